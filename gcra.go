@@ -1,0 +1,105 @@
+package stint
+
+import "math/bits"
+
+// The Generic Cell Rate Algorithm, as the ATM Forum's Traffic Management Specification 4.0 (1996) gives it in its
+// virtual scheduling form, over int64 nanoseconds. A bucket is one number, its TAT (theoretical arrival time): the
+// instant at which it will be full again. A TAT that is past, or absent (0), is a full bucket.
+//
+// Instants are Unix nanoseconds in [0, endOfTime]; a reading outside is taken for the nearest end, where time stands
+// still: a limiter that is asked then is stricter, never more generous.
+const (
+	maxTolerance = 36525 * 24 * 60 * 60 * 1e9 // 100 years of 365.25 days
+	endOfTime    = 1<<63 - 1 - maxTolerance   // the year 2162: now + τ is an int64 for every limit
+)
+
+// rate is a limit as the arithmetic wants it.
+type rate struct {
+	burst      int64
+	interval   int64  // T: nanoseconds a token takes to come back
+	tolerance  int64  // τ = burst·T: nanoseconds an empty bucket takes to refill
+	reciprocal uint64 // ⌊(2⁶⁴−1)÷T⌋: a division costs as much as the rest of a decision
+}
+
+// newRate returns the rate of a limit, or the field that is out of range and what it should have been.
+func newRate(burst, count, period int64) (r rate, field, want string) {
+	switch {
+	case burst < 1:
+		return rate{}, "burst", "at least 1"
+	case period < 1:
+		return rate{}, "period", "more than 0"
+	case count < 1:
+		return rate{}, "count", "at least 1"
+	case count > period:
+		return rate{}, "count", "at most 1 per nanosecond of the period"
+	}
+	interval := (period-1)/count + 1
+	if burst > maxTolerance/interval {
+		return rate{}, "burst", "a bucket that refills within 100 years"
+	}
+	return rate{burst, interval, burst * interval, (1<<64 - 1) / uint64(interval)}, "", ""
+}
+
+// instant returns now within the range that the arithmetic is exact in.
+func instant(now int64) int64 { return min(max(now, 0), endOfTime) }
+
+// spend returns the TAT after a spend of cost tokens and 0, or, where that is denied, the TAT as it was and the
+// nanoseconds until it would be allowed. It takes 0 ≤ cost ≤ burst, and any tat and now.
+func (r *rate) spend(tat, now, cost int64) (next, retryAfter int64) {
+	now = instant(now)
+	base := max(now, tat)
+	need := cost * r.interval
+	if over := base - now - (r.tolerance - need); over > 0 {
+		return tat, over
+	}
+	return base + need, 0
+}
+
+// reserve returns the TAT after cost tokens are taken that need not be there yet, and the nanoseconds until they will
+// be. ok is false where the TAT would leave the range of an int64.
+func (r *rate) reserve(tat, now, cost int64) (next, delay int64, ok bool) {
+	now = instant(now)
+	base := max(now, tat)
+	need := cost * r.interval
+	delay = max(0, base-now-(r.tolerance-need))
+	if base > 1<<63-1-need {
+		return tat, delay, false
+	}
+	return base + need, delay, true
+}
+
+// refund returns the TAT after cost ≥ 0 tokens are given back: never before now, a bucket holds no more than burst.
+func (r *rate) refund(tat, now, cost int64) int64 {
+	now = instant(now)
+	if tat <= now {
+		return tat
+	}
+	if cost > (tat-now)/r.interval {
+		return now
+	}
+	return tat - cost*r.interval
+}
+
+// clamp returns the TAT, or now + τ where it is further ahead than spending could have brought it: the clock was set
+// back, or the limit was made smaller. Nobody waits longer than an empty bucket takes to refill.
+func (r *rate) clamp(tat, now int64) int64 { return min(tat, instant(now)+r.tolerance) }
+
+// remaining returns the tokens in the bucket, rounded down, within [0, burst].
+func (r *rate) remaining(tat, now int64) int64 {
+	free := r.tolerance - resetAfter(tat, now)
+	if free <= 0 {
+		return 0
+	}
+	high, _ := bits.Mul64(uint64(free), r.reciprocal) // the quotient, or one less
+	n := int64(high)
+	if free-n*r.interval >= r.interval {
+		n++
+	}
+	return n
+}
+
+// resetAfter returns the nanoseconds until the bucket is full.
+func resetAfter(tat, now int64) int64 {
+	now = instant(now)
+	return max(now, tat) - now
+}
