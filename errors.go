@@ -3,6 +3,7 @@ package stint
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // What Open, OpenBolt, New and SetLimits return.
@@ -73,7 +74,7 @@ func (e *ConfigError) Error() string {
 	if e.Label != "" {
 		place += e.Label + ": "
 	}
-	return place + e.Err.Error()
+	return place + strings.TrimPrefix(e.Err.Error(), "stint: ")
 }
 
 func (e *ConfigError) Unwrap() error { return e.Err }

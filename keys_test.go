@@ -1,0 +1,175 @@
+package stint
+
+import (
+	"math"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestIP(t *testing.T) {
+	for _, tc := range []struct{ addr, want string }{
+		{"10.0.0.2", "10.0.0.2"},
+		{"::ffff:10.0.0.2", "10.0.0.2"},
+		{"2001:0db8:0000:0000:0000:ff00:0042:8329", "2001:db8::ff00:42:8329"},
+		{"fe80::1%eth0", "fe80::1"},
+		{"::ffff:10.0.0.2%eth0", "10.0.0.2"},
+	} {
+		require.Equal(t, Key{3, tc.want}, Name(3).IP(netip.MustParseAddr(tc.addr)), tc.addr)
+	}
+	require.Equal(t, Key{3, ""}, Name(3).IP(netip.Addr{}), "an address that could not be parsed shares no bucket")
+}
+
+func TestPrefix(t *testing.T) {
+	for _, tc := range []struct {
+		addr   string
+		v4, v6 int
+		want   string
+	}{
+		{"10.0.0.2", 24, 64, "10.0.0.0/24"},
+		{"10.0.0.2", 32, 64, "10.0.0.2/32"},
+		{"::ffff:10.0.0.2", 24, 64, "10.0.0.0/24"},
+		{"::ffff:10.0.0.2", 32, 56, "10.0.0.2/32"},
+		{"2001:db8:1:2:3::4", 32, 64, "2001:db8:1:2::/64"},
+		{"2001:db8:1:2:3::4", 32, 48, "2001:db8:1::/48"},
+		{"fe80::1%eth0", 32, 64, "fe80::/64"},
+		{"2001:db8::1", 32, 0, "::/0"},
+		{"2001:db8::1", 32, 128, "2001:db8::1/128"},
+		{"2001:db8::1", -1, 64, "2001:db8::/64"},
+		{"2001:db8::1", 32, 129, ""},
+		{"2001:db8::1", 32, -1, ""},
+		{"10.0.0.2", 33, 64, ""},
+		{"10.0.0.2", -1, 64, ""},
+		{"10.0.0.2", math.MaxInt, 64, ""},
+	} {
+		key := Name(3).Prefix(netip.MustParseAddr(tc.addr), tc.v4, tc.v6)
+		require.Equal(t, Key{3, tc.want}, key, "%s with /%d and /%d", tc.addr, tc.v4, tc.v6)
+	}
+	require.Equal(t, Key{3, ""}, Name(3).Prefix(netip.Addr{}, 24, 64))
+	require.Equal(t, Key{3, ""}, Name(3).Prefix(netip.Addr{}, 0, 0))
+}
+
+func TestParseKey(t *testing.T) {
+	for _, tc := range []struct {
+		text string
+		want Key
+	}{
+		{"6:12345678", Key{6, "12345678"}},
+		{"1:", Key{1, ""}},
+		{"65535:2001:db8::1", Key{65535, "2001:db8::1"}},
+		{"7: a\x00", Key{7, " a\x00"}},
+		{"7:" + strings.Repeat("x", 512), Key{7, strings.Repeat("x", 512)}},
+	} {
+		key, err := ParseKey(tc.text)
+		require.NoError(t, err, tc.text)
+		require.Equal(t, tc.want, key)
+		require.Equal(t, tc.text, key.String())
+	}
+
+	for _, text := range []string{
+		"", ":", ":x", "6", "0:x", "00:x", "06:x", "+6:x", "-6:x", " 6:x", "6 :x", "65536:x", "1_0:x", "0x6:x", "six:x",
+		"7:" + strings.Repeat("x", 513),
+	} {
+		_, err := ParseKey(text)
+		require.ErrorIs(t, err, ErrInvalidID, text)
+		require.Less(t, len(err.Error()), 250)
+	}
+	_, err := ParseKey("06:x")
+	require.EqualError(t, err,
+		`stint: invalid id: "06:x" is not a key: want a number from 1 to 65535, a colon and the id`)
+}
+
+func TestNamesKey(t *testing.T) {
+	names := Names{
+		1: {Label: "PerIP", ID: IPAddress},
+		2: {Label: "Everyone", ID: Shared},
+		3: {Label: "PerUser"},
+		4: {Label: "PerPath", ID: fickle{}},
+	}
+	for _, tc := range []struct {
+		name     Name
+		id, want string
+	}{
+		{1, "::ffff:10.0.0.2", "10.0.0.2"},
+		{2, "", ""},
+		{3, "Alice", "Alice"},
+	} {
+		key, err := names.Key(tc.name, tc.id)
+		require.NoError(t, err)
+		require.Equal(t, Key{tc.name, tc.want}, key)
+	}
+	for _, tc := range []struct {
+		name Name
+		id   string
+		want error
+		text string
+	}{
+		{1, "10.0.0", ErrInvalidID, `stint: invalid id "10.0.0": not of format ipAddress: ` +
+			`want an address such as 10.0.0.1 or 2001:db8::1 (PerIP)`},
+		{2, "x", ErrInvalidID, `stint: invalid id "x": not of format shared: ` +
+			`there is one bucket for everyone, and its id is empty (Everyone)`},
+		{3, "", ErrInvalidID, `stint: invalid id "": not of format anyID: it is empty (PerUser)`},
+		{4, "x", errFickle, `stint: invalid id "x": not of format fickle: not today (PerPath)`},
+		{4, "x", ErrInvalidID, ""},
+		{4, "empty", ErrInvalidID, `stint: invalid id "empty": not of format fickle: it is empty (PerPath)`},
+		{5, "x", ErrUnknownName, `stint: unknown name 5, for the id "x"`},
+		{0, "x", ErrUnknownName, `stint: unknown name 0, for the id "x"`},
+	} {
+		key, err := names.Key(tc.name, tc.id)
+		require.ErrorIs(t, err, tc.want)
+		require.Zero(t, key)
+		if tc.text != "" {
+			require.EqualError(t, err, tc.text)
+		}
+	}
+	_, err := Names{0: {Label: "Zero"}}.Key(0, "x")
+	require.ErrorIs(t, err, ErrUnknownName)
+}
+
+func TestNamesMistakes(t *testing.T) {
+	require.Empty(t, Names{
+		1:     {Label: "A"},
+		65535: {Label: "B", ID: Tuple(RegID, AnyOf(Hostname, IPAddress)), Override: RegID},
+		3:     {Label: "C", ID: Tuple(RegID, Hostname, AnyID), Override: Tuple(RegID, Hostname)},
+	}.mistakes())
+
+	var got []string
+	for _, err := range (Names{
+		0: {Label: "Zero"},
+		1: {Label: "Twice"},
+		2: {Label: "Twice"},
+		3: {},
+		4: {Label: "NoTuple", ID: RegID, Override: RegID},
+		5: {Label: "NoID", Override: RegID},
+		6: {Label: "TooWide", ID: Tuple(RegID, Hostname), Override: Tuple(RegID, Hostname)},
+	}.mistakes()) {
+		got = append(got, err.Error())
+	}
+	require.Equal(t, []string{
+		"stint: Zero: Name 0 is no limit: want numbers from 1",
+		"stint: Twice: Names 1 and 2 have the same label",
+		"stint: Name 3 has no label",
+		"stint: NoTuple: Override is regId, which is the leading part of a Tuple: the ID is regId",
+		"stint: NoID: Override is regId, which is the leading part of a Tuple: the ID is anyID",
+		"stint: TooWide: Override is tuple(regId,hostname): want fewer parts than the ID, tuple(regId,hostname), has",
+	}, got)
+}
+
+func FuzzParseKey(f *testing.F) {
+	for _, s := range []string{"6:12345678", "1:", "65535:a:b", "06:x", "0:", ":", "7"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		key, err := ParseKey(s)
+		if err != nil {
+			require.ErrorIs(t, err, ErrInvalidID)
+			require.Zero(t, key)
+			return
+		}
+		require.Equal(t, s, key.String())
+		require.NotZero(t, key.Name)
+		require.LessOrEqual(t, len(key.ID), maxIDLen)
+	})
+}
