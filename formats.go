@@ -99,11 +99,13 @@ func (f *format) Canonical(id string) (string, error) {
 
 type shared struct{}
 
+var errSharedID = errors.New("there is one bucket for everyone, and its id is empty")
+
 func (shared) String() string { return "shared" }
 
 func (shared) Canonical(id string) (string, error) {
 	if id != "" {
-		return "", &idError{id, Shared, errors.New("there is one bucket for everyone, and its id is empty")}
+		return "", &idError{id, Shared, errSharedID}
 	}
 	return "", nil
 }
@@ -115,7 +117,7 @@ func (t *tuple) String() string { return listFormats("tuple", t.parts) }
 func (t *tuple) Canonical(id string) (string, error) {
 	ids := strings.SplitN(id, ":", len(t.parts))
 	if len(ids) != len(t.parts) {
-		return "", &idError{id, t, fmt.Errorf("it has %d parts, want %d", len(ids), len(t.parts))}
+		return "", &idError{id, t, fmt.Errorf("want %d parts, not %d", len(t.parts), len(ids))}
 	}
 	for i, part := range ids {
 		canonical, err := canonicalID(t.parts[i], part)

@@ -153,7 +153,7 @@ func TestNotCanonical(t *testing.T) {
 		{FQDNSet, strings.Repeat("g", 64), "a label is longer than 63 bytes"},
 		{FQDNSet, strings.Repeat("a,", 1<<15) + "a", "it is 65537 bytes long, more than 65536"},
 
-		{account, "12345678", "not of format tuple(regId,anyOf(hostname,ipAddress)): it has 1 parts, want 2"},
+		{account, "12345678", "not of format tuple(regId,anyOf(hostname,ipAddress)): want 2 parts, not 1"},
 		{account, "x:example.com", `part 1, "x": not of format regId: want a decimal number`},
 		{account, "1:a:b", `part 2, "a:b": not of format anyOf(hostname,ipAddress): ` +
 			`not of format hostname: label "a:b": want letters, digits, and hyphens between them; ` +

@@ -104,7 +104,7 @@ func (ns Names) overrideID(name Name, id string) (string, error) {
 	}
 	canonical, err := canonicalID(spec.Override, id)
 	if n := parts(spec.Override); err == nil && strings.Count(canonical, ":") != n-1 {
-		err = &idError{id, spec.Override, fmt.Errorf("%q joins the parts of an id: want %d here", ":", n-1)}
+		err = &idError{id, spec.Override, fmt.Errorf("want %d parts, not %d", n, strings.Count(canonical, ":")+1)}
 	}
 	return canonical, err
 }
