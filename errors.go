@@ -78,3 +78,12 @@ func (e *ConfigError) Error() string {
 }
 
 func (e *ConfigError) Unwrap() error { return e.Err }
+
+// joinErrors returns all of errs as one, nil where there are none.
+func joinErrors(errs []*ConfigError) error {
+	joined := make([]error, len(errs))
+	for i, err := range errs {
+		joined[i] = err
+	}
+	return errors.Join(joined...)
+}
