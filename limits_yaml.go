@@ -246,7 +246,7 @@ func (r *limitsReader) readIDs(name Name, label string, node *yaml.Node) (ids []
 		}
 		key := Key{name, canonical}
 		if first, twice := r.ids[key]; twice {
-			r.failNode(id, label, "the id %s is given twice, first %s", quote(id.Value), r.where(first))
+			r.failNode(id, label, "the id %s is given twice, first %s", quote(id.Value), r.where(first, id.Value))
 			continue
 		}
 		r.ids[key] = idPlace{r.file, id.Line, id.Value}
@@ -339,12 +339,16 @@ func (r *limitsReader) failSyntax(err error) {
 	r.fail(line, "", errors.New("not YAML: "+text))
 }
 
-func (r *limitsReader) where(p idPlace) string {
+// where returns the place of an id, and how it is written there if not as here.
+func (r *limitsReader) where(p idPlace, here string) string {
 	place := fmt.Sprint("in line ", p.line)
 	if p.file != r.file {
 		place = fmt.Sprintf("at %s:%d", p.file, p.line)
 	}
-	return place + " as " + quote(p.spelling)
+	if p.spelling != here {
+		place += " as " + quote(p.spelling)
+	}
+	return place
 }
 
 func integer(node *yaml.Node) (int64, error) {

@@ -146,7 +146,7 @@ func TestParseLimitsReportsAllSources(t *testing.T) {
 	_, err := ParseLimits(fixtureNames, []byte("a: 1"), []byte(override), []byte("\n"+override), []byte("{"))
 	require.EqualError(t, err, `defaults:1: a: unknown name: the program declares no limit with this label
 defaults:1: a: the limit is "1", want a mapping with burst, count and period
-overrides 2:2: NewOrdersPerAccount: the id "12345678" is given twice, first at overrides:1 as "12345678"
+overrides 2:2: NewOrdersPerAccount: the id "12345678" is given twice, first at overrides:1
 overrides 3:1: not YAML: did not find expected node content`)
 	require.ErrorIs(t, err, ErrUnknownName)
 
