@@ -173,7 +173,7 @@ func ipAddress(id string) (string, error) {
 func ipv6Range(id string) (string, error) {
 	prefix, err := netip.ParsePrefix(id)
 	switch {
-	case err != nil || prefix.Addr().Is4() || prefix.Addr().Is4In6() || prefix.Bits() != 48:
+	case err != nil || prefix.Addr().Is4In6() || prefix.Bits() != 48:
 		return "", errors.New("want an IPv6 network of 48 bits such as 2001:db8::/48")
 	case prefix != prefix.Masked():
 		return "", fmt.Errorf("bits are set after the first 48: want %v", prefix.Masked())

@@ -78,6 +78,7 @@ func TestCanonical(t *testing.T) {
 		{account, "12345678:Example.com", "12345678:example.com"},
 		{account, "12345678:2001:db8:0::1", "12345678:2001:db8::1"},
 		{Tuple(RegID, Tuple(RegID, Hostname)), "1:2:A.example", "1:2:a.example"},
+		{Tuple(Tuple(RegID, Hostname), RegID), "1:A.example:2", "1:a.example:2"},
 		{Tuple(nil, RegID), "x:7", "x:7"},
 		{Tuple(RegID, Shared), "7:", "7:"},
 		{Tuple(RegID, FQDNSet), "7:b.example,a.example", "7:" + hash("a.example,b.example")},
@@ -195,6 +196,9 @@ func TestFormatsCompare(t *testing.T) {
 		require.Equal(t, f == Shared, isShared(f))
 		names = append(names, f.String())
 	}
+	any := AnyOf(formats[:8]...)
+	clear(formats) // which is not what any is made of
+	require.Equal(t, "anyOf(anyID,shared,ipAddress,ipv6Range,regId,hostname,domain,fqdnSet)", any.String())
 	require.Equal(t, "anyID shared ipAddress ipv6Range regId hostname domain fqdnSet tuple(regId,regId) anyOf(regId,hostname)",
 		strings.Join(names, " "))
 }

@@ -133,6 +133,7 @@ func TestNamesMistakes(t *testing.T) {
 		1:     {Label: "A"},
 		65535: {Label: "B", ID: Tuple(RegID, AnyOf(Hostname, IPAddress)), Override: RegID},
 		3:     {Label: "C", ID: Tuple(RegID, Hostname, AnyID), Override: Tuple(RegID, Hostname)},
+		4:     {Label: "D", ID: Tuple(RegID, Tuple(Hostname, AnyID)), Override: Tuple(RegID, Hostname)},
 	}.mistakes())
 
 	var got []string

@@ -72,7 +72,8 @@ func readLimits(names Names, defaults source, overrides []source) (*Limits, erro
 	return NewLimits(names, r.defaults, r.overrides)
 }
 
-// limitsReader collects limits, and the mistakes in them, from one file after the other. It walks the YAML nodes itself:
+// limitsReader collects limits, and the mistakes in them, from one file after the other; after a mistake, the limits are
+// of no use. It walks the YAML nodes itself:
 // the decoder knows neither all of the mistakes nor their lines.
 type limitsReader struct {
 	names     Names
@@ -129,7 +130,8 @@ func (r *limitsReader) readDefaults(root *yaml.Node) {
 	}
 	for label, node := range r.fields(root, "") {
 		name, declared := r.name(label)
-		if l, _, ok := r.limit(label, node, false); ok && declared {
+		l, _ := r.limit(label, node, false)
+		if declared {
 			r.defaults[name] = l
 		}
 	}
@@ -150,12 +152,9 @@ func (r *limitsReader) readOverrides(root *yaml.Node) {
 		}
 		for label, node := range r.fields(entry, "") {
 			name, declared := r.name(label)
-			l, ids, ok := r.limit(label, node, true)
-			if !declared || ids == nil {
-				continue
-			}
-			if o := (Override{r.readIDs(name, label.Value, ids), l}); ok && len(o.IDs) > 0 {
-				r.overrides[name] = append(r.overrides[name], o)
+			l, ids := r.limit(label, node, true)
+			if declared && ids != nil {
+				r.overrides[name] = append(r.overrides[name], Override{r.readIDs(name, label.Value, ids), l})
 			}
 		}
 	}
@@ -170,15 +169,14 @@ func (r *limitsReader) name(label *yaml.Node) (name Name, declared bool) {
 }
 
 // limit reads the limit under a label and, of an override, returns the node of its ids; nil where there is none.
-func (r *limitsReader) limit(label, node *yaml.Node, override bool) (l Limit, ids *yaml.Node, ok bool) {
-	before := len(r.errs)
+func (r *limitsReader) limit(label, node *yaml.Node, override bool) (l Limit, ids *yaml.Node) {
 	required, optional := []string{"burst", "count", "period"}, []string{"durability", "queue"}
 	if override {
 		required = append(required, "ids")
 	}
 	if node.Kind != yaml.MappingNode {
 		r.failNode(node, label.Value, "the limit is %s, want a mapping with %s", describe(node), list(required))
-		return Limit{}, nil, false
+		return Limit{}, nil
 	}
 	given := make(map[string]*yaml.Node) // nil where the value is no good
 	for key, value := range r.fields(node, label.Value) {
@@ -219,7 +217,7 @@ func (r *limitsReader) limit(label, node *yaml.Node, override bool) (l Limit, id
 			r.fail(value.Line, label.Value, wrong)
 		}
 	}
-	return l, ids, len(r.errs) == before
+	return l, ids
 }
 
 func (r *limitsReader) readIDs(name Name, label string, node *yaml.Node) (ids []OverrideID) {
@@ -352,7 +350,7 @@ func (r *limitsReader) where(p idPlace, here string) string {
 }
 
 func integer(node *yaml.Node) (int64, error) {
-	if node.Tag != "!!int" || node.Style != 0 {
+	if node.Tag != "!!int" { // "20" is a string
 		return 0, errors.New("not an integer")
 	}
 	return parseInt(node.Value)

@@ -153,6 +153,9 @@ overrides 3:1: not YAML: did not find expected node content`)
 	_, err = ParseLimits(fixtureNames, []byte("{}"), []byte("- NewOrdersPerAccount: {burst: 1, count: 1, period: 1s, ids: [x]}"))
 	require.ErrorIs(t, err, ErrInvalidID)
 
+	_, err = ParseLimits(fixtureNames, []byte("{}\n---\n{"))
+	require.EqualError(t, err, "defaults:3: not YAML: did not find expected node content")
+
 	_, err = ParseLimits(Names{0: {Label: "A"}}, []byte("{"))
 	require.EqualError(t, err, "stint: A: Name 0 is no limit: want numbers from 1")
 }
