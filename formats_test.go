@@ -196,9 +196,9 @@ func TestFormatsCompare(t *testing.T) {
 		require.Equal(t, f == Shared, isShared(f))
 		names = append(names, f.String())
 	}
-	any := AnyOf(formats[:8]...)
-	clear(formats) // which is not what any is made of
-	require.Equal(t, "anyOf(anyID,shared,ipAddress,ipv6Range,regId,hostname,domain,fqdnSet)", any.String())
+	either := AnyOf(formats[:8]...)
+	clear(formats) // it has a copy
+	require.Equal(t, "anyOf(anyID,shared,ipAddress,ipv6Range,regId,hostname,domain,fqdnSet)", either.String())
 	require.Equal(t, "anyID shared ipAddress ipv6Range regId hostname domain fqdnSet tuple(regId,regId) anyOf(regId,hostname)",
 		strings.Join(names, " "))
 }

@@ -73,8 +73,7 @@ func readLimits(names Names, defaults source, overrides []source) (*Limits, erro
 }
 
 // limitsReader collects limits, and the mistakes in them, from one file after the other; after a mistake, the limits are
-// of no use. It walks the YAML nodes itself:
-// the decoder knows neither all of the mistakes nor their lines.
+// of no use. It walks the YAML nodes itself: the decoder knows neither all of the mistakes nor their lines.
 type limitsReader struct {
 	names     Names
 	labels    map[string]Name
