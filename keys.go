@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -12,6 +13,9 @@ import (
 // Name is one of the limits that a program declares, as a number. The number is what the file stores: it is never given
 // another meaning. 0 is no limit.
 type Name uint16
+
+// Unknown is the Name that no limit has.
+const Unknown Name = 0
 
 // Key is one bucket: a limit, and the id of whom it is held against.
 type Key struct {
@@ -54,6 +58,11 @@ func (n Name) Prefix(addr netip.Addr, v4, v6 int) Key {
 
 // String returns the bucket key as text: "6:12345678".
 func (k Key) String() string { return strconv.Itoa(int(k.Name)) + ":" + k.ID }
+
+// compare orders keys as a store does: by number, then by the bytes of the id.
+func (k Key) compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Name, other.Name), strings.Compare(k.ID, other.ID))
+}
 
 // ParseKey is the inverse of Key.String. The id is all that follows the first colon, as is.
 func ParseKey(s string) (Key, error) {

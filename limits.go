@@ -24,6 +24,7 @@ type OverrideID struct{ ID, Comment string }
 // others.
 type Limits struct {
 	names     Names
+	order     []Name     // the declared
 	rules     []rule     // each limit once; the first is none: off
 	settings  []settings // by Name
 	overrides []override // by label, then id
@@ -38,6 +39,7 @@ type rule struct {
 // settings are what resolve needs to know of a Name.
 type settings struct {
 	declared, shared bool
+	index            uint32            // in Limits.order
 	rule             uint32            // of ids without an override
 	leading          int               // the parts of an id that an override names; 0 where it names all of it
 	overrides        map[string]uint32 // rule by canonical id
@@ -89,6 +91,8 @@ func (b *limitsBuilder) declare(name Name, spec NameSpec) {
 	}
 	s := &b.ls.settings[name]
 	s.declared, s.shared = true, isShared(spec.ID)
+	s.index = uint32(len(b.ls.order))
+	b.ls.order = append(b.ls.order, name)
 	if spec.Override != nil {
 		s.leading = parts(spec.Override)
 	}
@@ -206,6 +210,9 @@ func (ls *Limits) refuse(key Key) error {
 func (ls *Limits) declares(name Name) bool {
 	return int(name) < len(ls.settings) && ls.settings[name].declared
 }
+
+// index returns the place of a declared Name in ls.order.
+func (ls *Limits) index(name Name) uint32 { return ls.settings[name].index }
 
 // label returns how a limits file calls the Name, "" where it is not declared.
 func (ls *Limits) label(name Name) string { return ls.names[name].Label }

@@ -1,0 +1,182 @@
+package stint
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Decision is the answer to a request, and the state of the bucket that gave it. The zero Decision denies.
+type Decision struct {
+	Allowed    bool
+	Remaining  int64         // whole tokens left; math.MaxInt64 where no limit is configured
+	RetryAfter time.Duration // until the same request would pass if nobody else spends; zero if and only if Allowed
+	ResetAfter time.Duration // until the bucket is full
+	Key        Key           // the bucket that decided: of several, the strictest
+	Limit      Limit         // the limit it was held to; zero where none is configured
+}
+
+// stricter reports whether a is a stricter decision than b: denied before allowed, then the longer RetryAfter, then the
+// fewer Remaining. What is left equal is put in an order all the same, so that it does not matter in which order
+// decisions are compared.
+func (a *Decision) stricter(b *Decision) bool {
+	if a.Allowed != b.Allowed {
+		return b.Allowed
+	}
+	return cmp.Or(
+		cmp.Compare(b.RetryAfter, a.RetryAfter),
+		cmp.Compare(a.Remaining, b.Remaining),
+		cmp.Compare(b.ResetAfter, a.ResetAfter),
+		a.Key.compare(b.Key),
+	) < 0
+}
+
+// op is what is done to a bucket.
+type op uint8
+
+const (
+	opSpend op = iota
+	opCheck
+	opRefund
+)
+
+// place is one request on its way: where its bucket is, and what becomes of it.
+type place struct {
+	key  Key
+	cost int64
+	op   op
+	mode Mode
+
+	shard *shard
+	hash  uint64
+
+	resident bool // index is that of its slot
+	index    uint32
+	rule     uint32 // in shard.limits.rules; 0: the limit is off
+	tat      int64
+	next     int64 // the TAT it is to have
+	allowed  bool
+
+	limits   *Limits // where rule was looked up, if it was
+	saved    int64   // what the store had then,
+	removals uint32  // when so many buckets had left the shard
+}
+
+// locate checks the request, as far as that can be done without its bucket, and finds its shard.
+func (p *place) locate(t *table) error {
+	if p.cost < 0 {
+		return fmt.Errorf("%w: %d for %v", ErrNegativeCost, p.cost, p.key)
+	}
+	if len(p.key.ID) > maxIDLen {
+		return fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalidID, len(p.key.ID), maxIDLen)
+	}
+	p.shard, p.hash = t.shard(p.key)
+	return nil
+}
+
+// findLocked reports whether the state of the bucket is known. It is where the bucket is in memory, and where it was
+// loaded and no bucket has left the shard since, which might have been this one with another state.
+func (p *place) findLocked() bool {
+	s := p.shard
+	if p.index, p.resident = s.findLocked(p.key, p.hash); p.resident {
+		b := s.at(p.index)
+		p.tat = b.tat()
+		if rule := b.rule(); rule != 0 {
+			p.rule = rule
+			return true
+		}
+		return p.limits == s.limits // off, or no longer declared: load says which
+	}
+	return p.limits == s.limits && p.removals == s.removals
+}
+
+// decideLocked decides at the instant now, and sets what the TAT is to be.
+func (p *place) decideLocked(now int64, d *Decision) error {
+	s := p.shard
+	d.Key = p.key
+	notBefore := p.notBeforeLocked(now)
+	if p.rule == 0 {
+		d.Remaining = math.MaxInt64
+		d.RetryAfter = max(0, time.Duration(notBefore-now))
+		d.Allowed = d.RetryAfter == 0 || p.op == opRefund
+		return nil
+	}
+	r := &s.limits.rules[p.rule]
+	d.Limit = r.limit
+	if !p.resident {
+		p.tat = r.rate.clamp(p.saved, now)
+	}
+	if p.op == opRefund {
+		p.next = r.rate.refund(p.tat, now, p.cost)
+		d.Allowed = true
+	} else {
+		if p.cost > r.rate.burst {
+			return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, p.cost, r.rate.burst, p.key)
+		}
+		var wait int64
+		p.next, wait = r.rate.spend(p.tat, now, p.cost)
+		if early := notBefore - now; early > wait {
+			p.next, wait = p.tat, early
+		}
+		d.Allowed = wait == 0
+		d.RetryAfter = time.Duration(wait)
+	}
+	d.Remaining = r.rate.remaining(p.next, now)
+	d.ResetAfter = time.Duration(resetAfter(p.next, now))
+	return nil
+}
+
+// notBeforeLocked returns when the bucket's hold, and its line, are over: 0 where it has neither.
+func (p *place) notBeforeLocked(now int64) int64 {
+	s := p.shard
+	if len(s.aside) == 0 || p.resident && !s.at(p.index).has(flagAside) {
+		return 0
+	}
+	a := s.aside[p.key]
+	if a == nil {
+		return 0
+	}
+	if p.resident && a.lineOver(now) {
+		s.endLineLocked(p.index, a, now)
+		p.tat = s.at(p.index).tat()
+	}
+	return a.notBefore()
+}
+
+// countLocked counts a decision to spend.
+func (p *place) countLocked(allowed bool) {
+	if p.op != opSpend {
+		return
+	}
+	if c := &p.shard.counts[p.shard.limits.index(p.key.Name)]; allowed {
+		c.allowed++
+	} else {
+		c.denied++
+	}
+}
+
+// writeLocked carries out what was decided: it gives the bucket its new TAT, and a slot if it had none.
+func (p *place) writeLocked(now int64) {
+	if p.op == opCheck || p.cost == 0 {
+		p.next = p.tat
+	}
+	s := p.shard
+	switch {
+	case p.resident:
+		if p.next != p.tat {
+			s.writeLocked(p.index, p.next)
+		} else if b := s.at(p.index); !b.has(flagUsed) {
+			b.set(flagUsed)
+		}
+	case p.rule != 0 && (p.next > now || p.saved != 0 || s.aside[p.key] != nil):
+		flags := uint64(flagUsed)
+		if p.saved != 0 {
+			flags |= flagStored
+		}
+		if p.next != p.saved {
+			flags |= flagDirty
+		}
+		s.insertLocked(p.key, p.hash, p.next, p.rule, flags)
+	}
+}

@@ -1,0 +1,247 @@
+package stint
+
+import (
+	"math/bits"
+	"sync"
+	"time"
+)
+
+// flusher carries what changed in the table to the store: once per interval, when told to, and when the limiter closes.
+type flusher struct {
+	table    *table
+	store    Store
+	clock    *clock
+	level    Durability // of limits that name none
+	interval time.Duration
+	onEvent  func(Event)
+
+	mu     sync.Mutex // held by the one who saves
+	number uint64     // of the save, as maskSave has it
+	swept  int        // shards swept so far
+
+	statusMu sync.Mutex
+	status   FlushStats
+
+	stop, stopped chan struct{}
+}
+
+// FlushStats tells of the flushes of one Limiter.
+type FlushStats struct {
+	Flushes  int64         // that wrote something
+	Buckets  int64         // written or deleted by them
+	Failures int64         // flushes that failed; what they were to write was kept, and tried again
+	Last     time.Duration // how long the last one took
+	Longest  time.Duration
+	Err      error     // why the last one failed; nil if it did not
+	Since    time.Time // of the first failure in a row, by the Limiter's clock
+}
+
+// The longest that a failing store is left alone before it is tried again.
+const longestBackoff = 30 * time.Second
+
+// run flushes at each tick until stop is closed.
+func (f *flusher) run() {
+	defer close(f.stopped)
+	ticker := time.NewTicker(f.interval)
+	defer ticker.Stop()
+	var wait, skip time.Duration // after a failure; what is left of it
+	for {
+		select {
+		case <-f.stop:
+			return
+		case <-ticker.C:
+		}
+		if step := f.clock.follow(); step != 0 {
+			f.tell(Event{Kind: ClockStepped, Step: step})
+		}
+		if skip -= f.interval; skip > 0 {
+			continue
+		}
+		if f.flush(false) != nil {
+			wait = min(max(2*wait, f.interval), longestBackoff)
+			skip = wait
+		} else {
+			wait, skip = 0, 0
+		}
+	}
+}
+
+func (f *flusher) tell(e Event) {
+	if f.onEvent != nil {
+		e.Time = time.Unix(0, f.clock.now())
+		f.onEvent(e)
+	}
+}
+
+// flush saves what is dirty, in one step. all includes the buckets of limits whose level is Memory, which leave memory
+// only when the limiter closes or runs out of room.
+func (f *flusher) flush(all bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.number = f.number%3 + 1
+	f.table.saving.Store(f.number << saveShift)
+	defer f.table.saving.Store(0)
+
+	begun := time.Now()
+	c := collector{now: f.clock.now(), all: all, level: f.level, save: f.number << saveShift}
+	f.sweep(&c)
+	f.table.each(func(s *shard) { c.collectLocked(s) })
+	if len(c.changes) == 0 {
+		return nil
+	}
+	err := f.store.Save(c.changes)
+	for _, change := range c.changes {
+		if err != nil || change.TAT == 0 {
+			f.table.settle(change, err, c.now)
+		}
+	}
+	f.record(len(c.changes), time.Since(begun), err)
+	return err
+}
+
+func (f *flusher) record(buckets int, took time.Duration, err error) {
+	f.statusMu.Lock()
+	st := &f.status
+	failed := st.Err != nil
+	st.Last, st.Longest, st.Err = took, max(st.Longest, took), err
+	if err == nil {
+		st.Flushes++
+		st.Buckets += int64(buckets)
+		st.Since = time.Time{}
+	} else {
+		st.Failures++
+		if !failed {
+			st.Since = time.Unix(0, f.clock.now())
+		}
+	}
+	f.statusMu.Unlock()
+	switch {
+	case err != nil && !failed:
+		f.tell(Event{Kind: FlushFailed, Err: err})
+	case err == nil && failed:
+		f.tell(Event{Kind: FlushRecovered})
+	}
+}
+
+func (f *flusher) stats() FlushStats {
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	return f.status
+}
+
+// sweep looks through the next few of the shards for buckets that are full again, and ends the holds that are over.
+func (f *flusher) sweep(c *collector) {
+	const rounds = 16 // flushes in which every shard's turn comes
+	f.swept++
+	f.table.each(func(s *shard) {
+		if int(s.order)%rounds == f.swept%rounds {
+			s.expireLocked(c.now)
+		}
+		for key, a := range s.aside {
+			if a.hold != 0 && a.hold <= c.now {
+				a.hold = 0
+				c.changes = append(c.changes, Change{Key: holdKey(key)})
+			}
+			s.tidyAsideLocked(key, a, c.now)
+		}
+	})
+}
+
+// holdKey is the key under which the store has a bucket's hold.
+func holdKey(key Key) Key { return Key{Unknown, key.String()} }
+
+// expireLocked removes the buckets that are full again; those that the store has are left to the next flush, which
+// deletes them there.
+func (s *shard) expireLocked(now int64) {
+	for i := uint32(0); i < s.capacity; {
+		b := s.at(i)
+		m := b.meta()
+		if m == 0 || b.tat() > now || m&flagAside != 0 {
+			i++
+		} else if m&flagStored == 0 {
+			s.removeLocked(i)
+		} else {
+			b.set(flagDirty)
+			s.markGroup(i)
+			i++
+		}
+	}
+	if s.n < s.capacity/4 && s.capacity > 256 {
+		s.resizeLocked(s.n + s.n/2 + 16)
+	}
+}
+
+// collector gathers the changes of a flush.
+type collector struct {
+	now     int64
+	all     bool
+	level   Durability
+	save    uint64
+	changes []Change
+}
+
+// collectLocked takes over the dirty buckets of a shard.
+func (c *collector) collectLocked(s *shard) {
+	for dirty := s.dirty; dirty != 0; dirty &= dirty - 1 {
+		group := bits.TrailingZeros64(dirty)
+		end := min(uint32(group+1)<<s.groups, s.capacity)
+		s.dirty &^= 1 << group
+		for i := uint32(group) << s.groups; i < end; i++ {
+			b := s.at(i)
+			m := b.meta()
+			if m&flagDirty == 0 {
+				continue
+			}
+			tat := b.tat()
+			switch past := tat <= c.now; {
+			case past && m&flagStored == 0: // full, and the store does not know otherwise
+				if m&flagAside != 0 {
+					b.clear(flagDirty)
+				} else {
+					s.removeLocked(i)
+					i-- // another may have moved here
+				}
+				continue
+			case past:
+				tat = 0
+			case !c.all && c.levelOf(s, b) == Memory:
+				s.markGroup(i)
+				continue
+			}
+			b.setMeta(m&^(flagDirty|maskSave) | flagStored | c.save)
+			c.changes = append(c.changes, Change{b.key(), tat})
+		}
+	}
+}
+
+func (c *collector) levelOf(s *shard, b slot) Durability {
+	if level := s.limits.rules[b.rule()].limit.Durability; level != 0 {
+		return level
+	}
+	return c.level
+}
+
+// settle tells the table how the save of a change ended. What could not be saved is dirty again; what was deleted from
+// the store need not stay in memory either.
+func (t *table) settle(change Change, err error, now int64) {
+	if change.Key.Name == Unknown {
+		return // a hold that is over: if it could not be deleted, the next Open finds it over
+	}
+	s, h := t.shard(change.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := s.findLocked(change.Key, h)
+	if !ok {
+		return
+	}
+	b := s.at(i)
+	if err != nil {
+		b.set(flagDirty)
+		s.markGroup(i)
+	} else if !b.has(flagDirty) {
+		b.clear(flagStored)
+		if b.tat() <= now && !b.has(flagAside) {
+			s.removeLocked(i)
+		}
+	}
+}

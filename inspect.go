@@ -1,0 +1,161 @@
+package stint
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+)
+
+// Bucket is the state of one bucket.
+type Bucket struct {
+	Limit      Limit // zero where none is configured
+	Remaining  int64
+	ResetAfter time.Duration
+	HeldUntil  time.Time // zero where there is no hold
+}
+
+// Buckets yields the buckets of a limit that are not full, or are held: those that are in memory only, and those that the
+// store has, in no order that a caller may rely on. It looks at each as it is when its turn comes; one that is made
+// meanwhile may be missing. Where the store fails it ends, and Health tells.
+func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
+	return func(yield func(Key, Bucket) bool) {
+		fresh := make(map[Key]bool) // in memory, and not known to the store
+		l.table.each(func(s *shard) {
+			for i := range s.capacity {
+				if b := s.at(i); b.name() == name && !b.has(flagStored) {
+					fresh[b.key()] = true
+				}
+			}
+			for key := range s.aside {
+				if key.Name == name {
+					fresh[key] = true
+				}
+			}
+		})
+		for c, err := range l.store.All(name) {
+			if err != nil {
+				l.readErr.Store(&err)
+				return
+			}
+			delete(fresh, c.Key)
+			if b, live := l.inspect(c.Key, c.TAT); live && !yield(c.Key, b) {
+				return
+			}
+		}
+		l.readErr.Store(nil)
+		for key := range fresh {
+			if b, live := l.inspect(key, 0); live && !yield(key, b) {
+				return
+			}
+		}
+	}
+}
+
+// inspect returns the state of a bucket, which the store has a TAT for, and whether there is anything to tell of it.
+func (l *Limiter) inspect(key Key, stored int64) (b Bucket, live bool) {
+	s, h := l.table.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.limits == nil {
+		return Bucket{}, false
+	}
+	now := l.clock.now()
+	rule, _ := s.limits.resolve(key)
+	r := &s.limits.rules[rule]
+	tat := stored
+	if i, ok := s.findLocked(key, h); ok {
+		tat = s.at(i).tat()
+	} else if rule != 0 {
+		tat = r.rate.clamp(tat, now)
+	}
+	b = Bucket{Limit: r.limit, ResetAfter: time.Duration(resetAfter(tat, now))}
+	if rule != 0 {
+		b.Remaining = r.rate.remaining(tat, now)
+	}
+	if a := s.aside[key]; a != nil && a.hold > now {
+		b.HeldUntil = time.Unix(0, a.hold)
+	}
+	return b, tat > now || !b.HeldUntil.IsZero()
+}
+
+// Health returns nil, or what is wrong now: why saving fails, and since when, or why Buckets could not read all of them.
+// Decisions go on meanwhile, from memory.
+func (l *Limiter) Health() error {
+	var errs []error
+	if st := l.flusher.stats(); st.Err != nil {
+		errs = append(errs, fmt.Errorf("stint: nothing saved since %s: %w", st.Since.UTC().Format(time.RFC3339), st.Err))
+	}
+	if err := l.readErr.Load(); err != nil {
+		errs = append(errs, fmt.Errorf("stint: read the buckets: %w", *err))
+	}
+	return errors.Join(errs...)
+}
+
+// Stats are counts since the Limiter was opened, and sizes as they are now.
+type Stats struct {
+	Limits    map[Name]LimitStats // of the Names declared; errors on others are counted under Unknown
+	Resident  int64               // buckets in memory
+	Loads     int64               // questions to the store, for buckets that were not
+	Evictions int64               // buckets removed from memory to make room
+	Flush     FlushStats
+	Forward   int64 // steps of the wall clock ahead, which the Limiter follows
+	Backward  int64 // and back, which it does not
+}
+
+// LimitStats are what the calls for one limit came to.
+type LimitStats struct {
+	Allowed, Denied int64 // decisions to spend or to reserve
+	Errors          int64 // calls that returned an error
+}
+
+// Stats returns the counts. It takes a moment per thousand buckets that fit in memory, and stops no decision for longer
+// than it takes to add up two numbers per limit.
+func (l *Limiter) Stats() Stats {
+	st := Stats{
+		Limits:    make(map[Name]LimitStats),
+		Resident:  l.table.resident.Load(),
+		Loads:     l.loads.Load(),
+		Evictions: l.evictions.Load(),
+		Flush:     l.flusher.stats(),
+	}
+	st.Forward, st.Backward = l.clock.steps()
+	add := func(name Name, allowed, denied, errs int64) {
+		ls := st.Limits[name]
+		ls.Allowed += allowed
+		ls.Denied += denied
+		ls.Errors += errs
+		st.Limits[name] = ls
+	}
+	for name := range l.limits.Load().names {
+		add(name, 0, 0, 0)
+	}
+	l.table.each(func(s *shard) {
+		for i, c := range s.counts {
+			add(s.limits.order[i], int64(c.allowed), int64(c.denied), 0)
+		}
+	})
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	for name, c := range l.past {
+		add(name, int64(c.allowed), int64(c.denied), 0)
+	}
+	for name, n := range l.errs {
+		add(name, 0, 0, n)
+	}
+	return st
+}
+
+// retireCountsLocked keeps a shard's counts when its limits go.
+func (l *Limiter) retireCountsLocked(s *shard) {
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	for i, c := range s.counts {
+		if c != (count{}) {
+			name := s.limits.order[i]
+			past := l.past[name]
+			l.past[name] = count{past.allowed + c.allowed, past.denied + c.denied}
+		}
+	}
+	s.counts = nil
+}

@@ -1,0 +1,385 @@
+package stint
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Limiter decides whether requests may pass. It is made by Open or New, and its methods may be called from any number of
+// goroutines.
+type Limiter struct {
+	opts    Options
+	table   *table
+	clock   *clock
+	store   Store
+	flusher *flusher
+
+	limitsMu sync.Mutex             // held by SetLimits
+	limits   atomic.Pointer[Limits] // the newest
+
+	statsMu sync.Mutex
+	errs    map[Name]int64
+	past    map[Name]count // decided under limits that have been replaced
+
+	closing   sync.Once
+	closed    chan struct{}
+	closeErr  error
+	evictions atomic.Int64
+	loads     atomic.Int64
+	readErr   atomic.Pointer[error] // of the last Buckets
+}
+
+// Open returns a Limiter whose buckets live in the bbolt file at path, which is made (mode 0600) where there is none. The
+// Limiter has the file to itself until Close; errors are those of OpenBolt and New.
+func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if limits == nil {
+		return nil, errors.New("stint: Open: no limits")
+	}
+	store, err := OpenBolt(path, limits.names, &BoltOptions{LockTimeout: o.LockTimeout})
+	if err != nil {
+		return nil, err
+	}
+	l, err := New(store, limits, opts)
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return l, nil
+}
+
+// New returns a Limiter whose buckets live in the store, which is the Limiter's from then on: Close closes it. After an
+// error it is the caller's still.
+func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if limits == nil {
+		return nil, errors.New("stint: New: no limits")
+	}
+	l := &Limiter{
+		opts:   o,
+		table:  newTable(limits, o.MaxResident),
+		clock:  newClock(o.Now),
+		store:  store,
+		errs:   make(map[Name]int64),
+		past:   make(map[Name]count),
+		closed: make(chan struct{}),
+	}
+	l.flusher = &flusher{
+		table: l.table, store: store, clock: l.clock,
+		level: o.Durability, interval: o.FlushInterval, onEvent: o.OnEvent,
+		stop: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	if err := l.checkLimits(limits); err != nil {
+		return nil, err
+	}
+	l.limits.Store(limits)
+	for hold, err := range store.All(Unknown) {
+		if err != nil {
+			return nil, fmt.Errorf("stint: read the holds: %w", err)
+		}
+		key, err := ParseKey(hold.Key.ID)
+		if err != nil {
+			return nil, fmt.Errorf("%w: a hold on %q", ErrCorrupt, hold.Key.ID)
+		}
+		s, h := l.table.shard(key)
+		s.asideLocked(key, h).hold = hold.TAT
+	}
+	go l.flusher.run()
+	return l, nil
+}
+
+// checkLimits returns why the limits cannot be put in force with this store.
+func (l *Limiter) checkLimits(limits *Limits) error {
+	for _, r := range limits.rules {
+		if level := cmp.Or(r.limit.Durability, l.opts.Durability); level > Flushed {
+			return fmt.Errorf("stint: durability %v: %w", level, errors.ErrUnsupported)
+		}
+	}
+	if s, ok := l.store.(interface{ declare(Names) error }); ok {
+		return s.declare(limits.names)
+	}
+	return nil
+}
+
+// Allow reports whether one request for the key may pass, and spends a token if so. Where Spend would return an error
+// the answer is Options.FailOpen, and nothing is spent.
+func (l *Limiter) Allow(key Key) bool {
+	d, err := l.Spend(key, 1)
+	return d.Allowed || err != nil && l.opts.FailOpen
+}
+
+// Spend takes cost tokens from the key's bucket, if it has that many. A denied request changes nothing. After an error
+// the Decision is zero, and nothing was spent.
+func (l *Limiter) Spend(key Key, cost int64) (Decision, error) {
+	return l.one(key, cost, opSpend, readClock)
+}
+
+// Check returns the Decision that Spend would return, and changes nothing.
+func (l *Limiter) Check(key Key, cost int64) (Decision, error) {
+	return l.one(key, cost, opCheck, readClock)
+}
+
+// Refund gives cost tokens back to the key's bucket, up to as many as it holds, and reports its state. The Decision
+// always allows; of a bucket that is full nothing changes.
+func (l *Limiter) Refund(key Key, cost int64) (Decision, error) {
+	return l.one(key, cost, opRefund, readClock)
+}
+
+const readClock = math.MinInt64
+
+// one carries out an op on one bucket, at the instant now or, for readClock, at the one it is decided at.
+func (l *Limiter) one(key Key, cost int64, op op, now int64) (Decision, error) {
+	p := place{key: key, cost: cost, op: op}
+	if err := p.locate(l.table); err != nil {
+		return Decision{}, l.failed(key, err)
+	}
+	if err := l.lockFound(&p); err != nil {
+		return Decision{}, l.failed(key, err)
+	}
+	if now == readClock {
+		now = l.clock.now()
+	}
+	var d Decision
+	err := p.decideLocked(now, &d)
+	if err == nil {
+		p.countLocked(d.Allowed)
+		p.writeLocked(now)
+	}
+	p.shard.mu.Unlock()
+	if err != nil {
+		return Decision{}, l.failed(key, err)
+	}
+	return d, nil
+}
+
+// failed counts an error against the key's limit, and returns it.
+func (l *Limiter) failed(key Key, err error) error {
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	if l.limits.Load().label(key.Name) == "" {
+		key.Name = Unknown // names that nobody declared must not fill the memory
+	}
+	l.errs[key.Name]++
+	return err
+}
+
+// lockFound locks the shard of p, and finds its bucket there, or knows that there is none.
+func (l *Limiter) lockFound(p *place) error {
+	p.shard.mu.Lock()
+	for !p.findLocked() {
+		p.shard.mu.Unlock()
+		if err := l.load(p); err != nil {
+			return err
+		}
+		p.shard.mu.Lock()
+	}
+	if p.shard.limits == nil {
+		p.shard.mu.Unlock()
+		return ErrClosed
+	}
+	return nil
+}
+
+// load asks the store for the TAT of a bucket that is not in memory.
+func (l *Limiter) load(p *place) error {
+	if l.table.resident.Load() >= int64(l.opts.MaxResident) {
+		if err := l.makeRoom(); err != nil {
+			return err
+		}
+	}
+	p.shard.mu.Lock()
+	limits, removals := p.shard.limits, p.shard.removals
+	p.shard.mu.Unlock()
+	if limits == nil {
+		return ErrClosed
+	}
+	rule, err := limits.resolve(p.key)
+	if err != nil {
+		return err
+	}
+	p.rule, p.limits, p.removals, p.saved = rule, limits, removals, 0
+	if rule == 0 {
+		return nil
+	}
+	l.loads.Add(1)
+	if p.saved, err = l.store.Load(p.key); err != nil {
+		return fmt.Errorf("stint: %w", err)
+	}
+	return nil
+}
+
+// makeRoom removes a bucket or more from memory. It flushes where none can go before it is saved.
+func (l *Limiter) makeRoom() error {
+	full := func() bool { return l.table.resident.Load() >= int64(l.opts.MaxResident) }
+	for range 2 {
+		for range 2 { // the first time around may only find that all were used since the last
+			if n := l.table.evict(l.clock.now(), full); n > 0 {
+				l.evictions.Add(int64(n))
+			}
+			if !full() {
+				return nil
+			}
+		}
+		if err := l.flusher.flush(true); err != nil {
+			return fmt.Errorf("%w: %d, and they cannot be saved: %w", ErrFull, l.opts.MaxResident, err)
+		}
+	}
+	return fmt.Errorf("%w: %d, each with a hold or a line", ErrFull, l.opts.MaxResident)
+}
+
+// Reset makes the buckets full, as if they had never been used, and ends their holds. What waits in their lines goes
+// when its turn comes.
+func (l *Limiter) Reset(keys ...Key) error {
+	for _, key := range keys {
+		if err := l.reset(key); err != nil {
+			return l.failed(key, err)
+		}
+	}
+	return nil
+}
+
+func (l *Limiter) reset(key Key) error {
+	p := place{key: key}
+	if err := p.locate(l.table); err != nil {
+		return err
+	}
+	if err := l.lockFound(&p); err != nil {
+		return err
+	}
+	now := l.clock.now()
+	a := p.shard.aside[key]
+	held := a != nil && a.hold != 0
+	if a != nil {
+		a.line = nil
+	}
+	if p.resident {
+		p.shard.writeLocked(p.index, min(now, p.shard.at(p.index).tat()))
+	} else if p.saved != 0 {
+		p.shard.insertLocked(key, p.hash, now, p.rule, flagDirty|flagStored)
+	}
+	p.shard.mu.Unlock()
+	if held {
+		return l.hold(key, time.Time{})
+	}
+	return nil
+}
+
+// Hold denies every request for the key before until, whatever its bucket holds. It replaces the hold that there is, and
+// one that is not after now ends it; so does Reset. It is durable when Hold returns nil, and not in force after an error.
+func (l *Limiter) Hold(key Key, until time.Time) error {
+	if err := l.hold(key, until); err != nil {
+		return l.failed(key, err)
+	}
+	return nil
+}
+
+func (l *Limiter) hold(key Key, until time.Time) error {
+	p := place{key: key}
+	if err := p.locate(l.table); err != nil {
+		return err
+	}
+	if err := l.lockFound(&p); err != nil { // the key is valid, and its bucket, if it has one, is in memory
+		return err
+	}
+	p.shard.mu.Unlock()
+
+	end := unixNano(until)
+	if end <= l.clock.now() {
+		end = 0
+	}
+	l.flusher.mu.Lock() // a flush deletes the holds that are over
+	defer l.flusher.mu.Unlock()
+	if err := l.store.Save([]Change{{holdKey(key), end}}); err != nil {
+		return fmt.Errorf("stint: hold %v: %w", key, err)
+	}
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	a := p.shard.asideLocked(key, p.hash)
+	a.hold = end
+	p.shard.tidyAsideLocked(key, a, l.clock.now())
+	return nil
+}
+
+// SetLimits puts other limits in force while decisions go on: each bucket is held to the old ones or to the new, and to
+// the new once SetLimits returns. A bucket keeps its TAT, so that none is refilled, except that one further ahead than
+// the new limit allows is brought back to an empty bucket, so that none is stranded. Names keep their numbers: the
+// error is ErrNameMismatch where they do not, and after an error the old limits stay in force.
+func (l *Limiter) SetLimits(limits *Limits) error {
+	if limits == nil {
+		return errors.New("stint: SetLimits: no limits")
+	}
+	l.limitsMu.Lock()
+	defer l.limitsMu.Unlock()
+	select {
+	case <-l.closed:
+		return ErrClosed
+	default:
+	}
+	if err := l.checkLimits(limits); err != nil {
+		return err
+	}
+	l.limits.Store(limits)
+	l.table.setLimits(limits, func(s *shard) {
+		l.retireCountsLocked(s)
+		s.setLimitsLocked(limits)
+		now := l.clock.now()
+		for i := range s.capacity {
+			b := s.at(i)
+			if b.meta() == 0 {
+				continue
+			}
+			key := b.key()
+			rule, _ := limits.resolve(key) // a name no longer declared is an error when it is next asked for
+			b.setRule(rule)
+			if rule == 0 || b.has(flagAside) && len(s.aside[key].line) > 0 {
+				continue
+			}
+			r := &limits.rules[rule].rate
+			if tat := r.clamp(b.tat(), now); tat != b.tat() {
+				s.writeLocked(i, tat)
+			}
+		}
+	})
+	return nil
+}
+
+// Flush saves everything spent so far, of all limits; it is in the store when Flush returns nil.
+func (l *Limiter) Flush() error {
+	select {
+	case <-l.closed:
+		return ErrClosed
+	default:
+		return l.flusher.flush(true)
+	}
+}
+
+// Close saves every bucket as it is, and closes the store. Calls that come later, and those that wait in line, return
+// ErrClosed. A second Close returns what the first did.
+func (l *Limiter) Close() error {
+	l.closing.Do(func() {
+		close(l.closed)
+		close(l.flusher.stop)
+		<-l.flusher.stopped
+		l.limitsMu.Lock()
+		defer l.limitsMu.Unlock()
+		l.table.setLimits(nil, func(s *shard) {
+			l.retireCountsLocked(s)
+			s.setLimitsLocked(nil)
+		})
+		if err := l.flusher.flush(true); err != nil {
+			l.closeErr = fmt.Errorf("stint: the last flush: %w", err)
+		}
+		l.closeErr = errors.Join(l.closeErr, l.store.Close())
+	})
+	return l.closeErr
+}

@@ -1,0 +1,165 @@
+package stint
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Request is one of several that are decided together.
+type Request struct {
+	Key  Key
+	Cost int64
+	Mode Mode
+}
+
+// Mode says what part a Request has in a SpendAll.
+type Mode uint8
+
+const (
+	CheckAndSpend Mode = iota // it takes part in the decision, and spends
+	CheckOnly                 // it takes part in the decision, and spends nothing
+	SpendOnly                 // it spends if it can, and takes no part in the decision
+)
+
+// SpendAll decides several requests at one instant, and spends for all of them or for none; no other call sees a part
+// of it. It returns the strictest of the decisions: denied before allowed, of the denied that with the longest
+// RetryAfter, of the allowed that with the fewest Remaining. Where nothing takes part in the decision, it allows.
+// After an error, ErrDuplicateKey among them, nothing was spent.
+func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) { return l.all(reqs, opSpend) }
+
+// RefundAll gives back what a SpendAll of the same requests spent, as Refund does, and returns the strictest of the
+// decisions. Of a CheckOnly request it only reports the state.
+func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) { return l.all(reqs, opRefund) }
+
+func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
+	var few [4]place
+	ps := few[:0]
+	if len(reqs) > len(few) {
+		ps = make([]place, 0, len(reqs))
+	}
+	for _, r := range reqs {
+		p := place{key: r.Key, cost: r.Cost, op: op, mode: r.Mode}
+		if r.Mode == CheckOnly {
+			p.op = opCheck
+		}
+		if err := p.locate(l.table); err != nil {
+			return Decision{}, l.failed(r.Key, err)
+		}
+		ps = append(ps, p)
+	}
+	slices.SortFunc(ps, func(a, b place) int { // the order in which shards are locked; in a shard, equal keys side by side
+		return cmp.Or(cmp.Compare(a.shard.order, b.shard.order), a.key.compare(b.key))
+	})
+	for i := range ps[min(1, len(ps)):] {
+		if ps[i].key == ps[i+1].key {
+			return Decision{}, l.failed(ps[i].key, fmt.Errorf("%w: %v", ErrDuplicateKey, ps[i].key))
+		}
+	}
+	if at, err := l.lockAllFound(ps); err != nil {
+		return Decision{}, l.failed(ps[at].key, err)
+	}
+	d, at, err := decideAllLocked(ps, l.clock.now())
+	unlockAll(ps)
+	if err != nil {
+		return Decision{}, l.failed(ps[at].key, err)
+	}
+	return d, nil
+}
+
+// lockAllFound locks the shards of all of ps, which are in the order of their shards, with every bucket found. After an
+// error, that of ps[at], none is locked.
+func (l *Limiter) lockAllFound(ps []place) (at int, err error) {
+	for {
+		found := true
+		for i := range ps {
+			if i == 0 || ps[i].shard != ps[i-1].shard {
+				ps[i].shard.mu.Lock()
+			}
+			found = ps[i].findLocked() && found
+		}
+		if found {
+			break
+		}
+		unlockAll(ps)
+		for i := range ps {
+			if err := l.load(&ps[i]); err != nil {
+				return i, err
+			}
+		}
+	}
+	for i := range ps {
+		if ps[i].shard.limits == nil {
+			unlockAll(ps)
+			return i, ErrClosed
+		}
+	}
+	return 0, nil
+}
+
+func unlockAll(ps []place) {
+	for i := range ps {
+		if i == 0 || ps[i].shard != ps[i-1].shard {
+			ps[i].shard.mu.Unlock()
+		}
+	}
+}
+
+// decideAllLocked decides ps at the instant now, and carries the decision out if it allows. The error is that of ps[at].
+func decideAllLocked(ps []place, now int64) (strictest Decision, at int, err error) {
+	strictest = Decision{Allowed: true, Remaining: math.MaxInt64}
+	voted := false
+	for i := range ps {
+		p := &ps[i]
+		var d Decision
+		if err := p.decideLocked(now, &d); err != nil {
+			return Decision{}, i, err
+		}
+		p.allowed = d.Allowed
+		if p.mode != SpendOnly && (!voted || d.stricter(&strictest)) {
+			strictest, voted = d, true
+		}
+	}
+	for i := range ps {
+		if p := &ps[i]; strictest.Allowed || p.mode != SpendOnly && !p.allowed {
+			p.countLocked(p.allowed)
+		}
+		if !strictest.Allowed {
+			ps[i].next = ps[i].tat
+		}
+	}
+	// A slot that is inserted may move others of its shard.
+	for _, resident := range []bool{true, false} {
+		for i := range ps {
+			if ps[i].resident == resident {
+				ps[i].writeLocked(now)
+			}
+		}
+	}
+	return strictest, 0, nil
+}
+
+// SpendEach decides each of the requests by itself, all at one instant, and puts the decision on reqs[i] in ds[i]. A key
+// may come more than once; what a request spends is spent for those behind it. A request that fails leaves the zero
+// Decision; the errors come back joined, and say which request they are of. SpendEach is faster, per request, than
+// Spend.
+func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
+	if len(ds) < len(reqs) {
+		return fmt.Errorf("stint: SpendEach: %d requests, and room for %d decisions", len(reqs), len(ds))
+	}
+	var errs []error
+	now := l.clock.now()
+	for i, r := range reqs {
+		op := opSpend
+		if r.Mode == CheckOnly {
+			op = opCheck
+		}
+		var err error
+		if ds[i], err = l.one(r.Key, r.Cost, op, now); err != nil {
+			errs = append(errs, fmt.Errorf("request %d: %w", i, err))
+		}
+	}
+	return errors.Join(errs...)
+}

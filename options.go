@@ -1,0 +1,73 @@
+package stint
+
+import (
+	"fmt"
+	"time"
+)
+
+// Options are what Open and New can be told; nil or the zero value means the defaults, which are the safe ones.
+// They are copied, and never written to.
+type Options struct {
+	Durability    Durability       // of limits that name none; default Flushed
+	FlushInterval time.Duration    // default 1s
+	MaxResident   int              // buckets kept in memory, within a few per cent; default 1<<20
+	LockTimeout   time.Duration    // of Open: wait for the file lock; default 1s, then ErrLocked
+	FailOpen      bool             // what Allow answers when Spend returns an error; default false
+	OnEvent       func(Event)      // called from the Limiter's own goroutine, one event at a time
+	Now           func() time.Time // for tests and simulations; must not go backwards
+}
+
+// withDefaults returns the options with the zero values replaced, or what is wrong with them.
+func (o *Options) withDefaults() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	switch {
+	case c.FlushInterval < 0:
+		return c, fmt.Errorf("stint: FlushInterval %v: want more than 0", c.FlushInterval)
+	case c.LockTimeout < 0:
+		return c, fmt.Errorf("stint: LockTimeout %v: want more than 0", c.LockTimeout)
+	case c.MaxResident < 0:
+		return c, fmt.Errorf("stint: MaxResident %d: want more than 0", c.MaxResident)
+	}
+	if c.Durability == 0 {
+		c.Durability = Flushed
+	}
+	if c.FlushInterval == 0 {
+		c.FlushInterval = time.Second
+	}
+	if c.MaxResident == 0 {
+		c.MaxResident = 1 << 20
+	}
+	return c, nil
+}
+
+// Event is something that an operator may want to know of when it happens. What it says is in Health and Stats too.
+type Event struct {
+	Kind EventKind
+	Time time.Time     // by the Limiter's clock
+	Err  error         // of FlushFailed
+	Step time.Duration // of ClockStepped: how far the wall clock ran ahead of the monotonic one, or, negative, fell behind
+}
+
+// EventKind says what an Event is about.
+type EventKind uint8
+
+const (
+	FlushFailed    EventKind = iota + 1 // a flush failed, after one that did not
+	FlushRecovered                      // a flush did not fail, after one that did
+	ClockStepped                        // the wall clock was set, or the machine slept
+)
+
+func (k EventKind) String() string {
+	switch k {
+	case FlushFailed:
+		return "flush failed"
+	case FlushRecovered:
+		return "flush recovered"
+	case ClockStepped:
+		return "clock stepped"
+	}
+	return fmt.Sprintf("EventKind(%d)", uint8(k))
+}

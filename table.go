@@ -1,0 +1,406 @@
+package stint
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"math/bits"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// The buckets in memory: open addressing with linear probing, in shards that each have a mutex. A slot holds one bucket
+// whole, id included, and no pointer, so that the garbage collector has nothing to look at in ten million of them and a
+// decision touches one or two cache lines. Ids are compared, not only hashed: no two share a bucket.
+//
+// Slots are of one size within a shard, so that ids of about one length share a class of shards. There are many shards,
+// small enough that to grow one, or to look through it, stops its users for microseconds.
+//
+//	slot   0  TAT, int64
+//	       8  meta: name (16 bits), length of the id (10), flags (6), index of the rule (32)
+//	      16  the id, padded to the class's size
+//
+// An empty slot has meta 0: no bucket has the Name 0.
+const (
+	slotTAT  = 0
+	slotMeta = 8
+	slotID   = 16
+
+	metaKey   = 1<<26 - 1 // name and length: what two slots of one bucket have in common
+	metaLen   = 16        // shift
+	metaFlags = 26        // shift
+	metaRule  = 32        // shift
+
+	flagDirty  = 1 << (metaFlags + 0) // the TAT is not the store's
+	flagStored = 1 << (metaFlags + 1) // the store may have something for this bucket
+	flagAside  = 1 << (metaFlags + 2) // there is a hold or a line, in shard.aside
+	flagUsed   = 1 << (metaFlags + 3) // since eviction last came by
+	saveShift  = metaFlags + 4
+	maskSave   = 3 << saveShift // the number of the save that took it last: 1, 2, 3, 1, …; 0: none yet
+)
+
+// idClasses are the sizes that ids are padded to.
+var idClasses = [...]uint32{8, 16, 24, 32, 40, 48, 64, 96, 128, 256, maxIDLen}
+
+// classOf maps a length, in units of 8 bytes rounded up, to its class.
+var classOf = func() (of [maxIDLen/8 + 1]uint8) {
+	class := uint8(0)
+	for n := range of {
+		if uint32(n)*8 > idClasses[class] {
+			class++
+		}
+		of[n] = class
+	}
+	return of
+}()
+
+type table struct {
+	seed     maphash.Seed
+	shift    uint          // of a hash, to the index of its shard
+	resident atomic.Int64  // buckets in memory
+	saving   atomic.Uint64 // the number, as maskSave has it, of the save under way; 0: none
+
+	evictHand atomic.Uint32 // the shard where eviction goes on
+
+	classes [len(idClasses)]atomic.Pointer[[]shard] // made when the first id of that length comes
+	mu      sync.Mutex                              // guards the making of a class, and:
+	limits  *Limits                                 // those of shards yet to be made; nil once closed
+}
+
+// newTable returns a table for about maxResident buckets.
+func newTable(limits *Limits, maxResident int) *table {
+	const perShard = 1 << 10
+	n := bits.Len(uint(maxResident / perShard))
+	return &table{
+		seed:   maphash.MakeSeed(),
+		shift:  uint(64 - min(max(n, 6), 13)),
+		limits: limits,
+	}
+}
+
+// shard returns the shard that the key's bucket is in, if it is in memory, and the key's hash. The id is at most
+// maxIDLen bytes long.
+func (t *table) shard(key Key) (*shard, uint64) {
+	class := classOf[(len(key.ID)+7)/8]
+	shards := t.classes[class].Load()
+	if shards == nil {
+		shards = t.makeClass(class)
+	}
+	h := t.hash(key)
+	return &(*shards)[h>>t.shift], h
+}
+
+func (t *table) hash(key Key) uint64 {
+	return maphash.String(t.seed, key.ID) + uint64(key.Name)*0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio
+}
+
+func (t *table) makeClass(class uint8) *[]shard {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if shards := t.classes[class].Load(); shards != nil {
+		return shards
+	}
+	shards := make([]shard, 1<<(64-t.shift))
+	for i := range shards {
+		shards[i] = shard{table: t, order: uint32(class)<<16 | uint32(i), stride: slotID + idClasses[class]}
+		shards[i].setLimitsLocked(t.limits)
+	}
+	t.classes[class].Store(&shards)
+	return &shards
+}
+
+// each calls f with every shard, locked.
+func (t *table) each(f func(*shard)) {
+	for i := range t.classes {
+		if shards := t.classes[i].Load(); shards != nil {
+			for j := range *shards {
+				s := &(*shards)[j]
+				s.mu.Lock()
+				f(s)
+				s.mu.Unlock()
+			}
+		}
+	}
+}
+
+// setLimits puts new limits in force, shard after shard; nil closes the table to decisions.
+func (t *table) setLimits(limits *Limits, f func(*shard)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.limits = limits
+	t.each(f)
+}
+
+// shard is one part of the table. Its methods named …Locked, and all of those of slots, want mu to be held.
+type shard struct {
+	mu     sync.Mutex
+	limits *Limits // in force here; nil once closed
+	slots  []byte  // capacity × stride
+	counts []count // by the index of the Name in limits
+	aside  map[Key]*aside
+
+	dirty    uint64 // bit g: there may be a dirty slot among those with index >> groups == g
+	groups   uint8
+	removals uint32 // slots removed so far: a TAT loaded from the store before one may be stale
+	capacity uint32
+	n        uint32 // slots in use
+	stride   uint32
+	hand     uint32 // where eviction goes on
+	order    uint32 // shards are locked in this order
+	table    *table
+}
+
+// count is what one Name's decisions in one shard came to.
+type count struct{ allowed, denied uint64 }
+
+// aside is what few buckets have, kept out of their slots.
+type aside struct {
+	hold int64   // nobody passes before; 0: none
+	line []int64 // when each of those who wait may go, in order
+}
+
+// notBefore returns when a newcomer may pass at the earliest.
+func (a *aside) notBefore() int64 {
+	if len(a.line) > 0 {
+		return max(a.hold, a.line[len(a.line)-1])
+	}
+	return a.hold
+}
+
+// tidyAsideLocked ends a line that is over, and drops an aside that is empty.
+func (s *shard) tidyAsideLocked(key Key, a *aside, now int64) {
+	i, resident := s.findLocked(key, s.table.hash(key))
+	if resident && a.lineOver(now) {
+		s.endLineLocked(i, a, now)
+	}
+	if a.hold == 0 && a.line == nil {
+		delete(s.aside, key)
+		if resident {
+			s.at(i).clear(flagAside)
+		}
+	}
+}
+
+// lineOver reports whether there was a line, and nobody is left in it.
+func (a *aside) lineOver(now int64) bool { return len(a.line) > 0 && a.line[len(a.line)-1] <= now }
+
+// endLineLocked ends a line that is over, and leaves a TAT no further ahead than spending could have brought it.
+func (s *shard) endLineLocked(i uint32, a *aside, now int64) {
+	a.line = nil
+	b := s.at(i)
+	if b.rule() == 0 || s.limits == nil {
+		return
+	}
+	if tat := s.limits.rules[b.rule()].rate.clamp(b.tat(), now); tat != b.tat() {
+		s.writeLocked(i, tat)
+	}
+}
+
+// asideLocked returns the key's aside, made if it has none.
+func (s *shard) asideLocked(key Key, h uint64) *aside {
+	a := s.aside[key]
+	if a == nil {
+		if s.aside == nil {
+			s.aside = make(map[Key]*aside)
+		}
+		a = &aside{}
+		s.aside[Key{key.Name, strings.Clone(key.ID)}] = a
+		if i, ok := s.findLocked(key, h); ok {
+			s.at(i).set(flagAside)
+		}
+	}
+	return a
+}
+
+func (s *shard) setLimitsLocked(limits *Limits) {
+	s.limits = limits
+	if limits != nil {
+		s.counts = make([]count, len(limits.order))
+	}
+}
+
+// slot is the bytes of one bucket.
+type slot []byte
+
+func (b slot) tat() int64           { return int64(binary.LittleEndian.Uint64(b[slotTAT:])) }
+func (b slot) setTAT(tat int64)     { binary.LittleEndian.PutUint64(b[slotTAT:], uint64(tat)) }
+func (b slot) meta() uint64         { return binary.LittleEndian.Uint64(b[slotMeta:]) }
+func (b slot) setMeta(m uint64)     { binary.LittleEndian.PutUint64(b[slotMeta:], m) }
+func (b slot) has(flag uint64) bool { return b.meta()&flag != 0 }
+func (b slot) set(flag uint64)      { b.setMeta(b.meta() | flag) }
+func (b slot) clear(flag uint64)    { b.setMeta(b.meta() &^ flag) }
+func (b slot) rule() uint32         { return uint32(b.meta() >> metaRule) }
+func (b slot) setRule(r uint32)     { b.setMeta(b.meta()&(1<<metaRule-1) | uint64(r)<<metaRule) }
+func (b slot) name() Name           { return Name(b.meta()) }
+func (b slot) id() []byte           { return b[slotID:][:b.meta()&metaKey>>metaLen] }
+func (b slot) key() Key             { return Key{b.name(), string(b.id())} }
+
+// at returns the slot with an index.
+func (s *shard) at(i uint32) slot { return s.slots[uint64(i)*uint64(s.stride):][:s.stride:s.stride] }
+
+// home returns the index where the search for a hash begins: in the order of the hashes, so that the slots of a shard
+// that grows are moved from front to back.
+func (s *shard) home(h uint64) uint32 { return uint32(uint64(uint32(h)) * uint64(s.capacity) >> 32) }
+
+func (s *shard) next(i uint32) uint32 {
+	if i++; i == s.capacity {
+		return 0
+	}
+	return i
+}
+
+// findLocked returns the index of the key's slot.
+func (s *shard) findLocked(key Key, h uint64) (i uint32, ok bool) {
+	if s.n == 0 {
+		return 0, false
+	}
+	want := uint64(key.Name) | uint64(len(key.ID))<<metaLen
+	for i = s.home(h); ; i = s.next(i) {
+		b := s.at(i)
+		m := b.meta()
+		if m&metaKey == want && string(b[slotID:][:len(key.ID)]) == key.ID {
+			return i, true
+		}
+		if m == 0 {
+			return 0, false
+		}
+	}
+}
+
+// insertLocked adds a slot for a key that has none, and returns its index.
+func (s *shard) insertLocked(key Key, h uint64, tat int64, rule uint32, flags uint64) uint32 {
+	if s.n+s.n/4+1 >= s.capacity { // at most four fifths full, and never quite
+		s.growLocked()
+	}
+	i := s.place(h)
+	b := s.at(i)
+	b.setTAT(tat)
+	b.setMeta(uint64(key.Name) | uint64(len(key.ID))<<metaLen | flags | uint64(rule)<<metaRule)
+	copy(b[slotID:], key.ID)
+	clear(b[slotID+len(key.ID):])
+	s.n++
+	s.table.resident.Add(1)
+	if _, ok := s.aside[key]; ok {
+		b.set(flagAside)
+	}
+	if flags&flagDirty != 0 {
+		s.markGroup(i)
+	}
+	return i
+}
+
+// place returns the index of the first empty slot for a hash.
+func (s *shard) place(h uint64) uint32 {
+	i := s.home(h)
+	for s.at(i).meta() != 0 {
+		i = s.next(i)
+	}
+	return i
+}
+
+// growLocked makes room in many small steps, so that memory is never more than an eighth ahead of what it holds.
+func (s *shard) growLocked() {
+	if s.capacity < 256 {
+		s.resizeLocked(2*s.capacity + 4)
+	} else {
+		s.resizeLocked(s.capacity + s.capacity/8)
+	}
+}
+
+func (s *shard) resizeLocked(capacity uint32) {
+	old := s.slots
+	s.capacity = capacity
+	s.slots = make([]byte, uint64(capacity)*uint64(s.stride))
+	s.groups = uint8(max(0, bits.Len32(capacity-1)-6))
+	s.dirty, s.hand = 0, 0
+	for ; len(old) > 0; old = old[s.stride:] {
+		if b := slot(old[:s.stride]); b.meta() != 0 {
+			s.moveTo(s.place(s.hashOf(b)), b)
+		}
+	}
+}
+
+// moveTo copies a slot to where it goes.
+func (s *shard) moveTo(i uint32, b slot) {
+	copy(s.at(i), b)
+	if b.has(flagDirty) {
+		s.markGroup(i)
+	}
+}
+
+func (s *shard) hashOf(b slot) uint64 {
+	return maphash.Bytes(s.table.seed, b.id()) + uint64(b.name())*0x9E3779B97F4A7C15
+}
+
+// removeLocked takes a slot out, and closes the gap: the slots behind it that would be found sooner move up, so that a
+// search need not step over the removed.
+func (s *shard) removeLocked(i uint32) {
+	s.n--
+	s.removals++
+	s.table.resident.Add(-1)
+	for j := s.next(i); s.at(j).meta() != 0; j = s.next(j) {
+		home := s.home(s.hashOf(s.at(j)))
+		if between := i < j && (home <= i || home > j) || i > j && (home <= i && home > j); between {
+			s.moveTo(i, s.at(j))
+			i = j
+		}
+	}
+	s.at(i).setMeta(0)
+}
+
+// writeLocked gives a bucket a new TAT, which the store does not have.
+func (s *shard) writeLocked(i uint32, tat int64) {
+	b := s.at(i)
+	b.setTAT(tat)
+	if m := b.meta(); m&(flagDirty|flagUsed) != flagDirty|flagUsed {
+		b.setMeta(m | flagDirty | flagUsed)
+		s.markGroup(i)
+	}
+}
+
+func (s *shard) markGroup(i uint32) { s.dirty |= 1 << (i >> s.groups) }
+
+// evictLocked removes buckets to make room: those that are full again and that the store knows nothing of, and those
+// that have not been used since it last came by and that the store has as they are. It looks at no more than a
+// part of the shard, and returns how many it removed.
+func (s *shard) evictLocked(now int64) (removed int) {
+	saving := s.table.saving.Load()
+	for range min(s.capacity, max(16, s.capacity/8)) {
+		if s.hand >= s.capacity {
+			s.hand = 0
+		}
+		b := s.at(s.hand)
+		m := b.meta()
+		switch expired := b.tat() <= now && m&flagStored == 0; {
+		case m == 0 || m&flagAside != 0 || saving != 0 && m&maskSave == saving:
+		case expired || m&(flagDirty|flagUsed) == 0:
+			s.removeLocked(s.hand)
+			removed++
+			continue // another may have moved here
+		default:
+			b.clear(flagUsed)
+		}
+		s.hand++
+	}
+	return removed
+}
+
+// evict goes around the shards, from where it last stopped, removing buckets while there are too many. It returns how many
+// it removed once there are not, or after a full round.
+func (t *table) evict(now int64, tooMany func() bool) (removed int) {
+	for range len(t.classes) << (64 - t.shift) {
+		n := t.evictHand.Add(1) - 1
+		shards := t.classes[n>>(64-t.shift)%uint32(len(t.classes))].Load()
+		if shards == nil {
+			continue
+		}
+		s := &(*shards)[n&(1<<(64-t.shift)-1)]
+		s.mu.Lock()
+		removed += s.evictLocked(now)
+		s.mu.Unlock()
+		if !tooMany() {
+			break
+		}
+	}
+	return removed
+}

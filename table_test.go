@@ -1,0 +1,67 @@
+package stint
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func limitsOf(t testing.TB, names Names, defaults map[Name]Limit) *Limits {
+	t.Helper()
+	ls, err := NewLimits(names, defaults, nil)
+	require.NoError(t, err)
+	return ls
+}
+
+// A shard is told apart from a map by nothing that is done to it.
+func TestShardIsAMap(t *testing.T) {
+	limits := limitsOf(t, Names{1: {Label: "a"}, 2: {Label: "b"}}, map[Name]Limit{1: PerHour(5), 2: PerHour(5)})
+	for seed := range uint64(20) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		tab := newTable(limits, 1)
+		want := make(map[Key]int64)
+		keys := make([]Key, 600)
+		for i := range keys {
+			keys[i] = Name(1 + i%2).Key(fmt.Sprintf("%d-%0*d", i, rnd.IntN(9), 0))
+		}
+		var s *shard
+		for step := range 20_000 {
+			key := keys[rnd.IntN(len(keys))]
+			h := tab.hash(key)
+			one, _ := tab.shard(Name(1).Key("x"))
+			s = one // every key in one shard, whatever the hash says
+			if len(key.ID) > 8 {
+				continue
+			}
+			i, ok := s.findLocked(key, h)
+			tat, wanted := want[key]
+			require.Equal(t, wanted, ok, "seed %d step %d", seed, step)
+			switch {
+			case !ok:
+				if len(want) < 40*(1+step/2000) {
+					s.insertLocked(key, h, int64(step), 1, flagDirty)
+					want[key] = int64(step)
+				}
+			case rnd.IntN(3) == 0:
+				require.Equal(t, tat, s.at(i).tat())
+				s.removeLocked(i)
+				delete(want, key)
+			default:
+				require.Equal(t, tat, s.at(i).tat())
+				s.writeLocked(i, int64(step))
+				want[key] = int64(step)
+			}
+			require.EqualValues(t, len(want), s.n)
+			require.EqualValues(t, len(want), tab.resident.Load())
+		}
+		var c collector
+		c.all = true
+		c.collectLocked(s)
+		require.Len(t, c.changes, len(want), "seed %d: every dirty slot is found in its group", seed)
+		for _, change := range c.changes {
+			require.Equal(t, want[change.Key], change.TAT)
+		}
+	}
+}

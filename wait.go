@@ -1,0 +1,158 @@
+package stint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// Reservation is a place in the line at a bucket: its tokens are spent, and may be used once Delay is over.
+type Reservation struct {
+	l    *Limiter
+	key  Key
+	cost int64
+	at   int64 // when its turn comes
+	done *atomic.Bool
+}
+
+// Reserve takes cost tokens from the key's bucket whether they are there yet or not, and returns the place in line. Those who
+// come later queue behind it, and Spend is denied while a line stands. The error is ErrQueueFull, and nothing taken,
+// where more than the limit's Queue would wait.
+func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
+	r, err := l.reserve(key, cost, math.MaxInt64)
+	if err != nil {
+		return Reservation{}, l.failed(key, err)
+	}
+	return r, nil
+}
+
+// errTooLate: the turn would come later than the caller can wait.
+var errTooLate = errors.New("its turn would come too late")
+
+// reserve takes a place in line whose turn comes within the time that the caller has.
+func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error) {
+	p := place{key: key, cost: cost, op: opSpend}
+	if err := p.locate(l.table); err != nil {
+		return Reservation{}, err
+	}
+	if err := l.lockFound(&p); err != nil {
+		return Reservation{}, err
+	}
+	defer p.shard.mu.Unlock()
+	now := l.clock.now()
+	at, waits, err := p.reserveLocked(now)
+	if err == nil && at-now > within {
+		err = fmt.Errorf("%w: in %v", errTooLate, time.Duration(at-now))
+	}
+	if err != nil {
+		return Reservation{}, err
+	}
+	p.countLocked(true)
+	r := Reservation{l, key, cost, at, new(atomic.Bool)}
+	if !waits {
+		p.writeLocked(now)
+		return r, nil
+	}
+	a := p.shard.asideLocked(key, p.hash) // before the bucket is written, that its slot is known to have one
+	a.line = append(a.line, at)
+	p.writeLocked(now)
+	return r, nil
+}
+
+// reserveLocked decides on a reservation at the instant now: when its turn comes, and whether it stands in line until then.
+func (p *place) reserveLocked(now int64) (at int64, waits bool, err error) {
+	var d Decision
+	if err := p.decideLocked(now, &d); err != nil {
+		return 0, false, err
+	}
+	if p.rule == 0 {
+		return now + int64(d.RetryAfter), false, nil
+	}
+	r := &p.shard.limits.rules[p.rule]
+	next, delay, ok := r.rate.reserve(p.tat, now, p.cost)
+	if queue := r.limit.Queue; !ok || queue > 0 && delay > 0 && (delay-1)/r.rate.interval+1 > queue {
+		return 0, false, fmt.Errorf("%w: %v, the next turn is in %v", ErrQueueFull, p.key, time.Duration(delay))
+	}
+	p.next = next
+	at = max(now+delay, p.notBeforeLocked(now))
+	return at, at > now, nil
+}
+
+// Delay returns how long it is until the reserved tokens may be used; 0 once they may. It grows where the bucket is held
+// meanwhile.
+func (r Reservation) Delay() time.Duration {
+	if r.l == nil {
+		return 0
+	}
+	s, _ := r.l.table.shard(r.key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := r.at
+	if a := s.aside[r.key]; a != nil {
+		at = max(at, a.hold)
+	}
+	return max(0, time.Duration(at-r.l.clock.now()))
+}
+
+// Cancel leaves the line, and gives the tokens back as Refund does. Those behind keep the times they were given. A second
+// Cancel does nothing.
+func (r Reservation) Cancel() {
+	if r.l == nil || r.done.Swap(true) {
+		return
+	}
+	s, _ := r.l.table.shard(r.key)
+	s.mu.Lock()
+	if a := s.aside[r.key]; a != nil {
+		if i, ok := slices.BinarySearch(a.line, r.at); ok {
+			a.line = slices.Delete(a.line, i, i+1)
+			s.tidyAsideLocked(r.key, a, r.l.clock.now())
+		}
+	}
+	s.mu.Unlock()
+	r.l.Refund(r.key, r.cost) // that it fails says that the limiter is closed, or the store does not answer
+}
+
+// Wait takes cost tokens from the key's bucket, waiting in line until they are there: first come, first served. It
+// fails at once, and takes nothing, where ctx would end before its turn, with an error that wraps
+// context.DeadlineExceeded, or where the line is full, with ErrQueueFull. Where ctx ends while it waits, its tokens are
+// given back and the error is that of ctx.
+func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	within := int64(math.MaxInt64)
+	if deadline, ok := ctx.Deadline(); ok {
+		within = int64(time.Until(deadline))
+	}
+	r, err := l.reserve(key, cost, within)
+	if errors.Is(err, errTooLate) {
+		return fmt.Errorf("stint: wait for %v: %w: %w", key, err, context.DeadlineExceeded)
+	}
+	if err != nil {
+		return l.failed(key, err)
+	}
+	for {
+		stepped := l.clock.step()
+		delay := r.Delay()
+		if delay == 0 {
+			return nil
+		}
+		timer := time.NewTimer(delay)
+		select {
+		case <-timer.C:
+		case <-stepped:
+		case <-l.closed:
+			timer.Stop()
+			return ErrClosed
+		case <-ctx.Done():
+			timer.Stop()
+			r.Cancel()
+			return ctx.Err()
+		}
+		timer.Stop()
+	}
+}
