@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+type dbFlags struct {
+	path        string
+	lockTimeout time.Duration
+}
+
+func (f *dbFlags) register(cmd *cobra.Command, usage string) {
+	cmd.Flags().StringVar(&f.path, "db", "", usage)
+	cmd.Flags().DurationVar(&f.lockTimeout, "lock-timeout", 5*time.Second, "wait this long for another process to close the file")
+	_ = cmd.MarkFlagFilename("db", "db")
+}
+
+const dbUsage = "the `FILE` that remembers (default stint.db in the user's state directory)"
+
+// file returns the path of the file, and that of the directory to make for it, which is "" where it was named by the
+// user.
+func (f *dbFlags) file() (path, dir string, err error) {
+	if f.path != "" {
+		return f.path, "", nil
+	}
+	if dir, err = stateDir(); err != nil {
+		return "", "", fmt.Errorf("no state directory: %w; name the file with --db", err)
+	}
+	return filepath.Join(dir, "stint.db"), dir, nil
+}
+
+// stateDir returns where programs keep what they remember of one user, and stint's own directory in it.
+func stateDir() (string, error) {
+	var parent string
+	var err error
+	switch runtime.GOOS {
+	case "windows":
+		parent, err = os.UserCacheDir() // %LocalAppData%
+	case "darwin", "ios":
+		parent, err = os.UserConfigDir() // ~/Library/Application Support
+	default:
+		parent = os.Getenv("XDG_STATE_HOME")
+		if !filepath.IsAbs(parent) { // then it does not count, says the XDG specification
+			var home string
+			home, err = os.UserHomeDir()
+			parent = filepath.Join(home, ".local", "state")
+		}
+	}
+	return filepath.Join(parent, "stint"), err
+}
+
+// open opens the file; where there is none, it makes one.
+func (f *dbFlags) open() (*stint.BoltStore, error) {
+	path, dir, err := f.file()
+	if err != nil {
+		return nil, err
+	}
+	if f.lockTimeout <= 0 {
+		return nil, fmt.Errorf("--lock-timeout %v: must be more than 0", f.lockTimeout)
+	}
+	if dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, failed(err)
+		}
+	}
+	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{LockTimeout: f.lockTimeout})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w; make the directory first, or name another file with --db", err)
+	}
+	return store, failed(err)
+}
+
+// openExisting opens the file; where there is none, the error is fs.ErrNotExist.
+func (f *dbFlags) openExisting() (*stint.BoltStore, error) {
+	path, _, err := f.file()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return nil, failed(err)
+	}
+	return f.open()
+}
+
+// openToSpend opens the file and returns the number that it has for the limit of that label.
+func (f *dbFlags) openToSpend(label string) (stint.Store, stint.Name, error) {
+	store, err := f.open()
+	if err != nil {
+		return nil, 0, err
+	}
+	name, err := store.Number(label)
+	if err != nil {
+		return nil, 0, failed(errors.Join(err, store.Close()))
+	}
+	return store, name, nil
+}
+
+// openToLook is openToSpend for commands that take nothing from a bucket: where nothing was ever spent they make no
+// file, and put no label into one.
+func (f *dbFlags) openToLook(label string) (stint.Store, stint.Name, error) {
+	store, err := f.openExisting()
+	if errors.Is(err, fs.ErrNotExist) {
+		return stint.NewMemStore(), 1, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if name, ok := numberOf(store, label); ok {
+		return store, name, nil
+	}
+	return stint.NewMemStore(), 1, failed(store.Close())
+}
+
+func numberOf(store *stint.BoltStore, label string) (stint.Name, bool) {
+	for name, l := range store.Names() {
+		if l == label {
+			return name, true
+		}
+	}
+	return 0, false
+}

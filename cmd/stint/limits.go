@@ -1,0 +1,190 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+// defaultLabel names the limit that --limit gives.
+const defaultLabel = "default"
+
+type limitFlags struct {
+	limit     string
+	burst     int64
+	file      string
+	overrides []string
+	name      string
+
+	cmd      *cobra.Command
+	required bool
+}
+
+func (f *limitFlags) register(cmd *cobra.Command, required bool) {
+	f.cmd, f.required = cmd, required
+	flags := cmd.Flags()
+	flags.StringVar(&f.limit, "limit", "", "a limit, as `COUNT/PERIOD`: 5/1m")
+	flags.Int64Var(&f.burst, "burst", 0, "how many at once, with --limit (default its count)")
+	flags.StringVar(&f.file, "limits", "", "a YAML `FILE` of limits")
+	flags.StringArrayVar(&f.overrides, "overrides", nil, "a YAML `FILE` of overrides to --limits; may be repeated")
+	flags.StringVar(&f.name, "name", "", "the `LABEL` of the limit (default \""+defaultLabel+"\" with --limit)")
+	_ = cmd.MarkFlagFilename("limits", "yml", "yaml")
+	_ = cmd.MarkFlagFilename("overrides", "yml", "yaml")
+}
+
+// label returns the label of the limit that the flags speak of.
+func (f *limitFlags) label() string {
+	if f.name == "" {
+		return defaultLabel
+	}
+	return f.name
+}
+
+// resolve returns the limit that the flags give for an id; none where they give none.
+func (f *limitFlags) resolve(id string) (limit stint.Limit, ok bool, err error) {
+	limits, numbers, err := f.load(counter())
+	if err != nil {
+		return stint.Limit{}, false, err
+	}
+	name, err := f.among(numbers)
+	if err != nil {
+		return stint.Limit{}, false, err
+	}
+	limit, ok = limits.For(name.Key(id))
+	return limit, ok, nil
+}
+
+// among returns the number of the label that the flags speak of.
+func (f *limitFlags) among(numbers map[string]stint.Name) (stint.Name, error) {
+	if f.file != "" && f.name == "" {
+		return 0, fmt.Errorf("--limits needs --name: %s has %s", f.file, labels(numbers))
+	}
+	name, ok := numbers[f.label()]
+	if !ok {
+		return 0, fmt.Errorf("%s has no limit %q: it has %s", f.file, f.name, labels(numbers))
+	}
+	return name, nil
+}
+
+// load returns the limits that the flags give, and the numbers that their labels got from number.
+func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint.Limits, map[string]stint.Name, error) {
+	if err := f.misused(); err != nil {
+		return nil, nil, err
+	}
+	labels := []string{f.label()}
+	if f.file != "" {
+		var err error
+		if labels, err = stint.Labels(append([]string{f.file}, f.overrides...)...); err != nil {
+			return nil, nil, err
+		}
+	}
+	numbers, names := map[string]stint.Name{}, stint.Names{}
+	for _, label := range labels {
+		name, err := number(label)
+		if err != nil {
+			return nil, nil, err
+		}
+		numbers[label], names[name] = name, stint.NameSpec{Label: label}
+	}
+	if f.file != "" {
+		limits, err := stint.LoadLimits(names, f.file, f.overrides...)
+		return limits, numbers, err
+	}
+	defaults := map[stint.Name]stint.Limit{}
+	if f.limit != "" {
+		limit, err := f.parse()
+		if err != nil {
+			return nil, nil, err
+		}
+		defaults[numbers[f.label()]] = limit
+	}
+	limits, err := stint.NewLimits(names, defaults, nil)
+	return limits, numbers, err
+}
+
+// counter numbers labels from 1, for limits that no file is to remember.
+func counter() func(label string) (stint.Name, error) {
+	n := 0
+	return func(label string) (stint.Name, error) {
+		if n++; n > math.MaxUint16 {
+			return 0, fmt.Errorf("limit %q: more than %d limits", label, math.MaxUint16)
+		}
+		return stint.Name(n), nil
+	}
+}
+
+// misused says which of the flags do not go together.
+func (f *limitFlags) misused() error {
+	switch given := f.cmd.Flags().Changed; {
+	case given("burst") && !given("limit"):
+		return misuse(f.cmd, "--burst goes with --limit")
+	case given("overrides") && !given("limits"):
+		return misuse(f.cmd, "--overrides goes with --limits")
+	case f.required && !given("limit") && !given("limits"):
+		return misuse(f.cmd, "no limit given: --limit COUNT/PERIOD, or --limits FILE and --name LABEL")
+	}
+	return exclusive(f.cmd, "limit", "limits")
+}
+
+func (f *limitFlags) parse() (stint.Limit, error) {
+	limit, err := stint.ParseLimit(f.limit)
+	if err == nil && f.cmd.Flags().Changed("burst") {
+		limit = limit.WithBurst(f.burst)
+		err = limit.Validate()
+	}
+	return limit, err
+}
+
+// labels returns the labels for a sentence.
+func labels(numbers map[string]stint.Name) string {
+	if len(numbers) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(numbers)), ", ")
+}
+
+func newLimits() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "limits",
+		Short:   "Look after files of limits",
+		Example: "  stint limits check defaults.yml overrides.yml",
+		Args:    noArgs,
+		RunE:    needCommand,
+	}
+	cmd.AddCommand(newLimitsCheck())
+	return cmd
+}
+
+func newLimitsCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE [OVERRIDES...]",
+		Short: "Say whether files of limits are valid, or all that is wrong in them",
+		Long: `Say whether files of limits are valid, or all that is wrong in them, each with its line; then the exit status is 2.
+
+The limits may have any labels, and ids may be anything: what a program demands of them beyond, it says when it loads them.
+An override may stand for a limit that FILE does not have.`,
+		Example: `  stint limits check defaults.yml
+  stint limits check defaults.yml overrides.yml`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return misuse(cmd, "no FILE given")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f := limitFlags{file: args[0], overrides: args[1:], cmd: cmd}
+			_, numbers, err := f.load(counter())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid  %s  %s\n", strings.Join(args, " "), plural(len(numbers), "limit"))
+			return failed(err)
+		},
+	}
+}

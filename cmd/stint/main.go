@@ -1,0 +1,177 @@
+// Command stint keeps rate limits in a file, for scripts and for people: one process after another may ask it whether
+// something may be done once more, and the file remembers.
+//
+// What it answers is also its exit status: see the constants.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+// The exit statuses, of every command.
+const (
+	statusDone        = 0 // allowed, or done
+	statusDenied      = 1
+	statusUsage       = 2 // wrong arguments, limits or input: the same again will not do better
+	statusFailed      = 3 // the store failed, or the answer could not be written
+	statusInterrupted = 130
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	report(stderr, err)
+	return status(err)
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "stint",
+		Short: "Rate limits that last, in one file",
+		Long: `Rate limits that last, in one file.
+
+Exit status: 0 allowed, or done; 1 denied; 2 wrong usage or configuration;
+3 the store failed, or the answer could not be written; 130 interrupted.`,
+		Example: `  stint allow --limit 3/1m alice    # may alice, who may three times a minute?
+  stint list                        # who has spent what?`,
+		Version:       version(),
+		RunE:          needCommand,
+		Args:          noArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return misuse(cmd, "%w", err)
+	})
+	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits())
+	return root
+}
+
+// needCommand is what a command that only holds others does: were it to show its help and succeed, a script that lost
+// an argument would take that for "allowed".
+func needCommand(cmd *cobra.Command, _ []string) error {
+	return misuse(cmd, "no command given")
+}
+
+// misuse returns an error that sends the user to the command's help.
+func misuse(cmd *cobra.Command, format string, args ...any) error {
+	return fmt.Errorf(format+"; see %s --help", append(args, cmd.CommandPath())...)
+}
+
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return misuse(cmd, "unknown argument %q", args[0])
+	}
+	return nil
+}
+
+// exclusive returns an error where both flags were given.
+func exclusive(cmd *cobra.Command, a, b string) error {
+	if cmd.Flags().Changed(a) && cmd.Flags().Changed(b) {
+		return misuse(cmd, "--%s and --%s exclude each other", a, b)
+	}
+	return nil
+}
+
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	settings := map[string]string{}
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	v := info.Main.Version
+	if revision := settings["vcs.revision"]; revision != "" {
+		v += " " + revision
+		if settings["vcs.modified"] == "true" {
+			v += " modified"
+		}
+	}
+	return v + " " + info.GoVersion
+}
+
+// errDenied is a denial that has been printed.
+var errDenied = errors.New("denied")
+
+var errInterrupted = errors.New("interrupted")
+
+// failure is an error that is not the user's: of the store, or of stdout.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// failed returns err as a failure; nil as nil.
+func failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure{err}
+}
+
+func status(err error) int {
+	var f failure
+	switch {
+	case err == nil:
+		return statusDone
+	case errors.Is(err, errDenied):
+		return statusDenied
+	case errors.As(err, &f):
+		return statusFailed
+	case errors.Is(err, errInterrupted):
+		return statusInterrupted
+	}
+	return statusUsage
+}
+
+// hints says, for errors of the library, what to do.
+var hints = []struct {
+	err  error
+	todo string
+}{
+	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
+	{stint.ErrCorrupt, "move it away to begin a new one, or name another with --db"},
+	{stint.ErrFormat, "use the program that wrote it, or name another file with --db"},
+	{stint.ErrCostOverBurst, "no wait is long enough: lower --cost, or raise the limit's burst"},
+}
+
+// report writes err in one line, and of joined errors, as of a limits file with many mistakes, one line each.
+func report(stderr io.Writer, err error) {
+	if err == nil || errors.Is(err, errDenied) {
+		return
+	}
+	hint := ""
+	for _, h := range hints {
+		if errors.Is(err, h.err) {
+			hint = "; " + h.todo
+			break
+		}
+	}
+	if hint == "" && errors.As(err, new(failure)) && errors.Is(err, fs.ErrPermission) {
+		hint = "; see who owns the file and its directory, or name another with --db"
+	}
+	for line := range strings.Lines(err.Error()) {
+		line = strings.ReplaceAll(": "+strings.TrimSpace(line), ": stint: ", ": ")[2:] // each error of the library has it
+		fmt.Fprintf(stderr, "stint: %s%s\n", line, hint)
+	}
+}
