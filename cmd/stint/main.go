@@ -52,7 +52,8 @@ func newRoot() *cobra.Command {
 Exit status: 0 allowed, or done; 1 denied; 2 wrong usage or configuration;
 3 the store failed, or the answer could not be written; 130 interrupted.`,
 		Example: `  stint allow --limit 3/1m alice    # may alice, who may three times a minute?
-  stint list                        # who has spent what?`,
+  stint list                        # who has spent what?
+  stint replay --limit 20/1m --by ip access.log`,
 		Version:       version(),
 		RunE:          needCommand,
 		Args:          noArgs,
@@ -62,7 +63,7 @@ Exit status: 0 allowed, or done; 1 denied; 2 wrong usage or configuration;
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return misuse(cmd, "%w", err)
 	})
-	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits())
+	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits(), newReplay(nil))
 	return root
 }
 

@@ -144,6 +144,7 @@ func TestErrors(t *testing.T) {
 	noDirectory := filepath.Join(t.TempDir(), "no", "stint.db")
 	badDefaults := write(t, "bad.yml", "Orders:\n  burst: 0\n  count: 1\n  period: 1m\nLogins:\n  burst: 1\n  count: 1\n  period: soon\n")
 	defaults := write(t, "defaults.yml", "Orders: {burst: 1, count: 1, period: 1m}\nLogins: {burst: 1, count: 1, period: 1m}\n")
+	log := write(t, "access.log", "nothing\n")
 
 	foreign := filepath.Join(t.TempDir(), "foreign.db")
 	other, err := bolt.Open(foreign, 0o600, nil)
@@ -189,11 +190,16 @@ func TestErrors(t *testing.T) {
 		{"limits invalid", "allow --limits " + badDefaults + " --name Orders alice", 2, "bad.yml:2: Orders: burst"},
 		{"limits missing, checked", "limits check " + missing, 2, missing},
 		{"no limits to check", "limits check", 2, "no FILE given"},
+		{"no log", "replay --limit 3/1m", 2, "no ACCESS.LOG given"},
+		{"log missing", "replay --limit 3/1m " + missing, 2, missing},
+		{"log keyed by nothing known", "replay --limit 3/1m --by shoe " + log, 2, `--by "shoe": must be ip`},
+		{"replay without limit", "replay " + log, 2, "no limit given"},
 
 		{"corrupt", "allow --limit 3/1m alice --db " + garbage, 3, "file is corrupt"},
 		{"corrupt, checked", "check --limit 3/1m alice --db " + garbage, 3, "move it away"},
 		{"corrupt, reset", "reset alice --db " + garbage, 3, "move it away"},
 		{"corrupt, listed", "list --db " + garbage, 3, "move it away"},
+		{"corrupt, replayed", "replay --limit 3/1m --db " + garbage + " " + log, 3, "move it away"},
 		{"empty file", "allow --limit 3/1m alice --db " + empty, 3, "move it away"},
 		{"another program's", "allow --limit 3/1m alice --db " + foreign, 3, "use the program that wrote it"},
 		{"locked", "allow --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
@@ -307,10 +313,12 @@ func (broken) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
 func TestUnwritableOutput(t *testing.T) {
 	stateHome(t)
+	log := write(t, "access.log", "")
 	for _, args := range [][]string{
 		{"allow", "--limit", "3/1m", "alice"},
 		{"list"},
 		{"limits", "check", write(t, "defaults.yml", "Orders: {burst: 1, count: 1, period: 1m}\n")},
+		{"replay", "--limit", "3/1m", log},
 	} {
 		var stderr bytes.Buffer
 		status := run(context.Background(), args, strings.NewReader(""), broken{}, &stderr)

@@ -1,0 +1,392 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"math/big"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// model is a replay written once more, by what a token bucket is: a number of tokens, a fraction, that grows with time.
+type model struct {
+	burst, interval *big.Rat // tokens; nanoseconds a token takes
+	buckets         map[string]*modelBucket
+	newest          time.Time
+	malformed       int
+}
+
+type modelBucket struct {
+	tokens *big.Rat
+	at     time.Time
+}
+
+var modelLine = regexp.MustCompile(`^([^ ]+) [^ ]+ [^ ]+ \[([^\]]*)\] "(?:[^"\\]|\\.)*" [0-9]{3} (?:[0-9]+|-)(?: .*)?$`)
+
+// newModel returns the model of a limit. Of the period, rounding takes no more than a nanosecond from each token.
+func newModel(burst, count int64, period time.Duration) *model {
+	interval := new(big.Int).Add(big.NewInt(int64(period)), big.NewInt(count-1))
+	return &model{
+		burst:    new(big.Rat).SetInt64(burst),
+		interval: new(big.Rat).SetInt(interval.Div(interval, big.NewInt(count))),
+		buckets:  map[string]*modelBucket{},
+	}
+}
+
+// read returns what becomes of each request of a log.
+func (m *model) read(t *testing.T, log io.Reader) (allowed []bool) {
+	in := bufio.NewReader(log)
+	for {
+		line, err := in.ReadString('\n')
+		if line == "" {
+			require.ErrorIs(t, err, io.EOF)
+			return allowed
+		}
+		match := modelLine.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
+		if match == nil {
+			m.malformed++
+			continue
+		}
+		at, err := time.Parse("02/Jan/2006:15:04:05 -0700", match[2])
+		if err != nil {
+			m.malformed++
+			continue
+		}
+		id := match[1]
+		if ip := net.ParseIP(id); ip != nil {
+			id = ip.String()
+		}
+		allowed = append(allowed, m.spend(id, at))
+	}
+}
+
+func (m *model) spend(id string, at time.Time) bool {
+	if at.Before(m.newest) {
+		at = m.newest
+	}
+	m.newest = at
+	b := m.buckets[id]
+	if b == nil {
+		b = &modelBucket{tokens: new(big.Rat).Set(m.burst), at: at}
+		m.buckets[id] = b
+	}
+	gained := new(big.Rat).SetInt64(int64(at.Sub(b.at)))
+	b.tokens.Add(b.tokens, gained.Quo(gained, m.interval))
+	b.at = at
+	if b.tokens.Cmp(m.burst) > 0 {
+		b.tokens.Set(m.burst)
+	}
+	one := big.NewRat(1, 1)
+	if b.tokens.Cmp(one) < 0 {
+		return false
+	}
+	b.tokens.Sub(b.tokens, one)
+	return true
+}
+
+// replayed returns what the command did with each request of its logs, and its summary.
+func replayed(t *testing.T, args ...string) (allowed []bool, out map[string]any) {
+	t.Helper()
+	cmd := newReplay(func(ok bool) { allowed = append(allowed, ok) })
+	var stdout bytes.Buffer
+	cmd.SetOut(&stdout)
+	cmd.SetErr(io.Discard)
+	cmd.SetArgs(append(args, "--json"))
+	require.NoError(t, cmd.Execute())
+	return allowed, object(t, stdout.String())
+}
+
+func compareWithModel(t *testing.T, log string, burst, count int64, period time.Duration) {
+	t.Helper()
+	file, err := os.Open(log)
+	require.NoError(t, err)
+	defer file.Close()
+	m := newModel(burst, count, period)
+	want := m.read(t, file)
+
+	limit := fmt.Sprintf("%d/%s", count, period)
+	for _, db := range []string{"", filepath.Join(t.TempDir(), "replay.db")} {
+		args := []string{"--limit", limit, "--burst", strconv.FormatInt(burst, 10), log}
+		if db != "" {
+			args = append(args, "--db", db)
+		}
+		got, out := replayed(t, args...)
+		require.Len(t, got, len(want))
+		for i := range want {
+			require.Equal(t, want[i], got[i], "request %d of %d", i+1, len(want))
+		}
+		var denied int
+		for _, ok := range want {
+			if !ok {
+				denied++
+			}
+		}
+		assert.NotZero(t, denied, "a limit that denies nothing compares nothing")
+		assert.EqualValues(t, len(want), out["requests"])
+		assert.EqualValues(t, len(want)-denied, out["allowed"])
+		assert.EqualValues(t, denied, out["denied"])
+		assert.EqualValues(t, m.malformed, out["malformed"])
+		assert.EqualValues(t, len(m.buckets), out["ids"])
+	}
+}
+
+func TestReplayAgreesWithModel(t *testing.T) {
+	t.Run("shared", func(t *testing.T) {
+		log := filepath.Join("..", "..", "..", "shared", "data", "access.log")
+		if _, err := os.Stat(log); err != nil {
+			t.Skip("for developers and CI only: ", err)
+		}
+		compareWithModel(t, log, 20, 20, time.Minute)
+		compareWithModel(t, log, 3, 7, time.Minute)
+		compareWithModel(t, log, 1, 1, 24*time.Hour)
+	})
+	t.Run("made up", func(t *testing.T) {
+		log := write(t, "access.log", madeUpLog(20_000))
+		compareWithModel(t, log, 11, 7, time.Minute)
+		compareWithModel(t, log, 1, 60, time.Minute)
+	})
+}
+
+// madeUpLog returns a log with what real ones have: bursts, lines out of order, zones, spellings of one address, lines
+// that are none.
+func madeUpLog(lines int) string {
+	random := rand.New(rand.NewPCG(1, 2))
+	hosts := []string{
+		"10.0.0.1", "10.0.0.2", "::ffff:10.0.0.2", "2001:db8::1", "2001:DB8:0:0:0:0:0:1", "crawler.example", "Crawler.example", "10.0.0.256",
+	}
+	zones := []*time.Location{time.UTC, time.FixedZone("", 5*3600+1800), time.FixedZone("", -8*3600)}
+	at := time.Date(2015, 12, 31, 23, 30, 0, 0, time.UTC)
+	var b strings.Builder
+	for range lines {
+		if random.IntN(3) == 0 {
+			at = at.Add(time.Duration(random.IntN(4)) * time.Second)
+		}
+		if random.IntN(500) == 0 {
+			at = at.Add(time.Duration(random.IntN(600)) * time.Second)
+		}
+		stamp := at.Add(-time.Duration(max(0, random.IntN(60)-50)) * time.Second).In(zones[random.IntN(len(zones))])
+		line := fmt.Sprintf(`%s - - [%s] "GET /\"%d HTTP/1.1" 200 %d "-" "agent"`, hosts[random.IntN(len(hosts))],
+			stamp.Format("02/Jan/2006:15:04:05 -0700"), random.IntN(100), random.IntN(1e6))
+		if random.IntN(100) == 0 {
+			line = line[:random.IntN(len(line)-len(` "-" "agent"`)-8)]
+		}
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}
+
+// smallLog is of two minutes: five requests of a, two of b, one of c, and two lines that are none.
+const smallLog = `a - - [01/Jan/2020:00:00:00 +0000] "GET / HTTP/1.1" 200 1
+a - - [01/Jan/2020:00:00:00 +0000] "GET / HTTP/1.1" 200 1
+a - - [01/Jan/2020:00:00:01 +0000] "GET / HTTP/1.1" 200 1
+nonsense
+b - - [01/Jan/2020:00:01:05 +0000] "GET / HTTP/1.1" 200 1
+a - - [01/Jan/2020:01:01:04 +0100] "GET / HTTP/1.1" 200 1
+a - - [01/Jan/2020:00:01:06 +0000] "GET / HTTP/1.1" 200 1
+b - - [01/Jan/2020:00:01:06 +0000] "GET / HTTP/1.1" 200 1
+
+c - - [01/Jan/2020:00:01:06 +0000] "GET / HTTP/1.1" 200 1
+`
+
+const smallJSON = `{"requests":8,"allowed":4,"denied":4,"malformed":2,"ids":3,` +
+	`"top_denied":[{"id":"a","allowed":2,"denied":3},{"id":"b","allowed":1,"denied":1}],` +
+	`"busiest_minute":{"start":"2020-01-01T00:01:00Z","requests":5,"denied":2}}` + "\n"
+
+func TestReplayOutput(t *testing.T) {
+	log := write(t, "access.log", smallLog)
+	skipped := func(log string) string {
+		return "stint: " + log + ":4: skipped: " + errNoFields.Error() + "\nstint: " + log + ":9: skipped: " + errNoFields.Error() + "\n"
+	}
+	r := runArgs(t, "replay", "--limit", "1/1m", "--by", "ip", log)
+	assert.Equal(t, result{0, `requests   8
+allowed    4
+denied     4
+malformed  2
+ids        3
+
+busiest minute  2020-01-01 00:01 UTC: 5 requests, 2 denied
+
+denied most
+       3 of 5  a
+       1 of 2  b
+`, skipped(log)}, r)
+
+	assert.Equal(t, result{0, smallJSON, skipped(log)}, runArgs(t, "replay", "--limit", "1/1m", "--json", log))
+	assert.Equal(t, result{0, smallJSON, skipped("-")},
+		runWith(t, strings.NewReader(smallLog), "replay", "--limit", "1/1m", "--json", "-"))
+
+	var zipped bytes.Buffer
+	zw := gzip.NewWriter(&zipped)
+	_, _ = io.WriteString(zw, smallLog)
+	require.NoError(t, zw.Close())
+	gz := write(t, "access.log.1", zipped.String())
+	assert.Equal(t, result{0, smallJSON, skipped(gz)}, runArgs(t, "replay", "--limit", "1/1m", "--json", gz))
+	assert.Equal(t, result{0, smallJSON, skipped("-")},
+		runWith(t, bytes.NewReader(zipped.Bytes()), "replay", "--limit", "1/1m", "--json", "-"))
+
+	cut := write(t, "cut.gz", zipped.String()[:zipped.Len()-3])
+	r = runArgs(t, "replay", "--limit", "1/1m", cut)
+	assert.Equal(t, 2, r.status)
+	assert.Empty(t, r.stdout)
+	assert.Contains(t, r.stderr, "stint: "+cut+": unexpected EOF\n")
+
+	assert.Equal(t, result{0, `{"requests":0,"allowed":0,"denied":0,"malformed":0,"ids":0,"top_denied":[],"busiest_minute":null}` + "\n", ""},
+		runArgs(t, "replay", "--limit", "1/1m", "--json", "-"))
+}
+
+func TestReplayOfSeveralLogs(t *testing.T) {
+	lines := strings.SplitAfter(smallLog, "\n")
+	older, newer := write(t, "access.log.1", strings.Join(lines[:5], "")), write(t, "access.log", strings.Join(lines[5:], ""))
+	assert.Equal(t, smallJSON, runArgs(t, "replay", "--limit", "1/1m", "--json", older, newer).stdout)
+
+	future := write(t, "future.log", strings.ReplaceAll(smallLog, "2020", "2021"))
+	r := runArgs(t, "replay", "--limit", "1/1m", future, older)
+	assert.Equal(t, 0, r.status)
+	assert.Contains(t, r.stderr, "stint: lines are up to 366d1h older than ones before them: give the oldest log first\n")
+}
+
+// TestReplayKeepsBuckets: two replays on one file are the replay of both.
+func TestReplayKeepsBuckets(t *testing.T) {
+	log := madeUpLog(4000)
+	half := len(log)/2 + strings.IndexByte(log[len(log)/2:], '\n') + 1
+	whole, first, second := write(t, "whole", log), write(t, "first", log[:half]), write(t, "second", log[half:])
+
+	want, _ := replayed(t, "--limit", "20/1h", whole)
+	db := filepath.Join(t.TempDir(), "replay.db")
+	got, _ := replayed(t, "--limit", "20/1h", "--db", db, first)
+	more, _ := replayed(t, "--limit", "20/1h", "--db", db, second)
+	got = append(got, more...)
+	// The second replay does not know how late the first had become: it may be a little late in its first lines.
+	require.Equal(t, len(want), len(got))
+	differ := 0
+	for i := range want {
+		if want[i] != got[i] {
+			differ++
+		}
+	}
+	assert.LessOrEqual(t, differ, 3)
+	alone, _ := replayed(t, "--limit", "20/1h", second)
+	assert.NotEqual(t, alone, more, "nothing was kept")
+}
+
+func TestReplayWithOverrides(t *testing.T) {
+	defaults := write(t, "defaults.yml", "PerHour: {burst: 1, count: 1, period: 1h}\nPerAddress: {burst: 1, count: 1, period: 1m}\n")
+	overrides := write(t, "overrides.yml", "- PerAddress: {burst: 9, count: 9, period: 1m, ids: [a]}\n")
+	log := write(t, "access.log", smallLog)
+	db := filepath.Join(t.TempDir(), "replay.db") // in which the limits have other numbers than in the files
+	require.Equal(t, 0, runArgs(t, "allow", "--db", db, "--limit", "1/1m", "--name", "other", "alice").status)
+	for _, more := range [][]string{{}, {"--db", db}} {
+		args := append([]string{"--limits", defaults, "--overrides", overrides, "--name", "PerAddress", log}, more...)
+		_, out := replayed(t, args...)
+		assert.EqualValues(t, 1, out["denied"], args)
+	}
+}
+
+func TestReplayReportsTheFirstMalformedLines(t *testing.T) {
+	log := write(t, "access.log", strings.Repeat("nonsense\n", 1000))
+	r := runArgs(t, "replay", "--limit", "1/1m", log)
+	assert.Equal(t, 0, r.status)
+	assert.Equal(t, 6, strings.Count(r.stderr, "\n"))
+	assert.Contains(t, r.stderr, ":5: skipped: ")
+	assert.NotContains(t, r.stderr, ":6: skipped: ")
+	assert.Contains(t, r.stdout, "malformed  1000\n")
+}
+
+func TestReplayIDTooLong(t *testing.T) {
+	log := write(t, "access.log", strings.Repeat("x", 513)+strings.TrimPrefix(strings.SplitAfter(smallLog, "\n")[0], "a"))
+	_, out := replayed(t, "--limit", "1/1m", log)
+	assert.EqualValues(t, 1, out["malformed"])
+}
+
+// TestReplayInterrupted: a signal ends a replay that waits for input, and what it decided is in the file.
+func TestReplayInterrupted(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot be sent a signal")
+	}
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		db := filepath.Join(t.TempDir(), "replay.db")
+		cmd := process(t, "replay", "--limit", "1/1m", "--db", db, "-")
+		stdin, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		stderrPipe, err := cmd.StderrPipe()
+		require.NoError(t, err)
+		var stdout bytes.Buffer
+		cmd.Stdout = &stdout
+		require.NoError(t, cmd.Start())
+
+		lines := strings.SplitAfter(smallLog, "\n")
+		_, err = io.WriteString(stdin, strings.Join(lines[:4], ""))
+		require.NoError(t, err)
+		stderr := bufio.NewReader(stderrPipe)
+		skipped, err := stderr.ReadString('\n') // of line 4: those before it are decided
+		require.NoError(t, err)
+		assert.Contains(t, skipped, "stint: -:4: skipped")
+		require.NoError(t, cmd.Process.Signal(signal))
+		rest, err := io.ReadAll(stderr)
+		require.NoError(t, err)
+		assert.Equal(t, "stint: interrupted after 3 requests\n", string(rest))
+		_ = cmd.Wait()
+		assert.Equal(t, 130, cmd.ProcessState.ExitCode())
+		assert.Empty(t, stdout.String())
+
+		got, _ := replayed(t, "--limit", "1/1m", "--db", db, write(t, "access.log", lines[2]))
+		assert.Equal(t, []bool{false}, got, "what was spent before the signal is in the file")
+	}
+}
+
+func TestReplayInterruptedInAFile(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var stdout, stderr bytes.Buffer
+	status := run(ctx, []string{"replay", "--limit", "1/1m", write(t, "access.log", smallLog)}, strings.NewReader(""), &stdout, &stderr)
+	assert.Equal(t, 130, status)
+	assert.Equal(t, "stint: interrupted after 0 requests\n", stderr.String())
+	assert.Empty(t, stdout.String())
+}
+
+func TestSummary(t *testing.T) {
+	r := &replay{byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
+	for i := range 20 {
+		r.byID[fmt.Sprintf("id%02d", i)] = &tally{counts: counts{allowed: 1, denied: int64(i / 2)}}
+	}
+	s := r.summary()
+	assert.Len(t, s.TopDenied, 10)
+	assert.Equal(t, []idSummary{{"id18", 1, 9}, {"id19", 1, 9}, {"id16", 1, 8}}, s.TopDenied[:3])
+
+	for minute := range int64(50) {
+		r.byMinute[minute] = &counts{allowed: minute / 40}
+	}
+	assert.Equal(t, &minuteSummary{time.Unix(40*60, 0).UTC(), 1, 0}, r.summary().BusiestMinute, "the first of them")
+	assert.False(t, slices.ContainsFunc(s.TopDenied, func(i idSummary) bool { return i.Denied == 0 }))
+}
+
+func BenchmarkReplay(b *testing.B) {
+	log := filepath.Join(b.TempDir(), "access.log")
+	const lines = 100_000
+	require.NoError(b, os.WriteFile(log, []byte(madeUpLog(lines)), 0o600))
+	for b.Loop() {
+		cmd := newReplay(nil)
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs([]string{"--limit", "20/1m", log})
+		require.NoError(b, cmd.Execute())
+	}
+	b.ReportMetric(float64(lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
+}
