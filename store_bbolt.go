@@ -9,16 +9,13 @@ import (
 	"iter"
 	"maps"
 	"os"
-	"path/filepath"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // The file is described byte by byte in docs/format.md.
@@ -35,24 +32,45 @@ var (
 // BoltOptions are the options of OpenBolt; nil or the zero value means the defaults.
 type BoltOptions struct {
 	LockTimeout time.Duration // wait for the file lock; default 1s, then ErrLocked
+
+	maxSize int // of the file: a full disk, for tests
 }
 
-// BoltStore is a Store in one bbolt file, which it keeps locked until Close.
+// BoltStore is a Store in one bbolt file, which it keeps locked until Close. Small saves go straight to their places in
+// the tree, others to a journal in the same file, which is taken home in the background.
 //
-// A panic or a memory fault inside bbolt, which is how it meets a damaged file, becomes ErrCorrupt; after the first
-// one every call returns that error, and the file is not touched again.
+// A damaged file is ErrCorrupt: from the call that first meets the damage, and from every one after it.
 type BoltStore struct {
 	path string
-	db   *bolt.DB
-	file *os.File // bbolt's own: closing it lets go of the lock where bbolt itself can no longer be called
 
-	mu     sync.RWMutex // held to read by each call, to write by Close
+	mu     sync.RWMutex // held to read by each transaction, to write by those who replace file
+	file   *boltFile
 	closed bool
-	broken error // guarded by brokenMu: set inside calls
-	names  map[Name]string
 
-	brokenMu sync.Mutex
-	namesMu  sync.Mutex
+	namesMu sync.Mutex
+	names   map[Name]string
+
+	saveMu   sync.Mutex // held by a save: records are in the order of the saves
+	seq      uint64     // of the last record
+	lastSave time.Time
+	compacts bool // the file is being copied: what is saved goes to the journal, where the copy finds it
+
+	indexMu sync.RWMutex
+	fresh   *journalIndex // what is in the journal
+	old     *journalIndex // what is being taken home from it; nil where nothing is
+	oldSeq  uint64        // the last record of old
+	journal int64         // bytes of the records
+
+	careMu sync.Mutex // held by one at a time of checkpoint, sweep and compaction
+	pass   sweepPass
+	filter atomic.Pointer[filter] // of all that is stored; nil while that is not known
+	next   atomic.Pointer[filter] // the one that the sweep is filling
+	now    atomic.Int64           // when the owner last swept: what is past by then need not be stored
+
+	work    chan struct{} // wakes the goroutine that takes the journal home
+	stop    chan struct{}
+	stopped chan struct{}
+	stats   storeStats
 }
 
 // OpenBolt opens the file, or makes it (mode 0600) where there is none, and enters the names that it does not have.
@@ -64,137 +82,54 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 		o = *opts
 	}
 	if o.LockTimeout < 0 {
-		return nil, fmt.Errorf("stint: LockTimeout %v: want 0 or more", o.LockTimeout)
+		return nil, fmt.Errorf("stint: LockTimeout %v: want more than 0", o.LockTimeout)
 	}
 	if o.LockTimeout == 0 {
 		o.LockTimeout = time.Second
 	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		if err := makeFile(path, names); err != nil {
-			return nil, fmt.Errorf("stint: make %s: %w", path, err)
-		}
-	} else if err != nil {
-		return nil, fmt.Errorf("stint: open %s: %w", path, err)
+	s := &BoltStore{
+		path:    path,
+		fresh:   newJournalIndex(),
+		work:    make(chan struct{}, 1),
+		stop:    make(chan struct{}),
+		stopped: make(chan struct{}),
 	}
-	s := &BoltStore{path: path}
-	if err := s.open(o.LockTimeout); err != nil {
+	for s.file == nil {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			if err := makeFile(path, names); err != nil {
+				return nil, fmt.Errorf("stint: make %s: %w", path, err)
+			}
+		} else if err != nil {
+			return nil, fmt.Errorf("stint: %w", err)
+		}
+		file, err := openBoltFile(path, o.LockTimeout, o.maxSize)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // set aside by another, since
+		}
+		if err != nil {
+			return nil, err
+		}
+		if file.replaced() {
+			file.close()
+			continue
+		}
+		s.file = file
+	}
+	if err := s.read(); err != nil {
+		s.file.close()
 		return nil, err
 	}
 	if err := s.declare(names); err != nil {
-		s.Close()
+		s.file.close()
 		return nil, err
 	}
+	go s.care()
 	return s, nil
 }
 
-// makeFile makes the file under another name, complete and synced, and links it to its own: bbolt, whose power is cut in
-// its first moments, can leave a file that it will not open. A link, unlike a rename, never replaces a file
-// that another process has made meanwhile.
-func makeFile(path string, names Names) (err error) {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, filepath.Base(path)+".new-*") // 0600
-	if err != nil {
-		return err
-	}
-	temp := f.Name()
-	defer os.Remove(temp)
-	if err := f.Close(); err != nil {
-		return err
-	}
-	db, err := bolt.Open(temp, 0o600, boltOptions(time.Second, nil))
-	if err != nil {
-		return err
-	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		meta, err := tx.CreateBucket(metaBucket)
-		if err != nil {
-			return err
-		}
-		if err := meta.Put(formatKey, bigEndian(formatNumber)); err != nil {
-			return err
-		}
-		table, err := meta.CreateBucket(namesBucket)
-		if err != nil {
-			return err
-		}
-		for name, spec := range names {
-			if err := table.Put(name.decimal(), []byte(spec.Label)); err != nil {
-				return err
-			}
-		}
-		_, err = tx.CreateBucket(holdsBucket)
-		return err
-	})
-	if err = errors.Join(err, db.Close()); err != nil {
-		return err
-	}
-	if err := os.Link(temp, path); err != nil && !errors.Is(err, fs.ErrExist) {
-		if err := os.Rename(temp, path); err != nil { // a file system without links
-			return err
-		}
-	}
-	return syncDir(dir)
-}
-
-// syncDir makes the names in a directory durable, where the operating system has that notion.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-func boltOptions(lockTimeout time.Duration, open func(string, int, os.FileMode) (*os.File, error)) *bolt.Options {
-	o := &bolt.Options{
-		Timeout:      lockTimeout, // 0 would wait for ever
-		FreelistType: bolt.FreelistMapType,
-		NoStatistics: true,
-		PageSize:     4096,
-		OpenFile:     open,
-		// NoFreelistSync stays off: with it a bad page is a panic in a goroutine of bbolt's, which nobody can recover.
-	}
-	if strconv.IntSize == 64 && runtime.GOOS != "windows" {
-		o.InitialMmapSize = 1 << 30 // address space only: a growing file need not stop its readers to be mapped anew
-	}
-	return o
-}
-
-// open opens the file that stands at s.path, and checks that it is one of this format.
-func (s *BoltStore) open(lockTimeout time.Duration) error {
-	err := s.guard(func() (err error) {
-		s.db, err = bolt.Open(s.path, 0o600, boltOptions(lockTimeout, func(path string, flag int, mode os.FileMode) (*os.File, error) {
-			f, err := os.OpenFile(path, flag&^os.O_CREATE, mode)
-			if err != nil {
-				return nil, err
-			}
-			if info, err := f.Stat(); err != nil || info.Size() == 0 { // bbolt would take an empty file for a new one
-				f.Close()
-				return nil, errors.Join(err, fmt.Errorf("%w: it is empty; remove it to start anew", ErrCorrupt))
-			}
-			s.file = f
-			return f, nil
-		}))
-		return err
-	})
-	if err != nil {
-		if s.file != nil {
-			s.file.Close()
-		}
-		switch pathErr := (*fs.PathError)(nil); {
-		case errors.Is(err, bolterrors.ErrTimeout):
-			return fmt.Errorf("%w: %s: still in use by another after %v", ErrLocked, s.path, lockTimeout)
-		case errors.Is(err, ErrCorrupt):
-			return fmt.Errorf("%s: %w", s.path, err)
-		case errors.As(err, &pathErr):
-			return fmt.Errorf("stint: %w", err)
-		}
-		return fmt.Errorf("%w: %s: %w", ErrCorrupt, s.path, err)
-	}
-	err = s.view(func(tx *bolt.Tx) error {
+// read reads what stint keeps in memory of its file: the names, and what is in the journal.
+func (s *BoltStore) read() error {
+	err := s.view(func(tx *bolt.Tx) error {
 		meta := tx.Bucket(metaBucket)
 		if meta == nil || meta.Get(formatKey) == nil {
 			return fmt.Errorf("%w: %s: a bbolt file, but not one of stint's", ErrFormat, s.path)
@@ -206,75 +141,70 @@ func (s *BoltStore) open(lockTimeout time.Duration) error {
 		if format != formatNumber {
 			return fmt.Errorf("%w: %s: format %d, and this version reads %d", ErrFormat, s.path, format, formatNumber)
 		}
-		if journal := tx.Bucket(journalBucket); journal != nil {
-			if k, _ := journal.Cursor().First(); k != nil {
-				return fmt.Errorf("%w: %s: it has a journal, which this version does not read", ErrFormat, s.path)
-			}
+		if err := s.readNames(meta.Bucket(namesBucket)); err != nil {
+			return err
 		}
-		table := meta.Bucket(namesBucket)
-		if table == nil {
-			return errors.New("no names table")
-		}
-		s.names = make(map[Name]string)
-		return table.ForEach(func(k, v []byte) error {
-			n, err := strconv.ParseUint(string(k), 10, 16)
-			if err != nil || n == 0 {
-				return fmt.Errorf("name number %q", k)
-			}
-			s.names[Name(n)] = string(v)
-			return nil
-		})
+		return s.replay(tx.Bucket(journalBucket))
 	})
-	if err != nil {
-		s.Close()
-		if !errors.Is(err, ErrFormat) && !errors.Is(err, ErrCorrupt) {
-			err = fmt.Errorf("%w: %s: %w", ErrCorrupt, s.path, err)
-		}
+	if err != nil && !errors.Is(err, ErrFormat) && !errors.Is(err, ErrCorrupt) {
+		err = fmt.Errorf("%w: %s: %w", ErrCorrupt, s.path, err)
 	}
 	return err
 }
 
-// guard runs f, which calls bbolt, and turns a panic or a memory fault in it into ErrCorrupt, for good.
-func (s *BoltStore) guard(f func() error) (err error) {
-	s.brokenMu.Lock()
-	broken := s.broken
-	s.brokenMu.Unlock()
-	if broken != nil {
-		return broken
+func (s *BoltStore) readNames(table *bolt.Bucket) error {
+	if table == nil {
+		return errors.New("it has no names table")
 	}
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: %s: %v", ErrCorrupt, s.path, r)
-			s.brokenMu.Lock()
-			s.broken = err
-			s.brokenMu.Unlock()
+	s.names = make(map[Name]string)
+	return table.ForEach(func(k, v []byte) error {
+		n, err := strconv.ParseUint(string(k), 10, 16)
+		if err != nil || n == 0 || len(v) == 0 {
+			return fmt.Errorf("its names table has %q for the number %q", v, k)
 		}
-	}()
-	return f()
+		s.names[Name(n)] = string(v)
+		return nil
+	})
 }
 
-// view and update run f in a transaction. They roll back after an error, and leave a transaction that panicked alone:
-// its pages cannot be trusted, and guard sees to it that nobody comes after it.
-func (s *BoltStore) view(f func(tx *bolt.Tx) error) error   { return s.transact(false, f) }
-func (s *BoltStore) update(f func(tx *bolt.Tx) error) error { return s.transact(true, f) }
+func (s *BoltStore) replay(journal *bolt.Bucket) error {
+	if journal == nil {
+		return errors.New("it has no journal")
+	}
+	return journal.ForEach(func(k, record []byte) error {
+		seq, err := decodeUint64(k)
+		if err != nil {
+			return err
+		}
+		for e, err := range entries(seq, record) {
+			if err != nil {
+				return err
+			}
+			s.fresh.put(e.change())
+		}
+		s.seq = seq
+		s.journal += int64(len(record))
+		return nil
+	})
+}
 
-func (s *BoltStore) transact(writable bool, f func(tx *bolt.Tx) error) error {
+// view and update run fn in a transaction on the file.
+func (s *BoltStore) view(fn func(tx *bolt.Tx) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed {
 		return ErrClosed
 	}
-	return s.guard(func() error {
-		tx, err := s.db.Begin(writable)
-		if err != nil {
-			return err
-		}
-		if err := f(tx); err != nil || !writable {
-			return errors.Join(err, tx.Rollback())
-		}
-		return tx.Commit()
-	})
+	return s.file.view(fn)
+}
+
+func (s *BoltStore) update(fn func(tx *bolt.Tx) error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return ErrClosed
+	}
+	return s.file.update(fn)
 }
 
 // Names returns the labels that the file has, by number.
@@ -293,7 +223,7 @@ func (s *BoltStore) Number(label string) (Name, error) {
 			return name, nil
 		}
 	}
-	for name := Name(1); name != 0; name++ {
+	for name := Name(1); name != Unknown; name++ {
 		if _, taken := have[name]; !taken {
 			return name, s.declare(Names{name: {Label: label}})
 		}
@@ -303,6 +233,8 @@ func (s *BoltStore) Number(label string) (Name, error) {
 
 // declare checks the names against the file's, and adds those that it does not have.
 func (s *BoltStore) declare(names Names) error {
+	s.careMu.Lock() // a compaction copies the names
+	defer s.careMu.Unlock()
 	s.namesMu.Lock()
 	defer s.namesMu.Unlock()
 	numbers := make(map[string]Name, len(s.names))
@@ -326,23 +258,21 @@ func (s *BoltStore) declare(names Names) error {
 	if len(wrong) > 0 || len(added) == 0 {
 		return errors.Join(wrong...)
 	}
-	err := s.update(func(tx *bolt.Tx) error {
-		table := tx.Bucket(metaBucket).Bucket(namesBucket)
-		for name, label := range added {
-			if err := table.Put(name.decimal(), []byte(label)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err == nil {
-		maps.Copy(s.names, added)
+	if err := s.update(func(tx *bolt.Tx) error { return putNames(tx, added) }); err != nil {
+		return fmt.Errorf("stint: enter names into %s: %w", s.path, err)
 	}
-	return err
+	maps.Copy(s.names, added)
+	return nil
 }
 
 // Load implements Store.
 func (s *BoltStore) Load(key Key) (tat int64, err error) {
+	if f := s.filter.Load(); f != nil && !f.has(key) {
+		return 0, nil
+	}
+	if tat, ok := s.journaled(key); ok {
+		return tat, nil
+	}
 	err = s.view(func(tx *bolt.Tx) error {
 		b := tx.Bucket(bucketOf(key.Name))
 		if b == nil {
@@ -362,40 +292,165 @@ func (s *BoltStore) Load(key Key) (tat int64, err error) {
 	return tat, nil
 }
 
-// Save implements Store: one transaction, in the order of the keys.
+// journaled returns what the journal has for a key: 0 where it was deleted.
+func (s *BoltStore) journaled(key Key) (tat int64, ok bool) {
+	s.indexMu.RLock()
+	defer s.indexMu.RUnlock()
+	if tat, ok = s.fresh.get(key); !ok && s.old != nil {
+		tat, ok = s.old.get(key)
+	}
+	return tat, ok
+}
+
+const (
+	// A save of no more than this goes straight home, if it is alone,
+	smallSave = 64
+	// which it is where none came for so long before it.
+	aloneAfter = 50 * time.Millisecond
+)
+
+// Save implements Store, in one transaction.
 func (s *BoltStore) Save(changes []Change) error {
-	slices.SortFunc(changes, func(a, b Change) int { return a.Key.compare(b.Key) })
-	return s.update(func(tx *bolt.Tx) error {
-		var b *bolt.Bucket
-		for i, c := range changes {
-			if i == 0 || c.Key.Name != changes[i-1].Key.Name {
-				b = tx.Bucket(bucketOf(c.Key.Name))
+	s.saveMu.Lock()
+	defer s.saveMu.Unlock()
+	for _, c := range changes {
+		if c.TAT != 0 {
+			s.remember(c.Key)
+		}
+	}
+	alone := time.Since(s.lastSave) > aloneAfter
+	s.lastSave = time.Now()
+	s.indexMu.RLock()
+	home := alone && len(changes) <= smallSave && s.journal == 0 && !s.compacts
+	s.indexMu.RUnlock()
+	if home {
+		slices.SortFunc(changes, func(a, b Change) int { return a.Key.compare(b.Key) })
+		return s.update(func(tx *bolt.Tx) error { return putHome(tx, slices.Values(changes)) })
+	}
+	return s.append(changes)
+}
+
+// append adds the changes to the journal.
+func (s *BoltStore) append(changes []Change) error {
+	seq, bytes := s.seq, int64(0)
+	err := s.update(func(tx *bolt.Tx) error {
+		journal := tx.Bucket(journalBucket)
+		journal.FillPercent = 1 // appended, never inserted
+		for record := range records(changes) {
+			seq++
+			sealRecord(seq, record)
+			if err := journal.Put(bigEndian(seq), record); err != nil {
+				return err
 			}
-			if b == nil && c.TAT != 0 {
-				var err error
-				if b, err = tx.CreateBucketIfNotExists(bucketOf(c.Key.Name)); err != nil {
-					return err
-				}
-			}
-			var err error
-			if c.TAT != 0 {
-				err = b.Put(encodeID(c.Key.ID), bigEndian(uint64(c.TAT)))
-			} else if b != nil {
-				err = b.Delete(encodeID(c.Key.ID))
-			}
-			if err != nil {
-				return fmt.Errorf("save %s: %w", c.Key, err)
-			}
+			bytes += int64(len(record))
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	s.indexMu.Lock()
+	s.seq = seq
+	s.journal += bytes
+	for _, c := range changes {
+		s.fresh.put(c)
+	}
+	due := s.checkpointDueLocked()
+	s.indexMu.Unlock()
+	if due {
+		s.wake()
+	}
+	return nil
+}
+
+// putHome writes changes, in the order of their keys, to their places in the tree.
+func putHome(tx *bolt.Tx, changes iter.Seq[Change]) error {
+	var b *bolt.Bucket
+	last := -1
+	for c := range changes {
+		if int(c.Key.Name) != last {
+			last = int(c.Key.Name)
+			b = tx.Bucket(bucketOf(c.Key.Name))
+		}
+		var err error
+		if c.TAT == 0 {
+			if b != nil {
+				err = b.Delete(encodeID(c.Key.ID))
+			}
+		} else {
+			if b == nil {
+				b, err = tx.CreateBucketIfNotExists(bucketOf(c.Key.Name))
+			}
+			if err == nil {
+				err = b.Put(encodeID(c.Key.ID), bigEndian(uint64(c.TAT)))
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("save %s: %w", c.Key, err)
+		}
+	}
+	return nil
 }
 
 // All implements Store. It reads a few thousand buckets at a time, so that no transaction stays open while the caller
 // looks at them.
 func (s *BoltStore) All(name Name) iter.Seq2[Change, error] {
-	const most = 4096
 	return func(yield func(Change, error) bool) {
+		journaled := s.journaledOf(name)
+		newest := func(c Change) bool { // yields what the journal has up to c, and c unless the journal has it
+			for len(journaled) > 0 && journaled[0].Key.compare(c.Key) <= 0 {
+				j := journaled[0]
+				journaled = journaled[1:]
+				if j.TAT != 0 && !yield(j, nil) {
+					return false
+				}
+				if j.Key == c.Key {
+					return true
+				}
+			}
+			return yield(c, nil)
+		}
+		for batch, err := range s.homes(name) {
+			if err != nil {
+				yield(Change{}, err)
+				return
+			}
+			for _, c := range batch {
+				if !newest(c) {
+					return
+				}
+			}
+		}
+		for _, j := range journaled {
+			if j.TAT != 0 && !yield(j, nil) {
+				return
+			}
+		}
+	}
+}
+
+// journaledOf returns what the journal has of a name, in the order in which bbolt has the ids.
+func (s *BoltStore) journaledOf(name Name) []Change {
+	s.indexMu.RLock()
+	defer s.indexMu.RUnlock()
+	newest := make(map[Key]int64)
+	for e := range s.journalLocked() {
+		if e.name == name {
+			newest[Key{name, string(e.id)}] = e.tat
+		}
+	}
+	changes := make([]Change, 0, len(newest))
+	for key, tat := range newest {
+		changes = append(changes, Change{key, tat})
+	}
+	slices.SortFunc(changes, func(a, b Change) int { return a.Key.compare(b.Key) })
+	return changes
+}
+
+// homes yields what is stored in the tree for a name, a few thousand at a time.
+func (s *BoltStore) homes(name Name) iter.Seq2[[]Change, error] {
+	const most = 4096
+	return func(yield func([]Change, error) bool) {
 		var after []byte // the last key read
 		for {
 			var batch []Change
@@ -419,36 +474,31 @@ func (s *BoltStore) All(name Name) iter.Seq2[Change, error] {
 				}
 				return nil
 			})
-			for _, c := range batch {
-				if !yield(c, nil) {
-					return
-				}
-			}
-			if err != nil {
-				yield(Change{}, err)
-				return
-			}
-			if len(batch) < most {
+			if !yield(batch, err) || err != nil || len(batch) < most {
 				return
 			}
 		}
 	}
 }
 
-// Close implements Store. It lets go of the file and its lock.
+// Close implements Store. A journal that is short is taken home first; a long one is left to the next Open.
 func (s *BoltStore) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	s.mu.RLock()
+	closed := s.closed
+	s.mu.RUnlock()
+	if closed {
 		return nil
 	}
-	s.closed = true
-	err := s.guard(s.db.Close)
-	if errors.Is(err, ErrCorrupt) {
-		s.file.Close()
-		return nil // the calls before have told
+	close(s.stop)
+	<-s.stopped
+	var err error
+	if s.fresh.len() <= checkpointStep {
+		err = s.checkpoint()
 	}
-	return err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return errors.Join(err, s.file.close())
 }
 
 // bucketOf returns the name of the bbolt bucket that holds a Name's buckets; for Unknown, that of the holds.

@@ -1,0 +1,268 @@
+package stint
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// boltFile is an open bbolt file. A panic or a memory fault inside bbolt, which is how it meets a damaged file, becomes
+// ErrCorrupt; after the first one every call returns that error, and bbolt is not called again: a lock inside it may
+// be held for ever.
+type boltFile struct {
+	path   string
+	db     *bolt.DB
+	file   *os.File // bbolt's own: closing it lets go of the lock where bbolt cannot be asked to
+	broken atomic.Pointer[error]
+}
+
+// openBoltFile opens the file at path, which is there already.
+func openBoltFile(path string, lockTimeout time.Duration, maxSize int) (*boltFile, error) {
+	f := &boltFile{path: path}
+	err := f.guard(func() (err error) {
+		o := boltOptions(lockTimeout, maxSize)
+		o.OpenFile = f.openFile
+		f.db, err = bolt.Open(path, 0o600, o)
+		return err
+	})
+	if err == nil {
+		f.db.AllocSize = allocSize
+		return f, nil
+	}
+	if f.file != nil {
+		f.file.Close()
+	}
+	switch pathErr := (*fs.PathError)(nil); {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return nil, fmt.Errorf("%w: %s: still in use by another after %v", ErrLocked, path, lockTimeout)
+	case errors.Is(err, ErrCorrupt):
+		return nil, err
+	case errors.As(err, &pathErr):
+		return nil, fmt.Errorf("stint: %w", err)
+	}
+	return nil, fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err)
+}
+
+// openFile is os.OpenFile for bbolt, which would make a file that is not there, and take an empty one for a new one.
+func (f *boltFile) openFile(path string, flag int, mode os.FileMode) (*os.File, error) {
+	file, err := os.OpenFile(path, flag&^os.O_CREATE, mode)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := file.Stat(); err != nil || info.Size() == 0 {
+		file.Close()
+		return nil, errors.Join(err, fmt.Errorf("%w: %s: it is empty; remove it to start anew", ErrCorrupt, path))
+	}
+	f.file = file
+	return file, nil
+}
+
+// makeBoltFile opens the empty file at path as a new one.
+func makeBoltFile(path string) (*boltFile, error) {
+	f := &boltFile{path: path}
+	o := boltOptions(time.Second, 0)
+	o.OpenFile = func(path string, flag int, mode os.FileMode) (file *os.File, err error) {
+		f.file, err = os.OpenFile(path, flag, mode)
+		return f.file, err
+	}
+	var err error
+	if f.db, err = bolt.Open(path, 0o600, o); err != nil {
+		return nil, err
+	}
+	f.db.AllocSize = allocSize
+	return f, nil
+}
+
+// replaced reports whether another file stands at the path by now: whoever held the lock before has compacted it, or set it
+// aside.
+func (f *boltFile) replaced() bool {
+	mine, err := f.file.Stat()
+	if err != nil {
+		return true
+	}
+	there, err := os.Stat(f.path)
+	return err != nil || !os.SameFile(mine, there)
+}
+
+func boltOptions(lockTimeout time.Duration, maxSize int) *bolt.Options {
+	o := &bolt.Options{
+		Timeout:      lockTimeout, // 0 would wait for ever
+		FreelistType: bolt.FreelistMapType,
+		NoStatistics: true,
+		PageSize:     pageSize,
+		MaxSize:      maxSize,
+		// NoFreelistSync stays off: with it a bad page is a panic in a goroutine of bbolt's, which nobody can recover.
+	}
+	if strconv.IntSize == 64 && runtime.GOOS != "windows" {
+		o.InitialMmapSize = 1 << 30 // address space only: a growing file need not stop its readers to be mapped anew
+	}
+	return o
+}
+
+const (
+	pageSize  = 4096
+	allocSize = 1 << 20 // a file grows by this: bbolt's 16 MiB are much for one that may stay at 32 KiB
+)
+
+// guard runs fn, which calls bbolt, and turns a panic or a memory fault in it into ErrCorrupt, for good.
+func (f *boltFile) guard(fn func() error) (err error) {
+	if broken := f.broken.Load(); broken != nil {
+		return *broken
+	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %s: %v", ErrCorrupt, f.path, r)
+			f.broken.Store(&err)
+		}
+	}()
+	return fn()
+}
+
+// view and update run fn in a transaction, which is rolled back after an error. One that panicked is left alone: its
+// pages cannot be trusted, and guard sees to it that nobody comes after it.
+func (f *boltFile) view(fn func(tx *bolt.Tx) error) error   { return f.transact(false, fn) }
+func (f *boltFile) update(fn func(tx *bolt.Tx) error) error { return f.transact(true, fn) }
+
+func (f *boltFile) transact(writable bool, fn func(tx *bolt.Tx) error) error {
+	return f.guard(func() error {
+		tx, err := f.db.Begin(writable)
+		if err != nil {
+			return err
+		}
+		if err := fn(tx); err != nil || !writable {
+			return errors.Join(err, tx.Rollback())
+		}
+		return tx.Commit()
+	})
+}
+
+// close lets go of the file and its lock.
+func (f *boltFile) close() error {
+	err := f.guard(f.db.Close)
+	if f.broken.Load() != nil {
+		f.file.Close()
+		return nil // whoever met the damage was told
+	}
+	return err
+}
+
+// sizes returns the bytes of the file, and those of its pages that are free, as bbolt last wrote them down.
+func (f *boltFile) sizes() (size, free int64) {
+	info, err := f.file.Stat()
+	if err != nil {
+		return 0, 0
+	}
+	var newest, freelist uint64
+	var page [pageSize]byte
+	for i := range int64(2) {
+		if _, err := f.file.ReadAt(page[:80], i*pageSize); err != nil {
+			return info.Size(), 0
+		}
+		// A page's header is 16 bytes; in a meta page the freelist's page number is at 48, the transaction's at 64.
+		if id := binary.NativeEndian.Uint64(page[64:]); id >= newest {
+			newest, freelist = id, binary.NativeEndian.Uint64(page[48:])
+		}
+	}
+	if _, err := f.file.ReadAt(page[:24], int64(freelist)*pageSize); err != nil {
+		return info.Size(), 0
+	}
+	n := uint64(binary.NativeEndian.Uint16(page[10:]))
+	if n == 0xFFFF { // more than fit in 16 bits: the first of the list says how many
+		n = binary.NativeEndian.Uint64(page[16:])
+	}
+	return info.Size(), min(int64(n)*pageSize, info.Size())
+}
+
+// makeFile makes the file under another name, complete and synced, and links it to its own: bbolt, whose power is cut in
+// its first moments, can leave a file that it will not open. A link, unlike a rename, never replaces a file that
+// another process has made meanwhile.
+func makeFile(path string, names Names) error {
+	temp, err := tempName(path, "new")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp)
+	f, err := makeBoltFile(temp)
+	if err != nil {
+		return err
+	}
+	labels := make(map[Name]string)
+	for name, spec := range names {
+		labels[name] = spec.Label
+	}
+	if err := errors.Join(f.update(func(tx *bolt.Tx) error { return layOut(tx, labels) }), f.close()); err != nil {
+		return err
+	}
+	if err := os.Link(temp, path); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := os.Rename(temp, path); err != nil { // a file system without links
+			return err
+		}
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// tempName makes an empty file, mode 0600, beside the one at path, and returns its name.
+func tempName(path, what string) (string, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"."+what+"-*")
+	if err != nil {
+		return "", err
+	}
+	return f.Name(), f.Close()
+}
+
+// layOut writes what every file of the format has.
+func layOut(tx *bolt.Tx, labels map[Name]string) error {
+	meta, err := tx.CreateBucket(metaBucket)
+	if err != nil {
+		return err
+	}
+	if err := meta.Put(formatKey, bigEndian(formatNumber)); err != nil {
+		return err
+	}
+	if _, err := meta.CreateBucket(namesBucket); err != nil {
+		return err
+	}
+	if err := putNames(tx, labels); err != nil {
+		return err
+	}
+	for _, name := range [][]byte{holdsBucket, journalBucket} {
+		if _, err := tx.CreateBucket(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func putNames(tx *bolt.Tx, labels map[Name]string) error {
+	table := tx.Bucket(metaBucket).Bucket(namesBucket)
+	for name, label := range labels {
+		if err := table.Put(name.decimal(), []byte(label)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// syncDir makes the names in a directory durable, where the operating system has that notion.
+func syncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,71 @@
+package stint
+
+import (
+	"hash/maphash"
+	"math/bits"
+	"sync/atomic"
+)
+
+// filter is a Bloom filter of the buckets in a file: it knows of most ids that the file has nothing for, and the file
+// need not be asked. Bits are only ever set, so that it may be read while it is written.
+type filter struct {
+	seed  maphash.Seed
+	words []atomic.Uint64
+	shift uint         // of a 64-bit number, to a bit's number
+	added atomic.Int64 // about how many
+	room  int64        // for so many: one in two hundred of the others is then taken for one of them
+}
+
+const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio: its multiples lie far apart
+
+const (
+	filterBits   = 12 // per bucket
+	filterProbes = 5
+)
+
+func newFilter(room int64) *filter {
+	n := bits.Len64(uint64(max(room, 1<<15)*filterBits - 1)) // a power of two
+	return &filter{
+		seed:  maphash.MakeSeed(),
+		words: make([]atomic.Uint64, 1<<(n-6)),
+		shift: uint(64 - n),
+		room:  1 << n / filterBits,
+	}
+}
+
+// bit returns the word and the mask of one of the bits of a hash.
+func (f *filter) bit(h uint64, probe int) (*atomic.Uint64, uint64) {
+	step := bits.RotateLeft64(h, 32)*golden | 1
+	bit := (h + uint64(probe)*step) >> f.shift
+	return &f.words[bit/64], 1 << (bit % 64)
+}
+
+func (f *filter) hash(key Key) uint64 {
+	return maphash.String(f.seed, key.ID) + uint64(key.Name)*golden
+}
+
+func (f *filter) add(key Key) {
+	h, fresh := f.hash(key), false
+	for i := range filterProbes {
+		if w, mask := f.bit(h, i); w.Load()&mask == 0 {
+			w.Or(mask)
+			fresh = true
+		}
+	}
+	if fresh {
+		f.added.Add(1)
+	}
+}
+
+// has reports whether the key may have been added; false is certain.
+func (f *filter) has(key Key) bool {
+	h := f.hash(key)
+	for i := range filterProbes {
+		if w, mask := f.bit(h, i); w.Load()&mask == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *filter) overfull() bool { return f.added.Load() > f.room }

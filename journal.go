@@ -1,0 +1,173 @@
+package stint
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"hash/maphash"
+	"iter"
+	"slices"
+)
+
+// A save is appended to the journal: a few sequential pages, where writing each bucket to its place in the tree would
+// rewrite a page for every one. A checkpoint takes them home later, each once for all the times it was journaled.
+//
+// The value of a journal record is a checksum and a batch of entries; docs/format.md has the bytes.
+
+// maxRecord is where one record ends and the next begins: larger ones make bbolt rewrite more of their neighbours.
+const maxRecord = 32 << 10
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// appendEntry appends a change to a record or to an index.
+func appendEntry(b []byte, c Change) []byte {
+	b = binary.AppendUvarint(b, uint64(c.Key.Name))
+	b = binary.AppendUvarint(b, uint64(len(c.Key.ID)))
+	b = append(b, c.Key.ID...)
+	return binary.BigEndian.AppendUint64(b, uint64(c.TAT))
+}
+
+// entry is one change as it lies in a record.
+type entry struct {
+	name Name
+	id   []byte
+	tat  int64
+	size int // of all of it
+}
+
+func (e entry) change() Change { return Change{Key{e.name, string(e.id)}, e.tat} }
+
+// readEntry reads the entry at the start of b.
+func readEntry(b []byte) (e entry, ok bool) {
+	name, n := binary.Uvarint(b)
+	if n <= 0 || name > 1<<16-1 {
+		return entry{}, false
+	}
+	size, m := binary.Uvarint(b[n:])
+	if m <= 0 || size > uint64(len(b)) || len(b)-n-m-8 < int(size) {
+		return entry{}, false
+	}
+	id := b[n+m:][:size]
+	tat := int64(binary.BigEndian.Uint64(b[n+m+int(size):]))
+	return entry{Name(name), id, tat, n + m + int(size) + 8}, true
+}
+
+// sealRecord puts the checksum of the entries, and of the record's place, into the four bytes before them.
+func sealRecord(seq uint64, record []byte) {
+	binary.BigEndian.PutUint32(record, recordSum(seq, record[4:]))
+}
+
+func recordSum(seq uint64, entries []byte) uint32 {
+	return crc32.Update(crc32.Checksum(bigEndian(seq), castagnoli), castagnoli, entries)
+}
+
+// entries yields what a record holds, after its checksum was found right. Of one that is damaged it yields nothing but the
+// error.
+func entries(seq uint64, record []byte) iter.Seq2[entry, error] {
+	return func(yield func(entry, error) bool) {
+		if len(record) < 4 || binary.BigEndian.Uint32(record) != recordSum(seq, record[4:]) {
+			yield(entry{}, fmt.Errorf("%w: journal record %d: its checksum is wrong", ErrCorrupt, seq))
+			return
+		}
+		for b := record[4:]; len(b) > 0; {
+			e, ok := readEntry(b)
+			if !ok {
+				yield(entry{}, fmt.Errorf("%w: journal record %d: not a list of entries", ErrCorrupt, seq))
+				return
+			}
+			if !yield(e, nil) {
+				return
+			}
+			b = b[e.size:]
+		}
+	}
+}
+
+// records yields the entries of changes as records to be sealed, each with room for its checksum.
+func records(changes []Change) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for len(changes) > 0 {
+			record := make([]byte, 4, maxRecord+maxRecord/8)
+			for len(changes) > 0 && len(record) < maxRecord {
+				record = appendEntry(record, changes[0])
+				changes = changes[1:]
+			}
+			if !yield(record) {
+				return
+			}
+		}
+	}
+}
+
+// journalIndex is the newest entry of each bucket in the journal, end to end, and where each begins by its hash. It has no
+// pointer for the garbage collector to follow.
+type journalIndex struct {
+	seed    maphash.Seed
+	at      map[uint64]uint32 // hash, or the next that is free, to offset
+	entries []byte
+}
+
+func newJournalIndex() *journalIndex {
+	return &journalIndex{seed: maphash.MakeSeed(), at: make(map[uint64]uint32)}
+}
+
+func (x *journalIndex) len() int { return len(x.at) }
+
+// find returns the offset of the key's entry, and the hash that has it, or that is free for it.
+func (x *journalIndex) find(key Key) (h uint64, offset uint32, ok bool) {
+	h = maphash.String(x.seed, key.ID) + uint64(key.Name)*golden
+	for ; ; h++ {
+		offset, ok = x.at[h]
+		if !ok {
+			return h, 0, false
+		}
+		if e, _ := readEntry(x.entries[offset:]); e.name == key.Name && string(e.id) == key.ID {
+			return h, offset, true
+		}
+	}
+}
+
+func (x *journalIndex) get(key Key) (tat int64, ok bool) {
+	_, offset, ok := x.find(key)
+	if !ok {
+		return 0, false
+	}
+	e, _ := readEntry(x.entries[offset:])
+	return e.tat, true
+}
+
+func (x *journalIndex) put(c Change) {
+	h, offset, ok := x.find(c.Key)
+	if !ok {
+		x.at[h] = uint32(len(x.entries))
+		x.entries = appendEntry(x.entries, c)
+		return
+	}
+	e, _ := readEntry(x.entries[offset:])
+	binary.BigEndian.PutUint64(x.entries[int(offset)+e.size-8:], uint64(c.TAT))
+}
+
+// full reports whether the offsets are about to run out.
+func (x *journalIndex) full() bool { return len(x.entries) > 1<<31 }
+
+// all yields the entries, in the order in which their buckets first came.
+func (x *journalIndex) all() iter.Seq[entry] {
+	return func(yield func(entry) bool) {
+		for b := x.entries; len(b) > 0; {
+			e, _ := readEntry(b)
+			if !yield(e) {
+				return
+			}
+			b = b[e.size:]
+		}
+	}
+}
+
+// sorted returns the entries in the order of their keys.
+func (x *journalIndex) sorted() []entry {
+	es := slices.AppendSeq(make([]entry, 0, len(x.at)), x.all())
+	slices.SortFunc(es, func(a, b entry) int { return cmp.Or(cmp.Compare(a.name, b.name), bytes.Compare(a.id, b.id)) })
+	return es
+}
