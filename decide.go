@@ -58,6 +58,10 @@ type place struct {
 	next     int64 // the TAT it is to have
 	allowed  bool
 
+	batch     *batch // the commit that is waited for,
+	submitted bool   // that it was put into,
+	commit    int64  // and the TAT that the store is given by it
+
 	limits   *Limits // where rule was looked up, if it was
 	saved    int64   // what the store had then,
 	removals uint32  // when so many buckets had left the shard
@@ -97,6 +101,7 @@ func (p *place) decideLocked(now int64, d *Decision) error {
 	d.Key = p.key
 	notBefore := p.notBeforeLocked(now)
 	if p.rule == 0 {
+		p.next = p.tat
 		d.Remaining = math.MaxInt64
 		d.RetryAfter = max(0, time.Duration(notBefore-now))
 		d.Allowed = d.RetryAfter == 0 || p.op == opRefund

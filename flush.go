@@ -1,6 +1,8 @@
 package stint
 
 import (
+	"cmp"
+	"errors"
 	"math/bits"
 	"sync"
 	"time"
@@ -13,16 +15,17 @@ type flusher struct {
 	clock    *clock
 	level    Durability // of limits that name none
 	interval time.Duration
-	onEvent  func(Event)
 
-	mu     sync.Mutex // held by the one who saves
+	mu     sync.Mutex // held by whoever saves: what changed later is saved later
 	number uint64     // of the save, as maskSave has it
-	swept  int        // shards swept so far
+	swept  int        // flushes so far, of which each looks for full buckets in other shards
 
 	statusMu sync.Mutex
 	status   FlushStats
 
 	stop, stopped chan struct{}
+	events        chan Event    // nil where nobody listens
+	silent        chan struct{} // closed when there will be no more of them
 }
 
 // FlushStats tells of the flushes of one Limiter.
@@ -63,19 +66,58 @@ func (f *flusher) run() {
 		} else {
 			wait, skip = 0, 0
 		}
+		if s, ok := f.store.(interface{ sweep(now int64) error }); ok {
+			s.sweep(f.clock.now()) // a failure is in the store's own stats
+		}
 	}
 }
 
+// tell passes an event on. It does not wait for the one who listens: if he has fallen far behind, he misses it.
 func (f *flusher) tell(e Event) {
-	if f.onEvent != nil {
-		e.Time = time.Unix(0, f.clock.now())
-		f.onEvent(e)
+	e.Time = time.Unix(0, f.clock.now())
+	select {
+	case f.events <- e:
+	default:
 	}
 }
 
-// flush saves what is dirty, in one step. all includes the buckets of limits whose level is Memory, which leave memory
-// only when the limiter closes or runs out of room.
+// deliver calls f with each event, until there will be no more.
+func (f *flusher) deliver(listen func(Event)) {
+	for {
+		select {
+		case e := <-f.events:
+			listen(e)
+			continue
+		default:
+		}
+		select {
+		case e := <-f.events:
+			listen(e)
+		case <-f.silent:
+			return
+		}
+	}
+}
+
+// A flush of more than this is saved in parts, between which commits go on.
+const maxSave = 1 << 16
+
+// flush saves what is dirty. all includes what need not survive a crash, and has leases give way to exact TATs: it is
+// for when the limiter closes, runs out of memory, or is told to.
 func (f *flusher) flush(all bool) error {
+	var errs []error
+	for next, first := 0, true; next >= 0; first = false {
+		var err error
+		if next, err = f.flushPart(all, next, first); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// flushPart saves what is dirty in the shards from number from on, until it is enough for one save, and returns the
+// number of the shard to go on with, or -1.
+func (f *flusher) flushPart(all bool, from int, first bool) (next int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.number = f.number%3 + 1
@@ -84,42 +126,48 @@ func (f *flusher) flush(all bool) error {
 
 	begun := time.Now()
 	c := collector{now: f.clock.now(), all: all, level: f.level, save: f.number << saveShift}
-	f.sweep(&c)
-	f.table.each(func(s *shard) { c.collectLocked(s) })
-	if len(c.changes) == 0 {
-		return nil
+	if first {
+		f.sweep(&c)
 	}
-	err := f.store.Save(c.changes)
+	next = f.table.eachFrom(from, func(s *shard) bool {
+		c.collectLocked(s)
+		return len(c.changes) < maxSave
+	})
+	if len(c.changes) == 0 {
+		return next, nil
+	}
+	n := len(c.changes)
+	err = f.store.Save(c.changes)
 	for _, change := range c.changes {
 		if err != nil || change.TAT == 0 {
 			f.table.settle(change, err, c.now)
 		}
 	}
-	f.record(len(c.changes), time.Since(begun), err)
-	return err
+	f.record(n, time.Since(begun), err)
+	return next, err
 }
 
+// record notes how a flush ended.
 func (f *flusher) record(buckets int, took time.Duration, err error) {
 	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
 	st := &f.status
 	failed := st.Err != nil
 	st.Last, st.Longest, st.Err = took, max(st.Longest, took), err
-	if err == nil {
+	switch {
+	case err == nil:
 		st.Flushes++
 		st.Buckets += int64(buckets)
-		st.Since = time.Time{}
-	} else {
+		if failed {
+			st.Since = time.Time{}
+			f.tell(Event{Kind: FlushRecovered})
+		}
+	default:
 		st.Failures++
 		if !failed {
 			st.Since = time.Unix(0, f.clock.now())
+			f.tell(Event{Kind: FlushFailed, Err: err})
 		}
-	}
-	f.statusMu.Unlock()
-	switch {
-	case err != nil && !failed:
-		f.tell(Event{Kind: FlushFailed, Err: err})
-	case err == nil && failed:
-		f.tell(Event{Kind: FlushRecovered})
 	}
 }
 
@@ -156,7 +204,7 @@ func (s *shard) expireLocked(now int64) {
 	for i := uint32(0); i < s.capacity; {
 		b := s.at(i)
 		m := b.meta()
-		if m == 0 || b.tat() > now || m&flagAside != 0 {
+		if m == 0 || b.tat() > now || m&(flagAside|flagPending) != 0 {
 			i++
 		} else if m&flagStored == 0 {
 			s.removeLocked(i)
@@ -180,45 +228,57 @@ type collector struct {
 	changes []Change
 }
 
-// collectLocked takes over the dirty buckets of a shard.
+// collectLocked takes over the dirty buckets of a shard that the flush is to save.
 func (c *collector) collectLocked(s *shard) {
-	for dirty := s.dirty; dirty != 0; dirty &= dirty - 1 {
+	dirty := s.dirty
+	if c.all {
+		dirty = 1<<64 - 1
+	}
+	for ; dirty != 0; dirty &= dirty - 1 {
 		group := bits.TrailingZeros64(dirty)
-		end := min(uint32(group+1)<<s.groups, s.capacity)
 		s.dirty &^= 1 << group
+		end := min(uint32(group+1)<<s.groups, s.capacity)
 		for i := uint32(group) << s.groups; i < end; i++ {
 			b := s.at(i)
 			m := b.meta()
 			if m&flagDirty == 0 {
 				continue
 			}
+			if m&flagPending != 0 && s.limits != nil { // its commit is under way
+				s.markGroup(i)
+				continue
+			}
 			tat := b.tat()
-			switch past := tat <= c.now; {
-			case past && m&flagStored == 0: // full, and the store does not know otherwise
-				if m&flagAside != 0 {
+			past := tat <= c.now
+			if past && m&flagStored == 0 { // full, and the store does not know otherwise
+				if m&(flagAside|flagPending) != 0 {
 					b.clear(flagDirty)
 				} else {
 					s.removeLocked(i)
 					i-- // another may have moved here
 				}
 				continue
-			case past:
-				tat = 0
-			case !c.all && c.levelOf(s, b) == Memory:
-				s.markGroup(i)
-				continue
 			}
-			b.setMeta(m&^(flagDirty|maskSave) | flagStored | c.save)
+			if past {
+				tat = 0
+			} else if !c.all && c.waits(s, b) {
+				continue // until all is saved: no need to look at it before
+			}
+			b.setMeta(m&^(flagDirty|flagCovered|maskSave) | flagStored | c.save)
 			c.changes = append(c.changes, Change{b.key(), tat})
 		}
 	}
 }
 
-func (c *collector) levelOf(s *shard, b slot) Durability {
-	if level := s.limits.rules[b.rule()].limit.Durability; level != 0 {
-		return level
+// waits reports whether a dirty bucket is saved only when all are: it need not survive a crash, or its lease does.
+func (c *collector) waits(s *shard, b slot) bool {
+	switch cmp.Or(s.limits.rules[b.rule()].limit.Durability, c.level) {
+	case Memory:
+		return true
+	case Leased:
+		return b.has(flagCovered)
 	}
-	return c.level
+	return false
 }
 
 // settle tells the table how the save of a change ended. What could not be saved is dirty again; what was deleted from

@@ -96,11 +96,14 @@ func (l *Limiter) Health() error {
 type Stats struct {
 	Limits    map[Name]LimitStats // of the Names declared; errors on others are counted under Unknown
 	Resident  int64               // buckets in memory
-	Loads     int64               // questions to the store, for buckets that were not
+	Dirty     int64               // of those, the ones that the store does not have as they are
+	Loads     int64               // questions to the store, for buckets that were not in memory
 	Evictions int64               // buckets removed from memory to make room
 	Flush     FlushStats
-	Forward   int64 // steps of the wall clock ahead, which the Limiter follows
-	Backward  int64 // and back, which it does not
+	Commit    CommitStats
+	File      FileStats // zero where the store is not a BoltStore
+	Forward   int64     // steps of the wall clock ahead, which the Limiter follows
+	Backward  int64     // and back, which it does not
 }
 
 // LimitStats are what the calls for one limit came to.
@@ -109,8 +112,7 @@ type LimitStats struct {
 	Errors          int64 // calls that returned an error
 }
 
-// Stats returns the counts. It takes a moment per thousand buckets that fit in memory, and stops no decision for longer
-// than it takes to add up two numbers per limit.
+// Stats returns the counts. It looks at every bucket in memory, some hundreds of them at a time, while decisions go on.
 func (l *Limiter) Stats() Stats {
 	st := Stats{
 		Limits:    make(map[Name]LimitStats),
@@ -118,6 +120,10 @@ func (l *Limiter) Stats() Stats {
 		Loads:     l.loads.Load(),
 		Evictions: l.evictions.Load(),
 		Flush:     l.flusher.stats(),
+	}
+	st.Commit = l.committer.status()
+	if s, ok := l.store.(*BoltStore); ok {
+		st.File = s.Stats()
 	}
 	st.Forward, st.Backward = l.clock.steps()
 	add := func(name Name, allowed, denied, errs int64) {
@@ -131,6 +137,7 @@ func (l *Limiter) Stats() Stats {
 		add(name, 0, 0, 0)
 	}
 	l.table.each(func(s *shard) {
+		st.Dirty += int64(s.dirtyCountLocked())
 		for i, c := range s.counts {
 			add(s.limits.order[i], int64(c.allowed), int64(c.denied), 0)
 		}

@@ -1,10 +1,10 @@
 package stint
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +18,8 @@ type Limiter struct {
 	clock   *clock
 	store   Store
 	flusher *flusher
+
+	committer *committer
 
 	limitsMu sync.Mutex             // held by SetLimits
 	limits   atomic.Pointer[Limits] // the newest
@@ -44,13 +46,24 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	if limits == nil {
 		return nil, errors.New("stint: Open: no limits")
 	}
+	var aside *Event
 	store, err := OpenBolt(path, limits.names, &BoltOptions{LockTimeout: o.LockTimeout})
+	if errors.Is(err, ErrCorrupt) && o.Recover {
+		aside = &Event{Kind: FileSetAside, Err: err, Path: path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")}
+		if err := os.Rename(path, aside.Path); err != nil {
+			return nil, fmt.Errorf("stint: set %s aside: %w", path, err)
+		}
+		store, err = OpenBolt(path, limits.names, &BoltOptions{LockTimeout: o.LockTimeout})
+	}
 	if err != nil {
 		return nil, err
 	}
 	l, err := New(store, limits, opts)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
+	}
+	if aside != nil {
+		l.flusher.tell(*aside)
 	}
 	return l, nil
 }
@@ -75,9 +88,12 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 		closed: make(chan struct{}),
 	}
 	l.flusher = &flusher{
-		table: l.table, store: store, clock: l.clock,
-		level: o.Durability, interval: o.FlushInterval, onEvent: o.OnEvent,
-		stop: make(chan struct{}), stopped: make(chan struct{}),
+		table: l.table, store: store, clock: l.clock, level: o.Durability, interval: o.FlushInterval,
+		stop: make(chan struct{}), stopped: make(chan struct{}), silent: make(chan struct{}),
+	}
+	l.committer = &committer{
+		flusher: l.flusher,
+		wake:    make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	if err := l.checkLimits(limits); err != nil {
 		return nil, err
@@ -94,17 +110,17 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 		s, h := l.table.shard(key)
 		s.asideLocked(key, h).hold = hold.TAT
 	}
+	if o.OnEvent != nil {
+		l.flusher.events = make(chan Event, 64)
+		go l.flusher.deliver(o.OnEvent)
+	}
 	go l.flusher.run()
+	go l.committer.run()
 	return l, nil
 }
 
 // checkLimits returns why the limits cannot be put in force with this store.
 func (l *Limiter) checkLimits(limits *Limits) error {
-	for _, r := range limits.rules {
-		if level := cmp.Or(r.limit.Durability, l.opts.Durability); level > Flushed {
-			return fmt.Errorf("stint: durability %v: %w", level, errors.ErrUnsupported)
-		}
-	}
 	if s, ok := l.store.(interface{ declare(Names) error }); ok {
 		return s.declare(limits.names)
 	}
@@ -139,11 +155,13 @@ const readClock = math.MinInt64
 
 // one carries out an op on one bucket, at the instant now or, for readClock, at the one it is decided at.
 func (l *Limiter) one(key Key, cost int64, op op, now int64) (Decision, error) {
-	p := place{key: key, cost: cost, op: op}
+	var ps [1]place
+	p := &ps[0]
+	p.key, p.cost, p.op = key, cost, op
 	if err := p.locate(l.table); err != nil {
 		return Decision{}, l.failed(key, err)
 	}
-	if err := l.lockFound(&p); err != nil {
+	if err := l.lockFound(p); err != nil {
 		return Decision{}, l.failed(key, err)
 	}
 	if now == readClock {
@@ -154,8 +172,14 @@ func (l *Limiter) one(key Key, cost int64, op op, now int64) (Decision, error) {
 	if err == nil {
 		p.countLocked(d.Allowed)
 		p.writeLocked(now)
+		if p.next != p.tat {
+			l.submitLocked(ps[:], now)
+		}
 	}
 	p.shard.mu.Unlock()
+	if err == nil && p.batch != nil {
+		err = l.await(ps[:])
+	}
 	if err != nil {
 		return Decision{}, l.failed(key, err)
 	}
@@ -249,11 +273,12 @@ func (l *Limiter) Reset(keys ...Key) error {
 }
 
 func (l *Limiter) reset(key Key) error {
-	p := place{key: key}
+	ps := [1]place{{key: key, op: opRefund}}
+	p := &ps[0]
 	if err := p.locate(l.table); err != nil {
 		return err
 	}
-	if err := l.lockFound(&p); err != nil {
+	if err := l.lockFound(p); err != nil {
 		return err
 	}
 	now := l.clock.now()
@@ -262,12 +287,36 @@ func (l *Limiter) reset(key Key) error {
 	if a != nil {
 		a.line = nil
 	}
-	if p.resident {
-		p.shard.writeLocked(p.index, min(now, p.shard.at(p.index).tat()))
-	} else if p.saved != 0 {
-		p.shard.insertLocked(key, p.hash, now, p.rule, flagDirty|flagStored)
+	if p.rule == 0 && !p.resident { // off: what the file has of it is not asked for by load
+		p.shard.mu.Unlock()
+		return l.forget(key, held)
 	}
+	if !p.resident {
+		p.tat = p.saved
+	}
+	p.next = min(now, p.tat)
+	p.writeLocked(now)
+	l.submitLocked(ps[:], now)
 	p.shard.mu.Unlock()
+	if p.batch != nil {
+		if err := l.await(ps[:]); err != nil {
+			return err
+		}
+	}
+	if held {
+		return l.hold(key, time.Time{})
+	}
+	return nil
+}
+
+// forget deletes what the store has of a bucket that is not in memory, whose limit is off.
+func (l *Limiter) forget(key Key, held bool) error {
+	l.flusher.mu.Lock()
+	err := l.store.Save([]Change{{Key: key}})
+	l.flusher.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("stint: reset %v: %w", key, err)
+	}
 	if held {
 		return l.hold(key, time.Time{})
 	}
@@ -328,6 +377,8 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 	if err := l.checkLimits(limits); err != nil {
 		return err
 	}
+	l.flusher.mu.Lock() // what is saved by one level's rules is saved before the other's
+	defer l.flusher.mu.Unlock()
 	l.limits.Store(limits)
 	l.table.setLimits(limits, func(s *shard) {
 		l.retireCountsLocked(s)
@@ -341,6 +392,10 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 			key := b.key()
 			rule, _ := limits.resolve(key) // a name no longer declared is an error when it is next asked for
 			b.setRule(rule)
+			b.clear(flagCovered)
+			if b.has(flagDirty) {
+				s.markGroup(i)
+			}
 			if rule == 0 || b.has(flagAside) && len(s.aside[key].line) > 0 {
 				continue
 			}
@@ -376,10 +431,12 @@ func (l *Limiter) Close() error {
 			l.retireCountsLocked(s)
 			s.setLimitsLocked(nil)
 		})
+		l.committer.close()
 		if err := l.flusher.flush(true); err != nil {
 			l.closeErr = fmt.Errorf("stint: the last flush: %w", err)
 		}
 		l.closeErr = errors.Join(l.closeErr, l.store.Close())
+		close(l.flusher.silent)
 	})
 	return l.closeErr
 }

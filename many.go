@@ -61,8 +61,15 @@ func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
 	if at, err := l.lockAllFound(ps); err != nil {
 		return Decision{}, l.failed(ps[at].key, err)
 	}
-	d, at, err := decideAllLocked(ps, l.clock.now())
+	now := l.clock.now()
+	d, at, err := decideAllLocked(ps, now)
+	if err == nil && d.Allowed {
+		l.submitLocked(ps, now)
+	}
 	unlockAll(ps)
+	if err == nil && len(ps) > 0 && ps[0].batch != nil {
+		err = l.await(ps)
+	}
 	if err != nil {
 		return Decision{}, l.failed(ps[at].key, err)
 	}

@@ -12,8 +12,10 @@ type Options struct {
 	FlushInterval time.Duration    // default 1s
 	MaxResident   int              // buckets kept in memory, within a few per cent; default 1<<20
 	LockTimeout   time.Duration    // of Open: wait for the file lock; default 1s, then ErrLocked
+	CommitTimeout time.Duration    // longest a Leased or Synced decision waits for the disk; default 5s, then ErrNotDurable
 	FailOpen      bool             // what Allow answers when Spend returns an error; default false
-	OnEvent       func(Event)      // called from the Limiter's own goroutine, one event at a time
+	Recover       bool             // of Open: a corrupt file is set aside as PATH.corrupt-TIME, and a new one made
+	OnEvent       func(Event)      // called from a goroutine of its own, one event at a time; decisions never wait for it
 	Now           func() time.Time // for tests and simulations; must not go backwards
 }
 
@@ -28,6 +30,10 @@ func (o *Options) withDefaults() (Options, error) {
 		return c, fmt.Errorf("stint: FlushInterval %v: want more than 0", c.FlushInterval)
 	case c.LockTimeout < 0:
 		return c, fmt.Errorf("stint: LockTimeout %v: want more than 0", c.LockTimeout)
+	case c.CommitTimeout < 0:
+		return c, fmt.Errorf("stint: CommitTimeout %v: want more than 0", c.CommitTimeout)
+	case c.Durability > Synced:
+		return c, fmt.Errorf("stint: Durability %v: want Memory, Flushed, Leased or Synced", c.Durability)
 	case c.MaxResident < 0:
 		return c, fmt.Errorf("stint: MaxResident %d: want more than 0", c.MaxResident)
 	}
@@ -36,6 +42,9 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if c.FlushInterval == 0 {
 		c.FlushInterval = time.Second
+	}
+	if c.CommitTimeout == 0 {
+		c.CommitTimeout = 5 * time.Second
 	}
 	if c.MaxResident == 0 {
 		c.MaxResident = 1 << 20
@@ -47,7 +56,8 @@ func (o *Options) withDefaults() (Options, error) {
 type Event struct {
 	Kind EventKind
 	Time time.Time     // by the Limiter's clock
-	Err  error         // of FlushFailed
+	Err  error         // of FlushFailed and FileSetAside
+	Path string        // of FileSetAside: where the file is now
 	Step time.Duration // of ClockStepped: how far the wall clock ran ahead of the monotonic one, or, negative, fell behind
 }
 
@@ -58,6 +68,7 @@ const (
 	FlushFailed    EventKind = iota + 1 // a flush failed, after one that did not
 	FlushRecovered                      // a flush did not fail, after one that did
 	ClockStepped                        // the wall clock was set, or the machine slept
+	FileSetAside                        // Open found the file corrupt, and Options.Recover says to begin a new one
 )
 
 func (k EventKind) String() string {
@@ -68,6 +79,8 @@ func (k EventKind) String() string {
 		return "flush recovered"
 	case ClockStepped:
 		return "clock stepped"
+	case FileSetAside:
+		return "file set aside"
 	}
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }

@@ -17,7 +17,7 @@ import (
 // small enough that to grow one, or to look through it, stops its users for microseconds.
 //
 //	slot   0  TAT, int64
-//	       8  meta: name (16 bits), length of the id (10), flags (6), index of the rule (32)
+//	       8  meta: name (16 bits), length of the id (10), flags (10), index of the rule (28)
 //	      16  the id, padded to the class's size
 //
 // An empty slot has meta 0: no bucket has the Name 0.
@@ -29,14 +29,16 @@ const (
 	metaKey   = 1<<26 - 1 // name and length: what two slots of one bucket have in common
 	metaLen   = 16        // shift
 	metaFlags = 26        // shift
-	metaRule  = 32        // shift
+	metaRule  = 36        // shift
 
-	flagDirty  = 1 << (metaFlags + 0) // the TAT is not the store's
-	flagStored = 1 << (metaFlags + 1) // the store may have something for this bucket
-	flagAside  = 1 << (metaFlags + 2) // there is a hold or a line, in shard.aside
-	flagUsed   = 1 << (metaFlags + 3) // since eviction last came by
-	saveShift  = metaFlags + 4
-	maskSave   = 3 << saveShift // the number of the save that took it last: 1, 2, 3, 1, …; 0: none yet
+	flagDirty   = 1 << (metaFlags + 0) // the TAT is not the store's
+	flagStored  = 1 << (metaFlags + 1) // the store may have something for this bucket
+	flagAside   = 1 << (metaFlags + 2) // there is a hold or a line, in shard.aside
+	flagUsed    = 1 << (metaFlags + 3) // since eviction last came by
+	flagPending = 1 << (metaFlags + 4) // in shard.pending
+	flagCovered = 1 << (metaFlags + 5) // the store has the lease of this TAT
+	saveShift   = metaFlags + 6
+	maskSave    = 3 << saveShift // the number of the save that took it last: 1, 2, 3, 1, …; 0: none yet
 )
 
 // idClasses are the sizes that ids are padded to.
@@ -91,7 +93,7 @@ func (t *table) shard(key Key) (*shard, uint64) {
 }
 
 func (t *table) hash(key Key) uint64 {
-	return maphash.String(t.seed, key.ID) + uint64(key.Name)*0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio
+	return maphash.String(t.seed, key.ID) + uint64(key.Name)*golden
 }
 
 func (t *table) makeClass(class uint8) *[]shard {
@@ -111,16 +113,28 @@ func (t *table) makeClass(class uint8) *[]shard {
 
 // each calls f with every shard, locked.
 func (t *table) each(f func(*shard)) {
-	for i := range t.classes {
-		if shards := t.classes[i].Load(); shards != nil {
-			for j := range *shards {
-				s := &(*shards)[j]
-				s.mu.Lock()
-				f(s)
-				s.mu.Unlock()
-			}
+	t.eachFrom(0, func(s *shard) bool { f(s); return true })
+}
+
+// eachFrom calls f with every shard, locked, from the one numbered from on, until f returns false. It returns the number of
+// the shard behind the last, or -1.
+func (t *table) eachFrom(from int, f func(*shard) bool) (next int) {
+	perClass := 1 << (64 - t.shift)
+	for n := from; n < len(t.classes)*perClass; n++ {
+		shards := t.classes[n/perClass].Load()
+		if shards == nil {
+			n += perClass - 1 - n%perClass
+			continue
+		}
+		s := &(*shards)[n%perClass]
+		s.mu.Lock()
+		more := f(s)
+		s.mu.Unlock()
+		if !more {
+			return n + 1
 		}
 	}
+	return -1
 }
 
 // setLimits puts new limits in force, shard after shard; nil closes the table to decisions.
@@ -138,6 +152,8 @@ type shard struct {
 	slots  []byte  // capacity × stride
 	counts []count // by the index of the Name in limits
 	aside  map[Key]*aside
+
+	pending map[Key]*batch // the last commit that a bucket's TAT was put into, until it is known how that ended
 
 	dirty    uint64 // bit g: there may be a dirty slot among those with index >> groups == g
 	groups   uint8
@@ -329,7 +345,7 @@ func (s *shard) moveTo(i uint32, b slot) {
 }
 
 func (s *shard) hashOf(b slot) uint64 {
-	return maphash.Bytes(s.table.seed, b.id()) + uint64(b.name())*0x9E3779B97F4A7C15
+	return maphash.Bytes(s.table.seed, b.id()) + uint64(b.name())*golden
 }
 
 // removeLocked takes a slot out, and closes the gap: the slots behind it that would be found sooner move up, so that a
@@ -360,6 +376,16 @@ func (s *shard) writeLocked(i uint32, tat int64) {
 
 func (s *shard) markGroup(i uint32) { s.dirty |= 1 << (i >> s.groups) }
 
+// dirtyCountLocked returns how many buckets the store does not have as they are.
+func (s *shard) dirtyCountLocked() (n int) {
+	for i := range s.capacity {
+		if s.at(i).has(flagDirty) {
+			n++
+		}
+	}
+	return n
+}
+
 // evictLocked removes buckets to make room: those that are full again and that the store knows nothing of, and those
 // that have not been used since it last came by and that the store has as they are. It looks at no more than a
 // part of the shard, and returns how many it removed.
@@ -372,7 +398,7 @@ func (s *shard) evictLocked(now int64) (removed int) {
 		b := s.at(s.hand)
 		m := b.meta()
 		switch expired := b.tat() <= now && m&flagStored == 0; {
-		case m == 0 || m&flagAside != 0 || saving != 0 && m&maskSave == saving:
+		case m == 0 || m&(flagAside|flagPending) != 0 || saving != 0 && m&maskSave == saving:
 		case expired || m&(flagDirty|flagUsed) == 0:
 			s.removeLocked(s.hand)
 			removed++

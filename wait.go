@@ -35,31 +35,39 @@ var errTooLate = errors.New("its turn would come too late")
 
 // reserve takes a place in line whose turn comes within the time that the caller has.
 func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error) {
-	p := place{key: key, cost: cost, op: opSpend}
+	ps := [1]place{{key: key, cost: cost, op: opSpend}}
+	p := &ps[0]
 	if err := p.locate(l.table); err != nil {
 		return Reservation{}, err
 	}
-	if err := l.lockFound(&p); err != nil {
+	if err := l.lockFound(p); err != nil {
 		return Reservation{}, err
 	}
-	defer p.shard.mu.Unlock()
 	now := l.clock.now()
 	at, waits, err := p.reserveLocked(now)
 	if err == nil && at-now > within {
 		err = fmt.Errorf("%w: in %v", errTooLate, time.Duration(at-now))
 	}
+	if err == nil {
+		p.countLocked(true)
+		if waits { // before the bucket is written, that a slot made for it is known to have a line
+			a := p.shard.asideLocked(key, p.hash)
+			a.line = append(a.line, at)
+		}
+		p.writeLocked(now)
+		l.submitLocked(ps[:], now)
+	}
+	p.shard.mu.Unlock()
 	if err != nil {
 		return Reservation{}, err
 	}
-	p.countLocked(true)
 	r := Reservation{l, key, cost, at, new(atomic.Bool)}
-	if !waits {
-		p.writeLocked(now)
-		return r, nil
+	if p.batch != nil {
+		if err := l.await(ps[:]); err != nil {
+			r.leave()
+			return Reservation{}, err
+		}
 	}
-	a := p.shard.asideLocked(key, p.hash) // before the bucket is written, that its slot is known to have one
-	a.line = append(a.line, at)
-	p.writeLocked(now)
 	return r, nil
 }
 
@@ -104,16 +112,21 @@ func (r Reservation) Cancel() {
 	if r.l == nil || r.done.Swap(true) {
 		return
 	}
+	r.leave()
+	r.l.Refund(r.key, r.cost) // that it fails says that the limiter is closed, or the store does not answer
+}
+
+// leave takes the reservation out of the line.
+func (r Reservation) leave() {
 	s, _ := r.l.table.shard(r.key)
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if a := s.aside[r.key]; a != nil {
 		if i, ok := slices.BinarySearch(a.line, r.at); ok {
 			a.line = slices.Delete(a.line, i, i+1)
 			s.tidyAsideLocked(r.key, a, r.l.clock.now())
 		}
 	}
-	s.mu.Unlock()
-	r.l.Refund(r.key, r.cost) // that it fails says that the limiter is closed, or the store does not answer
 }
 
 // Wait takes cost tokens from the key's bucket, waiting in line until they are there: first come, first served. It
