@@ -41,7 +41,7 @@ func openBoltFile(path string, lockTimeout time.Duration, maxSize int) (*boltFil
 		return f, nil
 	}
 	if f.file != nil {
-		f.file.Close()
+		f.letGo()
 	}
 	switch pathErr := (*fs.PathError)(nil); {
 	case errors.Is(err, bolterrors.ErrTimeout):
@@ -152,10 +152,16 @@ func (f *boltFile) transact(writable bool, fn func(tx *bolt.Tx) error) error {
 func (f *boltFile) close() error {
 	err := f.guard(f.db.Close)
 	if f.broken.Load() != nil {
-		f.file.Close()
+		f.letGo()
 		return nil // whoever met the damage was told
 	}
 	return err
+}
+
+// letGo closes a file that bbolt can no longer be asked to close. What it has mapped stays so, and would keep the lock.
+func (f *boltFile) letGo() {
+	unlock(f.file)
+	f.file.Close()
 }
 
 // sizes returns the bytes of the file, and those of its pages that are free, as bbolt last wrote them down.

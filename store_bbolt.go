@@ -87,6 +87,9 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	if o.LockTimeout == 0 {
 		o.LockTimeout = time.Second
 	}
+	if err := joinErrors(names.mistakes()); err != nil {
+		return nil, err
+	}
 	s := &BoltStore{
 		path:    path,
 		fresh:   newJournalIndex(),
@@ -217,15 +220,18 @@ func (s *BoltStore) Names() map[Name]string {
 // Number returns the number that the file has for the label. A label that it does not have is given the lowest number
 // that is free, and keeps it: for programs whose limits are named at run time.
 func (s *BoltStore) Number(label string) (Name, error) {
-	have := s.Names()
-	for name, l := range have {
+	s.careMu.Lock() // a compaction copies the names
+	defer s.careMu.Unlock()
+	s.namesMu.Lock()
+	defer s.namesMu.Unlock()
+	for name, l := range s.names {
 		if l == label {
 			return name, nil
 		}
 	}
 	for name := Name(1); name != Unknown; name++ {
-		if _, taken := have[name]; !taken {
-			return name, s.declare(Names{name: {Label: label}})
+		if _, taken := s.names[name]; !taken {
+			return name, s.declareLocked(Names{name: {Label: label}})
 		}
 	}
 	return Unknown, fmt.Errorf("%w: all 65535 numbers are taken, none is left for %q", ErrNameMismatch, label)
@@ -233,10 +239,14 @@ func (s *BoltStore) Number(label string) (Name, error) {
 
 // declare checks the names against the file's, and adds those that it does not have.
 func (s *BoltStore) declare(names Names) error {
-	s.careMu.Lock() // a compaction copies the names
+	s.careMu.Lock()
 	defer s.careMu.Unlock()
 	s.namesMu.Lock()
 	defer s.namesMu.Unlock()
+	return s.declareLocked(names)
+}
+
+func (s *BoltStore) declareLocked(names Names) error {
 	numbers := make(map[string]Name, len(s.names))
 	for name, label := range s.names {
 		numbers[label] = name
