@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,6 +69,7 @@ type BoltStore struct {
 	now    atomic.Int64           // when the owner last swept: what is past by then need not be stored
 
 	work    chan struct{} // wakes the goroutine that takes the journal home
+	closing sync.Once
 	stop    chan struct{}
 	stopped chan struct{}
 	stats   storeStats
@@ -149,7 +151,7 @@ func (s *BoltStore) read() error {
 		}
 		return s.replay(tx.Bucket(journalBucket))
 	})
-	if err != nil && !errors.Is(err, ErrFormat) && !errors.Is(err, ErrCorrupt) {
+	if err != nil && !strings.Contains(err.Error(), s.path) {
 		err = fmt.Errorf("%w: %s: %w", ErrCorrupt, s.path, err)
 	}
 	return err
@@ -421,14 +423,14 @@ func (s *BoltStore) All(name Name) iter.Seq2[Change, error] {
 			return yield(c, nil)
 		}
 		for batch, err := range s.homes(name) {
-			if err != nil {
-				yield(Change{}, err)
-				return
-			}
 			for _, c := range batch {
 				if !newest(c) {
 					return
 				}
+			}
+			if err != nil {
+				yield(Change{}, err)
+				return
 			}
 		}
 		for _, j := range journaled {
@@ -493,22 +495,27 @@ func (s *BoltStore) homes(name Name) iter.Seq2[[]Change, error] {
 
 // Close implements Store. A journal that is short is taken home first; a long one is left to the next Open.
 func (s *BoltStore) Close() error {
-	s.mu.RLock()
-	closed := s.closed
-	s.mu.RUnlock()
-	if closed {
-		return nil
-	}
-	close(s.stop)
-	<-s.stopped
+	s.closing.Do(s.stopCare)
 	var err error
-	if s.fresh.len() <= checkpointStep {
+	s.indexMu.RLock()
+	short := s.fresh.len() <= checkpointStep
+	s.indexMu.RUnlock()
+	if short && s.file.broken.Load() == nil {
 		err = s.checkpoint()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
 	s.closed = true
 	return errors.Join(err, s.file.close())
+}
+
+// stopCare ends what is done in the background.
+func (s *BoltStore) stopCare() {
+	close(s.stop)
+	<-s.stopped
 }
 
 // bucketOf returns the name of the bbolt bucket that holds a Name's buckets; for Unknown, that of the holds.
