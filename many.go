@@ -42,11 +42,13 @@ func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
 	}
 	for _, r := range reqs {
 		p := place{key: r.Key, cost: r.Cost, op: op, mode: r.Mode}
-		if r.Mode == CheckOnly {
-			p.op = opCheck
-		}
 		if err := p.locate(l.table); err != nil {
 			return Decision{}, l.failed(r.Key, err)
+		}
+		if r.Mode == CheckOnly && op == opRefund {
+			p.cost = 0
+		} else if r.Mode == CheckOnly {
+			p.op = opCheck
 		}
 		ps = append(ps, p)
 	}
