@@ -20,10 +20,16 @@ type Bucket struct {
 // meanwhile may be missing. Where the store fails it ends, and Health tells.
 func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
 	return func(yield func(Key, Bucket) bool) {
-		fresh := make(map[Key]bool) // in memory, and not known to the store
+		if name == Unknown {
+			return // the store has the holds there
+		}
+		fresh := make(map[Key]bool) // in memory, and perhaps not in the store
 		l.table.each(func(s *shard) {
+			saving := l.table.saving.Load()
 			for i := range s.capacity {
-				if b := s.at(i); b.name() == name && !b.has(flagStored) {
+				b := s.at(i)
+				beingSaved := saving != 0 && b.meta()&maskSave == saving
+				if b.name() == name && (!b.has(flagStored) || b.has(flagDirty) || beingSaved) {
 					fresh[b.key()] = true
 				}
 			}
@@ -54,6 +60,9 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
 
 // inspect returns the state of a bucket, which the store has a TAT for, and whether there is anything to tell of it.
 func (l *Limiter) inspect(key Key, stored int64) (b Bucket, live bool) {
+	if len(key.ID) > maxIDLen {
+		return Bucket{}, false // nothing of ours
+	}
 	s, h := l.table.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,6 +145,8 @@ func (l *Limiter) Stats() Stats {
 	for name := range l.limits.Load().names {
 		add(name, 0, 0, 0)
 	}
+	l.table.mu.Lock() // new limits retire the counts, shard after shard
+	defer l.table.mu.Unlock()
 	l.table.each(func(s *shard) {
 		st.Dirty += int64(s.dirtyCountLocked())
 		for i, c := range s.counts {
