@@ -39,6 +39,7 @@ const (
 	opSpend op = iota
 	opCheck
 	opRefund
+	opReset
 )
 
 // place is one request on its way: where its bucket is, and what becomes of it.
@@ -54,8 +55,8 @@ type place struct {
 	resident bool // index is that of its slot
 	index    uint32
 	rule     uint32 // in shard.limits.rules; 0: the limit is off
-	tat      int64
-	next     int64 // the TAT it is to have
+	tat      int64  // as it is in the slot, or as it was loaded
+	next     int64  // the TAT it is to have
 	allowed  bool
 
 	batch     *batch // the commit that is waited for,
@@ -99,21 +100,24 @@ func (p *place) findLocked() bool {
 func (p *place) decideLocked(now int64, d *Decision) error {
 	s := p.shard
 	d.Key = p.key
-	notBefore := p.notBeforeLocked(now)
+	notBefore := int64(0)
+	if p.op != opRefund {
+		notBefore = p.notBeforeLocked(now)
+	}
 	if p.rule == 0 {
-		p.next = p.tat
+		p.next = p.tat // it may have one from before its limit was removed
 		d.Remaining = math.MaxInt64
 		d.RetryAfter = max(0, time.Duration(notBefore-now))
-		d.Allowed = d.RetryAfter == 0 || p.op == opRefund
+		d.Allowed = d.RetryAfter == 0
 		return nil
 	}
 	r := &s.limits.rules[p.rule]
 	d.Limit = r.limit
-	if !p.resident {
-		p.tat = r.rate.clamp(p.saved, now)
-	}
 	if p.op == opRefund {
 		p.next = r.rate.refund(p.tat, now, p.cost)
+		if a := s.aside[p.key]; a != nil {
+			p.next = min(p.tat, max(p.next, a.needs(&r.rate)))
+		}
 		d.Allowed = true
 	} else {
 		if p.cost > r.rate.burst {
@@ -174,7 +178,7 @@ func (p *place) writeLocked(now int64) {
 		} else if b := s.at(p.index); !b.has(flagUsed) {
 			b.set(flagUsed)
 		}
-	case p.rule != 0 && (p.next > now || p.saved != 0 || s.aside[p.key] != nil):
+	case p.saved != 0 || p.rule != 0 && (p.next > now || s.aside[p.key] != nil):
 		flags := uint64(flagUsed)
 		if p.saved != 0 {
 			flags |= flagStored

@@ -231,13 +231,17 @@ func (l *Limiter) load(p *place) error {
 	if err != nil {
 		return err
 	}
-	p.rule, p.limits, p.removals, p.saved = rule, limits, removals, 0
-	if rule == 0 {
+	p.rule, p.limits, p.removals, p.saved, p.tat = rule, limits, removals, 0, 0
+	if rule == 0 && p.op != opReset {
 		return nil
 	}
 	l.loads.Add(1)
 	if p.saved, err = l.store.Load(p.key); err != nil {
 		return fmt.Errorf("stint: %w", err)
+	}
+	p.tat = p.saved
+	if rule != 0 {
+		p.tat = limits.rules[rule].rate.clamp(p.saved, l.clock.now()) // not at the instant of the decision: that may be older
 	}
 	return nil
 }
@@ -247,10 +251,9 @@ func (l *Limiter) makeRoom() error {
 	full := func() bool { return l.table.resident.Load() >= int64(l.opts.MaxResident) }
 	for range 2 {
 		for range 2 { // the first time around may only find that all were used since the last
-			if n := l.table.evict(l.clock.now(), full); n > 0 {
-				l.evictions.Add(int64(n))
-			}
-			if !full() {
+			n := l.table.evict(l.clock.now(), full)
+			l.evictions.Add(int64(n))
+			if n > 0 || !full() { // others may have taken the room; one who made some may have it
 				return nil
 			}
 		}
@@ -273,7 +276,7 @@ func (l *Limiter) Reset(keys ...Key) error {
 }
 
 func (l *Limiter) reset(key Key) error {
-	ps := [1]place{{key: key, op: opRefund}}
+	ps := [1]place{{key: key, op: opReset}}
 	p := &ps[0]
 	if err := p.locate(l.table); err != nil {
 		return err
@@ -287,13 +290,6 @@ func (l *Limiter) reset(key Key) error {
 	if a != nil {
 		a.line = nil
 	}
-	if p.rule == 0 && !p.resident { // off: what the file has of it is not asked for by load
-		p.shard.mu.Unlock()
-		return l.forget(key, held)
-	}
-	if !p.resident {
-		p.tat = p.saved
-	}
 	p.next = min(now, p.tat)
 	p.writeLocked(now)
 	l.submitLocked(ps[:], now)
@@ -302,20 +298,6 @@ func (l *Limiter) reset(key Key) error {
 		if err := l.await(ps[:]); err != nil {
 			return err
 		}
-	}
-	if held {
-		return l.hold(key, time.Time{})
-	}
-	return nil
-}
-
-// forget deletes what the store has of a bucket that is not in memory, whose limit is off.
-func (l *Limiter) forget(key Key, held bool) error {
-	l.flusher.mu.Lock()
-	err := l.store.Save([]Change{{Key: key}})
-	l.flusher.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("stint: reset %v: %w", key, err)
 	}
 	if held {
 		return l.hold(key, time.Time{})
@@ -348,6 +330,12 @@ func (l *Limiter) hold(key Key, until time.Time) error {
 	}
 	l.flusher.mu.Lock() // a flush deletes the holds that are over
 	defer l.flusher.mu.Unlock()
+	p.shard.mu.Lock()
+	closed := p.shard.limits == nil
+	p.shard.mu.Unlock()
+	if closed {
+		return ErrClosed // the store may be another's by now
+	}
 	if err := l.store.Save([]Change{{holdKey(key), end}}); err != nil {
 		return fmt.Errorf("stint: hold %v: %w", key, err)
 	}
@@ -355,6 +343,7 @@ func (l *Limiter) hold(key Key, until time.Time) error {
 	defer p.shard.mu.Unlock()
 	a := p.shard.asideLocked(key, p.hash)
 	a.hold = end
+	p.shard.delayLineLocked(key, a, l.clock.now())
 	p.shard.tidyAsideLocked(key, a, l.clock.now())
 	return nil
 }

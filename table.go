@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"math/bits"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -172,13 +173,44 @@ type count struct{ allowed, denied uint64 }
 // aside is what few buckets have, kept out of their slots.
 type aside struct {
 	hold int64   // nobody passes before; 0: none
-	line []int64 // when each of those who wait may go, in order
+	line []*turn // of those who wait, in order
+}
+
+// turn is that of one who waits.
+type turn struct{ at, cost int64 }
+
+// needs returns the TAT that the bucket has at the least once all in line have gone when their turns came.
+func (a *aside) needs(r *rate) (tat int64) {
+	for _, t := range a.line {
+		if tat = max(tat, t.at); t.cost > (1<<63-1-tat)/r.interval {
+			return 1<<63 - 1
+		}
+		tat += t.cost * r.interval
+	}
+	return tat
+}
+
+// delayLineLocked moves those who still wait, and the TAT behind them, so that the first does not go before hold: where they are
+// as far apart as they were, no more go at once than did.
+func (s *shard) delayLineLocked(key Key, a *aside, now int64) {
+	waiting := slices.IndexFunc(a.line, func(t *turn) bool { return t.at > now })
+	if waiting < 0 || a.line[waiting].at >= a.hold {
+		return
+	}
+	later := a.hold - a.line[waiting].at
+	for _, t := range a.line[waiting:] {
+		t.at += min(later, 1<<63-1-t.at)
+	}
+	if i, ok := s.findLocked(key, s.table.hash(key)); ok {
+		tat := s.at(i).tat()
+		s.writeLocked(i, tat+min(later, 1<<63-1-tat))
+	}
 }
 
 // notBefore returns when a newcomer may pass at the earliest.
 func (a *aside) notBefore() int64 {
 	if len(a.line) > 0 {
-		return max(a.hold, a.line[len(a.line)-1])
+		return max(a.hold, a.line[len(a.line)-1].at)
 	}
 	return a.hold
 }
@@ -189,7 +221,7 @@ func (s *shard) tidyAsideLocked(key Key, a *aside, now int64) {
 	if resident && a.lineOver(now) {
 		s.endLineLocked(i, a, now)
 	}
-	if a.hold == 0 && a.line == nil {
+	if a.hold == 0 && len(a.line) == 0 {
 		delete(s.aside, key)
 		if resident {
 			s.at(i).clear(flagAside)
@@ -198,7 +230,7 @@ func (s *shard) tidyAsideLocked(key Key, a *aside, now int64) {
 }
 
 // lineOver reports whether there was a line, and nobody is left in it.
-func (a *aside) lineOver(now int64) bool { return len(a.line) > 0 && a.line[len(a.line)-1] <= now }
+func (a *aside) lineOver(now int64) bool { return len(a.line) > 0 && a.line[len(a.line)-1].at <= now }
 
 // endLineLocked ends a line that is over, and leaves a TAT no further ahead than spending could have brought it.
 func (s *shard) endLineLocked(i uint32, a *aside, now int64) {

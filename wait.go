@@ -14,8 +14,7 @@ import (
 type Reservation struct {
 	l    *Limiter
 	key  Key
-	cost int64
-	at   int64 // when its turn comes
+	turn *turn
 	done *atomic.Bool
 }
 
@@ -44,15 +43,17 @@ func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error
 		return Reservation{}, err
 	}
 	now := l.clock.now()
+	r := Reservation{l: l, key: key, done: new(atomic.Bool)}
 	at, waits, err := p.reserveLocked(now)
 	if err == nil && at-now > within {
 		err = fmt.Errorf("%w: in %v", errTooLate, time.Duration(at-now))
 	}
 	if err == nil {
 		p.countLocked(true)
+		r.turn = &turn{at, cost}
 		if waits { // before the bucket is written, that a slot made for it is known to have a line
 			a := p.shard.asideLocked(key, p.hash)
-			a.line = append(a.line, at)
+			a.line = append(a.line, r.turn)
 		}
 		p.writeLocked(now)
 		l.submitLocked(ps[:], now)
@@ -61,10 +62,11 @@ func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error
 	if err != nil {
 		return Reservation{}, err
 	}
-	r := Reservation{l, key, cost, at, new(atomic.Bool)}
 	if p.batch != nil {
 		if err := l.await(ps[:]); err != nil {
-			r.leave()
+			p.shard.mu.Lock()
+			r.leaveLocked(p.shard, l.clock.now())
+			p.shard.mu.Unlock()
 			return Reservation{}, err
 		}
 	}
@@ -81,12 +83,16 @@ func (p *place) reserveLocked(now int64) (at int64, waits bool, err error) {
 		return now + int64(d.RetryAfter), false, nil
 	}
 	r := &p.shard.limits.rules[p.rule]
-	next, delay, ok := r.rate.reserve(p.tat, now, p.cost)
+	start, last := now, now
+	if a := p.shard.aside[p.key]; a != nil {
+		start, last = max(now, a.hold), a.notBefore()
+	}
+	next, delay, ok := r.rate.reserve(p.tat, start, p.cost)
 	if queue := r.limit.Queue; !ok || queue > 0 && delay > 0 && (delay-1)/r.rate.interval+1 > queue {
-		return 0, false, fmt.Errorf("%w: %v, the next turn is in %v", ErrQueueFull, p.key, time.Duration(delay))
+		return 0, false, fmt.Errorf("%w: %v, the next turn is in %v", ErrQueueFull, p.key, time.Duration(start-now+delay))
 	}
 	p.next = next
-	at = max(now+delay, p.notBeforeLocked(now))
+	at = max(start+delay, last)
 	return at, at > now, nil
 }
 
@@ -99,33 +105,46 @@ func (r Reservation) Delay() time.Duration {
 	s, _ := r.l.table.shard(r.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := r.at
+	at := r.turn.at
 	if a := s.aside[r.key]; a != nil {
 		at = max(at, a.hold)
 	}
 	return max(0, time.Duration(at-r.l.clock.now()))
 }
 
-// Cancel leaves the line, and gives the tokens back as Refund does. Those behind keep the times they were given. A second
-// Cancel does nothing.
+// leaveLocked takes the reservation out of the line.
+func (r Reservation) leaveLocked(s *shard, now int64) {
+	if a := s.aside[r.key]; a != nil {
+		a.line = slices.DeleteFunc(a.line, func(t *turn) bool { return t == r.turn })
+		s.tidyAsideLocked(r.key, a, now)
+	}
+}
+
+// Cancel leaves the line, and gives the tokens back as Refund does. Those behind keep the times they were given, and what
+// they leave unused by that is lost. A second Cancel does nothing.
 func (r Reservation) Cancel() {
 	if r.l == nil || r.done.Swap(true) {
 		return
 	}
-	r.leave()
-	r.l.Refund(r.key, r.cost) // that it fails says that the limiter is closed, or the store does not answer
-}
-
-// leave takes the reservation out of the line.
-func (r Reservation) leave() {
-	s, _ := r.l.table.shard(r.key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if a := s.aside[r.key]; a != nil {
-		if i, ok := slices.BinarySearch(a.line, r.at); ok {
-			a.line = slices.Delete(a.line, i, i+1)
-			s.tidyAsideLocked(r.key, a, r.l.clock.now())
-		}
+	ps := [1]place{{key: r.key, cost: r.turn.cost, op: opRefund}}
+	p := &ps[0]
+	if p.locate(r.l.table) != nil || r.l.lockFound(p) != nil {
+		return // the limiter is closed, or the store does not answer
+	}
+	now := r.l.clock.now()
+	a := p.shard.aside[r.key]
+	if a != nil { // the line ends, if it does, once the tokens are back: its end may take some off the TAT
+		a.line = slices.DeleteFunc(a.line, func(t *turn) bool { return t == r.turn })
+	}
+	var d Decision
+	if p.decideLocked(now, &d) == nil {
+		p.writeLocked(now)
+		r.l.submitLocked(ps[:], now)
+	}
+	r.leaveLocked(p.shard, now)
+	p.shard.mu.Unlock()
+	if p.batch != nil {
+		r.l.await(ps[:]) // what the store does not take now, a flush will bring
 	}
 }
 
