@@ -167,7 +167,7 @@ func (p *place) countLocked(allowed bool) {
 
 // writeLocked carries out what was decided: it gives the bucket its new TAT, and a slot if it had none.
 func (p *place) writeLocked(now int64) {
-	if p.op == opCheck || p.cost == 0 {
+	if p.op == opCheck || p.cost == 0 && p.op != opReset {
 		p.next = p.tat
 	}
 	s := p.shard

@@ -150,7 +150,7 @@ func (x *journalIndex) put(c Change) {
 }
 
 // full reports whether the offsets are about to run out.
-func (x *journalIndex) full() bool { return len(x.entries) > 1<<31 }
+func (x *journalIndex) full() bool { return uint64(len(x.entries)) > 1<<31 }
 
 // all yields the entries, in the order in which their buckets first came.
 func (x *journalIndex) all() iter.Seq[entry] {

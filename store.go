@@ -14,8 +14,8 @@ type Store interface {
 	// It may reorder them, and keeps neither the slice nor anything it points to.
 	Save(changes []Change) error
 
-	// All yields every bucket stored under the name, in the order of the ids' bytes. What is saved meanwhile may be
-	// missing. An error is the last thing yielded.
+	// All yields every bucket stored under the name, in the order of the ids' bytes, except that ids of nothing but stars
+	// may come elsewhere. What is saved meanwhile may be missing. An error is the last thing yielded.
 	All(name Name) iter.Seq2[Change, error]
 
 	// Close lets go of what the Store holds. It saves nothing.

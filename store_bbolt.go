@@ -2,6 +2,7 @@ package stint
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -410,7 +411,7 @@ func (s *BoltStore) All(name Name) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		journaled := s.journaledOf(name)
 		newest := func(c Change) bool { // yields what the journal has up to c, and c unless the journal has it
-			for len(journaled) > 0 && journaled[0].Key.compare(c.Key) <= 0 {
+			for len(journaled) > 0 && compareStored(journaled[0], c) <= 0 {
 				j := journaled[0]
 				journaled = journaled[1:]
 				if j.TAT != 0 && !yield(j, nil) {
@@ -455,8 +456,13 @@ func (s *BoltStore) journaledOf(name Name) []Change {
 	for key, tat := range newest {
 		changes = append(changes, Change{key, tat})
 	}
-	slices.SortFunc(changes, func(a, b Change) int { return a.Key.compare(b.Key) })
+	slices.SortFunc(changes, compareStored)
 	return changes
+}
+
+// compareStored orders changes as bbolt has them.
+func compareStored(a, b Change) int {
+	return cmp.Or(cmp.Compare(a.Key.Name, b.Key.Name), bytes.Compare(encodeID(a.Key.ID), encodeID(b.Key.ID)))
 }
 
 // homes yields what is stored in the tree for a name, a few thousand at a time.

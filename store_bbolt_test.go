@@ -564,3 +564,21 @@ func TestGoldenFile(t *testing.T) {
 	require.False(t, d.Allowed, "it is held")
 	require.NoError(t, l.Close())
 }
+
+// What the journal has comes once, in its place, and takes the place of what the tree has.
+func TestAllMergesTheJournal(t *testing.T) {
+	s := openBolt(t, filepath.Join(t.TempDir(), "buckets.db"), nil)
+	for _, id := range []string{"*", "*!", "b", "d", ""} {
+		save(t, s, Change{Key{1, id}, 1})
+	}
+	require.NoError(t, s.checkpoint())
+	for _, id := range []string{"*", "**", "a", "d", "e"} {
+		save(t, s, Change{Key{1, id}, 2})
+	}
+	require.NoError(t, s.append([]Change{{Key{1, "b"}, 0}, {Key{1, "c"}, 2}}))
+	require.NotZero(t, s.fresh.len())
+	require.Equal(t, []Change{
+		{Key{1, ""}, 1}, {Key{1, "*!"}, 1}, {Key{1, "*"}, 2}, {Key{1, "**"}, 2},
+		{Key{1, "a"}, 2}, {Key{1, "c"}, 2}, {Key{1, "d"}, 2}, {Key{1, "e"}, 2},
+	}, collect(t, s.All(1)))
+}
