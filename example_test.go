@@ -1,0 +1,539 @@
+package stint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// inTempDir enters a folder of its own, and returns how to leave it.
+func inTempDir() (leave func()) {
+	was, err := os.Getwd()
+	if err != nil {
+		panic(err)
+	}
+	dir, err := os.MkdirTemp("", "stint")
+	if err != nil {
+		panic(err)
+	}
+	if err := os.Chdir(dir); err != nil {
+		panic(err)
+	}
+	return func() {
+		if err := errors.Join(os.Chdir(was), os.RemoveAll(dir)); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// clock is one that the examples set themselves.
+type clock struct{ since2026 atomic.Int64 }
+
+func (c *clock) now() time.Time {
+	return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(c.since2026.Load()))
+}
+
+func (c *clock) pass(d time.Duration) { c.since2026.Add(int64(d)) }
+
+// newLimiter returns a Limiter of one limit, without a file.
+func newLimiter(name stint.Name, limit stint.Limit, c *clock) *stint.Limiter {
+	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{name: limit}, nil)
+	if err != nil {
+		panic(err)
+	}
+	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now})
+	if err != nil {
+		panic(err)
+	}
+	return limiter
+}
+
+// What the README opens with.
+func Example() {
+	defer inTempDir()()
+
+	const Logins stint.Name = 1 // the number is what the file stores: it keeps its meaning
+
+	names := stint.Names{Logins: {Label: "Logins", ID: stint.IPAddress}}
+	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{Logins: stint.PerMinute(3)}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := stint.Open("logins.db", limits, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limiter.Close()
+
+	for range 4 {
+		d, err := limiter.Spend(Logins.IP(netip.MustParseAddr("10.0.0.2")), 1)
+		switch {
+		case err != nil: // nothing was spent, and an error never carries permission
+			log.Print(err)
+		case d.Allowed:
+			fmt.Println("welcome;", d.Remaining, "of", d.Limit.Burst, "left")
+		default:
+			fmt.Println("too many: come back in", d.RetryAfter.Round(time.Second))
+		}
+	}
+	// Output:
+	// welcome; 2 of 3 left
+	// welcome; 1 of 3 left
+	// welcome; 0 of 3 left
+	// too many: come back in 20s
+}
+
+// The levels of durability, side by side.
+func ExampleDurability() {
+	defer inTempDir()()
+
+	const (
+		Searches stint.Name = 2 // after a crash, begin anew
+		Logins   stint.Name = 3 // a crash may forget the last second
+		Exports  stint.Name = 4 // each costs money
+	)
+	names := stint.Names{Searches: {Label: "Searches"}, Logins: {Label: "Logins"}, Exports: {Label: "Exports"}}
+	limits, err := stint.ParseLimits(names, []byte(`
+Searches: {burst: 20, count: 5,   period: 1s, durability: memory}
+Logins:   {burst: 5,  count: 5,   period: 1h}
+Exports:  {burst: 10, count: 100, period: 1d, durability: leased}
+`))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, name := range []stint.Name{Searches, Logins, Exports} {
+		limit, _ := limits.For(name.Key("alice"))
+		fmt.Println(limit, limit.Durability)
+	}
+	// Output:
+	// 5/1s burst 20 memory
+	// 5/1h default
+	// 100/24h burst 10 leased
+}
+
+// A Limiter goes on where the last one on the same file left off.
+func ExampleOpen() {
+	dir, err := os.MkdirTemp("", "stint")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+
+	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{OrdersPerAccount: stint.PerDay(3)}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 4 { // each as if in a process of its own
+		limiter, err := stint.Open(filepath.Join(dir, "orders.db"), limits, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(limiter.Allow(OrdersPerAccount.Key("12345678")))
+		if err := limiter.Close(); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// true
+	// true
+	// true
+	// false
+}
+
+// A program on a clock of its own, such as a test or a simulation, needs no file.
+func ExampleNew() {
+	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{OrdersPerAccount: stint.PerHour(1)}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var c clock
+	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limiter.Close()
+
+	key := OrdersPerAccount.Key("12345678")
+	fmt.Println(limiter.Allow(key), limiter.Allow(key))
+	c.pass(time.Hour)
+	fmt.Println(limiter.Allow(key), limiter.Allow(key))
+	// Output:
+	// true false
+	// true false
+}
+
+func ExampleLimiter_Allow() {
+	var c clock
+	limiter := newLimiter(LoginsPerAddress, stint.PerMinute(2), &c)
+	defer limiter.Close()
+
+	key := LoginsPerAddress.IP(netip.MustParseAddr("2001:db8::1"))
+	fmt.Println(limiter.Allow(key), limiter.Allow(key), limiter.Allow(key))
+	// Output: true true false
+}
+
+// RetryAfter is exact: to come back a nanosecond sooner is too soon.
+func ExampleLimiter_Spend() {
+	var c clock
+	limiter := newLimiter(OrdersPerAccount, stint.Limit{Burst: 5, Count: 7, Period: time.Minute}, &c)
+	defer limiter.Close()
+
+	key := OrdersPerAccount.Key("12345678")
+	spend := func(cost int64) {
+		d, err := limiter.Spend(key, cost)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter)
+	}
+	spend(4)
+	spend(2)
+	c.pass(8571428571 - 1)
+	spend(2)
+	c.pass(1)
+	spend(2)
+	spend(6)
+	// Output:
+	// true 1 0s 34.285714288s
+	// false 1 8.571428572s 34.285714288s
+	// false 1 2ns 25.714285718s
+	// false 1 1ns 25.714285717s
+	// stint: cost over burst: 6 of 5 for 6:12345678
+}
+
+func ExampleLimiter_Check() {
+	var c clock
+	limiter := newLimiter(OrdersPerAccount, stint.PerHour(20), &c)
+	defer limiter.Close()
+
+	for range 2 { // changes nothing
+		d, err := limiter.Check(OrdersPerAccount.Key("12345678"), 5)
+		fmt.Println(d.Allowed, d.Remaining, err)
+	}
+	// Output:
+	// true 15 <nil>
+	// true 15 <nil>
+}
+
+// What was not used after all is given back.
+func ExampleLimiter_Refund() {
+	var c clock
+	limiter := newLimiter(OrdersPerAccount, stint.PerHour(20), &c)
+	defer limiter.Close()
+
+	key := OrdersPerAccount.Key("12345678")
+	d, err := limiter.Spend(key, 10)
+	fmt.Println(d.Remaining, err)
+	d, err = limiter.Refund(key, 4)
+	fmt.Println(d.Remaining, err)
+	d, err = limiter.Refund(key, 100) // a bucket holds no more than its burst
+	fmt.Println(d.Remaining, err)
+	// Output:
+	// 10 <nil>
+	// 14 <nil>
+	// 20 <nil>
+}
+
+// Two limits, of a minute and of a day, both of which must admit.
+func ExampleLimiter_SpendAll() {
+	const (
+		PerMinute stint.Name = 1
+		PerDay    stint.Name = 2
+	)
+	limits, err := stint.NewLimits(
+		stint.Names{PerMinute: {Label: "PerMinute"}, PerDay: {Label: "PerDay"}},
+		map[stint.Name]stint.Limit{PerMinute: stint.PerMinute(2), PerDay: stint.PerDay(3)}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var c clock
+	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limiter.Close()
+
+	for range 5 {
+		d, err := limiter.SpendAll(
+			stint.Request{Key: PerMinute.Key("alice"), Cost: 1},
+			stint.Request{Key: PerDay.Key("alice"), Cost: 1},
+		)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(d.Allowed, d.Key, d.Limit, d.RetryAfter)
+		c.pass(10 * time.Second)
+	}
+	// Output:
+	// true 1:alice 2/1m 0s
+	// true 1:alice 2/1m 0s
+	// false 1:alice 2/1m 10s
+	// true 2:alice 3/24h 0s
+	// false 2:alice 3/24h 7h59m20s
+}
+
+// Failed logins only: the limit is checked before the password is, and spent when it was wrong.
+func ExampleRequest() {
+	var c clock
+	limiter := newLimiter(FailuresPerHost, stint.PerHour(1), &c)
+	defer limiter.Close()
+
+	key := FailuresPerHost.Key("12345678:example.com")
+	for _, password := range []string{"right", "right", "wrong", "right"} {
+		d, err := limiter.SpendAll(stint.Request{Key: key, Cost: 1, Mode: stint.CheckOnly})
+		if err != nil || !d.Allowed {
+			fmt.Println("locked out for", d.RetryAfter, err)
+			continue
+		}
+		if password == "right" {
+			fmt.Println("welcome")
+			continue
+		}
+		_, err = limiter.Spend(key, 1)
+		fmt.Println("no", err)
+	}
+	// Output:
+	// welcome
+	// welcome
+	// no <nil>
+	// locked out for 1h0m0s <nil>
+}
+
+func ExampleLimiter_SpendEach() {
+	var c clock
+	limiter := newLimiter(LoginsPerAddress, stint.PerMinute(2), &c)
+	defer limiter.Close()
+
+	reqs := []stint.Request{
+		{Key: LoginsPerAddress.Key("10.0.0.1"), Cost: 2},
+		{Key: LoginsPerAddress.Key("10.0.0.2"), Cost: 1},
+		{Key: LoginsPerAddress.Key("10.0.0.1"), Cost: 1},
+		{Key: LoginsPerAddress.Key("10.0.0.3"), Cost: 3},
+	}
+	ds := make([]stint.Decision, len(reqs))
+	err := limiter.SpendEach(reqs, ds)
+	for i, d := range ds {
+		fmt.Println(reqs[i].Key, d.Allowed, d.Remaining)
+	}
+	fmt.Println(err)
+	// Output:
+	// 1:10.0.0.1 true 0
+	// 1:10.0.0.2 true 1
+	// 1:10.0.0.1 false 0
+	// 1:10.0.0.3 false 0
+	// request 3: stint: cost over burst: 3 of 2 for 1:10.0.0.3
+}
+
+// Three places in line at a bucket that lets one through each second.
+func ExampleLimiter_Reserve() {
+	var c clock
+	limiter := newLimiter(OrdersPerAccount, stint.Limit{Burst: 1, Count: 1, Period: time.Second, Queue: 2}, &c)
+	defer limiter.Close()
+
+	key := OrdersPerAccount.Key("12345678")
+	for range 3 {
+		r, err := limiter.Reserve(key, 1)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("in", r.Delay())
+	}
+	_, err := limiter.Reserve(key, 1)
+	fmt.Println(err, errors.Is(err, stint.ErrQueueFull))
+	fmt.Println("meanwhile", limiter.Allow(key))
+	// Output:
+	// in 0s
+	// in 1s
+	// in 2s
+	// stint: queue is full: 6:12345678, the next turn is in 3s true
+	// meanwhile false
+}
+
+// Cancel leaves the line, and gives the tokens back.
+func ExampleReservation_Cancel() {
+	var c clock
+	limiter := newLimiter(OrdersPerAccount, stint.PerHour(1), &c)
+	defer limiter.Close()
+
+	key := OrdersPerAccount.Key("12345678")
+	limiter.Allow(key)
+	r, err := limiter.Reserve(key, 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if r.Delay() > time.Minute {
+		r.Cancel()
+	}
+	c.pass(time.Hour)
+	fmt.Println(limiter.Allow(key))
+	// Output: true
+}
+
+// A Wait that cannot come to an end in time does not begin.
+func ExampleLimiter_Wait() {
+	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{OrdersPerAccount: stint.PerSecond(100).WithBurst(1)}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := stint.New(stint.NewMemStore(), limits, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limiter.Close()
+
+	key := OrdersPerAccount.Key("12345678")
+	begun := time.Now()
+	for range 3 {
+		if err := limiter.Wait(context.Background(), key, 1); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(time.Since(begun) >= 20*time.Millisecond)
+
+	if _, err := limiter.Reserve(key, 1); err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	err = limiter.Wait(ctx, key, 1)
+	fmt.Println(errors.Is(err, context.DeadlineExceeded))
+	// Output:
+	// true
+	// true
+}
+
+// A limit that is raised, and lowered, while its bucket is empty: nothing is refilled, and nobody is stranded.
+func ExampleLimiter_SetLimits() {
+	var c clock
+	limiter := newLimiter(OrdersPerAccount, stint.Limit{Burst: 10, Count: 10, Period: 10 * 24 * time.Hour}, &c)
+	defer limiter.Close()
+
+	key := OrdersPerAccount.Key("12345678")
+	show := func() {
+		d, err := limiter.Check(key, 1)
+		fmt.Println(d.Limit, d.Allowed, d.Remaining, d.RetryAfter, err)
+	}
+	set := func(limit stint.Limit) {
+		limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{OrdersPerAccount: limit}, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := limiter.SetLimits(limits); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for range 10 {
+		limiter.Allow(key)
+	}
+	show()
+	set(stint.PerDay(100))
+	show()
+	c.pass(14*time.Minute + 24*time.Second)
+	show()
+	set(stint.PerHour(1))
+	show()
+	// Output:
+	// 10/240h false 0 24h0m0s <nil>
+	// 100/24h false 0 14m24s <nil>
+	// 100/24h true 0 0s <nil>
+	// 1/1h false 0 1h0m0s <nil>
+}
+
+// What a server's Retry-After asks for, or a ban.
+func ExampleLimiter_Hold() {
+	var c clock
+	limiter := newLimiter(FailuresPerHost, stint.PerHour(60), &c)
+	defer limiter.Close()
+
+	key := FailuresPerHost.Key("12345678:example.com")
+	if err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
+		log.Fatal(err)
+	}
+	d, err := limiter.Spend(key, 1)
+	fmt.Println(d.Allowed, d.RetryAfter, err)
+	if err := limiter.Reset(key); err != nil {
+		log.Fatal(err)
+	}
+	d, err = limiter.Spend(key, 1)
+	fmt.Println(d.Allowed, d.RetryAfter, err)
+	// Output:
+	// false 5m0s <nil>
+	// true 0s <nil>
+}
+
+func ExampleLimiter_Buckets() {
+	var c clock
+	limiter := newLimiter(LoginsPerAddress, stint.PerMinute(6), &c)
+	defer limiter.Close()
+
+	limiter.Allow(LoginsPerAddress.Key("10.0.0.1"))
+	c.pass(time.Minute)
+	limiter.Allow(LoginsPerAddress.Key("10.0.0.2"))
+	for key, bucket := range limiter.Buckets(LoginsPerAddress) {
+		fmt.Println(key.ID, bucket.Remaining, bucket.ResetAfter)
+	}
+	// Output: 10.0.0.2 5 10s
+}
+
+func ExampleLimiter_Stats() {
+	var c clock
+	limiter := newLimiter(LoginsPerAddress, stint.PerMinute(1), &c)
+	defer limiter.Close()
+
+	limiter.Allow(LoginsPerAddress.Key("10.0.0.1"))
+	limiter.Allow(LoginsPerAddress.Key("10.0.0.1"))
+	limiter.Allow(LoginsPerAddress.Key("")) // an error
+	st := limiter.Stats().Limits[LoginsPerAddress]
+	fmt.Println(st.Allowed, "allowed,", st.Denied, "denied,", st.Errors, "failed; now", limiter.Health())
+	// Output: 1 allowed, 1 denied, 1 failed; now <nil>
+}
+
+// One bucket for each /24 of IPv4, and each /64 of IPv6.
+func ExampleName_Prefix() {
+	for _, addr := range []string{"10.0.0.2", "::ffff:10.0.0.3", "2001:db8::1", "2001:db8:0:0:f00::2"} {
+		fmt.Println(LoginsPerAddress.Prefix(netip.MustParseAddr(addr), 24, 64))
+	}
+	// Output:
+	// 1:10.0.0.0/24
+	// 1:10.0.0.0/24
+	// 1:2001:db8::/64
+	// 1:2001:db8::/64
+}
+
+func ExampleTuple() {
+	format := stint.Tuple(stint.RegID, stint.AnyOf(stint.IPAddress, stint.Domain))
+	for _, id := range []string{"7:Example.co.uk", "7:2001:DB8::1", "7:www.example.co.uk"} {
+		fmt.Println(format.Canonical(id))
+	}
+	// Output:
+	// 7:example.co.uk <nil>
+	// 7:2001:db8::1 <nil>
+	//  stint: invalid id "7:www.example.co.uk": not of format tuple(regId,anyOf(ipAddress,domain)): part 2, "www.example.co.uk": not of format anyOf(ipAddress,domain): not of format ipAddress: want an address such as 10.0.0.1 or 2001:db8::1; not of format domain: want its eTLD+1, example.co.uk
+}
+
+func ExampleLoadLimits() {
+	defer inTempDir()()
+
+	if err := os.WriteFile("defaults.yml", []byte("OrdersPerAccount: {burst: 300, count: 300, period: 180m}\n"), 0o600); err != nil {
+		log.Fatal(err)
+	}
+	if err := os.WriteFile("overrides.yml", []byte("- OrdersPerAccount: {burst: 300, count: 600, period: 180m, ids: [12345678, 12E5]}\n"), 0o600); err != nil {
+		log.Fatal(err)
+	}
+	_, err := stint.LoadLimits(names, "defaults.yml", "overrides.yml")
+	fmt.Println(err)
+	var wrong *stint.ConfigError
+	fmt.Println(errors.As(err, &wrong), wrong.File, wrong.Line)
+	// Output:
+	// overrides.yml:1: OrdersPerAccount: invalid id "12E5": not of format regId: want a decimal number below 2⁶⁴ without leading zeros
+	// true overrides.yml 1
+}
