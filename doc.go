@@ -57,8 +57,8 @@ is nothing to tell: every decision is as if the process had never stopped.
 	                    tokens, which many
 	                    share
 
-A lease is an eighth of the tolerance, or the cost where that is more: the file is told that so much is spent, and then it
-is spent in memory. Leased is for quotas that stand for money; Synced, where not even a lease may be lost to a crash.
+A lease runs ahead of what is spent by an eighth of the tolerance at most: the file is told that so much is gone, and up to
+there it is spent in memory. Leased is for quotas that stand for money; Synced, where a crash may not take even a lease.
 
 [Limiter.Flush] makes everything spent so far durable, at every level. A [Limiter.Hold] is durable when it returns.
 
