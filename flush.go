@@ -120,6 +120,10 @@ func (f *flusher) flush(all bool) error {
 func (f *flusher) flushPart(all bool, from int, first bool) (next int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.flushLocked(all)
+}
+
+func (f *flusher) flushLocked(all bool) error {
 	f.number = f.number%3 + 1
 	f.table.saving.Store(f.number << saveShift)
 	defer f.table.saving.Store(0)

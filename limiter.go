@@ -249,19 +249,30 @@ func (l *Limiter) load(p *place) error {
 // makeRoom removes a bucket or more from memory. It flushes where none can go before it is saved.
 func (l *Limiter) makeRoom() error {
 	full := func() bool { return l.table.resident.Load() >= int64(l.opts.MaxResident) }
-	for range 2 {
-		for range 2 { // the first time around may only find that all were used since the last
-			n := l.table.evict(l.clock.now(), full)
-			l.evictions.Add(int64(n))
-			if n > 0 || !full() { // others may have taken the room; one who made some may have it
-				return nil
-			}
+	evict := func(used bool) bool {
+		n := l.table.evict(l.clock.now(), used, full)
+		l.evictions.Add(int64(n))
+		return n > 0 || !full() // others may take the room; one who made some may have it
+	}
+	for range 2 { // the first time around may only find that all were used since the last
+		if evict(false) {
+			return nil
 		}
-		if err := l.flusher.flush(true); err != nil {
+	}
+	l.flusher.mu.Lock() // while nobody saves, none is kept for being saved
+	defer l.flusher.mu.Unlock()
+	for range 4 { // those saved may have been spent from since
+		if evict(true) {
+			return nil
+		}
+		if err := l.flusher.flushLocked(true); err != nil {
 			return fmt.Errorf("%w: %d, and they cannot be saved: %w", ErrFull, l.opts.MaxResident, err)
 		}
 	}
-	return fmt.Errorf("%w: %d, each with a hold or a line", ErrFull, l.opts.MaxResident)
+	if evict(true) {
+		return nil
+	}
+	return fmt.Errorf("%w: %d, each with a hold or a line, or in use", ErrFull, l.opts.MaxResident)
 }
 
 // Reset makes the buckets full, as if they had never been used, and ends their holds. What waits in their lines goes

@@ -419,9 +419,13 @@ func (s *shard) dirtyCountLocked() (n int) {
 }
 
 // evictLocked removes buckets to make room: those that are full again and that the store knows nothing of, and those
-// that have not been used since it last came by and that the store has as they are. It looks at no more than a
-// part of the shard, and returns how many it removed.
-func (s *shard) evictLocked(now int64) (removed int) {
+// that have not been used since it last came by, or, with used, have, and that the store has as they are. It looks at no
+// more than a part of the shard, and returns how many it removed.
+func (s *shard) evictLocked(now int64, used bool) (removed int) {
+	keep := uint64(flagDirty | flagUsed)
+	if used {
+		keep = flagDirty
+	}
 	saving := s.table.saving.Load()
 	for range min(s.capacity, max(16, s.capacity/8)) {
 		if s.hand >= s.capacity {
@@ -431,7 +435,7 @@ func (s *shard) evictLocked(now int64) (removed int) {
 		m := b.meta()
 		switch expired := b.tat() <= now && m&flagStored == 0; {
 		case m == 0 || m&(flagAside|flagPending) != 0 || saving != 0 && m&maskSave == saving:
-		case expired || m&(flagDirty|flagUsed) == 0:
+		case expired || m&keep == 0:
 			s.removeLocked(s.hand)
 			removed++
 			continue // another may have moved here
@@ -445,7 +449,7 @@ func (s *shard) evictLocked(now int64) (removed int) {
 
 // evict goes around the shards, from where it last stopped, removing buckets while there are too many. It returns how many
 // it removed once there are not, or after a full round.
-func (t *table) evict(now int64, tooMany func() bool) (removed int) {
+func (t *table) evict(now int64, used bool, tooMany func() bool) (removed int) {
 	for range len(t.classes) << (64 - t.shift) {
 		n := t.evictHand.Add(1) - 1
 		shards := t.classes[n>>(64-t.shift)%uint32(len(t.classes))].Load()
@@ -454,7 +458,7 @@ func (t *table) evict(now int64, tooMany func() bool) (removed int) {
 		}
 		s := &(*shards)[n&(1<<(64-t.shift)-1)]
 		s.mu.Lock()
-		removed += s.evictLocked(now)
+		removed += s.evictLocked(now, used)
 		s.mu.Unlock()
 		if !tooMany() {
 			break
