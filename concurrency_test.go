@@ -1,0 +1,250 @@
+package stint
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const goroutines = 64
+
+// hammer runs f in many goroutines that begin together.
+func hammer(f func(g int, rnd *rand.Rand)) {
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for g := range goroutines {
+		wg.Go(func() {
+			<-begin
+			f(g, rand.New(rand.NewPCG(uint64(g), rand.Uint64())))
+		})
+	}
+	close(begin)
+	wg.Wait()
+}
+
+// eachRig runs f with every kind of limiter.
+func eachRig(t *testing.T, limits *Limits, f func(t *testing.T, r *rig)) {
+	t.Run("mem", func(t *testing.T) { f(t, rigOn(t, NewMemStore(), limits, Options{})) })
+	t.Run("bbolt", func(t *testing.T) {
+		f(t, rigOn(t, openBolt(t, filepath.Join(t.TempDir(), "buckets.db"), testNames), limits, Options{FlushInterval: time.Millisecond}))
+	})
+	t.Run("bbolt with little memory", func(t *testing.T) {
+		f(t, rigOn(t, openBolt(t, filepath.Join(t.TempDir(), "buckets.db"), testNames), limits,
+			Options{FlushInterval: time.Millisecond, MaxResident: 700}))
+	})
+}
+
+// Time stands still: of a full bucket, exactly the burst is admitted.
+func TestConcurrentSpend(t *testing.T) {
+	const burst = 50
+	limits := limitsOf(t, testNames, map[Name]Limit{perID: PerMinute(burst)})
+	for _, buckets := range []int{1, 1000} {
+		t.Run(fmt.Sprint(buckets, " buckets"), func(t *testing.T) {
+			eachRig(t, limits, func(t *testing.T, r *rig) {
+				admitted := make([]atomic.Int64, buckets)
+				hammer(func(g int, rnd *rand.Rand) {
+					for i := range max(2*burst, 2*burst*buckets/goroutines) {
+						n := (g + i*31) % buckets
+						d, err := r.Spend(perID.Key(fmt.Sprint("id ", n)), int64(1+i/buckets%2))
+						switch {
+						case err != nil:
+							t.Error(err)
+							return
+						case d.Allowed:
+							admitted[n].Add(int64(1 + i/buckets%2))
+						}
+					}
+				})
+				for n := range admitted {
+					key := perID.Key(fmt.Sprint("id ", n))
+					for r.spend(key, 1).Allowed { // what the costs of 2 did not fit in
+						admitted[n].Add(1)
+					}
+					require.EqualValues(t, burst, admitted[n].Load())
+				}
+			})
+		})
+	}
+}
+
+// Time goes on: what is admitted from the first instant to the last is the burst, and what came back meanwhile.
+func TestConcurrentSpendOverTime(t *testing.T) {
+	limits := limitsOf(t, testNames, map[Name]Limit{perID: {Burst: 10, Count: 1000, Period: time.Second}})
+	eachRig(t, limits, func(t *testing.T, r *rig) {
+		begin := r.clock.Now()
+		var admitted atomic.Int64
+		hammer(func(g int, rnd *rand.Rand) {
+			for range 500 {
+				if r.Allow(perID.Key("a")) {
+					admitted.Add(1)
+				} else {
+					r.clock.advance(100 * time.Microsecond) // from denied to denied it is less than a token: none is lost
+				}
+			}
+		})
+		for r.Allow(perID.Key("a")) {
+			admitted.Add(1)
+		}
+		most := 10 + int64(r.clock.Now().Sub(begin)/time.Millisecond)
+		require.LessOrEqual(t, admitted.Load(), most)
+		require.GreaterOrEqual(t, admitted.Load(), most, "it was never full: time goes on only where it is empty")
+	})
+}
+
+// Whatever sets of keys are spent together, what was admitted is what is gone.
+func TestConcurrentSpendAll(t *testing.T) {
+	const burst, keys = 200, 24
+	limits := limitsOf(t, testNames, map[Name]Limit{perID: PerMinute(burst)})
+	eachRig(t, limits, func(t *testing.T, r *rig) {
+		var spent [keys]atomic.Int64
+		hammer(func(g int, rnd *rand.Rand) {
+			for range 300 {
+				var reqs []Request
+				for _, n := range rnd.Perm(keys)[:1+rnd.IntN(6)] {
+					reqs = append(reqs, Request{perID.Key(fmt.Sprintf("%0*d", 1+n*2, n)), int64(rnd.IntN(3)), Mode(rnd.IntN(2))})
+				}
+				d, err := r.SpendAll(reqs...)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				back := d.Allowed && rnd.IntN(4) == 0
+				if back {
+					if _, err := r.RefundAll(reqs...); err != nil {
+						t.Error(err)
+					}
+				}
+				for _, req := range reqs {
+					if d.Allowed && !back && req.Mode == CheckAndSpend {
+						n, _ := strconv.Atoi(req.Key.ID)
+						spent[n].Add(req.Cost)
+					}
+				}
+			}
+		})
+		for n := range spent {
+			require.Equal(t, burst-spent[n].Load(), r.left(perID.Key(fmt.Sprintf("%0*d", 1+n*2, n))))
+		}
+	})
+}
+
+// Everything else may go on meanwhile.
+func TestConcurrentEverything(t *testing.T) {
+	const burst, keys = 500, 200
+	limitsA := limitsOf(t, testNames, map[Name]Limit{perID: PerMinute(burst), single: PerSecond(1)})
+	limitsB := limitsOf(t, testNames, map[Name]Limit{perID: PerMinute(burst), everyone: PerHour(1), other: PerHour(1)})
+	eachRig(t, limitsA, func(t *testing.T, r *rig) {
+		var spent [keys]atomic.Int64
+		var decisions atomic.Int64
+		check := func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		hammer(func(g int, rnd *rand.Rand) {
+			for i := range 150 {
+				switch g {
+				case 0:
+					check(r.SetLimits([]*Limits{limitsA, limitsB}[i%2]))
+				case 1:
+					check(r.Flush())
+				case 2:
+					for key, b := range r.Buckets(perID) {
+						if b.Remaining > burst || key.Name != perID {
+							t.Error(key, b)
+						}
+					}
+				case 3:
+					before := decisions.Load()
+					st := r.Stats().Limits[perID]
+					// Each of the others may have one decision that it has yet to count here.
+					if n := st.Allowed + st.Denied; n < before || n > decisions.Load()+goroutines {
+						t.Errorf("%d decisions in the stats, of %d and more", n, before)
+					}
+				case 4:
+					check(r.Reset(single.Key(fmt.Sprint(i))))
+					check(r.Hold(single.Key(fmt.Sprint(i)), r.clock.Now().Add(time.Second)))
+					check(r.Health())
+				default:
+					n := rnd.IntN(keys)
+					d, err := r.Spend(perID.Key(fmt.Sprint(n)), 1)
+					decisions.Add(1)
+					check(err)
+					if d.Allowed {
+						spent[n].Add(1)
+					}
+				}
+			}
+		})
+		for n := range spent {
+			require.Equal(t, burst-spent[n].Load(), r.left(perID.Key(fmt.Sprint(n))))
+		}
+		require.Equal(t, decisions.Load(), r.Stats().Limits[perID].Allowed+r.Stats().Limits[perID].Denied)
+	})
+}
+
+// Whenever it is closed: what was admitted is in the file, and nothing else, and every call after it is told so.
+func TestConcurrentClose(t *testing.T) {
+	const burst, keys = 1000, 50
+	limits := limitsOf(t, testNames, map[Name]Limit{perID: PerHour(burst)})
+	for range 5 {
+		path := filepath.Join(t.TempDir(), "buckets.db")
+		r := rigOn(t, openBolt(t, path, testNames), limits, Options{FlushInterval: time.Millisecond, MaxResident: 40})
+		var spent [keys]atomic.Int64
+		var closed atomic.Bool
+		shut := sync.OnceFunc(func() {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+			closed.Store(true)
+		})
+		hammer(func(g int, rnd *rand.Rand) {
+			defer shut()
+			for i := 0; ; i++ {
+				if g == 0 && i == 100 {
+					shut()
+				}
+				after := closed.Load()
+				n, m := rnd.IntN(keys), rnd.IntN(keys)
+				var d Decision
+				var err error
+				if g%2 == 0 || n == m {
+					m = -1
+					d, err = r.Spend(perID.Key(fmt.Sprint(n)), 1)
+				} else {
+					d, err = r.SpendAll(Request{perID.Key(fmt.Sprint(n)), 1, 0}, Request{perID.Key(fmt.Sprint(m)), 1, 0})
+				}
+				if err != nil {
+					if !errors.Is(err, ErrClosed) {
+						t.Error(err)
+					}
+					return
+				}
+				if after {
+					t.Error("a decision of a closed limiter")
+				}
+				if d.Allowed {
+					spent[n].Add(1)
+					if m >= 0 {
+						spent[m].Add(1)
+					}
+				}
+			}
+		})
+		requireClosed(t, r.Limiter)
+		s := openBolt(t, path, testNames)
+		for n := range spent {
+			if want := spent[n].Load(); want > 0 {
+				require.Equal(t, r.clock.ns.Load()+want*int64(time.Hour/burst), load(t, s, perID.Key(fmt.Sprint(n))))
+			}
+		}
+	}
+}
