@@ -26,6 +26,7 @@ type flusher struct {
 	stop, stopped chan struct{}
 	events        chan Event    // nil where nobody listens
 	silent        chan struct{} // closed when there will be no more of them
+	delivered     chan struct{} // closed when the last of them was
 }
 
 // FlushStats tells of the flushes of one Limiter.
@@ -83,6 +84,7 @@ func (f *flusher) tell(e Event) {
 
 // deliver calls f with each event, until there will be no more.
 func (f *flusher) deliver(listen func(Event)) {
+	defer close(f.delivered)
 	for {
 		select {
 		case e := <-f.events:
@@ -120,10 +122,6 @@ func (f *flusher) flush(all bool) error {
 func (f *flusher) flushPart(all bool, from int, first bool) (next int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.flushLocked(all)
-}
-
-func (f *flusher) flushLocked(all bool) error {
 	f.number = f.number%3 + 1
 	f.table.saving.Store(f.number << saveShift)
 	defer f.table.saving.Store(0)

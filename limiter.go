@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,7 +90,7 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	}
 	l.flusher = &flusher{
 		table: l.table, store: store, clock: l.clock, level: o.Durability, interval: o.FlushInterval,
-		stop: make(chan struct{}), stopped: make(chan struct{}), silent: make(chan struct{}),
+		stop: make(chan struct{}), stopped: make(chan struct{}), silent: make(chan struct{}), delivered: make(chan struct{}),
 	}
 	l.committer = &committer{
 		flusher: l.flusher,
@@ -259,18 +260,14 @@ func (l *Limiter) makeRoom() error {
 			return nil
 		}
 	}
-	l.flusher.mu.Lock() // while nobody saves, none is kept for being saved
-	defer l.flusher.mu.Unlock()
-	for range 4 { // those saved may have been spent from since
+	for range 16 { // those saved may have been spent from since, and others may be on their way to be saved
 		if evict(true) {
 			return nil
 		}
-		if err := l.flusher.flushLocked(true); err != nil {
+		if err := l.flusher.flush(true); err != nil {
 			return fmt.Errorf("%w: %d, and they cannot be saved: %w", ErrFull, l.opts.MaxResident, err)
 		}
-	}
-	if evict(true) {
-		return nil
+		runtime.Gosched()
 	}
 	return fmt.Errorf("%w: %d, each with a hold or a line, or in use", ErrFull, l.opts.MaxResident)
 }
@@ -437,6 +434,9 @@ func (l *Limiter) Close() error {
 		}
 		l.closeErr = errors.Join(l.closeErr, l.store.Close())
 		close(l.flusher.silent)
+		if l.opts.OnEvent != nil {
+			<-l.flusher.delivered
+		}
 	})
 	return l.closeErr
 }

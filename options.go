@@ -15,7 +15,7 @@ type Options struct {
 	CommitTimeout time.Duration    // longest a Leased or Synced decision waits for the disk; default 5s, then ErrNotDurable
 	FailOpen      bool             // what Allow answers when Spend returns an error; default false
 	Recover       bool             // of Open: a corrupt file is set aside as PATH.corrupt-TIME, and a new one made
-	OnEvent       func(Event)      // called from a goroutine of its own, one event at a time; decisions never wait for it
+	OnEvent       func(Event)      // told one event at a time, by a goroutine of its own; it must not call Close
 	Now           func() time.Time // for tests and simulations; must not go backwards
 }
 
