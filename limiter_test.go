@@ -997,7 +997,8 @@ func TestOnEventIsNotConcurrent(t *testing.T) {
 	wg.Wait()
 	store.broken.Store(false)
 	require.NoError(t, r.Close())
-	require.Equal(t, 100, kinds[ClockStepped])
+	require.Positive(t, kinds[ClockStepped])
+	require.LessOrEqual(t, kinds[ClockStepped], 100, "who is far behind misses some")
 }
 
 // Of several requests, the strictest decision is one and the same in whatever order they come.
