@@ -27,6 +27,11 @@ const (
 	journalMin    = 8 << 20
 	journalRepeat = 8
 
+	// It is taken home sooner where what it comes to is longer than this: that much is kept in memory, up to four times
+	// while a checkpoint is under way; and where nothing was saved for so many sweeps.
+	indexMost    = 16 << 20
+	journalTired = 16
+
 	// sweepStep is how many buckets are looked at in one step of the sweep, and sweepRush how many steps are made at
 	// once while there is much to be found out.
 	sweepStep = 4096
@@ -124,7 +129,27 @@ func (s *BoltStore) checkpointDue() bool {
 }
 
 func (s *BoltStore) checkpointDueLocked() bool {
-	return s.journal > max(journalMin, journalRepeat*int64(len(s.fresh.entries))) || s.fresh.full()
+	fresh := int64(len(s.fresh.entries))
+	return s.journal > max(journalMin, journalRepeat*fresh) || fresh > s.indexMost ||
+		s.journal > 0 && s.tired >= journalTired
+}
+
+// pace waits, where saves are faster than the checkpoint that is under way, until it has gone on a little: what is in
+// the journal is kept in memory, too.
+func (s *BoltStore) pace() {
+	s.indexMu.Lock()
+	defer s.indexMu.Unlock()
+	for s.checkpointing && int64(len(s.fresh.entries)) > s.indexMost+int64(float64(s.indexMost)*s.progress) {
+		s.stepped.Wait()
+	}
+}
+
+// progressed tells those who wait in pace how much of a checkpoint is done; 1 and more: it has ended.
+func (s *BoltStore) progressed(part float64) {
+	s.indexMu.Lock()
+	defer s.indexMu.Unlock()
+	s.progress, s.checkpointing = part, part < 1
+	s.stepped.Broadcast()
 }
 
 // checkpoint takes the journal home, in the order of the keys, and drops its records. It is not stopped by Close, except
@@ -149,7 +174,10 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 		return 0, nil
 	}
 	closing := s.stopping()
-	for rest := old.sorted(); ; {
+	s.progressed(0)
+	defer s.progressed(1)
+	all := old.sorted()
+	for rest := all; ; {
 		step := rest[:min(len(rest), checkpointStep)]
 		rest = rest[len(step):]
 		dropped := true
@@ -178,6 +206,7 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 		if len(rest) == 0 && dropped {
 			break
 		}
+		s.progressed(float64(len(all)-len(rest)) / float64(len(all)+1))
 		if !closing && s.stopping() {
 			return 0, nil
 		}
@@ -232,6 +261,11 @@ type sweepPass struct {
 // filter, or the one there is overfull, it hurries.
 func (s *BoltStore) sweep(now int64) error {
 	s.now.Store(now)
+	s.indexMu.Lock()
+	if s.tired++; s.checkpointDueLocked() {
+		s.wake()
+	}
+	s.indexMu.Unlock()
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
 	steps := 1

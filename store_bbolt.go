@@ -62,6 +62,12 @@ type BoltStore struct {
 	old     *journalIndex // what is being taken home from it; nil where nothing is
 	oldSeq  uint64        // the last record of old
 	journal int64         // bytes of the records
+	tired   int           // sweeps since the last save
+
+	indexMost     int64 // when the journal is taken home at the latest, by the length of its index
+	checkpointing bool
+	progress      float64    // of the checkpoint, 0 to 1
+	stepped       *sync.Cond // on indexMu: progress was made
 
 	careMu sync.Mutex // held by one at a time of checkpoint, sweep and compaction
 	pass   sweepPass
@@ -94,12 +100,14 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 		return nil, err
 	}
 	s := &BoltStore{
-		path:    path,
-		fresh:   newJournalIndex(),
-		work:    make(chan struct{}, 1),
-		stop:    make(chan struct{}),
-		stopped: make(chan struct{}),
+		path:      path,
+		fresh:     newJournalIndex(),
+		indexMost: indexMost,
+		work:      make(chan struct{}, 1),
+		stop:      make(chan struct{}),
+		stopped:   make(chan struct{}),
 	}
+	s.stepped = sync.NewCond(&s.indexMu)
 	for s.file == nil {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			if err := makeFile(path, names); err != nil {
@@ -333,9 +341,10 @@ func (s *BoltStore) Save(changes []Change) error {
 	}
 	alone := time.Since(s.lastSave) > aloneAfter
 	s.lastSave = time.Now()
-	s.indexMu.RLock()
+	s.indexMu.Lock()
+	s.tired = 0
 	home := alone && len(changes) <= smallSave && s.journal == 0 && !s.compacts
-	s.indexMu.RUnlock()
+	s.indexMu.Unlock()
 	if home {
 		slices.SortFunc(changes, func(a, b Change) int { return a.Key.compare(b.Key) })
 		return s.update(func(tx *bolt.Tx) error { return putHome(tx, slices.Values(changes)) })
@@ -345,6 +354,13 @@ func (s *BoltStore) Save(changes []Change) error {
 
 // append adds the changes to the journal.
 func (s *BoltStore) append(changes []Change) error {
+	s.pace()
+	s.indexMu.RLock()
+	full := s.fresh.full()
+	s.indexMu.RUnlock()
+	if full {
+		return fmt.Errorf("the journal of %s is full, and is not taken home: %w", s.path, s.Stats().Err)
+	}
 	seq, bytes := s.seq, int64(0)
 	err := s.update(func(tx *bolt.Tx) error {
 		journal := tx.Bucket(journalBucket)
