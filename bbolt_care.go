@@ -182,7 +182,7 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 		rest = rest[len(step):]
 		dropped := true
 		err := s.update(func(tx *bolt.Tx) (err error) {
-			err = putHome(tx, func(yield func(Change) bool) {
+			err = s.putHome(tx, func(yield func(Change) bool) {
 				for _, e := range step {
 					c := e.change()
 					if c.TAT <= s.now.Load() {
@@ -254,6 +254,8 @@ type sweepPass struct {
 	names []Name // yet to be walked
 	after []byte // the last key looked at, of names[0]
 	found int64  // buckets left stored so far
+
+	checks *pageChecker // of the file, when it began
 }
 
 // sweep looks at the next few thousand buckets in the file, deletes those that are past by now, and notes the others in a
@@ -295,6 +297,11 @@ func (s *BoltStore) sweepStepLocked(now int64) (deleted int64, done bool, err er
 		s.filter.Store(next)
 		s.next.Store(nil)
 		s.saveMu.Unlock()
+		s.mu.RLock()
+		if p.checks != nil && p.checks == s.file.check {
+			p.checks.whole.Store(true) // that has seen all of it
+		}
+		s.mu.RUnlock()
 		s.wake() // to see whether the file is worth compacting
 		return 0, true, nil
 	}
@@ -305,6 +312,9 @@ func (s *BoltStore) sweepStepLocked(now int64) (deleted int64, done bool, err er
 		b := tx.Bucket(bucketOf(name))
 		if b == nil {
 			return nil
+		}
+		if err := s.file.check.run(b, p.after, sweepStep); err != nil {
+			return err
 		}
 		c := b.Cursor()
 		k, v := c.Seek(p.after)
@@ -343,7 +353,7 @@ func (s *BoltStore) sweepStepLocked(now int64) (deleted int64, done bool, err er
 			v := b.Get(encodeID(c.Key.ID))
 			return v == nil || int64(binary.BigEndian.Uint64(v)) > now
 		})
-		return putHome(tx, slices.Values(past))
+		return s.putHome(tx, slices.Values(past))
 	})
 	if err != nil {
 		return 0, false, fmt.Errorf("sweep: %w", err)
@@ -370,7 +380,9 @@ func (s *BoltStore) beginPassLocked() {
 	for e := range s.journalLocked() {
 		next.add(e.change().Key)
 	}
-	s.pass = sweepPass{names: s.allNames()}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	s.pass = sweepPass{names: s.allNames(), checks: s.file.check}
 }
 
 // journalLocked yields the entries of the journal, older ones first.
@@ -465,7 +477,7 @@ func (s *BoltStore) copyTo(target *boltFile) error {
 	for _, name := range s.allNames() {
 		for batch, err := range s.homes(name) {
 			if err == nil {
-				err = target.update(func(tx *bolt.Tx) error { return putHome(tx, slices.Values(batch)) })
+				err = target.update(func(tx *bolt.Tx) error { return putHome(tx, nil, slices.Values(batch)) })
 			}
 			if err == nil && s.stopping() {
 				err = errStopped

@@ -23,17 +23,23 @@ import (
 type boltFile struct {
 	path   string
 	db     *bolt.DB
-	file   *os.File // bbolt's own: closing it lets go of the lock where bbolt cannot be asked to
+	file   *os.File     // bbolt's own: closing it lets go of the lock where bbolt cannot be asked to
+	check  *pageChecker // nil: this process wrote all of it
 	broken atomic.Pointer[error]
 }
 
 // openBoltFile opens the file at path, which is there already.
 func openBoltFile(path string, lockTimeout time.Duration, maxSize int) (*boltFile, error) {
 	f := &boltFile{path: path}
+	o := boltOptions(lockTimeout, maxSize)
+	o.OpenFile = f.openFile
 	err := f.guard(func() (err error) {
-		o := boltOptions(lockTimeout, maxSize)
-		o.OpenFile = f.openFile
+		var m boltMeta
+		if m, err = f.look(lockTimeout); err != nil {
+			return err
+		}
 		f.db, err = bolt.Open(path, 0o600, o)
+		f.check = newPageChecker(f.file, path, m)
 		return err
 	})
 	if err == nil {
@@ -46,12 +52,27 @@ func openBoltFile(path string, lockTimeout time.Duration, maxSize int) (*boltFil
 	switch pathErr := (*fs.PathError)(nil); {
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, fmt.Errorf("%w: %s: still in use by another after %v", ErrLocked, path, lockTimeout)
-	case errors.Is(err, ErrCorrupt):
+	case errors.Is(err, ErrCorrupt), errors.Is(err, ErrFormat):
 		return nil, err
 	case errors.As(err, &pathErr):
 		return nil, fmt.Errorf("stint: %w", err)
 	}
 	return nil, fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err)
+}
+
+// look has a look at the file before bbolt reads what it must not trust. It opens it to read only, for the lock: who else
+// has the file might be writing.
+func (f *boltFile) look(lockTimeout time.Duration) (m boltMeta, err error) {
+	o := boltOptions(lockTimeout, 0)
+	o.ReadOnly = true // and the list of free pages is left alone
+	o.InitialMmapSize = 0
+	o.OpenFile = f.openFile
+	db, err := bolt.Open(f.path, 0o600, o)
+	if err != nil {
+		return m, err
+	}
+	m, err = checkFile(f.file)
+	return m, errors.Join(err, db.Close())
 }
 
 // openFile is os.OpenFile for bbolt, which would make a file that is not there, and take an empty one for a new one.

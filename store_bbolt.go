@@ -144,7 +144,16 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 // read reads what stint keeps in memory of its file: the names, and what is in the journal.
 func (s *BoltStore) read() error {
 	err := s.view(func(tx *bolt.Tx) error {
+		check := s.file.check
+		if err := check.run(tx.Cursor().Bucket(), nil, 0); err != nil {
+			return err
+		}
 		meta := tx.Bucket(metaBucket)
+		if meta != nil {
+			if err := check.run(meta, nil, 0); err != nil {
+				return err
+			}
+		}
 		if meta == nil || meta.Get(formatKey) == nil {
 			return fmt.Errorf("%w: %s: a bbolt file, but not one of stint's", ErrFormat, s.path)
 		}
@@ -155,10 +164,20 @@ func (s *BoltStore) read() error {
 		if format != formatNumber {
 			return fmt.Errorf("%w: %s: format %d, and this version reads %d", ErrFormat, s.path, format, formatNumber)
 		}
-		if err := s.readNames(meta.Bucket(namesBucket)); err != nil {
+		names, journal := meta.Bucket(namesBucket), tx.Bucket(journalBucket)
+		switch {
+		case names == nil:
+			return errors.New("it has no names table")
+		case journal == nil:
+			return errors.New("it has no journal")
+		}
+		if err := errors.Join(check.run(names, nil, 0), check.run(journal, nil, 0)); err != nil {
 			return err
 		}
-		return s.replay(tx.Bucket(journalBucket))
+		if err := s.readNames(names); err != nil {
+			return err
+		}
+		return s.replay(journal)
 	})
 	if err != nil && !strings.Contains(err.Error(), s.path) {
 		err = fmt.Errorf("%w: %s: %w", ErrCorrupt, s.path, err)
@@ -167,9 +186,6 @@ func (s *BoltStore) read() error {
 }
 
 func (s *BoltStore) readNames(table *bolt.Bucket) error {
-	if table == nil {
-		return errors.New("it has no names table")
-	}
 	s.names = make(map[Name]string)
 	return table.ForEach(func(k, v []byte) error {
 		n, err := strconv.ParseUint(string(k), 10, 16)
@@ -182,9 +198,6 @@ func (s *BoltStore) readNames(table *bolt.Bucket) error {
 }
 
 func (s *BoltStore) replay(journal *bolt.Bucket) error {
-	if journal == nil {
-		return errors.New("it has no journal")
-	}
 	return journal.ForEach(func(k, record []byte) error {
 		seq, err := decodeUint64(k)
 		if err != nil {
@@ -299,7 +312,11 @@ func (s *BoltStore) Load(key Key) (tat int64, err error) {
 		if b == nil {
 			return nil
 		}
-		v := b.Get(encodeID(key.ID))
+		id := encodeID(key.ID)
+		if err := s.file.check.key(b, id); err != nil {
+			return err
+		}
+		v := b.Get(id)
 		if v == nil {
 			return nil
 		}
@@ -347,7 +364,7 @@ func (s *BoltStore) Save(changes []Change) error {
 	s.indexMu.Unlock()
 	if home {
 		slices.SortFunc(changes, func(a, b Change) int { return a.Key.compare(b.Key) })
-		return s.update(func(tx *bolt.Tx) error { return putHome(tx, slices.Values(changes)) })
+		return s.update(func(tx *bolt.Tx) error { return s.putHome(tx, slices.Values(changes)) })
 	}
 	return s.append(changes)
 }
@@ -393,7 +410,11 @@ func (s *BoltStore) append(changes []Change) error {
 }
 
 // putHome writes changes, in the order of their keys, to their places in the tree.
-func putHome(tx *bolt.Tx, changes iter.Seq[Change]) error {
+func (s *BoltStore) putHome(tx *bolt.Tx, changes iter.Seq[Change]) error {
+	return putHome(tx, s.file.check, changes)
+}
+
+func putHome(tx *bolt.Tx, check *pageChecker, changes iter.Seq[Change]) error {
 	var b *bolt.Bucket
 	last := -1
 	for c := range changes {
@@ -402,6 +423,11 @@ func putHome(tx *bolt.Tx, changes iter.Seq[Change]) error {
 			b = tx.Bucket(bucketOf(c.Key.Name))
 		}
 		var err error
+		if b != nil {
+			if err := check.key(b, encodeID(c.Key.ID)); err != nil {
+				return fmt.Errorf("save %s: %w", c.Key, err)
+			}
+		}
 		if c.TAT == 0 {
 			if b != nil {
 				err = b.Delete(encodeID(c.Key.ID))
@@ -492,6 +518,9 @@ func (s *BoltStore) homes(name Name) iter.Seq2[[]Change, error] {
 				b := tx.Bucket(bucketOf(name))
 				if b == nil {
 					return nil
+				}
+				if err := s.file.check.run(b, after, most); err != nil {
+					return err
 				}
 				c := b.Cursor()
 				k, v := c.Seek(after)
