@@ -1,0 +1,451 @@
+package stint
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+)
+
+var flips = flag.Int("flips", 0, "flip so many random bytes of a file of 100,000 buckets, one at a time")
+
+// damagedStart is when the files that are to be damaged were written.
+var damagedStart = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+const (
+	damagedPartly Name = 1 // 3 of 10 spent
+	damagedEmpty  Name = 2 // all spent
+)
+
+var damagedNames = Names{damagedPartly: {Label: "Partly"}, damagedEmpty: {Label: "Empty"}}
+
+func damagedLimits(t testing.TB) *Limits {
+	return limitsOf(t, damagedNames, map[Name]Limit{damagedPartly: PerDay(10), damagedEmpty: PerDay(10)})
+}
+
+func damagedKey(i int) Key {
+	return (damagedPartly + Name(i%2)).Key(fmt.Sprintf("%0*d", 6+i%7, i))
+}
+
+func damagedOptions() *Options {
+	return &Options{Now: func() time.Time { return damagedStart }, FlushInterval: time.Hour, LockTimeout: 10 * time.Second}
+}
+
+// writeSound makes a sound file of n buckets, in the tree and in the journal, with a hold and with pages that are free.
+func writeSound(t testing.TB, path string, n int) {
+	t.Helper()
+	s, err := OpenBolt(path, damagedNames, nil)
+	require.NoError(t, err)
+	var changes []Change
+	for i := range n {
+		key := damagedKey(i)
+		spent := 3 * PerDay(10).Interval()
+		if key.Name == damagedEmpty {
+			spent = PerDay(10).Tolerance()
+		}
+		changes = append(changes, Change{key, damagedStart.Add(spent).UnixNano()})
+	}
+	home, journal := changes[:n-n/10], changes[n-n/10:]
+	require.NoError(t, s.append(home))
+	require.NoError(t, s.checkpoint())
+	require.NoError(t, s.Save([]Change{{holdKey(damagedKey(0)), damagedStart.Add(time.Hour).UnixNano()}}))
+	require.NoError(t, s.checkpoint())
+	for part := range slices.Chunk(journal, 500) {
+		require.NoError(t, s.append(part))
+	}
+	copied, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.NoError(t, os.WriteFile(path, copied, 0o600))
+}
+
+// lifeOf opens a file of n buckets, decides on each of them, flushes, compacts and closes, and says what came of it.
+func lifeOf(t testing.TB, path string, n int) (outcome string) {
+	named := func(where string, err error) string {
+		for _, e := range []error{ErrCorrupt, ErrFormat, ErrNameMismatch} {
+			if errors.Is(err, e) {
+				return where + ": " + strings.TrimPrefix(e.Error(), "stint: ")
+			}
+		}
+		return where + ": UNNAMED ERROR " + err.Error()
+	}
+	l, err := Open(path, damagedLimits(t), damagedOptions())
+	if err != nil {
+		return named("open", err)
+	}
+	first := "" // the error that came first
+	note := func(where string, err error) {
+		if err != nil && first == "" {
+			first = named(where, err)
+		}
+	}
+	different := 0
+	for i := range n {
+		key := damagedKey(i)
+		d, err := l.Spend(key, 1)
+		note("decide", err)
+		switch {
+		case err != nil && d != (Decision{}):
+			return "AN ERROR AND A DECISION"
+		case err != nil:
+		case d.RetryAfter > PerDay(10).Tolerance() || d.Remaining < 0 || d.Remaining > 10 || d.Allowed != (d.RetryAfter == 0):
+			return fmt.Sprintf("BEYOND THE CLAMP: %+v", d)
+		case i == 0 && (d.Allowed || d.RetryAfter != time.Hour):
+			different++
+		case i == 0:
+		case key.Name == damagedEmpty && d.Allowed, key.Name == damagedPartly && d.Remaining != 6:
+			different++
+		}
+	}
+	note("flush", l.Flush())
+	if s, ok := l.store.(*BoltStore); ok {
+		note("compact", s.Compact())
+	}
+	for range l.Buckets(damagedPartly) {
+	}
+	note("health", l.Health())
+	note("close", l.Close())
+	if l, err = Open(path, damagedLimits(t), damagedOptions()); err != nil {
+		note("reopen", err)
+	} else {
+		note("reclose", l.Close())
+	}
+	switch {
+	case first != "":
+		return first
+	case different > 0:
+		return "decided differently"
+	}
+	return "harmless"
+}
+
+// A damagedCase is what is done to a sound file.
+type damagedCase struct {
+	Truncate int64   // to so many bytes; 0: not
+	Patches  []patch // in place
+}
+
+type patch struct {
+	At    int64
+	Bytes []byte
+}
+
+func (c damagedCase) apply(sound []byte) []byte {
+	b := slices.Clone(sound)
+	for _, p := range c.Patches {
+		copy(b[p.At:], p.Bytes)
+	}
+	if c.Truncate > 0 {
+		b = b[:c.Truncate]
+	}
+	return b
+}
+
+const damagedChild = "STINT_DAMAGED" // the environment variable that makes a child of the test binary
+
+// TestDamagedChild is not a test, but the process that is made to open damaged files.
+func TestDamagedChild(t *testing.T) {
+	in := os.Getenv(damagedChild)
+	if in == "" {
+		t.Skip("for children only")
+	}
+	var job damagedJob
+	b, err := os.ReadFile(in)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(b, &job))
+	sound, err := os.ReadFile(job.Sound)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "damaged.db")
+	for i, c := range job.Cases {
+		require.NoError(t, os.WriteFile(path, c.apply(sound), 0o600))
+		fmt.Printf("@%d %s\n", i, lifeOf(t, path, job.Buckets))
+		require.NoError(t, os.RemoveAll(path))
+	}
+}
+
+type damagedJob struct {
+	Sound   string
+	Buckets int
+	Cases   []damagedCase
+}
+
+// outcomes runs the cases in child processes. One that ends its process, or hangs, has that as its outcome.
+func (job damagedJob) outcomes(t *testing.T) []string {
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	out := make([]string, 0, len(job.Cases))
+	for len(out) < len(job.Cases) {
+		rest := job
+		rest.Cases = job.Cases[len(out):][:min(50, len(job.Cases)-len(out))]
+		in := filepath.Join(t.TempDir(), "job.json")
+		b, err := json.Marshal(rest)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(in, b, 0o600))
+
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		cmd := exec.CommandContext(ctx, exe, "-test.run=^TestDamagedChild$", "-test.count=1", "-test.timeout=0")
+		cmd.Env = append(os.Environ(), damagedChild+"="+in)
+		cmd.WaitDelay = 10 * time.Second
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		err = cmd.Run()
+		hung := ctx.Err() != nil
+		cancel()
+		done := len(out)
+		for lines := bufio.NewScanner(&stdout); lines.Scan(); {
+			if number, outcome, ok := strings.Cut(lines.Text(), " "); ok && number == "@"+strconv.Itoa(len(out)-done) {
+				out = append(out, outcome)
+			}
+		}
+		if err != nil && len(out)-done < len(rest.Cases) {
+			reason, _, _ := strings.Cut(stderr.String(), "\n")
+			outcome := "THE PROCESS ENDED: " + reason
+			if hung {
+				outcome = "A HANG"
+			}
+			t.Logf("%+v: %s", job.Cases[len(out)], outcome)
+			out = append(out, outcome)
+		} else {
+			require.NoError(t, err, stderr.String())
+		}
+	}
+	return out
+}
+
+// check requires every outcome to be a named error, or one that the design allows, and logs how many there were of each.
+func checkOutcomes(t *testing.T, outcomes []string) {
+	counts := make(map[string]int)
+	for _, o := range outcomes {
+		counts[o]++
+	}
+	for _, o := range slices.Sorted(maps.Keys(counts)) {
+		t.Logf("%6d  %s", counts[o], o)
+	}
+	for o := range counts {
+		require.NotRegexp(t, "[A-Z]{3,}", o)
+	}
+}
+
+// A file of 100,000 buckets, of which one byte is another than was written.
+func TestFlippedByte(t *testing.T) {
+	n, buckets := *flips, 100_000
+	if n == 0 {
+		n, buckets = 50, 4_000
+	}
+	job := damagedJob{Sound: filepath.Join(t.TempDir(), "sound.db"), Buckets: buckets}
+	writeSound(t, job.Sound, buckets)
+	require.Equal(t, "harmless", lifeOf(t, copyOf(t, job.Sound), buckets))
+	sound, err := os.ReadFile(job.Sound)
+	require.NoError(t, err)
+	t.Logf("%d bytes of %d buckets", len(sound), buckets)
+	rnd := rand.New(rand.NewPCG(1, uint64(n)))
+	for range n {
+		at := rnd.Int64N(int64(len(sound)))
+		job.Cases = append(job.Cases, damagedCase{Patches: []patch{{at, []byte{sound[at] ^ byte(1+rnd.IntN(255))}}}})
+	}
+	checkOutcomes(t, job.outcomes(t))
+}
+
+func copyOf(t testing.TB, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	other := filepath.Join(t.TempDir(), filepath.Base(path))
+	require.NoError(t, os.WriteFile(other, b, 0o600))
+	return other
+}
+
+// pagesOf tells where what a bbolt file holds lies. All numbers in it are little-endian on the machines we test on.
+type pagesOf []byte
+
+func (f pagesOf) page(id uint64) []byte  { return f[id*pageSize:][:pageSize] }
+func (f pagesOf) flags(id uint64) uint16 { return binary.LittleEndian.Uint16(f.page(id)[8:]) }
+func (f pagesOf) count(id uint64) int    { return int(binary.LittleEndian.Uint16(f.page(id)[10:])) }
+func (f pagesOf) child(id uint64, i int) uint64 {
+	return binary.LittleEndian.Uint64(f.page(id)[16+16*i+8:])
+}
+
+// meta returns the offset of the meta page in force.
+func (f pagesOf) meta() int64 {
+	if binary.LittleEndian.Uint64(f.page(0)[64:]) > binary.LittleEndian.Uint64(f.page(1)[64:]) {
+		return 0
+	}
+	return pageSize
+}
+
+// of returns the pages with a flag that are reached from the root.
+func (f pagesOf) of(t testing.TB, path string, flag uint16) (ids []uint64) {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, ReadOnly: true, PreLoadFreelist: true})
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, db.View(func(tx *bolt.Tx) error {
+		for id := 2; ; {
+			info, err := tx.Page(id)
+			if err != nil || info == nil {
+				return err
+			}
+			if info.Type != "free" && f.flags(uint64(id)) == flag {
+				ids = append(ids, uint64(id))
+			}
+			if id++; info.Type != "free" {
+				id += info.OverflowCount
+			}
+		}
+	}))
+	return ids
+}
+
+// sealed returns a patch of the meta page in force, and of the other one, with their checksums made right.
+func (f pagesOf) sealed(change func(meta []byte)) (patches []patch) {
+	for i := range uint64(2) {
+		meta := slices.Clone(f.page(i)[16:80])
+		change(meta)
+		h := fnv.New64a()
+		h.Write(meta[:56])
+		binary.LittleEndian.PutUint64(meta[56:], h.Sum64())
+		patches = append(patches, patch{int64(i)*pageSize + 16, meta})
+	}
+	return patches
+}
+
+// What a bbolt file must never say: most of it would end the process, or keep it busy for ever, if bbolt were let near it.
+func TestNastyPages(t *testing.T) {
+	const buckets = 4_000
+	job := damagedJob{Sound: filepath.Join(t.TempDir(), "sound.db"), Buckets: buckets}
+	writeSound(t, job.Sound, buckets)
+	sound, err := os.ReadFile(job.Sound)
+	require.NoError(t, err)
+	f := pagesOf(sound)
+	branches, leaves := f.of(t, job.Sound, 1), f.of(t, job.Sound, 2)
+	require.NotEmpty(t, branches)
+	freelist := binary.LittleEndian.Uint64(sound[f.meta()+48:])
+	u16 := func(n uint16) []byte { return binary.LittleEndian.AppendUint16(nil, n) }
+	u32 := func(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
+	u64 := func(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
+	var what []string
+	nasty := func(name string, patches ...patch) {
+		what = append(what, name)
+		job.Cases = append(job.Cases, damagedCase{Patches: patches})
+	}
+	for _, id := range branches {
+		at := int64(id) * pageSize
+		for _, i := range []int{0, f.count(id) / 2, f.count(id) - 1} {
+			child := at + 16 + 16*int64(i) + 8
+			nasty("a branch whose child is itself", patch{child, u64(id)})
+			nasty("a branch whose child is its sibling's", patch{child, u64(f.child(id, (i+1)%f.count(id)))})
+			nasty("a branch whose child is another branch", patch{child, u64(branches[0])})
+			nasty("a branch whose child is the freelist", patch{child, u64(freelist)})
+			nasty("a branch whose child is beyond the file", patch{child, u64(1 << 20)})
+			nasty("a branch whose child is beyond memory", patch{child, u64(1 << 60)})
+		}
+		nasty("a branch with no children", patch{at + 10, u16(0)})
+		nasty("a branch with too many children", patch{at + 10, u16(0xFFFF)})
+		nasty("a branch that is long", patch{at + 12, u32(0x7FFFFFFF)})
+	}
+	for _, id := range []uint64{leaves[0], leaves[len(leaves)/2]} {
+		at := int64(id) * pageSize
+		for _, overflow := range []uint32{1, 0xFF, 0xFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF} {
+			nasty("a leaf that is long", patch{at + 12, u32(overflow)})
+		}
+		for _, count := range []uint16{0, uint16(f.count(id) + 1), uint16(f.count(id) - 1), 0x7FFF, 0xFFFF} {
+			nasty("a leaf with another count", patch{at + 10, u16(count)})
+		}
+		for _, flags := range []uint16{0, 1, 4, 0x10, 3} {
+			nasty("a leaf of another type", patch{at + 8, u16(flags)})
+		}
+		for i := range int64(4) {
+			for _, n := range []uint32{0, 1, 0xFFFF, 0x7FFFFFF, 0x7FFFFFFF, 0xFFFFFFFF} {
+				nasty(fmt.Sprint("an element whose word ", i, " is wrong"), patch{at + 16 + 16*5 + 4*i, u32(n)})
+			}
+		}
+		var long []patch
+		for i := range int64(f.count(id)) {
+			long = append(long, patch{at + 16 + 16*i + 12, u32(0x7F000000)})
+		}
+		nasty("a leaf of long values", long...)
+		nasty("a leaf of zeros", patch{at, make([]byte, pageSize)})
+		nasty("a leaf of ones", patch{at, bytes.Repeat([]byte{0xFF}, pageSize)})
+		nasty("a leaf of ones after its header", patch{at + 16, bytes.Repeat([]byte{0xFF}, pageSize-16)})
+		nasty("a leaf that is a copy of another", patch{at + 8, f.page(leaves[1])[8:]})
+	}
+	list := int64(freelist) * pageSize
+	require.Positive(t, f.count(freelist))
+	nasty("a freelist without end", patch{list + 10, u16(0xFFFF)}, patch{list + 16, u64(1 << 40)})
+	nasty("a freelist with a negative count", patch{list + 10, u16(0xFFFF)}, patch{list + 16, u64(1 << 63)})
+	nasty("a freelist of too many", patch{list + 10, u16(0xFFFE)})
+	nasty("a freelist that is long", patch{list + 12, u32(0xFFFFFFFF)})
+	nasty("a free page beyond the file", patch{list + 16, u64(1 << 33)})
+	nasty("a free page beyond numbers", patch{list + 16, u64(1<<64 - 1)})
+	nasty("page 0 is free", patch{list + 16, u64(0)})
+	nasty("the page that is the freelist is free", patch{list + 16, u64(freelist)})
+	nasty("a branch is free", patch{list + 16, u64(branches[0])})
+	for _, n := range []uint64{0, 1, 5, 1 << 20, 1 << 40, 1<<63 - 1, 1<<64 - 1} {
+		nasty("a wrong root", f.sealed(func(m []byte) { binary.LittleEndian.PutUint64(m[16:], n) })...)
+		nasty("a wrong freelist", f.sealed(func(m []byte) { binary.LittleEndian.PutUint64(m[32:], n) })...)
+		nasty("a wrong high-water mark", f.sealed(func(m []byte) { binary.LittleEndian.PutUint64(m[40:], n) })...)
+		nasty("a wrong transaction number", f.sealed(func(m []byte) { binary.LittleEndian.PutUint64(m[48:], n) })...)
+	}
+	for _, n := range []uint32{0, 1, 512, 4097, 8192, 1 << 16, 1 << 31} {
+		nasty("a wrong page size", f.sealed(func(m []byte) { binary.LittleEndian.PutUint32(m[8:], n) })...)
+	}
+	outcomes := job.outcomes(t)
+	for i, o := range outcomes {
+		outcomes[i] = fmt.Sprintf("%-45s %s", what[i], o)
+	}
+	checkOutcomes(t, outcomes)
+}
+
+// A file that ends early.
+func TestTruncatedFile(t *testing.T) {
+	const buckets = 300
+	job := damagedJob{Sound: filepath.Join(t.TempDir(), "sound.db"), Buckets: buckets}
+	writeSound(t, job.Sound, buckets)
+	for size := int64(512); size < usedPages(t, job.Sound)+pageSize; size += 512 {
+		job.Cases = append(job.Cases, damagedCase{Truncate: size})
+	}
+	outcomes := job.outcomes(t)
+	checkOutcomes(t, outcomes)
+	require.NotContains(t, outcomes, "decided differently")
+}
+
+// usedPages returns the bytes of a file that are not behind its last page.
+func usedPages(t testing.TB, path string) int64 {
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	defer file.Close()
+	m, err := readMeta(file)
+	require.NoError(t, err)
+	return int64(m.pages) * pageSize
+}
+
+// Each page in turn is zeros.
+func TestZeroPages(t *testing.T) {
+	const buckets = 1_500
+	job := damagedJob{Sound: filepath.Join(t.TempDir(), "sound.db"), Buckets: buckets}
+	writeSound(t, job.Sound, buckets)
+	for at := int64(0); at < usedPages(t, job.Sound); at += pageSize {
+		job.Cases = append(job.Cases, damagedCase{Patches: []patch{{at, make([]byte, pageSize)}}})
+	}
+	outcomes := job.outcomes(t)
+	checkOutcomes(t, outcomes)
+	require.NotContains(t, outcomes[2:], "decided differently",
+		"but without the newer of the first two pages the file is as it was one commit before")
+}
