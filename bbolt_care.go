@@ -100,9 +100,13 @@ func (s *BoltStore) care() {
 		if s.checkpointDue() {
 			s.checkpoint() // a failure is in the stats, and the journal still there
 		}
-		if size, free := s.sizes(); size > compactMin && free > size/2 {
-			s.Compact()
-		}
+		s.compactIfDue()
+	}
+}
+
+func (s *BoltStore) compactIfDue() {
+	if size, free := s.sizes(); size > s.compactMin && free > size/2 {
+		s.Compact() // a failure is in the stats
 	}
 }
 
@@ -461,6 +465,10 @@ func (s *BoltStore) compactLocked() (err error) {
 	target.db.NoSync = false
 	s.mu.Lock() // nor loaded
 	defer s.mu.Unlock()
+	if s.closed {
+		target.close()
+		return ErrClosed
+	}
 	if err := s.swapLocked(temp, target); err != nil {
 		return fmt.Errorf("stint: compact %s: %w", s.path, err)
 	}

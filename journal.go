@@ -77,6 +77,10 @@ func entries(seq uint64, record []byte) iter.Seq2[entry, error] {
 				yield(entry{}, fmt.Errorf("%w: journal record %d: not a list of entries", ErrCorrupt, seq))
 				return
 			}
+			b = b[e.size:]
+		}
+		for b := record[4:]; len(b) > 0; {
+			e, _ := readEntry(b)
 			if !yield(e, nil) {
 				return
 			}

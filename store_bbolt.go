@@ -49,6 +49,9 @@ type BoltStore struct {
 	file   *boltFile
 	closed bool
 
+	closing  sync.Once
+	closeErr error
+
 	namesMu sync.Mutex
 	names   map[Name]string
 
@@ -64,6 +67,8 @@ type BoltStore struct {
 	journal int64         // bytes of the records
 	tired   int           // sweeps since the last save
 
+	compactMin int64 // the size of a file that is compacted by itself
+
 	indexMost     int64 // when the journal is taken home at the latest, by the length of its index
 	checkpointing bool
 	progress      float64    // of the checkpoint, 0 to 1
@@ -76,7 +81,6 @@ type BoltStore struct {
 	now    atomic.Int64           // when the owner last swept: what is past by then need not be stored
 
 	work    chan struct{} // wakes the goroutine that takes the journal home
-	closing sync.Once
 	stop    chan struct{}
 	stopped chan struct{}
 	stats   storeStats
@@ -103,9 +107,11 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 		path:      path,
 		fresh:     newJournalIndex(),
 		indexMost: indexMost,
-		work:      make(chan struct{}, 1),
-		stop:      make(chan struct{}),
-		stopped:   make(chan struct{}),
+
+		compactMin: compactMin,
+		work:       make(chan struct{}, 1),
+		stop:       make(chan struct{}),
+		stopped:    make(chan struct{}),
 	}
 	s.stepped = sync.NewCond(&s.indexMu)
 	for s.file == nil {
@@ -544,23 +550,23 @@ func (s *BoltStore) homes(name Name) iter.Seq2[[]Change, error] {
 	}
 }
 
-// Close implements Store. A journal that is short is taken home first; a long one is left to the next Open.
+// Close implements Store. A journal that is short is taken home first; a long one is left to the next Open. A second
+// Close returns what the first did.
 func (s *BoltStore) Close() error {
-	s.closing.Do(s.stopCare)
-	var err error
-	s.indexMu.RLock()
-	short := s.fresh.len() <= checkpointStep
-	s.indexMu.RUnlock()
-	if short && s.file.broken.Load() == nil {
-		err = s.checkpoint()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil
-	}
-	s.closed = true
-	return errors.Join(err, s.file.close())
+	s.closing.Do(func() {
+		s.stopCare()
+		s.indexMu.RLock()
+		short := s.fresh.len() <= checkpointStep
+		s.indexMu.RUnlock()
+		if short && s.file.broken.Load() == nil {
+			s.closeErr = s.checkpoint()
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.closed = true
+		s.closeErr = errors.Join(s.closeErr, s.file.close())
+	})
+	return s.closeErr
 }
 
 // stopCare ends what is done in the background.
