@@ -17,6 +17,16 @@ type batch struct {
 	done    chan struct{}
 }
 
+// over reports whether the commit has ended.
+func (b *batch) over() bool {
+	select {
+	case <-b.done:
+		return true
+	default:
+		return false
+	}
+}
+
 type committer struct {
 	flusher *flusher // whose mutex keeps saves in the order in which buckets changed
 	wake    chan struct{}

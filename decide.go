@@ -59,9 +59,8 @@ type place struct {
 	next     int64  // the TAT it is to have
 	allowed  bool
 
-	batch     *batch // the commit that is waited for,
-	submitted bool   // that it was put into,
-	commit    int64  // and the TAT that the store is given by it
+	batch *batch // the commit that is waited for
+	took  int64  // how far the TAT was moved, from where it was or from now
 
 	limits   *Limits // where rule was looked up, if it was
 	saved    int64   // what the store had then,

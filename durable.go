@@ -12,17 +12,33 @@ func (l *Limiter) level(limits *Limits, rule uint32) Durability {
 	return cmp.Or(limits.rules[rule].limit.Durability, l.opts.Durability)
 }
 
-// submitLocked puts the buckets that ps changed into one commit, if one of them is of a limit that waits for it. What a
-// lease covers needs none.
+// submitLocked puts the buckets that ps changed into one commit, all of them, if one of them has to wait for it.
 func (l *Limiter) submitLocked(ps []place, now int64) {
-	durable := false
 	for i := range ps {
-		p := &ps[i]
-		durable = durable || p.next != p.tat && l.level(p.shard.limits, p.rule) >= Leased
+		if _, due := l.toCommitLocked(&ps[i], now); due {
+			l.submitAllLocked(ps, now)
+			return
+		}
 	}
-	if durable {
-		l.submitAllLocked(ps, now)
+}
+
+// toCommitLocked returns the TAT that the store would be given for p's bucket, and whether p has to wait for that: not
+// where nothing changed, where its limit does not ask for it, or where a lease covers it.
+func (l *Limiter) toCommitLocked(p *place, now int64) (tat int64, due bool) {
+	if p.next == p.tat {
+		return 0, false
 	}
+	level := l.level(p.shard.limits, p.rule)
+	if p.next <= now {
+		return 0, level >= Leased
+	}
+	if level != Leased {
+		return p.next, level > Leased
+	}
+	r := &p.shard.limits.rules[p.rule].rate
+	tat = r.lease(p.next)
+	b, ok := p.slotLocked()
+	return tat, !ok || !b.has(flagCovered) || tat != r.lease(p.tat)
 }
 
 func (l *Limiter) submitAllLocked(ps []place, now int64) {
@@ -33,35 +49,29 @@ func (l *Limiter) submitAllLocked(ps []place, now int64) {
 		if p.next == p.tat {
 			continue
 		}
-		p.commit = p.next
-		if p.next <= now {
-			p.commit = 0
-		} else if r := &p.shard.limits.rules[p.rule]; l.level(p.shard.limits, p.rule) == Leased {
-			p.commit = r.rate.lease(p.next)
-			if b, ok := p.slotLocked(); ok && b.has(flagCovered) && p.commit == r.rate.lease(p.tat) {
-				continue
-			}
+		tat, due := l.toCommitLocked(p, now)
+		if due && tat != p.next && tat != 0 {
 			leases++
 		}
-		p.submitted = true
-		changes = append(changes, Change{p.key, p.commit})
-	}
-	if leases == 0 && !slices.ContainsFunc(ps, func(p place) bool {
-		return p.submitted && l.level(p.shard.limits, p.rule) >= Leased
-	}) {
-		return // every lease covers what was spent
+		changes = append(changes, Change{p.key, tat})
 	}
 	commit := l.committer.add(changes, leases)
 	for i := range ps {
 		p := &ps[i]
 		p.batch = commit
-		if b, ok := p.slotLocked(); ok && p.submitted {
+		if p.next == p.tat {
+			continue
+		}
+		p.took = p.next - max(p.tat, now)
+		tat := changes[0].TAT
+		changes = changes[1:]
+		if b, ok := p.slotLocked(); ok {
 			b.clear(flagCovered)
-			b.set(flagPending)
+			b.set(flagPending | flagStored)
 			if p.shard.pending == nil {
-				p.shard.pending = make(map[Key]*batch)
+				p.shard.pending = make(map[Key]pending)
 			}
-			p.shard.pending[b.key()] = commit
+			p.shard.pending[b.key()] = pending{commit, tat}
 		}
 	}
 }
@@ -108,7 +118,7 @@ func (l *Limiter) settleAll(ps []place, giveBack bool) {
 	}
 }
 
-// settleLocked notes how the commit of p ended.
+// settleLocked notes how the commit of p ended. What the bucket has regained since p took from it is not given back.
 func (l *Limiter) settleLocked(p *place, giveBack bool) {
 	s := p.shard
 	i, ok := s.findLocked(p.key, p.hash)
@@ -116,36 +126,40 @@ func (l *Limiter) settleLocked(p *place, giveBack bool) {
 		return
 	}
 	b := s.at(i)
-	failed := p.batch.err != nil
-	last := s.pending[p.key] == p.batch // nothing was put into a later commit
+	now := l.clock.now()
+	in := s.pending[p.key]
+	last := in.batch == p.batch // nothing was put into a later commit
 	if last {
-		delete(s.pending, p.key)
-		b.clear(flagPending)
+		s.forgetPendingLocked(b)
 	}
-	if s.limits == nil || b.rule() == 0 {
-		return
-	}
-	r := &s.limits.rules[b.rule()].rate
-	switch now := l.clock.now(); {
-	case failed:
-		if giveBack && p.op == opSpend {
-			b.setTAT(r.refund(b.tat(), now, p.cost))
+	if p.batch.err != nil {
+		if tat := b.tat(); giveBack && p.op == opSpend && tat > now {
+			b.setTAT(max(now, tat-min(p.took, max(0, p.next-now))))
 		}
 		b.set(flagDirty)
 		b.clear(flagCovered)
 		s.markGroup(i)
-	case !last || !p.submitted:
-	case p.commit == 0:
+		return
+	}
+	if !last || s.limits == nil || b.rule() == 0 {
+		return
+	}
+	if in.tat == 0 {
 		if b.tat() <= now {
 			b.clear(flagDirty | flagStored)
 		}
-	default:
-		b.set(flagStored)
-		if b.tat() == p.commit {
-			b.clear(flagDirty)
-		}
-		if l.level(s.limits, b.rule()) == Leased && r.lease(b.tat()) == p.commit {
-			b.set(flagCovered)
-		}
+		return
 	}
+	if b.tat() == in.tat {
+		b.clear(flagDirty)
+	}
+	if l.level(s.limits, b.rule()) == Leased && s.limits.rules[b.rule()].rate.lease(b.tat()) == in.tat {
+		b.set(flagCovered)
+	}
+}
+
+// forgetPendingLocked takes a bucket out of the commit that it is in, which has ended.
+func (s *shard) forgetPendingLocked(b slot) {
+	delete(s.pending, b.key())
+	b.clear(flagPending)
 }

@@ -107,19 +107,46 @@ const maxSave = 1 << 16
 // flush saves what is dirty. all includes what need not survive a crash, and has leases give way to exact TATs: it is
 // for when the limiter closes, runs out of memory, or is told to.
 func (f *flusher) flush(all bool) error {
+	_, err := f.flushBut(all)
+	return err
+}
+
+// flushBut is flush, and returns the commits under way of buckets that it left to them.
+func (f *flusher) flushBut(all bool) (skipped []*batch, err error) {
 	var errs []error
 	for next, first := 0, true; next >= 0; first = false {
+		var part []*batch
 		var err error
-		if next, err = f.flushPart(all, next, first); err != nil {
+		if next, part, err = f.flushPart(all, next, first); err != nil {
 			errs = append(errs, err)
 		}
+		skipped = append(skipped, part...)
 	}
-	return errors.Join(errs...)
+	return skipped, errors.Join(errs...)
+}
+
+// flushAndWait saves all that was spent so far, and waits for the commits that have some of it.
+func (f *flusher) flushAndWait() error {
+	// What a bucket spent since it was put into a commit is saved by the second flush or, where that finds the bucket in
+	// a later commit, by that one.
+	for second := range 2 {
+		skipped, err := f.flushBut(true)
+		for _, in := range skipped {
+			<-in.done
+			if second == 1 {
+				err = errors.Join(err, in.err)
+			}
+		}
+		if err != nil || skipped == nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // flushPart saves what is dirty in the shards from number from on, until it is enough for one save, and returns the
 // number of the shard to go on with, or -1.
-func (f *flusher) flushPart(all bool, from int, first bool) (next int, err error) {
+func (f *flusher) flushPart(all bool, from int, first bool) (next int, skipped []*batch, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.number = f.number%3 + 1
@@ -136,7 +163,7 @@ func (f *flusher) flushPart(all bool, from int, first bool) (next int, err error
 		return len(c.changes) < maxSave
 	})
 	if len(c.changes) == 0 {
-		return next, nil
+		return next, c.skipped, nil
 	}
 	n := len(c.changes)
 	err = f.store.Save(c.changes)
@@ -146,7 +173,7 @@ func (f *flusher) flushPart(all bool, from int, first bool) (next int, err error
 		}
 	}
 	f.record(n, time.Since(begun), err)
-	return next, err
+	return next, c.skipped, err
 }
 
 // record notes how a flush ended.
@@ -228,6 +255,7 @@ type collector struct {
 	level   Durability
 	save    uint64
 	changes []Change
+	skipped []*batch // the commits under way of buckets that were left out
 }
 
 // collectLocked takes over the dirty buckets of a shard that the flush is to save.
@@ -246,14 +274,19 @@ func (c *collector) collectLocked(s *shard) {
 			if m&flagDirty == 0 {
 				continue
 			}
-			if m&flagPending != 0 && s.limits != nil { // its commit is under way
-				s.markGroup(i)
-				continue
+			if m&flagPending != 0 {
+				if in := s.pending[b.key()].batch; !in.over() {
+					s.markGroup(i)
+					c.skipped = append(c.skipped, in)
+					continue
+				}
+				s.forgetPendingLocked(b)
+				m = b.meta()
 			}
 			tat := b.tat()
 			past := tat <= c.now
 			if past && m&flagStored == 0 { // full, and the store does not know otherwise
-				if m&(flagAside|flagPending) != 0 {
+				if m&flagAside != 0 {
 					b.clear(flagDirty)
 				} else {
 					s.removeLocked(i)

@@ -411,7 +411,7 @@ func (l *Limiter) Flush() error {
 	case <-l.closed:
 		return ErrClosed
 	default:
-		return l.flusher.flush(true)
+		return l.flusher.flushAndWait()
 	}
 }
 

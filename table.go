@@ -154,7 +154,7 @@ type shard struct {
 	counts []count // by the index of the Name in limits
 	aside  map[Key]*aside
 
-	pending map[Key]*batch // the last commit that a bucket's TAT was put into, until it is known how that ended
+	pending map[Key]pending // of the buckets that are in a commit, the last
 
 	dirty    uint64 // bit g: there may be a dirty slot among those with index >> groups == g
 	groups   uint8
@@ -169,6 +169,12 @@ type shard struct {
 
 // count is what one Name's decisions in one shard came to.
 type count struct{ allowed, denied uint64 }
+
+// pending is a commit that a bucket was put into, and is in until the shard has heard how that ended.
+type pending struct {
+	batch *batch
+	tat   int64 // the TAT that the store is given by it
+}
 
 // aside is what few buckets have, kept out of their slots.
 type aside struct {
