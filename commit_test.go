@@ -1,0 +1,785 @@
+package stint
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// gateStore is a Store whose saves are looked at, and can be held up and made to fail.
+type gateStore struct {
+	*MemStore
+
+	mu    sync.Mutex
+	saves [][]Change
+	fails error // what every save returns, having done nothing
+
+	gate chan func() bool // where not nil, a save waits here; what comes says whether to carry it out; false: errGate
+}
+
+var errGate = errors.New("the gate is closed")
+
+func newGateStore() *gateStore { return &gateStore{MemStore: NewMemStore()} }
+
+func (s *gateStore) Save(changes []Change) error {
+	s.mu.Lock()
+	s.saves = append(s.saves, slices.Clone(changes))
+	gate, fails := s.gate, s.fails
+	s.mu.Unlock()
+	if gate != nil {
+		if carryOut, waited := <-gate; waited && !carryOut() {
+			return errGate
+		}
+	}
+	if fails != nil {
+		return fails
+	}
+	return s.MemStore.Save(changes)
+}
+
+func (s *gateStore) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fails = err
+}
+
+func (s *gateStore) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gate = make(chan func() bool)
+}
+
+// open lets the save through that waits, if one does, and those to come.
+func (s *gateStore) open() {
+	s.mu.Lock()
+	gate := s.gate
+	s.gate = nil
+	s.mu.Unlock()
+	close(gate)
+}
+
+func (s *gateStore) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.saves)
+}
+
+func (s *gateStore) last() []Change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.saves[len(s.saves)-1]
+}
+
+func carryOut() bool { return true }
+func refuse() bool   { return false }
+
+// has returns what the store has for a key.
+func (s *gateStore) has(t testing.TB, key Key) int64 {
+	tat, err := s.Load(key)
+	require.NoError(t, err)
+	return tat
+}
+
+// The limits of these tests, a name for each level.
+const (
+	inMemory Name = iota + 1
+	flushed
+	leased
+	synced
+)
+
+var levelNames = Names{inMemory: {Label: "memory"}, flushed: {Label: "flushed"}, leased: {Label: "leased"}, synced: {Label: "synced"}}
+
+// levelLimits gives each name its level, but those that are named another.
+func levelLimits(t testing.TB, limit Limit, other map[Name]Durability) *Limits {
+	defaults := make(map[Name]Limit)
+	for name := range levelNames {
+		limit.Durability = Durability(name)
+		if level, ok := other[name]; ok {
+			limit.Durability = level
+		}
+		defaults[name] = limit
+	}
+	return limitsOf(t, levelNames, defaults)
+}
+
+// simClock is a clock that is set by hand.
+type simClock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func newSimClock() *simClock { return &simClock{at: time.Unix(1_800_000_000, 0)} }
+
+func (c *simClock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *simClock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
+}
+
+// newLimiter returns a Limiter that flushes when it is told to.
+func newLevels(t testing.TB, store Store, limits *Limits, clock *simClock, maxResident int) *Limiter {
+	t.Helper()
+	l, err := New(store, limits, &Options{FlushInterval: 1e6 * time.Hour, Now: clock.now, MaxResident: maxResident})
+	require.NoError(t, err)
+	return l
+}
+
+// spent returns how many tokens are missing from a bucket.
+func spent(t testing.TB, l *Limiter, key Key) int64 {
+	t.Helper()
+	d, err := l.Check(key, 0)
+	require.NoError(t, err)
+	return d.Limit.Burst - d.Remaining
+}
+
+func requireSpends(t testing.TB, l *Limiter, key Key, cost int64) {
+	t.Helper()
+	d, err := l.Spend(key, cost)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+}
+
+var hundred = Limit{Burst: 100, Count: 1, Period: time.Hour} // a lease is 12.5 tokens
+
+// Those who come while a commit is under way are in the next, all of them.
+func TestWaitersShareACommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newGateStore()
+		l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+		store.close()
+		var wg sync.WaitGroup
+		spend := func(key Key) { wg.Go(func() { requireSpends(t, l, key, 1) }) }
+		spend(synced.Key("first"))
+		synctest.Wait()
+		require.Equal(t, 1, store.count())
+		for i := range 50 {
+			spend(synced.Key(fmt.Sprint(i)))
+			spend(leased.Key(fmt.Sprint(i)))
+			spend(synced.Key("same"))
+		}
+		synctest.Wait()
+		require.Equal(t, 1, store.count())
+		store.gate <- carryOut
+		synctest.Wait()
+		require.Equal(t, 2, store.count())
+		require.Len(t, store.last(), 101, "each bucket once")
+		store.open()
+		wg.Wait()
+		require.Equal(t, 2, store.count())
+		st := l.Stats().Commit
+		require.EqualValues(t, 2, st.Commits)
+		require.EqualValues(t, 102, st.Buckets)
+		require.EqualValues(t, 50, st.Leases)
+		require.EqualValues(t, 50, spent(t, l, synced.Key("same")))
+		require.EqualValues(t, l.clock.now()+50*int64(time.Hour), store.has(t, synced.Key("same")))
+		require.NoError(t, l.Close())
+	})
+}
+
+// One who is alone is not made to wait for company.
+func TestLoneCommitDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newGateStore()
+		l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+		begun := time.Now() // of the bubble, where time passes when nobody has anything to do
+		for i := range 10 {
+			requireSpends(t, l, synced.Key("a"), 1)
+			require.Equal(t, 1+i, store.count())
+		}
+		require.Zero(t, time.Since(begun))
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestSpendAllIsOneSave(t *testing.T) {
+	store := newGateStore()
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+	reqs := []Request{{inMemory.Key("a"), 1, 0}, {flushed.Key("a"), 2, 0}, {leased.Key("a"), 3, 0}, {synced.Key("a"), 4, 0}, {synced.Key("b"), 1, CheckOnly}}
+	d, err := l.SpendAll(reqs...)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.Equal(t, 1, store.count())
+	require.Len(t, store.last(), 4)
+	now := l.clock.now()
+	require.Equal(t, now+1*int64(time.Hour), store.has(t, inMemory.Key("a")))
+	require.Equal(t, now+2*int64(time.Hour), store.has(t, flushed.Key("a")))
+	require.GreaterOrEqual(t, store.has(t, leased.Key("a")), now+3*int64(time.Hour))
+	require.Equal(t, now+4*int64(time.Hour), store.has(t, synced.Key("a")))
+
+	_, err = l.RefundAll(reqs...)
+	require.NoError(t, err)
+	require.Equal(t, 2, store.count())
+	require.Zero(t, store.has(t, synced.Key("a")))
+
+	_, err = l.SpendAll(reqs[:2]...)
+	require.NoError(t, err)
+	require.Equal(t, 2, store.count(), "none of them waits for a commit")
+
+	store.fail(errGate)
+	d, err = l.SpendAll(reqs...)
+	require.ErrorIs(t, err, ErrNotDurable)
+	require.ErrorIs(t, err, errGate)
+	require.Zero(t, d)
+	require.EqualValues(t, 1, spent(t, l, inMemory.Key("a")), "given back, all of it")
+	require.EqualValues(t, 2, spent(t, l, flushed.Key("a")))
+	require.Zero(t, spent(t, l, leased.Key("a")))
+	require.Zero(t, spent(t, l, synced.Key("a")))
+	store.fail(nil)
+	require.NoError(t, l.Close())
+}
+
+// What is not committed in time may be yet, and stays spent.
+func TestCommitTimeout(t *testing.T) {
+	for name, outcome := range map[string]func() bool{"carried out": carryOut, "refused": refuse} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newGateStore()
+				l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+				store.close()
+				begun := time.Now()
+				d, err := l.Spend(synced.Key("a"), 7)
+				require.ErrorIs(t, err, ErrNotDurable)
+				require.Zero(t, d)
+				require.Equal(t, 5*time.Second, time.Since(begun))
+				require.EqualValues(t, 7, spent(t, l, synced.Key("a")))
+				store.gate <- outcome
+				synctest.Wait()
+				require.EqualValues(t, 7, spent(t, l, synced.Key("a")))
+				store.open()
+				require.NoError(t, l.Flush())
+				require.Equal(t, l.clock.now()+7*int64(time.Hour), store.has(t, synced.Key("a")))
+				require.NoError(t, l.Close())
+			})
+		})
+	}
+}
+
+// While the store fails, nobody passes who would have to be remembered; others do, and all do once it works again.
+func TestStoreFails(t *testing.T) {
+	store := newGateStore()
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+	requireSpends(t, l, leased.Key("covered"), 1)
+	store.fail(errGate)
+	for range 3 {
+		for _, name := range []Name{inMemory, flushed} {
+			requireSpends(t, l, name.Key("a"), 1)
+		}
+		for _, name := range []Name{leased, synced} {
+			d, err := l.Spend(name.Key("a"), 1)
+			require.ErrorIs(t, err, ErrNotDurable)
+			require.Zero(t, d)
+			require.False(t, l.Allow(name.Key("a")))
+			require.Zero(t, spent(t, l, name.Key("a")))
+		}
+		require.Error(t, l.flusher.flush(false))
+	}
+	requireSpends(t, l, leased.Key("covered"), 10)
+	_, err := l.Spend(leased.Key("covered"), 10)
+	require.ErrorIs(t, err, ErrNotDurable, "it would cross its lease")
+	require.EqualValues(t, 11, spent(t, l, leased.Key("covered")))
+	require.EqualValues(t, 13, l.Stats().Commit.Failures)
+	require.Error(t, l.Stats().Commit.Err)
+
+	store.fail(nil)
+	for _, name := range []Name{inMemory, flushed} {
+		requireSpends(t, l, name.Key("a"), 97)
+		require.False(t, l.Allow(name.Key("a")), "nothing was forgotten")
+	}
+	for _, name := range []Name{leased, synced} {
+		requireSpends(t, l, name.Key("a"), 100)
+	}
+	require.NoError(t, l.Stats().Commit.Err)
+	require.NoError(t, l.Close())
+}
+
+// Up to the lease, spending costs no save.
+func TestLease(t *testing.T) {
+	store, clock := newGateStore(), newSimClock()
+	limits := levelLimits(t, hundred, nil)
+	l := newLevels(t, store, limits, clock, 0)
+	key := leased.Key("a")
+	now, hour := l.clock.now(), int64(time.Hour)
+	saves := 0
+	for tokens := int64(1); tokens <= 100; tokens++ {
+		before := store.has(t, key)
+		requireSpends(t, l, key, 1)
+		tat, have := now+tokens*hour, store.has(t, key)
+		require.GreaterOrEqual(t, have, tat)
+		require.LessOrEqual(t, have, tat+100*hour/8)
+		if tat > before {
+			saves++
+		}
+		require.Equal(t, saves, store.count(), "token %d: one save where the lease is crossed, none where it is not", tokens)
+	}
+	require.LessOrEqual(t, saves, 10)
+	require.GreaterOrEqual(t, saves, 8)
+
+	for tokens := int64(99); tokens >= 0; tokens-- {
+		_, err := l.Refund(key, 1)
+		require.NoError(t, err)
+		tat, have := now+tokens*hour, store.has(t, key)
+		if tokens == 0 {
+			require.Zero(t, have, "a bucket that is full is not stored")
+			break
+		}
+		require.GreaterOrEqual(t, have, tat)
+		require.LessOrEqual(t, have, tat+100*hour/8, "what is given back across the end of a lease is given back on file")
+	}
+	require.LessOrEqual(t, store.count(), 2*saves)
+
+	requireSpends(t, l, key, 60)
+	requireSpends(t, l, key, 1)
+	count := store.count()
+	require.NoError(t, l.flusher.flush(false))
+	require.Equal(t, count, store.count(), "a flush leaves a lease alone")
+	require.Greater(t, store.has(t, key), now+61*hour)
+	require.NoError(t, l.Flush())
+	require.Equal(t, now+61*hour, store.has(t, key), "told to, it saves what is spent")
+	requireSpends(t, l, key, 1)
+	require.Equal(t, count+2, store.count(), "and then the next spend takes a lease")
+	require.GreaterOrEqual(t, store.has(t, key), now+62*hour)
+
+	require.NoError(t, l.Reset(key))
+	require.Zero(t, store.has(t, key))
+	require.Zero(t, spent(t, l, key))
+
+	requireSpends(t, l, key, 33)
+	require.Greater(t, store.has(t, key), now+33*hour)
+	require.NoError(t, l.Close())
+	require.Equal(t, now+33*hour, store.has(t, key), "Close leaves what is spent")
+	l = newLevels(t, store, limits, clock, 0)
+	require.EqualValues(t, 33, spent(t, l, key))
+	require.NoError(t, l.Close())
+}
+
+// The lease of two who come at once covers neither before it is saved.
+func TestLeaseCoversNobodyBeforeItIsSaved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newGateStore()
+		l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+		store.close()
+		answered := make(chan struct{}, 2)
+		key := leased.Key("a")
+		for range 2 {
+			go func() {
+				requireSpends(t, l, key, 1)
+				answered <- struct{}{}
+			}()
+		}
+		synctest.Wait()
+		require.Empty(t, answered)
+		store.open()
+		synctest.Wait()
+		require.Len(t, answered, 2)
+		count := store.count()
+		requireSpends(t, l, key, 1)
+		require.Equal(t, count, store.count(), "now it does")
+		require.NoError(t, l.Close())
+	})
+}
+
+// A leased bucket that is evicted comes back as it was.
+func TestEvictionOfLeased(t *testing.T) {
+	store := newGateStore()
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 8)
+	for i := range int64(40) {
+		requireSpends(t, l, leased.Key(fmt.Sprint(i)), 1+i)
+		require.LessOrEqual(t, l.Stats().Resident, int64(8))
+	}
+	for i := range int64(40) {
+		require.Equal(t, 1+i, spent(t, l, leased.Key(fmt.Sprint(i))))
+	}
+	require.Greater(t, l.Stats().Evictions, int64(40))
+	require.NoError(t, l.Close())
+}
+
+// A bucket whose commit is under way stays in memory, whatever else is done.
+func TestPendingIsNotEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := newGateStore(), newSimClock()
+		l := newLevels(t, store, levelLimits(t, hundred, nil), clock, 0)
+		key := synced.Key("a")
+		requireSpends(t, l, key, 1)
+		store.close()
+		go func() { requireSpends(t, l, key, 1) }()
+		go func() { requireSpends(t, l, leased.Key("a"), 1) }()
+		synctest.Wait()
+		clock.add(1000 * time.Hour) // full again, both
+		for range 40 {
+			l.table.evict(l.clock.now(), func() bool { return true })
+			l.table.each(func(s *shard) { s.expireLocked(l.clock.now()) })
+		}
+		require.EqualValues(t, 2, l.Stats().Resident)
+		store.open()
+		synctest.Wait()
+		l.table.each(func(s *shard) { require.Empty(t, s.pending) })
+		require.NoError(t, l.Close())
+	})
+}
+
+// A limit's level changes while it is in use: the next decision is held to the new one, and Close forgets nothing.
+func TestLevelChanges(t *testing.T) {
+	for from := Memory; from <= Synced; from++ {
+		for to := Memory; to <= Synced; to++ {
+			t.Run(fmt.Sprintf("%v to %v", from, to), func(t *testing.T) {
+				store, clock := newGateStore(), newSimClock()
+				before, after := levelLimits(t, hundred, map[Name]Durability{synced: from}), levelLimits(t, hundred, map[Name]Durability{synced: to})
+				l := newLevels(t, store, before, clock, 0)
+				key := synced.Key("a")
+				now, hour := l.clock.now(), int64(time.Hour)
+				requireSpends(t, l, key, 20)
+				requireSpends(t, l, key, 1)
+				require.NoError(t, l.SetLimits(after))
+				require.EqualValues(t, 21, spent(t, l, key))
+				count := store.count()
+				requireSpends(t, l, key, 1)
+				switch have := store.has(t, key); to {
+				case Memory, Flushed:
+					require.Equal(t, count, store.count())
+				case Leased:
+					require.Equal(t, count+1, store.count())
+					require.GreaterOrEqual(t, have, now+22*hour)
+					require.LessOrEqual(t, have, now+22*hour+100*hour/8)
+				case Synced:
+					require.Equal(t, count+1, store.count())
+					require.Equal(t, now+22*hour, have)
+				}
+				require.NoError(t, l.flusher.flush(false))
+				if to == Flushed {
+					require.Equal(t, now+22*hour, store.has(t, key))
+				}
+				require.NoError(t, l.Close())
+				require.Equal(t, now+22*hour, store.has(t, key))
+			})
+		}
+	}
+}
+
+func TestReset(t *testing.T) {
+	for name := range levelNames {
+		t.Run(levelNames[name].Label, func(t *testing.T) {
+			store, clock := newGateStore(), newSimClock()
+			limits := levelLimits(t, hundred, nil)
+			l := newLevels(t, store, limits, clock, 0)
+			key := name.Key("a")
+			requireSpends(t, l, key, 99)
+			require.NoError(t, l.Hold(key, clock.now().Add(time.Hour)))
+			require.NoError(t, l.Reset(key))
+			require.Zero(t, spent(t, l, key))
+			requireSpends(t, l, key, 98)
+			require.NoError(t, l.Close())
+
+			l = newLevels(t, store, limits, clock, 0)
+			require.NoError(t, l.Reset(key), "of a bucket that is not in memory")
+			require.Zero(t, spent(t, l, key))
+			require.NoError(t, l.Close())
+			require.Zero(t, store.has(t, key))
+		})
+	}
+}
+
+// A commit that failed after it was carried out: what was given back in memory is given back on file too.
+func TestFailedCommitThatWasCarriedOut(t *testing.T) {
+	for _, name := range []Name{leased, synced} {
+		t.Run(levelNames[name].Label, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, clock := newGateStore(), newSimClock()
+				limits := levelLimits(t, hundred, nil)
+				l := newLevels(t, store, limits, clock, 0)
+				key := name.Key("a")
+				store.close()
+				go func() {
+					_, err := l.Spend(key, 40)
+					require.ErrorIs(t, err, ErrNotDurable)
+				}()
+				synctest.Wait()
+				store.gate <- func() bool {
+					store.MemStore.Save(store.last())
+					return false
+				}
+				synctest.Wait()
+				require.Zero(t, spent(t, l, key))
+				store.open()
+				require.NoError(t, l.Close())
+
+				l = newLevels(t, store, limits, clock, 0)
+				require.Zero(t, spent(t, l, key))
+				require.NoError(t, l.Close())
+			})
+		})
+	}
+}
+
+// What a bucket has regained while a commit was waited for is not given back once more when the commit fails.
+func TestGiveBackIsNoMoreThanIsMissing(t *testing.T) {
+	for _, name := range []Name{leased, synced} {
+		t.Run(levelNames[name].Label, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, clock := newGateStore(), newSimClock()
+				l := newLevels(t, store, levelLimits(t, Limit{Burst: 10, Count: 10, Period: time.Second}, nil), clock, 0)
+				key := name.Key("a")
+				store.close()
+				go func() {
+					_, err := l.Spend(key, 10)
+					require.ErrorIs(t, err, ErrNotDurable)
+				}()
+				synctest.Wait()
+				clock.add(time.Second) // it is full again
+				go func() { requireSpends(t, l, key, 10) }()
+				synctest.Wait()
+				store.gate <- refuse
+				synctest.Wait()
+				store.open()
+				synctest.Wait()
+				require.EqualValues(t, 10, spent(t, l, key))
+				clock.add(time.Second / 2)
+				require.EqualValues(t, 5, spent(t, l, key))
+				require.NoError(t, l.Close())
+			})
+		})
+	}
+}
+
+// Where some of those who wait for one failed commit came while the bucket was not full, all of it is given back.
+func TestGiveBackIsAllThatWasTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := newGateStore(), newSimClock()
+		l := newLevels(t, store, levelLimits(t, hundred, nil), clock, 0)
+		key := synced.Key("a")
+		requireSpends(t, l, key, 1)
+		store.close()
+		for range 10 {
+			go func() {
+				_, err := l.Spend(key, 5)
+				require.ErrorIs(t, err, ErrNotDurable)
+			}()
+			synctest.Wait()
+			clock.add(time.Minute)
+		}
+		store.gate <- refuse // the first alone, the others together
+		store.gate <- refuse
+		synctest.Wait()
+		require.EqualValues(t, 1, spent(t, l, key))
+		store.open()
+		require.NoError(t, l.Close())
+		require.Equal(t, l.clock.now()+int64(50*time.Minute), store.has(t, key))
+	})
+}
+
+// What was spent before Flush is on file after it, even of a bucket that is in a commit again and again.
+func TestFlushWaitsForCommits(t *testing.T) {
+	store, clock := newGateStore(), newSimClock()
+	l := newLevels(t, store, levelLimits(t, Limit{Burst: 1e6, Count: 1, Period: time.Minute}, nil), clock, 0)
+	key := flushed.Key("a")
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					d, err := l.SpendAll(Request{Key: key, Cost: 1}, Request{Key: synced.Key(fmt.Sprint(w)), Cost: 1})
+					require.NoError(t, err)
+					require.True(t, d.Allowed)
+				}
+			}
+		})
+	}
+	for range 200 {
+		d, err := l.Spend(key, 1)
+		require.NoError(t, err)
+		require.NoError(t, l.Flush())
+		require.GreaterOrEqual(t, store.has(t, key), l.clock.now()+int64(d.ResetAfter))
+	}
+	close(done)
+	wg.Wait()
+	require.NoError(t, l.Close())
+}
+
+// After Close the store has what was spent, to the nanosecond, whoever flushed or waited for a commit when it came.
+func TestCloseIsExact(t *testing.T) {
+	limits := levelLimits(t, Limit{Burst: 1e6, Count: 1, Period: time.Minute}, nil)
+	for range 40 {
+		store, clock := newGateStore(), newSimClock()
+		l := newLevels(t, store, limits, clock, 0)
+		var mu sync.Mutex
+		total := make(map[Key]int64)
+		for _, name := range []Name{flushed, leased, synced} { // so that there is something to refund
+			requireSpends(t, l, name.Key("a"), 1e5)
+			total[name.Key("a")] = 1e5
+		}
+		busy := make(chan struct{}, 100)
+		var wg sync.WaitGroup
+		for w := range 4 {
+			wg.Go(func() {
+				for n := w; ; n++ {
+					cost := int64(1)
+					reqs := []Request{{Key: flushed.Key("a"), Cost: cost}, {Key: synced.Key("a"), Cost: cost}, {Key: leased.Key("a"), Cost: cost}}
+					if n%3 == 0 {
+						reqs = reqs[n/3%3:][:1]
+					}
+					var err error
+					if len(reqs) == 1 && n%2 == 0 && w == 0 {
+						cost = -1
+						_, err = l.RefundAll(reqs...)
+					} else {
+						_, err = l.SpendAll(reqs...)
+					}
+					if errors.Is(err, ErrClosed) {
+						return
+					}
+					require.NoError(t, err)
+					mu.Lock()
+					for _, r := range reqs {
+						total[r.Key] += cost
+					}
+					mu.Unlock()
+					select {
+					case busy <- struct{}{}:
+					default:
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			for l.Flush() == nil {
+			}
+		})
+		for range cap(busy) / 2 {
+			<-busy
+		}
+		require.NoError(t, l.Close())
+		wg.Wait()
+		for key, tokens := range total {
+			require.Equal(t, clock.now().UnixNano()+tokens*int64(time.Minute), store.has(t, key), "%v", key)
+		}
+	}
+}
+
+// spendUnheard is SpendAll up to where it waits for its commit.
+func spendUnheard(t *testing.T, l *Limiter, keys ...Key) []place {
+	var ps []place
+	for _, key := range keys {
+		p := place{key: key, cost: 1}
+		require.NoError(t, p.locate(l.table))
+		ps = append(ps, p)
+	}
+	slices.SortFunc(ps, func(a, b place) int { return int(a.shard.order) - int(b.shard.order) })
+	_, err := l.lockAllFound(ps)
+	require.NoError(t, err)
+	now := l.clock.now()
+	d, _, err := decideAllLocked(ps, now)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	l.submitLocked(ps, now)
+	unlockAll(ps)
+	return ps
+}
+
+// Of the two TATs that a bucket had in one commit, the store has the later. To come back to the earlier, before those who
+// wait for the commit have heard of it, is a change.
+func TestSettleKnowsWhatWasSaved(t *testing.T) {
+	store := newGateStore()
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+	key := flushed.Key("a")
+	l.flusher.mu.Lock() // no commit begins
+	one := spendUnheard(t, l, key, synced.Key("one"))
+	two := spendUnheard(t, l, key, synced.Key("two"))
+	l.flusher.mu.Unlock()
+	<-two[0].batch.done
+	require.Same(t, one[0].batch, two[0].batch)
+	_, err := l.Refund(key, 1)
+	require.NoError(t, err)
+	l.settleAll(one, false)
+	l.settleAll(two, false)
+	require.NoError(t, l.Close())
+	require.Equal(t, l.clock.now()+int64(time.Hour), store.has(t, key))
+}
+
+// Of the two leases that a bucket took in one commit, the store has the later, and that covers what comes next.
+func TestSettleKnowsTheLease(t *testing.T) {
+	store := newGateStore()
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+	key := leased.Key("a")
+	l.flusher.mu.Lock()
+	var all [][]place
+	for range 20 {
+		all = append(all, spendUnheard(t, l, key))
+	}
+	l.flusher.mu.Unlock()
+	<-all[0][0].batch.done
+	for _, ps := range all {
+		l.settleAll(ps, false)
+	}
+	require.Equal(t, 1, store.count())
+	requireSpends(t, l, key, 1)
+	require.Equal(t, 1, store.count())
+	require.NoError(t, l.Close())
+}
+
+// A SpendAll of which one bucket waits for a commit has all of them in it, those too that their leases cover: a flush that
+// is half done saves no part of it.
+func TestFlushDoesNotTearSpendAll(t *testing.T) {
+	store := newGateStore()
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+	left, right := leased.Key("0"), Key{}
+	one, _ := l.table.shard(left)
+	var other *shard
+	for i := 1; other == nil; i++ {
+		right = leased.Key(fmt.Sprint(i))
+		if s, _ := l.table.shard(right); s != one {
+			other = s
+		}
+	}
+	requireSpends(t, l, left, 1)
+	requireSpends(t, l, right, 1)
+
+	l.flusher.mu.Lock() // as a flush does
+	c := collector{now: l.clock.now(), all: true}
+	one.mu.Lock()
+	c.collectLocked(one)
+	one.mu.Unlock()
+	ps := spendUnheard(t, l, left, right)
+	other.mu.Lock()
+	c.collectLocked(other)
+	other.mu.Unlock()
+	require.Equal(t, []Change{{left, l.clock.now() + int64(time.Hour)}}, c.changes)
+	l.flusher.mu.Unlock()
+	require.NoError(t, l.await(ps))
+	require.NoError(t, l.Close())
+	for _, key := range []Key{left, right} {
+		require.Equal(t, l.clock.now()+2*int64(time.Hour), store.has(t, key))
+	}
+}
+
+// What is in memory is listed, whether the store could save it or not.
+func TestBucketsWhileTheStoreFails(t *testing.T) {
+	store := newGateStore()
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+	requireSpends(t, l, flushed.Key("a"), 5)
+	store.fail(errGate)
+	require.Error(t, l.Flush())
+	var keys []Key
+	for key, b := range l.Buckets(flushed) {
+		keys = append(keys, key)
+		require.EqualValues(t, 95, b.Remaining)
+	}
+	require.Equal(t, []Key{flushed.Key("a")}, keys)
+	store.fail(nil)
+	require.NoError(t, l.Close())
+}
