@@ -109,30 +109,17 @@ func levelLimits(t testing.TB, limit Limit, other map[Name]Durability) *Limits {
 	return limitsOf(t, levelNames, defaults)
 }
 
-// simClock is a clock that is set by hand.
-type simClock struct {
-	mu sync.Mutex
-	at time.Time
+// newGridClock returns a clock that stands at an instant from which the leases of these limits are counted.
+func newGridClock() *simClock {
+	c := newSimClock()
+	c.ns.Store(1_800_000_000_000_000_000)
+	return c
 }
 
-func newSimClock() *simClock { return &simClock{at: time.Unix(1_800_000_000, 0)} }
-
-func (c *simClock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at
-}
-
-func (c *simClock) add(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = c.at.Add(d)
-}
-
-// newLimiter returns a Limiter that flushes when it is told to.
+// newLevels returns a Limiter that flushes when it is told to.
 func newLevels(t testing.TB, store Store, limits *Limits, clock *simClock, maxResident int) *Limiter {
 	t.Helper()
-	l, err := New(store, limits, &Options{FlushInterval: 1e6 * time.Hour, Now: clock.now, MaxResident: maxResident})
+	l, err := New(store, limits, &Options{FlushInterval: 1e6 * time.Hour, Now: clock.Now, MaxResident: maxResident})
 	require.NoError(t, err)
 	return l
 }
@@ -158,7 +145,7 @@ var hundred = Limit{Burst: 100, Count: 1, Period: time.Hour} // a lease is 12.5 
 func TestWaitersShareACommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newGateStore()
-		l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+		l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 		store.close()
 		var wg sync.WaitGroup
 		spend := func(key Key) { wg.Go(func() { requireSpends(t, l, key, 1) }) }
@@ -193,7 +180,7 @@ func TestWaitersShareACommit(t *testing.T) {
 func TestLoneCommitDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newGateStore()
-		l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+		l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 		begun := time.Now() // of the bubble, where time passes when nobody has anything to do
 		for i := range 10 {
 			requireSpends(t, l, synced.Key("a"), 1)
@@ -206,7 +193,7 @@ func TestLoneCommitDoesNotWait(t *testing.T) {
 
 func TestSpendAllIsOneSave(t *testing.T) {
 	store := newGateStore()
-	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 	reqs := []Request{{inMemory.Key("a"), 1, 0}, {flushed.Key("a"), 2, 0}, {leased.Key("a"), 3, 0}, {synced.Key("a"), 4, 0}, {synced.Key("b"), 1, CheckOnly}}
 	d, err := l.SpendAll(reqs...)
 	require.NoError(t, err)
@@ -247,7 +234,7 @@ func TestCommitTimeout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newGateStore()
-				l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+				l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 				store.close()
 				begun := time.Now()
 				d, err := l.Spend(synced.Key("a"), 7)
@@ -270,7 +257,7 @@ func TestCommitTimeout(t *testing.T) {
 // While the store fails, nobody passes who would have to be remembered; others do, and all do once it works again.
 func TestStoreFails(t *testing.T) {
 	store := newGateStore()
-	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 	requireSpends(t, l, leased.Key("covered"), 1)
 	store.fail(errGate)
 	for range 3 {
@@ -307,7 +294,7 @@ func TestStoreFails(t *testing.T) {
 
 // Up to the lease, spending costs no save.
 func TestLease(t *testing.T) {
-	store, clock := newGateStore(), newSimClock()
+	store, clock := newGateStore(), newGridClock()
 	limits := levelLimits(t, hundred, nil)
 	l := newLevels(t, store, limits, clock, 0)
 	key := leased.Key("a")
@@ -369,7 +356,7 @@ func TestLease(t *testing.T) {
 func TestLeaseCoversNobodyBeforeItIsSaved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newGateStore()
-		l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+		l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 		store.close()
 		answered := make(chan struct{}, 2)
 		key := leased.Key("a")
@@ -394,7 +381,7 @@ func TestLeaseCoversNobodyBeforeItIsSaved(t *testing.T) {
 // A leased bucket that is evicted comes back as it was.
 func TestEvictionOfLeased(t *testing.T) {
 	store := newGateStore()
-	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 8)
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 8)
 	for i := range int64(40) {
 		requireSpends(t, l, leased.Key(fmt.Sprint(i)), 1+i)
 		require.LessOrEqual(t, l.Stats().Resident, int64(8))
@@ -409,7 +396,7 @@ func TestEvictionOfLeased(t *testing.T) {
 // A bucket whose commit is under way stays in memory, whatever else is done.
 func TestPendingIsNotEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, clock := newGateStore(), newSimClock()
+		store, clock := newGateStore(), newGridClock()
 		l := newLevels(t, store, levelLimits(t, hundred, nil), clock, 0)
 		key := synced.Key("a")
 		requireSpends(t, l, key, 1)
@@ -417,9 +404,9 @@ func TestPendingIsNotEvicted(t *testing.T) {
 		go func() { requireSpends(t, l, key, 1) }()
 		go func() { requireSpends(t, l, leased.Key("a"), 1) }()
 		synctest.Wait()
-		clock.add(1000 * time.Hour) // full again, both
+		clock.advance(1000 * time.Hour) // full again, both
 		for range 40 {
-			l.table.evict(l.clock.now(), func() bool { return true })
+			l.table.evict(l.clock.now(), true, func() bool { return true })
 			l.table.each(func(s *shard) { s.expireLocked(l.clock.now()) })
 		}
 		require.EqualValues(t, 2, l.Stats().Resident)
@@ -435,7 +422,7 @@ func TestLevelChanges(t *testing.T) {
 	for from := Memory; from <= Synced; from++ {
 		for to := Memory; to <= Synced; to++ {
 			t.Run(fmt.Sprintf("%v to %v", from, to), func(t *testing.T) {
-				store, clock := newGateStore(), newSimClock()
+				store, clock := newGateStore(), newGridClock()
 				before, after := levelLimits(t, hundred, map[Name]Durability{synced: from}), levelLimits(t, hundred, map[Name]Durability{synced: to})
 				l := newLevels(t, store, before, clock, 0)
 				key := synced.Key("a")
@@ -468,15 +455,15 @@ func TestLevelChanges(t *testing.T) {
 	}
 }
 
-func TestReset(t *testing.T) {
+func TestResetLevels(t *testing.T) {
 	for name := range levelNames {
 		t.Run(levelNames[name].Label, func(t *testing.T) {
-			store, clock := newGateStore(), newSimClock()
+			store, clock := newGateStore(), newGridClock()
 			limits := levelLimits(t, hundred, nil)
 			l := newLevels(t, store, limits, clock, 0)
 			key := name.Key("a")
 			requireSpends(t, l, key, 99)
-			require.NoError(t, l.Hold(key, clock.now().Add(time.Hour)))
+			require.NoError(t, l.Hold(key, clock.Now().Add(time.Hour)))
 			require.NoError(t, l.Reset(key))
 			require.Zero(t, spent(t, l, key))
 			requireSpends(t, l, key, 98)
@@ -496,7 +483,7 @@ func TestFailedCommitThatWasCarriedOut(t *testing.T) {
 	for _, name := range []Name{leased, synced} {
 		t.Run(levelNames[name].Label, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store, clock := newGateStore(), newSimClock()
+				store, clock := newGateStore(), newGridClock()
 				limits := levelLimits(t, hundred, nil)
 				l := newLevels(t, store, limits, clock, 0)
 				key := name.Key("a")
@@ -528,7 +515,7 @@ func TestGiveBackIsNoMoreThanIsMissing(t *testing.T) {
 	for _, name := range []Name{leased, synced} {
 		t.Run(levelNames[name].Label, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store, clock := newGateStore(), newSimClock()
+				store, clock := newGateStore(), newGridClock()
 				l := newLevels(t, store, levelLimits(t, Limit{Burst: 10, Count: 10, Period: time.Second}, nil), clock, 0)
 				key := name.Key("a")
 				store.close()
@@ -537,7 +524,7 @@ func TestGiveBackIsNoMoreThanIsMissing(t *testing.T) {
 					require.ErrorIs(t, err, ErrNotDurable)
 				}()
 				synctest.Wait()
-				clock.add(time.Second) // it is full again
+				clock.advance(time.Second) // it is full again
 				go func() { requireSpends(t, l, key, 10) }()
 				synctest.Wait()
 				store.gate <- refuse
@@ -545,7 +532,7 @@ func TestGiveBackIsNoMoreThanIsMissing(t *testing.T) {
 				store.open()
 				synctest.Wait()
 				require.EqualValues(t, 10, spent(t, l, key))
-				clock.add(time.Second / 2)
+				clock.advance(time.Second / 2)
 				require.EqualValues(t, 5, spent(t, l, key))
 				require.NoError(t, l.Close())
 			})
@@ -556,7 +543,7 @@ func TestGiveBackIsNoMoreThanIsMissing(t *testing.T) {
 // Where some of those who wait for one failed commit came while the bucket was not full, all of it is given back.
 func TestGiveBackIsAllThatWasTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, clock := newGateStore(), newSimClock()
+		store, clock := newGateStore(), newGridClock()
 		l := newLevels(t, store, levelLimits(t, hundred, nil), clock, 0)
 		key := synced.Key("a")
 		requireSpends(t, l, key, 1)
@@ -567,7 +554,7 @@ func TestGiveBackIsAllThatWasTaken(t *testing.T) {
 				require.ErrorIs(t, err, ErrNotDurable)
 			}()
 			synctest.Wait()
-			clock.add(time.Minute)
+			clock.advance(time.Minute)
 		}
 		store.gate <- refuse // the first alone, the others together
 		store.gate <- refuse
@@ -581,7 +568,7 @@ func TestGiveBackIsAllThatWasTaken(t *testing.T) {
 
 // What was spent before Flush is on file after it, even of a bucket that is in a commit again and again.
 func TestFlushWaitsForCommits(t *testing.T) {
-	store, clock := newGateStore(), newSimClock()
+	store, clock := newGateStore(), newGridClock()
 	l := newLevels(t, store, levelLimits(t, Limit{Burst: 1e6, Count: 1, Period: time.Minute}, nil), clock, 0)
 	key := flushed.Key("a")
 	done := make(chan struct{})
@@ -615,7 +602,7 @@ func TestFlushWaitsForCommits(t *testing.T) {
 func TestCloseIsExact(t *testing.T) {
 	limits := levelLimits(t, Limit{Burst: 1e6, Count: 1, Period: time.Minute}, nil)
 	for range 40 {
-		store, clock := newGateStore(), newSimClock()
+		store, clock := newGateStore(), newGridClock()
 		l := newLevels(t, store, limits, clock, 0)
 		var mu sync.Mutex
 		total := make(map[Key]int64)
@@ -666,7 +653,7 @@ func TestCloseIsExact(t *testing.T) {
 		require.NoError(t, l.Close())
 		wg.Wait()
 		for key, tokens := range total {
-			require.Equal(t, clock.now().UnixNano()+tokens*int64(time.Minute), store.has(t, key), "%v", key)
+			require.Equal(t, clock.Now().UnixNano()+tokens*int64(time.Minute), store.has(t, key), "%v", key)
 		}
 	}
 }
@@ -695,7 +682,7 @@ func spendUnheard(t *testing.T, l *Limiter, keys ...Key) []place {
 // wait for the commit have heard of it, is a change.
 func TestSettleKnowsWhatWasSaved(t *testing.T) {
 	store := newGateStore()
-	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 	key := flushed.Key("a")
 	l.flusher.mu.Lock() // no commit begins
 	one := spendUnheard(t, l, key, synced.Key("one"))
@@ -714,7 +701,7 @@ func TestSettleKnowsWhatWasSaved(t *testing.T) {
 // Of the two leases that a bucket took in one commit, the store has the later, and that covers what comes next.
 func TestSettleKnowsTheLease(t *testing.T) {
 	store := newGateStore()
-	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 	key := leased.Key("a")
 	l.flusher.mu.Lock()
 	var all [][]place
@@ -736,7 +723,7 @@ func TestSettleKnowsTheLease(t *testing.T) {
 // is half done saves no part of it.
 func TestFlushDoesNotTearSpendAll(t *testing.T) {
 	store := newGateStore()
-	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 	left, right := leased.Key("0"), Key{}
 	one, _ := l.table.shard(left)
 	var other *shard
@@ -770,7 +757,7 @@ func TestFlushDoesNotTearSpendAll(t *testing.T) {
 // What is in memory is listed, whether the store could save it or not.
 func TestBucketsWhileTheStoreFails(t *testing.T) {
 	store := newGateStore()
-	l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 	requireSpends(t, l, flushed.Key("a"), 5)
 	store.fail(errGate)
 	require.Error(t, l.Flush())
