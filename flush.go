@@ -215,9 +215,12 @@ func (f *flusher) sweep(c *collector) {
 			s.expireLocked(c.now)
 		}
 		for key, a := range s.aside {
-			if a.hold != 0 && a.hold <= c.now {
-				a.hold = 0
-				c.changes = append(c.changes, Change{Key: holdKey(key)})
+			if over := a.hold != 0 && a.hold <= c.now; over || a.lost {
+				if over {
+					a.hold = 0
+				}
+				a.lost = false
+				c.changes = append(c.changes, Change{holdKey(key), a.hold})
 			}
 			s.tidyAsideLocked(key, a, c.now)
 		}
@@ -320,7 +323,13 @@ func (c *collector) waits(s *shard, b slot) bool {
 // the store need not stay in memory either.
 func (t *table) settle(change Change, err error, now int64) {
 	if change.Key.Name == Unknown {
-		return // a hold that is over: if it could not be deleted, the next Open finds it over
+		if key, keyErr := ParseKey(change.Key.ID); err != nil && keyErr == nil {
+			s, h := t.shard(key)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.asideLocked(key, h).lost = true
+		}
+		return
 	}
 	s, h := t.shard(change.Key)
 	s.mu.Lock()

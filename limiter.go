@@ -294,7 +294,7 @@ func (l *Limiter) reset(key Key) error {
 	}
 	now := l.clock.now()
 	a := p.shard.aside[key]
-	held := a != nil && a.hold != 0
+	held := a != nil && (a.hold != 0 || a.lost)
 	if a != nil {
 		a.line = nil
 	}
@@ -344,12 +344,13 @@ func (l *Limiter) hold(key Key, until time.Time) error {
 	if closed {
 		return ErrClosed // the store may be another's by now
 	}
-	if err := l.store.Save([]Change{{holdKey(key), end}}); err != nil {
-		return fmt.Errorf("stint: hold %v: %w", key, err)
-	}
+	err := l.store.Save([]Change{{holdKey(key), end}})
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
 	a := p.shard.asideLocked(key, p.hash)
+	if a.lost = err != nil; a.lost {
+		return fmt.Errorf("stint: hold %v: %w", key, err)
+	}
 	a.hold = end
 	p.shard.delayLineLocked(key, a, l.clock.now())
 	p.shard.tidyAsideLocked(key, a, l.clock.now())

@@ -179,6 +179,7 @@ type pending struct {
 // aside is what few buckets have, kept out of their slots.
 type aside struct {
 	hold int64   // nobody passes before; 0: none
+	lost bool    // a save of the hold failed: the store may have another, until a flush has saved this one
 	line []*turn // of those who wait, in order
 }
 
@@ -227,7 +228,7 @@ func (s *shard) tidyAsideLocked(key Key, a *aside, now int64) {
 	if resident && a.lineOver(now) {
 		s.endLineLocked(i, a, now)
 	}
-	if a.hold == 0 && len(a.line) == 0 {
+	if a.hold == 0 && len(a.line) == 0 && !a.lost {
 		delete(s.aside, key)
 		if resident {
 			s.at(i).clear(flagAside)
