@@ -770,3 +770,56 @@ func TestBucketsWhileTheStoreFails(t *testing.T) {
 	store.fail(nil)
 	require.NoError(t, l.Close())
 }
+
+// A Hold that failed is not in force, nor is it after the next start if it was carried out all the same.
+func TestFailedHoldThatWasCarriedOut(t *testing.T) {
+	for _, end := range []string{"flush", "reset", "close"} {
+		t.Run(end, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, clock := newGateStore(), newSimClock()
+				limits := levelLimits(t, hundred, nil)
+				l := newLevels(t, store, limits, clock, 0)
+				key := flushed.Key("a")
+				store.close()
+				go l.Hold(key, clock.now().Add(time.Hour))
+				synctest.Wait()
+				store.gate <- func() bool {
+					store.MemStore.Save(store.last())
+					return false
+				}
+				store.open()
+				synctest.Wait()
+				requireSpends(t, l, key, 1)
+				switch end {
+				case "flush":
+					store.fail(errGate)
+					require.Error(t, l.flusher.flush(false))
+					store.fail(nil)
+					require.NoError(t, l.flusher.flush(false))
+				case "reset":
+					require.NoError(t, l.Reset(key))
+				case "close":
+					require.NoError(t, l.Close())
+				}
+				require.Zero(t, store.has(t, holdKey(key)))
+				require.NoError(t, l.Close())
+			})
+		})
+	}
+}
+
+// A refund gives back, whatever the buckets hold that it only looks at.
+func TestRefundAllDeniesNothing(t *testing.T) {
+	l := newLevels(t, newGateStore(), levelLimits(t, hundred, nil), newSimClock(), 0)
+	reqs := []Request{{Key: flushed.Key("a"), Cost: 10}, {Key: flushed.Key("b"), Cost: 10, Mode: CheckOnly}}
+	_, err := l.SpendAll(reqs...)
+	require.NoError(t, err)
+	requireSpends(t, l, flushed.Key("b"), 95)
+	d, err := l.RefundAll(reqs...)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.EqualValues(t, 5, d.Remaining)
+	require.Zero(t, spent(t, l, flushed.Key("a")))
+	require.EqualValues(t, 95, spent(t, l, flushed.Key("b")))
+	require.NoError(t, l.Close())
+}
