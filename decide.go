@@ -32,6 +32,15 @@ func (a *Decision) stricter(b *Decision) bool {
 	) < 0
 }
 
+// Mode says what part a Request has in a SpendAll.
+type Mode uint8
+
+const (
+	CheckAndSpend Mode = iota // it takes part in the decision, and spends
+	CheckOnly                 // it takes part in the decision, and spends nothing
+	SpendOnly                 // it spends if it can, and takes no part in the decision
+)
+
 // op is what is done to a bucket.
 type op uint8
 

@@ -163,17 +163,3 @@ func (l *Limiter) Stats() Stats {
 	}
 	return st
 }
-
-// retireCountsLocked keeps a shard's counts when its limits go.
-func (l *Limiter) retireCountsLocked(s *shard) {
-	l.statsMu.Lock()
-	defer l.statsMu.Unlock()
-	for i, c := range s.counts {
-		if c != (count{}) {
-			name := s.limits.order[i]
-			past := l.past[name]
-			l.past[name] = count{past.allowed + c.allowed, past.denied + c.denied}
-		}
-	}
-	s.counts = nil
-}

@@ -109,7 +109,7 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 			return nil, fmt.Errorf("%w: a hold on %q", ErrCorrupt, hold.Key.ID)
 		}
 		s, h := l.table.shard(key)
-		s.asideLocked(key, h).hold = hold.TAT
+		s.asideLocked(key, h).hold = max(1, hold.TAT) // what is long over goes with the first flush
 	}
 	if o.OnEvent != nil {
 		l.flusher.events = make(chan Event, 64)
@@ -404,6 +404,20 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 		}
 	})
 	return nil
+}
+
+// retireCountsLocked keeps a shard's counts when its limits go.
+func (l *Limiter) retireCountsLocked(s *shard) {
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	for i, c := range s.counts {
+		if c != (count{}) {
+			name := s.limits.order[i]
+			past := l.past[name]
+			l.past[name] = count{past.allowed + c.allowed, past.denied + c.denied}
+		}
+	}
+	s.counts = nil
 }
 
 // Flush saves everything spent so far, of all limits; it is in the store when Flush returns nil.

@@ -15,15 +15,6 @@ type Request struct {
 	Mode Mode
 }
 
-// Mode says what part a Request has in a SpendAll.
-type Mode uint8
-
-const (
-	CheckAndSpend Mode = iota // it takes part in the decision, and spends
-	CheckOnly                 // it takes part in the decision, and spends nothing
-	SpendOnly                 // it spends if it can, and takes no part in the decision
-)
-
 // SpendAll decides several requests at one instant, and spends for all of them or for none; no other call sees a part
 // of it. It returns the strictest of the decisions: denied before allowed, of the denied that with the longest
 // RetryAfter, of the allowed that with the fewest Remaining. Where nothing takes part in the decision, it allows.
