@@ -1,0 +1,425 @@
+package stint
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+)
+
+// fill saves n buckets of the name 1, each past at its number, and takes them home.
+func fill(t testing.TB, s *BoltStore, n int) map[Key]int64 {
+	t.Helper()
+	want := make(map[Key]int64)
+	var changes []Change
+	for i := range n {
+		key := Key{1, fmt.Sprintf("id-%07d", i)}
+		want[key] = int64(i + 1)
+		changes = append(changes, Change{key, want[key]})
+	}
+	require.NoError(t, s.append(changes))
+	require.NoError(t, s.checkpoint())
+	return want
+}
+
+// sweepAll goes through all of the file, and a little further.
+func sweepAll(t testing.TB, s *BoltStore, now int64) {
+	t.Helper()
+	for range 2 {
+		s.filter.Store(nil)
+		for s.filter.Load() == nil {
+			require.NoError(t, s.sweep(now))
+		}
+	}
+}
+
+func TestSweepDeletesWhatIsPast(t *testing.T) {
+	s := openStore(t, storePath(t))
+	const n = 10_000
+	want := fill(t, s, n)
+	hold := Key{Unknown, "1:held"}
+	require.NoError(t, s.append([]Change{{hold, 1 << 40}, {Key{Unknown, "1:over"}, 5}}))
+	require.NoError(t, s.checkpoint())
+	want[hold] = 1 << 40
+
+	sweepAll(t, s, n/2)
+	maps.DeleteFunc(want, func(_ Key, tat int64) bool { return tat <= n/2 })
+	s.sameAs(t, want, slices.Collect(maps.Keys(want)))
+	require.EqualValues(t, n/2+1, s.Stats().Swept)
+
+	path := crash(t, s)
+	openStore(t, path).sameAs(t, want, nil)
+}
+
+// A bucket that is saved anew between the sweep's look at it and its deletion stays.
+func TestSweepSparesWhatIsSavedAnew(t *testing.T) {
+	s := openStore(t, storePath(t))
+	want := fill(t, s, 3*sweepStep)
+	keys := slices.SortedFunc(maps.Keys(want), Key.compare)
+	saved := make(map[Key]int64)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		rnd := rand.New(rand.NewPCG(1, 1))
+		for i := range 300 {
+			key := keys[rnd.IntN(len(keys))]
+			saved[key] = int64(1<<40 + i)
+			if i%2 == 0 {
+				s.together()
+			} else {
+				s.alone()
+			}
+			s.Save([]Change{{key, saved[key]}})
+			if i%50 == 49 {
+				s.checkpoint()
+			}
+		}
+	}()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+			require.NoError(t, s.sweep(1<<30))
+		}
+	}
+	sweepAll(t, s, 1<<30)
+	s.sameAs(t, saved, keys)
+}
+
+func TestFilterTakesFewForOthers(t *testing.T) {
+	f := newFilter(0)
+	n := int(f.room)
+	for i := range n {
+		f.add(Key{1, fmt.Sprint("in", i)})
+	}
+	wrong := 0
+	for i := range n {
+		require.True(t, f.has(Key{1, fmt.Sprint("in", i)}))
+		if f.has(Key{1, fmt.Sprint("out", i)}) {
+			wrong++
+		}
+		if f.has(Key{2, fmt.Sprint("in", i)}) {
+			wrong++
+		}
+	}
+	t.Logf("%d of %d others taken for one of %d", wrong, 2*n, n)
+	require.Less(t, wrong, 2*n/120)
+	require.InDelta(t, n, f.added.Load(), float64(n)/100)
+	require.False(t, f.overfull())
+	for i := range n / 10 {
+		f.add(Key{1, fmt.Sprint("more", i)})
+	}
+	require.True(t, f.overfull())
+}
+
+// An overfull filter is followed by one that has room.
+func TestFilterGrows(t *testing.T) {
+	s := openStore(t, storePath(t))
+	sweepAll(t, s, 0)
+	room := s.filter.Load().room
+	fill(t, s, int(room)+int(room)/10)
+	require.True(t, s.filter.Load().overfull())
+	for s.filter.Load().overfull() {
+		require.NoError(t, s.sweep(0))
+	}
+	require.Greater(t, s.filter.Load().room, room)
+}
+
+// While saves, sweeps, checkpoints and compactions go on, a Load finds what the last Save before it left, or a later one.
+func TestNoFalseNegatives(t *testing.T) {
+	s := openStore(t, storePath(t))
+	const writers, ids, rounds = 3, 200, 40
+	var wg, care sync.WaitGroup
+	stop := make(chan struct{})
+	for _, f := range []func() error{
+		func() error { return s.sweep(1) },
+		s.checkpoint,
+		s.Compact,
+		func() error { s.filter.Store(nil); return s.sweep(1) },
+	} {
+		care.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					if err := f(); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	for w := range writers {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(w), 5))
+			last := make(map[Key]int64)
+			for round := range rounds {
+				var changes []Change
+				for i := range ids {
+					if rnd.IntN(3) == 0 {
+						c := Change{Key{Name(1 + w%2), fmt.Sprint(w, "-", i)}, int64(1000 + round)}
+						if rnd.IntN(10) == 0 {
+							c.TAT = 0
+						}
+						changes = append(changes, c)
+						last[c.Key] = c.TAT
+					}
+				}
+				if err := s.Save(changes); err != nil {
+					t.Error(err)
+					return
+				}
+				for key, want := range last {
+					if tat, err := s.Load(key); err != nil || tat != want {
+						t.Errorf("%v: %d, %v; want %d", key, tat, err, want)
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	care.Wait()
+}
+
+// Once the sweep has been through the file, an id that it does not have costs no question to it.
+func TestMissDoesNotTouchTheFile(t *testing.T) {
+	s := openStore(t, storePath(t))
+	want := fill(t, s, 3_000)
+	unreadable := errors.New("unreadable")
+	asks := func(key Key) bool {
+		s.file.broken.Store(&unreadable)
+		defer s.file.broken.Store(nil)
+		_, err := s.Load(key)
+		return err != nil
+	}
+	require.True(t, asks(Key{1, "unknown"}))
+	sweepAll(t, s, 0)
+	asked := 0
+	for i := range 1_000 {
+		if asks(Key{1, fmt.Sprint("unknown", i)}) {
+			asked++
+		}
+	}
+	require.Less(t, asked, 15)
+	for key := range want {
+		require.True(t, asks(key))
+		break
+	}
+}
+
+func temporaries(t testing.TB, s *BoltStore) []string {
+	t.Helper()
+	found, err := filepath.Glob(s.path + ".*")
+	require.NoError(t, err)
+	return found
+}
+
+func TestCompact(t *testing.T) {
+	s := openStore(t, storePath(t))
+	want := fill(t, s, 40_000)
+	hold := Key{Unknown, "1:held"}
+	want[hold] = 1 << 50
+	require.NoError(t, s.append([]Change{{hold, 1 << 50}}))
+	sweepAll(t, s, 35_000)
+	maps.DeleteFunc(want, func(_ Key, tat int64) bool { return tat <= 35_000 })
+	s.sameAs(t, want, nil)
+	before := s.Stats()
+
+	done := make(chan error)
+	go func() { done <- s.Compact() }()
+	keys := slices.SortedFunc(maps.Keys(want), Key.compare)
+	for i, running := 0, true; running; i++ {
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+			running = false
+		default:
+			c := Change{keys[i*7%len(keys)], int64(1<<41 + i)}
+			require.NoError(t, s.Save([]Change{c}))
+			want[c.Key] = c.TAT
+			tat, err := s.Load(c.Key)
+			require.NoError(t, err)
+			require.Equal(t, c.TAT, tat)
+			for c, err := range s.All(1) {
+				require.NoError(t, err)
+				require.NotZero(t, c.TAT)
+				break
+			}
+		}
+	}
+	s.sameAs(t, want, keys)
+	after := s.Stats()
+	require.Less(t, after.Bytes, before.Bytes/2)
+	require.EqualValues(t, 1, after.Compactions)
+	require.Empty(t, temporaries(t, s))
+	info, err := os.Stat(s.path)
+	require.NoError(t, err)
+	require.EqualValues(t, 0o600, info.Mode().Perm())
+
+	path := crash(t, s)
+	other := openStore(t, path)
+	other.sameAs(t, want, keys)
+	require.Equal(t, s.Names(), other.Names())
+	require.NoError(t, s.Close())
+	s = openStore(t, s.path)
+	s.sameAs(t, want, keys)
+}
+
+// After a compaction that fails the old file is in place and in use, and nothing is left of the new one.
+func TestCompactFails(t *testing.T) {
+	s := openStore(t, storePath(t))
+	want := fill(t, s, 5_000)
+
+	aside := s.path + "-aside"
+	require.NoError(t, os.Rename(s.path, aside))
+	require.NoError(t, os.Mkdir(s.path, 0o700)) // in the way of the rename
+	require.Error(t, s.Compact())
+	require.Error(t, s.Stats().Err)
+	require.Empty(t, temporaries(t, s))
+	s.sameAs(t, want, nil)
+	require.NoError(t, os.Remove(s.path))
+	require.NoError(t, os.Rename(aside, s.path))
+
+	require.NoError(t, s.append([]Change{{Key{2, "x"}, 7}}))
+	want[Key{2, "x"}] = 7
+	require.NoError(t, s.Compact())
+	require.NoError(t, s.Stats().Err)
+	s.sameAs(t, want, nil)
+
+	require.NoError(t, s.update(func(tx *bolt.Tx) error { return tx.Bucket(Name(1).decimal()).Put([]byte("bad"), []byte("short")) }))
+	require.ErrorIs(t, s.Compact(), ErrCorrupt)
+	require.Empty(t, temporaries(t, s))
+	tat, err := s.Load(Key{2, "x"})
+	require.NoError(t, err)
+	require.EqualValues(t, 7, tat)
+}
+
+// Who waits for the file's lock while the file is compacted, or set aside, does not end up on the old one.
+func TestReplaced(t *testing.T) {
+	s := openStore(t, storePath(t))
+	want := fill(t, s, 100)
+	file, err := os.Open(s.path)
+	require.NoError(t, err)
+	defer file.Close()
+	waiting := boltFile{path: s.path, file: file}
+	require.False(t, waiting.replaced())
+	require.NoError(t, s.Compact())
+	require.True(t, waiting.replaced())
+
+	opened := make(chan *BoltStore)
+	go func() {
+		other, err := OpenBolt(s.path, storeNames, &BoltOptions{LockTimeout: time.Minute})
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- other
+	}()
+	for i := range 20 {
+		require.NoError(t, s.Compact())
+		require.NoError(t, s.Save([]Change{{Key{2, "last"}, int64(i + 1)}}))
+	}
+	want[Key{2, "last"}] = 20
+	require.NoError(t, s.Close())
+	if other := <-opened; other != nil {
+		defer other.Close()
+		require.False(t, other.file.replaced())
+		other.sameAs(t, want, nil)
+	}
+}
+
+func TestCompactDuringClose(t *testing.T) {
+	for range 10 {
+		s := openStore(t, storePath(t))
+		want := fill(t, s, 3_000)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				for range 3 {
+					if err := s.Compact(); err != nil && !errors.Is(err, ErrClosed) && !errors.Is(err, errStopped) {
+						t.Error(err)
+					}
+				}
+			})
+			wg.Go(func() {
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		require.Empty(t, temporaries(t, s))
+		s = openStore(t, s.path) // the lock is free
+		s.sameAs(t, want, nil)
+		require.NoError(t, s.Close())
+	}
+}
+
+// A file that is mostly free pages is compacted by itself once it is large enough.
+func TestCompactByItself(t *testing.T) {
+	s := openStore(t, storePath(t))
+	s.compactMin = 1 << 20
+	want := fill(t, s, 40_000)
+	s.compactIfDue()
+	require.Zero(t, s.Stats().Compactions, "it is in use")
+	sweepAll(t, s, 39_000)
+	s.careMu.Lock() // the goroutine that takes care, woken by the sweep, may have been there first
+	s.careMu.Unlock()
+	s.compactIfDue()
+	require.EqualValues(t, 1, s.Stats().Compactions)
+	require.Less(t, s.Stats().Bytes, int64(2<<20))
+	maps.DeleteFunc(want, func(_ Key, tat int64) bool { return tat <= 39_000 })
+	s.sameAs(t, want, nil)
+}
+
+// What sizes reads from the file is what bbolt knows.
+func TestSizes(t *testing.T) {
+	s := openStore(t, storePath(t))
+	check := func() {
+		t.Helper()
+		path := crash(t, s)
+		size, free := s.sizes()
+		db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, ReadOnly: true, PreLoadFreelist: true})
+		require.NoError(t, err)
+		defer db.Close()
+		want := 0
+		require.NoError(t, db.View(func(tx *bolt.Tx) error {
+			for id := 0; ; id++ {
+				info, err := tx.Page(id)
+				if err != nil || info == nil {
+					return err
+				}
+				if info.Type == "free" {
+					want += pageSize
+				}
+			}
+		}))
+		require.EqualValues(t, want, free)
+		info, err := os.Stat(s.path)
+		require.NoError(t, err)
+		require.Equal(t, info.Size(), size)
+	}
+	check()
+	fill(t, s, 20_000)
+	check()
+	sweepAll(t, s, 19_000)
+	check()
+	require.NoError(t, s.Compact())
+	check()
+	require.NoError(t, s.Close())
+	size, free := s.sizes()
+	require.Zero(t, size+free)
+}

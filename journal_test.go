@@ -1,0 +1,506 @@
+package stint
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var storeNames = Names{1: {Label: "one"}, 2: {Label: "two"}, 300: {Label: "three hundred"}}
+
+func openStore(t testing.TB, path string) *BoltStore {
+	t.Helper()
+	s, err := OpenBolt(path, storeNames, &BoltOptions{LockTimeout: 10 * time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func storePath(t testing.TB) string { return filepath.Join(t.TempDir(), "store.db") }
+
+// together has the next save go to the journal, and alone has it go home, whenever it comes.
+func (s *BoltStore) together() { s.lastSave = time.Now().Add(time.Hour) }
+func (s *BoltStore) alone()    { s.lastSave = time.Time{} }
+
+// crash leaves a copy of the file, as a killed process would, and returns its path.
+func crash(t testing.TB, s *BoltStore) string { return copyOf(t, s.path) }
+
+// commits returns the number of the file's last transaction.
+func commits(t testing.TB, path string) uint64 {
+	t.Helper()
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	defer file.Close()
+	m, err := readMeta(file)
+	require.NoError(t, err)
+	return m.tx
+}
+
+func sealed(seq uint64, changes ...Change) []byte {
+	for record := range records(changes) {
+		sealRecord(seq, record)
+		return record
+	}
+	return nil
+}
+
+func TestJournalRecordRoundTrip(t *testing.T) {
+	changes := []Change{
+		{Key{1, "a"}, 1}, {Key{1, ""}, math.MaxInt64}, {Key{65535, strings.Repeat("x", maxIDLen)}, 0},
+		{Key{Unknown, "1:held"}, 5}, {Key{1, "\x00\xff"}, math.MinInt64}, {Key{127, "n"}, -1}, {Key{128, strings.Repeat("y", 128)}, 1 << 40},
+	}
+	var got []Change
+	for e, err := range entries(7, sealed(7, changes...)) {
+		require.NoError(t, err)
+		got = append(got, e.change())
+	}
+	require.Equal(t, changes, got)
+}
+
+func TestJournalRecordsAreSplit(t *testing.T) {
+	var changes, got []Change
+	for i := range 5_000 {
+		changes = append(changes, Change{Key{1, fmt.Sprint("client-", i)}, int64(i)})
+	}
+	n := uint64(0)
+	for record := range records(changes) {
+		n++
+		require.LessOrEqual(t, len(record), maxRecord+maxIDLen+16)
+		sealRecord(n, record)
+		for e, err := range entries(n, record) {
+			require.NoError(t, err)
+			got = append(got, e.change())
+		}
+	}
+	require.Greater(t, n, uint64(2))
+	require.Equal(t, changes, got)
+}
+
+// Whatever bit of a record is another, and whatever place it is found in, nothing of it is read.
+func TestJournalRecordFlippedBits(t *testing.T) {
+	record := sealed(1<<40+9, Change{Key{1, "first"}, 12345}, Change{Key{300, "second"}, 0})
+	corrupt := func(seq uint64, record []byte) {
+		n := 0
+		for e, err := range entries(seq, record) {
+			require.ErrorIs(t, err, ErrCorrupt)
+			require.Zero(t, e)
+			n++
+		}
+		require.Equal(t, 1, n)
+	}
+	for bit := range 8 * len(record) {
+		flipped := slices.Clone(record)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		corrupt(1<<40+9, flipped)
+	}
+	for bit := range 64 {
+		corrupt((1<<40+9)^1<<bit, record)
+	}
+	for n := range record {
+		corrupt(1<<40+9, record[:n])
+	}
+	corrupt(1<<40+9, append(slices.Clone(record), 0))
+}
+
+func FuzzJournalRecord(f *testing.F) {
+	f.Add(uint64(1), sealed(1, Change{Key{1, "a"}, 1}, Change{Key{2, "bcd"}, 2}))
+	f.Add(uint64(2), []byte{})
+	f.Add(uint64(3), []byte{0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1})
+	f.Add(uint64(4), bytes.Repeat([]byte{0}, 40))
+	f.Add(uint64(5), []byte{0, 0, 0, 0, 1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F, 1})
+	f.Fuzz(func(t *testing.T, seq uint64, record []byte) {
+		read := func() (es []entry, err error) {
+			for e, err := range entries(seq, record) {
+				if err != nil {
+					require.Empty(t, es, "half of a record was read")
+					return nil, err
+				}
+				es = append(es, e)
+			}
+			return es, nil
+		}
+		if _, err := read(); err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+		}
+		if len(record) < 4 {
+			return
+		}
+		sealRecord(seq, record) // as if that were what was written
+		es, err := read()
+		if err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+			return
+		}
+		size := 4
+		x, want := newJournalIndex(), make(map[Key]int64)
+		for _, e := range es {
+			size += e.size
+			x.put(e.change())
+			want[e.change().Key] = e.tat
+		}
+		require.Equal(t, len(record), size)
+		require.Equal(t, len(want), x.len())
+		for key, tat := range want {
+			got, ok := x.get(key)
+			require.True(t, ok)
+			require.Equal(t, tat, got)
+		}
+	})
+}
+
+// The index cannot be told apart from a map, even where hashes collide.
+func TestJournalIndex(t *testing.T) {
+	x, want := newJournalIndex(), make(map[Key]int64)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 20_000 {
+		key := Key{Name(rnd.IntN(3)), fmt.Sprint(rnd.IntN(3_000))}
+		switch rnd.IntN(3) {
+		case 0:
+			tat, ok := x.get(key)
+			wantTAT, wanted := want[key]
+			require.Equal(t, wanted, ok)
+			require.Equal(t, wantTAT, tat)
+		default:
+			tat := rnd.Int64N(3) * rnd.Int64()
+			x.put(Change{key, tat})
+			want[key] = tat
+		}
+		if h, _, ok := x.find(Key{4, "taken"}); !ok && rnd.IntN(1000) == 0 { // the place of one key is taken by another
+			if _, taken := x.at[h]; !taken {
+				x.at[h] = 0
+				if e, _ := readEntry(x.entries); len(x.entries) > 0 {
+					require.NotEqual(t, Key{4, "taken"}, e.change().Key)
+					x.put(Change{Key{4, "taken"}, 7})
+					delete(x.at, h)
+					x.at[h] = 0
+				} else {
+					delete(x.at, h)
+				}
+				tat, ok := x.get(Key{4, "taken"})
+				require.True(t, ok && tat == 7 || len(x.entries) == 0)
+				if ok {
+					want[Key{4, "taken"}] = 7
+				}
+			}
+		}
+	}
+	got := make(map[Key]int64)
+	for e := range x.all() {
+		_, twice := got[e.change().Key]
+		require.False(t, twice)
+		got[e.change().Key] = e.tat
+	}
+	require.Equal(t, want, got)
+	sorted := x.sorted()
+	require.Len(t, sorted, len(want))
+	require.True(t, slices.IsSortedFunc(sorted, func(a, b entry) int {
+		return cmp.Or(a.change().Key.compare(b.change().Key), 1)
+	}))
+}
+
+// sameAs requires the store to have what want has: key by key, and one after the other.
+func (s *BoltStore) sameAs(t testing.TB, want map[Key]int64, keys []Key, context ...any) {
+	t.Helper()
+	for _, key := range keys {
+		tat, err := s.Load(key)
+		require.NoError(t, err, context...)
+		require.Equal(t, want[key], tat, context...)
+	}
+	for name := range map[Name]bool{Unknown: true, 1: true, 2: true, 300: true} {
+		var got, all []Change
+		for c, err := range s.All(name) {
+			require.NoError(t, err, context...)
+			got = append(got, c)
+		}
+		for key, tat := range want {
+			if key.Name == name && tat != 0 {
+				all = append(all, Change{key, tat})
+			}
+		}
+		slices.SortFunc(all, func(a, b Change) int { return bytes.Compare(encodeID(a.Key.ID), encodeID(b.Key.ID)) })
+		require.Equal(t, all, got, context...)
+	}
+}
+
+// A store gives back what was last saved: wherever that lies, whatever is done for the file meanwhile, and after a crash.
+func TestStoreRemembers(t *testing.T) {
+	for seed := range uint64(6) {
+		rnd := rand.New(rand.NewPCG(seed, 3))
+		s := openStore(t, storePath(t))
+		want := make(map[Key]int64)
+		var keys []Key
+		for i := range 400 {
+			key := []Name{1, 2, 300}[i%3].Key(fmt.Sprint(i))
+			switch i {
+			case 0:
+				key.ID = ""
+			case 3:
+				key.ID = "*"
+			case 6:
+				key.ID = "**"
+			case 9:
+				key.ID = "*!"
+			}
+			keys = append(keys, key, Key{Unknown, key.String()})
+		}
+		for step := range 150 {
+			context := []any{fmt.Sprintf("seed %d step %d", seed, step)}
+			switch n := rnd.IntN(12); n {
+			case 0:
+				require.NoError(t, s.checkpoint())
+			case 1:
+				require.NoError(t, s.sweep(1))
+			case 2:
+				require.NoError(t, s.Compact())
+			case 3:
+				path := crash(t, s)
+				require.NoError(t, s.Close())
+				s = openStore(t, path)
+			case 4:
+				require.NoError(t, s.Close())
+				s = openStore(t, s.path)
+			case 5: // as when a checkpoint was interrupted
+				s.indexMu.Lock()
+				if s.old == nil && s.fresh.len() > 0 {
+					s.old, s.oldSeq, s.fresh = s.fresh, s.seq, newJournalIndex()
+				}
+				s.indexMu.Unlock()
+			default:
+				changes := make(map[Key]int64)
+				for range 1 + rnd.IntN(100) {
+					changes[keys[rnd.IntN(len(keys))]] = max(0, rnd.Int64N(1000)-200) * 1000
+				}
+				if s.together(); n%2 == 0 {
+					s.alone()
+				}
+				var list []Change
+				for key, tat := range changes {
+					list = append(list, Change{key, tat})
+				}
+				require.NoError(t, s.Save(list))
+				maps.Copy(want, changes)
+			}
+			if step%10 == 9 {
+				s.sameAs(t, want, keys, context...)
+			}
+		}
+		require.NoError(t, s.Close())
+	}
+}
+
+// What is saved while the journal is taken home, in steps, is not lost, and what is loaded is the newest.
+func TestCheckpointInSteps(t *testing.T) {
+	s := openStore(t, storePath(t))
+	const n = 5*checkpointStep + 7
+	want := make(map[Key]int64)
+	var changes []Change
+	for i := range n {
+		changes = append(changes, Change{Key{1, fmt.Sprintf("%06d", i)}, 1000})
+	}
+	require.NoError(t, s.append(changes))
+	before := commits(t, s.path)
+	done := make(chan error)
+	go func() { done <- s.checkpoint() }()
+	saves := uint64(0)
+	var keys []Key
+	for i, running := 0, true; running; i++ {
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+			running = false
+		default:
+			key := Key{1, fmt.Sprintf("%06d", i*37%n)}
+			require.NoError(t, s.append([]Change{{key, int64(2000 + i)}}))
+			saves++
+			want[key] = int64(2000 + i)
+			keys = append(keys, key)
+			tat, err := s.Load(key)
+			require.NoError(t, err)
+			require.EqualValues(t, 2000+i, tat)
+		}
+	}
+	steps := commits(t, s.path) - before - saves
+	require.GreaterOrEqual(t, steps, uint64(6), "no step is of more than checkpointStep buckets")
+	for _, c := range changes {
+		if _, ok := want[c.Key]; !ok {
+			want[c.Key] = c.TAT
+		}
+	}
+	s.sameAs(t, want, keys)
+	path := crash(t, s)
+	require.NoError(t, s.Close())
+	openStore(t, path).sameAs(t, want, keys)
+}
+
+// A checkpoint that Close interrupts is gone on with after the next Open.
+func TestCheckpointInterruptedByClose(t *testing.T) {
+	s := openStore(t, storePath(t))
+	want := make(map[Key]int64)
+	var changes []Change
+	for i := range 20 * checkpointStep {
+		changes = append(changes, Change{Key{2, fmt.Sprint(i)}, int64(i + 1)})
+		want[changes[i].Key] = changes[i].TAT
+	}
+	require.NoError(t, s.append(changes))
+	done := make(chan error)
+	go func() { done <- s.checkpoint() }()
+	s.indexMu.Lock()
+	for !s.checkpointing {
+		s.stepped.Wait()
+	}
+	s.indexMu.Unlock()
+	s.closing.Do(func() { // what Close does first, and not what it does then
+		close(s.stop)
+		<-s.stopped
+	})
+	require.NoError(t, <-done)
+	require.NotNil(t, s.old, "it was interrupted")
+	require.NoError(t, s.file.close())
+
+	s = openStore(t, s.path)
+	require.Equal(t, len(changes), s.fresh.len())
+	require.NoError(t, s.checkpoint())
+	require.Zero(t, s.fresh.len())
+	s.sameAs(t, want, nil)
+}
+
+// A checkpoint that fails leaves the journal as it is, and the next one goes on.
+func TestCheckpointFails(t *testing.T) {
+	s := openStore(t, storePath(t))
+	want := make(map[Key]int64)
+	save := func(from, n int) {
+		var changes []Change
+		for i := from; i < from+n; i++ {
+			changes = append(changes, Change{Key{1, fmt.Sprint(i)}, int64(i + 1)})
+			want[changes[len(changes)-1].Key] = int64(i + 1)
+		}
+		require.NoError(t, s.append(changes))
+	}
+	save(0, 40_000)
+	s.file.db.MaxSize = int(s.Stats().Bytes)
+	require.Error(t, s.checkpoint())
+	require.Error(t, s.Stats().Err)
+	s.sameAs(t, want, nil)
+	path := crash(t, s)
+	openStore(t, path).sameAs(t, want, nil)
+
+	s.file.db.MaxSize = 0
+	save(1_000, 2_000)
+	require.NoError(t, s.checkpoint(), "what the last one left")
+	require.NoError(t, s.Stats().Err)
+	require.NoError(t, s.checkpoint(), "what came since")
+	require.Zero(t, s.Stats().Journaled)
+	s.sameAs(t, want, nil)
+}
+
+// The journal goes home by itself once it is long, many times as long as what it comes to, or left alone.
+func TestCheckpointDue(t *testing.T) {
+	s := openStore(t, storePath(t))
+	require.False(t, s.checkpointDue())
+	require.NoError(t, s.append([]Change{{Key{1, "a"}, 1 << 40}}))
+	require.False(t, s.checkpointDue())
+
+	s.journal = journalMin + 1
+	require.True(t, s.checkpointDue())
+	s.journal = 100
+
+	s.indexMost = 4
+	require.True(t, s.checkpointDue(), "it is more than may be kept in memory")
+	s.indexMost = indexMost
+
+	for range journalTired - 1 {
+		require.False(t, s.checkpointDue())
+		require.NoError(t, s.sweep(1))
+	}
+	s.tired = 0
+	require.NoError(t, s.sweep(1))
+	require.False(t, s.checkpointDue(), "something was saved")
+	s.tired = journalTired
+	require.True(t, s.checkpointDue())
+	require.NoError(t, s.checkpoint())
+	require.False(t, s.checkpointDue())
+}
+
+// Ids that do not repeat make no journal, and no index, that grows without bound, however fast they come.
+func TestJournalIsBounded(t *testing.T) {
+	s := openStore(t, storePath(t))
+	s.indexMu.Lock()
+	s.indexMost = 256 << 10
+	s.indexMu.Unlock()
+	const save = 2_000
+	most, i := 0, 0
+	for range 60 {
+		var changes []Change
+		for range save {
+			changes = append(changes, Change{Key{1, fmt.Sprintf("client-%09d", i*7919%1_000_003)}, int64(i + 1)})
+			i++
+		}
+		s.together()
+		require.NoError(t, s.Save(changes))
+		s.indexMu.Lock()
+		n := len(s.fresh.entries)
+		if s.old != nil {
+			n += len(s.old.entries)
+		}
+		s.indexMu.Unlock()
+		most = max(most, n)
+	}
+	require.Less(t, most, 4*(256<<10)+2*save*32)
+}
+
+// A program that opens the file, spends once and closes makes one commit.
+func TestOneCommit(t *testing.T) {
+	path := storePath(t)
+	limits := limitsOf(t, storeNames, map[Name]Limit{1: PerHour(5), 2: PerHour(5).WithBurst(9), 300: {Burst: 5, Count: 5, Period: time.Hour, Durability: Synced}})
+	once := func(key Key) uint64 {
+		l, err := Open(path, limits, nil)
+		require.NoError(t, err)
+		before := commits(t, path)
+		d, err := l.Spend(key, 1)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		require.NoError(t, l.Close())
+		return commits(t, path) - before
+	}
+	once(Name(1).Key("first"))
+	for range 3 {
+		require.EqualValues(t, 1, once(Name(1).Key("x")))
+		require.EqualValues(t, 1, once(Name(2).Key("y")))
+		require.EqualValues(t, 1, once(Name(300).Key("z")))
+	}
+}
+
+// A few changes go home when they come alone, and to the journal when there is company.
+func TestSmallSaves(t *testing.T) {
+	s := openStore(t, storePath(t))
+	s.alone()
+	require.NoError(t, s.Save([]Change{{Key{1, "a"}, 5}}))
+	require.Zero(t, s.Stats().Journaled)
+	s.together()
+	require.NoError(t, s.Save([]Change{{Key{1, "b"}, 5}}))
+	require.EqualValues(t, 1, s.Stats().Journaled)
+	s.alone()
+	require.NoError(t, s.Save([]Change{{Key{1, "c"}, 5}}))
+	require.EqualValues(t, 2, s.Stats().Journaled, "the journal is not empty: an older change must not come after this")
+	require.NoError(t, s.checkpoint())
+	s.alone()
+	require.NoError(t, s.Save(make([]Change, 0)))
+	var many []Change
+	for i := range smallSave + 1 {
+		many = append(many, Change{Key{1, fmt.Sprint(i)}, 9})
+	}
+	s.alone()
+	require.NoError(t, s.Save(many))
+	require.EqualValues(t, smallSave+1, s.Stats().Journaled)
+}
