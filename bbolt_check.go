@@ -140,7 +140,7 @@ func (c *pageChecker) isSound(id uint64) bool {
 
 var pageBuffers = sync.Pool{New: func() any { return new([pageSize]byte) }}
 
-// page reads a page and checks it, a leaf only once. first and next are the keys that it lies between; nil: there is no
+// page reads a page and checks it, once. first and next are the keys that it lies between; nil: there is no
 // such key. What it returns is in the buffer, if it has room there.
 func (c *pageChecker) page(id, pages uint64, first, next []byte, buffer []byte) ([]byte, error) {
 	if id < 2 || id >= pages {
@@ -150,7 +150,7 @@ func (c *pageChecker) page(id, pages uint64, first, next []byte, buffer []byte) 
 		return nil, fmt.Errorf("page %d of %s: %w", id, c.path, err)
 	}
 	kind := pageKind(buffer)
-	if c.isSound(id) && kind == leafPage {
+	if c.isSound(id) {
 		return buffer, nil
 	}
 	long := uint64(binary.NativeEndian.Uint32(buffer[12:])) + 1
