@@ -136,7 +136,7 @@ func (l *Limiter) settleLocked(p *place, giveBack bool) {
 		if tat := b.tat(); giveBack && p.op == opSpend && tat > now {
 			b.setTAT(max(now, tat-min(p.took, max(0, p.next-now))))
 		}
-		b.set(flagDirty)
+		b.set(flagDirty | flagStored) // the store may have it all the same
 		b.clear(flagCovered)
 		s.markGroup(i)
 		return
