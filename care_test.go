@@ -72,7 +72,7 @@ func TestSweepSparesWhatIsSavedAnew(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(1, 1))
 		for i := range 300 {
 			key := keys[rnd.IntN(len(keys))]
-			saved[key] = int64(1<<40 + i)
+			saved[key] = 1<<40 + int64(i)
 			if i%2 == 0 {
 				s.together()
 			} else {
@@ -248,7 +248,7 @@ func TestCompact(t *testing.T) {
 			require.NoError(t, err)
 			running = false
 		default:
-			c := Change{keys[i*7%len(keys)], int64(1<<41 + i)}
+			c := Change{keys[i*7%len(keys)], 1<<41 + int64(i)}
 			require.NoError(t, s.Save([]Change{c}))
 			want[c.Key] = c.TAT
 			tat, err := s.Load(c.Key)
