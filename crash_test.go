@@ -38,8 +38,6 @@ const (
 	crashAfter
 )
 
-var errFault = errors.New("the store fails")
-
 func (s *crashStore) Save(changes []Change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -100,8 +100,8 @@ func faultLimits(t testing.TB, burst int64) *Limits {
 	return limitsOf(t, faultNames, defaults)
 }
 
-// ledger is what was spent for certain, and what may have been: of an operation that failed, both ends.
-type ledger struct {
+// faultLedger is what was spent for certain, and what may have been: of an operation that failed, both ends.
+type faultLedger struct {
 	t         *testing.T
 	admitted  map[Key]int64 // allowed, less what was given back for certain
 	uncertain map[Key]int64 // that a failed call may have taken
@@ -111,14 +111,14 @@ type ledger struct {
 	context   string
 }
 
-func (g *ledger) note(err error) bool {
+func (g *faultLedger) note(err error) bool {
 	if err != nil {
 		g.surfaced++
 	}
 	return err == nil
 }
 
-func (g *ledger) spend(l *Limiter, key Key, cost int64) {
+func (g *faultLedger) spend(l *Limiter, key Key, cost int64) {
 	d, err := l.Spend(key, cost)
 	if !g.note(err) {
 		require.Zero(g.t, d, g.context)
@@ -131,7 +131,7 @@ func (g *ledger) spend(l *Limiter, key Key, cost int64) {
 
 // script is a life of a limiter, with everything that asks something of the store. It returns whether the limiter was closed
 // without an error.
-func (g *ledger) script(store Store, now func() time.Time) (closed bool) {
+func (g *faultLedger) script(store Store, now func() time.Time) (closed bool) {
 	t := g.t
 	events := make(chan Event, 1000)
 	l, err := New(store, faultLimits(t, 10), &Options{Now: now, MaxResident: 8, FlushInterval: time.Hour, CommitTimeout: time.Minute,
@@ -209,7 +209,7 @@ func (g *ledger) script(store Store, now func() time.Time) (closed bool) {
 }
 
 // check requires of a limiter on a store that works again that nothing is lost that was admitted, but what its level allows.
-func (g *ledger) check(store Store, now func() time.Time, closed bool) {
+func (g *faultLedger) check(store Store, now func() time.Time, closed bool) {
 	t := g.t
 	l, err := New(store, faultLimits(t, 10), &Options{Now: now, FlushInterval: time.Hour})
 	require.NoError(t, err, g.context)
@@ -267,7 +267,7 @@ func TestFaultSweep(t *testing.T) {
 					for fail, through := 0, false; !through; fail += step {
 						reopen := open(t)
 						s := &faultStore{Store: reopen(), fail: fail, lasts: lasts, after: after}
-						g := &ledger{t: t, admitted: map[Key]int64{}, uncertain: map[Key]int64{}, returned: map[Key]int64{}, held: map[Key]bool{},
+						g := &faultLedger{t: t, admitted: map[Key]int64{}, uncertain: map[Key]int64{}, returned: map[Key]int64{}, held: map[Key]bool{},
 							context: fmt.Sprintf("operation %d fails", fail)}
 						closed := g.script(s, now)
 						if s.failures() > 0 {

@@ -59,6 +59,8 @@ func sealRecord(seq uint64, record []byte) {
 	binary.BigEndian.PutUint32(record, recordSum(seq, record[4:]))
 }
 
+func bigEndian(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+
 func recordSum(seq uint64, entries []byte) uint32 {
 	return crc32.Update(crc32.Checksum(bigEndian(seq), castagnoli), castagnoli, entries)
 }

@@ -914,67 +914,6 @@ func TestFailingStore(t *testing.T) {
 	})
 }
 
-// Whatever operation of the store fails, the failure is told, and nothing is lost.
-func TestFaultSweep(t *testing.T) {
-	limits := testLimits(t)
-	for n := int64(1); ; n++ {
-		mem := NewMemStore()
-		store := &faultyStore{Store: mem}
-		store.failAt.Store(n)
-		clock := newSimClock()
-		opts := &Options{Now: clock.Now, FlushInterval: 1000 * time.Hour}
-		told, spent := 0, make(map[Key]int64)
-		tell := func(err error) bool {
-			if err != nil {
-				require.ErrorIs(t, err, errDisk)
-				told++
-			}
-			return err == nil
-		}
-		l, err := New(store, limits, opts)
-		if !tell(err) {
-			l, err = New(store, limits, opts)
-			require.NoError(t, err)
-		}
-		spend := func(key Key) {
-			d, err := l.Spend(key, 1)
-			if tell(err) && d.Allowed {
-				spent[key]++
-			}
-		}
-		a, b, held := perID.Key("a"), perID.Key("b"), single.Key("held")
-		spend(a)
-		isHeld := tell(l.Hold(held, clock.Now().Add(time.Hour)))
-		tell(l.Flush())
-		spend(a)
-		spend(b)
-		if d, err := l.SpendAll(Request{a, 1, 0}, Request{b, 1, 0}, Request{everyone.Key(""), 1, 0}); tell(err) {
-			require.True(t, d.Allowed)
-			for _, key := range []Key{a, b, everyone.Key("")} {
-				spent[key]++
-			}
-		}
-		tell(l.Flush())
-		spend(b)
-		failed := l.Close()
-		tell(failed)
-		if failed == nil {
-			for key, n := range spent {
-				limit, _ := limits.For(key)
-				require.Equal(t, clock.ns.Load()+n*int64(limit.Interval()), load(t, mem, key), "operation %d failed", n)
-			}
-		}
-		_, hasHold := tatsOf(collect(t, mem.All(Unknown)))[holdKey(held)]
-		require.Equal(t, isHeld, hasHold)
-		if n > store.ops.Load() {
-			require.Zero(t, told)
-			require.Greater(t, n, int64(5))
-			return
-		}
-		require.Equal(t, 1, told, "operation %d failed", n)
-	}
-}
-
 // One event at a time, also where a Flush meets the flusher.
 func TestOnEventIsNotConcurrent(t *testing.T) {
 	store := &faultyStore{Store: NewMemStore()}

@@ -610,8 +610,6 @@ func onlyStars(id string) bool {
 	return true
 }
 
-func bigEndian(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
-
 func decodeUint64(v []byte) (uint64, error) {
 	if len(v) != 8 {
 		return 0, fmt.Errorf("%w: a value of %d bytes, want 8", ErrCorrupt, len(v))

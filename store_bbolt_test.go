@@ -486,8 +486,8 @@ func TestCorruptFileIsNotLocked(t *testing.T) {
 	}
 }
 
-// crash lets go of a store's file as it is, as the end of the process would.
-func crash(t *testing.T, s *BoltStore) {
+// abandon lets go of a store's file as it is, as the end of the process would.
+func abandon(t *testing.T, s *BoltStore) {
 	t.Helper()
 	s.closing.Do(s.stopCare)
 	s.mu.Lock()
@@ -530,7 +530,7 @@ func TestGoldenFile(t *testing.T) {
 			}
 		}
 		require.NotZero(t, s.fresh.len(), "some of it is in the journal still")
-		crash(t, s)
+		abandon(t, s)
 		from, err := bolt.Open(path, 0o600, nil)
 		require.NoError(t, err)
 		os.Remove(goldenFile)

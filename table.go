@@ -170,10 +170,33 @@ type shard struct {
 // count is what one Name's decisions in one shard came to.
 type count struct{ allowed, denied uint64 }
 
+// batch is what one commit saves.
+type batch struct {
+	changes []Change // of one key, the later is the newer
+	err     error    // valid once done is closed
+	done    chan struct{}
+}
+
+// over reports whether the commit has ended.
+func (b *batch) over() bool {
+	select {
+	case <-b.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // pending is a commit that a bucket was put into, and is in until the shard has heard how that ended.
 type pending struct {
 	batch *batch
 	tat   int64 // the TAT that the store is given by it
+}
+
+// forgetPendingLocked takes a bucket out of the commit that it is in, which has ended.
+func (s *shard) forgetPendingLocked(b slot) {
+	delete(s.pending, b.key())
+	b.clear(flagPending)
 }
 
 // aside is what few buckets have, kept out of their slots.

@@ -10,23 +10,6 @@ import (
 // Decisions of Leased and Synced limits wait for a commit, and those that wait together share one. A commit begins as soon
 // as the one before it has ended; what comes meanwhile is in the next.
 
-// batch is what one commit saves.
-type batch struct {
-	changes []Change // of one key, the later is the newer
-	err     error    // valid once done is closed
-	done    chan struct{}
-}
-
-// over reports whether the commit has ended.
-func (b *batch) over() bool {
-	select {
-	case <-b.done:
-		return true
-	default:
-		return false
-	}
-}
-
 type committer struct {
 	flusher *flusher // whose mutex keeps saves in the order in which buckets changed
 	wake    chan struct{}

@@ -781,7 +781,7 @@ func TestFailedHoldThatWasCarriedOut(t *testing.T) {
 				l := newLevels(t, store, limits, clock, 0)
 				key := flushed.Key("a")
 				store.close()
-				go l.Hold(key, clock.now().Add(time.Hour))
+				go l.Hold(key, clock.Now().Add(time.Hour))
 				synctest.Wait()
 				store.gate <- func() bool {
 					store.MemStore.Save(store.last())

@@ -157,9 +157,3 @@ func (l *Limiter) settleLocked(p *place, giveBack bool) {
 		b.set(flagCovered)
 	}
 }
-
-// forgetPendingLocked takes a bucket out of the commit that it is in, which has ended.
-func (s *shard) forgetPendingLocked(b slot) {
-	delete(s.pending, b.key())
-	b.clear(flagPending)
-}
