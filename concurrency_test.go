@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -134,6 +135,34 @@ func TestConcurrentSpendAll(t *testing.T) {
 			require.Equal(t, burst-spent[n].Load(), r.left(perID.Key(fmt.Sprintf("%0*d", 1+n*2, n))))
 		}
 	})
+}
+
+// Sets of keys that are in few shards are locked in an order that lets all of them through.
+func TestConcurrentSpendAllInFewShards(t *testing.T) {
+	limits := limitsOf(t, testNames, map[Name]Limit{perID: {Burst: 1e6, Count: 1, Period: time.Second}})
+	r := rigOn(t, NewMemStore(), limits, Options{})
+	keys := keysOfOneShard(r.Limiter, 8)
+	for i, key := range keysOfOneShard(r.Limiter, 8) {
+		keys = append(keys, perID.Key(key.ID+strings.Repeat("x", 10+i)), perID.Key(fmt.Sprint("other ", i)))
+	}
+	var spent atomic.Int64
+	hammer(func(g int, rnd *rand.Rand) {
+		for range 200 {
+			var reqs []Request
+			for _, i := range rnd.Perm(len(keys))[:6] {
+				reqs = append(reqs, Request{Key: keys[i], Cost: 1})
+			}
+			if d, err := r.SpendAll(reqs...); err != nil || !d.Allowed {
+				t.Error(d, err)
+			}
+			spent.Add(6)
+		}
+	})
+	left := int64(0)
+	for _, key := range keys {
+		left += 1e6 - r.left(key)
+	}
+	require.Equal(t, spent.Load(), left)
 }
 
 // Everything else may go on meanwhile.

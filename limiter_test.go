@@ -564,33 +564,37 @@ func TestSpendAllOfMany(t *testing.T) {
 	}
 }
 
-// Many keys of one shard: those that are inserted move others.
-func TestSpendAllInOneShard(t *testing.T) {
-	r := newRig(t)
-	s, _ := r.table.shard(perID.Key("0"))
-	var reqs []Request
-	for i := 0; len(reqs) < 100; i++ {
+// keysOfOneShard returns n keys whose buckets are in one shard, with those of the key 0.
+func keysOfOneShard(l *Limiter, n int) (keys []Key) {
+	s, _ := l.table.shard(perID.Key("0"))
+	for i := 0; len(keys) < n; i++ {
 		key := perID.Key(fmt.Sprint(i))
-		if other, _ := r.table.shard(key); other == s {
-			reqs = append(reqs, Request{Key: key, Cost: 1})
+		if other, _ := l.table.shard(key); other == s {
+			keys = append(keys, key)
 		}
 	}
-	for round := range 5 {
-		for i := range reqs {
-			reqs[i].Cost = int64(i%2) + 1
+	return keys
+}
+
+// Some of one shard have a slot, and others are given one, which moves those that have.
+func TestSpendAllInOneShard(t *testing.T) {
+	for seed := range uint64(20) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		r := newRig(t)
+		want := make(map[Key]int64)
+		keys := keysOfOneShard(r.Limiter, 60)
+		for _, key := range keys {
+			want[key] = 5
 		}
-		d := r.spendAll(reqs[:20+20*round]...)
-		require.Equal(t, round < 3, d.Allowed)
-		rand.Shuffle(len(reqs[:20]), func(i, j int) { reqs[i], reqs[j] = reqs[j], reqs[i] })
-		for i := range reqs {
-			reqs[i].Cost = 0
-		}
-		for i := range reqs[:20] {
-			require.NoError(t, r.Reset(reqs[i].Key))
-		}
-		if round == 2 {
-			for i := range reqs {
-				r.spend(reqs[i].Key, r.left(reqs[i].Key))
+		for n := 1; n < len(keys); n += 3 {
+			var reqs []Request
+			for _, i := range rnd.Perm(n)[:1+rnd.IntN(n)] {
+				reqs = append(reqs, Request{Key: keys[i], Cost: rnd.Int64N(min(want[keys[i]], 2) + 1)})
+				want[keys[i]] -= reqs[len(reqs)-1].Cost
+			}
+			require.True(t, r.spendAll(reqs...).Allowed)
+			for _, key := range keys {
+				require.Equal(t, want[key], r.left(key), "seed %d, %d keys", seed, n)
 			}
 		}
 	}

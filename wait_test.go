@@ -226,6 +226,13 @@ func TestLineIsExact(t *testing.T) {
 			}
 			return nil
 		}},
+		{"it is held before anyone waits", func(t *testing.T, l *Limiter, key Key, line []Reservation) []int {
+			for _, r := range line {
+				r.Cancel()
+			}
+			require.NoError(t, l.Hold(key, time.Now().Add(5*time.Minute)))
+			return []int{0, 1, 2, 3}
+		}},
 		{"it is held after some have gone", func(t *testing.T, l *Limiter, key Key, line []Reservation) []int {
 			pass(line[1].Delay())
 			require.NoError(t, l.Hold(key, time.Now().Add(5*time.Minute)))
@@ -246,12 +253,20 @@ func TestLineIsExact(t *testing.T) {
 				for _, i := range tc.do(t, l, key, line) {
 					gone[i] = true
 				}
+				changed, held := time.Now().UnixNano(), int64(0)
+				if b := listBuckets(t, l.Buckets(perID))[key]; !b.HeldUntil.IsZero() {
+					held = b.HeldUntil.UnixNano()
+				}
 				for range 6 {
 					line = append(line, reserve(t, l, key, 1))
 				}
 				for i, r := range line {
 					if !gone[i] {
-						log = append(log, admission{time.Duration(r.turn.at - begun.UnixNano()), 1})
+						at := r.turn.at
+						if at > changed { // not gone before it was held
+							at = max(at, held)
+						}
+						log = append(log, admission{time.Duration(at - begun.UnixNano()), 1})
 					}
 				}
 				if tc.what == "what was spent before is given back" {
