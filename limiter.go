@@ -47,24 +47,27 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	if limits == nil {
 		return nil, errors.New("stint: Open: no limits")
 	}
-	var aside *Event
-	store, err := OpenBolt(path, limits.names, &BoltOptions{LockTimeout: o.LockTimeout})
+	l, err := openFile(path, limits, o)
 	if errors.Is(err, ErrCorrupt) && o.Recover {
-		aside = &Event{Kind: FileSetAside, Err: err, Path: path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")}
+		aside := Event{Kind: FileSetAside, Err: err, Path: path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")}
 		if err := os.Rename(path, aside.Path); err != nil {
 			return nil, fmt.Errorf("stint: set %s aside: %w", path, err)
 		}
-		store, err = OpenBolt(path, limits.names, &BoltOptions{LockTimeout: o.LockTimeout})
+		if l, err = openFile(path, limits, o); err == nil {
+			l.flusher.tell(aside)
+		}
 	}
+	return l, err
+}
+
+func openFile(path string, limits *Limits, o Options) (*Limiter, error) {
+	store, err := OpenBolt(path, limits.names, &BoltOptions{LockTimeout: o.LockTimeout})
 	if err != nil {
 		return nil, err
 	}
-	l, err := New(store, limits, opts)
+	l, err := New(store, limits, &o)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
-	}
-	if aside != nil {
-		l.flusher.tell(*aside)
 	}
 	return l, nil
 }

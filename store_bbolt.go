@@ -115,12 +115,14 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	}
 	s.stepped = sync.NewCond(&s.indexMu)
 	for s.file == nil {
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			if err := makeFile(path, names); err != nil {
 				return nil, fmt.Errorf("stint: make %s: %w", path, err)
 			}
 		} else if err != nil {
 			return nil, fmt.Errorf("stint: %w", err)
+		} else if !info.Mode().IsRegular() { // to open a pipe may take for ever
+			return nil, fmt.Errorf("stint: open %s: it is not a file but a %v", path, info.Mode().Type())
 		}
 		file, err := openBoltFile(path, o.LockTimeout, o.maxSize)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -185,8 +187,12 @@ func (s *BoltStore) read() error {
 		}
 		return s.replay(journal)
 	})
-	if err != nil && !strings.Contains(err.Error(), s.path) {
+	switch {
+	case err == nil:
+	case !errors.Is(err, ErrFormat) && !errors.Is(err, ErrCorrupt):
 		err = fmt.Errorf("%w: %s: %w", ErrCorrupt, s.path, err)
+	case !strings.Contains(err.Error(), s.path):
+		err = fmt.Errorf("%s: %w", s.path, err)
 	}
 	return err
 }
