@@ -21,7 +21,9 @@ import (
 
 const (
 	// checkpointStep is how many buckets are taken home in one transaction: nobody waits for longer than that takes.
+	// Where saves come faster than it takes them home, and wait anyway, a step is larger: most of it is the disk's.
 	checkpointStep = 2000
+	checkpointRush = 10_000
 
 	// A journal is taken home once it is this long, and this many times as long as what it comes to.
 	journalMin    = 8 << 20
@@ -148,6 +150,13 @@ func (s *BoltStore) pace() {
 	}
 }
 
+// pressed reports whether saves are about to wait for the checkpoint.
+func (s *BoltStore) pressed() bool {
+	s.indexMu.RLock()
+	defer s.indexMu.RUnlock()
+	return int64(len(s.fresh.entries)) > s.indexMost/2
+}
+
 // progressed tells those who wait in pace how much of a checkpoint is done; 1 and more: it has ended.
 func (s *BoltStore) progressed(part float64) {
 	s.indexMu.Lock()
@@ -182,7 +191,11 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 	defer s.progressed(1)
 	all := old.sorted()
 	for rest := all; ; {
-		step := rest[:min(len(rest), checkpointStep)]
+		most := checkpointStep
+		if s.pressed() {
+			most = checkpointRush
+		}
+		step := rest[:min(len(rest), most)]
 		rest = rest[len(step):]
 		dropped := true
 		err := s.update(func(tx *bolt.Tx) (err error) {
