@@ -104,7 +104,7 @@ func (s *crashSim) open() {
 
 func (s *crashSim) newLimits() {
 	s.limits = make(map[Name]Limit)
-	for name := range levelNames {
+	for name := inMemory; name <= synced; name++ {
 		count := 1 + s.rnd.Int64N(5)
 		s.limits[name] = Limit{
 			Burst: 1 + s.rnd.Int64N(30), Count: count, Period: time.Duration(count + s.rnd.Int64N(1e9)), Durability: Durability(1 + s.rnd.IntN(4)),
@@ -329,9 +329,9 @@ func (s *crashSim) several(op op) {
 		if r.Mode != SpendOnly && retryAfter > 0 {
 			allowed = false
 		}
-		if r.Mode != CheckOnly {
+		if r.Mode != CheckOnly && tat != s.have[key].tat {
 			before[key], next[key] = s.have[key].tat, tat
-			durable = durable || s.limits[key.Name].Durability >= Leased && tat != before[key]
+			durable = durable || s.limits[key.Name].Durability >= Leased
 		}
 	}
 	var d Decision
@@ -368,7 +368,7 @@ func (s *crashSim) several(op op) {
 	s.allowed++
 	for _, r := range reqs {
 		if tat, ok := next[r.Key]; ok {
-			if op == opSpend && tat != s.have[r.Key].tat {
+			if op == opSpend {
 				s.pass(r.Key, r.Cost)
 			}
 			s.acknowledged(r.Key, tat)
@@ -399,7 +399,8 @@ func (s *crashSim) setLimits() {
 	limits, err := NewLimits(levelNames, s.limits, nil)
 	require.NoError(s.t, err)
 	require.NoError(s.t, s.l.SetLimits(limits))
-	for key, b := range s.have {
+	for _, key := range s.keys {
+		b := s.have[key]
 		b.passed = 0
 		if tat := s.seen(key, b.tat); tat < b.tat {
 			b.tat = tat

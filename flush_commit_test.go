@@ -823,3 +823,51 @@ func TestRefundAllDeniesNothing(t *testing.T) {
 	require.EqualValues(t, 95, spent(t, l, flushed.Key("b")))
 	require.NoError(t, l.Close())
 }
+
+// A bucket that a flush is saving stays in memory until it is known that it was.
+func TestSavingIsNotEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newGateStore()
+		l := newLevels(t, store, levelLimits(t, hundred, nil), newSimClock(), 0)
+		key := flushed.Key("a")
+		requireSpends(t, l, key, 60)
+		store.close()
+		go l.flusher.flush(false)
+		synctest.Wait()
+		for range 40 {
+			l.table.evict(l.clock.now(), func() bool { return true })
+		}
+		store.gate <- refuse
+		store.open()
+		synctest.Wait()
+		require.EqualValues(t, 60, spent(t, l, key))
+		require.NoError(t, l.flusher.flush(false))
+		for range 40 {
+			l.table.evict(l.clock.now(), func() bool { return true })
+		}
+		require.Zero(t, l.Stats().Resident)
+		require.EqualValues(t, 60, spent(t, l, key))
+		require.NoError(t, l.Close())
+	})
+}
+
+// What was loaded is not believed when the bucket has come, and gone again, since.
+func TestStaleLoad(t *testing.T) {
+	l := newLevels(t, newGateStore(), levelLimits(t, hundred, nil), newSimClock(), 0)
+	key := flushed.Key("a")
+	p := place{key: key, cost: 1}
+	require.NoError(t, p.locate(l.table))
+	require.NoError(t, l.load(&p))
+	require.True(t, p.findLocked())
+
+	requireSpends(t, l, key, 60)
+	require.NoError(t, l.Flush())
+	for range 40 {
+		l.table.evict(l.clock.now(), func() bool { return true })
+	}
+	require.False(t, p.findLocked())
+	require.NoError(t, l.lockFound(&p))
+	require.Equal(t, l.clock.now()+60*int64(time.Hour), p.saved)
+	p.shard.mu.Unlock()
+	require.NoError(t, l.Close())
+}
