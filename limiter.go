@@ -423,6 +423,9 @@ func (l *Limiter) retireCountsLocked(s *shard) {
 	s.counts = nil
 }
 
+// Limits returns the limits in force: the newest, while SetLimits puts them there.
+func (l *Limiter) Limits() *Limits { return l.limits.Load() }
+
 // Flush saves everything spent so far, of all limits; it is in the store when Flush returns nil.
 func (l *Limiter) Flush() error {
 	select {

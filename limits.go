@@ -161,6 +161,18 @@ func (ls *Limits) For(key Key) (Limit, bool) {
 	return ls.rules[r].limit, err == nil && r != 0
 }
 
+// Default returns the limit of ids that no override names. Where there is none it returns false.
+func (ls *Limits) Default(name Name) (Limit, bool) {
+	if !ls.declares(name) {
+		return Limit{}, false
+	}
+	r := ls.settings[name].rule
+	return ls.rules[r].limit, r != 0
+}
+
+// Names returns what the program declared, as a copy.
+func (ls *Limits) Names() Names { return maps.Clone(ls.names) }
+
 // DumpOverrides writes the overrides as CSV, sorted: name,id,count,burst,period,comment, with ids in their canonical
 // spelling.
 func (ls *Limits) DumpOverrides(w io.Writer) error {

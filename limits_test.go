@@ -166,6 +166,33 @@ func TestNewLimitsMistakes(t *testing.T) {
 	require.Equal(t, "PerIP", first.Label)
 }
 
+func TestDefault(t *testing.T) {
+	ls := makeLimits(t)
+	for name, want := range map[Name]Limit{1: PerSecond(10), 3: PerHour(3), 4: {}, 5: {}, 9: {}, Unknown: {}} {
+		got, ok := ls.Default(name)
+		require.Equal(t, want, got, name)
+		require.Equal(t, want != Limit{}, ok, name)
+	}
+}
+
+func TestNamesAreACopy(t *testing.T) {
+	ls := makeLimits(t)
+	names := ls.Names()
+	require.Equal(t, "PerIP", names[1].Label)
+	delete(names, 1)
+	require.Equal(t, "PerIP", ls.Names()[1].Label)
+}
+
+func TestLimitsInForce(t *testing.T) {
+	first, second := makeLimits(t), makeLimits(t)
+	l, err := New(NewMemStore(), first, nil)
+	require.NoError(t, err)
+	defer l.Close()
+	require.Same(t, first, l.Limits())
+	require.NoError(t, l.SetLimits(second))
+	require.Same(t, second, l.Limits())
+}
+
 func TestDumpOverrides(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, makeLimits(t).DumpOverrides(&b))
