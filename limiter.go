@@ -426,6 +426,9 @@ func (l *Limiter) retireCountsLocked(s *shard) {
 // Limits returns the limits in force: the newest, while SetLimits puts them there.
 func (l *Limiter) Limits() *Limits { return l.limits.Load() }
 
+// Now returns the time by the Limiter's clock, which Hold is held to.
+func (l *Limiter) Now() time.Time { return time.Unix(0, l.clock.now()) }
+
 // Flush saves everything spent so far, of all limits; it is in the store when Flush returns nil.
 func (l *Limiter) Flush() error {
 	select {

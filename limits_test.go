@@ -193,6 +193,14 @@ func TestLimitsInForce(t *testing.T) {
 	require.Same(t, second, l.Limits())
 }
 
+func TestLimiterNow(t *testing.T) {
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 1, time.UTC)
+	l, err := New(NewMemStore(), makeLimits(t), &Options{Now: func() time.Time { return noon }})
+	require.NoError(t, err)
+	defer l.Close()
+	require.True(t, noon.Equal(l.Now()))
+}
+
 func TestDumpOverrides(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, makeLimits(t).DumpOverrides(&b))
