@@ -1,0 +1,196 @@
+package httplimit
+
+import (
+	"encoding/base64"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// Headers is how responses tell clients what they have left. Retry-After comes with a denial whatever it is.
+type Headers uint8
+
+const (
+	// Standard is RateLimit-Policy and RateLimit, of every rule that applied, as in
+	// draft-ietf-httpapi-ratelimit-headers-11: "login";q=5;w=60 and "login";r=3;t=12.
+	Standard Headers = iota
+
+	// XRateLimit is X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, in seconds from now, of the
+	// strictest rule.
+	XRateLimit
+
+	// ThreeFields is RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as drafts up to 06 had it, of the
+	// strictest rule.
+	ThreeFields
+
+	// NoHeaders is none of them.
+	NoHeaders
+)
+
+// headerFormat writes the decisions on a request into the header of its response. What a later draft calls by other names
+// is called so here, and nowhere else.
+type headerFormat struct {
+	dialect      Headers
+	partitionKey func(stint.Key) []byte
+}
+
+func newHeaderFormat(opts Options) headerFormat {
+	return headerFormat{opts.Headers, opts.PartitionKey}
+}
+
+const (
+	policyField  = "Ratelimit-Policy" // as http.Header has them
+	stateField   = "Ratelimit"
+	quotaParam   = ";q="
+	windowParam  = ";w="
+	leftParam    = ";r="
+	resetParam   = ";t="
+	partitionKey = ";pk="
+)
+
+// write sets the fields. In the shadow, and where no limit is configured, there is nothing to tell.
+func (f headerFormat) write(h http.Header, as []applied) {
+	switch f.dialect {
+	case Standard:
+		f.writeStandard(h, as)
+	case XRateLimit:
+		writeStrictest(h, as, "X-Ratelimit-")
+	case ThreeFields:
+		writeStrictest(h, as, "Ratelimit-")
+	}
+}
+
+func (f headerFormat) writeStandard(h http.Header, as []applied) {
+	var policyRoom, stateRoom [128]byte
+	policies, states := policyRoom[:0], stateRoom[:0]
+	for i := range as {
+		a := &as[i]
+		if !a.tells() {
+			continue
+		}
+		if len(policies) > 0 {
+			policies, states = append(policies, ", "...), append(states, ", "...)
+		}
+		policies, states = appendString(policies, a.Label), appendString(states, a.Label)
+
+		policies = appendInt(append(policies, quotaParam...), a.Limit.Burst)
+		policies = appendInt(append(policies, windowParam...), seconds(a.Limit.Tolerance()))
+
+		left, reset := a.state()
+		states = appendInt(append(states, leftParam...), left)
+		if reset > 0 {
+			states = appendInt(append(states, resetParam...), reset)
+		}
+		if f.partitionKey != nil {
+			pk := f.partitionKey(a.Key)
+			policies, states = appendBytes(policies, pk), appendBytes(states, pk)
+		}
+	}
+	if len(policies) > 0 {
+		fields := [...]string{string(policies), string(states)}
+		h[policyField], h[stateField] = fields[0:1:1], fields[1:2:2]
+	}
+}
+
+// writeStrictest tells of the rule that denied, or else of the one that leaves the fewest requests.
+func writeStrictest(h http.Header, as []applied, prefix string) {
+	var strictest *applied
+	for i := range as {
+		if a := &as[i]; a.tells() && (strictest == nil || a.stricterThan(strictest)) {
+			strictest = a
+		}
+	}
+	if strictest == nil {
+		return
+	}
+	left, reset := strictest.state()
+	h[prefix+"Limit"] = []string{strconv.FormatInt(strictest.Limit.Burst, 10)}
+	h[prefix+"Remaining"] = []string{strconv.FormatInt(left, 10)}
+	h[prefix+"Reset"] = []string{strconv.FormatInt(reset, 10)}
+}
+
+// tells reports whether clients are told of the rule.
+func (a *applied) tells() bool { return !a.Shadow && a.Limit.Count > 0 }
+
+func (a *applied) stricterThan(b *applied) bool {
+	if a.Allowed != b.Allowed {
+		return !a.Allowed
+	}
+	if !a.Allowed {
+		return a.RetryAfter > b.RetryAfter
+	}
+	left, _ := a.state()
+	least, _ := b.state()
+	return left < least
+}
+
+// state returns how many tokens are left, and for how many seconds no more than that: where none are, until the next one;
+// else until all are back.
+func (a *applied) state() (left, reset int64) {
+	left, full := a.Remaining, a.ResetAfter
+	if a.Allowed && a.After { // it was only asked whether the tokens are there
+		left += a.Cost
+		full -= time.Duration(a.Cost) * a.Limit.Interval()
+	}
+	switch {
+	case !a.Allowed:
+		return left, max(1, seconds(a.RetryAfter))
+	case a.locked > 0:
+		return 0, max(1, seconds(a.locked))
+	case left == 0:
+		return 0, max(1, seconds(full-a.Limit.Tolerance()+a.Limit.Interval()))
+	}
+	return left, seconds(full)
+}
+
+// seconds returns d in seconds, rounded up, and at least 0.
+func seconds(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return int64((d-1)/time.Second) + 1
+}
+
+// appendString appends a String of RFC 9651. What is not printable ASCII is percent-encoded, and so is the percent sign.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c < ' ' || c > '~' || c == '%':
+			b = append(b, '%', "0123456789abcdef"[c>>4], "0123456789abcdef"[c&15])
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		default:
+			b = append(b, c)
+		}
+	}
+	return append(b, '"')
+}
+
+// policyName returns a label as the header's string says it, unquoted.
+func policyName(label string) string {
+	quoted := appendString(nil, label)
+	name := make([]byte, 0, len(quoted))
+	for i := 1; i < len(quoted)-1; i++ {
+		if quoted[i] == '\\' {
+			i++
+		}
+		name = append(name, quoted[i])
+	}
+	return string(name)
+}
+
+// appendInt appends an Integer of RFC 9651, which has at most 15 digits.
+func appendInt(b []byte, n int64) []byte {
+	const most = 999_999_999_999_999
+	return strconv.AppendInt(b, max(0, min(n, most)), 10)
+}
+
+// appendBytes appends a partition key: a Byte Sequence of RFC 9651.
+func appendBytes(b, value []byte) []byte {
+	b = append(append(b, partitionKey...), ':')
+	b = base64.StdEncoding.AppendEncode(b, value)
+	return append(b, ':')
+}

@@ -1,0 +1,141 @@
+package httplimit
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+const (
+	perAddress stint.Name = 1 + iota
+	failures
+	perKey
+	everyone
+	off
+	oddLabel
+	perNumber
+	perIP
+)
+
+var testNames = stint.Names{
+	perAddress: {Label: "address"},
+	failures:   {Label: "login"},
+	perKey:     {Label: "key"},
+	everyone:   {Label: "everyone", ID: stint.Shared},
+	off:        {Label: "off"},
+	oddLabel:   {Label: `Größe "100%" \`},
+	perNumber:  {Label: "number", ID: stint.RegID},
+	perIP:      {Label: "ip", ID: stint.IPAddress},
+}
+
+// testClock stands still until it is told to go on.
+type testClock struct {
+	base time.Time
+	gone atomic.Int64
+}
+
+func (c *testClock) now() time.Time       { return c.base.Add(time.Duration(c.gone.Load())) }
+func (c *testClock) pass(d time.Duration) { c.gone.Add(int64(d)) }
+func newTestClock() *testClock            { return &testClock{base: time.Now()} }
+
+// newLimiter returns a Limiter of 5 a minute for each Name, with some others.
+func newLimiter(t testing.TB, others map[stint.Name]stint.Limit) (*stint.Limiter, *testClock) {
+	t.Helper()
+	clock := newTestClock()
+	lim, err := stint.New(stint.NewMemStore(), testLimits(t, others), &stint.Options{Now: clock.now})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, lim.Close()) })
+	return lim, clock
+}
+
+func testLimits(t testing.TB, others map[stint.Name]stint.Limit) *stint.Limits {
+	t.Helper()
+	defaults := make(map[stint.Name]stint.Limit)
+	for name := range testNames {
+		if name != off {
+			defaults[name] = stint.PerMinute(5)
+		}
+	}
+	for name, l := range others {
+		defaults[name] = l
+	}
+	limits, err := stint.NewLimits(testNames, defaults, nil)
+	require.NoError(t, err)
+	return limits
+}
+
+// serve starts a server on the loopback interface.
+func serve(t testing.TB, h http.Handler) *httptest.Server {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+type response struct {
+	*http.Response
+	body string
+}
+
+func do(t testing.TB, method, url string, fields ...string) response {
+	t.Helper()
+	req, err := http.NewRequest(method, url, nil)
+	require.NoError(t, err)
+	for i := 0; i < len(fields); i += 2 {
+		req.Header.Add(fields[i], fields[i+1])
+	}
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	res, err := client.Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return response{res, string(body)}
+}
+
+func get(t testing.TB, url string, fields ...string) response {
+	t.Helper()
+	return do(t, "GET", url, fields...)
+}
+
+func (r response) problem(t testing.TB) (p problem) {
+	t.Helper()
+	require.Equal(t, "application/problem+json", r.Header.Get("Content-Type"))
+	require.NoError(t, json.Unmarshal([]byte(r.body), &p))
+	return p
+}
+
+// statuses returns the statuses of n requests, as "200 200 429".
+func statuses(t testing.TB, n int, url string, fields ...string) string {
+	t.Helper()
+	var all []string
+	for range n {
+		all = append(all, get(t, url, fields...).Status[:3])
+	}
+	return strings.Join(all, " ")
+}
+
+// status answers with the status that the request asks for.
+func status(w http.ResponseWriter, r *http.Request) {
+	code := 200
+	if s := r.URL.Query().Get("status"); s != "" {
+		json.Unmarshal([]byte(s), &code)
+	}
+	w.WriteHeader(code)
+}
+
+func left(t testing.TB, lim *stint.Limiter, key stint.Key) int64 {
+	t.Helper()
+	d, err := lim.Check(key, 0)
+	require.NoError(t, err)
+	return d.Remaining
+}

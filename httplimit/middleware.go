@@ -1,0 +1,311 @@
+package httplimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// New returns middleware that holds requests to the rules. What they spend, they spend together or not at all
+// (stint.Limiter.SpendAll). It panics on a rule that cannot be meant: one without a Key, or with a Pattern that is none.
+//
+// Where middleware is nested, or two rules find the same bucket, a request spends from it once, by the first of them.
+func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
+	if lim == nil {
+		panic("httplimit: New: no limiter")
+	}
+	m := &middleware{lim: lim}
+	if opts != nil {
+		m.opts = *opts
+	}
+	for i, ru := range rules {
+		if ru.Key == nil {
+			panic(fmt.Sprintf("httplimit: New: rule %d has no Key", i+1))
+		}
+		m.rules = append(m.rules, rule{Rule: ru, route: newRoute(ru.Pattern)})
+		m.after = m.after || ru.CountStatus != nil || ru.RefundStatus != nil || ru.LockOut > 0
+	}
+	slices.SortStableFunc(m.rules, func(a, b rule) int { // of two that find the same bucket, the one that denies counts
+		return cmp.Compare(btoi(a.Shadow), btoi(b.Shadow))
+	})
+	m.format = newHeaderFormat(m.opts)
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
+	}
+}
+
+type middleware struct {
+	lim    *stint.Limiter
+	opts   Options
+	rules  []rule // those that deny first
+	after  bool   // there are rules that wait for the status
+	format headerFormat
+	names  atomic.Pointer[declared]
+}
+
+type rule struct {
+	Rule
+	route *route
+}
+
+// declared are the Names of the limits in force, as they were when last looked at.
+type declared struct {
+	limits *stint.Limits
+	names  stint.Names
+}
+
+// applied is one rule that applied to one request.
+type applied struct {
+	Decision
+	lim      *stint.Limiter
+	rule     *Rule
+	refunded bool
+	locked   time.Duration // it spent the last token, and locked the bucket out
+}
+
+// carried is what a request carries of the decisions on it, from one middleware to those nested in it.
+type carried struct {
+	mu      sync.Mutex // http.TimeoutHandler runs what is nested in it in a goroutine of its own
+	applied []applied
+	few     [3]applied
+}
+
+type carriedKey struct{}
+
+func carriedBy(r *http.Request) *carried {
+	c, _ := r.Context().Value(carriedKey{}).(*carried)
+	return c
+}
+
+func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	c := carriedBy(r)
+	if c == nil {
+		c = &carried{}
+		c.applied = c.few[:0]
+		r = r.WithContext(context.WithValue(r.Context(), carriedKey{}, c))
+	}
+	c.mu.Lock()
+	first := len(c.applied)
+	var failures []error // of rules that stop nothing
+	d, err := m.decide(c, r, &failures)
+	mine := c.applied[first:]
+	if len(c.applied) > 0 {
+		m.format.write(w.Header(), c.applied)
+	}
+	waiting := m.after && anyWaits(mine)
+	var ds []Decision
+	if m.opts.OnDecision != nil && len(mine) > 0 {
+		ds = decisions(mine)
+	}
+	last := len(c.applied)
+	c.mu.Unlock()
+
+	for _, failure := range failures {
+		m.tell(r, failure)
+	}
+	if ds != nil {
+		m.opts.OnDecision(r, ds)
+	}
+	switch {
+	case err != nil:
+		m.tell(r, err)
+		if theirs := isTheirs(err); theirs || !m.opts.FailOpen {
+			refuse(w, r, theirs)
+			return
+		}
+	case !d.Allowed:
+		m.deny(w, r, d)
+		return
+	}
+	if !waiting {
+		next.ServeHTTP(w, r)
+		return
+	}
+	sw := &statusWriter{ResponseWriter: w}
+	sw.onStatus = func(status int) { m.settle(c, first, last, w.Header(), r, status) }
+	defer func() {
+		if v := recover(); v != nil {
+			sw.settle(http.StatusInternalServerError)
+			panic(v)
+		}
+		sw.settle(http.StatusOK)
+	}()
+	next.ServeHTTP(sw.wrapped(), r)
+}
+
+// anyWaits reports whether there is something to do once the status is known.
+func anyWaits(as []applied) bool {
+	for i := range as {
+		if ru := as[i].rule; ru.CountStatus != nil || ru.RefundStatus != nil || ru.LockOut > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// decide finds the rules that apply, adds them to c, and spends. The decision is the strictest of those that count.
+func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) (stint.Decision, error) {
+	strictest := stint.Decision{Allowed: true, Remaining: math.MaxInt64}
+	first := len(c.applied)
+	var few [4]stint.Request
+	reqs := few[:0]
+	for i := range m.rules {
+		ru := &m.rules[i]
+		matched, ok := ru.route.match(r)
+		if !ok {
+			continue
+		}
+		key, label, err := m.key(ru, matched)
+		switch {
+		case err == nil:
+		case ru.Optional && errors.Is(err, ErrNoID):
+			continue
+		case ru.Shadow:
+			*failures = append(*failures, err)
+			continue
+		default:
+			c.applied = c.applied[:first]
+			return stint.Decision{}, err
+		}
+		if before := c.find(m.lim, key); before != nil {
+			if before.Shadow && !ru.Shadow {
+				before.Shadow = false
+				if !before.Allowed && (strictest.Allowed || before.RetryAfter > strictest.RetryAfter) {
+					strictest = before.Decision.Decision
+				}
+			}
+			continue
+		}
+		a := applied{lim: m.lim, rule: &ru.Rule}
+		a.Key, a.Label, a.Cost, a.Shadow, a.After = key, label, ru.cost(matched), ru.Shadow, ru.CountStatus != nil
+		c.applied = append(c.applied, a)
+		if !ru.Shadow {
+			reqs = append(reqs, a.request())
+		}
+	}
+	mine := c.applied[first:]
+	if len(reqs) > 0 && strictest.Allowed {
+		d, err := m.lim.SpendAll(reqs...)
+		if err != nil {
+			c.applied = c.applied[:first]
+			return stint.Decision{}, err
+		}
+		strictest = d
+	}
+	for i := range mine {
+		if err := m.learn(&mine[i], strictest); err != nil {
+			*failures = append(*failures, err)
+		}
+	}
+	return strictest, nil
+}
+
+// learn finds out the decision on one rule, of several that were decided together, or that are in the shadow. Where it
+// cannot, what is certain is left: the request has been decided.
+func (m *middleware) learn(a *applied, strictest stint.Decision) error {
+	if !a.Shadow && a.Key == strictest.Key {
+		a.Decision.Decision = strictest
+		return nil
+	}
+	ask, cost := m.lim.Check, a.Cost
+	spent := strictest.Allowed && !a.After
+	switch {
+	case spent && a.Shadow:
+		ask = m.lim.Spend
+	case spent:
+		cost = 0
+	}
+	d, err := ask(a.Key, cost)
+	if err != nil {
+		d = stint.Decision{Allowed: strictest.Allowed, Key: a.Key, Remaining: math.MaxInt64}
+	}
+	if spent && !a.Shadow {
+		d.Allowed, d.RetryAfter = true, 0
+	}
+	a.Decision.Decision = d
+	return err
+}
+
+// request returns what the rule asks for before the handler.
+func (a *applied) request() stint.Request {
+	req := stint.Request{Key: a.Key, Cost: a.Cost}
+	if a.After {
+		req.Mode = stint.CheckOnly
+	}
+	return req
+}
+
+// find returns what has been decided for a bucket.
+func (c *carried) find(lim *stint.Limiter, key stint.Key) *applied {
+	for i := range c.applied {
+		if a := &c.applied[i]; a.Key == key && a.lim == lim {
+			return a
+		}
+	}
+	return nil
+}
+
+// key returns the bucket that a rule holds a request against, in its canonical spelling, and the label of its limit.
+func (m *middleware) key(ru *rule, r *http.Request) (key stint.Key, label string, err error) {
+	found, err := ru.Key(r)
+	if err != nil {
+		return stint.Key{}, "", err
+	}
+	names := m.declared()
+	key, err = names.Key(found.Name, found.ID)
+	if err != nil {
+		if network, notOne := netip.ParsePrefix(found.ID); notOne == nil {
+			var asAddress error
+			if key, asAddress = names.Key(found.Name, network.Addr().String()); asAddress == nil {
+				err = nil
+			}
+		}
+	}
+	return key, names[key.Name].Label, err
+}
+
+func (m *middleware) declared() stint.Names {
+	limits := m.lim.Limits()
+	d := m.names.Load()
+	if d == nil || d.limits != limits {
+		d = &declared{limits, limits.Names()}
+		m.names.Store(d)
+	}
+	return d.names
+}
+
+// isTheirs reports whether an error is about what the client sent.
+func isTheirs(err error) bool {
+	return errors.Is(err, ErrNoID) || errors.Is(err, stint.ErrInvalidID) || errors.Is(err, stint.ErrCostOverBurst)
+}
+
+func (m *middleware) tell(r *http.Request, err error) {
+	if m.opts.OnError != nil {
+		m.opts.OnError(r, err)
+	}
+}
+
+func decisions(as []applied) []Decision {
+	ds := make([]Decision, len(as))
+	for i := range as {
+		ds[i] = as[i].Decision
+	}
+	return ds
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

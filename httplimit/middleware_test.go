@@ -1,0 +1,342 @@
+package httplimit
+
+import (
+	"errors"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+var local = map[stint.Name]stint.Key{
+	perAddress: perAddress.Key("127.0.0.1"), failures: failures.Key("127.0.0.1"), perKey: perKey.Key("k"),
+}
+
+func TestDenied(t *testing.T) {
+	lim, clock := newLimiter(t, nil)
+	srv := serve(t, New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
+
+	res := get(t, srv.URL)
+	require.Equal(t, 200, res.StatusCode)
+	require.Equal(t, `"address";q=5;w=60`, res.Header.Get("RateLimit-Policy"))
+	require.Equal(t, `"address";r=4;t=12`, res.Header.Get("RateLimit"))
+	require.Empty(t, res.Header.Get("Retry-After"))
+
+	require.Equal(t, "200 200 200 200 429", statuses(t, 5, srv.URL))
+	clock.pass(10500 * time.Millisecond)
+	res = get(t, srv.URL)
+	require.Equal(t, 429, res.StatusCode)
+	require.Equal(t, "2", res.Header.Get("Retry-After"), "1.5 s, rounded up")
+	require.Equal(t, `"address";r=0;t=2`, res.Header.Get("RateLimit"))
+	require.Equal(t, "no-store", res.Header.Get("Cache-Control"))
+	require.Equal(t, problem{
+		Type:     "https://iana.org/assignments/http-problem-types#quota-exceeded",
+		Title:    "Request cannot be satisfied as assigned quota has been exceeded",
+		Status:   429,
+		Detail:   "Try again in 2 seconds.",
+		Violated: []string{"address"},
+	}, res.problem(t))
+
+	clock.pass(1500 * time.Millisecond)
+	require.Equal(t, "200 429", statuses(t, 2, srv.URL))
+	clock.pass(12*time.Second - 1)
+	require.Equal(t, "1", get(t, srv.URL).Header.Get("Retry-After"), "never 0")
+}
+
+func TestAnswerIsWhatTheClientAsksFor(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(1)})
+	srv := serve(t, New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
+	get(t, srv.URL)
+	const json, html, text = "application/problem+json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
+	for accept, want := range map[string]string{
+		"":                         json,
+		"*/*":                      json,
+		"application/json":         json,
+		"application/problem+json": json,
+		"image/png":                json,
+		"text/plain":               text,
+		"text/*":                   text,
+		"TEXT/HTML":                html,
+		"text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8": html,
+		"text/html;q=0.5, application/json":                                          json,
+		"text/html;q=0.5, application/json;q=0.4":                                    html,
+		"text/html, application/json":                                                json,
+		"text/html;q=0":                                                              json,
+		"text/html;q=x":                                                              json,
+		"text/plain;q=NaN":                                                           json,
+		"text/plain;q=0.9, text/html;q=0.8":                                          text,
+	} {
+		res := get(t, srv.URL, "Accept", accept)
+		require.Equal(t, 429, res.StatusCode)
+		require.Equal(t, want, res.Header.Get("Content-Type"), accept)
+		require.Equal(t, "Accept", res.Header.Get("Vary"))
+		require.Contains(t, res.body, "Try again in 60 minutes.")
+	}
+}
+
+func TestDeniedHandler(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	denied := func(w http.ResponseWriter, r *http.Request, d stint.Decision) {
+		w.WriteHeader(http.StatusTeapot)
+		w.Write([]byte(d.RetryAfter.String() + " " + Decisions(r)[0].Label))
+	}
+	srv := serve(t, New(lim, &Options{Denied: denied}, Rule{Key: ByIP(perAddress), Cost: 5})(http.HandlerFunc(status)))
+	get(t, srv.URL)
+	res := get(t, srv.URL)
+	require.Equal(t, http.StatusTeapot, res.StatusCode)
+	require.Equal(t, "1m0s address", res.body)
+	require.Equal(t, "60", res.Header.Get("Retry-After"))
+}
+
+// Several rules spend together, or not at all.
+func TestSeveralRules(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{everyone: stint.PerHour(2)})
+	srv := serve(t, New(lim, nil,
+		Rule{Key: ByIP(perAddress)},
+		Rule{Key: Shared(everyone)},
+		Rule{Key: ByHeader(off, "X-Key"), Optional: true},
+	)(http.HandlerFunc(status)))
+
+	res := get(t, srv.URL, "X-Key", "k")
+	require.Equal(t, `"address";q=5;w=60, "everyone";q=2;w=3600`, res.Header.Get("RateLimit-Policy"))
+	require.Equal(t, `"address";r=4;t=12, "everyone";r=1;t=1800`, res.Header.Get("RateLimit"))
+	require.Equal(t, "200 429 429", statuses(t, 3, srv.URL))
+	require.EqualValues(t, 3, left(t, lim, local[perAddress]), "what is denied by one spends from none")
+
+	res = get(t, srv.URL)
+	require.Equal(t, []string{"everyone"}, res.problem(t).Violated)
+	require.Equal(t, `"address";r=2;t=36, "everyone";r=0;t=1800`, res.Header.Get("RateLimit"))
+
+	_, err := lim.Spend(local[perAddress], 3)
+	require.NoError(t, err)
+	require.Equal(t, []string{"address", "everyone"}, get(t, srv.URL).problem(t).Violated)
+}
+
+func TestCost(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	cost := func(r *http.Request) int64 { return int64(len(r.URL.Query().Get("n"))) }
+	var told error
+	srv := serve(t, New(lim, &Options{OnError: func(_ *http.Request, err error) { told = err }},
+		Rule{Key: ByIP(perAddress), CostFunc: cost})(http.HandlerFunc(status)))
+	require.Equal(t, 200, get(t, srv.URL).StatusCode)
+	require.EqualValues(t, 5, left(t, lim, local[perAddress]))
+	require.Equal(t, 200, get(t, srv.URL+"?n=xxxx").StatusCode)
+	require.EqualValues(t, 1, left(t, lim, local[perAddress]))
+	require.Equal(t, "24", get(t, srv.URL+"?n=xxx").Header.Get("Retry-After"))
+	require.NoError(t, told)
+	require.Equal(t, 400, get(t, srv.URL+"?n=xxxxxx").StatusCode, "it will never pass")
+	require.ErrorIs(t, told, stint.ErrCostOverBurst)
+}
+
+func TestCountStatus(t *testing.T) {
+	lim, clock := newLimiter(t, nil)
+	var seen []Decision
+	srv := serve(t, New(lim, &Options{OnDecision: func(_ *http.Request, ds []Decision) { seen = append(seen, ds...) }},
+		Rule{Key: ByIP(failures), CountStatus: Failed})(http.HandlerFunc(status)))
+	require.Equal(t, "200 200 200 200 200 200", statuses(t, 6, srv.URL))
+	require.EqualValues(t, 5, left(t, lim, local[failures]))
+	require.Len(t, seen, 6)
+	require.True(t, seen[0].After)
+
+	res := get(t, srv.URL)
+	require.Equal(t, `"login";r=5`, res.Header.Get("RateLimit"), "nothing has been spent")
+	res = get(t, srv.URL+"?status=401")
+	require.Equal(t, `"login";r=4;t=12`, res.Header.Get("RateLimit"), "and now it has")
+	require.Len(t, seen, 9)
+	require.False(t, seen[8].After)
+	require.EqualValues(t, 4, seen[8].Remaining)
+
+	require.Equal(t, "403 403 403 403 429", statuses(t, 5, srv.URL+"?status=403"))
+	require.Equal(t, 429, get(t, srv.URL).StatusCode, "also for what would succeed")
+	clock.pass(12 * time.Second)
+	require.Equal(t, "200 200 401 429", statuses(t, 2, srv.URL)+" "+statuses(t, 2, srv.URL+"?status=401"))
+}
+
+func TestRefundStatus(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	srv := serve(t, New(lim, nil,
+		Rule{Key: ByIP(perAddress), Cost: 2, RefundStatus: ServerError},
+		Rule{Key: ByHeader(perKey, "X-Key"), Cost: 3},
+	)(http.HandlerFunc(status)))
+	res := get(t, srv.URL+"?status=500", "X-Key", "k")
+	require.Equal(t, 500, res.StatusCode)
+	require.Equal(t, `"address";r=5, "key";r=2;t=36`, res.Header.Get("RateLimit"))
+	require.EqualValues(t, 5, left(t, lim, local[perAddress]))
+	require.EqualValues(t, 2, left(t, lim, local[perKey]))
+	get(t, srv.URL+"?status=404", "X-Key", "other")
+	require.EqualValues(t, 3, left(t, lim, local[perAddress]))
+}
+
+func TestLockOut(t *testing.T) {
+	for name, ru := range map[string]Rule{
+		"counted": {Key: ByIP(failures), LockOut: time.Hour, CountStatus: Failed},
+		"given back": {Key: ByIP(failures), LockOut: time.Hour,
+			RefundStatus: func(status int) bool { return !Failed(status) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, clock := newLimiter(t, nil)
+			srv := serve(t, New(lim, nil, ru)(http.HandlerFunc(status)))
+			require.Equal(t, "401 401 401 401", statuses(t, 4, srv.URL+"?status=401"))
+			require.Equal(t, "200 200 200", statuses(t, 3, srv.URL), "the last token is not used up by a success")
+			res := get(t, srv.URL+"?status=401")
+			require.Equal(t, 401, res.StatusCode)
+			require.Equal(t, `"login";r=0;t=3600`, res.Header.Get("RateLimit"))
+			clock.pass(59 * time.Minute)
+			res = get(t, srv.URL)
+			require.Equal(t, 429, res.StatusCode)
+			require.Equal(t, "60", res.Header.Get("Retry-After"))
+			clock.pass(61 * time.Second)
+			require.Equal(t, 200, get(t, srv.URL).StatusCode)
+		})
+	}
+}
+
+func TestShadow(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{everyone: stint.PerHour(1), perKey: stint.PerHour(3)})
+	var seen [][]Decision
+	srv := serve(t, New(lim, &Options{OnDecision: func(_ *http.Request, ds []Decision) {
+		seen = append(seen, append([]Decision(nil), ds...))
+	}},
+		Rule{Key: Shared(everyone), Shadow: true},
+		Rule{Key: ByHeader(perKey, "X-Key")},
+	)(http.HandlerFunc(status)))
+	require.Equal(t, "200 200 200 429", statuses(t, 4, srv.URL, "X-Key", "k"))
+	require.Equal(t, stint.LimitStats{Allowed: 1, Denied: 2}, lim.Stats().Limits[everyone])
+	require.Len(t, seen, 4)
+	shadow := seen[1][1]
+	require.True(t, shadow.Shadow)
+	require.False(t, shadow.Allowed)
+	require.Equal(t, time.Hour, shadow.RetryAfter)
+	require.Equal(t, "everyone", shadow.Label)
+
+	res := get(t, srv.URL, "X-Key", "other")
+	require.Equal(t, `"key";q=3;w=3600`, res.Header.Get("RateLimit-Policy"), "no header")
+	require.Equal(t, 400, get(t, srv.URL).StatusCode, "no key")
+
+	broken := Rule{Key: ByHeader(perNumber, "X-Key"), Shadow: true}
+	var told error
+	srv = serve(t, New(lim, &Options{OnError: func(_ *http.Request, err error) { told = err }}, broken)(http.HandlerFunc(status)))
+	require.Equal(t, 200, get(t, srv.URL, "X-Key", "x").StatusCode)
+	require.ErrorIs(t, told, stint.ErrInvalidID)
+}
+
+func TestRequestWithoutID(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	var told error
+	opts := &Options{FailOpen: true, OnError: func(_ *http.Request, err error) { told = err }}
+	srv := serve(t, New(lim, opts, Rule{Key: ByHeader(perNumber, "X-Key")})(http.HandlerFunc(status)))
+	for _, fields := range [][]string{{}, {"X-Key", ""}, {"X-Key", "1", "X-Key", "2"}} {
+		told = nil
+		res := get(t, srv.URL, fields...)
+		require.Equal(t, 400, res.problem(t).Status)
+		require.ErrorIs(t, told, ErrNoID)
+	}
+	require.Equal(t, 400, get(t, srv.URL, "X-Key", "007").StatusCode, "two spellings would be two buckets")
+	require.ErrorIs(t, told, stint.ErrInvalidID)
+	require.Equal(t, 200, get(t, srv.URL, "X-Key", "7").StatusCode)
+}
+
+func TestLimiterFails(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	srv := serve(t, New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
+	var told []error
+	open := serve(t, New(lim, &Options{FailOpen: true, OnError: func(_ *http.Request, err error) { told = append(told, err) }},
+		Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
+	undeclared := serve(t, New(lim, nil, Rule{Key: ByIP(99)})(http.HandlerFunc(status)))
+	require.Equal(t, 503, get(t, undeclared.URL).StatusCode)
+	require.NoError(t, lim.Close())
+	res := get(t, srv.URL)
+	require.Equal(t, 503, res.problem(t).Status)
+	require.Empty(t, res.Header.Get("RateLimit"))
+	require.Equal(t, 200, get(t, open.URL).StatusCode)
+	require.Len(t, told, 1)
+	require.ErrorIs(t, told[0], stint.ErrClosed)
+
+	own := errors.New("own")
+	key := func(*http.Request) (stint.Key, error) { return stint.Key{}, own }
+	failing := serve(t, New(lim, nil, Rule{Key: key})(http.HandlerFunc(status)))
+	require.Equal(t, 503, get(t, failing.URL).StatusCode)
+}
+
+func TestNested(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(4)})
+	var inside []Decision
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { inside = Decisions(r) })
+	outer := New(lim, nil, Rule{Key: ByIP(perAddress)})
+	inner := New(lim, nil, Rule{Key: ByIP(perAddress)}, Rule{Key: ByHeader(perKey, "X-Key")})
+	srv := serve(t, outer(inner(h)))
+	res := get(t, srv.URL, "X-Key", "k")
+	require.EqualValues(t, 4, left(t, lim, local[perAddress]))
+	require.Equal(t, `"address";r=4;t=12, "key";r=3;t=900`, res.Header.Get("RateLimit"))
+	require.Len(t, inside, 2)
+	require.Equal(t, "key", inside[1].Label)
+	require.Equal(t, "200 200 200 429", statuses(t, 4, srv.URL, "X-Key", "k"))
+	require.EqualValues(t, 0, left(t, lim, local[perAddress]))
+
+	other, _ := newLimiter(t, nil) // is another matter
+	srv = serve(t, New(other, nil, Rule{Key: ByIP(perAddress)})(New(lim, nil, Rule{Key: ByIP(perAddress)})(h)))
+	require.Equal(t, 429, get(t, srv.URL).StatusCode)
+	require.EqualValues(t, 4, left(t, other, local[perAddress]))
+
+	require.Nil(t, Decisions(&http.Request{}))
+}
+
+// The decision of a rule in the shadow counts where one nested in it means it.
+func TestNestedInShadow(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(2)})
+	shadow, meant := Rule{Key: ByIP(perAddress), Shadow: true}, Rule{Key: ByIP(perAddress)}
+	srv := serve(t, New(lim, nil, shadow)(New(lim, nil, meant)(http.HandlerFunc(status))))
+	require.Equal(t, "200 200 429", statuses(t, 3, srv.URL))
+	require.Equal(t, []string{"address"}, get(t, srv.URL).problem(t).Violated)
+
+	lim, _ = newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(2)})
+	srv = serve(t, New(lim, nil, shadow, meant)(http.HandlerFunc(status)))
+	require.Equal(t, "200 200 429", statuses(t, 3, srv.URL))
+}
+
+func TestNewRefuses(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	require.Panics(t, func() { New(nil, nil) })
+	require.Panics(t, func() { New(lim, nil, Rule{}) })
+	require.Panics(t, func() { New(lim, nil, Rule{Key: ByIP(perAddress), Pattern: "login"}) })
+	require.Panics(t, func() { ClientAddress{IPv6Bits: 129}.ByIP(perAddress) })
+}
+
+func TestLimitsReplaced(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	srv := serve(t, New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
+	get(t, srv.URL)
+	require.NoError(t, lim.SetLimits(testLimits(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(100)})))
+	require.Equal(t, `"address";q=100;w=60`, get(t, srv.URL).Header.Get("RateLimit-Policy"))
+}
+
+// Many clients at once are admitted exactly as many times as the limit says.
+func TestManyAtOnce(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(50)})
+	srv := serve(t, New(lim, nil, Rule{Key: ByIP(perAddress)}, Rule{Key: ByHeader(perKey, "X-Key"), Optional: true})(
+		http.HandlerFunc(status)))
+	var mu sync.Mutex
+	got := make(map[int]int)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 20 {
+				res, err := http.Get(srv.URL)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				res.Body.Close()
+				mu.Lock()
+				got[res.StatusCode]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, map[int]int{200: 50, 429: 110}, got)
+}

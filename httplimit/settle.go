@@ -1,0 +1,101 @@
+package httplimit
+
+import (
+	"net/http"
+
+	"github.com/stint-go/stint"
+)
+
+// settle does what waited for the status: it spends, gives back and locks out, for the rules first to last of those that
+// the request carries, and tells the client what that left.
+func (m *middleware) settle(c *carried, first, last int, header http.Header, r *http.Request, status int) {
+	c.mu.Lock()
+	s := settlement{lim: m.lim, status: status, mine: c.applied[first:last]}
+	s.spend()
+	s.refund()
+	s.lockOut()
+	if s.changed {
+		m.format.write(header, c.applied)
+	}
+	c.mu.Unlock()
+	for _, err := range s.failures {
+		m.tell(r, err)
+	}
+	if len(s.spent) > 0 && m.opts.OnDecision != nil {
+		m.opts.OnDecision(r, s.spent)
+	}
+}
+
+type settlement struct {
+	lim      *stint.Limiter
+	status   int
+	mine     []applied
+	spent    []Decision // of the rules that counted the status
+	changed  bool       // there is something new to tell the client
+	failures []error
+}
+
+// spend takes the tokens of the rules that count the status, if they are still there.
+func (s *settlement) spend() {
+	for i := range s.mine {
+		a := &s.mine[i]
+		if !a.After || !a.rule.CountStatus(s.status) {
+			continue
+		}
+		d, err := s.lim.Spend(a.Key, a.Cost)
+		if err != nil {
+			s.failures = append(s.failures, err)
+			continue
+		}
+		a.Decision.Decision, a.After = d, false
+		s.spent = append(s.spent, a.Decision)
+		s.changed = true
+	}
+}
+
+// refund gives back what the status says was not used.
+func (s *settlement) refund() {
+	var back []*applied
+	var reqs []stint.Request
+	for i := range s.mine {
+		a := &s.mine[i]
+		if a.rule.RefundStatus != nil && !a.After && a.Allowed && a.rule.RefundStatus(s.status) {
+			back, reqs = append(back, a), append(reqs, stint.Request{Key: a.Key, Cost: a.Cost})
+		}
+	}
+	if len(reqs) == 0 {
+		return
+	}
+	if _, err := s.lim.RefundAll(reqs...); err != nil {
+		s.failures = append(s.failures, err)
+		return
+	}
+	for _, a := range back {
+		a.refunded = true
+		d, err := s.lim.Check(a.Key, 0)
+		if err != nil {
+			s.failures = append(s.failures, err)
+			continue
+		}
+		d.Allowed, d.RetryAfter = true, 0 // this request passed, whatever the next will
+		a.Decision.Decision = d
+		s.changed = true
+	}
+}
+
+// lockOut holds the buckets whose last token the request has spent.
+func (s *settlement) lockOut() {
+	for i := range s.mine {
+		a := &s.mine[i]
+		used := a.Allowed && !a.After && !a.refunded && a.Cost > 0
+		if a.rule.LockOut <= 0 || a.Shadow || !used || a.Remaining > 0 {
+			continue
+		}
+		if err := s.lim.Hold(a.Key, s.lim.Now().Add(a.rule.LockOut)); err != nil {
+			s.failures = append(s.failures, err)
+			continue
+		}
+		a.locked = a.rule.LockOut
+		s.changed = true
+	}
+}
