@@ -73,11 +73,20 @@ type applied struct {
 	locked   time.Duration // it spent the last token, and locked the bucket out
 }
 
-// carried is what a request carries of the decisions on it, from one middleware to those nested in it.
+// carried is what a request carries of the decisions on it, from one middleware to those nested in it. It is the request's
+// context, with itself added.
 type carried struct {
+	context.Context
 	mu      sync.Mutex // http.TimeoutHandler runs what is nested in it in a goroutine of its own
 	applied []applied
-	few     [3]applied
+	few     [2]applied
+}
+
+func (c *carried) Value(key any) any {
+	if key == (carriedKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
 }
 
 type carriedKey struct{}
@@ -90,9 +99,9 @@ func carriedBy(r *http.Request) *carried {
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	c := carriedBy(r)
 	if c == nil {
-		c = &carried{}
+		c = &carried{Context: r.Context()}
 		c.applied = c.few[:0]
-		r = r.WithContext(context.WithValue(r.Context(), carriedKey{}, c))
+		r = r.WithContext(c)
 	}
 	c.mu.Lock()
 	first := len(c.applied)

@@ -1,0 +1,89 @@
+package httplimit
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// What the middleware costs beside an empty handler, without a network.
+func BenchmarkServe(b *testing.B) {
+	lim, err := stint.New(stint.NewMemStore(), testLimits(b, map[stint.Name]stint.Limit{
+		perAddress: stint.PerSecond(1_000_000_000), everyone: stint.PerSecond(1_000_000_000), failures: stint.PerHour(5),
+	}), nil)
+	require.NoError(b, err)
+	defer lim.Close()
+	_, err = lim.Spend(failures.Key("192.0.2.1"), 5)
+	require.NoError(b, err)
+	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	for _, bc := range []struct {
+		name string
+		h    http.Handler
+	}{
+		{"empty", empty},
+		{"one rule", New(lim, nil, Rule{Key: ByIP(perAddress)})(empty)},
+		{"two rules", New(lim, nil, Rule{Key: ByIP(perAddress)}, Rule{Key: Shared(everyone)})(empty)},
+		{"pattern", New(lim, nil, Rule{Pattern: "GET /", Key: ByIP(perAddress)})(empty)},
+		{"other pattern", New(lim, nil, Rule{Pattern: "POST /login", Key: ByIP(perAddress)})(empty)},
+		{"by status", New(lim, nil, Rule{Key: ByIP(perAddress), CountStatus: Failed})(empty)},
+		{"denied", New(lim, nil, Rule{Key: ByIP(failures)})(empty)},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			b.ReportAllocs()
+			r := httptest.NewRequest("GET", "/", nil)
+			w := &discard{header: make(http.Header)}
+			for b.Loop() {
+				clear(w.header)
+				bc.h.ServeHTTP(w, r)
+			}
+		})
+	}
+}
+
+type discard struct{ header http.Header }
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d *discard) WriteHeader(int)             {}
+
+// The same over one connection of the loopback interface, where the client's side costs the same for all.
+func BenchmarkLoopback(b *testing.B) {
+	lim, err := stint.New(stint.NewMemStore(), testLimits(b, map[stint.Name]stint.Limit{
+		perAddress: stint.PerSecond(1_000_000_000), failures: stint.PerHour(5),
+	}), nil)
+	require.NoError(b, err)
+	defer lim.Close()
+	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	for _, bc := range []struct {
+		name string
+		h    http.Handler
+	}{
+		{"empty", empty},
+		{"one rule", New(lim, nil, Rule{Key: ByIP(perAddress)})(empty)},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			srv := serve(b, bc.h)
+			conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+			require.NoError(b, err)
+			defer conn.Close()
+			r := bufio.NewReader(conn)
+			for b.Loop() {
+				io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+				for {
+					line, err := r.ReadSlice('\n')
+					require.NoError(b, err)
+					if len(line) == 2 {
+						break
+					}
+				}
+			}
+		})
+	}
+}
