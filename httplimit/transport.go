@@ -1,0 +1,171 @@
+package httplimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// Transport is an http.RoundTripper that keeps a client within a quota, and away from a server for as long as that asks it
+// to: a 429 or 503 with Retry-After, or a RateLimit field that says that nothing is left. Both outlast the program, in the
+// Limiter's file; close the Limiter before the program exits.
+//
+// It may be used by any number of goroutines, and must not be changed once it is in use.
+type Transport struct {
+	Limiter *stint.Limiter
+
+	// Key finds the bucket: per server, ByHost, or one for all, Shared. Its error is the request's.
+	Key KeyFunc
+
+	// Cost is how many tokens a request takes; nil means 1.
+	Cost func(*http.Request) int64
+
+	// Wait makes a request wait in line for its tokens, within its context. Otherwise, and where its turn would come
+	// after the context's deadline, it fails with a *QuotaError. A wait without a deadline may be long.
+	Wait bool
+
+	// MaxHold is the longest that a server can keep the client away for; 0 means 24 hours. After that it is asked again.
+	MaxHold time.Duration
+
+	// Base sends the requests; nil means http.DefaultTransport.
+	Base http.RoundTripper
+
+	// OnError is told where the server's wish could not be recorded; the response is returned all the same.
+	OnError func(*http.Request, error)
+
+	holds sync.Mutex // held while a hold is looked at and made longer
+}
+
+// QuotaError says that a request was not sent, and when it might be. http.Client wraps it: use errors.As.
+type QuotaError struct {
+	Key        stint.Key
+	Limit      stint.Limit   // zero where none is configured, and the server said to stay away
+	RetryAfter time.Duration // until the request would pass
+
+	err error
+}
+
+func (e *QuotaError) Error() string {
+	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", roundUp(e.RetryAfter))
+}
+
+// Unwrap returns context.DeadlineExceeded where the request could have waited, had it been given more time.
+func (e *QuotaError) Unwrap() error { return e.err }
+
+// roundUp leaves out what nobody wants to read.
+func roundUp(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Truncate(time.Millisecond) + time.Millisecond
+	}
+	return time.Duration(seconds(d)) * time.Second
+}
+
+// ByHost finds the bucket of the server that a request goes to: "api.example.com", or "api.example.com:8080" where the port is
+// not the scheme's own.
+func ByHost(name stint.Name) KeyFunc {
+	return func(r *http.Request) (stint.Key, error) {
+		host := strings.TrimSuffix(strings.ToLower(r.URL.Hostname()), ".")
+		if host == "" {
+			return stint.Key{}, ErrNoID
+		}
+		switch port := r.URL.Port(); {
+		case port == "", port == "80" && r.URL.Scheme == "http", port == "443" && r.URL.Scheme == "https":
+			return name.Key(host), nil
+		default:
+			return name.Key(net.JoinHostPort(host, port)), nil
+		}
+	}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	key, err := t.Key(r)
+	if err != nil {
+		return nil, notSent(r, fmt.Errorf("httplimit: %w", err))
+	}
+	cost := int64(1)
+	if t.Cost != nil {
+		cost = t.Cost(r)
+	}
+	if err := t.spend(r.Context(), key, cost); err != nil {
+		return nil, notSent(r, err)
+	}
+	res, err := t.base().RoundTrip(r)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) && op.Op == "dial" { // the server has not seen it
+			_, refused := t.Limiter.Refund(key, cost)
+			err = errors.Join(err, refused)
+		}
+		return nil, err
+	}
+	if wait := askedToWait(res, t.Limiter.Now()); wait > 0 {
+		if err := t.hold(key, min(wait, cmp.Or(t.MaxHold, 24*time.Hour))); err != nil && t.OnError != nil {
+			t.OnError(r, err)
+		}
+	}
+	return res, nil
+}
+
+// notSent closes the body of a request that is not sent, as a RoundTripper must.
+func notSent(r *http.Request, err error) error {
+	if r.Body != nil {
+		r.Body.Close()
+	}
+	return err
+}
+
+// spend takes the tokens, or returns why the request must not be sent.
+func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) error {
+	var d stint.Decision
+	var late error
+	if t.Wait {
+		err := t.Limiter.Wait(ctx, key, cost)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		late = context.DeadlineExceeded
+		if d, err = t.Limiter.Check(key, cost); err != nil {
+			return err
+		}
+	} else {
+		var err error
+		if d, err = t.Limiter.Spend(key, cost); err != nil || d.Allowed {
+			return err
+		}
+	}
+	return &QuotaError{Key: key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: late}
+}
+
+// hold keeps the client away for as long, or for longer where it was to stay away for longer already.
+func (t *Transport) hold(key stint.Key, wait time.Duration) error {
+	t.holds.Lock()
+	defer t.holds.Unlock()
+	d, err := t.Limiter.Check(key, 0) // waits for nothing but a hold, or a line
+	if err != nil || d.RetryAfter >= wait {
+		return err
+	}
+	return t.Limiter.Hold(key, t.Limiter.Now().Add(wait))
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base == nil {
+		return http.DefaultTransport
+	}
+	return t.Base
+}
+
+// CloseIdleConnections is for http.Client.
+func (t *Transport) CloseIdleConnections() {
+	if c, ok := t.base().(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}

@@ -1,0 +1,343 @@
+package httplimit
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// origin is a server that counts requests, and answers as it is told.
+type origin struct {
+	url    string
+	seen   atomic.Int64
+	answer func(w http.ResponseWriter, r *http.Request)
+}
+
+func newOrigin(t *testing.T) *origin {
+	o := &origin{answer: func(http.ResponseWriter, *http.Request) {}}
+	o.url = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		o.seen.Add(1)
+		o.answer(w, r)
+	})).URL
+	return o
+}
+
+type body struct {
+	io.Reader
+	closed bool
+}
+
+func (b *body) Close() error { b.closed = true; return nil }
+
+func TestTransportFails(t *testing.T) {
+	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(2)})
+	o := newOrigin(t)
+	client := &http.Client{Transport: &Transport{Limiter: lim, Key: ByHost(perKey)}}
+	for range 2 {
+		res, err := client.Get(o.url)
+		require.NoError(t, err)
+		res.Body.Close()
+	}
+	clock.pass(20 * time.Minute)
+	b := &body{Reader: strings.NewReader("x")}
+	_, err := client.Post(o.url, "text/plain", b)
+	var quota *QuotaError
+	require.ErrorAs(t, err, &quota)
+	require.Equal(t, 10*time.Minute, quota.RetryAfter)
+	require.Equal(t, stint.PerHour(2), quota.Limit)
+	require.Equal(t, perKey.Key(strings.TrimPrefix(o.url, "http://")), quota.Key)
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, "httplimit: the quota is used up: try again in 10m0s", quota.Error())
+	require.True(t, b.closed)
+	require.EqualValues(t, 2, o.seen.Load())
+
+	clock.pass(10 * time.Minute)
+	res, err := client.Get(o.url)
+	require.NoError(t, err)
+	res.Body.Close()
+	client.CloseIdleConnections()
+}
+
+func TestTransportIsHeldBack(t *testing.T) {
+	date := func(after time.Duration) string {
+		return time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC).Add(after).Format(http.TimeFormat)
+	}
+	for name, tc := range map[string]struct {
+		status int
+		fields []string
+		want   time.Duration
+	}{
+		"seconds":               {429, []string{"Retry-After", "90"}, 90 * time.Second},
+		"503":                   {503, []string{"Retry-After", " 90 "}, 90 * time.Second},
+		"another status":        {404, []string{"Retry-After", "90"}, 0},
+		"a date":                {429, []string{"Date", date(0), "Retry-After", date(time.Hour)}, time.Hour},
+		"a date that is over":   {429, []string{"Date", date(0), "Retry-After", date(-time.Hour)}, 0},
+		"the longer of two":     {429, []string{"Retry-After", "90", "Retry-After", "100"}, 100 * time.Second},
+		"more than the most":    {429, []string{"Retry-After", "9999999"}, 24 * time.Hour},
+		"more than an int64":    {429, []string{"Retry-After", "99999999999999999999"}, 24 * time.Hour},
+		"negative":              {429, []string{"Retry-After", "-1"}, 0},
+		"not a number":          {429, []string{"Retry-After", "soon"}, 0},
+		"nothing":               {429, nil, 0},
+		"empty":                 {429, []string{"Retry-After", ""}, 0},
+		"nothing left":          {200, []string{"RateLimit", `"day";r=0;t=30`}, 30 * time.Second},
+		"something left":        {200, []string{"RateLimit", `"day";r=1;t=30`}, 0},
+		"one of two":            {200, []string{"RateLimit", `"day";r=5;t=3000, "burst";r=0;t=2`}, 2 * time.Second},
+		"the longer policy":     {429, []string{"RateLimit", `"a";r=0;t=20`, "RateLimit", `"b";r=0;t=10`, "Retry-After", "1"}, 20 * time.Second},
+		"Retry-After longer":    {429, []string{"RateLimit", `"a";r=0;t=20`, "Retry-After", "21"}, 21 * time.Second},
+		"does not say how long": {429, []string{"RateLimit", `"a";r=0`}, 0},
+		"malformed":             {200, []string{"RateLimit", `"a";r=0;t=20,`}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, clock := newLimiter(t, nil)
+			o := newOrigin(t)
+			o.answer = func(w http.ResponseWriter, r *http.Request) {
+				for i := 0; i < len(tc.fields); i += 2 {
+					if tc.fields[i] == "Date" {
+						w.Header().Set("Date", tc.fields[i+1])
+						continue
+					}
+					w.Header().Add(tc.fields[i], tc.fields[i+1])
+				}
+				w.WriteHeader(tc.status)
+				io.WriteString(w, "why")
+			}
+			client := &http.Client{Transport: &Transport{Limiter: lim, Key: ByHost(perKey)}}
+			res, err := client.Get(o.url)
+			require.NoError(t, err)
+			why, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			res.Body.Close()
+			require.Equal(t, "why", string(why), "the caller gets the whole response")
+			require.Equal(t, tc.status, res.StatusCode)
+
+			_, err = client.Get(o.url)
+			if tc.want == 0 {
+				require.NoError(t, err)
+				return
+			}
+			var quota *QuotaError
+			require.ErrorAs(t, err, &quota)
+			require.Equal(t, tc.want, quota.RetryAfter)
+			require.EqualValues(t, 1, o.seen.Load())
+			clock.pass(tc.want)
+			_, err = client.Get(o.url)
+			require.NoError(t, err)
+		})
+	}
+}
+
+// What the server asked for outlasts the program, and a shorter wish does not cut it short.
+func TestHoldIsDurable(t *testing.T) {
+	store, clock := stint.NewMemStore(), newTestClock()
+	o := newOrigin(t)
+	wait := "3600"
+	o.answer = func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Retry-After", wait)
+		w.WriteHeader(429)
+	}
+	lim, err := stint.New(store, testLimits(t, nil), &stint.Options{Now: clock.now})
+	require.NoError(t, err)
+	tr := &Transport{Limiter: lim, Key: ByHost(perKey)}
+	slow, hurry := make(chan struct{}), make(chan struct{})
+	o.answer = func(w http.ResponseWriter, r *http.Request) {
+		wait := "3600"
+		if r.URL.Path == "/slow" {
+			wait = "1"
+			close(hurry)
+			<-slow
+		}
+		w.Header().Set("Retry-After", wait)
+		w.WriteHeader(429)
+	}
+	done := make(chan error)
+	go func() {
+		res, err := (&http.Client{Transport: tr}).Get(o.url + "/slow")
+		if err == nil {
+			res.Body.Close()
+		}
+		done <- err
+	}()
+	<-hurry
+	res, err := (&http.Client{Transport: tr}).Get(o.url)
+	require.NoError(t, err)
+	res.Body.Close()
+	close(slow)
+	require.NoError(t, <-done)
+	require.NoError(t, lim.Close())
+
+	clock.pass(time.Minute)
+	lim, err = stint.New(store, testLimits(t, nil), &stint.Options{Now: clock.now})
+	require.NoError(t, err)
+	defer lim.Close()
+	_, err = (&http.Client{Transport: &Transport{Limiter: lim, Key: ByHost(perKey)}}).Get(o.url)
+	var quota *QuotaError
+	require.ErrorAs(t, err, &quota)
+	require.Equal(t, 59*time.Minute, quota.RetryAfter)
+}
+
+// roundTrip is a Base that needs no network, for a bubble of synctest.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestTransportWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(60).WithBurst(1)}), nil)
+		require.NoError(t, err)
+		defer lim.Close()
+		start := time.Now()
+		var sent []time.Duration
+		client := &http.Client{Transport: &Transport{Limiter: lim, Key: ByHost(perKey), Wait: true,
+			Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+				sent = append(sent, time.Since(start))
+				res := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: r}
+				if len(sent) == 3 {
+					res.Header.Set("RateLimit", `"day";r=0;t=600`)
+				}
+				return res, nil
+			})}}
+		for range 5 {
+			_, err := client.Get("http://api.example/")
+			require.NoError(t, err)
+		}
+		require.Equal(t, []time.Duration{0, time.Minute, 2 * time.Minute, 12 * time.Minute, 12 * time.Minute}, sent)
+
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		b := &body{Reader: strings.NewReader("x")}
+		req, err := http.NewRequestWithContext(ctx, "POST", "http://api.example/", b)
+		require.NoError(t, err)
+		_, err = client.Do(req)
+		var quota *QuotaError
+		require.ErrorAs(t, err, &quota)
+		require.Equal(t, time.Minute, quota.RetryAfter)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.True(t, b.closed)
+		require.Equal(t, 12*time.Minute, time.Since(start), "it fails at once")
+
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Second, cancel)
+		req, err = http.NewRequestWithContext(ctx, "GET", "http://api.example/", nil)
+		require.NoError(t, err)
+		_, err = client.Do(req)
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorAs(t, err, &quota)
+		d, err := lim.Check(perKey.Key("api.example"), 1)
+		require.NoError(t, err)
+		require.Equal(t, 50*time.Second, d.RetryAfter, "its token was given back")
+		require.Len(t, sent, 5)
+	})
+}
+
+func TestTransportErrors(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	get := func(tr *Transport, url string) error {
+		b := &body{Reader: strings.NewReader("x")}
+		req, err := http.NewRequest("POST", url, nil)
+		require.NoError(t, err)
+		req.Body = b
+		_, err = tr.RoundTrip(req)
+		require.True(t, b.closed)
+		return err
+	}
+	refused := serve(t, http.NotFoundHandler())
+	refused.Close()
+	err := get(&Transport{Limiter: lim, Key: ByHost(perKey)}, refused.URL)
+	require.ErrorContains(t, err, "connection refused")
+	require.EqualValues(t, 5, left(t, lim, perKey.Key(strings.TrimPrefix(refused.URL, "http://"))), "the server has not seen it")
+
+	broken := errors.New("broken")
+	base := roundTrip(func(r *http.Request) (*http.Response, error) { r.Body.Close(); return nil, broken })
+	require.ErrorIs(t, get(&Transport{Limiter: lim, Key: ByHost(perKey), Base: base}, "http://a"), broken)
+	require.EqualValues(t, 4, left(t, lim, perKey.Key("a")), "it may have")
+
+	require.ErrorIs(t, get(&Transport{Limiter: lim, Key: ByHost(perKey)}, "file:///x"), ErrNoID)
+	require.ErrorIs(t, get(&Transport{Limiter: lim, Key: ByHost(99)}, "http://a"), stint.ErrUnknownName)
+	require.ErrorIs(t, get(&Transport{Limiter: lim, Key: ByHost(99), Wait: true}, "http://a"), stint.ErrUnknownName)
+	tooMuch := func(*http.Request) int64 { return 6 }
+	require.ErrorIs(t, get(&Transport{Limiter: lim, Key: ByHost(perKey), Cost: tooMuch}, "http://a"), stint.ErrCostOverBurst)
+
+	var told error
+	closing := roundTrip(func(r *http.Request) (*http.Response, error) {
+		require.NoError(t, lim.Close())
+		return &http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {"9"}}, Body: http.NoBody}, nil
+	})
+	tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: closing, OnError: func(_ *http.Request, err error) { told = err }}
+	req, err := http.NewRequest("GET", "http://b", nil)
+	require.NoError(t, err)
+	res, err := tr.RoundTrip(req)
+	require.NoError(t, err)
+	require.Equal(t, 429, res.StatusCode)
+	require.ErrorIs(t, told, stint.ErrClosed)
+	tr.CloseIdleConnections()
+}
+
+func TestByHost(t *testing.T) {
+	for url, want := range map[string]string{
+		"http://Example.COM/x":    "example.com",
+		"http://example.com.":     "example.com",
+		"http://example.com:80":   "example.com",
+		"https://example.com:443": "example.com",
+		"https://example.com:80":  "example.com:80",
+		"http://[2001:DB8::1]:99": "[2001:db8::1]:99",
+		"http://u:p@example.com":  "example.com",
+	} {
+		r, err := http.NewRequest("GET", url, nil)
+		require.NoError(t, err)
+		key, err := ByHost(perKey)(r)
+		require.NoError(t, err)
+		require.Equal(t, perKey.Key(want), key, url)
+	}
+}
+
+func TestNothingLeft(t *testing.T) {
+	for field, want := range map[string]int64{
+		``:                                   0,
+		`"a";r=0;t=5`:                        5,
+		` "a";r=0;t=5  `:                     5,
+		`a;r=0;t=5`:                          5,
+		`"a\"\\,;r=1";r=0;t=5`:               5,
+		`"a"; r=0; t=5`:                      5,
+		`"a";pk=:AAE=:;r=0;x;y=?1;z=1.5;t=5`: 5,
+		`"a";r=0;t=5;t=6`:                    6,
+		`"a";r=0;t=5,"b";r=0;t=7`:            7,
+		`"a";r=0;t=5 ,	"b";r=1;t=7`:          5,
+		`"a";r=0;t=999999999999999`:          int64(longest / time.Second),
+		`"a";r=-0;t=5`:                       5,
+		`"a";r=-1;t=5`:                       0,
+		`"a";r=0;t=-5`:                       0,
+		`"a";r=0;t=5.0`:                      0,
+		`"a";r="0";t=5`:                      0,
+		`"a";r;t=5`:                          0,
+		`"a";r=0;t=5,`:                       0,
+		`"a";r=0;t=5 "b"`:                    0,
+		`"a;r=0;t=5`:                         0,
+		`"a\x";r=0;t=5`:                      0,
+		"\"a\x7f\";r=0;t=5":                  0,
+		`"a" ;r=0;t=5`:                       0,
+		`"a";R=0;t=5`:                        0,
+		`"a";r= 0;t=5`:                       0,
+		`"a";r=0;t=`:                         0,
+		`"a";r=0;t=5;`:                       0,
+		`"a";r=0;t=1234567890123456`:         0,
+		`"a";pk=:A,:;r=0;t=5`:                0,
+		`"a";pk=:A;r=0;t=5`:                  0,
+		`"a";x=?2;r=0;t=5`:                   0,
+		`"a";x=@1;r=0;t=5`:                   0,
+		`"a";x=1.;r=0;t=5`:                   0,
+		`;r=0;t=5`:                           0,
+		`,`:                                  0,
+	} {
+		require.Equal(t, time.Duration(want)*time.Second, nothingLeft([]string{field}), "%q", field)
+	}
+}
