@@ -1,0 +1,93 @@
+// Command client asks a metered API, and keeps to a quota that outlives it: three answers an hour, say, however often it is
+// started. What is over the quota is not sent.
+//
+//	go run ./examples/client -quota 3/1h http://localhost:8080/api/time
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
+)
+
+// RequestsPerServer is the one limit of this program.
+const RequestsPerServer stint.Name = 1
+
+var names = stint.Names{RequestsPerServer: {Label: "RequestsPerServer"}}
+
+func main() {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = "."
+	}
+	file := flag.String("file", filepath.Join(cache, "stint-client.db"), "the file that remembers")
+	quota := flag.String("quota", "1000/1d", "how much the API gives away")
+	wait := flag.Duration("wait", 0, "how long to wait for a turn, rather than to give up")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: client [-file FILE] [-quota COUNT/PERIOD] [-wait DURATION] URL")
+		os.Exit(2)
+	}
+	if err := run(*file, *quota, *wait, flag.Arg(0)); err != nil {
+		var over *httplimit.QuotaError
+		if errors.As(err, &over) {
+			fmt.Fprintf(os.Stderr, "not sent: the quota is used up, try again in %v\n", over.RetryAfter.Round(time.Second))
+			os.Exit(75) // EX_TEMPFAIL
+		}
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run returns, rather than exits, so that the limiter is closed: only then is all of it in the file.
+func run(file, quota string, wait time.Duration, url string) (err error) {
+	limit, err := stint.ParseLimit(quota)
+	if err != nil {
+		return err
+	}
+	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{RequestsPerServer: limit}, nil)
+	if err != nil {
+		return err
+	}
+	limiter, err := stint.Open(file, limits, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, limiter.Close()) }()
+
+	client := &http.Client{Transport: &httplimit.Transport{
+		Limiter: limiter,
+		Key:     httplimit.ByHost(RequestsPerServer),
+		Wait:    wait > 0,
+		OnError: func(_ *http.Request, err error) { fmt.Fprintln(os.Stderr, "cannot remember what the server said:", err) },
+	}}
+	ctx := context.Background()
+	if wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, wait)
+		defer cancel()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("the server says %s; it asks to be left alone for %q s", res.Status, res.Header.Get("Retry-After"))
+	}
+	_, err = io.Copy(os.Stdout, res.Body)
+	return err
+}

@@ -1,0 +1,140 @@
+// Command server has a login limit, an API limit, and a status page. What it remembers outlives it: a client that is
+// locked out stays so when the server is stopped, or killed, and started again.
+//
+//	go run ./examples/server -addr localhost:8080 -file limits.db
+//
+//	curl -i localhost:8080/api/time
+//	curl -i localhost:8080/login -d user=ada -d password=guess
+//	open http://localhost:8080/status
+package main
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
+)
+
+// The limits of this program. The numbers are what the file stores.
+const (
+	RequestsPerAddress stint.Name = 1
+	LoginsPerAddress   stint.Name = 2
+	LoginsPerUser      stint.Name = 3
+)
+
+var names = stint.Names{
+	RequestsPerAddress: {Label: "RequestsPerAddress", ID: stint.IPAddress},
+	LoginsPerAddress:   {Label: "LoginsPerAddress", ID: stint.IPAddress},
+	LoginsPerUser:      {Label: "LoginsPerUser"},
+}
+
+func main() {
+	addr := flag.String("addr", "localhost:8080", "where to listen")
+	file := flag.String("file", "limits.db", "the file that remembers")
+	api := flag.String("api", "100/1s", "the limit of API requests from one address")
+	lockOut := flag.Duration("lockout", 15*time.Minute, "how long an address is locked out after five failed logins")
+	reset := flag.Bool("reset", false, "let the status page reset buckets")
+	flag.Parse()
+	if err := run(*addr, *file, *api, *lockOut, *reset); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(addr, file, api string, lockOut time.Duration, reset bool) error {
+	requests, err := stint.ParseLimit(api)
+	if err != nil {
+		return err
+	}
+	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{
+		RequestsPerAddress: requests,
+		LoginsPerAddress:   {Burst: 5, Count: 5, Period: 15 * time.Minute},
+		LoginsPerUser:      {Burst: 20, Count: 20, Period: time.Hour},
+	}, nil)
+	if err != nil {
+		return err
+	}
+	limiter, err := stint.Open(file, limits, nil)
+	if err != nil {
+		return err
+	}
+	defer limiter.Close()
+
+	server := &http.Server{Handler: routes(limiter, file, lockOut, reset), ReadHeaderTimeout: 5 * time.Second}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	fmt.Println("listening on", listener.Addr())
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, func() { server.Shutdown(context.Background()) })
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func routes(limiter *stint.Limiter, file string, lockOut time.Duration, reset bool) http.Handler {
+	status := httplimit.StatusHandler(limiter, &httplimit.StatusOptions{File: file, AllowReset: reset})
+	right := func(status int) bool { return !httplimit.Failed(status) }
+	limit := httplimit.New(limiter,
+		&httplimit.Options{
+			OnDecision: status.Observe,
+			OnError:    func(r *http.Request, err error) { log.Print(r.Method, " ", r.URL.Path, ": ", err) },
+		},
+		httplimit.Rule{Pattern: "/api/", Key: httplimit.ByIP(RequestsPerAddress)},
+
+		// A login is counted before the password is looked at, so that guesses that arrive together are counted
+		// too, and is given back if the password is right. The last one locks the address out.
+		httplimit.Rule{
+			Pattern: "POST /login", Key: httplimit.ByIP(LoginsPerAddress),
+			RefundStatus: right, LockOut: lockOut,
+		},
+		httplimit.Rule{
+			Pattern: "POST /login", Key: byUser, Optional: true,
+			RefundStatus: right,
+		},
+	)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/time", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, time.Now().Format(time.RFC3339))
+	})
+	mux.HandleFunc("GET /api/empty", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("POST /login", login)
+
+	all := http.NewServeMux()
+	all.Handle("/", limit(mux))
+	all.Handle("/status", status) // for its operator: a server of yours asks who it is
+	all.HandleFunc("GET /unlimited", func(http.ResponseWriter, *http.Request) {})
+	return all
+}
+
+// byUser finds the bucket of the user that a login names.
+func byUser(r *http.Request) (stint.Key, error) {
+	user := r.FormValue("user")
+	if user == "" {
+		return stint.Key{}, httplimit.ErrNoID
+	}
+	return LoginsPerUser.Key(user), nil
+}
+
+func login(w http.ResponseWriter, r *http.Request) {
+	password := []byte(r.FormValue("password"))
+	if r.FormValue("user") != "ada" || subtle.ConstantTimeCompare(password, []byte("lovelace")) != 1 {
+		http.Error(w, "wrong user or password", http.StatusUnauthorized)
+		return
+	}
+	fmt.Fprintln(w, "welcome")
+}

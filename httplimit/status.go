@@ -1,0 +1,203 @@
+package httplimit
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// StatusOptions are what StatusHandler can be told; nil or the zero value means the defaults, which are the safe ones.
+type StatusOptions struct {
+	Title   string        // default "Limits"
+	Refresh time.Duration // how often the page loads itself again; default 5s, never more often than each second
+	File    string        // the Limiter's file, to show its size
+	HideIDs bool          // show ids as a few digits, which tell them apart until the program ends
+
+	// AllowReset lets whoever sees the page make buckets full, and end their holds.
+	AllowReset bool
+}
+
+// StatusPage is a page about a Limiter, for its operator. It is made by StatusHandler.
+type StatusPage struct {
+	lim    *stint.Limiter
+	opts   StatusOptions
+	secret []byte // of tokens
+	origin *http.CrossOriginProtection
+
+	mu      sync.Mutex // guards what follows
+	before  map[stint.Name]stint.LimitStats
+	looked  time.Time // when before was
+	series  map[stint.Name]*series
+	spent   map[stint.Name]*lately
+	denied  map[stint.Name]*lately
+	limits  *stint.Limits // those that names and overrides are of
+	names   stint.Names
+	over    map[string]int // overrides by label
+	made    *report        // for those who ask again within a second
+	madeAt  time.Time
+	started time.Time
+}
+
+// StatusHandler returns a page that shows each limit, its decisions per second over the last five minutes, the buckets
+// nearest to their limit and those denied most often, the flushes, the size of the file and whether all is well. It
+// needs nothing from elsewhere, no script, and no scan of the buckets: what it knows of them it is told by the
+// middleware whose Options.OnDecision is its Observe.
+//
+// With ?format=json it is for machines; with ?format=prometheus, counters per limit in Prometheus' text format.
+//
+// The page tells ids, and lets buckets be reset if AllowReset is set: it is for those who may know and do that. Serve it
+// behind whatever keeps others out.
+func StatusHandler(lim *stint.Limiter, opts *StatusOptions) *StatusPage {
+	s := &StatusPage{
+		lim:    lim,
+		secret: make([]byte, 32),
+		origin: http.NewCrossOriginProtection(),
+		series: make(map[stint.Name]*series),
+		spent:  make(map[stint.Name]*lately),
+		denied: make(map[stint.Name]*lately),
+	}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if s.opts.Title == "" {
+		s.opts.Title = "Limits"
+	}
+	if s.opts.Refresh == 0 {
+		s.opts.Refresh = 5 * time.Second
+	}
+	s.opts.Refresh = max(s.opts.Refresh, time.Second)
+	rand.Read(s.secret) // never fails
+	s.started = lim.Now()
+	s.looked, s.before = s.started, lim.Stats().Limits
+	return s
+}
+
+// Observe takes note of decisions: it is an Options.OnDecision. It is cheap, and remembers a bounded number of buckets.
+func (s *StatusPage) Observe(_ *http.Request, ds []Decision) {
+	now := s.lim.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sampleLocked(now)
+	for i := range ds {
+		d := &ds[i]
+		switch {
+		case !d.Allowed:
+			of(s.denied, d.Key.Name).add(now, d.Key, 1)
+			of(s.spent, d.Key.Name).add(now, d.Key, 0)
+		case !d.After:
+			of(s.spent, d.Key.Name).add(now, d.Key, d.Cost)
+		}
+	}
+}
+
+// sampleLocked looks at the Limiter's counts, at most once a second.
+func (s *StatusPage) sampleLocked(now time.Time) {
+	if now.Sub(s.looked) < time.Second {
+		return
+	}
+	counts := s.lim.Stats().Limits
+	for name, c := range counts {
+		b := s.before[name]
+		of(s.series, name).add(s.looked, now, c.Allowed-b.Allowed, c.Denied-b.Denied)
+	}
+	s.before, s.looked = counts, now
+}
+
+// of returns what there is for a name, and makes it where there is nothing.
+func of[T any](m map[stint.Name]*T, name stint.Name) *T {
+	v := m[name]
+	if v == nil {
+		v = new(T)
+		m[name] = v
+	}
+	return v
+}
+
+// ServeHTTP implements http.Handler.
+func (s *StatusPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+	case http.MethodPost:
+		s.reset(w, r)
+		return
+	default:
+		h.Set("Allow", "GET, HEAD, POST")
+		http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
+		return
+	}
+	switch r.URL.Query().Get("format") {
+	case "", "html":
+		s.writePage(w, r, s.report())
+	case "json":
+		h.Set("Content-Type", "application/json")
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		e.Encode(s.report()) // the client may have gone
+	case "prometheus":
+		h.Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		writePrometheus(w, s.report())
+	default:
+		http.Error(w, "The format is html, json or prometheus.", http.StatusBadRequest)
+	}
+}
+
+// reset makes a bucket full that the page shows.
+func (s *StatusPage) reset(w http.ResponseWriter, r *http.Request) {
+	if !s.opts.AllowReset {
+		http.Error(w, "This page does not reset buckets.", http.StatusForbidden)
+		return
+	}
+	if err := s.origin.Check(r); err != nil {
+		http.Error(w, "This was not asked for by the page itself.", http.StatusForbidden)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, 1<<12)
+	key, ok := s.shown(r.PostFormValue("reset"))
+	if !ok {
+		http.Error(w, "The page does not show that bucket any more.", http.StatusNotFound)
+		return
+	}
+	if err := s.lim.Reset(key); err != nil {
+		http.Error(w, "The bucket could not be reset: "+err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	s.mu.Lock()
+	s.made = nil
+	s.mu.Unlock()
+	w.Header().Set("Location", "?")
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// shown returns the bucket with a token, of those that are tallied.
+func (s *StatusPage) shown(token string) (stint.Key, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.lim.Now()
+	for _, of := range []map[stint.Name]*lately{s.denied, s.spent} {
+		for _, l := range of {
+			for _, c := range l.counts(now) {
+				if hmac.Equal([]byte(s.token(c.key)), []byte(token)) {
+					return c.key, true
+				}
+			}
+		}
+	}
+	return stint.Key{}, false
+}
+
+// token stands for a bucket, without telling its id.
+func (s *StatusPage) token(key stint.Key) string {
+	h := hmac.New(sha256.New, s.secret)
+	h.Write([]byte(key.String()))
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
