@@ -170,11 +170,12 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) (sti
 	reqs := few[:0]
 	for i := range m.rules {
 		ru := &m.rules[i]
-		matched, ok := ru.route.match(r)
+		matched, ok := ru.route.match(r) // another copy of r, perhaps
 		if !ok {
 			continue
 		}
 		key, label, err := m.key(ru, matched)
+		keepBody(r, matched)
 		switch {
 		case err == nil:
 		case ru.Optional && errors.Is(err, ErrNoID):
@@ -186,6 +187,8 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) (sti
 			c.applied = c.applied[:first]
 			return stint.Decision{}, err
 		}
+		cost := ru.cost(matched)
+		keepBody(r, matched)
 		if before := c.find(m.lim, key); before != nil {
 			if before.Shadow && !ru.Shadow {
 				before.Shadow = false
@@ -196,7 +199,7 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) (sti
 			continue
 		}
 		a := applied{lim: m.lim, rule: &ru.Rule}
-		a.Key, a.Label, a.Cost, a.Shadow, a.After = key, label, ru.cost(matched), ru.Shadow, ru.CountStatus != nil
+		a.Key, a.Label, a.Cost, a.Shadow, a.After = key, label, cost, ru.Shadow, ru.CountStatus != nil
 		c.applied = append(c.applied, a)
 		if !ru.Shadow {
 			reqs = append(reqs, a.request())
@@ -217,6 +220,11 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) (sti
 		}
 	}
 	return strictest, nil
+}
+
+// keepBody lets the handler have what a KeyFunc or CostFunc has read of the body: the form.
+func keepBody(r, read *http.Request) {
+	r.Body, r.Form, r.PostForm, r.MultipartForm = read.Body, read.Form, read.PostForm, read.MultipartForm
 }
 
 // learn finds out the decision on one rule, of several that were decided together, or that are in the shadow. Where it

@@ -2,7 +2,9 @@ package httplimit
 
 import (
 	"errors"
+	"io"
 	"net/http"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -339,4 +341,21 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	require.Equal(t, map[int]int{200: 50, 429: 110}, got)
+}
+
+// What a KeyFunc has read of the body, the handler still has.
+func TestFormAsKey(t *testing.T) {
+	byUser := func(r *http.Request) (stint.Key, error) { return perKey.Key(r.FormValue("user")), nil }
+	lim, _ := newLimiter(t, nil)
+	for _, pattern := range []string{"", "POST /login"} {
+		srv := serve(t, New(lim, nil, Rule{Pattern: pattern, Key: byUser})(
+			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(r.FormValue("password"))) })))
+		res, err := http.PostForm(srv.URL+"/login", url.Values{"user": {"ada"}, "password": {"lovelace"}})
+		require.NoError(t, err)
+		body, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		res.Body.Close()
+		require.Equal(t, "lovelace", string(body))
+	}
+	require.EqualValues(t, 3, left(t, lim, perKey.Key("ada")))
 }

@@ -21,13 +21,13 @@ var statusCSS string
 var statusHTML string
 
 var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap{
-	"rate": rateText, "count": countText, "bytes": bytesText, "ms": durationText, "ago": waitText, "bars": newBars, "pct": percent,
+	"rate": rateText, "count": countText, "bytes": bytesText, "ms": durationText, "ago": waitText, "bars": newBars, "pct": percent, "limit": limitText,
 }).Parse(statusHTML))
 
 // statusPolicy lets the page load nothing, run nothing and be framed by nobody.
 var statusPolicy = func() string {
 	sum := sha256.Sum256([]byte(statusCSS))
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+	return "default-src 'none'; img-src data:; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
 		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }()
 
@@ -36,7 +36,6 @@ type view struct {
 	Title      string
 	CSS        template.CSS
 	Refresh    int64 // seconds; 0 where the page stands still
-	RefreshAs  int64 // and what it would be
 	AllowReset bool
 	HasFile    bool
 }
@@ -45,17 +44,18 @@ type view struct {
 func (s *StatusPage) writePage(w http.ResponseWriter, r *http.Request, rep *report) {
 	v := view{
 		report: rep, Title: s.opts.Title, CSS: template.CSS(statusCSS),
-		RefreshAs: seconds(s.opts.Refresh), AllowReset: s.opts.AllowReset, HasFile: rep.hasFile,
+		AllowReset: s.opts.AllowReset, HasFile: rep.hasFile,
 	}
+	h := w.Header()
 	if r.URL.Query().Get("refresh") != "0" {
-		v.Refresh = v.RefreshAs
+		v.Refresh = seconds(s.opts.Refresh)
+		h.Set("Refresh", strconv.FormatInt(v.Refresh, 10))
 	}
 	var b bytes.Buffer
 	if err := statusTemplate.Execute(&b, v); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", statusPolicy)
 	h.Set("Referrer-Policy", "same-origin") // with none, a browser does not say where a form was sent from
@@ -104,10 +104,10 @@ func barHeight(rate, top, height float64) float64 {
 	return max(1.5, rate/top*(height-4))
 }
 
-// niceCeil returns the next of 1, 2, 5, 10, 20, 50, …
+// niceCeil returns the next of 0.1, 0.2, 0.5, 1, 2, 5, 10, …
 func niceCeil(v float64) float64 {
-	if v <= 1 {
-		return 1
+	if v <= 0.1 {
+		return 0.1
 	}
 	power := math.Pow(10, math.Floor(math.Log10(v)))
 	for _, m := range []float64{1, 2, 5, 10} {
@@ -186,6 +186,37 @@ func waitText(s float64) string {
 		return fmt.Sprintf("%d\u202fh", (n+3599)/3600)
 	}
 	return fmt.Sprintf("%d\u202fd", (n+86399)/86400)
+}
+
+// limitText writes a limit in words: "100 per second, burst 200".
+func limitText(l limitReport) string {
+	if l.Limit == "" {
+		return "off by default"
+	}
+	period := int64(l.Period)
+	text := countText(l.Count) + " per "
+	unit := func(n int64, name string) string {
+		if n == 1 {
+			return name
+		}
+		return fmt.Sprintf("%d %ss", n, name)
+	}
+	switch {
+	case l.Period < 1 || l.Period != float64(period):
+		text += time.Duration(l.Period * float64(time.Second)).String()
+	case period%86400 == 0:
+		text += unit(period/86400, "day")
+	case period%3600 == 0:
+		text += unit(period/3600, "hour")
+	case period%60 == 0:
+		text += unit(period/60, "minute")
+	default:
+		text += unit(period, "second")
+	}
+	if l.Burst != l.Count {
+		text += ", burst " + countText(l.Burst)
+	}
+	return text
 }
 
 // percent returns how much of a bucket has been spent, for a bar of that width.

@@ -51,4 +51,6 @@ func writePrometheus(w io.Writer, rep *report) {
 var labelEscaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
 // labelText returns the value of a label, in quotes.
-func labelText(s string) string { return `"` + labelEscaper.Replace(strings.ToValidUTF8(s, "\uFFFD")) + `"` }
+func labelText(s string) string {
+	return `"` + labelEscaper.Replace(strings.ToValidUTF8(s, "\uFFFD")) + `"`
+}

@@ -1,0 +1,168 @@
+// The status page in a real browser, while a server is under load: `./run.sh` beside this file starts both.
+import assert from 'node:assert/strict'
+import { mkdirSync } from 'node:fs'
+import { after, before, test } from 'node:test'
+import { setTimeout } from 'node:timers/promises'
+import { HtmlValidate } from 'html-validate'
+import { chromium } from 'playwright-core'
+
+const base = process.env.SERVER // http://127.0.0.1:port, with the limiter's page at /status
+const shots = new URL('shots/', import.meta.url).pathname
+mkdirSync(shots, { recursive: true })
+
+let browser
+before(async () => {
+  browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+    headless: true,
+    args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+      '--disable-component-update', '--disable-sync'],
+  })
+  // Ten logins from here: five fail, five are denied.
+  for (let i = 0; i < 10; i++) await login()
+})
+after(() => browser?.close())
+
+const login = (password = 'guess') =>
+  fetch(base + '/login', { method: 'POST', body: new URLSearchParams({ user: 'ada', password }) })
+
+// open shows the page, and fails if it asks another host for anything, or complains.
+async function open (options, path = '/status') {
+  const context = await browser.newContext(options)
+  const page = await context.newPage()
+  const wrong = []
+  page.on('request', r => { if (!r.url().startsWith(base) && !r.url().startsWith('data:')) wrong.push(r.url()) })
+  page.on('pageerror', e => wrong.push(String(e)))
+  page.on('console', m => { if (['error', 'warning'].includes(m.type())) wrong.push(m.text()) })
+  const response = await page.goto(base + path)
+  const close = async () => {
+    await context.close()
+    assert.deepEqual(wrong, [])
+  }
+  return { context, page, response, close }
+}
+
+const json = async () => (await fetch(base + '/status?format=json')).json()
+
+for (const width of [1280, 390]) {
+  for (const colorScheme of ['light', 'dark']) {
+    test(`${width} pixels wide, ${colorScheme}, without script`, async () => {
+      const { page, response, close } = await open({
+        viewport: { width, height: 900 }, colorScheme, javaScriptEnabled: false,
+      }, '/status?refresh=0')
+      assert.equal(response.status(), 200)
+      assert.equal(await page.locator('.limit').count(), 3)
+      await page.screenshot({ path: `${shots}status-${width}-${colorScheme}.png`, fullPage: true })
+      await close()
+    })
+
+    test(`${width} pixels wide, ${colorScheme}: it fits, and can be read`, async () => {
+      const { page, close } = await open({ viewport: { width, height: 900 }, colorScheme }, '/status?refresh=0')
+      const { scroll, cut, low } = await page.evaluate(() => {
+        const luminance = css => {
+          const [r, g, b] = css.match(/[\d.]+/g).map(Number).map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+          return 0.2126 * r + 0.7152 * g + 0.0722 * b
+        }
+        const ground = e => {
+          for (; e; e = e.parentElement) {
+            const c = getComputedStyle(e).backgroundColor
+            if (!/, 0\)$/.test(c)) return c
+          }
+          return 'rgb(255, 255, 255)'
+        }
+        const cut = []
+        const low = []
+        for (const e of document.querySelectorAll('body *')) {
+          const text = [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())
+          if (!text || e.closest('svg') || e.hidden) continue
+          if (e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline') cut.push(e.textContent)
+          const [hi, lo] = [luminance(getComputedStyle(e).color), luminance(ground(e))].sort((a, b) => b - a)
+          if ((hi + 0.05) / (lo + 0.05) < 4.5) low.push(`${e.textContent}: ${((hi + 0.05) / (lo + 0.05)).toFixed(2)}`)
+        }
+        return { scroll: document.documentElement.scrollWidth - innerWidth, cut, low }
+      })
+      assert.equal(scroll, 0, 'it scrolls sideways')
+      assert.deepEqual(cut, [], 'cut off')
+      assert.deepEqual(low, [], 'too little contrast')
+      await close()
+    })
+  }
+}
+
+test('shows what happens', async () => {
+  while (!(await json()).limits[0].denied_history.some(v => v > 0)) await setTimeout(500) // a slot of the chart is over
+  const { page, close } = await open({}, '/status?refresh=0')
+  const api = page.locator('.limit', { has: page.getByRole('heading', { name: 'RequestsPerAddress' }) })
+  const logins = page.locator('.limit', { has: page.getByRole('heading', { name: 'LoginsPerAddress' }) })
+  assert.match(await api.textContent(), /100\/1s/)
+  assert.match(await api.locator('svg.chart path.fa').getAttribute('d'), /^M\d+/)
+  assert.match(await api.locator('svg.chart path.fd').getAttribute('d'), /^M\d+/)
+  assert.match(await logins.getByRole('table', { name: 'Most denied' }).textContent(), /127\.0\.0\.1/)
+  assert.match(await page.locator('header').textContent(), /All is well/)
+  await close()
+})
+
+test('keeps itself up to date, until it is told to stand still', async () => {
+  const { page, close } = await open({})
+  const first = await page.locator('time').getAttribute('datetime')
+  await page.waitForFunction(t => document.querySelector('time')?.getAttribute('datetime') !== t, first, { timeout: 20_000 })
+  await page.getByRole('link', { name: 'pause' }).click()
+  await page.waitForURL(/refresh=0/)
+  assert.equal((await page.reload()).headers().refresh, undefined)
+  await page.getByRole('link', { name: 'resume' }).click()
+  await page.waitForURL(/\?$/)
+  assert.equal((await page.reload()).headers().refresh, '5')
+  await close()
+})
+
+test('ends a lock-out when asked to, with the keyboard, without script', async () => {
+  assert.equal((await login('lovelace')).status, 429)
+  const { page, close } = await open({ javaScriptEnabled: false }, '/status?refresh=0')
+  const logins = page.locator('.limit', { has: page.getByRole('heading', { name: 'LoginsPerAddress' }) })
+  const button = logins.getByRole('button', { name: 'Reset 127.0.0.1' })
+  await button.focus()
+  await page.keyboard.press('Enter')
+  await page.waitForURL(/\/status\?$/)
+  assert.equal((await login('lovelace')).status, 200)
+  await close()
+})
+
+test('is not to be pressed from another page', async () => {
+  const token = (await json()).limits.flatMap(l => l.most_denied)[0].token
+  const { context, page } = await open({}, '/unlimited')
+  const evil = base.replace('127.0.0.1', 'localhost')
+  await page.goto(evil + '/unlimited')
+  await page.setContent(`<form method="post" action="${base}/status"><button name="reset" value="${token}">free money</button></form>`)
+  const [response] = await Promise.all([
+    page.waitForResponse(r => r.request().method() === 'POST'), page.getByRole('button').click()])
+  assert.equal(response.status(), 403)
+  await context.close()
+})
+
+test('is not to be framed', async () => {
+  const { context, page } = await open({}, '/unlimited')
+  await page.setContent(`<iframe src="${base}/status"></iframe>`)
+  await page.waitForLoadState('networkidle')
+  assert.equal(await page.frames()[1].locator('.limit').count(), 0)
+  await context.close()
+})
+
+test('is valid HTML', async () => {
+  const validator = new HtmlValidate({ extends: ['html-validate:standard', 'html-validate:a11y'] })
+  const pages = { status: await fetch(base + '/status'), denied: await denied() }
+  for (const [name, response] of Object.entries(pages)) {
+    const html = await response.text()
+    assert.match(html, /^<!doctype html>/, name)
+    const report = await validator.validateString(html)
+    assert.deepEqual(report.results.flatMap(r => r.messages.map(m => `${name}:${m.line}: ${m.ruleId}: ${m.message}`)), [])
+  }
+})
+
+// denied asks until it gets the page that browsers get when they are denied.
+async function denied () {
+  for (;;) {
+    const response = await fetch(base + '/api/empty', { headers: { accept: 'text/html' } })
+    if (response.status === 429) return response
+    await response.arrayBuffer()
+  }
+}
