@@ -9,7 +9,10 @@ import (
 
 // route tells whether a request matches one pattern. Its nil matches every request.
 type route struct {
-	mux *http.ServeMux
+	mux     *http.ServeMux
+	method  string // "" is any
+	literal string // how the pattern's path begins, up to its first wildcard; "" where a host comes first
+	whole   bool   // literal is all there is to it
 }
 
 // newRoute panics, as http.ServeMux does, where the pattern is none.
@@ -17,8 +20,17 @@ func newRoute(pattern string) *route {
 	if pattern == "" {
 		return nil
 	}
-	ro := &route{http.NewServeMux()}
+	ro := &route{mux: http.NewServeMux()}
 	ro.mux.Handle(pattern, reached{})
+	rest := pattern
+	if method, after, found := strings.Cut(pattern, " "); found {
+		ro.method, rest = method, strings.TrimLeft(after, " \t")
+	}
+	if strings.HasPrefix(rest, "/") && !strings.Contains(rest, "%") {
+		wild := false
+		ro.literal, _, wild = strings.Cut(rest, "{")
+		ro.whole = !wild
+	}
 	return ro
 }
 
@@ -33,6 +45,9 @@ func (ro *route) match(r *http.Request) (*http.Request, bool) {
 	if ro == nil {
 		return r, true
 	}
+	if ok, sure := ro.quick(r); sure {
+		return r, ok
+	}
 	matched := *r // Pattern and the values are set on this one, and not for the handler to see
 	if !ro.leads(&matched) && !ro.leadsAlike(&matched) {
 		return nil, false
@@ -41,6 +56,28 @@ func (ro *route) match(r *http.Request) (*http.Request, bool) {
 	ro.mux.ServeHTTP(nil, &matched)
 	matched.RequestURI, matched.URL = r.RequestURI, r.URL
 	return &matched, true
+}
+
+// quick answers for most requests: those whose path is spelled as plainly as the pattern's.
+func (ro *route) quick(r *http.Request) (ok, sure bool) {
+	if ro.method != "" && ro.method != r.Method && !(ro.method == http.MethodGet && r.Method == http.MethodHead) {
+		return false, true
+	}
+	p := r.URL.Path
+	if ro.literal == "" || r.URL.RawPath != "" || !strings.HasPrefix(p, "/") || strings.Contains(p, "//") || strings.Contains(p, "/.") {
+		return false, false
+	}
+	bare := strings.TrimSuffix(ro.literal, "/")
+	rest, begins := strings.CutPrefix(p, bare)
+	switch {
+	case !begins:
+		return false, true
+	case !ro.whole:
+		return false, false
+	case rest == "" || rest == "/":
+		return true, true
+	}
+	return ro.literal != bare && rest[0] == '/', true
 }
 
 func (ro *route) leads(r *http.Request) bool {

@@ -94,7 +94,7 @@ test('shows what happens', async () => {
   const { page, close } = await open({}, '/status?refresh=0')
   const api = page.locator('.limit', { has: page.getByRole('heading', { name: 'RequestsPerAddress' }) })
   const logins = page.locator('.limit', { has: page.getByRole('heading', { name: 'LoginsPerAddress' }) })
-  assert.match(await api.textContent(), /100\/1s/)
+  assert.match(await api.textContent(), /100 per second/)
   assert.match(await api.locator('svg.chart path.fa').getAttribute('d'), /^M\d+/)
   assert.match(await api.locator('svg.chart path.fd').getAttribute('d'), /^M\d+/)
   assert.match(await logins.getByRole('table', { name: 'Most denied' }).textContent(), /127\.0\.0\.1/)
@@ -129,9 +129,9 @@ test('ends a lock-out when asked to, with the keyboard, without script', async (
 
 test('is not to be pressed from another page', async () => {
   const token = (await json()).limits.flatMap(l => l.most_denied)[0].token
-  const { context, page } = await open({}, '/unlimited')
+  const { context, page } = await open({}, '/unlimited/empty')
   const evil = base.replace('127.0.0.1', 'localhost')
-  await page.goto(evil + '/unlimited')
+  await page.goto(evil + '/unlimited/empty')
   await page.setContent(`<form method="post" action="${base}/status"><button name="reset" value="${token}">free money</button></form>`)
   const [response] = await Promise.all([
     page.waitForResponse(r => r.request().method() === 'POST'), page.getByRole('button').click()])
@@ -140,7 +140,7 @@ test('is not to be pressed from another page', async () => {
 })
 
 test('is not to be framed', async () => {
-  const { context, page } = await open({}, '/unlimited')
+  const { context, page } = await open({}, '/unlimited/empty')
   await page.setContent(`<iframe src="${base}/status"></iframe>`)
   await page.waitForLoadState('networkidle')
   assert.equal(await page.frames()[1].locator('.limit').count(), 0)

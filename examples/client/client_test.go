@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
+)
+
+func build(t *testing.T) (binary string) {
+	t.Helper()
+	binary = filepath.Join(t.TempDir(), "client")
+	out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput()
+	require.NoError(t, err, string(out))
+	return binary
+}
+
+// runs is what a process said, and how it ended.
+func runs(t *testing.T, binary string, args ...string) (said string, code int) {
+	t.Helper()
+	out, err := exec.Command(binary, args...).CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return string(out), exit.ExitCode()
+	}
+	require.NoError(t, err)
+	return string(out), 0
+}
+
+// threeAnHour is a server that allows three requests an hour, and counts those that reach it.
+func threeAnHour(t *testing.T) (url string, seen *atomic.Int64) {
+	t.Helper()
+	names := stint.Names{1: {Label: "hourly"}}
+	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{1: stint.PerHour(3)}, nil)
+	require.NoError(t, err)
+	lim, err := stint.New(stint.NewMemStore(), limits, nil)
+	require.NoError(t, err)
+	seen = new(atomic.Int64)
+	limited := httplimit.New(lim, nil, httplimit.Rule{Key: httplimit.ByIP(1)})(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("answer\n")) }))
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen.Add(1)
+		limited.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		srv.Close()
+		lim.Close()
+	})
+	return srv.URL, seen
+}
+
+// Five processes, a server that allows three an hour: three answers, two refusals that say how long, and the server is
+// not asked for those. Once because the client knows the quota, and once because the server has said that nothing is left.
+func TestFiveProcesses(t *testing.T) {
+	binary := build(t)
+	for name, quota := range map[string]string{"knows the quota": "3/1h", "is told by the server": "1000/1d"} {
+		t.Run(name, func(t *testing.T) {
+			url, seen := threeAnHour(t)
+			file := filepath.Join(t.TempDir(), "client.db")
+			for i := range 5 {
+				said, code := runs(t, binary, "-file", file, "-quota", quota, url)
+				t.Logf("run %d: exit status %d: %s", i+1, code, strings.TrimSpace(said))
+				if i < 3 {
+					require.Equal(t, "answer\n", said)
+					require.Zero(t, code)
+					continue
+				}
+				require.Regexp(t, regexp.MustCompile(`^not sent: the quota is used up, try again in (19m|20m)\d+s\n$`), said)
+				require.Equal(t, 75, code)
+			}
+			require.EqualValues(t, 3, seen.Load())
+		})
+	}
+}
+
+func TestWaitThatWouldBeTooLong(t *testing.T) {
+	binary := build(t)
+	url, seen := threeAnHour(t)
+	args := []string{"-file", filepath.Join(t.TempDir(), "client.db"), "-quota", "1/1h", "-wait", "1m", url}
+	said, code := runs(t, binary, args...)
+	require.Equal(t, "answer\n", said)
+	require.Zero(t, code)
+	said, code = runs(t, binary, args...)
+	require.Contains(t, said, "not sent: the quota is used up")
+	require.Equal(t, 75, code)
+	require.EqualValues(t, 1, seen.Load())
+}

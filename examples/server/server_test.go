@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// program is the server, as a process of its own.
+type program struct {
+	cmd *exec.Cmd
+	url string
+}
+
+func build(t *testing.T) (binary string) {
+	t.Helper()
+	binary = filepath.Join(t.TempDir(), "server")
+	out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput()
+	require.NoError(t, err, string(out))
+	return binary
+}
+
+func start(t *testing.T, binary string, args ...string) *program {
+	t.Helper()
+	cmd := exec.Command(binary, append([]string{"-addr", "127.0.0.1:0"}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { cmd.Process.Kill() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	return &program{cmd, "http://" + strings.TrimSpace(strings.TrimPrefix(line, "listening on "))}
+}
+
+// login returns the status of a login, and for how long not to try again.
+func (p *program) login(t *testing.T, password string) (status int, retryAfter time.Duration) {
+	t.Helper()
+	res, err := http.PostForm(p.url+"/login", url.Values{"user": {"ada"}, "password": {password}})
+	require.NoError(t, err)
+	defer res.Body.Close()
+	io.Copy(io.Discard, res.Body)
+	if after := res.Header.Get("Retry-After"); after != "" {
+		n, err := strconv.Atoi(after)
+		require.NoError(t, err)
+		retryAfter = time.Duration(n) * time.Second
+	}
+	return res.StatusCode, retryAfter
+}
+
+// A server that is killed in the middle of a lock-out keeps to it, for the rest of the time, when it is started again.
+func TestLockOutOutlivesKill9(t *testing.T) {
+	binary := build(t)
+	file := filepath.Join(t.TempDir(), "limits.db")
+	server := start(t, binary, "-file", file, "-lockout", "20m")
+	for range 3 {
+		status, _ := server.login(t, "lovelace")
+		require.Equal(t, 200, status, "what is right costs nothing")
+	}
+	for range 5 {
+		status, _ := server.login(t, "guess")
+		require.Equal(t, 401, status)
+	}
+	status, before := server.login(t, "lovelace")
+	require.Equal(t, 429, status)
+	require.Equal(t, 20*time.Minute, before)
+	measured := time.Now()
+
+	require.NoError(t, server.cmd.Process.Kill()) // SIGKILL
+	require.Error(t, server.cmd.Wait())
+
+	server = start(t, binary, "-file", file, "-lockout", "20m")
+	status, after := server.login(t, "lovelace")
+	require.Equal(t, 429, status)
+	elapsed := time.Since(measured)
+	require.LessOrEqual(t, after, before)
+	require.GreaterOrEqual(t, after, before-elapsed-time.Second)
+	t.Logf("%v before the kill, %v after it and %v", before, after, elapsed)
+}
+
+func TestStatusPageKnowsTheTraffic(t *testing.T) {
+	server := start(t, build(t), "-file", filepath.Join(t.TempDir(), "limits.db"), "-api", "2/1h")
+	for _, want := range []int{200, 200, 429} {
+		res, err := http.Get(server.url + "/api/time")
+		require.NoError(t, err)
+		res.Body.Close()
+		require.Equal(t, want, res.StatusCode)
+	}
+	res, err := http.Get(server.url + "/status?format=prometheus")
+	require.NoError(t, err)
+	defer res.Body.Close()
+	metrics, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(metrics), "stint_decisions_total{limit=\"RequestsPerAddress\",decision=\"allowed\"} 2\n")
+	require.Contains(t, string(metrics), "stint_decisions_total{limit=\"RequestsPerAddress\",decision=\"denied\"} 1\n")
+}
