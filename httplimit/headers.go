@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -34,24 +35,32 @@ const (
 type headerFormat struct {
 	dialect      Headers
 	partitionKey func(stint.Key) []byte
+	policy       atomic.Pointer[policy]
 }
 
-func newHeaderFormat(opts Options) headerFormat {
-	return headerFormat{opts.Headers, opts.PartitionKey}
+// policy is the last RateLimit-Policy that was of one limit: most are the same.
+type policy struct {
+	label string
+	limit stint.Limit
+	field []string
+}
+
+func newHeaderFormat(opts Options) *headerFormat {
+	return &headerFormat{dialect: opts.Headers, partitionKey: opts.PartitionKey}
 }
 
 const (
-	policyField  = "Ratelimit-Policy" // as http.Header has them
-	stateField   = "Ratelimit"
-	quotaParam   = ";q="
-	windowParam  = ";w="
-	leftParam    = ";r="
-	resetParam   = ";t="
-	partitionKey = ";pk="
+	policyField = "Ratelimit-Policy" // as http.Header has them
+	stateField  = "Ratelimit"
+	quotaParam  = ";q="
+	windowParam = ";w="
+	leftParam   = ";r="
+	resetParam  = ";t="
+	keyParam    = ";pk="
 )
 
 // write sets the fields. In the shadow, and where no limit is configured, there is nothing to tell.
-func (f headerFormat) write(h http.Header, as []applied) {
+func (f *headerFormat) write(h http.Header, as []applied) {
 	switch f.dialect {
 	case Standard:
 		f.writeStandard(h, as)
@@ -62,36 +71,66 @@ func (f headerFormat) write(h http.Header, as []applied) {
 	}
 }
 
-func (f headerFormat) writeStandard(h http.Header, as []applied) {
-	var policyRoom, stateRoom [128]byte
-	policies, states := policyRoom[:0], stateRoom[:0]
+func (f *headerFormat) writeStandard(h http.Header, as []applied) {
+	var room [128]byte
+	states, first, count := room[:0], (*applied)(nil), 0
 	for i := range as {
 		a := &as[i]
 		if !a.tells() {
 			continue
 		}
-		if len(policies) > 0 {
-			policies, states = append(policies, ", "...), append(states, ", "...)
+		if count++; count > 1 {
+			states = append(states, ", "...)
+		} else {
+			first = a
 		}
-		policies, states = appendString(policies, a.Label), appendString(states, a.Label)
-
-		policies = appendInt(append(policies, quotaParam...), a.Limit.Burst)
-		policies = appendInt(append(policies, windowParam...), seconds(a.Limit.Tolerance()))
-
+		states = appendString(states, a.Label)
 		left, reset := a.state()
 		states = appendInt(append(states, leftParam...), left)
 		if reset > 0 {
 			states = appendInt(append(states, resetParam...), reset)
 		}
-		if f.partitionKey != nil {
-			pk := f.partitionKey(a.Key)
-			policies, states = appendBytes(policies, pk), appendBytes(states, pk)
+		states = f.appendPartition(states, a)
+	}
+	if count == 0 {
+		return
+	}
+	h[stateField] = []string{string(states)}
+	if count > 1 || f.partitionKey != nil {
+		h[policyField] = []string{f.policies(as)}
+		return
+	}
+	last := f.policy.Load()
+	if last == nil || last.label != first.Label || last.limit != first.Limit {
+		last = &policy{first.Label, first.Limit, []string{f.policies(as)}}
+		f.policy.Store(last)
+	}
+	h[policyField] = last.field
+}
+
+func (f *headerFormat) policies(as []applied) string {
+	var b []byte
+	for i := range as {
+		a := &as[i]
+		if !a.tells() {
+			continue
 		}
+		if len(b) > 0 {
+			b = append(b, ", "...)
+		}
+		b = appendString(b, a.Label)
+		b = appendInt(append(b, quotaParam...), a.Limit.Burst)
+		b = appendInt(append(b, windowParam...), seconds(a.Limit.Tolerance()))
+		b = f.appendPartition(b, a)
 	}
-	if len(policies) > 0 {
-		fields := [...]string{string(policies), string(states)}
-		h[policyField], h[stateField] = fields[0:1:1], fields[1:2:2]
+	return string(b)
+}
+
+func (f *headerFormat) appendPartition(b []byte, a *applied) []byte {
+	if f.partitionKey == nil {
+		return b
 	}
+	return appendBytes(b, f.partitionKey(a.Key))
 }
 
 // writeStrictest tells of the rule that denied, or else of the one that leaves the fewest requests.
@@ -190,7 +229,7 @@ func appendInt(b []byte, n int64) []byte {
 
 // appendBytes appends a partition key: a Byte Sequence of RFC 9651.
 func appendBytes(b, value []byte) []byte {
-	b = append(append(b, partitionKey...), ':')
+	b = append(append(b, keyParam...), ':')
 	b = base64.StdEncoding.AppendEncode(b, value)
 	return append(b, ':')
 }

@@ -49,7 +49,7 @@ type middleware struct {
 	opts   Options
 	rules  []rule // those that deny first
 	after  bool   // there are rules that wait for the status
-	format headerFormat
+	format *headerFormat
 	names  atomic.Pointer[declared]
 }
 
@@ -207,7 +207,7 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) (sti
 	}
 	mine := c.applied[first:]
 	if len(reqs) > 0 && strictest.Allowed {
-		d, err := m.lim.SpendAll(reqs...)
+		d, err := m.spend(reqs)
 		if err != nil {
 			c.applied = c.applied[:first]
 			return stint.Decision{}, err
@@ -220,6 +220,17 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) (sti
 		}
 	}
 	return strictest, nil
+}
+
+// spend is SpendAll, by a shorter way for one.
+func (m *middleware) spend(reqs []stint.Request) (stint.Decision, error) {
+	if len(reqs) > 1 {
+		return m.lim.SpendAll(reqs...)
+	}
+	if reqs[0].Mode == stint.CheckOnly {
+		return m.lim.Check(reqs[0].Key, reqs[0].Cost)
+	}
+	return m.lim.Spend(reqs[0].Key, reqs[0].Cost)
 }
 
 // keepBody lets the handler have what a KeyFunc or CostFunc has read of the body: the form.

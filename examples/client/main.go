@@ -68,7 +68,9 @@ func run(file, quota string, wait time.Duration, url string) (err error) {
 		Limiter: limiter,
 		Key:     httplimit.ByHost(RequestsPerServer),
 		Wait:    wait > 0,
-		OnError: func(_ *http.Request, err error) { fmt.Fprintln(os.Stderr, "cannot remember what the server said:", err) },
+		OnError: func(_ *http.Request, err error) {
+			fmt.Fprintln(os.Stderr, "cannot remember what the server said:", err)
+		},
 	}}
 	ctx := context.Background()
 	if wait > 0 {

@@ -117,7 +117,7 @@ func routes(limiter *stint.Limiter, file string, lockOut time.Duration, reset bo
 	all := http.NewServeMux()
 	all.Handle("/", limit(mux))
 	all.Handle("/status", status) // for its operator: a server of yours asks who it is
-	bare := http.NewServeMux() // what /api/empty costs without a limit: see wrk.sh
+	bare := http.NewServeMux()    // what /api/empty costs without a limit: see wrk.sh
 	bare.HandleFunc("GET /unlimited/empty", empty)
 	all.Handle("/unlimited/", bare)
 	return all
