@@ -1,0 +1,263 @@
+package httplimit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+func reportOf(t *testing.T, s *StatusPage) *report {
+	t.Helper()
+	res := get(t, serve(t, s).URL+"?format=json")
+	require.Equal(t, "application/json", res.Header.Get("Content-Type"))
+	var rep report
+	require.NoError(t, json.Unmarshal([]byte(res.body), &rep))
+	return &rep
+}
+
+func (rep *report) limit(label string) *limitReport {
+	for i := range rep.Limits {
+		if rep.Limits[i].Label == label {
+			return &rep.Limits[i]
+		}
+	}
+	return nil
+}
+
+func TestStatusReport(t *testing.T) {
+	lim, clock := newLimiter(t, nil)
+	file := filepath.Join(t.TempDir(), "f")
+	require.NoError(t, os.WriteFile(file, make([]byte, 4096), 0o600))
+	s := StatusHandler(lim, &StatusOptions{File: file})
+	srv := serve(t, New(lim, &Options{OnDecision: s.Observe},
+		Rule{Key: ByIP(perAddress)}, Rule{Key: ByHeader(perKey, "X-Key"), Optional: true})(http.HandlerFunc(status)))
+	statuses(t, 8, srv.URL)
+	statuses(t, 1, srv.URL, "X-Key", "k")
+	clock.pass(12 * time.Second)
+	statuses(t, 1, srv.URL, "X-Key", "k")
+
+	rep := reportOf(t, s)
+	require.True(t, rep.Healthy)
+	require.EqualValues(t, 4096, rep.FileBytes)
+	require.Len(t, rep.Limits, len(testNames))
+	require.Empty(t, rep.limit("off").Limit)
+
+	address := rep.limit("address")
+	require.Equal(t, "5/1m", address.Limit)
+	require.Equal(t, [3]int64{6, 4, 0}, [3]int64{address.Allowed, address.Denied, address.Errors})
+	require.Len(t, address.Fullest, 1)
+	require.Len(t, address.MostDenied, 1)
+	b := address.MostDenied[0]
+	require.Equal(t, "127.0.0.1", b.ID)
+	require.EqualValues(t, 4, b.Denied)
+	require.EqualValues(t, 12, b.RetryAfter)
+	require.EqualValues(t, 60, b.ResetAfter)
+	key := rep.limit("key").Fullest[0]
+	require.Equal(t, [2]int64{4, 5}, [2]int64{key.Remaining, key.Burst})
+	require.EqualValues(t, 12, key.ResetAfter)
+
+	require.EqualValues(t, 4, left(t, lim, local[perKey]), "the page spends nothing")
+}
+
+// What is asked again within a second is answered from memory, and what the Limiter has counted is looked at once a second.
+func TestStatusIsCheap(t *testing.T) {
+	lim, clock := newLimiter(t, nil)
+	s := StatusHandler(lim, nil)
+	first := s.report()
+	require.Same(t, first, s.report())
+	clock.pass(time.Second)
+	require.NotSame(t, first, s.report())
+
+	s = StatusHandler(lim, nil)
+	before := s.looked
+	for i := range 100_000 {
+		key := perKey.Key(fmt.Sprint("flood", i))
+		s.Observe(nil, []Decision{{Decision: stint.Decision{Key: key}, Cost: 1}})
+	}
+	require.Equal(t, before, s.looked)
+	require.Len(t, s.denied[perKey].current.counters, tallied)
+	require.Len(t, s.denied[perKey].current.index, tallied)
+	require.Zero(t, lim.Stats().Resident)
+}
+
+func TestHiddenIDs(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	s := StatusHandler(lim, &StatusOptions{HideIDs: true})
+	srv := serve(t, New(lim, &Options{OnDecision: s.Observe}, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
+	statuses(t, 7, srv.URL)
+	page := serve(t, s)
+	for _, format := range []string{"", "json", "prometheus"} {
+		require.NotContains(t, get(t, page.URL+"?format="+format).body, "127.0.0.1")
+	}
+	require.Regexp(t, `#[0-9a-f]{6}`, get(t, page.URL).body)
+}
+
+func TestStatusReset(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	allowed, forbidden := StatusHandler(lim, &StatusOptions{AllowReset: true}), StatusHandler(lim, nil)
+	both := func(r *http.Request, ds []Decision) { allowed.Observe(r, ds); forbidden.Observe(r, ds) }
+	srv := serve(t, New(lim, &Options{OnDecision: both}, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
+	statuses(t, 6, srv.URL)
+	page, other := serve(t, allowed), serve(t, forbidden)
+	token := reportOf(t, allowed).limit("address").MostDenied[0].Token
+	post := func(url, token string, fields ...string) response {
+		req, err := http.NewRequest("POST", url, strings.NewReader("reset="+token))
+		require.NoError(t, err)
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		for i := 0; i < len(fields); i += 2 {
+			req.Header.Set(fields[i], fields[i+1])
+		}
+		res, err := http.DefaultTransport.RoundTrip(req)
+		require.NoError(t, err)
+		res.Body.Close()
+		return response{Response: res}
+	}
+	host, err := url.Parse(page.URL)
+	require.NoError(t, err)
+
+	require.Equal(t, 403, post(other.URL, forbidden.token(perAddress.Key("127.0.0.1"))).StatusCode, "it was not told so")
+	require.Equal(t, 403, post(page.URL, token, "Sec-Fetch-Site", "cross-site").StatusCode)
+	require.Equal(t, 403, post(page.URL, token, "Sec-Fetch-Site", "same-site").StatusCode)
+	require.Equal(t, 403, post(page.URL, token, "Origin", "https://evil.example").StatusCode)
+	require.Equal(t, 403, post(page.URL, token, "Origin", "null").StatusCode)
+	require.Equal(t, 404, post(page.URL, strings.Repeat("0", 32)).StatusCode)
+	require.Equal(t, 404, post(page.URL, "").StatusCode)
+	require.Equal(t, 405, do(t, "DELETE", page.URL).StatusCode)
+	require.EqualValues(t, 0, left(t, lim, local[perAddress]))
+	require.NotContains(t, get(t, other.URL).body, "<form")
+
+	res := post(page.URL, token, "Sec-Fetch-Site", "same-origin", "Origin", "http://"+host.Host)
+	require.Equal(t, 303, res.StatusCode)
+	require.Equal(t, "?", res.Header.Get("Location"))
+	require.EqualValues(t, 5, left(t, lim, local[perAddress]))
+
+	require.NoError(t, lim.Hold(local[perAddress], lim.Now().Add(time.Hour)))
+	require.Equal(t, 303, post(page.URL, token, "Origin", "http://"+host.Host).StatusCode)
+	require.Equal(t, 200, get(t, srv.URL).StatusCode, "the hold is over too")
+}
+
+func TestStatusPageHTML(t *testing.T) {
+	names := stint.Names{1: {Label: `<script>alert("label")</script>`}}
+	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{1: stint.PerDay(2000).WithBurst(7)}, map[stint.Name][]stint.Override{
+		1: {{IDs: []stint.OverrideID{{ID: "a"}, {ID: "b"}}, Limit: stint.PerHour(1)}},
+	})
+	require.NoError(t, err)
+	clock := newTestClock()
+	lim, err := stint.New(failingStore{stint.NewMemStore()}, limits, &stint.Options{Now: clock.now})
+	require.NoError(t, err)
+	defer lim.Close()
+	s := StatusHandler(lim, &StatusOptions{Title: "A & B"})
+	h := New(lim, &Options{OnDecision: s.Observe}, Rule{Key: ByHeader(1, "X-Key")})(http.HandlerFunc(status))
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("X-Key", `"><img src=x>`)
+	h.ServeHTTP(httptest.NewRecorder(), r)
+	require.Error(t, lim.Flush())
+
+	res := get(t, serve(t, s).URL)
+	require.Equal(t, "5", res.Header.Get("Refresh"))
+	require.Contains(t, res.Header.Get("Content-Security-Policy"), "default-src 'none'")
+	require.NotContains(t, res.body, "<script")
+	require.NotContains(t, res.body, "<img")
+	require.NotContains(t, res.body, "http://")
+	require.NotContains(t, res.body, "https://")
+	for _, text := range []string{"A &amp; B", "Something is wrong", "disk full", "2\u202f000 per day, burst 7", "2 overrides", "6 of 7"} {
+		require.Contains(t, res.body, text)
+	}
+	require.Empty(t, get(t, serve(t, s).URL+"?refresh=0").Header.Get("Refresh"))
+	require.Equal(t, 400, get(t, serve(t, s).URL+"?format=xml").StatusCode)
+	require.Contains(t, get(t, serve(t, s).URL+"?format=prometheus").body, "stint_healthy 0\n")
+}
+
+type failingStore struct{ *stint.MemStore }
+
+func (failingStore) Save([]stint.Change) error { return errors.New("disk full") }
+
+func TestSeries(t *testing.T) {
+	start := time.Unix(1_000_000_000, 0) // at the beginning of a slot
+	at := func(s float64) time.Time { return start.Add(time.Duration(s * float64(time.Second))) }
+	last := func(s *series, n int) (allowed, denied []float64) {
+		a, d := s.perSecond()
+		require.Len(t, a, slots-1)
+		return a[len(a)-n:], d[len(d)-n:]
+	}
+	var s series
+	s.add(at(0), at(5), 50, 5)
+	s.add(at(5), at(15), 20, 0)
+	allowed, denied := last(&s, 4)
+	require.Equal(t, []float64{0, 10, 2, 2}, allowed)
+	require.Equal(t, []float64{0, 1, 0, 0}, denied)
+
+	s.add(at(15), at(16), 100, 0)
+	s.add(at(16), at(21), 100, 0)
+	allowed, _ = last(&s, 2)
+	require.InDeltaSlice(t, []float64{2, 36}, allowed, 1e-9, "the current slot is not over")
+
+	s.advance(at(21 + 300))
+	allowed, _ = s.perSecond()
+	require.Equal(t, make([]float64, slots-1), allowed, "all of it is long ago")
+
+	s.add(at(321), at(321+3000), 3000, 0)
+	allowed, _ = s.perSecond()
+	require.InDelta(t, 1, allowed[0], 1e-9, "what a long silence ends with was spread over it")
+}
+
+func TestTally(t *testing.T) {
+	var l lately
+	now := time.Unix(1_000_000_000, 0)
+	heavy := perKey.Key("heavy")
+	for i := range 10_000 {
+		l.add(now, perKey.Key(fmt.Sprint(i)), 1)
+		if i%20 == 0 {
+			l.add(now, heavy, 1)
+		}
+	}
+	top := l.counts(now)[0]
+	require.Equal(t, heavy, top.key, "no flood hides it")
+	require.LessOrEqual(t, top.n, int64(500), "and nothing is said of it that is not certain")
+	require.Greater(t, top.n, int64(250))
+
+	l.add(now.Add(generation), heavy, 7)
+	require.Equal(t, top.n+7, l.counts(now.Add(generation))[0].n)
+	l.add(now.Add(2*generation), heavy, 1)
+	require.Equal(t, []counter{{key: heavy, n: 8}}, l.counts(now.Add(2*generation)))
+	require.Empty(t, l.counts(now.Add(4*generation)))
+	l.add(now.Add(9*generation), heavy, 1)
+	require.Equal(t, []counter{{key: heavy, n: 1}}, l.counts(now.Add(9*generation)))
+}
+
+func TestTexts(t *testing.T) {
+	for _, tc := range [][2]string{
+		{rateText(0), "0"}, {rateText(0.01), "<0.1"}, {rateText(0.24), "0.2"}, {rateText(3), "3"}, {rateText(9.96), "10"},
+		{rateText(1234.4), "1\u202f234"},
+		{countText(1234567), "1\u202f234\u202f567"}, {countText(123), "123"}, {countText(-1234), "-1\u202f234"},
+		{bytesText(0), "0\u202fB"}, {bytesText(1536), "1.5\u202fKiB"}, {bytesText(16 << 20), "16.0\u202fMiB"}, {bytesText(200 << 30), "200\u202fGiB"},
+		{durationText(0), "–"}, {durationText(0.00025), "250\u202fµs"}, {durationText(0.0125), "12.5\u202fms"}, {durationText(2), "2.0\u202fs"},
+		{waitText(0), "now"}, {waitText(0.1), "1\u202fs"}, {waitText(60), "1\u202fmin"}, {waitText(3601), "2\u202fh"}, {waitText(1e6), "12\u202fd"},
+		{fmt.Sprint(niceCeil(0)), "0.1"}, {fmt.Sprint(niceCeil(0.3)), "0.5"}, {fmt.Sprint(niceCeil(101)), "200"}, {fmt.Sprint(niceCeil(1000)), "1000"},
+	} {
+		require.Equal(t, tc[1], tc[0])
+	}
+	for limit, want := range map[stint.Limit]string{
+		stint.PerSecond(100):                           "100 per second",
+		stint.PerMinute(5).WithBurst(20):               "5 per minute, burst 20",
+		{Burst: 5, Count: 5, Period: 15 * time.Minute}: "5 per 15 minutes",
+		{Burst: 5, Count: 5, Period: 36 * time.Hour}:   "5 per 36 hours",
+		{Burst: 5, Count: 5, Period: 90 * time.Second}: "5 per 90 seconds",
+		{Burst: 5, Count: 5, Period: time.Millisecond}: "5 per 1ms",
+	} {
+		rep := limitReport{Limit: limit.String(), Burst: limit.Burst, Count: limit.Count, Period: limit.Period.Seconds()}
+		require.Equal(t, want, limitText(rep))
+	}
+}
