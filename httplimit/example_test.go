@@ -64,12 +64,12 @@ func ExampleNew() {
 			panic(err)
 		}
 		res.Body.Close()
-		fmt.Println(res.StatusCode, res.Header.Get("RateLimit"), res.Header.Get("Retry-After"))
+		fmt.Println(res.StatusCode, res.Header.Get("RateLimit"))
 	}
 	// Output:
 	// 401 "requests";r=99;t=1, "login";r=1;t=1800
 	// 401 "requests";r=98;t=2, "login";r=0;t=1800
-	// 429 "requests";r=98;t=2, "login";r=0;t=1800 1800
+	// 429 "requests";r=98;t=2, "login";r=0;t=1800
 }
 
 func ExampleClientAddress() {

@@ -169,10 +169,6 @@ func (a *applied) stricterThan(b *applied) bool {
 // else until all are back.
 func (a *applied) state() (left, reset int64) {
 	left, full := a.Remaining, a.ResetAfter
-	if a.Allowed && a.After { // it was only asked whether the tokens are there
-		left += a.Cost
-		full -= time.Duration(a.Cost) * a.Limit.Interval()
-	}
 	switch {
 	case !a.Allowed:
 		return left, max(1, seconds(a.RetryAfter))

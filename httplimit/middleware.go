@@ -240,25 +240,25 @@ func keepBody(r, read *http.Request) {
 
 // learn finds out the decision on one rule, of several that were decided together, or that are in the shadow. Where it
 // cannot, what is certain is left: the request has been decided.
-func (m *middleware) learn(a *applied, strictest stint.Decision) error {
-	if !a.Shadow && a.Key == strictest.Key {
-		a.Decision.Decision = strictest
-		return nil
-	}
-	ask, cost := m.lim.Check, a.Cost
+func (m *middleware) learn(a *applied, strictest stint.Decision) (err error) {
 	spent := strictest.Allowed && !a.After
+	d := strictest
 	switch {
-	case spent && a.Shadow:
-		ask = m.lim.Spend
-	case spent:
-		cost = 0
+	case !a.Shadow && a.Key == strictest.Key:
+	case !spent:
+		d, err = m.lim.Check(a.Key, a.Cost)
+	case a.Shadow:
+		d, err = m.lim.Spend(a.Key, a.Cost)
+	default:
+		d, err = m.lim.Check(a.Key, 0)
+		d.Allowed, d.RetryAfter = true, 0
 	}
-	d, err := ask(a.Key, cost)
 	if err != nil {
 		d = stint.Decision{Allowed: strictest.Allowed, Key: a.Key, Remaining: math.MaxInt64}
 	}
-	if spent && !a.Shadow {
-		d.Allowed, d.RetryAfter = true, 0
+	if d.Allowed && !spent && d.Limit.Count > 0 { // Check tells what a spend would have left
+		d.Remaining += a.Cost
+		d.ResetAfter = max(0, d.ResetAfter-time.Duration(a.Cost)*d.Limit.Interval())
 	}
 	a.Decision.Decision = d
 	return err

@@ -111,7 +111,7 @@ func TestSeveralRules(t *testing.T) {
 
 	res = get(t, srv.URL)
 	require.Equal(t, []string{"everyone"}, res.problem(t).Violated)
-	require.Equal(t, `"address";r=2;t=36, "everyone";r=0;t=1800`, res.Header.Get("RateLimit"))
+	require.Equal(t, `"address";r=3;t=24, "everyone";r=0;t=1800`, res.Header.Get("RateLimit"))
 
 	_, err := lim.Spend(local[perAddress], 3)
 	require.NoError(t, err)
@@ -358,4 +358,39 @@ func TestFormAsKey(t *testing.T) {
 		require.Equal(t, "lovelace", string(body))
 	}
 	require.EqualValues(t, 3, left(t, lim, perKey.Key("ada")))
+}
+
+// What fails after the handler is told, and stops nothing.
+func TestLimiterFailsAfterTheHandler(t *testing.T) {
+	for name, ru := range map[string]Rule{
+		"spend":    {Key: ByIP(failures), CountStatus: Status(200)},
+		"refund":   {Key: ByIP(failures), RefundStatus: Status(200)},
+		"lock out": {Key: ByIP(failures), Cost: 5, LockOut: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			var told []error
+			h := New(lim, &Options{OnError: func(_ *http.Request, err error) { told = append(told, err) }}, ru)(
+				http.HandlerFunc(func(http.ResponseWriter, *http.Request) { require.NoError(t, lim.Close()) }))
+			require.Equal(t, 200, get(t, serve(t, h).URL).StatusCode)
+			require.Len(t, told, 1)
+			require.ErrorIs(t, told[0], stint.ErrClosed)
+		})
+	}
+}
+
+// Hooks may ask for the decisions, whenever they are called.
+func TestHooksMayAsk(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	asked := 0
+	opts := &Options{
+		OnDecision: func(r *http.Request, ds []Decision) { asked += len(Decisions(r)) },
+		OnError:    func(r *http.Request, err error) { asked += len(Decisions(r)) },
+	}
+	srv := serve(t, New(lim, opts,
+		Rule{Key: ByIP(failures), CountStatus: Status(200)},
+		Rule{Key: ByHeader(perNumber, "X-Key"), Shadow: true},
+	)(http.HandlerFunc(status)))
+	require.Equal(t, 200, get(t, srv.URL, "X-Key", "x").StatusCode)
+	require.Equal(t, 3, asked)
 }
