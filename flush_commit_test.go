@@ -835,7 +835,7 @@ func TestSavingIsNotEvicted(t *testing.T) {
 		go l.flusher.flush(false)
 		synctest.Wait()
 		for range 40 {
-			l.table.evict(l.clock.now(), func() bool { return true })
+			l.table.evict(l.clock.now(), false, func() bool { return true })
 		}
 		store.gate <- refuse
 		store.open()
@@ -843,7 +843,7 @@ func TestSavingIsNotEvicted(t *testing.T) {
 		require.EqualValues(t, 60, spent(t, l, key))
 		require.NoError(t, l.flusher.flush(false))
 		for range 40 {
-			l.table.evict(l.clock.now(), func() bool { return true })
+			l.table.evict(l.clock.now(), false, func() bool { return true })
 		}
 		require.Zero(t, l.Stats().Resident)
 		require.EqualValues(t, 60, spent(t, l, key))
@@ -863,7 +863,7 @@ func TestStaleLoad(t *testing.T) {
 	requireSpends(t, l, key, 60)
 	require.NoError(t, l.Flush())
 	for range 40 {
-		l.table.evict(l.clock.now(), func() bool { return true })
+		l.table.evict(l.clock.now(), false, func() bool { return true })
 	}
 	require.False(t, p.findLocked())
 	require.NoError(t, l.lockFound(&p))
