@@ -1,0 +1,148 @@
+package main
+
+import (
+	"fmt"
+	"html"
+	"math"
+	"slices"
+	"strings"
+)
+
+// A chart is lines over two logarithmic axes, each with its name at its end, in SVG that is light or dark as its reader is.
+type chart struct {
+	title, x, y string
+	xText       func(float64) string // how the axes' numbers are written
+	yText       func(float64) string
+	lines       []line
+}
+
+type line struct {
+	name   string
+	xs, ys []float64 // points with a y of 0 are left out
+}
+
+const (
+	chartWidth, chartHeight                  = 860, 480
+	plotLeft, plotTop, plotRight, plotBottom = 76, 64, 640, 420
+)
+
+const chartStyle = `<style>
+svg { --ground: #ffffff; --text: #24292f; --faint: #57606a; --grid: #d8dee4;
+  --c0: #0550ae; --c1: #2da4a0; --c2: #bc4c00; --c3: #8250df; --c4: #bf3989; --c5: #4d7c0f; --c6: #9a6700; --c7: #6e7781; --c8: #cf222e;
+  font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; background: var(--ground); }
+@media (prefers-color-scheme: dark) { svg { --ground: #0d1117; --text: #e6edf3; --faint: #9198a1; --grid: #30363d;
+  --c0: #58a6ff; --c1: #39c5bb; --c2: #f0883e; --c3: #bc8cff; --c4: #ff7bc0; --c5: #a5d64c; --c6: #d8a520; --c7: #9aa4ae; --c8: #ff7b72; } }
+text { fill: var(--text); } .faint { fill: var(--faint); } .title { font-size: 16px; font-weight: 600; }
+.grid { stroke: var(--grid); } .line { fill: none; stroke-width: 2; stroke-linejoin: round; } .strong { stroke-width: 3.5; }
+</style>
+`
+
+// svg draws the chart.
+func (c chart) svg() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%[2]d" role="img" aria-label="%s">`+"\n",
+		chartWidth, chartHeight, html.EscapeString(c.title))
+	s.WriteString(chartStyle)
+	fmt.Fprintf(&s, `<rect width="%d" height="%d" style="fill: var(--ground)"/>`+"\n", chartWidth, chartHeight)
+	text := func(x, y float64, class, anchor, t string) {
+		fmt.Fprintf(&s, `<text x="%.0f" y="%.0f" class="%s" text-anchor="%s">%s</text>`+"\n", x, y, class, anchor, html.EscapeString(t))
+	}
+	text(plotLeft-60, 28, "title", "start", c.title)
+	text(plotLeft-60, 48, "faint", "start", c.y)
+	text((plotLeft+plotRight)/2, plotBottom+44, "faint", "middle", c.x)
+
+	xs, ys := c.values()
+	if len(xs) == 0 {
+		return s.String() + "</svg>\n"
+	}
+	xAt := scale(xs, plotLeft, plotRight-12)
+	yAt := scale(ys, plotBottom, plotTop+10)
+	for _, y := range ticks(ys) {
+		if at := yAt(y); at <= plotBottom+1 && at >= plotTop-1 {
+			fmt.Fprintf(&s, `<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1[3]f"/>`+"\n", plotLeft, plotRight, at)
+			text(plotLeft-8, at+4, "faint", "end", c.yText(y))
+		}
+	}
+	for _, x := range xs {
+		fmt.Fprintf(&s, `<line class="grid" x1="%.1f" x2="%.1[1]f" y1="%d" y2="%d"/>`+"\n", xAt(x), plotTop, plotBottom)
+		text(xAt(x), plotBottom+20, "faint", "middle", c.xText(x))
+	}
+
+	type label struct {
+		at    float64
+		name  string
+		color int
+	}
+	var labels []label
+	for i, l := range c.lines {
+		var points, dots strings.Builder
+		last := 0.0
+		for k := range l.xs {
+			if l.ys[k] > 0 {
+				last = yAt(l.ys[k])
+				fmt.Fprintf(&points, "%.1f,%.1f ", xAt(l.xs[k]), last)
+				fmt.Fprintf(&dots, `<circle cx="%.1f" cy="%.1f" r="3" style="fill: var(--c%d)"/>`, xAt(l.xs[k]), last, i%9)
+			}
+		}
+		if points.Len() == 0 {
+			continue
+		}
+		class := "line"
+		if strings.HasPrefix(l.name, "stint") {
+			class += " strong"
+		}
+		fmt.Fprintf(&s, `<polyline class="%s" style="stroke: var(--c%d)" points="%s"/>%s`+"\n", class, i%9, points.String(), dots.String())
+		labels = append(labels, label{last, l.name, i % 9})
+	}
+	// Labels keep a distance from one another, and stay as near to their lines as that allows.
+	slices.SortFunc(labels, func(a, b label) int { return int(math.Copysign(1, a.at-b.at)) })
+	const apart = 17
+	for range 100 {
+		for i := 1; i < len(labels); i++ {
+			if near := apart - (labels[i].at - labels[i-1].at); near > 0 {
+				labels[i].at += near / 2
+				labels[i-1].at -= near / 2
+			}
+		}
+		for i := range labels {
+			labels[i].at = min(max(labels[i].at, plotTop), plotBottom)
+		}
+	}
+	for _, l := range labels {
+		fmt.Fprintf(&s, `<text x="%d" y="%.0f" style="fill: var(--c%d)">%s</text>`+"\n", plotRight+6, l.at+4, l.color, html.EscapeString(l.name))
+	}
+	s.WriteString("</svg>\n")
+	return s.String()
+}
+
+// values returns all that occur, sorted.
+func (c chart) values() (xs, ys []float64) {
+	for _, l := range c.lines {
+		for k, y := range l.ys {
+			if y > 0 {
+				xs, ys = append(xs, l.xs[k]), append(ys, y)
+			}
+		}
+	}
+	slices.Sort(xs)
+	slices.Sort(ys)
+	return slices.Compact(xs), ys
+}
+
+// scale returns where on a logarithmic axis a value is.
+func scale(sorted []float64, from, to float64) func(float64) float64 {
+	low, high := math.Log10(sorted[0]*0.8), math.Log10(sorted[len(sorted)-1]*1.25)
+	return func(v float64) float64 { return from + (math.Log10(v)-low)/(high-low)*(to-from) }
+}
+
+// ticks returns 1, 2 and 5, or over many decades only 1, times the powers of ten in and around the values.
+func ticks(sorted []float64) (ts []float64) {
+	low, high := math.Floor(math.Log10(sorted[0])), math.Ceil(math.Log10(sorted[len(sorted)-1])+0.1)
+	for e := low; e <= high; e++ {
+		ts = append(ts, math.Pow(10, e))
+		if high-low <= 3 {
+			ts = append(ts, 2*math.Pow(10, e), 5*math.Pow(10, e))
+		}
+	}
+	return ts
+}

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Each contestant runs in a process of its own, so that no one's heap is in another's way: this program again, told over a
+// pipe what to do. While it is another's turn, it is stopped, with all that it does in the background.
+
+const childArg = "a-child-of-the-benchmark"
+
+var errSkip = errors.New("not here")
+
+// An order is what a child is to do.
+type order struct {
+	Do         string
+	Contestant string
+	Config     Config
+	Workload   Workload
+	Denied     bool
+	Callers    int
+	Length     time.Duration
+	Best       time.Duration // the shortest spin known
+	Seed       uint64
+	Count      int
+}
+
+// A reply is what came of it.
+type reply struct {
+	Err       string
+	Skip      bool // there is no such contestant here, for the reason that Err gives
+	Round     Round
+	Allocs    float64
+	Latencies Latencies
+	PerSecond float64
+	Took      time.Duration
+	Bytes     int64   // written, or on the disk, or of the heap
+	RSS       int64   // of the process
+	PerID     float64 // bytes
+	GC        time.Duration
+	Flushes   int64 // of stint
+	Flushed   int64 // buckets
+	Longest   time.Duration
+}
+
+type child struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	enc *json.Encoder
+	dec *json.Decoder
+	dir string
+}
+
+// startChild starts a child, with an empty folder for its files.
+func startChild(dir string) (*child, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = os.MkdirTemp(dir, "c"); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(exe, childArg)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = dieWithParent()
+	cmd.SysProcAttr.Setpgid = true
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &child{cmd, in, json.NewEncoder(in), json.NewDecoder(out), dir}, nil
+}
+
+// do wakes the child, has it carry out an order, and stops it again.
+func (c *child) do(o order) (r reply, err error) {
+	if err := syscall.Kill(-c.cmd.Process.Pid, syscall.SIGCONT); err != nil {
+		return r, err
+	}
+	o.Config.Dir = c.dir
+	if err := c.enc.Encode(o); err != nil {
+		return r, err
+	}
+	if err := c.dec.Decode(&r); err != nil {
+		return r, fmt.Errorf("%s, %s: the process ended: %w", o.Contestant, o.Do, err)
+	}
+	switch {
+	case r.Skip:
+		return r, fmt.Errorf("%w: %s", errSkip, r.Err)
+	case r.Err != "":
+		return r, fmt.Errorf("%s, %s: %s", o.Contestant, o.Do, r.Err)
+	}
+	return r, syscall.Kill(-c.cmd.Process.Pid, syscall.SIGSTOP)
+}
+
+// end ends the child, and removes its files.
+func (c *child) end() {
+	c.in.Close()
+	syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
+	c.cmd.Wait()
+	os.RemoveAll(c.dir)
+}
+
+// childMain carries out orders until there are no more.
+func childMain() {
+	enc, dec := json.NewEncoder(os.Stdout), json.NewDecoder(os.Stdin)
+	var w worker
+	for {
+		var o order
+		if dec.Decode(&o) != nil {
+			return
+		}
+		r, err := w.carryOut(o)
+		if err != nil {
+			r.Err, r.Skip = err.Error(), errors.Is(err, errSkip)
+		}
+		if enc.Encode(r) != nil {
+			return
+		}
+	}
+}
+
+// A worker is the child's side: the decider that it was told to open.
+type worker struct {
+	decider  Decider
+	workload Workload
+}
+
+func (w *worker) carryOut(o order) (r reply, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	switch o.Do {
+	case "open":
+		w.workload = o.Workload
+		w.decider, err = contestant(o.Contestant).Open(o.Config)
+	case "fill":
+		if f, ok := w.decider.(Filler); ok {
+			err = f.Fill(w.workload)
+		} else {
+			err = w.workload.fill(w.decider)
+		}
+		debug.FreeOSMemory()
+	case "round":
+		r.Round, err = measureRound(w.decider, w.workload, o.Denied, o.Callers, o.Length, o.Best, o.Seed)
+	case "allocations":
+		r.Allocs = allocations(w.decider, w.workload)
+	case "memory":
+		return w.memory()
+	case "latencies":
+		r.Latencies, err = w.latencies(o)
+	case "load":
+		return w.load(o)
+	case "close":
+		err = w.decider.Close()
+		r.Bytes = sizeOf(o.Config.Dir)
+	default:
+		f, ok := fileOrders[o.Do]
+		if !ok {
+			return r, fmt.Errorf("no such order: %q", o.Do)
+		}
+		return f(o)
+	}
+	return r, err
+}
+
+// memory fills the decider, and tells what that took.
+func (w *worker) memory() (r reply, err error) {
+	collect := func() (heap, resident int64) {
+		debug.FreeOSMemory() // a forced collection, and the memory that it freed goes back
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc), rss()
+	}
+	heap, resident := collect()
+	begun := time.Now()
+	if err := w.workload.fill(w.decider); err != nil {
+		return r, err
+	}
+	r.Took = time.Since(begun)
+	heapAfter, residentAfter := collect()
+	r.Bytes, r.RSS = heapAfter-heap, residentAfter-resident
+	r.PerID = float64(r.Bytes) / float64(w.workload.IDs)
+	var collections []time.Duration
+	for range 5 {
+		begun := time.Now()
+		runtime.GC()
+		collections = append(collections, time.Since(begun))
+	}
+	r.GC = median(collections)
+	if w.decider.Allow(id(0)) && w.workload.IDs > 1 { // the limit of this table allows one of each
+		return r, errors.New("the first id was forgotten")
+	}
+	return r, nil
+}
+
+// latencies times every single decision of one caller: of all ids in turn, as often as fits into o.Length, or, where that
+// is 0, the first of each. It includes the reading of the clock.
+func (w *worker) latencies(o order) (Latencies, error) {
+	var h histogram
+	const batch = 256
+	if o.Length == 0 {
+		ids := make([]string, batch)
+		for i := 0; i < w.workload.IDs; {
+			n := min(batch, w.workload.IDs-i)
+			for k := range n {
+				ids[k] = id(uint32(i + k))
+			}
+			h.time(w.decider, ids[:n])
+			i += n
+		}
+		return h.latencies(), nil
+	}
+	s := newSweep(w.workload, 0, 1)
+	for deadline := time.Now().Add(o.Length); time.Now().Before(deadline); {
+		h.time(w.decider, s.next(batch))
+	}
+	return h.latencies(), nil
+}
+
+func (h *histogram) time(d Decider, ids []string) {
+	last := time.Now()
+	for _, id := range ids {
+		if !d.Allow(id) {
+			panic("a decision that should have been allowed was denied")
+		}
+		now := time.Now()
+		h.add(now.Sub(last))
+		last = now
+	}
+}
+
+// load has o.Callers ask for o.Length, and tells how many decisions there were, and how long they took: of the fast ones
+// every sixteenth is timed, so that the clock is not what is measured.
+func (w *worker) load(o order) (r reply, err error) {
+	var (
+		mu    sync.Mutex
+		total histogram
+		done  atomic.Int64
+		wg    sync.WaitGroup
+	)
+	before := bytesWritten()
+	flushesBefore := flushStats(w.decider)
+	begun := time.Now()
+	panics := make(chan any, o.Callers)
+	for c := range o.Callers {
+		wg.Go(func() {
+			defer func() {
+				if p := recover(); p != nil {
+					panics <- p
+				}
+			}()
+			var h histogram
+			s := newSweep(w.workload, c, o.Callers)
+			s.at = uint32((uint64(c) + o.Seed*uint64(o.Callers)) % uint64(w.workload.IDs))
+			batch, every := 1, 1
+			n := 0
+			for time.Since(begun) < o.Length {
+				for k, id := range s.next(batch) {
+					if k%every != 0 {
+						if !w.decider.Allow(id) {
+							panic("a decision that should have been allowed was denied")
+						}
+						continue
+					}
+					t := time.Now()
+					if !w.decider.Allow(id) {
+						panic("a decision that should have been allowed was denied")
+					}
+					took := time.Since(t)
+					h.add(took)
+					if n < 1000 && took < 5*time.Microsecond {
+						batch, every = 256, 16
+					}
+				}
+				n += batch
+			}
+			done.Add(int64(n))
+			mu.Lock()
+			defer mu.Unlock()
+			total.merge(&h)
+		})
+	}
+	wg.Wait()
+	took := time.Since(begun)
+	select {
+	case p := <-panics:
+		return r, fmt.Errorf("%v", p)
+	default:
+	}
+	after := flushStats(w.decider)
+	r = reply{
+		PerSecond: float64(done.Load()) / took.Seconds(),
+		Took:      took,
+		Latencies: total.latencies(),
+		Bytes:     bytesWritten() - before,
+		Flushes:   after.Flushes - flushesBefore.Flushes,
+		Flushed:   after.Buckets - flushesBefore.Buckets,
+		Longest:   after.Longest,
+	}
+	return r, nil
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// perHour is the limit of what follows: 1,000 per hour.
+var perHour = Config{Burst: 1000, Interval: time.Hour / 1000}
+
+// durable is how many decisions a second there are that no crash forgets.
+func (b *bench) durable() error {
+	callers := []int{1, 8, 64, 512}
+	length, rounds := 1500*time.Millisecond, 5
+	if b.quick {
+		length, rounds = 300*time.Millisecond, 3
+	}
+	w := sizeWorkload(100_000)
+	cfg := perHour
+	cfg.Callers = callers[len(callers)-1]
+	figures, errs := b.loads(durable, w, cfg, callers, length, rounds, false)
+
+	t := &table{title: "Durable decisions per second, by callers; limits of 1,000 per hour over 100,000 ids", header: []string{"per second"}}
+	for _, n := range callers {
+		t.header = append(t.header, fmt.Sprint(n), "p50", "p99")
+	}
+	c := chart{title: "Durable decisions", y: "per second, log scale", x: "callers", xText: count, yText: count}
+	for _, contestant := range durable {
+		if b.skipped[contestant.Name] != "" {
+			continue
+		}
+		row, l := []string{contestant.Name}, line{name: contestant.Name}
+		for _, n := range callers {
+			f := figures[contestant.Name][n]
+			row = append(row, count(f.perSecond()), duration(f.latency(func(l Latencies) time.Duration { return l.P50 })),
+				duration(f.latency(func(l Latencies) time.Duration { return l.P99 })))
+			l.xs, l.ys = append(l.xs, float64(n)), append(l.ys, f.perSecond())
+		}
+		t.add(row...)
+		c.lines = append(c.lines, l)
+	}
+	t.notes = b.notes(durable)
+	errs = append(errs, b.report("durable", "Durable", []*table{t}, b.draw("durable", c)))
+	return joined(errs)
+}
+
+// flushed is how many decisions a second there are of those that a crash may forget a second's worth of, end to end.
+func (b *bench) flushed() error {
+	callers := []int{1, 2, 64}
+	length, rounds := 4*time.Second, 5
+	if b.quick {
+		length, rounds = 1500*time.Millisecond, 3
+	}
+	var ts []*table
+	var errs []error
+	sizes := b.sized(100_000, 1_000_000, 10_000_000)
+	if len(sizes) > 1 {
+		sizes = sizes[1:]
+	}
+	for _, n := range sizes {
+		w := sizeWorkload(n)
+		cfg := perHour
+		cfg.Callers = callers[len(callers)-1]
+		figures, failed := b.loads(flushed, w, cfg, callers, length, rounds, true)
+		errs = append(errs, failed...)
+		t := &table{
+			title:  fmt.Sprintf("Decisions per second, written behind each second; %s ids in turn, so that all are dirty", w.Name),
+			header: []string{"per second, by callers", "1", "p99.9", "2", "p99.9", "64", "p99.9", "written, MB/s", "a flush, buckets", "the longest"},
+		}
+		for _, contestant := range flushed {
+			if b.skipped[contestant.Name] != "" {
+				continue
+			}
+			row := []string{contestant.Name}
+			var all load
+			for _, n := range callers {
+				f := figures[contestant.Name][n]
+				all = append(all, f...)
+				row = append(row, count(f.perSecond()), duration(f.latency(func(l Latencies) time.Duration { return l.P999 })))
+			}
+			written, flushes, buckets, longest := "–", int64(0), int64(0), time.Duration(0)
+			var rates []float64
+			for _, r := range all {
+				rates = append(rates, float64(r.Bytes)/1e6/r.Took.Seconds())
+				flushes, buckets, longest = flushes+r.Flushes, buckets+r.Flushed, max(longest, r.Longest)
+			}
+			if v := median(rates); v > 0 {
+				written = significant(v)
+			}
+			perFlush := "–"
+			if flushes > 0 {
+				perFlush = thousands(buckets / flushes)
+			}
+			t.add(append(row, written, perFlush, duration(longest))...)
+		}
+		per := func(name string, callers int) float64 { return figures[name][callers].perSecond() }
+		best := 0.0
+		for _, n := range callers {
+			best = max(best, per(redisEverysec.Name, n))
+		}
+		t.notes = []string{fmt.Sprintf("With one caller, memory ÷ flushed: %s. Flushed with one caller ÷ the most that Redis does: %s.",
+			ratio(per(stintMemory.Name, 1), per(stintFlushed.Name, 1)), ratio(per(stintFlushed.Name, 1), best)),
+			"The caller makes up its ids meanwhile, and looks at the clock for each, or, where a decision takes less than 5 µs, for each sixteenth. " +
+				"What Redis writes is not counted."}
+		ts = append(ts, t)
+	}
+	ts[len(ts)-1].notes = append(ts[len(ts)-1].notes, b.notes(flushed)...)
+	errs = append(errs, b.report("flushed", "Flushed, end to end", ts))
+	return joined(errs)
+}
+
+// load is the rounds of one contestant under one number of callers.
+type load []reply
+
+func (l load) perSecond() float64 {
+	var vs []float64
+	for _, r := range l {
+		vs = append(vs, r.PerSecond)
+	}
+	return median(vs)
+}
+
+func (l load) latency(pick func(Latencies) time.Duration) time.Duration {
+	var ds []time.Duration
+	for _, r := range l {
+		ds = append(ds, pick(r.Latencies))
+	}
+	return median(ds)
+}
+
+// loads has contestants take turns under load. With fill they know all the ids, and stay for all the rounds; else each
+// round begins with an empty file.
+func (b *bench) loads(cs []Contestant, w Workload, cfg Config, callers []int, length time.Duration, rounds int, fill bool) (figures map[string]map[int]load, errs []error) {
+	figures = make(map[string]map[int]load)
+	for _, c := range cs {
+		figures[c.Name] = make(map[int]load)
+	}
+	run := func(t *team, name string, round int) {
+		for _, n := range callers {
+			progress("%s: %s: round %d, %d callers", w.Name, name, round, n)
+			if r, ok := t.do(name, order{Do: "load", Callers: n, Length: length, Seed: uint64(round) * 1000}); ok {
+				figures[name][n] = append(figures[name][n], r)
+			}
+		}
+	}
+	if fill {
+		t := b.assemble(cs, w, cfg, true)
+		for round := range rounds {
+			for _, c := range cs {
+				run(t, c.Name, round)
+			}
+		}
+		return figures, append(errs, t.disband())
+	}
+	for round := range rounds {
+		for _, c := range cs {
+			if b.skipped[c.Name] != "" {
+				continue
+			}
+			t := b.assemble([]Contestant{c}, w, cfg, false)
+			run(t, c.Name, round)
+			if r, ok := t.do(c.Name, order{Do: "close"}); ok && r.Bytes == 0 {
+				errs = append(errs, errors.New(c.Name+": nothing is in its file"))
+			}
+			errs = append(errs, t.disband())
+		}
+	}
+	return figures, errs
+}

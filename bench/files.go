@@ -1,0 +1,178 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// What children are told to do with stint's file.
+var fileOrders = map[string]func(order) (reply, error){
+	"build": buildFile,
+	"open":  openFile,
+	"crash": crashFile,
+	"flush": flushFile,
+	"miss":  missFile,
+}
+
+const fileName = "stint.db"
+
+// buildFile makes a file in which all of the ids are stored.
+func buildFile(o order) (r reply, err error) {
+	begun := time.Now()
+	l, err := openLimiter(filepath.Join(o.Config.Dir, fileName), stint.Flushed, o.Config)
+	if err != nil {
+		return r, err
+	}
+	if err := o.Workload.fill(&stintDecider{l}); err != nil {
+		return r, err
+	}
+	if err := l.Close(); err != nil {
+		return r, err
+	}
+	r.Took, r.Bytes = time.Since(begun), sizeOf(o.Config.Dir)
+	if r.Bytes < 32*int64(o.Workload.IDs) {
+		return r, fmt.Errorf("a file of %d bytes cannot hold %d buckets", r.Bytes, o.Workload.IDs)
+	}
+	return r, nil
+}
+
+// openFile times Open, and the first decision, of a copy of the file, which is in the page cache.
+func openFile(o order) (r reply, err error) {
+	path := filepath.Join(o.Config.Dir, "copy.db")
+	if err := copyFile(path, filepath.Join(o.Config.Dir, fileName)); err != nil {
+		return r, err
+	}
+	defer os.Remove(path)
+	begun := time.Now()
+	l, err := openLimiter(path, stint.Flushed, o.Config)
+	if err != nil {
+		return r, err
+	}
+	d, err := l.Check(perID.Key(id(0)), 1)
+	r.Took, r.RSS = time.Since(begun), rss()
+	if err == nil && d.ResetAfter <= o.Config.Interval {
+		err = errors.New("the first id is not in the file")
+	}
+	return r, errors.Join(err, l.Close())
+}
+
+// crashFile leaves the file as a crash does soon after a flush of o.Count buckets.
+func crashFile(o order) (r reply, err error) {
+	l, err := openLimiter(filepath.Join(o.Config.Dir, fileName), stint.Flushed, o.Config)
+	if err != nil {
+		return r, err
+	}
+	if err := spendOn(l, 0, o.Count); err != nil {
+		return r, err
+	}
+	if err := l.Flush(); err != nil {
+		return r, err
+	}
+	return r, syscall.Kill(os.Getpid(), syscall.SIGKILL)
+}
+
+// flushFile times flushes of o.Count dirty buckets, and tells what they wrote: Bytes in a flush, PerID altogether, with what
+// the file's upkeep and Close write later.
+func flushFile(o order) (r reply, err error) {
+	o.Config.Flush = time.Hour // only when told to
+	l, err := openLimiter(filepath.Join(o.Config.Dir, fileName), stint.Flushed, o.Config)
+	if err != nil {
+		return r, err
+	}
+	const rounds = 5
+	var took []time.Duration
+	var wrote []int64
+	if err := spendOn(l, 0, o.Count); err != nil { // the first time they are loaded
+		return r, err
+	}
+	if err := l.Flush(); err != nil {
+		return r, err
+	}
+	before, flushed := bytesWritten(), l.Stats().Flush.Buckets
+	for range rounds {
+		if err := spendOn(l, 0, o.Count); err != nil {
+			return r, err
+		}
+		begun, at := time.Now(), bytesWritten()
+		if err := l.Flush(); err != nil {
+			return r, err
+		}
+		took, wrote = append(took, time.Since(begun)), append(wrote, bytesWritten()-at)
+	}
+	if n := l.Stats().Flush.Buckets - flushed; n != int64(rounds*o.Count) {
+		return r, fmt.Errorf("%d flushes of %d buckets wrote %d", rounds, o.Count, n)
+	}
+	r.Took, r.Bytes = median(took), median(wrote)
+	err = l.Close()
+	r.PerID = float64(bytesWritten()-before) / float64(rounds*o.Count)
+	return r, err
+}
+
+// missFile times decisions on o.Count buckets that are in the file, but not in memory; with o.Denied, on as many that are
+// in neither.
+func missFile(o order) (r reply, err error) {
+	l, err := openLimiter(filepath.Join(o.Config.Dir, fileName), stint.Flushed, o.Config)
+	if err != nil {
+		return r, err
+	}
+	first := 0
+	if o.Denied {
+		first = o.Workload.IDs
+	}
+	loads := l.Stats().Loads
+	begun := time.Now()
+	if err := spendOn(l, first, o.Count); err != nil {
+		return r, err
+	}
+	r.Took = time.Since(begun) / time.Duration(o.Count)
+	if n := l.Stats().Loads - loads; !o.Denied && n < int64(o.Count) {
+		return r, fmt.Errorf("%d decisions, and only %d were misses", o.Count, n)
+	}
+	return r, l.Close()
+}
+
+// spendOn spends a token of so many different buckets.
+func spendOn(l *stint.Limiter, first, count int) error {
+	d := stintDecider{l}
+	for i := range count {
+		if !d.Allow(id(uint32(first + i))) {
+			return errors.New("a decision that should have been allowed was denied")
+		}
+	}
+	return nil
+}
+
+func copyFile(to, from string) error {
+	src, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	dst, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(dst, src)
+	return errors.Join(err, dst.Sync(), dst.Close())
+}
+
+// sizeOf returns how many bytes the files of a folder have.
+func sizeOf(dir string) (n int64) {
+	filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			if info, err := e.Info(); err == nil {
+				n += info.Size()
+			}
+		}
+		return nil
+	})
+	return n
+}

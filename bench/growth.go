@@ -1,0 +1,121 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+)
+
+// growth is how the costs of stint's file grow with what is in it, and those of a decision with the callers.
+func (b *bench) growth() error {
+	var errs []error
+	sizes := b.sized(10_000, 100_000, 1_000_000, 10_000_000)
+	dirty := []int{1_000, 10_000, 100_000, 1_000_000}
+
+	files := &table{
+		title:  "A file of so many buckets",
+		header: []string{"buckets", "file", "made in", "Open, clean", "Open, after a crash", "miss, in the file", "miss, in neither"},
+		notes: []string{"Open until the first decision on a stored bucket; what is in the file is in the page cache. The crash comes after a flush " +
+			"of as many buckets as there are, at most a million. A miss is a decision on a bucket that is not in memory."},
+	}
+	flushes := &table{
+		title:  "Flush of so many dirty buckets",
+		header: []string{"stored", "dirty", "a flush", "a bucket", "written", "a bucket", "with what is written later"},
+		notes:  []string{"Bytes written are those of /proc/self/io; later: by the upkeep of the file and by Close, per bucket flushed."},
+	}
+	opens := chart{title: "Open", y: "log scale", x: "buckets in the file", xText: count, yText: durationOf,
+		lines: []line{{name: "clean"}, {name: "after a crash"}}}
+	flush := chart{title: "A flush", y: "log scale", x: "dirty buckets", xText: count, yText: durationOf}
+
+	for _, n := range sizes {
+		w := sizeWorkload(n)
+		cfg := Config{}
+		cfg.Burst, cfg.Interval = w.Limit(false)
+		cfg.IDs = n + 1_000_000
+		dir, err := os.MkdirTemp(b.dir, "file")
+		if err != nil {
+			return err
+		}
+		// do has a new process carry out the order, on the file in dir.
+		do := func(o order) reply {
+			progress("file of %s: %s", w.Name, o.Do)
+			o.Contestant, o.Config, o.Workload = "stint", cfg, w
+			r, err := b.doIn(dir, o)
+			if err != nil && o.Do != "crash" { // of which it dies
+				errs = append(errs, err)
+			}
+			return r
+		}
+		rounds := func(o order) time.Duration {
+			var took []time.Duration
+			for range 5 {
+				took = append(took, do(o).Took)
+			}
+			return median(took)
+		}
+		built := do(order{Do: "build"})
+		clean := rounds(order{Do: "open"})
+		stored := rounds(order{Do: "miss", Count: min(n, 20_000)})
+		absent := rounds(order{Do: "miss", Count: min(n, 20_000), Denied: true})
+		l := line{name: count(float64(n)) + " stored"}
+		for _, d := range dirty {
+			if d > n {
+				continue
+			}
+			r := do(order{Do: "flush", Count: d})
+			flushes.add(count(float64(n)), count(float64(d)), duration(r.Took), duration(r.Took/time.Duration(d)),
+				bytesText(float64(r.Bytes)), bytesText(float64(r.Bytes)/float64(d)), bytesText(r.PerID))
+			l.xs, l.ys = append(l.xs, float64(d)), append(l.ys, float64(r.Took))
+		}
+		flush.lines = append(flush.lines, l)
+		do(order{Do: "crash", Count: min(n, 1_000_000)})
+		crashed := rounds(order{Do: "open"})
+		files.add(count(float64(n)), bytesText(float64(built.Bytes)), duration(built.Took), duration(clean), duration(crashed), duration(stored), duration(absent))
+		for i, d := range []time.Duration{clean, crashed} {
+			opens.lines[i].xs, opens.lines[i].ys = append(opens.lines[i].xs, float64(n)), append(opens.lines[i].ys, float64(d))
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+
+	callers := []int{1, 2, 8, 64, 512}
+	w := sizeWorkload(min(b.maxIDs, 1_000_000))
+	cs := []Contestant{stintMemory, stintFlushed, xtimeSyncMap, goLimiter}
+	length := time.Second
+	if b.quick {
+		length = 300 * time.Millisecond
+	}
+	cfg := perHour
+	cfg.Burst = 100_000
+	figures, failed := b.loads(cs, w, cfg, callers, length, 5, true)
+	errs = append(errs, failed...)
+	threads := &table{title: fmt.Sprintf("Decisions per second, by callers, %s ids in turn", w.Name), header: []string{"per second"}}
+	for _, n := range callers {
+		threads.header = append(threads.header, fmt.Sprint(n))
+	}
+	for _, c := range cs {
+		row := []string{c.Name}
+		for _, n := range callers {
+			row = append(row, count(figures[c.Name][n].perSecond()))
+		}
+		threads.add(row...)
+	}
+	errs = append(errs, b.report("growth", "Growth", []*table{files, flushes, threads}, b.draw("flush", flush), b.draw("open", opens)))
+	return joined(errs)
+}
+
+// doIn has a child of its own carry out one order in a folder.
+func (b *bench) doIn(dir string, o order) (reply, error) {
+	c, err := startChild(b.dir)
+	if err != nil {
+		return reply{}, err
+	}
+	own := c.dir
+	defer func() {
+		c.dir = own
+		c.end()
+	}()
+	c.dir = dir
+	return c.do(o)
+}

@@ -1,0 +1,178 @@
+// The benchmarks of stint, and of what else one might use.
+//
+//	go run . [-quick] [-only decision,memory,durable,flushed,growth] [-ids 10000000] [-dir DIR] [-results DIR]
+//
+// It prints tables, and writes them to results/*.md, with charts in results/*.svg. All that it needs besides Go is a C
+// compiler, for SQLite, and redis-server, for Redis; what is not there is left out, and the tables say so.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// bench is one run of the program.
+type bench struct {
+	quick   bool
+	maxIDs  int
+	rounds  int
+	dir     string // for the files of contestants
+	results string
+	best    time.Duration // the shortest spin
+	skipped map[string]string
+}
+
+var tables = []struct {
+	name string
+	run  func(*bench) error
+}{
+	{"decision", (*bench).decision},
+	{"memory", (*bench).memory},
+	{"durable", (*bench).durable},
+	{"flushed", (*bench).flushed},
+	{"growth", (*bench).growth},
+}
+
+func main() {
+	runtime.LockOSThread() // children end with the thread that started them
+	if len(os.Args) > 1 && os.Args[1] == childArg {
+		childMain()
+		return
+	}
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() (err error) {
+	b := &bench{rounds: 7, skipped: make(map[string]string)}
+	flag.BoolVar(&b.quick, "quick", false, "a few minutes, for a first look: fewer rounds, and at most 100,000 ids")
+	flag.IntVar(&b.maxIDs, "ids", 0, "leave out what needs more `ids` than this (default 10000000, with -quick 100000)")
+	flag.StringVar(&b.results, "results", "results", "where the tables and charts go")
+	flag.StringVar(&b.dir, "dir", "", "the `folder` for the contestants' files, on the disk to be measured (default: that of temporary files)")
+	only := flag.String("only", "", "the `tables` to make, of decision,memory,durable,flushed,growth (default all)")
+	flag.Parse()
+	switch {
+	case b.maxIDs != 0:
+	case b.quick:
+		b.maxIDs = 100_000
+	default:
+		b.maxIDs = 10_000_000
+	}
+	if b.quick {
+		b.rounds = 5
+	}
+	if b.dir, err = os.MkdirTemp(b.dir, "stint-bench-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(b.dir)
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-interrupted
+		os.RemoveAll(b.dir)
+		os.Exit(1)
+	}()
+	if err := os.MkdirAll(b.results, 0o755); err != nil {
+		return err
+	}
+	b.best = calibrate()
+	fmt.Println(b.header())
+
+	known := 0
+	var failed []error
+	for _, t := range tables {
+		if *only != "" && !slices.Contains(strings.Split(*only, ","), t.name) {
+			continue
+		}
+		known++
+		begun := time.Now()
+		if err := t.run(b); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", t.name, err))
+			fmt.Fprintln(os.Stderr, failed[len(failed)-1])
+		}
+		fmt.Printf("(%s took %v)\n\n", t.name, time.Since(begun).Round(time.Second))
+	}
+	if known == 0 {
+		return fmt.Errorf("-only %s: no such table", *only)
+	}
+	return errors.Join(failed...)
+}
+
+// header tells of the machine, the versions and the command, at the top of every file of results.
+func (b *bench) header() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "- command: `go run . %s`, %s\n", strings.Join(os.Args[1:], " "), time.Now().UTC().Format(time.DateOnly))
+	fmt.Fprintf(&s, "- machine: %s, %d cores, %.0f GiB, %s/%s, kernel %s, files on %s\n", cpuModel(), runtime.NumCPU(),
+		float64(memTotal())/(1<<30), runtime.GOOS, runtime.GOARCH, output("uname", "-r"), output("stat", "-f", "-c", "%T", b.dir))
+	fmt.Fprintf(&s, "- %s, stint %s, Redis %s", runtime.Version(), stintVersion(), redisVersion())
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if slices.Contains(rivals, m.Path) {
+				fmt.Fprintf(&s, ", %s %s", m.Path, m.Version)
+			}
+		}
+	}
+	fmt.Fprintf(&s, "\n- each figure is the median of %d rounds or more, the contestants taking turns\n", b.rounds)
+	return s.String()
+}
+
+var rivals = []string{
+	"golang.org/x/time", "github.com/sethvargo/go-limiter", "github.com/throttled/throttled/v2", "github.com/ulule/limiter/v3",
+	"github.com/letsencrypt/boulder", "github.com/redis/go-redis/v9", "github.com/go-redis/redis_rate/v10",
+	"github.com/mattn/go-sqlite3", "github.com/cockroachdb/pebble/v2", "github.com/dgraph-io/badger/v4", "go.etcd.io/bbolt",
+}
+
+// stintVersion returns the commit that is measured.
+func stintVersion() string {
+	version := output("git", "rev-parse", "--short", "HEAD")
+	if output("git", "status", "--porcelain", "--", "..", ":!../bench") != "" {
+		version += ", changed"
+	}
+	return version
+}
+
+func output(name string, args ...string) string {
+	out, err := exec.Command(name, args...).Output()
+	if err != nil {
+		return "?"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func cpuModel() string { return procText("/proc/cpuinfo", "model name") }
+
+func memTotal() (n int64) {
+	fmt.Sscan(procText("/proc/meminfo", "MemTotal"), &n)
+	return n * 1024
+}
+
+func procText(file, word string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "?"
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == word {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "?"
+}
+
+// write writes one file of results.
+func (b *bench) write(name, text string) error {
+	return os.WriteFile(filepath.Join(b.results, name), []byte(text), 0o644)
+}

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// How long a decision takes is measured in slices of a fraction of a millisecond. Between them lies a loop whose length is
+// known: where it took longer than at its best, something else had the core, or the other half of it, and the slice does
+// not count. Of those that do, a round's figure is the median, and a cell of a table is the median of its rounds.
+
+var spinSink atomic.Uint64
+
+// spin takes as long as its chain of shifts does: some microseconds.
+func spin() time.Duration {
+	begun := time.Now()
+	x := uint64(begun.Nanosecond() | 1)
+	for range 2000 {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+	}
+	spinSink.Store(x)
+	return time.Since(begun)
+}
+
+// calibrate returns the shortest time that spin takes.
+func calibrate() time.Duration {
+	best := time.Hour
+	for begun := time.Now(); time.Since(begun) < 300*time.Millisecond; {
+		best = min(best, spin())
+	}
+	return best
+}
+
+// A Round is what one round of slices came to.
+type Round struct {
+	NS           float64 // a decision: one goroutine's time for it
+	Slices, Kept int
+}
+
+// measureRound has so many goroutines ask for about length. All of them must be allowed, or denied.
+func measureRound(d Decider, w Workload, denied bool, threads int, length, best time.Duration, seed uint64) (r Round, err error) {
+	group := groupOf(d)
+	fast := best + best/16
+	unit := 192 / group * group // requests in a slice are a multiple of it
+	streams := make([]*stream, threads)
+	for t := range streams {
+		streams[t] = newStream(w, seed+uint64(t), group)
+	}
+	var (
+		start    = barrier{n: int64(threads)}
+		end      = barrier{n: int64(threads)}
+		took     = make([]float64, threads)
+		undist   = make([]bool, threads)
+		draws    = make([]int, threads)
+		allowed  = make([]int, threads)
+		kept     []float64
+		all      []float64
+		n        = unit
+		over     bool
+		deadline = time.Now().Add(length)
+		wg       sync.WaitGroup
+	)
+	for t := range threads {
+		wg.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for !over {
+				ids := streams[t].next(n)
+				start.wait()
+				before := spin()
+				begun := time.Now()
+				allowed[t] += allow(d, group, ids)
+				took[t] = float64(time.Since(begun).Nanoseconds()) / float64(len(ids))
+				undist[t] = before <= fast && spin() <= fast
+				draws[t] += len(ids)
+				end.wait()
+				if t == 0 { // the others wait at start until it is there, too
+					mean := 0.0
+					for _, ns := range took {
+						mean += ns / float64(threads)
+					}
+					all = append(all, mean)
+					if !slices.Contains(undist, false) {
+						kept = append(kept, mean)
+					}
+					n = min(max(int(250_000/mean), unit), 4096) / unit * unit
+					over = time.Now().After(deadline)
+				}
+				end.wait()
+			}
+		})
+	}
+	wg.Wait()
+	drawn, passed := sum(draws), sum(allowed)
+	if want := drawn; denied && passed != 0 || !denied && passed != want {
+		return r, fmt.Errorf("%s: %d of %d allowed, denied is %v", w.Name, passed, drawn, denied)
+	}
+	if err := w.checkDistinct(drawn, distinct(streams)); err != nil {
+		return r, err
+	}
+	r = Round{Slices: len(all), Kept: len(kept)}
+	if r.Kept < 3 { // a busy machine: better than nothing, and the table says so
+		r.Kept, kept = 0, all
+	}
+	r.NS = median(kept)
+	return r, nil
+}
+
+func groupOf(d Decider) int {
+	if g, ok := d.(Grouped); ok {
+		return g.Group()
+	}
+	return 1
+}
+
+// allow asks for all of ids, and returns how many were allowed.
+func allow(d Decider, group int, ids []string) (allowed int) {
+	if g, ok := d.(Grouped); ok {
+		for ; len(ids) >= group; ids = ids[group:] {
+			allowed += g.AllowGroup(ids[:group])
+		}
+		return allowed
+	}
+	for _, id := range ids {
+		if d.Allow(id) {
+			allowed++
+		}
+	}
+	return allowed
+}
+
+// allocations returns how many there are in a call, rounded down as testing.AllocsPerRun does.
+func allocations(d Decider, w Workload) float64 {
+	group := groupOf(d)
+	least := math.Inf(1)
+	for try := range 5 {
+		ids := newStream(w, uint64(try), group).next(960)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		allow(d, group, ids)
+		runtime.ReadMemStats(&after)
+		least = min(least, float64(after.Mallocs-before.Mallocs)*float64(group)/float64(len(ids)))
+	}
+	return math.Floor(least)
+}
+
+// A barrier keeps n goroutines that spin until all of them are there.
+type barrier struct{ n, arrived int64 }
+
+func (b *barrier) wait() {
+	if b.n == 1 {
+		return
+	}
+	turn := (atomic.AddInt64(&b.arrived, 1) - 1) / b.n
+	for spins := 0; atomic.LoadInt64(&b.arrived) < (turn+1)*b.n; spins++ {
+		if spins%1024 == 1023 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// A histogram counts durations, told apart to about three per cent.
+type histogram struct {
+	counts [64 * 32]int64
+	n      int64
+	max    time.Duration
+}
+
+func (h *histogram) add(d time.Duration) {
+	h.counts[slotOf(d)]++
+	h.n++
+	h.max = max(h.max, d)
+}
+
+func slotOf(d time.Duration) int {
+	v := uint64(max(d, 0))
+	if v < 32 {
+		return int(v)
+	}
+	shift := bits.Len64(v) - 6
+	return shift*32 + int(v>>shift)
+}
+
+func (h *histogram) merge(other *histogram) {
+	for i, n := range other.counts {
+		h.counts[i] += n
+	}
+	h.n += other.n
+	h.max = max(h.max, other.max)
+}
+
+// quantile returns a duration that so much of them do not exceed, to three per cent.
+func (h *histogram) quantile(q float64) time.Duration {
+	left := int64(math.Ceil(q * float64(h.n)))
+	for i, n := range h.counts {
+		if left -= n; left <= 0 {
+			if i < 64 {
+				return time.Duration(i)
+			}
+			shift := i/32 - 1
+			return min(time.Duration(uint64(i%32+33)<<shift), h.max)
+		}
+	}
+	return h.max
+}
+
+// Latencies are those of a Decider's decisions.
+type Latencies struct {
+	N                          int64
+	P50, P99, P999, P9999, Max time.Duration
+}
+
+func (h *histogram) latencies() Latencies {
+	return Latencies{h.n, h.quantile(.5), h.quantile(.99), h.quantile(.999), h.quantile(.9999), h.max}
+}
+
+func median[T int64 | float64 | time.Duration](xs []T) T {
+	if len(xs) == 0 {
+		return 0
+	}
+	xs = slices.Sorted(slices.Values(xs))
+	return xs[len(xs)/2]
+}
+
+func sum(xs []int) (n int) {
+	for _, x := range xs {
+		n += x
+	}
+	return n
+}
+
+// procField returns the number behind a word in one of the files of /proc/self; 0 where there is none.
+func procField(file, word string) (n int64) {
+	fmt.Sscan(procText("/proc/self/"+file, word), &n)
+	return n
+}
+
+func rss() int64          { return procField("status", "VmRSS") * 1024 }
+func bytesWritten() int64 { return procField("io", "write_bytes") }

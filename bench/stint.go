@@ -1,0 +1,107 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/stint-go/stint"
+)
+
+var (
+	stintMemory  = Contestant{"stint memory", true, "GCRA in integer nanoseconds; durability memory, in a file", openStint(stint.Memory)}
+	stintFlushed = Contestant{"stint flushed", true, "durability flushed, the default, in a file; flushed each second", openStint(stint.Flushed)}
+	stintLeased  = Contestant{"stint leased", true, "a crash may withhold one lease of a bucket, and forgets nothing", openStint(stint.Leased)}
+	stintSynced  = Contestant{"stint synced", true, "one commit, shared by all who wait", openStint(stint.Synced)}
+
+	stintEach = Contestant{"stint SpendEach of 64", true, "per decision; durability memory", func(cfg Config) (Decider, error) {
+		d, err := openStint(stint.Memory)(cfg)
+		return &eachDecider{stintDecider: d.(*stintDecider)}, err
+	}}
+	stintAll = Contestant{"stint SpendAll of 3", true, "three ids, all or nothing, per call; durability memory", func(cfg Config) (Decider, error) {
+		d, err := openStint(stint.Memory)(cfg)
+		return &allDecider{d.(*stintDecider)}, err
+	}}
+)
+
+// The one limit that a benchmark has.
+const perID stint.Name = 1
+
+type stintDecider struct{ *stint.Limiter }
+
+func openStint(level stint.Durability) func(Config) (Decider, error) {
+	return func(cfg Config) (Decider, error) {
+		l, err := openLimiter(filepath.Join(cfg.Dir, "stint.db"), level, cfg)
+		if errors.Is(err, errors.ErrUnsupported) {
+			return nil, fmt.Errorf("%w: %w", errSkip, err)
+		}
+		return &stintDecider{l}, err
+	}
+}
+
+func openLimiter(path string, level stint.Durability, cfg Config) (*stint.Limiter, error) {
+	limits, err := stint.NewLimits(
+		stint.Names{perID: {Label: "PerID"}},
+		map[stint.Name]stint.Limit{perID: {Burst: cfg.Burst, Count: 1, Period: cfg.Interval, Durability: level}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return stint.Open(path, limits, &stint.Options{
+		MaxResident:   cmp.Or(cfg.Resident, cfg.IDs+cfg.IDs/4+1000),
+		FlushInterval: cfg.Flush,
+	})
+}
+
+func (d *stintDecider) Allow(id string) bool {
+	decision, err := d.Spend(perID.Key(id), 1)
+	must(err)
+	return decision.Allowed
+}
+
+type eachDecider struct {
+	*stintDecider
+}
+
+const each = 64
+
+func (d *eachDecider) Group() int { return each }
+
+func (d *eachDecider) AllowGroup(ids []string) (allowed int) {
+	var reqs [each]stint.Request
+	var ds [each]stint.Decision
+	for i, id := range ids {
+		reqs[i] = stint.Request{Key: perID.Key(id), Cost: 1}
+	}
+	must(d.SpendEach(reqs[:len(ids)], ds[:]))
+	for i := range ids {
+		if ds[i].Allowed {
+			allowed++
+		}
+	}
+	return allowed
+}
+
+type allDecider struct{ *stintDecider }
+
+func (d *allDecider) Group() int { return 3 }
+
+func (d *allDecider) AllowGroup(ids []string) int {
+	var reqs [3]stint.Request
+	for i, id := range ids {
+		reqs[i] = stint.Request{Key: perID.Key(id), Cost: 1}
+	}
+	decision, err := d.SpendAll(reqs[:len(ids)]...)
+	must(err)
+	if decision.Allowed {
+		return len(ids)
+	}
+	return 0
+}
+
+func flushStats(d Decider) stint.FlushStats {
+	if s, ok := d.(*stintDecider); ok {
+		return s.Stats().Flush
+	}
+	return stint.FlushStats{}
+}

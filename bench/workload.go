@@ -1,0 +1,165 @@
+package main
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"time"
+	"unsafe"
+)
+
+// A Workload is whose requests come, and how often: the same for every contestant.
+type Workload struct {
+	Name string
+	IDs  int     // how many there are; each has been seen before the measuring begins
+	Zipf float64 // exponent of their frequencies; 0: all alike
+}
+
+var workloads = []Workload{
+	{"hot", 1, 0},
+	{"1k", 1_000, 0},
+	{"100k", 100_000, 0},
+	{"1M", 1_000_000, 0},
+	{"10M", 10_000_000, 0},
+	{"zipf 1M", 1_000_000, 1.1},
+}
+
+// Limit returns a limit under which every request of a measuring passes, or, denied, under which only the first of each
+// id does. Tokens come back so slowly that no bucket fills up, and goes away, while it is measured; the time that an
+// empty bucket takes to fill stays under the hundred years that stint allows.
+func (w Workload) Limit(denied bool) (burst int64, interval time.Duration) {
+	const century = 95 * 365 * 24 * time.Hour
+	switch {
+	case denied:
+		burst = 1
+	case w.IDs < 100:
+		burst = 1e9
+	case w.IDs < 100_000 || w.Zipf != 0:
+		burst = 1e8
+	default:
+		burst = 5e5
+	}
+	return burst, min(century/time.Duration(burst), 240*time.Hour)
+}
+
+const idLen = 24
+
+// appendID appends the id with a number: 24 hexadecimal digits, all different from one id to the next, so that nobody gains
+// from looking at a part of them. The last eight are the number times an odd one: no two numbers have the same.
+func appendID(b []byte, i uint32) []byte {
+	var raw [idLen / 2]byte
+	hi, lo := bits.Mul64(uint64(i)+0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
+	binary.LittleEndian.PutUint64(raw[:], hi^lo)
+	binary.LittleEndian.PutUint32(raw[8:], i*0x9E3779B1)
+	return hex.AppendEncode(b, raw[:])
+}
+
+// id returns the id with a number as a string of its own, which the callee may keep.
+func id(i uint32) string { return string(appendID(make([]byte, 0, idLen), i)) }
+
+// A stream is one caller's endless sequence of requests.
+type stream struct {
+	w     Workload
+	rng   *rand.Rand
+	zipf  *rand.Zipf
+	step  uint32 // of a sweep; 0: at random
+	at    uint32
+	group int // so many in a row are of different ids
+
+	buf  []byte
+	ids  []string // the requests; they share buf, and are good until the next is called
+	seen []uint64 // a bit for each number drawn
+}
+
+func newStream(w Workload, seed uint64, group int) *stream {
+	s := &stream{w: w, rng: rand.New(rand.NewPCG(seed, 1)), group: max(group, 1), seen: make([]uint64, w.IDs/64+1)}
+	if w.Zipf != 0 {
+		s.zipf = rand.NewZipf(s.rng, w.Zipf, 1, uint64(w.IDs-1))
+	}
+	return s
+}
+
+// newSweep returns a stream that goes through all the ids in turn, of which every caller takes its share.
+func newSweep(w Workload, caller, callers int) *stream {
+	s := newStream(w, uint64(caller), 1)
+	s.at, s.step = uint32(caller), uint32(callers)
+	return s
+}
+
+func (s *stream) draw() (i uint32) {
+	switch {
+	case s.step != 0:
+		i = s.at
+		if s.at += s.step; s.at >= uint32(s.w.IDs) {
+			s.at %= uint32(s.w.IDs)
+		}
+	case s.zipf != nil:
+		i = uint32(s.zipf.Uint64())
+	default:
+		i = s.rng.Uint32N(uint32(s.w.IDs))
+	}
+	s.seen[i/64] |= 1 << (i % 64)
+	return i
+}
+
+// next returns n requests. They lie side by side, as in the buffers that requests are read into.
+func (s *stream) next(n int) []string {
+	if cap(s.buf) < n*idLen {
+		s.buf, s.ids = make([]byte, 0, n*idLen), make([]string, 0, n)
+	}
+	s.buf, s.ids = s.buf[:0], s.ids[:0]
+	for k := range n {
+		i := s.draw()
+		for ok := s.w.IDs < s.group; !ok; { // a group is of different ids
+			ok = true
+			for _, other := range s.ids[k-k%s.group:] {
+				var b [idLen]byte
+				if other == string(appendID(b[:0], i)) {
+					i, ok = s.draw(), false
+					break
+				}
+			}
+		}
+		s.buf = appendID(s.buf, i)
+		s.ids = append(s.ids, unsafe.String(&s.buf[k*idLen], idLen))
+	}
+	return s.ids
+}
+
+// distinct returns how many different ids the streams have asked for.
+func distinct(streams []*stream) (n int) {
+	for i := range streams[0].seen {
+		var word uint64
+		for _, s := range streams {
+			word |= s.seen[i]
+		}
+		n += bits.OnesCount64(word)
+	}
+	return n
+}
+
+// checkDistinct returns an error if so many draws should have met more, or fewer, different ids than they have.
+func (w Workload) checkDistinct(draws, met int) error {
+	n := float64(w.IDs)
+	if w.Zipf != 0 {
+		n = min(n, 1e4) // of the ranks that nearly all draws are of
+	}
+	want := n * -math.Expm1(-float64(draws)/n)
+	if slack := 0.05*want + 10; float64(met) < want/2-slack || w.Zipf == 0 && math.Abs(float64(met)-want) > slack {
+		return fmt.Errorf("%s: %d draws met %d different ids, want about %.0f", w.Name, draws, met, want)
+	}
+	return nil
+}
+
+// fill has every id seen once, in no order that a table could gain from.
+func (w Workload) fill(d Decider) error {
+	for i := range w.IDs {
+		if s := id(uint32(i)); !d.Allow(s) {
+			return fmt.Errorf("fill: the first request of %s, number %d of %d, was denied", s, i, w.IDs)
+		}
+	}
+	return nil
+}
