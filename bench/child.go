@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -103,7 +104,7 @@ func (c *child) do(o order) (r reply, err error) {
 	}
 	switch {
 	case r.Skip:
-		return r, fmt.Errorf("%w: %s", errSkip, r.Err)
+		return r, fmt.Errorf("%w: %s", errSkip, strings.TrimPrefix(r.Err, errSkip.Error()+": "))
 	case r.Err != "":
 		return r, fmt.Errorf("%s, %s: %s", o.Contestant, o.Do, r.Err)
 	}
@@ -141,12 +142,14 @@ func childMain() {
 type worker struct {
 	decider  Decider
 	workload Workload
+	turn     atomic.Uint64 // of a sweep
 }
 
 func (w *worker) carryOut(o order) (r reply, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			debug.PrintStack()
+			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
 	switch o.Do {
@@ -197,6 +200,9 @@ func (w *worker) memory() (r reply, err error) {
 		return r, err
 	}
 	r.Took = time.Since(begun)
+	if err := settle(w.decider); err != nil {
+		return r, err
+	}
 	heapAfter, residentAfter := collect()
 	r.Bytes, r.RSS = heapAfter-heap, residentAfter-resident
 	r.PerID = float64(r.Bytes) / float64(w.workload.IDs)
@@ -230,7 +236,7 @@ func (w *worker) latencies(o order) (Latencies, error) {
 		}
 		return h.latencies(), nil
 	}
-	s := newSweep(w.workload, 0, 1)
+	s := newSweep(w.workload, &w.turn)
 	for deadline := time.Now().Add(o.Length); time.Now().Before(deadline); {
 		h.time(w.decider, s.next(batch))
 	}
@@ -262,6 +268,7 @@ func (w *worker) load(o order) (r reply, err error) {
 	flushesBefore := flushStats(w.decider)
 	begun := time.Now()
 	panics := make(chan any, o.Callers)
+	streams := make([]*stream, o.Callers)
 	for c := range o.Callers {
 		wg.Go(func() {
 			defer func() {
@@ -270,8 +277,8 @@ func (w *worker) load(o order) (r reply, err error) {
 				}
 			}()
 			var h histogram
-			s := newSweep(w.workload, c, o.Callers)
-			s.at = uint32((uint64(c) + o.Seed*uint64(o.Callers)) % uint64(w.workload.IDs))
+			s := newSweep(w.workload, &w.turn)
+			streams[c] = s
 			batch, every := 1, 1
 			n := 0
 			for time.Since(begun) < o.Length {
@@ -301,18 +308,24 @@ func (w *worker) load(o order) (r reply, err error) {
 		})
 	}
 	wg.Wait()
-	took := time.Since(begun)
+	took, written := time.Since(begun), bytesWritten()-before
 	select {
 	case p := <-panics:
 		return r, fmt.Errorf("%v", p)
 	default:
+	}
+	if met, n := distinct(streams), int(done.Load()); met < min(n, w.workload.IDs)/2 {
+		return r, fmt.Errorf("%d decisions met only %d different ids", n, met)
+	}
+	if err := settle(w.decider); err != nil {
+		return r, err
 	}
 	after := flushStats(w.decider)
 	r = reply{
 		PerSecond: float64(done.Load()) / took.Seconds(),
 		Took:      took,
 		Latencies: total.latencies(),
-		Bytes:     bytesWritten() - before,
+		Bytes:     written,
 		Flushes:   after.Flushes - flushesBefore.Flushes,
 		Flushed:   after.Buckets - flushesBefore.Buckets,
 		Longest:   after.Longest,

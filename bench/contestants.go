@@ -32,10 +32,10 @@ type Decider interface {
 	Close() error
 }
 
-// A Grouped decides several ids in one call: as many as Group says.
+// A Grouped takes several ids in one call: so many, for so many decisions.
 type Grouped interface {
 	Decider
-	Group() int
+	Group() (ids, decisions int)
 	AllowGroup(ids []string) (allowed int)
 }
 

@@ -139,7 +139,7 @@ func (b *bench) loads(cs []Contestant, w Workload, cfg Config, callers []int, le
 	run := func(t *team, name string, round int) {
 		for _, n := range callers {
 			progress("%s: %s: round %d, %d callers", w.Name, name, round, n)
-			if r, ok := t.do(name, order{Do: "load", Callers: n, Length: length, Seed: uint64(round) * 1000}); ok {
+			if r, ok := t.do(name, order{Do: "load", Callers: n, Length: length}); ok {
 				figures[name][n] = append(figures[name][n], r)
 			}
 		}

@@ -38,10 +38,10 @@ func (b *bench) growth() error {
 		}
 		// do has a new process carry out the order, on the file in dir.
 		do := func(o order) reply {
-			progress("file of %s: %s", w.Name, o.Do)
+			progress("%s: %s", w.Name, o.Do)
 			o.Contestant, o.Config, o.Workload = "stint", cfg, w
 			r, err := b.doIn(dir, o)
-			if err != nil && o.Do != "crash" { // of which it dies
+			if err != nil && o.Do != "crash file" { // of which it dies
 				errs = append(errs, err)
 			}
 			return r
@@ -53,23 +53,23 @@ func (b *bench) growth() error {
 			}
 			return median(took)
 		}
-		built := do(order{Do: "build"})
-		clean := rounds(order{Do: "open"})
-		stored := rounds(order{Do: "miss", Count: min(n, 20_000)})
-		absent := rounds(order{Do: "miss", Count: min(n, 20_000), Denied: true})
+		built := do(order{Do: "build file"})
+		clean := rounds(order{Do: "open file"})
+		stored := rounds(order{Do: "miss file", Count: min(n, 20_000)})
+		absent := rounds(order{Do: "miss file", Count: min(n, 20_000), Denied: true})
 		l := line{name: count(float64(n)) + " stored"}
 		for _, d := range dirty {
 			if d > n {
 				continue
 			}
-			r := do(order{Do: "flush", Count: d})
+			r := do(order{Do: "flush file", Count: d})
 			flushes.add(count(float64(n)), count(float64(d)), duration(r.Took), duration(r.Took/time.Duration(d)),
 				bytesText(float64(r.Bytes)), bytesText(float64(r.Bytes)/float64(d)), bytesText(r.PerID))
 			l.xs, l.ys = append(l.xs, float64(d)), append(l.ys, float64(r.Took))
 		}
 		flush.lines = append(flush.lines, l)
-		do(order{Do: "crash", Count: min(n, 1_000_000)})
-		crashed := rounds(order{Do: "open"})
+		do(order{Do: "crash file", Count: min(n, 1_000_000)})
+		crashed := rounds(order{Do: "open file"})
 		files.add(count(float64(n)), bytesText(float64(built.Bytes)), duration(built.Took), duration(clean), duration(crashed), duration(stored), duration(absent))
 		for i, d := range []time.Duration{clean, crashed} {
 			opens.lines[i].xs, opens.lines[i].ys = append(opens.lines[i].xs, float64(n)), append(opens.lines[i].ys, float64(d))

@@ -47,7 +47,7 @@ type Round struct {
 
 // measureRound has so many goroutines ask for about length. All of them must be allowed, or denied.
 func measureRound(d Decider, w Workload, denied bool, threads int, length, best time.Duration, seed uint64) (r Round, err error) {
-	group := groupOf(d)
+	group, decisions := groupOf(d)
 	fast := best + best/16
 	unit := 192 / group * group // requests in a slice are a multiple of it
 	streams := make([]*stream, threads)
@@ -78,7 +78,7 @@ func measureRound(d Decider, w Workload, denied bool, threads int, length, best 
 				before := spin()
 				begun := time.Now()
 				allowed[t] += allow(d, group, ids)
-				took[t] = float64(time.Since(begun).Nanoseconds()) / float64(len(ids))
+				took[t] = float64(time.Since(begun).Nanoseconds()) / float64(len(ids)/group*decisions)
 				undist[t] = before <= fast && spin() <= fast
 				draws[t] += len(ids)
 				end.wait()
@@ -91,7 +91,7 @@ func measureRound(d Decider, w Workload, denied bool, threads int, length, best 
 					if !slices.Contains(undist, false) {
 						kept = append(kept, mean)
 					}
-					n = min(max(int(250_000/mean), unit), 4096) / unit * unit
+					n = min(max(int(250_000/mean)*group/decisions, unit), 4096) / unit * unit
 					over = time.Now().After(deadline)
 				}
 				end.wait()
@@ -114,11 +114,11 @@ func measureRound(d Decider, w Workload, denied bool, threads int, length, best 
 	return r, nil
 }
 
-func groupOf(d Decider) int {
+func groupOf(d Decider) (ids, decisions int) {
 	if g, ok := d.(Grouped); ok {
 		return g.Group()
 	}
-	return 1
+	return 1, 1
 }
 
 // allow asks for all of ids, and returns how many were allowed.
@@ -139,7 +139,7 @@ func allow(d Decider, group int, ids []string) (allowed int) {
 
 // allocations returns how many there are in a call, rounded down as testing.AllocsPerRun does.
 func allocations(d Decider, w Workload) float64 {
-	group := groupOf(d)
+	group, _ := groupOf(d)
 	least := math.Inf(1)
 	for try := range 5 {
 		ids := newStream(w, uint64(try), group).next(960)

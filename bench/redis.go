@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
@@ -34,8 +36,6 @@ func openRedis(fsync string) func(Config) (Decider, error) {
 		d := &redisDecider{
 			server: exec.Command(path, "--port", "0", "--unixsocket", socket, "--dir", cfg.Dir, "--save", "",
 				"--appendonly", "yes", "--appendfsync", fsync, "--auto-aof-rewrite-percentage", "0"),
-			client: redis.NewClient(&redis.Options{Network: "unix", Addr: socket, PoolSize: max(cfg.Callers, 10),
-				ReadTimeout: time.Minute, WriteTimeout: time.Minute, PoolTimeout: time.Minute}),
 			limit: redis_rate.Limit{Rate: 1, Burst: int(cfg.Burst), Period: cfg.Interval},
 		}
 		d.server.SysProcAttr = dieWithParent()
@@ -43,15 +43,16 @@ func openRedis(fsync string) func(Config) (Decider, error) {
 			return nil, err
 		}
 		for begun := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-			if _, err = os.Stat(socket); err == nil {
-				err = d.client.Ping(context.Background()).Err()
-			}
-			if err == nil {
+			if _, err := os.Stat(socket); err == nil {
 				break
+			} else if time.Since(begun) > 10*time.Second {
+				return nil, fmt.Errorf("redis-server does not come up: %w", err)
 			}
-			if time.Since(begun) > 10*time.Second {
-				return nil, fmt.Errorf("redis-server does not answer: %w", err)
-			}
+		}
+		d.client = redis.NewClient(&redis.Options{Network: "unix", Addr: socket, PoolSize: max(cfg.Callers, 10),
+			ReadTimeout: time.Minute, WriteTimeout: time.Minute, PoolTimeout: time.Minute})
+		if err := d.client.Ping(context.Background()).Err(); err != nil {
+			return nil, err
 		}
 		d.limiter = redis_rate.NewLimiter(d.client)
 		return d, nil
@@ -86,9 +87,7 @@ func (d *redisDecider) Allow(id string) bool {
 }
 
 func (d *redisDecider) Close() error {
-	d.client.ShutdownNoSave(context.Background()) // its answer is the end of the connection
-	d.client.Close()
-	return d.server.Wait()
+	return errors.Join(d.client.Close(), d.server.Process.Signal(syscall.SIGTERM), d.server.Wait())
 }
 
 // redisVersion returns what redis-server says that it is.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/bits"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 	"unsafe"
 )
@@ -65,8 +66,7 @@ type stream struct {
 	w     Workload
 	rng   *rand.Rand
 	zipf  *rand.Zipf
-	step  uint32 // of a sweep; 0: at random
-	at    uint32
+	sweep *atomic.Uint64 // how far all that go through the ids in turn have come; nil: at random
 	group int // so many in a row are of different ids
 
 	buf  []byte
@@ -82,20 +82,18 @@ func newStream(w Workload, seed uint64, group int) *stream {
 	return s
 }
 
-// newSweep returns a stream that goes through all the ids in turn, of which every caller takes its share.
-func newSweep(w Workload, caller, callers int) *stream {
-	s := newStream(w, uint64(caller), 1)
-	s.at, s.step = uint32(caller), uint32(callers)
+// newSweep returns a stream that goes through all the ids in turn, together with the others that were made with the same at.
+func newSweep(w Workload, at *atomic.Uint64) *stream {
+	s := newStream(w, 0, 1)
+	s.sweep = at
 	return s
 }
 
-func (s *stream) draw() (i uint32) {
+// draw returns the number of the next id: of a sweep, the one whose turn it is.
+func (s *stream) draw(turn uint64) (i uint32) {
 	switch {
-	case s.step != 0:
-		i = s.at
-		if s.at += s.step; s.at >= uint32(s.w.IDs) {
-			s.at %= uint32(s.w.IDs)
-		}
+	case s.sweep != nil:
+		i = uint32(turn % uint64(s.w.IDs))
 	case s.zipf != nil:
 		i = uint32(s.zipf.Uint64())
 	default:
@@ -111,14 +109,18 @@ func (s *stream) next(n int) []string {
 		s.buf, s.ids = make([]byte, 0, n*idLen), make([]string, 0, n)
 	}
 	s.buf, s.ids = s.buf[:0], s.ids[:0]
+	var first uint64
+	if s.sweep != nil {
+		first = s.sweep.Add(uint64(n)) - uint64(n)
+	}
 	for k := range n {
-		i := s.draw()
+		i := s.draw(first + uint64(k))
 		for ok := s.w.IDs < s.group; !ok; { // a group is of different ids
 			ok = true
 			for _, other := range s.ids[k-k%s.group:] {
 				var b [idLen]byte
 				if other == string(appendID(b[:0], i)) {
-					i, ok = s.draw(), false
+					i, ok = s.draw(0), false
 					break
 				}
 			}
@@ -148,7 +150,7 @@ func (w Workload) checkDistinct(draws, met int) error {
 		n = min(n, 1e4) // of the ranks that nearly all draws are of
 	}
 	want := n * -math.Expm1(-float64(draws)/n)
-	if slack := 0.05*want + 10; float64(met) < want/2-slack || w.Zipf == 0 && math.Abs(float64(met)-want) > slack {
+	if slack := 0.05*want + 2*math.Sqrt(want); float64(met) < want/2-slack || w.Zipf == 0 && math.Abs(float64(met)-want) > slack {
 		return fmt.Errorf("%s: %d draws met %d different ids, want about %.0f", w.Name, draws, met, want)
 	}
 	return nil
