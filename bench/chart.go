@@ -26,24 +26,44 @@ const (
 	plotLeft, plotTop, plotRight, plotBottom = 76, 64, 640, 420
 )
 
-const chartStyle = `<style>
-svg { --ground: #ffffff; --text: #24292f; --faint: #57606a; --grid: #d8dee4;
-  --c0: #0550ae; --c1: #2da4a0; --c2: #bc4c00; --c3: #8250df; --c4: #bf3989; --c5: #4d7c0f; --c6: #9a6700; --c7: #6e7781; --c8: #cf222e;
-  font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; background: var(--ground); }
-@media (prefers-color-scheme: dark) { svg { --ground: #0d1117; --text: #e6edf3; --faint: #9198a1; --grid: #30363d;
-  --c0: #58a6ff; --c1: #39c5bb; --c2: #f0883e; --c3: #bc8cff; --c4: #ff7bc0; --c5: #a5d64c; --c6: #d8a520; --c7: #9aa4ae; --c8: #ff7b72; } }
-text { fill: var(--text); } .faint { fill: var(--faint); } .title { font-size: 16px; font-weight: 600; }
-.grid { stroke: var(--grid); } .line { fill: none; stroke-width: 2; stroke-linejoin: round; } .strong { stroke-width: 3.5; }
+// colors are those of the ground, the text, the lesser text and the grid, and then of the lines.
+type colors [14]string
+
+var (
+	light = colors{"#ffffff", "#24292f", "#57606a", "#d8dee4",
+		"#0550ae", "#1a7f78", "#bc4c00", "#8250df", "#bf3989", "#4d7c0f", "#9a6700", "#6e7781", "#cf222e", "#1f2328"}
+	dark = colors{"#0d1117", "#e6edf3", "#9198a1", "#30363d",
+		"#58a6ff", "#39c5bb", "#f0883e", "#bc8cff", "#ff7bc0", "#a5d64c", "#d8a520", "#9aa4ae", "#ff7b72", "#f0f6fc"}
+)
+
+const lineColors = len(colors{}) - 4
+
+// css returns the rules that put the colors on. They are plain ones: not every reader knows CSS variables.
+func (c colors) css() string {
+	s := fmt.Sprintf(".ground { fill: %s } text { fill: %s } .faint { fill: %s } .grid { stroke: %s }\n", c[0], c[1], c[2], c[3])
+	for i, color := range c[4:] {
+		s += fmt.Sprintf(".l%d { stroke: %s } .f%[1]d { fill: %[2]s }\n", i, color)
+	}
+	return s
+}
+
+func chartStyle() string {
+	return "<style>\n" + light.css() +
+		"@media (prefers-color-scheme: dark) {\n" + dark.css() + "}\n" +
+		`svg { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif }
+.title { font-size: 16px; font-weight: 600 }
+polyline { fill: none; stroke-width: 2; stroke-linejoin: round } .strong { stroke-width: 3.5 }
 </style>
 `
+}
 
 // svg draws the chart.
 func (c chart) svg() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%[2]d" role="img" aria-label="%s">`+"\n",
 		chartWidth, chartHeight, html.EscapeString(c.title))
-	s.WriteString(chartStyle)
-	fmt.Fprintf(&s, `<rect width="%d" height="%d" style="fill: var(--ground)"/>`+"\n", chartWidth, chartHeight)
+	s.WriteString(chartStyle())
+	fmt.Fprintf(&s, `<rect class="ground" width="%d" height="%d"/>`+"\n", chartWidth, chartHeight)
 	text := func(x, y float64, class, anchor, t string) {
 		fmt.Fprintf(&s, `<text x="%.0f" y="%.0f" class="%s" text-anchor="%s">%s</text>`+"\n", x, y, class, anchor, html.EscapeString(t))
 	}
@@ -76,23 +96,27 @@ func (c chart) svg() string {
 	var labels []label
 	for i, l := range c.lines {
 		var points, dots strings.Builder
-		last := 0.0
+		last, end := 0.0, 0.0
 		for k := range l.xs {
 			if l.ys[k] > 0 {
-				last = yAt(l.ys[k])
+				last, end = yAt(l.ys[k]), l.xs[k]
 				fmt.Fprintf(&points, "%.1f,%.1f ", xAt(l.xs[k]), last)
-				fmt.Fprintf(&dots, `<circle cx="%.1f" cy="%.1f" r="3" style="fill: var(--c%d)"/>`, xAt(l.xs[k]), last, i%9)
+				fmt.Fprintf(&dots, `<circle cx="%.1f" cy="%.1f" r="3" class="f%d"/>`, xAt(l.xs[k]), last, i%lineColors)
 			}
 		}
 		if points.Len() == 0 {
 			continue
 		}
-		class := "line"
+		class := fmt.Sprintf("l%d", i%lineColors)
 		if strings.HasPrefix(l.name, "stint") {
 			class += " strong"
 		}
-		fmt.Fprintf(&s, `<polyline class="%s" style="stroke: var(--c%d)" points="%s"/>%s`+"\n", class, i%9, points.String(), dots.String())
-		labels = append(labels, label{last, l.name, i % 9})
+		fmt.Fprintf(&s, `<polyline class="%s" points="%s"/>%s`+"\n", class, points.String(), dots.String())
+		if end < xs[len(xs)-1] { // in the middle of the chart, the name stands at the end of its line
+			fmt.Fprintf(&s, `<text x="%.0f" y="%.0f" class="f%d">%s</text>`+"\n", xAt(end)+8, last+5, i%lineColors, html.EscapeString(l.name))
+		} else {
+			labels = append(labels, label{last, l.name, i % lineColors})
+		}
 	}
 	// Labels keep a distance from one another, and stay as near to their lines as that allows.
 	slices.SortFunc(labels, func(a, b label) int { return int(math.Copysign(1, a.at-b.at)) })
@@ -109,7 +133,7 @@ func (c chart) svg() string {
 		}
 	}
 	for _, l := range labels {
-		fmt.Fprintf(&s, `<text x="%d" y="%.0f" style="fill: var(--c%d)">%s</text>`+"\n", plotRight+6, l.at+4, l.color, html.EscapeString(l.name))
+		fmt.Fprintf(&s, `<text x="%d" y="%.0f" class="f%d">%s</text>`+"\n", plotRight+6, l.at+4, l.color, html.EscapeString(l.name))
 	}
 	s.WriteString("</svg>\n")
 	return s.String()

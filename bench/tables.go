@@ -228,14 +228,21 @@ func count(v float64) string {
 	case v == 0:
 		return "–"
 	case v >= 1e6:
-		return strings.TrimSuffix(significant(v/1e6), ".00") + "M"
+		return round(significant(v/1e6)) + "M"
 	case v >= 1e3:
-		return strings.TrimSuffix(strings.TrimSuffix(significant(v/1e3), ".00"), ".0") + "k"
+		return round(significant(v/1e3)) + "k"
 	}
 	return fmt.Sprintf("%.0f", v)
 }
 
-func durationOf(v float64) string { return duration(time.Duration(v)) }
+// round leaves out a fraction that is nothing.
+func round(s string) string { return strings.TrimSuffix(strings.TrimSuffix(s, ".00"), ".0") }
+
+// durationOf is duration, for an axis.
+func durationOf(v float64) string {
+	number, unit, _ := strings.Cut(duration(time.Duration(v)), " ")
+	return round(number) + " " + unit
+}
 
 // sized returns the sizes that are not over -ids; at least the first.
 func (b *bench) sized(sizes ...int) []int {
@@ -246,13 +253,6 @@ func (b *bench) sized(sizes ...int) []int {
 }
 
 func sizeWorkload(n int) Workload { return Workload{count(float64(n)), n, 0} }
-
-func contestants(names []string) (cs []Contestant) {
-	for _, name := range names {
-		cs = append(cs, contestant(name))
-	}
-	return cs
-}
 
 func exactRivals() (names []string) {
 	for _, c := range inMemory {

@@ -67,7 +67,7 @@ type stream struct {
 	rng   *rand.Rand
 	zipf  *rand.Zipf
 	sweep *atomic.Uint64 // how far all that go through the ids in turn have come; nil: at random
-	group int // so many in a row are of different ids
+	group int            // so many in a row are of different ids
 
 	buf  []byte
 	ids  []string // the requests; they share buf, and are good until the next is called
