@@ -14,7 +14,7 @@ func (b *bench) durable() error {
 	callers := []int{1, 8, 64, 512}
 	length, rounds := 1500*time.Millisecond, 5
 	if b.quick {
-		length, rounds = 300*time.Millisecond, 3
+		length, rounds = 300*time.Millisecond, 5
 	}
 	w := sizeWorkload(100_000)
 	cfg := perHour
@@ -48,9 +48,9 @@ func (b *bench) durable() error {
 // flushed is how many decisions a second there are of those that a crash may forget a second's worth of, end to end.
 func (b *bench) flushed() error {
 	callers := []int{1, 2, 64}
-	length, rounds := 4*time.Second, 5
+	length, rounds := 3*time.Second, 5
 	if b.quick {
-		length, rounds = 1500*time.Millisecond, 3
+		length, rounds = 1500*time.Millisecond, 5
 	}
 	var ts []*table
 	var errs []error

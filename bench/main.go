@@ -57,8 +57,8 @@ func main() {
 }
 
 func run() (err error) {
-	b := &bench{rounds: 7, skipped: make(map[string]string)}
-	flag.BoolVar(&b.quick, "quick", false, "a few minutes, for a first look: fewer rounds, and at most 100,000 ids")
+	b := &bench{rounds: 5, skipped: make(map[string]string)}
+	flag.BoolVar(&b.quick, "quick", false, "a few minutes, for a first look: short rounds, and at most 100,000 ids")
 	flag.IntVar(&b.maxIDs, "ids", 0, "leave out what needs more `ids` than this (default 10000000, with -quick 100000)")
 	flag.StringVar(&b.results, "results", "results", "where the tables and charts go")
 	flag.StringVar(&b.dir, "dir", "", "the `folder` for the contestants' files, on the disk to be measured (default: that of temporary files)")
@@ -70,9 +70,6 @@ func run() (err error) {
 		b.maxIDs = 100_000
 	default:
 		b.maxIDs = 10_000_000
-	}
-	if b.quick {
-		b.rounds = 5
 	}
 	if b.dir, err = os.MkdirTemp(b.dir, "stint-bench-"); err != nil {
 		return err

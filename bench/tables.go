@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -88,8 +90,10 @@ func (b *bench) draw(name string, c chart) string {
 
 // A team is contestants that take turns, each in a child of its own.
 type team struct {
-	b       *bench
-	names   []string
+	b     *bench
+	names []string
+
+	mu      sync.Mutex
 	members map[string]*child
 	errs    []error
 }
@@ -99,30 +103,45 @@ func (b *bench) assemble(cs []Contestant, w Workload, cfg Config, fill bool) *te
 	t := &team{b: b, members: make(map[string]*child)}
 	cfg.IDs = w.IDs
 	for _, c := range cs {
-		progress("%s: %s", w.Name, c.Name)
 		ch, err := startChild(b.dir)
-		if err == nil {
-			t.members[c.Name] = ch
-			t.names = append(t.names, c.Name)
-			if _, ok := t.do(c.Name, order{Do: "open", Config: cfg, Workload: w}); ok && fill {
-				t.do(c.Name, order{Do: "fill"})
-			}
-		} else {
+		if err != nil {
 			t.errs = append(t.errs, err)
+			continue
 		}
+		t.members[c.Name] = ch
+		if _, ok := t.do(c.Name, order{Do: "open", Config: cfg, Workload: w}); ok {
+			t.names = append(t.names, c.Name)
+		}
+	}
+	if fill { // which nobody measures: as many at a time as there are cores
+		progress("%s: filling", w.Name)
+		var wg sync.WaitGroup
+		cores := make(chan struct{}, runtime.NumCPU())
+		for _, name := range t.names {
+			wg.Go(func() {
+				cores <- struct{}{}
+				t.do(name, order{Do: "fill"})
+				<-cores
+			})
+		}
+		wg.Wait()
 	}
 	return t
 }
 
 // do has one contestant carry out an order. One that fails is out.
 func (t *team) do(name string, o order) (reply, bool) {
+	t.mu.Lock()
 	c := t.members[name]
+	t.mu.Unlock()
 	if c == nil {
 		return reply{}, false
 	}
 	o.Contestant, o.Best = name, t.b.best
 	r, err := c.do(o)
 	if err != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
 		c.end()
 		delete(t.members, name)
 		if errors.Is(err, errSkip) {
