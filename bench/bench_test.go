@@ -18,10 +18,10 @@ import (
 //
 // They know nothing of the machine's bad moments, and of each other's heaps; the program does.
 
-// open opens the contestant, knowing all the ids of the workload already.
-func open(tb testing.TB, c Contestant, w Workload, cfg Config, fill bool) Decider {
+// open opens the contestant, and has it know all the ids of the workload if it is to be filled.
+func open(tb testing.TB, dir string, c Contestant, w Workload, cfg Config, fill bool) Decider {
 	tb.Helper()
-	cfg.IDs, cfg.Dir = w.IDs, tb.TempDir()
+	cfg.IDs, cfg.Dir = w.IDs, dir
 	d, err := c.Open(cfg)
 	if errors.Is(err, errSkip) {
 		tb.Skip(err)
@@ -29,18 +29,19 @@ func open(tb testing.TB, c Contestant, w Workload, cfg Config, fill bool) Decide
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			tb.Error(err)
-		}
-		runtime.GC() // not in the next one's time
-	})
 	if fill {
 		if err := w.fill(d); err != nil {
 			tb.Fatal(err)
 		}
 	}
 	return d
+}
+
+func closeDecider(tb testing.TB, d Decider) {
+	if err := d.Close(); err != nil {
+		tb.Error(err)
+	}
+	runtime.GC() // not in the next one's time
 }
 
 func label(s string) string { return strings.ReplaceAll(s, " ", "_") }
@@ -53,12 +54,13 @@ func BenchmarkDecision(b *testing.B) {
 		for _, denied := range []bool{false, true} {
 			for _, c := range within(append(inMemory[:len(inMemory):len(inMemory)], grouped...), w) {
 				name := fmt.Sprintf("ids=%s/outcome=%s/contestant=%s", label(w.Name), strings.ToLower(outcome(denied)), label(c.Name))
+				dir := b.TempDir()
 				var d Decider // for each b.N the same
 				b.Run(name, func(b *testing.B) {
 					if d == nil {
 						cfg := Config{}
 						cfg.Burst, cfg.Interval = w.Limit(denied)
-						d = open(b, c, w, cfg, true)
+						d = open(b, dir, c, w, cfg, true)
 					}
 					group, _ := groupOf(d)
 					s := newStream(w, 1, group)
@@ -80,6 +82,9 @@ func BenchmarkDecision(b *testing.B) {
 						b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(asked), "ns/decision")
 					}
 				})
+				if d != nil {
+					closeDecider(b, d)
+				}
 			}
 		}
 	}
@@ -99,7 +104,8 @@ func benchmarkCallers(b *testing.B, cs []Contestant, callers []int) {
 		for _, c := range cs {
 			b.Run(fmt.Sprintf("callers=%d/contestant=%s", n, label(c.Name)), func(b *testing.B) {
 				cfg := Config{Burst: 1e6, Interval: time.Minute, Callers: n}
-				d := open(b, c, w, cfg, false)
+				d := open(b, b.TempDir(), c, w, cfg, false)
+				defer closeDecider(b, d)
 				var wg sync.WaitGroup
 				var turn atomic.Uint64
 				b.ResetTimer()
@@ -129,7 +135,8 @@ func TestContestants(t *testing.T) {
 			}
 			t.Run(label(c.Name), func(t *testing.T) {
 				const burst = 5
-				d := open(t, c, sizeWorkload(100), Config{Burst: burst, Interval: time.Hour, Callers: 1}, false)
+				d := open(t, t.TempDir(), c, sizeWorkload(100), Config{Burst: burst, Interval: time.Hour, Callers: 1}, false)
+				defer closeDecider(t, d)
 				for i := range uint32(3) {
 					for n := range burst + 3 {
 						if got, want := d.Allow(id(i)), n < burst; got != want {
