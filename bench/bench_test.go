@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -30,7 +29,7 @@ func open(tb testing.TB, dir string, c Contestant, w Workload, cfg Config, fill 
 		tb.Fatal(err)
 	}
 	if fill {
-		if err := w.fill(d); err != nil {
+		if err := w.fill(d, 1); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -107,11 +106,11 @@ func benchmarkCallers(b *testing.B, cs []Contestant, callers []int) {
 				d := open(b, b.TempDir(), c, w, cfg, false)
 				defer closeDecider(b, d)
 				var wg sync.WaitGroup
-				var turn atomic.Uint64
+				turns := sweepAll(w)
 				b.ResetTimer()
 				for caller := range n {
 					wg.Go(func() {
-						s := newSweep(w, &turn)
+						s := turns.stream()
 						for range (b.N + caller) / n {
 							if !d.Allow(s.next(1)[0]) {
 								panic("a decision that should have been allowed was denied")
@@ -176,8 +175,8 @@ func TestStreams(t *testing.T) {
 			t.Fatalf("a group of the same ids: %q", ids)
 		}
 	}
-	var turn atomic.Uint64
-	a, b := newSweep(few, &turn), newSweep(few, &turn)
+	turns := sweepAll(few)
+	a, b := turns.stream(), turns.stream()
 	a.next(3)
 	b.next(7)
 	if n := distinct([]*stream{a, b}); n != 10 {

@@ -34,7 +34,8 @@ type order struct {
 	Length     time.Duration
 	Best       time.Duration // the shortest spin known
 	Seed       uint64
-	Count      int
+	First      int // of the ids to go through,
+	Count      int // and how many; 0: all
 }
 
 // A reply is what came of it.
@@ -142,7 +143,7 @@ func childMain() {
 type worker struct {
 	decider  Decider
 	workload Workload
-	turn     atomic.Uint64 // of a sweep
+	sweep    *sweep // of load
 }
 
 func (w *worker) carryOut(o order) (r reply, err error) {
@@ -160,7 +161,7 @@ func (w *worker) carryOut(o order) (r reply, err error) {
 		if f, ok := w.decider.(Filler); ok {
 			err = f.Fill(w.workload)
 		} else {
-			err = w.workload.fill(w.decider)
+			err = w.workload.fill(w.decider, 1)
 		}
 		debug.FreeOSMemory()
 	case "round":
@@ -173,8 +174,7 @@ func (w *worker) carryOut(o order) (r reply, err error) {
 		r.Latencies, err = w.latencies(o)
 	case "load":
 		return w.load(o)
-	case "close":
-		err = w.decider.Close()
+	case "size":
 		r.Bytes = sizeOf(o.Config.Dir)
 	default:
 		f, ok := fileOrders[o.Do]
@@ -196,7 +196,7 @@ func (w *worker) memory() (r reply, err error) {
 	}
 	heap, resident := collect()
 	begun := time.Now()
-	if err := w.workload.fill(w.decider); err != nil {
+	if err := w.workload.fill(w.decider, 1); err != nil {
 		return r, err
 	}
 	r.Took = time.Since(begun)
@@ -236,7 +236,7 @@ func (w *worker) latencies(o order) (Latencies, error) {
 		}
 		return h.latencies(), nil
 	}
-	s := newSweep(w.workload, &w.turn)
+	s := sweepAll(w.workload).stream()
 	for deadline := time.Now().Add(o.Length); time.Now().Before(deadline); {
 		h.time(w.decider, s.next(batch))
 	}
@@ -267,6 +267,13 @@ func (w *worker) load(o order) (r reply, err error) {
 	before := bytesWritten()
 	flushesBefore := flushStats(w.decider)
 	begun := time.Now()
+	if w.sweep == nil {
+		w.sweep = sweepAll(w.workload)
+	}
+	turns := w.sweep
+	if o.Count != 0 {
+		turns = &sweep{w: w.workload, first: uint64(o.First), span: uint64(o.Count)}
+	}
 	panics := make(chan any, o.Callers)
 	streams := make([]*stream, o.Callers)
 	for c := range o.Callers {
@@ -277,7 +284,7 @@ func (w *worker) load(o order) (r reply, err error) {
 				}
 			}()
 			var h histogram
-			s := newSweep(w.workload, &w.turn)
+			s := turns.stream()
 			streams[c] = s
 			batch, every := 1, 1
 			n := 0
@@ -314,7 +321,7 @@ func (w *worker) load(o order) (r reply, err error) {
 		return r, fmt.Errorf("%v", p)
 	default:
 	}
-	if met, n := distinct(streams), int(done.Load()); met < min(n, w.workload.IDs)/2 {
+	if met, n := distinct(streams), int(done.Load()); met < min(n, int(turns.span))/2 {
 		return r, fmt.Errorf("%d decisions met only %d different ids", n, met)
 	}
 	if err := settle(w.decider); err != nil {

@@ -31,7 +31,7 @@ func buildFile(o order) (r reply, err error) {
 	if err != nil {
 		return r, err
 	}
-	if err := o.Workload.fill(&stintDecider{l, stint.Flushed}); err != nil {
+	if err := o.Workload.fill(&stintDecider{l, stint.Flushed, 1}, 1); err != nil {
 		return r, err
 	}
 	if err := l.Close(); err != nil {
@@ -141,7 +141,7 @@ func missFile(o order) (r reply, err error) {
 
 // spendOn spends a token of so many different buckets.
 func spendOn(l *stint.Limiter, first, count int) error {
-	d := stintDecider{l, stint.Flushed}
+	d := stintDecider{l, stint.Flushed, 1}
 	for i := range count {
 		if !d.Allow(id(uint32(first + i))) {
 			return errors.New("a decision that should have been allowed was denied")

@@ -88,7 +88,7 @@ func (b *bench) growth() error {
 	}
 	cfg := perHour
 	cfg.Burst = 100_000
-	figures, failed := b.loads(cs, w, cfg, callers, length, 5, true)
+	figures, failed := b.loads(cs, w, cfg, callers, length, 5, 0)
 	errs = append(errs, failed...)
 	threads := &table{title: fmt.Sprintf("Decisions per second, by callers, %s ids in turn", w.Name), header: []string{"per second"}}
 	for _, n := range callers {

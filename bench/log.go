@@ -85,4 +85,7 @@ func (d *logDecider) write(b *logBatch) {
 	close(b.durable)
 }
 
+// Fill has nothing to do.
+func (d *logDecider) Fill(Workload) error { return nil }
+
 func (d *logDecider) Close() error { return d.f.Close() }

@@ -30,7 +30,8 @@ const perID stint.Name = 1
 
 type stintDecider struct {
 	*stint.Limiter
-	level stint.Durability
+	level   stint.Durability
+	callers int
 }
 
 func openStint(level stint.Durability) func(Config) (Decider, error) {
@@ -39,7 +40,7 @@ func openStint(level stint.Durability) func(Config) (Decider, error) {
 		if errors.Is(err, errors.ErrUnsupported) {
 			return nil, fmt.Errorf("%w: %w", errSkip, err)
 		}
-		return &stintDecider{l, level}, err
+		return &stintDecider{l, level, max(cfg.Callers, 1)}, err
 	}
 }
 
@@ -60,6 +61,23 @@ func (d *stintDecider) Allow(id string) bool {
 	decision, err := d.Spend(perID.Key(id), 1)
 	must(err)
 	return decision.Allowed
+}
+
+// Fill is done by many callers where each waits for the disk. Of leases it spends more or less, so that they do not all
+// come to an end at the same time.
+func (d *stintDecider) Fill(w Workload) error {
+	if d.level <= stint.Flushed {
+		return w.fill(d, 1)
+	}
+	if err := w.fill(d, d.callers); err != nil {
+		return err
+	}
+	for i := 0; d.level == stint.Leased && i < w.IDs; i++ {
+		if _, err := d.Spend(perID.Key(id(uint32(i))), int64(i)%(perHour.Burst/8)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 type eachDecider struct {

@@ -3,10 +3,12 @@ package main
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -66,8 +68,8 @@ type stream struct {
 	w     Workload
 	rng   *rand.Rand
 	zipf  *rand.Zipf
-	sweep *atomic.Uint64 // how far all that go through the ids in turn have come; nil: at random
-	group int            // so many in a row are of different ids
+	sweep *sweep // nil: at random
+	group int    // so many in a row are of different ids
 
 	buf  []byte
 	ids  []string // the requests; they share buf, and are good until the next is called
@@ -82,18 +84,26 @@ func newStream(w Workload, seed uint64, group int) *stream {
 	return s
 }
 
-// newSweep returns a stream that goes through all the ids in turn, together with the others that were made with the same at.
-func newSweep(w Workload, at *atomic.Uint64) *stream {
-	s := newStream(w, 0, 1)
-	s.sweep = at
+// A sweep goes through some of the ids in turn, again and again, with all the streams that are made of it.
+type sweep struct {
+	w           Workload
+	first, span uint64
+	turn        atomic.Uint64
+}
+
+func (sw *sweep) stream() *stream {
+	s := newStream(sw.w, 0, 1)
+	s.sweep = sw
 	return s
 }
+
+func sweepAll(w Workload) *sweep { return &sweep{w: w, span: uint64(w.IDs)} }
 
 // draw returns the number of the next id: of a sweep, the one whose turn it is.
 func (s *stream) draw(turn uint64) (i uint32) {
 	switch {
 	case s.sweep != nil:
-		i = uint32(turn % uint64(s.w.IDs))
+		i = uint32(s.sweep.first + turn%s.sweep.span)
 	case s.zipf != nil:
 		i = uint32(s.zipf.Uint64())
 	default:
@@ -111,7 +121,7 @@ func (s *stream) next(n int) []string {
 	s.buf, s.ids = s.buf[:0], s.ids[:0]
 	var first uint64
 	if s.sweep != nil {
-		first = s.sweep.Add(uint64(n)) - uint64(n)
+		first = s.sweep.turn.Add(uint64(n)) - uint64(n)
 	}
 	for k := range n {
 		i := s.draw(first + uint64(k))
@@ -156,12 +166,20 @@ func (w Workload) checkDistinct(draws, met int) error {
 	return nil
 }
 
-// fill has every id seen once, in no order that a table could gain from.
-func (w Workload) fill(d Decider) error {
-	for i := range w.IDs {
-		if s := id(uint32(i)); !d.Allow(s) {
-			return fmt.Errorf("fill: the first request of %s, number %d of %d, was denied", s, i, w.IDs)
-		}
+// fill has every id seen once, in no order that a table could gain from. It takes so many callers, where a decision has to
+// wait for the disk.
+func (w Workload) fill(d Decider, callers int) error {
+	errs := make([]error, callers)
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			for i := c; i < w.IDs; i += callers {
+				if s := id(uint32(i)); !d.Allow(s) {
+					errs[c] = fmt.Errorf("fill: the first request of %s, number %d of %d, was denied", s, i, w.IDs)
+				}
+			}
+		})
 	}
-	return nil
+	wg.Wait()
+	return errors.Join(errs...)
 }
