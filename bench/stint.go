@@ -69,15 +69,14 @@ func (d *stintDecider) Fill(w Workload) error {
 	if d.level <= stint.Flushed {
 		return w.fill(d, 1)
 	}
-	if err := w.fill(d, d.callers); err != nil {
-		return err
-	}
-	for i := 0; d.level == stint.Leased && i < w.IDs; i++ {
-		if _, err := d.Spend(perID.Key(id(uint32(i))), int64(i)%(perHour.Burst/8)); err != nil {
+	err := w.fill(d, d.callers)
+	if d.level == stint.Leased && err == nil {
+		err = w.each(d.callers, func(i int, id string) error {
+			_, err := d.Spend(perID.Key(id), int64(i)%(perHour.Burst/8))
 			return err
-		}
+		})
 	}
-	return nil
+	return err
 }
 
 type eachDecider struct {
@@ -120,9 +119,9 @@ func (d *allDecider) AllowGroup(ids []string) int {
 	return 0
 }
 
-// settle has stint write what is dirty, so that no flush goes on while it is another's turn.
+// settle has stint write what is dirty, so that no flush goes on while it is another's turn. Leases stay: Flush would end them.
 func settle(d Decider) error {
-	if s, ok := d.(*stintDecider); ok && s.level != stint.Memory {
+	if s, ok := d.(*stintDecider); ok && s.level == stint.Flushed {
 		return s.Flush()
 	}
 	return nil

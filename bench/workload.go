@@ -169,14 +169,22 @@ func (w Workload) checkDistinct(draws, met int) error {
 // fill has every id seen once, in no order that a table could gain from. It takes so many callers, where a decision has to
 // wait for the disk.
 func (w Workload) fill(d Decider, callers int) error {
+	return w.each(callers, func(i int, id string) error {
+		if !d.Allow(id) {
+			return fmt.Errorf("fill: the first request of %s, number %d of %d, was denied", id, i, w.IDs)
+		}
+		return nil
+	})
+}
+
+// each calls f for every id, in so many goroutines.
+func (w Workload) each(callers int, f func(i int, id string) error) error {
 	errs := make([]error, callers)
 	var wg sync.WaitGroup
 	for c := range callers {
 		wg.Go(func() {
-			for i := c; i < w.IDs; i += callers {
-				if s := id(uint32(i)); !d.Allow(s) {
-					errs[c] = fmt.Errorf("fill: the first request of %s, number %d of %d, was denied", s, i, w.IDs)
-				}
+			for i := c; i < w.IDs && errs[c] == nil; i += callers {
+				errs[c] = f(i, id(uint32(i)))
 			}
 		})
 	}
