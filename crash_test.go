@@ -290,6 +290,9 @@ func (s *crashSim) one(key Key, op op) {
 // look compares a bucket with the model's, as it is.
 func (s *crashSim) look(key Key) {
 	d, err := s.l.Check(key, 0)
+	if s.lost(err) {
+		return
+	}
 	require.NoError(s.t, err, s.where(key))
 	_, retryAfter := s.spend(key, 0)
 	s.check(key, d, retryAfter, s.have[key].tat)

@@ -404,18 +404,17 @@ func (s *BoltStore) append(changes []Change) error {
 		}
 		return nil
 	})
+	s.indexMu.Lock()
+	defer s.indexMu.Unlock()
+	s.seq = seq // after an error too: what failed may be in the file all the same, and what comes later must be behind it
+	s.journal += bytes
 	if err != nil {
 		return err
 	}
-	s.indexMu.Lock()
-	s.seq = seq
-	s.journal += bytes
 	for _, c := range changes {
 		s.fresh.put(c)
 	}
-	due := s.checkpointDueLocked()
-	s.indexMu.Unlock()
-	if due {
+	if s.checkpointDueLocked() {
 		s.wake()
 	}
 	return nil

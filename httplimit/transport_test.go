@@ -210,7 +210,7 @@ func TestTransportWaits(t *testing.T) {
 			_, err := client.Get("http://api.example/")
 			require.NoError(t, err)
 		}
-		require.Equal(t, []time.Duration{0, time.Minute, 2 * time.Minute, 12 * time.Minute, 12 * time.Minute}, sent)
+		require.Equal(t, []time.Duration{0, time.Minute, 2 * time.Minute, 12 * time.Minute, 13 * time.Minute}, sent)
 
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
