@@ -163,6 +163,7 @@ func (w *worker) carryOut(o order) (r reply, err error) {
 		} else {
 			err = w.workload.fill(w.decider, 1)
 		}
+		err = errors.Join(err, settle(w.decider))
 		debug.FreeOSMemory()
 	case "round":
 		r.Round, err = measureRound(w.decider, w.workload, o.Denied, o.Callers, o.Length, o.Best, o.Seed)
@@ -314,7 +315,24 @@ func (w *worker) load(o order) (r reply, err error) {
 			total.merge(&h)
 		})
 	}
+	var longest time.Duration // of the flushes meanwhile
+	over, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		for tick := time.Tick(50 * time.Millisecond); ; {
+			select {
+			case <-over:
+				return
+			case <-tick:
+			}
+			if st := flushStats(w.decider); st.Flushes > flushesBefore.Flushes {
+				longest = max(longest, st.Last)
+			}
+		}
+	}()
 	wg.Wait()
+	close(over)
+	<-watched
 	took, written := time.Since(begun), bytesWritten()-before
 	select {
 	case p := <-panics:
@@ -335,7 +353,7 @@ func (w *worker) load(o order) (r reply, err error) {
 		Bytes:     written,
 		Flushes:   after.Flushes - flushesBefore.Flushes,
 		Flushed:   after.Buckets - flushesBefore.Buckets,
-		Longest:   after.Longest,
+		Longest:   longest,
 	}
 	return r, nil
 }
