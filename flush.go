@@ -122,6 +122,9 @@ func (f *flusher) flushBut(all bool) (skipped []*batch, err error) {
 		}
 		skipped = append(skipped, part...)
 	}
+	if errs == nil {
+		f.recovered()
+	}
 	return skipped, errors.Join(errs...)
 }
 
@@ -197,6 +200,16 @@ func (f *flusher) record(buckets int, took time.Duration, err error) {
 			st.Since = time.Unix(0, f.clock.now())
 			f.tell(Event{Kind: FlushFailed, Err: err})
 		}
+	}
+}
+
+// recovered notes that nothing is left unsaved, if only because what could not be saved is full again by now.
+func (f *flusher) recovered() {
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	if f.status.Err != nil {
+		f.status.Err, f.status.Since = nil, time.Time{}
+		f.tell(Event{Kind: FlushRecovered})
 	}
 }
 

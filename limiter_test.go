@@ -1029,3 +1029,17 @@ func FuzzStricter(f *testing.F) {
 		require.Equal(t, a1 && b1 && c1, want.Allowed)
 	})
 }
+
+// Health is well again once what could not be saved need not be: it is full.
+func TestHealthOnceNothingIsLeft(t *testing.T) {
+	store := &faultyStore{Store: NewMemStore()}
+	r := rigOn(t, store, testLimits(t), Options{})
+	r.spend(perID.Key("a"), 1)
+	store.broken.Store(true)
+	require.Error(t, r.flusher.flush(false))
+	require.ErrorIs(t, r.Health(), errDisk)
+	r.clock.advance(time.Hour)
+	store.broken.Store(false)
+	require.NoError(t, r.flusher.flush(false))
+	require.NoError(t, r.Health())
+}
