@@ -48,7 +48,7 @@ is nothing to tell: every decision is as if the process had never stopped.
 
 	level               a decision waits for   a crash may forget              a crash may withhold
 	Memory              nothing                everything                      nothing
-	Flushed (default)   nothing                what was spent since the last   nothing
+	Flushed (default)   nothing                what was spent since the last   refunds since then
 	                                           flush: FlushInterval, and the
 	                                           time that one flush takes
 	Leased              one commit per lease,  nothing                         one lease of each bucket
