@@ -152,6 +152,10 @@ func (f *flusher) flushAndWait() error {
 func (f *flusher) flushPart(all bool, from int, first bool) (next int, skipped []*batch, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.flushPartLocked(all, from, first)
+}
+
+func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, skipped []*batch, err error) {
 	f.number = f.number%3 + 1
 	f.table.saving.Store(f.number << saveShift)
 	defer f.table.saving.Store(0)

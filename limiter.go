@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -263,14 +262,29 @@ func (l *Limiter) makeRoom() error {
 			return nil
 		}
 	}
-	for range 16 { // those saved may have been spent from since, and others may be on their way to be saved
+	fail := func(err error) error {
+		return fmt.Errorf("%w: %d, and they cannot be saved: %w", ErrFull, l.opts.MaxResident, err)
+	}
+	for range 4 { // those saved may have been spent from since
 		if evict(true) {
 			return nil
 		}
 		if err := l.flusher.flush(true); err != nil {
-			return fmt.Errorf("%w: %d, and they cannot be saved: %w", ErrFull, l.opts.MaxResident, err)
+			return fail(err)
 		}
-		runtime.Gosched()
+	}
+	l.flusher.mu.Lock() // while nobody else saves, none is kept for being saved
+	defer l.flusher.mu.Unlock()
+	for range 4 {
+		for next := 0; next >= 0; {
+			var err error
+			if next, _, err = l.flusher.flushPartLocked(true, next, false); err != nil {
+				return fail(err)
+			}
+			if evict(true) {
+				return nil
+			}
+		}
 	}
 	return fmt.Errorf("%w: %d, each with a hold or a line, or in use", ErrFull, l.opts.MaxResident)
 }

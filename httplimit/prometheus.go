@@ -34,11 +34,16 @@ func writePrometheus(w io.Writer, rep *report) {
 	one("stint_resident_buckets", "gauge", "Buckets in memory.", float64(rep.Resident))
 	one("stint_loads_total", "counter", "Questions to the store, for buckets that were not in memory.", float64(rep.Loads))
 	one("stint_evictions_total", "counter", "Buckets removed from memory to make room.", float64(rep.Evictions))
-	one("stint_flushes_total", "counter", "Flushes that wrote something.", float64(rep.Flush.Flushes))
+	one("stint_flushes_total", "counter", "Flushes that wrote something.", float64(rep.Flush.Count))
 	one("stint_flush_failures_total", "counter", "Flushes that failed.", float64(rep.Flush.Failures))
 	one("stint_flushed_buckets_total", "counter", "Buckets written or deleted by flushes.", float64(rep.Flush.Buckets))
 	one("stint_flush_last_seconds", "gauge", "How long the last flush took.", rep.Flush.Last)
 	one("stint_flush_longest_seconds", "gauge", "How long the longest flush took.", rep.Flush.Longest)
+	one("stint_commits_total", "counter", "Commits that decisions waited for.", float64(rep.Commit.Count))
+	one("stint_commit_failures_total", "counter", "Commits that failed.", float64(rep.Commit.Failures))
+	one("stint_committed_buckets_total", "counter", "Buckets written by commits.", float64(rep.Commit.Buckets))
+	one("stint_commit_last_seconds", "gauge", "How long the last commit took.", rep.Commit.Last)
+	one("stint_commit_longest_seconds", "gauge", "How long the longest commit took.", rep.Commit.Longest)
 	if rep.hasFile {
 		one("stint_file_bytes", "gauge", "Size of the file.", float64(rep.FileBytes))
 	}

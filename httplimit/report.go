@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/csv"
-	"os"
 	"slices"
 	"time"
 
@@ -28,6 +27,7 @@ type report struct {
 	Backward  int64       `json:"clock_steps_backward"`
 	FileBytes int64       `json:"file_bytes,omitempty"`
 	Flush     flushReport `json:"flush"`
+	Commit    flushReport `json:"commit"` // what decisions waited for
 
 	Limits []limitReport `json:"limits"`
 
@@ -35,7 +35,7 @@ type report struct {
 }
 
 type flushReport struct {
-	Flushes  int64   `json:"flushes"`
+	Count    int64   `json:"count"`
 	Buckets  int64   `json:"buckets"`
 	Failures int64   `json:"failures"`
 	Last     float64 `json:"last_seconds"`
@@ -95,18 +95,18 @@ func (s *StatusPage) report() *report {
 		Resident: st.Resident, Loads: st.Loads, Evictions: st.Evictions,
 		Forward: st.Forward, Backward: st.Backward,
 		Flush: flushReport{
-			Flushes: st.Flush.Flushes, Buckets: st.Flush.Buckets, Failures: st.Flush.Failures,
+			Count: st.Flush.Flushes, Buckets: st.Flush.Buckets, Failures: st.Flush.Failures,
 			Last: st.Flush.Last.Seconds(), Longest: st.Flush.Longest.Seconds(),
+		},
+		Commit: flushReport{
+			Count: st.Commit.Commits, Buckets: st.Commit.Buckets, Failures: st.Commit.Failures,
+			Last: st.Commit.Last.Seconds(), Longest: st.Commit.Longest.Seconds(),
 		},
 	}
 	if err := s.lim.Health(); err != nil {
 		rep.Healthy, rep.Problem = false, err.Error()
 	}
-	if s.opts.File != "" {
-		if info, err := os.Stat(s.opts.File); err == nil {
-			rep.FileBytes, rep.hasFile = info.Size(), true
-		}
-	}
+	rep.FileBytes, rep.hasFile = st.File.Bytes, st.File.Bytes > 0
 	for name, c := range st.Limits {
 		if name == stint.Unknown {
 			continue

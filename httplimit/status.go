@@ -17,7 +17,6 @@ import (
 type StatusOptions struct {
 	Title   string        // default "Limits"
 	Refresh time.Duration // how often the page loads itself again; default 5s, never more often than each second
-	File    string        // the Limiter's file, to show its size
 	HideIDs bool          // show ids as a few digits, which tell them apart until the program ends
 
 	// AllowReset lets whoever sees the page make buckets full, and end their holds.

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -38,9 +37,7 @@ func (rep *report) limit(label string) *limitReport {
 
 func TestStatusReport(t *testing.T) {
 	lim, clock := newLimiter(t, nil)
-	file := filepath.Join(t.TempDir(), "f")
-	require.NoError(t, os.WriteFile(file, make([]byte, 4096), 0o600))
-	s := StatusHandler(lim, &StatusOptions{File: file})
+	s := StatusHandler(lim, nil)
 	srv := serve(t, New(lim, &Options{OnDecision: s.Observe},
 		Rule{Key: ByIP(perAddress)}, Rule{Key: ByHeader(perKey, "X-Key"), Optional: true})(http.HandlerFunc(status)))
 	statuses(t, 8, srv.URL)
@@ -50,7 +47,7 @@ func TestStatusReport(t *testing.T) {
 
 	rep := reportOf(t, s)
 	require.True(t, rep.Healthy)
-	require.EqualValues(t, 4096, rep.FileBytes)
+	require.Zero(t, rep.FileBytes, "it has none")
 	require.Len(t, rep.Limits, len(testNames))
 	require.Empty(t, rep.limit("off").Limit)
 
@@ -69,6 +66,24 @@ func TestStatusReport(t *testing.T) {
 	require.EqualValues(t, 12, key.ResetAfter)
 
 	require.EqualValues(t, 4, left(t, lim, local[perKey]), "the page spends nothing")
+}
+
+// The page tells of the file, and of the commits that decisions waited for.
+func TestStatusOfAFile(t *testing.T) {
+	limits, err := stint.NewLimits(testNames, map[stint.Name]stint.Limit{perKey: stint.PerHour(5)}, nil)
+	require.NoError(t, err)
+	lim, err := stint.Open(filepath.Join(t.TempDir(), "stint.db"), limits, &stint.Options{Durability: stint.Synced})
+	require.NoError(t, err)
+	defer lim.Close()
+	s := StatusHandler(lim, nil)
+	require.NotContains(t, get(t, serve(t, s).URL).body, "Last commit")
+	require.True(t, lim.Allow(perKey.Key("a")))
+	s = StatusHandler(lim, nil)
+	rep := reportOf(t, s)
+	require.EqualValues(t, 1, rep.Commit.Count)
+	require.Positive(t, rep.Commit.Last)
+	require.GreaterOrEqual(t, rep.FileBytes, int64(4*4096))
+	require.Contains(t, get(t, serve(t, s).URL).body, "Last commit")
 }
 
 // What is asked again within a second is answered from memory, and what the Limiter has counted is looked at once a second.

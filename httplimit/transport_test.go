@@ -223,7 +223,7 @@ func TestTransportWaits(t *testing.T) {
 		require.Equal(t, time.Minute, quota.RetryAfter)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.True(t, b.closed)
-		require.Equal(t, 12*time.Minute, time.Since(start), "it fails at once")
+		require.Equal(t, 13*time.Minute, time.Since(start), "it fails at once")
 
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Second, cancel)

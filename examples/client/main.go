@@ -58,7 +58,7 @@ func run(file, quota string, wait time.Duration, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	limiter, err := stint.Open(file, limits, nil)
+	limiter, err := stint.Open(file, limits, &stint.Options{Durability: stint.Synced}) // a request that was sent counts, whatever ends the program
 	if err != nil {
 		return err
 	}

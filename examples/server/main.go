@@ -87,7 +87,7 @@ func run(addr, file, api string, lockOut time.Duration, reset bool) error {
 }
 
 func routes(limiter *stint.Limiter, file string, lockOut time.Duration, reset bool) http.Handler {
-	status := httplimit.StatusHandler(limiter, &httplimit.StatusOptions{File: file, AllowReset: reset})
+	status := httplimit.StatusHandler(limiter, &httplimit.StatusOptions{AllowReset: reset})
 	right := func(status int) bool { return !httplimit.Failed(status) }
 	limit := httplimit.New(limiter,
 		&httplimit.Options{
