@@ -223,7 +223,7 @@ func (job damagedJob) outcomes(t *testing.T) []string {
 		}
 		if err != nil && len(out)-done < len(rest.Cases) {
 			reason, _, _ := strings.Cut(stderr.String(), "\n")
-			outcome := "THE PROCESS ENDED: " + reason
+			outcome := fmt.Sprintf("THE PROCESS ENDED: %v: %s", err, reason)
 			if hung {
 				outcome = "A HANG"
 			}
