@@ -407,6 +407,11 @@ func TestCheckpointFails(t *testing.T) {
 // The journal goes home by itself once it is long, many times as long as what it comes to, or left alone.
 func TestCheckpointDue(t *testing.T) {
 	s := openStore(t, storePath(t))
+	s.closing.Do(func() { // nobody does what is due
+		close(s.stop)
+		<-s.stopped
+	})
+	defer s.file.close()
 	require.False(t, s.checkpointDue())
 	require.NoError(t, s.append([]Change{{Key{1, "a"}, 1 << 40}}))
 	require.False(t, s.checkpointDue())
