@@ -207,7 +207,7 @@ func (f *flusher) record(buckets int, took time.Duration, err error) {
 	}
 }
 
-// recovered notes that nothing is left unsaved, if only because what could not be saved is full again by now.
+// recovered notes that nothing is left unsaved, be it because a commit brought what a flush could not.
 func (f *flusher) recovered() {
 	f.statusMu.Lock()
 	defer f.statusMu.Unlock()

@@ -509,3 +509,21 @@ func TestSmallSaves(t *testing.T) {
 	require.NoError(t, s.Save(many))
 	require.EqualValues(t, smallSave+1, s.Stats().Journaled)
 }
+
+// A save that failed may be in the journal all the same: what comes later is numbered behind it, and does not go home past it.
+func TestSaveBehindOneThatFailed(t *testing.T) {
+	s, err := OpenBolt(storePath(t), nil, &BoltOptions{maxSize: 1 << 20})
+	require.NoError(t, err)
+	defer s.Close()
+	var many []Change
+	for i := range 100_000 {
+		many = append(many, Change{Key{1, fmt.Sprintf("%024d", i)}, 1 << 40})
+	}
+	before := s.seq
+	require.Error(t, s.append(many))
+	failed := s.seq
+	require.Greater(t, failed, before)
+	s.alone()
+	require.NoError(t, s.Save([]Change{{Key{1, "a"}, 1 << 40}}))
+	require.Equal(t, failed+1, s.seq, "it is in the journal, and behind")
+}

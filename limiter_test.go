@@ -1030,16 +1030,21 @@ func FuzzStricter(f *testing.F) {
 	})
 }
 
-// Health is well again once what could not be saved need not be: it is full.
+// Health is well again once nothing is left to be saved: a commit may have brought what a flush could not.
 func TestHealthOnceNothingIsLeft(t *testing.T) {
 	store := &faultyStore{Store: NewMemStore()}
-	r := rigOn(t, store, testLimits(t), Options{})
-	r.spend(perID.Key("a"), 1)
+	limits := limitsOf(t, testNames, map[Name]Limit{perID: PerHour(5)})
+	r := rigOn(t, store, limits, Options{Durability: Synced})
+	_, err := r.Spend(perID.Key("a"), 1) // it is in memory from here on
+	require.NoError(t, err)
 	store.broken.Store(true)
+	_, err = r.Spend(perID.Key("a"), 1)
+	require.ErrorIs(t, err, ErrNotDurable)
 	require.Error(t, r.flusher.flush(false))
 	require.ErrorIs(t, r.Health(), errDisk)
-	r.clock.advance(time.Hour)
 	store.broken.Store(false)
+	_, err = r.Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
 	require.NoError(t, r.flusher.flush(false))
 	require.NoError(t, r.Health())
 }
