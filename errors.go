@@ -44,7 +44,8 @@ var (
 	// ErrQueueFull: the line is as long as the limit's Queue allows.
 	ErrQueueFull = errors.New("stint: queue is full")
 
-	// ErrNotDurable: what the limit's Durability asks for could not be had from the store.
+	// ErrNotDurable: what the limit's Durability asks for could not be had from the store. Tokens that were asked for are
+	// given back, unless the error says that the commit may yet come.
 	ErrNotDurable = errors.New("stint: not durable")
 
 	// ErrFull: memory holds MaxResident buckets, and none of them could be written out to make room.

@@ -149,7 +149,8 @@ func (l *Limiter) Check(key Key, cost int64) (Decision, error) {
 }
 
 // Refund gives cost tokens back to the key's bucket, up to as many as it holds, and reports its state. The Decision
-// always allows; of a bucket that is full nothing changes.
+// always allows; of a bucket that is full nothing changes. After ErrNotDurable the tokens are back, but a crash may take
+// them again; after any other error nothing changed.
 func (l *Limiter) Refund(key Key, cost int64) (Decision, error) {
 	return l.one(key, cost, opRefund, readClock)
 }
@@ -290,7 +291,8 @@ func (l *Limiter) makeRoom() error {
 }
 
 // Reset makes the buckets full, as if they had never been used, and ends their holds. What waits in their lines goes
-// when its turn comes.
+// when its turn comes. After an error the keys before the one that failed are reset, and those behind it are not; after
+// ErrNotDurable that one is full too, but for its hold, and a crash may bring back what it was.
 func (l *Limiter) Reset(keys ...Key) error {
 	for _, key := range keys {
 		if err := l.reset(key); err != nil {
