@@ -85,6 +85,7 @@ func (p *place) locate(t *table) error {
 		return fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalidID, len(p.key.ID), maxIDLen)
 	}
 	p.shard, p.hash = t.shard(p.key)
+	p.shard.prefetch(p.hash)
 	return nil
 }
 
@@ -120,7 +121,6 @@ func (p *place) decideLocked(now int64, d *Decision) error {
 		return nil
 	}
 	r := &s.limits.rules[p.rule]
-	d.Limit = r.limit
 	if p.op == opRefund {
 		p.next = r.rate.refund(p.tat, now, p.cost)
 		if a := s.aside[p.key]; a != nil {
@@ -139,9 +139,15 @@ func (p *place) decideLocked(now int64, d *Decision) error {
 		d.Allowed = wait == 0
 		d.RetryAfter = time.Duration(wait)
 	}
-	d.Remaining = r.rate.remaining(p.next, now)
-	d.ResetAfter = time.Duration(resetAfter(p.next, now))
+	r.report(d, p.next, now)
 	return nil
+}
+
+// report puts the limit, and what a bucket with this TAT holds, into d.
+func (r *rule) report(d *Decision, tat, now int64) {
+	d.Limit = r.limit
+	d.Remaining = r.rate.remaining(tat, now)
+	d.ResetAfter = time.Duration(resetAfter(tat, now))
 }
 
 // notBeforeLocked returns when the bucket's hold, and its line, are over: 0 where it has neither.
@@ -163,10 +169,13 @@ func (p *place) notBeforeLocked(now int64) int64 {
 
 // countLocked counts a decision to spend.
 func (p *place) countLocked(allowed bool) {
-	if p.op != opSpend {
-		return
+	if p.op == opSpend {
+		p.shard.countLocked(p.key.Name, allowed)
 	}
-	if c := &p.shard.counts[p.shard.limits.index(p.key.Name)]; allowed {
+}
+
+func (s *shard) countLocked(name Name, allowed bool) {
+	if c := &s.counts[s.limits.index(name)]; allowed {
 		c.allowed++
 	} else {
 		c.denied++

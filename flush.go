@@ -250,7 +250,7 @@ func holdKey(key Key) Key { return Key{Unknown, key.String()} }
 // expireLocked removes the buckets that are full again; those that the store has are left to the next flush, which
 // deletes them there.
 func (s *shard) expireLocked(now int64) {
-	for i := uint32(0); i < s.capacity; {
+	for i := uint32(0); i < s.capacity.Load(); {
 		b := s.at(i)
 		m := b.meta()
 		if m == 0 || b.tat() > now || m&(flagAside|flagPending) != 0 {
@@ -263,7 +263,7 @@ func (s *shard) expireLocked(now int64) {
 			i++
 		}
 	}
-	if s.n < s.capacity/4 && s.capacity > 256 {
+	if s.n < s.capacity.Load()/4 && s.capacity.Load() > 256 {
 		s.resizeLocked(s.n + s.n/2 + 16)
 	}
 }
@@ -287,7 +287,7 @@ func (c *collector) collectLocked(s *shard) {
 	for ; dirty != 0; dirty &= dirty - 1 {
 		group := bits.TrailingZeros64(dirty)
 		s.dirty &^= 1 << group
-		end := min(uint32(group+1)<<s.groups, s.capacity)
+		end := min(uint32(group+1)<<s.groups, s.capacity.Load())
 		for i := uint32(group) << s.groups; i < end; i++ {
 			b := s.at(i)
 			m := b.meta()

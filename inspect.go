@@ -26,7 +26,7 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
 		fresh := make(map[Key]bool) // in memory, and perhaps not in the store
 		l.table.each(func(s *shard) {
 			saving := l.table.saving.Load()
-			for i := range s.capacity {
+			for i := range s.capacity.Load() {
 				b := s.at(i)
 				beingSaved := saving != 0 && b.meta()&maskSave == saving
 				if b.name() == name && (!b.has(flagStored) || b.has(flagDirty) || beingSaved) {

@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -133,19 +134,28 @@ func (l *Limiter) checkLimits(limits *Limits) error {
 // Allow reports whether one request for the key may pass, and spends a token if so. Where Spend would return an error
 // the answer is Options.FailOpen, and nothing is spent.
 func (l *Limiter) Allow(key Key) bool {
-	d, err := l.Spend(key, 1)
+	if allowed, hit := l.hit(key, 1, opSpend, nil); hit {
+		return allowed
+	}
+	d, err := l.one(key, 1, opSpend, readClock)
 	return d.Allowed || err != nil && l.opts.FailOpen
 }
 
 // Spend takes cost tokens from the key's bucket, if it has that many. A denied request changes nothing. After an error
 // the Decision is zero, and nothing was spent.
-func (l *Limiter) Spend(key Key, cost int64) (Decision, error) {
-	return l.one(key, cost, opSpend, readClock)
+func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
+	if _, hit := l.hit(key, cost, opSpend, &d); !hit {
+		d, err = l.one(key, cost, opSpend, readClock)
+	}
+	return d, err
 }
 
 // Check returns the Decision that Spend would return, and changes nothing.
-func (l *Limiter) Check(key Key, cost int64) (Decision, error) {
-	return l.one(key, cost, opCheck, readClock)
+func (l *Limiter) Check(key Key, cost int64) (d Decision, err error) {
+	if _, hit := l.hit(key, cost, opCheck, &d); !hit {
+		d, err = l.one(key, cost, opCheck, readClock)
+	}
+	return d, err
 }
 
 // Refund gives cost tokens back to the key's bucket, up to as many as it holds, and reports its state. The Decision
@@ -156,6 +166,59 @@ func (l *Limiter) Refund(key Key, cost int64) (Decision, error) {
 }
 
 const readClock = math.MinInt64
+
+// hit carries out a spend or a check on a bucket that is in memory, where nothing else is to be seen to: no hold, no line, no
+// commit, no error. Where hit is false it changed nothing, and one is to do it. d may be nil.
+func (l *Limiter) hit(key Key, cost int64, op op, d *Decision) (allowed, hit bool) {
+	if len(key.ID) > maxIDLen {
+		return false, false
+	}
+	s, h := l.table.shard(key)
+	s.prefetch(h)
+	s.mu.Lock()
+	allowed, hit = l.hitLocked(s, h, key, cost, op, l.clock.now(), d)
+	s.mu.Unlock()
+	return allowed, hit
+}
+
+func (l *Limiter) hitLocked(s *shard, h uint64, key Key, cost int64, op op, now int64, d *Decision) (allowed, hit bool) {
+	i, ok := s.findLocked(key, h)
+	if !ok || s.limits == nil {
+		return false, false
+	}
+	b := s.at(i)
+	m := b.meta()
+	if m>>metaRule == 0 || m&flagAside != 0 {
+		return false, false
+	}
+	r := &s.limits.rules[m>>metaRule]
+	if uint64(cost) > uint64(r.rate.burst) { // or negative
+		return false, false
+	}
+	tat := b.tat()
+	next, wait := r.rate.spend(tat, now, cost)
+	allowed = wait == 0
+	if op == opSpend {
+		if !allowed || cost == 0 {
+			if m&flagUsed == 0 {
+				b.set(flagUsed)
+			}
+		} else if level := cmp.Or(r.limit.Durability, l.opts.Durability); level < Leased ||
+			level == Leased && m&flagCovered != 0 && r.rate.lease(next) == r.rate.lease(tat) {
+			s.writeLocked(i, next)
+		} else {
+			return false, false
+		}
+		s.countLocked(key.Name, allowed)
+	}
+	if d != nil {
+		d.Allowed = allowed
+		d.RetryAfter = time.Duration(wait)
+		d.Key = key
+		r.report(d, next, now)
+	}
+	return allowed, true
+}
 
 // one carries out an op on one bucket, at the instant now or, for readClock, at the one it is decided at.
 func (l *Limiter) one(key Key, cost int64, op op, now int64) (Decision, error) {
@@ -401,7 +464,7 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 		l.retireCountsLocked(s)
 		s.setLimitsLocked(limits)
 		now := l.clock.now()
-		for i := range s.capacity {
+		for i := range s.capacity.Load() {
 			b := s.at(i)
 			if b.meta() == 0 {
 				continue

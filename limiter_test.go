@@ -1048,3 +1048,66 @@ func TestHealthOnceNothingIsLeft(t *testing.T) {
 	require.NoError(t, r.flusher.flush(false))
 	require.NoError(t, r.Health())
 }
+
+// What is decided in one pass is decided as the long way does it: on every state that a bucket gets into, with every cost,
+// at every level, and it counts and saves the same.
+func TestHitDecidesAsOneDoes(t *testing.T) {
+	names := Names{perID: {Label: "PerID"}, single: {Label: "Single"}, off: {Label: "Off"}}
+	for _, level := range []Durability{Memory, Flushed, Leased, Synced} {
+		limits := limitsOf(t, names, map[Name]Limit{perID: PerMinute(5), single: PerHour(1)})
+		opts := Options{Durability: level}
+		short, long := rigOn(t, NewMemStore(), limits, opts), rigOn(t, NewMemStore(), limits, opts)
+		keys := []Key{perID.Key("a"), perID.Key("b"), single.Key("a"), off.Key("a"), {99, "a"}, perID.Key("")}
+		rnd := rand.New(rand.NewPCG(uint64(level), 7))
+		for range 5000 {
+			later := time.Duration(rnd.Int64N(int64(20 * time.Second)))
+			short.clock.advance(later)
+			long.clock.advance(later)
+			key, cost := keys[rnd.IntN(len(keys))], rnd.Int64N(8)-1
+			var d, want Decision
+			var err, wantErr error
+			switch rnd.IntN(8) {
+			case 0:
+				d, err = short.Check(key, cost)
+				want, wantErr = long.one(key, cost, opCheck, readClock)
+			case 1:
+				d, err = short.Refund(key, cost)
+				want, wantErr = long.Refund(key, cost)
+			case 2:
+				until := short.Now().Add(later - 10*time.Second)
+				err, wantErr = short.Hold(key, until), long.Hold(key, until)
+			case 3:
+				err, wantErr = short.Flush(), long.Flush()
+			case 4:
+				d.Allowed = short.Allow(key)
+				want, _ = long.one(key, 1, opSpend, readClock)
+				want = Decision{Allowed: want.Allowed}
+			case 5:
+				reqs := []Request{{key, cost, 0}, {keys[rnd.IntN(len(keys))], 1, CheckOnly}}
+				var ds [2]Decision
+				err = short.SpendEach(reqs, ds[:])
+				want, wantErr = long.one(key, cost, opSpend, readClock)
+				second, secondErr := long.one(reqs[1].Key, 1, opCheck, readClock)
+				require.Equal(t, second, ds[1])
+				d = ds[0]
+				require.Equal(t, wantErr == nil && secondErr == nil, err == nil)
+				err, wantErr = nil, nil
+			default:
+				d, err = short.Spend(key, cost)
+				want, wantErr = long.one(key, cost, opSpend, readClock)
+			}
+			require.Equal(t, want, d)
+			require.Equal(t, fmt.Sprint(wantErr), fmt.Sprint(err))
+		}
+		require.NoError(t, short.Flush())
+		require.NoError(t, long.Flush())
+		for _, key := range keys[:3] {
+			tat, err := short.store.Load(key)
+			require.NoError(t, err)
+			want, err := long.store.Load(key)
+			require.NoError(t, err)
+			require.Equal(t, want, tat)
+		}
+		require.Equal(t, long.Stats().Limits, short.Stats().Limits)
+	}
+}

@@ -27,12 +27,13 @@ func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) { return l.all(re
 
 func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
 	var few [4]place
-	ps := few[:0]
+	ps := few[:min(len(reqs), len(few))]
 	if len(reqs) > len(few) {
-		ps = make([]place, 0, len(reqs))
+		ps = make([]place, len(reqs))
 	}
-	for _, r := range reqs {
-		p := place{key: r.Key, cost: r.Cost, op: op, mode: r.Mode}
+	for i := range reqs {
+		p, r := &ps[i], &reqs[i]
+		p.key, p.cost, p.op, p.mode = r.Key, r.Cost, op, r.Mode
 		if err := p.locate(l.table); err != nil {
 			return Decision{}, l.failed(r.Key, err)
 		}
@@ -41,11 +42,8 @@ func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
 		} else if r.Mode == CheckOnly {
 			p.op = opCheck
 		}
-		ps = append(ps, p)
 	}
-	slices.SortFunc(ps, func(a, b place) int { // the order in which shards are locked; in a shard, equal keys side by side
-		return cmp.Or(cmp.Compare(a.shard.order, b.shard.order), a.key.compare(b.key))
-	})
+	sortPlaces(ps)
 	for i := range ps[min(1, len(ps)):] {
 		if ps[i].key == ps[i+1].key {
 			return Decision{}, l.failed(ps[i].key, fmt.Errorf("%w: %v", ErrDuplicateKey, ps[i].key))
@@ -67,6 +65,25 @@ func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
 		return Decision{}, l.failed(ps[at].key, err)
 	}
 	return d, nil
+}
+
+// sortPlaces brings ps into the order in which shards are locked; in a shard, equal keys stand side by side.
+func sortPlaces(ps []place) {
+	compare := func(a, b *place) int {
+		if a.shard != b.shard {
+			return cmp.Compare(a.shard.order, b.shard.order)
+		}
+		if a.hash != b.hash {
+			return cmp.Compare(a.hash, b.hash)
+		}
+		return a.key.compare(b.key)
+	}
+	for i := 1; i < len(ps); i++ {
+		if compare(&ps[i-1], &ps[i]) > 0 {
+			slices.SortFunc(ps, func(a, b place) int { return compare(&a, &b) })
+			return
+		}
+	}
 }
 
 // lockAllFound locks the shards of all of ps, which are in the order of their shards, with every bucket found. After an
@@ -149,16 +166,41 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
 		return fmt.Errorf("stint: SpendEach: %d requests, and room for %d decisions", len(reqs), len(ds))
 	}
+	const ahead = 32 // as many cache lines as may be on their way at a time
+	var places [ahead]struct {
+		shard *shard
+		hash  uint64
+	}
 	var errs []error
 	now := l.clock.now()
-	for i, r := range reqs {
-		op := opSpend
-		if r.Mode == CheckOnly {
-			op = opCheck
+	for first := 0; first < len(reqs); first += ahead {
+		part := reqs[first:min(first+ahead, len(reqs))]
+		for i := range part {
+			at := &places[i]
+			if at.shard = nil; len(part[i].Key.ID) <= maxIDLen {
+				at.shard, at.hash = l.table.shard(part[i].Key)
+				at.shard.prefetch(at.hash)
+			}
 		}
-		var err error
-		if ds[i], err = l.one(r.Key, r.Cost, op, now); err != nil {
-			errs = append(errs, fmt.Errorf("request %d: %w", i, err))
+		for i := range part {
+			r, d, at := &part[i], &ds[first+i], &places[i]
+			op := opSpend
+			if r.Mode == CheckOnly {
+				op = opCheck
+			}
+			hit := false
+			if s := at.shard; s != nil {
+				s.mu.Lock()
+				_, hit = l.hitLocked(s, at.hash, r.Key, r.Cost, op, now, d)
+				s.mu.Unlock()
+			}
+			if hit {
+				continue
+			}
+			var err error
+			if *d, err = l.one(r.Key, r.Cost, op, now); err != nil {
+				errs = append(errs, fmt.Errorf("request %d: %w", first+i, err))
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 // The buckets in memory: open addressing with linear probing, in shards that each have a mutex. A slot holds one bucket
@@ -72,11 +73,11 @@ type table struct {
 
 // newTable returns a table for about maxResident buckets.
 func newTable(limits *Limits, maxResident int) *table {
-	const perShard = 1 << 10
+	const perShard = 1 << 12
 	n := bits.Len(uint(maxResident / perShard))
 	return &table{
 		seed:   maphash.MakeSeed(),
-		shift:  uint(64 - min(max(n, 6), 13)),
+		shift:  uint(64 - min(max(n, 6), 10)),
 		limits: limits,
 	}
 }
@@ -148,23 +149,25 @@ func (t *table) setLimits(limits *Limits, f func(*shard)) {
 
 // shard is one part of the table. Its methods named …Locked, and all of those of slots, want mu to be held.
 type shard struct {
-	mu     sync.Mutex
-	limits *Limits // in force here; nil once closed
-	slots  []byte  // capacity × stride
-	counts []count // by the index of the Name in limits
-	aside  map[Key]*aside
-
-	pending map[Key]pending // of the buckets that are in a commit, the last
-
-	dirty    uint64 // bit g: there may be a dirty slot among those with index >> groups == g
-	groups   uint8
-	removals uint32 // slots removed so far: a TAT loaded from the store before one may be stale
-	capacity uint32
-	n        uint32 // slots in use
+	// What every decision reads, in one cache line.
+	mu       sync.Mutex
+	limits   *Limits        // in force here; nil once closed
+	slots    []byte         // capacity × stride
+	base     atomic.Uintptr // their address, for prefetch
+	capacity atomic.Uint32  // likewise read without mu
 	stride   uint32
+	dirty    uint64 // bit g: there may be a dirty slot among those with index >> groups == g
+
+	counts   []count // by the index of the Name in limits
+	groups   uint8
+	n        uint32 // slots in use
+	removals uint32 // slots removed so far: a TAT loaded from the store before one may be stale
 	hand     uint32 // where eviction goes on
 	order    uint32 // shards are locked in this order
+	aside    map[Key]*aside
+	pending  map[Key]pending // of the buckets that are in a commit, the last
 	table    *table
+	_        [56]byte // so that no other shard is in these cache lines
 }
 
 // count is what one Name's decisions in one shard came to.
@@ -293,7 +296,8 @@ func (s *shard) asideLocked(key Key, h uint64) *aside {
 func (s *shard) setLimitsLocked(limits *Limits) {
 	s.limits = limits
 	if limits != nil {
-		s.counts = make([]count, len(limits.order))
+		const perLine = 4
+		s.counts = make([]count, len(limits.order), (len(limits.order)+perLine-1)&^(perLine-1))
 	}
 }
 
@@ -318,10 +322,16 @@ func (s *shard) at(i uint32) slot { return s.slots[uint64(i)*uint64(s.stride):][
 
 // home returns the index where the search for a hash begins: in the order of the hashes, so that the slots of a shard
 // that grows are moved from front to back.
-func (s *shard) home(h uint64) uint32 { return uint32(uint64(uint32(h)) * uint64(s.capacity) >> 32) }
+func (s *shard) home(h uint64) uint32 {
+	return uint32(uint64(uint32(h)) * uint64(s.capacity.Load()) >> 32)
+}
+
+// prefetch has the processor fetch the slots where the search for a hash begins. It does not want mu to be held: where
+// the shard is growing, the wrong ones come.
+func (s *shard) prefetch(h uint64) { prefetch(s.base.Load() + uintptr(s.home(h))*uintptr(s.stride)) }
 
 func (s *shard) next(i uint32) uint32 {
-	if i++; i == s.capacity {
+	if i++; i == s.capacity.Load() {
 		return 0
 	}
 	return i
@@ -329,7 +339,7 @@ func (s *shard) next(i uint32) uint32 {
 
 // findLocked returns the index of the key's slot.
 func (s *shard) findLocked(key Key, h uint64) (i uint32, ok bool) {
-	if s.n == 0 {
+	if len(s.slots) == 0 {
 		return 0, false
 	}
 	want := uint64(key.Name) | uint64(len(key.ID))<<metaLen
@@ -347,7 +357,7 @@ func (s *shard) findLocked(key Key, h uint64) (i uint32, ok bool) {
 
 // insertLocked adds a slot for a key that has none, and returns its index.
 func (s *shard) insertLocked(key Key, h uint64, tat int64, rule uint32, flags uint64) uint32 {
-	if s.n+s.n/4+1 >= s.capacity { // at most four fifths full, and never quite
+	if s.n+s.n/4+1 >= s.capacity.Load() { // at most four fifths full, and never quite
 		s.growLocked()
 	}
 	i := s.place(h)
@@ -378,17 +388,21 @@ func (s *shard) place(h uint64) uint32 {
 
 // growLocked makes room in many small steps, so that memory is never more than an eighth ahead of what it holds.
 func (s *shard) growLocked() {
-	if s.capacity < 256 {
-		s.resizeLocked(2*s.capacity + 4)
+	if capacity := s.capacity.Load(); capacity < 256 {
+		s.resizeLocked(2*capacity + 4)
 	} else {
-		s.resizeLocked(s.capacity + s.capacity/8)
+		s.resizeLocked(capacity + capacity/8)
 	}
 }
 
+// resizeLocked moves all to slots of another capacity: the given, and what the allocator would waste.
 func (s *shard) resizeLocked(capacity uint32) {
 	old := s.slots
-	s.capacity = capacity
-	s.slots = make([]byte, uint64(capacity)*uint64(s.stride))
+	s.slots = slices.Grow([]byte(nil), int(capacity*s.stride))
+	capacity = uint32(cap(s.slots)) / s.stride
+	s.slots = s.slots[:capacity*s.stride]
+	s.capacity.Store(capacity)
+	s.base.Store(uintptr(unsafe.Pointer(unsafe.SliceData(s.slots))))
 	s.groups = uint8(max(0, bits.Len32(capacity-1)-6))
 	s.dirty, s.hand = 0, 0
 	for ; len(old) > 0; old = old[s.stride:] {
@@ -440,7 +454,7 @@ func (s *shard) markGroup(i uint32) { s.dirty |= 1 << (i >> s.groups) }
 
 // dirtyCountLocked returns how many buckets the store does not have as they are.
 func (s *shard) dirtyCountLocked() (n int) {
-	for i := range s.capacity {
+	for i := range s.capacity.Load() {
 		if s.at(i).has(flagDirty) {
 			n++
 		}
@@ -457,8 +471,8 @@ func (s *shard) evictLocked(now int64, used bool) (removed int) {
 		keep = flagDirty
 	}
 	saving := s.table.saving.Load()
-	for range min(s.capacity, max(16, s.capacity/8)) {
-		if s.hand >= s.capacity {
+	for range min(s.capacity.Load(), max(16, s.capacity.Load()/8)) {
+		if s.hand >= s.capacity.Load() {
 			s.hand = 0
 		}
 		b := s.at(s.hand)
