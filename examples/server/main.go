@@ -117,13 +117,19 @@ func routes(limiter *stint.Limiter, file string, lockOut time.Duration, reset bo
 	all := http.NewServeMux()
 	all.Handle("/", limit(mux))
 	all.Handle("/status", status) // for its operator: a server of yours asks who it is
-	bare := http.NewServeMux()    // what /api/empty costs without a limit: see wrk.sh
+	bare := http.NewServeMux()    // what of /api/empty is not the limiter's: see wrk.sh
 	bare.HandleFunc("GET /unlimited/empty", empty)
+	bare.HandleFunc("GET /unlimited/fields", fields)
 	all.Handle("/unlimited/", bare)
 	return all
 }
 
 func empty(http.ResponseWriter, *http.Request) {}
+
+func fields(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("RateLimit-Policy", `"RequestsPerAddress";q=1000000000;w=1`)
+	w.Header().Set("RateLimit", `"RequestsPerAddress";r=999999999;t=1`)
+}
 
 // byUser finds the bucket of the user that a login names.
 func byUser(r *http.Request) (stint.Key, error) {
