@@ -16,9 +16,6 @@ import (
 //
 // The value of a journal record is a checksum and a batch of entries; docs/format.md has the bytes.
 
-// maxRecord is where one record ends and the next begins: larger ones make bbolt rewrite more of their neighbours.
-const maxRecord = 32 << 10
-
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // appendEntry appends a change to a record or to an index.
@@ -91,21 +88,29 @@ func entries(seq uint64, record []byte) iter.Seq2[entry, error] {
 	}
 }
 
-// records yields the entries of changes as records to be sealed, each with room for its checksum.
-func records(changes []Change) iter.Seq[[]byte] {
+// records yields the entries of changes as records to be sealed, each with room for its checksum, and of about size
+// bytes.
+func records(changes []Change, size int) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		for len(changes) > 0 {
-			record := make([]byte, 4, maxRecord+maxRecord/8)
-			for len(changes) > 0 && len(record) < maxRecord {
+		for buffer := []byte(nil); len(changes) > 0; {
+			if cap(buffer)-len(buffer) < size { // bbolt keeps them until the transaction has ended
+				buffer = make([]byte, 0, max(size+size/8, min(48*len(changes), 16<<10)))
+			}
+			record := append(buffer, 0, 0, 0, 0)
+			for first := true; len(changes) > 0 && (first || len(record)+entrySize(changes[0]) <= size); first = false {
 				record = appendEntry(record, changes[0])
 				changes = changes[1:]
 			}
-			if !yield(record) {
+			if !yield(record[:len(record):len(record)]) {
 				return
 			}
+			buffer = record[len(record):]
 		}
 	}
 }
+
+// entrySize returns how long an entry is at the most.
+func entrySize(c Change) int { return 3 + 2 + len(c.Key.ID) + 8 }
 
 // journalIndex is the newest entry of each bucket in the journal, end to end, and where each begins by its hash. It has no
 // pointer for the garbage collector to follow.
