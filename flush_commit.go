@@ -2,13 +2,12 @@ package stint
 
 import (
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 )
 
 // Decisions of Leased and Synced limits wait for a commit, and those that wait together share one. A commit begins as soon
-// as the one before it has ended; what comes meanwhile is in the next.
+// as the one before it has ended, and those who waited for that have had a chance to come again; what comes later is in the next.
 
 type committer struct {
 	flusher *flusher // whose mutex keeps saves in the order in which buckets changed
@@ -16,10 +15,13 @@ type committer struct {
 	stop    chan struct{}
 	stopped chan struct{}
 
-	mu     sync.Mutex
-	next   *batch // nil while nobody waits for one
-	stats  CommitStats
-	leases int64
+	mu       sync.Mutex
+	next     *batch      // nil while nobody waits for one
+	slow     *time.Timer // closes next.heard
+	expected int         // who may wait for it soon: as many as for the last, and as came meanwhile
+	spare    []Change    // of the last
+	stats    CommitStats
+	leases   int64
 }
 
 // CommitStats tells of the commits that Leased and Synced decisions waited for.
@@ -33,20 +35,43 @@ type CommitStats struct {
 	Err      error // why the last one failed; nil if it did not
 }
 
-// add puts changes into the next commit, all of them into one.
-func (c *committer) add(changes []Change, leases int) *batch {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// joinLocked has one more wait for the next commit, for so long, and returns it. What belongs together is put into it before
+// mu is unlocked.
+func (c *committer) joinLocked(timeout time.Duration) *batch {
 	if c.next == nil {
-		c.next = &batch{done: make(chan struct{})}
+		b := &batch{changes: c.spare, done: make(chan struct{}), heard: make(chan struct{})}
+		c.next, c.spare = b, nil
+		c.slow = time.AfterFunc(timeout, func() { close(b.heard) })
 		select {
 		case c.wake <- struct{}{}:
 		default:
 		}
 	}
-	c.next.changes = append(c.next.changes, changes...)
-	c.leases += int64(leases)
+	c.next.waiting++
 	return c.next
+}
+
+// putLocked puts the TAT that the store is to have for a bucket of the shard into the next commit. b is its slot; nil: it has
+// none.
+func (c *committer) putLocked(s *shard, b slot, key Key, tat int64) {
+	changes := &c.next.changes
+	if b == nil {
+		*changes = append(*changes, Change{key, tat})
+		return
+	}
+	e := s.pendingLocked(b)
+	if e == nil {
+		s.pending = append(s.pending, pending{})
+		e = &s.pending[len(s.pending)-1]
+	}
+	if e.batch != c.next {
+		e.index = len(*changes)
+		*changes = append(*changes, Change{})
+	}
+	(*changes)[e.index] = Change{key, tat}
+	e.key, e.batch, e.tat = key, c.next, tat
+	b.clear(flagCovered)
+	b.set(flagPending | flagStored)
 }
 
 // run commits until stop is closed and nobody waits any more.
@@ -63,33 +88,44 @@ func (c *committer) run() {
 	}
 }
 
-// commit saves the next batch, once those that are about to join it have.
-func (c *committer) commit() {
-	for waiting := 0; ; runtime.Gosched() {
+// patience is how often in a row the processor is left to others, none of whom comes.
+const patience = 32
+
+// gather lets those come who are about to: it returns once there are as many as may be expected, or nobody comes any more.
+func (c *committer) gather() {
+	most := 0
+	for idle := 0; idle < patience; idle++ {
 		c.mu.Lock()
-		n := 0
+		waiting := c.expected
 		if c.next != nil {
-			n = len(c.next.changes)
+			waiting = c.next.waiting
 		}
 		c.mu.Unlock()
-		if n == waiting {
-			break
+		if waiting >= c.expected {
+			return
 		}
-		waiting = n
+		if waiting > most {
+			most, idle = waiting, 0
+		}
+		runtime.Gosched()
 	}
+}
+
+// commit saves the next batch.
+func (c *committer) commit() {
+	c.gather()
 	c.flusher.mu.Lock()
 	c.mu.Lock()
-	b := c.next
+	b, slow := c.next, c.slow
 	c.next = nil
 	c.mu.Unlock()
 	if b == nil {
 		c.flusher.mu.Unlock()
 		return
 	}
-	changes := newest(b.changes)
-	n := len(changes)
+	n := len(b.changes)
 	begun := time.Now()
-	b.err = c.flusher.store.Save(changes)
+	b.err = c.flusher.store.Save(b.changes)
 	took := time.Since(begun)
 	c.flusher.mu.Unlock()
 
@@ -101,24 +137,17 @@ func (c *committer) commit() {
 	} else {
 		c.stats.Failures++
 	}
+	c.expected = b.waiting
+	if c.next != nil {
+		c.expected += c.next.waiting
+	}
+	clear(b.changes)
+	c.spare, b.changes = b.changes[:0], nil
 	c.mu.Unlock()
 	close(b.done)
-}
-
-// newest returns, of changes that may be of one key, the last of each.
-func newest(changes []Change) []Change {
-	if len(changes) < 2 {
-		return changes
+	if slow.Stop() {
+		close(b.heard)
 	}
-	changes = slices.Clone(changes)
-	slices.SortStableFunc(changes, func(a, b Change) int { return a.Key.compare(b.Key) })
-	kept := changes[:0]
-	for i, c := range changes {
-		if i+1 == len(changes) || changes[i+1].Key != c.Key {
-			kept = append(kept, c)
-		}
-	}
-	return kept
 }
 
 func (c *committer) status() CommitStats {

@@ -3,8 +3,10 @@ package stint
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -252,6 +254,39 @@ func TestCommitTimeout(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Whoever waits, waits for CommitTimeout, and not as long as the one who waits for the same commit has left.
+func TestCommitTimeoutIsEverybodysOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newGateStore()
+		l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
+		store.close()
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				begun := time.Now()
+				_, err := l.Spend(synced.Key(fmt.Sprint(i)), 1)
+				took := time.Since(begun)
+				if i < 3 { // the first has a commit of its own, the second and the third share one
+					require.ErrorIs(t, err, ErrNotDurable)
+					require.Equal(t, 5*time.Second, took)
+				} else {
+					require.NoError(t, err)
+					require.Equal(t, 4*time.Second, took, "it heard when the commit had ended")
+				}
+			})
+			synctest.Wait()
+			<-time.After(time.Duration(i) * time.Second)
+		}
+		<-time.After(time.Second)
+		require.Equal(t, 1, store.count())
+		store.open()
+		wg.Wait()
+		require.Equal(t, 2, store.count())
+		require.Len(t, store.last(), 3)
+		require.NoError(t, l.Close())
+	})
 }
 
 // While the store fails, nobody passes who would have to be remembered; others do, and all do once it works again.
@@ -870,4 +905,33 @@ func TestStaleLoad(t *testing.T) {
 	require.Equal(t, l.clock.now()+60*int64(time.Hour), p.saved)
 	p.shard.mu.Unlock()
 	require.NoError(t, l.Close())
+}
+
+// BenchmarkSynced is of so many callers at once, each of whom waits for the disk.
+func BenchmarkSynced(b *testing.B) {
+	limits := limitsOf(b, testNames, map[Name]Limit{perID: PerHour(1000).WithBurst(1_000_000)})
+	keys := benchKeys(10_000)
+	for _, callers := range []int{1, 8, 64, 512} {
+		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
+			l, err := Open(filepath.Join(b.TempDir(), "stint.db"), limits, &Options{Durability: Synced})
+			require.NoError(b, err)
+			defer l.Close()
+			var next atomic.Int64
+			b.ReportAllocs()
+			b.ResetTimer()
+			var wg sync.WaitGroup
+			for range callers {
+				wg.Go(func() {
+					for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
+						if _, err := l.Spend(keys[i%int64(len(keys))], 1); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			b.ReportMetric(float64(b.N)/float64(l.Stats().Commit.Commits), "decisions/commit")
+		})
+	}
 }

@@ -42,37 +42,23 @@ func (l *Limiter) toCommitLocked(p *place, now int64) (tat int64, due bool) {
 }
 
 func (l *Limiter) submitAllLocked(ps []place, now int64) {
-	changes := make([]Change, 0, len(ps))
-	leases := 0
-	for i := range ps {
-		p := &ps[i]
-		if p.next == p.tat {
-			continue
-		}
-		tat, due := l.toCommitLocked(p, now)
-		if due && tat != p.next && tat != 0 {
-			leases++
-		}
-		changes = append(changes, Change{p.key, tat})
-	}
-	commit := l.committer.add(changes, leases)
+	c := l.committer
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	commit := c.joinLocked(l.opts.CommitTimeout)
 	for i := range ps {
 		p := &ps[i]
 		p.batch = commit
 		if p.next == p.tat {
 			continue
 		}
-		p.took = p.next - max(p.tat, now)
-		tat := changes[0].TAT
-		changes = changes[1:]
-		if b, ok := p.slotLocked(); ok {
-			b.clear(flagCovered)
-			b.set(flagPending | flagStored)
-			if p.shard.pending == nil {
-				p.shard.pending = make(map[Key]pending)
-			}
-			p.shard.pending[b.key()] = pending{commit, tat}
+		tat, due := l.toCommitLocked(p, now)
+		if due && tat != p.next && tat != 0 {
+			c.leases++
 		}
+		p.took = p.next - max(p.tat, now)
+		b, _ := p.slotLocked()
+		c.putLocked(p.shard, b, p.key, tat)
 	}
 }
 
@@ -88,18 +74,21 @@ func (p *place) slotLocked() (slot, bool) {
 // await waits for the commit of ps. Where it fails, the tokens are given back; where it takes too long they are not, since
 // it may yet succeed.
 func (l *Limiter) await(ps []place) error {
-	batch := ps[0].batch
-	timer := time.NewTimer(l.opts.CommitTimeout)
-	defer timer.Stop()
-	select {
-	case <-batch.done:
-	case <-timer.C:
-		late := slices.Clone(ps)
-		go func() {
-			<-batch.done
-			l.settleAll(late, false)
-		}()
-		return fmt.Errorf("%w: no commit for %v; it may yet come, and what was asked for is done", ErrNotDurable, l.opts.CommitTimeout)
+	batch, begun := ps[0].batch, time.Now()
+	<-batch.heard
+	if !batch.over() { // the first of those who wait have waited for too long
+		timer := time.NewTimer(l.opts.CommitTimeout - time.Since(begun))
+		defer timer.Stop()
+		select {
+		case <-batch.done:
+		case <-timer.C:
+			late := slices.Clone(ps)
+			go func() {
+				<-batch.done
+				l.settleAll(late, false)
+			}()
+			return fmt.Errorf("%w: no commit for %v; it may yet come, and what was asked for is done", ErrNotDurable, l.opts.CommitTimeout)
+		}
 	}
 	l.settleAll(ps, batch.err != nil)
 	if batch.err != nil {
@@ -126,13 +115,15 @@ func (l *Limiter) settleLocked(p *place, giveBack bool) {
 		return
 	}
 	b := s.at(i)
-	now := l.clock.now()
-	in := s.pending[p.key]
-	last := in.batch == p.batch // nothing was put into a later commit
+	e := s.pendingLocked(b)
+	last := e != nil && e.batch == p.batch // nothing was put into a later commit
+	committed := p.next
 	if last {
-		s.forgetPendingLocked(b)
+		committed = e.tat
+		s.forgetPendingLocked(b, e)
 	}
 	if p.batch.err != nil {
+		now := l.clock.now()
 		if tat := b.tat(); giveBack && p.op == opSpend && tat > now {
 			b.setTAT(max(now, tat-min(p.took, max(0, p.next-now))))
 		}
@@ -144,16 +135,16 @@ func (l *Limiter) settleLocked(p *place, giveBack bool) {
 	if !last || s.limits == nil || b.rule() == 0 {
 		return
 	}
-	if in.tat == 0 {
-		if b.tat() <= now {
+	if committed == 0 {
+		if b.tat() <= l.clock.now() {
 			b.clear(flagDirty | flagStored)
 		}
 		return
 	}
-	if b.tat() == in.tat {
+	if b.tat() == committed {
 		b.clear(flagDirty)
 	}
-	if l.level(s.limits, b.rule()) == Leased && s.limits.rules[b.rule()].rate.lease(b.tat()) == in.tat {
+	if l.level(s.limits, b.rule()) == Leased && s.limits.rules[b.rule()].rate.lease(b.tat()) == committed {
 		b.set(flagCovered)
 	}
 }

@@ -154,7 +154,7 @@ type shard struct {
 	counts []count // by the index of the Name in limits
 	aside  map[Key]*aside
 
-	pending map[Key]pending // of the buckets that are in a commit, the last
+	pending []pending // of the buckets that are in a commit, the last; there are few at a time
 
 	dirty    uint64 // bit g: there may be a dirty slot among those with index >> groups == g
 	groups   uint8
@@ -172,9 +172,11 @@ type count struct{ allowed, denied uint64 }
 
 // batch is what one commit saves.
 type batch struct {
-	changes []Change // of one key, the later is the newer
-	err     error    // valid once done is closed
+	changes []Change
+	waiting int   // those who do, or are about to
+	err     error // valid once done is closed
 	done    chan struct{}
+	heard   chan struct{} // closed with done or, for those who wait to look at their clocks, when that takes too long
 }
 
 // over reports whether the commit has ended.
@@ -189,13 +191,29 @@ func (b *batch) over() bool {
 
 // pending is a commit that a bucket was put into, and is in until the shard has heard how that ended.
 type pending struct {
+	key   Key
 	batch *batch
+	index int   // of its change, while the batch is collected
 	tat   int64 // the TAT that the store is given by it
 }
 
+// pendingLocked returns the commit that a bucket is in; nil: none.
+func (s *shard) pendingLocked(b slot) *pending {
+	if b.has(flagPending) {
+		for i := range s.pending {
+			if e := &s.pending[i]; e.key.Name == b.name() && e.key.ID == string(b.id()) {
+				return e
+			}
+		}
+	}
+	return nil
+}
+
 // forgetPendingLocked takes a bucket out of the commit that it is in, which has ended.
-func (s *shard) forgetPendingLocked(b slot) {
-	delete(s.pending, b.key())
+func (s *shard) forgetPendingLocked(b slot, e *pending) {
+	last := &s.pending[len(s.pending)-1]
+	*e, *last = *last, pending{}
+	s.pending = s.pending[:len(s.pending)-1]
 	b.clear(flagPending)
 }
 
