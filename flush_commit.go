@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"cmp"
 	"runtime"
 	"sync"
 	"time"
@@ -28,16 +29,16 @@ type committer struct {
 type CommitStats struct {
 	Commits  int64
 	Buckets  int64 // written by them
-	Leases   int64 // of those, the ones that were ahead of what was spent
+	Leases   int64 // of those, the ones that were ahead of what was spent: leases, and renewals of half a lease
 	Failures int64
 	Last     time.Duration // how long the last one took
 	Longest  time.Duration
 	Err      error // why the last one failed; nil if it did not
 }
 
-// joinLocked has one more wait for the next commit, for so long, and returns it. What belongs together is put into it before
-// mu is unlocked.
-func (c *committer) joinLocked(timeout time.Duration) *batch {
+// nextLocked returns the next commit, which is saved soon. What belongs together is put into it before mu is unlocked. The first
+// to wait for it does so for as long as timeout.
+func (c *committer) nextLocked(timeout time.Duration) *batch {
 	if c.next == nil {
 		b := &batch{changes: c.spare, done: make(chan struct{}), heard: make(chan struct{})}
 		c.next, c.spare = b, nil
@@ -47,7 +48,6 @@ func (c *committer) joinLocked(timeout time.Duration) *batch {
 		default:
 		}
 	}
-	c.next.waiting++
 	return c.next
 }
 
@@ -70,7 +70,6 @@ func (c *committer) putLocked(s *shard, b slot, key Key, tat int64) {
 	}
 	(*changes)[e.index] = Change{key, tat}
 	e.key, e.batch, e.tat = key, c.next, tat
-	b.clear(flagCovered)
 	b.set(flagPending | flagStored)
 }
 
@@ -127,6 +126,9 @@ func (c *committer) commit() {
 	begun := time.Now()
 	b.err = c.flusher.store.Save(b.changes)
 	took := time.Since(begun)
+	for _, r := range b.renewed {
+		c.settle(r, b)
+	}
 	c.flusher.mu.Unlock()
 
 	c.mu.Lock()
@@ -142,11 +144,46 @@ func (c *committer) commit() {
 		c.expected += c.next.waiting
 	}
 	clear(b.changes)
-	c.spare, b.changes = b.changes[:0], nil
+	c.spare, b.changes, b.renewed = b.changes[:0], nil, nil
 	c.mu.Unlock()
 	close(b.done)
 	if slow.Stop() {
 		close(b.heard)
+	}
+}
+
+// settle notes how the commit of a renewal ended. Half a lease covers the bucket all the same.
+func (c *committer) settle(r renewal, in *batch) {
+	s := r.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := s.findLocked(r.key, r.hash)
+	if !ok {
+		return
+	}
+	b := s.at(i)
+	e := s.pendingLocked(b)
+	if e == nil || e.batch != in {
+		return // it was put into a later commit, or a flush has saved it since
+	}
+	tat := e.tat
+	s.forgetPendingLocked(b, e)
+	if in.err != nil {
+		b.set(flagDirty | flagStored) // the store may have it all the same
+		s.markGroup(i)
+	} else if s.limits != nil && b.rule() != 0 && cmp.Or(s.limits.rules[b.rule()].limit.Durability, c.flusher.level) == Leased {
+		s.coverLocked(b, tat)
+	}
+}
+
+// coverLocked notes that the store has a lease of the bucket's that ends at end, if it is one.
+func (s *shard) coverLocked(b slot, end int64) {
+	switch this, next := s.limits.rules[b.rule()].rate.lease(b.tat()); end {
+	case next:
+		b.set(flagCovered | flagAhead)
+	case this:
+		b.clear(flagAhead)
+		b.set(flagCovered)
 	}
 }
 
@@ -164,13 +201,15 @@ func (c *committer) close() {
 	<-c.stopped
 }
 
-// lease returns the TAT that the file is given for a Leased bucket: the next of the instants that lie an eighth of
-// the tolerance apart. Up to there it is spent in memory, so that the file is written once in that time at the most.
-// That the instants are the same for every bucket of a limit saves remembering what the file was given.
-func (r *rate) lease(tat int64) int64 {
-	step := max(1, r.tolerance/8)
-	if tat > endOfTime {
-		return tat
+// lease returns where the half of a lease ends that a TAT of a Leased bucket is in, and where the next does. The store is
+// given the end of the next. When the bucket has spent up to there, the half behind that is put into a commit that nobody
+// waits for, while the bucket spends on; what the store has is an eighth of the tolerance ahead at the most. That
+// halves end at the same instants for every bucket of a limit saves remembering what the store was given.
+func (r *rate) lease(tat int64) (end, next int64) {
+	step := r.tolerance / 16
+	if step == 0 || tat > endOfTime {
+		return tat, tat
 	}
-	return (tat + step - 1) / step * step
+	end = (tat + step - 1) / step * step
+	return end, end + step
 }

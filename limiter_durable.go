@@ -12,53 +12,107 @@ func (l *Limiter) level(limits *Limits, rule uint32) Durability {
 	return cmp.Or(limits.rules[rule].limit.Durability, l.opts.Durability)
 }
 
-// submitLocked puts the buckets that ps changed into one commit, all of them, if one of them has to wait for it.
+// need is whether a change has to be in a commit.
+type need uint8
+
+const (
+	needNone  need = iota
+	needLater      // half a lease: nobody waits for it
+	needNow
+)
+
+// submitLocked puts the buckets that ps changed into one commit, all of them, if one of them has to wait for it. Otherwise
+// their leases are renewed, if it is time.
 func (l *Limiter) submitLocked(ps []place, now int64) {
+	most := needNone
 	for i := range ps {
-		if _, due := l.toCommitLocked(&ps[i], now); due {
-			l.submitAllLocked(ps, now)
-			return
-		}
+		_, need := l.toCommitLocked(&ps[i], now)
+		most = max(most, need)
+	}
+	switch most {
+	case needNow:
+		l.submitAllLocked(ps, now)
+	case needLater:
+		l.renewAllLocked(ps, now)
 	}
 }
 
 // toCommitLocked returns the TAT that the store would be given for p's bucket, and whether p has to wait for that: not
 // where nothing changed, where its limit does not ask for it, or where a lease covers it.
-func (l *Limiter) toCommitLocked(p *place, now int64) (tat int64, due bool) {
+func (l *Limiter) toCommitLocked(p *place, now int64) (tat int64, needs need) {
 	if p.next == p.tat {
-		return 0, false
+		return 0, needNone
 	}
 	level := l.level(p.shard.limits, p.rule)
-	if p.next <= now {
-		return 0, level >= Leased
+	switch {
+	case p.next <= now && level >= Leased:
+		return 0, needNow
+	case p.next <= now:
+		return 0, needNone
+	case level == Synced:
+		return p.next, needNow
+	case level != Leased:
+		return p.next, needNone
 	}
-	if level != Leased {
-		return p.next, level > Leased
-	}
-	r := &p.shard.limits.rules[p.rule].rate
-	tat = r.lease(p.next)
+	end, tat := p.shard.limits.rules[p.rule].rate.lease(p.next)
 	b, ok := p.slotLocked()
-	return tat, !ok || !b.has(flagCovered) || tat != r.lease(p.tat)
+	switch step := tat - end; {
+	case !ok || !b.has(flagCovered):
+		return tat, needNow
+	case p.tat > end-step && p.tat <= end: // in the half that it was in
+		if b.has(flagAhead | flagPending) {
+			return tat, needNone
+		}
+	case p.tat <= end-2*step || p.tat > end || !b.has(flagAhead):
+		return tat, needNow
+	}
+	return tat, needLater
 }
 
 func (l *Limiter) submitAllLocked(ps []place, now int64) {
 	c := l.committer
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	commit := c.joinLocked(l.opts.CommitTimeout)
+	commit := c.nextLocked(l.opts.CommitTimeout)
+	commit.waiting++
 	for i := range ps {
 		p := &ps[i]
 		p.batch = commit
 		if p.next == p.tat {
 			continue
 		}
-		tat, due := l.toCommitLocked(p, now)
-		if due && tat != p.next && tat != 0 {
+		tat, needs := l.toCommitLocked(p, now)
+		if needs != needNone && tat != p.next && tat != 0 {
 			c.leases++
 		}
 		p.took = p.next - max(p.tat, now)
-		b, _ := p.slotLocked()
+		b, ok := p.slotLocked()
+		if ok {
+			b.clear(flagCovered)
+		}
 		c.putLocked(p.shard, b, p.key, tat)
+	}
+}
+
+// renewAllLocked renews the leases of those of ps that need it. What the buckets spend meanwhile is covered by the half that
+// they have left.
+func (l *Limiter) renewAllLocked(ps []place, now int64) {
+	c := l.committer
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range ps {
+		p := &ps[i]
+		tat, needs := l.toCommitLocked(p, now)
+		b, ok := p.slotLocked()
+		if needs != needLater || !ok {
+			continue
+		}
+		key := b.key() // the caller's may be gone by then
+		b.clear(flagAhead)
+		commit := c.nextLocked(l.opts.CommitTimeout)
+		commit.renewed = append(commit.renewed, renewal{p.shard, p.hash, key})
+		c.putLocked(p.shard, b, key, tat)
+		c.leases++
 	}
 }
 
@@ -144,7 +198,7 @@ func (l *Limiter) settleLocked(p *place, giveBack bool) {
 	if b.tat() == committed {
 		b.clear(flagDirty)
 	}
-	if l.level(s.limits, b.rule()) == Leased && s.limits.rules[b.rule()].rate.lease(b.tat()) == committed {
-		b.set(flagCovered)
+	if l.level(s.limits, b.rule()) == Leased {
+		s.coverLocked(b, committed)
 	}
 }

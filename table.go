@@ -37,7 +37,8 @@ const (
 	flagAside   = 1 << (metaFlags + 2) // there is a hold or a line, in shard.aside
 	flagUsed    = 1 << (metaFlags + 3) // since eviction last came by
 	flagPending = 1 << (metaFlags + 4) // in shard.pending
-	flagCovered = 1 << (metaFlags + 5) // the store has the lease of this TAT
+	flagCovered = 1 << (metaFlags + 5) // the store has the half of a lease that this TAT is in,
+	flagAhead   = 1 << (metaFlags + 9) // and the one behind it
 	saveShift   = metaFlags + 6
 	maskSave    = 3 << saveShift // the number of the save that took it last: 1, 2, 3, 1, …; 0: none yet
 )
@@ -173,8 +174,9 @@ type count struct{ allowed, denied uint64 }
 // batch is what one commit saves.
 type batch struct {
 	changes []Change
-	waiting int   // those who do, or are about to
-	err     error // valid once done is closed
+	waiting int       // those who do, or are about to
+	renewed []renewal // whom nobody waits for
+	err     error     // valid once done is closed
 	done    chan struct{}
 	heard   chan struct{} // closed with done or, for those who wait to look at their clocks, when that takes too long
 }
@@ -195,6 +197,13 @@ type pending struct {
 	batch *batch
 	index int   // of its change, while the batch is collected
 	tat   int64 // the TAT that the store is given by it
+}
+
+// renewal is a bucket whose next half of a lease is in a commit.
+type renewal struct {
+	shard *shard
+	hash  uint64
+	key   Key
 }
 
 // pendingLocked returns the commit that a bucket is in; nil: none.
