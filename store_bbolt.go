@@ -423,6 +423,7 @@ func (s *BoltStore) append(changes []Change) error {
 	if err != nil {
 		return err
 	}
+	s.fresh.reserve(len(changes), int(bytes))
 	for _, c := range changes {
 		s.fresh.put(c)
 	}
