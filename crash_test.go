@@ -519,6 +519,7 @@ func (s *crashSim) run(steps int) {
 			s.store.fault = noFault
 			s.reopen(true)
 		}
+		s.l.committer.rest()
 		if s.store.met {
 			s.faults++
 		}

@@ -58,7 +58,8 @@ is nothing to tell: every decision is as if the process had never stopped.
 	                    share
 
 A lease runs ahead of what is spent by an eighth of the tolerance at most: the file is told that so much is gone, and up to
-there it is spent in memory. Leased is for quotas that stand for money; Synced, where a crash may not take even a lease.
+there it is spent in memory. It is renewed while half of it is left, so that a bucket in use seldom waits for the disk. Leased
+is for quotas that stand for money; Synced, where a crash may not take even a lease.
 
 [Limiter.Flush] makes everything spent so far durable, at every level. A [Limiter.Hold] is durable when it returns.
 

@@ -295,12 +295,13 @@ func (c *collector) collectLocked(s *shard) {
 				continue
 			}
 			if m&flagPending != 0 {
-				if in := s.pending[b.key()].batch; !in.over() {
+				e := s.pendingLocked(b)
+				if !e.batch.over() {
 					s.markGroup(i)
-					c.skipped = append(c.skipped, in)
+					c.skipped = append(c.skipped, e.batch)
 					continue
 				}
-				s.forgetPendingLocked(b)
+				s.forgetPendingLocked(b, e)
 				m = b.meta()
 			}
 			tat := b.tat()

@@ -1,14 +1,14 @@
 package stint
 
 import (
+	"cmp"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 )
 
 // Decisions of Leased and Synced limits wait for a commit, and those that wait together share one. A commit begins as soon
-// as the one before it has ended; what comes meanwhile is in the next.
+// as the one before it has ended, and those who waited for that have had a chance to come again; what comes later is in the next.
 
 type committer struct {
 	flusher *flusher // whose mutex keeps saves in the order in which buckets changed
@@ -16,37 +16,61 @@ type committer struct {
 	stop    chan struct{}
 	stopped chan struct{}
 
-	mu     sync.Mutex
-	next   *batch // nil while nobody waits for one
-	stats  CommitStats
-	leases int64
+	mu       sync.Mutex
+	next     *batch      // nil while nobody waits for one
+	slow     *time.Timer // closes next.heard
+	expected int         // who may wait for it soon: as many as for the last, and as came meanwhile
+	spare    []Change    // of the last
+	stats    CommitStats
+	leases   int64
 }
 
 // CommitStats tells of the commits that Leased and Synced decisions waited for.
 type CommitStats struct {
 	Commits  int64
 	Buckets  int64 // written by them
-	Leases   int64 // of those, the ones that were ahead of what was spent
+	Leases   int64 // of those, the ones that were ahead of what was spent: leases, and renewals of half a lease
 	Failures int64
 	Last     time.Duration // how long the last one took
 	Longest  time.Duration
 	Err      error // why the last one failed; nil if it did not
 }
 
-// add puts changes into the next commit, all of them into one.
-func (c *committer) add(changes []Change, leases int) *batch {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// nextLocked returns the next commit, which is saved soon. What belongs together is put into it before mu is unlocked. The first
+// to wait for it does so for as long as timeout.
+func (c *committer) nextLocked(timeout time.Duration) *batch {
 	if c.next == nil {
-		c.next = &batch{done: make(chan struct{})}
+		b := &batch{changes: c.spare, done: make(chan struct{}), heard: make(chan struct{})}
+		c.next, c.spare = b, nil
+		c.slow = time.AfterFunc(timeout, func() { close(b.heard) })
 		select {
 		case c.wake <- struct{}{}:
 		default:
 		}
 	}
-	c.next.changes = append(c.next.changes, changes...)
-	c.leases += int64(leases)
 	return c.next
+}
+
+// putLocked puts the TAT that the store is to have for a bucket of the shard into the next commit. b is its slot; nil: it has
+// none.
+func (c *committer) putLocked(s *shard, b slot, key Key, tat int64) {
+	changes := &c.next.changes
+	if b == nil {
+		*changes = append(*changes, Change{key, tat})
+		return
+	}
+	e := s.pendingLocked(b)
+	if e == nil {
+		s.pending = append(s.pending, pending{})
+		e = &s.pending[len(s.pending)-1]
+	}
+	if e.batch != c.next {
+		e.index = len(*changes)
+		*changes = append(*changes, Change{})
+	}
+	(*changes)[e.index] = Change{key, tat}
+	e.key, e.batch, e.tat = key, c.next, tat
+	b.set(flagPending | flagStored)
 }
 
 // run commits until stop is closed and nobody waits any more.
@@ -63,34 +87,48 @@ func (c *committer) run() {
 	}
 }
 
-// commit saves the next batch, once those that are about to join it have.
-func (c *committer) commit() {
-	for waiting := 0; ; runtime.Gosched() {
+// patience is how often in a row the processor is left to others, none of whom comes.
+const patience = 32
+
+// gather lets those come who are about to: it returns once there are as many as may be expected, or nobody comes any more.
+func (c *committer) gather() {
+	most := 0
+	for idle := 0; idle < patience; idle++ {
 		c.mu.Lock()
-		n := 0
+		waiting := c.expected
 		if c.next != nil {
-			n = len(c.next.changes)
+			waiting = c.next.waiting
 		}
 		c.mu.Unlock()
-		if n == waiting {
-			break
+		if waiting >= c.expected {
+			return
 		}
-		waiting = n
+		if waiting > most {
+			most, idle = waiting, 0
+		}
+		runtime.Gosched()
 	}
+}
+
+// commit saves the next batch.
+func (c *committer) commit() {
+	c.gather()
 	c.flusher.mu.Lock()
 	c.mu.Lock()
-	b := c.next
+	b, slow := c.next, c.slow
 	c.next = nil
 	c.mu.Unlock()
 	if b == nil {
 		c.flusher.mu.Unlock()
 		return
 	}
-	changes := newest(b.changes)
-	n := len(changes)
+	n := len(b.changes)
 	begun := time.Now()
-	b.err = c.flusher.store.Save(changes)
+	b.err = c.flusher.store.Save(b.changes)
 	took := time.Since(begun)
+	for _, r := range b.renewed {
+		c.settle(r, b)
+	}
 	c.flusher.mu.Unlock()
 
 	c.mu.Lock()
@@ -101,24 +139,52 @@ func (c *committer) commit() {
 	} else {
 		c.stats.Failures++
 	}
+	c.expected = b.waiting
+	if c.next != nil {
+		c.expected += c.next.waiting
+	}
+	clear(b.changes)
+	c.spare, b.changes, b.renewed = b.changes[:0], nil, nil
 	c.mu.Unlock()
 	close(b.done)
+	if slow.Stop() {
+		close(b.heard)
+	}
 }
 
-// newest returns, of changes that may be of one key, the last of each.
-func newest(changes []Change) []Change {
-	if len(changes) < 2 {
-		return changes
+// settle notes how the commit of a renewal ended. Half a lease covers the bucket all the same.
+func (c *committer) settle(r renewal, in *batch) {
+	s := r.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := s.findLocked(r.key, r.hash)
+	if !ok {
+		return
 	}
-	changes = slices.Clone(changes)
-	slices.SortStableFunc(changes, func(a, b Change) int { return a.Key.compare(b.Key) })
-	kept := changes[:0]
-	for i, c := range changes {
-		if i+1 == len(changes) || changes[i+1].Key != c.Key {
-			kept = append(kept, c)
-		}
+	b := s.at(i)
+	e := s.pendingLocked(b)
+	if e == nil || e.batch != in {
+		return // it was put into a later commit, or a flush has saved it since
 	}
-	return kept
+	tat := e.tat
+	s.forgetPendingLocked(b, e)
+	if in.err != nil {
+		b.set(flagDirty | flagStored) // the store may have it all the same
+		s.markGroup(i)
+	} else if s.limits != nil && b.rule() != 0 && cmp.Or(s.limits.rules[b.rule()].limit.Durability, c.flusher.level) == Leased {
+		s.coverLocked(b, tat)
+	}
+}
+
+// coverLocked notes that the store has a lease of the bucket's that ends at end, if it is one.
+func (s *shard) coverLocked(b slot, end int64) {
+	switch this, next := s.limits.rules[b.rule()].rate.lease(b.tat()); end {
+	case next:
+		b.set(flagCovered | flagAhead)
+	case this:
+		b.clear(flagAhead)
+		b.set(flagCovered)
+	}
 }
 
 func (c *committer) status() CommitStats {
@@ -135,13 +201,21 @@ func (c *committer) close() {
 	<-c.stopped
 }
 
-// lease returns the TAT that the file is given for a Leased bucket: the next of the instants that lie an eighth of
-// the tolerance apart. Up to there it is spent in memory, so that the file is written once in that time at the most.
-// That the instants are the same for every bucket of a limit saves remembering what the file was given.
-func (r *rate) lease(tat int64) int64 {
-	step := max(1, r.tolerance/8)
-	if tat > endOfTime {
-		return tat
+// lease returns where the half of a lease ends that a TAT of a Leased bucket is in, and where the next does. The store is
+// given the end of the next. When the bucket has spent up to there, the half behind that is put into a commit that nobody
+// waits for, while the bucket spends on; what the store has is an eighth of the tolerance ahead at the most. That
+// halves end at the same instants for every bucket of a limit saves remembering what the store was given.
+func (r *rate) lease(tat int64) (end, next int64) {
+	step := r.tolerance / 16
+	if step == 0 || tat > endOfTime {
+		return tat, tat
 	}
-	return (tat + step - 1) / step * step
+	end = (tat + step - 1) / step * step
+	return end, end + step
+}
+
+// inOneHalf reports whether two TATs are in the same half of a lease.
+func (r *rate) inOneHalf(tat, later int64) bool {
+	end, next := r.lease(later)
+	return tat <= end && tat > end-(next-end)
 }

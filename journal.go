@@ -16,9 +16,6 @@ import (
 //
 // The value of a journal record is a checksum and a batch of entries; docs/format.md has the bytes.
 
-// maxRecord is where one record ends and the next begins: larger ones make bbolt rewrite more of their neighbours.
-const maxRecord = 32 << 10
-
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // appendEntry appends a change to a record or to an index.
@@ -91,68 +88,107 @@ func entries(seq uint64, record []byte) iter.Seq2[entry, error] {
 	}
 }
 
-// records yields the entries of changes as records to be sealed, each with room for its checksum.
-func records(changes []Change) iter.Seq[[]byte] {
+// records yields the entries of changes as records to be sealed, each with room for its checksum, and of about size
+// bytes.
+func records(changes []Change, size int) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		for len(changes) > 0 {
-			record := make([]byte, 4, maxRecord+maxRecord/8)
-			for len(changes) > 0 && len(record) < maxRecord {
+		for buffer := []byte(nil); len(changes) > 0; {
+			if cap(buffer)-len(buffer) < size { // bbolt keeps them until the transaction has ended
+				buffer = make([]byte, 0, max(size+size/8, min(48*len(changes), 16<<10)))
+			}
+			record := append(buffer, 0, 0, 0, 0)
+			for first := true; len(changes) > 0 && (first || len(record)+entrySize(changes[0]) <= size); first = false {
 				record = appendEntry(record, changes[0])
 				changes = changes[1:]
 			}
-			if !yield(record) {
+			if !yield(record[:len(record):len(record)]) {
 				return
 			}
+			buffer = record[len(record):]
 		}
 	}
 }
+
+// entrySize returns how long an entry is at the most.
+func entrySize(c Change) int { return 3 + 2 + len(c.Key.ID) + 8 }
 
 // journalIndex is the newest entry of each bucket in the journal, end to end, and where each begins by its hash. It has no
 // pointer for the garbage collector to follow.
 type journalIndex struct {
 	seed    maphash.Seed
-	at      map[uint64]uint32 // hash, or the next that is free, to offset
+	slots   []uint64 // 32 bits of the hash, which say where the search begins, and an offset plus 1; 0: free
+	n       int      // slots in use
 	entries []byte
 }
 
 func newJournalIndex() *journalIndex {
-	return &journalIndex{seed: maphash.MakeSeed(), at: make(map[uint64]uint32)}
+	return &journalIndex{seed: maphash.MakeSeed(), slots: make([]uint64, 64)}
 }
 
-func (x *journalIndex) len() int { return len(x.at) }
+func (x *journalIndex) len() int { return x.n }
 
-// find returns the offset of the key's entry, and the hash that has it, or that is free for it.
-func (x *journalIndex) find(key Key) (h uint64, offset uint32, ok bool) {
-	h = maphash.String(x.seed, key.ID) + uint64(key.Name)*golden
-	for ; ; h++ {
-		offset, ok = x.at[h]
-		if !ok {
-			return h, 0, false
+// home returns the slot where the search for a hash begins: in the order of the hashes.
+func (x *journalIndex) home(slot uint64) int {
+	return int(slot >> 32 * uint64(len(x.slots)) >> 32)
+}
+
+// find returns the key's entry, which ends at end, or the index of the slot that is free for it, and the slot's half of the hash.
+func (x *journalIndex) find(key Key) (e entry, end, free int, hash uint64) {
+	hash = (maphash.String(x.seed, key.ID) + uint64(key.Name)*golden) >> 32 << 32
+	for i := x.home(hash); ; i = (i + 1) & (len(x.slots) - 1) {
+		slot := x.slots[i]
+		if slot == 0 {
+			return entry{}, 0, i, hash
 		}
-		if e, _ := readEntry(x.entries[offset:]); e.name == key.Name && string(e.id) == key.ID {
-			return h, offset, true
+		if slot>>32 == hash>>32 {
+			begin := int(uint32(slot)) - 1
+			if e, _ = readEntry(x.entries[begin:]); e.name == key.Name && string(e.id) == key.ID {
+				return e, begin + e.size, -1, hash
+			}
 		}
 	}
 }
 
 func (x *journalIndex) get(key Key) (tat int64, ok bool) {
-	_, offset, ok := x.find(key)
-	if !ok {
-		return 0, false
-	}
-	e, _ := readEntry(x.entries[offset:])
-	return e.tat, true
+	e, end, _, _ := x.find(key)
+	return e.tat, end > 0
 }
 
 func (x *journalIndex) put(c Change) {
-	h, offset, ok := x.find(c.Key)
-	if !ok {
-		x.at[h] = uint32(len(x.entries))
-		x.entries = appendEntry(x.entries, c)
+	_, end, free, hash := x.find(c.Key)
+	if end > 0 {
+		binary.BigEndian.PutUint64(x.entries[end-8:], uint64(c.TAT))
 		return
 	}
-	e, _ := readEntry(x.entries[offset:])
-	binary.BigEndian.PutUint64(x.entries[int(offset)+e.size-8:], uint64(c.TAT))
+	x.slots[free] = hash | uint64(len(x.entries)+1)
+	x.entries = appendEntry(x.entries, c)
+	if x.n++; x.n > len(x.slots)*5/8 {
+		x.grow()
+	}
+}
+
+// reserve makes room for n entries of so many bytes, which may be new.
+func (x *journalIndex) reserve(n, bytes int) {
+	x.entries = slices.Grow(x.entries, bytes)
+	for x.n+n > len(x.slots)*5/8 {
+		x.grow()
+	}
+}
+
+// grow makes twice as many slots.
+func (x *journalIndex) grow() {
+	old := x.slots
+	x.slots = make([]uint64, 2*len(old))
+	for _, slot := range old {
+		if slot == 0 {
+			continue
+		}
+		i := x.home(slot)
+		for x.slots[i] != 0 {
+			i = (i + 1) & (len(x.slots) - 1)
+		}
+		x.slots[i] = slot
+	}
 }
 
 // full reports whether the offsets are about to run out.
@@ -173,7 +209,7 @@ func (x *journalIndex) all() iter.Seq[entry] {
 
 // sorted returns the entries in the order of their keys.
 func (x *journalIndex) sorted() []entry {
-	es := slices.AppendSeq(make([]entry, 0, len(x.at)), x.all())
+	es := slices.AppendSeq(make([]entry, 0, x.n), x.all())
 	slices.SortFunc(es, func(a, b entry) int { return cmp.Or(cmp.Compare(a.name, b.name), bytes.Compare(a.id, b.id)) })
 	return es
 }

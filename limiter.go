@@ -204,7 +204,7 @@ func (l *Limiter) hitLocked(s *shard, h uint64, key Key, cost int64, op op, now 
 				b.set(flagUsed)
 			}
 		} else if level := cmp.Or(r.limit.Durability, l.opts.Durability); level < Leased ||
-			level == Leased && m&flagCovered != 0 && r.rate.lease(next) == r.rate.lease(tat) {
+			level == Leased && m&flagCovered != 0 && m&(flagAhead|flagPending) != 0 && r.rate.inOneHalf(tat, next) {
 			s.writeLocked(i, next)
 		} else {
 			return false, false

@@ -353,6 +353,13 @@ func (s *BoltStore) journaled(key Key) (tat int64, ok bool) {
 }
 
 const (
+	// A record of a large save ends and the next begins here: larger ones make bbolt rewrite more of their neighbours.
+	maxRecord = 32 << 10
+	// What is no more than this is taken for a commit, which others follow. It is cut so small that eight records go into
+	// a page: bbolt leaves up to four together, however large they are, and writes all of them again with the next.
+	commitSave   = 2048
+	commitRecord = (pageSize-pageHeader)/8 - pageElement - 8
+
 	// A save of no more than this goes straight home, if it is alone,
 	smallSave = 64
 	// which it is where none came for so long before it.
@@ -394,7 +401,12 @@ func (s *BoltStore) append(changes []Change) error {
 	err := s.update(func(tx *bolt.Tx) error {
 		journal := tx.Bucket(journalBucket)
 		journal.FillPercent = 1 // appended, never inserted
-		for record := range records(changes) {
+		size := maxRecord
+		if len(changes) <= commitSave {
+			size = commitRecord
+			s.file.writeAhead(tx)
+		}
+		for record := range records(changes, size) {
 			seq++
 			sealRecord(seq, record)
 			if err := journal.Put(bigEndian(seq), record); err != nil {
@@ -411,6 +423,7 @@ func (s *BoltStore) append(changes []Change) error {
 	if err != nil {
 		return err
 	}
+	s.fresh.reserve(len(changes), int(bytes))
 	for _, c := range changes {
 		s.fresh.put(c)
 	}

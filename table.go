@@ -38,7 +38,8 @@ const (
 	flagAside   = 1 << (metaFlags + 2) // there is a hold or a line, in shard.aside
 	flagUsed    = 1 << (metaFlags + 3) // since eviction last came by
 	flagPending = 1 << (metaFlags + 4) // in shard.pending
-	flagCovered = 1 << (metaFlags + 5) // the store has the lease of this TAT
+	flagCovered = 1 << (metaFlags + 5) // the store has the half of a lease that this TAT is in,
+	flagAhead   = 1 << (metaFlags + 9) // and the one behind it
 	saveShift   = metaFlags + 6
 	maskSave    = 3 << saveShift // the number of the save that took it last: 1, 2, 3, 1, …; 0: none yet
 )
@@ -165,9 +166,9 @@ type shard struct {
 	hand     uint32 // where eviction goes on
 	order    uint32 // shards are locked in this order
 	aside    map[Key]*aside
-	pending  map[Key]pending // of the buckets that are in a commit, the last
+	pending  []pending // of the buckets that are in a commit, the last; there are few at a time
 	table    *table
-	_        [56]byte // so that no other shard is in these cache lines
+	_        [40]byte // so that no other shard is in these cache lines
 }
 
 // count is what one Name's decisions in one shard came to.
@@ -175,9 +176,12 @@ type count struct{ allowed, denied uint64 }
 
 // batch is what one commit saves.
 type batch struct {
-	changes []Change // of one key, the later is the newer
-	err     error    // valid once done is closed
+	changes []Change
+	waiting int       // those who do, or are about to
+	renewed []renewal // whom nobody waits for
+	err     error     // valid once done is closed
 	done    chan struct{}
+	heard   chan struct{} // closed with done or, for those who wait to look at their clocks, when that takes too long
 }
 
 // over reports whether the commit has ended.
@@ -192,13 +196,36 @@ func (b *batch) over() bool {
 
 // pending is a commit that a bucket was put into, and is in until the shard has heard how that ended.
 type pending struct {
+	key   Key
 	batch *batch
+	index int   // of its change, while the batch is collected
 	tat   int64 // the TAT that the store is given by it
 }
 
+// renewal is a bucket whose next half of a lease is in a commit.
+type renewal struct {
+	shard *shard
+	hash  uint64
+	key   Key
+}
+
+// pendingLocked returns the commit that a bucket is in; nil: none.
+func (s *shard) pendingLocked(b slot) *pending {
+	if b.has(flagPending) {
+		for i := range s.pending {
+			if e := &s.pending[i]; e.key.Name == b.name() && e.key.ID == string(b.id()) {
+				return e
+			}
+		}
+	}
+	return nil
+}
+
 // forgetPendingLocked takes a bucket out of the commit that it is in, which has ended.
-func (s *shard) forgetPendingLocked(b slot) {
-	delete(s.pending, b.key())
+func (s *shard) forgetPendingLocked(b slot, e *pending) {
+	last := &s.pending[len(s.pending)-1]
+	*e, *last = *last, pending{}
+	s.pending = s.pending[:len(s.pending)-1]
 	b.clear(flagPending)
 }
 
