@@ -23,8 +23,11 @@ import (
 const (
 	statusDone        = 0 // allowed, or done
 	statusDenied      = 1
-	statusUsage       = 2 // wrong arguments, limits or input: the same again will not do better
-	statusFailed      = 3 // the store failed, or the answer could not be written
+	statusUsage       = 2   // wrong arguments, limits or input: the same again will not do better
+	statusFailed      = 3   // the store failed, or the answer could not be written
+	statusTryLater    = 75  // of run: denied. sysexits.h calls it EX_TEMPFAIL
+	statusNotStarted  = 126 // of run, as a shell has them
+	statusNotFound    = 127
 	statusInterrupted = 130
 )
 
@@ -50,7 +53,8 @@ func newRoot() *cobra.Command {
 		Long: `Rate limits that last, in one file.
 
 Exit status: 0 allowed, or done; 1 denied; 2 wrong usage or configuration;
-3 the store failed, or the answer could not be written; 130 interrupted.`,
+3 the store failed, or the answer could not be written; 130 interrupted;
+of run: 75 denied, 126 and 127 the command could not be started or found, or its own.`,
 		Example: `  stint allow --limit 3/1m alice    # may alice, who may three times a minute?
   stint list                        # who has spent what?
   stint replay --limit 20/1m --by ip access.log`,
@@ -63,6 +67,7 @@ Exit status: 0 allowed, or done; 1 denied; 2 wrong usage or configuration;
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return misuse(cmd, "%w", err)
 	})
+	root.AddCommand(newRun())
 	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits(), newReplay(nil))
 	return root
 }
@@ -132,6 +137,7 @@ func failed(err error) error {
 
 func status(err error) int {
 	var f failure
+	var e *ended
 	switch {
 	case err == nil:
 		return statusDone
@@ -139,6 +145,8 @@ func status(err error) int {
 		return statusDenied
 	case errors.As(err, &f):
 		return statusFailed
+	case errors.As(err, &e):
+		return e.status
 	case errors.Is(err, errInterrupted):
 		return statusInterrupted
 	}
@@ -158,7 +166,7 @@ var hints = []struct {
 
 // report writes err in one line, and of joined errors, as of a limits file with many mistakes, one line each.
 func report(stderr io.Writer, err error) {
-	if err == nil || errors.Is(err, errDenied) {
+	if err == nil || errors.Is(err, errDenied) || err.Error() == "" {
 		return
 	}
 	hint := ""
