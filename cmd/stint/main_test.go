@@ -191,9 +191,9 @@ func TestErrors(t *testing.T) {
 		{"limits invalid", "allow --limits " + badDefaults + " --name Orders alice", 2, "bad.yml:2: Orders: burst"},
 		{"limits missing, checked", "limits check " + missing, 2, missing},
 		{"no limits to check", "limits check", 2, "no FILE given"},
-		{"no log", "replay --limit 3/1m", 2, "no ACCESS.LOG given"},
+		{"no log", "replay --limit 3/1m", 2, "no LOG given"},
 		{"log missing", "replay --limit 3/1m " + missing, 2, missing},
-		{"log keyed by nothing known", "replay --limit 3/1m --by shoe " + log, 2, `--by "shoe": must be ip`},
+		{"log keyed by nothing known", "replay --limit 3/1m --by shoe " + log, 2, `--by "shoe": must be ip, method, path, user`},
 		{"replay without limit", "replay " + log, 2, "no limit given"},
 
 		{"corrupt", "allow --limit 3/1m alice --db " + garbage, 3, "file is corrupt"},
