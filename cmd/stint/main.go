@@ -67,7 +67,7 @@ of run: 75 denied, 126 and 127 the command could not be started or found, or its
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return misuse(cmd, "%w", err)
 	})
-	root.AddCommand(newRun())
+	root.AddCommand(newRun(), newSimulate())
 	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits(), newReplay(nil))
 	return root
 }
