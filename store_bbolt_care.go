@@ -282,6 +282,9 @@ type sweepPass struct {
 // filter, or the one there is overfull, it hurries.
 func (s *BoltStore) sweep(now int64) error {
 	s.now.Store(now)
+	if s.readOnly {
+		return nil
+	}
 	s.indexMu.Lock()
 	if s.tired++; s.checkpointDueLocked() {
 		s.wake()
@@ -440,6 +443,9 @@ func (s *BoltStore) Compact() error {
 }
 
 func (s *BoltStore) compactLocked() (err error) {
+	if s.readOnly {
+		return fmt.Errorf("stint: compact %s: it was opened to be read only", s.path)
+	}
 	s.saveMu.Lock()
 	s.compacts = true
 	s.saveMu.Unlock()
@@ -539,7 +545,7 @@ func (s *BoltStore) swapLocked(temp string, target *boltFile) error {
 		if err := errors.Join(target.close(), old.close(), os.Rename(temp, s.path)); err != nil {
 			return err
 		}
-		reopened, err := openBoltFile(s.path, time.Second, 0)
+		reopened, err := openBoltFile(s.path, time.Second, 0, false)
 		if err == nil {
 			s.file = reopened
 		}

@@ -29,16 +29,18 @@ type boltFile struct {
 }
 
 // openBoltFile opens the file at path, which is there already.
-func openBoltFile(path string, lockTimeout time.Duration, maxSize int) (*boltFile, error) {
+func openBoltFile(path string, lockTimeout time.Duration, maxSize int, readOnly bool) (*boltFile, error) {
 	f := &boltFile{path: path}
 	o := boltOptions(lockTimeout, maxSize)
 	o.OpenFile = f.openFile
 	err := f.guard(func() (err error) {
 		var m boltMeta
-		if m, err = f.look(lockTimeout); err != nil {
+		if m, err = f.look(lockTimeout, readOnly); err != nil {
 			return err
 		}
-		f.db, err = bolt.Open(path, 0o600, o)
+		if !readOnly {
+			f.db, err = bolt.Open(path, 0o600, o)
+		}
 		f.check = newPageChecker(f.file, path, m)
 		return err
 	})
@@ -61,8 +63,8 @@ func openBoltFile(path string, lockTimeout time.Duration, maxSize int) (*boltFil
 }
 
 // look has a look at the file before bbolt reads what it must not trust. It opens it to read only, for the lock: who else
-// has the file might be writing.
-func (f *boltFile) look(lockTimeout time.Duration) (m boltMeta, err error) {
+// has the file might be writing. Where it is to stay open so, it does.
+func (f *boltFile) look(lockTimeout time.Duration, stay bool) (m boltMeta, err error) {
 	o := boltOptions(lockTimeout, 0)
 	o.ReadOnly = true // and the list of free pages is left alone
 	o.InitialMmapSize = 0
@@ -72,6 +74,10 @@ func (f *boltFile) look(lockTimeout time.Duration) (m boltMeta, err error) {
 		return m, err
 	}
 	m, err = checkFile(f.file)
+	if stay && err == nil {
+		f.db = db
+		return m, nil
+	}
 	return m, errors.Join(err, db.Close())
 }
 
