@@ -409,6 +409,7 @@ func (s *BoltStore) append(changes []Change) error {
 	}
 	seq, bytes := s.seq, int64(0)
 	err := s.update(func(tx *bolt.Tx) error {
+		var sum uint64
 		journal := tx.Bucket(journalBucket)
 		journal.FillPercent = 1 // appended, never inserted
 		for record := range records(changes) {
@@ -418,8 +419,9 @@ func (s *BoltStore) append(changes []Change) error {
 				return err
 			}
 			bytes += int64(len(record))
+			sum += recordSumOf(bigEndian(seq), record)
 		}
-		return nil
+		return addSum(journal, sum)
 	})
 	s.indexMu.Lock()
 	defer s.indexMu.Unlock()
@@ -444,11 +446,12 @@ func (s *BoltStore) putHome(tx *bolt.Tx, changes iter.Seq[Change]) error {
 
 func putHome(tx *bolt.Tx, check *pageChecker, changes iter.Seq[Change]) error {
 	var b *bolt.Bucket
+	var in []byte // its name
 	last := -1
 	for c := range changes {
 		if int(c.Key.Name) != last {
-			last = int(c.Key.Name)
-			b = tx.Bucket(bucketOf(c.Key.Name))
+			last, in = int(c.Key.Name), bucketOf(c.Key.Name)
+			b = tx.Bucket(in)
 		}
 		var err error
 		if b != nil {
@@ -458,14 +461,16 @@ func putHome(tx *bolt.Tx, check *pageChecker, changes iter.Seq[Change]) error {
 		}
 		if c.TAT == 0 {
 			if b != nil {
-				err = b.Delete(encodeID(c.Key.ID))
+				err = putSummed(b, in, encodeID(c.Key.ID), nil)
 			}
 		} else {
 			if b == nil {
-				b, err = tx.CreateBucketIfNotExists(bucketOf(c.Key.Name))
+				if b, err = tx.CreateBucketIfNotExists(in); err == nil {
+					err = b.SetSequence(sumStart)
+				}
 			}
 			if err == nil {
-				err = b.Put(encodeID(c.Key.ID), bigEndian(uint64(c.TAT)))
+				err = putSummed(b, in, encodeID(c.Key.ID), bigEndian(uint64(c.TAT)))
 			}
 		}
 		if err != nil {

@@ -247,15 +247,17 @@ func dropRecords(tx *bolt.Tx, last uint64) (all bool, err error) {
 	journal := tx.Bucket(journalBucket)
 	c := journal.Cursor()
 	var keys [][]byte // a cursor does not survive what is deleted under it
-	for k, _ := c.First(); k != nil && len(keys) < most && binary.BigEndian.Uint64(k) <= last; k, _ = c.Next() {
+	var sum uint64
+	for k, v := c.First(); k != nil && len(keys) < most && binary.BigEndian.Uint64(k) <= last; k, v = c.Next() {
 		keys = append(keys, slices.Clone(k))
+		sum -= recordSumOf(k, v)
 	}
 	for _, k := range keys {
 		if err := journal.Delete(k); err != nil {
 			return false, err
 		}
 	}
-	return len(keys) < most, nil
+	return len(keys) < most, addSum(journal, sum)
 }
 
 // remember notes that something is stored for the key.
@@ -516,7 +518,7 @@ func (s *BoltStore) copyTo(target *boltFile) error {
 			}
 		}
 	}
-	return nil
+	return s.keepSums(target)
 }
 
 // allNames returns the names that the file may have buckets of, and Unknown, for the holds.
@@ -530,9 +532,12 @@ func (s *BoltStore) copyJournal(target *boltFile) error {
 		return target.update(func(to *bolt.Tx) error {
 			journal := to.Bucket(journalBucket)
 			journal.FillPercent = 1
-			return from.Bucket(journalBucket).ForEach(func(k, v []byte) error {
+			var sum uint64
+			err := from.Bucket(journalBucket).ForEach(func(k, v []byte) error {
+				sum += recordSumOf(k, v)
 				return journal.Put(slices.Clone(k), slices.Clone(v))
 			})
+			return errors.Join(err, addSum(journal, sum), keepSum(journal, from.Bucket(journalBucket)))
 		})
 	})
 }

@@ -73,8 +73,9 @@ func (f *boltFile) look(lockTimeout time.Duration, stay bool) (m boltMeta, err e
 	if err != nil {
 		return m, err
 	}
-	m, err = checkFile(f.file)
-	if stay && err == nil {
+	if !stay {
+		m, err = checkFile(f.file)
+	} else if m, err = checkMeta(f.file); err == nil { // only a writer reads the list of free pages
 		f.db = db
 		return m, nil
 	}
@@ -267,21 +268,23 @@ func layOut(tx *bolt.Tx, labels map[Name]string) error {
 	if _, err := meta.CreateBucket(namesBucket); err != nil {
 		return err
 	}
-	if err := putNames(tx, labels); err != nil {
-		return err
-	}
 	for _, name := range [][]byte{holdsBucket, journalBucket} {
 		if _, err := tx.CreateBucket(name); err != nil {
 			return err
 		}
 	}
-	return nil
+	for _, b := range []*bolt.Bucket{meta.Bucket(namesBucket), tx.Bucket(holdsBucket), tx.Bucket(journalBucket)} {
+		if err := b.SetSequence(sumStart); err != nil {
+			return err
+		}
+	}
+	return putNames(tx, labels)
 }
 
 func putNames(tx *bolt.Tx, labels map[Name]string) error {
 	table := tx.Bucket(metaBucket).Bucket(namesBucket)
 	for name, label := range labels {
-		if err := table.Put(name.decimal(), []byte(label)); err != nil {
+		if err := putSummed(table, namesBucket, name.decimal(), []byte(label)); err != nil {
 			return err
 		}
 	}
