@@ -219,10 +219,25 @@ func (f *boltFile) sizes() (size, free int64) {
 	return info.Size(), min(int64(n)*pageSize, info.Size())
 }
 
-// makeFile makes the file under another name, complete and synced, and links it to its own: bbolt, whose power is cut in
-// its first moments, can leave a file that it will not open. A link, unlike a rename, never replaces a file that
-// another process has made meanwhile.
+// makeFile makes a new file, unless another process has made one meanwhile.
 func makeFile(path string, names Names) error {
+	labels := make(map[Name]string)
+	for name, spec := range names {
+		labels[name] = spec.Label
+	}
+	err := newBoltFile(path, func(f *boltFile) error {
+		return f.update(func(tx *bolt.Tx) error { return layOut(tx, labels) })
+	})
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// newBoltFile makes a file under another name, complete and synced, and links it to its own: bbolt, whose power is cut in
+// its first moments, can leave a file that it will not open. A link, unlike a rename, never replaces a file that
+// is there: that is fs.ErrExist.
+func newBoltFile(path string, fill func(f *boltFile) error) error {
 	temp, err := tempName(path, "new")
 	if err != nil {
 		return err
@@ -232,14 +247,12 @@ func makeFile(path string, names Names) error {
 	if err != nil {
 		return err
 	}
-	labels := make(map[Name]string)
-	for name, spec := range names {
-		labels[name] = spec.Label
-	}
-	if err := errors.Join(f.update(func(tx *bolt.Tx) error { return layOut(tx, labels) }), f.close()); err != nil {
+	if err := errors.Join(fill(f), f.close()); err != nil {
 		return err
 	}
-	if err := os.Link(temp, path); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Link(temp, path); errors.Is(err, fs.ErrExist) {
+		return err
+	} else if err != nil {
 		if err := os.Rename(temp, path); err != nil { // a file system without links
 			return err
 		}

@@ -35,7 +35,7 @@ type StatusPage struct {
 	secret []byte // of tokens
 
 	copying sync.Mutex // held by who takes a snapshot
-	origin *http.CrossOriginProtection
+	origin  *http.CrossOriginProtection
 
 	mu      sync.Mutex // guards what follows
 	before  map[stint.Name]stint.LimitStats
