@@ -142,7 +142,7 @@ func (v *salvage) record(e salvaged) {
 
 // sane reports whether a change may be stored.
 func (v *salvage) sane(c Change) bool {
-	err := checkStoredID(encodeID(c.Key.ID))
+	err := checkShort(c.Key.ID)
 	if c.Key.Name == Unknown {
 		err = checkHold([]byte(c.Key.ID))
 	}

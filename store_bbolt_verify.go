@@ -158,9 +158,11 @@ func (v *verifier) home(b *bolt.Bucket, name []byte, checkKey func(k []byte) err
 	v.looked(n % often)
 }
 
-func checkStoredID(k []byte) error {
-	if len(decodeID(k)) > maxIDLen {
-		return fmt.Errorf("an id of %d bytes, which is never stored", len(k))
+func checkStoredID(k []byte) error { return checkShort(decodeID(k)) }
+
+func checkShort(id string) error {
+	if len(id) > maxIDLen {
+		return fmt.Errorf("an id of %d bytes, which is never stored", len(id))
 	}
 	return nil
 }
@@ -187,7 +189,7 @@ func (v *verifier) journal(b *bolt.Bucket, labels map[Name]string) {
 			case labels[e.name] == "":
 				err = fmt.Errorf("an entry of name %d, which has no label", e.name)
 			default:
-				err = checkStoredID(e.id)
+				err = checkShort(string(e.id))
 			}
 			if err == nil && e.tat < 0 {
 				err = fmt.Errorf("the instant %d, which is never stored", e.tat)
