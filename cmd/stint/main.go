@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,15 +20,41 @@ import (
 
 // The exit statuses, of every command.
 const (
-	statusDone        = 0 // allowed, or done
+	statusDone        = 0
 	statusDenied      = 1
-	statusUsage       = 2   // wrong arguments, limits or input: the same again will not do better
-	statusFailed      = 3   // the store failed, or the answer could not be written
-	statusTryLater    = 75  // of run: denied. sysexits.h calls it EX_TEMPFAIL
-	statusNotStarted  = 126 // of run, as a shell has them
+	statusUsage       = 2
+	statusFailed      = 3
+	statusTryLater    = 75 // sysexits.h calls it EX_TEMPFAIL
+	statusNotStarted  = 126
 	statusNotFound    = 127
 	statusInterrupted = 130
 )
+
+// exitStatuses says what they mean, for help and manual.
+var exitStatuses = []struct {
+	status  int
+	meaning string
+}{
+	{statusDone, "allowed, or done"},
+	{statusDenied, "denied"},
+	{statusUsage, "wrong arguments, limits or input: the same again will not do better"},
+	{statusFailed, "the store failed, or the answer could not be written"},
+	{statusTryLater, "run: denied, try later"},
+	{statusNotStarted, "run: the command could not be started"},
+	{statusNotFound, "run: the command was not found"},
+	{statusInterrupted, "interrupted"},
+}
+
+// exitStatusTable returns them as lines, and what else there is to know of them.
+func exitStatusTable() string {
+	var b strings.Builder
+	b.WriteString("Exit status:\n")
+	for _, s := range exitStatuses {
+		fmt.Fprintf(&b, "  %3d  %s\n", s.status, s.meaning)
+	}
+	b.WriteString("What run runs has an exit status of its own, which is then that of stint: 128+N where signal N ended it.")
+	return b.String()
+}
 
 func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
@@ -50,15 +75,14 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stint",
 		Short: "Rate limits that last, in one file",
-		Long: `Rate limits that last, in one file.
+		Long: `Rate limits that last, in one file: see what was spent, change it, run commands within a limit, plan one, and take care of the
+file. An error is one line on stderr, which says what to do. Nothing is colored, with NO_COLOR in the environment or without.
 
-Exit status: 0 allowed, or done; 1 denied; 2 wrong usage or configuration;
-3 the store failed, or the answer could not be written; 130 interrupted;
-of run: 75 denied, 126 and 127 the command could not be started or found, or its own.`,
+` + exitStatusTable(),
 		Example: `  stint allow --limit 3/1m alice    # may alice, who may three times a minute?
   stint list                        # who has spent what?
   stint replay --limit 20/1m --by ip access.log`,
-		Version:       version(),
+		Version:       thisBuild().String(),
 		RunE:          needCommand,
 		Args:          noArgs,
 		SilenceErrors: true,
@@ -67,8 +91,9 @@ of run: 75 denied, 126 and 127 the command could not be started or found, or its
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return misuse(cmd, "%w", err)
 	})
-	root.AddCommand(newRun(), newSimulate())
+	root.AddCommand(newRun(), newSimulate(), newVersion(), newMan())
 	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits(), newReplay(nil))
+	complete(root)
 	return root
 }
 
@@ -96,25 +121,6 @@ func exclusive(cmd *cobra.Command, a, b string) error {
 		return misuse(cmd, "--%s and --%s exclude each other", a, b)
 	}
 	return nil
-}
-
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	settings := map[string]string{}
-	for _, s := range info.Settings {
-		settings[s.Key] = s.Value
-	}
-	v := info.Main.Version
-	if revision := settings["vcs.revision"]; revision != "" {
-		v += " " + revision
-		if settings["vcs.modified"] == "true" {
-			v += " modified"
-		}
-	}
-	return v + " " + info.GoVersion
 }
 
 // errDenied is a denial that has been printed.
