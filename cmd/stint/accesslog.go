@@ -27,13 +27,13 @@ type logLine struct {
 }
 
 // method returns the first word of the request.
-func (l *logLine) method() []byte {
+func (l logLine) method() []byte {
 	method, _, _ := bytes.Cut(l.request, []byte(" "))
 	return method
 }
 
 // path returns the second word of the request, up to a question mark.
-func (l *logLine) path() []byte {
+func (l logLine) path() []byte {
 	_, rest, _ := bytes.Cut(l.request, []byte(" "))
 	target, _, _ := bytes.Cut(rest, []byte(" "))
 	path, _, _ := bytes.Cut(target, []byte("?"))

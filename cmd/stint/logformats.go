@@ -60,11 +60,11 @@ func (f *lineFlags) reading() (reading, error) {
 }
 
 // keysOfAccess are the fields of an access log.
-var keysOfAccess = map[string]func(l *logLine) []byte{
-	"ip":     func(l *logLine) []byte { return l.host },
-	"user":   func(l *logLine) []byte { return l.user },
-	"method": (*logLine).method,
-	"path":   (*logLine).path,
+var keysOfAccess = map[string]func(l logLine) []byte{
+	"ip":     func(l logLine) []byte { return l.host },
+	"user":   func(l logLine) []byte { return l.user },
+	"method": logLine.method,
+	"path":   logLine.path,
 }
 
 func (f *lineFlags) access(pattern *regexp.Regexp) (reading, error) {
@@ -81,7 +81,7 @@ func (f *lineFlags) access(pattern *regexp.Regexp) (reading, error) {
 		if pattern != nil {
 			id = matched(pattern, text)
 		} else {
-			id = key(&line)
+			id = key(line)
 		}
 		if len(id) == 0 || len(id) == 1 && id[0] == '-' {
 			return nil, 0, errNoID

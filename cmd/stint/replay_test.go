@@ -575,3 +575,17 @@ func BenchmarkReplay(b *testing.B) {
 	}
 	b.ReportMetric(float64(lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
 }
+
+// TestReadingAllocatesNothing: of an access log, line for line.
+func TestReadingAllocatesNothing(t *testing.T) {
+	line := []byte(`10.0.0.1 - alice [01/Jan/2020:00:00:00 +0000] "GET /a?b HTTP/1.1" 200 1`)
+	for _, by := range []string{"ip", "user", "method", "path"} {
+		read, err := (&lineFlags{format: "access", by: by}).reading()
+		require.NoError(t, err)
+		assert.Zero(t, testing.AllocsPerRun(100, func() {
+			if _, _, err := read(line); err != nil {
+				t.Error(err)
+			}
+		}), by)
+	}
+}
