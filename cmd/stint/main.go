@@ -64,6 +64,8 @@ Exit status: 0 allowed, or done; 1 denied; 2 wrong usage or configuration;
 		return misuse(cmd, "%w", err)
 	})
 	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits(), newReplay(nil))
+	root.AddCommand(newShow(), newStat(), newNames(), newSpend())
+	root.AddCommand(newVerify(), newCompact(), newBackup(), newExport(), newImport(), newMigrate())
 	return root
 }
 
@@ -150,6 +152,7 @@ var hints = []struct {
 	err  error
 	todo string
 }{
+	{errAskItsProgram, "look at the status page of the program that has it open, read a copy with --snapshot URL, or wait longer with --lock-timeout"},
 	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
 	{stint.ErrCorrupt, "move it away to begin a new one, or name another with --db"},
 	{stint.ErrFormat, "use the program that wrote it, or name another file with --db"},
