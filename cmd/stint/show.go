@@ -83,11 +83,11 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	if err := errors.Join(err, store.Close()); err != nil {
 		return nil, failed(err)
 	}
-	for label := range numbers { // those that the file has no bucket for
-		if label == f.limits.name || f.limits.name == "" && f.limits.limit != "" {
-			if !slices.ContainsFunc(found, func(b *shown) bool { return b.label == label }) {
-				found = append(found, &shown{bucket: bucket{label: label, id: id}})
-			}
+	for label, name := range numbers { // of which the file has no bucket
+		_, limited := limits.For(name.Key(id))
+		asked := label == f.limits.name || f.limits.name == "" && f.limits.limit != ""
+		if limited && asked && !slices.ContainsFunc(found, func(b *shown) bool { return b.label == label }) {
+			found = append(found, &shown{bucket: bucket{label: label, id: id}})
 		}
 	}
 	for _, b := range found {
