@@ -148,7 +148,7 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 		s.file.close()
 		return nil, err
 	}
-	if err := s.declare(names); err != nil {
+	if err := s.Declare(names); err != nil {
 		s.file.close()
 		return nil, err
 	}
@@ -290,8 +290,8 @@ func (s *BoltStore) Number(label string) (Name, error) {
 	return Unknown, fmt.Errorf("%w: all 65535 numbers are taken, none is left for %q", ErrNameMismatch, label)
 }
 
-// declare checks the names against the file's, and adds those that it does not have.
-func (s *BoltStore) declare(names Names) error {
+// Declare enters the names that the file does not have, as OpenBolt does: all of them, or none where one is ErrNameMismatch.
+func (s *BoltStore) Declare(names Names) error {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
 	s.namesMu.Lock()

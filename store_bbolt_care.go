@@ -45,6 +45,7 @@ const (
 
 // FileStats tell of a BoltStore's file, and of what was done for it since it was opened.
 type FileStats struct {
+	Format      int   // the number in the file: docs/format.md
 	Bytes       int64 // of the file
 	Free        int64 // of those, in pages that are free
 	Journal     int64 // bytes of the journal, about
@@ -66,7 +67,7 @@ type storeStats struct {
 
 // Stats returns what there is to tell of the file.
 func (s *BoltStore) Stats() FileStats {
-	var st FileStats
+	st := FileStats{Format: formatNumber}
 	st.Bytes, st.Free = s.sizes()
 	s.indexMu.RLock()
 	st.Journal, st.Journaled = s.journal, int64(s.fresh.len())

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -20,14 +21,15 @@ type Salvaged struct {
 
 // Salvage reads what can be read of a damaged file at path, which it leaves as it is, and writes it to a new one at to,
 // where there must be none. What it takes to be sound may still be wrong: an entry whose TAT was changed looks like any other.
-// looked is called now and then, with how many buckets were read since; nil: nobody is told.
-func Salvage(path, to string, opts *BoltOptions, looked func(n int)) (Salvaged, error) {
+// looked is called now and then, with how many buckets were read since; its error ends it, without a new file. nil: nobody
+// is told.
+func Salvage(path, to string, opts *BoltOptions, looked func(n int) error) (Salvaged, error) {
 	lockTimeout := time.Second
 	if opts != nil && opts.LockTimeout > 0 {
 		lockTimeout = opts.LockTimeout
 	}
 	if looked == nil {
-		looked = func(int) {}
+		looked = func(int) error { return nil }
 	}
 	from, err := openBoltFile(path, lockTimeout, 0, true)
 	if err != nil {
@@ -49,7 +51,7 @@ type salvage struct {
 	Salvaged
 	check  *pageChecker
 	pages  uint64
-	looked func(n int)
+	looked func(n int) error
 
 	labels  map[Name]string
 	places  map[Name][]byte // the buckets of the database, as they lie in its root
@@ -181,16 +183,17 @@ func (v *salvage) write(to *boltFile) error {
 				continue
 			}
 			v.Buckets++
-			if n++; n%most == 0 {
-				v.looked(most)
-			}
+			n++
 			if batch = append(batch, c); len(batch) == most {
-				if err := flush(); err != nil {
+				if err := errors.Join(flush(), v.looked(n)); err != nil {
 					return err
 				}
+				n = 0
 			}
 		}
-		v.looked(n % most)
+		if err := v.looked(n); err != nil {
+			return err
+		}
 	}
 	if err := flush(); err != nil {
 		return err

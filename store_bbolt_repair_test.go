@@ -65,7 +65,7 @@ func TestSalvageWithoutAPage(t *testing.T) {
 	require.NoError(t, err)
 	r := rand.New(rand.NewPCG(1, 2))
 	some := false
-	for i := range 200 {
+	for i := range 60 {
 		content := append([]byte(nil), sound...)
 		for range 1 + i%3 {
 			page := 2 + r.IntN(len(content)/pageSize-2)

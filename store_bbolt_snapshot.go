@@ -63,15 +63,20 @@ var errMetaGone = errors.New("two commits came before the meta page was read")
 func (f *boltFile) snapshot(tx *bolt.Tx, w io.Writer) (int64, error) {
 	var meta [pageSize]byte
 	id := uint64(tx.ID())
-	if _, err := f.file.ReadAt(meta[:metaBytes], int64(id%2)*pageSize); err != nil {
-		return 0, err
+	for i := int64(0); ; i++ {
+		if i == 2 {
+			return 0, errMetaGone
+		}
+		if _, err := f.file.ReadAt(meta[:metaBytes], i*pageSize); err != nil {
+			return 0, err
+		}
+		if isMeta(meta[:]) && binary.NativeEndian.Uint64(meta[64:]) == id {
+			break
+		}
 	}
-	if !isMeta(meta[:]) || binary.NativeEndian.Uint64(meta[64:]) != id {
-		return 0, errMetaGone
-	}
-	for i := range uint64(2) { // the second is taken for that of the commit before
+	for i := range uint64(2) { // bbolt takes turns; in the other page it is taken for that of the commit before
 		binary.NativeEndian.PutUint64(meta[:], i)
-		binary.NativeEndian.PutUint64(meta[64:], id-i)
+		binary.NativeEndian.PutUint64(meta[64:], id-(i^id&1))
 		binary.NativeEndian.PutUint64(meta[72:], metaSum(meta[:]))
 		if n, err := w.Write(meta[:]); err != nil {
 			return int64(i)*pageSize + int64(n), err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
 )
 
 // duringWrite is a writer that does something before the first byte is taken.
@@ -104,6 +105,31 @@ func TestSnapshot(t *testing.T) {
 type writerOf func(b []byte) (int, error)
 
 func (w writerOf) Write(b []byte) (int, error) { return w(b) }
+
+// TestSnapshotOfACopy: of a copy that bbolt made, whose meta pages are not where a commit would have put them, and of a copy of
+// that, after each of two commits.
+func TestSnapshotOfACopy(t *testing.T) {
+	path := makeBolt(t, Names{1: {Label: "One"}}, Change{Key{1, "a"}, 1})
+	for range 2 {
+		edit(t, path, func(tx *bolt.Tx) error { return nil })
+		copied := filepath.Join(t.TempDir(), "copy.db")
+		db, err := bolt.Open(path, 0o600, nil)
+		require.NoError(t, err)
+		require.NoError(t, db.View(func(tx *bolt.Tx) error { return tx.CopyFile(copied, 0o600) }))
+		require.NoError(t, db.Close())
+		for range 2 {
+			s, err := OpenBolt(copied, nil, &BoltOptions{ReadOnly: true})
+			require.NoError(t, err)
+			var b bytes.Buffer
+			_, err = s.Snapshot(&b)
+			require.NoError(t, err)
+			require.NoError(t, s.Close())
+			require.NoError(t, os.WriteFile(copied, b.Bytes(), 0o600))
+			_, err = verify(t, copied)
+			require.NoError(t, err)
+		}
+	}
+}
 
 // TestLimiterSnapshot: what was decided is in it, though no flush has come.
 func TestLimiterSnapshot(t *testing.T) {

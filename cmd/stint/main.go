@@ -93,6 +93,8 @@ file. An error is one line on stderr, which says what to do. Nothing is colored,
 	})
 	root.AddCommand(newRun(), newSimulate(), newVersion(), newMan())
 	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits(), newReplay(nil))
+	root.AddCommand(newShow(), newStat(), newNames(), newSpend())
+	root.AddCommand(newVerify(), newCompact(), newBackup(), newExport(), newImport(), newMigrate())
 	complete(root)
 	return root
 }
@@ -164,6 +166,7 @@ var hints = []struct {
 	err  error
 	todo string
 }{
+	{errAskItsProgram, "look at the status page of the program that has it open, read a copy with --snapshot URL, or wait longer with --lock-timeout"},
 	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
 	{stint.ErrCorrupt, "move it away to begin a new one, or name another with --db"},
 	{stint.ErrFormat, "use the program that wrote it, or name another file with --db"},

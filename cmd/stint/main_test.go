@@ -205,7 +205,7 @@ func TestErrors(t *testing.T) {
 		{"another program's", "allow --limit 3/1m alice --db " + foreign, 3, "use the program that wrote it"},
 		{"locked", "allow --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
 		{"locked, checked", "check --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
-		{"locked, listed", "list --lock-timeout 1ms --db " + locked, 3, "another process has it open"},
+		{"locked, listed", "list --lock-timeout 1ms --db " + locked, 3, "status page of the program that has it open"},
 		{"missing, listed", "list --db " + missing, 3, missing + ": no such file or directory; name another file with --db"},
 		{"no directory", "allow --limit 3/1m alice --db " + noDirectory, 3, "make the directory first"},
 		{"under a file", "allow --limit 3/1m alice --db " + filepath.Join(garbage, "stint.db"), 3, "garbage.db"},

@@ -49,6 +49,14 @@ func (p *progress) reader(r io.Reader) io.Reader {
 	return io.TeeReader(r, p.bar)
 }
 
+// writer returns w, which moves the bar on as it is written.
+func (p *progress) writer(w io.Writer) io.Writer {
+	if p.bar == nil {
+		return w
+	}
+	return io.MultiWriter(w, p.bar)
+}
+
 // close takes the bar away, so that what comes next on the terminal begins a line.
 func (p *progress) close() {
 	if p.bar != nil {
