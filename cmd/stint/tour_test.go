@@ -76,8 +76,9 @@ var masks = []struct {
 	mask    string
 }{
 	// What is full in 8h is so in 7h59m a moment later.
-	{regexp.MustCompile(`((?:full|full again|retry) in|held for) [0-9][0-9a-z.]*`), "$1 TIME"},
-	{regexp.MustCompile(`[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z`), "INSTANT"},
+	{regexp.MustCompile(`((?:full|retry|next) +in|held for) [0-9][0-9a-z.]*`), "$1 TIME"},
+	{regexp.MustCompile(`\bat [0-9-]{10} [0-9:]{8} UTC`), "at INSTANT"},
+	{regexp.MustCompile(`[0-9.]+ [KM]iB`), "SIZE"},
 	{regexp.MustCompile(`"(re[a-z]+_after_ns)":[0-9]+`), `"$1":NANOSECONDS`},
 }
 
