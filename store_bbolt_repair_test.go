@@ -73,6 +73,12 @@ func TestSalvageWithoutAPage(t *testing.T) {
 				content[page*pageSize+j] ^= byte(r.IntN(256))
 			}
 		}
+		if i%10 == 0 { // or a page to which two lead
+			content = append(content[:0], sound...)
+			branches := pagesOf(content).of(t, path, branchPage)
+			at := int(branches[r.IntN(len(branches))])*pageSize + pageHeader + 8
+			copy(content[at:][:8], content[at+pageElement*(1+r.IntN(2)):])
+		}
 		damagedPath, to := filepath.Join(dir, "damaged.db"), filepath.Join(dir, "new.db")
 		os.Remove(to)
 		require.NoError(t, os.WriteFile(damagedPath, content, 0o600))

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -125,6 +126,9 @@ func TestSnapshotOfACopy(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, s.Close())
 			require.NoError(t, os.WriteFile(copied, b.Bytes(), 0o600))
+			for i := range 2 { // the next commit writes over the older one
+				require.EqualValues(t, i, binary.NativeEndian.Uint64(b.Bytes()[i*pageSize+64:])%2)
+			}
 			_, err = verify(t, copied)
 			require.NoError(t, err)
 		}

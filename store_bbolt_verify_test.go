@@ -134,7 +134,7 @@ func TestVerifyFinds(t *testing.T) {
 			require.ErrorContains(t, err, c.found)
 
 			// Neither a save nor a compaction hides it.
-			if what == "TAT" || what == "hold" || what == "label" {
+			if what == "TAT" || what == "hold" || what == "label" || what == "record lost" {
 				s := openBolt(t, path, nil)
 				require.NoError(t, s.append([]Change{{Key{6, "a"}, 1 << 62}, {Key{Unknown, "6:a"}, 1 << 62}}))
 				require.NoError(t, s.checkpoint())
