@@ -63,9 +63,16 @@ func TestTour(t *testing.T) {
 		}
 	}
 	assert.Greater(t, commands, 15)
+	picture, err := os.ReadFile(filepath.Join(dir, "overload.svg"))
+	require.NoError(t, err)
+	shown := filepath.Join(filepath.Dir(tour), "overload.svg")
 	if *updateTour {
+		require.NoError(t, os.WriteFile(shown, picture, 0o600))
 		require.NoError(t, os.WriteFile(tour, []byte(strings.TrimPrefix(strings.Join(parts, "\n```"), "\n")), 0o600))
 	}
+	want, err := os.ReadFile(shown)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), string(picture))
 }
 
 var updateTour = flag.Bool("update-tour", false, "write what the commands of docs/tour.md print into it")
