@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -55,7 +56,7 @@ func TestSetNames(t *testing.T) {
 			before, err := os.ReadFile(path)
 			require.NoError(t, err)
 
-			moved, err := SetNames(path, c.want, nil)
+			moved, err := SetNames(path, c.want, nil, nil)
 			if c.err != "" {
 				require.ErrorContains(t, err, c.err)
 				after, err := os.ReadFile(path)
@@ -80,18 +81,25 @@ func TestSetNames(t *testing.T) {
 
 func TestSetNamesFails(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none.db")
-	_, err := SetNames(none, map[Name]string{1: "One"}, nil)
+	_, err := SetNames(none, map[Name]string{1: "One"}, nil, nil)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.NoFileExists(t, none)
 
 	path := makeBolt(t, Names{1: {Label: "One"}}, Change{Key{1, "a"}, 1})
 	s := openBolt(t, path, nil)
-	_, err = SetNames(path, map[Name]string{1: "Eins"}, &BoltOptions{LockTimeout: time.Millisecond})
+	_, err = SetNames(path, map[Name]string{1: "Eins"}, &BoltOptions{LockTimeout: time.Millisecond}, nil)
 	require.ErrorIs(t, err, ErrLocked)
 	require.NoError(t, s.Close())
 
+	stopped := errors.New("stopped")
+	_, err = SetNames(path, map[Name]string{1: "Eins"}, nil, func(n int) error { return stopped })
+	require.ErrorIs(t, err, stopped)
+	require.Equal(t, []string{"buckets.db"}, listDir(t, filepath.Dir(path)))
+	_, err = verify(t, path)
+	require.NoError(t, err)
+
 	edit(t, path, func(tx *bolt.Tx) error { return tx.Bucket([]byte("1")).Put([]byte("a"), bigEndian(2)) })
-	_, err = SetNames(path, map[Name]string{1: "Eins"}, nil)
+	_, err = SetNames(path, map[Name]string{1: "Eins"}, nil, nil)
 	require.ErrorIs(t, err, ErrCorrupt, "a new sum would hide it")
 	s = openBolt(t, path, nil)
 	require.Equal(t, map[Name]string{1: "One"}, s.Names())
