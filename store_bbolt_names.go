@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,8 +15,9 @@ import (
 // numbers became which others. Buckets follow their label: where the file has it under another number, they and their holds move
 // to the new one. A label that the file does not have is given to the buckets of the number: that is a rename. It is an
 // error if a label of the file would be left without a number, or if the file is damaged. The file is replaced in one
-// step by a new one; after an error or a crash it is as it was.
-func SetNames(path string, labels map[Name]string, opts *BoltOptions) (moved map[Name]Name, err error) {
+// step by a new one; after an error or a crash it is as it was. looked is called now and then, with how many buckets were
+// copied since; its error ends it. nil: nobody is told.
+func SetNames(path string, labels map[Name]string, opts *BoltOptions, looked func(n int) error) (moved map[Name]Name, err error) {
 	names := make(Names, len(labels))
 	for name, label := range labels {
 		names[name] = NameSpec{Label: label}
@@ -41,7 +43,7 @@ func SetNames(path string, labels map[Name]string, opts *BoltOptions) (moved map
 	if _, err := s.Verify(nil); err != nil {
 		return nil, err
 	}
-	return moved, s.rewrite(after, moved)
+	return moved, s.rewrite(after, moved, looked)
 }
 
 // renumber returns the labels that a file has once it has those that are wanted.
@@ -67,7 +69,7 @@ func renumber(have, want map[Name]string) (after map[Name]string, moved map[Name
 }
 
 // rewrite puts a file with other names in the place of the store's, whose journal is home.
-func (s *BoltStore) rewrite(labels map[Name]string, moved map[Name]Name) (err error) {
+func (s *BoltStore) rewrite(labels map[Name]string, moved map[Name]Name, looked func(n int) error) (err error) {
 	temp, err := tempName(s.path, "compact")
 	if err != nil {
 		return fmt.Errorf("stint: rewrite %s: %w", s.path, err)
@@ -86,16 +88,22 @@ func (s *BoltStore) rewrite(labels map[Name]string, moved map[Name]Name) (err er
 	err = target.update(func(tx *bolt.Tx) error { return layOut(tx, labels) })
 	for _, name := range s.allNames() {
 		for batch, readErr := range s.homes(name) {
-			if err = errors.Join(err, readErr); err != nil {
+			if err = cmp.Or(err, readErr); err != nil {
 				break
 			}
 			for i := range batch {
 				batch[i].Key = movedKey(batch[i].Key, moved)
 			}
 			err = target.update(func(tx *bolt.Tx) error { return putHome(tx, nil, slices.Values(batch)) })
+			if err == nil && looked != nil {
+				err = looked(len(batch))
+			}
 		}
 	}
-	if err = errors.Join(err, target.db.Sync()); err != nil {
+	if err == nil {
+		err = target.db.Sync()
+	}
+	if err != nil {
 		target.close()
 		return err
 	}

@@ -77,7 +77,7 @@ func TestSalvageWithoutAPage(t *testing.T) {
 			content = append(content[:0], sound...)
 			branches := pagesOf(content).of(t, path, branchPage)
 			at := int(branches[r.IntN(len(branches))])*pageSize + pageHeader + 8
-			copy(content[at:][:8], content[at+pageElement*(1+r.IntN(2)):])
+			copy(content[at+pageElement*(1+r.IntN(2)):][:8], content[at:])
 		}
 		damagedPath, to := filepath.Join(dir, "damaged.db"), filepath.Join(dir, "new.db")
 		os.Remove(to)

@@ -224,7 +224,17 @@ func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	moved, err := stint.SetNames(path, names, &stint.BoltOptions{LockTimeout: f.db.lockTimeout})
+	ctx, stop := untilInterrupted(cmd)
+	defer stop()
+	bar := newProgress(cmd.ErrOrStderr(), "rewriting", -1, false)
+	moved, err := stint.SetNames(path, names, &stint.BoltOptions{LockTimeout: f.db.lockTimeout}, func(n int) error {
+		bar.add(n)
+		return interruption(ctx)
+	})
+	bar.close()
+	if errors.Is(err, errInterrupted) {
+		return errInterrupted
+	}
 	if err != nil && !errors.As(err, new(*stint.ConfigError)) && !errors.Is(err, stint.ErrNameMismatch) {
 		err = failed(err)
 	}

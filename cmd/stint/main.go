@@ -168,7 +168,7 @@ var hints = []struct {
 }{
 	{errAskItsProgram, "look at the status page of the program that has it open, read a copy with --snapshot URL, or wait longer with --lock-timeout"},
 	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
-	{stint.ErrCorrupt, "move it away to begin a new one, or name another with --db"},
+	{stint.ErrCorrupt, "let stint verify --repair save what can be read, move it away to begin a new one, or name another with --db"},
 	{stint.ErrFormat, "use the program that wrote it, or name another file with --db"},
 	{stint.ErrCostOverBurst, "no wait is long enough: lower --cost, or raise the limit's burst"},
 }

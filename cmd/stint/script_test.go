@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -31,6 +33,12 @@ func TestScripts(t *testing.T) {
 			}
 			return nil
 		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "root" {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			return os.Geteuid() == 0, nil
+		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"status":    expectStatus,
 			"old":       makeOld,
@@ -40,6 +48,7 @@ func TestScripts(t *testing.T) {
 			"flip":      flipByte,
 			"many":      makeMany,
 			"signal":    signalWhen,
+			"interrupt": interruptAt,
 		},
 	})
 }
@@ -173,5 +182,41 @@ func signalWhen(ts *testscript.TestScript, _ bool, args []string) {
 	err = cmd.Wait()
 	if status := cmd.ProcessState.ExitCode(); status != statusInterrupted {
 		ts.Fatalf("exit status %d after an interrupt: %v", status, err)
+	}
+}
+
+// interruptAt runs "interrupt PATTERN RESULT COMMAND [ARGS...]": the command is interrupted as soon as there is a file whose
+// name matches, which it works in. That is left no more then, and there is no RESULT, unless the signal came too late.
+func interruptAt(ts *testscript.TestScript, _ bool, args []string) {
+	path, err := exec.LookPath(args[2])
+	ts.Check(err)
+	var stderr bytes.Buffer
+	cmd := exec.Command(path, args[3:]...)
+	cmd.Dir, cmd.Stderr = ts.Getenv("WORK"), &stderr
+	ts.Check(cmd.Start())
+	ended := make(chan struct{})
+	go func() { cmd.Wait(); close(ended) }()
+	files := func(pattern string) int {
+		found, err := filepath.Glob(filepath.Join(cmd.Dir, pattern))
+		ts.Check(err)
+		return len(found)
+	}
+	for files(args[0]) == 0 {
+		select {
+		case <-ended:
+			ts.Fatalf("it ended before there was a %s: %s", args[0], &stderr)
+		default:
+			runtime.Gosched()
+		}
+	}
+	ts.Check(cmd.Process.Signal(os.Interrupt))
+	<-ended
+	switch status := cmd.ProcessState.ExitCode(); {
+	case status != statusInterrupted && status != statusDone:
+		ts.Fatalf("exit status %d after an interrupt: %s", status, &stderr)
+	case files(args[0]) > 0, files(args[1]) > 0 && status == statusInterrupted:
+		ts.Fatalf("exit status %d, and there is a %s or %s", status, args[0], args[1])
+	default:
+		ts.Logf("exit status %d", status)
 	}
 }
