@@ -3,6 +3,7 @@ package stint
 import (
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"time"
 )
@@ -86,6 +87,21 @@ func (l *Limiter) inspect(key Key, stored int64) (b Bucket, live bool) {
 		b.HeldUntil = time.Unix(0, a.hold)
 	}
 	return b, tat > now || !b.HeldUntil.IsZero()
+}
+
+// Snapshot writes a copy of the store's file, in which is all that was spent so far, and returns how many bytes that were:
+// for a backup, or to be looked at, while decisions go on. See BoltStore.Snapshot; a store that cannot is an error.
+func (l *Limiter) Snapshot(w io.Writer) (int64, error) {
+	s, ok := l.store.(interface {
+		Snapshot(w io.Writer) (int64, error)
+	})
+	if !ok {
+		return 0, fmt.Errorf("stint: a %T has no file to copy", l.store)
+	}
+	if err := l.Flush(); err != nil {
+		return 0, err
+	}
+	return s.Snapshot(w)
 }
 
 // Health returns nil, or what is wrong now: why saving fails, and since when, or why Buckets could not read all of them.

@@ -125,8 +125,8 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 
 // checkLimits returns why the limits cannot be put in force with this store.
 func (l *Limiter) checkLimits(limits *Limits) error {
-	if s, ok := l.store.(interface{ declare(Names) error }); ok {
-		return s.declare(limits.names)
+	if s, ok := l.store.(interface{ Declare(Names) error }); ok {
+		return s.Declare(limits.names)
 	}
 	return nil
 }

@@ -35,6 +35,11 @@ var (
 type BoltOptions struct {
 	LockTimeout time.Duration // wait for the file lock; default 1s, then ErrLocked
 
+	// ReadOnly leaves the file as it is, byte for byte: it has to be there, its journal is read into memory, names that it
+	// does not have are not entered, and whatever would write fails. Several may have a file open so, and while they do
+	// nobody else has it.
+	ReadOnly bool
+
 	maxSize int // of the file: a full disk, for tests
 }
 
@@ -43,7 +48,8 @@ type BoltOptions struct {
 //
 // A damaged file is ErrCorrupt: from the call that first meets the damage, and from every one after it.
 type BoltStore struct {
-	path string
+	path     string
+	readOnly bool
 
 	mu     sync.RWMutex // held to read by each transaction, to write by those who replace file
 	file   *boltFile
@@ -105,6 +111,7 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	}
 	s := &BoltStore{
 		path:      path,
+		readOnly:  o.ReadOnly,
 		fresh:     newJournalIndex(),
 		indexMost: indexMost,
 
@@ -115,7 +122,7 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	}
 	s.stepped = sync.NewCond(&s.indexMu)
 	for s.file == nil {
-		if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && !o.ReadOnly {
 			if err := makeFile(path, names); err != nil {
 				return nil, fmt.Errorf("stint: make %s: %w", path, err)
 			}
@@ -124,8 +131,8 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 		} else if !info.Mode().IsRegular() { // to open a pipe may take for ever
 			return nil, fmt.Errorf("stint: open %s: it is not a file but a %v", path, info.Mode().Type())
 		}
-		file, err := openBoltFile(path, o.LockTimeout, o.maxSize)
-		if errors.Is(err, fs.ErrNotExist) {
+		file, err := openBoltFile(path, o.LockTimeout, o.maxSize, o.ReadOnly)
+		if errors.Is(err, fs.ErrNotExist) && !o.ReadOnly {
 			continue // set aside by another, since
 		}
 		if err != nil {
@@ -141,11 +148,15 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 		s.file.close()
 		return nil, err
 	}
-	if err := s.declare(names); err != nil {
+	if err := s.Declare(names); err != nil {
 		s.file.close()
 		return nil, err
 	}
-	go s.care()
+	if o.ReadOnly {
+		close(s.stopped)
+	} else {
+		go s.care()
+	}
 	return s, nil
 }
 
@@ -240,8 +251,11 @@ func (s *BoltStore) view(fn func(tx *bolt.Tx) error) error {
 func (s *BoltStore) update(fn func(tx *bolt.Tx) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if s.closed {
+	switch {
+	case s.closed:
 		return ErrClosed
+	case s.readOnly:
+		return fmt.Errorf("stint: %s was opened to be read only", s.path)
 	}
 	return s.file.update(fn)
 }
@@ -265,6 +279,9 @@ func (s *BoltStore) Number(label string) (Name, error) {
 			return name, nil
 		}
 	}
+	if s.readOnly {
+		return Unknown, fmt.Errorf("%w %q: %s does not have it, and was opened to be read only", ErrUnknownName, label, s.path)
+	}
 	for name := Name(1); name != Unknown; name++ {
 		if _, taken := s.names[name]; !taken {
 			return name, s.declareLocked(Names{name: {Label: label}})
@@ -273,8 +290,8 @@ func (s *BoltStore) Number(label string) (Name, error) {
 	return Unknown, fmt.Errorf("%w: all 65535 numbers are taken, none is left for %q", ErrNameMismatch, label)
 }
 
-// declare checks the names against the file's, and adds those that it does not have.
-func (s *BoltStore) declare(names Names) error {
+// Declare enters the names that the file does not have, as OpenBolt does: all of them, or none where one is ErrNameMismatch.
+func (s *BoltStore) Declare(names Names) error {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
 	s.namesMu.Lock()
@@ -301,7 +318,7 @@ func (s *BoltStore) declareLocked(names Names) error {
 			added[name] = label
 		}
 	}
-	if len(wrong) > 0 || len(added) == 0 {
+	if len(wrong) > 0 || len(added) == 0 || s.readOnly {
 		return errors.Join(wrong...)
 	}
 	if err := s.update(func(tx *bolt.Tx) error { return putNames(tx, added) }); err != nil {
@@ -399,6 +416,7 @@ func (s *BoltStore) append(changes []Change) error {
 	}
 	seq, bytes := s.seq, int64(0)
 	err := s.update(func(tx *bolt.Tx) error {
+		var sum uint64
 		journal := tx.Bucket(journalBucket)
 		journal.FillPercent = 1 // appended, never inserted
 		size := maxRecord
@@ -413,8 +431,9 @@ func (s *BoltStore) append(changes []Change) error {
 				return err
 			}
 			bytes += int64(len(record))
+			sum += recordSumOf(bigEndian(seq), record)
 		}
-		return nil
+		return addSum(journal, sum)
 	})
 	s.indexMu.Lock()
 	defer s.indexMu.Unlock()
@@ -440,11 +459,12 @@ func (s *BoltStore) putHome(tx *bolt.Tx, changes iter.Seq[Change]) error {
 
 func putHome(tx *bolt.Tx, check *pageChecker, changes iter.Seq[Change]) error {
 	var b *bolt.Bucket
+	var in []byte // its name
 	last := -1
 	for c := range changes {
 		if int(c.Key.Name) != last {
-			last = int(c.Key.Name)
-			b = tx.Bucket(bucketOf(c.Key.Name))
+			last, in = int(c.Key.Name), bucketOf(c.Key.Name)
+			b = tx.Bucket(in)
 		}
 		var err error
 		if b != nil {
@@ -454,14 +474,16 @@ func putHome(tx *bolt.Tx, check *pageChecker, changes iter.Seq[Change]) error {
 		}
 		if c.TAT == 0 {
 			if b != nil {
-				err = b.Delete(encodeID(c.Key.ID))
+				err = putSummed(b, in, encodeID(c.Key.ID), nil)
 			}
 		} else {
 			if b == nil {
-				b, err = tx.CreateBucketIfNotExists(bucketOf(c.Key.Name))
+				if b, err = tx.CreateBucketIfNotExists(in); err == nil {
+					err = b.SetSequence(sumStart)
+				}
 			}
 			if err == nil {
-				err = b.Put(encodeID(c.Key.ID), bigEndian(uint64(c.TAT)))
+				err = putSummed(b, in, encodeID(c.Key.ID), bigEndian(uint64(c.TAT)))
 			}
 		}
 		if err != nil {
@@ -576,7 +598,7 @@ func (s *BoltStore) Close() error {
 		s.indexMu.RLock()
 		short := s.fresh.len() <= checkpointStep
 		s.indexMu.RUnlock()
-		if short && s.file.broken.Load() == nil {
+		if short && !s.readOnly && s.file.broken.Load() == nil {
 			s.closeErr = s.checkpoint()
 		}
 		s.mu.Lock()

@@ -45,6 +45,7 @@ const (
 
 // FileStats tell of a BoltStore's file, and of what was done for it since it was opened.
 type FileStats struct {
+	Format      int   // the number in the file: docs/format.md
 	Bytes       int64 // of the file
 	Free        int64 // of those, in pages that are free
 	Journal     int64 // bytes of the journal, about
@@ -66,7 +67,7 @@ type storeStats struct {
 
 // Stats returns what there is to tell of the file.
 func (s *BoltStore) Stats() FileStats {
-	var st FileStats
+	st := FileStats{Format: formatNumber}
 	st.Bytes, st.Free = s.sizes()
 	s.indexMu.RLock()
 	st.Journal, st.Journaled = s.journal, int64(s.fresh.len())
@@ -247,15 +248,17 @@ func dropRecords(tx *bolt.Tx, last uint64) (all bool, err error) {
 	journal := tx.Bucket(journalBucket)
 	c := journal.Cursor()
 	var keys [][]byte // a cursor does not survive what is deleted under it
-	for k, _ := c.First(); k != nil && len(keys) < most && binary.BigEndian.Uint64(k) <= last; k, _ = c.Next() {
+	var sum uint64
+	for k, v := c.First(); k != nil && len(keys) < most && binary.BigEndian.Uint64(k) <= last; k, v = c.Next() {
 		keys = append(keys, slices.Clone(k))
+		sum -= recordSumOf(k, v)
 	}
 	for _, k := range keys {
 		if err := journal.Delete(k); err != nil {
 			return false, err
 		}
 	}
-	return len(keys) < most, nil
+	return len(keys) < most, addSum(journal, sum)
 }
 
 // remember notes that something is stored for the key.
@@ -282,6 +285,9 @@ type sweepPass struct {
 // filter, or the one there is overfull, it hurries.
 func (s *BoltStore) sweep(now int64) error {
 	s.now.Store(now)
+	if s.readOnly {
+		return nil
+	}
 	s.indexMu.Lock()
 	if s.tired++; s.checkpointDueLocked() {
 		s.wake()
@@ -440,6 +446,9 @@ func (s *BoltStore) Compact() error {
 }
 
 func (s *BoltStore) compactLocked() (err error) {
+	if s.readOnly {
+		return fmt.Errorf("stint: compact %s: it was opened to be read only", s.path)
+	}
 	s.saveMu.Lock()
 	s.compacts = true
 	s.saveMu.Unlock()
@@ -510,7 +519,7 @@ func (s *BoltStore) copyTo(target *boltFile) error {
 			}
 		}
 	}
-	return nil
+	return s.keepSums(target)
 }
 
 // allNames returns the names that the file may have buckets of, and Unknown, for the holds.
@@ -524,9 +533,12 @@ func (s *BoltStore) copyJournal(target *boltFile) error {
 		return target.update(func(to *bolt.Tx) error {
 			journal := to.Bucket(journalBucket)
 			journal.FillPercent = 1
-			return from.Bucket(journalBucket).ForEach(func(k, v []byte) error {
+			var sum uint64
+			err := from.Bucket(journalBucket).ForEach(func(k, v []byte) error {
+				sum += recordSumOf(k, v)
 				return journal.Put(slices.Clone(k), slices.Clone(v))
 			})
+			return errors.Join(err, addSum(journal, sum), keepSum(journal, from.Bucket(journalBucket)))
 		})
 	})
 }
@@ -539,7 +551,7 @@ func (s *BoltStore) swapLocked(temp string, target *boltFile) error {
 		if err := errors.Join(target.close(), old.close(), os.Rename(temp, s.path)); err != nil {
 			return err
 		}
-		reopened, err := openBoltFile(s.path, time.Second, 0)
+		reopened, err := openBoltFile(s.path, time.Second, 0, false)
 		if err == nil {
 			s.file = reopened
 		}

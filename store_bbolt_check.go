@@ -45,23 +45,35 @@ func damaged(path, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrCorrupt, path, fmt.Sprintf(format, args...))
 }
 
+// metaBytes is how much of a meta page is in use.
+const metaBytes = 80
+
+// isMeta reports whether a page is a meta page whose checksum is right.
+func isMeta(b []byte) bool {
+	return binary.NativeEndian.Uint32(b[16:]) == 0xED0CDAED && binary.NativeEndian.Uint64(b[72:]) == metaSum(b)
+}
+
+func metaSum(b []byte) uint64 {
+	h := fnv.New64a()
+	h.Write(b[16:72])
+	return h.Sum64()
+}
+
 // readMeta returns the meta page that is in force.
 func readMeta(file *os.File) (m boltMeta, err error) {
 	found := false
 	for i := range int64(2) {
-		var b [80]byte
+		var b [metaBytes]byte
 		if _, err := file.ReadAt(b[:], i*pageSize); err != nil {
 			if errors.Is(err, io.EOF) {
 				break
 			}
 			return m, err
 		}
-		h := fnv.New64a()
-		h.Write(b[16:72])
-		word := func(at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
-		if binary.NativeEndian.Uint32(b[16:]) != 0xED0CDAED || word(72) != h.Sum64() {
+		if !isMeta(b[:]) {
 			continue
 		}
+		word := func(at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
 		if size := binary.NativeEndian.Uint32(b[24:]); size != pageSize {
 			return m, fmt.Errorf("%w: %s: a bbolt file with pages of %d bytes, not one of stint's", ErrFormat, file.Name(), size)
 		}
@@ -75,8 +87,8 @@ func readMeta(file *os.File) (m boltMeta, err error) {
 	return m, nil
 }
 
-// checkFile looks at what bbolt reads when it opens a file: the meta pages, and the list of free pages.
-func checkFile(file *os.File) (boltMeta, error) {
+// checkMeta looks at the meta pages, and that the file is as long as they say.
+func checkMeta(file *os.File) (boltMeta, error) {
 	m, err := readMeta(file)
 	if err != nil {
 		return m, err
@@ -88,12 +100,22 @@ func checkFile(file *os.File) (boltMeta, error) {
 	path := file.Name()
 	switch {
 	case m.freelist == 1<<64-1: // bbolt would look at every page, in a goroutine of its own
-		return m, fmt.Errorf("%w: %s: a bbolt file without a list of free pages, not one of stint's", ErrFormat, path)
+		err = fmt.Errorf("%w: %s: a bbolt file without a list of free pages, not one of stint's", ErrFormat, path)
 	case m.pages > uint64(info.Size())/pageSize:
-		return m, damaged(path, "it has %d bytes, and should have %d pages", info.Size(), m.pages)
+		err = damaged(path, "it has %d bytes, and should have %d pages", info.Size(), m.pages)
 	case m.root < 2 || m.root >= m.pages || m.freelist < 2 || m.freelist >= m.pages:
-		return m, damaged(path, "its first page points outside of it")
+		err = damaged(path, "its first page points outside of it")
 	}
+	return m, err
+}
+
+// checkFile looks at what bbolt reads when it opens a file: the meta pages, and the list of free pages.
+func checkFile(file *os.File) (boltMeta, error) {
+	m, err := checkMeta(file)
+	if err != nil {
+		return m, err
+	}
+	path := file.Name()
 	var head [24]byte
 	if _, err := file.ReadAt(head[:], int64(m.freelist)*pageSize); err != nil {
 		return m, err

@@ -31,16 +31,18 @@ type boltFile struct {
 }
 
 // openBoltFile opens the file at path, which is there already.
-func openBoltFile(path string, lockTimeout time.Duration, maxSize int) (*boltFile, error) {
+func openBoltFile(path string, lockTimeout time.Duration, maxSize int, readOnly bool) (*boltFile, error) {
 	f := &boltFile{path: path}
 	o := boltOptions(lockTimeout, maxSize)
 	o.OpenFile = f.openFile
 	err := f.guard(func() (err error) {
 		var m boltMeta
-		if m, err = f.look(lockTimeout); err != nil {
+		if m, err = f.look(lockTimeout, readOnly); err != nil {
 			return err
 		}
-		f.db, err = bolt.Open(path, 0o600, o)
+		if !readOnly {
+			f.db, err = bolt.Open(path, 0o600, o)
+		}
 		f.check = newPageChecker(f.file, path, m)
 		return err
 	})
@@ -63,8 +65,8 @@ func openBoltFile(path string, lockTimeout time.Duration, maxSize int) (*boltFil
 }
 
 // look has a look at the file before bbolt reads what it must not trust. It opens it to read only, for the lock: who else
-// has the file might be writing.
-func (f *boltFile) look(lockTimeout time.Duration) (m boltMeta, err error) {
+// has the file might be writing. Where it is to stay open so, it does.
+func (f *boltFile) look(lockTimeout time.Duration, stay bool) (m boltMeta, err error) {
 	o := boltOptions(lockTimeout, 0)
 	o.ReadOnly = true // and the list of free pages is left alone
 	o.InitialMmapSize = 0
@@ -73,7 +75,12 @@ func (f *boltFile) look(lockTimeout time.Duration) (m boltMeta, err error) {
 	if err != nil {
 		return m, err
 	}
-	m, err = checkFile(f.file)
+	if !stay {
+		m, err = checkFile(f.file)
+	} else if m, err = checkMeta(f.file); err == nil { // only a writer reads the list of free pages
+		f.db = db
+		return m, nil
+	}
 	return m, errors.Join(err, db.Close())
 }
 
@@ -227,10 +234,25 @@ func (f *boltFile) sizes() (size, free int64) {
 	return info.Size(), min(int64(n)*pageSize, info.Size())
 }
 
-// makeFile makes the file under another name, complete and synced, and links it to its own: bbolt, whose power is cut in
-// its first moments, can leave a file that it will not open. A link, unlike a rename, never replaces a file that
-// another process has made meanwhile.
+// makeFile makes a new file, unless another process has made one meanwhile.
 func makeFile(path string, names Names) error {
+	labels := make(map[Name]string)
+	for name, spec := range names {
+		labels[name] = spec.Label
+	}
+	err := newBoltFile(path, func(f *boltFile) error {
+		return f.update(func(tx *bolt.Tx) error { return layOut(tx, labels) })
+	})
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// newBoltFile makes a file under another name, complete and synced, and links it to its own: bbolt, whose power is cut in
+// its first moments, can leave a file that it will not open. A link, unlike a rename, never replaces a file that
+// is there: that is fs.ErrExist.
+func newBoltFile(path string, fill func(f *boltFile) error) error {
 	temp, err := tempName(path, "new")
 	if err != nil {
 		return err
@@ -240,14 +262,12 @@ func makeFile(path string, names Names) error {
 	if err != nil {
 		return err
 	}
-	labels := make(map[Name]string)
-	for name, spec := range names {
-		labels[name] = spec.Label
-	}
-	if err := errors.Join(f.update(func(tx *bolt.Tx) error { return layOut(tx, labels) }), f.close()); err != nil {
+	if err := errors.Join(fill(f), f.close()); err != nil {
 		return err
 	}
-	if err := os.Link(temp, path); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Link(temp, path); errors.Is(err, fs.ErrExist) {
+		return err
+	} else if err != nil {
 		if err := os.Rename(temp, path); err != nil { // a file system without links
 			return err
 		}
@@ -276,21 +296,23 @@ func layOut(tx *bolt.Tx, labels map[Name]string) error {
 	if _, err := meta.CreateBucket(namesBucket); err != nil {
 		return err
 	}
-	if err := putNames(tx, labels); err != nil {
-		return err
-	}
 	for _, name := range [][]byte{holdsBucket, journalBucket} {
 		if _, err := tx.CreateBucket(name); err != nil {
 			return err
 		}
 	}
-	return nil
+	for _, b := range []*bolt.Bucket{meta.Bucket(namesBucket), tx.Bucket(holdsBucket), tx.Bucket(journalBucket)} {
+		if err := b.SetSequence(sumStart); err != nil {
+			return err
+		}
+	}
+	return putNames(tx, labels)
 }
 
 func putNames(tx *bolt.Tx, labels map[Name]string) error {
 	table := tx.Bucket(metaBucket).Bucket(namesBucket)
 	for name, label := range labels {
-		if err := table.Put(name.decimal(), []byte(label)); err != nil {
+		if err := putSummed(table, namesBucket, name.decimal(), []byte(label)); err != nil {
 			return err
 		}
 	}

@@ -496,7 +496,11 @@ func abandon(t *testing.T, s *BoltStore) {
 	require.NoError(t, s.file.close())
 }
 
-const goldenFile = "testdata/format1.db"
+// The golden files: one that the first version of the format wrote, which keeps no sums, and one with them.
+const (
+	goldenFile     = "testdata/format1.db"
+	goldenFileSums = "testdata/format1-sums.db"
+)
 
 // goldenChanges are what the golden file holds.
 func goldenChanges() map[Key]int64 {
@@ -515,7 +519,7 @@ func goldenChanges() map[Key]int64 {
 	}
 }
 
-// TestGoldenFile opens a file that the first version of this format wrote. Every later version must.
+// TestGoldenFile opens files that earlier versions of this format wrote. Every later version must.
 func TestGoldenFile(t *testing.T) {
 	names := Names{1: {Label: "Everyone", ID: Shared}, 6: {Label: "NewOrdersPerAccount"}, 300: {Label: "PerRange", ID: IPv6Range}}
 	if *updateGolden {
@@ -533,17 +537,26 @@ func TestGoldenFile(t *testing.T) {
 		abandon(t, s)
 		from, err := bolt.Open(path, 0o600, nil)
 		require.NoError(t, err)
-		os.Remove(goldenFile)
-		to, err := bolt.Open(goldenFile, 0o600, &bolt.Options{PageSize: 4096})
+		os.Remove(goldenFileSums) // the other one stays as it is
+		to, err := bolt.Open(goldenFileSums, 0o600, &bolt.Options{PageSize: 4096})
 		require.NoError(t, err)
 		require.NoError(t, bolt.Compact(to, from, 0)) // small
 		require.NoError(t, errors.Join(to.Close(), from.Close()))
 	}
-	content, err := os.ReadFile(goldenFile)
+	for file, unsummed := range map[string][]string{goldenFile: {"1", "6", "holds", "journal", "names"}, goldenFileSums: nil} {
+		t.Run(filepath.Base(file), func(t *testing.T) { openGolden(t, file, names, unsummed) })
+	}
+}
+
+func openGolden(t *testing.T, file string, names Names, unsummed []string) {
+	content, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Less(t, len(content), 64<<10)
 	path := filepath.Join(t.TempDir(), "buckets.db")
 	require.NoError(t, os.WriteFile(path, content, 0o600))
+	v, err := verify(t, path)
+	require.NoError(t, err)
+	require.Equal(t, unsummed, v.Unsummed)
 	s := openBolt(t, path, names)
 	require.Equal(t, map[Name]string{1: "Everyone", 6: "NewOrdersPerAccount", 300: "PerRange"}, s.Names())
 	got := make(map[Key]int64)

@@ -21,6 +21,11 @@ type StatusOptions struct {
 
 	// AllowReset lets whoever sees the page make buckets full, and end their holds.
 	AllowReset bool
+
+	// AllowSnapshot lets whoever sees the page take a copy of the whole file with ?format=snapshot: for backups, and for
+	// "stint list --snapshot URL" while the program has the file locked. It tells all ids, HideIDs or not, and each copy costs
+	// the disk the size of the file: one is made at a time.
+	AllowSnapshot bool
 }
 
 // StatusPage is a page about a Limiter, for its operator. It is made by StatusHandler.
@@ -28,7 +33,9 @@ type StatusPage struct {
 	lim    *stint.Limiter
 	opts   StatusOptions
 	secret []byte // of tokens
-	origin *http.CrossOriginProtection
+
+	copying sync.Mutex // held by who takes a snapshot
+	origin  *http.CrossOriginProtection
 
 	mu      sync.Mutex // guards what follows
 	before  map[stint.Name]stint.LimitStats
@@ -49,10 +56,11 @@ type StatusPage struct {
 // needs nothing from elsewhere, no script, and no scan of the buckets: what it knows of them it is told by the
 // middleware whose Options.OnDecision is its Observe.
 //
-// With ?format=json it is for machines; with ?format=prometheus, counters per limit in Prometheus' text format.
+// With ?format=json it is for machines; with ?format=prometheus, counters per limit in Prometheus' text format; with
+// ?format=snapshot, if AllowSnapshot is set, a copy of the file.
 //
-// The page tells ids, and lets buckets be reset if AllowReset is set: it is for those who may know and do that. Serve it
-// behind whatever keeps others out.
+// The page tells ids, lets buckets be reset if AllowReset is set, and copies of the file be taken if AllowSnapshot is: it is
+// for those who may know and do that. Serve it behind whatever keeps others out.
 func StatusHandler(lim *stint.Limiter, opts *StatusOptions) *StatusPage {
 	s := &StatusPage{
 		lim:    lim,
@@ -145,8 +153,36 @@ func (s *StatusPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "prometheus":
 		h.Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		writePrometheus(w, s.report())
+	case "snapshot":
+		s.snapshot(w, r)
 	default:
 		http.Error(w, "The format is html, json or prometheus.", http.StatusBadRequest)
+	}
+}
+
+// snapshot sends a copy of the file. What fails half way ends the connection: the copy must not pass for a whole one.
+func (s *StatusPage) snapshot(w http.ResponseWriter, r *http.Request) {
+	if !s.opts.AllowSnapshot {
+		http.Error(w, "This page gives no copies of the file.", http.StatusForbidden)
+		return
+	}
+	if !s.copying.TryLock() {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "Another copy is being made: try again when it is done.", http.StatusServiceUnavailable)
+		return
+	}
+	defer s.copying.Unlock()
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", `attachment; filename="stint.db"`)
+	if r.Method == http.MethodHead {
+		return
+	}
+	if n, err := s.lim.Snapshot(w); err != nil {
+		if n > 0 {
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Del("Content-Disposition")
+		http.Error(w, "The file could not be copied: "+err.Error(), http.StatusServiceUnavailable)
 	}
 }
 

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -84,6 +86,70 @@ func TestStatusOfAFile(t *testing.T) {
 	require.Positive(t, rep.Commit.Last)
 	require.GreaterOrEqual(t, rep.FileBytes, int64(4*4096))
 	require.Contains(t, get(t, serve(t, s).URL).body, "Last commit")
+}
+
+// A copy of the file is one that can be opened, with what was just decided in it; it is given to those only who are meant to
+// have it, and one at a time.
+func TestStatusSnapshot(t *testing.T) {
+	limits, err := stint.NewLimits(testNames, map[stint.Name]stint.Limit{perKey: stint.PerHour(5)}, nil)
+	require.NoError(t, err)
+	lim, err := stint.Open(filepath.Join(t.TempDir(), "stint.db"), limits, nil)
+	require.NoError(t, err)
+	defer lim.Close()
+	require.True(t, lim.Allow(perKey.Key("a")))
+
+	require.Equal(t, 403, get(t, serve(t, StatusHandler(lim, nil)).URL+"?format=snapshot").StatusCode)
+	s := StatusHandler(lim, &StatusOptions{AllowSnapshot: true})
+	url := serve(t, s).URL + "?format=snapshot"
+	res := get(t, url)
+	require.Equal(t, 200, res.StatusCode)
+	require.Equal(t, "application/octet-stream", res.Header.Get("Content-Type"))
+	path := filepath.Join(t.TempDir(), "copy.db")
+	require.NoError(t, os.WriteFile(path, []byte(res.body), 0o600))
+	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true})
+	require.NoError(t, err)
+	defer store.Close()
+	tat, err := store.Load(perKey.Key("a"))
+	require.NoError(t, err)
+	require.Positive(t, tat)
+
+	head, err := http.Head(url)
+	require.NoError(t, err)
+	require.NoError(t, head.Body.Close())
+	require.Equal(t, 200, head.StatusCode)
+
+	s.copying.Lock()
+	res = get(t, url)
+	require.Equal(t, 503, res.StatusCode)
+	require.Equal(t, "1", res.Header.Get("Retry-After"))
+	s.copying.Unlock()
+
+	require.NoError(t, lim.Close())
+	require.Equal(t, 503, get(t, url).StatusCode)
+	memory, _ := newLimiter(t, nil)
+	res = get(t, serve(t, StatusHandler(memory, &StatusOptions{AllowSnapshot: true})).URL+"?format=snapshot")
+	require.Equal(t, 503, res.StatusCode)
+	require.Contains(t, res.body, "has no file to copy")
+}
+
+// A copy that fails half way does not look like a whole one.
+func TestStatusSnapshotCutShort(t *testing.T) {
+	lim, err := stint.New(halfCopied{stint.NewMemStore()}, testLimits(t, nil), nil)
+	require.NoError(t, err)
+	defer lim.Close()
+	res, err := http.Get(serve(t, StatusHandler(lim, &StatusOptions{AllowSnapshot: true})).URL + "?format=snapshot")
+	if err == nil {
+		_, err = io.ReadAll(res.Body)
+		res.Body.Close()
+	}
+	require.Error(t, err)
+}
+
+type halfCopied struct{ *stint.MemStore }
+
+func (halfCopied) Snapshot(w io.Writer) (int64, error) {
+	n, _ := w.Write(make([]byte, 100_000))
+	return int64(n), errors.New("disk full")
 }
 
 // What is asked again within a second is answered from memory, and what the Limiter has counted is looked at once a second.

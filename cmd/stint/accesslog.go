@@ -22,8 +22,22 @@ var (
 
 // logLine is what a line of an access log says. Its bytes are those of the line.
 type logLine struct {
-	host []byte
-	unix int64 // seconds
+	host, user, request []byte
+	unix                int64 // seconds
+}
+
+// method returns the first word of the request.
+func (l logLine) method() []byte {
+	method, _, _ := bytes.Cut(l.request, []byte(" "))
+	return method
+}
+
+// path returns the second word of the request, up to a question mark.
+func (l logLine) path() []byte {
+	_, rest, _ := bytes.Cut(l.request, []byte(" "))
+	target, _, _ := bytes.Cut(rest, []byte(" "))
+	path, _, _ := bytes.Cut(target, []byte("?"))
+	return path
 }
 
 // parseLogLine reads a line of Common Log Format,
@@ -46,22 +60,23 @@ func parseLogLine(line []byte) (logLine, error) {
 	if !ok {
 		return logLine{}, errLogTime
 	}
-	if !isAnswer(rest[len(logTimeLayout)+1:]) {
+	request, ok := requestOf(rest[len(logTimeLayout)+1:])
+	if !ok {
 		return logLine{}, errNoRequest
 	}
-	return logLine{host: host, unix: unix}, nil
+	return logLine{host, user, request, unix}, nil
 }
 
-// isAnswer says whether b is ` "REQUEST" STATUS BYTES`, then nothing, or a space and anything.
-func isAnswer(b []byte) bool {
-	b, ok := bytes.CutPrefix(b, []byte(` "`))
+// requestOf returns the request of ` "REQUEST" STATUS BYTES`, which nothing may follow, or a space and anything.
+func requestOf(b []byte) (request []byte, ok bool) {
+	b, ok = bytes.CutPrefix(b, []byte(` "`))
 	if !ok {
-		return false
+		return nil, false
 	}
 	end := 0
 	for ; ; end++ {
 		if end >= len(b) {
-			return false
+			return nil, false
 		}
 		if b[end] == '"' {
 			break
@@ -70,23 +85,23 @@ func isAnswer(b []byte) bool {
 			end++
 		}
 	}
-	b = b[end+1:]
+	request, b = b[:end], b[end+1:]
 	if len(b) < 6 || b[0] != ' ' || b[4] != ' ' {
-		return false
+		return nil, false
 	}
 	if _, ok := digits(b[1:4]); !ok {
-		return false
+		return nil, false
 	}
 	size, _, _ := bytes.Cut(b[5:], []byte(" "))
 	if len(size) == 1 && size[0] == '-' {
-		return true
+		return request, true
 	}
 	for _, c := range size {
 		if c < '0' || c > '9' {
-			return false
+			return nil, false
 		}
 	}
-	return len(size) > 0
+	return request, len(size) > 0
 }
 
 const logTimeLayout = "02/Jan/2006:15:04:05 -0700"
@@ -143,14 +158,16 @@ func digits(b []byte) (n int, ok bool) {
 
 // eachLine calls f with the number of every line of r and the line without its end, which is good until f returns. Of a
 // line that is too long, f gets errLineTooLong in its place. What is gzip, by its first bytes, is read as such.
-func eachLine(r io.Reader, f func(number int, line []byte, err error) error) error {
-	in := bufio.NewReaderSize(r, 1<<16)
+func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, err error) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	in := readAhead(ctx, r)
 	if magic, _ := in.Peek(2); string(magic) == "\x1f\x8b" {
 		plain, err := gzip.NewReader(in)
 		if err != nil {
 			return err
 		}
-		in = bufio.NewReaderSize(plain, 1<<16)
+		in = readAhead(ctx, plain)
 	}
 	var long []byte
 	for number := 1; ; number++ {
@@ -191,14 +208,60 @@ func readLong(in *bufio.Reader, long []byte) (line, buffer []byte, err error) {
 	return long, long, err
 }
 
-// interruptible reads r in a goroutine of its own: a terminal or a pipe on which nothing comes then keeps no signal
-// waiting.
-func interruptible(ctx context.Context, r io.Reader) io.Reader {
-	out, in := io.Pipe()
-	context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
+// readAhead reads r in a goroutine of its own, which is a few buffers ahead, until ctx ends. A terminal or a pipe on which
+// nothing comes then keeps no signal waiting, and what is gzipped is read on one core and used on another.
+func readAhead(ctx context.Context, r io.Reader) *bufio.Reader {
+	a := &ahead{ctx: ctx, full: make(chan part, aheadBuffers), empty: make(chan []byte, aheadBuffers)}
+	for range aheadBuffers {
+		a.empty <- make([]byte, 1<<17)
+	}
 	go func() {
-		_, err := io.Copy(in, r)
-		in.CloseWithError(err)
+		for {
+			select {
+			case buffer := <-a.empty:
+				n, err := r.Read(buffer)
+				a.full <- part{buffer, buffer[:n], err} // has room for all the buffers
+				if err != nil {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
 	}()
-	return out
+	return bufio.NewReaderSize(a, 1<<16)
+}
+
+const aheadBuffers = 4
+
+type part struct {
+	buffer, rest []byte
+	err          error // after the rest
+}
+
+type ahead struct {
+	ctx   context.Context
+	full  chan part
+	empty chan []byte
+	part
+}
+
+func (a *ahead) Read(p []byte) (int, error) {
+	for len(a.rest) == 0 {
+		if a.err != nil {
+			return 0, a.err
+		}
+		if a.buffer != nil {
+			a.empty <- a.buffer
+			a.buffer = nil
+		}
+		select {
+		case a.part = <-a.full:
+		case <-a.ctx.Done():
+			return 0, a.ctx.Err()
+		}
+	}
+	n := copy(p, a.rest)
+	a.rest = a.rest[n:]
+	return n, nil
 }

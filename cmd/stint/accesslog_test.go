@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -100,11 +101,11 @@ func TestEachLine(t *testing.T) {
 	for name, in := range map[string]io.Reader{
 		"plain": strings.NewReader(text),
 		"gzip":  &zipped,
-		"pipe":  interruptible(t.Context(), strings.NewReader(text)),
+		"pipe":  iotest.HalfReader(strings.NewReader(text)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			require.NoError(t, eachLine(in, func(number int, line []byte, err error) error {
+			require.NoError(t, eachLine(t.Context(), in, func(number int, line []byte, err error) error {
 				assert.Equal(t, len(got)+1, number)
 				if err != nil {
 					assert.ErrorIs(t, err, errLineTooLong)
@@ -123,21 +124,21 @@ func TestEachLine(t *testing.T) {
 		assert.Less(t, len(line), 2*maxLine)
 	})
 	t.Run("nothing", func(t *testing.T) {
-		require.NoError(t, eachLine(strings.NewReader(""), func(int, []byte, error) error { panic("no line") }))
+		require.NoError(t, eachLine(t.Context(), strings.NewReader(""), func(int, []byte, error) error { panic("no line") }))
 	})
 	t.Run("cut gzip", func(t *testing.T) {
 		var b bytes.Buffer
 		zw := gzip.NewWriter(&b)
 		_, _ = io.WriteString(zw, text)
 		require.NoError(t, zw.Close())
-		err := eachLine(bytes.NewReader(b.Bytes()[:b.Len()-4]), func(int, []byte, error) error { return nil })
+		err := eachLine(t.Context(), bytes.NewReader(b.Bytes()[:b.Len()-4]), func(int, []byte, error) error { return nil })
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	})
 	t.Run("interrupted", func(t *testing.T) {
 		silent, _ := io.Pipe()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		err := eachLine(interruptible(ctx, silent), func(int, []byte, error) error { return nil })
+		err := eachLine(ctx, silent, func(int, []byte, error) error { return nil })
 		require.ErrorIs(t, err, context.Canceled)
 	})
 }

@@ -17,12 +17,19 @@ import (
 type dbFlags struct {
 	path        string
 	lockTimeout time.Duration
+	snapshot    string // of commands that only read
 }
 
 func (f *dbFlags) register(cmd *cobra.Command, usage string) {
 	cmd.Flags().StringVar(&f.path, "db", "", usage)
 	cmd.Flags().DurationVar(&f.lockTimeout, "lock-timeout", 5*time.Second, "wait this long for another process to close the file")
 	_ = cmd.MarkFlagFilename("db", "db")
+}
+
+// registerToRead is register for commands that only read.
+func (f *dbFlags) registerToRead(cmd *cobra.Command) {
+	f.register(cmd, dbUsage)
+	cmd.Flags().StringVar(&f.snapshot, "snapshot", "", "read a copy of the file from a running program's status page at this `URL`")
 }
 
 const dbUsage = "the `FILE` that remembers (default stint.db in the user's state directory)"
@@ -65,8 +72,8 @@ func (f *dbFlags) open() (*stint.BoltStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f.lockTimeout <= 0 {
-		return nil, fmt.Errorf("--lock-timeout %v: must be more than 0", f.lockTimeout)
+	if err := f.misused(); err != nil {
+		return nil, err
 	}
 	if dir != "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -90,6 +97,79 @@ func (f *dbFlags) openExisting() (*stint.BoltStore, error) {
 		return nil, failed(err)
 	}
 	return f.open()
+}
+
+// openToRead opens the file so that nothing in it changes.
+func (f *dbFlags) openToRead(cmd *cobra.Command) (*readStore, error) {
+	if err := errors.Join(exclusive(cmd, "db", "snapshot"), f.misused()); err != nil {
+		return nil, err
+	}
+	path, temp, err := f.pathToRead(cmd)
+	if err != nil {
+		return nil, err
+	}
+	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true, LockTimeout: f.lockTimeout})
+	if err == nil {
+		return &readStore{store, path, temp}, nil
+	}
+	if temp != "" {
+		os.Remove(temp)
+	}
+	switch {
+	case errors.Is(err, stint.ErrLocked):
+		err = errLockedToRead{err}
+	case errors.Is(err, fs.ErrNotExist):
+		err = fmt.Errorf("%w; name another file with --db, or spend something first", err)
+	}
+	return nil, failed(err)
+}
+
+// pathToRead returns the path of the file; where it is a copy, it is to be removed.
+func (f *dbFlags) pathToRead(cmd *cobra.Command) (path, temp string, err error) {
+	if f.snapshot == "" {
+		path, _, err = f.file()
+		return path, "", err
+	}
+	file, err := os.CreateTemp("", "stint-snapshot-*.db")
+	if err != nil {
+		return "", "", failed(err)
+	}
+	err = errors.Join(fetch(cmd, f.snapshot, file), failed(file.Close()))
+	if err != nil {
+		os.Remove(file.Name())
+		return "", "", err
+	}
+	return file.Name(), file.Name(), nil
+}
+
+// readStore is a file that is open to be read.
+type readStore struct {
+	*stint.BoltStore
+	path, temp string
+}
+
+func (s *readStore) Close() error {
+	err := s.BoltStore.Close()
+	if s.temp != "" {
+		err = errors.Join(err, os.Remove(s.temp))
+	}
+	return err
+}
+
+// errLockedToRead is that another process has a file open which is only to be read.
+type errLockedToRead struct{ error }
+
+func (e errLockedToRead) Unwrap() error { return e.error }
+
+func (errLockedToRead) Is(err error) bool { return err == errAskItsProgram }
+
+var errAskItsProgram = errors.New("locked")
+
+func (f *dbFlags) misused() error {
+	if f.lockTimeout <= 0 {
+		return fmt.Errorf("--lock-timeout %v: must be more than 0", f.lockTimeout)
+	}
+	return nil
 }
 
 // openToSpend opens the file and returns the number that it has for the limit of that label.

@@ -22,6 +22,8 @@ type decideFlags struct {
 	open func(f *dbFlags, label string) (stint.Store, stint.Name, error)
 	act  action // nil to reset
 
+	force bool // spend what is there, where it is not enough
+
 	done  string // what the line begins with, where it is not "denied"
 	state string // what it says where no limit was given
 }
@@ -63,17 +65,6 @@ func newRefund() *cobra.Command {
 		})
 }
 
-func newReset() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToLook, done: "reset", state: "full"},
-		&cobra.Command{
-			Use:   "reset ID",
-			Short: "Make ID's bucket full again",
-			Long:  `Make ID's bucket full again, and end a hold on it. That needs no limit, only the limit's --name where it has one.`,
-			Example: `  stint reset alice
-  stint reset --name NewOrdersPerAccount 12345678`,
-		})
-}
-
 func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 	f.db.register(cmd, dbUsage)
 	f.out.register(cmd)
@@ -81,12 +72,7 @@ func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 	if f.act != nil {
 		cmd.Flags().Int64Var(&f.cost, "cost", 1, "how many tokens")
 	}
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return misuse(cmd, "one ID is needed, not %d: quote it if it has spaces", len(args))
-		}
-		return nil
-	}
+	cmd.Args = oneID
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := f.out.misused(cmd); err != nil {
 			return err
@@ -123,6 +109,9 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	if f.act == nil {
 		err := errors.Join(reset(store, name.Key(id)), store.Close())
 		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, failed(err)
+	}
+	if f.force {
+		return f.forced(store, name.Key(id), limit, limited)
 	}
 	limiter, err := f.limiter(store, name, limit, limited)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 	"unicode"
 
@@ -137,6 +138,9 @@ func printable(id string) string {
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
+	}
+	if stem, ok := strings.CutSuffix(noun, "try"); ok {
+		noun = stem + "trie"
 	}
 	return strconv.Itoa(n) + " " + noun + "s"
 }

@@ -152,12 +152,12 @@ func labels(numbers map[string]stint.Name) string {
 func newLimits() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "limits",
-		Short:   "Look after files of limits",
-		Example: "  stint limits check defaults.yml overrides.yml",
+		Short:   "Look after files of limits, and the names of limits in a file of buckets",
+		Example: "  stint limits check defaults.yml overrides.yml\n  stint limits set-names --db quota.db 6=OrdersPerAccount",
 		Args:    noArgs,
 		RunE:    needCommand,
 	}
-	cmd.AddCommand(newLimitsCheck())
+	cmd.AddCommand(newLimitsCheck(), newSetNames())
 	return cmd
 }
 

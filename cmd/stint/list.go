@@ -2,11 +2,12 @@ package main
 
 import (
 	"cmp"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"slices"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -19,6 +20,9 @@ type listFlags struct {
 	db     dbFlags
 	limits limitFlags
 	out    outputFlags
+	csv    bool
+	top    int
+	by     string
 }
 
 func newList() *cobra.Command {
@@ -29,26 +33,55 @@ func newList() *cobra.Command {
 		Long: `Show the buckets that are not full, or held: the label of the limit, the id, and when the bucket is full again. With a
 limit given, also what is left in it: --limit is that of the label --name, or else of "` + defaultLabel + `".
 
-A file that is not there is an error, not an empty list.`,
+They are in the order of the labels and ids. With --top, only the first few, of all limits: those that will be full
+last, or with --by fill those of which the least is left, which takes their limits.
+
+The file stays as it is; one that is not there is an error, not an empty list. One that a program has open can be read from
+its status page, where that allows it, with --snapshot.
+
+--csv has the columns name, id, remaining, burst, count, period, reset_after_ns and held_ns; what is not known is empty.`,
 		Example: `  stint list
   stint list --limit 3/1m
-  stint list --limits defaults.yml --name NewOrdersPerAccount --json`,
+  stint list --limits defaults.yml --name NewOrdersPerAccount --json
+  stint list --limits defaults.yml --top 10 --by fill
+  stint list --snapshot http://localhost:8080/limits --csv`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.out.misused(cmd); err != nil {
+			if err := f.misused(cmd); err != nil {
 				return err
 			}
-			buckets, err := f.list(time.Now())
+			buckets, err := f.list(cmd, time.Now())
 			if err != nil {
 				return err
+			}
+			if f.csv {
+				return failed(listCSV(cmd.OutOrStdout(), buckets))
 			}
 			return failed(f.out.list(cmd.OutOrStdout(), buckets))
 		},
 	}
-	f.db.register(cmd, dbUsage)
+	f.db.registerToRead(cmd)
 	f.limits.register(cmd, false)
 	f.out.register(cmd)
+	cmd.Flags().BoolVar(&f.csv, "csv", false, "print CSV")
+	cmd.Flags().IntVar(&f.top, "top", 0, "show only the first `N`")
+	cmd.Flags().StringVar(&f.by, "by", "time", "which are the first, with --top: by `time` until full, or by fill")
 	return cmd
+}
+
+func (f *listFlags) misused(cmd *cobra.Command) error {
+	given := cmd.Flags().Changed
+	switch {
+	case given("by") && !given("top"):
+		return misuse(cmd, "--by goes with --top")
+	case given("top") && f.top < 1:
+		return misuse(cmd, "--top %d: must be 1 or more", f.top)
+	case f.by != "time" && f.by != "fill":
+		return misuse(cmd, "--by %q: must be time or fill", f.by)
+	case f.by == "fill" && !given("limit") && !given("limits"):
+		return misuse(cmd, "--by fill needs to know the limits: --limit COUNT/PERIOD, or --limits FILE")
+	}
+	return errors.Join(f.out.misused(cmd), exclusive(cmd, "csv", "json"), exclusive(cmd, "csv", "quiet"))
 }
 
 // bucket is a bucket as list shows it.
@@ -60,44 +93,90 @@ type bucket struct {
 	heldFor   time.Duration // 0 where it is not held
 }
 
-// list returns the buckets in the file that are held or not full, by label and id. It goes by the file's TATs, without a
-// Limiter: that would tidy the file up.
-func (f *listFlags) list(now time.Time) ([]*bucket, error) {
+// list returns the buckets in the file that are held or not full, in the order in which they are shown. It goes by the
+// file's TATs, without a Limiter: that would tidy the file up.
+func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {
 		return nil, err
 	}
-	store, err := f.db.openExisting()
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, failed(fmt.Errorf("%w; name another file with --db, or spend something first", err))
-	}
+	store, err := f.db.openToRead(cmd)
 	if err != nil {
 		return nil, err
 	}
-	buckets, err := f.read(store, now)
-	if err := errors.Join(err, store.Close()); err != nil {
-		return nil, failed(err)
+	if _, ok := numberOf(store.BoltStore, f.limits.name); !ok && f.limits.name != "" {
+		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
 	}
-	if f.limits.name != "" {
-		if _, ok := numberOf(store, f.limits.name); !ok {
-			return nil, fmt.Errorf("the file has no limit %q: see list without --name", f.limits.name)
-		}
-	}
-	for _, b := range buckets {
+	buckets, err := f.read(store, now, func(b *bucket) {
 		if name, ok := numbers[b.label]; ok {
 			if limit, ok := limits.For(name.Key(b.id)); ok {
 				b.measure(limit)
 			}
 		}
-	}
-	slices.SortFunc(buckets, func(a, b *bucket) int {
-		return cmp.Or(cmp.Compare(a.label, b.label), cmp.Compare(a.id, b.id))
 	})
-	return buckets, nil
+	return buckets, failed(errors.Join(err, store.Close()))
 }
 
-func (f *listFlags) read(store *stint.BoltStore, now time.Time) ([]*bucket, error) {
+func noSuchLabel(label string) error {
+	return fmt.Errorf("the file has no limit %q: see stint names", label)
+}
+
+// read returns the buckets, each of them measured.
+func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket)) ([]*bucket, error) {
 	var buckets []*bucket
+	add := func(b *bucket) {
+		measure(b)
+		if buckets = append(buckets, b); f.top > 0 && len(buckets) >= 2*f.top+1000 {
+			buckets = f.order(buckets) // so that a large file does not have all of its buckets in memory
+		}
+	}
+	held, err := holds(store, now)
+	if err != nil {
+		return nil, err
+	}
+	for name, label := range store.Names() {
+		if f.limits.name != "" && label != f.limits.name {
+			continue
+		}
+		for change, err := range store.All(name) {
+			if err != nil {
+				return nil, err
+			}
+			b := &bucket{label: label, id: change.Key.ID, fullIn: until(change.TAT, now), heldFor: held[change.Key]}
+			delete(held, change.Key)
+			if b.fullIn > 0 || b.heldFor > 0 {
+				add(b)
+			}
+		}
+		for key, d := range held {
+			if key.Name == name { // full, and held
+				add(&bucket{label: label, id: key.ID, heldFor: d})
+			}
+		}
+	}
+	return f.order(buckets), nil
+}
+
+// order returns the buckets in the order in which they are shown, and no more of them than that are.
+func (f *listFlags) order(buckets []*bucket) []*bucket {
+	slices.SortFunc(buckets, func(a, b *bucket) int {
+		byName := cmp.Or(cmp.Compare(a.label, b.label), cmp.Compare(a.id, b.id))
+		switch {
+		case f.top == 0:
+			return byName
+		case f.by == "fill":
+			return cmp.Or(cmp.Compare(b.fill(), a.fill()), cmp.Compare(b.fullIn, a.fullIn), byName)
+		}
+		return cmp.Or(cmp.Compare(max(b.fullIn, b.heldFor), max(a.fullIn, a.heldFor)), byName)
+	})
+	if f.top > 0 {
+		return buckets[:min(f.top, len(buckets))]
+	}
+	return buckets
+}
+
+// holds returns how long each bucket is held that is.
+func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
 	held := map[stint.Key]time.Duration{}
 	for hold, err := range store.All(stint.Unknown) {
 		if err != nil {
@@ -111,27 +190,15 @@ func (f *listFlags) read(store *stint.BoltStore, now time.Time) ([]*bucket, erro
 			held[key] = d
 		}
 	}
-	for name, label := range store.Names() {
-		if f.limits.name != "" && label != f.limits.name {
-			continue
-		}
-		for change, err := range store.All(name) {
-			if err != nil {
-				return nil, err
-			}
-			b := &bucket{label: label, id: change.Key.ID, fullIn: until(change.TAT, now), heldFor: held[change.Key]}
-			delete(held, change.Key)
-			if b.fullIn > 0 || b.heldFor > 0 {
-				buckets = append(buckets, b)
-			}
-		}
-		for key, d := range held {
-			if key.Name == name { // full, and held
-				buckets = append(buckets, &bucket{label: label, id: key.ID, heldFor: d})
-			}
-		}
+	return held, nil
+}
+
+// fill returns how much of a bucket is spent: 1 where nothing is left, 0 where its limit is not known.
+func (b *bucket) fill() float64 {
+	if b.limit.Burst == 0 {
+		return 0
 	}
-	return buckets, nil
+	return float64(b.fullIn) / float64(b.limit.Tolerance())
 }
 
 func until(nanos int64, now time.Time) time.Duration {
@@ -157,17 +224,21 @@ type bucketJSON struct {
 	Held       time.Duration `json:"held_ns,omitempty"`
 }
 
+func (b *bucket) json() bucketJSON {
+	line := bucketJSON{Name: b.label, ID: b.id, Limit: newLimitJSON(b.limit), ResetAfter: b.fullIn, Held: b.heldFor}
+	if line.Limit != nil {
+		line.Remaining = &b.remaining
+	}
+	return line
+}
+
 func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 	if f.quiet {
 		return nil
 	}
 	if f.json {
 		for _, b := range buckets {
-			line := bucketJSON{Name: b.label, ID: b.id, Limit: newLimitJSON(b.limit), ResetAfter: b.fullIn, Held: b.heldFor}
-			if line.Limit != nil {
-				line.Remaining = &b.remaining
-			}
-			if err := printJSON(w, line); err != nil {
+			if err := printJSON(w, b.json()); err != nil {
 				return err
 			}
 		}
@@ -193,4 +264,22 @@ func (b *bucket) state() string {
 		s += ", held for " + duration(b.heldFor)
 	}
 	return s
+}
+
+func listCSV(w io.Writer, buckets []*bucket) error {
+	c := csv.NewWriter(w)
+	_ = c.Write([]string{"name", "id", "remaining", "burst", "count", "period", "reset_after_ns", "held_ns"})
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	for _, b := range buckets {
+		limit, held := []string{"", "", "", ""}, ""
+		if l := b.limit; l.Burst > 0 {
+			limit = []string{number(b.remaining), number(l.Burst), number(l.Count), l.Period.String()}
+		}
+		if b.heldFor > 0 {
+			held = number(int64(b.heldFor))
+		}
+		_ = c.Write(slices.Concat([]string{b.label, b.id}, limit, []string{number(int64(b.fullIn)), held}))
+	}
+	c.Flush()
+	return c.Error()
 }

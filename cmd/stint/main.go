@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,12 +20,41 @@ import (
 
 // The exit statuses, of every command.
 const (
-	statusDone        = 0 // allowed, or done
+	statusDone        = 0
 	statusDenied      = 1
-	statusUsage       = 2 // wrong arguments, limits or input: the same again will not do better
-	statusFailed      = 3 // the store failed, or the answer could not be written
+	statusUsage       = 2
+	statusFailed      = 3
+	statusTryLater    = 75 // sysexits.h calls it EX_TEMPFAIL
+	statusNotStarted  = 126
+	statusNotFound    = 127
 	statusInterrupted = 130
 )
+
+// exitStatuses says what they mean, for help and manual.
+var exitStatuses = []struct {
+	status  int
+	meaning string
+}{
+	{statusDone, "allowed, or done"},
+	{statusDenied, "denied"},
+	{statusUsage, "wrong arguments, limits or input: the same again will not do better"},
+	{statusFailed, "the store failed, or the answer could not be written"},
+	{statusTryLater, "run: denied, try later"},
+	{statusNotStarted, "run: the command could not be started"},
+	{statusNotFound, "run: the command was not found"},
+	{statusInterrupted, "interrupted"},
+}
+
+// exitStatusTable returns them as lines, and what else there is to know of them.
+func exitStatusTable() string {
+	var b strings.Builder
+	b.WriteString("Exit status:\n")
+	for _, s := range exitStatuses {
+		fmt.Fprintf(&b, "  %3d  %s\n", s.status, s.meaning)
+	}
+	b.WriteString("What run runs has an exit status of its own, which is then that of stint: 128+N where signal N ended it.")
+	return b.String()
+}
 
 func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
@@ -47,14 +75,14 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stint",
 		Short: "Rate limits that last, in one file",
-		Long: `Rate limits that last, in one file.
+		Long: `Rate limits that last, in one file: see what was spent, change it, run commands within a limit, plan one, and take care of the
+file. An error is one line on stderr, which says what to do. Nothing is colored, with NO_COLOR in the environment or without.
 
-Exit status: 0 allowed, or done; 1 denied; 2 wrong usage or configuration;
-3 the store failed, or the answer could not be written; 130 interrupted.`,
+` + exitStatusTable(),
 		Example: `  stint allow --limit 3/1m alice    # may alice, who may three times a minute?
   stint list                        # who has spent what?
   stint replay --limit 20/1m --by ip access.log`,
-		Version:       version(),
+		Version:       thisBuild().String(),
 		RunE:          needCommand,
 		Args:          noArgs,
 		SilenceErrors: true,
@@ -63,7 +91,11 @@ Exit status: 0 allowed, or done; 1 denied; 2 wrong usage or configuration;
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return misuse(cmd, "%w", err)
 	})
+	root.AddCommand(newRun(), newSimulate(), newVersion(), newMan())
 	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits(), newReplay(nil))
+	root.AddCommand(newShow(), newStat(), newNames(), newSpend())
+	root.AddCommand(newVerify(), newCompact(), newBackup(), newExport(), newImport(), newMigrate())
+	complete(root)
 	return root
 }
 
@@ -93,25 +125,6 @@ func exclusive(cmd *cobra.Command, a, b string) error {
 	return nil
 }
 
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	settings := map[string]string{}
-	for _, s := range info.Settings {
-		settings[s.Key] = s.Value
-	}
-	v := info.Main.Version
-	if revision := settings["vcs.revision"]; revision != "" {
-		v += " " + revision
-		if settings["vcs.modified"] == "true" {
-			v += " modified"
-		}
-	}
-	return v + " " + info.GoVersion
-}
-
 // errDenied is a denial that has been printed.
 var errDenied = errors.New("denied")
 
@@ -132,6 +145,7 @@ func failed(err error) error {
 
 func status(err error) int {
 	var f failure
+	var e *ended
 	switch {
 	case err == nil:
 		return statusDone
@@ -139,6 +153,8 @@ func status(err error) int {
 		return statusDenied
 	case errors.As(err, &f):
 		return statusFailed
+	case errors.As(err, &e):
+		return e.status
 	case errors.Is(err, errInterrupted):
 		return statusInterrupted
 	}
@@ -150,15 +166,16 @@ var hints = []struct {
 	err  error
 	todo string
 }{
+	{errAskItsProgram, "look at the status page of the program that has it open, read a copy with --snapshot URL, or wait longer with --lock-timeout"},
 	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
-	{stint.ErrCorrupt, "move it away to begin a new one, or name another with --db"},
+	{stint.ErrCorrupt, "let stint verify --repair save what can be read, move it away to begin a new one, or name another with --db"},
 	{stint.ErrFormat, "use the program that wrote it, or name another file with --db"},
 	{stint.ErrCostOverBurst, "no wait is long enough: lower --cost, or raise the limit's burst"},
 }
 
 // report writes err in one line, and of joined errors, as of a limits file with many mistakes, one line each.
 func report(stderr io.Writer, err error) {
-	if err == nil || errors.Is(err, errDenied) {
+	if err == nil || errors.Is(err, errDenied) || err.Error() == "" {
 		return
 	}
 	hint := ""

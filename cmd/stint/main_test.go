@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(runMain) != "" {
 		main()
 	}
-	os.Exit(m.Run())
+	testscript.Main(m, map[string]func(){"stint": main})
 }
 
 // result is what a run of the command came to.
@@ -190,9 +191,9 @@ func TestErrors(t *testing.T) {
 		{"limits invalid", "allow --limits " + badDefaults + " --name Orders alice", 2, "bad.yml:2: Orders: burst"},
 		{"limits missing, checked", "limits check " + missing, 2, missing},
 		{"no limits to check", "limits check", 2, "no FILE given"},
-		{"no log", "replay --limit 3/1m", 2, "no ACCESS.LOG given"},
+		{"no log", "replay --limit 3/1m", 2, "no LOG given"},
 		{"log missing", "replay --limit 3/1m " + missing, 2, missing},
-		{"log keyed by nothing known", "replay --limit 3/1m --by shoe " + log, 2, `--by "shoe": must be ip`},
+		{"log keyed by nothing known", "replay --limit 3/1m --by shoe " + log, 2, `--by "shoe": must be ip, method, path, user`},
 		{"replay without limit", "replay " + log, 2, "no limit given"},
 
 		{"corrupt", "allow --limit 3/1m alice --db " + garbage, 3, "file is corrupt"},
@@ -204,7 +205,11 @@ func TestErrors(t *testing.T) {
 		{"another program's", "allow --limit 3/1m alice --db " + foreign, 3, "use the program that wrote it"},
 		{"locked", "allow --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
 		{"locked, checked", "check --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
-		{"locked, listed", "list --lock-timeout 1ms --db " + locked, 3, "another process has it open"},
+		{"locked, replayed", "replay --limit 3/1m --lock-timeout 1ms --db " + locked + " " + log, 3, "another process has it open"},
+		{"locked, run", "run --limit 3/1m --lock-timeout 1ms --db " + locked + " alice -- echo", 3, "another process has it open"},
+		{"another program's, run", "run --limit 3/1m --db " + foreign + " alice -- echo", 3, "use the program that wrote it"},
+		{"another program's, replayed", "replay --limit 3/1m --db " + foreign + " " + log, 3, "use the program that wrote it"},
+		{"locked, listed", "list --lock-timeout 1ms --db " + locked, 3, "status page of the program that has it open"},
 		{"missing, listed", "list --db " + missing, 3, missing + ": no such file or directory; name another file with --db"},
 		{"no directory", "allow --limit 3/1m alice --db " + noDirectory, 3, "make the directory first"},
 		{"under a file", "allow --limit 3/1m alice --db " + filepath.Join(garbage, "stint.db"), 3, "garbage.db"},
@@ -238,9 +243,15 @@ func TestUnwritableDirectory(t *testing.T) {
 	}
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o500))
-	r := runArgs(t, "allow", "--limit", "3/1m", "--db", filepath.Join(dir, "stint.db"), "alice")
+	for _, args := range [][]string{{"allow", "alice"}, {"run", "alice", "--", "echo"}, {"replay", write(t, "access.log", smallLog)}} {
+		r := runArgs(t, append([]string{args[0], "--limit", "3/1m", "--db", filepath.Join(dir, "stint.db")}, args[1:]...)...)
+		assert.Equal(t, 3, r.status)
+		assert.Contains(t, r.stderr, "see who owns the file and its directory")
+	}
+	r := runArgs(t, "simulate", "3/1m", "--load", "1 at once", "--svg", filepath.Join(dir, "x.svg"))
 	assert.Equal(t, 3, r.status)
-	assert.Contains(t, r.stderr, "see who owns the file and its directory")
+	r = runArgs(t, "man", dir)
+	assert.Equal(t, 3, r.status)
 }
 
 func TestStateDir(t *testing.T) {

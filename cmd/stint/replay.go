@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"net/netip"
 	"os"
 	"os/signal"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,52 +20,55 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// keysBy are the ways in which replay takes an id from a line: the bytes of the line, and the id that they stand for.
-var keysBy = map[string]keyBy{
-	"ip": {
-		text: func(l *logLine) []byte { return l.host },
-		id: func(host string) string {
-			if addr, err := netip.ParseAddr(host); err == nil {
-				return addr.Unmap().WithZone("").String()
-			}
-			return host
-		},
-	},
-}
-
-type keyBy struct {
-	text func(l *logLine) []byte
-	id   func(text string) string
-}
-
 type replayFlags struct {
 	db     dbFlags
 	limits limitFlags
-	by     string
+	and    []string
+	try    []string
+	lines  lineFlags
 	json   bool
 }
 
-// newReplay returns the command; decided, if not nil, is told of every request in turn.
-func newReplay(decided func(allowed bool)) *cobra.Command {
+// newReplay returns the command; decided, if not nil, is told of every request in turn: what the limits together had to say
+// or, of those that are tried, each.
+func newReplay(decided func(allowed []bool)) *cobra.Command {
 	f := &replayFlags{}
 	cmd := &cobra.Command{
-		Use:   "replay --by ip ACCESS.LOG...",
-		Short: "Say what a limit would have done to the requests of an access log",
-		Long: `Say what a limit would have done to the requests of an access log, in Common or Combined Log Format, plain or gzipped;
-- is standard input. Give the oldest log first: each request is decided at its line's own time, and one that is older
-than the newest before it at that. A line that is not of the format is counted as malformed.
+		Use:   "replay LOG...",
+		Short: "Say what a limit would have done to the requests of a log",
+		Long: `Say what a limit would have done to the requests of a log, plain or gzipped; - is standard input. Give the oldest log first:
+each request is decided at its line's own time, and one that is older than the newest before it at that.
+
+--limit is the limit, and each --and another that has to admit the request too, all or nothing. To choose one, --try
+several side by side: for each, a line says how many it would have denied, and whom most.
+
+--lines says how the log is written:
+  access        Common or Combined Log Format; --by ip, user, method, path
+  json          one object in a line; --by and --time name fields: "remote_ip", or "request.remote_ip" of one within
+  REGEXP        a regular expression (RE2) with named groups, (?P<time>...) among them; --by names another
+With each of them --by may be a regular expression too, in slashes: its first group is the id, or all that it matches. An address
+has one bucket, however it is spelled. Times are found out (access log's, RFC 3339, syslog's, Unix time in seconds to
+nanoseconds) or are of the Go layout --time-format; without a zone they are taken for UTC.
+
+A line that does not name anyone is counted as other, and one that is not of the format as malformed. Memory goes by the
+number of ids, not of lines.
 
 With --db the file keeps the buckets, and the replay of the next log goes on where this one stopped. Its times are the
 log's: give it no file that other commands use.
 
 --json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied), busiest_minute (start,
-requests, denied; null where there was no request).`,
+requests, denied; null where there was no request); also other where there are such lines, denied_by with --and, and with
+--try tried, an array of limit, allowed, denied, ids_denied, top_denied.`,
 		Example: `  stint replay --limit 20/1m --by ip access.log
-  stint replay --limit 20/1m --burst 50 --by ip --json access.log.2.gz access.log.1 access.log
-  ssh www cat /var/log/nginx/access.log | stint replay --limit 20/1m --by ip -`,
+  stint replay --try 10/1m,20/1m,'60/1m burst 20' access.log.2.gz access.log.1 access.log
+  stint replay --limit 20/1m --and 300/1h --by '/"GET (\/[^\/ ]*)/' --json access.log
+  stint replay --limit 20/1m --lines json --time ts --by request.remote_ip caddy.log
+  stint replay --limit 5/1h --by ip auth.log \
+    --lines '^(?P<time>.{15}) .* sshd.*: Failed password for .* from (?P<ip>[^ ]+)'
+  ssh www cat /var/log/nginx/access.log | stint replay --limit 20/1m -`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return misuse(cmd, "no ACCESS.LOG given, or - for standard input")
+				return misuse(cmd, "no LOG given, or - for standard input")
 			}
 			return nil
 		},
@@ -82,44 +84,61 @@ requests, denied; null where there was no request).`,
 	}
 	f.db.register(cmd, "a `FILE` to keep the buckets in (default: nothing is kept)")
 	f.limits.register(cmd, true)
-	cmd.Flags().StringVar(&f.by, "by", "ip", "what each bucket is for, a `KEY` of the line: ip, the address or name that it begins with")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.and, "and", nil, "a further `LIMIT` that has to admit: COUNT/PERIOD, or with --limits a label; may be repeated")
+	flags.StringSliceVar(&f.try, "try", nil, "`LIMITS` to compare, as COUNT/PERIOD or 'COUNT/PERIOD burst N', with commas between them")
+	flags.StringVar(&f.lines.format, "lines", "access", "how the log is written: access, json, or a `REGEXP` with named groups")
+	flags.StringVar(&f.lines.by, "by", "ip", "what each bucket is for: a `FIELD` of the line, or /REGEXP/")
+	flags.StringVar(&f.lines.time, "time", "time", "the `FIELD` or group that has the time")
+	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: it is found out)")
+	flags.IntVar(&f.lines.year, "year", 0, "the `YEAR` of the first line, where times have none (default: the last that had the date)")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	for flag, values := range map[string][]string{"by": {"ip", "method", "path", "user"}, "lines": {"access", "json"}} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
 	return cmd
 }
 
 // replay reads the logs.
-func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader, stderr io.Writer, decided func(allowed bool)) (*replay, error) {
-	by, ok := keysBy[f.by]
-	if !ok {
-		return nil, misuse(f.limits.cmd, "--by %q: must be %s", f.by, strings.Join(slices.Sorted(maps.Keys(keysBy)), ", "))
+func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader, stderr io.Writer, decided func(allowed []bool)) (*replay, error) {
+	read, err := f.lines.reading()
+	if err != nil {
+		return nil, err
 	}
-	r := &replay{
-		by: by, stderr: stderr, decided: decided,
-		byText: map[string]*tally{}, byID: map[string]*tally{}, byMinute: map[int64]*counts{},
-	}
+	r := &replay{reading: read, stderr: stderr, decided: decided, sweep: f.try != nil, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
 	if err := f.open(r); err != nil {
 		return nil, err
 	}
-	var err error
+	r.progress = newProgress(stderr, "replay", sizeOf(logs), true)
 	for _, log := range logs {
 		if err = r.read(ctx, log, stdin); err != nil {
 			break
 		}
 	}
+	r.progress.close()
 	if errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("%w after %s", errInterrupted, plural(int(r.total.requests()), "request"))
+		err = fmt.Errorf("%w after %s", errInterrupted, plural(int(r.requests), "request"))
 	}
 	r.warnOfOrder()
 	return r, errors.Join(err, failed(r.limiter.Close()))
 }
 
-// open gives r a Limiter on the store that the flags say.
-func (f *replayFlags) open(r *replay) error {
-	limits, numbers, err := f.limits.load(counter())
-	if err != nil {
-		return err
+// sizeOf returns the bytes of the logs together; -1 where that is not known.
+func sizeOf(logs []string) (size int64) {
+	for _, log := range logs {
+		info, err := os.Stat(log)
+		if err != nil || !info.Mode().IsRegular() {
+			return -1
+		}
+		size += info.Size()
 	}
-	if r.name, err = f.limits.among(numbers); err != nil {
+	return size
+}
+
+// open gives r its limits, and a Limiter on the store that the flags say.
+func (f *replayFlags) open(r *replay) error {
+	limits, err := f.load(r, counter())
+	if err != nil {
 		return err
 	}
 	var store stint.Store = stint.NewMemStore()
@@ -128,15 +147,91 @@ func (f *replayFlags) open(r *replay) error {
 		if err != nil {
 			return err
 		}
-		if limits, numbers, err = f.limits.load(file.Number); err != nil {
+		if limits, err = f.load(r, file.Number); err != nil {
 			return failed(errors.Join(err, file.Close()))
 		}
-		r.name, store = numbers[f.limits.label()], file
+		store = file
 	}
 	r.limiter, err = stint.New(store, limits, &stint.Options{Now: r.now, MaxResident: 1 << 24})
 	if err != nil {
 		return failed(errors.Join(err, store.Close()))
 	}
+	return nil
+}
+
+// load returns the limits that the flags give, and tells r of those that decide.
+func (f *replayFlags) load(r *replay, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
+	if r.sweep {
+		f.limits.required = false
+		for _, other := range []string{"limit", "limits", "and", "name", "db"} {
+			if err := exclusive(f.limits.cmd, "try", other); err != nil {
+				return nil, err
+			}
+		}
+	}
+	r.names, r.limits = nil, nil
+	if f.limits.file != "" {
+		limits, numbers, err := f.limits.load(number)
+		if err != nil {
+			return nil, err
+		}
+		for _, label := range append([]string{f.limits.name}, f.and...) {
+			one := f.limits
+			one.name = label
+			name, err := one.among(numbers)
+			if err != nil {
+				return nil, err
+			}
+			if err := r.add(name, label); err != nil {
+				return nil, err
+			}
+		}
+		return limits, nil
+	}
+	if err := f.limits.misused(); err != nil {
+		return nil, err
+	}
+	names, defaults := stint.Names{}, map[stint.Name]stint.Limit{}
+	add := func(label string, limit stint.Limit) error {
+		name, err := number(label)
+		if err != nil {
+			return err
+		}
+		names[name], defaults[name] = stint.NameSpec{Label: label}, limit
+		return r.add(name, limit.String())
+	}
+	if !r.sweep {
+		limit, err := f.limits.parse()
+		if err != nil {
+			return nil, err
+		}
+		if err := add(f.limits.label(), limit); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range append(f.try, f.and...) {
+		limit, err := stint.ParseLimit(strings.TrimSpace(s))
+		if err != nil {
+			return nil, err
+		}
+		if err := add(limit.String(), limit); err != nil {
+			return nil, err
+		}
+	}
+	return stint.NewLimits(names, defaults, nil)
+}
+
+// add makes a limit one of those that decide.
+func (r *replay) add(name stint.Name, limit string) error {
+	if slices.Contains(r.limits, limit) {
+		return fmt.Errorf("the limit %s is given twice: once is enough", limit)
+	}
+	r.names, r.limits = append(r.names, name), append(r.limits, limit)
+	r.requestsOf, r.decisions = make([]stint.Request, len(r.names)), make([]stint.Decision, len(r.names))
+	if r.columns = make([]column, 1); r.sweep {
+		r.columns = make([]column, len(r.names))
+	}
+	r.allowed, r.deniedBy = make([]bool, len(r.columns)), make([]int64, len(r.names))
 	return nil
 }
 
@@ -153,37 +248,46 @@ func (c *counts) add(allowed bool) {
 	}
 }
 
+// column is what was decided by the limits together or, of those that are tried, by one.
+type column struct{ counts }
+
 // tally is what became of the requests of one id.
 type tally struct {
-	key stint.Key
-	counts
+	id      string
+	columns []counts
 }
 
 // replay is what was found so far.
 type replay struct {
-	limiter *stint.Limiter
-	name    stint.Name
-	by      keyBy
-	stderr  io.Writer
-	decided func(allowed bool)
+	limiter  *stint.Limiter
+	names    []stint.Name // of the limits
+	limits   []string     // in words
+	sweep    bool         // each limit decides by itself
+	reading  reading
+	stderr   io.Writer
+	progress *progress
+	decided  func(allowed []bool)
 
-	newest atomic.Int64 // Unix seconds; the Limiter looks at it from its own goroutine too
-	behind int64        // the most that a line was older than the newest, in seconds
+	requestsOf []stint.Request // of one line, at every limit: used again for the next
+	decisions  []stint.Decision
+	allowed    []bool
 
-	total     counts
-	malformed int64
-	byText    map[string]*tally // by the id as lines have it: most lines are looked up without making a string
-	byID      map[string]*tally
-	byMinute  map[int64]*counts // since 1970
+	newest atomic.Int64 // Unix nanoseconds; the Limiter looks at it from its own goroutine too
+	behind int64        // the most that a line was older than the newest
+
+	requests, malformed, other int64
+
+	columns  []column
+	deniedBy []int64 // by which of the limits that have to admit together
+	byID     map[string]*tally
+	byMinute map[int64]*counts // since 1970; of the first column
 }
 
-func (r *replay) now() time.Time { return time.Unix(r.newest.Load(), 0) }
+func (r *replay) now() time.Time { return time.Unix(0, r.newest.Load()) }
 
 func (r *replay) read(ctx context.Context, log string, stdin io.Reader) error {
-	var in io.Reader
-	if log == "-" {
-		in = interruptible(ctx, stdin)
-	} else {
+	in := stdin
+	if log != "-" {
 		file, err := os.Open(log)
 		if err != nil {
 			return err
@@ -191,23 +295,28 @@ func (r *replay) read(ctx context.Context, log string, stdin io.Reader) error {
 		defer file.Close()
 		in = file
 	}
-	err := eachLine(in, func(number int, text []byte, err error) error {
+	err := eachLine(ctx, r.progress.reader(in), func(number int, text []byte, err error) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		var line logLine
+		var id []byte
+		var at int64
 		if err == nil {
-			line, err = parseLogLine(text)
+			id, at, err = r.reading(text)
+		}
+		if err == errNoID {
+			r.other++
+			return nil
 		}
 		var t *tally
 		if err == nil {
-			t, err = r.tally(&line)
+			t, err = r.tally(id)
 		}
 		if err != nil {
 			r.skip(log, number, err)
 			return nil
 		}
-		return r.decide(t, line.unix)
+		return r.decide(t, at)
 	})
 	if err != nil && !errors.As(err, new(failure)) {
 		err = fmt.Errorf("%s: %w", log, err)
@@ -218,7 +327,10 @@ func (r *replay) read(ctx context.Context, log string, stdin io.Reader) error {
 // skip counts a malformed line, and reports the first few.
 func (r *replay) skip(log string, number int, err error) {
 	const most = 5
-	if r.malformed++; r.malformed <= most {
+	if r.malformed++; r.malformed <= most+1 {
+		r.progress.close()
+	}
+	if r.malformed <= most {
 		fmt.Fprintf(r.stderr, "stint: %s:%d: skipped: %v\n", log, number, err)
 	}
 	if r.malformed == most+1 {
@@ -226,64 +338,92 @@ func (r *replay) skip(log string, number int, err error) {
 	}
 }
 
-func (r *replay) tally(line *logLine) (*tally, error) {
-	text := r.by.text(line)
-	if t, ok := r.byText[string(text)]; ok {
+func (r *replay) tally(text []byte) (*tally, error) {
+	if t, ok := r.byID[string(text)]; ok { // most lines are: no string is made of it
 		return t, nil
 	}
-	id, err := stint.AnyID.Canonical(r.by.id(string(text)))
+	id, err := stint.AnyID.Canonical(canonical(string(text)))
 	if err != nil {
 		return nil, err
 	}
 	t, ok := r.byID[id]
 	if !ok {
-		t = &tally{key: r.name.Key(id)}
+		t = &tally{id, make([]counts, len(r.columns))}
 		r.byID[id] = t
 	}
-	r.byText[string(text)] = t
 	return t, nil
 }
 
-func (r *replay) decide(t *tally, unix int64) error {
+func (r *replay) decide(t *tally, at int64) error {
 	newest := r.newest.Load()
-	r.behind = max(r.behind, newest-unix)
-	r.newest.Store(max(newest, unix))
-	d, err := r.limiter.Spend(t.key, 1)
+	r.behind = max(r.behind, newest-at)
+	r.newest.Store(max(newest, at))
+	for i, name := range r.names {
+		r.requestsOf[i] = stint.Request{Key: name.Key(t.id), Cost: 1}
+	}
+	var err error
+	if r.sweep {
+		err = r.limiter.SpendEach(r.requestsOf, r.decisions)
+	} else {
+		r.decisions[0], err = r.limiter.SpendAll(r.requestsOf...)
+	}
 	if err != nil {
 		return failed(err)
 	}
-	minute, ok := r.byMinute[unix/60]
+	r.requests++
+	for i := range r.columns {
+		ok := r.decisions[i].Allowed
+		r.allowed[i] = ok
+		r.columns[i].add(ok)
+		t.columns[i].add(ok)
+	}
+	if !r.allowed[0] && !r.sweep {
+		r.deniedBy[slices.Index(r.names, r.decisions[0].Key.Name)]++
+	}
+	minute, ok := r.byMinute[at/60e9]
 	if !ok {
 		minute = &counts{}
-		r.byMinute[unix/60] = minute
+		r.byMinute[at/60e9] = minute
 	}
-	r.total.add(d.Allowed)
-	t.add(d.Allowed)
-	minute.add(d.Allowed)
+	minute.add(r.allowed[0])
 	if r.decided != nil {
-		r.decided(d.Allowed)
+		r.decided(r.allowed)
 	}
 	return nil
 }
 
 // warnOfOrder reports what looks like logs given newest first: a server's own lines are seconds out of order.
 func (r *replay) warnOfOrder() {
-	if r.behind > 3600 {
+	if r.behind > int64(time.Hour) {
 		fmt.Fprintf(r.stderr, "stint: lines are up to %s older than ones before them: give the oldest log first\n",
-			duration(time.Duration(r.behind)*time.Second))
+			duration(time.Duration(r.behind)))
 	}
 }
 
 // summary is what --json prints of a replay.
 type summary struct {
-	Requests  int64       `json:"requests"`
-	Allowed   int64       `json:"allowed"`
-	Denied    int64       `json:"denied"`
-	Malformed int64       `json:"malformed"`
-	IDs       int         `json:"ids"`
-	TopDenied []idSummary `json:"top_denied"`
+	Requests  int64            `json:"requests"`
+	Allowed   *int64           `json:"allowed,omitempty"` // these four are there, or Tried is
+	Denied    *int64           `json:"denied,omitempty"`
+	Malformed int64            `json:"malformed"`
+	Other     int64            `json:"other,omitempty"`
+	IDs       int              `json:"ids"`
+	TopDenied []idSummary      `json:"top_denied,omitzero"`
+	DeniedBy  map[string]int64 `json:"denied_by,omitempty"`
+	Tried     []tried          `json:"tried,omitempty"`
 
 	BusiestMinute *minuteSummary `json:"busiest_minute"` // null where there was no request
+
+	limits []string
+}
+
+// tried is what one of several limits did.
+type tried struct {
+	Limit     string      `json:"limit"`
+	Allowed   int64       `json:"allowed"`
+	Denied    int64       `json:"denied"`
+	IDsDenied int         `json:"ids_denied"`
+	TopDenied []idSummary `json:"top_denied"`
 }
 
 type idSummary struct {
@@ -296,31 +436,50 @@ type idSummary struct {
 type minuteSummary struct {
 	Start    time.Time `json:"start"`
 	Requests int64     `json:"requests"`
-	Denied   int64     `json:"denied"`
+	Denied   *int64    `json:"denied,omitempty"` // of several limits that are tried there is no one number
 }
 
 func (r *replay) summary() summary {
-	s := summary{
-		Requests: r.total.requests(), Allowed: r.total.allowed, Denied: r.total.denied,
-		Malformed: r.malformed, IDs: len(r.byID), TopDenied: []idSummary{},
-	}
-	const top = 10
-	for id, t := range r.byID {
-		if t.denied > 0 {
-			s.TopDenied = append(s.TopDenied, idSummary{id, t.allowed, t.denied})
-		}
-	}
-	slices.SortFunc(s.TopDenied, func(a, b idSummary) int {
-		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.ID, b.ID))
-	})
-	s.TopDenied = s.TopDenied[:min(top, len(s.TopDenied))]
+	s := summary{Requests: r.requests, Malformed: r.malformed, Other: r.other, IDs: len(r.byID), limits: r.limits}
 	for minute, c := range r.byMinute {
-		m := &minuteSummary{time.Unix(60*minute, 0).UTC(), c.requests(), c.denied}
+		m := &minuteSummary{Start: time.Unix(60*minute, 0).UTC(), Requests: c.requests()}
+		if !r.sweep {
+			m.Denied = &c.denied
+		}
 		if b := s.BusiestMinute; b == nil || m.Requests > b.Requests || m.Requests == b.Requests && m.Start.Before(b.Start) {
 			s.BusiestMinute = m
 		}
 	}
+	for i, c := range r.columns {
+		top, ids := r.topDenied(i)
+		if !r.sweep {
+			s.Allowed, s.Denied, s.TopDenied = &c.allowed, &c.denied, top
+			break
+		}
+		s.Tried = append(s.Tried, tried{r.limits[i], c.allowed, c.denied, ids, top})
+	}
+	if !r.sweep && len(r.limits) > 1 {
+		s.DeniedBy = map[string]int64{}
+		for i, limit := range r.limits {
+			s.DeniedBy[limit] = r.deniedBy[i]
+		}
+	}
 	return s
+}
+
+// topDenied returns the ids that were denied most, and how many were denied at all.
+func (r *replay) topDenied(column int) (top []idSummary, ids int) {
+	top = []idSummary{}
+	const most = 10
+	for id, t := range r.byID {
+		if c := t.columns[column]; c.denied > 0 {
+			top = append(top, idSummary{id, c.allowed, c.denied})
+		}
+	}
+	slices.SortFunc(top, func(a, b idSummary) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.ID, b.ID))
+	})
+	return top[:min(most, len(top))], len(top)
 }
 
 func (f *replayFlags) print(w io.Writer, s summary) error {
@@ -328,9 +487,27 @@ func (f *replayFlags) print(w io.Writer, s summary) error {
 		return printJSON(w, s)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "requests   %d\nallowed    %d\ndenied     %d\nmalformed  %d\nids        %d\n", s.Requests, s.Allowed, s.Denied, s.Malformed, s.IDs)
+	fmt.Fprintf(&b, "requests   %d\n", s.Requests)
+	if s.Tried == nil {
+		fmt.Fprintf(&b, "allowed    %d\ndenied     %d\n", *s.Allowed, *s.Denied)
+	}
+	fmt.Fprintf(&b, "malformed  %d\n", s.Malformed)
+	if s.Other > 0 {
+		fmt.Fprintf(&b, "other      %d\n", s.Other)
+	}
+	fmt.Fprintf(&b, "ids        %d\n", s.IDs)
 	if m := s.BusiestMinute; m != nil {
-		fmt.Fprintf(&b, "\nbusiest minute  %s UTC: %s, %d denied\n", m.Start.Format("2006-01-02 15:04"), plural(int(m.Requests), "request"), m.Denied)
+		fmt.Fprintf(&b, "\nbusiest minute  %s UTC: %s", m.Start.Format("2006-01-02 15:04"), plural(int(m.Requests), "request"))
+		if m.Denied != nil {
+			fmt.Fprintf(&b, ", %d denied", *m.Denied)
+		}
+		b.WriteByte('\n')
+	}
+	if s.DeniedBy != nil {
+		fmt.Fprintf(&b, "\ndenied by\n")
+		for _, limit := range s.limits {
+			fmt.Fprintf(&b, "%8d  %s\n", s.DeniedBy[limit], limit)
+		}
 	}
 	if len(s.TopDenied) > 0 {
 		fmt.Fprintf(&b, "\ndenied most\n")
@@ -338,6 +515,26 @@ func (f *replayFlags) print(w io.Writer, s summary) error {
 	for _, id := range s.TopDenied {
 		fmt.Fprintf(&b, "%8d of %d  %s\n", id.Denied, id.Allowed+id.Denied, printable(id.ID))
 	}
+	if s.Tried != nil {
+		s.printTried(&b)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// printTried writes the table of the limits that were tried.
+func (s *summary) printTried(b *strings.Builder) {
+	tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprint(tw, "\nlimit\tdenied\tof all\tids\tdenied most\n")
+	for _, t := range s.Tried {
+		var whom []string
+		for _, id := range t.TopDenied[:min(3, len(t.TopDenied))] {
+			whom = append(whom, fmt.Sprintf("%s (%d of %d)", printable(id.ID), id.Denied, id.Allowed+id.Denied))
+		}
+		if t.Denied == 0 {
+			whom = []string{"nobody"}
+		}
+		fmt.Fprintf(tw, "%s\t%d\t%.1f%%\t%d\t%s\n", t.Limit, t.Denied, 100*float64(t.Denied)/float64(max(1, s.Requests)), t.IDsDenied, strings.Join(whom, ", "))
+	}
+	_ = tw.Flush() // a Builder does not fail
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"math/big"
@@ -104,7 +105,7 @@ func (m *model) spend(id string, at time.Time) bool {
 // replayed returns what the command did with each request of its logs, and its summary.
 func replayed(t *testing.T, args ...string) (allowed []bool, out map[string]any) {
 	t.Helper()
-	cmd := newReplay(func(ok bool) { allowed = append(allowed, ok) })
+	cmd := newReplay(func(ok []bool) { allowed = append(allowed, ok...) })
 	var stdout bytes.Buffer
 	cmd.SetOut(&stdout)
 	cmd.SetErr(io.Discard)
@@ -162,6 +163,178 @@ func TestReplayAgreesWithModel(t *testing.T) {
 		compareWithModel(t, log, 11, 7, time.Minute)
 		compareWithModel(t, log, 1, 60, time.Minute)
 	})
+}
+
+// TestReplayTriedAgreesWithModels: of each limit that is tried, what a model of its own decides.
+func TestReplayTriedAgreesWithModels(t *testing.T) {
+	logs := []string{write(t, "access.log", madeUpLog(5000))}
+	if shared := filepath.Join("..", "..", "..", "shared", "data", "access.log"); !missing(shared) {
+		logs = append(logs, shared)
+	}
+	tried := []struct {
+		limit        string
+		burst, count int64
+		period       time.Duration
+	}{{"10/1m", 10, 10, time.Minute}, {"7/1m burst 3", 3, 7, time.Minute}, {"60/1m", 60, 60, time.Minute}, {"1/1d", 1, 1, 24 * time.Hour}}
+	for _, log := range logs {
+		args, want := []string{log}, make([][]bool, len(tried))
+		for i, l := range tried {
+			file, err := os.Open(log)
+			require.NoError(t, err)
+			want[i] = newModel(l.burst, l.count, l.period).read(t, file)
+			require.NoError(t, file.Close())
+			args = append(args, "--try", l.limit)
+		}
+		got, out := replayed(t, args...)
+		require.Len(t, got, len(tried)*len(want[0]))
+		for i, ok := range got {
+			require.Equal(t, want[i%len(tried)][i/len(tried)], ok, "request %d at %s", i/len(tried)+1, tried[i%len(tried)].limit)
+		}
+		for i, l := range out["tried"].([]any) {
+			denied := len(slices.DeleteFunc(want[i], func(ok bool) bool { return ok }))
+			assert.EqualValues(t, denied, l.(map[string]any)["denied"])
+		}
+	}
+}
+
+// TestReplayOfSeveralLimits: all have to admit, and what one denies costs the others nothing.
+func TestReplayOfSeveralLimits(t *testing.T) {
+	const log = `{"t":"2020-01-01T00:00:00Z","who":"a"}
+{"t":"2020-01-01T00:00:00Z","who":"a"}
+{"t":"2020-01-01T00:00:01.5Z","who":"a"}
+{"t":"2020-01-01T00:00:01.999999999Z","who":"a"}
+{"t":"2020-01-01T00:00:02.5Z","who":"a"}
+{"level":"info"}
+{"t":"2020-01-01T00:00:03.5Z","who":"a"}
+`
+	path := write(t, "app.log", log)
+	want := []bool{true, false, true, false, true, false}
+	lines := []string{"--lines", "json", "--time", "t", "--by", "who", path}
+	got, out := replayed(t, append([]string{"--limit", "1/1s", "--and", "3/1h"}, lines...)...)
+	assert.Equal(t, want, got)
+	assert.Equal(t, map[string]any{"1/1s": 2.0, "3/1h": 1.0}, out["denied_by"])
+	assert.EqualValues(t, 1, out["other"])
+
+	limits := write(t, "limits.yml", "A: {burst: 1, count: 1, period: 1s}\nB: {burst: 3, count: 3, period: 1h}\nC: {burst: 1, count: 1, period: 1h}\n")
+	db := filepath.Join(t.TempDir(), "replay.db")
+	got, out = replayed(t, append([]string{"--limits", limits, "--name", "A", "--and", "B", "--db", db}, lines...)...)
+	assert.Equal(t, want, got)
+	assert.Equal(t, map[string]any{"A": 2.0, "B": 1.0}, out["denied_by"])
+
+	r := runArgs(t, append([]string{"replay", "--limit", "1/1s", "--and", "3/1h"}, lines...)...)
+	assert.Equal(t, result{0, `requests   6
+allowed    3
+denied     3
+malformed  0
+other      1
+ids        1
+
+busiest minute  2020-01-01 00:00 UTC: 6 requests, 3 denied
+
+denied by
+       2  1/1s
+       1  3/1h
+
+denied most
+       3 of 6  a
+`, ""}, r)
+}
+
+func TestReplayTriedOutput(t *testing.T) {
+	log := write(t, "access.log", smallLog)
+	r := runArgs(t, "replay", "--try", "1/1m, 5/1m,1/1h burst 2", log)
+	assert.Equal(t, 0, r.status, r.stderr)
+	assert.Equal(t, `requests   8
+malformed  2
+ids        3
+
+busiest minute  2020-01-01 00:01 UTC: 5 requests
+
+limit         denied  of all  ids  denied most
+1/1m          4       50.0%   2    a (3 of 5), b (1 of 2)
+5/1m          0       0.0%    0    nobody
+1/1h burst 2  3       37.5%   1    a (3 of 5)
+`, r.stdout)
+	r = runArgs(t, "replay", "--try", "1/1m,5/1m", "--json", log)
+	assert.Equal(t, `{"requests":8,"malformed":2,"ids":3,"tried":[`+
+		`{"limit":"1/1m","allowed":4,"denied":4,"ids_denied":2,"top_denied":[{"id":"a","allowed":2,"denied":3},{"id":"b","allowed":1,"denied":1}]},`+
+		`{"limit":"5/1m","allowed":8,"denied":0,"ids_denied":0,"top_denied":[]}],`+
+		`"busiest_minute":{"start":"2020-01-01T00:01:00Z","requests":5}}`+"\n", r.stdout)
+	for args, want := range map[string]string{
+		"--try 1/1m --limit 1/1m": "--try and --limit exclude each other", "--try 1/1m --db x": "--try and --db exclude each other",
+		"--try 1/1m,1/60s": "given twice", "--try 1": `"1"`, "--limit 1/1m --and x": `"x"`,
+	} {
+		r := runArgs(t, append(strings.Fields("replay "+args), log)...)
+		assert.Equal(t, 2, r.status)
+		assert.Contains(t, r.stderr, want)
+	}
+}
+
+func missing(path string) bool {
+	_, err := os.Stat(path)
+	return err != nil
+}
+
+// gzipLines is how long the log of TestReplayOfManyLines is: -lines 5000000 takes half a minute.
+var gzipLines = flag.Int("lines", 200_000, "of the log of TestReplayOfManyLines")
+
+// manyLines writes a gzipped log of n lines: the shared one if it is there, or a made-up one, again and again, each time later.
+func manyLines(t testing.TB, n int) string {
+	t.Helper()
+	log := madeUpLog(10_000)
+	if shared, err := os.ReadFile(filepath.Join("..", "..", "..", "shared", "data", "access.log")); err == nil {
+		log = string(shared)
+	}
+	stamp := regexp.MustCompile(`\d\d/[A-Z][a-z]{2}/\d{4}`)
+	days := map[string]int{}
+	path := filepath.Join(t.TempDir(), "access.log.gz")
+	file, err := os.Create(path)
+	require.NoError(t, err)
+	zw, err := gzip.NewWriterLevel(file, gzip.BestSpeed)
+	require.NoError(t, err)
+	out := bufio.NewWriter(zw)
+	for day := 0; n > 0; day += 30 {
+		for line := range strings.Lines(log) {
+			if n--; n < 0 {
+				break
+			}
+			if at := stamp.FindStringIndex(line); at != nil {
+				from := line[at[0]:at[1]]
+				if _, ok := days[from]; !ok {
+					when, err := time.Parse("02/Jan/2006", from)
+					require.NoError(t, err)
+					days[from] = int(when.Unix() / 86400)
+				}
+				line = line[:at[0]] + time.Unix(int64(days[from]+day)*86400, 0).UTC().Format("02/Jan/2006") + line[at[1]:]
+			}
+			_, err := out.WriteString(line)
+			require.NoError(t, err)
+		}
+	}
+	require.NoError(t, out.Flush())
+	require.NoError(t, zw.Close())
+	require.NoError(t, file.Close())
+	return path
+}
+
+// TestReplayOfManyLines: the memory that a replay takes does not go by the length of the log.
+func TestReplayOfManyLines(t *testing.T) {
+	if testing.Short() {
+		t.Skip("reads a long log")
+	}
+	replayOf := func(lines int) (peak int64) {
+		cmd := process(t, "replay", "--try", "10/1m,20/1m,60/1m", "--json", manyLines(t, lines))
+		var stdout bytes.Buffer
+		cmd.Stdout = &stdout
+		require.NoError(t, cmd.Run())
+		out := object(t, stdout.String())
+		assert.EqualValues(t, lines, out["requests"].(float64)+out["malformed"].(float64))
+		assert.NotZero(t, out["tried"].([]any)[2].(map[string]any)["denied"])
+		return peakMemory(cmd.ProcessState)
+	}
+	few, many := replayOf(10_000), replayOf(*gzipLines)
+	t.Logf("%d MiB for 10,000 lines, %d MiB for %d", few>>20, many>>20, *gzipLines)
+	assert.LessOrEqual(t, many, 2*few)
 }
 
 // madeUpLog returns a log with what real ones have: bursts, lines out of order, zones, spellings of one address, lines
@@ -362,9 +535,9 @@ func TestReplayInterruptedInAFile(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
-	r := &replay{byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
+	r := &replay{byID: map[string]*tally{}, byMinute: map[int64]*counts{}, columns: make([]column, 1)}
 	for i := range 20 {
-		r.byID[fmt.Sprintf("id%02d", i)] = &tally{counts: counts{allowed: 1, denied: int64(i / 2)}}
+		r.byID[fmt.Sprintf("id%02d", i)] = &tally{columns: []counts{{allowed: 1, denied: int64(i / 2)}}}
 	}
 	s := r.summary()
 	assert.Len(t, s.TopDenied, 10)
@@ -373,8 +546,22 @@ func TestSummary(t *testing.T) {
 	for minute := range int64(50) {
 		r.byMinute[minute] = &counts{allowed: minute / 40}
 	}
-	assert.Equal(t, &minuteSummary{time.Unix(40*60, 0).UTC(), 1, 0}, r.summary().BusiestMinute, "the first of them")
+	assert.Equal(t, &minuteSummary{time.Unix(40*60, 0).UTC(), 1, new(int64)}, r.summary().BusiestMinute, "the first of them")
 	assert.False(t, slices.ContainsFunc(s.TopDenied, func(i idSummary) bool { return i.Denied == 0 }))
+}
+
+// BenchmarkReplayGzip is of three limits tried on a gzipped log.
+func BenchmarkReplayGzip(b *testing.B) {
+	const lines = 200_000
+	log := manyLines(b, lines)
+	for b.Loop() {
+		cmd := newReplay(nil)
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs([]string{"--try", "10/1m,20/1m,60/1m", log})
+		require.NoError(b, cmd.Execute())
+	}
+	b.ReportMetric(float64(lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
 }
 
 func BenchmarkReplay(b *testing.B) {
@@ -389,4 +576,18 @@ func BenchmarkReplay(b *testing.B) {
 		require.NoError(b, cmd.Execute())
 	}
 	b.ReportMetric(float64(lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
+}
+
+// TestReadingAllocatesNothing: of an access log, line for line.
+func TestReadingAllocatesNothing(t *testing.T) {
+	line := []byte(`10.0.0.1 - alice [01/Jan/2020:00:00:00 +0000] "GET /a?b HTTP/1.1" 200 1`)
+	for _, by := range []string{"ip", "user", "method", "path"} {
+		read, err := (&lineFlags{format: "access", by: by}).reading()
+		require.NoError(t, err)
+		assert.Zero(t, testing.AllocsPerRun(100, func() {
+			if _, _, err := read(line); err != nil {
+				t.Error(err)
+			}
+		}), by)
+	}
 }

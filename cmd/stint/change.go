@@ -1,0 +1,282 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+func newSpend() *cobra.Command {
+	f := &decideFlags{open: (*dbFlags).openToSpend, act: (*stint.Limiter).Spend, done: "spent", state: "no limit"}
+	cmd := newDecision(f, &cobra.Command{
+		Use:   "spend ID",
+		Short: "Spend tokens of ID's bucket, with --force even those that are not there",
+		Long: `Spend tokens of ID's bucket if they are there, as allow does. With --force, something was done all the same: as many as there
+are are spent, and what the next token has come to already is lost. A bucket owes no more than that: it is empty then, and full
+again when the limit would fill it.`,
+		Example: `  stint spend --limit 3/1m alice
+  stint spend --limit 100/1d --cost 150 --force alice`,
+	})
+	cmd.Flags().BoolVar(&f.force, "force", false, "spend what is there, where it is not enough")
+	return cmd
+}
+
+// forced spends without asking: the TAT goes no further than that of an empty bucket, to which the next load would clamp it.
+func (f *decideFlags) forced(store stint.Store, key stint.Key, limit stint.Limit, limited bool) (stint.Decision, error) {
+	d := stint.Decision{Allowed: true, Key: key, Limit: limit, Remaining: math.MaxInt64}
+	if f.cost < 0 {
+		return d, errors.Join(fmt.Errorf("%w %d", stint.ErrNegativeCost, f.cost), store.Close())
+	}
+	if !limited {
+		return d, failed(store.Close())
+	}
+	tat, err := store.Load(key)
+	if err != nil {
+		return d, failed(errors.Join(err, store.Close()))
+	}
+	now := time.Now().UnixNano()
+	ahead := min(max(0, tat-now), int64(limit.Tolerance()))
+	if cost := min(f.cost, limit.Burst); cost > 0 {
+		ahead = min(ahead+cost*int64(limit.Interval()), int64(limit.Tolerance()))
+		err = store.Save([]stint.Change{{Key: key, TAT: now + ahead}})
+	}
+	d.ResetAfter = time.Duration(ahead)
+	d.Remaining = int64((limit.Tolerance() - d.ResetAfter) / limit.Interval())
+	return d, failed(errors.Join(err, store.Close()))
+}
+
+// resetFlags are those of reset for many buckets.
+type resetFlags struct {
+	prefix      string
+	all, dryRun bool
+}
+
+func newReset() *cobra.Command {
+	f := &decideFlags{open: (*dbFlags).openToLook, done: "reset", state: "full"}
+	many := &resetFlags{}
+	cmd := newDecision(f, &cobra.Command{
+		Use:   "reset [ID]",
+		Short: "Make ID's bucket full again, or those of a limit",
+		Long: `Make ID's bucket full again, and end a hold on it. That needs no limit, only the limit's --name where it has one.
+
+With --prefix, all buckets of the limit whose id begins so; with --all, all of the limit. First it says how many there are, and
+with --dry-run no more than that. All of them are reset in one step, or none.`,
+		Example: `  stint reset alice
+  stint reset --name NewOrdersPerAccount 12345678
+  stint reset --name LoginsPerRange --prefix 2001:db8: --dry-run
+  stint reset --name NewOrdersPerAccount --all`,
+	})
+	cmd.Flags().StringVar(&many.prefix, "prefix", "", "reset the buckets whose id begins with this `TEXT`")
+	cmd.Flags().BoolVar(&many.all, "all", false, "reset all buckets of the limit")
+	cmd.Flags().BoolVar(&many.dryRun, "dry-run", false, "say how many there are, and reset none")
+	one := cmd.RunE
+	wanted := func(cmd *cobra.Command) bool { return cmd.Flags().Changed("prefix") || many.all || many.dryRun }
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case !wanted(cmd):
+			return oneID(cmd, args)
+		case len(args) > 0:
+			return misuse(cmd, "an ID goes with none of --prefix, --all and --dry-run")
+		case many.all == cmd.Flags().Changed("prefix"):
+			return misuse(cmd, "one of --prefix TEXT and --all is needed")
+		case cmd.Flags().Changed("prefix") && many.prefix == "":
+			return misuse(cmd, "an empty --prefix: --all says that all are meant")
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !wanted(cmd) {
+			return one(cmd, args)
+		}
+		if err := f.out.misused(cmd); err != nil {
+			return err
+		}
+		return many.reset(cmd, f)
+	}
+	return cmd
+}
+
+// resetJSON is what reset prints of many buckets.
+type resetJSON struct {
+	Name    string `json:"name"`
+	Buckets int    `json:"buckets"`
+	Holds   int    `json:"holds"`
+	Reset   bool   `json:"reset"`
+}
+
+func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
+	ctx, stop := untilInterrupted(cmd)
+	defer stop()
+	store, err := f.db.openExisting()
+	if err != nil {
+		return err
+	}
+	name, ok := numberOf(store, f.limits.label())
+	if !ok {
+		return errors.Join(noSuchLabel(f.limits.label()), store.Close())
+	}
+	var changes []stint.Change
+	found := resetJSON{Name: f.limits.label(), Reset: !m.dryRun}
+	for _, of := range []stint.Name{name, stint.Unknown} { // its buckets, and the holds
+		for c, err := range store.All(of) {
+			if err := errors.Join(interruption(ctx), failed(err)); err != nil {
+				return errors.Join(err, failed(store.Close()))
+			}
+			key := c.Key
+			if of == stint.Unknown {
+				if key, err = stint.ParseKey(c.Key.ID); err != nil || key.Name != name {
+					continue
+				}
+			}
+			if strings.HasPrefix(key.ID, m.prefix) {
+				if changes = append(changes, stint.Change{Key: c.Key}); of == name {
+					found.Buckets++
+				} else {
+					found.Holds++
+				}
+			}
+		}
+	}
+	what := plural(found.Buckets, "bucket") + " and " + plural(found.Holds, "hold") + " of " + printable(found.Name)
+	say := func(format string) error {
+		if f.out.json || f.out.quiet {
+			return nil
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), format+"\n", what)
+		return err
+	}
+	if m.dryRun {
+		err = say("would reset  %s")
+	} else if err = say("resetting  %s"); err == nil && len(changes) > 0 {
+		if err = interruption(ctx); err != nil {
+			return errors.Join(err, failed(store.Close()))
+		}
+		err = store.Save(changes)
+	}
+	if err = errors.Join(err, store.Close()); err == nil && !m.dryRun {
+		err = say("reset  %s")
+	}
+	if err == nil && f.out.json {
+		err = printJSON(cmd.OutOrStdout(), found)
+	}
+	return failed(err)
+}
+
+type setNamesFlags struct{ db dbFlags }
+
+func newSetNames() *cobra.Command {
+	f := &setNamesFlags{}
+	cmd := &cobra.Command{
+		Use:   "set-names NUMBER=LABEL...",
+		Short: "Give the limits of a file the numbers or labels that the program has for them by now",
+		Long: `Give the limits of a file the numbers or labels that the program has for them by now, where it would fail because they disagree.
+
+Buckets follow their label: if the file has it under another number, they move, with their holds. A label that the file does not
+have renames the limit of that number. A new file takes the place of the old one when it is complete: it is all done, or
+nothing is. It takes the room of a second file meanwhile.`,
+		Example: `  stint limits set-names --db quota.db 6=OrdersPerAccount            # renamed
+  stint limits set-names --db quota.db 7=OrdersPerAccount 6=Logins   # 6 became 7, and there is a new 6`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return misuse(cmd, "no NUMBER=LABEL given")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.set(cmd, args) },
+	}
+	f.db.register(cmd, dbUsage)
+	return cmd
+}
+
+// parseNames reads NUMBER=LABEL arguments.
+func parseNames(args []string) (map[stint.Name]string, error) {
+	names := map[stint.Name]string{}
+	for _, arg := range args {
+		number, label, _ := strings.Cut(arg, "=")
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || n == 0 || label == "" {
+			return nil, fmt.Errorf("%q: want NUMBER=LABEL, with a number from 1 to 65535: 6=NewOrdersPerAccount", arg)
+		}
+		if _, twice := names[stint.Name(n)]; twice {
+			return nil, fmt.Errorf("number %d is given twice", n)
+		}
+		names[stint.Name(n)] = label
+	}
+	return names, nil
+}
+
+func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
+	names, err := parseNames(args)
+	if err != nil {
+		return err
+	}
+	before, path, err := f.db.names(cmd)
+	if err != nil {
+		return err
+	}
+	ctx, stop := untilInterrupted(cmd)
+	defer stop()
+	bar := newProgress(cmd.ErrOrStderr(), "rewriting", -1, false)
+	moved, err := stint.SetNames(path, names, &stint.BoltOptions{LockTimeout: f.db.lockTimeout}, func(n int) error {
+		bar.add(n)
+		return interruption(ctx)
+	})
+	bar.close()
+	if errors.Is(err, errInterrupted) {
+		return errInterrupted
+	}
+	if err != nil && !errors.As(err, new(*stint.ConfigError)) && !errors.Is(err, stint.ErrNameMismatch) {
+		err = failed(err)
+	}
+	if err != nil {
+		return err
+	}
+	return failed(printNames(cmd.OutOrStdout(), before, names, moved))
+}
+
+// names returns the labels that the file has, and its path.
+func (f *dbFlags) names(cmd *cobra.Command) (map[stint.Name]string, string, error) {
+	store, err := f.openToRead(cmd)
+	if err != nil {
+		return nil, "", err
+	}
+	return store.Names(), store.path, failed(store.Close())
+}
+
+// printNames says what became of each number.
+func printNames(w io.Writer, before, names map[stint.Name]string, moved map[stint.Name]stint.Name) error {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		label := printable(names[name])
+		what := "as it was"
+		from := stint.Unknown
+		for old, to := range moved {
+			if to == name {
+				from = old
+			}
+		}
+		old, had := before[name]
+		_, left := moved[name]
+		switch {
+		case from != stint.Unknown:
+			what = fmt.Sprintf("moved here from %d", from)
+		case !had || left:
+			what = "new"
+		case old != names[name]:
+			what = "renamed from " + printable(old)
+		}
+		if _, err := fmt.Fprintf(w, "%d  %s  %s\n", name, label, what); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+// complete gives root and the commands below it what a shell's completion asks for, by the names of their arguments and flags.
+func complete(root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		if arg, _ := strings.CutPrefix(cmd.Use, cmd.Name()+" "); strings.HasPrefix(strings.TrimPrefix(arg, "["), "ID") && cmd.ValidArgsFunction == nil {
+			cmd.ValidArgsFunction = completeID
+		}
+		if cmd.Flags().Lookup("name") != nil {
+			_ = cmd.RegisterFlagCompletionFunc("name", completeLabel) // an error is that it has one
+		}
+		complete(cmd)
+	}
+}
+
+// mostCompletions is more than anyone reads.
+const mostCompletions = 200
+
+// completeID returns the ids that the file has of the limit, if nobody else has the file open.
+func completeID(cmd *cobra.Command, args []string, begun string) (ids []string, d cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault // what comes after the ID are files, if it is anything
+	}
+	withFile(cmd, func(store *stint.BoltStore) {
+		label := defaultLabel
+		if f := cmd.Flag("name"); f != nil && f.Changed {
+			label = f.Value.String()
+		}
+		name, ok := numberOf(store, label)
+		if !ok {
+			return
+		}
+		for change, err := range store.All(name) {
+			if err != nil || len(ids) == mostCompletions {
+				return
+			}
+			if id := change.Key.ID; strings.HasPrefix(id, begun) && printable(id) == id {
+				ids = append(ids, id)
+			}
+		}
+	})
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeLabel returns the labels of the limits file or, where none is given, of the file that remembers.
+func completeLabel(cmd *cobra.Command, _ []string, begun string) (labels []string, d cobra.ShellCompDirective) {
+	if f := cmd.Flag("limits"); f != nil && f.Changed {
+		labels, _ = stint.Labels(f.Value.String())
+	} else {
+		withFile(cmd, func(store *stint.BoltStore) {
+			for _, label := range store.Names() {
+				labels = append(labels, label)
+			}
+		})
+	}
+	labels = slices.DeleteFunc(labels, func(l string) bool { return !strings.HasPrefix(l, begun) })
+	slices.Sort(labels)
+	return labels, cobra.ShellCompDirectiveNoFileComp
+}
+
+// withFile calls f with the file that the command's flags say, if there is one, and nobody has it open.
+func withFile(cmd *cobra.Command, f func(*stint.BoltStore)) {
+	var db dbFlags
+	if flag := cmd.Flag("db"); flag != nil {
+		db.path = flag.Value.String()
+	}
+	path, _, err := db.file()
+	if err != nil {
+		return
+	}
+	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{LockTimeout: 100 * time.Millisecond, ReadOnly: true})
+	if err != nil {
+		return
+	}
+	f(store)
+	_ = store.Close() // nothing was changed
+}

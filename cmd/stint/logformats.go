@@ -1,0 +1,288 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// reading takes from a line whose bucket a request was for, and when it was made, Unix nanoseconds. The id is good until
+// the next.
+type reading func(line []byte) (id []byte, at int64, err error)
+
+var (
+	errNoID      = errors.New("names nobody") // and is no request, or one that the limit is not for
+	errNotJSON   = errors.New("is not a JSON object")
+	errFieldTime = errors.New("has a time that is none: see --time and --time-format")
+)
+
+// lineFlags say how the lines of a log are read.
+type lineFlags struct {
+	format     string // "access", "json", or a regular expression
+	by         string
+	time       string
+	timeFormat string
+	year       int
+}
+
+const aPattern = "(?P<"
+
+// reading returns what the flags say.
+func (f *lineFlags) reading() (reading, error) {
+	var pattern *regexp.Regexp // of --by
+	if p, ok := strings.CutPrefix(f.by, "/"); ok {
+		if p, ok = strings.CutSuffix(p, "/"); !ok {
+			return nil, fmt.Errorf("--by %q: a regular expression ends in / too", f.by)
+		}
+		var err error
+		if pattern, err = regexp.Compile(p); err != nil {
+			return nil, fmt.Errorf("--by %q: %w", f.by, err)
+		}
+	}
+	t := &logTime{layout: f.timeFormat, year: f.year}
+	switch {
+	case f.format == "access":
+		return f.access(pattern)
+	case f.format == "json":
+		return f.json(pattern, t), nil
+	case strings.Contains(f.format, aPattern) || strings.Contains(f.format, "(?<"):
+		return f.pattern(pattern, t)
+	}
+	return nil, fmt.Errorf("--lines %q: must be access, json, or a regular expression with named groups, as in %stime>[0-9]+)", f.format, aPattern)
+}
+
+// keysOfAccess are the fields of an access log.
+var keysOfAccess = map[string]func(l logLine) []byte{
+	"ip":     func(l logLine) []byte { return l.host },
+	"user":   func(l logLine) []byte { return l.user },
+	"method": logLine.method,
+	"path":   logLine.path,
+}
+
+func (f *lineFlags) access(pattern *regexp.Regexp) (reading, error) {
+	key := keysOfAccess[f.by]
+	if key == nil && pattern == nil {
+		return nil, fmt.Errorf("--by %q: must be ip, method, path, user, or a regular expression such as '/key=([0-9]+)/'", f.by)
+	}
+	return func(text []byte) ([]byte, int64, error) {
+		line, err := parseLogLine(text)
+		if err != nil {
+			return nil, 0, err
+		}
+		var id []byte
+		if pattern != nil {
+			id = matched(pattern, text)
+		} else {
+			id = key(line)
+		}
+		if len(id) == 0 || len(id) == 1 && id[0] == '-' {
+			return nil, 0, errNoID
+		}
+		return id, line.unix * 1e9, nil
+	}, nil
+}
+
+// matched returns the first group of the pattern's match, or all of it where it has none.
+func matched(pattern *regexp.Regexp, text []byte) []byte {
+	m := pattern.FindSubmatchIndex(text)
+	if m == nil {
+		return nil
+	}
+	if len(m) > 2 {
+		m = m[2:]
+	}
+	if m[0] < 0 {
+		return nil
+	}
+	return text[m[0]:m[1]]
+}
+
+func (f *lineFlags) json(pattern *regexp.Regexp, t *logTime) reading {
+	return func(text []byte) ([]byte, int64, error) {
+		var object map[string]json.RawMessage
+		if json.Unmarshal(text, &object) != nil || object == nil {
+			return nil, 0, errNotJSON
+		}
+		var id []byte
+		if pattern != nil {
+			id = matched(pattern, text)
+		} else {
+			id = fieldOf(object, f.by)
+		}
+		if len(id) == 0 {
+			return nil, 0, errNoID
+		}
+		at, ok := t.parse(fieldOf(object, f.time))
+		if !ok {
+			return nil, 0, errFieldTime
+		}
+		return id, at, nil
+	}
+}
+
+// fieldOf returns a field of an object, or of one in it, "request.remote_ip", as text; nil where it is neither text nor a number.
+func fieldOf(object map[string]json.RawMessage, name string) []byte {
+	raw, ok := object[name]
+	if !ok {
+		outer, inner, found := strings.Cut(name, ".")
+		var in map[string]json.RawMessage
+		if found && json.Unmarshal(object[outer], &in) == nil {
+			return fieldOf(in, inner)
+		}
+		return nil
+	}
+	var s string
+	var n json.Number
+	switch {
+	case string(raw) == "null":
+		return nil
+	case json.Unmarshal(raw, &s) == nil:
+		return []byte(s)
+	case json.Unmarshal(raw, &n) == nil:
+		return raw
+	}
+	return nil
+}
+
+func (f *lineFlags) pattern(pattern *regexp.Regexp, t *logTime) (reading, error) {
+	line, err := regexp.Compile(f.format)
+	if err != nil {
+		return nil, fmt.Errorf("--lines %q: %w", f.format, err)
+	}
+	groups := slices.DeleteFunc(slices.Clone(line.SubexpNames()), func(name string) bool { return name == "" })
+	at, id := line.SubexpIndex(f.time), line.SubexpIndex(f.by)
+	if at < 0 {
+		return nil, fmt.Errorf("--lines has no group %q for the time: it has %s; name another with --time", f.time, strings.Join(groups, ", "))
+	}
+	if id < 0 && pattern == nil {
+		return nil, fmt.Errorf("--by %q: --lines has the groups %s", f.by, strings.Join(groups, ", "))
+	}
+	return func(text []byte) ([]byte, int64, error) {
+		m := line.FindSubmatchIndex(text)
+		if m == nil {
+			return nil, 0, errNoID
+		}
+		group := func(i int) []byte {
+			if m[2*i] < 0 {
+				return nil
+			}
+			return text[m[2*i]:m[2*i+1]]
+		}
+		var who []byte
+		if pattern != nil {
+			who = matched(pattern, text)
+		} else {
+			who = group(id)
+		}
+		if len(who) == 0 {
+			return nil, 0, errNoID
+		}
+		when, ok := t.parse(group(at))
+		if !ok {
+			return nil, 0, errFieldTime
+		}
+		return who, when, nil
+	}, nil
+}
+
+// canonical returns an address in its one spelling, and any other text as it is.
+func canonical(text string) string {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return addr.Unmap().WithZone("").String()
+	}
+	return text
+}
+
+// logTime reads times. Those of syslog have no year: it gives each the year that brings it nearest to the one before.
+type logTime struct {
+	layout string    // of all of them; "" for those that it knows
+	year   int       // of the first; 0 for the last that had that date
+	before time.Time // the one before that had no year
+}
+
+const syslogLayout = "Jan _2 15:04:05"
+
+// parse returns Unix nanoseconds, of an instant in the years that a limiter counts in.
+func (t *logTime) parse(b []byte) (at int64, ok bool) {
+	if t.layout == "" {
+		if unix, ok := parseLogTime(b); ok {
+			return unix * 1e9, true
+		}
+		if at, ok := parseUnixTime(b); ok {
+			return at, true
+		}
+	}
+	text := string(bytes.TrimSpace(b))
+	for _, layout := range t.layouts() {
+		if when, err := time.Parse(layout, text); err == nil {
+			if when.Year() == 0 {
+				when = t.inYear(when)
+			}
+			return when.UnixNano(), when.Year() >= 1970 && when.Year() <= 2161
+		}
+	}
+	return 0, false
+}
+
+func (t *logTime) layouts() []string {
+	if t.layout != "" {
+		return []string{t.layout}
+	}
+	return []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04:05", time.DateTime, syslogLayout}
+}
+
+func (t *logTime) inYear(when time.Time) time.Time {
+	in := func(year int) time.Time { return when.AddDate(year, 0, 0) }
+	switch {
+	case !t.before.IsZero():
+		year := t.before.Year()
+		for _, y := range []int{year - 1, year + 1} {
+			if in(y).Sub(t.before).Abs() < in(year).Sub(t.before).Abs() {
+				year = y
+			}
+		}
+		t.before = in(year)
+	case t.year != 0:
+		t.before = in(t.year)
+	default:
+		tomorrow := time.Now().AddDate(0, 0, 1)
+		t.before = in(tomorrow.Year())
+		if t.before.After(tomorrow) {
+			t.before = in(tomorrow.Year() - 1)
+		}
+	}
+	return t.before
+}
+
+// parseUnixTime reads seconds, which may have a fraction, milliseconds, microseconds or nanoseconds since 1970: what it is, the
+// number of digits says.
+func parseUnixTime(b []byte) (at int64, ok bool) {
+	whole, fraction, _ := bytes.Cut(b, []byte("."))
+	n, err := strconv.ParseInt(string(whole), 10, 64)
+	if err != nil || n < 0 || len(whole) < 9 {
+		return 0, false
+	}
+	unit := int64(1)
+	for most := int64(1e17); n < most && unit < 1e9; most /= 1000 {
+		unit *= 1000
+	}
+	if n > (math.MaxInt64-unit)/unit {
+		return 0, false
+	}
+	at = n * unit
+	for _, c := range fraction {
+		if unit /= 10; c < '0' || c > '9' {
+			return 0, false
+		}
+		at += int64(c-'0') * unit
+	}
+	return at, at < time.Date(2162, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestReading(t *testing.T) {
+	const access = `::ffff:10.0.0.1 - alice [17/May/2015:10:05:03 +0000] "GET /a/b?key=7 HTTP/1.1" 200 1`
+	const caddy = `{"ts":1431857103.25,"request":{"remote_ip":"10.0.0.1","user":null},"user.name":"bob","status":200,"tags":["x"]}`
+	const sshd = `May 17 10:05:03 host sshd[42]: Failed password for invalid user root from 10.0.0.1 port 22 ssh2`
+	const sshdLines = `^(?P<time>\w+ +\d+ [\d:]+) .* sshd.*: Failed password for (?:invalid user )?(?P<user>\S+) from (?P<ip>\S+)(?: key (?P<key>\S+))?`
+	for _, c := range []struct {
+		format, by, time, line, id string
+		err                        error
+	}{
+		{"access", "ip", "", access, "::ffff:10.0.0.1", nil},
+		{"access", "user", "", access, "alice", nil},
+		{"access", "method", "", access, "GET", nil},
+		{"access", "path", "", access, "/a/b", nil},
+		{"access", `/key=(\d+)/`, "", access, "7", nil},
+		{"access", `/key=\d+/`, "", access, "key=7", nil},
+		{"access", `/lock=(\d+)/`, "", access, "", errNoID},
+		{"access", `/(lock)?key/`, "", access, "", errNoID},
+		{"access", "user", "", `h - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1`, "", errNoID},
+		{"access", "path", "", `h - - [17/May/2015:10:05:03 +0000] "-" 408 0`, "", errNoID},
+		{"access", "path", "", `h - - [17/May/2015:10:05:03 +0000]`, "", errNoRequest},
+
+		{"json", "request.remote_ip", "ts", caddy, "10.0.0.1", nil},
+		{"json", "user.name", "ts", caddy, "bob", nil},
+		{"json", "status", "ts", caddy, "200", nil},
+		{"json", `/"remote_ip":"([0-9]+)/`, "ts", caddy, "10", nil},
+		{"json", "request.user", "ts", caddy, "", errNoID},
+		{"json", "request", "ts", caddy, "", errNoID},
+		{"json", "tags", "ts", caddy, "", errNoID},
+		{"json", "status.code", "ts", caddy, "", errNoID},
+		{"json", "nothing", "ts", caddy, "", errNoID},
+		{"json", "user.name", "time", caddy, "", errFieldTime},
+		{"json", "user.name", "user.name", caddy, "", errFieldTime},
+		{"json", "user.name", "ts", `["ts"]`, "", errNotJSON},
+		{"json", "user.name", "ts", `null`, "", errNotJSON},
+		{"json", "user.name", "ts", caddy[1:], "", errNotJSON},
+
+		{sshdLines, "user", "time", sshd, "root", nil},
+		{sshdLines, "ip", "time", sshd, "10.0.0.1", nil},
+		{sshdLines, `/invalid user (\S+)/`, "time", sshd, "root", nil},
+		{sshdLines, "key", "time", sshd, "", errNoID},
+		{sshdLines, "ip", "time", "May 17 10:05:03 host sshd[42]: Accepted password for root", "", errNoID},
+		{sshdLines, "ip", "user", sshd, "", errFieldTime},
+	} {
+		read, err := (&lineFlags{format: c.format, by: c.by, time: c.time, year: 2015}).reading()
+		require.NoError(t, err, c.format)
+		id, at, err := read([]byte(c.line))
+		require.ErrorIs(t, err, c.err, "by %s of %s", c.by, c.line)
+		assert.Equal(t, c.id, string(id))
+		if err == nil {
+			assert.Equal(t, time.Date(2015, 5, 17, 10, 5, 3, 0, time.UTC).Unix(), at/1e9, c.line)
+		}
+	}
+	for _, f := range []lineFlags{
+		{format: "access", by: "shoe"}, {format: "access", by: "/("}, {format: "access", by: "/(/"}, {format: "xml", by: "ip"},
+		{format: "(?P<time>.*", by: "time", time: "time"}, {format: "(?P<ip>.*)", by: "ip", time: "time"}, {format: "(?P<time>.*)", by: "ip", time: "time"},
+	} {
+		_, err := f.reading()
+		assert.ErrorContains(t, err, "--", f)
+	}
+}
+
+func TestLogTime(t *testing.T) {
+	want := time.Date(2015, 5, 17, 10, 5, 3, 0, time.UTC).UnixNano()
+	for s, more := range map[string]int64{
+		"17/May/2015:12:05:03 +0200": 0, "2015-05-17T10:05:03Z": 0, "2015-05-17T12:05:03.25+02:00": 250e6, "2015-05-17 10:05:03": 0,
+		"2015-05-17 10:05:03.000000001": 1, "2015-05-17T10:05:03": 0, "1431857103": 0, "1431857103.5": 500e6, "1431857103250": 250e6,
+		"1431857103250.125": 250125000, "1431857103000001": 1000, "1431857103000000001": 1, "1431857103.00000000199": 1, "May 17 10:05:03": 0,
+	} {
+		at, ok := (&logTime{year: 2015}).parse([]byte(s))
+		assert.True(t, ok, s)
+		assert.Equal(t, want+more, at, s)
+	}
+	for _, s := range []string{
+		"", "soon", "-1431857103", "1431857103.x", "99999999999999999999", "7258118400000000000", "17/May/2015", "0001-01-01T00:00:00Z", "2162-01-01T00:00:00Z",
+	} {
+		_, ok := (&logTime{}).parse([]byte(s))
+		assert.False(t, ok, s)
+	}
+	at, ok := (&logTime{layout: "02.01.2006 15h04"}).parse([]byte("17.05.2015 10h05"))
+	assert.True(t, ok)
+	assert.Equal(t, want-3e9, at)
+	_, ok = (&logTime{layout: "02.01.2006 15h04"}).parse([]byte("1431857103"))
+	assert.False(t, ok)
+}
+
+// TestTimesWithoutYear: the year changes where the log passes New Year, also for a line that is late there.
+func TestTimesWithoutYear(t *testing.T) {
+	r := &logTime{year: 2023}
+	var years []int
+	for _, s := range []string{"Dec 31 23:59:58", "Jan  1 00:00:00", "Dec 31 23:59:59", "Jan  1 00:00:01", "Feb 29 12:00:00", "Aug  1 00:00:00", "Jan  2 00:00:00"} {
+		at, ok := r.parse([]byte(s))
+		require.True(t, ok)
+		years = append(years, time.Unix(0, at).UTC().Year())
+	}
+	assert.Equal(t, []int{2023, 2024, 2023, 2024, 2024, 2024, 2025}, years)
+
+	at, ok := (&logTime{}).parse([]byte(time.Now().UTC().AddDate(0, 0, -7).Format(syslogLayout)))
+	require.True(t, ok)
+	assert.InDelta(t, time.Now().AddDate(0, 0, -7).Unix(), at/1e9, 5)
+}

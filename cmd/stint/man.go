@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+func newMan() *cobra.Command {
+	return &cobra.Command{
+		Use:   "man DIRECTORY",
+		Short: "Write the manual pages, one for each command",
+		Long:  `Write the manual pages, one for each command, into a directory that is there.`,
+		Example: `  stint man /usr/local/share/man/man1
+  stint man . && man ./stint-run.1`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return misuse(cmd, "one DIRECTORY is needed, not %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pages := 0
+			var write func(c *cobra.Command) error
+			write = func(c *cobra.Command) error {
+				if c.IsAdditionalHelpTopicCommand() || c.Hidden || c.Name() == "completion" {
+					return nil
+				}
+				pages++
+				for _, sub := range c.Commands() {
+					if err := write(sub); err != nil {
+						return err
+					}
+				}
+				return replaceFile(filepath.Join(args[0], pageOf(c)+".1"), []byte(manPage(c)))
+			}
+			if err := write(cmd.Root()); err != nil {
+				return failed(err)
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "wrote  %s  %s\n", args[0], plural(pages, "page"))
+			return failed(err)
+		},
+	}
+}
+
+// pageOf returns the name of a command's page: "stint-limits-check".
+func pageOf(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
+
+// manPage returns a command's page, for man(7).
+func manPage(cmd *cobra.Command) string {
+	var b strings.Builder
+	section := func(name string) { fmt.Fprintf(&b, ".SH %s\n", name) }
+	fmt.Fprintf(&b, ".TH %s 1 \"\" %s \"Rate limits that last\"\n", strings.ToUpper(pageOf(cmd)), roffQuoted("stint "+thisBuild().Version))
+	section("NAME")
+	fmt.Fprintf(&b, "%s \\- %s\n", roff(pageOf(cmd)), roff(cmd.Short))
+	section("SYNOPSIS")
+	fmt.Fprintf(&b, ".B %s\n", roff(cmd.UseLine()))
+	section("DESCRIPTION")
+	roffText(&b, cmd.Long)
+	var seeAlso []string
+	if cmd.HasParent() {
+		seeAlso = append(seeAlso, pageOf(cmd.Parent()))
+	}
+	if cmd.HasAvailableSubCommands() {
+		section("COMMANDS")
+		for _, sub := range cmd.Commands() {
+			if sub.IsAvailableCommand() && sub.Name() != "completion" {
+				seeAlso = append(seeAlso, pageOf(sub))
+				fmt.Fprintf(&b, ".TP\n.B %s\n%s\n", roff(sub.Name()), roff(sub.Short))
+			}
+		}
+	}
+	section("OPTIONS")
+	cmd.InitDefaultHelpFlag()
+	roffBlock(&b, strings.TrimRight(cmd.NonInheritedFlags().FlagUsagesWrapped(72), "\n"))
+	section("EXIT STATUS")
+	for _, s := range exitStatuses {
+		fmt.Fprintf(&b, ".TP\n.B %d\n%s\n", s.status, roff(s.meaning))
+	}
+	section("EXAMPLES")
+	roffBlock(&b, cmd.Example)
+	if len(seeAlso) > 0 {
+		section("SEE ALSO")
+		for i, page := range seeAlso {
+			seeAlso[i] = fmt.Sprintf("\\fB%s\\fP(1)", roff(page))
+		}
+		fmt.Fprintln(&b, strings.Join(seeAlso, ", "))
+	}
+	return b.String()
+}
+
+// roffText writes paragraphs as paragraphs, and lines that are indented as they are.
+func roffText(b *strings.Builder, text string) {
+	for i, paragraph := range strings.Split(text, "\n\n") {
+		if i > 0 {
+			b.WriteString(".PP\n")
+		}
+		var block []string
+		for _, line := range append(strings.Split(paragraph, "\n"), "") {
+			if strings.HasPrefix(line, "  ") {
+				block = append(block, line)
+				continue
+			}
+			if block != nil {
+				roffBlock(b, strings.Join(block, "\n"))
+				block = nil
+			}
+			if line != "" {
+				fmt.Fprintln(b, roff(line))
+			}
+		}
+	}
+}
+
+func roffBlock(b *strings.Builder, text string) {
+	b.WriteString(".PP\n.nf\n")
+	for line := range strings.Lines(text) {
+		b.WriteString(roff(strings.TrimSuffix(line, "\n")) + "\n")
+	}
+	b.WriteString(".fi\n.PP\n")
+}
+
+// roff returns a line as man(7) has to have it to show it as it is.
+func roff(line string) string {
+	line = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`).Replace(line)
+	if strings.HasPrefix(line, ".") {
+		line = `\&` + line
+	}
+	return line
+}
+
+func roffQuoted(s string) string { return `"` + strings.ReplaceAll(roff(s), `"`, `\(dq`) + `"` }

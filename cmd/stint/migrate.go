@@ -1,0 +1,117 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+func newMigrate() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "migrate",
+		Short:   "Take buckets over from elsewhere",
+		Example: `  stint migrate redis --db quota.db 6=NewOrdersPerAccount < keys-and-values`,
+		Args:    noArgs,
+		RunE:    needCommand,
+	}
+	cmd.AddCommand(newMigrateRedis())
+	return cmd
+}
+
+func newMigrateRedis() *cobra.Command {
+	f := &importFlags{}
+	cmd := &cobra.Command{
+		Use:   "redis NUMBER=LABEL...",
+		Short: "Take buckets over from a Redis of Boulder's rate limits",
+		Long: `Take buckets over from a Redis of Boulder's rate limits: keys such as 6:12345678, of a limit's number and an id, and as value the TAT in
+Unix nanoseconds. They are read from standard input: a key and its value in one line, or each in a line of its own. A key whose
+value is empty has expired meanwhile.
+
+The arguments say which label each number has; numbers that the file has already need none. As with import, all is read first
+and put in in one step, and of two TATs the later one stays.`,
+		Example: `  redis-cli --scan --pattern '[0-9]*:*' > keys
+  xargs redis-cli mget < keys > values
+  paste keys values > keys-and-values
+  stint migrate redis --db quota.db 6=NewOrdersPerAccount 1=NewRegistrationsPerIPAddress < keys-and-values`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.names = args
+			if _, err := parseNames(args); err != nil {
+				return err
+			}
+			return f.importFrom(cmd, nil, readRedis)
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func readRedis(f *importFlags, lines *lineReader, now time.Time) (*imported, error) {
+	names, err := parseNames(f.names)
+	if err != nil {
+		return nil, err
+	}
+	in := &imported{names: names, changes: map[stint.Key]int64{}}
+	if err := f.addNames(names); err != nil {
+		return nil, err
+	}
+	for lines.next() {
+		text, value, both := strings.Cut(strings.TrimRight(lines.Text(), "\r"), "\t")
+		if i := strings.LastIndexByte(text, ' '); !both && i > 0 {
+			text, value, both = text[:i], text[i+1:], true
+		}
+		if text == "" {
+			continue
+		}
+		key, err := stint.ParseKey(text)
+		if err != nil {
+			return nil, lines.wrong("%w", err)
+		}
+		if names[key.Name] == "" {
+			return nil, lines.wrong("key %q: no label for number %d: say %d=LABEL", text, key.Name, key.Name)
+		}
+		if !both {
+			if !lines.next() {
+				return nil, lines.wrong("key %q has no value: it ends here", text)
+			}
+			value = lines.Text()
+		}
+		if value = strings.TrimSpace(value); value == "" || value == "(nil)" {
+			in.past++
+			continue
+		}
+		tat, err := strconv.ParseInt(value, 10, 64)
+		if err != nil {
+			return nil, lines.wrong("key %q has the value %q: want a TAT, in Unix nanoseconds", text, value)
+		}
+		if tat > 0 && tat < 1e18 { // 2001
+			return nil, lines.wrong("key %q has the value %d, which is no TAT in Unix nanoseconds", text, tat)
+		}
+		in.add(now, key, tat, false)
+	}
+	return in, lines.Err()
+}
+
+// addNames adds the labels that the file has for other numbers.
+func (f *importFlags) addNames(names map[stint.Name]string) error {
+	store, err := f.db.openExisting()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for name, label := range store.Names() {
+		if names[name] == "" && !slices.Contains(slices.Collect(maps.Values(names)), label) {
+			names[name] = label
+		}
+	}
+	return failed(store.Close())
+}

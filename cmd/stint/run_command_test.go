@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// TestRunAtOnce: of ten that start at the same moment, three are admitted, and none fails for the lock of another.
+func TestRunAtOnce(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no sh")
+	}
+	stateHome(t)
+	ran := filepath.Join(t.TempDir(), "ran")
+	const processes, burst = 10, 3
+	var cmds [processes]*exec.Cmd
+	for i := range cmds {
+		cmds[i] = process(t, "run", "--limit", "3/1h", "backup", "--", "sh", "-c", "echo x >>"+ran)
+	}
+	for _, cmd := range cmds {
+		require.NoError(t, cmd.Start())
+	}
+	statuses := map[int]int{}
+	for _, cmd := range cmds {
+		_ = cmd.Wait()
+		statuses[cmd.ProcessState.ExitCode()]++
+	}
+	assert.Equal(t, map[int]int{0: burst, 75: processes - burst}, statuses)
+	content, err := os.ReadFile(ran)
+	require.NoError(t, err)
+	assert.Equal(t, strings.Repeat("x\n", burst), string(content))
+}
+
+// waiter returns one that waits for a token of a limit of one in an hour.
+func waiter(t *testing.T, db string) *line {
+	cmd := &cobra.Command{}
+	f := &runFlags{wait: true, cost: 1}
+	f.db.register(cmd, "")
+	f.limits.register(cmd, true)
+	require.NoError(t, cmd.ParseFlags([]string{"--db", db, "--limit", "1/1h"}))
+	limit, limited, err := f.limits.resolve("a")
+	require.NoError(t, err)
+	require.True(t, limited)
+	return &line{f: f, id: "a", limit: limit}
+}
+
+// TestLine: each opens the file anew, as in a process of its own.
+func TestLine(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	now := time.Now()
+	const long = 10_000 * time.Hour
+	spend := func(l *line, within time.Duration) (delay time.Duration, err error) {
+		store, err := l.f.db.open()
+		require.NoError(t, err)
+		delay, err = l.spend(store, now, now.Add(within))
+		require.NoError(t, store.Close())
+		return delay, err
+	}
+	place := func(want time.Duration) *line {
+		t.Helper()
+		l := waiter(t, db)
+		delay, err := spend(l, long)
+		require.NoError(t, err)
+		assert.InDelta(t, want, delay, float64(time.Minute), "the bucket itself goes by the time that it is")
+		return l
+	}
+	denied := func(l *line, within time.Duration) {
+		t.Helper()
+		_, err := spend(l, within)
+		assert.Equal(t, 75, status(err), err)
+	}
+	place(0)
+	for i := range 4 {
+		place(time.Duration(i+1) * time.Hour)
+		for _, command := range []string{"allow", "check"} { // which take nobody's turn
+			r := runArgs(t, command, "--db", db, "--limit", "1/1h", "a")
+			require.Equal(t, 1, r.status, r.stderr)
+		}
+	}
+	denied(waiter(t, db), 3*time.Hour)
+	l := waiter(t, db)
+	l.f.wait = false
+	denied(l, long)
+	l = waiter(t, db)
+	l.limit.Queue = 4 // of which four are taken
+	denied(l, long)
+	last := place(5 * time.Hour)
+	require.NoError(t, last.leave())
+	last = place(5 * time.Hour)
+	place(6 * time.Hour)
+	require.NoError(t, last.leave()) // from the middle: those behind keep their turns
+	place(7 * time.Hour)
+
+	// With the bucket full again, those without a turn are not let past those who have one.
+	require.Equal(t, 0, runArgs(t, "reset", "--db", db, "a").status)
+	l = waiter(t, db)
+	l.f.wait = false
+	denied(l, long)
+	delay, err := spend(last, long)
+	require.NoError(t, err)
+	assert.Zero(t, delay)
+
+	// A last turn that only a clock set back can explain.
+	now = now.Add(-10 * 365 * 24 * time.Hour)
+	place((mostInLine + 1) * time.Hour)
+}
+
+func TestRunHeld(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	limits, err := stint.NewLimits(stint.Names{1: {Label: defaultLabel}}, map[stint.Name]stint.Limit{1: stint.PerHour(1)}, nil)
+	require.NoError(t, err)
+	l, err := stint.Open(db, limits, nil)
+	require.NoError(t, err)
+	require.NoError(t, l.Hold(stint.Name(1).Key("a"), time.Now().Add(time.Hour)))
+	require.NoError(t, l.Close())
+	r := runArgs(t, "run", "--wait", "--timeout", "59m", "--db", db, "--limit", "1/1h", "a", "--", "echo")
+	assert.Equal(t, 75, r.status)
+	assert.Regexp(t, `^stint: a is denied by 1/1h: retry in \S+, or wait longer with --timeout\n$`, r.stderr)
+}
+
+// TestRunInterrupted: one that waits for the lock, or in line, ends at once, and has not spent.
+func TestRunInterrupted(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot be sent a signal")
+	}
+	db := filepath.Join(t.TempDir(), "stint.db")
+	args := []string{"run", "--wait", "--db", db, "--limit", "1/1h", "a", "--", "echo", "ran"}
+	interrupted := func(wait func()) result {
+		cmd := process(t, args...)
+		var stdout, stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		require.NoError(t, cmd.Start())
+		wait()
+		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		_ = cmd.Wait()
+		return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	}
+	tats := func() (tats [2]int64) { // of the bucket, and of its line
+		store, err := stint.OpenBolt(db, nil, &stint.BoltOptions{LockTimeout: time.Minute})
+		require.NoError(t, err)
+		defer store.Close()
+		for i := range tats {
+			tats[i], err = store.Load(stint.Name(i + 1).Key("a"))
+			require.NoError(t, err)
+		}
+		return tats
+	}
+	require.Equal(t, "ran\n", runProcess(t, args...).stdout)
+	spent := tats()
+	r := interrupted(func() {
+		for tats()[1] == 0 {
+		}
+	})
+	assert.Equal(t, result{130, "", "stint: interrupted: the command was not run, and nothing is spent\n"}, r)
+	left := tats()
+	assert.Equal(t, spent[0], left[0])
+	assert.LessOrEqual(t, left[1], time.Now().UnixNano(), "nobody is in line")
+
+	owner, err := stint.OpenBolt(db, nil, nil)
+	require.NoError(t, err)
+	r = interrupted(func() {
+		// A signal that comes before it is caught ends the process all the same: by itself, as nothing was spent yet.
+	})
+	require.NoError(t, owner.Close())
+	assert.Contains(t, []int{130, -1}, r.status)
+	assert.Empty(t, r.stdout)
+	assert.Equal(t, left, tats())
+}
+
+// TestRunPassesSignals to the command, whose answer to them is then the exit status.
+func TestRunPassesSignals(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot be sent a signal")
+	}
+	stateHome(t)
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		cmd := process(t, "run", "--limit", "9/1h", "a", "--", "sh", "-c", `trap "exit 7" INT TERM HUP QUIT; echo ready; read x`)
+		stdin, err := cmd.StdinPipe() // open, so that the command waits
+		require.NoError(t, err)
+		stdout, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		line, err := bufio.NewReader(stdout).ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, "ready\n", line)
+		require.NoError(t, cmd.Process.Signal(s))
+		_, err = io.Copy(io.Discard, stdout)
+		require.NoError(t, err)
+		_ = cmd.Wait()
+		assert.Equal(t, 7, cmd.ProcessState.ExitCode(), "%v", s)
+		_ = stdin.Close()
+	}
+}

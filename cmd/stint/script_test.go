@@ -1,0 +1,222 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
+)
+
+// TestScripts runs each file in testdata/script: scripts in which "exec stint" is the command, in a process of its own
+// and with a home of its own.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			for _, name := range []string{"HOME", "XDG_STATE_HOME", "LocalAppData"} {
+				env.Setenv(name, env.WorkDir)
+			}
+			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "root" {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			return os.Geteuid() == 0, nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"status":    expectStatus,
+			"old":       makeOld,
+			"unchanged": expectUnchanged,
+			"lock":      holdLock,
+			"serve":     serveStatus,
+			"flip":      flipByte,
+			"many":      makeMany,
+			"signal":    signalWhen,
+			"interrupt": interruptAt,
+		},
+	})
+}
+
+// expectStatus runs "status N COMMAND [ARGS...]": the command has to end with the exit status N.
+func expectStatus(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: status N COMMAND [ARGS...]")
+	}
+	status, err := 0, ts.Exec(args[1], args[2:]...)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		status = exit.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if strconv.Itoa(status) != args[0] {
+		ts.Fatalf("exit status %d, want %s", status, args[0])
+	}
+}
+
+// long is the past that makeOld gives files.
+var long = time.Unix(1_000_000_000, 0)
+
+// makeOld runs "old FILE": the file was last written long ago, and has a copy, FILE.before.
+func makeOld(ts *testscript.TestScript, _ bool, args []string) {
+	path := ts.MkAbs(args[0])
+	content, err := os.ReadFile(path)
+	ts.Check(err)
+	ts.Check(os.WriteFile(path+".before", content, 0o600))
+	ts.Check(os.Chtimes(path, long, long))
+}
+
+// expectUnchanged runs "unchanged FILE": it is as "old" left it, byte for byte, and nobody wrote to it.
+func expectUnchanged(ts *testscript.TestScript, neg bool, args []string) {
+	path := ts.MkAbs(args[0])
+	before, err := os.ReadFile(path + ".before")
+	ts.Check(err)
+	after, err := os.ReadFile(path)
+	ts.Check(err)
+	info, err := os.Stat(path)
+	ts.Check(err)
+	if same := bytes.Equal(before, after) && info.ModTime().Equal(long); same == neg {
+		ts.Fatalf("%s: unchanged: %v", args[0], same)
+	}
+}
+
+// holdLock runs "lock FILE": another has the file open until the script ends.
+func holdLock(ts *testscript.TestScript, _ bool, args []string) {
+	store, err := stint.OpenBolt(ts.MkAbs(args[0]), nil, nil)
+	ts.Check(err)
+	ts.Defer(func() { store.Close() })
+}
+
+// serveStatus runs "serve FILE LIMIT ID": a program has the file open until the script ends, has spent a token of id under the
+// LIMIT, labelled Orders, and has a status page at $URL that gives copies of the file; $CLOSED is that of one that does not.
+func serveStatus(ts *testscript.TestScript, _ bool, args []string) {
+	const orders stint.Name = 6
+	limit, err := stint.ParseLimit(args[1])
+	ts.Check(err)
+	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders"}}, map[stint.Name]stint.Limit{orders: limit}, nil)
+	ts.Check(err)
+	lim, err := stint.Open(ts.MkAbs(args[0]), limits, nil)
+	ts.Check(err)
+	if !lim.Allow(orders.Key(args[2])) {
+		ts.Fatalf("not allowed")
+	}
+	for name, allow := range map[string]bool{"URL": true, "CLOSED": false} {
+		server := httptest.NewServer(httplimit.StatusHandler(lim, &httplimit.StatusOptions{AllowSnapshot: allow}))
+		ts.Defer(server.Close)
+		ts.Setenv(name, server.URL)
+	}
+	other := httptest.NewServer(http.NotFoundHandler())
+	ts.Defer(other.Close)
+	ts.Setenv("OTHER", other.URL)
+	ts.Defer(func() { lim.Close() })
+}
+
+// flipByte runs "flip FILE ID": the last byte of the TAT that follows the id, wherever it stands in the file, is flipped.
+func flipByte(ts *testscript.TestScript, _ bool, args []string) {
+	path, text := ts.MkAbs(args[0]), []byte(args[1])
+	content, err := os.ReadFile(path)
+	ts.Check(err)
+	at, n := 0, 0
+	for {
+		i := bytes.Index(content[at:], text)
+		if i < 0 {
+			break
+		}
+		at += i + len(text)
+		content[at+7] ^= 1 // the last byte of a TAT that follows
+		n++
+	}
+	if n == 0 {
+		ts.Fatalf("%s has no %q", args[0], text)
+	}
+	ts.Check(os.WriteFile(path, content, 0o600))
+}
+
+// makeMany runs "many FILE N [redis]": a file of N buckets as export writes them, or as redis-cli does.
+func makeMany(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	first, format := `{"stint":1,"names":{"6":"Orders"}}`, `{"name":"Orders","id":"account-%d","tat":%d}`
+	if len(args) > 2 {
+		first, format = "", "6:account-%d\t%d"
+	}
+	var b bytes.Buffer
+	b.WriteString(first + "\n")
+	tat := time.Now().Add(time.Hour).UnixNano()
+	for i := range n {
+		fmt.Fprintf(&b, format+"\n", i, tat+int64(i))
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), b.Bytes(), 0o600))
+}
+
+// signalWhen runs "signal FILE COMMAND [ARGS...]": the command reads a pipe into which FILE goes and which stays open; it is
+// interrupted when it has read all of that, and has to end with the status of that.
+func signalWhen(ts *testscript.TestScript, _ bool, args []string) {
+	content, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	path, err := exec.LookPath(args[1])
+	ts.Check(err)
+	cmd := exec.Command(path, args[2:]...)
+	cmd.Dir = ts.Getenv("WORK")
+	in, err := cmd.StdinPipe()
+	ts.Check(err)
+	ts.Check(cmd.Start())
+	_, err = in.Write(content) // more than a pipe holds: it has begun to read, and to listen to signals before that
+	ts.Check(err)
+	ts.Check(cmd.Process.Signal(os.Interrupt))
+	err = cmd.Wait()
+	if status := cmd.ProcessState.ExitCode(); status != statusInterrupted {
+		ts.Fatalf("exit status %d after an interrupt: %v", status, err)
+	}
+}
+
+// interruptAt runs "interrupt PATTERN RESULT COMMAND [ARGS...]": the command is interrupted as soon as there is a file whose
+// name matches, which it works in. That is left no more then, and there is no RESULT, unless the signal came too late.
+func interruptAt(ts *testscript.TestScript, _ bool, args []string) {
+	path, err := exec.LookPath(args[2])
+	ts.Check(err)
+	var stderr bytes.Buffer
+	cmd := exec.Command(path, args[3:]...)
+	cmd.Dir, cmd.Stderr = ts.Getenv("WORK"), &stderr
+	ts.Check(cmd.Start())
+	ended := make(chan struct{})
+	go func() { cmd.Wait(); close(ended) }()
+	files := func(pattern string) int {
+		found, err := filepath.Glob(filepath.Join(cmd.Dir, pattern))
+		ts.Check(err)
+		return len(found)
+	}
+	for files(args[0]) == 0 {
+		select {
+		case <-ended:
+			ts.Fatalf("it ended before there was a %s: %s", args[0], &stderr)
+		default:
+			runtime.Gosched()
+		}
+	}
+	ts.Check(cmd.Process.Signal(os.Interrupt))
+	<-ended
+	switch status := cmd.ProcessState.ExitCode(); {
+	case status != statusInterrupted && status != statusDone:
+		ts.Fatalf("exit status %d after an interrupt: %s", status, &stderr)
+	case files(args[0]) > 0, files(args[1]) > 0 && status == statusInterrupted:
+		ts.Fatalf("exit status %d, and there is a %s or %s", status, args[0], args[1])
+	default:
+		ts.Logf("exit status %d", status)
+	}
+}

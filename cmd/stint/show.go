@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+type showFlags struct {
+	db     dbFlags
+	limits limitFlags
+	json   bool
+}
+
+func newShow() *cobra.Command {
+	f := &showFlags{}
+	cmd := &cobra.Command{
+		Use:   "show ID",
+		Short: "Say why an id was limited: its buckets, their limits, and until when",
+		Long: `Say why an id was limited: for each limit that has a bucket of it, which limit applies and where that comes from, what is left,
+when the bucket is full again, and whether it is held. With --name, of that limit only. The file stays as it is.
+
+--json prints one object for each: as list does, with source (where the limit comes from) and retry_after_ns (until one token
+is there).`,
+		Example: `  stint show alice --limit 3/1m
+  stint show 12345678 --limits defaults.yml --overrides overrides.yml
+  stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount --snapshot http://localhost:8080/limits`,
+		Args: oneID,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			shown, err := f.show(cmd, args[0], time.Now())
+			if err != nil {
+				return err
+			}
+			return failed(f.print(cmd.OutOrStdout(), args[0], shown))
+		},
+	}
+	f.db.registerToRead(cmd)
+	f.limits.register(cmd, false)
+	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	return cmd
+}
+
+func oneID(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return misuse(cmd, "one ID is needed, not %d: quote it if it has spaces", len(args))
+	}
+	return nil
+}
+
+// shown is a bucket as show tells of it.
+type shown struct {
+	bucket
+	source     string        // of its limit
+	retryAfter time.Duration // until a token is there
+	fullAt     time.Time
+	heldUntil  time.Time
+}
+
+func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown, error) {
+	id, err := stint.AnyID.Canonical(id)
+	if err != nil {
+		return nil, err
+	}
+	limits, numbers, err := f.limits.load(counter())
+	if err != nil {
+		return nil, err
+	}
+	store, err := f.db.openToRead(cmd)
+	if err != nil {
+		return nil, err
+	}
+	found, err := f.find(store, id, now)
+	if err := errors.Join(err, store.Close()); err != nil {
+		return nil, failed(err)
+	}
+	for label, name := range numbers { // of which the file has no bucket
+		_, limited := limits.For(name.Key(id))
+		asked := label == f.limits.name || f.limits.name == "" && f.limits.limit != ""
+		if limited && asked && !slices.ContainsFunc(found, func(b *shown) bool { return b.label == label }) {
+			found = append(found, &shown{bucket: bucket{label: label, id: id}})
+		}
+	}
+	for _, b := range found {
+		name, ok := numbers[b.label]
+		if !ok {
+			continue
+		}
+		limit, ok := limits.For(name.Key(id))
+		if !ok {
+			continue
+		}
+		b.measure(limit)
+		b.retryAfter = max(0, b.fullIn+limit.Interval()-limit.Tolerance())
+		if b.source, err = f.limits.source(b.label, id); err != nil {
+			return nil, err
+		}
+	}
+	for _, b := range found {
+		b.fullAt, b.heldUntil = now.Add(b.fullIn), now.Add(b.heldFor)
+	}
+	slices.SortFunc(found, func(a, b *shown) int { return cmp.Compare(a.label, b.label) })
+	return found, nil
+}
+
+// find returns the buckets of an id in the file that are not full, or held.
+func (f *showFlags) find(store *readStore, id string, now time.Time) (found []*shown, err error) {
+	for name, label := range store.Names() {
+		if f.limits.name != "" && label != f.limits.name {
+			continue
+		}
+		key := name.Key(id)
+		tat, err := store.Load(key)
+		if err != nil {
+			return nil, err
+		}
+		held, err := store.Load(stint.Unknown.Key(key.String()))
+		if err != nil {
+			return nil, err
+		}
+		b := &shown{bucket: bucket{label: label, id: id, fullIn: until(tat, now), heldFor: until(held, now)}}
+		if b.fullIn > 0 || b.heldFor > 0 {
+			found = append(found, b)
+		}
+	}
+	return found, nil
+}
+
+// source says where the limit of an id comes from.
+func (f *limitFlags) source(label, id string) (string, error) {
+	if f.file == "" {
+		return "of --limit", nil
+	}
+	for _, file := range f.overrides {
+		one := *f
+		one.overrides = []string{file}
+		limits, _, err := one.load(counter())
+		if err != nil {
+			return "", err
+		}
+		var dump bytes.Buffer
+		if err := limits.DumpOverrides(&dump); err != nil {
+			return "", err
+		}
+		rows, err := csv.NewReader(&dump).ReadAll()
+		if err != nil {
+			return "", err
+		}
+		for _, row := range rows[1:] { // name, id, count, burst, period, comment
+			if row[0] == label && row[1] == id {
+				return strings.TrimSuffix("an override in "+file+": "+row[5], ": "), nil
+			}
+		}
+	}
+	return "the default in " + f.file, nil
+}
+
+func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
+	if f.json {
+		for _, b := range found {
+			line := struct {
+				bucketJSON
+				Source     string        `json:"source,omitempty"`
+				RetryAfter time.Duration `json:"retry_after_ns"`
+			}{b.json(), b.source, max(b.retryAfter, b.heldFor)}
+			if err := printJSON(w, line); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(found) == 0 {
+		_, err := fmt.Fprintf(w, "%s  full: nothing that is still to come back was spent of it\n", printable(id))
+		return err
+	}
+	for _, b := range found {
+		if _, err := fmt.Fprintf(w, "%s  %s\n%s", printable(b.label), printable(id), b.words()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// words tells of a bucket, a line for each thing.
+func (b *shown) words() string {
+	var s strings.Builder
+	line := func(what, format string, args ...any) {
+		fmt.Fprintf(&s, "  %-6s  "+format+"\n", append([]any{what}, args...)...)
+	}
+	const clock = "2006-01-02 15:04:05 MST"
+	if b.limit.Burst > 0 {
+		line("limit", "%v, %s", b.limit, b.source)
+		line("tokens", "%d of %d left", b.remaining, b.limit.Burst)
+		if b.retryAfter > 0 {
+			line("next", "in %s: until then it is denied", duration(b.retryAfter))
+		}
+	} else {
+		line("limit", "not known: give it with --limit, or --limits and --overrides")
+	}
+	if b.fullIn > 0 {
+		line("full", "in %s, at %s", duration(b.fullIn), b.fullAt.Format(clock))
+	} else {
+		line("full", "now")
+	}
+	if b.heldFor > 0 {
+		line("hold", "nobody passes for %s, until %s; stint reset ends it", duration(b.heldFor), b.heldUntil.Format(clock))
+	}
+	return s.String()
+}

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+	"gopkg.in/yaml.v3"
+
+	"github.com/stint-go/stint"
+)
+
+type simulateFlags struct {
+	load     []string
+	scenario string
+	svg      string
+	json     bool
+}
+
+func newSimulate() *cobra.Command {
+	f := &simulateFlags{}
+	cmd := &cobra.Command{
+		Use:   "simulate LIMIT... --load LOAD",
+		Short: "Draw what limits do to a load, beside each other",
+		Long: `Draw what limits do to a load, beside each other: how many requests each admits as time goes on. Nothing is kept, and no time
+passes: the clock is simulated.
+
+A LIMIT is COUNT/PERIOD or 'COUNT/PERIOD burst N', and may have a name, 'NAME=LIMIT'. With a burst of what may come at once it is
+what others call a token bucket, with a burst of 1 a leaky bucket.
+
+A LOAD is one of these, and may end in "after 5s idle"; several follow each other:
+  200 in 100ms        evenly, the first at the beginning and the last at the end
+  300/1s for 2s       the same: 600 in 2s
+  600 every 3333333ns the first at the beginning, and the last that long before the end
+  200 at once
+The two ways to spread a load are not the same to a limit: three steps of 3333333ns are a nanosecond less than 10ms. The nearest
+miss says by how little a request came too early.
+
+A scenario is a YAML file of lists, limits and load, and a title. --json prints one object: requests, and limits, an array of
+name, limit, allowed, denied, nearest_miss_ns (null where nothing was denied).`,
+		Example: `  stint simulate 'token bucket=100/1s burst 200' 'leaky bucket=100/1s burst 1' --load '200 in 100ms after 5s idle'
+  stint simulate '100/1s burst 200' '100/1s burst 1' --load '300/1s for 2s' --svg overload.svg
+  stint simulate --scenario black-friday.yml --json`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := f.read(cmd, args)
+			if err != nil {
+				return err
+			}
+			if err := s.run(); err != nil {
+				return err
+			}
+			if f.svg != "" && f.svg != "-" {
+				if err := replaceFile(f.svg, s.svg()); err != nil {
+					return failed(err)
+				}
+			}
+			switch {
+			case f.svg == "-":
+				_, err = cmd.OutOrStdout().Write(s.svg())
+			case f.json:
+				err = printJSON(cmd.OutOrStdout(), s.summary())
+			default:
+				_, err = io.WriteString(cmd.OutOrStdout(), s.text())
+			}
+			return failed(err)
+		},
+	}
+	cmd.Flags().StringArrayVar(&f.load, "load", nil, "a `LOAD`; may be repeated")
+	cmd.Flags().StringVar(&f.scenario, "scenario", "", "a YAML `FILE` with title, limits and load")
+	cmd.Flags().StringVar(&f.svg, "svg", "", "also draw it into a `FILE`; - for standard output, and nothing else there")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+	_ = cmd.MarkFlagFilename("scenario", "yml", "yaml")
+	_ = cmd.MarkFlagFilename("svg", "svg")
+	return cmd
+}
+
+// simulation is limits, a load, and what became of it.
+type simulation struct {
+	title  string
+	times  []int64 // of the requests, nanoseconds since the beginning
+	end    int64   // of the load
+	limits []*simulated
+}
+
+// simulated is one limit, and what it did.
+type simulated struct {
+	name        string
+	limit       stint.Limit
+	admitted    []bool // each request
+	allowed     int64
+	nearestMiss time.Duration // 0 where nothing was denied
+	missed      int           // the request that was it, from 1
+}
+
+// read returns the simulation that the flags and arguments say.
+func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, error) {
+	if err := exclusive(cmd, "scenario", "load"); err != nil {
+		return nil, err
+	}
+	in := struct {
+		Title        string
+		Limits, Load []string
+	}{Limits: args, Load: f.load}
+	if f.scenario != "" {
+		if len(args) > 0 {
+			return nil, misuse(cmd, "a LIMIT is in the scenario, or an argument, not both")
+		}
+		content, err := os.ReadFile(f.scenario)
+		if err != nil {
+			return nil, err
+		}
+		dec := yaml.NewDecoder(bytes.NewReader(content))
+		dec.KnownFields(true)
+		if err := dec.Decode(&in); err != nil && err != io.EOF {
+			return nil, fmt.Errorf("%s: %s", f.scenario, strings.Join(strings.Fields(err.Error()), " "))
+		}
+	}
+	switch {
+	case len(in.Limits) == 0:
+		return nil, misuse(cmd, "no LIMIT given")
+	case len(in.Limits) > len(svgColors):
+		return nil, misuse(cmd, "%d limits: no more than %d can be told apart in a chart", len(in.Limits), len(svgColors))
+	case len(in.Load) == 0:
+		return nil, misuse(cmd, "no --load given")
+	}
+	s := &simulation{title: cmp.Or(in.Title, strings.Join(in.Load, ", then "))}
+	for _, text := range in.Limits {
+		name, limit, named := strings.Cut(text, "=")
+		if !named {
+			name, limit = "", text
+		}
+		l, err := stint.ParseLimit(limit)
+		if err != nil {
+			return nil, err
+		}
+		s.limits = append(s.limits, &simulated{name: cmp.Or(name, l.String()), limit: l})
+	}
+	for _, load := range in.Load {
+		if err := s.add(load); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+var loadPattern = regexp.MustCompile(`^(?:(\d+) (?:(in) (\S+)|(every) (\S+)|(at once))|(\d+)/(\S+) for (\S+))(?: after (\S+)(?: idle)?)?$`)
+
+// mostRequests is as many as are remembered one by one.
+const mostRequests = 1_000_000
+
+// add puts a load behind those there are.
+func (s *simulation) add(load string) error {
+	wrong := fmt.Errorf("load %q: want such as '200 in 100ms', '300/1s for 2s', '600 every 4ms', '200 at once', and 'after 5s idle' behind it", load)
+	m := loadPattern.FindStringSubmatch(load)
+	if m == nil {
+		return wrong
+	}
+	var bad bool
+	number := func(s string) int64 {
+		n, err := strconv.ParseInt(s, 10, 64)
+		bad = bad || err != nil || n < 1
+		return n
+	}
+	period := func(s string) int64 { // as in a limit
+		l, err := stint.ParseLimit("1/" + s)
+		bad = bad || err != nil
+		return max(1, int64(l.Period))
+	}
+	if m[10] != "" {
+		s.end += period(m[10])
+	}
+	var count, over, length int64 // the first request to the last, and the load
+	switch {
+	case m[2] != "":
+		count, over = number(m[1]), period(m[3])
+		length = over
+	case m[4] != "":
+		count = number(m[1])
+		every := period(m[5])
+		if count > mostRequests || every > int64(1<<62)/mostRequests {
+			return fmt.Errorf("load %q: it has more than %s, or takes longer than a limiter counts", load, plural(mostRequests, "request"))
+		}
+		over, length = (count-1)*every, count*every
+	case m[6] != "":
+		count = number(m[1])
+	default:
+		over = period(m[9])
+		length = over
+		hi, lo := bits.Mul64(uint64(number(m[7])), uint64(over))
+		every := uint64(period(m[8]))
+		if hi >= every {
+			return wrong
+		}
+		n, _ := bits.Div64(hi, lo, every)
+		count = int64(min(n, mostRequests+1))
+	}
+	if bad || count < 1 {
+		return wrong
+	}
+	if int64(len(s.times))+count > mostRequests || s.end < 0 || s.end+length < s.end || s.end+length > int64(50*365*24*time.Hour) {
+		return fmt.Errorf("load %q: it comes to more than %s, or to more than 50 years", load, plural(mostRequests, "request"))
+	}
+	for i := range count {
+		at := s.end
+		if count > 1 {
+			hi, lo := bits.Mul64(uint64(i), uint64(over))
+			quotient, _ := bits.Div64(hi, lo, uint64(count-1))
+			at += int64(quotient)
+		}
+		s.times = append(s.times, at)
+	}
+	s.end += length
+	return nil
+}
+
+// run has a Limiter decide on all requests.
+func (s *simulation) run() (err error) {
+	names, defaults := stint.Names{}, map[stint.Name]stint.Limit{}
+	requests, decisions := make([]stint.Request, len(s.limits)), make([]stint.Decision, len(s.limits))
+	for i, l := range s.limits {
+		name := stint.Name(i + 1)
+		names[name], defaults[name] = stint.NameSpec{Label: fmt.Sprint("limit", i)}, l.limit
+		requests[i] = stint.Request{Key: name.Key("all"), Cost: 1}
+		l.admitted = make([]bool, len(s.times))
+	}
+	limits, err := stint.NewLimits(names, defaults, nil)
+	if err != nil {
+		return err
+	}
+	var now atomic.Int64
+	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{
+		Now: func() time.Time { return start.Add(time.Duration(now.Load())) },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, limiter.Close()) }()
+	for i, at := range s.times {
+		now.Store(at)
+		if err := limiter.SpendEach(requests, decisions); err != nil {
+			return err
+		}
+		for j, l := range s.limits {
+			d := &decisions[j]
+			l.admitted[i] = d.Allowed
+			if d.Allowed {
+				l.allowed++
+			} else if l.nearestMiss == 0 || d.RetryAfter < l.nearestMiss {
+				l.nearestMiss, l.missed = d.RetryAfter, i+1
+			}
+		}
+	}
+	return nil
+}
+
+type simulationJSON struct {
+	Requests int             `json:"requests"`
+	Limits   []simulatedJSON `json:"limits"`
+}
+
+type simulatedJSON struct {
+	Name        string         `json:"name"`
+	Limit       *limitJSON     `json:"limit"`
+	Allowed     int64          `json:"allowed"`
+	Denied      int64          `json:"denied"`
+	NearestMiss *time.Duration `json:"nearest_miss_ns"`
+}
+
+func (s *simulation) summary() simulationJSON {
+	out := simulationJSON{Requests: len(s.times)}
+	for _, l := range s.limits {
+		one := simulatedJSON{Name: l.name, Limit: newLimitJSON(l.limit), Allowed: l.allowed, Denied: int64(len(s.times)) - l.allowed}
+		if one.Denied > 0 {
+			one.NearestMiss = &l.nearestMiss
+		}
+		out.Limits = append(out.Limits, one)
+	}
+	return out
+}
+
+// replaceFile writes a file whole, or leaves it as it was.
+func replaceFile(path string, content []byte) (err error) {
+	temp, err := os.CreateTemp(filepath.Dir(path), ".stint-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(temp.Name())
+		}
+	}()
+	_, err = temp.Write(content)
+	if err = errors.Join(err, temp.Chmod(0o644), temp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), path)
+}

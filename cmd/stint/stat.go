@@ -1,0 +1,171 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+type statFlags struct {
+	db   dbFlags
+	json bool
+}
+
+func newStat() *cobra.Command {
+	f := &statFlags{}
+	cmd := &cobra.Command{
+		Use:   "stat",
+		Short: "Show how large the file is, and how many buckets each limit has",
+		Long: `Show how large the file is, how much of it is free or in its journal, and for each limit how many buckets it has: live ones, and
+expired ones, which are full again and will be deleted. The file stays as it is.
+
+--json prints one object: file, format, bytes, free_bytes, journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
+		Example: `  stint stat
+  stint stat --db quota.db --json
+  stint stat --snapshot http://localhost:8080/limits`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			st, err := f.stat(cmd, time.Now())
+			if err != nil {
+				return err
+			}
+			if f.json {
+				return failed(printJSON(cmd.OutOrStdout(), st))
+			}
+			return failed(st.print(cmd.OutOrStdout()))
+		},
+	}
+	f.db.registerToRead(cmd)
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+	return cmd
+}
+
+// fileStat is what stat prints.
+type fileStat struct {
+	File      string      `json:"file"`
+	Format    int         `json:"format"`
+	Bytes     int64       `json:"bytes"`
+	Free      int64       `json:"free_bytes"`
+	Journal   int64       `json:"journal_bytes"`
+	Journaled int64       `json:"journaled"`
+	Holds     int         `json:"holds"`
+	Limits    []limitStat `json:"limits"`
+}
+
+type limitStat struct {
+	Name    string     `json:"name"`
+	Number  stint.Name `json:"number"`
+	Live    int64      `json:"live"`
+	Expired int64      `json:"expired"`
+}
+
+func (f *statFlags) stat(cmd *cobra.Command, now time.Time) (*fileStat, error) {
+	store, err := f.db.openToRead(cmd)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.count(cmd, store, now)
+	return st, failed(errors.Join(err, store.Close()))
+}
+
+func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (*fileStat, error) {
+	held, err := holds(store, now)
+	if err != nil {
+		return nil, err
+	}
+	info := store.Stats()
+	st := &fileStat{File: store.path, Format: info.Format, Bytes: info.Bytes, Free: info.Free, Journal: info.Journal,
+		Journaled: info.Journaled, Holds: len(held), Limits: []limitStat{}}
+	if f.db.snapshot != "" {
+		st.File = f.db.snapshot
+	}
+	bar := newProgress(cmd.ErrOrStderr(), "counting", -1, false)
+	defer bar.close()
+	names := store.Names()
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		l := limitStat{Name: names[name], Number: name}
+		for c, err := range store.All(name) {
+			if err != nil {
+				return nil, err
+			}
+			if c.TAT > now.UnixNano() {
+				l.Live++
+			} else {
+				l.Expired++
+			}
+			bar.add(1)
+		}
+		st.Limits = append(st.Limits, l)
+	}
+	return st, nil
+}
+
+func (st *fileStat) print(w io.Writer) error {
+	if _, err := fmt.Fprintf(w, "file     %s, format %d\nsize     %s, of which %s are free\njournal  %s, with %s not in their place yet\nholds    %d\n\n",
+		st.File, st.Format, size(st.Bytes), size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprint(tw, "number\tlimit\tlive\texpired\n")
+	for _, l := range st.Limits {
+		fmt.Fprintf(tw, "%d\t%s\t%d\t%d\n", l.Number, printable(l.Name), l.Live, l.Expired)
+	}
+	return tw.Flush()
+}
+
+// size writes a number of bytes for people.
+func size(n int64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return plural(int(n), "byte")
+	}
+	v, unit := float64(n)/1024, 0
+	for v >= 1023.95 {
+		v /= 1024
+		unit++
+	}
+	return fmt.Sprintf("%.1f %ciB", v, units[unit])
+}
+
+func newNames() *cobra.Command {
+	f := &statFlags{}
+	cmd := &cobra.Command{
+		Use:   "names",
+		Short: "Show the labels of the limits that a file has, by number",
+		Long: `Show the labels of the limits that a file has, by number: limits set-names changes them. The file stays as it is.
+
+--json prints one object, with the labels by number.`,
+		Example: `  stint names
+  stint names --db quota.db --json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			store, err := f.db.openToRead(cmd)
+			if err != nil {
+				return err
+			}
+			names := store.Names()
+			if err := store.Close(); err != nil {
+				return failed(err)
+			}
+			if f.json {
+				return failed(printJSON(cmd.OutOrStdout(), names))
+			}
+			tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			for _, name := range slices.Sorted(maps.Keys(names)) {
+				fmt.Fprintf(tw, "%d\t%s\n", name, printable(names[name]))
+			}
+			return failed(tw.Flush())
+		},
+	}
+	f.db.registerToRead(cmd)
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+	return cmd
+}

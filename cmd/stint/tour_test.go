@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestTour replays the session in docs/tour.md: each line after a "$ " is given to a shell, and has to print what stands under it.
+// A block after a line "`NAME`:" is a file that the session has.
+func TestTour(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no sh")
+	}
+	tour := filepath.Join("..", "..", "docs", "tour.md")
+	text, err := os.ReadFile(tour)
+	require.NoError(t, err)
+	dir, bin := t.TempDir(), t.TempDir()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(self, filepath.Join(bin, "stint")))
+	stateHome(t)
+
+	parts := strings.Split("\n"+string(text), "\n```")
+	commands := 0
+	for i := 1; i < len(parts); i += 2 {
+		language, block, _ := strings.Cut(parts[i], "\n")
+		if m := regexp.MustCompile("`([a-z.]+)`:\\s*$").FindStringSubmatch(parts[i-1]); m != nil {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, m[1]), []byte(block+"\n"), 0o600))
+			continue
+		}
+		require.Equal(t, "console", language, block)
+		parts[i] = language
+		for _, step := range regexp.MustCompile(`(?m)^\$ `).Split(block, -1)[1:] {
+			line, want, _ := strings.Cut(step+"\n", "\n")
+			for strings.HasSuffix(line, `\`) { // it goes on
+				var more string
+				more, want, _ = strings.Cut(want, "\n")
+				line += "\n" + more
+			}
+			commands++
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
+			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), runMain+"=1", "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "TZ=UTC", "LC_ALL=C")
+			out, err := cmd.CombinedOutput()
+			if !errors.As(err, new(*exec.ExitError)) {
+				require.NoError(t, err)
+			}
+			got := strings.TrimSpace(string(out))
+			parts[i] += strings.TrimRight("\n$ "+line+"\n"+got, "\n")
+			if !*updateTour {
+				assert.Equal(t, masked(strings.TrimSpace(want)), masked(got), "$ %s", line)
+			}
+		}
+	}
+	assert.Greater(t, commands, 15)
+	picture, err := os.ReadFile(filepath.Join(dir, "overload.svg"))
+	require.NoError(t, err)
+	shown := filepath.Join(filepath.Dir(tour), "overload.svg")
+	if *updateTour {
+		require.NoError(t, os.WriteFile(shown, picture, 0o600))
+		require.NoError(t, os.WriteFile(tour, []byte(strings.TrimPrefix(strings.Join(parts, "\n```"), "\n")), 0o600))
+	}
+	want, err := os.ReadFile(shown)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), string(picture))
+}
+
+var updateTour = flag.Bool("update-tour", false, "write what the commands of docs/tour.md print into it")
+
+// masks are what differs from one session to the next, and what stands in its place.
+var masks = []struct {
+	pattern *regexp.Regexp
+	mask    string
+}{
+	// What is full in 8h is so in 7h59m a moment later.
+	{regexp.MustCompile(`((?:full|retry|next) +in|held for) [0-9][0-9a-z.]*`), "$1 TIME"},
+	{regexp.MustCompile(`\bat [0-9-]{10} [0-9:]{8} UTC`), "at INSTANT"},
+	{regexp.MustCompile(`[0-9.]+ [KM]iB`), "SIZE"},
+	{regexp.MustCompile(`"(re[a-z]+_after_ns)":[0-9]+`), `"$1":NANOSECONDS`},
+}
+
+func masked(s string) string {
+	for _, m := range masks {
+		s = m.pattern.ReplaceAllString(s, m.mask)
+	}
+	return s
+}

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint"
+)
+
+type verifyFlags struct {
+	db     dbFlags
+	limits limitFlags
+	repair bool
+	to     string
+	pages  bool // the child process that verify starts
+}
+
+func newVerify() *cobra.Command {
+	f := &verifyFlags{}
+	cmd := &cobra.Command{
+		Use:   "verify [FILE]",
+		Short: "Say whether a file is sound, or all that is wrong with it",
+		Long: `Say whether a file is sound, or all that is wrong with it; then the exit status is 3. It reads all of the file: its pages, checksums and
+sums, with which a TAT that a flipped bit has changed is found, and has bbolt check which pages are in use. The file stays as
+it is.
+
+With --limit or --limits, it also counts the buckets that are further behind than their limit allows. That is no damage:
+a clock that was set back or a limit that was made smaller brings it about, and such a bucket is taken for an empty one.
+
+--repair writes what can be read to a new file, FILE.repaired or that of --to, and says what is lost. Move it to FILE's place
+yourself when you are content with it. Where a sum was wrong, the bucket that was changed is not known, and is in it.`,
+		Example: `  stint verify quota.db
+  stint verify quota.db --limits defaults.yml --overrides overrides.yml
+  stint verify quota.db --repair --to sound.db`,
+		Args: atMostOne("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.db.named(cmd, args); err != nil {
+				return err
+			}
+			if f.to != "" && !f.repair {
+				return misuse(cmd, "--to goes with --repair")
+			}
+			if f.pages {
+				return failed(checkPages(cmd.OutOrStdout(), f.db.path, f.db.lockTimeout))
+			}
+			if f.repair {
+				return f.salvage(cmd)
+			}
+			return f.verify(cmd)
+		},
+	}
+	f.db.register(cmd, dbUsage)
+	f.limits.register(cmd, false)
+	cmd.Flags().BoolVar(&f.repair, "repair", false, "write what can be read to a new file")
+	cmd.Flags().StringVar(&f.to, "to", "", "the new `FILE` of --repair (default FILE.repaired)")
+	cmd.Flags().BoolVar(&f.pages, "bbolt-pages", false, "")
+	_ = cmd.Flags().MarkHidden("bbolt-pages")
+	return cmd
+}
+
+func atMostOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return misuse(cmd, "one %s, not %d", what, len(args))
+		}
+		return nil
+	}
+}
+
+// named takes the file from the argument, where there is one.
+func (f *dbFlags) named(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if cmd.Flags().Changed("db") {
+		return misuse(cmd, "FILE and --db exclude each other")
+	}
+	f.path = args[0]
+	return nil
+}
+
+func (f *verifyFlags) verify(cmd *cobra.Command) error {
+	limits, numbers, err := f.limits.load(counter())
+	if err != nil {
+		return err
+	}
+	path, _, err := f.db.file()
+	if err != nil {
+		return err
+	}
+	var found verified
+	store, err := f.db.openToRead(cmd)
+	if err == nil {
+		err = errors.Join(found.look(cmd, store, limits, numbers), store.Close())
+	}
+	switch {
+	case errors.Is(err, stint.ErrCorrupt):
+		return failed(f.wrong(cmd, path, err))
+	case err != nil:
+		return failed(err)
+	}
+	return failed(found.print(cmd.OutOrStdout(), path))
+}
+
+// wrong prints what was found, and returns what it comes to.
+func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
+	n := 0
+	for line := range strings.Lines(err.Error()) {
+		n++
+		line = strings.TrimPrefix(strings.TrimSpace(line), "stint: ")
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "wrong  %s\n", line); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%s is not sound: %s; stint verify --repair writes what can be read of it to a new file", path, plural(n, "finding"))
+}
+
+// verified is what verify found in a file that is sound.
+type verified struct {
+	stint.Verified
+	ahead map[string]int // by limit, the buckets that are further behind than it allows
+}
+
+func (v *verified) look(cmd *cobra.Command, store *readStore, limits *stint.Limits, numbers map[string]stint.Name) (err error) {
+	bar := newProgress(cmd.ErrOrStderr(), "verifying", -1, false)
+	defer bar.close()
+	if v.Verified, err = store.Verify(bar.add); err != nil {
+		return err
+	}
+	if err := askBbolt(cmd.Context(), store.path); err != nil {
+		return err
+	}
+	v.ahead, err = tooFarAhead(store, limits, numbers, time.Now())
+	return err
+}
+
+func (v *verified) print(w io.Writer, path string) error {
+	s := fmt.Sprintf("sound  %s  %s, %s in the journal\n", path, plural(int(v.Buckets), "bucket"), plural(int(v.Journaled), "entry"))
+	for _, label := range slices.Sorted(maps.Keys(v.ahead)) {
+		s += fmt.Sprintf("note   %s of %s further behind than the limit allows: each is taken for an empty one\n",
+			plural(v.ahead[label], "bucket"), printable(label))
+	}
+	if len(v.Unsummed) > 0 {
+		s += fmt.Sprintf("note   no sums of %s, so that a changed byte there is not seen: an older version wrote it; stint compact adds them\n",
+			strings.Join(v.Unsummed, ", "))
+	}
+	_, err := io.WriteString(w, s)
+	return err
+}
+
+// askBbolt has bbolt check the pages in a process of its own, because what it meets there may end that.
+func askBbolt(ctx context.Context, path string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, self, "verify", "--bbolt-pages", "--", path)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); errors.As(err, new(*exec.ExitError)) {
+		first, _, _ := strings.Cut(stderr.String(), "\n")
+		return fmt.Errorf("%w: %s: bbolt's check ended with %w: %s", stint.ErrCorrupt, path, err, first)
+	} else if err != nil {
+		return err
+	}
+	var errs []error
+	for line := range strings.Lines(stdout.String()) {
+		errs = append(errs, fmt.Errorf("%w: %s: bbolt finds: %s", stint.ErrCorrupt, path, strings.TrimSpace(line)))
+	}
+	return errors.Join(errs...)
+}
+
+// checkPages is what that process does. It prints a line for each thing that is wrong.
+func checkPages(w io.Writer, path string, lockTimeout time.Duration) error {
+	const most = 20
+	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: lockTimeout})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return db.View(func(tx *bolt.Tx) error {
+		n := 0
+		for found := range tx.Check() {
+			if n++; n <= most && err == nil {
+				_, err = fmt.Fprintf(w, "%q\n", found.Error())
+			}
+		}
+		return err
+	})
+}
+
+// salvage writes what can be read to a new file.
+func (f *verifyFlags) salvage(cmd *cobra.Command) error {
+	ctx, stop := untilInterrupted(cmd)
+	defer stop()
+	path, _, err := f.db.file()
+	if err == nil {
+		err = f.db.misused()
+	}
+	if err != nil {
+		return err
+	}
+	to := cmp.Or(f.to, path+".repaired")
+	bar := newProgress(cmd.ErrOrStderr(), "repairing", -1, false)
+	found, err := stint.Salvage(path, to, &stint.BoltOptions{LockTimeout: f.db.lockTimeout}, func(n int) error {
+		bar.add(n)
+		return interruption(ctx)
+	})
+	bar.close()
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return errInterrupted
+	case errors.Is(err, fs.ErrExist):
+		return failed(fmt.Errorf("%w; name another with --to", err))
+	case err != nil:
+		return failed(err)
+	}
+	var s strings.Builder
+	for _, err := range found.Lost {
+		fmt.Fprintf(&s, "lost  %s\n", strings.TrimPrefix(err.Error(), "stint: "))
+	}
+	fmt.Fprintf(&s, "repaired  %s  %s, and what was lost: %d\n", to, plural(int(found.Buckets), "bucket"), len(found.Lost))
+	_, err = io.WriteString(cmd.OutOrStdout(), s.String())
+	return failed(err)
+}
+
+// tooFarAhead counts, by limit, the buckets that are further behind than it allows.
+func tooFarAhead(store *readStore, limits *stint.Limits, numbers map[string]stint.Name, now time.Time) (map[string]int, error) {
+	ahead := map[string]int{}
+	for name, label := range store.Names() {
+		number, ok := numbers[label]
+		if !ok {
+			continue
+		}
+		for c, err := range store.All(name) {
+			if err != nil {
+				return nil, err
+			}
+			if limit, ok := limits.For(number.Key(c.Key.ID)); ok && until(c.TAT, now) > limit.Tolerance() {
+				ahead[label]++
+			}
+		}
+	}
+	return ahead, nil
+}

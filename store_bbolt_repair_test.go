@@ -1,0 +1,137 @@
+package stint
+
+import (
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+)
+
+func allOf(t testing.TB, s *BoltStore) map[Key]int64 {
+	all := make(map[Key]int64)
+	for _, name := range s.allNames() {
+		for key, tat := range tatsOf(collect(t, s.All(name))) {
+			all[key] = tat
+		}
+	}
+	return all
+}
+
+// TestSalvageOfASoundFile: all of it, its journal included.
+func TestSalvageOfASoundFile(t *testing.T) {
+	to := filepath.Join(t.TempDir(), "new.db")
+	for _, path := range []string{goldenFile, makeBolt(t, Names{3: {Label: "Three"}})} {
+		os.Remove(to)
+		v, err := Salvage(path, to, nil, nil)
+		require.NoError(t, err)
+		require.Empty(t, v.Lost)
+		found, err := verify(t, to)
+		require.NoError(t, err)
+		require.Equal(t, Verified{Buckets: v.Buckets}, found)
+		from, err := OpenBolt(path, nil, &BoltOptions{ReadOnly: true})
+		require.NoError(t, err)
+		s := openBolt(t, to, nil)
+		require.Equal(t, from.Names(), s.Names())
+		require.Equal(t, allOf(t, from), allOf(t, s))
+		require.NoError(t, from.Close())
+		require.NoError(t, s.Close())
+	}
+	_, err := Salvage(goldenFile, to, nil, nil)
+	require.ErrorIs(t, err, fs.ErrExist, "nothing is overwritten")
+	_, err = Salvage(filepath.Join(t.TempDir(), "none.db"), to, nil, nil)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// TestSalvageWithoutAPage loses what is in the pages that are damaged, and nothing else.
+func TestSalvageWithoutAPage(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "buckets.db")
+	s := openBolt(t, path, Names{1: {Label: "One"}, 2: {Label: "Two"}})
+	var changes []Change
+	for i := range 20_000 {
+		changes = append(changes, Change{Key{Name(1 + i%2), fmt.Sprintf("id%05d", i)}, 1<<60 + int64(i)})
+	}
+	require.NoError(t, s.append(changes))
+	require.NoError(t, s.checkpoint())
+	require.NoError(t, s.append([]Change{{Key{1, "id00000"}, 7}, {Key{1, "new"}, 8}, {Key{2, "id00001"}, 0}}))
+	want := allOf(t, s)
+	abandon(t, s)
+	sound, err := os.ReadFile(path)
+	require.NoError(t, err)
+	r := rand.New(rand.NewPCG(1, 2))
+	some := false
+	for i := range 60 {
+		content := append([]byte(nil), sound...)
+		for range 1 + i%3 {
+			page := 2 + r.IntN(len(content)/pageSize-2)
+			for j := range 64 {
+				content[page*pageSize+j] ^= byte(r.IntN(256))
+			}
+		}
+		if i%10 == 0 { // or a page to which two lead
+			content = append(content[:0], sound...)
+			branches := pagesOf(content).of(t, path, branchPage)
+			at := int(branches[r.IntN(len(branches))])*pageSize + pageHeader + 8
+			copy(content[at+pageElement*(1+r.IntN(2)):][:8], content[at:])
+		}
+		damagedPath, to := filepath.Join(dir, "damaged.db"), filepath.Join(dir, "new.db")
+		os.Remove(to)
+		require.NoError(t, os.WriteFile(damagedPath, content, 0o600))
+		v, err := Salvage(damagedPath, to, nil, nil)
+		if err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+			continue
+		}
+		after, err := os.ReadFile(damagedPath)
+		require.NoError(t, err)
+		require.Equal(t, content, after)
+		_, err = verify(t, to)
+		require.NoError(t, err)
+		n := openBolt(t, to, nil)
+		got := allOf(t, n)
+		require.NoError(t, n.Close())
+		require.EqualValues(t, len(got), v.Buckets)
+		if len(v.Lost) == 0 {
+			require.Equal(t, want, got)
+			continue
+		}
+		some = some || len(got) > len(want)*9/10 && len(got) < len(want)
+		for key, tat := range got {
+			if tat != want[key] && key.ID != "id00000" && key.ID != "id00001" { // of which the journal may be lost
+				require.Equal(t, want[key], tat, key)
+			}
+		}
+	}
+	require.True(t, some, "a page was lost, and the others were not")
+}
+
+// TestSalvageDropsWhatMakesNoSense: an entry at a time.
+func TestSalvageDropsWhatMakesNoSense(t *testing.T) {
+	path := makeBolt(t, Names{6: {Label: "Six"}}, Change{Key{6, "a"}, 1}, Change{Key{6, "b"}, 2}, Change{Key{Unknown, "6:a"}, 3})
+	edit(t, path, func(tx *bolt.Tx) error {
+		six := tx.Bucket([]byte("6"))
+		require.NoError(t, six.Put([]byte("short"), []byte("x")))
+		require.NoError(t, six.Put([]byte("zero"), bigEndian(0)))
+		_, err := six.CreateBucket([]byte("bucket"))
+		require.NoError(t, err)
+		require.NoError(t, tx.Bucket(holdsBucket).Put([]byte("nothing"), bigEndian(1)))
+		require.NoError(t, tx.Bucket(metaBucket).Bucket(namesBucket).Delete([]byte("6")))
+		require.NoError(t, tx.Bucket(journalBucket).Put(bigEndian(1), []byte("not a record")))
+		_, err = tx.CreateBucket([]byte("else"))
+		return err
+	})
+	to := filepath.Join(t.TempDir(), "new.db")
+	v, err := Salvage(path, to, nil, nil)
+	require.NoError(t, err)
+	require.Len(t, v.Lost, 7)
+	_, err = verify(t, to)
+	require.NoError(t, err)
+	s := openBolt(t, to, nil)
+	require.Equal(t, map[Name]string{6: "name 6"}, s.Names())
+	require.Equal(t, map[Key]int64{{6, "a"}: 1, {6, "b"}: 2, {Unknown, "6:a"}: 3}, allOf(t, s))
+}

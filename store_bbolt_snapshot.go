@@ -1,0 +1,87 @@
+package stint
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// Snapshot writes a copy of the file, as it is at one moment, and returns how many bytes that were. It is a file like any
+// other, journal and all. The copy is made beside the file first (FILE.snapshot-…), and then written to w, so that nobody waits
+// for w; saves go on meanwhile, but for one that needs the file to grow beyond what is mapped of it, or its journal
+// taken home at last: that one waits for the copy.
+func (s *BoltStore) Snapshot(w io.Writer) (n int64, err error) {
+	if s.readOnly { // nobody is there who might wait
+		err = s.view(func(tx *bolt.Tx) error {
+			n, err = s.file.snapshot(tx, w)
+			return err
+		})
+		return n, err
+	}
+	temp, err := tempName(s.path, "snapshot")
+	if err != nil {
+		return 0, fmt.Errorf("stint: copy %s: %w", s.path, err)
+	}
+	defer os.Remove(temp)
+	file, err := os.OpenFile(temp, os.O_RDWR, 0)
+	if err != nil {
+		return 0, fmt.Errorf("stint: copy %s: %w", s.path, err)
+	}
+	defer file.Close()
+	if err := s.snapshotTo(file); err != nil {
+		return 0, fmt.Errorf("stint: copy %s: %w", s.path, err)
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return 0, fmt.Errorf("stint: copy %s: %w", s.path, err)
+	}
+	return io.Copy(w, file)
+}
+
+func (s *BoltStore) snapshotTo(file *os.File) error {
+	s.careMu.Lock() // a compaction would wait for the transaction, and saves for it
+	defer s.careMu.Unlock()
+	for {
+		err := s.view(func(tx *bolt.Tx) error {
+			_, err := s.file.snapshot(tx, file)
+			return err
+		})
+		if err != errMetaGone {
+			return err
+		}
+	}
+}
+
+var errMetaGone = errors.New("two commits came before the meta page was read")
+
+// snapshot writes the file as a transaction sees it. None of the pages that are in use to it is written while it lasts, but
+// for its meta page: a commit writes the one that is older. bbolt's own WriteTo opens the file anew, by a name that it
+// no longer has after a compaction.
+func (f *boltFile) snapshot(tx *bolt.Tx, w io.Writer) (int64, error) {
+	var meta [pageSize]byte
+	id := uint64(tx.ID())
+	for i := int64(0); ; i++ {
+		if i == 2 {
+			return 0, errMetaGone
+		}
+		if _, err := f.file.ReadAt(meta[:metaBytes], i*pageSize); err != nil {
+			return 0, err
+		}
+		if isMeta(meta[:]) && binary.NativeEndian.Uint64(meta[64:]) == id {
+			break
+		}
+	}
+	for i := range uint64(2) { // bbolt takes turns; in the other page it is taken for that of the commit before
+		binary.NativeEndian.PutUint64(meta[:], i)
+		binary.NativeEndian.PutUint64(meta[64:], id-(i^id&1))
+		binary.NativeEndian.PutUint64(meta[72:], metaSum(meta[:]))
+		if n, err := w.Write(meta[:]); err != nil {
+			return int64(i)*pageSize + int64(n), err
+		}
+	}
+	n, err := io.Copy(w, io.NewSectionReader(f.file, 2*pageSize, tx.Size()-2*pageSize))
+	return n + 2*pageSize, err
+}
