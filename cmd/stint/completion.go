@@ -13,17 +13,11 @@ import (
 // complete gives root and the commands below it what a shell's completion asks for, by the names of their arguments and flags.
 func complete(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
-		if strings.HasPrefix(cmd.Use, cmd.Name()+" ID") && cmd.ValidArgsFunction == nil {
+		if arg, _ := strings.CutPrefix(cmd.Use, cmd.Name()+" "); strings.HasPrefix(strings.TrimPrefix(arg, "["), "ID") && cmd.ValidArgsFunction == nil {
 			cmd.ValidArgsFunction = completeID
 		}
-		for flag, f := range map[string]cobra.CompletionFunc{
-			"name":  completeLabel,
-			"by":    cobra.FixedCompletions([]string{"ip", "method", "path", "user"}, cobra.ShellCompDirectiveNoFileComp),
-			"lines": cobra.FixedCompletions([]string{"access", "json"}, cobra.ShellCompDirectiveNoFileComp),
-		} {
-			if cmd.Flags().Lookup(flag) != nil {
-				_ = cmd.RegisterFlagCompletionFunc(flag, f) // an error is that it has one
-			}
+		if cmd.Flags().Lookup("name") != nil {
+			_ = cmd.RegisterFlagCompletionFunc("name", completeLabel) // an error is that it has one
 		}
 		complete(cmd)
 	}

@@ -205,6 +205,10 @@ func TestErrors(t *testing.T) {
 		{"another program's", "allow --limit 3/1m alice --db " + foreign, 3, "use the program that wrote it"},
 		{"locked", "allow --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
 		{"locked, checked", "check --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
+		{"locked, replayed", "replay --limit 3/1m --lock-timeout 1ms --db " + locked + " " + log, 3, "another process has it open"},
+		{"locked, run", "run --limit 3/1m --lock-timeout 1ms --db " + locked + " alice -- echo", 3, "another process has it open"},
+		{"another program's, run", "run --limit 3/1m --db " + foreign + " alice -- echo", 3, "use the program that wrote it"},
+		{"another program's, replayed", "replay --limit 3/1m --db " + foreign + " " + log, 3, "use the program that wrote it"},
 		{"locked, listed", "list --lock-timeout 1ms --db " + locked, 3, "status page of the program that has it open"},
 		{"missing, listed", "list --db " + missing, 3, missing + ": no such file or directory; name another file with --db"},
 		{"no directory", "allow --limit 3/1m alice --db " + noDirectory, 3, "make the directory first"},
@@ -239,9 +243,15 @@ func TestUnwritableDirectory(t *testing.T) {
 	}
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o500))
-	r := runArgs(t, "allow", "--limit", "3/1m", "--db", filepath.Join(dir, "stint.db"), "alice")
+	for _, args := range [][]string{{"allow", "alice"}, {"run", "alice", "--", "echo"}, {"replay", write(t, "access.log", smallLog)}} {
+		r := runArgs(t, append([]string{args[0], "--limit", "3/1m", "--db", filepath.Join(dir, "stint.db")}, args[1:]...)...)
+		assert.Equal(t, 3, r.status)
+		assert.Contains(t, r.stderr, "see who owns the file and its directory")
+	}
+	r := runArgs(t, "simulate", "3/1m", "--load", "1 at once", "--svg", filepath.Join(dir, "x.svg"))
 	assert.Equal(t, 3, r.status)
-	assert.Contains(t, r.stderr, "see who owns the file and its directory")
+	r = runArgs(t, "man", dir)
+	assert.Equal(t, 3, r.status)
 }
 
 func TestStateDir(t *testing.T) {

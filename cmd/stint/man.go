@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 func newMan() *cobra.Command {
@@ -75,17 +74,7 @@ func manPage(cmd *cobra.Command) string {
 	}
 	section("OPTIONS")
 	cmd.InitDefaultHelpFlag()
-	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		argument, usage := pflag.UnquoteUsage(f)
-		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" && f.DefValue != "[]" {
-			usage += fmt.Sprintf(" (default %s)", f.DefValue)
-		}
-		fmt.Fprintf(&b, ".TP\n\\fB\\-\\-%s\\fP", roff(f.Name))
-		if argument != "" {
-			fmt.Fprintf(&b, " \\fI%s\\fP", roff(argument))
-		}
-		fmt.Fprintf(&b, "\n%s\n", roff(usage))
-	})
+	roffBlock(&b, strings.TrimRight(cmd.NonInheritedFlags().FlagUsagesWrapped(72), "\n"))
 	section("EXIT STATUS")
 	for _, s := range exitStatuses {
 		fmt.Fprintf(&b, ".TP\n.B %d\n%s\n", s.status, roff(s.meaning))

@@ -92,7 +92,10 @@ requests, denied; null where there was no request); also other where there are s
 	flags.StringVar(&f.lines.time, "time", "time", "the `FIELD` or group that has the time")
 	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: it is found out)")
 	flags.IntVar(&f.lines.year, "year", 0, "the `YEAR` of the first line, where times have none (default: the last that had the date)")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	for flag, values := range map[string][]string{"by": {"ip", "method", "path", "user"}, "lines": {"access", "json"}} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
 	return cmd
 }
 

@@ -132,16 +132,6 @@ func TestRunHeld(t *testing.T) {
 	assert.Regexp(t, `^stint: a is denied by 1/1h: retry in \S+, or wait longer with --timeout\n$`, r.stderr)
 }
 
-func TestRunLocked(t *testing.T) {
-	db := filepath.Join(t.TempDir(), "stint.db")
-	owner, err := stint.OpenBolt(db, nil, nil)
-	require.NoError(t, err)
-	defer owner.Close()
-	r := runArgs(t, "run", "--lock-timeout", "1ms", "--db", db, "--limit", "1/1h", "a", "--", "echo")
-	assert.Equal(t, 3, r.status)
-	assert.Contains(t, r.stderr, "another process has it open: try again, or wait longer with --lock-timeout")
-}
-
 // TestRunInterrupted: one that waits for the lock, or in line, ends at once, and has not spent.
 func TestRunInterrupted(t *testing.T) {
 	if runtime.GOOS == "windows" {
