@@ -35,7 +35,7 @@ func TestReadOnly(t *testing.T) {
 	require.NoError(t, other.Close())
 
 	require.Equal(t, []Change{{Key{1, "both"}, 1 << 61}, {Key{1, "home"}, 1 << 60}, {Key{1, "journal"}, 1 << 61}}, collect(t, r.All(1)))
-	require.EqualValues(t, 1<<61, load(t, r, Key{1, "both"}))
+	require.Equal(t, int64(1<<61), load(t, r, Key{1, "both"}))
 	require.Zero(t, load(t, r, Key{1, "gone"}))
 	require.EqualValues(t, 3, r.Stats().Journaled)
 	_, err = r.Number("Two")

@@ -79,6 +79,7 @@ with --dry-run no more than that. All of them are reset in one step, or none.`,
 	cmd.Flags().StringVar(&many.prefix, "prefix", "", "reset the buckets whose id begins with this `TEXT`")
 	cmd.Flags().BoolVar(&many.all, "all", false, "reset all buckets of the limit")
 	cmd.Flags().BoolVar(&many.dryRun, "dry-run", false, "say how many there are, and reset none")
+	cmd.ValidArgsFunction = completeID
 	one := cmd.RunE
 	wanted := func(cmd *cobra.Command) bool { return cmd.Flags().Changed("prefix") || many.all || many.dryRun }
 	cmd.Args = func(cmd *cobra.Command, args []string) error {

@@ -116,7 +116,7 @@ func (f *dbFlags) openToRead(cmd *cobra.Command) (*readStore, error) {
 		os.Remove(temp)
 	}
 	switch {
-	case errors.Is(err, stint.ErrLocked):
+	case errors.Is(err, stint.ErrLocked) && cmd.Flags().Lookup("snapshot") != nil:
 		err = errLockedToRead{err}
 	case errors.Is(err, fs.ErrNotExist):
 		err = fmt.Errorf("%w; name another file with --db, or spend something first", err)

@@ -66,6 +66,7 @@ its status page, where that allows it, with --snapshot.
 	cmd.Flags().BoolVar(&f.csv, "csv", false, "print CSV")
 	cmd.Flags().IntVar(&f.top, "top", 0, "show only the first `N`")
 	cmd.Flags().StringVar(&f.by, "by", "time", "which are the first, with --top: by `time` until full, or by fill")
+	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]string{"fill", "time"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
