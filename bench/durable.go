@@ -16,8 +16,8 @@ func (b *bench) durable() error {
 	if b.quick {
 		length, rounds = 300*time.Millisecond, 5
 	}
-	// Every load gets ids of its own: as few as a lease of 125 tokens has to be renewed for again and again, and as many as
-	// do not run out of tokens.
+	// Every load gets ids of its own: as few as a lease of 125 tokens has to be renewed for again and again, as it is at any
+	// rate once in 62 decisions, and as many as do not run out of tokens.
 	const ids = 10_000
 	w := sizeWorkload(ids * len(callers) * rounds)
 	cfg := perHour
@@ -44,7 +44,21 @@ func (b *bench) durable() error {
 		c.lines = append(c.lines, l)
 	}
 	t.notes = append([]string{"The ids are in the store beforehand. What is flushed is not durable, and here to compare leased with."}, b.notes(durable)...)
-	errs = append(errs, b.report("durable", "Durable", []*table{t}, b.draw("durable", c)))
+	times := &table{title: "The same, of two contestants: times as many", header: []string{"callers"}}
+	for _, n := range callers {
+		times.header = append(times.header, fmt.Sprint(n))
+	}
+	for _, pair := range [][2]Contestant{
+		{bareLog, stintSynced}, {stintSynced, redisAlways}, {stintSynced, sqliteFull}, {stintSynced, pebbleSync}, {stintSynced, badgerSync},
+		{stintFlushed, stintLeased},
+	} {
+		row := []string{pair[0].Name + " ÷ " + pair[1].Name}
+		for _, n := range callers {
+			row = append(row, ratio(figures[pair[0].Name][n].perSecond(), figures[pair[1].Name][n].perSecond()))
+		}
+		times.add(row...)
+	}
+	errs = append(errs, b.report("durable", "Durable", []*table{t, times}, b.draw("durable", c)))
 	return joined(errs)
 }
 

@@ -12,6 +12,7 @@ func joined(errs []error) error { return errors.Join(errs...) }
 // A scenario is what goes on while single decisions are timed.
 type scenario struct {
 	name  string
+	label string // the same in the chart
 	cs    []Contestant
 	most  int  // ids
 	fill  bool // all of them are known beforehand, and asked for in turn; else each comes for the first time
@@ -20,9 +21,13 @@ type scenario struct {
 
 var scenarios = []scenario{
 	{name: "nothing", cs: []Contestant{control, stintMemory}, fill: true},
-	{name: "flushes, each second, of all that is dirty", cs: []Contestant{stintFlushed}, fill: true},
-	{name: "growth from empty", cs: []Contestant{stintMemory, stintFlushed}},
-	{name: "growth from empty", cs: inMemory[2:], most: 1_000_000},
+	{name: "flushes, each second, of all that is dirty", label: ", flushing", cs: []Contestant{stintFlushed}, fill: true},
+	{name: "flushes and checkpoints, one after the other", label: ", checkpointing", cs: []Contestant{stintFlushed}, fill: true,
+		tweak: func(cfg *Config) { cfg.Flush = 20 * time.Millisecond }},
+	{name: "evictions: room for half of the ids", label: ", evicting", cs: []Contestant{stintFlushed}, fill: true,
+		tweak: func(cfg *Config) { cfg.Resident = cfg.IDs / 2 }},
+	{name: "growth from empty", label: ", growing", cs: []Contestant{stintMemory, stintFlushed}},
+	{name: "growth from empty", label: ", growing", cs: inMemory[2:], most: 1_000_000},
 }
 
 // memory is what a bucket costs, and how long the longest decisions are.
@@ -94,10 +99,7 @@ func (b *bench) memory() error {
 					of(func(l Latencies) time.Duration { return l.Max }),
 				}
 				cells := []string{contestant.Name, s.name}
-				l := line{name: contestant.Name}
-				if s.name != "nothing" {
-					l.name += ", " + map[bool]string{true: "flushing", false: "growing"}[s.fill]
-				}
+				l := line{name: contestant.Name + s.label}
 				for i, d := range row {
 					cells = append(cells, duration(d))
 					if i < 4 {
@@ -119,7 +121,7 @@ func (b *bench) memory() error {
 
 // latencyRounds times a contestant's decisions, round after round; growing, each time anew.
 func (b *bench) latencyRounds(c Contestant, s scenario, w Workload, length time.Duration) (all []Latencies, err error) {
-	cfg := Config{}
+	cfg := Config{IDs: w.IDs}
 	cfg.Burst, cfg.Interval = w.Limit(false)
 	if s.tweak != nil {
 		s.tweak(&cfg)
