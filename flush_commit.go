@@ -11,8 +11,9 @@ import (
 // as the one before it has ended, and those who waited for that have had a chance to come again; what comes later is in the next.
 
 type committer struct {
-	flusher *flusher // whose mutex keeps saves in the order in which buckets changed
-	wake    chan struct{}
+	flusher *flusher      // whose mutex keeps saves in the order in which buckets changed
+	wake    chan struct{} // there is a next commit,
+	hurry   chan struct{} // and somebody waits for it
 	stop    chan struct{}
 	stopped chan struct{}
 
@@ -73,18 +74,42 @@ func (c *committer) putLocked(s *shard, b slot, key Key, tat int64) {
 	b.set(flagPending | flagStored)
 }
 
+// The longest that renewed leases wait for more of them, or for somebody who waits: half a lease lasts longer than that, but for
+// those who spend much faster than their limit gives back.
+const renewalPause = 5 * time.Millisecond
+
 // run commits until stop is closed and nobody waits any more.
 func (c *committer) run() {
 	defer close(c.stopped)
+	pause := time.NewTimer(0)
+	defer pause.Stop()
 	for {
 		select {
 		case <-c.wake:
+			pause.Reset(renewalPause)
+			select {
+			case <-c.hurry:
+			case <-pause.C:
+			case <-c.stop:
+			}
 			c.commit()
 		case <-c.stop:
 			c.commit()
 			return
 		}
 	}
+}
+
+// waitLocked has the caller wait for the next commit.
+func (c *committer) waitLocked(timeout time.Duration) *batch {
+	b := c.nextLocked(timeout)
+	if b.waiting++; b.waiting == 1 {
+		select {
+		case c.hurry <- struct{}{}:
+		default:
+		}
+	}
+	return b
 }
 
 // patience is how often in a row the processor is left to others, none of whom comes.

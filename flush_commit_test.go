@@ -405,6 +405,10 @@ func TestLease(t *testing.T) {
 // A lease is renewed while half of it is left: only the first waits for the disk, and who spends faster than the disk writes.
 func TestLeaseIsRenewedAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		rest := func() {
+			<-time.After(renewalPause)
+			synctest.Wait()
+		}
 		store := newGateStore()
 		l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 		key, hour := leased.Key("a"), int64(time.Hour)
@@ -413,13 +417,13 @@ func TestLeaseIsRenewedAhead(t *testing.T) {
 		require.Equal(t, 1, store.count())
 		require.Equal(t, now+25*hour/2, store.has(t, key))
 		requireSpends(t, l, key, 5)
-		synctest.Wait()
+		rest()
 		require.Equal(t, 1, store.count())
 
 		store.close()
 		requireSpends(t, l, key, 1) // the second half begins, and nobody waits for the third
 		requireSpends(t, l, key, 5)
-		synctest.Wait()
+		rest()
 		require.Equal(t, 2, store.count())
 		require.EqualValues(t, 2, l.Stats().Commit.Leases, "it is asked for once")
 		require.Equal(t, []Change{{key, now + 75*hour/4}}, store.last())
@@ -428,17 +432,17 @@ func TestLeaseIsRenewedAhead(t *testing.T) {
 			requireSpends(t, l, key, 1)
 			answered <- struct{}{}
 		}()
-		synctest.Wait()
+		rest()
 		require.Empty(t, answered, "it is spent, and not on file")
 		store.gate <- carryOut
-		synctest.Wait()
+		rest()
 		require.Equal(t, 3, store.count())
 		require.Empty(t, answered, "nor is it with that renewal")
 		go func() {
 			requireSpends(t, l, key, 1)
 			answered <- struct{}{}
 		}()
-		synctest.Wait()
+		rest()
 		require.Empty(t, answered, "the end of the renewal says nothing of what is in a later commit")
 		store.open()
 		<-answered
@@ -450,20 +454,50 @@ func TestLeaseIsRenewedAhead(t *testing.T) {
 		requireSpends(t, l, key, 4)
 		store.fail(errGate)
 		requireSpends(t, l, key, 1)
-		synctest.Wait()
+		rest()
 		require.Equal(t, 5, store.count())
 		require.ErrorIs(t, l.Stats().Commit.Err, errGate)
 		requireSpends(t, l, key, 1)
-		synctest.Wait()
+		rest()
 		require.Equal(t, 6, store.count())
 		store.fail(nil)
 		requireSpends(t, l, key, 1)
-		synctest.Wait()
+		rest()
 		require.Equal(t, 7, store.count())
 		require.Equal(t, now+125*hour/4, store.has(t, key))
 		require.EqualValues(t, 21, spent(t, l, key))
 		require.NoError(t, l.Close())
 		require.Equal(t, now+21*hour, store.has(t, key))
+	})
+}
+
+// Renewals wait a moment for each other, and not at all where somebody waits for the commit that they are in.
+func TestRenewalsShareACommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newGateStore()
+		l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
+		keys := []Key{leased.Key("a"), leased.Key("b"), leased.Key("c")}
+		for _, key := range keys {
+			requireSpends(t, l, key, 6)
+		}
+		require.Equal(t, 3, store.count())
+		begun := time.Now()
+		requireSpends(t, l, keys[0], 1) // the second half of each begins
+		requireSpends(t, l, keys[1], 1)
+		synctest.Wait()
+		require.Equal(t, 3, store.count())
+		<-time.After(renewalPause)
+		synctest.Wait()
+		require.Equal(t, 4, store.count())
+		require.Len(t, store.last(), 2)
+		require.Equal(t, renewalPause, time.Since(begun))
+
+		requireSpends(t, l, keys[2], 1)
+		requireSpends(t, l, leased.Key("d"), 1)
+		require.Equal(t, renewalPause, time.Since(begun))
+		require.Equal(t, 5, store.count())
+		require.Len(t, store.last(), 2)
+		require.NoError(t, l.Close())
 	})
 }
 

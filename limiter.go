@@ -97,7 +97,7 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	}
 	l.committer = &committer{
 		flusher: l.flusher,
-		wake:    make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
+		wake:    make(chan struct{}, 1), hurry: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	if err := l.checkLimits(limits); err != nil {
 		return nil, err

@@ -74,8 +74,7 @@ func (l *Limiter) submitAllLocked(ps []place, now int64) {
 	c := l.committer
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	commit := c.nextLocked(l.opts.CommitTimeout)
-	commit.waiting++
+	commit := c.waitLocked(l.opts.CommitTimeout)
 	for i := range ps {
 		p := &ps[i]
 		p.batch = commit

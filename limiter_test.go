@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -1055,13 +1054,7 @@ func TestHealthOnceNothingIsLeft(t *testing.T) {
 func TestHitDecidesAsOneDoes(t *testing.T) {
 	names := Names{perID: {Label: "PerID"}, single: {Label: "Single"}, off: {Label: "Off"}}
 	stored := func(r *rig, key Key) int64 { // 0 where it is past: when such a one is deleted is left to chance
-		for next := new(batch); next != nil; runtime.Gosched() { // a lease that is renewed, and nobody waits for it
-			r.committer.mu.Lock()
-			next = r.committer.next
-			r.committer.mu.Unlock()
-		}
-		r.flusher.mu.Lock() // for a commit that has begun
-		defer r.flusher.mu.Unlock()
+		r.committer.rest() // leases that are renewed, and nobody waits for
 		tat, err := r.store.Load(key)
 		require.NoError(t, err)
 		if tat <= r.clock.Now().UnixNano() {
