@@ -110,9 +110,10 @@ func run() (err error) {
 // header tells of the machine, the versions and the command, at the top of every file of results.
 func (b *bench) header() string {
 	var s strings.Builder
+	kernel, _, _ := strings.Cut(output("uname", "-r"), "-") // what follows is the distribution's
 	fmt.Fprintf(&s, "- command: `go run . %s`, %s\n", strings.Join(os.Args[1:], " "), time.Now().UTC().Format(time.DateOnly))
 	fmt.Fprintf(&s, "- machine: %s, %d cores, %.0f GiB, %s/%s, kernel %s, files on %s\n", cpuModel(), runtime.NumCPU(),
-		float64(memTotal())/(1<<30), runtime.GOOS, runtime.GOARCH, output("uname", "-r"), output("stat", "-f", "-c", "%T", b.dir))
+		float64(memTotal())/(1<<30), runtime.GOOS, runtime.GOARCH, kernel, output("stat", "-f", "-c", "%T", b.dir))
 	fmt.Fprintf(&s, "- %s, stint %s, Redis %s", runtime.Version(), stintVersion(), redisVersion())
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
