@@ -57,7 +57,7 @@ func (f *dbFlags) compact(cmd *cobra.Command) error {
 		return failed(err)
 	}
 	path, _, _ := f.file()
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "compacted  %s  %s, was %s\n", path, size(after), size(before))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "compacted  %s  %s, was %s\n", visible(path), size(after), size(before))
 	return failed(err)
 }
 
@@ -113,7 +113,7 @@ func (f *dbFlags) backup(cmd *cobra.Command, to string) error {
 	} else if err != nil || to == "-" {
 		return failed(err)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "copied  %s  %s\n", to, size(n))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "copied  %s  %s\n", visible(to), size(n))
 	return failed(err)
 }
 

@@ -183,7 +183,7 @@ An override may stand for a limit that FILE does not have.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid  %s  %s\n", strings.Join(args, " "), plural(len(numbers), "limit"))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid  %s  %s\n", visible(strings.Join(args, " ")), plural(len(numbers), "limit"))
 			return failed(err)
 		},
 	}

@@ -39,6 +39,9 @@ last, or with --by fill those of which the least is left, which takes their limi
 The file stays as it is; one that is not there is an error, not an empty list. One that a program has open can be read from
 its status page, where that allows it, with --snapshot.
 
+--json prints an object in a line for each: name, id, remaining, limit (burst, count, period), reset_after_ns and, where it is held,
+held_ns. In all that --json prints, an id that is not UTF-8 is in base64, and "base64":true says so.
+
 --csv has the columns name, id, remaining, burst, count, period, reset_after_ns and held_ns; what is not known is empty.`,
 		Example: `  stint list
   stint list --limit 3/1m
@@ -217,8 +220,8 @@ func (b *bucket) measure(limit stint.Limit) {
 // bucketJSON is what --json prints of a bucket, one in a line. Without a limit given, remaining and limit are missing; held_ns is there
 // where nobody passes before it is over.
 type bucketJSON struct {
-	Name       string        `json:"name"`
-	ID         string        `json:"id"`
+	Name string `json:"name"`
+	idJSON
 	Remaining  *int64        `json:"remaining,omitempty"`
 	Limit      *limitJSON    `json:"limit,omitempty"`
 	ResetAfter time.Duration `json:"reset_after_ns"`
@@ -226,7 +229,7 @@ type bucketJSON struct {
 }
 
 func (b *bucket) json() bucketJSON {
-	line := bucketJSON{Name: b.label, ID: b.id, Limit: newLimitJSON(b.limit), ResetAfter: b.fullIn, Held: b.heldFor}
+	line := bucketJSON{Name: b.label, idJSON: newIDJSON(b.id), Limit: newLimitJSON(b.limit), ResetAfter: b.fullIn, Held: b.heldFor}
 	if line.Limit != nil {
 		line.Remaining = &b.remaining
 	}

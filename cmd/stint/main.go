@@ -190,6 +190,6 @@ func report(stderr io.Writer, err error) {
 	}
 	for line := range strings.Lines(err.Error()) {
 		line = strings.ReplaceAll(": "+strings.TrimSpace(line), ": stint: ", ": ")[2:] // each error of the library has it
-		fmt.Fprintf(stderr, "stint: %s%s\n", line, hint)
+		fmt.Fprintf(stderr, "stint: %s%s\n", visible(line), hint)                      // what a file or a server has put into it does nothing to the terminal
 	}
 }

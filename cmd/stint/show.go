@@ -198,7 +198,7 @@ func (b *shown) words() string {
 	}
 	const clock = "2006-01-02 15:04:05 MST"
 	if b.limit.Burst > 0 {
-		line("limit", "%v, %s", b.limit, b.source)
+		line("limit", "%v, %s", b.limit, visible(b.source))
 		line("tokens", "%d of %d left", b.remaining, b.limit.Burst)
 		if b.retryAfter > 0 {
 			line("next", "in %s: until then it is denied", duration(b.retryAfter))

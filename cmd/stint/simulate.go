@@ -108,6 +108,9 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 	if err := exclusive(cmd, "scenario", "load"); err != nil {
 		return nil, err
 	}
+	if f.svg == "-" && f.json {
+		return nil, misuse(cmd, "--svg - and --json exclude each other: both take standard output")
+	}
 	in := struct {
 		Title        string
 		Limits, Load []string

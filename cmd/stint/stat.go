@@ -110,7 +110,7 @@ func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (
 
 func (st *fileStat) print(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "file     %s, format %d\nsize     %s, of which %s are free\njournal  %s, with %s not in their place yet\nholds    %d\n\n",
-		st.File, st.Format, size(st.Bytes), size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
+		visible(st.File), st.Format, size(st.Bytes), size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
 		return err
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
