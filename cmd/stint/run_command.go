@@ -31,7 +31,10 @@ type runFlags struct {
 func newRun() *cobra.Command {
 	f := &runFlags{}
 	cmd := &cobra.Command{
-		Use:   "run ID -- COMMAND [ARGS...]",
+		Use: "run [flags] ID -- COMMAND [ARGS...]", // flags behind the -- are the command's own
+
+		DisableFlagsInUseLine: true,
+
 		Short: "Run a command if ID's bucket has the tokens for it",
 		Long: `Run a command if ID's bucket has the tokens for it: they are spent, on disk, before it starts, and the file is not locked
 while it runs. Else nothing is run, and the exit status is 75, which mail systems and schedulers take for "try later".
