@@ -161,12 +161,28 @@ func status(err error) int {
 	return statusUsage
 }
 
+// hinted is an error of the library for which there is something else to do than for others of its kind.
+type hinted struct {
+	error
+	hint error
+}
+
+func (h hinted) Unwrap() error { return h.error }
+
+func (h hinted) Is(err error) bool { return err == h.hint }
+
+var (
+	errAskItsProgram = errors.New("locked, and only to be read")
+	errBeyondRepair  = errors.New("corrupt, and not to be repaired")
+)
+
 // hints says, for errors of the library, what to do.
 var hints = []struct {
 	err  error
 	todo string
 }{
 	{errAskItsProgram, "look at the status page of the program that has it open, read a copy with --snapshot URL, or wait longer with --lock-timeout"},
+	{errBeyondRepair, "nothing of it can be read: take a backup, or move it away to begin a new one"},
 	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
 	{stint.ErrCorrupt, "let stint verify --repair save what can be read, move it away to begin a new one, or name another with --db"},
 	{stint.ErrFormat, "use the program that wrote it, or name another file with --db"},

@@ -203,6 +203,7 @@ func TestErrors(t *testing.T) {
 		{"corrupt, replayed", "replay --limit 3/1m --db " + garbage + " " + log, 3, "move it away"},
 		{"empty file", "allow --limit 3/1m alice --db " + empty, 3, "move it away"},
 		{"another program's", "allow --limit 3/1m alice --db " + foreign, 3, "use the program that wrote it"},
+		{"another program's, repaired", "verify --repair " + foreign, 3, "use the program that wrote it"},
 		{"locked", "allow --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
 		{"locked, checked", "check --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
 		{"locked, replayed", "replay --limit 3/1m --lock-timeout 1ms --db " + locked + " " + log, 3, "another process has it open"},

@@ -226,6 +226,8 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 		return errInterrupted
 	case errors.Is(err, fs.ErrExist):
 		return failed(fmt.Errorf("%w; name another with --to", err))
+	case errors.Is(err, stint.ErrCorrupt):
+		return failed(hinted{err, errBeyondRepair})
 	case err != nil:
 		return failed(err)
 	}
