@@ -60,7 +60,9 @@ func completeLabel(cmd *cobra.Command, _ []string, begun string) (labels []strin
 	} else {
 		withFile(cmd, func(store *stint.BoltStore) {
 			for _, label := range store.Names() {
-				labels = append(labels, label)
+				if _, isLine := lineOf(store, label); !isLine {
+					labels = append(labels, label)
+				}
 			}
 		})
 	}
