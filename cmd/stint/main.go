@@ -96,7 +96,41 @@ file. An error is one line on stderr, which says what to do. Nothing is colored,
 	root.AddCommand(newShow(), newStat(), newNames(), newSpend())
 	root.AddCommand(newVerify(), newCompact(), newBackup(), newExport(), newImport(), newMigrate())
 	complete(root)
+	adopt(root)
 	return root
+}
+
+// adopt makes the commands that cobra adds like the others: with examples, and an error for what they do not know.
+func adopt(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Example = "  stint help run\n  stint help limits check"
+			cmd.Run, cmd.RunE = nil, func(_ *cobra.Command, args []string) error {
+				of, unknown, err := root.Find(args)
+				if err != nil || len(unknown) > 0 {
+					return misuse(root, "unknown command %q", strings.Join(args, " "))
+				}
+				of.InitDefaultHelpFlag()
+				return failed(of.Help())
+			}
+		case "completion":
+			cmd.Example = "  stint completion bash > /etc/bash_completion.d/stint"
+			cmd.Args, cmd.RunE = noArgs, needCommand
+			for _, shell := range cmd.Commands() {
+				write := shell.RunE
+				shell.Args, shell.RunE = noArgs, func(cmd *cobra.Command, args []string) error { return failed(write(cmd, args)) }
+				shell.Example = map[string]string{
+					"bash":       "  source <(stint completion bash)\n  stint completion bash > /etc/bash_completion.d/stint",
+					"zsh":        "  source <(stint completion zsh)\n  stint completion zsh > \"${fpath[1]}/_stint\"",
+					"fish":       "  stint completion fish > ~/.config/fish/completions/stint.fish",
+					"powershell": "  stint completion powershell | Out-String | Invoke-Expression",
+				}[shell.Name()]
+			}
+		}
+	}
 }
 
 // needCommand is what a command that only holds others does: were it to show its help and succeed, a script that lost

@@ -165,6 +165,10 @@ func TestErrors(t *testing.T) {
 	}{
 		{"nothing", "", 2, "no command given; see stint --help"},
 		{"unknown command", "permit alice", 2, `unknown argument "permit"; see stint --help`},
+		{"help for an unknown command", "help permit", 2, `unknown command "permit"; see stint --help`},
+		{"help for an unknown command of limits", "help limits chek", 2, `unknown command "limits chek"; see stint --help`},
+		{"completion for no shell", "completion", 2, "no command given; see stint completion --help"},
+		{"completion for an unknown shell", "completion csh", 2, `unknown argument "csh"; see stint completion --help`},
 		{"unknown command of limits", "limits chek f", 2, `unknown argument "chek"; see stint limits --help`},
 		{"no command of limits", "limits", 2, "no command given; see stint limits --help"},
 		{"unknown flag", "allow --limits-file x alice", 2, "unknown flag: --limits-file; see stint allow --help"},
