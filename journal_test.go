@@ -34,7 +34,7 @@ func storePath(t testing.TB) string { return filepath.Join(t.TempDir(), "store.d
 
 // together has the next save go to the journal, and alone has it go home, whenever it comes.
 func (s *BoltStore) together() { s.lastSave = time.Now().Add(time.Hour) }
-func (s *BoltStore) alone() { s.lastSave = time.Time{} }
+func (s *BoltStore) alone()    { s.lastSave = time.Time{} }
 
 // compactBusy is Compact as it is where saves came after the journal was taken home: it copies what is in it.
 func (s *BoltStore) compactBusy() error {
