@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"iter"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,14 +121,12 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	}
 	s.stepped = sync.NewCond(&s.indexMu)
 	for s.file == nil {
-		if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && !o.ReadOnly {
+		if err := checkRegular(path); errors.Is(err, fs.ErrNotExist) && !o.ReadOnly {
 			if err := makeFile(path, names); err != nil {
 				return nil, fmt.Errorf("stint: make %s: %w", path, err)
 			}
 		} else if err != nil {
 			return nil, fmt.Errorf("stint: %w", err)
-		} else if !info.Mode().IsRegular() { // to open a pipe may take for ever
-			return nil, fmt.Errorf("stint: open %s: it is not a file but a %v", path, info.Mode().Type())
 		}
 		file, err := openBoltFile(path, o.LockTimeout, o.maxSize, o.ReadOnly)
 		if errors.Is(err, fs.ErrNotExist) && !o.ReadOnly {
@@ -174,14 +171,14 @@ func (s *BoltStore) read() error {
 			}
 		}
 		if meta == nil || meta.Get(formatKey) == nil {
-			return fmt.Errorf("%w: %s: a bbolt file, but not one of stint's", ErrFormat, s.path)
+			return foreign(s.path)
 		}
 		format, err := decodeUint64(meta.Get(formatKey))
 		if err != nil {
 			return err
 		}
 		if format != formatNumber {
-			return fmt.Errorf("%w: %s: format %d, and this version reads %d", ErrFormat, s.path, format, formatNumber)
+			return otherFormat(s.path, format)
 		}
 		names, journal := meta.Bucket(namesBucket), tx.Bucket(journalBucket)
 		switch {
@@ -206,6 +203,15 @@ func (s *BoltStore) read() error {
 		err = fmt.Errorf("%s: %w", s.path, err)
 	}
 	return err
+}
+
+// foreign returns what there is to say of a bbolt file that no stint wrote, and otherFormat of one that another version wrote.
+func foreign(path string) error {
+	return fmt.Errorf("%w: %s: a bbolt file, but not one of stint's", ErrFormat, path)
+}
+
+func otherFormat(path string, format uint64) error {
+	return fmt.Errorf("%w: %s: format %d, and this version reads %d", ErrFormat, path, format, formatNumber)
 }
 
 func (s *BoltStore) readNames(table *bolt.Bucket) error {

@@ -436,12 +436,16 @@ func (s *BoltStore) sizes() (size, free int64) {
 	return s.file.sizes()
 }
 
-// Compact rewrites the file without its free pages, and puts the new one in place of the old in one step, while saves and
-// loads go on. It is done by itself when more than half of a file over 64 MiB is free. After an error the old file
+// Compact takes the journal home, rewrites the file without its free pages, and puts the new one in place of the old in one step, while
+// saves and loads go on. It is done by itself when more than half of a file over 64 MiB is free. After an error the old file
 // is in place, and in use.
 func (s *BoltStore) Compact() error {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
+	if !s.readOnly {
+		done, err := s.checkpointLocked()
+		s.stats.record(&s.stats.checkpoints, done, err) // after an error the journal is copied as it is
+	}
 	return s.stats.record(&s.stats.compactions, 1, s.compactLocked())
 }
 

@@ -319,6 +319,7 @@ func TestCompactFails(t *testing.T) {
 	want[Key{2, "x"}] = 7
 	require.NoError(t, s.Compact())
 	require.NoError(t, s.Stats().Err)
+	require.Zero(t, s.Stats().Journaled, "it is home")
 	s.sameAs(t, want, nil)
 
 	require.NoError(t, s.update(func(tx *bolt.Tx) error { return tx.Bucket(Name(1).decimal()).Put([]byte("bad"), []byte("short")) }))

@@ -64,6 +64,19 @@ func openBoltFile(path string, lockTimeout time.Duration, maxSize int, readOnly 
 	return nil, fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err)
 }
 
+// checkRegular returns an error where there is no file at path, or what is no regular file: to open a pipe may take for ever.
+func checkRegular(path string) error {
+	switch info, err := os.Stat(path); {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("open %s: it is a directory, not a file", path)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("open %s: it is a device or a pipe, not a file", path)
+	}
+	return nil
+}
+
 // look has a look at the file before bbolt reads what it must not trust. It opens it to read only, for the lock: who else
 // has the file might be writing. Where it is to stay open so, it does.
 func (f *boltFile) look(lockTimeout time.Duration, stay bool) (m boltMeta, err error) {

@@ -20,7 +20,7 @@ type Salvaged struct {
 }
 
 // Salvage reads what can be read of a damaged file at path, which it leaves as it is, and writes it to a new one at to,
-// where there must be none. What it takes to be sound may still be wrong: an entry whose TAT was changed looks like any other.
+// where there must be none. A file of another program, or of a version with another format, is ErrFormat. What it takes to be sound may still be wrong: an entry whose TAT was changed looks like any other.
 // looked is called now and then, with how many buckets were read since; its error ends it, without a new file. nil: nobody
 // is told.
 func Salvage(path, to string, opts *BoltOptions, looked func(n int) error) (Salvaged, error) {
@@ -31,12 +31,15 @@ func Salvage(path, to string, opts *BoltOptions, looked func(n int) error) (Salv
 	if looked == nil {
 		looked = func(int) error { return nil }
 	}
+	if err := checkRegular(path); err != nil {
+		return Salvaged{}, fmt.Errorf("stint: %w", err)
+	}
 	from, err := openBoltFile(path, lockTimeout, 0, true)
 	if err != nil {
 		return Salvaged{}, err
 	}
 	defer from.close()
-	v := salvage{check: from.check, looked: looked, labels: make(map[Name]string), places: make(map[Name][]byte)}
+	v := salvage{path: path, check: from.check, looked: looked, labels: make(map[Name]string), places: make(map[Name][]byte)}
 	if err := v.plan(); err != nil {
 		return Salvaged{}, err
 	}
@@ -49,6 +52,7 @@ func Salvage(path, to string, opts *BoltOptions, looked func(n int) error) (Salv
 // salvage reads pages by itself: bbolt would stop, or worse, at the first that is damaged.
 type salvage struct {
 	Salvaged
+	path   string
 	check  *pageChecker
 	pages  uint64
 	looked func(n int) error
@@ -70,6 +74,7 @@ func (v *salvage) plan() error {
 	}
 	v.pages, v.journal = m.pages, *newJournalIndex()
 	var journal []byte
+	known, strange := false, 0
 	for e := range v.page(m.root, nil, nil, deepest) {
 		name := string(e.key)
 		n, err := strconv.ParseUint(name, 10, 16)
@@ -80,7 +85,11 @@ func (v *salvage) plan() error {
 				if string(e.key) == string(namesBucket) && e.bucket {
 					v.names(e.value)
 				}
+				if n, err := decodeUint64(e.value); string(e.key) == string(formatKey) && err == nil && n != formatNumber {
+					return otherFormat(v.path, n)
+				}
 			}
+			known = true
 			continue
 		case name == string(journalBucket):
 			journal = e.value
@@ -93,6 +102,10 @@ func (v *salvage) plan() error {
 			continue
 		}
 		v.lost("%q, which no stint file has", name)
+		strange++
+	}
+	if !known && journal == nil && len(v.places) == 0 && len(v.Lost) == strange { // nothing was lost that might have been stint's
+		return foreign(v.path)
 	}
 	for e := range v.bucket(journal) {
 		v.record(e)

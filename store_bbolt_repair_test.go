@@ -47,6 +47,40 @@ func TestSalvageOfASoundFile(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
+// TestSalvageOfNoneOfOurs: to repair what is sound, and of another format, would be to lose it.
+func TestSalvageOfNoneOfOurs(t *testing.T) {
+	dir := t.TempDir()
+	to := filepath.Join(dir, "sound.db")
+	_, err := Salvage(dir, to, nil, nil)
+	require.ErrorContains(t, err, "it is a directory")
+	require.NotErrorIs(t, err, ErrCorrupt)
+
+	newer := makeBolt(t, Names{1: {Label: "one"}}, Change{Key{1, "a"}, 1})
+	edit(t, newer, func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Put(formatKey, bigEndian(2)) })
+	_, err = Salvage(newer, to, nil, nil)
+	require.ErrorIs(t, err, ErrFormat)
+	require.ErrorContains(t, err, newer+": format 2, and this version reads 1")
+
+	for name, content := range map[string][]string{"empty.db": nil, "other.db": {"users", "sessions"}} {
+		foreign := filepath.Join(dir, name)
+		db, err := bolt.Open(foreign, 0o600, nil)
+		require.NoError(t, err)
+		require.NoError(t, db.Update(func(tx *bolt.Tx) error {
+			for _, bucket := range content {
+				if _, err := tx.CreateBucket([]byte(bucket)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		require.NoError(t, db.Close())
+		_, err = Salvage(foreign, to, nil, nil)
+		require.ErrorIs(t, err, ErrFormat)
+		require.ErrorContains(t, err, "not one of stint's")
+	}
+	require.NoFileExists(t, to)
+}
+
 // TestSalvageWithoutAPage loses what is in the pages that are damaged, and nothing else.
 func TestSalvageWithoutAPage(t *testing.T) {
 	dir := t.TempDir()

@@ -16,7 +16,7 @@ func newCompact() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compact [FILE]",
 		Short: "Rewrite a file without its free pages",
-		Long: `Rewrite a file without its free pages: it takes the place of the old one in one step when it is complete. A program that has the
+		Long: `Rewrite a file without its free pages, and with all buckets in their place instead of the journal: it takes the place of the old one in one step when it is complete. A program that has the
 file open does that by itself, once more than half of more than 64 MiB is free. It also gives the file sums, where an
 older version wrote it without: verify needs them.`,
 		Example: `  stint compact quota.db`,
@@ -57,7 +57,7 @@ func (f *dbFlags) compact(cmd *cobra.Command) error {
 		return failed(err)
 	}
 	path, _, _ := f.file()
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "compacted  %s  %s, was %s\n", path, size(after), size(before))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "compacted  %s  %s, was %s\n", visible(path), size(after), size(before))
 	return failed(err)
 }
 
@@ -113,7 +113,7 @@ func (f *dbFlags) backup(cmd *cobra.Command, to string) error {
 	} else if err != nil || to == "-" {
 		return failed(err)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "copied  %s  %s\n", to, size(n))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "copied  %s  %s\n", visible(to), size(n))
 	return failed(err)
 }
 

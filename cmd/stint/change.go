@@ -201,7 +201,7 @@ nothing is. It takes the room of a second file meanwhile.`,
 
 // parseNames reads NUMBER=LABEL arguments.
 func parseNames(args []string) (map[stint.Name]string, error) {
-	names := map[stint.Name]string{}
+	names, labels := map[stint.Name]string{}, map[string]bool{}
 	for _, arg := range args {
 		number, label, _ := strings.Cut(arg, "=")
 		n, err := strconv.ParseUint(number, 10, 16)
@@ -211,6 +211,10 @@ func parseNames(args []string) (map[stint.Name]string, error) {
 		if _, twice := names[stint.Name(n)]; twice {
 			return nil, fmt.Errorf("number %d is given twice", n)
 		}
+		if labels[label] {
+			return nil, fmt.Errorf("label %q is given twice: the buckets of one number would become those of the other", label)
+		}
+		labels[label] = true
 		names[stint.Name(n)] = label
 	}
 	return names, nil

@@ -13,7 +13,8 @@ import (
 // complete gives root and the commands below it what a shell's completion asks for, by the names of their arguments and flags.
 func complete(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
-		if arg, _ := strings.CutPrefix(cmd.Use, cmd.Name()+" "); strings.HasPrefix(strings.TrimPrefix(arg, "["), "ID") && cmd.ValidArgsFunction == nil {
+		arg := strings.TrimPrefix(strings.TrimPrefix(cmd.Use, cmd.Name()+" "), "[flags] ")
+		if strings.HasPrefix(strings.TrimPrefix(arg, "["), "ID") && cmd.ValidArgsFunction == nil {
 			cmd.ValidArgsFunction = completeID
 		}
 		if cmd.Flags().Lookup("name") != nil {
@@ -59,7 +60,9 @@ func completeLabel(cmd *cobra.Command, _ []string, begun string) (labels []strin
 	} else {
 		withFile(cmd, func(store *stint.BoltStore) {
 			for _, label := range store.Names() {
-				labels = append(labels, label)
+				if _, isLine := lineOf(store, label); !isLine {
+					labels = append(labels, label)
+				}
 			}
 		})
 	}

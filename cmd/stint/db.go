@@ -117,7 +117,7 @@ func (f *dbFlags) openToRead(cmd *cobra.Command) (*readStore, error) {
 	}
 	switch {
 	case errors.Is(err, stint.ErrLocked) && cmd.Flags().Lookup("snapshot") != nil:
-		err = errLockedToRead{err}
+		err = hinted{err, errAskItsProgram}
 	case errors.Is(err, fs.ErrNotExist):
 		err = fmt.Errorf("%w; name another file with --db, or spend something first", err)
 	}
@@ -155,15 +155,6 @@ func (s *readStore) Close() error {
 	}
 	return err
 }
-
-// errLockedToRead is that another process has a file open which is only to be read.
-type errLockedToRead struct{ error }
-
-func (e errLockedToRead) Unwrap() error { return e.error }
-
-func (errLockedToRead) Is(err error) bool { return err == errAskItsProgram }
-
-var errAskItsProgram = errors.New("locked")
 
 func (f *dbFlags) misused() error {
 	if f.lockTimeout <= 0 {

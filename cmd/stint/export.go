@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -12,7 +13,6 @@ import (
 	"os"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -29,11 +29,10 @@ type exportHeader struct {
 }
 
 type exportLine struct {
-	Name   string `json:"name"`
-	ID     string `json:"id"`
-	Base64 bool   `json:"base64,omitempty"` // the id is not UTF-8, and written so
-	TAT    int64  `json:"tat,omitempty"`    // Unix nanoseconds
-	Hold   int64  `json:"hold,omitempty"`   // until then; a line has either
+	Name string `json:"name"`
+	idJSON
+	TAT  int64 `json:"tat,omitempty"`  // Unix nanoseconds
+	Hold int64 `json:"hold,omitempty"` // until then; a line has either
 }
 
 func newExport() *cobra.Command {
@@ -86,11 +85,8 @@ func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 					return err
 				}
 			}
-			if line.Name, line.ID = names[key.Name], key.ID; line.Name == "" {
+			if line.Name, line.idJSON = names[key.Name], newIDJSON(key.ID); line.Name == "" {
 				return fmt.Errorf("bucket %s: the file has no label for number %d; stint limits set-names gives it one", key, key.Name)
-			}
-			if line.Base64 = !utf8.ValidString(key.ID); line.Base64 {
-				line.ID = base64.StdEncoding.EncodeToString([]byte(key.ID))
 			}
 			if err := printJSON(w, line); err != nil {
 				return err
@@ -281,7 +277,7 @@ func readExport(_ *importFlags, lines *lineReader, now time.Time) (*imported, er
 	in := &imported{changes: map[stint.Key]int64{}}
 	var header exportHeader
 	if !lines.next() {
-		return nil, errors.Join(lines.Err(), lines.wrong("it is empty: want what stint export writes"))
+		return nil, cmp.Or(lines.Err(), lines.wrong("it is empty: want what stint export writes"))
 	}
 	if err := json.Unmarshal(lines.Bytes(), &header); err != nil || header.Stint == 0 {
 		return nil, lines.wrong("not the first line of what stint export writes")
@@ -300,7 +296,7 @@ func readExport(_ *importFlags, lines *lineReader, now time.Time) (*imported, er
 	for lines.next() {
 		var l exportLine
 		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-			return nil, lines.wrong("%w", err)
+			return nil, lines.wrong("neither a bucket nor a hold as stint export writes them")
 		}
 		name, ok := numbers[l.Name]
 		if !ok {

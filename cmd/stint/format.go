@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -25,6 +27,19 @@ func (f *outputFlags) register(cmd *cobra.Command) {
 }
 
 func (f *outputFlags) misused(cmd *cobra.Command) error { return exclusive(cmd, "json", "quiet") }
+
+// idJSON is an id in JSON, which has no other text than UTF-8: of two ids that are not, it would make the same.
+type idJSON struct {
+	ID     string `json:"id"`
+	Base64 bool   `json:"base64,omitempty"` // the id is not UTF-8, and written so
+}
+
+func newIDJSON(id string) idJSON {
+	if utf8.ValidString(id) {
+		return idJSON{ID: id}
+	}
+	return idJSON{base64.StdEncoding.EncodeToString([]byte(id)), true}
+}
 
 // limitJSON is a limit in what --json prints. The period is as in "1m0s".
 type limitJSON struct {
@@ -43,9 +58,9 @@ func newLimitJSON(l stint.Limit) *limitJSON {
 
 // decisionJSON is what --json prints of a decision. Where no limit applies, limit is null and remaining 2⁶³−1.
 type decisionJSON struct {
-	Allowed    bool          `json:"allowed"`
-	Name       string        `json:"name"`
-	ID         string        `json:"id"`
+	Allowed bool   `json:"allowed"`
+	Name    string `json:"name"`
+	idJSON
 	Cost       int64         `json:"cost"`
 	Remaining  int64         `json:"remaining"`
 	Limit      *limitJSON    `json:"limit"`
@@ -58,7 +73,7 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	case f.quiet:
 		return nil
 	case f.json:
-		return printJSON(w, decisionJSON{d.Allowed, asked.limits.label(), id, asked.cost, d.Remaining, newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter})
+		return printJSON(w, decisionJSON{d.Allowed, asked.limits.label(), newIDJSON(id), asked.cost, d.Remaining, newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter})
 	}
 	done, state := asked.done, asked.state
 	if !d.Allowed {
@@ -133,6 +148,19 @@ func printable(id string) string {
 		}
 	}
 	return id
+}
+
+// visible returns a text as it is, but for what would do something to a terminal.
+func visible(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
 }
 
 func plural(n int, noun string) string {

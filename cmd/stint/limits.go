@@ -46,6 +46,13 @@ func (f *limitFlags) label() string {
 	return f.name
 }
 
+// wants reports whether the buckets of a label of the file are to be shown: those of the label that was given or, where none was, of
+// all limits.
+func (f *limitFlags) wants(store *readStore, label string) bool {
+	_, isLine := lineOf(store.BoltStore, label)
+	return label == f.name || f.name == "" && !isLine
+}
+
 // resolve returns the limit that the flags give for an id; none where they give none.
 func (f *limitFlags) resolve(id string) (limit stint.Limit, ok bool, err error) {
 	limits, numbers, err := f.load(counter())
@@ -183,7 +190,7 @@ An override may stand for a limit that FILE does not have.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid  %s  %s\n", strings.Join(args, " "), plural(len(numbers), "limit"))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid  %s  %s\n", visible(strings.Join(args, " ")), plural(len(numbers), "limit"))
 			return failed(err)
 		},
 	}

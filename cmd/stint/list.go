@@ -30,7 +30,7 @@ func newList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show the buckets that are not full",
-		Long: `Show the buckets that are not full, or held: the label of the limit, the id, and when the bucket is full again. With a
+		Long: `Show the buckets that are not full, or held, or that "run --wait" waits for, the last in line so long: the label of the limit, the id, and when the bucket is full again. With a
 limit given, also what is left in it: --limit is that of the label --name, or else of "` + defaultLabel + `".
 
 They are in the order of the labels and ids. With --top, only the first few, of all limits: those that will be full
@@ -39,7 +39,10 @@ last, or with --by fill those of which the least is left, which takes their limi
 The file stays as it is; one that is not there is an error, not an empty list. One that a program has open can be read from
 its status page, where that allows it, with --snapshot.
 
---csv has the columns name, id, remaining, burst, count, period, reset_after_ns and held_ns; what is not known is empty.`,
+--json prints an object in a line for each: name, id, remaining, limit (burst, count, period), reset_after_ns and, where it is held
+or waited for, held_ns and line_ns. In all that --json prints, an id that is not UTF-8 is in base64, and "base64":true says so.
+
+--csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns; what is not known is empty.`,
 		Example: `  stint list
   stint list --limit 3/1m
   stint list --limits defaults.yml --name NewOrdersPerAccount --json
@@ -92,6 +95,7 @@ type bucket struct {
 	remaining int64       // by that limit
 	fullIn    time.Duration
 	heldFor   time.Duration // 0 where it is not held
+	lineFor   time.Duration // until the last turn of those whom run has wait for it; 0 where there are none
 }
 
 // list returns the buckets in the file that are held or not full, in the order in which they are shown. It goes by the
@@ -135,23 +139,34 @@ func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket
 	if err != nil {
 		return nil, err
 	}
+	waited, err := lines(store, now)
+	if err != nil {
+		return nil, err
+	}
 	for name, label := range store.Names() {
-		if f.limits.name != "" && label != f.limits.name {
+		if !f.limits.wants(store, label) {
 			continue
 		}
 		for change, err := range store.All(name) {
 			if err != nil {
 				return nil, err
 			}
-			b := &bucket{label: label, id: change.Key.ID, fullIn: until(change.TAT, now), heldFor: held[change.Key]}
+			b := &bucket{label: label, id: change.Key.ID, fullIn: until(change.TAT, now), heldFor: held[change.Key], lineFor: waited[change.Key]}
 			delete(held, change.Key)
-			if b.fullIn > 0 || b.heldFor > 0 {
+			delete(waited, change.Key)
+			if !b.idle() {
 				add(b)
 			}
 		}
 		for key, d := range held {
 			if key.Name == name { // full, and held
-				add(&bucket{label: label, id: key.ID, heldFor: d})
+				add(&bucket{label: label, id: key.ID, heldFor: d, lineFor: waited[key]})
+				delete(waited, key)
+			}
+		}
+		for key, d := range waited {
+			if key.Name == name { // full, and waited for
+				add(&bucket{label: label, id: key.ID, lineFor: d})
 			}
 		}
 	}
@@ -168,7 +183,7 @@ func (f *listFlags) order(buckets []*bucket) []*bucket {
 		case f.by == "fill":
 			return cmp.Or(cmp.Compare(b.fill(), a.fill()), cmp.Compare(b.fullIn, a.fullIn), byName)
 		}
-		return cmp.Or(cmp.Compare(max(b.fullIn, b.heldFor), max(a.fullIn, a.heldFor)), byName)
+		return cmp.Or(cmp.Compare(max(b.fullIn, b.heldFor, b.lineFor), max(a.fullIn, a.heldFor, a.lineFor)), byName)
 	})
 	if f.top > 0 {
 		return buckets[:min(f.top, len(buckets))]
@@ -194,6 +209,29 @@ func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error)
 	return held, nil
 }
 
+// lines returns how long the line of each bucket is that has one.
+func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
+	waited := map[stint.Key]time.Duration{}
+	for name, label := range store.Names() {
+		limit, ok := lineOf(store.BoltStore, label)
+		if !ok {
+			continue
+		}
+		for last, err := range store.All(name) {
+			if err != nil {
+				return nil, err
+			}
+			if d := until(last.TAT, now); d > 0 {
+				waited[limit.Key(last.Key.ID)] = d
+			}
+		}
+	}
+	return waited, nil
+}
+
+// idle reports whether there is nothing to tell of the bucket.
+func (b *bucket) idle() bool { return b.fullIn == 0 && b.heldFor == 0 && b.lineFor == 0 }
+
 // fill returns how much of a bucket is spent: 1 where nothing is left, 0 where its limit is not known.
 func (b *bucket) fill() float64 {
 	if b.limit.Burst == 0 {
@@ -215,18 +253,19 @@ func (b *bucket) measure(limit stint.Limit) {
 }
 
 // bucketJSON is what --json prints of a bucket, one in a line. Without a limit given, remaining and limit are missing; held_ns is there
-// where nobody passes before it is over.
+// where nobody passes before it is over, line_ns where run waits for it.
 type bucketJSON struct {
-	Name       string        `json:"name"`
-	ID         string        `json:"id"`
+	Name string `json:"name"`
+	idJSON
 	Remaining  *int64        `json:"remaining,omitempty"`
 	Limit      *limitJSON    `json:"limit,omitempty"`
 	ResetAfter time.Duration `json:"reset_after_ns"`
 	Held       time.Duration `json:"held_ns,omitempty"`
+	Line       time.Duration `json:"line_ns,omitempty"`
 }
 
 func (b *bucket) json() bucketJSON {
-	line := bucketJSON{Name: b.label, ID: b.id, Limit: newLimitJSON(b.limit), ResetAfter: b.fullIn, Held: b.heldFor}
+	line := bucketJSON{Name: b.label, idJSON: newIDJSON(b.id), Limit: newLimitJSON(b.limit), ResetAfter: b.fullIn, Held: b.heldFor, Line: b.lineFor}
 	if line.Limit != nil {
 		line.Remaining = &b.remaining
 	}
@@ -264,22 +303,28 @@ func (b *bucket) state() string {
 	if b.heldFor > 0 {
 		s += ", held for " + duration(b.heldFor)
 	}
+	if b.lineFor > 0 {
+		s += ", in line for " + duration(b.lineFor)
+	}
 	return s
 }
 
 func listCSV(w io.Writer, buckets []*bucket) error {
 	c := csv.NewWriter(w)
-	_ = c.Write([]string{"name", "id", "remaining", "burst", "count", "period", "reset_after_ns", "held_ns"})
+	_ = c.Write([]string{"name", "id", "remaining", "burst", "count", "period", "reset_after_ns", "held_ns", "line_ns"})
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	for _, b := range buckets {
-		limit, held := []string{"", "", "", ""}, ""
+		limit := []string{"", "", "", ""}
 		if l := b.limit; l.Burst > 0 {
 			limit = []string{number(b.remaining), number(l.Burst), number(l.Count), l.Period.String()}
 		}
-		if b.heldFor > 0 {
-			held = number(int64(b.heldFor))
+		known := func(d time.Duration) string {
+			if d > 0 {
+				return number(int64(d))
+			}
+			return ""
 		}
-		_ = c.Write(slices.Concat([]string{b.label, b.id}, limit, []string{number(int64(b.fullIn)), held}))
+		_ = c.Write(slices.Concat([]string{b.label, b.id}, limit, []string{number(int64(b.fullIn)), known(b.heldFor), known(b.lineFor)}))
 	}
 	c.Flush()
 	return c.Error()

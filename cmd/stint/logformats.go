@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,6 +36,9 @@ type lineFlags struct {
 
 const aPattern = "(?P<"
 
+// defaultTime is the field that has the time.
+const defaultTime = "time"
+
 // reading returns what the flags say.
 func (f *lineFlags) reading() (reading, error) {
 	var pattern *regexp.Regexp // of --by
@@ -49,6 +53,10 @@ func (f *lineFlags) reading() (reading, error) {
 	}
 	t := &logTime{layout: f.timeFormat, year: f.year}
 	switch {
+	case f.year != 0 && (f.year < 1970 || f.year > 2161):
+		return nil, fmt.Errorf("--year %d: must be from 1970 to 2161", f.year)
+	case f.format == "access" && (cmp.Or(f.time, defaultTime) != defaultTime || f.timeFormat != "" || f.year != 0):
+		return nil, errors.New("--time, --time-format and --year go with --lines json or REGEXP: an access log has its times in one way")
 	case f.format == "access":
 		return f.access(pattern)
 	case f.format == "json":

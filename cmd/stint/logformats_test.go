@@ -51,7 +51,11 @@ func TestReading(t *testing.T) {
 		{sshdLines, "ip", "time", "May 17 10:05:03 host sshd[42]: Accepted password for root", "", errNoID},
 		{sshdLines, "ip", "user", sshd, "", errFieldTime},
 	} {
-		read, err := (&lineFlags{format: c.format, by: c.by, time: c.time, year: 2015}).reading()
+		f := lineFlags{format: c.format, by: c.by, time: c.time}
+		if c.format == sshdLines {
+			f.year = 2015
+		}
+		read, err := f.reading()
 		require.NoError(t, err, c.format)
 		id, at, err := read([]byte(c.line))
 		require.ErrorIs(t, err, c.err, "by %s of %s", c.by, c.line)
@@ -62,6 +66,7 @@ func TestReading(t *testing.T) {
 	}
 	for _, f := range []lineFlags{
 		{format: "access", by: "shoe"}, {format: "access", by: "/("}, {format: "access", by: "/(/"}, {format: "xml", by: "ip"},
+		{format: "access", by: "ip", year: 2015}, {format: "json", by: "ip", year: 20150},
 		{format: "(?P<time>.*", by: "time", time: "time"}, {format: "(?P<ip>.*)", by: "ip", time: "time"}, {format: "(?P<time>.*)", by: "ip", time: "time"},
 	} {
 		_, err := f.reading()

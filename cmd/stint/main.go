@@ -96,7 +96,41 @@ file. An error is one line on stderr, which says what to do. Nothing is colored,
 	root.AddCommand(newShow(), newStat(), newNames(), newSpend())
 	root.AddCommand(newVerify(), newCompact(), newBackup(), newExport(), newImport(), newMigrate())
 	complete(root)
+	adopt(root)
 	return root
+}
+
+// adopt makes the commands that cobra adds like the others: with examples, and an error for what they do not know.
+func adopt(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Example = "  stint help run\n  stint help limits check"
+			cmd.Run, cmd.RunE = nil, func(_ *cobra.Command, args []string) error {
+				of, unknown, err := root.Find(args)
+				if err != nil || len(unknown) > 0 {
+					return misuse(root, "unknown command %q", strings.Join(args, " "))
+				}
+				of.InitDefaultHelpFlag()
+				return failed(of.Help())
+			}
+		case "completion":
+			cmd.Example = "  stint completion bash > /etc/bash_completion.d/stint"
+			cmd.Args, cmd.RunE = noArgs, needCommand
+			for _, shell := range cmd.Commands() {
+				write := shell.RunE
+				shell.Args, shell.RunE = noArgs, func(cmd *cobra.Command, args []string) error { return failed(write(cmd, args)) }
+				shell.Example = map[string]string{
+					"bash":       "  source <(stint completion bash)\n  stint completion bash > /etc/bash_completion.d/stint",
+					"zsh":        "  source <(stint completion zsh)\n  stint completion zsh > \"${fpath[1]}/_stint\"",
+					"fish":       "  stint completion fish > ~/.config/fish/completions/stint.fish",
+					"powershell": "  stint completion powershell | Out-String | Invoke-Expression",
+				}[shell.Name()]
+			}
+		}
+	}
 }
 
 // needCommand is what a command that only holds others does: were it to show its help and succeed, a script that lost
@@ -161,12 +195,28 @@ func status(err error) int {
 	return statusUsage
 }
 
+// hinted is an error of the library for which there is something else to do than for others of its kind.
+type hinted struct {
+	error
+	hint error
+}
+
+func (h hinted) Unwrap() error { return h.error }
+
+func (h hinted) Is(err error) bool { return err == h.hint }
+
+var (
+	errAskItsProgram = errors.New("locked, and only to be read")
+	errBeyondRepair  = errors.New("corrupt, and not to be repaired")
+)
+
 // hints says, for errors of the library, what to do.
 var hints = []struct {
 	err  error
 	todo string
 }{
 	{errAskItsProgram, "look at the status page of the program that has it open, read a copy with --snapshot URL, or wait longer with --lock-timeout"},
+	{errBeyondRepair, "nothing of it can be read: take a backup, or move it away to begin a new one"},
 	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
 	{stint.ErrCorrupt, "let stint verify --repair save what can be read, move it away to begin a new one, or name another with --db"},
 	{stint.ErrFormat, "use the program that wrote it, or name another file with --db"},
@@ -190,6 +240,6 @@ func report(stderr io.Writer, err error) {
 	}
 	for line := range strings.Lines(err.Error()) {
 		line = strings.ReplaceAll(": "+strings.TrimSpace(line), ": stint: ", ": ")[2:] // each error of the library has it
-		fmt.Fprintf(stderr, "stint: %s%s\n", line, hint)
+		fmt.Fprintf(stderr, "stint: %s%s\n", visible(line), hint)                      // what a file or a server has put into it does nothing to the terminal
 	}
 }

@@ -165,6 +165,10 @@ func TestErrors(t *testing.T) {
 	}{
 		{"nothing", "", 2, "no command given; see stint --help"},
 		{"unknown command", "permit alice", 2, `unknown argument "permit"; see stint --help`},
+		{"help for an unknown command", "help permit", 2, `unknown command "permit"; see stint --help`},
+		{"help for an unknown command of limits", "help limits chek", 2, `unknown command "limits chek"; see stint --help`},
+		{"completion for no shell", "completion", 2, "no command given; see stint completion --help"},
+		{"completion for an unknown shell", "completion csh", 2, `unknown argument "csh"; see stint completion --help`},
 		{"unknown command of limits", "limits chek f", 2, `unknown argument "chek"; see stint limits --help`},
 		{"no command of limits", "limits", 2, "no command given; see stint limits --help"},
 		{"unknown flag", "allow --limits-file x alice", 2, "unknown flag: --limits-file; see stint allow --help"},
@@ -203,6 +207,7 @@ func TestErrors(t *testing.T) {
 		{"corrupt, replayed", "replay --limit 3/1m --db " + garbage + " " + log, 3, "move it away"},
 		{"empty file", "allow --limit 3/1m alice --db " + empty, 3, "move it away"},
 		{"another program's", "allow --limit 3/1m alice --db " + foreign, 3, "use the program that wrote it"},
+		{"another program's, repaired", "verify --repair " + foreign, 3, "use the program that wrote it"},
 		{"locked", "allow --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
 		{"locked, checked", "check --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
 		{"locked, replayed", "replay --limit 3/1m --lock-timeout 1ms --db " + locked + " " + log, 3, "another process has it open"},

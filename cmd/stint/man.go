@@ -39,7 +39,7 @@ func newMan() *cobra.Command {
 			if err := write(cmd.Root()); err != nil {
 				return failed(err)
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "wrote  %s  %s\n", args[0], plural(pages, "page"))
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "wrote  %s  %s\n", visible(args[0]), plural(pages, "page"))
 			return failed(err)
 		},
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -89,7 +87,7 @@ requests, denied; null where there was no request); also other where there are s
 	flags.StringSliceVar(&f.try, "try", nil, "`LIMITS` to compare, as COUNT/PERIOD or 'COUNT/PERIOD burst N', with commas between them")
 	flags.StringVar(&f.lines.format, "lines", "access", "how the log is written: access, json, or a `REGEXP` with named groups")
 	flags.StringVar(&f.lines.by, "by", "ip", "what each bucket is for: a `FIELD` of the line, or /REGEXP/")
-	flags.StringVar(&f.lines.time, "time", "time", "the `FIELD` or group that has the time")
+	flags.StringVar(&f.lines.time, "time", defaultTime, "the `FIELD` or group that has the time")
 	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: it is found out)")
 	flags.IntVar(&f.lines.year, "year", 0, "the `YEAR` of the first line, where times have none (default: the last that had the date)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
@@ -209,7 +207,10 @@ func (f *replayFlags) load(r *replay, number func(label string) (stint.Name, err
 			return nil, err
 		}
 	}
-	for _, s := range append(f.try, f.and...) {
+	if r.sweep && len(f.try) == 0 {
+		return nil, misuse(f.limits.cmd, "no limit in --try: COUNT/PERIOD, with commas between them")
+	}
+	for _, s := range slices.Concat(f.try, f.and) {
 		limit, err := stint.ParseLimit(strings.TrimSpace(s))
 		if err != nil {
 			return nil, err
@@ -331,7 +332,7 @@ func (r *replay) skip(log string, number int, err error) {
 		r.progress.close()
 	}
 	if r.malformed <= most {
-		fmt.Fprintf(r.stderr, "stint: %s:%d: skipped: %v\n", log, number, err)
+		fmt.Fprintf(r.stderr, "stint: %s:%d: skipped: %s\n", visible(log), number, visible(err.Error()))
 	}
 	if r.malformed == most+1 {
 		fmt.Fprintln(r.stderr, "stint: more lines are malformed: only their number is reported")
@@ -398,143 +399,4 @@ func (r *replay) warnOfOrder() {
 		fmt.Fprintf(r.stderr, "stint: lines are up to %s older than ones before them: give the oldest log first\n",
 			duration(time.Duration(r.behind)))
 	}
-}
-
-// summary is what --json prints of a replay.
-type summary struct {
-	Requests  int64            `json:"requests"`
-	Allowed   *int64           `json:"allowed,omitempty"` // these four are there, or Tried is
-	Denied    *int64           `json:"denied,omitempty"`
-	Malformed int64            `json:"malformed"`
-	Other     int64            `json:"other,omitempty"`
-	IDs       int              `json:"ids"`
-	TopDenied []idSummary      `json:"top_denied,omitzero"`
-	DeniedBy  map[string]int64 `json:"denied_by,omitempty"`
-	Tried     []tried          `json:"tried,omitempty"`
-
-	BusiestMinute *minuteSummary `json:"busiest_minute"` // null where there was no request
-
-	limits []string
-}
-
-// tried is what one of several limits did.
-type tried struct {
-	Limit     string      `json:"limit"`
-	Allowed   int64       `json:"allowed"`
-	Denied    int64       `json:"denied"`
-	IDsDenied int         `json:"ids_denied"`
-	TopDenied []idSummary `json:"top_denied"`
-}
-
-type idSummary struct {
-	ID      string `json:"id"`
-	Allowed int64  `json:"allowed"`
-	Denied  int64  `json:"denied"`
-}
-
-// minuteSummary is a minute of the log's own time, in UTC.
-type minuteSummary struct {
-	Start    time.Time `json:"start"`
-	Requests int64     `json:"requests"`
-	Denied   *int64    `json:"denied,omitempty"` // of several limits that are tried there is no one number
-}
-
-func (r *replay) summary() summary {
-	s := summary{Requests: r.requests, Malformed: r.malformed, Other: r.other, IDs: len(r.byID), limits: r.limits}
-	for minute, c := range r.byMinute {
-		m := &minuteSummary{Start: time.Unix(60*minute, 0).UTC(), Requests: c.requests()}
-		if !r.sweep {
-			m.Denied = &c.denied
-		}
-		if b := s.BusiestMinute; b == nil || m.Requests > b.Requests || m.Requests == b.Requests && m.Start.Before(b.Start) {
-			s.BusiestMinute = m
-		}
-	}
-	for i, c := range r.columns {
-		top, ids := r.topDenied(i)
-		if !r.sweep {
-			s.Allowed, s.Denied, s.TopDenied = &c.allowed, &c.denied, top
-			break
-		}
-		s.Tried = append(s.Tried, tried{r.limits[i], c.allowed, c.denied, ids, top})
-	}
-	if !r.sweep && len(r.limits) > 1 {
-		s.DeniedBy = map[string]int64{}
-		for i, limit := range r.limits {
-			s.DeniedBy[limit] = r.deniedBy[i]
-		}
-	}
-	return s
-}
-
-// topDenied returns the ids that were denied most, and how many were denied at all.
-func (r *replay) topDenied(column int) (top []idSummary, ids int) {
-	top = []idSummary{}
-	const most = 10
-	for id, t := range r.byID {
-		if c := t.columns[column]; c.denied > 0 {
-			top = append(top, idSummary{id, c.allowed, c.denied})
-		}
-	}
-	slices.SortFunc(top, func(a, b idSummary) int {
-		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.ID, b.ID))
-	})
-	return top[:min(most, len(top))], len(top)
-}
-
-func (f *replayFlags) print(w io.Writer, s summary) error {
-	if f.json {
-		return printJSON(w, s)
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "requests   %d\n", s.Requests)
-	if s.Tried == nil {
-		fmt.Fprintf(&b, "allowed    %d\ndenied     %d\n", *s.Allowed, *s.Denied)
-	}
-	fmt.Fprintf(&b, "malformed  %d\n", s.Malformed)
-	if s.Other > 0 {
-		fmt.Fprintf(&b, "other      %d\n", s.Other)
-	}
-	fmt.Fprintf(&b, "ids        %d\n", s.IDs)
-	if m := s.BusiestMinute; m != nil {
-		fmt.Fprintf(&b, "\nbusiest minute  %s UTC: %s", m.Start.Format("2006-01-02 15:04"), plural(int(m.Requests), "request"))
-		if m.Denied != nil {
-			fmt.Fprintf(&b, ", %d denied", *m.Denied)
-		}
-		b.WriteByte('\n')
-	}
-	if s.DeniedBy != nil {
-		fmt.Fprintf(&b, "\ndenied by\n")
-		for _, limit := range s.limits {
-			fmt.Fprintf(&b, "%8d  %s\n", s.DeniedBy[limit], limit)
-		}
-	}
-	if len(s.TopDenied) > 0 {
-		fmt.Fprintf(&b, "\ndenied most\n")
-	}
-	for _, id := range s.TopDenied {
-		fmt.Fprintf(&b, "%8d of %d  %s\n", id.Denied, id.Allowed+id.Denied, printable(id.ID))
-	}
-	if s.Tried != nil {
-		s.printTried(&b)
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// printTried writes the table of the limits that were tried.
-func (s *summary) printTried(b *strings.Builder) {
-	tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprint(tw, "\nlimit\tdenied\tof all\tids\tdenied most\n")
-	for _, t := range s.Tried {
-		var whom []string
-		for _, id := range t.TopDenied[:min(3, len(t.TopDenied))] {
-			whom = append(whom, fmt.Sprintf("%s (%d of %d)", printable(id.ID), id.Denied, id.Allowed+id.Denied))
-		}
-		if t.Denied == 0 {
-			whom = []string{"nobody"}
-		}
-		fmt.Fprintf(tw, "%s\t%d\t%.1f%%\t%d\t%s\n", t.Limit, t.Denied, 100*float64(t.Denied)/float64(max(1, s.Requests)), t.IDsDenied, strings.Join(whom, ", "))
-	}
-	_ = tw.Flush() // a Builder does not fail
 }

@@ -262,7 +262,7 @@ limit         denied  of all  ids  denied most
 		`"busiest_minute":{"start":"2020-01-01T00:01:00Z","requests":5}}`+"\n", r.stdout)
 	for args, want := range map[string]string{
 		"--try 1/1m --limit 1/1m": "--try and --limit exclude each other", "--try 1/1m --db x": "--try and --db exclude each other",
-		"--try 1/1m,1/60s": "given twice", "--try 1": `"1"`, "--limit 1/1m --and x": `"x"`,
+		"--try 1/1m,1/60s": "given twice", "--try=": "no limit in --try", "--try 1": `"1"`, "--limit 1/1m --and x": `"x"`,
 	} {
 		r := runArgs(t, append(strings.Fields("replay "+args), log)...)
 		assert.Equal(t, 2, r.status)
@@ -541,7 +541,9 @@ func TestSummary(t *testing.T) {
 	}
 	s := r.summary()
 	assert.Len(t, s.TopDenied, 10)
-	assert.Equal(t, []idSummary{{"id18", 1, 9}, {"id19", 1, 9}, {"id16", 1, 8}}, s.TopDenied[:3])
+	for i, want := range []idSummary{{idJSON{"id18", false}, 1, 9, "id18"}, {idJSON{"id19", false}, 1, 9, "id19"}, {idJSON{"id16", false}, 1, 8, "id16"}} {
+		assert.Equal(t, want, s.TopDenied[i])
+	}
 
 	for minute := range int64(50) {
 		r.byMinute[minute] = &counts{allowed: minute / 40}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -31,7 +32,10 @@ type runFlags struct {
 func newRun() *cobra.Command {
 	f := &runFlags{}
 	cmd := &cobra.Command{
-		Use:   "run ID -- COMMAND [ARGS...]",
+		Use: "run [flags] ID -- COMMAND [ARGS...]", // flags behind the -- are the command's own
+
+		DisableFlagsInUseLine: true,
+
 		Short: "Run a command if ID's bucket has the tokens for it",
 		Long: `Run a command if ID's bucket has the tokens for it: they are spent, on disk, before it starts, and the file is not locked
 while it runs. Else nothing is run, and the exit status is 75, which mail systems and schedulers take for "try later".
@@ -39,9 +43,11 @@ while it runs. Else nothing is run, and the exit status is 75, which mail system
 With --wait it waits in line instead, behind those who came before, until its turn comes: then the tokens are spent, and the
 command is run. With --timeout it waits no longer than that: where its turn would come later, it ends at once with 75.
 Interrupted while it waits, it has spent nothing. Other commands do not wait for the line: what they spend, it waits for.
+The file keeps the last turn of each id at a label of its own, "LABEL line"; list and show tell of it.
 
 The command's exit status is that of stint, 128+N where signal N ended it, 127 where it was not found and 126 where it
-could not be started, either at no cost. Signals are passed on to it.`,
+could not be started, either at no cost. Signals are passed on to it, but for the INT and QUIT that a terminal sends to both: to end it
+from elsewhere while it runs in one, send TERM.`,
 		Example: `  stint run --limit 10/1h backup -- rsync -a /srv/ backup:/srv/
   stint run --limit 1/1m --wait --timeout 10m api -- curl -fsS https://api.example/report
   stint run --limit 3/1d --refund-on-failure mail -- sendmail alice@example.com < letter`,
@@ -275,7 +281,17 @@ func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay tim
 func (l *line) needs() int64 { return l.f.cost * int64(l.limit.Interval()) }
 
 // label is that of the last turns.
-func (l *line) label() string { return l.f.limits.label() + " line" }
+func (l *line) label() string { return l.f.limits.label() + lineSuffix }
+
+const lineSuffix = " line"
+
+// lineOf returns the limit whose last turns are at a label of a file; none where the label is one like others.
+func lineOf(store *stint.BoltStore, label string) (limit stint.Name, ok bool) {
+	if label, ok = strings.CutSuffix(label, lineSuffix); ok {
+		limit, ok = numberOf(store, label)
+	}
+	return limit, ok
+}
 
 // last returns the last turn that was given; 0 if none was.
 func (l *line) last(store *stint.BoltStore, now time.Time) (int64, error) {

@@ -103,7 +103,8 @@ func holdLock(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // serveStatus runs "serve FILE LIMIT ID": a program has the file open until the script ends, has spent a token of id under the
-// LIMIT, labelled Orders, and has a status page at $URL that gives copies of the file; $CLOSED is that of one that does not.
+// LIMIT, labelled Orders, and has a status page at $URL that gives copies of the file; $CLOSED is that of one
+// that does not, $OTHER and $HOSTILE are no status pages.
 func serveStatus(ts *testscript.TestScript, _ bool, args []string) {
 	const orders stint.Name = 6
 	limit, err := stint.ParseLimit(args[1])
@@ -120,9 +121,11 @@ func serveStatus(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Defer(server.Close)
 		ts.Setenv(name, server.URL)
 	}
-	other := httptest.NewServer(http.NotFoundHandler())
-	ts.Defer(other.Close)
-	ts.Setenv("OTHER", other.URL)
+	for name, reason := range map[string]string{"OTHER": "404 page not found", "HOSTILE": "\x1b[2Jno\npage"} {
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, reason, http.StatusNotFound) }))
+		ts.Defer(other.Close)
+		ts.Setenv(name, other.URL)
+	}
 	ts.Defer(func() { lim.Close() })
 }
 

@@ -28,7 +28,7 @@ func newShow() *cobra.Command {
 		Use:   "show ID",
 		Short: "Say why an id was limited: its buckets, their limits, and until when",
 		Long: `Say why an id was limited: for each limit that has a bucket of it, which limit applies and where that comes from, what is left,
-when the bucket is full again, and whether it is held. With --name, of that limit only. The file stays as it is.
+when the bucket is full again, whether it is held, and whether "run --wait" waits for it. With --name, of that limit only. The file stays as it is.
 
 --json prints one object for each: as list does, with source (where the limit comes from) and retry_after_ns (until one token
 is there).`,
@@ -115,7 +115,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 // find returns the buckets of an id in the file that are not full, or held.
 func (f *showFlags) find(store *readStore, id string, now time.Time) (found []*shown, err error) {
 	for name, label := range store.Names() {
-		if f.limits.name != "" && label != f.limits.name {
+		if !f.limits.wants(store, label) {
 			continue
 		}
 		key := name.Key(id)
@@ -128,7 +128,14 @@ func (f *showFlags) find(store *readStore, id string, now time.Time) (found []*s
 			return nil, err
 		}
 		b := &shown{bucket: bucket{label: label, id: id, fullIn: until(tat, now), heldFor: until(held, now)}}
-		if b.fullIn > 0 || b.heldFor > 0 {
+		if line, ok := numberOf(store.BoltStore, label+lineSuffix); ok {
+			last, err := store.Load(line.Key(id))
+			if err != nil {
+				return nil, err
+			}
+			b.lineFor = until(last, now)
+		}
+		if !b.idle() {
 			found = append(found, b)
 		}
 	}
@@ -198,7 +205,7 @@ func (b *shown) words() string {
 	}
 	const clock = "2006-01-02 15:04:05 MST"
 	if b.limit.Burst > 0 {
-		line("limit", "%v, %s", b.limit, b.source)
+		line("limit", "%v, %s", b.limit, visible(b.source))
 		line("tokens", "%d of %d left", b.remaining, b.limit.Burst)
 		if b.retryAfter > 0 {
 			line("next", "in %s: until then it is denied", duration(b.retryAfter))
@@ -213,6 +220,9 @@ func (b *shown) words() string {
 	}
 	if b.heldFor > 0 {
 		line("hold", "nobody passes for %s, until %s; stint reset ends it", duration(b.heldFor), b.heldUntil.Format(clock))
+	}
+	if b.lineFor > 0 {
+		line("line", "run --wait waits for it, the last for %s; stint reset --name %q ends it", duration(b.lineFor), b.label+lineSuffix)
 	}
 	return s.String()
 }

@@ -108,6 +108,9 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 	if err := exclusive(cmd, "scenario", "load"); err != nil {
 		return nil, err
 	}
+	if f.svg == "-" && f.json {
+		return nil, misuse(cmd, "--svg - and --json exclude each other: both take standard output")
+	}
 	in := struct {
 		Title        string
 		Limits, Load []string
@@ -123,7 +126,8 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 		dec := yaml.NewDecoder(bytes.NewReader(content))
 		dec.KnownFields(true)
 		if err := dec.Decode(&in); err != nil && err != io.EOF {
-			return nil, fmt.Errorf("%s: %s", f.scenario, strings.Join(strings.Fields(err.Error()), " "))
+			text := strings.Join(strings.Fields(err.Error()), " ")
+			return nil, fmt.Errorf("%s: %s", f.scenario, goType.ReplaceAllString(text, ": a scenario has title, limits and load"))
 		}
 	}
 	switch {
@@ -153,6 +157,9 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 	}
 	return s, nil
 }
+
+// goType is what yaml says of a field that it did not find.
+var goType = regexp.MustCompile(` in type struct \{[^}]*\}`)
 
 var loadPattern = regexp.MustCompile(`^(?:(\d+) (?:(in) (\S+)|(every) (\S+)|(at once))|(\d+)/(\S+) for (\S+))(?: after (\S+)(?: idle)?)?$`)
 

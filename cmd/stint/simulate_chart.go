@@ -21,7 +21,7 @@ func (s *simulation) span() (from, to int64) {
 // text returns the chart for a terminal: what each limit made of it and then, as time goes down, what it admitted and denied.
 func (s *simulation) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n\n", s.title, plural(len(s.times), "request"))
+	fmt.Fprintf(&b, "%s: %s\n\n", visible(s.title), plural(len(s.times), "request"))
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprint(tw, "limit\t\tadmitted\tdenied\tnearest miss\n")
 	for _, l := range s.limits {
@@ -32,7 +32,7 @@ func (s *simulation) text() string {
 		if l.nearestMiss > 0 {
 			miss = fmt.Sprintf("request %d, %v too early", l.missed, l.nearestMiss)
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%d of %d\t%d\t%s\n", l.name, limit, l.allowed, len(s.times), int64(len(s.times))-l.allowed, miss)
+		fmt.Fprintf(tw, "%s\t%s\t%d of %d\t%d\t%s\n", visible(l.name), limit, l.allowed, len(s.times), int64(len(s.times))-l.allowed, miss)
 	}
 	_ = tw.Flush() // a Builder does not fail
 	b.WriteByte('\n')
@@ -55,10 +55,13 @@ func (s *simulation) text() string {
 	length := func(n int) int { return (n*wide + most - 1) / most } // what there is, is seen
 	header := pad("from", 10)
 	for _, l := range s.limits {
-		header += pad(l.name, wide+12)
+		header += pad(visible(l.name), wide+12)
 	}
 	b.WriteString(strings.TrimRight(header, " ") + "\n")
 	for row := range rows {
+		if row > 0 && to == from {
+			break // all at once: what is there is in the first
+		}
 		at := time.Duration(from + (to-from)/rows*int64(row))
 		line := pad(axisTime(at, time.Duration(to-from)/rows), 10)
 		for j := range s.limits {

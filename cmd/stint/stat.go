@@ -110,7 +110,7 @@ func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (
 
 func (st *fileStat) print(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "file     %s, format %d\nsize     %s, of which %s are free\njournal  %s, with %s not in their place yet\nholds    %d\n\n",
-		st.File, st.Format, size(st.Bytes), size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
+		visible(st.File), st.Format, size(st.Bytes), size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
 		return err
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -141,6 +141,7 @@ func newNames() *cobra.Command {
 		Use:   "names",
 		Short: "Show the labels of the limits that a file has, by number",
 		Long: `Show the labels of the limits that a file has, by number: limits set-names changes them. The file stays as it is.
+"LABEL line" is no limit, but where "run --wait" keeps the last turn of each id.
 
 --json prints one object, with the labels by number.`,
 		Example: `  stint names
@@ -151,7 +152,12 @@ func newNames() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			names := store.Names()
+			names, lines := store.Names(), map[stint.Name]string{}
+			for name, label := range names {
+				if limit, ok := lineOf(store.BoltStore, label); ok {
+					lines[name] = "\tthe turns of those whom run --wait has wait for " + printable(names[limit])
+				}
+			}
 			if err := store.Close(); err != nil {
 				return failed(err)
 			}
@@ -160,7 +166,7 @@ func newNames() *cobra.Command {
 			}
 			tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			for _, name := range slices.Sorted(maps.Keys(names)) {
-				fmt.Fprintf(tw, "%d\t%s\n", name, printable(names[name]))
+				fmt.Fprintf(tw, "%d\t%s%s\n", name, printable(names[name]), lines[name])
 			}
 			return failed(tw.Flush())
 		},

@@ -122,7 +122,7 @@ func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
 	for line := range strings.Lines(err.Error()) {
 		n++
 		line = strings.TrimPrefix(strings.TrimSpace(line), "stint: ")
-		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "wrong  %s\n", line); err != nil {
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "wrong  %s\n", visible(line)); err != nil {
 			return err
 		}
 	}
@@ -149,7 +149,7 @@ func (v *verified) look(cmd *cobra.Command, store *readStore, limits *stint.Limi
 }
 
 func (v *verified) print(w io.Writer, path string) error {
-	s := fmt.Sprintf("sound  %s  %s, %s in the journal\n", path, plural(int(v.Buckets), "bucket"), plural(int(v.Journaled), "entry"))
+	s := fmt.Sprintf("sound  %s  %s, %s in the journal\n", visible(path), plural(int(v.Buckets), "bucket"), plural(int(v.Journaled), "entry"))
 	for _, label := range slices.Sorted(maps.Keys(v.ahead)) {
 		s += fmt.Sprintf("note   %s of %s further behind than the limit allows: each is taken for an empty one\n",
 			plural(v.ahead[label], "bucket"), printable(label))
@@ -226,14 +226,16 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 		return errInterrupted
 	case errors.Is(err, fs.ErrExist):
 		return failed(fmt.Errorf("%w; name another with --to", err))
+	case errors.Is(err, stint.ErrCorrupt):
+		return failed(hinted{err, errBeyondRepair})
 	case err != nil:
 		return failed(err)
 	}
 	var s strings.Builder
 	for _, err := range found.Lost {
-		fmt.Fprintf(&s, "lost  %s\n", strings.TrimPrefix(err.Error(), "stint: "))
+		fmt.Fprintf(&s, "lost  %s\n", visible(strings.TrimPrefix(err.Error(), "stint: ")))
 	}
-	fmt.Fprintf(&s, "repaired  %s  %s, and what was lost: %d\n", to, plural(int(found.Buckets), "bucket"), len(found.Lost))
+	fmt.Fprintf(&s, "repaired  %s  %s, and what was lost: %d\n", visible(to), plural(int(found.Buckets), "bucket"), len(found.Lost))
 	_, err = io.WriteString(cmd.OutOrStdout(), s.String())
 	return failed(err)
 }

@@ -58,17 +58,6 @@ func largeFile(t *testing.T) []byte {
 	r := rand.New(rand.NewPCG(1, 2))
 	r.Shuffle(len(changes), func(i, j int) { changes[i], changes[j] = changes[j], changes[i] })
 	require.NoError(t, store.Save(changes))
-	require.NoError(t, store.Close()) // too long for it to be taken home
-	store, err = stint.OpenBolt(path, nil, nil)
-	require.NoError(t, err)
-	defer store.Close()
-	limits, err := stint.NewLimits(stint.Names{1: {Label: "Orders"}}, nil, nil)
-	require.NoError(t, err)
-	lim, err := stint.New(store, limits, &stint.Options{FlushInterval: time.Millisecond}) // whose sweeps take it home
-	require.NoError(t, err)
-	for store.Stats().Journaled > 0 {
-		require.NoError(t, lim.Health())
-	}
 	require.NoError(t, store.Compact())
 	for i := range 50 {
 		changes[i].TAT++
@@ -79,7 +68,6 @@ func largeFile(t *testing.T) []byte {
 	var killed bytes.Buffer
 	_, err = store.Snapshot(&killed)
 	require.NoError(t, err)
-	require.NoError(t, lim.Close())
 	return killed.Bytes()
 }
 
