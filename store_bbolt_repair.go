@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -69,7 +70,7 @@ func (v *salvage) plan() error {
 		return err
 	}
 	v.pages, v.journal = m.pages, *newJournalIndex()
-	var journal []byte
+	var journal, log, round []byte
 	for e := range v.page(m.root, nil, nil, deepest) {
 		name := string(e.key)
 		n, err := strconv.ParseUint(name, 10, 16)
@@ -77,10 +78,16 @@ func (v *salvage) plan() error {
 		case !e.bucket:
 		case name == string(metaBucket):
 			for e := range v.bucket(e.value) {
-				if string(e.key) == string(namesBucket) && e.bucket {
+				switch {
+				case string(e.key) == string(namesBucket) && e.bucket:
 					v.names(e.value)
+				case string(e.key) == string(logKey):
+					round = bytes.Clone(e.value)
 				}
 			}
+			continue
+		case name == string(logBucket):
+			log = e.value
 			continue
 		case name == string(journalBucket):
 			journal = e.value
@@ -97,6 +104,7 @@ func (v *salvage) plan() error {
 	for e := range v.bucket(journal) {
 		v.record(e)
 	}
+	v.log(log, round)
 	for name := range v.places {
 		v.label(name)
 	}
@@ -138,6 +146,25 @@ func (v *salvage) record(e salvaged) {
 		if c := entry.change(); c.TAT == 0 || v.sane(c) {
 			v.label(c.Key.Name)
 			v.journal.put(c)
+		}
+	}
+}
+
+func (v *salvage) log(log, round []byte) {
+	for e := range v.bucket(log) {
+		n, err := decodeRound(round)
+		if err == nil && (e.bucket || len(e.value) != logSkip+logSize) {
+			err = errors.New("it is not as long as it should be")
+		}
+		var records []logRecord
+		if err == nil {
+			records, _, err = readLog(e.value[logSkip:], n)
+		}
+		if err != nil {
+			v.lost("the log: %w", err)
+		}
+		for _, r := range records {
+			v.record(salvaged{key: bigEndian(r.seq), value: r.record})
 		}
 	}
 }
