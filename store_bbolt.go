@@ -193,7 +193,10 @@ func (s *BoltStore) read() error {
 		if err := s.readNames(names); err != nil {
 			return err
 		}
-		return s.replay(journal)
+		if err := s.replay(journal); err != nil {
+			return err
+		}
+		return s.replayLog(tx)
 	})
 	switch {
 	case err == nil:
@@ -232,16 +235,41 @@ func (s *BoltStore) replay(journal *bolt.Bucket) error {
 		if err != nil {
 			return err
 		}
-		for e, err := range entries(seq, record) {
-			if err != nil {
-				return err
-			}
-			s.fresh.put(e.change())
-		}
-		s.seq = seq
-		s.journal += int64(len(record))
-		return nil
+		return s.replayRecord(seq, record)
 	})
+}
+
+func (s *BoltStore) replayRecord(seq uint64, record []byte) error {
+	for e, err := range entries(seq, record) {
+		if err != nil {
+			return err
+		}
+		s.fresh.put(e.change())
+	}
+	s.seq = seq
+	s.journal += int64(len(record))
+	return nil
+}
+
+func (s *BoltStore) replayLog(tx *bolt.Tx) error {
+	if log := tx.Bucket(logBucket); log != nil {
+		if err := s.file.check.run(log, nil, 0); err != nil {
+			return err
+		}
+	}
+	records, err := s.file.openLog(tx)
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		if r.seq <= s.seq {
+			return fmt.Errorf("record %d of its log is not behind its journal, which ends with %d", r.seq, s.seq)
+		}
+		if err := s.replayRecord(r.seq, r.record); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // view and update run fn in a transaction on the file.
@@ -255,6 +283,11 @@ func (s *BoltStore) view(fn func(tx *bolt.Tx) error) error {
 }
 
 func (s *BoltStore) update(fn func(tx *bolt.Tx) error) error {
+	return s.write(func(f *boltFile) error { return f.update(fn) })
+}
+
+// write runs fn on the file, which it may change.
+func (s *BoltStore) write(fn func(f *boltFile) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	switch {
@@ -263,7 +296,7 @@ func (s *BoltStore) update(fn func(tx *bolt.Tx) error) error {
 	case s.readOnly:
 		return fmt.Errorf("stint: %s was opened to be read only", s.path)
 	}
-	return s.file.update(fn)
+	return fn(s.file)
 }
 
 // Names returns the labels that the file has, by number.
@@ -378,10 +411,8 @@ func (s *BoltStore) journaled(key Key) (tat int64, ok bool) {
 const (
 	// A record of a large save ends and the next begins here: larger ones make bbolt rewrite more of their neighbours.
 	maxRecord = 32 << 10
-	// What is no more than this is taken for a commit, which others follow. It is cut so small that eight records go into
-	// a page: bbolt leaves up to four together, however large they are, and writes all of them again with the next.
-	commitSave   = 2048
-	commitRecord = (pageSize-pageHeader)/8 - pageElement - 8
+	// What is no more than this is taken for a commit, for which somebody waits, and goes to the log.
+	commitSave = 2048
 
 	// A save of no more than this goes straight home, if it is alone,
 	smallSave = 64
@@ -420,27 +451,7 @@ func (s *BoltStore) append(changes []Change) error {
 	if full {
 		return fmt.Errorf("the journal of %s is full, and is not taken home: %w", s.path, s.Stats().Err)
 	}
-	seq, bytes := s.seq, int64(0)
-	err := s.update(func(tx *bolt.Tx) error {
-		var sum uint64
-		journal := tx.Bucket(journalBucket)
-		journal.FillPercent = 1 // appended, never inserted
-		size := maxRecord
-		if len(changes) <= commitSave {
-			size = commitRecord
-			s.file.writeAhead(tx)
-		}
-		for record := range records(changes, size) {
-			seq++
-			sealRecord(seq, record)
-			if err := journal.Put(bigEndian(seq), record); err != nil {
-				return err
-			}
-			bytes += int64(len(record))
-			sum += recordSumOf(bigEndian(seq), record)
-		}
-		return addSum(journal, sum)
-	})
+	seq, bytes, err := s.record(changes)
 	s.indexMu.Lock()
 	defer s.indexMu.Unlock()
 	s.seq = seq // after an error too: what failed may be in the file all the same, and what comes later must be behind it
@@ -456,6 +467,42 @@ func (s *BoltStore) append(changes []Change) error {
 		s.wake()
 	}
 	return nil
+}
+
+// record writes the changes to the journal: to its end, which is the log, or else to the tree. It returns the number of the last
+// record, and their bytes.
+func (s *BoltStore) record(changes []Change) (seq uint64, bytes int64, err error) {
+	done := false
+	if len(changes) <= commitSave {
+		seq = s.seq + 1
+		err = s.write(func(f *boltFile) (err error) {
+			var n int
+			f.makeLog()
+			done, n, err = f.appendLog(seq, changes)
+			bytes = int64(n)
+			return err
+		})
+	}
+	if done || err != nil {
+		return seq, bytes, err
+	}
+	seq = s.seq
+	err = s.update(func(tx *bolt.Tx) error {
+		var sum uint64
+		journal := tx.Bucket(journalBucket)
+		journal.FillPercent = 1
+		for record := range records(changes, maxRecord) {
+			seq++
+			sealRecord(seq, record)
+			if err := journal.Put(bigEndian(seq), record); err != nil {
+				return err
+			}
+			bytes += int64(len(record))
+			sum += recordSumOf(bigEndian(seq), record)
+		}
+		return addSum(journal, sum)
+	})
+	return seq, bytes, err
 }
 
 // putHome writes changes, in the order of their keys, to their places in the tree.
@@ -604,8 +651,11 @@ func (s *BoltStore) Close() error {
 		s.indexMu.RLock()
 		short := s.fresh.len() <= checkpointStep
 		s.indexMu.RUnlock()
-		if short && !s.readOnly && s.file.broken.Load() == nil {
-			s.closeErr = s.checkpoint()
+		if !s.readOnly && s.file.broken.Load() == nil {
+			if short {
+				s.closeErr = s.checkpoint()
+			}
+			s.closeErr = errors.Join(s.closeErr, s.emptyLog()) // damage to the last save in it looks like a crash
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -482,7 +482,10 @@ func (s *BoltStore) compactLocked() (err error) {
 
 	s.saveMu.Lock() // from here on nothing is saved
 	defer s.saveMu.Unlock()
-	err = s.copyJournal(target)
+	err = s.emptyLog()
+	if err == nil {
+		err = s.copyJournal(target)
+	}
 	if err == nil {
 		err = target.db.Sync()
 	}
@@ -531,7 +534,17 @@ func (s *BoltStore) allNames() []Name {
 	return append([]Name{Unknown}, slices.Sorted(maps.Keys(s.Names()))...)
 }
 
-// copyJournal copies the journal.
+// emptyLog puts what is in the log into the journal's tree.
+func (s *BoltStore) emptyLog() error {
+	return s.write(func(f *boltFile) error {
+		if !f.isLogged() {
+			return nil
+		}
+		return f.update(func(*bolt.Tx) error { return nil })
+	})
+}
+
+// copyJournal copies the journal, all of which is in the tree.
 func (s *BoltStore) copyJournal(target *boltFile) error {
 	return s.view(func(from *bolt.Tx) error {
 		return target.update(func(to *bolt.Tx) error {

@@ -27,7 +27,7 @@ type boltFile struct {
 	check  *pageChecker // nil: this process wrote all of it
 	broken atomic.Pointer[error]
 
-	ahead int64 // the pages before it are in use, or were written ahead; of the transaction that writes
+	log boltLog
 }
 
 // openBoltFile opens the file at path, which is there already.
@@ -175,33 +175,36 @@ func (f *boltFile) guard(fn func() error) (err error) {
 
 // view and update run fn in a transaction, which is rolled back after an error. One that panicked is left alone: its
 // pages cannot be trusted, and guard sees to it that nobody comes after it.
-func (f *boltFile) view(fn func(tx *bolt.Tx) error) error   { return f.transact(false, fn) }
-func (f *boltFile) update(fn func(tx *bolt.Tx) error) error { return f.transact(true, fn) }
-
-func (f *boltFile) transact(writable bool, fn func(tx *bolt.Tx) error) error {
+func (f *boltFile) view(fn func(tx *bolt.Tx) error) error {
 	return f.guard(func() error {
-		tx, err := f.db.Begin(writable)
+		tx, err := f.db.Begin(false)
 		if err != nil {
 			return err
 		}
-		if err := fn(tx); err != nil || !writable {
-			return errors.Join(err, tx.Rollback())
-		}
-		return tx.Commit()
+		return errors.Join(fn(tx), tx.Rollback())
 	})
 }
 
-// writeAhead has the pages that a transaction may add to the file written before, by the megabyte: to sync a page that is
-// written over takes about half as long as one whose place on the disk the file system has to note down. What lies behind
-// the pages in use is nobody's while the transaction is open. Where it fails, bbolt makes the file longer itself.
-func (f *boltFile) writeAhead(tx *bolt.Tx) {
-	f.ahead = max(f.ahead, tx.Size())
-	if f.ahead-tx.Size() > allocSize/8 || f.db.MaxSize > 0 || runtime.GOOS == "windows" {
-		return
-	}
-	if n, err := f.file.WriteAt(make([]byte, allocSize), f.ahead); err == nil && f.file.Sync() == nil {
-		f.ahead += int64(n)
-	}
+// update begins with what is in the log: nothing in the tree is newer than that.
+func (f *boltFile) update(fn func(tx *bolt.Tx) error) error {
+	f.log.mu.Lock()
+	defer f.log.mu.Unlock()
+	return f.guard(func() error {
+		tx, err := f.db.Begin(true)
+		if err != nil {
+			return err
+		}
+		round, err := f.log.takeOver(tx)
+		if err == nil {
+			err = fn(tx)
+		}
+		if err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+		err = tx.Commit()
+		f.log.ended(round, err)
+		return err
+	})
 }
 
 // close lets go of the file and its lock.

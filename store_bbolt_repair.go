@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -73,7 +74,7 @@ func (v *salvage) plan() error {
 		return err
 	}
 	v.pages, v.journal = m.pages, *newJournalIndex()
-	var journal []byte
+	var journal, log, round []byte
 	known, strange := false, 0
 	for e := range v.page(m.root, nil, nil, deepest) {
 		name := string(e.key)
@@ -82,14 +83,20 @@ func (v *salvage) plan() error {
 		case !e.bucket:
 		case name == string(metaBucket):
 			for e := range v.bucket(e.value) {
-				if string(e.key) == string(namesBucket) && e.bucket {
+				switch {
+				case string(e.key) == string(namesBucket) && e.bucket:
 					v.names(e.value)
+				case string(e.key) == string(logKey):
+					round = bytes.Clone(e.value)
 				}
 				if n, err := decodeUint64(e.value); string(e.key) == string(formatKey) && err == nil && n != formatNumber {
 					return otherFormat(v.path, n)
 				}
 			}
 			known = true
+			continue
+		case name == string(logBucket):
+			log = e.value
 			continue
 		case name == string(journalBucket):
 			journal = e.value
@@ -110,6 +117,7 @@ func (v *salvage) plan() error {
 	for e := range v.bucket(journal) {
 		v.record(e)
 	}
+	v.log(log, round)
 	for name := range v.places {
 		v.label(name)
 	}
@@ -151,6 +159,25 @@ func (v *salvage) record(e salvaged) {
 		if c := entry.change(); c.TAT == 0 || v.sane(c) {
 			v.label(c.Key.Name)
 			v.journal.put(c)
+		}
+	}
+}
+
+func (v *salvage) log(log, round []byte) {
+	for e := range v.bucket(log) {
+		n, err := decodeRound(round)
+		if err == nil && (e.bucket || len(e.value) != logSkip+logSize) {
+			err = errors.New("it is not as long as it should be")
+		}
+		var records []logRecord
+		if err == nil {
+			records, _, err = readLog(e.value[logSkip:], n)
+		}
+		if err != nil {
+			v.lost("the log: %w", err)
+		}
+		for _, r := range records {
+			v.record(salvaged{key: bigEndian(r.seq), value: r.record})
 		}
 	}
 }

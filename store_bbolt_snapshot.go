@@ -1,11 +1,13 @@
 package stint
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"sync"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -17,7 +19,7 @@ import (
 func (s *BoltStore) Snapshot(w io.Writer) (n int64, err error) {
 	if s.readOnly { // nobody is there who might wait
 		err = s.view(func(tx *bolt.Tx) error {
-			n, err = s.file.snapshot(tx, w)
+			n, err = s.file.snapshot(tx, 0, w)
 			return err
 		})
 		return n, err
@@ -45,22 +47,36 @@ func (s *BoltStore) snapshotTo(file *os.File) error {
 	s.careMu.Lock() // a compaction would wait for the transaction, and saves for it
 	defer s.careMu.Unlock()
 	for {
-		err := s.view(func(tx *bolt.Tx) error {
-			_, err := s.file.snapshot(tx, file)
-			return err
-		})
+		err := s.snapshotOnce(file)
 		if err != errMetaGone {
 			return err
 		}
 	}
 }
 
+// snapshotOnce has all that was saved in the tree, at the moment of the transaction: what comes to the log from then on is
+// not in the copy.
+func (s *BoltStore) snapshotOnce(file *os.File) error {
+	s.saveMu.Lock()
+	unlock := sync.OnceFunc(s.saveMu.Unlock)
+	defer unlock()
+	if err := s.emptyLog(); err != nil {
+		return err
+	}
+	return s.view(func(tx *bolt.Tx) error {
+		log := s.file.log.begin
+		unlock()
+		_, err := s.file.snapshot(tx, log, file)
+		return err
+	})
+}
+
 var errMetaGone = errors.New("two commits came before the meta page was read")
 
 // snapshot writes the file as a transaction sees it. None of the pages that are in use to it is written while it lasts, but
 // for its meta page: a commit writes the one that is older. bbolt's own WriteTo opens the file anew, by a name that it
-// no longer has after a compaction.
-func (f *boltFile) snapshot(tx *bolt.Tx, w io.Writer) (int64, error) {
+// no longer has after a compaction. Where log is not 0, the log that begins there is empty in the copy.
+func (f *boltFile) snapshot(tx *bolt.Tx, log int64, w io.Writer) (int64, error) {
 	var meta [pageSize]byte
 	id := uint64(tx.ID())
 	for i := int64(0); ; i++ {
@@ -82,6 +98,12 @@ func (f *boltFile) snapshot(tx *bolt.Tx, w io.Writer) (int64, error) {
 			return int64(i)*pageSize + int64(n), err
 		}
 	}
-	n, err := io.Copy(w, io.NewSectionReader(f.file, 2*pageSize, tx.Size()-2*pageSize))
+	var rest io.Reader = io.NewSectionReader(f.file, 2*pageSize, tx.Size()-2*pageSize)
+	if log > 0 {
+		behind := log + logSize
+		rest = io.MultiReader(io.NewSectionReader(f.file, 2*pageSize, log-2*pageSize),
+			bytes.NewReader(make([]byte, logSize)), io.NewSectionReader(f.file, behind, tx.Size()-behind))
+	}
+	n, err := io.Copy(w, rest)
 	return n + 2*pageSize, err
 }

@@ -25,6 +25,7 @@ func (s *BoltStore) Verify(looked func(n int)) (Verified, error) {
 		looked = func(int) {}
 	}
 	v := verifier{store: s, looked: looked}
+	v.log()
 	err := s.view(func(tx *bolt.Tx) error {
 		v.metaPages()
 		v.root(tx)
@@ -76,6 +77,7 @@ func (v *verifier) root(tx *bolt.Tx) {
 		string(metaBucket):    v.meta,
 		string(holdsBucket):   func(b *bolt.Bucket) { v.home(b, holdsBucket, checkHold) },
 		string(journalBucket): func(b *bolt.Bucket) { v.journal(b, labels) },
+		string(logBucket):     func(*bolt.Bucket) {},
 	}
 	for name := range labels {
 		known[string(name.decimal())] = func(b *bolt.Bucket) { v.home(b, name.decimal(), checkStoredID) }
@@ -99,7 +101,7 @@ func (v *verifier) root(tx *bolt.Tx) {
 
 func (v *verifier) meta(b *bolt.Bucket) {
 	_ = b.ForEach(func(k, _ []byte) error { // the format was looked at when the file was opened
-		if !bytes.Equal(k, formatKey) && !bytes.Equal(k, namesBucket) {
+		if !bytes.Equal(k, formatKey) && !bytes.Equal(k, namesBucket) && !bytes.Equal(k, logKey) {
 			v.fail("it has a %q in its bucket meta, which no stint file has", k)
 		}
 		return nil
@@ -178,26 +180,49 @@ func (v *verifier) journal(b *bolt.Bucket, labels map[Name]string) {
 		if err != nil {
 			return err
 		}
-		for e, err := range entries(seq, record) {
-			if err != nil {
-				return err
-			}
-			v.Journaled++
-			switch {
-			case e.name == Unknown:
-				err = checkHold(e.id)
-			case labels[e.name] == "":
-				err = fmt.Errorf("an entry of name %d, which has no label", e.name)
-			default:
-				err = checkShort(string(e.id))
-			}
-			if err == nil && e.tat < 0 {
-				err = fmt.Errorf("the instant %d, which is never stored", e.tat)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		return v.record(seq, record, labels)
 	}, func(_, k, record []byte) uint64 { return recordSumOf(k, record) })
+}
+
+func (v *verifier) record(seq uint64, record []byte, labels map[Name]string) error {
+	for e, err := range entries(seq, record) {
+		if err != nil {
+			return err
+		}
+		v.Journaled++
+		switch {
+		case e.name == Unknown:
+			err = checkHold(e.id)
+		case labels[e.name] == "":
+			err = fmt.Errorf("an entry of name %d, which has no label", e.name)
+		default:
+			err = checkShort(string(e.id))
+		}
+		if err == nil && e.tat < 0 {
+			err = fmt.Errorf("the instant %d, which is never stored", e.tat)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// log looks at what is in the log. Its pages were looked at when the file was opened.
+func (v *verifier) log() {
+	v.store.mu.RLock()
+	defer v.store.mu.RUnlock()
+	if v.store.closed {
+		return // and the transaction fails
+	}
+	records, err := v.store.file.logged()
+	if err != nil {
+		v.wrong = append(v.wrong, err)
+	}
+	labels := v.store.Names()
+	for _, r := range records {
+		if err := v.record(r.seq, r.record, labels); err != nil {
+			v.fail("record %d of the log: %v", r.seq, err)
+		}
+	}
 }

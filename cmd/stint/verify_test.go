@@ -32,6 +32,9 @@ func contents(t *testing.T, path string) (sum string, entries int) {
 			entries++
 			fmt.Fprintf(h, "%d %d\n", len(k), len(v))
 			h.Write(k)
+			if len(v) > 1<<20 { // the log, which is empty in a snapshot: what is left in it means nothing
+				return nil
+			}
 			h.Write(v)
 			if v == nil {
 				return add(bucket.Bucket(k))
