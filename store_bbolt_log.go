@@ -241,6 +241,9 @@ func (l *boltLog) takeOver(tx *bolt.Tx) (round uint64, err error) {
 	journal.FillPercent = 1 // appended, never inserted
 	var sum uint64
 	for _, r := range l.pending {
+		if journal.Get(bigEndian(r.seq)) != nil { // a commit that failed has brought it all the same
+			continue
+		}
 		if err := journal.Put(bigEndian(r.seq), r.record); err != nil {
 			return 0, err
 		}

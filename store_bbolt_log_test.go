@@ -380,6 +380,21 @@ func TestLogBehindATransactionThatFailed(t *testing.T) {
 	require.Equal(t, allOf(t, s), got)
 }
 
+// What a transaction that failed has brought to the journal all the same is not brought there twice.
+func TestLogIsTakenOverOnce(t *testing.T) {
+	s := openLogged(t)
+	require.NoError(t, s.append([]Change{{Key{1, "logged"}, 1 << 60}}))
+	l := &s.file.log
+	pending := slices.Clone(l.pending)
+	require.NoError(t, s.emptyLog())
+	l.pending, l.failed = pending, true // as if that commit had told of a failure
+	require.NoError(t, s.append([]Change{{Key{1, "next"}, 1 << 60}}))
+	have := allOf(t, s)
+	got, err := found(t, crash(t, s))
+	require.NoError(t, err)
+	require.Equal(t, have, got)
+}
+
 // A save is acknowledged once it is written, and synced after that.
 func TestLogSyncsBeforeItAcknowledges(t *testing.T) {
 	s := openLogged(t)
