@@ -333,7 +333,7 @@ func (l *Limiter) makeRoom() error {
 		if evict(true) {
 			return nil
 		}
-		if err := l.flusher.flush(true); err != nil {
+		if err := l.flusher.flushAndWait(); err != nil { // what is in a commit stays until that has ended
 			return fail(err)
 		}
 	}
@@ -350,7 +350,7 @@ func (l *Limiter) makeRoom() error {
 			}
 		}
 	}
-	return fmt.Errorf("%w: %d, each with a hold or a line, or in use", ErrFull, l.opts.MaxResident)
+	return fmt.Errorf("%w: %d, each with a line, or in use", ErrFull, l.opts.MaxResident)
 }
 
 // Reset makes the buckets full, as if they had never been used, and ends their holds. What waits in their lines goes

@@ -1118,3 +1118,24 @@ func TestHitDecidesAsOneDoes(t *testing.T) {
 		require.Equal(t, long.Stats().Limits, short.Stats().Limits)
 	}
 }
+
+// A bucket with a hold may leave memory: the hold stays in force.
+func TestHoldsLeaveRoom(t *testing.T) {
+	r := rigOn(t, NewMemStore(), testLimits(t), Options{MaxResident: 4})
+	until := r.clock.Now().Add(time.Hour)
+	for i := range 12 {
+		key := perID.Key(fmt.Sprint("held-", i))
+		r.spend(key, 2)
+		require.NoError(t, r.Hold(key, until))
+	}
+	for i := range 8 {
+		r.spend(perID.Key(fmt.Sprint("other-", i)), 1)
+	}
+	require.LessOrEqual(t, r.Stats().Resident, int64(4+1))
+	for i := range 12 {
+		d := r.spend(perID.Key(fmt.Sprint("held-", i)), 1)
+		require.False(t, d.Allowed)
+		require.Equal(t, time.Hour, d.RetryAfter)
+		require.EqualValues(t, 3, d.Remaining)
+	}
+}

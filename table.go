@@ -490,8 +490,9 @@ func (s *shard) dirtyCountLocked() (n int) {
 }
 
 // evictLocked removes buckets to make room: those that are full again and that the store knows nothing of, and those
-// that have not been used since it last came by, or, with used, have, and that the store has as they are. It looks at no
-// more than a part of the shard, and returns how many it removed.
+// that have not been used since it last came by, or, with used, have, and that the store has as they are. Those in which
+// somebody waits stay; a hold does not need its bucket. It looks at no more than a part of the shard, and returns how
+// many it removed.
 func (s *shard) evictLocked(now int64, used bool) (removed int) {
 	keep := uint64(flagDirty | flagUsed)
 	if used {
@@ -505,7 +506,8 @@ func (s *shard) evictLocked(now int64, used bool) (removed int) {
 		b := s.at(s.hand)
 		m := b.meta()
 		switch expired := b.tat() <= now && m&flagStored == 0; {
-		case m == 0 || m&(flagAside|flagPending) != 0 || saving != 0 && m&maskSave == saving:
+		case m == 0 || m&flagPending != 0 || saving != 0 && m&maskSave == saving:
+		case m&flagAside != 0 && len(s.aside[Key{b.name(), string(b.id())}].line) > 0:
 		case expired || m&keep == 0:
 			s.removeLocked(s.hand)
 			removed++
