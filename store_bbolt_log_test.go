@@ -164,6 +164,9 @@ func TestLogDamaged(t *testing.T) {
 			v[5] ^= 1
 			return tx.Bucket(metaBucket).Put(logKey, v)
 		},
+		"not behind its journal": func(tx *bolt.Tx) error {
+			return tx.Bucket(journalBucket).Put(bigEndian(1<<40), sealed(1<<40, Change{Key{1, "later"}, 1}))
+		},
 		"half of a log": func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Delete(logKey) },
 		"its log":       func(tx *bolt.Tx) error { return tx.Bucket(logBucket).Put([]byte("more"), []byte("x")) },
 	} {
@@ -495,6 +498,21 @@ func TestLogIsSeenByAll(t *testing.T) {
 	got, err = found(t, path)
 	require.NoError(t, err)
 	require.Equal(t, have, got)
+}
+
+// A store that is closed leaves nothing in the log, even where it leaves a long journal.
+func TestLogIsEmptyWhenClosed(t *testing.T) {
+	s := openLogged(t)
+	for i := range checkpointStep + 1 {
+		s.fresh.put(Change{Key{1, fmt.Sprint(i)}, 1 << 60}) // as if it were long
+	}
+	require.NoError(t, s.append([]Change{{Key{1, "a"}, 1 << 60}}))
+	require.NoError(t, s.Close())
+	r, err := OpenBolt(s.path, nil, &BoltOptions{ReadOnly: true})
+	require.NoError(t, err)
+	defer r.Close()
+	require.Empty(t, r.file.log.pending)
+	require.EqualValues(t, 1, r.Stats().Journaled)
 }
 
 // A file that has no room for a log does without.
