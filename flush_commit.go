@@ -9,6 +9,7 @@ import (
 
 // Decisions of Leased and Synced limits wait for a commit, and those that wait together share one. A commit begins as soon
 // as the one before it has ended, and those who waited for that have had a chance to come again; what comes later is in the next.
+// Leases that are renewed go into the same commits, and do not hurry them.
 
 type committer struct {
 	flusher *flusher      // whose mutex keeps saves in the order in which buckets changed
@@ -18,7 +19,7 @@ type committer struct {
 	stopped chan struct{}
 
 	mu       sync.Mutex
-	next     *batch      // nil while nobody waits for one
+	next     *batch      // nil while there is nothing to save
 	slow     *time.Timer // closes next.heard
 	expected int         // who may wait for it soon: as many as for the last, and as came meanwhile
 	spare    []Change    // of the last
