@@ -410,7 +410,11 @@ func TestNastyPages(t *testing.T) {
 		nasty("a wrong root", f.sealed(func(m []byte) { binary.LittleEndian.PutUint64(m[16:], n) })...)
 		nasty("a wrong freelist", f.sealed(func(m []byte) { binary.LittleEndian.PutUint64(m[32:], n) })...)
 		nasty("a wrong high-water mark", f.sealed(func(m []byte) { binary.LittleEndian.PutUint64(m[40:], n) })...)
-		nasty("a wrong transaction number", f.sealed(func(m []byte) { binary.LittleEndian.PutUint64(m[48:], n) })...)
+		kind := "a wrong transaction number"
+		if n >= 1<<62 {
+			kind = "a transaction number beyond any"
+		}
+		nasty(kind, f.sealed(func(m []byte) { binary.LittleEndian.PutUint64(m[48:], n) })...)
 	}
 	for _, n := range []uint32{0, 1, 512, 4097, 8192, 1 << 16, 1 << 31} {
 		nasty("a wrong page size", f.sealed(func(m []byte) { binary.LittleEndian.PutUint32(m[8:], n) })...)

@@ -105,6 +105,8 @@ func checkMeta(file *os.File) (boltMeta, error) {
 		err = damaged(path, "it has %d bytes, and should have %d pages", info.Size(), m.pages)
 	case m.root < 2 || m.root >= m.pages || m.freelist < 2 || m.freelist >= m.pages:
 		err = damaged(path, "its first page points outside of it")
+	case m.tx >= 1<<62: // the next may be 0, which bbolt would never take for newer: commits without effect, on pages still in use
+		err = damaged(path, "no file has seen %d transactions", m.tx)
 	}
 	return m, err
 }
