@@ -3,7 +3,6 @@ package stint
 import (
 	"cmp"
 	"errors"
-	"math/bits"
 	"sync"
 	"time"
 )
@@ -280,15 +279,18 @@ type collector struct {
 
 // collectLocked takes over the dirty buckets of a shard that the flush is to save.
 func (c *collector) collectLocked(s *shard) {
-	dirty := s.dirty
-	if c.all {
-		dirty = 1<<64 - 1
-	}
-	for ; dirty != 0; dirty &= dirty - 1 {
-		group := bits.TrailingZeros64(dirty)
-		s.dirty &^= 1 << group
-		end := min(uint32(group+1)<<s.groups, s.capacity.Load())
-		for i := uint32(group) << s.groups; i < end; i++ {
+	for next := uint32(0); next < dirtyGroups; {
+		group, ok := s.nextMarked(next)
+		if c.all {
+			group, ok = next, next<<s.groups < s.capacity.Load()
+		}
+		if !ok {
+			break
+		}
+		next = group + 1
+		s.marks[group/64] &^= 1 << (group % 64)
+		end := min(next<<s.groups, s.capacity.Load())
+		for i := group << s.groups; i < end; i++ {
 			b := s.at(i)
 			m := b.meta()
 			if m&flagDirty == 0 {

@@ -103,6 +103,9 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 		return nil, err
 	}
 	l.limits.Store(limits)
+	if s, ok := store.(interface{ expect(resident int) }); ok {
+		s.expect(o.MaxResident)
+	}
 	for hold, err := range store.All(Unknown) {
 		if err != nil {
 			return nil, fmt.Errorf("stint: read the holds: %w", err)

@@ -29,9 +29,12 @@ const (
 	journalMin    = 8 << 20
 	journalRepeat = 8
 
-	// It is taken home sooner where what it comes to is longer than this: that much is kept in memory, up to four times
-	// while a checkpoint is under way; and where nothing was saved for so many sweeps.
+	// It is taken home sooner where what it comes to is longer than this, or than a limiter's buckets in memory may make
+	// it: that much is kept in memory, up to four times while a checkpoint is under way; and where nothing was saved for
+	// so many sweeps.
 	indexMost    = 16 << 20
+	indexEver    = 64 << 20
+	indexPer     = 32
 	journalTired = 16
 
 	// sweepStep is how many buckets are looked at in one step of the sweep, and sweepRush how many steps are made at
@@ -141,6 +144,13 @@ func (s *BoltStore) checkpointDueLocked() bool {
 	fresh := int64(len(s.fresh.entries))
 	return s.journal > max(journalMin, journalRepeat*fresh) || fresh > s.indexMost ||
 		s.journal > 0 && s.tired >= journalTired
+}
+
+// expect prepares for saves of so many buckets at once: the limiter keeps that many in memory, and all may be dirty.
+func (s *BoltStore) expect(resident int) {
+	s.indexMu.Lock()
+	defer s.indexMu.Unlock()
+	s.indexMost = max(indexMost, min(indexEver, indexPer*int64(resident)))
 }
 
 // pace waits, where saves are faster than the checkpoint that is under way, until it has gone on a little: what is in

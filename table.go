@@ -157,19 +157,23 @@ type shard struct {
 	base     atomic.Uintptr // their address, for prefetch
 	capacity atomic.Uint32  // likewise read without mu
 	stride   uint32
-	dirty    uint64 // bit g: there may be a dirty slot among those with index >> groups == g
+	groups   uint32 // shift, of the index of a slot
 
-	counts   []count // by the index of the Name in limits
-	groups   uint8
-	n        uint32 // slots in use
-	removals uint32 // slots removed so far: a TAT loaded from the store before one may be stale
-	hand     uint32 // where eviction goes on
-	order    uint32 // shards are locked in this order
+	counts   []count                  // by the index of the Name in limits
+	marks    [dirtyGroups / 64]uint64 // bit g: there may be a dirty slot among those with index >> groups == g
+	n        uint32                   // slots in use
+	removals uint32                   // slots removed so far: a TAT loaded from the store before one may be stale
+	hand     uint32                   // where eviction goes on
+	order    uint32                   // shards are locked in this order
 	aside    map[Key]*aside
 	pending  []pending // of the buckets that are in a commit, the last; there are few at a time
 	table    *table
-	_        [40]byte // so that no other shard is in these cache lines
+	_        [48]byte // so that no other shard is in these cache lines
 }
+
+// dirtyGroups is in how many groups a shard's slots are looked through for dirty ones: as many that a few in a thousand
+// slots do not make a flush look at all of them.
+const dirtyGroups = 1 << 10
 
 // count is what one Name's decisions in one shard came to.
 type count struct{ allowed, denied uint64 }
@@ -430,8 +434,8 @@ func (s *shard) resizeLocked(capacity uint32) {
 	s.slots = s.slots[:capacity*s.stride]
 	s.capacity.Store(capacity)
 	s.base.Store(uintptr(unsafe.Pointer(unsafe.SliceData(s.slots))))
-	s.groups = uint8(max(0, bits.Len32(capacity-1)-6))
-	s.dirty, s.hand = 0, 0
+	s.groups = uint32(max(0, bits.Len32(capacity-1)-bits.Len32(dirtyGroups-1)))
+	s.marks, s.hand = [len(s.marks)]uint64{}, 0
 	for ; len(old) > 0; old = old[s.stride:] {
 		if b := slot(old[:s.stride]); b.meta() != 0 {
 			s.moveTo(s.place(s.hashOf(b)), b)
@@ -477,7 +481,21 @@ func (s *shard) writeLocked(i uint32, tat int64) {
 	}
 }
 
-func (s *shard) markGroup(i uint32) { s.dirty |= 1 << (i >> s.groups) }
+func (s *shard) markGroup(i uint32) {
+	g := i >> s.groups % dirtyGroups
+	s.marks[g/64] |= 1 << (g % 64)
+}
+
+// nextMarked returns the first marked group from g on.
+func (s *shard) nextMarked(g uint32) (group uint32, ok bool) {
+	for g < dirtyGroups {
+		if rest := s.marks[g/64] >> (g % 64); rest != 0 {
+			return g + uint32(bits.TrailingZeros64(rest)), true
+		}
+		g = (g | 63) + 1
+	}
+	return 0, false
+}
 
 // dirtyCountLocked returns how many buckets the store does not have as they are.
 func (s *shard) dirtyCountLocked() (n int) {
