@@ -3,6 +3,7 @@ package stint
 import (
 	"cmp"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 )
@@ -18,6 +19,7 @@ type flusher struct {
 	mu     sync.Mutex // held by whoever saves: what changed later is saved later
 	number uint64     // of the save, as maskSave has it
 	swept  int        // flushes so far, of which each looks for full buckets in other shards
+	spare  []Change   // room for those of the next save
 
 	statusMu sync.Mutex
 	status   FlushStats
@@ -160,7 +162,11 @@ func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, ski
 	defer f.table.saving.Store(0)
 
 	begun := time.Now()
-	c := collector{now: f.clock.now(), all: all, level: f.level, save: f.number << saveShift}
+	c := collector{now: f.clock.now(), all: all, level: f.level, save: f.number << saveShift, changes: f.spare}
+	defer func() {
+		clear(c.changes)
+		f.spare = c.changes[:0]
+	}()
 	if first {
 		f.sweep(&c)
 	}
@@ -274,20 +280,40 @@ type collector struct {
 	level   Durability
 	save    uint64
 	changes []Change
-	skipped []*batch // the commits under way of buckets that were left out
+	ids     *strings.Builder // of changes, many to an allocation
+	skipped []*batch         // the commits under way of buckets that were left out
+}
+
+// key returns the key of a slot that may move or be reused before the changes are saved.
+func (c *collector) key(b slot) Key {
+	id := b.id()
+	if c.ids == nil || c.ids.Len()+len(id) > c.ids.Cap() {
+		c.ids = new(strings.Builder)
+		c.ids.Grow(max(len(id), min(24*len(c.changes), 32<<10)))
+	}
+	begin := c.ids.Len()
+	c.ids.Write(id)
+	return Key{b.name(), c.ids.String()[begin:]}
 }
 
 // collectLocked takes over the dirty buckets of a shard that the flush is to save.
 func (c *collector) collectLocked(s *shard) {
+	unmarked := c.all && s.waiting
+	if c.all {
+		s.waiting = false
+	}
 	for next := uint32(0); next < dirtyGroups; {
 		group, ok := s.nextMarked(next)
-		if c.all {
+		if unmarked {
 			group, ok = next, next<<s.groups < s.capacity.Load()
 		}
 		if !ok {
 			break
 		}
 		next = group + 1
+		if following, ok := s.nextMarked(next); ok {
+			prefetch(s.base.Load() + uintptr(following<<s.groups)*uintptr(s.stride))
+		}
 		s.marks[group/64] &^= 1 << (group % 64)
 		end := min(next<<s.groups, s.capacity.Load())
 		for i := group << s.groups; i < end; i++ {
@@ -320,10 +346,11 @@ func (c *collector) collectLocked(s *shard) {
 			if past {
 				tat = 0
 			} else if !c.all && c.waits(s, b) {
+				s.waiting = true
 				continue // until all is saved: no need to look at it before
 			}
 			b.setMeta(m&^(flagDirty|flagCovered|maskSave) | flagStored | c.save)
-			c.changes = append(c.changes, Change{b.key(), tat})
+			c.changes = append(c.changes, Change{c.key(b), tat})
 		}
 	}
 }

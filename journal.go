@@ -9,6 +9,7 @@ import (
 	"hash/maphash"
 	"iter"
 	"slices"
+	"unsafe"
 )
 
 // A save is appended to the journal: a few sequential pages, where writing each bucket to its place in the tree would
@@ -113,13 +114,17 @@ func records(changes []Change, size int) iter.Seq[[]byte] {
 func entrySize(c Change) int { return 3 + 2 + len(c.Key.ID) + 8 }
 
 // journalIndex is the newest entry of each bucket in the journal, end to end, and where each begins by its hash. It has no
-// pointer for the garbage collector to follow.
+// pointer for the garbage collector to follow but those to the chunks that the entries are in.
 type journalIndex struct {
-	seed    maphash.Seed
-	slots   []uint64 // 32 bits of the hash, which say where the search begins, and an offset plus 1; 0: free
-	n       int      // slots in use
-	entries []byte
+	seed   maphash.Seed
+	slots  []uint64 // 32 bits of the hash, which say where the search begins, and a place plus 1; 0: free
+	n      int      // slots in use
+	chunks [][]byte // of whole entries
+	size   int64    // of all of them
 }
+
+// chunkBits of a place are the offset in a chunk, the others its number.
+const chunkBits = 18
 
 func newJournalIndex() *journalIndex {
 	return &journalIndex{seed: maphash.MakeSeed(), slots: make([]uint64, 64)}
@@ -127,52 +132,83 @@ func newJournalIndex() *journalIndex {
 
 func (x *journalIndex) len() int { return x.n }
 
+// hash returns the half of a slot that says where the search for a key begins.
+func (x *journalIndex) hash(key Key) uint64 {
+	return (maphash.String(x.seed, key.ID) + uint64(key.Name)*golden) >> 32 << 32
+}
+
 // home returns the slot where the search for a hash begins: in the order of the hashes.
 func (x *journalIndex) home(slot uint64) int {
 	return int(slot >> 32 * uint64(len(x.slots)) >> 32)
 }
 
-// find returns the key's entry, which ends at end, or the index of the slot that is free for it, and the slot's half of the hash.
-func (x *journalIndex) find(key Key) (e entry, end, free int, hash uint64) {
-	hash = (maphash.String(x.seed, key.ID) + uint64(key.Name)*golden) >> 32 << 32
+// at returns what the entries are from a slot's on, to the end of its chunk.
+func (x *journalIndex) at(slot uint64) []byte {
+	place := uint32(slot) - 1
+	return x.chunks[place>>chunkBits][place&(1<<chunkBits-1):]
+}
+
+// find returns the key's entry and the bytes from it on, or nil and the index of the slot that is free for it.
+func (x *journalIndex) find(key Key, hash uint64) (e entry, b []byte, free int) {
 	for i := x.home(hash); ; i = (i + 1) & (len(x.slots) - 1) {
 		slot := x.slots[i]
 		if slot == 0 {
-			return entry{}, 0, i, hash
+			return entry{}, nil, i
 		}
 		if slot>>32 == hash>>32 {
-			begin := int(uint32(slot)) - 1
-			if e, _ = readEntry(x.entries[begin:]); e.name == key.Name && string(e.id) == key.ID {
-				return e, begin + e.size, -1, hash
+			b := x.at(slot)
+			if e, _ = readEntry(b); e.name == key.Name && string(e.id) == key.ID {
+				return e, b, -1
 			}
 		}
 	}
 }
 
 func (x *journalIndex) get(key Key) (tat int64, ok bool) {
-	e, end, _, _ := x.find(key)
-	return e.tat, end > 0
+	e, b, _ := x.find(key, x.hash(key))
+	return e.tat, b != nil
 }
 
-func (x *journalIndex) put(c Change) {
-	_, end, free, hash := x.find(c.Key)
-	if end > 0 {
-		binary.BigEndian.PutUint64(x.entries[end-8:], uint64(c.TAT))
+// put enters changes, of which a later one replaces an earlier one of the same bucket.
+func (x *journalIndex) put(changes ...Change) {
+	for x.n+len(changes) > len(x.slots)*5/8 {
+		x.grow()
+	}
+	const ahead = 16 // as many cache lines as may be on their way at a time
+	var hashes [ahead]uint64
+	for part := range slices.Chunk(changes, ahead) {
+		for i := range part {
+			hashes[i] = x.hash(part[i].Key)
+			prefetch(uintptr(unsafe.Pointer(&x.slots[x.home(hashes[i])])))
+		}
+		for i := range part {
+			if slot := x.slots[x.home(hashes[i])]; slot != 0 {
+				prefetch(uintptr(unsafe.Pointer(&x.at(slot)[0])))
+			}
+		}
+		for i := range part {
+			x.putHashed(part[i], hashes[i])
+		}
+	}
+}
+
+func (x *journalIndex) putHashed(c Change, hash uint64) {
+	e, b, free := x.find(c.Key, hash)
+	if b != nil {
+		binary.BigEndian.PutUint64(b[e.size-8:], uint64(c.TAT))
 		return
 	}
-	x.slots[free] = hash | uint64(len(x.entries)+1)
-	x.entries = appendEntry(x.entries, c)
-	if x.n++; x.n > len(x.slots)*5/8 {
-		x.grow()
+	last := len(x.chunks) - 1
+	if last < 0 {
+		x.chunks, last = append(x.chunks, nil), 0
+	} else if len(x.chunks[last])+entrySize(c) > 1<<chunkBits {
+		x.chunks, last = append(x.chunks, make([]byte, 0, 1<<chunkBits)), last+1
 	}
-}
-
-// reserve makes room for n entries of so many bytes, which may be new.
-func (x *journalIndex) reserve(n, bytes int) {
-	x.entries = slices.Grow(x.entries, bytes)
-	for x.n+n > len(x.slots)*5/8 {
-		x.grow()
-	}
+	begin := len(x.chunks[last])
+	x.slots[free] = hash | uint64(last<<chunkBits+begin+1)
+	x.chunks[last] = appendEntry(x.chunks[last], c)
+	x.size += int64(len(x.chunks[last]) - begin)
+	x.n++
 }
 
 // grow makes twice as many slots.
@@ -191,18 +227,20 @@ func (x *journalIndex) grow() {
 	}
 }
 
-// full reports whether the offsets are about to run out.
-func (x *journalIndex) full() bool { return uint64(len(x.entries)) > 1<<31 }
+// full reports whether the places are about to run out.
+func (x *journalIndex) full() bool { return len(x.chunks) >= 1<<(31-chunkBits) }
 
 // all yields the entries, in the order in which their buckets first came.
 func (x *journalIndex) all() iter.Seq[entry] {
 	return func(yield func(entry) bool) {
-		for b := x.entries; len(b) > 0; {
-			e, _ := readEntry(b)
-			if !yield(e) {
-				return
+		for _, b := range x.chunks {
+			for len(b) > 0 {
+				e, _ := readEntry(b)
+				if !yield(e) {
+					return
+				}
+				b = b[e.size:]
 			}
-			b = b[e.size:]
 		}
 	}
 }

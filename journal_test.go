@@ -450,9 +450,9 @@ func TestJournalIsBounded(t *testing.T) {
 		s.together()
 		require.NoError(t, s.Save(changes))
 		s.indexMu.Lock()
-		n := len(s.fresh.entries)
+		n := int(s.fresh.size)
 		if s.old != nil {
-			n += len(s.old.entries)
+			n += int(s.old.size)
 		}
 		s.indexMu.Unlock()
 		most = max(most, n)

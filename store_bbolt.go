@@ -459,9 +459,10 @@ func (s *BoltStore) append(changes []Change) error {
 	if err != nil {
 		return err
 	}
-	s.fresh.reserve(len(changes), int(bytes))
-	for _, c := range changes {
-		s.fresh.put(c)
+	for part := range slices.Chunk(changes, commitSave) {
+		s.fresh.put(part...)
+		s.indexMu.Unlock() // so that nobody who loads a bucket waits for all of a flush
+		s.indexMu.Lock()
 	}
 	if s.checkpointDueLocked() {
 		s.wake()

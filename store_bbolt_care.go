@@ -141,7 +141,7 @@ func (s *BoltStore) checkpointDue() bool {
 }
 
 func (s *BoltStore) checkpointDueLocked() bool {
-	fresh := int64(len(s.fresh.entries))
+	fresh := s.fresh.size
 	return s.journal > max(journalMin, journalRepeat*fresh) || fresh > s.indexMost ||
 		s.journal > 0 && s.tired >= journalTired
 }
@@ -158,7 +158,7 @@ func (s *BoltStore) expect(resident int) {
 func (s *BoltStore) pace() {
 	s.indexMu.Lock()
 	defer s.indexMu.Unlock()
-	for s.checkpointing && int64(len(s.fresh.entries)) > s.indexMost+int64(float64(s.indexMost)*s.progress) {
+	for s.checkpointing && s.fresh.size > s.indexMost+int64(float64(s.indexMost)*s.progress) {
 		s.stepped.Wait()
 	}
 }
@@ -167,7 +167,7 @@ func (s *BoltStore) pace() {
 func (s *BoltStore) pressed() bool {
 	s.indexMu.RLock()
 	defer s.indexMu.RUnlock()
-	return int64(len(s.fresh.entries)) > s.indexMost/2
+	return s.fresh.size > s.indexMost/2
 }
 
 // progressed tells those who wait in pace how much of a checkpoint is done; 1 and more: it has ended.
@@ -246,7 +246,7 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 	if s.fresh.len() == 0 {
 		s.journal = 0
 	} else {
-		s.journal = int64(len(s.fresh.entries)) // about: what came meanwhile, less what it repeats
+		s.journal = s.fresh.size // about: what came meanwhile, less what it repeats
 	}
 	s.indexMu.Unlock()
 	return 1, nil

@@ -161,6 +161,7 @@ type shard struct {
 
 	counts   []count                  // by the index of the Name in limits
 	marks    [dirtyGroups / 64]uint64 // bit g: there may be a dirty slot among those with index >> groups == g
+	waiting  bool                     // some of the dirty are not marked: those that are saved only when all are
 	n        uint32                   // slots in use
 	removals uint32                   // slots removed so far: a TAT loaded from the store before one may be stale
 	hand     uint32                   // where eviction goes on
@@ -173,7 +174,7 @@ type shard struct {
 
 // dirtyGroups is in how many groups a shard's slots are looked through for dirty ones: as many that a few in a thousand
 // slots do not make a flush look at all of them.
-const dirtyGroups = 1 << 10
+const dirtyGroups = 1 << 11
 
 // count is what one Name's decisions in one shard came to.
 type count struct{ allowed, denied uint64 }

@@ -21,7 +21,7 @@ func (b *bench) growth() error {
 	flushes := &table{
 		title:  "Flush of so many dirty buckets",
 		header: []string{"stored", "dirty", "a flush", "a bucket", "written", "a bucket", "with what is written later"},
-		notes:  []string{"Bytes written are those of /proc/self/io; later: by the upkeep of the file and by Close, per bucket flushed."},
+		notes:  []string{"All that are stored are in memory, and the dirty ones spread over them. Bytes written are those of /proc/self/io; later: by the upkeep of the file and by Close, per bucket flushed."},
 	}
 	opens := chart{title: "Open", y: "log scale", x: "buckets in the file", xText: count, yText: durationOf,
 		lines: []line{{name: "clean"}, {name: "after a crash"}}}
