@@ -232,11 +232,11 @@ func (c *committer) close() {
 // waits for, while the bucket spends on; what the store has is an eighth of the tolerance ahead at the most. That
 // halves end at the same instants for every bucket of a limit saves remembering what the store was given.
 func (r *rate) lease(tat int64) (end, next int64) {
-	step := r.tolerance / 16
+	step := r.halves.n
 	if step == 0 || tat > endOfTime {
 		return tat, tat
 	}
-	end = (tat + step - 1) / step * step
+	end = r.halves.quotient(tat+step-1) * step
 	return end, end + step
 }
 

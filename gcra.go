@@ -15,10 +15,29 @@ const (
 
 // rate is a limit as the arithmetic wants it.
 type rate struct {
-	burst      int64
-	interval   int64  // T: nanoseconds a token takes to come back
-	tolerance  int64  // τ = burst·T: nanoseconds an empty bucket takes to refill
-	reciprocal uint64 // ⌊(2⁶⁴−1)÷T⌋: a division costs as much as the rest of a decision
+	burst     int64
+	interval  int64   // T: nanoseconds a token takes to come back
+	tolerance int64   // τ = burst·T: nanoseconds an empty bucket takes to refill
+	tokens    divisor // by T
+	halves    divisor // by τ÷16, half of a lease
+}
+
+// divisor divides by a number by multiplication: a division costs as much as the rest of a decision.
+type divisor struct {
+	n          int64
+	reciprocal uint64 // ⌊(2⁶⁴−1)÷n⌋
+}
+
+func newDivisor(n int64) divisor { return divisor{n, (1<<64 - 1) / uint64(max(n, 1))} }
+
+// quotient returns ⌊x÷n⌋, for x ≥ 0.
+func (d *divisor) quotient(x int64) int64 {
+	high, _ := bits.Mul64(uint64(x), d.reciprocal) // it, or one less
+	q := int64(high)
+	if x-q*d.n >= d.n {
+		q++
+	}
+	return q
 }
 
 // newRate returns the rate of a limit, or the field that is out of range and what it should have been.
@@ -37,7 +56,8 @@ func newRate(burst, count, period int64) (r rate, field, want string) {
 	if burst > maxTolerance/interval {
 		return rate{}, "burst", "a bucket that refills within 100 years"
 	}
-	return rate{burst, interval, burst * interval, (1<<64 - 1) / uint64(interval)}, "", ""
+	tolerance := burst * interval
+	return rate{burst, interval, tolerance, newDivisor(interval), newDivisor(tolerance / 16)}, "", ""
 }
 
 // instant returns now within the range that the arithmetic is exact in.
@@ -90,12 +110,7 @@ func (r *rate) remaining(tat, now int64) int64 {
 	if free <= 0 {
 		return 0
 	}
-	high, _ := bits.Mul64(uint64(free), r.reciprocal) // the quotient, or one less
-	n := int64(high)
-	if free-n*r.interval >= r.interval {
-		n++
-	}
-	return n
+	return r.tokens.quotient(free)
 }
 
 // resetAfter returns the nanoseconds until the bucket is full.

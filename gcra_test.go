@@ -4,6 +4,7 @@ import (
 	"go/parser"
 	"go/token"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -125,4 +126,26 @@ func TestArithmeticImportsOnlyBits(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, file.Imports, 1)
 	require.Equal(t, `"math/bits"`, file.Imports[0].Path.Value)
+}
+
+func TestQuotient(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 1))
+	edges := []int64{1, 2, 3, 5, 1e9 - 1, 1e9, 1<<31 - 1, 1 << 31, 1 << 32, maxTolerance, endOfTime, 1<<62 - 1, 1 << 62, 1<<63 - 1}
+	some := func() int64 {
+		if n := edges[rnd.IntN(len(edges))]; rnd.IntN(3) > 0 {
+			return n
+		}
+		return 1 + rnd.Int64()>>rnd.IntN(63)
+	}
+	for range 1_000_000 {
+		n, x := some(), some()
+		if rnd.IntN(2) == 0 {
+			x = min(1<<62, n) * (x % 3) // whole multiples, and one less
+		}
+		for _, x := range []int64{0, x, max(0, x-1)} {
+			if d := newDivisor(n); x >= 0 && d.quotient(x) != x/n {
+				t.Fatalf("%d ÷ %d = %d, got %d", x, n, x/n, d.quotient(x))
+			}
+		}
+	}
 }
