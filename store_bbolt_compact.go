@@ -1,0 +1,164 @@
+package stint
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// A file larger than this, of which more than half is free, is rewritten.
+const compactMin = 64 << 20
+
+// Compact takes the journal home, rewrites the file without its free pages, and puts the new one in place of the old in one step, while
+// saves and loads go on. It is done by itself when more than half of a file over 64 MiB is free. After an error the old file
+// is in place, and in use.
+func (s *BoltStore) Compact() error {
+	s.careMu.Lock()
+	defer s.careMu.Unlock()
+	if !s.readOnly {
+		done, err := s.checkpointLocked()
+		s.stats.record(&s.stats.checkpoints, done, err) // after an error the journal is copied as it is
+	}
+	return s.stats.record(&s.stats.compactions, 1, s.compactLocked())
+}
+
+func (s *BoltStore) compactLocked() (err error) {
+	if s.readOnly {
+		return fmt.Errorf("stint: compact %s: it was opened to be read only", s.path)
+	}
+	s.saveMu.Lock()
+	s.compacts = true
+	s.saveMu.Unlock()
+	defer func() {
+		s.saveMu.Lock()
+		s.compacts = false
+		s.saveMu.Unlock()
+	}()
+	temp, err := tempName(s.path, "compact")
+	if err != nil {
+		return fmt.Errorf("stint: compact %s: %w", s.path, err)
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(temp)
+		}
+	}()
+	target, err := makeBoltFile(temp)
+	if err != nil {
+		return fmt.Errorf("stint: compact %s: %w", s.path, err)
+	}
+	target.db.NoSync = true // until it is complete
+	if err := s.copyTo(target); err != nil {
+		target.close()
+		return fmt.Errorf("stint: compact %s: %w", s.path, err)
+	}
+
+	s.saveMu.Lock() // from here on nothing is saved
+	defer s.saveMu.Unlock()
+	err = s.emptyLog()
+	if err == nil {
+		err = s.copyJournal(target)
+	}
+	if err == nil {
+		err = target.db.Sync()
+	}
+	if err != nil {
+		target.close()
+		return fmt.Errorf("stint: compact %s: %w", s.path, err)
+	}
+	target.db.NoSync = false
+	s.mu.Lock() // nor loaded
+	defer s.mu.Unlock()
+	if s.closed {
+		target.close()
+		return ErrClosed
+	}
+	if err := s.swapLocked(temp, target); err != nil {
+		return fmt.Errorf("stint: compact %s: %w", s.path, err)
+	}
+	return nil
+}
+
+var errStopped = errors.New("the store is being closed")
+
+// copyTo copies all but the journal, a few thousand buckets at a time. Nothing but the journal changes meanwhile.
+func (s *BoltStore) copyTo(target *boltFile) error {
+	if err := target.update(func(tx *bolt.Tx) error { return layOut(tx, s.Names()) }); err != nil {
+		return err
+	}
+	for _, name := range s.allNames() {
+		for batch, err := range s.homes(name) {
+			if err == nil {
+				err = target.update(func(tx *bolt.Tx) error { return putHome(tx, nil, slices.Values(batch)) })
+			}
+			if err == nil && s.stopping() {
+				err = errStopped
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return s.keepSums(target)
+}
+
+// allNames returns the names that the file may have buckets of, and Unknown, for the holds.
+func (s *BoltStore) allNames() []Name {
+	return append([]Name{Unknown}, slices.Sorted(maps.Keys(s.Names()))...)
+}
+
+// emptyLog puts what is in the log into the journal's tree.
+func (s *BoltStore) emptyLog() error {
+	return s.write(func(f *boltFile) error {
+		if !f.isLogged() {
+			return nil
+		}
+		return f.update(func(*bolt.Tx) error { return nil })
+	})
+}
+
+// copyJournal copies the journal, all of which is in the tree.
+func (s *BoltStore) copyJournal(target *boltFile) error {
+	return s.view(func(from *bolt.Tx) error {
+		return target.update(func(to *bolt.Tx) error {
+			journal := to.Bucket(journalBucket)
+			journal.FillPercent = 1
+			var sum uint64
+			err := from.Bucket(journalBucket).ForEach(func(k, v []byte) error {
+				sum += recordSumOf(k, v)
+				return journal.Put(slices.Clone(k), slices.Clone(v))
+			})
+			return errors.Join(err, addSum(journal, sum), keepSum(journal, from.Bucket(journalBucket)))
+		})
+	})
+}
+
+// swapLocked puts the new file in the place of the old one. Whoever waits for the lock of the old one finds, when the lock is
+// his, that another file stands at the path, and that one is locked already.
+func (s *BoltStore) swapLocked(temp string, target *boltFile) error {
+	old := s.file
+	if runtime.GOOS == "windows" { // which renames no file that is open
+		if err := errors.Join(target.close(), old.close(), os.Rename(temp, s.path)); err != nil {
+			return err
+		}
+		reopened, err := openBoltFile(s.path, time.Second, 0, false)
+		if err == nil {
+			s.file = reopened
+		}
+		return err
+	}
+	if err := os.Rename(temp, s.path); err != nil {
+		target.close()
+		return err
+	}
+	target.path = s.path
+	s.file = target
+	return errors.Join(syncDir(filepath.Dir(s.path)), old.close())
+}
