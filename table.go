@@ -406,11 +406,16 @@ func (s *shard) nextMarked(g uint32) (group uint32, ok bool) {
 	return 0, false
 }
 
-// dirtyCountLocked returns how many buckets the store does not have as they are.
+// dirtyCountLocked returns how many buckets the store does not have as they are. It does not look at all of the shard, but
+// where some wait for a flush of all.
 func (s *shard) dirtyCountLocked() (n int) {
-	for i := range s.capacity.Load() {
-		if s.at(i).has(flagDirty) {
-			n++
+	for group := range uint32(dirtyGroups) {
+		if s.waiting || s.marks[group/64]>>(group%64)&1 != 0 {
+			for i := group << s.groups; i < min((group+1)<<s.groups, s.capacity.Load()); i++ {
+				if s.at(i).has(flagDirty) {
+					n++
+				}
+			}
 		}
 	}
 	return n
