@@ -25,7 +25,76 @@ func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) { return l.all(req
 // decisions. Of a CheckOnly request it only reports the state.
 func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) { return l.all(reqs, opRefund) }
 
+// located is where a bucket is, if it is in memory.
+type located struct {
+	shard *shard
+	hash  uint64
+}
+
+// hitAll is hit for several requests, of which each is to check and to spend.
+func (l *Limiter) hitAll(reqs []Request) (strictest Decision, hit bool) {
+	var at [4]located
+	var order [len(at)]*shard // in which they are locked
+	if len(reqs) == 0 || len(reqs) > len(at) {
+		return Decision{}, false
+	}
+	for i := range reqs {
+		r, p := &reqs[i], &at[i]
+		if r.Mode != CheckAndSpend || len(r.Key.ID) > maxIDLen {
+			return Decision{}, false
+		}
+		p.shard, p.hash = l.table.shard(r.Key)
+		p.shard.prefetch(p.hash)
+		j := i
+		for ; j > 0 && order[j-1].order > p.shard.order; j-- {
+			order[j] = order[j-1]
+		}
+		order[j] = p.shard
+	}
+	shards := slices.Compact(order[:len(reqs)])
+	for _, s := range shards {
+		s.mu.Lock()
+	}
+	strictest, hit = l.hitAllLocked(reqs, at[:])
+	for _, s := range shards {
+		s.mu.Unlock()
+	}
+	return strictest, hit
+}
+
+func (l *Limiter) hitAllLocked(reqs []Request, at []located) (strictest Decision, hit bool) {
+	now := l.clock.now()
+	var denied [4]bool
+	for i := range reqs {
+		r := &reqs[i]
+		var d Decision
+		if _, hit := l.hitLocked(at[i].shard, at[i].hash, r.Key, r.Cost, opCheck, now, &d); !hit || cmp.Or(d.Limit.Durability, l.opts.Durability) >= Leased {
+			return Decision{}, false
+		}
+		for j := range i {
+			if at[j] == at[i] && reqs[j].Key == r.Key {
+				return Decision{}, false
+			}
+		}
+		denied[i] = !d.Allowed
+		if i == 0 || d.stricter(&strictest) {
+			strictest = d
+		}
+	}
+	for i := range reqs {
+		if r := &reqs[i]; strictest.Allowed || denied[i] {
+			l.hitLocked(at[i].shard, at[i].hash, r.Key, r.Cost, opSpend, now, nil)
+		}
+	}
+	return strictest, true
+}
+
 func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
+	if op == opSpend {
+		if d, hit := l.hitAll(reqs); hit {
+			return d, nil
+		}
+	}
 	var few [4]place
 	ps := few[:min(len(reqs), len(few))]
 	if len(reqs) > len(few) {
@@ -167,10 +236,7 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 		return fmt.Errorf("stint: SpendEach: %d requests, and room for %d decisions", len(reqs), len(ds))
 	}
 	const ahead = 32 // as many cache lines as may be on their way at a time
-	var places [ahead]struct {
-		shard *shard
-		hash  uint64
-	}
+	var places [ahead]located
 	var errs []error
 	now := l.clock.now()
 	for first := 0; first < len(reqs); first += ahead {
