@@ -60,14 +60,14 @@ const (
 )
 
 // write sets the fields. In the shadow, and where no limit is configured, there is nothing to tell.
-func (f *headerFormat) write(h http.Header, as []applied) {
-	switch f.dialect {
+func (f *headerFormat) write(w http.ResponseWriter, as []applied) {
+	switch f.dialect { // net/http copies a header that was asked for
 	case Standard:
-		f.writeStandard(h, as)
+		f.writeStandard(w.Header(), as)
 	case XRateLimit:
-		writeStrictest(h, as, "X-Ratelimit-")
+		writeStrictest(w.Header(), as, "X-Ratelimit-")
 	case ThreeFields:
-		writeStrictest(h, as, "Ratelimit-")
+		writeStrictest(w.Header(), as, "Ratelimit-")
 	}
 }
 

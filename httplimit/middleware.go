@@ -109,7 +109,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	d, err := m.decide(c, r, &failures)
 	mine := c.applied[first:]
 	if len(c.applied) > 0 {
-		m.format.write(w.Header(), c.applied)
+		m.format.write(w, c.applied)
 	}
 	waiting := m.after && anyWaits(mine)
 	var ds []Decision
@@ -141,7 +141,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	sw := &statusWriter{ResponseWriter: w}
-	sw.onStatus = func(status int) { m.settle(c, first, last, w.Header(), r, status) }
+	sw.onStatus = func(status int) { m.settle(c, first, last, w, r, status) }
 	defer func() {
 		if v := recover(); v != nil {
 			sw.settle(http.StatusInternalServerError)
