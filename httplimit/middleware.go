@@ -79,7 +79,7 @@ type carried struct {
 	context.Context
 	mu      sync.Mutex // http.TimeoutHandler runs what is nested in it in a goroutine of its own
 	applied []applied
-	few     [2]applied
+	few     [1]applied
 }
 
 func (c *carried) Value(key any) any {
