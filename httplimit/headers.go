@@ -204,19 +204,6 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// policyName returns a label as the header's string says it, unquoted.
-func policyName(label string) string {
-	quoted := appendString(nil, label)
-	name := make([]byte, 0, len(quoted))
-	for i := 1; i < len(quoted)-1; i++ {
-		if quoted[i] == '\\' {
-			i++
-		}
-		name = append(name, quoted[i])
-	}
-	return string(name)
-}
-
 // appendInt appends an Integer of RFC 9651, which has at most 15 digits.
 func appendInt(b []byte, n int64) []byte {
 	const most = 999_999_999_999_999

@@ -51,6 +51,7 @@ type middleware struct {
 	after  bool   // there are rules that wait for the status
 	format *headerFormat
 	names  atomic.Pointer[declared]
+	denial atomic.Pointer[denial]
 }
 
 type rule struct {
@@ -128,12 +129,16 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	switch {
 	case err != nil:
 		m.tell(r, err)
-		if theirs := isTheirs(err); theirs || !m.opts.FailOpen {
-			refuse(w, r, theirs)
+		if isTheirs(err) {
+			answer(w, r, &badRequest)
+			return
+		}
+		if !m.opts.FailOpen {
+			answer(w, r, &unavailable)
 			return
 		}
 	case !d.Allowed:
-		m.deny(w, r, d)
+		m.deny(w, r, c, d)
 		return
 	}
 	if !waiting {
