@@ -92,6 +92,9 @@ func (c *carried) Value(key any) any {
 
 type carriedKey struct{}
 
+// told is for what Options.OnDecision is told, which must not keep it.
+var told = sync.Pool{New: func() any { return new([]Decision) }}
+
 func carriedBy(r *http.Request) *carried {
 	c, _ := r.Context().Value(carriedKey{}).(*carried)
 	return c
@@ -113,9 +116,12 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.format.write(w, c.applied)
 	}
 	waiting := m.after && anyWaits(mine)
-	var ds []Decision
+	var ds *[]Decision
 	if m.opts.OnDecision != nil && len(mine) > 0 {
-		ds = decisions(mine)
+		ds = told.Get().(*[]Decision)
+		for i := range mine {
+			*ds = append(*ds, mine[i].Decision)
+		}
 	}
 	last := len(c.applied)
 	c.mu.Unlock()
@@ -124,7 +130,10 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.tell(r, failure)
 	}
 	if ds != nil {
-		m.opts.OnDecision(r, ds)
+		m.opts.OnDecision(r, *ds)
+		clear(*ds)
+		*ds = (*ds)[:0]
+		told.Put(ds)
 	}
 	switch {
 	case err != nil:
