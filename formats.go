@@ -160,6 +160,9 @@ func (a *anyOf) first(id string) (string, error) {
 }
 
 func ipAddress(id string) (string, error) {
+	if isIPv4(id) {
+		return id, nil
+	}
 	addr, err := netip.ParseAddr(id)
 	switch {
 	case err != nil:
@@ -168,6 +171,25 @@ func ipAddress(id string) (string, error) {
 		return "", errors.New("want an address without a zone")
 	}
 	return addr.Unmap().String(), nil
+}
+
+// isIPv4 reports whether id is an IPv4 address as netip writes it.
+func isIPv4(id string) bool {
+	dots, digits, n := 0, 0, 0
+	for i := range len(id) {
+		switch c := id[i]; {
+		case c == '.' && digits > 0:
+			dots, digits, n = dots+1, 0, 0
+		case '0' <= c && c <= '9' && (digits == 0 || n > 0):
+			digits, n = digits+1, 10*n+int(c-'0')
+		default:
+			return false
+		}
+		if n > 255 {
+			return false
+		}
+	}
+	return dots == 3 && digits > 0
 }
 
 func ipv6Range(id string) (string, error) {

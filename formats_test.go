@@ -107,6 +107,11 @@ func TestNotCanonical(t *testing.T) {
 
 		{IPAddress, "", "not of format ipAddress: want an address such as 10.0.0.1 or 2001:db8::1"},
 		{IPAddress, "10.0.0.01", "want an address such as"},
+		{IPAddress, "10.0.0.256", "want an address such as"},
+		{IPAddress, "10.0.0", "want an address such as"},
+		{IPAddress, "10.0..1", "want an address such as"},
+		{IPAddress, "10.0.0.1.", "want an address such as"},
+		{IPAddress, "10.0.0.0.1", "want an address such as"},
 		{IPAddress, "10.0.0.0/8", "want an address such as"},
 		{IPAddress, " 10.0.0.1", "want an address such as"},
 		{IPAddress, "fe80::1%eth0", "not of format ipAddress: want an address without a zone"},

@@ -60,14 +60,14 @@ const (
 )
 
 // write sets the fields. In the shadow, and where no limit is configured, there is nothing to tell.
-func (f *headerFormat) write(h http.Header, as []applied) {
-	switch f.dialect {
+func (f *headerFormat) write(w http.ResponseWriter, as []applied) {
+	switch f.dialect { // net/http copies a header that was asked for
 	case Standard:
-		f.writeStandard(h, as)
+		f.writeStandard(w.Header(), as)
 	case XRateLimit:
-		writeStrictest(h, as, "X-Ratelimit-")
+		writeStrictest(w.Header(), as, "X-Ratelimit-")
 	case ThreeFields:
-		writeStrictest(h, as, "Ratelimit-")
+		writeStrictest(w.Header(), as, "Ratelimit-")
 	}
 }
 
@@ -202,19 +202,6 @@ func appendString(b []byte, s string) []byte {
 		}
 	}
 	return append(b, '"')
-}
-
-// policyName returns a label as the header's string says it, unquoted.
-func policyName(label string) string {
-	quoted := appendString(nil, label)
-	name := make([]byte, 0, len(quoted))
-	for i := 1; i < len(quoted)-1; i++ {
-		if quoted[i] == '\\' {
-			i++
-		}
-		name = append(name, quoted[i])
-	}
-	return string(name)
 }
 
 // appendInt appends an Integer of RFC 9651, which has at most 15 digits.

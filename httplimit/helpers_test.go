@@ -107,6 +107,14 @@ func get(t testing.TB, url string, fields ...string) response {
 	return do(t, "GET", url, fields...)
 }
 
+type problem struct {
+	Type     string   `json:"type,omitempty"`
+	Title    string   `json:"title"`
+	Status   int      `json:"status"`
+	Detail   string   `json:"detail,omitempty"`
+	Violated []string `json:"violated-policies,omitempty"`
+}
+
 func (r response) problem(t testing.TB) (p problem) {
 	t.Helper()
 	require.Equal(t, "application/problem+json", r.Header.Get("Content-Type"))

@@ -115,6 +115,7 @@ const tallied = 64
 type tally struct {
 	index    map[stint.Key]int
 	counters []counter
+	last     int // of counters: what was added to last
 }
 
 type counter struct {
@@ -123,8 +124,13 @@ type counter struct {
 }
 
 func (t *tally) add(key stint.Key, n int64) {
+	if t.last < len(t.counters) && t.counters[t.last].key == key { // a flood
+		t.counters[t.last].n += n
+		return
+	}
 	if i, ok := t.index[key]; ok {
 		t.counters[i].n += n
+		t.last = i
 		return
 	}
 	if t.index == nil {

@@ -51,6 +51,7 @@ type middleware struct {
 	after  bool   // there are rules that wait for the status
 	format *headerFormat
 	names  atomic.Pointer[declared]
+	denial atomic.Pointer[denial]
 }
 
 type rule struct {
@@ -79,7 +80,7 @@ type carried struct {
 	context.Context
 	mu      sync.Mutex // http.TimeoutHandler runs what is nested in it in a goroutine of its own
 	applied []applied
-	few     [2]applied
+	few     [1]applied
 }
 
 func (c *carried) Value(key any) any {
@@ -90,6 +91,9 @@ func (c *carried) Value(key any) any {
 }
 
 type carriedKey struct{}
+
+// told is for what Options.OnDecision is told, which must not keep it.
+var told = sync.Pool{New: func() any { return new([]Decision) }}
 
 func carriedBy(r *http.Request) *carried {
 	c, _ := r.Context().Value(carriedKey{}).(*carried)
@@ -109,12 +113,15 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	d, err := m.decide(c, r, &failures)
 	mine := c.applied[first:]
 	if len(c.applied) > 0 {
-		m.format.write(w.Header(), c.applied)
+		m.format.write(w, c.applied)
 	}
 	waiting := m.after && anyWaits(mine)
-	var ds []Decision
+	var ds *[]Decision
 	if m.opts.OnDecision != nil && len(mine) > 0 {
-		ds = decisions(mine)
+		ds = told.Get().(*[]Decision)
+		for i := range mine {
+			*ds = append(*ds, mine[i].Decision)
+		}
 	}
 	last := len(c.applied)
 	c.mu.Unlock()
@@ -123,17 +130,24 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.tell(r, failure)
 	}
 	if ds != nil {
-		m.opts.OnDecision(r, ds)
+		m.opts.OnDecision(r, *ds)
+		clear(*ds)
+		*ds = (*ds)[:0]
+		told.Put(ds)
 	}
 	switch {
 	case err != nil:
 		m.tell(r, err)
-		if theirs := isTheirs(err); theirs || !m.opts.FailOpen {
-			refuse(w, r, theirs)
+		if isTheirs(err) {
+			answer(w, r, &badRequest)
+			return
+		}
+		if !m.opts.FailOpen {
+			answer(w, r, &unavailable)
 			return
 		}
 	case !d.Allowed:
-		m.deny(w, r, d)
+		m.deny(w, r, c, d)
 		return
 	}
 	if !waiting {
@@ -141,7 +155,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	sw := &statusWriter{ResponseWriter: w}
-	sw.onStatus = func(status int) { m.settle(c, first, last, w.Header(), r, status) }
+	sw.onStatus = func(status int) { m.settle(c, first, last, w, r, status) }
 	defer func() {
 		if v := recover(); v != nil {
 			sw.settle(http.StatusInternalServerError)

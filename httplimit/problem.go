@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"encoding/json"
 	"fmt"
 	"html"
 	"net/http"
@@ -16,51 +15,66 @@ import (
 // "violated-policies" names the limits that denied.
 const QuotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
-type problem struct {
-	Type     string   `json:"type,omitempty"`
-	Title    string   `json:"title"`
-	Status   int      `json:"status"`
-	Detail   string   `json:"detail,omitempty"`
-	Violated []string `json:"violated-policies,omitempty"`
+// refusal is what a request is answered with that does not pass: a problem (RFC 9457), or its like as text.
+type refusal struct {
+	status int
+	detail string
+	json   []byte
+}
+
+var (
+	badRequest = newRefusal(http.StatusBadRequest, `"title":"Bad Request"`,
+		"The request does not say whose it is in a way that it could be counted by.", "")
+	unavailable = newRefusal(http.StatusServiceUnavailable, `"title":"Service Unavailable"`,
+		"The server cannot tell at present whether the request may pass.", "")
+)
+
+// newRefusal returns a refusal of these members, in JSON, around its status and its detail.
+func newRefusal(status int, first, detail, last string) refusal {
+	return refusal{status, detail, fmt.Appendf(nil, "{%s,\"status\":%d,\"detail\":\"%s\"%s}\n", first, status, detail, last)}
+}
+
+// denial is the last answer to a request that was denied: in a flood, most are the same.
+type denial struct {
+	refusal
+	after int64  // seconds
+	names string // of the limits that denied
 }
 
 // deny answers a request that a rule denied.
-func (m *middleware) deny(w http.ResponseWriter, r *http.Request, d stint.Decision) {
-	w.Header().Set("Retry-After", strconv.FormatInt(max(1, seconds(d.RetryAfter)), 10))
+func (m *middleware) deny(w http.ResponseWriter, r *http.Request, c *carried, d stint.Decision) {
+	after := max(1, seconds(d.RetryAfter))
+	w.Header()["Retry-After"] = []string{strconv.FormatInt(after, 10)}
 	if m.opts.Denied != nil {
 		m.opts.Denied(w, r, d)
 		return
 	}
-	var violated []string
-	for _, d := range Decisions(r) {
-		if !d.Allowed && !d.Shadow {
-			violated = append(violated, policyName(d.Label))
-		}
+	var room [128]byte
+	names := c.appendViolated(room[:0])
+	last := m.denial.Load()
+	if last == nil || last.after != after || last.names != string(names) {
+		last = &denial{after: after, names: string(names)}
+		last.refusal = newRefusal(http.StatusTooManyRequests,
+			`"type":"`+QuotaExceeded+`","title":"Request cannot be satisfied as assigned quota has been exceeded"`,
+			"Try again in "+inWords(d.RetryAfter)+".", `,"violated-policies":[`+last.names+`]`)
+		m.denial.Store(last)
 	}
-	answer(w, r, problem{
-		Type:     QuotaExceeded,
-		Title:    "Request cannot be satisfied as assigned quota has been exceeded",
-		Status:   http.StatusTooManyRequests,
-		Detail:   "Try again in " + inWords(d.RetryAfter) + ".",
-		Violated: violated,
-	})
+	answer(w, r, &last.refusal)
 }
 
-// refuse answers a request that could not be decided on: because of what the client sent, or because the limiter failed.
-func refuse(w http.ResponseWriter, r *http.Request, theirs bool) {
-	if theirs {
-		answer(w, r, problem{
-			Title:  "Bad Request",
-			Status: http.StatusBadRequest,
-			Detail: "The request does not say whose it is in a way that it could be counted by.",
-		})
-		return
+// appendViolated appends the names of the limits that denied, as the header has them: a String of RFC 9651 is one of JSON too.
+func (c *carried) appendViolated(b []byte) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.applied {
+		if a := &c.applied[i]; !a.Allowed && !a.Shadow {
+			if len(b) > 0 {
+				b = append(b, ',')
+			}
+			b = appendString(b, a.Label)
+		}
 	}
-	answer(w, r, problem{
-		Title:  "Service Unavailable",
-		Status: http.StatusServiceUnavailable,
-		Detail: "The server cannot tell at present whether the request may pass.",
-	})
+	return b
 }
 
 const page = `<!doctype html>
@@ -79,37 +93,39 @@ const page = `<!doctype html>
 `
 
 // answer writes the problem, in the form that the client likes best.
-func answer(w http.ResponseWriter, r *http.Request, p problem) {
+func answer(w http.ResponseWriter, r *http.Request, p *refusal) {
 	h := w.Header()
-	for _, field := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
-		h.Del(field)
+	for _, field := range [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
+		delete(h, field)
 	}
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Add("Vary", "Accept")
-	title := http.StatusText(p.Status)
-	var body string
-	switch preferred(r.Header["Accept"]) {
+	values := &[3]string{"no-store", "nosniff", "application/problem+json"}
+	h["Cache-Control"] = values[0:1:1]
+	h["X-Content-Type-Options"] = values[1:2:2]
+	h["Content-Type"] = values[2:3:3]
+	h["Vary"] = append(h["Vary"], "Accept")
+	var body []byte
+	switch title := http.StatusText(p.status); preferred(r.Header["Accept"]) {
 	case "text/html":
-		h.Set("Content-Type", "text/html; charset=utf-8")
-		body = fmt.Sprintf(page, html.EscapeString(title), html.EscapeString(p.Detail))
+		values[2] = "text/html; charset=utf-8"
+		body = fmt.Appendf(nil, page, html.EscapeString(title), html.EscapeString(p.detail))
 	case "text/plain":
-		h.Set("Content-Type", "text/plain; charset=utf-8")
-		body = title + ". " + p.Detail + "\n"
+		values[2] = "text/plain; charset=utf-8"
+		body = []byte(title + ". " + p.detail + "\n")
 	default:
-		h.Set("Content-Type", "application/problem+json")
-		encoded, _ := json.Marshal(p) // strings and a number cannot fail
-		body = string(encoded) + "\n"
+		body = p.json
 	}
-	w.WriteHeader(p.Status)
-	w.Write([]byte(body)) // the client may have gone
+	w.WriteHeader(p.status)
+	w.Write(body) // the client may have gone
 }
 
 // preferred returns which of JSON, HTML and plain text an Accept field asks for most: "" is JSON, the answer to those
 // who do not mind.
 func preferred(accept []string) string {
+	if len(accept) == 0 {
+		return ""
+	}
 	best, text := 0.0, ""
-	for _, entry := range strings.Split(strings.Join(accept, ","), ",") {
+	for entry := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		kind, params, _ := strings.Cut(entry, ";")
 		kind = strings.ToLower(strings.TrimSpace(kind))
 		switch kind {

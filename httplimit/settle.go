@@ -8,14 +8,14 @@ import (
 
 // settle does what waited for the status: it spends, gives back and locks out, for the rules first to last of those that
 // the request carries, and tells the client what that left.
-func (m *middleware) settle(c *carried, first, last int, header http.Header, r *http.Request, status int) {
+func (m *middleware) settle(c *carried, first, last int, w http.ResponseWriter, r *http.Request, status int) {
 	c.mu.Lock()
 	s := settlement{lim: m.lim, status: status, mine: c.applied[first:last]}
 	s.spend()
 	s.refund()
 	s.lockOut()
 	if s.changed {
-		m.format.write(header, c.applied)
+		m.format.write(w, c.applied)
 	}
 	c.mu.Unlock()
 	for _, err := range s.failures {

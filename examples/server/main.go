@@ -127,8 +127,8 @@ func routes(limiter *stint.Limiter, file string, lockOut time.Duration, reset bo
 func empty(http.ResponseWriter, *http.Request) {}
 
 func fields(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("RateLimit-Policy", `"RequestsPerAddress";q=1000000000;w=1`)
-	w.Header().Set("RateLimit", `"RequestsPerAddress";r=999999999;t=1`)
+	w.Header()["Ratelimit-Policy"] = []string{`"RequestsPerAddress";q=1000000000;w=1`}
+	w.Header()["Ratelimit"] = []string{`"RequestsPerAddress";r=999999999;t=1`}
 }
 
 // byUser finds the bucket of the user that a login names.
