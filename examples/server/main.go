@@ -121,6 +121,11 @@ func routes(limiter *stint.Limiter, file string, lockOut time.Duration, reset bo
 	bare.HandleFunc("GET /unlimited/empty", empty)
 	bare.HandleFunc("GET /unlimited/fields", fields)
 	all.Handle("/unlimited/", bare)
+	silent := httplimit.New(limiter, &httplimit.Options{OnDecision: status.Observe, Headers: httplimit.NoHeaders},
+		httplimit.Rule{Pattern: "/silent/", Key: httplimit.ByIP(RequestsPerAddress)})
+	few := http.NewServeMux()
+	few.HandleFunc("GET /silent/empty", empty)
+	all.Handle("/silent/", silent(few))
 	return all
 }
 

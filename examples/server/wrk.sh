@@ -47,9 +47,9 @@ turns /unlimited/empty /api/empty
 echo "CPU time per request: of an empty handler $(more /unlimited/empty ''), with a limit that denies it $(more /api/empty /unlimited/empty) more"
 stop
 
-# With a limit that is never reached, and with none but the two header fields that the limiter would set.
+# With a limit that is never reached, with and without the two header fields that the limiter sets, and with none but those.
 start 1000000000/1s open
-turns /unlimited/empty /unlimited/fields /api/empty
-echo "CPU time per request: of an empty handler $(more /unlimited/empty ''), with the fields $(more /unlimited/fields /unlimited/empty) more," \
-  "with the limiter $(more /api/empty /unlimited/empty) more"
-echo "of that, the limiter itself: $(more /api/empty /unlimited/fields)"
+turns /unlimited/empty /unlimited/fields /silent/empty /api/empty
+echo "CPU time per request: of an empty handler $(more /unlimited/empty ''); with a limit, and no header fields, $(more /silent/empty /unlimited/empty) more;" \
+  "with a limit, and its two fields, $(more /api/empty /unlimited/empty) more; with two fields, and no limit, $(more /unlimited/fields /unlimited/empty) more"
+echo "of a limit and its fields, the limit: $(more /api/empty /unlimited/fields)"
