@@ -3,7 +3,9 @@ package stint
 import (
 	"hash/maphash"
 	"math/bits"
+	"slices"
 	"sync/atomic"
+	"unsafe"
 )
 
 // filter is a Bloom filter of the buckets in a file: it knows of most ids that the file has nothing for, and the file
@@ -48,8 +50,10 @@ func (f *filter) hash(key Key) uint64 {
 	return maphash.String(f.seed, key.ID) + uint64(key.Name)*golden
 }
 
-func (f *filter) add(key Key) {
-	h, fresh := f.hash(key), false
+func (f *filter) add(key Key) { f.addHash(f.hash(key)) }
+
+func (f *filter) addHash(h uint64) {
+	fresh := false
 	for i := range filterProbes {
 		if w, mask := f.bit(h, i); w.Load()&mask == 0 {
 			w.Or(mask)
@@ -58,6 +62,23 @@ func (f *filter) add(key Key) {
 	}
 	if fresh {
 		f.added.Add(1)
+	}
+}
+
+// addAll adds the buckets that the store has after the changes.
+func (f *filter) addAll(changes []Change) {
+	const ahead = 16 // as many cache lines as may be on their way at a time
+	var hashes [ahead]uint64
+	for part := range slices.Chunk(changes, ahead) {
+		for i, c := range part {
+			hashes[i] = f.hash(c.Key)
+			prefetch(uintptr(unsafe.Pointer(&f.lines[hashes[i]>>f.shift])))
+		}
+		for i, c := range part {
+			if c.TAT != 0 {
+				f.addHash(hashes[i])
+			}
+		}
 	}
 }
 

@@ -228,12 +228,14 @@ func (f *flusher) stats() FlushStats {
 	return f.status
 }
 
+// sweepRounds is in how many flushes every shard's turn comes.
+const sweepRounds = 64
+
 // sweep looks through the next few of the shards for buckets that are full again, and ends the holds that are over.
 func (f *flusher) sweep(c *collector) {
-	const rounds = 16 // flushes in which every shard's turn comes
 	f.swept++
 	f.table.each(func(s *shard) {
-		if int(s.order)%rounds == f.swept%rounds {
+		if int(s.order)%sweepRounds == f.swept%sweepRounds {
 			s.expireLocked(c.now)
 		}
 		for key, a := range s.aside {
@@ -302,56 +304,59 @@ func (c *collector) collectLocked(s *shard) {
 	if c.all {
 		s.waiting = false
 	}
-	for next := uint32(0); next < dirtyGroups; {
-		group, ok := s.nextMarked(next)
+	for w := range s.marks {
+		marked := s.marks[w]
+		s.marks[w] = 0
 		if unmarked {
-			group, ok = next, next<<s.groups < s.capacity.Load()
+			marked = 1<<64 - 1
 		}
-		if !ok {
-			break
+		for rest := marked; rest != 0; rest &= rest - 1 {
+			s.prefetchSlot(s.firstOf(w, rest))
 		}
-		next = group + 1
-		if following, ok := s.nextMarked(next); ok {
-			prefetch(s.base.Load() + uintptr(following<<s.groups)*uintptr(s.stride))
+		for ; marked != 0; marked &= marked - 1 {
+			c.collectGroupLocked(s, s.firstOf(w, marked))
 		}
-		s.marks[group/64] &^= 1 << (group % 64)
-		end := min(next<<s.groups, s.capacity.Load())
-		for i := group << s.groups; i < end; i++ {
-			b := s.at(i)
-			m := b.meta()
-			if m&flagDirty == 0 {
+	}
+}
+
+// collectGroupLocked takes over those of the group that begins with a slot.
+func (c *collector) collectGroupLocked(s *shard, first uint32) {
+	end := min(first+1<<s.groups, s.capacity.Load())
+	for i := first; i < end; i++ {
+		b := s.at(i)
+		m := b.meta()
+		if m&flagDirty == 0 {
+			continue
+		}
+		if m&flagPending != 0 {
+			e := s.pendingLocked(b)
+			if !e.batch.over() {
+				s.markGroup(i)
+				c.skipped = append(c.skipped, e.batch)
 				continue
 			}
-			if m&flagPending != 0 {
-				e := s.pendingLocked(b)
-				if !e.batch.over() {
-					s.markGroup(i)
-					c.skipped = append(c.skipped, e.batch)
-					continue
-				}
-				s.forgetPendingLocked(b, e)
-				m = b.meta()
-			}
-			tat := b.tat()
-			past := tat <= c.now
-			if past && m&flagStored == 0 { // full, and the store does not know otherwise
-				if m&flagAside != 0 {
-					b.clear(flagDirty)
-				} else {
-					s.removeLocked(i)
-					i-- // another may have moved here
-				}
-				continue
-			}
-			if past {
-				tat = 0
-			} else if !c.all && c.waits(s, b) {
-				s.waiting = true
-				continue // until all is saved: no need to look at it before
-			}
-			b.setMeta(m&^(flagDirty|flagCovered|maskSave) | flagStored | c.save)
-			c.changes = append(c.changes, Change{c.key(b), tat})
+			s.forgetPendingLocked(b, e)
+			m = b.meta()
 		}
+		tat := b.tat()
+		past := tat <= c.now
+		if past && m&flagStored == 0 { // full, and the store does not know otherwise
+			if m&flagAside != 0 {
+				b.clear(flagDirty)
+			} else {
+				s.removeLocked(i)
+				i-- // another may have moved here
+			}
+			continue
+		}
+		if past {
+			tat = 0
+		} else if !c.all && c.waits(s, b) {
+			s.waiting = true
+			continue // until all is saved: no need to look at it before
+		}
+		b.setMeta(m&^(flagDirty|flagCovered|maskSave) | flagStored | c.save)
+		c.changes = append(c.changes, Change{c.key(b), tat})
 	}
 }
 

@@ -424,11 +424,7 @@ const (
 func (s *BoltStore) Save(changes []Change) error {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
-	for _, c := range changes {
-		if c.TAT != 0 {
-			s.remember(c.Key)
-		}
-	}
+	s.remember(changes...)
 	alone := time.Since(s.lastSave) > aloneAfter
 	s.lastSave = time.Now()
 	s.indexMu.Lock()

@@ -111,7 +111,7 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 					if c.TAT <= s.now.Load() {
 						c.TAT = 0
 					} else {
-						s.remember(c.Key)
+						s.remember(c)
 					}
 					if !yield(c) {
 						return

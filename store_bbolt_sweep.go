@@ -16,13 +16,12 @@ const (
 	sweepRush = 64
 )
 
-// remember notes that something is stored for the key.
-func (s *BoltStore) remember(key Key) {
-	if f := s.filter.Load(); f != nil {
-		f.add(key)
-	}
-	if f := s.next.Load(); f != nil {
-		f.add(key)
+// remember notes for which keys something is stored after the changes.
+func (s *BoltStore) remember(changes ...Change) {
+	for _, f := range []*filter{s.filter.Load(), s.next.Load()} {
+		if f != nil {
+			f.addAll(changes)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 // readingOrder are the files of the package. A file mentions only what the files before it declare.
 var readingOrder = []string{
 	"gcra", "errors", "formats", "keys", "limit", "limits", "limits_yaml",
-	"store", "store_mem", "filter", "prefetch", "journal", "store_bbolt",
+	"store", "store_mem", "prefetch", "filter", "journal", "store_bbolt",
 	"table", "options", "clock", "flush", "decide", "limiter", "many", "wait", "inspect",
 }
 

@@ -268,7 +268,9 @@ func (s *shard) home(h uint64) uint32 {
 
 // prefetch has the processor fetch the slots where the search for a hash begins. It does not want mu to be held: where
 // the shard is growing, the wrong ones come.
-func (s *shard) prefetch(h uint64) { prefetch(s.base.Load() + uintptr(s.home(h))*uintptr(s.stride)) }
+func (s *shard) prefetch(h uint64) { s.prefetchSlot(s.home(h)) }
+
+func (s *shard) prefetchSlot(i uint32) { prefetch(s.base.Load() + uintptr(i)*uintptr(s.stride)) }
 
 func (s *shard) next(i uint32) uint32 {
 	if i++; i == s.capacity.Load() {
@@ -395,15 +397,9 @@ func (s *shard) markGroup(i uint32) {
 	s.marks[g/64] |= 1 << (g % 64)
 }
 
-// nextMarked returns the first marked group from g on.
-func (s *shard) nextMarked(g uint32) (group uint32, ok bool) {
-	for g < dirtyGroups {
-		if rest := s.marks[g/64] >> (g % 64); rest != 0 {
-			return g + uint32(bits.TrailingZeros64(rest)), true
-		}
-		g = (g | 63) + 1
-	}
-	return 0, false
+// firstOf returns the first slot of the first of the groups that a word of marks has.
+func (s *shard) firstOf(word int, marks uint64) uint32 {
+	return uint32(word*64+bits.TrailingZeros64(marks)) << s.groups
 }
 
 // dirtyCountLocked returns how many buckets the store does not have as they are. It does not look at all of the shard, but

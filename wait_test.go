@@ -274,7 +274,7 @@ func TestLineIsExact(t *testing.T) {
 				}
 				requireExact(t, limit, log)
 				pass(15 * time.Minute)
-				for range 17 { // in which every shard's turn to be swept comes
+				for range sweepRounds + 1 {
 					require.NoError(t, l.Flush())
 				}
 				require.Zero(t, l.Stats().Resident, "%s: all is as if nothing had been", tc.what)
