@@ -409,8 +409,9 @@ func (s *BoltStore) journaled(key Key) (tat int64, ok bool) {
 }
 
 const (
-	// A record of a large save ends and the next begins here: larger ones make bbolt rewrite more of their neighbours.
-	maxRecord = 32 << 10
+	// A record of a large save ends and the next begins here: larger ones make bbolt rewrite more of their neighbours. Two
+	// share a leaf, and fill its 16 pages with the 64 bytes that bbolt adds to them.
+	maxRecord = 32<<10 - 32
 	// What is no more than this is taken for a commit, for which somebody waits, and goes to the log.
 	commitSave = 2048
 
