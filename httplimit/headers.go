@@ -36,6 +36,7 @@ type headerFormat struct {
 	dialect      Headers
 	partitionKey func(stint.Key) []byte
 	policy       atomic.Pointer[policy]
+	denied       atomic.Pointer[[1]string] // the last RateLimit of a denial: in a flood, most are the same
 }
 
 // policy is the last RateLimit-Policy that was of one limit: most are the same.
@@ -95,7 +96,14 @@ func (f *headerFormat) writeStandard(h http.Header, as []applied) {
 	if count == 0 {
 		return
 	}
-	h[stateField] = []string{string(states)}
+	state := f.denied.Load()
+	if state == nil || state[0] != string(states) {
+		state = &[1]string{string(states)}
+		if !first.Allowed {
+			f.denied.Store(state)
+		}
+	}
+	h[stateField] = state[:]
 	if count > 1 || f.partitionKey != nil {
 		h[policyField] = []string{f.policies(as)}
 		return

@@ -77,10 +77,35 @@ type applied struct {
 // carried is what a request carries of the decisions on it, from one middleware to those nested in it. It is the request's
 // context, with itself added.
 type carried struct {
-	context.Context
-	mu      sync.Mutex // http.TimeoutHandler runs what is nested in it in a goroutine of its own
-	applied []applied
-	few     [1]applied
+	context.Context            // nil before a request carries it
+	mu              sync.Mutex // http.TimeoutHandler runs what is nested in it in a goroutine of its own
+	applied         []applied
+	few             [1]applied
+}
+
+// spare has what no request came to carry: there was no rule for it, or it was denied, and went no further.
+var spare = sync.Pool{New: func() any {
+	c := new(carried)
+	c.applied = c.few[:0]
+	return c
+}}
+
+// free gives back what no request carries.
+func (c *carried) free() {
+	if c.Context == nil {
+		clear(c.applied)
+		c.applied = c.few[:0]
+		spare.Put(c)
+	}
+}
+
+// on returns a request that carries c.
+func (c *carried) on(r *http.Request) *http.Request {
+	if c.Context != nil {
+		return r
+	}
+	c.Context = r.Context()
+	return r.WithContext(c)
 }
 
 func (c *carried) Value(key any) any {
@@ -103,9 +128,7 @@ func carriedBy(r *http.Request) *carried {
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	c := carriedBy(r)
 	if c == nil {
-		c = &carried{Context: r.Context()}
-		c.applied = c.few[:0]
-		r = r.WithContext(c)
+		c = spare.Get().(*carried)
 	}
 	c.mu.Lock()
 	first := len(c.applied)
@@ -149,6 +172,11 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	case !d.Allowed:
 		m.deny(w, r, c, d)
 		return
+	}
+	if last > 0 {
+		r = c.on(r)
+	} else {
+		c.free()
 	}
 	if !waiting {
 		next.ServeHTTP(w, r)

@@ -379,18 +379,50 @@ func TestLimiterFailsAfterTheHandler(t *testing.T) {
 	}
 }
 
-// Hooks may ask for the decisions, whenever they are called.
+// Hooks may ask for the decisions, whenever they are called, and are told those that the request does not carry yet.
 func TestHooksMayAsk(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	asked := 0
+	var asked []int
+	ask := func(r *http.Request) { asked = append(asked, len(Decisions(r))) }
 	opts := &Options{
-		OnDecision: func(r *http.Request, ds []Decision) { asked += len(Decisions(r)) },
-		OnError:    func(r *http.Request, err error) { asked += len(Decisions(r)) },
+		OnDecision: func(r *http.Request, ds []Decision) { require.Len(t, ds, 1); ask(r) },
+		OnError:    func(r *http.Request, err error) { ask(r) },
 	}
-	srv := serve(t, New(lim, opts,
+	h := New(lim, opts,
 		Rule{Key: ByIP(failures), CountStatus: Status(200)},
 		Rule{Key: ByHeader(perNumber, "X-Key"), Shadow: true},
-	)(http.HandlerFunc(status)))
-	require.Equal(t, 200, get(t, srv.URL, "X-Key", "x").StatusCode)
-	require.Equal(t, 3, asked)
+	)(http.HandlerFunc(status))
+	require.Equal(t, 200, get(t, serve(t, h).URL, "X-Key", "x").StatusCode)
+	require.Equal(t, []int{0, 0, 1}, asked) // the number that is none, the check, and what was spent after
+	asked = nil
+	outer := New(lim, nil, Rule{Key: ByIP(perAddress)})
+	require.Equal(t, 200, get(t, serve(t, outer(h)).URL, "X-Key", "x").StatusCode)
+	require.Equal(t, []int{2, 2, 2}, asked)
+}
+
+// What a request that was denied left behind is not another's.
+func TestDeniedInTurn(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(1), failures: stint.PerHour(1)})
+	var told []string
+	opts := &Options{OnDecision: func(r *http.Request, ds []Decision) {
+		for _, d := range ds {
+			told = append(told, d.Label)
+		}
+	}}
+	srv := serve(t, New(lim, opts,
+		Rule{Pattern: "/both", Key: ByHeader(perKey, "X-Key")}, Rule{Pattern: "/both", Key: ByIP(failures)},
+		Rule{Pattern: "/one", Key: ByHeader(perKey, "X-Key")})(http.HandlerFunc(status)))
+	for range 3 {
+		told = nil
+		get(t, srv.URL+"/both", "X-Key", "k")
+		require.Equal(t, []string{"key", "login"}, told)
+		told = nil
+		res := get(t, srv.URL+"/one", "X-Key", "k")
+		require.Equal(t, 429, res.StatusCode)
+		require.Equal(t, []string{"key"}, res.problem(t).Violated)
+		require.Equal(t, []string{"key"}, told)
+		told = nil
+		require.Equal(t, 200, get(t, srv.URL+"/none").StatusCode)
+		require.Empty(t, told)
+	}
 }

@@ -28,7 +28,8 @@ type Options struct {
 	OnError func(r *http.Request, err error)
 
 	// OnDecision is told what the rules that applied to a request came to, before the handler runs or the request is
-	// denied, and of those with CountStatus once more, when their tokens have been spent. It must not keep the slice.
+	// denied, and of those with CountStatus once more, when their tokens have been spent. It must not keep the slice. The
+	// request is the one that the middleware was given: before the handler, its Decisions are those of others.
 	OnDecision func(r *http.Request, ds []Decision)
 }
 

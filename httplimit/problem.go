@@ -37,29 +37,31 @@ func newRefusal(status int, first, detail, last string) refusal {
 // denial is the last answer to a request that was denied: in a flood, most are the same.
 type denial struct {
 	refusal
-	after int64  // seconds
-	names string // of the limits that denied
+	after int64    // seconds
+	field []string // that says so
+	names string   // of the limits that denied
 }
 
 // deny answers a request that a rule denied.
 func (m *middleware) deny(w http.ResponseWriter, r *http.Request, c *carried, d stint.Decision) {
 	after := max(1, seconds(d.RetryAfter))
-	w.Header()["Retry-After"] = []string{strconv.FormatInt(after, 10)}
-	if m.opts.Denied != nil {
-		m.opts.Denied(w, r, d)
-		return
-	}
 	var room [128]byte
 	names := c.appendViolated(room[:0])
 	last := m.denial.Load()
 	if last == nil || last.after != after || last.names != string(names) {
-		last = &denial{after: after, names: string(names)}
+		last = &denial{after: after, field: []string{strconv.FormatInt(after, 10)}, names: string(names)}
 		last.refusal = newRefusal(http.StatusTooManyRequests,
 			`"type":"`+QuotaExceeded+`","title":"Request cannot be satisfied as assigned quota has been exceeded"`,
 			"Try again in "+inWords(d.RetryAfter)+".", `,"violated-policies":[`+last.names+`]`)
 		m.denial.Store(last)
 	}
+	w.Header()["Retry-After"] = last.field
+	if m.opts.Denied != nil {
+		m.opts.Denied(w, c.on(r), d)
+		return
+	}
 	answer(w, r, &last.refusal)
+	c.free()
 }
 
 // appendViolated appends the names of the limits that denied, as the header has them: a String of RFC 9651 is one of JSON too.
@@ -92,24 +94,35 @@ const page = `<!doctype html>
 </html>
 `
 
+// Fields of answers, made once: a flood is many of them.
+var (
+	noStore  = []string{"no-store"}
+	noSniff  = []string{"nosniff"}
+	byAccept = []string{"Accept"}
+	asJSON   = []string{"application/problem+json"}
+	asHTML   = []string{"text/html; charset=utf-8"}
+	asText   = []string{"text/plain; charset=utf-8"}
+)
+
 // answer writes the problem, in the form that the client likes best.
 func answer(w http.ResponseWriter, r *http.Request, p *refusal) {
 	h := w.Header()
 	for _, field := range [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		delete(h, field)
 	}
-	values := &[3]string{"no-store", "nosniff", "application/problem+json"}
-	h["Cache-Control"] = values[0:1:1]
-	h["X-Content-Type-Options"] = values[1:2:2]
-	h["Content-Type"] = values[2:3:3]
-	h["Vary"] = append(h["Vary"], "Accept")
+	h["Cache-Control"], h["X-Content-Type-Options"], h["Content-Type"] = noStore, noSniff, asJSON
+	if vary := h["Vary"]; vary == nil {
+		h["Vary"] = byAccept
+	} else {
+		h["Vary"] = append(vary, byAccept...)
+	}
 	var body []byte
 	switch title := http.StatusText(p.status); preferred(r.Header["Accept"]) {
 	case "text/html":
-		values[2] = "text/html; charset=utf-8"
+		h["Content-Type"] = asHTML
 		body = fmt.Appendf(nil, page, html.EscapeString(title), html.EscapeString(p.detail))
 	case "text/plain":
-		values[2] = "text/plain; charset=utf-8"
+		h["Content-Type"] = asText
 		body = []byte(title + ". " + p.detail + "\n")
 	default:
 		body = p.json

@@ -15,6 +15,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -120,6 +121,7 @@ func routes(limiter *stint.Limiter, file string, lockOut time.Duration, reset bo
 	bare := http.NewServeMux()    // what of /api/empty is not the limiter's: see wrk.sh
 	bare.HandleFunc("GET /unlimited/empty", empty)
 	bare.HandleFunc("GET /unlimited/fields", fields)
+	bare.HandleFunc("GET /unlimited/denial", denial)
 	all.Handle("/unlimited/", bare)
 	silent := httplimit.New(limiter, &httplimit.Options{OnDecision: status.Observe, Headers: httplimit.NoHeaders},
 		httplimit.Rule{Pattern: "/silent/", Key: httplimit.ByIP(RequestsPerAddress)})
@@ -135,6 +137,22 @@ func fields(w http.ResponseWriter, _ *http.Request) {
 	w.Header()["Ratelimit-Policy"] = []string{`"RequestsPerAddress";q=1000000000;w=1`}
 	w.Header()["Ratelimit"] = []string{`"RequestsPerAddress";r=999999999;t=1`}
 }
+
+// denial answers as httplimit answers a request that it denies.
+func denial(w http.ResponseWriter, _ *http.Request) {
+	maps.Copy(w.Header(), denialHeader)
+	w.WriteHeader(http.StatusTooManyRequests)
+	w.Write(denialBody)
+}
+
+var denialHeader = http.Header{
+	"Ratelimit-Policy": {`"RequestsPerAddress";q=100;w=1`}, "Ratelimit": {`"RequestsPerAddress";r=0;t=1`},
+	"Retry-After": {"1"}, "Cache-Control": {"no-store"}, "X-Content-Type-Options": {"nosniff"}, "Vary": {"Accept"},
+	"Content-Type": {"application/problem+json"},
+}
+
+var denialBody = []byte(`{"type":"` + httplimit.QuotaExceeded + `","title":"Request cannot be satisfied as assigned quota has been exceeded",` +
+	`"status":429,"detail":"Try again in 1 second.","violated-policies":["RequestsPerAddress"]}` + "\n")
 
 // byUser finds the bucket of the user that a login names.
 func byUser(r *http.Request) (stint.Key, error) {

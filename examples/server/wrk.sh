@@ -43,8 +43,10 @@ more() {
 
 start 100/1s limited
 wrk -t1 -c16 -d10s -s count.lua "$url/api/empty"
-turns /unlimited/empty /api/empty
-echo "CPU time per request: of an empty handler $(more /unlimited/empty ''), with a limit that denies it $(more /api/empty /unlimited/empty) more"
+turns /unlimited/empty /unlimited/denial /api/empty
+echo "CPU time per request: of an empty handler $(more /unlimited/empty ''); with a limit that denies it, and its answer, $(more /api/empty /unlimited/empty) more;" \
+  "with that answer, and no limit, $(more /unlimited/denial /unlimited/empty) more"
+echo "of a denial and its answer, the limit: $(more /api/empty /unlimited/denial)"
 stop
 
 # With a limit that is never reached, with and without the two header fields that the limiter sets, and with none but those.
