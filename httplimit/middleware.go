@@ -52,6 +52,7 @@ type middleware struct {
 	format *headerFormat
 	names  atomic.Pointer[declared]
 	denial atomic.Pointer[denial]
+	spare  atomic.Pointer[carried]
 }
 
 type rule struct {
@@ -83,19 +84,12 @@ type carried struct {
 	few             [1]applied
 }
 
-// spare has what no request came to carry: there was no rule for it, or it was denied, and went no further.
-var spare = sync.Pool{New: func() any {
-	c := new(carried)
-	c.applied = c.few[:0]
-	return c
-}}
-
-// free gives back what no request carries.
-func (c *carried) free() {
+// free keeps c for the next request, if none carries it: there was no rule for it, or it was denied, and went no further.
+func (m *middleware) free(c *carried) {
 	if c.Context == nil {
 		clear(c.applied)
 		c.applied = c.few[:0]
-		spare.Put(c)
+		m.spare.Store(c)
 	}
 }
 
@@ -128,7 +122,13 @@ func carriedBy(r *http.Request) *carried {
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	c := carriedBy(r)
 	if c == nil {
-		c = spare.Get().(*carried)
+		if m.spare.Load() != nil {
+			c = m.spare.Swap(nil)
+		}
+		if c == nil {
+			c = new(carried)
+			c.applied = c.few[:0]
+		}
 	}
 	c.mu.Lock()
 	first := len(c.applied)
@@ -176,7 +176,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	if last > 0 {
 		r = c.on(r)
 	} else {
-		c.free()
+		m.free(c)
 	}
 	if !waiting {
 		next.ServeHTTP(w, r)

@@ -61,7 +61,7 @@ func (m *middleware) deny(w http.ResponseWriter, r *http.Request, c *carried, d 
 		return
 	}
 	answer(w, r, &last.refusal)
-	c.free()
+	m.free(c)
 }
 
 // appendViolated appends the names of the limits that denied, as the header has them: a String of RFC 9651 is one of JSON too.

@@ -46,13 +46,19 @@ func main() {
 	api := flag.String("api", "100/1s", "the limit of API requests from one address")
 	lockOut := flag.Duration("lockout", 15*time.Minute, "how long an address is locked out after five failed logins")
 	reset := flag.Bool("reset", false, "let the status page reset buckets")
+	measure := flag.Bool("measure", false, "at the end, print how long requests were in the limiter")
 	flag.Parse()
-	if err := run(*addr, *file, *api, *lockOut, *reset); err != nil {
+	var watch *stopwatch
+	if *measure {
+		watch = &stopwatch{took: make(map[bool][]time.Duration)}
+		defer watch.print(os.Stdout)
+	}
+	if err := run(*addr, *file, *api, *lockOut, *reset, watch); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(addr, file, api string, lockOut time.Duration, reset bool) error {
+func run(addr, file, api string, lockOut time.Duration, reset bool, watch *stopwatch) error {
 	requests, err := stint.ParseLimit(api)
 	if err != nil {
 		return err
@@ -71,7 +77,7 @@ func run(addr, file, api string, lockOut time.Duration, reset bool) error {
 	}
 	defer limiter.Close()
 
-	server := &http.Server{Handler: routes(limiter, file, lockOut, reset), ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: routes(limiter, lockOut, reset, watch), ReadHeaderTimeout: 5 * time.Second}
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
@@ -87,7 +93,7 @@ func run(addr, file, api string, lockOut time.Duration, reset bool) error {
 	return nil
 }
 
-func routes(limiter *stint.Limiter, file string, lockOut time.Duration, reset bool) http.Handler {
+func routes(limiter *stint.Limiter, lockOut time.Duration, reset bool, watch *stopwatch) http.Handler {
 	status := httplimit.StatusHandler(limiter, &httplimit.StatusOptions{AllowReset: reset})
 	right := func(status int) bool { return !httplimit.Failed(status) }
 	limit := httplimit.New(limiter,
@@ -116,7 +122,7 @@ func routes(limiter *stint.Limiter, file string, lockOut time.Duration, reset bo
 	mux.HandleFunc("POST /login", login)
 
 	all := http.NewServeMux()
-	all.Handle("/", limit(mux))
+	all.Handle("/", watch.around(limit, mux))
 	all.Handle("/status", status) // for its operator: a server of yours asks who it is
 	bare := http.NewServeMux()    // what of /api/empty is not the limiter's: see wrk.sh
 	bare.HandleFunc("GET /unlimited/empty", empty)
@@ -127,7 +133,7 @@ func routes(limiter *stint.Limiter, file string, lockOut time.Duration, reset bo
 		httplimit.Rule{Pattern: "/silent/", Key: httplimit.ByIP(RequestsPerAddress)})
 	few := http.NewServeMux()
 	few.HandleFunc("GET /silent/empty", empty)
-	all.Handle("/silent/", silent(few))
+	all.Handle("/silent/", watch.around(silent, few))
 	return all
 }
 

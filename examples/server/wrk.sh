@@ -10,9 +10,11 @@ server=
 trap 'kill $server 2>/dev/null || true; rm -rf "$dir"' EXIT
 go build -o "$dir/server" .
 
-# start LIMIT FILE starts the server, with $url for its address.
+# start LIMIT FILE FLAG... starts the server, with $url for its address.
 start() {
-  "$dir/server" -addr 127.0.0.1:0 -file "$dir/$2.db" -api "$1" >"$dir/out" &
+  limit=$1 file=$2
+  shift 2
+  "$dir/server" -addr 127.0.0.1:0 -file "$dir/$file.db" -api "$limit" "$@" >"$dir/out" &
   server=$!
   until grep -q '^listening' "$dir/out"; do kill -0 $server; sleep 0.1; done
   url="http://$(sed -n 's/^listening on //p' "$dir/out")"
@@ -43,6 +45,16 @@ more() {
 
 start 100/1s limited
 wrk -t1 -c16 -d10s -s count.lua "$url/api/empty"
+stop
+
+for limit in 100/1s 1000000000/1s; do
+  start $limit "measured-${limit%/*}" -measure
+  wrk -t1 -c16 -d5s "$url/api/empty" >"$dir/wrk"
+  stop
+  grep '^in the limiter' "$dir/out"
+done
+
+start 100/1s denying
 turns /unlimited/empty /unlimited/denial /api/empty
 echo "CPU time per request: of an empty handler $(more /unlimited/empty ''); with a limit that denies it, and its answer, $(more /api/empty /unlimited/empty) more;" \
   "with that answer, and no limit, $(more /unlimited/denial /unlimited/empty) more"
