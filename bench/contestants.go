@@ -1,6 +1,9 @@
 package main
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A Contestant is a limiter, behind the one thing that all of them do. To add one, write its Open, and name it in one of
 // the lists below.
@@ -57,6 +60,12 @@ var durable = []Contestant{bareLog, stintSynced, stintLeased, redisAlways, sqlit
 
 // Written behind: a crash may forget about a second.
 var flushed = []Contestant{stintMemory, stintFlushed, redisEverysec, sqliteNormal, pebbleNoSync, badgerNoSync}
+
+// hasFiles reports whether a contestant is one of those that keep what they decide in files.
+func hasFiles(name string) bool {
+	named := func(c Contestant) bool { return c.Name == name }
+	return slices.ContainsFunc(durable, named) || slices.ContainsFunc(flushed, named)
+}
 
 func contestant(name string) Contestant {
 	for _, list := range [][]Contestant{inMemory, grouped, durable, flushed, {control}} {
