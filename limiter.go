@@ -178,8 +178,9 @@ func (l *Limiter) hit(key Key, cost int64, op op, d *Decision) (allowed, hit boo
 	}
 	s, h := l.table.shard(key)
 	s.prefetch(h)
+	now := l.clock.now() // by the time that the mutex is had, it may be past: then the decision is on that instant
 	s.mu.Lock()
-	allowed, hit = l.hitLocked(s, h, key, cost, op, l.clock.now(), d)
+	allowed, hit = l.hitLocked(s, h, key, cost, op, now, d)
 	s.mu.Unlock()
 	return allowed, hit
 }
