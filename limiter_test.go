@@ -541,6 +541,25 @@ func TestSpendAll(t *testing.T) {
 	require.ErrorIs(t, err, ErrDuplicateKey)
 }
 
+// Of buckets in memory too, a cost is looked at before anything is spent, and nothing is not a spend.
+func TestSpendAllOfResident(t *testing.T) {
+	r := newRig(t)
+	a, b := perID.Key("a"), perID.Key("b")
+	r.spendAll(Request{a, 1, 0}, Request{b, 1, 0})
+	_, err := r.SpendAll(Request{a, 1, 0}, Request{b, 6, 0})
+	require.ErrorIs(t, err, ErrCostOverBurst)
+	_, err = r.SpendAll(Request{a, 1, 0}, Request{b, -1, 0})
+	require.ErrorIs(t, err, ErrNegativeCost)
+	require.EqualValues(t, 4, r.left(a))
+	require.EqualValues(t, 4, r.left(b))
+
+	require.NoError(t, r.Flush())
+	require.True(t, r.spendAll(Request{a, 0, 0}, Request{b, 0, 0}).Allowed)
+	require.Zero(t, r.Stats().Dirty)
+	r.spendAll(Request{a, 0, 0}, Request{b, 1, 0})
+	require.EqualValues(t, 1, r.Stats().Dirty)
+}
+
 func TestSpendAllOfMany(t *testing.T) {
 	r := newRig(t)
 	for n := range 40 {

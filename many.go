@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 )
 
 // Request is one of several that are decided together.
@@ -31,9 +32,17 @@ type located struct {
 	hash  uint64
 }
 
+// resident is one that is, in a SpendAll.
+type resident struct {
+	located
+	index uint32
+	next  int64 // the TAT it is to have
+	wait  int64
+}
+
 // hitAll is hit for several requests, of which each is to check and to spend.
 func (l *Limiter) hitAll(reqs []Request) (strictest Decision, hit bool) {
-	var at [4]located
+	var at [4]resident
 	var order [len(at)]*shard // in which they are locked
 	if len(reqs) == 0 || len(reqs) > len(at) {
 		return Decision{}, false
@@ -55,36 +64,54 @@ func (l *Limiter) hitAll(reqs []Request) (strictest Decision, hit bool) {
 	for _, s := range shards {
 		s.mu.Lock()
 	}
-	strictest, hit = l.hitAllLocked(reqs, at[:])
+	strictest, hit = l.hitAllLocked(reqs, at[:len(reqs)])
 	for _, s := range shards {
 		s.mu.Unlock()
 	}
 	return strictest, hit
 }
 
-func (l *Limiter) hitAllLocked(reqs []Request, at []located) (strictest Decision, hit bool) {
+func (l *Limiter) hitAllLocked(reqs []Request, at []resident) (strictest Decision, hit bool) {
 	now := l.clock.now()
-	var denied [4]bool
 	for i := range reqs {
-		r := &reqs[i]
-		var d Decision
-		if _, hit := l.hitLocked(at[i].shard, at[i].hash, r.Key, r.Cost, opCheck, now, &d); !hit || cmp.Or(d.Limit.Durability, l.opts.Durability) >= Leased {
+		r, p := &reqs[i], &at[i]
+		index, ok := p.shard.findLocked(r.Key, p.hash)
+		if !ok || p.shard.limits == nil {
 			return Decision{}, false
 		}
-		for j := range i {
-			if at[j] == at[i] && reqs[j].Key == r.Key {
+		b := p.shard.at(index)
+		if b.rule() == 0 || b.has(flagAside) {
+			return Decision{}, false
+		}
+		rule := &p.shard.limits.rules[b.rule()]
+		if uint64(r.Cost) > uint64(rule.rate.burst) || // or negative
+			cmp.Or(rule.limit.Durability, l.opts.Durability) >= Leased {
+			return Decision{}, false
+		}
+		for _, other := range at[:i] {
+			if other.shard == p.shard && other.index == index {
 				return Decision{}, false
 			}
 		}
-		denied[i] = !d.Allowed
+		p.index = index
+		p.next, p.wait = rule.rate.spend(b.tat(), now, r.Cost)
+		d := Decision{Allowed: p.wait == 0, RetryAfter: time.Duration(p.wait), Key: r.Key}
+		rule.report(&d, p.next, now)
 		if i == 0 || d.stricter(&strictest) {
 			strictest = d
 		}
 	}
-	for i := range reqs {
-		if r := &reqs[i]; strictest.Allowed || denied[i] {
-			l.hitLocked(at[i].shard, at[i].hash, r.Key, r.Cost, opSpend, now, nil)
+	for i := range at {
+		p, allowed := &at[i], at[i].wait == 0
+		if !strictest.Allowed && allowed {
+			continue
 		}
+		if b := p.shard.at(p.index); allowed && reqs[i].Cost > 0 {
+			p.shard.writeLocked(p.index, p.next)
+		} else {
+			b.set(flagUsed)
+		}
+		p.shard.countLocked(reqs[i].Key.Name, allowed)
 	}
 	return strictest, true
 }
