@@ -29,7 +29,7 @@ type Options struct {
 
 	// OnDecision is told what the rules that applied to a request came to, before the handler runs or the request is
 	// denied, and of those with CountStatus once more, when their tokens have been spent. It must not keep the slice. The
-	// request is the one that the middleware was given: before the handler, its Decisions are those of others.
+	// request is the one that the middleware was given: before the handler, it may not carry these Decisions yet.
 	OnDecision func(r *http.Request, ds []Decision)
 }
 

@@ -45,6 +45,11 @@ type denial struct {
 // deny answers a request that a rule denied.
 func (m *middleware) deny(w http.ResponseWriter, r *http.Request, c *carried, d stint.Decision) {
 	after := max(1, seconds(d.RetryAfter))
+	if m.opts.Denied != nil {
+		w.Header()["Retry-After"] = []string{strconv.FormatInt(after, 10)}
+		m.opts.Denied(w, c.on(r), d)
+		return
+	}
 	var room [128]byte
 	names := c.appendViolated(room[:0])
 	last := m.denial.Load()
@@ -56,10 +61,6 @@ func (m *middleware) deny(w http.ResponseWriter, r *http.Request, c *carried, d 
 		m.denial.Store(last)
 	}
 	w.Header()["Retry-After"] = last.field
-	if m.opts.Denied != nil {
-		m.opts.Denied(w, c.on(r), d)
-		return
-	}
 	answer(w, r, &last.refusal)
 	m.free(c)
 }
