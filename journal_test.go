@@ -371,6 +371,31 @@ func TestCheckpointInterruptedByClose(t *testing.T) {
 	s.sameAs(t, want, nil)
 }
 
+// Close does not wait for a long journal, whether its checkpoint is about to begin or was interrupted.
+func TestCloseLeavesLongJournal(t *testing.T) {
+	var changes []Change
+	for i := range 2*checkpointStep + 1 {
+		changes = append(changes, Change{Key{2, fmt.Sprint(i)}, int64(i + 1)})
+	}
+	for range 20 { // care may see that it is due before it sees Close
+		for _, interrupted := range []bool{false, true} {
+			s := openStore(t, storePath(t))
+			require.NoError(t, s.append(changes))
+			s.indexMu.Lock()
+			s.indexMost = 1
+			if interrupted {
+				s.old, s.oldSeq, s.fresh = s.fresh, s.seq, newJournalIndex()
+			}
+			s.indexMu.Unlock()
+			s.wake()
+			require.NoError(t, s.Close())
+			s = openStore(t, s.path)
+			require.Positive(t, s.Stats().Journaled)
+			require.NoError(t, s.Close())
+		}
+	}
+}
+
 // A checkpoint that fails leaves the journal as it is, and the next one goes on.
 func TestCheckpointFails(t *testing.T) {
 	s := openStore(t, storePath(t))

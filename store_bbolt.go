@@ -647,7 +647,7 @@ func (s *BoltStore) Close() error {
 	s.closing.Do(func() {
 		s.stopCare()
 		s.indexMu.RLock()
-		short := s.fresh.len() <= checkpointStep
+		short := s.journaledLocked() <= checkpointStep
 		s.indexMu.RUnlock()
 		if !s.readOnly && s.file.broken.Load() == nil {
 			if short {

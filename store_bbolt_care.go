@@ -34,10 +34,7 @@ func (s *BoltStore) Stats() FileStats {
 	st := FileStats{Format: formatNumber}
 	st.Bytes, st.Free = s.sizes()
 	s.indexMu.RLock()
-	st.Journal, st.Journaled = s.journal, int64(s.fresh.len())
-	if s.old != nil {
-		st.Journaled += int64(s.old.len())
-	}
+	st.Journal, st.Journaled = s.journal, int64(s.journaledLocked())
 	s.indexMu.RUnlock()
 	s.stats.mu.Lock()
 	defer s.stats.mu.Unlock()

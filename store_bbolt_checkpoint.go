@@ -39,6 +39,15 @@ func (s *BoltStore) checkpointDueLocked() bool {
 		s.journal > 0 && s.tired >= journalTired
 }
 
+// journaledLocked returns how many buckets the journal has, those twice that came again while it is taken home.
+func (s *BoltStore) journaledLocked() int {
+	n := s.fresh.len()
+	if s.old != nil {
+		n += s.old.len()
+	}
+	return n
+}
+
 // expect prepares for saves of so many buckets at once: the limiter keeps that many in memory, and all may be dirty.
 func (s *BoltStore) expect(resident int) {
 	s.indexMu.Lock()
@@ -71,8 +80,8 @@ func (s *BoltStore) progressed(part float64) {
 	s.stepped.Broadcast()
 }
 
-// checkpoint takes the journal home, in the order of the keys, and drops its records. It is not stopped by Close, except
-// between two steps; what it has not done then is done after the next Open.
+// checkpoint takes the journal home, in the order of the keys, and drops its records. While the store is being closed it takes one
+// step; what it has not done then is done after the next Open.
 func (s *BoltStore) checkpoint() error {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
@@ -92,7 +101,6 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 	if old == nil {
 		return 0, nil
 	}
-	closing := s.stopping()
 	s.progressed(0)
 	defer s.progressed(1)
 	all := old.sorted()
@@ -130,7 +138,7 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 			break
 		}
 		s.progressed(float64(len(all)-len(rest)) / float64(len(all)+1))
-		if !closing && s.stopping() {
+		if len(rest) > 0 && s.stopping() {
 			return 0, nil
 		}
 	}
