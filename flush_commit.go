@@ -21,8 +21,9 @@ type committer struct {
 	mu       sync.Mutex
 	next     *batch      // nil while there is nothing to save
 	slow     *time.Timer // closes next.heard
+	oldest   time.Time   // when the first of the commits under way was begun, by who is in it; zero: there is none
 	expected int         // who may wait for it soon: as many as for the last, and as came meanwhile
-	spare    []Change    // of the last
+	spare    batch       // what the last one had, empty
 	stats    CommitStats
 	leases   int64
 }
@@ -42,8 +43,12 @@ type CommitStats struct {
 // to wait for it does so for as long as timeout.
 func (c *committer) nextLocked(timeout time.Duration) *batch {
 	if c.next == nil {
-		b := &batch{changes: c.spare, done: make(chan struct{}), heard: make(chan struct{})}
-		c.next, c.spare = b, nil
+		b := &batch{changes: c.spare.changes, renewed: c.spare.renewed, done: make(chan struct{}), heard: make(chan struct{})}
+		c.next, c.spare = b, batch{}
+		b.begun = time.Now()
+		if c.oldest.IsZero() {
+			c.oldest = b.begun
+		}
 		c.slow = time.AfterFunc(timeout, func() { close(b.heard) })
 		select {
 		case c.wake <- struct{}{}:
@@ -165,12 +170,14 @@ func (c *committer) commit() {
 	} else {
 		c.stats.Failures++
 	}
-	c.expected = b.waiting
+	c.expected, c.oldest = b.waiting, time.Time{}
 	if c.next != nil {
-		c.expected += c.next.waiting
+		c.expected, c.oldest = b.waiting+c.next.waiting, c.next.begun
 	}
 	clear(b.changes)
-	c.spare, b.changes, b.renewed = b.changes[:0], nil, nil
+	clear(b.renewed)
+	c.spare.changes, c.spare.renewed = b.changes[:0], b.renewed[:0]
+	b.changes, b.renewed = nil, nil
 	c.mu.Unlock()
 	close(b.done)
 	if slow.Stop() {
@@ -238,10 +245,4 @@ func (r *rate) lease(tat int64) (end, next int64) {
 	}
 	end = r.halves.quotient(tat+step-1) * step
 	return end, end + step
-}
-
-// inOneHalf reports whether two TATs are in the same half of a lease.
-func (r *rate) inOneHalf(tat, later int64) bool {
-	end, next := r.lease(later)
-	return tat <= end && tat > end-(next-end)
 }

@@ -402,6 +402,42 @@ func TestLease(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
+// Who renews a lease gives way where a commit is late, and only then.
+func TestRenewalGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newGateStore()
+		l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
+		keys := []Key{leased.Key("a"), leased.Key("b"), leased.Key("c"), leased.Key("d")}
+		for _, key := range keys {
+			requireSpends(t, l, key, 6) // half a lease is 6.25 tokens
+		}
+		renewIsLate := func() bool {
+			key := keys[0]
+			keys = keys[1:]
+			s, h := l.table.shard(key)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			allowed, hit, late := l.hitLocked(s, h, key, 1, opSpend, l.clock.now(), nil)
+			require.True(t, allowed)
+			require.True(t, hit)
+			return late
+		}
+		store.close()
+		require.False(t, renewIsLate())
+		<-time.After(renewalPause)
+		synctest.Wait()
+		require.Equal(t, 5, store.count(), "the commit of the first renewal has begun")
+		require.False(t, renewIsLate())
+		<-time.After(4 * renewalPause)
+		require.True(t, renewIsLate())
+		store.open()
+		<-time.After(renewalPause)
+		synctest.Wait()
+		require.False(t, renewIsLate(), "those commits have ended")
+		require.NoError(t, l.Close())
+	})
+}
+
 // A lease is renewed while half of it is left: only the first waits for the disk, and who spends faster than the disk writes.
 func TestLeaseIsRenewedAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -180,24 +181,27 @@ func (l *Limiter) hit(key Key, cost int64, op op, d *Decision) (allowed, hit boo
 	s.prefetch(h)
 	now := l.clock.now() // by the time that the mutex is had, it may be past: then the decision is on that instant
 	s.mu.Lock()
-	allowed, hit = l.hitLocked(s, h, key, cost, op, now, d)
+	allowed, hit, late := l.hitLocked(s, h, key, cost, op, now, d)
 	s.mu.Unlock()
+	if late {
+		runtime.Gosched()
+	}
 	return allowed, hit
 }
 
-func (l *Limiter) hitLocked(s *shard, h uint64, key Key, cost int64, op op, now int64, d *Decision) (allowed, hit bool) {
+func (l *Limiter) hitLocked(s *shard, h uint64, key Key, cost int64, op op, now int64, d *Decision) (allowed, hit, late bool) {
 	i, ok := s.findLocked(key, h)
 	if !ok || s.limits == nil {
-		return false, false
+		return false, false, false
 	}
 	b := s.at(i)
 	m := b.meta()
 	if m>>metaRule == 0 || m&flagAside != 0 {
-		return false, false
+		return false, false, false
 	}
 	r := &s.limits.rules[m>>metaRule]
 	if uint64(cost) > uint64(r.rate.burst) { // or negative
-		return false, false
+		return false, false, false
 	}
 	tat := b.tat()
 	next, wait := r.rate.spend(tat, now, cost)
@@ -207,11 +211,19 @@ func (l *Limiter) hitLocked(s *shard, h uint64, key Key, cost int64, op op, now 
 			if m&flagUsed == 0 {
 				b.set(flagUsed)
 			}
-		} else if level := cmp.Or(r.limit.Durability, l.opts.Durability); level < Leased ||
-			level == Leased && m&flagCovered != 0 && m&(flagAhead|flagPending) != 0 && r.rate.inOneHalf(tat, next) {
+		} else if level := cmp.Or(r.limit.Durability, l.opts.Durability); level < Leased {
 			s.writeLocked(i, next)
+		} else if level > Leased {
+			return false, false, false
 		} else {
-			return false, false
+			ahead, needs := r.rate.renewal(m, tat, next)
+			if needs == needNow {
+				return false, false, false
+			}
+			s.writeLocked(i, next)
+			if needs == needLater {
+				late = l.renewLocked(s, h, b, ahead)
+			}
 		}
 		s.countLocked(key.Name, allowed)
 	}
@@ -221,7 +233,7 @@ func (l *Limiter) hitLocked(s *shard, h uint64, key Key, cost int64, op op, now 
 		d.Key = key
 		r.report(d, next, now)
 	}
-	return allowed, true
+	return allowed, true, late
 }
 
 // one carries out an op on one bucket, at the instant now or, for readClock, at the one it is decided at.

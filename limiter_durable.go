@@ -24,16 +24,19 @@ const (
 // submitLocked puts the buckets that ps changed into one commit, all of them, if one of them has to wait for it. Otherwise
 // their leases are renewed, if it is time.
 func (l *Limiter) submitLocked(ps []place, now int64) {
-	most := needNone
 	for i := range ps {
-		_, need := l.toCommitLocked(&ps[i], now)
-		most = max(most, need)
+		if _, needs := l.toCommitLocked(&ps[i], now); needs == needNow {
+			l.submitAllLocked(ps, now)
+			return
+		}
 	}
-	switch most {
-	case needNow:
-		l.submitAllLocked(ps, now)
-	case needLater:
-		l.renewAllLocked(ps, now)
+	for i := range ps {
+		p := &ps[i]
+		if tat, needs := l.toCommitLocked(p, now); needs == needLater {
+			if b, ok := p.slotLocked(); ok {
+				l.renewLocked(p.shard, p.hash, b, tat)
+			}
+		}
 	}
 }
 
@@ -54,17 +57,24 @@ func (l *Limiter) toCommitLocked(p *place, now int64) (tat int64, needs need) {
 	case level != Leased:
 		return p.next, needNone
 	}
-	r := &p.shard.limits.rules[p.rule].rate
-	end, tat := r.lease(p.next)
-	b, ok := p.slotLocked()
+	var flags uint64
+	if b, ok := p.slotLocked(); ok {
+		flags = b.meta()
+	}
+	return p.shard.limits.rules[p.rule].rate.renewal(flags, p.tat, p.next)
+}
+
+// renewal is toCommitLocked for a Leased bucket with these flags.
+func (r *rate) renewal(flags uint64, from, to int64) (tat int64, needs need) {
+	end, tat := r.lease(to)
 	switch step := tat - end; {
-	case !ok || !b.has(flagCovered):
+	case flags&flagCovered == 0:
 		return tat, needNow
-	case r.inOneHalf(p.tat, p.next):
-		if b.has(flagAhead | flagPending) {
+	case from <= end && from > end-step: // in the same half as to
+		if flags&(flagAhead|flagPending) != 0 {
 			return tat, needNone
 		}
-	case p.tat <= end-2*step || p.tat > end || !b.has(flagAhead):
+	case from <= end-2*step || from > end || flags&flagAhead == 0:
 		return tat, needNow
 	}
 	return tat, needLater
@@ -94,26 +104,20 @@ func (l *Limiter) submitAllLocked(ps []place, now int64) {
 	}
 }
 
-// renewAllLocked renews the leases of those of ps that need it. What the buckets spend meanwhile is covered by the half that
-// they have left.
-func (l *Limiter) renewAllLocked(ps []place, now int64) {
+// renewLocked gives the bucket in b, of the shard, a lease up to tat. What it spends meanwhile is covered by the half that it has left.
+// It reports whether commits are late: then the goroutine that commits may be behind all others in line for the processor, and who
+// calls is to give way.
+func (l *Limiter) renewLocked(s *shard, hash uint64, b slot, tat int64) (late bool) {
 	c := l.committer
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range ps {
-		p := &ps[i]
-		tat, needs := l.toCommitLocked(p, now)
-		b, ok := p.slotLocked()
-		if needs != needLater || !ok {
-			continue
-		}
-		key := b.key() // the caller's may be gone by then
-		b.clear(flagAhead)
-		commit := c.nextLocked(l.opts.CommitTimeout)
-		commit.renewed = append(commit.renewed, renewal{p.shard, p.hash, key})
-		c.putLocked(p.shard, b, key, tat)
-		c.leases++
-	}
+	key := b.key() // the caller's may be gone by then
+	b.clear(flagAhead)
+	commit := c.nextLocked(l.opts.CommitTimeout)
+	commit.renewed = append(commit.renewed, renewal{s, hash, key})
+	c.putLocked(s, b, key, tat)
+	c.leases++
+	return time.Since(c.oldest) > 4*renewalPause
 }
 
 // slotLocked returns the slot of p's bucket, wherever it is by now.

@@ -284,7 +284,7 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 			hit := false
 			if s := at.shard; s != nil {
 				s.mu.Lock()
-				_, hit = l.hitLocked(s, at.hash, r.Key, r.Cost, op, now, d)
+				_, hit, _ = l.hitLocked(s, at.hash, r.Key, r.Cost, op, now, d)
 				s.mu.Unlock()
 			}
 			if hit {

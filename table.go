@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 )
 
@@ -183,6 +184,7 @@ type batch struct {
 	changes []Change
 	waiting int       // those who do, or are about to
 	renewed []renewal // whom nobody waits for
+	begun   time.Time // by the first of them
 	err     error     // valid once done is closed
 	done    chan struct{}
 	heard   chan struct{} // closed with done or, for those who wait to look at their clocks, when that takes too long
