@@ -50,6 +50,7 @@ type reply struct {
 	Bytes     int64   // written, or on the disk, or of the heap
 	RSS       int64   // of the process
 	PerID     float64 // bytes
+	OnDisk    int64   // of the bytes written, and of the file system's own
 	GC        time.Duration
 	Flushes   int64 // of stint
 	Flushed   int64 // buckets
@@ -265,7 +266,7 @@ func (w *worker) load(o order) (r reply, err error) {
 		done  atomic.Int64
 		wg    sync.WaitGroup
 	)
-	before := bytesWritten()
+	before := bytesOnDisk()
 	flushesBefore := flushStats(w.decider)
 	begun := time.Now()
 	if w.sweep == nil {
@@ -333,7 +334,7 @@ func (w *worker) load(o order) (r reply, err error) {
 	wg.Wait()
 	close(over)
 	<-watched
-	took, written := time.Since(begun), bytesWritten()-before
+	took, written := time.Since(begun), bytesOnDisk()-before
 	select {
 	case p := <-panics:
 		return r, fmt.Errorf("%v", p)

@@ -56,7 +56,7 @@ var inMemory = []Contestant{
 var grouped = []Contestant{stintEach, stintAll}
 
 // Durable: nothing that was acknowledged is ever forgotten. But for the last, for comparison.
-var durable = []Contestant{bareLog, stintSynced, stintLeased, redisAlways, sqliteFull, pebbleSync, badgerSync, stintFlushed}
+var durable = []Contestant{bareLog, stintSynced, redisAlways, sqliteFull, pebbleSync, badgerSync, stintLeased, stintFlushed}
 
 // Written behind: a crash may forget about a second.
 var flushed = []Contestant{stintMemory, stintFlushed, redisEverysec, sqliteNormal, pebbleNoSync, badgerNoSync}

@@ -14,7 +14,7 @@ func (b *bench) durable() error {
 	callers := []int{1, 8, 64, 512}
 	length, rounds := 1500*time.Millisecond, 5
 	if b.quick {
-		length, rounds = 300*time.Millisecond, 5
+		length, rounds = 300*time.Millisecond, 9
 	}
 	// Every load gets ids of its own: as few as a lease of 125 tokens has to be renewed for again and again, as it is at any
 	// rate once in 62 decisions, and as many as do not run out of tokens.
@@ -44,7 +44,8 @@ func (b *bench) durable() error {
 		c.lines = append(c.lines, l)
 	}
 	t.notes = append([]string{"The ids are in the store beforehand. What is flushed is not durable, and here to compare leased with."}, b.notes(durable)...)
-	times := &table{title: "The same, of two contestants: times as many", header: []string{"callers"}}
+	times := &table{title: "The same, of two contestants: times as many", header: []string{"callers"},
+		notes: []string{"Each is the median of what it was in each round, in which they come one after the other."}}
 	for _, n := range callers {
 		times.header = append(times.header, fmt.Sprint(n))
 	}
@@ -54,7 +55,7 @@ func (b *bench) durable() error {
 	} {
 		row := []string{pair[0].Name + " ÷ " + pair[1].Name}
 		for _, n := range callers {
-			row = append(row, ratio(figures[pair[0].Name][n].perSecond(), figures[pair[1].Name][n].perSecond()))
+			row = append(row, ratio(figures[pair[0].Name][n].times(figures[pair[1].Name][n]), 1))
 		}
 		times.add(row...)
 	}
@@ -131,6 +132,15 @@ func (b *bench) flushed() error {
 // load is the rounds of one contestant under one number of callers.
 type load []reply
 
+// times returns how many times as many there were as of another contestant: the median of the rounds, each beside the other's.
+func (l load) times(other load) float64 {
+	var vs []float64
+	for i := range min(len(l), len(other)) {
+		vs = append(vs, l[i].PerSecond/other[i].PerSecond)
+	}
+	return median(vs)
+}
+
 func (l load) perSecond() float64 {
 	var vs []float64
 	for _, r := range l {
@@ -153,8 +163,8 @@ func (b *bench) loads(cs []Contestant, w Workload, cfg Config, callers []int, le
 	figures = make(map[string]map[int]load)
 	t := b.assemble(cs, w, cfg, true)
 	for round := range rounds {
-		for _, name := range t.names {
-			for k, n := range callers {
+		for k, n := range callers {
+			for _, name := range t.names {
 				progress("%s: %s: round %d, %d callers", w.Name, name, round, n)
 				o := order{Do: "load", Callers: n, Length: length, First: (round*len(callers) + k) * share, Count: share}
 				if r, ok := t.do(name, o); ok {

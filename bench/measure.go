@@ -254,5 +254,8 @@ func procField(file, word string) (n int64) {
 	return n
 }
 
-func rss() int64          { return procField("status", "VmRSS") * 1024 }
-func bytesWritten() int64 { return procField("io", "write_bytes") }
+func rss() int64 { return procField("status", "VmRSS") * 1024 }
+
+// What the process wrote, to files and pipes, and what of it, and of what the file system writes besides, went to the disk.
+func bytesWritten() int64 { return procField("io", "wchar") }
+func bytesOnDisk() int64  { return procField("io", "write_bytes") }

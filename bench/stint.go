@@ -64,15 +64,16 @@ func (d *stintDecider) Allow(id string) bool {
 }
 
 // Fill is done by many callers where each waits for the disk. Of leases it spends more or less, so that they do not all
-// come to an end at the same time.
+// come to an end at the same time, and so much that no bucket is full again, and without a lease, before its turn comes.
 func (d *stintDecider) Fill(w Workload) error {
 	if d.level <= stint.Flushed {
 		return w.fill(d, 1)
 	}
+	const idle = 150 // tokens: nine minutes
 	err := w.fill(d, d.callers)
 	if d.level == stint.Leased && err == nil {
 		err = w.each(d.callers, func(i int, id string) error {
-			_, err := d.Spend(perID.Key(id), int64(i)%(perHour.Burst/8))
+			_, err := d.Spend(perID.Key(id), idle+int64(i)%(perHour.Burst/8))
 			return err
 		})
 	}
