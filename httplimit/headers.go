@@ -61,22 +61,22 @@ const (
 )
 
 // write sets the fields. In the shadow, and where no limit is configured, there is nothing to tell.
-func (f *headerFormat) write(w http.ResponseWriter, as []applied) {
+func (f *headerFormat) write(w http.ResponseWriter, c *carried) {
 	switch f.dialect { // net/http copies a header that was asked for
 	case Standard:
-		f.writeStandard(w.Header(), as)
+		f.writeStandard(w.Header(), c)
 	case XRateLimit:
-		writeStrictest(w.Header(), as, "X-Ratelimit-")
+		writeStrictest(w.Header(), c.applied, "X-Ratelimit-")
 	case ThreeFields:
-		writeStrictest(w.Header(), as, "Ratelimit-")
+		writeStrictest(w.Header(), c.applied, "Ratelimit-")
 	}
 }
 
-func (f *headerFormat) writeStandard(h http.Header, as []applied) {
+func (f *headerFormat) writeStandard(h http.Header, c *carried) {
 	var room [128]byte
-	states, first, count := room[:0], (*applied)(nil), 0
-	for i := range as {
-		a := &as[i]
+	states, first, count, allowed := room[:0], (*applied)(nil), 0, true
+	for i := range c.applied {
+		a := &c.applied[i]
 		if !a.tells() {
 			continue
 		}
@@ -85,6 +85,7 @@ func (f *headerFormat) writeStandard(h http.Header, as []applied) {
 		} else {
 			first = a
 		}
+		allowed = allowed && a.Allowed
 		states = appendString(states, a.Label)
 		left, reset := a.state()
 		states = appendInt(append(states, leftParam...), left)
@@ -96,21 +97,21 @@ func (f *headerFormat) writeStandard(h http.Header, as []applied) {
 	if count == 0 {
 		return
 	}
-	state := f.denied.Load()
-	if state == nil || state[0] != string(states) {
+	state := &c.state
+	if allowed {
+		state[0] = string(states)
+	} else if state = f.denied.Load(); state == nil || state[0] != string(states) {
 		state = &[1]string{string(states)}
-		if !first.Allowed {
-			f.denied.Store(state)
-		}
+		f.denied.Store(state)
 	}
 	h[stateField] = state[:]
 	if count > 1 || f.partitionKey != nil {
-		h[policyField] = []string{f.policies(as)}
+		h[policyField] = []string{f.policies(c.applied)}
 		return
 	}
 	last := f.policy.Load()
 	if last == nil || last.label != first.Label || last.limit != first.Limit {
-		last = &policy{first.Label, first.Limit, []string{f.policies(as)}}
+		last = &policy{first.Label, first.Limit, []string{f.policies(c.applied)}}
 		f.policy.Store(last)
 	}
 	h[policyField] = last.field

@@ -127,3 +127,25 @@ func TestInWords(t *testing.T) {
 		require.Equal(t, want, inWords(d), d)
 	}
 }
+
+// What one response says stays as it is when the next request comes, whatever the middleware keeps for that: net/http writes
+// the header once the handler has returned.
+func TestHeaderStays(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	require.NoError(t, lim.Hold(off.Key("held"), lim.Now().Add(time.Hour)))
+	h := New(lim, nil, Rule{Key: ByIP(perAddress)}, Rule{Key: ByHeader(off, "X-Off"), Optional: true})(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	ask := func(id string) http.Header {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("X-Off", id)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Header()
+	}
+	header := ask("held") // denied by a limit that nothing is told of
+	require.Equal(t, []string{`"address";r=5`}, header[stateField])
+	for range 5 {
+		ask("free")
+	}
+	require.Equal(t, []string{`"address";r=5`}, header[stateField])
+}

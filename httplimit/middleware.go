@@ -82,11 +82,13 @@ type carried struct {
 	mu              sync.Mutex // http.TimeoutHandler runs what is nested in it in a goroutine of its own
 	applied         []applied
 	few             [1]applied
+	state           [1]string // the RateLimit field of a request that goes on
 }
 
-// free keeps c for the next request, if none carries it: there was no rule for it, or it was denied, and went no further.
+// free keeps c for the next request, if none carries it: there was no rule for it, or it was denied, and went no further; nor a
+// header, which is written later.
 func (m *middleware) free(c *carried) {
-	if c.Context == nil {
+	if c.Context == nil && c.state[0] == "" {
 		clear(c.applied)
 		c.applied = c.few[:0]
 		m.spare.Store(c)
@@ -136,7 +138,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	d, err := m.decide(c, r, &failures)
 	mine := c.applied[first:]
 	if len(c.applied) > 0 {
-		m.format.write(w, c.applied)
+		m.format.write(w, c)
 	}
 	waiting := m.after && anyWaits(mine)
 	var ds *[]Decision

@@ -15,7 +15,7 @@ func (m *middleware) settle(c *carried, first, last int, w http.ResponseWriter, 
 	s.refund()
 	s.lockOut()
 	if s.changed {
-		m.format.write(w, c.applied)
+		m.format.write(w, c)
 	}
 	c.mu.Unlock()
 	for _, err := range s.failures {
