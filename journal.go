@@ -3,6 +3,7 @@ package stint
 import (
 	"bytes"
 	"cmp"
+	"container/heap"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -245,9 +246,78 @@ func (x *journalIndex) all() iter.Seq[entry] {
 	}
 }
 
-// sorted returns the entries in the order of their keys.
-func (x *journalIndex) sorted() []entry {
-	es := slices.AppendSeq(make([]entry, 0, x.n), x.all())
-	slices.SortFunc(es, func(a, b entry) int { return cmp.Or(cmp.Compare(a.name, b.name), bytes.Compare(a.id, b.id)) })
-	return es
+func (e entry) compare(f entry) int {
+	return cmp.Or(cmp.Compare(e.name, f.name), bytes.Compare(e.id, f.id))
+}
+
+// run is what a chunk of an index has, in the order of the keys.
+type run struct {
+	first  entry
+	chunk  []byte
+	behind []uint32 // where the other entries begin
+}
+
+// sorter has the entries of an index in the order of their keys. All of them are more than the processor's cache holds, and a
+// chunk is not: each is sorted by itself, and they are merged as the entries are taken.
+type sorter struct {
+	runs  []*run // a heap
+	left  int    // entries
+	taken []entry
+}
+
+// sorted returns the entries in the order of their keys; nil if stop, where there is one, has said so meanwhile.
+func (x *journalIndex) sorted(stop func() bool) *sorter {
+	type placed struct {
+		entry
+		begin uint32
+	}
+	s := &sorter{left: x.n}
+	var es []placed
+	for _, chunk := range x.chunks {
+		if stop != nil && stop() {
+			return nil
+		}
+		es = es[:0]
+		for at := 0; at < len(chunk); {
+			e, _ := readEntry(chunk[at:])
+			es = append(es, placed{e, uint32(at)})
+			at += e.size
+		}
+		slices.SortFunc(es, func(a, b placed) int { return a.compare(b.entry) })
+		r := &run{first: es[0].entry, chunk: chunk, behind: make([]uint32, len(es)-1)}
+		for i := range r.behind {
+			r.behind[i] = es[i+1].begin
+		}
+		s.runs = append(s.runs, r)
+	}
+	heap.Init(s)
+	return s
+}
+
+// take returns the next n entries, or all that are left. They are good until the next take.
+func (s *sorter) take(n int) []entry {
+	s.taken = s.taken[:0]
+	for range min(n, s.left) {
+		r := s.runs[0]
+		s.taken = append(s.taken, r.first)
+		if len(r.behind) > 0 {
+			r.first, _ = readEntry(r.chunk[r.behind[0]:])
+			r.behind = r.behind[1:]
+			heap.Fix(s, 0)
+		} else {
+			heap.Pop(s)
+		}
+	}
+	s.left -= len(s.taken)
+	return s.taken
+}
+
+// Len, Less, Swap, Push and Pop are for container/heap.
+func (s *sorter) Len() int           { return len(s.runs) }
+func (s *sorter) Less(i, j int) bool { return s.runs[i].first.compare(s.runs[j].first) < 0 }
+func (s *sorter) Swap(i, j int)      { s.runs[i], s.runs[j] = s.runs[j], s.runs[i] }
+func (s *sorter) Push(any)           { panic("nothing is added") }
+func (s *sorter) Pop() any {
+	s.runs = s.runs[:len(s.runs)-1]
+	return nil
 }

@@ -2,7 +2,6 @@ package stint
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -201,11 +200,18 @@ func TestJournalIndex(t *testing.T) {
 		got[e.change().Key] = e.tat
 	}
 	require.Equal(t, want, got)
-	sorted := x.sorted()
+	sorter := x.sorted(nil)
+	var sorted []entry
+	for sorter.left > 0 {
+		sorted = append(sorted, sorter.take(1+rand.IntN(2000))...)
+	}
 	require.Len(t, sorted, len(want))
-	require.True(t, slices.IsSortedFunc(sorted, func(a, b entry) int {
-		return cmp.Or(a.change().Key.compare(b.change().Key), 1)
-	}))
+	for i, e := range sorted {
+		require.Equal(t, want[e.change().Key], e.tat)
+		require.True(t, i == 0 || sorted[i-1].change().Key.compare(e.change().Key) < 0)
+	}
+	require.Empty(t, sorter.take(1))
+	require.Nil(t, x.sorted(func() bool { return true }))
 }
 
 // sameAs requires the store to have what want has: key by key, and one after the other.

@@ -80,8 +80,8 @@ func (s *BoltStore) progressed(part float64) {
 	s.stepped.Broadcast()
 }
 
-// checkpoint takes the journal home, in the order of the keys, and drops its records. While the store is being closed it takes one
-// step; what it has not done then is done after the next Open.
+// checkpoint takes the journal home, in the order of the keys, and drops its records. Close interrupts that of a long journal, and
+// what it has not done then is done after the next Open.
 func (s *BoltStore) checkpoint() error {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
@@ -103,14 +103,17 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 	}
 	s.progressed(0)
 	defer s.progressed(1)
-	all := old.sorted()
-	for rest := all; ; {
+	interrupted := func() bool { return old.len() > checkpointStep && s.stopping() }
+	rest := old.sorted(interrupted)
+	if rest == nil {
+		return 0, nil
+	}
+	for {
 		most := checkpointStep
 		if s.pressed() {
 			most = checkpointRush
 		}
-		step := rest[:min(len(rest), most)]
-		rest = rest[len(step):]
+		step := rest.take(most)
 		dropped := true
 		err := s.update(func(tx *bolt.Tx) (err error) {
 			err = s.putHome(tx, func(yield func(Change) bool) {
@@ -126,7 +129,7 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 					}
 				}
 			})
-			if err == nil && len(rest) == 0 {
+			if err == nil && rest.left == 0 {
 				dropped, err = dropRecords(tx, last)
 			}
 			return err
@@ -134,11 +137,11 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 		if err != nil {
 			return 0, fmt.Errorf("checkpoint: %w", err)
 		}
-		if len(rest) == 0 && dropped {
+		if rest.left == 0 && dropped {
 			break
 		}
-		s.progressed(float64(len(all)-len(rest)) / float64(len(all)+1))
-		if len(rest) > 0 && s.stopping() {
+		s.progressed(float64(old.len()-rest.left) / float64(old.len()+1))
+		if rest.left > 0 && interrupted() {
 			return 0, nil
 		}
 	}

@@ -238,7 +238,7 @@ func (v *salvage) write(to *boltFile) error {
 	if err := flush(); err != nil {
 		return err
 	}
-	for _, e := range v.journal.sorted() {
+	for _, e := range v.journal.sorted(nil).take(v.journal.len()) {
 		if e.tat != 0 {
 			v.Buckets++
 			batch = append(batch, e.change())
