@@ -304,17 +304,22 @@ func (c *collector) collectLocked(s *shard) {
 	if c.all {
 		s.waiting = false
 	}
-	for w := range s.marks {
-		marked := s.marks[w]
-		s.marks[w] = 0
-		if unmarked {
-			marked = 1<<64 - 1
+	const ahead = 16 // words of marks, whose slots are on their way meanwhile
+	for next := range len(s.marks) + ahead {
+		if next < len(s.marks) {
+			if unmarked {
+				s.marks[next] = 1<<64 - 1
+			}
+			for rest := s.marks[next]; rest != 0; rest &= rest - 1 {
+				s.prefetchSlot(s.firstOf(next, rest))
+			}
 		}
-		for rest := marked; rest != 0; rest &= rest - 1 {
-			s.prefetchSlot(s.firstOf(w, rest))
-		}
-		for ; marked != 0; marked &= marked - 1 {
-			c.collectGroupLocked(s, s.firstOf(w, marked))
+		if w := next - ahead; w >= 0 {
+			marked := s.marks[w]
+			s.marks[w] = 0
+			for ; marked != 0; marked &= marked - 1 {
+				c.collectGroupLocked(s, s.firstOf(w, marked))
+			}
 		}
 	}
 }

@@ -174,7 +174,7 @@ type shard struct {
 
 // dirtyGroups is in how many groups a shard's slots are looked through for dirty ones: as many that a few in a thousand
 // slots do not make a flush look at all of them.
-const dirtyGroups = 1 << 11
+const dirtyGroups = 1 << 13
 
 // count is what one Name's decisions in one shard came to.
 type count struct{ allowed, denied uint64 }
@@ -407,9 +407,13 @@ func (s *shard) firstOf(word int, marks uint64) uint32 {
 // dirtyCountLocked returns how many buckets the store does not have as they are. It does not look at all of the shard, but
 // where some wait for a flush of all.
 func (s *shard) dirtyCountLocked() (n int) {
-	for group := range uint32(dirtyGroups) {
-		if s.waiting || s.marks[group/64]>>(group%64)&1 != 0 {
-			for i := group << s.groups; i < min((group+1)<<s.groups, s.capacity.Load()); i++ {
+	for w, marked := range s.marks {
+		if s.waiting {
+			marked = 1<<64 - 1
+		}
+		for ; marked != 0; marked &= marked - 1 {
+			first := s.firstOf(w, marked)
+			for i := first; i < min(first+1<<s.groups, s.capacity.Load()); i++ {
 				if s.at(i).has(flagDirty) {
 					n++
 				}
