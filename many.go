@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"time"
 )
@@ -283,9 +284,13 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 			}
 			hit := false
 			if s := at.shard; s != nil {
+				late := false
 				s.mu.Lock()
-				_, hit, _ = l.hitLocked(s, at.hash, r.Key, r.Cost, op, now, d)
+				_, hit, late = l.hitLocked(s, at.hash, r.Key, r.Cost, op, now, d)
 				s.mu.Unlock()
+				if late {
+					runtime.Gosched()
+				}
 			}
 			if hit {
 				continue

@@ -97,12 +97,15 @@ func (f *headerFormat) writeStandard(h http.Header, c *carried) {
 	if count == 0 {
 		return
 	}
-	state := &c.state
-	if allowed {
+	state := f.denied.Load()
+	if allowed || state == nil || state[0] != string(states) {
+		if state = &c.state; !allowed || state[0] != "" { // a header that has it may not be written yet
+			state = new([1]string)
+		}
 		state[0] = string(states)
-	} else if state = f.denied.Load(); state == nil || state[0] != string(states) {
-		state = &[1]string{string(states)}
-		f.denied.Store(state)
+		if !allowed {
+			f.denied.Store(state)
+		}
 	}
 	h[stateField] = state[:]
 	if count > 1 || f.partitionKey != nil {

@@ -149,3 +149,18 @@ func TestHeaderStays(t *testing.T) {
 	}
 	require.Equal(t, []string{`"address";r=5`}, header[stateField])
 }
+
+// Nor does what is nested change what a header has already: http.TimeoutHandler may have answered in its place.
+func TestHeaderStaysInNested(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	nested := New(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	var before []string
+	h := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		before = w.Header()[stateField]
+		nested.ServeHTTP(w, r)
+	}))
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	require.Equal(t, []string{`"address";r=4;t=12`}, before)
+	require.Equal(t, []string{`"address";r=4;t=12, "everyone";r=4;t=12`}, w.Header()[stateField])
+}

@@ -82,7 +82,7 @@ type carried struct {
 	mu              sync.Mutex // http.TimeoutHandler runs what is nested in it in a goroutine of its own
 	applied         []applied
 	few             [1]applied
-	state           [1]string // the RateLimit field of a request that goes on
+	state           [1]string // the RateLimit field that was written first; it stays
 }
 
 // free keeps c for the next request, if none carries it: there was no rule for it, or it was denied, and went no further; nor a
