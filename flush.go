@@ -340,6 +340,10 @@ func (c *collector) collectGroupLocked(s *shard, first uint32) {
 				c.skipped = append(c.skipped, e.batch)
 				continue
 			}
+			if !c.all && e.batch.err == nil { // who waited for it is about to note what the store has
+				s.markGroup(i)
+				continue
+			}
 			s.forgetPendingLocked(b, e)
 			m = b.meta()
 		}

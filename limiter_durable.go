@@ -24,19 +24,16 @@ const (
 // submitLocked puts the buckets that ps changed into one commit, all of them, if one of them has to wait for it. Otherwise
 // their leases are renewed, if it is time.
 func (l *Limiter) submitLocked(ps []place, now int64) {
+	most := needNone
 	for i := range ps {
-		if _, needs := l.toCommitLocked(&ps[i], now); needs == needNow {
-			l.submitAllLocked(ps, now)
-			return
-		}
+		_, needs := l.toCommitLocked(&ps[i], now)
+		most = max(most, needs)
 	}
-	for i := range ps {
-		p := &ps[i]
-		if tat, needs := l.toCommitLocked(p, now); needs == needLater {
-			if b, ok := p.slotLocked(); ok {
-				l.renewLocked(p.shard, p.hash, b, tat)
-			}
-		}
+	switch most {
+	case needNow:
+		l.submitAllLocked(ps, now)
+	case needLater:
+		l.renewAllLocked(ps, now)
 	}
 }
 
@@ -104,20 +101,38 @@ func (l *Limiter) submitAllLocked(ps []place, now int64) {
 	}
 }
 
-// renewLocked gives the bucket in b, of the shard, a lease up to tat. What it spends meanwhile is covered by the half that it has left.
-// It reports whether commits are late: then the goroutine that commits may be behind all others in line for the processor, and who
-// calls is to give way.
+// renewAllLocked renews the leases of those of ps that need it, in one commit: after a crash all of ps are there, or none.
+func (l *Limiter) renewAllLocked(ps []place, now int64) {
+	l.committer.mu.Lock()
+	defer l.committer.mu.Unlock()
+	for i := range ps {
+		p := &ps[i]
+		tat, needs := l.toCommitLocked(p, now)
+		if b, ok := p.slotLocked(); ok && needs == needLater {
+			l.committer.renewLocked(p.shard, p.hash, b, tat, l.opts.CommitTimeout)
+		}
+	}
+}
+
+// renewLocked gives the bucket in b, of the shard, a lease up to tat. It reports whether commits are late: then the goroutine that
+// commits may be behind all others in line for the processor, and who calls is to give way.
 func (l *Limiter) renewLocked(s *shard, hash uint64, b slot, tat int64) (late bool) {
 	c := l.committer
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.renewLocked(s, hash, b, tat, l.opts.CommitTimeout)
+	return time.Since(c.oldest) > 4*renewalPause
+}
+
+// renewLocked puts a lease up to tat into the next commit. What the bucket in b, of the shard, spends meanwhile is covered by the half
+// that it has left.
+func (c *committer) renewLocked(s *shard, hash uint64, b slot, tat int64, timeout time.Duration) {
 	key := b.key() // the caller's may be gone by then
 	b.clear(flagAhead)
-	commit := c.nextLocked(l.opts.CommitTimeout)
+	commit := c.nextLocked(timeout)
 	commit.renewed = append(commit.renewed, renewal{s, hash, key})
 	c.putLocked(s, b, key, tat)
 	c.leases++
-	return time.Since(c.oldest) > 4*renewalPause
 }
 
 // slotLocked returns the slot of p's bucket, wherever it is by now.
