@@ -402,6 +402,32 @@ func TestLease(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
+// A flush leaves a bucket whose commit has ended to those who waited for it: they know of its lease.
+func TestFlushLeavesLeaseToWaiters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newGateStore()
+		l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
+		key := leased.Key("a")
+		ps := [1]place{{key: key, cost: 1}}
+		p := &ps[0]
+		require.NoError(t, p.locate(l.table))
+		require.NoError(t, l.lockFound(p))
+		now := l.clock.now()
+		require.NoError(t, p.decideLocked(now, new(Decision)))
+		p.writeLocked(now)
+		l.submitLocked(ps[:], now)
+		p.shard.mu.Unlock()
+		<-p.batch.done
+		require.NoError(t, l.flusher.flush(false))
+		require.Equal(t, 1, store.count(), "there is nothing to save")
+		require.NoError(t, l.await(ps[:]))
+		requireSpends(t, l, key, 5)
+		require.Equal(t, 1, store.count(), "the lease stands")
+		require.NoError(t, l.Close())
+		require.Equal(t, now+6*int64(time.Hour), store.has(t, key))
+	})
+}
+
 // Who renews a lease gives way where a commit is late, and only then.
 func TestRenewalGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
