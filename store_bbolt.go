@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -217,18 +215,6 @@ func otherFormat(path string, format uint64) error {
 	return fmt.Errorf("%w: %s: format %d, and this version reads %d", ErrFormat, path, format, formatNumber)
 }
 
-func (s *BoltStore) readNames(table *bolt.Bucket) error {
-	s.names = make(map[Name]string)
-	return table.ForEach(func(k, v []byte) error {
-		n, err := strconv.ParseUint(string(k), 10, 16)
-		if err != nil || n == 0 || len(v) == 0 {
-			return fmt.Errorf("its names table has %q for the number %q", v, k)
-		}
-		s.names[Name(n)] = string(v)
-		return nil
-	})
-}
-
 func (s *BoltStore) replay(journal *bolt.Bucket) error {
 	return journal.ForEach(func(k, record []byte) error {
 		seq, err := decodeUint64(k)
@@ -297,74 +283,6 @@ func (s *BoltStore) write(fn func(f *boltFile) error) error {
 		return fmt.Errorf("stint: %s was opened to be read only", s.path)
 	}
 	return fn(s.file)
-}
-
-// Names returns the labels that the file has, by number.
-func (s *BoltStore) Names() map[Name]string {
-	s.namesMu.Lock()
-	defer s.namesMu.Unlock()
-	return maps.Clone(s.names)
-}
-
-// Number returns the number that the file has for the label. A label that it does not have is given the lowest number
-// that is free, and keeps it: for programs whose limits are named at run time.
-func (s *BoltStore) Number(label string) (Name, error) {
-	s.careMu.Lock() // a compaction copies the names
-	defer s.careMu.Unlock()
-	s.namesMu.Lock()
-	defer s.namesMu.Unlock()
-	for name, l := range s.names {
-		if l == label {
-			return name, nil
-		}
-	}
-	if s.readOnly {
-		return Unknown, fmt.Errorf("%w %q: %s does not have it, and was opened to be read only", ErrUnknownName, label, s.path)
-	}
-	for name := Name(1); name != Unknown; name++ {
-		if _, taken := s.names[name]; !taken {
-			return name, s.declareLocked(Names{name: {Label: label}})
-		}
-	}
-	return Unknown, fmt.Errorf("%w: all 65535 numbers are taken, none is left for %q", ErrNameMismatch, label)
-}
-
-// Declare enters the names that the file does not have, as OpenBolt does: all of them, or none where one is ErrNameMismatch.
-func (s *BoltStore) Declare(names Names) error {
-	s.careMu.Lock()
-	defer s.careMu.Unlock()
-	s.namesMu.Lock()
-	defer s.namesMu.Unlock()
-	return s.declareLocked(names)
-}
-
-func (s *BoltStore) declareLocked(names Names) error {
-	numbers := make(map[string]Name, len(s.names))
-	for name, label := range s.names {
-		numbers[label] = name
-	}
-	added := make(map[Name]string)
-	var wrong []error
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		label := names[name].Label
-		if have, ok := s.names[name]; ok {
-			if have != label {
-				wrong = append(wrong, fmt.Errorf("%w: %s: name %d is %q in the file, and declared as %q", ErrNameMismatch, s.path, name, have, label))
-			}
-		} else if number, ok := numbers[label]; ok {
-			wrong = append(wrong, fmt.Errorf("%w: %s: %q is name %d in the file, and declared as %d", ErrNameMismatch, s.path, label, number, name))
-		} else {
-			added[name] = label
-		}
-	}
-	if len(wrong) > 0 || len(added) == 0 || s.readOnly {
-		return errors.Join(wrong...)
-	}
-	if err := s.update(func(tx *bolt.Tx) error { return putNames(tx, added) }); err != nil {
-		return fmt.Errorf("stint: enter names into %s: %w", s.path, err)
-	}
-	maps.Copy(s.names, added)
-	return nil
 }
 
 // Load implements Store.
@@ -668,16 +586,6 @@ func (s *BoltStore) stopCare() {
 	close(s.stop)
 	<-s.stopped
 }
-
-// bucketOf returns the name of the bbolt bucket that holds a Name's buckets; for Unknown, that of the holds.
-func bucketOf(name Name) []byte {
-	if name == Unknown {
-		return holdsBucket
-	}
-	return name.decimal()
-}
-
-func (n Name) decimal() []byte { return strconv.AppendUint(nil, uint64(n), 10) }
 
 // encodeID returns the key that an id is stored under: bbolt has no empty key, so that the id of a Shared limit is "*",
 // and an id that is itself nothing but stars has one more.

@@ -325,16 +325,6 @@ func layOut(tx *bolt.Tx, labels map[Name]string) error {
 	return putNames(tx, labels)
 }
 
-func putNames(tx *bolt.Tx, labels map[Name]string) error {
-	table := tx.Bucket(metaBucket).Bucket(namesBucket)
-	for name, label := range labels {
-		if err := putSummed(table, namesBucket, name.decimal(), []byte(label)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // syncDir makes the names in a directory durable, where the operating system has that notion.
 func syncDir(dir string) error {
 	if runtime.GOOS == "windows" {
