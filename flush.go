@@ -188,28 +188,23 @@ func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, ski
 	return next, c.skipped, err
 }
 
-// record notes how a flush ended.
+// record notes how a part of a flush ended.
 func (f *flusher) record(buckets int, took time.Duration, err error) {
 	f.statusMu.Lock()
 	defer f.statusMu.Unlock()
 	st := &f.status
-	failed := st.Err != nil
-	st.Last, st.Longest, st.Err = took, max(st.Longest, took), err
-	switch {
-	case err == nil:
+	st.Last, st.Longest = took, max(st.Longest, took)
+	if err == nil { // of this part
 		st.Flushes++
 		st.Buckets += int64(buckets)
-		if failed {
-			st.Since = time.Time{}
-			f.tell(Event{Kind: FlushRecovered})
-		}
-	default:
-		st.Failures++
-		if !failed {
-			st.Since = time.Unix(0, f.clock.now())
-			f.tell(Event{Kind: FlushFailed, Err: err})
-		}
+		return
 	}
+	st.Failures++
+	if st.Err == nil {
+		st.Since = time.Unix(0, f.clock.now())
+		f.tell(Event{Kind: FlushFailed, Err: err})
+	}
+	st.Err = err
 }
 
 // recovered notes that nothing is left unsaved, be it because a commit brought what a flush could not.
@@ -315,10 +310,11 @@ func (c *collector) collectLocked(s *shard) {
 			}
 		}
 		if w := next - ahead; w >= 0 {
-			marked := s.marks[w]
-			s.marks[w] = 0
-			for ; marked != 0; marked &= marked - 1 {
-				c.collectGroupLocked(s, s.firstOf(w, marked))
+			for marked := s.marks[w]; marked != 0; {
+				group := marked & -marked
+				s.marks[w] &^= group
+				c.collectGroupLocked(s, s.firstOf(w, group))
+				marked = s.marks[w] &^ (group<<1 - 1) // to which those have come that moved up where others were removed
 			}
 		}
 	}
