@@ -3,6 +3,7 @@ package stint
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -980,6 +981,41 @@ func TestBucketsWhileTheStoreFails(t *testing.T) {
 	require.Equal(t, []Key{flushed.Key("a")}, keys)
 	store.fail(nil)
 	require.NoError(t, l.Close())
+}
+
+// What is saved, and leaves memory, while the store is read is listed all the same.
+func TestBucketsThatAreEvictedMeanwhile(t *testing.T) {
+	store := &endStore{Store: NewMemStore()}
+	l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
+	requireSpends(t, l, flushed.Key("a"), 5)
+	store.atEnd = func() {
+		require.NoError(t, l.Flush())
+		for range 40 {
+			l.table.evict(l.clock.now(), true, func() bool { return true })
+		}
+		require.Zero(t, l.Stats().Resident)
+	}
+	require.Contains(t, listBuckets(t, l.Buckets(flushed)), flushed.Key("a"))
+	require.NoError(t, l.Close())
+}
+
+// endStore is a Store in which something happens when it has been read to the end.
+type endStore struct {
+	Store
+	atEnd func()
+}
+
+func (s *endStore) All(name Name) iter.Seq2[Change, error] {
+	return func(yield func(Change, error) bool) {
+		for c, err := range s.Store.All(name) {
+			if !yield(c, err) {
+				return
+			}
+		}
+		if s.atEnd != nil {
+			s.atEnd()
+		}
+	}
 }
 
 // A Hold that failed is not in force, nor is it after the next start if it was carried out all the same.

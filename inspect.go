@@ -46,29 +46,36 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
 				return
 			}
 			delete(fresh, c.Key)
-			if b, live := l.inspect(c.Key, c.TAT); live && !yield(c.Key, b) {
+			if b, live, _ := l.inspect(c.Key, c.TAT, nil); live && !yield(c.Key, b) {
+				return
+			}
+		}
+		for key := range fresh {
+			tat, readErr := l.store.Load(key) // which may have it by now, and memory no more
+			b, live, err := l.inspect(key, tat, readErr)
+			if err != nil {
+				l.readErr.Store(&err)
+				return
+			}
+			if live && !yield(key, b) {
 				return
 			}
 		}
 		l.readErr.Store(nil)
-		for key := range fresh {
-			if b, live := l.inspect(key, 0); live && !yield(key, b) {
-				return
-			}
-		}
 	}
 }
 
-// inspect returns the state of a bucket, which the store has a TAT for, and whether there is anything to tell of it.
-func (l *Limiter) inspect(key Key, stored int64) (b Bucket, live bool) {
+// inspect returns the state of a bucket, which the store answers for with a TAT or an error where it is not in memory, and
+// whether there is anything to tell of it.
+func (l *Limiter) inspect(key Key, stored int64, readErr error) (b Bucket, live bool, err error) {
 	if len(key.ID) > maxIDLen {
-		return Bucket{}, false // nothing of ours
+		return Bucket{}, false, nil // nothing of ours
 	}
 	s, h := l.table.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.limits == nil {
-		return Bucket{}, false
+		return Bucket{}, false, nil
 	}
 	now := l.clock.now()
 	rule, _ := s.limits.resolve(key)
@@ -76,6 +83,8 @@ func (l *Limiter) inspect(key Key, stored int64) (b Bucket, live bool) {
 	tat := stored
 	if i, ok := s.findLocked(key, h); ok {
 		tat = s.at(i).tat()
+	} else if readErr != nil {
+		return Bucket{}, false, readErr
 	} else if rule != 0 {
 		tat = r.rate.clamp(tat, now)
 	}
@@ -86,7 +95,7 @@ func (l *Limiter) inspect(key Key, stored int64) (b Bucket, live bool) {
 	if a := s.aside[key]; a != nil && a.hold > now {
 		b.HeldUntil = time.Unix(0, a.hold)
 	}
-	return b, tat > now || !b.HeldUntil.IsZero()
+	return b, tat > now || !b.HeldUntil.IsZero(), nil
 }
 
 // Snapshot writes a copy of the store's file, in which is all that was spent so far, and returns how many bytes that were:
