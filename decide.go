@@ -69,7 +69,9 @@ type place struct {
 	allowed  bool
 
 	batch *batch // the commit that is waited for
-	took  int64  // how far the TAT was moved, from where it was or from now
+	took  int64  // how far the TAT was moved, from where it was or from now,
+	reset uint32 // when there had been so many Resets in the shard
+	turn  *turn  // in the line, for a reservation
 
 	limits   *Limits // where rule was looked up, if it was
 	saved    int64   // what the store had then,

@@ -178,11 +178,25 @@ func (c *committer) commit() {
 	clear(b.renewed)
 	c.spare.changes, c.spare.renewed = b.changes[:0], b.renewed[:0]
 	b.changes, b.renewed = nil, nil
-	c.mu.Unlock()
 	close(b.done)
+	c.mu.Unlock()
 	if slow.Stop() {
 		close(b.heard)
 	}
+	for _, do := range b.left {
+		do()
+	}
+}
+
+// leave leaves it to a commit to do what is to be done once it has ended, unless it has.
+func (c *committer) leave(b *batch, do func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b.over() {
+		return false
+	}
+	b.left = append(b.left, do)
+	return true
 }
 
 // settle notes how the commit of a renewal ended. Half a lease covers the bucket all the same.

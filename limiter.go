@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,8 @@ type Limiter struct {
 	statsMu sync.Mutex
 	errs    map[Name]int64
 	past    map[Name]count // decided under limits that have been replaced
+
+	holding, flushing chan struct{} // in which is who holds, and who makes room: the store is waited for by one at a time
 
 	closing   sync.Once
 	closed    chan struct{}
@@ -91,6 +94,8 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 		errs:   make(map[Name]int64),
 		past:   make(map[Name]count),
 		closed: make(chan struct{}),
+
+		holding: make(chan struct{}, 1), flushing: make(chan struct{}, 1),
 	}
 	l.flusher = &flusher{
 		table: l.table, store: store, clock: l.clock, level: o.Durability, interval: o.FlushInterval,
@@ -136,7 +141,7 @@ func (l *Limiter) checkLimits(limits *Limits) error {
 }
 
 // Allow reports whether one request for the key may pass, and spends a token if so. Where Spend would return an error
-// the answer is Options.FailOpen, and nothing is spent.
+// the answer is Options.FailOpen, and what is spent is what Spend says.
 func (l *Limiter) Allow(key Key) bool {
 	if allowed, hit := l.hit(key, 1, opSpend, nil); hit {
 		return allowed
@@ -146,7 +151,8 @@ func (l *Limiter) Allow(key Key) bool {
 }
 
 // Spend takes cost tokens from the key's bucket, if it has that many. A denied request changes nothing. After an error
-// the Decision is zero, and nothing was spent.
+// the Decision is zero, and nothing was spent, but where no commit came within Options.CommitTimeout: that is an
+// ErrNotDurable, which says so, and the tokens stay spent.
 func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
 	if _, hit := l.hit(key, cost, opSpend, &d); !hit {
 		d, err = l.one(key, cost, opSpend, readClock)
@@ -236,7 +242,8 @@ func (l *Limiter) hitLocked(s *shard, h uint64, key Key, cost int64, op op, now 
 	return allowed, true, late
 }
 
-// one carries out an op on one bucket, at the instant now or, for readClock, at the one it is decided at.
+// one carries out an op on one bucket, at the instant now or, for readClock and where it is not in memory, at the one it is
+// decided at.
 func (l *Limiter) one(key Key, cost int64, op op, now int64) (Decision, error) {
 	var ps [1]place
 	p := &ps[0]
@@ -247,7 +254,7 @@ func (l *Limiter) one(key Key, cost int64, op op, now int64) (Decision, error) {
 	if err := l.lockFound(p); err != nil {
 		return Decision{}, l.failed(key, err)
 	}
-	if now == readClock {
+	if now == readClock || !p.resident { // what was known of it then may have been forgotten since, once it was past
 		now = l.clock.now()
 	}
 	var d Decision
@@ -342,6 +349,14 @@ func (l *Limiter) makeRoom() error {
 			return nil
 		}
 	}
+	if evict(true) {
+		return nil
+	}
+	return l.within(l.flushing, func() error { return l.flushForRoom(evict) }, ErrFull)
+}
+
+// flushForRoom is the part of makeRoom that waits for the disk.
+func (l *Limiter) flushForRoom(evict func(used bool) bool) error {
 	fail := func(err error) error {
 		return fmt.Errorf("%w: %d, and they cannot be saved: %w", ErrFull, l.opts.MaxResident, err)
 	}
@@ -396,6 +411,7 @@ func (l *Limiter) reset(key Key) error {
 	if a != nil {
 		a.line = nil
 	}
+	p.shard.resets++
 	p.next = min(now, p.tat)
 	p.writeLocked(now)
 	l.submitLocked(ps[:], now)
@@ -412,7 +428,9 @@ func (l *Limiter) reset(key Key) error {
 }
 
 // Hold denies every request for the key before until, whatever its bucket holds. It replaces the hold that there is, and
-// one that is not after now ends it; so does Reset. It is durable when Hold returns nil, and not in force after an error.
+// one that is not after now ends it; so does Reset. Those who wait in line go no sooner than they were to, and later where
+// it is until then that nobody passes. It is durable when Hold returns nil, and not in force after an error but
+// ErrNotDurable: the store did not answer within Options.CommitTimeout, and it may yet come.
 func (l *Limiter) Hold(key Key, until time.Time) error {
 	if err := l.hold(key, until); err != nil {
 		return l.failed(key, err)
@@ -421,16 +439,29 @@ func (l *Limiter) Hold(key Key, until time.Time) error {
 }
 
 func (l *Limiter) hold(key Key, until time.Time) error {
-	p := place{key: key}
+	ps := [1]place{{key: Key{key.Name, strings.Clone(key.ID)}, op: opRefund}} // of which nothing is given back if its commit fails
+	p := &ps[0]
 	if err := p.locate(l.table); err != nil {
 		return err
 	}
-	if err := l.lockFound(&p); err != nil { // the key is valid, and its bucket, if it has one, is in memory
+	if err := l.lockFound(p); err != nil { // the key is valid, and its bucket, if it has one, is in memory
 		return err
 	}
 	p.shard.mu.Unlock()
+	return l.within(l.holding, func() error {
+		if err := l.saveHold(ps[:], unixNano(until)); err != nil {
+			return err
+		}
+		if p.batch != nil {
+			l.await(ps[:]) // what the store does not take now, a flush will bring
+		}
+		return nil
+	}, ErrNotDurable)
+}
 
-	end := unixNano(until)
+// saveHold saves the hold on ps[0], and puts it in force.
+func (l *Limiter) saveHold(ps []place, end int64) error {
+	p := &ps[0]
 	if end <= l.clock.now() {
 		end = 0
 	}
@@ -442,17 +473,45 @@ func (l *Limiter) hold(key Key, until time.Time) error {
 	if closed {
 		return ErrClosed // the store may be another's by now
 	}
-	err := l.store.Save([]Change{{holdKey(key), end}})
+	err := l.store.Save([]Change{{holdKey(p.key), end}})
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
-	a := p.shard.asideLocked(key, p.hash)
+	a := p.shard.asideLocked(p.key, p.hash)
 	if a.lost = err != nil; a.lost {
-		return fmt.Errorf("stint: hold %v: %w", key, err)
+		return fmt.Errorf("stint: hold %v: %w", p.key, err)
 	}
 	a.hold = end
-	p.shard.delayLineLocked(key, a, l.clock.now())
-	p.shard.tidyAsideLocked(key, a, l.clock.now())
+	now := l.clock.now()
+	if later := a.delay(now); later > 0 && p.shard.limits != nil && p.findLocked() && p.resident {
+		p.next = p.tat + min(later, math.MaxInt64-p.tat)
+		p.shard.writeLocked(p.index, p.next)
+		l.submitLocked(ps, now)
+	}
+	p.shard.tidyAsideLocked(p.key, a, now)
 	return nil
+}
+
+// within has f done, which waits for the disk, by one at a time of those who come through a gate. Where it is not done within
+// CommitTimeout, it may yet be, and the error is late.
+func (l *Limiter) within(gate chan struct{}, f func() error, late error) error {
+	timer := time.NewTimer(l.opts.CommitTimeout)
+	defer timer.Stop()
+	done := make(chan error, 1)
+	select {
+	case gate <- struct{}{}:
+		go func() {
+			defer func() { <-gate }()
+			done <- f()
+		}()
+	case <-timer.C:
+		return fmt.Errorf("%w: no answer from the store for %v", late, l.opts.CommitTimeout)
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("%w: no answer from the store for %v; it may yet come", late, l.opts.CommitTimeout)
+	}
 }
 
 // SetLimits puts other limits in force while decisions go on: each bucket is held to the old ones or to the new, and to

@@ -92,7 +92,7 @@ func (l *Limiter) submitAllLocked(ps []place, now int64) {
 		if needs != needNone && tat != p.next && tat != 0 {
 			c.leases++
 		}
-		p.took = p.next - max(p.tat, now)
+		p.took, p.reset = p.next-max(p.tat, now), p.shard.resets
 		b, ok := p.slotLocked()
 		if ok {
 			b.clear(flagCovered)
@@ -155,12 +155,9 @@ func (l *Limiter) await(ps []place) error {
 		select {
 		case <-batch.done:
 		case <-timer.C:
-			late := slices.Clone(ps)
-			go func() {
-				<-batch.done
-				l.settleAll(late, false)
-			}()
-			return fmt.Errorf("%w: no commit for %v; it may yet come, and what was asked for is done", ErrNotDurable, l.opts.CommitTimeout)
+			if late := slices.Clone(ps); l.committer.leave(batch, func() { l.settleAll(late, false) }) {
+				return fmt.Errorf("%w: no commit for %v; it may yet come, and what was asked for is done", ErrNotDurable, l.opts.CommitTimeout)
+			}
 		}
 	}
 	l.settleAll(ps, batch.err != nil)
@@ -180,7 +177,23 @@ func (l *Limiter) settleAll(ps []place, giveBack bool) {
 	}
 }
 
-// settleLocked notes how the commit of p ended. What the bucket has regained since p took from it is not given back.
+// giveBackLocked gives back what p took, but for what the bucket has regained since, and what those in line need.
+func (s *shard) giveBackLocked(b slot, p *place, now int64) {
+	least := now
+	if s.limits != nil && b.rule() != 0 {
+		s.counts[s.limits.index(p.key.Name)].allowed--
+		if a := s.aside[p.key]; a != nil {
+			a.leave(p.turn)
+			least = max(now, a.needs(&s.limits.rules[b.rule()].rate))
+		}
+	}
+	if p.reset == s.resets {
+		tat := b.tat()
+		b.setTAT(min(tat, max(least, tat-min(p.took, max(0, p.next-now)))))
+	}
+}
+
+// settleLocked notes how the commit of p ended.
 func (l *Limiter) settleLocked(p *place, giveBack bool) {
 	s := p.shard
 	i, ok := s.findLocked(p.key, p.hash)
@@ -196,9 +209,8 @@ func (l *Limiter) settleLocked(p *place, giveBack bool) {
 		s.forgetPendingLocked(b, e)
 	}
 	if p.batch.err != nil {
-		now := l.clock.now()
-		if tat := b.tat(); giveBack && p.op == opSpend && tat > now {
-			b.setTAT(max(now, tat-min(p.took, max(0, p.next-now))))
+		if giveBack && p.op == opSpend {
+			s.giveBackLocked(b, p, l.clock.now())
 		}
 		b.set(flagDirty | flagStored) // the store may have it all the same
 		b.clear(flagCovered)

@@ -674,7 +674,7 @@ func TestSpendEachDoesNotTurnBackTheClock(t *testing.T) {
 	clock := newSimClock()
 	first, late := single.Key("first"), single.Key("late")
 	save(t, mem, Change{late, clock.ns.Load() + int64(11*time.Second)}) // by then, an empty bucket
-	r := rigOn(t, &slowStore{mem, clock, first}, testLimits(t), Options{Now: clock.Now})
+	r := rigOn(t, &slowStore{mem, clock, first, nil}, testLimits(t), Options{Now: clock.Now})
 	ds := make([]Decision, 2)
 	require.NoError(t, r.SpendEach([]Request{{first, 1, 0}, {late, 1, 0}}, ds))
 	require.False(t, ds[1].Allowed)
@@ -683,15 +683,36 @@ func TestSpendEachDoesNotTurnBackTheClock(t *testing.T) {
 	require.Equal(t, time.Second, d.RetryAfter)
 }
 
+// A bucket that was spent from, and forgotten once it was past, since SpendEach began is not decided on as it was then.
+func TestSpendEachDoesNotForget(t *testing.T) {
+	clock := newSimClock()
+	first, late := perID.Key("first"), single.Key("late")
+	store := &slowStore{NewMemStore(), clock, first, nil}
+	r := rigOn(t, store, testLimits(t), Options{Now: clock.Now})
+	store.meanwhile = func() {
+		r.spend(late, 1)
+		clock.advance(3 * time.Second)
+		require.NoError(t, r.flusher.flush(false))
+	}
+	ds := make([]Decision, 2)
+	require.NoError(t, r.SpendEach([]Request{{first, 1, 0}, {late, 1, 0}}, ds))
+	require.True(t, ds[1].Allowed)
+	require.False(t, r.spend(late, 1).Allowed, "it has just been spent from")
+}
+
 // slowStore takes ten seconds to load one of the keys.
 type slowStore struct {
 	Store
-	clock *simClock
-	slow  Key
+	clock     *simClock
+	slow      Key
+	meanwhile func()
 }
 
 func (s *slowStore) Load(key Key) (int64, error) {
 	if key == s.slow {
+		if s.meanwhile != nil {
+			s.meanwhile()
+		}
 		s.clock.advance(10 * time.Second)
 	}
 	return s.Store.Load(key)

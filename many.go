@@ -20,11 +20,12 @@ type Request struct {
 // SpendAll decides several requests at one instant, and spends for all of them or for none; no other call sees a part
 // of it. It returns the strictest of the decisions: denied before allowed, of the denied that with the longest
 // RetryAfter, of the allowed that with the fewest Remaining. Where nothing takes part in the decision, it allows.
-// After an error, ErrDuplicateKey among them, nothing was spent.
+// After an error, ErrDuplicateKey among them, nothing was spent, but as Spend says where a commit did not come in time.
 func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) { return l.all(reqs, opSpend) }
 
 // RefundAll gives back what a SpendAll of the same requests spent, as Refund does, and returns the strictest of the
-// decisions. Of a CheckOnly request it only reports the state.
+// decisions. Of a CheckOnly request it only reports the state. A SpendOnly request is given back whether there was enough
+// for it to be spent or not: leave it out where that may be less.
 func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) { return l.all(reqs, opRefund) }
 
 // located is where a bucket is, if it is in memory.
@@ -255,8 +256,8 @@ func decideAllLocked(ps []place, now int64) (strictest Decision, at int, err err
 	return strictest, 0, nil
 }
 
-// SpendEach decides each of the requests by itself, all at one instant, and puts the decision on reqs[i] in ds[i]. A key
-// may come more than once; what a request spends is spent for those behind it. A request that fails leaves the zero
+// SpendEach decides each of the requests by itself, all at one instant, but for those whose buckets are not in memory, and puts
+// the decision on reqs[i] in ds[i]. A key may come more than once; what a request spends is spent for those behind it. A request that fails leaves the zero
 // Decision; the errors come back joined, and say which request they are of. SpendEach is faster, per request, than
 // Spend.
 func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {

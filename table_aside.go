@@ -10,14 +10,40 @@ type aside struct {
 	hold int64   // nobody passes before; 0: none
 	lost bool    // a save of the hold failed: the store may have another, until a flush has saved this one
 	line []*turn // of those who wait, in order
+	gone int64   // the TAT that the bucket has at the least for those whose turns came before all of these
 }
 
 // turn is that of one who waits.
 type turn struct{ at, cost int64 }
 
+// join puts a turn at the end of the line. Those that have come leave it: it may stand for ever.
+func (a *aside) join(t *turn, r *rate, now int64) {
+	if len(a.line) == 0 {
+		a.gone = 0
+	}
+	came := 0
+	for r.interval > 0 && came < len(a.line) && a.line[came].at <= now {
+		came++
+	}
+	a.gone = r.afterTurns(a.gone, a.line[:came])
+	a.line = append(slices.Delete(a.line, 0, came), t)
+}
+
+func (a *aside) leave(t *turn) {
+	a.line = slices.DeleteFunc(a.line, func(in *turn) bool { return in == t })
+}
+
 // needs returns the TAT that the bucket has at the least once all in line have gone when their turns came.
 func (a *aside) needs(r *rate) (tat int64) {
-	for _, t := range a.line {
+	if len(a.line) == 0 {
+		return 0
+	}
+	return r.afterTurns(a.gone, a.line)
+}
+
+// afterTurns returns the TAT that is left by those who go when their turns come.
+func (r *rate) afterTurns(tat int64, line []*turn) int64 {
+	for _, t := range line {
 		if tat = max(tat, t.at); t.cost > (1<<63-1-tat)/r.interval {
 			return 1<<63 - 1
 		}
@@ -26,21 +52,18 @@ func (a *aside) needs(r *rate) (tat int64) {
 	return tat
 }
 
-// delayLineLocked moves those who still wait, and the TAT behind them, so that the first does not go before hold: where they are
-// as far apart as they were, no more go at once than did.
-func (s *shard) delayLineLocked(key Key, a *aside, now int64) {
+// delay moves those who still wait, so that the first does not go before hold, and returns by how much, for the TAT behind
+// them: where they are as far apart as they were, no more go at once than did.
+func (a *aside) delay(now int64) (later int64) {
 	waiting := slices.IndexFunc(a.line, func(t *turn) bool { return t.at > now })
 	if waiting < 0 || a.line[waiting].at >= a.hold {
-		return
+		return 0
 	}
-	later := a.hold - a.line[waiting].at
+	later = a.hold - a.line[waiting].at
 	for _, t := range a.line[waiting:] {
 		t.at += min(later, 1<<63-1-t.at)
 	}
-	if i, ok := s.findLocked(key, s.table.hash(key)); ok {
-		tat := s.at(i).tat()
-		s.writeLocked(i, tat+min(later, 1<<63-1-tat))
-	}
+	return later
 }
 
 // notBefore returns when a newcomer may pass at the earliest.
@@ -65,8 +88,8 @@ func (s *shard) tidyAsideLocked(key Key, a *aside, now int64) {
 	}
 }
 
-// lineOver reports whether there was a line, and nobody is left in it.
-func (a *aside) lineOver(now int64) bool { return len(a.line) > 0 && a.line[len(a.line)-1].at <= now }
+// lineOver reports whether nobody is left in line.
+func (a *aside) lineOver(now int64) bool { return len(a.line) == 0 || a.line[len(a.line)-1].at <= now }
 
 // endLineLocked ends a line that is over, and leaves a TAT no further ahead than spending could have brought it.
 func (s *shard) endLineLocked(i uint32, a *aside, now int64) {

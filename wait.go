@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -20,7 +19,8 @@ type Reservation struct {
 
 // Reserve takes cost tokens from the key's bucket whether they are there yet or not, and returns the place in line. Those who
 // come later queue behind it, and Spend is denied while a line stands. The error is ErrQueueFull, and nothing taken,
-// where more than the limit's Queue would wait.
+// where more than the limit's Queue would wait. After an error there is no place in line, and nothing taken, but as Spend says where
+// a commit did not come in time.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	r, err := l.reserve(key, cost, math.MaxInt64)
 	if err != nil {
@@ -51,9 +51,10 @@ func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error
 	if err == nil {
 		p.countLocked(true)
 		r.turn = &turn{at, cost}
+		p.turn = r.turn
 		if waits { // before the bucket is written, that a slot made for it is known to have a line
 			a := p.shard.asideLocked(key, p.hash)
-			a.line = append(a.line, r.turn)
+			a.join(r.turn, &p.shard.limits.rules[p.rule].rate, now)
 		}
 		p.writeLocked(now)
 		l.submitLocked(ps[:], now)
@@ -115,7 +116,7 @@ func (r Reservation) Delay() time.Duration {
 // leaveLocked takes the reservation out of the line.
 func (r Reservation) leaveLocked(s *shard, now int64) {
 	if a := s.aside[r.key]; a != nil {
-		a.line = slices.DeleteFunc(a.line, func(t *turn) bool { return t == r.turn })
+		a.leave(r.turn)
 		s.tidyAsideLocked(r.key, a, now)
 	}
 }
@@ -134,7 +135,7 @@ func (r Reservation) Cancel() {
 	now := r.l.clock.now()
 	a := p.shard.aside[r.key]
 	if a != nil { // the line ends, if it does, once the tokens are back: its end may take some off the TAT
-		a.line = slices.DeleteFunc(a.line, func(t *turn) bool { return t == r.turn })
+		a.leave(r.turn)
 	}
 	var d Decision
 	if p.decideLocked(now, &d) == nil {
@@ -151,7 +152,8 @@ func (r Reservation) Cancel() {
 // Wait takes cost tokens from the key's bucket, waiting in line until they are there: first come, first served. It
 // fails at once, and takes nothing, where ctx would end before its turn, with an error that wraps
 // context.DeadlineExceeded, or where the line is full, with ErrQueueFull. Where ctx ends while it waits, its tokens are
-// given back and the error is that of ctx.
+// given back and the error is that of ctx. A commit, of a Leased or Synced limit, is waited for whether ctx has ended or
+// not, for as long as Options.CommitTimeout; other errors are as for Reserve.
 func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -166,6 +168,10 @@ func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
 	}
 	if err != nil {
 		return l.failed(key, err)
+	}
+	if err := ctx.Err(); err != nil { // while it waited for a commit
+		r.Cancel()
+		return err
 	}
 	for {
 		stepped := l.clock.step()

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"context"
+	"math/rand/v2"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -369,4 +370,50 @@ func TestClockStepWakesWaiters(t *testing.T) {
 		pass(9 * time.Second)
 		w.require(t, 10*time.Second)
 	})
+}
+
+// A line that never ends does not grow: who has gone is not kept in it.
+func TestLineThatStandsForEver(t *testing.T) {
+	r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{single: PerSecond(1000).WithBurst(10)}), Options{})
+	key := single.Key("a")
+	r.spend(key, 10)
+	for range 3 {
+		reserve(t, r.Limiter, key, 1)
+	}
+	for range 10_000 {
+		r.clock.advance(time.Millisecond)
+		require.Equal(t, 3*time.Millisecond, reserve(t, r.Limiter, key, 1).Delay())
+		require.False(t, r.spend(key, 1).Allowed)
+	}
+	s, _ := r.table.shard(key)
+	require.LessOrEqual(t, len(s.aside[key].line), 4)
+}
+
+// What those took who have gone from a line is remembered.
+func TestLineNeedsWhatHasGone(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	a, r := new(aside), &rate{interval: 10}
+	var all []*turn
+	for now, last := int64(0), int64(0); now < 100_000; now += random.Int64N(last - now) {
+		last = max(last, now) + 1 + random.Int64N(30)
+		turn := &turn{last, random.Int64N(6)}
+		all = append(all, turn)
+		a.join(turn, r, now)
+		require.Equal(t, r.afterTurns(0, all), a.needs(r))
+	}
+	require.Less(t, len(a.line), len(all)/10)
+}
+
+// A line that all leave leaves no bucket behind that is shut for longer than its tolerance.
+func TestLineThatAllLeave(t *testing.T) {
+	r := newRig(t)
+	key := perID.Key("a")
+	r.hold(key, 24*time.Hour)
+	res := reserve(t, r.Limiter, key, 1)
+	require.Equal(t, 24*time.Hour, res.Delay())
+	res.Cancel()
+	require.NoError(t, r.Hold(key, time.Time{}))
+	d := r.check(key, 0)
+	require.True(t, d.Allowed)
+	require.LessOrEqual(t, d.ResetAfter, time.Minute)
 }

@@ -1,0 +1,188 @@
+package stint
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ten is a limit of which a token is worth a second.
+var ten = Limit{Burst: 10, Count: 1, Period: time.Second}
+
+func resetAfterOf(t testing.TB, l *Limiter, key Key) time.Duration {
+	t.Helper()
+	d, err := l.Check(key, 0)
+	require.NoError(t, err)
+	return d.ResetAfter
+}
+
+// What a commit that failed gives back is not what somebody in line waits for.
+func TestGiveBackLeavesTheLineItsTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := newGateStore(), newGridClock()
+		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+		key := synced.Key("a")
+		store.close()
+		go l.Spend(key, 5)
+		synctest.Wait()
+		var r Reservation
+		go func() { r, _ = l.Reserve(key, 10) }() // its turn comes in 5s
+		synctest.Wait()
+		store.gate <- refuse
+		store.open()
+		synctest.Wait()
+		require.Equal(t, 15*time.Second, resetAfterOf(t, l, key))
+		require.Equal(t, 5*time.Second, r.Delay())
+		require.NoError(t, l.Close())
+	})
+}
+
+// A reservation whose commit fails gives back all that it took: nobody waits for it any more.
+func TestGiveBackOfAReservation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := newGateStore(), newGridClock()
+		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+		key := synced.Key("a")
+		requireSpends(t, l, key, 5)
+		store.close()
+		go l.Reserve(key, 10)
+		synctest.Wait()
+		store.gate <- refuse
+		store.open()
+		synctest.Wait()
+		require.Equal(t, 5*time.Second, resetAfterOf(t, l, key))
+		requireSpends(t, l, key, 5)
+		require.NoError(t, l.Close())
+	})
+}
+
+// A Reset has given back already what was spent before it.
+func TestGiveBackAfterReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := newGateStore(), newGridClock()
+		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+		key := synced.Key("a")
+		store.close()
+		go l.Spend(key, 5)
+		synctest.Wait()
+		go l.Reset(key)
+		synctest.Wait()
+		go l.Spend(key, 10)
+		synctest.Wait()
+		store.gate <- refuse
+		store.open()
+		synctest.Wait()
+		require.Equal(t, 10*time.Second, resetAfterOf(t, l, key))
+		st := l.Stats().Limits[synced]
+		require.EqualValues(t, 1, st.Allowed, "the one that was not made durable is not counted")
+		require.EqualValues(t, 1, st.Errors)
+		require.NoError(t, l.Close())
+	})
+}
+
+// A hold moves those in line, and the TAT behind them, on file too: they go when it is over, and a crash must not forget that.
+func TestHoldOnALineIsDurable(t *testing.T) {
+	for _, name := range []Name{leased, synced} {
+		store, clock := newGateStore(), newGridClock()
+		l := newLevels(t, store, levelLimits(t, Limit{Burst: 100, Count: 100, Period: time.Minute}, nil), clock, 0)
+		key := name.Key("a")
+		requireSpends(t, l, key, 100)
+		r, err := l.Reserve(key, 10)
+		require.NoError(t, err)
+		require.Equal(t, 6*time.Second, r.Delay())
+		require.NoError(t, l.Hold(key, clock.Now().Add(time.Hour)))
+		require.Equal(t, time.Hour, r.Delay())
+		require.GreaterOrEqual(t, store.has(t, key), clock.Now().Add(time.Hour+time.Minute).UnixNano())
+		clock.advance(time.Hour)
+		_, err = l.Spend(key, 1)
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+	}
+}
+
+// Whoever waits for a disk that does not answer has an answer after CommitTimeout, and leaves no goroutine behind for each call.
+func TestRoomOnADiskThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newGateStore()
+		l := newLevels(t, store, levelLimits(t, ten, nil), newSimClock(), 1)
+		requireSpends(t, l, flushed.Key("a"), 1)
+		store.close()
+		goroutines := runtime.NumGoroutine()
+		for range 20 {
+			begun := time.Now()
+			_, err := l.Spend(flushed.Key("b"), 1)
+			require.ErrorIs(t, err, ErrFull)
+			require.Equal(t, 5*time.Second, time.Since(begun))
+			requireSpends(t, l, flushed.Key("a"), 0) // what is in memory is decided
+		}
+		require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+1)
+		store.open()
+		synctest.Wait()
+		requireSpends(t, l, flushed.Key("b"), 1)
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestHoldOnADiskThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := newGateStore(), newSimClock()
+		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+		key := flushed.Key("a")
+		store.close()
+		goroutines := runtime.NumGoroutine()
+		for i := range 20 {
+			require.ErrorIs(t, l.Hold(key, clock.Now().Add(time.Duration(i+1)*time.Hour)), ErrNotDurable)
+		}
+		require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+1)
+		store.open()
+		synctest.Wait()
+		d, err := l.Check(key, 1)
+		require.NoError(t, err)
+		require.Equal(t, time.Hour, d.RetryAfter, "the first came late; the others had not begun")
+		require.NoError(t, l.Close())
+	})
+}
+
+// Waiters whose commit is late leave no goroutines behind either.
+func TestLateCommitsLeaveNoGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := newGateStore(), newSimClock()
+		l := newLevels(t, store, levelLimits(t, hundred, nil), clock, 0)
+		store.close()
+		before := runtime.NumGoroutine()
+		for range 20 {
+			_, err := l.Spend(synced.Key("a"), 1)
+			require.ErrorIs(t, err, ErrNotDurable)
+		}
+		require.LessOrEqual(t, runtime.NumGoroutine(), before)
+		store.open()
+		synctest.Wait()
+		require.EqualValues(t, 20, spent(t, l, synced.Key("a")))
+		require.Zero(t, l.Stats().Dirty)
+		require.NoError(t, l.Close())
+	})
+}
+
+// A context that ends while a commit is waited for ends the wait, and its tokens are given back.
+func TestWaitForACommitPastItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := newGateStore(), newSimClock()
+		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+		key := synced.Key("a")
+		store.close()
+		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errors.New("late"))
+		defer cancel()
+		ended := make(chan error)
+		go func() { ended <- l.Wait(ctx, key, 10) }()
+		pass(2 * time.Second)
+		store.open()
+		require.ErrorIs(t, <-ended, context.DeadlineExceeded)
+		requireSpends(t, l, key, 10)
+		require.NoError(t, l.Close())
+	})
+}
