@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"net"
 	"net/http"
 	"net/url"
 	"path"
@@ -21,11 +22,12 @@ func newRoute(pattern string) *route {
 		return nil
 	}
 	ro := &route{mux: http.NewServeMux()}
-	ro.mux.Handle(pattern, reached{})
 	rest := pattern
-	if method, after, found := strings.Cut(pattern, " "); found {
-		ro.method, rest = method, strings.TrimLeft(after, " \t")
+	if i := strings.IndexAny(pattern, " \t"); i >= 0 {
+		ro.method, rest = pattern[:i], strings.TrimLeft(pattern[i:], " \t")
 	}
+	host := max(0, strings.IndexByte(rest, '/'))
+	ro.mux.Handle(pattern[:len(pattern)-len(rest)]+plainHost(rest[:host])+rest[host:], reached{})
 	if strings.HasPrefix(rest, "/") && !strings.Contains(rest, "%") {
 		wild := false
 		ro.literal, _, wild = strings.Cut(rest, "{")
@@ -39,8 +41,8 @@ type reached struct{}
 
 func (reached) ServeHTTP(http.ResponseWriter, *http.Request) {}
 
-// match reports whether the pattern matches, and returns a request that has the values of its wildcards. Paths that
-// routers treat alike are matched alike: a rule must not be got around by "//login" or "/login/".
+// match reports whether the pattern matches, and returns a request that has the values of its wildcards. Paths and hosts that
+// routers treat alike are matched alike: a rule must not be got around by "//login", "/login/" or "/x%2F..%2Flogin".
 func (ro *route) match(r *http.Request) (*http.Request, bool) {
 	if ro == nil {
 		return r, true
@@ -49,12 +51,13 @@ func (ro *route) match(r *http.Request) (*http.Request, bool) {
 		return r, ok
 	}
 	matched := *r // Pattern and the values are set on this one, and not for the handler to see
+	matched.Host = plainHost(r.Host)
 	if !ro.leads(&matched) && !ro.leadsAlike(&matched) {
 		return nil, false
 	}
 	matched.RequestURI = "/" // for "*", ServeMux would answer by itself
 	ro.mux.ServeHTTP(nil, &matched)
-	matched.RequestURI, matched.URL = r.RequestURI, r.URL
+	matched.RequestURI, matched.URL, matched.Host = r.RequestURI, r.URL, r.Host
 	return &matched, true
 }
 
@@ -86,24 +89,48 @@ func (ro *route) leads(r *http.Request) bool {
 	return ok
 }
 
-// leadsAlike gives the request the first of the paths it might as well have that the pattern matches.
+// leadsAlike gives the request the first of the paths it might as well have that the pattern matches: there are routers that go by
+// the path as it was sent, and others, http.FileServer among them, that decode it first.
 func (ro *route) leadsAlike(r *http.Request) bool {
-	escaped := r.URL.EscapedPath()
-	bare := path.Clean("/" + escaped)
-	for _, p := range [...]string{bare, strings.TrimSuffix(bare, "/") + "/"} {
+	as := *r.URL
+	escaped := as.EscapedPath()
+	for _, p := range alike(escaped) {
 		if p == escaped {
 			continue
 		}
-		u := *r.URL
+		u := as
 		var err error
 		if u.Path, err = url.PathUnescape(p); err != nil {
 			return false
 		}
 		u.RawPath = p
-		r.URL = &u
-		if ro.leads(r) {
+		if r.URL = &u; ro.leads(r) {
+			return true
+		}
+	}
+	if as.RawPath == "" { // what would be decoded was spelled plainly
+		return false
+	}
+	for _, p := range alike(as.Path) {
+		u := as
+		u.Path, u.RawPath = p, ""
+		if r.URL = &u; ro.leads(r) {
 			return true
 		}
 	}
 	return false
+}
+
+// alike returns a path as it is when it is cleaned, and with a slash at its end.
+func alike(p string) [2]string {
+	bare := path.Clean("/" + p)
+	return [2]string{bare, strings.TrimSuffix(bare, "/") + "/"}
+}
+
+// plainHost returns a host as all its spellings have it, without its port.
+func plainHost(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	return strings.TrimSuffix(strings.ToLower(host), ".")
 }

@@ -12,8 +12,8 @@ import (
 // Rule says which requests are held to a limit, whose bucket they spend from, how much, and when.
 type Rule struct {
 	// Pattern is an http.ServeMux pattern, such as "POST /login" or "/users/{id}/"; "" is every request. A rule applies
-	// wherever its own pattern matches, whatever the others are. The path is cleaned first, and its wildcards are
-	// there for Key and CostFunc to read with PathValue.
+	// wherever its own pattern matches, whatever the others are. The path is cleaned first, also once it is decoded, and
+	// a host has no case and no dot at its end. Wildcards are there for Key and CostFunc to read with PathValue.
 	Pattern string
 
 	// Key finds the bucket. An id is brought into the canonical spelling of its limit's IDFormat. If there is none, or

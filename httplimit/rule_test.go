@@ -88,6 +88,18 @@ func TestPatterns(t *testing.T) {
 		{"/users/{id}/", "GET", "/users/7", true},
 		{"api.example/x", "GET", "http://api.example/x", true},
 		{"api.example/x", "GET", "http://www.example/x", false},
+		{"api.example/x", "GET", "http://API.example/x", true},
+		{"api.example/x", "GET", "http://api.example.:8080/x", true},
+		{"GET API.Example./x", "GET", "http://api.example/x", true},
+		{"api.example/x", "GET", "http://API.example//x/", true},
+		{"/downloads/", "GET", "/downloads%2Fbig.iso", true},
+		{"/downloads/", "GET", "/x%2f..%2Fdownloads/big.iso", true},
+		{"/downloads/", "GET", "/downloads%252Fbig.iso", false},
+		{"POST /admin/login", "POST", "/admin%2Flogin", true},
+		{"POST /login", "POST", "/x/%2e%2e/login", true},
+		{"/users/{id}", "GET", "/users%2F7", true},
+		{"/users/{id}/", "GET", "/users%2F7", true},
+		{"/login/{$}", "GET", "/x%2F..%2Flogin", true},
 		{"", "GET", "/anything", true},
 	} {
 		r := httptest.NewRequest(tc.method, tc.target, nil)
@@ -98,6 +110,7 @@ func TestPatterns(t *testing.T) {
 		require.Equal(t, path, *r.URL)
 		if ok {
 			require.Equal(t, r.URL, matched.URL)
+			require.Equal(t, r.Host, matched.Host)
 			if strings.Contains(tc.pattern, "{id}") {
 				require.Equal(t, "7", matched.PathValue("id"))
 			}
