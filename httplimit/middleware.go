@@ -76,7 +76,7 @@ type applied struct {
 }
 
 // carried is what a request carries of the decisions on it, from one middleware to those nested in it. It is the request's
-// context, with itself added.
+// context, with itself added. mu is held over nothing that waits for a disk or a client.
 type carried struct {
 	context.Context            // nil before a request carries it
 	mu              sync.Mutex // http.TimeoutHandler runs what is nested in it in a goroutine of its own
@@ -132,14 +132,9 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 			c.applied = c.few[:0]
 		}
 	}
-	c.mu.Lock()
-	first := len(c.applied)
 	var failures []error // of rules that stop nothing
-	d, err := m.decide(c, r, &failures)
-	mine := c.applied[first:]
-	if len(c.applied) > 0 {
-		m.format.write(w, c)
-	}
+	mine, d, err := m.decide(c, r, &failures)
+	first, last := m.record(c, w, mine)
 	waiting := m.after && anyWaits(mine)
 	var ds *[]Decision
 	if m.opts.OnDecision != nil && len(mine) > 0 {
@@ -148,9 +143,6 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 			*ds = append(*ds, mine[i].Decision)
 		}
 	}
-	last := len(c.applied)
-	c.mu.Unlock()
-
 	for _, failure := range failures {
 		m.tell(r, failure)
 	}
@@ -206,12 +198,12 @@ func anyWaits(as []applied) bool {
 	return false
 }
 
-// decide finds the rules that apply, adds them to c, and spends. The decision is the strictest of those that count.
-func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) (stint.Decision, error) {
-	strictest := stint.Decision{Allowed: true, Remaining: math.MaxInt64}
-	first := len(c.applied)
-	var few [4]stint.Request
-	reqs := few[:0]
+// decide finds the rules that apply and that c has no decision of, and spends. The decision is the strictest of those that count.
+func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) ([]applied, stint.Decision, error) {
+	var mine []applied
+	if c.Context == nil {
+		mine = c.applied // nobody else has it yet
+	}
 	for i := range m.rules {
 		ru := &m.rules[i]
 		matched, ok := ru.route.match(r) // another copy of r, perhaps
@@ -228,33 +220,32 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) (sti
 			*failures = append(*failures, err)
 			continue
 		default:
-			c.applied = c.applied[:first]
-			return stint.Decision{}, err
+			return nil, stint.Decision{}, err
 		}
 		cost := ru.cost(matched)
 		keepBody(r, matched)
-		if before := c.find(m.lim, key); before != nil {
-			if before.Shadow && !ru.Shadow {
-				before.Shadow = false
-				if !before.Allowed && (strictest.Allowed || before.RetryAfter > strictest.RetryAfter) {
-					strictest = before.Decision.Decision
-				}
-			}
+		if find(mine, m.lim, key) != nil {
 			continue
 		}
 		a := applied{lim: m.lim, rule: &ru.Rule}
 		a.Key, a.Label, a.Cost, a.Shadow, a.After = key, label, cost, ru.Shadow, ru.CountStatus != nil
-		c.applied = append(c.applied, a)
-		if !ru.Shadow {
+		mine = append(mine, a)
+	}
+	strictest := stint.Decision{Allowed: true, Remaining: math.MaxInt64}
+	if c.Context != nil {
+		mine, strictest = c.others(mine, strictest)
+	}
+	var few [4]stint.Request
+	reqs := few[:0]
+	for i := range mine {
+		if a := &mine[i]; !a.Shadow {
 			reqs = append(reqs, a.request())
 		}
 	}
-	mine := c.applied[first:]
 	if len(reqs) > 0 && strictest.Allowed {
 		d, err := m.spend(reqs)
 		if err != nil {
-			c.applied = c.applied[:first]
-			return stint.Decision{}, err
+			return nil, stint.Decision{}, err
 		}
 		strictest = d
 	}
@@ -263,7 +254,40 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) (sti
 			*failures = append(*failures, err)
 		}
 	}
-	return strictest, nil
+	return mine, strictest, nil
+}
+
+// others leaves those of mine that c has no decision of. What was in the shadow there and is meant here counts from now on.
+func (c *carried) others(mine []applied, strictest stint.Decision) ([]applied, stint.Decision) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	mine = slices.DeleteFunc(mine, func(a applied) bool {
+		before := find(c.applied, a.lim, a.Key)
+		if before != nil && before.Shadow && !a.Shadow {
+			before.Shadow = false
+			if !before.Allowed && (strictest.Allowed || before.RetryAfter > strictest.RetryAfter) {
+				strictest = before.Decision.Decision
+			}
+		}
+		return before != nil
+	})
+	return mine, strictest
+}
+
+// record adds what was decided to what the request carries, where it is first to last, and tells the client.
+func (m *middleware) record(c *carried, w http.ResponseWriter, mine []applied) (first, last int) {
+	if c.Context == nil {
+		c.applied = mine
+	} else {
+		c.mu.Lock()
+		defer c.mu.Unlock() // PartitionKey may panic
+		c.applied = append(c.applied, mine...)
+	}
+	last = len(c.applied)
+	if last > 0 {
+		m.format.write(w, c)
+	}
+	return last - len(mine), last
 }
 
 // spend is SpendAll, by a shorter way for one.
@@ -318,9 +342,9 @@ func (a *applied) request() stint.Request {
 }
 
 // find returns what has been decided for a bucket.
-func (c *carried) find(lim *stint.Limiter, key stint.Key) *applied {
-	for i := range c.applied {
-		if a := &c.applied[i]; a.Key == key && a.lim == lim {
+func find(as []applied, lim *stint.Limiter, key stint.Key) *applied {
+	for i := range as {
+		if a := &as[i]; a.Key == key && a.lim == lim {
 			return a
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"sync"
 	"testing"
@@ -424,5 +425,57 @@ func TestDeniedInTurn(t *testing.T) {
 		told = nil
 		require.Equal(t, 200, get(t, srv.URL+"/none").StatusCode)
 		require.Empty(t, told)
+	}
+}
+
+// What panics in nested middleware keeps nobody else from what the request carries.
+func TestNestedPanics(t *testing.T) {
+	oops := func() { panic("oops") }
+	for name, tc := range map[string]struct {
+		opts *Options
+		rule Rule
+	}{
+		"key":           {nil, Rule{Key: func(*http.Request) (stint.Key, error) { oops(); return stint.Key{}, nil }}},
+		"cost":          {nil, Rule{Key: ByIP(failures), CostFunc: func(*http.Request) int64 { oops(); return 1 }}},
+		"partition key": {&Options{PartitionKey: func(stint.Key) []byte { oops(); return nil }}, Rule{Key: ByIP(failures)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			h := New(lim, nil, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
+				New(lim, tc.opts, tc.rule)(http.HandlerFunc(status)))
+			r := httptest.NewRequest("GET", "/", nil)
+			require.PanicsWithValue(t, "oops", func() { h.ServeHTTP(httptest.NewRecorder(), r) })
+			require.EqualValues(t, 5, left(t, lim, perAddress.Key("192.0.2.1")), "given back")
+		})
+	}
+}
+
+// What is asked of a rule in nested middleware may ask what was decided before.
+func TestRulesMayAsk(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	var asked []int
+	ask := func(r *http.Request) { asked = append(asked, len(Decisions(r))) }
+	rule := Rule{
+		Key:      func(r *http.Request) (stint.Key, error) { ask(r); return failures.Key("a"), nil },
+		CostFunc: func(r *http.Request) int64 { ask(r); return 1 },
+	}
+	h := New(lim, nil, Rule{Key: ByIP(perAddress)})(New(lim, nil, rule)(http.HandlerFunc(status)))
+	require.Equal(t, 200, get(t, serve(t, h).URL).StatusCode)
+	require.Equal(t, []int{1, 1}, asked)
+}
+
+// A request of the ordinary kind costs what docs/performance.md says.
+func TestAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerSecond(1_000_000_000)})
+	_, err := lim.Spend(failures.Key("192.0.2.1"), 5)
+	require.NoError(t, err)
+	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	for name, most := range map[stint.Name]float64{perAddress: 3, failures: 0} {
+		h := New(lim, nil, Rule{Key: ByIP(name)})(empty)
+		r, w := httptest.NewRequest("GET", "/", nil), &discard{header: make(http.Header)}
+		require.LessOrEqual(t, testing.AllocsPerRun(200, func() { clear(w.header); h.ServeHTTP(w, r) }), most, name)
 	}
 }

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/stint-go/stint"
 )
@@ -10,14 +11,14 @@ import (
 // the request carries, and tells the client what that left.
 func (m *middleware) settle(c *carried, first, last int, w http.ResponseWriter, r *http.Request, status int) {
 	c.mu.Lock()
-	s := settlement{lim: m.lim, status: status, mine: c.applied[first:last]}
+	s := settlement{lim: m.lim, status: status, mine: slices.Clone(c.applied[first:last])}
+	c.mu.Unlock()
 	s.spend()
 	s.refund()
 	s.lockOut()
 	if s.changed {
-		m.format.write(w, c)
+		s.record(m.format, c, first, w)
 	}
-	c.mu.Unlock()
 	for _, err := range s.failures {
 		m.tell(r, err)
 	}
@@ -33,6 +34,14 @@ type settlement struct {
 	spent    []Decision // of the rules that counted the status
 	changed  bool       // there is something new to tell the client
 	failures []error
+}
+
+// record puts back what has changed.
+func (s *settlement) record(format *headerFormat, c *carried, first int, w http.ResponseWriter) {
+	c.mu.Lock()
+	defer c.mu.Unlock() // PartitionKey may panic
+	copy(c.applied[first:], s.mine)
+	format.write(w, c)
 }
 
 // spend takes the tokens of the rules that count the status, if they are still there.

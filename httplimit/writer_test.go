@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -198,4 +199,37 @@ func TestTimeoutHandler(t *testing.T) {
 	<-done
 	require.EqualValues(t, 5, left(t, lim, local[perAddress]))
 	require.EqualValues(t, 4, left(t, lim, local[failures]))
+}
+
+// The answer to a request that is late does not wait for the disk, which what is nested waits for.
+func TestTimeoutHandlerWithStalledDisk(t *testing.T) {
+	outer, _ := newLimiter(t, nil)
+	store := &stalled{MemStore: stint.NewMemStore(), release: make(chan struct{})}
+	lim, err := stint.New(store, testLimits(t, nil), &stint.Options{Durability: stint.Synced, CommitTimeout: time.Hour})
+	require.NoError(t, err)
+	defer lim.Close()
+	release := sync.OnceFunc(func() { close(store.release) })
+	defer release()
+	done := make(chan struct{})
+	inner := New(lim, nil, Rule{Key: ByIP(failures)})(http.HandlerFunc(status))
+	signalled := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { defer close(done); inner.ServeHTTP(w, r) })
+	srv := serve(t, New(outer, nil, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
+		http.TimeoutHandler(signalled, time.Millisecond, "late")))
+	res := get(t, srv.URL) // deadlocks if it waits for the commit
+	require.Equal(t, 503, res.StatusCode)
+	require.Equal(t, `"address";r=5`, res.Header.Get("RateLimit"))
+	release()
+	<-done
+	require.EqualValues(t, 4, left(t, lim, local[failures]))
+}
+
+// stalled is a store that saves nothing until it is released.
+type stalled struct {
+	*stint.MemStore
+	release chan struct{}
+}
+
+func (s *stalled) Save(changes []stint.Change) error {
+	<-s.release
+	return s.MemStore.Save(changes)
 }
