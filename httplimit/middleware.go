@@ -168,7 +168,9 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	if last > 0 {
-		r = c.on(r)
+		carrying := c.on(r)
+		defer keepFiles(r, carrying)
+		r = carrying
 	} else {
 		m.free(c)
 	}
@@ -304,6 +306,13 @@ func (m *middleware) spend(reqs []stint.Request) (stint.Decision, error) {
 // keepBody lets the handler have what a KeyFunc or CostFunc has read of the body: the form.
 func keepBody(r, read *http.Request) {
 	r.Body, r.Form, r.PostForm, r.MultipartForm = read.Body, read.Form, read.PostForm, read.MultipartForm
+}
+
+// keepFiles lets net/http remove the files of a form, which it does of the request that it made.
+func keepFiles(r, read *http.Request) {
+	if r.MultipartForm == nil {
+		r.MultipartForm = read.MultipartForm
+	}
 }
 
 // learn finds out the decision on one rule, of several that were decided together, or that are in the shadow. Where it

@@ -1,11 +1,14 @@
 package httplimit
 
 import (
+	"bytes"
 	"errors"
 	"io"
+	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -477,5 +480,51 @@ func TestAllocations(t *testing.T) {
 		h := New(lim, nil, Rule{Key: ByIP(name)})(empty)
 		r, w := httptest.NewRequest("GET", "/", nil), &discard{header: make(http.Header)}
 		require.LessOrEqual(t, testing.AllocsPerRun(200, func() { clear(w.header); h.ServeHTTP(w, r) }), most, name)
+	}
+}
+
+// The files that an upload is kept in meanwhile are gone once it has been served, whoever has read the form.
+func TestUploadsAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	t.Setenv("TMP", dir) // on Windows
+	files := func() int {
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		return len(entries)
+	}
+	lim, _ := newLimiter(t, nil)
+	kept := 0
+	read := func(_ http.ResponseWriter, r *http.Request) {
+		require.NoError(t, r.ParseMultipartForm(1))
+		kept = files()
+		panic("oops") // however it ends
+	}
+	denied := func(w http.ResponseWriter, r *http.Request, _ stint.Decision) { read(w, r) }
+	for name, h := range map[string]http.Handler{
+		"handler": New(lim, nil, Rule{Key: Shared(everyone)})(New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(read))),
+		"waiting": New(lim, nil, Rule{Key: ByIP(failures), CountStatus: Failed})(http.HandlerFunc(read)),
+		"denied":  New(lim, &Options{Denied: denied}, Rule{Key: func(*http.Request) (stint.Key, error) { return perKey.Key("k"), nil }})(nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := lim.Spend(perKey.Key("k"), 5)
+			require.NoError(t, err)
+			srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				defer func() { recover() }()
+				h.ServeHTTP(w, r)
+			}))
+			var body bytes.Buffer
+			w := multipart.NewWriter(&body)
+			part, err := w.CreateFormFile("file", "name")
+			require.NoError(t, err)
+			part.Write(make([]byte, 1000))
+			require.NoError(t, w.Close())
+			res, err := http.Post(srv.URL, w.FormDataContentType(), &body)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			srv.Close()
+			require.Equal(t, 1, kept)
+			require.Zero(t, files())
+		})
 	}
 }

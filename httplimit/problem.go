@@ -47,7 +47,9 @@ func (m *middleware) deny(w http.ResponseWriter, r *http.Request, c *carried, d 
 	after := max(1, seconds(d.RetryAfter))
 	if m.opts.Denied != nil {
 		w.Header()["Retry-After"] = []string{strconv.FormatInt(after, 10)}
-		m.opts.Denied(w, c.on(r), d)
+		carrying := c.on(r)
+		defer keepFiles(r, carrying)
+		m.opts.Denied(w, carrying, d)
 		return
 	}
 	var room [128]byte
