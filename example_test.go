@@ -484,6 +484,21 @@ func ExampleLimiter_Buckets() {
 	// Output: 10.0.0.2 5 10s
 }
 
+// Whom has a server asked us to stay away from, and until when?
+func ExampleLimiter_Bucket() {
+	var c clock
+	limiter := newLimiter(FailuresPerHost, stint.PerHour(60), &c)
+	defer limiter.Close()
+
+	key := FailuresPerHost.Key("12345678:example.com")
+	if err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
+		log.Fatal(err)
+	}
+	bucket, err := limiter.Bucket(key)
+	fmt.Println(bucket.Remaining, "of", bucket.Limit, "until", bucket.HeldUntil.UTC().Format(time.TimeOnly), err)
+	// Output: 60 of 60/1h until 00:05:00 <nil>
+}
+
 func ExampleLimiter_Stats() {
 	var c clock
 	limiter := newLimiter(LoginsPerAddress, stint.PerMinute(1), &c)

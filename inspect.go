@@ -11,7 +11,7 @@ import (
 // Bucket is the state of one bucket.
 type Bucket struct {
 	Limit      Limit // zero where none is configured
-	Remaining  int64
+	Remaining  int64 // 0 then
 	ResetAfter time.Duration
 	HeldUntil  time.Time // zero where there is no hold
 }
@@ -65,6 +65,44 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
 	}
 }
 
+// Bucket returns the state of one bucket, which may be full. It changes nothing, and takes no room in memory: a bucket that is not
+// there is read from the store. Its errors are those of Check.
+func (l *Limiter) Bucket(key Key) (Bucket, error) {
+	b, err := l.bucket(key)
+	if err != nil {
+		return Bucket{}, l.failed(key, err)
+	}
+	return b, nil
+}
+
+func (l *Limiter) bucket(key Key) (Bucket, error) {
+	p := place{key: key, op: opCheck}
+	if err := p.locate(l.table); err != nil {
+		return Bucket{}, err
+	}
+	s := p.shard
+	s.mu.Lock()
+	for s.limits != nil && !p.findLocked() {
+		p.limits, p.removals = s.limits, s.removals
+		s.mu.Unlock()
+		_, err := p.limits.resolve(key)
+		if err != nil {
+			return Bucket{}, err
+		}
+		l.loads.Add(1)
+		if p.tat, err = l.store.Load(key); err != nil {
+			return Bucket{}, fmt.Errorf("stint: %w", err)
+		}
+		s.mu.Lock()
+	}
+	defer s.mu.Unlock()
+	if s.limits == nil {
+		return Bucket{}, ErrClosed
+	}
+	b, _ := l.inspectLocked(s, p.hash, key, p.tat)
+	return b, nil
+}
+
 // inspect returns the state of a bucket, which the store answers for with a TAT or an error where it is not in memory, and
 // whether there is anything to tell of it.
 func (l *Limiter) inspect(key Key, stored int64, readErr error) (b Bucket, live bool, err error) {
@@ -77,25 +115,33 @@ func (l *Limiter) inspect(key Key, stored int64, readErr error) (b Bucket, live 
 	if s.limits == nil {
 		return Bucket{}, false, nil
 	}
+	if _, resident := s.findLocked(key, h); !resident && readErr != nil {
+		return Bucket{}, false, readErr
+	}
+	b, live = l.inspectLocked(s, h, key, stored)
+	return b, live, nil
+}
+
+func (l *Limiter) inspectLocked(s *shard, h uint64, key Key, stored int64) (b Bucket, live bool) {
 	now := l.clock.now()
 	rule, _ := s.limits.resolve(key)
 	r := &s.limits.rules[rule]
-	tat := stored
-	if i, ok := s.findLocked(key, h); ok {
+	tat, a := stored, s.aside[key]
+	i, resident := s.findLocked(key, h)
+	if resident {
 		tat = s.at(i).tat()
-	} else if readErr != nil {
-		return Bucket{}, false, readErr
-	} else if rule != 0 {
+	}
+	if rule != 0 && (!resident || a != nil && a.lineOver(now)) {
 		tat = r.rate.clamp(tat, now)
 	}
 	b = Bucket{Limit: r.limit, ResetAfter: time.Duration(resetAfter(tat, now))}
 	if rule != 0 {
 		b.Remaining = r.rate.remaining(tat, now)
 	}
-	if a := s.aside[key]; a != nil && a.hold > now {
+	if a != nil && a.hold > now {
 		b.HeldUntil = time.Unix(0, a.hold)
 	}
-	return b, tat > now || !b.HeldUntil.IsZero(), nil
+	return b, tat > now || !b.HeldUntil.IsZero()
 }
 
 // Snapshot writes a copy of the store's file, in which is all that was spent so far, and returns how many bytes that were:
