@@ -149,11 +149,12 @@ func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) error 
 func (t *Transport) hold(key stint.Key, wait time.Duration) error {
 	t.holds.Lock()
 	defer t.holds.Unlock()
-	d, err := t.Limiter.Check(key, 0) // waits for nothing but a hold, or a line
-	if err != nil || d.RetryAfter >= wait {
+	until := t.Limiter.Now().Add(wait)
+	b, err := t.Limiter.Bucket(key)
+	if err != nil || !b.HeldUntil.Before(until) {
 		return err
 	}
-	return t.Limiter.Hold(key, t.Limiter.Now().Add(wait))
+	return t.Limiter.Hold(key, until)
 }
 
 func (t *Transport) base() http.RoundTripper {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -340,4 +341,39 @@ func TestNothingLeft(t *testing.T) {
 	} {
 		require.Equal(t, time.Duration(want)*time.Second, nothingLeft([]string{field}), "%q", field)
 	}
+}
+
+// Those in line when a server asks to be left alone go only after that.
+func TestTransportHoldsTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(60).WithBurst(1)}), nil)
+		require.NoError(t, err)
+		defer lim.Close()
+		start := time.Now()
+		var mu sync.Mutex
+		var sent []time.Duration
+		client := &http.Client{Transport: &Transport{Limiter: lim, Key: ByHost(perKey), Wait: true,
+			Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+				mu.Lock()
+				sent = append(sent, time.Since(start))
+				first := len(sent) == 1
+				mu.Unlock()
+				res := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: r}
+				if first {
+					<-time.After(time.Second) // the others are in line by then
+					res.StatusCode = 429
+					res.Header.Set("Retry-After", "90")
+				}
+				return res, nil
+			})}}
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				_, err := client.Get("http://api.example/")
+				require.NoError(t, err)
+			})
+		}
+		wg.Wait()
+		require.Equal(t, []time.Duration{0, 91 * time.Second, 151 * time.Second, 211 * time.Second}, sent)
+	})
 }
