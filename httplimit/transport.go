@@ -125,6 +125,9 @@ func notSent(r *http.Request, err error) error {
 
 // spend takes the tokens, or returns why the request must not be sent.
 func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	var d stint.Decision
 	var late error
 	if t.Wait {

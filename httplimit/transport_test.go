@@ -377,3 +377,20 @@ func TestTransportHoldsTheLine(t *testing.T) {
 		require.Equal(t, []time.Duration{0, 91 * time.Second, 151 * time.Second, 211 * time.Second}, sent)
 	})
 }
+
+// A request that nobody waits for any more spends nothing.
+func TestTransportCancelled(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	gone := errors.New("gone")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(gone)
+	for _, wait := range []bool{false, true} {
+		b := &body{Reader: strings.NewReader("x")}
+		req, err := http.NewRequestWithContext(ctx, "POST", "http://a", b)
+		require.NoError(t, err)
+		_, err = (&Transport{Limiter: lim, Key: ByHost(perKey), Wait: wait}).RoundTrip(req)
+		require.ErrorIs(t, err, gone)
+		require.True(t, b.closed)
+		require.EqualValues(t, 5, left(t, lim, perKey.Key("a")))
+	}
+}
