@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -98,14 +100,22 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.spend(r.Context(), key, cost); err != nil {
 		return nil, notSent(r, err)
 	}
-	res, err := t.base().RoundTrip(r)
+	var connected atomic.Bool // and a server may have seen it, also where it is sent again
+	traced := r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	}))
+	res, err := t.base().RoundTrip(traced)
 	if err != nil {
 		var op *net.OpError
-		if errors.As(err, &op) && op.Op == "dial" { // the server has not seen it
-			_, refused := t.Limiter.Refund(key, cost)
-			err = errors.Join(err, refused)
+		if errors.As(err, &op) && op.Op == "dial" && !connected.Load() {
+			if _, refused := t.Limiter.Refund(key, cost); refused != nil {
+				err = errors.Join(err, refused)
+			}
 		}
 		return nil, err
+	}
+	if res.Request == traced {
+		res.Request = r
 	}
 	if wait := askedToWait(res, t.Limiter.Now()); wait > 0 {
 		if err := t.hold(key, min(wait, cmp.Or(t.MaxHold, 24*time.Hour))); err != nil && t.OnError != nil {

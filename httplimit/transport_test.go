@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -393,4 +398,46 @@ func TestTransportCancelled(t *testing.T) {
 		require.True(t, b.closed)
 		require.EqualValues(t, 5, left(t, lim, perKey.Key("a")))
 	}
+}
+
+// A request is given back only where no server can have seen it.
+func TestTransportCannotDial(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	late := &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+	tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: roundTrip(func(*http.Request) (*http.Response, error) { return nil, late })}
+	_, err := (&http.Client{Transport: tr}).Get("http://a")
+	var failed *url.Error
+	require.ErrorAs(t, err, &failed)
+	require.True(t, failed.Timeout())
+	require.EqualValues(t, 5, left(t, lim, perKey.Key("a")))
+
+	var srv *httptest.Server
+	srv = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/last" {
+			srv.Listener.Close()
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				conn.Close()
+			}
+		}
+	}))
+	base := &http.Transport{}
+	defer base.CloseIdleConnections()
+	tr.Base = base
+	var got []bool // whether the connections were used before
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) { got = append(got, info.Reused) },
+	})
+	req, err := http.NewRequestWithContext(ctx, "GET", srv.URL, nil)
+	require.NoError(t, err)
+	res, err := tr.RoundTrip(req)
+	require.NoError(t, err)
+	require.Same(t, req, res.Request)
+	require.NoError(t, res.Body.Close())
+	req, err = http.NewRequestWithContext(ctx, "GET", srv.URL+"/last", nil)
+	require.NoError(t, err)
+	_, err = tr.RoundTrip(req)
+	require.ErrorContains(t, err, "connection refused", "when it is sent again")
+	require.Equal(t, []bool{false, true}, got)
+	require.EqualValues(t, 3, left(t, lim, perKey.Key(strings.TrimPrefix(srv.URL, "http://"))))
 }
