@@ -68,7 +68,8 @@ func Status(statuses ...int) func(int) bool {
 	return func(status int) bool { return slices.Contains(statuses, status) }
 }
 
-// KeyFunc finds the bucket that a request is held against. Its error is ErrNoID where the request has no id.
+// KeyFunc finds the bucket that a request is held against. Its error is ErrNoID where the request has no id. It runs for every
+// request, those that are denied among them: where it reads the body, put http.MaxBytesHandler around the middleware.
 type KeyFunc func(*http.Request) (stint.Key, error)
 
 // ErrNoID: the request does not have what its bucket is found by.

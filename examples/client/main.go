@@ -31,7 +31,7 @@ func main() {
 	}
 	file := flag.String("file", filepath.Join(cache, "stint-client.db"), "the file that remembers")
 	quota := flag.String("quota", "1000/1d", "how much the API gives away")
-	wait := flag.Duration("wait", 0, "how long to wait for a turn, rather than to give up")
+	wait := flag.Duration("wait", 0, "how long the request may take, with the wait for its turn; 0 does not wait")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "usage: client [-file FILE] [-quota COUNT/PERIOD] [-wait DURATION] URL")

@@ -11,7 +11,6 @@ package main
 import (
 	"context"
 	"crypto/subtle"
-	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -33,6 +32,9 @@ const (
 	LoginsPerAddress   stint.Name = 2
 	LoginsPerUser      stint.Name = 3
 )
+
+// maxBody is how much of a request's body is read, also by byUser, which is asked before a request is denied.
+const maxBody = 64 << 10
 
 var names = stint.Names{
 	RequestsPerAddress: {Label: "RequestsPerAddress", ID: stint.IPAddress},
@@ -86,11 +88,15 @@ func run(addr, file, api string, lockOut time.Duration, reset bool, watch *stopw
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, func() { server.Shutdown(context.Background()) })
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
 		return err
+	case <-ctx.Done():
+		stop()                                       // a second signal does not wait
+		return server.Shutdown(context.Background()) // Serve has returned by now; requests are still under way
 	}
-	return nil
 }
 
 func routes(limiter *stint.Limiter, lockOut time.Duration, reset bool, watch *stopwatch) http.Handler {
@@ -134,7 +140,7 @@ func routes(limiter *stint.Limiter, lockOut time.Duration, reset bool, watch *st
 	few := http.NewServeMux()
 	few.HandleFunc("GET /silent/empty", empty)
 	all.Handle("/silent/", watch.around(silent, few))
-	return all
+	return http.MaxBytesHandler(all, maxBody)
 }
 
 func empty(http.ResponseWriter, *http.Request) {}

@@ -2,12 +2,15 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -103,4 +106,56 @@ func TestStatusPageKnowsTheTraffic(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(metrics), "stint_decisions_total{limit=\"RequestsPerAddress\",decision=\"allowed\"} 2\n")
 	require.Contains(t, string(metrics), "stint_decisions_total{limit=\"RequestsPerAddress\",decision=\"denied\"} 1\n")
+}
+
+// begin sends a login up to its body, of which it says that it is as long, and returns once the server is about to read it.
+func (p *program) begin(t *testing.T, contentType string, length int) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "POST /login HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", contentType, length)
+	r := bufio.NewReader(conn)
+	for _, want := range []string{"HTTP/1.1 100 Continue\r\n", "\r\n"} {
+		line, err := r.ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, want, line)
+	}
+	return conn, r
+}
+
+// What is under way when the server is told to stop is answered, and counted, before the file is closed.
+func TestStopsOnceAllIsAnswered(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot be sent a signal")
+	}
+	binary := build(t)
+	file := filepath.Join(t.TempDir(), "limits.db")
+	server := start(t, binary, "-file", file)
+	const body = "user=ada&password=guess"
+	conn, r := server.begin(t, "application/x-www-form-urlencoded", len(body))
+	require.NoError(t, server.cmd.Process.Signal(os.Interrupt))
+	for {
+		other, err := net.Dial("tcp", conn.RemoteAddr().String())
+		if err != nil {
+			break // it listens no more
+		}
+		other.Close()
+	}
+	io.WriteString(conn, body)
+	res, err := http.ReadResponse(r, nil)
+	require.NoError(t, err)
+	require.Equal(t, 401, res.StatusCode)
+	require.Regexp(t, `^"LoginsPerAddress";r=4;t=\d+, "LoginsPerUser";r=19;t=\d+$`, res.Header.Get("RateLimit"))
+	require.NoError(t, server.cmd.Wait())
+}
+
+// No more of a body is read than a login is long, whoever sends it.
+func TestLongBodyIsNotRead(t *testing.T) {
+	server := start(t, build(t), "-file", filepath.Join(t.TempDir(), "limits.db"))
+	conn, r := server.begin(t, "multipart/form-data; boundary=b", 10<<30)
+	io.WriteString(conn, "--b\r\nContent-Disposition: form-data; name=f; filename=f\r\n\r\n"+strings.Repeat("x", 128<<10))
+	res, err := http.ReadResponse(r, nil) // deadlocks if the server waits for the rest
+	require.NoError(t, err)
+	require.Equal(t, 401, res.StatusCode)
 }
