@@ -132,18 +132,26 @@ func ExampleStatusHandler() {
 	// stint_decisions_total{limit="requests",decision="denied"} 0
 }
 
+// Clients with a key that we have given out have a limit of their own; those who make one up have that of their address.
 func ExampleFirstOf() {
-	key := httplimit.FirstOf(
-		httplimit.ByHeader(RequestsPerServer, "X-API-Key"), // with a limit of its own
-		httplimit.ByIP(RequestsPerAddress),
-	)
-	r := httptest.NewRequest("GET", "/", nil)
-	fmt.Println(key(r))
-	r.Header.Set("X-API-Key", "k-17")
-	fmt.Println(key(r))
+	given := map[string]bool{"k-17": true}
+	byHeader := httplimit.ByHeader(RequestsPerServer, "X-API-Key")
+	byGivenKey := func(r *http.Request) (stint.Key, error) {
+		if !given[r.Header.Get("X-API-Key")] {
+			return stint.Key{}, httplimit.ErrNoID
+		}
+		return byHeader(r)
+	}
+	key := httplimit.FirstOf(byGivenKey, httplimit.ByIP(RequestsPerAddress))
+	for _, sent := range []string{"", "k-17", "made up"} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("X-API-Key", sent)
+		fmt.Println(key(r))
+	}
 	// Output:
 	// 1:192.0.2.1 <nil>
 	// 3:k-17 <nil>
+	// 1:192.0.2.1 <nil>
 }
 
 func ExampleDecisions() {

@@ -125,6 +125,10 @@ func Shared(name stint.Name) KeyFunc {
 
 // FirstOf finds the bucket that the first of them does, passing over those that say ErrNoID. Let them be of different
 // limits: in one, what a client writes as its API key could be somebody's address.
+//
+// Where an id can be made up, a client that sends another with each request finds a full bucket each time, and none of those
+// behind: a way around all the limits. Let such a KeyFunc check the id, and say ErrNoID of one that it does not know, or hold
+// the address to a rule of its own.
 func FirstOf(keys ...KeyFunc) KeyFunc {
 	keys = slices.Clone(keys)
 	return func(r *http.Request) (stint.Key, error) {
