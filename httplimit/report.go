@@ -81,8 +81,8 @@ const shownBuckets = 6
 
 // report looks at the Limiter, at most once a second.
 func (s *StatusPage) report() *report {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.looking.Lock()
+	defer s.looking.Unlock()
 	now := s.lim.Now()
 	if s.made != nil && now.Sub(s.madeAt) < time.Second {
 		return s.made
@@ -154,18 +154,20 @@ func (s *StatusPage) limitLocked(name stint.Name, c stint.LimitStats, now time.T
 	l.AllowedPerSecond = l.AllowedHistory[len(l.AllowedHistory)-1]
 	l.DeniedPerSecond = l.DeniedHistory[len(l.DeniedHistory)-1]
 
-	denied := of(s.denied, name).counts(now)
+	s.mu.Lock()
+	denied, spent := of(s.denied, name).counts(now), of(s.spent, name).counts(now)
+	s.mu.Unlock()
 	times := make(map[stint.Key]int64, len(denied))
 	for i, d := range denied {
 		times[d.key] = d.n
-		if b, ok := s.bucketLocked(d.key); ok && i < shownBuckets && d.n > 0 {
+		if b, ok := s.bucket(d.key); ok && i < shownBuckets && d.n > 0 {
 			b.Denied = d.n
 			l.MostDenied = append(l.MostDenied, b)
 		}
 	}
-	for _, spent := range of(s.spent, name).counts(now) {
-		if b, ok := s.bucketLocked(spent.key); ok && b.ResetAfter > 0 {
-			b.Denied = times[spent.key]
+	for _, c := range spent {
+		if b, ok := s.bucket(c.key); ok && b.ResetAfter > 0 {
+			b.Denied = times[c.key]
 			l.Fullest = append(l.Fullest, b)
 		}
 	}
@@ -184,8 +186,8 @@ func (b *bucketReport) used() float64 {
 	return 1 - float64(b.Remaining)/float64(b.Burst)
 }
 
-// bucketLocked returns the state of a bucket; false where there is no limit, or no answer.
-func (s *StatusPage) bucketLocked(key stint.Key) (bucketReport, bool) {
+// bucket returns the state of a bucket; false where there is no limit, or no answer.
+func (s *StatusPage) bucket(key stint.Key) (bucketReport, bool) {
 	d, err := s.lim.Check(key, 1)
 	if err != nil || d.Limit.Count == 0 && d.Allowed {
 		return bucketReport{}, false

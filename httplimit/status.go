@@ -37,18 +37,21 @@ type StatusPage struct {
 	copying sync.Mutex // held by who takes a snapshot
 	origin  *http.CrossOriginProtection
 
-	mu      sync.Mutex // guards what follows
+	started time.Time
+
+	looking sync.Mutex // held by who takes a sample or makes a report, and guards what follows; mu may be taken within
 	before  map[stint.Name]stint.LimitStats
-	looked  time.Time // when before was
 	series  map[stint.Name]*series
-	spent   map[stint.Name]*lately
-	denied  map[stint.Name]*lately
 	limits  *stint.Limits // those that names and overrides are of
 	names   stint.Names
 	over    map[string]int // overrides by label
 	made    *report        // for those who ask again within a second
 	madeAt  time.Time
-	started time.Time
+
+	mu     sync.Mutex // guards what follows, and is held for moments only: requests wait for it
+	looked time.Time  // when before was; it is set by who has looking too
+	spent  map[stint.Name]*lately
+	denied map[stint.Name]*lately
 }
 
 // StatusHandler returns a page that shows each limit, its decisions per second over the last five minutes, the buckets
@@ -86,12 +89,20 @@ func StatusHandler(lim *stint.Limiter, opts *StatusOptions) *StatusPage {
 	return s
 }
 
-// Observe takes note of decisions: it is an Options.OnDecision. It is cheap, and remembers a bounded number of buckets.
+// Observe takes note of decisions: it is an Options.OnDecision. It remembers a bounded number of buckets, and is cheap, but that
+// once a second one of those who call it asks for Limiter.Stats, while the others go on.
 func (s *StatusPage) Observe(_ *http.Request, ds []Decision) {
 	now := s.lim.Now()
+	if s.note(now, ds) && s.looking.TryLock() {
+		s.sampleLocked(now)
+		s.looking.Unlock()
+	}
+}
+
+// note tallies decisions, and reports whether a sample is due.
+func (s *StatusPage) note(now time.Time, ds []Decision) (due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sampleLocked(now)
 	for i := range ds {
 		d := &ds[i]
 		switch {
@@ -102,6 +113,7 @@ func (s *StatusPage) Observe(_ *http.Request, ds []Decision) {
 			of(s.spent, d.Key.Name).add(now, d.Key, d.Cost)
 		}
 	}
+	return now.Sub(s.looked) >= time.Second
 }
 
 // sampleLocked looks at the Limiter's counts, at most once a second.
@@ -114,7 +126,10 @@ func (s *StatusPage) sampleLocked(now time.Time) {
 		b := s.before[name]
 		of(s.series, name).add(s.looked, now, c.Allowed-b.Allowed, c.Denied-b.Denied)
 	}
-	s.before, s.looked = counts, now
+	s.before = counts
+	s.mu.Lock()
+	s.looked = now
+	s.mu.Unlock()
 }
 
 // of returns what there is for a name, and makes it where there is nothing.
@@ -206,9 +221,9 @@ func (s *StatusPage) reset(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "The bucket could not be reset: "+err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	s.mu.Lock()
+	s.looking.Lock()
 	s.made = nil
-	s.mu.Unlock()
+	s.looking.Unlock()
 	w.Header().Set("Location", "?")
 	w.WriteHeader(http.StatusSeeOther)
 }

@@ -173,6 +173,41 @@ func TestStatusIsCheap(t *testing.T) {
 	require.Zero(t, lim.Stats().Resident)
 }
 
+// Requests do not wait while a report is made, which may wait for the disk.
+func TestReportStallsNobody(t *testing.T) {
+	store := &stalledLoads{stint.NewMemStore(), make(chan struct{}), make(chan struct{})}
+	clock := newTestClock()
+	lim, err := stint.New(store, testLimits(t, nil), &stint.Options{Now: clock.now})
+	require.NoError(t, err)
+	defer lim.Close()
+	s := StatusHandler(lim, nil)
+	observe := func() {
+		s.Observe(nil, []Decision{{Decision: stint.Decision{Key: perKey.Key("a"), Allowed: true}, Cost: 1}})
+	}
+	observe()
+	done := make(chan *report)
+	go func() { done <- s.report() }()
+	<-store.loading
+	clock.pass(time.Minute)
+	observe() // deadlocks if it waits for the report
+	close(store.release)
+	<-done
+	observe()
+	require.True(t, s.looked.Equal(clock.now()), "and now it can")
+}
+
+// stalledLoads is a store that loads nothing until it is released.
+type stalledLoads struct {
+	*stint.MemStore
+	loading, release chan struct{}
+}
+
+func (s *stalledLoads) Load(key stint.Key) (int64, error) {
+	s.loading <- struct{}{}
+	<-s.release
+	return s.MemStore.Load(key)
+}
+
 func TestHiddenIDs(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	s := StatusHandler(lim, &StatusOptions{HideIDs: true})
