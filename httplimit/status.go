@@ -181,6 +181,10 @@ func (s *StatusPage) snapshot(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "This page gives no copies of the file.", http.StatusForbidden)
 		return
 	}
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+		http.Error(w, "Another page may not ask for copies of the file.", http.StatusForbidden)
+		return
+	}
 	if !s.copying.TryLock() {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "Another copy is being made: try again when it is done.", http.StatusServiceUnavailable)

@@ -113,6 +113,11 @@ func TestStatusSnapshot(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, tat)
 
+	for site, want := range map[string]int{"cross-site": 403, "same-site": 403, "same-origin": 200, "none": 200} {
+		require.Equal(t, want, get(t, url, "Sec-Fetch-Site", site).StatusCode, site)
+		require.Equal(t, want, do(t, "HEAD", url, "Sec-Fetch-Site", site).StatusCode, site)
+	}
+
 	head, err := http.Head(url)
 	require.NoError(t, err)
 	require.NoError(t, head.Body.Close())
