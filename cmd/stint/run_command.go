@@ -41,7 +41,8 @@ func newRun() *cobra.Command {
 while it runs. Else nothing is run, and the exit status is 75, which mail systems and schedulers take for "try later".
 
 With --wait it waits in line instead, behind those who came before, until its turn comes: then the tokens are spent, and the
-command is run. With --timeout it waits no longer than that: where its turn would come later, it ends at once with 75.
+command is run. With --timeout it waits no longer than that, neither in line nor for the file: then it ends with 75, and at once
+where its turn would come later.
 Interrupted while it waits, it has spent nothing. Other commands do not wait for the line: what they spend, it waits for.
 The file keeps the last turn of each id at a label of its own, "LABEL line"; list and show tell of it.
 
@@ -226,17 +227,24 @@ var errNotRun = fmt.Errorf("%w: the command was not run, and nothing is spent", 
 
 // step spends the tokens, or takes a turn. It returns how long that is ahead: 0 where the tokens are spent.
 func (l *line) step(signals <-chan os.Signal, deadline time.Time) (delay time.Duration, err error) {
+	db, outOfTime := l.f.db, false
+	if left := max(1, time.Until(deadline)); left < db.lockTimeout { // one whose turn comes with the deadline does not wait, and may spend
+		db.lockTimeout, outOfTime = left, true
+	}
 	var store *stint.BoltStore
 	opened := make(chan error, 1)
 	go func() {
 		var err error
-		store, err = l.f.db.open()
+		store, err = db.open()
 		opened <- err
 	}()
 	select {
 	case err = <-opened:
 	case <-signals: // the lock, if it is had by now, ends with this process
 		err = errNotRun
+	}
+	if outOfTime && errors.Is(err, stint.ErrLocked) {
+		return 0, &ended{statusTryLater, fmt.Sprintf("%v: retry, or wait longer with --timeout", err)}
 	}
 	if err != nil {
 		return 0, err

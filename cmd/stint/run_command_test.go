@@ -205,3 +205,19 @@ func TestRunPassesSignals(t *testing.T) {
 		_ = stdin.Close()
 	}
 }
+
+// TestRunTimeoutLocked: --timeout bounds the wait for the file too, and --lock-timeout is an error of its own.
+func TestRunTimeoutLocked(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	owner, err := stint.OpenBolt(db, nil, nil)
+	require.NoError(t, err)
+	defer owner.Close()
+	run := func(flags ...string) result {
+		return runArgs(t, append(append([]string{"run", "--wait", "--db", db, "--limit", "1/1h"}, flags...), "a", "--", "echo", "ran")...)
+	}
+	r := run("--timeout", "1ms", "--lock-timeout", "2s")
+	assert.Equal(t, 75, r.status)
+	assert.Empty(t, r.stdout)
+	assert.Regexp(t, `locked.*, or wait longer with --timeout\n$`, r.stderr)
+	assert.Equal(t, 3, run("--timeout", "1h", "--lock-timeout", "1ms").status)
+}
