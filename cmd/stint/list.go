@@ -31,7 +31,8 @@ func newList() *cobra.Command {
 		Use:   "list",
 		Short: "Show the buckets that are not full",
 		Long: `Show the buckets that are not full, or held, or that "run --wait" waits for, the last in line so long: the label of the limit, the id, and when the bucket is full again. With a
-limit given, also what is left in it: --limit is that of the label --name, or else of "` + defaultLabel + `".
+limit given, also what is left in it: --limit is that of the label --name, or else of "` + defaultLabel + `". With --limits, the limit
+is that of the label, or an override of exactly the id.
 
 They are in the order of the labels and ids. With --top, only the first few, of all limits: those that will be full
 last, or with --by fill those of which the least is left, which takes their limits.

@@ -45,7 +45,7 @@ several side by side: for each, a line says how many it would have denied, and w
   json          one object in a line; --by and --time name fields: "remote_ip", or "request.remote_ip" of one within
   REGEXP        a regular expression (RE2) with named groups, (?P<time>...) among them; --by names another
 With each of them --by may be a regular expression too, in slashes: its first group is the id, or all that it matches. An address
-has one bucket, however it is spelled. Times are found out (access log's, RFC 3339, syslog's, Unix time in seconds to
+has one bucket, however it is spelled; httplimit.ByIP has one for each /64 of IPv6. Times are found out (access log's, RFC 3339, syslog's, Unix time in seconds to
 nanoseconds) or are of the Go layout --time-format; without a zone they are taken for UTC.
 
 A line that does not name anyone is counted as other, and one that is not of the format as malformed. Memory goes by the

@@ -28,7 +28,8 @@ func newShow() *cobra.Command {
 		Use:   "show ID",
 		Short: "Say why an id was limited: its buckets, their limits, and until when",
 		Long: `Say why an id was limited: for each limit that has a bucket of it, which limit applies and where that comes from, what is left,
-when the bucket is full again, whether it is held, and whether "run --wait" waits for it. With --name, of that limit only. The file stays as it is.
+when the bucket is full again, whether it is held, and whether "run --wait" waits for it. With --name, of that limit only. With
+--limits, the limit is that of the label, or an override of exactly this id. The file stays as it is.
 
 --json prints one object for each: as list does, with source (where the limit comes from) and retry_after_ns (until one token
 is there).`,

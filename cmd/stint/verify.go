@@ -39,7 +39,8 @@ sums, with which a TAT that a flipped bit has changed is found, and has bbolt ch
 it is.
 
 With --limit or --limits, it also counts the buckets that are further behind than their limit allows. That is no damage:
-a clock that was set back or a limit that was made smaller brings it about, and such a bucket is taken for an empty one.
+a clock that was set back or a limit that was made smaller brings it about, and such a bucket is taken for an empty one. With
+--limits, the limit is that of the label, or an override of exactly the id.
 
 --repair writes what can be read to a new file, FILE.repaired or that of --to, and says what is lost. Move it to FILE's place
 yourself when you are content with it. Where a sum was wrong, the bucket that was changed is not known, and is in it.`,
