@@ -46,16 +46,19 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
 				return
 			}
 			delete(fresh, c.Key)
-			if b, live, _ := l.inspect(c.Key, c.TAT, nil); live && !yield(c.Key, b) {
+			if b, live, _ := l.inspect(c.Key, c.TAT); live && !yield(c.Key, b) {
 				return
 			}
 		}
 		for key := range fresh {
-			tat, readErr := l.store.Load(key) // which may have it by now, and memory no more
-			b, live, err := l.inspect(key, tat, readErr)
-			if err != nil {
-				l.readErr.Store(&err)
-				return
+			b, live, resident := l.inspect(key, 0)
+			if !resident { // but the store may have it by now
+				tat, err := l.store.Load(key)
+				if err != nil {
+					l.readErr.Store(&err)
+					return
+				}
+				b, live, _ = l.inspect(key, tat)
 			}
 			if live && !yield(key, b) {
 				return
@@ -103,23 +106,21 @@ func (l *Limiter) bucket(key Key) (Bucket, error) {
 	return b, nil
 }
 
-// inspect returns the state of a bucket, which the store answers for with a TAT or an error where it is not in memory, and
-// whether there is anything to tell of it.
-func (l *Limiter) inspect(key Key, stored int64, readErr error) (b Bucket, live bool, err error) {
+// inspect returns the state of a bucket, which the store has a TAT for, whether there is anything to tell of it, and whether it is in
+// memory.
+func (l *Limiter) inspect(key Key, stored int64) (b Bucket, live, resident bool) {
 	if len(key.ID) > maxIDLen {
-		return Bucket{}, false, nil // nothing of ours
+		return Bucket{}, false, false // nothing of ours
 	}
 	s, h := l.table.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.limits == nil {
-		return Bucket{}, false, nil
+		return Bucket{}, false, true
 	}
-	if _, resident := s.findLocked(key, h); !resident && readErr != nil {
-		return Bucket{}, false, readErr
-	}
+	_, resident = s.findLocked(key, h)
 	b, live = l.inspectLocked(s, h, key, stored)
-	return b, live, nil
+	return b, live, resident
 }
 
 func (l *Limiter) inspectLocked(s *shard, h uint64, key Key, stored int64) (b Bucket, live bool) {
