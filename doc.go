@@ -44,12 +44,12 @@ became of the clock or of the limit, nobody is shut out for longer than an empty
 # Durability
 
 What a crash (a kill, a panic, a power cut) may do is up to each limit, by its [Durability]. After [Limiter.Close] there
-is nothing to tell: every decision is as if the process had never stopped.
+is nothing to tell: every decision is as if the process had never stopped, but for those who wait in line.
 
 	level               a decision waits for   a crash may forget              a crash may withhold
 	Memory              nothing                everything                      nothing
-	Flushed (default)   nothing                what was spent since the last   refunds since then
-	                                           flush: FlushInterval, and the
+	Flushed (default)   nothing                what was spent since the last   refunds and resets
+	                                           flush: FlushInterval, and the   since then
 	                                           time that one flush takes
 	Leased              one commit per lease,  nothing                         one lease of each bucket
 	                    which many share
@@ -61,7 +61,8 @@ A lease runs ahead of what is spent by an eighth of the tolerance at most: the f
 there it is spent in memory. It is renewed while half of it is left, so that a bucket in use seldom waits for the disk. Leased
 is for quotas that stand for money; Synced, where a crash may not take even a lease.
 
-[Limiter.Flush] makes everything spent so far durable, at every level. A [Limiter.Hold] is durable when it returns.
+[Limiter.Flush] makes everything spent so far durable, at every level. A [Limiter.Hold] is durable when it returns. Of one
+[Limiter.SpendAll] a crash leaves all or nothing at the limits that are Leased and Synced; those at Flushed forget what they may.
 
 # Errors
 
@@ -77,8 +78,8 @@ ErrNotDurable where they would have to write. [Limiter.Health] says what is wron
 # Waiting
 
 [Limiter.Reserve] takes tokens that are not there yet, and [Limiter.Wait] sleeps until they are: first come, first served.
-While a line stands, Spend is denied. [Limit.Queue] bounds the line. It does not outlive the process; the tokens of those
-who waited stay spent.
+While a line stands, Spend is denied. [Limit.Queue] bounds the line. It does not outlive the process; of what those who
+waited have taken, a bucket that was closed has no more than makes it empty.
 
 # Ids
 
