@@ -2,12 +2,14 @@ package stint
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -596,4 +598,70 @@ func TestSaveBehindOneThatFailed(t *testing.T) {
 	s.alone()
 	require.NoError(t, s.Save([]Change{{Key{1, "a"}, 1 << 40}}))
 	require.Equal(t, failed+1, s.seq, "it is in the journal, and behind")
+}
+
+// commitFails has the commits of the file fail, each when its meta page is written: a sync that failed leaves the file so, too. What
+// is said comes from write, which is given what bbolt writes otherwise.
+func commitFails(f *boltFile, write func(meta []byte, at int64) (int, error)) (restore func()) {
+	field := reflect.ValueOf(f.db).Elem().FieldByName("ops").FieldByName("writeAt")
+	ops := (*func(b []byte, at int64) (int, error))(field.Addr().UnsafePointer())
+	writeAt := *ops
+	*ops = func(b []byte, at int64) (int, error) {
+		if at >= 2*pageSize {
+			return writeAt(b, at)
+		}
+		return write(b, at)
+	}
+	return func() { *ops = writeAt }
+}
+
+// unsynced writes a meta page, and says that it failed.
+func (f *boltFile) unsynced(meta []byte, at int64) (int, error) {
+	n, err := f.file.WriteAt(meta, at)
+	return n, errors.Join(err, errFault)
+}
+
+func tooManyForTheLog() (changes []Change) {
+	for i := range commitSave + 1 {
+		changes = append(changes, Change{Key{1, fmt.Sprint(i)}, 1 << 60})
+	}
+	return changes
+}
+
+// What a save that failed left in the journal does not come back over a later one: not by way of a checkpoint that was under way.
+func TestSaveThatFailedDuringACheckpoint(t *testing.T) {
+	s := openLogged(t)
+	changes := tooManyForTheLog()
+	require.NoError(t, s.append(changes[:1]))
+	require.NoError(t, s.emptyLog())
+	s.old, s.oldSeq, s.fresh = s.fresh, s.seq, newJournalIndex() // a checkpoint has begun
+	restore := commitFails(s.file, s.file.unsynced)
+	require.ErrorIs(t, s.append(changes), errFault)
+	restore()
+	require.NoError(t, s.checkpoint())
+	key := changes[1].Key
+	s.alone()
+	require.NoError(t, s.Save([]Change{{key, 1<<60 + 1}}))
+	for _, path := range []string{crash(t, s), s.path} {
+		if path == s.path {
+			require.NoError(t, s.Close())
+		}
+		got, err := found(t, path)
+		require.NoError(t, err)
+		require.EqualValues(t, int64(1<<60+1), got[key])
+	}
+}
+
+// What such a save left is dropped.
+func TestCheckpointDropsWhatFailed(t *testing.T) {
+	s := openLogged(t)
+	restore := commitFails(s.file, s.file.unsynced)
+	require.ErrorIs(t, s.append(tooManyForTheLog()), errFault)
+	restore()
+	require.Positive(t, s.Stats().Journal)
+	require.NoError(t, s.checkpoint())
+	require.Zero(t, s.Stats().Journal)
+	got, err := found(t, crash(t, s))
+	require.NoError(t, err)
+	require.Equal(t, allOf(t, s), got)
 }

@@ -92,7 +92,8 @@ func (s *BoltStore) checkpoint() error {
 func (s *BoltStore) checkpointLocked() (done int64, err error) {
 	s.saveMu.Lock()
 	s.indexMu.Lock()
-	if s.old == nil && s.fresh.len() > 0 { // otherwise the last one failed, and is to be finished first
+	// Where there is an old one, the last checkpoint failed, and is to be finished first. A save that failed may have left records, too.
+	if s.old == nil && (s.fresh.len() > 0 || s.journal > 0) {
 		s.old, s.oldSeq, s.fresh = s.fresh, s.seq, newJournalIndex()
 	}
 	old, last := s.old, s.oldSeq
@@ -147,10 +148,9 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 	}
 	s.indexMu.Lock()
 	s.old = nil
-	if s.fresh.len() == 0 {
-		s.journal = 0
-	} else {
-		s.journal = s.fresh.size // about: what came meanwhile, less what it repeats
+	s.journal = 0
+	if s.seq > last { // there is something behind, be it only of a save that failed: nothing goes home past that
+		s.journal = max(1, s.fresh.size) // about: what came meanwhile, less what it repeats
 	}
 	s.indexMu.Unlock()
 	return 1, nil
