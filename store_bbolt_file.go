@@ -26,6 +26,7 @@ type boltFile struct {
 	file   *os.File     // bbolt's own: closing it lets go of the lock where bbolt cannot be asked to
 	check  *pageChecker // nil: this process wrote all of it
 	broken atomic.Pointer[error]
+	unsure []byte // a meta page that is in force, and need not be on the disk: its commit failed
 
 	log boltLog
 }
@@ -107,8 +108,13 @@ func (f *boltFile) openFile(path string, flag int, mode os.FileMode) (*os.File, 
 		file.Close()
 		return nil, errors.Join(err, fmt.Errorf("%w: %s: it is empty; remove it to start anew", ErrCorrupt, path))
 	}
-	f.file = file
+	f.opened(file)
 	return file, nil
+}
+
+func (f *boltFile) opened(file *os.File) {
+	f.file = file
+	f.log.out, f.log.sync = file, func() error { return syncData(file) }
 }
 
 // makeBoltFile opens the empty file at path as a new one.
@@ -116,8 +122,10 @@ func makeBoltFile(path string) (*boltFile, error) {
 	f := &boltFile{path: path}
 	o := boltOptions(time.Second, 0)
 	o.OpenFile = func(path string, flag int, mode os.FileMode) (file *os.File, err error) {
-		f.file, err = os.OpenFile(path, flag, mode)
-		return f.file, err
+		if file, err = os.OpenFile(path, flag, mode); err == nil {
+			f.opened(file)
+		}
+		return file, err
 	}
 	var err error
 	if f.db, err = bolt.Open(path, 0o600, o); err != nil {
@@ -190,10 +198,14 @@ func (f *boltFile) update(fn func(tx *bolt.Tx) error) error {
 	f.log.mu.Lock()
 	defer f.log.mu.Unlock()
 	return f.guard(func() error {
+		if err := f.settle(); err != nil {
+			return fmt.Errorf("write the first pages of %s again: %w", f.path, err)
+		}
 		tx, err := f.db.Begin(true)
 		if err != nil {
 			return err
 		}
+		id := uint64(tx.ID())
 		round, err := f.log.takeOver(tx)
 		if err == nil {
 			err = fn(tx)
@@ -201,10 +213,42 @@ func (f *boltFile) update(fn func(tx *bolt.Tx) error) error {
 		if err != nil {
 			return errors.Join(err, tx.Rollback())
 		}
-		err = tx.Commit()
+		if err = tx.Commit(); err != nil {
+			f.unsure, _ = f.metaOf(id) // one that cannot be read is not in force
+		}
 		f.log.ended(round, err)
 		return err
 	})
+}
+
+// metaOf returns the meta page of a transaction; nil where there is none.
+func (f *boltFile) metaOf(id uint64) ([]byte, error) {
+	for i := range int64(2) {
+		page := make([]byte, pageSize)
+		if _, err := f.file.ReadAt(page[:metaBytes], i*pageSize); err != nil {
+			return nil, err
+		}
+		if isMeta(page) && binary.NativeEndian.Uint64(page[64:]) == id {
+			return page, nil
+		}
+	}
+	return nil, nil
+}
+
+// settle makes the last commit durable if it is in force, though it failed. bbolt takes the pages that it freed for free by
+// now, and on the disk they may still be in use; and the system takes a page that it could not write for written.
+func (f *boltFile) settle() error {
+	if f.unsure == nil {
+		return nil
+	}
+	if _, err := f.log.out.WriteAt(f.unsure, int64(binary.NativeEndian.Uint64(f.unsure))*pageSize); err != nil {
+		return err
+	}
+	if err := f.log.sync(); err != nil {
+		return err
+	}
+	f.unsure = nil
+	return nil
 }
 
 // close lets go of the file and its lock.

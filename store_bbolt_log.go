@@ -113,7 +113,6 @@ func decodeRound(v []byte) (round uint64, err error) {
 // openLog looks for the log, and returns what is in it. The bucket's pages were checked.
 func (f *boltFile) openLog(tx *bolt.Tx) ([]logRecord, error) {
 	l := &f.log
-	l.out, l.sync = f.file, func() error { return syncData(f.file) }
 	value := tx.Bucket(metaBucket).Get(logKey)
 	b := tx.Bucket(logBucket)
 	if b == nil && value == nil {

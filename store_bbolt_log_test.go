@@ -398,6 +398,78 @@ func TestLogIsTakenOverOnce(t *testing.T) {
 	require.Equal(t, have, got)
 }
 
+// A commit whose meta page could not be synced is in force, and perhaps not on the disk: what is on the disk stays as it is until that
+// page is there.
+func TestCommitThatFailed(t *testing.T) {
+	s := openLogged(t)
+	const n = 5_000
+	fill(t, s, n)
+	have := allOf(t, s)
+	homeAgain := func(tat int64) error {
+		return s.update(func(tx *bolt.Tx) error {
+			return s.putHome(tx, func(yield func(Change) bool) {
+				for i := range n {
+					if !yield(Change{Key{1, fmt.Sprintf("id-%07d", i)}, tat}) {
+						return
+					}
+				}
+			})
+		})
+	}
+	disk := copied(t, s)[:2*pageSize] // the meta pages
+	restore := commitFails(s.file, s.file.unsynced)
+	require.ErrorIs(t, homeAgain(1<<60), errFault)
+	restore()
+
+	l := &s.file.log
+	out, synced, fails := l.out, l.sync, true
+	var written []byte
+	at := int64(0)
+	l.out = writerAtOf(func(b []byte, where int64) (int, error) {
+		written, at = bytes.Clone(b), where
+		return out.WriteAt(b, where)
+	})
+	l.sync = func() error {
+		if fails {
+			return errFault
+		}
+		copy(disk[at:], written)
+		return synced()
+	}
+	var cuts [][]byte
+	cut := func(meta []byte, at int64) (int, error) { // the pages of the next commit are synced, and its meta page is not
+		image, err := os.ReadFile(s.path)
+		copy(image, disk)
+		cuts = append(cuts, image)
+		n, writeErr := s.file.file.WriteAt(meta, at)
+		return n, errors.Join(err, writeErr)
+	}
+	restore = commitFails(s.file, cut)
+	var early []error
+	for range 2 {
+		early = append(early, homeAgain(1<<61))
+	}
+	fails = false
+	require.NoError(t, homeAgain(1<<61))
+	written = nil
+	require.NoError(t, homeAgain(1<<61+1))
+	require.Nil(t, written, "it is written once")
+	restore()
+	require.EqualValues(t, int64(1<<61+1), load(t, s, Key{1, "id-0000000"}))
+	require.NotEmpty(t, cuts)
+	got, err := found2(t, writeFile(t, cuts[0]))
+	require.NoError(t, err)
+	require.Len(t, got, len(have))
+	for key, tat := range got {
+		if tat != have[key] {
+			require.EqualValues(t, int64(1<<60), tat)
+		}
+	}
+	for _, err := range early {
+		require.ErrorIs(t, err, errFault, "nothing is written before that page is on the disk")
+	}
+}
+
 // A save is acknowledged once it is written, and synced after that.
 func TestLogSyncsBeforeItAcknowledges(t *testing.T) {
 	s := openLogged(t)

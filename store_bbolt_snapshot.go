@@ -77,24 +77,19 @@ var errMetaGone = errors.New("two commits came before the meta page was read")
 // for its meta page: a commit writes the one that is older. bbolt's own WriteTo opens the file anew, by a name that it
 // no longer has after a compaction. Where log is not 0, the log that begins there is empty in the copy.
 func (f *boltFile) snapshot(tx *bolt.Tx, log int64, w io.Writer) (int64, error) {
-	var meta [pageSize]byte
 	id := uint64(tx.ID())
-	for i := int64(0); ; i++ {
-		if i == 2 {
-			return 0, errMetaGone
-		}
-		if _, err := f.file.ReadAt(meta[:metaBytes], i*pageSize); err != nil {
-			return 0, err
-		}
-		if isMeta(meta[:]) && binary.NativeEndian.Uint64(meta[64:]) == id {
-			break
-		}
+	meta, err := f.metaOf(id)
+	if err != nil {
+		return 0, err
+	}
+	if meta == nil {
+		return 0, errMetaGone
 	}
 	for i := range uint64(2) { // bbolt takes turns; in the other page it is taken for that of the commit before
-		binary.NativeEndian.PutUint64(meta[:], i)
+		binary.NativeEndian.PutUint64(meta, i)
 		binary.NativeEndian.PutUint64(meta[64:], id-(i^id&1))
-		binary.NativeEndian.PutUint64(meta[72:], metaSum(meta[:]))
-		if n, err := w.Write(meta[:]); err != nil {
+		binary.NativeEndian.PutUint64(meta[72:], metaSum(meta))
+		if n, err := w.Write(meta); err != nil {
 			return int64(i)*pageSize + int64(n), err
 		}
 	}
