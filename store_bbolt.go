@@ -139,6 +139,12 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 		}
 		s.file = file
 	}
+	if !o.ReadOnly {
+		if err := s.file.syncAll(); err != nil {
+			s.file.close()
+			return nil, fmt.Errorf("stint: sync %s: %w", path, err)
+		}
+	}
 	if err := s.read(); err != nil {
 		s.file.close()
 		return nil, err

@@ -168,6 +168,44 @@ func TestOpenBoltAfterCrashWhileMaking(t *testing.T) {
 	save(t, s, Change{Key{1, "a"}, 1})
 }
 
+// Whoever wrote the file may have been killed before he synced it, or its name: that is done before anything is written.
+func TestOpenBoltSyncs(t *testing.T) {
+	path := makeBolt(t, Names{1: {Label: "one"}}, Change{Key{1, "a"}, 1})
+	before, err := os.ReadFile(path)
+	require.NoError(t, err)
+	file, dir := syncFile, syncDir
+	defer func() { syncFile, syncDir = file, dir }()
+	var failed error
+	synced := 0
+	syncFile = func(*os.File) error { synced++; return failed }
+	syncDir = func(path string) error { synced += 10; return dir(path) }
+	open := func(o *BoltOptions) error {
+		s, err := OpenBolt(path, Names{2: {Label: "two"}}, o)
+		if err == nil {
+			err = s.Close()
+		}
+		return err
+	}
+	require.NoError(t, open(&BoltOptions{ReadOnly: true}))
+	require.Zero(t, synced, "who only reads does not care")
+	failed = errFault
+	for range 2 {
+		err := open(nil)
+		require.ErrorIs(t, err, errFault)
+		require.NotErrorIs(t, err, ErrCorrupt)
+	}
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(before, after))
+	synced, failed = 0, nil
+	require.NoError(t, open(nil))
+	require.Equal(t, 11, synced)
+	syncDir = func(string) error { return errFault }
+	require.ErrorIs(t, open(nil), errFault)
+	syncDir = func(string) error { return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission} }
+	require.NoError(t, open(nil), "a directory that can be searched, and not be read")
+}
+
 func TestNamesTable(t *testing.T) {
 	path := makeBolt(t, Names{1: {Label: "one"}, 2: {Label: "two"}, 300: {Label: "many"}})
 	open := func(names Names) (*BoltStore, error) {
