@@ -52,6 +52,8 @@ type BoltStore struct {
 	file   *boltFile
 	closed bool
 
+	unnamed atomic.Bool // the name of file may not be durable
+
 	closing  sync.Once
 	closeErr error
 
@@ -287,6 +289,9 @@ func (s *BoltStore) write(fn func(f *boltFile) error) error {
 		return ErrClosed
 	case s.readOnly:
 		return fmt.Errorf("stint: %s was opened to be read only", s.path)
+	}
+	if err := s.syncName(); err != nil {
+		return err
 	}
 	return fn(s.file)
 }

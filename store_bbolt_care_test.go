@@ -330,6 +330,55 @@ func TestCompactFails(t *testing.T) {
 	require.EqualValues(t, 7, tat)
 }
 
+// Where the name of the new file cannot be made durable, the old one stays; where that is seen when it is too late, nothing is saved
+// until it is.
+func TestCompactCannotSyncTheName(t *testing.T) {
+	s := openLogged(t)
+	want := fill(t, s, 100)
+	want[Key{1, "the log is made"}] = 1
+	old, dir := s.file, syncDir
+	defer func() { syncDir = dir }()
+	sync := func(fine int) func(string) error {
+		return func(path string) error {
+			if fine--; fine < 0 {
+				return errFault
+			}
+			return dir(path)
+		}
+	}
+	syncDir = sync(0)
+	require.ErrorIs(t, s.Compact(), errFault)
+	require.Same(t, old, s.file)
+	require.Empty(t, temporaries(t, s))
+	change := Change{Key{1, "more"}, 1}
+	require.NoError(t, s.append([]Change{change}))
+	want[change.Key] = 1
+
+	syncDir = sync(1)
+	require.ErrorIs(t, s.Compact(), errFault)
+	require.NotSame(t, old, s.file)
+	require.False(t, s.file.replaced())
+	require.Empty(t, temporaries(t, s))
+	s.sameAs(t, want, nil)
+	for range 2 {
+		require.ErrorIs(t, s.append([]Change{{Key{1, "still more"}, 1}}), errFault)
+		s.alone()
+		require.ErrorIs(t, s.Save([]Change{{Key{1, "still more"}, 1}}), errFault)
+	}
+	s.sameAs(t, want, nil)
+	synced := 0
+	syncDir = func(path string) error { synced++; return dir(path) }
+	for range 2 {
+		change.TAT++
+		require.NoError(t, s.append([]Change{change}))
+	}
+	want[change.Key] = change.TAT
+	require.Equal(t, 1, synced)
+	got, err := found(t, crash(t, s))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
 // Who waits for the file's lock while the file is compacted, or set aside, does not end up on the old one.
 func TestReplaced(t *testing.T) {
 	s := openStore(t, storePath(t))

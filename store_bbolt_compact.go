@@ -18,7 +18,8 @@ const compactMin = 64 << 20
 
 // Compact takes the journal home, rewrites the file without its free pages, and puts the new one in place of the old in one step, while
 // saves and loads go on. It is done by itself when more than half of a file over 64 MiB is free. After an error the old file
-// is in place, and in use.
+// is in place, and in use; or the new one, if all that failed was to make its name durable, and then every save tries that again first, and
+// fails if it cannot.
 func (s *BoltStore) Compact() error {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
@@ -154,11 +155,28 @@ func (s *BoltStore) swapLocked(temp string, target *boltFile) error {
 		}
 		return err
 	}
-	if err := os.Rename(temp, s.path); err != nil {
+	err := syncDir(filepath.Dir(s.path)) // where that is impossible, there is a way back yet
+	if err == nil {
+		err = os.Rename(temp, s.path)
+	}
+	if err != nil {
 		target.close()
 		return err
 	}
 	target.path = s.path
 	s.file = target
-	return errors.Join(syncDir(filepath.Dir(s.path)), old.close())
+	s.unnamed.Store(true)
+	return errors.Join(s.syncName(), old.close())
+}
+
+// syncName makes the name of a file that replaced another durable. Until then a power cut brings the other one back: nothing is saved.
+func (s *BoltStore) syncName() error {
+	if !s.unnamed.Load() {
+		return nil
+	}
+	if err := syncDir(filepath.Dir(s.path)); err != nil {
+		return fmt.Errorf("make the name of the new %s durable: %w", s.path, err)
+	}
+	s.unnamed.Store(false)
+	return nil
 }
