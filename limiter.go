@@ -51,6 +51,9 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	if limits == nil {
 		return nil, errors.New("stint: Open: no limits")
 	}
+	if path, err = resolve(path); err != nil { // the file is set aside, not a link to it
+		return nil, fmt.Errorf("stint: %w", err)
+	}
 	l, err := openFile(path, limits, o)
 	if errors.Is(err, ErrCorrupt) && o.Recover {
 		aside := Event{Kind: FileSetAside, Err: err, Path: path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")}

@@ -108,6 +108,10 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	if err := joinErrors(names.mistakes()); err != nil {
 		return nil, err
 	}
+	path, err := resolve(path)
+	if err != nil {
+		return nil, fmt.Errorf("stint: %w", err)
+	}
 	s := &BoltStore{
 		path:      path,
 		readOnly:  o.ReadOnly,
@@ -120,7 +124,7 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 		stopped:    make(chan struct{}),
 	}
 	s.stepped = sync.NewCond(&s.indexMu)
-	for s.file == nil {
+	for begun := time.Now(); s.file == nil; {
 		if err := checkRegular(path); errors.Is(err, fs.ErrNotExist) && !o.ReadOnly {
 			if err := makeFile(path, names); err != nil {
 				return nil, fmt.Errorf("stint: make %s: %w", path, err)
@@ -129,17 +133,19 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 			return nil, fmt.Errorf("stint: %w", err)
 		}
 		file, err := openBoltFile(path, o.LockTimeout, o.maxSize, o.ReadOnly)
-		if errors.Is(err, fs.ErrNotExist) && !o.ReadOnly {
-			continue // set aside by another, since
-		}
-		if err != nil {
+		replaced := errors.Is(err, fs.ErrNotExist) && !o.ReadOnly // set aside by another, since
+		if err != nil && !replaced {
 			return nil, err
 		}
-		if file.replaced() {
+		if err == nil && file.replaced() {
 			file.close()
-			continue
+			replaced = true
 		}
-		s.file = file
+		if !replaced {
+			s.file = file
+		} else if time.Since(begun) > o.LockTimeout {
+			return nil, fmt.Errorf("%w: %s: replaced by others for all of %v", ErrLocked, path, o.LockTimeout)
+		}
 	}
 	if !o.ReadOnly {
 		if err := s.file.syncAll(); err != nil {

@@ -79,6 +79,26 @@ func checkRegular(path string) error {
 	return nil
 }
 
+// resolve returns where a link leads, be there a file or not: one is made, and replaced, in that place.
+func resolve(path string) (string, error) {
+	for range 40 {
+		to, err := os.Readlink(path)
+		if err != nil {
+			return path, nil
+		}
+		dir, _ := filepath.Split(path)
+		if filepath.IsAbs(to) {
+			dir = ""
+		}
+		dir, name := filepath.Split(dir + to)
+		if dir, err = filepath.EvalSymlinks(dir); err != nil { // "a/b/.." is not always "a"
+			return "", fmt.Errorf("open %s: %w", path, err)
+		}
+		path = filepath.Join(dir, name)
+	}
+	return "", fmt.Errorf("open %s: too many links", path)
+}
+
 // look has a look at the file before bbolt reads what it must not trust. It opens it to read only, for the lock: who else
 // has the file might be writing. Where it is to stay open so, it does.
 func (f *boltFile) look(lockTimeout time.Duration, stay bool) (m boltMeta, err error) {

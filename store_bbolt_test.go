@@ -643,3 +643,56 @@ func TestAllMergesTheJournal(t *testing.T) {
 		{Key{1, "a"}, 2}, {Key{1, "c"}, 2}, {Key{1, "d"}, 2}, {Key{1, "e"}, 2},
 	}, collect(t, s.All(1)))
 }
+
+// A link is followed to the end, even where there is nothing yet: a file is made, and replaced, where the link leads.
+func TestOpenBoltThroughALink(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("not everybody may make links")
+	}
+	dir := t.TempDir()
+	real := filepath.Join(dir, "real", "in")
+	require.NoError(t, os.MkdirAll(real, 0o700))
+	require.NoError(t, os.Symlink(real, filepath.Join(dir, "short")))
+	for _, to := range []string{
+		filepath.Join(real, "buckets.db"), "short/buckets.db", "short/../buckets.db", "another",
+	} {
+		link := filepath.Join(dir, "link")
+		require.NoError(t, os.Symlink(to, link))
+		if to == "another" {
+			require.NoError(t, os.Symlink("short/buckets.db", filepath.Join(dir, to)))
+		}
+		for i := range 2 { // it is made, and found
+			s := openBolt(t, link, Names{1: {Label: "one"}})
+			save(t, s, Change{Key{1, "a"}, int64(i + 1)})
+			require.NoError(t, s.Compact())
+			require.False(t, s.file.replaced())
+			require.NoError(t, s.Close())
+			info, err := os.Lstat(link)
+			require.NoError(t, err)
+			require.Equal(t, fs.ModeSymlink, info.Mode().Type(), "it is a link still")
+		}
+		lead, err := filepath.EvalSymlinks(link)
+		require.NoError(t, err)
+		require.Equal(t, []string{"buckets.db"}, listDir(t, filepath.Dir(lead))[:1])
+		s := openBolt(t, lead, nil)
+		require.EqualValues(t, 2, load(t, s, Key{1, "a"}))
+		require.NoError(t, s.Close())
+		require.NoError(t, os.WriteFile(lead, []byte("damaged"), 0o600))
+		l, err := Open(link, limitsOf(t, nil, nil), &Options{Recover: true})
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		aside, err := filepath.Glob(lead + ".corrupt-*")
+		require.NoError(t, err)
+		require.Len(t, aside, 1)
+		require.NoError(t, errors.Join(os.Remove(link), os.Remove(lead), os.Remove(aside[0])))
+	}
+
+	link := filepath.Join(dir, "link")
+	require.NoError(t, os.Symlink("absent/buckets.db", link))
+	_, err := OpenBolt(link, nil, nil)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NoError(t, os.Remove(link))
+	require.NoError(t, os.Symlink("link", link))
+	_, err = OpenBolt(link, nil, nil)
+	require.Error(t, err)
+}
