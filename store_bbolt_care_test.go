@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -328,6 +330,31 @@ func TestCompactFails(t *testing.T) {
 	tat, err := s.Load(Key{2, "x"})
 	require.NoError(t, err)
 	require.EqualValues(t, 7, tat)
+}
+
+// A compaction leaves a file's mode and owner as they are.
+func TestCompactKeepsModeAndOwner(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no modes")
+	}
+	s := openStore(t, storePath(t))
+	fill(t, s, 100)
+	require.NoError(t, os.Chmod(s.path, 0o640))
+	if os.Geteuid() == 0 {
+		require.NoError(t, os.Chown(s.path, 12345, 54321))
+	}
+	before, err := os.Stat(s.path)
+	require.NoError(t, err)
+	require.NoError(t, s.Compact())
+	after, err := os.Stat(s.path)
+	require.NoError(t, err)
+	require.False(t, os.SameFile(before, after))
+	require.Equal(t, before.Mode(), after.Mode())
+	owner := func(i os.FileInfo) [2]uint64 {
+		sys := reflect.ValueOf(i.Sys()).Elem()
+		return [2]uint64{sys.FieldByName("Uid").Uint(), sys.FieldByName("Gid").Uint()}
+	}
+	require.Equal(t, owner(before), owner(after))
 }
 
 // Where the name of the new file cannot be made durable, the old one stays; where that is seen when it is too late, nothing is saved

@@ -145,6 +145,10 @@ func (s *BoltStore) copyJournal(target *boltFile) error {
 // his, that another file stands at the path, and that one is locked already.
 func (s *BoltStore) swapLocked(temp string, target *boltFile) error {
 	old := s.file
+	if err := target.keepAccess(old); err != nil {
+		target.close()
+		return err
+	}
 	if runtime.GOOS == "windows" { // which renames no file that is open
 		if err := errors.Join(target.close(), old.close(), os.Rename(temp, s.path)); err != nil {
 			return err
@@ -167,6 +171,18 @@ func (s *BoltStore) swapLocked(temp string, target *boltFile) error {
 	s.file = target
 	s.unnamed.Store(true)
 	return errors.Join(s.syncName(), old.close())
+}
+
+// keepAccess sees to it that whoever could use the old file can use the new one.
+func (f *boltFile) keepAccess(old *boltFile) error {
+	info, err := old.file.Stat()
+	if err != nil {
+		return err
+	}
+	if err := keepOwner(f.file, info); err != nil {
+		return err
+	}
+	return f.file.Chmod(info.Mode().Perm())
 }
 
 // syncName makes the name of a file that replaced another durable. Until then a power cut brings the other one back: nothing is saved.

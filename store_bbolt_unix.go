@@ -1,0 +1,24 @@
+//go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
+
+package stint
+
+import (
+	"os"
+	"syscall"
+)
+
+// unlock lets go of the lock that bbolt took on the file: a mapping of the file would keep it after the file is closed.
+func unlock(f *os.File) { syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
+
+// keepOwner gives a file the owner and the group of another.
+func keepOwner(f *os.File, of os.FileInfo) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	have, want := info.Sys().(*syscall.Stat_t), of.Sys().(*syscall.Stat_t)
+	if have.Uid == want.Uid && have.Gid == want.Gid {
+		return nil
+	}
+	return f.Chown(int(want.Uid), int(want.Gid))
+}
