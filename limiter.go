@@ -60,9 +60,10 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 		if err := os.Rename(path, aside.Path); err != nil {
 			return nil, fmt.Errorf("stint: set %s aside: %w", path, err)
 		}
-		if l, err = openFile(path, limits, o); err == nil {
-			l.flusher.tell(aside)
+		if l, err = openFile(path, limits, o); err != nil {
+			return nil, fmt.Errorf("%w (the corrupt file is %s now)", err, aside.Path)
 		}
+		l.flusher.tell(aside)
 	}
 	return l, err
 }

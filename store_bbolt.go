@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -210,8 +211,10 @@ func (s *BoltStore) read() error {
 		}
 		return s.replayLog(tx)
 	})
-	switch {
+	switch sysErr, pathErr := syscall.Errno(0), (*fs.PathError)(nil); {
 	case err == nil:
+	case errors.As(err, &sysErr), errors.As(err, &pathErr):
+		err = fmt.Errorf("stint: %w", err)
 	case !errors.Is(err, ErrFormat) && !errors.Is(err, ErrCorrupt):
 		err = fmt.Errorf("%w: %s: %w", ErrCorrupt, s.path, err)
 	case !strings.Contains(err.Error(), s.path):

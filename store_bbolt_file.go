@@ -1,15 +1,18 @@
 package stint
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -55,15 +58,24 @@ func openBoltFile(path string, lockTimeout time.Duration, maxSize int, readOnly 
 	if f.file != nil {
 		f.letGo()
 	}
-	switch pathErr := (*fs.PathError)(nil); {
+	return nil, openError(path, lockTimeout, err)
+}
+
+// openError returns what Open says of a file that could not be opened. Damage is only what guard has caught, and what bbolt or stint has found in
+// the file: anything else is the operating system's.
+func openError(path string, lockTimeout time.Duration, err error) error {
+	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		return nil, fmt.Errorf("%w: %s: still in use by another after %v", ErrLocked, path, lockTimeout)
+		return fmt.Errorf("%w: %s: still in use by another after %v", ErrLocked, path, lockTimeout)
 	case errors.Is(err, ErrCorrupt), errors.Is(err, ErrFormat):
-		return nil, err
-	case errors.As(err, &pathErr):
-		return nil, fmt.Errorf("stint: %w", err)
+		return err
+	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch),
+		strings.Contains(err.Error(), "file size too small"):
+		return fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err)
+	case strings.Contains(err.Error(), path):
+		return fmt.Errorf("stint: %w", err)
 	}
-	return nil, fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err)
+	return fmt.Errorf("stint: open %s: %w", path, err)
 }
 
 // checkRegular returns an error where there is no file at path, or what is no regular file: to open a pipe may take for ever.
@@ -127,7 +139,11 @@ func (f *boltFile) openFile(path string, flag int, mode os.FileMode) (*os.File, 
 	}
 	if info, err := file.Stat(); err != nil || info.Size() == 0 {
 		file.Close()
-		return nil, errors.Join(err, fmt.Errorf("%w: %s: it is empty; remove it to start anew", ErrCorrupt, path))
+		return nil, cmp.Or(err, fmt.Errorf("%w: %s: it is empty; remove it to start anew", ErrCorrupt, path))
+	}
+	if _, err := file.ReadAt(make([]byte, 2*pageSize), 0); err != nil && err != io.EOF { // which bbolt would take for damage
+		file.Close()
+		return nil, err
 	}
 	f.opened(file)
 	return file, nil

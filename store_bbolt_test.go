@@ -14,11 +14,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // The longest that a test waits for a lock which it knows to be let go of.
@@ -695,4 +698,35 @@ func TestOpenBoltThroughALink(t *testing.T) {
 	require.NoError(t, os.Symlink("link", link))
 	_, err = OpenBolt(link, nil, nil)
 	require.Error(t, err)
+}
+
+// What the operating system says is no damage: a file is not set aside for it.
+func TestSystemErrorIsNoDamage(t *testing.T) {
+	path := makeBolt(t, nil)
+	for _, err := range []error{
+		syscall.ENOLCK, syscall.ENOMEM, syscall.EIO, errors.New("mmap too large"), errors.New("truncate: there is no room"),
+		&fs.PathError{Op: "read", Path: path, Err: syscall.EIO}, fmt.Errorf("file stat error: %w", syscall.EIO),
+	} {
+		err := openError(path, time.Second, err)
+		require.NotErrorIs(t, err, ErrCorrupt)
+		require.ErrorContains(t, err, path)
+		require.Equal(t, 1, strings.Count(err.Error(), path), err)
+		require.True(t, strings.HasPrefix(err.Error(), "stint: "))
+	}
+	for _, err := range []error{bolterrors.ErrInvalid, bolterrors.ErrChecksum, bolterrors.ErrVersionMismatch, errors.New("file size too small 4097")} {
+		err := openError(path, time.Second, err)
+		require.ErrorIs(t, err, ErrCorrupt)
+		require.ErrorContains(t, err, path)
+	}
+
+	s := openBolt(t, path, nil)
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+	s.file.check.file, s.file.check.sound = file, make([]atomic.Uint64, len(s.file.check.sound))
+	s.file.file, file = file, s.file.file
+	err = s.read()
+	require.ErrorIs(t, err, os.ErrClosed)
+	require.NotErrorIs(t, err, ErrCorrupt)
+	s.file.file = file
 }
