@@ -714,3 +714,39 @@ func TestDamageMetLater(t *testing.T) {
 	}
 	require.NotErrorIs(t, err, ErrLocked)
 }
+
+// Of several that find a file corrupt at once, one sets it aside, and has the new one.
+func TestRecoverOnce(t *testing.T) {
+	for range 10 {
+		path := storePath(t)
+		require.NoError(t, os.WriteFile(path, []byte("damaged"), 0o600))
+		type opened struct {
+			l   *Limiter
+			err error
+		}
+		const n = 8
+		all := make(chan opened, n)
+		for range n {
+			go func() {
+				o := damagedOptions()
+				o.LockTimeout, o.Recover = 300*time.Millisecond, true
+				l, err := Open(path, damagedLimits(t), o)
+				all <- opened{l, err}
+			}()
+		}
+		var have []*Limiter
+		for range n {
+			if o := <-all; o.err == nil {
+				have = append(have, o.l)
+			} else {
+				require.ErrorIs(t, o.err, ErrLocked)
+			}
+		}
+		aside, err := filepath.Glob(path + ".corrupt-*")
+		require.NoError(t, err)
+		require.Len(t, aside, 1)
+		require.Len(t, have, 1)
+		require.False(t, have[0].store.(*BoltStore).file.replaced())
+		require.NoError(t, have[0].Close())
+	}
+}

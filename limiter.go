@@ -54,16 +54,22 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	if path, err = resolve(path); err != nil { // the file is set aside, not a link to it
 		return nil, fmt.Errorf("stint: %w", err)
 	}
+	found, _ := os.Stat(path) // nil: it is about to be made
 	l, err := openFile(path, limits, o)
 	if errors.Is(err, ErrCorrupt) && o.Recover {
 		aside := Event{Kind: FileSetAside, Err: err, Path: path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")}
-		if err := os.Rename(path, aside.Path); err != nil {
+		done, err := setAside(path, aside.Path, found, cmp.Or(o.LockTimeout, time.Second))
+		if err != nil {
 			return nil, fmt.Errorf("stint: set %s aside: %w", path, err)
 		}
-		if l, err = openFile(path, limits, o); err != nil {
+		l, err := openFile(path, limits, o)
+		switch {
+		case err != nil && done:
 			return nil, fmt.Errorf("%w (the corrupt file is %s now)", err, aside.Path)
+		case done:
+			l.flusher.tell(aside)
 		}
-		l.flusher.tell(aside)
+		return l, err
 	}
 	return l, err
 }

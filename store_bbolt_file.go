@@ -111,6 +111,30 @@ func resolve(path string) (string, error) {
 	return "", fmt.Errorf("open %s: too many links", path)
 }
 
+// setAside renames a corrupt file, and returns whether it did: it does not where another has done so since it was found. It holds the lock
+// meanwhile: without it, the file that it renames may be the new one of another, who has it in use.
+func setAside(path, to string, found os.FileInfo, lockTimeout time.Duration) (done bool, err error) {
+	if runtime.GOOS != "windows" { // which renames no file that is in use
+		file, err := os.OpenFile(path, os.O_RDWR, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		defer file.Close()
+		for begun := time.Now(); !lock(file); time.Sleep(lockRetry) {
+			if time.Since(begun) > lockTimeout {
+				return false, fmt.Errorf("%w: still in use by another after %v", ErrLocked, lockTimeout)
+			}
+		}
+	}
+	if there, err := os.Stat(path); err != nil || !os.SameFile(found, there) {
+		return false, nil
+	}
+	err = os.Rename(path, to)
+	return err == nil, err
+}
+
 // look has a look at the file before bbolt reads what it must not trust. It opens it to read only, for the lock: who else
 // has the file might be writing. Where it is to stay open so, it does.
 func (f *boltFile) look(lockTimeout time.Duration, stay bool) (m boltMeta, err error) {
@@ -211,6 +235,7 @@ func boltOptions(lockTimeout time.Duration, maxSize int) *bolt.Options {
 }
 
 const (
+	lockRetry = 10 * time.Millisecond
 	pageSize  = 4096
 	allocSize = 1 << 20 // a file grows by this: bbolt's 16 MiB are much for one that may stay at 32 KiB
 )

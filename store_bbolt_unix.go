@@ -10,6 +10,9 @@ import (
 // unlock lets go of the lock that bbolt took on the file: a mapping of the file would keep it after the file is closed.
 func unlock(f *os.File) { syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
 
+// lock takes the lock that bbolt takes, if nobody has it.
+func lock(f *os.File) bool { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil }
+
 // keepOwner gives a file the owner and the group of another.
 func keepOwner(f *os.File, of os.FileInfo) error {
 	info, err := f.Stat()
