@@ -332,6 +332,49 @@ func TestCompactFails(t *testing.T) {
 	require.EqualValues(t, 7, tat)
 }
 
+// The same, where a file that is open is not renamed.
+func TestCompactClosed(t *testing.T) {
+	defer func(was bool) { renamesOpen = was }(renamesOpen)
+	renamesOpen = false
+	TestCompact(t)
+
+	s := openLogged(t)
+	want := fill(t, s, 100)
+	require.NoError(t, s.append([]Change{{Key{2, "x"}, 7}}))
+	want[Key{1, "the log is made"}], want[Key{2, "x"}] = 1, 7
+	begin := s.file.log.begin
+	swap := func(before func(temp string)) error { // a swap with a copy as it was before
+		temp := copyOf(t, s.path)
+		target, err := openBoltFile(temp, time.Second, 0, false)
+		require.NoError(t, err)
+		before(temp)
+		return s.swapLocked(temp, target)
+	}
+	require.NoError(t, s.checkpoint())
+	require.ErrorIs(t, swap(func(temp string) { require.NoError(t, os.Remove(temp)) }), os.ErrNotExist)
+	require.Equal(t, begin, s.file.log.begin, "the log goes on")
+	require.NoError(t, s.append([]Change{{Key{2, "x"}, 8}}))
+	want[Key{2, "x"}] = 8
+	s.sameAs(t, want, nil)
+	got, err := found(t, crash(t, s))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+
+	require.NoError(t, s.emptyLog())
+	err = swap(func(temp string) { // by another process, in between
+		written := copyOf(t, temp)
+		edit(t, written, func(tx *bolt.Tx) error { return tx.Bucket(Name(1).decimal()).Put([]byte("x"), bigEndian(9)) })
+		require.NoError(t, os.Rename(written, temp))
+	})
+	require.ErrorIs(t, err, ErrLocked)
+	require.NotErrorIs(t, err, ErrCorrupt)
+	require.ErrorIs(t, s.append([]Change{{Key{2, "x"}, 8}}), ErrLocked)
+	_, err = s.Load(Key{2, "y"})
+	require.ErrorIs(t, err, ErrLocked)
+	require.NoError(t, s.Close())
+	openStore(t, s.path)
+}
+
 // A compaction leaves a file's mode and owner as they are.
 func TestCompactKeepsModeAndOwner(t *testing.T) {
 	if runtime.GOOS == "windows" {

@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -149,15 +150,8 @@ func (s *BoltStore) swapLocked(temp string, target *boltFile) error {
 		target.close()
 		return err
 	}
-	if runtime.GOOS == "windows" { // which renames no file that is open
-		if err := errors.Join(target.close(), old.close(), os.Rename(temp, s.path)); err != nil {
-			return err
-		}
-		reopened, err := openBoltFile(s.path, time.Second, 0, false)
-		if err == nil {
-			s.file = reopened
-		}
-		return err
+	if !renamesOpen {
+		return s.swapClosedLocked(temp, target)
 	}
 	err := syncDir(filepath.Dir(s.path)) // where that is impossible, there is a way back yet
 	if err == nil {
@@ -171,6 +165,44 @@ func (s *BoltStore) swapLocked(temp string, target *boltFile) error {
 	s.file = target
 	s.unnamed.Store(true)
 	return errors.Join(s.syncName(), old.close())
+}
+
+var renamesOpen = runtime.GOOS != "windows" // a test has it so
+
+// swapClosedLocked is swapLocked where no file is renamed that is open. Nobody has the lock for a moment: if another has it then, or has written to
+// the file, this store is done for, and each call says so.
+func (s *BoltStore) swapClosedLocked(temp string, target *boltFile) error {
+	want, err := readMeta(s.file.file)
+	renamed, targetErr := readMeta(target.file)
+	if err := errors.Join(err, targetErr, target.close()); err != nil {
+		return err
+	}
+	err = s.file.close()
+	if err == nil {
+		err = os.Rename(temp, s.path)
+	}
+	if err == nil {
+		want = renamed
+	}
+	file, lost := openBoltFile(s.path, time.Second, 0, false)
+	if lost == nil {
+		lost = file.view(func(tx *bolt.Tx) error {
+			if m, err := readMeta(file.file); err != nil || m != want {
+				return cmp.Or(err, fmt.Errorf("%w: %s: another has written to it while it was compacted", ErrLocked, s.path))
+			}
+			_, err := file.openLog(tx)
+			return err
+		})
+		if lost != nil {
+			file.close()
+		}
+	}
+	if lost != nil {
+		s.file.broken.Store(&lost)
+		return errors.Join(err, lost)
+	}
+	s.file = file
+	return err
 }
 
 // keepAccess sees to it that whoever could use the old file can use the new one.
