@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
+	"sync"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -26,7 +28,12 @@ func (s *BoltStore) Verify(looked func(n int)) (Verified, error) {
 	}
 	v := verifier{store: s, looked: looked}
 	v.log()
+	s.namesMu.Lock() // before the file, as those do who enter names
+	unlock := sync.OnceFunc(s.namesMu.Unlock)
+	defer unlock()
 	err := s.view(func(tx *bolt.Tx) error {
+		v.labels = maps.Clone(s.names)
+		unlock()
 		v.metaPages()
 		v.root(tx)
 		return nil
@@ -40,6 +47,7 @@ func (s *BoltStore) Verify(looked func(n int)) (Verified, error) {
 type verifier struct {
 	Verified
 	store  *BoltStore
+	labels map[Name]string
 	looked func(n int)
 	wrong  []error
 }
@@ -68,7 +76,6 @@ func (v *verifier) metaPages() {
 }
 
 func (v *verifier) root(tx *bolt.Tx) {
-	labels := v.store.Names()
 	if err := v.store.file.check.run(tx.Cursor().Bucket(), nil, 0); err != nil {
 		v.wrong = append(v.wrong, err)
 		return
@@ -76,10 +83,10 @@ func (v *verifier) root(tx *bolt.Tx) {
 	known := map[string]func(b *bolt.Bucket){
 		string(metaBucket):    v.meta,
 		string(holdsBucket):   func(b *bolt.Bucket) { v.home(b, holdsBucket, checkHold) },
-		string(journalBucket): func(b *bolt.Bucket) { v.journal(b, labels) },
+		string(journalBucket): v.journal,
 		string(logBucket):     func(*bolt.Bucket) {},
 	}
-	for name := range labels {
+	for name := range v.labels {
 		known[string(name.decimal())] = func(b *bolt.Bucket) { v.home(b, name.decimal(), checkStoredID) }
 	}
 	c := tx.Cursor()
@@ -174,17 +181,17 @@ func checkHold(k []byte) error {
 	return err
 }
 
-func (v *verifier) journal(b *bolt.Bucket, labels map[Name]string) {
+func (v *verifier) journal(b *bolt.Bucket) {
 	v.bucket(b, journalBucket, func(k, record []byte) error {
 		seq, err := decodeUint64(k)
 		if err != nil {
 			return err
 		}
-		return v.record(seq, record, labels)
+		return v.record(seq, record)
 	}, func(_, k, record []byte) uint64 { return recordSumOf(k, record) })
 }
 
-func (v *verifier) record(seq uint64, record []byte, labels map[Name]string) error {
+func (v *verifier) record(seq uint64, record []byte) error {
 	for e, err := range entries(seq, record) {
 		if err != nil {
 			return err
@@ -193,7 +200,7 @@ func (v *verifier) record(seq uint64, record []byte, labels map[Name]string) err
 		switch {
 		case e.name == Unknown:
 			err = checkHold(e.id)
-		case labels[e.name] == "":
+		case v.labels[e.name] == "":
 			err = fmt.Errorf("an entry of name %d, which has no label", e.name)
 		default:
 			err = checkShort(string(e.id))
@@ -211,17 +218,18 @@ func (v *verifier) record(seq uint64, record []byte, labels map[Name]string) err
 // log looks at what is in the log. Its pages were looked at when the file was opened.
 func (v *verifier) log() {
 	v.store.mu.RLock()
-	defer v.store.mu.RUnlock()
 	if v.store.closed {
+		v.store.mu.RUnlock()
 		return // and the transaction fails
 	}
 	records, err := v.store.file.logged()
+	v.store.mu.RUnlock()
+	v.labels = v.store.Names()
 	if err != nil {
 		v.wrong = append(v.wrong, err)
 	}
-	labels := v.store.Names()
 	for _, r := range records {
-		if err := v.record(r.seq, r.record, labels); err != nil {
+		if err := v.record(r.seq, r.record); err != nil {
 			v.fail("record %d of the log: %v", r.seq, err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -197,4 +198,25 @@ func TestEntrySum(t *testing.T) {
 			value[i] ^= 1 << bit
 		}
 	}
+}
+
+// Verify does not wait for the names while it has the file: whoever enters names waits for the file, and Close may come between.
+func TestVerifyWaitsForTheNames(t *testing.T) {
+	s := openStore(t, storePath(t))
+	s.namesMu.Lock()
+	done := make(chan error)
+	go func() {
+		_, err := s.Verify(nil)
+		done <- err
+	}()
+	for stacks := make([]byte, 1<<20); !bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*BoltStore).Names(")); {
+		runtime.Gosched()
+	}
+	free := s.mu.TryLock()
+	if free {
+		s.mu.Unlock()
+	}
+	s.namesMu.Unlock()
+	require.NoError(t, <-done)
+	require.True(t, free)
 }
