@@ -98,6 +98,31 @@ func TestSweepSparesWhatIsSavedAnew(t *testing.T) {
 	s.sameAs(t, saved, keys)
 }
 
+// A value that is damaged is told of, before the sweep was there and after.
+func TestSweepPassesABadValue(t *testing.T) {
+	s := openStore(t, storePath(t))
+	const n = 2*sweepStep + 5
+	want := fill(t, s, n)
+	bad := Key{1, "id-0000100"}
+	require.NoError(t, s.update(func(tx *bolt.Tx) error { return tx.Bucket(Name(1).decimal()).Put([]byte(bad.ID), []byte("short")) }))
+	_, err := s.Load(bad)
+	require.ErrorIs(t, err, ErrCorrupt)
+	told := 0
+	for s.filter.Load() == nil {
+		if err := s.sweep(-1); err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+			told++
+		}
+	}
+	require.Equal(t, 1, told)
+	_, err = s.Load(bad)
+	require.ErrorIs(t, err, ErrCorrupt)
+	delete(want, bad)
+	for key, tat := range want {
+		require.Equal(t, tat, load(t, s, key))
+	}
+}
+
 // The same, where it is certain that they come between the two.
 func TestSweepLosesTheRace(t *testing.T) {
 	s := openStore(t, storePath(t))

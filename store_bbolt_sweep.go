@@ -106,6 +106,7 @@ func (s *BoltStore) sweepStepLocked(now int64) (deleted int64, done bool, err er
 			key := Key{name, decodeID(k)}
 			tat, err := decodeUint64(v)
 			if err != nil {
+				next.add(key) // the sweep goes on behind it, and whoever loads it is told, too
 				return fmt.Errorf("%s: %w", key, err)
 			}
 			if int64(tat) <= now {
