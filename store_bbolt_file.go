@@ -399,10 +399,13 @@ func newBoltFile(path string, fill func(f *boltFile) error) error {
 	if err := errors.Join(fill(f), f.close()); err != nil {
 		return err
 	}
-	if err := os.Link(temp, path); errors.Is(err, fs.ErrExist) {
+	if err := link(temp, path); errors.Is(err, fs.ErrExist) {
 		return err
-	} else if err != nil {
-		if err := os.Rename(temp, path); err != nil { // a file system without links
+	} else if err != nil { // a file system without links: there, one that is made in this moment may be replaced
+		if _, err := os.Lstat(path); err == nil {
+			return &fs.PathError{Op: "make", Path: path, Err: fs.ErrExist}
+		}
+		if err := os.Rename(temp, path); err != nil {
 			return err
 		}
 	}
@@ -444,7 +447,7 @@ func layOut(tx *bolt.Tx, labels map[Name]string) error {
 }
 
 // Tests have these fail.
-var syncFile, syncDir = syncData, syncNames
+var syncFile, syncDir, link = syncData, syncNames, os.Link
 
 // syncNames makes the names in a directory durable, where the operating system and the file system have that notion.
 func syncNames(dir string) error {

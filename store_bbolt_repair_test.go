@@ -1,6 +1,8 @@
 package stint
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -168,4 +170,25 @@ func TestSalvageDropsWhatMakesNoSense(t *testing.T) {
 	s := openBolt(t, to, nil)
 	require.Equal(t, map[Name]string{6: "name 6"}, s.Names())
 	require.Equal(t, map[Key]int64{{6, "a"}: 1, {6, "b"}: 2, {Unknown, "6:a"}: 3}, allOf(t, s))
+}
+
+// Salvage replaces no file, even where the file system has no links.
+func TestSalvageWithoutLinks(t *testing.T) {
+	defer func(was func(old, name string) error) { link = was }(link)
+	link = func(old, name string) error {
+		return &os.LinkError{Op: "link", Old: old, New: name, Err: errors.ErrUnsupported}
+	}
+	path := makeBolt(t, nil, Change{Key{Unknown, "1:a"}, 1})
+	to := filepath.Join(t.TempDir(), "salvaged.db")
+	salvaged, err := Salvage(path, to, nil, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, salvaged.Buckets)
+	before, err := os.ReadFile(to)
+	require.NoError(t, err)
+	_, err = Salvage(makeBolt(t, nil), to, nil, nil)
+	require.ErrorIs(t, err, fs.ErrExist)
+	after, err := os.ReadFile(to)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(before, after))
+	require.Len(t, listDir(t, filepath.Dir(to)), 1)
 }
