@@ -674,7 +674,7 @@ func TestOpenReadOnly(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrPermission)
 }
 
-// After the first damage met, every call says so, and a broken file lets go of its lock.
+// Damage that comes later is told by each call that meets it, and a broken file lets go of its lock.
 func TestDamageMetLater(t *testing.T) {
 	path := storePath(t)
 	writeSound(t, path, 5_000)

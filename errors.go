@@ -11,7 +11,7 @@ var (
 	// ErrLocked: another process, or another Limiter of this one, has the file, and kept it for all of LockTimeout.
 	ErrLocked = errors.New("stint: file is locked")
 
-	// ErrCorrupt: the file does not hold what stint wrote. After it, the file is not touched again by this process.
+	// ErrCorrupt: the file does not hold what stint wrote. If bbolt has panicked at that, the file is not touched again by this process.
 	ErrCorrupt = errors.New("stint: file is corrupt")
 
 	// ErrFormat: the file is sound, and is not of a format that this version reads: a newer one, or another program's.

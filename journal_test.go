@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
 )
 
 var storeNames = Names{1: {Label: "one"}, 2: {Label: "two"}, 300: {Label: "three hundred"}}
@@ -431,6 +432,45 @@ func TestCheckpointFails(t *testing.T) {
 	require.NoError(t, s.checkpoint(), "what came since")
 	require.Zero(t, s.Stats().Journaled)
 	s.sameAs(t, want, nil)
+}
+
+// A checkpoint that failed is not tried again at every save, and what comes meanwhile does not grow without bound.
+func TestCheckpointThatFailsBacksOff(t *testing.T) {
+	s := openStore(t, storePath(t))
+	s.closing.Do(s.stopCare) // nobody does what is due
+	defer s.file.close()
+	s.indexMost = 64 << 10
+	bad := Key{1, strings.Repeat("x", bolt.MaxKeySize+1)} // which cannot go home
+	require.NoError(t, s.append([]Change{{bad, 1}}))
+	for _, wait := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		s.tired = journalTired
+		require.True(t, s.checkpointDue())
+		require.Error(t, s.checkpoint())
+		require.Equal(t, wait*time.Second, s.backoff)
+		require.False(t, s.checkpointDue())
+		s.retry = time.Now()
+	}
+	require.NoError(t, s.sweep(1))
+	require.ErrorContains(t, s.Stats().Err, "checkpoint", "a sweep that succeeds says nothing of that")
+
+	var err error
+	saved := 0
+	for ; err == nil && saved < 10_000; saved++ {
+		err = s.append([]Change{{Key{1, fmt.Sprintf("%024d", saved)}, 1}})
+	}
+	require.ErrorContains(t, err, "is full: checkpoint: ")
+	require.InDelta(t, 2*s.indexMost, s.fresh.size, 100)
+	<-s.work // that it is due was told
+
+	s.old = newJournalIndex() // it can go home, after all
+	require.NoError(t, s.checkpoint())
+	require.Zero(t, s.backoff)
+	require.NoError(t, s.Stats().Err)
+	require.NoError(t, s.append([]Change{{Key{1, "next"}, 1}}))
+	require.True(t, s.checkpointDue())
+
+	s.fresh.chunks = make([][]byte, 1<<(31-chunkBits))
+	require.NotContains(t, s.append([]Change{{Key{1, "next"}, 1}}).Error(), "%!")
 }
 
 // The journal goes home by itself once it is long, many times as long as what it comes to, or left alone.

@@ -44,7 +44,8 @@ type BoltOptions struct {
 // BoltStore is a Store in one bbolt file, which it keeps locked until Close. Small saves go straight to their places in
 // the tree, others to a journal in the same file, which is taken home in the background.
 //
-// A damaged file is ErrCorrupt: from the call that first meets the damage, and from every one after it.
+// Damage is ErrCorrupt, from each call that meets it; others go on. Where it made bbolt panic, or fault, every call returns that error from then
+// on, and the file is not touched again by this process.
 type BoltStore struct {
 	path     string
 	readOnly bool
@@ -72,6 +73,8 @@ type BoltStore struct {
 	oldSeq  uint64        // the last record of old
 	journal int64         // bytes of the records
 	tired   int           // sweeps since the last save
+	backoff time.Duration // after a checkpoint that failed; 0: the last one did not
+	retry   time.Time     // until then, another one is not due
 
 	compactMin int64 // the size of a file that is compacted by itself
 
@@ -381,10 +384,13 @@ func (s *BoltStore) Save(changes []Change) error {
 func (s *BoltStore) append(changes []Change) error {
 	s.pace()
 	s.indexMu.RLock()
-	full := s.fresh.full()
+	full := s.fresh.full() || s.backoff > 0 && s.fresh.size > 2*s.indexMost // as in pace, while one is under way
 	s.indexMu.RUnlock()
 	if full {
-		return fmt.Errorf("the journal of %s is full, and is not taken home: %w", s.path, s.Stats().Err)
+		if s.checkpointDue() {
+			s.wake()
+		}
+		return fmt.Errorf("the journal of %s is full: %w", s.path, cmp.Or(s.stats.why(&s.stats.checkpoints), errUnderWay))
 	}
 	seq, bytes, err := s.record(changes)
 	s.indexMu.Lock()
@@ -404,6 +410,8 @@ func (s *BoltStore) append(changes []Change) error {
 	}
 	return nil
 }
+
+var errUnderWay = errors.New("it is about to be taken home")
 
 // record writes the changes to the journal: to its end, which is the log, or else to the tree. It returns the number of the last
 // record, and their bytes.

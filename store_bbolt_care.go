@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"errors"
 	"sync"
 )
 
@@ -17,16 +18,18 @@ type FileStats struct {
 	Checkpoints int64 // times the journal was taken home
 	Swept       int64 // buckets deleted because they were full again
 	Compactions int64
-	Err         error // why the last checkpoint, sweep or compaction failed; nil if it did not
+	Err         error // why the last checkpoint, sweep and compaction failed, joined; nil if none did
 }
 
 // storeStats count what was done.
 type storeStats struct {
-	mu          sync.Mutex
-	checkpoints int64
-	swept       int64
-	compactions int64
-	err         error
+	mu                              sync.Mutex
+	checkpoints, swept, compactions activity
+}
+
+type activity struct {
+	n   int64
+	err error // of the last
 }
 
 // Stats returns what there is to tell of the file.
@@ -38,18 +41,26 @@ func (s *BoltStore) Stats() FileStats {
 	s.indexMu.RUnlock()
 	s.stats.mu.Lock()
 	defer s.stats.mu.Unlock()
-	st.Checkpoints, st.Swept, st.Compactions, st.Err = s.stats.checkpoints, s.stats.swept, s.stats.compactions, s.stats.err
+	st.Checkpoints, st.Swept, st.Compactions = s.stats.checkpoints.n, s.stats.swept.n, s.stats.compactions.n
+	st.Err = errors.Join(s.stats.checkpoints.err, s.stats.swept.err, s.stats.compactions.err)
 	return st
 }
 
-func (st *storeStats) record(count *int64, n int64, err error) error {
+func (st *storeStats) record(a *activity, n int64, err error) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.err = err
+	a.err = err
 	if err == nil {
-		*count += n
+		a.n += n
 	}
 	return err
+}
+
+// why returns why the last one failed.
+func (st *storeStats) why(a *activity) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return a.err
 }
 
 // care takes the journal home whenever that is due, until the store is closed.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -25,6 +26,8 @@ const (
 	indexEver    = 64 << 20
 	indexPer     = 32
 	journalTired = 16
+
+	longestRetry = time.Minute // of a checkpoint that fails, from one second on
 )
 
 func (s *BoltStore) checkpointDue() bool {
@@ -35,6 +38,9 @@ func (s *BoltStore) checkpointDue() bool {
 
 func (s *BoltStore) checkpointDueLocked() bool {
 	fresh := s.fresh.size
+	if s.backoff > 0 && time.Now().Before(s.retry) {
+		return false
+	}
 	return s.journal > max(journalMin, journalRepeat*fresh) || fresh > s.indexMost ||
 		s.journal > 0 && s.tired >= journalTired
 }
@@ -85,7 +91,17 @@ func (s *BoltStore) progressed(part float64) {
 func (s *BoltStore) checkpoint() error {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
+	return s.takeHomeLocked()
+}
+
+func (s *BoltStore) takeHomeLocked() error {
 	done, err := s.checkpointLocked()
+	if err != nil {
+		s.indexMu.Lock()
+		s.backoff = min(max(2*s.backoff, time.Second), longestRetry)
+		s.retry = time.Now().Add(s.backoff)
+		s.indexMu.Unlock()
+	}
 	return s.stats.record(&s.stats.checkpoints, done, err)
 }
 
@@ -147,7 +163,7 @@ func (s *BoltStore) checkpointLocked() (done int64, err error) {
 		}
 	}
 	s.indexMu.Lock()
-	s.old = nil
+	s.old, s.backoff = nil, 0
 	s.journal = 0
 	if s.seq > last { // there is something behind, be it only of a save that failed: nothing goes home past that
 		s.journal = max(1, s.fresh.size) // about: what came meanwhile, less what it repeats

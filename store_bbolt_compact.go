@@ -25,8 +25,7 @@ func (s *BoltStore) Compact() error {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
 	if !s.readOnly {
-		done, err := s.checkpointLocked()
-		s.stats.record(&s.stats.checkpoints, done, err) // after an error the journal is copied as it is
+		s.takeHomeLocked() // after an error the journal is copied as it is
 	}
 	return s.stats.record(&s.stats.compactions, 1, s.compactLocked())
 }
