@@ -70,8 +70,7 @@ type place struct {
 
 	batch *batch // the commit that is waited for
 	took  int64  // how far the TAT was moved, from where it was or from now,
-	reset uint32 // when there had been so many Resets in the shard
-	turn  *turn  // in the line, for a reservation
+	reset uint32 // when there had been so many Resets
 
 	limits   *Limits // where rule was looked up, if it was
 	saved    int64   // what the store had then,

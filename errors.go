@@ -45,7 +45,7 @@ var (
 	ErrQueueFull = errors.New("stint: queue is full")
 
 	// ErrNotDurable: what the limit's Durability asks for could not be had from the store. Tokens that were asked for are
-	// given back, unless the error says that the commit may yet come.
+	// given back, but for those that somebody in line counts on, unless the error says that the commit may yet come.
 	ErrNotDurable = errors.New("stint: not durable")
 
 	// ErrFull: memory holds MaxResident buckets, and none of them could be written out to make room.

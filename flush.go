@@ -17,6 +17,7 @@ type flusher struct {
 	interval time.Duration
 
 	mu     sync.Mutex // held by whoever saves: what changed later is saved later
+	over   bool       // the store is no longer the limiter's
 	number uint64     // of the save, as maskSave has it
 	swept  int        // flushes so far, of which each looks for full buckets in other shards
 	spare  []Change   // room for those of the next save
@@ -157,6 +158,9 @@ func (f *flusher) flushPart(all bool, from int, first bool) (next int, skipped [
 }
 
 func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, skipped []*batch, err error) {
+	if f.over {
+		return -1, nil, ErrClosed
+	}
 	f.number = f.number%3 + 1
 	f.table.saving.Store(f.number << saveShift)
 	defer f.table.saving.Store(0)

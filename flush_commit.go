@@ -28,10 +28,10 @@ type committer struct {
 	leases   int64
 }
 
-// CommitStats tells of the commits that Leased and Synced decisions waited for.
+// CommitStats tells of the commits that holds, and Leased and Synced decisions, waited for.
 type CommitStats struct {
 	Commits  int64
-	Buckets  int64 // written by them
+	Buckets  int64 // and holds, written by them
 	Leases   int64 // of those, the ones that were ahead of what was spent: leases, and renewals of half a lease
 	Failures int64
 	Last     time.Duration // how long the last one took
@@ -141,6 +141,21 @@ func (c *committer) gather() {
 	}
 }
 
+// hold puts a hold into the commit; ended is told how that ends. The last one on a key counts.
+func (b *batch) hold(key Key, end int64, ended func(err error)) {
+	i, ok := b.held[key]
+	if !ok {
+		i = len(b.changes)
+		b.changes = append(b.changes, Change{})
+		if b.held == nil {
+			b.held = make(map[Key]int)
+		}
+		b.held[key] = i
+	}
+	b.changes[i] = Change{key, end}
+	b.holds = append(b.holds, ended)
+}
+
 // commit saves the next batch.
 func (c *committer) commit() {
 	c.gather()
@@ -159,6 +174,9 @@ func (c *committer) commit() {
 	took := time.Since(begun)
 	for _, r := range b.renewed {
 		c.settle(r, b)
+	}
+	for _, ended := range b.holds { // before a flush, which deletes those that are over
+		ended(b.err)
 	}
 	c.flusher.mu.Unlock()
 

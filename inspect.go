@@ -18,7 +18,7 @@ type Bucket struct {
 
 // Buckets yields the buckets of a limit that are not full, or are held: those that are in memory only, and those that the
 // store has, in no order that a caller may rely on. It looks at each as it is when its turn comes; one that is made
-// meanwhile may be missing. Where the store fails it ends, and Health tells.
+// meanwhile may be missing, and one that comes to memory and leaves it again be as it was. Where the store fails it ends, and Health tells.
 func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
 	return func(yield func(Key, Bucket) bool) {
 		if name == Unknown {
@@ -45,11 +45,16 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
 				l.readErr.Store(&err)
 				return
 			}
+			b, live, resident := l.inspect(c.Key, c.TAT)
+			if !resident && fresh[c.Key] {
+				continue // what the store has by now is newer
+			}
 			delete(fresh, c.Key)
-			if b, live, _ := l.inspect(c.Key, c.TAT); live && !yield(c.Key, b) {
+			if live && !yield(c.Key, b) {
 				return
 			}
 		}
+		l.readErr.Store(nil)
 		for key := range fresh {
 			b, live, resident := l.inspect(key, 0)
 			if !resident { // but the store may have it by now
@@ -64,7 +69,6 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
 				return
 			}
 		}
-		l.readErr.Store(nil)
 	}
 }
 

@@ -31,7 +31,8 @@ type Limiter struct {
 	errs    map[Name]int64
 	past    map[Name]count // decided under limits that have been replaced
 
-	holding, flushing chan struct{} // in which is who holds, and who makes room: the store is waited for by one at a time
+	roomMu sync.Mutex
+	room   *roomFlush // the one under way
 
 	closing   sync.Once
 	closed    chan struct{}
@@ -104,8 +105,6 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 		errs:   make(map[Name]int64),
 		past:   make(map[Name]count),
 		closed: make(chan struct{}),
-
-		holding: make(chan struct{}, 1), flushing: make(chan struct{}, 1),
 	}
 	l.flusher = &flusher{
 		table: l.table, store: store, clock: l.clock, level: o.Durability, interval: o.FlushInterval,
@@ -252,8 +251,7 @@ func (l *Limiter) hitLocked(s *shard, h uint64, key Key, cost int64, op op, now 
 	return allowed, true, late
 }
 
-// one carries out an op on one bucket, at the instant now or, for readClock and where it is not in memory, at the one it is
-// decided at.
+// one carries out an op on one bucket, at the instant now or, for readClock and where that is too early, at the one it is decided at.
 func (l *Limiter) one(key Key, cost int64, op op, now int64) (Decision, error) {
 	var ps [1]place
 	p := &ps[0]
@@ -264,7 +262,8 @@ func (l *Limiter) one(key Key, cost int64, op op, now int64) (Decision, error) {
 	if err := l.lockFound(p); err != nil {
 		return Decision{}, l.failed(key, err)
 	}
-	if now == readClock || !p.resident { // what was known of it then may have been forgotten since, once it was past
+	// Of one that is not in memory, what was known then may have been forgotten since, and what ends a line must not be late.
+	if now == readClock || !p.resident || p.shard.at(p.index).has(flagAside) {
 		now = l.clock.now()
 	}
 	var d Decision
@@ -359,24 +358,54 @@ func (l *Limiter) makeRoom() error {
 			return nil
 		}
 	}
-	if evict(true) {
-		return nil
+	timer := time.NewTimer(l.opts.CommitTimeout)
+	defer timer.Stop()
+	for !evict(true) {
+		f := l.flushForRoom(evict)
+		select {
+		case <-f.done:
+			if f.err != nil {
+				return fmt.Errorf("%w: %d, %w", ErrFull, l.opts.MaxResident, f.err)
+			}
+		case <-timer.C:
+			return fmt.Errorf("%w: %d, and no answer from the store for %v", ErrFull, l.opts.MaxResident, l.opts.CommitTimeout)
+		}
 	}
-	return l.within(l.flushing, func() error { return l.flushForRoom(evict) }, ErrFull)
+	return nil
 }
 
-// flushForRoom is the part of makeRoom that waits for the disk.
-func (l *Limiter) flushForRoom(evict func(used bool) bool) error {
-	fail := func(err error) error {
-		return fmt.Errorf("%w: %d, and they cannot be saved: %w", ErrFull, l.opts.MaxResident, err)
+// roomFlush is a flush that all wait for who need room.
+type roomFlush struct {
+	done chan struct{}
+	err  error // valid once done is closed
+}
+
+// flushForRoom begins a flush, if none is under way, after which something can be evicted that has been used.
+func (l *Limiter) flushForRoom(evict func(used bool) bool) *roomFlush {
+	l.roomMu.Lock()
+	defer l.roomMu.Unlock()
+	if l.room == nil {
+		f := &roomFlush{done: make(chan struct{})}
+		l.room = f
+		go func() {
+			f.err = l.flushUntil(func() bool { return evict(true) })
+			l.roomMu.Lock()
+			l.room = nil
+			l.roomMu.Unlock()
+			close(f.done)
+		}()
 	}
-	for range 4 { // those saved may have been spent from since
-		if evict(true) {
-			return nil
-		}
-		if err := l.flusher.flushAndWait(); err != nil { // what is in a commit stays until that has ended
-			return fail(err)
-		}
+	return l.room
+}
+
+// flushUntil flushes until there is room.
+func (l *Limiter) flushUntil(room func() bool) error {
+	unsaved := func(err error) error { return fmt.Errorf("and they cannot be saved: %w", err) }
+	if err := l.flusher.flushAndWait(); err != nil { // what is in a commit stays until that has ended
+		return unsaved(err)
+	}
+	if room() {
+		return nil
 	}
 	l.flusher.mu.Lock() // while nobody else saves, none is kept for being saved
 	defer l.flusher.mu.Unlock()
@@ -384,14 +413,14 @@ func (l *Limiter) flushForRoom(evict func(used bool) bool) error {
 		for next := 0; next >= 0; {
 			var err error
 			if next, _, err = l.flusher.flushPartLocked(true, next, false); err != nil {
-				return fail(err)
+				return unsaved(err)
 			}
-			if evict(true) {
+			if room() {
 				return nil
 			}
 		}
 	}
-	return fmt.Errorf("%w: %d, each with a line, or in use", ErrFull, l.opts.MaxResident)
+	return errors.New("each with a line, or in use")
 }
 
 // Reset makes the buckets full, as if they had never been used, and ends their holds. What waits in their lines goes
@@ -421,7 +450,7 @@ func (l *Limiter) reset(key Key) error {
 	if a != nil {
 		a.line = nil
 	}
-	p.shard.resets++
+	*p.resets()++
 	p.next = min(now, p.tat)
 	p.writeLocked(now)
 	l.submitLocked(ps[:], now)
@@ -449,7 +478,8 @@ func (l *Limiter) Hold(key Key, until time.Time) error {
 }
 
 func (l *Limiter) hold(key Key, until time.Time) error {
-	ps := [1]place{{key: Key{key.Name, strings.Clone(key.ID)}, op: opRefund}} // of which nothing is given back if its commit fails
+	key.ID = strings.Clone(key.ID) // it may be held yet when the caller has gone
+	ps := [1]place{{key: key}}
 	p := &ps[0]
 	if err := p.locate(l.table); err != nil {
 		return err
@@ -457,38 +487,39 @@ func (l *Limiter) hold(key Key, until time.Time) error {
 	if err := l.lockFound(p); err != nil { // the key is valid, and its bucket, if it has one, is in memory
 		return err
 	}
-	p.shard.mu.Unlock()
-	return l.within(l.holding, func() error {
-		if err := l.saveHold(ps[:], unixNano(until)); err != nil {
-			return err
-		}
-		if p.batch != nil {
-			l.await(ps[:]) // what the store does not take now, a flush will bring
-		}
-		return nil
-	}, ErrNotDurable)
-}
-
-// saveHold saves the hold on ps[0], and puts it in force.
-func (l *Limiter) saveHold(ps []place, end int64) error {
-	p := &ps[0]
+	p.next = p.tat
+	end := unixNano(until)
 	if end <= l.clock.now() {
 		end = 0
 	}
-	l.flusher.mu.Lock() // a flush deletes the holds that are over
-	defer l.flusher.mu.Unlock()
-	p.shard.mu.Lock()
-	closed := p.shard.limits == nil
+	moved := [1]place{{key: key, op: opRefund, shard: p.shard, hash: p.hash}} // of which nothing is given back if its commit fails
+	l.committer.mu.Lock()
+	p.batch = l.committer.waitLocked(l.opts.CommitTimeout)
+	p.batch.hold(holdKey(key), end, func(err error) { l.heldOrNot(moved[:], end, err) })
+	l.committer.mu.Unlock()
 	p.shard.mu.Unlock()
-	if closed {
-		return ErrClosed // the store may be another's by now
+	if err := l.await(ps[:]); err != nil {
+		if !p.batch.over() { // it may yet come: Reset is to know of it
+			p.shard.mu.Lock()
+			p.shard.asideLocked(key, p.hash).lost = true
+			p.shard.mu.Unlock()
+		}
+		return fmt.Errorf("hold %v: %w", key, err)
 	}
-	err := l.store.Save([]Change{{holdKey(p.key), end}})
+	if moved[0].batch != nil {
+		l.await(moved[:]) // what the store does not take now, a flush will bring
+	}
+	return nil
+}
+
+// heldOrNot puts a hold in force that is saved, and moves the TAT of its bucket, which is that of ps[0], behind the line that it moves.
+func (l *Limiter) heldOrNot(ps []place, end int64, err error) {
+	p := &ps[0]
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
 	a := p.shard.asideLocked(p.key, p.hash)
 	if a.lost = err != nil; a.lost {
-		return fmt.Errorf("stint: hold %v: %w", p.key, err)
+		return
 	}
 	a.hold = end
 	now := l.clock.now()
@@ -498,30 +529,6 @@ func (l *Limiter) saveHold(ps []place, end int64) error {
 		l.submitLocked(ps, now)
 	}
 	p.shard.tidyAsideLocked(p.key, a, now)
-	return nil
-}
-
-// within has f done, which waits for the disk, by one at a time of those who come through a gate. Where it is not done within
-// CommitTimeout, it may yet be, and the error is late.
-func (l *Limiter) within(gate chan struct{}, f func() error, late error) error {
-	timer := time.NewTimer(l.opts.CommitTimeout)
-	defer timer.Stop()
-	done := make(chan error, 1)
-	select {
-	case gate <- struct{}{}:
-		go func() {
-			defer func() { <-gate }()
-			done <- f()
-		}()
-	case <-timer.C:
-		return fmt.Errorf("%w: no answer from the store for %v", late, l.opts.CommitTimeout)
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-timer.C:
-		return fmt.Errorf("%w: no answer from the store for %v; it may yet come", late, l.opts.CommitTimeout)
-	}
 }
 
 // SetLimits puts other limits in force while decisions go on: each bucket is held to the old ones or to the new, and to
@@ -620,6 +627,9 @@ func (l *Limiter) Close() error {
 		if err := l.flusher.flush(true); err != nil {
 			l.closeErr = fmt.Errorf("stint: the last flush: %w", err)
 		}
+		l.flusher.mu.Lock()
+		l.flusher.over = true
+		l.flusher.mu.Unlock()
 		l.closeErr = errors.Join(l.closeErr, l.store.Close())
 		close(l.flusher.silent)
 		if l.opts.OnEvent != nil {

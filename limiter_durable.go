@@ -92,7 +92,7 @@ func (l *Limiter) submitAllLocked(ps []place, now int64) {
 		if needs != needNone && tat != p.next && tat != 0 {
 			c.leases++
 		}
-		p.took, p.reset = p.next-max(p.tat, now), p.shard.resets
+		p.took, p.reset = p.next-max(p.tat, now), *p.resets()
 		b, ok := p.slotLocked()
 		if ok {
 			b.clear(flagCovered)
@@ -177,17 +177,20 @@ func (l *Limiter) settleAll(ps []place, giveBack bool) {
 	}
 }
 
+// resets counts the Resets of the bucket, and of few others.
+func (p *place) resets() *uint32 { return &p.shard.resets[p.hash%uint64(len(p.shard.resets))] }
+
 // giveBackLocked gives back what p took, but for what the bucket has regained since, and what those in line need.
 func (s *shard) giveBackLocked(b slot, p *place, now int64) {
 	least := now
 	if s.limits != nil && b.rule() != 0 {
 		s.counts[s.limits.index(p.key.Name)].allowed--
 		if a := s.aside[p.key]; a != nil {
-			a.leave(p.turn)
+			a.line = slices.DeleteFunc(a.line, func(t *turn) bool { return t.batch == p.batch }) // they have failed too
 			least = max(now, a.needs(&s.limits.rules[b.rule()].rate))
 		}
 	}
-	if p.reset == s.resets {
+	if p.reset == *p.resets() {
 		tat := b.tat()
 		b.setTAT(min(tat, max(least, tat-min(p.took, max(0, p.next-now)))))
 	}

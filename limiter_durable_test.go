@@ -3,7 +3,9 @@ package stint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,6 +87,57 @@ func TestGiveBackAfterReset(t *testing.T) {
 	})
 }
 
+// Those whose tokens were in the same commit are given back all of them, whoever hears of its failure first.
+func TestGiveBackOfSeveral(t *testing.T) {
+	for _, second := range []func(l *Limiter, key Key){
+		func(l *Limiter, key Key) { l.Reserve(key, 10) },
+		func(l *Limiter, key Key) { l.Spend(key, 10) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store, clock := newGateStore(), newGridClock()
+			l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+			key := synced.Key("a")
+			store.close()
+			go l.Spend(synced.Key("other"), 1) // is in a commit while the next is made up
+			synctest.Wait()
+			go second(l, key)
+			synctest.Wait()
+			go l.Reserve(key, 10)
+			synctest.Wait()
+			store.gate <- carryOut
+			synctest.Wait()
+			store.gate <- refuse
+			store.open()
+			synctest.Wait()
+			requireSpends(t, l, key, 10)
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// Holds that wait together share a save: many of them do not wait for one another.
+func TestHoldsShareACommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := newGateStore(), newSimClock()
+		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+		store.close()
+		var held sync.WaitGroup
+		for i := range 100 {
+			held.Go(func() {
+				require.NoError(t, l.Hold(flushed.Key(fmt.Sprint(i%50)), clock.Now().Add(time.Hour)))
+			})
+		}
+		synctest.Wait()
+		store.open()
+		held.Wait()
+		require.Equal(t, 2, store.count())
+		for i := range 50 {
+			require.Equal(t, clock.Now().Add(time.Hour).UnixNano(), store.has(t, holdKey(flushed.Key(fmt.Sprint(i)))))
+		}
+		require.NoError(t, l.Close())
+	})
+}
+
 // A hold moves those in line, and the TAT behind them, on file too: they go when it is over, and a crash must not forget that.
 func TestHoldOnALineIsDurable(t *testing.T) {
 	for _, name := range []Name{leased, synced} {
@@ -138,12 +191,20 @@ func TestHoldOnADiskThatDoesNotAnswer(t *testing.T) {
 		for i := range 20 {
 			require.ErrorIs(t, l.Hold(key, clock.Now().Add(time.Duration(i+1)*time.Hour)), ErrNotDurable)
 		}
-		require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+1)
-		store.open()
+		require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
+		reset := make(chan error, 1)
+		go func() { reset <- l.Reset(key) }()
+		synctest.Wait()
+		require.Empty(t, reset, "the holds may come yet")
+		store.gate <- carryOut // the first, and then all of the others
 		synctest.Wait()
 		d, err := l.Check(key, 1)
 		require.NoError(t, err)
-		require.Equal(t, time.Hour, d.RetryAfter, "the first came late; the others had not begun")
+		require.Equal(t, time.Hour, d.RetryAfter)
+		store.open()
+		require.NoError(t, <-reset)
+		requireSpends(t, l, key, 1)
+		require.Zero(t, store.has(t, holdKey(key)))
 		require.NoError(t, l.Close())
 	})
 }

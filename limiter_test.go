@@ -700,6 +700,23 @@ func TestSpendEachDoesNotForget(t *testing.T) {
 	require.False(t, r.spend(late, 1).Allowed, "it has just been spent from")
 }
 
+// Nor is the TAT of one that was held brought back to what it could be then.
+func TestSpendEachOfOneThatWasHeld(t *testing.T) {
+	clock := newSimClock()
+	first, held := single.Key("first"), perID.Key("held")
+	store := &slowStore{NewMemStore(), clock, first, nil}
+	r := rigOn(t, store, testLimits(t), Options{Now: clock.Now})
+	r.hold(held, time.Second)
+	store.meanwhile = func() {
+		clock.advance(50 * time.Second)
+		require.True(t, r.spend(held, 5).Allowed)
+	}
+	ds := make([]Decision, 2)
+	require.NoError(t, r.SpendEach([]Request{{first, 1, 0}, {held, 1, 0}}, ds))
+	require.Zero(t, r.left(held))
+	require.False(t, r.spend(held, 1).Allowed)
+}
+
 // slowStore takes ten seconds to load one of the keys.
 type slowStore struct {
 	Store

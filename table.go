@@ -164,7 +164,7 @@ type shard struct {
 	waiting  bool                     // some of the dirty are not marked: those that are saved only when all are
 	n        uint32                   // slots in use
 	removals uint32                   // slots removed so far: a TAT loaded from the store before one may be stale
-	resets   uint32                   // Resets so far: what was spent before one is not given back
+	resets   [16]uint32               // Resets so far, by hash: what was spent before one is not given back
 	hand     uint32                   // where eviction goes on
 	order    uint32                   // shards are locked in this order
 	aside    map[Key]*aside
@@ -186,8 +186,10 @@ type batch struct {
 	waiting int       // those who do, or are about to
 	renewed []renewal // whom nobody waits for
 	left    []func()  // by those who waited for too long, to be done once it has ended
-	begun   time.Time // by the first of them
-	err     error     // valid once done is closed
+	holds   []func(err error)
+	held    map[Key]int // holds among changes, by index
+	begun   time.Time   // by the first of them
+	err     error       // valid once done is closed
 	done    chan struct{}
 	heard   chan struct{} // closed with done or, for those who wait to look at their clocks, when that takes too long
 }

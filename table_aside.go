@@ -14,7 +14,10 @@ type aside struct {
 }
 
 // turn is that of one who waits.
-type turn struct{ at, cost int64 }
+type turn struct {
+	at, cost int64
+	batch    *batch // the commit that it was taken in, if there was one
+}
 
 // join puts a turn at the end of the line. Those that have come leave it: it may stand for ever.
 func (a *aside) join(t *turn, r *rate, now int64) {

@@ -50,14 +50,14 @@ func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error
 	}
 	if err == nil {
 		p.countLocked(true)
-		r.turn = &turn{at, cost}
-		p.turn = r.turn
+		r.turn = &turn{at: at, cost: cost}
 		if waits { // before the bucket is written, that a slot made for it is known to have a line
 			a := p.shard.asideLocked(key, p.hash)
 			a.join(r.turn, &p.shard.limits.rules[p.rule].rate, now)
 		}
 		p.writeLocked(now)
 		l.submitLocked(ps[:], now)
+		r.turn.batch = p.batch
 	}
 	p.shard.mu.Unlock()
 	if err != nil {
@@ -122,7 +122,8 @@ func (r Reservation) leaveLocked(s *shard, now int64) {
 }
 
 // Cancel leaves the line, and gives the tokens back as Refund does. Those behind keep the times they were given, and what
-// they leave unused by that is lost. A second Cancel does nothing.
+// they leave unused by that is lost: of one whose turn has come no more is given back than those behind do not count on. A second
+// Cancel does nothing.
 func (r Reservation) Cancel() {
 	if r.l == nil || r.done.Swap(true) {
 		return
@@ -153,7 +154,7 @@ func (r Reservation) Cancel() {
 // fails at once, and takes nothing, where ctx would end before its turn, with an error that wraps
 // context.DeadlineExceeded, or where the line is full, with ErrQueueFull. Where ctx ends while it waits, its tokens are
 // given back and the error is that of ctx. A commit, of a Leased or Synced limit, is waited for whether ctx has ended or
-// not, for as long as Options.CommitTimeout; other errors are as for Reserve.
+// not, and so is the one that gives them back: each for as long as Options.CommitTimeout. Other errors are as for Reserve.
 func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
 	if err := ctx.Err(); err != nil {
 		return err

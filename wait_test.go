@@ -396,7 +396,7 @@ func TestLineNeedsWhatHasGone(t *testing.T) {
 	var all []*turn
 	for now, last := int64(0), int64(0); now < 100_000; now += random.Int64N(last - now) {
 		last = max(last, now) + 1 + random.Int64N(30)
-		turn := &turn{last, random.Int64N(6)}
+		turn := &turn{at: last, cost: random.Int64N(6)}
 		all = append(all, turn)
 		a.join(turn, r, now)
 		require.Equal(t, r.afterTurns(0, all), a.needs(r))
