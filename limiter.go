@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -345,84 +344,6 @@ func (l *Limiter) load(p *place) error {
 	return nil
 }
 
-// makeRoom removes a bucket or more from memory. It flushes where none can go before it is saved.
-func (l *Limiter) makeRoom() error {
-	full := func() bool { return l.table.resident.Load() >= int64(l.opts.MaxResident) }
-	evict := func(used bool) bool {
-		n := l.table.evict(l.clock.now(), used, full)
-		l.evictions.Add(int64(n))
-		return n > 0 || !full() // others may take the room; one who made some may have it
-	}
-	for range 2 { // the first time around may only find that all were used since the last
-		if evict(false) {
-			return nil
-		}
-	}
-	timer := time.NewTimer(l.opts.CommitTimeout)
-	defer timer.Stop()
-	for !evict(true) {
-		f := l.flushForRoom(evict)
-		select {
-		case <-f.done:
-			if f.err != nil {
-				return fmt.Errorf("%w: %d, %w", ErrFull, l.opts.MaxResident, f.err)
-			}
-		case <-timer.C:
-			return fmt.Errorf("%w: %d, and no answer from the store for %v", ErrFull, l.opts.MaxResident, l.opts.CommitTimeout)
-		}
-	}
-	return nil
-}
-
-// roomFlush is a flush that all wait for who need room.
-type roomFlush struct {
-	done chan struct{}
-	err  error // valid once done is closed
-}
-
-// flushForRoom begins a flush, if none is under way, after which something can be evicted that has been used.
-func (l *Limiter) flushForRoom(evict func(used bool) bool) *roomFlush {
-	l.roomMu.Lock()
-	defer l.roomMu.Unlock()
-	if l.room == nil {
-		f := &roomFlush{done: make(chan struct{})}
-		l.room = f
-		go func() {
-			f.err = l.flushUntil(func() bool { return evict(true) })
-			l.roomMu.Lock()
-			l.room = nil
-			l.roomMu.Unlock()
-			close(f.done)
-		}()
-	}
-	return l.room
-}
-
-// flushUntil flushes until there is room.
-func (l *Limiter) flushUntil(room func() bool) error {
-	unsaved := func(err error) error { return fmt.Errorf("and they cannot be saved: %w", err) }
-	if err := l.flusher.flushAndWait(); err != nil { // what is in a commit stays until that has ended
-		return unsaved(err)
-	}
-	if room() {
-		return nil
-	}
-	l.flusher.mu.Lock() // while nobody else saves, none is kept for being saved
-	defer l.flusher.mu.Unlock()
-	for range 4 {
-		for next := 0; next >= 0; {
-			var err error
-			if next, _, err = l.flusher.flushPartLocked(true, next, false); err != nil {
-				return unsaved(err)
-			}
-			if room() {
-				return nil
-			}
-		}
-	}
-	return errors.New("each with a line, or in use")
-}
-
 // Reset makes the buckets full, as if they had never been used, and ends their holds. What waits in their lines goes
 // when its turn comes. After an error the keys before the one that failed are reset, and those behind it are not; after
 // ErrNotDurable that one is full too, but for its hold, and a crash may bring back what it was.
@@ -464,71 +385,6 @@ func (l *Limiter) reset(key Key) error {
 		return l.hold(key, time.Time{})
 	}
 	return nil
-}
-
-// Hold denies every request for the key before until, whatever its bucket holds. It replaces the hold that there is, and
-// one that is not after now ends it; so does Reset. Those who wait in line go no sooner than they were to, and later where
-// it is until then that nobody passes. It is durable when Hold returns nil, and not in force after an error but
-// ErrNotDurable: the store did not answer within Options.CommitTimeout, and it may yet come.
-func (l *Limiter) Hold(key Key, until time.Time) error {
-	if err := l.hold(key, until); err != nil {
-		return l.failed(key, err)
-	}
-	return nil
-}
-
-func (l *Limiter) hold(key Key, until time.Time) error {
-	key.ID = strings.Clone(key.ID) // it may be held yet when the caller has gone
-	ps := [1]place{{key: key}}
-	p := &ps[0]
-	if err := p.locate(l.table); err != nil {
-		return err
-	}
-	if err := l.lockFound(p); err != nil { // the key is valid, and its bucket, if it has one, is in memory
-		return err
-	}
-	p.next = p.tat
-	end := unixNano(until)
-	if end <= l.clock.now() {
-		end = 0
-	}
-	moved := [1]place{{key: key, op: opRefund, shard: p.shard, hash: p.hash}} // of which nothing is given back if its commit fails
-	l.committer.mu.Lock()
-	p.batch = l.committer.waitLocked(l.opts.CommitTimeout)
-	p.batch.hold(holdKey(key), end, func(err error) { l.heldOrNot(moved[:], end, err) })
-	l.committer.mu.Unlock()
-	p.shard.mu.Unlock()
-	if err := l.await(ps[:]); err != nil {
-		if !p.batch.over() { // it may yet come: Reset is to know of it
-			p.shard.mu.Lock()
-			p.shard.asideLocked(key, p.hash).lost = true
-			p.shard.mu.Unlock()
-		}
-		return fmt.Errorf("hold %v: %w", key, err)
-	}
-	if moved[0].batch != nil {
-		l.await(moved[:]) // what the store does not take now, a flush will bring
-	}
-	return nil
-}
-
-// heldOrNot puts a hold in force that is saved, and moves the TAT of its bucket, which is that of ps[0], behind the line that it moves.
-func (l *Limiter) heldOrNot(ps []place, end int64, err error) {
-	p := &ps[0]
-	p.shard.mu.Lock()
-	defer p.shard.mu.Unlock()
-	a := p.shard.asideLocked(p.key, p.hash)
-	if a.lost = err != nil; a.lost {
-		return
-	}
-	a.hold = end
-	now := l.clock.now()
-	if later := a.delay(now); later > 0 && p.shard.limits != nil && p.findLocked() && p.resident {
-		p.next = p.tat + min(later, math.MaxInt64-p.tat)
-		p.shard.writeLocked(p.index, p.next)
-		l.submitLocked(ps, now)
-	}
-	p.shard.tidyAsideLocked(p.key, a, now)
 }
 
 // SetLimits puts other limits in force while decisions go on: each bucket is held to the old ones or to the new, and to
