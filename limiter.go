@@ -367,7 +367,7 @@ func (l *Limiter) reset(key Key) error {
 	}
 	now := l.clock.now()
 	a := p.shard.aside[key]
-	held := a != nil && (a.hold != 0 || a.lost)
+	held := a != nil && (a.hold != 0 || a.lost || a.late > 0)
 	if a != nil {
 		a.line = nil
 	}

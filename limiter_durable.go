@@ -156,7 +156,7 @@ func (l *Limiter) await(ps []place) error {
 		case <-batch.done:
 		case <-timer.C:
 			if late := slices.Clone(ps); l.committer.leave(batch, func() { l.settleAll(late, false) }) {
-				return fmt.Errorf("%w: no commit for %v; it may yet come, and what was asked for is done", ErrNotDurable, l.opts.CommitTimeout)
+				return fmt.Errorf("%w: no commit for %v; it may yet come", ErrNotDurable, l.opts.CommitTimeout)
 			}
 		}
 	}

@@ -209,6 +209,31 @@ func TestHoldOnADiskThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
+// A hold that comes late moves the line all the same, and leaves nothing to be waited for.
+func TestLateHoldOnALine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := newGateStore(), newGridClock()
+		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+		key := synced.Key("a")
+		requireSpends(t, l, key, 10)
+		r := reserve(t, l, key, 5)
+		store.close()
+		require.ErrorIs(t, l.Hold(key, clock.Now().Add(time.Hour)), ErrNotDurable)
+		require.Equal(t, 5*time.Second, r.Delay())
+		store.open()
+		synctest.Wait()
+		require.Equal(t, time.Hour, r.Delay())
+		require.Equal(t, clock.Now().Add(time.Hour+10*time.Second).UnixNano(), store.has(t, key))
+		require.Zero(t, l.Stats().Dirty)
+		clock.advance(100 * time.Hour)
+		for range 2 * sweepRounds {
+			require.NoError(t, l.flusher.flush(false))
+		}
+		require.Zero(t, l.Stats().Resident)
+		require.NoError(t, l.Close())
+	})
+}
+
 // Waiters whose commit is late leave no goroutines behind either.
 func TestLateCommitsLeaveNoGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

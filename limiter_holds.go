@@ -34,17 +34,13 @@ func (l *Limiter) hold(key Key, until time.Time) error {
 		end = 0
 	}
 	moved := [1]place{{key: key, op: opRefund, shard: p.shard, hash: p.hash}} // of which nothing is given back if its commit fails
+	p.shard.asideLocked(key, p.hash).late++
 	l.committer.mu.Lock()
 	p.batch = l.committer.waitLocked(l.opts.CommitTimeout)
 	p.batch.hold(holdKey(key), end, func(err error) { l.heldOrNot(moved[:], end, err) })
 	l.committer.mu.Unlock()
 	p.shard.mu.Unlock()
 	if err := l.await(ps[:]); err != nil {
-		if !p.batch.over() { // it may yet come: Reset is to know of it
-			p.shard.mu.Lock()
-			p.shard.asideLocked(key, p.hash).lost = true
-			p.shard.mu.Unlock()
-		}
 		return fmt.Errorf("hold %v: %w", key, err)
 	}
 	if moved[0].batch != nil {
@@ -59,6 +55,7 @@ func (l *Limiter) heldOrNot(ps []place, end int64, err error) {
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
 	a := p.shard.asideLocked(p.key, p.hash)
+	a.late--
 	if a.lost = err != nil; a.lost {
 		return
 	}
@@ -68,6 +65,9 @@ func (l *Limiter) heldOrNot(ps []place, end int64, err error) {
 		p.next = p.tat + min(later, math.MaxInt64-p.tat)
 		p.shard.writeLocked(p.index, p.next)
 		l.submitLocked(ps, now)
+		if p.batch != nil { // and hold may not wait for it any more
+			l.committer.leave(p.batch, func() { l.settleAll(ps, false) })
+		}
 	}
 	p.shard.tidyAsideLocked(p.key, a, now)
 }

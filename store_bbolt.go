@@ -76,7 +76,8 @@ type BoltStore struct {
 	backoff time.Duration // after a checkpoint that failed; 0: the last one did not
 	retry   time.Time     // until then, another one is not due
 
-	compactMin int64 // the size of a file that is compacted by itself
+	compactMin   int64     // the size of a file that is compacted by itself
+	notCompacted time.Time // when that last failed
 
 	indexMost     int64 // when the journal is taken home at the latest, by the length of its index
 	checkpointing bool
@@ -151,15 +152,15 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 			return nil, fmt.Errorf("%w: %s: replaced by others for all of %v", ErrLocked, path, o.LockTimeout)
 		}
 	}
-	if !o.ReadOnly {
-		if err := s.file.syncAll(); err != nil {
-			s.file.close()
-			return nil, fmt.Errorf("stint: sync %s: %w", path, err)
-		}
-	}
 	if err := s.read(); err != nil {
 		s.file.close()
 		return nil, err
+	}
+	if !o.ReadOnly {
+		if err := s.file.buildUpon(); err != nil {
+			s.file.close()
+			return nil, fmt.Errorf("stint: sync %s: %w", path, err)
+		}
 	}
 	if err := s.Declare(names); err != nil {
 		s.file.close()

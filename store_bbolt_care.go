@@ -3,6 +3,7 @@ package stint
 import (
 	"errors"
 	"sync"
+	"time"
 )
 
 // What a BoltStore does for its file in the background: it takes the journal home, deletes what is past, and rewrites a
@@ -82,8 +83,10 @@ func (s *BoltStore) care() {
 func (s *BoltStore) compactIfDue() {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
-	if size, free := s.sizes(); size > s.compactMin && free > size/2 {
-		s.stats.record(&s.stats.compactions, 1, s.compactLocked())
+	if size, free := s.sizes(); size > s.compactMin && free > size/2 && time.Since(s.notCompacted) > compactRetry {
+		if s.stats.record(&s.stats.compactions, 1, s.compactLocked()) != nil {
+			s.notCompacted = time.Now()
+		}
 	}
 }
 

@@ -17,6 +17,9 @@ import (
 // A file larger than this, of which more than half is free, is rewritten.
 const compactMin = 64 << 20
 
+// A compaction copies all of the file: one that failed is not tried again at once.
+const compactRetry = 10 * time.Minute
+
 // Compact takes the journal home, rewrites the file without its free pages, and puts the new one in place of the old in one step, while
 // saves and loads go on. It is done by itself when more than half of a file over 64 MiB is free. After an error the old file
 // is in place, and in use; or the new one, if all that failed was to make its name durable, and then every save tries that again first, and
@@ -145,6 +148,10 @@ func (s *BoltStore) copyJournal(target *boltFile) error {
 // his, that another file stands at the path, and that one is locked already.
 func (s *BoltStore) swapLocked(temp string, target *boltFile) error {
 	old := s.file
+	if old.replaced() { // it was moved, or the path is relative, and the process is elsewhere by now
+		target.close()
+		return fmt.Errorf("%s is another file by now, or none", s.path)
+	}
 	if err := target.keepAccess(old); err != nil {
 		target.close()
 		return err
@@ -204,7 +211,7 @@ func (s *BoltStore) swapClosedLocked(temp string, target *boltFile) error {
 	return err
 }
 
-// keepAccess sees to it that whoever could use the old file can use the new one.
+// keepAccess sees to it that whoever could use the old file can use the new one, as far as this process may.
 func (f *boltFile) keepAccess(old *boltFile) error {
 	info, err := old.file.Stat()
 	if err != nil {

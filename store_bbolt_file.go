@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -30,7 +31,8 @@ type boltFile struct {
 	file   *os.File     // bbolt's own: closing it lets go of the lock where bbolt cannot be asked to
 	check  *pageChecker // nil: this process wrote all of it
 	broken atomic.Pointer[error]
-	unsure []byte // a meta page that is in force, and need not be on the disk: its commit failed
+	views  sync.RWMutex // held by each to read
+	unsure []byte       // a meta page that is in force, and need not be on the disk: its commit failed
 
 	log boltLog
 }
@@ -207,16 +209,15 @@ func (f *boltFile) replaced() bool {
 	return err != nil || !os.SameFile(mine, there)
 }
 
-// syncAll makes durable what is built upon: the file and its name. Who wrote it may have been killed before he did. Of a directory that can
-// be searched and must not be opened, the name is left as it is.
-func (f *boltFile) syncAll() error {
-	if err := f.log.sync(); err != nil {
-		return err
+// buildUpon makes durable what is built upon, the meta page and the name, and has the next save bring what is in the log: whoever wrote it may have been
+// killed before he synced it, or have met an error, and then the system takes what it could not write for written.
+func (f *boltFile) buildUpon() error {
+	m, err := readMeta(f.file)
+	if err == nil {
+		f.unsure, err = f.metaOf(m.tx)
 	}
-	if err := syncDir(filepath.Dir(f.path)); !errors.Is(err, fs.ErrPermission) {
-		return err
-	}
-	return nil
+	f.log.failed = len(f.log.pending) > 0
+	return cmp.Or(err, f.settle(), syncDir(filepath.Dir(f.path)))
 }
 
 func boltOptions(lockTimeout time.Duration, maxSize int) *bolt.Options {
@@ -258,6 +259,8 @@ func (f *boltFile) guard(fn func() error) (err error) {
 // view and update run fn in a transaction, which is rolled back after an error. One that panicked is left alone: its
 // pages cannot be trusted, and guard sees to it that nobody comes after it.
 func (f *boltFile) view(fn func(tx *bolt.Tx) error) error {
+	f.views.RLock()
+	defer f.views.RUnlock()
 	return f.guard(func() error {
 		tx, err := f.db.Begin(false)
 		if err != nil {
@@ -321,6 +324,8 @@ func (f *boltFile) settle() error {
 	if err := f.log.sync(); err != nil {
 		return err
 	}
+	f.views.Lock() // those that began before may be reading what the next commit takes for free
+	defer f.views.Unlock()
 	f.unsure = nil
 	return nil
 }
@@ -449,13 +454,15 @@ func layOut(tx *bolt.Tx, labels map[Name]string) error {
 // Tests have these fail.
 var syncFile, syncDir, link = syncData, syncNames, os.Link
 
-// syncNames makes the names in a directory durable, where the operating system and the file system have that notion.
+// syncNames makes the names in a directory durable, where the operating system and the file system have that notion, and it may be opened.
 func syncNames(dir string) error {
 	if runtime.GOOS == "windows" {
 		return nil
 	}
 	d, err := os.Open(dir)
-	if err != nil {
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	defer d.Close()

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -599,4 +600,73 @@ func TestLogHasNoRoom(t *testing.T) {
 	got, err := found(t, crash(t, s))
 	require.NoError(t, err)
 	require.Len(t, got, 20)
+}
+
+// Whoever was killed after a sync that failed left what only looks written: the next process does not build upon it.
+func TestLogOfFailedSyncIsNotBuiltUpon(t *testing.T) {
+	s := openLogged(t)
+	require.NoError(t, s.append([]Change{{Key{1, "a"}, 1 << 60}}))
+	disk := copied(t, s)
+	s.file.log.sync = func() error { return errFault }
+	require.ErrorIs(t, s.append([]Change{{Key{1, "b"}, 1 << 60}}), errFault)
+	next, err := OpenBolt(writeFile(t, copied(t, s)), nil, nil)
+	require.NoError(t, err)
+	defer next.Close()
+	out := next.file.log.out
+	next.file.log.out = writerAtOf(func(p []byte, at int64) (int, error) {
+		copy(disk[at:], p)
+		return out.WriteAt(p, at)
+	})
+	require.NoError(t, next.append([]Change{{Key{1, "c"}, 1 << 60}}))
+	_, err = found(t, writeFile(t, disk))
+	require.NoError(t, err, "a power cut leaves no gap")
+}
+
+// The same of the meta page: the system takes it for written, so it is written again before anything is built upon it.
+func TestMetaPageIsWrittenAgain(t *testing.T) {
+	s := openLogged(t)
+	want, err := readMeta(s.file.file)
+	require.NoError(t, err)
+	var done []string
+	s.file.log.out = writerAtOf(func(p []byte, at int64) (int, error) {
+		require.True(t, isMeta(p))
+		require.Equal(t, want.tx, binary.NativeEndian.Uint64(p[64:]))
+		require.EqualValues(t, want.tx%2*pageSize, at)
+		done = append(done, "written")
+		return len(p), nil
+	})
+	s.file.log.sync = func() error { done = append(done, "synced"); return nil }
+	require.NoError(t, s.file.buildUpon())
+	require.Equal(t, []string{"written", "synced"}, done)
+	s.file.log.out, s.file.log.sync = s.file.file, func() error { return syncFile(s.file.file) }
+}
+
+// Whoever reads when a commit has failed is waited for before the pages that it freed are used.
+func TestReadersOverAFailedCommit(t *testing.T) {
+	s := openLogged(t)
+	var settled, tooSoon atomic.Bool
+	done := make(chan struct{})
+	require.NoError(t, s.file.view(func(*bolt.Tx) error {
+		m, err := readMeta(s.file.file)
+		require.NoError(t, err)
+		s.file.unsure, err = s.file.metaOf(m.tx)
+		require.NoError(t, err)
+		synced := make(chan struct{})
+		sync := s.file.log.sync
+		s.file.log.sync = func() error { defer close(synced); return sync() }
+		go func() {
+			defer close(done)
+			require.NoError(t, s.file.settle())
+			settled.Store(true)
+		}()
+		<-synced
+		for range 10_000 {
+			runtime.Gosched()
+		}
+		tooSoon.Store(settled.Load())
+		s.file.log.sync = sync
+		return nil
+	}))
+	<-done
+	require.False(t, tooSoon.Load())
 }

@@ -160,9 +160,10 @@ func (s *BoltStore) beginPassLocked() {
 	for e := range s.journalLocked() {
 		next.add(e.change().Key)
 	}
+	names := s.allNames()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	s.pass = sweepPass{names: s.allNames(), checks: s.file.check}
+	s.pass = sweepPass{names: names, checks: s.file.check}
 }
 
 // journalLocked yields the entries of the journal, older ones first.

@@ -3,6 +3,8 @@
 package stint
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"syscall"
 )
@@ -13,7 +15,7 @@ func unlock(f *os.File) { syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
 // lock takes the lock that bbolt takes, if nobody has it.
 func lock(f *os.File) bool { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil }
 
-// keepOwner gives a file the owner and the group of another.
+// keepOwner gives a file the owner and the group of another, or the group alone, as far as this process may.
 func keepOwner(f *os.File, of os.FileInfo) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -23,5 +25,11 @@ func keepOwner(f *os.File, of os.FileInfo) error {
 	if have.Uid == want.Uid && have.Gid == want.Gid {
 		return nil
 	}
-	return f.Chown(int(want.Uid), int(want.Gid))
+	if err = f.Chown(int(want.Uid), int(want.Gid)); errors.Is(err, fs.ErrPermission) {
+		err = f.Chown(-1, int(want.Gid))
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	return err
 }

@@ -9,6 +9,7 @@ import (
 type aside struct {
 	hold int64   // nobody passes before; 0: none
 	lost bool    // a save of the hold failed: the store may have another, until a flush has saved this one
+	late int     // holds that are in a commit
 	line []*turn // of those who wait, in order
 	gone int64   // the TAT that the bucket has at the least for those whose turns came before all of these
 }
@@ -83,7 +84,7 @@ func (s *shard) tidyAsideLocked(key Key, a *aside, now int64) {
 	if resident && a.lineOver(now) {
 		s.endLineLocked(i, a, now)
 	}
-	if a.hold == 0 && len(a.line) == 0 && !a.lost {
+	if a.hold == 0 && len(a.line) == 0 && !a.lost && a.late == 0 {
 		delete(s.aside, key)
 		if resident {
 			s.at(i).clear(flagAside)
