@@ -41,7 +41,7 @@ func (l *Limiter) hold(key Key, until time.Time) error {
 	l.committer.mu.Unlock()
 	p.shard.mu.Unlock()
 	if err := l.await(ps[:]); err != nil {
-		return fmt.Errorf("hold %v: %w", key, err)
+		return fmt.Errorf("stint: hold %v: %w", key, err)
 	}
 	if moved[0].batch != nil {
 		l.await(moved[:]) // what the store does not take now, a flush will bring

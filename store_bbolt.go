@@ -44,8 +44,8 @@ type BoltOptions struct {
 // BoltStore is a Store in one bbolt file, which it keeps locked until Close. Small saves go straight to their places in
 // the tree, others to a journal in the same file, which is taken home in the background.
 //
-// Damage is ErrCorrupt, from each call that meets it; others go on. Where it made bbolt panic, or fault, every call returns that error from then
-// on, and the file is not touched again by this process.
+// Damage is ErrCorrupt, from each call that meets it; others go on. Where it made bbolt panic, or fault, every call returns that
+// error from then on, and the file is not touched again by this process.
 type BoltStore struct {
 	path     string
 	readOnly bool

@@ -22,8 +22,8 @@ const compactRetry = 10 * time.Minute
 
 // Compact takes the journal home, rewrites the file without its free pages, and puts the new one in place of the old in one step, while
 // saves and loads go on. It is done by itself when more than half of a file over 64 MiB is free. After an error the old file
-// is in place, and in use; or the new one, if all that failed was to make its name durable, and then every save tries that again first, and
-// fails if it cannot.
+// is in place, and in use; or the new one, if all that failed was to make its name durable, and then every save tries that again
+// first, and fails if it cannot.
 func (s *BoltStore) Compact() error {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()

@@ -209,8 +209,9 @@ func (f *boltFile) replaced() bool {
 	return err != nil || !os.SameFile(mine, there)
 }
 
-// buildUpon makes durable what is built upon, the meta page and the name, and has the next save bring what is in the log: whoever wrote it may have been
-// killed before he synced it, or have met an error, and then the system takes what it could not write for written.
+// buildUpon makes durable what is built upon, the meta page and the name, and has the next save bring what is in the log: whoever
+// wrote it may have been killed before he synced it, or have met an error, and then the system takes what it could not write for
+// written.
 func (f *boltFile) buildUpon() error {
 	m, err := readMeta(f.file)
 	if err == nil {

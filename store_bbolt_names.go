@@ -116,8 +116,8 @@ func (n Name) decimal() []byte { return strconv.AppendUint(nil, uint64(n), 10) }
 // numbers became which others. Buckets follow their label: where the file has it under another number, they and their holds move
 // to the new one. A label that the file does not have is given to the buckets of the number: that is a rename. It is an
 // error if a label of the file would be left without a number, or if the file is damaged. The file is replaced in one
-// step by a new one; after an error or a crash it is as it was, unless all that failed was to make the new one's name durable. looked is called now and then, with how many buckets were
-// copied since; its error ends it. nil: nobody is told.
+// step by a new one; after an error or a crash it is as it was, unless all that failed was to make the new one's name durable.
+// looked is called now and then, with how many buckets were copied since; its error ends it. nil: nobody is told.
 func SetNames(path string, labels map[Name]string, opts *BoltOptions, looked func(n int) error) (moved map[Name]Name, err error) {
 	names := make(Names, len(labels))
 	for name, label := range labels {
