@@ -87,6 +87,35 @@ func TestGiveBackAfterReset(t *testing.T) {
 	})
 }
 
+// A Reset of another bucket, in the same shard, has nothing to do with it.
+func TestGiveBackAfterResetOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := newGateStore(), newGridClock()
+		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+		key := synced.Key("a")
+		var other Key
+		for i := 0; other == (Key{}); i++ {
+			k := synced.Key(fmt.Sprint(i))
+			shard, hash := l.table.shard(key)
+			p := place{shard: shard, hash: hash}
+			q := place{key: k}
+			if q.shard, q.hash = l.table.shard(k); q.shard == shard && p.resets() != q.resets() {
+				other = k
+			}
+		}
+		store.close()
+		go l.Spend(key, 5)
+		synctest.Wait()
+		go l.Reset(other)
+		synctest.Wait()
+		store.gate <- refuse
+		store.open()
+		synctest.Wait()
+		require.Zero(t, resetAfterOf(t, l, key))
+		require.NoError(t, l.Close())
+	})
+}
+
 // Those whose tokens were in the same commit are given back all of them, whoever hears of its failure first.
 func TestGiveBackOfSeveral(t *testing.T) {
 	for _, second := range []func(l *Limiter, key Key){
@@ -271,4 +300,14 @@ func TestWaitForACommitPastItsContext(t *testing.T) {
 		requireSpends(t, l, key, 10)
 		require.NoError(t, l.Close())
 	})
+}
+
+// Nothing is saved behind Close: the file may be somebody else's by then.
+func TestNoFlushAfterClose(t *testing.T) {
+	store := newGateStore()
+	l := newLevels(t, store, levelLimits(t, ten, nil), newSimClock(), 0)
+	requireSpends(t, l, flushed.Key("a"), 1)
+	require.NoError(t, l.Close())
+	store.close() // a save would wait for ever
+	require.ErrorIs(t, l.flusher.flush(true), ErrClosed)
 }

@@ -534,15 +534,29 @@ func TestCompactDuringClose(t *testing.T) {
 	}
 }
 
-// A file that is mostly free pages is compacted by itself once it is large enough.
+// A file that is mostly free pages is compacted by itself once it is large enough; where that failed, not at once again.
 func TestCompactByItself(t *testing.T) {
 	s := openStore(t, storePath(t))
 	s.compactMin = 1 << 20
 	want := fill(t, s, 40_000)
 	s.compactIfDue()
 	require.Zero(t, s.Stats().Compactions, "it is in use")
+
+	aside := s.path + "-aside"
+	require.NoError(t, os.Rename(s.path, aside))
+	require.NoError(t, os.Mkdir(s.path, 0o700)) // in the way of the rename
 	sweepAll(t, s, 39_000)
 	s.compactIfDue() // unless the goroutine that takes care, woken by the sweep, was there first
+	require.Error(t, s.Stats().Err)
+	require.NoError(t, os.Remove(s.path))
+	require.NoError(t, os.Rename(aside, s.path))
+	s.compactIfDue()
+	require.Zero(t, s.Stats().Compactions, "it failed a moment ago")
+
+	s.careMu.Lock()
+	s.notCompacted = s.notCompacted.Add(-compactRetry)
+	s.careMu.Unlock()
+	s.compactIfDue()
 	require.EqualValues(t, 1, s.Stats().Compactions)
 	require.Less(t, s.Stats().Bytes, int64(2<<20))
 	maps.DeleteFunc(want, func(_ Key, tat int64) bool { return tat <= 39_000 })

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -51,7 +52,7 @@ func BenchmarkDecision(b *testing.B) {
 			continue
 		}
 		for _, denied := range []bool{false, true} {
-			for _, c := range within(append(inMemory[:len(inMemory):len(inMemory)], grouped...), w) {
+			for _, c := range within(slices.Concat(inMemory, grouped, least, leastGrouped), w) {
 				name := fmt.Sprintf("ids=%s/outcome=%s/contestant=%s", label(w.Name), strings.ToLower(outcome(denied)), label(c.Name))
 				dir := b.TempDir()
 				var d Decider // for each b.N the same
@@ -127,7 +128,7 @@ func benchmarkCallers(b *testing.B, cs []Contestant, callers []int) {
 
 // TestContestants: each of them is a limiter, of the limit it is given; what is compared is like with like.
 func TestContestants(t *testing.T) {
-	for _, list := range [][]Contestant{inMemory, durable, flushed} {
+	for _, list := range [][]Contestant{inMemory, least, durable, flushed} {
 		for _, c := range list {
 			if c.Name == bareLog.Name {
 				continue

@@ -68,7 +68,7 @@ func hasFiles(name string) bool {
 }
 
 func contestant(name string) Contestant {
-	for _, list := range [][]Contestant{inMemory, grouped, durable, flushed, {control}} {
+	for _, list := range [][]Contestant{inMemory, grouped, least, leastGrouped, durable, flushed, {control}} {
 		for _, c := range list {
 			if c.Name == name {
 				return c

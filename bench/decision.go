@@ -2,12 +2,13 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
 // decision is how long one takes, in nanoseconds that the caller waits.
 func (b *bench) decision() error {
-	cs := append(inMemory[:len(inMemory):len(inMemory)], grouped...)
+	cs := slices.Concat(inMemory, grouped, least, leastGrouped)
 	length := 200 * time.Millisecond
 	if b.quick {
 		length = 60 * time.Millisecond
@@ -20,7 +21,7 @@ func (b *bench) decision() error {
 	figures := make(map[cell]map[string]float64) // by contestant
 	busy := make(map[cell]map[string]bool)       // hardly any quiet slices
 	allocs := make(map[bool]map[string]float64)
-	kept, slices := 0, 0
+	kept, measured := 0, 0
 	var errs []error
 
 	for _, denied := range []bool{false, true} {
@@ -45,7 +46,7 @@ func (b *bench) decision() error {
 						reply, ok := team.do(name, order{Do: "round", Denied: denied, Callers: threads, Length: length, Seed: uint64(r + 2)})
 						if ok && r >= 0 {
 							rounds[at][name] = append(rounds[at][name], reply.Round.NS)
-							kept, slices = kept+reply.Round.Kept, slices+reply.Round.Slices
+							kept, measured = kept+reply.Round.Kept, measured+reply.Round.Slices
 							quiet[at][name] += reply.Round.Kept
 						}
 					}
@@ -110,12 +111,18 @@ func (b *bench) decision() error {
 			compare("**flushed ÷ memory**", func(of map[string]float64) string {
 				return ratio(of[stintFlushed.Name], of[stintMemory.Name])
 			})
+			compare("**fastest exact rival ÷ the least**", func(of map[string]float64) string {
+				return ratio(fastest(of, exactRivals()), fastest(of, names(least)))
+			})
+			compare("**fastest exact rival ÷ the least, 64 at a time**", func(of map[string]float64) string {
+				return ratio(fastest(of, exactRivals()), fastest(of, names(leastGrouped)))
+			})
 			ts = append(ts, t)
 		}
 	}
-	if slices > 0 {
+	if measured > 0 {
 		ts[len(ts)-1].notes = append([]string{fmt.Sprintf(
-			"%d of %d slices ran at full speed, and count; ~ marks figures with hardly any of those.", kept, slices)}, b.notes(cs)...)
+			"%d of %d slices ran at full speed, and count; ~ marks figures with hardly any of those.", kept, measured)}, b.notes(cs)...)
 	}
 
 	c := chart{title: "A decision, allowed, one thread", y: "ns, log scale", x: "ids", xText: count,

@@ -282,6 +282,13 @@ func exactRivals() (names []string) {
 	return names
 }
 
+func names(cs []Contestant) (names []string) {
+	for _, c := range cs {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
 // fastest returns the smallest of the figures that there are.
 func fastest(of map[string]float64, names []string) float64 {
 	var vs []float64
