@@ -70,7 +70,7 @@ type place struct {
 
 	batch *batch // the commit that is waited for
 	took  int64  // how far the TAT was moved, from where it was or from now,
-	reset uint32 // when there had been so many Resets
+	reset uint32 // when there had been so many of shard.resets
 
 	limits   *Limits // where rule was looked up, if it was
 	saved    int64   // what the store had then,

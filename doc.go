@@ -61,8 +61,9 @@ A lease runs ahead of what is spent by an eighth of the tolerance at most: the f
 there it is spent in memory. It is renewed while half of it is left, so that a bucket in use seldom waits for the disk. Leased
 is for quotas that stand for money; Synced, where a crash may not take even a lease.
 
-[Limiter.Flush] makes everything spent so far durable, at every level. A [Limiter.Hold] is durable when it returns. Of one
-[Limiter.SpendAll] a crash leaves all or nothing at the limits that are Leased and Synced; those at Flushed forget what they may.
+[Limiter.Flush] makes everything spent so far durable, at every level. A [Limiter.Hold] is durable when it returns. A
+[Limiter.SpendAll] with a Leased or Synced limit in it is one commit: after a crash all of it is there, or none. Where all of its limits
+are Leased it waits only where a lease ends; with one at Flushed, or Memory, each time.
 
 # Errors
 

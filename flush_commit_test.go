@@ -242,6 +242,22 @@ func TestSpendAllIsOneSave(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
+// What a crash leaves of a SpendAll is all of it, also where a lease covers a part.
+func TestCrashDoesNotTearSpendAll(t *testing.T) {
+	for _, other := range []Name{inMemory, flushed, synced} {
+		store, clock := newGateStore(), newGridClock()
+		limits := levelLimits(t, hundred, nil)
+		l := newLevels(t, store, limits, clock, 0)
+		for _, cost := range []int64{1, 3} {
+			_, err := l.SpendAll(Request{Key: leased.Key("a"), Cost: cost}, Request{Key: other.Key("a"), Cost: cost})
+			require.NoError(t, err)
+		}
+		after := newLevels(t, store.MemStore, limits, clock, 0)
+		require.GreaterOrEqual(t, spent(t, after, leased.Key("a")), int64(4))
+		require.EqualValues(t, 4, spent(t, after, other.Key("a")))
+	}
+}
+
 // What is not committed in time may be yet, and stays spent.
 func TestCommitTimeout(t *testing.T) {
 	for name, outcome := range map[string]func() bool{"carried out": carryOut, "refused": refuse} {

@@ -371,7 +371,7 @@ func (l *Limiter) reset(key Key) error {
 	if a != nil {
 		a.line = nil
 	}
-	*p.resets()++
+	*p.shard.resetsOf(p.hash)++
 	p.next = min(now, p.tat)
 	p.writeLocked(now)
 	l.submitLocked(ps[:], now)
@@ -429,6 +429,7 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 			}
 			r := &limits.rules[rule].rate
 			if tat := r.clamp(b.tat(), now); tat != b.tat() {
+				*s.resetsOf(s.hashOf(b))++
 				s.writeLocked(i, tat)
 			}
 		}

@@ -21,13 +21,22 @@ const (
 	needNow
 )
 
-// submitLocked puts the buckets that ps changed into one commit, all of them, if one of them has to wait for it. Otherwise
-// their leases are renewed, if it is time.
+// submitLocked puts the buckets that ps changed into one commit, all of them, if one of them has to wait for it, or if a crash
+// would forget some and not others. Otherwise their leases are renewed, if it is time.
 func (l *Limiter) submitLocked(ps []place, now int64) {
-	most := needNone
+	most, least, strictest := needNone, Synced, Memory
 	for i := range ps {
-		_, needs := l.toCommitLocked(&ps[i], now)
+		p := &ps[i]
+		if p.next == p.tat {
+			continue
+		}
+		level := l.level(p.shard.limits, p.rule)
+		least, strictest = min(least, level), max(strictest, level)
+		_, needs := l.toCommitLocked(p, now)
 		most = max(most, needs)
+	}
+	if least < Leased && strictest >= Leased {
+		most = needNow
 	}
 	switch most {
 	case needNow:
@@ -92,7 +101,7 @@ func (l *Limiter) submitAllLocked(ps []place, now int64) {
 		if needs != needNone && tat != p.next && tat != 0 {
 			c.leases++
 		}
-		p.took, p.reset = p.next-max(p.tat, now), *p.resets()
+		p.took, p.reset = p.next-max(p.tat, now), *p.shard.resetsOf(p.hash)
 		b, ok := p.slotLocked()
 		if ok {
 			b.clear(flagCovered)
@@ -177,8 +186,8 @@ func (l *Limiter) settleAll(ps []place, giveBack bool) {
 	}
 }
 
-// resets counts the Resets of the bucket, and of few others.
-func (p *place) resets() *uint32 { return &p.shard.resets[p.hash%uint64(len(p.shard.resets))] }
+// resetsOf counts how often the bucket with a hash, or one of few others, was reset, or clamped to a smaller limit.
+func (s *shard) resetsOf(hash uint64) *uint32 { return &s.resets[hash%uint64(len(s.resets))] }
 
 // giveBackLocked gives back what p took, but for what the bucket has regained since, and what those in line need.
 func (s *shard) giveBackLocked(b slot, p *place, now int64) {
@@ -190,7 +199,7 @@ func (s *shard) giveBackLocked(b slot, p *place, now int64) {
 			least = max(now, a.needs(&s.limits.rules[b.rule()].rate))
 		}
 	}
-	if p.reset == *p.resets() {
+	if p.reset == *s.resetsOf(p.hash) {
 		tat := b.tat()
 		b.setTAT(min(tat, max(least, tat-min(p.took, max(0, p.next-now)))))
 	}

@@ -97,9 +97,7 @@ func TestGiveBackAfterResetOfAnother(t *testing.T) {
 		for i := 0; other == (Key{}); i++ {
 			k := synced.Key(fmt.Sprint(i))
 			shard, hash := l.table.shard(key)
-			p := place{shard: shard, hash: hash}
-			q := place{key: k}
-			if q.shard, q.hash = l.table.shard(k); q.shard == shard && p.resets() != q.resets() {
+			if s, h := l.table.shard(k); s == shard && s.resetsOf(h) != s.resetsOf(hash) {
 				other = k
 			}
 		}
@@ -114,6 +112,25 @@ func TestGiveBackAfterResetOfAnother(t *testing.T) {
 		require.Zero(t, resetAfterOf(t, l, key))
 		require.NoError(t, l.Close())
 	})
+}
+
+// A smaller limit has given back already what was spent before it, whenever the commit of that fails.
+func TestGiveBackAfterSetLimits(t *testing.T) {
+	l := newLevels(t, newGateStore(), levelLimits(t, hundred, nil), newGridClock(), 0)
+	key := synced.Key("a")
+	requireSpends(t, l, key, 95)
+	now := l.clock.now()
+	p := place{key: key, batch: new(batch), took: 5 * int64(time.Hour), next: now + 95*int64(time.Hour)}
+	require.NoError(t, p.locate(l.table))
+	p.reset = *p.shard.resetsOf(p.hash)
+	require.NoError(t, l.SetLimits(levelLimits(t, Limit{Burst: 10, Count: hundred.Count, Period: hundred.Period}, nil)))
+	require.EqualValues(t, 10, spent(t, l, key))
+	p.shard.mu.Lock()
+	b, _ := p.slotLocked()
+	p.shard.giveBackLocked(b, &p, now)
+	p.shard.mu.Unlock()
+	require.EqualValues(t, 10, spent(t, l, key))
+	require.NoError(t, l.Close())
 }
 
 // Those whose tokens were in the same commit are given back all of them, whoever hears of its failure first.

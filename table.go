@@ -164,7 +164,7 @@ type shard struct {
 	waiting  bool                     // some of the dirty are not marked: those that are saved only when all are
 	n        uint32                   // slots in use
 	removals uint32                   // slots removed so far: a TAT loaded from the store before one may be stale
-	resets   [16]uint32               // Resets so far, by hash: what was spent before one is not given back
+	resets   [16]uint32               // Resets and clamps so far, by hash: what was spent before one is not given back
 	hand     uint32                   // where eviction goes on
 	order    uint32                   // shards are locked in this order
 	aside    map[Key]*aside
