@@ -42,7 +42,7 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
 		})
 		for c, err := range l.store.All(name) {
 			if err != nil {
-				l.readErr.Store(&err)
+				l.note(&l.notListed, err)
 				return
 			}
 			b, live, resident := l.inspect(c.Key, c.TAT)
@@ -54,13 +54,13 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
 				return
 			}
 		}
-		l.readErr.Store(nil)
+		l.note(&l.notListed, nil)
 		for key := range fresh {
 			b, live, resident := l.inspect(key, 0)
 			if !resident { // but the store may have it by now
 				tat, err := l.store.Load(key)
 				if err != nil {
-					l.readErr.Store(&err)
+					l.note(&l.notListed, err)
 					return
 				}
 				b, live, _ = l.inspect(key, tat)
@@ -96,9 +96,8 @@ func (l *Limiter) bucket(key Key) (Bucket, error) {
 		if err != nil {
 			return Bucket{}, err
 		}
-		l.loads.Add(1)
-		if p.tat, err = l.store.Load(key); err != nil {
-			return Bucket{}, fmt.Errorf("stint: %w", err)
+		if p.tat, err = l.stored(key); err != nil {
+			return Bucket{}, err
 		}
 		s.mu.Lock()
 	}
@@ -164,15 +163,20 @@ func (l *Limiter) Snapshot(w io.Writer) (int64, error) {
 	return s.Snapshot(w)
 }
 
-// Health returns nil, or what is wrong now: why saving fails, and since when, or why Buckets could not read all of them.
-// Decisions go on meanwhile, from memory.
+// Health returns nil, or all that is wrong now, and since when: that saving fails, or loading buckets, or Buckets, each until it
+// succeeds again, and of a BoltStore what the upkeep of its file fails at, or that it is broken, which it stays. It touches no
+// disk, and waits for nobody who does. Decisions go on meanwhile, from memory, where they can.
 func (l *Limiter) Health() error {
-	var errs []error
-	if st := l.flusher.stats(); st.Err != nil {
-		errs = append(errs, fmt.Errorf("stint: nothing saved since %s: %w", st.Since.UTC().Format(time.RFC3339), st.Err))
+	flushes := l.flusher.stats()
+	errs := []error{failure{flushes.Err, flushes.Since}.says("nothing saved")}
+	if f := l.notLoaded.Load(); f != nil {
+		errs = append(errs, f.says("no bucket loaded"))
 	}
-	if err := l.readErr.Load(); err != nil {
-		errs = append(errs, fmt.Errorf("stint: read the buckets: %w", *err))
+	if f := l.notListed.Load(); f != nil {
+		errs = append(errs, f.says("Buckets fails"))
+	}
+	if s, ok := l.store.(interface{ ailing() error }); ok {
+		errs = append(errs, s.ailing())
 	}
 	return errors.Join(errs...)
 }

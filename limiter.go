@@ -38,7 +38,8 @@ type Limiter struct {
 	closeErr  error
 	evictions atomic.Int64
 	loads     atomic.Int64
-	readErr   atomic.Pointer[error] // of the last Buckets
+
+	notLoaded, notListed atomic.Pointer[failure] // why the last load, and the last Buckets, failed; nil: it did not
 }
 
 // Open returns a Limiter whose buckets live in the bbolt file at path, which is made (mode 0600) where there is none. The
@@ -119,6 +120,9 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	l.limits.Store(limits)
 	if s, ok := store.(interface{ expect(resident int) }); ok {
 		s.expect(o.MaxResident)
+	}
+	if s, ok := store.(interface{ useClock(now func() time.Time) }); ok {
+		s.useClock(l.Now)
 	}
 	for hold, err := range store.All(Unknown) {
 		if err != nil {
@@ -333,15 +337,40 @@ func (l *Limiter) load(p *place) error {
 	if rule == 0 && p.op != opReset {
 		return nil
 	}
-	l.loads.Add(1)
-	if p.saved, err = l.store.Load(p.key); err != nil {
-		return fmt.Errorf("stint: %w", err)
+	if p.saved, err = l.stored(p.key); err != nil {
+		return err
 	}
 	p.tat = p.saved
 	if rule != 0 {
 		p.tat = limits.rules[rule].rate.clamp(p.saved, l.clock.now()) // not at the instant of the decision: that may be older
 	}
 	return nil
+}
+
+// stored returns the TAT that the store has for a bucket.
+func (l *Limiter) stored(key Key) (tat int64, err error) {
+	l.loads.Add(1)
+	tat, err = l.store.Load(key)
+	l.note(&l.notLoaded, err)
+	if err != nil {
+		return 0, fmt.Errorf("stint: %w", err)
+	}
+	return tat, nil
+}
+
+// note notes, for Health, how something ended.
+func (l *Limiter) note(last *atomic.Pointer[failure], err error) {
+	was := last.Load()
+	var is *failure
+	switch {
+	case err == nil && was == nil:
+		return
+	case err != nil && was == nil:
+		is = &failure{err, l.Now()}
+	case err != nil:
+		is = &failure{err, was.since}
+	}
+	last.CompareAndSwap(was, is) // or another has ended meanwhile
 }
 
 // Reset makes the buckets full, as if they had never been used, and ends their holds. What waits in their lines goes

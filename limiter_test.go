@@ -965,6 +965,8 @@ func TestFailingStore(t *testing.T) {
 		pass(10 * time.Second)
 		require.Len(t, events, 2)
 		require.Equal(t, FlushRecovered, events[1].Kind)
+		_, err = l.Check(perID.Key("b"), 1)
+		require.NoError(t, err)
 		require.NoError(t, l.Health())
 		require.EqualValues(t, 1, l.Stats().Limits[perID].Errors)
 		require.Equal(t, saved+2*int64(12*time.Second), load(t, store, key), "all that was spent meanwhile")

@@ -129,6 +129,7 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 		stopped:    make(chan struct{}),
 	}
 	s.stepped = sync.NewCond(&s.indexMu)
+	s.stats.now = time.Now
 	for begun := time.Now(); s.file == nil; {
 		if err := checkRegular(path); errors.Is(err, fs.ErrNotExist) && !o.ReadOnly {
 			if err := makeFile(path, names); err != nil {
@@ -286,7 +287,7 @@ func (s *BoltStore) view(fn func(tx *bolt.Tx) error) error {
 	if s.closed {
 		return ErrClosed
 	}
-	return s.file.view(fn)
+	return s.heardLocked(s.file.view(fn))
 }
 
 func (s *BoltStore) update(fn func(tx *bolt.Tx) error) error {
@@ -306,7 +307,7 @@ func (s *BoltStore) write(fn func(f *boltFile) error) error {
 	if err := s.syncName(); err != nil {
 		return err
 	}
-	return fn(s.file)
+	return s.heardLocked(fn(s.file))
 }
 
 // Load implements Store.

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -19,18 +20,59 @@ type FileStats struct {
 	Checkpoints int64 // times the journal was taken home
 	Swept       int64 // buckets deleted because they were full again
 	Compactions int64
-	Err         error // why the last checkpoint, sweep and compaction failed, joined; nil if none did
+	Err         error // why the last checkpoint, sweep and compaction (while one is due) failed, joined; nil if none did
 }
 
-// storeStats count what was done.
+// storeStats count what was done. Nobody holds mu while he waits for the disk.
 type storeStats struct {
 	mu                              sync.Mutex
 	checkpoints, swept, compactions activity
+	broken                          activity         // calls of a file that is
+	now                             func() time.Time // the owner's clock
 }
 
 type activity struct {
-	n   int64
-	err error // of the last
+	n int64
+	failure
+}
+
+// failure is why the last of many attempts at something failed, and since when they do; zero: it did not.
+type failure struct {
+	err   error
+	since time.Time
+}
+
+// says returns what there is to say of a failure, nil where there was none.
+func (f failure) says(what string) error {
+	if f.err == nil {
+		return nil
+	}
+	return fmt.Errorf("stint: %s since %s: %w", what, f.since.UTC().Format(time.RFC3339), f.err)
+}
+
+// useClock has the store tell the time of a failure by its owner's clock.
+func (s *BoltStore) useClock(now func() time.Time) {
+	s.stats.mu.Lock()
+	defer s.stats.mu.Unlock()
+	s.stats.now = now
+}
+
+// ailing returns what is wrong with the file now, or nil: that it is broken, or what of its upkeep fails.
+func (s *BoltStore) ailing() error {
+	s.stats.mu.Lock()
+	defer s.stats.mu.Unlock()
+	if err := s.stats.broken.says("the file is broken"); err != nil {
+		return err
+	}
+	return errors.Join(s.stats.checkpoints.says("no checkpoint"), s.stats.swept.says("no sweep"), s.stats.compactions.says("no compaction"))
+}
+
+// heardLocked notes that the file is broken, if it is, and returns err.
+func (s *BoltStore) heardLocked(err error) error {
+	if err != nil && s.file.broken.Load() != nil {
+		s.stats.record(&s.stats.broken, 0, err)
+	}
+	return err
 }
 
 // Stats returns what there is to tell of the file.
@@ -50,9 +92,14 @@ func (s *BoltStore) Stats() FileStats {
 func (st *storeStats) record(a *activity, n int64, err error) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	a.err = err
-	if err == nil {
+	switch {
+	case err == nil:
 		a.n += n
+		a.failure = failure{}
+	case a.err == nil:
+		a.failure = failure{err, st.now()}
+	default:
+		a.err = err
 	}
 	return err
 }
@@ -83,7 +130,9 @@ func (s *BoltStore) care() {
 func (s *BoltStore) compactIfDue() {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
-	if size, free := s.sizes(); size > s.compactMin && free > size/2 && time.Since(s.notCompacted) > compactRetry {
+	if size, free := s.sizes(); size <= s.compactMin || free <= size/2 {
+		s.stats.record(&s.stats.compactions, 0, nil) // what one failed at is no trouble any more
+	} else if time.Since(s.notCompacted) > compactRetry {
 		if s.stats.record(&s.stats.compactions, 1, s.compactLocked()) != nil {
 			s.notCompacted = time.Now()
 		}
