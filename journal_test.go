@@ -405,6 +405,28 @@ func TestCloseLeavesLongJournal(t *testing.T) {
 	}
 }
 
+// What is past by the time it is taken home is not stored there, and what the file has of it is deleted.
+func TestCheckpointDeletesWhatIsPast(t *testing.T) {
+	s := openStore(t, storePath(t))
+	past, lasting, unknown := Key{1, "past"}, Key{1, "lasting"}, Key{2, "unknown"}
+	require.NoError(t, s.append([]Change{{past, 100}, {lasting, 100}}))
+	require.NoError(t, s.checkpoint())
+	require.NoError(t, s.append([]Change{{past, 200}, {lasting, 301}, {unknown, 300}}))
+	s.now.Store(300)
+	require.NoError(t, s.checkpoint())
+	require.Zero(t, s.Stats().Journal)
+	require.NoError(t, s.view(func(tx *bolt.Tx) error {
+		if k, _ := tx.Bucket(journalBucket).Cursor().First(); k != nil {
+			t.Error("there is something in the journal")
+		}
+		if tx.Bucket(Name(1).decimal()).Get([]byte(past.ID)) != nil {
+			t.Error("it is in the file still")
+		}
+		return nil
+	}))
+	s.sameAs(t, map[Key]int64{lasting: 301}, []Key{past, lasting, unknown})
+}
+
 // A checkpoint that fails leaves the journal as it is, and the next one goes on.
 func TestCheckpointFails(t *testing.T) {
 	s := openStore(t, storePath(t))

@@ -65,3 +65,53 @@ func TestShardIsAMap(t *testing.T) {
 		}
 	}
 }
+
+// Each time that eviction comes by, which goes and which stays.
+func TestEvict(t *testing.T) {
+	const now = 1000
+	buckets := []struct {
+		what  string
+		tat   int64
+		flags uint64
+		goes  int // when it comes by for so many times; 0: never
+		taken int // likewise, where it takes what has been used
+	}{
+		{"as it is stored, and not used", now + 1, flagStored, 1, 1},
+		{"as it is stored, and used: it has a second chance", now + 1, flagStored | flagUsed, 2, 1},
+		{"not saved", now + 1, flagDirty | flagStored, 0, 0},
+		{"in a commit", now + 1, flagStored | flagPending, 0, 0},
+		{"full again, and the store knows nothing of it", now, flagDirty | flagUsed, 1, 1},
+		{"full again, which the store does not know", now, flagDirty | flagStored | flagUsed, 0, 0},
+	}
+	for _, used := range []bool{false, true} {
+		tab := newTable(limitsOf(t, Names{1: {Label: "a"}}, map[Name]Limit{1: PerHour(5)}), 1)
+		s, _ := tab.shard(Name(1).Key("x"))
+		s.resizeLocked(64)
+		var keys []Key
+		for i := 0; len(keys) < len(buckets); i++ {
+			key := Name(1).Key(fmt.Sprint(i)) // in this shard, whatever the hash says,
+			h := tab.hash(key)
+			if home := s.home(h); home < 16 || home >= 48 { // and where one time around looks at it once
+				continue
+			}
+			b := buckets[len(keys)]
+			s.insertLocked(key, h, b.tat, 1, b.flags)
+			keys = append(keys, key)
+		}
+		require.EqualValues(t, 64, s.capacity.Load())
+		for round := 1; round <= 3; round++ {
+			s.hand = 0
+			for range 4 { // sixteen slots each
+				s.evictLocked(now, used)
+			}
+			for i, b := range buckets {
+				goes := b.goes
+				if used {
+					goes = b.taken
+				}
+				_, resident := s.findLocked(keys[i], tab.hash(keys[i]))
+				require.Equal(t, goes == 0 || round < goes, resident, "%s: round %d, used %v", b.what, round, used)
+			}
+		}
+	}
+}

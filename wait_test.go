@@ -2,6 +2,7 @@ package stint
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"sync/atomic"
@@ -416,4 +417,22 @@ func TestLineThatAllLeave(t *testing.T) {
 	d := r.check(key, 0)
 	require.True(t, d.Allowed)
 	require.LessOrEqual(t, d.ResetAfter, time.Minute)
+}
+
+// A bucket stays in memory while somebody is in its line: what the line was promised is more than one that is loaded may have taken.
+func TestLineKeepsItsBucket(t *testing.T) {
+	r := rigOn(t, NewMemStore(), testLimits(t), Options{MaxResident: 4})
+	key := single.Key("a") // a token in 1s, and one at a time
+	for i := range 4 {
+		require.Equal(t, time.Duration(i)*time.Second, reserve(t, r.Limiter, key, 1).Delay())
+	}
+	for i := range 50 {
+		require.NoError(t, r.Flush()) // nothing but the line keeps it
+		r.spend(perID.Key(fmt.Sprint(i)), 1)
+	}
+	require.GreaterOrEqual(t, r.Stats().Evictions, int64(40))
+	s, h := r.table.shard(key)
+	_, resident := s.findLocked(key, h)
+	require.True(t, resident)
+	require.Equal(t, 4*time.Second, reserve(t, r.Limiter, key, 1).Delay())
 }
