@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -239,6 +240,35 @@ func TestNoFalseNegatives(t *testing.T) {
 	wg.Wait()
 	close(stop)
 	care.Wait()
+}
+
+// The flusher saves at each tick while a checkpoint or a compaction is under way, and afterwards what is
+// past leaves the file by itself.
+func TestFlusherDoesNotWaitForCare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 100
+		path, limits := storePath(t), limitsOf(t, storeNames, map[Name]Limit{1: PerHour(100)})
+		s := openStore(t, path)
+		fill(t, s, n)
+		require.NoError(t, s.Close())
+		l, err := Open(path, limits, nil)
+		require.NoError(t, err)
+		s = l.store.(*BoltStore)
+		s.careMu.Lock()
+		for i := range int64(5) {
+			_, err := l.Spend(Name(1).Key("a"), 1)
+			require.NoError(t, err)
+			<-time.After(time.Second)
+			synctest.Wait()
+			require.Equal(t, i+1, l.Stats().Flush.Flushes)
+		}
+		require.Zero(t, l.Stats().File.Swept)
+		s.careMu.Unlock()
+		<-time.After(5 * time.Second)
+		synctest.Wait()
+		require.EqualValues(t, n, l.Stats().File.Swept)
+		require.NoError(t, l.Close())
+	})
 }
 
 // Once the sweep has been through the file, an id that it does not have costs no question to it.
