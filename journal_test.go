@@ -484,6 +484,17 @@ func TestCheckpointThatFailsBacksOff(t *testing.T) {
 	require.InDelta(t, 2*s.indexMost, s.fresh.size, 100)
 	<-s.work // that it is due was told
 
+	s.fresh = newJournalIndex()
+	again := make([]Change, 20_000) // a few buckets, again and again
+	for i := range again {
+		again[i] = Change{Key{1, fmt.Sprint("again", i%2000)}, 1}
+	}
+	for err, saved = nil, 0; err == nil && saved < 100; saved++ {
+		err = s.append(again)
+	}
+	require.ErrorContains(t, err, "is full: checkpoint: ")
+	require.InDelta(t, 2*journalMin, s.journal, 1<<20)
+
 	s.old = newJournalIndex() // it can go home, after all
 	require.NoError(t, s.checkpoint())
 	require.Zero(t, s.backoff)

@@ -386,7 +386,7 @@ func (s *BoltStore) Save(changes []Change) error {
 func (s *BoltStore) append(changes []Change) error {
 	s.pace()
 	s.indexMu.RLock()
-	full := s.fresh.full() || s.backoff > 0 && s.fresh.size > 2*s.indexMost // as in pace, while one is under way
+	full := s.fresh.full() || s.backoff > 0 && s.fullLocked()
 	s.indexMu.RUnlock()
 	if full {
 		if s.checkpointDue() {

@@ -45,6 +45,15 @@ func (s *BoltStore) checkpointDueLocked() bool {
 		s.journal > 0 && s.tired >= journalTired
 }
 
+// fullLocked reports whether the journal, or what it comes to, is twice as long as it should be: nothing takes it home.
+func (s *BoltStore) fullLocked() bool {
+	size := s.fresh.size
+	if s.old != nil {
+		size += s.old.size
+	}
+	return s.journal > 2*max(journalMin, journalRepeat*size) || s.fresh.size > 2*s.indexMost
+}
+
 // journaledLocked returns how many buckets the journal has, those twice that came again while it is taken home.
 func (s *BoltStore) journaledLocked() int {
 	n := s.fresh.len()
