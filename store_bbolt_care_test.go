@@ -593,6 +593,21 @@ func TestCompactByItself(t *testing.T) {
 	s.sameAs(t, want, nil)
 }
 
+// Nobody has to ask for it: once a sweep has been through the file, it is looked at whether that is worth it.
+func TestCompactAfterTheSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, storePath(t))
+		s.compactMin = 1 << 19
+		fill(t, s, 10_000)
+		synctest.Wait()
+		require.Zero(t, s.Stats().Compactions, "it is in use")
+		sweepAll(t, s, 9_900)
+		synctest.Wait()
+		require.EqualValues(t, 1, s.Stats().Compactions)
+		require.NoError(t, s.Close())
+	})
+}
+
 // What sizes reads from the file is what bbolt knows.
 func TestSizes(t *testing.T) {
 	s := openStore(t, storePath(t))
