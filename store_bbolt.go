@@ -81,9 +81,11 @@ type BoltStore struct {
 
 	indexMost     int64 // when the journal is taken home at the latest, by the length of its index
 	checkpointing bool
+	copying       bool       // the file is being compacted, and that can be given up
 	progress      float64    // of the checkpoint, 0 to 1
-	stepped       *sync.Cond // on indexMu: progress was made
+	stepped       *sync.Cond // on indexMu: progress was made, or copying has changed
 
+	copyMu sync.Mutex // held by one at a time of snapshot and compaction; nobody who has careMu waits for it
 	careMu sync.Mutex // held by one at a time of checkpoint, sweep and compaction
 	pass   sweepPass
 	filter atomic.Pointer[filter] // of all that is stored; nil while that is not known

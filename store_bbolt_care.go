@@ -130,6 +130,10 @@ func (s *BoltStore) care() {
 func (s *BoltStore) compactIfDue() {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
+	if !s.copyMu.TryLock() {
+		return // after the next pass of the sweep: the journal does not wait for a snapshot
+	}
+	defer s.copyMu.Unlock()
 	if size, free := s.sizes(); size <= s.compactMin || free <= size/2 {
 		s.stats.record(&s.stats.compactions, 0, nil) // what one failed at is no trouble any more
 	} else if time.Since(s.notCompacted) > compactRetry {

@@ -430,6 +430,116 @@ func TestCompactClosed(t *testing.T) {
 	openStore(t, s.path)
 }
 
+// compactHeld has a compaction begin, and stop where it can still be given up, until goOn is called.
+func (s *BoltStore) compactHeld() (goOn func(), done <-chan error) {
+	s.namesMu.Lock() // which it wants before it copies anything
+	ended := make(chan error, 1)
+	go func() { ended <- s.compactBusy() }()
+	s.awaitCopying(true)
+	return s.namesMu.Unlock, ended
+}
+
+func (s *BoltStore) awaitCopying(is bool) {
+	s.indexMu.Lock()
+	defer s.indexMu.Unlock()
+	for s.copying != is {
+		s.stepped.Wait()
+	}
+}
+
+// A compaction gives up where more is saved than the journal has room for; the old file stays in use, and the journal goes home.
+func TestCompactOutpaced(t *testing.T) {
+	s := openStore(t, storePath(t))
+	want := fill(t, s, 2_000)
+	s.indexMu.Lock()
+	s.indexMost = 1 << 10
+	s.indexMu.Unlock()
+	old, checkpoints := s.file, s.Stats().Checkpoints
+	save := func(n int) {
+		s.together()
+		var changes []Change
+		for i := range n {
+			c := Change{Key{2, fmt.Sprint(n, "-", i)}, 1}
+			changes, want[c.Key] = append(changes, c), 1
+		}
+		require.NoError(t, s.Save(changes))
+	}
+	goOn, done := s.compactHeld()
+	save(200)
+	goOn()
+	require.ErrorIs(t, <-done, errOutpaced)
+	require.Same(t, old, s.file)
+	require.Empty(t, temporaries(t, s))
+	s.sameAs(t, want, nil)
+	s.careMu.Lock()
+	s.takeHomeLocked() // unless it was done by then
+	s.careMu.Unlock()
+	require.Greater(t, s.Stats().Checkpoints, checkpoints)
+	goOn, done = s.compactHeld()
+	save(2)
+	goOn()
+	require.NoError(t, <-done)
+	s.sameAs(t, want, nil)
+}
+
+// Where the journal is full a save waits until a compaction has given up, and the sweep does not hurry.
+func TestSaveWaitsForACompaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, storePath(t))
+		s.closing.Do(s.stopCare) // nobody does what is due
+		defer s.file.close()
+		s.indexMost = 10
+		s.setCopying(true)
+		saved := 0
+		go func() {
+			for ; saved < 3; saved++ {
+				if err := s.append([]Change{{Key{1, fmt.Sprintf("%020d", saved)}, 1}}); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		synctest.Wait()
+		require.Equal(t, 1, saved)
+		require.NoError(t, s.sweep(0))
+		require.Nil(t, s.filter.Load())
+		s.setCopying(false)
+		synctest.Wait()
+		require.Equal(t, 3, saved)
+	})
+}
+
+// When a compaction has the saves wait, all is in the new file but what was saved since: that alone it copies then.
+func TestCompactCopiesTheJournalBefore(t *testing.T) {
+	s := openStore(t, storePath(t))
+	want := fill(t, s, 2_000)
+	save := func(changes ...Change) {
+		require.NoError(t, s.append(changes))
+		want = apply(want, changes...)
+	}
+	var long []Change // more than one step
+	for i := range 10_000 {
+		long = append(long, Change{Key{2, fmt.Sprintf("%0200d", i)}, 1})
+	}
+	save(long...)
+	save(tooManyForTheLog()...)
+	goOn, done := s.compactHeld()
+	s.saveMu.Lock()
+	goOn()
+	s.awaitCopying(false)
+	require.Len(t, temporaries(t, s), 1)
+	got, err := found(t, copyOf(t, temporaries(t, s)[0]))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	save(Change{Key{2, "since"}, 1}) // as a save that was there first
+	save(tooManyForTheLog()[1:]...)
+	save(Change{Key{2, "in the log"}, 1})
+	s.saveMu.Unlock()
+	require.NoError(t, <-done)
+	got, err = found(t, crash(t, s))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
 // A compaction leaves a file's mode and owner as they are.
 func TestCompactKeepsModeAndOwner(t *testing.T) {
 	if runtime.GOOS == "windows" {

@@ -54,6 +54,15 @@ func (s *BoltStore) fullLocked() bool {
 	return s.journal > 2*max(journalMin, journalRepeat*size) || s.fresh.size > 2*s.indexMost
 }
 
+// outpacedLocked reports whether the journal is full because a compaction or a sweep keeps the checkpoint waiting.
+func (s *BoltStore) outpacedLocked() bool { return s.backoff == 0 && s.fullLocked() }
+
+func (s *BoltStore) outpaced() bool {
+	s.indexMu.RLock()
+	defer s.indexMu.RUnlock()
+	return s.outpacedLocked()
+}
+
 // journaledLocked returns how many buckets the journal has, those twice that came again while it is taken home.
 func (s *BoltStore) journaledLocked() int {
 	n := s.fresh.len()
@@ -71,11 +80,11 @@ func (s *BoltStore) expect(resident int) {
 }
 
 // pace waits, where saves are faster than the checkpoint that is under way, until it has gone on a little: what is in
-// the journal is kept in memory, too.
+// the journal is kept in memory, too. A compaction, which has the journal wait, gives up instead of going on.
 func (s *BoltStore) pace() {
 	s.indexMu.Lock()
 	defer s.indexMu.Unlock()
-	for s.checkpointing && s.fresh.size > s.indexMost+int64(float64(s.indexMost)*s.progress) {
+	for s.checkpointing && s.fresh.size > s.indexMost+int64(float64(s.indexMost)*s.progress) || s.copying && s.outpacedLocked() {
 		s.stepped.Wait()
 	}
 }

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,10 +22,12 @@ const compactMin = 64 << 20
 const compactRetry = 10 * time.Minute
 
 // Compact takes the journal home, rewrites the file without its free pages, and puts the new one in place of the old in one step, while
-// saves and loads go on. It is done by itself when more than half of a file over 64 MiB is free. After an error the old file
-// is in place, and in use; or the new one, if all that failed was to make its name durable, and then every save tries that again
-// first, and fails if it cannot.
+// saves and loads go on. It is done by itself when more than half of a file over 64 MiB is free. It gives up where more is saved
+// meanwhile than the journal has room for. After an error the old file is in place, and in use; or the new one, if all that failed was
+// to make its name durable, and then every save tries that again first, and fails if it cannot.
 func (s *BoltStore) Compact() error {
+	s.copyMu.Lock()
+	defer s.copyMu.Unlock()
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
 	if !s.readOnly {
@@ -90,10 +93,35 @@ func (s *BoltStore) compactLocked() (err error) {
 	return nil
 }
 
-var errStopped = errors.New("the store is being closed")
+var (
+	errStopped  = errors.New("the store is being closed")
+	errOutpaced = errors.New("more is saved meanwhile than the journal has room for")
+)
 
-// copyTo copies all but the journal, a few thousand buckets at a time. Nothing but the journal changes meanwhile.
+// giveUp returns why a compaction is not to go on, if there is a reason.
+func (s *BoltStore) giveUp() error {
+	switch {
+	case s.stopping():
+		return errStopped
+	case s.outpaced():
+		return errOutpaced
+	}
+	return nil
+}
+
+// setCopying tells those who wait in pace whether a compaction is going to ask giveUp.
+func (s *BoltStore) setCopying(is bool) {
+	s.indexMu.Lock()
+	defer s.indexMu.Unlock()
+	s.copying = is
+	s.stepped.Broadcast()
+}
+
+// copyTo copies all, a few thousand buckets at a time, and syncs it. Nothing but the end of the journal changes meanwhile: what comes to
+// it then is left for whoever has the saves wait.
 func (s *BoltStore) copyTo(target *boltFile) error {
+	s.setCopying(true)
+	defer s.setCopying(false)
 	if err := target.update(func(tx *bolt.Tx) error { return layOut(tx, s.Names()) }); err != nil {
 		return err
 	}
@@ -102,15 +130,21 @@ func (s *BoltStore) copyTo(target *boltFile) error {
 			if err == nil {
 				err = target.update(func(tx *bolt.Tx) error { return putHome(tx, nil, slices.Values(batch)) })
 			}
-			if err == nil && s.stopping() {
-				err = errStopped
+			if err == nil {
+				err = s.giveUp()
 			}
 			if err != nil {
 				return err
 			}
 		}
 	}
-	return s.keepSums(target)
+	if err := s.keepSums(target); err != nil {
+		return err
+	}
+	if err := s.copyJournal(target); err != nil {
+		return err
+	}
+	return target.db.Sync()
 }
 
 // allNames returns the names that the file may have buckets of, and Unknown, for the holds.
@@ -128,20 +162,42 @@ func (s *BoltStore) emptyLog() error {
 	})
 }
 
-// copyJournal copies the journal, all of which is in the tree.
+// copyJournal copies what is in the journal's tree, behind what it copied before, a MiB at a time.
 func (s *BoltStore) copyJournal(target *boltFile) error {
-	return s.view(func(from *bolt.Tx) error {
-		return target.update(func(to *bolt.Tx) error {
-			journal := to.Bucket(journalBucket)
-			journal.FillPercent = 1
-			var sum uint64
-			err := from.Bucket(journalBucket).ForEach(func(k, v []byte) error {
-				sum += recordSumOf(k, v)
-				return journal.Put(slices.Clone(k), slices.Clone(v))
+	for all := false; !all; {
+		err := s.view(func(from *bolt.Tx) error {
+			return target.update(func(to *bolt.Tx) (err error) {
+				all, err = copyRecords(to.Bucket(journalBucket), from.Bucket(journalBucket))
+				return err
 			})
-			return errors.Join(err, addSum(journal, sum), keepSum(journal, from.Bucket(journalBucket)))
 		})
-	})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyRecords(to, from *bolt.Bucket) (all bool, err error) {
+	to.FillPercent = 1
+	next := uint64(0)
+	if last, _ := to.Cursor().Last(); last != nil {
+		next = binary.BigEndian.Uint64(last) + 1
+	}
+	var sum uint64
+	c := from.Cursor()
+	k, v := c.Seek(bigEndian(next))
+	for bytes := 0; k != nil && bytes < 1<<20; k, v = c.Next() {
+		bytes += len(v)
+		sum += recordSumOf(k, v)
+		if err := to.Put(slices.Clone(k), slices.Clone(v)); err != nil {
+			return false, err
+		}
+	}
+	if k == nil {
+		return true, errors.Join(addSum(to, sum), keepSum(to, from))
+	}
+	return false, addSum(to, sum)
 }
 
 // swapLocked puts the new file in the place of the old one. Whoever waits for the lock of the old one finds, when the lock is

@@ -52,7 +52,7 @@ func (s *BoltStore) sweep(now int64) error {
 	}
 	defer s.careMu.Unlock()
 	steps := 1
-	for i := 0; i < steps; i++ {
+	for i := 0; i < steps && (i == 0 || !s.outpaced()); i++ {
 		if f := s.filter.Load(); f == nil || f.overfull() {
 			steps = sweepRush
 		}
