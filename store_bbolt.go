@@ -65,6 +65,7 @@ type BoltStore struct {
 	saveMu   sync.Mutex // held by a save: records are in the order of the saves
 	seq      uint64     // of the last record
 	lastSave time.Time
+	company  int  // saves just before the next, each soon after the other
 	compacts bool // the file is being copied: what is saved goes to the journal, where the copy finds it
 
 	indexMu sync.RWMutex
@@ -360,9 +361,10 @@ const (
 	// What is no more than this is taken for a commit, for which somebody waits, and goes to the log.
 	commitSave = 2048
 
-	// A save of no more than this goes straight home, if it is alone,
+	// A save of no more than this goes straight home, if it is alone, or has but one for company: who spends once and
+	// closes saves a lease, and then the exact TAT, which is worth no log.
 	smallSave = 64
-	// which it is where none came for so long before it.
+	// It is alone where none came for so long before it.
 	aloneAfter = 50 * time.Millisecond
 )
 
@@ -371,11 +373,15 @@ func (s *BoltStore) Save(changes []Change) error {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
 	s.remember(changes...)
-	alone := time.Since(s.lastSave) > aloneAfter
+	if time.Since(s.lastSave) > aloneAfter {
+		s.company = 0
+	}
+	few := s.company <= 1
+	s.company++
 	s.lastSave = time.Now()
 	s.indexMu.Lock()
 	s.tired = 0
-	home := alone && len(changes) <= smallSave && s.journal == 0 && !s.compacts
+	home := few && len(changes) <= smallSave && s.journal == 0 && !s.compacts
 	s.indexMu.Unlock()
 	if home {
 		slices.SortFunc(changes, func(a, b Change) int { return a.Key.compare(b.Key) })
