@@ -137,8 +137,12 @@ func (s *BoltStore) compactIfDue() {
 	if size, free := s.sizes(); size <= s.compactMin || free <= size/2 {
 		s.stats.record(&s.stats.compactions, 0, nil) // what one failed at is no trouble any more
 	} else if time.Since(s.notCompacted) > compactRetry {
-		if s.stats.record(&s.stats.compactions, 1, s.compactLocked()) != nil {
+		err := s.compactLocked()
+		if err != nil {
 			s.notCompacted = time.Now()
+		}
+		if !errors.Is(err, errOutpaced) { // for whom the file was busy, and nothing failed
+			s.stats.record(&s.stats.compactions, 1, err)
 		}
 	}
 }
