@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -125,7 +125,11 @@ func (s *BoltStore) copyTo(target *boltFile) error {
 	if err := target.update(func(tx *bolt.Tx) error { return layOut(tx, s.Names()) }); err != nil {
 		return err
 	}
-	for _, name := range s.allNames() {
+	names, err := s.allNames()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
 		for batch, err := range s.homes(name) {
 			if err == nil {
 				err = target.update(func(tx *bolt.Tx) error { return putHome(tx, nil, slices.Values(batch)) })
@@ -147,9 +151,24 @@ func (s *BoltStore) copyTo(target *boltFile) error {
 	return target.db.Sync()
 }
 
-// allNames returns the names that the file may have buckets of, and Unknown, for the holds.
-func (s *BoltStore) allNames() []Name {
-	return append([]Name{Unknown}, slices.Sorted(maps.Keys(s.Names()))...)
+// allNames returns the names that have buckets in the tree, with a label or without, and Unknown, for the holds.
+func (s *BoltStore) allNames() (names []Name, err error) {
+	err = s.view(func(tx *bolt.Tx) error {
+		names = namesIn(tx)
+		return nil
+	})
+	return names, err
+}
+
+func namesIn(tx *bolt.Tx) []Name {
+	names := []Name{Unknown}
+	c := tx.Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		if n, err := strconv.ParseUint(string(k), 10, 16); err == nil && n > 0 {
+			names = append(names, Name(n))
+		}
+	}
+	return names
 }
 
 // emptyLog puts what is in the log into the journal's tree.

@@ -187,7 +187,9 @@ func (s *BoltStore) rewrite(labels map[Name]string, moved map[Name]Name, looked 
 	}
 	target.db.NoSync = true // until it is complete
 	err = target.update(func(tx *bolt.Tx) error { return layOut(tx, labels) })
-	for _, name := range s.allNames() {
+	names, namesErr := s.allNames()
+	err = cmp.Or(err, namesErr)
+	for _, name := range names {
 		for batch, readErr := range s.homes(name) {
 			if err = cmp.Or(err, readErr); err != nil {
 				break

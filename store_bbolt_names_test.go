@@ -104,3 +104,32 @@ func TestSetNamesFails(t *testing.T) {
 	s = openBolt(t, path, nil)
 	require.Equal(t, map[Name]string{1: "One"}, s.Names())
 }
+
+// What was saved under a number without a label is not forgotten, by a sweep, a compaction or another process.
+func TestNameWithoutALabel(t *testing.T) {
+	path := storePath(t)
+	home, journaled := Change{Key{7, "a"}, 1 << 60}, Change{Key{8, "b"}, 1 << 60}
+	for i := range 3 {
+		s, err := OpenBolt(path, nil, nil)
+		require.NoError(t, err)
+		if i == 0 {
+			require.NoError(t, s.Save([]Change{home}))
+			require.NoError(t, s.append([]Change{journaled}))
+		}
+		for _, step := range []func() error{
+			func() error { return nil },
+			func() error { sweepAll(t, s, 0); return nil },
+			s.compactBusy,
+			s.checkpoint,
+			func() error { sweepAll(t, s, 0); return nil },
+			s.Compact,
+			func() error { sweepAll(t, s, 0); return nil },
+		} {
+			require.NoError(t, step())
+			require.Equal(t, home.TAT, load(t, s, home.Key))
+			require.Equal(t, journaled.TAT, load(t, s, journaled.Key))
+			require.Equal(t, []Change{home}, collect(t, s.All(7)))
+		}
+		require.NoError(t, s.Close())
+	}
+}

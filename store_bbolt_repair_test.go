@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,7 +18,9 @@ import (
 
 func allOf(t testing.TB, s *BoltStore) map[Key]int64 {
 	all := make(map[Key]int64)
-	for _, name := range s.allNames() {
+	names, err := s.allNames()
+	require.NoError(t, err)
+	for _, name := range slices.AppendSeq(names, maps.Keys(s.Names())) {
 		for key, tat := range tatsOf(collect(t, s.All(name))) {
 			all[key] = tat
 		}

@@ -73,7 +73,7 @@ func keepSum(to, from *bolt.Bucket) error {
 func (s *BoltStore) keepSums(target *boltFile) error {
 	return s.view(func(from *bolt.Tx) error {
 		return target.update(func(to *bolt.Tx) error {
-			for _, name := range s.allNames() {
+			for _, name := range namesIn(from) {
 				if err := keepSum(to.Bucket(bucketOf(name)), from.Bucket(bucketOf(name))); err != nil {
 					return err
 				}

@@ -70,7 +70,9 @@ func (s *BoltStore) sweep(now int64) error {
 func (s *BoltStore) sweepStepLocked(now int64) (deleted int64, done bool, err error) {
 	p := &s.pass
 	if s.next.Load() == nil {
-		s.beginPassLocked()
+		if err := s.beginPassLocked(); err != nil {
+			return 0, false, fmt.Errorf("sweep: %w", err)
+		}
 	}
 	next := s.next.Load()
 	if len(p.names) == 0 {
@@ -145,7 +147,7 @@ func (s *BoltStore) sweepStepLocked(now int64) (deleted int64, done bool, err er
 
 // beginPassLocked makes the filter that the next pass is to fill. What is in the journal is noted at once, what is saved from
 // then on as it is saved.
-func (s *BoltStore) beginPassLocked() {
+func (s *BoltStore) beginPassLocked() error {
 	room := 2 * s.pass.found
 	if f := s.filter.Load(); f != nil {
 		room = max(room, 2*f.added.Load())
@@ -156,16 +158,20 @@ func (s *BoltStore) beginPassLocked() {
 	next := newFilter(room)
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
+	names, err := s.allNames()
+	if err != nil {
+		return err
+	}
 	s.next.Store(next)
 	s.indexMu.RLock()
 	defer s.indexMu.RUnlock()
 	for e := range s.journalLocked() {
 		next.add(e.change().Key)
 	}
-	names := s.allNames()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	s.pass = sweepPass{names: names, checks: s.file.check}
+	return nil
 }
 
 // journalLocked yields the entries of the journal, older ones first.
