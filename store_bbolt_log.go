@@ -2,6 +2,7 @@ package stint
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -16,6 +17,9 @@ import (
 // they are. The log is the end of the journal: the next transaction of bbolt's puts what is in it behind the records in the tree, and
 // the log begins at its start again, in another round. A number, which nobody can foresee, tells what was written in this round
 // from what is left of others, and from whatever an id may look like.
+//
+// Each transaction begins a round, and nothing is written in it before that transaction is durable. So a log that begins with the round
+// behind that of the tree proves that the meta page of a later transaction was on the disk, and is damaged: the tree is an old one.
 
 var (
 	logBucket = []byte("log")
@@ -40,7 +44,7 @@ type boltLog struct {
 	round   uint64
 	pending []logRecord // what is in it
 	refused bool        // it could not be made
-	failed  bool        // what is on the disk is not known: another round has to begin before the next save
+	failed  bool        // what is on the disk is not known, or the log is new: another round has to begin before the next save
 }
 
 // logRecord is a record of the journal that is in the log.
@@ -97,6 +101,20 @@ func readLog(b []byte, round uint64) (records []logRecord, end int, err error) {
 	return records, end, err
 }
 
+// nextRound returns a round that is known to come behind another, and that nobody can foresee: half of it counts, half is random.
+func nextRound(round uint64) uint64 { return (round>>32+1)<<32 | uint64(rand.Uint32()) }
+
+// readNextRound returns what was written in the round behind one. Only where the log begins is it looked for: what is behind may be of an id.
+func readNextRound(b []byte, round uint64) (records []logRecord) {
+	next := binary.BigEndian.Uint64(b)
+	if _, _, ok := readFrame(b, next); ok && uint32(next>>32) == uint32(round>>32)+1 {
+		records, _, _ = readLog(b, next)
+	}
+	return records
+}
+
+var errOldMeta = errors.New("the log is of a later transaction than the first pages, one of which is damaged")
+
 func roundValue(round uint64) []byte {
 	v := append(make([]byte, 4), bigEndian(round)...)
 	sealRecord(0, v)
@@ -136,6 +154,9 @@ func (f *boltFile) openLog(tx *bolt.Tx) ([]logRecord, error) {
 	region := make([]byte, logSize)
 	if _, err := f.file.ReadAt(region, l.begin); err != nil {
 		return nil, err
+	}
+	if len(readNextRound(region, l.round)) > 0 {
+		return nil, damaged(f.path, "%v", errOldMeta)
 	}
 	records, end, err := readLog(region, l.round)
 	l.pending, l.at = records, int64(end)
@@ -187,6 +208,7 @@ func (f *boltFile) makeLog() {
 		})
 	}
 	f.log.refused = err != nil
+	f.log.failed = true // the older meta page does not know of it: the next save is a transaction, so that both do
 }
 
 // appendLog appends a save to the log, if there is room for it.
@@ -229,12 +251,16 @@ func (f *boltFile) isLogged() bool {
 
 // takeOver puts what is in the log into the journal, and begins another round.
 func (l *boltLog) takeOver(tx *bolt.Tx) (round uint64, err error) {
-	if len(l.pending) == 0 && !l.failed || l.begin == 0 {
+	if l.begin == 0 {
 		return l.round, nil
 	}
-	round = rand.Uint64()
-	if err := tx.Bucket(metaBucket).Put(logKey, roundValue(round)); err != nil {
+	meta := tx.Bucket(metaBucket)
+	if round, err = decodeRound(meta.Get(logKey)); err != nil { // not l.round: a commit that failed may be in force
 		return 0, err
+	}
+	round = nextRound(round)
+	if err := meta.Put(logKey, roundValue(round)); err != nil || len(l.pending) == 0 {
+		return round, err
 	}
 	journal := tx.Bucket(journalBucket)
 	journal.FillPercent = 1 // appended, never inserted

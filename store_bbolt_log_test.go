@@ -288,6 +288,103 @@ func TestLogPowerCut(t *testing.T) {
 	require.Greater(t, transactions, 15)
 }
 
+// A flipped bit in the newer meta page has bbolt take the older one. Where anything was logged since, that is ErrCorrupt, and can be
+// salvaged; where nothing was, the file is as it was one transaction before, and what was logged by then is there.
+func TestLogTellsOfADamagedMetaPage(t *testing.T) {
+	s := openStore(t, storePath(t))
+	rnd := rand.New(rand.NewPCG(7, 1))
+	var have, before map[Key]int64 // before the last transaction
+	logged, other := 0, 0
+	for step := range 60 {
+		made := commits(t, s.path)
+		last := allOf(t, s)
+		c := Change{Key{1, fmt.Sprint(strings.Repeat("long", rnd.IntN(120)), rnd.IntN(10))}, 1<<60 + int64(step)}
+		switch rnd.IntN(6) {
+		case 0:
+			require.NoError(t, s.checkpoint())
+		case 1:
+			s.alone()
+			require.NoError(t, s.Save([]Change{c}))
+		case 2:
+			_, err := s.Number(fmt.Sprint("label ", step))
+			require.NoError(t, err)
+		case 3: // another process goes on
+			require.NoError(t, s.Close())
+			s = openStore(t, s.path)
+		default:
+			require.NoError(t, s.append([]Change{c}))
+		}
+		have = allOf(t, s)
+		if commits(t, s.path) > made+1 || before == nil {
+			before = have // not known, if there were several
+			continue
+		}
+		image := copied(t, s)
+		image[pagesOf(image).meta()+16+rnd.Int64N(metaBytes-16)] ^= 1 << rnd.IntN(8)
+		path := writeFile(t, image)
+		got, err := found2(t, path)
+		if s.file.log.at > 0 {
+			logged++
+			require.ErrorIs(t, err, ErrCorrupt, "step %d", step)
+			to := filepath.Join(t.TempDir(), "salvaged.db")
+			salvaged, err := Salvage(path, to, nil, nil)
+			require.NoError(t, err)
+			require.ErrorIs(t, salvaged.Lost[0], errOldMeta)
+			got, err = found(t, to)
+			require.NoError(t, err)
+			require.Equal(t, have[c.Key], got[c.Key], "what was logged last")
+			continue
+		}
+		require.NoError(t, err, "step %d", step)
+		if commits(t, s.path) == made+1 {
+			other++
+			require.Equal(t, last, got, "step %d", step)
+		}
+	}
+	require.Greater(t, logged, 15)
+	require.Greater(t, other, 15)
+}
+
+// So it is behind a commit that failed, and is in force: the next transaction begins a round that this one has not.
+func TestLogTellsOfADamagedMetaPageBehindAFailedCommit(t *testing.T) {
+	s := openLogged(t)
+	require.NoError(t, s.append([]Change{{Key{1, "a"}, 1 << 60}}))
+	restore := commitFails(s.file, s.file.unsynced)
+	require.ErrorIs(t, s.emptyLog(), errFault)
+	restore()
+	require.NoError(t, s.append([]Change{{Key{1, "b"}, 1 << 60}}))
+	require.Zero(t, s.file.log.at, "a transaction")
+	require.NoError(t, s.append([]Change{{Key{1, "c"}, 1 << 60}}))
+	image := copied(t, s)
+	image[pagesOf(image).meta()+30] ^= 1
+	_, err := found2(t, writeFile(t, image))
+	require.ErrorIs(t, err, ErrCorrupt)
+}
+
+// The round behind one is found where the log begins, and nowhere else.
+func TestNextRound(t *testing.T) {
+	for _, round := range []uint64{0, 1, 1<<32 - 1, 1 << 32, 1<<64 - 1, rand.Uint64()} {
+		var l boltLog
+		frames := make([][]byte, 4) // of this round and the next three
+		for i := range frames {
+			frames[i] = make([]byte, logSize)
+			l.round = round
+			for range i {
+				l.round = nextRound(l.round)
+			}
+			frame, _ := l.frame(5, []Change{{Key{1, "a"}, 1}})
+			copy(frames[i], frame)
+			records := readNextRound(frames[i], round)
+			require.Equal(t, i == 1, len(records) == 1, "%d: %d rounds on", round, i)
+			require.Empty(t, readNextRound(frames[i], l.round))
+		}
+		require.Empty(t, readNextRound(append(make([]byte, logBlock), frames[1]...), round))
+		frames[1][30] ^= 1
+		require.Empty(t, readNextRound(frames[1], round))
+		require.Empty(t, readNextRound(make([]byte, logSize), round))
+	}
+}
+
 // found2 is found without Verify: a torn meta page is one that it tells of.
 func found2(t testing.TB, path string) (map[Key]int64, error) {
 	s, err := OpenBolt(path, nil, &BoltOptions{ReadOnly: true})

@@ -169,14 +169,18 @@ func (v *salvage) log(log, round []byte) {
 		if err == nil && (e.bucket || len(e.value) != logSkip+logSize) {
 			err = errors.New("it is not as long as it should be")
 		}
-		var records []logRecord
+		var records, newer []logRecord
 		if err == nil {
 			records, _, err = readLog(e.value[logSkip:], n)
+			newer = readNextRound(e.value[logSkip:], n)
+		}
+		if len(newer) > 0 {
+			v.lost("what the last transaction changed: %w", errOldMeta)
 		}
 		if err != nil {
 			v.lost("the log: %w", err)
 		}
-		for _, r := range records {
+		for _, r := range append(records, newer...) {
 			v.record(salvaged{key: bigEndian(r.seq), value: r.record})
 		}
 	}

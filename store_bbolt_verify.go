@@ -59,8 +59,8 @@ func (v *verifier) fail(format string, args ...any) {
 	v.wrong = append(v.wrong, damaged(v.store.path, format, args...))
 }
 
-// metaPages looks at the list of free pages, and at the first two. One that is unsound is not seen when the file is opened: the other one, which may
-// be that of the commit before, stands in for it.
+// metaPages looks at the list of free pages, and at the first two. One that is unsound is not seen when the file is opened, unless something
+// was logged since: the other one, which may be that of the commit before, stands in for it.
 func (v *verifier) metaPages() {
 	for i := range int64(2) {
 		var page [metaBytes]byte
