@@ -387,6 +387,39 @@ func TestFlippedMeta(t *testing.T) {
 	require.Len(t, aside, 1)
 }
 
+const truncatedChild = "STINT_TRUNCATED" // the environment variable that makes a child truncate a file that it has open
+
+// A file that another truncates while it is open: what is mapped of it is a memory fault, and that is ErrCorrupt, not the end
+// of the process.
+func TestTruncatedWhileOpen(t *testing.T) {
+	if os.Getenv(truncatedChild) == "" {
+		exe, err := os.Executable()
+		require.NoError(t, err)
+		cmd := exec.Command(exe, "-test.run=^TestTruncatedWhileOpen$", "-test.count=1")
+		cmd.Env = append(os.Environ(), truncatedChild+"=1")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out[:min(len(out), 2000)])
+		return
+	}
+	path := storePath(t)
+	writeSound(t, path, 2_000)
+	l, err := Open(path, damagedLimits(t), damagedOptions())
+	require.NoError(t, err)
+	s := l.store.(*BoltStore)
+	require.NoError(t, s.checkpoint())
+	sweepAll(t, s, 0) // the pages are not looked at any more
+	require.NoError(t, os.Truncate(path, 2*pageSize))
+	for i := range 100 {
+		d, err := l.Spend(damagedKey(i), 1)
+		require.ErrorIs(t, err, ErrCorrupt)
+		require.Zero(t, d)
+	}
+	_, err = s.Load(damagedKey(200))
+	require.ErrorIs(t, err, ErrCorrupt)
+	require.ErrorIs(t, s.Save([]Change{{damagedKey(0), 1}}), ErrCorrupt)
+	require.NoError(t, l.Close())
+}
+
 // What a bbolt file must never say: most of it would end the process, or keep it busy for ever, if bbolt were let near it.
 func TestNastyPages(t *testing.T) {
 	const buckets = 4_000
