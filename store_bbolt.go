@@ -82,12 +82,12 @@ type BoltStore struct {
 
 	indexMost     int64 // when the journal is taken home at the latest, by the length of its index
 	checkpointing bool
-	copying       bool       // the file is being compacted, and that can be given up
+	copying       bool       // the file is being copied: nobody takes the journal home until that is done, or given up
 	progress      float64    // of the checkpoint, 0 to 1
 	stepped       *sync.Cond // on indexMu: progress was made, or copying has changed
 
-	copyMu sync.Mutex // held by one at a time of snapshot and compaction; nobody who has careMu waits for it
-	careMu sync.Mutex // held by one at a time of checkpoint, sweep and compaction
+	careMu sync.Mutex  // held by one at a time of checkpoint, sweep, compaction and snapshot
+	missed atomic.Bool // a sweep found it held
 	pass   sweepPass
 	filter atomic.Pointer[filter] // of all that is stored; nil while that is not known
 	next   atomic.Pointer[filter] // the one that the sweep is filling
@@ -406,10 +406,11 @@ func (s *BoltStore) append(changes []Change) error {
 	s.indexMu.Lock()
 	defer s.indexMu.Unlock()
 	s.seq = seq // after an error too: what failed may be in the file all the same, and what comes later must be behind it
-	s.journal += bytes
 	if err != nil {
+		s.journal = max(s.journal, 1) // there may be something
 		return err
 	}
+	s.journal += bytes
 	for part := range slices.Chunk(changes, commitSave) {
 		s.fresh.put(part...)
 		s.indexMu.Unlock() // so that nobody who loads a bucket waits for all of a flush

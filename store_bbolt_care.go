@@ -123,6 +123,9 @@ func (s *BoltStore) care() {
 		if s.checkpointDue() {
 			s.checkpoint() // a failure is in the stats, and the journal still there
 		}
+		if s.missed.Swap(false) { // the next checkpoint may be due at once
+			s.sweep(s.now.Load())
+		}
 		s.compactIfDue()
 	}
 }
@@ -130,19 +133,11 @@ func (s *BoltStore) care() {
 func (s *BoltStore) compactIfDue() {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
-	if !s.copyMu.TryLock() {
-		return // after the next pass of the sweep: the journal does not wait for a snapshot
-	}
-	defer s.copyMu.Unlock()
 	if size, free := s.sizes(); size <= s.compactMin || free <= size/2 {
 		s.stats.record(&s.stats.compactions, 0, nil) // what one failed at is no trouble any more
 	} else if time.Since(s.notCompacted) > compactRetry {
-		err := s.compactLocked()
-		if err != nil {
+		if s.compactLocked() != nil {
 			s.notCompacted = time.Now()
-		}
-		if !errors.Is(err, errOutpaced) { // for whom the file was busy, and nothing failed
-			s.stats.record(&s.stats.compactions, 1, err)
 		}
 	}
 }

@@ -271,6 +271,23 @@ func TestFlusherDoesNotWaitForCare(t *testing.T) {
 	})
 }
 
+// A sweep that found the file in the care of others is made up for.
+func TestMissedSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, storePath(t))
+		fill(t, s, 100)
+		require.NoError(t, s.Compact())
+		s.careMu.Lock()
+		require.NoError(t, s.sweep(100))
+		s.careMu.Unlock()
+		require.Zero(t, s.Stats().Swept)
+		s.wake()
+		synctest.Wait()
+		require.EqualValues(t, 100, s.Stats().Swept)
+		require.NoError(t, s.Close())
+	})
+}
+
 // Once the sweep has been through the file, an id that it does not have costs no question to it.
 func TestMissDoesNotTouchTheFile(t *testing.T) {
 	s := openStore(t, storePath(t))
@@ -468,6 +485,7 @@ func TestCompactOutpaced(t *testing.T) {
 	save(200)
 	goOn()
 	require.ErrorIs(t, <-done, errOutpaced)
+	require.NoError(t, s.Stats().Err, "nothing failed")
 	require.Same(t, old, s.file)
 	require.Empty(t, temporaries(t, s))
 	s.sameAs(t, want, nil)

@@ -38,8 +38,8 @@ func (s *BoltStore) checkpointDue() bool {
 
 func (s *BoltStore) checkpointDueLocked() bool {
 	fresh := s.fresh.size
-	if s.backoff > 0 && time.Now().Before(s.retry) {
-		return false
+	if s.backoff > 0 {
+		return !time.Now().Before(s.retry) && (s.old != nil || s.journal > 0)
 	}
 	return s.journal > max(journalMin, journalRepeat*fresh) || fresh > s.indexMost ||
 		s.journal > 0 && s.tired >= journalTired
@@ -80,7 +80,7 @@ func (s *BoltStore) expect(resident int) {
 }
 
 // pace waits, where saves are faster than the checkpoint that is under way, until it has gone on a little: what is in
-// the journal is kept in memory, too. A compaction, which has the journal wait, gives up instead of going on.
+// the journal is kept in memory, too. A compaction, which has the journal wait, gives up then; a snapshot is waited for.
 func (s *BoltStore) pace() {
 	s.indexMu.Lock()
 	defer s.indexMu.Unlock()

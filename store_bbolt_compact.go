@@ -26,17 +26,23 @@ const compactRetry = 10 * time.Minute
 // meanwhile than the journal has room for. After an error the old file is in place, and in use; or the new one, if all that failed was
 // to make its name durable, and then every save tries that again first, and fails if it cannot.
 func (s *BoltStore) Compact() error {
-	s.copyMu.Lock()
-	defer s.copyMu.Unlock()
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
 	if !s.readOnly {
 		s.takeHomeLocked() // after an error the journal is copied as it is
 	}
-	return s.stats.record(&s.stats.compactions, 1, s.compactLocked())
+	return s.compactLocked()
 }
 
-func (s *BoltStore) compactLocked() (err error) {
+func (s *BoltStore) compactLocked() error {
+	err := s.compactOnceLocked()
+	if errors.Is(err, errOutpaced) { // the file was in use, and nothing failed
+		return err
+	}
+	return s.stats.record(&s.stats.compactions, 1, err)
+}
+
+func (s *BoltStore) compactOnceLocked() (err error) {
 	if s.readOnly {
 		return fmt.Errorf("stint: compact %s: it was opened to be read only", s.path)
 	}
@@ -109,7 +115,7 @@ func (s *BoltStore) giveUp() error {
 	return nil
 }
 
-// setCopying tells those who wait in pace whether a compaction is going to ask giveUp.
+// setCopying tells those who wait in pace whether to wait for a compaction, which is going to ask giveUp, or for a snapshot.
 func (s *BoltStore) setCopying(is bool) {
 	s.indexMu.Lock()
 	defer s.indexMu.Unlock()
@@ -117,11 +123,20 @@ func (s *BoltStore) setCopying(is bool) {
 	s.stepped.Broadcast()
 }
 
-// copyTo copies all, a few thousand buckets at a time, and syncs it. Nothing but the end of the journal changes meanwhile: what comes to
-// it then is left for whoever has the saves wait.
+// copyTo copies all, and syncs it. Nothing but the end of the journal changes meanwhile: what comes to it then is left for whoever has
+// the saves wait.
 func (s *BoltStore) copyTo(target *boltFile) error {
 	s.setCopying(true)
-	defer s.setCopying(false)
+	err := s.copyAll(target)
+	s.setCopying(false)
+	if err != nil {
+		return err
+	}
+	return target.db.Sync()
+}
+
+// copyAll copies a few thousand buckets at a time.
+func (s *BoltStore) copyAll(target *boltFile) error {
 	if err := target.update(func(tx *bolt.Tx) error { return layOut(tx, s.Names()) }); err != nil {
 		return err
 	}
@@ -145,10 +160,13 @@ func (s *BoltStore) copyTo(target *boltFile) error {
 	if err := s.keepSums(target); err != nil {
 		return err
 	}
+	if err := s.giveUp(); err != nil {
+		return err
+	}
 	if err := s.copyJournal(target); err != nil {
 		return err
 	}
-	return target.db.Sync()
+	return s.giveUp()
 }
 
 // allNames returns the names that have buckets in the tree, with a label or without, and Unknown, for the holds.

@@ -209,15 +209,15 @@ func (f *boltFile) replaced() bool {
 	return err != nil || !os.SameFile(mine, there)
 }
 
-// buildUpon makes durable what is built upon, the meta page and the name, and has the next save bring what is in the log: whoever
-// wrote it may have been killed before he synced it, or have met an error, and then the system takes what it could not write for
-// written.
+// buildUpon makes durable what is built upon, the meta page and the name, and has the next save begin a round, and bring what is in
+// the log: whoever wrote it may have been killed before he synced it, or have met an error, and then the system takes what it could not
+// write for written.
 func (f *boltFile) buildUpon() error {
 	m, err := readMeta(f.file)
 	if err == nil {
 		f.unsure, err = f.metaOf(m.tx)
 	}
-	f.log.failed = len(f.log.pending) > 0
+	f.log.failed = f.log.begin > 0
 	return cmp.Or(err, f.settle(), syncDir(filepath.Dir(f.path)))
 }
 

@@ -649,6 +649,7 @@ func TestLogIsSeenByAll(t *testing.T) {
 	region := b.Bytes()[s.file.log.begin:][:logSize]
 	require.True(t, bytes.Equal(make([]byte, logSize), region), "what comes meanwhile is not in the copy")
 	c := openStore(t, image)
+	require.NoError(t, c.append([]Change{{Key{1, "more"}, 1}})) // begins a round
 	require.NoError(t, c.append([]Change{{Key{1, "more"}, 1}}))
 	require.Positive(t, c.file.log.at)
 	require.NoError(t, c.Close())
@@ -766,4 +767,35 @@ func TestReadersOverAFailedCommit(t *testing.T) {
 	}))
 	<-done
 	require.False(t, tooSoon.Load())
+}
+
+// What fails to be saved does not make the journal longer: nothing would ever make it shorter.
+func TestFailedSavesAreNotJournaled(t *testing.T) {
+	s := openLogged(t)
+	require.NoError(t, s.Compact())
+	restore := commitFails(s.file, func([]byte, int64) (int, error) { return 0, errFault })
+	for range 3 {
+		require.Error(t, s.append(make([]Change, 10_000)))
+	}
+	restore()
+	require.LessOrEqual(t, s.Stats().Journal, int64(1))
+	require.NoError(t, s.append([]Change{{Key{1, "next"}, 1}}))
+}
+
+// Who is killed right behind the making of the log leaves it to the next process that both meta pages know of it.
+func TestKilledBehindMakeLog(t *testing.T) {
+	s := openStore(t, storePath(t))
+	s.alone()
+	require.NoError(t, s.Save([]Change{{Key{1, "old"}, 1 << 60}}))
+	s.file.makeLog()
+	s = openStore(t, crash(t, s))
+	for _, id := range []string{"a", "b"} {
+		require.NoError(t, s.append([]Change{{Key{1, id}, 1 << 60}}))
+	}
+	require.Positive(t, s.file.log.at)
+	image, err := os.ReadFile(crash(t, s))
+	require.NoError(t, err)
+	image[pagesOf(image).meta()+30] ^= 1
+	_, err = found(t, writeFile(t, image))
+	require.ErrorIs(t, err, ErrCorrupt)
 }

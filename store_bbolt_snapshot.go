@@ -14,7 +14,8 @@ import (
 
 // Snapshot writes a copy of the file, as it is at one moment, and returns how many bytes that were. It is a file like any
 // other, journal and all. The copy is made beside the file first (FILE.snapshot-…), and then written to w, so that nobody waits
-// for w; saves go on meanwhile, unless the file has to grow beyond what is mapped of it: then they wait for the copy.
+// for w; saves go on meanwhile, but for one that needs the file to grow beyond what is mapped of it, or its journal
+// taken home at last: that one waits for the copy.
 func (s *BoltStore) Snapshot(w io.Writer) (n int64, err error) {
 	if s.readOnly { // nobody is there who might wait
 		err = s.view(func(tx *bolt.Tx) error {
@@ -43,8 +44,10 @@ func (s *BoltStore) Snapshot(w io.Writer) (n int64, err error) {
 }
 
 func (s *BoltStore) snapshotTo(file *os.File) error {
-	s.copyMu.Lock() // a compaction would wait for the transaction, and saves for it
-	defer s.copyMu.Unlock()
+	s.careMu.Lock() // a compaction would wait for the transaction, and saves for it; what a checkpoint frees would not be free
+	defer s.careMu.Unlock()
+	s.setCopying(true)
+	defer s.setCopying(false)
 	for {
 		err := s.snapshotOnce(file)
 		if err != errMetaGone {

@@ -103,25 +103,6 @@ func TestSnapshot(t *testing.T) {
 	require.ElementsMatch(t, []string{"buckets.db", "copy.db"}, listDir(t, dir))
 }
 
-// While a copy is made the journal goes home, and nobody compacts the file.
-func TestSnapshotLeavesTheFileInCare(t *testing.T) {
-	s := openStore(t, storePath(t))
-	s.compactMin = 1 << 19
-	fill(t, s, 10_000)
-	s.careMu.Lock()
-	_, err := s.Snapshot(new(bytes.Buffer))
-	s.careMu.Unlock()
-	require.NoError(t, err)
-
-	s.copyMu.Lock()
-	sweepAll(t, s, 10_000)
-	s.compactIfDue()
-	require.Zero(t, s.Stats().Compactions)
-	s.copyMu.Unlock()
-	s.compactIfDue()
-	require.EqualValues(t, 1, s.Stats().Compactions)
-}
-
 type writerOf func(b []byte) (int, error)
 
 func (w writerOf) Write(b []byte) (int, error) { return w(b) }

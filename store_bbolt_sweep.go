@@ -36,7 +36,8 @@ type sweepPass struct {
 
 // sweep looks at the next few thousand buckets in the file, deletes those that are past by now, and notes the others in a
 // filter; when it has been through all of the file, the filter is complete, and it begins again. While there is no
-// filter, or the one there is overfull, it hurries. While the file is in the care of others it does nothing.
+// filter, or the one there is overfull, it hurries. While the file is in the care of others it does nothing,
+// and is done once they are through.
 func (s *BoltStore) sweep(now int64) error {
 	s.now.Store(now)
 	if s.readOnly {
@@ -48,7 +49,8 @@ func (s *BoltStore) sweep(now int64) error {
 	}
 	s.indexMu.Unlock()
 	if !s.careMu.TryLock() {
-		return nil // at a later tick: the flusher, which calls this, does not wait for a checkpoint or a compaction
+		s.missed.Store(true)
+		return nil // the flusher, which calls this, does not wait for a checkpoint or a compaction
 	}
 	defer s.careMu.Unlock()
 	steps := 1
