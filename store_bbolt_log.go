@@ -44,7 +44,7 @@ type boltLog struct {
 	round   uint64
 	pending []logRecord // what is in it
 	refused bool        // it could not be made
-	failed  bool        // what is on the disk is not known, or the log is new: another round has to begin before the next save
+	failed  bool        // what is on the disk is not known, or may be of another process: another round has to begin before the next save
 }
 
 // logRecord is a record of the journal that is in the log.
