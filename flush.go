@@ -104,7 +104,7 @@ func (f *flusher) deliver(listen func(Event)) {
 }
 
 // A flush of more than this is saved in parts, between which commits go on.
-const maxSave = 1 << 16
+const maxSave = 1 << 17
 
 // flush saves what is dirty. all includes what need not survive a crash, and has leases give way to exact TATs: it is
 // for when the limiter closes, runs out of memory, or is told to.

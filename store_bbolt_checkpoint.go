@@ -23,7 +23,7 @@ const (
 	// it: that much is kept in memory, up to four times while a checkpoint is under way; and where nothing was saved for
 	// so many sweeps.
 	indexMost    = 16 << 20
-	indexEver    = 64 << 20
+	indexEver    = 40 << 20
 	indexPer     = 32
 	journalTired = 16
 
