@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"runtime"
+	"runtime/trace"
 	"slices"
 	"sync"
 	"testing"
@@ -464,6 +467,14 @@ func (s *BoltStore) awaitCopying(is bool) {
 	}
 }
 
+// awaitWaiter waits until a goroutine waits in a function for a lock, or to be woken, or has ended.
+func awaitWaiter(function string, ended <-chan error) {
+	waits := regexp.MustCompile(`\[sync\..*\]:\n(.*sync\..*\n\t.*\n)+.*\)\.` + function + `\(`)
+	for stacks := make([]byte, 1<<20); len(ended) == 0 && !waits.Match(stacks[:runtime.Stack(stacks, true)]); {
+		runtime.Gosched()
+	}
+}
+
 // A compaction gives up where more is saved than the journal has room for; the old file stays in use, and the journal goes home.
 func TestCompactOutpaced(t *testing.T) {
 	s := openStore(t, storePath(t))
@@ -498,6 +509,35 @@ func TestCompactOutpaced(t *testing.T) {
 	goOn()
 	require.NoError(t, <-done)
 	s.sameAs(t, want, nil)
+}
+
+// The same, where there is room until it copies the journal: it is led there from lock to lock.
+func TestCompactOutpacedAtTheJournal(t *testing.T) {
+	s := openStore(t, storePath(t))
+	s.indexMu.Lock()
+	s.indexMost = 1 << 10
+	s.indexMu.Unlock()
+	changes := tooManyForTheLog()
+	require.NoError(t, s.append(changes[:1])) // nothing is home: there is one batch
+	old := s.file
+	goOn, done := s.compactHeld()
+	s.indexMu.Lock()
+	goOn()
+	awaitWaiter("outpaced", done) // behind that batch
+	old.views.Lock()
+	s.indexMu.Unlock()
+	awaitWaiter("view", done) // for the sums
+	s.indexMu.Lock()
+	old.views.Unlock()
+	awaitWaiter("outpaced", done) // before the journal
+	old.views.Lock()
+	s.indexMu.Unlock()
+	require.NoError(t, s.append(changes))
+	old.views.Unlock()
+	require.ErrorIs(t, <-done, errOutpaced)
+	require.Same(t, old, s.file)
+	require.Empty(t, temporaries(t, s))
+	s.sameAs(t, apply(map[Key]int64{}, changes...), nil)
 }
 
 // Where the journal is full a save waits until a compaction has given up, and the sweep does not hurry.
@@ -556,6 +596,23 @@ func TestCompactCopiesTheJournalBefore(t *testing.T) {
 	got, err = found(t, crash(t, s))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
+}
+
+// Nobody who saves waits for the sync of the copy, but for that of what was saved since.
+func TestCompactSyncsBefore(t *testing.T) {
+	s := openStore(t, storePath(t))
+	fill(t, s, 2_000)
+	goOn, done := s.compactHeld()
+	var traced bytes.Buffer
+	s.saveMu.Lock() // as a save would
+	require.NoError(t, trace.Start(&traced))
+	goOn()
+	awaitWaiter("compactOnceLocked", done)
+	trace.Stop()
+	s.saveMu.Unlock()
+	require.NoError(t, <-done)
+	synced := bytes.Contains(traced.Bytes(), []byte("bbolt.(*DB).Sync")) // a trace has the callers of each call of the system
+	require.True(t, synced, "it has yet to be")
 }
 
 // A compaction leaves a file's mode and owner as they are.

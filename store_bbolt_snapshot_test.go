@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -101,6 +102,39 @@ func TestSnapshot(t *testing.T) {
 	_, err = s.Snapshot(new(bytes.Buffer))
 	require.ErrorIs(t, err, ErrClosed)
 	require.ElementsMatch(t, []string{"buckets.db", "copy.db"}, listDir(t, dir))
+}
+
+// TestSaveWaitsForASnapshot: saves go on while the copy is made, until the journal is full, and once more when it is made.
+func TestSaveWaitsForASnapshot(t *testing.T) {
+	s := openLogged(t)
+	want := fill(t, s, 100)
+	want[Key{1, "the log is made"}] = 1
+	s.indexMu.Lock()
+	s.indexMost = 10
+	s.indexMu.Unlock()
+	r, w, err := os.Pipe() // which has room for less than the log
+	require.NoError(t, err)
+	defer r.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(s.snapshotTo(w), w.Close()) }()
+	first := make([]byte, 1)
+	_, err = r.Read(first)
+	require.NoError(t, err)
+
+	s.together()
+	require.NoError(t, s.Save([]Change{{Key{2, fmt.Sprintf("%020d", 1)}, 1}}))
+	saved := make(chan error, 1)
+	go func() { saved <- s.Save([]Change{{Key{2, fmt.Sprintf("%020d", 2)}, 1}}) }()
+	awaitWaiter("pace", saved)
+	require.Empty(t, saved, "it did not wait")
+	require.Empty(t, ended)
+	rest, err := io.ReadAll(r)
+	require.NoError(t, err)
+	require.NoError(t, <-ended)
+	require.NoError(t, <-saved)
+	got, err := found(t, writeFile(t, append(first, rest...)))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
 }
 
 type writerOf func(b []byte) (int, error)
