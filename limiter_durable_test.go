@@ -16,6 +16,16 @@ import (
 // ten is a limit of which a token is worth a second.
 var ten = Limit{Burst: 10, Count: 1, Period: time.Second}
 
+// limitToTen runs a test in a bubble, with a Limiter of these.
+func limitToTen(t *testing.T, test func(t *testing.T, l *Limiter, store *gateStore, clock *simClock)) {
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := newGateStore(), newGridClock()
+		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+		test(t, l, store, clock)
+		require.NoError(t, l.Close())
+	})
+}
+
 func resetAfterOf(t testing.TB, l *Limiter, key Key) time.Duration {
 	t.Helper()
 	d, err := l.Check(key, 0)
@@ -25,9 +35,7 @@ func resetAfterOf(t testing.TB, l *Limiter, key Key) time.Duration {
 
 // What a commit that failed gives back is not what somebody in line waits for.
 func TestGiveBackLeavesTheLineItsTokens(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, clock := newGateStore(), newGridClock()
-		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+	limitToTen(t, func(t *testing.T, l *Limiter, store *gateStore, _ *simClock) {
 		key := synced.Key("a")
 		store.close()
 		go l.Spend(key, 5)
@@ -40,15 +48,12 @@ func TestGiveBackLeavesTheLineItsTokens(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, 15*time.Second, resetAfterOf(t, l, key))
 		require.Equal(t, 5*time.Second, r.Delay())
-		require.NoError(t, l.Close())
 	})
 }
 
 // A reservation whose commit fails gives back all that it took: nobody waits for it any more.
 func TestGiveBackOfAReservation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, clock := newGateStore(), newGridClock()
-		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+	limitToTen(t, func(t *testing.T, l *Limiter, store *gateStore, _ *simClock) {
 		key := synced.Key("a")
 		requireSpends(t, l, key, 5)
 		store.close()
@@ -59,15 +64,12 @@ func TestGiveBackOfAReservation(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, 5*time.Second, resetAfterOf(t, l, key))
 		requireSpends(t, l, key, 5)
-		require.NoError(t, l.Close())
 	})
 }
 
 // A Reset has given back already what was spent before it.
 func TestGiveBackAfterReset(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, clock := newGateStore(), newGridClock()
-		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+	limitToTen(t, func(t *testing.T, l *Limiter, store *gateStore, _ *simClock) {
 		key := synced.Key("a")
 		store.close()
 		go l.Spend(key, 5)
@@ -83,15 +85,12 @@ func TestGiveBackAfterReset(t *testing.T) {
 		st := l.Stats().Limits[synced]
 		require.EqualValues(t, 1, st.Allowed, "the one that was not made durable is not counted")
 		require.EqualValues(t, 1, st.Errors)
-		require.NoError(t, l.Close())
 	})
 }
 
 // A Reset of another bucket, in the same shard, has nothing to do with it.
 func TestGiveBackAfterResetOfAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, clock := newGateStore(), newGridClock()
-		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+	limitToTen(t, func(t *testing.T, l *Limiter, store *gateStore, _ *simClock) {
 		key := synced.Key("a")
 		var other Key
 		for i := 0; other == (Key{}); i++ {
@@ -110,7 +109,6 @@ func TestGiveBackAfterResetOfAnother(t *testing.T) {
 		store.open()
 		synctest.Wait()
 		require.Zero(t, resetAfterOf(t, l, key))
-		require.NoError(t, l.Close())
 	})
 }
 
@@ -139,9 +137,7 @@ func TestGiveBackOfSeveral(t *testing.T) {
 		func(l *Limiter, key Key) { l.Reserve(key, 10) },
 		func(l *Limiter, key Key) { l.Spend(key, 10) },
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			store, clock := newGateStore(), newGridClock()
-			l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+		limitToTen(t, func(t *testing.T, l *Limiter, store *gateStore, _ *simClock) {
 			key := synced.Key("a")
 			store.close()
 			go l.Spend(synced.Key("other"), 1) // is in a commit while the next is made up
@@ -156,16 +152,13 @@ func TestGiveBackOfSeveral(t *testing.T) {
 			store.open()
 			synctest.Wait()
 			requireSpends(t, l, key, 10)
-			require.NoError(t, l.Close())
 		})
 	}
 }
 
 // Holds that wait together share a save: many of them do not wait for one another.
 func TestHoldsShareACommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, clock := newGateStore(), newSimClock()
-		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+	limitToTen(t, func(t *testing.T, l *Limiter, store *gateStore, clock *simClock) {
 		store.close()
 		var held sync.WaitGroup
 		for i := range 100 {
@@ -180,7 +173,6 @@ func TestHoldsShareACommit(t *testing.T) {
 		for i := range 50 {
 			require.Equal(t, clock.Now().Add(time.Hour).UnixNano(), store.has(t, holdKey(flushed.Key(fmt.Sprint(i)))))
 		}
-		require.NoError(t, l.Close())
 	})
 }
 
@@ -228,9 +220,7 @@ func TestRoomOnADiskThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestHoldOnADiskThatDoesNotAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, clock := newGateStore(), newSimClock()
-		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+	limitToTen(t, func(t *testing.T, l *Limiter, store *gateStore, clock *simClock) {
 		key := flushed.Key("a")
 		store.close()
 		goroutines := runtime.NumGoroutine()
@@ -251,15 +241,12 @@ func TestHoldOnADiskThatDoesNotAnswer(t *testing.T) {
 		require.NoError(t, <-reset)
 		requireSpends(t, l, key, 1)
 		require.Zero(t, store.has(t, holdKey(key)))
-		require.NoError(t, l.Close())
 	})
 }
 
 // A hold that comes late moves the line all the same, and leaves nothing to be waited for.
 func TestLateHoldOnALine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, clock := newGateStore(), newGridClock()
-		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+	limitToTen(t, func(t *testing.T, l *Limiter, store *gateStore, clock *simClock) {
 		key := synced.Key("a")
 		requireSpends(t, l, key, 10)
 		r := reserve(t, l, key, 5)
@@ -276,7 +263,6 @@ func TestLateHoldOnALine(t *testing.T) {
 			require.NoError(t, l.flusher.flush(false))
 		}
 		require.Zero(t, l.Stats().Resident)
-		require.NoError(t, l.Close())
 	})
 }
 
@@ -302,9 +288,7 @@ func TestLateCommitsLeaveNoGoroutines(t *testing.T) {
 
 // A context that ends while a commit is waited for ends the wait, and its tokens are given back.
 func TestWaitForACommitPastItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, clock := newGateStore(), newSimClock()
-		l := newLevels(t, store, levelLimits(t, ten, nil), clock, 0)
+	limitToTen(t, func(t *testing.T, l *Limiter, store *gateStore, _ *simClock) {
 		key := synced.Key("a")
 		store.close()
 		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errors.New("late"))
@@ -315,7 +299,6 @@ func TestWaitForACommitPastItsContext(t *testing.T) {
 		store.open()
 		require.ErrorIs(t, <-ended, context.DeadlineExceeded)
 		requireSpends(t, l, key, 10)
-		require.NoError(t, l.Close())
 	})
 }
 
