@@ -99,12 +99,10 @@ const page = `<!doctype html>
 
 // Fields of answers, made once: a flood is many of them.
 var (
-	noStore  = []string{"no-store"}
-	noSniff  = []string{"nosniff"}
-	byAccept = []string{"Accept"}
-	asJSON   = []string{"application/problem+json"}
-	asHTML   = []string{"text/html; charset=utf-8"}
-	asText   = []string{"text/plain; charset=utf-8"}
+	noStore = []string{"no-store"}
+	asJSON  = []string{"application/problem+json"}
+	asHTML  = []string{"text/html; charset=utf-8"}
+	asText  = []string{"text/plain; charset=utf-8"}
 )
 
 // answer writes the problem, in the form that the client likes best.
@@ -113,12 +111,7 @@ func answer(w http.ResponseWriter, r *http.Request, p *refusal) {
 	for _, field := range [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		delete(h, field)
 	}
-	h["Cache-Control"], h["X-Content-Type-Options"], h["Content-Type"] = noStore, noSniff, asJSON
-	if vary := h["Vary"]; vary == nil {
-		h["Vary"] = byAccept
-	} else {
-		h["Vary"] = append(vary, byAccept...)
-	}
+	h["Cache-Control"], h["Content-Type"] = noStore, asJSON
 	var body []byte
 	switch title := http.StatusText(p.status); preferred(r.Header["Accept"]) {
 	case "text/html":

@@ -159,8 +159,7 @@ func denial(w http.ResponseWriter, _ *http.Request) {
 
 var denialHeader = http.Header{
 	"Ratelimit-Policy": {`"RequestsPerAddress";q=100;w=1`}, "Ratelimit": {`"RequestsPerAddress";r=0;t=1`},
-	"Retry-After": {"1"}, "Cache-Control": {"no-store"}, "X-Content-Type-Options": {"nosniff"}, "Vary": {"Accept"},
-	"Content-Type": {"application/problem+json"},
+	"Retry-After": {"1"}, "Cache-Control": {"no-store"}, "Content-Type": {"application/problem+json"},
 }
 
 var denialBody = []byte(`{"type":"` + httplimit.QuotaExceeded + `","title":"Request cannot be satisfied as assigned quota has been exceeded",` +
