@@ -532,6 +532,7 @@ func (s *crashSim) run(steps int) {
 			s.flush(true)
 		}
 		require.LessOrEqual(s.t, s.l.table.resident.Load(), int64(8+4), s.where(key))
+		s.l.table.each(func(sh *shard) { require.Equal(s.t, sh.countDirty(), sh.dirty, s.where(key)) })
 	}
 	require.NoError(s.t, s.l.Close())
 }

@@ -264,8 +264,7 @@ func (s *shard) expireLocked(now int64) {
 		} else if m&flagStored == 0 {
 			s.removeLocked(i)
 		} else {
-			b.set(flagDirty)
-			s.markGroup(i)
+			s.dirtyLocked(i)
 			i++
 		}
 	}
@@ -351,7 +350,7 @@ func (c *collector) collectGroupLocked(s *shard, first uint32) {
 		past := tat <= c.now
 		if past && m&flagStored == 0 { // full, and the store does not know otherwise
 			if m&flagAside != 0 {
-				b.clear(flagDirty)
+				s.cleanLocked(i)
 			} else {
 				s.removeLocked(i)
 				i-- // another may have moved here
@@ -364,6 +363,7 @@ func (c *collector) collectGroupLocked(s *shard, first uint32) {
 			s.waiting = true
 			continue // until all is saved: no need to look at it before
 		}
+		s.cleanLocked(i)
 		b.setMeta(m&^(flagDirty|flagCovered|maskSave) | flagStored | c.save)
 		c.changes = append(c.changes, Change{c.key(b), tat})
 	}
@@ -401,8 +401,7 @@ func (t *table) settle(change Change, err error, now int64) {
 	}
 	b := s.at(i)
 	if err != nil {
-		b.set(flagDirty)
-		s.markGroup(i)
+		s.dirtyLocked(i)
 	} else if !b.has(flagDirty) {
 		b.clear(flagStored)
 		if b.tat() <= now && !b.has(flagAside) {

@@ -234,8 +234,8 @@ func (c *committer) settle(r renewal, in *batch) {
 	tat := e.tat
 	s.forgetPendingLocked(b, e)
 	if in.err != nil {
-		b.set(flagDirty | flagStored) // the store may have it all the same
-		s.markGroup(i)
+		b.set(flagStored) // the store may have it all the same
+		s.dirtyLocked(i)
 	} else if s.limits != nil && b.rule() != 0 && cmp.Or(s.limits.rules[b.rule()].limit.Durability, c.flusher.level) == Leased {
 		s.coverLocked(b, tat)
 	}

@@ -29,6 +29,19 @@ func TestFlushFindsWhatMoves(t *testing.T) {
 	}
 }
 
+// A bucket that is full again, which the store knows nothing of, is not saved, also where a hold keeps it in memory.
+func TestFlushOfAHeldBucketThatIsFull(t *testing.T) {
+	r := newRig(t)
+	key := perID.Key("a")
+	r.spend(key, 1)
+	require.EqualValues(t, 1, r.Stats().Dirty)
+	r.hold(key, time.Hour)
+	r.clock.advance(time.Hour - 1)
+	require.NoError(t, r.Flush())
+	require.EqualValues(t, 1, r.Stats().Resident)
+	require.Zero(t, r.Stats().Dirty)
+}
+
 // A flush that could save only a part of what was dirty has failed.
 func TestHalfAFlushFails(t *testing.T) {
 	store := &faultyStore{Store: NewMemStore()}

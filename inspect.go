@@ -201,7 +201,7 @@ type LimitStats struct {
 	Errors          int64 // calls that returned an error
 }
 
-// Stats returns the counts. It looks at every bucket in memory, some hundreds of them at a time, while decisions go on.
+// Stats returns the counts. It looks at no bucket: with ten million in memory it takes no longer than with none.
 func (l *Limiter) Stats() Stats {
 	st := Stats{
 		Limits:    make(map[Name]LimitStats),
@@ -228,7 +228,7 @@ func (l *Limiter) Stats() Stats {
 	l.table.mu.Lock() // new limits retire the counts, shard after shard
 	defer l.table.mu.Unlock()
 	l.table.each(func(s *shard) {
-		st.Dirty += int64(s.dirtyCountLocked())
+		st.Dirty += int64(s.dirty)
 		for i, c := range s.counts {
 			add(s.limits.order[i], int64(c.allowed), int64(c.denied), 0)
 		}

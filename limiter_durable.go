@@ -224,9 +224,9 @@ func (l *Limiter) settleLocked(p *place, giveBack bool) {
 		if giveBack && p.op == opSpend {
 			s.giveBackLocked(b, p, l.clock.now())
 		}
-		b.set(flagDirty | flagStored) // the store may have it all the same
+		b.set(flagStored) // the store may have it all the same
 		b.clear(flagCovered)
-		s.markGroup(i)
+		s.dirtyLocked(i)
 		return
 	}
 	if !last || s.limits == nil || b.rule() == 0 {
@@ -234,12 +234,13 @@ func (l *Limiter) settleLocked(p *place, giveBack bool) {
 	}
 	if committed == 0 {
 		if b.tat() <= l.clock.now() {
-			b.clear(flagDirty | flagStored)
+			s.cleanLocked(i)
+			b.clear(flagStored)
 		}
 		return
 	}
 	if b.tat() == committed {
-		b.clear(flagDirty)
+		s.cleanLocked(i)
 	}
 	if l.level(s.limits, b.rule()) == Leased {
 		s.coverLocked(b, committed)

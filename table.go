@@ -163,6 +163,7 @@ type shard struct {
 	marks    [dirtyGroups / 64]uint64 // bit g: there may be a dirty slot among those with index >> groups == g
 	waiting  bool                     // some of the dirty are not marked: those that are saved only when all are
 	n        uint32                   // slots in use
+	dirty    uint32                   // of those, the ones that the store does not have as they are
 	removals uint32                   // slots removed so far: a TAT loaded from the store before one may be stale
 	resets   [16]uint32               // Resets and clamps so far, by hash: what was spent before one is not given back
 	hand     uint32                   // where eviction goes on
@@ -170,7 +171,7 @@ type shard struct {
 	aside    map[Key]*aside
 	pending  []pending // of the buckets that are in a commit, the last; there are few at a time
 	table    *table
-	_        [48]byte // so that no other shard is in these cache lines
+	_        [40]byte // so that no other shard is in these cache lines
 }
 
 // dirtyGroups is in how many groups a shard's slots are looked through for dirty ones: as many that a few in a thousand
@@ -320,6 +321,7 @@ func (s *shard) insertLocked(key Key, h uint64, tat int64, rule uint32, flags ui
 		b.set(flagAside)
 	}
 	if flags&flagDirty != 0 {
+		s.dirty++
 		s.markGroup(i)
 	}
 	return i
@@ -375,6 +377,7 @@ func (s *shard) hashOf(b slot) uint64 {
 // removeLocked takes a slot out, and closes the gap: the slots behind it that would be found sooner move up, so that a
 // search need not step over the removed.
 func (s *shard) removeLocked(i uint32) {
+	s.cleanLocked(i)
 	s.n--
 	s.removals++
 	s.table.resident.Add(-1)
@@ -393,8 +396,24 @@ func (s *shard) writeLocked(i uint32, tat int64) {
 	b := s.at(i)
 	b.setTAT(tat)
 	if m := b.meta(); m&(flagDirty|flagUsed) != flagDirty|flagUsed {
-		b.setMeta(m | flagDirty | flagUsed)
-		s.markGroup(i)
+		b.set(flagUsed)
+		s.dirtyLocked(i)
+	}
+}
+
+// dirtyLocked has the next flush save a bucket, and cleanLocked not.
+func (s *shard) dirtyLocked(i uint32) {
+	if b := s.at(i); !b.has(flagDirty) {
+		b.set(flagDirty)
+		s.dirty++
+	}
+	s.markGroup(i)
+}
+
+func (s *shard) cleanLocked(i uint32) {
+	if b := s.at(i); b.has(flagDirty) {
+		b.clear(flagDirty)
+		s.dirty--
 	}
 }
 
@@ -406,25 +425,6 @@ func (s *shard) markGroup(i uint32) {
 // firstOf returns the first slot of the first of the groups that a word of marks has.
 func (s *shard) firstOf(word int, marks uint64) uint32 {
 	return uint32(word*64+bits.TrailingZeros64(marks)) << s.groups
-}
-
-// dirtyCountLocked returns how many buckets the store does not have as they are. It does not look at all of the shard, but
-// where some wait for a flush of all.
-func (s *shard) dirtyCountLocked() (n int) {
-	for w, marked := range s.marks {
-		if s.waiting {
-			marked = 1<<64 - 1
-		}
-		for ; marked != 0; marked &= marked - 1 {
-			first := s.firstOf(w, marked)
-			for i := first; i < min(first+1<<s.groups, s.capacity.Load()); i++ {
-				if s.at(i).has(flagDirty) {
-					n++
-				}
-			}
-		}
-	}
-	return n
 }
 
 // evictLocked removes buckets to make room: those that are full again and that the store knows nothing of, and those

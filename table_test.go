@@ -15,6 +15,16 @@ func limitsOf(t testing.TB, names Names, defaults map[Name]Limit) *Limits {
 	return ls
 }
 
+// countDirty counts the buckets one by one that the store does not have as they are.
+func (s *shard) countDirty() (n uint32) {
+	for i := range s.capacity.Load() {
+		if s.at(i).has(flagDirty) {
+			n++
+		}
+	}
+	return n
+}
+
 // A shard is told apart from a map by nothing that is done to it.
 func TestShardIsAMap(t *testing.T) {
 	limits := limitsOf(t, Names{1: {Label: "a"}, 2: {Label: "b"}}, map[Name]Limit{1: PerHour(5), 2: PerHour(5)})
@@ -54,12 +64,14 @@ func TestShardIsAMap(t *testing.T) {
 				want[key] = int64(step)
 			}
 			require.EqualValues(t, len(want), s.n)
+			require.EqualValues(t, len(want), s.dirty)
 			require.EqualValues(t, len(want), tab.resident.Load())
 		}
 		var c collector
 		c.all = true
 		c.collectLocked(s)
 		require.Len(t, c.changes, len(want), "seed %d: every dirty slot is found in its group", seed)
+		require.Zero(t, s.dirty)
 		for _, change := range c.changes {
 			require.Equal(t, want[change.Key], change.TAT)
 		}
