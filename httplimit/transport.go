@@ -20,6 +20,11 @@ import (
 // to: a 429 or 503 with Retry-After, or a RateLimit field that says that nothing is left. Both outlast the program, in the
 // Limiter's file; close the Limiter before the program exits.
 //
+// A request spends its tokens before it is sent, and gets them back where it never had a connection: where dialling or TLS
+// fails, or the request is cancelled before that is done. A Base other than net/http's must tell so by httptrace, or fail
+// with the *net.OpError of dialling. What fails later is spent, as the server may have counted it, and so is what Base will
+// not even dial for, such as a scheme that it does not know.
+//
 // It may be used by any number of goroutines, and must not be changed once it is in use.
 type Transport struct {
 	Limiter *stint.Limiter
@@ -31,7 +36,8 @@ type Transport struct {
 	Cost func(*http.Request) int64
 
 	// Wait makes a request wait in line for its tokens, within its context. Otherwise, and where its turn would come
-	// after the context's deadline, it fails with a *QuotaError. A wait without a deadline may be long.
+	// after the context's deadline, or as many as the limit's Queue wait already, it fails with a *QuotaError. A wait without
+	// a deadline may be long.
 	Wait bool
 
 	// MaxHold is the longest that a server can keep the client away for; 0 means 24 hours. After that it is asked again.
@@ -59,7 +65,8 @@ func (e *QuotaError) Error() string {
 	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", roundUp(e.RetryAfter))
 }
 
-// Unwrap returns context.DeadlineExceeded where the request could have waited, had it been given more time.
+// Unwrap returns context.DeadlineExceeded where the request could have waited, had it been given more time, and stint.ErrQueueFull
+// where it could have, had there been fewer others.
 func (e *QuotaError) Unwrap() error { return e.err }
 
 // roundUp leaves out what nobody wants to read.
@@ -100,14 +107,15 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.spend(r.Context(), key, cost); err != nil {
 		return nil, notSent(r, err)
 	}
-	var connected atomic.Bool // and a server may have seen it, also where it is sent again
+	var asked, connected atomic.Bool // once connected, a server may have seen it, also where it is sent again
 	traced := r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		GetConn: func(string) { asked.Store(true) },
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	}))
 	res, err := t.base().RoundTrip(traced)
 	if err != nil {
 		var op *net.OpError
-		if errors.As(err, &op) && op.Op == "dial" && !connected.Load() {
+		if !connected.Load() && (asked.Load() || errors.As(err, &op) && op.Op == "dial") {
 			if _, refused := t.Limiter.Refund(key, cost); refused != nil {
 				err = errors.Join(err, refused)
 			}
@@ -139,13 +147,17 @@ func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) error 
 		return context.Cause(ctx)
 	}
 	var d stint.Decision
-	var late error
+	var why error
 	if t.Wait {
 		err := t.Limiter.Wait(ctx, key, cost)
-		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+		switch {
+		case errors.Is(err, stint.ErrQueueFull):
+			why = stint.ErrQueueFull
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			why = context.DeadlineExceeded
+		default:
 			return err
 		}
-		late = context.DeadlineExceeded
 		if d, err = t.Limiter.Check(key, cost); err != nil {
 			return err
 		}
@@ -155,7 +167,7 @@ func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) error 
 			return err
 		}
 	}
-	return &QuotaError{Key: key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: late}
+	return &QuotaError{Key: key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
 }
 
 // hold keeps the client away for as long, or for longer where it was to stay away for longer already.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -348,6 +349,64 @@ func TestNothingLeft(t *testing.T) {
 	}
 }
 
+// A server that does not tell the time has that of the client; and no server keeps it away for longer than MaxHold.
+func TestTransportHoldsUntil(t *testing.T) {
+	for maxHold, want := range map[time.Duration]time.Duration{0: 2 * time.Hour, time.Hour: time.Hour} {
+		synctest.Test(t, func(t *testing.T) { // where it is a whole second
+			lim, err := stint.New(stint.NewMemStore(), testLimits(t, nil), nil)
+			require.NoError(t, err)
+			defer lim.Close()
+			client := &http.Client{Transport: &Transport{Limiter: lim, Key: ByHost(perKey), MaxHold: maxHold,
+				Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+					until := time.Now().Add(2 * time.Hour).UTC().Format(http.TimeFormat)
+					return &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {until}}, Body: http.NoBody, Request: r}, nil
+				})}}
+			_, err = client.Get("http://a/")
+			require.NoError(t, err)
+			_, err = client.Get("http://a/")
+			var quota *QuotaError
+			require.ErrorAs(t, err, &quota)
+			require.Equal(t, want, quota.RetryAfter)
+		})
+	}
+}
+
+// Where the line is full, the error says how long too.
+func TestTransportQueueFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := stint.Limit{Burst: 1, Count: 1, Period: time.Minute, Queue: 1}
+		lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{perKey: limit}), nil)
+		require.NoError(t, err)
+		defer lim.Close()
+		client := &http.Client{Transport: &Transport{Limiter: lim, Key: ByHost(perKey), Wait: true,
+			Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+			})}}
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				_, err := client.Get("http://a/")
+				require.NoError(t, err)
+			})
+		}
+		synctest.Wait() // one has gone, and one is in line
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for _, ctx := range []context.Context{t.Context(), ctx} {
+			req, err := http.NewRequestWithContext(ctx, "GET", "http://a/", nil)
+			require.NoError(t, err)
+			_, err = client.Do(req)
+			var quota *QuotaError
+			require.ErrorAs(t, err, &quota)
+			require.ErrorIs(t, err, stint.ErrQueueFull)
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+			require.Equal(t, 2*time.Minute, quota.RetryAfter)
+			require.Equal(t, limit, quota.Limit)
+		}
+		wg.Wait()
+	})
+}
+
 // Those in line when a server asks to be left alone go only after that.
 func TestTransportHoldsTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -440,4 +499,52 @@ func TestTransportCannotDial(t *testing.T) {
 	require.ErrorContains(t, err, "connection refused", "when it is sent again")
 	require.Equal(t, []bool{false, true}, got)
 	require.EqualValues(t, 3, left(t, lim, perKey.Key(strings.TrimPrefix(srv.URL, "http://"))))
+}
+
+// All of the cost is given back of a request that has had no connection, and none of it of one that has.
+func TestTransportRefunds(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	send := func(ctx context.Context, url string, base http.RoundTripper) (left int64, err error) {
+		req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+		require.NoError(t, err)
+		key, err := ByHost(perKey)(req)
+		require.NoError(t, err)
+		tr := &Transport{Limiter: lim, Key: ByHost(perKey), Cost: func(*http.Request) int64 { return 3 }, Base: base}
+		_, err = tr.RoundTrip(req)
+		require.Error(t, err)
+		b, bucketErr := lim.Bucket(key)
+		require.NoError(t, bucketErr)
+		return b.Remaining, err
+	}
+
+	refused := serve(t, http.NotFoundHandler())
+	refused.Close()
+	n, _ := send(t.Context(), refused.URL, nil)
+	require.EqualValues(t, 5, n, "a connection that is refused")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	stuck := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		cancel()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}
+	n, err := send(ctx, "http://stuck", stuck)
+	require.ErrorIs(t, err, context.Canceled)
+	require.EqualValues(t, 5, n, "cancelled while it dials")
+
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	srv.EnableHTTP2 = true
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // it does not like the handshake
+	srv.StartTLS()
+	defer srv.Close()
+	n, err = send(t.Context(), srv.URL, &http.Transport{})
+	require.ErrorContains(t, err, "certificate")
+	require.EqualValues(t, 5, n, "a server that is not trusted")
+	n, err = send(t.Context(), srv.URL, srv.Client().Transport)
+	require.ErrorContains(t, err, "stream error") // of HTTP/2
+	require.EqualValues(t, 2, n, "it was sent")
+
+	n, err = send(t.Context(), "gopher://a", nil)
+	require.ErrorContains(t, err, "unsupported protocol scheme")
+	require.EqualValues(t, 2, n, "another Base might have sent it")
 }
