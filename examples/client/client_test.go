@@ -83,6 +83,25 @@ func TestFiveProcesses(t *testing.T) {
 	}
 }
 
+func TestOtherAnswers(t *testing.T) {
+	binary := build(t)
+	for after, want := range map[string]string{
+		"":                              "the server says 404 Not Found\n",
+		"Wed, 21 Oct 2015 07:28:00 GMT": "the server says 404 Not Found; Retry-After: Wed, 21 Oct 2015 07:28:00 GMT\n",
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if after != "" {
+				w.Header().Set("Retry-After", after)
+			}
+			http.NotFound(w, r)
+		}))
+		defer srv.Close()
+		said, code := runs(t, binary, "-file", filepath.Join(t.TempDir(), "client.db"), srv.URL)
+		require.Equal(t, want, said)
+		require.Equal(t, 1, code)
+	}
+}
+
 func TestWaitThatWouldBeTooLong(t *testing.T) {
 	binary := build(t)
 	url, seen := threeAnHour(t)

@@ -88,7 +88,11 @@ func run(file, quota string, wait time.Duration, url string) (err error) {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("the server says %s; it asks to be left alone for %q s", res.Status, res.Header.Get("Retry-After"))
+		says := "the server says " + res.Status
+		if after := res.Header.Get("Retry-After"); after != "" {
+			says += "; Retry-After: " + after
+		}
+		return errors.New(says)
 	}
 	_, err = io.Copy(os.Stdout, res.Body)
 	return err
