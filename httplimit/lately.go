@@ -3,6 +3,7 @@ package httplimit
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -133,6 +134,7 @@ func (t *tally) add(key stint.Key, n int64) {
 		t.last = i
 		return
 	}
+	key.ID = strings.Clone(key.ID) // it may be a part of a long header, which is not to be kept with it
 	if t.index == nil {
 		t.index = make(map[stint.Key]int, tallied)
 	}

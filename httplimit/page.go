@@ -216,6 +216,9 @@ func limitText(l limitReport) string {
 	if l.Burst != l.Count {
 		text += ", burst " + countText(l.Burst)
 	}
+	if l.Queue > 0 {
+		text += ", queue " + countText(l.Queue)
+	}
 	return text
 }
 

@@ -15,7 +15,7 @@ func writePrometheus(w io.Writer, rep *report) {
 		fmt.Fprintf(&b, "%s %v\n", name, value)
 	}
 
-	metric("stint_decisions_total", "counter", "Decisions to spend or to reserve.")
+	metric("stint_decisions_total", "counter", "Decisions to spend or to reserve, those of Shadow rules too.")
 	for _, l := range rep.Limits {
 		label := labelText(l.Label)
 		fmt.Fprintf(&b, "stint_decisions_total{limit=%s,decision=\"allowed\"} %d\n", label, l.Allowed)

@@ -49,12 +49,14 @@ type limitReport struct {
 	Burst      int64   `json:"burst,omitempty"`
 	Count      int64   `json:"count,omitempty"`
 	Period     float64 `json:"period_seconds,omitempty"`
-	Durability string  `json:"durability,omitempty"`
+	Queue      int64   `json:"queue,omitempty"`      // 0 means no bound
+	Durability string  `json:"durability,omitempty"` // "default" means that of Options
 	Overrides  int     `json:"overrides,omitempty"`
 
 	Allowed int64 `json:"allowed"`
 	Denied  int64 `json:"denied"`
 	Errors  int64 `json:"errors"`
+	Shadow  bool  `json:"shadow_denials"` // denials by Shadow rules are among Denied
 
 	AllowedPerSecond float64   `json:"allowed_per_second"` // in the last slot of the history
 	DeniedPerSecond  float64   `json:"denied_per_second"`
@@ -87,9 +89,9 @@ func (s *StatusPage) report() *report {
 	if s.made != nil && now.Sub(s.madeAt) < time.Second {
 		return s.made
 	}
-	s.sampleLocked(now)
-	s.describeLocked()
 	st := s.lim.Stats()
+	s.sampleLocked(now, st.Limits)
+	s.describeLocked()
 	rep := &report{
 		Time: now.UTC(), Since: s.started.UTC(), Healthy: true,
 		Resident: st.Resident, Loads: st.Loads, Evictions: st.Evictions,
@@ -104,7 +106,7 @@ func (s *StatusPage) report() *report {
 		},
 	}
 	if err := s.lim.Health(); err != nil {
-		rep.Healthy, rep.Problem = false, err.Error()
+		rep.Healthy, rep.Problem = false, s.textOf(err)
 	}
 	rep.FileBytes, rep.hasFile = st.File.Bytes, st.File.Bytes > 0
 	for name, c := range st.Limits {
@@ -144,9 +146,7 @@ func (s *StatusPage) limitLocked(name stint.Name, c stint.LimitStats, now time.T
 	}
 	if limit, ok := s.limits.Default(name); ok {
 		l.Limit, l.Burst, l.Count, l.Period = limit.String(), limit.Burst, limit.Count, limit.Period.Seconds()
-		if limit.Durability != 0 {
-			l.Durability = limit.Durability.String()
-		}
+		l.Queue, l.Durability = limit.Queue, limit.Durability.String()
 	}
 	history := of(s.series, name)
 	history.advance(now)
@@ -156,6 +156,7 @@ func (s *StatusPage) limitLocked(name stint.Name, c stint.LimitStats, now time.T
 
 	s.mu.Lock()
 	denied, spent := of(s.denied, name).counts(now), of(s.spent, name).counts(now)
+	l.Shadow = s.shadow[name]
 	s.mu.Unlock()
 	times := make(map[stint.Key]int64, len(denied))
 	for i, d := range denied {

@@ -17,7 +17,7 @@ import (
 type StatusOptions struct {
 	Title   string        // default "Limits"
 	Refresh time.Duration // how often the page loads itself again; default 5s, never more often than each second
-	HideIDs bool          // show ids as a few digits, which tell them apart until the program ends
+	HideIDs bool          // show ids as a few digits, which tell them apart until the program ends, and no text of errors
 
 	// AllowReset lets whoever sees the page make buckets full, and end their holds.
 	AllowReset bool
@@ -52,12 +52,21 @@ type StatusPage struct {
 	looked time.Time  // when before was; it is set by who has looking too
 	spent  map[stint.Name]*lately
 	denied map[stint.Name]*lately
+
+	// What Observe was told of: in the second after looked, and whether Shadow rules have denied.
+	told   map[stint.Name]*stint.LimitStats
+	shadow map[stint.Name]bool
 }
 
 // StatusHandler returns a page that shows each limit, its decisions per second over the last five minutes, the buckets
 // nearest to their limit and those denied most often, the flushes, the size of the file and whether all is well. It
 // needs nothing from elsewhere, no script, and no scan of the buckets: what it knows of them it is told by the
 // middleware whose Options.OnDecision is its Observe.
+//
+// The chart is of all decisions of the Limiter, and is certain of how many. It is certain of when, to within a second, of those
+// that Observe is told of; but for the first after a silence, they and all others are spread evenly over the time since
+// the Limiter was last looked at: by Observe, at most once a second, or by a view of the page. What Shadow rules deny is counted
+// as denied, in the chart too, and the page says so; the buckets that are denied most often are those of other rules.
 //
 // With ?format=json it is for machines; with ?format=prometheus, counters per limit in Prometheus' text format; with
 // ?format=snapshot, if AllowSnapshot is set, a copy of the file.
@@ -70,8 +79,10 @@ func StatusHandler(lim *stint.Limiter, opts *StatusOptions) *StatusPage {
 		secret: make([]byte, 32),
 		origin: http.NewCrossOriginProtection(),
 		series: make(map[stint.Name]*series),
+		told:   make(map[stint.Name]*stint.LimitStats),
 		spent:  make(map[stint.Name]*lately),
 		denied: make(map[stint.Name]*lately),
+		shadow: make(map[stint.Name]bool),
 	}
 	if opts != nil {
 		s.opts = *opts
@@ -94,7 +105,7 @@ func StatusHandler(lim *stint.Limiter, opts *StatusOptions) *StatusPage {
 func (s *StatusPage) Observe(_ *http.Request, ds []Decision) {
 	now := s.lim.Now()
 	if s.note(now, ds) && s.looking.TryLock() {
-		s.sampleLocked(now)
+		s.sampleLocked(now, s.lim.Stats().Limits)
 		s.looking.Unlock()
 	}
 }
@@ -103,33 +114,54 @@ func (s *StatusPage) Observe(_ *http.Request, ds []Decision) {
 func (s *StatusPage) note(now time.Time, ds []Decision) (due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	due = now.Sub(s.looked) >= time.Second
 	for i := range ds {
 		d := &ds[i]
+		name := d.Key.Name
 		switch {
-		case !d.Allowed:
-			of(s.denied, d.Key.Name).add(now, d.Key, 1)
-			of(s.spent, d.Key.Name).add(now, d.Key, 0)
-		case !d.After:
-			of(s.spent, d.Key.Name).add(now, d.Key, d.Cost)
+		case d.Allowed && d.After:
+			continue
+		case d.Allowed:
+			of(s.spent, name).add(now, d.Key, d.Cost)
+		default:
+			of(s.spent, name).add(now, d.Key, 0)
+			if d.Shadow {
+				s.shadow[name] = true
+			} else {
+				of(s.denied, name).add(now, d.Key, 1)
+			}
+		}
+		if due {
+			continue
+		}
+		if told := of(s.told, name); d.Allowed {
+			told.Allowed++
+		} else {
+			told.Denied++
 		}
 	}
-	return now.Sub(s.looked) >= time.Second
+	return due
 }
 
-// sampleLocked looks at the Limiter's counts, at most once a second.
-func (s *StatusPage) sampleLocked(now time.Time) {
-	if now.Sub(s.looked) < time.Second {
+// sampleLocked takes the Limiter's counts for the chart, at most once a second. It may be long since the last time: what
+// Observe was told of was in the second after that, and the rest at any time since.
+func (s *StatusPage) sampleLocked(now time.Time, counts map[stint.Name]stint.LimitStats) {
+	from := s.looked
+	if now.Sub(from) < time.Second {
 		return
 	}
-	counts := s.lim.Stats().Limits
+	s.mu.Lock()
+	told := s.told
+	s.looked, s.told = now, make(map[stint.Name]*stint.LimitStats)
+	s.mu.Unlock()
 	for name, c := range counts {
-		b := s.before[name]
-		of(s.series, name).add(s.looked, now, c.Allowed-b.Allowed, c.Denied-b.Denied)
+		before, t, chart := s.before[name], of(told, name), of(s.series, name)
+		allowed, denied := c.Allowed-before.Allowed, c.Denied-before.Denied
+		soonAllowed, soonDenied := min(t.Allowed, allowed), min(t.Denied, denied) // Observe is told of checks too
+		chart.add(from, from.Add(time.Second), soonAllowed, soonDenied)
+		chart.add(from, now, allowed-soonAllowed, denied-soonDenied)
 	}
 	s.before = counts
-	s.mu.Lock()
-	s.looked = now
-	s.mu.Unlock()
 }
 
 // of returns what there is for a name, and makes it where there is nothing.
@@ -222,7 +254,7 @@ func (s *StatusPage) reset(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := s.lim.Reset(key); err != nil {
-		http.Error(w, "The bucket could not be reset: "+err.Error(), http.StatusServiceUnavailable)
+		http.Error(w, "The bucket could not be reset: "+s.textOf(err), http.StatusServiceUnavailable)
 		return
 	}
 	s.looking.Lock()
@@ -230,6 +262,14 @@ func (s *StatusPage) reset(w http.ResponseWriter, r *http.Request) {
 	s.looking.Unlock()
 	w.Header().Set("Location", "?")
 	w.WriteHeader(http.StatusSeeOther)
+}
+
+// textOf returns what an error says, if that may be shown.
+func (s *StatusPage) textOf(err error) string {
+	if s.opts.HideIDs {
+		return "the error may name ids, which this page hides"
+	}
+	return err.Error()
 }
 
 // shown returns the bucket with a token, of those that are tallied.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -68,6 +69,147 @@ func TestStatusReport(t *testing.T) {
 	require.EqualValues(t, 12, key.ResetAfter)
 
 	require.EqualValues(t, 4, left(t, lim, local[perKey]), "the page spends nothing")
+}
+
+// Of the buckets, the ones that are denied longest come first, and then those with the least left, however much was spent.
+func TestStatusFullestFirst(t *testing.T) {
+	lim, clock := newLimiter(t, nil)
+	s := StatusHandler(lim, nil)
+	srv := serve(t, New(lim, &Options{OnDecision: s.Observe}, Rule{Key: ByHeader(perKey, "X-Key")})(http.HandlerFunc(status)))
+	statuses(t, 4, srv.URL, "X-Key", "refilled")
+	clock.pass(36 * time.Second)
+	statuses(t, 3, srv.URL, "X-Key", "fuller")
+	statuses(t, 1, srv.URL, "X-Key", "held")
+	require.NoError(t, lim.Hold(perKey.Key("held"), lim.Now().Add(time.Hour)))
+	var ids []string
+	for _, b := range reportOf(t, s).limit("key").Fullest {
+		ids = append(ids, b.ID)
+	}
+	require.Equal(t, []string{"held", "fuller", "refilled"}, ids)
+}
+
+// What is certain of the chart: when the middleware has decided, however long nobody looks after that, and how much others have.
+func TestStatusChart(t *testing.T) {
+	clock := &testClock{base: time.Unix(1_000_000_000, 0)} // at the beginning of a slot
+	lim, err := stint.New(stint.NewMemStore(), testLimits(t, nil), &stint.Options{Now: clock.now})
+	require.NoError(t, err)
+	defer lim.Close()
+	s := StatusHandler(lim, nil)
+	h := New(lim, &Options{OnDecision: s.Observe}, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+	request := func() { h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)) }
+	burst := func() {
+		for range 100 {
+			request()
+			clock.pass(5 * time.Millisecond)
+		}
+	}
+	history := func(pass time.Duration) (allowed, denied []float64) {
+		clock.pass(pass)
+		l := s.report().limit("address")
+		return l.AllowedHistory, l.DeniedHistory
+	}
+
+	burst() // 5 and 95
+	for range 24 {
+		require.True(t, lim.Allow(perAddress.Key("elsewhere")))
+		clock.pass(10 * time.Second)
+	}
+	allowed, denied := history(-500 * time.Millisecond)
+	require.Len(t, allowed, slots-1)
+	first := slots - 1 - 48 // slots ago, all of which are over
+	require.Zero(t, allowed[first-1])
+	require.Zero(t, denied[first-1])
+	require.InDelta(t, 1.1, allowed[first], 1e-9)
+	require.InDelta(t, 19, denied[first], 1e-9)
+	for i := first + 1; i < slots-1; i++ {
+		require.InDelta(t, 0.1, allowed[i], 1e-9, i)
+		require.Zero(t, denied[i])
+	}
+
+	burst() // as soon as it was looked at, and the next to look is a request
+	clock.pass(100 * time.Second)
+	request()
+	allowed, denied = history(4500 * time.Millisecond)
+	first = slots - 1 - 21
+	require.InDelta(t, 1, allowed[first], 0.1)
+	require.InDelta(t, 19, denied[first], 0.1)
+	require.InDelta(t, 0, denied[first+1], 0.1)
+	require.InDelta(t, 0, denied[slots-2], 0.1)
+}
+
+// What a rule in the shadow denies is not shown as if somebody had been stopped, nor is a check as if something were spent.
+func TestStatusOfShadowRules(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	s := StatusHandler(lim, nil)
+	srv := serve(t, New(lim, &Options{OnDecision: s.Observe}, Rule{Key: ByIP(perAddress), Shadow: true}, Rule{Key: ByIP(perIP)},
+		Rule{Key: ByIP(failures), CountStatus: Failed})(http.HandlerFunc(status)))
+	require.Equal(t, "200 200 200 200 200 429", statuses(t, 6, srv.URL))
+	require.NoError(t, lim.Reset(perIP.Key("127.0.0.1")))
+	require.Equal(t, "200 200", statuses(t, 2, srv.URL))
+	rep := reportOf(t, s)
+	address, ip := rep.limit("address"), rep.limit("ip")
+	require.EqualValues(t, 2, address.Denied)
+	require.True(t, address.Shadow)
+	require.Empty(t, address.MostDenied)
+	require.Len(t, address.Fullest, 1)
+	require.False(t, ip.Shadow)
+	require.Len(t, ip.MostDenied, 1)
+	require.Equal(t, 1, strings.Count(get(t, serve(t, s).URL).body, "2 denied</span> (also by Shadow rules, which stop nobody)"))
+	require.Empty(t, s.spent[failures].current.counters)
+}
+
+func TestStatusConfiguration(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{
+		perKey: {Burst: 5, Count: 5, Period: time.Minute, Queue: 1077, Durability: stint.Memory},
+	})
+	s := StatusHandler(lim, nil)
+	rep := reportOf(t, s)
+	require.EqualValues(t, 1077, rep.limit("key").Queue)
+	require.Equal(t, "memory", rep.limit("key").Durability)
+	require.Zero(t, rep.limit("address").Queue)
+	require.Equal(t, "default", rep.limit("address").Durability)
+	require.Empty(t, rep.limit("off").Durability)
+	page := get(t, serve(t, s).URL).body
+	require.Contains(t, page, "5 per minute, queue 1\u202f077 · memory durability")
+	require.Contains(t, page, "5 per minute · default durability")
+}
+
+// The numbers for Prometheus are those that their names say.
+func TestStatusPrometheus(t *testing.T) {
+	store := &failsTwice{MemStore: stint.NewMemStore()}
+	lim, err := stint.New(store, testLimits(t, nil), &stint.Options{FlushInterval: time.Hour})
+	require.NoError(t, err)
+	defer lim.Close()
+	for range 9 {
+		_, err := lim.Spend(perKey.Key("a"), 1)
+		require.NoError(t, err)
+	}
+	for range 3 {
+		_, err := lim.Spend(perKey.Key("a"), 6)
+		require.ErrorIs(t, err, stint.ErrCostOverBurst)
+	}
+	require.Error(t, lim.Flush())
+	require.Error(t, lim.Flush())
+	require.NoError(t, lim.Flush())
+	body := get(t, serve(t, StatusHandler(lim, nil)).URL+"?format=prometheus").body
+	for _, line := range []string{
+		`stint_decisions_total{limit="key",decision="allowed"} 5`, `stint_decisions_total{limit="key",decision="denied"} 4`,
+		`stint_errors_total{limit="key"} 3`, "stint_flushes_total 1", "stint_flush_failures_total 2",
+	} {
+		require.Contains(t, body, line+"\n")
+	}
+}
+
+type failsTwice struct {
+	*stint.MemStore
+	saves int
+}
+
+func (s *failsTwice) Save(changes []stint.Change) error {
+	if s.saves++; s.saves <= 2 {
+		return errors.New("disk full")
+	}
+	return s.MemStore.Save(changes)
 }
 
 // The page tells of the file, and of the commits that decisions waited for.
@@ -223,6 +365,32 @@ func TestHiddenIDs(t *testing.T) {
 		require.NotContains(t, get(t, page.URL+"?format="+format).body, "127.0.0.1")
 	}
 	require.Regexp(t, `#[0-9a-f]{6}`, get(t, page.URL).body)
+
+	// Nor is what an error says.
+	lim, err := stint.New(unreadable{stint.NewMemStore()}, testLimits(t, nil), nil)
+	require.NoError(t, err)
+	s = StatusHandler(lim, &StatusOptions{HideIDs: true, AllowReset: true})
+	s.Observe(nil, []Decision{{Decision: stint.Decision{Key: perKey.Key("name"), Allowed: true}, Cost: 1}})
+	require.False(t, lim.Allow(perKey.Key("name")))
+	require.ErrorContains(t, lim.Health(), "name")
+	page = serve(t, s)
+	require.Contains(t, get(t, page.URL).body, "the error may name ids, which this page hides")
+	for _, format := range []string{"", "json", "prometheus"} {
+		require.NotContains(t, get(t, page.URL+"?format="+format).body, "key name")
+	}
+	require.NoError(t, lim.Close())
+	res, err := http.PostForm(page.URL, url.Values{"reset": {s.token(perKey.Key("name"))}})
+	require.NoError(t, err)
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	res.Body.Close()
+	require.Equal(t, "The bucket could not be reset: the error may name ids, which this page hides\n", string(text))
+}
+
+type unreadable struct{ *stint.MemStore }
+
+func (unreadable) Load(key stint.Key) (int64, error) {
+	return 0, fmt.Errorf("cannot read key %v", key.ID)
 }
 
 func TestStatusReset(t *testing.T) {
@@ -256,6 +424,7 @@ func TestStatusReset(t *testing.T) {
 	require.Equal(t, 404, post(page.URL, strings.Repeat("0", 32)).StatusCode)
 	require.Equal(t, 404, post(page.URL, "").StatusCode)
 	require.Equal(t, 405, do(t, "DELETE", page.URL).StatusCode)
+	require.Equal(t, 404, post(page.URL, token+"&padding="+strings.Repeat("x", 1<<12)).StatusCode, "it is too long")
 	require.EqualValues(t, 0, left(t, lim, local[perAddress]))
 	require.NotContains(t, get(t, other.URL).body, "<form")
 
@@ -263,6 +432,7 @@ func TestStatusReset(t *testing.T) {
 	require.Equal(t, 303, res.StatusCode)
 	require.Equal(t, "?", res.Header.Get("Location"))
 	require.EqualValues(t, 5, left(t, lim, local[perAddress]))
+	require.Empty(t, reportOf(t, allowed).limit("address").Fullest, "who comes back to the page sees it at once")
 
 	require.NoError(t, lim.Hold(local[perAddress], lim.Now().Add(time.Hour)))
 	require.Equal(t, 303, post(page.URL, token, "Origin", "http://"+host.Host).StatusCode)
@@ -289,6 +459,11 @@ func TestStatusPageHTML(t *testing.T) {
 	res := get(t, serve(t, s).URL)
 	require.Equal(t, "5", res.Header.Get("Refresh"))
 	require.Contains(t, res.Header.Get("Content-Security-Policy"), "default-src 'none'")
+	require.Contains(t, res.Header.Get("Content-Security-Policy"), "frame-ancestors 'none'")
+	require.Equal(t, "same-origin", res.Header.Get("Referrer-Policy"), "the forms need an Origin")
+	for _, format := range []string{"", "json", "prometheus"} {
+		require.Equal(t, "no-store", get(t, serve(t, s).URL+"?format="+format).Header.Get("Cache-Control"))
+	}
 	require.NotContains(t, res.body, "<script")
 	require.NotContains(t, res.body, "<img")
 	require.NotContains(t, res.body, "http://")
@@ -297,6 +472,7 @@ func TestStatusPageHTML(t *testing.T) {
 		require.Contains(t, res.body, text)
 	}
 	require.Empty(t, get(t, serve(t, s).URL+"?refresh=0").Header.Get("Refresh"))
+	require.Equal(t, "1", get(t, serve(t, StatusHandler(lim, &StatusOptions{Refresh: -1})).URL).Header.Get("Refresh"))
 	require.Equal(t, 400, get(t, serve(t, s).URL+"?format=xml").StatusCode)
 	require.Contains(t, get(t, serve(t, s).URL+"?format=prometheus").body, "stint_healthy 0\n")
 }
@@ -356,6 +532,27 @@ func TestTally(t *testing.T) {
 	require.Empty(t, l.counts(now.Add(4*generation)))
 	l.add(now.Add(9*generation), heavy, 1)
 	require.Equal(t, []counter{{key: heavy, n: 1}}, l.counts(now.Add(9*generation)))
+}
+
+// An id may be a part of a header of a megabyte, which is not kept for it.
+func TestTallyKeepsNoRequest(t *testing.T) {
+	header := strings.Repeat("id=0123456789; ", tallied)
+	begin := uintptr(unsafe.Pointer(unsafe.StringData(header)))
+	var found tally
+	for n := range tallied + 1 { // one takes the place of another
+		found.add(perKey.Key(header[n:n+12]), 1)
+		found.add(perKey.Key(header[n:n+13]), 1)
+	}
+	inside := func(key stint.Key) bool {
+		return uintptr(unsafe.Pointer(unsafe.StringData(key.ID)))-begin < uintptr(len(header))
+	}
+	require.True(t, inside(perKey.Key(header[1:])))
+	for _, c := range found.counters {
+		require.False(t, inside(c.key))
+	}
+	for key := range found.index {
+		require.False(t, inside(key))
+	}
 }
 
 func TestTexts(t *testing.T) {
