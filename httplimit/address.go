@@ -11,7 +11,9 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// ClientAddress finds the address that a request is from. The zero ClientAddress believes nobody: it is the socket's peer.
+// ClientAddress finds the address that a request is from. The zero ClientAddress believes nobody: it is the socket's peer, as
+// RemoteAddr has it, with a port or without. Where other middleware writes into RemoteAddr what a header field says, from
+// whomever it comes, all that is said here is in vain: leave such middleware out.
 //
 // If the peer is a trusted proxy, the field that the proxies write is read from its right end, which the nearest of them
 // wrote, to the first address that is not a trusted proxy's. What stands further left was sent by that client, and
@@ -37,11 +39,12 @@ type ClientAddress struct {
 const unixID = "unix"
 
 // ByIP finds the bucket of the client's address: "192.0.2.1", or, for IPv6, of its network: "2001:db8:0:1::/64" (as
-// "2001:db8:0:1::" where the limit's IDFormat takes addresses only). Over a Unix socket that is not trusted the id is "unix".
+// "2001:db8:0:1::" where the limit's IDFormat takes addresses only). Over a Unix socket that is not trusted the id is "unix",
+// whatever the IDFormat; RemoteAddr is not looked at there, for clients choose it.
 func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 	c = c.withDefaults()
 	return func(r *http.Request) (stint.Key, error) {
-		if id, ok := peerIPv4(r.RemoteAddr); ok && len(c.TrustedProxies) == 0 {
+		if id, ok := peerIPv4(r.RemoteAddr); ok && len(c.TrustedProxies) == 0 && !isUnix(r.Context()) {
 			return name.Key(id), nil
 		}
 		addr, unix := c.of(r)
@@ -112,15 +115,12 @@ func (c ClientAddress) withDefaults() ClientAddress {
 
 // of returns the client's address, if it has one, and whether it came over a Unix socket instead.
 func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, unix bool) {
-	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-		addr = plain(peer.Addr())
-		if !c.trusts(addr) {
-			return addr, false
+	if isUnix(r.Context()) {
+		if !c.TrustUnix {
+			return netip.Addr{}, true
 		}
-	} else if !isUnix(r.Context()) {
-		return netip.Addr{}, false
-	} else if !c.TrustUnix {
-		return netip.Addr{}, true
+	} else if addr = peer(r.RemoteAddr); !c.trusts(addr) {
+		return addr, false
 	}
 	for entry := range fromRight(r.Header[c.Field], c.Field == "Forwarded") {
 		said, ok := parseEntry(entry, c.Field == "Forwarded")
@@ -135,6 +135,15 @@ func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, unix bool) {
 	return addr, !addr.IsValid()
 }
 
+// peer returns the address of "192.0.2.1:1234", or of "192.0.2.1", which is what middleware writes there.
+func peer(remote string) netip.Addr {
+	if withPort, err := netip.ParseAddrPort(remote); err == nil {
+		return plain(withPort.Addr())
+	}
+	addr, _ := netip.ParseAddr(remote)
+	return plain(addr)
+}
+
 func (c *ClientAddress) trusts(addr netip.Addr) bool {
 	for _, p := range c.TrustedProxies {
 		if p.Contains(addr) {
@@ -144,7 +153,8 @@ func (c *ClientAddress) trusts(addr netip.Addr) bool {
 	return false
 }
 
-// isUnix reports whether the request came over a Unix socket. The peer of one has no address to tell by.
+// isUnix reports whether the request came over a Unix socket. The peer of one has the name that it has given itself, if any:
+// it may read like an address.
 func isUnix(ctx context.Context) bool {
 	_, ok := ctx.Value(http.LocalAddrContextKey).(*net.UnixAddr)
 	return ok

@@ -1,7 +1,10 @@
 package httplimit
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -208,13 +211,24 @@ func TestClientAddress(t *testing.T) {
 		{ClientAddress{TrustedProxies: behindProxies, Field: "Forwarded"}, "10.1.2.3:1", "X-Forwarded-For", victim, "10.1.2.3"},
 		{ClientAddress{TrustedProxies: behindProxies, Field: "x-real-ip"}, "10.1.2.3:1", "X-Real-Ip", victim, victim},
 		{trusting, "10.1.2.3:1", "", "", "10.1.2.3"},
-		{ClientAddress{}, "192.0.2.1", "", "", ""},
+		{ClientAddress{}, "192.0.2.1", "X-Forwarded-For", victim, "192.0.2.1"}, // as middleware writes it
+		{ClientAddress{}, "::ffff:192.0.2.1", "", "", "192.0.2.1"},
+		{ClientAddress{}, "2001:db8:1:2:3::4", "", "", "2001:db8:1:2::/64"},
+		{ClientAddress{}, "fe80::1%eth0", "", "", "fe80::/64"},
+		{trusting, "192.0.2.1", "X-Forwarded-For", victim, "192.0.2.1"},
+		{trusting, "10.1.2.3", "X-Forwarded-For", victim, victim},
+		{ClientAddress{}, "[2001:db8:1:2:3::4]", "", "", ""},
+		{ClientAddress{}, "192.0.2.01", "", "", ""},
+		{ClientAddress{}, "192.0.2.1 ", "", "", ""},
+		{ClientAddress{}, "192.0.2.1, 192.0.2.2", "", "", ""},
+		{ClientAddress{}, "192.0.2.0/24", "", "", ""},
 		{ClientAddress{}, "192.0.2.1:", "", "", ""},
 		{ClientAddress{}, "192.0.2.1:http", "", "", ""},
 		{ClientAddress{}, "192.0.2.1:65536", "", "", ""},
 		{ClientAddress{}, "192.0.2.1:1:1", "", "", ""},
 		{ClientAddress{}, "192.0.2.256:1", "", "", ""},
-		{ClientAddress{}, "::1:1", "", "", ""},
+		{ClientAddress{}, "::1:1", "", "", "::/64"}, // an address that ends so
+		{ClientAddress{}, "1:2:3:4:5:6:7:8:80", "", "", ""},
 		{trusting, "@", "X-Forwarded-For", victim, ""},
 		{trusting, "", "X-Forwarded-For", victim, ""},
 		{trusting, "<nil>", "X-Forwarded-For", victim, ""},
@@ -291,6 +305,102 @@ func TestUnixSocket(t *testing.T) {
 	key, err := ClientAddress{TrustUnix: true}.ByIP(perAddress)(r)
 	require.NoError(t, err)
 	require.Equal(t, stint.Key{Name: perAddress, ID: "unix"}, key, "a proxy that says nothing")
+}
+
+// The key of a Unix socket is of no IDFormat, and nobody reaches it by what he writes.
+func TestUnixSocketWhereIDsAreAddresses(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	none := func(r *http.Request) (stint.Key, error) {
+		body, err := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		return stint.Key{}, cmp.Or(err, ErrNoID)
+	}
+	for name, tc := range map[string]struct {
+		key    KeyFunc
+		header string
+		over   net.Addr
+		want   int
+	}{
+		"socket":                    {ByIP(perIP), "", &net.UnixAddr{}, 200},
+		"trusted, says nothing":     {ClientAddress{TrustUnix: true}.ByIP(perIP), "", &net.UnixAddr{}, 200},
+		"first of":                  {FirstOf(none, ByHeader(perIP, "X-Id"), ByIP(perIP)), "", &net.UnixAddr{}, 200},
+		"written":                   {ByHeader(perIP, "X-Id"), "unix", &net.UnixAddr{}, 400},
+		"written first":             {FirstOf(ByHeader(perIP, "X-Id"), ByIP(perIP)), "unix", &net.UnixAddr{}, 400},
+		"otherwise written":         {ByHeader(perIP, "X-Id"), "UNIX", &net.UnixAddr{}, 400},
+		"written, over the network": {ByHeader(perIP, "X-Id"), "unix", &net.TCPAddr{}, 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, lim.Reset(perIP.Key("unix")))
+			r := httptest.NewRequest("POST", "/", strings.NewReader("other=x"))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.RemoteAddr = victim + ":80" // as a client has called its socket
+			r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, tc.over))
+			if tc.header != "" {
+				r.Header.Set("X-Id", tc.header)
+			}
+			w := httptest.NewRecorder()
+			New(lim, nil, Rule{Key: tc.key})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				require.Equal(t, "x", r.FormValue("other"))
+			})).ServeHTTP(w, r)
+			require.Equal(t, tc.want, w.Code)
+			spent := int64(0)
+			if tc.want == 200 {
+				spent = 1
+			}
+			require.Equal(t, 5-spent, left(t, lim, perIP.Key("unix")))
+			require.EqualValues(t, 5, left(t, lim, perIP.Key(victim)))
+		})
+	}
+}
+
+// Over a Unix socket it is the client who chooses what RemoteAddr says.
+func TestUnixSocketNamedLikeAnAddress(t *testing.T) {
+	t.Chdir(t.TempDir())
+	l, err := net.Listen("unix", "s")
+	require.NoError(t, err)
+	var remote string
+	var keys []stint.Key
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		remote = r.RemoteAddr
+		for _, c := range []ClientAddress{{}, {TrustedProxies: behindProxies}} {
+			key, err := c.ByIP(perAddress)(r)
+			require.NoError(t, err)
+			keys = append(keys, key)
+		}
+	}))
+	srv.Listener.Close()
+	srv.Listener = l
+	srv.Start()
+	defer srv.Close()
+	for _, name := range []string{victim + ":80", victim, proxy + ":80", proxy} {
+		client := http.Client{Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(context.Context, string, string) (net.Conn, error) {
+				return net.DialUnix("unix", &net.UnixAddr{Name: name, Net: "unix"}, &net.UnixAddr{Name: "s", Net: "unix"})
+			},
+		}}
+		req, err := http.NewRequest("GET", "http://server/", nil)
+		require.NoError(t, err)
+		req.Header.Set("X-Forwarded-For", victim)
+		res, err := client.Do(req)
+		if err != nil {
+			t.Skip("a client's socket cannot have this name here:", err)
+		}
+		res.Body.Close()
+		require.Equal(t, name, remote)
+	}
+	for _, key := range keys {
+		require.Equal(t, perAddress.Key("unix"), key)
+	}
+}
+
+// An id that a client writes as a network is no address; ByIP's is.
+func TestNetworkIsNoAddress(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	srv := serve(t, New(lim, nil, Rule{Key: ByHeader(perIP, "X-Id")})(http.HandlerFunc(status)))
+	for _, id := range []string{"10.1.2.3/8", "10.0.0.0/8", "10.1.2.3/32", "2001:db8::1/64", "::ffff:10.0.0.0/104", "2001:db8::/64/64"} {
+		require.Equal(t, 400, get(t, srv.URL, "X-Id", id).StatusCode, id)
+	}
 }
 
 func FuzzClientAddress(f *testing.F) {

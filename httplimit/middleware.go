@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -368,15 +369,28 @@ func (m *middleware) key(ru *rule, r *http.Request) (key stint.Key, label string
 	}
 	names := m.declared()
 	key, err = names.Key(found.Name, found.ID)
-	if err != nil {
-		if network, notOne := netip.ParsePrefix(found.ID); notOne == nil {
-			var asAddress error
-			if key, asAddress = names.Key(found.Name, network.Addr().String()); asAddress == nil {
-				err = nil
+	if errors.Is(err, stint.ErrInvalidID) {
+		if network, notOne := netip.ParsePrefix(found.ID); notOne == nil && network.Addr().Unmap().Is6() && network == network.Masked() {
+			if asAddress, not := names.Key(found.Name, network.Addr().String()); not == nil {
+				key, err = asAddress, nil
 			}
+		} else if ru.findsSocket(found, r) {
+			key, err = found, nil
 		}
 	}
 	return key, names[key.Name].Label, err
+}
+
+// findsSocket reports whether what was found is the key that ByIP has for a Unix socket, whatever the IDFormat, and not an id that
+// a client wrote alike: that would be found over a network, too.
+func (ru *rule) findsSocket(found stint.Key, r *http.Request) bool {
+	if found.ID != unixID || !isUnix(r.Context()) {
+		return false
+	}
+	elsewhere := r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{}))
+	again, err := ru.Key(elsewhere)
+	keepBody(r, elsewhere)
+	return err != nil || again != found
 }
 
 func (m *middleware) declared() stint.Names {

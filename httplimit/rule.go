@@ -69,14 +69,16 @@ func Status(statuses ...int) func(int) bool {
 }
 
 // KeyFunc finds the bucket that a request is held against. Its error is ErrNoID where the request has no id. It runs for every
-// request, those that are denied among them: where it reads the body, put http.MaxBytesHandler around the middleware.
+// request, those that are denied among them, and over a Unix socket perhaps twice: where it reads the body, put
+// http.MaxBytesHandler around the middleware.
 type KeyFunc func(*http.Request) (stint.Key, error)
 
 // ErrNoID: the request does not have what its bucket is found by.
 var ErrNoID = errors.New("httplimit: the request has no id")
 
 // ByIP finds the bucket of the socket's peer: an IPv4 address, or the /64 that an IPv6 address is in. It is for servers
-// that clients connect to directly; behind a proxy all of them are the proxy, see ClientAddress.
+// that clients connect to directly; behind a proxy all of them are the proxy, see ClientAddress. Middleware that writes
+// into RemoteAddr what a header field says is believed, and believes everyone: use ClientAddress in its place.
 func ByIP(name stint.Name) KeyFunc { return ClientAddress{}.ByIP(name) }
 
 // ByHeader finds the bucket of what a header field says, such as an API key. A request with none, or with several, has
