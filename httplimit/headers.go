@@ -60,15 +60,16 @@ const (
 	keyParam    = ";pk="
 )
 
-// write sets the fields. In the shadow, and where no limit is configured, there is nothing to tell.
+// write sets the fields of its dialect, of the rules of all middleware that has the same one. In the shadow, and where no limit
+// is configured, there is nothing to tell.
 func (f *headerFormat) write(w http.ResponseWriter, c *carried) {
 	switch f.dialect { // net/http copies a header that was asked for
 	case Standard:
 		f.writeStandard(w.Header(), c)
 	case XRateLimit:
-		writeStrictest(w.Header(), c.applied, "X-Ratelimit-")
+		f.writeStrictest(w.Header(), c.applied, "X-Ratelimit-")
 	case ThreeFields:
-		writeStrictest(w.Header(), c.applied, "Ratelimit-")
+		f.writeStrictest(w.Header(), c.applied, "Ratelimit-")
 	}
 }
 
@@ -77,7 +78,7 @@ func (f *headerFormat) writeStandard(h http.Header, c *carried) {
 	states, first, count, allowed := room[:0], (*applied)(nil), 0, true
 	for i := range c.applied {
 		a := &c.applied[i]
-		if !a.tells() {
+		if !f.tells(a) {
 			continue
 		}
 		if count++; count > 1 {
@@ -92,7 +93,7 @@ func (f *headerFormat) writeStandard(h http.Header, c *carried) {
 		if reset > 0 {
 			states = appendInt(append(states, resetParam...), reset)
 		}
-		states = f.appendPartition(states, a)
+		states = appendPartition(states, a)
 	}
 	if count == 0 {
 		return
@@ -108,7 +109,7 @@ func (f *headerFormat) writeStandard(h http.Header, c *carried) {
 		}
 	}
 	h[stateField] = state[:]
-	if count > 1 || f.partitionKey != nil {
+	if count > 1 || first.by.format.partitionKey != nil {
 		h[policyField] = []string{f.policies(c.applied)}
 		return
 	}
@@ -124,7 +125,7 @@ func (f *headerFormat) policies(as []applied) string {
 	var b []byte
 	for i := range as {
 		a := &as[i]
-		if !a.tells() {
+		if !f.tells(a) {
 			continue
 		}
 		if len(b) > 0 {
@@ -133,23 +134,23 @@ func (f *headerFormat) policies(as []applied) string {
 		b = appendString(b, a.Label)
 		b = appendInt(append(b, quotaParam...), a.Limit.Burst)
 		b = appendInt(append(b, windowParam...), seconds(a.Limit.Tolerance()))
-		b = f.appendPartition(b, a)
+		b = appendPartition(b, a)
 	}
 	return string(b)
 }
 
-func (f *headerFormat) appendPartition(b []byte, a *applied) []byte {
-	if f.partitionKey == nil {
-		return b
+func appendPartition(b []byte, a *applied) []byte {
+	if of := a.by.format.partitionKey; of != nil {
+		return appendBytes(b, of(a.Key))
 	}
-	return appendBytes(b, f.partitionKey(a.Key))
+	return b
 }
 
 // writeStrictest tells of the rule that denied, or else of the one that leaves the fewest requests.
-func writeStrictest(h http.Header, as []applied, prefix string) {
+func (f *headerFormat) writeStrictest(h http.Header, as []applied, prefix string) {
 	var strictest *applied
 	for i := range as {
-		if a := &as[i]; a.tells() && (strictest == nil || a.stricterThan(strictest)) {
+		if a := &as[i]; f.tells(a) && (strictest == nil || a.stricterThan(strictest)) {
 			strictest = a
 		}
 	}
@@ -162,8 +163,10 @@ func writeStrictest(h http.Header, as []applied, prefix string) {
 	h[prefix+"Reset"] = []string{strconv.FormatInt(reset, 10)}
 }
 
-// tells reports whether clients are told of the rule.
-func (a *applied) tells() bool { return !a.Shadow && a.Limit.Count > 0 }
+// tells reports whether clients are told of the rule in these fields.
+func (f *headerFormat) tells(a *applied) bool {
+	return !a.Shadow && a.Limit.Count > 0 && a.by.format.dialect == f.dialect
+}
 
 func (a *applied) stricterThan(b *applied) bool {
 	if a.Allowed != b.Allowed {

@@ -150,6 +150,62 @@ func TestHeaderStays(t *testing.T) {
 	require.Equal(t, []string{`"address";r=5`}, header[stateField])
 }
 
+// Each middleware tells of its own rules as it was told to, whatever is nested in it.
+func TestNestedDialects(t *testing.T) {
+	partition := func(stint.Key) []byte { return []byte("x") }
+	const inner = `"address";q=5;w=60`
+	for name, tc := range map[string]struct {
+		outer, inner Options
+		rule         Rule // the outer one
+		want         map[string]string
+	}{
+		"none": {Options{Headers: NoHeaders}, Options{}, Rule{Key: Shared(everyone)}, map[string]string{
+			"Ratelimit-Policy": inner, "Ratelimit": `"address";r=4;t=12`,
+		}},
+		"none inside": {Options{}, Options{Headers: NoHeaders}, Rule{Key: Shared(everyone)}, map[string]string{
+			"Ratelimit-Policy": `"everyone";q=5;w=60`, "Ratelimit": `"everyone";r=4;t=12`,
+		}},
+		"partition key": {Options{PartitionKey: partition}, Options{}, Rule{Key: Shared(everyone)}, map[string]string{
+			"Ratelimit-Policy": `"everyone";q=5;w=60;pk=:eA==:, ` + inner, "Ratelimit": `"everyone";r=4;t=12;pk=:eA==:, "address";r=4;t=12`,
+		}},
+		"partition key inside": {Options{}, Options{PartitionKey: partition}, Rule{Key: Shared(everyone)}, map[string]string{
+			"Ratelimit-Policy": `"everyone";q=5;w=60, ` + inner + `;pk=:eA==:`, "Ratelimit": `"everyone";r=4;t=12, "address";r=4;t=12;pk=:eA==:`,
+		}},
+		"partition key, nothing new": {Options{PartitionKey: partition}, Options{}, Rule{Key: ByIP(perAddress)}, map[string]string{
+			"Ratelimit-Policy": inner + `;pk=:eA==:`, "Ratelimit": `"address";r=4;t=12;pk=:eA==:`,
+		}},
+		"two kinds": {Options{Headers: XRateLimit}, Options{}, Rule{Key: Shared(everyone), Cost: 2}, map[string]string{
+			"X-Ratelimit-Limit": "5", "X-Ratelimit-Remaining": "3", "X-Ratelimit-Reset": "24",
+			"Ratelimit-Policy": inner, "Ratelimit": `"address";r=4;t=12`,
+		}},
+		"two kinds, status waited for": {Options{Headers: XRateLimit}, Options{}, Rule{Key: Shared(everyone), RefundStatus: Status(200)},
+			map[string]string{
+				"X-Ratelimit-Limit": "5", "X-Ratelimit-Remaining": "5", "X-Ratelimit-Reset": "0",
+				"Ratelimit-Policy": inner, "Ratelimit": `"address";r=4;t=12`,
+			}},
+		"one kind": {Options{Headers: XRateLimit}, Options{Headers: XRateLimit}, Rule{Key: Shared(everyone), Cost: 2}, map[string]string{
+			"X-Ratelimit-Limit": "5", "X-Ratelimit-Remaining": "3", "X-Ratelimit-Reset": "24",
+		}},
+		"shadow that is meant inside": {Options{Headers: NoHeaders}, Options{}, Rule{Key: ByIP(perAddress), Shadow: true}, map[string]string{
+			"Ratelimit-Policy": inner, "Ratelimit": `"address";r=4;t=12`,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			nested := New(lim, &tc.inner, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+			got := make(map[string]string)
+			nested.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)) // what it keeps of this is not of the next
+			require.NoError(t, lim.Reset(perAddress.Key("192.0.2.1")))
+			w := httptest.NewRecorder()
+			New(lim, &tc.outer, tc.rule)(nested).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			for field := range w.Header() {
+				got[field] = w.Header().Get(field)
+			}
+			require.Equal(t, tc.want, got)
+		})
+	}
+}
+
 // Nor does what is nested change what a header has already: http.TimeoutHandler may have answered in its place.
 func TestHeaderStaysInNested(t *testing.T) {
 	lim, _ := newLimiter(t, nil)

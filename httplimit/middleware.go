@@ -70,7 +70,7 @@ type declared struct {
 // applied is one rule that applied to one request.
 type applied struct {
 	Decision
-	lim      *stint.Limiter
+	by       *middleware // that spends, and tells the client
 	rule     *Rule
 	refunded bool
 	locked   time.Duration // it spent the last token, and locked the bucket out
@@ -230,13 +230,13 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) ([]a
 		if find(mine, m.lim, key) != nil {
 			continue
 		}
-		a := applied{lim: m.lim, rule: &ru.Rule}
+		a := applied{by: m, rule: &ru.Rule}
 		a.Key, a.Label, a.Cost, a.Shadow, a.After = key, label, cost, ru.Shadow, ru.CountStatus != nil
 		mine = append(mine, a)
 	}
 	strictest := stint.Decision{Allowed: true, Remaining: math.MaxInt64}
 	if c.Context != nil {
-		mine, strictest = c.others(mine, strictest)
+		mine, strictest = m.others(c, mine, strictest)
 	}
 	var few [4]stint.Request
 	reqs := few[:0]
@@ -261,13 +261,13 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) ([]a
 }
 
 // others leaves those of mine that c has no decision of. What was in the shadow there and is meant here counts from now on.
-func (c *carried) others(mine []applied, strictest stint.Decision) ([]applied, stint.Decision) {
+func (m *middleware) others(c *carried, mine []applied, strictest stint.Decision) ([]applied, stint.Decision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	mine = slices.DeleteFunc(mine, func(a applied) bool {
-		before := find(c.applied, a.lim, a.Key)
+		before := find(c.applied, m.lim, a.Key)
 		if before != nil && before.Shadow && !a.Shadow {
-			before.Shadow = false
+			before.Shadow, before.by = false, m
 			if !before.Allowed && (strictest.Allowed || before.RetryAfter > strictest.RetryAfter) {
 				strictest = before.Decision.Decision
 			}
@@ -354,7 +354,7 @@ func (a *applied) request() stint.Request {
 // find returns what has been decided for a bucket.
 func find(as []applied, lim *stint.Limiter, key stint.Key) *applied {
 	for i := range as {
-		if a := &as[i]; a.Key == key && a.lim == lim {
+		if a := &as[i]; a.Key == key && a.by.lim == lim {
 			return a
 		}
 	}
