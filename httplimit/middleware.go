@@ -18,9 +18,14 @@ import (
 )
 
 // New returns middleware that holds requests to the rules. What they spend, they spend together or not at all
-// (stint.Limiter.SpendAll). It panics on a rule that cannot be meant: one without a Key, or with a Pattern that is none.
+// (stint.Limiter.SpendAll). It panics on a rule that cannot be meant: one without a Key, with a negative Cost, or with a
+// Pattern that is none.
 //
-// Where middleware is nested, or two rules find the same bucket, a request spends from it once, by the first of them.
+// Where middleware is nested, or two rules find the same bucket, a request spends from it once, by the first of them. A
+// request made with the context of another counts as nested in it: the buckets that one has spent from are free to it.
+// Clients are told of each rule by the Headers and PartitionKey of the middleware that spent; fields of one kind tell of all.
+//
+// Responses share the values of header fields, which must not be changed in place. Header's Set and Add are safe.
 func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
 	if lim == nil {
 		panic("httplimit: New: no limiter")
@@ -32,6 +37,9 @@ func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) ht
 	for i, ru := range rules {
 		if ru.Key == nil {
 			panic(fmt.Sprintf("httplimit: New: rule %d has no Key", i+1))
+		}
+		if ru.Cost < 0 {
+			panic(fmt.Sprintf("httplimit: New: rule %d has a negative Cost", i+1))
 		}
 		m.rules = append(m.rules, rule{Rule: ru, route: newRoute(ru.Pattern)})
 		m.after = m.after || ru.CountStatus != nil || ru.RefundStatus != nil || ru.LockOut > 0
@@ -156,8 +164,8 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	switch {
 	case err != nil:
 		m.tell(r, err)
-		if isTheirs(err) {
-			answer(w, r, &badRequest)
+		if refused := refusalOf(err); refused != nil {
+			answer(w, r, refused)
 			return
 		}
 		if !m.opts.FailOpen {
@@ -403,9 +411,15 @@ func (m *middleware) declared() stint.Names {
 	return d.names
 }
 
-// isTheirs reports whether an error is about what the client sent.
-func isTheirs(err error) bool {
-	return errors.Is(err, ErrNoID) || errors.Is(err, stint.ErrInvalidID) || errors.Is(err, stint.ErrCostOverBurst)
+// refusalOf returns the answer to an error that is about what the client sent; nil where it is not.
+func refusalOf(err error) *refusal {
+	switch {
+	case errors.Is(err, ErrNoID), errors.Is(err, stint.ErrInvalidID):
+		return &badRequest
+	case errors.Is(err, stint.ErrCostOverBurst), errors.Is(err, stint.ErrNegativeCost):
+		return &neverAdmitted
+	}
+	return nil
 }
 
 func (m *middleware) tell(r *http.Request, err error) {

@@ -84,6 +84,29 @@ func TestAnswerIsWhatTheClientAsksFor(t *testing.T) {
 	}
 }
 
+// An answer is not what the handlers around the middleware have said of another body.
+func TestAnswerHasItsOwnFields(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	_, err := lim.Spend(local[perAddress], 5)
+	require.NoError(t, err)
+	limited := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+	srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for field, value := range map[string]string{
+			"Content-Length": "3", "Content-Encoding": "gzip", "ETag": `"x"`, "Last-Modified": "x", "Vary": "Origin", "X-Other": "y",
+		} {
+			w.Header().Set(field, value)
+		}
+		limited.ServeHTTP(w, r)
+	}))
+	res := get(t, srv.URL)
+	require.Equal(t, 429, res.problem(t).Status, "the whole body")
+	require.Equal(t, []string{"Origin"}, res.Header["Vary"])
+	require.Equal(t, []string{"y"}, res.Header["X-Other"])
+	for _, field := range []string{"Content-Encoding", "Etag", "Last-Modified"} {
+		require.NotContains(t, res.Header, field)
+	}
+}
+
 func TestDeniedHandler(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	denied := func(w http.ResponseWriter, r *http.Request, d stint.Decision) {
@@ -134,8 +157,24 @@ func TestCost(t *testing.T) {
 	require.EqualValues(t, 1, left(t, lim, local[perAddress]))
 	require.Equal(t, "24", get(t, srv.URL+"?n=xxx").Header.Get("Retry-After"))
 	require.NoError(t, told)
-	require.Equal(t, 400, get(t, srv.URL+"?n=xxxxxx").StatusCode, "it will never pass")
+	res := get(t, srv.URL+"?n=xxxxxx")
+	require.Equal(t, 400, res.StatusCode, "it will never pass")
+	require.Contains(t, res.problem(t).Detail, "more than its limit ever admits")
 	require.ErrorIs(t, told, stint.ErrCostOverBurst)
+}
+
+// A cost below 0 is no way to pass, whoever lets through what the Limiter cannot decide.
+func TestNegativeCost(t *testing.T) {
+	for _, open := range []bool{false, true} {
+		lim, _ := newLimiter(t, nil)
+		var told error
+		srv := serve(t, New(lim, &Options{FailOpen: open, OnError: func(_ *http.Request, err error) { told = err }},
+			Rule{Key: ByIP(perAddress), CostFunc: func(*http.Request) int64 { return -1 }})(http.HandlerFunc(status)))
+		res := get(t, srv.URL)
+		require.Equal(t, 400, res.StatusCode)
+		require.Contains(t, res.problem(t).Detail, "less than nothing")
+		require.ErrorIs(t, told, stint.ErrNegativeCost)
+	}
 }
 
 func TestCountStatus(t *testing.T) {
@@ -201,6 +240,84 @@ func TestLockOut(t *testing.T) {
 	}
 }
 
+// What is left is too little for another request like the one that leaves it.
+func TestLockOutByCost(t *testing.T) {
+	of := func(n int64) func(*http.Request) int64 { return func(*http.Request) int64 { return n } }
+	for name, tc := range map[string]struct {
+		rule Rule
+		want string
+	}{
+		"counted":         {Rule{Cost: 2, CountStatus: Failed}, "401 401 429"},
+		"spent before":    {Rule{Cost: 2}, "401 401 429"},
+		"all at once":     {Rule{Cost: 3}, "401 429 429"},
+		"cost of its own": {Rule{CostFunc: of(4)}, "401 429 429"},
+		"costs nothing":   {Rule{CostFunc: of(0)}, "401 401 401"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			tc.rule.Key, tc.rule.LockOut = ByIP(failures), time.Hour
+			srv := serve(t, New(lim, nil, tc.rule)(http.HandlerFunc(status)))
+			require.Equal(t, tc.want, statuses(t, 3, srv.URL+"?status=401"))
+			b, err := lim.Bucket(local[failures])
+			require.NoError(t, err)
+			require.Equal(t, tc.rule.CostFunc == nil, !b.HeldUntil.IsZero(), "a smaller one might pass")
+		})
+	}
+}
+
+// A request that costs nothing has not spent the last token, and one in the shadow keeps nobody out.
+func TestNoLockOut(t *testing.T) {
+	for name, ru := range map[string]Rule{
+		"costs nothing": {CostFunc: func(*http.Request) int64 { return 0 }},
+		"shadow":        {Shadow: true, Cost: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			if !ru.Shadow {
+				_, err := lim.Spend(local[failures], 5)
+				require.NoError(t, err)
+			}
+			ru.Key, ru.LockOut = ByIP(failures), time.Hour
+			srv := serve(t, New(lim, nil, ru)(http.HandlerFunc(status)))
+			require.Equal(t, "200 200", statuses(t, 2, srv.URL))
+			require.EqualValues(t, 0, left(t, lim, local[failures]))
+			b, err := lim.Bucket(local[failures])
+			require.NoError(t, err)
+			require.Zero(t, b.HeldUntil)
+		})
+	}
+}
+
+// A rule in the shadow that counts statuses denies nobody, and counts.
+func TestShadowCountsStatus(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	srv := serve(t, New(lim, nil, Rule{Key: ByIP(failures), CountStatus: Failed, Shadow: true})(http.HandlerFunc(status)))
+	require.Equal(t, "401 401 401 401 401 401 401", statuses(t, 7, srv.URL+"?status=401"))
+	require.EqualValues(t, 0, left(t, lim, local[failures]))
+}
+
+// What was not spent is not given back: by a rule in the shadow that would have denied, or by one that counts statuses and did not
+// count this one.
+func TestRefundsOnlyWhatWasSpent(t *testing.T) {
+	for name, ru := range map[string]Rule{
+		"would have denied": {Shadow: true, Cost: 3, RefundStatus: Status(200)},
+		"not counted":       {CountStatus: Failed, Cost: 3, RefundStatus: Status(200)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			spent := int64(2)
+			if ru.Shadow {
+				spent = 3
+			}
+			_, err := lim.Spend(local[failures], spent)
+			require.NoError(t, err)
+			ru.Key = ByIP(failures)
+			require.Equal(t, 200, get(t, serve(t, New(lim, nil, ru)(http.HandlerFunc(status))).URL).StatusCode)
+			require.Equal(t, 5-spent, left(t, lim, local[failures]))
+		})
+	}
+}
+
 func TestShadow(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{everyone: stint.PerHour(1), perKey: stint.PerHour(3)})
 	var seen [][]Decision
@@ -261,6 +378,8 @@ func TestLimiterFails(t *testing.T) {
 	require.Equal(t, 200, get(t, open.URL).StatusCode)
 	require.Len(t, told, 1)
 	require.ErrorIs(t, told[0], stint.ErrClosed)
+	several := serve(t, New(lim, &Options{FailOpen: true}, Rule{Key: ByIP(perAddress)}, Rule{Key: Shared(everyone)})(http.HandlerFunc(status)))
+	require.Equal(t, 200, get(t, several.URL).StatusCode)
 
 	own := errors.New("own")
 	key := func(*http.Request) (stint.Key, error) { return stint.Key{}, own }
@@ -299,6 +418,16 @@ func TestNestedInShadow(t *testing.T) {
 	require.Equal(t, "200 200 429", statuses(t, 3, srv.URL))
 	require.Equal(t, []string{"address"}, get(t, srv.URL).problem(t).Violated)
 
+	// Of several that deny, it is the longest wait that counts.
+	lim, _ = newLimiter(t, nil)
+	byKey := ByHeader(perKey, "X-Key")
+	for _, wait := range []time.Duration{time.Hour, 2 * time.Hour} {
+		require.NoError(t, lim.Hold(local[perAddress], lim.Now().Add(wait)))
+		require.NoError(t, lim.Hold(local[perKey], lim.Now().Add(3*time.Hour-wait)))
+		srv = serve(t, New(lim, nil, shadow, Rule{Key: byKey, Shadow: true})(New(lim, nil, meant, Rule{Key: byKey})(http.HandlerFunc(status))))
+		require.Equal(t, "7200", get(t, srv.URL, "X-Key", "k").Header.Get("Retry-After"))
+	}
+
 	lim, _ = newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(2)})
 	srv = serve(t, New(lim, nil, shadow, meant)(http.HandlerFunc(status)))
 	require.Equal(t, "200 200 429", statuses(t, 3, srv.URL))
@@ -308,6 +437,7 @@ func TestNewRefuses(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	require.Panics(t, func() { New(nil, nil) })
 	require.Panics(t, func() { New(lim, nil, Rule{}) })
+	require.Panics(t, func() { New(lim, nil, Rule{Key: ByIP(perAddress), Cost: -1}) })
 	require.Panics(t, func() { New(lim, nil, Rule{Key: ByIP(perAddress), Pattern: "login"}) })
 	require.Panics(t, func() { ClientAddress{IPv6Bits: 129}.ByIP(perAddress) })
 }
@@ -360,6 +490,39 @@ func TestFormAsKey(t *testing.T) {
 		require.NoError(t, err)
 		res.Body.Close()
 		require.Equal(t, "lovelace", string(body))
+	}
+	require.EqualValues(t, 3, left(t, lim, perKey.Key("ada")))
+}
+
+// So with files.
+func TestFilesAsKey(t *testing.T) {
+	byUser := func(r *http.Request) (stint.Key, error) {
+		if err := r.ParseMultipartForm(1 << 20); err != nil {
+			return stint.Key{}, err
+		}
+		return perKey.Key(r.FormValue("user")), nil
+	}
+	lim, _ := newLimiter(t, nil)
+	for _, pattern := range []string{"", "POST /up/{id}"} {
+		srv := serve(t, New(lim, nil, Rule{Pattern: pattern, Key: byUser})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			f, header, err := r.FormFile("file")
+			require.NoError(t, err)
+			io.WriteString(w, header.Filename+" ")
+			io.Copy(w, f)
+		})))
+		var body bytes.Buffer
+		w := multipart.NewWriter(&body)
+		require.NoError(t, w.WriteField("user", "ada"))
+		part, err := w.CreateFormFile("file", "name")
+		require.NoError(t, err)
+		io.WriteString(part, "lovelace")
+		require.NoError(t, w.Close())
+		res, err := http.Post(srv.URL+"/up/7", w.FormDataContentType(), &body)
+		require.NoError(t, err)
+		got, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		res.Body.Close()
+		require.Equal(t, "name lovelace", string(got))
 	}
 	require.EqualValues(t, 3, left(t, lim, perKey.Key("ada")))
 }
@@ -451,6 +614,23 @@ func TestNestedPanics(t *testing.T) {
 			require.EqualValues(t, 5, left(t, lim, perAddress.Key("192.0.2.1")), "given back")
 		})
 	}
+}
+
+// Nor does what panics once the status is known.
+func TestSettlingPanics(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	panics := false
+	partition := func(stint.Key) []byte {
+		if panics {
+			panic("oops")
+		}
+		return nil
+	}
+	inner := New(lim, &Options{PartitionKey: partition}, Rule{Key: ByIP(failures), CountStatus: Status(200)})(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panics = true }))
+	h := New(lim, nil, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(inner)
+	require.PanicsWithValue(t, "oops", func() { h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)) }) // or deadlocks
+	require.EqualValues(t, 5, left(t, lim, perAddress.Key("192.0.2.1")), "given back")
 }
 
 // What is asked of a rule in nested middleware may ask what was decided before.

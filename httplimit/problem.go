@@ -25,6 +25,8 @@ type refusal struct {
 var (
 	badRequest = newRefusal(http.StatusBadRequest, `"title":"Bad Request"`,
 		"The request does not say whose it is in a way that it could be counted by.", "")
+	neverAdmitted = newRefusal(http.StatusBadRequest, `"title":"Bad Request"`,
+		"The request costs more than its limit ever admits, or less than nothing.", "")
 	unavailable = newRefusal(http.StatusServiceUnavailable, `"title":"Service Unavailable"`,
 		"The server cannot tell at present whether the request may pass.", "")
 )

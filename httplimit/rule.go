@@ -24,7 +24,8 @@ type Rule struct {
 	// client who chooses to send an id, that is a way around the limit.
 	Optional bool
 
-	// Cost is how many tokens a request takes; 0 means 1. CostFunc, where there is one, decides instead.
+	// Cost is how many tokens a request takes; 0 means 1. CostFunc, where there is one, decides instead; where that is
+	// negative, or more than the limit's Burst, the request is answered with 400.
 	Cost     int64
 	CostFunc func(*http.Request) int64
 
@@ -37,8 +38,8 @@ type Rule struct {
 	// true for, such as ServerError.
 	RefundStatus func(status int) bool
 
-	// LockOut is for how long nobody passes once the bucket's last token has been spent, and not given back. It is
-	// durable: stint.Limiter.Hold. 0 means that tokens come back as the limit says.
+	// LockOut is for how long nobody passes once the bucket has fewer tokens left than Cost, or, with CostFunc, none: spent,
+	// and not given back. It is durable: stint.Limiter.Hold. 0 means that tokens come back as the limit says.
 	LockOut time.Duration
 
 	// Shadow makes the rule decide and report, and never deny: to try a limit out. What it would have denied is told to

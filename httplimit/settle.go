@@ -92,12 +92,16 @@ func (s *settlement) refund() {
 	}
 }
 
-// lockOut holds the buckets whose last token the request has spent.
+// lockOut holds the buckets that the request has left too little in for another one like it.
 func (s *settlement) lockOut() {
 	for i := range s.mine {
 		a := &s.mine[i]
 		used := a.Allowed && !a.After && !a.refunded && a.Cost > 0
-		if a.rule.LockOut <= 0 || a.Shadow || !used || a.Remaining > 0 {
+		enough := int64(1)
+		if a.rule.CostFunc == nil {
+			enough = a.Cost
+		}
+		if a.rule.LockOut <= 0 || a.Shadow || !used || a.Remaining >= enough {
 			continue
 		}
 		if err := s.lim.Hold(a.Key, s.lim.Now().Add(a.rule.LockOut)); err != nil {

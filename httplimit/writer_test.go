@@ -152,6 +152,17 @@ func TestInformationalStatusIsNotTheStatus(t *testing.T) {
 	require.EqualValues(t, 5, left(t, lim, local[failures]))
 }
 
+func TestSwitchingProtocolsIsTheStatus(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	w := httptest.NewRecorder()
+	waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusSwitchingProtocols)
+		require.EqualValues(t, 4, left(t, lim, failures.Key("192.0.2.1")), "before the client can see it")
+		w.Write(nil)
+	})).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	require.EqualValues(t, 4, left(t, lim, failures.Key("192.0.2.1")))
+}
+
 func TestHandlerThatDoesNothing(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	srv := serve(t, New(lim, nil, Rule{Key: ByIP(failures), CountStatus: Status(200)})(
