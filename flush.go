@@ -364,7 +364,7 @@ func (c *collector) collectGroupLocked(s *shard, first uint32) {
 			continue // until all is saved: no need to look at it before
 		}
 		s.cleanLocked(i)
-		b.setMeta(m&^(flagDirty|flagCovered|maskSave) | flagStored | c.save)
+		b.setMeta(b.meta()&^(flagCovered|maskSave) | flagStored | c.save)
 		c.changes = append(c.changes, Change{c.key(b), tat})
 	}
 }

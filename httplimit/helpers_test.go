@@ -96,10 +96,16 @@ func do(t testing.TB, method, url string, fields ...string) response {
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := client.Do(req)
 	require.NoError(t, err)
+	return response{res, read(t, res)}
+}
+
+// read returns the body of a response, to its end.
+func read(t testing.TB, res *http.Response) string {
+	t.Helper()
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
-	return response{res, string(body)}
+	return string(body)
 }
 
 func get(t testing.TB, url string, fields ...string) response {

@@ -486,10 +486,7 @@ func TestFormAsKey(t *testing.T) {
 			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(r.FormValue("password"))) })))
 		res, err := http.PostForm(srv.URL+"/login", url.Values{"user": {"ada"}, "password": {"lovelace"}})
 		require.NoError(t, err)
-		body, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
-		res.Body.Close()
-		require.Equal(t, "lovelace", string(body))
+		require.Equal(t, "lovelace", read(t, res))
 	}
 	require.EqualValues(t, 3, left(t, lim, perKey.Key("ada")))
 }
@@ -519,10 +516,7 @@ func TestFilesAsKey(t *testing.T) {
 		require.NoError(t, w.Close())
 		res, err := http.Post(srv.URL+"/up/7", w.FormDataContentType(), &body)
 		require.NoError(t, err)
-		got, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
-		res.Body.Close()
-		require.Equal(t, "name lovelace", string(got))
+		require.Equal(t, "name lovelace", read(t, res))
 	}
 	require.EqualValues(t, 3, left(t, lim, perKey.Key("ada")))
 }

@@ -381,10 +381,7 @@ func TestHiddenIDs(t *testing.T) {
 	require.NoError(t, lim.Close())
 	res, err := http.PostForm(page.URL, url.Values{"reset": {s.token(perKey.Key("name"))}})
 	require.NoError(t, err)
-	text, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	res.Body.Close()
-	require.Equal(t, "The bucket could not be reset: the error may name ids, which this page hides\n", string(text))
+	require.Equal(t, "The bucket could not be reset: the error may name ids, which this page hides\n", read(t, res))
 }
 
 type unreadable struct{ *stint.MemStore }

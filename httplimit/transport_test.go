@@ -121,10 +121,7 @@ func TestTransportIsHeldBack(t *testing.T) {
 			client := &http.Client{Transport: &Transport{Limiter: lim, Key: ByHost(perKey)}}
 			res, err := client.Get(o.url)
 			require.NoError(t, err)
-			why, err := io.ReadAll(res.Body)
-			require.NoError(t, err)
-			res.Body.Close()
-			require.Equal(t, "why", string(why), "the caller gets the whole response")
+			require.Equal(t, "why", read(t, res), "the caller gets the whole response")
 			require.Equal(t, tc.status, res.StatusCode)
 
 			_, err = client.Get(o.url)

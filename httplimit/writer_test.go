@@ -104,10 +104,7 @@ func TestHTTP2(t *testing.T) {
 	defer srv.Close()
 	res, err := srv.Client().Get(srv.URL)
 	require.NoError(t, err)
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	require.Equal(t, "HTTP/2.0", string(body))
+	require.Equal(t, "HTTP/2.0", read(t, res))
 	require.True(t, pushable)
 	require.IsType(t, &tls.ConnectionState{}, res.TLS)
 }
