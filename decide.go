@@ -176,7 +176,7 @@ func (p *place) countLocked(allowed bool) {
 }
 
 func (s *shard) countLocked(name Name, allowed bool) {
-	if c := &s.counts[s.limits.index(name)]; allowed {
+	if c := s.count(s.limits.index(name)); allowed {
 		c.allowed++
 	} else {
 		c.denied++

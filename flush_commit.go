@@ -58,11 +58,11 @@ func (c *committer) nextLocked(timeout time.Duration) *batch {
 	return c.next
 }
 
-// putLocked puts the TAT that the store is to have for a bucket of the shard into the next commit. b is its slot; nil: it has
-// none.
+// putLocked puts the TAT that the store is to have for a bucket of the shard into the next commit. b is its slot; zero: it
+// has none.
 func (c *committer) putLocked(s *shard, b slot, key Key, tat int64) {
 	changes := &c.next.changes
-	if b == nil {
+	if b == (slot{}) {
 		*changes = append(*changes, Change{key, tat})
 		return
 	}

@@ -229,8 +229,12 @@ func (l *Limiter) Stats() Stats {
 	defer l.table.mu.Unlock()
 	l.table.each(func(s *shard) {
 		st.Dirty += int64(s.dirty)
-		for i, c := range s.counts {
-			add(s.limits.order[i], int64(c.allowed), int64(c.denied), 0)
+		if s.limits == nil {
+			return
+		}
+		for i, name := range s.limits.order {
+			c := s.count(uint32(i))
+			add(name, int64(c.allowed), int64(c.denied), 0)
 		}
 	})
 	l.statsMu.Lock()

@@ -470,14 +470,12 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 func (l *Limiter) retireCountsLocked(s *shard) {
 	l.statsMu.Lock()
 	defer l.statsMu.Unlock()
-	for i, c := range s.counts {
-		if c != (count{}) {
-			name := s.limits.order[i]
+	for i, name := range s.limits.order {
+		if c := s.count(uint32(i)); *c != (count{}) {
 			past := l.past[name]
 			l.past[name] = count{past.allowed + c.allowed, past.denied + c.denied}
 		}
 	}
-	s.counts = nil
 }
 
 // Limits returns the limits in force: the newest, while SetLimits puts them there.

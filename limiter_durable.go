@@ -148,7 +148,7 @@ func (c *committer) renewLocked(s *shard, hash uint64, b slot, tat int64, timeou
 func (p *place) slotLocked() (slot, bool) {
 	i, ok := p.shard.findLocked(p.key, p.hash)
 	if !ok {
-		return nil, false
+		return slot{}, false
 	}
 	return p.shard.at(i), true
 }
@@ -193,7 +193,7 @@ func (s *shard) resetsOf(hash uint64) *uint32 { return &s.resets[hash%uint64(len
 func (s *shard) giveBackLocked(b slot, p *place, now int64) {
 	least := now
 	if s.limits != nil && b.rule() != 0 {
-		s.counts[s.limits.index(p.key.Name)].allowed--
+		s.count(s.limits.index(p.key.Name)).allowed--
 		if a := s.aside[p.key]; a != nil {
 			a.line = slices.DeleteFunc(a.line, func(t *turn) bool { return t.batch == p.batch }) // they have failed too
 			least = max(now, a.needs(&s.limits.rules[b.rule()].rate))

@@ -1,7 +1,6 @@
 package stint
 
 import (
-	"encoding/binary"
 	"hash/maphash"
 	"math/bits"
 	"slices"
@@ -24,7 +23,6 @@ import (
 //
 // An empty slot has meta 0: no bucket has the Name 0.
 const (
-	slotTAT  = 0
 	slotMeta = 8
 	slotID   = 16
 
@@ -150,28 +148,28 @@ func (t *table) setLimits(limits *Limits, f func(*shard)) {
 
 // shard is one part of the table. Its methods named …Locked, and all of those of slots, want mu to be held.
 type shard struct {
-	// What every decision reads, in one cache line.
+	// What every decision reads, and what it counts in, in one cache line.
 	mu       sync.Mutex
-	limits   *Limits        // in force here; nil once closed
-	slots    []byte         // capacity × stride
-	base     atomic.Uintptr // their address, for prefetch
-	capacity atomic.Uint32  // likewise read without mu
-	stride   uint32
-	groups   uint32 // shift, of the index of a slot
+	limits   *Limits              // in force here; nil once closed
+	slots    atomic.Pointer[byte] // the first; nil: there is none
+	capacity atomic.Uint32        // slots; both are read without mu, for prefetch
+	stride   uint32               // bytes of a slot
+	few      [2]count             // by the index of the Name in limits
 
-	counts   []count                  // by the index of the Name in limits
-	marks    [dirtyGroups / 64]uint64 // bit g: there may be a dirty slot among those with index >> groups == g
-	waiting  bool                     // some of the dirty are not marked: those that are saved only when all are
+	more     []count                  // of the Names behind those of few
+	groups   uint32                   // shift, of the index of a slot
 	n        uint32                   // slots in use
 	dirty    uint32                   // of those, the ones that the store does not have as they are
 	removals uint32                   // slots removed so far: a TAT loaded from the store before one may be stale
-	resets   [16]uint32               // Resets and clamps so far, by hash: what was spent before one is not given back
 	hand     uint32                   // where eviction goes on
 	order    uint32                   // shards are locked in this order
+	waiting  bool                     // some of the dirty are not marked: those that are saved only when all are
+	marks    [dirtyGroups / 64]uint64 // bit g: there may be a dirty slot among those with index >> groups == g
+	resets   [16]uint32               // Resets and clamps so far, by hash: what was spent before one is not given back
 	aside    map[Key]*aside
 	pending  []pending // of the buckets that are in a commit, the last; there are few at a time
 	table    *table
-	_        [40]byte // so that no other shard is in these cache lines
+	_        [32]byte // so that no other shard is in these cache lines
 }
 
 // dirtyGroups is in how many groups a shard's slots are looked through for dirty ones: as many that a few in a thousand
@@ -241,31 +239,43 @@ func (s *shard) forgetPendingLocked(b slot, e *pending) {
 }
 
 func (s *shard) setLimitsLocked(limits *Limits) {
-	s.limits = limits
-	if limits != nil {
+	s.limits, s.few, s.more = limits, [len(s.few)]count{}, nil
+	if limits != nil && len(limits.order) > len(s.few) {
 		const perLine = 4
-		s.counts = make([]count, len(limits.order), (len(limits.order)+perLine-1)&^(perLine-1))
+		n := len(limits.order) - len(s.few)
+		s.more = make([]count, n, (n+perLine-1)&^(perLine-1))
 	}
 }
 
-// slot is the bytes of one bucket.
-type slot []byte
+// count returns the counts of the Name with an index in limits.
+func (s *shard) count(index uint32) *count {
+	if index < uint32(len(s.few)) {
+		return &s.few[index]
+	}
+	return &s.more[index-uint32(len(s.few))]
+}
 
-func (b slot) tat() int64           { return int64(binary.LittleEndian.Uint64(b[slotTAT:])) }
-func (b slot) setTAT(tat int64)     { binary.LittleEndian.PutUint64(b[slotTAT:], uint64(tat)) }
-func (b slot) meta() uint64         { return binary.LittleEndian.Uint64(b[slotMeta:]) }
-func (b slot) setMeta(m uint64)     { binary.LittleEndian.PutUint64(b[slotMeta:], m) }
-func (b slot) has(flag uint64) bool { return b.meta()&flag != 0 }
-func (b slot) set(flag uint64)      { b.setMeta(b.meta() | flag) }
-func (b slot) clear(flag uint64)    { b.setMeta(b.meta() &^ flag) }
-func (b slot) rule() uint32         { return uint32(b.meta() >> metaRule) }
-func (b slot) setRule(r uint32)     { b.setMeta(b.meta()&(1<<metaRule-1) | uint64(r)<<metaRule) }
-func (b slot) name() Name           { return Name(b.meta()) }
-func (b slot) id() []byte           { return b[slotID:][:b.meta()&metaKey>>metaLen] }
-func (b slot) key() Key             { return Key{b.name(), string(b.id())} }
+// slot is where a bucket is: one of a shard's, as long as that is locked, and is not resized.
+type slot struct{ at unsafe.Pointer }
 
-// at returns the slot with an index.
-func (s *shard) at(i uint32) slot { return s.slots[uint64(i)*uint64(s.stride):][:s.stride:s.stride] }
+func (b slot) tat() int64            { return *(*int64)(b.at) }
+func (b slot) setTAT(tat int64)      { *(*int64)(b.at) = tat }
+func (b slot) meta() uint64          { return *(*uint64)(unsafe.Add(b.at, slotMeta)) }
+func (b slot) setMeta(m uint64)      { *(*uint64)(unsafe.Add(b.at, slotMeta)) = m }
+func (b slot) has(flag uint64) bool  { return b.meta()&flag != 0 }
+func (b slot) set(flag uint64)       { b.setMeta(b.meta() | flag) }
+func (b slot) clear(flag uint64)     { b.setMeta(b.meta() &^ flag) }
+func (b slot) rule() uint32          { return uint32(b.meta() >> metaRule) }
+func (b slot) setRule(r uint32)      { b.setMeta(b.meta()&(1<<metaRule-1) | uint64(r)<<metaRule) }
+func (b slot) name() Name            { return Name(b.meta()) }
+func (b slot) id() []byte            { return b.bytes(slotID + uint32(b.meta()&metaKey>>metaLen))[slotID:] }
+func (b slot) key() Key              { return Key{b.name(), string(b.id())} }
+func (b slot) bytes(n uint32) []byte { return unsafe.Slice((*byte)(b.at), n) }
+
+// at returns the slot with an index, which is less than capacity.
+func (s *shard) at(i uint32) slot {
+	return slot{unsafe.Add(unsafe.Pointer(s.slots.Load()), uintptr(i)*uintptr(s.stride))}
+}
 
 // home returns the index where the search for a hash begins: in the order of the hashes, so that the slots of a shard
 // that grows are moved from front to back.
@@ -277,7 +287,9 @@ func (s *shard) home(h uint64) uint32 {
 // the shard is growing, the wrong ones come.
 func (s *shard) prefetch(h uint64) { s.prefetchSlot(s.home(h)) }
 
-func (s *shard) prefetchSlot(i uint32) { prefetch(s.base.Load() + uintptr(i)*uintptr(s.stride)) }
+func (s *shard) prefetchSlot(i uint32) {
+	prefetch(uintptr(unsafe.Pointer(s.slots.Load())) + uintptr(i)*uintptr(s.stride))
+}
 
 func (s *shard) next(i uint32) uint32 {
 	if i++; i == s.capacity.Load() {
@@ -288,14 +300,14 @@ func (s *shard) next(i uint32) uint32 {
 
 // findLocked returns the index of the key's slot.
 func (s *shard) findLocked(key Key, h uint64) (i uint32, ok bool) {
-	if len(s.slots) == 0 {
+	if s.capacity.Load() == 0 {
 		return 0, false
 	}
 	want := uint64(key.Name) | uint64(len(key.ID))<<metaLen
 	for i = s.home(h); ; i = s.next(i) {
 		b := s.at(i)
 		m := b.meta()
-		if m&metaKey == want && string(b[slotID:][:len(key.ID)]) == key.ID {
+		if m&metaKey == want && string(b.id()) == key.ID {
 			return i, true
 		}
 		if m == 0 {
@@ -313,8 +325,8 @@ func (s *shard) insertLocked(key Key, h uint64, tat int64, rule uint32, flags ui
 	b := s.at(i)
 	b.setTAT(tat)
 	b.setMeta(uint64(key.Name) | uint64(len(key.ID))<<metaLen | flags | uint64(rule)<<metaRule)
-	copy(b[slotID:], key.ID)
-	clear(b[slotID+len(key.ID):])
+	id := b.bytes(s.stride)[slotID:]
+	clear(id[copy(id, key.ID):])
 	s.n++
 	s.table.resident.Add(1)
 	if _, ok := s.aside[key]; ok {
@@ -347,24 +359,36 @@ func (s *shard) growLocked() {
 
 // resizeLocked moves all to slots of another capacity: the given, and what the allocator would waste.
 func (s *shard) resizeLocked(capacity uint32) {
-	old := s.slots
-	s.slots = slices.Grow([]byte(nil), int(capacity*s.stride))
-	capacity = uint32(cap(s.slots)) / s.stride
-	s.slots = s.slots[:capacity*s.stride]
+	n := s.capacity.Load()
+	old := s.at(0).bytes(n * s.stride)
+	slots := makeSlots(int(capacity * s.stride))
+	capacity = uint32(len(slots)) / s.stride
+	s.slots.Store(unsafe.SliceData(slots))
 	s.capacity.Store(capacity)
-	s.base.Store(uintptr(unsafe.Pointer(unsafe.SliceData(s.slots))))
 	s.groups = uint32(max(0, bits.Len32(capacity-1)-bits.Len32(dirtyGroups-1)))
 	s.marks, s.hand = [len(s.marks)]uint64{}, 0
 	for ; len(old) > 0; old = old[s.stride:] {
-		if b := slot(old[:s.stride]); b.meta() != 0 {
+		if b := (slot{unsafe.Pointer(&old[0])}); b.meta() != 0 {
 			s.moveTo(s.place(s.hashOf(b)), b)
 		}
 	}
 }
 
+// makeSlots returns n bytes, and what the allocator would waste: above 32 KiB it deals in pages of 8.
+func makeSlots(n int) []byte {
+	const large, page = 32 << 10, 8 << 10
+	if n <= large {
+		b := slices.Grow([]byte(nil), n)
+		return b[:cap(b)]
+	}
+	b := make([]byte, (n+page-1)&^(page-1)) // append would write to it before it has its pages
+	wantLargePages(b)
+	return b
+}
+
 // moveTo copies a slot to where it goes.
 func (s *shard) moveTo(i uint32, b slot) {
-	copy(s.at(i), b)
+	copy(s.at(i).bytes(s.stride), b.bytes(s.stride))
 	if b.has(flagDirty) {
 		s.markGroup(i)
 	}
