@@ -156,23 +156,23 @@ type shard struct {
 	stride   uint32               // bytes of a slot
 	few      [2]count             // by the index of the Name in limits
 
-	more     []count                  // of the Names behind those of few
-	groups   uint32                   // shift, of the index of a slot
-	n        uint32                   // slots in use
-	dirty    uint32                   // of those, the ones that the store does not have as they are
-	removals uint32                   // slots removed so far: a TAT loaded from the store before one may be stale
-	hand     uint32                   // where eviction goes on
-	order    uint32                   // shards are locked in this order
-	waiting  bool                     // some of the dirty are not marked: those that are saved only when all are
-	marks    [dirtyGroups / 64]uint64 // bit g: there may be a dirty slot among those with index >> groups == g
-	resets   [16]uint32               // Resets and clamps so far, by hash: what was spent before one is not given back
+	more     []count    // of the Names behind those of few
+	groups   uint32     // shift, of the index of a slot
+	n        uint32     // slots in use
+	dirty    uint32     // of those, the ones that the store does not have as they are
+	removals uint32     // slots removed so far: a TAT loaded from the store before one may be stale
+	hand     uint32     // where eviction goes on
+	order    uint32     // shards are locked in this order
+	waiting  bool       // some of the dirty are not marked: those that are saved only when all are
+	marks    []uint64   // bit g: there may be a dirty slot among those with index >> groups == g
+	resets   [16]uint32 // Resets and clamps so far, by hash: what was spent before one is not given back
 	aside    map[Key]*aside
 	pending  []pending // of the buckets that are in a commit, the last; there are few at a time
 	table    *table
-	_        [32]byte // so that no other shard is in these cache lines
+	_        [8]byte // so that no other shard is in these cache lines
 }
 
-// dirtyGroups is in how many groups a shard's slots are looked through for dirty ones: as many that a few in a thousand
+// dirtyGroups is in how many groups, at most, a shard's slots are looked through for dirty ones: as many that a few in a thousand
 // slots do not make a flush look at all of them.
 const dirtyGroups = 1 << 13
 
@@ -366,7 +366,10 @@ func (s *shard) resizeLocked(capacity uint32) {
 	s.slots.Store(unsafe.SliceData(slots))
 	s.capacity.Store(capacity)
 	s.groups = uint32(max(0, bits.Len32(capacity-1)-bits.Len32(dirtyGroups-1)))
-	s.marks, s.hand = [len(s.marks)]uint64{}, 0
+	words := int((capacity-1)>>s.groups/64 + 1)
+	s.marks = slices.Grow(s.marks[:0], words)[:words]
+	clear(s.marks)
+	s.hand = 0
 	for ; len(old) > 0; old = old[s.stride:] {
 		if b := (slot{unsafe.Pointer(&old[0])}); b.meta() != 0 {
 			s.moveTo(s.place(s.hashOf(b)), b)
@@ -442,7 +445,7 @@ func (s *shard) cleanLocked(i uint32) {
 }
 
 func (s *shard) markGroup(i uint32) {
-	g := i >> s.groups % dirtyGroups
+	g := i >> s.groups
 	s.marks[g/64] |= 1 << (g % 64)
 }
 
