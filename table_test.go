@@ -78,6 +78,36 @@ func TestShardIsAMap(t *testing.T) {
 	}
 }
 
+// A shard of more slots than it has groups: each dirty one is found, and none of the others is saved.
+func TestDirtyInALargeShard(t *testing.T) {
+	tab := newTable(limitsOf(t, Names{1: {Label: "a"}}, map[Name]Limit{1: PerHour(5)}), 1)
+	s, _ := tab.shard(Name(1).Key("x"))
+	const n = 3 * dirtyGroups
+	want := make(map[Key]int64)
+	for i := range n {
+		key := Name(1).Key(fmt.Sprint(i)) // in this shard, whatever the hash says
+		s.insertLocked(key, tab.hash(key), 1, 1, flagStored)
+		if i%7 == 0 {
+			want[key] = int64(i + 2)
+		}
+	}
+	require.NotZero(t, s.groups)
+	for key, tat := range want {
+		i, ok := s.findLocked(key, tab.hash(key))
+		require.True(t, ok)
+		s.writeLocked(i, tat)
+	}
+	s.markGroup(s.capacity.Load() - 1) // the last group has a mark, too
+	c := collector{all: true}
+	c.collectLocked(s)
+	got := make(map[Key]int64)
+	for _, change := range c.changes {
+		got[change.Key] = change.TAT
+	}
+	require.Equal(t, want, got)
+	require.EqualValues(t, n, s.n)
+}
+
 // Each time that eviction comes by, which goes and which stays.
 func TestEvict(t *testing.T) {
 	const now = 1000
