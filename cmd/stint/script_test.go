@@ -189,37 +189,58 @@ func signalWhen(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // interruptAt runs "interrupt PATTERN RESULT COMMAND [ARGS...]": the command is interrupted as soon as there is a file whose
-// name matches, which it works in. That is left no more then, and there is no RESULT, unless the signal came too late.
+// name matches, which it works in, and begun anew if it was too fast for that to be seen. That file is left no more then, and
+// there is no RESULT, unless the signal came too late.
 func interruptAt(ts *testscript.TestScript, _ bool, args []string) {
+	const tries = 100
 	path, err := exec.LookPath(args[2])
 	ts.Check(err)
-	var stderr bytes.Buffer
-	cmd := exec.Command(path, args[3:]...)
-	cmd.Dir, cmd.Stderr = ts.Getenv("WORK"), &stderr
-	ts.Check(cmd.Start())
-	ended := make(chan struct{})
-	go func() { cmd.Wait(); close(ended) }()
+	dir := ts.Getenv("WORK")
 	files := func(pattern string) int {
-		found, err := filepath.Glob(filepath.Join(cmd.Dir, pattern))
+		found, err := filepath.Glob(filepath.Join(dir, pattern))
 		ts.Check(err)
 		return len(found)
 	}
-	for files(args[0]) == 0 {
+	for range tries {
+		var stderr bytes.Buffer
+		cmd := exec.Command(path, args[3:]...)
+		cmd.Dir, cmd.Stderr = dir, &stderr
+		ts.Check(cmd.Start())
+		ended := make(chan struct{})
+		go func() { cmd.Wait(); close(ended) }()
+		if !seenBefore(ended, func() bool { return files(args[0]) > 0 }) {
+			if status := cmd.ProcessState.ExitCode(); status != statusDone {
+				ts.Fatalf("exit status %d, and no interrupt: %s", status, &stderr)
+			}
+			ts.Check(os.RemoveAll(filepath.Join(dir, args[1])))
+			continue
+		}
+		if err := cmd.Process.Signal(os.Interrupt); !errors.Is(err, os.ErrProcessDone) {
+			ts.Check(err)
+		}
+		<-ended
+		switch status := cmd.ProcessState.ExitCode(); {
+		case status != statusInterrupted && status != statusDone:
+			ts.Fatalf("exit status %d after an interrupt: %s", status, &stderr)
+		case files(args[0]) > 0, files(args[1]) > 0 && status == statusInterrupted:
+			ts.Fatalf("exit status %d, and there is a %s or %s", status, args[0], args[1])
+		default:
+			ts.Logf("exit status %d", status)
+		}
+		return
+	}
+	ts.Fatalf("it ended %d times before a %s was seen", tries, args[0])
+}
+
+// seenBefore reports whether f was true before the channel was closed.
+func seenBefore(ended <-chan struct{}, f func() bool) bool {
+	for !f() {
 		select {
 		case <-ended:
-			ts.Fatalf("it ended before there was a %s: %s", args[0], &stderr)
+			return false
 		default:
 			runtime.Gosched()
 		}
 	}
-	ts.Check(cmd.Process.Signal(os.Interrupt))
-	<-ended
-	switch status := cmd.ProcessState.ExitCode(); {
-	case status != statusInterrupted && status != statusDone:
-		ts.Fatalf("exit status %d after an interrupt: %s", status, &stderr)
-	case files(args[0]) > 0, files(args[1]) > 0 && status == statusInterrupted:
-		ts.Fatalf("exit status %d, and there is a %s or %s", status, args[0], args[1])
-	default:
-		ts.Logf("exit status %d", status)
-	}
+	return true
 }
