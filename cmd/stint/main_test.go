@@ -8,9 +8,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -55,12 +58,22 @@ func runArgs(t *testing.T, args ...string) result {
 // process returns the command, to be run in a process of its own.
 func process(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
+	heedSignals()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), self, args...)
 	cmd.Env = append(os.Environ(), runMain+"=1")
 	return cmd
 }
+
+// heedSignals has what the tests start heed the signals that a background job of a script, or one of nohup, ignores.
+var heedSignals = sync.OnceFunc(func() {
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
+})
 
 // runProcess runs the command in a process of its own.
 func runProcess(t *testing.T, args ...string) result {

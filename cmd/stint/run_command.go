@@ -48,7 +48,7 @@ The file keeps the last turn of each id at a label of its own, "LABEL line"; lis
 
 The command's exit status is that of stint, 128+N where signal N ended it, 127 where it was not found and 126 where it
 could not be started, either at no cost. Signals are passed on to it, but for the INT and QUIT that a terminal sends to both: to end it
-from elsewhere while it runs in one, send TERM.`,
+from elsewhere while it runs in one, send TERM. Under nohup, both ignore HUP.`,
 		Example: `  stint run --limit 10/1h backup -- rsync -a /srv/ backup:/srv/
   stint run --limit 1/1m --wait --timeout 10m api -- curl -fsS https://api.example/report
   stint run --limit 3/1d --refund-on-failure mail -- sendmail alice@example.com < letter`,
@@ -113,7 +113,7 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	}
 
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, passedOn...)
+	signal.Notify(signals, heeded(passedOn)...)
 	defer signal.Stop(signals)
 	line := &line{f: f, id: id, limit: limit}
 	if err := line.stand(cmd.Context(), signals); err != nil {

@@ -23,6 +23,7 @@ import (
 // TestScripts runs each file in testdata/script: scripts in which "exec stint" is the command, in a process of its own
 // and with a home of its own.
 func TestScripts(t *testing.T) {
+	heedSignals()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
