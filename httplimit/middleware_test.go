@@ -288,6 +288,25 @@ func TestNoLockOut(t *testing.T) {
 	}
 }
 
+// A request that was given back locks nobody out, though there is a line at its bucket by then.
+func TestNoLockOutByARefund(t *testing.T) {
+	queued := stint.PerMinute(5)
+	queued.Queue = 10
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{failures: queued})
+	ru := Rule{Key: ByIP(failures), LockOut: time.Hour, RefundStatus: Status(200)}
+	srv := serve(t, New(lim, nil, ru)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		for range 2 {
+			if _, err := lim.Reserve(local[failures], 4); err != nil {
+				panic(err)
+			}
+		}
+	})))
+	require.Equal(t, 200, get(t, srv.URL).StatusCode)
+	b, err := lim.Bucket(local[failures])
+	require.NoError(t, err)
+	require.Zero(t, b.HeldUntil)
+}
+
 // A rule in the shadow that counts statuses denies nobody, and counts.
 func TestShadowCountsStatus(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
