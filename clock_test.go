@@ -100,6 +100,47 @@ func TestRestartWithTheClockBack(t *testing.T) {
 	}
 }
 
+// A look under a smaller limit, or while the clock is far behind, gives no tokens back. What is denied then stays clamped, so that who
+// comes back when he was told to is admitted.
+func TestOnlyASpendClampsOnFile(t *testing.T) {
+	key := perID.Key("a")
+	for name, c := range map[string]struct {
+		ask     func(r *rig) Decision
+		clamped bool
+	}{
+		"check":               {func(r *rig) Decision { return r.check(key, 1) }, false},
+		"check twice":         {func(r *rig) Decision { r.check(key, 1); return r.check(key, 5) }, false},
+		"look at all":         {func(r *rig) Decision { return r.spendAll(Request{key, 1, CheckOnly}) }, false},
+		"spend":               {func(r *rig) Decision { return r.spend(key, 1) }, true},
+		"spend after a check": {func(r *rig) Decision { r.check(key, 1); return r.spend(key, 1) }, true},
+		"spend all":           {func(r *rig) Decision { return r.spendAll(Request{Key: key, Cost: 1}) }, true},
+		"all after a check":   {func(r *rig) Decision { r.check(key, 1); return r.spendAll(Request{Key: key, Cost: 1}) }, true},
+		"one of two, the same": {func(r *rig) Decision {
+			return r.spendAll(Request{key, 1, CheckOnly}, Request{Key: perID.Key("b"), Cost: 1})
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := NewMemStore()
+			r := rigOn(t, store, testLimits(t), Options{})
+			far := r.clock.Now().Add(23 * time.Hour).UnixNano()
+			save(t, store, Change{key, far})
+			want := r.clock.Now().Add(time.Minute).UnixNano()
+			d := c.ask(r)
+			require.False(t, d.Allowed)
+			require.Equal(t, time.Minute, d.ResetAfter)
+			require.NoError(t, r.Flush())
+			tat, err := store.Load(key)
+			require.NoError(t, err)
+			if !c.clamped {
+				want = far
+			}
+			require.Equal(t, want, tat)
+			r.clock.advance(d.RetryAfter)
+			require.True(t, r.spend(key, 1).Allowed, "who looked is told the same time as who spends")
+		})
+	}
+}
+
 // A file of a machine that took 2099 for now.
 func TestFileOfTheFuture(t *testing.T) {
 	store := NewMemStore()

@@ -299,6 +299,18 @@ func (s *crashSim) look(key Key) {
 	s.check(key, d, retryAfter, s.have[key].tat)
 }
 
+// settle asks an empty bucket for a token: that it was clamped is on file with the next flush, as it is not for a look.
+func (s *crashSim) settle(key Key) {
+	s.look(key)
+	d, err := s.l.Spend(key, 1)
+	if s.lost(err) {
+		return
+	}
+	require.NoError(s.t, err, s.where(key))
+	_, retryAfter := s.spend(key, 1)
+	s.check(key, d, retryAfter, s.have[key].tat)
+}
+
 func (s *crashSim) holdFor(key Key) {
 	b := s.have[key]
 	end := s.now + s.rnd.Int64N(5e9) - 1e9
@@ -409,7 +421,7 @@ func (s *crashSim) setLimits() {
 		if tat := s.seen(key, b.tat); tat < b.tat {
 			b.tat = tat
 			b.file = append(b.file, span{tat, tat})
-			s.look(key) // where it is not in memory, that happens when it is loaded
+			s.settle(key) // where it is not in memory, that happens when it is loaded
 		}
 	}
 }
@@ -462,6 +474,7 @@ func (s *crashSim) reopen(crash bool) {
 		b.tat, b.file = found, []span{{found, found}}
 		if _, tolerance := s.sizes(key); found == s.now+tolerance {
 			b.file[0].most = max(found, most) // more than can be seen
+			s.settle(key)
 		}
 		if !exact && level < Leased {
 			b.passed = 0

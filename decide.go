@@ -193,15 +193,19 @@ func (p *place) writeLocked(now int64) {
 	case p.resident:
 		if p.next != p.tat {
 			s.writeLocked(p.index, p.next)
-		} else if b := s.at(p.index); !b.has(flagUsed) {
-			b.set(flagUsed)
+		} else if p.op != opCheck {
+			s.useLocked(p.index)
 		}
 	case p.saved != 0 || p.rule != 0 && (p.next > now || s.aside[p.key] != nil):
 		flags := uint64(flagUsed)
 		if p.saved != 0 {
 			flags |= flagStored
 		}
-		if p.next != p.saved {
+		switch {
+		case p.next == p.saved:
+		case p.op == opCheck: // which changes nothing on file
+			flags = flagStored | flagClamped
+		default:
 			flags |= flagDirty
 		}
 		s.insertLocked(p.key, p.hash, p.next, p.rule, flags)

@@ -298,10 +298,10 @@ func (p *past) step() {
 		limits := p.pickLimits()
 		each(p, "set limits", func(r *rig) (int, error) { return 0, r.SetLimits(limits) })
 		p.ledger.setLimits(p.now(), limits)
-		// A bucket that is not in memory is brought within its new limit when it is loaded. That is now.
+		// A bucket that is not in memory is brought within its new limit when it is loaded, by who does not only look. That is now.
 		for _, key := range p.keys {
-			d := each(p, fmt.Sprint("touch ", key), func(r *rig) (Decision, error) { return r.Check(key, 0) })
-			require.Equal(p.t, p.ledger.one(p.now(), key, 0, opCheck), d)
+			d := each(p, fmt.Sprint("touch ", key), func(r *rig) (Decision, error) { return r.Spend(key, 0) })
+			require.Equal(p.t, p.ledger.one(p.now(), key, 0, opSpend), d)
 		}
 	case 19:
 		p.log = append(p.log, "reopen")

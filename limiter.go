@@ -219,7 +219,7 @@ func (l *Limiter) hitLocked(s *shard, h uint64, key Key, cost int64, op op, now 
 	if op == opSpend {
 		if !allowed || cost == 0 {
 			if m&flagUsed == 0 {
-				b.set(flagUsed)
+				s.useLocked(i)
 			}
 		} else if level := cmp.Or(r.limit.Durability, l.opts.Durability); level < Leased {
 			s.writeLocked(i, next)

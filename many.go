@@ -111,7 +111,7 @@ func (l *Limiter) hitAllLocked(reqs []Request, at []resident) (strictest Decisio
 		if b := p.shard.at(p.index); allowed && reqs[i].Cost > 0 {
 			p.shard.writeLocked(p.index, p.next)
 		} else if !b.has(flagUsed) {
-			b.set(flagUsed)
+			p.shard.useLocked(p.index)
 		}
 		p.shard.countLocked(reqs[i].Key.Name, allowed)
 	}

@@ -37,6 +37,7 @@ const (
 	flagPending = 1 << (metaFlags + 4) // in shard.pending
 	flagCovered = 1 << (metaFlags + 5) // the store has the half of a lease that this TAT is in,
 	flagAhead   = 1 << (metaFlags + 9) // and the one behind it
+	flagClamped = 1 << (metaFlags + 8) // when it was loaded, by who only looked: the store has the TAT further ahead
 	saveShift   = metaFlags + 6
 	maskSave    = 3 << saveShift // the number of the save that took it last: 1, 2, 3, 1, …; 0: none yet
 )
@@ -363,8 +364,18 @@ func (s *shard) writeLocked(i uint32, tat int64) {
 	b := s.at(i)
 	b.setTAT(tat)
 	if m := b.meta(); m&(flagDirty|flagUsed) != flagDirty|flagUsed {
-		b.set(flagUsed)
+		b.setMeta(m&^flagClamped | flagUsed)
 		s.dirtyLocked(i)
+	}
+}
+
+// useLocked notes that tokens of a bucket were asked for. What a look clamped is a change then: loaded anew it would be clamped anew,
+// and who comes back when he was told to would be denied again.
+func (s *shard) useLocked(i uint32) {
+	if b := s.at(i); b.has(flagClamped) {
+		s.writeLocked(i, b.tat())
+	} else {
+		b.set(flagUsed)
 	}
 }
 
