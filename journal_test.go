@@ -566,7 +566,8 @@ func TestJournalIsBounded(t *testing.T) {
 		s.indexMu.Unlock()
 		most = max(most, n)
 	}
-	require.Less(t, most, 4*(256<<10)+2*save*32)
+	const before = 8 // saves, at most, until the checkpoint that is due has begun: with one busy processor, there are some
+	require.Less(t, most, 4*(256<<10)+before*save*32)
 }
 
 // A program that opens the file, spends once and closes makes one commit, or two: the lease, and the exact TAT when it closes. It makes
