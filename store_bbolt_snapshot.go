@@ -3,7 +3,6 @@ package stint
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,7 +18,7 @@ import (
 func (s *BoltStore) Snapshot(w io.Writer) (n int64, err error) {
 	if s.readOnly { // nobody is there who might wait
 		err = s.view(func(tx *bolt.Tx) error {
-			n, err = s.file.snapshot(tx, 0, w)
+			n, err = s.file.snapshot(tx, 0, w, func() {})
 			return err
 		})
 		return n, err
@@ -43,50 +42,39 @@ func (s *BoltStore) Snapshot(w io.Writer) (n int64, err error) {
 	return io.Copy(w, file)
 }
 
+// snapshotTo has all that was saved in the tree, at the moment of the transaction: what comes to the log from then on is not in the
+// copy.
 func (s *BoltStore) snapshotTo(file *os.File) error {
 	s.careMu.Lock() // a compaction would wait for the transaction, and saves for it; what a checkpoint frees would not be free
 	defer s.careMu.Unlock()
-	s.setCopying(true)
-	defer s.setCopying(false)
-	for {
-		err := s.snapshotOnce(file)
-		if err != errMetaGone {
-			return err
-		}
-	}
-}
-
-// snapshotOnce has all that was saved in the tree, at the moment of the transaction: what comes to the log from then on is
-// not in the copy.
-func (s *BoltStore) snapshotOnce(file *os.File) error {
 	s.saveMu.Lock()
 	unlock := sync.OnceFunc(s.saveMu.Unlock)
 	defer unlock()
+	s.setCopying(true) // not before saveMu is had: whoever has it would wait for this in pace, and this for him
+	defer s.setCopying(false)
 	if err := s.emptyLog(); err != nil {
 		return err
 	}
 	return s.view(func(tx *bolt.Tx) error {
-		log := s.file.log.begin
-		unlock()
-		_, err := s.file.snapshot(tx, log, file)
+		_, err := s.file.snapshot(tx, s.file.log.begin, file, unlock)
 		return err
 	})
 }
 
-var errMetaGone = errors.New("two commits came before the meta page was read")
-
 // snapshot writes the file as a transaction sees it. None of the pages that are in use to it is written while it lasts, but
 // for its meta page: a commit writes the one that is older. bbolt's own WriteTo opens the file anew, by a name that it
-// no longer has after a compaction. Where log is not 0, the log that begins there is empty in the copy.
-func (f *boltFile) snapshot(tx *bolt.Tx, log int64, w io.Writer) (int64, error) {
+// no longer has after a compaction. Where log is not 0, the log that begins there is empty in the copy. Until begun is called there must be
+// no commits, of which the second would overwrite that meta page.
+func (f *boltFile) snapshot(tx *bolt.Tx, log int64, w io.Writer, begun func()) (int64, error) {
 	id := uint64(tx.ID())
 	meta, err := f.metaOf(id)
 	if err != nil {
 		return 0, err
 	}
 	if meta == nil {
-		return 0, errMetaGone
+		return 0, damaged(f.path, "it has no meta page of transaction %d", id)
 	}
+	begun()
 	for i := range uint64(2) { // bbolt takes turns; in the other page it is taken for that of the commit before
 		binary.NativeEndian.PutUint64(meta, i)
 		binary.NativeEndian.PutUint64(meta[64:], id-(i^id&1))

@@ -137,6 +137,31 @@ func TestSaveWaitsForASnapshot(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
+// TestSnapshotOfAFullJournal: a snapshot that waits for a save does not have that wait for it.
+func TestSnapshotOfAFullJournal(t *testing.T) {
+	s := openStore(t, storePath(t))
+	s.together()
+	require.NoError(t, s.Save([]Change{{Key{2, "a"}, 1}, {Key{2, "b"}, 1}, {Key{2, "c"}, 1}}))
+	s.indexMu.Lock()
+	s.indexMost = 1
+	require.True(t, s.outpacedLocked())
+	s.indexMu.Unlock()
+
+	s.saveMu.Lock() // as a save has it
+	taken := make(chan error, 1)
+	go func() { _, err := s.Snapshot(io.Discard); taken <- err }()
+	awaitWaiter("snapshotTo", taken)
+	require.Empty(t, taken)
+	paced := make(chan error, 1)
+	go func() { s.pace(); paced <- nil }()
+	awaitWaiter("pace", paced)
+	goesOn := len(paced) == 1
+	s.saveMu.Unlock()
+	require.NoError(t, <-taken)
+	require.NoError(t, <-paced)
+	require.True(t, goesOn, "they wait for each other")
+}
+
 type writerOf func(b []byte) (int, error)
 
 func (w writerOf) Write(b []byte) (int, error) { return w(b) }
