@@ -79,7 +79,10 @@ func ParseLimit(s string) (Limit, error) {
 	l.Burst, errs[0] = parseInt(burst)
 	l.Count, errs[1] = parseInt(count)
 	l.Period, errs[2] = parsePeriod(period)
-	if errs != [3]error{} {
+	switch {
+	case errs[1] == nil && errs[2] != nil && period != "":
+		return Limit{}, fmt.Errorf("stint: limit %s: %w", quote(s), errs[2])
+	case errs != [3]error{}:
 		return Limit{}, fmt.Errorf("stint: limit %s: want count/period such as 5/1m, 300/3h or 1/1d burst 10", quote(s))
 	}
 	if wrong := l.mistakes(); wrong != nil {

@@ -87,12 +87,17 @@ func TestParseLimit(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	for _, text := range []string{
-		"", "5", "/", "5/", "/1m", "5/m", "05/1m", "+5/1m", "5 / 1m", "5/1m/1m", "5/1m ", "5/1m burst", "5/1m burst ",
+		"", "5", "/", "5/", "/1m", "05/1m", "+5/1m", "5 / 1m", "5/1m burst ",
 		"5/1m burst 020", "5/1m burst 20 burst 20", "9223372036854775808/1m", strings.Repeat("5", 1000),
 	} {
 		_, err := ParseLimit(text)
 		require.EqualError(t, err,
 			"stint: limit "+quote(text)+": want count/period such as 5/1m, 300/3h or 1/1d burst 10")
+	}
+	for _, period := range []string{"m", "60", "1min", "1y", "1m/1m", "1m ", "1m burst"} {
+		_, err := ParseLimit("5/" + period)
+		require.EqualError(t, err,
+			"stint: limit "+quote("5/"+period)+": period is "+quote(period)+", want a duration such as 90s, 180m, 36h, 1d or 2w")
 	}
 	_, err := ParseLimit("5/1m burst 0")
 	require.EqualError(t, err, `stint: limit "5/1m burst 0": burst is 0, want at least 1`)

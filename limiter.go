@@ -94,7 +94,10 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if limits == nil {
+	switch {
+	case store == nil:
+		return nil, errors.New("stint: New: no store")
+	case limits == nil:
 		return nil, errors.New("stint: New: no limits")
 	}
 	l := &Limiter{

@@ -797,6 +797,10 @@ func TestNewMistakes(t *testing.T) {
 	}
 	_, err := New(NewMemStore(), nil, nil)
 	require.EqualError(t, err, "stint: New: no limits")
+	_, err = New(nil, testLimits(t), nil)
+	require.EqualError(t, err, "stint: New: no store")
+	_, err = Open("", testLimits(t), nil)
+	require.EqualError(t, err, "stint: open: no path")
 	_, err = Open(filepath.Join(t.TempDir(), "buckets.db"), nil, nil)
 	require.EqualError(t, err, "stint: Open: no limits")
 

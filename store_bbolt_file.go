@@ -95,6 +95,9 @@ func checkRegular(path string) error {
 
 // resolve returns where a link leads, be there a file or not: one is made, and replaced, in that place.
 func resolve(path string) (string, error) {
+	if path == "" {
+		return "", errors.New("open: no path")
+	}
 	for range 40 {
 		to, err := os.Readlink(path)
 		if err != nil {

@@ -454,7 +454,8 @@ func TestNestedInShadow(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	require.Panics(t, func() { New(nil, nil) })
+	require.PanicsWithValue(t, "httplimit: New: no limiter", func() { New(nil, nil) })
+	require.PanicsWithValue(t, "httplimit: StatusHandler: no limiter", func() { StatusHandler(nil, nil) })
 	require.Panics(t, func() { New(lim, nil, Rule{}) })
 	require.Panics(t, func() { New(lim, nil, Rule{Key: ByIP(perAddress), Cost: -1}) })
 	require.Panics(t, func() { New(lim, nil, Rule{Key: ByIP(perAddress), Pattern: "login"}) })

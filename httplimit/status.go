@@ -74,6 +74,9 @@ type StatusPage struct {
 // The page tells ids, lets buckets be reset if AllowReset is set, and copies of the file be taken if AllowSnapshot is: it is
 // for those who may know and do that. Serve it behind whatever keeps others out.
 func StatusHandler(lim *stint.Limiter, opts *StatusOptions) *StatusPage {
+	if lim == nil {
+		panic("httplimit: StatusHandler: no limiter")
+	}
 	s := &StatusPage{
 		lim:    lim,
 		secret: make([]byte, 32),

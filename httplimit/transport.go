@@ -96,6 +96,9 @@ func ByHost(name stint.Name) KeyFunc {
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t.Limiter == nil || t.Key == nil {
+		return nil, notSent(r, errors.New("httplimit: a Transport needs a Limiter and a Key"))
+	}
 	key, err := t.Key(r)
 	if err != nil {
 		return nil, notSent(r, fmt.Errorf("httplimit: %w", err))

@@ -286,6 +286,14 @@ func TestTransportErrors(t *testing.T) {
 	tr.CloseIdleConnections()
 }
 
+func TestTransportIncomplete(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	for _, transport := range []*Transport{{}, {Limiter: lim}, {Key: ByHost(perAddress)}} {
+		_, err := transport.RoundTrip(httptest.NewRequest("GET", "http://localhost/", nil))
+		require.EqualError(t, err, "httplimit: a Transport needs a Limiter and a Key")
+	}
+}
+
 func TestByHost(t *testing.T) {
 	for url, want := range map[string]string{
 		"http://Example.COM/x":    "example.com",
