@@ -141,7 +141,11 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 		} else if err != nil {
 			return nil, fmt.Errorf("stint: %w", err)
 		}
-		file, err := openBoltFile(path, o.LockTimeout, o.maxSize, o.ReadOnly)
+		purpose := toWrite
+		if o.ReadOnly {
+			purpose = toRead
+		}
+		file, err := openBoltFile(path, o.LockTimeout, o.maxSize, purpose)
 		replaced := errors.Is(err, fs.ErrNotExist) && !o.ReadOnly // set aside by another, since
 		if err != nil && !replaced {
 			return nil, err

@@ -420,7 +420,7 @@ func TestCompactClosed(t *testing.T) {
 	begin := s.file.log.begin
 	swap := func(before func(temp string)) error { // a swap with a copy as it was before
 		temp := copyOf(t, s.path)
-		target, err := openBoltFile(temp, time.Second, 0, false)
+		target, err := openBoltFile(temp, time.Second, 0, toWrite)
 		require.NoError(t, err)
 		before(temp)
 		return s.swapLocked(temp, target)

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -60,35 +62,43 @@ func metaSum(b []byte) uint64 {
 }
 
 // readMeta returns the meta page that is in force.
-func readMeta(file *os.File) (m boltMeta, err error) {
-	found := false
+func readMeta(file *os.File) (boltMeta, error) {
+	ms, err := readMetas(file)
+	if err != nil {
+		return boltMeta{}, err
+	}
+	return ms[0], nil
+}
+
+// readMetas returns the meta pages that are sound, the one in force before that of the transaction before.
+func readMetas(file *os.File) (ms []boltMeta, err error) {
 	for i := range int64(2) {
 		var b [metaBytes]byte
 		if _, err := file.ReadAt(b[:], i*pageSize); err != nil {
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			return m, err
+			return nil, err
 		}
 		if !isMeta(b[:]) {
 			continue
 		}
 		word := func(at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
 		if size := binary.NativeEndian.Uint32(b[24:]); size != pageSize {
-			return m, fmt.Errorf("%w: %s: a bbolt file with pages of %d bytes, not one of stint's", ErrFormat, file.Name(), size)
+			return nil, fmt.Errorf("%w: %s: a bbolt file with pages of %d bytes, not one of stint's", ErrFormat, file.Name(), size)
 		}
-		if tx := word(64); !found || tx > m.tx {
-			found, m = true, boltMeta{word(32), word(48), word(56), tx}
-		}
+		ms = append(ms, boltMeta{word(32), word(48), word(56), word(64)})
 	}
-	if !found {
-		return m, damaged(file.Name(), "neither of its first two pages is sound")
+	if len(ms) == 0 {
+		return nil, damaged(file.Name(), "neither of its first two pages is sound")
 	}
-	return m, nil
+	slices.SortStableFunc(ms, func(a, b boltMeta) int { return cmp.Compare(b.tx, a.tx) })
+	return ms, nil
 }
 
-// checkMeta looks at the meta pages, and that the file is as long as they say.
-func checkMeta(file *os.File) (boltMeta, error) {
+// checkMeta looks at the meta pages, and that the file is as long as they say; of one to salvage, which may be short, that they are
+// believable.
+func checkMeta(file *os.File, purpose purpose) (boltMeta, error) {
 	m, err := readMeta(file)
 	if err != nil {
 		return m, err
@@ -97,11 +107,14 @@ func checkMeta(file *os.File) (boltMeta, error) {
 	if err != nil {
 		return m, err
 	}
-	path := file.Name()
+	path, most := file.Name(), uint64(info.Size())/pageSize
+	if purpose == toSalvage {
+		most *= 1024
+	}
 	switch {
 	case m.freelist == 1<<64-1: // bbolt would look at every page, in a goroutine of its own
 		err = fmt.Errorf("%w: %s: a bbolt file without a list of free pages, not one of stint's", ErrFormat, path)
-	case m.pages > uint64(info.Size())/pageSize:
+	case m.pages > most:
 		err = damaged(path, "it has %d bytes, and should have %d pages", info.Size(), m.pages)
 	case m.root < 2 || m.root >= m.pages || m.freelist < 2 || m.freelist >= m.pages:
 		err = damaged(path, "its first page points outside of it")
@@ -113,7 +126,7 @@ func checkMeta(file *os.File) (boltMeta, error) {
 
 // checkFile looks at what bbolt reads when it opens a file: the meta pages, and the list of free pages.
 func checkFile(file *os.File) (boltMeta, error) {
-	m, err := checkMeta(file)
+	m, err := checkMeta(file, toWrite)
 	if err != nil {
 		return m, err
 	}

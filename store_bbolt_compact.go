@@ -283,7 +283,7 @@ func (s *BoltStore) swapClosedLocked(temp string, target *boltFile) error {
 	if err == nil {
 		want = renamed
 	}
-	file, lost := openBoltFile(s.path, time.Second, 0, false)
+	file, lost := openBoltFile(s.path, time.Second, 0, toWrite)
 	if lost == nil {
 		lost = file.view(func(tx *bolt.Tx) error {
 			if m, err := readMeta(file.file); err != nil || m != want {

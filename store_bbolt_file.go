@@ -37,17 +37,26 @@ type boltFile struct {
 	log boltLog
 }
 
+// purpose is what a file is opened for.
+type purpose uint8
+
+const (
+	toWrite purpose = iota
+	toRead
+	toSalvage // it may be shorter than it says; bbolt is to read nothing of it
+)
+
 // openBoltFile opens the file at path, which is there already.
-func openBoltFile(path string, lockTimeout time.Duration, maxSize int, readOnly bool) (*boltFile, error) {
+func openBoltFile(path string, lockTimeout time.Duration, maxSize int, purpose purpose) (*boltFile, error) {
 	f := &boltFile{path: path}
 	o := boltOptions(lockTimeout, maxSize)
 	o.OpenFile = f.openFile
 	err := f.guard(func() (err error) {
 		var m boltMeta
-		if m, err = f.look(lockTimeout, readOnly); err != nil {
+		if m, err = f.look(lockTimeout, purpose); err != nil {
 			return err
 		}
-		if !readOnly {
+		if purpose == toWrite {
 			f.db, err = bolt.Open(path, 0o600, o)
 		}
 		f.check = newPageChecker(f.file, path, m)
@@ -141,8 +150,8 @@ func setAside(path, to string, found os.FileInfo, lockTimeout time.Duration) (do
 }
 
 // look has a look at the file before bbolt reads what it must not trust. It opens it to read only, for the lock: who else
-// has the file might be writing. Where it is to stay open so, it does.
-func (f *boltFile) look(lockTimeout time.Duration, stay bool) (m boltMeta, err error) {
+// has the file might be writing. Who is not to write has it open so from then on.
+func (f *boltFile) look(lockTimeout time.Duration, purpose purpose) (m boltMeta, err error) {
 	o := boltOptions(lockTimeout, 0)
 	o.ReadOnly = true // and the list of free pages is left alone
 	o.InitialMmapSize = 0
@@ -151,9 +160,9 @@ func (f *boltFile) look(lockTimeout time.Duration, stay bool) (m boltMeta, err e
 	if err != nil {
 		return m, err
 	}
-	if !stay {
+	if purpose == toWrite {
 		m, err = checkFile(f.file)
-	} else if m, err = checkMeta(f.file); err == nil { // only a writer reads the list of free pages
+	} else if m, err = checkMeta(f.file, purpose); err == nil { // only a writer reads the list of free pages
 		f.db = db
 		return m, nil
 	}

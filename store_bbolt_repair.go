@@ -21,7 +21,9 @@ type Salvaged struct {
 }
 
 // Salvage reads what can be read of a damaged file at path, which it leaves as it is, and writes it to a new one at to,
-// where there must be none. A file of another program, or of a version with another format, is ErrFormat. What it takes to be sound may still be wrong: an entry whose TAT was changed looks like any other.
+// where there must be none. A file of another program, or of a version with another format, is ErrFormat. With a page is lost
+// what it leads to, which may be all of a limit; where it is the root of the tree, that of the transaction before is read. What it
+// takes to be sound may still be wrong: an entry whose TAT was changed looks like any other.
 // looked is called now and then, with how many buckets were read since; its error ends it, without a new file. nil: nobody
 // is told.
 func Salvage(path, to string, opts *BoltOptions, looked func(n int) error) (Salvaged, error) {
@@ -35,7 +37,7 @@ func Salvage(path, to string, opts *BoltOptions, looked func(n int) error) (Salv
 	if err := checkRegular(path); err != nil {
 		return Salvaged{}, fmt.Errorf("stint: %w", err)
 	}
-	from, err := openBoltFile(path, lockTimeout, 0, true)
+	from, err := openBoltFile(path, lockTimeout, 0, toSalvage)
 	if err != nil {
 		return Salvaged{}, err
 	}
@@ -69,14 +71,14 @@ func (v *salvage) lost(format string, args ...any) {
 
 // plan reads all but the buckets' own entries.
 func (v *salvage) plan() error {
-	m, err := readMeta(v.check.file)
+	root, err := v.root()
 	if err != nil {
 		return err
 	}
-	v.pages, v.journal = m.pages, *newJournalIndex()
+	v.journal = *newJournalIndex()
 	var journal, log, round []byte
 	known, strange := false, 0
-	for e := range v.page(m.root, nil, nil, deepest) {
+	for e := range v.page(root, nil, nil, deepest) {
 		name := string(e.key)
 		n, err := strconv.ParseUint(name, 10, 16)
 		switch {
@@ -122,6 +124,21 @@ func (v *salvage) plan() error {
 		v.label(name)
 	}
 	return nil
+}
+
+// root returns the page that leads to all others: where that is damaged, the one of the transaction before, which a commit leaves as it is.
+func (v *salvage) root() (uint64, error) {
+	ms, err := readMetas(v.check.file)
+	if err != nil {
+		return 0, err
+	}
+	v.pages = ms[0].pages
+	_, err = newPageChecker(v.check.file, v.path, ms[0]).page(ms[0].root, v.pages, nil, nil, make([]byte, pageSize))
+	if err == nil || len(ms) == 1 {
+		return ms[0].root, nil
+	}
+	v.lost("what the last transaction changed: %w", err)
+	return ms[1].root, nil
 }
 
 func (v *salvage) names(table []byte) {

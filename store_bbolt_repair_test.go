@@ -150,6 +150,53 @@ func TestSalvageWithoutAPage(t *testing.T) {
 	require.True(t, some, "a page was lost, and the others were not")
 }
 
+// TestSalvageOfAShortFile finds what is in the pages that are there.
+func TestSalvageOfAShortFile(t *testing.T) {
+	dir := t.TempDir()
+	path := makeBolt(t, Names{1: {Label: "One"}})
+	const n = 20_000
+	for i := range 4 {
+		var changes []Change
+		for j := range n / 4 {
+			changes = append(changes, Change{Key{1, fmt.Sprintf("id%05d", i*n/4+j)}, 1 << 60})
+		}
+		edit(t, path, func(tx *bolt.Tx) error { return putHome(tx, nil, slices.Values(changes)) })
+	}
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	short, to := filepath.Join(dir, "short.db"), filepath.Join(dir, "new.db")
+	require.NoError(t, os.WriteFile(short, content[:usedPages(t, path)-3*pageSize], 0o600)) // without what the last transaction wrote last
+	_, err = OpenBolt(short, nil, nil)
+	require.ErrorIs(t, err, ErrCorrupt)
+	v, err := Salvage(short, to, nil, nil)
+	require.NoError(t, err)
+	require.Greater(t, v.Buckets, int64(n/4))
+	require.NotEmpty(t, v.Lost)
+	_, err = verify(t, to)
+	require.NoError(t, err)
+}
+
+// TestSalvageWithoutTheRoot finds what there was a transaction ago.
+func TestSalvageWithoutTheRoot(t *testing.T) {
+	path := makeBolt(t, Names{1: {Label: "One"}}, Change{Key{1, "a"}, 1}, Change{Key{1, "b"}, 2})
+	edit(t, path, func(tx *bolt.Tx) error { return putHome(tx, nil, slices.Values([]Change{{Key{1, "b"}, 3}})) })
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	m, err := readMeta(file)
+	require.NoError(t, err)
+	_, err = file.WriteAt(make([]byte, pageSize), int64(m.root)*pageSize)
+	require.NoError(t, err)
+	to := filepath.Join(t.TempDir(), "new.db")
+	v, err := Salvage(path, to, nil, nil)
+	require.NoError(t, err)
+	require.Len(t, v.Lost, 1)
+	require.ErrorContains(t, v.Lost[0], "what the last transaction changed")
+	s := openBolt(t, to, nil)
+	require.Equal(t, map[Key]int64{{1, "a"}: 1, {1, "b"}: 2}, allOf(t, s))
+	require.Equal(t, map[Name]string{1: "One"}, s.Names())
+}
+
 // TestSalvageDropsWhatMakesNoSense: an entry at a time.
 func TestSalvageDropsWhatMakesNoSense(t *testing.T) {
 	path := makeBolt(t, Names{6: {Label: "Six"}}, Change{Key{6, "a"}, 1}, Change{Key{6, "b"}, 2}, Change{Key{Unknown, "6:a"}, 3})
