@@ -47,8 +47,9 @@ What a crash (a kill, a panic, a power cut) may do is up to each limit, by its [
 is nothing to tell: every decision is as if the process had never stopped, but for those who wait in line.
 
 	level               a decision waits for   a crash may forget              a crash may withhold
-	Memory              nothing                everything                      nothing
-	Flushed (default)   nothing                what was spent since the last   refunds and resets
+	Memory              nothing, while there   everything                      nothing
+	                    is room in memory
+	Flushed (default)   the same               what was spent since the last   refunds and resets
 	                                           flush: FlushInterval, and the   since then
 	                                           time that one flush takes
 	Leased              one commit per lease,  nothing                         one lease of each bucket
@@ -56,6 +57,9 @@ is nothing to tell: every decision is as if the process had never stopped, but f
 	Synced              the commit of its own  nothing                         nothing
 	                    tokens, which many
 	                    share
+
+Once Options.MaxResident buckets are in memory, a decision on one that is not among them waits, at every level, until another
+has left; for a flush, where all have changed since the last.
 
 A lease runs ahead of what is spent by an eighth of the tolerance at most: the file is told that so much is gone, and up to
 there it is spent in memory. It is renewed while half of it is left, so that a bucket in use seldom waits for the disk. Leased

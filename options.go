@@ -7,6 +7,15 @@ import (
 
 // Options are what Open and New can be told; nil or the zero value means the defaults, which are the safe ones.
 // They are copied, and never written to.
+//
+// MaxResident bounds the buckets that are in memory. Once there are so many, a decision on one that is not among them
+// waits until another has left; for a flush, where all have changed since the last. Of ids that are all new, one in
+// MaxResident waits so, and those that come meanwhile: with a MaxResident of 20 there is a flush for every 20 of them.
+// Those that somebody waits in line for stay; where none can leave, the error is ErrFull.
+//
+// It does not bound what is yet to be sorted into the file (105 MB, or 200 bytes for each of MaxResident up to 1.3 million,
+// whichever is more), the filter of what the file has (6 to 12 bytes for each bucket in it), holds and lines; nor the pages of
+// the file that have been read, which the system counts as resident memory, and takes back where it needs them.
 type Options struct {
 	Durability    Durability       // of limits that name none; default Flushed
 	FlushInterval time.Duration    // default 1s
