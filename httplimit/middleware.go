@@ -21,6 +21,10 @@ import (
 // (stint.Limiter.SpendAll). It panics on a rule that cannot be meant: one without a Key, with a negative Cost, or with a
 // Pattern that is none.
 //
+// Where rules spend together from a limit at stint.Leased and from one at stint.Memory or stint.Flushed, each request that is
+// let through waits for a commit, not one in each lease. In nested middleware of their own they spend apart, and what the
+// outer one has spent stays spent where the inner one denies.
+//
 // Where middleware is nested, or two rules find the same bucket, a request spends from it once, by the first of them. A
 // request made with the context of another counts as nested in it: the buckets that one has spent from are free to it.
 // Clients are told of each rule by the Headers and PartitionKey of the middleware that spent; fields of one kind tell of all.
