@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// Hold denies every request for the key before until, whatever its bucket holds. It replaces the hold that there is, and
-// one that is not after now ends it; so does Reset. Those who wait in line go no sooner than they were to, and later where
-// it is until then that nobody passes. It is durable when Hold returns nil, and not in force after an error, unless that is an
-// ErrNotDurable which says that the commit may yet come.
+// Hold denies every request for the key before until, whatever its bucket holds. A time behind 2162-04-10 23:47 UTC, where
+// the arithmetic ends, is taken for that one. It replaces the hold that there is, and one that is not after now ends it; so
+// does Reset. Those who wait in line go no sooner than they were to, and later where it is until then that nobody passes. It is
+// durable when Hold returns nil, and not in force after an error, unless that is an ErrNotDurable which says that the commit
+// may yet come.
 func (l *Limiter) Hold(key Key, until time.Time) error {
 	if err := l.hold(key, until); err != nil {
 		return l.failed(key, err)
