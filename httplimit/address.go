@@ -41,6 +41,9 @@ const unixID = "unix"
 // ByIP finds the bucket of the client's address: "192.0.2.1", or, for IPv6, of its network: "2001:db8:0:1::/64" (as
 // "2001:db8:0:1::" where the limit's IDFormat takes addresses only). Over a Unix socket that is not trusted the id is "unix",
 // whatever the IDFormat; RemoteAddr is not looked at there, for clients choose it.
+//
+// An override for an IPv6 client is one for its network, and its id is written in the same way: one for an address inside the
+// network is never found, unless IPv6Bits is 128.
 func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 	c = c.withDefaults()
 	return func(r *http.Request) (stint.Key, error) {

@@ -403,6 +403,43 @@ func TestNetworkIsNoAddress(t *testing.T) {
 	}
 }
 
+// An override for an IPv6 client is found where it is written as the network's id, in the spelling of the IDFormat.
+func TestOverrideForIPv6(t *testing.T) {
+	for _, tc := range []struct {
+		format stint.IDFormat
+		bits   int
+		id     string
+		found  bool
+	}{
+		{stint.IPAddress, 0, "2001:db8:0:1::", true},
+		{stint.IPAddress, 0, "2001:DB8:0:1:0:0:0:0", true},
+		{stint.IPAddress, 0, "2001:db8:0:1::7", false},
+		{stint.IPAddress, 128, "2001:db8:0:1::7", true},
+		{nil, 0, "2001:db8:0:1::/64", true},
+		{nil, 0, "2001:DB8:0:1::/64", false},
+		{nil, 0, "2001:db8:0:1::", false},
+		{nil, 0, "2001:db8:0:1::7", false},
+		{nil, 128, "2001:db8:0:1::7/128", true},
+	} {
+		limits, err := stint.NewLimits(
+			stint.Names{perIP: {Label: "ip", ID: tc.format}},
+			map[stint.Name]stint.Limit{perIP: stint.PerMinute(5)},
+			map[stint.Name][]stint.Override{perIP: {{IDs: []stint.OverrideID{{ID: tc.id}}, Limit: stint.PerMinute(600)}}})
+		require.NoError(t, err)
+		lim, err := stint.New(stint.NewMemStore(), limits, nil)
+		require.NoError(t, err)
+		var burst int64
+		h := New(lim, nil, Rule{Key: ClientAddress{IPv6Bits: tc.bits}.ByIP(perIP)})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			burst = Decisions(r)[0].Limit.Burst
+		}))
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = "[2001:db8:0:1::7]:4711"
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		require.NoError(t, lim.Close())
+		require.Equal(t, tc.found, burst == 600, "%+v: %d", tc, burst)
+	}
+}
+
 func FuzzClientAddress(f *testing.F) {
 	f.Add(`for="`, "192.0.2.7", true)
 	f.Add("192.0.2.7", ",", false)

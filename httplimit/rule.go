@@ -77,9 +77,11 @@ type KeyFunc func(*http.Request) (stint.Key, error)
 // ErrNoID: the request does not have what its bucket is found by.
 var ErrNoID = errors.New("httplimit: the request has no id")
 
-// ByIP finds the bucket of the socket's peer: an IPv4 address, or the /64 that an IPv6 address is in. It is for servers
-// that clients connect to directly; behind a proxy all of them are the proxy, see ClientAddress. Middleware that writes
-// into RemoteAddr what a header field says is believed, and believes everyone: use ClientAddress in its place.
+// ByIP finds the bucket of the socket's peer: an IPv4 address, or the /64 that an IPv6 address is in. An override for an
+// IPv6 client is written "2001:db8:0:1::" where the limit's IDFormat is stint.IPAddress, "2001:db8:0:1::/64" where it is
+// stint.AnyID. ByIP is for servers that clients connect to directly; behind a proxy all of them are the proxy, see
+// ClientAddress. Middleware that writes into RemoteAddr what a header field says is believed, and believes everyone: use
+// ClientAddress in its place.
 func ByIP(name stint.Name) KeyFunc { return ClientAddress{}.ByIP(name) }
 
 // ByHeader finds the bucket of what a header field says, such as an API key. A request with none, or with several, has
