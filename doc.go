@@ -96,12 +96,14 @@ to [Name.IP] or [Name.Prefix], has no bucket: the Limiter answers ErrInvalidID, 
 
 A Limiter reads the time once per decision: the wall clock as it was at the start, and the monotonic clock since. Where the
 wall clock runs ahead (the machine slept, or the clock was set) the Limiter follows; where it is set back it does not, as long as
-the process lives. With Options.Now a test or a simulation tells it the time.
+the process lives. Where it may be behind by more than a bucket takes to refill, as on a machine without a battery-backed clock, open
+the file after the clock is set: such a bucket is taken for an empty one of that time when it is decided on, and is full when the
+clock is right. With Options.Now a test or a simulation tells it the time.
 
 # Files
 
 The names, defaults and overrides of limits may be written in Go, for [NewLimits], or in YAML, for [LoadLimits]. A running
-Limiter takes others with [Limiter.SetLimits]: no bucket is refilled by that, and none is stranded.
+Limiter takes others with [Limiter.SetLimits]: a bucket keeps its TAT, but for one further ahead than the new limit allows.
 
 The bytes of a stint file are described in docs/format.md. Numbers of Names stand in it, so that a number is never given
 another meaning: [ErrNameMismatch] says so where it was.
