@@ -68,7 +68,7 @@ func (l Limit) WithBurst(n int64) Limit {
 }
 
 // ParseLimit returns the limit that is written count/period, such as "5/1m", "300/180m" or "2/1w", with a burst of count
-// or, as in "5/1m burst 20", the one that follows. The period is as in a limits file.
+// or, as in "5/1m burst 20", the one that follows. The period is as LoadLimits reads it.
 func ParseLimit(s string) (Limit, error) {
 	steady, burst, hasBurst := strings.Cut(s, " burst ")
 	count, period, _ := strings.Cut(steady, "/")

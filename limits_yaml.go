@@ -17,6 +17,16 @@ import (
 
 // LoadLimits reads the limits of a program from a file of defaults, and files of overrides. What is wrong in any of them
 // is returned all at once, as ConfigErrors with file and line, joined.
+//
+// A file of defaults is a YAML mapping of labels to limits, {} for none; one of overrides is a list of such mappings, or empty.
+// The keys of a limit are:
+//
+//	burst       tokens in a full bucket, an integer from 1; it refills within 100 years
+//	count       tokens that come back in a period, an integer from 1, at most one for each nanosecond of it
+//	period      such as 180m, 2w or 1w2d12h: weeks, days of 24 hours, then a Go duration in h, m, s, ms, us and ns
+//	durability  memory, flushed, leased or synced; optional
+//	queue       the most tokens that may wait in line, 0 for no bound; optional
+//	ids         of an override: a list of ids, or of mappings with an id and, optional, a comment
 func LoadLimits(names Names, defaultsFile string, overrideFiles ...string) (*Limits, error) {
 	sources := make([]source, 1+len(overrideFiles))
 	for i, name := range append([]string{defaultsFile}, overrideFiles...) {
