@@ -23,7 +23,7 @@ type outputFlags struct {
 
 func (f *outputFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&f.quiet, "quiet", false, "print nothing: the exit status says it")
+	cmd.Flags().BoolVar(&f.quiet, "quiet", false, "print nothing but errors; a denial shows in the exit status")
 }
 
 func (f *outputFlags) misused(cmd *cobra.Command) error { return exclusive(cmd, "json", "quiet") }
