@@ -97,8 +97,8 @@ to [Name.IP] or [Name.Prefix], has no bucket: the Limiter answers ErrInvalidID, 
 A Limiter reads the time once per decision: the wall clock as it was at the start, and the monotonic clock since. Where the
 wall clock runs ahead (the machine slept, or the clock was set) the Limiter follows; where it is set back it does not, as long as
 the process lives. Where it may be behind by more than a bucket takes to refill, as on a machine without a battery-backed clock, open
-the file after the clock is set: such a bucket is taken for an empty one of that time when it is decided on, and is full when the
-clock is right. With Options.Now a test or a simulation tells it the time.
+the file after the clock is set: such a bucket is taken for an empty one of that time when it is spent from or denied, and is full
+when the clock is right. With Options.Now a test or a simulation tells it the time.
 
 # Files
 

@@ -8,8 +8,8 @@ func (l *Limiter) Limits() *Limits { return l.limits.Load() }
 // SetLimits puts other limits in force while decisions go on: each bucket is held to the old ones or to the new, and to
 // the new once SetLimits returns. A bucket keeps its TAT, except that one further ahead than the new limit allows is brought
 // back to an empty bucket of that limit, so that none is stranded; when the larger limit comes back, it has more tokens than
-// before. Names keep their numbers: the error is ErrNameMismatch where they do not, and after an error the old limits stay in
-// force.
+// before. The file has that with the next flush: after a crash before it, the bucket is empty then. Names keep their numbers:
+// the error is ErrNameMismatch where they do not, and after an error the old limits stay in force.
 func (l *Limiter) SetLimits(limits *Limits) error {
 	if limits == nil {
 		return errors.New("stint: SetLimits: no limits")
