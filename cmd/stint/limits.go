@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"slices"
 	"strings"
 
@@ -24,6 +26,7 @@ type limitFlags struct {
 
 	cmd      *cobra.Command
 	required bool
+	piped    map[string][]byte // what was in files that can be read only once
 }
 
 func (f *limitFlags) register(cmd *cobra.Command, required bool) {
@@ -85,9 +88,16 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 		return nil, nil, err
 	}
 	labels := []string{f.label()}
+	var files []string
 	if f.file != "" {
+		var remove func()
 		var err error
-		if labels, err = stint.Labels(append([]string{f.file}, f.overrides...)...); err != nil {
+		files, remove, err = f.files()
+		defer remove()
+		if err != nil {
+			return nil, nil, err
+		}
+		if labels, err = stint.Labels(files...); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -100,8 +110,8 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 		numbers[label], names[name] = name, stint.NameSpec{Label: label}
 	}
 	if f.file != "" {
-		limits, err := stint.LoadLimits(names, f.file, f.overrides...)
-		return limits, numbers, err
+		limits, err := stint.LoadLimits(names, files[0], files[1:]...)
+		return limits, numbers, f.named(err, files)
 	}
 	defaults := map[stint.Name]stint.Limit{}
 	if f.limit != "" {
@@ -113,6 +123,55 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 	}
 	limits, err := stint.NewLimits(names, defaults, nil)
 	return limits, numbers, err
+}
+
+// files returns the limits files; in place of one that can be read only once, such as a pipe, a copy, until remove is called.
+func (f *limitFlags) files() (files []string, remove func(), err error) {
+	var copies []string
+	remove = func() {
+		for _, file := range copies {
+			os.Remove(file)
+		}
+	}
+	for _, file := range append([]string{f.file}, f.overrides...) {
+		info, err := os.Stat(file)
+		if err != nil || info.Mode().IsRegular() || info.IsDir() { // what is wrong with it, LoadLimits says
+			files = append(files, file)
+			continue
+		}
+		text, ok := f.piped[file]
+		if !ok {
+			if text, err = os.ReadFile(file); err != nil {
+				return nil, remove, err
+			}
+			if f.piped == nil {
+				f.piped = map[string][]byte{}
+			}
+			f.piped[file] = text
+		}
+		temp, err := os.CreateTemp("", "stint-limits-*.yml")
+		if err != nil {
+			return nil, remove, failed(err)
+		}
+		files, copies = append(files, temp.Name()), append(copies, temp.Name())
+		_, err = temp.Write(text)
+		if err = errors.Join(err, temp.Close()); err != nil {
+			return nil, remove, failed(err)
+		}
+	}
+	return files, remove, nil
+}
+
+// named returns err with the names that the user gave the files.
+func (f *limitFlags) named(err error, files []string) error {
+	if err == nil || f.piped == nil {
+		return err
+	}
+	var names []string
+	for i, file := range append([]string{f.file}, f.overrides...) {
+		names = append(names, files[i], file)
+	}
+	return errors.New(strings.NewReplacer(names...).Replace(err.Error()))
 }
 
 // counter numbers labels from 1, for limits that no file is to remember.
