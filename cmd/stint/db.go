@@ -94,9 +94,17 @@ func (f *dbFlags) openExisting() (*stint.BoltStore, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(path); err != nil {
-		return nil, failed(err)
+		return nil, failed(notThere(err))
 	}
 	return f.open()
+}
+
+// notThere says what to do where there is no file.
+func notThere(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w; name another file with --db, or spend something first", err)
+	}
+	return err
 }
 
 // openToRead opens the file so that nothing in it changes.
@@ -115,13 +123,10 @@ func (f *dbFlags) openToRead(cmd *cobra.Command) (*readStore, error) {
 	if temp != "" {
 		os.Remove(temp)
 	}
-	switch {
-	case errors.Is(err, stint.ErrLocked) && cmd.Flags().Lookup("snapshot") != nil:
+	if errors.Is(err, stint.ErrLocked) && cmd.Flags().Lookup("snapshot") != nil {
 		err = hinted{err, errAskItsProgram}
-	case errors.Is(err, fs.ErrNotExist):
-		err = fmt.Errorf("%w; name another file with --db, or spend something first", err)
 	}
-	return nil, failed(err)
+	return nil, failed(notThere(err))
 }
 
 // pathToRead returns the path of the file; where it is a copy, it is to be removed.
