@@ -62,7 +62,7 @@ type resetFlags struct {
 }
 
 func newReset() *cobra.Command {
-	f := &decideFlags{open: (*dbFlags).openToLook, done: "reset", state: "full"}
+	f := &decideFlags{open: (*dbFlags).openToGive, done: "reset", state: "full"}
 	many := &resetFlags{}
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "reset [ID]",

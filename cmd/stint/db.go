@@ -181,8 +181,20 @@ func (f *dbFlags) openToSpend(label string) (stint.Store, stint.Name, error) {
 	return store, name, nil
 }
 
-// openToLook is openToSpend for commands that take nothing from a bucket: where nothing was ever spent they make no
-// file, and put no label into one.
+// openToGive is openToSpend for commands that give tokens back: what nobody ever spent was not meant.
+func (f *dbFlags) openToGive(label string) (stint.Store, stint.Name, error) {
+	store, err := f.openExisting()
+	if err != nil {
+		return nil, 0, err
+	}
+	if name, ok := numberOf(store, label); ok {
+		return store, name, nil
+	}
+	return nil, 0, errors.Join(noSuchLabel(label), failed(store.Close()))
+}
+
+// openToLook is openToSpend for check, which takes nothing from a bucket: where nothing was ever spent it makes no
+// file, and puts no label into one.
 func (f *dbFlags) openToLook(label string) (stint.Store, stint.Name, error) {
 	store, err := f.openExisting()
 	if errors.Is(err, fs.ErrNotExist) {

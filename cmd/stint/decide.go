@@ -56,7 +56,7 @@ func newCheck() *cobra.Command {
 }
 
 func newRefund() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToLook, act: (*stint.Limiter).Refund, done: "refunded", state: "no limit"},
+	return newDecision(&decideFlags{open: (*dbFlags).openToGive, act: (*stint.Limiter).Refund, done: "refunded", state: "no limit"},
 		&cobra.Command{
 			Use:     "refund ID",
 			Short:   "Give tokens back to ID's bucket",
@@ -103,6 +103,9 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 		return stint.Decision{}, err
 	}
 	store, name, err := f.open(&f.db, f.limits.label())
+	if errors.As(err, new(noSuchLabel)) && f.limits.file != "" { // that has it, and nothing of it was spent yet
+		store, name, err = stint.NewMemStore(), 1, nil
+	}
 	if err != nil {
 		return stint.Decision{}, err
 	}

@@ -123,8 +123,10 @@ func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	return buckets, failed(errors.Join(err, store.Close()))
 }
 
-func noSuchLabel(label string) error {
-	return fmt.Errorf("the file has no limit %q: see stint names", label)
+type noSuchLabel string
+
+func (l noSuchLabel) Error() string {
+	return fmt.Sprintf("the file has no limit %q: see stint names", string(l))
 }
 
 // read returns the buckets, each of them measured.

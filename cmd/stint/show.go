@@ -80,6 +80,11 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	if err != nil {
 		return nil, err
 	}
+	_, has := numberOf(store.BoltStore, f.limits.name)
+	_, declared := numbers[f.limits.name]
+	if f.limits.name != "" && !has && (f.limits.file == "" || !declared) {
+		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
+	}
 	found, err := f.find(store, id, now)
 	if err := errors.Join(err, store.Close()); err != nil {
 		return nil, failed(err)
