@@ -238,7 +238,7 @@ An override may stand for a limit that FILE does not have.`,
 		Example: `  stint limits check defaults.yml
   stint limits check defaults.yml overrides.yml`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			if len(args) == 0 || args[0] == "" {
 				return misuse(cmd, "no FILE given")
 			}
 			return nil

@@ -87,6 +87,8 @@ file. An error is one line on stderr, which says what to do. Nothing is colored,
 		Args:          noArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+
+		PersistentPreRunE: noneEmpty,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return misuse(cmd, "%w", err)
@@ -147,6 +149,16 @@ func misuse(cmd *cobra.Command, format string, args ...any) error {
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return misuse(cmd, "unknown argument %q", args[0])
+	}
+	return nil
+}
+
+// noneEmpty returns an error where a flag was given nothing, as by a variable that is not set: that asks for no default.
+func noneEmpty(cmd *cobra.Command, _ []string) error {
+	for _, name := range []string{"db", "limit", "limits", "name", "scenario", "snapshot", "svg", "to"} {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return misuse(cmd, "--%s is empty: give it a value, or leave it out", name)
+		}
 	}
 	return nil
 }

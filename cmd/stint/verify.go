@@ -90,7 +90,9 @@ func (f *dbFlags) named(cmd *cobra.Command, args []string) error {
 	if cmd.Flags().Changed("db") {
 		return misuse(cmd, "FILE and --db exclude each other")
 	}
-	f.path = args[0]
+	if f.path = args[0]; f.path == "" {
+		return misuse(cmd, "FILE is empty: name one, or leave it out")
+	}
 	return nil
 }
 
