@@ -42,7 +42,8 @@ while it runs. Else nothing is run, and the exit status is 75, which mail system
 
 With --wait it waits in line instead, behind those who came before, until its turn comes: then the tokens are spent, and the
 command is run. With --timeout it waits no longer than that, neither in line nor for the file: then it ends with 75, and at once
-where its turn would come later.
+where its turn would come later. Where the limit of a limits file has a queue, it also ends so where the line is full: as many
+tokens are waited for.
 Interrupted while it waits, it has spent nothing. Other commands do not wait for the line: what they spend, it waits for.
 The file keeps the last turn of each id at a label of its own, "LABEL line"; list and show tell of it.
 
@@ -271,12 +272,19 @@ func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay tim
 		delay = max(delay, time.Duration(last+l.needs()-now.UnixNano()))
 	}
 	full := first && l.limit.Queue > 0 && int64((delay-1)/l.limit.Interval()) >= l.limit.Queue
-	if !l.f.wait || full || delay > deadline.Sub(now) {
-		todo := "wait in line with --wait"
+	if l.f.wait && full {
+		place := delay - time.Duration(l.limit.Queue)*l.limit.Interval() // which it has before its turn
+		return 0, &ended{statusTryLater, fmt.Sprintf("%s is denied by %s: the line is full, with %s waiting at most: retry in %s",
+			printable(l.id), l.limit, plural(int(l.limit.Queue), "token"), duration(place))}
+	}
+	if !l.f.wait || delay > deadline.Sub(now) {
+		todo := ", or wait in line with --wait"
 		if l.f.wait {
-			todo = "wait longer with --timeout"
+			todo = ", or wait longer with --timeout"
+		} else if full {
+			todo = ""
 		}
-		return 0, &ended{statusTryLater, fmt.Sprintf("%s is denied by %s: retry in %s, or %s", printable(l.id), l.limit, duration(delay), todo)}
+		return 0, &ended{statusTryLater, fmt.Sprintf("%s is denied by %s: retry in %s%s", printable(l.id), l.limit, duration(delay), todo)}
 	}
 	if first {
 		l.turn = now.Add(delay).UnixNano()
