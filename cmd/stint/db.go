@@ -84,7 +84,7 @@ func (f *dbFlags) open() (*stint.BoltStore, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w; make the directory first, or name another file with --db", err)
 	}
-	return store, failed(err)
+	return store, failed(ifEmpty(path, err))
 }
 
 // openExisting opens the file; where there is none, the error is fs.ErrNotExist.
@@ -126,7 +126,17 @@ func (f *dbFlags) openToRead(cmd *cobra.Command) (*readStore, error) {
 	if errors.Is(err, stint.ErrLocked) && cmd.Flags().Lookup("snapshot") != nil {
 		err = hinted{err, errAskItsProgram}
 	}
-	return nil, failed(notThere(err))
+	return nil, failed(ifEmpty(path, notThere(err)))
+}
+
+// ifEmpty returns err so that nobody is told to repair a file that nothing is in.
+func ifEmpty(path string, err error) error {
+	if errors.Is(err, stint.ErrCorrupt) {
+		if info, statErr := os.Stat(path); statErr == nil && info.Size() == 0 {
+			return hinted{err, errEmpty}
+		}
+	}
+	return err
 }
 
 // pathToRead returns the path of the file; where it is a copy, it is to be removed.

@@ -220,6 +220,7 @@ func (h hinted) Is(err error) bool { return err == h.hint }
 var (
 	errAskItsProgram = errors.New("locked, and only to be read")
 	errBeyondRepair  = errors.New("corrupt, and not to be repaired")
+	errEmpty         = errors.New("corrupt, for there is nothing in it")
 )
 
 // hints says, for errors of the library, what to do.
@@ -229,6 +230,7 @@ var hints = []struct {
 }{
 	{errAskItsProgram, "look at the status page of the program that has it open, read a copy with --snapshot URL, or wait longer with --lock-timeout"},
 	{errBeyondRepair, "nothing of it can be read: take a backup, or move it away to begin a new one"},
+	{errEmpty, "or name another with --db"}, // the error says to remove it
 	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
 	{stint.ErrCorrupt, "let stint verify --repair save what can be read, move it away to begin a new one, or name another with --db"},
 	{stint.ErrFormat, "use the program that wrote it, or name another file with --db"},

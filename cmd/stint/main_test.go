@@ -226,7 +226,7 @@ func TestErrors(t *testing.T) {
 		{"corrupt, reset", "reset alice --db " + garbage, 3, "move it away"},
 		{"corrupt, listed", "list --db " + garbage, 3, "move it away"},
 		{"corrupt, replayed", "replay --limit 3/1m --db " + garbage + " " + log, 3, "move it away"},
-		{"empty file", "allow --limit 3/1m alice --db " + empty, 3, "move it away"},
+		{"empty file", "allow --limit 3/1m alice --db " + empty, 3, "it is empty; remove it to start anew; or name another with --db\n"},
 		{"another program's", "allow --limit 3/1m alice --db " + foreign, 3, "use the program that wrote it"},
 		{"another program's, repaired", "verify --repair " + foreign, 3, "use the program that wrote it"},
 		{"locked", "allow --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},

@@ -129,6 +129,9 @@ func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
 			return err
 		}
 	}
+	if errors.Is(err, errEmpty) {
+		return fmt.Errorf("%s is not sound: there is nothing in it to be repaired", path)
+	}
 	return fmt.Errorf("%s is not sound: %s; stint verify --repair writes what can be read of it to a new file", path, plural(n, "finding"))
 }
 
