@@ -91,6 +91,9 @@ file. An error is one line on stderr, which says what to do. Nothing is colored,
 		PersistentPreRunE: noneEmpty,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 { // the flag is one of a command that was mistyped
+			return noArgs(cmd, args)
+		}
 		return misuse(cmd, "%w", err)
 	})
 	root.AddCommand(newRun(), newSimulate(), newVersion(), newMan())
@@ -147,10 +150,17 @@ func misuse(cmd *cobra.Command, format string, args ...any) error {
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
+	if len(args) == 0 {
+		return nil
+	}
+	if !cmd.HasSubCommands() {
 		return misuse(cmd, "unknown argument %q", args[0])
 	}
-	return nil
+	cmd.SuggestionsMinimumDistance = 2 // cobra's own
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+		return misuse(cmd, "unknown command %q (did you mean %s?)", args[0], strings.Join(like, " or "))
+	}
+	return misuse(cmd, "unknown command %q", args[0])
 }
 
 // noneEmpty returns an error where a flag was given nothing, as by a variable that is not set: that asks for no default.
