@@ -32,7 +32,7 @@ type limitFlags struct {
 func (f *limitFlags) register(cmd *cobra.Command, required bool) {
 	f.cmd, f.required = cmd, required
 	flags := cmd.Flags()
-	flags.StringVar(&f.limit, "limit", "", "a limit, as `COUNT/PERIOD`: 5/1m")
+	flags.StringVar(&f.limit, "limit", "", "a limit, as `COUNT/PERIOD`: 5/1m, or '5/1m burst 20'")
 	flags.Int64Var(&f.burst, "burst", 0, "how many at once, with --limit (default its count)")
 	flags.StringVar(&f.file, "limits", "", "a YAML `FILE` of limits")
 	flags.StringArrayVar(&f.overrides, "overrides", nil, "a YAML `FILE` of overrides to --limits; may be repeated")
@@ -201,6 +201,9 @@ func (f *limitFlags) misused() error {
 func (f *limitFlags) parse() (stint.Limit, error) {
 	limit, err := stint.ParseLimit(f.limit)
 	if err == nil && f.cmd.Flags().Changed("burst") {
+		if strings.Contains(f.limit, " burst ") {
+			return stint.Limit{}, misuse(f.cmd, "--limit %q has a burst: it and --burst exclude each other", f.limit)
+		}
 		limit = limit.WithBurst(f.burst)
 		err = limit.Validate()
 	}
