@@ -229,6 +229,9 @@ func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := withLines(names, before); err != nil {
+		return err
+	}
 	ctx, stop := untilInterrupted(cmd)
 	defer stop()
 	bar := newProgress(cmd.ErrOrStderr(), "rewriting", -1, false)
@@ -247,6 +250,29 @@ func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	return failed(printNames(cmd.OutOrStdout(), before, names, moved))
+}
+
+// withLines adds the lines of the limits that are renamed: they keep their numbers. A new label must not be like that of a line.
+func withLines(names, before map[stint.Name]string) error {
+	had := map[string]stint.Name{}
+	for name, label := range before {
+		had[label] = name
+	}
+	given := slices.Collect(maps.Values(names))
+	for name, label := range maps.Clone(names) {
+		if had[label] != 0 {
+			continue
+		}
+		if strings.HasSuffix(label, lineSuffix) {
+			return fmt.Errorf("label %q: one that ends so is where run --wait keeps its turns, and is renamed with its limit: take another", label)
+		}
+		old := before[name]
+		line := had[old+lineSuffix]
+		if old != "" && line != 0 && names[line] == "" && had[label+lineSuffix] == 0 && !slices.Contains(given, old) {
+			names[line] = label + lineSuffix
+		}
+	}
+	return nil
 }
 
 // names returns the labels that the file has, and its path.

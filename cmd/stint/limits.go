@@ -192,6 +192,8 @@ func (f *limitFlags) misused() error {
 		return misuse(f.cmd, "--burst goes with --limit")
 	case given("overrides") && !given("limits"):
 		return misuse(f.cmd, "--overrides goes with --limits")
+	case f.required && strings.HasSuffix(f.name, lineSuffix):
+		return misuse(f.cmd, "--name %q: a label that ends so is where run --wait keeps its turns: take another", f.name)
 	case f.required && !given("limit") && !given("limits"):
 		return misuse(f.cmd, "no limit given: --limit COUNT/PERIOD, or --limits FILE and --name LABEL")
 	}
