@@ -172,9 +172,9 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read func(f 
 	if err != nil {
 		return err
 	}
-	put := 0
+	all := len(found.changes)
 	if !f.dryRun {
-		if put, err = f.put(ctx, found); err != nil {
+		if err := f.put(ctx, found); err != nil {
 			return err
 		}
 	}
@@ -184,7 +184,7 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read func(f 
 			buckets++
 		}
 	}
-	done, kept := "imported", fmt.Sprintf("; %d of them were there, and stay as they were", len(found.changes)-put)
+	done, kept := "imported", fmt.Sprintf("; %d were there, and stay as they were", all-len(found.changes))
 	if f.dryRun {
 		done, kept = "would import", ""
 	}
@@ -193,36 +193,39 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read func(f 
 	return failed(err)
 }
 
-// put puts buckets into the file, and returns how many it did not have like that, or later.
-func (f *importFlags) put(ctx context.Context, in *imported) (n int, err error) {
+// put puts buckets into the file, and leaves in it those that it did not have like that, or later.
+func (f *importFlags) put(ctx context.Context, in *imported) error {
 	store, err := f.db.open()
 	if err != nil {
-		return 0, err
+		return err
 	}
 	numbers, err := number(store, in.names)
 	if err != nil {
-		return 0, failed(errors.Join(err, store.Close()))
+		return failed(errors.Join(err, store.Close()))
 	}
 	var changes []stint.Change
-	for key, tat := range in.changes {
+	for from, tat := range in.changes {
 		if err := interruption(ctx); err != nil {
-			return 0, errors.Join(err, failed(store.Close()))
+			return errors.Join(err, failed(store.Close()))
 		}
-		if key, err = renumbered(key, numbers); err != nil {
-			return 0, errors.Join(err, store.Close())
+		key, err := renumbered(from, numbers)
+		if err != nil {
+			return errors.Join(err, store.Close())
 		}
 		have, err := store.Load(key)
 		if err != nil {
-			return 0, failed(errors.Join(err, store.Close()))
+			return failed(errors.Join(err, store.Close()))
 		}
 		if tat > have {
 			changes = append(changes, stint.Change{Key: key, TAT: tat})
+		} else {
+			delete(in.changes, from)
 		}
 	}
 	if len(changes) > 0 {
 		err = store.Save(changes)
 	}
-	return len(changes), failed(errors.Join(err, store.Close()))
+	return failed(errors.Join(err, store.Close()))
 }
 
 // number returns the numbers that the file has for the numbers of what is put into it, by their labels.
