@@ -96,6 +96,9 @@ func readRedis(f *importFlags, lines *lineReader, now time.Time) (*imported, err
 		}
 		in.add(now, key, tat, false)
 	}
+	if lines.Err() == nil && in.past+len(in.changes) == 0 {
+		return nil, lines.wrong("it has no keys: want those of a Redis, with their values")
+	}
 	return in, lines.Err()
 }
 
