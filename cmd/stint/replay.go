@@ -46,7 +46,7 @@ With each of them --by may be a regular expression too, in slashes: its first gr
 has one bucket, however it is spelled; httplimit.ByIP has one for each /64 of IPv6. Times are found out (access log's, RFC 3339, syslog's, Unix time in seconds to
 nanoseconds) or are of the Go layout --time-format; without a zone they are taken for UTC.
 
-A line that does not name anyone is counted as other, and one that is not of the format as malformed. Memory goes by the
+A line that does not name anyone is counted as other, and one that is not of the format as malformed; where all are, the exit status is 2. Memory goes by the
 number of ids, not of lines.
 
 With --db the file keeps the buckets, and the replay of the next log goes on where this one stopped. Its times are the
@@ -75,7 +75,13 @@ requests, denied; null where there was no request); also other where there are s
 			if err != nil {
 				return err
 			}
-			return failed(f.print(cmd.OutOrStdout(), r.summary()))
+			if err := f.print(cmd.OutOrStdout(), r.summary()); err != nil {
+				return failed(err)
+			}
+			if r.malformed > 0 && r.requests+r.other == 0 {
+				return misuse(cmd, "no line could be read as --lines %s says", f.lines.format)
+			}
+			return nil
 		},
 	}
 	f.db.register(cmd, "a `FILE` to keep the buckets in (default: nothing is kept)")
