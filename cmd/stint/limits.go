@@ -98,7 +98,7 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 			return nil, nil, err
 		}
 		if labels, err = stint.Labels(files...); err != nil {
-			return nil, nil, err
+			return nil, nil, f.named(err, files)
 		}
 	}
 	numbers, names := map[string]stint.Name{}, stint.Names{}
