@@ -42,8 +42,8 @@ With --limit or --limits, it also counts the buckets that are further behind tha
 a clock that was set back or a limit that was made smaller brings it about, and such a bucket is taken for an empty one. With
 --limits, the limit is that of the label, or an override of exactly the id.
 
---repair writes what can be read to a new file, FILE.repaired or that of --to, and says what is lost. Move it to FILE's place
-yourself when you are content with it. Where a sum was wrong, the bucket that was changed is not known, and is in it.`,
+--repair writes what can be read to a new file, FILE.repaired or that of --to, and says what is lost; then, too, the exit status is 3. Move it
+to FILE's place yourself when you are content with it. With a page is lost what it leads to, which may be most of the file. Where a sum was wrong, the bucket that was changed is not known, and is in it.`,
 		Example: `  stint verify quota.db
   stint verify quota.db --limits defaults.yml --overrides overrides.yml
   stint verify quota.db --repair --to sound.db`,
@@ -242,7 +242,9 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 		fmt.Fprintf(&s, "lost  %s\n", visible(strings.TrimPrefix(err.Error(), "stint: ")))
 	}
 	fmt.Fprintf(&s, "repaired  %s  %s, and what was lost: %d\n", visible(to), plural(int(found.Buckets), "bucket"), len(found.Lost))
-	_, err = io.WriteString(cmd.OutOrStdout(), s.String())
+	if _, err = io.WriteString(cmd.OutOrStdout(), s.String()); err == nil && len(found.Lost) > 0 {
+		err = fmt.Errorf("%s is not all of %s: look at what was lost before you take it", to, path)
+	}
 	return failed(err)
 }
 
