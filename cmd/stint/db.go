@@ -203,21 +203,33 @@ func (f *dbFlags) openToGive(label string) (stint.Store, stint.Name, error) {
 	return nil, 0, errors.Join(noSuchLabel(label), failed(store.Close()))
 }
 
-// openToLook is openToSpend for check, which takes nothing from a bucket: where nothing was ever spent it makes no
-// file, and puts no label into one.
+// openToLook is openToSpend for check, which leaves the file as it is: where nothing was ever spent it makes none, and puts no
+// label into one.
 func (f *dbFlags) openToLook(label string) (stint.Store, stint.Name, error) {
-	store, err := f.openExisting()
+	path, _, err := f.file()
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := f.misused(); err != nil {
+		return nil, 0, err
+	}
+	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true, LockTimeout: f.lockTimeout})
 	if errors.Is(err, fs.ErrNotExist) {
 		return stint.NewMemStore(), 1, nil
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, failed(ifEmpty(path, err))
 	}
 	if name, ok := numberOf(store, label); ok {
-		return store, name, nil
+		return unsaved{store}, name, nil
 	}
 	return stint.NewMemStore(), 1, failed(store.Close())
 }
+
+// unsaved is a store that does not get what a Limiter tidies up, such as holds that are over.
+type unsaved struct{ stint.Store }
+
+func (unsaved) Save([]stint.Change) error { return nil }
 
 func numberOf(store *stint.BoltStore, label string) (stint.Name, bool) {
 	for name, l := range store.Names() {

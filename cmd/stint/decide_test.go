@@ -266,3 +266,15 @@ func TestSharedLimitsFiles(t *testing.T) {
 	require.Equal(t, 0, r.status, r.stderr)
 	assert.Equal(t, map[string]any{"burst": 10000.0, "count": 10000.0, "period": "168h0m0s"}, object(t, r.stdout)["limit"])
 }
+
+// TestCheckAfterAHold: one that is over stays in the file, which check leaves as it is.
+func TestCheckAfterAHold(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	store, err := stint.OpenBolt(db, stint.Names{1: {Label: defaultLabel}}, nil)
+	require.NoError(t, err)
+	key := stint.Name(1).Key("a")
+	require.NoError(t, store.Save([]stint.Change{{Key: stint.Unknown.Key(key.String()), TAT: 1}, {Key: key, TAT: 1}}))
+	require.NoError(t, store.Close())
+	r := runArgs(t, "check", "--db", db, "--limit", "3/1m", "a")
+	assert.Equal(t, 0, r.status, r.stderr)
+}
