@@ -14,6 +14,7 @@ type route struct {
 	method  string // "" is any
 	literal string // how the pattern's path begins, up to its first wildcard; "" where a host comes first
 	whole   bool   // literal is all there is to it
+	wild    bool   // it has wildcards to read
 }
 
 // newRoute panics, as http.ServeMux does, where the pattern is none.
@@ -28,6 +29,7 @@ func newRoute(pattern string) *route {
 	}
 	host := max(0, strings.IndexByte(rest, '/'))
 	ro.mux.Handle(pattern[:len(pattern)-len(rest)]+plainHost(rest[:host])+rest[host:], reached{})
+	ro.wild = strings.Contains(strings.TrimSuffix(rest, "{$}"), "{")
 	if strings.HasPrefix(rest, "/") && !strings.Contains(rest, "%") {
 		wild := false
 		ro.literal, _, wild = strings.Cut(rest, "{")
@@ -54,6 +56,9 @@ func (ro *route) match(r *http.Request) (*http.Request, bool) {
 	matched.Host = plainHost(r.Host)
 	if !ro.leads(&matched) && !ro.leadsAlike(&matched) {
 		return nil, false
+	}
+	if !ro.wild {
+		return r, true // it may have those of the pattern that led here
 	}
 	matched.RequestURI = "/" // for "*", ServeMux would answer by itself
 	ro.mux.ServeHTTP(nil, &matched)

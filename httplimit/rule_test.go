@@ -123,6 +123,19 @@ func TestPatterns(t *testing.T) {
 	require.Equal(t, "*", matched.RequestURI)
 }
 
+// A pattern without wildcards leaves those of the pattern that led to the handler, however the path is spelled: else who encodes a
+// byte of it has no id, and where that is optional no limit.
+func TestPathValueOfTheOuterPattern(t *testing.T) {
+	for _, pattern := range []string{"GET /users/", "127.0.0.1/users/"} {
+		lim, _ := newLimiter(t, nil)
+		mux := http.NewServeMux()
+		rule := Rule{Pattern: pattern, Key: ByPathValue(perKey, "user"), Optional: true}
+		mux.Handle("/users/{user}/", New(lim, nil, rule)(http.HandlerFunc(status)))
+		srv := serve(t, mux)
+		require.Equal(t, "200 200 200 200 200 429", statuses(t, 6, srv.URL+"/users/7/a%2Fb"), pattern)
+	}
+}
+
 // A rule with a pattern, around a whole mux, and one without, around one of its routes, both see the wildcards.
 func TestPathValueEitherWay(t *testing.T) {
 	for name, build := range map[string]func(lim *stint.Limiter) http.Handler{
