@@ -35,16 +35,24 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// FlushError is Flush for http.ResponseController.
-func (w *statusWriter) FlushError() error {
-	w.settle(http.StatusOK)
-	return http.NewResponseController(w.ResponseWriter).Flush()
+// can reports whether the writer, or one that it is around, is a T: http.ResponseController finds it there.
+func can[T any](w http.ResponseWriter) bool {
+	for {
+		if _, ok := w.(T); ok {
+			return true
+		}
+		around, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return false
+		}
+		w = around.Unwrap()
+	}
 }
 
 // wrapped returns the writer with those of the optional interfaces that the one below has.
 func (w *statusWriter) wrapped() http.ResponseWriter {
-	_, flush := w.ResponseWriter.(http.Flusher)
-	_, hijack := w.ResponseWriter.(http.Hijacker)
+	flush := can[http.Flusher](w.ResponseWriter) || can[interface{ FlushError() error }](w.ResponseWriter)
+	hijack := can[http.Hijacker](w.ResponseWriter)
 	_, readFrom := w.ResponseWriter.(io.ReaderFrom)
 	_, push := w.ResponseWriter.(http.Pusher)
 	f, h, rf, p := flusher{w}, hijacker{w}, readerFrom{w}, pusher{w}
@@ -84,12 +92,18 @@ func (w *statusWriter) wrapped() http.ResponseWriter {
 
 type flusher struct{ sw *statusWriter }
 
-func (f flusher) Flush() { f.sw.FlushError() }
+func (f flusher) Flush() { f.FlushError() }
+
+// FlushError is Flush for http.ResponseController.
+func (f flusher) FlushError() error {
+	f.sw.settle(http.StatusOK)
+	return http.NewResponseController(f.sw.ResponseWriter).Flush()
+}
 
 type hijacker struct{ sw *statusWriter }
 
 func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := h.sw.ResponseWriter.(http.Hijacker).Hijack()
+	conn, rw, err := http.NewResponseController(h.sw.ResponseWriter).Hijack()
 	if err == nil {
 		h.sw.settle(http.StatusSwitchingProtocols)
 	}
@@ -98,9 +112,17 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 type readerFrom struct{ sw *statusWriter }
 
-func (rf readerFrom) ReadFrom(src io.Reader) (int64, error) {
-	rf.sw.settle(http.StatusOK)
-	return rf.sw.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
+func (rf readerFrom) ReadFrom(src io.Reader) (n int64, err error) {
+	if rf.sw.onStatus != nil { // the status is chosen by the first byte: there may be none
+		if n, err = io.CopyN(rf.sw, src, 512); err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return n, err
+		}
+	}
+	rest, err := rf.sw.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
+	return n + rest, err
 }
 
 type pusher struct{ sw *statusWriter }

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -72,6 +74,59 @@ func TestHijack(t *testing.T) {
 	}
 }
 
+type unwrapping struct{ http.ResponseWriter }
+
+func (w unwrapping) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// TestHijackThroughUnwrap: a writer below that can only by what it is around.
+func TestHijackThroughUnwrap(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	h := waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		require.NoError(t, err)
+		defer conn.Close()
+		rw.WriteString("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+		rw.Flush()
+	}))
+	srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(unwrapping{w}, r) }))
+	require.Equal(t, "hi", get(t, srv.URL).body)
+	require.EqualValues(t, 4, left(t, lim, local[failures]), "counted as 101")
+}
+
+// TestFlushNotSupported: the status is the one that the handler answers with then.
+func TestFlushNotSupported(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	h := New(lim, nil, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			http.Error(w, "no streaming", http.StatusInternalServerError)
+		}
+	}))
+	srv := serve(t, http.TimeoutHandler(h, time.Minute, "late")) // whose writer cannot
+	require.Equal(t, 500, get(t, srv.URL).StatusCode)
+	require.EqualValues(t, 5, left(t, lim, local[perAddress]), "500 is given back")
+}
+
+// TestReadFromNothing: a source that fails before its first byte leaves the status to the handler.
+func TestReadFromNothing(t *testing.T) {
+	for _, code := range []int{401, 502} {
+		lim, _ := newLimiter(t, nil)
+		srv := serve(t, New(lim, nil, Rule{Key: ByIP(failures), CountStatus: Failed}, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
+			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				n, err := io.Copy(w, iotest.ErrReader(errors.New("upstream is down")))
+				require.Error(t, err)
+				require.Zero(t, n)
+				w.WriteHeader(code)
+			})))
+		require.Equal(t, code, get(t, srv.URL).StatusCode)
+		wantCounted, wantKept := int64(4), int64(4)
+		if code == 502 {
+			wantCounted, wantKept = 5, 5
+		}
+		require.Equal(t, wantCounted, left(t, lim, local[failures]), code)
+		require.Equal(t, wantKept, left(t, lim, local[perAddress]), code)
+	}
+}
+
 func TestReadFrom(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	srv := serve(t, waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -81,6 +136,14 @@ func TestReadFrom(t *testing.T) {
 	})))
 	require.Equal(t, "all of it", get(t, srv.URL).body)
 	require.EqualValues(t, 5, left(t, lim, local[failures]), "counted as 200")
+
+	long := strings.Repeat("x", 5000)
+	srv = serve(t, waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(w, strings.NewReader(long))
+		require.NoError(t, err)
+		require.EqualValues(t, len(long), n)
+	})))
+	require.Equal(t, long, get(t, srv.URL).body)
 }
 
 func TestDeadlinesThroughResponseController(t *testing.T) {
