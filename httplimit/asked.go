@@ -135,6 +135,14 @@ func (p *fieldParser) bareItem() (n int64, ok bool) {
 		return -1, p.skip('0') || p.skip('1')
 	case c == '-' || '0' <= c && c <= '9':
 		return p.number()
+	case c == '@': // a Date
+		p.rest = p.rest[1:]
+		date := p.rest
+		_, ok := p.number()
+		return -1, ok && !strings.Contains(date[:len(date)-len(p.rest)], ".")
+	case c == '%': // a Display String; what is wrong with its UTF-8 is not looked for
+		p.rest = p.rest[1:]
+		return -1, strings.HasPrefix(p.rest, `"`) && p.quoted()
 	case c == '*' || isAlpha(c):
 		p.take(isTokenByte)
 		return -1, true

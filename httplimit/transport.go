@@ -78,7 +78,7 @@ func roundUp(d time.Duration) time.Duration {
 }
 
 // ByHost finds the bucket of the server that a request goes to: "api.example.com", or "api.example.com:8080" where the port is
-// not the scheme's own.
+// not the scheme's own. An internationalized name is another in Unicode than in its ASCII form: write it in one of them.
 func ByHost(name stint.Name) KeyFunc {
 	return func(r *http.Request) (stint.Key, error) {
 		host := strings.TrimSuffix(strings.ToLower(r.URL.Hostname()), ".")
@@ -110,6 +110,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.spend(r.Context(), key, cost); err != nil {
 		return nil, notSent(r, err)
 	}
+	if r.Context().Err() != nil { // while it waited for a commit
+		return nil, notSent(r, t.refund(key, cost, context.Cause(r.Context())))
+	}
 	var asked, connected atomic.Bool // once connected, a server may have seen it, also where it is sent again
 	traced := r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 		GetConn: func(string) { asked.Store(true) },
@@ -119,9 +122,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		var op *net.OpError
 		if !connected.Load() && (asked.Load() || errors.As(err, &op) && op.Op == "dial") {
-			if _, refused := t.Limiter.Refund(key, cost); refused != nil {
-				err = errors.Join(err, refused)
-			}
+			err = t.refund(key, cost, err)
 		}
 		return nil, err
 	}
@@ -134,6 +135,14 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	return res, nil
+}
+
+// refund gives back what was spent on a request that failed, and returns why it did, and why that could not be given back.
+func (t *Transport) refund(key stint.Key, cost int64, why error) error {
+	if _, err := t.Limiter.Refund(key, cost); err != nil {
+		return errors.Join(why, err)
+	}
+	return why
 }
 
 // notSent closes the body of a request that is not sent, as a RoundTripper must.

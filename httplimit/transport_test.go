@@ -314,6 +314,12 @@ func TestByHost(t *testing.T) {
 
 func TestNothingLeft(t *testing.T) {
 	for field, want := range map[string]int64{
+		`"a";x=@1659578233;r=0;t=5`:          5,
+		`"a";x=@-1;r=0;t=5`:                  5,
+		`"a";x=@1.5;r=0;t=5`:                 0,
+		`"a";x=@;r=0;t=5`:                    0,
+		`"a";x=%"f%c3%bc";r=0;t=5`:           5,
+		`"a";x=%f;r=0;t=5`:                   0,
 		``:                                   0,
 		`"a";r=0;t=5`:                        5,
 		` "a";r=0;t=5  `:                     5,
@@ -345,7 +351,7 @@ func TestNothingLeft(t *testing.T) {
 		`"a";pk=:A,:;r=0;t=5`:                0,
 		`"a";pk=:A;r=0;t=5`:                  0,
 		`"a";x=?2;r=0;t=5`:                   0,
-		`"a";x=@1;r=0;t=5`:                   0,
+		`"a";x=@1;r=0;t=5`:                   5,
 		`"a";x=1.;r=0;t=5`:                   0,
 		`;r=0;t=5`:                           0,
 		`,`:                                  0,
@@ -465,6 +471,47 @@ func TestTransportCancelled(t *testing.T) {
 }
 
 // A request is given back only where no server can have seen it.
+// slowStore is one whose saves wait.
+type slowStore struct {
+	*stint.MemStore
+	saving, release chan struct{}
+}
+
+func (s *slowStore) Save(changes []stint.Change) error {
+	select {
+	case s.saving <- struct{}{}:
+	default:
+	}
+	<-s.release
+	return s.MemStore.Save(changes)
+}
+
+// What is cancelled while the spend waits for its commit is not sent, and given back.
+func TestTransportCancelledWhileItCommits(t *testing.T) {
+	store := &slowStore{stint.NewMemStore(), make(chan struct{}), make(chan struct{})}
+	lim, err := stint.New(store, testLimits(t, nil), &stint.Options{Durability: stint.Synced, CommitTimeout: time.Hour})
+	require.NoError(t, err)
+	defer lim.Close()
+	seen := false
+	srv := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { seen = true }))
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, "GET", srv.URL, nil)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := (&Transport{Limiter: lim, Key: ByHost(perKey)}).RoundTrip(r)
+		ended <- err
+	}()
+	<-store.saving
+	cancel()
+	close(store.release)
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.False(t, seen)
+	key, err := ByHost(perKey)(r)
+	require.NoError(t, err)
+	require.EqualValues(t, 5, left(t, lim, key))
+}
+
 func TestTransportCannotDial(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	late := &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
