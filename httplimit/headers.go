@@ -186,6 +186,9 @@ func (a *applied) state() (left, reset int64) {
 	left, full := a.Remaining, a.ResetAfter
 	switch {
 	case !a.Allowed:
+		if a.Cost > 0 && left >= a.Cost { // it is held: none of them can be had
+			left = 0
+		}
 		return left, max(1, seconds(a.RetryAfter))
 	case a.locked > 0:
 		return 0, max(1, seconds(a.locked))

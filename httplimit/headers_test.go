@@ -94,6 +94,8 @@ func TestState(t *testing.T) {
 		{made(limit, false, 0, 1, 48*time.Second+1), 0, 1},
 		{made(limit, false, 2, 30*time.Second, 36*time.Second), 2, 30},
 		{made(limit, false, 0, 24*time.Hour, 0), 0, 86400},
+		{costing(1, made(limit, false, 5, time.Hour, 0)), 0, 3600}, // held, and full
+		{costing(5, made(limit, false, 4, 12*time.Second, 12*time.Second)), 4, 12},
 	} {
 		left, reset := tc.a.state()
 		require.Equal(t, [2]int64{tc.left, tc.reset}, [2]int64{left, reset}, "%+v", tc.a.Decision)
@@ -104,6 +106,11 @@ func made(l stint.Limit, allowed bool, remaining int64, retry, reset time.Durati
 	return applied{Decision: Decision{Decision: stint.Decision{
 		Allowed: allowed, Remaining: remaining, RetryAfter: retry, ResetAfter: reset, Limit: l,
 	}}}
+}
+
+func costing(cost int64, a applied) applied {
+	a.Cost = cost
+	return a
 }
 
 // An Integer of RFC 9651 has at most 15 digits.

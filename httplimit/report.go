@@ -110,7 +110,7 @@ func (s *StatusPage) report() *report {
 	}
 	rep.FileBytes, rep.hasFile = st.File.Bytes, st.File.Bytes > 0
 	for name, c := range st.Limits {
-		if name == stint.Unknown {
+		if _, declared := s.names[name]; !declared { // any more: it has no label
 			continue
 		}
 		l := s.limitLocked(name, c, now)

@@ -212,6 +212,21 @@ func (s *failsTwice) Save(changes []stint.Change) error {
 	return s.MemStore.Save(changes)
 }
 
+// Names that are declared no longer have no label, and are told of no more: two series of one name are an error to Prometheus.
+func TestStatusOfNamesThatAreGone(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	lim.Allow(perAddress.Key("a"))
+	lim.Allow(perKey.Key("a"))
+	lim.Allow(failures.Key("a"))
+	srv := serve(t, StatusHandler(lim, nil))
+	limits, err := stint.NewLimits(stint.Names{failures: {Label: "login"}}, map[stint.Name]stint.Limit{failures: stint.PerMinute(5)}, nil)
+	require.NoError(t, err)
+	require.NoError(t, lim.SetLimits(limits))
+	body := get(t, srv.URL+"?format=prometheus").body
+	require.Contains(t, body, `stint_decisions_total{limit="login",decision="allowed"} 1`)
+	require.NotContains(t, body, `limit=""`)
+}
+
 // The page tells of the file, and of the commits that decisions waited for.
 func TestStatusOfAFile(t *testing.T) {
 	limits, err := stint.NewLimits(testNames, map[stint.Name]stint.Limit{perKey: stint.PerHour(5)}, nil)
