@@ -153,3 +153,10 @@ func left(t testing.TB, lim *stint.Limiter, key stint.Key) int64 {
 	require.NoError(t, err)
 	return d.Remaining
 }
+
+func heldUntil(t testing.TB, lim *stint.Limiter, key stint.Key) time.Time {
+	t.Helper()
+	b, err := lim.Bucket(key)
+	require.NoError(t, err)
+	return b.HeldUntil
+}

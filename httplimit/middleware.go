@@ -25,9 +25,10 @@ import (
 // let through waits for a commit, not one in each lease. In nested middleware of their own they spend apart, and what the
 // outer one has spent stays spent where the inner one denies.
 //
-// Where middleware is nested, or two rules find the same bucket, a request spends from it once, by the first of them. A
-// request made with the context of another counts as nested in it: the buckets that one has spent from are free to it.
-// Clients are told of each rule by the Headers and PartitionKey of the middleware that spent; fields of one kind tell of all.
+// Where middleware is nested, or two rules find the same bucket, a request spends from it once, by the first of them that is
+// not in the shadow. A request made with the context of another counts as nested in it: the buckets that one has spent from are
+// free to it. Clients are told of each rule by the Headers and PartitionKey of the middleware that spent; fields of one kind tell
+// of all.
 //
 // Responses share the values of header fields, which must not be changed in place. Header's Set and Add are safe.
 func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
@@ -192,7 +193,8 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	sw := &statusWriter{ResponseWriter: w}
-	sw.onStatus = func(status int) { m.settle(c, first, last, w, r, status) }
+	begun := m.lim.Now()
+	sw.onStatus = func(status int) { m.settle(c, first, last, begun, w, r, status) }
 	defer func() {
 		if v := recover(); v != nil {
 			sw.settle(http.StatusInternalServerError)
@@ -246,10 +248,16 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) ([]a
 		a.Key, a.Label, a.Cost, a.Shadow, a.After = key, label, cost, ru.Shadow, ru.CountStatus != nil
 		mine = append(mine, a)
 	}
-	strictest := stint.Decision{Allowed: true, Remaining: math.MaxInt64}
 	if c.Context != nil {
-		mine, strictest = m.others(c, mine, strictest)
+		var back []stint.Request
+		mine, back = m.others(c, mine)
+		if len(back) > 0 {
+			if _, err := m.lim.RefundAll(back...); err != nil {
+				*failures = append(*failures, err)
+			}
+		}
 	}
+	strictest := stint.Decision{Allowed: true, Remaining: math.MaxInt64}
 	var few [4]stint.Request
 	reqs := few[:0]
 	for i := range mine {
@@ -257,7 +265,7 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) ([]a
 			reqs = append(reqs, a.request())
 		}
 	}
-	if len(reqs) > 0 && strictest.Allowed {
+	if len(reqs) > 0 {
 		d, err := m.spend(reqs)
 		if err != nil {
 			return nil, stint.Decision{}, err
@@ -272,22 +280,27 @@ func (m *middleware) decide(c *carried, r *http.Request, failures *[]error) ([]a
 	return mine, strictest, nil
 }
 
-// others leaves those of mine that c has no decision of. What was in the shadow there and is meant here counts from now on.
-func (m *middleware) others(c *carried, mine []applied, strictest stint.Decision) ([]applied, stint.Decision) {
+// others leaves those of mine that c has no decision of that counts, and returns what to give back: what was in the shadow there
+// and is meant here is decided anew.
+func (m *middleware) others(c *carried, mine []applied) (rest []applied, back []stint.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	mine = slices.DeleteFunc(mine, func(a applied) bool {
+	rest = slices.DeleteFunc(mine, func(a applied) bool {
 		before := find(c.applied, m.lim, a.Key)
-		if before != nil && before.Shadow && !a.Shadow {
-			before.Shadow, before.by = false, m
-			if !before.Allowed && (strictest.Allowed || before.RetryAfter > strictest.RetryAfter) {
-				strictest = before.Decision.Decision
-			}
+		if before == nil || !before.Shadow || a.Shadow {
+			return before != nil
 		}
-		return before != nil
+		if before.Allowed && !before.After && !before.refunded {
+			back = append(back, stint.Request{Key: before.Key, Cost: before.Cost})
+		}
+		before.rule, before.After = &overruled, false
+		return false
 	})
-	return mine, strictest
+	return rest, back
 }
+
+// overruled is the rule of what was decided in the shadow of one that is meant: it settles nothing.
+var overruled Rule
 
 // record adds what was decided to what the request carries, where it is first to last, and tells the client.
 func (m *middleware) record(c *carried, w http.ResponseWriter, mine []applied) (first, last int) {
@@ -344,6 +357,7 @@ func (m *middleware) learn(a *applied, strictest stint.Decision) (err error) {
 		d.Allowed, d.RetryAfter = true, 0
 	}
 	if err != nil {
+		a.refunded = a.Shadow && !a.After // nothing was spent
 		d = stint.Decision{Allowed: strictest.Allowed, Key: a.Key, Remaining: math.MaxInt64}
 	}
 	if d.Allowed && !spent && d.Limit.Count > 0 { // Check tells what a spend would have left
@@ -366,7 +380,7 @@ func (a *applied) request() stint.Request {
 // find returns what has been decided for a bucket.
 func find(as []applied, lim *stint.Limiter, key stint.Key) *applied {
 	for i := range as {
-		if a := &as[i]; a.Key == key && a.by.lim == lim {
+		if a := &as[i]; a.Key == key && a.by.lim == lim && a.rule != &overruled {
 			return a
 		}
 	}

@@ -307,6 +307,81 @@ func TestNoLockOutByARefund(t *testing.T) {
 	require.Zero(t, b.HeldUntil)
 }
 
+// Who is the last of five, and the only one whose tokens were not given back by others meanwhile, has left enough.
+func TestNoLockOutAfterOthersGaveBack(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	inside, right, wrong := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	ru := Rule{Key: ByIP(failures), LockOut: time.Hour, RefundStatus: func(status int) bool { return !Failed(status) }}
+	srv := serve(t, New(lim, nil, ru)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inside <- struct{}{}
+		if r.URL.Path == "/wrong" {
+			<-wrong
+			w.WriteHeader(401)
+			return
+		}
+		<-right
+	})))
+	statuses := make(chan int, 5)
+	for _, path := range []string{"/right", "/right", "/right", "/right", "/wrong"} {
+		go func() { statuses <- get(t, srv.URL+path).StatusCode }()
+		<-inside
+	}
+	close(right)
+	for range 4 {
+		require.Equal(t, 200, <-statuses)
+	}
+	close(wrong)
+	require.Equal(t, 401, <-statuses)
+	require.EqualValues(t, 4, left(t, lim, local[failures]))
+	require.Zero(t, heldUntil(t, lim, local[failures]))
+}
+
+// What comes back with time, while a slow handler is at it, keeps nobody from being locked out.
+func TestLockOutOfTheSlow(t *testing.T) {
+	lim, clock := newLimiter(t, nil)
+	ru := Rule{Key: ByIP(failures), Cost: 5, RefundStatus: Status(200), LockOut: time.Hour}
+	srv := serve(t, New(lim, nil, ru)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		clock.pass(2 * time.Minute)
+		w.WriteHeader(401)
+	})))
+	require.Equal(t, 401, get(t, srv.URL).StatusCode)
+	require.NotZero(t, heldUntil(t, lim, local[failures]))
+}
+
+// A hold that somebody else has put there, and that is longer, stays.
+func TestLockOutLeavesALongerHold(t *testing.T) {
+	lim, clock := newLimiter(t, nil)
+	until := clock.now().Add(24 * time.Hour)
+	ru := Rule{Key: ByIP(failures), Cost: 5, RefundStatus: Status(200), LockOut: time.Minute}
+	srv := serve(t, New(lim, nil, ru)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := lim.Hold(local[failures], until); err != nil {
+			panic(err)
+		}
+		w.WriteHeader(401)
+	})))
+	res := get(t, srv.URL)
+	require.Equal(t, 401, res.StatusCode)
+	require.Equal(t, `"login";r=0;t=86400`, res.Header.Get("RateLimit"))
+	require.True(t, heldUntil(t, lim, local[failures]).Equal(until))
+}
+
+// A rule in the shadow that could not spend has nothing to give back, and keeps no other from it.
+func TestShadowThatCouldNotSpend(t *testing.T) {
+	for name, cost := range map[string]int64{"more than the burst": 6, "negative": -1} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			_, err := lim.Spend(local[failures], 3)
+			require.NoError(t, err)
+			meant := Rule{Key: ByIP(perAddress), RefundStatus: Status(200)}
+			shadow := Rule{Key: ByIP(failures), Shadow: true, RefundStatus: Status(200), CostFunc: func(*http.Request) int64 { return cost }}
+			srv := serve(t, New(lim, nil, meant, shadow)(http.HandlerFunc(status)))
+			require.Equal(t, 200, get(t, srv.URL).StatusCode)
+			require.EqualValues(t, 2, left(t, lim, local[failures]))
+			require.EqualValues(t, 5, left(t, lim, local[perAddress]))
+		})
+	}
+}
+
 // A rule in the shadow that counts statuses denies nobody, and counts.
 func TestShadowCountsStatus(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
@@ -450,6 +525,37 @@ func TestNestedInShadow(t *testing.T) {
 	lim, _ = newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(2)})
 	srv = serve(t, New(lim, nil, shadow, meant)(http.HandlerFunc(status)))
 	require.Equal(t, "200 200 429", statuses(t, 3, srv.URL))
+}
+
+// A rule in the shadow changes nothing for one that is meant, nested in it and of the same bucket: whatever it counts or locks out.
+func TestShadowAroundOneThatIsMeant(t *testing.T) {
+	for name, c := range map[string]struct {
+		shadow, meant Rule
+		status, want  string
+		held          bool
+	}{
+		"counts":                 {Rule{CountStatus: Failed}, Rule{}, "200", "200 200 200 200 200 429", false},
+		"locks out":              {Rule{LockOut: time.Hour}, Rule{}, "200", "200 200 200 200 200 429", false},
+		"the meant one counts":   {Rule{}, Rule{CountStatus: Failed, LockOut: time.Hour}, "401", "401 401 401 401 401 429", true},
+		"the meant one refunds":  {Rule{}, Rule{RefundStatus: Status(200)}, "200", "200 200 200 200 200 200", false},
+		"the meant one costs 5":  {Rule{}, Rule{Cost: 5}, "200", "200 429 429 429 429 429", false},
+		"the shadow one costs 5": {Rule{Cost: 5}, Rule{}, "200", "200 200 200 200 200 429", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			c.shadow.Key, c.shadow.Shadow, c.meant.Key = ByIP(failures), true, ByIP(failures)
+			srv := serve(t, New(lim, nil, c.shadow)(New(lim, nil, c.meant)(http.HandlerFunc(status))))
+			require.Equal(t, c.want, statuses(t, 6, srv.URL+"?status="+c.status))
+			require.Equal(t, c.held, !heldUntil(t, lim, local[failures]).IsZero())
+		})
+	}
+
+	lim, clock := newLimiter(t, nil)
+	require.NoError(t, lim.Hold(local[failures], clock.now().Add(time.Hour)))
+	require.NoError(t, lim.Hold(local[perAddress], clock.now().Add(2*time.Hour)))
+	srv := serve(t, New(lim, nil, Rule{Key: ByIP(failures), Shadow: true})(
+		New(lim, nil, Rule{Key: ByIP(failures)}, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))))
+	require.Equal(t, "7200", get(t, srv.URL).Header.Get("Retry-After"), "the longest wait")
 }
 
 func TestNewRefuses(t *testing.T) {

@@ -3,15 +3,16 @@ package httplimit
 import (
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/stint-go/stint"
 )
 
 // settle does what waited for the status: it spends, gives back and locks out, for the rules first to last of those that
 // the request carries, and tells the client what that left.
-func (m *middleware) settle(c *carried, first, last int, w http.ResponseWriter, r *http.Request, status int) {
+func (m *middleware) settle(c *carried, first, last int, begun time.Time, w http.ResponseWriter, r *http.Request, status int) {
 	c.mu.Lock()
-	s := settlement{lim: m.lim, status: status, mine: slices.Clone(c.applied[first:last])}
+	s := settlement{lim: m.lim, status: status, begun: begun, mine: slices.Clone(c.applied[first:last])}
 	c.mu.Unlock()
 	s.spend()
 	s.refund()
@@ -30,6 +31,7 @@ func (m *middleware) settle(c *carried, first, last int, w http.ResponseWriter, 
 type settlement struct {
 	lim      *stint.Limiter
 	status   int
+	begun    time.Time // when the handler was
 	mine     []applied
 	spent    []Decision // of the rules that counted the status
 	changed  bool       // there is something new to tell the client
@@ -68,7 +70,7 @@ func (s *settlement) refund() {
 	var reqs []stint.Request
 	for i := range s.mine {
 		a := &s.mine[i]
-		if a.rule.RefundStatus != nil && !a.After && a.Allowed && a.rule.RefundStatus(s.status) {
+		if a.rule.RefundStatus != nil && !a.After && !a.refunded && a.Allowed && a.rule.RefundStatus(s.status) {
 			back, reqs = append(back, a), append(reqs, stint.Request{Key: a.Key, Cost: a.Cost})
 		}
 	}
@@ -104,11 +106,21 @@ func (s *settlement) lockOut() {
 		if a.rule.LockOut <= 0 || a.Shadow || !used || a.Remaining >= enough {
 			continue
 		}
-		if err := s.lim.Hold(a.Key, s.lim.Now().Add(a.rule.LockOut)); err != nil {
+		now := s.lim.Now()
+		b, err := s.lim.Bucket(a.Key)
+		back := a.ResetAfter - now.Sub(s.begun) - b.ResetAfter // by others, since; what has come back with time does not count
+		if err == nil && a.Remaining+int64(back/a.Limit.Interval()) >= enough {
+			continue
+		}
+		a.locked = max(a.rule.LockOut, b.HeldUntil.Sub(now)) // a longer hold stays
+		if err == nil && b.HeldUntil.Before(now.Add(a.locked)) {
+			err = s.lim.Hold(a.Key, now.Add(a.locked))
+		}
+		if err != nil {
+			a.locked = 0
 			s.failures = append(s.failures, err)
 			continue
 		}
-		a.locked = a.rule.LockOut
 		s.changed = true
 	}
 }
