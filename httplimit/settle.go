@@ -108,19 +108,21 @@ func (s *settlement) lockOut() {
 		}
 		now := s.lim.Now()
 		b, err := s.lim.Bucket(a.Key)
-		back := a.ResetAfter - now.Sub(s.begun) - b.ResetAfter // by others, since; what has come back with time does not count
-		if err == nil && a.Remaining+int64(back/a.Limit.Interval()) >= enough {
-			continue
-		}
-		a.locked = max(a.rule.LockOut, b.HeldUntil.Sub(now)) // a longer hold stays
-		if err == nil && b.HeldUntil.Before(now.Add(a.locked)) {
-			err = s.lim.Hold(a.Key, now.Add(a.locked))
+		if err == nil {
+			back := a.ResetAfter - now.Sub(s.begun) - b.ResetAfter // by others, since; what has come back with time does not count
+			if a.Remaining+int64(back/a.Limit.Interval()) >= enough {
+				continue
+			}
+			if until := now.Add(a.rule.LockOut); b.HeldUntil.Before(until) { // a longer hold stays
+				b.HeldUntil = until
+				err = s.lim.Hold(a.Key, until)
+			}
 		}
 		if err != nil {
-			a.locked = 0
 			s.failures = append(s.failures, err)
 			continue
 		}
+		a.locked = b.HeldUntil.Sub(now)
 		s.changed = true
 	}
 }
