@@ -804,6 +804,32 @@ func TestDamageMetLater(t *testing.T) {
 }
 
 // Of several that find a file corrupt at once, one sets it aside, and has the new one.
+// A writer that waits for a reader, to map more of the file, does not wait for ever where that one meets damage.
+func TestDamageMetWhileAWriterMaps(t *testing.T) {
+	s, err := OpenBolt(storePath(t), storeNames, &BoltOptions{maxSize: 1 << 30}) // with which no more is mapped than there is
+	require.NoError(t, err)
+	reading, goOn := make(chan struct{}), make(chan struct{})
+	read := make(chan error, 1)
+	go func() {
+		read <- s.view(func(*bolt.Tx) error { close(reading); <-goOn; panic("damage") })
+	}()
+	<-reading
+	var changes []Change
+	for i := range 20_000 {
+		changes = append(changes, Change{Key{1, fmt.Sprintf("%0100d", i)}, 1 << 60})
+	}
+	saved := make(chan error, 1)
+	go func() {
+		saved <- s.update(func(tx *bolt.Tx) error { return s.putHome(tx, slices.Values(changes)) })
+	}()
+	awaitWaiter("mmap", saved)
+	require.Empty(t, saved, "it did not need to map")
+	close(goOn)
+	require.ErrorIs(t, <-read, ErrCorrupt)
+	<-saved // an error or not: the file is not used any more
+	s.Close()
+}
+
 func TestRecoverOnce(t *testing.T) {
 	for range 10 {
 		path := storePath(t)

@@ -242,7 +242,7 @@ func boltOptions(lockTimeout time.Duration, maxSize int) *bolt.Options {
 		MaxSize:      maxSize,
 		// NoFreelistSync stays off: with it a bad page is a panic in a goroutine of bbolt's, which nobody can recover.
 	}
-	if strconv.IntSize == 64 && runtime.GOOS != "windows" {
+	if strconv.IntSize == 64 && runtime.GOOS != "windows" && maxSize == 0 {
 		o.InitialMmapSize = 1 << 30 // address space only: a growing file need not stop its readers to be mapped anew
 	}
 	return o
@@ -269,17 +269,19 @@ func (f *boltFile) guard(fn func() error) (err error) {
 	return fn()
 }
 
-// view and update run fn in a transaction, which is rolled back after an error. One that panicked is left alone: its
-// pages cannot be trusted, and guard sees to it that nobody comes after it.
+// view and update run fn in a transaction, which is rolled back after an error. One that writes and panicked is left alone: its
+// pages cannot be trusted, and guard sees to it that nobody comes after it. One that reads ends all the same, which touches no page: a
+// writer who came before may be waiting for that, to map more of the file.
 func (f *boltFile) view(fn func(tx *bolt.Tx) error) error {
 	f.views.RLock()
 	defer f.views.RUnlock()
-	return f.guard(func() error {
+	return f.guard(func() (err error) {
 		tx, err := f.db.Begin(false)
 		if err != nil {
 			return err
 		}
-		return errors.Join(fn(tx), tx.Rollback())
+		defer func() { err = errors.Join(err, tx.Rollback()) }()
+		return fn(tx)
 	})
 }
 
