@@ -610,7 +610,10 @@ func (s *BoltStore) Close() error {
 		s.indexMu.RLock()
 		short := s.journaledLocked() <= checkpointStep
 		s.indexMu.RUnlock()
-		if !s.readOnly && s.file.broken.Load() == nil {
+		s.mu.RLock() // a compaction may be about to replace it
+		broken := s.file.broken.Load() != nil
+		s.mu.RUnlock()
+		if !s.readOnly && !broken {
 			if short {
 				s.closeErr = s.checkpoint()
 			}

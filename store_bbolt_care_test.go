@@ -749,6 +749,24 @@ func TestCompactDuringClose(t *testing.T) {
 	}
 }
 
+// With the race detector: Close looks at the file that a compaction has just put in the place of the old one.
+func TestCloseAfterCompact(t *testing.T) {
+	s := openStore(t, storePath(t))
+	want := fill(t, s, 3_000)
+	was, err := os.Stat(s.path)
+	require.NoError(t, err)
+	compacted := make(chan error, 1)
+	go func() { compacted <- s.Compact() }()
+	for same := true; same && len(compacted) == 0; {
+		is, err := os.Stat(s.path)
+		require.NoError(t, err)
+		same = os.SameFile(was, is)
+	}
+	require.NoError(t, s.Close())
+	require.NoError(t, <-compacted)
+	openStore(t, s.path).sameAs(t, want, nil)
+}
+
 // A file that is mostly free pages is compacted by itself once it is large enough; where that failed, not at once again.
 func TestCompactByItself(t *testing.T) {
 	s := openStore(t, storePath(t))
