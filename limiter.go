@@ -431,12 +431,12 @@ func (l *Limiter) Close() error {
 		close(l.closed)
 		close(l.flusher.stop)
 		<-l.flusher.stopped
-		l.limitsMu.Lock()
-		defer l.limitsMu.Unlock()
+		l.limitsMu.Lock() // a SetLimits that comes later finds it closed: also one of the listener, who is waited for
 		l.table.setLimits(nil, func(s *shard) {
 			l.retireCountsLocked(s)
 			s.setLimitsLocked(nil)
 		})
+		l.limitsMu.Unlock()
 		l.committer.close()
 		if err := l.flusher.flush(true); err != nil {
 			l.closeErr = fmt.Errorf("stint: the last flush: %w", err)

@@ -120,6 +120,30 @@ func TestOverridesChange(t *testing.T) {
 	require.EqualValues(t, 0, r.left(b))
 }
 
+// A listener may call SetLimits at any time: also while Close waits for it.
+func TestSetLimitsByAListenerWhileClosing(t *testing.T) {
+	limits := faultLimits(t, 10)
+	told, goOn := make(chan struct{}), make(chan struct{})
+	var l *Limiter
+	set := make(chan error, 1)
+	l, err := New(&saveFails{NewMemStore()}, limits, &Options{FlushInterval: time.Hour, OnEvent: func(Event) {
+		close(told)
+		<-goOn
+		set <- l.SetLimits(limits)
+	}})
+	require.NoError(t, err)
+	_, err = l.Spend(Name(2).Key("a"), 1)
+	require.NoError(t, err)
+	require.Error(t, l.Flush())
+	<-told
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close() }()
+	<-l.flusher.silent // from here on Close waits for the listener
+	close(goOn)
+	require.ErrorIs(t, <-set, ErrClosed)
+	require.ErrorIs(t, <-closed, errFault)
+}
+
 func TestSetLimitsMistakes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "buckets.db")
 	r := rigOn(t, openBolt(t, path, testNames), testLimits(t), Options{})
