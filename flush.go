@@ -87,18 +87,21 @@ func (f *flusher) tell(e Event) {
 // deliver calls f with each event, until there will be no more.
 func (f *flusher) deliver(listen func(Event)) {
 	defer close(f.delivered)
-	for {
+	for over := false; ; {
 		select {
 		case e := <-f.events:
 			listen(e)
 			continue
 		default:
 		}
+		if over {
+			return
+		}
 		select {
 		case e := <-f.events:
 			listen(e)
 		case <-f.silent:
-			return
+			over = true // once those before it are delivered
 		}
 	}
 }
@@ -334,22 +337,21 @@ func (c *collector) collectGroupLocked(s *shard, first uint32) {
 		}
 		if m&flagPending != 0 {
 			e := s.pendingLocked(b)
-			if !e.batch.over() {
+			if e.batch != nil && !e.batch.over() {
 				s.markGroup(i)
 				c.skipped = append(c.skipped, e.batch)
 				continue
 			}
-			if !c.all && e.batch.err == nil { // who waited for it is about to note what the store has
+			if e.batch != nil && !c.all && e.batch.err == nil { // who waited for it is about to note what the store has
 				s.markGroup(i)
 				continue
 			}
-			s.forgetPendingLocked(b, e)
-			m = b.meta()
+			e.batch = nil // this is newer; but the bucket stays until he has given back what the commit failed to take
 		}
 		tat := b.tat()
 		past := tat <= c.now
 		if past && m&flagStored == 0 { // full, and the store does not know otherwise
-			if m&flagAside != 0 {
+			if m&(flagAside|flagPending) != 0 {
 				s.cleanLocked(i)
 			} else {
 				s.removeLocked(i)
@@ -404,7 +406,7 @@ func (t *table) settle(change Change, err error, now int64) {
 		s.dirtyLocked(i)
 	} else if !b.has(flagDirty) {
 		b.clear(flagStored)
-		if b.tat() <= now && !b.has(flagAside) {
+		if b.tat() <= now && !b.has(flagAside|flagPending) {
 			s.removeLocked(i)
 		}
 	}

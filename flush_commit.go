@@ -18,6 +18,8 @@ type committer struct {
 	stop    chan struct{}
 	stopped chan struct{}
 
+	unsettled sync.WaitGroup // who put something into a commit, and has yet to note in the table how that ended
+
 	mu       sync.Mutex
 	next     *batch      // nil while there is nothing to save
 	slow     *time.Timer // closes next.heard
@@ -76,6 +78,7 @@ func (c *committer) putLocked(s *shard, b slot, key Key, tat int64) {
 		*changes = append(*changes, Change{})
 	}
 	(*changes)[e.index] = Change{key, tat}
+	e.unsettled++
 	e.key, e.batch, e.tat = key, c.next, tat
 	b.set(flagPending | flagStored)
 }
@@ -228,11 +231,14 @@ func (c *committer) settle(r renewal, in *batch) {
 	}
 	b := s.at(i)
 	e := s.pendingLocked(b)
-	if e == nil || e.batch != in {
+	if e == nil {
+		return
+	}
+	tat, last := e.tat, e.batch == in
+	s.settledPendingLocked(b, e)
+	if !last {
 		return // it was put into a later commit, or a flush has saved it since
 	}
-	tat := e.tat
-	s.forgetPendingLocked(b, e)
 	if in.err != nil {
 		b.set(flagStored) // the store may have it all the same
 		s.dirtyLocked(i)
@@ -264,6 +270,7 @@ func (c *committer) status() CommitStats {
 func (c *committer) close() {
 	close(c.stop)
 	<-c.stopped
+	c.unsettled.Wait() // or what they give back would not be saved
 }
 
 // lease returns where the half of a lease ends that a TAT of a Leased bucket is in, and where the next does. The store is

@@ -739,6 +739,86 @@ func TestFailedCommitThatWasCarriedOut(t *testing.T) {
 }
 
 // What a bucket has regained while a commit was waited for is not given back once more when the commit fails.
+// heldSave is a Store that fails to save when told to: once, and not before goOn is closed.
+type heldSave struct {
+	Store
+	failing    atomic.Bool
+	held, goOn chan struct{}
+}
+
+func holdSave(store Store) *heldSave {
+	return &heldSave{Store: store, held: make(chan struct{}), goOn: make(chan struct{})}
+}
+
+func (s *heldSave) Save(changes []Change) error {
+	if s.failing.Swap(false) {
+		close(s.held)
+		<-s.goOn
+		return errFault
+	}
+	return s.Store.Save(changes)
+}
+
+// What a Spend took whose commit failed is not in the file that Close leaves, though nobody has given it back when that begins.
+func TestCloseGivesBack(t *testing.T) {
+	key := Name(4).Key("a")
+	for range 50 {
+		mem := NewMemStore()
+		s := holdSave(mem)
+		l, err := New(s, faultLimits(t, 10), &Options{FlushInterval: time.Hour})
+		require.NoError(t, err)
+		s.failing.Store(true)
+		spent, closed := make(chan error, 1), make(chan error, 1)
+		go func() { _, err := l.Spend(key, 4); spent <- err }()
+		<-s.held
+		go func() { closed <- l.Close() }()
+		<-l.closed
+		for over := false; !over; {
+			l.table.mu.Lock()
+			over = l.table.limits == nil
+			l.table.mu.Unlock()
+		}
+		close(s.goOn)
+		require.ErrorIs(t, <-spent, ErrNotDurable)
+		require.NoError(t, <-closed)
+		r := rigOn(t, mem, faultLimits(t, 10), Options{Now: time.Now})
+		require.EqualValues(t, 10, r.left(key))
+	}
+}
+
+// The same for a bucket that a flush would have had leave memory, to make room, before who waited is scheduled.
+func TestGiveBackAfterAFlushForRoom(t *testing.T) {
+	s := holdSave(NewMemStore())
+	l, err := New(s, faultLimits(t, 10), &Options{FlushInterval: time.Hour, MaxResident: 8})
+	require.NoError(t, err)
+	defer l.Close()
+	key := Name(4).Key("a")
+	s.failing.Store(true)
+	close(s.goOn)
+
+	ps := [1]place{{key: key, cost: 4, op: opSpend}} // Spend, up to where it waits
+	p := &ps[0]
+	require.NoError(t, p.locate(l.table))
+	require.NoError(t, l.lockFound(p))
+	now := l.clock.now()
+	var d Decision
+	require.NoError(t, p.decideLocked(now, &d))
+	p.countLocked(true)
+	p.writeLocked(now)
+	l.submitLocked(ps[:], now)
+	p.shard.mu.Unlock()
+	<-p.batch.done
+
+	for i := range 30 {
+		_, err := l.Spend(Name(2).Key(fmt.Sprint(i)), 1)
+		require.NoError(t, err)
+	}
+	require.ErrorIs(t, l.await(ps[:]), ErrNotDurable)
+	d, err = l.Check(key, 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 10, d.Remaining)
+}
+
 func TestGiveBackIsNoMoreThanIsMissing(t *testing.T) {
 	for _, name := range []Name{leased, synced} {
 		t.Run(levelNames[name].Label, func(t *testing.T) {

@@ -91,6 +91,7 @@ func (l *Limiter) submitAllLocked(ps []place, now int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	commit := c.waitLocked(l.opts.CommitTimeout)
+	c.unsettled.Add(1)
 	for i := range ps {
 		p := &ps[i]
 		p.batch = commit
@@ -176,13 +177,19 @@ func (l *Limiter) await(ps []place) error {
 	return nil
 }
 
+// settleAll notes how the commit of ps ended: once, of those that submitAllLocked put into it.
 func (l *Limiter) settleAll(ps []place, giveBack bool) {
+	submitted := false
 	for i := range ps {
 		if p := &ps[i]; p.next != p.tat {
 			p.shard.mu.Lock()
 			l.settleLocked(p, giveBack)
 			p.shard.mu.Unlock()
+			submitted = true
 		}
+	}
+	if submitted {
+		l.committer.unsettled.Done()
 	}
 }
 
@@ -218,8 +225,8 @@ func (l *Limiter) settleLocked(p *place, giveBack bool) {
 	committed := p.next
 	if last {
 		committed = e.tat
-		s.forgetPendingLocked(b, e)
 	}
+	s.settledPendingLocked(b, e)
 	if p.batch.err != nil {
 		if giveBack && p.op == opSpend {
 			s.giveBackLocked(b, p, l.clock.now())

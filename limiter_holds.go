@@ -45,7 +45,8 @@ func (l *Limiter) hold(key Key, until time.Time) error {
 		return fmt.Errorf("stint: hold %v: %w", key, err)
 	}
 	if moved[0].batch != nil {
-		l.await(moved[:]) // what the store does not take now, a flush will bring
+		p.batch = moved[0].batch // heldOrNot has seen to it that this is settled
+		l.await(ps[:])           // what the store does not take now, a flush will bring
 	}
 	return nil
 }

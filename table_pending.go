@@ -31,9 +31,11 @@ func (b *batch) over() bool {
 // pending is a commit that a bucket was put into, and is in until the shard has heard how that ended.
 type pending struct {
 	key   Key
-	batch *batch
-	index int   // of its change, while the batch is collected
-	tat   int64 // the TAT that the store is given by it
+	batch *batch // nil: a flush has saved what is newer
+	index int    // of its change, while the batch is collected
+	tat   int64  // the TAT that the store is given by it
+
+	unsettled int // who put it into this one and those before, and have yet to note how that ended
 }
 
 // renewal is a bucket whose next half of a lease is in a commit.
@@ -55,8 +57,15 @@ func (s *shard) pendingLocked(b slot) *pending {
 	return nil
 }
 
-// forgetPendingLocked takes a bucket out of the commit that it is in, which has ended.
-func (s *shard) forgetPendingLocked(b slot, e *pending) {
+// settledPendingLocked takes a bucket out of the commits that it is in, once all who put it there know how that ended: until then it
+// stays in memory, or what they give back would be lost.
+func (s *shard) settledPendingLocked(b slot, e *pending) {
+	if e == nil {
+		return
+	}
+	if e.unsettled--; e.unsettled > 0 {
+		return
+	}
 	last := &s.pending[len(s.pending)-1]
 	*e, *last = *last, pending{}
 	s.pending = s.pending[:len(s.pending)-1]
