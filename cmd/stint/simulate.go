@@ -297,8 +297,18 @@ func (s *simulation) summary() simulationJSON {
 	return out
 }
 
-// replaceFile writes a file whole, or leaves it as it was.
+// replaceFile writes a file whole, or leaves it as it was. What is no file, such as a device or a pipe, it writes to.
 func replaceFile(path string, content []byte) (err error) {
+	mode := os.FileMode(0o644)
+	if info, err := os.Stat(path); err == nil {
+		if !info.Mode().IsRegular() {
+			return os.WriteFile(path, content, mode)
+		}
+		mode = info.Mode().Perm()
+		if path, err = filepath.EvalSymlinks(path); err != nil {
+			return err
+		}
+	}
 	temp, err := os.CreateTemp(filepath.Dir(path), ".stint-*")
 	if err != nil {
 		return err
@@ -309,7 +319,7 @@ func replaceFile(path string, content []byte) (err error) {
 		}
 	}()
 	_, err = temp.Write(content)
-	if err = errors.Join(err, temp.Chmod(0o644), temp.Close()); err != nil {
+	if err = errors.Join(err, temp.Chmod(mode), temp.Close()); err != nil {
 		return err
 	}
 	return os.Rename(temp.Name(), path)
