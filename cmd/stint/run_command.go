@@ -316,7 +316,9 @@ func (l *line) last(store *stint.BoltStore, now time.Time) (int64, error) {
 		return 0, nil
 	}
 	last, err := store.Load(name.Key(l.id))
-	return min(last, now.UnixNano()+mostInLine*int64(l.limit.Interval())), failed(err)
+	interval := int64(l.limit.Interval())
+	most := min(mostInLine, (math.MaxInt64-now.UnixNano()-l.needs())/interval) // so that the turn after it is an int64 too
+	return min(last, now.UnixNano()+most*interval), failed(err)
 }
 
 func (l *line) setLast(store *stint.BoltStore, turn int64) error {

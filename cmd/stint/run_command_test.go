@@ -221,3 +221,26 @@ func TestRunTimeoutLocked(t *testing.T) {
 	assert.Regexp(t, `locked.*, or wait longer with --timeout\n$`, r.stderr)
 	assert.Equal(t, 3, run("--timeout", "1h", "--lock-timeout", "1ms").status)
 }
+
+// TestLineOfASlowLimit: a thousand intervals are more than an int64 where one is more than 85 days.
+func TestLineOfASlowLimit(t *testing.T) {
+	for _, period := range []time.Duration{24 * time.Hour, 100 * 24 * time.Hour, 200 * 24 * time.Hour, 365 * 24 * time.Hour, 36500 * 24 * time.Hour} {
+		db := filepath.Join(t.TempDir(), "a.db")
+		store, err := stint.OpenBolt(db, nil, nil)
+		require.NoError(t, err)
+		_, err = store.Number(defaultLabel + lineSuffix)
+		require.NoError(t, err)
+		l := &line{f: &runFlags{cost: 1}, id: "x", limit: stint.Limit{Burst: 1, Count: 1, Period: period}}
+		now := time.Now()
+		last, err := l.last(store, now)
+		require.NoError(t, err)
+		assert.Zero(t, last, period)
+		turn := now.Add(period).UnixNano()
+		require.NoError(t, l.setLast(store, turn))
+		last, err = l.last(store, now)
+		require.NoError(t, err)
+		assert.Equal(t, turn, last, period)
+		assert.Positive(t, last+l.needs(), period)
+		require.NoError(t, store.Close())
+	}
+}
