@@ -116,6 +116,13 @@ type resetJSON struct {
 }
 
 func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
+	_, numbers, err := f.limits.load(counter()) // as for one ID, the flags have to say which limit is meant
+	if err != nil {
+		return err
+	}
+	if _, err := f.limits.among(numbers); err != nil {
+		return err
+	}
 	ctx, stop := untilInterrupted(cmd)
 	defer stop()
 	store, err := f.db.openExisting()

@@ -94,9 +94,10 @@ func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 
 // decide acts on the bucket of id. When it returns, the file is closed, and has all of it.
 func (f *decideFlags) decide(id string) (stint.Decision, error) {
-	id, err := stint.AnyID.Canonical(id)
-	if err != nil {
-		return stint.Decision{}, err
+	if id != "" || f.act != nil || f.limits.name == "" { // reset with a label: the one bucket of a stint.Shared limit
+		if _, err := stint.AnyID.Canonical(id); err != nil {
+			return stint.Decision{}, err
+		}
 	}
 	limit, limited, err := f.limits.resolve(id) // before a file is made for it
 	if err != nil {

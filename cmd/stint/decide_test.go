@@ -278,3 +278,31 @@ func TestCheckAfterAHold(t *testing.T) {
 	r := runArgs(t, "check", "--db", db, "--limit", "3/1m", "a")
 	assert.Equal(t, 0, r.status, r.stderr)
 }
+
+// TestResetManyWithLimits: as for one ID, --limits needs --name: "default" is none of its limits.
+func TestResetManyWithLimits(t *testing.T) {
+	limits := write(t, "limits.yml", "Orders: {burst: 3, count: 3, period: 1h}\n")
+	db := filepath.Join(t.TempDir(), "a.db")
+	require.Equal(t, 0, runArgs(t, "allow", "--db", db, "--limit", "3/1h", "alice").status)
+	for _, args := range [][]string{{"--limits", limits}, {"--limits", limits, "--name", "Logins"}, {"--limits", "missing.yml"}, {"--limit", "nonsense"}} {
+		r := runArgs(t, append([]string{"reset", "--db", db, "--all"}, args...)...)
+		assert.Equal(t, 2, r.status, args)
+		assert.Empty(t, r.stdout)
+	}
+	assert.Contains(t, runArgs(t, "list", "--db", db).stdout, "alice")
+}
+
+// TestSharedBucket: the one bucket of a stint.Shared limit has an empty id.
+func TestSharedBucket(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "a.db")
+	line := `{"stint":1,"names":{"1":"everyone"}}` + "\n" + `{"name":"everyone","id":"","tat":4000000000000000000}` + "\n"
+	require.Equal(t, 0, runWith(t, strings.NewReader(line), "import", "--db", db).status)
+	assert.Regexp(t, `^everyone  ""  full in `, runArgs(t, "list", "--db", db).stdout)
+	r := runArgs(t, "show", "--db", db, "--name", "everyone", "")
+	assert.Equal(t, 0, r.status, r.stderr)
+	assert.Regexp(t, `^everyone  ""\n`, r.stdout)
+	assert.Equal(t, 2, runArgs(t, "show", "--db", db, "").status, "as of a variable that is not set")
+	assert.Equal(t, 2, runArgs(t, "reset", "--db", db, "").status)
+	assert.Equal(t, "reset  \"\"  full\n", runArgs(t, "reset", "--db", db, "--name", "everyone", "").stdout)
+	assert.Empty(t, runArgs(t, "list", "--db", db).stdout)
+}

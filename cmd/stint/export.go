@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -66,6 +67,11 @@ func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 	bar := newProgress(cmd.ErrOrStderr(), "exporting", -1, false)
 	defer bar.close()
 	names := store.Names()
+	for name, label := range names {
+		if !utf8.ValidString(label) { // JSON would have another in its place
+			return fmt.Errorf("the label %q of number %d is not UTF-8; stint limits set-names gives it another", label, name)
+		}
+	}
 	w := bufio.NewWriterSize(cmd.OutOrStdout(), 1<<16)
 	if err := printJSON(w, exportHeader{1, names}); err != nil {
 		return err
@@ -263,13 +269,22 @@ type lineReader struct {
 
 func newScanner(r io.Reader) *bufio.Scanner {
 	s := bufio.NewScanner(r)
-	s.Buffer(nil, 1<<20) // an id is 512 bytes; a header has all the labels
+	s.Buffer(nil, 1<<28) // an id is 512 bytes; a header has all the labels, of which there may be 65535
 	return s
 }
 
 func (r *lineReader) next() bool {
 	r.line++
 	return r.Scan()
+}
+
+// Err returns why there are no more lines; nil at the end.
+func (r *lineReader) Err() error {
+	err := r.Scanner.Err()
+	if errors.Is(err, bufio.ErrTooLong) {
+		return r.wrong("%w", err)
+	}
+	return err
 }
 
 func (r *lineReader) wrong(format string, args ...any) error {

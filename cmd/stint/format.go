@@ -142,6 +142,9 @@ func twoUnits(d, large time.Duration, l string, small time.Duration, s string) s
 
 // printable returns an id as it is, or quoted where a terminal would not show it as it is.
 func printable(id string) string {
+	if id == "" { // of a limit with one bucket for everyone
+		return `""`
+	}
 	for _, r := range id {
 		if !unicode.IsPrint(r) || r == unicode.ReplacementChar || r == ' ' {
 			return strconv.Quote(id)

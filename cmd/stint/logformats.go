@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // reading takes from a line whose bucket a request was for, and when it was made, Unix nanoseconds. The id is good until
@@ -153,6 +154,9 @@ func fieldOf(object map[string]json.RawMessage, name string) []byte {
 	case string(raw) == "null":
 		return nil
 	case json.Unmarshal(raw, &s) == nil:
+		if !utf8.Valid(raw) { // of two such, Unmarshal would make one
+			return raw[1 : len(raw)-1]
+		}
 		return []byte(s)
 	case json.Unmarshal(raw, &n) == nil:
 		return raw
@@ -230,7 +234,7 @@ func (t *logTime) parse(b []byte) (at int64, ok bool) {
 	}
 	text := string(bytes.TrimSpace(b))
 	for _, layout := range t.layouts() {
-		if when, err := time.Parse(layout, text); err == nil {
+		if when, err := time.Parse(layout, text); err == nil && !inventedZone(layout, when) {
 			if when.Year() == 0 {
 				when = t.inYear(when)
 			}
@@ -238,6 +242,13 @@ func (t *logTime) parse(b []byte) (at int64, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// inventedZone reports whether a time has the name of a zone that package time does not know here, and so took for UTC.
+func inventedZone(layout string, when time.Time) bool {
+	name, east := when.Zone()
+	return east == 0 && strings.Contains(layout, "MST") && !strings.Contains(layout, "07") && when.Location() != time.Local &&
+		!slices.Contains([]string{"UTC", "GMT", "WET"}, name)
 }
 
 func (t *logTime) layouts() []string {
@@ -262,10 +273,11 @@ func (t *logTime) inYear(when time.Time) time.Time {
 		t.before = in(t.year)
 	default:
 		tomorrow := time.Now().AddDate(0, 0, 1)
-		t.before = in(tomorrow.Year())
-		if t.before.After(tomorrow) {
-			t.before = in(tomorrow.Year() - 1)
+		year := tomorrow.Year()
+		for in(year).After(tomorrow) || in(year).Day() != when.Day() { // the 29th of February is in few
+			year--
 		}
+		t.before = in(year)
 	}
 	return t.before
 }

@@ -113,3 +113,28 @@ func TestTimesWithoutYear(t *testing.T) {
 	require.True(t, ok)
 	assert.InDelta(t, time.Now().AddDate(0, 0, -7).Unix(), at/1e9, 5)
 }
+
+// TestYearOfTheLeapDay: the first line is of the last year that had the date.
+func TestYearOfTheLeapDay(t *testing.T) {
+	at, ok := (&logTime{}).parse([]byte("Feb 29 09:00:00"))
+	require.True(t, ok)
+	assert.Equal(t, "02-29", time.Unix(0, at).UTC().Format("01-02"))
+}
+
+// TestZoneThatIsNotKnown: package time takes the name of a zone that it does not know for UTC, silently.
+func TestZoneThatIsNotKnown(t *testing.T) {
+	lt := &logTime{layout: "2006-01-02 15:04:05 MST"}
+	_, ok := lt.parse([]byte("2026-07-08 02:30:00 XYZT"))
+	assert.False(t, ok)
+	for _, zone := range []string{"UTC", "GMT"} {
+		at, ok := lt.parse([]byte("2026-07-08 02:30:00 " + zone))
+		assert.True(t, ok, zone)
+		assert.Equal(t, time.Date(2026, 7, 8, 2, 30, 0, 0, time.UTC).UnixNano(), at)
+	}
+}
+
+// TestJSONThatIsNotUTF8: no two ids are made one.
+func TestJSONThatIsNotUTF8(t *testing.T) {
+	log := write(t, "a.log", `{"time":1400000000,"ip":"a`+"\xff\"}\n"+`{"time":1400000000,"ip":"a`+"\xfe\"}\n")
+	assert.EqualValues(t, 2, object(t, runArgs(t, "replay", "--limit", "1/1h", "--lines", "json", "--json", log).stdout)["ids"])
+}

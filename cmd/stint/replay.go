@@ -107,6 +107,13 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 	if err != nil {
 		return nil, err
 	}
+	for _, log := range logs { // before anything is spent in a file that keeps it
+		var wrong *os.PathError
+		if _, err := os.Stat(log); log != "-" && errors.As(err, &wrong) {
+			wrong.Op = "open"
+			return nil, wrong
+		}
+	}
 	r := &replay{reading: read, stderr: stderr, decided: decided, sweep: f.try != nil, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
 	if err := f.open(r); err != nil {
 		return nil, err

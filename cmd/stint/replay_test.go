@@ -593,3 +593,10 @@ func TestReadingAllocatesNothing(t *testing.T) {
 		}), by)
 	}
 }
+
+// TestReplayOfAMissingLog: nothing is spent of the file for the logs before it, or the next try would spend it again.
+func TestReplayOfAMissingLog(t *testing.T) {
+	log, db := write(t, "access.log", smallLog), filepath.Join(t.TempDir(), "a.db")
+	require.Equal(t, 2, runArgs(t, "replay", "--limit", "1/1m", "--db", db, log, "missing.log").status)
+	assert.Equal(t, smallJSON, runArgs(t, "replay", "--limit", "1/1m", "--db", db, "--json", log).stdout)
+}

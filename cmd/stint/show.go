@@ -68,9 +68,10 @@ type shown struct {
 }
 
 func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown, error) {
-	id, err := stint.AnyID.Canonical(id)
-	if err != nil {
-		return nil, err
+	if id != "" || f.limits.name == "" { // with a label: the one bucket of a stint.Shared limit
+		if _, err := stint.AnyID.Canonical(id); err != nil {
+			return nil, err
+		}
 	}
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestExportOfALabelThatIsNotUTF8: JSON would have another in its place, of two such the same.
+func TestExportOfALabelThatIsNotUTF8(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "a.db")
+	require.Equal(t, 0, runArgs(t, "allow", "--db", db, "--limit", "3/1h", "--name", "a\xff", "x").status)
+	r := runArgs(t, "export", "--db", db)
+	assert.Equal(t, 3, r.status)
+	assert.Empty(t, r.stdout)
+	require.Equal(t, 0, runArgs(t, "limits", "set-names", "--db", db, "1=a").status)
+	assert.Equal(t, 0, runArgs(t, "export", "--db", db).status)
+}
+
+// TestImportOfManyLabels: the header of a file with all the labels that it may have.
+func TestImportOfManyLabels(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "many.jsonl")
+	file, err := os.Create(path)
+	require.NoError(t, err)
+	w := bufio.NewWriter(file)
+	fmt.Fprint(w, `{"stint":1,"names":{"1":"a"`)
+	for i := 2; i < 65536; i++ {
+		fmt.Fprintf(w, `,"%d":"NewOrdersPerAccount%d"`, i, i)
+	}
+	fmt.Fprint(w, "}}\n"+`{"name":"a","id":"x","tat":4000000000000000000}`+"\n")
+	require.NoError(t, w.Flush())
+	require.NoError(t, file.Close())
+	r := runArgs(t, "import", "--dry-run", "--db", filepath.Join(t.TempDir(), "a.db"), path)
+	assert.Equal(t, 0, r.status, r.stderr)
+}
