@@ -115,6 +115,9 @@ func (p *place) decideLocked(now int64, d *Decision) error {
 		notBefore = p.notBeforeLocked(now)
 	}
 	if p.rule == 0 {
+		if a := s.aside[p.key]; a != nil { // a line is from before, too: only a hold counts
+			notBefore = min(notBefore, a.hold)
+		}
 		p.next = p.tat // it may have one from before its limit was removed
 		d.Remaining = math.MaxInt64
 		d.RetryAfter = max(0, time.Duration(notBefore-now))

@@ -202,7 +202,9 @@ func (s *shard) giveBackLocked(b slot, p *place, now int64) {
 	if s.limits != nil && b.rule() != 0 {
 		s.count(s.limits.index(p.key.Name)).allowed--
 		if a := s.aside[p.key]; a != nil {
-			a.line = slices.DeleteFunc(a.line, func(t *turn) bool { return t.batch == p.batch }) // they have failed too
+			for _, t := range a.line {
+				t.failed = t.failed || t.batch == p.batch
+			}
 			least = max(now, a.needs(&s.limits.rules[b.rule()].rate))
 		}
 	}

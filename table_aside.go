@@ -18,6 +18,10 @@ type aside struct {
 type turn struct {
 	at, cost int64
 	batch    *batch // the commit that it was taken in, if there was one
+	failed   bool   // that commit did: it leaves once its tokens are back, until when the line is not to end
+	next     int64  // the TAT that it left,
+	took     int64  // how far it was moved for that, from where it was or from now,
+	reset    uint32 // when there had been so many of shard.resets
 }
 
 // join puts a turn at the end of the line. Those that have come leave it: it may stand for ever.
@@ -48,6 +52,9 @@ func (a *aside) needs(r *rate) (tat int64) {
 // afterTurns returns the TAT that is left by those who go when their turns come.
 func (r *rate) afterTurns(tat int64, line []*turn) int64 {
 	for _, t := range line {
+		if t.failed {
+			continue
+		}
 		if tat = max(tat, t.at); t.cost > (1<<63-1-tat)/r.interval {
 			return 1<<63 - 1
 		}
@@ -66,8 +73,19 @@ func (a *aside) delay(now int64) (later int64) {
 	later = a.hold - a.line[waiting].at
 	for _, t := range a.line[waiting:] {
 		t.at += min(later, 1<<63-1-t.at)
+		t.next += min(later, 1<<63-1-t.next)
 	}
 	return later
+}
+
+// waiting returns how many tokens those have taken who still wait.
+func (a *aside) waiting(now int64) (tokens int64) {
+	for _, t := range a.line {
+		if t.at > now {
+			tokens += t.cost
+		}
+	}
+	return tokens
 }
 
 // notBefore returns when a newcomer may pass at the earliest.

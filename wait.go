@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -50,7 +51,7 @@ func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error
 	}
 	if err == nil {
 		p.countLocked(true)
-		r.turn = &turn{at: at, cost: cost}
+		r.turn = &turn{at: at, cost: cost, next: p.next, took: max(0, p.next-max(p.tat, now)), reset: *p.shard.resetsOf(p.hash)}
 		if waits { // before the bucket is written, that a slot made for it is known to have a line
 			a := p.shard.asideLocked(key, p.hash)
 			a.join(r.turn, &p.shard.limits.rules[p.rule].rate, now)
@@ -89,7 +90,14 @@ func (p *place) reserveLocked(now int64) (at int64, waits bool, err error) {
 		start, last = max(now, a.hold), a.notBefore()
 	}
 	next, delay, ok := r.rate.reserve(p.tat, start, p.cost)
-	if queue := r.limit.Queue; !ok || queue > 0 && delay > 0 && (delay-1)/r.rate.interval+1 > queue {
+	waiting := int64(0) // tokens, with these
+	if delay > 0 {
+		waiting = (delay-1)/r.rate.interval + 1
+	}
+	if start > now { // all wait until the hold is over, be they there or not
+		waiting = max(waiting, p.shard.aside[p.key].waiting(now)+p.cost)
+	}
+	if queue := r.limit.Queue; !ok || queue > 0 && waiting > queue {
 		return 0, false, fmt.Errorf("%w: %v, the next turn is in %v", ErrQueueFull, p.key, time.Duration(start-now+delay))
 	}
 	p.next = next
@@ -121,9 +129,9 @@ func (r Reservation) leaveLocked(s *shard, now int64) {
 	}
 }
 
-// Cancel leaves the line, and gives the tokens back as Refund does. Those behind keep the times they were given, and what
-// they leave unused by that is lost: of one whose turn has come no more is given back than those behind do not count on. A second
-// Cancel does nothing.
+// Cancel leaves the line, and gives the tokens back, but for those that the bucket has regained since. Those behind keep the
+// times they were given, and what they leave unused by that is lost: of one whose turn has come no more is given back than those
+// behind do not count on. A second Cancel does nothing.
 func (r Reservation) Cancel() {
 	if r.l == nil || r.done.Swap(true) {
 		return
@@ -135,14 +143,21 @@ func (r Reservation) Cancel() {
 	}
 	now := r.l.clock.now()
 	a := p.shard.aside[r.key]
+	inLine := a != nil && slices.Contains(a.line, r.turn)
 	if a != nil { // the line ends, if it does, once the tokens are back: its end may take some off the TAT
 		a.leave(r.turn)
 	}
-	var d Decision
-	if p.decideLocked(now, &d) == nil {
-		p.writeLocked(now)
-		r.l.submitLocked(ps[:], now)
+	p.next = p.tat
+	if p.rule != 0 && (inLine || r.turn.reset == *p.shard.resetsOf(p.hash)) { // a Reset, which ends the line, has given it back
+		least := now
+		if a != nil {
+			least = max(now, a.needs(&p.shard.limits.rules[p.rule].rate))
+		}
+		back := min(r.turn.took, max(0, r.turn.next-now)) // the rest has come back by itself
+		p.next = min(p.tat, max(least, p.tat-back))
 	}
+	p.writeLocked(now)
+	r.l.submitLocked(ps[:], now)
 	r.leaveLocked(p.shard, now)
 	p.shard.mu.Unlock()
 	if p.batch != nil {
@@ -165,7 +180,7 @@ func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
 	}
 	r, err := l.reserve(key, cost, within)
 	if errors.Is(err, errTooLate) {
-		return fmt.Errorf("stint: wait for %v: %w: %w", key, err, context.DeadlineExceeded)
+		return l.failed(key, fmt.Errorf("stint: wait for %v: %w: %w", key, err, context.DeadlineExceeded))
 	}
 	if err != nil {
 		return l.failed(key, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -435,4 +436,173 @@ func TestLineKeepsItsBucket(t *testing.T) {
 	_, resident := s.findLocked(key, h)
 	require.True(t, resident)
 	require.Equal(t, 4*time.Second, reserve(t, r.Limiter, key, 1).Delay())
+}
+
+// What a Reset has made good, a Cancel does not give back again.
+func TestCancelAfterReset(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Limiter) {
+		key := perID.Key("a") // 5 at once, a token in 12s
+		reserve(t, l, key, 5)
+		r := reserve(t, l, key, 5)
+		require.NoError(t, l.Reset(key)) // full: 5 tokens
+		admitted := 0
+		for range 5 {
+			if l.Allow(key) {
+				admitted++
+			}
+		}
+		r.Cancel()
+		for range 5 {
+			if l.Allow(key) {
+				admitted++
+			}
+		}
+		require.Equal(t, 5, admitted, "at one instant, since the reset")
+	})
+}
+
+// The same by a Wait whose context ends.
+func TestWaitEndsAfterReset(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Limiter) {
+		key := perID.Key("a")
+		reserve(t, l, key, 5)
+		w := wait(l, key, 5)
+		require.NoError(t, l.Reset(key))
+		admitted := 0
+		for range 5 {
+			if l.Allow(key) {
+				admitted++
+			}
+		}
+		w.cancel()
+		synctest.Wait()
+		require.ErrorIs(t, w.err, context.Canceled)
+		for range 5 {
+			if l.Allow(key) {
+				admitted++
+			}
+		}
+		require.Equal(t, 5, admitted, "at one instant, since the reset")
+	})
+}
+
+// Cancel gives back what was taken, by whatever limit that was.
+func TestCancelAfterSetLimits(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Limiter) {
+		key := perID.Key("a")
+		use := func(limit Limit) {
+			require.NoError(t, l.SetLimits(limitsOf(t, testNames, map[Name]Limit{perID: limit})))
+		}
+		use(PerSecond(10))          // a token in 100ms
+		r := reserve(t, l, key, 10) // takes 1s of TAT
+		use(PerMinute(10))          // a token in 6s
+		admitted := 0
+		for range 20 {
+			if l.Allow(key) {
+				admitted++
+			}
+		}
+		require.Equal(t, 9, admitted)
+		r.Cancel()
+		for range 20 {
+			if l.Allow(key) {
+				admitted++
+			}
+		}
+		require.LessOrEqual(t, admitted, 10, "at one instant, of 10")
+	})
+}
+
+// Cancel in a hold that ends early.
+func TestCancelInHold(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Limiter) {
+		key := perID.Key("a")
+		require.NoError(t, l.Hold(key, time.Now().Add(time.Hour)))
+		reserve(t, l, key, 1).Cancel()
+		require.NoError(t, l.Hold(key, time.Time{}))
+		d, err := l.Check(key, 0)
+		require.NoError(t, err)
+		require.EqualValues(t, 5, d.Remaining, "nothing is spent")
+	})
+}
+
+// Queue bounds the line of a held bucket too.
+func TestQueueOfHeld(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Limiter) {
+		line := PerMinute(100)
+		line.Queue = 5
+		require.NoError(t, l.SetLimits(limitsOf(t, testNames, map[Name]Limit{perID: line})))
+		key := perID.Key("a")
+		require.NoError(t, l.Hold(key, time.Now().Add(time.Hour)))
+		n := 0
+		for ; n < 1000; n++ {
+			if _, err := l.Reserve(key, 1); err != nil {
+				require.ErrorIs(t, err, ErrQueueFull)
+				break
+			}
+		}
+		require.Equal(t, 5, n, "wait in line")
+	})
+}
+
+// A limit that is off allows.
+func TestOffWithLine(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Limiter) {
+		require.NoError(t, l.SetLimits(limitsOf(t, testNames, map[Name]Limit{perID: PerHour(1)})))
+		key := perID.Key("a")
+		for range 10 {
+			reserve(t, l, key, 1)
+		}
+		require.NoError(t, l.SetLimits(limitsOf(t, testNames, map[Name]Limit{})))
+		d, err := l.Spend(key, 1)
+		require.NoError(t, err)
+		require.True(t, d.Allowed, "%+v", d)
+	})
+}
+
+// A Wait that is too late at once is a call that returned an error.
+func TestWaitErrorsCounted(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Limiter) {
+		key := perID.Key("a")
+		reserve(t, l, key, 5)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.Error(t, l.Wait(ctx, key, 1))
+		require.EqualValues(t, 1, l.Stats().Limits[perID].Errors)
+	})
+}
+
+// A commit that fails gives back what its reservations took, and nothing of what others spent.
+func TestFailedLine(t *testing.T) {
+	limit := PerSecond(1).WithBurst(3)
+	limit.Durability = Synced
+	store := newGateStore()
+	r := rigOn(t, store, limitsOf(t, testNames, map[Name]Limit{perID: limit}), Options{})
+	key := perID.Key("a")
+	r.spend(key, 2)
+	store.close()
+	store.fail(errDisk)
+	done := make(chan error)
+	saves := store.count()
+	go func() { _, err := r.Spend(perID.Key("b"), 1); done <- err }() // a commit that is under way: the three share the next
+	for store.count() == saves {
+		runtime.Gosched()
+	}
+	for i := range int64(3) { // the first comes at once, the others are in line
+		go func() { _, err := r.Reserve(key, i+1); done <- err }()
+		for {
+			b, err := r.Bucket(key)
+			require.NoError(t, err)
+			if b.ResetAfter == time.Duration([]int64{3, 5, 8}[i])*time.Second {
+				break
+			}
+		}
+	}
+	store.open()
+	for range 4 {
+		require.ErrorIs(t, <-done, ErrNotDurable)
+	}
+	b, err := r.Bucket(key)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, b.Remaining, "2 of 3 are spent")
 }
