@@ -24,6 +24,7 @@ type flusher struct {
 
 	statusMu sync.Mutex
 	status   FlushStats
+	commit   failure // of the last commit, until a commit or a flush succeeds
 
 	stop, stopped chan struct{}
 	events        chan Event    // nil where nobody listens
@@ -214,10 +215,21 @@ func (f *flusher) record(buckets int, took time.Duration, err error) {
 	st.Err = err
 }
 
+// committed notes, for Health, how a commit ended.
+func (f *flusher) committed(err error) {
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	if err != nil && f.commit.err == nil {
+		f.commit.since = time.Unix(0, f.clock.now())
+	}
+	f.commit.err = err
+}
+
 // recovered notes that nothing is left unsaved, be it because a commit brought what a flush could not.
 func (f *flusher) recovered() {
 	f.statusMu.Lock()
 	defer f.statusMu.Unlock()
+	f.commit = failure{}
 	if f.status.Err != nil {
 		f.status.Err, f.status.Since = nil, time.Time{}
 		f.tell(Event{Kind: FlushRecovered})

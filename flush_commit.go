@@ -175,6 +175,7 @@ func (c *committer) commit() {
 	begun := time.Now()
 	b.err = c.flusher.store.Save(b.changes)
 	took := time.Since(begun)
+	c.flusher.committed(b.err)
 	for _, r := range b.renewed {
 		c.settle(r, b)
 	}

@@ -51,6 +51,7 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
 			}
 			delete(fresh, c.Key)
 			if live && !yield(c.Key, b) {
+				l.note(&l.notListed, nil)
 				return
 			}
 		}
@@ -168,7 +169,13 @@ func (l *Limiter) Snapshot(w io.Writer) (int64, error) {
 // disk, and waits for nobody who does. Decisions go on meanwhile, from memory, where they can.
 func (l *Limiter) Health() error {
 	flushes := l.flusher.stats()
-	errs := []error{failure{flushes.Err, flushes.Since}.says("nothing saved")}
+	unsaved := failure{flushes.Err, flushes.Since}
+	if unsaved.err == nil {
+		l.flusher.statusMu.Lock()
+		unsaved = l.flusher.commit
+		l.flusher.statusMu.Unlock()
+	}
+	errs := []error{unsaved.says("nothing saved")}
 	if f := l.notLoaded.Load(); f != nil {
 		errs = append(errs, f.says("no bucket loaded"))
 	}

@@ -253,3 +253,33 @@ func TestHealthDoesNotWait(t *testing.T) {
 	}
 	require.NoError(t, r.Health())
 }
+
+// Health tells of a commit that failed.
+func TestHealthOfCommit(t *testing.T) {
+	limit := PerMinute(5)
+	limit.Durability = Synced
+	store := &faultyStore{Store: NewMemStore()}
+	r := rigOn(t, store, limitsOf(t, testNames, map[Name]Limit{perID: limit}), Options{})
+	r.spend(perID.Key("a"), 1)
+	store.broken.Store(true)
+	_, err := r.Spend(perID.Key("a"), 1)
+	require.ErrorIs(t, err, ErrNotDurable)
+	require.Error(t, r.Health())
+}
+
+// Buckets that is left early succeeds.
+func TestBucketsLeftEarly(t *testing.T) {
+	store := &faultyStore{Store: NewMemStore()}
+	r := rigOn(t, store, testLimits(t), Options{})
+	r.spend(perID.Key("a"), 1)
+	require.NoError(t, r.Flush())
+	store.broken.Store(true)
+	for range r.Buckets(perID) {
+	}
+	require.Error(t, r.Health())
+	store.broken.Store(false)
+	for range r.Buckets(perID) {
+		break
+	}
+	require.NoError(t, r.Health())
+}
