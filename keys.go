@@ -106,14 +106,25 @@ func (ns Names) Key(name Name, id string) (Key, error) {
 }
 
 // overrideID returns the canonical id of an override of a declared name.
-func (ns Names) overrideID(name Name, id string) (string, error) {
+func (ns Names) overrideID(name Name, given string) (string, error) {
 	spec := ns[name]
 	if spec.Override == nil {
-		return canonicalID(spec.format(), id)
+		return canonicalID(spec.format(), given)
 	}
-	canonical, err := canonicalID(spec.Override, id)
+	canonical, err := canonicalID(spec.Override, given)
 	if n := parts(spec.Override); err == nil && strings.Count(canonical, ":") != n-1 {
-		err = &idError{id, spec.Override, fmt.Errorf("want %d parts, not %d", n, strings.Count(canonical, ":")+1)}
+		err = &idError{given, spec.Override, fmt.Errorf("want %d parts, not %d", n, strings.Count(canonical, ":")+1)}
+	}
+	if id, ok := spec.ID.(*tuple); err == nil && ok { // as Key writes it, or no key has it
+		for i, part := range strings.SplitN(canonical, ":", len(id.parts)) {
+			as, why := canonicalID(id.parts[i], part)
+			if why == nil && as != part {
+				why = fmt.Errorf("in an id it is %s", quote(as))
+			}
+			if why != nil {
+				return "", &idError{given, spec.Override, fmt.Errorf("part %d, %s: %s", i+1, quote(part), reason(why))}
+			}
+		}
 	}
 	return canonical, err
 }

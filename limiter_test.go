@@ -1202,3 +1202,12 @@ func TestHoldsLeaveRoom(t *testing.T) {
 		require.EqualValues(t, 3, d.Remaining)
 	}
 }
+
+// Requests of nothing have no bucket that tells that the Limiter is closed.
+func TestClosedEmpty(t *testing.T) {
+	r := newRig(t)
+	require.NoError(t, r.Close())
+	d, err := r.SpendAll()
+	require.ErrorIs(t, err, ErrClosed)
+	require.False(t, d.Allowed)
+}

@@ -158,7 +158,10 @@ func (b *limitsBuilder) rule(l Limit) uint32 {
 // not one that a Limiter takes, it returns false.
 func (ls *Limits) For(key Key) (Limit, bool) {
 	r, err := ls.resolve(key)
-	return ls.rules[r].limit, err == nil && r != 0
+	if err != nil || r == 0 {
+		return Limit{}, false
+	}
+	return ls.rules[r].limit, true
 }
 
 // Default returns the limit of ids that no override names. Where there is none it returns false.

@@ -231,3 +231,21 @@ func BenchmarkResolve(b *testing.B) {
 		})
 	}
 }
+
+// An override that no key can have is a mistake.
+func TestOverrideOfAnotherFormat(t *testing.T) {
+	names := Names{1: {Label: "X", ID: Tuple(Hostname, RegID), Override: AnyID}}
+	ls, err := NewLimits(names, map[Name]Limit{1: PerSecond(1)}, map[Name][]Override{1: {{IDs: []OverrideID{{"Example.COM", ""}}, Limit: PerSecond(9)}}})
+	if err != nil {
+		return
+	}
+	key, err := names.Key(1, "Example.COM:5")
+	require.NoError(t, err)
+	l, _ := ls.For(key)
+	require.EqualValues(t, 9, l.Burst)
+}
+
+// A Limits that NewLimits did not make has no limit.
+func TestZeroLimits(t *testing.T) {
+	require.NotPanics(t, func() { new(Limits).For(Key{1, "a"}) })
+}

@@ -124,6 +124,14 @@ func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
 			return d, nil
 		}
 	}
+	if len(reqs) == 0 { // no bucket tells that the limiter is closed
+		select {
+		case <-l.closed:
+			return Decision{}, ErrClosed
+		default:
+			return Decision{Allowed: true, Remaining: math.MaxInt64}, nil
+		}
+	}
 	var few [4]place
 	ps := few[:min(len(reqs), len(few))]
 	if len(reqs) > len(few) {
