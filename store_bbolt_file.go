@@ -321,6 +321,7 @@ func (f *boltFile) metaOf(id uint64) ([]byte, error) {
 			return nil, err
 		}
 		if isMeta(page) && binary.NativeEndian.Uint64(page[64:]) == id {
+			binary.NativeEndian.PutUint64(page, uint64(i)) // the checksum is not of that, and who writes the page again goes by it
 			return page, nil
 		}
 	}
