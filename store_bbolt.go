@@ -61,6 +61,7 @@ type BoltStore struct {
 
 	namesMu sync.Mutex
 	names   map[Name]string
+	unread  bool // names could not be entered: what the file has of them is not known
 
 	saveMu   sync.Mutex // held by a save: records are in the order of the saves
 	seq      uint64     // of the last record

@@ -137,6 +137,12 @@ func (s *BoltStore) copyTo(target *boltFile) error {
 
 // copyAll copies a few thousand buckets at a time.
 func (s *BoltStore) copyAll(target *boltFile) error {
+	s.namesMu.Lock()
+	err := s.readAgainLocked()
+	s.namesMu.Unlock()
+	if err != nil {
+		return err
+	}
 	if err := target.update(func(tx *bolt.Tx) error { return layOut(tx, s.Names()) }); err != nil {
 		return err
 	}

@@ -26,6 +26,9 @@ func (s *BoltStore) Number(label string) (Name, error) {
 	defer s.careMu.Unlock()
 	s.namesMu.Lock()
 	defer s.namesMu.Unlock()
+	if err := s.readAgainLocked(); err != nil {
+		return Unknown, err
+	}
 	for name, l := range s.names {
 		if l == label {
 			return name, nil
@@ -48,7 +51,23 @@ func (s *BoltStore) Declare(names Names) error {
 	defer s.careMu.Unlock()
 	s.namesMu.Lock()
 	defer s.namesMu.Unlock()
+	if err := s.readAgainLocked(); err != nil {
+		return err
+	}
 	return s.declareLocked(names)
+}
+
+// readAgainLocked reads the names that the file has, if some could not be entered: a commit that failed may be in force.
+func (s *BoltStore) readAgainLocked() error {
+	if !s.unread {
+		return nil
+	}
+	err := s.update(func(tx *bolt.Tx) error { return s.readNames(tx.Bucket(metaBucket).Bucket(namesBucket)) })
+	if err != nil {
+		return fmt.Errorf("stint: read the names of %s again: %w", s.path, err)
+	}
+	s.unread = false
+	return nil
 }
 
 func (s *BoltStore) declareLocked(names Names) error {
@@ -74,6 +93,7 @@ func (s *BoltStore) declareLocked(names Names) error {
 		return errors.Join(wrong...)
 	}
 	if err := s.update(func(tx *bolt.Tx) error { return putNames(tx, added) }); err != nil {
+		s.unread = s.unread || !errors.Is(err, ErrClosed)
 		return fmt.Errorf("stint: enter names into %s: %w", s.path, err)
 	}
 	maps.Copy(s.names, added)
@@ -150,18 +170,21 @@ func SetNames(path string, labels map[Name]string, opts *BoltOptions, looked fun
 // renumber returns the labels that a file has once it has those that are wanted.
 func renumber(have, want map[Name]string) (after map[Name]string, moved map[Name]Name, err error) {
 	after, moved = maps.Clone(have), make(map[Name]Name)
+	numbers, had := make(map[string]Name, len(want)), make(map[string]bool, len(have))
+	for to, label := range want {
+		numbers[label] = to
+	}
 	for name, label := range have {
-		for to, wanted := range want {
-			if label == wanted && to != name {
-				moved[name] = to
-				delete(after, name)
-			}
+		had[label] = true
+		if to, wanted := numbers[label]; wanted && to != name {
+			moved[name] = to
+			delete(after, name)
 		}
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		label := want[name]
-		if old, stays := after[name]; stays && old != label && slices.Contains(slices.Collect(maps.Values(have)), label) {
+		if old, stays := after[name]; stays && old != label && had[label] {
 			errs = append(errs, fmt.Errorf("%w: name %d is to be %q, and is %q: say which number %q is to have", ErrNameMismatch, name, label, old, old))
 		}
 		after[name] = label

@@ -133,3 +133,33 @@ func TestNameWithoutALabel(t *testing.T) {
 		require.NoError(t, s.Close())
 	}
 }
+
+// Names whose commit failed, and is in force all the same: the file keeps them when it is compacted, with their sum, and no label gets
+// two numbers.
+func TestNamesThatFailedAreInForce(t *testing.T) {
+	failed := func(t *testing.T) *BoltStore {
+		s := openLogged(t)
+		restore := commitFails(s.file, s.file.unsynced)
+		require.Error(t, s.Declare(Names{77: {Label: "late"}}))
+		restore()
+		return s
+	}
+	t.Run("compacted", func(t *testing.T) {
+		s := failed(t)
+		require.NoError(t, s.Compact())
+		_, err := s.Verify(nil)
+		require.NoError(t, err)
+		require.Equal(t, "late", s.Names()[77])
+	})
+	t.Run("numbered", func(t *testing.T) {
+		s := failed(t)
+		n, err := s.Number("late")
+		require.NoError(t, err)
+		require.EqualValues(t, 77, n)
+	})
+	t.Run("declared", func(t *testing.T) {
+		s := failed(t)
+		require.NoError(t, s.Declare(Names{77: {Label: "late"}}))
+		require.ErrorIs(t, s.Declare(Names{78: {Label: "late"}}), ErrNameMismatch)
+	})
+}

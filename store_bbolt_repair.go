@@ -42,7 +42,7 @@ func Salvage(path, to string, opts *BoltOptions, looked func(n int) error) (Salv
 		return Salvaged{}, err
 	}
 	defer from.close()
-	v := salvage{path: path, check: from.check, looked: looked, labels: make(map[Name]string), places: make(map[Name][]byte)}
+	v := salvage{path: path, check: from.check, looked: looked, labels: make(map[Name]string), taken: make(map[string]bool), places: make(map[Name][]byte)}
 	if err := v.plan(); err != nil {
 		return Salvaged{}, err
 	}
@@ -61,6 +61,7 @@ type salvage struct {
 	looked func(n int) error
 
 	labels  map[Name]string
+	taken   map[string]bool // labels
 	places  map[Name][]byte // the buckets of the database, as they lie in its root
 	journal journalIndex
 }
@@ -142,14 +143,13 @@ func (v *salvage) root() (uint64, error) {
 }
 
 func (v *salvage) names(table []byte) {
-	taken := make(map[string]bool)
 	for e := range v.bucket(table) {
 		n, err := strconv.ParseUint(string(e.key), 10, 16)
-		if err != nil || n == 0 || len(e.value) == 0 || e.bucket || taken[string(e.value)] {
+		if err != nil || n == 0 || len(e.value) == 0 || e.bucket || v.taken[string(e.value)] {
 			v.lost("name %q, with the label %q", e.key, e.value)
 			continue
 		}
-		taken[string(e.value)] = true
+		v.taken[string(e.value)] = true
 		v.labels[Name(n)] = string(e.value)
 	}
 }
@@ -158,7 +158,12 @@ func (v *salvage) names(table []byte) {
 func (v *salvage) label(name Name) {
 	if name != Unknown && v.labels[name] == "" {
 		v.lost("the label of name %d", name)
-		v.labels[name] = fmt.Sprintf("name %d", name)
+		label := fmt.Sprintf("name %d", name)
+		for v.taken[label] { // by another number
+			label += "?"
+		}
+		v.taken[label] = true
+		v.labels[name] = label
 	}
 }
 

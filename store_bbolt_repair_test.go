@@ -243,3 +243,13 @@ func TestSalvageWithoutLinks(t *testing.T) {
 	require.True(t, bytes.Equal(before, after))
 	require.Len(t, listDir(t, filepath.Dir(to)), 1)
 }
+
+// A label that is made up for one that was lost is no other's.
+func TestSalvagedLabels(t *testing.T) {
+	path := makeBolt(t, Names{1: {Label: "name 2"}, 2: {Label: "b"}}, Change{Key{1, "x"}, 1 << 60}, Change{Key{2, "y"}, 1 << 60})
+	edit(t, path, func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Bucket(namesBucket).Delete([]byte("2")) })
+	to := filepath.Join(t.TempDir(), "new.db")
+	_, err := Salvage(path, to, nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, map[Name]string{1: "name 2", 2: "name 2?"}, openBolt(t, to, nil).Names())
+}
