@@ -882,7 +882,7 @@ func TestFlippedMetaHeader(t *testing.T) {
 		s := openBolt(t, path, storeNames)
 		tat, err := s.Load(Key{1, "a"})
 		require.NoError(t, err)
-		require.EqualValues(t, 1<<62, tat)
+		require.Equal(t, int64(1<<62), tat)
 		require.NoError(t, s.Close())
 		after, err := os.ReadFile(path)
 		require.NoError(t, err)
