@@ -79,7 +79,7 @@ func largeFile(t *testing.T) []byte {
 func TestVerifyFindsFlips(t *testing.T) {
 	want := 500
 	if testing.Short() {
-		want = 50
+		want = 10
 	}
 	t.Setenv(runMain, "1") // for the process that verify starts
 	sound := largeFile(t)
@@ -122,6 +122,9 @@ func TestVerifyFindsFlips(t *testing.T) {
 	at := bytes.Index(sound, key) + len(key)
 	for i := range 8 {
 		for bit := range 8 {
+			if testing.Short() && bit != i {
+				continue
+			}
 			_, err := file.WriteAt([]byte{sound[at+i] ^ 1<<bit}, int64(at+i))
 			require.NoError(t, err)
 			res := runArgs(t, "verify", path)
