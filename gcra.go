@@ -75,6 +75,12 @@ func (r *rate) spend(tat, now, cost int64) (next, retryAfter int64) {
 	return base + need, 0
 }
 
+// giveBack returns the TAT without what was taken, took nanoseconds of it, when the TAT became next: but for what has come back since by
+// itself, and no less than least.
+func giveBack(tat, took, next, now, least int64) int64 {
+	return min(tat, max(least, tat-min(took, max(0, next-now))))
+}
+
 // reserve returns the TAT after cost tokens are taken that need not be there yet, and the nanoseconds until they will
 // be. ok is false where the TAT would leave the range of an int64.
 func (r *rate) reserve(tat, now, cost int64) (next, delay int64, ok bool) {

@@ -209,8 +209,7 @@ func (s *shard) giveBackLocked(b slot, p *place, now int64) {
 		}
 	}
 	if p.reset == *s.resetsOf(p.hash) {
-		tat := b.tat()
-		b.setTAT(min(tat, max(least, tat-min(p.took, max(0, p.next-now)))))
+		b.setTAT(giveBack(b.tat(), p.took, p.next, now, least))
 	}
 }
 

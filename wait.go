@@ -153,8 +153,7 @@ func (r Reservation) Cancel() {
 		if a != nil {
 			least = max(now, a.needs(&p.shard.limits.rules[p.rule].rate))
 		}
-		back := min(r.turn.took, max(0, r.turn.next-now)) // the rest has come back by itself
-		p.next = min(p.tat, max(least, p.tat-back))
+		p.next = giveBack(p.tat, r.turn.took, r.turn.next, now, least)
 	}
 	p.writeLocked(now)
 	r.l.submitLocked(ps[:], now)

@@ -438,6 +438,16 @@ func TestLineKeepsItsBucket(t *testing.T) {
 	require.Equal(t, 4*time.Second, reserve(t, r.Limiter, key, 1).Delay())
 }
 
+// admit asks n times at one instant, and returns how often it was allowed.
+func admit(l *Limiter, key Key, n int) (admitted int) {
+	for range n {
+		if l.Allow(key) {
+			admitted++
+		}
+	}
+	return admitted
+}
+
 // What a Reset has made good, a Cancel does not give back again.
 func TestCancelAfterReset(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Limiter) {
@@ -445,18 +455,9 @@ func TestCancelAfterReset(t *testing.T) {
 		reserve(t, l, key, 5)
 		r := reserve(t, l, key, 5)
 		require.NoError(t, l.Reset(key)) // full: 5 tokens
-		admitted := 0
-		for range 5 {
-			if l.Allow(key) {
-				admitted++
-			}
-		}
+		admitted := admit(l, key, 5)
 		r.Cancel()
-		for range 5 {
-			if l.Allow(key) {
-				admitted++
-			}
-		}
+		admitted += admit(l, key, 5)
 		require.Equal(t, 5, admitted, "at one instant, since the reset")
 	})
 }
@@ -468,20 +469,11 @@ func TestWaitEndsAfterReset(t *testing.T) {
 		reserve(t, l, key, 5)
 		w := wait(l, key, 5)
 		require.NoError(t, l.Reset(key))
-		admitted := 0
-		for range 5 {
-			if l.Allow(key) {
-				admitted++
-			}
-		}
+		admitted := admit(l, key, 5)
 		w.cancel()
 		synctest.Wait()
 		require.ErrorIs(t, w.err, context.Canceled)
-		for range 5 {
-			if l.Allow(key) {
-				admitted++
-			}
-		}
+		admitted += admit(l, key, 5)
 		require.Equal(t, 5, admitted, "at one instant, since the reset")
 	})
 }
@@ -496,19 +488,10 @@ func TestCancelAfterSetLimits(t *testing.T) {
 		use(PerSecond(10))          // a token in 100ms
 		r := reserve(t, l, key, 10) // takes 1s of TAT
 		use(PerMinute(10))          // a token in 6s
-		admitted := 0
-		for range 20 {
-			if l.Allow(key) {
-				admitted++
-			}
-		}
+		admitted := admit(l, key, 20)
 		require.Equal(t, 9, admitted)
 		r.Cancel()
-		for range 20 {
-			if l.Allow(key) {
-				admitted++
-			}
-		}
+		admitted += admit(l, key, 20)
 		require.LessOrEqual(t, admitted, 10, "at one instant, of 10")
 	})
 }
