@@ -184,7 +184,7 @@ func TestHealthOfABrokenFile(t *testing.T) {
 		err := call(store, func(*bolt.Tx) error { panic("a page that makes no sense") })
 		require.ErrorIs(t, err, ErrCorrupt)
 		require.EqualError(t, r.Health(), want+err.Error())
-		r.clock.advance(time.Minute)
+		r.clock.advance(time.Second)
 		_, loadErr := r.Check(perID.Key("b"), 1)
 		require.ErrorIs(t, loadErr, ErrCorrupt)
 		require.ErrorContains(t, r.Health(), "no bucket loaded"+r.since())
