@@ -399,11 +399,11 @@ func ExampleLimiter_Wait() {
 	}
 	fmt.Println(time.Since(begun) >= 20*time.Millisecond)
 
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
 	if _, err := limiter.Reserve(key, 1); err != nil {
 		log.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-	defer cancel()
 	err = limiter.Wait(ctx, key, 1)
 	fmt.Println(errors.Is(err, context.DeadlineExceeded))
 	// Output:
