@@ -470,8 +470,7 @@ func TestTransportCancelled(t *testing.T) {
 	}
 }
 
-// A request is given back only where no server can have seen it.
-// slowStore is one whose saves wait.
+// slowStore is one whose saves wait. saving has room for one.
 type slowStore struct {
 	*stint.MemStore
 	saving, release chan struct{}
@@ -488,7 +487,7 @@ func (s *slowStore) Save(changes []stint.Change) error {
 
 // What is cancelled while the spend waits for its commit is not sent, and given back.
 func TestTransportCancelledWhileItCommits(t *testing.T) {
-	store := &slowStore{stint.NewMemStore(), make(chan struct{}), make(chan struct{})}
+	store := &slowStore{stint.NewMemStore(), make(chan struct{}, 1), make(chan struct{})}
 	lim, err := stint.New(store, testLimits(t, nil), &stint.Options{Durability: stint.Synced, CommitTimeout: time.Hour})
 	require.NoError(t, err)
 	defer lim.Close()
@@ -512,6 +511,7 @@ func TestTransportCancelledWhileItCommits(t *testing.T) {
 	require.EqualValues(t, 5, left(t, lim, key))
 }
 
+// A request is given back only where no server can have seen it.
 func TestTransportCannotDial(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	late := &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
