@@ -100,8 +100,9 @@ func (p *place) reserveLocked(now int64) (at int64, waits bool, err error) {
 	if queue := r.limit.Queue; !ok || queue > 0 && waiting > queue {
 		return 0, false, fmt.Errorf("%w: %v, the next turn is in %v", ErrQueueFull, p.key, time.Duration(start-now+delay))
 	}
-	p.next = next
 	at = max(start+delay, last)
+	// The last in line may go later than the TAT says, where its commit failed: what comes back until then is nobody's.
+	p.next = max(next, r.rate.afterTurns(0, []*turn{{at: at, cost: p.cost}}))
 	return at, at > now, nil
 }
 

@@ -406,6 +406,22 @@ func TestLineNeedsWhatHasGone(t *testing.T) {
 	require.Less(t, len(a.line), len(all)/10)
 }
 
+// Who comes behind one whose commit failed, and who is about to leave the line, goes when that one would have; the next, a token later.
+func TestLineBehindOneThatFailed(t *testing.T) {
+	r := newRig(t)
+	key := single.Key("a") // a token in 1s, and one at a time
+	r.spend(key, 1)
+	s, h := r.table.shard(key)
+	failed := &turn{at: r.clock.ns.Load() + int64(20*time.Second), cost: 1, failed: true}
+	s.asideLocked(key, h).line = []*turn{failed} // its tokens are back
+	first := reserve(t, r.Limiter, key, 1)
+	require.Equal(t, 20*time.Second, first.Delay())
+	s.aside[key].leave(failed)
+	require.Equal(t, 21*time.Second, reserve(t, r.Limiter, key, 1).Delay())
+	first.Cancel()
+	require.Equal(t, 22*time.Second, reserve(t, r.Limiter, key, 1).Delay(), "those behind keep their times")
+}
+
 // A line that all leave leaves no bucket behind that is shut for longer than its tolerance.
 func TestLineThatAllLeave(t *testing.T) {
 	r := newRig(t)
