@@ -358,6 +358,8 @@ func TestCheckpointInterruptedByClose(t *testing.T) {
 		want[changes[i].Key] = changes[i].TAT
 	}
 	require.NoError(t, s.append(changes))
+	tx, err := s.file.db.Begin(true) // which it waits for: it is not through before Close comes
+	require.NoError(t, err)
 	done := make(chan error)
 	go func() { done <- s.checkpoint() }()
 	s.indexMu.Lock()
@@ -367,6 +369,7 @@ func TestCheckpointInterruptedByClose(t *testing.T) {
 	s.indexMu.Unlock()
 	s.closing.Do(func() { // what Close does first, and not what it does then
 		close(s.stop)
+		require.NoError(t, tx.Rollback())
 		<-s.stopped
 	})
 	require.NoError(t, <-done)
@@ -396,6 +399,12 @@ func TestCloseLeavesLongJournal(t *testing.T) {
 				s.old, s.oldSeq, s.fresh = s.fresh, s.seq, newJournalIndex()
 			}
 			s.indexMu.Unlock()
+			tx, err := s.file.db.Begin(true) // care waits for it: it is not through with all of it before Close comes
+			require.NoError(t, err)
+			go func() {
+				<-s.stop
+				tx.Rollback()
+			}()
 			s.wake()
 			require.NoError(t, s.Close())
 			s = openStore(t, s.path)
@@ -559,6 +568,11 @@ func TestJournalIsBounded(t *testing.T) {
 		s.together()
 		require.NoError(t, s.Save(changes))
 		s.indexMu.Lock()
+		for !s.checkpointing && s.checkpointDueLocked() { // whoever begins it may be kept from that for long
+			s.indexMu.Unlock()
+			time.Sleep(time.Millisecond)
+			s.indexMu.Lock()
+		}
 		n := int(s.fresh.size)
 		if s.old != nil {
 			n += int(s.old.size)
@@ -566,8 +580,8 @@ func TestJournalIsBounded(t *testing.T) {
 		s.indexMu.Unlock()
 		most = max(most, n)
 	}
-	const before = 8 // saves, at most, until the checkpoint that is due has begun: with one busy processor, there are some
-	require.Less(t, most, 4*(256<<10)+before*save*32)
+	const more = 3 // saves, at most: one that makes it due, and one each with which saves began to wait
+	require.Less(t, most, 4*(256<<10)+more*save*32)
 }
 
 // A program that opens the file, spends once and closes makes one commit, or two: the lease, and the exact TAT when it closes. It makes

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -191,7 +192,8 @@ func signalWhen(ts *testscript.TestScript, _ bool, args []string) {
 
 // interruptAt runs "interrupt PATTERN RESULT COMMAND [ARGS...]": the command is interrupted as soon as there is a file whose
 // name matches, which it works in, and begun anew if it was too fast for that to be seen. That file is left no more then, and
-// there is no RESULT, unless the signal came too late.
+// there is no RESULT, unless the signal came too late. TRY in an argument is another number each time, from 7 on, for what is not
+// done twice.
 func interruptAt(ts *testscript.TestScript, _ bool, args []string) {
 	const tries = 100
 	path, err := exec.LookPath(args[2])
@@ -202,9 +204,12 @@ func interruptAt(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Check(err)
 		return len(found)
 	}
-	for range tries {
+	for try := range tries {
 		var stderr bytes.Buffer
-		cmd := exec.Command(path, args[3:]...)
+		cmd := exec.Command(path)
+		for _, arg := range args[3:] {
+			cmd.Args = append(cmd.Args, strings.ReplaceAll(arg, "TRY", strconv.Itoa(7+try)))
+		}
 		cmd.Dir, cmd.Stderr = dir, &stderr
 		ts.Check(cmd.Start())
 		ended := make(chan struct{})
