@@ -98,7 +98,7 @@ func (s *crashSim) open() {
 	limits, err := NewLimits(levelNames, s.limits, nil)
 	require.NoError(s.t, err)
 	s.l, err = New(s.store, limits, &Options{
-		FlushInterval: 1e6 * time.Hour, MaxResident: 8, Now: func() time.Time { return time.Unix(0, s.now) },
+		FlushInterval: 1e6 * time.Hour, CommitTimeout: time.Hour, MaxResident: 8, Now: func() time.Time { return time.Unix(0, s.now) },
 	})
 	require.NoError(s.t, err)
 }

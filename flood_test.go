@@ -26,7 +26,7 @@ func TestFlood(t *testing.T) {
 	limits := limitsOf(t, Names{flood: {Label: "flood"}, quota: {Label: "quota"}},
 		map[Name]Limit{flood: {Burst: 5, Count: 5, Period: expiry}, quota: PerDay(10)})
 	l, err := Open(storePath(t), limits, &Options{
-		MaxResident: resident, FlushInterval: time.Hour, Now: func() time.Time { return time.Unix(0, nanos.Load()) },
+		MaxResident: resident, FlushInterval: time.Hour, CommitTimeout: time.Hour, Now: func() time.Time { return time.Unix(0, nanos.Load()) },
 	})
 	require.NoError(t, err)
 	defer l.Close()

@@ -76,7 +76,7 @@ func TestKilledProcess(t *testing.T) {
 	var seed uint64
 	fmt.Sscan(args[1], &era)
 	fmt.Sscan(args[2], &seed)
-	l, err := Open(args[3], killLimits(t, level), &Options{FlushInterval: 2 * time.Millisecond})
+	l, err := Open(args[3], killLimits(t, level), &Options{FlushInterval: 2 * time.Millisecond, CommitTimeout: time.Hour})
 	if err != nil {
 		fmt.Printf("e 0 open: %v\n", err)
 		return

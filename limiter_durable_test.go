@@ -165,6 +165,9 @@ func TestHoldsShareACommit(t *testing.T) {
 			held.Go(func() {
 				require.NoError(t, l.Hold(flushed.Key(fmt.Sprint(i%50)), clock.Now().Add(time.Hour)))
 			})
+			if i == 0 {
+				synctest.Wait() // its commit is under way: the others share the next
+			}
 		}
 		synctest.Wait()
 		store.open()
@@ -201,6 +204,7 @@ func TestRoomOnADiskThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newGateStore()
 		l := newLevels(t, store, levelLimits(t, ten, nil), newSimClock(), 1)
+		l.opts.CommitTimeout = 5 * time.Second
 		requireSpends(t, l, flushed.Key("a"), 1)
 		store.close()
 		goroutines := runtime.NumGoroutine()

@@ -60,7 +60,8 @@ type rig struct {
 	clock *simClock
 }
 
-// rigOn returns a limiter on a store. It flushes when told to, unless opts say otherwise.
+// rigOn returns a limiter on a store. It flushes when told to, and waits for a disk for as long as that takes, unless opts say
+// otherwise.
 func rigOn(t testing.TB, store Store, limits *Limits, opts Options) *rig {
 	t.Helper()
 	r := &rig{t: t, clock: newSimClock()}
@@ -69,6 +70,9 @@ func rigOn(t testing.TB, store Store, limits *Limits, opts Options) *rig {
 	}
 	if opts.FlushInterval == 0 {
 		opts.FlushInterval = 1000 * time.Hour
+	}
+	if opts.CommitTimeout == 0 {
+		opts.CommitTimeout = time.Hour
 	}
 	var err error
 	r.Limiter, err = New(store, limits, &opts)
