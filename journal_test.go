@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -570,7 +571,7 @@ func TestJournalIsBounded(t *testing.T) {
 		s.indexMu.Lock()
 		for !s.checkpointing && s.checkpointDueLocked() { // whoever begins it may be kept from that for long
 			s.indexMu.Unlock()
-			time.Sleep(time.Millisecond)
+			runtime.Gosched()
 			s.indexMu.Lock()
 		}
 		n := int(s.fresh.size)
