@@ -75,7 +75,7 @@ func (r *rate) spend(tat, now, cost int64) (next, retryAfter int64) {
 	return base + need, 0
 }
 
-// giveBack returns the TAT without what was taken, took nanoseconds of it, when the TAT became next: but for what has come back since by
+// giveBack undoes a spend that moved the TAT by took, to next. It returns the TAT without that, but for what has come back since by
 // itself, and no less than least.
 func giveBack(tat, took, next, now, least int64) int64 {
 	return min(tat, max(least, tat-min(took, max(0, next-now))))

@@ -101,7 +101,7 @@ func (p *place) reserveLocked(now int64) (at int64, waits bool, err error) {
 		return 0, false, fmt.Errorf("%w: %v, the next turn is in %v", ErrQueueFull, p.key, time.Duration(start-now+delay))
 	}
 	at = max(start+delay, last)
-	// The last in line may go later than the TAT says, where its commit failed: what comes back until then is nobody's.
+	// Behind one whose commit failed, and who is about to leave, it goes later than the TAT says: what comes back until then is lost.
 	p.next = max(next, r.rate.afterTurns(0, []*turn{{at: at, cost: p.cost}}))
 	return at, at > now, nil
 }
