@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/clock"
 )
 
 // setWall makes the wall clock of c one that is set by hand: so far ahead of the bubble's.
-func setWall(c *clock) *atomic.Int64 {
+func setWall(c *clock.Clock) *atomic.Int64 {
 	ahead := new(atomic.Int64)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.wall = func() int64 { return unixNano(time.Now()) + ahead.Load() }
+	c.SetWall(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
 	return ahead
 }
 
@@ -47,18 +47,18 @@ func TestClockStepped(t *testing.T) {
 
 		// Drift is followed, and not spoken of.
 		for range 10 {
-			wall.Add(int64(smallestStep) - 1)
+			wall.Add(int64(250*time.Millisecond) - 1)
 			pass(time.Second)
 		}
 		requireSteps(0, 0, 0)
-		require.Equal(t, begun.UnixNano()+int64(10*time.Second)+wall.Load(), l.clock.now())
+		require.Equal(t, begun.UnixNano()+int64(10*time.Second)+wall.Load(), l.clock.Now())
 		drift := wall.Load()
 
 		// Back an hour: nothing.
 		wall.Add(-int64(time.Hour))
 		pass(time.Second)
 		requireSteps(0, 1, -time.Hour)
-		require.Equal(t, begun.UnixNano()+int64(11*time.Second)+drift, l.clock.now(), "it never goes back")
+		require.Equal(t, begun.UnixNano()+int64(11*time.Second)+drift, l.clock.Now(), "it never goes back")
 		require.True(t, spend(1).Allowed)
 		require.Equal(t, 13*time.Second-time.Duration(drift), spend(1).RetryAfter, "and goes on")
 
@@ -66,13 +66,13 @@ func TestClockStepped(t *testing.T) {
 		wall.Add(int64(time.Hour))
 		pass(time.Second)
 		requireSteps(1, 1, time.Hour)
-		require.Equal(t, begun.UnixNano()+int64(12*time.Second)+drift, l.clock.now())
+		require.Equal(t, begun.UnixNano()+int64(12*time.Second)+drift, l.clock.Now())
 
 		// Ahead a day.
 		wall.Add(int64(24 * time.Hour))
 		pass(time.Second)
 		requireSteps(2, 1, 24*time.Hour)
-		require.Equal(t, begun.UnixNano()+int64(24*time.Hour+13*time.Second)+drift, l.clock.now())
+		require.Equal(t, begun.UnixNano()+int64(24*time.Hour+13*time.Second)+drift, l.clock.Now())
 		require.Zero(t, spend(5).Remaining)
 		pass(time.Minute)
 		requireSteps(2, 1, 24*time.Hour)

@@ -186,7 +186,8 @@ func TestConcurrentEverything(t *testing.T) {
 				case 1:
 					check(r.Flush())
 				case 2:
-					for key, b := range r.Buckets(perID) {
+					for b, _ := range r.Buckets(perID) {
+						key := b.Key
 						if b.Remaining > burst || key.Name != perID {
 							t.Error(key, b)
 						}

@@ -4,22 +4,26 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"runtime"
 	"time"
+
+	"github.com/stint-go/stint/internal/table"
 )
 
-// Decision is the answer to a request, and the state of the bucket that gave it. The zero Decision denies.
+// Decision is the answer to a request, and the state of the bucket that gave
+// it. The zero Decision denies.
 type Decision struct {
 	Allowed    bool
-	Remaining  int64         // whole tokens left; math.MaxInt64 where no limit is configured
-	RetryAfter time.Duration // until the same request would pass if nobody else spends; zero if and only if Allowed
+	Remaining  int64         // whole tokens left; math.MaxInt64 if no limit is configured
+	RetryAfter time.Duration // until the request would pass if no other spends; 0 if and only if Allowed
 	ResetAfter time.Duration // until the bucket is full
 	Key        Key           // the bucket that decided: of several, the strictest
-	Limit      Limit         // the limit it was held to; zero where none is configured
+	Limit      Limit         // the limit it was held to; zero if none is configured
 }
 
-// stricter reports whether a is a stricter decision than b: denied before allowed, then the longer RetryAfter, then the
-// fewer Remaining. What is left equal is put in an order all the same, so that it does not matter in which order
-// decisions are compared.
+// stricter reports whether a is a stricter decision than b: denied before
+// allowed, then the longer RetryAfter, then the fewer Remaining. The rest only
+// makes the result independent of the order of comparison.
 func (a *Decision) stricter(b *Decision) bool {
 	if a.Allowed != b.Allowed {
 		return b.Allowed
@@ -32,14 +36,205 @@ func (a *Decision) stricter(b *Decision) bool {
 	) < 0
 }
 
-// Mode says what part a Request has in a SpendAll.
-type Mode uint8
+// Allow reports whether one request for the key may pass, and spends a token
+// if so. If Spend would return an error, the answer is Options.FailOpen.
+func (l *Limiter) Allow(key Key) bool {
+	if allowed, done := l.fastPath(key, 1, opSpend, nil); done {
+		return allowed
+	}
+	d, err := l.slowPath(key, 1, opSpend, readClock)
+	return d.Allowed || err != nil && l.opts.FailOpen
+}
 
-const (
-	CheckAndSpend Mode = iota // it takes part in the decision, and spends
-	CheckOnly                 // it takes part in the decision, and spends nothing
-	SpendOnly                 // it spends if it can, and takes no part in the decision
-)
+// Spend takes cost tokens from the key's bucket if it has that many. A denied
+// request changes nothing. An error comes with the zero Decision, and nothing
+// was spent, except that after ErrNotDurable the tokens may stay spent.
+func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
+	if _, done := l.fastPath(key, cost, opSpend, &d); !done {
+		d, err = l.slowPath(key, cost, opSpend, readClock)
+	}
+	return d, err
+}
+
+// Check returns the Decision that Spend would return, and changes nothing.
+func (l *Limiter) Check(key Key, cost int64) (d Decision, err error) {
+	if _, done := l.fastPath(key, cost, opCheck, &d); !done {
+		d, err = l.slowPath(key, cost, opCheck, readClock)
+	}
+	return d, err
+}
+
+// Refund gives cost tokens back to the key's bucket, up to its burst, and
+// reports its state. The Decision always allows. Refunding a full bucket
+// changes nothing. After ErrNotDurable the tokens may be missing; after any
+// other error nothing changed.
+func (l *Limiter) Refund(key Key, cost int64) (Decision, error) {
+	return l.slowPath(key, cost, opRefund, readClock)
+}
+
+// Reset makes the buckets full, as if they had never been used, and ends their
+// holds. Requests that wait in their queues still go when their turns come.
+// Keys are reset in order. After an error those before the one that failed are
+// reset; that one may be, if the error is ErrNotDurable; those behind it are
+// not.
+func (l *Limiter) Reset(keys ...Key) error {
+	for _, key := range keys {
+		if err := l.reset(key); err != nil {
+			return l.failed(key, err)
+		}
+	}
+	return nil
+}
+
+func (l *Limiter) reset(key Key) error {
+	rs := [1]request{{change: change{key: key}, op: opReset}}
+	r := &rs[0]
+	if err := r.locate(l.directory); err != nil {
+		return err
+	}
+	if err := l.lockFound(r); err != nil {
+		return err
+	}
+	now := l.clock.Now()
+	r.from = r.tat
+	r.to = min(now, r.tat)
+	g := r.shard.gates[key]
+	held := g != nil && (g.hold != 0 || g.unsaved || g.commits > 0)
+	if g != nil {
+		r.turns = g.queue.Take()
+	}
+	r.writeLocked(now)
+	var in *batch
+	if held {
+		in = l.holdLocked(r, g, 0, now)
+	} else {
+		in = l.submitLocked(rs[:], now)
+	}
+	r.shard.mu.Unlock()
+	if in == nil {
+		return nil
+	}
+	return l.committer.await(in)
+}
+
+// readClock as the instant of a decision means: read the clock.
+const readClock = math.MinInt64
+
+// fastPath decides on a bucket that is in memory and has no hold, queue or
+// commit to deal with. If it returns done as false it has changed nothing, and
+// the caller must take the slow path. d may be nil.
+func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) (allowed, done bool) {
+	if len(key.ID) > maxIDLen {
+		return false, false
+	}
+	s, h := l.directory.shard(key)
+	s.Prefetch(h)
+	s.mu.Lock()
+	allowed, done, late := l.fastPathLocked(s, h, key, cost, op, l.clock.Now(), d)
+	s.mu.Unlock()
+	if late {
+		runtime.Gosched()
+	}
+	return allowed, done
+}
+
+func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op, now int64, d *Decision) (allowed, done, late bool) {
+	i, ok := s.findLocked(key, h)
+	if !ok || s.limits == nil {
+		return false, false, false
+	}
+	b := s.At(i)
+	m := b.Meta()
+	if table.RuleOf(m) == 0 || m&table.Gate != 0 {
+		return false, false, false
+	}
+	r := &s.limits.rules[table.RuleOf(m)]
+	level := cmp.Or(r.limit.Durability, l.opts.Durability)
+	if uint64(cost) > uint64(r.rate.burst) || level == Synced && op == opSpend { // the cost may be negative
+		return false, false, false
+	}
+	tat := b.TAT()
+	next, wait := r.rate.spend(tat, now, cost)
+	allowed = wait == 0
+	if op == opSpend {
+		switch {
+		case !allowed || cost == 0:
+			if m&table.Used == 0 {
+				s.Use(i)
+			}
+		case level == Leased:
+			lease, when := r.rate.renew(tat, next, m&table.Covered != 0, m&table.Ahead != 0, m&table.Pending != 0)
+			if when == needFirst {
+				return false, false, false
+			}
+			s.setTATLocked(i, next)
+			if when == needSoon {
+				late = l.committer.renewLocked(s, h, b, lease)
+			}
+		default:
+			s.setTATLocked(i, next)
+		}
+		s.countLocked(key.Name, allowed)
+	}
+	if d != nil {
+		d.Allowed = allowed
+		d.RetryAfter = time.Duration(wait)
+		d.Key = key
+		r.report(d, next, now)
+	}
+	return allowed, true, late
+}
+
+// report puts the limit, and what a bucket with this TAT holds, into d.
+func (r *rule) report(d *Decision, tat, now int64) {
+	d.Limit = r.limit
+	d.Remaining = r.rate.remaining(tat, now)
+	d.ResetAfter = time.Duration(resetAfter(tat, now))
+}
+
+// slowPath decides on one bucket, at the instant now. It reads the clock
+// instead if now is readClock, or if what the bucket was at that instant may
+// no longer be known.
+func (l *Limiter) slowPath(key Key, cost int64, op op, now int64) (Decision, error) {
+	rs := [1]request{{change: change{key: key}, cost: cost, op: op}}
+	r := &rs[0]
+	if err := r.locate(l.directory); err != nil {
+		return Decision{}, l.failed(key, err)
+	}
+	if err := l.lockFound(r); err != nil {
+		return Decision{}, l.failed(key, err)
+	}
+	if now == readClock || !r.resident || r.shard.At(r.index).Has(table.Gate) {
+		now = l.clock.Now()
+	}
+	var d Decision
+	var in *batch
+	err := r.decideLocked(now, &d)
+	if err == nil {
+		r.countLocked(d.Allowed)
+		r.writeLocked(now)
+		in = l.submitLocked(rs[:], now)
+	}
+	r.shard.mu.Unlock()
+	if in != nil {
+		err = l.committer.await(in)
+	}
+	if err != nil {
+		return Decision{}, l.failed(key, err)
+	}
+	return d, nil
+}
+
+// failed counts an error against the key's limit, and returns it.
+func (l *Limiter) failed(key Key, err error) error {
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	if l.limits.Load().label(key.Name) == "" {
+		key.Name = Unknown // names that are not declared must not fill the memory
+	}
+	l.errs[key.Name]++
+	return err
+}
 
 // op is what is done to a bucket.
 type op uint8
@@ -51,166 +246,131 @@ const (
 	opReset
 )
 
-// place is one request on its way: where its bucket is, and what becomes of it.
-type place struct {
-	key  Key
+// request is one call for one bucket on its way. to is the TAT that the
+// bucket is to have.
+type request struct {
+	change
 	cost int64
 	op   op
 	mode Mode
 
-	shard *shard
-	hash  uint64
-
 	resident bool // index is that of its slot
 	index    uint32
-	rule     uint32 // in shard.limits.rules; 0: the limit is off
-	tat      int64  // as it is in the slot, or as it was loaded
-	next     int64  // the TAT it is to have
+	rule     uint32 // in shard.limits.rules; 0: no limit is configured
+	tat      int64  // in the slot, or as loaded
 	allowed  bool
 
-	batch *batch // the commit that is waited for
-	took  int64  // how far the TAT was moved, from where it was or from now,
-	reset uint32 // when there had been so many of shard.resets
-
-	limits   *Limits // where rule was looked up, if it was
-	saved    int64   // what the store had then,
-	removals uint32  // when so many buckets had left the shard
+	limits   *Limits // under which rule was looked up, if it was
+	saved    int64   // TAT in the store then
+	removals uint32  // of the shard before that
 }
 
-// locate checks the request, as far as that can be done without its bucket, and finds its shard.
-func (p *place) locate(t *table) error {
-	if p.cost < 0 {
-		return fmt.Errorf("%w: %d for %v", ErrNegativeCost, p.cost, p.key)
+// locate checks what can be checked without the bucket, and finds its shard.
+func (r *request) locate(t *directory) error {
+	if r.cost < 0 {
+		return fmt.Errorf("%w: %d for %v", ErrNegativeCost, r.cost, r.key)
 	}
-	if len(p.key.ID) > maxIDLen {
-		return fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalidID, len(p.key.ID), maxIDLen)
+	if len(r.key.ID) > maxIDLen {
+		return fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalidID, len(r.key.ID), maxIDLen)
 	}
-	p.shard, p.hash = t.shard(p.key)
-	p.shard.prefetch(p.hash)
+	r.shard, r.hash = t.shard(r.key)
+	r.shard.Prefetch(r.hash)
 	return nil
 }
 
-// findLocked reports whether the state of the bucket is known. It is where the bucket is in memory, and where it was
-// loaded and no bucket has left the shard since, which might have been this one with another state.
-func (p *place) findLocked() bool {
-	s := p.shard
-	if p.index, p.resident = s.findLocked(p.key, p.hash); p.resident {
-		b := s.at(p.index)
-		p.tat = b.tat()
-		if rule := b.rule(); rule != 0 {
-			p.rule = rule
+// findLocked reports whether the state of the bucket is known: it is in
+// memory, or it was loaded and no bucket has left the shard since.
+func (r *request) findLocked() bool {
+	s := r.shard
+	if r.index, r.resident = s.findLocked(r.key, r.hash); r.resident {
+		b := s.At(r.index)
+		r.tat = b.TAT()
+		if rule := b.Rule(); rule != 0 {
+			r.rule = rule
 			return true
 		}
-		return p.limits == s.limits // off, or no longer declared: load says which
 	}
-	return p.limits == s.limits && p.removals == s.removals
+	return r.limits == s.limits && (r.resident || r.removals == s.Removals())
 }
 
-// decideLocked decides at the instant now, and sets what the TAT is to be.
-func (p *place) decideLocked(now int64, d *Decision) error {
-	s := p.shard
-	d.Key = p.key
-	notBefore := int64(0)
-	if p.op != opRefund {
-		notBefore = p.notBeforeLocked(now)
+// decideLocked decides at the instant now, and sets the TAT that the bucket is
+// to have.
+func (r *request) decideLocked(now int64, d *Decision) error {
+	s := r.shard
+	d.Key = r.key
+	g := s.gates[r.key]
+	if g != nil && r.resident {
+		s.advanceLocked(s.At(r.index), g, now)
+		r.tat = s.At(r.index).TAT()
 	}
-	if p.rule == 0 {
-		if a := s.aside[p.key]; a != nil { // a line is from before, too: only a hold counts
-			notBefore = min(notBefore, a.hold)
-		}
-		p.next = p.tat // it may have one from before its limit was removed
+	if r.rule == 0 {
+		r.from, r.to = r.tat, r.tat
 		d.Remaining = math.MaxInt64
-		d.RetryAfter = max(0, time.Duration(notBefore-now))
+		if g != nil && r.op != opRefund {
+			d.RetryAfter = max(0, time.Duration(g.hold-now))
+		}
 		d.Allowed = d.RetryAfter == 0
 		return nil
 	}
-	r := &s.limits.rules[p.rule]
-	if p.op == opRefund {
-		p.next = r.rate.refund(p.tat, now, p.cost)
-		if a := s.aside[p.key]; a != nil {
-			p.next = min(p.tat, max(p.next, a.needs(&r.rate)))
-		}
-		d.Allowed = true
-	} else {
-		if p.cost > r.rate.burst {
-			return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, p.cost, r.rate.burst, p.key)
-		}
-		var wait int64
-		p.next, wait = r.rate.spend(p.tat, now, p.cost)
-		if early := notBefore - now; early > wait {
-			p.next, wait = p.tat, early
-		}
-		d.Allowed = wait == 0
-		d.RetryAfter = time.Duration(wait)
+	rule := &s.limits.rules[r.rule]
+	if !r.resident {
+		r.tat = rule.rate.clamp(r.tat, now)
 	}
-	r.report(d, p.next, now)
+	r.from, r.to = r.tat, r.tat
+	if r.op == opRefund {
+		r.to = rule.rate.refund(r.tat, now, r.cost)
+		d.Allowed = true
+		rule.report(d, g.tail(r.to), now)
+		return nil
+	}
+	if r.cost > rule.rate.burst {
+		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, r.cost, rule.rate.burst, r.key)
+	}
+	next, wait := rule.rate.spend(g.tail(r.tat), now, r.cost)
+	if early := g.notBefore() - now; early > wait {
+		next, wait = g.tail(r.tat), early
+	}
+	if wait == 0 {
+		r.to = next
+	}
+	d.Allowed = wait == 0
+	d.RetryAfter = time.Duration(wait)
+	rule.report(d, next, now)
 	return nil
 }
 
-// report puts the limit, and what a bucket with this TAT holds, into d.
-func (r *rule) report(d *Decision, tat, now int64) {
-	d.Limit = r.limit
-	d.Remaining = r.rate.remaining(tat, now)
-	d.ResetAfter = time.Duration(resetAfter(tat, now))
-}
-
-// notBeforeLocked returns when the bucket's hold, and its line, are over: 0 where it has neither.
-func (p *place) notBeforeLocked(now int64) int64 {
-	s := p.shard
-	if len(s.aside) == 0 || p.resident && !s.at(p.index).has(flagAside) {
-		return 0
-	}
-	a := s.aside[p.key]
-	if a == nil {
-		return 0
-	}
-	if p.resident && a.lineOver(now) {
-		s.endLineLocked(p.index, a, now)
-		p.tat = s.at(p.index).tat()
-	}
-	return a.notBefore()
-}
-
 // countLocked counts a decision to spend.
-func (p *place) countLocked(allowed bool) {
-	if p.op == opSpend {
-		p.shard.countLocked(p.key.Name, allowed)
+func (r *request) countLocked(allowed bool) {
+	if r.op == opSpend {
+		r.counted = allowed
+		r.shard.countLocked(r.key.Name, allowed)
 	}
 }
 
-func (s *shard) countLocked(name Name, allowed bool) {
-	if c := s.count(s.limits.index(name)); allowed {
-		c.allowed++
-	} else {
-		c.denied++
+// writeLocked gives the bucket its new TAT, and a slot if it had none.
+func (r *request) writeLocked(now int64) {
+	if r.op == opCheck || r.cost == 0 && r.op != opReset {
+		r.to = r.from
 	}
-}
-
-// writeLocked carries out what was decided: it gives the bucket its new TAT, and a slot if it had none.
-func (p *place) writeLocked(now int64) {
-	if p.op == opCheck || p.cost == 0 && p.op != opReset {
-		p.next = p.tat
-	}
-	s := p.shard
+	s := r.shard
 	switch {
-	case p.resident:
-		if p.next != p.tat {
-			s.writeLocked(p.index, p.next)
-		} else if p.op != opCheck {
-			s.useLocked(p.index)
-		}
-	case p.saved != 0 || p.rule != 0 && (p.next > now || s.aside[p.key] != nil):
-		flags := uint64(flagUsed)
-		if p.saved != 0 {
-			flags |= flagStored
+	case r.resident && r.to != r.from:
+		s.setTATLocked(r.index, r.to)
+	case r.resident && r.op != opCheck:
+		s.Use(r.index)
+	case r.resident:
+	case r.saved != 0 || r.rule != 0 && (r.to > now || s.gates[r.key] != nil):
+		flags := uint64(table.Used)
+		if r.saved != 0 {
+			flags |= table.Stored
 		}
 		switch {
-		case p.next == p.saved:
-		case p.op == opCheck: // which changes nothing on file
-			flags = flagStored | flagClamped
+		case r.to == r.saved:
+		case r.op == opCheck: // the store keeps what it has
+			flags = table.Stored | table.Clamped
 		default:
-			flags |= flagDirty
+			flags |= table.Dirty
 		}
-		s.insertLocked(p.key, p.hash, p.next, p.rule, flags)
+		r.index = s.insertLocked(r.key, r.hash, r.to, r.rule, flags)
 	}
 }

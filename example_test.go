@@ -478,8 +478,11 @@ func ExampleLimiter_Buckets() {
 	limiter.Allow(LoginsPerAddress.Key("10.0.0.1"))
 	c.pass(time.Minute)
 	limiter.Allow(LoginsPerAddress.Key("10.0.0.2"))
-	for key, bucket := range limiter.Buckets(LoginsPerAddress) {
-		fmt.Println(key.ID, bucket.Remaining, bucket.ResetAfter)
+	for bucket, err := range limiter.Buckets(LoginsPerAddress) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(bucket.Key.ID, bucket.Remaining, bucket.ResetAfter)
 	}
 	// Output: 10.0.0.2 5 10s
 }

@@ -230,7 +230,8 @@ func (g *faultLedger) script(store Store, now func() time.Time) (closed bool) {
 	}
 	sweep()
 	for name := Name(1); name <= 4; name++ {
-		for range l.Buckets(name) {
+		for _, err := range l.Buckets(name) {
+			g.note(err)
 		}
 		health()
 	}

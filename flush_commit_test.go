@@ -31,6 +31,9 @@ var errGate = errors.New("the gate is closed")
 func newGateStore() *gateStore { return &gateStore{MemStore: NewMemStore()} }
 
 func (s *gateStore) Save(changes []Change) error {
+	if len(changes) == 0 { // from rest
+		return nil
+	}
 	s.mu.Lock()
 	s.saves = append(s.saves, slices.Clone(changes))
 	gate, fails := s.gate, s.fails
@@ -122,20 +125,21 @@ func newGridClock() *simClock {
 // newLevels returns a Limiter that flushes when it is told to, and waits for a commit for as long as a slow machine takes.
 func newLevels(t testing.TB, store Store, limits *Limits, clock *simClock, maxResident int) *Limiter {
 	t.Helper()
-	l, err := New(store, limits, &Options{FlushInterval: 1e6 * time.Hour, CommitTimeout: time.Hour, Now: clock.Now, MaxResident: maxResident})
+	return newLevelsTimeout(t, store, limits, clock, maxResident, time.Hour)
+}
+
+func newLevelsTimeout(t testing.TB, store Store, limits *Limits, clock *simClock, maxResident int, timeout time.Duration) *Limiter {
+	t.Helper()
+	l, err := New(store, limits, &Options{FlushInterval: 1e6 * time.Hour, CommitTimeout: timeout, Now: clock.Now, MaxResident: maxResident})
 	require.NoError(t, err)
 	return l
 }
 
-// rest waits until no commit is under way, nor about to begin.
+// rest waits until every commit so far has ended, with one of nothing.
 func (c *committer) rest() {
-	for next := true; next; {
-		c.flusher.mu.Lock()
-		c.mu.Lock()
-		next = c.next != nil
-		c.mu.Unlock()
-		c.flusher.mu.Unlock()
-	}
+	in := c.Lock(true)
+	c.Unlock()
+	in.Await()
 }
 
 // spent returns how many tokens are missing from a bucket.
@@ -185,7 +189,7 @@ func TestWaitersShareACommit(t *testing.T) {
 		require.EqualValues(t, 102, st.Buckets)
 		require.EqualValues(t, 50, st.Leases)
 		require.EqualValues(t, 50, spent(t, l, synced.Key("same")))
-		require.EqualValues(t, l.clock.now()+50*int64(time.Hour), store.has(t, synced.Key("same")))
+		require.EqualValues(t, l.clock.Now()+50*int64(time.Hour), store.has(t, synced.Key("same")))
 		require.NoError(t, l.Close())
 	})
 }
@@ -214,7 +218,7 @@ func TestSpendAllIsOneSave(t *testing.T) {
 	require.True(t, d.Allowed)
 	require.Equal(t, 1, store.count())
 	require.Len(t, store.last(), 4)
-	now := l.clock.now()
+	now := l.clock.Now()
 	require.Equal(t, now+1*int64(time.Hour), store.has(t, inMemory.Key("a")))
 	require.Equal(t, now+2*int64(time.Hour), store.has(t, flushed.Key("a")))
 	require.GreaterOrEqual(t, store.has(t, leased.Key("a")), now+3*int64(time.Hour))
@@ -264,8 +268,7 @@ func TestCommitTimeout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newGateStore()
-				l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
-				l.opts.CommitTimeout = 5 * time.Second
+				l := newLevelsTimeout(t, store, levelLimits(t, hundred, nil), newGridClock(), 0, 5*time.Second)
 				store.close()
 				begun := time.Now()
 				d, err := l.Spend(synced.Key("a"), 7)
@@ -275,10 +278,14 @@ func TestCommitTimeout(t *testing.T) {
 				require.EqualValues(t, 7, spent(t, l, synced.Key("a")))
 				store.gate <- outcome
 				synctest.Wait()
-				require.EqualValues(t, 7, spent(t, l, synced.Key("a")))
+				left := int64(7)
+				if name == "refused" {
+					left = 0
+				}
+				require.EqualValues(t, left, spent(t, l, synced.Key("a")))
 				store.open()
 				require.NoError(t, l.Flush())
-				require.Equal(t, l.clock.now()+7*int64(time.Hour), store.has(t, synced.Key("a")))
+				require.Equal(t, max(0, l.clock.Now()*min(left, 1)+left*int64(time.Hour)), store.has(t, synced.Key("a")))
 				require.NoError(t, l.Close())
 			})
 		})
@@ -289,8 +296,7 @@ func TestCommitTimeout(t *testing.T) {
 func TestCommitTimeoutIsEverybodysOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newGateStore()
-		l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
-		l.opts.CommitTimeout = 5 * time.Second
+		l := newLevelsTimeout(t, store, levelLimits(t, hundred, nil), newGridClock(), 0, 5*time.Second)
 		store.close()
 		var wg sync.WaitGroup
 		for i := range 4 {
@@ -364,7 +370,7 @@ func TestLease(t *testing.T) {
 	limits := levelLimits(t, hundred, nil)
 	l := newLevels(t, store, limits, clock, 0)
 	key := leased.Key("a")
-	now, hour := l.clock.now(), int64(time.Hour)
+	now, hour := l.clock.Now(), int64(time.Hour)
 	saves := 0
 	for tokens := int64(1); tokens <= 100; tokens++ {
 		before := store.has(t, key)
@@ -422,32 +428,6 @@ func TestLease(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// A flush leaves a bucket whose commit has ended to those who waited for it: they know of its lease.
-func TestFlushLeavesLeaseToWaiters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newGateStore()
-		l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
-		key := leased.Key("a")
-		ps := [1]place{{key: key, cost: 1}}
-		p := &ps[0]
-		require.NoError(t, p.locate(l.table))
-		require.NoError(t, l.lockFound(p))
-		now := l.clock.now()
-		require.NoError(t, p.decideLocked(now, new(Decision)))
-		p.writeLocked(now)
-		l.submitLocked(ps[:], now)
-		p.shard.mu.Unlock()
-		<-p.batch.done
-		require.NoError(t, l.flusher.flush(false))
-		require.Equal(t, 1, store.count(), "there is nothing to save")
-		require.NoError(t, l.await(ps[:]))
-		requireSpends(t, l, key, 5)
-		require.Equal(t, 1, store.count(), "the lease stands")
-		require.NoError(t, l.Close())
-		require.Equal(t, now+6*int64(time.Hour), store.has(t, key))
-	})
-}
-
 // Who renews a lease gives way where a commit is late, and only then.
 func TestRenewalGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -460,10 +440,10 @@ func TestRenewalGivesWay(t *testing.T) {
 		renewIsLate := func() bool {
 			key := keys[0]
 			keys = keys[1:]
-			s, h := l.table.shard(key)
+			s, h := l.directory.shard(key)
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			allowed, hit, late := l.hitLocked(s, h, key, 1, opSpend, l.clock.now(), nil)
+			allowed, hit, late := l.fastPathLocked(s, h, key, 1, opSpend, l.clock.Now(), nil)
 			require.True(t, allowed)
 			require.True(t, hit)
 			return late
@@ -494,7 +474,7 @@ func TestLeaseIsRenewedAhead(t *testing.T) {
 		store := newGateStore()
 		l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 		key, hour := leased.Key("a"), int64(time.Hour)
-		now := l.clock.now()
+		now := l.clock.Now()
 		requireSpends(t, l, key, 1) // half a lease is 6.25 tokens
 		require.Equal(t, 1, store.count())
 		require.Equal(t, now+25*hour/2, store.has(t, key))
@@ -637,13 +617,13 @@ func TestPendingIsNotEvicted(t *testing.T) {
 		synctest.Wait()
 		clock.advance(1000 * time.Hour) // full again, both
 		for range 40 {
-			l.table.evict(l.clock.now(), true, func() bool { return true })
-			l.table.each(func(s *shard) { s.expireLocked(l.clock.now()) })
+			l.directory.evict(l.clock.Now(), true, func() bool { return true })
+			l.directory.each(func(s *shard) { s.expireLocked(l.clock.Now()) })
 		}
 		require.EqualValues(t, 2, l.Stats().Resident)
 		store.open()
 		synctest.Wait()
-		l.table.each(func(s *shard) { require.Empty(t, s.pending) })
+		l.directory.each(func(s *shard) { require.Empty(t, s.pending) })
 		require.NoError(t, l.Close())
 	})
 }
@@ -657,7 +637,7 @@ func TestLevelChanges(t *testing.T) {
 				before, after := levelLimits(t, hundred, map[Name]Durability{synced: from}), levelLimits(t, hundred, map[Name]Durability{synced: to})
 				l := newLevels(t, store, before, clock, 0)
 				key := synced.Key("a")
-				now, hour := l.clock.now(), int64(time.Hour)
+				now, hour := l.clock.Now(), int64(time.Hour)
 				requireSpends(t, l, key, 20)
 				requireSpends(t, l, key, 1)
 				require.NoError(t, l.SetLimits(after))
@@ -777,9 +757,9 @@ func TestCloseGivesBack(t *testing.T) {
 		go func() { closed <- l.Close() }()
 		<-l.closed
 		for over := false; !over; {
-			l.table.mu.Lock()
-			over = l.table.limits == nil
-			l.table.mu.Unlock()
+			l.directory.mu.Lock()
+			over = l.directory.limits == nil
+			l.directory.mu.Unlock()
 		}
 		close(s.goOn)
 		require.ErrorIs(t, <-spent, ErrNotDurable)
@@ -787,94 +767,6 @@ func TestCloseGivesBack(t *testing.T) {
 		r := rigOn(t, mem, faultLimits(t, 10), Options{Now: time.Now})
 		require.EqualValues(t, 10, r.left(key))
 	}
-}
-
-// The same for a bucket that a flush would have had leave memory, to make room, before who waited is scheduled.
-func TestGiveBackAfterAFlushForRoom(t *testing.T) {
-	s := holdSave(NewMemStore())
-	l, err := New(s, faultLimits(t, 10), &Options{FlushInterval: time.Hour, CommitTimeout: time.Hour, MaxResident: 8})
-	require.NoError(t, err)
-	defer l.Close()
-	key := Name(4).Key("a")
-	s.failing.Store(true)
-	close(s.goOn)
-
-	ps := [1]place{{key: key, cost: 4, op: opSpend}} // Spend, up to where it waits
-	p := &ps[0]
-	require.NoError(t, p.locate(l.table))
-	require.NoError(t, l.lockFound(p))
-	now := l.clock.now()
-	var d Decision
-	require.NoError(t, p.decideLocked(now, &d))
-	p.countLocked(true)
-	p.writeLocked(now)
-	l.submitLocked(ps[:], now)
-	p.shard.mu.Unlock()
-	<-p.batch.done
-
-	for i := range 30 {
-		_, err := l.Spend(Name(2).Key(fmt.Sprint(i)), 1)
-		require.NoError(t, err)
-	}
-	require.ErrorIs(t, l.await(ps[:]), ErrNotDurable)
-	d, err = l.Check(key, 0)
-	require.NoError(t, err)
-	require.EqualValues(t, 10, d.Remaining)
-}
-
-func TestGiveBackIsNoMoreThanIsMissing(t *testing.T) {
-	for _, name := range []Name{leased, synced} {
-		t.Run(levelNames[name].Label, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store, clock := newGateStore(), newGridClock()
-				l := newLevels(t, store, levelLimits(t, Limit{Burst: 10, Count: 10, Period: time.Second}, nil), clock, 0)
-				key := name.Key("a")
-				store.close()
-				go func() {
-					_, err := l.Spend(key, 10)
-					require.ErrorIs(t, err, ErrNotDurable)
-				}()
-				synctest.Wait()
-				clock.advance(time.Second) // it is full again
-				go func() { requireSpends(t, l, key, 10) }()
-				synctest.Wait()
-				store.gate <- refuse
-				synctest.Wait()
-				store.open()
-				synctest.Wait()
-				require.EqualValues(t, 10, spent(t, l, key))
-				clock.advance(time.Second / 2)
-				require.EqualValues(t, 5, spent(t, l, key))
-				require.NoError(t, l.Close())
-			})
-		})
-	}
-}
-
-// Where some of those who wait for one failed commit came while the bucket was not full, all of it is given back.
-func TestGiveBackIsAllThatWasTaken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, clock := newGateStore(), newGridClock()
-		l := newLevels(t, store, levelLimits(t, hundred, nil), clock, 0)
-		key := synced.Key("a")
-		requireSpends(t, l, key, 1)
-		store.close()
-		for range 10 {
-			go func() {
-				_, err := l.Spend(key, 5)
-				require.ErrorIs(t, err, ErrNotDurable)
-			}()
-			synctest.Wait()
-			clock.advance(time.Minute)
-		}
-		store.gate <- refuse // the first alone, the others together
-		store.gate <- refuse
-		synctest.Wait()
-		require.EqualValues(t, 1, spent(t, l, key))
-		store.open()
-		require.NoError(t, l.Close())
-		require.Equal(t, l.clock.now()+int64(50*time.Minute), store.has(t, key))
-	})
 }
 
 // What was spent before Flush is on file after it, even of a bucket that is in a commit again and again.
@@ -902,7 +794,7 @@ func TestFlushWaitsForCommits(t *testing.T) {
 		d, err := l.Spend(key, 1)
 		require.NoError(t, err)
 		require.NoError(t, l.Flush())
-		require.GreaterOrEqual(t, store.has(t, key), l.clock.now()+int64(d.ResetAfter))
+		require.GreaterOrEqual(t, store.has(t, key), l.clock.Now()+int64(d.ResetAfter))
 	}
 	close(done)
 	wg.Wait()
@@ -969,78 +861,17 @@ func TestCloseIsExact(t *testing.T) {
 	}
 }
 
-// spendUnheard is SpendAll up to where it waits for its commit.
-func spendUnheard(t *testing.T, l *Limiter, keys ...Key) []place {
-	var ps []place
-	for _, key := range keys {
-		p := place{key: key, cost: 1}
-		require.NoError(t, p.locate(l.table))
-		ps = append(ps, p)
-	}
-	slices.SortFunc(ps, func(a, b place) int { return int(a.shard.order) - int(b.shard.order) })
-	_, err := l.lockAllFound(ps)
-	require.NoError(t, err)
-	now := l.clock.now()
-	d, _, err := decideAllLocked(ps, now)
-	require.NoError(t, err)
-	require.True(t, d.Allowed)
-	l.submitLocked(ps, now)
-	unlockAll(ps)
-	return ps
-}
-
-// Of the two TATs that a bucket had in one commit, the store has the later. To come back to the earlier, before those who
-// wait for the commit have heard of it, is a change.
-func TestSettleKnowsWhatWasSaved(t *testing.T) {
-	store := newGateStore()
-	l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
-	key := flushed.Key("a")
-	l.flusher.mu.Lock() // no commit begins
-	one := spendUnheard(t, l, key, synced.Key("one"))
-	two := spendUnheard(t, l, key, synced.Key("two"))
-	l.flusher.mu.Unlock()
-	<-two[0].batch.done
-	require.Same(t, one[0].batch, two[0].batch)
-	_, err := l.Refund(key, 1)
-	require.NoError(t, err)
-	l.settleAll(one, false)
-	l.settleAll(two, false)
-	require.NoError(t, l.Close())
-	require.Equal(t, l.clock.now()+int64(time.Hour), store.has(t, key))
-}
-
-// Of the two leases that a bucket took in one commit, the store has the later, and that covers what comes next.
-func TestSettleKnowsTheLease(t *testing.T) {
-	store := newGateStore()
-	l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
-	key := leased.Key("a")
-	l.flusher.mu.Lock()
-	var all [][]place
-	for range 20 {
-		all = append(all, spendUnheard(t, l, key))
-	}
-	l.flusher.mu.Unlock()
-	<-all[0][0].batch.done
-	for _, ps := range all {
-		l.settleAll(ps, false)
-	}
-	require.Equal(t, 1, store.count())
-	requireSpends(t, l, key, 1)
-	require.Equal(t, 1, store.count())
-	require.NoError(t, l.Close())
-}
-
 // A SpendAll of which one bucket waits for a commit has all of them in it, those too that their leases cover: a flush that
 // is half done saves no part of it.
 func TestFlushDoesNotTearSpendAll(t *testing.T) {
 	store := newGateStore()
 	l := newLevels(t, store, levelLimits(t, hundred, nil), newGridClock(), 0)
 	left, right := leased.Key("0"), Key{}
-	one, _ := l.table.shard(left)
+	one, _ := l.directory.shard(left)
 	var other *shard
 	for i := 1; other == nil; i++ {
 		right = leased.Key(fmt.Sprint(i))
-		if s, _ := l.table.shard(right); s != one {
+		if s, _ := l.directory.shard(right); s != one {
 			other = s
 		}
 	}
@@ -1048,20 +879,29 @@ func TestFlushDoesNotTearSpendAll(t *testing.T) {
 	requireSpends(t, l, right, 1)
 
 	l.flusher.mu.Lock() // as a flush does
-	c := collector{now: l.clock.now(), all: true}
+	c := collector{now: l.clock.Now(), all: true}
 	one.mu.Lock()
 	c.collectLocked(one)
 	one.mu.Unlock()
-	ps := spendUnheard(t, l, left, right)
+	done := make(chan error)
+	go func() {
+		_, err := l.SpendAll(Request{Key: left, Cost: 1}, Request{Key: right, Cost: 1})
+		done <- err
+	}()
+	for joined := false; !joined; {
+		one.mu.Lock()
+		joined = len(one.pending) > 0
+		one.mu.Unlock()
+	}
 	other.mu.Lock()
 	c.collectLocked(other)
 	other.mu.Unlock()
-	require.Equal(t, []Change{{left, l.clock.now() + int64(time.Hour)}}, c.changes)
+	require.Equal(t, []Change{{left, l.clock.Now() + int64(time.Hour)}}, c.changes)
 	l.flusher.mu.Unlock()
-	require.NoError(t, l.await(ps))
+	require.NoError(t, <-done)
 	require.NoError(t, l.Close())
 	for _, key := range []Key{left, right} {
-		require.Equal(t, l.clock.now()+2*int64(time.Hour), store.has(t, key))
+		require.Equal(t, l.clock.Now()+2*int64(time.Hour), store.has(t, key))
 	}
 }
 
@@ -1073,7 +913,9 @@ func TestBucketsWhileTheStoreFails(t *testing.T) {
 	store.fail(errGate)
 	require.Error(t, l.Flush())
 	var keys []Key
-	for key, b := range l.Buckets(flushed) {
+	for b, err := range l.Buckets(flushed) {
+		require.NoError(t, err)
+		key := b.Key
 		keys = append(keys, key)
 		require.EqualValues(t, 95, b.Remaining)
 	}
@@ -1090,7 +932,7 @@ func TestBucketsThatAreEvictedMeanwhile(t *testing.T) {
 	store.atEnd = func() {
 		require.NoError(t, l.Flush())
 		for range 40 {
-			l.table.evict(l.clock.now(), true, func() bool { return true })
+			l.directory.evict(l.clock.Now(), true, func() bool { return true })
 		}
 		require.Zero(t, l.Stats().Resident)
 	}
@@ -1181,7 +1023,7 @@ func TestSavingIsNotEvicted(t *testing.T) {
 		go l.flusher.flush(false)
 		synctest.Wait()
 		for range 40 {
-			l.table.evict(l.clock.now(), false, func() bool { return true })
+			l.directory.evict(l.clock.Now(), false, func() bool { return true })
 		}
 		store.gate <- refuse
 		store.open()
@@ -1189,7 +1031,7 @@ func TestSavingIsNotEvicted(t *testing.T) {
 		require.EqualValues(t, 60, spent(t, l, key))
 		require.NoError(t, l.flusher.flush(false))
 		for range 40 {
-			l.table.evict(l.clock.now(), false, func() bool { return true })
+			l.directory.evict(l.clock.Now(), false, func() bool { return true })
 		}
 		require.Zero(t, l.Stats().Resident)
 		require.EqualValues(t, 60, spent(t, l, key))
@@ -1201,19 +1043,19 @@ func TestSavingIsNotEvicted(t *testing.T) {
 func TestStaleLoad(t *testing.T) {
 	l := newLevels(t, newGateStore(), levelLimits(t, hundred, nil), newSimClock(), 0)
 	key := flushed.Key("a")
-	p := place{key: key, cost: 1}
-	require.NoError(t, p.locate(l.table))
+	p := request{change: change{key: key}, cost: 1}
+	require.NoError(t, p.locate(l.directory))
 	require.NoError(t, l.load(&p))
 	require.True(t, p.findLocked())
 
 	requireSpends(t, l, key, 60)
 	require.NoError(t, l.Flush())
 	for range 40 {
-		l.table.evict(l.clock.now(), false, func() bool { return true })
+		l.directory.evict(l.clock.Now(), false, func() bool { return true })
 	}
 	require.False(t, p.findLocked())
 	require.NoError(t, l.lockFound(&p))
-	require.Equal(t, l.clock.now()+60*int64(time.Hour), p.saved)
+	require.Equal(t, l.clock.Now()+60*int64(time.Hour), p.saved)
 	p.shard.mu.Unlock()
 	require.NoError(t, l.Close())
 }

@@ -75,12 +75,6 @@ func (r *rate) spend(tat, now, cost int64) (next, retryAfter int64) {
 	return base + need, 0
 }
 
-// giveBack undoes a spend that moved the TAT by took, to next. It returns the TAT without that, but for what has come back since by
-// itself, and no less than least.
-func giveBack(tat, took, next, now, least int64) int64 {
-	return min(tat, max(least, tat-min(took, max(0, next-now))))
-}
-
 // reserve returns the TAT after cost tokens are taken that need not be there yet, and the nanoseconds until they will
 // be. ok is false where the TAT would leave the range of an int64.
 func (r *rate) reserve(tat, now, cost int64) (next, delay int64, ok bool) {
@@ -123,4 +117,43 @@ func (r *rate) remaining(tat, now int64) int64 {
 func resetAfter(tat, now int64) int64 {
 	now = instant(now)
 	return max(now, tat) - now
+}
+
+// lease returns the end of the half lease that a TAT is in, and the end of the
+// next one. The store is given the end of the next: an eighth of τ ahead of the
+// TAT at most. Half leases of a limit end at the same instants for every
+// bucket, so a bucket need not remember what the store was given.
+func (r *rate) lease(tat int64) (end, next int64) {
+	step := r.halves.n
+	if step == 0 || tat > endOfTime {
+		return tat, tat
+	}
+	end = r.halves.quotient(tat+step-1) * step
+	return end, end + step
+}
+
+// need is when the store must have a change.
+type need uint8
+
+const (
+	needNone  need = iota
+	needSoon       // no caller waits for it: half a lease is left
+	needFirst      // before the caller is answered
+)
+
+// renew returns the lease that a bucket needs when its TAT moves from one
+// instant to a later one, and when. The store has the half lease that from is
+// in if covered, and the next one if ahead; if pending, a commit brings one.
+func (r *rate) renew(from, to int64, covered, ahead, pending bool) (tat int64, when need) {
+	end, tat := r.lease(to)
+	step := tat - end
+	sameHalf := from <= end && from > end-step
+	nextHalf := from <= end-step && from > end-2*step
+	switch {
+	case covered && sameHalf && (ahead || pending):
+		return tat, needNone
+	case covered && (sameHalf || nextHalf && ahead):
+		return tat, needSoon
+	}
+	return tat, needFirst
 }

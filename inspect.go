@@ -6,75 +6,89 @@ import (
 	"io"
 	"iter"
 	"time"
+
+	"github.com/stint-go/stint/internal/table"
 )
 
 // Bucket is the state of one bucket.
 type Bucket struct {
-	Limit      Limit // zero where none is configured
-	Remaining  int64 // 0 then
+	Key        Key
+	Limit      Limit // zero if none is configured
+	Remaining  int64 // whole tokens; 0 if no limit is configured
 	ResetAfter time.Duration
-	HeldUntil  time.Time // zero where there is no hold
+	HeldUntil  time.Time // zero if there is no hold
 }
 
-// Buckets yields the buckets of a limit that are not full, or are held: those that are in memory only, and those that the
-// store has, in no order that a caller may rely on. It looks at each as it is when its turn comes; one that is made
-// meanwhile may be missing, and one that comes to memory and leaves it again be as it was. Where the store fails it ends, and Health tells.
-func (l *Limiter) Buckets(name Name) iter.Seq2[Key, Bucket] {
-	return func(yield func(Key, Bucket) bool) {
+// Buckets yields the buckets of a limit that are not full, or are held, in no
+// particular order: those that are only in memory, and those that the store
+// has. It looks at each when its turn comes. A bucket that is made meanwhile
+// may be missing; one that leaves memory meanwhile may be as it was. If the
+// store fails, the error is the last thing yielded.
+func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
+	return func(yield func(Bucket, error) bool) {
+		select {
+		case <-l.closed:
+			yield(Bucket{}, ErrClosed)
+			return
+		default:
+		}
 		if name == Unknown {
 			return // the store has the holds there
 		}
-		fresh := make(map[Key]bool) // in memory, and perhaps not in the store
-		l.table.each(func(s *shard) {
-			saving := l.table.saving.Load()
-			for i := range s.capacity.Load() {
-				b := s.at(i)
-				beingSaved := saving != 0 && b.meta()&maskSave == saving
-				if b.name() == name && (!b.has(flagStored) || b.has(flagDirty) || beingSaved) {
-					fresh[b.key()] = true
-				}
-			}
-			for key := range s.aside {
-				if key.Name == name {
-					fresh[key] = true
-				}
-			}
-		})
+		fresh := l.freshKeys(name)
 		for c, err := range l.store.All(name) {
 			if err != nil {
-				l.note(&l.notListed, err)
+				yield(Bucket{}, fmt.Errorf("stint: list buckets: %w", err))
 				return
 			}
 			b, live, resident := l.inspect(c.Key, c.TAT)
 			if !resident && fresh[c.Key] {
-				continue // what the store has by now is newer
+				continue // the store has something newer by now
 			}
 			delete(fresh, c.Key)
-			if live && !yield(c.Key, b) {
-				l.note(&l.notListed, nil)
+			if live && !yield(b, nil) {
 				return
 			}
 		}
-		l.note(&l.notListed, nil)
 		for key := range fresh {
 			b, live, resident := l.inspect(key, 0)
 			if !resident { // but the store may have it by now
 				tat, err := l.store.Load(key)
 				if err != nil {
-					l.note(&l.notListed, err)
+					yield(Bucket{}, fmt.Errorf("stint: list buckets: %w", err))
 					return
 				}
 				b, live, _ = l.inspect(key, tat)
 			}
-			if live && !yield(key, b) {
+			if live && !yield(b, nil) {
 				return
 			}
 		}
 	}
 }
 
-// Bucket returns the state of one bucket, which may be full. It changes nothing, and takes no room in memory: a bucket that is not
-// there is read from the store. Its errors are those of Check.
+// freshKeys returns the buckets that memory has and the store may not have as
+// they are.
+func (l *Limiter) freshKeys(name Name) map[Key]bool {
+	fresh := make(map[Key]bool)
+	l.directory.each(func(s *shard) {
+		s.Each(func(_ uint32, b table.Slot) {
+			if Name(b.Name()) == name && (!b.Has(table.Stored) || s.unsavedLocked(b)) {
+				fresh[slotKey(b)] = true
+			}
+		})
+		for key := range s.gates {
+			if key.Name == name {
+				fresh[key] = true
+			}
+		}
+	})
+	return fresh
+}
+
+// Bucket returns the state of one bucket, which may be full. It changes
+// nothing and takes no space in memory: a bucket that is not there is read
+// from the store. Its errors are those of Check.
 func (l *Limiter) Bucket(key Key) (Bucket, error) {
 	b, err := l.bucket(key)
 	if err != nil {
@@ -84,20 +98,20 @@ func (l *Limiter) Bucket(key Key) (Bucket, error) {
 }
 
 func (l *Limiter) bucket(key Key) (Bucket, error) {
-	p := place{key: key, op: opCheck}
-	if err := p.locate(l.table); err != nil {
+	r := request{change: change{key: key}, op: opCheck}
+	if err := r.locate(l.directory); err != nil {
 		return Bucket{}, err
 	}
-	s := p.shard
+	s := r.shard
 	s.mu.Lock()
-	for s.limits != nil && !p.findLocked() {
-		p.limits, p.removals = s.limits, s.removals
+	for s.limits != nil && !r.findLocked() {
+		r.limits, r.removals = s.limits, s.Removals()
 		s.mu.Unlock()
-		_, err := p.limits.resolve(key)
+		_, err := r.limits.resolve(key)
 		if err != nil {
 			return Bucket{}, err
 		}
-		if p.tat, err = l.stored(key); err != nil {
+		if r.tat, err = l.loadTAT(key); err != nil {
 			return Bucket{}, err
 		}
 		s.mu.Lock()
@@ -106,17 +120,17 @@ func (l *Limiter) bucket(key Key) (Bucket, error) {
 	if s.limits == nil {
 		return Bucket{}, ErrClosed
 	}
-	b, _ := l.inspectLocked(s, p.hash, key, p.tat)
+	b, _ := l.inspectLocked(s, r.hash, key, r.tat)
 	return b, nil
 }
 
-// inspect returns the state of a bucket, which the store has a TAT for, whether there is anything to tell of it, and whether it is in
-// memory.
+// inspect returns the state of a bucket that the store has a TAT for, whether
+// it is not full or held, and whether it is in memory.
 func (l *Limiter) inspect(key Key, stored int64) (b Bucket, live, resident bool) {
 	if len(key.ID) > maxIDLen {
-		return Bucket{}, false, false // nothing of ours
+		return Bucket{}, false, false // not one of stint's
 	}
-	s, h := l.table.shard(key)
+	s, h := l.directory.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.limits == nil {
@@ -128,45 +142,41 @@ func (l *Limiter) inspect(key Key, stored int64) (b Bucket, live, resident bool)
 }
 
 func (l *Limiter) inspectLocked(s *shard, h uint64, key Key, stored int64) (b Bucket, live bool) {
-	now := l.clock.now()
+	now := l.clock.Now()
 	rule, _ := s.limits.resolve(key)
 	r := &s.limits.rules[rule]
-	tat, a := stored, s.aside[key]
-	i, resident := s.findLocked(key, h)
-	if resident {
-		tat = s.at(i).tat()
-	}
-	if rule != 0 && (!resident || a != nil && a.lineOver(now)) {
+	g := s.gates[key]
+	tat := stored
+	if i, resident := s.findLocked(key, h); resident {
+		tat = g.tail(s.At(i).TAT())
+	} else if rule != 0 {
 		tat = r.rate.clamp(tat, now)
 	}
-	b = Bucket{Limit: r.limit, ResetAfter: time.Duration(resetAfter(tat, now))}
+	b = Bucket{Key: key, Limit: r.limit, ResetAfter: time.Duration(resetAfter(tat, now))}
 	if rule != 0 {
 		b.Remaining = r.rate.remaining(tat, now)
 	}
-	if a != nil && a.hold > now {
-		b.HeldUntil = time.Unix(0, a.hold)
+	if g != nil && g.hold > now {
+		b.HeldUntil = time.Unix(0, g.hold)
 	}
 	return b, tat > now || !b.HeldUntil.IsZero()
 }
 
-// Snapshot writes a copy of the store's file, in which is all that was spent so far, and returns how many bytes that were:
-// for a backup, or to be looked at, while decisions go on. See BoltStore.Snapshot; a store that cannot is an error.
+// Snapshot writes a copy of the store's file, with everything spent so far,
+// and returns its length in bytes. It is for a backup, or to look at, while
+// decisions go on. BoltStore.Snapshot has the details; a store without a file
+// returns an error.
 func (l *Limiter) Snapshot(w io.Writer) (int64, error) {
-	s, ok := l.store.(interface {
-		Snapshot(w io.Writer) (int64, error)
-	})
-	if !ok {
-		return 0, fmt.Errorf("stint: a %T has no file to copy", l.store)
-	}
 	if err := l.Flush(); err != nil {
 		return 0, err
 	}
-	return s.Snapshot(w)
+	return l.store.Snapshot(w)
 }
 
-// Health returns nil, or all that is wrong now, and since when: that saving fails, or loading buckets, or Buckets, each until it
-// succeeds again, and of a BoltStore what the upkeep of its file fails at, or that it is broken, which it stays. It touches no
-// disk, and waits for nobody who does. Decisions go on meanwhile, from memory, where they can.
+// Health returns nil, or everything that is wrong now and since when: saving
+// fails, loading fails, or what Store.Health says. Each lasts until it
+// succeeds again. Health reads no disk and waits for no call that does.
+// Decisions go on from memory if they can.
 func (l *Limiter) Health() error {
 	flushes := l.flusher.stats()
 	unsaved := failure{flushes.Err, flushes.Since}
@@ -176,30 +186,38 @@ func (l *Limiter) Health() error {
 		l.flusher.statusMu.Unlock()
 	}
 	errs := []error{unsaved.says("nothing saved")}
-	if f := l.notLoaded.Load(); f != nil {
+	if f := l.loadFailure.Load(); f != nil {
 		errs = append(errs, f.says("no bucket loaded"))
 	}
-	if f := l.notListed.Load(); f != nil {
-		errs = append(errs, f.says("Buckets fails"))
-	}
-	if s, ok := l.store.(interface{ ailing() error }); ok {
-		errs = append(errs, s.ailing())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, l.store.Health())...)
 }
 
-// Stats are counts since the Limiter was opened, and sizes as they are now.
+// failure is why the last of several attempts failed, and since when they do.
+type failure struct {
+	err   error
+	since time.Time
+}
+
+// says returns the failure as an error, or nil if there was none.
+func (f failure) says(what string) error {
+	if f.err == nil {
+		return nil
+	}
+	return fmt.Errorf("stint: %s since %s: %w", what, f.since.UTC().Format(time.RFC3339), f.err)
+}
+
+// Stats are counts since the Limiter was opened, and present sizes.
 type Stats struct {
-	Limits    map[Name]LimitStats // of the Names declared; errors on others are counted under Unknown
+	Limits    map[Name]LimitStats // of declared Names; errors of others are under Unknown
 	Resident  int64               // buckets in memory
-	Dirty     int64               // of those, the ones that the store does not have as they are
-	Loads     int64               // questions to the store, for buckets that were not in memory
+	Dirty     int64               // of those, the ones that the store has differently
+	Loads     int64               // of buckets that were not in memory
 	Evictions int64               // buckets removed from memory to make room
 	Flush     FlushStats
 	Commit    CommitStats
-	File      FileStats // zero where the store is not a BoltStore
+	File      FileStats // zero if the store has no file
 	Forward   int64     // steps of the wall clock ahead, which the Limiter follows
-	Backward  int64     // and back, which it does not
+	Backward  int64     // steps back, which it does not follow
 }
 
 // LimitStats are what the calls for one limit came to.
@@ -208,20 +226,30 @@ type LimitStats struct {
 	Errors          int64 // calls that returned an error
 }
 
-// Stats returns the counts. It looks at no bucket: with ten million in memory it takes no longer than with none.
+// FlushStats tells of the flushes of one Limiter.
+type FlushStats struct {
+	Flushes  int64         // that wrote something
+	Buckets  int64         // written or deleted by them
+	Failures int64         // flushes that failed; the next one writes what they did not
+	Last     time.Duration // how long the last one took
+	Longest  time.Duration
+	Err      error     // why the last one failed; nil if it did not
+	Since    time.Time // of the first failure in a row, by the Limiter's clock
+}
+
+// Stats returns the counts. It looks at no bucket, so it takes as long with
+// ten million in memory as with none.
 func (l *Limiter) Stats() Stats {
 	st := Stats{
 		Limits:    make(map[Name]LimitStats),
-		Resident:  l.table.resident.Load(),
+		Resident:  l.directory.resident.Load(),
 		Loads:     l.loads.Load(),
 		Evictions: l.evictions.Load(),
 		Flush:     l.flusher.stats(),
 	}
-	st.Commit = l.committer.status()
-	if s, ok := l.store.(*BoltStore); ok {
-		st.File = s.Stats()
-	}
-	st.Forward, st.Backward = l.clock.steps()
+	st.Commit = l.committer.stats()
+	st.File = l.store.Stats()
+	st.Forward, st.Backward = l.clock.Steps()
 	add := func(name Name, allowed, denied, errs int64) {
 		ls := st.Limits[name]
 		ls.Allowed += allowed
@@ -232,15 +260,15 @@ func (l *Limiter) Stats() Stats {
 	for name := range l.limits.Load().names {
 		add(name, 0, 0, 0)
 	}
-	l.table.mu.Lock() // new limits retire the counts, shard after shard
-	defer l.table.mu.Unlock()
-	l.table.each(func(s *shard) {
-		st.Dirty += int64(s.dirty)
+	l.directory.mu.Lock() // new limits retire the counts, shard after shard
+	defer l.directory.mu.Unlock()
+	l.directory.each(func(s *shard) {
+		st.Dirty += int64(s.Dirty())
 		if s.limits == nil {
 			return
 		}
 		for i, name := range s.limits.order {
-			c := s.count(uint32(i))
+			c := s.countOf(uint32(i))
 			add(name, int64(c.allowed), int64(c.denied), 0)
 		}
 	})

@@ -41,17 +41,18 @@ func TestBucket(t *testing.T) {
 	limit, until := PerMinute(5), r.clock.Now().Add(time.Hour)
 	before := r.Stats()
 	for key, want := range map[Key]Bucket{
-		perID.Key("nobody knows of"):  {limit, 5, 0, time.Time{}},
-		perID.Key("spent"):            {limit, 3, 24 * time.Second, time.Time{}},
-		perID.Key("held"):             {limit, 4, 12 * time.Second, until},
-		perID.Key("full and held"):    {limit, 5, 0, until},
-		perID.Key("stored"):           {limit, 2, 30 * time.Second, time.Time{}},
-		perID.Key("stored far ahead"): {limit, 0, time.Minute, time.Time{}},
-		perID.Key("stored and over"):  {limit, 5, 0, time.Time{}},
-		single.Key("in line"):         {PerSecond(1), 0, 3 * time.Second, time.Time{}},
-		everyone.Key(""):              {PerHour(3), 3, 0, time.Time{}},
+		perID.Key("nobody knows of"):  {Key{}, limit, 5, 0, time.Time{}},
+		perID.Key("spent"):            {Key{}, limit, 3, 24 * time.Second, time.Time{}},
+		perID.Key("held"):             {Key{}, limit, 4, 12 * time.Second, until},
+		perID.Key("full and held"):    {Key{}, limit, 5, 0, until},
+		perID.Key("stored"):           {Key{}, limit, 2, 30 * time.Second, time.Time{}},
+		perID.Key("stored far ahead"): {Key{}, limit, 0, time.Minute, time.Time{}},
+		perID.Key("stored and over"):  {Key{}, limit, 5, 0, time.Time{}},
+		single.Key("in line"):         {Key{}, PerSecond(1), 0, 3 * time.Second, time.Time{}},
+		everyone.Key(""):              {Key{}, PerHour(3), 3, 0, time.Time{}},
 		off.Key("a"):                  {},
 	} {
+		want.Key = key
 		require.Equal(t, want, r.bucket(key), key)
 	}
 	after := r.Stats()
@@ -60,7 +61,7 @@ func TestBucket(t *testing.T) {
 	require.Equal(t, before.Dirty, after.Dirty)
 	require.Equal(t, before.Limits, after.Limits)
 	r.clock.advance(2500 * time.Millisecond)
-	require.Equal(t, Bucket{PerSecond(1), 0, 500 * time.Millisecond, time.Time{}}, r.bucket(single.Key("in line")), "the line is over")
+	require.Equal(t, Bucket{single.Key("in line"), PerSecond(1), 0, 500 * time.Millisecond, time.Time{}}, r.bucket(single.Key("in line")), "the line is over")
 
 	for _, key := range []Key{nobody.Key("a"), {}} {
 		_, err := r.Bucket(key)
@@ -109,7 +110,7 @@ func TestBucketAfterItsLine(t *testing.T) {
 	defaults := testDefaults()
 	defaults[perID] = PerMinute(5).WithBurst(1)
 	require.NoError(t, r.SetLimits(limitsOf(t, testNames, defaults)))
-	require.Equal(t, 72*time.Second, r.bucket(key).ResetAfter)
+	require.Equal(t, 24*time.Second, r.bucket(key).ResetAfter)
 	r.clock.advance(12 * time.Second)
 	require.Equal(t, 12*time.Second, r.bucket(key).ResetAfter)
 	require.Equal(t, 12*time.Second, r.check(key, 0).ResetAfter)
@@ -154,21 +155,6 @@ func TestHealthOfLoads(t *testing.T) {
 	}
 }
 
-func TestHealthOfBuckets(t *testing.T) {
-	store := &faultyStore{Store: NewMemStore()}
-	r := rigOn(t, store, testLimits(t), Options{})
-	since := r.since()
-	store.broken.Store(true)
-	for range 2 {
-		listBuckets(t, r.Buckets(perID))
-		require.EqualError(t, r.Health(), "stint: Buckets fails"+since+errDisk.Error())
-		r.clock.advance(time.Minute)
-	}
-	store.broken.Store(false)
-	listBuckets(t, r.Buckets(perID))
-	require.NoError(t, r.Health())
-}
-
 // A file that is broken is so for good, also where the journal, in memory, still has an answer.
 func TestHealthOfABrokenFile(t *testing.T) {
 	for _, call := range []func(*BoltStore, func(*bolt.Tx) error) error{(*BoltStore).view, (*BoltStore).update} {
@@ -178,7 +164,7 @@ func TestHealthOfABrokenFile(t *testing.T) {
 		r.spend(key, 1)
 		store.together()
 		require.NoError(t, r.Flush())
-		r.table.evict(r.clock.ns.Load(), true, func() bool { return true })
+		r.directory.evict(r.clock.ns.Load(), true, func() bool { return true })
 
 		want := "stint: the file is broken" + r.since()
 		err := call(store, func(*bolt.Tx) error { panic("a page that makes no sense") })
@@ -267,19 +253,19 @@ func TestHealthOfCommit(t *testing.T) {
 	require.Error(t, r.Health())
 }
 
-// Buckets that is left early succeeds.
-func TestBucketsLeftEarly(t *testing.T) {
+// A store that fails is the last that Buckets tells, and no trouble of the Limiter's.
+func TestBucketsOfAStoreThatFails(t *testing.T) {
 	store := &faultyStore{Store: NewMemStore()}
 	r := rigOn(t, store, testLimits(t), Options{})
 	r.spend(perID.Key("a"), 1)
 	require.NoError(t, r.Flush())
 	store.broken.Store(true)
-	for range r.Buckets(perID) {
+	var errs []error
+	for _, err := range r.Buckets(perID) {
+		errs = append(errs, err)
 	}
-	require.Error(t, r.Health())
-	store.broken.Store(false)
-	for range r.Buckets(perID) {
-		break
-	}
+	require.Len(t, errs, 1)
+	require.ErrorIs(t, errs[0], errDisk)
 	require.NoError(t, r.Health())
+	store.broken.Store(false)
 }

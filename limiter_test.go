@@ -133,10 +133,13 @@ func pass(d time.Duration) {
 }
 
 // listBuckets returns what Buckets yields, and that none came twice.
-func listBuckets(t testing.TB, seq iter.Seq2[Key, Bucket]) map[Key]Bucket {
+func listBuckets(t testing.TB, seq iter.Seq2[Bucket, error]) map[Key]Bucket {
 	t.Helper()
 	all := make(map[Key]Bucket)
-	for key, b := range seq {
+	for b, err := range seq {
+		require.NoError(t, err)
+		key := b.Key
+		b.Key = Key{}
 		require.NotContains(t, all, key)
 		all[key] = b
 	}
@@ -480,7 +483,7 @@ func TestHold(t *testing.T) {
 	require.True(t, r.spend(key, 1).Allowed)
 	require.NoError(t, r.Flush())
 	require.Empty(t, collect(t, r.store.All(Unknown)))
-	r.table.each(func(s *shard) { require.Empty(t, s.aside) })
+	r.directory.each(func(s *shard) { require.Empty(t, s.gates) })
 
 	// Far ahead, and long ago.
 	require.NoError(t, r.Hold(key, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))
@@ -589,10 +592,10 @@ func TestSpendAllOfMany(t *testing.T) {
 
 // keysOfOneShard returns n keys whose buckets are in one shard, with those of the key 0.
 func keysOfOneShard(l *Limiter, n int) (keys []Key) {
-	s, _ := l.table.shard(perID.Key("0"))
+	s, _ := l.directory.shard(perID.Key("0"))
 	for i := 0; len(keys) < n; i++ {
 		key := perID.Key(fmt.Sprint(i))
-		if other, _ := l.table.shard(key); other == s {
+		if other, _ := l.directory.shard(key); other == s {
 			keys = append(keys, key)
 		}
 	}
@@ -771,8 +774,8 @@ func requireClosed(t testing.TB, l *Limiter) {
 		}
 		require.False(t, l.Allow(key) && !l.opts.FailOpen)
 	}
-	for range l.Buckets(perID) {
-		t.Error("a closed limiter has no buckets to show")
+	for _, err := range l.Buckets(perID) {
+		require.ErrorIs(t, err, ErrClosed)
 	}
 	l.Stats()
 	l.Health()
@@ -843,13 +846,13 @@ func TestBuckets(t *testing.T) {
 	r.hold(perID.Key("held"), time.Hour)
 	limit, until := PerMinute(5), r.clock.Now().Add(time.Hour)
 	want := map[Key]Bucket{
-		perID.Key("stored"):            {limit, 2, 30 * time.Second, time.Time{}},
-		perID.Key("stored and loaded"): {limit, 2, 30 * time.Second, time.Time{}},
-		perID.Key("stored and spent"):  {limit, 1, 42 * time.Second, time.Time{}},
-		perID.Key("stored far ahead"):  {limit, 0, time.Minute, time.Time{}},
-		perID.Key("unflushed"):         {limit, 3, 24 * time.Second, time.Time{}},
-		perID.Key(long):                {limit, 5, 0, until},
-		perID.Key("held"):              {limit, 4, 12 * time.Second, until},
+		perID.Key("stored"):            {Key{}, limit, 2, 30 * time.Second, time.Time{}},
+		perID.Key("stored and loaded"): {Key{}, limit, 2, 30 * time.Second, time.Time{}},
+		perID.Key("stored and spent"):  {Key{}, limit, 1, 42 * time.Second, time.Time{}},
+		perID.Key("stored far ahead"):  {Key{}, limit, 0, time.Minute, time.Time{}},
+		perID.Key("unflushed"):         {Key{}, limit, 3, 24 * time.Second, time.Time{}},
+		perID.Key(long):                {Key{}, limit, 5, 0, until},
+		perID.Key("held"):              {Key{}, limit, 4, 12 * time.Second, until},
 	}
 	require.Equal(t, want, listBuckets(t, r.Buckets(perID)))
 
@@ -859,7 +862,8 @@ func TestBuckets(t *testing.T) {
 	require.Equal(t, want, listBuckets(t, r.Buckets(perID)), "after a flush that failed")
 	require.NoError(t, r.Flush())
 	require.Equal(t, want, listBuckets(t, r.Buckets(perID)), "after one that did not")
-	for key := range r.Buckets(perID) {
+	for b := range r.Buckets(perID) {
+		key := b.Key
 		require.Contains(t, want, key)
 		break
 	}
@@ -1150,7 +1154,7 @@ func TestHitDecidesAsOneDoes(t *testing.T) {
 				limits, fewer = fewer, limits
 			case 0:
 				d, err = short.Check(key, cost)
-				want, wantErr = long.one(key, cost, opCheck, readClock)
+				want, wantErr = long.slowPath(key, cost, opCheck, readClock)
 			case 1:
 				d, err = short.Refund(key, cost)
 				want, wantErr = long.Refund(key, cost)
@@ -1161,21 +1165,21 @@ func TestHitDecidesAsOneDoes(t *testing.T) {
 				err, wantErr = short.Flush(), long.Flush()
 			case 4:
 				d.Allowed = short.Allow(key)
-				want, _ = long.one(key, 1, opSpend, readClock)
+				want, _ = long.slowPath(key, 1, opSpend, readClock)
 				want = Decision{Allowed: want.Allowed}
 			case 5:
 				reqs := []Request{{key, cost, 0}, {keys[rnd.IntN(len(keys))], 1, CheckOnly}}
 				var ds [2]Decision
 				err = short.SpendEach(reqs, ds[:])
-				want, wantErr = long.one(key, cost, opSpend, readClock)
-				second, secondErr := long.one(reqs[1].Key, 1, opCheck, readClock)
+				want, wantErr = long.slowPath(key, cost, opSpend, readClock)
+				second, secondErr := long.slowPath(reqs[1].Key, 1, opCheck, readClock)
 				require.Equal(t, second, ds[1])
 				d = ds[0]
 				require.Equal(t, wantErr == nil && secondErr == nil, err == nil)
 				err, wantErr = nil, nil
 			default:
 				d, err = short.Spend(key, cost)
-				want, wantErr = long.one(key, cost, opSpend, readClock)
+				want, wantErr = long.slowPath(key, cost, opSpend, readClock)
 			}
 			require.Equal(t, want, d)
 			require.Equal(t, fmt.Sprint(wantErr), fmt.Sprint(err))

@@ -84,7 +84,7 @@ func lineHistory(t *testing.T, seed uint64, level Durability) {
 			mu.Lock()
 			if n := len(places); n > 0 {
 				if i := rnd.IntN(n); places[i].Delay() > 0 {
-					note("cancel %d", places[i].turn.cost)
+					note("cancel %d", places[i].turn.Cost)
 					calls.Go(places[i].Cancel)
 					places = slices.Delete(places, i, i+1)
 				}
@@ -109,7 +109,7 @@ func lineHistory(t *testing.T, seed uint64, level Durability) {
 	pass(20 * time.Second)
 	calls.Wait()
 	for _, r := range places {
-		admitted = append(admitted, admission{time.Duration(r.turn.at - begun.UnixNano()), r.turn.cost})
+		admitted = append(admitted, admission{time.Duration(r.turn.At - begun.UnixNano()), r.turn.Cost})
 	}
 	t.Logf("seed %d, %v:\n%s", seed, level, strings.Join(log, "\n"))
 	requireExact(t, limit, admitted)

@@ -43,7 +43,7 @@ func TestLimitsChange(t *testing.T) {
 			},
 			"on disk": func(r *rig, _ Store, limits *Limits) *rig {
 				require.NoError(t, r.Flush())
-				r.table.evict(r.clock.ns.Load(), true, func() bool { return true })
+				r.directory.evict(r.clock.ns.Load(), true, func() bool { return true })
 				require.Zero(t, r.Stats().Resident)
 				require.NoError(t, r.SetLimits(limits))
 				return r
@@ -88,7 +88,7 @@ func TestLimitRemovedAndRestored(t *testing.T) {
 		}
 		if flush {
 			require.NoError(t, r.Flush())
-			r.table.evict(r.clock.ns.Load(), true, func() bool { return true })
+			r.directory.evict(r.clock.ns.Load(), true, func() bool { return true })
 		}
 		require.NoError(t, r.SetLimits(limitsOf(t, testNames, nil)))
 		require.True(t, r.spend(a, 1000).Allowed, "it is off")

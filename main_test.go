@@ -67,3 +67,10 @@ func (c *child) finish(t *testing.T) {
 
 // say prints a line that readLine reads.
 func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+
+func limitsOf(t testing.TB, names Names, defaults map[Name]Limit) *Limits {
+	t.Helper()
+	ls, err := NewLimits(names, defaults, nil)
+	require.NoError(t, err)
+	return ls
+}

@@ -61,25 +61,28 @@ func (o *Options) withDefaults() (Options, error) {
 	return c, nil
 }
 
-// Event is something that an operator may want to know of when it happens. What it says is in Health and Stats too.
+// Event is something that an operator may want to know of when it happens.
+// Health and Stats say it, too.
 type Event struct {
 	Kind EventKind
 	Time time.Time     // by the Limiter's clock
 	Err  error         // of FlushFailed and FileSetAside
 	Path string        // of FileSetAside: where the file is now
-	Step time.Duration // of ClockStepped: how far the wall clock ran ahead of the monotonic one, or, negative, fell behind
+	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back
 }
 
 // EventKind says what an Event is about.
 type EventKind uint8
 
+// The kinds of events.
 const (
-	FlushFailed    EventKind = iota + 1 // a flush failed, after one that did not
-	FlushRecovered                      // a flush did not fail, after one that did
+	FlushFailed    EventKind = iota + 1 // the first failure in a row
+	FlushRecovered                      // a flush succeeded after one that failed
 	ClockStepped                        // the wall clock was set, or the machine slept
-	FileSetAside                        // Open found the file corrupt, and Options.Recover says to begin a new one
+	FileSetAside                        // Open renamed a corrupt file, as Options.Recover asks
 )
 
+// String returns what happened, in two or three words.
 func (k EventKind) String() string {
 	switch k {
 	case FlushFailed:

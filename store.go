@@ -1,6 +1,10 @@
 package stint
 
-import "iter"
+import (
+	"io"
+	"iter"
+	"time"
+)
 
 // Store is where buckets live between runs. It is owned by one Limiter, which calls it from several goroutines.
 //
@@ -17,6 +21,12 @@ type Store interface {
 	// All yields every bucket stored under the name, in the order of the ids' bytes, except that ids of nothing but stars
 	// may come elsewhere. What is saved meanwhile may be missing. An error is the last thing yielded.
 	All(name Name) iter.Seq2[Change, error]
+
+	Declare(names Names) error
+	Maintain(now time.Time) error
+	Health() error
+	Stats() FileStats
+	Snapshot(w io.Writer) (int64, error)
 
 	// Close lets go of what the Store holds. It saves nothing.
 	Close() error

@@ -2,7 +2,6 @@ package stint
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 )
@@ -34,20 +33,6 @@ type storeStats struct {
 type activity struct {
 	n int64
 	failure
-}
-
-// failure is why the last of many attempts at something failed, and since when they do; zero: it did not.
-type failure struct {
-	err   error
-	since time.Time
-}
-
-// says returns what there is to say of a failure, nil where there was none.
-func (f failure) says(what string) error {
-	if f.err == nil {
-		return nil
-	}
-	return fmt.Errorf("stint: %s since %s: %w", what, f.since.UTC().Format(time.RFC3339), f.err)
 }
 
 // useClock has the store tell the time of a failure by its owner's clock.

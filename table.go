@@ -3,88 +3,49 @@ package stint
 import (
 	"hash/maphash"
 	"math/bits"
-	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
+
+	"github.com/stint-go/stint/internal/groupcommit"
+	"github.com/stint-go/stint/internal/queue"
+	"github.com/stint-go/stint/internal/table"
 )
 
-// The buckets in memory: open addressing with linear probing, in shards that each have a mutex. A slot holds one bucket
-// whole, id included, and no pointer, so that the garbage collector has nothing to look at in ten million of them and a
-// decision touches one or two cache lines. Ids are compared, not only hashed: no two share a bucket.
+// directory holds the buckets in memory, in shards with a mutex each. There
+// are many shards, so to grow one or to scan it stops its users for
+// microseconds.
 //
-// Slots are of one size within a shard, so that ids of about one length share a class of shards. There are many shards,
-// small enough that to grow one, or to look through it, stops its users for microseconds.
-//
-//	slot   0  TAT, int64
-//	       8  meta: name (16 bits), length of the id (10), flags (10), index of the rule (28)
-//	      16  the id, padded to the class's size
-//
-// An empty slot has meta 0: no bucket has the Name 0.
-const (
-	slotMeta = 8
-	slotID   = 16
-
-	metaKey   = 1<<26 - 1 // name and length: what two slots of one bucket have in common
-	metaLen   = 16        // shift
-	metaFlags = 26        // shift
-	metaRule  = 36        // shift
-
-	flagDirty   = 1 << (metaFlags + 0) // the TAT is not the store's
-	flagStored  = 1 << (metaFlags + 1) // the store may have something for this bucket
-	flagAside   = 1 << (metaFlags + 2) // there is a hold or a line, in shard.aside
-	flagUsed    = 1 << (metaFlags + 3) // since eviction last came by
-	flagPending = 1 << (metaFlags + 4) // in shard.pending
-	flagCovered = 1 << (metaFlags + 5) // the store has the half of a lease that this TAT is in,
-	flagAhead   = 1 << (metaFlags + 9) // and the one behind it
-	flagClamped = 1 << (metaFlags + 8) // when it was loaded, by who only looked: the store has the TAT further ahead
-	saveShift   = metaFlags + 6
-	maskSave    = 3 << saveShift // the number of the save that took it last: 1, 2, 3, 1, …; 0: none yet
-)
-
-// idClasses are the sizes that ids are padded to.
-var idClasses = [...]uint32{8, 16, 24, 32, 40, 48, 64, 96, 128, 256, maxIDLen}
-
-// classOf maps a length, in units of 8 bytes rounded up, to its class.
-var classOf = func() (of [maxIDLen/8 + 1]uint8) {
-	class := uint8(0)
-	for n := range of {
-		if uint32(n)*8 > idClasses[class] {
-			class++
-		}
-		of[n] = class
-	}
-	return of
-}()
-
-type table struct {
+// Locks of the package, in order: Limiter.limitsMu, flusher.mu, directory.mu,
+// the mutexes of shards by their order, the mutex of the group commit, and
+// those that guard counts.
+type directory struct {
 	seed     maphash.Seed
-	shift    uint          // of a hash, to the index of its shard
+	shift    uint          // from a hash to the index of its shard
 	resident atomic.Int64  // buckets in memory
-	saving   atomic.Uint64 // the number, as maskSave has it, of the save under way; 0: none
+	saving   atomic.Uint64 // number of the save under way, as in table.SaveMask
+	hand     atomic.Uint32 // next shard that evict looks at
 
-	evictHand atomic.Uint32 // the shard where eviction goes on
-
-	classes [len(idClasses)]atomic.Pointer[[]shard] // made when the first id of that length comes
-	mu      sync.Mutex                              // guards the making of a class, and:
-	limits  *Limits                                 // those of shards yet to be made; nil once closed
+	classes [table.Classes]atomic.Pointer[[]shard] // made at the first id of the class
+	mu      sync.Mutex                             // guards the making of classes, and limits
+	limits  *Limits                                // of new shards; nil once closed
 }
 
-// newTable returns a table for about maxResident buckets.
-func newTable(limits *Limits, maxResident int) *table {
+// newDirectory returns a directory for about maxResident buckets.
+func newDirectory(limits *Limits, maxResident int) *directory {
 	const perShard = 1 << 12
 	n := bits.Len(uint(maxResident / perShard))
-	return &table{
+	return &directory{
 		seed:   maphash.MakeSeed(),
 		shift:  uint(64 - min(max(n, 6), 10)),
 		limits: limits,
 	}
 }
 
-// shard returns the shard that the key's bucket is in, if it is in memory, and the key's hash. The id is at most
-// maxIDLen bytes long.
-func (t *table) shard(key Key) (*shard, uint64) {
-	class := classOf[(len(key.ID)+7)/8]
+// shard returns the shard that a key belongs to, and the key's hash. The id is
+// at most maxIDLen bytes long.
+func (t *directory) shard(key Key) (*shard, uint64) {
+	class := table.ClassOf(key.ID)
 	shards := t.classes[class].Load()
 	if shards == nil {
 		shards = t.makeClass(class)
@@ -93,11 +54,11 @@ func (t *table) shard(key Key) (*shard, uint64) {
 	return &(*shards)[h>>t.shift], h
 }
 
-func (t *table) hash(key Key) uint64 {
-	return maphash.String(t.seed, key.ID) + uint64(key.Name)*golden
+func (t *directory) hash(key Key) uint64 {
+	return table.Hash(t.seed, uint16(key.Name), key.ID)
 }
 
-func (t *table) makeClass(class uint8) *[]shard {
+func (t *directory) makeClass(class uint8) *[]shard {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if shards := t.classes[class].Load(); shards != nil {
@@ -105,21 +66,23 @@ func (t *table) makeClass(class uint8) *[]shard {
 	}
 	shards := make([]shard, 1<<(64-t.shift))
 	for i := range shards {
-		shards[i] = shard{table: t, order: uint32(class)<<16 | uint32(i), stride: slotID + idClasses[class]}
-		shards[i].setLimitsLocked(t.limits)
+		s := &shards[i]
+		s.directory, s.order = t, uint32(class)<<16|uint32(i)
+		s.Init(class, t.seed)
+		s.setLimitsLocked(t.limits)
 	}
 	t.classes[class].Store(&shards)
 	return &shards
 }
 
 // each calls f with every shard, locked.
-func (t *table) each(f func(*shard)) {
+func (t *directory) each(f func(*shard)) {
 	t.eachFrom(0, func(s *shard) bool { f(s); return true })
 }
 
-// eachFrom calls f with every shard, locked, from the one numbered from on, until f returns false. It returns the number of
-// the shard behind the last, or -1.
-func (t *table) eachFrom(from int, f func(*shard) bool) (next int) {
+// eachFrom calls f with every shard, locked, from a number on until f returns
+// false. It returns the number to go on with, or -1.
+func (t *directory) eachFrom(from int, f func(*shard) bool) (next int) {
 	perClass := 1 << (64 - t.shift)
 	for n := from; n < len(t.classes)*perClass; n++ {
 		shards := t.classes[n/perClass].Load()
@@ -138,47 +101,59 @@ func (t *table) eachFrom(from int, f func(*shard) bool) (next int) {
 	return -1
 }
 
-// setLimits puts new limits in force, shard after shard; nil closes the table to decisions.
-func (t *table) setLimits(limits *Limits, f func(*shard)) {
+// setLimits puts limits in force, shard after shard, by calling f with each of
+// them locked; nil closes the directory to decisions.
+func (t *directory) setLimits(limits *Limits, f func(*shard)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.limits = limits
 	t.each(f)
 }
 
-// shard is one part of the table. Its methods named …Locked, and all of those of slots, want mu to be held.
-type shard struct {
-	// What every decision reads, and what it counts in, in one cache line.
-	mu       sync.Mutex
-	limits   *Limits              // in force here; nil once closed
-	slots    atomic.Pointer[byte] // the first; nil: there is none
-	capacity atomic.Uint32        // slots; both are read without mu, for prefetch
-	stride   uint32               // bytes of a slot
-	few      [2]count             // by the index of the Name in limits
-
-	more     []count    // of the Names behind those of few
-	groups   uint32     // shift, of the index of a slot
-	n        uint32     // slots in use
-	dirty    uint32     // of those, the ones that the store does not have as they are
-	removals uint32     // slots removed so far: a TAT loaded from the store before one may be stale
-	hand     uint32     // where eviction goes on
-	order    uint32     // shards are locked in this order
-	waiting  bool       // some of the dirty are not marked: those that are saved only when all are
-	marks    []uint64   // bit g: there may be a dirty slot among those with index >> groups == g
-	resets   [16]uint32 // Resets and clamps so far, by hash: what was spent before one is not given back
-	aside    map[Key]*aside
-	pending  []pending // of the buckets that are in a commit, the last; there are few at a time
-	table    *table
-	_        [8]byte // so that no other shard is in these cache lines
+// evict goes around the shards and removes buckets until there are no longer
+// too many, or it has been around once. It returns how many it removed.
+func (t *directory) evict(now int64, used bool, tooMany func() bool) (removed int) {
+	perClass := uint32(1) << (64 - t.shift)
+	for range len(t.classes) * int(perClass) {
+		n := t.hand.Add(1) - 1
+		shards := t.classes[n/perClass%uint32(len(t.classes))].Load()
+		if shards == nil {
+			continue
+		}
+		s := &(*shards)[n%perClass]
+		s.mu.Lock()
+		gone := s.Evict(now, used, t.saving.Load(), s.queuedLocked)
+		s.mu.Unlock()
+		t.resident.Add(-int64(gone))
+		removed += gone
+		if !tooMany() {
+			break
+		}
+	}
+	return removed
 }
 
-// dirtyGroups is in how many groups, at most, a shard's slots are looked through for dirty ones: as many that a few in a thousand
-// slots do not make a flush look at all of them.
-const dirtyGroups = 1 << 13
+// shard is one part of the directory. mu guards all of it; methods named
+// …Locked, and those of Slots, need it.
+type shard struct {
+	// The fields that every decision reads share a cache line, up to the start
+	// of Slots. TestShardLayout holds them there.
+	mu     sync.Mutex
+	limits *Limits  // in force; nil once closed
+	few    [2]count // of the first Names in limits
+	table.Slots
 
-// count is what one Name's decisions in one shard came to.
+	more      []count // of the other Names
+	order     uint32  // of locking
+	gates     map[Key]*gate
+	pending   []pending // buckets in commits: a few at a time
+	directory *directory
+}
+
+// count is what the decisions of one Name in one shard came to.
 type count struct{ allowed, denied uint64 }
 
+// setLimitsLocked puts limits in force and begins new counts.
 func (s *shard) setLimitsLocked(limits *Limits) {
 	s.limits, s.few, s.more = limits, [len(s.few)]count{}, nil
 	if limits != nil && len(limits.order) > len(s.few) {
@@ -188,270 +163,171 @@ func (s *shard) setLimitsLocked(limits *Limits) {
 	}
 }
 
-// count returns the counts of the Name with an index in limits.
-func (s *shard) count(index uint32) *count {
+// countOf returns the counts of the Name with an index in limits.
+func (s *shard) countOf(index uint32) *count {
 	if index < uint32(len(s.few)) {
 		return &s.few[index]
 	}
 	return &s.more[index-uint32(len(s.few))]
 }
 
-// slot is where a bucket is: one of a shard's, as long as that is locked, and is not resized.
-type slot struct{ at unsafe.Pointer }
-
-func (b slot) tat() int64            { return *(*int64)(b.at) }
-func (b slot) setTAT(tat int64)      { *(*int64)(b.at) = tat }
-func (b slot) meta() uint64          { return *(*uint64)(unsafe.Add(b.at, slotMeta)) }
-func (b slot) setMeta(m uint64)      { *(*uint64)(unsafe.Add(b.at, slotMeta)) = m }
-func (b slot) has(flag uint64) bool  { return b.meta()&flag != 0 }
-func (b slot) set(flag uint64)       { b.setMeta(b.meta() | flag) }
-func (b slot) clear(flag uint64)     { b.setMeta(b.meta() &^ flag) }
-func (b slot) rule() uint32          { return uint32(b.meta() >> metaRule) }
-func (b slot) setRule(r uint32)      { b.setMeta(b.meta()&(1<<metaRule-1) | uint64(r)<<metaRule) }
-func (b slot) name() Name            { return Name(b.meta()) }
-func (b slot) id() []byte            { return b.bytes(slotID + uint32(b.meta()&metaKey>>metaLen))[slotID:] }
-func (b slot) key() Key              { return Key{b.name(), string(b.id())} }
-func (b slot) bytes(n uint32) []byte { return unsafe.Slice((*byte)(b.at), n) }
-
-// at returns the slot with an index, which is less than capacity.
-func (s *shard) at(i uint32) slot {
-	return slot{unsafe.Add(unsafe.Pointer(s.slots.Load()), uintptr(i)*uintptr(s.stride))}
-}
-
-// home returns the index where the search for a hash begins: in the order of the hashes, so that the slots of a shard
-// that grows are moved from front to back.
-func (s *shard) home(h uint64) uint32 {
-	return uint32(uint64(uint32(h)) * uint64(s.capacity.Load()) >> 32)
-}
-
-// prefetch has the processor fetch the slots where the search for a hash begins. It does not want mu to be held: where
-// the shard is growing, the wrong ones come.
-func (s *shard) prefetch(h uint64) { s.prefetchSlot(s.home(h)) }
-
-func (s *shard) prefetchSlot(i uint32) {
-	prefetch(uintptr(unsafe.Pointer(s.slots.Load())) + uintptr(i)*uintptr(s.stride))
-}
-
-func (s *shard) next(i uint32) uint32 {
-	if i++; i == s.capacity.Load() {
-		return 0
+func (s *shard) countLocked(name Name, allowed bool) {
+	if c := s.countOf(s.limits.index(name)); allowed {
+		c.allowed++
+	} else {
+		c.denied++
 	}
-	return i
 }
 
 // findLocked returns the index of the key's slot.
 func (s *shard) findLocked(key Key, h uint64) (i uint32, ok bool) {
-	if s.capacity.Load() == 0 {
-		return 0, false
-	}
-	want := uint64(key.Name) | uint64(len(key.ID))<<metaLen
-	for i = s.home(h); ; i = s.next(i) {
-		b := s.at(i)
-		m := b.meta()
-		if m&metaKey == want && string(b.id()) == key.ID {
-			return i, true
-		}
-		if m == 0 {
-			return 0, false
-		}
-	}
+	return s.Find(uint16(key.Name), key.ID, h)
 }
 
-// insertLocked adds a slot for a key that has none, and returns its index.
+// insertLocked adds a bucket and returns its index.
 func (s *shard) insertLocked(key Key, h uint64, tat int64, rule uint32, flags uint64) uint32 {
-	if s.n+s.n/4+1 >= s.capacity.Load() { // at most four fifths full, and never quite
-		s.growLocked()
+	if _, ok := s.gates[key]; ok {
+		flags |= table.Gate
 	}
-	i := s.place(h)
-	b := s.at(i)
-	b.setTAT(tat)
-	b.setMeta(uint64(key.Name) | uint64(len(key.ID))<<metaLen | flags | uint64(rule)<<metaRule)
-	id := b.bytes(s.stride)[slotID:]
-	clear(id[copy(id, key.ID):])
-	s.n++
-	s.table.resident.Add(1)
-	if _, ok := s.aside[key]; ok {
-		b.set(flagAside)
-	}
-	if flags&flagDirty != 0 {
-		s.dirty++
-		s.markGroup(i)
-	}
-	return i
+	s.directory.resident.Add(1)
+	return s.Insert(uint16(key.Name), key.ID, h, tat, rule, flags)
 }
 
-// place returns the index of the first empty slot for a hash.
-func (s *shard) place(h uint64) uint32 {
-	i := s.home(h)
-	for s.at(i).meta() != 0 {
-		i = s.next(i)
-	}
-	return i
-}
-
-// growLocked makes room in many small steps, so that memory is never more than an eighth ahead of what it holds.
-func (s *shard) growLocked() {
-	if capacity := s.capacity.Load(); capacity < 256 {
-		s.resizeLocked(2*capacity + 4)
-	} else {
-		s.resizeLocked(capacity + capacity/8)
-	}
-}
-
-// resizeLocked moves all to slots of another capacity: the given, and what the allocator would waste.
-func (s *shard) resizeLocked(capacity uint32) {
-	n := s.capacity.Load()
-	old := s.at(0).bytes(n * s.stride)
-	slots := makeSlots(int(capacity * s.stride))
-	capacity = uint32(len(slots)) / s.stride
-	s.slots.Store(unsafe.SliceData(slots))
-	s.capacity.Store(capacity)
-	s.groups = uint32(max(0, bits.Len32(capacity-1)-bits.Len32(dirtyGroups-1)))
-	words := int((capacity-1)>>s.groups/64 + 1)
-	s.marks = slices.Grow(s.marks[:0], words)[:words]
-	clear(s.marks)
-	s.hand = 0
-	for ; len(old) > 0; old = old[s.stride:] {
-		if b := (slot{unsafe.Pointer(&old[0])}); b.meta() != 0 {
-			s.moveTo(s.place(s.hashOf(b)), b)
-		}
-	}
-}
-
-// makeSlots returns n bytes, and what the allocator would waste: above 32 KiB it deals in pages of 8.
-func makeSlots(n int) []byte {
-	const large, page = 32 << 10, 8 << 10
-	if n <= large {
-		b := slices.Grow([]byte(nil), n)
-		return b[:cap(b)]
-	}
-	b := make([]byte, (n+page-1)&^(page-1)) // append would write to it before it has its pages
-	wantLargePages(b)
-	return b
-}
-
-// moveTo copies a slot to where it goes.
-func (s *shard) moveTo(i uint32, b slot) {
-	copy(s.at(i).bytes(s.stride), b.bytes(s.stride))
-	if b.has(flagDirty) {
-		s.markGroup(i)
-	}
-}
-
-func (s *shard) hashOf(b slot) uint64 {
-	return maphash.Bytes(s.table.seed, b.id()) + uint64(b.name())*golden
-}
-
-// removeLocked takes a slot out, and closes the gap: the slots behind it that would be found sooner move up, so that a
-// search need not step over the removed.
 func (s *shard) removeLocked(i uint32) {
-	s.cleanLocked(i)
-	s.n--
-	s.removals++
-	s.table.resident.Add(-1)
-	for j := s.next(i); s.at(j).meta() != 0; j = s.next(j) {
-		home := s.home(s.hashOf(s.at(j)))
-		if between := i < j && (home <= i || home > j) || i > j && (home <= i && home > j); between {
-			s.moveTo(i, s.at(j))
-			i = j
+	s.Remove(i)
+	s.directory.resident.Add(-1)
+}
+
+// setTATLocked gives a bucket a TAT that the store does not have. Spends,
+// refunds, resets and new limits change a TAT here and nowhere else, at the
+// time that they read under the lock. Two things change one by another way:
+// a queue charges its turns, which leaves the tail as it is, and a failed
+// commit takes back its own change.
+func (s *shard) setTATLocked(i uint32, tat int64) {
+	if b := s.At(i); tat < b.TAT() && b.Has(table.Pending) {
+		s.pendingLocked(b).lowered = true
+	}
+	s.Write(i, tat)
+}
+
+// slotKey returns the key of a slot, as a copy.
+func slotKey(b table.Slot) Key { return Key{Name(b.Name()), string(b.ID())} }
+
+// gate is what few buckets have, kept beside their slots: a hold or a queue.
+type gate struct {
+	hold    int64 // no request passes before; 0: there is none
+	unsaved bool  // the store may have another hold
+	commits int   // changes of the hold that are in commits
+	newest  *batch
+	rate    queue.Rate // of the limit that the queue was last held to
+	queue   queue.Queue
+}
+
+func (r *rate) queueRate() queue.Rate {
+	return queue.Rate{Interval: r.interval, Tolerance: r.tolerance}
+}
+
+// tail returns the TAT after the queue, for a bucket with this TAT. The gate
+// may be nil.
+func (g *gate) tail(tat int64) int64 {
+	if g == nil || g.queue.Len() == 0 {
+		return tat
+	}
+	return g.queue.Tail(tat, g.rate)
+}
+
+// notBefore returns the end of the hold and the queue, or 0. The gate may be
+// nil.
+func (g *gate) notBefore() int64 {
+	if g == nil {
+		return 0
+	}
+	return max(g.hold, g.queue.Last())
+}
+
+// gateLocked returns the key's gate, made if it has none.
+func (s *shard) gateLocked(key Key, h uint64) *gate {
+	g := s.gates[key]
+	if g == nil {
+		if s.gates == nil {
+			s.gates = make(map[Key]*gate)
+		}
+		g = &gate{}
+		s.gates[Key{key.Name, strings.Clone(key.ID)}] = g
+		if i, ok := s.findLocked(key, h); ok {
+			s.At(i).Set(table.Gate)
 		}
 	}
-	s.at(i).setMeta(0)
+	return g
 }
 
-// writeLocked gives a bucket a new TAT, which the store does not have.
-func (s *shard) writeLocked(i uint32, tat int64) {
-	b := s.at(i)
-	b.setTAT(tat)
-	if m := b.meta(); m&(flagDirty|flagUsed) != flagDirty|flagUsed {
-		b.setMeta(m&^flagClamped | flagUsed)
-		s.dirtyLocked(i)
+// gateOfLocked returns the gate of a slot, or nil.
+func (s *shard) gateOfLocked(b table.Slot) *gate {
+	if !b.Has(table.Gate) {
+		return nil
+	}
+	return s.gates[Key{Name(b.Name()), string(b.ID())}]
+}
+
+// queuedLocked reports whether requests wait at a bucket.
+func (s *shard) queuedLocked(b table.Slot) bool {
+	g := s.gateOfLocked(b)
+	return g != nil && g.queue.Len() > 0
+}
+
+// tailLocked returns the bucket's TAT after its queue, which is what the store
+// is given.
+func (s *shard) tailLocked(b table.Slot) int64 { return s.gateOfLocked(b).tail(b.TAT()) }
+
+// advanceLocked charges the turns of a queue that have come.
+func (s *shard) advanceLocked(b table.Slot, g *gate, now int64) {
+	if g.queue.Len() > 0 {
+		b.SetTAT(g.queue.Advance(b.TAT(), now, g.rate))
 	}
 }
 
-// useLocked notes that tokens of a bucket were asked for. What a look clamped is a change then: loaded anew it would be clamped anew,
-// and who comes back when he was told to would be denied again.
-func (s *shard) useLocked(i uint32) {
-	if b := s.at(i); b.has(flagClamped) {
-		s.writeLocked(i, b.tat())
-	} else {
-		b.set(flagUsed)
+// tidyGateLocked drops a gate that is over.
+func (s *shard) tidyGateLocked(key Key, g *gate, now int64) {
+	i, resident := s.findLocked(key, s.directory.hash(key))
+	if resident {
+		s.advanceLocked(s.At(i), g, now)
 	}
-}
-
-// dirtyLocked has the next flush save a bucket, and cleanLocked not.
-func (s *shard) dirtyLocked(i uint32) {
-	if b := s.at(i); !b.has(flagDirty) {
-		b.set(flagDirty)
-		s.dirty++
-	}
-	s.markGroup(i)
-}
-
-func (s *shard) cleanLocked(i uint32) {
-	if b := s.at(i); b.has(flagDirty) {
-		b.clear(flagDirty)
-		s.dirty--
-	}
-}
-
-func (s *shard) markGroup(i uint32) {
-	g := i >> s.groups
-	s.marks[g/64] |= 1 << (g % 64)
-}
-
-// firstOf returns the first slot of the first of the groups that a word of marks has.
-func (s *shard) firstOf(word int, marks uint64) uint32 {
-	return uint32(word*64+bits.TrailingZeros64(marks)) << s.groups
-}
-
-// evictLocked removes buckets to make room: those that are full again and that the store knows nothing of, and those
-// that have not been used since it last came by, or, with used, have, and that the store has as they are. Those in which
-// somebody waits stay; a hold does not need its bucket. It looks at no more than a part of the shard, and returns how
-// many it removed.
-func (s *shard) evictLocked(now int64, used bool) (removed int) {
-	keep := uint64(flagDirty | flagUsed)
-	if used {
-		keep = flagDirty
-	}
-	saving := s.table.saving.Load()
-	for range min(s.capacity.Load(), max(16, s.capacity.Load()/8)) {
-		if s.hand >= s.capacity.Load() {
-			s.hand = 0
-		}
-		b := s.at(s.hand)
-		m := b.meta()
-		switch expired := b.tat() <= now && m&flagStored == 0; {
-		case m == 0 || m&flagPending != 0 || saving != 0 && m&maskSave == saving:
-		case m&flagAside != 0 && len(s.aside[Key{b.name(), string(b.id())}].line) > 0:
-		case expired || m&keep == 0:
-			s.removeLocked(s.hand)
-			removed++
-			continue // another may have moved here
-		default:
-			b.clear(flagUsed)
-		}
-		s.hand++
-	}
-	return removed
-}
-
-// evict goes around the shards, from where it last stopped, removing buckets while there are too many. It returns how many
-// it removed once there are not, or after a full round.
-func (t *table) evict(now int64, used bool, tooMany func() bool) (removed int) {
-	for range len(t.classes) << (64 - t.shift) {
-		n := t.evictHand.Add(1) - 1
-		shards := t.classes[n>>(64-t.shift)%uint32(len(t.classes))].Load()
-		if shards == nil {
-			continue
-		}
-		s := &(*shards)[n&(1<<(64-t.shift)-1)]
-		s.mu.Lock()
-		removed += s.evictLocked(now, used)
-		s.mu.Unlock()
-		if !tooMany() {
-			break
+	if g.hold == 0 && g.queue.Len() == 0 && !g.unsaved && g.commits == 0 {
+		delete(s.gates, key)
+		if resident {
+			s.At(i).Clear(table.Gate)
 		}
 	}
-	return removed
+}
+
+// batch is the work of one commit.
+type batch = groupcommit.Batch[work]
+
+// pending is a bucket in a commit that has not ended.
+type pending struct {
+	key     Key
+	batch   *batch // the newest that it is in
+	index   int    // of its change in that
+	entries int    // of that, which concern it
+	lowered bool   // its TAT was lowered since: no failed commit takes back a change
+}
+
+// pendingLocked returns the commit that a bucket is in, or nil.
+func (s *shard) pendingLocked(b table.Slot) *pending {
+	if b.Has(table.Pending) {
+		for i := range s.pending {
+			if p := &s.pending[i]; uint16(p.key.Name) == b.Name() && p.key.ID == string(b.ID()) {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// dropPendingLocked notes that a bucket's newest commit has ended.
+func (s *shard) dropPendingLocked(b table.Slot, p *pending) {
+	last := &s.pending[len(s.pending)-1]
+	*p, *last = *last, pending{}
+	s.pending = s.pending[:len(s.pending)-1]
+	b.Clear(table.Pending)
 }

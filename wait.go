@@ -5,23 +5,83 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/stint-go/stint/internal/queue"
+	"github.com/stint-go/stint/internal/table"
 )
 
-// Reservation is a place in the line at a bucket: its tokens are spent, and may be used once Delay is over.
+// Hold denies every request for the key before until, whatever its bucket
+// holds. A time after 2162-04-10 23:47 UTC, where the arithmetic ends, counts
+// as that one. A new hold replaces the one that there is; one that ends now or
+// earlier ends it, as does Reset. Queued requests never move forward. Those
+// whose turn falls inside the hold move to its end.
+//
+// The hold is durable when Hold returns nil. After an error the earlier hold,
+// or none, is in force again, unless the error is an ErrNotDurable whose
+// commit may yet come.
+func (l *Limiter) Hold(key Key, until time.Time) error {
+	key.ID = strings.Clone(key.ID) // the hold may outlive the caller's string
+	r := request{change: change{key: key}}
+	if err := r.locate(l.directory); err != nil {
+		return l.failed(key, err)
+	}
+	if err := l.lockFound(&r); err != nil {
+		return l.failed(key, err)
+	}
+	now, end := l.clock.Now(), l.clock.Instant(until)
+	if end <= now {
+		end = 0
+	}
+	g := r.shard.gateLocked(key, r.hash)
+	if r.resident {
+		b := r.shard.At(r.index)
+		r.shard.advanceLocked(b, g, now)
+		r.from, r.to = b.TAT(), b.TAT()
+	}
+	in := l.holdLocked(&r, g, end, now)
+	r.shard.mu.Unlock()
+	if err := l.committer.await(in); err != nil {
+		return l.failed(key, fmt.Errorf("stint: hold %v: %w", key, err))
+	}
+	return nil
+}
+
+// holdLocked puts a hold in force, and into a commit. The same commit has the
+// bucket if the hold moves its queue, or if r is a reset.
+func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
+	s := r.shard
+	hold := change{key: r.key, shard: s, hash: r.hash, from: g.hold, to: end, isHold: true}
+	g.hold = end
+	moved := g.queue.Delay(end)
+	in := l.committer.Lock(true)
+	defer l.committer.Unlock()
+	l.committer.putHoldLocked(in, &hold, g)
+	if i, ok := s.findLocked(r.key, r.hash); ok && (moved || r.op == opReset) {
+		s.MarkDirty(i)
+		tat, when := l.committer.needLocked(&r.change, s.At(i), now)
+		if when != needNone || r.op == opReset {
+			l.committer.putLocked(in, &r.change, s.At(i), tat)
+		}
+	}
+	return in
+}
+
+// Reservation is a place in a queue: the request may go once Delay is 0.
 type Reservation struct {
 	l    *Limiter
 	key  Key
-	turn *turn
+	turn *queue.Turn
 	done *atomic.Bool
 }
 
-// Reserve takes cost tokens from the key's bucket whether they are there yet or not, and returns the place in line. Those who
-// come later queue behind it, and Spend is denied while a line stands. The error is ErrQueueFull, and nothing taken,
-// where more than the limit's Queue would wait. After an error there is no place in line, and nothing taken, but as Spend says where
-// a commit did not come in time.
+// Reserve takes cost tokens from the key's bucket even if they are not there
+// yet, and returns a place in its queue. Later requests queue behind it, and
+// Spend is denied while requests wait. If more tokens than the limit's Queue
+// would wait, the error is ErrQueueFull. An error means that there is no place
+// in the queue; the tokens are spent only as Spend says of ErrNotDurable.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	r, err := l.reserve(key, cost, math.MaxInt64)
 	if err != nil {
@@ -30,146 +90,168 @@ func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	return r, nil
 }
 
-// errTooLate: the turn would come later than the caller can wait.
 var errTooLate = errors.New("its turn would come too late")
 
-// reserve takes a place in line whose turn comes within the time that the caller has.
+// reserve takes a place in the queue whose turn comes within a time.
 func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error) {
-	ps := [1]place{{key: key, cost: cost, op: opSpend}}
-	p := &ps[0]
-	if err := p.locate(l.table); err != nil {
+	rs := [1]request{{change: change{key: key}, cost: cost, op: opSpend}}
+	r := &rs[0]
+	if err := r.locate(l.directory); err != nil {
 		return Reservation{}, err
 	}
-	if err := l.lockFound(p); err != nil {
+	if err := l.lockFound(r); err != nil {
 		return Reservation{}, err
 	}
-	now := l.clock.now()
-	r := Reservation{l: l, key: key, done: new(atomic.Bool)}
-	at, waits, err := p.reserveLocked(now)
+	now := l.clock.Now()
+	at, err := r.reserveLocked(now)
 	if err == nil && at-now > within {
 		err = fmt.Errorf("%w: in %v", errTooLate, time.Duration(at-now))
 	}
-	if err == nil {
-		p.countLocked(true)
-		r.turn = &turn{at: at, cost: cost, next: p.next, took: max(0, p.next-max(p.tat, now)), reset: *p.shard.resetsOf(p.hash)}
-		if waits { // before the bucket is written, that a slot made for it is known to have a line
-			a := p.shard.asideLocked(key, p.hash)
-			a.join(r.turn, &p.shard.limits.rules[p.rule].rate, now)
-		}
-		p.writeLocked(now)
-		l.submitLocked(ps[:], now)
-		r.turn.batch = p.batch
-	}
-	p.shard.mu.Unlock()
 	if err != nil {
+		r.shard.mu.Unlock()
 		return Reservation{}, err
 	}
-	if p.batch != nil {
-		if err := l.await(ps[:]); err != nil {
-			p.shard.mu.Lock()
-			r.leaveLocked(p.shard, l.clock.now())
-			p.shard.mu.Unlock()
+	turn := &queue.Turn{At: at, Cost: cost}
+	r.countLocked(true)
+	if at > now { // the bucket is charged when the turn comes
+		r.joinLocked(turn, now)
+	} else {
+		r.writeLocked(now)
+	}
+	in := l.submitLocked(rs[:], now)
+	r.shard.mu.Unlock()
+	if in != nil {
+		if err := l.committer.await(in); err != nil {
 			return Reservation{}, err
 		}
 	}
-	return r, nil
+	return Reservation{l: l, key: key, turn: turn, done: new(atomic.Bool)}, nil
 }
 
-// reserveLocked decides on a reservation at the instant now: when its turn comes, and whether it stands in line until then.
-func (p *place) reserveLocked(now int64) (at int64, waits bool, err error) {
+// reserveLocked decides on a reservation at the instant now, and returns when
+// its turn comes.
+func (r *request) reserveLocked(now int64) (at int64, err error) {
 	var d Decision
-	if err := p.decideLocked(now, &d); err != nil {
-		return 0, false, err
+	if err := r.decideLocked(now, &d); err != nil {
+		return 0, err
 	}
-	if p.rule == 0 {
-		return now + int64(d.RetryAfter), false, nil
+	r.to = r.from
+	if r.rule == 0 {
+		return now + int64(d.RetryAfter), nil
 	}
-	r := &p.shard.limits.rules[p.rule]
-	start, last := now, now
-	if a := p.shard.aside[p.key]; a != nil {
-		start, last = max(now, a.hold), a.notBefore()
+	rule := &r.shard.limits.rules[r.rule]
+	g := r.shard.gates[r.key]
+	start := now
+	if g != nil {
+		start = max(now, g.hold)
 	}
-	next, delay, ok := r.rate.reserve(p.tat, start, p.cost)
+	next, delay, ok := rule.rate.reserve(g.tail(r.tat), start, r.cost)
 	waiting := int64(0) // tokens, with these
 	if delay > 0 {
-		waiting = (delay-1)/r.rate.interval + 1
+		waiting = (delay-1)/rule.rate.interval + 1
 	}
-	if start > now { // all wait until the hold is over, be they there or not
-		waiting = max(waiting, p.shard.aside[p.key].waiting(now)+p.cost)
+	if start > now { // all wait for the end of the hold
+		waiting = max(waiting, g.queue.Tokens()+r.cost)
 	}
-	if queue := r.limit.Queue; !ok || queue > 0 && waiting > queue {
-		return 0, false, fmt.Errorf("%w: %v, the next turn is in %v", ErrQueueFull, p.key, time.Duration(start-now+delay))
+	if most := rule.limit.Queue; !ok || most > 0 && waiting > most {
+		return 0, fmt.Errorf("%w: %v, the next turn is in %v", ErrQueueFull, r.key, time.Duration(start-now+delay))
 	}
-	at = max(start+delay, last)
-	// Behind one whose commit failed, and who is about to leave, it goes later than the TAT says: what comes back until then is lost.
-	p.next = max(next, r.rate.afterTurns(0, []*turn{{at: at, cost: p.cost}}))
-	return at, at > now, nil
+	if at = max(start+delay, g.notBefore()); at <= now {
+		r.to = next
+	}
+	return at, nil
 }
 
-// Delay returns how long it is until the reserved tokens may be used; 0 once they may. It grows where the bucket is held
-// meanwhile.
+// joinLocked puts a turn at the end of the bucket's queue.
+func (r *request) joinLocked(turn *queue.Turn, now int64) {
+	if r.rule == 0 {
+		return
+	}
+	s := r.shard
+	g := s.gateLocked(r.key, r.hash)
+	g.rate = s.limits.rules[r.rule].rate.queueRate()
+	g.queue.Join(turn)
+	r.turn = turn
+	r.writeLocked(now)
+	s.MarkDirty(r.index)
+}
+
+// Delay returns the time until the request may go, or 0. It grows if the
+// bucket is held.
 func (r Reservation) Delay() time.Duration {
 	if r.l == nil {
 		return 0
 	}
-	s, _ := r.l.table.shard(r.key)
+	s, _ := r.l.directory.shard(r.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := r.turn.at
-	if a := s.aside[r.key]; a != nil {
-		at = max(at, a.hold)
+	at := r.turn.At
+	if g := s.gates[r.key]; g != nil {
+		at = max(at, g.hold)
 	}
-	return max(0, time.Duration(at-r.l.clock.now()))
+	return max(0, time.Duration(at-r.l.clock.Now()))
 }
 
-// leaveLocked takes the reservation out of the line.
-func (r Reservation) leaveLocked(s *shard, now int64) {
-	if a := s.aside[r.key]; a != nil {
-		a.leave(r.turn)
-		s.tidyAsideLocked(r.key, a, now)
-	}
-}
-
-// Cancel leaves the line, and gives the tokens back, but for those that the bucket has regained since. Those behind keep the
-// times they were given, and what they leave unused by that is lost: of one whose turn has come no more is given back than those
-// behind do not count on. A second Cancel does nothing.
+// Cancel leaves the queue if the turn has not come, and returns the tokens.
+// Requests behind it keep their times. If the turn has come, the tokens stay
+// spent; Refund returns them. A second Cancel does nothing.
+//
+// At Leased and Synced, Cancel waits for a commit. If that fails the tokens
+// are back in memory, and the next flush that succeeds makes it durable.
 func (r Reservation) Cancel() {
 	if r.l == nil || r.done.Swap(true) {
 		return
 	}
-	ps := [1]place{{key: r.key, cost: r.turn.cost, op: opRefund}}
-	p := &ps[0]
-	if p.locate(r.l.table) != nil || r.l.lockFound(p) != nil {
-		return // the limiter is closed, or the store does not answer
+	s, h := r.l.directory.shard(r.key)
+	s.mu.Lock()
+	g := s.gates[r.key]
+	i, resident := s.findLocked(r.key, h)
+	if g == nil || !resident {
+		s.mu.Unlock()
+		return
 	}
-	now := r.l.clock.now()
-	a := p.shard.aside[r.key]
-	inLine := a != nil && slices.Contains(a.line, r.turn)
-	if a != nil { // the line ends, if it does, once the tokens are back: its end may take some off the TAT
-		a.leave(r.turn)
+	now := r.l.clock.Now()
+	b := s.At(i)
+	s.advanceLocked(b, g, now)
+	var in *batch
+	if g.queue.Leave(r.turn) {
+		s.MarkDirty(i)
+		in = r.l.submitCancelLocked(s, h, b, now)
 	}
-	p.next = p.tat
-	if p.rule != 0 && (inLine || r.turn.reset == *p.shard.resetsOf(p.hash)) { // a Reset, which ends the line, has given it back
-		least := now
-		if a != nil {
-			least = max(now, a.needs(&p.shard.limits.rules[p.rule].rate))
-		}
-		p.next = giveBack(p.tat, r.turn.took, r.turn.next, now, least)
-	}
-	p.writeLocked(now)
-	r.l.submitLocked(ps[:], now)
-	r.leaveLocked(p.shard, now)
-	p.shard.mu.Unlock()
-	if p.batch != nil {
-		r.l.await(ps[:]) // what the store does not take now, a flush will bring
+	s.tidyGateLocked(r.key, g, now)
+	s.mu.Unlock()
+	if in != nil {
+		r.l.committer.await(in) // a flush brings what the store does not take now
 	}
 }
 
-// Wait takes cost tokens from the key's bucket, waiting in line until they are there: first come, first served. It
-// fails at once, and takes nothing, where ctx would end before its turn, with an error that wraps
-// context.DeadlineExceeded, or where the line is full, with ErrQueueFull. Where ctx ends while it waits, its tokens are
-// given back and the error is that of ctx. A commit, of a Leased or Synced limit, is waited for whether ctx has ended or
-// not, and so is the one that gives them back: each for as long as Options.CommitTimeout. Other errors are as for Reserve.
+// submitCancelLocked puts a bucket that a turn has left into a commit, if its
+// limit asks for that.
+func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64) *batch {
+	if s.limits == nil || b.Rule() == 0 {
+		return nil
+	}
+	if p := s.pendingLocked(b); p != nil {
+		p.lowered = true
+	}
+	ch := change{key: slotKey(b), shard: s, hash: h, from: b.TAT(), to: b.TAT()}
+	tat, when := l.committer.needLocked(&ch, b, now)
+	if when != needFirst {
+		return nil
+	}
+	in := l.committer.Lock(true)
+	defer l.committer.Unlock()
+	l.committer.putLocked(in, &ch, b, tat)
+	return in
+}
+
+// Wait takes cost tokens from the key's bucket, and waits in its queue until
+// they are there: first come, first served. It fails at once and takes nothing
+// if ctx would end before the turn, with an error that wraps
+// context.DeadlineExceeded, or if the queue is full, with ErrQueueFull. If ctx
+// ends while the request waits, its tokens are returned and the error is that
+// of ctx. A commit is waited for, up to Options.CommitTimeout, whether ctx has
+// ended or not. Other errors are those of Reserve.
 func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -185,12 +267,12 @@ func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
 	if err != nil {
 		return l.failed(key, err)
 	}
-	if err := ctx.Err(); err != nil { // while it waited for a commit
+	if err := ctx.Err(); err != nil { // it ended during the commit
 		r.Cancel()
 		return err
 	}
 	for {
-		stepped := l.clock.step()
+		stepped := l.clock.NextStep()
 		delay := r.Delay()
 		if delay == 0 {
 			return nil

@@ -3,7 +3,6 @@ package stint
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"path/filepath"
 	"runtime"
 	"sync/atomic"
@@ -160,7 +159,7 @@ func TestWaitCancelled(t *testing.T) {
 		d, err := l.Spend(key, 1)
 		require.NoError(t, err)
 		require.Equal(t, 2*time.Second, d.RetryAfter, "as if it had never been there")
-		l.table.each(func(s *shard) { require.Empty(t, s.aside, "nor is there a line any more") })
+		l.directory.each(func(s *shard) { require.Empty(t, s.gates, "nor is there a line any more") })
 	})
 }
 
@@ -265,7 +264,7 @@ func TestLineIsExact(t *testing.T) {
 				}
 				for i, r := range line {
 					if !gone[i] {
-						at := r.turn.at
+						at := r.turn.At
 						if at > changed { // not gone before it was held
 							at = max(at, held)
 						}
@@ -387,39 +386,8 @@ func TestLineThatStandsForEver(t *testing.T) {
 		require.Equal(t, 3*time.Millisecond, reserve(t, r.Limiter, key, 1).Delay())
 		require.False(t, r.spend(key, 1).Allowed)
 	}
-	s, _ := r.table.shard(key)
-	require.LessOrEqual(t, len(s.aside[key].line), 4)
-}
-
-// What those took who have gone from a line is remembered.
-func TestLineNeedsWhatHasGone(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	a, r := new(aside), &rate{interval: 10}
-	var all []*turn
-	for now, last := int64(0), int64(0); now < 100_000; now += random.Int64N(last - now) {
-		last = max(last, now) + 1 + random.Int64N(30)
-		turn := &turn{at: last, cost: random.Int64N(6)}
-		all = append(all, turn)
-		a.join(turn, r, now)
-		require.Equal(t, r.afterTurns(0, all), a.needs(r))
-	}
-	require.Less(t, len(a.line), len(all)/10)
-}
-
-// Who comes behind one whose commit failed, and who is about to leave the line, goes when that one would have; the next, a token later.
-func TestLineBehindOneThatFailed(t *testing.T) {
-	r := newRig(t)
-	key := single.Key("a") // a token in 1s, and one at a time
-	r.spend(key, 1)
-	s, h := r.table.shard(key)
-	failed := &turn{at: r.clock.ns.Load() + int64(20*time.Second), cost: 1, failed: true}
-	s.asideLocked(key, h).line = []*turn{failed} // its tokens are back
-	first := reserve(t, r.Limiter, key, 1)
-	require.Equal(t, 20*time.Second, first.Delay())
-	s.aside[key].leave(failed)
-	require.Equal(t, 21*time.Second, reserve(t, r.Limiter, key, 1).Delay())
-	first.Cancel()
-	require.Equal(t, 22*time.Second, reserve(t, r.Limiter, key, 1).Delay(), "those behind keep their times")
+	s, _ := r.directory.shard(key)
+	require.LessOrEqual(t, s.gates[key].queue.Len(), 4)
 }
 
 // A line that all leave leaves no bucket behind that is shut for longer than its tolerance.
@@ -448,7 +416,7 @@ func TestLineKeepsItsBucket(t *testing.T) {
 		r.spend(perID.Key(fmt.Sprint(i)), 1)
 	}
 	require.GreaterOrEqual(t, r.Stats().Evictions, int64(40))
-	s, h := r.table.shard(key)
+	s, h := r.directory.shard(key)
 	_, resident := s.findLocked(key, h)
 	require.True(t, resident)
 	require.Equal(t, 4*time.Second, reserve(t, r.Limiter, key, 1).Delay())

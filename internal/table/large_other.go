@@ -1,5 +1,5 @@
 //go:build !linux
 
-package stint
+package table
 
 func wantLargePages([]byte) {}

@@ -1,0 +1,300 @@
+package stint
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-go/stint/internal/groupcommit"
+	"github.com/stint-go/stint/internal/queue"
+	"github.com/stint-go/stint/internal/table"
+)
+
+// A decision at Leased or Synced waits for a commit, and so does a hold. The
+// committer puts those that come together into one save, and finishes all of
+// them when it has ended, in the reverse order of their submission. If the
+// save failed, a bucket whose TAT is still the one that the change gave it
+// gets its old TAT back, unless a later commit has the bucket. Otherwise the
+// tokens stay spent.
+
+// change is what one call did to one bucket, or to its hold.
+type change struct {
+	key   Key
+	shard *shard
+	hash  uint64
+
+	from, to int64         // TAT in the slot, or end of the hold
+	turn     *queue.Turn   // joined the queue
+	turns    []*queue.Turn // a reset took them out of the queue
+	isHold   bool
+	renewal  bool // of a lease: no caller waits
+	counted  bool // as allowed
+}
+
+// work is what one commit saves, and what it finishes.
+type work struct {
+	saves   []Change
+	changes []change
+	holds   map[Key]int // index in saves, by the held bucket
+}
+
+// renewalPause is the longest that renewals of leases wait for company. Half a
+// lease lasts longer, except for callers who spend much faster than the limit
+// gives back.
+const renewalPause = 5 * time.Millisecond
+
+// committer runs the commits of a Limiter.
+type committer struct {
+	*groupcommit.Group[work]
+	flusher *flusher
+	timeout time.Duration
+	buckets atomic.Int64
+	leases  atomic.Int64
+}
+
+// CommitStats tells of the commits that holds, and decisions at Leased and
+// Synced, waited for.
+type CommitStats struct {
+	Commits  int64
+	Buckets  int64 // and holds, written by them
+	Leases   int64 // of those, leases and renewals of leases
+	Failures int64
+	Last     time.Duration // how long the last one took
+	Longest  time.Duration
+	Err      error // why the last one failed; nil if it did not
+}
+
+func newCommitter(f *flusher, timeout time.Duration) *committer {
+	c := &committer{flusher: f, timeout: timeout}
+	c.Group = groupcommit.New(timeout, renewalPause, &f.mu, c.save)
+	return c
+}
+
+func (c *committer) stats() CommitStats {
+	st := c.Stats()
+	return CommitStats{st.Saves, c.buckets.Load(), c.leases.Load(), st.Failures, st.Last, st.Longest, st.Err}
+}
+
+// levelOf returns the durability of a rule.
+func (c *committer) levelOf(limits *Limits, rule uint32) Durability {
+	return cmp.Or(limits.rules[rule].limit.Durability, c.flusher.level)
+}
+
+// needLocked returns what the store must be given for a changed bucket, and
+// when. A TAT of 0 deletes the bucket.
+func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, when need) {
+	s := ch.shard
+	level := c.levelOf(s.limits, b.Rule())
+	tail := s.tailLocked(b)
+	durable := needNone
+	if level >= Leased {
+		durable = needFirst
+	}
+	switch {
+	case tail <= now:
+		return 0, durable
+	case level != Leased:
+		return tail, durable
+	case tail != ch.to: // there is a queue
+		_, tat = s.limits.rules[b.Rule()].rate.lease(tail)
+		return tat, needFirst
+	}
+	r := &s.limits.rules[b.Rule()].rate
+	return r.renew(ch.from, ch.to, b.Has(table.Covered), b.Has(table.Ahead), b.Has(table.Pending))
+}
+
+// unsavedLocked reports whether the store may have another TAT for a bucket
+// than memory has.
+func (s *shard) unsavedLocked(b table.Slot) bool {
+	saving := s.directory.saving.Load()
+	return b.Has(table.Dirty|table.Pending) || saving != 0 && b.Meta()&table.SaveMask == saving
+}
+
+// putLocked puts the TAT that the store is to have for a bucket into a batch,
+// which the caller has from Lock.
+func (c *committer) putLocked(in *batch, ch *change, b table.Slot, tat int64) {
+	s, w := ch.shard, &in.Work
+	p := s.pendingLocked(b)
+	if p == nil {
+		s.pending = append(s.pending, pending{})
+		p = &s.pending[len(s.pending)-1]
+	}
+	if p.batch != in {
+		*p = pending{batch: in, index: len(w.saves)}
+		w.saves = append(w.saves, Change{})
+	}
+	p.key = ch.key
+	p.entries++
+	w.saves[p.index] = Change{ch.key, tat}
+	w.changes = append(w.changes, *ch)
+	b.Set(table.Pending | table.Stored)
+	if ch.renewal {
+		b.Clear(table.Ahead)
+	} else {
+		b.Clear(table.Covered)
+	}
+	if tat > max(ch.to, s.tailLocked(b)) {
+		c.leases.Add(1)
+	}
+}
+
+// renewLocked puts the next lease of the bucket in b into a batch. The half
+// that is left covers what the bucket spends until then. It reports whether
+// the caller should yield to the committer.
+func (c *committer) renewLocked(s *shard, hash uint64, b table.Slot, tat int64) (late bool) {
+	in := c.Lock(false)
+	defer c.Unlock()
+	ch := change{key: slotKey(b), shard: s, hash: hash, from: b.TAT(), to: b.TAT(), renewal: true}
+	c.putLocked(in, &ch, b, tat)
+	return c.Late()
+}
+
+// putHoldLocked puts a hold into a batch. It is in force in memory already.
+func (c *committer) putHoldLocked(in *batch, ch *change, g *gate) {
+	w := &in.Work
+	i, ok := w.holds[ch.key]
+	if !ok {
+		i = len(w.saves)
+		w.saves = append(w.saves, Change{})
+		if w.holds == nil {
+			w.holds = make(map[Key]int)
+		}
+		w.holds[ch.key] = i
+	}
+	w.saves[i] = Change{holdKey(ch.key), ch.to}
+	w.changes = append(w.changes, *ch)
+	g.newest = in
+	g.commits++
+}
+
+// await waits for a commit. It returns nil or ErrNotDurable.
+func (c *committer) await(in *batch) error {
+	err := in.Await()
+	if errors.Is(err, groupcommit.ErrTimeout) {
+		return fmt.Errorf("%w: %w: %v have passed, and it may yet come", ErrNotDurable, err, c.timeout)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNotDurable, err)
+	}
+	return nil
+}
+
+// save saves a batch and finishes its changes. flusher.mu is held.
+func (c *committer) save(in *batch) error {
+	w := &in.Work
+	n := len(w.saves)
+	err := c.flusher.store.Save(w.saves)
+	c.flusher.committed(err)
+	if err == nil {
+		c.buckets.Add(int64(n))
+	}
+	const ahead = 8 // changes whose slots are being fetched
+	now := c.flusher.clock.Now()
+	for i := len(w.changes) - 1; i >= 0; i-- {
+		if next := i - ahead; next >= 0 {
+			w.changes[next].shard.Prefetch(w.changes[next].hash)
+		}
+		ch := &w.changes[i]
+		ch.shard.mu.Lock()
+		if ch.isHold {
+			ch.shard.finishHoldLocked(ch, in, now, err)
+		} else {
+			c.finishLocked(ch, in, now, err)
+		}
+		ch.shard.mu.Unlock()
+	}
+	clear(w.saves)
+	clear(w.changes)
+	*w = work{saves: w.saves[:0], changes: w.changes[:0]}
+	return err
+}
+
+// finishLocked notes how the commit of a change to a bucket ended.
+func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
+	s := ch.shard
+	i, ok := s.findLocked(ch.key, ch.hash)
+	if !ok {
+		return // Evict and Expire leave buckets in commits alone
+	}
+	b := s.At(i)
+	if err != nil {
+		s.failLocked(ch, i)
+	}
+	p := s.pendingLocked(b)
+	if p == nil || p.batch != in {
+		return // a later commit has the bucket
+	}
+	if err != nil && !p.lowered && ch.from != ch.to && b.TAT() == ch.to {
+		b.SetTAT(ch.from)
+		if g := s.gateOfLocked(b); g != nil {
+			g.queue.Put(ch.turns)
+		}
+	}
+	if p.entries--; p.entries > 0 {
+		return
+	}
+	tat := in.Work.saves[p.index].TAT
+	s.dropPendingLocked(b, p)
+	if err != nil || s.limits == nil || b.Rule() == 0 {
+		return // a flush brings it
+	}
+	tail := s.tailLocked(b)
+	switch {
+	case tat == 0 && tail <= now:
+		s.MarkClean(i)
+		b.Clear(table.Stored)
+	case tail == tat:
+		s.MarkClean(i)
+	}
+	if tat != 0 && c.levelOf(s.limits, b.Rule()) == Leased {
+		s.coverLocked(b, tail, tat)
+	}
+}
+
+// failLocked notes that the store may or may not have a change.
+func (s *shard) failLocked(ch *change, i uint32) {
+	b := s.At(i)
+	if ch.counted && s.limits != nil && b.Rule() != 0 {
+		s.countOf(s.limits.index(ch.key.Name)).allowed--
+	}
+	if g := s.gateOfLocked(b); g != nil && ch.turn != nil {
+		g.queue.Leave(ch.turn)
+	}
+	b.Set(table.Stored)
+	if !ch.renewal { // otherwise half a lease still covers the bucket
+		b.Clear(table.Covered)
+	}
+	s.MarkDirty(i)
+}
+
+// coverLocked notes that the store has a TAT for a bucket that may be a lease.
+func (s *shard) coverLocked(b table.Slot, tail, stored int64) {
+	switch this, next := s.limits.rules[b.Rule()].rate.lease(tail); stored {
+	case next:
+		b.Set(table.Covered | table.Ahead)
+	case this:
+		b.Clear(table.Ahead)
+		b.Set(table.Covered)
+	}
+}
+
+// finishHoldLocked notes how the commit of a hold ended.
+func (s *shard) finishHoldLocked(ch *change, in *batch, now int64, err error) {
+	g := s.gateLocked(ch.key, ch.hash)
+	g.commits--
+	switch newest := g.newest == in; {
+	case err == nil && newest:
+		g.unsaved = false
+	case err != nil:
+		g.unsaved = true
+		if newest && g.hold == ch.to {
+			g.hold = ch.from
+		}
+	}
+	if g.commits == 0 {
+		g.newest = nil
+	}
+	s.tidyGateLocked(ch.key, g, now)
+}

@@ -1,0 +1,13 @@
+// Package clock tells the time of decisions.
+//
+// A Clock starts at the wall clock and goes on by the monotonic clock, so it
+// never goes back. Follow compares the two: if the wall clock is ahead, the
+// Clock is set ahead too. If the wall clock was set back, the Clock goes on.
+// Instants are Unix nanoseconds between 0 and the end given to New; a time
+// outside that range counts as the nearest end.
+//
+// The Limiter reads Now for every decision and calls Follow at every flush.
+// Now takes no lock. The one mutex guards the counts of steps.
+//
+// The tests give a Clock a wall clock of their own.
+package clock

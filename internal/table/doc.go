@@ -1,0 +1,24 @@
+// Package table keeps buckets in memory: open addressing with linear probing,
+// no pointers, ids inline.
+//
+// A slot holds one bucket whole, its id included. So the garbage collector has
+// nothing to scan in ten million buckets, and a decision touches one or two
+// cache lines. Ids are compared, not only hashed: no two share a bucket.
+//
+// The root package embeds Slots in each shard of its directory. Slots of one
+// shard have one size, so ids of about one length share a class of shards.
+// Slots knows nothing of limits: the index of a rule is an opaque number, and
+// of the flags it acts on Dirty, Used, Stored and Pending only.
+//
+//	slot   0  TAT, int64
+//	       8  meta: name (16 bits), length of the id (10), flags (10), rule (28)
+//	      16  the id, padded to the size of its class
+//
+// An empty slot has meta 0, because no bucket has the name 0.
+//
+// Slots has no lock. The shard's mutex guards it, except for Prefetch, which
+// may be called at any time. A Slot is valid until the next Insert, Remove,
+// Shrink, EachDirty or Evict.
+//
+// The tests compare Slots with a map.
+package table
