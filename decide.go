@@ -162,17 +162,17 @@ func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op,
 			if m&table.Used == 0 {
 				s.Use(i)
 			}
-		case level == Leased:
+		case level < Leased:
+			s.Write(i, next)
+		default:
 			lease, when := r.rate.renew(tat, next, m&table.Covered != 0, m&table.Ahead != 0, m&table.Pending != 0)
 			if when == needFirst {
 				return false, false, false
 			}
-			s.setTATLocked(i, next)
+			s.Write(i, next)
 			if when == needSoon {
 				late = l.committer.renewLocked(s, h, b, lease)
 			}
-		default:
-			s.setTATLocked(i, next)
 		}
 		s.countLocked(key.Name, allowed)
 	}
@@ -354,8 +354,10 @@ func (r *request) writeLocked(now int64) {
 	}
 	s := r.shard
 	switch {
-	case r.resident && r.to != r.from:
-		s.setTATLocked(r.index, r.to)
+	case r.resident && r.to > r.from:
+		s.Write(r.index, r.to)
+	case r.resident && r.to < r.from:
+		s.lowerLocked(r.index, r.to)
 	case r.resident && r.op != opCheck:
 		s.Use(r.index)
 	case r.resident:

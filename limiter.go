@@ -312,7 +312,7 @@ func (s *shard) changeLimitsLocked(limits *Limits, now int64) {
 			s.MarkDirty(i)
 		}
 		if tat := r.clamp(b.TAT(), now); tat != b.TAT() {
-			s.setTATLocked(i, tat)
+			s.lowerLocked(i, tat)
 		}
 	})
 }

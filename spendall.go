@@ -124,7 +124,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot) (strictest Decisi
 			continue
 		}
 		if allowed && reqs[i].Cost > 0 {
-			f.shard.setTATLocked(f.index, f.next)
+			f.shard.Write(f.index, f.next)
 		} else if !f.shard.At(f.index).Has(table.Used) {
 			f.shard.Use(f.index)
 		}

@@ -198,14 +198,13 @@ func (s *shard) removeLocked(i uint32) {
 	s.directory.resident.Add(-1)
 }
 
-// setTATLocked gives a bucket a TAT that the store does not have. Spends,
-// refunds, resets and new limits change a TAT here and nowhere else, at the
-// time that they read under the lock. Two things change one by another way:
-// a queue charges its turns, which leaves the tail as it is, and a failed
-// commit takes back its own change.
-func (s *shard) setTATLocked(i uint32, tat int64) {
-	if b := s.At(i); tat < b.TAT() && b.Has(table.Pending) {
-		s.pendingLocked(b).lowered = true
+// lowerLocked gives a bucket an earlier TAT: for a refund, a reset, a smaller
+// limit. Write gives it a later one: for a spend. Nothing else changes the TAT
+// of a bucket in memory, except that a queue charges its turns, which leaves
+// the tail as it is, and that a failed commit takes back its own change.
+func (s *shard) lowerLocked(i uint32, tat int64) {
+	if p := s.pendingLocked(s.At(i)); p != nil {
+		p.lowered = true
 	}
 	s.Write(i, tat)
 }

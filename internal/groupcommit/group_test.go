@@ -1,0 +1,129 @@
+package groupcommit
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// rig is a Group of ints in a bubble, whose saves take a second each.
+type rig struct {
+	*Group[[]int]
+	order sync.Mutex
+	mu    sync.Mutex
+	saved [][]int
+	fail  error
+	slow  chan struct{} // a save waits for it
+}
+
+func run(t *testing.T, test func(r *rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{}
+		r.Group = New(5*time.Second, 5*time.Millisecond, &r.order, func(b *Batch[[]int]) error {
+			require.False(t, r.order.TryLock())
+			<-time.After(time.Second)
+			if r.slow != nil {
+				<-r.slow
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.saved = append(r.saved, b.Work)
+			b.Work = nil
+			return r.fail
+		})
+		test(r)
+		r.Close()
+	})
+}
+
+func (r *rig) put(n int, wait bool) *Batch[[]int] {
+	b := r.Lock(wait)
+	defer r.Unlock()
+	b.Work = append(b.Work, n)
+	return b
+}
+
+func TestGroup(t *testing.T) {
+	t.Run("callers share a save", func(t *testing.T) {
+		run(t, func(r *rig) {
+			begun := time.Now()
+			first := r.put(0, true)
+			synctest.Wait()
+			var wg sync.WaitGroup
+			for i := range 100 {
+				wg.Go(func() { require.NoError(t, r.put(i, true).Await()) })
+			}
+			require.NoError(t, first.Await())
+			wg.Wait()
+			require.Equal(t, 2*time.Second, time.Since(begun))
+			require.Len(t, r.saved, 2)
+			require.Len(t, r.saved[1], 100)
+			require.EqualValues(t, 2, r.Stats().Saves)
+		})
+	})
+	t.Run("a caller hurries the others", func(t *testing.T) {
+		run(t, func(r *rig) {
+			begun := time.Now()
+			r.put(1, false)
+			require.NoError(t, r.put(2, true).Await())
+			require.Equal(t, time.Second, time.Since(begun))
+			b := r.put(3, false)
+			<-b.Done()
+			require.NoError(t, b.Err())
+			require.Equal(t, 2*time.Second+5*time.Millisecond, time.Since(begun))
+		})
+	})
+	t.Run("late", func(t *testing.T) {
+		run(t, func(r *rig) {
+			b := r.put(1, true)
+			r.Lock(false)
+			require.False(t, r.Late())
+			r.Unlock()
+			<-time.After(21 * time.Millisecond)
+			r.Lock(false)
+			require.True(t, r.Late())
+			r.Unlock()
+			require.NoError(t, b.Await())
+		})
+	})
+	t.Run("failure", func(t *testing.T) {
+		run(t, func(r *rig) {
+			r.fail = errors.New("disk")
+			require.ErrorIs(t, r.put(1, true).Await(), r.fail)
+			st := r.Stats()
+			require.EqualValues(t, 1, st.Failures)
+			require.ErrorIs(t, st.Err, r.fail)
+			require.Equal(t, time.Second, st.Longest)
+			r.fail = nil
+		})
+	})
+	t.Run("timeout", func(t *testing.T) {
+		run(t, func(r *rig) {
+			r.slow = make(chan struct{})
+			begun := time.Now()
+			first := r.put(1, true)
+			<-time.After(4 * time.Second)
+			second := r.put(2, true)
+			require.ErrorIs(t, second.Await(), ErrTimeout)
+			require.Equal(t, 9*time.Second, time.Since(begun), "each waits for its own time")
+			close(r.slow)
+			require.NoError(t, first.Await(), "it came in the end")
+			require.NoError(t, second.Await())
+		})
+	})
+	t.Run("close saves what is left", func(t *testing.T) {
+		run(t, func(r *rig) {
+			b := r.put(1, true)
+			r.put(2, false)
+			done := make(chan error)
+			go func() { done <- b.Await() }()
+			synctest.Wait()
+			require.NoError(t, <-done)
+			require.Equal(t, [][]int{{1, 2}}, r.saved)
+		})
+	})
+}

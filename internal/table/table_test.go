@@ -1,0 +1,249 @@
+package table
+
+import (
+	"bufio"
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+type key struct {
+	name uint16
+	id   string
+}
+
+// rig is Slots with keys that it hashes itself.
+type rig struct {
+	Slots
+	seed maphash.Seed
+}
+
+func newRig(class uint8) *rig {
+	r := &rig{seed: maphash.MakeSeed()}
+	r.Init(class, r.seed)
+	return r
+}
+
+func (r *rig) find(k key) (uint32, bool) {
+	return r.Find(k.name, k.id, Hash(r.seed, k.name, k.id))
+}
+
+func (r *rig) insert(k key, tat int64, flags uint64) uint32 {
+	return r.Insert(k.name, k.id, Hash(r.seed, k.name, k.id), tat, 1, flags)
+}
+
+// dirtyOf returns what EachDirty visits, and marks it clean.
+func (r *rig) dirtyOf(all bool) map[key]int64 {
+	got := make(map[key]int64)
+	r.EachDirty(all, func(i uint32, b Slot) Outcome {
+		got[key{b.Name(), string(b.ID())}] = b.TAT()
+		r.MarkClean(i)
+		return Done
+	})
+	return got
+}
+
+// TestSlots compares Slots with a map, over random histories.
+func TestSlots(t *testing.T) {
+	for seed := range uint64(20) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		r, want := newRig(0), make(map[key]int64)
+		for step := range 20_000 {
+			n := rnd.IntN(600)
+			k := key{uint16(1 + n%2), fmt.Sprint(n)}
+			i, ok := r.find(k)
+			tat, wanted := want[k]
+			require.Equal(t, wanted, ok, "seed %d step %d", seed, step)
+			switch {
+			case !ok:
+				if len(want) < 40*(1+step/2000) {
+					r.insert(k, int64(step), Dirty)
+					want[k] = int64(step)
+				}
+				continue
+			case rnd.IntN(3) == 0:
+				require.Equal(t, tat, r.At(i).TAT())
+				r.Remove(i)
+				delete(want, k)
+			default:
+				require.Equal(t, tat, r.At(i).TAT())
+				r.Write(i, int64(step))
+				want[k] = int64(step)
+			}
+			if rnd.IntN(1000) == 0 {
+				r.Shrink()
+			}
+			require.Equal(t, len(want), r.Len())
+			require.Equal(t, len(want), r.Dirty())
+		}
+		require.Equal(t, want, r.dirtyOf(true), "seed %d", seed)
+		require.Zero(t, r.Dirty())
+	}
+}
+
+func TestEachDirty(t *testing.T) {
+	t.Run("more slots than groups", func(t *testing.T) {
+		r, want := newRig(0), make(map[key]int64)
+		for i := range 3 * maxGroups {
+			k := key{1, fmt.Sprint(i)}
+			r.insert(k, 1, Stored)
+			if i%7 == 0 {
+				want[k] = int64(i + 2)
+			}
+		}
+		require.NotZero(t, r.groupShift)
+		for k, tat := range want {
+			i, ok := r.find(k)
+			require.True(t, ok)
+			r.Write(i, tat)
+		}
+		r.mark(r.capacity.Load() - 1)
+		require.Equal(t, want, r.dirtyOf(false))
+	})
+	t.Run("outcomes", func(t *testing.T) {
+		r := newRig(0)
+		for i := range 200 {
+			r.insert(key{1, fmt.Sprint(i)}, int64(i), Dirty)
+		}
+		visit := func(outcome Outcome) (n int) {
+			r.EachDirty(false, func(i uint32, b Slot) Outcome {
+				if n++; outcome == Removed {
+					r.Remove(i)
+				}
+				return outcome
+			})
+			return n
+		}
+		require.Equal(t, 200, visit(Again))
+		require.Equal(t, 200, visit(Defer))
+		require.Zero(t, visit(Again), "deferred until all are visited")
+		n := 0
+		r.EachDirty(true, func(uint32, Slot) Outcome { n++; return Again })
+		require.Equal(t, 200, n)
+		require.Equal(t, 200, visit(Removed))
+		require.Zero(t, r.Len())
+	})
+}
+
+// TestEvict says which round of eviction removes a bucket; 0 is none.
+func TestEvict(t *testing.T) {
+	const now, saving = 1000, 2 << SaveShift
+	cases := []struct {
+		what        string
+		tat         int64
+		flags       uint64
+		round, used int // without and with used
+	}{
+		{"as stored, unused", now + 1, Stored, 1, 1},
+		{"as stored, used", now + 1, Stored | Used, 2, 1},
+		{"dirty", now + 1, Dirty | Stored, 0, 0},
+		{"in a commit", now + 1, Stored | Pending, 0, 0},
+		{"in a save", now + 1, Stored | saving, 0, 0},
+		{"busy", now + 1, Stored | Gate, 0, 0},
+		{"full, unknown to the store", now, Dirty | Used, 1, 1},
+		{"full, dirty", now, Dirty | Stored | Used, 0, 0},
+	}
+	for _, used := range []bool{false, true} {
+		r := newRig(0)
+		for i, c := range cases {
+			r.insert(key{1, fmt.Sprint(i)}, c.tat, c.flags)
+		}
+		for round := 1; round <= 3; round++ {
+			r.hand = 0
+			for seen := uint32(0); seen < r.capacity.Load(); seen += 16 {
+				r.Evict(now, used, saving, func(Slot) bool { return true })
+			}
+			for i, c := range cases {
+				want := c.round
+				if used {
+					want = c.used
+				}
+				_, there := r.find(key{1, fmt.Sprint(i)})
+				if round < want || want == 0 {
+					require.True(t, there, "%s: round %d, used %v", c.what, round, used)
+				} else if round > want { // a removal may move a slot in front of the hand
+					require.False(t, there, "%s: round %d, used %v", c.what, round, used)
+				}
+			}
+		}
+	}
+}
+
+func TestExpire(t *testing.T) {
+	r := newRig(0)
+	for i, flags := range []uint64{0, Stored, Pending, Clamped | Stored} {
+		r.insert(key{1, fmt.Sprint("past", i)}, 10, flags)
+		r.insert(key{1, fmt.Sprint("ahead", i)}, 11, flags)
+	}
+	var got []string
+	r.Expire(10, func(i uint32, b Slot) Outcome {
+		got = append(got, string(b.ID()))
+		r.Remove(i)
+		return Removed
+	})
+	require.ElementsMatch(t, []string{"past0", "past1"}, got)
+}
+
+// TestClamped says what ends a clamp that only a look has made.
+func TestClamped(t *testing.T) {
+	r := newRig(0)
+	i := r.insert(key{1, "a"}, 5, Stored|Clamped)
+	r.Use(i)
+	require.False(t, r.At(i).Has(Clamped))
+	require.True(t, r.At(i).Has(Dirty))
+}
+
+func TestClasses(t *testing.T) {
+	for n := range MaxID + 1 {
+		id := strings.Repeat("x", n)
+		class := ClassOf(id)
+		require.GreaterOrEqual(t, classes[class], uint32(n))
+		r := newRig(class)
+		i := r.insert(key{65535, id}, -1, 0)
+		require.Equal(t, id, string(r.At(i).ID()))
+		r.At(i).SetRule(1<<28 - 1)
+		require.EqualValues(t, 65535, r.At(i).Name())
+		require.EqualValues(t, 1<<28-1, r.At(i).Rule())
+		_, ok := r.find(key{65535, id})
+		require.True(t, ok)
+	}
+}
+
+// TestLargePages asks the kernel whether it was told.
+func TestLargePages(t *testing.T) {
+	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil || runtime.GOOS != "linux" {
+		t.Skip("the system has no large pages")
+	}
+	r := newRig(0)
+	r.resize(200_000)
+	first := uintptr(unsafe.Pointer(r.first.Load()))
+	for at := first; at < first+uintptr(r.capacity.Load()*r.stride); at += 1 << 20 {
+		require.Contains(t, pageFlags(t, at), " hg", "at %x", at)
+	}
+}
+
+// pageFlags returns the kernel's flags of the mapping of an address.
+func pageFlags(t *testing.T, addr uintptr) string {
+	t.Helper()
+	f, err := os.Open("/proc/self/smaps")
+	require.NoError(t, err)
+	defer f.Close()
+	here := false
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var begin, end uintptr
+		if n, _ := fmt.Sscanf(lines.Text(), "%x-%x ", &begin, &end); n == 2 {
+			here = begin <= addr && addr < end
+		} else if flags, ok := strings.CutPrefix(lines.Text(), "VmFlags:"); ok && here {
+			return flags
+		}
+	}
+	t.Skip("the system does not tell")
+	return ""
+}
