@@ -1,0 +1,118 @@
+package limitsfile_test
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/idformat"
+	"github.com/stint-go/stint/limitsfile"
+)
+
+const (
+	LoginsPerAddress stint.Name = 1
+	OrdersPerAccount stint.Name = 6
+)
+
+var names = stint.Names{
+	LoginsPerAddress: {Label: "LoginsPerAddress", ID: stint.IPAddress},
+	OrdersPerAccount: {Label: "OrdersPerAccount", ID: idformat.RegID},
+}
+
+const (
+	defaults = `
+OrdersPerAccount:
+  burst: 300
+  count: 300
+  period: 180m
+`
+	overrides = `
+- OrdersPerAccount:
+    burst: 300
+    count: 600
+    period: 180m
+    ids:
+      - 12345678
+      - id: 87654321
+        comment: load test, until March
+`
+)
+
+func ExampleParse() {
+	limits, err := limitsfile.Parse(names, []byte(defaults), []byte(overrides))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(limits.For(OrdersPerAccount.Key("1")))
+	fmt.Println(limits.For(OrdersPerAccount.Key("12345678")))
+	_, limited := limits.For(LoginsPerAddress.Key("10.0.0.2")) // no file configures it
+	fmt.Println(limited)
+	// Output:
+	// 300/3h true
+	// 600/3h burst 300 true
+	// false
+}
+
+// All mistakes are reported at once.
+func ExampleParse_mistakes() {
+	_, err := limitsfile.Parse(names,
+		[]byte(`
+LoginsPerAddress: {burst: 5, count: 5, period: 1 minute}
+OrdersPerAccount: {burst: 300, count: 300, period: 180m}
+`),
+		[]byte(`
+- OrdersPerAccount: {burst: 300, count: 0, period: 180m, ids: [12345678, 12345678]}
+`))
+	fmt.Println(err)
+	// Output:
+	// defaults:2: LoginsPerAddress: period is "1 minute", want a duration such as 90s, 180m, 36h, 1d or 2w
+	// overrides:2: OrdersPerAccount: count is 0, want at least 1
+	// overrides:2: OrdersPerAccount: the id "12345678" is given twice, first in line 2
+}
+
+// files writes the files of the examples, and returns their paths.
+func files() (dir, defaultsFile, overridesFile string) {
+	dir, err := os.MkdirTemp("", "stint")
+	if err != nil {
+		log.Fatal(err)
+	}
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			log.Fatal(err)
+		}
+		return path
+	}
+	return dir, write("defaults.yml", defaults), write("overrides.yml", overrides)
+}
+
+func ExampleLoad() {
+	dir, defaultsFile, overridesFile := files()
+	defer os.RemoveAll(dir)
+
+	limits, err := limitsfile.Load(names, defaultsFile, overridesFile)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(limits.For(OrdersPerAccount.Key("87654321")))
+
+	_, err = limitsfile.Load(names, defaultsFile, defaultsFile)
+	var wrong *stint.ConfigError
+	fmt.Println(errors.As(err, &wrong), filepath.Base(wrong.File), wrong.Line, wrong.Err)
+	// Output:
+	// 600/3h burst 300 true
+	// true defaults.yml 2 the file is a mapping, want a list of overrides
+}
+
+// A program whose limits are named at run time declares the labels that it finds.
+func ExampleLabels() {
+	dir, defaultsFile, overridesFile := files()
+	defer os.RemoveAll(dir)
+
+	labels, err := limitsfile.Labels(defaultsFile, overridesFile)
+	fmt.Println(labels, err)
+	// Output: [OrdersPerAccount] <nil>
+}
