@@ -128,16 +128,3 @@ func ExampleLimits_Overrides() {
 	// 12345678 200/1h ""
 	// 87654321 200/1h "load test, until March"
 }
-
-func ExampleLimits_For() {
-	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{LoginsPerAddress: stint.Unlimited}, nil)
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println(limits.For(OrdersPerAccount.Key("12345678")))
-	_, limited := limits.For(LoginsPerAddress.Key("10.0.0.2"))
-	fmt.Println(limited)
-	// Output:
-	// 100/1h true
-	// false
-}
