@@ -12,7 +12,7 @@ func TestDecisionsDoNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	names := Names{perID: {Label: "PerID"}, single: {Label: "Single"}, off: {Label: "Off"}}
+	names := Names{perID: {Label: "PerID"}, single: {Label: "Single"}, off: {Label: "Off", Limit: Unlimited}}
 	limits := limitsOf(t, names, map[Name]Limit{perID: PerHour(1_000_000), single: PerDay(1)})
 	l, err := New(NewMemStore(), limits, nil)
 	require.NoError(t, err)

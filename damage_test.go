@@ -37,7 +37,7 @@ const (
 	damagedEmpty  Name = 2 // all spent
 )
 
-var damagedNames = Names{damagedPartly: {Label: "Partly"}, damagedEmpty: {Label: "Empty"}}
+var damagedNames = Names{damagedPartly: {Label: "Partly"}, damagedEmpty: {Label: "Empty", Limit: Unlimited}}
 
 func damagedLimits(t testing.TB) *Limits {
 	return limitsOf(t, damagedNames, map[Name]Limit{damagedPartly: PerDay(10), damagedEmpty: PerDay(10)})

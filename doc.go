@@ -13,7 +13,7 @@ A [Limit] is a burst, a count and a period: at most burst tokens at once, and co
 evenly spread. [Limit.Burst] is exact: of a full bucket burst tokens can be spent at one instant, and not one more.
 
 A bucket is one limit held against one id: an address, an account, a host. [Key] names it, by the [Name] of the limit and
-the id. Buckets need not be made: one that nobody knows of is full, and one that is full again is forgotten. So there may be
+the id. [Names.Key] checks an id that comes from outside, and gives it its one spelling. Buckets need not be made: one that nobody knows of is full, and one that is full again is forgotten. So there may be
 as many as there are ids in the world, at no cost for those that are quiet.
 
 A request has a cost, in tokens; mostly 1. Spending takes them from the bucket if they are all there, and takes none
@@ -21,7 +21,7 @@ if not. The answer is a [Decision], which says when to come back: RetryAfter is 
 only if the request is allowed. [Limiter.Check] tells what a spend would do, [Limiter.Refund] gives tokens back,
 [Limiter.Reset] fills the bucket.
 
-The default of a limit is what holds for every id; an override, for some.
+The default of a limit holds for every id; an override holds for some. [Unlimited] is the absence of a limit.
 
 # Algorithm
 
@@ -102,8 +102,9 @@ when the clock is right. With Options.Now a test or a simulation tells it the ti
 
 # Files
 
-The names, defaults and overrides of limits may be written in Go, for [NewLimits], or in YAML, for [LoadLimits]. A running
-Limiter takes others with [Limiter.SetLimits]: a bucket keeps its TAT, but for one further ahead than the new limit allows.
+The names of limits are written in Go, and each has its limit beside it. [NewLimits] takes other defaults, and overrides; package
+limitsfile reads them from YAML. A running Limiter takes others with [Limiter.SetLimits]: a bucket keeps its TAT, but for one
+further ahead than the new limit allows.
 
 The bytes of a stint file are described in docs/format.md. Numbers of Names stand in it, so that a number is never given
 another meaning: [ErrNameMismatch] says so where it was.

@@ -2,26 +2,27 @@ package stint
 
 import (
 	"errors"
-	"fmt"
-	"strings"
+
+	"github.com/stint-go/stint/internal/spell"
 )
 
-// What Open, OpenBolt, New and SetLimits return.
+// The errors of Open, OpenBolt, New and SetLimits.
 var (
-	// ErrLocked: another process, or another Limiter of this one, has the file, and kept it for all of LockTimeout.
+	// ErrLocked: another Limiter, of this process or another one, kept the file for
+	// all of LockTimeout.
 	ErrLocked = errors.New("stint: file is locked")
 
-	// ErrCorrupt: the file does not hold what stint wrote. If bbolt has panicked at that, the file is not touched again by this process.
+	// ErrCorrupt: the file does not contain what stint wrote.
 	ErrCorrupt = errors.New("stint: file is corrupt")
 
-	// ErrFormat: the file is sound, and is not of a format that this version reads: a newer one, or another program's.
+	// ErrFormat: the file belongs to another program or to a newer version.
 	ErrFormat = errors.New("stint: unknown file format")
 
-	// ErrNameMismatch: the file knows a number, or a label, of the declared Names by another meaning.
+	// ErrNameMismatch: the file has another meaning for a number or label of the Names.
 	ErrNameMismatch = errors.New("stint: names differ from the file's")
 )
 
-// What a decision returns. Nothing was spent, unless the error says otherwise.
+// The errors of a decision. Unless the error is ErrNotDurable, nothing was spent.
 var (
 	// ErrClosed: the Limiter is closed.
 	ErrClosed = errors.New("stint: limiter is closed")
@@ -29,62 +30,26 @@ var (
 	// ErrUnknownName: the key's Name is not declared.
 	ErrUnknownName = errors.New("stint: unknown name")
 
-	// ErrInvalidID: the id is not of its limit's format, is empty, or is longer than 512 bytes.
-	ErrInvalidID = errors.New("stint: invalid id")
+	// ErrInvalidID: the id is empty, longer than 512 bytes, or not of its limit's format.
+	ErrInvalidID = spell.ErrInvalidID
 
-	// ErrNegativeCost: a cost is 0 or more.
+	// ErrNegativeCost: the cost is below 0.
 	ErrNegativeCost = errors.New("stint: negative cost")
 
-	// ErrCostOverBurst: the cost is more than the bucket can ever hold.
+	// ErrCostOverBurst: the cost is more than the bucket can hold.
 	ErrCostOverBurst = errors.New("stint: cost over burst")
 
 	// ErrDuplicateKey: one call names the same bucket twice.
 	ErrDuplicateKey = errors.New("stint: duplicate key")
 
-	// ErrQueueFull: the line is as long as the limit's Queue allows.
+	// ErrQueueFull: the queue is as long as the limit's Queue allows.
 	ErrQueueFull = errors.New("stint: queue is full")
 
-	// ErrNotDurable: what the limit's Durability asks for could not be had from the store. Tokens that were asked for are
-	// given back, but for those that somebody in line counts on, unless the error says that the commit may yet come.
+	// ErrNotDurable: the store could not make the decision durable; the tokens may
+	// stay spent.
 	ErrNotDurable = errors.New("stint: not durable")
 
-	// ErrFull: memory holds MaxResident buckets, and none of them could be written out to make room.
+	// ErrFull: memory holds MaxResident buckets, and none could be written to the
+	// store to make room.
 	ErrFull = errors.New("stint: too many buckets")
 )
-
-// ConfigError is a mistake in a limit or an override, and the place of it. LoadLimits, ParseLimits and NewLimits
-// return all of them at once, joined; errors.As finds the first.
-type ConfigError struct {
-	File  string // as it was passed; "" where the limits came from memory
-	Line  int    // from 1; 0 where there is none
-	Label string // of the limit; "" where the mistake is not inside one
-	Err   error
-}
-
-func (e *ConfigError) Error() string {
-	place := "stint: "
-	if e.File != "" {
-		place = e.File + ":"
-		if e.Line > 0 {
-			place += fmt.Sprint(e.Line, ":")
-		}
-		place += " "
-	} else if e.Line > 0 {
-		place += fmt.Sprintf("line %d: ", e.Line)
-	}
-	if e.Label != "" {
-		place += e.Label + ": "
-	}
-	return place + strings.TrimPrefix(e.Err.Error(), "stint: ")
-}
-
-func (e *ConfigError) Unwrap() error { return e.Err }
-
-// joinErrors returns all of errs as one, nil where there are none.
-func joinErrors(errs []*ConfigError) error {
-	joined := make([]error, len(errs))
-	for i, err := range errs {
-		joined[i] = err
-	}
-	return errors.Join(joined...)
-}

@@ -2,10 +2,11 @@ package stint_test
 
 import (
 	"fmt"
-	"os"
+	"math"
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/idformat"
 )
 
 // A program declares its limits once. The numbers are what the file stores.
@@ -16,12 +17,13 @@ const (
 )
 
 var names = stint.Names{
-	LoginsPerAddress: {Label: "LoginsPerAddress", ID: stint.IPAddress},
-	OrdersPerAccount: {Label: "OrdersPerAccount", ID: stint.RegID},
+	LoginsPerAddress: {Label: "LoginsPerAddress", ID: stint.IPAddress, Limit: stint.PerMinute(5)},
+	OrdersPerAccount: {Label: "OrdersPerAccount", ID: idformat.RegID, Limit: stint.PerHour(100)},
 	FailuresPerHost: {
 		Label:    "FailuresPerHost",
-		ID:       stint.Tuple(stint.RegID, stint.Hostname),
-		Override: stint.RegID,
+		ID:       stint.Tuple(idformat.RegID, idformat.Hostname),
+		Override: idformat.RegID,
+		Limit:    stint.PerHour(3),
 	},
 }
 
@@ -64,83 +66,65 @@ func ExampleParseLimit() {
 	// stint: limit "0/1d": burst is 0, want at least 1
 }
 
+// Each limit is beside its name. An override holds for some ids.
 func ExampleNewLimits() {
-	limits, err := stint.NewLimits(names,
-		map[stint.Name]stint.Limit{
-			LoginsPerAddress: stint.PerMinute(5),
-			FailuresPerHost:  stint.PerHour(3),
-		},
-		map[stint.Name][]stint.Override{
-			FailuresPerHost: {{IDs: []stint.OverrideID{{ID: "12345678"}}, Limit: stint.PerHour(60)}},
-		})
+	limits, err := stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
+		FailuresPerHost: {{IDs: []stint.OverrideID{{ID: "12345678"}}, Limit: stint.PerHour(60)}},
+	})
 	if err != nil {
 		panic(err)
 	}
 	fmt.Println(limits.For(FailuresPerHost.Key("12345678:example.com")))
 	fmt.Println(limits.For(FailuresPerHost.Key("87654321:example.com")))
+
+	_, err = stint.NewLimits(stint.Names{1: {Label: "Forgotten"}}, nil, nil)
+	fmt.Println(err)
 	// Output:
 	// 60/1h true
 	// 3/1h true
+	// stint: Forgotten: it has no limit: give its NameSpec a Limit, or stint.Unlimited
 }
 
-func ExampleParseLimits() {
-	_, err := stint.ParseLimits(names,
-		[]byte(`
-LoginsPerAddress: {burst: 5, count: 5, period: 1 minute}
-OrdersPerAccount: {burst: 300, count: 300, period: 180m}
-`),
-		[]byte(`
-- OrdersPerAccount: {burst: 300, count: 0, period: 180m, ids: [12345678, 12345678]}
-`))
-	fmt.Println(err)
-	// Output:
-	// defaults:2: LoginsPerAddress: period is "1 minute", want a duration such as 90s, 180m, 36h, 1d or 2w
-	// overrides:2: OrdersPerAccount: count is 0, want at least 1
-	// overrides:2: OrdersPerAccount: the id "12345678" is given twice, first in line 2
-}
-
-var (
-	defaults = []byte(`
-OrdersPerAccount:
-  burst: 300
-  count: 300
-  period: 180m
-`)
-	overrides = []byte(`
-- OrdersPerAccount:
-    burst: 300
-    count: 600
-    period: 180m
-    ids:
-      - 12345678
-      - id: 87654321
-        comment: load test, until March
-`)
-)
-
-func ExampleLimits_For() {
-	limits, err := stint.ParseLimits(names, defaults, overrides)
+// Our own monitoring is never denied.
+func ExampleUnlimited() {
+	limits, err := stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
+		LoginsPerAddress: {{IDs: []stint.OverrideID{{ID: "10.0.0.1"}}, Limit: stint.Unlimited}},
+	})
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(limits.For(OrdersPerAccount.Key("1")))
-	fmt.Println(limits.For(OrdersPerAccount.Key("12345678")))
-	_, configured := limits.For(LoginsPerAddress.Key("10.0.0.2"))
-	fmt.Println(configured)
-	// Output:
-	// 300/3h true
-	// 600/3h burst 300 true
-	// false
-}
-
-func ExampleLimits_DumpOverrides() {
-	limits, err := stint.ParseLimits(names, defaults, overrides)
+	limiter, err := stint.New(stint.NewMemStore(), limits, nil)
 	if err != nil {
 		panic(err)
 	}
-	limits.DumpOverrides(os.Stdout)
+	defer limiter.Close()
+	for _, address := range []string{"10.0.0.1", "10.0.0.2"} {
+		key, err := limits.Names().Key(LoginsPerAddress, address)
+		if err != nil {
+			panic(err)
+		}
+		d, err := limiter.Spend(key, 5)
+		fmt.Println(d.Allowed, d.Remaining == math.MaxInt64, err)
+	}
 	// Output:
-	// name,id,count,burst,period,comment
-	// OrdersPerAccount,12345678,600,300,3h,
-	// OrdersPerAccount,87654321,600,300,3h,"load test, until March"
+	// true true <nil>
+	// true false <nil>
+}
+
+func ExampleLimits_Overrides() {
+	limits, err := stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
+		OrdersPerAccount: {{
+			IDs:   []stint.OverrideID{{ID: "87654321", Comment: "load test, until March"}, {ID: "12345678"}},
+			Limit: stint.PerHour(200),
+		}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	for id, limit := range limits.Overrides(OrdersPerAccount) {
+		fmt.Printf("%s %v %q\n", id.ID, limit, id.Comment)
+	}
+	// Output:
+	// 12345678 200/1h ""
+	// 87654321 200/1h "load test, until March"
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/idformat"
 )
 
 // inTempDir enters a folder of its own, and returns how to leave it.
@@ -62,8 +63,8 @@ func Example() {
 
 	const Logins stint.Name = 1 // the number is what the file stores: it keeps its meaning
 
-	names := stint.Names{Logins: {Label: "Logins", ID: stint.IPAddress}}
-	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{Logins: stint.PerMinute(3)}, nil)
+	names := stint.Names{Logins: {Label: "Logins", ID: stint.IPAddress, Limit: stint.PerMinute(3)}}
+	limits, err := stint.NewLimits(names, nil, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -100,12 +101,15 @@ func ExampleDurability() {
 		Logins   stint.Name = 3 // a crash may forget the last second
 		Exports  stint.Name = 4 // each costs money
 	)
-	names := stint.Names{Searches: {Label: "Searches"}, Logins: {Label: "Logins"}, Exports: {Label: "Exports"}}
-	limits, err := stint.ParseLimits(names, []byte(`
-Searches: {burst: 20, count: 5,   period: 1s, durability: memory}
-Logins:   {burst: 5,  count: 5,   period: 1h}
-Exports:  {burst: 10, count: 100, period: 1d, durability: leased}
-`))
+	searches := stint.PerSecond(5).WithBurst(20)
+	searches.Durability = stint.Memory
+	exports := stint.PerDay(100).WithBurst(10)
+	exports.Durability = stint.Leased
+	limits, err := stint.NewLimits(stint.Names{
+		Searches: {Label: "Searches", Limit: searches},
+		Logins:   {Label: "Logins", Limit: stint.PerHour(5)},
+		Exports:  {Label: "Exports", Limit: exports},
+	}, nil, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -249,9 +253,10 @@ func ExampleLimiter_SpendAll() {
 		PerMinute stint.Name = 1
 		PerDay    stint.Name = 2
 	)
-	limits, err := stint.NewLimits(
-		stint.Names{PerMinute: {Label: "PerMinute"}, PerDay: {Label: "PerDay"}},
-		map[stint.Name]stint.Limit{PerMinute: stint.PerMinute(2), PerDay: stint.PerDay(3)}, nil)
+	limits, err := stint.NewLimits(stint.Names{
+		PerMinute: {Label: "PerMinute", Limit: stint.PerMinute(2)},
+		PerDay:    {Label: "PerDay", Limit: stint.PerDay(3)},
+	}, nil, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -528,30 +533,10 @@ func ExampleName_Prefix() {
 }
 
 func ExampleTuple() {
-	format := stint.Tuple(stint.RegID, stint.AnyOf(stint.IPAddress, stint.Domain))
-	for _, id := range []string{"7:Example.co.uk", "7:2001:DB8::1", "7:www.example.co.uk"} {
-		fmt.Println(format.Canonical(id))
-	}
+	format := stint.Tuple(idformat.RegID, stint.IPAddress)
+	fmt.Println(format.Canonical("7:2001:DB8::1"))
+	fmt.Println(format.Canonical("7:x"))
 	// Output:
-	// 7:example.co.uk <nil>
 	// 7:2001:db8::1 <nil>
-	//  stint: invalid id "7:www.example.co.uk": not of format tuple(regId,anyOf(ipAddress,domain)): part 2, "www.example.co.uk": not of format anyOf(ipAddress,domain): not of format ipAddress: want an address such as 10.0.0.1 or 2001:db8::1; not of format domain: want its eTLD+1, example.co.uk
-}
-
-func ExampleLoadLimits() {
-	defer inTempDir()()
-
-	if err := os.WriteFile("defaults.yml", []byte("OrdersPerAccount: {burst: 300, count: 300, period: 180m}\n"), 0o600); err != nil {
-		log.Fatal(err)
-	}
-	if err := os.WriteFile("overrides.yml", []byte("- OrdersPerAccount: {burst: 300, count: 600, period: 180m, ids: [12345678, 12E5]}\n"), 0o600); err != nil {
-		log.Fatal(err)
-	}
-	_, err := stint.LoadLimits(names, "defaults.yml", "overrides.yml")
-	fmt.Println(err)
-	var wrong *stint.ConfigError
-	fmt.Println(errors.As(err, &wrong), wrong.File, wrong.Line)
-	// Output:
-	// overrides.yml:1: OrdersPerAccount: invalid id "12E5": not of format regId: want a decimal number below 2⁶⁴ without leading zeros
-	// true overrides.yml 1
+	//  stint: invalid id "7:x": not of format tuple(regId,ipAddress): part 2, "x": not of format ipAddress: want an address such as 10.0.0.1 or 2001:db8::1
 }

@@ -53,8 +53,7 @@ func TestGuard(t *testing.T) {
 // guardRun returns the shortest slice of each.
 func guardRun(t *testing.T, ids int) map[string]time.Duration {
 	const name stint.Name = 1
-	limits, err := stint.NewLimits(stint.Names{name: {Label: "Guard"}},
-		map[stint.Name]stint.Limit{name: {Burst: 50_000_000, Count: 1, Period: time.Minute}}, nil)
+	limits, err := stint.NewLimits(stint.Names{name: {Label: "Guard", Limit: stint.PerMinute(1).WithBurst(50_000_000)}}, nil, nil)
 	require.NoError(t, err)
 	l, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Durability: stint.Memory, FlushInterval: time.Hour})
 	require.NoError(t, err)

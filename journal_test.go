@@ -20,7 +20,9 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-var storeNames = Names{1: {Label: "one"}, 2: {Label: "two"}, 300: {Label: "three hundred"}}
+var storeNames = Names{
+	1: {Label: "one"}, 2: {Label: "two", Limit: Unlimited}, 300: {Label: "three hundred", Limit: Unlimited},
+}
 
 func openStore(t testing.TB, path string) *BoltStore {
 	t.Helper()

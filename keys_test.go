@@ -1,13 +1,105 @@
 package stint
 
 import (
+	"errors"
 	"math"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/spell"
 )
+
+// Formats of these tests: a program would take those of package idformat.
+var (
+	number = spell.NewFormat("number", func(id string) (string, error) {
+		if _, err := strconv.ParseUint(id, 10, 64); err != nil {
+			return "", errors.New("want a number")
+		}
+		return id, nil
+	})
+	word = spell.NewFormat("word", func(id string) (string, error) { return strings.ToLower(id), nil })
+)
+
+var errFickle = errors.New("not today")
+
+// fickle is a format that a program might write: its errors do not wrap ErrInvalidID, and it may return anything. It
+// cannot be compared.
+type fickle struct{ _ []int }
+
+func (fickle) String() string { return "fickle" }
+
+func (fickle) Canonical(id string) (string, error) {
+	switch id {
+	case "empty":
+		return "", nil
+	case "colon":
+		return "a:b", nil
+	}
+	return "", errFickle
+}
+
+func TestFormats(t *testing.T) {
+	for _, tc := range []struct {
+		format   IDFormat
+		id, want string
+		err      string // if it is not canonical
+	}{
+		{AnyID, "Any thing\xff", "Any thing\xff", ""},
+		{AnyID, strings.Repeat("x", 512), strings.Repeat("x", 512), ""},
+		{AnyID, "", "", "not of format anyID: it is empty"},
+		{AnyID, strings.Repeat("x", 513), "", "not of format anyID: it is 513 bytes long, more than 512"},
+
+		{Shared, "", "", ""},
+		{Shared, "*", "", "not of format shared: there is one bucket for everyone, and its id is empty"},
+
+		{IPAddress, "10.0.0.1", "10.0.0.1", ""},
+		{IPAddress, "::ffff:10.0.0.1", "10.0.0.1", ""},
+		{IPAddress, "2001:0DB8:0000:0000:0000:FF00:0042:8329", "2001:db8::ff00:42:8329", ""},
+		{IPAddress, "", "", "not of format ipAddress: want an address such as 10.0.0.1 or 2001:db8::1"},
+		{IPAddress, "10.0.0.01", "", "want an address such as"},
+		{IPAddress, "10.0.0.256", "", "want an address such as"},
+		{IPAddress, "10.0.0", "", "want an address such as"},
+		{IPAddress, "10.0..1", "", "want an address such as"},
+		{IPAddress, "10.0.0.1.", "", "want an address such as"},
+		{IPAddress, "10.0.0.0.1", "", "want an address such as"},
+		{IPAddress, "10.0.0.0/8", "", "want an address such as"},
+		{IPAddress, " 10.0.0.1", "", "want an address such as"},
+		{IPAddress, "fe80::1%eth0", "", "not of format ipAddress: want an address without a zone"},
+
+		{Tuple(number, Tuple(number, word)), "1:2:A.example", "1:2:a.example", ""},
+		{Tuple(Tuple(number, word), number), "1:A.example:2", "1:a.example:2", ""},
+		{Tuple(nil, number), "x:7", "x:7", ""},
+		{Tuple(number, Shared), "7:", "7:", ""},
+		{Tuple(number, IPAddress), "12345678:2001:db8:0::1", "12345678:2001:db8::1", ""},
+		{Tuple(number, word), "7", "", "not of format tuple(number,word): want 2 parts, not 1"},
+		{Tuple(number, word), "x:7", "", `part 1, "x": not of format number: want a number`},
+		{Tuple(IPAddress, number), "2001:db8::1:7", "", `part 1, "2001": not of format ipAddress`},
+		{Tuple(AnyID, AnyID), strings.Repeat("x", 256) + ":" + strings.Repeat("x", 256), "", "it is 513 bytes long"},
+		{Tuple(fickle{}, number), "colon:7", "", `part 1, "colon": its canonical spelling "a:b" holds a colon`},
+		{Tuple(fickle{}, number), "x:7", "", `part 1, "x": not of format fickle: not today`},
+		{Tuple(Shared), "", "", "not of format tuple(shared): it is empty"},
+		{Tuple(), "", "", "not of format tuple(): it is empty"},
+		{Tuple(), "x", "", "not of format tuple(): it is empty"},
+	} {
+		got, err := tc.format.Canonical(tc.id)
+		require.Equal(t, tc.want, got, "%v %s", tc.format, spell.Quote(tc.id))
+		if tc.err != "" {
+			require.ErrorIs(t, err, ErrInvalidID)
+			require.ErrorContains(t, err, tc.err)
+			require.ErrorContains(t, err, "stint: invalid id "+spell.Quote(tc.id)+": not of format "+tc.format.String()+": ")
+			require.Less(t, len(err.Error()), 500)
+			continue
+		}
+		require.NoError(t, err, "%v %s", tc.format, spell.Quote(tc.id))
+		again, err := tc.format.Canonical(got)
+		require.NoError(t, err)
+		require.Equal(t, got, again, "the canonical spelling is its own")
+	}
+}
 
 func TestIP(t *testing.T) {
 	for _, tc := range []struct{ addr, want string }{
@@ -131,31 +223,53 @@ func TestNamesKey(t *testing.T) {
 func TestNamesMistakes(t *testing.T) {
 	require.Empty(t, Names{
 		1:     {Label: "A"},
-		65535: {Label: "B", ID: Tuple(RegID, AnyOf(Hostname, IPAddress)), Override: RegID},
-		3:     {Label: "C", ID: Tuple(RegID, Hostname, AnyID), Override: Tuple(RegID, Hostname)},
-		4:     {Label: "D", ID: Tuple(RegID, Tuple(Hostname, AnyID)), Override: Tuple(RegID, Hostname)},
+		65535: {Label: "B", ID: Tuple(number, IPAddress), Override: number},
+		3:     {Label: "C", ID: Tuple(number, word, AnyID), Override: Tuple(number, word)},
+		4:     {Label: "D", ID: Tuple(number, Tuple(word, AnyID)), Override: Tuple(number, word)},
 	}.mistakes())
 
-	var got []string
-	for _, err := range (Names{
+	require.EqualError(t, errors.Join(Names{
 		0: {Label: "Zero"},
 		1: {Label: "Twice"},
 		2: {Label: "Twice"},
 		3: {},
-		4: {Label: "NoTuple", ID: RegID, Override: RegID},
-		5: {Label: "NoID", Override: RegID},
-		6: {Label: "TooWide", ID: Tuple(RegID, Hostname), Override: Tuple(RegID, Hostname)},
-	}.mistakes()) {
-		got = append(got, err.Error())
+		4: {Label: "NoTuple", ID: number, Override: number},
+		5: {Label: "NoID", Override: number},
+		6: {Label: "TooWide", ID: Tuple(number, word), Override: Tuple(number, word)},
+	}.mistakes()...), `stint: Zero: Name 0 is no limit: want numbers from 1
+stint: Twice: Names 1 and 2 have the same label
+stint: Name 3 has no label
+stint: NoTuple: Override is number, which is the leading part of a Tuple: the ID is number
+stint: NoID: Override is number, which is the leading part of a Tuple: the ID is anyID
+stint: TooWide: Override is tuple(number,word): want fewer parts than the ID, tuple(number,word), has`)
+}
+
+func TestOverrideID(t *testing.T) {
+	names := Names{
+		1: {Label: "Plain", ID: IPAddress},
+		2: {Label: "Led", ID: Tuple(word, number), Override: word},
+		3: {Label: "Other", ID: Tuple(word, number), Override: AnyID},
 	}
-	require.Equal(t, []string{
-		"stint: Zero: Name 0 is no limit: want numbers from 1",
-		"stint: Twice: Names 1 and 2 have the same label",
-		"stint: Name 3 has no label",
-		"stint: NoTuple: Override is regId, which is the leading part of a Tuple: the ID is regId",
-		"stint: NoID: Override is regId, which is the leading part of a Tuple: the ID is anyID",
-		"stint: TooWide: Override is tuple(regId,hostname): want fewer parts than the ID, tuple(regId,hostname), has",
-	}, got)
+	for _, tc := range []struct {
+		name          Name
+		id, want, err string
+	}{
+		{1, "::ffff:10.0.0.2", "10.0.0.2", ""},
+		{1, "x", "", `stint: invalid id "x": not of format ipAddress: want an address such as 10.0.0.1 or 2001:db8::1`},
+		{2, "Example", "example", ""},
+		{2, "a:b", "", `stint: invalid id "a:b": not of format word: want 1 parts, not 2`},
+		{3, "example", "example", ""},
+		{3, "Example", "", `stint: invalid id "Example": not of format anyID: part 1, "Example": in an id it is "example"`},
+		{4, "x", "", `stint: unknown name 4, for the id "x"`},
+	} {
+		got, err := names.OverrideID(tc.name, tc.id)
+		require.Equal(t, tc.want, got)
+		if tc.err != "" {
+			require.EqualError(t, err, tc.err)
+		} else {
+			require.NoError(t, err)
+		}
+	}
 }
 
 func FuzzParseKey(f *testing.F) {

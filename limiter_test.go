@@ -42,7 +42,11 @@ const (
 )
 
 var testNames = Names{
-	perID: {Label: "PerID"}, everyone: {Label: "Everyone", ID: Shared}, off: {Label: "Off"}, single: {Label: "Single"}, other: {Label: "Other"},
+	perID:    {Label: "PerID", Limit: Unlimited},
+	everyone: {Label: "Everyone", ID: Shared, Limit: Unlimited},
+	off:      {Label: "Off", Limit: Unlimited},
+	single:   {Label: "Single", Limit: Unlimited},
+	other:    {Label: "Other", Limit: Unlimited},
 }
 
 func testDefaults() map[Name]Limit {
@@ -1124,7 +1128,7 @@ func TestHealthOnceNothingIsLeft(t *testing.T) {
 // What is decided in one pass is decided as the long way does it: on every state that a bucket gets into, with every cost,
 // at every level, and it counts and saves the same.
 func TestHitDecidesAsOneDoes(t *testing.T) {
-	names := Names{perID: {Label: "PerID"}, single: {Label: "Single"}, off: {Label: "Off"}}
+	names := Names{perID: {Label: "PerID"}, single: {Label: "Single", Limit: Unlimited}, off: {Label: "Off", Limit: Unlimited}}
 	stored := func(r *rig, key Key) int64 { // 0 where it is past: when such a one is deleted is left to chance
 		r.committer.rest() // leases that are renewed, and nobody waits for
 		tat, err := r.store.Load(key)

@@ -2,32 +2,182 @@ package stint
 
 import (
 	"cmp"
-	"encoding/csv"
+	"errors"
 	"fmt"
-	"io"
+	"iter"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/stint-go/stint/internal/spell"
 )
 
-// Override is a limit that holds for some ids in place of the default.
+// Durability is what a decision waits for, and so what a crash may forget. After
+// Close nothing is forgotten at any level.
+type Durability uint8
+
+// The levels, weakest first. The zero Durability means the Limiter's default.
+const (
+	Memory  Durability = iota + 1 // a crash may forget everything
+	Flushed                       // a crash may forget what was spent since the last flush
+	Leased                        // a crash forgets nothing, and may withhold one lease of each bucket
+	Synced                        // a crash forgets nothing and withholds nothing
+)
+
+var durabilities = [...]string{"default", "memory", "flushed", "leased", "synced"}
+
+// String returns the level as a limits file writes it; "default" for the zero Durability.
+func (d Durability) String() string {
+	if int(d) < len(durabilities) {
+		return durabilities[d]
+	}
+	return "Durability(" + strconv.Itoa(int(d)) + ")"
+}
+
+// ParseDurability returns the level that is written memory, flushed, leased or synced.
+func ParseDurability(s string) (Durability, error) {
+	if i := slices.Index(durabilities[1:], s); i >= 0 {
+		return Durability(i + 1), nil
+	}
+	return 0, fmt.Errorf("stint: durability is %s, want %s", spell.Quote(s), spell.WantDurability)
+}
+
+// Limit is how much may be spent: at most Burst tokens at once, and Count tokens
+// in each Period as time goes on.
+type Limit struct {
+	Burst  int64         // tokens in a full bucket
+	Count  int64         // tokens that return in a Period, evenly spread
+	Period time.Duration // at least a nanosecond for each of Count
+
+	Queue      int64      // most tokens that may queue; 0 means no bound
+	Durability Durability // 0 means the Limiter's default
+}
+
+// Unlimited is the absence of a limit: all ids, or those of an Override, are
+// always allowed.
+var Unlimited = Limit{Burst: math.MaxInt64, Period: -1}
+
+// PerSecond returns the limit of n in a second, which may come all at once.
+func PerSecond(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Second} }
+
+// PerMinute returns the limit of n in a minute, which may come all at once.
+func PerMinute(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Minute} }
+
+// PerHour returns the limit of n in an hour, which may come all at once.
+func PerHour(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Hour} }
+
+// PerDay returns the limit of n in 24 hours, which may come all at once.
+func PerDay(n int64) Limit { return Limit{Burst: n, Count: n, Period: 24 * time.Hour} }
+
+// WithBurst returns the limit with another Burst: 1 spaces requests evenly.
+func (l Limit) WithBurst(n int64) Limit {
+	l.Burst = n
+	return l
+}
+
+// ParseLimit returns the limit that is written count/period, such as "5/1m",
+// "300/180m" or "2/1w". Its burst is the count, unless another one follows:
+// "5/1m burst 20". A period may have weeks, days of 24 hours, then a Go duration.
+func ParseLimit(s string) (Limit, error) {
+	steady, burst, hasBurst := strings.Cut(s, " burst ")
+	count, period, _ := strings.Cut(steady, "/")
+	if !hasBurst {
+		burst = count
+	}
+	l, errs := Limit{}, [3]error{}
+	l.Burst, errs[0] = spell.Int(burst)
+	l.Count, errs[1] = spell.Int(count)
+	l.Period, errs[2] = spell.Period(period)
+	switch wrong := l.mistakes(); {
+	case errs == [3]error{} && wrong == nil:
+		return l, nil
+	case errs == [3]error{}:
+		errs[2] = wrong[0]
+	case errs[1] != nil || errs[2] == nil || period == "":
+		errs[2] = errors.New("want count/period such as 5/1m, 300/3h or 1/1d burst 10")
+	}
+	return Limit{}, fmt.Errorf("stint: limit %s: %w", spell.Quote(s), errs[2])
+}
+
+// String returns the limit as ParseLimit reads it, without Queue and Durability:
+// "300/3h", "5/1m burst 20". For Unlimited it returns "unlimited".
+func (l Limit) String() string {
+	if l == Unlimited {
+		return "unlimited"
+	}
+	s := strconv.FormatInt(l.Count, 10) + "/" + spell.ShortPeriod(l.Period)
+	if l.Burst != l.Count {
+		s += " burst " + strconv.FormatInt(l.Burst, 10)
+	}
+	return s
+}
+
+// Validate returns nil, or a ConfigError for each field that is out of range.
+func (l Limit) Validate() error {
+	var errs []error
+	for _, m := range l.mistakes() {
+		errs = append(errs, &ConfigError{Err: m})
+	}
+	return errors.Join(errs...)
+}
+
+// Interval returns T, the time in which one token returns: Period ÷ Count, rounded
+// up to a nanosecond. It is 0 for a limit that is not valid.
+func (l Limit) Interval() time.Duration {
+	r, _, _ := newRate(l.Burst, l.Count, int64(l.Period))
+	return time.Duration(r.interval)
+}
+
+// Tolerance returns τ, the time in which an empty bucket refills: Burst times the
+// Interval. It is 0 for a limit that is not valid.
+func (l Limit) Tolerance() time.Duration {
+	r, _, _ := newRate(l.Burst, l.Count, int64(l.Period))
+	return time.Duration(r.tolerance)
+}
+
+// mistakes returns the fields that are out of range.
+func (l Limit) mistakes() (errs []*spell.FieldError) {
+	if l == Unlimited {
+		return nil
+	}
+	check := func(ok bool, field string, value any, want string) {
+		if !ok {
+			errs = append(errs, &spell.FieldError{Field: field, Value: fmt.Sprint(value), Want: want})
+		}
+	}
+	check(l.Burst >= 1, "burst", l.Burst, "at least 1")
+	check(l.Count >= 1, "count", l.Count, "at least 1")
+	check(l.Period >= 1, "period", spell.ShortPeriod(l.Period), "more than 0")
+	if errs == nil { // each field is in range: one may be too large for the others
+		_, field, want := newRate(l.Burst, l.Count, int64(l.Period))
+		check(field != "burst", field, l.Burst, want)
+		check(field != "count", field, l.Count, want)
+	}
+	check(l.Queue >= 0, "queue", l.Queue, "0 or more")
+	check(l.Durability <= Synced, "durability", l.Durability, spell.WantDurability)
+	return errs
+}
+
+// Override is a limit that holds for some ids instead of the default.
 type Override struct {
 	IDs   []OverrideID
 	Limit Limit
 }
 
-// OverrideID is an id that an Override holds for, and a comment: why, or until when.
+// OverrideID is an id of an Override, with a comment: why, or until when.
 type OverrideID struct{ ID, Comment string }
 
-// Limits are the limits of a program: a default for each Name, and overrides. They do not change; a Limiter can be given
-// others.
+// Limits are the limits of a program, a default for each Name and overrides. They
+// are immutable: Limiter.SetLimits replaces them.
 type Limits struct {
 	names     Names
-	order     []Name     // the declared
-	rules     []rule     // each limit once; the first is none: off
-	settings  []settings // by Name
-	overrides []override // by label, then id
+	order     []Name              // the declared
+	rules     []rule              // each limit once; rule 0 is zero: unlimited
+	settings  []settings          // by Name
+	overrides map[Name][]override // by id
 }
 
 // rule is one limit, ready for the arithmetic.
@@ -41,72 +191,77 @@ type settings struct {
 	declared, shared bool
 	index            uint32            // in Limits.order
 	rule             uint32            // of ids without an override
-	leading          int               // the parts of an id that an override names; 0 where it names all of it
+	leading          int               // parts that an override names; 0 means all
 	overrides        map[string]uint32 // rule by canonical id
 }
 
-// override is one id's, as DumpOverrides writes it.
+// override is the rule of one id.
 type override struct {
-	label, id, comment string
-	rule               uint32
+	OverrideID
+	rule uint32
 }
 
-// NewLimits returns the limits with these defaults and overrides. A declared Name that has neither is off. What is wrong
-// is returned all at once, as ConfigErrors, joined.
-func NewLimits(names Names, defaults map[Name]Limit, overrides map[Name][]Override) (*Limits, error) {
-	b := limitsBuilder{
-		ls:    &Limits{names: maps.Clone(names), rules: make([]rule, 1)},
-		rules: make(map[Limit]uint32),
-		errs:  names.mistakes(),
+// NewLimits returns the limits with these defaults and overrides, or a ConfigError
+// for each mistake, joined.
+//
+// The default of a Name is the one in defaults or, if it is not there, the Limit
+// of its NameSpec. Unlimited in either means no limit. A Name with neither is a
+// mistake, unless it has overrides: then its other ids are not limited.
+func NewLimits(
+	names Names, defaults map[Name]Limit, overrides map[Name][]Override,
+) (*Limits, error) {
+	ls := &Limits{
+		names: maps.Clone(names), rules: make([]rule, 1), overrides: make(map[Name][]override),
 	}
+	b := limitsBuilder{ls, map[Limit]uint32{Unlimited: 0}, names.mistakes()}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		b.declare(name, names[name])
+		spec := names[name]
+		l, given := defaults[name]
+		if !given {
+			l = cmp.Or(spec.Limit, Unlimited)
+		}
+		if !given && spec.Limit == (Limit{}) && len(overrides[name]) == 0 {
+			b.wrong(name, errors.New("it has no limit: give its NameSpec a Limit, or stint.Unlimited"))
+		}
+		b.declare(name, spec, l)
 	}
 	for _, name := range slices.Sorted(maps.Keys(defaults)) {
-		b.setDefault(name, defaults[name])
+		if !ls.declares(name) {
+			b.wrong(name, fmt.Errorf("%w %d has a default", ErrUnknownName, name))
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(overrides)) {
 		for i, o := range overrides[name] {
 			b.addOverride(name, i+1, o)
 		}
+		slices.SortFunc(ls.overrides[name], func(x, y override) int {
+			return strings.Compare(x.ID, y.ID)
+		})
 	}
 	if b.errs != nil {
-		return nil, joinErrors(b.errs)
+		return nil, errors.Join(b.errs...)
 	}
-	slices.SortFunc(b.ls.overrides, func(x, y override) int {
-		return cmp.Or(strings.Compare(x.label, y.label), strings.Compare(x.id, y.id))
-	})
-	return b.ls, nil
+	return ls, nil
 }
 
 type limitsBuilder struct {
 	ls    *Limits
 	rules map[Limit]uint32
-	errs  []*ConfigError
+	errs  []error
 }
 
-func (b *limitsBuilder) declare(name Name, spec NameSpec) {
+func (b *limitsBuilder) declare(name Name, spec NameSpec, l Limit) {
 	for len(b.ls.settings) <= int(name) {
 		b.ls.settings = append(b.ls.settings, settings{})
 	}
 	s := &b.ls.settings[name]
-	s.declared, s.shared = true, isShared(spec.ID)
+	s.declared, s.shared = true, spec.ID == Shared
 	s.index = uint32(len(b.ls.order))
 	b.ls.order = append(b.ls.order, name)
 	if spec.Override != nil {
 		s.leading = parts(spec.Override)
 	}
-}
-
-func (b *limitsBuilder) setDefault(name Name, l Limit) {
-	if !b.ls.declares(name) {
-		b.wrong(name, fmt.Errorf("%w %d has a default", ErrUnknownName, name))
-		return
-	}
-	for _, m := range l.mistakes() {
-		b.wrong(name, m)
-	}
-	b.ls.settings[name].rule = b.rule(l)
+	s.rule = b.rule(name, "", l)
 }
 
 func (b *limitsBuilder) addOverride(name Name, number int, o Override) {
@@ -114,27 +269,25 @@ func (b *limitsBuilder) addOverride(name Name, number int, o Override) {
 		b.wrong(name, fmt.Errorf("%w %d has an override", ErrUnknownName, name))
 		return
 	}
-	for _, m := range o.Limit.mistakes() {
-		b.wrong(name, fmt.Errorf("override %d: %w", number, m))
-	}
+	r := b.rule(name, fmt.Sprintf("override %d: ", number), o.Limit)
 	if len(o.IDs) == 0 {
 		b.wrong(name, fmt.Errorf("override %d: it has no ids", number))
 	}
-	s, r := &b.ls.settings[name], b.rule(o.Limit)
+	s := &b.ls.settings[name]
 	if s.overrides == nil {
 		s.overrides = make(map[string]uint32)
 	}
 	for _, given := range o.IDs {
-		id, err := b.ls.names.overrideID(name, given.ID)
+		id, err := b.ls.names.OverrideID(name, given.ID)
 		if _, twice := s.overrides[id]; err == nil && twice {
-			err = fmt.Errorf("id %s is overridden already, as %s", quote(given.ID), quote(id))
+			err = fmt.Errorf("id %s is overridden already, as %s", spell.Quote(given.ID), spell.Quote(id))
 		}
 		if err != nil {
 			b.wrong(name, err)
 			continue
 		}
 		s.overrides[id] = r
-		b.ls.overrides = append(b.ls.overrides, override{b.ls.label(name), id, given.Comment, r})
+		b.ls.overrides[name] = append(b.ls.overrides[name], override{OverrideID{id, given.Comment}, r})
 	}
 }
 
@@ -142,8 +295,11 @@ func (b *limitsBuilder) wrong(name Name, err error) {
 	b.errs = append(b.errs, &ConfigError{Label: b.ls.label(name), Err: err})
 }
 
-// rule returns the index of the limit among the rules.
-func (b *limitsBuilder) rule(l Limit) uint32 {
+// rule returns the index of the limit in the rules, and reports its mistakes.
+func (b *limitsBuilder) rule(name Name, of string, l Limit) uint32 {
+	for _, m := range l.mistakes() {
+		b.wrong(name, fmt.Errorf("%s%w", of, m))
+	}
 	i, known := b.rules[l]
 	if !known {
 		r, _, _ := newRate(l.Burst, l.Count, int64(l.Period))
@@ -154,8 +310,8 @@ func (b *limitsBuilder) rule(l Limit) uint32 {
 	return i
 }
 
-// For returns the limit that a bucket is held to: an override, or else the default. Where there is none, or the key is
-// not one that a Limiter takes, it returns false.
+// For returns the limit of a bucket: its override, or else the default. It returns
+// false if the bucket is unlimited, or if a Limiter does not accept the key.
 func (ls *Limits) For(key Key) (Limit, bool) {
 	r, err := ls.resolve(key)
 	if err != nil || r == 0 {
@@ -164,44 +320,40 @@ func (ls *Limits) For(key Key) (Limit, bool) {
 	return ls.rules[r].limit, true
 }
 
-// Default returns the limit of ids that no override names. Where there is none it returns false.
+// Default returns the limit of ids without an override. It returns false if they
+// are unlimited, or if the Name is not declared.
 func (ls *Limits) Default(name Name) (Limit, bool) {
-	if !ls.declares(name) {
+	if !ls.declares(name) || ls.settings[name].rule == 0 {
 		return Limit{}, false
 	}
-	r := ls.settings[name].rule
-	return ls.rules[r].limit, r != 0
+	return ls.rules[ls.settings[name].rule].limit, true
 }
 
-// Names returns what the program declared, as a copy.
+// Names returns a copy of the declared Names.
 func (ls *Limits) Names() Names { return maps.Clone(ls.names) }
 
-// DumpOverrides writes the overrides as CSV, sorted: name,id,count,burst,period,comment, with ids in their canonical
-// spelling.
-func (ls *Limits) DumpOverrides(w io.Writer) error {
-	c := csv.NewWriter(w)
-	c.Write([]string{"name", "id", "count", "burst", "period", "comment"})
-	for _, o := range ls.overrides {
-		l := ls.rules[o.rule].limit
-		count, burst := strconv.FormatInt(l.Count, 10), strconv.FormatInt(l.Burst, 10)
-		c.Write([]string{o.label, o.id, count, burst, shortPeriod(l.Period), o.comment})
+// Overrides returns the ids that have an override, in their canonical spelling and
+// sorted, with the limit of each.
+func (ls *Limits) Overrides(name Name) iter.Seq2[OverrideID, Limit] {
+	return func(yield func(OverrideID, Limit) bool) {
+		for _, o := range ls.overrides[name] {
+			if !yield(o.OverrideID, cmp.Or(ls.rules[o.rule].limit, Unlimited)) {
+				return
+			}
+		}
 	}
-	c.Flush()
-	if err := c.Error(); err != nil {
-		return fmt.Errorf("stint: dump overrides: %w", err)
-	}
-	return nil
 }
 
-// resolve returns the index in ls.rules of the limit that applies to a key, 0 where none is configured. The error is
-// ErrUnknownName or ErrInvalidID.
+// resolve returns the index in ls.rules of the limit that applies to a key, 0 if
+// the key is unlimited. The error is ErrUnknownName or ErrInvalidID.
 func (ls *Limits) resolve(key Key) (uint32, error) {
 	if !ls.declares(key.Name) {
 		return 0, fmt.Errorf("%w %d", ErrUnknownName, key.Name)
 	}
 	s := &ls.settings[key.Name]
 	if (key.ID == "") != s.shared || len(key.ID) > maxIDLen {
-		return 0, ls.refuse(key)
+		_, err := spell.Finish(ls.names[key.Name].format(), key.ID, key.ID, nil)
+		return 0, fmt.Errorf("%w (%s)", err, ls.label(key.Name))
 	}
 	if s.overrides != nil {
 		if id, ok := leading(key.ID, s.leading); ok {
@@ -213,37 +365,36 @@ func (ls *Limits) resolve(key Key) (uint32, error) {
 	return s.rule, nil
 }
 
-// refuse returns why the length of an id is wrong.
-func (ls *Limits) refuse(key Key) error {
-	why := checkLen(key.ID)
-	if ls.settings[key.Name].shared {
-		why = errSharedID
-	}
-	return fmt.Errorf("%w (%s)", &idError{key.ID, ls.names[key.Name].format(), why}, ls.label(key.Name))
-}
-
 func (ls *Limits) declares(name Name) bool {
 	return int(name) < len(ls.settings) && ls.settings[name].declared
 }
 
-// index returns the place of a declared Name in ls.order.
+// index returns the index of a declared Name in ls.order.
 func (ls *Limits) index(name Name) uint32 { return ls.settings[name].index }
 
-// label returns how a limits file calls the Name, "" where it is not declared.
+// label returns the label of the Name, or "" if it is not declared.
 func (ls *Limits) label(name Name) string { return ls.names[name].Label }
 
-// leading returns the first parts of an id, all of it for 0. ok is false where it has no more than that.
-func leading(id string, parts int) (first string, ok bool) {
-	if parts == 0 {
-		return id, true
-	}
-	for i := range len(id) {
-		if id[i] == ':' {
-			parts--
-		}
-		if parts == 0 {
-			return id[:i], true
-		}
-	}
-	return "", false
+// ConfigError is a mistake in a limit or an override, with its place. NewLimits and
+// package limitsfile return all of them at once, joined: errors.As finds the first.
+type ConfigError struct {
+	File  string // as it was passed; "" for limits in Go
+	Line  int    // from 1; 0 if there is none
+	Label string // of the limit; "" if there is none
+	Err   error
 }
+
+func (e *ConfigError) Error() string {
+	place := "stint: "
+	if e.File != "" && e.Line > 0 {
+		place = fmt.Sprintf("%s:%d: ", e.File, e.Line)
+	} else if e.File != "" {
+		place = e.File + ": "
+	}
+	if e.Label != "" {
+		place += e.Label + ": "
+	}
+	return place + strings.TrimPrefix(e.Err.Error(), "stint: ")
+}
+
+func (e *ConfigError) Unwrap() error { return e.Err }

@@ -1,29 +1,152 @@
 package stint
 
 import (
-	"errors"
 	"maps"
+	"math"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/spell"
 )
+
+func TestDurability(t *testing.T) {
+	require.Equal(t, "default", Durability(0).String())
+	require.Equal(t, "Durability(5)", Durability(5).String())
+	for want, text := range map[Durability]string{Memory: "memory", Flushed: "flushed", Leased: "leased", Synced: "synced"} {
+		got, err := ParseDurability(text)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		require.Equal(t, text, got.String())
+	}
+	for _, text := range []string{"", "default", "Synced", " synced", "4"} {
+		_, err := ParseDurability(text)
+		require.EqualError(t, err, "stint: durability is "+spell.Quote(text)+", want memory, flushed, leased or synced")
+	}
+}
+
+func TestLimit(t *testing.T) {
+	for _, tc := range []struct {
+		limit               Limit
+		text                string
+		interval, tolerance time.Duration
+	}{
+		{PerSecond(20), "20/1s", 50 * time.Millisecond, time.Second},
+		{PerMinute(5), "5/1m", 12 * time.Second, time.Minute},
+		{PerHour(100), "100/1h", 36 * time.Second, time.Hour},
+		{PerDay(1).WithBurst(3600), "1/24h burst 3600", 24 * time.Hour, 3600 * 24 * time.Hour},
+		{Limit{Burst: 2, Count: 3, Period: 90 * time.Minute}, "3/1h30m burst 2", 30 * time.Minute, time.Hour},
+		{Limit{Burst: 1, Count: 1, Period: 10 * time.Second}, "1/10s", 10 * time.Second, 10 * time.Second},
+		{Limit{Burst: 3, Count: 3, Period: 10}, "3/10ns", 4, 12},
+		{Limit{Burst: 1, Count: 1, Period: 10*time.Hour + time.Second}, "1/10h0m1s", 36001 * time.Second, 36001 * time.Second},
+	} {
+		require.NoError(t, tc.limit.Validate())
+		require.Equal(t, tc.text, tc.limit.String())
+		require.Equal(t, tc.interval, tc.limit.Interval(), tc.text)
+		require.Equal(t, tc.tolerance, tc.limit.Tolerance(), tc.text)
+		got, err := ParseLimit(tc.text)
+		require.NoError(t, err)
+		require.Equal(t, tc.limit, got)
+	}
+}
+
+func TestLimitValidate(t *testing.T) {
+	for _, tc := range []struct {
+		limit Limit
+		want  string
+	}{
+		{Limit{}, "stint: burst is 0, want at least 1\nstint: count is 0, want at least 1\nstint: period is 0s, want more than 0"},
+		{Limit{Burst: math.MinInt64, Count: 1, Period: 1}, "stint: burst is -9223372036854775808, want at least 1"},
+		{Limit{Burst: 1, Count: 2, Period: 1}, "stint: count is 2, want at most 1 per nanosecond of the period"},
+		{Limit{Burst: math.MaxInt64, Count: 1, Period: math.MaxInt64},
+			"stint: burst is 9223372036854775807, want a bucket that refills within 100 years"},
+		{PerSecond(1).WithBurst(0), "stint: burst is 0, want at least 1"},
+		{Limit{Burst: 1, Count: 1, Period: -time.Minute, Queue: -1, Durability: 5}, "stint: period is -1m, want more than 0\n" +
+			"stint: queue is -1, want 0 or more\nstint: durability is Durability(5), want memory, flushed, leased or synced"},
+	} {
+		err := tc.limit.Validate()
+		require.EqualError(t, err, tc.want)
+		var mistake *ConfigError
+		require.ErrorAs(t, err, &mistake)
+		if tc.limit.Durability == 0 {
+			require.Zero(t, tc.limit.Interval())
+			require.Zero(t, tc.limit.Tolerance())
+		}
+	}
+}
+
+func TestParseLimit(t *testing.T) {
+	for text, want := range map[string]Limit{
+		"5/1m":          PerMinute(5),
+		"300/180m":      {Burst: 300, Count: 300, Period: 3 * time.Hour},
+		"10/1d":         PerDay(10),
+		"2/1w":          {Burst: 2, Count: 2, Period: 168 * time.Hour},
+		"5/1m burst 20": PerMinute(5).WithBurst(20),
+	} {
+		got, err := ParseLimit(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got)
+	}
+	for _, text := range []string{
+		"", "5", "/", "5/", "/1m", "05/1m", "+5/1m", "5 / 1m", "5/1m burst ",
+		"5/1m burst 020", "5/1m burst 20 burst 20", "9223372036854775808/1m", strings.Repeat("5", 1000),
+	} {
+		_, err := ParseLimit(text)
+		require.EqualError(t, err,
+			"stint: limit "+spell.Quote(text)+": want count/period such as 5/1m, 300/3h or 1/1d burst 10")
+	}
+	for _, period := range []string{"m", "60", "1min", "1y", "1m/1m", "1m ", "1m burst"} {
+		_, err := ParseLimit("5/" + period)
+		require.EqualError(t, err,
+			"stint: limit "+spell.Quote("5/"+period)+": period is "+spell.Quote(period)+", want a duration such as 90s, 180m, 36h, 1d or 2w")
+	}
+	_, err := ParseLimit("5/1m burst 0")
+	require.EqualError(t, err, `stint: limit "5/1m burst 0": burst is 0, want at least 1`)
+	_, err = ParseLimit("5/0s")
+	require.EqualError(t, err, `stint: limit "5/0s": period is 0s, want more than 0`)
+	_, err = ParseLimit("2000000000/1s")
+	require.EqualError(t, err,
+		`stint: limit "2000000000/1s": count is 2000000000, want at most 1 per nanosecond of the period`)
+}
+
+func FuzzLimit(f *testing.F) {
+	f.Add(int64(20), int64(20), int64(1e9))
+	f.Add(int64(math.MaxInt64), int64(math.MinInt64), int64(-1))
+	f.Add(int64(1), int64(1), int64(math.MaxInt64))
+	f.Fuzz(func(t *testing.T, burst, count, period int64) {
+		l := Limit{Burst: burst, Count: count, Period: time.Duration(period)}
+		if l.Validate() != nil || l == Unlimited {
+			require.Zero(t, l.Interval())
+			require.Zero(t, l.Tolerance())
+			return
+		}
+		require.Positive(t, l.Interval())
+		require.Equal(t, int64(l.Tolerance()), l.Burst*int64(l.Interval()))
+		got, err := ParseLimit(l.String())
+		require.NoError(t, err)
+		require.Equal(t, l, got)
+	})
+}
 
 var resolveNames = Names{
 	1: {Label: "PerIP", ID: IPAddress},
-	2: {Label: "PerAccountAndHost", ID: Tuple(RegID, AnyOf(Hostname, IPAddress)), Override: RegID},
+	2: {Label: "PerAccountAndHost", ID: Tuple(number, word), Override: number},
 	3: {Label: "Everyone", ID: Shared},
-	4: {Label: "Off"},
+	4: {Label: "Off", Limit: Unlimited},
 	5: {Label: "OnlyOverridden"},
-	6: {Label: "ThreeParts", ID: Tuple(RegID, Hostname, AnyID), Override: Tuple(RegID, Hostname)},
+	6: {Label: "ThreeParts", ID: Tuple(number, word, AnyID), Override: Tuple(number, word)},
 }
 
 func makeLimits(t testing.TB) *Limits {
 	ls, err := NewLimits(resolveNames,
 		map[Name]Limit{1: PerSecond(10), 2: PerMinute(2), 3: PerHour(3), 6: PerSecond(10)},
 		map[Name][]Override{
-			1: {{IDs: []OverrideID{{"::ffff:10.0.0.2", "mapped"}, {ID: "10.0.0.3"}}, Limit: PerSecond(20)}},
+			1: {
+				{IDs: []OverrideID{{ID: "10.0.0.9"}}, Limit: Unlimited},
+				{IDs: []OverrideID{{ID: "10.0.0.3"}, {"::ffff:10.0.0.2", "mapped"}}, Limit: PerSecond(20)},
+			},
 			2: {{IDs: []OverrideID{{ID: "1234"}}, Limit: PerMinute(20)}},
 			5: {{IDs: []OverrideID{{"some\"one", "a, b"}}, Limit: PerDay(5).WithBurst(7)}},
 			6: {{IDs: []OverrideID{{ID: "1:A.example"}}, Limit: PerSecond(20)}},
@@ -44,6 +167,7 @@ func TestResolve(t *testing.T) {
 		{Key{1, "10.0.0.2"}, PerSecond(20), nil},
 		{Key{1, "10.0.0.3"}, PerSecond(20), nil},
 		{Key{1, "::ffff:10.0.0.2"}, PerSecond(10), nil}, // taken as is
+		{Key{1, "10.0.0.9"}, Limit{}, nil},
 		{Key{1, ""}, Limit{}, ErrInvalidID},
 		{Key{2, "1234:example.com"}, PerMinute(20), nil},
 		{Key{2, "1234:2001:db8::1"}, PerMinute(20), nil},
@@ -70,9 +194,7 @@ func TestResolve(t *testing.T) {
 		i, err := ls.resolve(tc.key)
 		require.ErrorIs(t, err, tc.err, tc.key)
 		require.Equal(t, tc.want == Limit{}, i == 0, tc.key)
-		r := ls.rules[i]
-		require.Equal(t, tc.want, r.limit, tc.key)
-		require.EqualValues(t, tc.want.Interval(), r.rate.interval, tc.key)
+		require.EqualValues(t, tc.want.Interval(), ls.rules[i].rate.interval, tc.key)
 
 		l, ok := ls.For(tc.key)
 		require.Equal(t, tc.want, l, tc.key)
@@ -100,7 +222,7 @@ func TestResolveDoesNotAllocate(t *testing.T) {
 }
 
 func TestLimitsAreCopies(t *testing.T) {
-	names := maps.Clone(resolveNames)
+	names := Names{1: resolveNames[1]}
 	defaults := map[Name]Limit{1: PerSecond(1)}
 	ids := []OverrideID{{ID: "10.0.0.2"}}
 	ls, err := NewLimits(names, defaults, map[Name][]Override{1: {{ids, PerSecond(2)}}})
@@ -109,7 +231,10 @@ func TestLimitsAreCopies(t *testing.T) {
 	delete(names, 1)
 	defaults[1] = PerSecond(9)
 	ids[0].ID = "10.0.0.3"
-	require.Equal(t, resolveNames, ls.names)
+	copied := ls.Names()
+	require.Equal(t, "PerIP", copied[1].Label)
+	delete(copied, 1)
+	require.Equal(t, "PerIP", ls.Names()[1].Label)
 	l, _ := ls.For(Key{1, "10.0.0.3"})
 	require.Equal(t, PerSecond(1), l)
 	l, _ = ls.For(Key{1, "10.0.0.2"})
@@ -117,20 +242,24 @@ func TestLimitsAreCopies(t *testing.T) {
 }
 
 func TestLimitsOfNothing(t *testing.T) {
-	ls, err := NewLimits(nil, nil, nil)
+	made, err := NewLimits(nil, nil, nil)
 	require.NoError(t, err)
-	_, err = ls.resolve(Key{1, "x"})
-	require.ErrorIs(t, err, ErrUnknownName)
-	_, ok := ls.For(Key{})
-	require.False(t, ok)
+	for _, ls := range []*Limits{made, new(Limits)} {
+		_, err = ls.resolve(Key{1, "x"})
+		require.ErrorIs(t, err, ErrUnknownName)
+		_, ok := ls.For(Key{})
+		require.False(t, ok)
+		_, ok = ls.Default(Unknown)
+		require.False(t, ok)
+	}
 }
 
 func TestNewLimitsMistakes(t *testing.T) {
 	names := maps.Clone(resolveNames)
-	names[8] = NameSpec{Label: "PerIP"}
-	names[9] = NameSpec{Label: "Mixed", ID: Tuple(AnyOf(RegID, IPAddress), Hostname), Override: AnyOf(RegID, IPAddress)}
+	names[5], names[8] = NameSpec{Label: "Forgotten"}, NameSpec{Label: "PerIP", Limit: Unlimited}
+	names[9] = NameSpec{Label: "Mixed", ID: Tuple(IPAddress, word), Override: IPAddress}
 	ls, err := NewLimits(names,
-		map[Name]Limit{1: {Count: 1, Period: time.Second}, 7: PerSecond(1)},
+		map[Name]Limit{1: {Count: 1, Period: time.Second}, 6: PerSecond(1), 7: PerSecond(1)},
 		map[Name][]Override{
 			1: {
 				{IDs: []OverrideID{{ID: "10.0.0.2"}}, Limit: PerSecond(1)},
@@ -148,6 +277,7 @@ func TestNewLimitsMistakes(t *testing.T) {
 	require.Equal(t, []string{
 		`stint: PerIP: Names 1 and 8 have the same label`,
 		`stint: PerIP: burst is 0, want at least 1`,
+		`stint: Forgotten: it has no limit: give its NameSpec a Limit, or stint.Unlimited`,
 		`stint: unknown name 7 has a default`,
 		`stint: PerIP: override 2: burst is 0, want at least 1`,
 		`stint: PerIP: override 2: count is 0, want at least 1`,
@@ -155,32 +285,14 @@ func TestNewLimitsMistakes(t *testing.T) {
 		`stint: PerIP: id "::ffff:10.0.0.2" is overridden already, as "10.0.0.2"`,
 		`stint: PerIP: invalid id "x": not of format ipAddress: want an address such as 10.0.0.1 or 2001:db8::1`,
 		`stint: PerIP: override 3: it has no ids`,
-		`stint: PerAccountAndHost: invalid id "1234:example.com": not of format regId: ` +
-			`want a decimal number below 2⁶⁴ without leading zeros`,
+		`stint: PerAccountAndHost: invalid id "1234:example.com": not of format number: want a number`,
 		`stint: Everyone: invalid id "*": not of format shared: there is one bucket for everyone, and its id is empty`,
-		`stint: Mixed: invalid id "2001:db8::1": not of format anyOf(regId,ipAddress): want 1 parts, not 4`,
+		`stint: Mixed: invalid id "2001:db8::1": not of format ipAddress: want 1 parts, not 4`,
 		`stint: unknown name 10 has an override`,
 	}, strings.Split(err.Error(), "\n"))
 	var first *ConfigError
 	require.ErrorAs(t, err, &first)
 	require.Equal(t, "PerIP", first.Label)
-}
-
-func TestDefault(t *testing.T) {
-	ls := makeLimits(t)
-	for name, want := range map[Name]Limit{1: PerSecond(10), 3: PerHour(3), 4: {}, 5: {}, 9: {}, Unknown: {}} {
-		got, ok := ls.Default(name)
-		require.Equal(t, want, got, name)
-		require.Equal(t, want != Limit{}, ok, name)
-	}
-}
-
-func TestNamesAreACopy(t *testing.T) {
-	ls := makeLimits(t)
-	names := ls.Names()
-	require.Equal(t, "PerIP", names[1].Label)
-	delete(names, 1)
-	require.Equal(t, "PerIP", ls.Names()[1].Label)
 }
 
 func TestLimitsInForce(t *testing.T) {
@@ -201,25 +313,75 @@ func TestLimiterNow(t *testing.T) {
 	require.True(t, noon.Equal(l.Now()))
 }
 
-func TestDumpOverrides(t *testing.T) {
-	var b strings.Builder
-	require.NoError(t, makeLimits(t).DumpOverrides(&b))
-	require.Equal(t, `name,id,count,burst,period,comment
-OnlyOverridden,"some""one",5,7,24h,"a, b"
-PerAccountAndHost,1234,20,20,1m,
-PerIP,10.0.0.2,20,20,1s,mapped
-PerIP,10.0.0.3,20,20,1s,
-ThreeParts,1:a.example,20,20,1s,
-`, b.String())
-
-	require.ErrorIs(t, makeLimits(t).DumpOverrides(failing{}), errFull)
+func TestOverrides(t *testing.T) {
+	ls := makeLimits(t)
+	var got []string
+	for name := range Name(8) {
+		for id, limit := range ls.Overrides(name) {
+			got = append(got, strings.Join([]string{ls.label(name), id.ID, limit.String(), id.Comment}, " "))
+		}
+	}
+	require.Equal(t, []string{
+		"PerIP 10.0.0.2 20/1s mapped",
+		"PerIP 10.0.0.3 20/1s ",
+		"PerIP 10.0.0.9 unlimited ",
+		"PerAccountAndHost 1234 20/1m ",
+		"OnlyOverridden some\"one 5/24h burst 7 a, b",
+		"ThreeParts 1:a.example 20/1s ",
+	}, got)
 }
 
-var errFull = errors.New("disk full")
+// A limit comes from the defaults, then from the NameSpec. Unlimited is said, not left out.
+func TestLimitOfNameSpec(t *testing.T) {
+	names := Names{1: {Label: "A", Limit: PerSecond(1)}, 2: {Label: "B", Limit: Unlimited}, 3: {Label: "C"}}
+	some := map[Name][]Override{3: {{IDs: []OverrideID{{ID: "x"}}, Limit: PerHour(3)}}}
+	for _, tc := range []struct {
+		defaults  map[Name]Limit
+		overrides map[Name][]Override
+		want      [4]Limit // by Name; zero is unlimited
+		err       string
+	}{
+		{nil, some, [4]Limit{1: PerSecond(1)}, ""},
+		{map[Name]Limit{}, some, [4]Limit{1: PerSecond(1)}, ""},
+		{map[Name]Limit{2: PerSecond(2)}, some, [4]Limit{1: PerSecond(1), 2: PerSecond(2)}, ""},
+		{map[Name]Limit{1: Unlimited, 3: Unlimited}, nil, [4]Limit{}, ""},
+		{map[Name]Limit{1: PerSecond(5), 3: PerSecond(3)}, some, [4]Limit{1: PerSecond(5), 3: PerSecond(3)}, ""},
+		{nil, nil, [4]Limit{}, "stint: C: it has no limit: give its NameSpec a Limit, or stint.Unlimited"},
+		{map[Name]Limit{3: {}}, nil, [4]Limit{}, "stint: C: burst is 0, want at least 1\n" +
+			"stint: C: count is 0, want at least 1\nstint: C: period is 0s, want more than 0"},
+	} {
+		ls, err := NewLimits(names, tc.defaults, tc.overrides)
+		if tc.err != "" {
+			require.EqualError(t, err, tc.err)
+			continue
+		}
+		require.NoError(t, err)
+		for name := Name(1); name <= 3; name++ {
+			got, ok := ls.Default(name)
+			require.Equal(t, tc.want[name], got)
+			require.Equal(t, tc.want[name] != Limit{}, ok)
+		}
+	}
+	names[1] = NameSpec{Label: "A", Limit: PerSecond(0)}
+	_, err := NewLimits(names, map[Name]Limit{3: Unlimited}, nil)
+	require.EqualError(t, err, "stint: A: burst is 0, want at least 1\nstint: A: count is 0, want at least 1")
+}
 
-type failing struct{}
-
-func (failing) Write([]byte) (int, error) { return 0, errFull }
+func TestUnlimited(t *testing.T) {
+	require.NoError(t, Unlimited.Validate())
+	require.Zero(t, Unlimited.Interval())
+	l, err := New(NewMemStore(), makeLimits(t), nil)
+	require.NoError(t, err)
+	defer l.Close()
+	for _, key := range []Key{{4, "x"}, {1, "10.0.0.9"}, {5, "x"}} {
+		d, err := l.Spend(key, 1<<40)
+		require.NoError(t, err)
+		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64, Key: key}, d)
+	}
+	d, err := l.Spend(Key{1, "10.0.0.8"}, 10)
+	require.NoError(t, err)
+	require.Zero(t, d.Remaining, "the others have a limit")
+}
 
 func BenchmarkResolve(b *testing.B) {
 	ls := makeLimits(b)
@@ -230,22 +392,4 @@ func BenchmarkResolve(b *testing.B) {
 			}
 		})
 	}
-}
-
-// An override that no key can have is a mistake.
-func TestOverrideOfAnotherFormat(t *testing.T) {
-	names := Names{1: {Label: "X", ID: Tuple(Hostname, RegID), Override: AnyID}}
-	ls, err := NewLimits(names, map[Name]Limit{1: PerSecond(1)}, map[Name][]Override{1: {{IDs: []OverrideID{{"Example.COM", ""}}, Limit: PerSecond(9)}}})
-	if err != nil {
-		return
-	}
-	key, err := names.Key(1, "Example.COM:5")
-	require.NoError(t, err)
-	l, _ := ls.For(key)
-	require.EqualValues(t, 9, l.Burst)
-}
-
-// A Limits that NewLimits did not make has no limit.
-func TestZeroLimits(t *testing.T) {
-	require.NotPanics(t, func() { new(Limits).For(Key{1, "a"}) })
 }

@@ -150,7 +150,8 @@ func TestSetLimitsMistakes(t *testing.T) {
 	key := perID.Key("a")
 	r.spend(key, 5)
 	require.EqualError(t, r.SetLimits(nil), "stint: SetLimits: no limits")
-	for _, names := range []Names{{perID: {Label: "Other"}}, {77: {Label: "PerID"}}, {perID: {Label: "Renamed"}, 78: {Label: "New"}}} {
+	spec := func(label string) NameSpec { return NameSpec{Label: label, Limit: PerHour(1)} }
+	for _, names := range []Names{{perID: spec("Other")}, {77: spec("PerID")}, {perID: spec("Renamed"), 78: spec("New")}} {
 		limits := limitsOf(t, names, nil)
 		require.ErrorIs(t, r.SetLimits(limits), ErrNameMismatch)
 		require.False(t, r.spend(key, 1).Allowed, "the old ones are in force")
@@ -158,8 +159,7 @@ func TestSetLimitsMistakes(t *testing.T) {
 		require.ErrorIs(t, err, ErrUnknownName)
 	}
 
-	more := Names{79: {Label: "New"}}
-	require.NoError(t, r.SetLimits(limitsOf(t, more, map[Name]Limit{79: PerHour(1)})))
+	require.NoError(t, r.SetLimits(limitsOf(t, Names{79: spec("New")}, nil)))
 	require.EqualValues(t, 0, r.spend(Name(79).Key("a"), 1).Remaining)
 	_, err := r.Spend(key, 1)
 	require.ErrorIs(t, err, ErrUnknownName, "no longer declared")

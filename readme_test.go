@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/limitsfile"
 )
 
 // TestREADME: every Go block of the README stands in one example, and what the first one prints is the block after it.
@@ -52,7 +52,7 @@ func TestREADME(t *testing.T) {
 	assert.Equal(t, 2, checked, "blocks of Go")
 
 	require.Len(t, yaml, 2)
-	limits, err := stint.ParseLimits(names, yaml[0], yaml[1])
+	limits, err := limitsfile.Parse(names, yaml[0], yaml[1])
 	require.NoError(t, err)
 	limit, ok := limits.For(OrdersPerAccount.Key("12345678"))
 	assert.True(t, ok)

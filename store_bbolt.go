@@ -114,7 +114,7 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	if o.LockTimeout == 0 {
 		o.LockTimeout = time.Second
 	}
-	if err := joinErrors(names.mistakes()); err != nil {
+	if err := errors.Join(names.mistakes()...); err != nil {
 		return nil, err
 	}
 	path, err := resolve(path)

@@ -143,7 +143,7 @@ func SetNames(path string, labels map[Name]string, opts *BoltOptions, looked fun
 	for name, label := range labels {
 		names[name] = NameSpec{Label: label}
 	}
-	if err := joinErrors(names.mistakes()); err != nil {
+	if err := errors.Join(names.mistakes()...); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(path); err != nil { // OpenBolt would make it

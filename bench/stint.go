@@ -45,9 +45,8 @@ func openStint(level stint.Durability) func(Config) (Decider, error) {
 }
 
 func openLimiter(path string, level stint.Durability, cfg Config) (*stint.Limiter, error) {
-	limits, err := stint.NewLimits(
-		stint.Names{perID: {Label: "PerID"}},
-		map[stint.Name]stint.Limit{perID: {Burst: cfg.Burst, Count: 1, Period: cfg.Interval, Durability: level}}, nil)
+	limit := stint.Limit{Burst: cfg.Burst, Count: 1, Period: cfg.Interval, Durability: level}
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: limit}}, nil, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -22,17 +22,11 @@ const (
 
 // open returns a Limiter of a few limits. A program would stint.Open a file.
 func open() *stint.Limiter {
-	limits, err := stint.NewLimits(
-		stint.Names{
-			RequestsPerAddress: {Label: "requests"},
-			FailedLogins:       {Label: "login"},
-			RequestsPerServer:  {Label: "server"},
-		},
-		map[stint.Name]stint.Limit{
-			RequestsPerAddress: stint.PerMinute(100),
-			FailedLogins:       stint.PerHour(2),
-			RequestsPerServer:  stint.PerDay(1),
-		}, nil)
+	limits, err := stint.NewLimits(stint.Names{
+		RequestsPerAddress: {Label: "requests", Limit: stint.PerMinute(100)},
+		FailedLogins:       {Label: "login", Limit: stint.PerHour(2)},
+		RequestsPerServer:  {Label: "server", Limit: stint.PerDay(1)},
+	}, nil, nil)
 	if err != nil {
 		panic(err)
 	}

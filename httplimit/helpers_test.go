@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/idformat"
 )
 
 const (
@@ -33,7 +34,7 @@ var testNames = stint.Names{
 	everyone:   {Label: "everyone", ID: stint.Shared},
 	off:        {Label: "off"},
 	oddLabel:   {Label: `Größe "100%" \`},
-	perNumber:  {Label: "number", ID: stint.RegID},
+	perNumber:  {Label: "number", ID: idformat.RegID},
 	perIP:      {Label: "ip", ID: stint.IPAddress},
 }
 
@@ -61,8 +62,8 @@ func testLimits(t testing.TB, others map[stint.Name]stint.Limit) *stint.Limits {
 	t.Helper()
 	defaults := make(map[stint.Name]stint.Limit)
 	for name := range testNames {
-		if name != off {
-			defaults[name] = stint.PerMinute(5)
+		if defaults[name] = stint.PerMinute(5); name == off {
+			defaults[name] = stint.Unlimited
 		}
 	}
 	for name, l := range others {

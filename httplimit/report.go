@@ -1,9 +1,7 @@
 package httplimit
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/csv"
 	"slices"
 	"time"
 
@@ -129,18 +127,17 @@ func (s *StatusPage) describeLocked() {
 	if s.limits == limits {
 		return
 	}
-	s.limits, s.names, s.over = limits, limits.Names(), make(map[string]int)
-	var b bytes.Buffer
-	limits.DumpOverrides(&b) // a buffer does not fail
-	rows, _ := csv.NewReader(&b).ReadAll()
-	for _, row := range rows[min(1, len(rows)):] {
-		s.over[row[0]]++
+	s.limits, s.names, s.over = limits, limits.Names(), make(map[stint.Name]int)
+	for name := range s.names {
+		for range limits.Overrides(name) {
+			s.over[name]++
+		}
 	}
 }
 
 func (s *StatusPage) limitLocked(name stint.Name, c stint.LimitStats, now time.Time) limitReport {
 	l := limitReport{
-		Label: s.names[name].Label, Number: uint16(name), Overrides: s.over[s.names[name].Label],
+		Label: s.names[name].Label, Number: uint16(name), Overrides: s.over[name],
 		Allowed: c.Allowed, Denied: c.Denied, Errors: c.Errors,
 		SlotSeconds: slotLen.Seconds(), Fullest: []bucketReport{}, MostDenied: []bucketReport{},
 	}

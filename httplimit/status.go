@@ -44,8 +44,8 @@ type StatusPage struct {
 	series  map[stint.Name]*series
 	limits  *stint.Limits // those that names and overrides are of
 	names   stint.Names
-	over    map[string]int // overrides by label
-	made    *report        // for those who ask again within a second
+	over    map[stint.Name]int // overrides
+	made    *report            // for those who ask again within a second
 	madeAt  time.Time
 
 	mu     sync.Mutex // guards what follows, and is held for moments only: requests wait for it

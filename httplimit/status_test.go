@@ -219,7 +219,7 @@ func TestStatusOfNamesThatAreGone(t *testing.T) {
 	lim.Allow(perKey.Key("a"))
 	lim.Allow(failures.Key("a"))
 	srv := serve(t, StatusHandler(lim, nil))
-	limits, err := stint.NewLimits(stint.Names{failures: {Label: "login"}}, map[stint.Name]stint.Limit{failures: stint.PerMinute(5)}, nil)
+	limits, err := stint.NewLimits(stint.Names{failures: {Label: "login", Limit: stint.PerMinute(5)}}, nil, nil)
 	require.NoError(t, err)
 	require.NoError(t, lim.SetLimits(limits))
 	body := get(t, srv.URL+"?format=prometheus").body
@@ -229,7 +229,7 @@ func TestStatusOfNamesThatAreGone(t *testing.T) {
 
 // The page tells of the file, and of the commits that decisions waited for.
 func TestStatusOfAFile(t *testing.T) {
-	limits, err := stint.NewLimits(testNames, map[stint.Name]stint.Limit{perKey: stint.PerHour(5)}, nil)
+	limits, err := stint.NewLimits(stint.Names{perKey: {Label: "key", Limit: stint.PerHour(5)}}, nil, nil)
 	require.NoError(t, err)
 	lim, err := stint.Open(filepath.Join(t.TempDir(), "stint.db"), limits, &stint.Options{Durability: stint.Synced})
 	require.NoError(t, err)
@@ -248,7 +248,7 @@ func TestStatusOfAFile(t *testing.T) {
 // A copy of the file is one that can be opened, with what was just decided in it; it is given to those only who are meant to
 // have it, and one at a time.
 func TestStatusSnapshot(t *testing.T) {
-	limits, err := stint.NewLimits(testNames, map[stint.Name]stint.Limit{perKey: stint.PerHour(5)}, nil)
+	limits, err := stint.NewLimits(stint.Names{perKey: {Label: "key", Limit: stint.PerHour(5)}}, nil, nil)
 	require.NoError(t, err)
 	lim, err := stint.Open(filepath.Join(t.TempDir(), "stint.db"), limits, nil)
 	require.NoError(t, err)

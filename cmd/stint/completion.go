@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/limitsfile"
 )
 
 // complete gives root and the commands below it what a shell's completion asks for, by the names of their arguments and flags.
@@ -56,7 +57,7 @@ func completeID(cmd *cobra.Command, args []string, begun string) (ids []string, 
 // completeLabel returns the labels of the limits file or, where none is given, of the file that remembers.
 func completeLabel(cmd *cobra.Command, _ []string, begun string) (labels []string, d cobra.ShellCompDirective) {
 	if f := cmd.Flag("limits"); f != nil && f.Changed {
-		labels, _ = stint.Labels(f.Value.String())
+		labels, _ = limitsfile.Labels(f.Value.String())
 	} else {
 		withFile(cmd, func(store *stint.BoltStore) {
 			for _, label := range store.Names() {

@@ -130,12 +130,12 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 
 // limiter returns a Limiter that knows one limit, so that the file gets no label but the one that is used.
 func (f *decideFlags) limiter(store stint.Store, name stint.Name, limit stint.Limit, limited bool) (*stint.Limiter, error) {
-	defaults := map[stint.Name]stint.Limit{}
 	if limited {
 		limit.Durability = stint.Flushed // Close makes it durable, and nothing is said before that
-		defaults[name] = limit
+	} else {
+		limit = stint.Unlimited
 	}
-	limits, err := stint.NewLimits(stint.Names{name: {Label: f.limits.label()}}, defaults, nil)
+	limits, err := stint.NewLimits(stint.Names{name: {Label: f.limits.label(), Limit: limit}}, nil, nil)
 	if err != nil {
 		return nil, err
 	}

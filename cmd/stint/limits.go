@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/limitsfile"
 )
 
 // defaultLabel names the limit that --limit gives.
@@ -97,7 +98,7 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 		if err != nil {
 			return nil, nil, err
 		}
-		if labels, err = stint.Labels(files...); err != nil {
+		if labels, err = limitsfile.Labels(files...); err != nil {
 			return nil, nil, f.named(err, files)
 		}
 	}
@@ -107,21 +108,20 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 		if err != nil {
 			return nil, nil, err
 		}
-		numbers[label], names[name] = name, stint.NameSpec{Label: label}
+		numbers[label], names[name] = name, stint.NameSpec{Label: label, Limit: stint.Unlimited}
 	}
 	if f.file != "" {
-		limits, err := stint.LoadLimits(names, files[0], files[1:]...)
+		limits, err := limitsfile.Load(names, files[0], files[1:]...)
 		return limits, numbers, f.named(err, files)
 	}
-	defaults := map[stint.Name]stint.Limit{}
 	if f.limit != "" {
 		limit, err := f.parse()
 		if err != nil {
 			return nil, nil, err
 		}
-		defaults[numbers[f.label()]] = limit
+		names[numbers[f.label()]] = stint.NameSpec{Label: f.label(), Limit: limit}
 	}
-	limits, err := stint.NewLimits(names, defaults, nil)
+	limits, err := stint.NewLimits(names, nil, nil)
 	return limits, numbers, err
 }
 
@@ -135,7 +135,7 @@ func (f *limitFlags) files() (files []string, remove func(), err error) {
 	}
 	for _, file := range append([]string{f.file}, f.overrides...) {
 		info, err := os.Stat(file)
-		if err != nil || info.Mode().IsRegular() || info.IsDir() { // what is wrong with it, LoadLimits says
+		if err != nil || info.Mode().IsRegular() || info.IsDir() { // what is wrong with it, Load says
 			files = append(files, file)
 			continue
 		}

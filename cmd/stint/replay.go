@@ -200,13 +200,13 @@ func (f *replayFlags) load(r *replay, number func(label string) (stint.Name, err
 	if err := f.limits.misused(); err != nil {
 		return nil, err
 	}
-	names, defaults := stint.Names{}, map[stint.Name]stint.Limit{}
+	names := stint.Names{}
 	add := func(label string, limit stint.Limit) error {
 		name, err := number(label)
 		if err != nil {
 			return err
 		}
-		names[name], defaults[name] = stint.NameSpec{Label: label}, limit
+		names[name] = stint.NameSpec{Label: label, Limit: limit}
 		return r.add(name, limit.String())
 	}
 	if !r.sweep {
@@ -230,7 +230,7 @@ func (f *replayFlags) load(r *replay, number func(label string) (stint.Name, err
 			return nil, err
 		}
 	}
-	return stint.NewLimits(names, defaults, nil)
+	return stint.NewLimits(names, nil, nil)
 }
 
 // add makes a limit one of those that decide.

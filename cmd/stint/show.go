@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
@@ -157,21 +155,13 @@ func (f *limitFlags) source(label, id string) (string, error) {
 	for _, file := range f.overrides {
 		one := *f
 		one.overrides = []string{file}
-		limits, _, err := one.load(counter())
+		limits, numbers, err := one.load(counter())
 		if err != nil {
 			return "", err
 		}
-		var dump bytes.Buffer
-		if err := limits.DumpOverrides(&dump); err != nil {
-			return "", err
-		}
-		rows, err := csv.NewReader(&dump).ReadAll()
-		if err != nil {
-			return "", err
-		}
-		for _, row := range rows[1:] { // name, id, count, burst, period, comment
-			if row[0] == label && row[1] == id {
-				return strings.TrimSuffix("an override in "+file+": "+row[5], ": "), nil
+		for override := range limits.Overrides(numbers[label]) {
+			if override.ID == id {
+				return strings.TrimSuffix("an override in "+file+": "+override.Comment, ": "), nil
 			}
 		}
 	}

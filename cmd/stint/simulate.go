@@ -233,15 +233,15 @@ func (s *simulation) add(load string) error {
 
 // run has a Limiter decide on all requests.
 func (s *simulation) run() (err error) {
-	names, defaults := stint.Names{}, map[stint.Name]stint.Limit{}
+	names := stint.Names{}
 	requests, decisions := make([]stint.Request, len(s.limits)), make([]stint.Decision, len(s.limits))
 	for i, l := range s.limits {
 		name := stint.Name(i + 1)
-		names[name], defaults[name] = stint.NameSpec{Label: fmt.Sprint("limit", i)}, l.limit
+		names[name] = stint.NameSpec{Label: fmt.Sprint("limit", i), Limit: l.limit}
 		requests[i] = stint.Request{Key: name.Key("all"), Cost: 1}
 		l.admitted = make([]bool, len(s.times))
 	}
-	limits, err := stint.NewLimits(names, defaults, nil)
+	limits, err := stint.NewLimits(names, nil, nil)
 	if err != nil {
 		return err
 	}

@@ -40,8 +40,7 @@ func runs(t *testing.T, binary string, args ...string) (said string, code int) {
 // threeAnHour is a server that allows three requests an hour, and counts those that reach it.
 func threeAnHour(t *testing.T) (url string, seen *atomic.Int64) {
 	t.Helper()
-	names := stint.Names{1: {Label: "hourly"}}
-	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{1: stint.PerHour(3)}, nil)
+	limits, err := stint.NewLimits(stint.Names{1: {Label: "hourly", Limit: stint.PerHour(3)}}, nil, nil)
 	require.NoError(t, err)
 	lim, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(t, err)

@@ -38,8 +38,8 @@ const maxBody = 64 << 10
 
 var names = stint.Names{
 	RequestsPerAddress: {Label: "RequestsPerAddress", ID: stint.IPAddress},
-	LoginsPerAddress:   {Label: "LoginsPerAddress", ID: stint.IPAddress},
-	LoginsPerUser:      {Label: "LoginsPerUser"},
+	LoginsPerAddress:   {Label: "LoginsPerAddress", ID: stint.IPAddress, Limit: stint.Limit{Burst: 5, Count: 5, Period: 15 * time.Minute}},
+	LoginsPerUser:      {Label: "LoginsPerUser", Limit: stint.PerHour(20)},
 }
 
 func main() {
@@ -65,11 +65,7 @@ func run(addr, file, api string, lockOut time.Duration, reset bool, watch *stopw
 	if err != nil {
 		return err
 	}
-	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{
-		RequestsPerAddress: requests,
-		LoginsPerAddress:   {Burst: 5, Count: 5, Period: 15 * time.Minute},
-		LoginsPerUser:      {Burst: 20, Count: 20, Period: time.Hour},
-	}, nil)
+	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{RequestsPerAddress: requests}, nil)
 	if err != nil {
 		return err
 	}
@@ -171,7 +167,7 @@ func byUser(r *http.Request) (stint.Key, error) {
 	if user == "" {
 		return stint.Key{}, httplimit.ErrNoID
 	}
-	return LoginsPerUser.Key(user), nil
+	return names.Key(LoginsPerUser, user)
 }
 
 func login(w http.ResponseWriter, r *http.Request) {

@@ -30,12 +30,11 @@ var labels = []string{
 
 func limiter(t *testing.T, limit func(i int) stint.Limit) *stint.Limiter {
 	t.Helper()
-	names, defaults := stint.Names{}, map[stint.Name]stint.Limit{}
+	names := stint.Names{}
 	for i, label := range labels {
-		names[stint.Name(i+1)] = stint.NameSpec{Label: label}
-		defaults[stint.Name(i+1)] = limit(i)
+		names[stint.Name(i+1)] = stint.NameSpec{Label: label, Limit: limit(i)}
 	}
-	limits, err := stint.NewLimits(names, defaults, nil)
+	limits, err := stint.NewLimits(names, nil, nil)
 	require.NoError(t, err)
 	lim, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(t, err)

@@ -49,12 +49,10 @@ func run(dir string, decisions int64, ids, resident, workers int, expiry, every 
 		}
 		defer os.RemoveAll(dir)
 	}
-	limits, err := stint.NewLimits(
-		stint.Names{flood: {Label: "Flood"}, quota: {Label: "Quota"}},
-		map[stint.Name]stint.Limit{
-			flood: {Burst: 5, Count: 5, Period: expiry},
-			quota: stint.PerDay(10),
-		}, nil)
+	limits, err := stint.NewLimits(stint.Names{
+		flood: {Label: "Flood", Limit: stint.Limit{Burst: 5, Count: 5, Period: expiry}},
+		quota: {Label: "Quota", Limit: stint.PerDay(10)},
+	}, nil, nil)
 	if err != nil {
 		return err
 	}

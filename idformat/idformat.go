@@ -1,0 +1,174 @@
+// Package idformat has the formats of ids that Boulder's rate limits use.
+//
+// They are for the ID and Override of a stint.NameSpec, beside stint.AnyID,
+// stint.Shared, stint.IPAddress and stint.Tuple. The errors of all formats wrap
+// stint.ErrInvalidID. Domain is the reason why they are not in package stint: it
+// links the public suffix list.
+package idformat
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/publicsuffix"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/spell"
+)
+
+// The formats of one part.
+var (
+	// IPv6Range is an IPv6 network of 48 bits: "2001:db8::/48". One subscriber
+	// typically has such a network.
+	IPv6Range stint.IDFormat = spell.NewFormat("ipv6Range", ipv6Range)
+
+	// RegID is the number of an account, from 0 to 2⁶⁴−1.
+	RegID stint.IDFormat = spell.NewFormat("regId", regID)
+
+	// Hostname is a domain name of ASCII letters, digits and hyphens, in lower
+	// case, without a dot at the end.
+	Hostname stint.IDFormat = spell.NewFormat("hostname", hostname)
+
+	// Domain is a Hostname that consists of a public suffix and one more label,
+	// such as "example.co.uk".
+	Domain stint.IDFormat = spell.NewFormat("domain", domain)
+
+	// FQDNSet is a list of Hostnames and addresses, in any order, with commas
+	// between them. Its canonical spelling is the SHA-256, in hex, of the list in
+	// lower case, sorted and without duplicates. The hash is accepted as an id too.
+	FQDNSet stint.IDFormat = spell.NewFormat("fqdnSet", fqdnSet)
+)
+
+const maxSetLen = 64 * 1024 // bytes of an FQDNSet as it is written
+
+// AnyOf is an id of the first of the formats that accepts it. A nil format means
+// stint.AnyID.
+func AnyOf(formats ...stint.IDFormat) stint.IDFormat {
+	a := &anyOf{slices.Clone(formats)}
+	for i, f := range a.formats {
+		if f == nil {
+			a.formats[i] = stint.AnyID
+		}
+	}
+	return a
+}
+
+type anyOf struct{ formats []stint.IDFormat }
+
+func (a *anyOf) String() string { return spell.Call("anyOf", a.formats) }
+
+func (a *anyOf) Canonical(id string) (string, error) {
+	canonical, err := a.first(id)
+	if err == nil && canonical != id {
+		// Another format must not read the canonical spelling as an id of its own:
+		// two ids would share one bucket.
+		if again, _ := a.first(canonical); again != canonical {
+			err = fmt.Errorf("its canonical spelling %s reads as another id", spell.Quote(canonical))
+		}
+	}
+	return spell.Finish(a, id, canonical, err)
+}
+
+func (a *anyOf) first(id string) (string, error) {
+	var whys []string
+	for _, f := range a.formats {
+		canonical, err := spell.Canonical(f, id)
+		if err == nil {
+			return canonical, nil
+		}
+		whys = append(whys, spell.Reason(err))
+	}
+	return "", errors.New(strings.Join(whys, "; "))
+}
+
+func ipv6Range(id string) (string, error) {
+	prefix, err := netip.ParsePrefix(id)
+	switch {
+	case err != nil || prefix.Addr().Is4In6() || prefix.Bits() != 48:
+		return "", errors.New("want an IPv6 network of 48 bits such as 2001:db8::/48")
+	case prefix != prefix.Masked():
+		return "", fmt.Errorf("bits are set after the first 48: want %v", prefix.Masked())
+	}
+	return prefix.String(), nil
+}
+
+func regID(id string) (string, error) {
+	if _, err := strconv.ParseUint(id, 10, 64); err != nil || id[0] == '0' && len(id) > 1 {
+		return "", errors.New("want a decimal number below 2⁶⁴ without leading zeros")
+	}
+	return id, nil
+}
+
+func hostname(id string) (string, error) {
+	if strings.ContainsFunc(id, func(r rune) bool { return r >= 0x80 }) {
+		return "", errors.New("it is not ASCII: write it in punycode (xn--…)")
+	}
+	if len(id) > 253 {
+		return "", fmt.Errorf("it is %d bytes long, more than 253", len(id))
+	}
+	id = strings.ToLower(id)
+	labels := strings.Split(id, ".")
+	for _, label := range labels {
+		switch {
+		case label == "":
+			return "", errors.New("a label is empty")
+		case len(label) > 63:
+			return "", errors.New("a label is longer than 63 bytes")
+		case strings.ContainsFunc(label, notLDH) || label[0] == '-' || label[len(label)-1] == '-':
+			return "", fmt.Errorf("label %q: want letters, digits, and hyphens between them", label)
+		}
+	}
+	if strings.Trim(labels[len(labels)-1], "0123456789") == "" {
+		return "", errors.New("the last label is a number")
+	}
+	return id, nil
+}
+
+func notLDH(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
+}
+
+func domain(id string) (string, error) {
+	host, why := hostname(id)
+	if why != nil {
+		return "", why
+	}
+	registered, err := publicsuffix.EffectiveTLDPlusOne(host)
+	switch {
+	case err != nil:
+		return "", errors.New("it is a public suffix: want one label more")
+	case registered != host:
+		return "", fmt.Errorf("want its eTLD+1, %s", registered)
+	}
+	return host, nil
+}
+
+func fqdnSet(id string) (string, error) {
+	if len(id) == 2*sha256.Size && strings.Trim(id, "0123456789abcdef") == "" {
+		return id, nil // a hash: as a hostname it would be one label, of more than 63 bytes
+	}
+	if len(id) > maxSetLen {
+		return "", fmt.Errorf("it is %d bytes long, more than %d", len(id), maxSetLen)
+	}
+	members := strings.Split(id, ",")
+	for i, member := range members {
+		canonical, why := stint.IPAddress.Canonical(member)
+		if why != nil {
+			canonical, why = hostname(member)
+		}
+		if why != nil {
+			return "", fmt.Errorf("member %d, %s, is no address and no hostname: %w",
+				i+1, spell.Quote(member), why)
+		}
+		members[i] = canonical
+	}
+	slices.Sort(members)
+	hash := sha256.Sum256([]byte(strings.Join(slices.Compact(members), ",")))
+	return hex.EncodeToString(hash[:]), nil
+}

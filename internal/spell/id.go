@@ -1,0 +1,114 @@
+package spell
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// MaxID is the length of the longest id, in bytes.
+const MaxID = 512
+
+// ErrInvalidID is what every error about an id wraps.
+var ErrInvalidID = errors.New("stint: invalid id")
+
+// Format is stint.IDFormat.
+type Format interface {
+	Canonical(id string) (string, error)
+	String() string
+}
+
+// NewFormat returns a format with this name. The function returns the canonical
+// spelling of an id, or the reason why the id is not of this format.
+func NewFormat(name string, canonical func(id string) (string, error)) Format {
+	return &format{name, canonical}
+}
+
+type format struct {
+	name      string
+	canonical func(id string) (string, error)
+}
+
+func (f *format) String() string { return f.name }
+
+func (f *format) Canonical(id string) (string, error) {
+	canonical, why := f.canonical(id)
+	return Finish(f, id, canonical, why)
+}
+
+// Shared is the format of the empty id. No other format accepts that id.
+type Shared struct{}
+
+func (Shared) String() string { return "shared" }
+
+func (Shared) Canonical(id string) (string, error) { return Finish(Shared{}, id, id, nil) }
+
+// Canonical returns f.Canonical(id), and checks what every format promises.
+func Canonical(f Format, id string) (string, error) {
+	canonical, err := f.Canonical(id)
+	if err != nil && errors.Is(err, ErrInvalidID) {
+		return "", err
+	}
+	return Finish(f, id, canonical, err)
+}
+
+// Finish returns the canonical id. If why is given, or the length of the
+// canonical id is wrong, it returns Invalid instead.
+func Finish(f Format, id, canonical string, why error) (string, error) {
+	_, shared := f.(Shared)
+	switch {
+	case why != nil:
+	case !shared:
+		why = CheckLen(canonical)
+	case id != "":
+		why = errors.New("there is one bucket for everyone, and its id is empty")
+	}
+	if why != nil {
+		return "", Invalid(f, id, why)
+	}
+	return canonical, nil
+}
+
+// CheckLen returns the reason why an id is too short or too long, or nil.
+func CheckLen(id string) error {
+	switch {
+	case id == "":
+		return errors.New("it is empty")
+	case len(id) > MaxID:
+		return fmt.Errorf("it is %d bytes long, more than %d", len(id), MaxID)
+	}
+	return nil
+}
+
+// Invalid returns ErrInvalidID with the id, the format, and the reason.
+func Invalid(f Format, id string, why error) error { return &idError{f, id, why} }
+
+type idError struct {
+	format Format
+	id     string
+	why    error
+}
+
+func (e *idError) Error() string {
+	return fmt.Sprintf("%v %s: %s", ErrInvalidID, Quote(e.id), Reason(e))
+}
+
+func (e *idError) Unwrap() []error { return []error{ErrInvalidID, e.why} }
+
+// Reason returns the text of an id's error without the id.
+func Reason(err error) string {
+	var e *idError
+	if errors.As(err, &e) {
+		return fmt.Sprintf("not of format %v: %v", e.format, e.why)
+	}
+	return err.Error()
+}
+
+// Call returns the name of a format that is made of others: "tuple(a,b)".
+func Call[F Format](name string, formats []F) string {
+	names := make([]string, len(formats))
+	for i, f := range formats {
+		names[i] = f.String()
+	}
+	return name + "(" + strings.Join(names, ",") + ")"
+}

@@ -1,0 +1,84 @@
+package spell
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The values that a limit's fields want, for a FieldError.
+const (
+	WantInteger    = "a plain decimal integer"
+	WantPeriod     = "a duration such as 90s, 180m, 36h, 1d or 2w"
+	WantDurability = "memory, flushed, leased or synced"
+)
+
+// FieldError is a mistake in one field of a limit.
+type FieldError struct{ Field, Value, Want string }
+
+func (e *FieldError) Error() string { return e.Field + " is " + e.Value + ", want " + e.Want }
+
+// Quote returns s in quotes. If s is long, it returns the first 80 bytes.
+func Quote(s string) string {
+	const most = 80
+	if len(s) > most {
+		return strconv.Quote(s[:most]) + "…"
+	}
+	return strconv.Quote(s)
+}
+
+// Int returns an integer in its plain decimal spelling.
+func Int(s string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || strconv.FormatInt(n, 10) != s {
+		return 0, fmt.Errorf("number is %s, want %s", Quote(s), WantInteger)
+	}
+	return n, nil
+}
+
+// Period returns a Go duration that may also have weeks and days at its start:
+// "1w2d12h".
+func Period(s string) (time.Duration, error) {
+	wrong := &FieldError{"period", Quote(s), WantPeriod}
+	var total time.Duration
+	add := func(n string, unit time.Duration) bool {
+		d, err := time.ParseDuration(n)
+		if err != nil || strings.ContainsAny(n, "+-") || d > (math.MaxInt64-total)/unit {
+			return false
+		}
+		total += d * unit
+		return true
+	}
+	rest := s
+	for _, unit := range []struct {
+		name string
+		days time.Duration
+	}{{"w", 7}, {"d", 1}} {
+		n, after, found := strings.Cut(rest, unit.name)
+		if !found {
+			continue
+		}
+		if strings.Trim(n, "0123456789.") != "" || !add(n+"h", 24*unit.days) {
+			return 0, wrong
+		}
+		rest = after
+	}
+	if (rest != "" || s == "") && !add(rest, 1) {
+		return 0, wrong
+	}
+	return total, nil
+}
+
+// ShortPeriod returns d.String() without zeros at the end: "3h", not "3h0m0s".
+func ShortPeriod(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

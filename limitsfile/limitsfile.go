@@ -1,0 +1,127 @@
+// Package limitsfile reads limits from YAML, in the format of Boulder's rate
+// limits.
+//
+// A file of defaults is a mapping of labels to limits, or {} for none. A file of
+// overrides is a list of such mappings, or empty. The keys of a limit are:
+//
+//	burst       tokens in a full bucket, an integer from 1; it refills within 100 years
+//	count       tokens that return in a period, an integer from 1 to one a nanosecond
+//	period      such as 180m, 2w or 1w2d12h: weeks, days of 24 hours, then a Go duration
+//	durability  memory, flushed, leased or synced; optional
+//	queue       the most tokens that may queue, 0 for no bound; optional
+//	ids         of an override: a list of ids, or of mappings with an id and an optional comment
+//
+// The files alone decide: a limit that they do not configure is off, also if its
+// stint.NameSpec has a Limit. Every mistake is reported at once, with its file and
+// line. Mistakes include labels that the program does not declare, unknown keys,
+// and ids that are not of the declared format.
+package limitsfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/stint-go/stint"
+)
+
+// Load returns the limits in a file of defaults and files of overrides, or a
+// *stint.ConfigError for each mistake in any of them, joined.
+func Load(names stint.Names, defaultsFile string, overrideFiles ...string) (*stint.Limits, error) {
+	sources := make([]source, 1+len(overrideFiles))
+	for i, name := range append([]string{defaultsFile}, overrideFiles...) {
+		data, err := os.ReadFile(name)
+		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+			err = pathErr.Err // ConfigError names the file
+		}
+		sources[i] = source{name, data, err}
+	}
+	return read(names, sources)
+}
+
+// Parse is Load for texts in memory. A ConfigError calls them "defaults",
+// "overrides", "overrides 2" and so on.
+func Parse(names stint.Names, defaults []byte, overrides ...[]byte) (*stint.Limits, error) {
+	sources := []source{{"defaults", defaults, nil}}
+	for i, data := range overrides {
+		file := "overrides"
+		if i > 0 {
+			file = fmt.Sprint("overrides ", i+1)
+		}
+		sources = append(sources, source{file, data, nil})
+	}
+	return read(names, sources)
+}
+
+// source is a file that was read, or the error of reading it.
+type source struct {
+	file string
+	data []byte
+	err  error
+}
+
+// read returns the limits in a source of defaults and sources of overrides.
+func read(names stint.Names, sources []source) (*stint.Limits, error) {
+	r := reader{
+		names:     names,
+		labels:    make(map[string]stint.Name),
+		defaults:  make(map[stint.Name]stint.Limit),
+		overrides: make(map[stint.Name][]stint.Override),
+		ids:       make(map[stint.Key]idPlace),
+	}
+	for name, spec := range names {
+		r.labels[spec.Label] = name
+		r.defaults[name] = stint.Unlimited
+	}
+	if _, err := stint.NewLimits(names, r.defaults, nil); err != nil { // the declarations are wrong
+		return nil, err
+	}
+	r.read(sources[0], r.readDefaults)
+	for _, s := range sources[1:] {
+		r.read(s, r.readOverrides)
+	}
+	if r.all != nil {
+		return nil, errors.Join(r.all...)
+	}
+	return stint.NewLimits(names, r.defaults, r.overrides)
+}
+
+// Labels returns the labels in files of defaults and of overrides, each once and in
+// the order of their first appearance.
+//
+// A program whose limits are named at run time declares these labels, and then
+// calls Load. Labels ignores what is not a limits file, because Load reports it.
+func Labels(files ...string) ([]string, error) {
+	var labels []string
+	seen := make(map[string]bool)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		var root yaml.Node
+		if yaml.Unmarshal(text, &root) != nil || len(root.Content) != 1 {
+			continue
+		}
+		maps := root.Content // of labels: one in a defaults file, in an overrides file one per entry
+		if maps[0].Kind == yaml.SequenceNode {
+			maps = maps[0].Content
+		}
+		for _, m := range maps {
+			if m.Kind != yaml.MappingNode {
+				continue
+			}
+			for i := 0; i < len(m.Content); i += 2 {
+				label := m.Content[i]
+				if label.Kind == yaml.ScalarNode && label.Value != "" && !seen[label.Value] {
+					seen[label.Value] = true
+					labels = append(labels, label.Value)
+				}
+			}
+		}
+	}
+	return labels, nil
+}

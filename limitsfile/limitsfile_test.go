@@ -1,0 +1,288 @@
+package limitsfile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/idformat"
+)
+
+// The limits that the files in testdata configure. Their Limits here never hold.
+var names = stint.Names{
+	1: {Label: "NewRegistrationsPerIPAddress", ID: stint.IPAddress, Limit: stint.PerSecond(1)},
+	2: {Label: "NewRegistrationsPerIPv6Range", ID: idformat.IPv6Range, Limit: stint.PerSecond(1)},
+	5: {Label: "CertificatesPerFQDNSet", ID: idformat.FQDNSet},
+	6: {Label: "NewOrdersPerAccount", ID: idformat.RegID, Limit: stint.PerSecond(1)},
+	7: {
+		Label:    "FailedAuthorizationsPerDomainPerAccount",
+		ID:       stint.Tuple(idformat.RegID, idformat.AnyOf(idformat.Hostname, stint.IPAddress)),
+		Override: idformat.RegID,
+	},
+	9: {Label: "RequestsInTotal", ID: stint.Shared},
+}
+
+const dir = "testdata/"
+
+func hash(list string) string {
+	sum := sha256.Sum256([]byte(list))
+	return hex.EncodeToString(sum[:])
+}
+
+// TestLoad loads every file of testdata: one whose name begins with bad_ opens with the errors that it has.
+func TestLoad(t *testing.T) {
+	files, err := filepath.Glob(dir + "*")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		file = filepath.ToSlash(file)
+		sources := []string{dir + "ok_defaults.yml", file}
+		if strings.Contains(file, "_defaults") {
+			sources = sources[1:]
+		}
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			ls, err := Load(names, sources[0], sources[1:]...)
+			if strings.HasPrefix(file, dir+"ok_") {
+				require.NoError(t, err)
+				require.NotNil(t, ls)
+				return
+			}
+			require.True(t, strings.HasPrefix(file, dir+"bad_"), "neither an ok_ nor a bad_ file")
+			require.Nil(t, ls)
+			require.Error(t, err)
+			var got []string
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				require.True(t, strings.HasPrefix(line, file+":"), line)
+				got = append(got, strings.TrimSpace(line[len(file)+1:]))
+			}
+			require.Equal(t, readOpeningComment(t, file), got)
+		})
+	}
+	t.Run("all files", func(t *testing.T) {
+		_, err := Load(names, dir+"absent.yml", dir+"bad_overrides_zero.yml", "testdata", dir+"bad_overrides_not_a_list.yml")
+		require.ErrorIs(t, err, os.ErrNotExist)
+		lines := strings.Split(err.Error(), "\n")
+		require.Equal(t, "testdata/absent.yml: no such file or directory", lines[0])
+		require.Equal(t, "testdata/bad_overrides_zero.yml:3: NewOrdersPerAccount: count is 0, want at least 1", lines[1])
+		require.Regexp(t, "^testdata: ", lines[2])
+		require.Equal(t, "testdata/bad_overrides_not_a_list.yml:2: the file is a mapping, want a list of overrides", lines[3])
+
+		var first *stint.ConfigError
+		require.ErrorAs(t, err, &first)
+		require.Equal(t, "testdata/absent.yml", first.File)
+	})
+}
+
+// readOpeningComment returns the lines of the comment that a file opens with.
+func readOpeningComment(t *testing.T, file string) (lines []string) {
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for line := range strings.Lines(string(data)) {
+		comment, ok := strings.CutPrefix(line, "#")
+		if !ok {
+			break
+		}
+		lines = append(lines, strings.TrimSpace(comment))
+	}
+	return lines
+}
+
+func TestLoadedLimits(t *testing.T) {
+	orders := stint.Limit{Burst: 300, Count: 300, Period: 3 * time.Hour, Queue: 50, Durability: stint.Leased}
+	moreOrders := stint.Limit{Burst: 300, Count: 600, Period: 3 * time.Hour, Durability: stint.Synced}
+	twice := stint.Limit{Burst: 2, Count: 2, Period: 3 * time.Hour}
+	every := func(period time.Duration) stint.Limit { return stint.Limit{Burst: 1, Count: 1, Period: period} }
+	for _, tc := range []struct {
+		defaults, overrides string
+		key                 stint.Key
+		want                stint.Limit // zero: off
+	}{
+		{"", "", stint.Name(1).Key("10.0.0.1"), stint.PerSecond(20)},
+		{"", "", stint.Name(1).Key("10.0.0.2"), stint.PerSecond(40).WithBurst(20)},
+		{"", "", stint.Name(1).Key("10.0.0.5"), stint.PerSecond(40).WithBurst(20)},
+		{"", "", stint.Name(1).Key("2001:db8::ff00:42:8329"), stint.PerSecond(40).WithBurst(20)},
+		{"", "", stint.Name(2).Key("2001:db8::/48"), twice},
+		{"", "", stint.Name(2).Key("2001:db9::/48"), stint.Limit{}},
+		{"", "", stint.Name(5).Key(hash("2001:db8::1,a.example,b.example")), twice},
+		{"", "", stint.Name(6).Key("1"), orders},
+		{"", "", stint.Name(6).Key("12345678"), moreOrders},
+		{"", "", stint.Name(6).Key("87654321"), moreOrders},
+		{"", "", stint.Name(7).Key("1234:example.com"), stint.Limit{Burst: 60, Count: 60, Period: 3 * time.Second}},
+		{"", "", stint.Name(7).Key("12345:example.com"), stint.Limit{}},
+		{"", "", stint.Name(9).Key(""), stint.Limit{Burst: 1000, Count: 100000, Period: 24 * time.Hour, Durability: stint.Memory}},
+		{"_none", "_shared", stint.Name(6).Key("1"), stint.Limit{}},
+		{"_none", "_shared", stint.Name(9).Key(""), stint.PerDay(200000).WithBurst(2000)},
+		{"_periods", "_empty", stint.Name(1).Key("10.0.0.1"), every((9*24 + 12) * time.Hour)},
+		{"_periods", "_empty", stint.Name(2).Key("2001:db8::/48"), every(14 * 24 * time.Hour)},
+		{"_periods", "_empty", stint.Name(6).Key("1"), every(36 * time.Hour)},
+		{"_periods", "_empty", stint.Name(5).Key(hash("a.example")), every(90 * time.Minute)},
+		{"_periods", "_empty", stint.Name(7).Key("1:a.example"), every(90 * 24 * time.Hour)},
+	} {
+		ls, err := Load(names, dir+"ok_defaults"+tc.defaults+".yml", dir+"ok_overrides"+tc.overrides+".yml")
+		require.NoError(t, err)
+		got, ok := ls.For(tc.key)
+		require.Equal(t, tc.want, got, "%s, %v", tc.defaults, tc.key)
+		require.Equal(t, tc.want != stint.Limit{}, ok, tc.key)
+	}
+}
+
+func TestParse(t *testing.T) {
+	override := "- NewOrdersPerAccount: {burst: 1, count: 1, period: 1s, ids: [12345678]}"
+	for _, tc := range []struct {
+		names     stint.Names
+		sources   []string
+		want      string
+		wantError error
+	}{
+		{names, []string{"a: 1", override, "\n" + override, "{"}, `defaults:1: a: unknown name: the program declares no limit with this label
+defaults:1: a: the limit is "1", want a mapping with burst, count and period
+overrides 2:2: NewOrdersPerAccount: the id "12345678" is given twice, first at overrides:1
+overrides 3:1: not YAML: did not find expected node content`, stint.ErrUnknownName},
+		{names, []string{"{}", "- NewOrdersPerAccount: {burst: 1, count: 1, period: 1s, ids: [x]}"},
+			`overrides:1: NewOrdersPerAccount: invalid id "x": not of format regId: ` +
+				"want a decimal number below 2⁶⁴ without leading zeros", stint.ErrInvalidID},
+		{names, []string{"{}\n---\n{"}, "defaults:3: not YAML: did not find expected node content", nil},
+		{stint.Names{0: {Label: "A"}}, []string{"{"}, "stint: A: Name 0 is no limit: want numbers from 1", nil},
+	} {
+		var overrides [][]byte
+		for _, text := range tc.sources[1:] {
+			overrides = append(overrides, []byte(text))
+		}
+		_, err := Parse(tc.names, []byte(tc.sources[0]), overrides...)
+		require.EqualError(t, err, tc.want)
+		if tc.wantError != nil {
+			require.ErrorIs(t, err, tc.wantError)
+		}
+	}
+	_, err := Parse(names, []byte("NewOrdersPerAccount: {burst: 9223372036854775807, count: 0, period: 0s}"))
+	require.ErrorContains(t, err, "count is 0", "no file makes a limit Unlimited")
+}
+
+// TestLoadBoulder loads Boulder's own files, which are not part of this repository.
+func TestLoadBoulder(t *testing.T) {
+	const dir = "../../shared/data/limits/"
+	if _, err := os.Stat(dir); err != nil {
+		t.Skip("Boulder's limits files are not here: ", err)
+	}
+	account := stint.Tuple(idformat.RegID, idformat.AnyOf(idformat.Hostname, stint.IPAddress))
+	names := stint.Names{
+		1: {Label: "NewRegistrationsPerIPAddress", ID: stint.IPAddress},
+		2: {Label: "NewRegistrationsPerIPv6Range", ID: idformat.IPv6Range},
+		3: {Label: "CertificatesPerDomain", ID: idformat.AnyOf(idformat.Domain, idformat.Hostname, stint.IPAddress)},
+		4: {Label: "CertificatesPerDomainPerAccount", ID: account, Override: idformat.RegID},
+		5: {Label: "CertificatesPerFQDNSet", ID: idformat.FQDNSet},
+		6: {Label: "NewOrdersPerAccount", ID: idformat.RegID},
+		7: {Label: "FailedAuthorizationsPerDomainPerAccount", ID: account, Override: idformat.RegID},
+		8: {Label: "FailedAuthorizationsForPausingPerDomainPerAccount", ID: account, Override: idformat.RegID},
+	}
+	hours := func(n int64, period time.Duration) stint.Limit {
+		return stint.Limit{Burst: n, Count: n, Period: period * time.Hour}
+	}
+	for _, tc := range []struct {
+		defaults, overrides string
+		key                 stint.Key
+		want                stint.Limit
+	}{
+		{"boulder-defaults", "boulder-overrides", stint.Name(6).Key("1"), hours(1500, 3)},
+		{"boulder-defaults", "boulder-overrides", stint.Name(1).Key("64.112.117.1"), hours(1000000, 168)},
+		{"boulder-defaults", "boulder-overrides", stint.Name(3).Key("ecdsa.le.wtf"), hours(10000, 2160)},
+		{"boulder-defaults", "boulder-overrides", stint.Name(5).Key(hash("le.wtf,le1.wtf")), hours(10000, 168)},
+		{"boulder-defaults", "boulder-overrides", stint.Name(8).Key("1:example.com"), stint.PerDay(1).WithBurst(3600)},
+		{"boulder-defaults", "boulder-working_override_13371338", stint.Name(4).Key("13371338:example.com"), hours(1337, 2160)},
+		{"boulder-defaults", "boulder-working_override_13371338", stint.Name(4).Key("1:example.com"), stint.Limit{}},
+		{"boulder-working_defaults", "boulder-working_overrides", stint.Name(2).Key("2602:80a:6000::/48"), stint.PerSecond(50)},
+		{"boulder-working_defaults", "boulder-working_overrides", stint.Name(8).Key("5678:::1"), stint.PerSecond(60)},
+		{"boulder-working_defaults", "boulder-working_overrides_regid_fqdnset",
+			stint.Name(5).Key(hash("2602:80a:6000::1,9.9.9.9,example.com")), stint.PerSecond(60)},
+		{"documented-defaults", "documented-overrides", stint.Name(6).Key("12345678"), hours(600, 3).WithBurst(300)},
+		{"documented-defaults", "documented-overrides", stint.Name(6).Key("1"), hours(300, 3)},
+	} {
+		ls, err := Load(names, dir+tc.defaults+".yml", dir+tc.overrides+".yml")
+		require.NoError(t, err)
+		got, _ := ls.For(tc.key)
+		if tc.want.Period == time.Second { // these files differ in their periods only to be told apart
+			tc.want.Period = got.Period
+		}
+		require.Equal(t, tc.want, got, "%s, %v", tc.overrides, tc.key)
+	}
+}
+
+func TestLabels(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	defaults := file("defaults.yml", "Orders: {burst: 1, count: 1, period: 1m}\nLogins: {burst: 1, count: 1, period: 1m}\n")
+	overrides := file("overrides.yml", "- Logins: {burst: 2, count: 1, period: 1m, ids: [a]}\n"+
+		"- Exports: {burst: 2, count: 1, period: 1m, ids: [a]}\n- Exports: {burst: 3, count: 1, period: 1m, ids: [b]}\n")
+
+	labels, err := Labels(defaults, overrides)
+	require.NoError(t, err)
+	require.Equal(t, []string{"Orders", "Logins", "Exports"}, labels)
+
+	names := stint.Names{}
+	for i, label := range labels {
+		names[stint.Name(i+1)] = stint.NameSpec{Label: label}
+	}
+	_, err = Load(names, defaults, overrides)
+	require.NoError(t, err, "the labels are all that Load wants declared")
+
+	for name, text := range map[string]string{
+		"empty": "", "not YAML": "a: [\n", "a scalar": "a", "a list of scalars": "- a\n- b\n", "null": "null\n",
+		"odd labels": "? [a]\n: b\n\"\": c\n", "two documents": "---\n...\n",
+	} {
+		labels, err := Labels(file("bad.yml", text))
+		require.NoError(t, err, name)
+		require.Empty(t, labels, name)
+	}
+	_, err = Labels(defaults, filepath.Join(dir, "missing.yml"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func FuzzParse(f *testing.F) {
+	files, err := filepath.Glob(dir + "*")
+	require.NoError(f, err)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(f, err)
+		f.Add(data)
+	}
+	f.Add([]byte("A: &x {burst: *x, <<: *x}\n...\n---\n"))
+	f.Add([]byte("NewOrdersPerAccount: {burst: 9223372036854775807, count: 0, period: 0s}\n"))
+	defaults, err := os.ReadFile(dir + "ok_defaults.yml")
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, parse := range []func() (*stint.Limits, error){
+			func() (*stint.Limits, error) { return Parse(names, data) },
+			func() (*stint.Limits, error) { return Parse(names, defaults, data) },
+		} {
+			ls, err := parse()
+			require.Equal(t, ls == nil, err != nil)
+			if err != nil {
+				var mistake *stint.ConfigError
+				require.ErrorAs(t, err, &mistake)
+				require.NotEmpty(t, mistake.File, "found by NewLimits, without a line: %v", err)
+				continue
+			}
+			for name := range names {
+				if limit, ok := ls.Default(name); ok {
+					require.NoError(t, limit.Validate())
+				}
+				for id, limit := range ls.Overrides(name) {
+					require.NotEqual(t, stint.Unlimited, limit, id)
+					require.NoError(t, limit.Validate(), id)
+				}
+			}
+		}
+	})
+}

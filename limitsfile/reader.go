@@ -1,0 +1,351 @@
+package limitsfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/spell"
+)
+
+// reader collects limits, and the mistakes in them, from one file after the other.
+// After a mistake the limits are of no use. It walks the YAML nodes, because a
+// decoder does not know all mistakes or their lines.
+type reader struct {
+	names     stint.Names
+	labels    map[string]stint.Name
+	defaults  map[stint.Name]stint.Limit
+	overrides map[stint.Name][]stint.Override
+	ids       map[stint.Key]idPlace // of the overrides so far
+
+	file string
+	errs []*stint.ConfigError // of this file
+	all  []error              // of the files before
+}
+
+type idPlace struct {
+	file     string
+	line     int
+	spelling string
+}
+
+// read reads a file, and adds its mistakes to r.all in the order of their lines.
+func (r *reader) read(s source, walk func(root *yaml.Node)) {
+	r.file, r.errs = s.file, nil
+	if s.err != nil {
+		r.fail(0, "", s.err)
+	} else {
+		r.parse(s.data, walk)
+	}
+	slices.SortStableFunc(r.errs, func(x, y *stint.ConfigError) int { return x.Line - y.Line })
+	for _, err := range r.errs {
+		r.all = append(r.all, err)
+	}
+}
+
+func (r *reader) parse(data []byte, walk func(root *yaml.Node)) {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, next yaml.Node
+	root := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}
+	switch err := dec.Decode(&doc); {
+	case err == nil:
+		root = doc.Content[0]
+		if err := dec.Decode(&next); err == nil {
+			r.fail(next.Line, "", errors.New("a second document starts here: want one to a file"))
+		} else if err != io.EOF {
+			r.failSyntax(err)
+		}
+	case err != io.EOF:
+		r.failSyntax(err)
+		return
+	}
+	r.refuseAnchors(root)
+	walk(root)
+}
+
+func (r *reader) readDefaults(root *yaml.Node) {
+	switch {
+	case root.Tag == "!!null":
+		r.fail(0, "", errors.New("no limits: want {} if every limit is off"))
+		return
+	case root.Kind != yaml.MappingNode:
+		r.failNode(root, "", "the file is %s, want a mapping of labels to limits", describe(root))
+		return
+	}
+	for label, node := range r.fields(root, "") {
+		name, declared := r.name(label)
+		l, _ := r.limit(label, node, false)
+		if declared {
+			r.defaults[name] = l
+		}
+	}
+}
+
+func (r *reader) readOverrides(root *yaml.Node) {
+	switch {
+	case root.Tag == "!!null":
+		return
+	case root.Kind != yaml.SequenceNode:
+		r.failNode(root, "", "the file is %s, want a list of overrides", describe(root))
+		return
+	}
+	for _, entry := range root.Content {
+		if entry.Kind != yaml.MappingNode || len(entry.Content) == 0 {
+			r.failNode(entry, "", "the override is %s, want a mapping of a label to a limit with ids",
+				describe(entry))
+			continue
+		}
+		for label, node := range r.fields(entry, "") {
+			name, declared := r.name(label)
+			l, ids := r.limit(label, node, true)
+			if declared && ids != nil {
+				override := stint.Override{IDs: r.readIDs(name, label.Value, ids), Limit: l}
+				r.overrides[name] = append(r.overrides[name], override)
+			}
+		}
+	}
+}
+
+func (r *reader) name(label *yaml.Node) (name stint.Name, declared bool) {
+	name, declared = r.labels[label.Value]
+	if !declared {
+		err := fmt.Errorf("%w: the program declares no limit with this label", stint.ErrUnknownName)
+		r.fail(label.Line, label.Value, err)
+	}
+	return name, declared
+}
+
+// limit reads the limit under a label. For an override it also returns the node of
+// the ids, or nil if there is none.
+func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, ids *yaml.Node) {
+	required, optional := []string{"burst", "count", "period"}, []string{"durability", "queue"}
+	if override {
+		required = append(required, "ids")
+	}
+	if node.Kind != yaml.MappingNode {
+		r.failNode(node, label.Value, "the limit is %s, want a mapping with %s",
+			describe(node), list(required))
+		return stint.Limit{}, nil
+	}
+	given := make(map[string]*yaml.Node) // nil if the value is no good
+	for key, value := range r.fields(node, label.Value) {
+		var err error
+		want := spell.WantInteger
+		switch field := key.Value; {
+		case field == "burst":
+			l.Burst, err = integer(value)
+		case field == "count":
+			l.Count, err = integer(value)
+		case field == "period":
+			l.Period, err = spell.Period(value.Value)
+			want = spell.WantPeriod
+		case field == "durability":
+			l.Durability, err = stint.ParseDurability(value.Value)
+			want = spell.WantDurability
+		case field == "queue":
+			l.Queue, err = integer(value)
+		case field == "ids" && override:
+			ids = value
+		default:
+			r.failNode(key, label.Value, "unknown key %s, want %s",
+				spell.Quote(field), list(append(required, optional...)))
+			continue
+		}
+		given[key.Value] = value
+		if err != nil {
+			given[key.Value] = nil
+			r.failNode(value, label.Value, "%s is %s, want %s", key.Value, describe(value), want)
+		}
+	}
+	for _, field := range required {
+		if _, ok := given[field]; !ok {
+			r.fail(label.Line, label.Value, fmt.Errorf("%s is missing", field))
+		}
+	}
+	for _, wrong := range mistakes(l) {
+		if value := given[wrong.Field]; value != nil {
+			r.fail(value.Line, label.Value, wrong)
+		}
+	}
+	return l, ids
+}
+
+// mistakes returns the fields of a limit that are out of range.
+func mistakes(l stint.Limit) (fields []*spell.FieldError) {
+	if joined, ok := l.Validate().(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			var wrong *spell.FieldError
+			if errors.As(err, &wrong) {
+				fields = append(fields, wrong)
+			}
+		}
+	}
+	return fields
+}
+
+func (r *reader) readIDs(name stint.Name, label string, node *yaml.Node) (ids []stint.OverrideID) {
+	if node.Kind != yaml.SequenceNode || len(node.Content) == 0 {
+		r.failNode(node, label, "ids is %s, want a list of ids", describe(node))
+		return nil
+	}
+	for _, item := range node.Content {
+		id, comment := item, ""
+		if item.Kind == yaml.MappingNode {
+			id, comment = r.commentedID(label, item)
+		}
+		switch {
+		case id == nil:
+			continue
+		case id.Kind != yaml.ScalarNode || id.Tag == "!!null":
+			r.failNode(id, label, "the id is %s, want a scalar, or a mapping with id and comment",
+				describe(id))
+			continue
+		}
+		canonical, err := r.names.OverrideID(name, id.Value)
+		if err != nil {
+			r.failNode(id, label, "%w", err)
+			continue
+		}
+		key := name.Key(canonical)
+		if first, twice := r.ids[key]; twice {
+			r.failNode(id, label, "the id %s is given twice, first %s",
+				spell.Quote(id.Value), r.where(first, id.Value))
+			continue
+		}
+		r.ids[key] = idPlace{r.file, id.Line, id.Value}
+		ids = append(ids, stint.OverrideID{ID: canonical, Comment: comment})
+	}
+	return ids
+}
+
+// commentedID reads an id that is written as a mapping. The node is nil if the
+// mapping has no id.
+func (r *reader) commentedID(label string, node *yaml.Node) (id *yaml.Node, comment string) {
+	for key, value := range r.fields(node, label) {
+		switch key.Value {
+		case "id":
+			id = value
+		case "comment":
+			comment = value.Value
+			if value.Kind != yaml.ScalarNode || value.Tag == "!!null" {
+				r.failNode(value, label, "comment is %s, want text", describe(value))
+			}
+		default:
+			r.failNode(key, label, "unknown key %s, want id and comment", spell.Quote(key.Value))
+		}
+	}
+	if id == nil {
+		r.fail(node.Line, label, errors.New("id is missing"))
+	}
+	return id, comment
+}
+
+// fields returns the keys and values of a mapping. It reports keys that are wrong
+// in themselves, and leaves them out.
+func (r *reader) fields(node *yaml.Node, label string) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, value *yaml.Node) bool) {
+		lines := make(map[string]int)
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			key, value := node.Content[i], node.Content[i+1]
+			first, twice := lines[key.Value]
+			switch {
+			case key.Tag == "!!merge":
+				r.failNode(key, label, "merge keys (<<) are not for limits files")
+			case key.Kind != yaml.ScalarNode || key.Tag == "!!null":
+				r.failNode(key, label, "the key is %s, want a word", describe(key))
+			case twice:
+				r.failNode(key, label, "%s is given twice, first in line %d", spell.Quote(key.Value), first)
+			default:
+				lines[key.Value] = key.Line
+				if !yield(key, value) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// refuseAnchors reports anchors, aliases and tags: with them a limit means something
+// else than what is written at its place.
+func (r *reader) refuseAnchors(node *yaml.Node) {
+	switch {
+	case node.Kind == yaml.AliasNode:
+		r.fail(node.Line, "", fmt.Errorf("aliases (*%s) are not for limits files", node.Value))
+	case node.Anchor != "":
+		r.fail(node.Line, "", fmt.Errorf("anchors (&%s) are not for limits files", node.Anchor))
+	case node.Style&yaml.TaggedStyle != 0:
+		r.fail(node.Line, "", fmt.Errorf("tags (%s) are not for limits files", node.Tag))
+	}
+	for _, child := range node.Content {
+		r.refuseAnchors(child)
+	}
+}
+
+func (r *reader) fail(line int, label string, err error) {
+	r.errs = append(r.errs, &stint.ConfigError{File: r.file, Line: line, Label: label, Err: err})
+}
+
+// failNode reports a node, unless refuseAnchors reported it.
+func (r *reader) failNode(node *yaml.Node, label, format string, args ...any) {
+	if node.Kind != yaml.AliasNode && node.Style&yaml.TaggedStyle == 0 {
+		r.fail(node.Line, label, fmt.Errorf(format, args...))
+	}
+}
+
+// failSyntax reports an error of the YAML parser, which has the line in its text.
+func (r *reader) failSyntax(err error) {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	line := 0
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		if number, after, ok := strings.Cut(rest, ": "); ok {
+			line, _ = strconv.Atoi(number)
+			text = after
+		}
+	}
+	r.fail(line, "", errors.New("not YAML: "+text))
+}
+
+// where returns the place of an id, and its spelling there if it differs.
+func (r *reader) where(p idPlace, here string) string {
+	place := fmt.Sprint("in line ", p.line)
+	if p.file != r.file {
+		place = fmt.Sprintf("at %s:%d", p.file, p.line)
+	}
+	if p.spelling != here {
+		place += " as " + spell.Quote(p.spelling)
+	}
+	return place
+}
+
+func integer(node *yaml.Node) (int64, error) {
+	if node.Tag != "!!int" { // "20" is a string
+		return 0, errors.New("not an integer")
+	}
+	return spell.Int(node.Value)
+}
+
+// describe returns what a node is, for an error text.
+func describe(node *yaml.Node) string {
+	switch {
+	case node.Kind == yaml.MappingNode && len(node.Content) > 0:
+		return "a mapping"
+	case node.Kind == yaml.SequenceNode && len(node.Content) > 0:
+		return "a list"
+	case node.Kind != yaml.ScalarNode || node.Tag == "!!null":
+		return "empty"
+	}
+	return spell.Quote(node.Value)
+}
+
+func list(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " and " + words[last]
+}
