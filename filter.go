@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/stint-go/stint/internal/prefetch"
 )
 
 // filter is a Bloom filter of the buckets in a file: it knows of most ids that the file has nothing for, and the file
@@ -72,7 +74,7 @@ func (f *filter) addAll(changes []Change) {
 	for part := range slices.Chunk(changes, ahead) {
 		for i, c := range part {
 			hashes[i] = f.hash(c.Key)
-			prefetch(uintptr(unsafe.Pointer(&f.lines[hashes[i]>>f.shift])))
+			prefetch.Lines(uintptr(unsafe.Pointer(&f.lines[hashes[i]>>f.shift])))
 		}
 		for i, c := range part {
 			if c.TAT != 0 {

@@ -11,6 +11,8 @@ import (
 	"iter"
 	"slices"
 	"unsafe"
+
+	"github.com/stint-go/stint/internal/prefetch"
 )
 
 // A save is appended to the journal: a few sequential pages, where writing each bucket to its place in the tree would
@@ -180,11 +182,11 @@ func (x *journalIndex) put(changes ...Change) {
 	for part := range slices.Chunk(changes, ahead) {
 		for i := range part {
 			hashes[i] = x.hash(part[i].Key)
-			prefetch(uintptr(unsafe.Pointer(&x.slots[x.home(hashes[i])])))
+			prefetch.Lines(uintptr(unsafe.Pointer(&x.slots[x.home(hashes[i])])))
 		}
 		for i := range part {
 			if slot := x.slots[x.home(hashes[i])]; slot != 0 {
-				prefetch(uintptr(unsafe.Pointer(&x.at(slot)[0])))
+				prefetch.Lines(uintptr(unsafe.Pointer(&x.at(slot)[0])))
 			}
 		}
 		for i := range part {

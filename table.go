@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/stint-go/stint/internal/prefetch"
 )
 
 // The buckets in memory: open addressing with linear probing, in shards that each have a mutex. A slot holds one bucket
@@ -229,7 +231,7 @@ func (s *shard) home(h uint64) uint32 {
 func (s *shard) prefetch(h uint64) { s.prefetchSlot(s.home(h)) }
 
 func (s *shard) prefetchSlot(i uint32) {
-	prefetch(uintptr(unsafe.Pointer(s.slots.Load())) + uintptr(i)*uintptr(s.stride))
+	prefetch.Lines(uintptr(unsafe.Pointer(s.slots.Load())) + uintptr(i)*uintptr(s.stride))
 }
 
 func (s *shard) next(i uint32) uint32 {
