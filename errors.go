@@ -4,27 +4,30 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/stint-go/stint/internal/boltstore"
+	fileformat "github.com/stint-go/stint/internal/format"
 )
 
 // What Open, OpenBolt, New and SetLimits return.
 var (
 	// ErrLocked: another process, or another Limiter of this one, has the file, and kept it for all of LockTimeout.
-	ErrLocked = errors.New("stint: file is locked")
+	ErrLocked = boltstore.ErrLocked
 
 	// ErrCorrupt: the file does not hold what stint wrote. If bbolt has panicked at that, the file is not touched again by this process.
-	ErrCorrupt = errors.New("stint: file is corrupt")
+	ErrCorrupt = fileformat.ErrCorrupt
 
 	// ErrFormat: the file is sound, and is not of a format that this version reads: a newer one, or another program's.
-	ErrFormat = errors.New("stint: unknown file format")
+	ErrFormat = fileformat.ErrFormat
 
 	// ErrNameMismatch: the file knows a number, or a label, of the declared Names by another meaning.
-	ErrNameMismatch = errors.New("stint: names differ from the file's")
+	ErrNameMismatch = boltstore.ErrNameMismatch
 )
 
 // What a decision returns. Nothing was spent, unless the error says otherwise.
 var (
 	// ErrClosed: the Limiter is closed.
-	ErrClosed = errors.New("stint: limiter is closed")
+	ErrClosed = boltstore.ErrClosed
 
 	// ErrUnknownName: the key's Name is not declared.
 	ErrUnknownName = errors.New("stint: unknown name")

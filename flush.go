@@ -70,9 +70,7 @@ func (f *flusher) run() {
 		} else {
 			wait, skip = 0, 0
 		}
-		if s, ok := f.store.(interface{ sweep(now int64) error }); ok {
-			s.sweep(f.clock.now()) // a failure is in the store's own stats
-		}
+		_ = f.store.Maintain(time.Unix(0, f.clock.now())) // a failure is in the store's own Health
 	}
 }
 

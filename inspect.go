@@ -152,16 +152,10 @@ func (l *Limiter) inspectLocked(s *shard, h uint64, key Key, stored int64) (b Bu
 // Snapshot writes a copy of the store's file, in which is all that was spent so far, and returns how many bytes that were:
 // for a backup, or to be looked at, while decisions go on. See BoltStore.Snapshot; a store that cannot is an error.
 func (l *Limiter) Snapshot(w io.Writer) (int64, error) {
-	s, ok := l.store.(interface {
-		Snapshot(w io.Writer) (int64, error)
-	})
-	if !ok {
-		return 0, fmt.Errorf("stint: a %T has no file to copy", l.store)
-	}
 	if err := l.Flush(); err != nil {
 		return 0, err
 	}
-	return s.Snapshot(w)
+	return l.store.Snapshot(w)
 }
 
 // Health returns nil, or all that is wrong now, and since when: that saving fails, or loading buckets, or Buckets, each until it
@@ -182,10 +176,7 @@ func (l *Limiter) Health() error {
 	if f := l.notListed.Load(); f != nil {
 		errs = append(errs, f.says("Buckets fails"))
 	}
-	if s, ok := l.store.(interface{ ailing() error }); ok {
-		errs = append(errs, s.ailing())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, l.store.Health())...)
 }
 
 // Stats are counts since the Limiter was opened, and sizes as they are now.
@@ -218,9 +209,7 @@ func (l *Limiter) Stats() Stats {
 		Flush:     l.flusher.stats(),
 	}
 	st.Commit = l.committer.status()
-	if s, ok := l.store.(*BoltStore); ok {
-		st.File = s.Stats()
-	}
+	st.File = l.store.Stats()
 	st.Forward, st.Backward = l.clock.steps()
 	add := func(name Name, allowed, denied, errs int64) {
 		ls := st.Limits[name]
@@ -253,4 +242,19 @@ func (l *Limiter) Stats() Stats {
 		add(name, 0, 0, n)
 	}
 	return st
+}
+
+// failure is why the last of many attempts at something failed, and since when
+// they do; zero: it did not.
+type failure struct {
+	err   error
+	since time.Time
+}
+
+// says returns the failure as a sentence, or nil.
+func (f failure) says(what string) error {
+	if f.err == nil {
+		return nil
+	}
+	return fmt.Errorf("stint: %s since %s: %w", what, f.since.UTC().Format(time.RFC3339), f.err)
 }

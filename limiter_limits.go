@@ -70,8 +70,5 @@ func (l *Limiter) retireCountsLocked(s *shard) {
 
 // checkLimits returns why the limits cannot be put in force with this store.
 func (l *Limiter) checkLimits(limits *Limits) error {
-	if s, ok := l.store.(interface{ Declare(Names) error }); ok {
-		return s.Declare(limits.names)
-	}
-	return nil
+	return l.store.Declare(limits.names)
 }

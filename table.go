@@ -11,6 +11,8 @@ import (
 	"github.com/stint-go/stint/internal/prefetch"
 )
 
+const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio: its multiples lie far apart
+
 // The buckets in memory: open addressing with linear probing, in shards that each have a mutex. A slot holds one bucket
 // whole, id included, and no pointer, so that the garbage collector has nothing to look at in ten million of them and a
 // decision touches one or two cache lines. Ids are compared, not only hashed: no two share a bucket.
