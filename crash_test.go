@@ -357,7 +357,7 @@ func (s *crashSim) several(op op) {
 		}
 		if r.Mode != CheckOnly && tat != s.have[key].tat {
 			before[key], next[key] = s.have[key].tat, tat
-			}
+		}
 	}
 	var d Decision
 	var err error

@@ -3,6 +3,8 @@ package stint
 import (
 	"errors"
 
+	"github.com/stint-go/stint/internal/boltstore"
+	fileformat "github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/spell"
 )
 
@@ -10,22 +12,22 @@ import (
 var (
 	// ErrLocked: another Limiter, of this process or another one, kept the file for
 	// all of LockTimeout.
-	ErrLocked = errors.New("stint: file is locked")
+	ErrLocked = boltstore.ErrLocked
 
 	// ErrCorrupt: the file does not contain what stint wrote.
-	ErrCorrupt = errors.New("stint: file is corrupt")
+	ErrCorrupt = fileformat.ErrCorrupt
 
 	// ErrFormat: the file belongs to another program or to a newer version.
-	ErrFormat = errors.New("stint: unknown file format")
+	ErrFormat = fileformat.ErrFormat
 
 	// ErrNameMismatch: the file has another meaning for a number or label of the Names.
-	ErrNameMismatch = errors.New("stint: names differ from the file's")
+	ErrNameMismatch = boltstore.ErrNameMismatch
 )
 
 // The errors of a decision. Unless the error is ErrNotDurable, nothing was spent.
 var (
 	// ErrClosed: the Limiter is closed.
-	ErrClosed = errors.New("stint: limiter is closed")
+	ErrClosed = boltstore.ErrClosed
 
 	// ErrUnknownName: the key's Name is not declared.
 	ErrUnknownName = errors.New("stint: unknown name")

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/boltfile"
 )
 
 var errFault = errors.New("the disk is on fire")
@@ -25,12 +27,6 @@ type faultStore struct {
 	lasts int
 	after bool
 	met   []string // what failed
-}
-
-// faultBolt is a faultStore that has what a Limiter finds in a BoltStore and not in others.
-type faultBolt struct {
-	*faultStore
-	bolt *BoltStore
 }
 
 // fault counts an operation, and says whether it is to fail.
@@ -103,19 +99,17 @@ func (s *faultStore) All(name Name) iter.Seq2[Change, error] {
 
 func (s *faultStore) Close() error { return s.run("close", s.Store.Close) }
 
-func (s *faultBolt) Declare(names Names) error {
-	return s.run("declare", func() error { return s.bolt.Declare(names) })
+func (s *faultStore) Declare(names Names) error {
+	return s.run("declare", func() error { return s.Store.Declare(names) })
 }
 
-func (s *faultBolt) expect(resident int) { s.bolt.expect(resident) }
-
-func (s *faultBolt) sweep(now int64) error {
-	return s.run("sweep", func() error { return s.bolt.sweep(now) })
+func (s *faultStore) Maintain(now time.Time) error {
+	return s.run("maintain", func() error { return s.Store.Maintain(now) })
 }
 
-func (s *faultBolt) Snapshot(w io.Writer) (n int64, err error) {
+func (s *faultStore) Snapshot(w io.Writer) (n int64, err error) {
 	err = s.run("snapshot", func() (err error) {
-		n, err = s.bolt.Snapshot(w)
+		n, err = s.Store.Snapshot(w)
 		return err
 	})
 	return n, err
@@ -214,9 +208,7 @@ func (g *faultLedger) script(store Store, now func() time.Time) (closed bool) {
 		}
 	}
 	sweep := func() {
-		if s, ok := store.(*faultBolt); ok { // as at a tick
-			g.note(s.sweep(now().UnixNano()))
-		}
+		g.note(store.Maintain(now())) // as at a tick
 	}
 	g.note(l.Flush())
 	health()
@@ -235,7 +227,7 @@ func (g *faultLedger) script(store Store, now func() time.Time) (closed bool) {
 		}
 		health()
 	}
-	if _, ok := store.(*faultBolt); ok {
+	if store.Stats() != (FileStats{}) { // it has a file
 		_, err := l.Snapshot(io.Discard)
 		g.note(err)
 	}
@@ -282,9 +274,8 @@ func (g *faultLedger) check(store Store, now func() time.Time, closed bool) {
 // nothing is lost.
 func TestFaultSweep(t *testing.T) {
 	now := func() time.Time { return damagedStart }
-	file, dir := syncFile, syncDir
-	defer func() { syncFile, syncDir = file, dir }()
-	syncFile, syncDir = func(*os.File) error { return nil }, func(string) error { return nil } // no power is cut: they only take time
+	files := boltfile.OS() // no power is cut: syncs only take time
+	files.SyncFile, files.SyncDir, files.NoSync = func(*os.File) error { return nil }, func(string) error { return nil }, true
 	made := storePath(t)
 	require.NoError(t, openBolt(t, made, nil).Close()) // the names are entered by Declare
 	stores := map[string]func(t *testing.T) func() Store{
@@ -296,12 +287,11 @@ func TestFaultSweep(t *testing.T) {
 			path := copyOf(t, made)
 			var s *BoltStore
 			return func() Store {
-				if s != nil && !s.closed {
-					path = crash(t, s)
+				if s != nil {
+					path = copyOf(t, path)
 					require.NoError(t, s.Close())
 				}
-				s = openBolt(t, path, nil)
-				s.file.db.NoSync = true
+				s = openBoltOn(t, path, nil, files)
 				return s
 			}
 		},
@@ -311,7 +301,7 @@ func TestFaultSweep(t *testing.T) {
 		step = 7
 	}
 	kinds := map[string][]string{"mem": {"load", "save", "all", "close"}}
-	kinds["bbolt"] = append([]string{"declare", "sweep", "snapshot"}, kinds["mem"]...)
+	kinds["bbolt"] = append([]string{"declare", "maintain", "snapshot"}, kinds["mem"]...)
 	for name, open := range stores {
 		for _, lasts := range []int{1, 5, 1 << 30} {
 			for _, after := range []bool{false, true} {
@@ -321,13 +311,9 @@ func TestFaultSweep(t *testing.T) {
 						for through := false; !through; fail += step {
 							reopen := open(t)
 							s := &faultStore{Store: reopen(), kind: kind, fail: fail, lasts: lasts, after: after}
-							store := Store(s)
-							if bolt, ok := s.Store.(*BoltStore); ok {
-								store = &faultBolt{s, bolt}
-							}
 							g := &faultLedger{t: t, admitted: map[Key]int64{}, uncertain: map[Key]int64{}, returned: map[Key]int64{}, held: map[Key]bool{},
 								context: fmt.Sprintf("%s %d fails", kind, fail)}
-							closed := g.script(store, now)
+							closed := g.script(s, now)
 							if s.failures() > 0 {
 								require.Positive(t, g.surfaced, "%s, and nobody was told: %v", g.context, s.met)
 							}
@@ -354,8 +340,9 @@ func TestDiskFull(t *testing.T) {
 	require.NoError(t, store.Close())
 	info, err := os.Stat(path)
 	require.NoError(t, err)
-	store, err = OpenBolt(path, faultNames, &BoltOptions{maxSize: int(info.Size())})
-	require.NoError(t, err)
+	files := boltfile.OS()
+	files.MaxSize = int(info.Size())
+	store = openBoltOn(t, path, faultNames, files)
 	events := make(chan Event, 100)
 	now := func() time.Time { return damagedStart }
 	l, err := New(store, faultLimits(t, 10), &Options{Now: now, FlushInterval: time.Hour, OnEvent: func(e Event) { events <- e }})
@@ -385,11 +372,11 @@ func TestDiskFull(t *testing.T) {
 	}
 	require.Error(t, l.Flush())
 
-	store.file.db.MaxSize = 0
+	files.MaxSize = 0
 	require.NoError(t, l.Flush())
 	require.NoError(t, l.Health())
 	require.Equal(t, FlushRecovered, (<-events).Kind)
-	path = crash(t, store)
+	path = copyOf(t, path)
 	require.NoError(t, l.Close())
 
 	l, err = Open(path, faultLimits(t, 10), &Options{Now: now})

@@ -1,16 +1,12 @@
 package stint
 
 import (
-	"errors"
-	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	bolt "go.etcd.io/bbolt"
 )
 
 func (r *rig) bucket(key Key) Bucket {
@@ -155,89 +151,32 @@ func TestHealthOfLoads(t *testing.T) {
 	}
 }
 
-// A file that is broken is so for good, also where the journal, in memory, still has an answer.
-func TestHealthOfABrokenFile(t *testing.T) {
-	for _, call := range []func(*BoltStore, func(*bolt.Tx) error) error{(*BoltStore).view, (*BoltStore).update} {
-		store := openBolt(t, filepath.Join(t.TempDir(), "broken.db"), testNames)
-		r := rigOn(t, store, testLimits(t), Options{})
-		key := perID.Key("a")
-		r.spend(key, 1)
-		store.together()
-		require.NoError(t, r.Flush())
-		r.directory.evict(r.clock.ns.Load(), true, func() bool { return true })
-
-		want := "stint: the file is broken" + r.since()
-		err := call(store, func(*bolt.Tx) error { panic("a page that makes no sense") })
-		require.ErrorIs(t, err, ErrCorrupt)
-		require.EqualError(t, r.Health(), want+err.Error())
-		r.clock.advance(time.Second)
-		_, loadErr := r.Check(perID.Key("b"), 1)
-		require.ErrorIs(t, loadErr, ErrCorrupt)
-		require.ErrorContains(t, r.Health(), "no bucket loaded"+r.since())
-		require.ErrorContains(t, r.Health(), want)
-		r.check(key, 1)
-		require.NoError(t, r.Flush(), "nothing is to be saved")
-		require.EqualError(t, r.Health(), want+err.Error())
-	}
-}
-
-func TestHealthOfUpkeep(t *testing.T) {
-	store := openBolt(t, filepath.Join(t.TempDir(), "upkeep.db"), testNames)
+func TestHealthOfBuckets(t *testing.T) {
+	store := &faultyStore{Store: NewMemStore()}
 	r := rigOn(t, store, testLimits(t), Options{})
-	fails := func(what string, do func() error) {
-		t.Helper()
-		want := "stint: no " + what + r.since()
-		for range 2 {
-			err := do()
-			require.Error(t, err)
-			require.EqualError(t, r.Health(), want+err.Error())
-			r.clock.advance(time.Minute)
-		}
+	since := r.since()
+	store.broken.Store(true)
+	for range 2 {
+		listBuckets(t, r.Buckets(perID))
+		require.EqualError(t, r.Health(), "stint: Buckets fails"+since+errDisk.Error())
+		r.clock.advance(time.Minute)
 	}
-	works := func(do func() error) {
-		t.Helper()
-		require.NoError(t, do())
-		require.NoError(t, r.Health())
-	}
-
-	require.NoError(t, store.append([]Change{{Key{perID, strings.Repeat("x", bolt.MaxKeySize+1)}, 1}})) // which cannot go home
-	fails("checkpoint", store.checkpoint)
-	store.indexMu.Lock()
-	store.old = newJournalIndex()
-	store.indexMu.Unlock()
-	works(store.checkpoint)
-
-	aside := store.path + "-aside"
-	require.NoError(t, os.Rename(store.path, aside))
-	require.NoError(t, os.Mkdir(store.path, 0o700)) // in the way of the rename
-	fails("compaction", store.Compact)
-	store.compactIfDue()
-	require.NoError(t, r.Health(), "it need not be compacted")
-	fails("compaction", store.Compact)
-	require.NoError(t, os.Remove(store.path))
-	require.NoError(t, os.Rename(aside, store.path))
-	works(store.Compact)
-
-	save(t, store, Change{perID.Key("a"), 1 << 62})
-	require.NoError(t, store.checkpoint())
-	require.NoError(t, store.update(func(tx *bolt.Tx) error {
-		b := tx.Bucket(perID.decimal())
-		return errors.Join(b.Put([]byte("bad"), []byte("short")), b.Put([]byte("worse"), nil))
-	}))
-	sweep := func() error { return store.sweep(0) }
-	fails("sweep", sweep)
-	works(sweep) // it goes on behind them
-}
-
-// Health waits for nobody who may be waiting for the disk.
-func TestHealthDoesNotWait(t *testing.T) {
-	store := openBolt(t, filepath.Join(t.TempDir(), "stuck.db"), testNames)
-	r := rigOn(t, store, testLimits(t), Options{})
-	for _, mu := range []sync.Locker{&r.flusher.mu, &store.careMu, &store.saveMu, &store.indexMu, &store.mu, &store.file.log.mu} {
-		mu.Lock()
-		defer mu.Unlock()
-	}
+	store.broken.Store(false)
+	listBuckets(t, r.Buckets(perID))
 	require.NoError(t, r.Health())
+}
+
+// ailingStore is a Store with something wrong.
+type ailingStore struct{ Store }
+
+func (ailingStore) Health() error { return errFault }
+
+// Health has what is wrong with the store, and waits for no flush.
+func TestHealthOfStore(t *testing.T) {
+	r := rigOn(t, ailingStore{NewMemStore()}, testLimits(t), Options{})
+	r.flusher.mu.Lock()
+	defer r.flusher.mu.Unlock()
+	require.EqualError(t, r.Health(), errFault.Error())
 }
 
 // Health tells of a commit that failed.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-go/stint/internal/boltstore"
 	"github.com/stint-go/stint/internal/clock"
 	"github.com/stint-go/stint/internal/table"
 )
@@ -52,15 +53,15 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	if limits == nil {
 		return nil, errors.New("stint: Open: no limits")
 	}
-	if path, err = resolve(path); err != nil { // the file is set aside, not a link to it
+	if path, err = boltstore.Resolve(path); err != nil { // the file is set aside, not a link to it
 		return nil, fmt.Errorf("stint: %w", err)
 	}
 	found, _ := os.Stat(path) // nil: it is about to be made
 	l, err := openFile(path, limits, o)
 	if errors.Is(err, ErrCorrupt) && o.Recover {
-		aside := Event{Kind: FileSetAside, Err: err, Path: path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")}
-		done, err := setAside(path, aside.Path, found, cmp.Or(o.LockTimeout, time.Second))
-		if err != nil {
+		aside := Event{Kind: FileSetAside, Err: err}
+		to, done, err := boltstore.SetAside(path, found, cmp.Or(o.LockTimeout, time.Second))
+		if aside.Path = to; err != nil {
 			return nil, fmt.Errorf("stint: set %s aside: %w", path, err)
 		}
 		l, err := openFile(path, limits, o)
@@ -76,7 +77,7 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 }
 
 func openFile(path string, limits *Limits, o Options) (*Limiter, error) {
-	store, err := OpenBolt(path, limits.names, &BoltOptions{LockTimeout: o.LockTimeout})
+	store, err := OpenBolt(path, limits.names, &BoltOptions{LockTimeout: o.LockTimeout, MaxResident: o.MaxResident})
 	if err != nil {
 		return nil, err
 	}

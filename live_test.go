@@ -166,5 +166,5 @@ func TestSetLimitsMistakes(t *testing.T) {
 	require.NoError(t, r.SetLimits(testLimits(t)))
 	require.False(t, r.spend(key, 1).Allowed, "and declared again")
 	require.NoError(t, r.Close())
-	require.Equal(t, "New", openBolt(t, path, nil).Names()[79])
+	require.Equal(t, "New", openBolt(t, path, nil).store.Names()[79])
 }

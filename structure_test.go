@@ -1,11 +1,13 @@
 package stint
 
 import (
-	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,230 +16,111 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// readingOrder are the files of the package. A file mentions only what the files before it declare.
-var readingOrder = []string{
-	"gcra", "errors", "keys", "limits",
-	"store", "store_mem", "prefetch", "filter", "journal", "store_bbolt",
-	"table", "options", "clock", "flush", "decide", "limiter", "many", "wait", "inspect",
+const module = "github.com/stint-go/stint"
+
+// allowedImports has, for each package, what its files that are not tests may
+// import besides the standard library. Arrows point down: no internal package
+// imports the root, and each package imports only those of lower layers. A name
+// that ends in "/" stands for all packages below it.
+var allowedImports = map[string][]string{
+	"internal/prefetch":    {"golang.org/x/sys/"},
+	"internal/clock":       {},
+	"internal/queue":       {},
+	"internal/groupcommit": {},
+	"internal/table":       {"internal/prefetch"},
+	"internal/format":      {},
+	"internal/bloom":       {"internal/format", "internal/prefetch"},
+	"internal/journal":     {"internal/format", "internal/prefetch"},
+	"internal/bboltpage":   {"internal/format", "go.etcd.io/bbolt"},
+	"internal/boltfile":    {"internal/bboltpage", "internal/format", "go.etcd.io/bbolt", "go.etcd.io/bbolt/errors"},
+	"internal/boltstore": {"internal/boltfile", "internal/bboltpage", "internal/bloom", "internal/format", "internal/journal",
+		"go.etcd.io/bbolt"},
+	"internal/fsck": {"internal/boltfile", "internal/bboltpage", "internal/format", "internal/journal", "go.etcd.io/bbolt"},
+
+	"internal/spell": {},
+	".": {"internal/boltstore", "internal/clock", "internal/format", "internal/groupcommit", "internal/queue", "internal/spell",
+		"internal/table"},
+
+	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"}, // tests only
+	"idformat":             {".", "internal/spell", "golang.org/x/net/publicsuffix"},
+	"limitsfile":           {".", "internal/spell", "gopkg.in/yaml.v3"},
+	"httplimit":            {"."},
+	"httplimit/statuspage": {".", "httplimit"},
+	"cmd/stint": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "internal/boltstore", "internal/fsck",
+		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},
+	"examples/": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/", "golang.org/x/"},
 }
 
-// group returns the name in readingOrder that a file stands under: its own, or that of the file it was split from.
-func group(name string) string {
-	for ; name != "" && !slices.Contains(readingOrder, name); name = name[:max(0, strings.LastIndexByte(name, '_'))] {
+// allowedIn returns the entry of a package in allowedImports.
+func allowedIn(pkg string) (imports []string, ok bool) {
+	if imports, ok = allowedImports[pkg]; ok {
+		return imports, true
 	}
-	return name
+	for name, imports := range allowedImports {
+		if strings.HasSuffix(name, "/") && strings.HasPrefix(pkg, name) {
+			return imports, true
+		}
+	}
+	return nil, false
 }
 
-// importers are those that import what only one file may.
-var importers = map[string]string{"go.etcd.io/bbolt": "store_bbolt", "go.etcd.io/bbolt/errors": "store_bbolt"}
-
-func parseFiles(t *testing.T) map[string]*ast.File {
-	entries, err := os.ReadDir(".")
-	require.NoError(t, err)
-	files := make(map[string]*ast.File)
-	fset := token.NewFileSet()
-	for _, e := range entries {
-		name, isGo := strings.CutSuffix(e.Name(), ".go")
-		if !isGo || strings.HasSuffix(name, "_test") || name == "doc" {
+// Each package imports what the table allows.
+func TestImports(t *testing.T) {
+	for _, file := range goFiles(t) {
+		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		f, err := parser.ParseFile(fset, e.Name(), nil, parser.SkipObjectResolution)
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
 		require.NoError(t, err)
-		files[name] = f
+		pkg := path.Dir(filepath.ToSlash(file))
+		allowed, ok := allowedIn(pkg)
+		if !ok {
+			t.Errorf("%s is in no package of the table: add %s, with what it may import", file, pkg)
+			continue
+		}
+		for _, spec := range f.Imports {
+			imported := strings.Trim(spec.Path.Value, `"`)
+			if imported == module {
+				imported = "."
+			} else if own, ok := strings.CutPrefix(imported, module+"/"); ok {
+				imported = own
+			} else if first, _, _ := strings.Cut(imported, "/"); !strings.Contains(first, ".") {
+				require.False(t, pkg == "." && imported == "net/http", "%s imports net/http", file)
+				continue // the standard library
+			}
+			if !slices.ContainsFunc(allowed, func(a string) bool {
+				return a == imported || strings.HasSuffix(a, "/") && strings.HasPrefix(imported, a)
+			}) {
+				t.Errorf("%s imports %s, which %s may not", file, imported, pkg)
+			}
+		}
 	}
+}
+
+// goFiles returns the Go files of the module, without nested modules.
+func goFiles(t *testing.T) (files []string) {
+	require.NoError(t, filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case !d.IsDir():
+			if strings.HasSuffix(name, ".go") {
+				files = append(files, name)
+			}
+			return nil
+		case name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
+			return filepath.SkipDir
+		}
+		if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil && name != "." {
+			return filepath.SkipDir
+		}
+		return nil
+	}))
 	return files
 }
 
-// declared returns the names that a file adds to the package: what stands at its top, and its methods.
-func declared(f *ast.File) (names, methods []string) {
-	for _, d := range f.Decls {
-		switch d := d.(type) {
-		case *ast.FuncDecl:
-			if d.Recv != nil {
-				methods = append(methods, d.Name.Name)
-			} else {
-				names = append(names, d.Name.Name)
-			}
-		case *ast.GenDecl:
-			for _, spec := range d.Specs {
-				switch spec := spec.(type) {
-				case *ast.TypeSpec:
-					names = append(names, spec.Name.Name)
-				case *ast.ValueSpec:
-					for _, n := range spec.Names {
-						names = append(names, n.Name)
-					}
-				}
-			}
-		}
-	}
-	return names, methods
-}
-
-// mentioned returns the identifiers of a file that stand by themselves, and those that are selected: of a value, not of an
-// imported package. What the file declares inside its functions is left out, and with it what that shadows.
-func mentioned(f *ast.File) (names, selected map[string]bool) {
-	names, selected = make(map[string]bool), make(map[string]bool)
-	imported := make(map[string]bool)
-	for _, spec := range f.Imports {
-		path := strings.Trim(spec.Path.Value, `"`)
-		imported[path[strings.LastIndex(path, "/")+1:]] = true
-	}
-	fields := make(map[*ast.Ident]bool) // which are not of the package
-	ast.Inspect(f, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.SelectorExpr:
-			if pkg, ok := n.X.(*ast.Ident); !ok || !imported[pkg.Name] {
-				selected[n.Sel.Name] = true
-			}
-			fields[n.Sel] = true
-		case *ast.KeyValueExpr:
-			if key, ok := n.Key.(*ast.Ident); ok {
-				fields[key] = true
-			}
-		case *ast.StructType:
-			for _, field := range n.Fields.List {
-				for _, name := range field.Names {
-					fields[name] = true
-				}
-			}
-		case *ast.InterfaceType:
-			for _, field := range n.Methods.List {
-				for _, name := range field.Names {
-					fields[name] = true
-				}
-			}
-		case *ast.FuncDecl:
-			if n.Recv != nil {
-				fields[n.Name] = true
-			}
-		}
-		return true
-	})
-	local := make(map[string]bool)
-	ast.Inspect(f, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.AssignStmt:
-			if n.Tok == token.DEFINE {
-				for _, x := range n.Lhs {
-					if id, ok := x.(*ast.Ident); ok {
-						local[id.Name] = true
-					}
-				}
-			}
-		case *ast.RangeStmt:
-			for _, x := range []ast.Expr{n.Key, n.Value} {
-				if id, ok := x.(*ast.Ident); ok {
-					local[id.Name] = true
-				}
-			}
-		case *ast.FuncType:
-			for _, list := range []*ast.FieldList{n.Params, n.Results} {
-				if list != nil {
-					for _, field := range list.List {
-						for _, name := range field.Names {
-							local[name.Name] = true
-						}
-					}
-				}
-			}
-		case *ast.DeclStmt:
-			for _, spec := range n.Decl.(*ast.GenDecl).Specs {
-				if v, ok := spec.(*ast.ValueSpec); ok {
-					for _, name := range v.Names {
-						local[name.Name] = true
-					}
-				}
-			}
-		}
-		return true
-	})
-	ast.Inspect(f, func(n ast.Node) bool {
-		if id, ok := n.(*ast.Ident); ok && !fields[id] && !local[id.Name] {
-			names[id.Name] = true
-		}
-		return true
-	})
-	return names, selected
-}
-
-func TestFilesInReadingOrder(t *testing.T) {
-	files := parseFiles(t)
-	groups := make(map[string][]*ast.File)
-	for name, f := range files {
-		require.NotEmpty(t, group(name), "%s.go has no place in the reading order", name)
-		groups[group(name)] = append(groups[group(name)], f)
-	}
-	// A method may have the name of a field, or of another type's method: only names of one type count.
-	owners := make(map[string]int)
-	for _, f := range files {
-		ast.Inspect(f, func(n ast.Node) bool {
-			if st, ok := n.(*ast.StructType); ok {
-				for _, field := range st.Fields.List {
-					for _, name := range field.Names {
-						owners[name.Name]++
-					}
-				}
-			}
-			return true
-		})
-		_, methods := declared(f)
-		for _, m := range methods {
-			owners[m]++
-		}
-	}
-	for i, above := range readingOrder {
-		for _, f := range groups[above] {
-			names, selected := mentioned(f)
-			for _, below := range readingOrder[i+1:] {
-				if above == "keys" && below == "limits" { // a NameSpec has a Limit, and Limits have Names
-					continue
-				}
-				for _, later := range groups[below] {
-					laterNames, laterMethods := declared(later)
-					for _, name := range laterNames {
-						if names[name] {
-							t.Errorf("%s.go mentions %s, which %s.go declares", above, name, below)
-						}
-					}
-					for _, m := range laterMethods {
-						if owners[m] == 1 && len(m) > 6 && selected[m] {
-							t.Errorf("%s.go calls %s, which %s.go declares", above, m, below)
-						}
-					}
-				}
-			}
-		}
-	}
-}
-
-func TestImports(t *testing.T) {
-	for name, f := range parseFiles(t) {
-		for _, spec := range f.Imports {
-			path := strings.Trim(spec.Path.Value, `"`)
-			if only, ok := importers[path]; ok {
-				require.Equal(t, only, group(name), "%s.go imports %s", name, path)
-			}
-			require.NotEqual(t, "net/http", path, "%s.go", name)
-			own := strings.HasPrefix(path, "github.com/stint-go/stint/internal/")
-			require.False(t, strings.HasPrefix(path, "github.com/") && !own, "%s.go imports %s", name, path)
-		}
-	}
-}
-
-// TestDependencies: who imports the package links bbolt, and what bbolt needs.
-func TestDependencies(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", ".").Output()
-	require.NoError(t, err)
-	for pkg := range strings.FieldsSeq(string(out)) {
-		first, _, _ := strings.Cut(pkg, "/")
-		if strings.Contains(first, ".") {
-			require.Regexp(t, `^(github\.com/stint-go/stint(/internal/.*)?|go\.etcd\.io/bbolt(/.*)?|golang\.org/x/sys/.*)$`, pkg)
-		}
-	}
-}
-
-// TestRequirements holds go.mod to what it may require. Another one wants a reason, in docs/decisions.md.
+// TestRequirements holds go.mod to what it may require. Another module needs a
+// reason, in docs/decisions.md.
 func TestRequirements(t *testing.T) {
 	content, err := os.ReadFile("go.mod")
 	require.NoError(t, err)
@@ -250,4 +133,15 @@ func TestRequirements(t *testing.T) {
 		"github.com/rogpeppe/go-internal", "github.com/schollz/progressbar/v3", "github.com/spf13/cobra", "github.com/stretchr/testify",
 		"go.etcd.io/bbolt", "golang.org/x/net", "golang.org/x/term", "gopkg.in/yaml.v3",
 	}, direct)
+}
+// TestDependencies: who imports the package links bbolt, and what bbolt needs.
+func TestDependencies(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	require.NoError(t, err)
+	for pkg := range strings.FieldsSeq(string(out)) {
+		first, _, _ := strings.Cut(pkg, "/")
+		if strings.Contains(first, ".") {
+			require.Regexp(t, `^(github\.com/stint-go/stint(/internal/.*)?|go\.etcd\.io/bbolt(/.*)?|golang\.org/x/sys/.*)$`, pkg)
+		}
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/boltstore"
 )
 
 func newSpend() *cobra.Command {
@@ -186,14 +187,12 @@ func newSetNames() *cobra.Command {
 	f := &setNamesFlags{}
 	cmd := &cobra.Command{
 		Use:   "set-names NUMBER=LABEL...",
-		Short: "Give the limits of a file the numbers or labels that the program has for them by now",
-		Long: `Give the limits of a file the numbers or labels that the program has for them by now, where it would fail because they disagree.
+		Short: "Give the limits of a file the labels that the program has for them now",
+		Long: `Give the limits of a file the labels that the program has for them now, if the program cannot open the file because they differ.
 
-Buckets follow their label: if the file has it under another number, they move, with their holds. A label that the file does not
-have renames the limit of that number. A new file takes the place of the old one when it is complete: it is all done, or
-nothing is. It takes the room of a second file meanwhile.`,
-		Example: `  stint limits set-names --db quota.db 6=OrdersPerAccount            # renamed
-  stint limits set-names --db quota.db 7=OrdersPerAccount 6=Logins   # 6 became 7, and there is a new 6`,
+The buckets of a number stay, and get the new label. Numbers are permanent: a label that the file has for another number is an error, and
+then nothing changes. If the program gave a limit another number, give the limit its old number in the program again.`,
+		Example: `  stint limits set-names --db quota.db 6=OrdersPerAccount   # 6 was NewOrdersPerAccount`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return misuse(cmd, "no NUMBER=LABEL given")
@@ -232,31 +231,27 @@ func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	before, path, err := f.db.names(cmd)
+	before, err := f.db.names(cmd)
 	if err != nil {
 		return err
 	}
 	if err := withLines(names, before); err != nil {
 		return err
 	}
-	ctx, stop := untilInterrupted(cmd)
-	defer stop()
-	bar := newProgress(cmd.ErrOrStderr(), "rewriting", -1, false)
-	moved, err := stint.SetNames(path, names, &stint.BoltOptions{LockTimeout: f.db.lockTimeout}, func(n int) error {
-		bar.add(n)
-		return interruption(ctx)
-	})
-	bar.close()
-	if errors.Is(err, errInterrupted) {
-		return errInterrupted
-	}
-	if err != nil && !errors.As(err, new(*stint.ConfigError)) && !errors.Is(err, stint.ErrNameMismatch) {
-		err = failed(err)
-	}
+	store, err := f.db.openExisting()
 	if err != nil {
 		return err
 	}
-	return failed(printNames(cmd.OutOrStdout(), before, names, moved))
+	labels := map[uint16]string{}
+	for name, label := range names {
+		labels[uint16(name)] = label
+	}
+	if err := boltstore.Of(store).Relabel(labels); errors.Is(err, stint.ErrNameMismatch) {
+		return errors.Join(err, failed(store.Close()))
+	} else if err = errors.Join(err, store.Close()); err != nil {
+		return failed(err)
+	}
+	return failed(printNames(cmd.OutOrStdout(), before, names))
 }
 
 // withLines adds the lines of the limits that are renamed: they keep their numbers. A new label must not be like that of a line.
@@ -282,37 +277,25 @@ func withLines(names, before map[stint.Name]string) error {
 	return nil
 }
 
-// names returns the labels that the file has, and its path.
-func (f *dbFlags) names(cmd *cobra.Command) (map[stint.Name]string, string, error) {
+// names returns the labels that the file has.
+func (f *dbFlags) names(cmd *cobra.Command) (map[stint.Name]string, error) {
 	store, err := f.openToRead(cmd)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	return store.Names(), store.path, failed(store.Close())
+	return namesOf(store.BoltStore), failed(store.Close())
 }
 
 // printNames says what became of each number.
-func printNames(w io.Writer, before, names map[stint.Name]string, moved map[stint.Name]stint.Name) error {
+func printNames(w io.Writer, before, names map[stint.Name]string) error {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		label := printable(names[name])
 		what := "as it was"
-		from := stint.Unknown
-		for old, to := range moved {
-			if to == name {
-				from = old
-			}
-		}
-		old, had := before[name]
-		_, left := moved[name]
-		switch {
-		case from != stint.Unknown:
-			what = fmt.Sprintf("moved here from %d", from)
-		case !had || left:
+		if old, had := before[name]; !had {
 			what = "new"
-		case old != names[name]:
+		} else if old != names[name] {
 			what = "renamed from " + printable(old)
 		}
-		if _, err := fmt.Fprintf(w, "%d  %s  %s\n", name, label, what); err != nil {
+		if _, err := fmt.Fprintf(w, "%d  %s  %s\n", name, printable(names[name]), what); err != nil {
 			return err
 		}
 	}

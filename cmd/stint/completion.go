@@ -60,7 +60,7 @@ func completeLabel(cmd *cobra.Command, _ []string, begun string) (labels []strin
 		labels, _ = limitsfile.Labels(f.Value.String())
 	} else {
 		withFile(cmd, func(store *stint.BoltStore) {
-			for _, label := range store.Names() {
+			for _, label := range namesOf(store) {
 				if _, isLine := lineOf(store, label); !isLine {
 					labels = append(labels, label)
 				}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/boltstore"
 )
 
 type dbFlags struct {
@@ -184,7 +185,7 @@ func (f *dbFlags) openToSpend(label string) (stint.Store, stint.Name, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	name, err := store.Number(label)
+	name, err := numberFor(store, label)
 	if err != nil {
 		return nil, 0, failed(errors.Join(err, store.Close()))
 	}
@@ -232,10 +233,22 @@ type unsaved struct{ stint.Store }
 func (unsaved) Save([]stint.Change) error { return nil }
 
 func numberOf(store *stint.BoltStore, label string) (stint.Name, bool) {
-	for name, l := range store.Names() {
-		if l == label {
-			return name, true
-		}
+	name, ok := boltstore.Of(store).NumberOf(label)
+	return stint.Name(name), ok
+}
+
+// numberFor returns the number that the file has for a label. If it has none,
+// the label gets one.
+func numberFor(store *stint.BoltStore, label string) (stint.Name, error) {
+	name, err := boltstore.Of(store).Number(label)
+	return stint.Name(name), err
+}
+
+// namesOf returns the labels that the file has.
+func namesOf(store *stint.BoltStore) map[stint.Name]string {
+	names := map[stint.Name]string{}
+	for name, label := range boltstore.Of(store).Names() {
+		names[stint.Name(name)] = label
 	}
-	return 0, false
+	return names
 }

@@ -99,7 +99,7 @@ func TestOnlyAllowMakesAFile(t *testing.T) {
 	store, err := stint.OpenBolt(db, nil, nil)
 	require.NoError(t, err)
 	defer store.Close()
-	assert.Equal(t, map[stint.Name]string{1: defaultLabel}, store.Names())
+	assert.Equal(t, map[stint.Name]string{1: defaultLabel}, namesOf(store))
 }
 
 const (
@@ -145,7 +145,7 @@ func TestLimitsFiles(t *testing.T) {
 
 	store, err := stint.OpenBolt(db, nil, nil)
 	require.NoError(t, err)
-	assert.Equal(t, map[stint.Name]string{1: "Logins", 2: "Orders", 3: "Exports"}, store.Names(), "in the order of their first use")
+	assert.Equal(t, map[stint.Name]string{1: "Logins", 2: "Orders", 3: "Exports"}, namesOf(store), "in the order of their first use")
 	require.NoError(t, store.Close())
 
 	r = runArgs(t, "list", "--db", db, "--limits", defaults, "--overrides", overrides)

@@ -66,7 +66,7 @@ that is not UTF-8 is in base64, and "base64":true says so.`,
 func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 	bar := newProgress(cmd.ErrOrStderr(), "exporting", -1, false)
 	defer bar.close()
-	names := store.Names()
+	names := namesOf(store.BoltStore)
 	for name, label := range names {
 		if !utf8.ValidString(label) { // JSON would have another in its place
 			return fmt.Errorf("the label %q of number %d is not UTF-8; stint limits set-names gives it another", label, name)
@@ -243,7 +243,7 @@ func number(store *stint.BoltStore, names map[stint.Name]string) (map[stint.Name
 			var err error
 			if err = store.Declare(stint.Names{name: {Label: names[name]}}); err == nil {
 				n = name
-			} else if n, err = store.Number(names[name]); err != nil {
+			} else if n, err = numberFor(store, names[name]); err != nil {
 				return nil, err
 			}
 		}

@@ -146,7 +146,7 @@ func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket
 	if err != nil {
 		return nil, err
 	}
-	for name, label := range store.Names() {
+	for name, label := range namesOf(store.BoltStore) {
 		if !f.limits.wants(store, label) {
 			continue
 		}
@@ -215,7 +215,7 @@ func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error)
 // lines returns how long the line of each bucket is that has one.
 func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
 	waited := map[stint.Key]time.Duration{}
-	for name, label := range store.Names() {
+	for name, label := range namesOf(store.BoltStore) {
 		limit, ok := lineOf(store.BoltStore, label)
 		if !ok {
 			continue

@@ -152,7 +152,7 @@ func TestProcessesAtOnce(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	stateHome(t)
-	garbage := write(t, "garbage.db", strings.Repeat("not a bbolt file\n", 1000))
+	garbage := write(t, "garbage.db", "a page of bbolt:\xED\xDA\x0C\xED"+strings.Repeat("and nothing of it is right\n", 1000))
 	empty := write(t, "empty.db", "")
 	missing := filepath.Join(t.TempDir(), "missing.db")
 	noDirectory := filepath.Join(t.TempDir(), "no", "stint.db")

@@ -156,7 +156,7 @@ func (f *replayFlags) open(r *replay) error {
 		if err != nil {
 			return err
 		}
-		if limits, err = f.load(r, file.Number); err != nil {
+		if limits, err = f.load(r, func(label string) (stint.Name, error) { return numberFor(file, label) }); err != nil {
 			return failed(errors.Join(err, file.Close()))
 		}
 		store = file

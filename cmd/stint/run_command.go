@@ -322,7 +322,7 @@ func (l *line) last(store *stint.BoltStore, now time.Time) (int64, error) {
 }
 
 func (l *line) setLast(store *stint.BoltStore, turn int64) error {
-	name, err := store.Number(l.label())
+	name, err := numberFor(store, l.label())
 	if err != nil {
 		return failed(err)
 	}
@@ -363,7 +363,7 @@ func (keepOpen) Close() error { return nil }
 
 // decide does one thing to the bucket. When it returns, that is on disk.
 func (l *line) decide(store *stint.BoltStore, act action) (stint.Decision, error) {
-	name, err := store.Number(l.f.limits.label())
+	name, err := numberFor(store, l.f.limits.label())
 	if err != nil {
 		return stint.Decision{}, failed(err)
 	}

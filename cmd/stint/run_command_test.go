@@ -228,7 +228,7 @@ func TestLineOfASlowLimit(t *testing.T) {
 		db := filepath.Join(t.TempDir(), "a.db")
 		store, err := stint.OpenBolt(db, nil, nil)
 		require.NoError(t, err)
-		_, err = store.Number(defaultLabel + lineSuffix)
+		_, err = numberFor(store, defaultLabel+lineSuffix)
 		require.NoError(t, err)
 		l := &line{f: &runFlags{cost: 1}, id: "x", limit: stint.Limit{Burst: 1, Count: 1, Period: period}}
 		now := time.Now()

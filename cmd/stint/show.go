@@ -119,7 +119,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 
 // find returns the buckets of an id in the file that are not full, or held.
 func (f *showFlags) find(store *readStore, id string, now time.Time) (found []*shown, err error) {
-	for name, label := range store.Names() {
+	for name, label := range namesOf(store.BoltStore) {
 		if !f.limits.wants(store, label) {
 			continue
 		}

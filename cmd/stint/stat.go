@@ -89,7 +89,7 @@ func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (
 	}
 	bar := newProgress(cmd.ErrOrStderr(), "counting", -1, false)
 	defer bar.close()
-	names := store.Names()
+	names := namesOf(store.BoltStore)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		l := limitStat{Name: names[name], Number: name}
 		for c, err := range store.All(name) {
@@ -152,7 +152,7 @@ func newNames() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			names, lines := store.Names(), map[stint.Name]string{}
+			names, lines := namesOf(store.BoltStore), map[stint.Name]string{}
 			for name, label := range names {
 				if limit, ok := lineOf(store.BoltStore, label); ok {
 					lines[name] = "\tthe turns of those whom run --wait has wait for " + printable(names[limit])

@@ -19,6 +19,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/fsck"
 )
 
 type verifyFlags struct {
@@ -108,7 +109,7 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 	var found verified
 	store, err := f.db.openToRead(cmd)
 	if err == nil {
-		err = errors.Join(found.look(cmd, store, limits, numbers), store.Close())
+		err = errors.Join(found.look(cmd, store, f.db.lockTimeout, limits, numbers), store.Close())
 	}
 	switch {
 	case errors.Is(err, stint.ErrCorrupt):
@@ -137,14 +138,14 @@ func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
 
 // verified is what verify found in a file that is sound.
 type verified struct {
-	stint.Verified
+	fsck.Verified
 	ahead map[string]int // by limit, the buckets that are further behind than it allows
 }
 
-func (v *verified) look(cmd *cobra.Command, store *readStore, limits *stint.Limits, numbers map[string]stint.Name) (err error) {
+func (v *verified) look(cmd *cobra.Command, store *readStore, lockTimeout time.Duration, limits *stint.Limits, numbers map[string]stint.Name) (err error) {
 	bar := newProgress(cmd.ErrOrStderr(), "verifying", -1, false)
 	defer bar.close()
-	if v.Verified, err = store.Verify(bar.add); err != nil {
+	if v.Verified, err = fsck.Verify(store.path, lockTimeout, bar.add); err != nil {
 		return err
 	}
 	if err := askBbolt(cmd.Context(), store.path); err != nil {
@@ -222,7 +223,7 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 	}
 	to := cmp.Or(f.to, path+".repaired")
 	bar := newProgress(cmd.ErrOrStderr(), "repairing", -1, false)
-	found, err := stint.Salvage(path, to, &stint.BoltOptions{LockTimeout: f.db.lockTimeout}, func(n int) error {
+	found, err := fsck.Salvage(path, to, f.db.lockTimeout, func(n int) error {
 		bar.add(n)
 		return interruption(ctx)
 	})
@@ -251,7 +252,7 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 // tooFarAhead counts, by limit, the buckets that are further behind than it allows.
 func tooFarAhead(store *readStore, limits *stint.Limits, numbers map[string]stint.Name, now time.Time) (map[string]int, error) {
 	ahead := map[string]int{}
-	for name, label := range store.Names() {
+	for name, label := range namesOf(store.BoltStore) {
 		number, ok := numbers[label]
 		if !ok {
 			continue

@@ -1,5 +1,7 @@
-// Package prefetch is one processor instruction: fetch a cache line that is
-// needed soon. The table of buckets, the journal's index and the Bloom filter
-// use it, because each of them looks up random places in large memory.
-// docs/performance.md has what it buys.
+// Package prefetch has one instruction that Go does not offer: it asks the
+// processor for memory before the program needs it.
+//
+// The table of a limiter, the index of the journal and the Bloom filter look up
+// many keys at a time. Each lookup is one cache miss. Asking for all of them
+// first lets the misses overlap.
 package prefetch

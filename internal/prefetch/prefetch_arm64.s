@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// func Line(addr uintptr)
-TEXT ·Line(SB), NOSPLIT|NOFRAME, $0-8
+// func Lines(addr uintptr)
+TEXT ·Lines(SB), NOSPLIT|NOFRAME, $0-8
 	MOVD addr+0(FP), R0
 	PRFM (R0), PLDL1KEEP
 	PRFM 64(R0), PLDL1KEEP

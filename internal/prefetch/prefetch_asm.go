@@ -2,8 +2,8 @@
 
 package prefetch
 
-// Line has the processor fetch the two cache lines from addr on, while the
-// caller goes on. It is a hint: addr may be anything.
+// Lines asks the processor to fetch the two cache lines from addr on. It is a
+// hint, and does not wait: addr may be anything.
 //
 //go:noescape
-func Line(addr uintptr)
+func Lines(addr uintptr)

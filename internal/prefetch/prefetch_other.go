@@ -2,5 +2,5 @@
 
 package prefetch
 
-// Line does nothing on this processor.
-func Line(uintptr) {}
+// Lines does nothing on this processor.
+func Lines(uintptr) {}

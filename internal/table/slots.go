@@ -63,7 +63,7 @@ func (s *Slots) home(h uint64) uint32 {
 func (s *Slots) Prefetch(h uint64) { s.prefetchSlot(s.home(h)) }
 
 func (s *Slots) prefetchSlot(i uint32) {
-	prefetch.Line(uintptr(unsafe.Pointer(s.first.Load())) + uintptr(i)*uintptr(s.stride))
+	prefetch.Lines(uintptr(unsafe.Pointer(s.first.Load())) + uintptr(i)*uintptr(s.stride))
 }
 
 func (s *Slots) next(i uint32) uint32 {

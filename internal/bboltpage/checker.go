@@ -1,0 +1,170 @@
+package bboltpage
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint/internal/format"
+)
+
+// Checker checks the pages of the trees in a file, each once. It takes pages
+// that were added since it was made for sound: this process wrote them. A nil
+// Checker takes all pages for sound.
+type Checker struct {
+	file  *os.File
+	path  string
+	sound []atomic.Uint64 // one bit for each page that was checked
+	whole atomic.Bool     // all pages were checked
+}
+
+// NewChecker returns a Checker for a file with this meta page.
+func NewChecker(file *os.File, path string, m Meta) *Checker {
+	return &Checker{file: file, path: path, sound: make([]atomic.Uint64, m.Pages/64+1)}
+}
+
+func (c *Checker) read(id uint64, buffer []byte) error {
+	if err := ReadAt(c.file, buffer, int64(id)*Size); errors.Is(err, format.ErrCorrupt) {
+		return err
+	} else if err != nil {
+		return fmt.Errorf("page %d of %s: %w", id, c.path, err)
+	}
+	return nil
+}
+
+// IsSound reports whether a page was checked.
+func (c *Checker) IsSound(id uint64) bool {
+	return id/64 >= uint64(len(c.sound)) || c.sound[id/64].Load()&(1<<(id%64)) != 0
+}
+
+var pageBuffers = sync.Pool{New: func() any { return new([Size]byte) }}
+
+// Page reads a page, and checks it if that was not done before. first and next
+// are the keys that it lies between, or nil. The page is in the buffer if it
+// fits.
+func (c *Checker) Page(id, pages uint64, first, next []byte, buffer []byte) ([]byte, error) {
+	if id < 2 || id >= pages {
+		return nil, format.Damaged(c.path, "page %d is not in the file", id)
+	}
+	if err := c.read(id, buffer); err != nil {
+		return nil, err
+	}
+	kind := Kind(buffer)
+	if c.IsSound(id) {
+		return buffer, nil
+	}
+	long := uint64(binary.NativeEndian.Uint32(buffer[12:])) + 1
+	switch used := usedBytes(buffer); {
+	case binary.NativeEndian.Uint64(buffer) != id || kind != Leaf && kind != Branch || long > pages-id:
+		return nil, format.Damaged(c.path, "page %d is not one of the tree", id)
+	case (used+Size-1)/Size != long:
+		return nil, format.Damaged(c.path, "page %d is not as long as it says", id)
+	case long > 1:
+		buffer = make([]byte, long*Size)
+		if err := c.read(id, buffer); err != nil {
+			return nil, err
+		}
+	}
+	if err := checkElements(buffer, pages, first, next); err != nil {
+		return nil, format.Damaged(c.path, "page %d: %v", id, err)
+	}
+	if id/64 < uint64(len(c.sound)) {
+		c.sound[id/64].Or(1 << (id % 64))
+	}
+	return buffer, nil
+}
+
+// SetWhole records that all pages were checked.
+func (c *Checker) SetWhole() { c.whole.Store(true) }
+
+func (c *Checker) isWhole() bool { return c == nil || c.whole.Load() }
+
+// Key checks the pages where a bucket has the key, or would have it, and their
+// neighbours, which bbolt may join with them.
+func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
+	id := uint64(b.RootPage())
+	if c.isWhole() || id == 0 {
+		return nil
+	}
+	buffers := [2]*[Size]byte{pageBuffers.Get().(*[Size]byte), pageBuffers.Get().(*[Size]byte)}
+	defer pageBuffers.Put(buffers[0])
+	defer pageBuffers.Put(buffers[1])
+	pages := c.pages(b)
+	var first, next []byte
+	for range Deepest {
+		page, err := c.Page(id, pages, first, next, buffers[0][:])
+		if err != nil {
+			return err
+		}
+		if Kind(page) == Leaf {
+			return nil
+		}
+		n := Count(page)
+		i := uint64(sort.Search(int(n), func(i int) bool { return bytes.Compare(KeyOf(page, uint64(i)), key) > 0 }))
+		i -= min(i, 1)
+		for j := i - min(i, 1); j <= min(i+1, n-1); j++ {
+			lower, upper := Bounds(page, j, first, next)
+			if child := ItemOf(page, j).Child; j != i && !c.IsSound(child) {
+				if _, err := c.Page(child, pages, lower, upper, buffers[1][:]); err != nil {
+					return err
+				}
+			}
+		}
+		lower, upper := Bounds(page, i, first, next)
+		first, next = bytes.Clone(lower), bytes.Clone(upper)
+		id = ItemOf(page, i).Child
+	}
+	return format.Damaged(c.path, "page %d leads back to itself", id)
+}
+
+// pages returns the length of the file in pages, in the bucket's transaction.
+func (c *Checker) pages(b *bolt.Bucket) uint64 { return uint64(b.Tx().Size()) / Size }
+
+// Run checks the pages of a bucket that hold the keys after one, until they
+// hold at least so many as wanted; 0 means all.
+func (c *Checker) Run(b *bolt.Bucket, after []byte, want int) error {
+	id := uint64(b.RootPage())
+	if c.isWhole() || id == 0 {
+		return nil
+	}
+	if want == 0 {
+		want = math.MaxInt
+	}
+	_, err := c.runOf(id, c.pages(b), nil, nil, after, want, Deepest)
+	return err
+}
+
+func (c *Checker) runOf(id, pages uint64, first, next, after []byte, want, deep int) (left int, err error) {
+	if deep == 0 {
+		return 0, format.Damaged(c.path, "page %d leads back to itself", id)
+	}
+	page, err := c.Page(id, pages, first, next, make([]byte, Size))
+	if err != nil {
+		return 0, err
+	}
+	n := Count(page)
+	if Kind(page) == Leaf {
+		if len(after) == 0 || n > 0 && bytes.Compare(KeyOf(page, 0), after) > 0 {
+			want -= int(n)
+		}
+		return want, nil
+	}
+	for i := range n {
+		lower, upper := Bounds(page, i, first, next)
+		if len(after) > 0 && upper != nil && bytes.Compare(upper, after) <= 0 {
+			continue
+		}
+		if want, err = c.runOf(ItemOf(page, i).Child, pages, lower, upper, after, want, deep-1); err != nil || want < 0 {
+			return want, err
+		}
+	}
+	return want, nil
+}

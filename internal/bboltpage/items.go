@@ -1,0 +1,124 @@
+package bboltpage
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Kind returns the type of a page.
+func Kind(page []byte) uint16 { return binary.NativeEndian.Uint16(page[8:]) }
+
+// Count returns how many elements a page has.
+func Count(page []byte) uint64 { return uint64(binary.NativeEndian.Uint16(page[10:])) }
+
+// Item is an element of a page. A leaf has no Child, and a branch has no Flags
+// and no Value.
+type Item struct {
+	Flags      uint32
+	At         uint64 // the place of the key, in the page
+	Key, Value uint64 // lengths
+	Child      uint64
+}
+
+// ItemOf returns an element.
+func ItemOf(page []byte, i uint64) (e Item) {
+	at := Header + Element*i
+	word := func(n uint64) uint32 { return binary.NativeEndian.Uint32(page[at+4*n:]) }
+	if Kind(page) == Leaf {
+		return Item{Flags: word(0), At: at + uint64(word(1)), Key: uint64(word(2)), Value: uint64(word(3))}
+	}
+	return Item{At: at + uint64(word(0)), Key: uint64(word(1)), Child: binary.NativeEndian.Uint64(page[at+8:])}
+}
+
+// usedBytes returns how much of a page its elements claim, or 0 if they cannot
+// all begin in its first part.
+func usedBytes(page []byte) uint64 {
+	n := Count(page)
+	used := Header + Element*n
+	if used > uint64(len(page)) {
+		return 0
+	}
+	for i := range n {
+		e := ItemOf(page, i)
+		used += e.Key + e.Value
+	}
+	return used
+}
+
+// checkElements checks the elements of a page. There must be no gap between
+// them, and their keys must be in order and between first and next. A page or a
+// bucket that they point to must be possible.
+func checkElements(page []byte, pages uint64, first, next []byte) error {
+	n := Count(page)
+	leaf := Kind(page) == Leaf
+	if n == 0 && (!leaf || first != nil || next != nil) { // only a whole bucket may be empty
+		return errors.New("it is empty")
+	}
+	at := Header + Element*n
+	last := first
+	for i := range n {
+		e := ItemOf(page, i)
+		if e.At != at || e.Key == 0 || e.Key > uint64(len(page))-at || e.Value > uint64(len(page))-at-e.Key {
+			return fmt.Errorf("element %d is not in its place", i)
+		}
+		key, value := page[at:][:e.Key], page[at+e.Key:][:e.Value]
+		if c := bytes.Compare(last, key); c > 0 || c == 0 && i > 0 || next != nil && bytes.Compare(key, next) >= 0 {
+			return fmt.Errorf("element %d is out of order", i)
+		}
+		last = key
+		at += e.Key + e.Value
+		switch {
+		case !leaf && (e.Child < 2 || e.Child >= pages || e.Child == binary.NativeEndian.Uint64(page)):
+			return fmt.Errorf("element %d points to page %d", i, e.Child)
+		case leaf && e.Flags&^BucketFlag != 0:
+			return fmt.Errorf("element %d is neither a value nor a bucket", i)
+		case leaf && e.Flags == BucketFlag:
+			if err := checkBucket(value, pages); err != nil {
+				return fmt.Errorf("element %d: %w", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+// checkBucket checks a bucket as it lies in its parent: the number of its root
+// page and a sequence number. If that root is 0, the one page that is all of
+// the bucket follows.
+func checkBucket(b []byte, pages uint64) error {
+	if len(b) < 16 {
+		return errors.New("a bucket of too few bytes")
+	}
+	root, page := binary.NativeEndian.Uint64(b), b[16:]
+	if root != 0 {
+		if root < 2 || root >= pages || len(page) > 0 {
+			return fmt.Errorf("a bucket that begins at page %d", root)
+		}
+		return nil
+	}
+	if len(page) < Header || Kind(page) != Leaf || binary.NativeEndian.Uint32(page[12:]) != 0 ||
+		usedBytes(page) != uint64(len(page)) {
+		return errors.New("a bucket that is not as long as it says")
+	}
+	return checkElements(page, pages, nil, nil)
+}
+
+// KeyOf returns the key of an element.
+func KeyOf(page []byte, i uint64) []byte {
+	e := ItemOf(page, i)
+	return page[e.At:][:e.Key]
+}
+
+// Bounds returns the keys that the child of a branch lies between, if the branch
+// lies between first and next.
+func Bounds(page []byte, i uint64, first, next []byte) (lower, upper []byte) {
+	lower, upper = first, next
+	if i > 0 {
+		lower = KeyOf(page, i)
+	}
+	if i+1 < Count(page) {
+		upper = KeyOf(page, i+1)
+	}
+	return lower, upper
+}

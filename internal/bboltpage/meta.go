@@ -1,0 +1,237 @@
+package bboltpage
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/stint-go/stint/internal/format"
+)
+
+// A page begins with its number (8 bytes), type (2), the count of its elements
+// (2), and its length in pages, less one (4). An element is 16 bytes: of a leaf,
+// flags, the offset of the key from here, the length of the key, and that of
+// the value behind it; of a branch, the offset and the length of the first key
+// of a page, and the number of that page.
+const (
+	Size       = 4096
+	Header     = 16
+	Element    = 16
+	Branch     = 1
+	Leaf       = 2
+	freelist   = 16
+	BucketFlag = 1  // of an element that is a bucket
+	Deepest    = 40 // no tree has more levels
+)
+
+// MetaBytes is the part of a meta page that is in use.
+const MetaBytes = 80
+
+const magic = 0xED0CDAED
+
+// Meta is what a meta page says.
+type Meta struct{ Root, Freelist, Pages, Tx uint64 }
+
+// IsMeta reports whether a page is a meta page whose checksum is right.
+func IsMeta(page []byte) bool { return hasMagic(page) && word(page, 72) == metaSum(page) }
+
+func hasMagic(page []byte) bool { return binary.NativeEndian.Uint32(page[16:]) == magic }
+
+func word(page []byte, at int) uint64 { return binary.NativeEndian.Uint64(page[at:]) }
+
+func metaSum(page []byte) uint64 {
+	h := fnv.New64a()
+	h.Write(page[16:72])
+	return h.Sum64()
+}
+
+// SealMeta makes a meta page that of a transaction, at place 0 or 1.
+func SealMeta(page []byte, place, tx uint64) {
+	binary.NativeEndian.PutUint64(page, place)
+	binary.NativeEndian.PutUint64(page[64:], tx)
+	binary.NativeEndian.PutUint64(page[72:], metaSum(page))
+}
+
+// ReadAt fills b from the file. If the file ends before, the error is
+// ErrCorrupt and says so.
+func ReadAt(file *os.File, b []byte, at int64) error {
+	_, err := file.ReadAt(b, at)
+	if errors.Is(err, io.EOF) {
+		return Short(file, file.Name(), at+int64(len(b)))
+	}
+	return err
+}
+
+// Short returns the ErrCorrupt of a file, named path, that should have more bytes than it
+// has.
+func Short(file *os.File, path string, want int64) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	return format.Damaged(path, "the file is shorter than it says: %d bytes, want %d; restore it from a backup, or "+
+		"save what can be read of it with stint verify --repair", info.Size(), want)
+}
+
+// CheckMagic returns ErrFormat if the file was never one of bbolt's: neither of
+// its first two pages has bbolt's magic number. It returns ErrCorrupt if the
+// file was, and ends before the second page does.
+func CheckMagic(file *os.File) error {
+	var pages [2 * Size]byte
+	n, err := file.ReadAt(pages[:], 0)
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return err
+	case !hasMagic(pages[:]) && !hasMagic(pages[Size:]):
+		return fmt.Errorf("%w: %s: not a bbolt file; if stint wrote it, its beginning was overwritten: "+
+			"restore it from a backup", format.ErrFormat, file.Name())
+	case n < len(pages):
+		return Short(file, file.Name(), int64(len(pages)))
+	}
+	return nil
+}
+
+// ReadMeta returns the meta page that is in force.
+func ReadMeta(file *os.File) (Meta, error) {
+	ms, err := ReadMetas(file)
+	if err != nil {
+		return Meta{}, err
+	}
+	return ms[0], nil
+}
+
+// ReadMetas returns the meta pages that are sound. The one in force comes
+// first, and that of the transaction before it second.
+func ReadMetas(file *os.File) (ms []Meta, err error) {
+	for i := range int64(2) {
+		var b [MetaBytes]byte
+		if _, err := file.ReadAt(b[:], i*Size); err != nil {
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			return nil, err
+		}
+		if !IsMeta(b[:]) {
+			continue
+		}
+		if size := binary.NativeEndian.Uint32(b[24:]); size != Size {
+			return nil, fmt.Errorf("%w: %s: a bbolt file with pages of %d bytes, not one of stint's",
+				format.ErrFormat, file.Name(), size)
+		}
+		ms = append(ms, Meta{word(b[:], 32), word(b[:], 48), word(b[:], 56), word(b[:], 64)})
+	}
+	if len(ms) == 0 {
+		return nil, format.Damaged(file.Name(), "neither of its first two pages is sound")
+	}
+	slices.SortStableFunc(ms, func(a, b Meta) int { return cmp.Compare(b.Tx, a.Tx) })
+	return ms, nil
+}
+
+// MetaOf returns the meta page of a transaction and its place, or nil if there
+// is none. The page's own number may be wrong: the checksum leaves it out.
+func MetaOf(file *os.File, tx uint64) (page []byte, place uint64, err error) {
+	for i := range uint64(2) {
+		page := make([]byte, Size)
+		if err := ReadAt(file, page[:MetaBytes], int64(i)*Size); err != nil {
+			return nil, 0, err
+		}
+		if IsMeta(page) && word(page, 64) == tx {
+			binary.NativeEndian.PutUint64(page, i)
+			return page, i, nil
+		}
+	}
+	return nil, 0, nil
+}
+
+// CheckMeta checks the meta pages, and that the file is as long as they say. If
+// short is true, the file is to be salvaged, and may end early.
+func CheckMeta(file *os.File, short bool) (Meta, error) {
+	m, err := ReadMeta(file)
+	if err != nil {
+		return m, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return m, err
+	}
+	path, most := file.Name(), uint64(info.Size())/Size
+	switch {
+	case m.Freelist == 1<<64-1: // bbolt would look at every page, in a goroutine of its own
+		err = fmt.Errorf("%w: %s: a bbolt file without a list of free pages, not one of stint's", format.ErrFormat, path)
+	case m.Pages > most*1024:
+		err = format.Damaged(path, "it has %d bytes, and should have %d pages", info.Size(), m.Pages)
+	case m.Pages > most && !short:
+		err = Short(file, path, int64(m.Pages*Size))
+	case m.Root < 2 || m.Root >= m.Pages || m.Freelist < 2 || m.Freelist >= m.Pages:
+		err = format.Damaged(path, "its first page points outside of it")
+	case m.Tx >= 1<<62: // the next may be 0, which bbolt never takes for newer: its commits would have no effect
+		err = format.Damaged(path, "no file has seen %d transactions", m.Tx)
+	}
+	return m, err
+}
+
+// freelistCount returns how many pages a list of free pages has, and the offset
+// of the first.
+func freelistCount(head []byte) (count, skip uint64) {
+	if n := Count(head); n != 0xFFFF {
+		return n, Header
+	}
+	return word(head, Header), Header + 8 // more than fit in 16 bits
+}
+
+// CheckFile checks what bbolt reads when it opens a file to write: the meta
+// pages, and the list of free pages.
+func CheckFile(file *os.File) (Meta, error) {
+	m, err := CheckMeta(file, false)
+	if err != nil {
+		return m, err
+	}
+	path := file.Name()
+	var head [24]byte
+	if err := ReadAt(file, head[:], int64(m.Freelist)*Size); err != nil {
+		return m, err
+	}
+	long := uint64(binary.NativeEndian.Uint32(head[12:])) + 1
+	count, skip := freelistCount(head[:])
+	if word(head[:], 0) != m.Freelist || Kind(head[:]) != freelist || long > m.Pages-m.Freelist ||
+		count > m.Pages || skip+8*count > long*Size {
+		return m, format.Damaged(path, "its list of free pages is not one")
+	}
+	list := make([]byte, 8*count)
+	if err := ReadAt(file, list, int64(m.Freelist*Size+skip)); err != nil {
+		return m, err
+	}
+	last := uint64(1)
+	for ; len(list) > 0; list = list[8:] {
+		id := word(list, 0)
+		if id <= last || id >= m.Pages || id == m.Root || id >= m.Freelist && id < m.Freelist+long {
+			return m, format.Damaged(path, "page %d is in its list of free pages", id)
+		}
+		last = id
+	}
+	return m, nil
+}
+
+// Sizes returns the bytes of the file, and those of its free pages as bbolt
+// last wrote them down. What cannot be read is 0.
+func Sizes(file *os.File) (size, free int64) {
+	info, err := file.Stat()
+	if err != nil {
+		return 0, 0
+	}
+	m, err := ReadMeta(file)
+	var head [24]byte
+	if err == nil {
+		_, err = file.ReadAt(head[:], int64(m.Freelist)*Size)
+	}
+	if err != nil {
+		return info.Size(), 0
+	}
+	n, _ := freelistCount(head[:])
+	return info.Size(), min(int64(n)*Size, info.Size())
+}

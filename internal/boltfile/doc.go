@@ -1,0 +1,31 @@
+// Package boltfile is one open bbolt file: opening and locking it, transactions
+// on it, the commit log inside it, and making and replacing it. It knows the
+// layout of a stint file from the package format, and nothing of limits.
+//
+// boltstore has one File open for each store, and a second one during a
+// compaction. fsck opens files to verify and salvage them.
+//
+// What it guarantees:
+//
+//   - A file is checked by bboltpage before bbolt reads it. A panic or a memory
+//     fault inside bbolt becomes ErrCorrupt. After the first one each call
+//     returns that error, and bbolt is not called again: a lock inside it may be
+//     held for ever.
+//   - A file that was never one of bbolt's is ErrFormat, a file that another
+//     process uses is ErrLocked, and what the operating system says is neither.
+//   - A new file has its name only when it is complete and durable (Make). One
+//     file takes the place of another in one step (ReplaceWith).
+//   - Append acknowledges a small save after one write and one sync, where a
+//     commit of bbolt's needs two of each. The log is part of the journal: each
+//     transaction first puts the records of the log into the tree.
+//   - After a commit or an append that failed, nobody knows what is on the disk.
+//     The next one first makes that known, or fails too.
+//
+// The order of the locks is: log.mu, views. log.mu is held by everything that
+// writes to the file. views is held to read by each reader, and to write after
+// a failed commit, until no reader uses the pages that it freed.
+//
+// An FS stands for the calls to the operating system that tests have fail. It is
+// given to Open, so tests may run in parallel. bbolt's own writes are not behind
+// it; failCommits in the tests replaces those.
+package boltfile

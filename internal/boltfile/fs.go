@@ -1,0 +1,50 @@
+package boltfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"runtime"
+	"syscall"
+)
+
+// FS is what a File asks of the operating system besides bbolt.
+type FS struct {
+	WriteAt     func(file *os.File, b []byte, at int64) (int, error)
+	SyncFile    func(file *os.File) error
+	SyncDir     func(dir string) error
+	Link        func(old, name string) error
+	RenamesOpen bool // a file may be renamed while it is open
+	NoSync      bool // bbolt does not sync
+	MaxSize     int  // of a file; 0 if there is no end
+}
+
+// OS returns an FS that asks the operating system.
+func OS() *FS {
+	return &FS{
+		WriteAt:     func(file *os.File, b []byte, at int64) (int, error) { return file.WriteAt(b, at) },
+		SyncFile:    syncData,
+		SyncDir:     syncNames,
+		Link:        os.Link,
+		RenamesOpen: runtime.GOOS != "windows",
+	}
+}
+
+// syncNames makes the names in a directory durable, if the operating system and
+// the file system can, and the directory may be opened.
+func syncNames(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	d, err := os.Open(dir)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Sync(); !errors.Is(err, syscall.EINVAL) && !errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,14 @@
+//go:build !(darwin || dragonfly || freebsd || linux || netbsd || openbsd)
+
+package boltfile
+
+import "os"
+
+// unlock does nothing: a lock that is not flock's ends when the file is closed.
+func unlock(*os.File) {}
+
+// lock does nothing: stint has no lock of its own here.
+func lock(*os.File) bool { return true }
+
+// keepOwner does nothing: the user that makes a file has it.
+func keepOwner(*os.File, os.FileInfo) error { return nil }

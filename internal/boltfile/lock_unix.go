@@ -1,0 +1,37 @@
+//go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
+
+package boltfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// unlock releases the lock that bbolt took. A mapping of the file would keep it
+// after the file is closed.
+func unlock(f *os.File) { syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
+
+// lock takes the lock that bbolt takes, if it is free.
+func lock(f *os.File) bool { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil }
+
+// keepOwner gives a file the owner and the group of another, or the group alone,
+// as far as this process may.
+func keepOwner(f *os.File, of os.FileInfo) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	have, want := info.Sys().(*syscall.Stat_t), of.Sys().(*syscall.Stat_t)
+	if have.Uid == want.Uid && have.Gid == want.Gid {
+		return nil
+	}
+	if err = f.Chown(int(want.Uid), int(want.Gid)); errors.Is(err, fs.ErrPermission) {
+		err = f.Chown(-1, int(want.Gid))
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,206 @@
+package boltfile
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint/internal/bboltpage"
+	"github.com/stint-go/stint/internal/format"
+)
+
+// commitLog is the log in a file. A small save is appended to it, with one write
+// and one sync, where a commit of bbolt's is two of each. It lies in pages that
+// bbolt has given to the one value of a bucket, which is never put again, so
+// that the pages stay where they are.
+//
+// The log is the end of the journal. The next transaction puts its records
+// behind those in the tree, and the log begins at its start again, in another
+// round. The number of the round tells its records from those of others, and
+// from the bytes of an id.
+//
+// Each transaction begins a round, and nothing is written in it before the
+// transaction is durable. So a log that begins with the round after that of the
+// tree proves that the meta page of a later transaction is damaged.
+type commitLog struct {
+	mu      sync.Mutex
+	begin   int64 // in the file; 0 if the file has no log
+	at      int64 // of the next record, from begin
+	round   uint64
+	pending []format.Record // the records in the log
+	refused bool            // the log could not be made
+	failed  bool            // what is on the disk is unknown: the next save is a transaction
+}
+
+// LogState is what a test may know of the log.
+type LogState struct {
+	Begin, At int64
+	Round     uint64
+	Pending   []format.Record
+	Refused   bool
+}
+
+// LogState returns the state of the log.
+func (f *File) LogState() LogState {
+	l := &f.commitLog
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return LogState{l.begin, l.at, l.round, slices.Clone(l.pending), l.refused}
+}
+
+// OpenLog finds the log, and returns its records. The pages of its bucket were
+// checked.
+func (f *File) OpenLog(tx *bolt.Tx) ([]format.Record, error) {
+	l := &f.commitLog
+	value := tx.Bucket(format.MetaBucket).Get(format.LogKey)
+	b := tx.Bucket(format.LogBucket)
+	if b == nil && value == nil {
+		return nil, nil
+	} else if b == nil || value == nil {
+		return nil, format.Damaged(f.Path, "it has half of a log")
+	}
+	var page [bboltpage.Size]byte
+	if err := bboltpage.ReadAt(f.file, page[:], int64(b.RootPage())*bboltpage.Size); err != nil {
+		return nil, err
+	}
+	want := bboltpage.Item{At: bboltpage.Header + bboltpage.Element,
+		Key: uint64(len(format.LogKey)), Value: format.LogSkip + format.LogSize}
+	if b.RootPage() == 0 || bboltpage.Kind(page[:]) != bboltpage.Leaf || bboltpage.Count(page[:]) != 1 ||
+		bboltpage.ItemOf(page[:], 0) != want {
+		return nil, format.Damaged(f.Path, "its log is not where it should be")
+	}
+	var err error
+	if l.round, err = format.ParseRound(value); err != nil {
+		return nil, err
+	}
+	l.begin = int64(b.RootPage()+1) * bboltpage.Size
+	region, err := f.readRegion()
+	if err != nil {
+		return nil, err
+	}
+	if len(format.ReadNextRound(region, l.round)) > 0 {
+		return nil, format.Damaged(f.Path, "%v", format.ErrOldMeta)
+	}
+	records, end, err := format.ReadLog(region, l.round)
+	l.pending, l.at = records, int64(end)
+	return records, err
+}
+
+func (f *File) readRegion() ([]byte, error) {
+	region := make([]byte, format.LogSize)
+	return region, bboltpage.ReadAt(f.file, region, f.commitLog.begin)
+}
+
+// MakeLog gives the file a log, once. If that fails there is none, and saves go
+// to the tree.
+func (f *File) MakeLog() {
+	l := &f.commitLog
+	l.mu.Lock()
+	made := l.begin > 0 || l.refused
+	l.mu.Unlock()
+	if made {
+		return
+	}
+	err := f.Update(func(tx *bolt.Tx) error {
+		b, err := tx.CreateBucket(format.LogBucket)
+		if err != nil {
+			return err
+		}
+		if err := b.Put(format.LogKey, make([]byte, format.LogSkip+format.LogSize)); err != nil {
+			return err
+		}
+		return tx.Bucket(format.MetaBucket).Put(format.LogKey, format.RoundValue(rand.Uint64()))
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		err = f.View(func(tx *bolt.Tx) error {
+			_, err := f.OpenLog(tx)
+			return err
+		})
+	}
+	l.refused = err != nil
+	l.failed = true // the older meta page has no log: the next save is a transaction, so that both have
+}
+
+// Append appends entries to the log as one record. done is false if there is no
+// room: then nothing was written. n is the length of the record.
+//
+// After a write or a sync that failed, what the system says of the disk may be
+// wrong: it takes a page whose write failed for written. So the round has ended.
+// The next save is a transaction, which writes the records of the log anew, from
+// memory. Until one has succeeded, no save is acknowledged.
+func (f *File) Append(seq uint64, entries []format.Entry) (done bool, n int, err error) {
+	if err := f.syncName(); err != nil {
+		return false, 0, err
+	}
+	l := &f.commitLog
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.begin == 0 || l.failed {
+		return false, 0, nil
+	}
+	frame, record := format.Frame(l.round, seq, entries)
+	if l.at+int64(len(frame)) > format.LogSize {
+		return false, 0, nil
+	}
+	err = f.guard(func() error {
+		if _, err := f.fs.WriteAt(f.file, frame, l.begin+l.at); err != nil {
+			return err
+		}
+		return f.fs.SyncFile(f.file)
+	})
+	if err != nil {
+		l.failed = true
+		return true, len(record), fmt.Errorf("append to the log of %s: %w", f.Path, err)
+	}
+	l.at += int64(len(frame))
+	l.pending = append(l.pending, format.Record{Seq: seq, Data: record})
+	return true, len(record), nil
+}
+
+// EmptyLog puts the records of the log into the tree.
+func (f *File) EmptyLog() error {
+	if err := f.syncName(); err != nil {
+		return err
+	}
+	f.commitLog.mu.Lock()
+	logged := len(f.commitLog.pending) > 0 || f.commitLog.failed
+	f.commitLog.mu.Unlock()
+	if !logged {
+		return nil
+	}
+	return f.Update(func(*bolt.Tx) error { return nil })
+}
+
+// takeOver puts the records of the log into the journal, and begins another
+// round.
+func (l *commitLog) takeOver(tx *bolt.Tx) (round uint64, err error) {
+	if l.begin == 0 {
+		return l.round, nil
+	}
+	meta := tx.Bucket(format.MetaBucket)
+	// The round in the file and not l.round: a commit that failed may be in force.
+	if round, err = format.ParseRound(meta.Get(format.LogKey)); err != nil {
+		return 0, err
+	}
+	round = format.NextRound(round)
+	if err := meta.Put(format.LogKey, format.RoundValue(round)); err != nil || len(l.pending) == 0 {
+		return round, err
+	}
+	return round, PutRecords(tx, slices.Values(l.pending))
+}
+
+// ended notes how the commit of a transaction ended. One that failed may have
+// begun the round all the same.
+func (l *commitLog) ended(round uint64, err error) {
+	if err != nil {
+		l.failed = true
+	} else if l.failed || round != l.round {
+		l.round, l.at, l.failed = round, 0, false
+		l.pending = slices.Delete(l.pending, 0, len(l.pending))
+	}
+}

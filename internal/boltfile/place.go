@@ -1,0 +1,226 @@
+package boltfile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint/internal/bboltpage"
+)
+
+// CheckRegular returns an error if there is no regular file at path. To open a
+// pipe may take for ever.
+func CheckRegular(path string) error {
+	switch info, err := os.Stat(path); {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("open %s: it is a directory, not a file", path)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("open %s: it is a device or a pipe, not a file", path)
+	}
+	return nil
+}
+
+// Resolve returns the path that a link leads to, whether there is a file or not.
+// A file is made and replaced there.
+func Resolve(path string) (string, error) {
+	if path == "" {
+		return "", errors.New("open: no path")
+	}
+	for range 40 {
+		to, err := os.Readlink(path)
+		if err != nil {
+			return path, nil
+		}
+		dir, _ := filepath.Split(path)
+		if filepath.IsAbs(to) {
+			dir = ""
+		}
+		dir, name := filepath.Split(dir + to)
+		if dir, err = filepath.EvalSymlinks(dir); err != nil { // "a/b/.." is not always "a"
+			return "", fmt.Errorf("open %s: %w", path, err)
+		}
+		path = filepath.Join(dir, name)
+	}
+	return "", fmt.Errorf("open %s: too many links", path)
+}
+
+// SetAside renames a corrupt file. done is false if another process has done
+// so since it was found. It holds the lock: without it, the file at path may be
+// the new one of that process.
+func SetAside(path, to string, found os.FileInfo, lockTimeout time.Duration) (done bool, err error) {
+	if runtime.GOOS != "windows" { // which renames no file that is in use
+		file, err := os.OpenFile(path, os.O_RDWR, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		defer file.Close()
+		for begun := time.Now(); !lock(file); time.Sleep(lockRetry) {
+			if time.Since(begun) > lockTimeout {
+				return false, fmt.Errorf("%w: still in use by another after %v", ErrLocked, lockTimeout)
+			}
+		}
+	}
+	if there, err := os.Stat(path); err != nil || !os.SameFile(found, there) {
+		return false, nil
+	}
+	err = os.Rename(path, to)
+	return err == nil, err
+}
+
+// Make makes a file under another name, complete and synced, and links it to
+// its own. bbolt, if the power is cut early, can leave a file that it cannot
+// open. A link, unlike a rename, never replaces a file: that is fs.ErrExist.
+func Make(path string, files *FS, fill func(f *File) error) error {
+	if files == nil {
+		files = OS()
+	}
+	temp, err := TempName(path, "new")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp)
+	f, err := Create(temp, files)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(fill(f), f.Close()); err != nil {
+		return err
+	}
+	if err := files.Link(temp, path); errors.Is(err, fs.ErrExist) {
+		return err
+	} else if err != nil { // a file system without links: a file that is made in this moment may be replaced
+		if _, err := os.Lstat(path); err == nil {
+			return &fs.PathError{Op: "make", Path: path, Err: fs.ErrExist}
+		}
+		if err := os.Rename(temp, path); err != nil {
+			return err
+		}
+	}
+	return files.SyncDir(filepath.Dir(path))
+}
+
+// TempName makes an empty file, mode 0600, beside the one at path, and returns
+// its name.
+func TempName(path, what string) (string, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"."+what+"-*")
+	if err != nil {
+		return "", err
+	}
+	return f.Name(), f.Close()
+}
+
+// Replaced reports whether another file is at the path now: a process that had
+// the lock before has compacted the file, or set it aside.
+func (f *File) Replaced() bool {
+	mine, err := f.file.Stat()
+	if err != nil {
+		return true
+	}
+	there, err := os.Stat(f.Path)
+	return err != nil || !os.SameFile(mine, there)
+}
+
+// ReplaceWith puts another file in the place of this one, in one step, and
+// returns the file that is in use then. After an error that is this one, or the
+// other one if only its name could not be made durable: its next write tries
+// that again. The caller keeps all others from using both.
+//
+// A process that waits for the lock of the old file gets it, and finds that
+// another file is at the path. That one is locked already.
+func (f *File) ReplaceWith(target *File) (*File, error) {
+	if f.Replaced() { // it was moved, or the path is relative and the process has another directory
+		target.Close()
+		return f, fmt.Errorf("%s is another file by now, or none", f.Path)
+	}
+	if err := target.keepAccess(f); err != nil {
+		target.Close()
+		return f, err
+	}
+	if !f.fs.RenamesOpen {
+		return f.replaceClosed(target)
+	}
+	err := f.fs.SyncDir(filepath.Dir(f.Path)) // if that is impossible, there is a way back still
+	if err == nil {
+		err = os.Rename(target.Path, f.Path)
+	}
+	if err != nil {
+		target.Close()
+		return f, err
+	}
+	target.Path = f.Path
+	target.unsynced.Store(true)
+	return target, errors.Join(target.syncName(), f.Close())
+}
+
+// replaceClosed is ReplaceWith on a system that renames no open file. The lock
+// is free for a moment. If another process has it then, or has written to the
+// file, this file is broken, and each call says so.
+func (f *File) replaceClosed(target *File) (*File, error) {
+	want, err := bboltpage.ReadMeta(f.file)
+	renamed, targetErr := bboltpage.ReadMeta(target.file)
+	if err := errors.Join(err, targetErr, target.Close()); err != nil {
+		return f, err
+	}
+	err = f.Close()
+	if err == nil {
+		err = os.Rename(target.Path, f.Path)
+	}
+	if err == nil {
+		want = renamed
+	}
+	file, lost := Open(f.Path, Options{LockTimeout: time.Second, FS: f.fs})
+	if lost == nil {
+		lost = file.View(func(tx *bolt.Tx) error {
+			if m, err := bboltpage.ReadMeta(file.file); err != nil || m != want {
+				return cmp.Or(err, fmt.Errorf("%w: %s: another has written to it while it was compacted", ErrLocked, f.Path))
+			}
+			_, err := file.OpenLog(tx)
+			return err
+		})
+		if lost != nil {
+			file.Close()
+		}
+	}
+	if lost != nil {
+		f.broken.Store(&lost)
+		return f, errors.Join(err, lost)
+	}
+	return file, err
+}
+
+// keepAccess lets all users of the old file use this one, as far as this
+// process may.
+func (f *File) keepAccess(old *File) error {
+	info, err := old.file.Stat()
+	if err != nil {
+		return err
+	}
+	if err := keepOwner(f.file, info); err != nil {
+		return err
+	}
+	return f.file.Chmod(info.Mode().Perm())
+}
+
+// syncName makes the name of a file that replaced another durable. Until then a
+// power cut brings the other one back, so nothing is saved.
+func (f *File) syncName() error {
+	if !f.unsynced.Load() {
+		return nil
+	}
+	if err := f.fs.SyncDir(filepath.Dir(f.Path)); err != nil {
+		return fmt.Errorf("make the name of the new %s durable: %w", f.Path, err)
+	}
+	f.unsynced.Store(false)
+	return nil
+}

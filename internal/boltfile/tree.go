@@ -1,0 +1,244 @@
+package boltfile
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint/internal/bboltpage"
+	"github.com/stint-go/stint/internal/format"
+)
+
+// LayOut writes what every file of the format has.
+func LayOut(tx *bolt.Tx, labels map[uint16]string) error {
+	meta, err := tx.CreateBucket(format.MetaBucket)
+	if err != nil {
+		return err
+	}
+	if err := meta.Put(format.FormatKey, format.BigEndian(format.Number)); err != nil {
+		return err
+	}
+	names, err := meta.CreateBucket(format.NamesBucket)
+	if err != nil {
+		return err
+	}
+	buckets := []*bolt.Bucket{names}
+	for _, name := range [][]byte{format.HoldsBucket, format.JournalBucket} {
+		b, err := tx.CreateBucket(name)
+		if err != nil {
+			return err
+		}
+		buckets = append(buckets, b)
+	}
+	for _, b := range buckets {
+		if err := b.SetSequence(format.SumStart); err != nil {
+			return err
+		}
+	}
+	return PutNames(tx, labels)
+}
+
+// NamesTable returns the bucket with the labels.
+func NamesTable(tx *bolt.Tx) *bolt.Bucket {
+	return tx.Bucket(format.MetaBucket).Bucket(format.NamesBucket)
+}
+
+// PutNames gives numbers labels.
+func PutNames(tx *bolt.Tx, labels map[uint16]string) error {
+	for name, label := range labels {
+		if err := put(NamesTable(tx), format.NamesBucket, format.Decimal(name), []byte(label)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ReadNames returns the labels in the names table.
+func ReadNames(table *bolt.Bucket) (map[uint16]string, error) {
+	labels := make(map[uint16]string)
+	return labels, table.ForEach(func(k, v []byte) error {
+		n, ok := format.ParseDecimal(k)
+		if !ok || len(v) == 0 {
+			return fmt.Errorf("its names table has %q for the number %q", v, k)
+		}
+		labels[n] = string(v)
+		return nil
+	})
+}
+
+// ReadHead checks that the file is one of stint's, and returns its labels.
+func (f *File) ReadHead(tx *bolt.Tx) (labels map[uint16]string, err error) {
+	if err := f.Check.Run(tx.Cursor().Bucket(), nil, 0); err != nil {
+		return nil, err
+	}
+	meta := tx.Bucket(format.MetaBucket)
+	if meta != nil {
+		if err := f.Check.Run(meta, nil, 0); err != nil {
+			return nil, err
+		}
+	}
+	if meta == nil || meta.Get(format.FormatKey) == nil {
+		return nil, format.Foreign(f.Path)
+	}
+	number, err := format.Uint64(meta.Get(format.FormatKey))
+	if err != nil {
+		return nil, err
+	}
+	if number != format.Number {
+		return nil, format.OtherNumber(f.Path, number)
+	}
+	names, journal := meta.Bucket(format.NamesBucket), tx.Bucket(format.JournalBucket)
+	switch {
+	case names == nil:
+		return nil, errors.New("it has no names table")
+	case journal == nil:
+		return nil, errors.New("it has no journal")
+	}
+	if err := errors.Join(f.Check.Run(names, nil, 0), f.Check.Run(journal, nil, 0)); err != nil {
+		return nil, err
+	}
+	return ReadNames(names)
+}
+
+// ReadJournal calls read with each record of the journal: those in the tree, and
+// then those in the log.
+func (f *File) ReadJournal(tx *bolt.Tx, read func(seq uint64, record []byte) error) error {
+	last := uint64(0)
+	err := tx.Bucket(format.JournalBucket).ForEach(func(k, record []byte) (err error) {
+		if last, err = format.Uint64(k); err != nil {
+			return err
+		}
+		return read(last, record)
+	})
+	if err != nil {
+		return err
+	}
+	if log := tx.Bucket(format.LogBucket); log != nil {
+		if err := f.Check.Run(log, nil, 0); err != nil {
+			return err
+		}
+	}
+	records, err := f.OpenLog(tx)
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		if r.Seq <= last {
+			return fmt.Errorf("record %d of its log is not behind its journal, which ends with %d", r.Seq, last)
+		}
+		if err := read(r.Seq, r.Data); err != nil {
+			return err
+		}
+		last = r.Seq
+	}
+	return nil
+}
+
+// BucketNames returns the numbers that have buckets in the tree, with a label or
+// without, and format.Holds.
+func BucketNames(tx *bolt.Tx) []uint16 {
+	names := []uint16{format.Holds}
+	c := tx.Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		if n, ok := format.ParseDecimal(k); ok {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// PutRecords appends records to the journal in the tree. A record that is there
+// already stays: a commit that failed has brought it.
+func PutRecords(tx *bolt.Tx, records iter.Seq[format.Record]) error {
+	journal := tx.Bucket(format.JournalBucket)
+	journal.FillPercent = 1 // appended, never inserted
+	var sum uint64
+	for r := range records {
+		key := format.BigEndian(r.Seq)
+		if journal.Get(key) != nil {
+			continue
+		}
+		if err := journal.Put(key, r.Data); err != nil {
+			return err
+		}
+		sum += format.RecordSum(key, r.Data)
+	}
+	return AddSum(journal, sum)
+}
+
+// Apply writes entries to their places in the tree. They are in the order of
+// their keys. check may be nil.
+func Apply(tx *bolt.Tx, check *bboltpage.Checker, entries iter.Seq[format.Entry]) error {
+	var b *bolt.Bucket
+	var in []byte // its name
+	last := -1
+	for e := range entries {
+		if int(e.Name) != last {
+			last, in = int(e.Name), format.BucketOf(e.Name)
+			b = tx.Bucket(in)
+		}
+		var err error
+		id := format.EncodeID(e.ID)
+		switch {
+		case b != nil:
+			err = check.Key(b, id)
+		case e.TAT != 0:
+			if b, err = tx.CreateBucketIfNotExists(in); err == nil {
+				err = b.SetSequence(format.SumStart)
+			}
+		}
+		if err == nil && b != nil {
+			var value []byte
+			if e.TAT != 0 {
+				value = format.BigEndian(uint64(e.TAT))
+			}
+			err = put(b, in, id, value)
+		}
+		if err != nil {
+			return fmt.Errorf("save %s: %w", e, err)
+		}
+	}
+	return nil
+}
+
+// put puts an entry into the bucket of that name, or deletes it if the value is
+// nil, and keeps the bucket's sum.
+func put(b *bolt.Bucket, bucket, key, value []byte) error {
+	var sum uint64
+	if b.Sequence() != 0 {
+		if old := b.Get(key); old != nil {
+			sum -= format.EntrySum(bucket, key, old)
+		}
+		if value != nil {
+			sum += format.EntrySum(bucket, key, value)
+		}
+	}
+	if value == nil {
+		if err := b.Delete(key); err != nil {
+			return err
+		}
+	} else if err := b.Put(key, value); err != nil {
+		return err
+	}
+	return AddSum(b, sum)
+}
+
+// AddSum adds to the sum of a bucket that has one.
+func AddSum(b *bolt.Bucket, sum uint64) error {
+	if have := b.Sequence(); have != 0 && sum != 0 {
+		return b.SetSequence(have + sum)
+	}
+	return nil
+}
+
+// KeepSum gives a bucket, into which all of another was copied, the sum of that
+// one, if it has a sum. What is wrong in the one stays wrong in the other, and
+// is found there.
+func KeepSum(to, from *bolt.Bucket) error {
+	if to == nil || from == nil || from.Sequence() == 0 {
+		return nil
+	}
+	return to.SetSequence(from.Sequence())
+}

@@ -1,0 +1,278 @@
+package boltstore
+
+import (
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/journal"
+)
+
+const (
+	// checkpointStep is how many buckets are applied in one transaction: no save
+	// waits longer than that takes. If saves are about to wait for the checkpoint, a
+	// step is larger, because most of its time is the disk's.
+	checkpointStep = 2000
+	checkpointRush = 10_000
+
+	// A journal is applied when it is this long, and this many times as long as its
+	// index.
+	journalMin    = 8 << 20
+	journalRepeat = 8
+
+	// It is applied sooner if its index is longer than indexMin, or than the buckets
+	// that a limiter has in memory may make it, up to indexMax; and if nothing was
+	// saved in so many sweeps. The index may get four times as long during a
+	// checkpoint.
+	indexMin   = 16 << 20
+	indexMax   = 40 << 20
+	indexPer   = 32
+	idleSweeps = 16
+
+	longestRetry = time.Minute // of a checkpoint that fails, from one second on
+)
+
+// journalState is the journal in memory.
+type journalState struct {
+	mu      sync.RWMutex
+	fresh   *journal.Index // what saves go to
+	old     *journal.Index // what a checkpoint is applying; nil if there is none
+	oldSeq  uint64         // the last record of old
+	bytes   int64          // of the records in the file
+	idle    int            // sweeps since the last save
+	most    int64          // bytes of fresh at which a checkpoint is due
+	backoff time.Duration  // after a checkpoint that failed; 0 if the last one did not
+	retry   time.Time      // until then, no checkpoint is due
+
+	checkpointing bool
+	copying       bool       // a compaction or a snapshot copies the file: there is no checkpoint
+	progress      float64    // of the checkpoint, 0 to 1
+	stepped       *sync.Cond // progress was made, or copying has changed
+}
+
+// get returns what the journal has for a bucket. A TAT of 0 means deleted.
+func (j *journalState) get(name uint16, id string) (tat int64, ok bool) {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	if tat, ok = j.fresh.Get(name, id); !ok && j.old != nil {
+		tat, ok = j.old.Get(name, id)
+	}
+	return tat, ok
+}
+
+// allLocked yields the entries, older ones first.
+func (j *journalState) allLocked() iter.Seq[format.RawEntry] {
+	return func(yield func(format.RawEntry) bool) {
+		for _, x := range []*journal.Index{j.old, j.fresh} {
+			if x == nil {
+				continue
+			}
+			for e := range x.All() {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// lenLocked returns the number of buckets, counting twice those that were saved
+// again during a checkpoint.
+func (j *journalState) lenLocked() int {
+	n := j.fresh.Len()
+	if j.old != nil {
+		n += j.old.Len()
+	}
+	return n
+}
+
+// due reports whether it is time for a checkpoint.
+func (j *journalState) due() bool {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	return j.dueLocked()
+}
+
+func (j *journalState) dueLocked() bool {
+	fresh := j.fresh.Size()
+	if j.backoff > 0 {
+		return !time.Now().Before(j.retry) && (j.old != nil || j.bytes > 0)
+	}
+	return j.bytes > max(journalMin, journalRepeat*fresh) || fresh > j.most || j.bytes > 0 && j.idle >= idleSweeps
+}
+
+// fullLocked reports whether the journal or its index is twice as long as it
+// should be, because there was no checkpoint.
+func (j *journalState) fullLocked() bool {
+	size := j.fresh.Size()
+	if j.old != nil {
+		size += j.old.Size()
+	}
+	return j.bytes > 2*max(journalMin, journalRepeat*size) || j.fresh.Size() > 2*j.most
+}
+
+// outpacedLocked reports whether the journal is full because a compaction or a
+// sweep keeps the checkpoint waiting.
+func (j *journalState) outpacedLocked() bool { return j.backoff == 0 && j.fullLocked() }
+
+func (j *journalState) outpaced() bool {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	return j.outpacedLocked()
+}
+
+// pace makes a save wait while saves are faster than the checkpoint, because the
+// journal is kept in memory. If a compaction keeps the checkpoint waiting, it
+// gives up then. A snapshot is waited for.
+func (j *journalState) pace() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for j.checkpointing && j.fresh.Size() > j.most+int64(float64(j.most)*j.progress) || j.copying && j.outpacedLocked() {
+		j.stepped.Wait()
+	}
+}
+
+// pressed reports whether saves are about to wait for the checkpoint.
+func (j *journalState) pressed() bool {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	return j.fresh.Size() > j.most/2
+}
+
+// progressed tells the waiting saves how much of a checkpoint is done; at 1 it
+// has ended.
+func (j *journalState) progressed(part float64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.progress, j.checkpointing = part, part < 1
+	j.stepped.Broadcast()
+}
+
+// setCopying tells the waiting saves whether the file is being copied.
+func (j *journalState) setCopying(is bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.copying = is
+	j.stepped.Broadcast()
+}
+
+// begin returns the index that a checkpoint applies, and its last record, or
+// nil if there is nothing to apply. If the last checkpoint failed, it is
+// finished first. The caller holds saves.mu.
+func (j *journalState) begin(seq uint64) (old *journal.Index, last uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.old == nil && (j.fresh.Len() > 0 || j.bytes > 0) { // a save that failed may have left records, too
+		j.old, j.oldSeq, j.fresh = j.fresh, seq, journal.New()
+	}
+	return j.old, j.oldSeq
+}
+
+// checkpoint applies the journal to the tree, in the order of the keys, and
+// drops its records. Close interrupts the checkpoint of a long journal. The next
+// Open goes on with it.
+func (s *Store) checkpoint() error {
+	s.maintenance.mu.Lock()
+	defer s.maintenance.mu.Unlock()
+	return s.checkpointLocked()
+}
+
+func (s *Store) checkpointLocked() error {
+	done, err := s.applyLocked()
+	if err != nil {
+		s.journal.mu.Lock()
+		s.journal.backoff = min(max(2*s.journal.backoff, time.Second), longestRetry)
+		s.journal.retry = time.Now().Add(s.journal.backoff)
+		s.journal.mu.Unlock()
+	}
+	return s.record(&s.stats.checkpoints, done, err)
+}
+
+func (s *Store) applyLocked() (done int64, err error) {
+	s.saves.mu.Lock()
+	old, last := s.journal.begin(s.saves.seq)
+	s.saves.mu.Unlock()
+	if old == nil {
+		return 0, nil
+	}
+	s.journal.progressed(0)
+	defer s.journal.progressed(1)
+	interrupted := func() bool { return old.Len() > checkpointStep && s.stopping() }
+	rest := old.Sorted(interrupted)
+	if rest == nil {
+		return 0, nil
+	}
+	for dropped := false; rest.Left > 0 || !dropped; {
+		most := checkpointStep
+		if s.journal.pressed() {
+			most = checkpointRush
+		}
+		step := rest.Take(most)
+		err := s.update(func(tx *bolt.Tx) (err error) {
+			err = boltfile.Apply(tx, s.inUse.file.Check, s.unexpired(step))
+			if err == nil && rest.Left == 0 {
+				dropped, err = dropRecords(tx, last)
+			}
+			return err
+		})
+		if err != nil {
+			return 0, fmt.Errorf("checkpoint: %w", err)
+		}
+		s.journal.progressed(float64(old.Len()-rest.Left) / float64(old.Len()+1))
+		if rest.Left > 0 && interrupted() {
+			return 0, nil
+		}
+	}
+	s.journal.mu.Lock()
+	defer s.journal.mu.Unlock()
+	s.journal.old, s.journal.backoff = nil, 0
+	s.journal.bytes = 0
+	if s.saves.seq > last { // there are records since, perhaps only of a save that failed: no save goes past them
+		s.journal.bytes = max(1, s.journal.fresh.Size()) // about: a bucket may be in it several times
+	}
+	return 1, nil
+}
+
+// unexpired yields entries, and deletes the buckets that are full by now.
+func (s *Store) unexpired(step []format.RawEntry) iter.Seq[format.Entry] {
+	return func(yield func(format.Entry) bool) {
+		for _, raw := range step {
+			e := raw.Entry()
+			if e.TAT <= s.now.Load() {
+				e.TAT = 0
+			} else {
+				s.addToFilters(e)
+			}
+			if !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// dropRecords deletes the first few hundred records up to the one numbered last,
+// and reports whether those were all.
+func dropRecords(tx *bolt.Tx, last uint64) (all bool, err error) {
+	const most = 512
+	journal := tx.Bucket(format.JournalBucket)
+	c := journal.Cursor()
+	var keys [][]byte // a cursor does not survive a deletion
+	var sum uint64
+	for k, v := c.First(); k != nil && len(keys) < most && binary.BigEndian.Uint64(k) <= last; k, v = c.Next() {
+		keys = append(keys, slices.Clone(k))
+		sum -= format.RecordSum(k, v)
+	}
+	for _, k := range keys {
+		if err := journal.Delete(k); err != nil {
+			return false, err
+		}
+	}
+	return len(keys) < most, boltfile.AddSum(journal, sum)
+}

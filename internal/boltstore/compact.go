@@ -1,0 +1,240 @@
+package boltstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/format"
+)
+
+const (
+	compactMin   = 64 << 20         // a smaller file is not compacted by itself
+	compactRetry = 10 * time.Minute // after a compaction that failed: it copies all of the file
+)
+
+var (
+	errStopped  = errors.New("the store is being closed")
+	errOutpaced = errors.New("more is saved meanwhile than the journal has room for; try again when fewer buckets change")
+)
+
+// Compact applies the journal, copies the file without its free pages, and puts
+// the copy in its place in one step. Saves and loads go on. It gives up with an
+// error if the journal fills up first.
+//
+// After an error the old file is in use. Or the new one is, if only its name
+// could not be made durable: then each save first tries that again.
+func (s *Store) Compact() error {
+	s.maintenance.mu.Lock()
+	defer s.maintenance.mu.Unlock()
+	if !s.readOnly {
+		s.checkpointLocked() // after an error the journal is copied as it is
+	}
+	return s.compactLocked()
+}
+
+// compactIfDue compacts a large file if more than half of it is free.
+func (s *Store) compactIfDue() {
+	m := &s.maintenance
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if size, free := s.sizes(); size <= m.compactMin || free <= size/2 {
+		s.record(&s.stats.compactions, 0, nil) // what one failed at is no trouble any more
+	} else if time.Since(m.notCompacted) > compactRetry {
+		if s.compactLocked() != nil {
+			m.notCompacted = time.Now()
+		}
+	}
+}
+
+func (s *Store) compactLocked() error {
+	err := s.copyAndReplaceLocked()
+	if err != nil && !errors.Is(err, ErrClosed) {
+		err = fmt.Errorf("stint: compact %s: %w", s.path, err)
+	}
+	if errors.Is(err, errOutpaced) { // the file was in use, and nothing failed
+		return err
+	}
+	return s.record(&s.stats.compactions, 1, err)
+}
+
+func (s *Store) copyAndReplaceLocked() (err error) {
+	if s.readOnly {
+		return errors.New("it was opened to be read only")
+	}
+	s.divertSaves(true)
+	defer s.divertSaves(false)
+	temp, err := boltfile.TempName(s.path, "compact")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(temp)
+		}
+	}()
+	target, err := boltfile.Create(temp, s.fs)
+	if err != nil {
+		return err
+	}
+	target.DB.NoSync = true // until it is complete
+	if err := s.copyTo(target); err != nil {
+		target.Close()
+		return err
+	}
+
+	s.saves.mu.Lock() // no saves from here on
+	defer s.saves.mu.Unlock()
+	err = s.write((*boltfile.File).EmptyLog)
+	if err == nil {
+		err = s.copyJournal(target)
+	}
+	if err == nil {
+		err = target.DB.Sync()
+	}
+	if err != nil {
+		target.Close()
+		return err
+	}
+	target.DB.NoSync = false
+	return s.replace(target)
+}
+
+// replace puts another file in the place of the one in use.
+func (s *Store) replace(target *boltfile.File) (err error) {
+	s.inUse.mu.Lock() // no loads either
+	defer s.inUse.mu.Unlock()
+	if s.inUse.closed {
+		target.Close()
+		return ErrClosed
+	}
+	s.inUse.file, err = s.inUse.file.ReplaceWith(target)
+	return err
+}
+
+// divertSaves sends saves to the journal, where the copy finds them, and not to
+// the tree, which it may have copied already.
+func (s *Store) divertSaves(divert bool) {
+	s.saves.mu.Lock()
+	defer s.saves.mu.Unlock()
+	s.saves.diverted = divert
+}
+
+// giveUp returns why a compaction must not go on, or nil.
+func (s *Store) giveUp() error {
+	switch {
+	case s.stopping():
+		return errStopped
+	case s.journal.outpaced():
+		return errOutpaced
+	}
+	return nil
+}
+
+// copyTo copies all of the file, and syncs the copy. Only the end of the journal
+// changes meanwhile. The caller copies that again, while saves wait.
+func (s *Store) copyTo(target *boltfile.File) error {
+	s.journal.setCopying(true)
+	err := s.copyAll(target)
+	s.journal.setCopying(false)
+	if err != nil {
+		return err
+	}
+	return target.DB.Sync()
+}
+
+func (s *Store) copyAll(target *boltfile.File) error {
+	labels, err := s.names.current(s)
+	if err != nil {
+		return err
+	}
+	if err := target.Update(func(tx *bolt.Tx) error { return boltfile.LayOut(tx, labels) }); err != nil {
+		return err
+	}
+	names, err := s.treeNames()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		for batch, err := range s.inTree(name) {
+			if err == nil {
+				err = target.Update(func(tx *bolt.Tx) error { return boltfile.Apply(tx, nil, slices.Values(batch)) })
+			}
+			if err == nil {
+				err = s.giveUp()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.copySums(target); err != nil {
+		return err
+	}
+	if err := s.giveUp(); err != nil {
+		return err
+	}
+	if err := s.copyJournal(target); err != nil {
+		return err
+	}
+	return s.giveUp()
+}
+
+// copySums copies the sums of all buckets except the journal.
+func (s *Store) copySums(target *boltfile.File) error {
+	return s.view(func(from *bolt.Tx) error {
+		return target.Update(func(to *bolt.Tx) error {
+			for _, name := range boltfile.BucketNames(from) {
+				bucket := format.BucketOf(name)
+				if err := boltfile.KeepSum(to.Bucket(bucket), from.Bucket(bucket)); err != nil {
+					return err
+				}
+			}
+			return boltfile.KeepSum(boltfile.NamesTable(to), boltfile.NamesTable(from))
+		})
+	})
+}
+
+// copyJournal copies the records in the tree that were not copied before, a MiB
+// at a time.
+func (s *Store) copyJournal(target *boltfile.File) error {
+	for all := false; !all; {
+		err := s.view(func(from *bolt.Tx) error {
+			return target.Update(func(to *bolt.Tx) (err error) {
+				all, err = copyRecords(to, from)
+				return err
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyRecords(to, from *bolt.Tx) (all bool, err error) {
+	next := uint64(0)
+	if last, _ := to.Bucket(format.JournalBucket).Cursor().Last(); last != nil {
+		next = binary.BigEndian.Uint64(last) + 1
+	}
+	c := from.Bucket(format.JournalBucket).Cursor()
+	k, v := c.Seek(format.BigEndian(next))
+	err = boltfile.PutRecords(to, func(yield func(format.Record) bool) {
+		for bytes := 0; k != nil && bytes < 1<<20; k, v = c.Next() {
+			bytes += len(v)
+			if !yield(format.Record{Seq: binary.BigEndian.Uint64(k), Data: slices.Clone(v)}) {
+				return
+			}
+		}
+	})
+	if k == nil && err == nil {
+		err = boltfile.KeepSum(to.Bucket(format.JournalBucket), from.Bucket(format.JournalBucket))
+	}
+	return k == nil, err
+}

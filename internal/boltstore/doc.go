@@ -1,0 +1,36 @@
+// Package boltstore is the store of a limiter in one bbolt file: open, save,
+// load, list, checkpoint, sweep, compact, names and snapshot.
+//
+// The BoltStore of the root package is a thin face of a Store, and cmd/stint
+// asks one for the labels of a file. A Store knows numbers, ids and TATs, and
+// nothing of limits.
+//
+// A save goes one of three ways (save.go). A few entries, alone, go straight to
+// their places in the tree. Other small saves are appended to the log of the
+// file, and large ones to the journal in its tree. The journal is also kept in
+// memory, where loads find it. A checkpoint applies it to the tree.
+//
+// In the background, or from Maintain, a Store looks after its file in small
+// steps, between which saves go on: checkpoints (checkpoint.go), the sweep,
+// which deletes full buckets and fills the Bloom filter (sweep.go), and
+// compactions (compact.go).
+//
+// What it guarantees: a Save is done as a whole or not at all, and durable when
+// it returns nil. A Load returns what was last saved. Damage is ErrCorrupt, from
+// each call that meets it, while other calls go on. After a save that failed,
+// what it left in the file never comes back over a later one.
+//
+// The order of the locks. A goroutine that has one takes only later ones:
+//
+//	maintenance.mu  one checkpoint, sweep, compaction or snapshot at a time
+//	names.mu        the labels
+//	saves.mu        one save at a time: records are in the order of the saves
+//	journal.mu      the journal in memory, and how full it is
+//	inUse.mu        held to read by each transaction, to write by what replaces the file
+//	stats.mu        nobody waits for the disk under it
+//
+// The locks of boltfile come after all of these.
+//
+// The tests drive a Store step by step, and look into its fields. An FS of
+// boltfile makes the disk fail; failCommits makes bbolt's commits fail.
+package boltstore

@@ -1,0 +1,315 @@
+package boltstore
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint/internal/bboltpage"
+	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/fsck"
+)
+
+// longLock is the longest that a test waits for a lock that is about to be free.
+const longLock = time.Minute
+
+var errFault = errors.New("the disk is on fire")
+
+type (
+	Key struct {
+		Name uint16
+		ID   string
+	}
+	labels = map[uint16]string
+)
+
+func (k Key) compare(other Key) int { return entry(k, 0).Compare(entry(other, 0)) }
+
+func entry(k Key, tat int64) format.Entry { return format.Entry{Name: k.Name, ID: k.ID, TAT: tat} }
+
+func keyOf(e format.Entry) Key { return Key{e.Name, e.ID} }
+
+var storeNames = labels{1: "one", 2: "two", 6: "six", 300: "three hundred"}
+
+func storePath(t testing.TB) string { return filepath.Join(t.TempDir(), "store.db") }
+
+func openStore(t testing.TB, path string) *Store {
+	t.Helper()
+	return openNamed(t, path, storeNames)
+}
+
+func openNamed(t testing.TB, path string, names labels) *Store {
+	t.Helper()
+	s, err := Open(path, names, Options{LockTimeout: longLock})
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// openLogged opens a new file that has an empty log.
+func openLogged(t testing.TB) *Store {
+	t.Helper()
+	s := openStore(t, storePath(t))
+	require.NoError(t, s.append([]format.Entry{entry(Key{1, "the log is made"}, 1)}))
+	require.NoError(t, s.checkpoint())
+	require.Positive(t, s.inUse.file.LogState().Begin)
+	require.Empty(t, s.inUse.file.LogState().Pending)
+	return s
+}
+
+// together sends the next save to the journal, and alone to the tree.
+func (s *Store) together() { s.saves.last, s.saves.recent = time.Now().Add(time.Hour), 2 }
+func (s *Store) alone()    { s.saves.last = time.Time{} }
+
+// compactBusy is Compact when saves came after the journal was applied.
+func (s *Store) compactBusy() error {
+	s.maintenance.mu.Lock()
+	defer s.maintenance.mu.Unlock()
+	return s.compactLocked()
+}
+
+func (s *Store) emptyLog() error { return s.write((*boltfile.File).EmptyLog) }
+
+func (s *Store) apply(tx *bolt.Tx, entries ...format.Entry) error {
+	return boltfile.Apply(tx, s.inUse.file.Check, slices.Values(entries))
+}
+
+// crash copies the file, as a killed process would leave it.
+func crash(t testing.TB, s *Store) string { return copyOf(t, s.path) }
+
+func copyOf(t testing.TB, path string) string {
+	t.Helper()
+	return writeFile(t, readFile(t, path))
+}
+
+func readFile(t testing.TB, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return b
+}
+
+func writeFile(t testing.TB, content []byte) string {
+	t.Helper()
+	path := storePath(t)
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+	return path
+}
+
+// abandon closes a store's file as it is, as the end of the process would.
+func abandon(t testing.TB, s *Store) {
+	t.Helper()
+	s.closing.Do(s.stopBackground)
+	s.inUse.mu.Lock()
+	defer s.inUse.mu.Unlock()
+	s.inUse.closed = true
+	require.NoError(t, s.inUse.file.Close())
+}
+
+// edit changes a file behind stint's back.
+func edit(t testing.TB, path string, f func(tx *bolt.Tx) error) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: longLock})
+	require.NoError(t, err)
+	require.NoError(t, db.Update(f))
+	require.NoError(t, db.Close())
+}
+
+// commits returns the number of the file's last transaction.
+func commits(t testing.TB, path string) uint64 {
+	t.Helper()
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	defer file.Close()
+	m, err := bboltpage.ReadMeta(file)
+	require.NoError(t, err)
+	return m.Tx
+}
+
+// allOf returns all that a store has.
+func allOf(t testing.TB, s *Store) map[Key]int64 {
+	t.Helper()
+	all := make(map[Key]int64)
+	names, err := s.treeNames()
+	require.NoError(t, err)
+	for _, name := range slices.AppendSeq(names, maps.Keys(s.Names())) {
+		for e, err := range s.All(name) {
+			require.NoError(t, err)
+			all[keyOf(e)] = e.TAT
+		}
+	}
+	return all
+}
+
+// verify returns what fsck says of a file.
+func verify(path string) (fsck.Verified, error) { return fsck.Verify(path, longLock, func(int) {}) }
+
+// found returns all that the file at path has, which is sound.
+func found(t testing.TB, path string) (map[Key]int64, error) {
+	t.Helper()
+	all, err := foundUnverified(t, path)
+	if err == nil {
+		_, err := verify(path)
+		require.NoError(t, err)
+	}
+	return all, err
+}
+
+func foundUnverified(t testing.TB, path string) (map[Key]int64, error) {
+	t.Helper()
+	s, err := Open(path, nil, Options{ReadOnly: true, LockTimeout: longLock})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return allOf(t, s), nil
+}
+
+// with returns what a file has after a save.
+func with(have map[Key]int64, entries ...format.Entry) map[Key]int64 {
+	have = maps.Clone(have)
+	for _, e := range entries {
+		if have[keyOf(e)] = e.TAT; e.TAT == 0 {
+			delete(have, keyOf(e))
+		}
+	}
+	return have
+}
+
+func load(t testing.TB, s *Store, k Key) int64 {
+	t.Helper()
+	tat, err := s.Load(k.Name, k.ID)
+	require.NoError(t, err)
+	return tat
+}
+
+// fill saves n buckets of the name 1, each full at its number, and applies them.
+func fill(t testing.TB, s *Store, n int) map[Key]int64 {
+	t.Helper()
+	want := make(map[Key]int64)
+	var entries []format.Entry
+	for i := range n {
+		entries = append(entries, entry(Key{1, fmt.Sprintf("id-%07d", i)}, int64(i+1)))
+		want[keyOf(entries[i])] = int64(i + 1)
+	}
+	require.NoError(t, s.append(entries))
+	require.NoError(t, s.checkpoint())
+	return want
+}
+
+// sweepAll sweeps all of the file, and a little further.
+func sweepAll(t testing.TB, s *Store, now int64) {
+	t.Helper()
+	for range 2 {
+		s.filter.Store(nil)
+		for s.filter.Load() == nil {
+			require.NoError(t, s.sweep(now))
+		}
+	}
+}
+
+// sameAs requires the store to have what want has: by each of the keys, and
+// listed.
+func (s *Store) sameAs(t testing.TB, want map[Key]int64, keys []Key, context ...any) {
+	t.Helper()
+	for _, key := range keys {
+		require.Equal(t, want[key], load(t, s, key), context...)
+	}
+	for _, name := range []uint16{format.Holds, 1, 2, 300} {
+		var got, all []format.Entry
+		for e, err := range s.All(name) {
+			require.NoError(t, err, context...)
+			got = append(got, e)
+		}
+		for key, tat := range want {
+			if key.Name == name && tat != 0 {
+				all = append(all, entry(key, tat))
+			}
+		}
+		slices.SortFunc(all, format.Entry.CompareStored)
+		require.Equal(t, all, got, context...)
+	}
+}
+
+// temporaries returns the files beside the store's.
+func temporaries(t testing.TB, s *Store) []string {
+	t.Helper()
+	found, err := filepath.Glob(s.path + ".*")
+	require.NoError(t, err)
+	return found
+}
+
+// awaitWaiter waits until a goroutine waits in a function for a lock, or to be
+// woken, or has ended.
+func awaitWaiter(function string, ended <-chan error) {
+	waits := regexp.MustCompile(`\[sync\..*\]:\n(.*sync\..*\n\t.*\n)+.*\)\.` + function + `\(`)
+	for stacks := make([]byte, 1<<20); len(ended) == 0 && !waits.Match(stacks[:runtime.Stack(stacks, true)]); {
+		runtime.Gosched()
+	}
+}
+
+// failCommits makes the commits of the file fail when the meta page is written:
+// a sync that failed leaves the file so, too. write is given the page.
+func failCommits(f *boltfile.File, write func(meta []byte, at int64) (int, error)) (restore func()) {
+	field := reflect.ValueOf(f.DB).Elem().FieldByName("ops").FieldByName("writeAt")
+	ops := (*func(b []byte, at int64) (int, error))(field.Addr().UnsafePointer())
+	writeAt := *ops
+	*ops = func(b []byte, at int64) (int, error) {
+		if at >= 2*bboltpage.Size {
+			return writeAt(b, at)
+		}
+		return write(b, at)
+	}
+	return func() { *ops = writeAt }
+}
+
+// unsynced writes a meta page, and says that it failed.
+func unsynced(f *boltfile.File) func(meta []byte, at int64) (int, error) {
+	return func(meta []byte, at int64) (int, error) {
+		n, err := f.OS().WriteAt(meta, at)
+		return n, errors.Join(err, errFault)
+	}
+}
+
+// tooManyForTheLog returns one entry more than a save to the log has.
+func tooManyForTheLog() (entries []format.Entry) {
+	for i := range commitSave + 1 {
+		entries = append(entries, entry(Key{1, fmt.Sprint(i)}, 1<<60))
+	}
+	return entries
+}
+
+// makeFile makes a file with some entries, and returns its path.
+func makeFile(t testing.TB, names labels, entries ...format.Entry) string {
+	t.Helper()
+	path := storePath(t)
+	s, err := Open(path, names, Options{LockTimeout: longLock})
+	require.NoError(t, err)
+	if len(entries) > 0 {
+		require.NoError(t, s.Save(entries))
+	}
+	require.NoError(t, s.Close())
+	return path
+}
+
+func listDir(t testing.TB, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}

@@ -1,0 +1,167 @@
+package boltstore
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint/internal/boltfile"
+)
+
+// ErrNameMismatch: the file knows a number, or a label, by another meaning.
+var ErrNameMismatch = errors.New("stint: names differ from the file's")
+
+// names are the labels in the file.
+type names struct {
+	mu     sync.Mutex
+	labels map[uint16]string
+	unread bool // labels could not be written: the file may have them or not
+}
+
+// Names returns the labels that the file has, by number.
+func (s *Store) Names() map[uint16]string {
+	s.names.mu.Lock()
+	defer s.names.mu.Unlock()
+	return maps.Clone(s.names.labels)
+}
+
+// NumberOf returns the number that the file has for a label.
+func (s *Store) NumberOf(label string) (name uint16, ok bool) {
+	for name, l := range s.Names() {
+		if l == label {
+			return name, true
+		}
+	}
+	return 0, false
+}
+
+// Number returns the number that the file has for a label. If it has none, the
+// label gets the lowest number that is free, for ever.
+func (s *Store) Number(label string) (name uint16, err error) {
+	err = s.changeNames(func(labels map[uint16]string) error {
+		for n, l := range labels {
+			if l == label {
+				name = n
+				return nil
+			}
+		}
+		for n := uint16(1); n != 0; n++ {
+			if _, taken := labels[n]; !taken {
+				name, labels[n] = n, label
+				return nil
+			}
+		}
+		return fmt.Errorf("%w: all 65535 numbers are taken, none is left for %q", ErrNameMismatch, label)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return name, nil
+}
+
+// Declare enters the labels that the file does not have: all of them, or none
+// if one is ErrNameMismatch. A file that is read only stays as it is.
+func (s *Store) Declare(declared map[uint16]string) error {
+	return s.changeNames(func(labels map[uint16]string) error {
+		numbers := inverse(labels)
+		var wrong []error
+		for _, name := range slices.Sorted(maps.Keys(declared)) {
+			label := declared[name]
+			if have, ok := labels[name]; ok && have != label {
+				wrong = append(wrong, fmt.Errorf("%w: %s: name %d is %q in the file, and declared as %q",
+					ErrNameMismatch, s.path, name, have, label))
+			} else if number, taken := numbers[label]; !ok && taken {
+				wrong = append(wrong, fmt.Errorf("%w: %s: %q is name %d in the file, and declared as %d",
+					ErrNameMismatch, s.path, label, number, name))
+			} else if !s.readOnly {
+				labels[name] = label
+			}
+		}
+		return errors.Join(wrong...)
+	})
+}
+
+// Relabel gives numbers labels, in place of those that the file may have for
+// them. Numbers are permanent: a label that the file has for another number is
+// ErrNameMismatch, and then nothing changes.
+func (s *Store) Relabel(labels map[uint16]string) error {
+	return s.changeNames(func(have map[uint16]string) error {
+		numbers := inverse(have)
+		var wrong []error
+		for _, name := range slices.Sorted(maps.Keys(labels)) {
+			label := labels[name]
+			if number, taken := numbers[label]; taken && number != name {
+				wrong = append(wrong, fmt.Errorf("%w: %s: %q is name %d in the file, which keeps its number, and cannot be %d",
+					ErrNameMismatch, s.path, label, number, name))
+			}
+			have[name] = label
+		}
+		return errors.Join(wrong...)
+	})
+}
+
+func inverse(labels map[uint16]string) map[string]uint16 {
+	numbers := make(map[string]uint16, len(labels))
+	for name, label := range labels {
+		numbers[label] = name
+	}
+	return numbers
+}
+
+// changeNames has change edit a copy of the labels, and writes the ones that are
+// new to the file.
+func (s *Store) changeNames(change func(labels map[uint16]string) error) error {
+	s.maintenance.mu.Lock() // a compaction copies the labels
+	defer s.maintenance.mu.Unlock()
+	s.names.mu.Lock()
+	defer s.names.mu.Unlock()
+	if err := s.names.readLocked(s); err != nil {
+		return err
+	}
+	labels := maps.Clone(s.names.labels)
+	if err := change(labels); err != nil {
+		return err
+	}
+	added := maps.Clone(labels)
+	maps.DeleteFunc(added, func(name uint16, label string) bool { return s.names.labels[name] == label })
+	if len(added) == 0 {
+		return nil
+	}
+	if err := s.update(func(tx *bolt.Tx) error { return boltfile.PutNames(tx, added) }); err != nil {
+		s.names.unread = s.names.unread || !s.readOnly && !errors.Is(err, ErrClosed)
+		return fmt.Errorf("stint: enter names into %s: %w", s.path, err)
+	}
+	s.names.labels = labels
+	return nil
+}
+
+// current returns the labels in the file.
+func (n *names) current(s *Store) (map[uint16]string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.readLocked(s); err != nil {
+		return nil, err
+	}
+	return maps.Clone(n.labels), nil
+}
+
+// readLocked reads the labels again if some could not be written: a commit that
+// failed may be in force.
+func (n *names) readLocked(s *Store) error {
+	if !n.unread {
+		return nil
+	}
+	err := s.update(func(tx *bolt.Tx) (err error) {
+		n.labels, err = boltfile.ReadNames(boltfile.NamesTable(tx))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("stint: read the names of %s again: %w", s.path, err)
+	}
+	n.unread = false
+	return nil
+}

@@ -1,0 +1,143 @@
+package boltstore
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint/internal/bloom"
+	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/format"
+)
+
+// saves is what one save leaves to the next.
+type saves struct {
+	mu       sync.Mutex
+	seq      uint64 // of the last record; journal.mu is held to change it, too
+	last     time.Time
+	recent   int  // saves just before the next, each soon after the other
+	diverted bool // to the journal, where a compaction finds them
+}
+
+const (
+	// maxRecord is the length of a record of a large save. Larger ones make bbolt
+	// rewrite more of their neighbours. Two share a leaf, and fill its 16 pages with
+	// the 64 bytes that bbolt adds.
+	maxRecord = 32<<10 - 32
+
+	// commitSave is the most entries of a save that goes to the log: a caller waits
+	// for it.
+	commitSave = 2048
+
+	// smallSave is the most entries of a save that goes straight to the tree, if it
+	// is the first or second after a pause of aloneAfter. A program that spends once
+	// and closes saves a lease, and then the exact TAT, and needs no log.
+	smallSave  = 64
+	aloneAfter = 50 * time.Millisecond
+)
+
+// Save saves all of the entries or none, and returns nil when they are durable.
+// It may reorder them. No two are of one bucket.
+func (s *Store) Save(entries []format.Entry) error {
+	s.saves.mu.Lock()
+	defer s.saves.mu.Unlock()
+	s.addToFilters(entries...)
+	if time.Since(s.saves.last) > aloneAfter {
+		s.saves.recent = 0
+	}
+	few := s.saves.recent <= 1
+	s.saves.recent++
+	s.saves.last = time.Now()
+	s.journal.mu.Lock()
+	s.journal.idle = 0
+	direct := few && len(entries) <= smallSave && s.journal.bytes == 0 && !s.saves.diverted
+	s.journal.mu.Unlock()
+	if direct {
+		slices.SortFunc(entries, format.Entry.Compare)
+		return s.update(func(tx *bolt.Tx) error {
+			return boltfile.Apply(tx, s.inUse.file.Check, slices.Values(entries))
+		})
+	}
+	return s.append(entries)
+}
+
+// addToFilters notes the keys that the file has after a save.
+func (s *Store) addToFilters(entries ...format.Entry) {
+	for _, f := range []*bloom.Filter{s.filter.Load(), s.next.Load()} {
+		if f != nil {
+			f.AddAll(entries)
+		}
+	}
+}
+
+var errCheckpointDue = errors.New("its checkpoint is about to begin")
+
+// append adds entries to the journal. The caller holds saves.mu.
+func (s *Store) append(entries []format.Entry) error {
+	s.journal.pace()
+	s.journal.mu.RLock()
+	full := s.journal.fresh.Full() || s.journal.backoff > 0 && s.journal.fullLocked()
+	s.journal.mu.RUnlock()
+	if full {
+		if s.journal.due() {
+			s.wake()
+		}
+		return fmt.Errorf("the journal of %s is full: %w", s.path, cmp.Or(s.stats.why(&s.stats.checkpoints), errCheckpointDue))
+	}
+	seq, bytes, err := s.writeRecords(entries)
+	s.journal.mu.Lock()
+	defer s.journal.mu.Unlock()
+	s.saves.seq = seq // after an error too: what failed may be in the file, and later records must follow it
+	if err != nil {
+		s.journal.bytes = max(s.journal.bytes, 1) // there may be something
+		return err
+	}
+	s.journal.bytes += bytes
+	for part := range slices.Chunk(entries, commitSave) {
+		s.journal.fresh.Put(part...)
+		s.journal.mu.Unlock() // so that no load waits for all of a flush
+		s.journal.mu.Lock()
+	}
+	if s.journal.dueLocked() {
+		s.wake()
+	}
+	return nil
+}
+
+// writeRecords writes entries to the end of the journal: to the log, or else to
+// the tree. It returns the number of the last record, and their bytes.
+func (s *Store) writeRecords(entries []format.Entry) (seq uint64, bytes int64, err error) {
+	done := false
+	if len(entries) <= commitSave {
+		seq = s.saves.seq + 1
+		err = s.write(func(f *boltfile.File) (err error) {
+			var n int
+			f.MakeLog()
+			done, n, err = f.Append(seq, entries)
+			bytes = int64(n)
+			return err
+		})
+	}
+	if done || err != nil {
+		return seq, bytes, err
+	}
+	seq = s.saves.seq
+	err = s.update(func(tx *bolt.Tx) error {
+		return boltfile.PutRecords(tx, func(yield func(format.Record) bool) {
+			for record := range format.Records(entries, maxRecord) {
+				seq++
+				format.Seal(seq, record)
+				bytes += int64(len(record))
+				if !yield(format.Record{Seq: seq, Data: record}) {
+					return
+				}
+			}
+		})
+	})
+	return seq, bytes, err
+}

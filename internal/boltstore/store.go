@@ -1,0 +1,308 @@
+package boltstore
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint/internal/bloom"
+	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/journal"
+)
+
+var (
+	// ErrClosed: the store, or the limiter that had it, is closed.
+	ErrClosed = errors.New("stint: limiter is closed")
+
+	// ErrLocked: another process, or another store of this one, has the file.
+	ErrLocked = boltfile.ErrLocked
+)
+
+// Options are the options of Open.
+type Options struct {
+	LockTimeout time.Duration
+	ReadOnly    bool
+	MaxResident int          // buckets that may come in one save; 0: a few
+	FS          *boltfile.FS // nil: the operating system's
+}
+
+// Store is an open file. The package comment has the order of its locks.
+type Store struct {
+	path     string
+	readOnly bool
+	fs       *boltfile.FS
+
+	maintenance maintenance
+	names       names
+	saves       saves
+	journal     journalState
+	inUse       inUse
+	stats       stats
+
+	filter atomic.Pointer[bloom.Filter] // of all keys in the file; nil until it is known
+	next   atomic.Pointer[bloom.Filter] // the one that the sweep is filling
+	now    atomic.Int64                 // of the last Maintain
+
+	closing  sync.Once
+	closeErr error
+	work     chan struct{} // wakes the goroutine in the background
+	stop     chan struct{}
+	stopped  chan struct{}
+}
+
+// inUse is the file that is in use.
+type inUse struct {
+	mu     sync.RWMutex
+	file   *boltfile.File
+	closed bool
+}
+
+// Resolve returns the path that a link leads to, whether there is a file or not.
+func Resolve(path string) (string, error) { return boltfile.Resolve(path) }
+
+// SetAside renames the corrupt file at path to another name beside it, and
+// returns that name. done is false if another process has done so since the
+// file was found.
+func SetAside(path string, found os.FileInfo, lockTimeout time.Duration) (to string, done bool, err error) {
+	to = path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")
+	done, err = boltfile.SetAside(path, to, found, lockTimeout)
+	return to, done, err
+}
+
+// Open opens the file, or makes it (mode 0600) if there is none, and enters the
+// labels that it does not have. A crash while the file is being made leaves
+// none.
+func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
+	path, err := Resolve(path)
+	if err != nil {
+		return nil, fmt.Errorf("stint: %w", err)
+	}
+	if o.FS == nil {
+		o.FS = boltfile.OS()
+	}
+	s := &Store{path: path, readOnly: o.ReadOnly, fs: o.FS,
+		work: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
+	s.maintenance.compactMin = compactMin
+	s.journal.fresh = journal.New()
+	s.journal.most = max(indexMin, min(indexMax, indexPer*int64(o.MaxResident)))
+	s.journal.stepped = sync.NewCond(&s.journal.mu)
+	if s.inUse.file, err = openFile(path, labels, o); err != nil {
+		return nil, err
+	}
+	if err := s.read(); err != nil {
+		s.inUse.file.Close()
+		return nil, err
+	}
+	if !o.ReadOnly {
+		if err := s.inUse.file.BuildUpon(); err != nil {
+			s.inUse.file.Close()
+			return nil, fmt.Errorf("stint: sync %s: %w", path, err)
+		}
+	}
+	if err := s.Declare(labels); err != nil {
+		s.inUse.file.Close()
+		return nil, err
+	}
+	if o.ReadOnly {
+		close(s.stopped)
+	} else {
+		go s.background()
+	}
+	return s, nil
+}
+
+// openFile opens the file that is at the path when it has the lock. Other
+// processes may replace it until then, or set it aside.
+func openFile(path string, labels map[uint16]string, o Options) (*boltfile.File, error) {
+	for begun := time.Now(); ; {
+		if err := boltfile.CheckRegular(path); errors.Is(err, fs.ErrNotExist) && !o.ReadOnly {
+			err := boltfile.Make(path, o.FS, func(f *boltfile.File) error {
+				return f.Update(func(tx *bolt.Tx) error { return boltfile.LayOut(tx, labels) })
+			})
+			if err != nil && !errors.Is(err, fs.ErrExist) { // another process has made one
+				return nil, fmt.Errorf("stint: make %s: %w", path, err)
+			}
+		} else if err != nil {
+			return nil, fmt.Errorf("stint: %w", err)
+		}
+		file, err := boltfile.Open(path, boltfile.Options{LockTimeout: o.LockTimeout, ReadOnly: o.ReadOnly, FS: o.FS})
+		switch {
+		case err == nil && !file.Replaced():
+			return file, nil
+		case err == nil:
+			file.Close()
+		case !errors.Is(err, fs.ErrNotExist) || o.ReadOnly:
+			return nil, err
+		}
+		if time.Since(begun) > o.LockTimeout {
+			return nil, fmt.Errorf("%w: %s: replaced by others for all of %v", ErrLocked, path, o.LockTimeout)
+		}
+	}
+}
+
+// read reads what the Store keeps in memory: the labels and the journal.
+func (s *Store) read() error {
+	return s.inUse.file.Explain(s.view(func(tx *bolt.Tx) (err error) {
+		if s.names.labels, err = s.inUse.file.ReadHead(tx); err != nil {
+			return err
+		}
+		return s.inUse.file.ReadJournal(tx, func(seq uint64, record []byte) error {
+			for e, err := range format.Entries(seq, record) {
+				if err != nil {
+					return err
+				}
+				s.journal.fresh.Put(e.Entry())
+			}
+			s.saves.seq = seq
+			s.journal.bytes += int64(len(record))
+			return nil
+		})
+	}))
+}
+
+// view runs fn in a transaction that reads the file.
+func (s *Store) view(fn func(tx *bolt.Tx) error) error {
+	s.inUse.mu.RLock()
+	defer s.inUse.mu.RUnlock()
+	if s.inUse.closed {
+		return ErrClosed
+	}
+	return s.noteBroken(s.inUse.file.View(fn))
+}
+
+// update runs fn in a transaction that writes to the file.
+func (s *Store) update(fn func(tx *bolt.Tx) error) error {
+	return s.write(func(f *boltfile.File) error { return f.Update(fn) })
+}
+
+// write runs fn, which may write to the file.
+func (s *Store) write(fn func(f *boltfile.File) error) error {
+	s.inUse.mu.RLock()
+	defer s.inUse.mu.RUnlock()
+	switch {
+	case s.inUse.closed:
+		return ErrClosed
+	case s.readOnly:
+		return fmt.Errorf("stint: %s was opened to be read only", s.path)
+	}
+	return s.noteBroken(fn(s.inUse.file))
+}
+
+// noteBroken notes for Health that the file is broken, if it is, and returns
+// err. The caller holds inUse.mu.
+func (s *Store) noteBroken(err error) error {
+	if err != nil && s.inUse.file.Broken() != nil {
+		s.record(&s.stats.broken, 0, err)
+	}
+	return err
+}
+
+// Load returns the TAT that was last saved for a bucket, or 0.
+func (s *Store) Load(name uint16, id string) (tat int64, err error) {
+	if f := s.filter.Load(); f != nil && !f.Has(name, id) {
+		return 0, nil
+	}
+	if tat, ok := s.journal.get(name, id); ok {
+		return tat, nil
+	}
+	err = s.view(func(tx *bolt.Tx) error {
+		b := tx.Bucket(format.BucketOf(name))
+		if b == nil {
+			return nil
+		}
+		key := format.EncodeID(id)
+		if err := s.inUse.file.Check.Key(b, key); err != nil {
+			return err
+		}
+		v := b.Get(key)
+		if v == nil {
+			return nil
+		}
+		n, err := format.Uint64(v)
+		tat = int64(n)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("load %s: %w", format.Entry{Name: name, ID: id}, err)
+	}
+	return tat, nil
+}
+
+// Close closes the file. It applies a short journal to the tree first, and
+// leaves a long one to the next Open. A second Close returns what the first did.
+func (s *Store) Close() error {
+	s.closing.Do(func() {
+		s.stopBackground()
+		s.journal.mu.RLock()
+		short := s.journal.lenLocked() <= checkpointStep
+		s.journal.mu.RUnlock()
+		s.inUse.mu.RLock()
+		broken := s.inUse.file.Broken() != nil
+		s.inUse.mu.RUnlock()
+		if !s.readOnly && !broken {
+			if short {
+				s.closeErr = s.checkpoint()
+			}
+			// Damage to the last save in a log would look like a crash.
+			s.closeErr = errors.Join(s.closeErr, s.write((*boltfile.File).EmptyLog))
+		}
+		s.inUse.mu.Lock()
+		defer s.inUse.mu.Unlock()
+		s.inUse.closed = true
+		s.closeErr = errors.Join(s.closeErr, s.inUse.file.Close())
+	})
+	return s.closeErr
+}
+
+// background applies the journal whenever that is due, until the store is
+// closed.
+func (s *Store) background() {
+	defer close(s.stopped)
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-s.work:
+		}
+		if s.journal.due() {
+			s.checkpoint() // a failure is in the stats, and the journal is still there
+		}
+		if s.maintenance.missed.Swap(false) { // the next checkpoint may be due at once
+			s.sweep(s.now.Load())
+		}
+		s.compactIfDue()
+	}
+}
+
+func (s *Store) stopBackground() {
+	close(s.stop)
+	<-s.stopped
+}
+
+func (s *Store) wake() {
+	select {
+	case s.work <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Store) stopping() bool {
+	select {
+	case <-s.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// Of returns the Store inside a BoltStore of the root package, which sets it.
+// cmd/stint looks up and enters labels with it, which users of the library need
+// not do.
+var Of func(boltStore any) *Store

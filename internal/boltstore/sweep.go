@@ -1,0 +1,181 @@
+package boltstore
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint/internal/bboltpage"
+	"github.com/stint-go/stint/internal/bloom"
+	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/format"
+)
+
+const (
+	// sweepStep is how many buckets one step of the sweep reads. sweepRush is how
+	// many steps a sweep makes at once if there is no filter, or much to delete.
+	sweepStep = 4096
+	sweepRush = 64
+)
+
+// maintenance is the state of what one goroutine at a time does for the file.
+type maintenance struct {
+	mu           sync.Mutex
+	missed       atomic.Bool // a sweep found mu locked
+	pass         sweepPass
+	compactMin   int64     // bytes of a file that is compacted by itself
+	notCompacted time.Time // when that last failed
+}
+
+// sweepPass is the way of the sweep through the file.
+type sweepPass struct {
+	names []uint16 // yet to be read
+	after []byte   // the last key read, of names[0]
+	found int64    // buckets that stay
+	check *bboltpage.Checker
+}
+
+// Maintain does a part of the upkeep of the file. It reads the next few thousand
+// buckets, deletes those that are full at that time, and notes the others in a
+// filter. After the last bucket the filter is complete, and it begins again. It
+// hurries while there is no filter, or an overfull one.
+//
+// It does nothing while a checkpoint or a compaction is under way, and is made
+// up for after that.
+func (s *Store) Maintain(now time.Time) error { return s.sweep(now.UnixNano()) }
+
+func (s *Store) sweep(now int64) error {
+	s.now.Store(now)
+	if s.readOnly {
+		return nil
+	}
+	s.journal.mu.Lock()
+	if s.journal.idle++; s.journal.dueLocked() {
+		s.wake()
+	}
+	s.journal.mu.Unlock()
+	if !s.maintenance.mu.TryLock() {
+		s.maintenance.missed.Store(true)
+		return nil // the flusher, which calls this, does not wait
+	}
+	defer s.maintenance.mu.Unlock()
+	steps := 1
+	for i := 0; i < steps && (i == 0 || !s.journal.outpaced()); i++ {
+		if f := s.filter.Load(); f == nil || f.Overfull() {
+			steps = sweepRush
+		}
+		deleted, done, err := s.sweepStepLocked(now)
+		if s.record(&s.stats.swept, deleted, err) != nil || done {
+			return err
+		}
+		if deleted > sweepStep/4 {
+			steps = min(steps+1, sweepRush)
+		}
+	}
+	return nil
+}
+
+func (s *Store) sweepStepLocked(now int64) (deleted int64, done bool, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("sweep: %w", err)
+		}
+	}()
+	p := &s.maintenance.pass
+	if s.next.Load() == nil {
+		if err := s.beginPassLocked(); err != nil {
+			return 0, false, err
+		}
+	}
+	next := s.next.Load()
+	if len(p.names) == 0 {
+		s.endPassLocked()
+		return 0, true, nil
+	}
+	name := p.names[0]
+	var full []format.Entry
+	read := 0
+	err = s.view(func(tx *bolt.Tx) error {
+		return s.after(tx, name, &p.after, sweepStep, func(e format.Entry, err error) error {
+			read++
+			if err == nil && e.TAT <= now {
+				full = append(full, format.Entry{Name: name, ID: e.ID})
+				return nil
+			}
+			next.Add(name, e.ID) // after an error, too: a load of it finds the error as well
+			if err == nil {
+				p.found++
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	if read < sweepStep {
+		p.names, p.after = p.names[1:], nil
+	}
+	if len(full) == 0 {
+		return 0, false, nil
+	}
+	err = s.update(func(tx *bolt.Tx) error {
+		b := tx.Bucket(format.BucketOf(name))
+		full = slices.DeleteFunc(full, func(e format.Entry) bool { // saved anew since
+			v := b.Get(format.EncodeID(e.ID))
+			return v == nil || int64(binary.BigEndian.Uint64(v)) > now
+		})
+		return boltfile.Apply(tx, s.inUse.file.Check, slices.Values(full))
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	return int64(len(full)), false, nil
+}
+
+// beginPassLocked makes the filter that the next pass fills. It has the keys of
+// the journal at once, and those of saves as they come.
+func (s *Store) beginPassLocked() error {
+	room := 2 * s.maintenance.pass.found
+	if f := s.filter.Load(); f != nil {
+		room = max(room, 2*f.Added())
+	} else {
+		size, _ := s.sizes()
+		room = max(room, size/64)
+	}
+	next := bloom.New(room)
+	s.saves.mu.Lock()
+	defer s.saves.mu.Unlock()
+	names, err := s.treeNames()
+	if err != nil {
+		return err
+	}
+	s.next.Store(next)
+	s.journal.mu.RLock()
+	defer s.journal.mu.RUnlock()
+	for e := range s.journal.allLocked() {
+		next.Add(e.Name, string(e.ID))
+	}
+	s.inUse.mu.RLock()
+	defer s.inUse.mu.RUnlock()
+	s.maintenance.pass = sweepPass{names: names, check: s.inUse.file.Check}
+	return nil
+}
+
+// endPassLocked puts the filter of a pass in force.
+func (s *Store) endPassLocked() {
+	s.saves.mu.Lock() // a save adds its keys to both filters
+	s.filter.Store(s.next.Load())
+	s.next.Store(nil)
+	s.saves.mu.Unlock()
+	s.inUse.mu.RLock()
+	if check := s.maintenance.pass.check; check != nil && check == s.inUse.file.Check {
+		check.SetWhole() // the sweep has seen all of the file
+	}
+	s.inUse.mu.RUnlock()
+	s.wake() // the file may be worth compacting
+}

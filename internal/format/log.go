@@ -1,0 +1,107 @@
+package format
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+)
+
+const (
+	LogSize   = 1 << 20
+	LogBlock  = 512       // a disk writes it whole: a save never touches an acknowledged one
+	LogHeader = 8 + 8 + 4 // the round, the sequence number, the length of the record
+
+	// LogSkip is the part of the log's value in the value's first page: that page is bbolt's.
+	LogSkip = 4096 - 16 - 16 - 3
+)
+
+// Record is a record of the journal that is in the log.
+type Record struct {
+	Seq  uint64
+	Data []byte
+}
+
+// Frame returns the entries as a record, and the record as it is written to the
+// log.
+func Frame(round, seq uint64, entries []Entry) (frame, record []byte) {
+	size := LogHeader + 4
+	for _, e := range entries {
+		size += EntrySize(e)
+	}
+	frame = append(make([]byte, 0, size+LogBlock), make([]byte, LogHeader+4)...)
+	for _, e := range entries {
+		frame = AppendEntry(frame, e)
+	}
+	record = frame[LogHeader:]
+	Seal(seq, record)
+	binary.BigEndian.PutUint64(frame, round)
+	binary.BigEndian.PutUint64(frame[8:], seq)
+	binary.BigEndian.PutUint32(frame[16:], uint32(len(record)))
+	return append(frame, make([]byte, -len(frame)&(LogBlock-1))...), record
+}
+
+// readFrame returns the record of the round at the start of b, and its length
+// with all that belongs to it.
+func readFrame(b []byte, round uint64) (r Record, size int, ok bool) {
+	long := int64(binary.BigEndian.Uint32(b[16:]))
+	if binary.BigEndian.Uint64(b) != round || long < 4 || long > int64(len(b)-LogHeader) {
+		return r, 0, false
+	}
+	r = Record{binary.BigEndian.Uint64(b[8:]), b[LogHeader:][:long]}
+	size = LogHeader + int(long)
+	return r, size + -size&(LogBlock-1), binary.BigEndian.Uint32(r.Data) == recordSum(r.Seq, r.Data[4:])
+}
+
+// ReadLog returns the records of a round, and the place for the next one. A
+// last record that was cut short is not there: its save was never acknowledged.
+// If a record is missing before others, the error is ErrCorrupt.
+func ReadLog(b []byte, round uint64) (records []Record, end int, err error) {
+	for at := 0; at < len(b); {
+		r, size, ok := readFrame(b[at:], round)
+		if !ok {
+			at += LogBlock
+			continue
+		}
+		if at != end || len(records) > 0 && r.Seq <= records[len(records)-1].Seq {
+			err = fmt.Errorf("%w: a record of the log is damaged: number %d does not stand right behind the first %d",
+				ErrCorrupt, r.Seq, len(records))
+		}
+		at += size
+		end = at
+		records = append(records, r)
+	}
+	return records, end, err
+}
+
+// NextRound returns the round after another. Half of it counts, so that its
+// place is known. Half is random, so that no id can be made to look like it.
+func NextRound(round uint64) uint64 { return (round>>32+1)<<32 | uint64(rand.Uint32()) }
+
+// ReadNextRound returns the records of the round after this one. It looks only
+// at the start of the log: what follows may be the bytes of an id.
+func ReadNextRound(b []byte, round uint64) (records []Record) {
+	next := binary.BigEndian.Uint64(b)
+	if _, _, ok := readFrame(b, next); ok && uint32(next>>32) == uint32(round>>32)+1 {
+		records, _, _ = ReadLog(b, next)
+	}
+	return records
+}
+
+// ErrOldMeta says why a file is corrupt whose log is newer than its meta pages.
+var ErrOldMeta = errors.New("the log is of a later transaction than the first pages, one of which is damaged")
+
+// RoundValue returns a round as it is stored in MetaBucket.
+func RoundValue(round uint64) []byte {
+	v := append(make([]byte, 4), BigEndian(round)...)
+	Seal(0, v)
+	return v
+}
+
+// ParseRound is the inverse of RoundValue. The error is ErrCorrupt.
+func ParseRound(v []byte) (round uint64, err error) {
+	if len(v) != 12 || binary.BigEndian.Uint32(v) != recordSum(0, v[4:]) {
+		return 0, fmt.Errorf("%w: the round of its log is damaged", ErrCorrupt)
+	}
+	return binary.BigEndian.Uint64(v[4:]), nil
+}

@@ -1,0 +1,30 @@
+package format
+
+const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio
+
+// SumStart is the sum of an empty bucket. A bucket whose sum is 0 has none.
+//
+// The pages of bbolt have no checksums. So each bucket keeps the sum of the
+// hashes of its entries in the 64 bits that bbolt calls its sequence. bbolt
+// writes them with the root of the bucket, which changes whenever an entry
+// does: a sum costs no page, and is as durable as the entry.
+const SumStart uint64 = golden
+
+// EntrySum returns what an entry adds to the sum of the bucket of that name.
+// Each step can be undone, so any one byte that changes alone changes it.
+func EntrySum(bucket, key, value []byte) uint64 {
+	sum := uint64(14695981039346656037) // FNV-1a
+	for _, part := range [...][]byte{bucket, {0, byte(len(key) >> 8), byte(len(key))}, key, value} {
+		for _, c := range part {
+			sum = (sum ^ uint64(c)) * 1099511628211
+		}
+	}
+	sum = (sum ^ sum>>32) * golden
+	return sum ^ sum>>32
+}
+
+// RecordSum returns what a record adds to the sum of the journal. Its checksum
+// stands for the rest of it.
+func RecordSum(key, record []byte) uint64 {
+	return EntrySum(JournalBucket, key, record[:min(4, len(record))])
+}

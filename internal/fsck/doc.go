@@ -1,0 +1,16 @@
+// Package fsck says whether a file is sound (Verify), and writes what can be
+// read of a damaged one to a new file (Salvage). Only cmd/stint calls it,
+// for verify and verify --repair.
+//
+// It opens the file itself, read-only, through boltfile. There is no store and
+// there are no locks besides the file's own, which a program that has the file
+// open holds. Verify reads all of the file in one transaction.
+//
+// Verify finds every single byte that changes in what stint reads: by the
+// checks of bboltpage, the checksums of records, and the sums of buckets.
+// Salvage reads the pages itself, because bbolt stops, or worse, at the first
+// damaged one. It changes nothing in the file that it reads.
+//
+// The tests flip bytes of sound files, and compare what is found or salvaged
+// with what was in them.
+package fsck

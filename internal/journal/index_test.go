@@ -1,0 +1,75 @@
+package journal
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/format"
+)
+
+// An index behaves like a map, also when hashes collide.
+func TestIndex(t *testing.T) {
+	type key struct {
+		name uint16
+		id   string
+	}
+	x, want := New(), make(map[key]int64)
+	put := func(k key, tat int64) {
+		x.Put(format.Entry{Name: k.name, ID: k.id, TAT: tat})
+		want[k] = tat
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 20_000 {
+		k := key{uint16(rnd.IntN(3)), fmt.Sprint(rnd.IntN(3_000))}
+		if rnd.IntN(3) > 0 {
+			put(k, rnd.Int64N(3)*rnd.Int64())
+			continue
+		}
+		tat, ok := x.Get(k.name, k.id)
+		wantTAT, wanted := want[k]
+		require.Equal(t, wanted, ok)
+		require.Equal(t, wantTAT, tat)
+	}
+	for i := range 300_000 { // about ten of them have the kept half of their hash in common
+		put(key{4, fmt.Sprint(i)}, int64(i))
+	}
+	require.Equal(t, len(want), x.Len())
+	for k, wantTAT := range want {
+		tat, ok := x.Get(k.name, k.id)
+		require.True(t, ok)
+		require.Equal(t, wantTAT, tat)
+	}
+	got, size := make(map[key]int64), 0
+	for e := range x.All() {
+		got[key{e.Name, string(e.ID)}] = e.TAT
+		size += e.Size
+	}
+	require.Equal(t, want, got)
+	require.EqualValues(t, size, x.Size())
+
+	sorter := x.Sorted(nil)
+	var last format.RawEntry
+	n := 0
+	for sorter.Left > 0 {
+		for i, e := range sorter.Take(1 + rnd.IntN(2000)) {
+			require.Equal(t, want[key{e.Name, string(e.ID)}], e.TAT)
+			require.True(t, n+i == 0 || last.Compare(e) < 0)
+			last = e
+		}
+		n = len(want) - sorter.Left
+	}
+	require.Equal(t, len(want), n)
+	require.Empty(t, sorter.Take(1))
+	require.Nil(t, x.Sorted(func() bool { return true }))
+}
+
+// Full is reported before the places of a slot run out.
+func TestFull(t *testing.T) {
+	x := New()
+	require.False(t, x.Full())
+	x.chunks = make([][]byte, 1<<(31-chunkBits))
+	require.True(t, x.Full())
+}

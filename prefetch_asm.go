@@ -1,9 +1,0 @@
-//go:build amd64 || arm64
-
-package stint
-
-// prefetch has the processor fetch the two cache lines from addr on, while the caller goes on. It is a hint: addr may be
-// anything.
-//
-//go:noescape
-func prefetch(addr uintptr)

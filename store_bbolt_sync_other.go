@@ -1,8 +1,0 @@
-//go:build !linux
-
-package stint
-
-import "os"
-
-// syncData makes what was written to a file durable.
-func syncData(f *os.File) error { return f.Sync() }
