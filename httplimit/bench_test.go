@@ -37,8 +37,9 @@ func BenchmarkServe(b *testing.B) {
 		{"two rules", New(lim, nil, Rule{Key: ByIP(perAddress)}, Rule{Key: Shared(everyone)})(empty)},
 		{"pattern", New(lim, nil, Rule{Pattern: "GET /", Key: ByIP(perAddress)})(empty)},
 		{"other pattern", New(lim, nil, Rule{Pattern: "POST /login", Key: ByIP(perAddress)})(empty)},
-		{"by status", New(lim, nil, Rule{Key: ByIP(perAddress), CountStatus: Failed})(empty)},
+		{"by status", New(lim, nil, Rule{Key: ByIP(perAddress), CountStatus: AuthFailed})(empty)},
 		{"denied", New(lim, nil, Rule{Key: ByIP(failures)})(empty)},
+		{"observed", New(lim, &Options{Observers: []Observer{{Decisions: func(*http.Request, []Decision) {}}}}, Rule{Key: ByIP(perAddress)})(empty)},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -49,7 +48,7 @@ func ExampleNew() {
 	defer limiter.Close()
 	limit := httplimit.New(limiter, nil,
 		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
-		httplimit.Rule{Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins), CountStatus: httplimit.Failed},
+		httplimit.Rule{Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins), CountStatus: httplimit.AuthFailed},
 	)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /login", func(w http.ResponseWriter, r *http.Request) {
@@ -107,29 +106,6 @@ func ExampleTransport() {
 	// Output:
 	// an answer
 	// not sent: wait 24h0m0s
-}
-
-func ExampleStatusHandler() {
-	limiter := open()
-	defer limiter.Close()
-	status := httplimit.StatusHandler(limiter, nil)
-	limit := httplimit.New(limiter, &httplimit.Options{OnDecision: status.Observe},
-		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})
-	mux := http.NewServeMux()
-	mux.Handle("/status", status) // behind what keeps others out
-	mux.Handle("/", limit(http.NotFoundHandler()))
-
-	mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
-	page := httptest.NewRecorder()
-	mux.ServeHTTP(page, httptest.NewRequest("GET", "/status?format=prometheus", nil))
-	for line := range strings.Lines(page.Body.String()) {
-		if strings.HasPrefix(line, "stint_decisions_total{limit=\"requests\"") {
-			fmt.Print(line)
-		}
-	}
-	// Output:
-	// stint_decisions_total{limit="requests",decision="allowed"} 1
-	// stint_decisions_total{limit="requests",decision="denied"} 0
 }
 
 // Clients with a key that we have given out have a limit of their own; those who make one up have that of their address.

@@ -18,7 +18,7 @@ func TestDialects(t *testing.T) {
 		want    map[string]string
 	}{
 		{XRateLimit, map[string]string{"X-Ratelimit-Limit": "2", "X-Ratelimit-Remaining": "1", "X-Ratelimit-Reset": "1800"}},
-		{ThreeFields, map[string]string{"Ratelimit-Limit": "2", "Ratelimit-Remaining": "1", "Ratelimit-Reset": "1800"}},
+		{Draft06, map[string]string{"Ratelimit-Limit": "2", "Ratelimit-Remaining": "1", "Ratelimit-Reset": "1800"}},
 		{NoHeaders, map[string]string{}},
 		{Standard, map[string]string{
 			"Ratelimit-Policy": `"address";q=5;w=60, "everyone";q=2;w=3600`,
@@ -70,7 +70,7 @@ func TestOddLabel(t *testing.T) {
 
 func TestOff(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	for _, headers := range []Headers{Standard, XRateLimit, ThreeFields} {
+	for _, headers := range []Headers{Standard, XRateLimit, Draft06} {
 		srv := serve(t, New(lim, &Options{Headers: headers}, Rule{Key: ByIP(off)})(http.HandlerFunc(status)))
 		res := get(t, srv.URL)
 		require.Equal(t, 200, res.StatusCode)

@@ -113,7 +113,7 @@ func get(t testing.TB, url string, fields ...string) response {
 	return do(t, "GET", url, fields...)
 }
 
-type problem struct {
+type problemJSON struct {
 	Type     string   `json:"type,omitempty"`
 	Title    string   `json:"title"`
 	Status   int      `json:"status"`
@@ -121,7 +121,7 @@ type problem struct {
 	Violated []string `json:"violated-policies,omitempty"`
 }
 
-func (r response) problem(t testing.TB) (p problem) {
+func (r response) problem(t testing.TB) (p problemJSON) {
 	t.Helper()
 	require.Equal(t, "application/problem+json", r.Header.Get("Content-Type"))
 	require.NoError(t, json.Unmarshal([]byte(r.body), &p))
@@ -159,4 +159,9 @@ func heldUntil(t testing.TB, lim *stint.Limiter, key stint.Key) time.Time {
 	b, err := lim.Bucket(key)
 	require.NoError(t, err)
 	return b.HeldUntil
+}
+
+// errorsTo returns an observer of errors.
+func errorsTo(f func(error)) []Observer {
+	return []Observer{{Error: func(_ *http.Request, err error) { f(err) }}}
 }

@@ -39,7 +39,7 @@ func TestDenied(t *testing.T) {
 	require.Equal(t, "2", res.Header.Get("Retry-After"), "1.5 s, rounded up")
 	require.Equal(t, `"address";r=0;t=2`, res.Header.Get("RateLimit"))
 	require.Equal(t, "no-store", res.Header.Get("Cache-Control"))
-	require.Equal(t, problem{
+	require.Equal(t, problemJSON{
 		Type:     "https://iana.org/assignments/http-problem-types#quota-exceeded",
 		Title:    "Request cannot be satisfied as assigned quota has been exceeded",
 		Status:   429,
@@ -149,7 +149,7 @@ func TestCost(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	cost := func(r *http.Request) int64 { return int64(len(r.URL.Query().Get("n"))) }
 	var told error
-	srv := serve(t, New(lim, &Options{OnError: func(_ *http.Request, err error) { told = err }},
+	srv := serve(t, New(lim, &Options{Observers: errorsTo(func(err error) { told = err })},
 		Rule{Key: ByIP(perAddress), CostFunc: cost})(http.HandlerFunc(status)))
 	require.Equal(t, 200, get(t, srv.URL).StatusCode)
 	require.EqualValues(t, 5, left(t, lim, local[perAddress]))
@@ -168,7 +168,7 @@ func TestNegativeCost(t *testing.T) {
 	for _, open := range []bool{false, true} {
 		lim, _ := newLimiter(t, nil)
 		var told error
-		srv := serve(t, New(lim, &Options{FailOpen: open, OnError: func(_ *http.Request, err error) { told = err }},
+		srv := serve(t, New(lim, &Options{FailOpen: open, Observers: errorsTo(func(err error) { told = err })},
 			Rule{Key: ByIP(perAddress), CostFunc: func(*http.Request) int64 { return -1 }})(http.HandlerFunc(status)))
 		res := get(t, srv.URL)
 		require.Equal(t, 400, res.StatusCode)
@@ -180,8 +180,8 @@ func TestNegativeCost(t *testing.T) {
 func TestCountStatus(t *testing.T) {
 	lim, clock := newLimiter(t, nil)
 	var seen []Decision
-	srv := serve(t, New(lim, &Options{OnDecision: func(_ *http.Request, ds []Decision) { seen = append(seen, ds...) }},
-		Rule{Key: ByIP(failures), CountStatus: Failed})(http.HandlerFunc(status)))
+	srv := serve(t, New(lim, &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []Decision) { seen = append(seen, ds...) }}}},
+		Rule{Key: ByIP(failures), CountStatus: AuthFailed})(http.HandlerFunc(status)))
 	require.Equal(t, "200 200 200 200 200 200", statuses(t, 6, srv.URL))
 	require.EqualValues(t, 5, left(t, lim, local[failures]))
 	require.Len(t, seen, 6)
@@ -218,9 +218,9 @@ func TestRefundStatus(t *testing.T) {
 
 func TestLockOut(t *testing.T) {
 	for name, ru := range map[string]Rule{
-		"counted": {Key: ByIP(failures), LockOut: time.Hour, CountStatus: Failed},
+		"counted": {Key: ByIP(failures), LockOut: time.Hour, CountStatus: AuthFailed},
 		"given back": {Key: ByIP(failures), LockOut: time.Hour,
-			RefundStatus: func(status int) bool { return !Failed(status) }},
+			RefundStatus: func(status int) bool { return !AuthFailed(status) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, clock := newLimiter(t, nil)
@@ -247,7 +247,7 @@ func TestLockOutByCost(t *testing.T) {
 		rule Rule
 		want string
 	}{
-		"counted":         {Rule{Cost: 2, CountStatus: Failed}, "401 401 429"},
+		"counted":         {Rule{Cost: 2, CountStatus: AuthFailed}, "401 401 429"},
 		"spent before":    {Rule{Cost: 2}, "401 401 429"},
 		"all at once":     {Rule{Cost: 3}, "401 429 429"},
 		"cost of its own": {Rule{CostFunc: of(4)}, "401 429 429"},
@@ -311,7 +311,7 @@ func TestNoLockOutByARefund(t *testing.T) {
 func TestNoLockOutAfterOthersGaveBack(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	inside, right, wrong := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	ru := Rule{Key: ByIP(failures), LockOut: time.Hour, RefundStatus: func(status int) bool { return !Failed(status) }}
+	ru := Rule{Key: ByIP(failures), LockOut: time.Hour, RefundStatus: func(status int) bool { return !AuthFailed(status) }}
 	srv := serve(t, New(lim, nil, ru)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inside <- struct{}{}
 		if r.URL.Path == "/wrong" {
@@ -385,7 +385,7 @@ func TestShadowThatCouldNotSpend(t *testing.T) {
 // A rule in the shadow that counts statuses denies nobody, and counts.
 func TestShadowCountsStatus(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	srv := serve(t, New(lim, nil, Rule{Key: ByIP(failures), CountStatus: Failed, Shadow: true})(http.HandlerFunc(status)))
+	srv := serve(t, New(lim, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed, Shadow: true})(http.HandlerFunc(status)))
 	require.Equal(t, "401 401 401 401 401 401 401", statuses(t, 7, srv.URL+"?status=401"))
 	require.EqualValues(t, 0, left(t, lim, local[failures]))
 }
@@ -395,7 +395,7 @@ func TestShadowCountsStatus(t *testing.T) {
 func TestRefundsOnlyWhatWasSpent(t *testing.T) {
 	for name, ru := range map[string]Rule{
 		"would have denied": {Shadow: true, Cost: 3, RefundStatus: Status(200)},
-		"not counted":       {CountStatus: Failed, Cost: 3, RefundStatus: Status(200)},
+		"not counted":       {CountStatus: AuthFailed, Cost: 3, RefundStatus: Status(200)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
@@ -415,9 +415,7 @@ func TestRefundsOnlyWhatWasSpent(t *testing.T) {
 func TestShadow(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{everyone: stint.PerHour(1), perKey: stint.PerHour(3)})
 	var seen [][]Decision
-	srv := serve(t, New(lim, &Options{OnDecision: func(_ *http.Request, ds []Decision) {
-		seen = append(seen, append([]Decision(nil), ds...))
-	}},
+	srv := serve(t, New(lim, &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []Decision) { seen = append(seen, ds) }}}},
 		Rule{Key: Shared(everyone), Shadow: true},
 		Rule{Key: ByHeader(perKey, "X-Key")},
 	)(http.HandlerFunc(status)))
@@ -436,7 +434,7 @@ func TestShadow(t *testing.T) {
 
 	broken := Rule{Key: ByHeader(perNumber, "X-Key"), Shadow: true}
 	var told error
-	srv = serve(t, New(lim, &Options{OnError: func(_ *http.Request, err error) { told = err }}, broken)(http.HandlerFunc(status)))
+	srv = serve(t, New(lim, &Options{Observers: errorsTo(func(err error) { told = err })}, broken)(http.HandlerFunc(status)))
 	require.Equal(t, 200, get(t, srv.URL, "X-Key", "x").StatusCode)
 	require.ErrorIs(t, told, stint.ErrInvalidID)
 }
@@ -444,7 +442,7 @@ func TestShadow(t *testing.T) {
 func TestRequestWithoutID(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	var told error
-	opts := &Options{FailOpen: true, OnError: func(_ *http.Request, err error) { told = err }}
+	opts := &Options{FailOpen: true, Observers: errorsTo(func(err error) { told = err })}
 	srv := serve(t, New(lim, opts, Rule{Key: ByHeader(perNumber, "X-Key")})(http.HandlerFunc(status)))
 	for _, fields := range [][]string{{}, {"X-Key", ""}, {"X-Key", "1", "X-Key", "2"}} {
 		told = nil
@@ -461,7 +459,7 @@ func TestLimiterFails(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	srv := serve(t, New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
 	var told []error
-	open := serve(t, New(lim, &Options{FailOpen: true, OnError: func(_ *http.Request, err error) { told = append(told, err) }},
+	open := serve(t, New(lim, &Options{FailOpen: true, Observers: errorsTo(func(err error) { told = append(told, err) })},
 		Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
 	undeclared := serve(t, New(lim, nil, Rule{Key: ByIP(99)})(http.HandlerFunc(status)))
 	require.Equal(t, 503, get(t, undeclared.URL).StatusCode)
@@ -534,9 +532,9 @@ func TestShadowAroundOneThatIsMeant(t *testing.T) {
 		status, want  string
 		held          bool
 	}{
-		"counts":                 {Rule{CountStatus: Failed}, Rule{}, "200", "200 200 200 200 200 429", false},
+		"counts":                 {Rule{CountStatus: AuthFailed}, Rule{}, "200", "200 200 200 200 200 429", false},
 		"locks out":              {Rule{LockOut: time.Hour}, Rule{}, "200", "200 200 200 200 200 429", false},
-		"the meant one counts":   {Rule{}, Rule{CountStatus: Failed, LockOut: time.Hour}, "401", "401 401 401 401 401 429", true},
+		"the meant one counts":   {Rule{}, Rule{CountStatus: AuthFailed, LockOut: time.Hour}, "401", "401 401 401 401 401 429", true},
 		"the meant one refunds":  {Rule{}, Rule{RefundStatus: Status(200)}, "200", "200 200 200 200 200 200", false},
 		"the meant one costs 5":  {Rule{}, Rule{Cost: 5}, "200", "200 429 429 429 429 429", false},
 		"the shadow one costs 5": {Rule{Cost: 5}, Rule{}, "200", "200 200 200 200 200 429", false},
@@ -561,7 +559,6 @@ func TestShadowAroundOneThatIsMeant(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	require.PanicsWithValue(t, "httplimit: New: no limiter", func() { New(nil, nil) })
-	require.PanicsWithValue(t, "httplimit: StatusHandler: no limiter", func() { StatusHandler(nil, nil) })
 	require.Panics(t, func() { New(lim, nil, Rule{}) })
 	require.Panics(t, func() { New(lim, nil, Rule{Key: ByIP(perAddress), Cost: -1}) })
 	require.Panics(t, func() { New(lim, nil, Rule{Key: ByIP(perAddress), Pattern: "login"}) })
@@ -657,7 +654,7 @@ func TestLimiterFailsAfterTheHandler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
 			var told []error
-			h := New(lim, &Options{OnError: func(_ *http.Request, err error) { told = append(told, err) }}, ru)(
+			h := New(lim, &Options{Observers: errorsTo(func(err error) { told = append(told, err) })}, ru)(
 				http.HandlerFunc(func(http.ResponseWriter, *http.Request) { require.NoError(t, lim.Close()) }))
 			require.Equal(t, 200, get(t, serve(t, h).URL).StatusCode)
 			require.Len(t, told, 1)
@@ -671,10 +668,10 @@ func TestHooksMayAsk(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	var asked []int
 	ask := func(r *http.Request) { asked = append(asked, len(Decisions(r))) }
-	opts := &Options{
-		OnDecision: func(r *http.Request, ds []Decision) { require.Len(t, ds, 1); ask(r) },
-		OnError:    func(r *http.Request, err error) { ask(r) },
-	}
+	opts := &Options{Observers: []Observer{
+		{Decisions: func(r *http.Request, ds []Decision) { require.Len(t, ds, 1); ask(r) }},
+		{Error: func(r *http.Request, err error) { ask(r) }},
+	}}
 	h := New(lim, opts,
 		Rule{Key: ByIP(failures), CountStatus: Status(200)},
 		Rule{Key: ByHeader(perNumber, "X-Key"), Shadow: true},
@@ -684,18 +681,18 @@ func TestHooksMayAsk(t *testing.T) {
 	asked = nil
 	outer := New(lim, nil, Rule{Key: ByIP(perAddress)})
 	require.Equal(t, 200, get(t, serve(t, outer(h)).URL, "X-Key", "x").StatusCode)
-	require.Equal(t, []int{2, 2, 2}, asked)
+	require.Equal(t, []int{1, 2, 2}, asked)
 }
 
 // What a request that was denied left behind is not another's.
 func TestDeniedInTurn(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(1), failures: stint.PerHour(1)})
 	var told []string
-	opts := &Options{OnDecision: func(r *http.Request, ds []Decision) {
+	opts := &Options{Observers: []Observer{{Decisions: func(r *http.Request, ds []Decision) {
 		for _, d := range ds {
 			told = append(told, d.Label)
 		}
-	}}
+	}}}}
 	srv := serve(t, New(lim, opts,
 		Rule{Pattern: "/both", Key: ByHeader(perKey, "X-Key")}, Rule{Pattern: "/both", Key: ByIP(failures)},
 		Rule{Pattern: "/one", Key: ByHeader(perKey, "X-Key")})(http.HandlerFunc(status)))
@@ -776,7 +773,7 @@ func TestAllocations(t *testing.T) {
 	_, err := lim.Spend(failures.Key("192.0.2.1"), 5)
 	require.NoError(t, err)
 	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	for name, most := range map[stint.Name]float64{perAddress: 3, failures: 0} {
+	for name, most := range map[stint.Name]float64{perAddress: 5, failures: 6} {
 		h := New(lim, nil, Rule{Key: ByIP(name)})(empty)
 		r, w := httptest.NewRequest("GET", "/", nil), &discard{header: make(http.Header)}
 		require.LessOrEqual(t, testing.AllocsPerRun(200, func() { clear(w.header); h.ServeHTTP(w, r) }), most, name)
@@ -803,7 +800,7 @@ func TestUploadsAreRemoved(t *testing.T) {
 	denied := func(w http.ResponseWriter, r *http.Request, _ stint.Decision) { read(w, r) }
 	for name, h := range map[string]http.Handler{
 		"handler": New(lim, nil, Rule{Key: Shared(everyone)})(New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(read))),
-		"waiting": New(lim, nil, Rule{Key: ByIP(failures), CountStatus: Failed})(http.HandlerFunc(read)),
+		"waiting": New(lim, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed})(http.HandlerFunc(read)),
 		"denied":  New(lim, &Options{Denied: denied}, Rule{Key: func(*http.Request) (stint.Key, error) { return perKey.Key("k"), nil }})(nil),
 	} {
 		t.Run(name, func(t *testing.T) {

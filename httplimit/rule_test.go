@@ -57,7 +57,7 @@ func TestStatusFuncs(t *testing.T) {
 		200: {false, false, false}, 401: {true, false, false}, 403: {true, false, true}, 404: {false, false, true},
 		499: {false, false, false}, 500: {false, true, false}, 503: {false, true, false},
 	} {
-		require.Equal(t, want, [3]bool{Failed(status), ServerError(status), Status(403, 404)(status)}, status)
+		require.Equal(t, want, [3]bool{AuthFailed(status), ServerError(status), Status(403, 404)(status)}, status)
 	}
 }
 

@@ -110,7 +110,7 @@ func TestFlushNotSupported(t *testing.T) {
 func TestReadFromNothing(t *testing.T) {
 	for _, code := range []int{401, 502} {
 		lim, _ := newLimiter(t, nil)
-		srv := serve(t, New(lim, nil, Rule{Key: ByIP(failures), CountStatus: Failed}, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
+		srv := serve(t, New(lim, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed}, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
 			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				n, err := io.Copy(w, iotest.ErrReader(errors.New("upstream is down")))
 				require.Error(t, err)
@@ -256,7 +256,7 @@ func TestPanic(t *testing.T) {
 func TestTimeoutHandler(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	done, over := make(chan struct{}), make(chan struct{})
-	inner := New(lim, nil, Rule{Key: ByIP(failures), CountStatus: Failed})(
+	inner := New(lim, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed})(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
 			w.WriteHeader(http.StatusForbidden)

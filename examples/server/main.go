@@ -24,6 +24,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/httplimit/statuspage"
 )
 
 // The limits of this program. The numbers are what the file stores.
@@ -100,13 +101,10 @@ func run(addr, file, api string, lockOut time.Duration, reset bool, watch *stopw
 }
 
 func routes(limiter *stint.Limiter, lockOut time.Duration, reset bool, watch *stopwatch) http.Handler {
-	status := httplimit.StatusHandler(limiter, &httplimit.StatusOptions{AllowReset: reset})
-	right := func(status int) bool { return !httplimit.Failed(status) }
+	status := statuspage.New(limiter, &statuspage.Options{AllowReset: reset})
+	right := func(status int) bool { return !httplimit.AuthFailed(status) }
 	limit := httplimit.New(limiter,
-		&httplimit.Options{
-			OnDecision: status.Observe,
-			OnError:    func(r *http.Request, err error) { log.Print(r.Method, " ", r.URL.Path, ": ", err) },
-		},
+		&httplimit.Options{Observers: []httplimit.Observer{status.Observer(), {Error: logError}}},
 		httplimit.Rule{Pattern: "/api/", Key: httplimit.ByIP(RequestsPerAddress)},
 
 		// A login is counted before the password is looked at, so that guesses that arrive together are counted
@@ -135,13 +133,15 @@ func routes(limiter *stint.Limiter, lockOut time.Duration, reset bool, watch *st
 	bare.HandleFunc("GET /unlimited/fields", fields)
 	bare.HandleFunc("GET /unlimited/denial", denial)
 	all.Handle("/unlimited/", bare)
-	silent := httplimit.New(limiter, &httplimit.Options{OnDecision: status.Observe, Headers: httplimit.NoHeaders},
+	silent := httplimit.New(limiter, &httplimit.Options{Observers: []httplimit.Observer{status.Observer()}, Headers: httplimit.NoHeaders},
 		httplimit.Rule{Pattern: "/silent/", Key: httplimit.ByIP(RequestsPerAddress)})
 	few := http.NewServeMux()
 	few.HandleFunc("GET /silent/empty", empty)
 	all.Handle("/silent/", watch.around(silent, few))
 	return http.MaxBytesHandler(all, maxBody)
 }
+
+func logError(r *http.Request, err error) { log.Print(r.Method, " ", r.URL.Path, ": ", err) }
 
 func empty(http.ResponseWriter, *http.Request) {}
 

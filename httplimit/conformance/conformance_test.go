@@ -21,6 +21,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/httplimit/statuspage"
 )
 
 var labels = []string{
@@ -141,12 +142,12 @@ func integer(t *testing.T, item httpsfv.Item, param string) int64 {
 // Prometheus' own parser reads the metrics, and no label holds an id.
 func TestPrometheus(t *testing.T) {
 	lim := limiter(t, func(int) stint.Limit { return stint.PerHour(2) })
-	status := httplimit.StatusHandler(lim, nil)
+	status := statuspage.New(lim, nil)
 	var rules []httplimit.Rule
 	for i := range labels {
 		rules = append(rules, httplimit.Rule{Key: httplimit.ByIP(stint.Name(i + 1))})
 	}
-	url := serve(t, httplimit.New(lim, &httplimit.Options{OnDecision: status.Observe}, rules...)(ok))
+	url := serve(t, httplimit.New(lim, &httplimit.Options{Observers: []httplimit.Observer{status.Observer()}}, rules...)(ok))
 	for range 3 {
 		get(t, url)
 	}
