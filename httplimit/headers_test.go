@@ -94,8 +94,8 @@ func TestState(t *testing.T) {
 		{made(limit, false, 0, 1, 48*time.Second+1), 0, 1},
 		{made(limit, false, 2, 30*time.Second, 36*time.Second), 2, 30},
 		{made(limit, false, 0, 24*time.Hour, 0), 0, 86400},
-		{costing(1, made(limit, false, 5, time.Hour, 0)), 0, 3600}, // held, and full
-		{costing(5, made(limit, false, 4, 12*time.Second, 12*time.Second)), 4, 12},
+		{withCost(1, made(limit, false, 5, time.Hour, 0)), 0, 3600}, // held, and full
+		{withCost(5, made(limit, false, 4, 12*time.Second, 12*time.Second)), 4, 12},
 	} {
 		left, reset := tc.a.state()
 		require.Equal(t, [2]int64{tc.left, tc.reset}, [2]int64{left, reset}, "%+v", tc.a.Decision)
@@ -108,7 +108,7 @@ func made(l stint.Limit, allowed bool, remaining int64, retry, reset time.Durati
 	}}}
 }
 
-func costing(cost int64, a applied) applied {
+func withCost(cost int64, a applied) applied {
 	a.Cost = cost
 	return a
 }
@@ -123,16 +123,6 @@ func TestLargeNumbers(t *testing.T) {
 	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	require.Equal(t, `"everyone";q=999999999999999;w=2147483647`, w.Header().Get("RateLimit-Policy"))
 	require.Equal(t, `"everyone";r=999999999999999;t=1`, w.Header().Get("RateLimit"))
-}
-
-func TestInWords(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		1: "1 second", time.Second: "1 second", 1001 * time.Millisecond: "2 seconds", 119 * time.Second: "119 seconds",
-		2 * time.Minute: "2 minutes", 121 * time.Second: "3 minutes", 2 * time.Hour: "2 hours", 48 * time.Hour: "2 days",
-		119 * time.Minute: "119 minutes", 47 * time.Hour: "47 hours",
-	} {
-		require.Equal(t, want, inWords(d), d)
-	}
 }
 
 // What one response says stays as it is when the next request comes, whatever the middleware keeps for that: net/http writes
