@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -92,67 +91,91 @@ func TestClientAddress(t *testing.T) {
 	}
 }
 
-// Nobody gets at another's bucket over the network, and nobody gets another one.
+// Header fields change neither a direct client's bucket nor one behind a proxy.
 func TestSpoofing(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	direct := serve(t, New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
+	direct := limited(t, lim, Rule{Key: ByIP(perAddress)})
 	for i, spelling := range []string{victim, "::1", "for=" + victim, "", ",", `"`, "unknown"} {
-		res := get(t, direct.URL, "X-Forwarded-For", spelling, "Forwarded", spelling, "X-Real-IP", spelling, "Client-IP", spelling)
+		res := get(t, direct, "X-Forwarded-For", spelling, "Forwarded", spelling, "X-Real-IP", spelling, "Client-IP", spelling)
 		require.Equal(t, i >= 5, res.StatusCode == 429, spelling)
 	}
-	behind := serve(t, New(lim, nil, Rule{Key: ClientAddress{TrustedProxies: behindProxies}.ByIP(perIP)})(http.HandlerFunc(status)))
+	behind := limited(t, lim, Rule{Key: ClientAddress{TrustedProxies: behindProxies}.ByIP(perIP)})
 	for i, spelling := range []string{victim, "::1", "for=" + victim, "", ",", `"`, "unknown"} {
-		res := get(t, behind.URL, "X-Forwarded-For", spelling, "X-Forwarded-For", attacker)
+		res := get(t, behind, "X-Forwarded-For", spelling, "X-Forwarded-For", attacker)
 		require.Equal(t, i >= 5, res.StatusCode == 429, spelling)
 	}
 	require.EqualValues(t, 5, left(t, lim, perIP.Key(victim)))
 
 	for range 6 { // where ids are addresses, networks are written as their first
-		get(t, behind.URL, "X-Forwarded-For", "2001:db8::1234")
+		get(t, behind, "X-Forwarded-For", "2001:db8::1234")
 	}
 	require.EqualValues(t, 0, left(t, lim, perIP.Key("2001:db8::")))
 }
 
-func TestUnixSocket(t *testing.T) {
-	lim, _ := newLimiter(t, nil)
-	for _, tc := range []struct {
-		c    ClientAddress
-		want string
-	}{
-		{ClientAddress{TrustedProxies: behindProxies}, "unix"},
-		{ClientAddress{TrustUnix: true}, victim},
-	} {
-		path := filepath.Join(t.TempDir(), "s")
-		l, err := net.Listen("unix", path)
-		require.NoError(t, err)
-		srv := httptest.NewUnstartedServer(New(lim, nil, Rule{Key: tc.c.ByIP(perAddress)})(http.HandlerFunc(status)))
-		srv.Listener.Close()
-		srv.Listener = l
-		srv.Start()
-		defer srv.Close()
+// overUnix serves a handler on a Unix socket, and returns a function that asks it
+// from a socket of a name. "" is no name.
+func overUnix(t *testing.T, h http.Handler) func(name string) error {
+	l, err := net.Listen("unix", "s")
+	require.NoError(t, err)
+	srv := httptest.NewUnstartedServer(h)
+	srv.Listener.Close()
+	srv.Listener = l
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return func(name string) error {
 		client := http.Client{Transport: &http.Transport{
 			DisableKeepAlives: true,
-			DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", path) },
+			DialContext: func(context.Context, string, string) (net.Conn, error) {
+				var from *net.UnixAddr
+				if name != "" {
+					from = &net.UnixAddr{Name: name, Net: "unix"}
+				}
+				return net.DialUnix("unix", from, &net.UnixAddr{Name: "s", Net: "unix"})
+			},
 		}}
 		req, err := http.NewRequest("GET", "http://server/", nil)
 		require.NoError(t, err)
 		req.Header.Set("X-Forwarded-For", victim)
 		res, err := client.Do(req)
-		require.NoError(t, err)
-		res.Body.Close()
-		require.Equal(t, 200, res.StatusCode)
-		require.EqualValues(t, 4, left(t, lim, perAddress.Key(tc.want)))
+		if err == nil {
+			res.Body.Close()
+		}
+		return err
 	}
-	r := httptest.NewRequest("GET", "/", nil)
-	r.RemoteAddr = "@"
-	r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.UnixAddr{}))
-	key, err := ClientAddress{TrustUnix: true}.ByIP(perAddress)(r)
-	require.NoError(t, err)
-	require.Equal(t, stint.Key{Name: perAddress, ID: "unix"}, key, "a proxy that says nothing")
 }
 
-// The key of a Unix socket is of no IDFormat, and nobody reaches it by what he writes.
-func TestUnixSocketWhereIDsAreAddresses(t *testing.T) {
+func TestUnixSocket(t *testing.T) {
+	t.Chdir(t.TempDir())
+	var remote string
+	var ids []string
+	ask := overUnix(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		remote, ids = r.RemoteAddr, nil
+		for _, c := range []ClientAddress{{}, {TrustedProxies: behindProxies}, {TrustUnix: true}} {
+			key, err := c.ByIP(perAddress)(r)
+			require.NoError(t, err)
+			ids = append(ids, key.ID)
+		}
+		r.Header.Del("X-Forwarded-For")
+		key, err := ClientAddress{TrustUnix: true}.ByIP(perAddress)(r)
+		require.NoError(t, err)
+		require.Equal(t, "unix", key.ID, "a proxy that says nothing")
+	}))
+	// The client chooses RemoteAddr: it may look like an address.
+	for _, name := range []string{"", victim + ":80", victim, proxy + ":80", proxy} {
+		if err := ask(name); name != "" && err != nil {
+			t.Skip("a client's socket cannot have this name here:", err)
+		} else {
+			require.NoError(t, err)
+		}
+		require.Equal(t, []string{"unix", "unix", victim}, ids, name)
+		if name != "" {
+			require.Equal(t, name, remote)
+		}
+	}
+}
+
+// The id of a Unix socket needs no IDFormat, and clients cannot send it.
+func TestUnixID(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	none := func(r *http.Request) (stint.Key, error) {
 		body, err := io.ReadAll(r.Body)
@@ -177,7 +200,7 @@ func TestUnixSocketWhereIDsAreAddresses(t *testing.T) {
 			require.NoError(t, lim.Reset(perIP.Key("unix")))
 			r := httptest.NewRequest("POST", "/", strings.NewReader("other=x"))
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-			r.RemoteAddr = victim + ":80" // as a client has called its socket
+			r.RemoteAddr = victim + ":80" // the name of the client's socket
 			r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, tc.over))
 			if tc.header != "" {
 				r.Header.Set("X-Id", tc.header)
@@ -197,57 +220,16 @@ func TestUnixSocketWhereIDsAreAddresses(t *testing.T) {
 	}
 }
 
-// Over a Unix socket it is the client who chooses what RemoteAddr says.
-func TestUnixSocketNamedLikeAnAddress(t *testing.T) {
-	t.Chdir(t.TempDir())
-	l, err := net.Listen("unix", "s")
-	require.NoError(t, err)
-	var remote string
-	var keys []stint.Key
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		remote = r.RemoteAddr
-		for _, c := range []ClientAddress{{}, {TrustedProxies: behindProxies}} {
-			key, err := c.ByIP(perAddress)(r)
-			require.NoError(t, err)
-			keys = append(keys, key)
-		}
-	}))
-	srv.Listener.Close()
-	srv.Listener = l
-	srv.Start()
-	defer srv.Close()
-	for _, name := range []string{victim + ":80", victim, proxy + ":80", proxy} {
-		client := http.Client{Transport: &http.Transport{
-			DisableKeepAlives: true,
-			DialContext: func(context.Context, string, string) (net.Conn, error) {
-				return net.DialUnix("unix", &net.UnixAddr{Name: name, Net: "unix"}, &net.UnixAddr{Name: "s", Net: "unix"})
-			},
-		}}
-		req, err := http.NewRequest("GET", "http://server/", nil)
-		require.NoError(t, err)
-		req.Header.Set("X-Forwarded-For", victim)
-		res, err := client.Do(req)
-		if err != nil {
-			t.Skip("a client's socket cannot have this name here:", err)
-		}
-		res.Body.Close()
-		require.Equal(t, name, remote)
-	}
-	for _, key := range keys {
-		require.Equal(t, perAddress.Key("unix"), key)
-	}
-}
-
-// An id that a client writes as a network is no address; ByIP's is.
+// A network that a client sends is not an id for stint.IPAddress.
 func TestNetworkIsNoAddress(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	srv := serve(t, New(lim, nil, Rule{Key: ByHeader(perIP, "X-Id")})(http.HandlerFunc(status)))
+	url := limited(t, lim, Rule{Key: ByHeader(perIP, "X-Id")})
 	for _, id := range []string{"10.1.2.3/8", "10.0.0.0/8", "10.1.2.3/32", "2001:db8::1/64", "::ffff:10.0.0.0/104", "2001:db8::/64/64"} {
-		require.Equal(t, 400, get(t, srv.URL, "X-Id", id).StatusCode, id)
+		require.Equal(t, 400, get(t, url, "X-Id", id).StatusCode, id)
 	}
 }
 
-// An override for an IPv6 client is found where it is written as the network's id, in the spelling of the IDFormat.
+// An override for an IPv6 client has the id of its network.
 func TestOverrideForIPv6(t *testing.T) {
 	for _, tc := range []struct {
 		format stint.IDFormat

@@ -22,6 +22,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
+var quiet = log.New(io.Discard, "", 0)
+
 var hostKey = perKey.Key("a") // of http://a
 
 // send sends a request with a body, which must be closed if it fails.
@@ -254,7 +256,7 @@ func TestTransportWait(t *testing.T) {
 func TestTransportRefund(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	srv.EnableHTTP2 = true
-	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshake
+	srv.Config.ErrorLog = quiet // of the handshake
 	srv.StartTLS()
 	defer srv.Close()
 	refused := serve(t, http.NotFoundHandler())
