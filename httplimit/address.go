@@ -41,8 +41,8 @@ type ClientAddress struct {
 	IPv6Bits int
 }
 
-// unixID is the id of all clients on Unix sockets. It is not a constant, so that
-// no other string has its address: see isUnixID.
+// unixID is the id of all clients on Unix sockets. It is not a constant, so no
+// other string has its address: see isUnixID.
 var unixID = strings.Clone("unix")
 
 // ByIP finds the bucket of the client's address. The id of an IPv4 client is
@@ -72,7 +72,7 @@ func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 
 // Of returns the client's address: IPv4 if it is a mapped one, and without a
 // zone. It is not valid if RemoteAddr is not an address, or if the request came
-// over a Unix socket that is not trusted. It panics if IPv6Bits is out of range.
+// over a Unix socket that is not trusted. Of panics if IPv6Bits is out of range.
 func (c ClientAddress) Of(r *http.Request) netip.Addr {
 	c = c.withDefaults()
 	addr, _ := c.of(r)

@@ -11,8 +11,9 @@ import (
 // afterStatus does what the rules first to last of c do once the handler has
 // chosen a status: it spends, refunds and locks out, and updates the header. If
 // a call of the Limiter fails, the observers are told, and the rest is done.
-func (m *middleware) afterStatus(c *carried, first, last int, begun time.Time,
-	w http.ResponseWriter, r *http.Request, status int) {
+func (m *middleware) afterStatus(
+	c *carried, first, last int, begun time.Time, w http.ResponseWriter, r *http.Request, status int,
+) {
 	c.mu.Lock()
 	s := outcome{lim: m.lim, status: status, begun: begun, mine: slices.Clone(c.applied[first:last])}
 	c.mu.Unlock()
@@ -104,7 +105,8 @@ func (s *outcome) lockOut() {
 		if a.rule.CostFunc == nil {
 			enough = a.Cost
 		}
-		if a.rule.LockOut <= 0 || a.Shadow || !a.hasSpent() || a.Cost <= 0 || a.Remaining >= enough {
+		if a.rule.LockOut <= 0 || a.Shadow ||
+			!a.hasSpent() || a.Cost <= 0 || a.Remaining >= enough {
 			continue
 		}
 		now := s.lim.Now()

@@ -16,7 +16,9 @@ import (
 // those whose buckets c has a decision about. It appends these rules to mine,
 // and returns the strictest decision that can deny. If it fails it returns no
 // rules, and the request has spent nothing.
-func (m *middleware) decide(c *carried, r *http.Request, mine []applied) ([]applied, stint.Decision, error) {
+func (m *middleware) decide(
+	c *carried, r *http.Request, mine []applied,
+) ([]applied, stint.Decision, error) {
 	mine, err := m.applying(r, mine)
 	if err != nil {
 		return nil, stint.Decision{}, err

@@ -34,7 +34,7 @@ var (
 
 // newProblem returns a problem whose JSON has first and last as other members.
 func newProblem(status int, first, detail, last string) problem {
-	json := fmt.Appendf(nil, "{%s,\"status\":%d,\"detail\":\"%s\"%s}\n", first, status, detail, last)
+	json := fmt.Appendf(nil, `{%s,"status":%d,"detail":"%s"%s}`+"\n", first, status, detail, last)
 	return problem{status, detail, json}
 }
 
@@ -50,7 +50,9 @@ func problemOf(err error) *problem {
 }
 
 // deny answers a request that a rule has denied.
-func (m *middleware) deny(w http.ResponseWriter, r *http.Request, c *carried, mine []applied, d stint.Decision) {
+func (m *middleware) deny(
+	w http.ResponseWriter, r *http.Request, c *carried, mine []applied, d stint.Decision,
+) {
 	after := max(1, seconds(d.RetryAfter))
 	w.Header()["Retry-After"] = []string{strconv.FormatInt(after, 10)}
 	if m.opts.Denied != nil {

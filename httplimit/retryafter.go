@@ -11,7 +11,8 @@ import (
 
 // askedToWait returns how long a response asks the client to stay away, or 0.
 func askedToWait(res *http.Response, now time.Time) (wait time.Duration) {
-	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
+	switch res.StatusCode {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		for _, value := range res.Header["Retry-After"] {
 			wait = max(wait, retryAfter(value, res.Header.Get("Date"), now))
 		}
@@ -85,6 +86,7 @@ var (
 		return regexp.MustCompile(`; *([a-z*][a-z0-9_.*-]*)(?:=(` + bareItem + `))?`)
 	})
 	listItem = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`^` + bareItem + `((?:` + parameter().String() + `)*)[ \t]*(?:$|(,)[ \t]*)`)
+		params := `((?:` + parameter().String() + `)*)`
+		return regexp.MustCompile(`^` + bareItem + params + `[ \t]*(?:$|(,)[ \t]*)`)
 	})
 )

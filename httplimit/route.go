@@ -70,7 +70,8 @@ func (ro *route) match(r *http.Request) (*http.Request, bool) {
 // quick decides most requests without the mux: those with a plain path. If it
 // is not sure, the caller must ask the mux.
 func (ro *route) quick(r *http.Request) (ok, sure bool) {
-	if ro.method != "" && ro.method != r.Method && !(ro.method == http.MethodGet && r.Method == http.MethodHead) {
+	if ro.method != "" && ro.method != r.Method &&
+		!(ro.method == http.MethodGet && r.Method == http.MethodHead) {
 		return false, true
 	}
 	p := r.URL.Path

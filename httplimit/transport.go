@@ -98,7 +98,8 @@ func ByHost(name stint.Name) KeyFunc {
 			return stint.Key{}, ErrNoID
 		}
 		switch port := r.URL.Port(); {
-		case port == "", port == "80" && r.URL.Scheme == "http", port == "443" && r.URL.Scheme == "https":
+		case port == "",
+			port == "80" && r.URL.Scheme == "http", port == "443" && r.URL.Scheme == "https":
 			return name.Key(host), nil
 		default:
 			return name.Key(net.JoinHostPort(host, port)), nil
@@ -143,7 +144,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		res.Request = r
 	}
 	if wait := askedToWait(res, t.Limiter.Now()); wait > 0 {
-		if err := t.hold(key, min(wait, cmp.Or(t.MaxHold, 24*time.Hour))); err != nil && t.OnError != nil {
+		err := t.hold(key, min(wait, cmp.Or(t.MaxHold, 24*time.Hour)))
+		if err != nil && t.OnError != nil {
 			t.OnError(r, err)
 		}
 	}

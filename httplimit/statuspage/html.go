@@ -44,7 +44,7 @@ type view struct {
 
 // writeHTML writes the report as HTML. ?refresh=0 stops it from reloading.
 func (p *Page) writeHTML(w http.ResponseWriter, r *http.Request, rep *report) {
-	v := view{report: rep, Title: p.opts.Title, CSS: template.CSS(pageCSS), AllowReset: p.opts.AllowReset}
+	v := view{rep, p.opts.Title, template.CSS(pageCSS), 0, p.opts.AllowReset}
 	h := w.Header()
 	if r.URL.Query().Get("refresh") != "0" {
 		v.Refresh = int64(math.Ceil(p.opts.Refresh.Seconds()))

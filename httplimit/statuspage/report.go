@@ -110,7 +110,9 @@ func (p *Page) report() *report {
 		rep.DeniedPerSecond += l.DeniedPerSecond
 		rep.Limits = append(rep.Limits, l)
 	}
-	slices.SortFunc(rep.Limits, func(a, b limitReport) int { return cmp.Compare(a.Number, b.Number) })
+	slices.SortFunc(rep.Limits, func(a, b limitReport) int {
+		return cmp.Compare(a.Number, b.Number)
+	})
 	p.made, p.madeAt = rep, now
 	return rep
 }
