@@ -86,15 +86,15 @@ type response struct {
 	body string
 }
 
-func do(t testing.TB, method, url string, fields ...string) response {
+// get sends a request. fields are names and values.
+func get(t testing.TB, url string, fields ...string) response {
 	t.Helper()
-	req, err := http.NewRequest(method, url, nil)
+	req, err := http.NewRequest("GET", url, nil)
 	require.NoError(t, err)
 	for i := 0; i < len(fields); i += 2 {
 		req.Header.Add(fields[i], fields[i+1])
 	}
-	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	res, err := client.Do(req)
+	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	return response{res, read(t, res)}
 }
@@ -106,11 +106,6 @@ func read(t testing.TB, res *http.Response) string {
 	body, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
 	return string(body)
-}
-
-func get(t testing.TB, url string, fields ...string) response {
-	t.Helper()
-	return do(t, "GET", url, fields...)
 }
 
 type problemJSON struct {
