@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,7 +15,7 @@ func TestShadow(t *testing.T) {
 	t.Run("decides and does not deny", func(t *testing.T) {
 		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{everyone: stint.PerHour(1), perKey: stint.PerHour(3)})
 		var seen [][]Decision
-		observer := Observer{Decisions: func(_ *http.Request, ds []Decision) { seen = append(seen, ds) }}
+		observer := Observer{Decisions: func(_ *http.Request, ds []Decision) { seen = append(seen, slices.Clone(ds)) }}
 		srv := serve(t, New(lim, &Options{Observers: []Observer{observer}},
 			Rule{Key: Shared(everyone), Shadow: true}, Rule{Key: ByHeader(perKey, "X-Key")})(http.HandlerFunc(status)))
 		require.Equal(t, "200 200 200 429", statuses(t, 4, srv.URL, "X-Key", "k"))

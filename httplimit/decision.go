@@ -28,13 +28,9 @@ func Decisions(r *http.Request) []Decision {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return decisions(c.applied)
-}
-
-func decisions(as []applied) []Decision {
-	ds := make([]Decision, len(as))
-	for i := range as {
-		ds[i] = as[i].Decision
+	ds := make([]Decision, len(c.applied))
+	for i := range ds {
+		ds[i] = c.applied[i].Decision
 	}
 	return ds
 }

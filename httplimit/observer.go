@@ -11,7 +11,8 @@ type Observer struct {
 	// Decisions is called with the decisions of the rules that apply to a
 	// request, in the order of the rules except that Shadow rules come last.
 	// It is called before the handler runs or the denial is written. For the
-	// rules with CountStatus it is called again once their tokens are spent.
+	// rules with CountStatus it is called again once their tokens are spent. It
+	// must not keep or change the slice.
 	Decisions func(r *http.Request, ds []Decision)
 
 	// Error is called with each error: those that are answered with 503 or
