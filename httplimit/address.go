@@ -22,7 +22,7 @@ import (
 // entry read before it.
 //
 // Other middleware must not write a header field into RemoteAddr. Its result
-// would be believed, whoever sent the field.
+// would be believed, even if the client sent the field.
 type ClientAddress struct {
 	// TrustedProxies are the networks of your proxies.
 	TrustedProxies []netip.Prefix

@@ -102,14 +102,14 @@ func TestSpoofing(t *testing.T) {
 	}
 	require.EqualValues(t, 5, left(t, lim, perIP.Key(victim)))
 
-	for range 6 { // where ids are addresses, networks are written as their first
+	for range 6 { // an IDFormat of addresses: the id is the first one
 		get(t, behind, "X-Forwarded-For", "2001:db8::1234")
 	}
 	require.EqualValues(t, 0, left(t, lim, perIP.Key("2001:db8::")))
 }
 
-// overUnix serves a handler on a Unix socket, and returns a function that asks it
-// from a socket of a name. "" is no name.
+// overUnix serves a handler on a Unix socket. The function that it returns sends
+// a request from a socket with a name, or without one.
 func overUnix(t *testing.T, h http.Handler) func(name string) error {
 	l, err := net.Listen("unix", "s")
 	require.NoError(t, err)
