@@ -105,16 +105,13 @@ func barHeight(rate, top, height float64) float64 {
 
 // niceCeil returns the next of 0.1, 0.2, 0.5, 1, 2, 5, 10, …
 func niceCeil(v float64) float64 {
-	if v <= 0.1 {
-		return 0.1
-	}
-	power := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, m := range []float64{1, 2, 5, 10} {
+	power := math.Pow(10, math.Floor(math.Log10(max(v, 0.1))))
+	for _, m := range []float64{1, 2, 5} {
 		if v <= m*power {
 			return m * power
 		}
 	}
-	return v
+	return 10 * power
 }
 
 // rateText formats decisions per second with few digits.

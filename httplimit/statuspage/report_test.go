@@ -111,6 +111,10 @@ func TestReportChart(t *testing.T) {
 	require.InDelta(t, 19, denied[first], 0.1)
 	require.InDelta(t, 0, denied[first+1], 0.1)
 	require.InDelta(t, 0, denied[slots-2], 0.1)
+	html := get(p, "").Body.String()
+	require.Contains(t, html, `<path class="fa" d="M`)
+	require.Contains(t, html, `<path class="fd" d="M`)
+	require.Contains(t, html, `50/s</p>`)
 }
 
 // A denial by a Shadow rule is not listed as a denial, and a check of a rule
