@@ -1,16 +1,56 @@
-// Package httplimit holds HTTP servers, and HTTP clients, to the limits of a [stint.Limiter].
+// Package httplimit holds HTTP servers and clients to the limits of a
+// [stint.Limiter].
 //
-// A server wraps its handlers in the middleware that [New] makes of rules, each of which says whose bucket a request
-// spends from, how much, and when:
+// A server wraps its handlers in middleware. [New] makes it of rules, and each
+// [Rule] says which requests it is about, whose bucket they spend from, how
+// much, and when:
 //
 //	limit := httplimit.New(limiter, nil,
 //		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
-//		httplimit.Rule{Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins), CountStatus: httplimit.Failed},
+//		httplimit.Rule{
+//			Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins),
+//			CountStatus: httplimit.AuthFailed,
+//		},
 //	)
 //	http.ListenAndServe(":8080", limit(mux))
 //
-// Behind a proxy, [ClientAddress] finds out whom the request is from. [StatusHandler] shows an operator what happens.
+// Behind a proxy, [ClientAddress] finds the address of the client. Each
+// [Observer] is told of decisions and errors. Package statuspage has one that
+// shows them to an operator.
 //
-// A client sends its requests through a [Transport], which keeps it within a quota, across runs of the program, and
-// stays away for as long as the server asks it to.
+// A client sends its requests through a [Transport]. It keeps them within a
+// quota across runs of the program, and waits as long as a server asks.
+//
+// # Files
+//
+// For users, in reading order:
+//
+//	rule.go       Rule: which requests, how much, when; statuses to count
+//	keyfunc.go    KeyFunc: whose bucket; ByIP, ByHeader, FirstOf, ...
+//	address.go    ClientAddress: the client behind proxies
+//	options.go    Options of the middleware
+//	observer.go   Observer of decisions and errors
+//	decision.go   Decision, and the state that a request carries
+//	headers.go    RateLimit and the other fields that clients read
+//	transport.go  Transport: the client's side
+//
+// A request passes through these:
+//
+//	middleware.go       New, and the steps of a request
+//	route.go            does a rule's Pattern match?
+//	decide.go           spend: before the handler
+//	problem.go          the answer to a request that does not pass
+//	accept.go           JSON, HTML or text?
+//	statuswriter.go     a ResponseWriter that notices the status
+//	afterstatus.go      spend, refund and lock out: after the status
+//	forwarded.go        parser of Forwarded and X-Forwarded-For
+//	structuredfield.go  writer of RFC 9651
+//	retryafter.go       how long a response asks a client to wait, for Transport
+//
+// # Locks
+//
+// A request carries its decisions from outer to nested middleware, under one
+// mutex (carried.mu). It is never held while the Limiter, a client, or a
+// function of the user is called, except PartitionKey. Transport.holds is held
+// while one hold is read and extended.
 package httplimit

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -30,7 +29,7 @@ func open() *stint.Limiter {
 	if err != nil {
 		panic(err)
 	}
-	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) // an example has the same output at any time
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) // the output is always the same
 	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return noon }})
 	if err != nil {
 		panic(err)
@@ -38,27 +37,31 @@ func open() *stint.Limiter {
 	return limiter
 }
 
+// wrongPassword answers every login.
+var wrongPassword = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	http.Error(w, "wrong password", http.StatusUnauthorized)
+})
+
+// ask sends a request to a handler and returns its answer.
+func ask(h http.Handler) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("POST", "/login", nil))
+	return w
+}
+
 func ExampleNew() {
 	limiter := open()
 	defer limiter.Close()
 	limit := httplimit.New(limiter, nil,
 		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
-		httplimit.Rule{Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins), CountStatus: httplimit.Failed},
+		httplimit.Rule{Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins), CountStatus: httplimit.AuthFailed},
 	)
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /login", func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, "wrong password", http.StatusUnauthorized)
-	})
-	server := httptest.NewServer(limit(mux))
-	defer server.Close()
-
+	mux.Handle("POST /login", wrongPassword)
+	h := limit(mux)
 	for range 3 {
-		res, err := http.Post(server.URL+"/login", "", nil)
-		if err != nil {
-			panic(err)
-		}
-		res.Body.Close()
-		fmt.Println(res.StatusCode, res.Header.Get("RateLimit"))
+		res := ask(h)
+		fmt.Println(res.Code, res.Header().Get("RateLimit"))
 	}
 	// Output:
 	// 401 "requests";r=99;t=1, "login";r=1;t=1800
@@ -66,77 +69,123 @@ func ExampleNew() {
 	// 429 "requests";r=98;t=2, "login";r=0;t=1800
 }
 
-func ExampleClientAddress() {
-	clients := httplimit.ClientAddress{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
-	r := httptest.NewRequest("GET", "/", nil)
-	r.RemoteAddr = "10.0.0.1:4711" // our proxy, which adds to what it was sent
-	r.Header.Set("X-Forwarded-For", "203.0.113.9, 198.51.100.66")
-	fmt.Println(clients.Of(r))
-
-	key, err := clients.ByIP(RequestsPerAddress)(r)
-	fmt.Println(key, err)
-	// Output:
-	// 198.51.100.66
-	// 1:198.51.100.66 <nil>
-}
-
-func ExampleTransport() {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "an answer") }))
-	defer server.Close()
-	limiter := open() // of a file, for a program that is run again and again
-	defer limiter.Close()
-
-	client := &http.Client{Transport: &httplimit.Transport{Limiter: limiter, Key: httplimit.ByHost(RequestsPerServer)}}
-	for range 2 {
-		res, err := client.Get(server.URL)
-		var over *httplimit.QuotaError
-		if errors.As(err, &over) {
-			fmt.Println("not sent: wait", over.RetryAfter)
-			continue
-		}
-		body, _ := io.ReadAll(res.Body)
-		res.Body.Close()
-		fmt.Println(string(body))
-	}
-	// Output:
-	// an answer
-	// not sent: wait 24h0m0s
-}
-
-func ExampleStatusHandler() {
+// The second wrong password locks the address out for a day. A right one costs
+// nothing.
+func ExampleRule() {
 	limiter := open()
 	defer limiter.Close()
-	status := httplimit.StatusHandler(limiter, nil)
-	limit := httplimit.New(limiter, &httplimit.Options{OnDecision: status.Observe},
-		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})
-	mux := http.NewServeMux()
-	mux.Handle("/status", status) // behind what keeps others out
-	mux.Handle("/", limit(http.NotFoundHandler()))
-
-	mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
-	page := httptest.NewRecorder()
-	mux.ServeHTTP(page, httptest.NewRequest("GET", "/status?format=prometheus", nil))
-	for line := range strings.Lines(page.Body.String()) {
-		if strings.HasPrefix(line, "stint_decisions_total{limit=\"requests\"") {
-			fmt.Print(line)
-		}
+	h := httplimit.New(limiter, nil, httplimit.Rule{
+		Pattern:      "POST /login",
+		Key:          httplimit.ByIP(FailedLogins),
+		RefundStatus: func(status int) bool { return !httplimit.AuthFailed(status) },
+		LockOut:      24 * time.Hour,
+	})(wrongPassword)
+	for range 3 {
+		res := ask(h)
+		fmt.Println(res.Code, res.Header().Get("RateLimit"))
 	}
 	// Output:
-	// stint_decisions_total{limit="requests",decision="allowed"} 1
-	// stint_decisions_total{limit="requests",decision="denied"} 0
+	// 401 "login";r=1;t=1800
+	// 401 "login";r=0;t=86400
+	// 429 "login";r=0;t=86400
 }
 
-// Clients with a key that we have given out have a limit of their own; those who make one up have that of their address.
+func ExampleStatus() {
+	listed := httplimit.Status(http.StatusConflict, http.StatusTeapot)
+	for _, status := range []int{401, 403, 409, 500} {
+		fmt.Println(status, httplimit.AuthFailed(status), httplimit.ServerError(status), listed(status))
+	}
+	// Output:
+	// 401 true false false
+	// 403 true false false
+	// 409 false false true
+	// 500 false true false
+}
+
+func ExampleObserver() {
+	limiter := open()
+	defer limiter.Close()
+	log := httplimit.Observer{
+		Decisions: func(r *http.Request, ds []httplimit.Decision) {
+			for _, d := range ds {
+				fmt.Println(r.Method, d.Label, d.Allowed, d.RetryAfter)
+			}
+		},
+		Error: func(r *http.Request, err error) { fmt.Println(err) },
+	}
+	h := httplimit.New(limiter, &httplimit.Options{Observers: []httplimit.Observer{log}},
+		httplimit.Rule{Key: httplimit.ByIP(RequestsPerServer)},
+		httplimit.Rule{Key: httplimit.ByHeader(RequestsPerAddress, "X-Key"), Shadow: true},
+	)(wrongPassword)
+	ask(h)
+	ask(h)
+	// Output:
+	// httplimit: the request has no id
+	// POST server true 0s
+	// httplimit: the request has no id
+	// POST server false 24h0m0s
+}
+
+func ExampleHeaders() {
+	limiter := open()
+	defer limiter.Close()
+	opts := &httplimit.Options{Headers: httplimit.Draft06}
+	h := httplimit.New(limiter, opts, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})(wrongPassword)
+	header := ask(h).Header()
+	fmt.Println(header.Get("RateLimit-Limit"), header.Get("RateLimit-Remaining"), header.Get("RateLimit-Reset"))
+	// Output: 100 99 1
+}
+
+func ExampleDecisions() {
+	limiter := open()
+	defer limiter.Close()
+	ask(httplimit.New(limiter, nil, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for _, d := range httplimit.Decisions(r) {
+				fmt.Println(d.Label, "leaves", d.Remaining)
+			}
+		})))
+	// Output: requests leaves 99
+}
+
+func ExampleKeyFunc() {
+	r := httptest.NewRequest("GET", "/users/7", nil)
+	r.SetPathValue("user", "7")
+	r.SetBasicAuth("ada", "lovelace")
+	r.AddCookie(&http.Cookie{Name: "session", Value: "s-1"})
+	for _, key := range []httplimit.KeyFunc{
+		httplimit.ByIP(1),
+		httplimit.ByPathValue(1, "user"),
+		httplimit.ByBasicAuthUser(1),
+		httplimit.ByCookie(1, "session"),
+		httplimit.ByHeader(1, "X-API-Key"),
+		httplimit.Shared(1),
+		httplimit.ByHost(1), // of a client's request
+	} {
+		fmt.Println(key(r))
+	}
+	// Output:
+	// 1:192.0.2.1 <nil>
+	// 1:7 <nil>
+	// 1:ada <nil>
+	// 1:s-1 <nil>
+	// 0: httplimit: the request has no id
+	// 1: <nil>
+	// 0: httplimit: the request has no id
+}
+
+// A key that the program has issued has a limit of its own. Other clients share
+// the limit of their address.
 func ExampleFirstOf() {
-	given := map[string]bool{"k-17": true}
+	issued := map[string]bool{"k-17": true}
 	byHeader := httplimit.ByHeader(RequestsPerServer, "X-API-Key")
-	byGivenKey := func(r *http.Request) (stint.Key, error) {
-		if !given[r.Header.Get("X-API-Key")] {
+	byIssuedKey := func(r *http.Request) (stint.Key, error) {
+		if !issued[r.Header.Get("X-API-Key")] {
 			return stint.Key{}, httplimit.ErrNoID
 		}
 		return byHeader(r)
 	}
-	key := httplimit.FirstOf(byGivenKey, httplimit.ByIP(RequestsPerAddress))
+	key := httplimit.FirstOf(byIssuedKey, httplimit.ByIP(RequestsPerAddress))
 	for _, sent := range []string{"", "k-17", "made up"} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("X-API-Key", sent)
@@ -148,15 +197,37 @@ func ExampleFirstOf() {
 	// 1:192.0.2.1 <nil>
 }
 
-func ExampleDecisions() {
-	limiter := open()
+func ExampleClientAddress() {
+	clients := httplimit.ClientAddress{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "10.0.0.1:4711" // the proxy, which adds the last entry
+	r.Header.Set("X-Forwarded-For", "203.0.113.9, 198.51.100.66")
+	fmt.Println(clients.Of(r))
+	fmt.Println(clients.ByIP(RequestsPerAddress)(r))
+	// Output:
+	// 198.51.100.66
+	// 1:198.51.100.66 <nil>
+}
+
+func ExampleTransport() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "an answer") }))
+	defer server.Close()
+	limiter := open() // a file keeps the quota across runs
 	defer limiter.Close()
-	limit := httplimit.New(limiter, nil, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})
-	h := limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for _, d := range httplimit.Decisions(r) {
-			fmt.Println(d.Label, "leaves", d.Remaining)
+
+	client := &http.Client{Transport: &httplimit.Transport{Limiter: limiter, Key: httplimit.ByHost(RequestsPerServer)}}
+	for range 2 {
+		res, err := client.Get(server.URL)
+		var quota *httplimit.QuotaError
+		if errors.As(err, &quota) {
+			fmt.Println("not sent: wait", quota.RetryAfter)
+			continue
 		}
-	}))
-	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
-	// Output: requests leaves 99
+		body, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		fmt.Println(string(body))
+	}
+	// Output:
+	// an answer
+	// not sent: wait 24h0m0s
 }

@@ -87,15 +87,15 @@ type response struct {
 	body string
 }
 
-func do(t testing.TB, method, url string, fields ...string) response {
+// get sends a request. fields are names and values.
+func get(t testing.TB, url string, fields ...string) response {
 	t.Helper()
-	req, err := http.NewRequest(method, url, nil)
+	req, err := http.NewRequest("GET", url, nil)
 	require.NoError(t, err)
 	for i := 0; i < len(fields); i += 2 {
 		req.Header.Add(fields[i], fields[i+1])
 	}
-	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	res, err := client.Do(req)
+	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	return response{res, read(t, res)}
 }
@@ -109,12 +109,7 @@ func read(t testing.TB, res *http.Response) string {
 	return string(body)
 }
 
-func get(t testing.TB, url string, fields ...string) response {
-	t.Helper()
-	return do(t, "GET", url, fields...)
-}
-
-type problem struct {
+type problemJSON struct {
 	Type     string   `json:"type,omitempty"`
 	Title    string   `json:"title"`
 	Status   int      `json:"status"`
@@ -122,7 +117,7 @@ type problem struct {
 	Violated []string `json:"violated-policies,omitempty"`
 }
 
-func (r response) problem(t testing.TB) (p problem) {
+func (r response) problem(t testing.TB) (p problemJSON) {
 	t.Helper()
 	require.Equal(t, "application/problem+json", r.Header.Get("Content-Type"))
 	require.NoError(t, json.Unmarshal([]byte(r.body), &p))
@@ -160,4 +155,42 @@ func heldUntil(t testing.TB, lim *stint.Limiter, key stint.Key) time.Time {
 	b, err := lim.Bucket(key)
 	require.NoError(t, err)
 	return b.HeldUntil
+}
+
+var local = map[stint.Name]stint.Key{ // of clients of serve
+	perAddress: perAddress.Key("127.0.0.1"), failures: failures.Key("127.0.0.1"), perKey: perKey.Key("k"),
+}
+
+// limited serves status behind rules, and returns its URL.
+func limited(t testing.TB, lim *stint.Limiter, rules ...Rule) string {
+	return serve(t, New(lim, nil, rules...)(http.HandlerFunc(status))).URL
+}
+
+// failing is limited with options, and collects the errors.
+func failing(t testing.TB, lim *stint.Limiter, opts Options, rules ...Rule) (url string, errs *[]error) {
+	errs = new([]error)
+	opts.Observers = errorsTo(errs)
+	return serve(t, New(lim, &opts, rules...)(http.HandlerFunc(status))).URL, errs
+}
+
+func errorsTo(errs *[]error) []Observer {
+	return []Observer{{Error: func(_ *http.Request, err error) { *errs = append(*errs, err) }}}
+}
+
+func last(errs []error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return errs[len(errs)-1]
+}
+
+// costing returns a CostFunc.
+func costing(n int64) func(*http.Request) int64 {
+	return func(*http.Request) int64 { return n }
+}
+
+func spend(t testing.TB, lim *stint.Limiter, key stint.Key, n int64) {
+	t.Helper()
+	_, err := lim.Spend(key, n)
+	require.NoError(t, err)
 }

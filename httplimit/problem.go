@@ -1,80 +1,91 @@
 package httplimit
 
 import (
+	"errors"
 	"fmt"
 	"html"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/stint-go/stint"
 )
 
-// QuotaExceeded is the type of the problem (RFC 9457) that a denied request is answered with. Its member
-// "violated-policies" names the limits that denied.
+// QuotaExceeded is the type of the problem (RFC 9457) that answers a denied
+// request. Its member "violated-policies" has the labels of the limits that
+// denied.
 const QuotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
-// refusal is what a request is answered with that does not pass: a problem (RFC 9457), or its like as text.
-type refusal struct {
+// problem is the answer to a request that does not pass.
+type problem struct {
 	status int
 	detail string
 	json   []byte
 }
 
 var (
-	badRequest = newRefusal(http.StatusBadRequest, `"title":"Bad Request"`,
+	badRequest = newProblem(http.StatusBadRequest, `"title":"Bad Request"`,
 		"The request does not say whose it is in a way that it could be counted by.", "")
-	neverAdmitted = newRefusal(http.StatusBadRequest, `"title":"Bad Request"`,
+	neverAdmitted = newProblem(http.StatusBadRequest, `"title":"Bad Request"`,
 		"The request costs more than its limit ever admits, or less than nothing.", "")
-	unavailable = newRefusal(http.StatusServiceUnavailable, `"title":"Service Unavailable"`,
+	unavailable = newProblem(http.StatusServiceUnavailable, `"title":"Service Unavailable"`,
 		"The server cannot tell at present whether the request may pass.", "")
 )
 
-// newRefusal returns a refusal of these members, in JSON, around its status and its detail.
-func newRefusal(status int, first, detail, last string) refusal {
-	return refusal{status, detail, fmt.Appendf(nil, "{%s,\"status\":%d,\"detail\":\"%s\"%s}\n", first, status, detail, last)}
+// newProblem returns a problem whose JSON has first and last as other members.
+func newProblem(status int, first, detail, last string) problem {
+	json := fmt.Appendf(nil, `{%s,"status":%d,"detail":"%s"%s}`+"\n", first, status, detail, last)
+	return problem{status, detail, json}
 }
 
-// denial is the last answer to a request that was denied: in a flood, most are the same.
-type denial struct {
-	refusal
-	after int64    // seconds
-	field []string // that says so
-	names string   // of the limits that denied
+// problemOf returns the answer to an error.
+func problemOf(err error) *problem {
+	switch {
+	case errors.Is(err, ErrNoID), errors.Is(err, stint.ErrInvalidID):
+		return &badRequest
+	case errors.Is(err, stint.ErrCostOverBurst), errors.Is(err, stint.ErrNegativeCost):
+		return &neverAdmitted
+	}
+	return &unavailable
 }
 
-// deny answers a request that a rule denied.
-func (m *middleware) deny(w http.ResponseWriter, r *http.Request, c *carried, d stint.Decision) {
+// deny answers a request that a rule has denied.
+func (m *middleware) deny(
+	w http.ResponseWriter, r *http.Request, c *carried, mine []applied, d stint.Decision,
+) {
 	after := max(1, seconds(d.RetryAfter))
+	w.Header()["Retry-After"] = []string{strconv.FormatInt(after, 10)}
 	if m.opts.Denied != nil {
-		w.Header()["Retry-After"] = []string{strconv.FormatInt(after, 10)}
-		carrying := c.on(r)
-		defer keepFiles(r, carrying)
-		m.opts.Denied(w, carrying, d)
+		_, inner := c.on(r, mine)
+		defer keepFiles(r, inner)
+		m.opts.Denied(w, inner, d)
 		return
 	}
-	var room [128]byte
-	names := c.appendViolated(room[:0])
 	last := m.denial.Load()
-	if last == nil || last.after != after || last.names != string(names) {
-		last = &denial{after: after, field: []string{strconv.FormatInt(after, 10)}, names: string(names)}
-		last.refusal = newRefusal(http.StatusTooManyRequests,
+	var room [128]byte
+	labels := appendViolated(room[:0], mine)
+	if last == nil || last.after != after || last.labels != string(labels) {
+		last = &denial{after: after, labels: string(labels)}
+		last.problem = newProblem(http.StatusTooManyRequests,
 			`"type":"`+QuotaExceeded+`","title":"Request cannot be satisfied as assigned quota has been exceeded"`,
-			"Try again in "+inWords(d.RetryAfter)+".", `,"violated-policies":[`+last.names+`]`)
+			"Try again in "+inWords(d.RetryAfter)+".", `,"violated-policies":[`+last.labels+`]`)
 		m.denial.Store(last)
 	}
-	w.Header()["Retry-After"] = last.field
-	answer(w, r, &last.refusal)
-	m.free(c)
+	answer(w, r, &last.problem)
 }
 
-// appendViolated appends the names of the limits that denied, as the header has them: a String of RFC 9651 is one of JSON too.
-func (c *carried) appendViolated(b []byte) []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i := range c.applied {
-		if a := &c.applied[i]; !a.Allowed && !a.Shadow {
+// denial is the last answer to a denied request. In a flood, most are the same.
+type denial struct {
+	problem
+	after  int64  // seconds
+	labels string // of the limits that denied
+}
+
+// appendViolated appends the labels of the limits that denied, as a list in
+// JSON. A String of RFC 9651 is one of JSON too.
+func appendViolated(b []byte, mine []applied) []byte {
+	for i := range mine {
+		if a := &mine[i]; !a.Allowed && !a.Shadow {
 			if len(b) > 0 {
 				b = append(b, ',')
 			}
@@ -84,7 +95,7 @@ func (c *carried) appendViolated(b []byte) []byte {
 	return b
 }
 
-const page = `<!doctype html>
+const problemHTML = `<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -99,81 +110,28 @@ const page = `<!doctype html>
 </html>
 `
 
-// Fields of answers, made once: a flood is many of them.
-var (
-	noStore = []string{"no-store"}
-	asJSON  = []string{"application/problem+json"}
-	asHTML  = []string{"text/html; charset=utf-8"}
-	asText  = []string{"text/plain; charset=utf-8"}
-)
-
-// answer writes the problem, in the form that the client likes best.
-func answer(w http.ResponseWriter, r *http.Request, p *refusal) {
+// answer writes a problem as JSON, HTML or text, whatever the client prefers.
+func answer(w http.ResponseWriter, r *http.Request, p *problem) {
 	h := w.Header()
 	for _, field := range [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		delete(h, field)
 	}
-	h["Cache-Control"], h["Content-Type"] = noStore, asJSON
-	var body []byte
-	switch title := http.StatusText(p.status); preferred(r.Header["Accept"]) {
+	title, kind, body := http.StatusText(p.status), "application/problem+json", p.json
+	switch preferred(r.Header["Accept"]) {
 	case "text/html":
-		h["Content-Type"] = asHTML
-		body = fmt.Appendf(nil, page, html.EscapeString(title), html.EscapeString(p.detail))
+		kind = "text/html; charset=utf-8"
+		body = fmt.Appendf(nil, problemHTML, html.EscapeString(title), html.EscapeString(p.detail))
 	case "text/plain":
-		h["Content-Type"] = asText
+		kind = "text/plain; charset=utf-8"
 		body = []byte(title + ". " + p.detail + "\n")
-	default:
-		body = p.json
 	}
+	fields := &[...]string{"no-store", kind}
+	h["Cache-Control"], h["Content-Type"] = fields[:1:1], fields[1:]
 	w.WriteHeader(p.status)
-	w.Write(body) // the client may have gone
+	w.Write(body) // the client may have disconnected
 }
 
-// preferred returns which of JSON, HTML and plain text an Accept field asks for most: "" is JSON, the answer to those
-// who do not mind.
-func preferred(accept []string) string {
-	if len(accept) == 0 {
-		return ""
-	}
-	best, text := 0.0, ""
-	for entry := range strings.SplitSeq(strings.Join(accept, ","), ",") {
-		kind, params, _ := strings.Cut(entry, ";")
-		kind = strings.ToLower(strings.TrimSpace(kind))
-		switch kind {
-		case "application/problem+json", "application/json", "application/*", "*/*", "text/html", "text/plain":
-		case "text/*":
-			kind = "text/plain"
-		default:
-			continue
-		}
-		q := quality(params)
-		isText := strings.HasPrefix(kind, "text/")
-		if q > best || q == best && q > 0 && !isText && kind != "*/*" {
-			best, text = q, ""
-			if isText {
-				text = kind
-			}
-		}
-	}
-	return text
-}
-
-// quality returns the weight that the parameters of an Accept entry give it.
-func quality(params string) float64 {
-	for _, param := range strings.Split(params, ";") {
-		name, value, _ := strings.Cut(strings.TrimSpace(param), "=")
-		if strings.EqualFold(name, "q") {
-			q, err := strconv.ParseFloat(value, 64)
-			if err != nil || !(q >= 0 && q <= 1) {
-				return 0
-			}
-			return q
-		}
-	}
-	return 1
-}
-
-// inWords says a duration as people do, rounded up: "1 second", "5 minutes".
+// inWords formats a duration for people, rounded up: "1 second", "5 minutes".
 func inWords(d time.Duration) string {
 	n := max(1, seconds(d))
 	for _, unit := range []struct {

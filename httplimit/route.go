@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// route tells whether a request matches one pattern. Its nil matches every request.
+// route matches requests to one pattern. A nil route matches every request.
 type route struct {
 	mux     *http.ServeMux
 	method  string // "" is any
-	literal string // how the pattern's path begins, up to its first wildcard; "" where a host comes first
-	whole   bool   // literal is all there is to it
-	wild    bool   // it has wildcards to read
+	literal string // path up to the first wildcard; "" after a host
+	whole   bool   // literal is the whole path
+	wild    bool   // has wildcards
 }
 
-// newRoute panics, as http.ServeMux does, where the pattern is none.
+// newRoute panics on a pattern that http.ServeMux refuses.
 func newRoute(pattern string) *route {
 	if pattern == "" {
 		return nil
@@ -38,13 +38,14 @@ func newRoute(pattern string) *route {
 	return ro
 }
 
-// reached is the handler that a route leads to.
+// reached is the handler of a route's pattern.
 type reached struct{}
 
 func (reached) ServeHTTP(http.ResponseWriter, *http.Request) {}
 
-// match reports whether the pattern matches, and returns a request that has the values of its wildcards. Paths and hosts that
-// routers treat alike are matched alike: a rule must not be got around by "//login", "/login/" or "/x%2F..%2Flogin".
+// match reports whether the pattern matches, and returns a request with the
+// values of its wildcards. Paths and hosts that routers treat alike match
+// alike, so that "//login", "/login/" and "/x%2F..%2Flogin" do not evade a rule.
 func (ro *route) match(r *http.Request) (*http.Request, bool) {
 	if ro == nil {
 		return r, true
@@ -52,27 +53,30 @@ func (ro *route) match(r *http.Request) (*http.Request, bool) {
 	if ok, sure := ro.quick(r); sure {
 		return r, ok
 	}
-	matched := *r // Pattern and the values are set on this one, and not for the handler to see
+	matched := *r // keeps Pattern and values from the handler
 	matched.Host = plainHost(r.Host)
 	if !ro.leads(&matched) && !ro.leadsAlike(&matched) {
 		return nil, false
 	}
 	if !ro.wild {
-		return r, true // it may have those of the pattern that led here
+		return r, true // with the values of the pattern that led here
 	}
-	matched.RequestURI = "/" // for "*", ServeMux would answer by itself
+	matched.RequestURI = "/" // ServeMux does not route "*"
 	ro.mux.ServeHTTP(nil, &matched)
 	matched.RequestURI, matched.URL, matched.Host = r.RequestURI, r.URL, r.Host
 	return &matched, true
 }
 
-// quick answers for most requests: those whose path is spelled as plainly as the pattern's.
+// quick decides most requests without the mux: those with a plain path. If it
+// is not sure, the caller must ask the mux.
 func (ro *route) quick(r *http.Request) (ok, sure bool) {
-	if ro.method != "" && ro.method != r.Method && !(ro.method == http.MethodGet && r.Method == http.MethodHead) {
+	if ro.method != "" && ro.method != r.Method &&
+		!(ro.method == http.MethodGet && r.Method == http.MethodHead) {
 		return false, true
 	}
 	p := r.URL.Path
-	if ro.literal == "" || r.URL.RawPath != "" || !strings.HasPrefix(p, "/") || strings.Contains(p, "//") || strings.Contains(p, "/.") {
+	if ro.literal == "" || r.URL.RawPath != "" ||
+		!strings.HasPrefix(p, "/") || strings.Contains(p, "//") || strings.Contains(p, "/.") {
 		return false, false
 	}
 	bare := strings.TrimSuffix(ro.literal, "/")
@@ -94,8 +98,9 @@ func (ro *route) leads(r *http.Request) bool {
 	return ok
 }
 
-// leadsAlike gives the request the first of the paths it might as well have that the pattern matches: there are routers that go by
-// the path as it was sent, and others, http.FileServer among them, that decode it first.
+// leadsAlike reports whether the pattern matches another spelling of the path,
+// and sets that path. Some routers read the path as it was sent, and others,
+// such as http.FileServer, decode it first.
 func (ro *route) leadsAlike(r *http.Request) bool {
 	as := *r.URL
 	escaped := as.EscapedPath()
@@ -113,7 +118,7 @@ func (ro *route) leadsAlike(r *http.Request) bool {
 			return true
 		}
 	}
-	if as.RawPath == "" { // what would be decoded was spelled plainly
+	if as.RawPath == "" { // decoding changes nothing
 		return false
 	}
 	for _, p := range alike(as.Path) {
@@ -126,13 +131,14 @@ func (ro *route) leadsAlike(r *http.Request) bool {
 	return false
 }
 
-// alike returns a path as it is when it is cleaned, and with a slash at its end.
+// alike returns a path as path.Clean writes it, and the same with a slash at
+// its end.
 func alike(p string) [2]string {
 	bare := path.Clean("/" + p)
 	return [2]string{bare, strings.TrimSuffix(bare, "/") + "/"}
 }
 
-// plainHost returns a host as all its spellings have it, without its port.
+// plainHost returns a host in lower case, without its port and final dot.
 func plainHost(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

@@ -16,46 +16,56 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Transport is an http.RoundTripper that keeps a client within a quota, and away from a server for as long as that asks it
-// to: a 429 or 503 with Retry-After, or a RateLimit field that says that nothing is left. Both outlast the program, in the
-// Limiter's file; close the Limiter before the program exits.
+// A Transport is an http.RoundTripper that keeps a client within a quota. It
+// also stays away from a server for as long as a response asks: with 429 or 503
+// and Retry-After, or with a RateLimit field that has nothing left. Both last
+// across runs of the program, in the Limiter's file. Close the Limiter before
+// the program exits.
 //
-// A request spends its tokens before it is sent, and gets them back where it never had a connection: where dialling or TLS
-// fails, or the request is cancelled before that is done. A Base other than net/http's must tell so by httptrace, or fail
-// with the *net.OpError of dialling. What fails later is spent, as the server may have counted it, and so is what Base will
-// not even dial for, such as a scheme that it does not know.
+// A request spends its tokens before it is sent. It gets them back if it never
+// had a connection, because dialling or TLS failed or it was cancelled before.
+// They stay spent after any other error, because the server may have counted
+// the request, and if Base refuses without dialling, as for an unknown scheme.
+// A Base that is not of net/http must report connections to httptrace, or fail
+// with the *net.OpError of dialling.
 //
-// It may be used by any number of goroutines, and must not be changed once it is in use.
+// Any number of goroutines may use a Transport. Its fields must not change once
+// it is in use.
 type Transport struct {
 	Limiter *stint.Limiter
 
-	// Key finds the bucket: per server, ByHost, or one for all, Shared. Its error is the request's.
+	// Key finds the bucket: ByHost for one per server, Shared for one in all.
+	// If it returns an error, the request fails with it.
 	Key KeyFunc
 
 	// Cost is how many tokens a request takes; nil means 1.
 	Cost func(*http.Request) int64
 
-	// Wait makes a request wait in line for its tokens, within its context. Otherwise, and where its turn would come
-	// after the context's deadline, or as many as the limit's Queue wait already, it fails with a *QuotaError. A wait without
-	// a deadline may be long.
+	// Wait makes a request wait for its tokens. It fails with a *QuotaError at
+	// once if its turn is after the context's deadline, or if the limit's Queue
+	// is full. Without a deadline the wait may be long. If Wait is not set,
+	// each request without tokens fails at once.
 	Wait bool
 
-	// MaxHold is the longest that a server can keep the client away for; 0 means 24 hours. After that it is asked again.
+	// MaxHold limits how long a server can keep the client away; 0 means 24
+	// hours. After that a request is sent again.
 	MaxHold time.Duration
 
 	// Base sends the requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
 
-	// OnError is told where the server's wish could not be recorded; the response is returned all the same.
+	// OnError is called if the wish of a server could not be recorded. The
+	// response is returned all the same.
 	OnError func(*http.Request, error)
 
-	holds sync.Mutex // held while a hold is looked at and made longer
+	holds sync.Mutex // held while a hold is read and extended
 }
 
-// QuotaError says that a request was not sent, and when it might be. http.Client wraps it: use errors.As.
+// A QuotaError says that a request was not sent, and when it may be. http.Client
+// wraps it, so use errors.As.
 type QuotaError struct {
 	Key        stint.Key
-	Limit      stint.Limit   // zero where none is configured, and the server said to stay away
+	Limit      stint.Limit   // zero if a server's wish is the only reason
 	RetryAfter time.Duration // until the request would pass
 
 	err error
@@ -65,11 +75,11 @@ func (e *QuotaError) Error() string {
 	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", roundUp(e.RetryAfter))
 }
 
-// Unwrap returns context.DeadlineExceeded where the request could have waited, had it been given more time, and stint.ErrQueueFull
-// where it could have, had there been fewer others.
+// Unwrap returns why the request did not wait: context.DeadlineExceeded if its
+// turn is after its deadline, stint.ErrQueueFull if too many wait, or nil.
 func (e *QuotaError) Unwrap() error { return e.err }
 
-// roundUp leaves out what nobody wants to read.
+// roundUp rounds to seconds, or to milliseconds if there are none.
 func roundUp(d time.Duration) time.Duration {
 	if d < time.Second {
 		return d.Truncate(time.Millisecond) + time.Millisecond
@@ -77,8 +87,10 @@ func roundUp(d time.Duration) time.Duration {
 	return time.Duration(seconds(d)) * time.Second
 }
 
-// ByHost finds the bucket of the server that a request goes to: "api.example.com", or "api.example.com:8080" where the port is
-// not the scheme's own. An internationalized name is another in Unicode than in its ASCII form: write it in one of them.
+// ByHost finds the bucket of the server that a request goes to, such as
+// "api.example.com", or "api.example.com:8080" if the port is not the default.
+// An internationalized name has one bucket in Unicode and one in ASCII: always
+// write it in the same form.
 func ByHost(name stint.Name) KeyFunc {
 	return func(r *http.Request) (stint.Key, error) {
 		host := strings.TrimSuffix(strings.ToLower(r.URL.Hostname()), ".")
@@ -86,7 +98,8 @@ func ByHost(name stint.Name) KeyFunc {
 			return stint.Key{}, ErrNoID
 		}
 		switch port := r.URL.Port(); {
-		case port == "", port == "80" && r.URL.Scheme == "http", port == "443" && r.URL.Scheme == "https":
+		case port == "",
+			port == "80" && r.URL.Scheme == "http", port == "443" && r.URL.Scheme == "https":
 			return name.Key(host), nil
 		default:
 			return name.Key(net.JoinHostPort(host, port)), nil
@@ -94,7 +107,8 @@ func ByHost(name stint.Name) KeyFunc {
 	}
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. Its errors are those of Key, of the
+// Limiter and of Base, and *QuotaError.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.Limiter == nil || t.Key == nil {
 		return nil, notSent(r, errors.New("httplimit: a Transport needs a Limiter and a Key"))
@@ -110,10 +124,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.spend(r.Context(), key, cost); err != nil {
 		return nil, notSent(r, err)
 	}
-	if r.Context().Err() != nil { // while it waited for a commit
+	if r.Context().Err() != nil { // cancelled during the commit
 		return nil, notSent(r, t.refund(key, cost, context.Cause(r.Context())))
 	}
-	var asked, connected atomic.Bool // once connected, a server may have seen it, also where it is sent again
+	var asked, connected atomic.Bool // once connected, a server may have seen the request
 	traced := r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 		GetConn: func(string) { asked.Store(true) },
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
@@ -130,14 +144,16 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		res.Request = r
 	}
 	if wait := askedToWait(res, t.Limiter.Now()); wait > 0 {
-		if err := t.hold(key, min(wait, cmp.Or(t.MaxHold, 24*time.Hour))); err != nil && t.OnError != nil {
+		err := t.hold(key, min(wait, cmp.Or(t.MaxHold, 24*time.Hour)))
+		if err != nil && t.OnError != nil {
 			t.OnError(r, err)
 		}
 	}
 	return res, nil
 }
 
-// refund gives back what was spent on a request that failed, and returns why it did, and why that could not be given back.
+// refund returns the tokens of a request that failed. Its result is why, joined
+// with the error of the refund, if there is one.
 func (t *Transport) refund(key stint.Key, cost int64, why error) error {
 	if _, err := t.Limiter.Refund(key, cost); err != nil {
 		return errors.Join(why, err)
@@ -145,7 +161,7 @@ func (t *Transport) refund(key stint.Key, cost int64, why error) error {
 	return why
 }
 
-// notSent closes the body of a request that is not sent, as a RoundTripper must.
+// notSent closes the body of a request, as a RoundTripper must, and returns err.
 func notSent(r *http.Request, err error) error {
 	if r.Body != nil {
 		r.Body.Close()
@@ -153,7 +169,7 @@ func notSent(r *http.Request, err error) error {
 	return err
 }
 
-// spend takes the tokens, or returns why the request must not be sent.
+// spend takes the tokens. Its error says why the request must not be sent.
 func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -182,7 +198,7 @@ func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) error 
 	return &QuotaError{Key: key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
 }
 
-// hold keeps the client away for as long, or for longer where it was to stay away for longer already.
+// hold keeps the client away for a time, unless a longer hold is in force.
 func (t *Transport) hold(key stint.Key, wait time.Duration) error {
 	t.holds.Lock()
 	defer t.holds.Unlock()
@@ -201,7 +217,7 @@ func (t *Transport) base() http.RoundTripper {
 	return t.Base
 }
 
-// CloseIdleConnections is for http.Client.
+// CloseIdleConnections closes those of Base, for http.Client.
 func (t *Transport) CloseIdleConnections() {
 	if c, ok := t.base().(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()

@@ -18,7 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/httplimit/statuspage"
 )
 
 // TestScripts runs each file in testdata/script: scripts in which "exec stint" is the command, in a process of its own
@@ -119,7 +119,7 @@ func serveStatus(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Fatalf("not allowed")
 	}
 	for name, allow := range map[string]bool{"URL": true, "CLOSED": false} {
-		server := httptest.NewServer(httplimit.StatusHandler(lim, &httplimit.StatusOptions{AllowSnapshot: allow}))
+		server := httptest.NewServer(statuspage.New(lim, &statuspage.Options{AllowSnapshot: allow}))
 		ts.Defer(server.Close)
 		ts.Setenv(name, server.URL)
 	}

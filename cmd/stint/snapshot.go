@@ -40,7 +40,7 @@ func fetch(cmd *cobra.Command, page string, to io.Writer) error {
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		reason, _ := io.ReadAll(io.LimitReader(response.Body, 500))
-		return failed(fmt.Errorf("%s: %s: %s; it takes StatusOptions.AllowSnapshot", u.Redacted(), response.Status, strings.Join(strings.Fields(string(reason)), " ")))
+		return failed(fmt.Errorf("%s: %s: %s; it takes statuspage.Options.AllowSnapshot", u.Redacted(), response.Status, strings.Join(strings.Fields(string(reason)), " ")))
 	}
 	if kind := response.Header.Get("Content-Type"); kind != "application/octet-stream" {
 		return failed(fmt.Errorf("%s answers with %s, not with a copy of a file: is it a status page?", u.Redacted(), kind))

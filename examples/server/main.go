@@ -1,5 +1,6 @@
-// Command server has a login limit, an API limit, and a status page. What it remembers outlives it: a client that is
-// locked out stays so when the server is stopped, or killed, and started again.
+// Command server has a login limit, an API limit, and a status page. Its limits
+// are durable: a client that is locked out stays so if the server is stopped or
+// killed, and started again.
 //
 //	go run ./examples/server -addr localhost:8080 -file limits.db
 //
@@ -24,6 +25,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/httplimit/statuspage"
 )
 
 // The limits of this program. The numbers are what the file stores.
@@ -33,7 +35,8 @@ const (
 	LoginsPerUser      stint.Name = 3
 )
 
-// maxBody is how much of a request's body is read, also by byUser, which is asked before a request is denied.
+// maxBody is how much of a request's body is read. byUser reads it also if the
+// request is denied.
 const maxBody = 64 << 10
 
 var names = stint.Names{
@@ -90,23 +93,21 @@ func run(addr, file, api string, lockOut time.Duration, reset bool, watch *stopw
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
-		stop()                                       // a second signal does not wait
-		return server.Shutdown(context.Background()) // Serve has returned by now; requests are still under way
+		stop()                                       // a second signal kills
+		return server.Shutdown(context.Background()) // waits for requests
 	}
 }
 
 func routes(limiter *stint.Limiter, lockOut time.Duration, reset bool, watch *stopwatch) http.Handler {
-	status := httplimit.StatusHandler(limiter, &httplimit.StatusOptions{AllowReset: reset})
-	right := func(status int) bool { return !httplimit.Failed(status) }
+	status := statuspage.New(limiter, &statuspage.Options{AllowReset: reset})
+	right := func(status int) bool { return !httplimit.AuthFailed(status) }
 	limit := httplimit.New(limiter,
-		&httplimit.Options{
-			OnDecision: status.Observe,
-			OnError:    func(r *http.Request, err error) { log.Print(r.Method, " ", r.URL.Path, ": ", err) },
-		},
+		&httplimit.Options{Observers: []httplimit.Observer{status.Observer(), {Error: logError}}},
 		httplimit.Rule{Pattern: "/api/", Key: httplimit.ByIP(RequestsPerAddress)},
 
-		// A login is counted before the password is looked at, so that guesses that arrive together are counted
-		// too, and is given back if the password is right. The last one locks the address out.
+		// A login spends before the password is checked, so that guesses that
+		// arrive together are counted. A right password gets its token back. The
+		// last wrong one locks the address out.
 		httplimit.Rule{
 			Pattern: "POST /login", Key: httplimit.ByIP(LoginsPerAddress),
 			RefundStatus: right, LockOut: lockOut,
@@ -125,19 +126,22 @@ func routes(limiter *stint.Limiter, lockOut time.Duration, reset bool, watch *st
 
 	all := http.NewServeMux()
 	all.Handle("/", watch.around(limit, mux))
-	all.Handle("/status", status) // for its operator: a server of yours asks who it is
-	bare := http.NewServeMux()    // what of /api/empty is not the limiter's: see wrk.sh
+	all.Handle("/status", status) // a real server lets only operators see it
+	bare := http.NewServeMux()    // the cost of a request without a limiter: see wrk.sh
 	bare.HandleFunc("GET /unlimited/empty", empty)
 	bare.HandleFunc("GET /unlimited/fields", fields)
 	bare.HandleFunc("GET /unlimited/denial", denial)
 	all.Handle("/unlimited/", bare)
-	silent := httplimit.New(limiter, &httplimit.Options{OnDecision: status.Observe, Headers: httplimit.NoHeaders},
+	silent := httplimit.New(limiter,
+		&httplimit.Options{Observers: []httplimit.Observer{status.Observer()}, Headers: httplimit.NoHeaders},
 		httplimit.Rule{Pattern: "/silent/", Key: httplimit.ByIP(RequestsPerAddress)})
 	few := http.NewServeMux()
 	few.HandleFunc("GET /silent/empty", empty)
 	all.Handle("/silent/", watch.around(silent, few))
 	return http.MaxBytesHandler(all, maxBody)
 }
+
+func logError(r *http.Request, err error) { log.Print(r.Method, " ", r.URL.Path, ": ", err) }
 
 func empty(http.ResponseWriter, *http.Request) {}
 
@@ -146,7 +150,7 @@ func fields(w http.ResponseWriter, _ *http.Request) {
 	w.Header()["Ratelimit"] = []string{`"RequestsPerAddress";r=999999999;t=1`}
 }
 
-// denial answers as httplimit answers a request that it denies.
+// denial writes the answer of httplimit to a denied request.
 func denial(w http.ResponseWriter, _ *http.Request) {
 	maps.Copy(w.Header(), denialHeader)
 	w.WriteHeader(http.StatusTooManyRequests)

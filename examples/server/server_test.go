@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// program is the server, as a process of its own.
+// program is a running server.
 type program struct {
 	cmd *exec.Cmd
 	url string
@@ -61,20 +61,26 @@ func (p *program) login(t *testing.T, password string) (status int, retryAfter t
 	return res.StatusCode, retryAfter
 }
 
-// A server that is killed in the middle of a lock-out keeps to it, for the rest of the time, when it is started again.
-func TestLockOutOutlivesKill9(t *testing.T) {
+func TestServer(t *testing.T) {
 	binary := build(t)
+	t.Run("lock-out outlives kill -9", func(t *testing.T) { lockOutOutlivesKill(t, binary) })
+	t.Run("status page", func(t *testing.T) { statusPage(t, binary) })
+	t.Run("requests end before the file is closed", func(t *testing.T) { stopsAfterRequests(t, binary) })
+	t.Run("long body", func(t *testing.T) { longBody(t, binary) })
+}
+
+func lockOutOutlivesKill(t *testing.T, binary string) {
 	file := filepath.Join(t.TempDir(), "limits.db")
 	server := start(t, binary, "-file", file, "-lockout", "20m")
 	for range 3 {
 		status, _ := server.login(t, "lovelace")
-		require.Equal(t, 200, status, "what is right costs nothing")
+		require.Equal(t, 200, status, "a right password costs nothing")
 	}
 	for range 5 {
 		status, _ := server.login(t, "guess")
 		require.Equal(t, 401, status)
 	}
-	measured := time.Now() // before the server says how long: its answer may be late
+	measured := time.Now() // the answer may be late
 	status, before := server.login(t, "lovelace")
 	require.Equal(t, 429, status)
 	require.LessOrEqual(t, before, 20*time.Minute)
@@ -92,8 +98,8 @@ func TestLockOutOutlivesKill9(t *testing.T) {
 	t.Logf("%v before the kill, %v after it and %v", before, after, elapsed)
 }
 
-func TestStatusPageKnowsTheTraffic(t *testing.T) {
-	server := start(t, build(t), "-file", filepath.Join(t.TempDir(), "limits.db"), "-api", "2/1h")
+func statusPage(t *testing.T, binary string) {
+	server := start(t, binary, "-file", filepath.Join(t.TempDir(), "limits.db"), "-api", "2/1h")
 	for _, want := range []int{200, 200, 429} {
 		res, err := http.Get(server.url + "/api/time")
 		require.NoError(t, err)
@@ -109,7 +115,8 @@ func TestStatusPageKnowsTheTraffic(t *testing.T) {
 	require.Contains(t, string(metrics), "stint_decisions_total{limit=\"RequestsPerAddress\",decision=\"denied\"} 1\n")
 }
 
-// begin sends a login up to its body, of which it says that it is as long, and returns once the server is about to read it.
+// begin sends a login up to a body of a length, and returns when the server
+// starts to read the body.
 func (p *program) begin(t *testing.T, contentType string, length int) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
@@ -125,21 +132,19 @@ func (p *program) begin(t *testing.T, contentType string, length int) (net.Conn,
 	return conn, r
 }
 
-// What is under way when the server is told to stop is answered, and counted, before the file is closed.
-func TestStopsOnceAllIsAnswered(t *testing.T) {
+// A login that has begun before the interrupt is answered and counted.
+func stopsAfterRequests(t *testing.T, binary string) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot be sent a signal")
 	}
-	binary := build(t)
-	file := filepath.Join(t.TempDir(), "limits.db")
-	server := start(t, binary, "-file", file)
+	server := start(t, binary, "-file", filepath.Join(t.TempDir(), "limits.db"))
 	const body = "user=ada&password=guess"
 	conn, r := server.begin(t, "application/x-www-form-urlencoded", len(body))
 	require.NoError(t, server.cmd.Process.Signal(os.Interrupt))
 	for {
 		other, err := net.Dial("tcp", conn.RemoteAddr().String())
 		if err != nil {
-			break // it listens no more
+			break
 		}
 		other.Close()
 	}
@@ -151,12 +156,12 @@ func TestStopsOnceAllIsAnswered(t *testing.T) {
 	require.NoError(t, server.cmd.Wait())
 }
 
-// No more of a body is read than a login is long, whoever sends it.
-func TestLongBodyIsNotRead(t *testing.T) {
-	server := start(t, build(t), "-file", filepath.Join(t.TempDir(), "limits.db"))
+// The server reads no more of a body than maxBody.
+func longBody(t *testing.T, binary string) {
+	server := start(t, binary, "-file", filepath.Join(t.TempDir(), "limits.db"))
 	conn, r := server.begin(t, "multipart/form-data; boundary=b", 1<<30)
 	io.WriteString(conn, "--b\r\nContent-Disposition: form-data; name=f; filename=f\r\n\r\n"+strings.Repeat("x", 128<<10))
-	res, err := http.ReadResponse(r, nil) // deadlocks if the server waits for the rest
+	res, err := http.ReadResponse(r, nil) // a deadlock if the server waits for the rest
 	require.NoError(t, err)
 	require.Equal(t, 401, res.StatusCode)
 }

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// stopwatch tells how long requests are in a middleware, and not in the handler that it is wrapped around: for wrk.sh.
+// stopwatch measures how long requests are in a middleware, without the handler:
+// for wrk.sh.
 type stopwatch struct {
 	mu   sync.Mutex
 	took map[bool][]time.Duration // by whether they reached the handler

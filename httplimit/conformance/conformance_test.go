@@ -21,6 +21,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/httplimit/statuspage"
 )
 
 var labels = []string{
@@ -61,7 +62,7 @@ func get(t *testing.T, url string) (*http.Response, string) {
 
 var ok = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
-// Every header field that is written is read by a parser of RFC 9651, item by item as it was meant.
+// A parser of RFC 9651 reads each header field as it was meant.
 func TestStructuredFields(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	random := func(int) stint.Limit {
@@ -126,7 +127,7 @@ func TestStructuredFields(t *testing.T) {
 	}
 }
 
-// integer returns a parameter that is an Integer: 0 where a "t" is missing, of a bucket that is full.
+// integer returns a parameter that is an Integer. A full bucket has no "t": 0.
 func integer(t *testing.T, item httpsfv.Item, param string) int64 {
 	t.Helper()
 	value, ok := item.Params.Get(param)
@@ -137,15 +138,15 @@ func integer(t *testing.T, item httpsfv.Item, param string) int64 {
 	return value.(int64)
 }
 
-// Prometheus' own parser reads the metrics, and no label holds an id.
+// Prometheus' own parser reads the metrics. No label holds an id.
 func TestPrometheus(t *testing.T) {
 	lim := limiter(t, func(int) stint.Limit { return stint.PerHour(2) })
-	status := httplimit.StatusHandler(lim, nil)
+	status := statuspage.New(lim, nil)
 	var rules []httplimit.Rule
 	for i := range labels {
 		rules = append(rules, httplimit.Rule{Key: httplimit.ByIP(stint.Name(i + 1))})
 	}
-	url := serve(t, httplimit.New(lim, &httplimit.Options{OnDecision: status.Observe}, rules...)(ok))
+	url := serve(t, httplimit.New(lim, &httplimit.Options{Observers: []httplimit.Observer{status.Observer()}}, rules...)(ok))
 	for range 3 {
 		get(t, url)
 	}
@@ -194,7 +195,7 @@ func TestGorilla(t *testing.T) {
 	twice(t, serve(t, r))
 }
 
-// twice asks for what the limits allow two of.
+// twice sends three requests for each bucket, of which two are allowed.
 func twice(t *testing.T, url string) {
 	t.Helper()
 	for _, path := range []string{"/users/7", "/users/8", "/orders/9", "/orders/10"} {

@@ -1,3 +1,3 @@
-// Package conformance holds what httplimit writes against parsers that are not ours, and puts its middleware into routers
-// that are not ours. It is a module of its own, so that nobody who uses the library needs them.
+// Package conformance tests httplimit with the parsers and routers of others. It
+// is a module of its own, so that users of the library do not depend on them.
 package conformance

@@ -7,13 +7,14 @@ import (
 	"net/http"
 )
 
-// statusWriter is a ResponseWriter that tells the status before the client can see it.
+// statusWriter is a ResponseWriter that reports the status once the handler has
+// chosen it, and before the client can see it.
 type statusWriter struct {
 	http.ResponseWriter
-	onStatus func(status int) // nil once told
+	onStatus func(status int) // nil after its one call
 }
 
-func (w *statusWriter) settle(status int) {
+func (w *statusWriter) choose(status int) {
 	if f := w.onStatus; f != nil {
 		w.onStatus = nil
 		f(status)
@@ -22,34 +23,36 @@ func (w *statusWriter) settle(status int) {
 
 func (w *statusWriter) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
-		w.settle(status)
+		w.choose(status)
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w *statusWriter) Write(p []byte) (int, error) {
-	w.settle(http.StatusOK)
+	w.choose(http.StatusOK)
 	return w.ResponseWriter.Write(p)
 }
 
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// can reports whether the writer, or one that it is around, is a T: http.ResponseController finds it there.
+// can reports whether the writer is a T, or one that it wraps. That is how
+// http.ResponseController looks for it.
 func can[T any](w http.ResponseWriter) bool {
 	for {
 		if _, ok := w.(T); ok {
 			return true
 		}
-		around, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })
 		if !ok {
 			return false
 		}
-		w = around.Unwrap()
+		w = outer.Unwrap()
 	}
 }
 
-// wrapped returns the writer with those of the optional interfaces that the one below has.
+// wrapped returns the writer with the optional interfaces that the wrapped one
+// has.
 func (w *statusWriter) wrapped() http.ResponseWriter {
 	flush := can[http.Flusher](w.ResponseWriter) || can[interface{ FlushError() error }](w.ResponseWriter)
 	hijack := can[http.Hijacker](w.ResponseWriter)
@@ -96,7 +99,7 @@ func (f flusher) Flush() { f.FlushError() }
 
 // FlushError is Flush for http.ResponseController.
 func (f flusher) FlushError() error {
-	f.sw.settle(http.StatusOK)
+	f.sw.choose(http.StatusOK)
 	return http.NewResponseController(f.sw.ResponseWriter).Flush()
 }
 
@@ -105,7 +108,7 @@ type hijacker struct{ sw *statusWriter }
 func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(h.sw.ResponseWriter).Hijack()
 	if err == nil {
-		h.sw.settle(http.StatusSwitchingProtocols)
+		h.sw.choose(http.StatusSwitchingProtocols)
 	}
 	return conn, rw, err
 }
@@ -113,7 +116,7 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 type readerFrom struct{ sw *statusWriter }
 
 func (rf readerFrom) ReadFrom(src io.Reader) (n int64, err error) {
-	if rf.sw.onStatus != nil { // the status is chosen by the first byte: there may be none
+	if rf.sw.onStatus != nil { // the first byte chooses the status, if there is one
 		if n, err = io.CopyN(rf.sw, src, 512); err != nil {
 			if err == io.EOF {
 				err = nil

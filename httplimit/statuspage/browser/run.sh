@@ -12,7 +12,7 @@ stop() { kill $server $load 2>/dev/null || true; wait 2>/dev/null || true; rm -r
 trap stop EXIT
 trap 'exit 1' INT TERM
 
-go build -C ../.. -o "$dir/server" ./examples/server
+go build -C ../../.. -o "$dir/server" ./examples/server
 "$dir/server" -addr 127.0.0.1:0 -file "$dir/limits.db" -reset >"$dir/out" &
 server=$!
 until grep -q '^listening' "$dir/out"; do kill -0 $server; sleep 0.1; done

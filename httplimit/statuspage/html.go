@@ -1,4 +1,4 @@
-package httplimit
+package statuspage
 
 import (
 	"bytes"
@@ -14,61 +14,60 @@ import (
 	"time"
 )
 
-//go:embed status.css
-var statusCSS string
+//go:embed page.css
+var pageCSS string
 
-//go:embed status.html
-var statusHTML string
+//go:embed page.html
+var pageHTML string
 
-var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap{
-	"rate": rateText, "count": countText, "bytes": bytesText, "ms": durationText, "ago": waitText, "bars": newBars, "pct": percent, "limit": limitText,
-}).Parse(statusHTML))
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+	"rate": rateText, "count": countText, "bytes": bytesText, "ms": durationText, "ago": waitText,
+	"bars": newBars, "pct": percent, "limit": limitText,
+}).Parse(pageHTML))
 
-// statusPolicy lets the page load nothing, run nothing and be framed by nobody.
-var statusPolicy = func() string {
-	sum := sha256.Sum256([]byte(statusCSS))
-	return "default-src 'none'; img-src data:; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+// pagePolicy lets the page load nothing, run nothing and be framed by no other.
+var pagePolicy = func() string {
+	sum := sha256.Sum256([]byte(pageCSS))
+	return "default-src 'none'; img-src data:; style-src 'sha256-" +
+		base64.StdEncoding.EncodeToString(sum[:]) +
 		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }()
 
+// view is what the template is executed with.
 type view struct {
 	*report
 	Title      string
 	CSS        template.CSS
-	Refresh    int64 // seconds; 0 where the page stands still
+	Refresh    int64 // seconds; 0 means never
 	AllowReset bool
-	HasFile    bool
 }
 
-// writePage writes the page. ?refresh=0 makes it stand still.
-func (s *StatusPage) writePage(w http.ResponseWriter, r *http.Request, rep *report) {
-	v := view{
-		report: rep, Title: s.opts.Title, CSS: template.CSS(statusCSS),
-		AllowReset: s.opts.AllowReset, HasFile: rep.hasFile,
-	}
+// writeHTML writes the report as HTML. ?refresh=0 stops it from reloading.
+func (p *Page) writeHTML(w http.ResponseWriter, r *http.Request, rep *report) {
+	v := view{rep, p.opts.Title, template.CSS(pageCSS), 0, p.opts.AllowReset}
 	h := w.Header()
 	if r.URL.Query().Get("refresh") != "0" {
-		v.Refresh = seconds(s.opts.Refresh)
+		v.Refresh = int64(math.Ceil(p.opts.Refresh.Seconds()))
 		h.Set("Refresh", strconv.FormatInt(v.Refresh, 10))
 	}
 	var b bytes.Buffer
-	if err := statusTemplate.Execute(&b, v); err != nil {
+	if err := pageTemplate.Execute(&b, v); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", statusPolicy)
-	h.Set("Referrer-Policy", "same-origin") // with none, a browser does not say where a form was sent from
+	h.Set("Content-Security-Policy", pagePolicy)
+	h.Set("Referrer-Policy", "same-origin") // without it, a form has no Origin
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
-	w.Write(b.Bytes()) // the client may have gone
+	w.Write(b.Bytes()) // the client may have disconnected
 }
 
-// bars are a chart: a column for each slot, denied on top of allowed.
+// bars is a chart: a column for each slot, with denied on top of allowed.
 type bars struct {
 	Allowed, Denied string // path data
 	Top             string // the rate at the upper edge
 	Width, Height   int
-	Idle            bool
+	Idle            bool // no decisions
 }
 
 func newBars(allowed, denied []float64) bars {
@@ -96,7 +95,7 @@ func newBars(allowed, denied []float64) bars {
 	return b
 }
 
-// barHeight is at least a line, where there was anything.
+// barHeight returns the height of a bar, which is visible unless the rate is 0.
 func barHeight(rate, top, height float64) float64 {
 	if rate <= 0 {
 		return 0
@@ -106,19 +105,16 @@ func barHeight(rate, top, height float64) float64 {
 
 // niceCeil returns the next of 0.1, 0.2, 0.5, 1, 2, 5, 10, …
 func niceCeil(v float64) float64 {
-	if v <= 0.1 {
-		return 0.1
-	}
-	power := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, m := range []float64{1, 2, 5, 10} {
+	power := math.Pow(10, math.Floor(math.Log10(max(v, 0.1))))
+	for _, m := range []float64{1, 2, 5} {
 		if v <= m*power {
 			return m * power
 		}
 	}
-	return v
+	return 10 * power
 }
 
-// rateText writes decisions per second in a few digits.
+// rateText formats decisions per second with few digits.
 func rateText(v float64) string {
 	switch {
 	case v <= 0:
@@ -131,7 +127,7 @@ func rateText(v float64) string {
 	return countText(int64(math.Round(v)))
 }
 
-// countText writes a number with its thousands apart.
+// countText formats a number with a space between groups of three digits.
 func countText(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	var b strings.Builder
@@ -158,7 +154,7 @@ func bytesText(n int64) string {
 	return fmt.Sprintf("%.1f\u202f%s", v, unit)
 }
 
-// durationText writes what took a short time.
+// durationText formats a duration of seconds.
 func durationText(s float64) string {
 	switch d := time.Duration(s * float64(time.Second)); {
 	case d <= 0:
@@ -172,47 +168,41 @@ func durationText(s float64) string {
 	}
 }
 
-// waitText writes how long something takes from now.
+// waitText formats the seconds until something happens, rounded up.
 func waitText(s float64) string {
-	n := int64(math.Ceil(s))
+	n, unit := math.Ceil(s), "s"
 	switch {
 	case n <= 0:
 		return "now"
-	case n < 60:
-		return fmt.Sprintf("%d\u202fs", n)
-	case n < 3600:
-		return fmt.Sprintf("%d\u202fmin", (n+59)/60)
-	case n < 48*3600:
-		return fmt.Sprintf("%d\u202fh", (n+3599)/3600)
+	case n >= 48*3600:
+		n, unit = n/86400, "d"
+	case n >= 3600:
+		n, unit = n/3600, "h"
+	case n >= 60:
+		n, unit = n/60, "min"
 	}
-	return fmt.Sprintf("%d\u202fd", (n+86399)/86400)
+	return fmt.Sprintf("%.0f\u202f%s", math.Ceil(n), unit)
 }
 
-// limitText writes a limit in words: "100 per second, burst 200".
+// limitText formats a limit in words: "100 per second, burst 200".
 func limitText(l limitReport) string {
 	if l.Limit == "" {
 		return "off by default"
 	}
-	period := int64(l.Period)
-	text := countText(l.Count) + " per "
-	unit := func(n int64, name string) string {
-		if n == 1 {
-			return name
+	period := time.Duration(l.Period * float64(time.Second)).String()
+	for _, unit := range []struct {
+		seconds float64
+		name    string
+	}{{86400, "day"}, {3600, "hour"}, {60, "minute"}, {1, "second"}} {
+		if n := l.Period / unit.seconds; n == 1 {
+			period = unit.name
+			break
+		} else if n >= 1 && n == math.Trunc(n) {
+			period = fmt.Sprintf("%.0f %ss", n, unit.name)
+			break
 		}
-		return fmt.Sprintf("%d %ss", n, name)
 	}
-	switch {
-	case l.Period < 1 || l.Period != float64(period):
-		text += time.Duration(l.Period * float64(time.Second)).String()
-	case period%86400 == 0:
-		text += unit(period/86400, "day")
-	case period%3600 == 0:
-		text += unit(period/3600, "hour")
-	case period%60 == 0:
-		text += unit(period/60, "minute")
-	default:
-		text += unit(period, "second")
-	}
+	text := countText(l.Count) + " per " + period
 	if l.Burst != l.Count {
 		text += ", burst " + countText(l.Burst)
 	}
@@ -222,5 +212,5 @@ func limitText(l limitReport) string {
 	return text
 }
 
-// percent returns how much of a bucket has been spent, for a bar of that width.
+// percent returns the percentage of a bucket's tokens that are spent.
 func percent(b bucketReport) int { return int(math.Round(100 * b.used())) }

@@ -1,0 +1,133 @@
+package httplimit
+
+import (
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// afterStatus does what the rules first to last of c do once the handler has
+// chosen a status: it spends, refunds and locks out, and updates the header. If
+// a call of the Limiter fails, the observers are told, and the rest is done.
+func (m *middleware) afterStatus(
+	c *carried, first, last int, begun time.Time, w http.ResponseWriter, r *http.Request, status int,
+) {
+	c.mu.Lock()
+	s := outcome{lim: m.lim, status: status, begun: begun, mine: slices.Clone(c.applied[first:last])}
+	c.mu.Unlock()
+	s.spend()
+	s.refund()
+	s.lockOut()
+	if s.changed {
+		m.update(c, first, s.mine, w)
+	}
+	for _, err := range s.failures {
+		m.fail(r, err)
+	}
+	m.observe(r, s.spent)
+}
+
+// update replaces decisions of c and writes the header again.
+func (m *middleware) update(c *carried, first int, mine []applied, w http.ResponseWriter) {
+	c.mu.Lock()
+	defer c.mu.Unlock() // PartitionKey may panic
+	copy(c.applied[first:], mine)
+	m.writeFields(w, c.applied)
+}
+
+// outcome is what a status changes.
+type outcome struct {
+	lim      *stint.Limiter
+	status   int
+	begun    time.Time // start of the handler
+	mine     []applied
+	spent    []applied // rules that counted the status
+	changed  bool      // the header is to be updated
+	failures []error
+}
+
+// spend takes the tokens of the rules that count the status.
+func (s *outcome) spend() {
+	for i := range s.mine {
+		a := &s.mine[i]
+		if !a.After || !a.rule.CountStatus(s.status) {
+			continue
+		}
+		d, err := s.lim.Spend(a.Key, a.Cost)
+		if err != nil {
+			s.failures = append(s.failures, err)
+			continue
+		}
+		a.Decision.Decision, a.After = d, false
+		s.spent = append(s.spent, *a)
+		s.changed = true
+	}
+}
+
+// refund returns the tokens of the rules with a RefundStatus for the status.
+func (s *outcome) refund() {
+	var back []*applied
+	var reqs []stint.Request
+	for i := range s.mine {
+		a := &s.mine[i]
+		if a.rule.RefundStatus != nil && a.hasSpent() && a.rule.RefundStatus(s.status) {
+			back, reqs = append(back, a), append(reqs, stint.Request{Key: a.Key, Cost: a.Cost})
+		}
+	}
+	if len(reqs) == 0 {
+		return
+	}
+	if _, err := s.lim.RefundAll(reqs...); err != nil {
+		s.failures = append(s.failures, err)
+		return
+	}
+	for _, a := range back {
+		a.refunded = true
+		d, err := s.lim.Check(a.Key, 0)
+		if err != nil {
+			s.failures = append(s.failures, err)
+			continue
+		}
+		d.Allowed, d.RetryAfter = true, 0 // the next request may be denied, but not this one
+		a.Decision.Decision = d
+		s.changed = true
+	}
+}
+
+// lockOut holds the buckets in which this request leaves too few tokens for
+// another one like it.
+func (s *outcome) lockOut() {
+	for i := range s.mine {
+		a := &s.mine[i]
+		enough := int64(1)
+		if a.rule.CostFunc == nil {
+			enough = a.Cost
+		}
+		if a.rule.LockOut <= 0 || a.Shadow ||
+			!a.hasSpent() || a.Cost <= 0 || a.Remaining >= enough {
+			continue
+		}
+		now := s.lim.Now()
+		b, err := s.lim.Bucket(a.Key)
+		if err == nil {
+			// Other requests may have returned tokens since. Tokens that came back
+			// with time do not count.
+			back := a.ResetAfter - now.Sub(s.begun) - b.ResetAfter
+			if a.Remaining+int64(back/a.Limit.Interval()) >= enough {
+				continue
+			}
+			if until := now.Add(a.rule.LockOut); b.HeldUntil.Before(until) { // a longer hold stays
+				b.HeldUntil = until
+				err = s.lim.Hold(a.Key, until)
+			}
+		}
+		if err != nil {
+			s.failures = append(s.failures, err)
+			continue
+		}
+		a.locked = b.HeldUntil.Sub(now)
+		s.changed = true
+	}
+}

@@ -1,0 +1,152 @@
+package httplimit
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// A Decision is what a rule decided about a request.
+type Decision struct {
+	stint.Decision
+
+	Label  string // of the limit
+	Cost   int64
+	Shadow bool // of a Shadow rule: it stops no request
+	After  bool // of a rule with CountStatus that has not spent yet
+}
+
+// Decisions returns the decisions about a request so far, of all middleware
+// around the handler. It returns nil for a request of another handler.
+func Decisions(r *http.Request) []Decision {
+	c := carriedBy(r)
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ds := make([]Decision, len(c.applied))
+	for i := range ds {
+		ds[i] = c.applied[i].Decision
+	}
+	return ds
+}
+
+// applied is one rule that applies to one request.
+type applied struct {
+	Decision
+	by       *middleware   // has the rule
+	rule     *Rule         // replaced, once a nested rule decides instead
+	refunded bool          // has nothing spent, or no longer
+	locked   time.Duration // until the end of its lock-out
+}
+
+// replaced is the rule of a Shadow rule's decision after a nested rule has
+// replaced it. Nothing happens after the status for it.
+var replaced Rule
+
+// waits reports whether the rule needs the status.
+func (a applied) waits() bool {
+	return a.rule.CountStatus != nil || a.rule.RefundStatus != nil || a.rule.LockOut > 0
+}
+
+// hasSpent reports whether the request has spent tokens and not got them back.
+func (a *applied) hasSpent() bool { return a.Allowed && !a.After && !a.refunded }
+
+// request returns what the rule asks the Limiter for before the handler.
+func (a *applied) request() stint.Request {
+	req := stint.Request{Key: a.Key, Cost: a.Cost}
+	if a.After {
+		req.Mode = stint.CheckOnly
+	}
+	return req
+}
+
+// stricterThan reports whether a client is to be told of a rather than of b.
+func (a *applied) stricterThan(b *applied) bool {
+	if a.Allowed != b.Allowed {
+		return !a.Allowed
+	}
+	if !a.Allowed {
+		return a.RetryAfter > b.RetryAfter
+	}
+	left, _ := a.state()
+	least, _ := b.state()
+	return left < least
+}
+
+// state returns how many tokens the client has left, and for how many seconds
+// it gets no more: until the next token if none is left, else until the bucket
+// is full.
+func (a *applied) state() (left, reset int64) {
+	left, full := a.Remaining, a.ResetAfter
+	switch {
+	case !a.Allowed:
+		if a.Cost > 0 && left >= a.Cost { // a hold keeps all of them back
+			left = 0
+		}
+		return left, max(1, seconds(a.RetryAfter))
+	case a.locked > 0:
+		return 0, max(1, seconds(a.locked))
+	case left == 0:
+		return 0, max(1, seconds(full-a.Limit.Tolerance()+a.Limit.Interval()))
+	}
+	return left, seconds(full)
+}
+
+// seconds returns d in seconds, rounded up, and at least 0.
+func seconds(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return int64((d-1)/time.Second) + 1
+}
+
+// find returns the decision about a bucket, or nil.
+func find(as []applied, lim *stint.Limiter, key stint.Key) *applied {
+	for i := range as {
+		if a := &as[i]; a.Key == key && a.by.lim == lim && a.rule != &replaced {
+			return a
+		}
+	}
+	return nil
+}
+
+// carried is the context of a request that has passed middleware. Nested
+// middleware finds the decisions there. http.TimeoutHandler runs it in another
+// goroutine.
+type carried struct {
+	context.Context
+	mu      sync.Mutex
+	applied []applied  // guarded by mu
+	room    [1]applied // saves an allocation
+}
+
+type carriedKey struct{}
+
+func carriedBy(r *http.Request) *carried {
+	c, _ := r.Context().Value(carriedKey{}).(*carried)
+	return c
+}
+
+// on returns a request that carries decisions. If c is not nil, r carries it
+// already, and record has added the decisions.
+func (c *carried) on(r *http.Request, mine []applied) (*carried, *http.Request) {
+	if c != nil {
+		return c, r
+	}
+	c = &carried{Context: r.Context()}
+	c.applied = append(c.room[:0], mine...)
+	return c, r.WithContext(c)
+}
+
+// Value implements context.Context.
+func (c *carried) Value(key any) any {
+	if key == (carriedKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
+}

@@ -1,0 +1,167 @@
+package httplimit
+
+import (
+	"bytes"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+func TestProblem(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(1)})
+	spend(t, lim, local[perAddress], 1)
+	srv := limited(t, lim, Rule{Key: ByIP(perAddress)})
+	const json, html, text = "application/problem+json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
+	for accept, want := range map[string]string{
+		"":                         json,
+		"*/*":                      json,
+		"application/json":         json,
+		"application/problem+json": json,
+		"image/png":                json,
+		"text/plain":               text,
+		"text/*":                   text,
+		"TEXT/HTML":                html,
+		"text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8": html,
+		"text/html;q=0.5, application/json":                                          json,
+		"text/html;q=0.5, application/json;q=0.4":                                    html,
+		"text/html, application/json":                                                json,
+		"text/html;q=0":                                                              json,
+		"text/html;q=x":                                                              json,
+		"text/plain;q=NaN":                                                           json,
+		"text/plain;q=0.9, text/html;q=0.8":                                          text,
+	} {
+		t.Run("Accept: "+accept, func(t *testing.T) {
+			res := get(t, srv, "Accept", accept)
+			require.Equal(t, 429, res.StatusCode)
+			require.Equal(t, want, res.Header.Get("Content-Type"))
+			require.Equal(t, "no-store", res.Header.Get("Cache-Control"), "so it needs no Vary")
+			require.Contains(t, res.body, "Try again in 60 minutes.")
+		})
+	}
+	t.Run("fields about another body", func(t *testing.T) {
+		limited := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+		res := get(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for field, value := range map[string]string{
+				"Content-Length": "3", "Content-Encoding": "gzip", "ETag": `"x"`, "Last-Modified": "x", "Vary": "Origin", "X-Other": "y",
+			} {
+				w.Header().Set(field, value)
+			}
+			limited.ServeHTTP(w, r)
+		})).URL)
+		require.Equal(t, 429, res.problem(t).Status, "the whole body")
+		require.Equal(t, []string{"Origin"}, res.Header["Vary"])
+		require.Equal(t, []string{"y"}, res.Header["X-Other"])
+		for _, field := range []string{"Content-Encoding", "Etag", "Last-Modified"} {
+			require.NotContains(t, res.Header, field)
+		}
+	})
+	t.Run("Options.Denied", func(t *testing.T) {
+		denied := func(w http.ResponseWriter, r *http.Request, d stint.Decision) {
+			w.WriteHeader(http.StatusTeapot)
+			w.Write([]byte(d.RetryAfter.String() + " " + Decisions(r)[0].Label))
+		}
+		res := get(t, serve(t, New(lim, &Options{Denied: denied}, Rule{Key: ByIP(perAddress)})(nil)).URL)
+		require.Equal(t, http.StatusTeapot, res.StatusCode)
+		require.Equal(t, "1h0m0s address", res.body)
+		require.Equal(t, "3600", res.Header.Get("Retry-After"))
+	})
+}
+
+func TestInWords(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		1: "1 second", time.Second: "1 second", 1001 * time.Millisecond: "2 seconds", 119 * time.Second: "119 seconds",
+		2 * time.Minute: "2 minutes", 121 * time.Second: "3 minutes", 2 * time.Hour: "2 hours", 48 * time.Hour: "2 days",
+		119 * time.Minute: "119 minutes", 47 * time.Hour: "47 hours",
+	} {
+		require.Equal(t, want, inWords(d), d)
+	}
+}
+
+// upload returns a form with a user and a file, and its type.
+func upload(t *testing.T, content []byte) (body *bytes.Buffer, kind string) {
+	body = new(bytes.Buffer)
+	w := multipart.NewWriter(body)
+	require.NoError(t, w.WriteField("user", "ada"))
+	part, err := w.CreateFormFile("file", "name")
+	require.NoError(t, err)
+	part.Write(content)
+	require.NoError(t, w.Close())
+	return body, w.FormDataContentType()
+}
+
+// The handler gets a form that a KeyFunc has read.
+func TestFormInKeyFunc(t *testing.T) {
+	byUser := func(r *http.Request) (stint.Key, error) {
+		if err := r.ParseMultipartForm(1 << 20); err != nil && err != http.ErrNotMultipart {
+			return stint.Key{}, err
+		}
+		return perKey.Key(r.FormValue("user")), nil
+	}
+	lim, _ := newLimiter(t, nil)
+	for _, pattern := range []string{"", "POST /up/{id}"} {
+		srv := serve(t, New(lim, nil, Rule{Pattern: pattern, Key: byUser})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if f, header, err := r.FormFile("file"); err == nil {
+				io.WriteString(w, header.Filename+" ")
+				io.Copy(w, f)
+			}
+			io.WriteString(w, r.FormValue("password"))
+		})))
+		res, err := http.PostForm(srv.URL+"/up/7", url.Values{"user": {"ada"}, "password": {"lovelace"}})
+		require.NoError(t, err)
+		require.Equal(t, "lovelace", read(t, res))
+		body, kind := upload(t, []byte("lovelace"))
+		res, err = http.Post(srv.URL+"/up/7", kind, body)
+		require.NoError(t, err)
+		require.Equal(t, "name lovelace", read(t, res))
+	}
+	require.EqualValues(t, 1, left(t, lim, perKey.Key("ada")))
+}
+
+// Temporary files of an upload are removed after the request, however it ends.
+func TestUploadsAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	t.Setenv("TMP", dir) // on Windows
+	files := func() int {
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		return len(entries)
+	}
+	lim, _ := newLimiter(t, nil)
+	spend(t, lim, perKey.Key("k"), 5)
+	kept := 0
+	read := func(_ http.ResponseWriter, r *http.Request) {
+		require.NoError(t, r.ParseMultipartForm(1))
+		kept = files()
+		panic("oops")
+	}
+	denied := &Options{Denied: func(w http.ResponseWriter, r *http.Request, _ stint.Decision) { read(w, r) }}
+	full := func(*http.Request) (stint.Key, error) { return perKey.Key("k"), nil }
+	for name, h := range map[string]http.Handler{
+		"nested":         New(lim, nil, Rule{Key: Shared(everyone)})(New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(read))),
+		"after status":   New(lim, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed})(http.HandlerFunc(read)),
+		"Options.Denied": New(lim, denied, Rule{Key: full})(nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				defer func() { recover() }()
+				h.ServeHTTP(w, r)
+			}))
+			body, kind := upload(t, make([]byte, 1000))
+			res, err := http.Post(srv.URL, kind, body)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			srv.Close()
+			require.Equal(t, 1, kept)
+			require.Zero(t, files())
+		})
+	}
+}

@@ -1,0 +1,138 @@
+package httplimit
+
+import (
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+func TestAskedToWait(t *testing.T) {
+	date := func(after time.Duration) string {
+		return time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC).Add(after).Format(http.TimeFormat)
+	}
+	for name, tc := range map[string]struct {
+		status int
+		fields []string
+		want   time.Duration
+	}{
+		"seconds":               {429, []string{"Retry-After", "90"}, 90 * time.Second},
+		"503":                   {503, []string{"Retry-After", " 90 "}, 90 * time.Second},
+		"another status":        {404, []string{"Retry-After", "90"}, 0},
+		"date":                  {429, []string{"Date", date(0), "Retry-After", date(time.Hour)}, time.Hour},
+		"date that is over":     {429, []string{"Date", date(0), "Retry-After", date(-time.Hour)}, 0},
+		"longer of two":         {429, []string{"Retry-After", "90", "Retry-After", "100"}, 100 * time.Second},
+		"over MaxHold":          {429, []string{"Retry-After", "9999999"}, 24 * time.Hour},
+		"over an int64":         {429, []string{"Retry-After", "99999999999999999999"}, 24 * time.Hour},
+		"negative":              {429, []string{"Retry-After", "-1"}, 0},
+		"not a number":          {429, []string{"Retry-After", "soon"}, 0},
+		"nothing":               {429, nil, 0},
+		"empty":                 {429, []string{"Retry-After", ""}, 0},
+		"nothing left":          {200, []string{"RateLimit", `"day";r=0;t=30`}, 30 * time.Second},
+		"something left":        {200, []string{"RateLimit", `"day";r=1;t=30`}, 0},
+		"one of two":            {200, []string{"RateLimit", `"day";r=5;t=3000, "burst";r=0;t=2`}, 2 * time.Second},
+		"longer policy":         {429, []string{"RateLimit", `"a";r=0;t=20`, "RateLimit", `"b";r=0;t=10`, "Retry-After", "1"}, 20 * time.Second},
+		"longer Retry-After":    {429, []string{"RateLimit", `"a";r=0;t=20`, "Retry-After", "21"}, 21 * time.Second},
+		"does not say how long": {429, []string{"RateLimit", `"a";r=0`}, 0},
+		"malformed":             {200, []string{"RateLimit", `"a";r=0;t=20,`}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, clock := newLimiter(t, nil)
+			seen := 0
+			tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+				seen++
+				return answered(r, tc.status, tc.fields...), nil
+			})}
+			res, err := send(t, t.Context(), tr, "http://a")
+			require.NoError(t, err)
+			require.Equal(t, tc.status, res.StatusCode)
+			_, err = send(t, t.Context(), tr, "http://a")
+			if tc.want == 0 {
+				require.NoError(t, err)
+				return
+			}
+			require.Equal(t, tc.want, quotaError(t, err).RetryAfter)
+			require.Equal(t, 1, seen)
+			clock.pass(tc.want)
+			_, err = send(t, t.Context(), tr, "http://a")
+			require.NoError(t, err)
+		})
+	}
+	// Without a Date, the client's own clock counts.
+	for maxHold, want := range map[time.Duration]time.Duration{0: 2 * time.Hour, time.Hour: time.Hour} {
+		t.Run("date without Date, MaxHold "+maxHold.String(), func(t *testing.T) {
+			inBubble(t, stint.PerMinute(5), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
+				tr.Wait, tr.MaxHold = false, maxHold
+				tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
+					return answered(r, 503, "Retry-After", time.Now().Add(2*time.Hour).UTC().Format(http.TimeFormat)), nil
+				})
+				_, err := send(t, t.Context(), tr, "http://a")
+				require.NoError(t, err)
+				_, err = send(t, t.Context(), tr, "http://a")
+				require.Equal(t, want, quotaError(t, err).RetryAfter)
+			})
+		})
+	}
+}
+
+// The wish of a server outlasts the program, and a shorter one that arrives
+// later does not replace it.
+func TestHoldIsDurable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := stint.NewMemStore()
+		lim, err := stint.New(store, testLimits(t, nil), nil)
+		require.NoError(t, err)
+		tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path == "/slow" {
+				<-time.After(time.Second)
+				return answered(r, 429, "Retry-After", "1"), nil
+			}
+			return answered(r, 429, "Retry-After", "3600"), nil
+		})}
+		done := make(chan error)
+		go func() {
+			_, err := send(t, t.Context(), tr, "http://a/slow")
+			done <- err
+		}()
+		synctest.Wait()
+		_, err = send(t, t.Context(), tr, "http://a")
+		require.NoError(t, err)
+		require.NoError(t, <-done)
+		require.NoError(t, lim.Close())
+
+		<-time.After(59 * time.Second)
+		lim, err = stint.New(store, testLimits(t, nil), nil)
+		require.NoError(t, err)
+		defer lim.Close()
+		_, err = send(t, t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey)}, "http://a")
+		require.Equal(t, 59*time.Minute, quotaError(t, err).RetryAfter)
+	})
+}
+
+func TestNothingLeft(t *testing.T) {
+	for want, fields := range map[time.Duration][]string{
+		5 * time.Second: {
+			`"a";r=0;t=5`, ` "a";r=0;t=5  `, `a;r=0;t=5`, `"a"; r=0; t=5`, `"a";r=-0;t=5`, `"a";r=0;t=6;t=5`,
+			`"a\"\\,;r=1";r=0;t=5`, `"a";pk=:AAE=:;r=0;x;y=?1;z=1.5;t=5`, `"a";x="b;r=1";r=0;t=5`,
+			`"a";x=@1659578233;r=0;t=5`, `"a";x=@-1;r=0;t=5`, `"a";x=@1;r=0;t=5`, `"a";x=%"f%c3%bc";r=0;t=5`,
+			`"a";r=0;t=5 ,	"b";r=1;t=7`,
+		},
+		7 * time.Second: {`"a";r=0;t=5,"b";r=0;t=7`},
+		longest:         {`"a";r=0;t=999999999999999`},
+		0: {
+			``, `,`, `;r=0;t=5`, `"a";r=0;t=5,`, `"a";r=0;t=5 "b"`, `"a" ;r=0;t=5`, `"a";r= 0;t=5`, `"a";r=0;t=`, `"a";r=0;t=5;`,
+			`"a";r=-1;t=5`, `"a";r=0;t=-5`, `"a";r=0;t=5.0`, `"a";r="0";t=5`, `"a";r;t=5`, `"a";R=0;t=5`,
+			`"a;r=0;t=5`, `"a\x";r=0;t=5`, "\"a\x7f\";r=0;t=5", `"a";x=%f;r=0;t=5`,
+			`"a";pk=:A,:;r=0;t=5`, `"a";pk=:A;r=0;t=5`, `"a";x=?2;r=0;t=5`, `"a";x=1.;r=0;t=5`,
+			`"a";x=@1.5;r=0;t=5`, `"a";x=@;r=0;t=5`, `"a";r=0;t=1234567890123456`,
+		},
+	} {
+		for _, field := range fields {
+			require.Equal(t, want, nothingLeft([]string{field}), "%q", field)
+		}
+	}
+}

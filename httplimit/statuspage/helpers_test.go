@@ -1,0 +1,149 @@
+package statuspage
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
+)
+
+const (
+	perAddress stint.Name = 1 + iota
+	failures
+	perKey
+	off
+)
+
+var (
+	testNames = stint.Names{
+		perAddress: {Label: "address", ID: stint.IPAddress}, failures: {Label: "login"},
+		perKey: {Label: "key"}, off: {Label: "off"},
+	}
+	client = perAddress.Key("192.0.2.1") // of httptest.NewRequest
+)
+
+// testLimits has 5 a minute for each name but off, and some others.
+func testLimits(t *testing.T, others map[stint.Name]stint.Limit) *stint.Limits {
+	t.Helper()
+	limits := map[stint.Name]stint.Limit{}
+	for _, name := range []stint.Name{perAddress, failures, perKey} {
+		limits[name] = stint.PerMinute(5)
+	}
+	for name, limit := range others {
+		limits[name] = limit
+	}
+	all, err := stint.NewLimits(testNames, limits, nil)
+	require.NoError(t, err)
+	return all
+}
+
+// testClock stands still until pass.
+type testClock struct {
+	base time.Time
+	gone atomic.Int64
+}
+
+func newClock() *testClock                { return &testClock{base: time.Unix(1_000_000_000, 0)} }
+func (c *testClock) now() time.Time       { return c.base.Add(time.Duration(c.gone.Load())) }
+func (c *testClock) pass(d time.Duration) { c.gone.Add(int64(d)) }
+
+// newLimiter returns a Limiter of testLimits with a store, or a MemStore.
+func newLimiter(t *testing.T, store stint.Store, others map[stint.Name]stint.Limit) (*stint.Limiter, *testClock) {
+	t.Helper()
+	if store == nil {
+		store = stint.NewMemStore()
+	}
+	clock := newClock()
+	lim, err := stint.New(store, testLimits(t, others), &stint.Options{Now: clock.now})
+	require.NoError(t, err)
+	t.Cleanup(func() { lim.Close() })
+	return lim, clock
+}
+
+// asker returns a function that sends requests with an X-Key through the
+// middleware of rules, and returns the last status.
+func asker(p *Page, rules ...httplimit.Rule) func(times int, key string) int {
+	opts := &httplimit.Options{Observers: []httplimit.Observer{p.Observer()}}
+	h := httplimit.New(p.lim, opts, rules...)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	return func(times int, key string) int {
+		var w *httptest.ResponseRecorder
+		for range times {
+			r := httptest.NewRequest("GET", "/", nil)
+			if key != "" {
+				r.Header.Set("X-Key", key)
+			}
+			w = httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+		}
+		return w.Code
+	}
+}
+
+var byKey = httplimit.ByHeader(perKey, "X-Key")
+
+// get returns the page's answer to a query. fields are names and values.
+func get(p *Page, query string, fields ...string) *httptest.ResponseRecorder {
+	return do(p, "GET", query, nil, fields...)
+}
+
+func do(p *Page, method, query string, body io.Reader, fields ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, "http://page.example/"+query, body)
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Set(fields[i], fields[i+1])
+	}
+	w := httptest.NewRecorder()
+	p.ServeHTTP(w, r)
+	return w
+}
+
+func (rep *report) limit(label string) *limitReport {
+	for i := range rep.Limits {
+		if rep.Limits[i].Label == label {
+			return &rep.Limits[i]
+		}
+	}
+	return nil
+}
+
+// allowed and denied are decisions about a key, as the middleware makes them.
+func allowed(key stint.Key) []httplimit.Decision { return decided(key, true) }
+func denied(key stint.Key) []httplimit.Decision  { return decided(key, false) }
+
+func decided(key stint.Key, ok bool) []httplimit.Decision {
+	return []httplimit.Decision{{Decision: stint.Decision{Key: key, Allowed: ok}, Cost: 1}}
+}
+
+// faultyStore is a MemStore with calls replaced.
+type faultyStore struct {
+	*stint.MemStore
+	save func() error
+	load func(stint.Key) error
+	copy func(io.Writer) (int64, error)
+}
+
+func (s faultyStore) Save(changes []stint.Change) error {
+	if s.save != nil {
+		if err := s.save(); err != nil {
+			return err
+		}
+	}
+	return s.MemStore.Save(changes)
+}
+
+func (s faultyStore) Load(key stint.Key) (int64, error) {
+	if s.load != nil {
+		if err := s.load(key); err != nil {
+			return 0, err
+		}
+	}
+	return s.MemStore.Load(key)
+}
+
+func (s faultyStore) Snapshot(w io.Writer) (int64, error) { return s.copy(w) }

@@ -1,0 +1,234 @@
+package statuspage
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// Options configure a Page. The zero value allows the least.
+type Options struct {
+	Title   string        // default "Limits"
+	Refresh time.Duration // how often the page reloads; default 5 s, at least 1 s
+
+	// HideIDs replaces each id by six hexadecimal digits, which stay the same
+	// until the program ends, and leaves out the texts of errors.
+	HideIDs bool
+
+	// AllowReset lets everyone who sees the page refill a bucket and end its
+	// hold.
+	AllowReset bool
+
+	// AllowSnapshot lets everyone who sees the page copy the whole file with
+	// ?format=snapshot: as a backup, or for "stint list --snapshot URL" while
+	// the program has the file locked. A copy has all ids, whatever HideIDs
+	// says, and costs the disk the size of the file. One is made at a time.
+	AllowSnapshot bool
+}
+
+// A Page is an http.Handler that shows what the limits of a Limiter do.
+type Page struct {
+	lim     *stint.Limiter
+	opts    Options
+	secret  []byte // of the tokens that stand for buckets
+	origin  *http.CrossOriginProtection
+	copying sync.Mutex // held while a copy is sent
+	started time.Time
+
+	sampling sync.Mutex // guards the next seven; mu may be taken while it is held
+	before   map[stint.Name]stint.LimitStats
+	charts   map[stint.Name]*series
+	limits   *stint.Limits // the limits that labels and overrides belong to
+	names    stint.Names
+	over     map[stint.Name]int // overrides
+	made     *report            // the last report
+	madeAt   time.Time
+
+	mu     sync.Mutex // guards the rest; requests wait for it
+	looked time.Time  // when before was sampled; written with sampling held too
+	spent  map[stint.Name]*topK
+	denied map[stint.Name]*topK
+	shadow map[stint.Name]bool              // Shadow rules have denied
+	early  map[stint.Name]*stint.LimitStats // observed in the second after looked
+}
+
+// New returns a page about a Limiter, of which nil options mean the defaults.
+// It panics if there is no Limiter.
+//
+// The page has each limit, a chart of its decisions in the last five minutes,
+// the buckets nearest to their limit and those denied most often, the flushes,
+// the size of the file, and the Limiter's health. ?format=json has the same for
+// programs, ?format=prometheus counters for each limit, and ?format=snapshot a
+// copy of the file, if AllowSnapshot is set.
+//
+// The chart counts every decision of the Limiter. For decisions that the page
+// observes, it is exact to a second. The others, and the first one after an
+// idle time, are spread evenly over the time since the last sample. A sample
+// is taken by each view of the page, and by the observer at most once a second.
+//
+// Denials by Shadow rules are counted as denials, and the page says so. The
+// list of the buckets that are denied most leaves them out.
+//
+// The page shows ids, and may reset buckets and copy the file. Serve it only
+// to those who may do that.
+func New(lim *stint.Limiter, opts *Options) *Page {
+	if lim == nil {
+		panic("statuspage: New: no limiter")
+	}
+	p := &Page{
+		lim:     lim,
+		secret:  make([]byte, 32),
+		origin:  http.NewCrossOriginProtection(),
+		started: lim.Now(),
+		before:  lim.Stats().Limits,
+		charts:  make(map[stint.Name]*series),
+		spent:   make(map[stint.Name]*topK),
+		denied:  make(map[stint.Name]*topK),
+		shadow:  make(map[stint.Name]bool),
+		early:   make(map[stint.Name]*stint.LimitStats),
+	}
+	if opts != nil {
+		p.opts = *opts
+	}
+	if p.opts.Title == "" {
+		p.opts.Title = "Limits"
+	}
+	if p.opts.Refresh == 0 {
+		p.opts.Refresh = 5 * time.Second
+	}
+	p.opts.Refresh = max(p.opts.Refresh, time.Second)
+	rand.Read(p.secret) // never fails
+	p.looked = p.started
+	return p
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+	case http.MethodPost:
+		p.reset(w, r)
+		return
+	default:
+		h.Set("Allow", "GET, HEAD, POST")
+		http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
+		return
+	}
+	switch r.URL.Query().Get("format") {
+	case "", "html":
+		p.writeHTML(w, r, p.report())
+	case "json":
+		h.Set("Content-Type", "application/json")
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		e.Encode(p.report()) // the client may have disconnected
+	case "prometheus":
+		h.Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		writePrometheus(w, p.report())
+	case "snapshot":
+		p.snapshot(w, r)
+	default:
+		http.Error(w, "The format is html, json or prometheus.", http.StatusBadRequest)
+	}
+}
+
+// snapshot sends a copy of the file. If the copy fails after its first byte,
+// the connection is aborted, so that no client takes it for a complete one.
+func (p *Page) snapshot(w http.ResponseWriter, r *http.Request) {
+	if !p.opts.AllowSnapshot {
+		http.Error(w, "This page gives no copies of the file.", http.StatusForbidden)
+		return
+	}
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+		http.Error(w, "Another page may not ask for copies of the file.", http.StatusForbidden)
+		return
+	}
+	if !p.copying.TryLock() {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "Another copy is being made: try again when it is done.",
+			http.StatusServiceUnavailable)
+		return
+	}
+	defer p.copying.Unlock()
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", `attachment; filename="stint.db"`)
+	if r.Method == http.MethodHead {
+		return
+	}
+	if n, err := p.lim.Snapshot(w); err != nil {
+		if n > 0 {
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Del("Content-Disposition")
+		http.Error(w, "The file could not be copied: "+err.Error(), http.StatusServiceUnavailable)
+	}
+}
+
+// reset refills a bucket that the page shows, and ends its hold.
+func (p *Page) reset(w http.ResponseWriter, r *http.Request) {
+	if !p.opts.AllowReset {
+		http.Error(w, "This page does not reset buckets.", http.StatusForbidden)
+		return
+	}
+	if err := p.origin.Check(r); err != nil {
+		http.Error(w, "This was not asked for by the page itself.", http.StatusForbidden)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, 1<<12)
+	key, ok := p.shown(r.PostFormValue("reset"))
+	if !ok {
+		http.Error(w, "The page does not show that bucket any more.", http.StatusNotFound)
+		return
+	}
+	if err := p.lim.Reset(key); err != nil {
+		http.Error(w, "The bucket could not be reset: "+p.errorText(err), http.StatusServiceUnavailable)
+		return
+	}
+	p.sampling.Lock()
+	p.made = nil
+	p.sampling.Unlock()
+	w.Header().Set("Location", "?")
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// errorText returns the text of an error, unless ids are hidden.
+func (p *Page) errorText(err error) string {
+	if p.opts.HideIDs {
+		return "the error may name ids, which this page hides"
+	}
+	return err.Error()
+}
+
+// shown returns the bucket that a token stands for, if it is still counted.
+func (p *Page) shown(token string) (stint.Key, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.lim.Now()
+	for _, byName := range []map[stint.Name]*topK{p.denied, p.spent} {
+		for _, top := range byName {
+			for _, c := range top.counts(now) {
+				if hmac.Equal([]byte(p.token(c.key)), []byte(token)) {
+					return c.key, true
+				}
+			}
+		}
+	}
+	return stint.Key{}, false
+}
+
+// token returns a text that stands for a bucket and does not tell its id.
+func (p *Page) token(key stint.Key) string {
+	h := hmac.New(sha256.New, p.secret)
+	h.Write([]byte(key.String()))
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}

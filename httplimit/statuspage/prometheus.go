@@ -1,0 +1,67 @@
+package statuspage
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// writePrometheus writes a report in Prometheus' text format, version 0.0.4.
+// No label holds an id.
+func writePrometheus(w io.Writer, rep *report) {
+	var b strings.Builder
+	metric := func(name, kind, help string) {
+		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+	}
+	one := func(name, kind, help string, value float64) {
+		metric(name, kind, help)
+		fmt.Fprintf(&b, "%s %v\n", name, value)
+	}
+
+	metric("stint_decisions_total", "counter", "Decisions to spend or to reserve, with those of Shadow rules.")
+	for _, l := range rep.Limits {
+		label := labelText(l.Label)
+		fmt.Fprintf(&b, "stint_decisions_total{limit=%s,decision=\"allowed\"} %d\n", label, l.Allowed)
+		fmt.Fprintf(&b, "stint_decisions_total{limit=%s,decision=\"denied\"} %d\n", label, l.Denied)
+	}
+	metric("stint_errors_total", "counter", "Calls that returned an error.")
+	for _, l := range rep.Limits {
+		fmt.Fprintf(&b, "stint_errors_total{limit=%s} %d\n", labelText(l.Label), l.Errors)
+	}
+
+	healthy := 0.0
+	if rep.Healthy {
+		healthy = 1
+	}
+	one("stint_healthy", "gauge", "1 if the limiter is healthy, else 0.", healthy)
+	one("stint_resident_buckets", "gauge", "Buckets in memory.", float64(rep.Resident))
+	one("stint_loads_total", "counter", "Reads of buckets that were not in memory.", float64(rep.Loads))
+	one("stint_evictions_total", "counter", "Buckets removed from memory for others.", float64(rep.Evictions))
+	for _, v := range []struct {
+		verb, plural, past, help string
+		writeReport
+	}{
+		{"flush", "flushes", "flushed", "Flushes that wrote something.", rep.Flush},
+		{"commit", "commits", "committed", "Commits that decisions waited for.", rep.Commit},
+	} {
+		one("stint_"+v.plural+"_total", "counter", v.help, float64(v.Count))
+		one("stint_"+v.verb+"_failures_total", "counter", "Failed "+v.plural+".", float64(v.Failures))
+		one("stint_"+v.past+"_buckets_total", "counter", "Buckets that were "+v.past+".", float64(v.Buckets))
+		one("stint_"+v.verb+"_last_seconds", "gauge", "Duration of the last "+v.verb+".", v.Last)
+		one("stint_"+v.verb+"_longest_seconds", "gauge", "Duration of the longest "+v.verb+".", v.Longest)
+	}
+	if rep.FileBytes > 0 {
+		one("stint_file_bytes", "gauge", "Size of the file.", float64(rep.FileBytes))
+	}
+	metric("stint_clock_steps_total", "counter", "Steps of the wall clock.")
+	fmt.Fprintf(&b, "stint_clock_steps_total{direction=\"forward\"} %d\n", rep.Forward)
+	fmt.Fprintf(&b, "stint_clock_steps_total{direction=\"backward\"} %d\n", rep.Backward)
+	io.WriteString(w, b.String()) // the client may have disconnected
+}
+
+var labelEscaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// labelText returns the value of a label, in quotes.
+func labelText(s string) string {
+	return `"` + labelEscaper.Replace(strings.ToValidUTF8(s, "\uFFFD")) + `"`
+}

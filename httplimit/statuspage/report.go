@@ -1,0 +1,204 @@
+package statuspage
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// report is everything that the page shows. Its JSON is ?format=json.
+type report struct {
+	Time    time.Time `json:"time"`
+	Since   time.Time `json:"since"` // when the page was made
+	Healthy bool      `json:"healthy"`
+	Problem string    `json:"problem,omitempty"`
+
+	AllowedPerSecond float64 `json:"allowed_per_second"`
+	DeniedPerSecond  float64 `json:"denied_per_second"`
+
+	Resident  int64       `json:"resident"`
+	Loads     int64       `json:"loads"`
+	Evictions int64       `json:"evictions"`
+	Forward   int64       `json:"clock_steps_forward"`
+	Backward  int64       `json:"clock_steps_backward"`
+	FileBytes int64       `json:"file_bytes,omitempty"` // 0 means no file
+	Flush     writeReport `json:"flush"`
+	Commit    writeReport `json:"commit"` // of decisions that waited for it
+
+	Limits []limitReport `json:"limits"`
+}
+
+type writeReport struct {
+	Count    int64   `json:"count"`
+	Buckets  int64   `json:"buckets"`
+	Failures int64   `json:"failures"`
+	Last     float64 `json:"last_seconds"`
+	Longest  float64 `json:"longest_seconds"`
+}
+
+type limitReport struct {
+	Label      string  `json:"label"`
+	Number     uint16  `json:"number"`
+	Limit      string  `json:"limit,omitempty"` // for stint.ParseLimit; "" without a default
+	Burst      int64   `json:"burst,omitempty"`
+	Count      int64   `json:"count,omitempty"`
+	Period     float64 `json:"period_seconds,omitempty"`
+	Queue      int64   `json:"queue,omitempty"`      // 0 means no bound
+	Durability string  `json:"durability,omitempty"` // "default" means that of Options
+	Overrides  int     `json:"overrides,omitempty"`
+
+	Allowed int64 `json:"allowed"`
+	Denied  int64 `json:"denied"`
+	Errors  int64 `json:"errors"`
+	Shadow  bool  `json:"shadow_denials"` // Shadow rules have denied too
+
+	AllowedPerSecond float64   `json:"allowed_per_second"` // in the last slot
+	DeniedPerSecond  float64   `json:"denied_per_second"`
+	SlotSeconds      float64   `json:"slot_seconds"`
+	AllowedHistory   []float64 `json:"allowed_history"` // per second, oldest first
+	DeniedHistory    []float64 `json:"denied_history"`
+
+	Fullest    []bucketReport `json:"fullest"` // nearest to their limit
+	MostDenied []bucketReport `json:"most_denied"`
+}
+
+type bucketReport struct {
+	ID         string  `json:"id"`
+	Burst      int64   `json:"burst"`
+	Remaining  int64   `json:"remaining"`
+	RetryAfter float64 `json:"retry_after_seconds"` // for a cost of 1
+	ResetAfter float64 `json:"reset_after_seconds"`
+	Denied     int64   `json:"denied,omitempty"` // at least, in one or two generations
+	Token      string  `json:"token"`            // for a reset
+}
+
+// shownBuckets is the length of a list of buckets.
+const shownBuckets = 6
+
+// report returns a report, at most a second old.
+func (p *Page) report() *report {
+	p.sampling.Lock()
+	defer p.sampling.Unlock()
+	now := p.lim.Now()
+	if p.made != nil && now.Sub(p.madeAt) < time.Second {
+		return p.made
+	}
+	st := p.lim.Stats()
+	p.sampleLocked(now, st.Limits)
+	p.describeLocked()
+	f, c := st.Flush, st.Commit
+	rep := &report{
+		Time: now.UTC(), Since: p.started.UTC(), Healthy: true,
+		Resident: st.Resident, Loads: st.Loads, Evictions: st.Evictions,
+		Forward: st.Forward, Backward: st.Backward, FileBytes: st.File.Bytes,
+		Flush:  writeReport{f.Flushes, f.Buckets, f.Failures, f.Last.Seconds(), f.Longest.Seconds()},
+		Commit: writeReport{c.Commits, c.Buckets, c.Failures, c.Last.Seconds(), c.Longest.Seconds()},
+	}
+	if err := p.lim.Health(); err != nil {
+		rep.Healthy, rep.Problem = false, p.errorText(err)
+	}
+	for name, c := range st.Limits {
+		if _, declared := p.names[name]; !declared { // it has no label any more
+			continue
+		}
+		l := p.limitLocked(name, c, now)
+		rep.AllowedPerSecond += l.AllowedPerSecond
+		rep.DeniedPerSecond += l.DeniedPerSecond
+		rep.Limits = append(rep.Limits, l)
+	}
+	slices.SortFunc(rep.Limits, func(a, b limitReport) int {
+		return cmp.Compare(a.Number, b.Number)
+	})
+	p.made, p.madeAt = rep, now
+	return rep
+}
+
+// describeLocked reads the names and overrides of the limits in force. The
+// caller holds sampling, as for limitLocked.
+func (p *Page) describeLocked() {
+	limits := p.lim.Limits()
+	if p.limits == limits {
+		return
+	}
+	p.limits, p.names, p.over = limits, limits.Names(), make(map[stint.Name]int)
+	for name := range p.names {
+		for range limits.Overrides(name) {
+			p.over[name]++
+		}
+	}
+}
+
+func (p *Page) limitLocked(name stint.Name, c stint.LimitStats, now time.Time) limitReport {
+	label := p.names[name].Label
+	l := limitReport{
+		Label: label, Number: uint16(name), Overrides: p.over[name],
+		Allowed: c.Allowed, Denied: c.Denied, Errors: c.Errors,
+		SlotSeconds: slotLen.Seconds(), Fullest: []bucketReport{}, MostDenied: []bucketReport{},
+	}
+	if limit, ok := p.limits.Default(name); ok {
+		l.Limit, l.Queue, l.Durability = limit.String(), limit.Queue, limit.Durability.String()
+		l.Burst, l.Count, l.Period = limit.Burst, limit.Count, limit.Period.Seconds()
+	}
+	chart := entry(p.charts, name)
+	chart.advance(now)
+	l.AllowedHistory, l.DeniedHistory = chart.perSecond()
+	l.AllowedPerSecond = l.AllowedHistory[len(l.AllowedHistory)-1]
+	l.DeniedPerSecond = l.DeniedHistory[len(l.DeniedHistory)-1]
+
+	p.mu.Lock()
+	denied, spent := entry(p.denied, name).counts(now), entry(p.spent, name).counts(now)
+	l.Shadow = p.shadow[name]
+	p.mu.Unlock()
+	times := make(map[stint.Key]int64, len(denied))
+	for i, d := range denied {
+		times[d.key] = d.n
+		if b, ok := p.bucket(d.key); ok && i < shownBuckets && d.n > 0 {
+			b.Denied = d.n
+			l.MostDenied = append(l.MostDenied, b)
+		}
+	}
+	for _, c := range spent {
+		if b, ok := p.bucket(c.key); ok && b.ResetAfter > 0 {
+			b.Denied = times[c.key]
+			l.Fullest = append(l.Fullest, b)
+		}
+	}
+	slices.SortStableFunc(l.Fullest, func(a, b bucketReport) int {
+		return cmp.Or(cmp.Compare(b.RetryAfter, a.RetryAfter), cmp.Compare(b.used(), a.used()))
+	})
+	l.Fullest = l.Fullest[:min(shownBuckets, len(l.Fullest))]
+	return l
+}
+
+// bucket returns the state of a bucket. It is false if the bucket has no limit,
+// or cannot be read.
+func (p *Page) bucket(key stint.Key) (bucketReport, bool) {
+	d, err := p.lim.Check(key, 1)
+	if err != nil || d.Limit.Count == 0 && d.Allowed {
+		return bucketReport{}, false
+	}
+	b := bucketReport{ID: key.ID, Burst: d.Limit.Burst, Remaining: d.Remaining, Token: p.token(key)}
+	reset := d.ResetAfter
+	if d.Allowed { // Check reports the state after a spend
+		b.Remaining++
+		reset -= d.Limit.Interval()
+	}
+	b.RetryAfter, b.ResetAfter = d.RetryAfter.Seconds(), max(0, reset, d.RetryAfter).Seconds()
+	switch {
+	case p.opts.HideIDs:
+		b.ID = "#" + b.Token[:6]
+	case key.ID == "":
+		b.ID = "everyone"
+	}
+	return b, true
+}
+
+// used returns the share of the bucket's tokens that are spent, 0 to 1.
+func (b *bucketReport) used() float64 {
+	if b.Burst == 0 {
+		return 0
+	}
+	return 1 - float64(b.Remaining)/float64(b.Burst)
+}

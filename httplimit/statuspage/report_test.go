@@ -1,0 +1,289 @@
+package statuspage
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
+)
+
+func TestReport(t *testing.T) {
+	lim, clock := newLimiter(t, nil, nil)
+	p := New(lim, nil)
+	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)}, httplimit.Rule{Key: byKey, Optional: true})
+	ask(8, "")
+	ask(1, "k")
+	clock.pass(12 * time.Second)
+	ask(1, "k")
+
+	res := get(p, "?format=json")
+	require.Equal(t, "application/json", res.Header().Get("Content-Type"))
+	var rep report
+	require.NoError(t, json.Unmarshal(res.Body.Bytes(), &rep))
+	require.True(t, rep.Healthy)
+	require.Zero(t, rep.FileBytes)
+	require.Len(t, rep.Limits, len(testNames))
+	require.Empty(t, rep.limit("off").Limit)
+
+	address := rep.limit("address")
+	require.Equal(t, "5/1m", address.Limit)
+	require.Equal(t, [3]int64{6, 4, 0}, [3]int64{address.Allowed, address.Denied, address.Errors})
+	require.Len(t, address.Fullest, 1)
+	require.Len(t, address.MostDenied, 1)
+	b := address.MostDenied[0]
+	b.Token = ""
+	require.Equal(t, bucketReport{ID: client.ID, Burst: 5, RetryAfter: 12, ResetAfter: 60, Denied: 4}, b)
+	key := rep.limit("key").Fullest[0]
+	require.Equal(t, [2]int64{4, 5}, [2]int64{key.Remaining, key.Burst})
+	require.EqualValues(t, 12, key.ResetAfter)
+
+	d, err := lim.Check(perKey.Key("k"), 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 4, d.Remaining, "the page spends nothing")
+}
+
+// Buckets with the longest wait come first, then those with the fewest tokens.
+func TestReportFullestFirst(t *testing.T) {
+	lim, clock := newLimiter(t, nil, nil)
+	p := New(lim, nil)
+	ask := asker(p, httplimit.Rule{Key: byKey})
+	ask(4, "refilled")
+	clock.pass(36 * time.Second)
+	ask(3, "fuller")
+	ask(1, "held")
+	require.NoError(t, lim.Hold(perKey.Key("held"), lim.Now().Add(time.Hour)))
+	var ids []string
+	for _, b := range p.report().limit("key").Fullest {
+		ids = append(ids, b.ID)
+	}
+	require.Equal(t, []string{"held", "fuller", "refilled"}, ids)
+}
+
+// The chart is exact about when observed decisions were made, and about how
+// many others there were.
+func TestReportChart(t *testing.T) {
+	lim, clock := newLimiter(t, nil, nil)
+	p := New(lim, nil)
+	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})
+	burst := func() { // 5 are allowed, 95 denied
+		for range 100 {
+			ask(1, "")
+			clock.pass(5 * time.Millisecond)
+		}
+	}
+	history := func(pass time.Duration) (allowed, denied []float64) {
+		clock.pass(pass)
+		l := p.report().limit("address")
+		return l.AllowedHistory, l.DeniedHistory
+	}
+
+	burst()
+	for range 24 {
+		require.True(t, lim.Allow(perAddress.Key("192.0.2.99")))
+		clock.pass(10 * time.Second)
+	}
+	allowed, denied := history(-500 * time.Millisecond)
+	require.Len(t, allowed, slots-1)
+	first := slots - 1 - 48 // the slot of the burst
+	require.Zero(t, allowed[first-1])
+	require.Zero(t, denied[first-1])
+	require.InDelta(t, 1.1, allowed[first], 1e-9)
+	require.InDelta(t, 19, denied[first], 1e-9)
+	for i := first + 1; i < slots-1; i++ {
+		require.InDelta(t, 0.1, allowed[i], 1e-9, i)
+		require.Zero(t, denied[i])
+	}
+
+	burst() // right after a sample; the next sample is that of a request
+	clock.pass(100 * time.Second)
+	ask(1, "")
+	allowed, denied = history(4500 * time.Millisecond)
+	first = slots - 1 - 21
+	require.InDelta(t, 1, allowed[first], 0.1)
+	require.InDelta(t, 19, denied[first], 0.1)
+	require.InDelta(t, 0, denied[first+1], 0.1)
+	require.InDelta(t, 0, denied[slots-2], 0.1)
+	html := get(p, "").Body.String()
+	require.Contains(t, html, `<path class="fa" d="M`)
+	require.Contains(t, html, `<path class="fd" d="M`)
+	require.Contains(t, html, `50/s</p>`)
+}
+
+// A denial by a Shadow rule is not listed as a denial, and a check of a rule
+// with CountStatus not as a spend.
+func TestReportShadowAndAfter(t *testing.T) {
+	lim, _ := newLimiter(t, nil, nil)
+	p := New(lim, nil)
+	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress), Shadow: true}, httplimit.Rule{Key: byKey},
+		httplimit.Rule{Key: httplimit.ByIP(failures), CountStatus: httplimit.AuthFailed})
+	require.Equal(t, 200, ask(5, "k"))
+	require.Equal(t, 429, ask(1, "k"))
+	require.NoError(t, lim.Reset(perKey.Key("k")))
+	require.Equal(t, 200, ask(2, "k"))
+	rep := p.report()
+	address, key := rep.limit("address"), rep.limit("key")
+	require.EqualValues(t, 2, address.Denied)
+	require.True(t, address.Shadow)
+	require.Empty(t, address.MostDenied)
+	require.Len(t, address.Fullest, 1)
+	require.False(t, key.Shadow)
+	require.Len(t, key.MostDenied, 1)
+	require.Contains(t, get(p, "").Body.String(), "2 denied</span> (also by Shadow rules, which stop nobody)")
+	require.Empty(t, p.spent[failures].current.all)
+}
+
+func TestReportConfiguration(t *testing.T) {
+	lim, _ := newLimiter(t, nil, map[stint.Name]stint.Limit{
+		perKey: {Burst: 5, Count: 5, Period: time.Minute, Queue: 1077, Durability: stint.Memory},
+	})
+	p := New(lim, nil)
+	rep := p.report()
+	key, address := rep.limit("key"), rep.limit("address")
+	require.EqualValues(t, 1077, key.Queue)
+	require.Equal(t, []string{"memory", "default", ""},
+		[]string{key.Durability, address.Durability, rep.limit("off").Durability})
+	require.Zero(t, address.Queue)
+	html := get(p, "").Body.String()
+	require.Contains(t, html, "5 per minute, queue 1\u202f077 · memory durability")
+	require.Contains(t, html, "5 per minute · default durability")
+}
+
+func TestReportFile(t *testing.T) {
+	lim, err := stint.Open(filepath.Join(t.TempDir(), "stint.db"), testLimits(t, nil),
+		&stint.Options{Durability: stint.Synced})
+	require.NoError(t, err)
+	defer lim.Close()
+	require.NotContains(t, get(New(lim, nil), "").Body.String(), "Last commit")
+	require.True(t, lim.Allow(perKey.Key("a")))
+	p := New(lim, nil)
+	rep := p.report()
+	require.EqualValues(t, 1, rep.Commit.Count)
+	require.Positive(t, rep.Commit.Last)
+	require.GreaterOrEqual(t, rep.FileBytes, int64(4*4096))
+	require.Contains(t, get(p, "").Body.String(), "Last commit")
+	require.Regexp(t, `(?m)^stint_file_bytes \d`, get(p, "?format=prometheus").Body.String())
+}
+
+func TestReportAtMostOncePerSecond(t *testing.T) {
+	lim, clock := newLimiter(t, nil, nil)
+	p := New(lim, nil)
+	first := p.report()
+	require.Same(t, first, p.report())
+	clock.pass(time.Second)
+	require.NotSame(t, first, p.report())
+}
+
+func TestObserver(t *testing.T) {
+	t.Run("flood", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil, nil)
+		p := New(lim, nil)
+		before := p.looked
+		for i := range 100_000 {
+			p.Observer().Decisions(nil, denied(perKey.Key(fmt.Sprint("flood", i))))
+		}
+		require.Equal(t, before, p.looked, "no sample within a second")
+		require.Len(t, p.denied[perKey].current.all, maxCounters)
+		require.Len(t, p.denied[perKey].current.index, maxCounters)
+		require.Zero(t, lim.Stats().Resident)
+	})
+	t.Run("while a report waits for the store", func(t *testing.T) {
+		loading, release := make(chan struct{}), make(chan struct{})
+		lim, clock := newLimiter(t, faultyStore{MemStore: stint.NewMemStore(), load: func(stint.Key) error {
+			loading <- struct{}{}
+			<-release
+			return nil
+		}}, nil)
+		p := New(lim, nil)
+		p.observe(nil, allowed(perKey.Key("a")))
+		done := make(chan *report)
+		go func() { done <- p.report() }()
+		<-loading
+		clock.pass(time.Minute)
+		p.observe(nil, allowed(perKey.Key("a"))) // a deadlock if it waits for the report
+		close(release)
+		<-done
+		p.observe(nil, allowed(perKey.Key("a")))
+		require.True(t, p.looked.Equal(clock.now()), "a sample is taken again")
+	})
+}
+
+func TestPrometheus(t *testing.T) {
+	t.Run("numbers", func(t *testing.T) {
+		saves := 0
+		lim, _ := newLimiter(t, faultyStore{MemStore: stint.NewMemStore(), save: func() error {
+			if saves++; saves <= 2 {
+				return errors.New("disk full")
+			}
+			return nil
+		}}, nil)
+		for range 9 {
+			lim.Allow(perKey.Key("a"))
+		}
+		for range 3 {
+			_, err := lim.Spend(perKey.Key("a"), 6)
+			require.ErrorIs(t, err, stint.ErrCostOverBurst)
+		}
+		require.Error(t, lim.Flush())
+		require.Error(t, lim.Flush())
+		require.Contains(t, get(New(lim, nil), "?format=prometheus").Body.String(), "stint_healthy 0\n")
+		require.NoError(t, lim.Flush())
+		body := get(New(lim, nil), "?format=prometheus").Body.String()
+		for _, line := range []string{
+			`stint_decisions_total{limit="key",decision="allowed"} 5`, `stint_decisions_total{limit="key",decision="denied"} 4`,
+			`stint_errors_total{limit="key"} 3`, "stint_flushes_total 1", "stint_flush_failures_total 2",
+			"stint_flushed_buckets_total 1", "stint_commits_total 0", "stint_healthy 1",
+		} {
+			require.Contains(t, body, line+"\n")
+		}
+	})
+	// Prometheus refuses two series with the same labels.
+	t.Run("undeclared names", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil, nil)
+		for _, key := range []stint.Key{client, perKey.Key("a"), failures.Key("a")} {
+			lim.Allow(key)
+		}
+		p := New(lim, nil)
+		limits, err := stint.NewLimits(stint.Names{failures: {Label: "login"}},
+			map[stint.Name]stint.Limit{failures: stint.PerMinute(5)}, nil)
+		require.NoError(t, err)
+		require.NoError(t, lim.SetLimits(limits))
+		body := get(p, "?format=prometheus").Body.String()
+		require.Contains(t, body, `stint_decisions_total{limit="login",decision="allowed"} 1`)
+		require.NotContains(t, body, `limit=""`)
+	})
+}
+
+func TestHideIDs(t *testing.T) {
+	lim, _ := newLimiter(t, faultyStore{MemStore: stint.NewMemStore(), load: func(key stint.Key) error {
+		if key.ID == "unreadable" {
+			return fmt.Errorf("cannot read key %v", key.ID)
+		}
+		return nil
+	}}, nil)
+	p := New(lim, &Options{HideIDs: true, AllowReset: true})
+	asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(7, "")
+	p.observe(nil, allowed(perKey.Key("unreadable")))
+	require.False(t, lim.Allow(perKey.Key("unreadable")))
+	require.ErrorContains(t, lim.Health(), "unreadable")
+	for _, format := range []string{"", "json", "prometheus"} {
+		body := get(p, "?format="+format).Body.String()
+		require.NotContains(t, body, client.ID)
+		require.NotContains(t, body, "key unreadable")
+	}
+	html := get(p, "").Body.String()
+	require.Regexp(t, `#[0-9a-f]{6}`, html)
+	require.Contains(t, html, "the error may name ids, which this page hides")
+
+	require.NoError(t, lim.Close())
+	res := post(p, p.token(client))
+	require.Equal(t, http.StatusServiceUnavailable, res.Code)
+	require.Equal(t, "The bucket could not be reset: the error may name ids, which this page hides\n", res.Body.String())
+}

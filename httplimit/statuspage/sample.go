@@ -1,0 +1,93 @@
+package statuspage
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
+)
+
+// Observer returns the observer that the page learns decisions by, for
+// httplimit.Options.Observers. Several middlewares may share it. A call takes
+// less than a microsecond, except that once a second one of them asks for
+// Limiter.Stats while the others go on.
+func (p *Page) Observer() httplimit.Observer {
+	return httplimit.Observer{Decisions: p.observe}
+}
+
+func (p *Page) observe(_ *http.Request, ds []httplimit.Decision) {
+	now := p.lim.Now()
+	if p.count(now, ds) && p.sampling.TryLock() {
+		p.sampleLocked(now, p.lim.Stats().Limits)
+		p.sampling.Unlock()
+	}
+}
+
+// count adds decisions to the counts of buckets. It reports whether the last
+// sample is over a second old.
+func (p *Page) count(now time.Time, ds []httplimit.Decision) (due bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	due = now.Sub(p.looked) >= time.Second
+	for i := range ds {
+		d := &ds[i]
+		name := d.Key.Name
+		switch {
+		case d.Allowed && d.After:
+			continue
+		case d.Allowed:
+			entry(p.spent, name).add(now, d.Key, d.Cost)
+		default:
+			entry(p.spent, name).add(now, d.Key, 0)
+			if d.Shadow {
+				p.shadow[name] = true
+			} else {
+				entry(p.denied, name).add(now, d.Key, 1)
+			}
+		}
+		if due {
+			continue
+		}
+		if early := entry(p.early, name); d.Allowed {
+			early.Allowed++
+		} else {
+			early.Denied++
+		}
+	}
+	return due
+}
+
+// sampleLocked adds the decisions since the last sample to the charts, unless
+// that was less than a second ago. Observed decisions in the second after the
+// last sample are added to that second. The others were made at any time since
+// then. The caller holds sampling.
+func (p *Page) sampleLocked(now time.Time, counts map[stint.Name]stint.LimitStats) {
+	from := p.looked
+	if now.Sub(from) < time.Second {
+		return
+	}
+	p.mu.Lock()
+	observed := p.early
+	p.looked, p.early = now, make(map[stint.Name]*stint.LimitStats)
+	p.mu.Unlock()
+	for name, c := range counts {
+		before, e, chart := p.before[name], entry(observed, name), entry(p.charts, name)
+		allowed, denied := c.Allowed-before.Allowed, c.Denied-before.Denied
+		// The observer sees checks too, which the Limiter does not count.
+		earlyAllowed, earlyDenied := min(e.Allowed, allowed), min(e.Denied, denied)
+		chart.add(from, from.Add(time.Second), earlyAllowed, earlyDenied)
+		chart.add(from, now, allowed-earlyAllowed, denied-earlyDenied)
+	}
+	p.before = counts
+}
+
+// entry returns the value of a name, and adds a zero one if there is none.
+func entry[T any](m map[stint.Name]*T, name stint.Name) *T {
+	v := m[name]
+	if v == nil {
+		v = new(T)
+		m[name] = v
+	}
+	return v
+}

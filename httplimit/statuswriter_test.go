@@ -1,0 +1,246 @@
+package httplimit
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// waiting returns middleware that waits for the status. It counts each one but
+// 200, and refunds server errors.
+func waiting(lim *stint.Limiter) func(http.Handler) http.Handler {
+	return New(lim, nil,
+		Rule{Key: ByIP(failures), CountStatus: func(status int) bool { return status != 200 }},
+		Rule{Key: ByIP(perAddress), RefundStatus: ServerError})
+}
+
+// unwrapping can only do what the writer that it wraps can do.
+type unwrapping struct{ http.ResponseWriter }
+
+func (w unwrapping) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func TestStatusWriter(t *testing.T) {
+	unwrapped := func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(unwrapping{w}, r) })
+	}
+	noFlush := func(h http.Handler) http.Handler { return http.TimeoutHandler(h, time.Minute, "late") }
+	hijack := func(conn net.Conn, rw *bufio.ReadWriter, err error) {
+		if err != nil {
+			panic(err)
+		}
+		defer conn.Close()
+		rw.WriteString("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+		rw.Flush()
+	}
+	fails := iotest.ErrReader(errors.New("upstream is down"))
+	long := strings.Repeat("x", 5000)
+	for name, tc := range map[string]struct {
+		around func(http.Handler) http.Handler
+		f      func(w http.ResponseWriter)
+		status int // for the client
+		body   string
+		counts bool
+		refund bool
+	}{
+		"nothing":  {nil, func(http.ResponseWriter) {}, 200, "", false, false},
+		"Hijacker": {nil, func(w http.ResponseWriter) { hijack(w.(http.Hijacker).Hijack()) }, 200, "hi", true, false},
+		"ResponseController.Hijack": {nil, func(w http.ResponseWriter) {
+			hijack(http.NewResponseController(w).Hijack())
+		}, 200, "hi", true, false},
+		"Hijack through Unwrap": {unwrapped, func(w http.ResponseWriter) {
+			hijack(http.NewResponseController(w).Hijack())
+		}, 200, "hi", true, false},
+		"SetWriteDeadline": {nil, func(w http.ResponseWriter) {
+			if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil {
+				panic(err)
+			}
+		}, 200, "", false, false},
+		"Flush is not supported": {noFlush, func(w http.ResponseWriter) {
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				http.Error(w, "no streaming", 500)
+			}
+		}, 500, "no streaming\n", true, true},
+		"ReadFrom": {nil, func(w http.ResponseWriter) {
+			w.(io.ReaderFrom).ReadFrom(strings.NewReader("all of it"))
+		}, 200, "all of it", false, false},
+		"ReadFrom, long": {nil, func(w http.ResponseWriter) {
+			w.(io.ReaderFrom).ReadFrom(iotest.OneByteReader(strings.NewReader(long)))
+		}, 200, long, false, false},
+		"Copy": {nil, func(w http.ResponseWriter) { io.Copy(w, strings.NewReader(long)) }, 200, long, false, false},
+		"ReadFrom fails before the first byte, 401": {nil, func(w http.ResponseWriter) {
+			if n, err := io.Copy(w, fails); n == 0 && err != nil {
+				w.WriteHeader(401)
+			}
+		}, 401, "", true, false},
+		"ReadFrom fails before the first byte, 502": {nil, func(w http.ResponseWriter) {
+			if n, err := io.Copy(w, fails); n == 0 && err != nil {
+				w.WriteHeader(502)
+			}
+		}, 502, "", true, true},
+		"informational, and superfluous": {nil, func(w http.ResponseWriter) {
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusOK)
+			w.WriteHeader(http.StatusForbidden)
+		}, 200, "", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			h := waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { tc.f(w) }))
+			if tc.around != nil {
+				h = tc.around(h)
+			}
+			srv := httptest.NewUnstartedServer(h)
+			srv.Config.ErrorLog = quiet // of the superfluous call
+			srv.Start()
+			defer srv.Close()
+			res := get(t, srv.URL)
+			require.Equal(t, tc.status, res.StatusCode)
+			require.Equal(t, tc.body, res.body)
+			require.Equal(t, tc.counts, left(t, lim, local[failures]) == 4)
+			require.Equal(t, tc.refund, left(t, lim, local[perAddress]) == 5)
+		})
+	}
+
+	for name, flush := range map[string]func(http.ResponseWriter){
+		"Flusher":                  func(w http.ResponseWriter) { w.(http.Flusher).Flush() },
+		"ResponseController.Flush": func(w http.ResponseWriter) { require.NoError(t, http.NewResponseController(w).Flush()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			arrived := make(chan struct{})
+			srv := serve(t, waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				io.WriteString(w, "first")
+				flush(w)
+				<-arrived // a deadlock if it is not sent
+				io.WriteString(w, "second")
+			})))
+			res, err := http.Get(srv.URL)
+			require.NoError(t, err)
+			first := make([]byte, 5)
+			_, err = io.ReadFull(res.Body, first)
+			require.NoError(t, err)
+			close(arrived)
+			require.Equal(t, "second", read(t, res))
+		})
+	}
+	t.Run("HTTP/2", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		var pushable bool
+		srv := httptest.NewUnstartedServer(waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, pushable = w.(http.Pusher)
+			w.(http.Flusher).Flush()
+			io.WriteString(w, r.Proto)
+		})))
+		srv.EnableHTTP2 = true
+		srv.StartTLS()
+		defer srv.Close()
+		res, err := srv.Client().Get(srv.URL)
+		require.NoError(t, err)
+		require.Equal(t, "HTTP/2.0", read(t, res))
+		require.True(t, pushable)
+	})
+	t.Run("switching protocols", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		key := failures.Key("192.0.2.1")
+		waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			require.EqualValues(t, 4, left(t, lim, key), "before the client can see it")
+			w.Write(nil)
+		})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		require.EqualValues(t, 4, left(t, lim, key))
+	})
+	t.Run("panic", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		h := waiting(lim)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oops") }))
+		res := get(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer func() {
+				require.Equal(t, "oops", recover())
+				w.WriteHeader(http.StatusInternalServerError)
+			}()
+			h.ServeHTTP(w, r)
+		})).URL)
+		require.Equal(t, 500, res.StatusCode)
+		require.Equal(t, `"login";r=4;t=12, "address";r=5`, res.Header.Get("RateLimit"))
+	})
+}
+
+// The writer has the optional interfaces that the wrapped one has, and no more.
+func TestStatusWriterInterfaces(t *testing.T) {
+	recorder := httptest.NewRecorder()
+	for name, tc := range map[string]struct {
+		below         http.ResponseWriter
+		flush, hijack bool
+	}{
+		"neither": {struct{ http.ResponseWriter }{recorder}, false, false},
+		"flush":   {recorder, true, false},
+		"hijack": {struct {
+			http.ResponseWriter
+			http.Hijacker
+		}{recorder, nil}, false, true},
+		"both": {struct {
+			http.ResponseWriter
+			http.Hijacker
+			http.Flusher
+		}{recorder, nil, nil}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := (&statusWriter{ResponseWriter: tc.below}).wrapped()
+			_, flush := w.(http.Flusher)
+			_, hijack := w.(http.Hijacker)
+			_, readFrom := w.(io.ReaderFrom)
+			require.Equal(t, [3]bool{tc.flush, tc.hijack, false}, [3]bool{flush, hijack, readFrom})
+			require.Equal(t, tc.below, w.(interface{ Unwrap() http.ResponseWriter }).Unwrap())
+		})
+	}
+}
+
+// After http.TimeoutHandler has answered, nested middleware goes on by itself,
+// and the answer does not wait for it.
+func TestTimeoutHandler(t *testing.T) {
+	outer, _ := newLimiter(t, nil)
+	store := &slowStore{stint.NewMemStore(), make(chan struct{}, 1), make(chan struct{})}
+	disk, err := stint.New(store, testLimits(t, nil), &stint.Options{Durability: stint.Synced, CommitTimeout: time.Hour})
+	require.NoError(t, err)
+	defer disk.Close()
+	release := sync.OnceFunc(func() { close(store.release) })
+	defer release()
+	memory, _ := newLimiter(t, nil)
+	for _, tc := range []struct {
+		name    string
+		lim     *stint.Limiter
+		rule    Rule
+		handler http.HandlerFunc
+	}{
+		{"commit", disk, Rule{Key: ByIP(failures)}, status},
+		{"handler", memory, Rule{Key: ByIP(failures), CountStatus: AuthFailed}, func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			w.WriteHeader(http.StatusForbidden)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			done := make(chan struct{})
+			inner := New(tc.lim, nil, tc.rule)(tc.handler)
+			signalled := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { defer close(done); inner.ServeHTTP(w, r) })
+			url := serve(t, New(outer, nil, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
+				http.TimeoutHandler(signalled, time.Millisecond, "late"))).URL
+			res := get(t, url) // a deadlock if it waits for the inner middleware
+			require.Equal(t, 503, res.StatusCode)
+			require.True(t, strings.HasPrefix(res.Header.Get("RateLimit"), `"address";r=5`))
+			release()
+			<-done
+			require.EqualValues(t, 4, left(t, tc.lim, local[failures]))
+		})
+	}
+}
