@@ -151,21 +151,6 @@ func TestHealthOfLoads(t *testing.T) {
 	}
 }
 
-func TestHealthOfBuckets(t *testing.T) {
-	store := &faultyStore{Store: NewMemStore()}
-	r := rigOn(t, store, testLimits(t), Options{})
-	since := r.since()
-	store.broken.Store(true)
-	for range 2 {
-		listBuckets(t, r.Buckets(perID))
-		require.EqualError(t, r.Health(), "stint: Buckets fails"+since+errDisk.Error())
-		r.clock.advance(time.Minute)
-	}
-	store.broken.Store(false)
-	listBuckets(t, r.Buckets(perID))
-	require.NoError(t, r.Health())
-}
-
 // ailingStore is a Store with something wrong.
 type ailingStore struct{ Store }
 

@@ -24,7 +24,7 @@ import (
 // longLock is the longest that a test waits for a lock that is about to be free.
 const longLock = time.Minute
 
-var storeNames = Names{1: {Label: "one"}, 2: {Label: "two"}, 300: {Label: "three hundred"}}
+var storeNames = Names{1: {Label: "one"}, 2: {Label: "two", Limit: Unlimited}, 300: {Label: "three hundred", Limit: Unlimited}}
 
 func storePath(t testing.TB) string { return filepath.Join(t.TempDir(), "store.db") }
 
