@@ -1,0 +1,5 @@
+//go:build long
+
+package stint
+
+const long = true
