@@ -24,24 +24,35 @@ var errBroken = errors.New("the disk is broken")
 type heldClock struct {
 	ns      atomic.Int64
 	skip    atomic.Int64 // readings until the one to hold
-	armed   atomic.Bool
-	held    chan struct{}
-	release chan struct{}
+	reading atomic.Pointer[heldReading]
 }
 
+type heldReading struct{ held, release chan struct{} }
+
 func newHeldClock() *heldClock {
-	c := &heldClock{held: make(chan struct{}, 1), release: make(chan struct{})}
+	c := &heldClock{}
 	c.ns.Store(1_800_000_000e9)
 	return c
 }
 
 func (c *heldClock) Now() time.Time {
 	now := c.ns.Load()
-	if c.armed.Load() && c.skip.Add(-1) < 0 && c.armed.CompareAndSwap(true, false) {
-		c.held <- struct{}{}
-		<-c.release
+	if r := c.reading.Load(); r != nil && c.skip.Add(-1) < 0 && c.reading.CompareAndSwap(r, nil) {
+		close(r.held)
+		<-r.release
 	}
 	return time.Unix(0, now)
+}
+
+// hold holds the reading after skip others.
+func (c *heldClock) hold(skip int64) (held <-chan struct{}, release func()) {
+	r := &heldReading{make(chan struct{}), make(chan struct{})}
+	c.skip.Store(skip)
+	c.reading.Store(r)
+	return r.held, sync.OnceFunc(func() {
+		c.reading.Store(nil)
+		close(r.release)
+	})
 }
 
 func (c *heldClock) advance(d time.Duration) { c.ns.Add(int64(d)) }
@@ -129,15 +140,12 @@ func TestDelayedFlush(t *testing.T) {
 			l := openOnly(t, stint.NewMemStore(), stint.Limit{Burst: 10, Count: 1, Period: time.Second}, clock.Now)
 			key := only.Key("a")
 			require.NoError(t, l.Hold(key, clock.Now().Add(5*time.Second)))
-			clock.skip.Store(skip)
-			clock.armed.Store(true)
-			flushed, release := make(chan error, 1), sync.OnceFunc(func() { close(clock.release) })
+			held, release := clock.hold(skip)
+			flushed := make(chan error, 1)
 			go func() { flushed <- l.Flush() }()
-			var err error
 			select {
-			case <-clock.held:
-			case err = <-flushed: // it reads the clock fewer times
-				clock.armed.Store(false)
+			case <-held:
+			case err := <-flushed: // it reads the clock fewer times
 				flushed <- err
 			}
 			clock.advance(10 * time.Second)
@@ -200,7 +208,7 @@ func TestDelayedFlushRealClock(t *testing.T) {
 	}
 	others.Wait()
 	require.NoError(t, l.Close())
-	require.LessOrEqual(t, excess/interval, time.Duration(0), "tokens more than burst + elapsed ÷ T")
+	require.LessOrEqual(t, int64(excess/interval), int64(0), "tokens more than burst + elapsed ÷ T")
 }
 
 // Cancel gives back no token twice, nor does a commit that fails.

@@ -43,6 +43,7 @@ var Actions = []Action{
 	{"a load fails", 10, func(w *World) { w.env.Disk.set(FailLoad) }, faults},
 	{"crash in a save", 8, func(w *World) { w.env.Disk.set(CrashBefore + Fault(w.rnd.IntN(2))) },
 		func(e Env) bool { return e.Disk != nil && e.Crashes }},
+	{"commit timeout", 10, (*World).lateSpend, func(e Env) bool { return e.Disk != nil && e.Settle != nil }},
 	{"delay a flush", 10, (*World).delayFlush, delays},
 	{"end the delayed flush", 8, func(w *World) {
 		if w.release != nil {
@@ -94,12 +95,17 @@ func (w *World) pickLimits() Limits {
 	if levels == nil {
 		levels = []Level{Memory, Flushed, Leased, Synced}
 	}
+	units := []int64{10, 1e9, 3600e9}
+	unit := units[w.rnd.IntN(3)] // of most limits: else time that one needs makes the others full
 	pick := func() Limit {
 		l := Limit{
 			Burst: 1 + w.rnd.Int64N(30), Count: 1 + w.rnd.Int64N(5), Level: levels[w.rnd.IntN(len(levels))],
 			Queue: []int64{0, 0, 1 + w.rnd.Int64N(40)}[w.rnd.IntN(3)],
 		}
-		l.Period = time.Duration(l.Count) + time.Duration(w.rnd.Int64N([]int64{10, 1e9, 3600e9}[w.rnd.IntN(3)]))
+		if w.rnd.IntN(6) == 0 {
+			unit = units[w.rnd.IntN(3)]
+		}
+		l.Period = time.Duration(l.Count + w.rnd.Int64N(unit))
 		return l
 	}
 	ls := Limits{Names: make(map[uint16]*Limit)}
@@ -119,7 +125,8 @@ func (w *World) pickLimits() Limits {
 	return ls
 }
 
-func (w *World) pickKey() Key { return w.keys[w.rnd.IntN(len(w.keys))] }
+// pickKey returns a key, mostly one of a few.
+func (w *World) pickKey() Key { return w.keys[w.rnd.IntN([]int{6, 6, len(w.keys)}[w.rnd.IntN(3)])] }
 
 // pickCost returns a cost that the key's bucket may have, and rarely more.
 func (w *World) pickCost(key Key) int64 {
@@ -153,9 +160,9 @@ func (w *World) passSome() {
 func (w *World) refused(key Key, op Op, cost int64, f Failure) bool {
 	l, on, declared := w.limits.For(key)
 	switch {
-	case !declared:
-		w.require(f == UnknownName, "%v is not declared: %q", key, f)
 	case w.untouched(f):
+	case !declared:
+		w.require(f == UnknownName || f == Crashed, "%v is not declared: %q", key, f)
 	case on && cost > l.Burst && op != Refund:
 		w.require(f == CostOverBurst || f == Crashed, "%v, cost %d: %q", key, cost, f)
 	default:
@@ -211,7 +218,7 @@ func (w *World) decided(key Key, op Op, cost int64, d Decision, f Failure) {
 		w.faulty(f)
 		w.require(op != Check || f == Crashed, "a check fails: %s", f)
 		if on && op != Check {
-			w.failed(key, op, cost, Span{min(lo.next, s.TAT.Lo), max(hi.next, s.TAT.Hi)})
+			w.failed(key, op, cost, Span{lo.next, hi.next})
 		}
 		return
 	}
@@ -256,8 +263,11 @@ func (w *World) account(key Key, op Op, cost int64, allowed bool) {
 }
 
 func (w *World) pickRequests() (reqs []Request) {
-	for _, i := range w.rnd.Perm(len(w.keys))[:1+w.rnd.IntN(6)] {
-		key := w.keys[i]
+	for range 1 + w.rnd.IntN(6) {
+		key := w.pickKey()
+		if slices.ContainsFunc(reqs, func(r Request) bool { return r.Key == key }) {
+			continue
+		}
 		l, on, declared := w.limits.For(key)
 		cost := w.pickCost(key)
 		if declared && (!on || cost <= l.Burst) {
@@ -309,6 +319,12 @@ func (w *World) group(op Op) {
 		w.faulty(r.Failure)
 	}
 	var changed []Key
+	strictest := Memory
+	for _, q := range reqs {
+		if l, _, _ := w.limits.For(q.Key); q.Mode != CheckOnly && q.Cost > 0 {
+			strictest = max(strictest, l.Level)
+		}
+	}
 	for i, q := range reqs {
 		s := w.states[q.Key]
 		l, on, _ := w.limits.For(q.Key)
@@ -327,8 +343,8 @@ func (w *World) group(op Op) {
 			next.Hi = w.now + l.Tau()
 		}
 		if r.Failure != "" {
-			if lo.Allowed && s.TAT.Lo == s.TAT.Hi && next != s.TAT {
-				w.atomic, w.before, w.would = append(w.atomic, q.Key), append(w.before, s.TAT), append(w.would, next)
+			if strictest >= Leased && lo.Allowed && s.TAT.Lo == s.TAT.Hi && next != s.TAT && len(s.file) == 1 {
+				w.atomic, w.before, w.would = append(w.atomic, q.Key), append(w.before, w.leaves(q.Key, true)), append(w.would, next)
 			}
 			w.failed(q.Key, single, q.Cost, next)
 			continue
@@ -373,14 +389,34 @@ func (w *World) spendEach() {
 		if q.Mode == CheckOnly {
 			op = Check
 		}
-		if f == "" || f == NotDurable && r.Decisions[i] != (Decision{}) {
+		if i < len(r.Decisions) && r.Decisions[i] != (Decision{}) {
 			w.decided(q.Key, op, q.Cost, r.Decisions[i], "")
-		} else if f == NotDurable || f == Crashed {
-			w.maybe(q.Key, op, q.Cost)
-		} else { // which of them failed, and before what, is not told
-			w.require(w.untouched(f), "spend each: %s", f)
-			w.maybe(q.Key, op, q.Cost)
+			continue
 		}
+		w.require(f == NotDurable || f == Crashed || w.untouched(f), "spend each: %q", f)
+		w.maybe(q.Key, op, q.Cost)
+	}
+}
+
+// lateSpend spends while a save takes longer than the caller waits for it.
+func (w *World) lateSpend() {
+	key := w.pickKey()
+	l, on, _ := w.limits.For(key)
+	if !on || l.Level < Leased {
+		return
+	}
+	w.env.Disk.set(NoFault)
+	lo, hi := w.states[key].Decide(l, on, w.now, Spend, 1)
+	_, release := w.env.Disk.Block()
+	r := w.one(Spend, key, 1)
+	release()
+	w.env.Settle()
+	if r.Failure == NotDurable {
+		w.Counts["late"]++
+		w.unknown(key, Span{lo.next, hi.next})
+		w.look(key)
+	} else if !w.refused(key, Spend, 1, r.Failure) {
+		w.decided(key, Spend, 1, r.Decisions[0], r.Failure)
 	}
 }
 
@@ -389,7 +425,7 @@ func (w *World) maybe(key Key, op Op, cost int64) {
 	l, on, _ := w.limits.For(key)
 	if s := w.states[key]; on && op == Spend {
 		lo, hi := s.Decide(l, on, w.now, op, cost)
-		w.unknown(key, Span{min(lo.next, s.TAT.Lo, w.now+l.Tau()), max(hi.next, s.TAT.Hi)})
+		w.unknown(key, hull(Span{lo.next, hi.next}, Span{min(s.TAT.Lo, w.now+l.Tau()), s.TAT.Hi}))
 	}
 }
 
@@ -397,6 +433,9 @@ func (w *World) maybe(key Key, op Op, cost int64) {
 func (w *World) reserve() {
 	key := w.pickKey()
 	cost := w.pickCost(key)
+	if l, on, _ := w.limits.For(key); on && w.rnd.IntN(2) == 0 {
+		cost = l.Burst // a queue forms
+	}
 	if len(w.places) >= 6 {
 		return
 	}
@@ -481,7 +520,7 @@ func (w *World) cancelAgain() {
 
 // hold holds a bucket, or ends its hold, and reads where its turns have gone.
 func (w *World) hold() {
-	key := w.keys[w.rnd.IntN(6)]
+	key := w.pickKey()
 	until := w.now + w.rnd.Int64N(5e9) - 1e9
 	if n := len(w.places); n > 0 && w.rnd.IntN(2) == 0 { // over a queue
 		p := w.places[w.rnd.IntN(n)]
@@ -514,6 +553,9 @@ func (w *World) hold() {
 			continue
 		}
 		d := w.call(Call{Op: Delay, Place: p.id})
+		if d.Failure == Crashed {
+			break
+		}
 		at := w.now + int64(d.Delay)
 		w.require(at >= max(p.turn.At, s.Hold), "%v: a turn at %d is at %d after a hold until %d", key, p.turn.At, at, s.Hold)
 		p.turn.At = at

@@ -8,10 +8,12 @@ import (
 // Span is an interval of instants, both ends included.
 type Span struct{ Lo, Hi int64 }
 
-// hull returns the least interval that has all of the spans in it.
+// hull returns the least interval that has all of the instants in it, which
+// spans that are turned around may have too.
 func hull(s Span, more ...Span) Span {
+	s = Span{min(s.Lo, s.Hi), max(s.Lo, s.Hi)}
 	for _, m := range more {
-		s = Span{min(s.Lo, m.Lo), max(s.Hi, m.Hi)}
+		s = Span{min(s.Lo, m.Lo, m.Hi), max(s.Hi, m.Lo, m.Hi)}
 	}
 	return s
 }

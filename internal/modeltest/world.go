@@ -198,11 +198,17 @@ func (w *World) leaves(key Key, lease bool) Span {
 	return span
 }
 
-func (w *World) maySave(key Key, spans ...Span) {
+// maySave notes that a save may leave a bucket so.
+func (w *World) maySave(key Key, span Span) {
 	s := w.states[key]
-	s.file = append(s.file, spans...)
-	if w.release != nil {
-		s.during = append(s.during, spans...)
+	add := func(to []Span) []Span {
+		if slices.ContainsFunc(to, func(f Span) bool { return f.Lo <= span.Lo && span.Hi <= f.Hi }) {
+			return to
+		}
+		return append(to, span)
+	}
+	if s.file = add(s.file); w.release != nil {
+		s.during = add(s.during)
 	}
 }
 
@@ -301,11 +307,11 @@ func (w *World) look(key Key) {
 	s := w.states[key]
 	r := w.one(Check, key, 0)
 	l, on, declared := w.limits.For(key)
-	if !declared {
-		w.require(r.Failure == UnknownName, "%v is not declared: %+v", key, r)
+	if w.untouched(r.Failure) || r.Failure == Crashed {
 		return
 	}
-	if w.untouched(r.Failure) || r.Failure == Crashed {
+	if !declared {
+		w.require(r.Failure == UnknownName || r.Failure == Crashed, "%v is not declared: %+v", key, r)
 		return
 	}
 	w.require(r.Failure == "", "%v: %s", key, r.Failure)
