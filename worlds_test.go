@@ -20,7 +20,7 @@ import (
 func runWorlds(t *testing.T, histories, steps int, env func(t *testing.T) modeltest.Env) {
 	counts := make(map[string]int)
 	for range histories {
-		w := modeltest.NewWorld(t, env(t), seedOf())
+		w := modeltest.NewWorld(t, env(t), seed())
 		w.Run(steps)
 		w.End()
 		for what, n := range w.Counts {
@@ -98,10 +98,11 @@ func TestWorlds(t *testing.T) {
 	})
 }
 
-func seedOf() uint64 {
-	n, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64)
-	if err != nil {
-		return rand.Uint64()
+// seed returns what a failure has reported, to go through the same history:
+// STINT_SEED=… go test -run TestWorlds/mem .
+func seed() uint64 {
+	if n, err := strconv.ParseUint(os.Getenv("STINT_SEED"), 10, 64); err == nil {
+		return n
 	}
-	return n
+	return rand.Uint64()
 }
