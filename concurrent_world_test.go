@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func requireLaw(t *testing.T, limit stint.Limit, log []admission) {
 }
 
 // Many goroutines do everything at once while time passes: what passes keeps
-// the law, and nobody is stranded.
+// the law, and nobody is stranded. Then time stands still, and no token is lost.
 func TestConcurrentLaw(t *testing.T) {
 	stores := map[string]func(t *testing.T) stint.Store{
 		"mem": func(*testing.T) stint.Store { return stint.NewMemStore() },
@@ -58,7 +59,7 @@ func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
 	clock, names, defaults := newHeldClock(), stint.Names{}, map[stint.Name]stint.Limit{}
 	for name := stint.Name(1); name <= 4; name++ {
 		names[name] = stint.NameSpec{Label: fmt.Sprint("level ", name)}
-		defaults[name] = stint.Limit{Burst: 5, Count: 1, Period: time.Millisecond, Durability: stint.Durability(name)}
+		defaults[name] = stint.Limit{Burst: 20, Count: 1, Period: time.Millisecond, Durability: stint.Durability(name)}
 	}
 	limits, err := stint.NewLimits(names, defaults, nil)
 	require.NoError(t, err)
@@ -72,7 +73,7 @@ func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
 		all.Go(func() {
 			for range calls {
 				key := stint.Name(1 + rnd.IntN(4)).Key(fmt.Sprint(rnd.IntN(2)))
-				cost := 1 + rnd.Int64N(3)
+				cost := 1 + rnd.Int64N(8)
 				after := clock.ns.Load()
 				admit := func(key stint.Key, from, to int64) {
 					mu.Lock()
@@ -138,9 +139,47 @@ func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
 		require.NoError(t, err)
 		longest = max(longest, r.Delay())
 	}
-	clock.advance(longest + 5*time.Millisecond)
+	clock.advance(longest + 20*time.Millisecond)
+	var keys []stint.Key
 	for key := range logs {
-		require.EqualValues(t, 5, remaining(t, l, key), "%v is stranded", key)
+		require.EqualValues(t, 20, remaining(t, l, key), "%v is stranded", key)
+		keys = append(keys, key)
+	}
+	spent := concurrentGroups(t, l, keys, calls)
+	for i, key := range keys {
+		require.Equal(t, 20-spent[i].Load(), remaining(t, l, key), "%v", key)
 	}
 	require.NoError(t, l.Close())
+}
+
+// concurrentGroups spends from sets of keys while time stands still, and gives
+// some of it back. It returns what is spent of each.
+func concurrentGroups(t *testing.T, l *stint.Limiter, keys []stint.Key, calls int) []atomic.Int64 {
+	spent := make([]atomic.Int64, len(keys))
+	var all sync.WaitGroup
+	for g := range 16 {
+		rnd := rand.New(rand.NewPCG(rand.Uint64(), uint64(g)))
+		all.Go(func() {
+			for range calls {
+				picked := rnd.Perm(len(keys))[:1+rnd.IntN(len(keys))]
+				var reqs []stint.Request
+				for _, i := range picked {
+					reqs = append(reqs, stint.Request{Key: keys[i], Cost: int64(rnd.IntN(3))})
+				}
+				d, err := l.SpendAll(reqs...)
+				if err == nil && d.Allowed && rnd.IntN(4) == 0 {
+					_, err = l.RefundAll(reqs...)
+				} else if d.Allowed {
+					for n, i := range picked {
+						spent[i].Add(reqs[n].Cost)
+					}
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return spent
 }

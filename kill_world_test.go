@@ -200,7 +200,10 @@ func (k *killed) end() {
 // file that it left, or with a copy. What is on file is what its level of
 // durability promises.
 func TestProcessKill(t *testing.T) {
-	kills := length(4, 50)
+	kills, doublings := length(4, 50), 5
+	if stint.Long {
+		doublings = 7
+	}
 	for level := modeltest.Memory; level <= modeltest.Synced; level++ {
 		t.Run(stint.Durability(level).String(), func(t *testing.T) {
 			t.Parallel()
@@ -227,13 +230,13 @@ func TestProcessKill(t *testing.T) {
 				}
 				workersKept(t, path, ls, level, now, &spent)
 				processes++
-				calls := 1 + rnd.IntN(1<<(4+rnd.IntN(length(7, 2)-3)))
+				calls := 1 + rnd.IntN(1<<(6+rnd.IntN(doublings)))
 				resident := []int{0, 12}[rnd.IntN(2)]
 				process = startKilled(t, rnd, killOptions{path, ls, level, resident, now}, calls)
 				return process
 			}
 			w := modeltest.NewWorld(t, env, rnd.Uint64())
-			for processes <= kills {
+			for processes <= kills || process.dead {
 				w.Step()
 			}
 			process.left = 0

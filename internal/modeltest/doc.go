@@ -36,6 +36,10 @@
 //     Reserve and Refund write that; Check and Bucket do not.
 //   - After a failed commit the bucket is as before or as after the call.
 //
+// A failure reports a seed, and STINT_SEED takes the same history again:
+//
+//	STINT_SEED=1 go test -run TestWorlds/mem .
+//
 // The model has no locks: one goroutine drives a World. [Tokens] is a second
 // model, in rationals and without a TAT, that the first is compared to.
 package modeltest

@@ -1,5 +1,12 @@
 package modeltest
 
+// closeAndReopen closes the System, rarely so a process that will be killed.
+func (w *World) closeAndReopen(limits Limits) {
+	if w.env.Dead == nil || w.rnd.IntN(8) == 0 {
+		w.reopen(false, limits)
+	}
+}
+
 func (w *World) setLimits() {
 	limits := w.pickLimits()
 	switch w.rnd.IntN(4) {
