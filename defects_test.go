@@ -94,7 +94,7 @@ const only stint.Name = 1
 
 func onlyLimits(t *testing.T, limit stint.Limit) *stint.Limits {
 	t.Helper()
-	limits, err := stint.NewLimits(stint.Names{only: {Label: "only"}, 2: {Label: "other"}}, map[stint.Name]stint.Limit{only: limit}, nil)
+	limits, err := stint.NewLimits(stint.Names{only: {Label: "only"}, 2: {Label: "other", Limit: stint.Unlimited}}, map[stint.Name]stint.Limit{only: limit}, nil)
 	require.NoError(t, err)
 	return limits
 }
@@ -314,7 +314,7 @@ func TestCancelWithoutLimits(t *testing.T) {
 		require.NoError(t, err)
 		rs = append(rs, r)
 	}
-	without, err := stint.NewLimits(stint.Names{2: {Label: "other"}}, nil, nil)
+	without, err := stint.NewLimits(stint.Names{2: {Label: "other", Limit: stint.Unlimited}}, nil, nil)
 	require.NoError(t, err)
 	for _, limits := range []*stint.Limits{without, onlyLimits(t, limit)} {
 		require.NoError(t, l.SetLimits(limits))

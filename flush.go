@@ -3,7 +3,6 @@ package stint
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -164,31 +163,6 @@ func (f *flusher) flushAndWait() error {
 		}
 	}
 	return nil
-}
-
-// flushUntil saves until room reports that a bucket could leave memory.
-func (f *flusher) flushUntil(room func() bool) error {
-	unsaved := func(err error) error { return fmt.Errorf("and they cannot be saved: %w", err) }
-	if err := f.flushAndWait(); err != nil { // buckets in commits stay until those have ended
-		return unsaved(err)
-	}
-	if room() {
-		return nil
-	}
-	f.mu.Lock() // while no other save runs, no bucket stays because of one
-	defer f.mu.Unlock()
-	for range 4 {
-		for next := 0; next >= 0; {
-			var err error
-			if next, _, err = f.flushPartLocked(true, next, false); err != nil {
-				return unsaved(err)
-			}
-			if room() {
-				return nil
-			}
-		}
-	}
-	return errors.New("each with a queue, or in use")
 }
 
 // flushPartLocked saves what is dirty in the shards from a number on, until

@@ -2,12 +2,15 @@ package stint
 
 import "math/bits"
 
-// The Generic Cell Rate Algorithm, as the ATM Forum's Traffic Management Specification 4.0 (1996) gives it in its
-// virtual scheduling form, over int64 nanoseconds. A bucket is one number, its TAT (theoretical arrival time): the
-// instant at which it will be full again. A TAT that is past, or absent (0), is a full bucket.
+// The Generic Cell Rate Algorithm, as the ATM Forum's Traffic Management
+// Specification 4.0 (1996) gives it in its virtual scheduling form, over int64
+// nanoseconds. A bucket is one number, its TAT (theoretical arrival time): the
+// instant at which it will be full again. A TAT that is past, or absent (0), is
+// a full bucket.
 //
-// Instants are Unix nanoseconds in [0, endOfTime]; a reading outside is taken for the nearest end, where time stands
-// still: a limiter that is asked then is stricter, never more generous.
+// Instants are Unix nanoseconds in [0, endOfTime]; a reading outside is taken
+// for the nearest end, where time stands still: a limiter that is asked then is
+// stricter, never more generous.
 const (
 	maxTolerance = 36525 * 24 * 60 * 60 * 1e9 // 100 years of 365.25 days
 	endOfTime    = 1<<63 - 1 - maxTolerance   // the year 2162: now + τ is an int64 for every limit
@@ -22,7 +25,8 @@ type rate struct {
 	halves    divisor // by τ÷16, half of a lease
 }
 
-// divisor divides by a number by multiplication: a division costs as much as the rest of a decision.
+// divisor divides by a number by multiplication: a division costs as much as
+// the rest of a decision.
 type divisor struct {
 	n          int64
 	reciprocal uint64 // ⌊(2⁶⁴−1)÷n⌋
@@ -40,7 +44,8 @@ func (d *divisor) quotient(x int64) int64 {
 	return q
 }
 
-// newRate returns the rate of a limit, or the field that is out of range and what it should have been.
+// newRate returns the rate of a limit, or the field that is out of range and
+// what it should have been.
 func newRate(burst, count, period int64) (r rate, field, want string) {
 	switch {
 	case burst < 1:
@@ -63,8 +68,9 @@ func newRate(burst, count, period int64) (r rate, field, want string) {
 // instant returns now within the range that the arithmetic is exact in.
 func instant(now int64) int64 { return min(max(now, 0), endOfTime) }
 
-// spend returns the TAT after a spend of cost tokens and 0, or, where that is denied, the TAT as it was and the
-// nanoseconds until it would be allowed. It takes 0 ≤ cost ≤ burst, and any tat and now.
+// spend returns the TAT after a spend of cost tokens and 0, or, where that is
+// denied, the TAT as it was and the nanoseconds until it would be allowed. It
+// takes 0 ≤ cost ≤ burst, and any tat and now.
 func (r *rate) spend(tat, now, cost int64) (next, retryAfter int64) {
 	now = instant(now)
 	base := max(now, tat)
@@ -75,8 +81,9 @@ func (r *rate) spend(tat, now, cost int64) (next, retryAfter int64) {
 	return base + need, 0
 }
 
-// reserve returns the TAT after cost tokens are taken that need not be there yet, and the nanoseconds until they will
-// be. ok is false where the TAT would leave the range of an int64.
+// reserve returns the TAT after cost tokens are taken that need not be there
+// yet, and the nanoseconds until they will be. ok is false where the TAT would
+// leave the range of an int64.
 func (r *rate) reserve(tat, now, cost int64) (next, delay int64, ok bool) {
 	now = instant(now)
 	base := max(now, tat)
@@ -88,7 +95,8 @@ func (r *rate) reserve(tat, now, cost int64) (next, delay int64, ok bool) {
 	return base + need, delay, true
 }
 
-// refund returns the TAT after cost ≥ 0 tokens are given back: never before now, a bucket holds no more than burst.
+// refund returns the TAT after cost ≥ 0 tokens are given back: never before
+// now, a bucket holds no more than burst.
 func (r *rate) refund(tat, now, cost int64) int64 {
 	now = instant(now)
 	if tat <= now {
@@ -100,8 +108,9 @@ func (r *rate) refund(tat, now, cost int64) int64 {
 	return tat - cost*r.interval
 }
 
-// clamp returns the TAT, or now + τ where it is further ahead than spending could have brought it: the clock was set
-// back, or the limit was made smaller. Nobody waits longer than an empty bucket takes to refill.
+// clamp returns the TAT, or now + τ where it is further ahead than spending
+// could have brought it: the clock was set back, or the limit was made smaller.
+// Nobody waits longer than an empty bucket takes to refill.
 func (r *rate) clamp(tat, now int64) int64 { return min(tat, instant(now)+r.tolerance) }
 
 // remaining returns the tokens in the bucket, rounded down, within [0, burst].

@@ -32,8 +32,8 @@ type Key struct {
 // makes itself: Names.Key checks ids that come from outside.
 func (n Name) Key(id string) Key { return Key{n, id} }
 
-// IP returns the bucket of an address, the same one for all of its spellings. An
-// IPv4-mapped IPv6 address is the IPv4 address, and a zone is dropped.
+// IP returns the bucket of an address, the same one for all of its spellings.
+// An IPv4-mapped IPv6 address is the IPv4 address, and a zone is dropped.
 //
 // The zero Addr gives a Key with an empty ID. A Limiter answers it with
 // ErrInvalidID, so addresses that could not be parsed do not share a bucket.
@@ -44,12 +44,12 @@ func (n Name) IP(addr netip.Addr) Key {
 	return Key{n, addr.Unmap().WithZone("").String()}
 }
 
-// Prefix returns the bucket of the network that an address is in. The network has
-// v4 bits for an IPv4 address, also if it is mapped, and v6 bits for an IPv6
-// address.
+// Prefix returns the bucket of the network that an address is in. The network
+// has v4 bits for an IPv4 address, also if it is mapped, and v6 bits for an
+// IPv6 address.
 //
-// The zero Addr, or more bits than the address has, gives a Key with an empty ID.
-// A Limiter answers it with ErrInvalidID.
+// The zero Addr, or more bits than the address has, gives a Key with an empty
+// ID. A Limiter answers it with ErrInvalidID.
 func (n Name) Prefix(addr netip.Addr, v4, v6 int) Key {
 	addr = addr.Unmap()
 	bits := v6
@@ -66,13 +66,14 @@ func (n Name) Prefix(addr netip.Addr, v4, v6 int) Key {
 // String returns the bucket key as text: "6:12345678".
 func (k Key) String() string { return strconv.Itoa(int(k.Name)) + ":" + k.ID }
 
-// compare orders keys as a store does, by number and then by the bytes of the id.
+// compare orders keys as a store does, by number and then by the bytes of the
+// id.
 func (k Key) compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Name, other.Name), strings.Compare(k.ID, other.ID))
 }
 
-// ParseKey returns the key that Key.String wrote. The id is all that follows the
-// first colon.
+// ParseKey returns the key that Key.String wrote. The id is all that follows
+// the first colon.
 func ParseKey(s string) (Key, error) {
 	number, id, found := strings.Cut(s, ":")
 	n, err := strconv.ParseUint(number, 10, 16)
@@ -92,10 +93,10 @@ type NameSpec struct {
 	ID    IDFormat // nil means AnyID
 	Limit Limit    // of ids without an override; see NewLimits
 
-	// Override is the format of an override's id that is only the leading part of
-	// a Tuple. Without it, an override names the whole id. For example, the ID is
-	// Tuple(IPAddress, AnyID) and Override is IPAddress: an override for 10.0.0.1
-	// covers 10.0.0.1:alice.
+	// Override is the format of an override's id that is only the leading part
+	// of a Tuple. Without it, an override names the whole id. For example, the
+	// ID is Tuple(IPAddress, AnyID) and Override is IPAddress: an override for
+	// 10.0.0.1 covers 10.0.0.1:alice.
 	Override IDFormat
 }
 
@@ -116,8 +117,8 @@ func (ns Names) Key(name Name, id string) (Key, error) {
 	return Key{name, canonical}, nil
 }
 
-// OverrideID returns the canonical spelling of an id that an Override names. The
-// error is ErrUnknownName or ErrInvalidID.
+// OverrideID returns the canonical spelling of an id that an Override names.
+// The error is ErrUnknownName or ErrInvalidID.
 func (ns Names) OverrideID(name Name, given string) (string, error) {
 	spec, declared := ns[name]
 	if !declared {
@@ -190,9 +191,9 @@ func (s NameSpec) format() IDFormat {
 // IDFormat is the way in which the ids of a limit are written. Package idformat
 // has more of them.
 type IDFormat interface {
-	// Canonical returns the one spelling of an id that is stored, of at most 512
-	// bytes, or the reason why the id is not of this format. The canonical spelling
-	// of a canonical id is itself.
+	// Canonical returns the one spelling of an id that is stored, of at most
+	// 512 bytes, or the reason why the id is not of this format. The canonical
+	// spelling of a canonical id is itself.
 	Canonical(id string) (string, error)
 
 	// String returns the name of the format: "ipAddress".
@@ -213,8 +214,8 @@ var (
 )
 
 // Tuple returns the format of ids that have several parts with colons between
-// them, such as "12345678:example.com". Only the last part may contain a colon. A
-// nil format means AnyID.
+// them, such as "12345678:example.com". Only the last part may contain a colon.
+// A nil format means AnyID.
 func Tuple(formats ...IDFormat) IDFormat {
 	t := &tuple{}
 	for _, f := range formats {
@@ -294,8 +295,8 @@ func parts(f IDFormat) int {
 	return 1
 }
 
-// leading returns the first parts of an id, or all of it if parts is 0. ok is false
-// if the id has no further part.
+// leading returns the first parts of an id, or all of it if parts is 0. ok is
+// false if the id has no further part.
 func leading(id string, parts int) (first string, ok bool) {
 	if parts == 0 {
 		return id, true

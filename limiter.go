@@ -11,7 +11,6 @@ import (
 
 	"github.com/stint-go/stint/internal/boltstore"
 	"github.com/stint-go/stint/internal/clock"
-	"github.com/stint-go/stint/internal/table"
 )
 
 // Limiter decides whether requests may pass. Open and New make one. Its
@@ -43,8 +42,12 @@ type Limiter struct {
 	loadFailure atomic.Pointer[failure] // of the last load; nil if it succeeded
 }
 
-// Open returns a Limiter whose buckets live in the bbolt file at path, which is made (mode 0600) where there is none. The
-// Limiter has the file to itself until Close; errors are those of OpenBolt and New.
+// Open returns a Limiter whose buckets live in the bbolt file at path. If there
+// is no file, Open makes one with mode 0600. The Limiter locks the file until
+// Close. The errors are those of OpenBolt and New.
+//
+// With Options.Recover, Open renames a corrupt file and makes a new one; the
+// buckets are full then. A file that was never stint's is ErrFormat, and stays.
 func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	o, err := opts.withDefaults()
 	if err != nil {
@@ -53,25 +56,25 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	if limits == nil {
 		return nil, errors.New("stint: Open: no limits")
 	}
-	if path, err = boltstore.Resolve(path); err != nil { // the file is set aside, not a link to it
+	if path, err = boltstore.Resolve(path); err != nil { // Recover renames the file, not a link to it
 		return nil, fmt.Errorf("stint: %w", err)
 	}
-	found, _ := os.Stat(path) // nil: it is about to be made
+	found, _ := os.Stat(path) // nil if there is no file yet
 	l, err := openFile(path, limits, o)
-	if errors.Is(err, ErrCorrupt) && o.Recover {
-		aside := Event{Kind: FileSetAside, Err: err}
-		to, done, err := boltstore.SetAside(path, found, cmp.Or(o.LockTimeout, time.Second))
-		if aside.Path = to; err != nil {
-			return nil, fmt.Errorf("stint: set %s aside: %w", path, err)
-		}
-		l, err := openFile(path, limits, o)
-		switch {
-		case err != nil && done:
-			return nil, fmt.Errorf("%w (the corrupt file is %s now)", err, aside.Path)
-		case done:
-			l.flusher.tell(aside)
-		}
+	if !o.Recover || !errors.Is(err, ErrCorrupt) {
 		return l, err
+	}
+	corrupt := err
+	aside, done, err := boltstore.SetAside(path, found, cmp.Or(o.LockTimeout, time.Second))
+	if err != nil {
+		return nil, fmt.Errorf("stint: set %s aside: %w", path, err)
+	}
+	l, err = openFile(path, limits, o)
+	switch {
+	case err != nil && done:
+		return nil, fmt.Errorf("%w (the corrupt file is %s now)", err, aside)
+	case done:
+		l.flusher.tell(Event{Kind: FileSetAside, Err: corrupt, Path: aside})
 	}
 	return l, err
 }
@@ -88,8 +91,9 @@ func openFile(path string, limits *Limits, o Options) (*Limiter, error) {
 	return l, nil
 }
 
-// New returns a Limiter whose buckets live in the store, which is the Limiter's from then on: Close closes it. After an
-// error it is the caller's still.
+// New returns a Limiter whose buckets live in the store. The store belongs to
+// the Limiter from then on, and Close closes it. After an error the store still
+// belongs to the caller.
 func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	o, err := opts.withDefaults()
 	if err != nil {
@@ -236,6 +240,31 @@ func (l *Limiter) flushForRoom(evict func(used bool) bool) *roomFlush {
 	return l.room
 }
 
+// flushUntil saves until room reports that a bucket could leave memory.
+func (f *flusher) flushUntil(room func() bool) error {
+	unsaved := func(err error) error { return fmt.Errorf("and they cannot be saved: %w", err) }
+	if err := f.flushAndWait(); err != nil { // buckets in commits stay until those have ended
+		return unsaved(err)
+	}
+	if room() {
+		return nil
+	}
+	f.mu.Lock() // while no other save runs, no bucket stays because of one
+	defer f.mu.Unlock()
+	for range 4 {
+		for next := 0; next >= 0; {
+			var err error
+			if next, _, err = f.flushPartLocked(true, next, false); err != nil {
+				return unsaved(err)
+			}
+			if room() {
+				return nil
+			}
+		}
+	}
+	return errors.New("each with a queue, or in use")
+}
+
 // loadTAT returns the TAT that the store has for a bucket.
 func (l *Limiter) loadTAT(key Key) (tat int64, err error) {
 	l.loads.Add(1)
@@ -291,31 +320,6 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 		s.changeLimitsLocked(limits, l.clock.Now())
 	})
 	return nil
-}
-
-// changeLimitsLocked puts limits in force in a shard, for every bucket in it.
-func (s *shard) changeLimitsLocked(limits *Limits, now int64) {
-	s.setLimitsLocked(limits)
-	s.Each(func(i uint32, b table.Slot) {
-		rule, _ := limits.resolve(slotKey(b)) // the next call for an undeclared name is an error
-		b.SetRule(rule)
-		b.Clear(table.Covered)
-		if b.Has(table.Dirty) {
-			s.MarkDirty(i) // at the new level it may no longer be deferred
-		}
-		if rule == 0 {
-			return // a queue keeps the rate that it had
-		}
-		r := &limits.rules[rule].rate
-		if g := s.gateOfLocked(b); g != nil && g.queue.Len() > 0 {
-			s.advanceLocked(b, g, now)
-			g.rate = r.queueRate()
-			s.MarkDirty(i)
-		}
-		if tat := r.clamp(b.TAT(), now); tat != b.TAT() {
-			s.lowerLocked(i, tat)
-		}
-	})
 }
 
 // retireCountsLocked keeps a shard's counts when its limits go.

@@ -15,8 +15,8 @@ import (
 	"github.com/stint-go/stint/internal/spell"
 )
 
-// Durability is what a decision waits for, and so what a crash may forget. After
-// Close nothing is forgotten at any level.
+// Durability is what a decision waits for, and so what a crash may forget.
+// After Close nothing is forgotten at any level.
 type Durability uint8
 
 // The levels, weakest first. The zero Durability means the Limiter's default.
@@ -29,7 +29,8 @@ const (
 
 var durabilities = [...]string{"default", "memory", "flushed", "leased", "synced"}
 
-// String returns the level as a limits file writes it; "default" for the zero Durability.
+// String returns the level as a limits file writes it; "default" for the zero
+// Durability.
 func (d Durability) String() string {
 	if int(d) < len(durabilities) {
 		return durabilities[d]
@@ -37,7 +38,8 @@ func (d Durability) String() string {
 	return "Durability(" + strconv.Itoa(int(d)) + ")"
 }
 
-// ParseDurability returns the level that is written memory, flushed, leased or synced.
+// ParseDurability returns the level that is written memory, flushed, leased or
+// synced.
 func ParseDurability(s string) (Durability, error) {
 	if i := slices.Index(durabilities[1:], s); i >= 0 {
 		return Durability(i + 1), nil
@@ -45,8 +47,8 @@ func ParseDurability(s string) (Durability, error) {
 	return 0, fmt.Errorf("stint: durability is %s, want %s", spell.Quote(s), spell.WantDurability)
 }
 
-// Limit is how much may be spent: at most Burst tokens at once, and Count tokens
-// in each Period as time goes on.
+// Limit is how much may be spent: at most Burst tokens at once, and Count
+// tokens in each Period as time goes on.
 type Limit struct {
 	Burst  int64         // tokens in a full bucket
 	Count  int64         // tokens that return in a Period, evenly spread
@@ -80,7 +82,8 @@ func (l Limit) WithBurst(n int64) Limit {
 
 // ParseLimit returns the limit that is written count/period, such as "5/1m",
 // "300/180m" or "2/1w". Its burst is the count, unless another one follows:
-// "5/1m burst 20". A period may have weeks, days of 24 hours, then a Go duration.
+// "5/1m burst 20". A period may have weeks, days of 24 hours, then a Go
+// duration.
 func ParseLimit(s string) (Limit, error) {
 	steady, burst, hasBurst := strings.Cut(s, " burst ")
 	count, period, _ := strings.Cut(steady, "/")
@@ -102,8 +105,8 @@ func ParseLimit(s string) (Limit, error) {
 	return Limit{}, fmt.Errorf("stint: limit %s: %w", spell.Quote(s), errs[2])
 }
 
-// String returns the limit as ParseLimit reads it, without Queue and Durability:
-// "300/3h", "5/1m burst 20". For Unlimited it returns "unlimited".
+// String returns the limit as ParseLimit reads it, without Queue and
+// Durability: "300/3h", "5/1m burst 20". For Unlimited it returns "unlimited".
 func (l Limit) String() string {
 	if l == Unlimited {
 		return "unlimited"
@@ -124,15 +127,15 @@ func (l Limit) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Interval returns T, the time in which one token returns: Period ÷ Count, rounded
-// up to a nanosecond. It is 0 for a limit that is not valid.
+// Interval returns T, the time in which one token returns: Period ÷ Count,
+// rounded up to a nanosecond. It is 0 for a limit that is not valid.
 func (l Limit) Interval() time.Duration {
 	r, _, _ := newRate(l.Burst, l.Count, int64(l.Period))
 	return time.Duration(r.interval)
 }
 
-// Tolerance returns τ, the time in which an empty bucket refills: Burst times the
-// Interval. It is 0 for a limit that is not valid.
+// Tolerance returns τ, the time in which an empty bucket refills: Burst times
+// the Interval. It is 0 for a limit that is not valid.
 func (l Limit) Tolerance() time.Duration {
 	r, _, _ := newRate(l.Burst, l.Count, int64(l.Period))
 	return time.Duration(r.tolerance)
@@ -170,8 +173,8 @@ type Override struct {
 // OverrideID is an id of an Override, with a comment: why, or until when.
 type OverrideID struct{ ID, Comment string }
 
-// Limits are the limits of a program, a default for each Name and overrides. They
-// are immutable: Limiter.SetLimits replaces them.
+// Limits are the limits of a program, a default for each Name and overrides.
+// They are immutable: Limiter.SetLimits replaces them.
 type Limits struct {
 	names     Names
 	order     []Name              // the declared
@@ -201,12 +204,13 @@ type override struct {
 	rule uint32
 }
 
-// NewLimits returns the limits with these defaults and overrides, or a ConfigError
-// for each mistake, joined.
+// NewLimits returns the limits with these defaults and overrides, or a
+// ConfigError for each mistake, joined.
 //
-// The default of a Name is the one in defaults or, if it is not there, the Limit
-// of its NameSpec. Unlimited in either means no limit. A Name with neither is a
-// mistake, unless it has overrides: then its other ids are not limited.
+// The default of a Name is the one in defaults or, if it is not there, the
+// Limit of its NameSpec. Unlimited in either means no limit. A Name with
+// neither is a mistake, unless it has overrides: then its other ids are not
+// limited.
 func NewLimits(
 	names Names, defaults map[Name]Limit, overrides map[Name][]Override,
 ) (*Limits, error) {
@@ -310,8 +314,9 @@ func (b *limitsBuilder) rule(name Name, of string, l Limit) uint32 {
 	return i
 }
 
-// For returns the limit of a bucket: its override, or else the default. It returns
-// false if the bucket is unlimited, or if a Limiter does not accept the key.
+// For returns the limit of a bucket: its override, or else the default. It
+// returns false if the bucket is unlimited, or if a Limiter does not accept the
+// key.
 func (ls *Limits) For(key Key) (Limit, bool) {
 	r, err := ls.resolve(key)
 	if err != nil || r == 0 {
@@ -320,8 +325,8 @@ func (ls *Limits) For(key Key) (Limit, bool) {
 	return ls.rules[r].limit, true
 }
 
-// Default returns the limit of ids without an override. It returns false if they
-// are unlimited, or if the Name is not declared.
+// Default returns the limit of ids without an override. It returns false if
+// they are unlimited, or if the Name is not declared.
 func (ls *Limits) Default(name Name) (Limit, bool) {
 	if !ls.declares(name) || ls.settings[name].rule == 0 {
 		return Limit{}, false
@@ -332,8 +337,8 @@ func (ls *Limits) Default(name Name) (Limit, bool) {
 // Names returns a copy of the declared Names.
 func (ls *Limits) Names() Names { return maps.Clone(ls.names) }
 
-// Overrides returns the ids that have an override, in their canonical spelling and
-// sorted, with the limit of each.
+// Overrides returns the ids that have an override, in their canonical spelling
+// and sorted, with the limit of each.
 func (ls *Limits) Overrides(name Name) iter.Seq2[OverrideID, Limit] {
 	return func(yield func(OverrideID, Limit) bool) {
 		for _, o := range ls.overrides[name] {
@@ -344,8 +349,8 @@ func (ls *Limits) Overrides(name Name) iter.Seq2[OverrideID, Limit] {
 	}
 }
 
-// resolve returns the index in ls.rules of the limit that applies to a key, 0 if
-// the key is unlimited. The error is ErrUnknownName or ErrInvalidID.
+// resolve returns the index in ls.rules of the limit that applies to a key, 0
+// if the key is unlimited. The error is ErrUnknownName or ErrInvalidID.
 func (ls *Limits) resolve(key Key) (uint32, error) {
 	if !ls.declares(key.Name) {
 		return 0, fmt.Errorf("%w %d", ErrUnknownName, key.Name)
@@ -375,8 +380,9 @@ func (ls *Limits) index(name Name) uint32 { return ls.settings[name].index }
 // label returns the label of the Name, or "" if it is not declared.
 func (ls *Limits) label(name Name) string { return ls.names[name].Label }
 
-// ConfigError is a mistake in a limit or an override, with its place. NewLimits and
-// package limitsfile return all of them at once, joined: errors.As finds the first.
+// ConfigError is a mistake in a limit or an override, with its place. NewLimits
+// and package limitsfile return all of them at once, joined: errors.As finds
+// the first.
 type ConfigError struct {
 	File  string // as it was passed; "" for limits in Go
 	Line  int    // from 1; 0 if there is none

@@ -1,34 +1,44 @@
 package stint
 
 import (
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/stint-go/stint/internal/boltstore"
+	fileformat "github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/spell"
 )
 
-// Options are what Open and New can be told; nil or the zero value means the defaults, which are the safe ones.
-// They are copied, and never written to.
+// Options are the options of Open and New. nil or the zero value means the
+// defaults, which are the safe ones. Options are copied and never written to.
 //
-// MaxResident bounds the buckets that are in memory. Once there are so many, a decision on one that is not among them
-// waits until another has left; for a flush, where all have changed since the last. Of ids that are all new, one in
-// MaxResident waits so, and those that come meanwhile: with a MaxResident of 20 there is a flush for every 20 of them.
-// Those that somebody waits in line for stay; where none can leave, the error is ErrFull.
+// MaxResident bounds the buckets in memory. At the bound, a decision on a
+// bucket that is not in memory waits until another one has left. If all have
+// changed since the last flush, it waits for a flush. So among ids that are all
+// new, one in MaxResident waits, and those that come meanwhile. Buckets with a
+// queue stay in memory. If none can leave, the error is ErrFull.
 //
-// It does not bound what is yet to be sorted into the file (105 MB, or 200 bytes for each of MaxResident up to 1.3 million,
-// whichever is more), the filter of what the file has (6 to 12 bytes for each bucket in it), holds and lines; nor the pages of
-// the file that have been read, which the system counts as resident memory, and takes back where it needs them.
+// MaxResident does not bound the following. The index of the journal takes
+// 105 MB, or 200 bytes for each of MaxResident up to 1.3 million, whichever is
+// more. The filter of stored buckets takes 6 to 12 bytes for each of them.
+// Holds and queues take a few hundred bytes each. The system counts pages of
+// the file that were read as resident memory, and reclaims them when it needs
+// to.
 type Options struct {
 	Durability    Durability       // of limits that name none; default Flushed
 	FlushInterval time.Duration    // default 1s
-	MaxResident   int              // buckets kept in memory, within a few per cent; default 1<<20
-	LockTimeout   time.Duration    // of Open: wait for the file lock; default 1s, then ErrLocked
-	CommitTimeout time.Duration    // longest a Leased or Synced decision waits for the disk; default 5s, then ErrNotDurable
-	FailOpen      bool             // what Allow answers when Spend returns an error; default false
-	Recover       bool             // of Open: a corrupt file is set aside as PATH.corrupt-TIME, and a new one made
-	OnEvent       func(Event)      // told one event at a time, by a goroutine of its own; it must not call Close
+	MaxResident   int              // buckets in memory, within a few per cent; default 1<<20
+	LockTimeout   time.Duration    // Open waits so long for the file lock; default 1s
+	CommitTimeout time.Duration    // longest wait for a commit; default 5s, then ErrNotDurable
+	FailOpen      bool             // answer of Allow if Spend returns an error; default false
+	Recover       bool             // Open renames a corrupt file to PATH.corrupt-TIME
+	OnEvent       func(Event)      // called with one event at a time; must not call Close
 	Now           func() time.Time // for tests and simulations; must not go backwards
 }
 
-// withDefaults returns the options with the zero values replaced, or what is wrong with them.
+// withDefaults returns the options with zero values replaced by defaults. The
+// error says which option is out of range.
 func (o *Options) withDefaults() (Options, error) {
 	var c Options
 	if o != nil {
@@ -96,3 +106,54 @@ func (k EventKind) String() string {
 	}
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
+
+// The errors of Open, OpenBolt, New and SetLimits.
+var (
+	// ErrLocked: another Limiter, of this process or another one, kept the file
+	// for all of LockTimeout.
+	ErrLocked = boltstore.ErrLocked
+
+	// ErrCorrupt: the file does not contain what stint wrote.
+	ErrCorrupt = fileformat.ErrCorrupt
+
+	// ErrFormat: the file belongs to another program or to a newer version.
+	ErrFormat = fileformat.ErrFormat
+
+	// ErrNameMismatch: the file has another meaning for a number or label of
+	// the Names.
+	ErrNameMismatch = boltstore.ErrNameMismatch
+)
+
+// The errors of a decision. Unless the error is ErrNotDurable, nothing was
+// spent.
+var (
+	// ErrClosed: the Limiter is closed.
+	ErrClosed = boltstore.ErrClosed
+
+	// ErrUnknownName: the key's Name is not declared.
+	ErrUnknownName = errors.New("stint: unknown name")
+
+	// ErrInvalidID: the id is empty, longer than 512 bytes, or not of its
+	// limit's format.
+	ErrInvalidID = spell.ErrInvalidID
+
+	// ErrNegativeCost: the cost is below 0.
+	ErrNegativeCost = errors.New("stint: negative cost")
+
+	// ErrCostOverBurst: the cost is more than the bucket can hold.
+	ErrCostOverBurst = errors.New("stint: cost over burst")
+
+	// ErrDuplicateKey: one call names the same bucket twice.
+	ErrDuplicateKey = errors.New("stint: duplicate key")
+
+	// ErrQueueFull: the queue is as long as the limit's Queue allows.
+	ErrQueueFull = errors.New("stint: queue is full")
+
+	// ErrNotDurable: the store could not make the decision durable; the tokens
+	// may stay spent.
+	ErrNotDurable = errors.New("stint: not durable")
+
+	// ErrFull: memory holds MaxResident buckets, and none could be written to
+	// the store to make room.
+	ErrFull = errors.New("stint: too many buckets")
+)

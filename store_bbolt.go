@@ -17,13 +17,14 @@ import (
 type BoltOptions struct {
 	LockTimeout time.Duration // wait for the file lock; default 1s, then ErrLocked
 
-	// MaxResident is how many buckets the Limiter keeps in memory: one flush may
-	// save all of them. The default is 1<<20. Open sets it.
+	// MaxResident is how many buckets the Limiter keeps in memory: one flush
+	// may save all of them. The default is 1<<20. Open sets it.
 	MaxResident int
 
-	// ReadOnly leaves the file as it is, byte for byte. The file has to exist. Names
-	// that it does not have are not entered, and whatever would write fails. Several
-	// processes may have a file open so, and while they do no other has it.
+	// ReadOnly leaves the file as it is, byte for byte. The file has to exist.
+	// Names that it does not have are not entered, and whatever would write
+	// fails. Several processes may have a file open so, and while they do no
+	// other has it.
 	ReadOnly bool
 }
 
@@ -44,8 +45,8 @@ func init() {
 
 // OpenBolt opens the file, or makes it (mode 0600) if there is none, and enters
 // the names that it does not have. A crash while the file is being made leaves
-// none. The errors are ErrLocked, ErrCorrupt, ErrFormat, ErrNameMismatch, or the
-// operating system's.
+// none. The errors are ErrLocked, ErrCorrupt, ErrFormat, ErrNameMismatch, or
+// the operating system's.
 func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	var o BoltOptions
 	if opts != nil {
@@ -83,8 +84,8 @@ func (ns Names) labels() map[uint16]string {
 	return labels
 }
 
-// Declare implements Store. It enters the names that the file does not have: all
-// of them, or none if one is ErrNameMismatch.
+// Declare implements Store. It enters the names that the file does not have:
+// all of them, or none if one is ErrNameMismatch.
 func (s *BoltStore) Declare(names Names) error { return s.store.Declare(names.labels()) }
 
 // Load implements Store.

@@ -17,36 +17,38 @@ import (
 // Holds are kept under the Name Unknown, which no limit can have: the id is the
 // held bucket's key as text, and the TAT is the end of the hold.
 type Store interface {
-	// Declare enters the names of the Limiter's limits: in New and in SetLimits. The
-	// error is ErrNameMismatch if the Store knows a number or a label by another
-	// meaning.
+	// Declare enters the names of the Limiter's limits: in New and in
+	// SetLimits. The error is ErrNameMismatch if the Store knows a number or a
+	// label by another meaning.
 	Declare(names Names) error
 
 	// Load returns the TAT that was last saved for the key, or 0.
 	Load(key Key) (tat int64, err error)
 
-	// Save carries out all of the changes or none, and returns nil when they are
-	// durable. No two are of one key. It may reorder them. It keeps neither the
-	// slice nor anything that the slice points to.
+	// Save carries out all of the changes or none, and returns nil when they
+	// are durable. No two are of one key. It may reorder them. It keeps neither
+	// the slice nor anything that the slice points to.
 	Save(changes []Change) error
 
-	// All yields every bucket stored under the name, in the order of the ids' bytes,
-	// except that ids of nothing but stars may come elsewhere. What is saved
-	// meanwhile may be missing. An error is the last thing yielded.
+	// All yields every bucket stored under the name, in the order of the ids'
+	// bytes, except that ids of nothing but stars may come elsewhere. What is
+	// saved meanwhile may be missing. An error is the last thing yielded.
 	All(name Name) iter.Seq2[Change, error]
 
-	// Maintain does a small part of the Store's upkeep. The Limiter calls it after
-	// each flush, with the time of its own clock. A failure must show in Health.
+	// Maintain does a small part of the Store's upkeep. The Limiter calls it
+	// after each flush, with the time of its own clock. A failure must show in
+	// Health.
 	Maintain(now time.Time) error
 
-	// Health returns what is wrong with the Store now, or nil. It must not wait.
+	// Health returns what is wrong with the Store now, or nil. It must not
+	// wait.
 	Health() error
 
 	// Stats describe the Store's file. They are zero if it has none.
 	Stats() FileStats
 
-	// Snapshot writes a copy of the Store's file, and returns its length. It is an
-	// error if there is no file.
+	// Snapshot writes a copy of the Store's file, and returns its length. It is
+	// an error if there is no file.
 	Snapshot(w io.Writer) (int64, error)
 
 	// Close releases what the Store holds. It saves nothing.
@@ -60,9 +62,9 @@ type Change struct {
 	TAT int64
 }
 
-// MemStore is a Store in memory: for tests, for simulations, and for limits that
-// need not outlive the process. It outlives its Limiter: after Close it may be
-// given to the next one, as a file would be.
+// MemStore is a Store in memory: for tests, for simulations, and for limits
+// that need not outlive the process. It outlives its Limiter: after Close it
+// may be given to the next one, as a file would be.
 type MemStore struct {
 	mu   sync.Mutex
 	tats map[Key]int64

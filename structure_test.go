@@ -134,6 +134,7 @@ func TestRequirements(t *testing.T) {
 		"go.etcd.io/bbolt", "golang.org/x/net", "golang.org/x/term", "gopkg.in/yaml.v3",
 	}, direct)
 }
+
 // TestDependencies: who imports the package links bbolt, and what bbolt needs.
 func TestDependencies(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()

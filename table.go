@@ -163,6 +163,31 @@ func (s *shard) setLimitsLocked(limits *Limits) {
 	}
 }
 
+// changeLimitsLocked puts limits in force in a shard, for every bucket in it.
+func (s *shard) changeLimitsLocked(limits *Limits, now int64) {
+	s.setLimitsLocked(limits)
+	s.Each(func(i uint32, b table.Slot) {
+		rule, _ := limits.resolve(slotKey(b)) // the next call for an undeclared name is an error
+		b.SetRule(rule)
+		b.Clear(table.Covered)
+		if b.Has(table.Dirty) {
+			s.MarkDirty(i) // at the new level it may no longer be deferred
+		}
+		if rule == 0 {
+			return // a queue keeps the rate that it had
+		}
+		r := &limits.rules[rule].rate
+		if g := s.gateOfLocked(b); g != nil && g.queue.Len() > 0 {
+			s.advanceLocked(b, g, now)
+			g.rate = r.queueRate()
+			s.MarkDirty(i)
+		}
+		if tat := r.clamp(b.TAT(), now); tat != b.TAT() {
+			s.lowerLocked(i, tat)
+		}
+	})
+}
+
 // countOf returns the counts of the Name with an index in limits.
 func (s *shard) countOf(index uint32) *count {
 	if index < uint32(len(s.few)) {

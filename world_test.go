@@ -56,7 +56,7 @@ func limitsOfModel(ls modeltest.Limits) *stint.Limits {
 	}
 	names, defaults, overrides := stint.Names{}, map[stint.Name]stint.Limit{}, map[stint.Name][]stint.Override{}
 	for name, l := range ls.Names {
-		names[stint.Name(name)] = stint.NameSpec{Label: "name" + string(rune('0'+name))}
+		names[stint.Name(name)] = stint.NameSpec{Label: "name" + string(rune('0'+name)), Limit: stint.Unlimited}
 		if l != nil {
 			defaults[stint.Name(name)] = limit(*l)
 		}
