@@ -44,7 +44,7 @@ became of the clock or of the limit, nobody is shut out for longer than an empty
 # Durability
 
 What a crash (a kill, a panic, a power cut) may do is up to each limit, by its [Durability]. After [Limiter.Close] there
-is nothing to tell: every decision is as if the process had never stopped, but for those who wait in line.
+is nothing to tell: every decision is as if the process had never stopped, except that the queues are gone.
 
 	level               a decision waits for   a crash may forget              a crash may withhold
 	Memory              nothing, while there   everything                      nothing
@@ -72,9 +72,8 @@ are Leased it waits only where a lease ends; with one at Flushed, or Memory, eac
 # Errors
 
 A denial is a Decision, not an error. An error says that there was no decision: with it comes the zero Decision, which
-denies, and nothing was spent. The exception says so itself: an [ErrNotDurable] after Options.CommitTimeout means that
-the tokens are spent, and not yet known to be on disk. [Limiter.Allow], which returns no error, answers false, or what
-Options.FailOpen says.
+denies, and nothing was spent. There is one exception: [ErrNotDurable] says that the store could not make the decision
+durable, and the tokens may stay spent. [Limiter.Allow], which returns no error, answers Options.FailOpen then.
 
 Errors wrap one of the variables below, or a [ConfigError], and can be told apart with [errors.Is] and [errors.As]. Where the
 disk fails, limits at Memory and Flushed go on deciding from memory, exactly; those at Leased and Synced return
@@ -83,8 +82,9 @@ ErrNotDurable where they would have to write. [Limiter.Health] says what is wron
 # Waiting
 
 [Limiter.Reserve] takes tokens that are not there yet, and [Limiter.Wait] sleeps until they are: first come, first served.
-While a line stands, Spend is denied. [Limit.Queue] bounds the line. It does not outlive the process; of what those who
-waited have taken, a bucket that was closed has no more than makes it empty.
+While requests wait in the queue, Spend is denied. [Limit.Queue] bounds the queue. [Reservation.Cancel] leaves it, and
+returns the tokens if the turn has not come; after that they are spent. The queue does not outlive the process: after a
+restart the bucket is empty at most.
 
 # Ids
 
