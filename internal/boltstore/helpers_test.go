@@ -43,6 +43,14 @@ func keyOf(e format.Entry) Key { return Key{e.Name, e.ID} }
 
 var storeNames = labels{1: "one", 2: "two", 6: "six", 300: "three hundred"}
 
+// steps returns how many steps a test makes: a sample, unless at full length.
+func steps(full, sample int) int {
+	if long {
+		return full
+	}
+	return sample
+}
+
 func storePath(t testing.TB) string { return filepath.Join(t.TempDir(), "store.db") }
 
 func openStore(t testing.TB, path string) *Store {
