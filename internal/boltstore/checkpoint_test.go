@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/journal"
 )
@@ -330,9 +329,7 @@ func TestCheckpointDue(t *testing.T) {
 // Ids that do not repeat make no journal, and no index, that grows without bound, however fast they come.
 func TestJournalIsBounded(t *testing.T) {
 	s := openStore(t, storePath(t))
-	s.journal.mu.Lock()
-	s.journal.most = 256 << 10
-	s.journal.mu.Unlock()
+	s.setMost(256 << 10)
 	const save = 2_000
 	most, i := 0, 0
 	for range 60 {
@@ -425,64 +422,6 @@ func TestCommitWritesTheLog(t *testing.T) {
 		require.NoError(t, err)
 		require.Less(t, info.Size(), int64(9<<20))
 	}
-}
-
-// A save that failed may be in the journal all the same: what comes later is numbered behind it, and does not go home past it.
-func TestSaveBehindOneThatFailed(t *testing.T) {
-	files := boltfile.OS()
-	files.MaxSize = 1 << 20
-	s, err := Open(storePath(t), nil, Options{LockTimeout: longLock, FS: files})
-	require.NoError(t, err)
-	defer s.Close()
-	var many []format.Entry
-	for i := range 100_000 {
-		many = append(many, entry(Key{1, fmt.Sprintf("%024d", i)}, 1<<40))
-	}
-	before := s.saves.seq
-	require.Error(t, s.append(many))
-	failed := s.saves.seq
-	require.Greater(t, failed, before)
-	s.alone()
-	require.NoError(t, s.Save([]format.Entry{entry(Key{1, "a"}, 1<<40)}))
-	require.Equal(t, failed+1, s.saves.seq, "it is in the journal, and behind")
-}
-
-// What a save that failed left in the journal does not come back over a later one: not by way of a checkpoint that was under way.
-func TestSaveThatFailedDuringACheckpoint(t *testing.T) {
-	s := openLogged(t)
-	changes := tooManyForTheLog()
-	require.NoError(t, s.append(changes[:1]))
-	require.NoError(t, s.emptyLog())
-	s.journal.old, s.journal.oldSeq, s.journal.fresh = s.journal.fresh, s.saves.seq, journal.New() // a checkpoint has begun
-	restore := failCommits(s.inUse.file, unsynced(s.inUse.file))
-	require.ErrorIs(t, s.append(changes), errFault)
-	restore()
-	require.NoError(t, s.checkpoint())
-	key := keyOf(changes[1])
-	s.alone()
-	require.NoError(t, s.Save([]format.Entry{entry(key, 1<<60+1)}))
-	for _, path := range []string{crash(t, s), s.path} {
-		if path == s.path {
-			require.NoError(t, s.Close())
-		}
-		got, err := found(t, path)
-		require.NoError(t, err)
-		require.EqualValues(t, int64(1<<60+1), got[key])
-	}
-}
-
-// What such a save left is dropped.
-func TestCheckpointDropsWhatFailed(t *testing.T) {
-	s := openLogged(t)
-	restore := failCommits(s.inUse.file, unsynced(s.inUse.file))
-	require.ErrorIs(t, s.append(tooManyForTheLog()), errFault)
-	restore()
-	require.Positive(t, s.Stats().Journal)
-	require.NoError(t, s.checkpoint())
-	require.Zero(t, s.Stats().Journal)
-	got, err := found(t, crash(t, s))
-	require.NoError(t, err)
-	require.Equal(t, allOf(t, s), got)
 }
 
 // What the journal has comes once, in its place, and takes the place of what the

@@ -136,12 +136,10 @@ func TestCompactClosed(t *testing.T) {
 	require.NoError(t, s.append([]format.Entry{entry(Key{2, "x"}, 8)}))
 	want[Key{2, "x"}] = 8
 	s.sameAs(t, want, nil)
-	got, err := found(t, crash(t, s))
-	require.NoError(t, err)
-	require.Equal(t, want, got)
+	requireCrash(t, s, want)
 
 	require.NoError(t, s.emptyLog())
-	err = swap(func(temp string) { // another process writes in between
+	err := swap(func(temp string) { // another process writes in between
 		written := copyOf(t, temp)
 		edit(t, written, func(tx *bolt.Tx) error { return tx.Bucket([]byte("1")).Put([]byte("x"), format.BigEndian(9)) })
 		require.NoError(t, os.Rename(written, temp))
@@ -176,9 +174,7 @@ func (s *Store) awaitCopying(is bool) {
 func TestCompactOutpaced(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 2_000)
-	s.journal.mu.Lock()
-	s.journal.most = 1 << 10
-	s.journal.mu.Unlock()
+	s.setMost(1 << 10)
 	old, checkpoints := s.inUse.file, s.Stats().Checkpoints
 	save := func(n int) {
 		s.together()
@@ -261,9 +257,7 @@ func TestCompactCopiesTheJournalBefore(t *testing.T) {
 	save(entry(Key{2, "in the log"}, 1))
 	s.saves.mu.Unlock()
 	require.NoError(t, <-done)
-	got, err = found(t, crash(t, s))
-	require.NoError(t, err)
-	require.Equal(t, want, got)
+	requireCrash(t, s, want)
 }
 
 // Nobody who saves waits for the sync of the copy, but for that of what was saved since.
@@ -351,9 +345,7 @@ func TestCompactCannotSyncTheName(t *testing.T) {
 	}
 	want[keyOf(change)] = change.TAT
 	require.Equal(t, 1, synced)
-	got, err := found(t, crash(t, s))
-	require.NoError(t, err)
-	require.Equal(t, want, got)
+	requireCrash(t, s, want)
 }
 
 // Who waits for the file's lock while the file is compacted, or set aside, does not end up on the old one.
@@ -415,24 +407,6 @@ func TestCompactDuringClose(t *testing.T) {
 	}
 }
 
-// With the race detector: Close looks at the file that a compaction has just put in the place of the old one.
-func TestCloseAfterCompact(t *testing.T) {
-	s := openStore(t, storePath(t))
-	want := fill(t, s, 3_000)
-	was, err := os.Stat(s.path)
-	require.NoError(t, err)
-	compacted := make(chan error, 1)
-	go func() { compacted <- s.Compact() }()
-	for same := true; same && len(compacted) == 0; {
-		is, err := os.Stat(s.path)
-		require.NoError(t, err)
-		same = os.SameFile(was, is)
-	}
-	require.NoError(t, s.Close())
-	require.NoError(t, <-compacted)
-	openStore(t, s.path).sameAs(t, want, nil)
-}
-
 // A file that is mostly free pages is compacted by itself once it is large enough; where that failed, not at once again.
 func TestCompactByItself(t *testing.T) {
 	s := openStore(t, storePath(t))
@@ -477,45 +451,6 @@ func TestCompactAfterTheSweep(t *testing.T) {
 	})
 }
 
-// What sizes reads from the file is what bbolt knows.
-func TestSizes(t *testing.T) {
-	s := openStore(t, storePath(t))
-	check := func() {
-		t.Helper()
-		path := crash(t, s)
-		size, free := s.sizes()
-		db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, ReadOnly: true, PreLoadFreelist: true})
-		require.NoError(t, err)
-		defer db.Close()
-		want := 0
-		require.NoError(t, db.View(func(tx *bolt.Tx) error {
-			for id := 0; ; id++ {
-				info, err := tx.Page(id)
-				if err != nil || info == nil {
-					return err
-				}
-				if info.Type == "free" {
-					want += bboltpage.Size
-				}
-			}
-		}))
-		require.EqualValues(t, want, free)
-		info, err := os.Stat(s.path)
-		require.NoError(t, err)
-		require.Equal(t, info.Size(), size)
-	}
-	check()
-	fill(t, s, 20_000)
-	check()
-	sweepAll(t, s, 19_000)
-	check()
-	require.NoError(t, s.Compact())
-	check()
-	require.NoError(t, s.Close())
-	size, free := s.sizes()
-	require.Zero(t, size+free)
-}
-
 // A compaction puts no file in a place where the copied one is not.
 func TestCompactElsewhere(t *testing.T) {
 	here, there := t.TempDir(), t.TempDir()
@@ -528,4 +463,23 @@ func TestCompactElsewhere(t *testing.T) {
 	require.Empty(t, listDir(t, there))
 	s = openStore(t, filepath.Join(here, "x.db"))
 	require.Equal(t, int64(1<<60), load(t, s, Key{1, "after"}))
+}
+
+// The sizes read from the file are what bbolt knows.
+func TestSizes(t *testing.T) {
+	s := openStore(t, storePath(t))
+	for _, step := range []func(){func() {}, func() { fill(t, s, 20_000) }, func() { sweepAll(t, s, 19_000) }, func() { require.NoError(t, s.Compact()) }} {
+		step()
+		size, free := s.sizes()
+		db, err := bolt.Open(crash(t, s), 0o600, &bolt.Options{Timeout: longLock, ReadOnly: true, PreLoadFreelist: true})
+		require.NoError(t, err)
+		require.EqualValues(t, db.Stats().FreePageN*bboltpage.Size, free)
+		require.NoError(t, db.Close())
+		info, err := os.Stat(s.path)
+		require.NoError(t, err)
+		require.Equal(t, info.Size(), size)
+	}
+	require.NoError(t, s.Close())
+	size, free := s.sizes()
+	require.Zero(t, size+free)
 }

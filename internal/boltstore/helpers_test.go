@@ -321,3 +321,19 @@ func listDir(t testing.TB, dir string) (names []string) {
 	}
 	return names
 }
+
+// requireCrash requires the file to have what want has if the process were
+// killed now.
+func requireCrash(t testing.TB, s *Store, want map[Key]int64) {
+	t.Helper()
+	got, err := found(t, crash(t, s))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
+// setMost makes checkpoints due at so many bytes.
+func (s *Store) setMost(most int64) {
+	s.journal.mu.Lock()
+	defer s.journal.mu.Unlock()
+	s.journal.most = most
+}

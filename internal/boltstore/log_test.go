@@ -3,7 +3,6 @@ package boltstore
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -39,9 +38,7 @@ func TestLogRounds(t *testing.T) {
 		}
 		have = with(have, changes...)
 		require.NoError(t, s.append(changes))
-		got, err := found(t, crash(t, s))
-		require.NoError(t, err)
-		require.Equal(t, have, got, "step %d", step)
+		requireCrash(t, s, have)
 		switch rnd.IntN(8) {
 		case 0: // another process goes on with what a crash has left
 			path := crash(t, s)
@@ -228,7 +225,7 @@ func TestLogPowerCut(t *testing.T) {
 
 // A flipped bit in the newer meta page has bbolt take the older one. Where anything was logged since, that is format.ErrCorrupt, and can be
 // salvaged; where nothing was, the file is as it was one transaction before, and what was logged by then is there.
-func TestLogTellsOfADamagedMetaPage(t *testing.T) {
+func TestLogOfADamagedMetaPage(t *testing.T) {
 	s := openStore(t, storePath(t))
 	rnd := rand.New(rand.NewPCG(7, 1))
 	var have, before map[Key]int64 // before the last transaction
@@ -281,174 +278,6 @@ func TestLogTellsOfADamagedMetaPage(t *testing.T) {
 	}
 	require.Greater(t, logged, 15)
 	require.Greater(t, other, 15)
-}
-
-// So it is behind a commit that failed, and is in force: the next transaction begins a round that this one has not.
-func TestLogTellsOfADamagedMetaPageBehindAFailedCommit(t *testing.T) {
-	s := openLogged(t)
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "a"}, 1<<60)}))
-	restore := failCommits(s.inUse.file, unsynced(s.inUse.file))
-	require.ErrorIs(t, s.emptyLog(), errFault)
-	restore()
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "b"}, 1<<60)}))
-	require.Zero(t, s.inUse.file.LogState().At, "a transaction")
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "c"}, 1<<60)}))
-	image := readFile(t, s.path)
-	image[newerMeta(image)+30] ^= 1
-	_, err := foundUnverified(t, writeFile(t, image))
-	require.ErrorIs(t, err, format.ErrCorrupt)
-}
-
-// A save whose write or sync fails is not acknowledged, nor is any that comes behind it before a transaction of bbolt's has succeeded.
-func TestLogFails(t *testing.T) {
-	for _, what := range []string{"nothing is written", "half is written", "all is written", "the sync fails"} {
-		t.Run(what, func(t *testing.T) {
-			s := openLogged(t)
-			require.NoError(t, s.append([]format.Entry{entry(Key{1, "before"}, 1<<60)}))
-			have := allOf(t, s)
-			sound := *s.fs
-			s.fs.WriteAt = func(file *os.File, b []byte, at int64) (int, error) {
-				switch what {
-				case "nothing is written":
-					return 0, errFault
-				case "half is written":
-					_, err := file.WriteAt(b[:len(b)/2], at)
-					return len(b) / 2, errors.Join(errFault, err)
-				case "all is written":
-					_, err := file.WriteAt(b, at)
-					return len(b), errors.Join(errFault, err)
-				}
-				return file.WriteAt(b, at)
-			}
-			s.fs.SyncFile = func(*os.File) error { return errFault }
-			lost := entry(Key{1, strings.Repeat("lost", 128)}, 1<<60)
-			seq := s.saves.seq
-			require.ErrorIs(t, s.append([]format.Entry{lost, entry(Key{1, "lost, too"}, 1<<60)}), errFault)
-			require.Equal(t, have, allOf(t, s))
-			require.Equal(t, seq+1, s.saves.seq, "the number is not given to another")
-			got, err := foundUnverified(t, crash(t, s))
-			require.NoError(t, err, "the file is as a crash may leave it")
-			if len(got) != len(have) {
-				require.Equal(t, with(have, lost, entry(Key{1, "lost, too"}, 1<<60)), got, "all, or nothing")
-			}
-
-			s.fs.MaxSize = 1 // nor can bbolt write
-			var many []format.Entry
-			for i := range 2000 {
-				many = append(many, entry(Key{1, fmt.Sprint(strings.Repeat("many", 100), i)}, 1))
-			}
-			require.Error(t, s.append(many))
-			s.fs.MaxSize = 0
-
-			made := commits(t, s.path)
-			s.alone()
-			require.NoError(t, s.Save([]format.Entry{entry(Key{1, "next"}, 1<<60)}))
-			require.Equal(t, made+1, commits(t, s.path), "a transaction, though the log would do")
-			have = with(have, entry(Key{1, "next"}, 1<<60))
-			require.Equal(t, have, allOf(t, s))
-			got, err = found(t, crash(t, s))
-			require.NoError(t, err)
-			require.Equal(t, have, got)
-
-			*s.fs = sound
-			require.NoError(t, s.append([]format.Entry{entry(Key{1, "last"}, 1<<60)}))
-			require.Equal(t, made+1, commits(t, s.path), "the log again")
-			got, err = found(t, crash(t, s))
-			require.NoError(t, err)
-			require.Equal(t, with(have, entry(Key{1, "last"}, 1<<60)), got)
-		})
-	}
-}
-
-// A transaction that failed may be in the file all the same: what is acknowledged next is not in a round that it has ended.
-func TestLogBehindATransactionThatFailed(t *testing.T) {
-	s := openLogged(t)
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "logged"}, 1<<60)}))
-	s.fs.MaxSize = 1
-	var many []format.Entry
-	for i := range 40_000 {
-		many = append(many, entry(Key{1, fmt.Sprintf("%024d", i)}, 1))
-	}
-	require.Error(t, s.append(many))
-	s.fs.MaxSize = 0
-	made := commits(t, s.path)
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "next"}, 1<<60)}))
-	require.Equal(t, made+1, commits(t, s.path))
-	require.EqualValues(t, int64(1<<60), load(t, s, Key{1, "logged"}))
-	got, err := found(t, crash(t, s))
-	require.NoError(t, err)
-	require.Equal(t, allOf(t, s), got)
-}
-
-// A commit whose meta page could not be synced is in force, and perhaps not on the disk: what is on the disk stays as it is until that
-// page is there.
-func TestCommitThatFailed(t *testing.T) {
-	s := openLogged(t)
-	const n = 5_000
-	fill(t, s, n)
-	have := allOf(t, s)
-	homeAgain := func(tat int64) error {
-		return s.update(func(tx *bolt.Tx) error {
-			return boltfile.Apply(tx, s.inUse.file.Check, func(yield func(format.Entry) bool) {
-				for i := range n {
-					if !yield(entry(Key{1, fmt.Sprintf("id-%07d", i)}, tat)) {
-						return
-					}
-				}
-			})
-		})
-	}
-	disk := readFile(t, s.path)[:2*bboltpage.Size] // the meta pages
-	restore := failCommits(s.inUse.file, unsynced(s.inUse.file))
-	require.ErrorIs(t, homeAgain(1<<60), errFault)
-	restore()
-
-	sound, fails := *s.fs, true
-	var written []byte
-	at := int64(0)
-	s.fs.WriteAt = func(file *os.File, b []byte, where int64) (int, error) {
-		written, at = bytes.Clone(b), where
-		return file.WriteAt(b, where)
-	}
-	s.fs.SyncFile = func(file *os.File) error {
-		if fails {
-			return errFault
-		}
-		copy(disk[at:], written)
-		return sound.SyncFile(file)
-	}
-	var cuts [][]byte
-	cut := func(meta []byte, at int64) (int, error) { // the pages of the next commit are synced, and its meta page is not
-		image, err := os.ReadFile(s.path)
-		copy(image, disk)
-		cuts = append(cuts, image)
-		n, writeErr := s.inUse.file.OS().WriteAt(meta, at)
-		return n, errors.Join(err, writeErr)
-	}
-	restore = failCommits(s.inUse.file, cut)
-	var early []error
-	for range 2 {
-		early = append(early, homeAgain(1<<61))
-	}
-	fails = false
-	require.NoError(t, homeAgain(1<<61))
-	written = nil
-	require.NoError(t, homeAgain(1<<61+1))
-	require.Nil(t, written, "it is written once")
-	restore()
-	require.EqualValues(t, int64(1<<61+1), load(t, s, Key{1, "id-0000000"}))
-	require.NotEmpty(t, cuts)
-	got, err := foundUnverified(t, writeFile(t, cuts[0]))
-	require.NoError(t, err)
-	require.Len(t, got, len(have))
-	for key, tat := range got {
-		if tat != have[key] {
-			require.EqualValues(t, int64(1<<60), tat)
-		}
-	}
-	for _, err := range early {
-		require.ErrorIs(t, err, errFault, "nothing is written before that page is on the disk")
-	}
 }
 
 // A save is acknowledged once it is written, and synced after that.
@@ -541,30 +370,15 @@ func TestLogIsSeenByAll(t *testing.T) {
 	have[Key{2, "c"}] = 1 << 60
 	require.NoError(t, s.Compact())
 	require.Equal(t, have, allOf(t, s))
-	got, err = found(t, crash(t, s))
-	require.NoError(t, err)
-	require.Equal(t, have, got)
+	requireCrash(t, s, have)
 	require.NoError(t, s.append([]format.Entry{entry(Key{2, "d"}, 1<<60)}))
 	have[Key{2, "d"}] = 1 << 60
 }
 
-// A store that is closed leaves nothing in the log, even where it leaves a long journal.
-func TestLogIsEmptyWhenClosed(t *testing.T) {
-	s := openLogged(t)
-	for i := range checkpointStep + 1 {
-		s.journal.fresh.Put(entry(Key{1, fmt.Sprint(i)}, 1<<60)) // as if it were long
-	}
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "a"}, 1<<60)}))
-	require.NoError(t, s.Close())
-	r, err := Open(s.path, nil, Options{ReadOnly: true})
-	require.NoError(t, err)
-	defer r.Close()
-	require.Empty(t, r.inUse.file.LogState().Pending)
-	require.EqualValues(t, 1, r.Stats().Journaled)
-}
-
-// A file that has no room for a log does without.
-func TestLogHasNoRoom(t *testing.T) {
+// A file without room for a log does without. A store that is closed leaves its
+// log empty. A process that is killed after it has made the log leaves it to the
+// next one that both meta pages have it.
+func TestMakeLog(t *testing.T) {
 	files := boltfile.OS()
 	files.MaxSize = 256 << 10
 	s, err := Open(storePath(t), storeNames, Options{LockTimeout: longLock, FS: files})
@@ -574,54 +388,28 @@ func TestLogHasNoRoom(t *testing.T) {
 		require.NoError(t, s.append([]format.Entry{entry(Key{1, fmt.Sprint(i)}, 1<<60)}))
 	}
 	require.True(t, s.inUse.file.LogState().Refused)
-	got, err := found(t, crash(t, s))
-	require.NoError(t, err)
-	require.Len(t, got, 20)
-}
+	requireCrash(t, s, allOf(t, s))
 
-// Whoever was killed after a sync that failed left what only looks written: the next process does not build upon it.
-func TestLogOfFailedSyncIsNotBuiltUpon(t *testing.T) {
-	s := openLogged(t)
+	s = openLogged(t)
+	for i := range checkpointStep + 1 { // a long journal, which Close does not apply
+		s.journal.fresh.Put(entry(Key{1, fmt.Sprint(i)}, 1<<60))
+	}
 	require.NoError(t, s.append([]format.Entry{entry(Key{1, "a"}, 1<<60)}))
-	disk := readFile(t, s.path)
-	s.fs.SyncFile = func(*os.File) error { return errFault }
-	require.ErrorIs(t, s.append([]format.Entry{entry(Key{1, "b"}, 1<<60)}), errFault)
-	next := openStore(t, writeFile(t, readFile(t, s.path)))
-	next.fs.WriteAt = func(file *os.File, b []byte, at int64) (int, error) {
-		copy(disk[at:], b)
-		return file.WriteAt(b, at)
-	}
-	require.NoError(t, next.append([]format.Entry{entry(Key{1, "c"}, 1<<60)}))
-	_, err := found(t, writeFile(t, disk))
-	require.NoError(t, err, "a power cut leaves no gap")
-}
+	require.NoError(t, s.Close())
+	r, err := Open(s.path, nil, Options{ReadOnly: true, LockTimeout: longLock})
+	require.NoError(t, err)
+	defer r.Close()
+	require.Empty(t, r.inUse.file.LogState().Pending)
+	require.EqualValues(t, 1, r.Stats().Journaled)
 
-// What fails to be saved does not make the journal longer: nothing would ever make it shorter.
-func TestFailedSavesAreNotJournaled(t *testing.T) {
-	s := openLogged(t)
-	require.NoError(t, s.Compact())
-	restore := failCommits(s.inUse.file, func([]byte, int64) (int, error) { return 0, errFault })
-	for range 3 {
-		require.Error(t, s.append(make([]format.Entry, 10_000)))
-	}
-	restore()
-	require.LessOrEqual(t, s.Stats().Journal, int64(1))
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "next"}, 1)}))
-}
-
-// Who is killed right behind the making of the log leaves it to the next process that both meta pages know of it.
-func TestKilledBehindMakeLog(t *testing.T) {
-	s := openStore(t, storePath(t))
-	s.alone()
-	require.NoError(t, s.Save([]format.Entry{entry(Key{1, "old"}, 1<<60)}))
+	s = openStore(t, storePath(t))
 	s.inUse.file.MakeLog()
 	s = openStore(t, crash(t, s))
 	for _, id := range []string{"a", "b"} {
 		require.NoError(t, s.append([]format.Entry{entry(Key{1, id}, 1<<60)}))
 	}
 	require.Positive(t, s.inUse.file.LogState().At)
-	image, err := os.ReadFile(crash(t, s))
-	require.NoError(t, err)
+	image := readFile(t, s.path)
 	image[newerMeta(image)+30] ^= 1
 	_, err = found(t, writeFile(t, image))
 	require.ErrorIs(t, err, format.ErrCorrupt)

@@ -116,9 +116,7 @@ func TestSaveWaitsForASnapshot(t *testing.T) {
 	s := openLogged(t)
 	want := fill(t, s, 100)
 	want[Key{1, "the log is made"}] = 1
-	s.journal.mu.Lock()
-	s.journal.most = 10
-	s.journal.mu.Unlock()
+	s.setMost(10)
 	r, w, err := os.Pipe() // which has room for less than the log
 	require.NoError(t, err)
 	defer r.Close()
