@@ -377,7 +377,7 @@ func TestFlippedMetaNumber(t *testing.T) {
 		binary.NativeEndian.PutUint64(content[tx%2*bboltpage.Size:], page)
 		path := writeFile(t, content)
 		s := openStore(t, path)
-		require.EqualValues(t, 1<<62, load(t, s, Key{1, "a"}))
+		require.Equal(t, int64(1<<62), load(t, s, Key{1, "a"}))
 		require.NoError(t, s.Close())
 		require.Equal(t, content[2*bboltpage.Size:], readFile(t, path)[2*bboltpage.Size:], "page %d", page)
 	}
