@@ -11,16 +11,20 @@ import (
 
 // What Open, OpenBolt, New and SetLimits return.
 var (
-	// ErrLocked: another process, or another Limiter of this one, has the file, and kept it for all of LockTimeout.
+	// ErrLocked: another process, or another Limiter of this one, has the file, and
+	// kept it for all of LockTimeout.
 	ErrLocked = boltstore.ErrLocked
 
-	// ErrCorrupt: the file does not hold what stint wrote. If bbolt has panicked at that, the file is not touched again by this process.
+	// ErrCorrupt: the file does not hold what stint wrote. If bbolt panicked at it,
+	// this process does not touch the file again.
 	ErrCorrupt = fileformat.ErrCorrupt
 
-	// ErrFormat: the file is sound, and is not of a format that this version reads: a newer one, or another program's.
+	// ErrFormat: the file is of a newer version, or was never one of stint's.
+	// Options.Recover leaves it alone.
 	ErrFormat = fileformat.ErrFormat
 
-	// ErrNameMismatch: the file knows a number, or a label, of the declared Names by another meaning.
+	// ErrNameMismatch: the file knows a number, or a label, of the declared Names by
+	// another meaning.
 	ErrNameMismatch = boltstore.ErrNameMismatch
 )
 
