@@ -1,0 +1,234 @@
+package modeltest
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+const second = int64(time.Second)
+
+// tenTokens is a limit whose token is worth a second.
+var tenTokens = Limit{Burst: 10, Count: 1, Period: time.Second}
+
+// do carries a request out on a bucket whose TAT is known.
+func (b *Bucket) do(l Limit, now int64, op Op, cost int64) Decision {
+	b.advance(l, true, now)
+	lo, hi := b.Decide(l, true, now, op, cost)
+	b.set(b.after(l, now, op, cost, lo, hi, lo.Decision))
+	return lo.Decision
+}
+
+// wait takes a turn that waits, or the tokens at once.
+func (b *Bucket) wait(l Limit, now, cost int64) (at int64) {
+	b.advance(l, true, now)
+	span, _ := b.Reserve(l, now, cost)
+	if at = span.Lo; at == now {
+		b.do(l, now, Spend, cost)
+	} else {
+		b.Queue = append(b.Queue, &Turn{at, cost})
+	}
+	return at
+}
+
+// The model, against what one finds with pencil and paper. Instants and TATs
+// are seconds after 100; a step is what it leaves of a bucket of ten tokens.
+func TestBucket(t *testing.T) {
+	type step struct {
+		at       int64
+		op       Op
+		cost     int64
+		allowed  bool
+		retry    int64 // of Reserve: how long it waits
+		left     int64
+		fullIn   int64
+		holdTill int64
+	}
+	for name, steps := range map[string][]step{
+		"a burst, and then each second one": {
+			{0, Spend, 10, true, 0, 0, 10, 0},
+			{0, Spend, 1, false, 1, 0, 10, 0},
+			{1, Spend, 1, true, 0, 0, 10, 0},
+			{3, Spend, 3, false, 1, 2, 8, 0},
+		},
+		"a refund gives no more than was spent": {
+			{0, Spend, 4, true, 0, 6, 4, 0},
+			{1, Refund, 2, true, 0, 9, 1, 0},
+			{1, Refund, 20, true, 0, 10, 0, 0},
+			{5, Spend, 10, true, 0, 0, 10, 0},
+		},
+		"a check changes nothing": {
+			{0, Check, 10, true, 0, 0, 10, 0},
+			{0, Check, 0, true, 0, 10, 0, 0},
+		},
+		"newcomers decide on what the queue leaves": {
+			{0, Spend, 10, true, 0, 0, 10, 0},
+			{0, Reserve, 3, true, 3, 0, 13, 0},
+			{1, Spend, 1, false, 3, 0, 12, 0},
+			{1, Reserve, 2, true, 4, 0, 14, 0},
+			{3, Spend, 1, false, 3, 0, 12, 0},
+			{5, Spend, 1, false, 1, 0, 10, 0},
+			{6, Spend, 1, true, 0, 0, 10, 0},
+		},
+		"a refund moves no turn": {
+			{0, Spend, 10, true, 0, 0, 10, 0},
+			{0, Reserve, 5, true, 5, 0, 15, 0},
+			{0, Refund, 10, true, 0, 0, 10, 0},
+			{5, Spend, 5, true, 0, 0, 10, 0},
+		},
+		"a hold denies, and spends nothing": {
+			{0, Spend, 4, true, 0, 6, 4, 0},
+			{1, Spend, 1, false, 5, 7, 3, 6},
+			{6, Spend, 10, true, 0, 0, 10, 6},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b Bucket
+			for i, s := range steps {
+				now := (100 + s.at) * second
+				if b.Hold = 0; s.holdTill > 0 {
+					b.Hold = (100 + s.holdTill) * second
+				}
+				want := Decision{s.allowed, s.left, time.Duration(s.retry * second),
+					time.Duration(s.fullIn * second)}
+				var got Decision
+				if s.op == Reserve {
+					at := b.wait(tenTokens, now, s.cost)
+					got = b.do(tenTokens, now, Check, 0)
+					got.Allowed, got.RetryAfter = true, time.Duration(at-now)
+				} else {
+					got = b.do(tenTokens, now, s.op, s.cost)
+				}
+				if got != want {
+					t.Errorf("step %d: %+v, want %+v", i, got, want)
+				}
+			}
+		})
+	}
+}
+
+// A TAT further ahead than the limit allows counts as an empty bucket's. A
+// check leaves it, and a spend that is denied writes it.
+func TestBucketCap(t *testing.T) {
+	now := 100 * second
+	b := Bucket{TAT: Span{now + 60*second, now + 60*second}}
+	for _, op := range []Op{Check, Spend} {
+		if d := b.do(tenTokens, now, op, 1); d != (Decision{false, 0, time.Second,
+			10 * time.Second}) {
+			t.Errorf("%s: %+v", op, d)
+		}
+		want := map[Op]int64{Check: now + 60*second, Spend: now + 10*second}[op]
+		if b.TAT != (Span{want, want}) {
+			t.Errorf("%s leaves %v, want %d", op, b.TAT, want)
+		}
+	}
+}
+
+// What a bucket shows narrows what is known of it, and no further.
+func TestNarrow(t *testing.T) {
+	for _, tc := range []struct {
+		seen int64
+		want Span
+	}{{100, Span{90, 100}}, {104, Span{104, 104}}, {110, Span{110, 130}}} {
+		if got := (Span{90, 130}).narrow(tc.seen, 100, 10); got != tc.want {
+			t.Errorf("seen %d: %v, want %v", tc.seen, got, tc.want)
+		}
+	}
+}
+
+// The integers agree with the rationals, over any history.
+func TestBucketAgreesWithTokens(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for range 200 {
+		l := Limit{Burst: 1 + rnd.Int64N(20), Count: 1 + rnd.Int64N(7)}
+		l.Period = time.Duration(l.Count + rnd.Int64N(1e6))
+		tokens, now := NewTokens(l.Burst, l.Count, int64(l.Period)), 100*second
+		var b Bucket
+		for range 200 {
+			now += rnd.Int64N(3 * l.T())
+			cost := rnd.Int64N(l.Burst + 1)
+			retry := int64(0)
+			d := b.do(l, now, []Op{Spend, Refund}[rnd.IntN(2)], cost)
+			if d2 := d; !d2.Allowed {
+				retry = tokens.Spend(now, cost)
+			} else if before := tokens.ResetAfter(now); int64(d.ResetAfter) > before || cost == 0 {
+				retry = tokens.Spend(now, cost)
+			} else {
+				tokens.Refund(now, cost)
+			}
+			if retry != int64(d.RetryAfter) || tokens.Remaining(now) != d.Remaining ||
+				tokens.ResetAfter(now) != int64(d.ResetAfter) {
+				t.Fatalf("%+v, tokens: %d left, full in %d", d, tokens.Remaining(now),
+					tokens.ResetAfter(now))
+			}
+		}
+	}
+}
+
+// The law catches a cheater, and nobody else.
+func TestLaw(t *testing.T) {
+	type admission struct{ at, cost int64 }
+	for name, tc := range map[string]struct {
+		admitted []admission
+		refund   admission
+		broken   bool
+	}{
+		"a burst":         {admitted: []admission{{0, 10}}},
+		"a burst and one": {admitted: []admission{{0, 10}, {0, 1}}, broken: true},
+		"each second one": {admitted: []admission{{0, 10}, {1, 1}, {2, 1}, {3, 1}}},
+		"one too early": {admitted: []admission{{0, 10}, {1, 1}, {2, 2}},
+			broken: true},
+		"full again":        {admitted: []admission{{0, 10}, {10, 10}}},
+		"no more than full": {admitted: []admission{{0, 1}, {100, 11}}, broken: true},
+		"a refund": {admitted: []admission{{0, 10}, {1, 5}},
+			refund: admission{1, 4}},
+		"a refund of less": {admitted: []admission{{0, 10}, {1, 5}},
+			refund: admission{1, 3}, broken: true},
+		"a refund that came long after": {admitted: []admission{{0, 10}, {11, 11}},
+			refund: admission{11, 10}, broken: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			law, broken := NewLaw(tenTokens), false
+			for i, a := range tc.admitted {
+				if i == 1 {
+					law.Refund(tc.refund.at*second, tc.refund.cost)
+				}
+				broken = law.Admit(a.at*second, a.cost) != nil || broken
+			}
+			if broken != tc.broken {
+				t.Errorf("broken: %v", broken)
+			}
+		})
+	}
+}
+
+// The replay finds what all pairs of admissions would.
+func TestLawAgreesWithAllPairs(t *testing.T) {
+	type admission struct{ at, cost int64 }
+	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for range 1000 {
+		l := Limit{Burst: 1 + rnd.Int64N(5), Count: 1, Period: 3}
+		law, broken, now := NewLaw(l), false, int64(0)
+		var log []admission
+		for range 8 {
+			now += rnd.Int64N(12)
+			log = append(log, admission{now, rnd.Int64N(3)})
+			broken = law.Admit(now, log[len(log)-1].cost) != nil || broken
+		}
+		pairs := slices.ContainsFunc(log, func(from admission) bool {
+			return slices.ContainsFunc(log, func(to admission) bool {
+				sum := int64(0)
+				for _, a := range log {
+					if a.at >= from.at && a.at <= to.at {
+						sum += a.cost
+					}
+				}
+				return to.at >= from.at && (sum-l.Burst)*l.T() > to.at-from.at
+			})
+		})
+		if pairs != broken {
+			t.Fatalf("%v: broken %v, all pairs say %v", log, broken, pairs)
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package modeltest
+
+import "slices"
+
+// reserve takes a place in the queue.
+func (w *World) reserve() {
+	key := w.pickKey()
+	cost := w.pickCost(key)
+	if l, on, _ := w.limits.For(key); on && w.rnd.IntN(2) == 0 {
+		cost = l.Burst // a queue forms
+	}
+	if len(w.places) >= 6 {
+		return
+	}
+	r := w.one(Reserve, key, cost)
+	l, on, _ := w.limits.For(key)
+	if w.refused(key, Reserve, cost, r.Failure) {
+		return
+	}
+	s := w.states[key]
+	if !on {
+		w.require(r.Failure == "" || r.Failure == Crashed, "%v: %s", key, r.Failure)
+		return
+	}
+	at, full := s.Reserve(l, w.now, cost)
+	capped := Span{min(s.TAT.Lo, w.now+l.Tau()), min(s.TAT.Hi, w.now+l.Tau())}
+	switch {
+	case r.Failure == QueueFull:
+		w.require(full[1], "%v: the queue of %d is full, and %d wait", key, l.Queue, len(s.Queue))
+		w.put(key, Span{capped.Lo, s.TAT.Hi})
+		return
+	case r.Failure != "":
+		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
+		w.faulty(r.Failure)
+		w.maySave(key, Span{capped.Lo, at.Hi + l.Tau()})
+		w.unknown(key, Span{capped.Lo, max(s.TAT.Hi, at.Hi, w.now) + cost*l.T()})
+		w.look(key)
+		return
+	}
+	w.require(!full[0], "%v: more wait than the queue of %d has room for", key, l.Queue)
+	turn := &Turn{w.now + int64(r.Delay), cost}
+	w.require(at.Lo <= turn.At && turn.At <= at.Hi, "%v: a turn in %v; the model has %d to %d", key,
+		r.Delay, at.Lo-w.now, at.Hi-w.now)
+	p := &place{key, r.Place, turn, r.Delay == 0, w.epoch}
+	if p.now {
+		w.admit(key, w.now, cost)
+		next := Span{max(w.now, s.TAT.Lo) + cost*l.T(),
+			min(max(w.now, s.TAT.Hi)+cost*l.T(), w.now+l.Tau())}
+		if cost == 0 {
+			next = Span{capped.Lo, s.TAT.Hi}
+		}
+		w.put(key, next)
+		w.gone = append(w.gone, p)
+	} else {
+		s.Queue = append(s.Queue, turn)
+		w.places = append(w.places, p)
+		w.put(key, Span{capped.Lo, s.TAT.Hi}) // the cap is written, or not
+		w.Counts["queued"]++
+	}
+	if cost > 0 {
+		w.saved(key)
+	}
+}
+
+// cancel leaves the queue, or has a turn that has come cancelled.
+func (w *World) cancel() {
+	if len(w.places) == 0 {
+		return
+	}
+	i := w.rnd.IntN(len(w.places))
+	p := w.places[i]
+	w.places = slices.Delete(w.places, i, i+1)
+	w.gone = append(w.gone, p)
+	s := w.states[p.key]
+	w.maySave(p.key, w.leaves(p.key, false)) // as it was
+	r := w.call(Call{Op: Cancel, Place: p.id})
+	s.Queue = slices.DeleteFunc(s.Queue, func(t *Turn) bool { return t == p.turn })
+	w.maySave(p.key, w.leaves(p.key, false))
+	w.require(r.Failure == "" || r.Failure == Crashed ||
+		w.untouched(r.Failure), "cancel: %s", r.Failure)
+	w.Counts["cancelled"]++
+	if r.Failure == "" {
+		w.look(p.key)
+	}
+}
+
+// cancelAgain cancels what was cancelled, or what has come: nothing happens.
+func (w *World) cancelAgain() {
+	if len(w.gone) > 0 {
+		p := w.gone[w.rnd.IntN(len(w.gone))]
+		w.call(Call{Op: Cancel, Place: p.id})
+		if !w.dead() {
+			w.look(p.key)
+		}
+	}
+}
+
+// hold holds a bucket, or ends its hold, and reads where its turns have gone.
+func (w *World) hold() {
+	key := w.pickKey()
+	until := w.now + w.rnd.Int64N(5e9) - 1e9
+	if n := len(w.places); n > 0 && w.rnd.IntN(2) == 0 { // over a queue
+		p := w.places[w.rnd.IntN(n)]
+		key, until = p.key, w.now+w.rnd.Int64N(2*(p.turn.At-w.now)+1)
+	}
+	r := w.call(Call{Op: Hold, Reqs: []Request{{Key: key}}, Until: until})
+	if w.refused(key, Hold, 0, r.Failure) {
+		return
+	}
+	if until <= w.now {
+		until = 0
+	}
+	s := w.states[key]
+	if r.Failure == "" {
+		s.Hold, s.holds = until, []int64{until}
+	} else {
+		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
+		w.faulty(r.Failure)
+		s.holds = append(s.holds, until)
+		moved := w.leaves(key, true)
+		w.maySave(key, Span{moved.Lo, moved.Hi + max(0, until-w.now)})
+		w.heldNow(key, until)
+	}
+	if w.release != nil {
+		s.heldDuring = append(s.heldDuring, s.Hold)
+	}
+	w.maySave(key, w.leaves(key, true))
+	last := int64(0)
+	for _, p := range w.places {
+		i := slices.Index(s.Queue, p.turn)
+		if i < 0 || w.dead() {
+			continue
+		}
+		d := w.call(Call{Op: Delay, Place: p.id})
+		if d.Failure == Crashed {
+			break
+		}
+		at := w.now + int64(d.Delay)
+		w.require(at >= max(p.turn.At, s.Hold), "%v: a turn at %d is at %d after a hold until %d",
+			key, p.turn.At, at, s.Hold)
+		p.turn.At = at
+	}
+	for _, t := range s.Queue {
+		w.require(t.At >= last, "%v: a turn goes before one that came first", key)
+		last = t.At
+	}
+	if w.maySave(key, w.leaves(key, true)); r.Failure == "" && len(s.Queue) > 0 {
+		w.saved(key)
+	}
+}
+
+// reset makes buckets full.
+func (w *World) reset() {
+	keys := []Key{w.pickKey()}
+	if w.env.Disk == nil && w.env.Dead == nil && w.rnd.IntN(2) == 0 {
+		keys = append(keys, w.pickKey())
+	}
+	var reqs []Request
+	for _, key := range keys {
+		if _, _, declared := w.limits.For(key); !declared {
+			return
+		}
+		reqs = append(reqs, Request{Key: key})
+	}
+	r := w.call(Call{Op: Reset, Reqs: reqs})
+	if w.untouched(r.Failure) {
+		return
+	}
+	for _, key := range keys {
+		s := w.states[key]
+		next := Span{min(s.TAT.Lo, w.now), min(s.TAT.Hi, w.now)}
+		if s.law != nil {
+			s.law.Reset()
+		}
+		for _, p := range w.places { // they go when their turns come, and are not charged
+			if p.key == key {
+				p.epoch = 0
+			}
+		}
+		l, on, _ := w.limits.For(key)
+		if r.Failure != "" {
+			w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
+			w.faulty(r.Failure)
+			if on {
+				next = hull(next, s.tailSpan(l))
+			}
+			s.holds = append(s.holds, 0)
+			s.Queue = nil
+			w.maySave(key, Span{0, w.now})
+			w.unknown(key, next)
+			w.heldNow(key, 0)
+			continue
+		}
+		if s.Hold != 0 && w.release != nil {
+			s.heldDuring = append(s.heldDuring, 0)
+		}
+		s.Queue, s.Hold = nil, 0
+		w.put(key, next)
+		if on && l.Level >= Leased {
+			s.file = []Span{{0, s.TAT.Hi}}
+		}
+		s.holds = []int64{0}
+	}
+}
+
+// heldNow finds out which hold is in force after a call that failed.
+func (w *World) heldNow(key Key, would int64) {
+	s := w.states[key]
+	if w.dead() || len(s.Queue) > 0 {
+		return
+	}
+	r := w.one(Check, key, 0)
+	if r.Failure == "" {
+		retry := int64(r.Decisions[0].RetryAfter)
+		was := retry == max(0, s.Hold-w.now)
+		w.require(was || retry == max(0, would-w.now), "%v is held for %d; before the call until %d",
+			key, retry, s.Hold)
+		if !was {
+			s.Hold = would
+		}
+	}
+}

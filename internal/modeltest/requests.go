@@ -1,0 +1,286 @@
+package modeltest
+
+import "slices"
+
+// refused reports whether a call on one key failed as it should, or without a
+// change.
+func (w *World) refused(key Key, op Op, cost int64, f Failure) bool {
+	l, on, declared := w.limits.For(key)
+	switch {
+	case w.untouched(f):
+	case !declared:
+		w.require(f == UnknownName || f == Crashed, "%v is not declared: %q", key, f)
+	case on && cost > l.Burst && op != Refund:
+		w.require(f == CostOverBurst || f == Crashed, "%v, cost %d: %q", key, cost, f)
+	default:
+		return false
+	}
+	return true
+}
+
+// request spends, checks or refunds.
+func (w *World) request(op Op) {
+	key := w.pickKey()
+	cost := w.pickCost(key)
+	r := w.one(op, key, cost)
+	if w.refused(key, op, cost, r.Failure) {
+		return
+	}
+	var d Decision
+	if r.Failure == "" {
+		d = r.Decisions[0]
+	}
+	w.decided(key, op, cost, d, r.Failure)
+	l, on, _ := w.limits.For(key)
+	comesBack := w.rnd.IntN(3) == 0 // when it is told to
+	if comesBack && on && !d.Allowed && r.Failure == "" && op == Spend {
+		w.pass(int64(d.RetryAfter) - 1)
+		w.require(!w.again(key, op, cost, l), "%v is admitted before RetryAfter", key)
+		w.pass(1)
+		w.require(w.again(key, op, cost, l) || w.states[key].TAT.Lo != w.states[key].TAT.Hi ||
+			w.dead(), "%v is denied after RetryAfter", key)
+	}
+}
+
+// again repeats a request, and reports whether it was admitted.
+func (w *World) again(key Key, op Op, cost int64, l Limit) bool {
+	r := w.one(op, key, cost)
+	if w.refused(key, op, cost, r.Failure) {
+		return op == ""
+	}
+	var d Decision
+	if r.Failure == "" {
+		d = r.Decisions[0]
+	}
+	w.decided(key, op, cost, d, r.Failure)
+	return d.Allowed
+}
+
+// decided carries a request out on the model, and compares the decision.
+func (w *World) decided(key Key, op Op, cost int64, d Decision, f Failure) {
+	w.tb.Helper()
+	s := w.states[key]
+	l, on, _ := w.limits.For(key)
+	lo, hi := s.Decide(l, on, w.now, op, cost)
+	if f != "" {
+		w.require(f == NotDurable || f == Crashed, "%v: %s", key, f)
+		w.faulty(f)
+		w.require(op != Check || f == Crashed, "a check fails: %s", f)
+		if on && op != Check {
+			w.failed(key, op, cost, Span{lo.next, hi.next})
+		}
+		return
+	}
+	w.compare(key, d, lo.Decision, hi.Decision)
+	if !on {
+		return
+	}
+	was := s.TAT
+	next := s.after(l, w.now, op, cost, lo, hi, d)
+	if op == Check {
+		s.TAT = next
+		return
+	}
+	w.account(key, op, cost, d.Allowed)
+	if next != was {
+		w.put(key, next)
+		if d.Allowed && cost > 0 && (op == Spend || was.Lo > w.now) {
+			w.saved(key)
+		}
+	}
+}
+
+// failed notes that a call failed whose effect would lie in a span.
+func (w *World) failed(key Key, op Op, cost int64, would Span) {
+	w.unknown(key, would)
+	if op == Refund && w.states[key].law != nil {
+		w.states[key].law.Refund(w.now, cost)
+	}
+}
+
+// account counts an admission or a refund for the law.
+func (w *World) account(key Key, op Op, cost int64, allowed bool) {
+	w.tb.Helper()
+	switch {
+	case op == Refund:
+		w.states[key].law.Refund(w.now, cost)
+	case op == Spend && allowed:
+		w.admit(key, w.now, cost)
+	case op == Spend:
+		w.Counts["denied"]++
+	}
+}
+
+func (w *World) pickRequests() (reqs []Request) {
+	for range 1 + w.rnd.IntN(6) {
+		key := w.pickKey()
+		if slices.ContainsFunc(reqs, func(r Request) bool { return r.Key == key }) {
+			continue
+		}
+		l, on, declared := w.limits.For(key)
+		cost := w.pickCost(key)
+		if declared && (!on || cost <= l.Burst) {
+			reqs = append(reqs, Request{key, cost, Mode(w.rnd.IntN(3))})
+		}
+	}
+	return reqs
+}
+
+// group spends from several buckets, or refunds to them: all or none.
+func (w *World) group(op Op) {
+	reqs := w.pickRequests()
+	single := map[Op]Op{SpendAll: Spend, RefundAll: Refund}[op]
+	strict := [2]Decision{{Allowed: true, Remaining: unlimited},
+		{Allowed: true, Remaining: unlimited}}
+	outcomes := make([][2]outcome, len(reqs))
+	exact, voted := true, false
+	for i, q := range reqs {
+		s, one, cost := w.states[q.Key], single, q.Cost
+		if q.Mode == CheckOnly && op == RefundAll {
+			cost = 0
+		} else if q.Mode == CheckOnly {
+			one = Check
+		}
+		l, on, _ := w.limits.For(q.Key)
+		outcomes[i][0], outcomes[i][1] = s.Decide(l, on, w.now, one, cost)
+		exact = exact && s.TAT.Lo == s.TAT.Hi
+		if q.Mode == SpendOnly {
+			continue
+		}
+		for end := range strict {
+			if d := outcomes[i][end].Decision; !voted || stricter(d, strict[end]) {
+				strict[end] = d
+			}
+		}
+		voted = true
+	}
+	r := w.call(Call{Op: op, Reqs: reqs})
+	if w.untouched(r.Failure) {
+		return
+	}
+	allowed := r.Failure != ""
+	if r.Failure == "" {
+		d := r.Decisions[0]
+		allowed = d.Allowed
+		ok := strict[0].RetryAfter <= d.RetryAfter && d.RetryAfter <= strict[1].RetryAfter &&
+			d.Allowed == (d.RetryAfter == 0)
+		w.require(ok && (!exact || d.Remaining == strict[0].Remaining),
+			"%s: %+v; the model has %+v", op, d, strict)
+	} else {
+		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%s: %s", op, r.Failure)
+		w.faulty(r.Failure)
+	}
+	var changed []Key
+	strictest := Memory
+	for _, q := range reqs {
+		if l, _, _ := w.limits.For(q.Key); q.Mode != CheckOnly && q.Cost > 0 {
+			strictest = max(strictest, l.Level)
+		}
+	}
+	for i, q := range reqs {
+		s := w.states[q.Key]
+		l, on, _ := w.limits.For(q.Key)
+		if !on || q.Mode == CheckOnly {
+			continue
+		}
+		lo, hi := outcomes[i][0], outcomes[i][1]
+		next := Span{lo.next, hi.next}
+		capped := Span{min(s.TAT.Lo, w.now+l.Tau()), s.TAT.Hi}
+		switch {
+		case !allowed || q.Cost == 0 || single == Spend && !lo.Allowed:
+			next = capped // it was denied: the cap is written, or not
+		case single == Spend && !hi.Allowed && q.Mode == SpendOnly:
+			next = hull(Span{hi.next, hi.next}, Span{lo.next, lo.next}, capped)
+		case single == Spend && !hi.Allowed && r.Failure == "":
+			next.Hi = w.now + l.Tau()
+		}
+		if r.Failure != "" {
+			if strictest >= Leased && lo.Allowed && s.TAT.Lo == s.TAT.Hi && next != s.TAT &&
+				len(s.file) == 1 {
+				w.atomic = append(w.atomic, q.Key)
+				w.before = append(w.before, w.leaves(q.Key, true))
+				w.would = append(w.would, next)
+			}
+			w.failed(q.Key, single, q.Cost, next)
+			continue
+		}
+		if allowed && (single == Refund || hi.Allowed) {
+			w.account(q.Key, single, q.Cost, true)
+		}
+		if next != s.TAT {
+			took := single == Spend && hi.Allowed || single == Refund && s.TAT.Lo > w.now
+			if took && allowed && q.Cost > 0 {
+				changed = append(changed, q.Key)
+			}
+			w.put(q.Key, next)
+		}
+	}
+	w.saved(changed...)
+	if !w.dead() {
+		w.atomic, w.before, w.would = nil, nil, nil
+	}
+	for _, q := range reqs {
+		if s := w.states[q.Key]; s.TAT.Lo != s.TAT.Hi && !w.dead() {
+			w.look(q.Key)
+		}
+	}
+}
+
+func stricter(a, b Decision) bool {
+	switch {
+	case a.Allowed != b.Allowed:
+		return b.Allowed
+	case a.RetryAfter != b.RetryAfter:
+		return a.RetryAfter > b.RetryAfter
+	}
+	return a.Remaining < b.Remaining
+}
+
+// spendEach decides requests one after the other, some twice on one key.
+func (w *World) spendEach() {
+	reqs := append(w.pickRequests(), w.pickRequests()...)
+	r := w.call(Call{Op: SpendEach, Reqs: reqs})
+	for i, q := range reqs {
+		op, f := Spend, r.Failure
+		if q.Mode == CheckOnly {
+			op = Check
+		}
+		if i < len(r.Decisions) && r.Decisions[i] != (Decision{}) {
+			w.decided(q.Key, op, q.Cost, r.Decisions[i], "")
+			continue
+		}
+		w.require(f == NotDurable || f == Crashed || w.untouched(f), "spend each: %q", f)
+		w.maybe(q.Key, op, q.Cost)
+	}
+}
+
+// lateSpend spends while a save takes longer than the caller waits for it.
+func (w *World) lateSpend() {
+	key := w.pickKey()
+	l, on, _ := w.limits.For(key)
+	if !on || l.Level < Leased {
+		return
+	}
+	w.env.Disk.set(NoFault)
+	lo, hi := w.states[key].Decide(l, on, w.now, Spend, 1)
+	_, release := w.env.Disk.Block()
+	r := w.one(Spend, key, 1)
+	release()
+	w.env.Settle()
+	if r.Failure == NotDurable {
+		w.Counts["late"]++
+		w.unknown(key, Span{lo.next, hi.next})
+		w.look(key)
+	} else if !w.refused(key, Spend, 1, r.Failure) {
+		w.decided(key, Spend, 1, r.Decisions[0], r.Failure)
+	}
+}
+
+// maybe notes a spend that may have been carried out, or denied, or not.
+func (w *World) maybe(key Key, op Op, cost int64) {
+	l, on, _ := w.limits.For(key)
+	if s := w.states[key]; on && op == Spend {
+		lo, hi := s.Decide(l, on, w.now, op, cost)
+		w.unknown(key, hull(Span{lo.next, hi.next}, Span{min(s.TAT.Lo, w.now+l.Tau()), s.TAT.Hi}))
+	}
+}

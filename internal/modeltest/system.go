@@ -1,0 +1,177 @@
+package modeltest
+
+import "time"
+
+// Key is one bucket: the number of a limit, and an id.
+type Key struct {
+	Name uint16
+	ID   string
+}
+
+// Level is the durability of a limit.
+type Level uint8
+
+// The levels, weakest first.
+const (
+	Memory Level = iota + 1
+	Flushed
+	Leased
+	Synced
+)
+
+// Limit is what a bucket is held to.
+type Limit struct {
+	Burst, Count int64
+	Period       time.Duration
+	Queue        int64
+	Level        Level
+}
+
+// T returns the time that a token takes to come back, in nanoseconds.
+func (l Limit) T() int64 { return (int64(l.Period) + l.Count - 1) / l.Count }
+
+// Tau returns the time that an empty bucket takes to refill.
+func (l Limit) Tau() int64 { return l.Burst * l.T() }
+
+// Limits are the limits in force. A Name that is declared and off is nil.
+type Limits struct {
+	Names     map[uint16]*Limit
+	Overrides []Override
+}
+
+// Override is the limit of one key.
+type Override struct {
+	Key   Key
+	Limit Limit
+}
+
+// For returns the limit of a key, whether it has one, and whether its Name is
+// declared.
+func (ls Limits) For(key Key) (l Limit, on, declared bool) {
+	byName, declared := ls.Names[key.Name]
+	for _, o := range ls.Overrides {
+		if o.Key == key && declared {
+			return o.Limit, true, true
+		}
+	}
+	if byName == nil {
+		return Limit{}, false, declared
+	}
+	return *byName, true, true
+}
+
+// Op is a method of the System.
+type Op string
+
+// The methods of a limiter, and what a test does to its process.
+const (
+	Spend     Op = "spend"
+	Check     Op = "check"
+	Refund    Op = "refund"
+	SpendAll  Op = "spend all"
+	RefundAll Op = "refund all"
+	SpendEach Op = "spend each"
+	Reserve   Op = "reserve"
+	Delay     Op = "delay"
+	Cancel    Op = "cancel"
+	Hold      Op = "hold"
+	Reset     Op = "reset"
+	SetLimits Op = "set limits"
+	Flush     Op = "flush"
+	Tick      Op = "tick" // FlushInterval passes
+	Inspect   Op = "bucket"
+	Buckets   Op = "buckets"
+	Stats     Op = "stats"
+	Snapshot  Op = "snapshot"
+	Compact   Op = "compact"
+	Close     Op = "close"
+)
+
+// Mode says what part a Request has in a SpendAll.
+type Mode uint8
+
+// The modes of stint.
+const (
+	CheckAndSpend Mode = iota
+	CheckOnly
+	SpendOnly
+)
+
+// Request is a key and what is asked of it.
+type Request struct {
+	Key  Key
+	Cost int64 `json:",omitempty"`
+	Mode Mode  `json:",omitempty"`
+}
+
+// Call is one call of the System, at the instant Now of its clock.
+type Call struct {
+	Op     Op
+	Now    int64
+	Reqs   []Request `json:",omitempty"`
+	Place  int       `json:",omitempty"` // of Delay and Cancel: what Reserve replied
+	Until  int64     `json:",omitempty"` // of Hold
+	Limits *Limits   `json:",omitempty"` // of SetLimits
+}
+
+// Decision is the answer to a request.
+type Decision struct {
+	Allowed                bool
+	Remaining              int64
+	RetryAfter, ResetAfter time.Duration
+}
+
+// Listed is a bucket as Bucket and Buckets show it.
+type Listed struct {
+	Key       Key
+	Decision  Decision // Remaining and ResetAfter
+	HeldUntil int64    // 0 if it is not held
+}
+
+// Failure is the kind of an error.
+type Failure string
+
+// The failures that the model knows. Any other is a failure of the test.
+const (
+	NotDurable    Failure = "not durable"
+	Full          Failure = "full"
+	NotLoaded     Failure = "not loaded"
+	QueueFull     Failure = "queue full"
+	CostOverBurst Failure = "cost over burst"
+	UnknownName   Failure = "unknown name"
+	Crashed       Failure = "crashed" // the process died in the call
+)
+
+// Reply is what a call returned.
+type Reply struct {
+	Decisions []Decision    `json:",omitempty"`
+	Failure   Failure       `json:",omitempty"`
+	Place     int           `json:",omitempty"`
+	Delay     time.Duration `json:",omitempty"`
+	Listed    []Listed      `json:",omitempty"`
+	Resident  int64         `json:",omitempty"`
+}
+
+// System is a limiter with a clock that each call sets.
+type System interface {
+	Do(Call) Reply
+	Crash() // nothing that it does from now on reaches its store
+}
+
+// Env is what surrounds the System.
+type Env struct {
+	Open        func(Limits) System // on what the System before has left
+	Disk        *Disk               // nil: saves and loads do not fail
+	Levels      []Level             // of the limits; nil: all
+	MaxResident int                 // 0: everything fits
+	Crashes     bool                // the System may crash between calls
+	File        bool                // it has Snapshot and Compact
+	Ticks       bool                // it has Tick
+	Dead        func() bool         // the process is; nil: it is not killed
+	// waits for what goes on by itself; nil: commits have no timeout
+	Settle func()
+
+	// DelayFlush begins a flush that stops at its reading of the clock or at its
+	// save, and says whether it did. release lets it go on, and waits for it.
+	DelayFlush func(at string) (stopped bool, release func() Reply)
+}

@@ -1,0 +1,148 @@
+package modeltest
+
+// closeAndReopen closes the System, rarely so a process that will be killed.
+func (w *World) closeAndReopen(limits Limits) {
+	if w.env.Dead == nil || w.rnd.IntN(8) == 0 {
+		w.reopen(false, limits)
+	}
+}
+
+func (w *World) setLimits() {
+	limits := w.pickLimits()
+	switch w.rnd.IntN(4) {
+	case 0:
+		limits = w.limits
+	case 1: // one Name goes
+		gone := w.pickKey().Name
+		limits = Limits{Names: make(map[uint16]*Limit)}
+		for name, l := range w.limits.Names {
+			if name != gone {
+				limits.Names[name] = l
+			}
+		}
+	}
+	r := w.call(Call{Op: SetLimits, Limits: &limits})
+	if r.Failure == Crashed {
+		return
+	}
+	w.require(r.Failure == "", "set limits: %s", r.Failure)
+	w.limits = limits
+	w.newLaws()
+	for _, key := range w.keys {
+		s := w.states[key]
+		w.maySave(key, s.TAT)
+		w.look(key)
+	}
+}
+
+func (w *World) flush() {
+	if w.release != nil {
+		w.endFlush()
+	}
+	r := w.call(Call{Op: Flush})
+	if r.Failure != "" {
+		w.faulty(r.Failure)
+		return
+	}
+	w.flushed()
+}
+
+// tick has FlushInterval pass: what is Flushed or stricter is saved.
+func (w *World) tick() {
+	w.call(Call{Op: Tick})
+	for key, s := range w.states {
+		switch l, _, _ := w.limits.For(key); l.Level {
+		case Flushed, Synced:
+			s.file = []Span{w.leaves(key, false)}
+		case Leased:
+			s.file = []Span{hull(w.leaves(key, false), w.leaves(key, true))}
+		}
+	}
+}
+
+// delayFlush begins a flush that is held up, in its save or before it.
+func (w *World) delayFlush() {
+	if w.release != nil {
+		return
+	}
+	for key, s := range w.states {
+		s.during, s.heldDuring = []Span{w.leaves(key, false)}, []int64{s.Hold}
+	}
+	stopped, release := w.env.DelayFlush([]string{"clock", "save"}[w.rnd.IntN(2)])
+	w.release = release
+	if !stopped {
+		w.endFlush()
+	}
+	w.Counts["delayed flushes"]++
+}
+
+// shows requires that a bucket is shown as it is.
+func (w *World) shows(key Key, got Listed) {
+	w.tb.Helper()
+	s := w.states[key]
+	l, on, _ := w.limits.For(key)
+	held := int64(0)
+	if s.Hold > w.now {
+		held = s.Hold
+	}
+	w.require(got.HeldUntil == held, "%v is shown as held until %d, not %d",
+		key, got.HeldUntil, held)
+	if on {
+		lo, hi := s.Decide(l, on, w.now, Refund, 0)
+		got.Decision.Allowed = true
+		w.compare(key, got.Decision, lo.Decision, hi.Decision)
+	}
+}
+
+func (w *World) inspect() {
+	key := w.pickKey()
+	r := w.one(Inspect, key, 0)
+	if !w.refused(key, Inspect, 0, r.Failure) && r.Failure == "" {
+		w.shows(key, r.Listed[0])
+	}
+}
+
+// list requires that Buckets shows those that are not full, or are held.
+func (w *World) list() {
+	name := w.pickKey().Name
+	r := w.one(Buckets, Key{Name: name}, 0)
+	if r.Failure != "" {
+		w.faulty(r.Failure)
+		return
+	}
+	met := false // then some are missing
+	if w.env.Disk != nil {
+		met, _ = w.env.Disk.state()
+	}
+	shown := make(map[Key]bool)
+	for _, b := range r.Listed {
+		w.require(!shown[b.Key], "%v is shown twice", b.Key)
+		shown[b.Key] = true
+		if _, _, declared := w.limits.For(b.Key); declared {
+			w.shows(b.Key, b)
+		}
+	}
+	for _, key := range w.keys {
+		s := w.states[key]
+		if _, on, _ := w.limits.For(key); on && key.Name == name &&
+			(s.TAT.Lo > w.now || s.Hold > w.now) {
+			w.require(shown[key] || met, "%v is not shown", key)
+		}
+	}
+}
+
+func (w *World) stats() {
+	if r := w.call(Call{Op: Stats}); w.env.MaxResident > 0 && r.Failure == "" {
+		w.require(r.Resident <= int64(w.env.MaxResident+8), "%d buckets are in memory, of %d",
+			r.Resident, w.env.MaxResident)
+	}
+}
+
+// upkeep takes a snapshot or compacts the file.
+func (w *World) upkeep(op Op) {
+	r := w.call(Call{Op: op})
+	w.require(r.Failure == "" || r.Failure == Crashed, "%s: %s", op, r.Failure)
+	if op == Snapshot && r.Failure == "" { // which flushes
+		w.flushed()
+	}
+}

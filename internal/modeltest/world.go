@@ -1,0 +1,512 @@
+package modeltest
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// state is all that the model knows of a key.
+type state struct {
+	Bucket
+	law *Law // nil while the key has no limit
+
+	file       []Span  // what a crash may leave of the TAT,
+	holds      []int64 // and of the hold
+	during     []Span  // the same for changes since a delayed flush began
+	heldDuring []int64
+	unseen     bool // the hold on file, because the Name is not declared
+}
+
+// place is a reservation of the World.
+type place struct {
+	key   Key
+	id    int   // of the System
+	turn  *Turn // nil: it took nothing, or was cancelled
+	now   bool  // its turn came at once
+	epoch int   // of the limits that it was made under
+}
+
+// World takes a System through a random history, with the model beside it.
+type World struct {
+	tb   testing.TB
+	env  Env
+	seed uint64
+	rnd  *rand.Rand
+	sys  System
+
+	now    int64
+	limits Limits
+	epoch  int // of the limits
+	keys   []Key
+	states map[Key]*state
+	places []*place
+	gone   []*place // cancelled, or come: to be cancelled again
+	atomic []Key    // the keys of a group whose commit a crash cut
+	before []Span   // their TATs before,
+	would  []Span   // and after it
+
+	release func() Reply // of the flush that is delayed; nil: none is
+	calls   []entry      // the last
+	action  string
+	Counts  map[string]int // what happened how often
+}
+
+// NewWorld returns a World with a System that is opened on an empty store.
+func NewWorld(tb testing.TB, env Env, seed uint64) *World {
+	w := &World{
+		tb: tb, env: env, seed: seed, rnd: rand.New(rand.NewPCG(seed, 0)), now: 1_800_000_000e9,
+		states: make(map[Key]*state), Counts: make(map[string]int),
+	}
+	for i := range 24 {
+		key := Key{uint16(1 + i%4), fmt.Sprint("id-", strings.Repeat("x", i/8*11), i)}
+		w.keys = append(w.keys, key)
+		w.states[key] = &state{file: []Span{{}}, holds: []int64{0}}
+	}
+	w.limits = w.pickLimits()
+	w.newLaws()
+	w.sys = env.Open(w.limits)
+	return w
+}
+
+func (w *World) failf(format string, args ...any) {
+	w.tb.Helper()
+	var lines strings.Builder
+	for _, e := range w.calls[max(0, len(w.calls)-200):] {
+		fmt.Fprintln(&lines, e)
+	}
+	w.tb.Fatalf("seed %d, step %d, %s, limits %s: %s\nthe last calls:\n%s", w.seed,
+		w.Counts["steps"], w.action,
+		describe(w.limits), fmt.Sprintf(format, args...), lines.String())
+}
+
+// entry is a call, for the report of a failure.
+type entry struct {
+	call   Call
+	reply  Reply
+	action string
+}
+
+func (e entry) String() string {
+	s := fmt.Sprintf("%d %s: %s", e.call.Now, e.action, e.call.Op)
+	for i, q := range e.call.Reqs {
+		s += fmt.Sprintf(" %d:%s cost %d mode %d", q.Key.Name, q.Key.ID, q.Cost, q.Mode)
+		if i < len(e.reply.Decisions) {
+			s += fmt.Sprintf(" %+v", e.reply.Decisions[i])
+		}
+	}
+	return s + fmt.Sprintf(" place %d until %d: %q place %d delay %v", e.call.Place, e.call.Until,
+		e.reply.Failure, e.reply.Place, e.reply.Delay)
+}
+
+func describe(ls Limits) (s string) {
+	for name := range uint16(5) {
+		if l := ls.Names[name]; l != nil {
+			s += fmt.Sprintf("[%d: %d per %dns, level %d, queue %d]", name, l.Burst, l.T(), l.Level,
+				l.Queue)
+		}
+	}
+	return s
+}
+
+func (w *World) require(ok bool, format string, args ...any) {
+	w.tb.Helper()
+	if !ok {
+		w.failf(format, args...)
+	}
+}
+
+// call calls the System. While a flush is delayed and the call waits for it,
+// the flush goes on.
+func (w *World) call(c Call) (r Reply) {
+	c.Now = w.now
+	if w.env.Disk != nil && w.release == nil {
+		w.env.Disk.begin()
+	}
+	if w.release == nil {
+		r = w.sys.Do(c)
+	} else {
+		done := make(chan Reply, 1)
+		go func() { done <- w.sys.Do(c) }()
+		select {
+		case r = <-done:
+		case <-time.After(5 * time.Millisecond): // how long does not matter to the outcome
+			w.endFlush()
+			r = <-done
+		}
+	}
+	w.calls = append(w.calls[max(0, len(w.calls)-300):], entry{c, r, w.action})
+	return r
+}
+
+// one makes a call on one key.
+func (w *World) one(op Op, key Key, cost int64) Reply {
+	return w.call(Call{Op: op, Reqs: []Request{{Key: key, Cost: cost}}})
+}
+
+// faulty requires that a failure is one that a fault explains.
+func (w *World) faulty(f Failure) {
+	w.tb.Helper()
+	met := false
+	if w.env.Disk != nil {
+		met, _ = w.env.Disk.state()
+	}
+	w.require(met || f == Crashed && w.env.Dead != nil, "it failed without a fault: %s", f)
+	w.Counts["faults"]++
+}
+
+// untouched reports whether a call failed before it changed anything.
+func (w *World) untouched(f Failure) bool {
+	if f == Full || f == NotLoaded {
+		w.faulty(f)
+		return true
+	}
+	return false
+}
+
+func (w *World) dead() bool {
+	if w.env.Disk != nil {
+		if _, dead := w.env.Disk.state(); dead {
+			return true
+		}
+	}
+	return w.env.Dead != nil && w.env.Dead()
+}
+
+// put gives a bucket a TAT, and notes that a crash may leave it.
+func (w *World) put(key Key, tat Span) {
+	s := w.states[key]
+	s.set(tat)
+	w.maySave(key, w.leaves(key, false))
+}
+
+// leaves returns what a save leaves of a bucket.
+func (w *World) leaves(key Key, lease bool) Span {
+	s := w.states[key]
+	l, on, _ := w.limits.For(key)
+	if !on {
+		return s.TAT
+	}
+	span := s.tailSpan(l)
+	if lease && l.Level == Leased {
+		span.Hi += l.Tau() / 8
+	}
+	if l.Level < Leased { // turns that wait may be left out
+		span.Lo = min(span.Lo, s.TAT.Lo)
+	}
+	return span
+}
+
+// maySave notes that a save may leave a bucket so.
+func (w *World) maySave(key Key, span Span) {
+	s := w.states[key]
+	add := func(to []Span) []Span {
+		has := func(f Span) bool { return f.Lo <= span.Lo && span.Hi <= f.Hi }
+		if slices.ContainsFunc(to, has) {
+			return to
+		}
+		return append(to, span)
+	}
+	if s.file = add(s.file); w.release != nil {
+		s.during = add(s.during)
+	}
+}
+
+// saved notes that the store has what the buckets are, if their levels ask for
+// that. Of several, all are in one commit if one asks.
+func (w *World) saved(keys ...Key) {
+	strictest := Memory
+	for _, key := range keys {
+		l, _, _ := w.limits.For(key)
+		strictest = max(strictest, l.Level)
+	}
+	if strictest < Leased {
+		return
+	}
+	for _, key := range keys {
+		w.states[key].file = []Span{w.leaves(key, true)}
+	}
+}
+
+// unknown notes that a call failed, after which the bucket is as before or as
+// it would be.
+func (w *World) unknown(key Key, would Span) {
+	s := w.states[key]
+	s.set(hull(s.TAT, would))
+	w.maySave(key, w.leaves(key, true))
+}
+
+// compare requires that a decision lies between those at both ends.
+func (w *World) compare(key Key, d Decision, lo, hi Decision) {
+	w.tb.Helper()
+	s := w.states[key]
+	ok := d.Allowed == (d.RetryAfter == 0) && lo.RetryAfter <= d.RetryAfter &&
+		d.RetryAfter <= hi.RetryAfter
+	ok = ok && (lo.Allowed != hi.Allowed || between(lo.Remaining, d.Remaining, hi.Remaining) &&
+		between(int64(lo.ResetAfter), int64(d.ResetAfter), int64(hi.ResetAfter)))
+	w.require(ok, "%v: %+v; the model has %+v to %+v; TAT %d to %d ahead, hold %d, %d wait", key, d,
+		lo, hi,
+		s.TAT.Lo-w.now, s.TAT.Hi-w.now, s.Hold-w.now, len(s.Queue))
+	w.Counts["compared"]++
+	if s.TAT.Lo == s.TAT.Hi {
+		w.Counts["exactly"]++
+	}
+}
+
+func between(a, n, b int64) bool { return min(a, b) <= n && n <= max(a, b) }
+
+// admit counts an admission at an instant.
+func (w *World) admit(key Key, at, cost int64) {
+	w.tb.Helper()
+	s := w.states[key]
+	if s.law != nil {
+		if err := s.law.Admit(at, cost); err != nil {
+			w.failf("%v: the law: %v", key, err)
+		}
+	}
+	w.Counts["admitted"]++
+}
+
+// pass lets time pass, and the turns come that do.
+func (w *World) pass(d int64) {
+	w.now += d
+	slices.SortStableFunc(w.places, func(a, b *place) int {
+		return cmp.Compare(a.turn.At,
+			b.turn.At)
+	})
+	w.places = slices.DeleteFunc(w.places, func(p *place) bool {
+		if p.turn.At > w.now {
+			return false
+		}
+		if p.epoch == w.epoch {
+			w.admit(p.key, p.turn.At, p.turn.Cost)
+		}
+		w.gone = append(w.gone, p)
+		return true
+	})
+	for key, s := range w.states {
+		l, on, _ := w.limits.For(key)
+		if s.advance(l, on, w.now) {
+			w.maySave(key, w.leaves(key, false))
+		}
+	}
+	w.gone = w.gone[max(0, len(w.gone)-8):]
+}
+
+// newLaws begins the accounts of the limits in force anew.
+func (w *World) newLaws() {
+	w.epoch++
+	for key, s := range w.states {
+		if l, on, _ := w.limits.For(key); on {
+			s.law = NewLaw(l)
+			s.newLimits(l, on)
+		} else {
+			s.law = nil
+		}
+	}
+}
+
+// look compares a bucket with the model's, as it is, and narrows what the
+// model knows of it.
+func (w *World) look(key Key) {
+	w.tb.Helper()
+	s := w.states[key]
+	r := w.one(Check, key, 0)
+	l, on, declared := w.limits.For(key)
+	if w.untouched(r.Failure) || r.Failure == Crashed {
+		return
+	}
+	if !declared {
+		w.require(r.Failure == UnknownName || r.Failure == Crashed, "%v is not declared: %+v", key,
+			r)
+		return
+	}
+	w.require(r.Failure == "", "%v: %s", key, r.Failure)
+	if s.unseen {
+		w.holdFound(key, r.Decisions[0])
+	}
+	lo, hi := s.Decide(l, on, w.now, Check, 0)
+	w.compare(key, r.Decisions[0], lo.Decision, hi.Decision)
+	if on {
+		s.TAT = s.after(l, w.now, Check, 0, lo, hi, r.Decisions[0])
+	}
+}
+
+// flushed notes that a flush has saved everything.
+func (w *World) flushed() {
+	for key, s := range w.states {
+		if !s.unseen {
+			s.holds = []int64{s.Hold}
+		}
+		if _, on, _ := w.limits.For(key); !on && len(s.Queue)+len(s.due) > 0 {
+			w.maySave(key, hull(s.base, s.TAT)) // without a limit a turn has no charge
+			continue
+		}
+		s.file = []Span{w.leaves(key, false)}
+	}
+}
+
+// endFlush lets the delayed flush go on. What changed since it began may be
+// saved by it, or not.
+func (w *World) endFlush() {
+	r := w.release()
+	w.release = nil
+	if r.Failure != "" {
+		w.faulty(r.Failure)
+		return
+	}
+	for _, s := range w.states {
+		s.file, s.holds = s.during, s.heldDuring
+	}
+}
+
+// reopen closes the System, or has it crash, and compares what the next one
+// finds on file.
+func (w *World) reopen(crash bool, limits Limits) {
+	if w.release != nil {
+		w.endFlush()
+	}
+	if !crash && !w.dead() {
+		r := w.call(Call{Op: Close})
+		if r.Failure == "" {
+			w.flushed()
+			w.Counts["reopened"]++
+		} else {
+			w.faulty(r.Failure)
+			crash = true
+		}
+	}
+	if crash {
+		w.Counts["crashes"]++
+	}
+	w.sys.Crash()
+	for key, s := range w.states { // turns do not outlive the process
+		if l, on, _ := w.limits.For(key); on && len(s.Queue)+len(s.due) > 0 &&
+			!(crash && l.Level >= Leased) {
+			s.file = append(s.file, hull(s.base, s.TAT, s.tailSpan(l)))
+		}
+		s.Queue, s.due = nil, nil
+		if l, _, _ := w.limits.For(key); crash && l.Level < Leased && s.law != nil {
+			s.law.Reset()
+		}
+	}
+	w.places, w.gone = nil, nil
+	if describe(limits) != describe(w.limits) {
+		w.limits = limits
+		w.newLaws()
+	}
+	w.sys = w.env.Open(w.limits)
+	for _, key := range w.keys {
+		w.found(key)
+	}
+	w.wholeOrNot()
+}
+
+// found compares what a System finds on file with what may be there.
+func (w *World) found(key Key) {
+	s := w.states[key]
+	l, on, declared := w.limits.For(key)
+	if !declared || !on {
+		s.set(hull(s.file[0], s.file...))
+		if s.unseen = !declared; s.unseen {
+			return
+		}
+	}
+	r := w.one(Check, key, 0)
+	if r.Failure == Crashed { // it is killed again
+		s.set(hull(s.file[0], s.file...))
+		return
+	}
+	w.require(r.Failure == "", "%v: %s", key, r.Failure)
+	d := r.Decisions[0]
+	if w.holdFound(key, d); !on {
+		return
+	}
+	seen, cap := w.now+int64(d.ResetAfter), w.now+l.Tau()
+	may := slices.DeleteFunc(slices.Clone(s.file), func(f Span) bool {
+		return max(w.now, min(f.Lo, cap)) > seen || max(w.now, min(f.Hi, cap)) < seen
+	})
+	w.require(len(may) > 0, "%v: found %d ahead; a crash may leave %v, from %d; TAT was %v", key,
+		seen-w.now, s.file, w.now, s.TAT)
+	s.set(hull(may[0], may...).narrow(seen, w.now, l.Tau()))
+	s.file = []Span{s.TAT}
+}
+
+// holdFound compares a hold that was on file with what may be there.
+func (w *World) holdFound(key Key, d Decision) {
+	s := w.states[key]
+	hold := int64(0)
+	if d.RetryAfter > 0 {
+		hold = w.now + int64(d.RetryAfter)
+	}
+	ok := slices.ContainsFunc(s.holds, func(h int64) bool { return h == hold || hold == 0 && h <= w.now })
+	w.require(ok, "%v is held until %d; it may be any of %v", key, hold, s.holds)
+	s.Hold, s.holds, s.unseen = hold, []int64{hold}, false
+}
+
+// wholeOrNot requires that of a group of changes, whose commit a crash cut,
+// all are there or none.
+func (w *World) wholeOrNot() {
+	all, none := true, true
+	for i, key := range w.atomic {
+		l, on, _ := w.limits.For(key)
+		if s := w.states[key]; on && s.TAT.Lo == s.TAT.Hi && w.before[i].Hi < w.would[i].Lo &&
+			s.TAT.Lo > w.now && s.TAT.Lo < w.now+l.Tau() {
+			all, none = all && s.TAT.Lo >= w.would[i].Lo, none && s.TAT.Lo <= w.before[i].Hi
+		}
+	}
+	w.require(all || none, "of one commit on %v a part is there", w.atomic)
+	w.atomic, w.before, w.would = nil, nil, nil
+}
+
+// Run takes the System through a number of steps.
+func (w *World) Run(steps int) {
+	for range steps {
+		w.Step()
+	}
+}
+
+// End requires that nobody is stranded: one tolerance after the last event,
+// every bucket is full. It closes the System.
+func (w *World) End() {
+	w.action = "end"
+	if w.release != nil {
+		w.endFlush()
+	}
+	if w.env.Disk != nil {
+		w.env.Disk.set(NoFault)
+	}
+	for _, s := range w.states {
+		w.now = max(w.now, s.last(), s.Hold)
+	}
+	var keys []Key
+	for _, key := range w.keys {
+		if _, on, _ := w.limits.For(key); on { // a TAT that is too far ahead is capped
+			w.one(Spend, key, 1)
+			keys = append(keys, key)
+		}
+	}
+	tau := func(key Key) int64 { l, _, _ := w.limits.For(key); return l.Tau() }
+	slices.SortFunc(keys, func(a, b Key) int { return cmp.Compare(tau(a), tau(b)) })
+	for last := w.now; len(keys) > 0; keys = keys[1:] {
+		key := keys[0]
+		w.now = last + tau(key)
+		l, _, _ := w.limits.For(key)
+		d := w.one(Check, key, l.Burst).Decisions[0]
+		w.require(d.Allowed && d.Remaining == 0,
+			"%v is stranded: %+v, a tolerance of %d after the last event", key, d, l.Tau())
+	}
+	r := w.call(Call{Op: Close})
+	w.require(r.Failure == "", "close: %s", r.Failure)
+	w.sys.Crash()
+}
+
+// Close is for a test that ends before the World does.
+func (w *World) Close() { w.sys.Crash() }
+
+const unlimited = math.MaxInt64
