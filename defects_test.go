@@ -24,24 +24,35 @@ var errBroken = errors.New("the disk is broken")
 type heldClock struct {
 	ns      atomic.Int64
 	skip    atomic.Int64 // readings until the one to hold
-	armed   atomic.Bool
-	held    chan struct{}
-	release chan struct{}
+	reading atomic.Pointer[heldReading]
 }
 
+type heldReading struct{ held, release chan struct{} }
+
 func newHeldClock() *heldClock {
-	c := &heldClock{held: make(chan struct{}, 1), release: make(chan struct{})}
+	c := &heldClock{}
 	c.ns.Store(1_800_000_000e9)
 	return c
 }
 
 func (c *heldClock) Now() time.Time {
 	now := c.ns.Load()
-	if c.armed.Load() && c.skip.Add(-1) < 0 && c.armed.CompareAndSwap(true, false) {
-		c.held <- struct{}{}
-		<-c.release
+	if r := c.reading.Load(); r != nil && c.skip.Add(-1) < 0 && c.reading.CompareAndSwap(r, nil) {
+		close(r.held)
+		<-r.release
 	}
 	return time.Unix(0, now)
+}
+
+// hold holds the reading after skip others.
+func (c *heldClock) hold(skip int64) (held <-chan struct{}, release func()) {
+	r := &heldReading{make(chan struct{}), make(chan struct{})}
+	c.skip.Store(skip)
+	c.reading.Store(r)
+	return r.held, sync.OnceFunc(func() {
+		c.reading.Store(nil)
+		close(r.release)
+	})
 }
 
 func (c *heldClock) advance(d time.Duration) { c.ns.Add(int64(d)) }
@@ -83,14 +94,17 @@ const only stint.Name = 1
 
 func onlyLimits(t *testing.T, limit stint.Limit) *stint.Limits {
 	t.Helper()
-	limits, err := stint.NewLimits(stint.Names{only: {Label: "only"}, 2: {Label: "other"}}, map[stint.Name]stint.Limit{only: limit}, nil)
+	limits, err := stint.NewLimits(stint.Names{only: {Label: "only"}, 2: {Label: "other"}},
+		map[stint.Name]stint.Limit{only: limit}, nil)
 	require.NoError(t, err)
 	return limits
 }
 
-func openOnly(t *testing.T, store stint.Store, limit stint.Limit, now func() time.Time) *stint.Limiter {
+func openOnly(t *testing.T, store stint.Store, limit stint.Limit,
+	now func() time.Time) *stint.Limiter {
 	t.Helper()
-	l, err := stint.New(store, onlyLimits(t, limit), &stint.Options{FlushInterval: 1e6 * time.Hour, CommitTimeout: time.Hour, Now: now})
+	l, err := stint.New(store, onlyLimits(t, limit),
+		&stint.Options{FlushInterval: 1e6 * time.Hour, CommitTimeout: time.Hour, Now: now})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if gated, ok := store.(*gatedStore); ok {
@@ -126,18 +140,16 @@ func TestDelayedFlush(t *testing.T) {
 	for skip := range int64(3) {
 		t.Run(fmt.Sprint("reading ", skip+1), func(t *testing.T) {
 			clock := newHeldClock()
-			l := openOnly(t, stint.NewMemStore(), stint.Limit{Burst: 10, Count: 1, Period: time.Second}, clock.Now)
+			limit := stint.Limit{Burst: 10, Count: 1, Period: time.Second}
+			l := openOnly(t, stint.NewMemStore(), limit, clock.Now)
 			key := only.Key("a")
 			require.NoError(t, l.Hold(key, clock.Now().Add(5*time.Second)))
-			clock.skip.Store(skip)
-			clock.armed.Store(true)
-			flushed, release := make(chan error, 1), sync.OnceFunc(func() { close(clock.release) })
+			held, release := clock.hold(skip)
+			flushed := make(chan error, 1)
 			go func() { flushed <- l.Flush() }()
-			var err error
 			select {
-			case <-clock.held:
-			case err = <-flushed: // it reads the clock fewer times
-				clock.armed.Store(false)
+			case <-held:
+			case err := <-flushed: // it reads the clock fewer times
 				flushed <- err
 			}
 			clock.advance(10 * time.Second)
@@ -153,7 +165,8 @@ func TestDelayedFlush(t *testing.T) {
 			release()
 			require.NoError(t, <-flushed)
 			require.Equal(t, 10, first)
-			require.Zero(t, spends(t, l, key, 10), "tokens after the delayed flush, at the same instant")
+			require.Zero(t, spends(t, l, key, 10),
+				"tokens after the delayed flush, at the same instant")
 			require.NoError(t, l.Close())
 		})
 	}
@@ -163,7 +176,8 @@ func TestDelayedFlush(t *testing.T) {
 func TestDelayedFlushRealClock(t *testing.T) {
 	const burst, interval = 50, time.Microsecond
 	limit := stint.Limit{Burst: burst, Count: 1, Period: interval}
-	l, err := stint.New(stint.NewMemStore(), onlyLimits(t, limit), &stint.Options{FlushInterval: 200 * time.Microsecond, CommitTimeout: time.Hour})
+	l, err := stint.New(stint.NewMemStore(), onlyLimits(t, limit),
+		&stint.Options{FlushInterval: 200 * time.Microsecond, CommitTimeout: time.Hour})
 	require.NoError(t, err)
 	key := only.Key("a")
 	rounds := 2_000
@@ -200,7 +214,7 @@ func TestDelayedFlushRealClock(t *testing.T) {
 	}
 	others.Wait()
 	require.NoError(t, l.Close())
-	require.LessOrEqual(t, excess/interval, time.Duration(0), "tokens more than burst + elapsed ÷ T")
+	require.LessOrEqual(t, int64(excess/interval), int64(0), "tokens more than burst + elapsed ÷ T")
 }
 
 // Cancel gives back no token twice, nor does a commit that fails.
@@ -341,7 +355,8 @@ func TestAcknowledgedIsDurable(t *testing.T) {
 	for _, level := range []stint.Durability{stint.Leased, stint.Synced} {
 		limit := stint.Limit{Burst: 10, Count: 1, Period: time.Hour, Durability: level}
 		for name, call := range calls {
-			run := func(t *testing.T, fail func(l *stint.Limiter, store *gatedStore) (acknowledged error)) {
+			type failing func(l *stint.Limiter, store *gatedStore) (acknowledged error)
+			run := func(t *testing.T, fail failing) {
 				synctest.Test(t, func(t *testing.T) {
 					clock, store := newHeldClock(), &gatedStore{MemStore: stint.NewMemStore()}
 					l := openOnly(t, store, limit, clock.Now)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/modeltest"
 )
 
 const century = 36525 * 24 * 60 * 60 * 1_000_000_000
@@ -323,7 +325,7 @@ func FuzzHistory(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, burst, count, period, now int64, script []byte) {
 		r, burst, count, period := foldRate(t, burst, count, period)
-		m := newModel(burst, count, period)
+		m := modeltest.NewTokens(burst, count, period)
 		tat := int64(0)
 		var log []admitted
 		for n := 0; len(script) >= 3 && n < 48; n, script = n+1, script[3:] {
@@ -335,7 +337,7 @@ func FuzzHistory(f *testing.F) {
 			switch op := script[0] % 16; {
 			case op < 9:
 				next, retryAfter := r.spend(tat, now, cost)
-				require.Equal(t, m.spend(now, cost), retryAfter, "spend %d at %d", cost, now)
+				require.Equal(t, m.Spend(now, cost), retryAfter, "spend %d at %d", cost, now)
 				tat = next
 				if retryAfter == 0 {
 					log = append(log, admitted{bound(now), cost})
@@ -343,11 +345,11 @@ func FuzzHistory(f *testing.F) {
 				}
 			case op < 12:
 				tat = r.refund(tat, now, cost)
-				m.refund(now, cost)
+				m.Refund(now, cost)
 				log = nil
 			case op < 14:
 				next, delay, ok := r.reserve(tat, now, cost)
-				wantDelay, wantOK := m.reserve(now, cost)
+				wantDelay, wantOK := m.Reserve(now, cost)
 				require.Equal(t, wantOK, ok, "reserve %d at %d", cost, now)
 				require.Equal(t, wantDelay, delay, "reserve %d at %d", cost, now)
 				tat = next
@@ -356,11 +358,11 @@ func FuzzHistory(f *testing.F) {
 				}
 			case op == 14:
 				tat = r.clamp(tat, now)
-				m.clamp(now)
+				m.Clamp(now)
 				log = nil
 			}
-			require.Equal(t, m.remaining(now), r.remaining(tat, now), "remaining at %d", now)
-			require.Equal(t, m.resetAfter(now), resetAfter(tat, now), "resetAfter at %d", now)
+			require.Equal(t, m.Remaining(now), r.remaining(tat, now), "remaining at %d", now)
+			require.Equal(t, m.ResetAfter(now), resetAfter(tat, now), "resetAfter at %d", now)
 		}
 	})
 }

@@ -1,0 +1,189 @@
+package stint_test
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// admission is what passed at an instant that lies between two.
+type admission struct{ after, before, cost int64 }
+
+// requireLaw requires that over any stretch of time no more than burst +
+// elapsed ÷ T passed, as late and as early as each of them may have.
+func requireLaw(t *testing.T, limit stint.Limit, log []admission) {
+	t.Helper()
+	slices.SortFunc(log, func(a, b admission) int { return cmp.Compare(a.before, b.before) })
+	for _, first := range log {
+		sum := int64(0)
+		for _, a := range log {
+			if a.after >= first.after {
+				sum += a.cost
+				require.LessOrEqual(t, (sum-limit.Burst)*int64(limit.Interval()),
+					a.before-first.after, "%d tokens", sum)
+			}
+		}
+	}
+}
+
+// Many goroutines do everything at once while time passes: what passes keeps
+// the law, and nobody is stranded. Then time stands still, and no token is lost.
+func TestConcurrentLaw(t *testing.T) {
+	stores := map[string]func(t *testing.T) stint.Store{
+		"mem": func(*testing.T) stint.Store { return stint.NewMemStore() },
+		"file": func(t *testing.T) stint.Store {
+			s, err := stint.OpenBolt(filepath.Join(t.TempDir(), "buckets.db"), nil, nil)
+			require.NoError(t, err)
+			return s
+		},
+	}
+	for kind, open := range stores {
+		for _, resident := range []int{0, 700} { // of 256 shards
+			t.Run(fmt.Sprint(kind, "/resident ", resident), func(t *testing.T) {
+				concurrentLaw(t, open(t), resident, length(100, 20))
+			})
+		}
+	}
+}
+
+func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
+	clock, names, defaults := newHeldClock(), stint.Names{}, map[stint.Name]stint.Limit{}
+	for name := stint.Name(1); name <= 4; name++ {
+		names[name] = stint.NameSpec{Label: fmt.Sprint("level ", name)}
+		defaults[name] = stint.Limit{Burst: 20, Count: 1, Period: time.Millisecond,
+			Durability: stint.Durability(name)}
+	}
+	limits, err := stint.NewLimits(names, defaults, nil)
+	require.NoError(t, err)
+	l, err := stint.New(store, limits, &stint.Options{Now: clock.Now,
+		FlushInterval: time.Millisecond, CommitTimeout: time.Hour, MaxResident: resident})
+	require.NoError(t, err)
+	var mu sync.Mutex
+	logs := make(map[stint.Key][]admission)
+	var all sync.WaitGroup
+	for g := range 16 {
+		rnd := rand.New(rand.NewPCG(rand.Uint64(), uint64(g)))
+		all.Go(func() {
+			for range calls {
+				key := stint.Name(1 + rnd.IntN(4)).Key(fmt.Sprint(rnd.IntN(2)))
+				cost := 1 + rnd.Int64N(8)
+				after := clock.ns.Load()
+				admit := func(key stint.Key, from, to int64) {
+					mu.Lock()
+					defer mu.Unlock()
+					logs[key] = append(logs[key], admission{from, to, cost})
+				}
+				var err error
+				switch rnd.IntN(12) {
+				case 0, 1, 2, 3:
+					var d stint.Decision
+					if d, err = l.Spend(key, cost); d.Allowed {
+						admit(key, after, clock.ns.Load())
+					}
+				case 4:
+					other := stint.Name(1 + key.Name%4).Key("0")
+					var d stint.Decision
+					if d, err = l.SpendAll(stint.Request{Key: key, Cost: cost},
+						stint.Request{Key: other, Cost: cost}); d.Allowed {
+						admit(key, after, clock.ns.Load())
+						admit(other, after, clock.ns.Load())
+					}
+				case 5, 6:
+					var r stint.Reservation
+					if r, err = l.Reserve(key, cost); err != nil {
+						break
+					}
+					if rnd.IntN(2) == 0 {
+						r.Cancel()
+						r.Cancel()
+						break
+					}
+					read := clock.ns.Load()
+					d := int64(r.Delay())
+					if d == 0 {
+						admit(key, after, clock.ns.Load())
+					} else {
+						admit(key, read+d, clock.ns.Load()+d)
+					}
+				case 7:
+					err = l.SetLimits(limits)
+				case 8:
+					err = l.Flush()
+				case 9:
+					for range l.Buckets(key.Name) {
+					}
+					l.Stats()
+					err = l.Health()
+				case 10: // makes room scarce
+					_, err = l.Spend(key.Name.Key(fmt.Sprint("other ", rnd.IntN(2000))), 1)
+				default:
+					clock.advance(time.Duration(rnd.IntN(2000)) * time.Microsecond)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	longest := time.Duration(0)
+	for key, log := range logs {
+		requireLaw(t, defaults[key.Name], log)
+		r, err := l.Reserve(key, 0)
+		require.NoError(t, err)
+		longest = max(longest, r.Delay())
+	}
+	clock.advance(longest + 20*time.Millisecond)
+	var keys []stint.Key
+	for key := range logs {
+		require.EqualValues(t, 20, remaining(t, l, key), "%v is stranded", key)
+		keys = append(keys, key)
+	}
+	spent := concurrentGroups(t, l, keys, calls)
+	for i, key := range keys {
+		require.Equal(t, 20-spent[i].Load(), remaining(t, l, key), "%v", key)
+	}
+	require.NoError(t, l.Close())
+}
+
+// concurrentGroups spends from sets of keys while time stands still, and gives
+// some of it back. It returns what is spent of each.
+func concurrentGroups(t *testing.T, l *stint.Limiter, keys []stint.Key, calls int) []atomic.Int64 {
+	spent := make([]atomic.Int64, len(keys))
+	var all sync.WaitGroup
+	for g := range 16 {
+		rnd := rand.New(rand.NewPCG(rand.Uint64(), uint64(g)))
+		all.Go(func() {
+			for range calls {
+				picked := rnd.Perm(len(keys))[:1+rnd.IntN(len(keys))]
+				var reqs []stint.Request
+				for _, i := range picked {
+					reqs = append(reqs, stint.Request{Key: keys[i], Cost: int64(rnd.IntN(3))})
+				}
+				d, err := l.SpendAll(reqs...)
+				if err == nil && d.Allowed && rnd.IntN(4) == 0 {
+					_, err = l.RefundAll(reqs...)
+				} else if d.Allowed {
+					for n, i := range picked {
+						spent[i].Add(reqs[n].Cost)
+					}
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return spent
+}

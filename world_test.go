@@ -1,0 +1,259 @@
+package stint_test
+
+import (
+	"errors"
+	"io"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/modeltest"
+)
+
+// limiterSystem is a Limiter as internal/modeltest drives it.
+type limiterSystem struct {
+	*stint.Limiter
+	clock  *heldClock
+	limits *stint.Limits
+	bolt   *stint.BoltStore // nil if it has no file
+	places []stint.Reservation
+	tick   func()
+	crash  func()
+}
+
+func (s *limiterSystem) Crash() {
+	if s.crash != nil {
+		s.crash()
+	}
+	s.Close() // an error if it has crashed
+}
+
+// failureOf returns what an error is to the model.
+func failureOf(err error) modeltest.Failure {
+	for _, known := range []struct {
+		err     error
+		failure modeltest.Failure
+	}{
+		{nil, ""}, {stint.ErrNotDurable, modeltest.NotDurable}, {stint.ErrFull, modeltest.Full},
+		{stint.ErrQueueFull, modeltest.QueueFull}, {stint.ErrCostOverBurst,
+			modeltest.CostOverBurst},
+		{stint.ErrUnknownName, modeltest.UnknownName}, {modeltest.ErrDisk, modeltest.NotLoaded},
+	} {
+		if errors.Is(err, known.err) {
+			return known.failure
+		}
+	}
+	return modeltest.Failure(err.Error())
+}
+
+func keyOf(key modeltest.Key) stint.Key { return stint.Name(key.Name).Key(key.ID) }
+
+// limitsOfModel returns the model's limits as a program declares them.
+func limitsOfModel(ls modeltest.Limits) *stint.Limits {
+	limit := func(l modeltest.Limit) stint.Limit {
+		return stint.Limit{Burst: l.Burst, Count: l.Count, Period: l.Period, Queue: l.Queue,
+			Durability: stint.Durability(l.Level)}
+	}
+	names, defaults, overrides := stint.Names{}, map[stint.Name]stint.Limit{}, map[stint.Name][]stint.Override{}
+	for name, l := range ls.Names {
+		names[stint.Name(name)] = stint.NameSpec{Label: "name" + string(rune('0'+name))}
+		if l != nil {
+			defaults[stint.Name(name)] = limit(*l)
+		}
+	}
+	for _, o := range ls.Overrides {
+		name := stint.Name(o.Key.Name)
+		overrides[name] = append(overrides[name],
+			stint.Override{IDs: []stint.OverrideID{{ID: o.Key.ID}}, Limit: limit(o.Limit)})
+	}
+	made, err := stint.NewLimits(names, defaults, overrides)
+	if err != nil {
+		panic(err)
+	}
+	return made
+}
+
+// decided returns a decision as the model has it.
+func (s *limiterSystem) decided(key stint.Key, d stint.Decision, err error) (modeltest.Decision,
+	modeltest.Failure) {
+	failure := failureOf(err)
+	if limit, _ := s.limits.For(d.Key); failure == "" && d.Key != (stint.Key{}) &&
+		(d.Limit != limit || key != (stint.Key{}) && d.Key != key) {
+		failure = modeltest.Failure("a decision on " + d.Key.String() + " with the limit " +
+			d.Limit.String())
+	}
+	return modeltest.Decision{Allowed: d.Allowed, Remaining: d.Remaining, RetryAfter: d.RetryAfter,
+		ResetAfter: d.ResetAfter}, failure
+}
+
+// listed returns a bucket as the model has it.
+func (s *limiterSystem) listed(key stint.Key, b stint.Bucket) modeltest.Listed {
+	l := modeltest.Listed{Key: modeltest.Key{Name: uint16(key.Name), ID: key.ID}}
+	l.Decision.Remaining, l.Decision.ResetAfter = b.Remaining, b.ResetAfter
+	if !b.HeldUntil.IsZero() {
+		l.HeldUntil = b.HeldUntil.UnixNano()
+	}
+	return l
+}
+
+func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
+	s.clock.ns.Store(c.Now)
+	var keys []stint.Key
+	var reqs []stint.Request
+	for _, q := range c.Reqs {
+		keys = append(keys, keyOf(q.Key))
+		reqs = append(reqs, stint.Request{Key: keyOf(q.Key), Cost: q.Cost,
+			Mode: stint.Mode(q.Mode)})
+	}
+	var d stint.Decision
+	var err error
+	switch c.Op {
+	case modeltest.Spend:
+		d, err = s.Spend(keys[0], reqs[0].Cost)
+	case modeltest.Check:
+		d, err = s.Check(keys[0], reqs[0].Cost)
+	case modeltest.Refund:
+		d, err = s.Refund(keys[0], reqs[0].Cost)
+	case modeltest.SpendAll:
+		d, err = s.SpendAll(reqs...)
+	case modeltest.RefundAll:
+		d, err = s.RefundAll(reqs...)
+	case modeltest.SpendEach:
+		ds := make([]stint.Decision, len(reqs))
+		err = s.SpendEach(reqs, ds)
+		for i, d := range ds {
+			decision, _ := s.decided(keys[i], d, nil)
+			r.Decisions = append(r.Decisions, decision)
+		}
+	case modeltest.Reserve:
+		var place stint.Reservation
+		place, err = s.Reserve(keys[0], reqs[0].Cost)
+		s.places = append(s.places, place)
+		r.Place, r.Delay = len(s.places)-1, place.Delay()
+	case modeltest.Delay:
+		r.Delay = s.places[c.Place].Delay()
+	case modeltest.Cancel:
+		s.places[c.Place].Cancel()
+	case modeltest.Hold:
+		err = s.Hold(keys[0], time.Unix(0, c.Until))
+	case modeltest.Reset:
+		err = s.Reset(keys...)
+	case modeltest.SetLimits:
+		s.limits = limitsOfModel(*c.Limits)
+		err = s.SetLimits(s.limits)
+	case modeltest.Flush:
+		err = s.Flush()
+	case modeltest.Tick:
+		s.tick()
+	case modeltest.Inspect:
+		var b stint.Bucket
+		b, err = s.Bucket(keys[0])
+		r.Listed = append(r.Listed, s.listed(keys[0], b))
+	case modeltest.Buckets:
+		for key, b := range s.Buckets(keys[0].Name) {
+			r.Listed = append(r.Listed, s.listed(key, b))
+		}
+	case modeltest.Stats:
+		r.Resident = s.Stats().Resident
+	case modeltest.Snapshot:
+		_, err = s.Snapshot(io.Discard)
+	case modeltest.Compact:
+		err = s.bolt.Compact()
+	case modeltest.Close:
+		err = s.Close()
+	}
+	switch c.Op {
+	case modeltest.Spend, modeltest.Check, modeltest.Refund, modeltest.SpendAll, modeltest.RefundAll:
+		var key stint.Key
+		if len(keys) == 1 {
+			key = keys[0]
+		}
+		var decision modeltest.Decision
+		decision, r.Failure = s.decided(key, d, err)
+		r.Decisions = append(r.Decisions, decision)
+	default:
+		r.Failure = failureOf(err)
+	}
+	return r
+}
+
+// diskStore is a Store whose loads and saves pass through a Disk.
+type diskStore struct {
+	stint.Store
+	session *modeltest.Session
+}
+
+func (s *diskStore) Load(key stint.Key) (tat int64, err error) {
+	err = s.session.Load(func() error {
+		tat, err = s.Store.Load(key)
+		return err
+	})
+	return tat, err
+}
+
+func (s *diskStore) Save(changes []stint.Change) error {
+	return s.session.Save(func() error { return s.Store.Save(changes) })
+}
+
+// world is an Env with Limiters on stores that open returns.
+func world(tb testing.TB, opts stint.Options, disk *modeltest.Disk,
+	open func(ls *stint.Limits) stint.Store) *modeltest.Env {
+	env := &modeltest.Env{Disk: disk, MaxResident: opts.MaxResident}
+	clock := newHeldClock()
+	opts.Now = clock.Now
+	if opts.FlushInterval == 0 {
+		opts.FlushInterval = math.MaxInt64
+	}
+	if opts.CommitTimeout == 0 {
+		opts.CommitTimeout = time.Hour
+	}
+	var latest *limiterSystem
+	env.Open = func(ls modeltest.Limits) modeltest.System {
+		latest = &limiterSystem{clock: clock, limits: limitsOfModel(ls)}
+		store := open(latest.limits)
+		if bolt, ok := store.(*stint.BoltStore); ok {
+			latest.bolt, env.File = bolt, true
+		}
+		if disk != nil {
+			session := disk.Open()
+			store, latest.crash = &diskStore{store, session}, session.Kill
+		}
+		if opts.FlushInterval != math.MaxInt64 {
+			latest.tick = func() {
+				time.Sleep(opts.FlushInterval)
+				synctest.Wait()
+			}
+		}
+		l, err := stint.New(store, latest.limits, &opts)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		latest.Limiter = l
+		tb.Cleanup(latest.Crash)
+		return latest
+	}
+	env.DelayFlush = func(at string) (bool, func() modeltest.Reply) {
+		stopped, release := clock.hold(0)
+		if at == "save" && disk != nil {
+			release()
+			stopped, release = disk.Block()
+		}
+		tb.Cleanup(release) // before the Limiter is closed
+		flushed, l := make(chan error, 1), latest.Limiter
+		go func() { flushed <- l.Flush() }()
+		end := func() modeltest.Reply {
+			release()
+			return modeltest.Reply{Failure: failureOf(<-flushed)}
+		}
+		select {
+		case <-stopped:
+			return true, end
+		case err := <-flushed:
+			flushed <- err
+			return false, end
+		}
+	}
+	return env
+}

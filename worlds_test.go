@@ -1,0 +1,113 @@
+package stint_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/modeltest"
+)
+
+// runWorlds takes limiters through histories, and sums up what happened.
+func runWorlds(t *testing.T, histories, steps int, env func(t *testing.T) modeltest.Env) {
+	counts := make(map[string]int)
+	for range histories {
+		w := modeltest.NewWorld(t, env(t), seed())
+		w.Run(steps)
+		w.End()
+		for what, n := range w.Counts {
+			counts[what] += n
+		}
+	}
+	t.Log(counts)
+}
+
+// length returns n, or many times as much with the tag long.
+func length(n, times int) int {
+	if stint.Long {
+		return n * times
+	}
+	return n
+}
+
+func memWorld(t *testing.T, opts stint.Options, disk *modeltest.Disk) *modeltest.Env {
+	store := stint.NewMemStore()
+	return world(t, opts, disk, func(*stint.Limits) stint.Store { return store })
+}
+
+// Limiters decide as the model does, whatever they live on, and keep the law.
+func TestWorlds(t *testing.T) {
+	t.Run("mem", func(t *testing.T) {
+		runWorlds(t, 10, length(2000, 20), func(t *testing.T) modeltest.Env {
+			return *memWorld(t,
+				stint.Options{}, nil)
+		})
+	})
+	t.Run("faults and crashes", func(t *testing.T) {
+		runWorlds(t, 10, length(2000, 50), func(t *testing.T) modeltest.Env {
+			env := memWorld(t, stint.Options{}, &modeltest.Disk{})
+			env.Crashes = true
+			return *env
+		})
+	})
+	t.Run("evictions, faults and crashes", func(t *testing.T) {
+		runWorlds(t, 10, length(2000, 50), func(t *testing.T) modeltest.Env {
+			env := memWorld(t, stint.Options{MaxResident: 8}, &modeltest.Disk{})
+			env.Crashes = true
+			return *env
+		})
+	})
+	for _, resident := range []int{0, 8} {
+		t.Run(fmt.Sprint("file/resident ", resident), func(t *testing.T) {
+			runWorlds(t, 1, length(1000, 50), func(t *testing.T) modeltest.Env {
+				path := filepath.Join(t.TempDir(), "buckets.db")
+				return *world(t, stint.Options{MaxResident: resident}, nil,
+					func(ls *stint.Limits) stint.Store {
+						store, err := stint.OpenBolt(path, ls.Names(), nil)
+						require.NoError(t, err)
+						return store
+					})
+			})
+		})
+	}
+	t.Run("ticks", func(t *testing.T) {
+		for range length(5, 20) {
+			synctest.Test(t, func(t *testing.T) {
+				runWorlds(t, 1, 2000, func(t *testing.T) modeltest.Env {
+					env := memWorld(t, stint.Options{FlushInterval: time.Second}, &modeltest.Disk{})
+					env.Disk, env.DelayFlush, env.Ticks, env.Crashes = nil, nil, true, true
+					return *env
+				})
+			})
+		}
+	})
+	t.Run("commit timeouts", func(t *testing.T) {
+		for range length(5, 20) {
+			synctest.Test(t, func(t *testing.T) {
+				runWorlds(t, 1, 2000, func(t *testing.T) modeltest.Env {
+					env := memWorld(t, stint.Options{CommitTimeout: 5 * time.Second},
+						&modeltest.Disk{})
+					env.DelayFlush, env.Settle = nil, synctest.Wait
+					return *env
+				})
+			})
+		}
+	})
+}
+
+// seed returns what a failure has reported, to go through the same history:
+// STINT_SEED=… go test -run TestWorlds/mem .
+func seed() uint64 {
+	if n, err := strconv.ParseUint(os.Getenv("STINT_SEED"), 10, 64); err == nil {
+		return n
+	}
+	return rand.Uint64()
+}
