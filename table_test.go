@@ -15,16 +15,6 @@ func limitsOf(t testing.TB, names Names, defaults map[Name]Limit) *Limits {
 	return ls
 }
 
-// countDirty counts the buckets one by one that the store does not have as they are.
-func (s *shard) countDirty() (n uint32) {
-	for i := range s.capacity.Load() {
-		if s.at(i).has(flagDirty) {
-			n++
-		}
-	}
-	return n
-}
-
 // A shard is told apart from a map by nothing that is done to it.
 func TestShardIsAMap(t *testing.T) {
 	limits := limitsOf(t, Names{1: {Label: "a"}, 2: {Label: "b"}}, map[Name]Limit{1: PerHour(5), 2: PerHour(5)})
