@@ -195,10 +195,11 @@ func (w *World) group(op Op) {
 			next.Hi = w.now + l.Tau()
 		}
 		if r.Failure != "" {
-			if strictest >= Leased && lo.Allowed && s.TAT.Lo == s.TAT.Hi && next != s.TAT &&
-				len(s.file) == 1 {
+			before := w.leaves(q.Key, true)
+			known := len(s.file) == 1 && before.Lo <= s.file[0].Lo && s.file[0].Hi <= before.Hi
+			if known && strictest >= Leased && lo.Allowed && next != s.TAT {
 				w.atomic = append(w.atomic, q.Key)
-				w.before = append(w.before, w.leaves(q.Key, true))
+				w.before = append(w.before, before)
 				w.would = append(w.would, next)
 			}
 			w.failed(q.Key, single, q.Cost, next)
