@@ -150,6 +150,7 @@ func TestDelayedFlush(t *testing.T) {
 			select {
 			case <-held:
 			case err := <-flushed: // it reads the clock fewer times
+				release()
 				flushed <- err
 			}
 			clock.advance(10 * time.Second)
