@@ -171,9 +171,14 @@ func TestMissedSweep(t *testing.T) {
 func TestMissDoesNotTouchTheFile(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 3_000)
+	setClosed := func(closed bool) {
+		s.inUse.mu.Lock()
+		defer s.inUse.mu.Unlock()
+		s.inUse.closed = closed
+	}
 	asks := func(key Key) bool {
-		s.inUse.closed = true
-		defer func() { s.inUse.closed = false }()
+		setClosed(true)
+		defer setClosed(false)
 		_, err := s.Load(key.Name, key.ID)
 		return err != nil
 	}
