@@ -573,3 +573,21 @@ func TestFailedLine(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, b.Remaining, "2 of 3 are spent")
 }
+
+// A Reset that returns nil has ended the queue on disk, too.
+func TestResetOfAQueueIsDurable(t *testing.T) {
+	for _, name := range []Name{leased, synced} {
+		store, clock := newGateStore(), newGridClock()
+		l := newLevels(t, store, levelLimits(t, Limit{Burst: 10, Count: 1, Period: time.Second}, nil), clock, 0)
+		key := name.Key("a")
+		requireSpends(t, l, key, 10)
+		_, err := l.Reserve(key, 10)
+		require.NoError(t, err)
+		_, err = l.Refund(key, 10) // the bucket is full, except for the queue
+		require.NoError(t, err)
+		require.NotZero(t, store.has(t, key))
+		require.NoError(t, l.Reset(key))
+		require.Zero(t, store.has(t, key))
+		require.NoError(t, l.Close())
+	}
+}
