@@ -591,3 +591,18 @@ func TestResetOfAQueueIsDurable(t *testing.T) {
 		require.NoError(t, l.Close())
 	}
 }
+
+// Cancel withholds no more than a lease after a crash.
+func TestCancelIsDurable(t *testing.T) {
+	for _, name := range []Name{leased, synced} {
+		store, clock := newGateStore(), newGridClock()
+		l := newLevels(t, store, levelLimits(t, Limit{Burst: 100, Count: 1, Period: time.Second}, nil), clock, 0)
+		key := name.Key("a")
+		requireSpends(t, l, key, 100)
+		r, err := l.Reserve(key, 50)
+		require.NoError(t, err)
+		r.Cancel()
+		require.LessOrEqual(t, store.has(t, key), clock.Now().Add(100*time.Second+100*time.Second/8).UnixNano())
+		require.NoError(t, l.Close())
+	}
+}
