@@ -62,3 +62,12 @@ func BenchmarkSpendEach(b *testing.B) {
 		}
 	})
 }
+
+// benchKeys returns n keys with ids of 24 bytes.
+func benchKeys(n int) []Key {
+	keys := make([]Key, n)
+	for i := range keys {
+		keys[i] = perID.Key(fmt.Sprintf("%024d", i))
+	}
+	return keys
+}

@@ -15,7 +15,7 @@ import (
 // bound, and the file stops growing once the flood's ids expire.
 func TestFlood(t *testing.T) {
 	decisions, ids, resident := int64(1_000_000), 200_000, 10_000
-	if testing.Short() {
+	if !long {
 		decisions, ids, resident = decisions/10, ids/10, resident/10
 	}
 	const flood, quota Name = 1, 2

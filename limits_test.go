@@ -295,24 +295,6 @@ func TestNewLimitsMistakes(t *testing.T) {
 	require.Equal(t, "PerIP", first.Label)
 }
 
-func TestLimitsInForce(t *testing.T) {
-	first, second := makeLimits(t), makeLimits(t)
-	l, err := New(NewMemStore(), first, nil)
-	require.NoError(t, err)
-	defer l.Close()
-	require.Same(t, first, l.Limits())
-	require.NoError(t, l.SetLimits(second))
-	require.Same(t, second, l.Limits())
-}
-
-func TestLimiterNow(t *testing.T) {
-	noon := time.Date(2026, 3, 1, 12, 0, 0, 1, time.UTC)
-	l, err := New(NewMemStore(), makeLimits(t), &Options{Now: func() time.Time { return noon }})
-	require.NoError(t, err)
-	defer l.Close()
-	require.True(t, noon.Equal(l.Now()))
-}
-
 func TestOverrides(t *testing.T) {
 	ls := makeLimits(t)
 	var got []string
@@ -365,22 +347,6 @@ func TestLimitOfNameSpec(t *testing.T) {
 	names[1] = NameSpec{Label: "A", Limit: PerSecond(0)}
 	_, err := NewLimits(names, map[Name]Limit{3: Unlimited}, nil)
 	require.EqualError(t, err, "stint: A: burst is 0, want at least 1\nstint: A: count is 0, want at least 1")
-}
-
-func TestUnlimited(t *testing.T) {
-	require.NoError(t, Unlimited.Validate())
-	require.Zero(t, Unlimited.Interval())
-	l, err := New(NewMemStore(), makeLimits(t), nil)
-	require.NoError(t, err)
-	defer l.Close()
-	for _, key := range []Key{{4, "x"}, {1, "10.0.0.9"}, {5, "x"}} {
-		d, err := l.Spend(key, 1<<40)
-		require.NoError(t, err)
-		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64, Key: key}, d)
-	}
-	d, err := l.Spend(Key{1, "10.0.0.8"}, 10)
-	require.NoError(t, err)
-	require.Zero(t, d.Remaining, "the others have a limit")
 }
 
 func BenchmarkResolve(b *testing.B) {
