@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -32,36 +31,32 @@ func TestCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) { inBubble(t, hundred, opts, test) })
 	}
 	run("callers share a save", Options{}, func(t *testing.T, r *rig) {
+		begun := time.Now() // in a bubble time passes when all goroutines wait
+		r.take(synced.Key("first"), 1)
+		require.Zero(t, time.Since(begun), "a lone caller does not wait for others")
 		r.disk.shut()
 		var wg sync.WaitGroup
 		spend := func(key Key) { wg.Go(func() { r.take(key, 1) }) }
-		spend(synced.Key("first"))
-		synctest.Wait()
-		require.Equal(t, 1, r.disk.count())
+		spend(synced.Key("second"))
+		synctest.Wait() // its commit is under way
 		for i := range 50 {
 			spend(synced.Key(fmt.Sprint(i)))
 			spend(leased.Key(fmt.Sprint(i)))
 			spend(synced.Key("same"))
+			wg.Go(func() { r.hold(flushed.Key(fmt.Sprint(i/2)), time.Hour) })
 		}
 		synctest.Wait()
-		require.Equal(t, 1, r.disk.count())
+		require.Equal(t, 2, r.disk.count())
 		r.disk.open()
 		wg.Wait()
-		require.Len(t, r.disk.latest(), 101, "each bucket once")
+		require.Len(t, r.disk.latest(), 126, "each bucket and each hold once")
 		st := r.Stats().Commit
-		require.EqualValues(t, 2, st.Commits)
-		require.EqualValues(t, 102, st.Buckets)
+		require.EqualValues(t, 3, st.Commits)
+		require.EqualValues(t, 128, st.Buckets)
 		require.EqualValues(t, 50, st.Leases)
 		require.EqualValues(t, 50, r.spent(synced.Key("same")))
 		require.Equal(t, r.tat(50), r.stored(synced.Key("same")))
-	})
-	run("a lone caller does not wait", Options{}, func(t *testing.T, r *rig) {
-		begun := time.Now() // in a bubble time passes when all goroutines wait
-		for i := range 10 {
-			r.take(synced.Key("a"), 1)
-			require.Equal(t, 1+i, r.disk.count())
-		}
-		require.Zero(t, time.Since(begun))
+		require.Equal(t, r.tat(1), r.stored(holdKey(flushed.Key("7"))))
 	})
 	for verdict, left := range map[error]int64{nil: 7, errDisk: 0} {
 		run(fmt.Sprintf("a timeout, then %v", verdict), late, func(t *testing.T, r *rig) {
@@ -418,41 +413,31 @@ func TestExactAfterClose(t *testing.T) {
 	}
 	for range rounds {
 		r := newLevels(t, Limit{Burst: 1e6, Count: 1, Period: time.Minute})
-		var mu sync.Mutex
-		total := make(map[Key]int64)
-		keys := []Key{flushed.Key("a"), synced.Key("a"), leased.Key("a")}
-		for _, key := range keys { // to refund from
-			r.take(key, 1e5)
-			total[key] = 1e5
-		}
+		reqs := []Request{{flushed.Key("a"), 1, 0}, {synced.Key("a"), 1, 0}, {leased.Key("a"), 1, 0}}
+		var spent [3]atomic.Int64
 		var calls atomic.Int64
 		var wg sync.WaitGroup
 		for w := range 4 {
 			wg.Go(func() {
 				for n := w; ; n++ {
-					cost := int64(1)
-					reqs := []Request{{Key: keys[0], Cost: 1}, {Key: keys[1], Cost: 1}, {Key: keys[2], Cost: 1}}
+					from, to := 0, len(reqs)
 					if n%3 == 0 {
-						reqs = reqs[n/3%3:][:1]
+						from = n / 3 % 3
+						to = from + 1
 					}
-					var err error
-					if len(reqs) == 1 && n%2 == 0 && w == 0 {
-						cost = -1
-						_, err = r.RefundAll(reqs...)
-					} else {
-						_, err = r.SpendAll(reqs...)
+					cost, call := int64(1), r.SpendAll
+					if n%5 == 4 && w == 0 && spent[from].Load() > 10 && to == from+1 {
+						cost, call = -1, r.RefundAll
 					}
-					if err != nil {
+					if _, err := call(reqs[from:to]...); err != nil {
 						if !errors.Is(err, ErrClosed) {
 							t.Error(err)
 						}
 						return
 					}
-					mu.Lock()
-					for _, r := range reqs {
-						total[r.Key] += cost
+					for i := from; i < to; i++ {
+						spent[i].Add(cost)
 					}
-					mu.Unlock()
 					calls.Add(1)
 				}
 			})
@@ -461,43 +446,13 @@ func TestExactAfterClose(t *testing.T) {
 			for r.Flush() == nil {
 			}
 		})
-		for calls.Load() < 50 {
+		for calls.Load() < 100 {
 			runtime.Gosched()
 		}
 		require.NoError(t, r.Close())
 		wg.Wait()
-		for key, tokens := range total {
-			require.Equal(t, r.clock.ns.Load()+tokens*int64(time.Minute), r.stored(key), "%v", key)
+		for i, req := range reqs {
+			require.Equal(t, r.tat(0)+spent[i].Load()*int64(time.Minute), r.stored(req.Key), "%v", req.Key)
 		}
-	}
-}
-
-// BenchmarkSynced is of so many callers at once, each of whom waits for the
-// disk.
-func BenchmarkSynced(b *testing.B) {
-	limits := limitsOf(b, testNames, map[Name]Limit{perID: PerHour(1000).WithBurst(1_000_000)})
-	keys := benchKeys(10_000)
-	for _, callers := range []int{1, 8, 64, 512} {
-		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
-			l, err := Open(filepath.Join(b.TempDir(), "stint.db"), limits, &Options{Durability: Synced})
-			require.NoError(b, err)
-			defer l.Close()
-			var next atomic.Int64
-			b.ReportAllocs()
-			b.ResetTimer()
-			var wg sync.WaitGroup
-			for range callers {
-				wg.Go(func() {
-					for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
-						if _, err := l.Spend(keys[i%int64(len(keys))], 1); err != nil {
-							b.Error(err)
-							return
-						}
-					}
-				})
-			}
-			wg.Wait()
-			b.ReportMetric(float64(b.N)/float64(l.Stats().Commit.Commits), "decisions/commit")
-		})
 	}
 }

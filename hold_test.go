@@ -2,7 +2,6 @@ package stint
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,27 +126,6 @@ func TestHold(t *testing.T) {
 			require.Zero(t, r.stored(holdKey(key)))
 		})
 	}
-	inBubbleNamed(t, "holds share a save", func(t *testing.T, r *rig) {
-		r.disk.shut()
-		var all sync.WaitGroup
-		for i := range 100 {
-			all.Go(func() {
-				if err := r.Hold(flushed.Key(fmt.Sprint(i%50)), r.Now().Add(time.Hour)); err != nil {
-					t.Error(err)
-				}
-			})
-			if i == 0 {
-				synctest.Wait() // its commit is under way
-			}
-		}
-		synctest.Wait()
-		r.disk.open()
-		all.Wait()
-		require.Equal(t, 2, r.disk.count())
-		for i := range 50 {
-			require.Equal(t, r.tat(1), r.stored(holdKey(flushed.Key(fmt.Sprint(i)))))
-		}
-	})
 	// Queued requests go when the hold is over. A crash must not forget that.
 	for _, name := range []Name{leased, synced} {
 		t.Run(fmt.Sprint("moves the queue on file/", Durability(name)), func(t *testing.T) {
