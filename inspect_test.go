@@ -10,48 +10,73 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestBucketStates compares what Bucket and Buckets say of buckets in memory,
+// in the store, and in both.
+func TestBucketStates(t *testing.T) {
+	store := openBolt(t, filepath.Join(t.TempDir(), "buckets.db"), testNames)
+	r := rigOn(t, store, testLimits(t), Options{})
+	half := r.clock.ns.Load() + int64(30*time.Second)
+	for _, id := range []string{"stored", "stored and loaded", "stored and spent", "refunded"} {
+		save(t, store, Change{perID.Key(id), half})
+	}
+	save(t, store, Change{perID.Key("stored far ahead"), r.tat(1)}, Change{perID.Key("stored and over"), r.tat(0)})
+	r.check(perID.Key("stored and loaded"), 1)
+	r.spend(perID.Key("stored and spent"), 1)
+	r.refund(perID.Key("refunded"), 5)
+	r.spend(perID.Key("unflushed"), 2)
+	queued, longest := single.Key("in a queue"), strings.Repeat("x", maxIDLen)
+	for range 3 {
+		r.reserve(queued, 1)
+	}
+	r.hold(perID.Key(longest), time.Hour)
+	r.spend(perID.Key("held"), 1)
+	r.hold(perID.Key("held"), time.Hour)
+	limit, until, none := PerMinute(5), r.clock.Now().Add(time.Hour), time.Time{}
+	listed := make(map[Key]Bucket)
+	before := r.Stats()
+	for key, want := range map[Key]Bucket{
+		perID.Key("stored"):            {Key{}, limit, 2, 30 * time.Second, none},
+		perID.Key("stored and loaded"): {Key{}, limit, 2, 30 * time.Second, none},
+		perID.Key("stored and spent"):  {Key{}, limit, 1, 42 * time.Second, none},
+		perID.Key("stored far ahead"):  {Key{}, limit, 0, time.Minute, none},
+		perID.Key("stored and over"):   {Key{}, limit, 5, 0, none},
+		perID.Key("refunded"):          {Key{}, limit, 5, 0, none},
+		perID.Key("unflushed"):         {Key{}, limit, 3, 24 * time.Second, none},
+		perID.Key("never seen"):        {Key{}, limit, 5, 0, none},
+		perID.Key("held"):              {Key{}, limit, 4, 12 * time.Second, until},
+		perID.Key(longest):             {Key{}, limit, 5, 0, until},
+		queued:                         {Key{}, PerSecond(1), 0, 3 * time.Second, none},
+		everyone.Key(""):               {Key{}, PerHour(3), 3, 0, none},
+		off.Key("a"):                   {},
+	} {
+		want.Key = key
+		require.Equal(t, want, r.bucket(key), key)
+		if key.Name == perID && (want.ResetAfter != 0 || want.HeldUntil != none) {
+			listed[key] = want
+		}
+	}
+	after := r.Stats()
+	require.Equal(t, []int64{before.Resident, before.Dirty}, []int64{after.Resident, after.Dirty}, "Bucket changes nothing")
+	require.Equal(t, before.Limits, after.Limits)
+
+	require.Equal(t, listed, r.listed(perID))
+	r.disk.fail(errDisk, "save")
+	require.ErrorIs(t, r.Flush(), errDisk)
+	require.Equal(t, listed, r.listed(perID), "after a flush that failed")
+	r.disk.fail(nil)
+	require.NoError(t, r.Flush())
+	require.Equal(t, listed, r.listed(perID))
+	for b := range r.Buckets(perID) {
+		require.Contains(t, listed, b.Key)
+		break
+	}
+	require.Empty(t, r.listed(Unknown), "holds are no buckets")
+	require.Empty(t, r.listed(nobody))
+	r.clock.advance(2500 * time.Millisecond)
+	require.Equal(t, Bucket{queued, PerSecond(1), 0, 500 * time.Millisecond, none}, r.bucket(queued))
+}
+
 func TestBucket(t *testing.T) {
-	t.Run("states", func(t *testing.T) {
-		store := openBolt(t, filepath.Join(t.TempDir(), "bucket.db"), testNames)
-		r := rigOn(t, store, testLimits(t), Options{MaxResident: 3})
-		now := r.clock.ns.Load()
-		save(t, store,
-			Change{perID.Key("stored"), now + int64(30*time.Second)},
-			Change{perID.Key("stored far ahead"), r.tat(1)},
-			Change{perID.Key("stored and over"), now})
-		r.spend(perID.Key("spent"), 2)
-		r.spend(perID.Key("held"), 1)
-		r.hold(perID.Key("held"), time.Hour)
-		r.hold(perID.Key("full and held"), time.Hour)
-		queued := single.Key("in a queue")
-		for range 3 {
-			r.reserve(queued, 1)
-		}
-		limit, until := PerMinute(5), r.clock.Now().Add(time.Hour)
-		before := r.Stats()
-		for key, want := range map[Key]Bucket{
-			perID.Key("never seen"):       {Key{}, limit, 5, 0, time.Time{}},
-			perID.Key("spent"):            {Key{}, limit, 3, 24 * time.Second, time.Time{}},
-			perID.Key("held"):             {Key{}, limit, 4, 12 * time.Second, until},
-			perID.Key("full and held"):    {Key{}, limit, 5, 0, until},
-			perID.Key("stored"):           {Key{}, limit, 2, 30 * time.Second, time.Time{}},
-			perID.Key("stored far ahead"): {Key{}, limit, 0, time.Minute, time.Time{}},
-			perID.Key("stored and over"):  {Key{}, limit, 5, 0, time.Time{}},
-			queued:                        {Key{}, PerSecond(1), 0, 3 * time.Second, time.Time{}},
-			everyone.Key(""):              {Key{}, PerHour(3), 3, 0, time.Time{}},
-			off.Key("a"):                  {},
-		} {
-			want.Key = key
-			require.Equal(t, want, r.bucket(key), key)
-		}
-		after := r.Stats()
-		require.EqualValues(t, 3, after.Resident)
-		require.Zero(t, after.Evictions, "it takes no space")
-		require.Equal(t, before.Dirty, after.Dirty)
-		require.Equal(t, before.Limits, after.Limits)
-		r.clock.advance(2500 * time.Millisecond)
-		require.Equal(t, Bucket{queued, PerSecond(1), 0, 500 * time.Millisecond, time.Time{}}, r.bucket(queued))
-	})
 	t.Run("errors", func(t *testing.T) {
 		r := newRig(t)
 		r.spend(perID.Key("spent"), 2)
@@ -103,53 +128,8 @@ func TestBucket(t *testing.T) {
 }
 
 func TestBuckets(t *testing.T) {
-	t.Run("states", func(t *testing.T) {
-		r := rigOn(t, openBolt(t, filepath.Join(t.TempDir(), "buckets.db"), testNames), testLimits(t), Options{})
-		half := r.clock.ns.Load() + int64(30*time.Second)
-		save(t, r.disk,
-			Change{perID.Key("stored"), half},
-			Change{perID.Key("stored and loaded"), half},
-			Change{perID.Key("stored and spent"), half},
-			Change{perID.Key("refunded"), half},
-			Change{perID.Key("stored far ahead"), r.tat(1)},
-			Change{perID.Key("stored and over"), r.tat(0)})
-		r.check(perID.Key("stored and loaded"), 1)
-		r.spend(perID.Key("stored and spent"), 1)
-		r.refund(perID.Key("refunded"), 5)
-		r.spend(perID.Key("unflushed"), 2)
-		r.spend(single.Key("another name's"), 1)
-		tooLong := strings.Repeat("x", maxIDLen)
-		r.hold(perID.Key(tooLong), time.Hour)
-		r.spend(perID.Key("held"), 1)
-		r.hold(perID.Key("held"), time.Hour)
-		limit, until := PerMinute(5), r.clock.Now().Add(time.Hour)
-		want := make(map[Key]Bucket)
-		for id, b := range map[string]Bucket{
-			"stored":            {Key{}, limit, 2, 30 * time.Second, time.Time{}},
-			"stored and loaded": {Key{}, limit, 2, 30 * time.Second, time.Time{}},
-			"stored and spent":  {Key{}, limit, 1, 42 * time.Second, time.Time{}},
-			"stored far ahead":  {Key{}, limit, 0, time.Minute, time.Time{}},
-			"unflushed":         {Key{}, limit, 3, 24 * time.Second, time.Time{}},
-			tooLong:             {Key{}, limit, 5, 0, until},
-			"held":              {Key{}, limit, 4, 12 * time.Second, until},
-		} {
-			b.Key = perID.Key(id)
-			want[b.Key] = b
-		}
-		require.Equal(t, want, r.listed(perID))
-		r.disk.fail(errDisk, "save")
-		require.ErrorIs(t, r.Flush(), errDisk)
-		require.Equal(t, want, r.listed(perID), "after a flush that failed")
-		r.disk.fail(nil)
-		require.NoError(t, r.Flush())
-		require.Equal(t, want, r.listed(perID))
-		for b := range r.Buckets(perID) {
-			require.Contains(t, want, b.Key)
-			break
-		}
-		require.Empty(t, r.listed(Unknown), "holds are no buckets")
-		require.Empty(t, r.listed(nobody))
-
+	t.Run("a store that fails", func(t *testing.T) {
+		r := newRig(t)
 		r.disk.fail(errDisk)
 		var errs []error
 		for _, err := range r.Buckets(perID) {

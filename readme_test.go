@@ -15,8 +15,9 @@ import (
 	"github.com/stint-go/stint/limitsfile"
 )
 
-// TestREADME: every Go block of the README stands in one example, and what the first one prints is the block after it.
-// The YAML is a limits file and its overrides.
+// TestREADME finds every Go block of the README in one example, and what the
+// first one prints in the block after it. The YAML is a limits file and its
+// overrides.
 func TestREADME(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -59,7 +60,7 @@ func TestREADME(t *testing.T) {
 	assert.EqualValues(t, 600, limit.Count)
 }
 
-// indented returns the lines of text, each with so many tabs more.
+// indented returns the lines of text, with more tabs before each.
 func indented(text string, tabs int) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
@@ -83,7 +84,7 @@ func codeBlocks(text string) (blocks []codeBlock) {
 	return blocks
 }
 
-// exampleBodies returns what is between the braces of each Example of this folder, by name.
+// exampleBodies returns what is between the braces of each Example, by name.
 func exampleBodies(t *testing.T) map[string]string {
 	files, err := filepath.Glob("example*_test.go")
 	require.NoError(t, err)
