@@ -270,7 +270,7 @@ func TestRenewal(t *testing.T) {
 		}
 		go spend()
 		rest()
-		require.Empty(t, answered, "a spend beyond the second half waits")
+		require.Empty(t, answered, "no lease that is not saved covers a spend")
 		r.disk.gate <- nil
 		rest()
 		require.Equal(t, 3, r.disk.count())
@@ -346,24 +346,6 @@ func TestRenewal(t *testing.T) {
 		r.disk.open()
 		rest()
 		require.False(t, renewIsLate())
-	})
-	run("a lease covers no caller before it is saved", func(t *testing.T, r *rig) {
-		r.disk.shut()
-		answered := make(chan struct{}, 2)
-		for range 2 {
-			go func() {
-				r.take(key, 1)
-				answered <- struct{}{}
-			}()
-		}
-		synctest.Wait()
-		require.Empty(t, answered)
-		r.disk.open()
-		synctest.Wait()
-		require.Len(t, answered, 2)
-		count := r.disk.count()
-		r.take(key, 1)
-		require.Equal(t, count, r.disk.count())
 	})
 }
 

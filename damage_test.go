@@ -255,7 +255,13 @@ func TestRecover(t *testing.T) {
 			require.NoError(t, db.Close())
 		}
 	}
-	meta := func(tx *bolt.Tx) *bolt.Bucket { return tx.Bucket(fileformat.MetaBucket) }
+	top := func(name []byte) func(tx *bolt.Tx) *bolt.Bucket {
+		return func(tx *bolt.Tx) *bolt.Bucket { return tx.Bucket(name) }
+	}
+	put := func(bucket func(tx *bolt.Tx) *bolt.Bucket, key, value []byte) func(path string) {
+		return changed(func(tx *bolt.Tx) error { return bucket(tx).Put(key, value) })
+	}
+	meta := top(fileformat.MetaBucket)
 	names := func(tx *bolt.Tx) *bolt.Bucket { return meta(tx).Bucket(fileformat.NamesBucket) }
 	noBolt := "not a bbolt file; if stint wrote it, its beginning was overwritten: restore it from a backup"
 	for _, c := range []struct {
@@ -280,30 +286,15 @@ func TestRecover(t *testing.T) {
 		{"pages of another size", foreign("meta", &bolt.Options{PageSize: 8192}), ErrFormat, false, "pages of 8192 bytes"},
 		{"no list of free pages", foreign("meta", &bolt.Options{PageSize: pageSize, NoFreelistSync: true}), ErrFormat, false,
 			"without a list of free pages"},
-		{"a newer format", changed(func(tx *bolt.Tx) error {
-			return meta(tx).Put(fileformat.FormatKey, fileformat.BigEndian(2))
-		}), ErrFormat, false, "format 2, and this version reads 1"},
-		{"a format that is no number", changed(func(tx *bolt.Tx) error {
-			return meta(tx).Put(fileformat.FormatKey, []byte("one"))
-		}), ErrCorrupt, true, ""},
-		{"other names", changed(func(tx *bolt.Tx) error {
-			return names(tx).Put([]byte("1"), []byte("Else"))
-		}), ErrNameMismatch, false, `name 1 is "Else" in the file, and declared as "Partly"`},
-		{"no names", changed(func(tx *bolt.Tx) error {
-			return meta(tx).DeleteBucket(fileformat.NamesBucket)
-		}), ErrCorrupt, true, "names table"},
-		{"a name that is no number", changed(func(tx *bolt.Tx) error {
-			return names(tx).Put([]byte("70000"), []byte("Else"))
-		}), ErrCorrupt, true, "names table"},
-		{"no journal", changed(func(tx *bolt.Tx) error {
-			return tx.DeleteBucket(fileformat.JournalBucket)
-		}), ErrCorrupt, true, "journal"},
-		{"garbage in the journal", changed(func(tx *bolt.Tx) error {
-			return tx.Bucket(fileformat.JournalBucket).Put(fileformat.BigEndian(1<<40), []byte("record"))
-		}), ErrCorrupt, true, "checksum"},
-		{"a hold on nothing", changed(func(tx *bolt.Tx) error {
-			return tx.Bucket(fileformat.HoldsBucket).Put([]byte("nothing"), fileformat.BigEndian(1<<62))
-		}), ErrCorrupt, true, "hold"},
+		{"a newer format", put(meta, fileformat.FormatKey, fileformat.BigEndian(2)), ErrFormat, false, "format 2, and this version reads 1"},
+		{"a format that is no number", put(meta, fileformat.FormatKey, []byte("one")), ErrCorrupt, true, ""},
+		{"other names", put(names, []byte("1"), []byte("Else")), ErrNameMismatch, false,
+			`name 1 is "Else" in the file, and declared as "Partly"`},
+		{"a name that is no number", put(names, []byte("70000"), []byte("Else")), ErrCorrupt, true, "names table"},
+		{"no names", changed(func(tx *bolt.Tx) error { return meta(tx).DeleteBucket(fileformat.NamesBucket) }), ErrCorrupt, true, "names table"},
+		{"no journal", changed(func(tx *bolt.Tx) error { return tx.DeleteBucket(fileformat.JournalBucket) }), ErrCorrupt, true, "journal"},
+		{"garbage in the journal", put(top(fileformat.JournalBucket), fileformat.BigEndian(1<<40), []byte("record")), ErrCorrupt, true, "checksum"},
+		{"a hold on nothing", put(top(fileformat.HoldsBucket), []byte("nothing"), fileformat.BigEndian(1<<62)), ErrCorrupt, true, "hold"},
 		{"a directory", func(path string) { require.NoError(t, os.Mkdir(path, 0o700)) }, nil, false, "not a file"},
 		{"no such directory", func(path string) { require.NoError(t, os.Remove(filepath.Dir(path))) }, fs.ErrNotExist, false, ""},
 	} {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"iter"
 	"os"
 	"os/exec"
 	"sync/atomic"
@@ -215,30 +214,18 @@ func (r *rig) decided(d Decision, err error) Decision {
 	return d
 }
 
-func (r *rig) spend(key Key, cost int64) Decision {
+func (r *rig) spend(key Key, cost int64) Decision { r.t.Helper(); return r.decided(r.Spend(key, cost)) }
+func (r *rig) check(key Key, cost int64) Decision { r.t.Helper(); return r.decided(r.Check(key, cost)) }
+func (r *rig) refund(key Key, cost int64) Decision {
 	r.t.Helper()
-	return r.decided(r.Spend(key, cost))
+	return r.decided(r.Refund(key, cost))
 }
+func (r *rig) spendAll(reqs ...Request) Decision { r.t.Helper(); return r.decided(r.SpendAll(reqs...)) }
 
 // take spends what must be allowed.
 func (r *rig) take(key Key, cost int64) {
 	r.t.Helper()
 	require.True(r.t, r.spend(key, cost).Allowed)
-}
-
-func (r *rig) check(key Key, cost int64) Decision {
-	r.t.Helper()
-	return r.decided(r.Check(key, cost))
-}
-
-func (r *rig) refund(key Key, cost int64) Decision {
-	r.t.Helper()
-	return r.decided(r.Refund(key, cost))
-}
-
-func (r *rig) spendAll(reqs ...Request) Decision {
-	r.t.Helper()
-	return r.decided(r.SpendAll(reqs...))
 }
 
 func (r *rig) hold(key Key, d time.Duration) {
@@ -261,10 +248,7 @@ func (r *rig) bucket(key Key) Bucket {
 }
 
 // left returns how many tokens the bucket has, held or not.
-func (r *rig) left(key Key) int64 {
-	r.t.Helper()
-	return r.check(key, 0).Remaining
-}
+func (r *rig) left(key Key) int64 { r.t.Helper(); return r.check(key, 0).Remaining }
 
 // spent returns how many tokens are missing from the bucket.
 func (r *rig) spent(key Key) int64 {
@@ -274,10 +258,7 @@ func (r *rig) spent(key Key) int64 {
 }
 
 // stored returns the TAT that the store has.
-func (r *rig) stored(key Key) int64 {
-	r.t.Helper()
-	return load(r.t, r.disk.Store, key)
-}
+func (r *rig) stored(key Key) int64 { r.t.Helper(); return load(r.t, r.disk.Store, key) }
 
 // tat returns the TAT of a bucket from which so many hours are missing.
 func (r *rig) tat(hours int64) int64 { return r.clock.ns.Load() + hours*hour }
@@ -299,15 +280,10 @@ func (r *rig) evictAll(used bool) {
 // listed returns the buckets that Buckets yields, each of them once.
 func (r *rig) listed(name Name) map[Key]Bucket {
 	r.t.Helper()
-	return listBuckets(r.t, r.Buckets(name))
-}
-
-func listBuckets(t testing.TB, seq iter.Seq2[Bucket, error]) map[Key]Bucket {
-	t.Helper()
 	all := make(map[Key]Bucket)
-	for b, err := range seq {
-		require.NoError(t, err)
-		require.NotContains(t, all, b.Key)
+	for b, err := range r.Buckets(name) {
+		require.NoError(r.t, err)
+		require.NotContains(r.t, all, b.Key)
 		all[b.Key] = b
 	}
 	return all
