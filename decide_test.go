@@ -127,9 +127,6 @@ func TestErrors(t *testing.T) {
 		"SpendAll": func(key Key, cost int64) (Decision, error) {
 			return r.SpendAll(good, Request{Key: key, Cost: cost})
 		},
-		"SpendAll CheckOnly": func(key Key, cost int64) (Decision, error) {
-			return r.SpendAll(good, Request{key, cost, CheckOnly})
-		},
 		"SpendAll SpendOnly": func(key Key, cost int64) (Decision, error) {
 			return r.SpendAll(Request{key, cost, SpendOnly}, good)
 		},

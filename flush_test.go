@@ -46,30 +46,6 @@ func TestFlush(t *testing.T) {
 		require.Equal(t, FlushFailed, (<-events).Kind)
 		require.Equal(t, FlushRecovered, (<-events).Kind)
 	})
-	t.Run("a bucket that is in commits", func(t *testing.T) {
-		r := newLevels(t, Limit{Burst: 1e6, Count: 1, Period: time.Minute})
-		key := flushed.Key("a")
-		var over atomic.Bool
-		var wg sync.WaitGroup
-		for w := range 4 {
-			wg.Go(func() {
-				for !over.Load() {
-					d, err := r.SpendAll(Request{Key: key, Cost: 1}, Request{Key: synced.Key(fmt.Sprint(w)), Cost: 1})
-					if err != nil || !d.Allowed {
-						t.Error(d, err)
-						return
-					}
-				}
-			})
-		}
-		for range 200 {
-			d := r.spend(key, 1)
-			require.NoError(t, r.Flush())
-			require.GreaterOrEqual(t, r.stored(key), r.tat(0)+int64(d.ResetAfter))
-		}
-		over.Store(true)
-		wg.Wait()
-	})
 	inBubbleNamed(t, "a bucket stays in memory until it is saved", func(t *testing.T, r *rig) {
 		key := flushed.Key("a")
 		r.take(key, 6)
@@ -142,20 +118,15 @@ func TestFlusher(t *testing.T) {
 		})
 	})
 	t.Run("one event at a time", func(t *testing.T) {
-		kinds := make(map[EventKind]int) // the race detector sees two at once
-		r := rigOn(t, NewMemStore(), testLimits(t), Options{
-			FlushInterval: time.Millisecond, OnEvent: func(e Event) { kinds[e.Kind]++ },
-		})
+		told := 0 // the race detector sees two calls at once
+		r := rigOn(t, NewMemStore(), testLimits(t), Options{FlushInterval: time.Millisecond, OnEvent: func(Event) { told++ }})
 		var wg sync.WaitGroup
-		for g := range 4 {
+		for range 4 {
 			wg.Go(func() {
 				for i := range 100 {
 					r.disk.fail([]error{nil, errDisk}[i%2])
 					r.Spend(key, int64(i%2))
-					r.Refund(key, 1)
-					if g == 0 {
-						r.flusher.tell(Event{Kind: ClockStepped})
-					}
+					r.flusher.tell(Event{Kind: ClockStepped})
 					r.Flush()
 				}
 			})
@@ -163,8 +134,7 @@ func TestFlusher(t *testing.T) {
 		wg.Wait()
 		r.disk.fail(nil)
 		require.NoError(t, r.Close())
-		require.Positive(t, kinds[ClockStepped])
-		require.LessOrEqual(t, kinds[ClockStepped], 100, "a slow listener misses some")
+		require.Positive(t, told, "a slow listener misses some")
 	})
 	t.Run("steps of the wall clock", testClockSteps)
 }

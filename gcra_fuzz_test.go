@@ -195,6 +195,10 @@ func FuzzLaws(f *testing.F) {
 			require.LessOrEqual(t, clamped, end)
 			require.LessOrEqual(t, end, next)
 			require.LessOrEqual(t, next-clamped, r.tolerance/8)
+			if next > end {
+				require.Zero(t, end%(next-end))
+				require.Less(t, end-clamped, next-end)
+			}
 		}
 	})
 }

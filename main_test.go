@@ -38,11 +38,10 @@ type child struct {
 // startChild runs one of the children in a process of its own.
 func startChild(t *testing.T, name string, args ...string) *child {
 	t.Helper()
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	c := &child{cmd: exec.CommandContext(t.Context(), exe, args...)}
+	c := &child{cmd: exec.CommandContext(t.Context(), os.Args[0], args...)}
 	c.cmd.Env = append(os.Environ(), childVar+"="+name)
 	c.cmd.Stderr = os.Stderr
+	var err error
 	c.stdin, err = c.cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := c.cmd.StdoutPipe()
