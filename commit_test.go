@@ -248,7 +248,7 @@ func TestRenewal(t *testing.T) {
 	run := func(name string, test func(t *testing.T, r *rig)) {
 		t.Run(name, func(t *testing.T) { inBubble(t, hundred, Options{}, test) })
 	}
-	rest := func() { pass(renewalPause) }
+	rest := func() { pass(renewalPause) } // package groupcommit has the tests of the pause
 	key := leased.Key("a")
 	run("only the first spend waits", func(t *testing.T, r *rig) {
 		r.take(key, 1)
@@ -300,19 +300,6 @@ func TestRenewal(t *testing.T) {
 		require.EqualValues(t, 9, r.spent(key))
 		require.NoError(t, r.Close())
 		require.Equal(t, r.tat(9), r.stored(key))
-	})
-	run("renewals wait for each other", func(t *testing.T, r *rig) {
-		keys := []Key{leased.Key("a"), leased.Key("b")}
-		for _, cost := range []int64{6, 1} {
-			for _, key := range keys {
-				r.take(key, cost)
-			}
-			synctest.Wait()
-			require.Equal(t, 2, r.disk.count())
-		}
-		rest()
-		require.Equal(t, 3, r.disk.count())
-		require.Len(t, r.disk.latest(), 2)
 	})
 }
 

@@ -239,12 +239,10 @@ func TestClamp(t *testing.T) {
 		clamped bool
 	}{
 		"check":               {func(r *rig) Decision { return r.check(key, 1) }, false},
-		"check twice":         {func(r *rig) Decision { r.check(key, 1); return r.check(key, 5) }, false},
 		"check only":          {func(r *rig) Decision { return r.spendAll(Request{key, 1, CheckOnly}) }, false},
 		"spend":               {func(r *rig) Decision { return r.spend(key, 1) }, true},
 		"spend after a check": {func(r *rig) Decision { r.check(key, 1); return r.spend(key, 1) }, true},
 		"spend all":           {func(r *rig) Decision { return r.spendAll(Request{Key: key, Cost: 1}) }, true},
-		"all after a check":   {func(r *rig) Decision { r.check(key, 1); return r.spendAll(Request{Key: key, Cost: 1}) }, true},
 		"check beside a spend": {func(r *rig) Decision {
 			return r.spendAll(Request{key, 1, CheckOnly}, Request{Key: perID.Key("b"), Cost: 1})
 		}, false},

@@ -121,10 +121,7 @@ func ExampleOpen() {
 	defer inTempDir()()
 	limits := limitsOf(OrdersPerAccount, stint.PerDay(3))
 	for range 4 { // each as if in a process of its own
-		limiter, err := stint.Open("orders.db", limits, nil)
-		if err != nil {
-			log.Fatal(err)
-		}
+		limiter := must(stint.Open("orders.db", limits, nil))
 		fmt.Println(limiter.Allow(OrdersPerAccount.Key("12345678")))
 		if err := limiter.Close(); err != nil {
 			log.Fatal(err)
@@ -141,10 +138,7 @@ func ExampleOpen() {
 func ExampleNew() {
 	var c clock
 	limits := limitsOf(OrdersPerAccount, stint.PerHour(1))
-	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now})
-	if err != nil {
-		log.Fatal(err)
-	}
+	limiter := must(stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now}))
 	defer limiter.Close()
 	key := OrdersPerAccount.Key("12345678")
 	fmt.Println(limiter.Allow(key), limiter.Allow(key))

@@ -98,7 +98,6 @@ func TestBucket(t *testing.T) {
 		require.EqualValues(t, 2, st.Limits[Unknown].Errors)
 		require.EqualValues(t, 3, st.Limits[perID].Errors)
 		require.EqualValues(t, 1, st.Limits[everyone].Errors)
-		r.disk.fail(nil)
 	})
 	t.Run("a bucket that comes and goes while it is loaded", func(t *testing.T) {
 		r := rigOn(t, NewMemStore(), testLimits(t), Options{MaxResident: 1})
