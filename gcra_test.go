@@ -4,7 +4,6 @@ import (
 	"go/parser"
 	"go/token"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,8 +13,9 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// walk is an example of one of the sources: limits that a request has to pass, all of them or none, and requests.
-// testdata/semantics/boulder.yml says what the keys of a step mean.
+// walk is an example of one of the sources: limits that a request has to pass,
+// all of them or none, and requests. testdata/semantics/boulder.yml says what
+// the keys of a step mean.
 type walk struct {
 	Name   string
 	Limits []struct {
@@ -39,7 +39,8 @@ type walkStep struct {
 
 func (s walkStep) repeat() int64 { return orOne(s.Repeat) }
 
-// instant returns when request i comes. Rounding does not add up: the last one is at the end.
+// instant returns when request i comes. Rounding does not add up, so the last
+// one is at the end.
 func (s walkStep) instant(i int64) time.Duration {
 	if s.Over > 0 {
 		return s.At + time.Duration(int64(s.Over)*i/(s.repeat()-1))
@@ -120,32 +121,10 @@ func runWalk(t *testing.T, w walk) {
 	}
 }
 
-// The arithmetic reads no clock, locks nothing, stores nothing.
+// TestArithmeticImportsOnlyBits: it reads no clock, and locks and stores nothing.
 func TestArithmeticImportsOnlyBits(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "gcra.go", nil, parser.ImportsOnly)
 	require.NoError(t, err)
 	require.Len(t, file.Imports, 1)
 	require.Equal(t, `"math/bits"`, file.Imports[0].Path.Value)
-}
-
-func TestQuotient(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(1, 1))
-	edges := []int64{1, 2, 3, 5, 1e9 - 1, 1e9, 1<<31 - 1, 1 << 31, 1 << 32, maxTolerance, endOfTime, 1<<62 - 1, 1 << 62, 1<<63 - 1}
-	some := func() int64 {
-		if n := edges[rnd.IntN(len(edges))]; rnd.IntN(3) > 0 {
-			return n
-		}
-		return 1 + rnd.Int64()>>rnd.IntN(63)
-	}
-	for range 1_000_000 {
-		n, x := some(), some()
-		if rnd.IntN(2) == 0 {
-			x = min(1<<62, n) * (x % 3) // whole multiples, and one less
-		}
-		for _, x := range []int64{0, x, max(0, x-1)} {
-			if d := newDivisor(n); x >= 0 && d.quotient(x) != x/n {
-				t.Fatalf("%d ÷ %d = %d, got %d", x, n, x/n, d.quotient(x))
-			}
-		}
-	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestShardLayout holds what every decision reads in the shard's first cache
-// line, and shards apart from each other's lines. A layout of 288 bytes made
+// TestShardLayout keeps what every decision reads in the shard's first cache
+// line, and shards out of each other's lines. A layout of 288 bytes made
 // decisions 11 % slower.
 func TestShardLayout(t *testing.T) {
 	if unsafe.Sizeof(uintptr(0)) != 8 {
