@@ -11,6 +11,25 @@ import (
 	"github.com/stint-go/stint/limitsfile"
 )
 
+// adoptCompletion makes cobra's completion command like the others: it has
+// examples, and an error for a shell that it does not know.
+func adoptCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	completion, _, _ := root.Find([]string{"completion"})
+	completion.Example = "  stint completion bash > /etc/bash_completion.d/stint"
+	completion.Args, completion.RunE = noArgs, needCommand
+	for _, shell := range completion.Commands() {
+		write := shell.RunE
+		shell.Args, shell.RunE = noArgs, func(cmd *cobra.Command, args []string) error { return failed(write(cmd, args)) }
+		shell.Example = map[string]string{
+			"bash":       "  source <(stint completion bash)\n  stint completion bash > /etc/bash_completion.d/stint",
+			"zsh":        "  source <(stint completion zsh)\n  stint completion zsh > \"${fpath[1]}/_stint\"",
+			"fish":       "  stint completion fish > ~/.config/fish/completions/stint.fish",
+			"powershell": "  stint completion powershell | Out-String | Invoke-Expression",
+		}[shell.Name()]
+	}
+}
+
 // complete gives root and the commands below it what a shell's completion asks for, by the names of their arguments and flags.
 func complete(root *cobra.Command) {
 	for _, cmd := range root.Commands() {

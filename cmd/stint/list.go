@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/stint-go/stint"
 )
 
 type listFlags struct {
@@ -89,16 +87,6 @@ func (f *listFlags) misused(cmd *cobra.Command) error {
 	return errors.Join(f.out.misused(cmd), exclusive(cmd, "csv", "json"), exclusive(cmd, "csv", "quiet"))
 }
 
-// bucket is a bucket as list shows it.
-type bucket struct {
-	label, id string
-	limit     stint.Limit // zero where none was given
-	remaining int64       // by that limit
-	fullIn    time.Duration
-	heldFor   time.Duration // 0 where it is not held
-	lineFor   time.Duration // until the last turn of those whom run has wait for it; 0 where there are none
-}
-
 // list returns the buckets in the file that are held or not full, in the order in which they are shown. It goes by the
 // file's TATs, without a Limiter: that would tidy the file up.
 func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
@@ -121,12 +109,6 @@ func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 		}
 	})
 	return buckets, failed(errors.Join(err, store.Close()))
-}
-
-type noSuchLabel string
-
-func (l noSuchLabel) Error() string {
-	return fmt.Sprintf("the file has no limit %q: see stint names", string(l))
 }
 
 // read returns the buckets, each of them measured.
@@ -194,87 +176,6 @@ func (f *listFlags) order(buckets []*bucket) []*bucket {
 	return buckets
 }
 
-// holds returns how long each bucket is held that is.
-func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
-	held := map[stint.Key]time.Duration{}
-	for hold, err := range store.All(stint.Unknown) {
-		if err != nil {
-			return nil, err
-		}
-		key, err := stint.ParseKey(hold.Key.ID)
-		if err != nil {
-			return nil, err
-		}
-		if d := until(hold.TAT, now); d > 0 {
-			held[key] = d
-		}
-	}
-	return held, nil
-}
-
-// lines returns how long the line of each bucket is that has one.
-func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
-	waited := map[stint.Key]time.Duration{}
-	for name, label := range namesOf(store.BoltStore) {
-		limit, ok := lineOf(store.BoltStore, label)
-		if !ok {
-			continue
-		}
-		for last, err := range store.All(name) {
-			if err != nil {
-				return nil, err
-			}
-			if d := until(last.TAT, now); d > 0 {
-				waited[limit.Key(last.Key.ID)] = d
-			}
-		}
-	}
-	return waited, nil
-}
-
-// idle reports whether there is nothing to tell of the bucket.
-func (b *bucket) idle() bool { return b.fullIn == 0 && b.heldFor == 0 && b.lineFor == 0 }
-
-// fill returns how much of a bucket is spent: 1 where nothing is left, 0 where its limit is not known.
-func (b *bucket) fill() float64 {
-	if b.limit.Burst == 0 {
-		return 0
-	}
-	return float64(b.fullIn) / float64(b.limit.Tolerance())
-}
-
-func until(nanos int64, now time.Time) time.Duration {
-	return max(0, time.Unix(0, nanos).Sub(now))
-}
-
-// measure sets what is left of a limit. A bucket that is further behind than the limit can bring it is empty: its next
-// spend takes it so.
-func (b *bucket) measure(limit stint.Limit) {
-	b.limit = limit
-	b.fullIn = min(b.fullIn, limit.Tolerance())
-	b.remaining = int64((limit.Tolerance() - b.fullIn) / limit.Interval())
-}
-
-// bucketJSON is what --json prints of a bucket, one in a line. Without a limit given, remaining and limit are missing; held_ns is there
-// where nobody passes before it is over, line_ns where run waits for it.
-type bucketJSON struct {
-	Name string `json:"name"`
-	idJSON
-	Remaining  *int64        `json:"remaining,omitempty"`
-	Limit      *limitJSON    `json:"limit,omitempty"`
-	ResetAfter time.Duration `json:"reset_after_ns"`
-	Held       time.Duration `json:"held_ns,omitempty"`
-	Line       time.Duration `json:"line_ns,omitempty"`
-}
-
-func (b *bucket) json() bucketJSON {
-	line := bucketJSON{Name: b.label, idJSON: newIDJSON(b.id), Limit: newLimitJSON(b.limit), ResetAfter: b.fullIn, Held: b.heldFor, Line: b.lineFor}
-	if line.Limit != nil {
-		line.Remaining = &b.remaining
-	}
-	return line
-}
-
 func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 	if f.quiet {
 		return nil
@@ -292,24 +193,6 @@ func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", printable(b.label), printable(b.id), b.state())
 	}
 	return tw.Flush()
-}
-
-// state says in words how full the bucket is: "0 of 3 left, full in 58.2s".
-func (b *bucket) state() string {
-	s := "full"
-	if b.fullIn > 0 {
-		s = "full in " + duration(b.fullIn)
-		if b.limit.Burst > 0 {
-			s = fmt.Sprintf("%d of %d left, %s", b.remaining, b.limit.Burst, s)
-		}
-	}
-	if b.heldFor > 0 {
-		s += ", held for " + duration(b.heldFor)
-	}
-	if b.lineFor > 0 {
-		s += ", in line for " + duration(b.lineFor)
-	}
-	return s
 }
 
 func listCSV(w io.Writer, buckets []*bucket) error {

@@ -5,18 +5,12 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"flag"
 	"fmt"
 	"io"
-	"math/big"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,177 +19,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// model is a replay written once more, by what a token bucket is: a number of tokens, a fraction, that grows with time.
-type model struct {
-	burst, interval *big.Rat // tokens; nanoseconds a token takes
-	buckets         map[string]*modelBucket
-	newest          time.Time
-	malformed       int
-}
-
-type modelBucket struct {
-	tokens *big.Rat
-	at     time.Time
-}
-
-var modelLine = regexp.MustCompile(`^([^ ]+) [^ ]+ [^ ]+ \[([^\]]*)\] "(?:[^"\\]|\\.)*" [0-9]{3} (?:[0-9]+|-)(?: .*)?$`)
-
-// newModel returns the model of a limit. Of the period, rounding takes no more than a nanosecond from each token.
-func newModel(burst, count int64, period time.Duration) *model {
-	interval := new(big.Int).Add(big.NewInt(int64(period)), big.NewInt(count-1))
-	return &model{
-		burst:    new(big.Rat).SetInt64(burst),
-		interval: new(big.Rat).SetInt(interval.Div(interval, big.NewInt(count))),
-		buckets:  map[string]*modelBucket{},
-	}
-}
-
-// read returns what becomes of each request of a log.
-func (m *model) read(t *testing.T, log io.Reader) (allowed []bool) {
-	in := bufio.NewReader(log)
-	for {
-		line, err := in.ReadString('\n')
-		if line == "" {
-			require.ErrorIs(t, err, io.EOF)
-			return allowed
-		}
-		match := modelLine.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
-		if match == nil {
-			m.malformed++
-			continue
-		}
-		at, err := time.Parse("02/Jan/2006:15:04:05 -0700", match[2])
-		if err != nil {
-			m.malformed++
-			continue
-		}
-		id := match[1]
-		if ip := net.ParseIP(id); ip != nil {
-			id = ip.String()
-		}
-		allowed = append(allowed, m.spend(id, at))
-	}
-}
-
-func (m *model) spend(id string, at time.Time) bool {
-	if at.Before(m.newest) {
-		at = m.newest
-	}
-	m.newest = at
-	b := m.buckets[id]
-	if b == nil {
-		b = &modelBucket{tokens: new(big.Rat).Set(m.burst), at: at}
-		m.buckets[id] = b
-	}
-	gained := new(big.Rat).SetInt64(int64(at.Sub(b.at)))
-	b.tokens.Add(b.tokens, gained.Quo(gained, m.interval))
-	b.at = at
-	if b.tokens.Cmp(m.burst) > 0 {
-		b.tokens.Set(m.burst)
-	}
-	one := big.NewRat(1, 1)
-	if b.tokens.Cmp(one) < 0 {
-		return false
-	}
-	b.tokens.Sub(b.tokens, one)
-	return true
-}
-
-// replayed returns what the command did with each request of its logs, and its summary.
-func replayed(t *testing.T, args ...string) (allowed []bool, out map[string]any) {
-	t.Helper()
-	cmd := newReplay(func(ok []bool) { allowed = append(allowed, ok...) })
-	var stdout bytes.Buffer
-	cmd.SetOut(&stdout)
-	cmd.SetErr(io.Discard)
-	cmd.SetArgs(append(args, "--json"))
-	require.NoError(t, cmd.Execute())
-	return allowed, object(t, stdout.String())
-}
-
-func compareWithModel(t *testing.T, log string, burst, count int64, period time.Duration) {
-	t.Helper()
-	file, err := os.Open(log)
-	require.NoError(t, err)
-	defer file.Close()
-	m := newModel(burst, count, period)
-	want := m.read(t, file)
-
-	limit := fmt.Sprintf("%d/%s", count, period)
-	for _, db := range []string{"", filepath.Join(t.TempDir(), "replay.db")} {
-		args := []string{"--limit", limit, "--burst", strconv.FormatInt(burst, 10), log}
-		if db != "" {
-			args = append(args, "--db", db)
-		}
-		got, out := replayed(t, args...)
-		require.Len(t, got, len(want))
-		for i := range want {
-			require.Equal(t, want[i], got[i], "request %d of %d", i+1, len(want))
-		}
-		var denied int
-		for _, ok := range want {
-			if !ok {
-				denied++
-			}
-		}
-		assert.NotZero(t, denied, "a limit that denies nothing compares nothing")
-		assert.EqualValues(t, len(want), out["requests"])
-		assert.EqualValues(t, len(want)-denied, out["allowed"])
-		assert.EqualValues(t, denied, out["denied"])
-		assert.EqualValues(t, m.malformed, out["malformed"])
-		assert.EqualValues(t, len(m.buckets), out["ids"])
-	}
-}
-
-func TestReplayAgreesWithModel(t *testing.T) {
-	t.Run("shared", func(t *testing.T) {
-		log := filepath.Join("..", "..", "..", "shared", "data", "access.log")
-		if _, err := os.Stat(log); err != nil {
-			t.Skip("for developers and CI only: ", err)
-		}
-		compareWithModel(t, log, 20, 20, time.Minute)
-		compareWithModel(t, log, 3, 7, time.Minute)
-		compareWithModel(t, log, 1, 1, 24*time.Hour)
-	})
-	t.Run("made up", func(t *testing.T) {
-		log := write(t, "access.log", madeUpLog(20_000))
-		compareWithModel(t, log, 11, 7, time.Minute)
-		compareWithModel(t, log, 1, 60, time.Minute)
-	})
-}
-
-// TestReplayTriedAgreesWithModels: of each limit that is tried, what a model of its own decides.
-func TestReplayTriedAgreesWithModels(t *testing.T) {
-	logs := []string{write(t, "access.log", madeUpLog(5000))}
-	if shared := filepath.Join("..", "..", "..", "shared", "data", "access.log"); !missing(shared) {
-		logs = append(logs, shared)
-	}
-	tried := []struct {
-		limit        string
-		burst, count int64
-		period       time.Duration
-	}{{"10/1m", 10, 10, time.Minute}, {"7/1m burst 3", 3, 7, time.Minute}, {"60/1m", 60, 60, time.Minute}, {"1/1d", 1, 1, 24 * time.Hour}}
-	for _, log := range logs {
-		args, want := []string{log}, make([][]bool, len(tried))
-		for i, l := range tried {
-			file, err := os.Open(log)
-			require.NoError(t, err)
-			want[i] = newModel(l.burst, l.count, l.period).read(t, file)
-			require.NoError(t, file.Close())
-			args = append(args, "--try", l.limit)
-		}
-		got, out := replayed(t, args...)
-		require.Len(t, got, len(tried)*len(want[0]))
-		for i, ok := range got {
-			require.Equal(t, want[i%len(tried)][i/len(tried)], ok, "request %d at %s", i/len(tried)+1, tried[i%len(tried)].limit)
-		}
-		for i, l := range out["tried"].([]any) {
-			denied := len(slices.DeleteFunc(want[i], func(ok bool) bool { return ok }))
-			assert.EqualValues(t, denied, l.(map[string]any)["denied"])
-		}
-	}
-}
 
 // TestReplayOfSeveralLimits: all have to admit, and what one denies costs the others nothing.
 func TestReplayOfSeveralLimits(t *testing.T) {
@@ -273,96 +96,6 @@ limit         denied  of all  ids  denied most
 func missing(path string) bool {
 	_, err := os.Stat(path)
 	return err != nil
-}
-
-// gzipLines is how long the log of TestReplayOfManyLines is: -lines 5000000 takes half a minute.
-var gzipLines = flag.Int("lines", 200_000, "of the log of TestReplayOfManyLines")
-
-// manyLines writes a gzipped log of n lines: the shared one if it is there, or a made-up one, again and again, each time later.
-func manyLines(t testing.TB, n int) string {
-	t.Helper()
-	log := madeUpLog(10_000)
-	if shared, err := os.ReadFile(filepath.Join("..", "..", "..", "shared", "data", "access.log")); err == nil {
-		log = string(shared)
-	}
-	stamp := regexp.MustCompile(`\d\d/[A-Z][a-z]{2}/\d{4}`)
-	days := map[string]int{}
-	path := filepath.Join(t.TempDir(), "access.log.gz")
-	file, err := os.Create(path)
-	require.NoError(t, err)
-	zw, err := gzip.NewWriterLevel(file, gzip.BestSpeed)
-	require.NoError(t, err)
-	out := bufio.NewWriter(zw)
-	for day := 0; n > 0; day += 30 {
-		for line := range strings.Lines(log) {
-			if n--; n < 0 {
-				break
-			}
-			if at := stamp.FindStringIndex(line); at != nil {
-				from := line[at[0]:at[1]]
-				if _, ok := days[from]; !ok {
-					when, err := time.Parse("02/Jan/2006", from)
-					require.NoError(t, err)
-					days[from] = int(when.Unix() / 86400)
-				}
-				line = line[:at[0]] + time.Unix(int64(days[from]+day)*86400, 0).UTC().Format("02/Jan/2006") + line[at[1]:]
-			}
-			_, err := out.WriteString(line)
-			require.NoError(t, err)
-		}
-	}
-	require.NoError(t, out.Flush())
-	require.NoError(t, zw.Close())
-	require.NoError(t, file.Close())
-	return path
-}
-
-// TestReplayOfManyLines: the memory that a replay takes does not go by the length of the log.
-func TestReplayOfManyLines(t *testing.T) {
-	if testing.Short() {
-		t.Skip("reads a long log")
-	}
-	replayOf := func(lines int) (peak int64) {
-		cmd := process(t, "replay", "--try", "10/1m,20/1m,60/1m", "--json", manyLines(t, lines))
-		var stdout bytes.Buffer
-		cmd.Stdout = &stdout
-		require.NoError(t, cmd.Run())
-		out := object(t, stdout.String())
-		assert.EqualValues(t, lines, out["requests"].(float64)+out["malformed"].(float64))
-		assert.NotZero(t, out["tried"].([]any)[0].(map[string]any)["denied"])
-		return peakMemory(cmd.ProcessState)
-	}
-	few, many := replayOf(10_000), replayOf(*gzipLines)
-	t.Logf("%d MiB for 10,000 lines, %d MiB for %d", few>>20, many>>20, *gzipLines)
-	assert.LessOrEqual(t, many, 2*few)
-}
-
-// madeUpLog returns a log with what real ones have: bursts, lines out of order, zones, spellings of one address, lines
-// that are none.
-func madeUpLog(lines int) string {
-	random := rand.New(rand.NewPCG(1, 2))
-	hosts := []string{
-		"10.0.0.1", "10.0.0.2", "::ffff:10.0.0.2", "2001:db8::1", "2001:DB8:0:0:0:0:0:1", "crawler.example", "Crawler.example", "10.0.0.256",
-	}
-	zones := []*time.Location{time.UTC, time.FixedZone("", 5*3600+1800), time.FixedZone("", -8*3600)}
-	at := time.Date(2015, 12, 31, 23, 30, 0, 0, time.UTC)
-	var b strings.Builder
-	for range lines {
-		if random.IntN(3) == 0 {
-			at = at.Add(time.Duration(random.IntN(4)) * time.Second)
-		}
-		if random.IntN(500) == 0 {
-			at = at.Add(time.Duration(random.IntN(600)) * time.Second)
-		}
-		stamp := at.Add(-time.Duration(max(0, random.IntN(60)-50)) * time.Second).In(zones[random.IntN(len(zones))])
-		line := fmt.Sprintf(`%s - - [%s] "GET /\"%d HTTP/1.1" 200 %d "-" "agent"`, hosts[random.IntN(len(hosts))],
-			stamp.Format("02/Jan/2006:15:04:05 -0700"), random.IntN(100), random.IntN(1e6))
-		if random.IntN(100) == 0 {
-			line = line[:random.IntN(len(line)-len(` "-" "agent"`)-8)]
-		}
-		b.WriteString(line + "\n")
-	}
-	return b.String()
 }
 
 // smallLog is of two minutes: five requests of a, two of b, one of c, and two lines that are none.
@@ -534,6 +267,13 @@ func TestReplayInterruptedInAFile(t *testing.T) {
 	assert.Empty(t, stdout.String())
 }
 
+// TestReplayOfAMissingLog: nothing is spent of the file for the logs before it, or the next try would spend it again.
+func TestReplayOfAMissingLog(t *testing.T) {
+	log, db := write(t, "access.log", smallLog), filepath.Join(t.TempDir(), "a.db")
+	require.Equal(t, 2, runArgs(t, "replay", "--limit", "1/1m", "--db", db, log, "missing.log").status)
+	assert.Equal(t, smallJSON, runArgs(t, "replay", "--limit", "1/1m", "--db", db, "--json", log).stdout)
+}
+
 func TestSummary(t *testing.T) {
 	r := &replay{byID: map[string]*tally{}, byMinute: map[int64]*counts{}, columns: make([]column, 1)}
 	for i := range 20 {
@@ -550,53 +290,4 @@ func TestSummary(t *testing.T) {
 	}
 	assert.Equal(t, &minuteSummary{time.Unix(40*60, 0).UTC(), 1, new(int64)}, r.summary().BusiestMinute, "the first of them")
 	assert.False(t, slices.ContainsFunc(s.TopDenied, func(i idSummary) bool { return i.Denied == 0 }))
-}
-
-// BenchmarkReplayGzip is of three limits tried on a gzipped log.
-func BenchmarkReplayGzip(b *testing.B) {
-	const lines = 200_000
-	log := manyLines(b, lines)
-	for b.Loop() {
-		cmd := newReplay(nil)
-		cmd.SetOut(io.Discard)
-		cmd.SetErr(io.Discard)
-		cmd.SetArgs([]string{"--try", "10/1m,20/1m,60/1m", log})
-		require.NoError(b, cmd.Execute())
-	}
-	b.ReportMetric(float64(lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
-}
-
-func BenchmarkReplay(b *testing.B) {
-	log := filepath.Join(b.TempDir(), "access.log")
-	const lines = 100_000
-	require.NoError(b, os.WriteFile(log, []byte(madeUpLog(lines)), 0o600))
-	for b.Loop() {
-		cmd := newReplay(nil)
-		cmd.SetOut(io.Discard)
-		cmd.SetErr(io.Discard)
-		cmd.SetArgs([]string{"--limit", "20/1m", log})
-		require.NoError(b, cmd.Execute())
-	}
-	b.ReportMetric(float64(lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
-}
-
-// TestReadingAllocatesNothing: of an access log, line for line.
-func TestReadingAllocatesNothing(t *testing.T) {
-	line := []byte(`10.0.0.1 - alice [01/Jan/2020:00:00:00 +0000] "GET /a?b HTTP/1.1" 200 1`)
-	for _, by := range []string{"ip", "user", "method", "path"} {
-		read, err := (&lineFlags{format: "access", by: by}).reading()
-		require.NoError(t, err)
-		assert.Zero(t, testing.AllocsPerRun(100, func() {
-			if _, _, err := read(line); err != nil {
-				t.Error(err)
-			}
-		}), by)
-	}
-}
-
-// TestReplayOfAMissingLog: nothing is spent of the file for the logs before it, or the next try would spend it again.
-func TestReplayOfAMissingLog(t *testing.T) {
-	log, db := write(t, "access.log", smallLog), filepath.Join(t.TempDir(), "a.db")
-	require.Equal(t, 2, runArgs(t, "replay", "--limit", "1/1m", "--db", db, log, "missing.log").status)
-	assert.Equal(t, smallJSON, runArgs(t, "replay", "--limit", "1/1m", "--db", db, "--json", log).stdout)
 }

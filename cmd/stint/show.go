@@ -49,13 +49,6 @@ is there).`,
 	return cmd
 }
 
-func oneID(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return misuse(cmd, "one ID is needed, not %d: quote it if it has spaces", len(args))
-	}
-	return nil
-}
-
 // shown is a bucket as show tells of it.
 type shown struct {
 	bucket
@@ -145,27 +138,6 @@ func (f *showFlags) find(store *readStore, id string, now time.Time) (found []*s
 		}
 	}
 	return found, nil
-}
-
-// source says where the limit of an id comes from.
-func (f *limitFlags) source(label, id string) (string, error) {
-	if f.file == "" {
-		return "of --limit", nil
-	}
-	for _, file := range f.overrides {
-		one := *f
-		one.overrides = []string{file}
-		limits, numbers, err := one.load(counter())
-		if err != nil {
-			return "", err
-		}
-		for override := range limits.Overrides(numbers[label]) {
-			if override.ID == id {
-				return strings.TrimSuffix("an override in "+file+": "+override.Comment, ": "), nil
-			}
-		}
-	}
-	return "the default in " + f.file, nil
 }
 
 func (f *showFlags) print(w io.Writer, id string, found []*shown) error {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/bits"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -295,32 +294,4 @@ func (s *simulation) summary() simulationJSON {
 		out.Limits = append(out.Limits, one)
 	}
 	return out
-}
-
-// replaceFile writes a file whole, or leaves it as it was. What is no file, such as a device or a pipe, it writes to.
-func replaceFile(path string, content []byte) (err error) {
-	mode := os.FileMode(0o644)
-	if info, err := os.Stat(path); err == nil {
-		if !info.Mode().IsRegular() {
-			return os.WriteFile(path, content, mode)
-		}
-		mode = info.Mode().Perm()
-		if path, err = filepath.EvalSymlinks(path); err != nil {
-			return err
-		}
-	}
-	temp, err := os.CreateTemp(filepath.Dir(path), ".stint-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(temp.Name())
-		}
-	}()
-	_, err = temp.Write(content)
-	if err = errors.Join(err, temp.Chmod(mode), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math/big"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -16,6 +14,56 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// TestSVG: it is XML, and each line ends where its number is on the axis.
+func TestSVG(t *testing.T) {
+	s := simulateLoad(t, "300/1s for 2s")
+	s.title, s.limits[0].name = `<"&'>`, "a name that is longer than there is room for"
+	svg := string(s.svg())
+	texts := []string{}
+	dec := xml.NewDecoder(strings.NewReader(svg))
+	for {
+		token, err := dec.Token()
+		if err == io.EOF {
+			break
+		}
+		require.NoError(t, err)
+		if text, ok := token.(xml.CharData); ok {
+			texts = append(texts, string(text))
+		}
+	}
+	assert.Contains(t, texts, `<"&'>`)
+	assert.Contains(t, texts, "400  a name that is lo…")
+	assert.Contains(t, texts, "200  leaky bucket")
+	assert.Contains(t, svg, "prefers-color-scheme: dark")
+
+	ticks := map[int]float64{} // the y of each number on the axis
+	for _, m := range regexp.MustCompile(`d="M64 ([0-9.]+)H564"/><text class="tick"[^>]*>([0-9]+)<`).FindAllStringSubmatch(svg, -1) {
+		n, _ := strconv.Atoi(m[2])
+		ticks[n], _ = strconv.ParseFloat(m[1], 64)
+	}
+	for class, n := range map[string]int{"line asked": 600, "line c0": 400, "line c1": 200} {
+		m := regexp.MustCompile(`class="` + class + `" d="M64 ([0-9.]+)[^"]*V([0-9.]+)H564"`).FindStringSubmatch(svg)
+		require.NotNil(t, m, class)
+		assert.Equal(t, m[1], strconv.FormatFloat(ticks[0], 'f', 1, 64), class)
+		assert.Equal(t, m[2], strconv.FormatFloat(ticks[n], 'f', 1, 64), class)
+	}
+	for _, loads := range [][]string{{"1 at once"}, {"7 at once after 5s"}, {"1000000 in 1s"}, {"1 in 1000w", "1 in 1000w"}, {"3 in 1ns"}} {
+		assert.NoError(t, xml.Unmarshal(simulateLoad(t, loads...).svg(), new(struct{ XMLName xml.Name })), loads)
+		assert.NotEmpty(t, simulateLoad(t, loads...).text())
+	}
+}
+
+func TestAxes(t *testing.T) {
+	for most, want := range map[float64]axis{1: {1, 1}, 2: {1, 2}, 7: {2, 8}, 10: {2, 10}, 200: {50, 200}, 600: {100, 600}, 999: {200, 1000}, 1e6: {200000, 1e6}, 1234: {250, 1250}} {
+		assert.Equal(t, want, niceTop(most), most)
+	}
+	for span := int64(0); span < int64(40*365*24*time.Hour); span = span*3/2 + 1 {
+		marks, step := timeMarks(5e9, 5e9+span)
+		assert.LessOrEqual(t, len(marks), 8, span)
+		assert.GreaterOrEqual(t, len(marks), min(3, int(span)+1), "%v: %v", time.Duration(span), step)
+	}
+}
 
 // simulateLoad returns what the source's two buckets do to a load.
 func simulateLoad(t *testing.T, loads ...string) *simulation {
@@ -93,70 +141,4 @@ func TestLoads(t *testing.T) {
 	s := &simulation{}
 	require.NoError(t, s.add("1000000 at once"))
 	assert.Error(t, s.add("1 at once"))
-}
-
-// TestSVG: it is XML, and each line ends where its number is on the axis.
-func TestSVG(t *testing.T) {
-	s := simulateLoad(t, "300/1s for 2s")
-	s.title, s.limits[0].name = `<"&'>`, "a name that is longer than there is room for"
-	svg := string(s.svg())
-	texts := []string{}
-	dec := xml.NewDecoder(strings.NewReader(svg))
-	for {
-		token, err := dec.Token()
-		if err == io.EOF {
-			break
-		}
-		require.NoError(t, err)
-		if text, ok := token.(xml.CharData); ok {
-			texts = append(texts, string(text))
-		}
-	}
-	assert.Contains(t, texts, `<"&'>`)
-	assert.Contains(t, texts, "400  a name that is lo…")
-	assert.Contains(t, texts, "200  leaky bucket")
-	assert.Contains(t, svg, "prefers-color-scheme: dark")
-
-	ticks := map[int]float64{} // the y of each number on the axis
-	for _, m := range regexp.MustCompile(`d="M64 ([0-9.]+)H564"/><text class="tick"[^>]*>([0-9]+)<`).FindAllStringSubmatch(svg, -1) {
-		n, _ := strconv.Atoi(m[2])
-		ticks[n], _ = strconv.ParseFloat(m[1], 64)
-	}
-	for class, n := range map[string]int{"line asked": 600, "line c0": 400, "line c1": 200} {
-		m := regexp.MustCompile(`class="` + class + `" d="M64 ([0-9.]+)[^"]*V([0-9.]+)H564"`).FindStringSubmatch(svg)
-		require.NotNil(t, m, class)
-		assert.Equal(t, m[1], strconv.FormatFloat(ticks[0], 'f', 1, 64), class)
-		assert.Equal(t, m[2], strconv.FormatFloat(ticks[n], 'f', 1, 64), class)
-	}
-	for _, loads := range [][]string{{"1 at once"}, {"7 at once after 5s"}, {"1000000 in 1s"}, {"1 in 1000w", "1 in 1000w"}, {"3 in 1ns"}} {
-		assert.NoError(t, xml.Unmarshal(simulateLoad(t, loads...).svg(), new(struct{ XMLName xml.Name })), loads)
-		assert.NotEmpty(t, simulateLoad(t, loads...).text())
-	}
-}
-
-func TestAxes(t *testing.T) {
-	for most, want := range map[float64]axis{1: {1, 1}, 2: {1, 2}, 7: {2, 8}, 10: {2, 10}, 200: {50, 200}, 600: {100, 600}, 999: {200, 1000}, 1e6: {200000, 1e6}, 1234: {250, 1250}} {
-		assert.Equal(t, want, niceTop(most), most)
-	}
-	for span := int64(0); span < int64(40*365*24*time.Hour); span = span*3/2 + 1 {
-		marks, step := timeMarks(5e9, 5e9+span)
-		assert.LessOrEqual(t, len(marks), 8, span)
-		assert.GreaterOrEqual(t, len(marks), min(3, int(span)+1), "%v: %v", time.Duration(span), step)
-	}
-}
-
-func TestReplaceFile(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "x.svg")
-	require.NoError(t, replaceFile(path, []byte("old")))
-	require.NoError(t, replaceFile(path, []byte("new")))
-	require.Error(t, replaceFile(filepath.Join(dir, "no", "x.svg"), nil))
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
-	require.Error(t, replaceFile(filepath.Join(dir, "d"), nil))
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	assert.Len(t, entries, 2, "nothing is left behind")
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
-	assert.Equal(t, "new", string(content))
 }

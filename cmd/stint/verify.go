@@ -74,29 +74,6 @@ to FILE's place yourself when you are content with it. With a page is lost what 
 	return cmd
 }
 
-func atMostOne(what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) > 1 {
-			return misuse(cmd, "one %s, not %d", what, len(args))
-		}
-		return nil
-	}
-}
-
-// named takes the file from the argument, where there is one.
-func (f *dbFlags) named(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	if cmd.Flags().Changed("db") {
-		return misuse(cmd, "FILE and --db exclude each other")
-	}
-	if f.path = args[0]; f.path == "" {
-		return misuse(cmd, "FILE is empty: name one, or leave it out")
-	}
-	return nil
-}
-
 func (f *verifyFlags) verify(cmd *cobra.Command) error {
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {

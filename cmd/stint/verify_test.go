@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,11 +51,4 @@ func TestVerifyAsksBbolt(t *testing.T) {
 	err := askBbolt(t.Context(), garbage)
 	require.ErrorIs(t, err, stint.ErrCorrupt)
 	require.ErrorContains(t, err, "bbolt's check ended with exit status")
-}
-
-func runArgsErr(t *testing.T, args ...string) error {
-	if r := runArgs(t, args...); r.status != 0 {
-		return errors.New(r.stderr)
-	}
-	return nil
 }

@@ -28,6 +28,12 @@ func (f *outputFlags) register(cmd *cobra.Command) {
 
 func (f *outputFlags) misused(cmd *cobra.Command) error { return exclusive(cmd, "json", "quiet") }
 
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
 // idJSON is an id in JSON, which has no other text than UTF-8: of two ids that are not, it would make the same.
 type idJSON struct {
 	ID     string `json:"id"`
@@ -54,90 +60,6 @@ func newLimitJSON(l stint.Limit) *limitJSON {
 		return nil
 	}
 	return &limitJSON{l.Burst, l.Count, l.Period.String()}
-}
-
-// decisionJSON is what --json prints of a decision. Where no limit applies, limit is null and remaining 2⁶³−1.
-type decisionJSON struct {
-	Allowed bool   `json:"allowed"`
-	Name    string `json:"name"`
-	idJSON
-	Cost       int64         `json:"cost"`
-	Remaining  int64         `json:"remaining"`
-	Limit      *limitJSON    `json:"limit"`
-	RetryAfter time.Duration `json:"retry_after_ns"`
-	ResetAfter time.Duration `json:"reset_after_ns"`
-}
-
-func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d stint.Decision) error {
-	switch {
-	case f.quiet:
-		return nil
-	case f.json:
-		return printJSON(w, decisionJSON{d.Allowed, asked.limits.label(), newIDJSON(id), asked.cost, d.Remaining, newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter})
-	}
-	done, state := asked.done, asked.state
-	if !d.Allowed {
-		done = "denied"
-	}
-	if d.Limit.Burst > 0 {
-		state = stateOf(d)
-	}
-	_, err := fmt.Fprintf(w, "%s  %s  %s\n", done, printable(id), state)
-	return err
-}
-
-func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
-}
-
-// stateOf says in words what a decision found: "0 of 3 left, retry in 19.8s".
-func stateOf(d stint.Decision) string {
-	s := fmt.Sprintf("%d of %d left", d.Remaining, d.Limit.Burst)
-	switch {
-	case !d.Allowed:
-		s += ", retry in " + duration(d.RetryAfter)
-	case d.ResetAfter > 0:
-		s += ", full in " + duration(d.ResetAfter)
-	}
-	return s
-}
-
-// duration writes d for people: in two units at most, and rounded up, so that nobody comes back too early.
-func duration(d time.Duration) string {
-	const day = 24 * time.Hour
-	for _, step := range []struct{ below, unit time.Duration }{
-		{time.Second, time.Millisecond},
-		{time.Minute, time.Second / 10},
-		{time.Hour, time.Second},
-		{2 * day, time.Minute},
-		{math.MaxInt64, time.Hour},
-	} {
-		if d < step.below {
-			if rest := d % step.unit; rest > 0 && d < math.MaxInt64-step.unit {
-				d += step.unit - rest
-			}
-			break
-		}
-	}
-	switch {
-	case d < time.Minute:
-		return d.String() // "19.8s"
-	case d < time.Hour:
-		return twoUnits(d, time.Minute, "m", time.Second, "s")
-	case d < 2*day:
-		return twoUnits(d, time.Hour, "h", time.Minute, "m")
-	}
-	return twoUnits(d, day, "d", time.Hour, "h")
-}
-
-func twoUnits(d, large time.Duration, l string, small time.Duration, s string) string {
-	text := strconv.Itoa(int(d/large)) + l
-	if rest := d % large / small; rest > 0 {
-		text += strconv.Itoa(int(rest)) + s
-	}
-	return text
 }
 
 // printable returns an id as it is, or quoted where a terminal would not show it as it is.
@@ -174,4 +96,54 @@ func plural(n int, noun string) string {
 		noun = stem + "trie"
 	}
 	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// size writes a number of bytes for people.
+func size(n int64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return plural(int(n), "byte")
+	}
+	v, unit := float64(n)/1024, 0
+	for v >= 1023.95 {
+		v /= 1024
+		unit++
+	}
+	return fmt.Sprintf("%.1f %ciB", v, units[unit])
+}
+
+// duration writes d for people: in two units at most, and rounded up, so that nobody comes back too early.
+func duration(d time.Duration) string {
+	const day = 24 * time.Hour
+	for _, step := range []struct{ below, unit time.Duration }{
+		{time.Second, time.Millisecond},
+		{time.Minute, time.Second / 10},
+		{time.Hour, time.Second},
+		{2 * day, time.Minute},
+		{math.MaxInt64, time.Hour},
+	} {
+		if d < step.below {
+			if rest := d % step.unit; rest > 0 && d < math.MaxInt64-step.unit {
+				d += step.unit - rest
+			}
+			break
+		}
+	}
+	switch {
+	case d < time.Minute:
+		return d.String() // "19.8s"
+	case d < time.Hour:
+		return twoUnits(d, time.Minute, "m", time.Second, "s")
+	case d < 2*day:
+		return twoUnits(d, time.Hour, "h", time.Minute, "m")
+	}
+	return twoUnits(d, day, "d", time.Hour, "h")
+}
+
+func twoUnits(d, large time.Duration, l string, small time.Duration, s string) string {
+	text := strconv.Itoa(int(d/large)) + l
+	if rest := d % large / small; rest > 0 {
+		text += strconv.Itoa(int(rest)) + s
+	}
+	return text
 }

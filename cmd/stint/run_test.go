@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -43,80 +42,6 @@ func TestRunAtOnce(t *testing.T) {
 	content, err := os.ReadFile(ran)
 	require.NoError(t, err)
 	assert.Equal(t, strings.Repeat("x\n", burst), string(content))
-}
-
-// waiter returns one that waits for a token of a limit of one in an hour.
-func waiter(t *testing.T, db string) *line {
-	cmd := &cobra.Command{}
-	f := &runFlags{wait: true, cost: 1}
-	f.db.register(cmd, "")
-	f.limits.register(cmd, true)
-	require.NoError(t, cmd.ParseFlags([]string{"--db", db, "--limit", "1/1h"}))
-	limit, limited, err := f.limits.resolve("a")
-	require.NoError(t, err)
-	require.True(t, limited)
-	return &line{f: f, id: "a", limit: limit}
-}
-
-// TestLine: each opens the file anew, as in a process of its own.
-func TestLine(t *testing.T) {
-	db := filepath.Join(t.TempDir(), "stint.db")
-	now := time.Now()
-	const long = 10_000 * time.Hour
-	spend := func(l *line, within time.Duration) (delay time.Duration, err error) {
-		store, err := l.f.db.open()
-		require.NoError(t, err)
-		delay, err = l.spend(store, now, now.Add(within))
-		require.NoError(t, store.Close())
-		return delay, err
-	}
-	place := func(want time.Duration) *line {
-		t.Helper()
-		l := waiter(t, db)
-		delay, err := spend(l, long)
-		require.NoError(t, err)
-		assert.InDelta(t, want, delay, float64(time.Minute), "the bucket itself goes by the time that it is")
-		return l
-	}
-	denied := func(l *line, within time.Duration) {
-		t.Helper()
-		_, err := spend(l, within)
-		assert.Equal(t, 75, status(err), err)
-	}
-	place(0)
-	for i := range 4 {
-		place(time.Duration(i+1) * time.Hour)
-		for _, command := range []string{"allow", "check"} { // which take nobody's turn
-			r := runArgs(t, command, "--db", db, "--limit", "1/1h", "a")
-			require.Equal(t, 1, r.status, r.stderr)
-		}
-	}
-	denied(waiter(t, db), 3*time.Hour)
-	l := waiter(t, db)
-	l.f.wait = false
-	denied(l, long)
-	l = waiter(t, db)
-	l.limit.Queue = 4 // of which four are taken
-	denied(l, long)
-	last := place(5 * time.Hour)
-	require.NoError(t, last.leave())
-	last = place(5 * time.Hour)
-	place(6 * time.Hour)
-	require.NoError(t, last.leave()) // from the middle: those behind keep their turns
-	place(7 * time.Hour)
-
-	// With the bucket full again, those without a turn are not let past those who have one.
-	require.Equal(t, 0, runArgs(t, "reset", "--db", db, "a").status)
-	l = waiter(t, db)
-	l.f.wait = false
-	denied(l, long)
-	delay, err := spend(last, long)
-	require.NoError(t, err)
-	assert.Zero(t, delay)
-
-	// A last turn that only a clock set back can explain.
-	now = now.Add(-10 * 365 * 24 * time.Hour)
-	place((mostInLine + 1) * time.Hour)
 }
 
 func TestRunHeld(t *testing.T) {
@@ -220,27 +145,4 @@ func TestRunTimeoutLocked(t *testing.T) {
 	assert.Empty(t, r.stdout)
 	assert.Regexp(t, `locked.*, or wait longer with --timeout\n$`, r.stderr)
 	assert.Equal(t, 3, run("--timeout", "1h", "--lock-timeout", "1ms").status)
-}
-
-// TestLineOfASlowLimit: a thousand intervals are more than an int64 where one is more than 85 days.
-func TestLineOfASlowLimit(t *testing.T) {
-	for _, period := range []time.Duration{24 * time.Hour, 100 * 24 * time.Hour, 200 * 24 * time.Hour, 365 * 24 * time.Hour, 36500 * 24 * time.Hour} {
-		db := filepath.Join(t.TempDir(), "a.db")
-		store, err := stint.OpenBolt(db, nil, nil)
-		require.NoError(t, err)
-		_, err = numberFor(store, defaultLabel+lineSuffix)
-		require.NoError(t, err)
-		l := &line{f: &runFlags{cost: 1}, id: "x", limit: stint.Limit{Burst: 1, Count: 1, Period: period}}
-		now := time.Now()
-		last, err := l.last(store, now)
-		require.NoError(t, err)
-		assert.Zero(t, last, period)
-		turn := now.Add(period).UnixNano()
-		require.NoError(t, l.setLast(store, turn))
-		last, err = l.last(store, now)
-		require.NoError(t, err)
-		assert.Equal(t, turn, last, period)
-		assert.Positive(t, last+l.needs(), period)
-		require.NoError(t, store.Close())
-	}
 }

@@ -2,7 +2,9 @@
 
 package main
 
-import "os"
+import (
+	"os"
+)
 
 // passedOn are the signals that a command run by stint gets in its place.
 var passedOn = []os.Signal{os.Interrupt}

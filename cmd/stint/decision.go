@@ -3,15 +3,15 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
+	"io"
 	"math"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
 )
-
-// action is what a command does to one bucket.
-type action func(l *stint.Limiter, key stint.Key, cost int64) (stint.Decision, error)
 
 type decideFlags struct {
 	db     dbFlags
@@ -28,42 +28,8 @@ type decideFlags struct {
 	state string // what it says where no limit was given
 }
 
-func newAllow() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToSpend, act: (*stint.Limiter).Spend, done: "allowed", state: "no limit"},
-		&cobra.Command{
-			Use:   "allow ID",
-			Short: "Spend tokens of ID's bucket if they are there",
-			Long: `Spend tokens of ID's bucket if they are there: exit status 0, and what was spent is on disk; else 1.
-
---json prints one object, as check, refund and reset do: allowed, name, id, cost, remaining, limit (burst, count, and the
-period as in "1m0s"; null where there is none), retry_after_ns (0 if allowed), reset_after_ns (until the bucket is full).
-With --limits, the limit is that of the --name, or an override of exactly this id. Put -- before an ID that begins with -.`,
-			Example: `  stint allow --limit 3/1m alice && echo hello
-  stint allow --limit 100/24h --burst 10 --cost 5 --db quota.db alice
-  stint allow --limits defaults.yml --overrides overrides.yml --name NewOrdersPerAccount 12345678`,
-		})
-}
-
-func newCheck() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToLook, act: (*stint.Limiter).Check, done: "allowed", state: "no limit"},
-		&cobra.Command{
-			Use:   "check ID",
-			Short: "Say what allow would, and spend nothing",
-			Long:  `Say what allow would, with the state it would leave, and spend nothing. With --cost 0: the state as it is.`,
-			Example: `  stint check --limit 3/1m alice
-  stint check --limit 3/1m --cost 0 --json alice`,
-		})
-}
-
-func newRefund() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToGive, act: (*stint.Limiter).Refund, done: "refunded", state: "no limit"},
-		&cobra.Command{
-			Use:     "refund ID",
-			Short:   "Give tokens back to ID's bucket",
-			Long:    `Give tokens back to ID's bucket, which holds no more than its burst, and say what is in it then.`,
-			Example: `  stint refund --limit 3/1m alice`,
-		})
-}
+// action is what a command does to one bucket.
+type action func(l *stint.Limiter, key stint.Key, cost int64) (stint.Decision, error)
 
 func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 	f.db.register(cmd, dbUsage)
@@ -142,12 +108,49 @@ func (f *decideFlags) limiter(store stint.Store, name stint.Name, limit stint.Li
 	return stint.New(store, limits, nil)
 }
 
-// reset deletes a bucket and the hold on it. That takes no Limiter, which would want a limit to find them.
-func reset(store stint.Store, key stint.Key) error {
-	return store.Save([]stint.Change{{Key: key}, {Key: stint.Unknown.Key(key.String())}})
-}
-
 // isUsage says whether a decision failed for what was asked, not for the store.
 func isUsage(err error) bool {
 	return errors.Is(err, stint.ErrCostOverBurst) || errors.Is(err, stint.ErrNegativeCost) || errors.Is(err, stint.ErrInvalidID)
+}
+
+// decisionJSON is what --json prints of a decision. Where no limit applies, limit is null and remaining 2⁶³−1.
+type decisionJSON struct {
+	Allowed bool   `json:"allowed"`
+	Name    string `json:"name"`
+	idJSON
+	Cost       int64         `json:"cost"`
+	Remaining  int64         `json:"remaining"`
+	Limit      *limitJSON    `json:"limit"`
+	RetryAfter time.Duration `json:"retry_after_ns"`
+	ResetAfter time.Duration `json:"reset_after_ns"`
+}
+
+func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d stint.Decision) error {
+	switch {
+	case f.quiet:
+		return nil
+	case f.json:
+		return printJSON(w, decisionJSON{d.Allowed, asked.limits.label(), newIDJSON(id), asked.cost, d.Remaining, newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter})
+	}
+	done, state := asked.done, asked.state
+	if !d.Allowed {
+		done = "denied"
+	}
+	if d.Limit.Burst > 0 {
+		state = stateOf(d)
+	}
+	_, err := fmt.Fprintf(w, "%s  %s  %s\n", done, printable(id), state)
+	return err
+}
+
+// stateOf says in words what a decision found: "0 of 3 left, retry in 19.8s".
+func stateOf(d stint.Decision) string {
+	s := fmt.Sprintf("%d of %d left", d.Remaining, d.Limit.Burst)
+	switch {
+	case !d.Allowed:
+		s += ", retry in " + duration(d.RetryAfter)
+	case d.ResetAfter > 0:
+		s += ", full in " + duration(d.ResetAfter)
+	}
+	return s
 }

@@ -21,6 +21,8 @@ type dbFlags struct {
 	snapshot    string // of commands that only read
 }
 
+const dbUsage = "the `FILE` that remembers (default stint.db in the user's state directory)"
+
 func (f *dbFlags) register(cmd *cobra.Command, usage string) {
 	cmd.Flags().StringVar(&f.path, "db", "", usage)
 	cmd.Flags().DurationVar(&f.lockTimeout, "lock-timeout", 5*time.Second, "wait this long for another process to close the file")
@@ -33,7 +35,26 @@ func (f *dbFlags) registerToRead(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.snapshot, "snapshot", "", "read a copy of the file from a running program's status page at this `URL`")
 }
 
-const dbUsage = "the `FILE` that remembers (default stint.db in the user's state directory)"
+func (f *dbFlags) misused() error {
+	if f.lockTimeout <= 0 {
+		return fmt.Errorf("--lock-timeout %v: must be more than 0", f.lockTimeout)
+	}
+	return nil
+}
+
+// named takes the file from the argument, where there is one.
+func (f *dbFlags) named(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if cmd.Flags().Changed("db") {
+		return misuse(cmd, "FILE and --db exclude each other")
+	}
+	if f.path = args[0]; f.path == "" {
+		return misuse(cmd, "FILE is empty: name one, or leave it out")
+	}
+	return nil
+}
 
 // file returns the path of the file, and that of the directory to make for it, which is "" where it was named by the
 // user.
@@ -100,12 +121,29 @@ func (f *dbFlags) openExisting() (*stint.BoltStore, error) {
 	return f.open()
 }
 
-// notThere says what to do where there is no file.
-func notThere(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w; name another file with --db, or spend something first", err)
+// openToSpend opens the file and returns the number that it has for the limit of that label.
+func (f *dbFlags) openToSpend(label string) (stint.Store, stint.Name, error) {
+	store, err := f.open()
+	if err != nil {
+		return nil, 0, err
 	}
-	return err
+	name, err := numberFor(store, label)
+	if err != nil {
+		return nil, 0, failed(errors.Join(err, store.Close()))
+	}
+	return store, name, nil
+}
+
+// openToGive is openToSpend for commands that give tokens back: what nobody ever spent was not meant.
+func (f *dbFlags) openToGive(label string) (stint.Store, stint.Name, error) {
+	store, err := f.openExisting()
+	if err != nil {
+		return nil, 0, err
+	}
+	if name, ok := numberOf(store, label); ok {
+		return store, name, nil
+	}
+	return nil, 0, errors.Join(noSuchLabel(label), failed(store.Close()))
 }
 
 // openToRead opens the file so that nothing in it changes.
@@ -128,16 +166,6 @@ func (f *dbFlags) openToRead(cmd *cobra.Command) (*readStore, error) {
 		err = hinted{err, errAskItsProgram}
 	}
 	return nil, failed(ifEmpty(path, notThere(err)))
-}
-
-// ifEmpty returns err so that nobody is told to repair a file that nothing is in.
-func ifEmpty(path string, err error) error {
-	if errors.Is(err, stint.ErrCorrupt) {
-		if info, statErr := os.Stat(path); statErr == nil && info.Size() == 0 {
-			return hinted{err, errEmpty}
-		}
-	}
-	return err
 }
 
 // pathToRead returns the path of the file; where it is a copy, it is to be removed.
@@ -172,65 +200,23 @@ func (s *readStore) Close() error {
 	return err
 }
 
-func (f *dbFlags) misused() error {
-	if f.lockTimeout <= 0 {
-		return fmt.Errorf("--lock-timeout %v: must be more than 0", f.lockTimeout)
-	}
-	return nil
-}
-
-// openToSpend opens the file and returns the number that it has for the limit of that label.
-func (f *dbFlags) openToSpend(label string) (stint.Store, stint.Name, error) {
-	store, err := f.open()
-	if err != nil {
-		return nil, 0, err
-	}
-	name, err := numberFor(store, label)
-	if err != nil {
-		return nil, 0, failed(errors.Join(err, store.Close()))
-	}
-	return store, name, nil
-}
-
-// openToGive is openToSpend for commands that give tokens back: what nobody ever spent was not meant.
-func (f *dbFlags) openToGive(label string) (stint.Store, stint.Name, error) {
-	store, err := f.openExisting()
-	if err != nil {
-		return nil, 0, err
-	}
-	if name, ok := numberOf(store, label); ok {
-		return store, name, nil
-	}
-	return nil, 0, errors.Join(noSuchLabel(label), failed(store.Close()))
-}
-
-// openToLook is openToSpend for check, which leaves the file as it is: where nothing was ever spent it makes none, and puts no
-// label into one.
-func (f *dbFlags) openToLook(label string) (stint.Store, stint.Name, error) {
-	path, _, err := f.file()
-	if err != nil {
-		return nil, 0, err
-	}
-	if err := f.misused(); err != nil {
-		return nil, 0, err
-	}
-	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true, LockTimeout: f.lockTimeout})
+// notThere says what to do where there is no file.
+func notThere(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return stint.NewMemStore(), 1, nil
+		err = fmt.Errorf("%w; name another file with --db, or spend something first", err)
 	}
-	if err != nil {
-		return nil, 0, failed(ifEmpty(path, err))
-	}
-	if name, ok := numberOf(store, label); ok {
-		return unsaved{store}, name, nil
-	}
-	return stint.NewMemStore(), 1, failed(store.Close())
+	return err
 }
 
-// unsaved is a store that does not get what a Limiter tidies up, such as holds that are over.
-type unsaved struct{ stint.Store }
-
-func (unsaved) Save([]stint.Change) error { return nil }
+// ifEmpty returns err so that nobody is told to repair a file that nothing is in.
+func ifEmpty(path string, err error) error {
+	if errors.Is(err, stint.ErrCorrupt) {
+		if info, statErr := os.Stat(path); statErr == nil && info.Size() == 0 {
+			return hinted{err, errEmpty}
+		}
+	}
+	return err
+}
 
 func numberOf(store *stint.BoltStore, label string) (stint.Name, bool) {
 	name, ok := boltstore.Of(store).NumberOf(label)
@@ -251,4 +237,10 @@ func namesOf(store *stint.BoltStore) map[stint.Name]string {
 		names[stint.Name(name)] = label
 	}
 	return names
+}
+
+type noSuchLabel string
+
+func (l noSuchLabel) Error() string {
+	return fmt.Sprintf("the file has no limit %q: see stint names", string(l))
 }
