@@ -78,15 +78,8 @@ func requestOf(b []byte) (request []byte, ok bool) {
 		return nil, false
 	}
 	size, _, _ := bytes.Cut(b[5:], []byte(" "))
-	if len(size) == 1 && size[0] == '-' {
-		return request, true
-	}
-	for _, c := range size {
-		if c < '0' || c > '9' {
-			return nil, false
-		}
-	}
-	return request, len(size) > 0
+	_, ok = digits(size)
+	return request, ok && len(size) > 0 || string(size) == "-"
 }
 
 var (

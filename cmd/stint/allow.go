@@ -7,7 +7,7 @@ import (
 )
 
 func newAllow() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToSpend, act: (*stint.Limiter).Spend, done: "allowed", state: "no limit"},
+	return newDecision(&decideFlags{open: (*dbFlags).openToSpend, act: (*stint.Limiter).Spend, done: "allowed"},
 		&cobra.Command{
 			Use:   "allow ID",
 			Short: "Spend tokens of ID's bucket if they are there",

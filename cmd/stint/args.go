@@ -50,11 +50,17 @@ func exclusive(cmd *cobra.Command, a, b string) error {
 	return nil
 }
 
-// noneEmpty returns an error where a flag was given nothing, as by a variable that is not set: that asks for no default.
-func noneEmpty(cmd *cobra.Command, _ []string) error {
+// checkFlags returns an error if a flag was given an empty value, for example by
+// a shell variable that is not set. It must not stand for the default.
+func checkFlags(cmd *cobra.Command, _ []string) error {
 	for _, name := range []string{"db", "limit", "limits", "name", "scenario", "snapshot", "svg", "to"} {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
 			return misuse(cmd, "--%s is empty: give it a value, or leave it out", name)
+		}
+	}
+	if f := cmd.Flags().Lookup("lock-timeout"); f != nil {
+		if timeout, err := cmd.Flags().GetDuration(f.Name); err != nil || timeout <= 0 {
+			return fmt.Errorf("--%s %v: must be more than 0", f.Name, f.Value)
 		}
 	}
 	return nil

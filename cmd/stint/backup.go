@@ -33,7 +33,7 @@ The copy is a file like any other.`,
 }
 
 func (f *dbFlags) backup(cmd *cobra.Command, to string) error {
-	store, err := f.openToRead(cmd)
+	store, err := f.openToRead()
 	if err != nil {
 		return err
 	}

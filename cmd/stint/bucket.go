@@ -78,25 +78,15 @@ func (b *bucket) state() string {
 	return s
 }
 
-// holds returns how long each bucket is held that is.
+// holds returns how long each bucket is held. A bucket without a hold is not in
+// the map.
 func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
 	held := map[stint.Key]time.Duration{}
-	for hold, err := range store.All(stint.Unknown) {
-		if err != nil {
-			return nil, err
-		}
-		key, err := stint.ParseKey(hold.Key.ID)
-		if err != nil {
-			return nil, err
-		}
-		if d := until(hold.TAT, now); d > 0 {
-			held[key] = d
-		}
-	}
-	return held, nil
+	return held, collect(held, store, stint.Unknown, now, stint.ParseKey)
 }
 
-// lines returns how long the line of each bucket is that has one.
+// lines returns how long it takes until the last turn at each bucket. A bucket
+// without a line is not in the map.
 func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
 	waited := map[stint.Key]time.Duration{}
 	for name, label := range namesOf(store.BoltStore) {
@@ -104,14 +94,28 @@ func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error)
 		if !ok {
 			continue
 		}
-		for last, err := range store.All(name) {
-			if err != nil {
-				return nil, err
-			}
-			if d := until(last.TAT, now); d > 0 {
-				waited[limit.Key(last.Key.ID)] = d
-			}
+		keyOf := func(id string) (stint.Key, error) { return limit.Key(id), nil }
+		if err := collect(waited, store, name, now, keyOf); err != nil {
+			return nil, err
 		}
 	}
 	return waited, nil
+}
+
+// collect adds the time until each TAT of a name that is not past.
+func collect(to map[stint.Key]time.Duration, store *readStore, name stint.Name, now time.Time,
+	keyOf func(id string) (stint.Key, error)) error {
+	for change, err := range store.All(name) {
+		if err != nil {
+			return err
+		}
+		key, err := keyOf(change.Key.ID)
+		if err != nil {
+			return err
+		}
+		if d := until(change.TAT, now); d > 0 {
+			to[key] = d
+		}
+	}
+	return nil
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func newCheck() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToLook, act: (*stint.Limiter).Check, done: "allowed", state: "no limit"},
+	return newDecision(&decideFlags{open: (*dbFlags).openToLook, act: (*stint.Limiter).Check, done: "allowed"},
 		&cobra.Command{
 			Use:   "check ID",
 			Short: "Say what allow would, and spend nothing",
@@ -20,30 +20,25 @@ func newCheck() *cobra.Command {
 		})
 }
 
-// openToLook is openToSpend for check, which leaves the file as it is: where nothing was ever spent it makes none, and puts no
-// label into one.
+// openToLook is openToSpend for check, which leaves the file as it is: it makes
+// no file, and gives no label a number. If nothing was ever spent, the store is
+// empty.
 func (f *dbFlags) openToLook(label string) (stint.Store, stint.Name, error) {
-	path, _, err := f.file()
-	if err != nil {
-		return nil, 0, err
-	}
-	if err := f.misused(); err != nil {
-		return nil, 0, err
-	}
-	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true, LockTimeout: f.lockTimeout})
+	store, err := f.openToRead()
 	if errors.Is(err, fs.ErrNotExist) {
 		return stint.NewMemStore(), 1, nil
 	}
 	if err != nil {
-		return nil, 0, failed(ifEmpty(path, err))
+		return nil, 0, err
 	}
-	if name, ok := numberOf(store, label); ok {
+	if name, ok := numberOf(store.BoltStore, label); ok {
 		return unsaved{store}, name, nil
 	}
 	return stint.NewMemStore(), 1, failed(store.Close())
 }
 
-// unsaved is a store that does not get what a Limiter tidies up, such as holds that are over.
+// unsaved is a store that ignores what a Limiter deletes, such as holds that
+// are over.
 type unsaved struct{ stint.Store }
 
 func (unsaved) Save([]stint.Change) error { return nil }

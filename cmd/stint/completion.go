@@ -91,20 +91,15 @@ func completeLabel(cmd *cobra.Command, _ []string, begun string) (labels []strin
 	return labels, cobra.ShellCompDirectiveNoFileComp
 }
 
-// withFile calls f with the file that the command's flags say, if there is one, and nobody has it open.
+// withFile calls f with the file that the command's flags name, if there is one
+// and no other process has it open.
 func withFile(cmd *cobra.Command, f func(*stint.BoltStore)) {
-	var db dbFlags
+	db := dbFlags{cmd: cmd, lockTimeout: 100 * time.Millisecond}
 	if flag := cmd.Flag("db"); flag != nil {
 		db.path = flag.Value.String()
 	}
-	path, _, err := db.file()
-	if err != nil {
-		return
+	if store, err := db.openToRead(); err == nil {
+		f(store.BoltStore)
+		_ = store.Close() // nothing was changed
 	}
-	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{LockTimeout: 100 * time.Millisecond, ReadOnly: true})
-	if err != nil {
-		return
-	}
-	f(store)
-	_ = store.Close() // nothing was changed
 }

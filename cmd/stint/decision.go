@@ -24,8 +24,7 @@ type decideFlags struct {
 
 	force bool // spend what is there, where it is not enough
 
-	done  string // what the line begins with, where it is not "denied"
-	state string // what it says where no limit was given
+	done string // first word of the output, unless "denied"
 }
 
 // action is what a command does to one bucket.
@@ -132,12 +131,14 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	case f.json:
 		return printJSON(w, decisionJSON{d.Allowed, asked.limits.label(), newIDJSON(id), asked.cost, d.Remaining, newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter})
 	}
-	done, state := asked.done, asked.state
+	done, state := asked.done, "no limit"
 	if !d.Allowed {
 		done = "denied"
 	}
 	if d.Limit.Burst > 0 {
 		state = stateOf(d)
+	} else if asked.act == nil {
+		state = "full"
 	}
 	_, err := fmt.Fprintf(w, "%s  %s  %s\n", done, printable(id), state)
 	return err

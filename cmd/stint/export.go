@@ -45,7 +45,7 @@ that is not UTF-8 is in base64, and "base64":true says so.`,
   stint export --snapshot http://localhost:8080/limits | gzip > quota.jsonl.gz`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := f.openToRead(cmd)
+			store, err := f.openToRead()
 			if err != nil {
 				return err
 			}

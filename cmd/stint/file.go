@@ -9,24 +9,17 @@ import (
 	"path/filepath"
 )
 
-// newFile makes a file under another name, and gives it its own when it is complete. There must be none.
+// newFile writes a file. It is an error if there is one already.
 func newFile(path string, write func(w io.Writer) error) error {
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(err, fmt.Errorf("%s is there already: name another file, or move it away", path)) // or it cannot be looked at
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) { // there is one, or Lstat fails
+		return errors.Join(err, fmt.Errorf("%s is there already: name another file, or move it away", path))
 	}
-	temp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temp.Name())
-	if err := errors.Join(write(temp), temp.Sync(), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
+	return writeFile(path, func(f *os.File) error { return errors.Join(write(f), f.Sync()) })
 }
 
-// replaceFile writes a file whole, or leaves it as it was. What is no file, such as a device or a pipe, it writes to.
-func replaceFile(path string, content []byte) (err error) {
+// replaceFile writes a file whole, or leaves it as it was. If path is a device
+// or a pipe, replaceFile writes to it.
+func replaceFile(path string, content []byte) error {
 	mode := os.FileMode(0o644)
 	if info, err := os.Stat(path); err == nil {
 		if !info.Mode().IsRegular() {
@@ -37,17 +30,20 @@ func replaceFile(path string, content []byte) (err error) {
 			return err
 		}
 	}
-	temp, err := os.CreateTemp(filepath.Dir(path), ".stint-*")
+	return writeFile(path, func(f *os.File) error {
+		_, err := f.Write(content)
+		return errors.Join(err, f.Chmod(mode))
+	})
+}
+
+// writeFile writes a file under another name, and renames it once it is whole.
+func writeFile(path string, write func(f *os.File) error) error {
+	temp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(temp.Name())
-		}
-	}()
-	_, err = temp.Write(content)
-	if err = errors.Join(err, temp.Chmod(mode), temp.Close()); err != nil {
+	defer os.Remove(temp.Name())
+	if err := errors.Join(write(temp), temp.Close()); err != nil {
 		return err
 	}
 	return os.Rename(temp.Name(), path)

@@ -94,7 +94,7 @@ func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := f.db.openToRead(cmd)
+	store, err := f.db.openToRead()
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ file. An error is one line on stderr, which says what to do. Nothing is colored,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 
-		PersistentPreRunE: noneEmpty,
+		PersistentPreRunE: checkFlags,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 { // the flag is one of a command that was mistyped

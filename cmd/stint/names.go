@@ -24,7 +24,7 @@ func newNames() *cobra.Command {
   stint names --db quota.db --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := f.db.openToRead(cmd)
+			store, err := f.db.openToRead()
 			if err != nil {
 				return err
 			}

@@ -7,7 +7,7 @@ import (
 )
 
 func newRefund() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToGive, act: (*stint.Limiter).Refund, done: "refunded", state: "no limit"},
+	return newDecision(&decideFlags{open: (*dbFlags).openToGive, act: (*stint.Limiter).Refund, done: "refunded"},
 		&cobra.Command{
 			Use:     "refund ID",
 			Short:   "Give tokens back to ID's bucket",

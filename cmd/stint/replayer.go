@@ -33,7 +33,7 @@ type replay struct {
 
 	requests, malformed, other int64
 
-	columns  []column
+	columns  []counts
 	deniedBy []int64 // by which of the limits that have to admit together
 	byID     map[string]*tally
 	byMinute map[int64]*counts // since 1970; of the first column
@@ -52,9 +52,6 @@ func (c *counts) add(allowed bool) {
 	}
 }
 
-// column is what was decided by the limits together or, of those that are tried, by one.
-type column struct{ counts }
-
 // tally is what became of the requests of one id.
 type tally struct {
 	id      string
@@ -68,8 +65,8 @@ func (r *replay) add(name stint.Name, limit string) error {
 	}
 	r.names, r.limits = append(r.names, name), append(r.limits, limit)
 	r.requestsOf, r.decisions = make([]stint.Request, len(r.names)), make([]stint.Decision, len(r.names))
-	if r.columns = make([]column, 1); r.sweep {
-		r.columns = make([]column, len(r.names))
+	if r.columns = make([]counts, 1); r.sweep {
+		r.columns = make([]counts, len(r.names))
 	}
 	r.allowed, r.deniedBy = make([]bool, len(r.columns)), make([]int64, len(r.names))
 	return nil

@@ -11,7 +11,7 @@ import (
 )
 
 func newReset() *cobra.Command {
-	f := &decideFlags{open: (*dbFlags).openToGive, done: "reset", state: "full"}
+	f := &decideFlags{open: (*dbFlags).openToGive, done: "reset"}
 	many := &resetFlags{}
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "reset [ID]",

@@ -44,7 +44,7 @@ func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	before, err := f.db.names(cmd)
+	before, err := f.db.names()
 	if err != nil {
 		return err
 	}
@@ -112,8 +112,8 @@ func parseNames(args []string) (map[stint.Name]string, error) {
 }
 
 // names returns the labels that the file has.
-func (f *dbFlags) names(cmd *cobra.Command) (map[stint.Name]string, error) {
-	store, err := f.openToRead(cmd)
+func (f *dbFlags) names() (map[stint.Name]string, error) {
+	store, err := f.openToRead()
 	if err != nil {
 		return nil, err
 	}

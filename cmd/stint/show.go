@@ -68,7 +68,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	if err != nil {
 		return nil, err
 	}
-	store, err := f.db.openToRead(cmd)
+	store, err := f.db.openToRead()
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ type limitStat struct {
 }
 
 func (f *statFlags) stat(cmd *cobra.Command, now time.Time) (*fileStat, error) {
-	store, err := f.db.openToRead(cmd)
+	store, err := f.db.openToRead()
 	if err != nil {
 		return nil, err
 	}

@@ -15,15 +15,18 @@ import (
 	"github.com/stint-go/stint/internal/boltstore"
 )
 
+// dbFlags say which file has the buckets.
 type dbFlags struct {
+	cmd         *cobra.Command
 	path        string
 	lockTimeout time.Duration
-	snapshot    string // of commands that only read
+	snapshot    string // URL of a status page, to read only
 }
 
 const dbUsage = "the `FILE` that remembers (default stint.db in the user's state directory)"
 
 func (f *dbFlags) register(cmd *cobra.Command, usage string) {
+	f.cmd = cmd
 	cmd.Flags().StringVar(&f.path, "db", "", usage)
 	cmd.Flags().DurationVar(&f.lockTimeout, "lock-timeout", 5*time.Second, "wait this long for another process to close the file")
 	_ = cmd.MarkFlagFilename("db", "db")
@@ -33,13 +36,6 @@ func (f *dbFlags) register(cmd *cobra.Command, usage string) {
 func (f *dbFlags) registerToRead(cmd *cobra.Command) {
 	f.register(cmd, dbUsage)
 	cmd.Flags().StringVar(&f.snapshot, "snapshot", "", "read a copy of the file from a running program's status page at this `URL`")
-}
-
-func (f *dbFlags) misused() error {
-	if f.lockTimeout <= 0 {
-		return fmt.Errorf("--lock-timeout %v: must be more than 0", f.lockTimeout)
-	}
-	return nil
 }
 
 // named takes the file from the argument, where there is one.
@@ -88,13 +84,10 @@ func stateDir() (string, error) {
 	return filepath.Join(parent, "stint"), err
 }
 
-// open opens the file; where there is none, it makes one.
+// open opens the file, or makes one if there is none.
 func (f *dbFlags) open() (*stint.BoltStore, error) {
 	path, dir, err := f.file()
 	if err != nil {
-		return nil, err
-	}
-	if err := f.misused(); err != nil {
 		return nil, err
 	}
 	if dir != "" {
@@ -109,7 +102,7 @@ func (f *dbFlags) open() (*stint.BoltStore, error) {
 	return store, failed(ifEmpty(path, err))
 }
 
-// openExisting opens the file; where there is none, the error is fs.ErrNotExist.
+// openExisting opens the file. If there is none, the error is fs.ErrNotExist.
 func (f *dbFlags) openExisting() (*stint.BoltStore, error) {
 	path, _, err := f.file()
 	if err != nil {
@@ -121,7 +114,8 @@ func (f *dbFlags) openExisting() (*stint.BoltStore, error) {
 	return f.open()
 }
 
-// openToSpend opens the file and returns the number that it has for the limit of that label.
+// openToSpend opens the file, and returns the number that it has for the label
+// of a limit. If it has none, the label gets one.
 func (f *dbFlags) openToSpend(label string) (stint.Store, stint.Name, error) {
 	store, err := f.open()
 	if err != nil {
@@ -134,7 +128,8 @@ func (f *dbFlags) openToSpend(label string) (stint.Store, stint.Name, error) {
 	return store, name, nil
 }
 
-// openToGive is openToSpend for commands that give tokens back: what nobody ever spent was not meant.
+// openToGive is openToSpend for commands that give tokens back. A label that
+// the file does not have is an error: nothing was ever spent there.
 func (f *dbFlags) openToGive(label string) (stint.Store, stint.Name, error) {
 	store, err := f.openExisting()
 	if err != nil {
@@ -147,11 +142,8 @@ func (f *dbFlags) openToGive(label string) (stint.Store, stint.Name, error) {
 }
 
 // openToRead opens the file so that nothing in it changes.
-func (f *dbFlags) openToRead(cmd *cobra.Command) (*readStore, error) {
-	if err := errors.Join(exclusive(cmd, "db", "snapshot"), f.misused()); err != nil {
-		return nil, err
-	}
-	path, temp, err := f.pathToRead(cmd)
+func (f *dbFlags) openToRead() (*readStore, error) {
+	path, temp, err := f.pathToRead()
 	if err != nil {
 		return nil, err
 	}
@@ -162,24 +154,27 @@ func (f *dbFlags) openToRead(cmd *cobra.Command) (*readStore, error) {
 	if temp != "" {
 		os.Remove(temp)
 	}
-	if errors.Is(err, stint.ErrLocked) && cmd.Flags().Lookup("snapshot") != nil {
+	if errors.Is(err, stint.ErrLocked) && f.cmd.Flags().Lookup("snapshot") != nil {
 		err = hinted{err, errAskItsProgram}
 	}
 	return nil, failed(ifEmpty(path, notThere(err)))
 }
 
-// pathToRead returns the path of the file; where it is a copy, it is to be removed.
-func (f *dbFlags) pathToRead(cmd *cobra.Command) (path, temp string, err error) {
+// pathToRead returns the path of the file. If that is a copy, it is also temp,
+// and the caller removes it.
+func (f *dbFlags) pathToRead() (path, temp string, err error) {
 	if f.snapshot == "" {
 		path, _, err = f.file()
 		return path, "", err
+	}
+	if err := exclusive(f.cmd, "db", "snapshot"); err != nil {
+		return "", "", err
 	}
 	file, err := os.CreateTemp("", "stint-snapshot-*.db")
 	if err != nil {
 		return "", "", failed(err)
 	}
-	err = errors.Join(fetch(cmd, f.snapshot, file), failed(file.Close()))
-	if err != nil {
+	if err = errors.Join(fetch(f.cmd, f.snapshot, file), failed(file.Close())); err != nil {
 		os.Remove(file.Name())
 		return "", "", err
 	}

@@ -84,7 +84,7 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 		return err
 	}
 	var found verified
-	store, err := f.db.openToRead(cmd)
+	store, err := f.db.openToRead()
 	if err == nil {
 		err = errors.Join(found.look(cmd, store, f.db.lockTimeout, limits, numbers), store.Close())
 	}
@@ -192,9 +192,6 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 	ctx, stop := untilInterrupted(cmd)
 	defer stop()
 	path, _, err := f.db.file()
-	if err == nil {
-		err = f.db.misused()
-	}
 	if err != nil {
 		return err
 	}
