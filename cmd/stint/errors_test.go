@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -132,23 +131,6 @@ func TestErrors(t *testing.T) {
 			assert.NoFileExists(t, missing)
 		})
 	}
-}
-
-func TestUnwritableDirectory(t *testing.T) {
-	if runtime.GOOS == "windows" || os.Geteuid() == 0 {
-		t.Skip("no directory is unwritable for this user")
-	}
-	dir := t.TempDir()
-	require.NoError(t, os.Chmod(dir, 0o500))
-	for _, args := range [][]string{{"allow", "alice"}, {"run", "alice", "--", "echo"}, {"replay", write(t, "access.log", smallLog)}} {
-		r := runArgs(t, append([]string{args[0], "--limit", "3/1m", "--db", filepath.Join(dir, "stint.db")}, args[1:]...)...)
-		assert.Equal(t, 3, r.status)
-		assert.Contains(t, r.stderr, "see who owns the file and its directory")
-	}
-	r := runArgs(t, "simulate", "3/1m", "--load", "1 at once", "--svg", filepath.Join(dir, "x.svg"))
-	assert.Equal(t, 3, r.status)
-	r = runArgs(t, "man", dir)
-	assert.Equal(t, 3, r.status)
 }
 
 // broken is a stdout that nobody reads.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -100,29 +99,4 @@ func TestLimitsCheck(t *testing.T) {
 	r = runArgs(t, "limits", "check", notYAML)
 	assert.Equal(t, 2, r.status)
 	assert.Contains(t, r.stderr, notYAML)
-}
-
-// TestSharedLimitsFiles: real limits files, of labels that no program declared.
-func TestSharedLimitsFiles(t *testing.T) {
-	dir := filepath.Join("..", "..", "..", "shared", "data", "limits")
-	if _, err := os.Stat(dir); err != nil {
-		t.Skip("for developers and CI only: ", err)
-	}
-	for _, set := range [][]string{
-		{"documented-defaults.yml", "documented-overrides.yml"},
-		{"boulder-defaults.yml", "boulder-overrides.yml"},
-		{"boulder-working_defaults.yml", "boulder-working_overrides.yml"},
-		{"boulder-working_defaults.yml", "boulder-working_override_13371338.yml", "boulder-working_overrides_regid_fqdnset.yml"},
-	} {
-		args := []string{"limits", "check"}
-		for _, file := range set {
-			args = append(args, filepath.Join(dir, file))
-		}
-		r := runArgs(t, args...)
-		assert.Equal(t, 0, r.status, r.stderr)
-	}
-	r := runArgs(t, "check", "--db", filepath.Join(t.TempDir(), "none.db"), "--name", "CertificatesPerFQDNSet", "--json", "le.wtf,le1.wtf",
-		"--limits", filepath.Join(dir, "boulder-defaults.yml"), "--overrides", filepath.Join(dir, "boulder-overrides.yml"))
-	require.Equal(t, 0, r.status, r.stderr)
-	assert.Equal(t, map[string]any{"burst": 10000.0, "count": 10000.0, "period": "168h0m0s"}, object(t, r.stdout)["limit"])
 }

@@ -29,7 +29,7 @@ func waiter(t *testing.T, db string) *line {
 func TestLine(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	now := time.Now()
-	const long = 10_000 * time.Hour
+	const anyTime = 10_000 * time.Hour
 	spend := func(l *line, within time.Duration) (delay time.Duration, err error) {
 		store, err := l.f.db.open()
 		require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestLine(t *testing.T) {
 	place := func(want time.Duration) *line {
 		t.Helper()
 		l := waiter(t, db)
-		delay, err := spend(l, long)
+		delay, err := spend(l, anyTime)
 		require.NoError(t, err)
 		assert.InDelta(t, want, delay, float64(time.Minute), "the bucket itself goes by the time that it is")
 		return l
@@ -61,10 +61,10 @@ func TestLine(t *testing.T) {
 	denied(waiter(t, db), 3*time.Hour)
 	l := waiter(t, db)
 	l.f.wait = false
-	denied(l, long)
+	denied(l, anyTime)
 	l = waiter(t, db)
 	l.limit.Queue = 4 // of which four are taken
-	denied(l, long)
+	denied(l, anyTime)
 	last := place(5 * time.Hour)
 	require.NoError(t, last.leave())
 	last = place(5 * time.Hour)
@@ -76,8 +76,8 @@ func TestLine(t *testing.T) {
 	require.Equal(t, 0, runArgs(t, "reset", "--db", db, "a").status)
 	l = waiter(t, db)
 	l.f.wait = false
-	denied(l, long)
-	delay, err := spend(last, long)
+	denied(l, anyTime)
+	delay, err := spend(last, anyTime)
 	require.NoError(t, err)
 	assert.Zero(t, delay)
 

@@ -18,30 +18,39 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// TestRunAtOnce: of ten that start at the same moment, three are admitted, and none fails for the lock of another.
-func TestRunAtOnce(t *testing.T) {
+// Three of the processes that start at the same moment are admitted, and none
+// fails because another has the lock or because the file is half made.
+func TestProcessesAtOnce(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no sh")
 	}
 	stateHome(t)
 	ran := filepath.Join(t.TempDir(), "ran")
-	const processes, burst = 10, 3
-	var cmds [processes]*exec.Cmd
-	for i := range cmds {
-		cmds[i] = process(t, "run", "--limit", "3/1h", "backup", "--", "sh", "-c", "echo x >>"+ran)
+	for name, c := range map[string]struct {
+		args   []string
+		denied int
+	}{
+		"allow": {[]string{"allow", "--limit", "3/1h", "--lock-timeout", "1m", "alice"}, 1},
+		"run":   {[]string{"run", "--limit", "3/1h", "backup", "--", "sh", "-c", "echo x >>" + ran}, 75},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const processes, burst = 10, 3
+			var cmds [processes]*exec.Cmd
+			for i := range cmds {
+				cmds[i] = process(t, c.args...)
+				require.NoError(t, cmds[i].Start())
+			}
+			statuses := map[int]int{}
+			for _, cmd := range cmds {
+				_ = cmd.Wait()
+				statuses[cmd.ProcessState.ExitCode()]++
+			}
+			assert.Equal(t, map[int]int{0: burst, c.denied: processes - burst}, statuses)
+		})
 	}
-	for _, cmd := range cmds {
-		require.NoError(t, cmd.Start())
-	}
-	statuses := map[int]int{}
-	for _, cmd := range cmds {
-		_ = cmd.Wait()
-		statuses[cmd.ProcessState.ExitCode()]++
-	}
-	assert.Equal(t, map[int]int{0: burst, 75: processes - burst}, statuses)
 	content, err := os.ReadFile(ran)
 	require.NoError(t, err)
-	assert.Equal(t, strings.Repeat("x\n", burst), string(content))
+	assert.Equal(t, "x\nx\nx\n", string(content))
 }
 
 func TestRunHeld(t *testing.T) {

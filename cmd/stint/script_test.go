@@ -71,8 +71,8 @@ func expectStatus(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// long is the past that makeOld gives files.
-var long = time.Unix(1_000_000_000, 0)
+// longAgo is the past that makeOld gives files.
+var longAgo = time.Unix(1_000_000_000, 0)
 
 // makeOld runs "old FILE": the file was last written long ago, and has a copy, FILE.before.
 func makeOld(ts *testscript.TestScript, _ bool, args []string) {
@@ -80,7 +80,7 @@ func makeOld(ts *testscript.TestScript, _ bool, args []string) {
 	content, err := os.ReadFile(path)
 	ts.Check(err)
 	ts.Check(os.WriteFile(path+".before", content, 0o600))
-	ts.Check(os.Chtimes(path, long, long))
+	ts.Check(os.Chtimes(path, longAgo, longAgo))
 }
 
 // expectUnchanged runs "unchanged FILE": it is as "old" left it, byte for byte, and nobody wrote to it.
@@ -92,7 +92,7 @@ func expectUnchanged(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	info, err := os.Stat(path)
 	ts.Check(err)
-	if same := bytes.Equal(before, after) && info.ModTime().Equal(long); same == neg {
+	if same := bytes.Equal(before, after) && info.ModTime().Equal(longAgo); same == neg {
 		ts.Fatalf("%s: unchanged: %v", args[0], same)
 	}
 }

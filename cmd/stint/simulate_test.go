@@ -102,10 +102,10 @@ func TestSimulateAgreesWithModel(t *testing.T) {
 	s := simulateLoad(t, "50 in 77ms", "300/1s for 3s after 123ms", "9 at once", "70 every 13ms after 1s idle")
 	require.Len(t, s.times, 50+900+9+70)
 	for _, l := range s.limits {
-		m := newModel(l.limit.Burst, l.limit.Count, l.limit.Period)
+		m := newModel(l.limit)
 		denied := 0
 		for i, at := range s.times {
-			want := m.spend("all", time.Unix(0, at))
+			want := m.spend("all", at)
 			require.Equal(t, want, l.admitted[i], "%s: request %d", l.name, i+1)
 			if !want {
 				denied++
