@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// logLine is what a line of an access log says. Its bytes are those of the line.
+// logLine is a line of an access log. Its bytes are part of the line.
 type logLine struct {
 	host, user, request []byte
 	unix                int64 // seconds
@@ -25,16 +25,16 @@ func (l logLine) path() []byte {
 	return path
 }
 
-// parseLogLine reads a line of Common Log Format,
+// parseLogLine reads a line of Common Log Format.
 //
-//	HOST IDENT USER [17/May/2015:10:05:03 +0000] "REQUEST" STATUS BYTES
+// HOST IDENT USER [17/May/2015:10:05:03 +0000] "REQUEST" STATUS BYTES
 //
-// which may go on after a space, as Combined Log Format does.
+// More may follow after a space, as in Combined Log Format.
 func parseLogLine(line []byte) (logLine, error) {
 	host, rest, ok1 := bytes.Cut(line, []byte(" "))
 	ident, rest, ok2 := bytes.Cut(rest, []byte(" "))
 	user, rest, ok3 := bytes.Cut(rest, []byte(" "))
-	if !ok1 || !ok2 || !ok3 || len(host) == 0 || len(ident) == 0 || len(user) == 0 || len(rest) == 0 || rest[0] != '[' {
+	if !ok1 || !ok2 || !ok3 || len(host) == 0 || len(ident) == 0 || len(user) == 0 || !bytes.HasPrefix(rest, []byte("[")) {
 		return logLine{}, errNoFields
 	}
 	rest = rest[1:]
@@ -52,7 +52,8 @@ func parseLogLine(line []byte) (logLine, error) {
 	return logLine{host, user, request, unix}, nil
 }
 
-// requestOf returns the request of ` "REQUEST" STATUS BYTES`, which nothing may follow, or a space and anything.
+// requestOf returns the request of ` "REQUEST" STATUS BYTES`. After a space,
+// anything may follow.
 func requestOf(b []byte) (request []byte, ok bool) {
 	b, ok = bytes.CutPrefix(b, []byte(` "`))
 	if !ok {

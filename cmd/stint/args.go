@@ -42,7 +42,7 @@ func atMostOne(what string) cobra.PositionalArgs {
 	}
 }
 
-// exclusive returns an error where both flags were given.
+// exclusive returns an error if both flags were given.
 func exclusive(cmd *cobra.Command, a, b string) error {
 	if cmd.Flags().Changed(a) && cmd.Flags().Changed(b) {
 		return misuse(cmd, "--%s and --%s exclude each other", a, b)
@@ -66,8 +66,8 @@ func checkFlags(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// needCommand is what a command that only holds others does: were it to show its help and succeed, a script that lost
-// an argument would take that for "allowed".
+// needCommand is what a command does that only has subcommands. If it
+// succeeded, a script that lost an argument would take that for "allowed".
 func needCommand(cmd *cobra.Command, _ []string) error {
 	return misuse(cmd, "no command given")
 }

@@ -13,8 +13,9 @@ func newBackup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup TO",
 		Short: "Copy a file, or that of a running program",
-		Long: `Copy a file as it is at one moment to TO, where there must be none, or with TO - to standard output. The file of a running program is
-copied from its status page with --snapshot, where the page allows it; others have to wait until nobody has the file open.
+		Long: `Copy a file as it is at one moment to TO, where there must be none, or with TO - to standard output. The file
+of a running program is copied from its status page with --snapshot, where the page allows it; others have to
+wait until nobody has the file open.
 
 The copy is a file like any other.`,
 		Example: `  stint backup --db quota.db quota-monday.db

@@ -10,25 +10,26 @@ import (
 // bucket is a bucket as list shows it.
 type bucket struct {
 	label, id string
-	limit     stint.Limit // zero where none was given
+	limit     stint.Limit // zero if it is not known
 	remaining int64       // by that limit
 	fullIn    time.Duration
-	heldFor   time.Duration // 0 where it is not held
-	lineFor   time.Duration // until the last turn of those whom run has wait for it; 0 where there are none
+	heldFor   time.Duration // 0 without a hold
+	lineFor   time.Duration // until the last turn of run --wait
 }
 
-// measure sets what is left of a limit. A bucket that is further behind than the limit can bring it is empty: its next
-// spend takes it so.
+// measure sets what is left of a limit. A bucket that lacks more than the limit
+// can hold is empty, as its next spend takes it.
 func (b *bucket) measure(limit stint.Limit) {
 	b.limit = limit
 	b.fullIn = min(b.fullIn, limit.Tolerance())
 	b.remaining = int64((limit.Tolerance() - b.fullIn) / limit.Interval())
 }
 
-// idle reports whether there is nothing to tell of the bucket.
+// idle reports whether list leaves the bucket out.
 func (b *bucket) idle() bool { return b.fullIn == 0 && b.heldFor == 0 && b.lineFor == 0 }
 
-// fill returns how much of a bucket is spent: 1 where nothing is left, 0 where its limit is not known.
+// fill returns the part of a bucket that is spent, or 0 if its limit is not
+// known.
 func (b *bucket) fill() float64 {
 	if b.limit.Burst == 0 {
 		return 0
@@ -40,8 +41,7 @@ func until(nanos int64, now time.Time) time.Duration {
 	return max(0, time.Unix(0, nanos).Sub(now))
 }
 
-// bucketJSON is what --json prints of a bucket, one in a line. Without a limit given, remaining and limit are missing; held_ns is there
-// where nobody passes before it is over, line_ns where run waits for it.
+// bucketJSON is what --json prints of a bucket, one in a line.
 type bucketJSON struct {
 	Name string `json:"name"`
 	idJSON
@@ -53,14 +53,15 @@ type bucketJSON struct {
 }
 
 func (b *bucket) json() bucketJSON {
-	line := bucketJSON{Name: b.label, idJSON: newIDJSON(b.id), Limit: newLimitJSON(b.limit), ResetAfter: b.fullIn, Held: b.heldFor, Line: b.lineFor}
+	line := bucketJSON{Name: b.label, idJSON: newIDJSON(b.id), Limit: newLimitJSON(b.limit),
+		ResetAfter: b.fullIn, Held: b.heldFor, Line: b.lineFor}
 	if line.Limit != nil {
 		line.Remaining = &b.remaining
 	}
 	return line
 }
 
-// state says in words how full the bucket is: "0 of 3 left, full in 58.2s".
+// state returns the level of the bucket in words: "0 of 3 left, full in 58.2s".
 func (b *bucket) state() string {
 	s := "full"
 	if b.fullIn > 0 {

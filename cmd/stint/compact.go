@@ -12,9 +12,10 @@ func newCompact() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compact [FILE]",
 		Short: "Rewrite a file without its free pages",
-		Long: `Rewrite a file without its free pages, and with all buckets in their place instead of the journal: it takes the place of the old one in one step when it is complete. A program that has the
-file open does that by itself, once more than half of more than 64 MiB is free. It also gives the file sums, where an
-older version wrote it without: verify needs them.`,
+		Long: `Rewrite a file without its free pages, and with all buckets in their place instead of the journal: it takes
+the place of the old one in one step when it is complete. A program that has the file open does that by
+itself, once more than half of more than 64 MiB is free. It also gives the file sums, where an older version
+wrote it without: verify needs them.`,
 		Example: `  stint compact quota.db`,
 		Args:    atMostOne("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,7 +44,7 @@ func (f *dbFlags) compact(cmd *cobra.Command) error {
 	case err = <-done:
 	case <-ctx.Done():
 		bar.close()
-		_ = store.Close() // which ends it between two steps
+		_ = store.Close() // ends Compact between two steps
 		<-done
 		return errInterrupted
 	}

@@ -30,7 +30,7 @@ func adoptCompletion(root *cobra.Command) {
 	}
 }
 
-// complete gives root and the commands below it what a shell's completion asks for, by the names of their arguments and flags.
+// complete adds the completion of ids and labels to the commands below root.
 func complete(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		arg := strings.TrimPrefix(strings.TrimPrefix(cmd.Use, cmd.Name()+" "), "[flags] ")
@@ -38,19 +38,20 @@ func complete(root *cobra.Command) {
 			cmd.ValidArgsFunction = completeID
 		}
 		if cmd.Flags().Lookup("name") != nil {
-			_ = cmd.RegisterFlagCompletionFunc("name", completeLabel) // an error is that it has one
+			_ = cmd.RegisterFlagCompletionFunc("name", completeLabel) // it fails if there is one already
 		}
 		complete(cmd)
 	}
 }
 
-// mostCompletions is more than anyone reads.
+// mostCompletions is more than a person reads.
 const mostCompletions = 200
 
-// completeID returns the ids that the file has of the limit, if nobody else has the file open.
+// completeID returns the ids that the file has for the limit, if no other
+// process has it open.
 func completeID(cmd *cobra.Command, args []string, begun string) (ids []string, d cobra.ShellCompDirective) {
 	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveDefault // what comes after the ID are files, if it is anything
+		return nil, cobra.ShellCompDirectiveDefault // files may follow the ID
 	}
 	withFile(cmd, func(store *stint.BoltStore) {
 		label := defaultLabel
@@ -73,7 +74,8 @@ func completeID(cmd *cobra.Command, args []string, begun string) (ids []string, 
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeLabel returns the labels of the limits file or, where none is given, of the file that remembers.
+// completeLabel returns the labels of the limits file or, without one, those of
+// the file of buckets.
 func completeLabel(cmd *cobra.Command, _ []string, begun string) (labels []string, d cobra.ShellCompDirective) {
 	if f := cmd.Flag("limits"); f != nil && f.Changed {
 		labels, _ = limitsfile.Labels(f.Value.String())

@@ -22,7 +22,7 @@ type decideFlags struct {
 	open func(f *dbFlags, label string) (stint.Store, stint.Name, error)
 	act  action // nil to reset
 
-	force bool // spend what is there, where it is not enough
+	force bool // spend what is there if it is not enough
 
 	done string // first word of the output, unless "denied"
 }
@@ -57,19 +57,21 @@ func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// decide acts on the bucket of id. When it returns, the file is closed, and has all of it.
+// decide acts on the bucket of id. When it returns, the file is closed and
+// durable.
 func (f *decideFlags) decide(id string) (stint.Decision, error) {
-	if id != "" || f.act != nil || f.limits.name == "" { // reset with a label: the one bucket of a stint.Shared limit
+	// A stint.Shared limit has one bucket, without an id. It needs a label.
+	if id != "" || f.act != nil || f.limits.name == "" {
 		if _, err := stint.AnyID.Canonical(id); err != nil {
 			return stint.Decision{}, err
 		}
 	}
-	limit, limited, err := f.limits.resolve(id) // before a file is made for it
+	limit, limited, err := f.limits.resolve(id) // may fail, so it comes before a file is made
 	if err != nil {
 		return stint.Decision{}, err
 	}
 	store, name, err := f.open(&f.db, f.limits.label())
-	if errors.As(err, new(noSuchLabel)) && f.limits.file != "" { // that has it, and nothing of it was spent yet
+	if errors.As(err, new(noSuchLabel)) && f.limits.file != "" { // the limit exists, but nothing of it was spent yet
 		store, name, err = stint.NewMemStore(), 1, nil
 	}
 	if err != nil {
@@ -93,10 +95,12 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	return d, errors.Join(err, failed(limiter.Close()))
 }
 
-// limiter returns a Limiter that knows one limit, so that the file gets no label but the one that is used.
-func (f *decideFlags) limiter(store stint.Store, name stint.Name, limit stint.Limit, limited bool) (*stint.Limiter, error) {
+// limiter returns a Limiter that knows one limit, so that the file gets no
+// label except the one that is used.
+func (f *decideFlags) limiter(store stint.Store, name stint.Name, limit stint.Limit, limited bool) (
+	*stint.Limiter, error) {
 	if limited {
-		limit.Durability = stint.Flushed // Close makes it durable, and nothing is said before that
+		limit.Durability = stint.Flushed // Close makes it durable
 	} else {
 		limit = stint.Unlimited
 	}
@@ -107,12 +111,14 @@ func (f *decideFlags) limiter(store stint.Store, name stint.Name, limit stint.Li
 	return stint.New(store, limits, nil)
 }
 
-// isUsage says whether a decision failed for what was asked, not for the store.
+// isUsage reports whether a decision failed because of the arguments.
 func isUsage(err error) bool {
-	return errors.Is(err, stint.ErrCostOverBurst) || errors.Is(err, stint.ErrNegativeCost) || errors.Is(err, stint.ErrInvalidID)
+	return errors.Is(err, stint.ErrCostOverBurst) || errors.Is(err, stint.ErrNegativeCost) ||
+		errors.Is(err, stint.ErrInvalidID)
 }
 
-// decisionJSON is what --json prints of a decision. Where no limit applies, limit is null and remaining 2⁶³−1.
+// decisionJSON is what --json prints of a decision. Without a limit, limit is
+// null and remaining is 2⁶³−1.
 type decisionJSON struct {
 	Allowed bool   `json:"allowed"`
 	Name    string `json:"name"`
@@ -129,7 +135,8 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	case f.quiet:
 		return nil
 	case f.json:
-		return printJSON(w, decisionJSON{d.Allowed, asked.limits.label(), newIDJSON(id), asked.cost, d.Remaining, newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter})
+		return printJSON(w, decisionJSON{d.Allowed, asked.limits.label(), newIDJSON(id), asked.cost, d.Remaining,
+			newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter})
 	}
 	done, state := asked.done, "no limit"
 	if !d.Allowed {
@@ -144,7 +151,7 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	return err
 }
 
-// stateOf says in words what a decision found: "0 of 3 left, retry in 19.8s".
+// stateOf returns a decision in words: "0 of 3 left, retry in 19.8s".
 func stateOf(d stint.Decision) string {
 	s := fmt.Sprintf("%d of %d left", d.Remaining, d.Limit.Burst)
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// The exit statuses, of every command.
+// The exit statuses of every command.
 const (
 	statusDone        = 0
 	statusDenied      = 1
@@ -22,7 +22,7 @@ const (
 	statusInterrupted = 130
 )
 
-// exitStatuses says what they mean, for help and manual.
+// exitStatuses has their meanings, for help and manual.
 var exitStatuses = []struct {
 	status  int
 	meaning string
@@ -37,14 +37,15 @@ var exitStatuses = []struct {
 	{statusInterrupted, "interrupted"},
 }
 
-// exitStatusTable returns them as lines, and what else there is to know of them.
+// exitStatusTable returns the exit statuses as lines of help.
 func exitStatusTable() string {
 	var b strings.Builder
 	b.WriteString("Exit status:\n")
 	for _, s := range exitStatuses {
 		fmt.Fprintf(&b, "  %3d  %s\n", s.status, s.meaning)
 	}
-	b.WriteString("What run runs has an exit status of its own, which is then that of stint: 128+N where signal N ended it.")
+	b.WriteString("What run runs has an exit status of its own, which is then that of stint: " +
+		"128+N where signal N ended it.")
 	return b.String()
 }
 
@@ -66,12 +67,12 @@ func status(err error) int {
 	return statusUsage
 }
 
-// failure is an error that is not the user's: of the store, or of stdout.
+// failure is an error of the store or of stdout, which the user did not cause.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// failed returns err as a failure; nil as nil.
+// failed returns err as a failure, or nil if err is nil.
 func failed(err error) error {
 	if err == nil {
 		return nil
@@ -84,7 +85,7 @@ var errDenied = errors.New("denied")
 
 var errInterrupted = errors.New("interrupted")
 
-// hinted is an error of the library for which there is something else to do than for others of its kind.
+// hinted is an error of the library with a hint of its own.
 type hinted struct {
 	error
 	hint error
@@ -100,21 +101,24 @@ var (
 	errEmpty         = errors.New("corrupt, for there is nothing in it")
 )
 
-// hints says, for errors of the library, what to do.
+// hints has what the user can do about an error of the library.
 var hints = []struct {
 	err  error
 	todo string
 }{
-	{errAskItsProgram, "look at the status page of the program that has it open, read a copy with --snapshot URL, or wait longer with --lock-timeout"},
+	{errAskItsProgram, "look at the status page of the program that has it open, read a copy with --snapshot URL, " +
+		"or wait longer with --lock-timeout"},
 	{errBeyondRepair, "nothing of it can be read: take a backup, or move it away to begin a new one"},
 	{errEmpty, "or name another with --db"}, // the error says to remove it
 	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
-	{stint.ErrCorrupt, "let stint verify --repair save what can be read, move it away to begin a new one, or name another with --db"},
+	{stint.ErrCorrupt, "let stint verify --repair save what can be read, move it away to begin a new one, " +
+		"or name another with --db"},
 	{stint.ErrFormat, "use the program that wrote it, or name another file with --db"},
 	{stint.ErrCostOverBurst, "no wait is long enough: lower --cost, or raise the limit's burst"},
 }
 
-// report writes err in one line, and of joined errors, as of a limits file with many mistakes, one line each.
+// report writes err in one line. Joined errors, as of a limits file with many
+// mistakes, get a line each.
 func report(stderr io.Writer, err error) {
 	if err == nil || errors.Is(err, errDenied) || err.Error() == "" {
 		return
@@ -130,7 +134,7 @@ func report(stderr io.Writer, err error) {
 		hint = "; see who owns the file and its directory, or name another with --db"
 	}
 	for line := range strings.Lines(err.Error()) {
-		line = strings.ReplaceAll(": "+strings.TrimSpace(line), ": stint: ", ": ")[2:] // each error of the library has it
-		fmt.Fprintf(stderr, "stint: %s%s\n", visible(line), hint)                      // what a file or a server has put into it does nothing to the terminal
+		line = strings.ReplaceAll(": "+strings.TrimSpace(line), ": stint: ", ": ")[2:] // the prefix of library errors
+		fmt.Fprintf(stderr, "stint: %s%s\n", visible(line), hint)
 	}
 }

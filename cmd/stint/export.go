@@ -14,9 +14,10 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// What export writes is JSON, one object in a line: first a header, with the labels of the limits by number; then one for each
-// bucket and each hold. Only the label tells which limit one is of: the file that it is imported into may have other
-// numbers. A version that writes another format of file writes and reads these lines all the same.
+// The format of an export is one JSON object in a line: first a header with the
+// labels of the limits by number, then one line for each bucket and each hold.
+// A line names its limit by the label, because another file may have other
+// numbers. The lines stay the same when the format of files changes.
 
 type exportHeader struct {
 	Stint int                   `json:"stint"` // 1
@@ -27,7 +28,7 @@ type exportLine struct {
 	Name string `json:"name"`
 	idJSON
 	TAT  int64 `json:"tat,omitempty"`  // Unix nanoseconds
-	Hold int64 `json:"hold,omitempty"` // until then; a line has either
+	Hold int64 `json:"hold,omitempty"` // until then, instead of TAT
 }
 
 func newExport() *cobra.Command {
@@ -35,12 +36,13 @@ func newExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write the buckets of a file as JSON lines",
-		Long: `Write the buckets of a file that are not full, and the holds, as JSON lines, for import: into another file, of another version too.
-The file stays as it is.
+		Long: `Write the buckets of a file that are not full, and the holds, as JSON lines, for import: into another file, of
+another version too. The file stays as it is.
 
-The first line is {"stint":1,"names":{"6":"Orders"}}; each other one is a bucket, {"name":"Orders","id":"alice","tat":N}, or a hold,
-{"name":"Orders","id":"alice","hold":N}: N is the instant at which the bucket is full or the hold over, in Unix nanoseconds. An id
-that is not UTF-8 is in base64, and "base64":true says so.`,
+The first line is {"stint":1,"names":{"6":"Orders"}}; each other one is a bucket,
+{"name":"Orders","id":"alice","tat":N}, or a hold, {"name":"Orders","id":"alice","hold":N}: N is the instant
+at which the bucket is full or the hold over, in Unix nanoseconds. An id that is not UTF-8 is in base64, and
+"base64":true says so.`,
 		Example: `  stint export --db quota.db > quota.jsonl
   stint export --snapshot http://localhost:8080/limits | gzip > quota.jsonl.gz`,
 		Args: noArgs,
@@ -62,8 +64,9 @@ func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 	defer bar.close()
 	names := namesOf(store.BoltStore)
 	for name, label := range names {
-		if !utf8.ValidString(label) { // JSON would have another in its place
-			return fmt.Errorf("the label %q of number %d is not UTF-8; stint limits set-names gives it another", label, name)
+		if !utf8.ValidString(label) { // JSON would change it
+			return fmt.Errorf("the label %q of number %d is not UTF-8; "+
+				"stint limits set-names gives it another", label, name)
 		}
 	}
 	w := bufio.NewWriterSize(cmd.OutOrStdout(), 1<<16)
@@ -86,7 +89,8 @@ func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 				}
 			}
 			if line.Name, line.idJSON = names[key.Name], newIDJSON(key.ID); line.Name == "" {
-				return fmt.Errorf("bucket %s: the file has no label for number %d; stint limits set-names gives it one", key, key.Name)
+				return fmt.Errorf("bucket %s: the file has no label for number %d; "+
+					"stint limits set-names gives it one", key, key.Name)
 			}
 			if err := printJSON(w, line); err != nil {
 				return err

@@ -24,11 +24,13 @@ func newImport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import [FILE]",
 		Short: "Put buckets that export wrote into a file",
-		Long: `Put buckets that export wrote into a file, which is made where there is none; they are read from FILE, or standard input. They are read
-to the end first, and then put in in one step: all of them or, after a mistake, none.
+		Long: `Put buckets that export wrote into a file, which is made where there is none; they are read from FILE, or
+standard input. They are read to the end first, and then put in in one step: all of them or, after a mistake,
+none.
 
-Where the file has a bucket already, the one that is full later stays, so that nobody is given tokens; and the same with holds.
-A limit has the number that it has in the file; one that is new there keeps that which it had, where that is free.`,
+Where the file has a bucket already, the one that is full later stays, so that nobody is given tokens; and the
+same with holds. A limit has the number that it has in the file; one that is new there keeps that which it
+had, where that is free.`,
 		Example: `  stint import --db quota.db quota.jsonl
   gzip -dc quota.jsonl.gz | stint import --db quota.db`,
 		Args: atMostOne("FILE"),
@@ -43,7 +45,7 @@ A limit has the number that it has in the file; one that is new there keeps that
 type importFlags struct {
 	db     dbFlags
 	dryRun bool
-	names  []string // of migrate
+	names  []string // arguments of migrate
 }
 
 func (f *importFlags) register(cmd *cobra.Command) {
@@ -51,8 +53,11 @@ func (f *importFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "read it, say what there is, and put in nothing")
 }
 
-// importFrom reads all, and then puts it in.
-func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read func(f *importFlags, lines *lineReader, now time.Time) (*imported, error)) error {
+// importer reads all that an import puts into a file.
+type importer func(f *importFlags, lines *lineReader, now time.Time) (*imported, error)
+
+// importFrom reads all, and then puts it into the file.
+func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importer) error {
 	ctx, stop := untilInterrupted(cmd)
 	defer stop()
 	in, name, total := cmd.InOrStdin(), "standard input", int64(-1)
@@ -97,7 +102,8 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read func(f 
 	return failed(err)
 }
 
-// put puts buckets into the file, and leaves in it those that it did not have like that, or later.
+// put saves the buckets and holds that end later than those in the file. It
+// deletes the others from in.
 func (f *importFlags) put(ctx context.Context, in *imported) error {
 	store, err := f.db.open()
 	if err != nil {
@@ -132,7 +138,8 @@ func (f *importFlags) put(ctx context.Context, in *imported) error {
 	return failed(errors.Join(err, store.Close()))
 }
 
-// number returns the numbers that the file has for the numbers of what is put into it, by their labels.
+// number returns the number that the file has, or gets, for each number of
+// names.
 func number(store *stint.BoltStore, names map[stint.Name]string) (map[stint.Name]stint.Name, error) {
 	numbers := map[stint.Name]stint.Name{}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
@@ -158,11 +165,11 @@ func renumbered(key stint.Key, numbers map[stint.Name]stint.Name) (stint.Key, er
 	return stint.Unknown.Key(numbers[held.Name].Key(held.ID).String()), err
 }
 
-// imported is what is to be put into a file. Its numbers are its own.
+// imported is what an import puts into a file, under numbers of its own.
 type imported struct {
 	names   map[stint.Name]string
 	changes map[stint.Key]int64 // holds under stint.Unknown, as in a Store
-	past    int                 // were full, or over, already
+	past    int                 // are full, or over, already
 }
 
 func (in *imported) add(now time.Time, key stint.Key, tat int64, hold bool) {
@@ -176,7 +183,7 @@ func (in *imported) add(now time.Time, key stint.Key, tat int64, hold bool) {
 	}
 }
 
-// lineReader reads lines, and says in which one a mistake is.
+// lineReader reads lines, and adds the number of the line to an error.
 type lineReader struct {
 	*bufio.Scanner
 	name string
@@ -185,7 +192,7 @@ type lineReader struct {
 
 func newScanner(r io.Reader) *bufio.Scanner {
 	s := bufio.NewScanner(r)
-	s.Buffer(nil, 1<<28) // an id is 512 bytes; a header has all the labels, of which there may be 65535
+	s.Buffer(nil, 1<<28) // a header may have 65535 labels
 	return s
 }
 
@@ -194,7 +201,7 @@ func (r *lineReader) next() bool {
 	return r.Scan()
 }
 
-// Err returns why there are no more lines; nil at the end.
+// Err returns why there are no more lines, or nil at the end.
 func (r *lineReader) Err() error {
 	err := r.Scanner.Err()
 	if errors.Is(err, bufio.ErrTooLong) {
@@ -243,7 +250,7 @@ func readExport(_ *importFlags, lines *lineReader, now time.Time) (*imported, er
 				return nil, lines.wrong("%w", err)
 			}
 		}
-		key, err := stint.ParseKey(name.Key(string(id)).String()) // which knows how long an id may be
+		key, err := stint.ParseKey(name.Key(string(id)).String()) // it checks the length of the id
 		if err != nil {
 			return nil, lines.wrong("%w", err)
 		}

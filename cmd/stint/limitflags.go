@@ -15,7 +15,7 @@ import (
 	"github.com/stint-go/stint/limitsfile"
 )
 
-// defaultLabel names the limit that --limit gives.
+// defaultLabel is the label of the limit that --limit gives.
 const defaultLabel = "default"
 
 type limitFlags struct {
@@ -27,7 +27,7 @@ type limitFlags struct {
 
 	cmd      *cobra.Command
 	required bool
-	piped    map[string][]byte // what was in files that can be read only once
+	piped    map[string][]byte // contents of files such as pipes
 }
 
 func (f *limitFlags) register(cmd *cobra.Command, required bool) {
@@ -42,7 +42,7 @@ func (f *limitFlags) register(cmd *cobra.Command, required bool) {
 	_ = cmd.MarkFlagFilename("overrides", "yml", "yaml")
 }
 
-// label returns the label of the limit that the flags speak of.
+// label returns the label of the limit that the flags name.
 func (f *limitFlags) label() string {
 	if f.name == "" {
 		return defaultLabel
@@ -50,14 +50,14 @@ func (f *limitFlags) label() string {
 	return f.name
 }
 
-// wants reports whether the buckets of a label of the file are to be shown: those of the label that was given or, where none was, of
-// all limits.
+// wants reports whether to show the buckets of a label of the file. Without
+// --name, those of all limits are shown.
 func (f *limitFlags) wants(store *readStore, label string) bool {
 	_, isLine := lineOf(store.BoltStore, label)
 	return label == f.name || f.name == "" && !isLine
 }
 
-// resolve returns the limit that the flags give for an id; none where they give none.
+// resolve returns the limit that the flags give for an id, if there is one.
 func (f *limitFlags) resolve(id string) (limit stint.Limit, ok bool, err error) {
 	limits, numbers, err := f.load(counter())
 	if err != nil {
@@ -71,7 +71,7 @@ func (f *limitFlags) resolve(id string) (limit stint.Limit, ok bool, err error) 
 	return limit, ok, nil
 }
 
-// among returns the number of the label that the flags speak of.
+// among returns the number of the label that the flags name.
 func (f *limitFlags) among(numbers map[string]stint.Name) (stint.Name, error) {
 	if f.file != "" && f.name == "" {
 		return 0, fmt.Errorf("--limits needs --name: %s has %s", f.file, labels(numbers))
@@ -83,7 +83,7 @@ func (f *limitFlags) among(numbers map[string]stint.Name) (stint.Name, error) {
 	return name, nil
 }
 
-// load returns the limits that the flags give, and the numbers that their labels got from number.
+// load returns the limits that the flags give, and the number of each label.
 func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint.Limits, map[string]stint.Name, error) {
 	if err := f.misused(); err != nil {
 		return nil, nil, err
@@ -125,7 +125,8 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 	return limits, numbers, err
 }
 
-// files returns the limits files; in place of one that can be read only once, such as a pipe, a copy, until remove is called.
+// files returns the limits files. A file that can be read only once, such as a
+// pipe, is replaced by a copy, which remove deletes.
 func (f *limitFlags) files() (files []string, remove func(), err error) {
 	var copies []string
 	remove = func() {
@@ -135,7 +136,7 @@ func (f *limitFlags) files() (files []string, remove func(), err error) {
 	}
 	for _, file := range append([]string{f.file}, f.overrides...) {
 		info, err := os.Stat(file)
-		if err != nil || info.Mode().IsRegular() || info.IsDir() { // what is wrong with it, Load says
+		if err != nil || info.Mode().IsRegular() || info.IsDir() { // Load reports what is wrong
 			files = append(files, file)
 			continue
 		}
@@ -174,7 +175,7 @@ func (f *limitFlags) named(err error, files []string) error {
 	return errors.New(strings.NewReplacer(names...).Replace(err.Error()))
 }
 
-// misused says which of the flags do not go together.
+// misused returns an error if flags do not go together.
 func (f *limitFlags) misused() error {
 	switch given := f.cmd.Flags().Changed; {
 	case given("burst") && !given("limit"):
@@ -201,7 +202,7 @@ func (f *limitFlags) parse() (stint.Limit, error) {
 	return limit, err
 }
 
-// source says where the limit of an id comes from.
+// source returns in words where the limit of an id comes from.
 func (f *limitFlags) source(label, id string) (string, error) {
 	if f.file == "" {
 		return "of --limit", nil
@@ -222,7 +223,7 @@ func (f *limitFlags) source(label, id string) (string, error) {
 	return "the default in " + f.file, nil
 }
 
-// counter numbers labels from 1, for limits that no file is to remember.
+// counter numbers labels from 1, for limits that are in no file of buckets.
 func counter() func(label string) (stint.Name, error) {
 	n := 0
 	return func(label string) (stint.Name, error) {

@@ -23,10 +23,11 @@ func newLimitsCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE [OVERRIDES...]",
 		Short: "Say whether files of limits are valid, or all that is wrong in them",
-		Long: `Say whether files of limits are valid, or all that is wrong in them, each with its line; then the exit status is 2.
+		Long: `Say whether files of limits are valid, or all that is wrong in them, each with its line; then the exit status
+is 2.
 
-The limits may have any labels, and ids may be anything: what a program demands of them beyond, it says when it loads them.
-An override may stand for a limit that FILE does not have.`,
+The limits may have any labels, and ids may be anything: what a program demands of them beyond, it says when
+it loads them. An override may stand for a limit that FILE does not have.`,
 		Example: `  stint limits check defaults.yml
   stint limits check defaults.yml overrides.yml`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -41,7 +42,8 @@ An override may stand for a limit that FILE does not have.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid  %s  %s\n", visible(strings.Join(args, " ")), plural(len(numbers), "limit"))
+			files := visible(strings.Join(args, " "))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid  %s  %s\n", files, plural(len(numbers), "limit"))
 			return failed(err)
 		},
 	}

@@ -15,7 +15,8 @@ import (
 
 const lineSuffix = " line"
 
-// lineOf returns the limit whose last turns are at a label of a file; none where the label is one like others.
+// lineOf returns the limit whose turns are at a label of a file, if it is such
+// a label.
 func lineOf(store *stint.BoltStore, label string) (limit stint.Name, ok bool) {
 	if label, ok = strings.CutSuffix(label, lineSuffix); ok {
 		limit, ok = numberOf(store, label)
@@ -23,17 +24,20 @@ func lineOf(store *stint.BoltStore, label string) (limit stint.Name, ok bool) {
 	return limit, ok
 }
 
-// mostInLine bounds what a last turn far ahead, as after the clock was set back, can cost those who come.
+// mostInLine bounds the wait after a last turn far in the future, which a clock
+// that was set back leaves.
 const mostInLine = 1000
 
-// line is one who wants tokens, and may have to wait for them. Who waits has a turn, an instant, and spends when it comes. The
-// last turn that was given is in the file, as the TAT of the id at a label of its own: TATs of the limit itself are held to
-// its tolerance, and the tokens of one who is killed while it waits are not lost.
+// line is a process that wants tokens, and may have to wait for them. It gets a
+// turn, an instant, and spends when that comes. The file has the last turn of
+// each id, as its TAT at a label beside that of the limit. The TAT of the limit
+// itself cannot go so far ahead, and would lose the tokens of a process that is
+// killed while it waits.
 type line struct {
 	f     *runFlags
 	id    string
 	limit stint.Limit
-	turn  int64 // Unix nanoseconds; 0 where it has none
+	turn  int64 // Unix nanoseconds; 0 without a turn
 }
 
 // stand returns when the tokens are spent.
@@ -68,10 +72,13 @@ func (l *line) stand(ctx context.Context, signals <-chan os.Signal) error {
 
 var errNotRun = fmt.Errorf("%w: the command was not run, and nothing is spent", errInterrupted)
 
-// step spends the tokens, or takes a turn. It returns how long that is ahead: 0 where the tokens are spent.
+// step spends the tokens and returns 0, or takes a turn and returns the time
+// until then.
 func (l *line) step(signals <-chan os.Signal, deadline time.Time) (delay time.Duration, err error) {
 	db, outOfTime := l.f.db, false
-	if left := max(1, time.Until(deadline)); left < db.lockTimeout { // one whose turn comes with the deadline does not wait, and may spend
+	// A process whose turn comes with the deadline need not wait, and may
+	// spend.
+	if left := max(1, time.Until(deadline)); left < db.lockTimeout {
 		db.lockTimeout, outOfTime = left, true
 	}
 	var store *stint.BoltStore
@@ -83,7 +90,7 @@ func (l *line) step(signals <-chan os.Signal, deadline time.Time) (delay time.Du
 	}()
 	select {
 	case err = <-opened:
-	case <-signals: // the lock, if it is had by now, ends with this process
+	case <-signals: // the lock ends with this process
 		err = errNotRun
 	}
 	if outOfTime && errors.Is(err, stint.ErrLocked) {
@@ -96,7 +103,7 @@ func (l *line) step(signals <-chan os.Signal, deadline time.Time) (delay time.Du
 	return delay, errors.Join(err, failed(store.Close()))
 }
 
-// spend is step, of the open file.
+// spend is step on the open file.
 func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay time.Duration, err error) {
 	last, err := l.last(store, now)
 	if err != nil {
@@ -107,7 +114,7 @@ func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay tim
 		if err != nil || d.Allowed {
 			return 0, err
 		}
-		delay = d.RetryAfter // of one whose turn has come: somebody who was not in line was quicker
+		delay = d.RetryAfter // another process, not in line, was quicker
 	}
 	first := l.turn == 0
 	if first {
@@ -115,8 +122,9 @@ func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay tim
 	}
 	full := first && l.limit.Queue > 0 && int64((delay-1)/l.limit.Interval()) >= l.limit.Queue
 	if l.f.wait && full {
-		place := delay - time.Duration(l.limit.Queue)*l.limit.Interval() // which it has before its turn
-		return 0, &ended{statusTryLater, fmt.Sprintf("%s is denied by %s: the line is full, with %s waiting at most: retry in %s",
+		place := delay - time.Duration(l.limit.Queue)*l.limit.Interval() // until there is a place
+		return 0, &ended{statusTryLater, fmt.Sprintf(
+			"%s is denied by %s: the line is full, with %s waiting at most: retry in %s",
 			printable(l.id), l.limit, plural(int(l.limit.Queue), "token"), duration(place))}
 	}
 	if !l.f.wait || delay > deadline.Sub(now) {
@@ -126,7 +134,8 @@ func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay tim
 		} else if full {
 			todo = ""
 		}
-		return 0, &ended{statusTryLater, fmt.Sprintf("%s is denied by %s: retry in %s%s", printable(l.id), l.limit, duration(delay), todo)}
+		return 0, &ended{statusTryLater, fmt.Sprintf("%s is denied by %s: retry in %s%s",
+			printable(l.id), l.limit, duration(delay), todo)}
 	}
 	if first {
 		l.turn = now.Add(delay).UnixNano()
@@ -135,13 +144,13 @@ func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay tim
 	return delay, err
 }
 
-// needs returns the time in which the tokens come back, nanoseconds.
+// needs returns the nanoseconds in which the tokens come back.
 func (l *line) needs() int64 { return l.f.cost * int64(l.limit.Interval()) }
 
-// label is that of the last turns.
+// label returns the label of the turns.
 func (l *line) label() string { return l.f.limits.label() + lineSuffix }
 
-// last returns the last turn that was given; 0 if none was.
+// last returns the last turn of the id, or 0 if there is none.
 func (l *line) last(store *stint.BoltStore, now time.Time) (int64, error) {
 	name, ok := numberOf(store, l.label())
 	if !ok {
@@ -149,7 +158,8 @@ func (l *line) last(store *stint.BoltStore, now time.Time) (int64, error) {
 	}
 	last, err := store.Load(name.Key(l.id))
 	interval := int64(l.limit.Interval())
-	most := min(mostInLine, (math.MaxInt64-now.UnixNano()-l.needs())/interval) // so that the turn after it is an int64 too
+	// The turn after it must be an int64 too.
+	most := min(mostInLine, (math.MaxInt64-now.UnixNano()-l.needs())/interval)
 	return min(last, now.UnixNano()+most*interval), failed(err)
 }
 
@@ -161,7 +171,7 @@ func (l *line) setLast(store *stint.BoltStore, turn int64) error {
 	return failed(store.Save([]stint.Change{{Key: name.Key(l.id), TAT: turn}}))
 }
 
-// leave gives up the turn. Those behind keep theirs.
+// leave gives up the turn. Later turns do not move.
 func (l *line) leave() error {
 	return l.again(func(store *stint.BoltStore) error {
 		last, err := l.last(store, time.Now())
@@ -172,7 +182,7 @@ func (l *line) leave() error {
 	})
 }
 
-// refund gives the tokens back.
+// refund returns the tokens.
 func (l *line) refund() error {
 	return l.again(func(store *stint.BoltStore) error {
 		_, err := l.decide(store, (*stint.Limiter).Refund)
@@ -188,7 +198,7 @@ func (l *line) again(do func(*stint.BoltStore) error) error {
 	return errors.Join(do(store), failed(store.Close()))
 }
 
-// decide does one thing to the bucket. When it returns, that is on disk.
+// decide acts on the bucket. When it returns, that is durable.
 func (l *line) decide(store *stint.BoltStore, act action) (stint.Decision, error) {
 	name, err := numberFor(store, l.f.limits.label())
 	if err != nil {

@@ -28,20 +28,23 @@ func newList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show the buckets that are not full",
-		Long: `Show the buckets that are not full, or held, or that "run --wait" waits for, the last in line so long: the label of the limit, the id, and when the bucket is full again. With a
-limit given, also what is left in it: --limit is that of the label --name, or else of "` + defaultLabel + `". With --limits, the limit
-is that of the label, or an override of exactly the id.
+		Long: `Show the buckets that are not full, or held, or that "run --wait" waits for, the last in line so long: the
+label of the limit, the id, and when the bucket is full again. With a limit given, also what is left in it:
+--limit is that of the label --name, or else of "default". With --limits, the limit is that of the label, or
+an override of exactly the id.
 
-They are in the order of the labels and ids. With --top, only the first few, of all limits: those that will be full
-last, or with --by fill those of which the least is left, which takes their limits.
+They are in the order of the labels and ids. With --top, only the first few, of all limits: those that will be
+full last, or with --by fill those of which the least is left, which takes their limits.
 
-The file stays as it is; one that is not there is an error, not an empty list. One that a program has open can be read from
-its status page, where that allows it, with --snapshot.
+The file stays as it is; one that is not there is an error, not an empty list. One that a program has open can
+be read from its status page, where that allows it, with --snapshot.
 
---json prints an object in a line for each: name, id, remaining, limit (burst, count, period), reset_after_ns and, where it is held
-or waited for, held_ns and line_ns. In all that --json prints, an id that is not UTF-8 is in base64, and "base64":true says so.
+--json prints an object in a line for each: name, id, remaining, limit (burst, count, period), reset_after_ns
+and, where it is held or waited for, held_ns and line_ns. In all that --json prints, an id that is not UTF-8
+is in base64, and "base64":true says so.
 
---csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns; what is not known is empty.`,
+--csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns; what is
+not known is empty.`,
 		Example: `  stint list
   stint list --limit 3/1m
   stint list --limits defaults.yml --name NewOrdersPerAccount --json
@@ -68,7 +71,8 @@ or waited for, held_ns and line_ns. In all that --json prints, an id that is not
 	cmd.Flags().BoolVar(&f.csv, "csv", false, "print CSV")
 	cmd.Flags().IntVar(&f.top, "top", 0, "show only the first `N`")
 	cmd.Flags().StringVar(&f.by, "by", "time", "which are the first, with --top: by `time` until full, or by fill")
-	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]string{"fill", "time"}, cobra.ShellCompDirectiveNoFileComp))
+	by := cobra.FixedCompletions([]string{"fill", "time"}, cobra.ShellCompDirectiveNoFileComp)
+	_ = cmd.RegisterFlagCompletionFunc("by", by)
 	return cmd
 }
 
@@ -87,8 +91,9 @@ func (f *listFlags) misused(cmd *cobra.Command) error {
 	return errors.Join(f.out.misused(cmd), exclusive(cmd, "csv", "json"), exclusive(cmd, "csv", "quiet"))
 }
 
-// list returns the buckets in the file that are held or not full, in the order in which they are shown. It goes by the
-// file's TATs, without a Limiter: that would tidy the file up.
+// list returns the buckets that are held or not full, in the order in which
+// they are shown. It reads the TATs without a Limiter, which would delete holds
+// that are over.
 func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {
@@ -117,7 +122,7 @@ func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket
 	add := func(b *bucket) {
 		measure(b)
 		if buckets = append(buckets, b); f.top > 0 && len(buckets) >= 2*f.top+1000 {
-			buckets = f.order(buckets) // so that a large file does not have all of its buckets in memory
+			buckets = f.order(buckets) // bounds the memory that a large file takes
 		}
 	}
 	held, err := holds(store, now)
@@ -136,7 +141,8 @@ func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket
 			if err != nil {
 				return nil, err
 			}
-			b := &bucket{label: label, id: change.Key.ID, fullIn: until(change.TAT, now), heldFor: held[change.Key], lineFor: waited[change.Key]}
+			b := &bucket{label: label, id: change.Key.ID, fullIn: until(change.TAT, now),
+				heldFor: held[change.Key], lineFor: waited[change.Key]}
 			delete(held, change.Key)
 			delete(waited, change.Key)
 			if !b.idle() {
@@ -158,7 +164,7 @@ func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket
 	return f.order(buckets), nil
 }
 
-// order returns the buckets in the order in which they are shown, and no more of them than that are.
+// order sorts the buckets, and cuts them after the first --top.
 func (f *listFlags) order(buckets []*bucket) []*bucket {
 	slices.SortFunc(buckets, func(a, b *bucket) int {
 		byName := cmp.Or(cmp.Compare(a.label, b.label), cmp.Compare(a.id, b.id))
@@ -210,7 +216,8 @@ func listCSV(w io.Writer, buckets []*bucket) error {
 			}
 			return ""
 		}
-		_ = c.Write(slices.Concat([]string{b.label, b.id}, limit, []string{number(int64(b.fullIn)), known(b.heldFor), known(b.lineFor)}))
+		_ = c.Write(slices.Concat([]string{b.label, b.id}, limit,
+			[]string{number(int64(b.fullIn)), known(b.heldFor), known(b.lineFor)}))
 	}
 	c.Flush()
 	return c.Error()

@@ -12,17 +12,17 @@ import (
 	"unicode/utf8"
 )
 
-// reading takes from a line whose bucket a request was for, and when it was made, Unix nanoseconds. The id is good until
-// the next.
+// reading returns the id that a line is about, and the time of its request in
+// Unix nanoseconds. The id is valid until the next call.
 type reading func(line []byte) (id []byte, at int64, err error)
 
 var (
-	errNoID      = errors.New("names nobody") // and is no request, or one that the limit is not for
+	errNoID      = errors.New("names nobody") // not a request, or one without an id
 	errNotJSON   = errors.New("is not a JSON object")
 	errFieldTime = errors.New("has a time that is none: see --time and --time-format")
 )
 
-// lineFlags say how the lines of a log are read.
+// lineFlags say how to read the lines of a log.
 type lineFlags struct {
 	format     string // "access", "json", or a regular expression
 	by         string
@@ -36,7 +36,7 @@ const aPattern = "(?P<"
 // defaultTime is the field that has the time.
 const defaultTime = "time"
 
-// reading returns what the flags say.
+// reading returns the function that the flags describe.
 func (f *lineFlags) reading() (reading, error) {
 	var pattern *regexp.Regexp // of --by
 	if p, ok := strings.CutPrefix(f.by, "/"); ok {
@@ -53,7 +53,8 @@ func (f *lineFlags) reading() (reading, error) {
 	case f.year != 0 && (f.year < 1970 || f.year > 2161):
 		return nil, fmt.Errorf("--year %d: must be from 1970 to 2161", f.year)
 	case f.format == "access" && (cmp.Or(f.time, defaultTime) != defaultTime || f.timeFormat != "" || f.year != 0):
-		return nil, errors.New("--time, --time-format and --year go with --lines json or REGEXP: an access log has its times in one way")
+		return nil, errors.New("--time, --time-format and --year go with --lines json or REGEXP: " +
+			"an access log has its times in one way")
 	case f.format == "access":
 		return f.access(pattern)
 	case f.format == "json":
@@ -61,7 +62,8 @@ func (f *lineFlags) reading() (reading, error) {
 	case strings.Contains(f.format, aPattern) || strings.Contains(f.format, "(?<"):
 		return f.pattern(pattern, t)
 	}
-	return nil, fmt.Errorf("--lines %q: must be access, json, or a regular expression with named groups, as in %stime>[0-9]+)", f.format, aPattern)
+	return nil, fmt.Errorf("--lines %q: must be access, json, or a regular expression with named groups, "+
+		"as in %stime>[0-9]+)", f.format, aPattern)
 }
 
 // keysOfAccess are the fields of an access log.
@@ -75,7 +77,8 @@ var keysOfAccess = map[string]func(l logLine) []byte{
 func (f *lineFlags) access(pattern *regexp.Regexp) (reading, error) {
 	key := keysOfAccess[f.by]
 	if key == nil && pattern == nil {
-		return nil, fmt.Errorf("--by %q: must be ip, method, path, user, or a regular expression such as '/key=([0-9]+)/'", f.by)
+		return nil, fmt.Errorf("--by %q: must be ip, method, path, user, "+
+			"or a regular expression such as '/key=([0-9]+)/'", f.by)
 	}
 	return func(text []byte) ([]byte, int64, error) {
 		line, err := parseLogLine(text)
@@ -95,7 +98,8 @@ func (f *lineFlags) access(pattern *regexp.Regexp) (reading, error) {
 	}, nil
 }
 
-// matched returns the first group of the pattern's match, or all of it where it has none.
+// matched returns the first group of the match, or all of it if there are no
+// groups.
 func matched(pattern *regexp.Regexp, text []byte) []byte {
 	m := pattern.FindSubmatchIndex(text)
 	if m == nil {
@@ -133,7 +137,8 @@ func (f *lineFlags) json(pattern *regexp.Regexp, t *logTime) reading {
 	}
 }
 
-// fieldOf returns a field of an object, or of one in it, "request.remote_ip", as text; nil where it is neither text nor a number.
+// fieldOf returns a field of an object, or "request.remote_ip" of an object in
+// it, as text. It returns nil unless the field is text or a number.
 func fieldOf(object map[string]json.RawMessage, name string) []byte {
 	raw, ok := object[name]
 	if !ok {
@@ -150,7 +155,7 @@ func fieldOf(object map[string]json.RawMessage, name string) []byte {
 	case string(raw) == "null":
 		return nil
 	case json.Unmarshal(raw, &s) == nil:
-		if !utf8.Valid(raw) { // of two such, Unmarshal would make one
+		if !utf8.Valid(raw) { // Unmarshal would make two such ids one
 			return raw[1 : len(raw)-1]
 		}
 		return []byte(s)
@@ -168,7 +173,8 @@ func (f *lineFlags) pattern(pattern *regexp.Regexp, t *logTime) (reading, error)
 	groups := slices.DeleteFunc(slices.Clone(line.SubexpNames()), func(name string) bool { return name == "" })
 	at, id := line.SubexpIndex(f.time), line.SubexpIndex(f.by)
 	if at < 0 {
-		return nil, fmt.Errorf("--lines has no group %q for the time: it has %s; name another with --time", f.time, strings.Join(groups, ", "))
+		return nil, fmt.Errorf("--lines has no group %q for the time: it has %s; name another with --time",
+			f.time, strings.Join(groups, ", "))
 	}
 	if id < 0 && pattern == nil {
 		return nil, fmt.Errorf("--by %q: --lines has the groups %s", f.by, strings.Join(groups, ", "))
@@ -201,7 +207,7 @@ func (f *lineFlags) pattern(pattern *regexp.Regexp, t *logTime) (reading, error)
 	}, nil
 }
 
-// canonical returns an address in its one spelling, and any other text as it is.
+// canonical returns an address in its one spelling, and other text unchanged.
 func canonical(text string) string {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return addr.Unmap().WithZone("").String()

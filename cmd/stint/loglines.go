@@ -8,11 +8,13 @@ import (
 	"io"
 )
 
-// maxLine is the longest line read whole. Servers cut a request at a few KiB: what is longer is not a log line.
+// maxLine is the length of the longest line. Servers cut a request at a few
+// KiB.
 const maxLine = 1 << 20
 
-// eachLine calls f with the number of every line of r and the line without its end, which is good until f returns. Of a
-// line that is too long, f gets errLineTooLong in its place. What is gzip, by its first bytes, is read as such.
+// eachLine calls f with the number of each line and the line without its end,
+// which is valid until f returns. If a line is too long, f gets errLineTooLong
+// instead. eachLine unpacks gzip, which it knows by its first bytes.
 func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, err error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -50,7 +52,8 @@ func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, 
 	}
 }
 
-// readLong reads the rest of a line that begins with long; of one that is too long it keeps no more than shows that.
+// readLong reads the rest of a line that begins with long. It keeps only the
+// beginning of a line that is too long.
 func readLong(in *bufio.Reader, long []byte) (line, buffer []byte, err error) {
 	err = bufio.ErrBufferFull
 	for err == bufio.ErrBufferFull {
@@ -63,8 +66,9 @@ func readLong(in *bufio.Reader, long []byte) (line, buffer []byte, err error) {
 	return long, long, err
 }
 
-// readAhead reads r in a goroutine of its own, which is a few buffers ahead, until ctx ends. A terminal or a pipe on which
-// nothing comes then keeps no signal waiting, and what is gzipped is read on one core and used on another.
+// readAhead reads r in a goroutine, a few buffers ahead, until ctx ends. So a
+// signal need not wait for a pipe without input, and one core unpacks what
+// another uses.
 func readAhead(ctx context.Context, r io.Reader) *bufio.Reader {
 	a := &ahead{ctx: ctx, full: make(chan part, aheadBuffers), empty: make(chan []byte, aheadBuffers)}
 	for range aheadBuffers {
@@ -75,7 +79,7 @@ func readAhead(ctx context.Context, r io.Reader) *bufio.Reader {
 			select {
 			case buffer := <-a.empty:
 				n, err := r.Read(buffer)
-				a.full <- part{buffer, buffer[:n], err} // has room for all the buffers
+				a.full <- part{buffer, buffer[:n], err} // full has space for all buffers
 				if err != nil {
 					return
 				}

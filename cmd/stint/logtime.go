@@ -9,18 +9,19 @@ import (
 	"time"
 )
 
-// logTime reads times. Those of syslog have no year: it gives each the year that brings it nearest to the one before.
+// logTime reads times. A time of syslog has no year: it gets the one that
+// brings it nearest to the time before.
 type logTime struct {
-	layout string    // of all of them; "" for those that it knows
-	year   int       // of the first; 0 for the last that had that date
-	before time.Time // the one before that had no year
+	layout string    // of all times; "" for the known ones
+	year   int       // of the first; 0 for the latest with that date
+	before time.Time // the last that had no year
 }
 
 const logTimeLayout = "02/Jan/2006:15:04:05 -0700"
 
 const syslogLayout = "Jan _2 15:04:05"
 
-// parse returns Unix nanoseconds, of an instant in the years that a limiter counts in.
+// parse returns Unix nanoseconds, if the year is one that a limiter counts in.
 func (t *logTime) parse(b []byte) (at int64, ok bool) {
 	if t.layout == "" {
 		if unix, ok := parseLogTime(b); ok {
@@ -49,11 +50,12 @@ func (t *logTime) layouts() []string {
 	return []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04:05", time.DateTime, syslogLayout}
 }
 
-// inventedZone reports whether a time has the name of a zone that package time does not know here, and so took for UTC.
+// inventedZone reports whether package time did not know the zone's name here,
+// and took UTC instead.
 func inventedZone(layout string, when time.Time) bool {
 	name, east := when.Zone()
-	return east == 0 && strings.Contains(layout, "MST") && !strings.Contains(layout, "07") && when.Location() != time.Local &&
-		!slices.Contains([]string{"UTC", "GMT", "WET"}, name)
+	return east == 0 && strings.Contains(layout, "MST") && !strings.Contains(layout, "07") &&
+		when.Location() != time.Local && !slices.Contains([]string{"UTC", "GMT", "WET"}, name)
 }
 
 func (t *logTime) inYear(when time.Time) time.Time {
@@ -72,7 +74,7 @@ func (t *logTime) inYear(when time.Time) time.Time {
 	default:
 		tomorrow := time.Now().AddDate(0, 0, 1)
 		year := tomorrow.Year()
-		for in(year).After(tomorrow) || in(year).Day() != when.Day() { // the 29th of February is in few
+		for in(year).After(tomorrow) || in(year).Day() != when.Day() { // February 29 is rare
 			year--
 		}
 		t.before = in(year)
@@ -82,9 +84,11 @@ func (t *logTime) inYear(when time.Time) time.Time {
 
 const months = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
-// parseLogTime is time.Parse of logTimeLayout, in an eighth of the time, for the years that a limiter counts in.
+// parseLogTime is time.Parse of logTimeLayout in an eighth of the time. It
+// takes only the years that a limiter counts in.
 func parseLogTime(b []byte) (unix int64, ok bool) {
-	if len(b) != len(logTimeLayout) || b[2] != '/' || b[6] != '/' || b[11] != ':' || b[14] != ':' || b[17] != ':' || b[20] != ' ' {
+	if len(b) != len(logTimeLayout) || b[2] != '/' || b[6] != '/' ||
+		b[11] != ':' || b[14] != ':' || b[17] != ':' || b[20] != ' ' {
 		return 0, false
 	}
 	month := 1
@@ -130,8 +134,9 @@ func digits(b []byte) (n int, ok bool) {
 	return n, true
 }
 
-// parseUnixTime reads seconds, which may have a fraction, milliseconds, microseconds or nanoseconds since 1970: what it is, the
-// number of digits says.
+// parseUnixTime reads seconds since 1970 with or without a fraction,
+// milliseconds, microseconds or nanoseconds. The number of digits tells them
+// apart.
 func parseUnixTime(b []byte) (at int64, ok bool) {
 	whole, fraction, _ := bytes.Cut(b, []byte("."))
 	n, err := strconv.ParseInt(string(whole), 10, 64)

@@ -1,7 +1,9 @@
-// Command stint keeps rate limits in a file, for scripts and for people: one process after another may ask it whether
-// something may be done once more, and the file remembers.
+// Command stint keeps rate limits in a file, for scripts and for people.
+// Processes that run one after another ask it whether they may do something
+// once more.
 //
-// What it answers is also its exit status: see the constants.
+// Each command is in a file that has its name. The exit status is the answer:
+// see errors.go.
 package main
 
 import (
@@ -31,8 +33,9 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stint",
 		Short: "Rate limits that last, in one file",
-		Long: `Rate limits that last, in one file: see what was spent, change it, run commands within a limit, plan one, and take care of the
-file. An error is one line on stderr, which says what to do. Nothing is colored, with NO_COLOR in the environment or without.
+		Long: `Rate limits that last, in one file: see what was spent, change it, run commands within a limit, plan one, and
+take care of the file. An error is one line on stderr, which says what to do. Nothing is colored, with
+NO_COLOR in the environment or without.
 
 ` + exitStatusTable(),
 		Example: `  stint allow --limit 3/1m alice    # may alice, who may three times a minute?
@@ -47,7 +50,7 @@ file. An error is one line on stderr, which says what to do. Nothing is colored,
 		PersistentPreRunE: checkFlags,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 { // the flag is one of a command that was mistyped
+		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 { // the flag belongs to a mistyped command
 			return noArgs(cmd, args)
 		}
 		return misuse(cmd, "%w", err)

@@ -16,8 +16,8 @@ func newNames() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "names",
 		Short: "Show the labels of the limits that a file has, by number",
-		Long: `Show the labels of the limits that a file has, by number: limits set-names changes them. The file stays as it is.
-"LABEL line" is no limit, but where "run --wait" keeps the last turn of each id.
+		Long: `Show the labels of the limits that a file has, by number: limits set-names changes them. The file stays as it
+is. "LABEL line" is no limit, but where "run --wait" keeps the last turn of each id.
 
 --json prints one object, with the labels by number.`,
 		Example: `  stint names

@@ -34,10 +34,11 @@ func printJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// idJSON is an id in JSON, which has no other text than UTF-8: of two ids that are not, it would make the same.
+// idJSON is an id in JSON. JSON is UTF-8, and would replace other bytes, so
+// that two ids could become one.
 type idJSON struct {
 	ID     string `json:"id"`
-	Base64 bool   `json:"base64,omitempty"` // the id is not UTF-8, and written so
+	Base64 bool   `json:"base64,omitempty"` // because the id is not UTF-8
 }
 
 func newIDJSON(id string) idJSON {
@@ -47,14 +48,14 @@ func newIDJSON(id string) idJSON {
 	return idJSON{base64.StdEncoding.EncodeToString([]byte(id)), true}
 }
 
-// limitJSON is a limit in what --json prints. The period is as in "1m0s".
+// limitJSON is a limit in JSON. The period is as in "1m0s".
 type limitJSON struct {
 	Burst  int64  `json:"burst"`
 	Count  int64  `json:"count"`
 	Period string `json:"period"`
 }
 
-// newLimitJSON returns nil, which is null, where there is no limit.
+// newLimitJSON returns nil, which is null, if there is no limit.
 func newLimitJSON(l stint.Limit) *limitJSON {
 	if l.Burst == 0 {
 		return nil
@@ -62,9 +63,10 @@ func newLimitJSON(l stint.Limit) *limitJSON {
 	return &limitJSON{l.Burst, l.Count, l.Period.String()}
 }
 
-// printable returns an id as it is, or quoted where a terminal would not show it as it is.
+// printable returns an id, quoted unless a terminal shows each of its
+// characters.
 func printable(id string) string {
-	if id == "" { // of a limit with one bucket for everyone
+	if id == "" { // of a stint.Shared limit
 		return `""`
 	}
 	for _, r := range id {
@@ -75,7 +77,7 @@ func printable(id string) string {
 	return id
 }
 
-// visible returns a text as it is, but for what would do something to a terminal.
+// visible returns a text in which no character acts on a terminal.
 func visible(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -98,7 +100,7 @@ func plural(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
-// size writes a number of bytes for people.
+// size returns a number of bytes for people.
 func size(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {
@@ -112,7 +114,8 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", v, units[unit])
 }
 
-// duration writes d for people: in two units at most, and rounded up, so that nobody comes back too early.
+// duration returns d for people: in two units at most, and rounded up so that a
+// caller does not retry too early.
 func duration(d time.Duration) string {
 	const day = 24 * time.Hour
 	for _, step := range []struct{ below, unit time.Duration }{

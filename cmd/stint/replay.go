@@ -23,36 +23,38 @@ type replayFlags struct {
 	json   bool
 }
 
-// newReplay returns the command; decided, if not nil, is told of every request in turn: what the limits together had to say
-// or, of those that are tried, each.
+// newReplay returns the command. If decided is not nil, it is called with each
+// decision: that of the limits together, or one for each --try.
 func newReplay(decided func(allowed []bool)) *cobra.Command {
 	f := &replayFlags{}
 	cmd := &cobra.Command{
 		Use:   "replay LOG...",
 		Short: "Say what a limit would have done to the requests of a log",
-		Long: `Say what a limit would have done to the requests of a log, plain or gzipped; - is standard input. Give the oldest log first:
-each request is decided at its line's own time, and one that is older than the newest before it at that.
+		Long: `Say what a limit would have done to the requests of a log, plain or gzipped; - is standard input. Give the
+oldest log first: each request is decided at its line's own time, and one that is older than the newest before
+it at that.
 
---limit is the limit, and each --and another that has to admit the request too, all or nothing. To choose one, --try
-several side by side: for each, a line says how many it would have denied, and whom most.
+--limit is the limit, and each --and another that has to admit the request too, all or nothing. To choose one,
+--try several side by side: for each, a line says how many it would have denied, and whom most.
 
 --lines says how the log is written:
   access        Common or Combined Log Format; --by ip, user, method, path
   json          one object in a line; --by and --time name fields: "remote_ip", or "request.remote_ip" of one within
   REGEXP        a regular expression (RE2) with named groups, (?P<time>...) among them; --by names another
-With each of them --by may be a regular expression too, in slashes: its first group is the id, or all that it matches. An address
-has one bucket, however it is spelled; httplimit.ByIP has one for each /64 of IPv6. Times are found out (access log's, RFC 3339, syslog's, Unix time in seconds to
-nanoseconds) or are of the Go layout --time-format; without a zone they are taken for UTC.
+With each of them --by may be a regular expression too, in slashes: its first group is the id, or all that it
+matches. An address has one bucket, however it is spelled; httplimit.ByIP has one for each /64 of IPv6. Times
+are found out (access log's, RFC 3339, syslog's, Unix time in seconds to nanoseconds) or are of the Go layout
+--time-format; without a zone they are taken for UTC.
 
-A line that does not name anyone is counted as other, and one that is not of the format as malformed; where all are, the exit status is 2. Memory goes by the
-number of ids, not of lines.
+A line that does not name anyone is counted as other, and one that is not of the format as malformed; where
+all are, the exit status is 2. Memory goes by the number of ids, not of lines.
 
-With --db the file keeps the buckets, and the replay of the next log goes on where this one stopped. Its times are the
-log's: give it no file that other commands use.
+With --db the file keeps the buckets, and the replay of the next log goes on where this one stopped. Its times
+are the log's: give it no file that other commands use.
 
---json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied), busiest_minute (start,
-requests, denied; null where there was no request); also other where there are such lines, denied_by with --and, and with
---try tried, an array of limit, allowed, denied, ids_denied, top_denied.`,
+--json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied),
+busiest_minute (start, requests, denied; null where there was no request); also other where there are such
+lines, denied_by with --and, and with --try tried, an array of limit, allowed, denied, ids_denied, top_denied.`,
 		Example: `  stint replay --limit 20/1m --by ip access.log
   stint replay --try 10/1m,20/1m,'60/1m burst 20' access.log.2.gz access.log.1 access.log
   stint replay --limit 20/1m --and 300/1h --by '/"GET (\/[^\/ ]*)/' --json access.log
@@ -85,13 +87,17 @@ requests, denied; null where there was no request); also other where there are s
 	f.db.register(cmd, "a `FILE` to keep the buckets in (default: nothing is kept)")
 	f.limits.register(cmd, true)
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.and, "and", nil, "a further `LIMIT` that has to admit: COUNT/PERIOD, or with --limits a label; may be repeated")
-	flags.StringSliceVar(&f.try, "try", nil, "`LIMITS` to compare, as COUNT/PERIOD or 'COUNT/PERIOD burst N', with commas between them")
-	flags.StringVar(&f.lines.format, "lines", "access", "how the log is written: access, json, or a `REGEXP` with named groups")
+	flags.StringArrayVar(&f.and, "and", nil,
+		"a further `LIMIT` that has to admit: COUNT/PERIOD, or with --limits a label; may be repeated")
+	flags.StringSliceVar(&f.try, "try", nil,
+		"`LIMITS` to compare, as COUNT/PERIOD or 'COUNT/PERIOD burst N', with commas between them")
+	flags.StringVar(&f.lines.format, "lines", "access",
+		"how the log is written: access, json, or a `REGEXP` with named groups")
 	flags.StringVar(&f.lines.by, "by", "ip", "what each bucket is for: a `FIELD` of the line, or /REGEXP/")
 	flags.StringVar(&f.lines.time, "time", defaultTime, "the `FIELD` or group that has the time")
 	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: it is found out)")
-	flags.IntVar(&f.lines.year, "year", 0, "the `YEAR` of the first line, where times have none (default: the last that had the date)")
+	flags.IntVar(&f.lines.year, "year", 0,
+		"the `YEAR` of the first line, where times have none (default: the last that had the date)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	for flag, values := range map[string][]string{"by": {"ip", "method", "path", "user"}, "lines": {"access", "json"}} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
@@ -100,19 +106,21 @@ requests, denied; null where there was no request); also other where there are s
 }
 
 // replay reads the logs.
-func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader, stderr io.Writer, decided func(allowed []bool)) (*replay, error) {
+func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader, stderr io.Writer,
+	decided func(allowed []bool)) (*replay, error) {
 	read, err := f.lines.reading()
 	if err != nil {
 		return nil, err
 	}
-	for _, log := range logs { // before anything is spent in a file that keeps it
+	for _, log := range logs { // before anything is spent
 		var wrong *os.PathError
 		if _, err := os.Stat(log); log != "-" && errors.As(err, &wrong) {
 			wrong.Op = "open"
 			return nil, wrong
 		}
 	}
-	r := &replay{reading: read, stderr: stderr, decided: decided, sweep: f.try != nil, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
+	r := &replay{reading: read, stderr: stderr, decided: decided, sweep: f.try != nil,
+		byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
 	if err := f.open(r); err != nil {
 		return nil, err
 	}
@@ -130,7 +138,7 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 	return r, errors.Join(err, failed(r.limiter.Close()))
 }
 
-// sizeOf returns the bytes of the logs together; -1 where that is not known.
+// sizeOf returns the bytes of the logs together, or -1 if that is not known.
 func sizeOf(logs []string) (size int64) {
 	for _, log := range logs {
 		info, err := os.Stat(log)
@@ -142,7 +150,7 @@ func sizeOf(logs []string) (size int64) {
 	return size
 }
 
-// open gives r its limits, and a Limiter on the store that the flags say.
+// open gives r its limits, and a Limiter on the store of the flags.
 func (f *replayFlags) open(r *replay) error {
 	limits, err := f.load(r, counter())
 	if err != nil {
@@ -166,7 +174,7 @@ func (f *replayFlags) open(r *replay) error {
 	return nil
 }
 
-// load returns the limits that the flags give, and tells r of those that decide.
+// load returns the limits of the flags, and gives r those that decide.
 func (f *replayFlags) load(r *replay, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
 	if r.sweep {
 		f.limits.required = false

@@ -13,30 +13,30 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// replay is what was found so far.
+// replay is the state of a replay.
 type replay struct {
 	limiter  *stint.Limiter
 	names    []stint.Name // of the limits
 	limits   []string     // in words
-	sweep    bool         // each limit decides by itself
+	sweep    bool         // each limit decides for itself
 	reading  reading
 	stderr   io.Writer
 	progress *progress
 	decided  func(allowed []bool)
 
-	requestsOf []stint.Request // of one line, at every limit: used again for the next
+	requestsOf []stint.Request // of one line, one for each limit
 	decisions  []stint.Decision
 	allowed    []bool
 
-	newest atomic.Int64 // Unix nanoseconds; the Limiter looks at it from its own goroutine too
-	behind int64        // the most that a line was older than the newest
+	newest atomic.Int64 // Unix nanoseconds; the Limiter reads it too
+	behind int64        // how late the latest line was
 
 	requests, malformed, other int64
 
 	columns  []counts
-	deniedBy []int64 // by which of the limits that have to admit together
+	deniedBy []int64 // by limit, if all have to admit
 	byID     map[string]*tally
-	byMinute map[int64]*counts // since 1970; of the first column
+	byMinute map[int64]*counts // since 1970, of the first column
 }
 
 // counts are requests.
@@ -52,7 +52,7 @@ func (c *counts) add(allowed bool) {
 	}
 }
 
-// tally is what became of the requests of one id.
+// tally has the decisions on one id.
 type tally struct {
 	id      string
 	columns []counts
@@ -128,7 +128,7 @@ func (r *replay) skip(log string, number int, err error) {
 }
 
 func (r *replay) tally(text []byte) (*tally, error) {
-	if t, ok := r.byID[string(text)]; ok { // most lines are: no string is made of it
+	if t, ok := r.byID[string(text)]; ok { // for most lines: it makes no string
 		return t, nil
 	}
 	id, err := stint.AnyID.Canonical(canonical(string(text)))
@@ -181,7 +181,8 @@ func (r *replay) decide(t *tally, at int64) error {
 	return nil
 }
 
-// warnOfOrder reports what looks like logs given newest first: a server's own lines are seconds out of order.
+// warnOfOrder reports logs that were given newest first. A server's own lines
+// are only seconds out of order.
 func (r *replay) warnOfOrder() {
 	if r.behind > int64(time.Hour) {
 		fmt.Fprintf(r.stderr, "stint: lines are up to %s older than ones before them: give the oldest log first\n",

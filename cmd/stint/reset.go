@@ -16,10 +16,11 @@ func newReset() *cobra.Command {
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "reset [ID]",
 		Short: "Make ID's bucket full again, or those of a limit",
-		Long: `Make ID's bucket full again, and end a hold on it. That needs no limit, only the limit's --name where it has one.
+		Long: `Make ID's bucket full again, and end a hold on it. That needs no limit, only the limit's --name where it has
+one.
 
-With --prefix, all buckets of the limit whose id begins so; with --all, all of the limit. First it says how many there are, and
-with --dry-run no more than that. All of them are reset in one step, or none.`,
+With --prefix, all buckets of the limit whose id begins so; with --all, all of the limit. First it says how
+many there are, and with --dry-run no more than that. All of them are reset in one step, or none.`,
 		Example: `  stint reset alice
   stint reset --name NewOrdersPerAccount 12345678
   stint reset --name LoginsPerRange --prefix 2001:db8: --dry-run
@@ -56,13 +57,13 @@ with --dry-run no more than that. All of them are reset in one step, or none.`,
 	return cmd
 }
 
-// resetFlags are those of reset for many buckets.
+// resetFlags are the flags to reset many buckets.
 type resetFlags struct {
 	prefix      string
 	all, dryRun bool
 }
 
-// resetJSON is what reset prints of many buckets.
+// resetJSON is what --json prints of many buckets.
 type resetJSON struct {
 	Name    string `json:"name"`
 	Buckets int    `json:"buckets"`
@@ -71,7 +72,7 @@ type resetJSON struct {
 }
 
 func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
-	_, numbers, err := f.limits.load(counter()) // as for one ID, the flags have to say which limit is meant
+	_, numbers, err := f.limits.load(counter()) // as for one ID, they must name the limit
 	if err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	}
 	var changes []stint.Change
 	found := resetJSON{Name: f.limits.label(), Reset: !m.dryRun}
-	for _, of := range []stint.Name{name, stint.Unknown} { // its buckets, and the holds
+	for _, of := range []stint.Name{name, stint.Unknown} { // its buckets, then all holds
 		for c, err := range store.All(of) {
 			if err := errors.Join(interruption(ctx), failed(err)); err != nil {
 				return errors.Join(err, failed(store.Close()))
@@ -135,7 +136,8 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	return failed(err)
 }
 
-// reset deletes a bucket and the hold on it. That takes no Limiter, which would want a limit to find them.
+// reset deletes a bucket and its hold. A Limiter would need a limit to find
+// them.
 func reset(store stint.Store, key stint.Key) error {
 	return store.Save([]stint.Change{{Key: key}, {Key: stint.Unknown.Key(key.String())}})
 }

@@ -22,10 +22,12 @@ func newSetNames() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set-names NUMBER=LABEL...",
 		Short: "Give the limits of a file the labels that the program has for them now",
-		Long: `Give the limits of a file the labels that the program has for them now, if the program cannot open the file because they differ.
+		Long: `Give the limits of a file the labels that the program has for them now, if the program cannot open the file
+because they differ.
 
-The buckets of a number stay, and get the new label. Numbers are permanent: a label that the file has for another number is an error, and
-then nothing changes. If the program gave a limit another number, give the limit its old number in the program again.`,
+The buckets of a number stay, and get the new label. Numbers are permanent: a label that the file has for
+another number is an error, and then nothing changes. If the program gave a limit another number, give the
+limit its old number in the program again.`,
 		Example: `  stint limits set-names --db quota.db 6=OrdersPerAccount   # 6 was NewOrdersPerAccount`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -67,7 +69,8 @@ func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
 	return failed(printNames(cmd.OutOrStdout(), before, names))
 }
 
-// withLines adds the lines of the limits that are renamed: they keep their numbers. A new label must not be like that of a line.
+// withLines adds the labels of the turns of renamed limits. A new label must
+// not look like one of those.
 func withLines(names, before map[stint.Name]string) error {
 	had := map[string]stint.Name{}
 	for name, label := range before {
@@ -79,7 +82,8 @@ func withLines(names, before map[stint.Name]string) error {
 			continue
 		}
 		if strings.HasSuffix(label, lineSuffix) {
-			return fmt.Errorf("label %q: one that ends so is where run --wait keeps its turns, and is renamed with its limit: take another", label)
+			return fmt.Errorf("label %q: one that ends so is where run --wait keeps its turns, "+
+				"and is renamed with its limit: take another", label)
 		}
 		old := before[name]
 		line := had[old+lineSuffix]
@@ -103,7 +107,8 @@ func parseNames(args []string) (map[stint.Name]string, error) {
 			return nil, fmt.Errorf("number %d is given twice", n)
 		}
 		if labels[label] {
-			return nil, fmt.Errorf("label %q is given twice: the buckets of one number would become those of the other", label)
+			return nil, fmt.Errorf("label %q is given twice: "+
+				"the buckets of one number would become those of the other", label)
 		}
 		labels[label] = true
 		names[stint.Name(n)] = label
@@ -120,7 +125,7 @@ func (f *dbFlags) names() (map[stint.Name]string, error) {
 	return namesOf(store.BoltStore), failed(store.Close())
 }
 
-// printNames says what became of each number.
+// printNames writes what changed for each number.
 func printNames(w io.Writer, before, names map[stint.Name]string) error {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		what := "as it was"

@@ -15,13 +15,13 @@ func untilInterrupted(cmd *cobra.Command) (context.Context, context.CancelFunc) 
 	return signal.NotifyContext(cmd.Context(), heeded([]os.Signal{os.Interrupt, syscall.SIGTERM})...)
 }
 
-// heeded returns those of the signals that the process was not started to ignore, as nohup, or a script for what it runs in the
-// background, starts one. TERM is always among them.
+// heeded returns the signals that the process was not started to ignore. nohup
+// ignores HUP, and a script ignores INT for its background jobs.
 func heeded(signals []os.Signal) []os.Signal {
 	return slices.DeleteFunc(slices.Clone(signals), signal.Ignored)
 }
 
-// interruption returns errInterrupted once the context has ended.
+// interruption returns errInterrupted after the context has ended.
 func interruption(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errInterrupted

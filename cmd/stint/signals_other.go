@@ -6,5 +6,5 @@ import (
 	"os"
 )
 
-// passedOn are the signals that a command run by stint gets in its place.
+// passedOn are the signals that run passes on to its command.
 var passedOn = []os.Signal{os.Interrupt}

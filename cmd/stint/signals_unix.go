@@ -7,5 +7,6 @@ import (
 	"syscall"
 )
 
-// passedOn are the signals that a command run by stint gets in its place.
-var passedOn = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+// passedOn are the signals that run passes on to its command.
+var passedOn = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
+	syscall.SIGUSR1, syscall.SIGUSR2}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// fetch copies what a running program's status page gives of its file.
+// fetch copies the file of a running program from its status page.
 func fetch(cmd *cobra.Command, page string, to io.Writer) error {
 	u, err := url.Parse(page)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -35,7 +35,8 @@ func fetch(cmd *cobra.Command, page string, to io.Writer) error {
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		reason, _ := io.ReadAll(io.LimitReader(response.Body, 500))
-		return failed(fmt.Errorf("%s: %s: %s; it takes statuspage.Options.AllowSnapshot", u.Redacted(), response.Status, strings.Join(strings.Fields(string(reason)), " ")))
+		return failed(fmt.Errorf("%s: %s: %s; it takes statuspage.Options.AllowSnapshot",
+			u.Redacted(), response.Status, strings.Join(strings.Fields(string(reason)), " ")))
 	}
 	if kind := response.Header.Get("Content-Type"); kind != "application/octet-stream" {
 		return failed(fmt.Errorf("%s answers with %s, not with a copy of a file: is it a status page?", u.Redacted(), kind))

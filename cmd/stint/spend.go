@@ -16,9 +16,9 @@ func newSpend() *cobra.Command {
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "spend ID",
 		Short: "Spend tokens of ID's bucket, with --force even those that are not there",
-		Long: `Spend tokens of ID's bucket if they are there, as allow does. With --force, something was done all the same: as many as there
-are are spent, and what the next token has come to already is lost. A bucket owes no more than that: it is empty then, and full
-again when the limit would fill it.`,
+		Long: `Spend tokens of ID's bucket if they are there, as allow does. With --force, something was done all the same:
+as many as there are are spent, and what the next token has come to already is lost. A bucket owes no more
+than that: it is empty then, and full again when the limit would fill it.`,
 		Example: `  stint spend --limit 3/1m alice
   stint spend --limit 100/1d --cost 150 --force alice`,
 	})
@@ -26,8 +26,10 @@ again when the limit would fill it.`,
 	return cmd
 }
 
-// forced spends without asking: the TAT goes no further than that of an empty bucket, to which the next load would clamp it.
-func (f *decideFlags) forced(store stint.Store, key stint.Key, limit stint.Limit, limited bool) (stint.Decision, error) {
+// forced spends without asking. The TAT goes no further than that of an empty
+// bucket, because the next load would clamp it.
+func (f *decideFlags) forced(store stint.Store, key stint.Key, limit stint.Limit, limited bool) (
+	stint.Decision, error) {
 	d := stint.Decision{Allowed: true, Key: key, Limit: limit, Remaining: math.MaxInt64}
 	if f.cost < 0 {
 		return d, errors.Join(fmt.Errorf("%w %d", stint.ErrNegativeCost, f.cost), store.Close())

@@ -24,10 +24,11 @@ func newStat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat",
 		Short: "Show how large the file is, and how many buckets each limit has",
-		Long: `Show how large the file is, how much of it is free or in its journal, and for each limit how many buckets it has: live ones, and
-expired ones, which are full again and will be deleted. The file stays as it is.
+		Long: `Show how large the file is, how much of it is free or in its journal, and for each limit how many buckets it
+has: live ones, and expired ones, which are full again and will be deleted. The file stays as it is.
 
---json prints one object: file, format, bytes, free_bytes, journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
+--json prints one object: file, format, bytes, free_bytes, journal_bytes, journaled, holds, and limits (name,
+number, live, expired).`,
 		Example: `  stint stat
   stint stat --db quota.db --json
   stint stat --snapshot http://localhost:8080/limits`,
@@ -109,8 +110,9 @@ func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (
 }
 
 func (st *fileStat) print(w io.Writer) error {
-	if _, err := fmt.Fprintf(w, "file     %s, format %d\nsize     %s, of which %s are free\njournal  %s, with %s not in their place yet\nholds    %d\n\n",
-		visible(st.File), st.Format, size(st.Bytes), size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
+	if _, err := fmt.Fprintf(w, "file     %s, format %d\nsize     %s, of which %s are free\n"+
+		"journal  %s, with %s not in their place yet\nholds    %d\n\n", visible(st.File), st.Format, size(st.Bytes),
+		size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
 		return err
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

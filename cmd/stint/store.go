@@ -28,17 +28,19 @@ const dbUsage = "the `FILE` that remembers (default stint.db in the user's state
 func (f *dbFlags) register(cmd *cobra.Command, usage string) {
 	f.cmd = cmd
 	cmd.Flags().StringVar(&f.path, "db", "", usage)
-	cmd.Flags().DurationVar(&f.lockTimeout, "lock-timeout", 5*time.Second, "wait this long for another process to close the file")
+	cmd.Flags().DurationVar(&f.lockTimeout, "lock-timeout", 5*time.Second,
+		"wait this long for another process to close the file")
 	_ = cmd.MarkFlagFilename("db", "db")
 }
 
 // registerToRead is register for commands that only read.
 func (f *dbFlags) registerToRead(cmd *cobra.Command) {
 	f.register(cmd, dbUsage)
-	cmd.Flags().StringVar(&f.snapshot, "snapshot", "", "read a copy of the file from a running program's status page at this `URL`")
+	cmd.Flags().StringVar(&f.snapshot, "snapshot", "",
+		"read a copy of the file from a running program's status page at this `URL`")
 }
 
-// named takes the file from the argument, where there is one.
+// named takes the file from the argument, if there is one.
 func (f *dbFlags) named(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -52,8 +54,8 @@ func (f *dbFlags) named(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// file returns the path of the file, and that of the directory to make for it, which is "" where it was named by the
-// user.
+// file returns the path of the file. If the user did not name it, dir is the
+// directory to make for it.
 func (f *dbFlags) file() (path, dir string, err error) {
 	if f.path != "" {
 		return f.path, "", nil
@@ -64,7 +66,7 @@ func (f *dbFlags) file() (path, dir string, err error) {
 	return filepath.Join(dir, "stint.db"), dir, nil
 }
 
-// stateDir returns where programs keep what they remember of one user, and stint's own directory in it.
+// stateDir returns stint's directory among those for the state of programs.
 func stateDir() (string, error) {
 	var parent string
 	var err error
@@ -75,7 +77,7 @@ func stateDir() (string, error) {
 		parent, err = os.UserConfigDir() // ~/Library/Application Support
 	default:
 		parent = os.Getenv("XDG_STATE_HOME")
-		if !filepath.IsAbs(parent) { // then it does not count, says the XDG specification
+		if !filepath.IsAbs(parent) { // the XDG specification ignores it then
 			var home string
 			home, err = os.UserHomeDir()
 			parent = filepath.Join(home, ".local", "state")
@@ -195,7 +197,7 @@ func (s *readStore) Close() error {
 	return err
 }
 
-// notThere says what to do where there is no file.
+// notThere adds what to do if there is no file.
 func notThere(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w; name another file with --db, or spend something first", err)
@@ -203,7 +205,7 @@ func notThere(err error) error {
 	return err
 }
 
-// ifEmpty returns err so that nobody is told to repair a file that nothing is in.
+// ifEmpty adds a hint if the file is empty, because there is nothing to repair.
 func ifEmpty(path string, err error) error {
 	if errors.Is(err, stint.ErrCorrupt) {
 		if info, statErr := os.Stat(path); statErr == nil && info.Size() == 0 {
