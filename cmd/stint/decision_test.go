@@ -16,8 +16,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// TestDecisions runs the commands one after another on one file. The limit gives back a token in eight hours: the
-// time that a step takes does not show.
+// The limit gives a token back in eight hours, so the time that a step takes
+// does not show.
 func TestDecisions(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	for _, step := range []struct {
@@ -116,11 +116,12 @@ type failing struct{ stint.Store }
 
 func (failing) Save([]stint.Change) error { return errors.New("no space left on device") }
 
-// TestSaysNothingThatIsNotOnDisk: a decision that Close could not save was none.
+// A decision that Close could not save is not printed.
 func TestSaysNothingThatIsNotOnDisk(t *testing.T) {
 	for name, act := range map[string]action{"allow": (*stint.Limiter).Spend, "reset": nil} {
 		open := func(*dbFlags, string) (stint.Store, stint.Name, error) { return failing{stint.NewMemStore()}, 1, nil }
-		cmd := newDecision(&decideFlags{open: open, act: act}, &cobra.Command{Use: name + " ID", SilenceUsage: true, SilenceErrors: true})
+		cmd := newDecision(&decideFlags{open: open, act: act},
+			&cobra.Command{Use: name + " ID", SilenceUsage: true, SilenceErrors: true})
 		var stdout bytes.Buffer
 		cmd.SetOut(&stdout)
 		cmd.SetArgs([]string{"--limit", "3/1m", "alice"})
@@ -131,7 +132,7 @@ func TestSaysNothingThatIsNotOnDisk(t *testing.T) {
 	}
 }
 
-// TestCheckAfterAHold: one that is over stays in the file, which check leaves as it is.
+// check leaves the file as it is, also if a hold in it is over.
 func TestCheckAfterAHold(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	store, err := stint.OpenBolt(db, stint.Names{1: {Label: defaultLabel}}, nil)

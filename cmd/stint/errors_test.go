@@ -18,12 +18,15 @@ import (
 
 func TestErrors(t *testing.T) {
 	stateHome(t)
-	garbage := write(t, "garbage.db", "a page of bbolt:\xED\xDA\x0C\xED"+strings.Repeat("and nothing of it is right\n", 1000))
+	garbage := write(t, "garbage.db",
+		"a page of bbolt:\xED\xDA\x0C\xED"+strings.Repeat("and nothing of it is right\n", 1000))
 	empty := write(t, "empty.db", "")
 	missing := filepath.Join(t.TempDir(), "missing.db")
 	noDirectory := filepath.Join(t.TempDir(), "no", "stint.db")
-	badDefaults := write(t, "bad.yml", "Orders:\n  burst: 0\n  count: 1\n  period: 1m\nLogins:\n  burst: 1\n  count: 1\n  period: soon\n")
-	defaults := write(t, "defaults.yml", "Orders: {burst: 1, count: 1, period: 1m}\nLogins: {burst: 1, count: 1, period: 1m}\n")
+	badDefaults := write(t, "bad.yml",
+		"Orders:\n  burst: 0\n  count: 1\n  period: 1m\nLogins:\n  burst: 1\n  count: 1\n  period: soon\n")
+	defaults := write(t, "defaults.yml",
+		"Orders: {burst: 1, count: 1, period: 1m}\nLogins: {burst: 1, count: 1, period: 1m}\n")
 	log := write(t, "access.log", "nothing\n")
 
 	foreign := filepath.Join(t.TempDir(), "foreign.db")
@@ -45,14 +48,16 @@ func TestErrors(t *testing.T) {
 		{"nothing", "", 2, "no command given; see stint --help"},
 		{"unknown command", "permit alice", 2, `unknown command "permit"; see stint --help`},
 		{"mistyped command", "alow alice", 2, `unknown command "alow" (did you mean allow or show?); see stint --help`},
-		{"mistyped command with flags", "alow --limit 3/1m alice", 2, `stint: unknown command "alow" (did you mean allow or show?); see stint --help` + "\n"},
-		{"mistyped command of limits with flags", "limits chek --strict f", 2, `unknown command "chek" (did you mean check?); see stint limits --help` + "\n"},
+		{"mistyped command with flags", "alow --limit 3/1m alice", 2,
+			`stint: unknown command "alow" (did you mean allow or show?); see stint --help` + "\n"},
+		{"mistyped command of limits with flags", "limits chek --strict f", 2,
+			`unknown command "chek" (did you mean check?); see stint limits --help` + "\n"},
 		{"flag of no command", "--limit 3/1m", 2, "unknown flag: --limit; see stint --help"},
 		{"help for an unknown command", "help permit", 2, `unknown command "permit"; see stint --help`},
 		{"help for an unknown command of limits", "help limits chek", 2, `unknown command "limits chek"; see stint --help`},
 		{"completion for no shell", "completion", 2, "no command given; see stint completion --help"},
-		{"completion for an unknown shell", "completion csh", 2, `unknown command "csh" (did you mean bash or fish or zsh?); see stint completion --help`},
-		{"unknown command of limits", "limits chek f", 2, `unknown command "chek" (did you mean check?); see stint limits --help`},
+		{"completion for an unknown shell", "completion csh", 2,
+			`unknown command "csh" (did you mean bash or fish or zsh?); see stint completion --help`},
 		{"no command of limits", "limits", 2, "no command given; see stint limits --help"},
 		{"unknown flag", "allow --limits-file x alice", 2, "unknown flag: --limits-file; see stint allow --help"},
 		{"flag of no number", "allow --limit 3/1m --cost x alice", 2, `invalid argument "x" for "--cost"`},
@@ -80,15 +85,18 @@ func TestErrors(t *testing.T) {
 		{"cost over burst, checked", "check --limit 3/1m --cost 4 alice", 2, "no wait is long enough: lower --cost"},
 		{"negative cost", "allow --limit 3/1m --cost -1 alice", 2, "negative cost"},
 		{"no lock timeout", "allow --limit 3/1m --lock-timeout 0s alice", 2, "--lock-timeout 0s: must be more than 0"},
-		{"limits without name", "allow --limits " + defaults + " alice", 2, "--limits needs --name: " + defaults + " has Logins, Orders"},
-		{"name not in limits", "allow --limits " + defaults + " --name Odrers alice", 2, `has no limit "Odrers": it has Logins, Orders`},
+		{"limits without name", "allow --limits " + defaults + " alice", 2,
+			"--limits needs --name: " + defaults + " has Logins, Orders"},
+		{"name not in limits", "allow --limits " + defaults + " --name Odrers alice", 2,
+			`has no limit "Odrers": it has Logins, Orders`},
 		{"limits missing", "allow --limits " + missing + " --name x alice", 2, missing},
 		{"limits invalid", "allow --limits " + badDefaults + " --name Orders alice", 2, "bad.yml:2: Orders: burst"},
 		{"limits missing, checked", "limits check " + missing, 2, missing},
 		{"no limits to check", "limits check", 2, "no FILE given"},
 		{"no log", "replay --limit 3/1m", 2, "no LOG given"},
 		{"log missing", "replay --limit 3/1m " + missing, 2, missing},
-		{"log keyed by nothing known", "replay --limit 3/1m --by shoe " + log, 2, `--by "shoe": must be ip, method, path, user`},
+		{"log keyed by nothing known", "replay --limit 3/1m --by shoe " + log, 2,
+			`--by "shoe": must be ip, method, path, user`},
 		{"replay without limit", "replay " + log, 2, "no limit given"},
 
 		{"corrupt", "allow --limit 3/1m alice --db " + garbage, 3, "file is corrupt"},
@@ -96,15 +104,17 @@ func TestErrors(t *testing.T) {
 		{"corrupt, reset", "reset alice --db " + garbage, 3, "move it away"},
 		{"corrupt, listed", "list --db " + garbage, 3, "move it away"},
 		{"corrupt, replayed", "replay --limit 3/1m --db " + garbage + " " + log, 3, "move it away"},
-		{"empty file", "allow --limit 3/1m alice --db " + empty, 3, "it is empty; remove it to start anew; or name another with --db\n"},
+		{"empty file", "allow --limit 3/1m alice --db " + empty, 3,
+			"it is empty; remove it to start anew; or name another with --db\n"},
 		{"another program's", "allow --limit 3/1m alice --db " + foreign, 3, "use the program that wrote it"},
 		{"another program's, repaired", "verify --repair " + foreign, 3, "use the program that wrote it"},
 		{"locked", "allow --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
 		{"locked, checked", "check --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
-		{"locked, replayed", "replay --limit 3/1m --lock-timeout 1ms --db " + locked + " " + log, 3, "another process has it open"},
-		{"locked, run", "run --limit 3/1m --lock-timeout 1ms --db " + locked + " alice -- echo", 3, "another process has it open"},
+		{"locked, replayed", "replay --limit 3/1m --lock-timeout 1ms --db " + locked + " " + log, 3,
+			"another process has it open"},
+		{"locked, run", "run --limit 3/1m --lock-timeout 1ms --db " + locked + " alice -- echo", 3,
+			"another process has it open"},
 		{"another program's, run", "run --limit 3/1m --db " + foreign + " alice -- echo", 3, "use the program that wrote it"},
-		{"another program's, replayed", "replay --limit 3/1m --db " + foreign + " " + log, 3, "use the program that wrote it"},
 		{"locked, listed", "list --lock-timeout 1ms --db " + locked, 3, "status page of the program that has it open"},
 		{"missing, listed", "list --db " + missing, 3, missing + ": no such file or directory; name another file with --db"},
 		{"no directory", "allow --limit 3/1m alice --db " + noDirectory, 3, "make the directory first"},
@@ -133,7 +143,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// broken is a stdout that nobody reads.
+// broken is a stdout without a reader.
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReplaceFileThatIsNone: a pipe or a device is written to, and a link followed; none is replaced.
+// replaceFile writes to a pipe, and follows a link. It replaces neither.
 func TestReplaceFileThatIsNone(t *testing.T) {
 	dir := t.TempDir()
 	pipe, real, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "real"), filepath.Join(dir, "link")

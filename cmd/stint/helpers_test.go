@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"stint": main})
 }
 
-// result is what a run of the command came to.
+// result is the outcome of a run of the command.
 type result struct {
 	status         int
 	stdout, stderr string
@@ -48,7 +48,7 @@ func runArgs(t *testing.T, args ...string) result {
 	return runWith(t, strings.NewReader(""), args...)
 }
 
-// process returns the command, to be run in a process of its own.
+// process returns the command, for a process of its own.
 func process(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	heedSignals()
@@ -59,7 +59,8 @@ func process(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// heedSignals has what the tests start heed the signals that a background job of a script, or one of nohup, ignores.
+// heedSignals stops ignoring signals that a background job, or nohup, ignores.
+// Processes that the tests start inherit that.
 var heedSignals = sync.OnceFunc(func() {
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
 		if signal.Ignored(s) {
@@ -80,7 +81,8 @@ func runProcess(t *testing.T, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// stateHome makes a directory the user's home, and returns the file that the command has there.
+// stateHome makes a directory the user's home, and returns the path of the file
+// that the command has there.
 func stateHome(t *testing.T) string {
 	t.Helper()
 	home := t.TempDir()
@@ -101,7 +103,7 @@ func write(t *testing.T, name, text string) string {
 	return path
 }
 
-// object returns the one JSON object in a line.
+// object returns the JSON object in a line.
 func object(t *testing.T, line string) (o map[string]any) {
 	t.Helper()
 	require.Equal(t, 1, strings.Count(line, "\n"), line)

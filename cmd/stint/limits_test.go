@@ -48,12 +48,14 @@ func TestLimitsFiles(t *testing.T) {
 		require.Equal(t, step.status, r.status, r.stderr)
 		require.Contains(t, r.stdout, step.stdout)
 	}
-	r := runArgs(t, "allow", "--db", db, "--limits", defaults, "--overrides", overrides, "--name", "Exports", "--json", "alice")
+	r := runArgs(t, "allow", "--db", db, "--limits", defaults, "--overrides", overrides,
+		"--name", "Exports", "--json", "alice")
 	assert.Contains(t, r.stdout, `"remaining":9223372036854775807,"limit":null,`)
 
 	store, err := stint.OpenBolt(db, nil, nil)
 	require.NoError(t, err)
-	assert.Equal(t, map[stint.Name]string{1: "Logins", 2: "Orders", 3: "Exports"}, namesOf(store), "in the order of their first use")
+	want := map[stint.Name]string{1: "Logins", 2: "Orders", 3: "Exports"} // in the order of their first use
+	assert.Equal(t, want, namesOf(store))
 	require.NoError(t, store.Close())
 
 	r = runArgs(t, "list", "--db", db, "--limits", defaults, "--overrides", overrides)
@@ -84,9 +86,11 @@ func TestLimitsFiles(t *testing.T) {
 func TestLimitsCheck(t *testing.T) {
 	defaults, overrides := write(t, "defaults.yml", testDefaults), write(t, "overrides.yml", testOverrides)
 	assert.Equal(t, result{0, "valid  " + defaults + "  2 limits\n", ""}, runArgs(t, "limits", "check", defaults))
-	assert.Equal(t, result{0, "valid  " + defaults + " " + overrides + "  3 limits\n", ""}, runArgs(t, "limits", "check", defaults, overrides))
+	assert.Equal(t, result{0, "valid  " + defaults + " " + overrides + "  3 limits\n", ""},
+		runArgs(t, "limits", "check", defaults, overrides))
 
-	bad := write(t, "bad.yml", "Orders:\n  burst: 0\n  count: 1\n  period: 1m\nLogins:\n  burst: 1\n  count: 1\n  period: soon\n")
+	bad := write(t, "bad.yml",
+		"Orders:\n  burst: 0\n  count: 1\n  period: 1m\nLogins:\n  burst: 1\n  count: 1\n  period: soon\n")
 	badToo := write(t, "bad_overrides.yml", "- Orders:\n    burst: 1\n    count: 1\n    period: 1m\n    idz: [1]\n")
 	r := runArgs(t, "limits", "check", bad, badToo)
 	assert.Equal(t, 2, r.status)

@@ -12,7 +12,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// waiter returns one that waits for a token of a limit of one in an hour.
+// waiter returns a line for a token of a limit of one an hour.
 func waiter(t *testing.T, db string) *line {
 	cmd := &cobra.Command{}
 	f := &runFlags{wait: true, cost: 1}
@@ -25,7 +25,7 @@ func waiter(t *testing.T, db string) *line {
 	return &line{f: f, id: "a", limit: limit}
 }
 
-// TestLine: each opens the file anew, as in a process of its own.
+// Each step opens the file anew, as in a process of its own.
 func TestLine(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	now := time.Now()
@@ -72,7 +72,7 @@ func TestLine(t *testing.T) {
 	require.NoError(t, last.leave()) // from the middle: those behind keep their turns
 	place(7 * time.Hour)
 
-	// With the bucket full again, those without a turn are not let past those who have one.
+	// The bucket is full again, and a process without a turn still cannot pass.
 	require.Equal(t, 0, runArgs(t, "reset", "--db", db, "a").status)
 	l = waiter(t, db)
 	l.f.wait = false
@@ -81,14 +81,15 @@ func TestLine(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, delay)
 
-	// A last turn that only a clock set back can explain.
+	// Only a clock that was set back explains such a last turn.
 	now = now.Add(-10 * 365 * 24 * time.Hour)
 	place((mostInLine + 1) * time.Hour)
 }
 
-// TestLineOfASlowLimit: a thousand intervals are more than an int64 where one is more than 85 days.
+// A thousand intervals of more than 85 days are more than an int64.
 func TestLineOfASlowLimit(t *testing.T) {
-	for _, period := range []time.Duration{24 * time.Hour, 100 * 24 * time.Hour, 200 * 24 * time.Hour, 365 * 24 * time.Hour, 36500 * 24 * time.Hour} {
+	const day = 24 * time.Hour
+	for _, period := range []time.Duration{day, 100 * day, 200 * day, 365 * day, 36500 * day} {
 		db := filepath.Join(t.TempDir(), "a.db")
 		store, err := stint.OpenBolt(db, nil, nil)
 		require.NoError(t, err)

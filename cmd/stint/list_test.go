@@ -13,7 +13,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// TestList: what list says of a file, without a Limiter, is what a Limiter says; and the file stays as it is.
+// list, without a Limiter, prints what a Limiter says, and does not change the
+// file.
 func TestList(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	names := stint.Names{1: {Label: "b"}, 2: {Label: "a"}}
@@ -48,7 +49,8 @@ func TestList(t *testing.T) {
 		assert.EqualValues(t, left[o["id"].(string)], o["remaining"], line)
 		assert.Equal(t, o["id"] == "x", o["held_ns"] != nil)
 	}
-	// A limit that was made smaller: nobody waits longer than it takes to fill an empty bucket.
+	// The limit was made smaller: an empty bucket needs no longer than the new
+	// limit.
 	r = runArgs(t, "list", "--db", db, "--limit", "1/1h", "--name", "b")
 	assert.Equal(t, 6, strings.Count(r.stdout, "  0 of 1 left, full in 1h"), r.stdout)
 
@@ -62,7 +64,7 @@ func TestList(t *testing.T) {
 	assert.NotContains(t, runArgs(t, "list", "--db", db).stdout, "a  full", "reset ends a hold")
 }
 
-// TestSharedBucket: the one bucket of a stint.Shared limit has an empty id.
+// A stint.Shared limit has one bucket, with an empty id.
 func TestSharedBucket(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "a.db")
 	line := `{"stint":1,"names":{"1":"everyone"}}` + "\n" + `{"name":"everyone","id":"","tat":4000000000000000000}` + "\n"
@@ -77,12 +79,13 @@ func TestSharedBucket(t *testing.T) {
 	assert.Empty(t, runArgs(t, "list", "--db", db).stdout)
 }
 
-// TestResetManyWithLimits: as for one ID, --limits needs --name: "default" is none of its limits.
+// reset --all needs --name with --limits, as reset ID does.
 func TestResetManyWithLimits(t *testing.T) {
 	limits := write(t, "limits.yml", "Orders: {burst: 3, count: 3, period: 1h}\n")
 	db := filepath.Join(t.TempDir(), "a.db")
 	require.Equal(t, 0, runArgs(t, "allow", "--db", db, "--limit", "3/1h", "alice").status)
-	for _, args := range [][]string{{"--limits", limits}, {"--limits", limits, "--name", "Logins"}, {"--limits", "missing.yml"}, {"--limit", "nonsense"}} {
+	for _, args := range [][]string{{"--limits", limits}, {"--limits", limits, "--name", "Logins"},
+		{"--limits", "missing.yml"}, {"--limit", "nonsense"}} {
 		r := runArgs(t, append([]string{"reset", "--db", db, "--all"}, args...)...)
 		assert.Equal(t, 2, r.status, args)
 		assert.Empty(t, r.stdout)

@@ -61,7 +61,8 @@ func TestParseLogLine(t *testing.T) {
 }
 
 func BenchmarkParseLogLine(b *testing.B) {
-	line := []byte(`83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET /presentations/kibana-search.png HTTP/1.1" 200 203023 ` +
+	line := []byte(`83.149.9.216 - - [17/May/2015:10:05:03 +0000] ` +
+		`"GET /presentations/kibana-search.png HTTP/1.1" 200 203023 ` +
 		`"http://example.com/" "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_9_1) AppleWebKit/537.36 (KHTML, like Gecko)"`)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -71,7 +72,7 @@ func BenchmarkParseLogLine(b *testing.B) {
 	}
 }
 
-// TestReadingAllocatesNothing: of an access log, line for line.
+// Reading a line of an access log allocates nothing.
 func TestReadingAllocatesNothing(t *testing.T) {
 	line := []byte(`10.0.0.1 - alice [01/Jan/2020:00:00:00 +0000] "GET /a?b HTTP/1.1" 200 1`)
 	for _, by := range []string{"ip", "user", "method", "path"} {
@@ -87,9 +88,11 @@ func TestReadingAllocatesNothing(t *testing.T) {
 
 func TestReading(t *testing.T) {
 	const access = `::ffff:10.0.0.1 - alice [17/May/2015:10:05:03 +0000] "GET /a/b?key=7 HTTP/1.1" 200 1`
-	const caddy = `{"ts":1431857103.25,"request":{"remote_ip":"10.0.0.1","user":null},"user.name":"bob","status":200,"tags":["x"]}`
+	const caddy = `{"ts":1431857103.25,"request":{"remote_ip":"10.0.0.1","user":null},` +
+		`"user.name":"bob","status":200,"tags":["x"]}`
 	const sshd = `May 17 10:05:03 host sshd[42]: Failed password for invalid user root from 10.0.0.1 port 22 ssh2`
-	const sshdLines = `^(?P<time>\w+ +\d+ [\d:]+) .* sshd.*: Failed password for (?:invalid user )?(?P<user>\S+) from (?P<ip>\S+)(?: key (?P<key>\S+))?`
+	const sshdLines = `^(?P<time>\w+ +\d+ [\d:]+) .* sshd.*: Failed password for (?:invalid user )?` +
+		`(?P<user>\S+) from (?P<ip>\S+)(?: key (?P<key>\S+))?`
 	for _, c := range []struct {
 		format, by, time, line, id string
 		err                        error
@@ -144,17 +147,19 @@ func TestReading(t *testing.T) {
 	for _, f := range []lineFlags{
 		{format: "access", by: "shoe"}, {format: "access", by: "/("}, {format: "access", by: "/(/"}, {format: "xml", by: "ip"},
 		{format: "access", by: "ip", year: 2015}, {format: "json", by: "ip", year: 20150},
-		{format: "(?P<time>.*", by: "time", time: "time"}, {format: "(?P<ip>.*)", by: "ip", time: "time"}, {format: "(?P<time>.*)", by: "ip", time: "time"},
+		{format: "(?P<time>.*", by: "time", time: "time"}, {format: "(?P<ip>.*)", by: "ip", time: "time"},
+		{format: "(?P<time>.*)", by: "ip", time: "time"},
 	} {
 		_, err := f.reading()
 		assert.ErrorContains(t, err, "--", f)
 	}
 }
 
-// TestJSONThatIsNotUTF8: no two ids are made one.
+// Two ids that are not UTF-8 stay two.
 func TestJSONThatIsNotUTF8(t *testing.T) {
 	log := write(t, "a.log", `{"time":1400000000,"ip":"a`+"\xff\"}\n"+`{"time":1400000000,"ip":"a`+"\xfe\"}\n")
-	assert.EqualValues(t, 2, object(t, runArgs(t, "replay", "--limit", "1/1h", "--lines", "json", "--json", log).stdout)["ids"])
+	r := runArgs(t, "replay", "--limit", "1/1h", "--lines", "json", "--json", log)
+	assert.EqualValues(t, 2, object(t, r.stdout)["ids"])
 }
 
 func TestEachLine(t *testing.T) {
@@ -249,7 +254,8 @@ func TestLogTime(t *testing.T) {
 		assert.True(t, !ok || at == c.want, c.text)
 	}
 
-	// The year changes if the log passes New Year, also for a line that is late there.
+	// The year changes if the log passes New Year, also for a line that is late
+	// there.
 	inLog := &logTime{year: 2023}
 	var years []int
 	for _, s := range []string{"Dec 31 23:59:58", "Jan  1 00:00:00", "Dec 31 23:59:59", "Jan  1 00:00:01",
@@ -270,13 +276,13 @@ func TestLogTime(t *testing.T) {
 	assert.Equal(t, "02-29", time.Unix(0, at).UTC().Format("01-02"))
 }
 
-// FuzzParseLogTime: what parseLogTime takes, time.Parse takes for the same instant; and it takes what time.Format
-// writes.
+// parseLogTime agrees with time.Parse, and reads what time.Format writes.
 func FuzzParseLogTime(f *testing.F) {
 	for _, s := range []string{
-		"17/May/2015:10:05:03 +0000", "29/Feb/2016:23:59:59 -0730", "29/Feb/2015:00:00:00 +0000", "31/Dec/2161:23:59:59 +1400",
-		"00/Jan/2015:00:00:00 +0000", "1 /Jan/2015:00:00:00 +0000", "01/Jan/2015:24:00:00 +0000", "01/Jan/2015:00:00:60 +0000",
-		"01/jan/2015:00:00:00 +0000", "01/anF/2015:00:00:00 +0000", "01/Jan/2015:00:00:00  0000", "01/Jan/2015:00:00:00 +2400",
+		"17/May/2015:10:05:03 +0000", "29/Feb/2016:23:59:59 -0730", "29/Feb/2015:00:00:00 +0000",
+		"31/Dec/2161:23:59:59 +1400", "00/Jan/2015:00:00:00 +0000", "1 /Jan/2015:00:00:00 +0000",
+		"01/Jan/2015:24:00:00 +0000", "01/Jan/2015:00:00:60 +0000", "01/jan/2015:00:00:00 +0000",
+		"01/anF/2015:00:00:00 +0000", "01/Jan/2015:00:00:00  0000", "01/Jan/2015:00:00:00 +2400",
 	} {
 		f.Add(s, int64(1431857103), 3600)
 	}

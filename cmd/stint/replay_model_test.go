@@ -66,7 +66,7 @@ func (m *model) spend(id string, at int64) bool {
 	return m.buckets[id].Spend(m.newest, 1) == 0
 }
 
-// replayed returns what the command did with each request of its logs, and its summary.
+// replayed returns the command's decisions on its logs, and its summary.
 func replayed(t *testing.T, args ...string) (allowed []bool, out map[string]any) {
 	t.Helper()
 	cmd := newReplay(func(ok []bool) { allowed = append(allowed, ok...) })

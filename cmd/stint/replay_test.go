@@ -19,7 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// smallLog is of two minutes: five requests of a, two of b, one of c, and two lines that are none.
+// smallLog is of two minutes. It has five requests of a, two of b, one of c,
+// and two malformed lines.
 const smallLog = `a - - [01/Jan/2020:00:00:00 +0000] "GET / HTTP/1.1" 200 1
 a - - [01/Jan/2020:00:00:00 +0000] "GET / HTTP/1.1" 200 1
 a - - [01/Jan/2020:00:00:01 +0000] "GET / HTTP/1.1" 200 1
@@ -75,7 +76,8 @@ denied most
 		assert.Empty(t, r.stdout)
 		assert.Contains(t, r.stderr, "stint: "+cut+": unexpected EOF\n")
 
-		assert.Equal(t, result{0, `{"requests":0,"allowed":0,"denied":0,"malformed":0,"ids":0,"top_denied":[],"busiest_minute":null}` + "\n", ""},
+		const none = `{"requests":0,"allowed":0,"denied":0,"malformed":0,"ids":0,"top_denied":[],"busiest_minute":null}`
+		assert.Equal(t, result{0, none + "\n", ""},
 			runArgs(t, "replay", "--limit", "1/1m", "--json", "-"))
 	})
 	t.Run("several limits side by side", func(t *testing.T) {
@@ -188,7 +190,7 @@ denied most
 			"PerAddress: {burst: 1, count: 1, period: 1m}\n")
 		overrides := write(t, "overrides.yml", "- PerAddress: {burst: 9, count: 9, period: 1m, ids: [a]}\n")
 		log := write(t, "access.log", smallLog)
-		db := filepath.Join(t.TempDir(), "replay.db") // in which the limits have other numbers than in the files
+		db := filepath.Join(t.TempDir(), "replay.db") // its limits have other numbers
 		require.Equal(t, 0, runArgs(t, "allow", "--db", db, "--limit", "1/1m", "--name", "other", "alice").status)
 		for _, more := range [][]string{{}, {"--db", db}} {
 			args := append([]string{"--limits", defaults, "--overrides", overrides, "--name", "PerAddress", log}, more...)
@@ -277,5 +279,6 @@ func TestSummary(t *testing.T) {
 	for minute := range int64(50) {
 		r.byMinute[minute] = &counts{allowed: minute / 40}
 	}
-	assert.Equal(t, &minuteSummary{time.Unix(40*60, 0).UTC(), 1, new(int64)}, r.summary().BusiestMinute, "the first of them")
+	first := &minuteSummary{time.Unix(40*60, 0).UTC(), 1, new(int64)}
+	assert.Equal(t, first, r.summary().BusiestMinute)
 }

@@ -55,7 +55,8 @@ func TestProcessesAtOnce(t *testing.T) {
 
 func TestRunHeld(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
-	limits, err := stint.NewLimits(stint.Names{1: {Label: defaultLabel}}, map[stint.Name]stint.Limit{1: stint.PerHour(1)}, nil)
+	names := stint.Names{1: {Label: defaultLabel, Limit: stint.PerHour(1)}}
+	limits, err := stint.NewLimits(names, nil, nil)
 	require.NoError(t, err)
 	l, err := stint.Open(db, limits, nil)
 	require.NoError(t, err)
@@ -66,7 +67,8 @@ func TestRunHeld(t *testing.T) {
 	assert.Regexp(t, `^stint: a is denied by 1/1h: retry in \S+, or wait longer with --timeout\n$`, r.stderr)
 }
 
-// TestRunInterrupted: one that waits for the lock, or in line, ends at once, and has not spent.
+// A process that waits for the lock or in line ends at once, and has spent
+// nothing.
 func TestRunInterrupted(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot be sent a signal")
@@ -107,7 +109,7 @@ func TestRunInterrupted(t *testing.T) {
 	owner, err := stint.OpenBolt(db, nil, nil)
 	require.NoError(t, err)
 	r = interrupted(func() {
-		// A signal that comes before it is caught ends the process all the same: by itself, as nothing was spent yet.
+		// An early signal ends the process before it spends anything.
 	})
 	require.NoError(t, owner.Close())
 	assert.Contains(t, []int{130, -1}, r.status)
@@ -115,14 +117,15 @@ func TestRunInterrupted(t *testing.T) {
 	assert.Equal(t, left, tats())
 }
 
-// TestRunPassesSignals to the command, whose answer to them is then the exit status.
+// run passes signals on, and has the exit status of the command.
 func TestRunPassesSignals(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot be sent a signal")
 	}
 	stateHome(t)
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
-		cmd := process(t, "run", "--limit", "9/1h", "a", "--", "sh", "-c", `trap "exit 7" INT TERM HUP QUIT; echo ready; read x`)
+		cmd := process(t, "run", "--limit", "9/1h", "a", "--",
+			"sh", "-c", `trap "exit 7" INT TERM HUP QUIT; echo ready; read x`)
 		stdin, err := cmd.StdinPipe() // open, so that the command waits
 		require.NoError(t, err)
 		stdout, err := cmd.StdoutPipe()
@@ -140,14 +143,15 @@ func TestRunPassesSignals(t *testing.T) {
 	}
 }
 
-// TestRunTimeoutLocked: --timeout bounds the wait for the file too, and --lock-timeout is an error of its own.
+// --timeout bounds the wait for the file too. --lock-timeout is another error.
 func TestRunTimeoutLocked(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	owner, err := stint.OpenBolt(db, nil, nil)
 	require.NoError(t, err)
 	defer owner.Close()
 	run := func(flags ...string) result {
-		return runArgs(t, append(append([]string{"run", "--wait", "--db", db, "--limit", "1/1h"}, flags...), "a", "--", "echo", "ran")...)
+		args := append([]string{"run", "--wait", "--db", db, "--limit", "1/1h"}, flags...)
+		return runArgs(t, append(args, "a", "--", "echo", "ran")...)
 	}
 	r := run("--timeout", "1ms", "--lock-timeout", "2s")
 	assert.Equal(t, 75, r.status)

@@ -13,8 +13,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// verify prints what fsck finds, and its status says that there is something.
-// What fsck finds is tested there.
+// verify prints the findings of fsck, and has an exit status for them.
 func TestVerify(t *testing.T) {
 	t.Setenv(runMain, "1") // for the process that verify starts
 	path := filepath.Join(t.TempDir(), "stint.db")
@@ -41,7 +40,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestVerifyAsksBbolt: what only bbolt's own check finds, and that it may end the process that it runs in.
+// Only bbolt's own check finds some damage, and it may end its process.
 func TestVerifyAsksBbolt(t *testing.T) {
 	t.Setenv(runMain, "1")
 	path := filepath.Join(t.TempDir(), "stint.db")
