@@ -84,31 +84,32 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	if f.force {
 		return f.forced(store, name.Key(id), limit, limited)
 	}
-	limiter, err := f.limiter(store, name, limit, limited)
+	if !limited {
+		limit = stint.Unlimited
+	}
+	return act(f.act, store, name.Key(id), limit, f.limits.label(), f.cost)
+}
+
+// act carries out an action on a bucket, and closes the store. When it returns,
+// the result is durable. The file gets no label except the one that is used.
+func act(do action, store stint.Store, key stint.Key, limit stint.Limit, label string, cost int64) (
+	stint.Decision, error) {
+	if limit != stint.Unlimited {
+		limit.Durability = stint.Flushed // Close makes it durable
+	}
+	limits, err := stint.NewLimits(stint.Names{key.Name: {Label: label, Limit: limit}}, nil, nil)
 	if err != nil {
 		return stint.Decision{}, failed(errors.Join(err, store.Close()))
 	}
-	d, err := f.act(limiter, name.Key(id), f.cost)
+	limiter, err := stint.New(store, limits, nil)
+	if err != nil {
+		return stint.Decision{}, failed(errors.Join(err, store.Close()))
+	}
+	d, err := do(limiter, key, cost)
 	if err != nil && !isUsage(err) {
 		err = failed(err)
 	}
 	return d, errors.Join(err, failed(limiter.Close()))
-}
-
-// limiter returns a Limiter that knows one limit, so that the file gets no
-// label except the one that is used.
-func (f *decideFlags) limiter(store stint.Store, name stint.Name, limit stint.Limit, limited bool) (
-	*stint.Limiter, error) {
-	if limited {
-		limit.Durability = stint.Flushed // Close makes it durable
-	} else {
-		limit = stint.Unlimited
-	}
-	limits, err := stint.NewLimits(stint.Names{name: {Label: f.limits.label(), Limit: limit}}, nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	return stint.New(store, limits, nil)
 }
 
 // isUsage reports whether a decision failed because of the arguments.

@@ -18,7 +18,7 @@ import (
 
 // The limit gives a token back in eight hours, so the time that a step takes
 // does not show.
-func TestDecisions(t *testing.T) {
+func TestDecision(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	for _, step := range []struct {
 		args   string
@@ -82,7 +82,7 @@ func TestDecisionJSON(t *testing.T) {
 		`"limit":null,"retry_after_ns":0,"reset_after_ns":0}` + "\n", ""}, r)
 }
 
-func TestOnlyAllowMakesAFile(t *testing.T) {
+func TestDecisionFile(t *testing.T) {
 	db := stateHome(t)
 	for _, args := range [][]string{
 		{"check", "--limit", "3/1m", "alice"},
@@ -117,7 +117,7 @@ type failing struct{ stint.Store }
 func (failing) Save([]stint.Change) error { return errors.New("no space left on device") }
 
 // A decision that Close could not save is not printed.
-func TestSaysNothingThatIsNotOnDisk(t *testing.T) {
+func TestDecisionNotSaved(t *testing.T) {
 	for name, act := range map[string]action{"allow": (*stint.Limiter).Spend, "reset": nil} {
 		open := func(*dbFlags, string) (stint.Store, stint.Name, error) { return failing{stint.NewMemStore()}, 1, nil }
 		cmd := newDecision(&decideFlags{open: open, act: act},
@@ -133,7 +133,7 @@ func TestSaysNothingThatIsNotOnDisk(t *testing.T) {
 }
 
 // check leaves the file as it is, also if a hold in it is over.
-func TestCheckAfterAHold(t *testing.T) {
+func TestDecisionAfterHold(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	store, err := stint.OpenBolt(db, stint.Names{1: {Label: defaultLabel}}, nil)
 	require.NoError(t, err)

@@ -12,7 +12,7 @@ import (
 )
 
 // JSON would replace bytes that are not UTF-8, and make two labels one.
-func TestExportOfALabelThatIsNotUTF8(t *testing.T) {
+func TestExport(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "a.db")
 	require.Equal(t, 0, runArgs(t, "allow", "--db", db, "--limit", "3/1h", "--name", "a\xff", "x").status)
 	r := runArgs(t, "export", "--db", db)
@@ -23,7 +23,7 @@ func TestExportOfALabelThatIsNotUTF8(t *testing.T) {
 }
 
 // The header of a file may have all labels that there can be.
-func TestImportOfManyLabels(t *testing.T) {
+func TestImport(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "many.jsonl")
 	file, err := os.Create(path)
 	require.NoError(t, err)

@@ -1,10 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/boltstore"
 )
 
 func newLimits() *cobra.Command {
@@ -47,4 +55,130 @@ it loads them. An override may stand for a limit that FILE does not have.`,
 			return failed(err)
 		},
 	}
+}
+
+type setNamesFlags struct{ db dbFlags }
+
+func newSetNames() *cobra.Command {
+	f := &setNamesFlags{}
+	cmd := &cobra.Command{
+		Use:   "set-names NUMBER=LABEL...",
+		Short: "Give the limits of a file the labels that the program has for them now",
+		Long: `Give the limits of a file the labels that the program has for them now, if the program cannot open the file
+because they differ.
+
+The buckets of a number stay, and get the new label. Numbers are permanent: a label that the file has for
+another number is an error, and then nothing changes. If the program gave a limit another number, give the
+limit its old number in the program again.`,
+		Example: `  stint limits set-names --db quota.db 6=OrdersPerAccount   # 6 was NewOrdersPerAccount`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return misuse(cmd, "no NUMBER=LABEL given")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.set(cmd, args) },
+	}
+	f.db.register(cmd, dbUsage)
+	return cmd
+}
+
+func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
+	names, err := parseNames(args)
+	if err != nil {
+		return err
+	}
+	before, err := f.db.names()
+	if err != nil {
+		return err
+	}
+	if err := withLines(names, before); err != nil {
+		return err
+	}
+	store, err := f.db.openExisting()
+	if err != nil {
+		return err
+	}
+	labels := map[uint16]string{}
+	for name, label := range names {
+		labels[uint16(name)] = label
+	}
+	if err := boltstore.Of(store).Relabel(labels); errors.Is(err, stint.ErrNameMismatch) {
+		return errors.Join(err, failed(store.Close()))
+	} else if err = errors.Join(err, store.Close()); err != nil {
+		return failed(err)
+	}
+	return failed(printNames(cmd.OutOrStdout(), before, names))
+}
+
+// withLines adds the labels of the turns of renamed limits. A new label must
+// not look like one of those.
+func withLines(names, before map[stint.Name]string) error {
+	had := map[string]stint.Name{}
+	for name, label := range before {
+		had[label] = name
+	}
+	given := slices.Collect(maps.Values(names))
+	for name, label := range maps.Clone(names) {
+		if had[label] != 0 {
+			continue
+		}
+		if strings.HasSuffix(label, lineSuffix) {
+			return fmt.Errorf("label %q: one that ends so is where run --wait keeps its turns, "+
+				"and is renamed with its limit: take another", label)
+		}
+		old := before[name]
+		line := had[old+lineSuffix]
+		if old != "" && line != 0 && names[line] == "" && had[label+lineSuffix] == 0 && !slices.Contains(given, old) {
+			names[line] = label + lineSuffix
+		}
+	}
+	return nil
+}
+
+// parseNames reads NUMBER=LABEL arguments.
+func parseNames(args []string) (map[stint.Name]string, error) {
+	names, labels := map[stint.Name]string{}, map[string]bool{}
+	for _, arg := range args {
+		number, label, _ := strings.Cut(arg, "=")
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || n == 0 || label == "" {
+			return nil, fmt.Errorf("%q: want NUMBER=LABEL, with a number from 1 to 65535: 6=NewOrdersPerAccount", arg)
+		}
+		if _, twice := names[stint.Name(n)]; twice {
+			return nil, fmt.Errorf("number %d is given twice", n)
+		}
+		if labels[label] {
+			return nil, fmt.Errorf("label %q is given twice: "+
+				"the buckets of one number would become those of the other", label)
+		}
+		labels[label] = true
+		names[stint.Name(n)] = label
+	}
+	return names, nil
+}
+
+// names returns the labels that the file has.
+func (f *dbFlags) names() (map[stint.Name]string, error) {
+	store, err := f.openToRead()
+	if err != nil {
+		return nil, err
+	}
+	return namesOf(store.BoltStore), failed(store.Close())
+}
+
+// printNames writes what changed for each number.
+func printNames(w io.Writer, before, names map[stint.Name]string) error {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		what := "as it was"
+		if old, had := before[name]; !had {
+			what = "new"
+		} else if old != names[name] {
+			what = "renamed from " + printable(old)
+		}
+		if _, err := fmt.Fprintf(w, "%d  %s  %s\n", name, printable(names[name]), what); err != nil {
+			return err
+		}
+	}
+	return nil
 }

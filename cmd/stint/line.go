@@ -199,21 +199,12 @@ func (l *line) again(do func(*stint.BoltStore) error) error {
 }
 
 // decide acts on the bucket. When it returns, that is durable.
-func (l *line) decide(store *stint.BoltStore, act action) (stint.Decision, error) {
+func (l *line) decide(store *stint.BoltStore, do action) (stint.Decision, error) {
 	name, err := numberFor(store, l.f.limits.label())
 	if err != nil {
 		return stint.Decision{}, failed(err)
 	}
-	f := &decideFlags{limits: l.f.limits}
-	limiter, err := f.limiter(keepOpen{store}, name, l.limit, true)
-	if err != nil {
-		return stint.Decision{}, failed(err)
-	}
-	d, err := act(limiter, name.Key(l.id), l.f.cost)
-	if err != nil && !isUsage(err) {
-		err = failed(err)
-	}
-	return d, errors.Join(err, failed(limiter.Close()))
+	return act(do, keepOpen{store}, name.Key(l.id), l.limit, l.f.limits.label(), l.f.cost)
 }
 
 // keepOpen is a store that outlives its Limiter.

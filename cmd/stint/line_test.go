@@ -87,7 +87,7 @@ func TestLine(t *testing.T) {
 }
 
 // A thousand intervals of more than 85 days are more than an int64.
-func TestLineOfASlowLimit(t *testing.T) {
+func TestLineSlowLimit(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, period := range []time.Duration{day, 100 * day, 200 * day, 365 * day, 36500 * day} {
 		db := filepath.Join(t.TempDir(), "a.db")

@@ -65,7 +65,7 @@ func TestList(t *testing.T) {
 }
 
 // A stint.Shared limit has one bucket, with an empty id.
-func TestSharedBucket(t *testing.T) {
+func TestListSharedBucket(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "a.db")
 	line := `{"stint":1,"names":{"1":"everyone"}}` + "\n" + `{"name":"everyone","id":"","tat":4000000000000000000}` + "\n"
 	require.Equal(t, 0, runWith(t, strings.NewReader(line), "import", "--db", db).status)
@@ -80,7 +80,7 @@ func TestSharedBucket(t *testing.T) {
 }
 
 // reset --all needs --name with --limits, as reset ID does.
-func TestResetManyWithLimits(t *testing.T) {
+func TestResetAll(t *testing.T) {
 	limits := write(t, "limits.yml", "Orders: {burst: 3, count: 3, period: 1h}\n")
 	db := filepath.Join(t.TempDir(), "a.db")
 	require.Equal(t, 0, runArgs(t, "allow", "--db", db, "--limit", "3/1h", "alice").status)

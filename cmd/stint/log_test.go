@@ -73,7 +73,7 @@ func BenchmarkParseLogLine(b *testing.B) {
 }
 
 // Reading a line of an access log allocates nothing.
-func TestReadingAllocatesNothing(t *testing.T) {
+func TestReadingAllocations(t *testing.T) {
 	line := []byte(`10.0.0.1 - alice [01/Jan/2020:00:00:00 +0000] "GET /a?b HTTP/1.1" 200 1`)
 	for _, by := range []string{"ip", "user", "method", "path"} {
 		read, err := (&lineFlags{format: "access", by: by}).reading()
@@ -156,7 +156,7 @@ func TestReading(t *testing.T) {
 }
 
 // Two ids that are not UTF-8 stay two.
-func TestJSONThatIsNotUTF8(t *testing.T) {
+func TestReadingInvalidUTF8(t *testing.T) {
 	log := write(t, "a.log", `{"time":1400000000,"ip":"a`+"\xff\"}\n"+`{"time":1400000000,"ip":"a`+"\xfe\"}\n")
 	r := runArgs(t, "replay", "--limit", "1/1h", "--lines", "json", "--json", log)
 	assert.EqualValues(t, 2, object(t, r.stdout)["ids"])

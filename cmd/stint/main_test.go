@@ -1,12 +1,15 @@
 package main
 
 import (
+	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestHelp(t *testing.T) {
@@ -49,4 +52,25 @@ func TestBuild(t *testing.T) {
 	assert.Regexp(t, `^v1\.2\.3 abc modified go1\.`, b.String())
 	assert.Equal(t, "2026-01-01T00:00:00Z", b.Time)
 	assert.Regexp(t, `^unknown go1\.`, newBuild(nil).String())
+}
+
+func TestStateDir(t *testing.T) {
+	db := stateHome(t)
+	dir, err := stateDir()
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Dir(db), dir)
+	if runtime.GOOS != "linux" {
+		return
+	}
+	home := filepath.Dir(filepath.Dir(db))
+	for _, state := range []string{"", "relative"} {
+		t.Setenv("XDG_STATE_HOME", state)
+		dir, err = stateDir()
+		require.NoError(t, err)
+		assert.Equal(t, filepath.Join(home, ".local", "state", "stint"), dir)
+	}
+	t.Setenv("HOME", "")
+	r := runArgs(t, "allow", "--limit", "3/1m", "alice")
+	assert.Equal(t, 2, r.status)
+	assert.Contains(t, r.stderr, "name the file with --db")
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -181,18 +182,19 @@ func TestReplayMemory(t *testing.T) {
 	if long {
 		lines = 5_000_000
 	}
-	replayOf := func(lines int) (peak int64) {
-		cmd := process(t, "replay", "--try", "10/1m,20/1m,60/1m", "--json", longLog(t, lines))
-		var stdout bytes.Buffer
-		cmd.Stdout = &stdout
-		require.NoError(t, cmd.Run())
-		out := object(t, stdout.String())
+	allocated := func(lines int) uint64 {
+		log := longLog(t, lines)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		r := runArgs(t, "replay", "--try", "10/1m,20/1m,60/1m", "--json", log)
+		runtime.ReadMemStats(&after)
+		out := object(t, r.stdout)
 		assert.EqualValues(t, lines, out["requests"].(float64)+out["malformed"].(float64))
 		assert.NotZero(t, out["tried"].([]any)[0].(map[string]any)["denied"])
-		return peakMemory(cmd.ProcessState)
+		return after.TotalAlloc - before.TotalAlloc
 	}
-	few, many := replayOf(10_000), replayOf(lines)
-	t.Logf("%d MiB for 10,000 lines, %d MiB for %d", few>>20, many>>20, lines)
+	few, many := allocated(10_000), allocated(lines)
+	t.Logf("%d KiB for 10,000 lines, %d KiB for %d", few>>10, many>>10, lines)
 	assert.LessOrEqual(t, many, 2*few)
 }
 

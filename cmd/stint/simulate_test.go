@@ -104,7 +104,7 @@ func TestSimulateSource(t *testing.T) {
 }
 
 // The simulation decides as the model does.
-func TestSimulateAgreesWithModel(t *testing.T) {
+func TestSimulateAgainstModel(t *testing.T) {
 	s := simulateLoad(t, "50 in 77ms", "300/1s for 3s after 123ms", "9 at once", "70 every 13ms after 1s idle")
 	require.Len(t, s.times, 50+900+9+70)
 	for _, l := range s.limits {
