@@ -53,7 +53,7 @@ func TestLine(t *testing.T) {
 	place(0)
 	for i := range 4 {
 		place(time.Duration(i+1) * time.Hour)
-		for _, command := range []string{"allow", "check"} { // which take nobody's turn
+		for _, command := range []string{"allow", "check"} { // they take no turn
 			r := runArgs(t, command, "--db", db, "--limit", "1/1h", "a")
 			require.Equal(t, 1, r.status, r.stderr)
 		}
@@ -69,7 +69,7 @@ func TestLine(t *testing.T) {
 	require.NoError(t, last.leave())
 	last = place(5 * time.Hour)
 	place(6 * time.Hour)
-	require.NoError(t, last.leave()) // from the middle: those behind keep their turns
+	require.NoError(t, last.leave()) // from the middle: later turns stay
 	place(7 * time.Hour)
 
 	// The bucket is full again, and a process without a turn still cannot pass.

@@ -145,7 +145,8 @@ func TestReading(t *testing.T) {
 		}
 	}
 	for _, f := range []lineFlags{
-		{format: "access", by: "shoe"}, {format: "access", by: "/("}, {format: "access", by: "/(/"}, {format: "xml", by: "ip"},
+		{format: "access", by: "shoe"}, {format: "access", by: "/("}, {format: "access", by: "/(/"},
+		{format: "xml", by: "ip"},
 		{format: "access", by: "ip", year: 2015}, {format: "json", by: "ip", year: 20150},
 		{format: "(?P<time>.*", by: "time", time: "time"}, {format: "(?P<ip>.*)", by: "ip", time: "time"},
 		{format: "(?P<time>.*)", by: "ip", time: "time"},

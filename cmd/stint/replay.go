@@ -174,7 +174,7 @@ func (f *replayFlags) open(r *replay) error {
 	return nil
 }
 
-// load returns the limits of the flags, and gives r those that decide.
+// load returns the limits of the flags, and adds them to r.
 func (f *replayFlags) load(r *replay, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
 	if r.sweep {
 		f.limits.required = false

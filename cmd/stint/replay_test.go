@@ -104,7 +104,10 @@ limit         denied  of all  ids  denied most
 		for args, want := range map[string]string{
 			"--try 1/1m --limit 1/1m": "--try and --limit exclude each other",
 			"--try 1/1m --db x":       "--try and --db exclude each other",
-			"--try 1/1m,1/60s":        "given twice", "--try=": "no limit in --try", "--try 1": `"1"`, "--limit 1/1m --and x": `"x"`,
+			"--try 1/1m,1/60s":        "given twice",
+			"--try=":                  "no limit in --try",
+			"--try 1":                 `"1"`,
+			"--limit 1/1m --and x":    `"x"`,
 		} {
 			r := runArgs(t, append(strings.Fields("replay "+args), log)...)
 			assert.Equal(t, 2, r.status)
@@ -249,7 +252,7 @@ func TestReplayInterrupted(t *testing.T) {
 		_, err = io.WriteString(stdin, strings.Join(lines[:4], ""))
 		require.NoError(t, err)
 		stderr := bufio.NewReader(stderrPipe)
-		skipped, err := stderr.ReadString('\n') // of line 4: those before it are decided
+		skipped, err := stderr.ReadString('\n') // line 4, so the lines before it are decided
 		require.NoError(t, err)
 		assert.Contains(t, skipped, "stint: -:4: skipped")
 		require.NoError(t, cmd.Process.Signal(signal))

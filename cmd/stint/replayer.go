@@ -58,7 +58,7 @@ type tally struct {
 	columns []counts
 }
 
-// add makes a limit one of those that decide.
+// add makes a limit one of the deciding limits.
 func (r *replay) add(name stint.Name, limit string) error {
 	if slices.Contains(r.limits, limit) {
 		return fmt.Errorf("the limit %s is given twice: once is enough", limit)

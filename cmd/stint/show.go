@@ -83,7 +83,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	if err := errors.Join(err, store.Close()); err != nil {
 		return nil, failed(err)
 	}
-	for label, name := range numbers { // those without a bucket in the file
+	for label, name := range numbers { // without a bucket in the file
 		_, limited := limits.For(name.Key(id))
 		asked := label == f.limits.name || f.limits.name == "" && f.limits.limit != ""
 		if limited && asked && !slices.ContainsFunc(found, func(b *shown) bool { return b.label == label }) {

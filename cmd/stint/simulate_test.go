@@ -129,7 +129,8 @@ func TestLoads(t *testing.T) {
 		}
 		return s.times, s.end
 	}
-	got, end := times("4 in 10ns", "2 every 5ns after 1us idle", "2 at once", "1000000000/1s for 3ns after 90ns", "1 in 1d")
+	got, end := times("4 in 10ns", "2 every 5ns after 1us idle", "2 at once",
+		"1000000000/1s for 3ns after 90ns", "1 in 1d")
 	assert.Equal(t, []int64{0, 3, 6, 10, 1010, 1015, 1020, 1020, 1110, 1111, 1113, 1113}, got)
 	assert.Equal(t, 1113+int64(24*time.Hour), end)
 	got, _ = times("1000000 in 1w")

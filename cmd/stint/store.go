@@ -66,7 +66,7 @@ func (f *dbFlags) file() (path, dir string, err error) {
 	return filepath.Join(dir, "stint.db"), dir, nil
 }
 
-// stateDir returns stint's directory among those for the state of programs.
+// stateDir returns the directory for files that stint keeps for the user.
 func stateDir() (string, error) {
 	var parent string
 	var err error
