@@ -107,7 +107,7 @@ lines, denied_by with --and, and with --try tried, an array of limit, allowed, d
 
 // replay reads the logs.
 func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader, stderr io.Writer,
-	decided func(allowed []bool)) (*replay, error) {
+	decided func(allowed []bool)) (*replayer, error) {
 	read, err := f.lines.reading()
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 			return nil, wrong
 		}
 	}
-	r := &replay{reading: read, stderr: stderr, decided: decided, sweep: f.try != nil,
+	r := &replayer{reading: read, stderr: stderr, decided: decided, sweep: f.try != nil,
 		byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
 	if err := f.open(r); err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func sizeOf(logs []string) (size int64) {
 }
 
 // open gives r its limits, and a Limiter on the store of the flags.
-func (f *replayFlags) open(r *replay) error {
+func (f *replayFlags) open(r *replayer) error {
 	limits, err := f.load(r, counter())
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func (f *replayFlags) open(r *replay) error {
 }
 
 // load returns the limits of the flags, and adds them to r.
-func (f *replayFlags) load(r *replay, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
+func (f *replayFlags) load(r *replayer, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
 	if r.sweep {
 		f.limits.required = false
 		for _, other := range []string{"limit", "limits", "and", "name", "db"} {

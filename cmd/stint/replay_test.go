@@ -269,7 +269,7 @@ func TestReplayInterrupted(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
-	r := &replay{byID: map[string]*tally{}, byMinute: map[int64]*counts{}, columns: make([]counts, 1)}
+	r := &replayer{byID: map[string]*tally{}, byMinute: map[int64]*counts{}, columns: make([]counts, 1)}
 	for i := range 20 {
 		r.byID[fmt.Sprintf("id%02d", i)] = &tally{columns: []counts{{allowed: 1, denied: int64(i / 2)}}}
 	}

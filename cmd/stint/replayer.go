@@ -13,8 +13,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// replay is the state of a replay.
-type replay struct {
+// replayer is the state of a replay.
+type replayer struct {
 	limiter  *stint.Limiter
 	names    []stint.Name // of the limits
 	limits   []string     // in words
@@ -59,7 +59,7 @@ type tally struct {
 }
 
 // add makes a limit one of the deciding limits.
-func (r *replay) add(name stint.Name, limit string) error {
+func (r *replayer) add(name stint.Name, limit string) error {
 	if slices.Contains(r.limits, limit) {
 		return fmt.Errorf("the limit %s is given twice: once is enough", limit)
 	}
@@ -72,9 +72,9 @@ func (r *replay) add(name stint.Name, limit string) error {
 	return nil
 }
 
-func (r *replay) now() time.Time { return time.Unix(0, r.newest.Load()) }
+func (r *replayer) now() time.Time { return time.Unix(0, r.newest.Load()) }
 
-func (r *replay) read(ctx context.Context, log string, stdin io.Reader) error {
+func (r *replayer) read(ctx context.Context, log string, stdin io.Reader) error {
 	in := stdin
 	if log != "-" {
 		file, err := os.Open(log)
@@ -114,7 +114,7 @@ func (r *replay) read(ctx context.Context, log string, stdin io.Reader) error {
 }
 
 // skip counts a malformed line, and reports the first few.
-func (r *replay) skip(log string, number int, err error) {
+func (r *replayer) skip(log string, number int, err error) {
 	const most = 5
 	if r.malformed++; r.malformed <= most+1 {
 		r.progress.close()
@@ -127,7 +127,7 @@ func (r *replay) skip(log string, number int, err error) {
 	}
 }
 
-func (r *replay) tally(text []byte) (*tally, error) {
+func (r *replayer) tally(text []byte) (*tally, error) {
 	if t, ok := r.byID[string(text)]; ok { // for most lines: it makes no string
 		return t, nil
 	}
@@ -143,7 +143,7 @@ func (r *replay) tally(text []byte) (*tally, error) {
 	return t, nil
 }
 
-func (r *replay) decide(t *tally, at int64) error {
+func (r *replayer) decide(t *tally, at int64) error {
 	newest := r.newest.Load()
 	r.behind = max(r.behind, newest-at)
 	r.newest.Store(max(newest, at))
@@ -183,7 +183,7 @@ func (r *replay) decide(t *tally, at int64) error {
 
 // warnOfOrder reports logs that were given newest first. A server's own lines
 // are only seconds out of order.
-func (r *replay) warnOfOrder() {
+func (r *replayer) warnOfOrder() {
 	if r.behind > int64(time.Hour) {
 		fmt.Fprintf(r.stderr, "stint: lines are up to %s older than ones before them: give the oldest log first\n",
 			duration(time.Duration(r.behind)))

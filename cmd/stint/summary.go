@@ -51,7 +51,7 @@ type minuteSummary struct {
 	Denied   *int64    `json:"denied,omitempty"` // nil with --try
 }
 
-func (r *replay) summary() summary {
+func (r *replayer) summary() summary {
 	s := summary{Requests: r.requests, Malformed: r.malformed, Other: r.other, IDs: len(r.byID), limits: r.limits}
 	for minute, c := range r.byMinute {
 		m := &minuteSummary{Start: time.Unix(60*minute, 0).UTC(), Requests: c.requests()}
@@ -81,7 +81,7 @@ func (r *replay) summary() summary {
 }
 
 // topDenied returns the ids with the most denials, and how many ids had any.
-func (r *replay) topDenied(column int) (top []idSummary, ids int) {
+func (r *replayer) topDenied(column int) (top []idSummary, ids int) {
 	top = []idSummary{}
 	const most = 10
 	for id, t := range r.byID {
