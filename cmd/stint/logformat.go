@@ -1,32 +1,28 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 )
 
-// reading takes from a line whose bucket a request was for, and when it was made, Unix nanoseconds. The id is good until
-// the next.
+// reading returns the id that a line is about, and the time of its request in
+// Unix nanoseconds. The id is valid until the next call.
 type reading func(line []byte) (id []byte, at int64, err error)
 
 var (
-	errNoID      = errors.New("names nobody") // and is no request, or one that the limit is not for
+	errNoID      = errors.New("names nobody") // not a request, or one without an id
 	errNotJSON   = errors.New("is not a JSON object")
 	errFieldTime = errors.New("has a time that is none: see --time and --time-format")
 )
 
-// lineFlags say how the lines of a log are read.
+// lineFlags say how to read the lines of a log.
 type lineFlags struct {
 	format     string // "access", "json", or a regular expression
 	by         string
@@ -40,7 +36,7 @@ const aPattern = "(?P<"
 // defaultTime is the field that has the time.
 const defaultTime = "time"
 
-// reading returns what the flags say.
+// reading returns the function that the flags describe.
 func (f *lineFlags) reading() (reading, error) {
 	var pattern *regexp.Regexp // of --by
 	if p, ok := strings.CutPrefix(f.by, "/"); ok {
@@ -57,7 +53,8 @@ func (f *lineFlags) reading() (reading, error) {
 	case f.year != 0 && (f.year < 1970 || f.year > 2161):
 		return nil, fmt.Errorf("--year %d: must be from 1970 to 2161", f.year)
 	case f.format == "access" && (cmp.Or(f.time, defaultTime) != defaultTime || f.timeFormat != "" || f.year != 0):
-		return nil, errors.New("--time, --time-format and --year go with --lines json or REGEXP: an access log has its times in one way")
+		return nil, errors.New("--time, --time-format and --year go with --lines json or REGEXP: " +
+			"an access log has its times in one way")
 	case f.format == "access":
 		return f.access(pattern)
 	case f.format == "json":
@@ -65,7 +62,8 @@ func (f *lineFlags) reading() (reading, error) {
 	case strings.Contains(f.format, aPattern) || strings.Contains(f.format, "(?<"):
 		return f.pattern(pattern, t)
 	}
-	return nil, fmt.Errorf("--lines %q: must be access, json, or a regular expression with named groups, as in %stime>[0-9]+)", f.format, aPattern)
+	return nil, fmt.Errorf("--lines %q: must be access, json, or a regular expression with named groups, "+
+		"as in %stime>[0-9]+)", f.format, aPattern)
 }
 
 // keysOfAccess are the fields of an access log.
@@ -79,7 +77,8 @@ var keysOfAccess = map[string]func(l logLine) []byte{
 func (f *lineFlags) access(pattern *regexp.Regexp) (reading, error) {
 	key := keysOfAccess[f.by]
 	if key == nil && pattern == nil {
-		return nil, fmt.Errorf("--by %q: must be ip, method, path, user, or a regular expression such as '/key=([0-9]+)/'", f.by)
+		return nil, fmt.Errorf("--by %q: must be ip, method, path, user, "+
+			"or a regular expression such as '/key=([0-9]+)/'", f.by)
 	}
 	return func(text []byte) ([]byte, int64, error) {
 		line, err := parseLogLine(text)
@@ -99,7 +98,8 @@ func (f *lineFlags) access(pattern *regexp.Regexp) (reading, error) {
 	}, nil
 }
 
-// matched returns the first group of the pattern's match, or all of it where it has none.
+// matched returns the first group of the match, or all of it if there are no
+// groups.
 func matched(pattern *regexp.Regexp, text []byte) []byte {
 	m := pattern.FindSubmatchIndex(text)
 	if m == nil {
@@ -137,7 +137,8 @@ func (f *lineFlags) json(pattern *regexp.Regexp, t *logTime) reading {
 	}
 }
 
-// fieldOf returns a field of an object, or of one in it, "request.remote_ip", as text; nil where it is neither text nor a number.
+// fieldOf returns a field of an object, or "request.remote_ip" of an object in
+// it, as text. It returns nil unless the field is text or a number.
 func fieldOf(object map[string]json.RawMessage, name string) []byte {
 	raw, ok := object[name]
 	if !ok {
@@ -154,7 +155,7 @@ func fieldOf(object map[string]json.RawMessage, name string) []byte {
 	case string(raw) == "null":
 		return nil
 	case json.Unmarshal(raw, &s) == nil:
-		if !utf8.Valid(raw) { // of two such, Unmarshal would make one
+		if !utf8.Valid(raw) { // Unmarshal would make two such ids one
 			return raw[1 : len(raw)-1]
 		}
 		return []byte(s)
@@ -172,7 +173,8 @@ func (f *lineFlags) pattern(pattern *regexp.Regexp, t *logTime) (reading, error)
 	groups := slices.DeleteFunc(slices.Clone(line.SubexpNames()), func(name string) bool { return name == "" })
 	at, id := line.SubexpIndex(f.time), line.SubexpIndex(f.by)
 	if at < 0 {
-		return nil, fmt.Errorf("--lines has no group %q for the time: it has %s; name another with --time", f.time, strings.Join(groups, ", "))
+		return nil, fmt.Errorf("--lines has no group %q for the time: it has %s; name another with --time",
+			f.time, strings.Join(groups, ", "))
 	}
 	if id < 0 && pattern == nil {
 		return nil, fmt.Errorf("--by %q: --lines has the groups %s", f.by, strings.Join(groups, ", "))
@@ -205,104 +207,10 @@ func (f *lineFlags) pattern(pattern *regexp.Regexp, t *logTime) (reading, error)
 	}, nil
 }
 
-// canonical returns an address in its one spelling, and any other text as it is.
+// canonical returns an address in its one spelling, and other text unchanged.
 func canonical(text string) string {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return addr.Unmap().WithZone("").String()
 	}
 	return text
-}
-
-// logTime reads times. Those of syslog have no year: it gives each the year that brings it nearest to the one before.
-type logTime struct {
-	layout string    // of all of them; "" for those that it knows
-	year   int       // of the first; 0 for the last that had that date
-	before time.Time // the one before that had no year
-}
-
-const syslogLayout = "Jan _2 15:04:05"
-
-// parse returns Unix nanoseconds, of an instant in the years that a limiter counts in.
-func (t *logTime) parse(b []byte) (at int64, ok bool) {
-	if t.layout == "" {
-		if unix, ok := parseLogTime(b); ok {
-			return unix * 1e9, true
-		}
-		if at, ok := parseUnixTime(b); ok {
-			return at, true
-		}
-	}
-	text := string(bytes.TrimSpace(b))
-	for _, layout := range t.layouts() {
-		if when, err := time.Parse(layout, text); err == nil && !inventedZone(layout, when) {
-			if when.Year() == 0 {
-				when = t.inYear(when)
-			}
-			return when.UnixNano(), when.Year() >= 1970 && when.Year() <= 2161
-		}
-	}
-	return 0, false
-}
-
-// inventedZone reports whether a time has the name of a zone that package time does not know here, and so took for UTC.
-func inventedZone(layout string, when time.Time) bool {
-	name, east := when.Zone()
-	return east == 0 && strings.Contains(layout, "MST") && !strings.Contains(layout, "07") && when.Location() != time.Local &&
-		!slices.Contains([]string{"UTC", "GMT", "WET"}, name)
-}
-
-func (t *logTime) layouts() []string {
-	if t.layout != "" {
-		return []string{t.layout}
-	}
-	return []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04:05", time.DateTime, syslogLayout}
-}
-
-func (t *logTime) inYear(when time.Time) time.Time {
-	in := func(year int) time.Time { return when.AddDate(year, 0, 0) }
-	switch {
-	case !t.before.IsZero():
-		year := t.before.Year()
-		for _, y := range []int{year - 1, year + 1} {
-			if in(y).Sub(t.before).Abs() < in(year).Sub(t.before).Abs() {
-				year = y
-			}
-		}
-		t.before = in(year)
-	case t.year != 0:
-		t.before = in(t.year)
-	default:
-		tomorrow := time.Now().AddDate(0, 0, 1)
-		year := tomorrow.Year()
-		for in(year).After(tomorrow) || in(year).Day() != when.Day() { // the 29th of February is in few
-			year--
-		}
-		t.before = in(year)
-	}
-	return t.before
-}
-
-// parseUnixTime reads seconds, which may have a fraction, milliseconds, microseconds or nanoseconds since 1970: what it is, the
-// number of digits says.
-func parseUnixTime(b []byte) (at int64, ok bool) {
-	whole, fraction, _ := bytes.Cut(b, []byte("."))
-	n, err := strconv.ParseInt(string(whole), 10, 64)
-	if err != nil || n < 0 || len(whole) < 9 {
-		return 0, false
-	}
-	unit := int64(1)
-	for most := int64(1e17); n < most && unit < 1e9; most /= 1000 {
-		unit *= 1000
-	}
-	if n > (math.MaxInt64-unit)/unit {
-		return 0, false
-	}
-	at = n * unit
-	for _, c := range fraction {
-		if unit /= 10; c < '0' || c > '9' {
-			return 0, false
-		}
-		at += int64(c-'0') * unit
-	}
-	return at, at < time.Date(2162, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()
 }

@@ -13,7 +13,7 @@ import (
 // summary is what --json prints of a replay.
 type summary struct {
 	Requests  int64            `json:"requests"`
-	Allowed   *int64           `json:"allowed,omitempty"` // these four are there, or Tried is
+	Allowed   *int64           `json:"allowed,omitempty"` // nil if Tried is there
 	Denied    *int64           `json:"denied,omitempty"`
 	Malformed int64            `json:"malformed"`
 	Other     int64            `json:"other,omitempty"`
@@ -22,7 +22,7 @@ type summary struct {
 	DeniedBy  map[string]int64 `json:"denied_by,omitempty"`
 	Tried     []tried          `json:"tried,omitempty"`
 
-	BusiestMinute *minuteSummary `json:"busiest_minute"` // null where there was no request
+	BusiestMinute *minuteSummary `json:"busiest_minute"` // null without requests
 
 	limits []string
 }
@@ -48,17 +48,18 @@ type idSummary struct {
 type minuteSummary struct {
 	Start    time.Time `json:"start"`
 	Requests int64     `json:"requests"`
-	Denied   *int64    `json:"denied,omitempty"` // of several limits that are tried there is no one number
+	Denied   *int64    `json:"denied,omitempty"` // nil with --try
 }
 
-func (r *replay) summary() summary {
+func (r *replayer) summary() summary {
 	s := summary{Requests: r.requests, Malformed: r.malformed, Other: r.other, IDs: len(r.byID), limits: r.limits}
 	for minute, c := range r.byMinute {
 		m := &minuteSummary{Start: time.Unix(60*minute, 0).UTC(), Requests: c.requests()}
 		if !r.sweep {
 			m.Denied = &c.denied
 		}
-		if b := s.BusiestMinute; b == nil || m.Requests > b.Requests || m.Requests == b.Requests && m.Start.Before(b.Start) {
+		b := s.BusiestMinute
+		if b == nil || m.Requests > b.Requests || m.Requests == b.Requests && m.Start.Before(b.Start) {
 			s.BusiestMinute = m
 		}
 	}
@@ -79,8 +80,8 @@ func (r *replay) summary() summary {
 	return s
 }
 
-// topDenied returns the ids that were denied most, and how many were denied at all.
-func (r *replay) topDenied(column int) (top []idSummary, ids int) {
+// topDenied returns the ids with the most denials, and how many ids had any.
+func (r *replayer) topDenied(column int) (top []idSummary, ids int) {
 	top = []idSummary{}
 	const most = 10
 	for id, t := range r.byID {
@@ -109,7 +110,8 @@ func (f *replayFlags) print(w io.Writer, s summary) error {
 	}
 	fmt.Fprintf(&b, "ids        %d\n", s.IDs)
 	if m := s.BusiestMinute; m != nil {
-		fmt.Fprintf(&b, "\nbusiest minute  %s UTC: %s", m.Start.Format("2006-01-02 15:04"), plural(int(m.Requests), "request"))
+		start := m.Start.Format("2006-01-02 15:04")
+		fmt.Fprintf(&b, "\nbusiest minute  %s UTC: %s", start, plural(int(m.Requests), "request"))
 		if m.Denied != nil {
 			fmt.Fprintf(&b, ", %d denied", *m.Denied)
 		}
@@ -146,7 +148,8 @@ func (s *summary) printTried(b *strings.Builder) {
 		if t.Denied == 0 {
 			whom = []string{"nobody"}
 		}
-		fmt.Fprintf(tw, "%s\t%d\t%.1f%%\t%d\t%s\n", t.Limit, t.Denied, 100*float64(t.Denied)/float64(max(1, s.Requests)), t.IDsDenied, strings.Join(whom, ", "))
+		percent := 100 * float64(t.Denied) / float64(max(1, s.Requests))
+		fmt.Fprintf(tw, "%s\t%d\t%.1f%%\t%d\t%s\n", t.Limit, t.Denied, percent, t.IDsDenied, strings.Join(whom, ", "))
 	}
 	_ = tw.Flush() // a Builder does not fail
 }
