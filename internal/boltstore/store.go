@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,9 @@ var (
 
 	// ErrLocked: another process, or another store of this one, has the file.
 	ErrLocked = boltfile.ErrLocked
+
+	// ErrGone: the file is not at its path any more.
+	ErrGone = boltfile.ErrGone
 )
 
 // Options are the options of Open.
@@ -84,6 +88,9 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("stint: %w", err)
 	}
+	if abs, err := filepath.Abs(path); err == nil { // the process may change its directory
+		path = abs
+	}
 	if o.FS == nil {
 		o.FS = boltfile.OS()
 	}
@@ -134,7 +141,7 @@ func openFile(path string, labels map[uint16]string, o Options) (*boltfile.File,
 		}
 		file, err := boltfile.Open(path, boltfile.Options{LockTimeout: o.LockTimeout, ReadOnly: o.ReadOnly, FS: o.FS})
 		switch {
-		case err == nil && !file.Replaced():
+		case err == nil && file.InPlace() == nil:
 			return file, nil
 		case err == nil:
 			file.Close()
