@@ -88,9 +88,6 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("stint: %w", err)
 	}
-	if abs, err := filepath.Abs(path); err == nil { // the process may change its directory
-		path = abs
-	}
 	if o.FS == nil {
 		o.FS = boltfile.OS()
 	}
@@ -120,6 +117,9 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 	if o.ReadOnly {
 		close(s.stopped)
 	} else {
+		if abs, err := filepath.Abs(path); err == nil { // the process may change its directory
+			s.path, s.inUse.file.Path = abs, abs
+		}
 		go s.background()
 	}
 	return s, nil
