@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,39 +42,6 @@ func eachRig(t *testing.T, limits *Limits, f func(t *testing.T, r *rig)) {
 	})
 }
 
-// Time stands still: of a full bucket, exactly the burst is admitted.
-func TestConcurrentSpend(t *testing.T) {
-	const burst = 50
-	limits := limitsOf(t, testNames, map[Name]Limit{perID: PerMinute(burst)})
-	for _, buckets := range []int{1, 1000} {
-		t.Run(fmt.Sprint(buckets, " buckets"), func(t *testing.T) {
-			eachRig(t, limits, func(t *testing.T, r *rig) {
-				admitted := make([]atomic.Int64, buckets)
-				hammer(func(g int, rnd *rand.Rand) {
-					for i := range max(2*burst, 2*burst*buckets/goroutines) {
-						n := (g + i*31) % buckets
-						d, err := r.Spend(perID.Key(fmt.Sprint("id ", n)), int64(1+i/buckets%2))
-						switch {
-						case err != nil:
-							t.Error(err)
-							return
-						case d.Allowed:
-							admitted[n].Add(int64(1 + i/buckets%2))
-						}
-					}
-				})
-				for n := range admitted {
-					key := perID.Key(fmt.Sprint("id ", n))
-					for r.spend(key, 1).Allowed { // what the costs of 2 did not fit in
-						admitted[n].Add(1)
-					}
-					require.EqualValues(t, burst, admitted[n].Load())
-				}
-			})
-		})
-	}
-}
-
 // Time goes on: what is admitted from the first instant to the last is the burst, and what came back meanwhile.
 func TestConcurrentSpendOverTime(t *testing.T) {
 	limits := limitsOf(t, testNames, map[Name]Limit{perID: {Burst: 10, Count: 1000, Period: time.Second}})
@@ -97,43 +63,6 @@ func TestConcurrentSpendOverTime(t *testing.T) {
 		most := 10 + int64(r.clock.Now().Sub(begin)/time.Millisecond)
 		require.LessOrEqual(t, admitted.Load(), most)
 		require.GreaterOrEqual(t, admitted.Load(), most, "it was never full: time goes on only where it is empty")
-	})
-}
-
-// Whatever sets of keys are spent together, what was admitted is what is gone.
-func TestConcurrentSpendAll(t *testing.T) {
-	const burst, keys = 200, 24
-	limits := limitsOf(t, testNames, map[Name]Limit{perID: PerMinute(burst)})
-	eachRig(t, limits, func(t *testing.T, r *rig) {
-		var spent [keys]atomic.Int64
-		hammer(func(g int, rnd *rand.Rand) {
-			for range 300 {
-				var reqs []Request
-				for _, n := range rnd.Perm(keys)[:1+rnd.IntN(6)] {
-					reqs = append(reqs, Request{perID.Key(fmt.Sprintf("%0*d", 1+n*2, n)), int64(rnd.IntN(3)), Mode(rnd.IntN(2))})
-				}
-				d, err := r.SpendAll(reqs...)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				back := d.Allowed && rnd.IntN(4) == 0
-				if back {
-					if _, err := r.RefundAll(reqs...); err != nil {
-						t.Error(err)
-					}
-				}
-				for _, req := range reqs {
-					if d.Allowed && !back && req.Mode == CheckAndSpend {
-						n, _ := strconv.Atoi(req.Key.ID)
-						spent[n].Add(req.Cost)
-					}
-				}
-			}
-		})
-		for n := range spent {
-			require.Equal(t, burst-spent[n].Load(), r.left(perID.Key(fmt.Sprintf("%0*d", 1+n*2, n))))
-		}
 	})
 }
 
@@ -163,62 +92,6 @@ func TestConcurrentSpendAllInFewShards(t *testing.T) {
 		left += 1e6 - r.left(key)
 	}
 	require.Equal(t, spent.Load(), left)
-}
-
-// Everything else may go on meanwhile.
-func TestConcurrentEverything(t *testing.T) {
-	const burst, keys = 500, 200
-	limitsA := limitsOf(t, testNames, map[Name]Limit{perID: PerMinute(burst), single: PerSecond(1)})
-	limitsB := limitsOf(t, testNames, map[Name]Limit{perID: PerMinute(burst), everyone: PerHour(1), other: PerHour(1)})
-	eachRig(t, limitsA, func(t *testing.T, r *rig) {
-		var spent [keys]atomic.Int64
-		var decisions atomic.Int64
-		check := func(err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		}
-		hammer(func(g int, rnd *rand.Rand) {
-			for i := range 150 {
-				switch g {
-				case 0:
-					check(r.SetLimits([]*Limits{limitsA, limitsB}[i%2]))
-				case 1:
-					check(r.Flush())
-				case 2:
-					for b, _ := range r.Buckets(perID) {
-						key := b.Key
-						if b.Remaining > burst || key.Name != perID {
-							t.Error(key, b)
-						}
-					}
-				case 3:
-					before := decisions.Load()
-					st := r.Stats().Limits[perID]
-					// Each of the others may have one decision that it has yet to count here.
-					if n := st.Allowed + st.Denied; n < before || n > decisions.Load()+goroutines {
-						t.Errorf("%d decisions in the stats, of %d and more", n, before)
-					}
-				case 4:
-					check(r.Reset(single.Key(fmt.Sprint(i))))
-					check(r.Hold(single.Key(fmt.Sprint(i)), r.clock.Now().Add(time.Second)))
-					check(r.Health())
-				default:
-					n := rnd.IntN(keys)
-					d, err := r.Spend(perID.Key(fmt.Sprint(n)), 1)
-					decisions.Add(1)
-					check(err)
-					if d.Allowed {
-						spent[n].Add(1)
-					}
-				}
-			}
-		})
-		for n := range spent {
-			require.Equal(t, burst-spent[n].Load(), r.left(perID.Key(fmt.Sprint(n))))
-		}
-		require.Equal(t, decisions.Load(), r.Stats().Limits[perID].Allowed+r.Stats().Limits[perID].Denied)
-	})
 }
 
 // Whenever it is closed: what was admitted is in the file, and nothing else, and every call after it is told so.

@@ -29,7 +29,8 @@ func requireLaw(t *testing.T, limit stint.Limit, log []admission) {
 		for _, a := range log {
 			if a.after >= first.after {
 				sum += a.cost
-				require.LessOrEqual(t, (sum-limit.Burst)*int64(limit.Interval()), a.before-first.after, "%d tokens", sum)
+				require.LessOrEqual(t, (sum-limit.Burst)*int64(limit.Interval()),
+					a.before-first.after, "%d tokens", sum)
 			}
 		}
 	}
@@ -59,11 +60,13 @@ func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
 	clock, names, defaults := newHeldClock(), stint.Names{}, map[stint.Name]stint.Limit{}
 	for name := stint.Name(1); name <= 4; name++ {
 		names[name] = stint.NameSpec{Label: fmt.Sprint("level ", name)}
-		defaults[name] = stint.Limit{Burst: 20, Count: 1, Period: time.Millisecond, Durability: stint.Durability(name)}
+		defaults[name] = stint.Limit{Burst: 20, Count: 1, Period: time.Millisecond,
+			Durability: stint.Durability(name)}
 	}
 	limits, err := stint.NewLimits(names, defaults, nil)
 	require.NoError(t, err)
-	l, err := stint.New(store, limits, &stint.Options{Now: clock.Now, FlushInterval: time.Millisecond, CommitTimeout: time.Hour, MaxResident: resident})
+	l, err := stint.New(store, limits, &stint.Options{Now: clock.Now,
+		FlushInterval: time.Millisecond, CommitTimeout: time.Hour, MaxResident: resident})
 	require.NoError(t, err)
 	var mu sync.Mutex
 	logs := make(map[stint.Key][]admission)
@@ -90,7 +93,8 @@ func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
 				case 4:
 					other := stint.Name(1 + key.Name%4).Key("0")
 					var d stint.Decision
-					if d, err = l.SpendAll(stint.Request{Key: key, Cost: cost}, stint.Request{Key: other, Cost: cost}); d.Allowed {
+					if d, err = l.SpendAll(stint.Request{Key: key, Cost: cost},
+						stint.Request{Key: other, Cost: cost}); d.Allowed {
 						admit(key, after, clock.ns.Load())
 						admit(other, after, clock.ns.Load())
 					}

@@ -94,14 +94,17 @@ const only stint.Name = 1
 
 func onlyLimits(t *testing.T, limit stint.Limit) *stint.Limits {
 	t.Helper()
-	limits, err := stint.NewLimits(stint.Names{only: {Label: "only"}, 2: {Label: "other", Limit: stint.Unlimited}}, map[stint.Name]stint.Limit{only: limit}, nil)
+	limits, err := stint.NewLimits(stint.Names{only: {Label: "only"}, 2: {Label: "other", Limit: stint.Unlimited}},
+		map[stint.Name]stint.Limit{only: limit}, nil)
 	require.NoError(t, err)
 	return limits
 }
 
-func openOnly(t *testing.T, store stint.Store, limit stint.Limit, now func() time.Time) *stint.Limiter {
+func openOnly(t *testing.T, store stint.Store, limit stint.Limit,
+	now func() time.Time) *stint.Limiter {
 	t.Helper()
-	l, err := stint.New(store, onlyLimits(t, limit), &stint.Options{FlushInterval: 1e6 * time.Hour, CommitTimeout: time.Hour, Now: now})
+	l, err := stint.New(store, onlyLimits(t, limit),
+		&stint.Options{FlushInterval: 1e6 * time.Hour, CommitTimeout: time.Hour, Now: now})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if gated, ok := store.(*gatedStore); ok {
@@ -137,7 +140,8 @@ func TestDelayedFlush(t *testing.T) {
 	for skip := range int64(3) {
 		t.Run(fmt.Sprint("reading ", skip+1), func(t *testing.T) {
 			clock := newHeldClock()
-			l := openOnly(t, stint.NewMemStore(), stint.Limit{Burst: 10, Count: 1, Period: time.Second}, clock.Now)
+			limit := stint.Limit{Burst: 10, Count: 1, Period: time.Second}
+			l := openOnly(t, stint.NewMemStore(), limit, clock.Now)
 			key := only.Key("a")
 			require.NoError(t, l.Hold(key, clock.Now().Add(5*time.Second)))
 			held, release := clock.hold(skip)
@@ -146,6 +150,7 @@ func TestDelayedFlush(t *testing.T) {
 			select {
 			case <-held:
 			case err := <-flushed: // it reads the clock fewer times
+				release()
 				flushed <- err
 			}
 			clock.advance(10 * time.Second)
@@ -161,7 +166,8 @@ func TestDelayedFlush(t *testing.T) {
 			release()
 			require.NoError(t, <-flushed)
 			require.Equal(t, 10, first)
-			require.Zero(t, spends(t, l, key, 10), "tokens after the delayed flush, at the same instant")
+			require.Zero(t, spends(t, l, key, 10),
+				"tokens after the delayed flush, at the same instant")
 			require.NoError(t, l.Close())
 		})
 	}
@@ -171,7 +177,8 @@ func TestDelayedFlush(t *testing.T) {
 func TestDelayedFlushRealClock(t *testing.T) {
 	const burst, interval = 50, time.Microsecond
 	limit := stint.Limit{Burst: burst, Count: 1, Period: interval}
-	l, err := stint.New(stint.NewMemStore(), onlyLimits(t, limit), &stint.Options{FlushInterval: 200 * time.Microsecond, CommitTimeout: time.Hour})
+	l, err := stint.New(stint.NewMemStore(), onlyLimits(t, limit),
+		&stint.Options{FlushInterval: 200 * time.Microsecond, CommitTimeout: time.Hour})
 	require.NoError(t, err)
 	key := only.Key("a")
 	rounds := 2_000
@@ -349,7 +356,8 @@ func TestAcknowledgedIsDurable(t *testing.T) {
 	for _, level := range []stint.Durability{stint.Leased, stint.Synced} {
 		limit := stint.Limit{Burst: 10, Count: 1, Period: time.Hour, Durability: level}
 		for name, call := range calls {
-			run := func(t *testing.T, fail func(l *stint.Limiter, store *gatedStore) (acknowledged error)) {
+			type failing func(l *stint.Limiter, store *gatedStore) (acknowledged error)
+			run := func(t *testing.T, fail failing) {
 				synctest.Test(t, func(t *testing.T) {
 					clock, store := newHeldClock(), &gatedStore{MemStore: stint.NewMemStore()}
 					l := openOnly(t, store, limit, clock.Now)

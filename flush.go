@@ -218,11 +218,12 @@ func (f *flusher) sweep(c *collector) {
 func holdKey(key Key) Key { return Key{Unknown, key.String()} }
 
 // expireLocked removes full buckets. It leaves those that the store has to the
-// next flush, which deletes them there.
+// next flush, which deletes them there, and those that only a look has clamped
+// to eviction: the store's TAT may be ahead.
 func (s *shard) expireLocked(now int64) {
-	s.Expire(now, func(i uint32, b table.Slot) table.Outcome {
+	s.Each(func(i uint32, b table.Slot) table.Outcome {
 		switch {
-		case b.Has(table.Gate):
+		case b.TAT() > now || b.Has(table.Gate|table.Pending|table.Clamped):
 		case b.Has(table.Stored):
 			s.MarkDirty(i)
 		default:

@@ -72,10 +72,11 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 func (l *Limiter) freshKeys(name Name) map[Key]bool {
 	fresh := make(map[Key]bool)
 	l.directory.each(func(s *shard) {
-		s.Each(func(_ uint32, b table.Slot) {
+		s.Each(func(_ uint32, b table.Slot) table.Outcome {
 			if Name(b.Name()) == name && (!b.Has(table.Stored) || s.unsavedLocked(b)) {
 				fresh[slotKey(b)] = true
 			}
+			return table.Done
 		})
 		for key := range s.gates {
 			if key.Name == name {

@@ -311,3 +311,28 @@ func leading(id string, parts int) (first string, ok bool) {
 	}
 	return "", false
 }
+
+// ConfigError is a mistake in a limit or an override, with its place. NewLimits
+// and package limitsfile return all of them at once, joined: errors.As finds
+// the first.
+type ConfigError struct {
+	File  string // as it was passed; "" for limits in Go
+	Line  int    // from 1; 0 if there is none
+	Label string // of the limit; "" if there is none
+	Err   error
+}
+
+func (e *ConfigError) Error() string {
+	place := "stint: "
+	if e.File != "" && e.Line > 0 {
+		place = fmt.Sprintf("%s:%d: ", e.File, e.Line)
+	} else if e.File != "" {
+		place = e.File + ": "
+	}
+	if e.Label != "" {
+		place += e.Label + ": "
+	}
+	return place + strings.TrimPrefix(e.Err.Error(), "stint: ")
+}
+
+func (e *ConfigError) Unwrap() error { return e.Err }

@@ -215,7 +215,8 @@ func TestProcessKill(t *testing.T) {
 			}
 			var process *killed
 			spent := [killWorkers]int64{}
-			env := modeltest.Env{Levels: levels, File: true, Dead: func() bool { return process.dead }}
+			env := modeltest.Env{Levels: levels, File: true,
+				Dead: func() bool { return process.dead }}
 			now := int64(1_800_000_000e9)
 			processes := 0
 			env.Open = func(ls modeltest.Limits) modeltest.System {
@@ -263,10 +264,12 @@ func copied(t *testing.T, path string) string {
 }
 
 // workersKept requires that the file has what the workers were told is spent.
-func workersKept(t *testing.T, path string, ls modeltest.Limits, level modeltest.Level, now int64, spent *[killWorkers]int64) {
+func workersKept(t *testing.T, path string, ls modeltest.Limits, level modeltest.Level, now int64,
+	spent *[killWorkers]int64) {
 	clock := newHeldClock()
 	clock.ns.Store(now)
-	l, err := stint.Open(path, limitsOfModel(withWorkers(ls, level)), &stint.Options{Now: clock.Now, FlushInterval: time.Hour})
+	l, err := stint.Open(path, limitsOfModel(withWorkers(ls, level)),
+		&stint.Options{Now: clock.Now, FlushInterval: time.Hour})
 	require.NoError(t, err)
 	for w := range spent {
 		d, err := l.Check(workerKey(w), 0)

@@ -2,7 +2,6 @@ package stint
 
 import (
 	"bufio"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
-
-var updateGolden = flag.Bool("update", false, "write the golden files anew")
 
 // children are what the test binary does, in place of the tests, where childVar names one of them.
 var children = map[string]func(args []string){}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -97,7 +98,7 @@ func (s *BoltStore) Load(key Key) (tat int64, err error) {
 func (s *BoltStore) Save(changes []Change) error {
 	entries := s.entries.Get().(*[]fileformat.Entry)
 	defer s.entries.Put(entries)
-	*entries = (*entries)[:0]
+	*entries = slices.Grow((*entries)[:0], len(changes))
 	for _, c := range changes {
 		*entries = append(*entries, fileformat.Entry{Name: uint16(c.Key.Name), ID: c.Key.ID, TAT: c.TAT})
 	}

@@ -146,3 +146,28 @@ func TestDependencies(t *testing.T) {
 		}
 	}
 }
+
+// TestWalk holds the walk in docs/architecture.md to the code: each function is
+// in the file that the walk names, and there are at most 30 moves between files.
+func TestWalk(t *testing.T) {
+	doc, err := os.ReadFile("docs/architecture.md")
+	require.NoError(t, err)
+	steps := regexp.MustCompile("(?m)^\\d+\\. `(\\S+\\.go): (?:(\\w+)\\.)?(\\w+)`").FindAllStringSubmatch(string(doc), -1)
+	require.Greater(t, len(steps), 20)
+	moves, last := 0, ""
+	for _, step := range steps {
+		file, receiver, function := step[1], step[2], step[3]
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		pattern := `(?m)^func ` + function + `\(`
+		if receiver != "" {
+			pattern = `(?m)^func \(\w+ \*?` + receiver + `(\[\w+\])?\) ` + function + `\(`
+		}
+		require.Regexp(t, pattern, string(source), "%s has no such function", file)
+		if file != last {
+			moves, last = moves+1, file
+		}
+	}
+	t.Logf("%d moves between files", moves-1)
+	require.LessOrEqual(t, moves-1, 30)
+}

@@ -166,7 +166,11 @@ func (s *shard) setLimitsLocked(limits *Limits) {
 // changeLimitsLocked puts limits in force in a shard, for every bucket in it.
 func (s *shard) changeLimitsLocked(limits *Limits, now int64) {
 	s.setLimitsLocked(limits)
-	s.Each(func(i uint32, b table.Slot) {
+	s.Each(func(i uint32, b table.Slot) table.Outcome {
+		if b.Has(table.Clamped) { // by the old limit: the store's TAT may be ahead
+			s.removeLocked(i)
+			return table.Removed
+		}
 		rule, _ := limits.resolve(slotKey(b)) // the next call for an undeclared name is an error
 		b.SetRule(rule)
 		b.Clear(table.Covered)
@@ -174,7 +178,7 @@ func (s *shard) changeLimitsLocked(limits *Limits, now int64) {
 			s.MarkDirty(i) // at the new level it may no longer be deferred
 		}
 		if rule == 0 {
-			return // a queue keeps the rate that it had
+			return table.Done // a queue keeps the rate that it had
 		}
 		r := &limits.rules[rule].rate
 		if g := s.gateOfLocked(b); g != nil && g.queue.Len() > 0 {
@@ -185,6 +189,7 @@ func (s *shard) changeLimitsLocked(limits *Limits, now int64) {
 		if tat := r.clamp(b.TAT(), now); tat != b.TAT() {
 			s.lowerLocked(i, tat)
 		}
+		return table.Done
 	})
 }
 

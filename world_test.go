@@ -37,7 +37,8 @@ func failureOf(err error) modeltest.Failure {
 		failure modeltest.Failure
 	}{
 		{nil, ""}, {stint.ErrNotDurable, modeltest.NotDurable}, {stint.ErrFull, modeltest.Full},
-		{stint.ErrQueueFull, modeltest.QueueFull}, {stint.ErrCostOverBurst, modeltest.CostOverBurst},
+		{stint.ErrQueueFull, modeltest.QueueFull}, {stint.ErrCostOverBurst,
+			modeltest.CostOverBurst},
 		{stint.ErrUnknownName, modeltest.UnknownName}, {modeltest.ErrDisk, modeltest.NotLoaded},
 	} {
 		if errors.Is(err, known.err) {
@@ -52,7 +53,8 @@ func keyOf(key modeltest.Key) stint.Key { return stint.Name(key.Name).Key(key.ID
 // limitsOfModel returns the model's limits as a program declares them.
 func limitsOfModel(ls modeltest.Limits) *stint.Limits {
 	limit := func(l modeltest.Limit) stint.Limit {
-		return stint.Limit{Burst: l.Burst, Count: l.Count, Period: l.Period, Queue: l.Queue, Durability: stint.Durability(l.Level)}
+		return stint.Limit{Burst: l.Burst, Count: l.Count, Period: l.Period, Queue: l.Queue,
+			Durability: stint.Durability(l.Level)}
 	}
 	names, defaults, overrides := stint.Names{}, map[stint.Name]stint.Limit{}, map[stint.Name][]stint.Override{}
 	for name, l := range ls.Names {
@@ -63,7 +65,8 @@ func limitsOfModel(ls modeltest.Limits) *stint.Limits {
 	}
 	for _, o := range ls.Overrides {
 		name := stint.Name(o.Key.Name)
-		overrides[name] = append(overrides[name], stint.Override{IDs: []stint.OverrideID{{ID: o.Key.ID}}, Limit: limit(o.Limit)})
+		overrides[name] = append(overrides[name],
+			stint.Override{IDs: []stint.OverrideID{{ID: o.Key.ID}}, Limit: limit(o.Limit)})
 	}
 	made, err := stint.NewLimits(names, defaults, overrides)
 	if err != nil {
@@ -73,12 +76,16 @@ func limitsOfModel(ls modeltest.Limits) *stint.Limits {
 }
 
 // decided returns a decision as the model has it.
-func (s *limiterSystem) decided(key stint.Key, d stint.Decision, err error) (modeltest.Decision, modeltest.Failure) {
+func (s *limiterSystem) decided(key stint.Key, d stint.Decision, err error) (modeltest.Decision,
+	modeltest.Failure) {
 	failure := failureOf(err)
-	if limit, _ := s.limits.For(d.Key); failure == "" && d.Key != (stint.Key{}) && (d.Limit != limit || key != (stint.Key{}) && d.Key != key) {
-		failure = modeltest.Failure("a decision on " + d.Key.String() + " with the limit " + d.Limit.String())
+	if limit, _ := s.limits.For(d.Key); failure == "" && d.Key != (stint.Key{}) &&
+		(d.Limit != limit || key != (stint.Key{}) && d.Key != key) {
+		failure = modeltest.Failure("a decision on " + d.Key.String() + " with the limit " +
+			d.Limit.String())
 	}
-	return modeltest.Decision{Allowed: d.Allowed, Remaining: d.Remaining, RetryAfter: d.RetryAfter, ResetAfter: d.ResetAfter}, failure
+	return modeltest.Decision{Allowed: d.Allowed, Remaining: d.Remaining, RetryAfter: d.RetryAfter,
+		ResetAfter: d.ResetAfter}, failure
 }
 
 // listed returns a bucket as the model has it.
@@ -97,7 +104,8 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	var reqs []stint.Request
 	for _, q := range c.Reqs {
 		keys = append(keys, keyOf(q.Key))
-		reqs = append(reqs, stint.Request{Key: keyOf(q.Key), Cost: q.Cost, Mode: stint.Mode(q.Mode)})
+		reqs = append(reqs, stint.Request{Key: keyOf(q.Key), Cost: q.Cost,
+			Mode: stint.Mode(q.Mode)})
 	}
 	var d stint.Decision
 	var err error
@@ -192,7 +200,8 @@ func (s *diskStore) Save(changes []stint.Change) error {
 }
 
 // world is an Env with Limiters on stores that open returns.
-func world(tb testing.TB, opts stint.Options, disk *modeltest.Disk, open func(ls *stint.Limits) stint.Store) *modeltest.Env {
+func world(tb testing.TB, opts stint.Options, disk *modeltest.Disk,
+	open func(ls *stint.Limits) stint.Store) *modeltest.Env {
 	env := &modeltest.Env{Disk: disk, MaxResident: opts.MaxResident}
 	clock := newHeldClock()
 	opts.Now = clock.Now

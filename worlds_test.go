@@ -46,7 +46,10 @@ func memWorld(t *testing.T, opts stint.Options, disk *modeltest.Disk) *modeltest
 // Limiters decide as the model does, whatever they live on, and keep the law.
 func TestWorlds(t *testing.T) {
 	t.Run("mem", func(t *testing.T) {
-		runWorlds(t, 10, length(2000, 20), func(t *testing.T) modeltest.Env { return *memWorld(t, stint.Options{}, nil) })
+		runWorlds(t, 10, length(2000, 20), func(t *testing.T) modeltest.Env {
+			return *memWorld(t,
+				stint.Options{}, nil)
+		})
 	})
 	t.Run("faults and crashes", func(t *testing.T) {
 		runWorlds(t, 10, length(2000, 50), func(t *testing.T) modeltest.Env {
@@ -66,11 +69,12 @@ func TestWorlds(t *testing.T) {
 		t.Run(fmt.Sprint("file/resident ", resident), func(t *testing.T) {
 			runWorlds(t, 1, length(1000, 50), func(t *testing.T) modeltest.Env {
 				path := filepath.Join(t.TempDir(), "buckets.db")
-				return *world(t, stint.Options{MaxResident: resident}, nil, func(ls *stint.Limits) stint.Store {
-					store, err := stint.OpenBolt(path, ls.Names(), nil)
-					require.NoError(t, err)
-					return store
-				})
+				return *world(t, stint.Options{MaxResident: resident}, nil,
+					func(ls *stint.Limits) stint.Store {
+						store, err := stint.OpenBolt(path, ls.Names(), nil)
+						require.NoError(t, err)
+						return store
+					})
 			})
 		})
 	}
@@ -89,7 +93,8 @@ func TestWorlds(t *testing.T) {
 		for range length(5, 20) {
 			synctest.Test(t, func(t *testing.T) {
 				runWorlds(t, 1, 2000, func(t *testing.T) modeltest.Env {
-					env := memWorld(t, stint.Options{CommitTimeout: 5 * time.Second}, &modeltest.Disk{})
+					env := memWorld(t, stint.Options{CommitTimeout: 5 * time.Second},
+						&modeltest.Disk{})
 					env.DelayFlush, env.Settle = nil, synctest.Wait
 					return *env
 				})

@@ -67,8 +67,8 @@ func ReadAt(file *os.File, b []byte, at int64) error {
 	return err
 }
 
-// Short returns the ErrCorrupt of a file, named path, that should have more bytes than it
-// has.
+// Short returns the ErrCorrupt of a file, named path, that should have want
+// bytes.
 func Short(file *os.File, path string, want int64) error {
 	info, err := file.Stat()
 	if err != nil {

@@ -5,7 +5,8 @@ import (
 	"syscall"
 )
 
-// syncData makes what was written to a file durable. The times in its inode need not be.
+// syncData makes what was written to a file durable, without the times in its
+// inode.
 func syncData(f *os.File) error {
 	for {
 		if err := syscall.Fdatasync(int(f.Fd())); err != syscall.EINTR {

@@ -26,7 +26,7 @@
 //	names.mu        the labels
 //	saves.mu        one save at a time: records are in the order of the saves
 //	journal.mu      the journal in memory, and how full it is
-//	inUse.mu        held to read by each transaction, to write by what replaces the file
+//	inUse.mu        read by each transaction, written when the file is replaced
 //	stats.mu        nobody waits for the disk under it
 //
 // The locks of boltfile come after all of these.

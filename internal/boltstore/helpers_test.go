@@ -43,6 +43,14 @@ func keyOf(e format.Entry) Key { return Key{e.Name, e.ID} }
 
 var storeNames = labels{1: "one", 2: "two", 6: "six", 300: "three hundred"}
 
+// steps returns how many steps a test makes: a sample, unless at full length.
+func steps(full, sample int) int {
+	if long {
+		return full
+	}
+	return sample
+}
+
 func storePath(t testing.TB) string { return filepath.Join(t.TempDir(), "store.db") }
 
 func openStore(t testing.TB, path string) *Store {
@@ -312,4 +320,20 @@ func listDir(t testing.TB, dir string) (names []string) {
 		names = append(names, e.Name())
 	}
 	return names
+}
+
+// requireCrash requires the file to have what want has if the process were
+// killed now.
+func requireCrash(t testing.TB, s *Store, want map[Key]int64) {
+	t.Helper()
+	got, err := found(t, crash(t, s))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
+// setMost makes checkpoints due at so many bytes.
+func (s *Store) setMost(most int64) {
+	s.journal.mu.Lock()
+	defer s.journal.mu.Unlock()
+	s.journal.most = most
 }

@@ -93,7 +93,8 @@ func (s *Store) inTree(name uint16) iter.Seq2[[]format.Entry, error] {
 // after reads up to most entries of a name behind the key that last points to,
 // and sets that to the last one read. If a value is none, read gets an error
 // with the entry.
-func (s *Store) after(tx *bolt.Tx, name uint16, last *[]byte, most int, read func(e format.Entry, err error) error) error {
+func (s *Store) after(tx *bolt.Tx, name uint16, last *[]byte, most int,
+	read func(e format.Entry, err error) error) error {
 	b := tx.Bucket(format.BucketOf(name))
 	if b == nil {
 		return nil

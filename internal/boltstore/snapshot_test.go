@@ -33,8 +33,8 @@ func (w *duringWrite) Write(b []byte) (int, error) {
 	return w.got.Write(b)
 }
 
-// TestSnapshot takes copies while the file is written to, taken home and compacted, and looks into each: one writer
-// gives two buckets the same TAT in each save, so that a copy that is of two moments shows.
+// A copy is of one moment, also when the file is written to, applied and
+// compacted meanwhile. The writer gives two buckets the same TAT in each save.
 func TestSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "buckets.db"))
@@ -61,7 +61,7 @@ func TestSnapshot(t *testing.T) {
 		}
 	})
 	last := int64(0)
-	for i := range 30 {
+	for i := range steps(30, 6) {
 		w := duringWrite{do: func() { // nobody waits for whom the copy is for
 			require.NoError(t, s.Save([]format.Entry{entry(Key{1, "meanwhile"}, int64(i)+1)}))
 			require.NoError(t, s.Compact())
@@ -116,9 +116,7 @@ func TestSaveWaitsForASnapshot(t *testing.T) {
 	s := openLogged(t)
 	want := fill(t, s, 100)
 	want[Key{1, "the log is made"}] = 1
-	s.journal.mu.Lock()
-	s.journal.most = 10
-	s.journal.mu.Unlock()
+	s.setMost(10)
 	r, w, err := os.Pipe() // which has room for less than the log
 	require.NoError(t, err)
 	defer r.Close()

@@ -139,7 +139,8 @@ func openFile(path string, labels map[uint16]string, o Options) (*boltfile.File,
 		} else if err != nil {
 			return nil, fmt.Errorf("stint: %w", err)
 		}
-		file, err := boltfile.Open(path, boltfile.Options{LockTimeout: o.LockTimeout, ReadOnly: o.ReadOnly, FS: o.FS})
+		file, err := boltfile.Open(path,
+			boltfile.Options{LockTimeout: o.LockTimeout, ReadOnly: o.ReadOnly, FS: o.FS})
 		switch {
 		case err == nil && file.InPlace() == nil:
 			return file, nil

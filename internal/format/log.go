@@ -12,7 +12,7 @@ const (
 	LogBlock  = 512       // a disk writes it whole: a save never touches an acknowledged one
 	LogHeader = 8 + 8 + 4 // the round, the sequence number, the length of the record
 
-	// LogSkip is the part of the log's value in the value's first page: that page is bbolt's.
+	// LogSkip is the part of the log's value in its first page, which is bbolt's.
 	LogSkip = 4096 - 16 - 16 - 3
 )
 

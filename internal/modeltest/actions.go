@@ -39,11 +39,12 @@ var Actions = []Action{
 	{"reopen", 3, func(w *World) { w.closeAndReopen(w.limits) }, nil},
 	{"reopen with other limits", 2, func(w *World) { w.closeAndReopen(w.pickLimits()) }, nil},
 	{"crash", 5, func(w *World) { w.reopen(true, w.limits) }, crashes},
-	{"a save fails", 40, func(w *World) { w.env.Disk.set(FailBefore + Fault(w.rnd.IntN(2))) }, faults},
+	{"a save fails", 40, func(w *World) { w.env.Disk.set(FailBefore + Fault(w.rnd.IntN(2))) },
+		faults},
 	{"a load fails", 10, func(w *World) { w.env.Disk.set(FailLoad) }, faults},
 	{"crash in a save", 8, func(w *World) { w.env.Disk.set(CrashBefore + Fault(w.rnd.IntN(2))) },
 		func(e Env) bool { return e.Disk != nil && e.Crashes }},
-	{"commit timeout", 10, (*World).lateSpend, func(e Env) bool { return e.Disk != nil && e.Settle != nil }},
+	{"commit timeout", 10, (*World).lateSpend, func(e Env) bool { return faults(e) && e.Settle != nil }},
 	{"delay a flush", 10, (*World).delayFlush, delays},
 	{"end the delayed flush", 8, func(w *World) {
 		if w.release != nil {
@@ -83,7 +84,8 @@ func (w *World) Step() {
 	if w.dead() {
 		w.reopen(true, w.limits)
 	}
-	if slices.ContainsFunc(w.keys, func(key Key) bool { return len(w.states[key].file) > 40 }) && w.release == nil {
+	if slices.ContainsFunc(w.keys, func(key Key) bool { return len(w.states[key].file) > 40 }) &&
+		w.release == nil {
 		w.flush()
 	}
 }
@@ -99,7 +101,8 @@ func (w *World) pickLimits() Limits {
 	unit := units[w.rnd.IntN(3)] // of most limits: else time that one needs makes the others full
 	pick := func() Limit {
 		l := Limit{
-			Burst: 1 + w.rnd.Int64N(30), Count: 1 + w.rnd.Int64N(5), Level: levels[w.rnd.IntN(len(levels))],
+			Burst: 1 + w.rnd.Int64N(30), Count: 1 + w.rnd.Int64N(5),
+			Level: levels[w.rnd.IntN(len(levels))],
 			Queue: []int64{0, 0, 1 + w.rnd.Int64N(40)}[w.rnd.IntN(3)],
 		}
 		if w.rnd.IntN(6) == 0 {

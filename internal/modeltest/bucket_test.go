@@ -90,7 +90,8 @@ func TestBucket(t *testing.T) {
 				if b.Hold = 0; s.holdTill > 0 {
 					b.Hold = (100 + s.holdTill) * second
 				}
-				want := Decision{s.allowed, s.left, time.Duration(s.retry * second), time.Duration(s.fullIn * second)}
+				want := Decision{s.allowed, s.left, time.Duration(s.retry * second),
+					time.Duration(s.fullIn * second)}
 				var got Decision
 				if s.op == Reserve {
 					at := b.wait(tenTokens, now, s.cost)
@@ -113,7 +114,8 @@ func TestBucketCap(t *testing.T) {
 	now := 100 * second
 	b := Bucket{TAT: Span{now + 60*second, now + 60*second}}
 	for _, op := range []Op{Check, Spend} {
-		if d := b.do(tenTokens, now, op, 1); d != (Decision{false, 0, time.Second, 10 * time.Second}) {
+		if d := b.do(tenTokens, now, op, 1); d != (Decision{false, 0, time.Second,
+			10 * time.Second}) {
 			t.Errorf("%s: %+v", op, d)
 		}
 		want := map[Op]int64{Check: now + 60*second, Spend: now + 10*second}[op]
@@ -155,8 +157,10 @@ func TestBucketAgreesWithTokens(t *testing.T) {
 			} else {
 				tokens.Refund(now, cost)
 			}
-			if retry != int64(d.RetryAfter) || tokens.Remaining(now) != d.Remaining || tokens.ResetAfter(now) != int64(d.ResetAfter) {
-				t.Fatalf("%+v, tokens: %d left, full in %d", d, tokens.Remaining(now), tokens.ResetAfter(now))
+			if retry != int64(d.RetryAfter) || tokens.Remaining(now) != d.Remaining ||
+				tokens.ResetAfter(now) != int64(d.ResetAfter) {
+				t.Fatalf("%+v, tokens: %d left, full in %d", d, tokens.Remaining(now),
+					tokens.ResetAfter(now))
 			}
 		}
 	}
@@ -170,15 +174,19 @@ func TestLaw(t *testing.T) {
 		refund   admission
 		broken   bool
 	}{
-		"a burst":                       {admitted: []admission{{0, 10}}},
-		"a burst and one":               {admitted: []admission{{0, 10}, {0, 1}}, broken: true},
-		"each second one":               {admitted: []admission{{0, 10}, {1, 1}, {2, 1}, {3, 1}}},
-		"one too early":                 {admitted: []admission{{0, 10}, {1, 1}, {2, 2}}, broken: true},
-		"full again":                    {admitted: []admission{{0, 10}, {10, 10}}},
-		"no more than full":             {admitted: []admission{{0, 1}, {100, 11}}, broken: true},
-		"a refund":                      {admitted: []admission{{0, 10}, {1, 5}}, refund: admission{1, 4}},
-		"a refund of less":              {admitted: []admission{{0, 10}, {1, 5}}, refund: admission{1, 3}, broken: true},
-		"a refund that came long after": {admitted: []admission{{0, 10}, {11, 11}}, refund: admission{11, 10}, broken: true},
+		"a burst":         {admitted: []admission{{0, 10}}},
+		"a burst and one": {admitted: []admission{{0, 10}, {0, 1}}, broken: true},
+		"each second one": {admitted: []admission{{0, 10}, {1, 1}, {2, 1}, {3, 1}}},
+		"one too early": {admitted: []admission{{0, 10}, {1, 1}, {2, 2}},
+			broken: true},
+		"full again":        {admitted: []admission{{0, 10}, {10, 10}}},
+		"no more than full": {admitted: []admission{{0, 1}, {100, 11}}, broken: true},
+		"a refund": {admitted: []admission{{0, 10}, {1, 5}},
+			refund: admission{1, 4}},
+		"a refund of less": {admitted: []admission{{0, 10}, {1, 5}},
+			refund: admission{1, 3}, broken: true},
+		"a refund that came long after": {admitted: []admission{{0, 10}, {11, 11}},
+			refund: admission{11, 10}, broken: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			law, broken := NewLaw(tenTokens), false

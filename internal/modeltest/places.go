@@ -32,17 +32,20 @@ func (w *World) reserve() {
 	case r.Failure != "":
 		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
 		w.faulty(r.Failure)
+		w.maySave(key, Span{capped.Lo, at.Hi + l.Tau()})
 		w.unknown(key, Span{capped.Lo, max(s.TAT.Hi, at.Hi, w.now) + cost*l.T()})
 		w.look(key)
 		return
 	}
 	w.require(!full[0], "%v: more wait than the queue of %d has room for", key, l.Queue)
 	turn := &Turn{w.now + int64(r.Delay), cost}
-	w.require(at.Lo <= turn.At && turn.At <= at.Hi, "%v: a turn in %v; the model has %d to %d", key, r.Delay, at.Lo-w.now, at.Hi-w.now)
+	w.require(at.Lo <= turn.At && turn.At <= at.Hi, "%v: a turn in %v; the model has %d to %d", key,
+		r.Delay, at.Lo-w.now, at.Hi-w.now)
 	p := &place{key, r.Place, turn, r.Delay == 0, w.epoch}
 	if p.now {
 		w.admit(key, w.now, cost)
-		next := Span{max(w.now, s.TAT.Lo) + cost*l.T(), min(max(w.now, s.TAT.Hi)+cost*l.T(), w.now+l.Tau())}
+		next := Span{max(w.now, s.TAT.Lo) + cost*l.T(),
+			min(max(w.now, s.TAT.Hi)+cost*l.T(), w.now+l.Tau())}
 		if cost == 0 {
 			next = Span{capped.Lo, s.TAT.Hi}
 		}
@@ -73,7 +76,8 @@ func (w *World) cancel() {
 	r := w.call(Call{Op: Cancel, Place: p.id})
 	s.Queue = slices.DeleteFunc(s.Queue, func(t *Turn) bool { return t == p.turn })
 	w.maySave(p.key, w.leaves(p.key, false))
-	w.require(r.Failure == "" || r.Failure == Crashed || w.untouched(r.Failure), "cancel: %s", r.Failure)
+	w.require(r.Failure == "" || r.Failure == Crashed ||
+		w.untouched(r.Failure), "cancel: %s", r.Failure)
 	w.Counts["cancelled"]++
 	if r.Failure == "" {
 		w.look(p.key)
@@ -113,6 +117,8 @@ func (w *World) hold() {
 		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
 		w.faulty(r.Failure)
 		s.holds = append(s.holds, until)
+		moved := w.leaves(key, true)
+		w.maySave(key, Span{moved.Lo, moved.Hi + max(0, until-w.now)})
 		w.heldNow(key, until)
 	}
 	if w.release != nil {
@@ -130,14 +136,17 @@ func (w *World) hold() {
 			break
 		}
 		at := w.now + int64(d.Delay)
-		w.require(at >= max(p.turn.At, s.Hold), "%v: a turn at %d is at %d after a hold until %d", key, p.turn.At, at, s.Hold)
+		w.require(at >= max(p.turn.At, s.Hold), "%v: a turn at %d is at %d after a hold until %d",
+			key, p.turn.At, at, s.Hold)
 		p.turn.At = at
 	}
 	for _, t := range s.Queue {
 		w.require(t.At >= last, "%v: a turn goes before one that came first", key)
 		last = t.At
 	}
-	w.maySave(key, w.leaves(key, true))
+	if w.maySave(key, w.leaves(key, true)); r.Failure == "" && len(s.Queue) > 0 {
+		w.saved(key)
+	}
 }
 
 // reset makes buckets full.
@@ -176,8 +185,9 @@ func (w *World) reset() {
 				next = hull(next, s.tailSpan(l))
 			}
 			s.holds = append(s.holds, 0)
-			w.unknown(key, next)
 			s.Queue = nil
+			w.maySave(key, Span{0, w.now})
+			w.unknown(key, next)
 			w.heldNow(key, 0)
 			continue
 		}
@@ -202,8 +212,10 @@ func (w *World) heldNow(key Key, would int64) {
 	r := w.one(Check, key, 0)
 	if r.Failure == "" {
 		retry := int64(r.Decisions[0].RetryAfter)
-		w.require(retry == max(0, s.Hold-w.now) || retry == max(0, would-w.now), "%v is held for %d; before the call until %d", key, retry, s.Hold)
-		if retry != max(0, s.Hold-w.now) {
+		was := retry == max(0, s.Hold-w.now)
+		w.require(was || retry == max(0, would-w.now), "%v is held for %d; before the call until %d",
+			key, retry, s.Hold)
+		if !was {
 			s.Hold = would
 		}
 	}

@@ -120,7 +120,8 @@ func (p *plain) requests(c Call, op Op) Reply {
 	for i, q := range c.Reqs {
 		b := p.bucket(q.Key, c.Now)
 		_, on, _ := p.limits.For(q.Key)
-		if on && op != Check && q.Mode != CheckOnly && (strict.Allowed || len(c.Reqs) == 1) && o[i].next != b.TAT.Lo {
+		if on && op != Check && q.Mode != CheckOnly && (strict.Allowed || len(c.Reqs) == 1) &&
+			o[i].next != b.TAT.Lo {
 			keys, was = append(keys, q.Key), append(was, b.TAT)
 			b.set(Span{o[i].next, o[i].next})
 			if p.cheat == "a part of a group" && len(keys) == 1 {
@@ -156,7 +157,8 @@ func (p *plain) Do(c Call) (r Reply) {
 		return p.requests(c, Refund)
 	case SpendEach:
 		for _, q := range c.Reqs {
-			one := p.requests(Call{Now: c.Now, Reqs: []Request{{q.Key, q.Cost, q.Mode & CheckOnly}}}, Spend)
+			one := p.requests(Call{Now: c.Now, Reqs: []Request{{q.Key, q.Cost,
+				q.Mode & CheckOnly}}}, Spend)
 			if one.Failure != "" {
 				r.Failure, one.Decisions = one.Failure, []Decision{{}}
 			}
@@ -174,7 +176,8 @@ func (p *plain) Do(c Call) (r Reply) {
 		b := p.bucket(at.key, c.Now)
 		waited := at.turn.At > c.Now
 		b.Queue = remove(b.Queue, at.turn)
-		if p.cheat == "cancel gives back twice" && !waited || p.cheat == "cancel needs limits" && !on {
+		if p.cheat == "cancel gives back twice" && !waited ||
+			p.cheat == "cancel needs limits" && !on {
 			b.set(Span{})
 		}
 		p.save([]Key{at.key}, func() {})
@@ -187,7 +190,8 @@ func (p *plain) Do(c Call) (r Reply) {
 		for k := range p.buckets {
 			if k.Name == key.Name && declared {
 				l, on, _ := p.limits.For(k)
-				r.Listed = append(r.Listed, p.alone(Call{Op: Inspect, Now: c.Now, Reqs: []Request{{Key: k}}}, k, l, on).Listed...)
+				r.Listed = append(r.Listed, p.alone(Call{Op: Inspect, Now: c.Now,
+					Reqs: []Request{{Key: k}}}, k, l, on).Listed...)
 			}
 		}
 	case Flush:
@@ -246,15 +250,19 @@ func (p *plain) alone(c Call, key Key, l Limit, on bool) Reply {
 		if b.Hold = c.Until; c.Until <= c.Now {
 			b.Hold = 0
 		}
+		later := int64(0)
+		if len(b.Queue) > 0 && p.cheat != "a hold lets turns pass" {
+			later = max(0, b.Hold-b.Queue[0].At)
+		}
+		for _, t := range b.Queue {
+			t.At += later
+		}
 		if f := p.saveHold(key); f != "" {
 			b.Hold = was.Hold
-			return Reply{Failure: f}
-		}
-		if len(b.Queue) > 0 && b.Queue[0].At < b.Hold && p.cheat != "a hold lets turns pass" {
-			later := b.Hold - b.Queue[0].At
 			for _, t := range b.Queue {
-				t.At += later
+				t.At -= later
 			}
+			return Reply{Failure: f}
 		}
 	case Reset:
 		b.Queue, b.Hold = nil, 0

@@ -32,11 +32,13 @@ func (w *World) request(op Op) {
 	}
 	w.decided(key, op, cost, d, r.Failure)
 	l, on, _ := w.limits.For(key)
-	if on && !d.Allowed && r.Failure == "" && op == Spend && w.rnd.IntN(3) == 0 { // it comes back when it is told to
+	comesBack := w.rnd.IntN(3) == 0 // when it is told to
+	if comesBack && on && !d.Allowed && r.Failure == "" && op == Spend {
 		w.pass(int64(d.RetryAfter) - 1)
 		w.require(!w.again(key, op, cost, l), "%v is admitted before RetryAfter", key)
 		w.pass(1)
-		w.require(w.again(key, op, cost, l) || w.states[key].TAT.Lo != w.states[key].TAT.Hi || w.dead(), "%v is denied after RetryAfter", key)
+		w.require(w.again(key, op, cost, l) || w.states[key].TAT.Lo != w.states[key].TAT.Hi ||
+			w.dead(), "%v is denied after RetryAfter", key)
 	}
 }
 
@@ -128,7 +130,8 @@ func (w *World) pickRequests() (reqs []Request) {
 func (w *World) group(op Op) {
 	reqs := w.pickRequests()
 	single := map[Op]Op{SpendAll: Spend, RefundAll: Refund}[op]
-	strict := [2]Decision{{Allowed: true, Remaining: unlimited}, {Allowed: true, Remaining: unlimited}}
+	strict := [2]Decision{{Allowed: true, Remaining: unlimited},
+		{Allowed: true, Remaining: unlimited}}
 	outcomes := make([][2]outcome, len(reqs))
 	exact, voted := true, false
 	for i, q := range reqs {
@@ -159,8 +162,10 @@ func (w *World) group(op Op) {
 	if r.Failure == "" {
 		d := r.Decisions[0]
 		allowed = d.Allowed
-		ok := strict[0].RetryAfter <= d.RetryAfter && d.RetryAfter <= strict[1].RetryAfter && d.Allowed == (d.RetryAfter == 0)
-		w.require(ok && (!exact || d.Remaining == strict[0].Remaining), "%s: %+v; the model has %+v", op, d, strict)
+		ok := strict[0].RetryAfter <= d.RetryAfter && d.RetryAfter <= strict[1].RetryAfter &&
+			d.Allowed == (d.RetryAfter == 0)
+		w.require(ok && (!exact || d.Remaining == strict[0].Remaining),
+			"%s: %+v; the model has %+v", op, d, strict)
 	} else {
 		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%s: %s", op, r.Failure)
 		w.faulty(r.Failure)
@@ -190,8 +195,12 @@ func (w *World) group(op Op) {
 			next.Hi = w.now + l.Tau()
 		}
 		if r.Failure != "" {
-			if strictest >= Leased && lo.Allowed && s.TAT.Lo == s.TAT.Hi && next != s.TAT && len(s.file) == 1 {
-				w.atomic, w.before, w.would = append(w.atomic, q.Key), append(w.before, w.leaves(q.Key, true)), append(w.would, next)
+			before := w.leaves(q.Key, true)
+			known := len(s.file) == 1 && before.Lo <= s.file[0].Lo && s.file[0].Hi <= before.Hi
+			if known && strictest >= Leased && lo.Allowed && next != s.TAT {
+				w.atomic = append(w.atomic, q.Key)
+				w.before = append(w.before, before)
+				w.would = append(w.would, next)
 			}
 			w.failed(q.Key, single, q.Cost, next)
 			continue
@@ -200,7 +209,8 @@ func (w *World) group(op Op) {
 			w.account(q.Key, single, q.Cost, true)
 		}
 		if next != s.TAT {
-			if allowed && q.Cost > 0 && (single == Spend && hi.Allowed || single == Refund && s.TAT.Lo > w.now) {
+			took := single == Spend && hi.Allowed || single == Refund && s.TAT.Lo > w.now
+			if took && allowed && q.Cost > 0 {
 				changed = append(changed, q.Key)
 			}
 			w.put(q.Key, next)

@@ -168,7 +168,8 @@ type Env struct {
 	File        bool                // it has Snapshot and Compact
 	Ticks       bool                // it has Tick
 	Dead        func() bool         // the process is; nil: it is not killed
-	Settle      func()              // waits for what goes on by itself; nil: commits have no timeout
+	// waits for what goes on by itself; nil: commits have no timeout
+	Settle func()
 
 	// DelayFlush begins a flush that stops at its reading of the clock or at its
 	// save, and says whether it did. release lets it go on, and waits for it.

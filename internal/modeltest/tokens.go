@@ -53,7 +53,8 @@ func (m *Tokens) wait(n *big.Rat) *big.Int {
 	if n.Sign() <= 0 {
 		return new(big.Int)
 	}
-	return new(big.Rat).Mul(n, m.interval).Num() // whole: tokens and time only ever change by whole ones
+	// whole: tokens and time only ever change by whole ones
+	return new(big.Rat).Mul(n, m.interval).Num()
 }
 
 // Spend takes cost tokens if they are there, or returns the nanoseconds until

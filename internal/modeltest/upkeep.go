@@ -85,7 +85,8 @@ func (w *World) shows(key Key, got Listed) {
 	if s.Hold > w.now {
 		held = s.Hold
 	}
-	w.require(got.HeldUntil == held, "%v is shown as held until %d, not %d", key, got.HeldUntil, held)
+	w.require(got.HeldUntil == held, "%v is shown as held until %d, not %d",
+		key, got.HeldUntil, held)
 	if on {
 		lo, hi := s.Decide(l, on, w.now, Refund, 0)
 		got.Decision.Allowed = true
@@ -109,6 +110,10 @@ func (w *World) list() {
 		w.faulty(r.Failure)
 		return
 	}
+	met := false // then some are missing
+	if w.env.Disk != nil {
+		met, _ = w.env.Disk.state()
+	}
 	shown := make(map[Key]bool)
 	for _, b := range r.Listed {
 		w.require(!shown[b.Key], "%v is shown twice", b.Key)
@@ -119,15 +124,17 @@ func (w *World) list() {
 	}
 	for _, key := range w.keys {
 		s := w.states[key]
-		if _, on, _ := w.limits.For(key); on && key.Name == name && (s.TAT.Lo > w.now || s.Hold > w.now) {
-			w.require(shown[key], "%v is not shown", key)
+		if _, on, _ := w.limits.For(key); on && key.Name == name &&
+			(s.TAT.Lo > w.now || s.Hold > w.now) {
+			w.require(shown[key] || met, "%v is not shown", key)
 		}
 	}
 }
 
 func (w *World) stats() {
 	if r := w.call(Call{Op: Stats}); w.env.MaxResident > 0 && r.Failure == "" {
-		w.require(r.Resident <= int64(w.env.MaxResident+8), "%d buckets are in memory, of %d", r.Resident, w.env.MaxResident)
+		w.require(r.Resident <= int64(w.env.MaxResident+8), "%d buckets are in memory, of %d",
+			r.Resident, w.env.MaxResident)
 	}
 }
 

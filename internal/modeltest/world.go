@@ -20,6 +20,7 @@ type state struct {
 	holds      []int64 // and of the hold
 	during     []Span  // the same for changes since a delayed flush began
 	heldDuring []int64
+	unseen     bool // the hold on file, because the Name is not declared
 }
 
 // place is a reservation of the World.
@@ -71,43 +72,6 @@ func NewWorld(tb testing.TB, env Env, seed uint64) *World {
 	w.newLaws()
 	w.sys = env.Open(w.limits)
 	return w
-}
-
-func (w *World) failf(format string, args ...any) {
-	w.tb.Helper()
-	var lines strings.Builder
-	for _, e := range w.calls[max(0, len(w.calls)-300):] {
-		fmt.Fprintln(&lines, e)
-	}
-	w.tb.Fatalf("seed %d, step %d, %s, limits %s: %s\nthe last calls:\n%s", w.seed, w.Counts["steps"], w.action,
-		describe(w.limits), fmt.Sprintf(format, args...), lines.String())
-}
-
-// entry is a call, for the report of a failure.
-type entry struct {
-	call   Call
-	reply  Reply
-	action string
-}
-
-func (e entry) String() string {
-	s := fmt.Sprintf("%d %s: %s", e.call.Now, e.action, e.call.Op)
-	for i, q := range e.call.Reqs {
-		s += fmt.Sprintf(" %d:%s cost %d mode %d", q.Key.Name, q.Key.ID, q.Cost, q.Mode)
-		if i < len(e.reply.Decisions) {
-			s += fmt.Sprintf(" %+v", e.reply.Decisions[i])
-		}
-	}
-	return s + fmt.Sprintf(" place %d until %d: %q place %d delay %v", e.call.Place, e.call.Until, e.reply.Failure, e.reply.Place, e.reply.Delay)
-}
-
-func describe(ls Limits) (s string) {
-	for name := range uint16(5) {
-		if l := ls.Names[name]; l != nil {
-			s += fmt.Sprintf("[%d: %d per %dns, level %d, queue %d]", name, l.Burst, l.T(), l.Level, l.Queue)
-		}
-	}
-	return s
 }
 
 func (w *World) require(ok bool, format string, args ...any) {
@@ -202,7 +166,8 @@ func (w *World) leaves(key Key, lease bool) Span {
 func (w *World) maySave(key Key, span Span) {
 	s := w.states[key]
 	add := func(to []Span) []Span {
-		if slices.ContainsFunc(to, func(f Span) bool { return f.Lo <= span.Lo && span.Hi <= f.Hi }) {
+		has := func(f Span) bool { return f.Lo <= span.Lo && span.Hi <= f.Hi }
+		if slices.ContainsFunc(to, has) {
 			return to
 		}
 		return append(to, span)
@@ -240,9 +205,12 @@ func (w *World) unknown(key Key, would Span) {
 func (w *World) compare(key Key, d Decision, lo, hi Decision) {
 	w.tb.Helper()
 	s := w.states[key]
-	ok := d.Allowed == (d.RetryAfter == 0) && lo.RetryAfter <= d.RetryAfter && d.RetryAfter <= hi.RetryAfter
-	ok = ok && (lo.Allowed != hi.Allowed || between(lo.Remaining, d.Remaining, hi.Remaining) && between(int64(lo.ResetAfter), int64(d.ResetAfter), int64(hi.ResetAfter)))
-	w.require(ok, "%v: %+v; the model has %+v to %+v; TAT %d to %d ahead, hold %d, %d wait", key, d, lo, hi,
+	ok := d.Allowed == (d.RetryAfter == 0) && lo.RetryAfter <= d.RetryAfter &&
+		d.RetryAfter <= hi.RetryAfter
+	ok = ok && (lo.Allowed != hi.Allowed || between(lo.Remaining, d.Remaining, hi.Remaining) &&
+		between(int64(lo.ResetAfter), int64(d.ResetAfter), int64(hi.ResetAfter)))
+	w.require(ok, "%v: %+v; the model has %+v to %+v; TAT %d to %d ahead, hold %d, %d wait", key, d,
+		lo, hi,
 		s.TAT.Lo-w.now, s.TAT.Hi-w.now, s.Hold-w.now, len(s.Queue))
 	w.Counts["compared"]++
 	if s.TAT.Lo == s.TAT.Hi {
@@ -267,7 +235,10 @@ func (w *World) admit(key Key, at, cost int64) {
 // pass lets time pass, and the turns come that do.
 func (w *World) pass(d int64) {
 	w.now += d
-	slices.SortStableFunc(w.places, func(a, b *place) int { return cmp.Compare(a.turn.At, b.turn.At) })
+	slices.SortStableFunc(w.places, func(a, b *place) int {
+		return cmp.Compare(a.turn.At,
+			b.turn.At)
+	})
 	w.places = slices.DeleteFunc(w.places, func(p *place) bool {
 		if p.turn.At > w.now {
 			return false
@@ -311,10 +282,14 @@ func (w *World) look(key Key) {
 		return
 	}
 	if !declared {
-		w.require(r.Failure == UnknownName || r.Failure == Crashed, "%v is not declared: %+v", key, r)
+		w.require(r.Failure == UnknownName || r.Failure == Crashed, "%v is not declared: %+v", key,
+			r)
 		return
 	}
 	w.require(r.Failure == "", "%v: %s", key, r.Failure)
+	if s.unseen {
+		w.holdFound(key, r.Decisions[0])
+	}
 	lo, hi := s.Decide(l, on, w.now, Check, 0)
 	w.compare(key, r.Decisions[0], lo.Decision, hi.Decision)
 	if on {
@@ -325,7 +300,14 @@ func (w *World) look(key Key) {
 // flushed notes that a flush has saved everything.
 func (w *World) flushed() {
 	for key, s := range w.states {
-		s.file, s.holds = []Span{w.leaves(key, false)}, []int64{s.Hold}
+		if !s.unseen {
+			s.holds = []int64{s.Hold}
+		}
+		if _, on, _ := w.limits.For(key); !on && len(s.Queue)+len(s.due) > 0 {
+			w.maySave(key, hull(s.base, s.TAT)) // without a limit a turn has no charge
+			continue
+		}
+		s.file = []Span{w.leaves(key, false)}
 	}
 }
 
@@ -364,7 +346,8 @@ func (w *World) reopen(crash bool, limits Limits) {
 	}
 	w.sys.Crash()
 	for key, s := range w.states { // turns do not outlive the process
-		if l, on, _ := w.limits.For(key); on && len(s.Queue)+len(s.due) > 0 && !(crash && l.Level >= Leased) {
+		if l, on, _ := w.limits.For(key); on && len(s.Queue)+len(s.due) > 0 &&
+			!(crash && l.Level >= Leased) {
 			s.file = append(s.file, hull(s.base, s.TAT, s.tailSpan(l)))
 		}
 		s.Queue, s.due = nil, nil
@@ -390,7 +373,7 @@ func (w *World) found(key Key) {
 	l, on, declared := w.limits.For(key)
 	if !declared || !on {
 		s.set(hull(s.file[0], s.file...))
-		if !declared {
+		if s.unseen = !declared; s.unseen {
 			return
 		}
 	}
@@ -401,22 +384,29 @@ func (w *World) found(key Key) {
 	}
 	w.require(r.Failure == "", "%v: %s", key, r.Failure)
 	d := r.Decisions[0]
-	hold := int64(0)
-	if d.RetryAfter > 0 {
-		hold = w.now + int64(d.RetryAfter)
-	}
-	ok := slices.ContainsFunc(s.holds, func(h int64) bool { return h == hold || hold == 0 && h <= w.now })
-	w.require(ok, "%v is held until %d; it may be any of %v", key, hold, s.holds)
-	if s.Hold, s.holds = hold, []int64{hold}; !on {
+	if w.holdFound(key, d); !on {
 		return
 	}
 	seen, cap := w.now+int64(d.ResetAfter), w.now+l.Tau()
 	may := slices.DeleteFunc(slices.Clone(s.file), func(f Span) bool {
 		return max(w.now, min(f.Lo, cap)) > seen || max(w.now, min(f.Hi, cap)) < seen
 	})
-	w.require(len(may) > 0, "%v: found %d ahead; a crash may leave %v, from %d; TAT was %v", key, seen-w.now, s.file, w.now, s.TAT)
+	w.require(len(may) > 0, "%v: found %d ahead; a crash may leave %v, from %d; TAT was %v", key,
+		seen-w.now, s.file, w.now, s.TAT)
 	s.set(hull(may[0], may...).narrow(seen, w.now, l.Tau()))
 	s.file = []Span{s.TAT}
+}
+
+// holdFound compares a hold that was on file with what may be there.
+func (w *World) holdFound(key Key, d Decision) {
+	s := w.states[key]
+	hold := int64(0)
+	if d.RetryAfter > 0 {
+		hold = w.now + int64(d.RetryAfter)
+	}
+	ok := slices.ContainsFunc(s.holds, func(h int64) bool { return h == hold || hold == 0 && h <= w.now })
+	w.require(ok, "%v is held until %d; it may be any of %v", key, hold, s.holds)
+	s.Hold, s.holds, s.unseen = hold, []int64{hold}, false
 }
 
 // wholeOrNot requires that of a group of changes, whose commit a crash cut,
@@ -425,7 +415,8 @@ func (w *World) wholeOrNot() {
 	all, none := true, true
 	for i, key := range w.atomic {
 		l, on, _ := w.limits.For(key)
-		if s := w.states[key]; on && s.TAT.Lo == s.TAT.Hi && w.before[i].Hi < w.would[i].Lo && s.TAT.Lo > w.now && s.TAT.Lo < w.now+l.Tau() {
+		if s := w.states[key]; on && s.TAT.Lo == s.TAT.Hi && w.before[i].Hi < w.would[i].Lo &&
+			s.TAT.Lo > w.now && s.TAT.Lo < w.now+l.Tau() {
 			all, none = all && s.TAT.Lo >= w.would[i].Lo, none && s.TAT.Lo <= w.before[i].Hi
 		}
 	}
@@ -455,7 +446,7 @@ func (w *World) End() {
 	}
 	var keys []Key
 	for _, key := range w.keys {
-		if _, on, _ := w.limits.For(key); on { // a TAT further ahead than the limit allows ends here
+		if _, on, _ := w.limits.For(key); on { // a TAT that is too far ahead is capped
 			w.one(Spend, key, 1)
 			keys = append(keys, key)
 		}
@@ -467,7 +458,8 @@ func (w *World) End() {
 		w.now = last + tau(key)
 		l, _, _ := w.limits.For(key)
 		d := w.one(Check, key, l.Burst).Decisions[0]
-		w.require(d.Allowed && d.Remaining == 0, "%v is stranded: %+v, a tolerance of %d after the last event", key, d, l.Tau())
+		w.require(d.Allowed && d.Remaining == 0,
+			"%v is stranded: %+v, a tolerance of %d after the last event", key, d, l.Tau())
 	}
 	r := w.call(Call{Op: Close})
 	w.require(r.Failure == "", "close: %s", r.Failure)

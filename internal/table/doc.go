@@ -8,7 +8,7 @@
 // The root package embeds Slots in each shard of its directory. Slots of one
 // shard have one size, so ids of about one length share a class of shards.
 // Slots knows nothing of limits: the index of a rule is an opaque number, and
-// of the flags it acts on Dirty, Used, Stored and Pending only.
+// of the flags it acts on Dirty, Used, Clamped, Stored, Gate and Pending.
 //
 //	slot   0  TAT, int64
 //	       8  meta: name (16 bits), length of the id (10), flags (10), rule (28)

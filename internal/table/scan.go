@@ -2,10 +2,10 @@ package table
 
 import "math/bits"
 
-// Outcome is what a visitor did with a dirty bucket.
+// Outcome is what a visitor did with a bucket.
 type Outcome uint8
 
-// The outcomes of a visit by EachDirty or Expire.
+// The outcomes of a visit. Again and Defer are for EachDirty.
 const (
 	Done    Outcome = iota // nothing is left to do
 	Again                  // visit the bucket next time, too
@@ -65,14 +65,11 @@ func (s *Slots) eachInGroup(first uint32, visit func(i uint32, b Slot) Outcome) 
 	}
 }
 
-// Expire visits the buckets that are full by now and not in a commit.
-func (s *Slots) Expire(now int64, visit func(i uint32, b Slot) Outcome) {
+// Each visits every bucket. visit may call Remove on the one that it is given,
+// and returns Removed then.
+func (s *Slots) Each(visit func(i uint32, b Slot) Outcome) {
 	for i := uint32(0); i < s.capacity.Load(); i++ {
-		b := s.At(i)
-		if m := b.Meta(); m == 0 || m&(Pending|Clamped) != 0 || b.TAT() > now {
-			continue
-		}
-		if visit(i, b) == Removed {
+		if b := s.At(i); b.Meta() != 0 && visit(i, b) == Removed {
 			i-- // another may have moved here
 		}
 	}

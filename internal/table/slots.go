@@ -238,12 +238,3 @@ func (s *Slots) mark(i uint32) {
 	g := i >> s.groupShift
 	s.marks[g/64] |= 1 << (g % 64)
 }
-
-// Each calls visit with every bucket. visit must not insert or remove any.
-func (s *Slots) Each(visit func(i uint32, b Slot)) {
-	for i := range s.capacity.Load() {
-		if b := s.At(i); b.Meta() != 0 {
-			visit(i, b)
-		}
-	}
-}

@@ -1,0 +1,6 @@
+//go:build !long
+
+package boltstore
+
+// long has tests run at full length.
+const long = false

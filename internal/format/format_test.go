@@ -1,0 +1,205 @@
+package format
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestID(t *testing.T) {
+	for id, key := range map[string]string{"": "*", "*": "**", "**": "***", "*a": "*a", "12345678": "12345678", "a*": "a*"} {
+		require.Equal(t, key, string(EncodeID(id)))
+		require.Equal(t, id, DecodeID([]byte(key)))
+	}
+	require.Positive(t, Entry{1, "**", 0}.CompareStored(Entry{1, "*!", 0}), "as the database has them")
+	long := strings.Repeat("x", MaxID)
+	for _, c := range []struct {
+		name uint16
+		id   string
+		ok   bool
+	}{
+		{1, "", true}, {1, long, true}, {1, long + "x", false},
+		{Holds, "6:a", true}, {Holds, "6:", true}, {Holds, "6:" + long, true}, {Holds, "6:" + long + "x", false},
+		{Holds, "a", false}, {Holds, ":a", false}, {Holds, "06:a", false}, {Holds, "0:a", false}, {Holds, "65536:a", false}, {Holds, "+6:a", false},
+	} {
+		require.Equal(t, c.ok, CheckID(c.name, c.id) == nil, "%d:%s", c.name, c.id)
+	}
+	for key, want := range map[string]uint16{"1": 1, "65535": 65535, "0": 0, "65536": 0, "x": 0, "": 0, "-1": 0} {
+		name, ok := ParseDecimal([]byte(key))
+		require.Equal(t, want > 0, ok, key)
+		require.True(t, !ok || name == want)
+	}
+	require.Equal(t, "holds", string(BucketOf(Holds)))
+	require.Equal(t, "6", string(BucketOf(6)))
+	_, err := Uint64(make([]byte, 7))
+	require.ErrorIs(t, err, ErrCorrupt)
+}
+
+func sealed(seq uint64, entries ...Entry) []byte {
+	for record := range Records(entries, 1<<20) {
+		Seal(seq, record)
+		return record
+	}
+	return nil
+}
+
+func read(t *testing.T, seq uint64, record []byte) (got []Entry) {
+	t.Helper()
+	for e, err := range Entries(seq, record) {
+		require.NoError(t, err)
+		got = append(got, e.Entry())
+	}
+	return got
+}
+
+func TestRecord(t *testing.T) {
+	entries := []Entry{
+		{1, "a", 1}, {1, "", math.MaxInt64}, {65535, strings.Repeat("x", MaxID), 0}, {Holds, "1:held", 5},
+		{1, "\x00\xff", math.MinInt64}, {127, "n", -1}, {128, strings.Repeat("y", 128), 1 << 40},
+	}
+	require.Equal(t, entries, read(t, 7, sealed(7, entries...)))
+
+	// docs/format.md has these bytes.
+	require.Equal(t, "\x0D\xF0\x2B\xA8\x06\x0812345678\x18\x86\x72\x5F\xE6\x41\x58\x00\x01\x0810.0.0.2\x00\x00\x00\x00\x00\x00\x00\x00",
+		string(sealed(1, Entry{6, "12345678", 1767225660000000000}, Entry{1, "10.0.0.2", 0})))
+
+	const size = 32<<10 - 32
+	var many, got []Entry
+	for i := range 5_000 {
+		many = append(many, Entry{1, fmt.Sprint("client-", i), int64(i)})
+	}
+	n := uint64(0)
+	for record := range Records(many, size) {
+		n++
+		require.LessOrEqual(t, len(record), size+MaxID+16)
+		Seal(n, record)
+		got = append(got, read(t, n, record)...)
+	}
+	require.Greater(t, n, uint64(2))
+	require.Equal(t, many, got)
+}
+
+// If any bit of a record or of its number changes, nothing of it is read.
+func TestRecordFlippedBits(t *testing.T) {
+	const seq = 1<<40 + 9
+	record := sealed(seq, Entry{1, "first", 12345}, Entry{300, "second", 0})
+	corrupt := func(seq uint64, record []byte) {
+		n := 0
+		for e, err := range Entries(seq, record) {
+			require.ErrorIs(t, err, ErrCorrupt)
+			require.Zero(t, e)
+			n++
+		}
+		require.Equal(t, 1, n)
+	}
+	for bit := range 8 * len(record) {
+		flipped := slices.Clone(record)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		corrupt(seq, flipped)
+	}
+	for bit := range 64 {
+		corrupt(seq^1<<bit, record)
+	}
+	for n := range record {
+		corrupt(seq, record[:n])
+	}
+	corrupt(seq, append(slices.Clone(record), 0))
+}
+
+func FuzzRecord(f *testing.F) {
+	f.Add(uint64(1), sealed(1, Entry{1, "a", 1}, Entry{2, "bcd", 2}))
+	f.Add(uint64(2), []byte{})
+	f.Add(uint64(3), []byte{0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1})
+	f.Add(uint64(4), bytes.Repeat([]byte{0}, 40))
+	f.Add(uint64(5), []byte{0, 0, 0, 0, 1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F, 1})
+	f.Fuzz(func(t *testing.T, seq uint64, record []byte) {
+		size := func() (n int, err error) {
+			for e, err := range Entries(seq, record) {
+				if err != nil {
+					require.Zero(t, n, "half of a record was read")
+					return 0, err
+				}
+				n += e.Size
+			}
+			return n + 4, nil
+		}
+		if _, err := size(); err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+		}
+		if len(record) < 4 {
+			return
+		}
+		Seal(seq, record) // as if that were what was written
+		if n, err := size(); err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+		} else {
+			require.Equal(t, len(record), n)
+		}
+	})
+}
+
+// The bytes of an id are not taken for a record of the log.
+func TestLogIsNotForged(t *testing.T) {
+	fake, _ := Frame(12345, 3, []Entry{{1, "forged", 1}}) // the round is not known to the maker of an id
+	id := string(fake[:50])
+	pad := strings.Repeat("x", LogBlock-LogHeader-4-(1+1+8)-(1+2)) // so that the id begins with a block
+	round := rand.Uint64()
+	frame, _ := Frame(round, 1, []Entry{{1, pad, 1}, {1, id, 1}})
+	require.Zero(t, bytes.Index(frame, fake[:50])%LogBlock)
+	b := make([]byte, LogSize)
+	copy(b, frame[LogBlock:])
+	records, end, err := ReadLog(b, round)
+	require.NoError(t, err)
+	require.Empty(t, records)
+	require.Zero(t, end)
+	records, _, _ = ReadLog(b, 12345)
+	require.Len(t, records, 1, "it is one, except for the round")
+}
+
+// The round after one is found at the start of the log, and nowhere else.
+func TestNextRound(t *testing.T) {
+	for _, round := range []uint64{0, 1, 1<<32 - 1, 1 << 32, 1<<64 - 1, rand.Uint64()} {
+		logs := make([][]byte, 4) // of this round and the next three
+		for i := range logs {
+			later := round
+			for range i {
+				later = NextRound(later)
+			}
+			frame, _ := Frame(later, 5, []Entry{{1, "a", 1}})
+			logs[i] = append(frame, make([]byte, LogSize-len(frame))...)
+			require.Equal(t, i == 1, len(ReadNextRound(logs[i], round)) == 1, "%d: %d rounds on", round, i)
+			require.Empty(t, ReadNextRound(logs[i], later))
+		}
+		require.Empty(t, ReadNextRound(append(make([]byte, LogBlock), logs[1]...), round))
+		logs[1][30] ^= 1
+		require.Empty(t, ReadNextRound(logs[1], round))
+		require.Empty(t, ReadNextRound(make([]byte, LogSize), round))
+		got, err := ParseRound(RoundValue(round))
+		require.NoError(t, err)
+		require.Equal(t, round, got)
+	}
+	v := RoundValue(1)
+	v[5] ^= 1
+	_, err := ParseRound(v)
+	require.ErrorIs(t, err, ErrCorrupt)
+}
+
+// docs/format.md has this sum: other programs compute it.
+func TestEntrySum(t *testing.T) {
+	value := binary.BigEndian.AppendUint64(nil, 1_767_225_660_000_000_000)
+	sum := EntrySum([]byte("6"), []byte("12345678"), value)
+	require.Equal(t, uint64(0x61F7861D617F6F47), sum)
+	require.Equal(t, uint64(0x002EFFD6E0C9EB5C), SumStart+sum)
+	for bit := range 64 {
+		value[bit/8] ^= 1 << (bit % 8)
+		require.NotEqual(t, sum, EntrySum([]byte("6"), []byte("12345678"), value))
+		value[bit/8] ^= 1 << (bit % 8)
+	}
+}

@@ -1,0 +1,203 @@
+package fsck
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint/internal/bboltpage"
+	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/format"
+)
+
+const golden = "../../testdata/format1.db"
+
+// Of a sound file all is salvaged, its journal included.
+func TestSalvage(t *testing.T) {
+	for _, path := range []string{golden, makeFile(t, labels{3: "Three"}),
+		makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(50)...), inJournal(1, format.Entry{Name: 1, ID: "id00000"}, format.Entry{Name: 1, ID: "new", TAT: 8}))} {
+		to, v, err := salvageFile(t, path)
+		require.NoError(t, err)
+		require.Empty(t, v.Lost)
+		found, err := verify(t, to)
+		require.NoError(t, err)
+		require.Equal(t, Verified{Buckets: v.Buckets}, found)
+		names, all := contents(t, path)
+		gotNames, got := contents(t, to)
+		require.Equal(t, names, gotNames)
+		require.Equal(t, all, got)
+	}
+}
+
+func TestSalvageFails(t *testing.T) {
+	dir := t.TempDir()
+	to := filepath.Join(dir, "new.db")
+	newer := makeFile(t, labels{1: "one"}, inTree(many(1)...))
+	edit(t, newer, func(tx *bolt.Tx) error {
+		return tx.Bucket(format.MetaBucket).Put(format.FormatKey, format.BigEndian(2))
+	})
+	other := filepath.Join(dir, "other.db")
+	edit(t, other, func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("users")); return err })
+	empty := filepath.Join(dir, "empty.db")
+	edit(t, empty, func(tx *bolt.Tx) error { return nil })
+	for path, c := range map[string]struct {
+		is   error
+		want string
+	}{
+		dir:                             {nil, "it is a directory"},
+		filepath.Join(dir, "none.db"):   {fs.ErrNotExist, "none.db"},
+		newer:                           {format.ErrFormat, newer + ": format 2, and this version reads 1"},
+		other:                           {format.ErrFormat, "not one of stint's"},
+		empty:                           {format.ErrFormat, "not one of stint's"},
+		writeFile(t, []byte("garbage")): {format.ErrFormat, "not a bbolt file"},
+	} {
+		_, err := Salvage(path, to, lockTimeout, func(int) error { return nil })
+		require.ErrorContains(t, err, c.want)
+		require.NotErrorIs(t, err, format.ErrCorrupt)
+		if c.is != nil {
+			require.ErrorIs(t, err, c.is)
+		}
+		require.NoFileExists(t, to)
+	}
+	stop := errors.New("stop")
+	_, err := Salvage(makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(5)...)), to, lockTimeout, func(int) error { return stop })
+	require.ErrorIs(t, err, stop)
+	require.NoFileExists(t, to)
+
+	require.NoError(t, os.WriteFile(to, []byte("mine"), 0o600))
+	links := boltfile.OS()
+	links.Link = func(old, name string) error { // a file system without links
+		return &os.LinkError{Op: "link", Old: old, New: name, Err: errors.ErrUnsupported}
+	}
+	for _, files := range []*boltfile.FS{nil, links} {
+		f, err := open(golden, boltfile.Options{LockTimeout: lockTimeout, ReadOnly: true, Short: true})
+		require.NoError(t, err)
+		_, err = salvageTo(f, to, files, func(int) error { return nil })
+		require.ErrorIs(t, err, fs.ErrExist, "nothing is overwritten")
+		require.Equal(t, []byte("mine"), readFile(t, to))
+		require.NoError(t, f.Close())
+	}
+	f, err := open(golden, boltfile.Options{LockTimeout: lockTimeout, ReadOnly: true, Short: true})
+	require.NoError(t, err)
+	defer f.Close()
+	v, err := salvageTo(f, to+"-2", links, func(int) error { return nil })
+	require.NoError(t, err)
+	require.Positive(t, v.Buckets)
+	left, err := filepath.Glob(to + ".new-*")
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// What is in damaged pages is lost, and nothing else.
+func TestSalvageWithoutPages(t *testing.T) {
+	path := makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(20_000)...), inJournal(1, format.Entry{Name: 1, ID: "id00000", TAT: 7},
+		format.Entry{Name: 1, ID: "new", TAT: 8}, format.Entry{Name: 2, ID: "id00001"}))
+	_, want := contents(t, path)
+	sound := readFile(t, path)
+	var branches []int
+	for page := 2; page < len(sound)/bboltpage.Size; page++ {
+		if p := sound[page*bboltpage.Size:]; bboltpage.Kind(p) == bboltpage.Branch && bboltpage.Count(p) > 2 {
+			branches = append(branches, page)
+		}
+	}
+	require.NotEmpty(t, branches)
+	r := rand.New(rand.NewPCG(1, 2))
+	some, rounds := false, 12
+	if long {
+		rounds = 60
+	}
+	for i := range rounds {
+		content := bytes.Clone(sound)
+		if i%10 == 0 { // a page to which two others lead
+			at := branches[r.IntN(len(branches))]*bboltpage.Size + bboltpage.Header + 8
+			copy(content[at+bboltpage.Element*(1+r.IntN(2)):][:8], content[at:])
+		} else {
+			for range 1 + i%3 {
+				page := 2 + r.IntN(len(content)/bboltpage.Size-2)
+				for j := range 64 {
+					content[page*bboltpage.Size+j] ^= byte(r.IntN(256))
+				}
+			}
+		}
+		damaged := writeFile(t, content)
+		to, v, err := salvageFile(t, damaged)
+		require.Equal(t, content, readFile(t, damaged), "it is left as it was")
+		if err != nil {
+			require.ErrorIs(t, err, format.ErrCorrupt)
+			continue
+		}
+		_, err = verify(t, to)
+		require.NoError(t, err)
+		_, got := contents(t, to)
+		require.EqualValues(t, len(got), v.Buckets)
+		if len(v.Lost) == 0 {
+			require.Equal(t, want, got)
+			continue
+		}
+		some = some || len(got) > len(want)*9/10 && len(got) < len(want)
+		for key, tat := range got {
+			if tat != want[key] && key != "1:id00000" && key != "2:id00001" { // of which the journal may be lost
+				require.Equal(t, want[key], tat, key)
+			}
+		}
+	}
+	require.True(t, some, "a page was lost, and the others were not")
+}
+
+// What is in the pages of a short file is salvaged.
+func TestSalvageShortFile(t *testing.T) {
+	all := many(20_000)
+	path := makeFile(t, labels{1: "One", 2: "Two"}, inTree(all[:5_000]...), inTree(all[5_000:10_000]...), inTree(all[10_000:]...))
+	content := readFile(t, path)
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	defer file.Close()
+	m, err := bboltpage.ReadMeta(file)
+	require.NoError(t, err)
+	short := writeFile(t, content[:(m.Pages-3)*bboltpage.Size]) // without what the last transaction wrote last
+	_, err = verify(t, short)
+	require.ErrorIs(t, err, format.ErrCorrupt)
+	to, v, err := salvageFile(t, short)
+	require.NoError(t, err)
+	require.Greater(t, v.Buckets, int64(5_000))
+	require.NotEmpty(t, v.Lost)
+	_, err = verify(t, to)
+	require.NoError(t, err)
+
+	clear(content[m.Root*bboltpage.Size:][:bboltpage.Size]) // then the root of the transaction before is read
+	to, v, err = salvageFile(t, writeFile(t, content))
+	require.NoError(t, err)
+	require.ErrorContains(t, v.Lost[0], "what the last transaction changed")
+	names, _ := contents(t, to)
+	require.Equal(t, labels{1: "One", 2: "Two"}, names)
+}
+
+// An entry that makes no sense is dropped, and the others are not. A label that
+// is lost gets a name that no other number has.
+func TestSalvageDrops(t *testing.T) {
+	path := makeFile(t, labels{5: "name 6", 6: "Six"}, inTree(format.Entry{Name: 6, ID: "a", TAT: 1}, format.Entry{Name: 6, ID: "b", TAT: 2},
+		format.Entry{Name: format.Holds, ID: "6:a", TAT: 3}))
+	edit(t, path, func(tx *bolt.Tx) error {
+		six := tx.Bucket([]byte("6"))
+		_, err := six.CreateBucket([]byte("bucket"))
+		_, elseErr := tx.CreateBucket([]byte("else"))
+		return errors.Join(err, elseErr, six.Put([]byte("short"), []byte("x")), six.Put([]byte("zero"), format.BigEndian(0)),
+			tx.Bucket(format.HoldsBucket).Put([]byte("nothing"), format.BigEndian(1)), boltfile.NamesTable(tx).Delete([]byte("6")),
+			tx.Bucket(format.JournalBucket).Put(format.BigEndian(1), []byte("not a record")))
+	})
+	to, v, err := salvageFile(t, path)
+	require.NoError(t, err)
+	require.Len(t, v.Lost, 7)
+	_, err = verify(t, to)
+	require.NoError(t, err)
+	names, got := contents(t, to)
+	require.Equal(t, labels{5: "name 6", 6: "name 6?"}, names)
+	require.Equal(t, map[string]int64{"6:a": 1, "6:b": 2, "0:6:a": 3}, got)
+}
