@@ -71,7 +71,7 @@ func (s *Store) place() error {
 	if s.inUse.closed {
 		return ErrClosed
 	}
-	return s.inUse.file.InPlace()
+	return cmp.Or(s.inUse.file.Broken(), s.inUse.file.InPlace())
 }
 
 func (s *Store) save(entries []format.Entry) error {
