@@ -51,6 +51,9 @@ func TestFaultTable(t *testing.T) {
 		t.Run(row, run)
 	}
 	require.ElementsMatch(t, slices.Collect(maps.Keys(faultRows)), rows[1:])
+	for kind := FlushFailed; kind <= FileBack; kind++ {
+		require.NotContains(t, kind.String(), "EventKind")
+	}
 }
 
 // faultDisk is a MemStore, or a file whose log is in use, with faults.

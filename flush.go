@@ -30,9 +30,9 @@ type flusher struct {
 	statusMu sync.Mutex
 	status   FlushStats
 	commit   failure // of the last commit; none once a commit or a flush succeeded
-	gone     bool    // the last save found no file of the store's
-	saving   watch
-	upkeep   watch
+	gone     bool    // the last save returned ErrGone
+	saving   watch   // of Store.Save
+	upkeep   watch   // of Store.Maintain
 
 	stop, stopped chan struct{}
 	events        chan Event    // nil if nobody listens

@@ -90,10 +90,10 @@ const (
 	FlushRecovered                      // a flush succeeded after one that failed
 	ClockStepped                        // the wall clock was set, or the machine slept
 	FileSetAside                        // Open renamed a corrupt file, as Options.Recover asks
-	SaveOverdue                         // a save, or the store's upkeep, takes longer than CommitTimeout
-	SaveEnded                           // it ended
-	FileGone                            // the file is not at its path any more: ErrGone
-	FileBack                            // it is there again, or a new one with all buckets is
+	SaveOverdue                         // a save, or upkeep, takes longer than CommitTimeout
+	SaveEnded                           // an overdue save, or upkeep, ended
+	FileGone                            // the file is not at its path: ErrGone
+	FileBack                            // the file, or a new one with all buckets, is there
 )
 
 // String returns what happened, in two or three words.
