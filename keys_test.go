@@ -13,7 +13,7 @@ import (
 	"github.com/stint-go/stint/internal/spell"
 )
 
-// Formats of these tests: a program would take those of package idformat.
+// The formats of these tests. A program takes those of package idformat.
 var (
 	number = spell.NewFormat("number", func(id string) (string, error) {
 		if _, err := strconv.ParseUint(id, 10, 64); err != nil {
@@ -26,8 +26,8 @@ var (
 
 var errFickle = errors.New("not today")
 
-// fickle is a format that a program might write: its errors do not wrap ErrInvalidID, and it may return anything. It
-// cannot be compared.
+// fickle is a format that a program might write. Its errors do not wrap
+// ErrInvalidID, it may return anything, and it cannot be compared.
 type fickle struct{ _ []int }
 
 func (fickle) String() string { return "fickle" }
