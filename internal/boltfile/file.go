@@ -240,12 +240,22 @@ func (f *File) guard(fn func() error) (err error) {
 	return fn()
 }
 
+// whole returns ErrCorrupt if the file was truncated since the last transaction
+// that read. A write would make it longer, and hide that.
+func (f *File) whole() error {
+	info, err := f.file.Stat()
+	if want := f.size.Load(); err == nil && info.Size() < want {
+		return bboltpage.Short(f.file, f.Path, want)
+	}
+	return err
+}
+
 // panicked returns what is wrong with a file at which bbolt panicked. A file
 // that another process has truncated is a memory fault.
 func (f *File) panicked(r any) error {
-	if want := f.size.Load(); f.file != nil && want > 0 {
-		if info, err := f.file.Stat(); err == nil && info.Size() < want {
-			return bboltpage.Short(f.file, f.Path, want)
+	if f.file != nil {
+		if err := f.whole(); errors.Is(err, format.ErrCorrupt) {
+			return err
 		}
 	}
 	return format.Damaged(f.Path, "%v", r)
@@ -278,6 +288,9 @@ func (f *File) Update(fn func(tx *bolt.Tx) error) error {
 	f.commitLog.mu.Lock()
 	defer f.commitLog.mu.Unlock()
 	return f.guard(func() error {
+		if err := f.whole(); err != nil {
+			return err
+		}
 		if err := f.settle(); err != nil {
 			return fmt.Errorf("write the first pages of %s again: %w", f.Path, err)
 		}

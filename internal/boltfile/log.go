@@ -148,6 +148,9 @@ func (f *File) Append(seq uint64, entries []format.Entry) (done bool, n int, err
 		return false, 0, nil
 	}
 	err = f.guard(func() error {
+		if err := f.whole(); err != nil {
+			return err
+		}
 		if _, err := f.fs.WriteAt(f.file, frame, l.begin+l.at); err != nil {
 			return err
 		}

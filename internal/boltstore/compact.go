@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"time"
@@ -17,6 +18,7 @@ import (
 const (
 	compactMin   = 64 << 20         // a smaller file is not compacted by itself
 	compactRetry = 10 * time.Minute // after a compaction that failed: it copies all of the file
+	restoreRetry = 10 * time.Second // the same, if the path has no file
 )
 
 var (
@@ -39,14 +41,20 @@ func (s *Store) Compact() error {
 	return s.compactLocked()
 }
 
-// compactIfDue compacts a large file if more than half of it is free.
+// compactIfDue compacts a large file if more than half of it is free, and one
+// that was removed: the copy is put at the path.
 func (s *Store) compactIfDue() {
 	m := &s.maintenance
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if size, free := s.sizes(); size <= m.compactMin || free <= size/2 {
+	retry := compactRetry
+	if errors.Is(s.place(), fs.ErrNotExist) {
+		retry = restoreRetry
+	} else if size, free := s.sizes(); size <= m.compactMin || free <= size/2 {
 		s.record(&s.stats.compactions, 0, nil) // what one failed at is no trouble any more
-	} else if time.Since(m.notCompacted) > compactRetry {
+		return
+	}
+	if time.Since(m.notCompacted) > retry {
 		if s.compactLocked() != nil {
 			m.notCompacted = time.Now()
 		}

@@ -154,7 +154,7 @@ func TestOpenLink(t *testing.T) {
 			s := openStore(t, link)
 			require.NoError(t, s.Save([]format.Entry{entry(Key{1, "a"}, int64(i+1))}))
 			require.NoError(t, s.Compact())
-			require.False(t, s.inUse.file.Replaced())
+			require.NoError(t, s.inUse.file.InPlace())
 			require.NoError(t, s.Close())
 			info, err := os.Lstat(link)
 			require.NoError(t, err)

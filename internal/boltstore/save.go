@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -42,8 +43,38 @@ const (
 )
 
 // Save saves all of the entries or none, and returns nil when they are durable.
-// It may reorder them. No two are of one bucket.
+// It may reorder them. No two are of one bucket. The error is ErrGone if the
+// file is not at its path any more, even with no entries. The entries are in the
+// open file then, and in the new one that the background puts at the path.
 func (s *Store) Save(entries []format.Entry) error {
+	if len(entries) > 0 {
+		if err := s.save(entries); err != nil {
+			return err
+		}
+	}
+	return s.inPlace()
+}
+
+// inPlace returns nil if the file is at its path, or ErrGone. If no file is
+// there, it has the background make one.
+func (s *Store) inPlace() error {
+	err := s.place()
+	if errors.Is(err, fs.ErrNotExist) {
+		s.wake()
+	}
+	return err
+}
+
+func (s *Store) place() error {
+	s.inUse.mu.RLock()
+	defer s.inUse.mu.RUnlock()
+	if s.inUse.closed {
+		return ErrClosed
+	}
+	return cmp.Or(s.inUse.file.Broken(), s.inUse.file.InPlace())
+}
+
+func (s *Store) save(entries []format.Entry) error {
 	s.saves.mu.Lock()
 	defer s.saves.mu.Unlock()
 	s.addToFilters(entries...)

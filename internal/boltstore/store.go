@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,9 @@ var (
 
 	// ErrLocked: another process, or another store of this one, has the file.
 	ErrLocked = boltfile.ErrLocked
+
+	// ErrGone: the file is not at its path any more.
+	ErrGone = boltfile.ErrGone
 )
 
 // Options are the options of Open.
@@ -113,6 +117,9 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 	if o.ReadOnly {
 		close(s.stopped)
 	} else {
+		if abs, err := filepath.Abs(path); err == nil { // the process may change its directory
+			s.path, s.inUse.file.Path = abs, abs
+		}
 		go s.background()
 	}
 	return s, nil
@@ -135,7 +142,7 @@ func openFile(path string, labels map[uint16]string, o Options) (*boltfile.File,
 		file, err := boltfile.Open(path,
 			boltfile.Options{LockTimeout: o.LockTimeout, ReadOnly: o.ReadOnly, FS: o.FS})
 		switch {
-		case err == nil && !file.Replaced():
+		case err == nil && file.InPlace() == nil:
 			return file, nil
 		case err == nil:
 			file.Close()
