@@ -185,7 +185,7 @@ func (c *committer) await(in *batch) error {
 func (c *committer) save(in *batch) error {
 	w := &in.Work
 	n := len(w.saves)
-	err := c.flusher.store.Save(w.saves)
+	err := c.flusher.save(w.saves)
 	c.flusher.committed(err)
 	if err == nil {
 		c.buckets.Add(int64(n))

@@ -187,6 +187,9 @@ func (s *faultyStore) Load(key Key) (int64, error) {
 }
 
 func (s *faultyStore) Save(changes []Change) error {
+	if len(changes) == 0 {
+		return nil
+	}
 	if err := s.fail(); err != nil {
 		return err
 	}
@@ -907,6 +910,9 @@ type hookStore struct {
 }
 
 func (s *hookStore) Save(changes []Change) error {
+	if len(changes) == 0 {
+		return nil
+	}
 	s.before()
 	defer s.after()
 	return s.Store.Save(changes)

@@ -76,7 +76,7 @@ func (o *Options) withDefaults() (Options, error) {
 type Event struct {
 	Kind EventKind
 	Time time.Time     // by the Limiter's clock
-	Err  error         // of FlushFailed and FileSetAside
+	Err  error         // what is wrong; of SaveEnded, how the save ended
 	Path string        // of FileSetAside: where the file is now
 	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back
 }
@@ -90,6 +90,10 @@ const (
 	FlushRecovered                      // a flush succeeded after one that failed
 	ClockStepped                        // the wall clock was set, or the machine slept
 	FileSetAside                        // Open renamed a corrupt file, as Options.Recover asks
+	SaveOverdue                         // a save, or upkeep, takes longer than CommitTimeout
+	SaveEnded                           // an overdue save, or upkeep, ended
+	FileGone                            // the file is not at its path: ErrGone
+	FileBack                            // the file, or a new one with all buckets, is there
 )
 
 // String returns what happened, in two or three words.
@@ -103,8 +107,46 @@ func (k EventKind) String() string {
 		return "clock stepped"
 	case FileSetAside:
 		return "file set aside"
+	case SaveOverdue:
+		return "save overdue"
+	case SaveEnded:
+		return "overdue save ended"
+	case FileGone:
+		return "file gone"
+	case FileBack:
+		return "file back"
 	}
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
+}
+
+// tell passes an event on. It does not wait: a listener that has fallen far
+// behind misses the event.
+func (f *flusher) tell(e Event) {
+	e.Time = time.Unix(0, f.clock.Now())
+	select {
+	case f.events <- e:
+	default:
+	}
+}
+
+// deliver calls listen with each event, until no more come.
+func (f *flusher) deliver(listen func(Event)) {
+	defer close(f.delivered)
+	for {
+		select {
+		case e := <-f.events:
+			listen(e)
+		case <-f.silent:
+			for {
+				select {
+				case e := <-f.events:
+					listen(e)
+				default:
+					return
+				}
+			}
+		}
+	}
 }
 
 // The errors of Open, OpenBolt, New and SetLimits.
@@ -123,6 +165,11 @@ var (
 	// the Names.
 	ErrNameMismatch = boltstore.ErrNameMismatch
 )
+
+// ErrGone: the file was removed or renamed, or another one has its name. It is
+// returned by Flush and Close, and with ErrNotDurable by decisions. A file that
+// was removed is made anew, with all buckets, within moments.
+var ErrGone = boltstore.ErrGone
 
 // The errors of a decision. Unless the error is ErrNotDurable, nothing was
 // spent.
