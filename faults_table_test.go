@@ -116,7 +116,7 @@ func (d *faultDisk) afterCrash(t *testing.T, key Key) int64 {
 		store.(*MemStore).tats = maps.Clone(mem.tats)
 		mem.mu.Unlock()
 	}
-	l, err := New(store, levelLimits(t, Limit{Burst: 10, Count: 10, Period: 24 * time.Hour}), &Options{FlushInterval: time.Hour})
+	l, err := New(store, tenADay(t), &Options{FlushInterval: time.Hour})
 	require.NoError(t, err)
 	defer l.Close()
 	return remainingOf(t, l, key)
@@ -181,7 +181,7 @@ func newFaultLife(t *testing.T, d *faultDisk, level Durability, o Options) *faul
 		o.FlushInterval = 1e4 * time.Hour
 	}
 	var err error
-	f.Limiter, err = New(d, levelLimits(t, Limit{Burst: 10, Count: 10, Period: 24 * time.Hour}), &o)
+	f.Limiter, err = New(d, tenADay(t), &o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		d.met, d.failed = nil, false
@@ -258,7 +258,7 @@ func testDiskHangs(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := &hangingUpkeep{NewMemStore(), make(chan struct{})}
 			var events []Event
-			l, err := New(store, levelLimits(t, Limit{Burst: 10, Count: 10, Period: 24 * time.Hour}), &Options{OnEvent: func(e Event) { events = append(events, e) }})
+			l, err := New(store, tenADay(t), &Options{OnEvent: func(e Event) { events = append(events, e) }})
 			require.NoError(t, err)
 			pass(7 * time.Second)
 			require.ErrorContains(t, l.Health(), "the upkeep of the store under way since")
@@ -287,7 +287,7 @@ func testReadFails(t *testing.T) {
 			d := newFaultDisk(t, file)
 			store := &fakeStore{Store: d.Store}
 			store.fail(errDisk, "load")
-			l, err := New(store, levelLimits(t, Limit{Burst: 10, Count: 10, Period: 24 * time.Hour}), nil)
+			l, err := New(store, tenADay(t), nil)
 			require.NoError(t, err)
 			defer l.Close()
 			key := Name(2).Key("a")
@@ -391,7 +391,7 @@ func testFileTruncated(t *testing.T) {
 			require.ErrorIs(t, f.Health(), ErrCorrupt)
 			require.ErrorIs(t, f.Close(), ErrCorrupt)
 			require.Contains(t, f.told(), FlushFailed)
-			_, err = Open(f.disk.path, levelLimits(t, Limit{Burst: 10, Count: 10, Period: 24 * time.Hour}), nil)
+			_, err = Open(f.disk.path, tenADay(t), nil)
 			require.ErrorIs(t, err, ErrCorrupt)
 			require.ErrorContains(t, err, short)
 			require.ErrorContains(t, err, "restore it from a backup, or save what can be read of it with stint verify --repair")
@@ -416,11 +416,11 @@ func testFileDamaged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "stint.db")
 			require.NoError(t, os.WriteFile(path, c.content, 0o600))
-			_, err := Open(path, levelLimits(t, Limit{Burst: 10, Count: 10, Period: 24 * time.Hour}), nil)
+			_, err := Open(path, tenADay(t), nil)
 			require.ErrorIs(t, err, ErrCorrupt)
 			require.ErrorContains(t, err, c.want)
 			events := make(chan Event, 1)
-			l, err := Open(path, levelLimits(t, Limit{Burst: 10, Count: 10, Period: 24 * time.Hour}), &Options{Recover: true, OnEvent: func(e Event) { events <- e }})
+			l, err := Open(path, tenADay(t), &Options{Recover: true, OnEvent: func(e Event) { events <- e }})
 			require.NoError(t, err)
 			e := <-events
 			require.Equal(t, FileSetAside, e.Kind)
@@ -432,7 +432,7 @@ func testFileDamaged(t *testing.T) {
 
 func testFileLocked(t *testing.T) {
 	f := newFaultLife(t, newFaultDisk(t, true), Synced, Options{})
-	_, err := Open(f.disk.path, levelLimits(t, Limit{Burst: 10, Count: 10, Period: 24 * time.Hour}), &Options{LockTimeout: time.Millisecond})
+	_, err := Open(f.disk.path, tenADay(t), &Options{LockTimeout: time.Millisecond})
 	require.ErrorIs(t, err, ErrLocked)
 	require.NoError(t, f.Close())
 	require.EqualValues(t, 7, f.disk.afterCrash(t, f.key))
@@ -468,3 +468,5 @@ func testTriedAgain(t *testing.T) {
 		require.NoError(t, f.Close())
 	})
 }
+
+func tenADay(t testing.TB) *Limits { return levelLimits(t, PerDay(10)) }
