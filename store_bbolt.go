@@ -36,8 +36,10 @@ type BoltOptions struct {
 // If it made bbolt panic, every call returns that error from then on, and this
 // process does not touch the file again.
 type BoltStore struct {
-	store   *boltstore.Store
-	entries sync.Pool // *[]fileformat.Entry, for Save
+	store *boltstore.Store
+
+	saves   sync.Mutex
+	entries []fileformat.Entry // of the last Save, to be used again
 }
 
 func init() {
@@ -73,7 +75,7 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &BoltStore{store: store, entries: sync.Pool{New: func() any { return new([]fileformat.Entry) }}}, nil
+	return &BoltStore{store: store}, nil
 }
 
 // labels returns the labels of the names, as the file knows them.
@@ -96,14 +98,15 @@ func (s *BoltStore) Load(key Key) (tat int64, err error) {
 
 // Save implements Store, in one transaction.
 func (s *BoltStore) Save(changes []Change) error {
-	entries := s.entries.Get().(*[]fileformat.Entry)
-	defer s.entries.Put(entries)
-	*entries = slices.Grow((*entries)[:0], len(changes))
+	s.saves.Lock()
+	defer s.saves.Unlock()
+	entries := slices.Grow(s.entries[:0], len(changes))
 	for _, c := range changes {
-		*entries = append(*entries, fileformat.Entry{Name: uint16(c.Key.Name), ID: c.Key.ID, TAT: c.TAT})
+		entries = append(entries, fileformat.Entry{Name: uint16(c.Key.Name), ID: c.Key.ID, TAT: c.TAT})
 	}
-	err := s.store.Save(*entries)
-	clear(*entries) // the ids are the caller's
+	s.entries = entries
+	err := s.store.Save(entries)
+	clear(entries) // the ids are the caller's
 	return err
 }
 
