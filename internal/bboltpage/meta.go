@@ -29,16 +29,26 @@ const (
 	Deepest    = 40 // no tree has more levels
 )
 
-// MetaBytes is the part of a meta page that is in use.
-const MetaBytes = 80
+const (
+	metaBytes = 80 // the part of a meta page that is in use
+	magic     = 0xED0CDAED
+)
 
-const magic = 0xED0CDAED
+// Meta is what the meta page at Place, 0 or 1, says.
+type Meta struct {
+	Root, Freelist, Pages, Tx, Place uint64
 
-// Meta is what a meta page says.
-type Meta struct{ Root, Freelist, Pages, Tx uint64 }
+	bytes [metaBytes]byte
+}
 
-// IsMeta reports whether a page is a meta page whose checksum is right.
-func IsMeta(page []byte) bool { return hasMagic(page) && word(page, 72) == metaSum(page) }
+// Page returns the page. Its own number is Place: the checksum leaves it out, so
+// it may be wrong in the file.
+func (m Meta) Page() []byte {
+	page := make([]byte, Size)
+	copy(page, m.bytes[:])
+	binary.NativeEndian.PutUint64(page, m.Place)
+	return page
+}
 
 func hasMagic(page []byte) bool { return binary.NativeEndian.Uint32(page[16:]) == magic }
 
@@ -108,22 +118,23 @@ func ReadMeta(file *os.File) (Meta, error) {
 // ReadMetas returns the meta pages that are sound. The one in force comes
 // first, and that of the transaction before it second.
 func ReadMetas(file *os.File) (ms []Meta, err error) {
-	for i := range int64(2) {
-		var b [MetaBytes]byte
-		if _, err := file.ReadAt(b[:], i*Size); err != nil {
-			if errors.Is(err, io.EOF) {
-				break
-			}
+	for place := range uint64(2) {
+		m := Meta{Place: place}
+		b := m.bytes[:]
+		if _, err := file.ReadAt(b, int64(place)*Size); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
 			return nil, err
 		}
-		if !IsMeta(b[:]) {
+		if !hasMagic(b) || word(b, 72) != metaSum(b) {
 			continue
 		}
 		if size := binary.NativeEndian.Uint32(b[24:]); size != Size {
 			return nil, fmt.Errorf("%w: %s: a bbolt file with pages of %d bytes, not one of stint's",
 				format.ErrFormat, file.Name(), size)
 		}
-		ms = append(ms, Meta{word(b[:], 32), word(b[:], 48), word(b[:], 56), word(b[:], 64)})
+		m.Root, m.Freelist, m.Pages, m.Tx = word(b, 32), word(b, 48), word(b, 56), word(b, 64)
+		ms = append(ms, m)
 	}
 	if len(ms) == 0 {
 		return nil, format.Damaged(file.Name(), "neither of its first two pages is sound")
@@ -132,20 +143,15 @@ func ReadMetas(file *os.File) (ms []Meta, err error) {
 	return ms, nil
 }
 
-// MetaOf returns the meta page of a transaction and its place, or nil if there
-// is none. The page's own number may be wrong: the checksum leaves it out.
-func MetaOf(file *os.File, tx uint64) (page []byte, place uint64, err error) {
-	for i := range uint64(2) {
-		page := make([]byte, Size)
-		if err := ReadAt(file, page[:MetaBytes], int64(i)*Size); err != nil {
-			return nil, 0, err
-		}
-		if IsMeta(page) && word(page, 64) == tx {
-			binary.NativeEndian.PutUint64(page, i)
-			return page, i, nil
+// MetaOf returns the meta page of a transaction, or nil if there is none.
+func MetaOf(file *os.File, tx uint64) (*Meta, error) {
+	ms, err := ReadMetas(file)
+	for _, m := range ms {
+		if m.Tx == tx {
+			return &m, nil
 		}
 	}
-	return nil, 0, nil
+	return nil, err
 }
 
 // CheckMeta checks the meta pages, and that the file is as long as they say. If

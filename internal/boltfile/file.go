@@ -48,8 +48,7 @@ type File struct {
 	broken atomic.Pointer[error]
 
 	views     sync.RWMutex
-	unsure    []byte // the meta page of a failed commit that is in force
-	unsureAt  int64  // its place
+	unsure    *bboltpage.Meta // of a failed commit that is in force
 	unsynced  atomic.Bool
 	commitLog commitLog
 }
@@ -190,11 +189,12 @@ func Create(path string, files *FS) (*File, error) {
 // written. The next save begins another round for the same reason.
 func (f *File) BuildUpon() error {
 	m, err := bboltpage.ReadMeta(f.file)
-	if err == nil {
-		err = f.distrust(m.Tx)
+	if err != nil {
+		return err
 	}
+	f.unsure = &m
 	f.commitLog.failed = f.commitLog.begin > 0
-	return cmp.Or(err, f.settle(), f.fs.SyncDir(filepath.Dir(f.Path)))
+	return cmp.Or(f.settle(), f.fs.SyncDir(filepath.Dir(f.Path)))
 }
 
 func (f *File) boltOptions(lockTimeout time.Duration) *bolt.Options {
@@ -295,20 +295,11 @@ func (f *File) Update(fn func(tx *bolt.Tx) error) error {
 			return errors.Join(err, tx.Rollback())
 		}
 		if err = tx.Commit(); err != nil {
-			_ = f.distrust(id) // a meta page that cannot be read is not in force
+			f.unsure, _ = bboltpage.MetaOf(f.file, id) // one that cannot be read is not in force
 		}
 		f.commitLog.ended(round, err)
 		return err
 	})
-}
-
-// distrust notes that the meta page of a transaction, if there is one, may not
-// be on the disk.
-func (f *File) distrust(tx uint64) (err error) {
-	var place uint64
-	f.unsure, place, err = bboltpage.MetaOf(f.file, tx)
-	f.unsureAt = int64(place) * bboltpage.Size
-	return err
 }
 
 // settle makes the last commit durable if it failed and is in force all the
@@ -319,7 +310,8 @@ func (f *File) settle() error {
 	if f.unsure == nil {
 		return nil
 	}
-	if _, err := f.fs.WriteAt(f.file, f.unsure, f.unsureAt); err != nil {
+	at := int64(f.unsure.Place) * bboltpage.Size
+	if _, err := f.fs.WriteAt(f.file, f.unsure.Page(), at); err != nil {
 		return err
 	}
 	if err := f.fs.SyncFile(f.file); err != nil {
@@ -357,15 +349,16 @@ func (f *File) release() {
 func (f *File) Snapshot(tx *bolt.Tx, emptyLog bool, w io.Writer, begun func()) (int64, error) {
 	const size = bboltpage.Size
 	id := uint64(tx.ID())
-	meta, _, err := bboltpage.MetaOf(f.file, id)
+	m, err := bboltpage.MetaOf(f.file, id)
 	if err != nil {
 		return 0, err
 	}
-	if meta == nil {
+	if m == nil {
 		return 0, format.Damaged(f.Path, "it has no meta page of transaction %d", id)
 	}
 	log := f.commitLog.begin
 	begun()
+	meta := m.Page()
 	for i := range uint64(2) { // bbolt takes turns; the other page stands for the commit before
 		bboltpage.SealMeta(meta, i, id-(i^id&1))
 		if n, err := w.Write(meta); err != nil {

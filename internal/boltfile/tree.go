@@ -1,9 +1,11 @@
 package boltfile
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -154,18 +156,35 @@ func BucketNames(tx *bolt.Tx) []uint16 {
 func PutRecords(tx *bolt.Tx, records iter.Seq[format.Record]) error {
 	journal := tx.Bucket(format.JournalBucket)
 	journal.FillPercent = 1 // appended, never inserted
-	var sum uint64
 	for r := range records {
 		key := format.BigEndian(r.Seq)
 		if journal.Get(key) != nil {
 			continue
 		}
-		if err := journal.Put(key, r.Data); err != nil {
+		if err := put(journal, format.JournalBucket, key, r.Data); err != nil {
 			return err
 		}
-		sum += format.RecordSum(key, r.Data)
 	}
-	return AddSum(journal, sum)
+	return nil
+}
+
+// DropRecords deletes the first few hundred records up to the one numbered last,
+// and reports whether those were all.
+func DropRecords(tx *bolt.Tx, last uint64) (all bool, err error) {
+	const most = 512
+	journal := tx.Bucket(format.JournalBucket)
+	c := journal.Cursor()
+	var keys [][]byte // a cursor does not survive a deletion
+	for k, _ := c.First(); k != nil && len(keys) < most &&
+		binary.BigEndian.Uint64(k) <= last; k, _ = c.Next() {
+		keys = append(keys, slices.Clone(k))
+	}
+	for _, k := range keys {
+		if err := put(journal, format.JournalBucket, k, nil); err != nil {
+			return false, err
+		}
+	}
+	return len(keys) < most, nil
 }
 
 // Apply writes entries to their places in the tree. They are in the order of
@@ -204,33 +223,22 @@ func Apply(tx *bolt.Tx, check *bboltpage.Checker, entries iter.Seq[format.Entry]
 }
 
 // put puts an entry into the bucket of that name, or deletes it if the value is
-// nil, and keeps the bucket's sum.
-func put(b *bolt.Bucket, bucket, key, value []byte) error {
-	var sum uint64
-	if b.Sequence() != 0 {
-		if old := b.Get(key); old != nil {
-			sum -= format.EntrySum(bucket, key, old)
-		}
-		if value != nil {
-			sum += format.EntrySum(bucket, key, value)
-		}
+// nil, and keeps the bucket's sum if it has one.
+func put(b *bolt.Bucket, bucket, key, value []byte) (err error) {
+	sum := b.Sequence()
+	if old := b.Get(key); old != nil {
+		sum -= format.EntrySum(bucket, key, old)
 	}
-	if value == nil {
-		if err := b.Delete(key); err != nil {
-			return err
-		}
-	} else if err := b.Put(key, value); err != nil {
+	if value != nil {
+		sum += format.EntrySum(bucket, key, value)
+		err = b.Put(key, value)
+	} else {
+		err = b.Delete(key)
+	}
+	if err != nil || b.Sequence() == 0 {
 		return err
 	}
-	return AddSum(b, sum)
-}
-
-// AddSum adds to the sum of a bucket that has one.
-func AddSum(b *bolt.Bucket, sum uint64) error {
-	if have := b.Sequence(); have != 0 && sum != 0 {
-		return b.SetSequence(have + sum)
-	}
-	return nil
+	return b.SetSequence(sum)
 }
 
 // KeepSum gives a bucket, into which all of another was copied, the sum of that

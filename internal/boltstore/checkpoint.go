@@ -1,10 +1,8 @@
 package boltstore
 
 import (
-	"encoding/binary"
 	"fmt"
 	"iter"
-	"slices"
 	"sync"
 	"time"
 
@@ -218,7 +216,7 @@ func (s *Store) applyLocked() (done int64, err error) {
 		err := s.update(func(tx *bolt.Tx) (err error) {
 			err = boltfile.Apply(tx, s.inUse.file.Check, s.unexpired(step))
 			if err == nil && rest.Left == 0 {
-				dropped, err = dropRecords(tx, last)
+				dropped, err = boltfile.DropRecords(tx, last)
 			}
 			return err
 		})
@@ -255,24 +253,4 @@ func (s *Store) unexpired(step []format.RawEntry) iter.Seq[format.Entry] {
 			}
 		}
 	}
-}
-
-// dropRecords deletes the first few hundred records up to the one numbered last,
-// and reports whether those were all.
-func dropRecords(tx *bolt.Tx, last uint64) (all bool, err error) {
-	const most = 512
-	journal := tx.Bucket(format.JournalBucket)
-	c := journal.Cursor()
-	var keys [][]byte // a cursor does not survive a deletion
-	var sum uint64
-	for k, v := c.First(); k != nil && len(keys) < most && binary.BigEndian.Uint64(k) <= last; k, v = c.Next() {
-		keys = append(keys, slices.Clone(k))
-		sum -= format.RecordSum(k, v)
-	}
-	for _, k := range keys {
-		if err := journal.Delete(k); err != nil {
-			return false, err
-		}
-	}
-	return len(keys) < most, boltfile.AddSum(journal, sum)
 }

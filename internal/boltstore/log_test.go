@@ -255,7 +255,7 @@ func TestLogOfADamagedMetaPage(t *testing.T) {
 			continue
 		}
 		image := readFile(t, s.path)
-		image[newerMeta(image)+16+rnd.Int64N(bboltpage.MetaBytes-16)] ^= 1 << rnd.IntN(8)
+		image[newerMeta(image)+16+rnd.Int64N(64)] ^= 1 << rnd.IntN(8)
 		path := writeFile(t, image)
 		got, err := foundUnverified(t, path)
 		if s.inUse.file.LogState().At > 0 {

@@ -60,7 +60,7 @@ func (e Entry) CompareStored(f Entry) int {
 
 // Damaged returns an ErrCorrupt about the file at path.
 func Damaged(path, text string, args ...any) error {
-	return fmt.Errorf("%w: %s: %s", ErrCorrupt, path, fmt.Sprintf(text, args...))
+	return fmt.Errorf("%w: %s: %w", ErrCorrupt, path, fmt.Errorf(text, args...))
 }
 
 // Foreign returns the ErrFormat of a bbolt file that no stint wrote.
