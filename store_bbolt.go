@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -61,17 +62,14 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	case o.MaxResident < 0:
 		return nil, fmt.Errorf("stint: MaxResident %d: want more than 0", o.MaxResident)
 	}
-	if o.LockTimeout == 0 {
-		o.LockTimeout = time.Second
-	}
-	if o.MaxResident == 0 {
-		o.MaxResident = 1 << 20
-	}
 	if err := errors.Join(names.mistakes()...); err != nil {
 		return nil, err
 	}
 	store, err := boltstore.Open(path, names.labels(), boltstore.Options{
-		LockTimeout: o.LockTimeout, ReadOnly: o.ReadOnly, MaxResident: o.MaxResident})
+		LockTimeout: cmp.Or(o.LockTimeout, time.Second),
+		MaxResident: cmp.Or(o.MaxResident, 1<<20),
+		ReadOnly:    o.ReadOnly,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -83,7 +83,11 @@ func (c *Checker) Page(id, pages uint64, first, next []byte, buffer []byte) ([]b
 }
 
 // SetWhole records that all pages were checked.
-func (c *Checker) SetWhole() { c.whole.Store(true) }
+func (c *Checker) SetWhole() {
+	if c != nil {
+		c.whole.Store(true)
+	}
+}
 
 func (c *Checker) isWhole() bool { return c == nil || c.whole.Load() }
 
@@ -108,7 +112,9 @@ func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
 			return nil
 		}
 		n := Count(page)
-		i := uint64(sort.Search(int(n), func(i int) bool { return bytes.Compare(KeyOf(page, uint64(i)), key) > 0 }))
+		i := uint64(sort.Search(int(n), func(i int) bool {
+			return bytes.Compare(KeyOf(page, uint64(i)), key) > 0
+		}))
 		i -= min(i, 1)
 		for j := i - min(i, 1); j <= min(i+1, n-1); j++ {
 			lower, upper := Bounds(page, j, first, next)
@@ -129,20 +135,20 @@ func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
 func (c *Checker) pages(b *bolt.Bucket) uint64 { return uint64(b.Tx().Size()) / Size }
 
 // Run checks the pages of a bucket that hold the keys after one, until they
-// hold at least so many as wanted; 0 means all.
+// hold at least so many as wanted; 0 means all. The bucket may be nil.
 func (c *Checker) Run(b *bolt.Bucket, after []byte, want int) error {
-	id := uint64(b.RootPage())
-	if c.isWhole() || id == 0 {
+	if c.isWhole() || b == nil || b.RootPage() == 0 {
 		return nil
 	}
 	if want == 0 {
 		want = math.MaxInt
 	}
-	_, err := c.runOf(id, c.pages(b), nil, nil, after, want, Deepest)
+	_, err := c.runOf(uint64(b.RootPage()), c.pages(b), nil, nil, after, want, Deepest)
 	return err
 }
 
-func (c *Checker) runOf(id, pages uint64, first, next, after []byte, want, deep int) (left int, err error) {
+func (c *Checker) runOf(id, pages uint64, first, next, after []byte,
+	want, deep int) (left int, err error) {
 	if deep == 0 {
 		return 0, format.Damaged(c.path, "page %d leads back to itself", id)
 	}
@@ -162,7 +168,8 @@ func (c *Checker) runOf(id, pages uint64, first, next, after []byte, want, deep 
 		if len(after) > 0 && upper != nil && bytes.Compare(upper, after) <= 0 {
 			continue
 		}
-		if want, err = c.runOf(ItemOf(page, i).Child, pages, lower, upper, after, want, deep-1); err != nil || want < 0 {
+		want, err = c.runOf(ItemOf(page, i).Child, pages, lower, upper, after, want, deep-1)
+		if err != nil || want < 0 {
 			return want, err
 		}
 	}

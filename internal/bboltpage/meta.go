@@ -84,8 +84,8 @@ func Short(file *os.File, path string, want int64) error {
 	if err != nil {
 		return err
 	}
-	return format.Damaged(path, "the file is shorter than it says: %d bytes, want %d; restore it from a backup, or "+
-		"save what can be read of it with stint verify --repair", info.Size(), want)
+	return format.Damaged(path, "the file is shorter than it says: %d bytes, want %d; "+
+		"restore it from a backup, or save what can be read of it with stint verify --repair", info.Size(), want)
 }
 
 // CheckMagic returns ErrFormat if the file was never one of bbolt's: neither of
@@ -97,6 +97,8 @@ func CheckMagic(file *os.File) error {
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
 		return err
+	case n == 0: // bbolt would take it for a new one
+		return format.Damaged(file.Name(), "it is empty; remove it to start anew")
 	case !hasMagic(pages[:]) && !hasMagic(pages[Size:]):
 		return fmt.Errorf("%w: %s: not a bbolt file; if stint wrote it, its beginning was overwritten: "+
 			"restore it from a backup", format.ErrFormat, file.Name())
@@ -168,14 +170,17 @@ func CheckMeta(file *os.File, short bool) (Meta, error) {
 	path, most := file.Name(), uint64(info.Size())/Size
 	switch {
 	case m.Freelist == 1<<64-1: // bbolt would look at every page, in a goroutine of its own
-		err = fmt.Errorf("%w: %s: a bbolt file without a list of free pages, not one of stint's", format.ErrFormat, path)
+		err = fmt.Errorf("%w: %s: a bbolt file without a list of free pages, not one of stint's",
+			format.ErrFormat, path)
 	case m.Pages > most*1024:
 		err = format.Damaged(path, "it has %d bytes, and should have %d pages", info.Size(), m.Pages)
 	case m.Pages > most && !short:
 		err = Short(file, path, int64(m.Pages*Size))
 	case m.Root < 2 || m.Root >= m.Pages || m.Freelist < 2 || m.Freelist >= m.Pages:
 		err = format.Damaged(path, "its first page points outside of it")
-	case m.Tx >= 1<<62: // the next may be 0, which bbolt never takes for newer: its commits would have no effect
+	case m.Tx >= 1<<62:
+		// The next may be 0, which bbolt never takes for newer: its commits would have
+		// no effect.
 		err = format.Damaged(path, "no file has seen %d transactions", m.Tx)
 	}
 	return m, err

@@ -245,17 +245,16 @@ func TestCheckpointFails(t *testing.T) {
 // A checkpoint that failed is not tried again at every save, and what comes meanwhile does not grow without bound.
 func TestCheckpointThatFailsBacksOff(t *testing.T) {
 	s := openStore(t, storePath(t))
-	s.closing.Do(s.stopBackground) // nobody does what is due
-	defer s.inUse.file.Close()
+	idle(t, s)
 	s.journal.most = 64 << 10
 	bad := Key{1, strings.Repeat("x", bolt.MaxKeySize+1)} // which cannot go home
 	require.NoError(t, s.append([]format.Entry{entry(bad, 1)}))
 	s.journal.idle = idleSweeps
 	for _, wait := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-		require.True(t, s.journal.due())
+		require.True(t, s.journal.is((*journalState).dueLocked))
 		require.Error(t, s.checkpoint())
 		require.Equal(t, wait*time.Second, s.journal.backoff)
-		require.False(t, s.journal.due())
+		require.False(t, s.journal.is((*journalState).dueLocked))
 		s.journal.retry = time.Now()
 		s.journal.idle = 0 // something is saved now and then
 	}
@@ -287,43 +286,39 @@ func TestCheckpointThatFailsBacksOff(t *testing.T) {
 	require.Zero(t, s.journal.backoff)
 	require.NoError(t, s.Stats().Err)
 	require.NoError(t, s.append([]format.Entry{entry(Key{1, "next"}, 1)}))
-	require.False(t, s.journal.due())
+	require.False(t, s.journal.is((*journalState).dueLocked))
 	s.journal.idle = idleSweeps
-	require.True(t, s.journal.due())
+	require.True(t, s.journal.is((*journalState).dueLocked))
 
 }
 
 // The journal goes home by itself once it is long, many times as long as what it comes to, or left alone.
 func TestCheckpointDue(t *testing.T) {
 	s := openStore(t, storePath(t))
-	s.closing.Do(func() { // nobody does what is due
-		close(s.stop)
-		<-s.stopped
-	})
-	defer s.inUse.file.Close()
-	require.False(t, s.journal.due())
+	idle(t, s)
+	require.False(t, s.journal.is((*journalState).dueLocked))
 	require.NoError(t, s.append([]format.Entry{entry(Key{1, "a"}, 1<<40)}))
-	require.False(t, s.journal.due())
+	require.False(t, s.journal.is((*journalState).dueLocked))
 
 	s.journal.bytes = journalMin + 1
-	require.True(t, s.journal.due())
+	require.True(t, s.journal.is((*journalState).dueLocked))
 	s.journal.bytes = 100
 
 	s.journal.most = 4
-	require.True(t, s.journal.due(), "it is more than may be kept in memory")
+	require.True(t, s.journal.is((*journalState).dueLocked), "it is more than may be kept in memory")
 	s.journal.most = indexMin
 
 	for range idleSweeps - 1 {
-		require.False(t, s.journal.due())
+		require.False(t, s.journal.is((*journalState).dueLocked))
 		require.NoError(t, s.sweep(1))
 	}
 	s.journal.idle = 0
 	require.NoError(t, s.sweep(1))
-	require.False(t, s.journal.due(), "something was saved")
+	require.False(t, s.journal.is((*journalState).dueLocked), "something was saved")
 	s.journal.idle = idleSweeps
-	require.True(t, s.journal.due())
+	require.True(t, s.journal.is((*journalState).dueLocked))
 	require.NoError(t, s.checkpoint())
-	require.False(t, s.journal.due())
+	require.False(t, s.journal.is((*journalState).dueLocked))
 }
 
 // Ids that do not repeat make no journal, and no index, that grows without bound, however fast they come.

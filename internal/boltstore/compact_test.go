@@ -127,7 +127,8 @@ func TestCompactClosed(t *testing.T) {
 		target, err := boltfile.Open(temp, boltfile.Options{LockTimeout: longLock, FS: s.fs})
 		require.NoError(t, err)
 		before(temp)
-		return s.replace(target)
+		s.inUse.file, err = s.inUse.file.ReplaceWith(target)
+		return err
 	}
 	require.NoError(t, s.checkpoint())
 	begin := s.inUse.file.LogState().Begin
@@ -208,8 +209,7 @@ func TestCompactOutpaced(t *testing.T) {
 func TestSaveWaitsForACompaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, storePath(t))
-		s.closing.Do(s.stopBackground) // nobody does what is due
-		defer s.inUse.file.Close()
+		idle(t, s)
 		s.journal.most = 10
 		s.journal.setCopying(true)
 		saved := 0

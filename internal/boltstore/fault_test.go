@@ -83,13 +83,11 @@ func TestCommitThatFailed(t *testing.T) {
 	have := allOf(t, s)
 	homeAgain := func(tat int64) error {
 		return s.update(func(tx *bolt.Tx) error {
-			return boltfile.Apply(tx, s.inUse.file.Check, func(yield func(format.Entry) bool) {
-				for i := range n {
-					if !yield(entry(Key{1, fmt.Sprintf("id-%07d", i)}, tat)) {
-						return
-					}
-				}
-			})
+			var entries []format.Entry
+			for i := range n {
+				entries = append(entries, entry(Key{1, fmt.Sprintf("id-%07d", i)}, tat))
+			}
+			return boltfile.Apply(tx, s.inUse.file.Check, entries)
 		})
 	}
 	disk := readFile(t, s.path)[:2*bboltpage.Size] // the meta pages

@@ -1,6 +1,7 @@
 package boltstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -35,7 +36,9 @@ type (
 	labels = map[uint16]string
 )
 
-func (k Key) compare(other Key) int { return entry(k, 0).Compare(entry(other, 0)) }
+func (k Key) compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Name, other.Name), cmp.Compare(k.ID, other.ID))
+}
 
 func entry(k Key, tat int64) format.Entry { return format.Entry{Name: k.Name, ID: k.ID, TAT: tat} }
 
@@ -81,6 +84,16 @@ func openLogged(t testing.TB) *Store {
 func (s *Store) together() { s.saves.last, s.saves.recent = time.Now().Add(time.Hour), 2 }
 func (s *Store) alone()    { s.saves.last = time.Time{} }
 
+// idle leaves what is due to the test.
+func idle(t testing.TB, s *Store) {
+	s.closing.Do(func() {
+		close(s.stop)
+		<-s.stopped
+	})
+	file := s.inUse.file
+	t.Cleanup(func() { file.Close() })
+}
+
 // compactBusy is Compact when saves came after the journal was applied.
 func (s *Store) compactBusy() error {
 	s.maintenance.mu.Lock()
@@ -89,10 +102,6 @@ func (s *Store) compactBusy() error {
 }
 
 func (s *Store) emptyLog() error { return s.write((*boltfile.File).EmptyLog) }
-
-func (s *Store) apply(tx *bolt.Tx, entries ...format.Entry) error {
-	return boltfile.Apply(tx, s.inUse.file.Check, slices.Values(entries))
-}
 
 // crash copies the file, as a killed process would leave it.
 func crash(t testing.TB, s *Store) string { return copyOf(t, s.path) }
@@ -119,7 +128,7 @@ func writeFile(t testing.TB, content []byte) string {
 // abandon closes a store's file as it is, as the end of the process would.
 func abandon(t testing.TB, s *Store) {
 	t.Helper()
-	s.closing.Do(s.stopBackground)
+	idle(t, s)
 	s.inUse.mu.Lock()
 	defer s.inUse.mu.Unlock()
 	s.inUse.closed = true
@@ -150,8 +159,8 @@ func commits(t testing.TB, path string) uint64 {
 func allOf(t testing.TB, s *Store) map[Key]int64 {
 	t.Helper()
 	all := make(map[Key]int64)
-	names, err := s.treeNames()
-	require.NoError(t, err)
+	var names []uint16
+	require.NoError(t, s.view(func(tx *bolt.Tx) error { names = boltfile.BucketNames(tx); return nil }))
 	for _, name := range slices.AppendSeq(names, maps.Keys(s.Names())) {
 		for e, err := range s.All(name) {
 			require.NoError(t, err)
@@ -212,6 +221,7 @@ func fill(t testing.TB, s *Store, n int) map[Key]int64 {
 		entries = append(entries, entry(Key{1, fmt.Sprintf("id-%07d", i)}, int64(i+1)))
 		want[keyOf(entries[i])] = int64(i + 1)
 	}
+	s.addToFilters(entries)
 	require.NoError(t, s.append(entries))
 	require.NoError(t, s.checkpoint())
 	return want

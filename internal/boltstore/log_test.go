@@ -153,7 +153,7 @@ func TestLogPowerCut(t *testing.T) {
 			for range 1 + rnd.IntN(150) {
 				changes = append(changes, entry(Key{1, fmt.Sprint(strings.Repeat("long", 100), rnd.IntN(200))}, 1<<60+int64(step)))
 			}
-			slices.SortFunc(changes, format.Entry.Compare)
+			slices.SortFunc(changes, format.Entry.CompareStored)
 			changes = slices.Compact(changes)
 			next = with(have, changes...)
 			require.NoError(t, s.append(changes))

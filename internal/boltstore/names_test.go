@@ -20,7 +20,7 @@ func TestDeclare(t *testing.T) {
 		want   []string
 	}{
 		"a number has another label": {labels{1: "uno"}, []string{`name 1 is "one" in the file, and declared as "uno"`}},
-		"a label has another number": {labels{3: "two"}, []string{`"two" is name 2 in the file, and declared as 3`}},
+		"a label has another number": {labels{3: "two"}, []string{`"two" is name 2 in the file, which keeps its number, and cannot be 3`}},
 		"swapped": {labels{1: "two", 2: "one"}, []string{
 			`name 1 is "one" in the file, and declared as "two"`, `name 2 is "two" in the file, and declared as "one"`}},
 		"one wrong, one new": {labels{1: "uno", 9: "nine"}, []string{`name 1 is "one" in the file, and declared as "uno"`}},

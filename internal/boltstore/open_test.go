@@ -358,7 +358,7 @@ func TestDamageWhileAWriterMaps(t *testing.T) {
 		entries = append(entries, entry(Key{1, fmt.Sprintf("%0100d", i)}, 1<<60))
 	}
 	saved := make(chan error, 1)
-	go func() { saved <- s.update(func(tx *bolt.Tx) error { return s.apply(tx, entries...) }) }()
+	go func() { saved <- s.update(func(tx *bolt.Tx) error { return boltfile.Apply(tx, nil, entries) }) }()
 	awaitWaiter("mmap", saved)
 	require.Empty(t, saved, "it did not need to map")
 	close(goOn)

@@ -115,7 +115,9 @@ func (r *reader) root() (uint64, error) {
 		return 0, err
 	}
 	r.pages = ms[0].Pages
-	newChecker := func() *bboltpage.Checker { return bboltpage.NewChecker(r.file.OS(), r.file.Path, ms[0]) }
+	newChecker := func() *bboltpage.Checker {
+		return bboltpage.NewChecker(r.file.OS(), r.file.Path, ms[0])
+	}
 	r.check = newChecker()
 	_, err = newChecker().Page(ms[0].Root, r.pages, nil, nil, make([]byte, bboltpage.Size))
 	if err == nil || len(ms) == 1 {
@@ -177,14 +179,15 @@ func (r *reader) log(log, round []byte) {
 		if err == nil && (e.bucket || len(e.value) != format.LogSkip+format.LogSize) {
 			err = errors.New("it is not as long as it should be")
 		}
-		var records, newer []format.Record
-		if err == nil {
-			records, _, err = format.ReadLog(e.value[format.LogSkip:], n)
-			newer = format.ReadNextRound(e.value[format.LogSkip:], n)
+		if err != nil {
+			r.lose("the log: %v", err)
+			continue
 		}
+		newer := format.ReadNextRound(e.value[format.LogSkip:], n)
 		if len(newer) > 0 {
 			r.lose("what the last transaction changed: %w", format.ErrOldMeta)
 		}
+		records, _, err := format.ReadLog(e.value[format.LogSkip:], n)
 		if err != nil {
 			r.lose("the log: %v", err)
 		}

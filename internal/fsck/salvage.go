@@ -70,7 +70,7 @@ func (r *reader) writeTo(to *boltfile.File, read func(n int) error) (n int64, er
 			return nil
 		}
 		err := to.Update(func(tx *bolt.Tx) error {
-			return boltfile.Apply(tx, nil, slices.Values(batch))
+			return boltfile.Apply(tx, nil, batch)
 		})
 		err = errors.Join(err, read(len(batch)))
 		batch = batch[:0]
