@@ -235,6 +235,7 @@ func TestCheckMagic(t *testing.T) {
 		want    string
 	}{
 		"text":           {bytes.Repeat([]byte("text"), 3000), format.ErrFormat, "not a bbolt file"},
+		"empty":          {nil, format.ErrCorrupt, "it is empty; remove it to start anew"},
 		"a byte":         {[]byte("x"), format.ErrFormat, "not a bbolt file"},
 		"a page":         {sound[:Size], format.ErrCorrupt, "the file is shorter than it says: 4096 bytes, want 8192; restore it from a backup"},
 		"pages":          {sound[:3*Size], format.ErrCorrupt, "the file is shorter than it says: 12288 bytes, want "},
@@ -256,6 +257,9 @@ func TestCheckMagic(t *testing.T) {
 	require.NoError(t, err)
 	m, err := ReadMeta(file)
 	require.NoError(t, err)
+	size, free := Sizes(file)
+	require.GreaterOrEqual(t, size, int64(m.Pages*Size))
+	require.Less(t, free, size)
 	of, err := MetaOf(file, m.Tx)
 	require.NoError(t, err)
 	require.Equal(t, m, *of)

@@ -225,3 +225,57 @@ func TestMake(t *testing.T) {
 		})
 	}
 }
+
+// A snapshot has what the transaction sees, and an empty log. A file that takes
+// the place of another has its name.
+func TestReplaceWith(t *testing.T) {
+	for _, renames := range []bool{true, false} {
+		t.Run(fmt.Sprint("renames open files ", renames), func(t *testing.T) {
+			f, files := openNew(t)
+			files.RenamesOpen = renames
+			f.MakeLog()
+			require.NoError(t, f.Update(func(tx *bolt.Tx) error {
+				return Apply(tx, f.Check, []format.Entry{{Name: 1, ID: "a", TAT: 1}, {Name: 1, ID: "b", TAT: 2}})
+			}))
+			_, err := f.Append(1, []format.Entry{{Name: 1, ID: "logged", TAT: 3}})
+			require.NoError(t, err)
+			target, err := Create(f.Path, "copy", files)
+			require.NoError(t, err)
+			require.NoError(t, target.Update(func(tx *bolt.Tx) error { return LayOut(tx, nil) }))
+			copied := filepath.Join(t.TempDir(), "copy.db")
+			to, err := os.Create(copied)
+			require.NoError(t, err)
+			require.NoError(t, f.View(func(tx *bolt.Tx) error {
+				require.Equal(t, []uint16{format.Holds, 1}, BucketNames(tx))
+				n, err := f.Snapshot(tx, true, to, func() {})
+				require.Equal(t, tx.Size(), n)
+				return err
+			}))
+			require.NoError(t, to.Close())
+			c, err := Open(copied, Options{LockTimeout: time.Minute, ReadOnly: true})
+			require.NoError(t, err)
+			require.NoError(t, c.View(func(tx *bolt.Tx) error {
+				read := func(uint64, []byte) error { return errors.New("its log is empty") }
+				return c.ReadJournal(tx, read)
+			}))
+			require.NoError(t, c.Close())
+
+			require.NoError(t, f.EmptyLog())
+			require.NoError(t, f.Update(func(tx *bolt.Tx) error {
+				all, err := DropRecords(tx, 1)
+				require.True(t, all)
+				return errors.Join(err, Apply(tx, f.Check, []format.Entry{{Name: 1, ID: "a"}}))
+			}))
+			require.Empty(t, records(t, f))
+			used, err := f.ReplaceWith(target)
+			require.NoError(t, err)
+			require.NotSame(t, f, used)
+			require.False(t, used.Replaced())
+			require.Zero(t, used.LogState().Begin)
+			require.NoError(t, used.Close())
+			left, err := filepath.Glob(used.Path + ".*")
+			require.NoError(t, err)
+			require.Empty(t, left)
+		})
+	}
+}

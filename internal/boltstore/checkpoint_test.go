@@ -88,12 +88,9 @@ func TestStoreRemembers(t *testing.T) {
 func TestCheckpointInSteps(t *testing.T) {
 	s := openStore(t, storePath(t))
 	const n = 5*checkpointStep + 7
-	want := make(map[Key]int64)
-	var changes []format.Entry
-	for i := range n {
-		changes = append(changes, entry(Key{1, fmt.Sprintf("%06d", i)}, 1000))
-	}
-	require.NoError(t, s.append(changes))
+	changes := numbered(1, 0, n)
+	want := with(nil, changes...)
+	s.put(t, changes...)
 	before := commits(t, s.path)
 	done := make(chan error)
 	go func() { done <- s.checkpoint() }()
@@ -104,21 +101,14 @@ func TestCheckpointInSteps(t *testing.T) {
 			require.NoError(t, err)
 			running = false
 		default:
-			key := Key{1, fmt.Sprintf("%06d", i*37%n)}
-			require.NoError(t, s.append([]format.Entry{entry(key, int64(2000+i))}))
-			want[key] = int64(2000 + i)
+			key := Key{1, fmt.Sprint(i * 37 % n)}
+			want[key] = int64(n + i)
+			s.put(t, entry(key, want[key]))
 			keys = append(keys, key)
-			tat, err := s.Load(key.Name, key.ID)
-			require.NoError(t, err)
-			require.EqualValues(t, 2000+i, tat)
+			require.Equal(t, want[key], load(t, s, key))
 		}
 	}
 	require.GreaterOrEqual(t, commits(t, s.path)-before, uint64(6), "no step is of more than checkpointStep buckets")
-	for _, c := range changes {
-		if _, ok := want[keyOf(c)]; !ok {
-			want[keyOf(c)] = c.TAT
-		}
-	}
 	s.sameAs(t, want, keys)
 	path := crash(t, s)
 	require.NoError(t, s.Close())
@@ -128,13 +118,9 @@ func TestCheckpointInSteps(t *testing.T) {
 // A checkpoint that Close interrupts is gone on with after the next Open.
 func TestCheckpointInterruptedByClose(t *testing.T) {
 	s := openStore(t, storePath(t))
-	want := make(map[Key]int64)
-	var changes []format.Entry
-	for i := range 20 * checkpointStep {
-		changes = append(changes, entry(Key{2, fmt.Sprint(i)}, int64(i+1)))
-		want[keyOf(changes[i])] = changes[i].TAT
-	}
-	require.NoError(t, s.append(changes))
+	changes := numbered(2, 0, 20*checkpointStep)
+	want := with(nil, changes...)
+	s.put(t, changes...)
 	tx, err := s.inUse.file.DB.Begin(true) // which it waits for: it is not through before Close comes
 	require.NoError(t, err)
 	done := make(chan error)
@@ -162,14 +148,11 @@ func TestCheckpointInterruptedByClose(t *testing.T) {
 
 // Close does not wait for a long journal, whether its checkpoint is about to begin or was interrupted.
 func TestCloseLeavesLongJournal(t *testing.T) {
-	var changes []format.Entry
-	for i := range 2*checkpointStep + 1 {
-		changes = append(changes, entry(Key{2, fmt.Sprint(i)}, int64(i+1)))
-	}
+	changes := numbered(2, 0, 2*checkpointStep+1)
 	for range steps(20, 2) { // care may see that it is due before it sees Close
 		for _, interrupted := range []bool{false, true} {
 			s := openStore(t, storePath(t))
-			require.NoError(t, s.append(changes))
+			s.put(t, changes...)
 			s.journal.mu.Lock()
 			s.journal.most = 1
 			if interrupted {
@@ -195,9 +178,9 @@ func TestCloseLeavesLongJournal(t *testing.T) {
 func TestCheckpointDeletesWhatIsPast(t *testing.T) {
 	s := openStore(t, storePath(t))
 	past, lasting, unknown := Key{1, "past"}, Key{1, "lasting"}, Key{2, "unknown"}
-	require.NoError(t, s.append([]format.Entry{entry(past, 100), entry(lasting, 100)}))
+	s.put(t, entry(past, 100), entry(lasting, 100))
 	require.NoError(t, s.checkpoint())
-	require.NoError(t, s.append([]format.Entry{entry(past, 200), entry(lasting, 301), entry(unknown, 300)}))
+	s.put(t, entry(past, 200), entry(lasting, 301), entry(unknown, 300))
 	s.now.Store(300)
 	require.NoError(t, s.checkpoint())
 	require.Zero(t, s.Stats().Journal)
@@ -218,12 +201,9 @@ func TestCheckpointFails(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := make(map[Key]int64)
 	save := func(from, n int) {
-		var changes []format.Entry
-		for i := from; i < from+n; i++ {
-			changes = append(changes, entry(Key{1, fmt.Sprint(i)}, int64(i+1)))
-			want[keyOf(changes[len(changes)-1])] = int64(i + 1)
-		}
-		require.NoError(t, s.append(changes))
+		changes := numbered(1, from, n)
+		want = with(want, changes...)
+		s.put(t, changes...)
 	}
 	save(0, 40_000)
 	s.fs.MaxSize = int(s.Stats().Bytes)
@@ -248,7 +228,7 @@ func TestCheckpointThatFailsBacksOff(t *testing.T) {
 	idle(t, s)
 	s.journal.most = 64 << 10
 	bad := Key{1, strings.Repeat("x", bolt.MaxKeySize+1)} // which cannot go home
-	require.NoError(t, s.append([]format.Entry{entry(bad, 1)}))
+	s.put(t, entry(bad, 1))
 	s.journal.idle = idleSweeps
 	for _, wait := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		require.True(t, s.journal.is((*journalState).dueLocked))
@@ -285,7 +265,7 @@ func TestCheckpointThatFailsBacksOff(t *testing.T) {
 	require.NoError(t, s.checkpoint())
 	require.Zero(t, s.journal.backoff)
 	require.NoError(t, s.Stats().Err)
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "next"}, 1)}))
+	s.put(t, entry(Key{1, "next"}, 1))
 	require.False(t, s.journal.is((*journalState).dueLocked))
 	s.journal.idle = idleSweeps
 	require.True(t, s.journal.is((*journalState).dueLocked))
@@ -297,7 +277,7 @@ func TestCheckpointDue(t *testing.T) {
 	s := openStore(t, storePath(t))
 	idle(t, s)
 	require.False(t, s.journal.is((*journalState).dueLocked))
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "a"}, 1<<40)}))
+	s.put(t, entry(Key{1, "a"}, 1<<40))
 	require.False(t, s.journal.is((*journalState).dueLocked))
 
 	s.journal.bytes = journalMin + 1
@@ -367,12 +347,8 @@ func TestSmallSaves(t *testing.T) {
 	require.NoError(t, s.checkpoint())
 	s.alone()
 	require.NoError(t, s.Save(make([]format.Entry, 0)))
-	var many []format.Entry
-	for i := range smallSave + 1 {
-		many = append(many, entry(Key{1, fmt.Sprint(i)}, 9))
-	}
 	s.alone()
-	require.NoError(t, s.Save(many))
+	require.NoError(t, s.Save(numbered(1, 0, smallSave+1)))
 	require.EqualValues(t, smallSave+1, s.Stats().Journaled)
 }
 
@@ -382,8 +358,7 @@ func TestCommitWritesTheLog(t *testing.T) {
 		s := openStore(t, storePath(t))
 		s.together()
 		require.NoError(t, s.Save([]format.Entry{entry(Key{1, "the log is made"}, 1)}))
-		before, err := os.ReadFile(s.path)
-		require.NoError(t, err)
+		before := readFile(t, s.path)
 		made, i, full := commits(t, s.path), 0, 0
 		for full < 3 {
 			changes := make([]format.Entry, n)
@@ -391,7 +366,8 @@ func TestCommitWritesTheLog(t *testing.T) {
 				i++
 				changes[j] = entry(Key{1, fmt.Sprintf("%024d", i)}, int64(i))
 			}
-			at, end := s.inUse.file.LogState().Begin+s.inUse.file.LogState().At, s.inUse.file.LogState().Begin+format.LogSize
+			log := s.inUse.file.LogState()
+			at, end := log.Begin+log.At, log.Begin+format.LogSize
 			size := int64(n*format.EntrySize(changes[0])+format.LogHeader+4+format.LogBlock) / format.LogBlock * format.LogBlock
 			s.together()
 			require.NoError(t, s.Save(changes))
@@ -399,15 +375,13 @@ func TestCommitWritesTheLog(t *testing.T) {
 				full++
 				require.Equal(t, made+uint64(full), commits(t, s.path))
 				require.Zero(t, s.inUse.file.LogState().At, "it begins at its start again")
-				before, err = os.ReadFile(s.path)
-				require.NoError(t, err)
+				before = readFile(t, s.path)
 				continue
 			}
 			require.Equal(t, made+uint64(full), commits(t, s.path))
 			if i/n%50 == 1 {
-				after, err := os.ReadFile(s.path)
-				require.NoError(t, err)
-				require.True(t, bytes.Equal(before[:s.inUse.file.LogState().Begin], after[:s.inUse.file.LogState().Begin]))
+				after := readFile(t, s.path)
+				require.True(t, bytes.Equal(before[:log.Begin], after[:log.Begin]))
 				require.True(t, bytes.Equal(before[end:], after[end:]))
 				require.True(t, bytes.Equal(before[at+size:end], after[at+size:end]))
 				require.False(t, bytes.Equal(before[at:at+size], after[at:at+size]))
@@ -424,13 +398,13 @@ func TestCommitWritesTheLog(t *testing.T) {
 func TestAllMergesTheJournal(t *testing.T) {
 	s := openStore(t, storePath(t))
 	for _, id := range []string{"*", "*!", "b", "d", ""} {
-		require.NoError(t, s.append([]format.Entry{entry(Key{1, id}, 1)}))
+		s.put(t, entry(Key{1, id}, 1))
 	}
 	require.NoError(t, s.checkpoint())
 	for _, id := range []string{"*", "**", "a", "d", "e"} {
-		require.NoError(t, s.append([]format.Entry{entry(Key{1, id}, 2)}))
+		s.put(t, entry(Key{1, id}, 2))
 	}
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "b"}, 0), entry(Key{1, "c"}, 2)}))
+	s.put(t, entry(Key{1, "b"}, 0), entry(Key{1, "c"}, 2))
 	var got []string
 	for e, err := range s.All(1) {
 		require.NoError(t, err)

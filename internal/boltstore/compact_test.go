@@ -29,7 +29,7 @@ func TestCompact(t *testing.T) {
 	want := fill(t, s, 40_000)
 	hold := Key{format.Holds, "1:held"}
 	want[hold] = 1 << 50
-	require.NoError(t, s.append([]format.Entry{entry(hold, 1<<50)}))
+	s.put(t, entry(hold, 1<<50))
 	sweepAll(t, s, 35_000)
 	maps.DeleteFunc(want, func(_ Key, tat int64) bool { return tat <= 35_000 })
 	s.sameAs(t, want, nil)
@@ -92,7 +92,7 @@ func TestCompactFails(t *testing.T) {
 	require.NoError(t, os.Remove(s.path))
 	require.NoError(t, os.Rename(aside, s.path))
 
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "x"}, 7)}))
+	s.put(t, entry(Key{2, "x"}, 7))
 	want[Key{2, "x"}] = 7
 	require.NoError(t, s.Compact())
 	require.NoError(t, s.Stats().Err)
@@ -112,15 +112,15 @@ func TestCompactClosed(t *testing.T) {
 	s := openLogged(t)
 	s.fs.RenamesOpen = false
 	want := fill(t, s, 100)
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "x"}, 7)}))
+	s.put(t, entry(Key{2, "x"}, 7))
 	want[Key{1, "the log is made"}], want[Key{2, "x"}] = 1, 7
 	old := s.inUse.file
 	require.NoError(t, s.Compact())
 	require.NotSame(t, old, s.inUse.file)
 	s.sameAs(t, want, nil)
 	require.Empty(t, temporaries(t, s))
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "x"}, 6)}))
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "x"}, 7)}))
+	s.put(t, entry(Key{2, "x"}, 6))
+	s.put(t, entry(Key{2, "x"}, 7))
 
 	swap := func(before func(temp string)) error { // with a copy as it was before
 		temp := copyOf(t, s.path)
@@ -134,7 +134,7 @@ func TestCompactClosed(t *testing.T) {
 	begin := s.inUse.file.LogState().Begin
 	require.ErrorIs(t, swap(func(temp string) { require.NoError(t, os.Remove(temp)) }), os.ErrNotExist)
 	require.Equal(t, begin, s.inUse.file.LogState().Begin, "the log goes on")
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "x"}, 8)}))
+	s.put(t, entry(Key{2, "x"}, 8))
 	want[Key{2, "x"}] = 8
 	s.sameAs(t, want, nil)
 	requireCrash(t, s, want)
@@ -235,7 +235,7 @@ func TestCompactCopiesTheJournalBefore(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 2_000)
 	save := func(changes ...format.Entry) {
-		require.NoError(t, s.append(changes))
+		s.put(t, changes...)
 		want = with(want, changes...)
 	}
 	var long []format.Entry // more than one step
@@ -322,7 +322,7 @@ func TestCompactCannotSyncTheName(t *testing.T) {
 	require.Same(t, old, s.inUse.file)
 	require.Empty(t, temporaries(t, s))
 	change := entry(Key{1, "more"}, 1)
-	require.NoError(t, s.append([]format.Entry{change}))
+	s.put(t, change)
 	want[keyOf(change)] = 1
 
 	s.fs.SyncDir = sync(1)
@@ -341,7 +341,7 @@ func TestCompactCannotSyncTheName(t *testing.T) {
 	s.fs.SyncDir = func(path string) error { synced++; return dir(path) }
 	for range 2 {
 		change.TAT++
-		require.NoError(t, s.append([]format.Entry{change}))
+		s.put(t, change)
 	}
 	want[keyOf(change)] = change.TAT
 	require.Equal(t, 1, synced)

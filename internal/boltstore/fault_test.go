@@ -22,7 +22,7 @@ func TestLogFails(t *testing.T) {
 	for _, what := range []string{"nothing is written", "half is written", "all is written", "the sync fails"} {
 		t.Run(what, func(t *testing.T) {
 			s := openLogged(t)
-			require.NoError(t, s.append([]format.Entry{entry(Key{1, "before"}, 1<<60)}))
+			s.put(t, entry(Key{1, "before"}, 1<<60))
 			have := allOf(t, s)
 			sound := *s.fs
 			s.fs.WriteAt = func(file *os.File, b []byte, at int64) (int, error) {
@@ -67,7 +67,7 @@ func TestLogFails(t *testing.T) {
 			requireCrash(t, s, have)
 
 			*s.fs = sound
-			require.NoError(t, s.append([]format.Entry{entry(Key{1, "last"}, 1<<60)}))
+			s.put(t, entry(Key{1, "last"}, 1<<60))
 			require.Equal(t, made+1, commits(t, s.path), "the log again")
 			requireCrash(t, s, with(have, entry(Key{1, "last"}, 1<<60)))
 		})
@@ -146,7 +146,7 @@ func TestCommitThatFailed(t *testing.T) {
 // Whoever was killed after a sync that failed left what only looks written: the next process does not build upon it.
 func TestKilledAfterAFailedSync(t *testing.T) {
 	s := openLogged(t)
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "a"}, 1<<60)}))
+	s.put(t, entry(Key{1, "a"}, 1<<60))
 	disk := readFile(t, s.path)
 	s.fs.SyncFile = func(*os.File) error { return errFault }
 	require.ErrorIs(t, s.append([]format.Entry{entry(Key{1, "b"}, 1<<60)}), errFault)
@@ -155,7 +155,7 @@ func TestKilledAfterAFailedSync(t *testing.T) {
 		copy(disk[at:], b)
 		return file.WriteAt(b, at)
 	}
-	require.NoError(t, next.append([]format.Entry{entry(Key{1, "c"}, 1<<60)}))
+	next.put(t, entry(Key{1, "c"}, 1<<60))
 	_, err := found(t, writeFile(t, disk))
 	require.NoError(t, err, "a power cut leaves no gap")
 }

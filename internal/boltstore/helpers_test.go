@@ -73,7 +73,7 @@ func openNamed(t testing.TB, path string, names labels) *Store {
 func openLogged(t testing.TB) *Store {
 	t.Helper()
 	s := openStore(t, storePath(t))
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "the log is made"}, 1)}))
+	s.put(t, entry(Key{1, "the log is made"}, 1))
 	require.NoError(t, s.checkpoint())
 	require.Positive(t, s.inUse.file.LogState().Begin)
 	require.Empty(t, s.inUse.file.LogState().Pending)
@@ -99,6 +99,12 @@ func (s *Store) compactBusy() error {
 	s.maintenance.mu.Lock()
 	defer s.maintenance.mu.Unlock()
 	return s.compactLocked()
+}
+
+// put appends entries to the journal.
+func (s *Store) put(t testing.TB, entries ...format.Entry) {
+	t.Helper()
+	require.NoError(t, s.append(entries))
 }
 
 func (s *Store) emptyLog() error { return s.write((*boltfile.File).EmptyLog) }
@@ -197,6 +203,9 @@ func foundUnverified(t testing.TB, path string) (map[Key]int64, error) {
 // with returns what a file has after a save.
 func with(have map[Key]int64, entries ...format.Entry) map[Key]int64 {
 	have = maps.Clone(have)
+	if have == nil {
+		have = make(map[Key]int64)
+	}
 	for _, e := range entries {
 		if have[keyOf(e)] = e.TAT; e.TAT == 0 {
 			delete(have, keyOf(e))
@@ -210,6 +219,15 @@ func load(t testing.TB, s *Store, k Key) int64 {
 	tat, err := s.Load(k.Name, k.ID)
 	require.NoError(t, err)
 	return tat
+}
+
+// numbered returns n entries of a name whose id is a number, from one on, and
+// whose TAT is the next.
+func numbered(name uint16, from, n int) (entries []format.Entry) {
+	for i := from; i < from+n; i++ {
+		entries = append(entries, entry(Key{name, fmt.Sprint(i)}, int64(i+1)))
+	}
+	return entries
 }
 
 // fill saves n buckets of the name 1, each full at its number, and applies them.

@@ -37,7 +37,7 @@ func TestLogRounds(t *testing.T) {
 			changes = append(changes, entry(Key{1, fmt.Sprint(strings.Repeat("long", rnd.IntN(100)), i)}, tat))
 		}
 		have = with(have, changes...)
-		require.NoError(t, s.append(changes))
+		s.put(t, changes...)
 		requireCrash(t, s, have)
 		switch rnd.IntN(8) {
 		case 0: // another process goes on with what a crash has left
@@ -55,10 +55,10 @@ func TestLogRounds(t *testing.T) {
 func TestLogTornTail(t *testing.T) {
 	s := openLogged(t)
 	first, second := entry(Key{1, "first"}, 1<<60), entry(Key{1, "second"}, 1<<61+1)
-	require.NoError(t, s.append([]format.Entry{first}))
+	s.put(t, first)
 	have, before := allOf(t, s), readFile(t, s.path)
 	at := s.inUse.file.LogState().Begin + s.inUse.file.LogState().At
-	require.NoError(t, s.append([]format.Entry{second}))
+	s.put(t, second)
 	after := readFile(t, s.path)
 	record := s.inUse.file.LogState().Pending[1].Data
 	for n := range format.LogHeader + len(record) + 1 {
@@ -81,7 +81,7 @@ func TestLogTornTail(t *testing.T) {
 func TestLogDamaged(t *testing.T) {
 	s := openLogged(t)
 	for _, id := range []string{"a", "b", "c"} {
-		require.NoError(t, s.append([]format.Entry{entry(Key{1, id}, 1<<60)}))
+		s.put(t, entry(Key{1, id}, 1<<60))
 	}
 	sound := readFile(t, s.path)
 	long := format.LogHeader + len(s.inUse.file.LogState().Pending[1].Data)
@@ -156,7 +156,7 @@ func TestLogPowerCut(t *testing.T) {
 			slices.SortFunc(changes, format.Entry.CompareStored)
 			changes = slices.Compact(changes)
 			next = with(have, changes...)
-			require.NoError(t, s.append(changes))
+			s.put(t, changes...)
 		}
 		after := readFile(t, s.path)
 		before = append(before, make([]byte, len(after)-len(before))...)
@@ -247,7 +247,7 @@ func TestLogOfADamagedMetaPage(t *testing.T) {
 			require.NoError(t, s.Close())
 			s = openStore(t, s.path)
 		default:
-			require.NoError(t, s.append([]format.Entry{c}))
+			s.put(t, c)
 		}
 		have = allOf(t, s)
 		if commits(t, s.path) > made+1 || before == nil {
@@ -315,8 +315,8 @@ func TestLogSyncsBeforeItAcknowledges(t *testing.T) {
 // Whoever reads the file, or a copy of it, finds what is in the log.
 func TestLogIsSeenByAll(t *testing.T) {
 	s := openLogged(t)
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "a"}, 1<<60), entry(Key{1, "the log is made"}, 0), entry(Key{format.Holds, "1:a"}, 1<<60)}))
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "b"}, 1<<60)}))
+	s.put(t, entry(Key{1, "a"}, 1<<60), entry(Key{1, "the log is made"}, 0), entry(Key{format.Holds, "1:a"}, 1<<60))
+	s.put(t, entry(Key{2, "b"}, 1<<60))
 	have := map[Key]int64{{1, "a"}: 1 << 60, {format.Holds, "1:a"}: 1 << 60, {2, "b"}: 1 << 60}
 	require.Equal(t, have, allOf(t, s))
 	require.EqualValues(t, 4, s.Stats().Journaled)
@@ -326,8 +326,7 @@ func TestLogIsSeenByAll(t *testing.T) {
 	require.Equal(t, fsck.Verified{Buckets: 1, Journaled: 4}, v)
 
 	left := crash(t, s)
-	content, err := os.ReadFile(left)
-	require.NoError(t, err)
+	content := readFile(t, left)
 	got, err := found(t, left)
 	require.NoError(t, err)
 	require.Equal(t, have, got)
@@ -347,8 +346,7 @@ func TestLogIsSeenByAll(t *testing.T) {
 	got, err = found(t, writeFile(t, b.Bytes()))
 	require.NoError(t, err)
 	require.Equal(t, have, got)
-	now, err := os.ReadFile(left)
-	require.NoError(t, err)
+	now := readFile(t, left)
 	require.True(t, bytes.Equal(content, now), "who only reads leaves the file as it is")
 
 	b.Reset()
@@ -361,17 +359,17 @@ func TestLogIsSeenByAll(t *testing.T) {
 	region := b.Bytes()[s.inUse.file.LogState().Begin:][:format.LogSize]
 	require.True(t, bytes.Equal(make([]byte, format.LogSize), region), "what comes meanwhile is not in the copy")
 	c := openStore(t, image)
-	require.NoError(t, c.append([]format.Entry{entry(Key{1, "more"}, 1)})) // begins a round
-	require.NoError(t, c.append([]format.Entry{entry(Key{1, "more"}, 1)}))
+	c.put(t, entry(Key{1, "more"}, 1)) // begins a round
+	c.put(t, entry(Key{1, "more"}, 1))
 	require.Positive(t, c.inUse.file.LogState().At)
 	require.NoError(t, c.Close())
 
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "c"}, 1<<60)}))
+	s.put(t, entry(Key{2, "c"}, 1<<60))
 	have[Key{2, "c"}] = 1 << 60
 	require.NoError(t, s.Compact())
 	require.Equal(t, have, allOf(t, s))
 	requireCrash(t, s, have)
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "d"}, 1<<60)}))
+	s.put(t, entry(Key{2, "d"}, 1<<60))
 	have[Key{2, "d"}] = 1 << 60
 }
 
@@ -385,7 +383,7 @@ func TestMakeLog(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	for i := range 20 {
-		require.NoError(t, s.append([]format.Entry{entry(Key{1, fmt.Sprint(i)}, 1<<60)}))
+		s.put(t, entry(Key{1, fmt.Sprint(i)}, 1<<60))
 	}
 	require.True(t, s.inUse.file.LogState().Refused)
 	requireCrash(t, s, allOf(t, s))
@@ -394,7 +392,7 @@ func TestMakeLog(t *testing.T) {
 	for i := range checkpointStep + 1 { // a long journal, which Close does not apply
 		s.journal.fresh.Put(entry(Key{1, fmt.Sprint(i)}, 1<<60))
 	}
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "a"}, 1<<60)}))
+	s.put(t, entry(Key{1, "a"}, 1<<60))
 	require.NoError(t, s.Close())
 	r, err := Open(s.path, nil, Options{ReadOnly: true, LockTimeout: longLock})
 	require.NoError(t, err)
@@ -406,7 +404,7 @@ func TestMakeLog(t *testing.T) {
 	s.inUse.file.MakeLog()
 	s = openStore(t, crash(t, s))
 	for _, id := range []string{"a", "b"} {
-		require.NoError(t, s.append([]format.Entry{entry(Key{1, id}, 1<<60)}))
+		s.put(t, entry(Key{1, id}, 1<<60))
 	}
 	require.Positive(t, s.inUse.file.LogState().At)
 	image := readFile(t, s.path)

@@ -57,7 +57,7 @@ func TestRelabel(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			path := makeFile(t, have, entry(Key{1, "a"}, 11), entry(Key{format.Holds, "1:a"}, 13))
 			s := openNamed(t, path, nil)
-			require.NoError(t, s.append([]format.Entry{entry(Key{1, "b"}, 15)}))
+			s.put(t, entry(Key{1, "b"}, 15))
 			want, made := allOf(t, s), commits(t, path)
 			err := s.Relabel(c.change)
 			if c.err != "" {
@@ -129,7 +129,7 @@ func TestNameWithoutALabel(t *testing.T) {
 		s := openNamed(t, path, nil)
 		if i == 0 {
 			require.NoError(t, s.Save([]format.Entry{home}))
-			require.NoError(t, s.append([]format.Entry{journaled}))
+			s.put(t, journaled)
 		}
 		sweep := func() error { sweepAll(t, s, 0); return nil }
 		for _, step := range []func() error{sweep, s.compactBusy, s.checkpoint, sweep, s.Compact, sweep} {

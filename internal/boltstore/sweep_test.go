@@ -20,7 +20,7 @@ func TestSweepDeletesWhatIsPast(t *testing.T) {
 	const n = 10_000
 	want := fill(t, s, n)
 	hold := Key{format.Holds, "1:held"}
-	require.NoError(t, s.append([]format.Entry{entry(hold, 1<<40), entry(Key{format.Holds, "1:over"}, 5)}))
+	s.put(t, entry(hold, 1<<40), entry(Key{format.Holds, "1:over"}, 5))
 	require.NoError(t, s.checkpoint())
 	want[hold] = 1 << 40
 
