@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"os"
 	"sort"
@@ -103,7 +104,7 @@ func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
 	defer pageBuffers.Put(buffers[1])
 	pages := c.pages(b)
 	var first, next []byte
-	for range Deepest {
+	for range deepest {
 		page, err := c.Page(id, pages, first, next, buffers[0][:])
 		if err != nil {
 			return err
@@ -143,35 +144,53 @@ func (c *Checker) Run(b *bolt.Bucket, after []byte, want int) error {
 	if want == 0 {
 		want = math.MaxInt
 	}
-	_, err := c.runOf(uint64(b.RootPage()), c.pages(b), nil, nil, after, want, Deepest)
-	return err
-}
-
-func (c *Checker) runOf(id, pages uint64, first, next, after []byte,
-	want, deep int) (left int, err error) {
-	if deep == 0 {
-		return 0, format.Damaged(c.path, "page %d leads back to itself", id)
-	}
-	page, err := c.Page(id, pages, first, next, make([]byte, Size))
-	if err != nil {
-		return 0, err
-	}
-	n := Count(page)
-	if Kind(page) == Leaf {
-		if len(after) == 0 || n > 0 && bytes.Compare(KeyOf(page, 0), after) > 0 {
+	for page, err := range c.Leaves(uint64(b.RootPage()), c.pages(b), after, false) {
+		if err != nil {
+			return err
+		}
+		if n := Count(page); len(after) == 0 || n > 0 && bytes.Compare(KeyOf(page, 0), after) > 0 {
 			want -= int(n)
 		}
-		return want, nil
+		if want < 0 {
+			return nil
+		}
 	}
-	for i := range n {
+	return nil
+}
+
+// Leaves yields the leaves below a page that may hold keys after one, and the
+// errors of unsound pages. It goes on after an error. If once is true, a page
+// that was checked before is an error: more than one other leads to it.
+func (c *Checker) Leaves(id, pages uint64, after []byte, once bool) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		walk{c, pages, after, once, yield}.page(id, nil, nil, deepest)
+	}
+}
+
+type walk struct {
+	*Checker
+	pages uint64
+	after []byte
+	once  bool
+	yield func([]byte, error) bool
+}
+
+func (w walk) page(id uint64, first, next []byte, deep int) bool {
+	if deep == 0 || w.once && id < w.pages && w.IsSound(id) {
+		return w.yield(nil, format.Damaged(w.path, "page %d, to which more than one other leads", id))
+	}
+	page, err := w.Page(id, w.pages, first, next, make([]byte, Size))
+	if err != nil || Kind(page) == Leaf {
+		return w.yield(page, err)
+	}
+	for i := range Count(page) {
 		lower, upper := Bounds(page, i, first, next)
-		if len(after) > 0 && upper != nil && bytes.Compare(upper, after) <= 0 {
+		if len(w.after) > 0 && upper != nil && bytes.Compare(upper, w.after) <= 0 {
 			continue
 		}
-		want, err = c.runOf(ItemOf(page, i).Child, pages, lower, upper, after, want, deep-1)
-		if err != nil || want < 0 {
-			return want, err
+		if !w.page(ItemOf(page, i).Child, lower, upper, deep-1) {
+			return false
 		}
 	}
-	return want, nil
+	return true
 }

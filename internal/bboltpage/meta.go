@@ -26,7 +26,7 @@ const (
 	Leaf       = 2
 	freelist   = 16
 	BucketFlag = 1  // of an element that is a bucket
-	Deepest    = 40 // no tree has more levels
+	deepest    = 40 // no tree has more levels
 )
 
 const (

@@ -60,7 +60,7 @@ func (r *reader) plan() error {
 	}
 	var meta, journal, log, round []byte
 	strange := 0
-	for e := range r.page(root, nil, nil, bboltpage.Deepest) {
+	for e := range r.tree(root) {
 		n, isNumber := format.ParseDecimal(e.key)
 		switch key := string(e.key); {
 		case e.bucket && key == string(format.MetaBucket):
@@ -241,7 +241,7 @@ func (r *reader) bucket(name, b []byte) iter.Seq[item] {
 		}
 		all := items(b[16:])
 		if root := binary.NativeEndian.Uint64(b); root != 0 {
-			all = r.page(root, nil, nil, bboltpage.Deepest)
+			all = r.tree(root)
 		}
 		sum, before := format.SumStart, len(r.lost)
 		for e := range all {
@@ -268,26 +268,15 @@ func (r *reader) bucket(name, b []byte) iter.Seq[item] {
 	}
 }
 
-// page yields the items of a page and of those that it leads to, without the
-// unsound ones.
-func (r *reader) page(id uint64, first, next []byte, deep int) iter.Seq[item] {
+// tree yields the items of the leaves below a page, without the unsound ones.
+func (r *reader) tree(id uint64) iter.Seq[item] {
 	return func(yield func(item) bool) {
-		if id < r.pages && r.check.IsSound(id) || deep == 0 {
-			r.lose("page %d, to which more than one other leads", id)
-			return
-		}
-		page, err := r.check.Page(id, r.pages, first, next, make([]byte, bboltpage.Size))
-		if err != nil {
-			r.lost = append(r.lost, err)
-			return
-		}
-		if bboltpage.Kind(page) == bboltpage.Leaf {
-			items(page)(yield)
-			return
-		}
-		for i := range bboltpage.Count(page) {
-			lower, upper := bboltpage.Bounds(page, i, first, next)
-			for e := range r.page(bboltpage.ItemOf(page, i).Child, lower, upper, deep-1) {
+		for leaf, err := range r.check.Leaves(id, r.pages, nil, true) {
+			if err != nil {
+				r.lost = append(r.lost, err)
+				continue
+			}
+			for e := range items(leaf) {
 				if !yield(e) {
 					return
 				}
