@@ -83,8 +83,8 @@ func check(t testing.TB, content []byte) error {
 	})
 }
 
-// What a bbolt file must never say is an error before bbolt reads it. Most of it
-// would end the process, or keep it busy for ever.
+// What a bbolt file must never say is an error before bbolt reads it. Most of
+// it would end the process, or keep it busy for ever.
 func TestChecker(t *testing.T) {
 	path, sound := makeSound(t)
 	require.NoError(t, check(t, sound))

@@ -18,7 +18,8 @@ import (
 	"github.com/stint-go/stint/internal/journal"
 )
 
-// A store gives back what was last saved: wherever that lies, whatever is done for the file meanwhile, and after a crash.
+// A store gives back what was last saved: wherever that lies, whatever is done
+// for the file meanwhile, and after a crash.
 func TestStoreRemembers(t *testing.T) {
 	for seed := range uint64(steps(6, 1)) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
@@ -84,7 +85,8 @@ func TestStoreRemembers(t *testing.T) {
 	}
 }
 
-// What is saved while the journal is taken home, in steps, is not lost, and what is loaded is the newest.
+// What is saved while the journal is taken home, in steps, is not lost, and
+// what is loaded is the newest.
 func TestCheckpointInSteps(t *testing.T) {
 	s := openStore(t, storePath(t))
 	const n = 5*checkpointStep + 7
@@ -146,7 +148,8 @@ func TestCheckpointInterruptedByClose(t *testing.T) {
 	s.sameAs(t, want, nil)
 }
 
-// Close does not wait for a long journal, whether its checkpoint is about to begin or was interrupted.
+// Close does not wait for a long journal, whether its checkpoint is about to
+// begin or was interrupted.
 func TestCloseLeavesLongJournal(t *testing.T) {
 	changes := numbered(2, 0, 2*checkpointStep+1)
 	for range steps(20, 2) { // care may see that it is due before it sees Close
@@ -174,7 +177,8 @@ func TestCloseLeavesLongJournal(t *testing.T) {
 	}
 }
 
-// What is past by the time it is taken home is not stored there, and what the file has of it is deleted.
+// What is past by the time it is taken home is not stored there, and what the
+// file has of it is deleted.
 func TestCheckpointDeletesWhatIsPast(t *testing.T) {
 	s := openStore(t, storePath(t))
 	past, lasting, unknown := Key{1, "past"}, Key{1, "lasting"}, Key{2, "unknown"}
@@ -196,7 +200,8 @@ func TestCheckpointDeletesWhatIsPast(t *testing.T) {
 	s.sameAs(t, map[Key]int64{lasting: 301}, []Key{past, lasting, unknown})
 }
 
-// A checkpoint that fails leaves the journal as it is, and the next one goes on.
+// A checkpoint that fails leaves the journal as it is, and the next one goes
+// on.
 func TestCheckpointFails(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := make(map[Key]int64)
@@ -222,7 +227,8 @@ func TestCheckpointFails(t *testing.T) {
 	s.sameAs(t, want, nil)
 }
 
-// A checkpoint that failed is not tried again at every save, and what comes meanwhile does not grow without bound.
+// A checkpoint that failed is not tried again at every save, and what comes
+// meanwhile does not grow without bound.
 func TestCheckpointThatFailsBacksOff(t *testing.T) {
 	s := openStore(t, storePath(t))
 	idle(t, s)
@@ -272,7 +278,8 @@ func TestCheckpointThatFailsBacksOff(t *testing.T) {
 
 }
 
-// The journal goes home by itself once it is long, many times as long as what it comes to, or left alone.
+// The journal goes home by itself once it is long, many times as long as what
+// it comes to, or left alone.
 func TestCheckpointDue(t *testing.T) {
 	s := openStore(t, storePath(t))
 	idle(t, s)
@@ -301,7 +308,8 @@ func TestCheckpointDue(t *testing.T) {
 	require.False(t, s.journal.is((*journalState).dueLocked))
 }
 
-// Ids that do not repeat make no journal, and no index, that grows without bound, however fast they come.
+// Ids that do not repeat make no journal, and no index, that grows without
+// bound, however fast they come.
 func TestJournalIsBounded(t *testing.T) {
 	s := openStore(t, storePath(t))
 	s.setMost(256 << 10)
@@ -332,7 +340,8 @@ func TestJournalIsBounded(t *testing.T) {
 	require.Less(t, most, 4*(256<<10)+more*save*32)
 }
 
-// A few changes go home when they come alone or in pairs, and to the journal when there is more company.
+// A few changes go home when they come alone or in pairs, and to the journal
+// when there is more company.
 func TestSmallSaves(t *testing.T) {
 	s := openStore(t, storePath(t))
 	s.alone()
@@ -352,7 +361,8 @@ func TestSmallSaves(t *testing.T) {
 	require.EqualValues(t, smallSave+1, s.Stats().Journaled)
 }
 
-// A commit is appended to the log: of the file, nothing else is written, until the log is full.
+// A commit is appended to the log: of the file, nothing else is written, until
+// the log is full.
 func TestCommitWritesTheLog(t *testing.T) {
 	for _, n := range []int{1, 64, 512}[steps(0, 2):] {
 		s := openStore(t, storePath(t))
@@ -393,8 +403,8 @@ func TestCommitWritesTheLog(t *testing.T) {
 	}
 }
 
-// What the journal has comes once, in its place, and takes the place of what the
-// tree has.
+// What the journal has comes once, in its place, and takes the place of what
+// the tree has.
 func TestAllMergesTheJournal(t *testing.T) {
 	s := openStore(t, storePath(t))
 	for _, id := range []string{"*", "*!", "b", "d", ""} {

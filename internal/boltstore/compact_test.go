@@ -77,7 +77,8 @@ func TestCompact(t *testing.T) {
 	s.sameAs(t, want, keys)
 }
 
-// After a compaction that fails the old file is in place and in use, and nothing is left of the new one.
+// After a compaction that fails the old file is in place and in use, and
+// nothing is left of the new one.
 func TestCompactFails(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 5_000)
@@ -154,7 +155,8 @@ func TestCompactClosed(t *testing.T) {
 	openStore(t, s.path)
 }
 
-// compactHeld has a compaction begin, and stop where it can still be given up, until goOn is called.
+// compactHeld has a compaction begin, and stop where it can still be given up,
+// until goOn is called.
 func (s *Store) compactHeld() (goOn func(), done <-chan error) {
 	s.names.mu.Lock() // which it wants before it copies anything
 	ended := make(chan error, 1)
@@ -171,7 +173,8 @@ func (s *Store) awaitCopying(is bool) {
 	}
 }
 
-// A compaction gives up where more is saved than the journal has room for; the old file stays in use, and the journal goes home.
+// A compaction gives up where more is saved than the journal has room for; the
+// old file stays in use, and the journal goes home.
 func TestCompactOutpaced(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 2_000)
@@ -205,7 +208,8 @@ func TestCompactOutpaced(t *testing.T) {
 	s.sameAs(t, want, nil)
 }
 
-// Where the journal is full a save waits until a compaction has given up, and the sweep does not hurry.
+// Where the journal is full a save waits until a compaction has given up, and
+// the sweep does not hurry.
 func TestSaveWaitsForACompaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, storePath(t))
@@ -230,7 +234,8 @@ func TestSaveWaitsForACompaction(t *testing.T) {
 	})
 }
 
-// When a compaction has the saves wait, all is in the new file but what was saved since: that alone it copies then.
+// When a compaction has the saves wait, all is in the new file but what was
+// saved since: that alone it copies then.
 func TestCompactCopiesTheJournalBefore(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 2_000)
@@ -260,7 +265,8 @@ func TestCompactCopiesTheJournalBefore(t *testing.T) {
 	requireCrash(t, s, want)
 }
 
-// Nobody who saves waits for the sync of the copy, but for that of what was saved since.
+// Nobody who saves waits for the sync of the copy, but for that of what was
+// saved since.
 func TestCompactSyncsBefore(t *testing.T) {
 	s := openStore(t, storePath(t))
 	fill(t, s, 2_000)
@@ -302,8 +308,8 @@ func TestCompactKeepsModeAndOwner(t *testing.T) {
 	require.Equal(t, owner(before), owner(after))
 }
 
-// Where the name of the new file cannot be made durable, the old one stays; where that is seen when it is too late, nothing is saved
-// until it is.
+// Where the name of the new file cannot be made durable, the old one stays;
+// where that is seen when it is too late, nothing is saved until it is.
 func TestCompactCannotSyncTheName(t *testing.T) {
 	s := openLogged(t)
 	want := fill(t, s, 100)
@@ -348,7 +354,8 @@ func TestCompactCannotSyncTheName(t *testing.T) {
 	requireCrash(t, s, want)
 }
 
-// Who waits for the file's lock while the file is compacted, or set aside, does not end up on the old one.
+// Who waits for the file's lock while the file is compacted, or set aside, does
+// not end up on the old one.
 func TestReplaced(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 100)
@@ -407,7 +414,8 @@ func TestCompactDuringClose(t *testing.T) {
 	}
 }
 
-// A file that is mostly free pages is compacted by itself once it is large enough; where that failed, not at once again.
+// A file that is mostly free pages is compacted by itself once it is large
+// enough; where that failed, not at once again.
 func TestCompactByItself(t *testing.T) {
 	s := openStore(t, storePath(t))
 	s.maintenance.compactMin = 1 << 20
@@ -436,7 +444,8 @@ func TestCompactByItself(t *testing.T) {
 	s.sameAs(t, want, nil)
 }
 
-// Nobody has to ask for it: once a sweep has been through the file, it is looked at whether that is worth it.
+// Nobody has to ask for it: once a sweep has been through the file, it is
+// looked at whether that is worth it.
 func TestCompactAfterTheSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, storePath(t))

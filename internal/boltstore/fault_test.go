@@ -17,7 +17,8 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// A save whose write or sync fails is not acknowledged, nor is any that comes behind it before a transaction of bbolt's has succeeded.
+// A save whose write or sync fails is not acknowledged, nor is any that comes
+// behind it before a transaction of bbolt's has succeeded.
 func TestLogFails(t *testing.T) {
 	for _, what := range []string{"nothing is written", "half is written", "all is written", "the sync fails"} {
 		t.Run(what, func(t *testing.T) {
@@ -74,8 +75,8 @@ func TestLogFails(t *testing.T) {
 	}
 }
 
-// A commit whose meta page could not be synced is in force, and perhaps not on the disk: what is on the disk stays as it is until that
-// page is there.
+// A commit whose meta page could not be synced is in force, and perhaps not on
+// the disk: what is on the disk stays as it is until that page is there.
 func TestCommitThatFailed(t *testing.T) {
 	s := openLogged(t)
 	const n = 5_000
@@ -143,7 +144,8 @@ func TestCommitThatFailed(t *testing.T) {
 	}
 }
 
-// Whoever was killed after a sync that failed left what only looks written: the next process does not build upon it.
+// Whoever was killed after a sync that failed left what only looks written: the
+// next process does not build upon it.
 func TestKilledAfterAFailedSync(t *testing.T) {
 	s := openLogged(t)
 	s.put(t, entry(Key{1, "a"}, 1<<60))

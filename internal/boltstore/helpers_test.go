@@ -23,7 +23,8 @@ import (
 	"github.com/stint-go/stint/internal/fsck"
 )
 
-// longLock is the longest that a test waits for a lock that is about to be free.
+// longLock is the longest that a test waits for a lock that is about to be
+// free.
 const longLock = time.Minute
 
 var errFault = errors.New("the disk is on fire")
@@ -230,7 +231,8 @@ func numbered(name uint16, from, n int) (entries []format.Entry) {
 	return entries
 }
 
-// fill saves n buckets of the name 1, each full at its number, and applies them.
+// fill saves n buckets of the name 1, each full at its number, and applies
+// them.
 func fill(t testing.TB, s *Store, n int) map[Key]int64 {
 	t.Helper()
 	want := make(map[Key]int64)

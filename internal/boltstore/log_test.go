@@ -23,7 +23,8 @@ import (
 	"github.com/stint-go/stint/internal/fsck"
 )
 
-// What was saved is there after a crash, each time, and nothing else: not what is left in the log of the rounds before.
+// What was saved is there after a crash, each time, and nothing else: not what
+// is left in the log of the rounds before.
 func TestLogRounds(t *testing.T) {
 	s := openLogged(t)
 	have := allOf(t, s)
@@ -51,7 +52,8 @@ func TestLogRounds(t *testing.T) {
 	require.Greater(t, len(rounds), steps(5, 2))
 }
 
-// The last save may be cut short anywhere: then it is not there, and the one before it is.
+// The last save may be cut short anywhere: then it is not there, and the one
+// before it is.
 func TestLogTornTail(t *testing.T) {
 	s := openLogged(t)
 	first, second := entry(Key{1, "first"}, 1<<60), entry(Key{1, "second"}, 1<<61+1)
@@ -77,7 +79,8 @@ func TestLogTornTail(t *testing.T) {
 	}
 }
 
-// A byte that changes in what others were saved behind is format.ErrCorrupt, and the others can be salvaged.
+// A byte that changes in what others were saved behind is format.ErrCorrupt,
+// and the others can be salvaged.
 func TestLogDamaged(t *testing.T) {
 	s := openLogged(t)
 	for _, id := range []string{"a", "b", "c"} {
@@ -133,8 +136,9 @@ func TestLogDamaged(t *testing.T) {
 	}
 }
 
-// A power cut: of what was written since the last sync any part may be on the disk. Every state that this may leave has all that was
-// acknowledged, and of the save under way all or nothing.
+// A power cut: of what was written since the last sync any part may be on the
+// disk. Every state that this may leave has all that was acknowledged, and of
+// the save under way all or nothing.
 func TestLogPowerCut(t *testing.T) {
 	s := openLogged(t)
 	have := allOf(t, s)
@@ -223,8 +227,10 @@ func TestLogPowerCut(t *testing.T) {
 	require.Greater(t, transactions, steps(15, 1))
 }
 
-// A flipped bit in the newer meta page has bbolt take the older one. Where anything was logged since, that is format.ErrCorrupt, and can be
-// salvaged; where nothing was, the file is as it was one transaction before, and what was logged by then is there.
+// A flipped bit in the newer meta page has bbolt take the older one. Where
+// anything was logged since, that is format.ErrCorrupt, and can be salvaged;
+// where nothing was, the file is as it was one transaction before, and what was
+// logged by then is there.
 func TestLogOfADamagedMetaPage(t *testing.T) {
 	s := openStore(t, storePath(t))
 	rnd := rand.New(rand.NewPCG(7, 1))
@@ -374,8 +380,8 @@ func TestLogIsSeenByAll(t *testing.T) {
 }
 
 // A file without room for a log does without. A store that is closed leaves its
-// log empty. A process that is killed after it has made the log leaves it to the
-// next one that both meta pages have it.
+// log empty. A process that is killed after it has made the log leaves it to
+// the next one that both meta pages have it.
 func TestMakeLog(t *testing.T) {
 	files := boltfile.OS()
 	files.MaxSize = 256 << 10

@@ -172,7 +172,8 @@ func TestNamesOfAFailedCommit(t *testing.T) {
 	}
 }
 
-// A names table that makes no sense is ErrCorrupt, and so is a file without one.
+// A names table that makes no sense is ErrCorrupt, and so is a file without
+// one.
 func TestDamagedHead(t *testing.T) {
 	putName := func(k string) func(tx *bolt.Tx) error {
 		return func(tx *bolt.Tx) error { return boltfile.NamesTable(tx).Put([]byte(k), []byte("x")) }

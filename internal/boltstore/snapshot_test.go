@@ -111,7 +111,8 @@ type writerOf func(b []byte) (int, error)
 
 func (w writerOf) Write(b []byte) (int, error) { return w(b) }
 
-// TestSaveWaitsForASnapshot: saves go on while the copy is made, until the journal is full, and once more when it is made.
+// TestSaveWaitsForASnapshot: saves go on while the copy is made, until the
+// journal is full, and once more when it is made.
 func TestSaveWaitsForASnapshot(t *testing.T) {
 	s := openLogged(t)
 	want := fill(t, s, 100)
@@ -142,7 +143,8 @@ func TestSaveWaitsForASnapshot(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// TestSnapshotOfAFullJournal: a snapshot that waits for a save does not have that wait for it.
+// TestSnapshotOfAFullJournal: a snapshot that waits for a save does not have
+// that wait for it.
 func TestSnapshotOfAFullJournal(t *testing.T) {
 	s := openStore(t, storePath(t))
 	s.together()
@@ -167,8 +169,9 @@ func TestSnapshotOfAFullJournal(t *testing.T) {
 	require.True(t, goesOn, "they wait for each other")
 }
 
-// TestSnapshotOfACopy: of a copy that bbolt made, whose meta pages are not where a commit would have put them, and of a copy of
-// that, after each of two commits.
+// TestSnapshotOfACopy: of a copy that bbolt made, whose meta pages are not
+// where a commit would have put them, and of a copy of that, after each of two
+// commits.
 func TestSnapshotOfACopy(t *testing.T) {
 	path := makeFile(t, labels{1: "One"}, entry(Key{1, "a"}, 1))
 	for range 2 {
@@ -195,7 +198,8 @@ func TestSnapshotOfACopy(t *testing.T) {
 	}
 }
 
-// TestSumsAreKept looks at the sums after each way in which an entry is written, moved or deleted.
+// TestSumsAreKept looks at the sums after each way in which an entry is
+// written, moved or deleted.
 func TestSumsAreKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "buckets.db")
 	s := openStore(t, path)
@@ -244,7 +248,8 @@ func TestSumsAreKept(t *testing.T) {
 	sound("after a crash", 0, 1)
 }
 
-// TestVerifyOfAFileWithoutSums: what an older version wrote has none, and gets them when it is compacted.
+// TestVerifyOfAFileWithoutSums: what an older version wrote has none, and gets
+// them when it is compacted.
 func TestVerifyOfAFileWithoutSums(t *testing.T) {
 	path := copyOf(t, "../../testdata/format1.db")
 	v, err := verify(path)

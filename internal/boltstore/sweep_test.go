@@ -91,7 +91,8 @@ func TestFilterGrows(t *testing.T) {
 	require.NotSame(t, was, s.filter.Load())
 }
 
-// While saves, sweeps, checkpoints and compactions go on, a Load finds what the last Save before it left, or a later one.
+// While saves, sweeps, checkpoints and compactions go on, a Load finds what the
+// last Save before it left, or a later one.
 func TestNoFalseNegatives(t *testing.T) {
 	s := openStore(t, storePath(t))
 	const writers, ids, rounds = 3, 60, 60
@@ -167,7 +168,8 @@ func TestMissedSweep(t *testing.T) {
 	})
 }
 
-// Once the sweep has been through the file, an id that it does not have costs no question to it.
+// Once the sweep has been through the file, an id that it does not have costs
+// no question to it.
 func TestMissDoesNotTouchTheFile(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 3_000)
