@@ -3,6 +3,7 @@ package stint
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
@@ -37,5 +38,32 @@ func BenchmarkDecisions(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkSave saves one of four sets of buckets in turn, as a synced Spend, a
+// small and a large flush do.
+func BenchmarkSave(b *testing.B) {
+	for _, size := range []int{1, 1000, 50_000} {
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			store := openBolt(b, storePath(b), storeNames)
+			var sets [4][]Change
+			for i := range 4 * size {
+				id := "client-" + strconv.Itoa(1_000_000+i)
+				sets[i%4] = append(sets[i%4], Change{Key{1, id}, 0})
+			}
+			tat := time.Now().Add(time.Hour).UnixNano()
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				set := sets[i%4]
+				for j := range set {
+					tat++
+					set[j].TAT = tat
+				}
+				if err := store.Save(set); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

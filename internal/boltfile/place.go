@@ -1,7 +1,6 @@
 package boltfile
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -56,7 +55,8 @@ func Resolve(path string) (string, error) {
 // SetAside renames a corrupt file. done is false if another process has done
 // so since it was found. It holds the lock: without it, the file at path may be
 // the new one of that process.
-func SetAside(path, to string, found os.FileInfo, lockTimeout time.Duration) (done bool, err error) {
+func SetAside(path, to string, found os.FileInfo,
+	lockTimeout time.Duration) (done bool, err error) {
 	if runtime.GOOS != "windows" { // which renames no file that is in use
 		file, err := os.OpenFile(path, os.O_RDWR, 0)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -85,15 +85,12 @@ func Make(path string, files *FS, fill func(f *File) error) error {
 	if files == nil {
 		files = OS()
 	}
-	temp, err := TempName(path, "new")
+	f, err := Create(path, "new", files)
 	if err != nil {
 		return err
 	}
+	temp := f.Path
 	defer os.Remove(temp)
-	f, err := Create(temp, files)
-	if err != nil {
-		return err
-	}
 	if err := errors.Join(fill(f), f.Close()); err != nil {
 		return err
 	}
@@ -117,14 +114,9 @@ func (files *FS) linkNew(temp, path string) error {
 	return os.Rename(temp, path)
 }
 
-// TempName makes an empty file, mode 0600, beside the one at path, and returns
-// its name.
-func TempName(path, what string) (string, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"."+what+"-*")
-	if err != nil {
-		return "", err
-	}
-	return f.Name(), f.Close()
+// CreateTemp makes an empty file, mode 0600, beside the one at path.
+func CreateTemp(path, what string) (*os.File, error) {
+	return os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"."+what+"-*")
 }
 
 // ErrGone: the file is not at its path any more, and the next Open does not find
@@ -163,26 +155,24 @@ func (f *File) InPlace() error {
 // A process that waits for the lock of the old file gets it, and finds that
 // another file is at the path. That one is locked already.
 func (f *File) ReplaceWith(target *File) (*File, error) {
-	gone := f.InPlace()
-	free := errors.Is(gone, fs.ErrNotExist)
-	if gone != nil && (!free || !f.fs.RenamesOpen) {
-		target.Close()
-		return f, gone
+	err := f.InPlace()
+	free := f.fs.RenamesOpen && errors.Is(err, fs.ErrNotExist)
+	if err == nil || free {
+		err = target.keepAccess(f)
 	}
-	if err := target.keepAccess(f); err != nil {
-		target.Close()
-		return f, err
-	}
-	if !f.fs.RenamesOpen {
+	if err == nil && !f.fs.RenamesOpen {
 		return f.replaceClosed(target)
 	}
-	err := f.fs.SyncDir(filepath.Dir(f.Path)) // if that is impossible, there is a way back still
+	if err == nil {
+		err = f.fs.SyncDir(filepath.Dir(f.Path)) // if that is impossible, there is a way back still
+	}
 	switch {
-	case err == nil && free:
+	case err != nil:
+	case free:
 		if err = f.fs.linkNew(target.Path, f.Path); err == nil {
 			os.Remove(target.Path)
 		}
-	case err == nil:
+	default:
 		err = os.Rename(target.Path, f.Path)
 	}
 	if err != nil {
@@ -203,8 +193,7 @@ func (f *File) replaceClosed(target *File) (*File, error) {
 	if err := errors.Join(err, targetErr, target.Close()); err != nil {
 		return f, err
 	}
-	err = f.Close()
-	if err == nil {
+	if err = f.Close(); err == nil {
 		err = os.Rename(target.Path, f.Path)
 	}
 	if err == nil {
@@ -213,10 +202,13 @@ func (f *File) replaceClosed(target *File) (*File, error) {
 	file, lost := Open(f.Path, Options{LockTimeout: time.Second, FS: f.fs})
 	if lost == nil {
 		lost = file.View(func(tx *bolt.Tx) error {
-			if m, err := bboltpage.ReadMeta(file.file); err != nil || m != want {
-				return cmp.Or(err, fmt.Errorf("%w: %s: another has written to it while it was compacted", ErrLocked, f.Path))
+			m, err := bboltpage.ReadMeta(file.file)
+			if err == nil && m != want {
+				err = fmt.Errorf("%w: %s: another has written to it while it was compacted", ErrLocked, f.Path)
 			}
-			_, err := file.OpenLog(tx)
+			if err == nil {
+				_, err = file.OpenLog(tx)
+			}
 			return err
 		})
 		if lost != nil {
@@ -234,10 +226,10 @@ func (f *File) replaceClosed(target *File) (*File, error) {
 // process may.
 func (f *File) keepAccess(old *File) error {
 	info, err := old.file.Stat()
-	if err != nil {
-		return err
+	if err == nil {
+		err = keepOwner(f.file, info)
 	}
-	if err := keepOwner(f.file, info); err != nil {
+	if err != nil {
 		return err
 	}
 	return f.file.Chmod(info.Mode().Perm())
