@@ -317,10 +317,11 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 			continue
 		}
 		if tat, when := c.needLocked(&r.change, b, now); when == most || most == needFirst {
-			if r.renewal = most == needSoon; r.renewal {
-				r.key = slotKey(b) // the caller's string may be gone by then
+			ch := r.change
+			if most == needSoon { // the caller is answered: nothing is to be undone
+				ch = renewalOf(r.shard, r.hash, b)
 			}
-			c.putLocked(in, &r.change, b, tat)
+			c.putLocked(in, &ch, b, tat)
 		}
 	}
 	if most == needSoon {
