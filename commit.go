@@ -232,7 +232,7 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 	if p == nil || p.batch != in {
 		return // a later commit has the bucket
 	}
-	if err != nil && !p.lowered && ch.from != ch.to && b.TAT() == ch.to {
+	if err != nil && !p.lowered && b.TAT() == ch.to {
 		b.SetTAT(ch.from)
 		if g := s.gateOfLocked(b); g != nil {
 			g.queue.Put(ch.turns)

@@ -96,6 +96,9 @@ func (l *Limiter) reset(key Key) error {
 		return err
 	}
 	now := l.clock.Now()
+	if !r.resident && r.rule != 0 {
+		r.tat = r.shard.limits.rules[r.rule].rate.clamp(r.tat, now) // for an undo
+	}
 	r.from = r.tat
 	r.to = min(now, r.tat)
 	g := r.shard.gates[key]
@@ -104,6 +107,9 @@ func (l *Limiter) reset(key Key) error {
 		r.turns = g.queue.Take()
 	}
 	r.writeLocked(now)
+	if len(r.turns) > 0 {
+		r.shard.MarkDirty(r.index) // even if it was full: the store has the queue's TAT
+	}
 	var in *batch
 	if held {
 		in = l.holdLocked(r, g, 0, now)

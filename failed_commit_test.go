@@ -38,3 +38,56 @@ func TestFailedRenewal(t *testing.T) {
 		}
 	})
 }
+
+// waiting returns a Limiter with a bucket that is full, but for a turn that
+// waits.
+func waiting(t *testing.T, store stint.Store, clock *heldClock) *stint.Limiter {
+	l := openOnly(t, store, tenAnHour(stint.Synced), clock.Now)
+	require.Equal(t, 10, spends(t, l, only.Key("a"), 10))
+	_, err := l.Reserve(only.Key("a"), 10)
+	require.NoError(t, err)
+	_, err = l.Refund(only.Key("a"), 5)
+	require.NoError(t, err)
+	clock.advance(6 * time.Hour)
+	return l
+}
+
+func TestResetOfAQueue(t *testing.T) {
+	key := only.Key("a")
+	t.Run("saved", func(t *testing.T) {
+		clock, store := newHeldClock(), &gatedStore{MemStore: stint.NewMemStore()}
+		l := waiting(t, store, clock)
+		require.NoError(t, l.Reset(key))
+		require.EqualValues(t, 10, remaining(t, l, key))
+		store.broken.Store(true) // it crashes
+		after := openOnly(t, store.MemStore, tenAnHour(stint.Synced), clock.Now)
+		require.EqualValues(t, 10, remaining(t, after, key))
+	})
+	t.Run("failed", func(t *testing.T) {
+		clock, store := newHeldClock(), &gatedStore{MemStore: stint.NewMemStore()}
+		l := waiting(t, store, clock)
+		before, err := l.Check(key, 1)
+		require.NoError(t, err)
+		store.broken.Store(true)
+		require.ErrorIs(t, l.Reset(key), stint.ErrNotDurable)
+		d, err := l.Check(key, 1)
+		require.NoError(t, err)
+		require.Equal(t, before, d)
+	})
+}
+
+// A bucket waits no longer than an empty one of its limit, also after a reset
+// of it has failed.
+func TestFailedResetClamps(t *testing.T) {
+	clock, store := newHeldClock(), &gatedStore{MemStore: stint.NewMemStore()}
+	first := openOnly(t, stint.Store(store), tenAnHour(stint.Synced), clock.Now)
+	require.Equal(t, 10, spends(t, first, only.Key("a"), 10))
+	limit := tenAnHour(stint.Synced)
+	limit.Period = time.Second
+	l := openOnly(t, store, limit, clock.Now)
+	store.broken.Store(true)
+	require.ErrorIs(t, l.Reset(only.Key("a")), stint.ErrNotDurable)
+	d, err := l.Check(only.Key("a"), 1)
+	require.NoError(t, err)
+	require.Equal(t, time.Second, d.RetryAfter)
+}
