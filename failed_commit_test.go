@@ -91,3 +91,17 @@ func TestFailedResetClamps(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, time.Second, d.RetryAfter)
 }
+
+// What a Cancel returns is returned after a crash, too.
+func TestCancelOfLeased(t *testing.T) {
+	clock, store := newHeldClock(), &gatedStore{MemStore: stint.NewMemStore()}
+	l := openOnly(t, store, tenAnHour(stint.Leased), clock.Now)
+	require.Equal(t, 5, spends(t, l, only.Key("a"), 5))
+	r, err := l.Reserve(only.Key("a"), 10)
+	require.NoError(t, err)
+	require.Equal(t, 5*time.Hour, r.Delay())
+	r.Cancel()
+	store.broken.Store(true) // it crashes
+	after := openOnly(t, store.MemStore, tenAnHour(stint.Leased), clock.Now)
+	require.GreaterOrEqual(t, remaining(t, after, only.Key("a")), int64(3)) // a lease is 1.25
+}
