@@ -105,3 +105,24 @@ func TestCancelOfLeased(t *testing.T) {
 	after := openOnly(t, store.MemStore, tenAnHour(stint.Leased), clock.Now)
 	require.GreaterOrEqual(t, remaining(t, after, only.Key("a")), int64(3)) // a lease is 1.25
 }
+
+// A TAT that a look has clamped counts as changed once its tokens are asked
+// for, also by a SpendAll that another bucket denies.
+func TestDeniedGroupKeepsClamp(t *testing.T) {
+	clock, store := newHeldClock(), stint.NewMemStore()
+	limit := tenAnHour(stint.Flushed)
+	limit.Period = time.Second
+	now := clock.Now()
+	require.NoError(t, store.Save([]stint.Change{{Key: only.Key("a"), TAT: now.Add(time.Hour).UnixNano()}}))
+	l := openOnly(t, store, limit, clock.Now)
+	require.Zero(t, remaining(t, l, only.Key("a")))
+	require.Equal(t, 10, spends(t, l, only.Key("b"), 10))
+	clock.advance(2 * time.Second)
+	d, err := l.SpendAll(stint.Request{Key: only.Key("a"), Cost: 1}, stint.Request{Key: only.Key("b"), Cost: 3})
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	require.NoError(t, l.Flush())
+	tat, err := store.Load(only.Key("a"))
+	require.NoError(t, err)
+	require.Equal(t, now.Add(10*time.Second).UnixNano(), tat)
+}

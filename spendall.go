@@ -120,15 +120,14 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot) (strictest Decisi
 	}
 	for i := range at {
 		f, allowed := &at[i], at[i].wait == 0
-		if !strictest.Allowed && allowed {
-			continue
-		}
-		if allowed && reqs[i].Cost > 0 {
+		if strictest.Allowed && reqs[i].Cost > 0 {
 			f.shard.Write(f.index, f.next)
 		} else if !f.shard.At(f.index).Has(table.Used) {
 			f.shard.Use(f.index)
 		}
-		f.shard.countLocked(reqs[i].Key.Name, allowed)
+		if strictest.Allowed || !allowed {
+			f.shard.countLocked(reqs[i].Key.Name, allowed)
+		}
 	}
 	return strictest, true
 }
