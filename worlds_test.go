@@ -69,12 +69,14 @@ func TestWorlds(t *testing.T) {
 		t.Run(fmt.Sprint("file/resident ", resident), func(t *testing.T) {
 			runWorlds(t, 1, length(1000, 50), func(t *testing.T) modeltest.Env {
 				path := filepath.Join(t.TempDir(), "buckets.db")
-				return *world(t, stint.Options{MaxResident: resident}, nil,
+				env := world(t, stint.Options{MaxResident: resident}, nil,
 					func(ls *stint.Limits) stint.Store {
 						store, err := stint.OpenBolt(path, ls.Names(), nil)
 						require.NoError(t, err)
 						return store
 					})
+				env.File = true
+				return *env
 			})
 		})
 	}

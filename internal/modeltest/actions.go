@@ -54,8 +54,8 @@ var Actions = []Action{
 	{"bucket", 15, (*World).inspect, nil},
 	{"buckets", 4, (*World).list, nil},
 	{"stats", 10, (*World).stats, nil},
-	{"snapshot", 2, func(w *World) { w.upkeep(Snapshot) }, files},
-	{"compact", 1, func(w *World) { w.upkeep(Compact) }, files},
+	{"snapshot", 4, func(w *World) { w.upkeep(Snapshot) }, files},
+	{"compact", 4, func(w *World) { w.upkeep(Compact) }, files},
 }
 
 // Step does an action, and sometimes looks at a bucket after it.

@@ -75,18 +75,14 @@ func (w *World) decided(key Key, op Op, cost int64, d Decision, f Failure) {
 	if !on {
 		return
 	}
-	was := s.TAT
-	next := s.after(l, w.now, op, cost, lo, hi, d)
 	if op == Check {
-		s.TAT = next
+		w.looked(key, cost, lo, hi, d)
 		return
 	}
 	w.account(key, op, cost, d.Allowed)
-	if next != was {
-		w.put(key, next)
-		if d.Allowed && cost > 0 && (op == Spend || was.Lo > w.now) {
-			w.saved(key)
-		}
+	w.put(key, s.after(l, w.now, op, cost, lo, hi, d))
+	if d.Allowed && cost > 0 {
+		w.saved(key)
 	}
 }
 
@@ -180,17 +176,21 @@ func (w *World) group(op Op) {
 	for i, q := range reqs {
 		s := w.states[q.Key]
 		l, on, _ := w.limits.For(q.Key)
-		if !on || q.Mode == CheckOnly {
+		if !on {
+			continue
+		}
+		if q.Mode == CheckOnly && single == Spend {
+			s.looked(l, w.now, w.env.MaxResident > 0)
 			continue
 		}
 		lo, hi := outcomes[i][0], outcomes[i][1]
 		next := Span{lo.next, hi.next}
-		capped := Span{min(s.TAT.Lo, w.now+l.Tau()), s.TAT.Hi}
+		capped := s.TAT.cap(w.now + l.Tau())
 		switch {
-		case !allowed || q.Cost == 0 || single == Spend && !lo.Allowed:
-			next = capped // it was denied: the cap is written, or not
+		case !allowed || q.Cost == 0 || q.Mode == CheckOnly || single == Spend && !lo.Allowed:
+			next = capped
 		case single == Spend && !hi.Allowed && q.Mode == SpendOnly:
-			next = hull(Span{hi.next, hi.next}, Span{lo.next, lo.next}, capped)
+			next = hull(Span{lo.next, hi.next}, capped)
 		case single == Spend && !hi.Allowed && r.Failure == "":
 			next.Hi = w.now + l.Tau()
 		}
@@ -205,16 +205,14 @@ func (w *World) group(op Op) {
 			w.failed(q.Key, single, q.Cost, next)
 			continue
 		}
-		if allowed && (single == Refund || hi.Allowed) {
+		if allowed && q.Mode != CheckOnly && (single == Refund || hi.Allowed) {
 			w.account(q.Key, single, q.Cost, true)
 		}
-		if next != s.TAT {
-			took := single == Spend && hi.Allowed || single == Refund && s.TAT.Lo > w.now
-			if took && allowed && q.Cost > 0 {
-				changed = append(changed, q.Key)
-			}
-			w.put(q.Key, next)
+		took := single == Spend && hi.Allowed || single == Refund && s.TAT.Lo > w.now
+		if took && allowed && q.Cost > 0 && q.Mode != CheckOnly {
+			changed = append(changed, q.Key)
 		}
+		w.put(q.Key, next)
 	}
 	w.saved(changed...)
 	if !w.dead() {
@@ -282,6 +280,6 @@ func (w *World) maybe(key Key, op Op, cost int64) {
 	l, on, _ := w.limits.For(key)
 	if s := w.states[key]; on && op == Spend {
 		lo, hi := s.Decide(l, on, w.now, op, cost)
-		w.unknown(key, hull(Span{lo.next, hi.next}, Span{min(s.TAT.Lo, w.now+l.Tau()), s.TAT.Hi}))
+		w.unknown(key, hull(Span{lo.next, hi.next}, s.TAT.cap(w.now+l.Tau())))
 	}
 }
