@@ -9,7 +9,9 @@ func (w *World) commitLate() {
 		return
 	}
 	for _, q := range reqs {
-		before[q.Key] = w.states[q.Key].TAT
+		if q.Mode != CheckOnly {
+			before[q.Key] = w.states[q.Key].TAT
+		}
 	}
 	w.env.Disk.set(NoFault)
 	_, release := w.env.Disk.Block()
