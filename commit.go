@@ -140,13 +140,19 @@ func (c *committer) putLocked(in *batch, ch *change, b table.Slot, tat int64) {
 	}
 }
 
+// renewalOf returns a renewal of the lease of the bucket in b. Its callers have
+// their answers, so a failure takes nothing back.
+func renewalOf(s *shard, hash uint64, b table.Slot) change {
+	return change{key: slotKey(b), shard: s, hash: hash, from: b.TAT(), to: b.TAT(), renewal: true}
+}
+
 // renewLocked puts the next lease of the bucket in b into a batch. The half
 // that is left covers what the bucket spends until then. It reports whether
 // the caller should yield to the committer.
 func (c *committer) renewLocked(s *shard, hash uint64, b table.Slot, tat int64) (late bool) {
 	in := c.Lock(false)
 	defer c.Unlock()
-	ch := change{key: slotKey(b), shard: s, hash: hash, from: b.TAT(), to: b.TAT(), renewal: true}
+	ch := renewalOf(s, hash, b)
 	c.putLocked(in, &ch, b, tat)
 	return c.Late()
 }

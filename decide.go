@@ -96,6 +96,9 @@ func (l *Limiter) reset(key Key) error {
 		return err
 	}
 	now := l.clock.Now()
+	if !r.resident && r.rule != 0 {
+		r.tat = r.shard.limits.rules[r.rule].rate.clamp(r.tat, now) // for an undo
+	}
 	r.from = r.tat
 	r.to = min(now, r.tat)
 	g := r.shard.gates[key]
