@@ -39,7 +39,7 @@ type BoltOptions struct {
 type BoltStore struct {
 	store *boltstore.Store
 
-	saves   sync.Mutex
+	saves   sync.Mutex         // before all locks of store
 	entries []fileformat.Entry // of the last Save, to be used again
 }
 
