@@ -168,6 +168,9 @@ func (k *killed) Do(c modeltest.Call) (r modeltest.Reply) {
 		return modeltest.Reply{Failure: modeltest.Crashed}
 	}
 	require.NoError(k.t, k.calls.Encode(c))
+	if c.Op == modeltest.Compact && k.left > 0 && k.rnd.IntN(4) == 0 {
+		k.left = 1 + k.rnd.IntN(2) // while nothing has been saved in the new file
+	}
 	if k.left--; k.left == 0 {
 		for range k.rnd.IntN(1 << k.rnd.IntN(14)) {
 			runtime.Gosched()

@@ -124,10 +124,9 @@ func (w *World) hold() {
 		s.heldDuring = append(s.heldDuring, s.Hold)
 	}
 	w.maySave(key, w.leaves(key, true))
-	last := int64(0)
+	last, moved := int64(0), false
 	for _, p := range w.places {
-		i := slices.Index(s.Queue, p.turn)
-		if i < 0 || w.dead() {
+		if !slices.Contains(s.Queue, p.turn) || w.dead() {
 			continue
 		}
 		d := w.call(Call{Op: Delay, Place: p.id})
@@ -137,13 +136,16 @@ func (w *World) hold() {
 		at := w.now + int64(d.Delay)
 		w.require(at >= max(p.turn.At, s.Hold), "%v: a turn at %d is at %d after a hold until %d",
 			key, p.turn.At, at, s.Hold)
-		p.turn.At = at
+		moved = moved || at != p.turn.At
+		if p.turn.At = at; r.Failure != "" {
+			p.epoch = 0 // a crash may forget how late it went
+		}
 	}
 	for _, t := range s.Queue {
 		w.require(t.At >= last, "%v: a turn goes before one that came first", key)
 		last = t.At
 	}
-	if w.maySave(key, w.leaves(key, true)); r.Failure == "" && len(s.Queue) > 0 {
+	if w.maySave(key, w.leaves(key, true)); r.Failure == "" && moved {
 		w.saved(key)
 	}
 }

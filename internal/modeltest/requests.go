@@ -67,7 +67,7 @@ func (w *World) decided(key Key, op Op, cost int64, d Decision, f Failure) {
 		w.faulty(f)
 		w.require(op != Check || f == Crashed, "a check fails: %s", f)
 		if on && op != Check {
-			w.failed(key, op, cost, Span{lo.next, hi.next})
+			w.failed(key, op, cost, w.outcomes(lo, hi, l))
 		}
 		return
 	}
@@ -84,6 +84,15 @@ func (w *World) decided(key Key, op Op, cost int64, d Decision, f Failure) {
 	if d.Allowed && cost > 0 {
 		w.saved(key)
 	}
+}
+
+// outcomes returns the TATs that a request leads to, if it is allowed at the lower
+// end.
+func (w *World) outcomes(lo, hi outcome, l Limit) Span {
+	if lo.Allowed && !hi.Allowed {
+		return Span{lo.next, w.now + l.Tau()}
+	}
+	return Span{lo.next, hi.next}
 }
 
 // failed notes that a call failed whose effect would lie in a span.
@@ -122,9 +131,9 @@ func (w *World) pickRequests() (reqs []Request) {
 	return reqs
 }
 
-// group spends from several buckets, or refunds to them: all or none.
-func (w *World) group(op Op) {
-	reqs := w.pickRequests()
+// group spends from several buckets, or refunds to them: all or none. It
+// returns the failure.
+func (w *World) group(op Op, reqs []Request) Failure {
 	single := map[Op]Op{SpendAll: Spend, RefundAll: Refund}[op]
 	strict := [2]Decision{{Allowed: true, Remaining: unlimited},
 		{Allowed: true, Remaining: unlimited}}
@@ -152,7 +161,7 @@ func (w *World) group(op Op) {
 	}
 	r := w.call(Call{Op: op, Reqs: reqs})
 	if w.untouched(r.Failure) {
-		return
+		return r.Failure
 	}
 	allowed := r.Failure != ""
 	if r.Failure == "" {
@@ -190,9 +199,9 @@ func (w *World) group(op Op) {
 		case !allowed || q.Cost == 0 || q.Mode == CheckOnly || single == Spend && !lo.Allowed:
 			next = capped
 		case single == Spend && !hi.Allowed && q.Mode == SpendOnly:
-			next = hull(Span{lo.next, hi.next}, capped)
-		case single == Spend && !hi.Allowed && r.Failure == "":
-			next.Hi = w.now + l.Tau()
+			next = hull(w.outcomes(lo, hi, l), capped)
+		case single == Spend:
+			next = w.outcomes(lo, hi, l)
 		}
 		if r.Failure != "" {
 			before := w.leaves(q.Key, true)
@@ -219,10 +228,11 @@ func (w *World) group(op Op) {
 		w.atomic, w.before, w.would = nil, nil, nil
 	}
 	for _, q := range reqs {
-		if s := w.states[q.Key]; s.TAT.Lo != s.TAT.Hi && !w.dead() {
+		if s := w.states[q.Key]; s.TAT.Lo != s.TAT.Hi && !w.dead() && !w.late {
 			w.look(q.Key)
 		}
 	}
+	return r.Failure
 }
 
 func stricter(a, b Decision) bool {
@@ -253,33 +263,11 @@ func (w *World) spendEach() {
 	}
 }
 
-// lateSpend spends while a save takes longer than the caller waits for it.
-func (w *World) lateSpend() {
-	key := w.pickKey()
-	l, on, _ := w.limits.For(key)
-	if !on || l.Level < Leased {
-		return
-	}
-	w.env.Disk.set(NoFault)
-	lo, hi := w.states[key].Decide(l, on, w.now, Spend, 1)
-	_, release := w.env.Disk.Block()
-	r := w.one(Spend, key, 1)
-	release()
-	w.env.Settle()
-	if r.Failure == NotDurable {
-		w.Counts["late"]++
-		w.unknown(key, Span{lo.next, hi.next})
-		w.look(key)
-	} else if !w.refused(key, Spend, 1, r.Failure) {
-		w.decided(key, Spend, 1, r.Decisions[0], r.Failure)
-	}
-}
-
 // maybe notes a spend that may have been carried out, or denied, or not.
 func (w *World) maybe(key Key, op Op, cost int64) {
 	l, on, _ := w.limits.For(key)
 	if s := w.states[key]; on && op == Spend {
 		lo, hi := s.Decide(l, on, w.now, op, cost)
-		w.unknown(key, hull(Span{lo.next, hi.next}, s.TAT.cap(w.now+l.Tau())))
+		w.unknown(key, hull(w.outcomes(lo, hi, l), s.TAT.cap(w.now+l.Tau())))
 	}
 }
