@@ -321,7 +321,9 @@ func (w *World) endFlush() {
 		return
 	}
 	for _, s := range w.states {
-		s.file, s.holds = s.during, s.heldDuring
+		if s.file = s.during; !s.unseen {
+			s.holds = s.heldDuring
+		}
 	}
 }
 
