@@ -74,7 +74,7 @@ func retryAfter(value string, now time.Time) time.Duration {
 // untilReset reads a Reset field: what Retry-After may have, or a Unix time in
 // seconds or milliseconds, which no number of seconds from now reaches.
 func untilReset(value string, now time.Time) time.Duration {
-	const epoch, epochMilli = 1e9, 1e11
+	const epoch, epochMilli = 1e8, 1e11 // of the year 1973
 	n, ok := decimal(value)
 	switch {
 	case !ok || n < epoch:
