@@ -74,6 +74,18 @@ func PerHour(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Hour
 // PerDay returns the limit of n in 24 hours, which may come all at once.
 func PerDay(n int64) Limit { return Limit{Burst: n, Count: n, Period: 24 * time.Hour} }
 
+// WithinWindow returns the limit that admits at most n tokens in any window of
+// that length, its end excluded, wherever it begins: for the quota of a server.
+// PerMinute(n) admits 2n−1, a full bucket and what returns within the minute.
+//
+// Burst and the Count−1 tokens that return within a window are n together. So
+// Burst is 1 + n/50, rounded down, and Count is n − n/50: in the long run the
+// limit uses 98 % of n, and all of an n under 50. A larger Burst b would cost
+// more of it: Limit{Burst: b, Count: n - b + 1, Period: period}.
+func WithinWindow(n int64, period time.Duration) Limit {
+	return Limit{Burst: 1 + n/50, Count: n - n/50, Period: period}
+}
+
 // WithBurst returns the limit with another Burst: 1 spaces requests evenly.
 func (l Limit) WithBurst(n int64) Limit {
 	l.Burst = n
