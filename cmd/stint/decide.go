@@ -130,9 +130,9 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 
 // limiter returns a Limiter that knows one limit, so that the file gets no label but the one that is used.
 func (f *decideFlags) limiter(store stint.Store, name stint.Name, limit stint.Limit, limited bool) (*stint.Limiter, error) {
-	if limited {
+	if limited && limit != stint.Blocked {
 		limit.Durability = stint.Flushed // Close makes it durable, and nothing is said before that
-	} else {
+	} else if !limited {
 		limit = stint.Unlimited
 	}
 	limits, err := stint.NewLimits(stint.Names{name: {Label: f.limits.label(), Limit: limit}}, nil, nil)

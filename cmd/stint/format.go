@@ -81,6 +81,8 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	}
 	if d.Limit.Burst > 0 {
 		state = stateOf(d)
+	} else if d.Limit == stint.Blocked {
+		state = "blocked"
 	}
 	_, err := fmt.Fprintf(w, "%s  %s  %s\n", done, printable(id), state)
 	return err

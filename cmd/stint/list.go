@@ -250,7 +250,9 @@ func until(nanos int64, now time.Time) time.Duration {
 // measure sets what is left of a limit. A bucket that is further behind than the limit can bring it is empty: its next
 // spend takes it so.
 func (b *bucket) measure(limit stint.Limit) {
-	b.limit = limit
+	if b.limit = limit; limit == stint.Blocked {
+		return
+	}
 	b.fullIn = min(b.fullIn, limit.Tolerance())
 	b.remaining = int64((limit.Tolerance() - b.fullIn) / limit.Interval())
 }
@@ -302,6 +304,9 @@ func (b *bucket) state() string {
 		if b.limit.Burst > 0 {
 			s = fmt.Sprintf("%d of %d left, %s", b.remaining, b.limit.Burst, s)
 		}
+	}
+	if b.limit == stint.Blocked {
+		s = "blocked, " + s
 	}
 	if b.heldFor > 0 {
 		s += ", held for " + duration(b.heldFor)

@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -93,6 +94,9 @@ file. An error is one line on stderr, which says what to do. Nothing is colored,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 { // the flag is one of a command that was mistyped
 			return noArgs(cmd, args)
+		}
+		if number := (*strconv.NumError)(nil); errors.As(err, &number) { // without the name of a Go function
+			err = errors.New(strings.Replace(err.Error(), number.Error(), "want a number: "+number.Err.Error(), 1))
 		}
 		return misuse(cmd, "%w", err)
 	})
