@@ -149,7 +149,7 @@ func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op,
 	}
 	b := s.At(i)
 	m := b.Meta()
-	if table.RuleOf(m) == 0 || m&table.Gate != 0 {
+	if table.RuleOf(m) <= blocked || m&table.Gate != 0 {
 		return false, false, false
 	}
 	r := &s.limits.rules[table.RuleOf(m)]
@@ -260,7 +260,7 @@ type request struct {
 
 	resident bool // index is that of its slot
 	index    uint32
-	rule     uint32 // in shard.limits.rules; 0: no limit is configured
+	rule     uint32 // in shard.limits.rules
 	tat      int64  // in the slot, or as loaded
 	allowed  bool
 
@@ -307,16 +307,22 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 		s.advanceLocked(s.At(r.index), g, now)
 		r.tat = s.At(r.index).TAT()
 	}
-	if r.rule == 0 {
+	rule := &s.limits.rules[r.rule]
+	if r.rule <= blocked {
 		r.from, r.to = r.tat, r.tat
-		d.Remaining = math.MaxInt64
-		if g != nil && r.op != opRefund {
-			d.RetryAfter = max(0, time.Duration(g.hold-now))
+		d.Limit = rule.limit
+		switch {
+		case r.rule == blocked && r.op != opRefund:
+			d.RetryAfter, d.ResetAfter = math.MaxInt64, math.MaxInt64
+		case r.rule == unlimited:
+			d.Remaining = math.MaxInt64
+			if g != nil && r.op != opRefund {
+				d.RetryAfter = max(0, time.Duration(g.hold-now))
+			}
 		}
 		d.Allowed = d.RetryAfter == 0
 		return nil
 	}
-	rule := &s.limits.rules[r.rule]
 	if !r.resident {
 		r.tat = rule.rate.clamp(r.tat, now)
 	}
@@ -365,7 +371,7 @@ func (r *request) writeLocked(now int64) {
 	case r.resident && r.op != opCheck:
 		s.Use(r.index)
 	case r.resident:
-	case r.saved != 0 || r.rule != 0 && (r.to > now || s.gates[r.key] != nil):
+	case r.saved != 0 || r.rule > blocked && (r.to > now || s.gates[r.key] != nil):
 		flags := uint64(table.Used)
 		if r.saved != 0 {
 			flags |= table.Stored

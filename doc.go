@@ -128,8 +128,10 @@ a simulation tells the time.
 # Files
 
 The names of limits are written in Go, each with its limit beside it. [NewLimits]
-takes other defaults, and overrides. Package limitsfile reads them from YAML. A
-running Limiter takes others with [Limiter.SetLimits].
+takes other defaults, and overrides; a [Group] is a list of ids with several
+limits, such as a plan. Package limitsfile reads them from YAML. A running Limiter
+takes others with [Limiter.SetLimits], and those of one id with
+[Limiter.SetOverrides].
 
 docs/format.md describes the bytes of a stint file. The numbers of Names stand in
 it, so a number is never given another meaning: [ErrNameMismatch] says so.

@@ -63,7 +63,7 @@ func ExampleParseLimit() {
 	fmt.Println(err)
 	// Output:
 	// 300 300 3h0m0s <nil>
-	// stint: limit "0/1d": burst is 0, want at least 1
+	// stint: limit "0/1d": count is 0, want at least 1
 }
 
 // Each limit is beside its name. An override holds for some ids.
@@ -127,4 +127,87 @@ func ExampleLimits_Overrides() {
 	// Output:
 	// 12345678 200/1h ""
 	// 87654321 200/1h "load test, until March"
+}
+
+// The plans of an API: each id is written once, with all of its limits.
+func ExampleGroup() {
+	const PerMinute, PerDay stint.Name = 1, 2
+	plans := stint.Names{
+		PerMinute: {Label: "PerMinute", Limit: stint.PerMinute(10)},
+		PerDay:    {Label: "PerDay", Limit: stint.PerDay(1000)},
+	}
+	pro := stint.Group{
+		IDs:    []stint.OverrideID{{ID: "key-1"}, {ID: "key-2", Comment: "until March"}},
+		Limits: map[stint.Name]stint.Limit{PerMinute: stint.PerMinute(100), PerDay: stint.Unlimited},
+	}
+	limits, err := stint.NewLimits(plans, nil, stint.Groups(pro))
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(limits.For(PerMinute.Key("key-1")))
+	fmt.Println(limits.For(PerMinute.Key("key-3")))
+	_, limited := limits.For(PerDay.Key("key-2"))
+	fmt.Println(limited)
+
+	// A customer buys the plan. The Limits that there were stay as they are.
+	others, err := limits.With(stint.OverrideID{ID: "key-3"}, pro.Limits)
+	fmt.Println(err)
+	fmt.Println(others.For(PerMinute.Key("key-3")))
+	// Output:
+	// 100/1m true
+	// 10/1m true
+	// false
+	// <nil>
+	// 100/1m true
+}
+
+// An id is blocked while the program runs, and later has its bucket again.
+func ExampleLimiter_SetOverrides() {
+	limits, err := stint.NewLimits(names, nil, nil)
+	if err != nil {
+		panic(err)
+	}
+	limiter, err := stint.New(stint.NewMemStore(), limits, nil)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	id, key := stint.OverrideID{ID: "12345678"}, OrdersPerAccount.Key("12345678")
+	spend := func() {
+		d, err := limiter.Spend(key, 30)
+		fmt.Println(d.Allowed, d.Remaining, d.Limit, err)
+	}
+	spend()
+	for _, limit := range []stint.Limit{stint.Blocked, stint.PerHour(200), {}} { // {} is the default again
+		if err := limiter.SetOverrides(id, map[stint.Name]stint.Limit{OrdersPerAccount: limit}); err != nil {
+			panic(err)
+		}
+		spend()
+	}
+	// Output:
+	// true 70 100/1h <nil>
+	// false 0 blocked <nil>
+	// true 110 200/1h <nil>
+	// true 25 100/1h <nil>
+}
+
+func ExampleBlocked() {
+	limits, err := stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
+		LoginsPerAddress: {{IDs: []stint.OverrideID{{ID: "10.0.0.1"}}, Limit: stint.Blocked}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	limiter, err := stint.New(stint.NewMemStore(), limits, nil)
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Close()
+	d, err := limiter.Spend(LoginsPerAddress.Key("10.0.0.1"), 1)
+	fmt.Println(d.Allowed, d.Remaining, d.RetryAfter == math.MaxInt64, err)
+	_, err = limiter.Reserve(LoginsPerAddress.Key("10.0.0.1"), 1)
+	fmt.Println(err)
+	// Output:
+	// false 0 true <nil>
+	// stint: id is blocked: 1:10.0.0.1
 }

@@ -58,6 +58,20 @@ func newFlusher(t *directory, store Store, c *clock.Clock, o Options) *flusher {
 	return f
 }
 
+// failure is why the last of several attempts failed, and since when they do.
+type failure struct {
+	err   error
+	since time.Time
+}
+
+// says returns the failure as an error, or nil if there was none.
+func (f failure) says(what string) error {
+	if f.err == nil {
+		return nil
+	}
+	return fmt.Errorf("stint: %s since %s: %w", what, f.since.UTC().Format(time.RFC3339), f.err)
+}
+
 // longestBackoff is the longest pause after flushes that failed.
 const longestBackoff = 30 * time.Second
 

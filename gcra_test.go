@@ -4,6 +4,7 @@ import (
 	"go/parser"
 	"go/token"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -128,7 +129,6 @@ func TestArithmeticImportsOnlyBits(t *testing.T) {
 	require.Len(t, file.Imports, 1)
 	require.Equal(t, `"math/bits"`, file.Imports[0].Path.Value)
 }
-
 
 // TestWithinWindow holds the limit to its promise: no window has more than n.
 func TestWithinWindow(t *testing.T) {

@@ -150,17 +150,29 @@ func (l *Limiter) inspectLocked(s *shard, h uint64, key Key, stored int64) (b Bu
 	tat := stored
 	if i, resident := s.findLocked(key, h); resident {
 		tat = g.tail(s.At(i).TAT())
-	} else if rule != 0 {
+	} else if rule > blocked {
 		tat = r.rate.clamp(tat, now)
 	}
 	b = Bucket{Key: key, Limit: r.limit, ResetAfter: time.Duration(resetAfter(tat, now))}
-	if rule != 0 {
+	if rule > blocked {
 		b.Remaining = r.rate.remaining(tat, now)
 	}
 	if g != nil && g.hold > now {
 		b.HeldUntil = time.Unix(0, g.hold)
 	}
 	return b, tat > now || !b.HeldUntil.IsZero()
+}
+
+// retireCountsLocked keeps a shard's counts when its limits go.
+func (l *Limiter) retireCountsLocked(s *shard) {
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	for i, name := range s.limits.order {
+		if c := s.countOf(uint32(i)); *c != (count{}) {
+			past := l.past[name]
+			l.past[name] = count{past.allowed + c.allowed, past.denied + c.denied}
+		}
+	}
 }
 
 // Snapshot writes a copy of the store's file, with everything spent so far,
@@ -191,20 +203,6 @@ func (l *Limiter) Health() error {
 		errs = append(errs, load.says("no bucket loaded"))
 	}
 	return errors.Join(append(errs, l.store.Health())...)
-}
-
-// failure is why the last of several attempts failed, and since when they do.
-type failure struct {
-	err   error
-	since time.Time
-}
-
-// says returns the failure as an error, or nil if there was none.
-func (f failure) says(what string) error {
-	if f.err == nil {
-		return nil
-	}
-	return fmt.Errorf("stint: %s since %s: %w", what, f.since.UTC().Format(time.RFC3339), f.err)
 }
 
 // Stats are counts since the Limiter was opened, and present sizes.

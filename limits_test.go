@@ -199,7 +199,7 @@ func TestResolve(t *testing.T) {
 
 	require.Equal(t, "PerIP", ls.label(1))
 	require.Equal(t, "", ls.label(7))
-	require.Len(t, ls.rules, 1+6, "equal limits share one rule")
+	require.Len(t, ls.rules, 2+6, "equal limits share one rule")
 }
 
 func TestLimitsAreCopies(t *testing.T) {

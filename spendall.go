@@ -97,7 +97,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot) (strictest Decisi
 			return Decision{}, false
 		}
 		b := f.shard.At(index)
-		if b.Rule() == 0 || b.Has(table.Gate) {
+		if b.Rule() <= blocked || b.Has(table.Gate) {
 			return Decision{}, false
 		}
 		rule := &f.shard.limits.rules[b.Rule()]

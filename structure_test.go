@@ -38,7 +38,9 @@ var allowedImports = map[string][]string{
 	"internal/fsck": {"internal/boltfile", "internal/bboltpage", "internal/format", "internal/journal", "go.etcd.io/bbolt"},
 
 	"internal/spell": {},
-	".": {"internal/boltstore", "internal/clock", "internal/format", "internal/groupcommit", "internal/queue", "internal/spell",
+	"internal/idmap": {},
+	".": {"internal/boltstore", "internal/clock", "internal/format", "internal/groupcommit", "internal/idmap", "internal/queue",
+		"internal/spell",
 		"internal/table"},
 
 	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"}, // tests only

@@ -1,12 +1,14 @@
 package stint
 
 import (
+	"bytes"
 	"hash/maphash"
 	"math/bits"
 	"strings"
 	"sync"
 	"sync/atomic"
 
+	"github.com/stint-go/stint/internal/clock"
 	"github.com/stint-go/stint/internal/groupcommit"
 	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
@@ -166,31 +168,56 @@ func (s *shard) setLimitsLocked(limits *Limits) {
 // changeLimitsLocked puts limits in force in a shard, for every bucket in it.
 func (s *shard) changeLimitsLocked(limits *Limits, now int64) {
 	s.setLimitsLocked(limits)
-	s.Each(func(i uint32, b table.Slot) table.Outcome {
-		if b.Has(table.Clamped) { // by the old limit: the store's TAT may be ahead
-			s.removeLocked(i)
-			return table.Removed
+	s.Each(func(i uint32, b table.Slot) table.Outcome { return s.changeRuleLocked(i, b, now) })
+}
+
+// changeRules holds the buckets of an override to the limits in force. The id
+// of the override is the whole id of the bucket if parts is 0.
+func (t *directory) changeRules(key Key, parts int, clock *clock.Clock) {
+	if parts == 0 {
+		s, h := t.shard(key)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if i, ok := s.findLocked(key, h); ok && s.limits != nil {
+			s.changeRuleLocked(i, s.At(i), clock.Now())
 		}
-		rule, _ := limits.resolve(slotKey(b)) // the next call for an undeclared name is an error
-		b.SetRule(rule)
-		b.Clear(table.Covered)
-		if b.Has(table.Dirty) {
-			s.MarkDirty(i) // at the new level it may no longer be deferred
-		}
-		if rule == 0 {
-			return table.Done // a queue keeps the rate that it had
-		}
-		r := &limits.rules[rule].rate
-		if g := s.gateOfLocked(b); g != nil && g.queue.Len() > 0 {
-			s.advanceLocked(b, g, now)
-			g.rate = r.queueRate()
-			s.MarkDirty(i)
-		}
-		if tat := r.clamp(b.TAT(), now); tat != b.TAT() {
-			s.lowerLocked(i, tat)
-		}
-		return table.Done
+		return
+	}
+	t.each(func(s *shard) {
+		s.Each(func(i uint32, b table.Slot) table.Outcome {
+			if Name(b.Name()) == key.Name && bytes.HasPrefix(b.ID(), []byte(key.ID+":")) {
+				return s.changeRuleLocked(i, b, clock.Now())
+			}
+			return table.Done
+		})
 	})
+}
+
+// changeRuleLocked holds a bucket to the limits in force.
+func (s *shard) changeRuleLocked(i uint32, b table.Slot, now int64) table.Outcome {
+	if b.Has(table.Clamped) { // by the old limit: the store's TAT may be ahead
+		s.removeLocked(i)
+		return table.Removed
+	}
+	rule, _ := s.limits.resolve(slotKey(b)) // the next call for an undeclared name is an error
+	b.SetRule(rule)
+	b.Clear(table.Covered)
+	if b.Has(table.Dirty) {
+		s.MarkDirty(i) // at the new level it may no longer be deferred
+	}
+	if rule <= blocked {
+		return table.Done // a queue keeps the rate that it had
+	}
+	r := &s.limits.rules[rule].rate
+	if g := s.gateOfLocked(b); g != nil && g.queue.Len() > 0 {
+		s.advanceLocked(b, g, now)
+		g.rate = r.queueRate()
+		s.MarkDirty(i)
+	}
+	if tat := r.clamp(b.TAT(), now); tat != b.TAT() {
+		s.lowerLocked(i, tat)
+	}
+	return table.Done
 }
 
 // countOf returns the counts of the Name with an index in limits.

@@ -80,7 +80,7 @@ type Reservation struct {
 // Reserve takes cost tokens from the key's bucket even if they are not there
 // yet, and returns a place in its queue. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
-// would wait, the error is ErrQueueFull. An error means that there is no place
+// would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked. An error means that there is no place
 // in the queue; the tokens are spent only as Spend says of ErrNotDurable.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	r, err := l.reserve(key, cost, math.MaxInt64)
@@ -136,7 +136,10 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 		return 0, err
 	}
 	r.to = r.from
-	if r.rule == 0 {
+	switch r.rule {
+	case blocked:
+		return 0, fmt.Errorf("%w: %v", ErrBlocked, r.key)
+	case unlimited:
 		return now + int64(d.RetryAfter), nil
 	}
 	rule := &r.shard.limits.rules[r.rule]
@@ -164,7 +167,7 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 
 // joinLocked puts a turn at the end of the bucket's queue.
 func (r *request) joinLocked(turn *queue.Turn, now int64) {
-	if r.rule == 0 {
+	if r.rule == unlimited {
 		return
 	}
 	s := r.shard

@@ -7,7 +7,7 @@ import (
 
 // Headers selects the response fields that tell clients what they have left.
 // A denial has Retry-After in any case. Shadow rules, and buckets without a
-// limit, are never in these fields.
+// limit or with stint.Blocked, are never in these fields.
 type Headers uint8
 
 const (

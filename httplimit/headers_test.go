@@ -198,3 +198,24 @@ func TestStateOfSpends(t *testing.T) {
 	clock.pass(30 * time.Second) // one is back, and half of another
 	require.Equal(t, `"everyone";r=0;t=10`, fields(h)[stateField])
 }
+
+// A blocked client gets 429 and the longest Retry-After, and no fields of a
+// limit that it does not have.
+func TestBlocked(t *testing.T) {
+	for _, rule := range []Rule{
+		{Key: ByIP(perAddress)},
+		{Key: ByIP(perAddress), CountStatus: func(int) bool { return true }},
+		{Key: ByIP(perAddress), CountStatus: func(int) bool { return true }, LockOut: time.Minute},
+	} {
+		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.Blocked})
+		for range 2 {
+			res := get(t, limited(t, lim, rule))
+			require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
+			require.Equal(t, "9223372037", res.Header.Get("Retry-After"))
+			require.Empty(t, res.Header.Get("RateLimit"))
+			require.Contains(t, res.body, "Try again in 106752 days")
+		}
+	}
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.Blocked})
+	require.Equal(t, http.StatusOK, get(t, limited(t, lim, Rule{Key: ByIP(perAddress), Shadow: true})).StatusCode)
+}

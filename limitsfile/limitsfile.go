@@ -9,7 +9,23 @@
 //	period      such as 180m, 2w or 1w2d12h: weeks, days of 24 hours, then a Go duration
 //	durability  memory, flushed, leased or synced; optional
 //	queue       the most tokens that may queue, 0 for no bound; optional
+//	unlimited   true, alone or with ids: stint.Unlimited
+//	blocked     true, alone or with ids: stint.Blocked
 //	ids         of an override: a list of ids, or of mappings with an id and an optional comment
+//
+// In a list of overrides there may also be groups: ids that have several limits in common,
+// such as those of a plan. A group has a name, which only error texts tell, and limits
+// without ids of their own:
+//
+//   - group: pro
+//     ids: [key-1, {id: key-2, comment: until March}]
+//     limits:
+//     PerMinute: {burst: 100, count: 100, period: 1m}
+//     PerDay: {unlimited: true}
+//
+// An id may be in several groups if these have no label in common. Boulder reads a file
+// without groups and without the keys that are its own to stint: durability, queue, unlimited,
+// blocked, and the days and weeks of a period.
 //
 // The files alone decide: a limit that they do not configure is off, also if its
 // stint.NameSpec has a Limit. Every mistake is reported at once, with its file and
@@ -70,7 +86,7 @@ func read(names stint.Names, sources []source) (*stint.Limits, error) {
 		labels:    make(map[string]stint.Name),
 		defaults:  make(map[stint.Name]stint.Limit),
 		overrides: make(map[stint.Name][]stint.Override),
-		ids:       make(map[stint.Key]idPlace),
+		ids:       make(map[stint.Name]map[string]idPlace),
 	}
 	for name, spec := range names {
 		r.labels[spec.Label] = name
@@ -111,10 +127,13 @@ func Labels(files ...string) ([]string, error) {
 			maps = maps[0].Content
 		}
 		for _, m := range maps {
-			if m.Kind != yaml.MappingNode {
+			if m.Kind == yaml.MappingNode && groupOf(m) != nil {
+				m = find(m, "limits", yaml.MappingNode)
+			}
+			if m == nil || m.Kind != yaml.MappingNode {
 				continue
 			}
-			for i := 0; i < len(m.Content); i += 2 {
+			for i := 0; i+1 < len(m.Content); i += 2 {
 				label := m.Content[i]
 				if label.Kind == yaml.ScalarNode && label.Value != "" && !seen[label.Value] {
 					seen[label.Value] = true

@@ -125,6 +125,12 @@ func TestLoadedLimits(t *testing.T) {
 		{"_periods", "_empty", stint.Name(6).Key("1"), every(36 * time.Hour)},
 		{"_periods", "_empty", stint.Name(5).Key(hash("a.example")), every(90 * time.Minute)},
 		{"_periods", "_empty", stint.Name(7).Key("1:a.example"), every(90 * 24 * time.Hour)},
+		{"", "_groups", stint.Name(6).Key("1"), stint.PerMinute(10)},
+		{"", "_groups", stint.Name(6).Key("2"), stint.PerMinute(10)},
+		{"", "_groups", stint.Name(6).Key("3"), stint.Blocked},
+		{"", "_groups", stint.Name(6).Key("4"), orders},
+		{"", "_groups", stint.Name(7).Key("2:example.com"), stint.Limit{}},
+		{"", "_groups", stint.Name(1).Key("10.0.0.7"), stint.Blocked},
 	} {
 		ls, err := Load(names, dir+"ok_defaults"+tc.defaults+".yml", dir+"ok_overrides"+tc.overrides+".yml")
 		require.NoError(t, err)
@@ -163,7 +169,7 @@ overrides 3:1: not YAML: did not find expected node content`, stint.ErrUnknownNa
 		}
 	}
 	_, err := Parse(names, []byte("NewOrdersPerAccount: {burst: 9223372036854775807, count: 0, period: 0s}"))
-	require.ErrorContains(t, err, "count is 0", "no file makes a limit Unlimited")
+	require.ErrorContains(t, err, "count is 0", "a limit of nothing is not Unlimited")
 }
 
 // TestLoadBoulder loads Boulder's own files, which are not part of this repository.
@@ -224,7 +230,7 @@ func TestLabels(t *testing.T) {
 	}
 	defaults := file("defaults.yml", "Orders: {burst: 1, count: 1, period: 1m}\nLogins: {burst: 1, count: 1, period: 1m}\n")
 	overrides := file("overrides.yml", "- Logins: {burst: 2, count: 1, period: 1m, ids: [a]}\n"+
-		"- Exports: {burst: 2, count: 1, period: 1m, ids: [a]}\n- Exports: {burst: 3, count: 1, period: 1m, ids: [b]}\n")
+		"- group: pro\n  limits: {Exports: {burst: 2, count: 1, period: 1m}}\n  ids: [a]\n- Exports: {burst: 3, count: 1, period: 1m, ids: [b]}\n")
 
 	labels, err := Labels(defaults, overrides)
 	require.NoError(t, err)
@@ -240,6 +246,7 @@ func TestLabels(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "not YAML": "a: [\n", "a scalar": "a", "a list of scalars": "- a\n- b\n", "null": "null\n",
 		"odd labels": "? [a]\n: b\n\"\": c\n", "two documents": "---\n...\n",
+		"groups without limits": "- group: pro\n- {group: pro, limits: []}\n",
 	} {
 		labels, err := Labels(file("bad.yml", text))
 		require.NoError(t, err, name)
@@ -279,7 +286,6 @@ func FuzzParse(f *testing.F) {
 					require.NoError(t, limit.Validate())
 				}
 				for id, limit := range ls.Overrides(name) {
-					require.NotEqual(t, stint.Unlimited, limit, id)
 					require.NoError(t, limit.Validate(), id)
 				}
 			}

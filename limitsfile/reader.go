@@ -24,7 +24,7 @@ type reader struct {
 	labels    map[string]stint.Name
 	defaults  map[stint.Name]stint.Limit
 	overrides map[stint.Name][]stint.Override
-	ids       map[stint.Key]idPlace // of the overrides so far
+	ids       map[stint.Name]map[string]idPlace // of the overrides so far
 
 	file string
 	errs []*stint.ConfigError // of this file
@@ -32,9 +32,14 @@ type reader struct {
 }
 
 type idPlace struct {
-	file     string
-	line     int
-	spelling string
+	file *string
+	node *yaml.Node
+}
+
+// commented is the node of an id, and its comment.
+type commented struct {
+	id      *yaml.Node
+	comment string
 }
 
 // read reads a file, and adds its mistakes to r.all in the order of their lines.
@@ -103,12 +108,69 @@ func (r *reader) readOverrides(root *yaml.Node) {
 				describe(entry))
 			continue
 		}
+		if group := groupOf(entry); group != nil {
+			r.readGroup(group, entry)
+			continue
+		}
 		for label, node := range r.fields(entry, "") {
 			name, declared := r.name(label)
 			l, ids := r.limit(label, node, true)
 			if declared && ids != nil {
-				override := stint.Override{IDs: r.readIDs(name, label.Value, ids), Limit: l}
-				r.overrides[name] = append(r.overrides[name], override)
+				r.override(name, label.Value, l, r.readIDs(label.Value, ids))
+			}
+		}
+	}
+}
+
+// groupOf returns the node of a group's name, or nil if the entry is no group:
+// under a label group there is a mapping.
+func groupOf(entry *yaml.Node) *yaml.Node { return find(entry, "group", yaml.ScalarNode) }
+
+// find returns a value of a mapping if it is of this kind, or nil.
+func find(node *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		if value := node.Content[i+1]; node.Content[i].Value == key && value.Kind == kind {
+			return value
+		}
+	}
+	return nil
+}
+
+// readGroup reads the entry of a group: its name, its ids, and its limits.
+func (r *reader) readGroup(group, entry *yaml.Node) {
+	where := "group " + group.Value
+	if group.Value == "" || group.Tag == "!!null" {
+		where = "group"
+		r.failNode(group, where, "group is empty, want the group's name")
+	}
+	var ids, limits *yaml.Node
+	for key, value := range r.fields(entry, where) {
+		switch key.Value {
+		case "group":
+		case "ids":
+			ids = value
+		case "limits":
+			limits = value
+			if value.Kind != yaml.MappingNode || len(value.Content) == 0 {
+				r.failNode(value, where, "limits is %s, want a mapping of labels to limits", describe(value))
+			}
+		default:
+			r.failNode(key, where, "unknown key %s, want group, ids and limits", spell.Quote(key.Value))
+		}
+	}
+	var list []commented
+	if ids == nil {
+		r.fail(entry.Line, where, errors.New("ids is missing"))
+	} else {
+		list = r.readIDs(where, ids)
+	}
+	if limits == nil {
+		r.fail(entry.Line, where, errors.New("limits is missing"))
+	} else if limits.Kind == yaml.MappingNode {
+		for label, node := range r.fields(limits, where) {
+			name, declared := r.name(label)
+			if l, _ := r.limit(label, node, false); declared {
+				r.override(name, label.Value, l, list)
 			}
 		}
 	}
@@ -126,7 +188,7 @@ func (r *reader) name(label *yaml.Node) (name stint.Name, declared bool) {
 // limit reads the limit under a label. For an override it also returns the node of
 // the ids, or nil if there is none.
 func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, ids *yaml.Node) {
-	required, optional := []string{"burst", "count", "period"}, []string{"durability", "queue"}
+	required, optional := []string{"burst", "count", "period"}, []string{"durability", "queue", "unlimited", "blocked"}
 	if override {
 		required = append(required, "ids")
 	}
@@ -136,6 +198,7 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 		return stint.Limit{}, nil
 	}
 	given := make(map[string]*yaml.Node) // nil if the value is no good
+	var only *yaml.Node                  // the key unlimited or blocked
 	for key, value := range r.fields(node, label.Value) {
 		var err error
 		want := spell.WantInteger
@@ -154,6 +217,11 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 			l.Queue, err = integer(value)
 		case field == "ids" && override:
 			ids = value
+		case field == "unlimited" || field == "blocked":
+			only, want = key, "true"
+			if value.Tag != "!!bool" || value.Value != "true" {
+				err = errors.New("not true")
+			}
 		default:
 			r.failNode(key, label.Value, "unknown key %s, want %s",
 				spell.Quote(field), list(append(required, optional...)))
@@ -164,6 +232,18 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 			given[key.Value] = nil
 			r.failNode(value, label.Value, "%s is %s, want %s", key.Value, describe(value), want)
 		}
+	}
+	if only != nil {
+		for _, field := range append(required[:3:3], optional...) {
+			if _, ok := given[field]; ok && field != only.Value {
+				r.failNode(only, label.Value, "%s and %s exclude each other", only.Value, field)
+			}
+		}
+		l = stint.Unlimited
+		if only.Value == "blocked" {
+			l = stint.Blocked
+		}
+		required = required[3:]
 	}
 	for _, field := range required {
 		if _, ok := given[field]; !ok {
@@ -191,11 +271,13 @@ func mistakes(l stint.Limit) (fields []*spell.FieldError) {
 	return fields
 }
 
-func (r *reader) readIDs(name stint.Name, label string, node *yaml.Node) (ids []stint.OverrideID) {
+// readIDs returns the ids of an override, or of a group.
+func (r *reader) readIDs(label string, node *yaml.Node) []commented {
 	if node.Kind != yaml.SequenceNode || len(node.Content) == 0 {
 		r.failNode(node, label, "ids is %s, want a list of ids", describe(node))
 		return nil
 	}
+	ids := make([]commented, 0, len(node.Content))
 	for _, item := range node.Content {
 		id, comment := item, ""
 		if item.Kind == yaml.MappingNode {
@@ -203,27 +285,40 @@ func (r *reader) readIDs(name stint.Name, label string, node *yaml.Node) (ids []
 		}
 		switch {
 		case id == nil:
-			continue
 		case id.Kind != yaml.ScalarNode || id.Tag == "!!null":
 			r.failNode(id, label, "the id is %s, want a scalar, or a mapping with id and comment",
 				describe(id))
-			continue
+		default:
+			ids = append(ids, commented{id, comment})
 		}
-		canonical, err := r.names.OverrideID(name, id.Value)
-		if err != nil {
-			r.failNode(id, label, "%w", err)
-			continue
-		}
-		key := name.Key(canonical)
-		if first, twice := r.ids[key]; twice {
-			r.failNode(id, label, "the id %s is given twice, first %s",
-				spell.Quote(id.Value), r.where(first, id.Value))
-			continue
-		}
-		r.ids[key] = idPlace{r.file, id.Line, id.Value}
-		ids = append(ids, stint.OverrideID{ID: canonical, Comment: comment})
 	}
 	return ids
+}
+
+// override adds an override, and reports the ids that it cannot have.
+func (r *reader) override(name stint.Name, label string, l stint.Limit, given []commented) {
+	places := r.ids[name]
+	if places == nil {
+		places = make(map[string]idPlace, len(given))
+		r.ids[name] = places
+	}
+	file := r.file
+	ids := make([]stint.OverrideID, 0, len(given))
+	for _, g := range given {
+		canonical, err := r.names.OverrideID(name, g.id.Value)
+		if err != nil {
+			r.failNode(g.id, label, "%w", err)
+			continue
+		}
+		if first, twice := places[canonical]; twice {
+			r.failNode(g.id, label, "the id %s is given twice, first %s",
+				spell.Quote(g.id.Value), r.where(first, g.id.Value))
+			continue
+		}
+		places[canonical] = idPlace{&file, g.id}
+		ids = append(ids, stint.OverrideID{ID: canonical, Comment: g.comment})
+	}
+	r.overrides[name] = append(r.overrides[name], stint.Override{IDs: ids, Limit: l})
 }
 
 // commentedID reads an id that is written as a mapping. The node is nil if the
@@ -315,12 +410,12 @@ func (r *reader) failSyntax(err error) {
 
 // where returns the place of an id, and its spelling there if it differs.
 func (r *reader) where(p idPlace, here string) string {
-	place := fmt.Sprint("in line ", p.line)
-	if p.file != r.file {
-		place = fmt.Sprintf("at %s:%d", p.file, p.line)
+	place := fmt.Sprint("in line ", p.node.Line)
+	if *p.file != r.file {
+		place = fmt.Sprintf("at %s:%d", *p.file, p.node.Line)
 	}
-	if p.spelling != here {
-		place += " as " + spell.Quote(p.spelling)
+	if p.node.Value != here {
+		place += " as " + spell.Quote(p.node.Value)
 	}
 	return place
 }

@@ -20,7 +20,9 @@ type bucket struct {
 // measure sets what is left of a limit. A bucket that lacks more than the limit
 // can hold is empty, as its next spend takes it.
 func (b *bucket) measure(limit stint.Limit) {
-	b.limit = limit
+	if b.limit = limit; limit == stint.Blocked {
+		return
+	}
 	b.fullIn = min(b.fullIn, limit.Tolerance())
 	b.remaining = int64((limit.Tolerance() - b.fullIn) / limit.Interval())
 }
@@ -69,6 +71,9 @@ func (b *bucket) state() string {
 		if b.limit.Burst > 0 {
 			s = fmt.Sprintf("%d of %d left, %s", b.remaining, b.limit.Burst, s)
 		}
+	}
+	if b.limit == stint.Blocked {
+		s = "blocked, " + s
 	}
 	if b.heldFor > 0 {
 		s += ", held for " + duration(b.heldFor)

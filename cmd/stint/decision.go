@@ -94,7 +94,7 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 // the result is durable. The file gets no label except the one that is used.
 func act(do action, store stint.Store, key stint.Key, limit stint.Limit, label string, cost int64) (
 	stint.Decision, error) {
-	if limit != stint.Unlimited {
+	if limit != stint.Unlimited && limit != stint.Blocked {
 		limit.Durability = stint.Flushed // Close makes it durable
 	}
 	limits, err := stint.NewLimits(stint.Names{key.Name: {Label: label, Limit: limit}}, nil, nil)
@@ -145,6 +145,8 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	}
 	if d.Limit.Burst > 0 {
 		state = stateOf(d)
+	} else if d.Limit == stint.Blocked {
+		state = "blocked"
 	} else if asked.act == nil {
 		state = "full"
 	}

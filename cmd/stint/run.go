@@ -105,6 +105,9 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 		return fmt.Errorf("%s has a limit %q for overrides only, and none for %s",
 			f.limits.file, f.limits.name, printable(id))
 	}
+	if limit == stint.Blocked {
+		return fmt.Errorf("%w: %s", stint.ErrBlocked, printable(id))
+	}
 	if f.cost > limit.Burst {
 		return fmt.Errorf("%w: %d of %d", stint.ErrCostOverBurst, f.cost, limit.Burst)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -100,7 +101,9 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 			continue
 		}
 		b.measure(limit)
-		b.retryAfter = max(0, b.fullIn+limit.Interval()-limit.Tolerance())
+		if b.retryAfter = max(0, b.fullIn+limit.Interval()-limit.Tolerance()); limit == stint.Blocked {
+			b.retryAfter = math.MaxInt64
+		}
 		if b.source, err = f.limits.source(b.label, id); err != nil {
 			return nil, err
 		}
@@ -181,6 +184,8 @@ func (b *shown) words() string {
 		if b.retryAfter > 0 {
 			line("next", "in %s: until then it is denied", duration(b.retryAfter))
 		}
+	} else if b.limit == stint.Blocked {
+		line("limit", "%v, %s", b.limit, visible(b.source))
 	} else {
 		line("limit", "not known: give it with --limit, or --limits and --overrides")
 	}

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/stint-go/stint"
 )
 
 //go:embed page.css
@@ -208,6 +210,9 @@ func waitText(s float64) string {
 func limitText(l limitReport) string {
 	if l.Limit == "" {
 		return "off by default"
+	}
+	if l.Limit == stint.Blocked.String() {
+		return "blocked by default"
 	}
 	period := time.Duration(l.Period * float64(time.Second)).String()
 	for _, unit := range []struct {

@@ -149,9 +149,7 @@ func (p *Page) describeLocked() {
 	}
 	p.limits, p.names, p.over = limits, limits.Names(), make(map[stint.Name]int)
 	for name := range p.names {
-		for range limits.Overrides(name) {
-			p.over[name]++
-		}
+		p.over[name] = limits.CountOverrides(name)
 	}
 }
 
@@ -164,7 +162,7 @@ func (p *Page) limitLocked(name stint.Name, c stint.LimitStats, now time.Time) l
 	}
 	if limit, ok := p.limits.Default(name); ok {
 		l.Limit, l.Queue, l.Durability = limit.String(), limit.Queue, cmp.Or(limit.Durability, p.lim.Durability()).String()
-		l.Burst, l.Count, l.Period = limit.Burst, limit.Count, limit.Period.Seconds()
+		l.Burst, l.Count, l.Period = limit.Burst, limit.Count, max(0, limit.Period.Seconds())
 	}
 	chart := entry(p.charts, name)
 	chart.advance(now)

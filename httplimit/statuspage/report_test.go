@@ -317,3 +317,19 @@ func TestHideIDs(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, res.Code)
 	require.Equal(t, "The bucket could not be reset: the error may name ids, which this page hides\n", res.Body.String())
 }
+
+// A blocked client is shown as denied, and its limit as blocked.
+func TestReportBlocked(t *testing.T) {
+	lim, _ := newLimiter(t, nil, map[stint.Name]stint.Limit{perAddress: stint.Blocked})
+	p := New(lim, nil)
+	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})
+	require.Equal(t, http.StatusTooManyRequests, ask(3, ""))
+	rep := p.report()
+	require.Equal(t, "blocked", rep.Limits[0].Limit)
+	require.Zero(t, rep.Limits[0].Period)
+	require.Equal(t, "blocked by default", limitText(rep.Limits[0]))
+	denied := rep.Limits[0].MostDenied
+	require.Len(t, denied, 1)
+	require.EqualValues(t, 3, denied[0].Denied)
+	require.Equal(t, "106752\u202fd", waitText(denied[0].RetryAfter))
+}

@@ -1,0 +1,101 @@
+package idmap
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMap compares a Map, and every tenth of those that it was before, with Go
+// maps, also if most of the hashes are the same.
+func TestMap(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		hash func(string) uint32
+		ids  int
+	}{
+		{"a few ids", hash, 50},
+		{"many ids", hash, 5000},
+		{"equal hashes", func(id string) uint32 { return uint32(len(id)) }, 200},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			defer func(was func(string) uint32) { hash = was }(hash)
+			hash = tc.hash
+			rng := rand.New(rand.NewPCG(1, 2))
+			var b Builder[int]
+			model := map[string]int{}
+			for i := range tc.ids {
+				id := strconv.Itoa(rng.IntN(tc.ids))
+				_, known := model[id]
+				require.Equal(t, !known, b.Put(id, i))
+				model[id] = i
+			}
+			m := b.Map()
+			type version struct {
+				m     Map[int]
+				model map[string]int
+			}
+			versions := []version{{m, maps.Clone(model)}, {}}
+			for i := range 1000 {
+				id := strconv.Itoa(rng.IntN(2 * tc.ids))
+				if rng.IntN(3) == 0 {
+					m = m.Without(id)
+					delete(model, id)
+				} else {
+					m = m.With(id, -i)
+					model[id] = -i
+				}
+				if i%100 == 99 {
+					versions = append(versions, version{m, maps.Clone(model)})
+				}
+			}
+			for _, v := range versions {
+				require.Equal(t, len(v.model), v.m.Len())
+				for i := range 2 * tc.ids {
+					id := strconv.Itoa(i)
+					got, ok := v.m.Get(id)
+					want, there := v.model[id]
+					require.Equal(t, there, ok, id)
+					require.Equal(t, want, got, id)
+				}
+				require.Equal(t, slices.Sorted(maps.Keys(v.model)), slices.Sorted(v.m.IDs()))
+				for range v.m.IDs() {
+					break
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkGet(b *testing.B) {
+	const n = 1_000_000
+	ids := make([]string, n)
+	var build Builder[[3]int]
+	inGo := make(map[string][3]int, n)
+	for i := range ids {
+		ids[i] = "key_" + strconv.FormatUint(uint64(i)*0x9E3779B97F4A7C15, 16)
+		build.Put(ids[i], [3]int{i})
+		inGo[ids[i]] = [3]int{i}
+	}
+	m := build.Map()
+	b.Run("Map", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			m.Get(ids[i*7919%n])
+		}
+	})
+	b.Run("a Go map", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			_ = inGo[ids[i*7919%n]]
+		}
+	})
+	b.Run("With", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			m = m.With(ids[i*7919%n], [3]int{-i})
+		}
+	})
+}

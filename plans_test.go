@@ -1,0 +1,311 @@
+package stint
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func idOf(id string) OverrideID { return OverrideID{ID: id} }
+
+// TestBlocked holds every call to Blocked, for a bucket in memory and for one
+// that is only in the store.
+func TestBlocked(t *testing.T) {
+	store := NewMemStore()
+	key := perID.Key("a")
+	first := rigOn(t, store, testLimits(t), Options{})
+	first.spend(key, 3)
+	require.NoError(t, first.Flush())
+	for _, resident := range []bool{true, false} {
+		t.Run(fmt.Sprintf("resident %v", resident), func(t *testing.T) {
+			r := first
+			if !resident {
+				saved := NewMemStore()
+				require.NoError(t, saved.Save([]Change{{key, store.tats[key]}}))
+				r = rigOn(t, saved, testLimits(t), Options{})
+			}
+			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: Blocked}))
+			denied := Decision{
+				Key: key, Limit: Blocked, RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64,
+			}
+			for _, cost := range []int64{0, 1, 1000, math.MaxInt64} {
+				require.Equal(t, denied, r.spend(key, cost))
+				require.Equal(t, denied, r.check(key, cost))
+			}
+			require.False(t, r.Allow(key))
+			_, err := r.Spend(key, -1)
+			require.ErrorIs(t, err, ErrNegativeCost)
+
+			b := single.Key("b")
+			for _, reqs := range [][]Request{
+				{{Key: b, Cost: 1}, {Key: key}}, {{Key: key, Cost: 1}, {Key: b, Cost: 1}},
+				{{Key: b, Cost: 1}, {Key: key, Cost: 1, Mode: CheckOnly}}, {{Key: off.Key("x")}, {Key: key}},
+			} {
+				require.Equal(t, denied, r.spendAll(reqs...))
+			}
+			require.True(t, r.spendAll(Request{b, 1, CheckAndSpend}, Request{key, 1, SpendOnly}).Allowed)
+			ds := make([]Decision, 2)
+			require.NoError(t, r.SpendEach([]Request{{Key: key, Cost: 1}, {Key: key}}, ds))
+			require.Equal(t, []Decision{denied, denied}, ds)
+
+			_, err = r.Reserve(key, 1)
+			require.ErrorIs(t, err, ErrBlocked)
+			require.ErrorIs(t, r.Wait(context.Background(), key, 0), ErrBlocked)
+			r.hold(key, time.Minute)
+			require.Equal(t, denied, r.spend(key, 1), "a hold is over sooner")
+			r.hold(key, 0)
+			require.Equal(t, Decision{Allowed: true, Key: key, Limit: Blocked}, r.refund(key, 2))
+			require.Equal(t, Blocked, r.bucket(key).Limit)
+			require.Zero(t, r.bucket(key).Remaining)
+			require.NoError(t, r.Flush())
+
+			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: {}}))
+			require.EqualValues(t, 2, r.left(key), "the bucket is as it was")
+			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: Blocked}))
+			require.NoError(t, r.Reset(key))
+			require.Equal(t, denied, r.check(key, 0))
+			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: {}}))
+			require.EqualValues(t, 5, r.left(key), "Reset made it full")
+		})
+	}
+	t.Run("all but a few", func(t *testing.T) {
+		limits, err := NewLimits(Names{1: {Label: "Few", Limit: Blocked}}, nil,
+			map[Name][]Override{1: {{IDs: []OverrideID{{ID: "a"}}, Limit: PerSecond(1)}}})
+		require.NoError(t, err)
+		r := rigOn(t, NewMemStore(), limits, Options{FailOpen: true})
+		require.True(t, r.Allow(Name(1).Key("a")))
+		require.False(t, r.Allow(Name(1).Key("b")))
+		def, ok := limits.Default(1)
+		require.Equal(t, Blocked, def)
+		require.True(t, ok)
+	})
+	require.Equal(t, "blocked", Blocked.String())
+	require.NoError(t, Blocked.Validate())
+	require.Error(t, Blocked.WithBurst(1).Validate())
+	require.Zero(t, Blocked.Interval())
+}
+
+// TestWith changes overrides of an id, and looks at the Limits before and after.
+func TestWith(t *testing.T) {
+	ls := makeLimits(t)
+	all := func(ls *Limits, name Name) map[string]Limit {
+		got := map[string]Limit{}
+		for id, l := range ls.Overrides(name) {
+			got[id.ID+" "+id.Comment] = l
+		}
+		require.Len(t, got, ls.CountOverrides(name))
+		return got
+	}
+	before := all(ls, 1)
+	other, err := ls.With(OverrideID{"::ffff:10.0.0.7", "why"}, map[Name]Limit{1: PerDay(7)})
+	require.NoError(t, err)
+	require.Equal(t, before, all(ls, 1), "the old Limits are as they were")
+	want := maps.Clone(before)
+	want["10.0.0.7 why"] = PerDay(7)
+	require.Equal(t, want, all(other, 1))
+	got, ok := other.For(Name(1).Key("10.0.0.7"))
+	require.True(t, ok)
+	require.Equal(t, PerDay(7), got)
+	again, err := other.With(idOf("10.0.0.7"), map[Name]Limit{1: {}})
+	require.NoError(t, err)
+	require.Equal(t, before, all(again, 1))
+	rules := len(again.rules)
+	again, err = again.With(idOf("10.0.0.7"), map[Name]Limit{1: PerDay(7)})
+	require.NoError(t, err)
+	require.Len(t, again.rules, rules, "equal limits share one rule")
+
+	_, err = ls.With(idOf("x"), map[Name]Limit{1: PerDay(1), 65535: PerDay(1)})
+	require.ErrorIs(t, err, ErrInvalidID)
+	require.ErrorIs(t, err, ErrUnknownName)
+	_, err = ls.With(idOf("10.0.0.7"), map[Name]Limit{1: PerDay(0)})
+	require.EqualError(t, err, "stint: PerIP: burst is 0, want at least 1\n"+
+		"stint: PerIP: count is 0, want at least 1")
+	require.Zero(t, ls.CountOverrides(65535))
+	require.Empty(t, all(ls, 65535))
+}
+
+// TestSetOverrides moves ids to other plans.
+func TestSetOverrides(t *testing.T) {
+	t.Run("a bucket stays", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "quota.db")
+		clock := newSimClock()
+		opts := &Options{Now: clock.Now, Durability: Leased}
+		l, err := Open(path, testLimits(t), opts)
+		require.NoError(t, err)
+		a, b := perID.Key("a"), perID.Key("b")
+		for _, key := range []Key{a, b} {
+			_, err = l.Spend(key, 4)
+			require.NoError(t, err)
+		}
+		pro := map[Name]Limit{perID: PerMinute(50), other: PerSecond(7)}
+		require.NoError(t, l.SetOverrides(idOf("a"), pro))
+		d, err := l.Check(a, 0)
+		require.NoError(t, err)
+		require.EqualValues(t, 50-40, d.Remaining, "full after 48 s, as before")
+		require.Equal(t, 48*time.Second, d.ResetAfter)
+		d, err = l.Check(other.Key("a"), 0)
+		require.NoError(t, err)
+		require.EqualValues(t, 7, d.Remaining)
+		d, err = l.Check(b, 0)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, d.Remaining, "not of this id")
+		require.EqualValues(t, 4-2, l.Stats().Limits[perID].Allowed, "counts go on")
+		require.NoError(t, l.Close())
+		require.ErrorIs(t, l.SetOverrides(idOf("a"), pro), ErrClosed)
+
+		l, err = Open(path, testLimits(t), opts)
+		require.NoError(t, err)
+		defer l.Close()
+		require.NoError(t, l.SetOverrides(idOf("a"), pro), "before the bucket is in memory")
+		d, err = l.Check(a, 0)
+		require.NoError(t, err)
+		require.EqualValues(t, 10, d.Remaining)
+		require.ErrorIs(t, l.SetOverrides(idOf("a"), map[Name]Limit{nobody: Blocked}), ErrUnknownName)
+	})
+	t.Run("a smaller limit", func(t *testing.T) {
+		r := newRig(t)
+		key := perID.Key("a")
+		r.spend(key, 5)
+		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: PerSecond(2)}))
+		require.Equal(t, time.Second, r.check(key, 0).ResetAfter, "never longer than an empty bucket")
+		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: Unlimited}))
+		require.EqualValues(t, math.MaxInt64, r.left(key))
+	})
+	t.Run("an override of many buckets", func(t *testing.T) {
+		names := Names{1: {
+			Label: "Logins", ID: Tuple(AnyID, AnyID), Override: AnyID, Limit: PerMinute(5),
+		}}
+		r := rigOn(t, NewMemStore(), limitsOf(t, names, nil), Options{})
+		for _, id := range []string{"a:x", "a:y", "ab:x", "b:a"} {
+			r.spend(Name(1).Key(id), 1)
+		}
+		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{1: Blocked}))
+		for id, allowed := range map[string]bool{
+			"a:x": false, "a:y": false, "a:z": false, "ab:x": true, "b:a": true,
+		} {
+			require.Equal(t, allowed, r.Allow(Name(1).Key(id)), id)
+		}
+	})
+	t.Run("at the same time", func(t *testing.T) {
+		r := newRig(t)
+		old := r.Limits()
+		var wg sync.WaitGroup
+		for g := range 4 {
+			id := strconv.Itoa(g % 2)
+			wg.Go(func() {
+				for i := range 200 {
+					_ = r.SetOverrides(idOf(id), map[Name]Limit{perID: PerHour(1000 + int64(i%7))})
+					if _, limited := old.For(perID.Key(id)); !limited {
+						t.Error("not limited")
+					}
+				}
+			})
+			wg.Go(func() {
+				for range 200 {
+					if d, err := r.Spend(perID.Key(id), 0); err != nil || !d.Allowed {
+						t.Error(d, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 2, r.Limits().CountOverrides(perID))
+		require.Zero(t, old.CountOverrides(perID))
+	})
+}
+
+var planDefaults = map[Name]Limit{perID: PerMinute(5), other: PerMinute(100)}
+
+func TestGroups(t *testing.T) {
+	pro := map[Name]Limit{perID: PerMinute(50), other: Unlimited}
+	overrides := Groups(
+		Group{[]OverrideID{{"a", "why"}, {ID: "b"}}, pro},
+		Group{[]OverrideID{{ID: "c"}}, map[Name]Limit{perID: Blocked}},
+	)
+	limits, err := NewLimits(testNames, planDefaults, overrides)
+	require.NoError(t, err)
+	for key, want := range map[Key]Limit{
+		perID.Key("a"): PerMinute(50), perID.Key("b"): PerMinute(50), perID.Key("c"): Blocked,
+		perID.Key("d"): PerMinute(5),
+		other.Key("a"): {}, other.Key("c"): planDefaults[other],
+	} {
+		got, _ := limits.For(key)
+		require.Equal(t, want, got, key)
+	}
+	twice := Group{[]OverrideID{{ID: "a"}}, pro}
+	_, err = NewLimits(testNames, planDefaults, Groups(twice, twice))
+	require.ErrorContains(t, err, `PerID: id "a" is overridden already, as "a"`)
+}
+
+// millionLimits returns Limits of so many overrides.
+func millionLimits(t testing.TB, n int) *Limits {
+	ids := make([]OverrideID, n)
+	for i := range ids {
+		ids[i].ID = fmt.Sprintf("key_%016x", uint64(i)*0x9E3779B97F4A7C15)
+	}
+	plan := Group{ids, map[Name]Limit{perID: PerMinute(50)}}
+	limits, err := NewLimits(testNames, planDefaults, Groups(plan))
+	require.NoError(t, err)
+	return limits
+}
+
+// TestOverridesHeap holds an override to 250 bytes, its id included.
+func TestOverridesHeap(t *testing.T) {
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	const n = 50_000
+	before := heap()
+	limits := millionLimits(t, n)
+	require.Less(t, (heap()-before)/n, uint64(250))
+	allocs := testing.AllocsPerRun(100, func() {
+		_, _ = limits.With(idOf("key_0"), map[Name]Limit{perID: Blocked})
+	})
+	require.Less(t, allocs, 50.0, "With copies what leads to one id")
+	require.Equal(t, n, limits.CountOverrides(perID))
+}
+
+func BenchmarkMillionOverrides(b *testing.B) {
+	const n = 1_000_000
+	b.Run("NewLimits", func(b *testing.B) {
+		for b.Loop() {
+			millionLimits(b, n)
+		}
+	})
+	limits := millionLimits(b, n)
+	ids := make([]string, 1<<10)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("key_%016x", uint64(i*977)*0x9E3779B97F4A7C15)
+	}
+	b.Run("For", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			limits.For(perID.Key(ids[i%len(ids)]))
+		}
+	})
+	l, err := New(NewMemStore(), limits, nil)
+	require.NoError(b, err)
+	defer l.Close()
+	for i := range 200_000 {
+		l.Allow(perID.Key(fmt.Sprintf("key_%016x", uint64(i)*0x9E3779B97F4A7C15)))
+	}
+	b.Run("SetOverrides", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			plan := map[Name]Limit{perID: PerMinute(int64(10 + i%3))}
+			require.NoError(b, l.SetOverrides(idOf(ids[i%len(ids)]), plan))
+		}
+	})
+}
