@@ -3,6 +3,7 @@ package stint
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
