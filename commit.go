@@ -140,13 +140,19 @@ func (c *committer) putLocked(in *batch, ch *change, b table.Slot, tat int64) {
 	}
 }
 
+// renewalOf returns a renewal of the lease of the bucket in b. Its callers have
+// their answers, so a failure takes nothing back.
+func renewalOf(s *shard, hash uint64, b table.Slot) change {
+	return change{key: slotKey(b), shard: s, hash: hash, from: b.TAT(), to: b.TAT(), renewal: true}
+}
+
 // renewLocked puts the next lease of the bucket in b into a batch. The half
 // that is left covers what the bucket spends until then. It reports whether
 // the caller should yield to the committer.
 func (c *committer) renewLocked(s *shard, hash uint64, b table.Slot, tat int64) (late bool) {
 	in := c.Lock(false)
 	defer c.Unlock()
-	ch := change{key: slotKey(b), shard: s, hash: hash, from: b.TAT(), to: b.TAT(), renewal: true}
+	ch := renewalOf(s, hash, b)
 	c.putLocked(in, &ch, b, tat)
 	return c.Late()
 }
@@ -185,7 +191,7 @@ func (c *committer) await(in *batch) error {
 func (c *committer) save(in *batch) error {
 	w := &in.Work
 	n := len(w.saves)
-	err := c.flusher.store.Save(w.saves)
+	err := c.flusher.save(w.saves)
 	c.flusher.committed(err)
 	if err == nil {
 		c.buckets.Add(int64(n))
@@ -226,7 +232,7 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 	if p == nil || p.batch != in {
 		return // a later commit has the bucket
 	}
-	if err != nil && !p.lowered && ch.from != ch.to && b.TAT() == ch.to {
+	if err != nil && !p.lowered && b.TAT() == ch.to {
 		b.SetTAT(ch.from)
 		if g := s.gateOfLocked(b); g != nil {
 			g.queue.Put(ch.turns)

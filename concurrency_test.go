@@ -98,7 +98,11 @@ func TestConcurrentSpendAllInFewShards(t *testing.T) {
 func TestConcurrentClose(t *testing.T) {
 	const burst, keys = 1000, 50
 	limits := limitsOf(t, testNames, map[Name]Limit{perID: PerHour(burst)})
-	for range 5 {
+	rounds := 2
+	if Long {
+		rounds = 20
+	}
+	for range rounds {
 		path := filepath.Join(t.TempDir(), "buckets.db")
 		r := rigOn(t, openBolt(t, path, testNames), limits, Options{FlushInterval: time.Millisecond, MaxResident: 40})
 		var spent [keys]atomic.Int64

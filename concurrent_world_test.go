@@ -50,7 +50,7 @@ func TestConcurrentLaw(t *testing.T) {
 	for kind, open := range stores {
 		for _, resident := range []int{0, 700} { // of 256 shards
 			t.Run(fmt.Sprint(kind, "/resident ", resident), func(t *testing.T) {
-				concurrentLaw(t, open(t), resident, length(100, 20))
+				concurrentLaw(t, open(t), resident, length(40, 50))
 			})
 		}
 	}

@@ -96,12 +96,16 @@ func (l *Limiter) reset(key Key) error {
 		return err
 	}
 	now := l.clock.Now()
+	if !r.resident && r.rule != 0 {
+		r.tat = r.shard.limits.rules[r.rule].rate.clamp(r.tat, now) // for an undo
+	}
 	r.from = r.tat
 	r.to = min(now, r.tat)
 	g := r.shard.gates[key]
 	held := g != nil && (g.hold != 0 || g.unsaved || g.commits > 0)
-	if g != nil {
+	if g != nil && g.queue.Len() > 0 {
 		r.turns = g.queue.Take()
+		r.shard.MarkDirty(r.index) // the store has the TAT after them
 	}
 	r.writeLocked(now)
 	var in *batch

@@ -94,7 +94,7 @@ Errors wrap one of the variables below, or a [ConfigError]; [errors.Is] and
 [errors.As] tell them apart. If the disk fails, limits at Memory and Flushed go on
 deciding from memory, exactly. Those at Leased and Synced return ErrNotDurable
 when they would have to write. [Limiter.Health] says what is wrong and since when,
-until it is over.
+until it is over. docs/faults.md has a table of faults, and of what each leaves.
 
 # Waiting
 

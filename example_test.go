@@ -7,7 +7,6 @@ import (
 	"log"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -15,16 +14,17 @@ import (
 	"github.com/stint-go/stint/idformat"
 )
 
-// inTempDir enters a folder of its own, and returns how to leave it.
+// must returns what a call that cannot fail returned.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// inTempDir enters a new directory, and returns how to leave it.
 func inTempDir() (leave func()) {
-	was, err := os.Getwd()
-	if err != nil {
-		panic(err)
-	}
-	dir, err := os.MkdirTemp("", "stint")
-	if err != nil {
-		panic(err)
-	}
+	was, dir := must(os.Getwd()), must(os.MkdirTemp("", "stint"))
 	if err := os.Chdir(dir); err != nil {
 		panic(err)
 	}
@@ -35,7 +35,7 @@ func inTempDir() (leave func()) {
 	}
 }
 
-// clock is one that the examples set themselves.
+// clock is a clock that the examples set.
 type clock struct{ since2026 atomic.Int64 }
 
 func (c *clock) now() time.Time {
@@ -44,20 +44,18 @@ func (c *clock) now() time.Time {
 
 func (c *clock) pass(d time.Duration) { c.since2026.Add(int64(d)) }
 
-// newLimiter returns a Limiter of one limit, without a file.
-func newLimiter(name stint.Name, limit stint.Limit, c *clock) *stint.Limiter {
-	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{name: limit}, nil)
-	if err != nil {
-		panic(err)
-	}
-	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now})
-	if err != nil {
-		panic(err)
-	}
-	return limiter
+// limitsOf returns limits with one that is not the default of its Name.
+func limitsOf(name stint.Name, limit stint.Limit) *stint.Limits {
+	return must(stint.NewLimits(names, map[stint.Name]stint.Limit{name: limit}, nil))
 }
 
-// What the README opens with.
+// newLimiter returns a Limiter of one limit, without a file, and its clock.
+func newLimiter(name stint.Name, limit stint.Limit) (*stint.Limiter, *clock) {
+	c := new(clock)
+	return must(stint.New(stint.NewMemStore(), limitsOf(name, limit), &stint.Options{Now: c.now})), c
+}
+
+// The README begins with this.
 func Example() {
 	defer inTempDir()()
 
@@ -92,10 +90,8 @@ func Example() {
 	// too many: come back in 20s
 }
 
-// The levels of durability, side by side.
+// Each limit has its level of durability.
 func ExampleDurability() {
-	defer inTempDir()()
-
 	const (
 		Searches stint.Name = 2 // after a crash, begin anew
 		Logins   stint.Name = 3 // a crash may forget the last second
@@ -105,14 +101,11 @@ func ExampleDurability() {
 	searches.Durability = stint.Memory
 	exports := stint.PerDay(100).WithBurst(10)
 	exports.Durability = stint.Leased
-	limits, err := stint.NewLimits(stint.Names{
+	limits := must(stint.NewLimits(stint.Names{
 		Searches: {Label: "Searches", Limit: searches},
 		Logins:   {Label: "Logins", Limit: stint.PerHour(5)},
 		Exports:  {Label: "Exports", Limit: exports},
-	}, nil, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	}, nil, nil))
 	for _, name := range []stint.Name{Searches, Logins, Exports} {
 		limit, _ := limits.For(name.Key("alice"))
 		fmt.Println(limit, limit.Durability)
@@ -123,23 +116,12 @@ func ExampleDurability() {
 	// 100/24h burst 10 leased
 }
 
-// A Limiter goes on where the last one on the same file left off.
+// A Limiter goes on from what the last one left in the file.
 func ExampleOpen() {
-	dir, err := os.MkdirTemp("", "stint")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-
-	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{OrdersPerAccount: stint.PerDay(3)}, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	defer inTempDir()()
+	limits := limitsOf(OrdersPerAccount, stint.PerDay(3))
 	for range 4 { // each as if in a process of its own
-		limiter, err := stint.Open(filepath.Join(dir, "orders.db"), limits, nil)
-		if err != nil {
-			log.Fatal(err)
-		}
+		limiter := must(stint.Open("orders.db", limits, nil))
 		fmt.Println(limiter.Allow(OrdersPerAccount.Key("12345678")))
 		if err := limiter.Close(); err != nil {
 			log.Fatal(err)
@@ -152,19 +134,12 @@ func ExampleOpen() {
 	// false
 }
 
-// A program on a clock of its own, such as a test or a simulation, needs no file.
+// A program on its own clock, such as a test or a simulation, needs no file.
 func ExampleNew() {
-	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{OrdersPerAccount: stint.PerHour(1)}, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
 	var c clock
-	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now})
-	if err != nil {
-		log.Fatal(err)
-	}
+	limits := limitsOf(OrdersPerAccount, stint.PerHour(1))
+	limiter := must(stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now}))
 	defer limiter.Close()
-
 	key := OrdersPerAccount.Key("12345678")
 	fmt.Println(limiter.Allow(key), limiter.Allow(key))
 	c.pass(time.Hour)
@@ -175,21 +150,17 @@ func ExampleNew() {
 }
 
 func ExampleLimiter_Allow() {
-	var c clock
-	limiter := newLimiter(LoginsPerAddress, stint.PerMinute(2), &c)
+	limiter, _ := newLimiter(LoginsPerAddress, stint.PerMinute(2))
 	defer limiter.Close()
-
 	key := LoginsPerAddress.IP(netip.MustParseAddr("2001:db8::1"))
 	fmt.Println(limiter.Allow(key), limiter.Allow(key), limiter.Allow(key))
 	// Output: true true false
 }
 
-// RetryAfter is exact: to come back a nanosecond sooner is too soon.
+// RetryAfter is exact: a nanosecond earlier is too early.
 func ExampleLimiter_Spend() {
-	var c clock
-	limiter := newLimiter(OrdersPerAccount, stint.Limit{Burst: 5, Count: 7, Period: time.Minute}, &c)
+	limiter, c := newLimiter(OrdersPerAccount, stint.Limit{Burst: 5, Count: 7, Period: time.Minute})
 	defer limiter.Close()
-
 	key := OrdersPerAccount.Key("12345678")
 	spend := func(cost int64) {
 		d, err := limiter.Spend(key, cost)
@@ -215,10 +186,8 @@ func ExampleLimiter_Spend() {
 }
 
 func ExampleLimiter_Check() {
-	var c clock
-	limiter := newLimiter(OrdersPerAccount, stint.PerHour(20), &c)
+	limiter, _ := newLimiter(OrdersPerAccount, stint.PerHour(20))
 	defer limiter.Close()
-
 	for range 2 { // changes nothing
 		d, err := limiter.Check(OrdersPerAccount.Key("12345678"), 5)
 		fmt.Println(d.Allowed, d.Remaining, err)
@@ -228,12 +197,10 @@ func ExampleLimiter_Check() {
 	// true 15 <nil>
 }
 
-// What was not used after all is given back.
+// Refund returns tokens that were not used.
 func ExampleLimiter_Refund() {
-	var c clock
-	limiter := newLimiter(OrdersPerAccount, stint.PerHour(20), &c)
+	limiter, _ := newLimiter(OrdersPerAccount, stint.PerHour(20))
 	defer limiter.Close()
-
 	key := OrdersPerAccount.Key("12345678")
 	d, err := limiter.Spend(key, 10)
 	fmt.Println(d.Remaining, err)
@@ -247,26 +214,19 @@ func ExampleLimiter_Refund() {
 	// 20 <nil>
 }
 
-// Two limits, of a minute and of a day, both of which must admit.
+// Two limits, per minute and per day, must both admit.
 func ExampleLimiter_SpendAll() {
 	const (
 		PerMinute stint.Name = 1
 		PerDay    stint.Name = 2
 	)
-	limits, err := stint.NewLimits(stint.Names{
+	limits := must(stint.NewLimits(stint.Names{
 		PerMinute: {Label: "PerMinute", Limit: stint.PerMinute(2)},
 		PerDay:    {Label: "PerDay", Limit: stint.PerDay(3)},
-	}, nil, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	}, nil, nil))
 	var c clock
-	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now})
-	if err != nil {
-		log.Fatal(err)
-	}
+	limiter := must(stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now}))
 	defer limiter.Close()
-
 	for range 5 {
 		d, err := limiter.SpendAll(
 			stint.Request{Key: PerMinute.Key("alice"), Cost: 1},
@@ -286,12 +246,11 @@ func ExampleLimiter_SpendAll() {
 	// false 2:alice 3/24h 7h59m20s
 }
 
-// Failed logins only: the limit is checked before the password is, and spent when it was wrong.
+// Only failed logins are limited: the limit is checked before the password, and
+// spent if the password is wrong.
 func ExampleRequest() {
-	var c clock
-	limiter := newLimiter(FailuresPerHost, stint.PerHour(1), &c)
+	limiter, _ := newLimiter(FailuresPerHost, stint.PerHour(1))
 	defer limiter.Close()
-
 	key := FailuresPerHost.Key("12345678:example.com")
 	for _, password := range []string{"right", "right", "wrong", "right"} {
 		d, err := limiter.SpendAll(stint.Request{Key: key, Cost: 1, Mode: stint.CheckOnly})
@@ -314,10 +273,8 @@ func ExampleRequest() {
 }
 
 func ExampleLimiter_SpendEach() {
-	var c clock
-	limiter := newLimiter(LoginsPerAddress, stint.PerMinute(2), &c)
+	limiter, _ := newLimiter(LoginsPerAddress, stint.PerMinute(2))
 	defer limiter.Close()
-
 	reqs := []stint.Request{
 		{Key: LoginsPerAddress.Key("10.0.0.1"), Cost: 2},
 		{Key: LoginsPerAddress.Key("10.0.0.2"), Cost: 1},
@@ -338,19 +295,13 @@ func ExampleLimiter_SpendEach() {
 	// request 3: stint: cost over burst: 3 of 2 for 1:10.0.0.3
 }
 
-// Three places in line at a bucket that lets one through each second.
+// Three places in the queue of a limit that lets one through each second.
 func ExampleLimiter_Reserve() {
-	var c clock
-	limiter := newLimiter(OrdersPerAccount, stint.Limit{Burst: 1, Count: 1, Period: time.Second, Queue: 2}, &c)
+	limiter, _ := newLimiter(OrdersPerAccount, stint.Limit{Burst: 1, Count: 1, Period: time.Second, Queue: 2})
 	defer limiter.Close()
-
 	key := OrdersPerAccount.Key("12345678")
 	for range 3 {
-		r, err := limiter.Reserve(key, 1)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println("in", r.Delay())
+		fmt.Println("in", must(limiter.Reserve(key, 1)).Delay())
 	}
 	_, err := limiter.Reserve(key, 1)
 	fmt.Println(err, errors.Is(err, stint.ErrQueueFull))
@@ -363,18 +314,13 @@ func ExampleLimiter_Reserve() {
 	// meanwhile false
 }
 
-// Cancel leaves the line, and gives the tokens back.
+// Cancel leaves the queue, and returns the tokens.
 func ExampleReservation_Cancel() {
-	var c clock
-	limiter := newLimiter(OrdersPerAccount, stint.PerHour(1), &c)
+	limiter, c := newLimiter(OrdersPerAccount, stint.PerHour(1))
 	defer limiter.Close()
-
 	key := OrdersPerAccount.Key("12345678")
 	limiter.Allow(key)
-	r, err := limiter.Reserve(key, 1)
-	if err != nil {
-		log.Fatal(err)
-	}
+	r := must(limiter.Reserve(key, 1))
 	if r.Delay() > time.Minute {
 		r.Cancel()
 	}
@@ -383,18 +329,11 @@ func ExampleReservation_Cancel() {
 	// Output: true
 }
 
-// A Wait that cannot come to an end in time does not begin.
+// Wait fails at once if the turn would come after the deadline.
 func ExampleLimiter_Wait() {
-	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{OrdersPerAccount: stint.PerSecond(100).WithBurst(1)}, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	limiter, err := stint.New(stint.NewMemStore(), limits, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	limits := limitsOf(OrdersPerAccount, stint.PerSecond(100).WithBurst(1))
+	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
 	defer limiter.Close()
-
 	key := OrdersPerAccount.Key("12345678")
 	begun := time.Now()
 	for range 3 {
@@ -406,33 +345,26 @@ func ExampleLimiter_Wait() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	if _, err := limiter.Reserve(key, 1); err != nil {
-		log.Fatal(err)
-	}
-	err = limiter.Wait(ctx, key, 1)
+	must(limiter.Reserve(key, 1))
+	err := limiter.Wait(ctx, key, 1)
 	fmt.Println(errors.Is(err, context.DeadlineExceeded))
 	// Output:
 	// true
 	// true
 }
 
-// A limit that is raised, and lowered, while its bucket is empty: nothing is refilled, and nobody is stranded.
+// A limit is raised, and lowered, while its bucket is empty. No token is added,
+// and no request waits longer than at an empty bucket of the new limit.
 func ExampleLimiter_SetLimits() {
-	var c clock
-	limiter := newLimiter(OrdersPerAccount, stint.Limit{Burst: 10, Count: 10, Period: 10 * 24 * time.Hour}, &c)
+	limiter, c := newLimiter(OrdersPerAccount, stint.Limit{Burst: 10, Count: 10, Period: 10 * 24 * time.Hour})
 	defer limiter.Close()
-
 	key := OrdersPerAccount.Key("12345678")
 	show := func() {
 		d, err := limiter.Check(key, 1)
 		fmt.Println(d.Limit, d.Allowed, d.Remaining, d.RetryAfter, err)
 	}
 	set := func(limit stint.Limit) {
-		limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{OrdersPerAccount: limit}, nil)
-		if err != nil {
-			log.Fatal(err)
-		}
-		if err := limiter.SetLimits(limits); err != nil {
+		if err := limiter.SetLimits(limitsOf(OrdersPerAccount, limit)); err != nil {
 			log.Fatal(err)
 		}
 	}
@@ -453,12 +385,10 @@ func ExampleLimiter_SetLimits() {
 	// 1/1h false 0 1h0m0s <nil>
 }
 
-// What a server's Retry-After asks for, or a ban.
+// Hold is for a ban, or for a server's Retry-After.
 func ExampleLimiter_Hold() {
-	var c clock
-	limiter := newLimiter(FailuresPerHost, stint.PerHour(60), &c)
+	limiter, c := newLimiter(FailuresPerHost, stint.PerHour(60))
 	defer limiter.Close()
-
 	key := FailuresPerHost.Key("12345678:example.com")
 	if err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
 		log.Fatal(err)
@@ -476,10 +406,8 @@ func ExampleLimiter_Hold() {
 }
 
 func ExampleLimiter_Buckets() {
-	var c clock
-	limiter := newLimiter(LoginsPerAddress, stint.PerMinute(6), &c)
+	limiter, c := newLimiter(LoginsPerAddress, stint.PerMinute(6))
 	defer limiter.Close()
-
 	limiter.Allow(LoginsPerAddress.Key("10.0.0.1"))
 	c.pass(time.Minute)
 	limiter.Allow(LoginsPerAddress.Key("10.0.0.2"))
@@ -492,12 +420,10 @@ func ExampleLimiter_Buckets() {
 	// Output: 10.0.0.2 5 10s
 }
 
-// Whom has a server asked us to stay away from, and until when?
+// Bucket says until when a host is held.
 func ExampleLimiter_Bucket() {
-	var c clock
-	limiter := newLimiter(FailuresPerHost, stint.PerHour(60), &c)
+	limiter, c := newLimiter(FailuresPerHost, stint.PerHour(60))
 	defer limiter.Close()
-
 	key := FailuresPerHost.Key("12345678:example.com")
 	if err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
 		log.Fatal(err)
@@ -508,10 +434,8 @@ func ExampleLimiter_Bucket() {
 }
 
 func ExampleLimiter_Stats() {
-	var c clock
-	limiter := newLimiter(LoginsPerAddress, stint.PerMinute(1), &c)
+	limiter, _ := newLimiter(LoginsPerAddress, stint.PerMinute(1))
 	defer limiter.Close()
-
 	limiter.Allow(LoginsPerAddress.Key("10.0.0.1"))
 	limiter.Allow(LoginsPerAddress.Key("10.0.0.1"))
 	limiter.Allow(LoginsPerAddress.Key("")) // an error

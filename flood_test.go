@@ -4,45 +4,41 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// A flood of ids that memory has no room for: none of those that were there first is forgotten, memory stays within its
-// bound, and the file stops growing once the flood's ids expire.
+// TestFlood spends from more ids than memory has room for. Those that were
+// there first are not forgotten, memory stays within its bound, and the file
+// stops growing once the flood's ids expire.
 func TestFlood(t *testing.T) {
-	decisions, ids, resident := int64(1_000_000), 200_000, 10_000
-	if testing.Short() {
-		decisions, ids, resident = decisions/10, ids/10, resident/10
+	decisions, ids, resident := int64(100_000), 20_000, 1_000
+	if long {
+		decisions, ids, resident = decisions*10, ids*10, resident*10
 	}
 	const flood, quota Name = 1, 2
 	const expiry = 20 * time.Second
-	var nanos atomic.Int64
-	nanos.Store(damagedStart.UnixNano())
-	tick := int64(5*expiry) / decisions // ids begin to expire after a fifth of it
+	clock := newSimClock()
+	tick := 5 * expiry / time.Duration(decisions) // ids begin to expire after a fifth of it
 	limits := limitsOf(t, Names{flood: {Label: "flood"}, quota: {Label: "quota"}},
 		map[Name]Limit{flood: {Burst: 5, Count: 5, Period: expiry}, quota: PerDay(10)})
 	l, err := Open(storePath(t), limits, &Options{
-		MaxResident: resident, FlushInterval: time.Hour, CommitTimeout: time.Hour, Now: func() time.Time { return time.Unix(0, nanos.Load()) },
+		MaxResident: resident, FlushInterval: time.Hour, CommitTimeout: time.Hour, Now: clock.Now,
 	})
 	require.NoError(t, err)
-	defer l.Close()
-
+	r := &rig{Limiter: l, t: t, clock: clock}
+	defer r.Close()
 	spent, held := quota.Key("spent"), quota.Key("held")
-	d, err := l.Spend(spent, 10)
-	require.NoError(t, err)
-	require.True(t, d.Allowed)
-	require.NoError(t, l.Hold(held, l.opts.Now().Add(24*time.Hour)))
+	r.take(spent, 10)
+	r.hold(held, 24*time.Hour)
 
 	flush := func() { // as the flusher does at each tick
-		require.NoError(t, l.flusher.flush(false))
-		require.NoError(t, l.store.Maintain(l.opts.Now()))
+		require.NoError(t, r.flusher.flush(false))
+		require.NoError(t, r.store.Maintain(clock.Now()))
 	}
 	var sizes []int64
-	most := int64(0)
 	const parts, workers = 50, 4
 	for part := range parts {
 		var wg sync.WaitGroup
@@ -50,9 +46,9 @@ func TestFlood(t *testing.T) {
 			wg.Go(func() {
 				rnd := rand.New(rand.NewPCG(uint64(part), uint64(w)))
 				for range decisions / parts / workers {
-					nanos.Add(tick)
+					clock.advance(tick)
 					key := flood.Key("client-" + strconv.Itoa(rnd.IntN(ids)))
-					if _, err := l.Spend(key, 1); err != nil {
+					if _, err := r.Spend(key, 1); err != nil {
 						t.Errorf("%v: %v", key, err)
 						return
 					}
@@ -61,37 +57,31 @@ func TestFlood(t *testing.T) {
 		}
 		wg.Wait()
 		flush()
-		st := l.Stats()
-		most = max(most, st.Resident)
+		st := r.Stats()
+		require.LessOrEqual(t, st.Resident, int64(resident+resident/20))
 		sizes = append(sizes, st.File.Bytes)
 	}
-	st := l.Stats()
-	t.Logf("at most %d resident, %d evictions, %d loads; the file: %d, %d, %d bytes, %d journaled, %d checkpoints, %d swept",
-		most, st.Evictions, st.Loads, sizes[parts/5], sizes[parts/2], sizes[parts-1], st.File.Journaled, st.File.Checkpoints, st.File.Swept)
-	require.LessOrEqual(t, most, int64(resident+resident/20))
+	st := r.Stats()
+	t.Logf("%d evictions, %d loads; the file: %d, %d, %d bytes, %d journaled, %d checkpoints, %d swept", st.Evictions,
+		st.Loads, sizes[parts/5], sizes[parts/2], sizes[parts-1], st.File.Journaled, st.File.Checkpoints, st.File.Swept)
 	require.Positive(t, st.Evictions)
 	require.LessOrEqual(t, sizes[parts-1], 2*sizes[parts/2]+16<<20)
 
-	nanos.Add(int64(2 * expiry)) // the flood is over
+	clock.advance(2 * expiry) // the flood is over
 	flush()
-	require.NoError(t, l.store.(*BoltStore).Compact()) // applies the journal
+	require.NoError(t, r.store.(*BoltStore).Compact()) // applies the journal
 	for range 128 {
 		flush()
 	}
 	left := 0
 	for _, name := range []Name{flood, quota, Unknown} {
-		for _, err := range l.store.All(name) {
-			require.NoError(t, err)
-			left++
-		}
+		left += len(collect(t, r.store.All(name)))
 	}
 	require.Equal(t, 2, left, "only the two that were there first")
-	require.NoError(t, l.store.(*BoltStore).Compact())
-	require.Less(t, l.Stats().File.Bytes, int64(4<<20))
+	require.NoError(t, r.store.(*BoltStore).Compact())
+	require.Less(t, r.Stats().File.Bytes, int64(4<<20))
 	for _, key := range []Key{spent, held} {
-		d, err := l.Spend(key, 1)
-		require.NoError(t, err)
-		require.False(t, d.Allowed, "%v was forgotten", key)
+		require.False(t, r.spend(key, 1).Allowed, "%v was forgotten", key)
 	}
-	require.NoError(t, l.Health())
+	require.NoError(t, r.Health())
 }

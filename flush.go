@@ -19,6 +19,7 @@ type flusher struct {
 	clock     *clock.Clock
 	level     Durability // of limits that name none
 	interval  time.Duration
+	timeout   time.Duration // of a call of the store that is not overdue
 
 	mu     sync.Mutex // held during a save, by a flush or a commit
 	closed bool       // the store is no longer the Limiter's
@@ -29,6 +30,9 @@ type flusher struct {
 	statusMu sync.Mutex
 	status   FlushStats
 	commit   failure // of the last commit; none once a commit or a flush succeeded
+	gone     bool    // the last save returned ErrGone
+	saving   watch   // of Store.Save
+	upkeep   watch   // of Store.Maintain
 
 	stop, stopped chan struct{}
 	events        chan Event    // nil if nobody listens
@@ -40,6 +44,7 @@ type flusher struct {
 func newFlusher(t *directory, store Store, c *clock.Clock, o Options) *flusher {
 	f := &flusher{
 		directory: t, store: store, clock: c, level: o.Durability, interval: o.FlushInterval,
+		timeout: o.CommitTimeout, saving: watch{what: "a save"}, upkeep: watch{what: "the upkeep of the store"},
 		stop: make(chan struct{}), stopped: make(chan struct{}),
 		silent: make(chan struct{}), delivered: make(chan struct{}),
 	}
@@ -80,38 +85,19 @@ func (f *flusher) run() {
 		} else {
 			wait, skip = 0, 0
 		}
+		f.begin(&f.upkeep)
 		f.store.Maintain(time.Unix(0, f.clock.Now())) // Store.Health has a failure
+		f.end(&f.upkeep, nil)
 	}
 }
 
-// tell passes an event on. It does not wait: a listener that has fallen far
-// behind misses the event.
-func (f *flusher) tell(e Event) {
-	e.Time = time.Unix(0, f.clock.Now())
-	select {
-	case f.events <- e:
-	default:
-	}
-}
-
-// deliver calls listen with each event, until no more come.
-func (f *flusher) deliver(listen func(Event)) {
-	defer close(f.delivered)
-	for {
-		select {
-		case e := <-f.events:
-			listen(e)
-		case <-f.silent:
-			for {
-				select {
-				case e := <-f.events:
-					listen(e)
-				default:
-					return
-				}
-			}
-		}
-	}
+// save saves changes for a flush or a commit. mu is held. With no changes it
+// only finds out whether the store can save.
+func (f *flusher) save(changes []Change) error {
+	f.begin(&f.saving)
+	err := f.store.Save(changes)
+	f.end(&f.saving, err)
+	return err
 }
 
 // maxSave is about how many buckets one save writes. Commits go on between the
@@ -188,64 +174,20 @@ func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, ski
 		c.collectLocked(s)
 		return len(c.changes) < maxSave
 	})
-	if len(c.changes) == 0 {
+	n := len(c.changes)
+	if n == 0 && !first {
 		return next, c.skipped, nil
 	}
-	n := len(c.changes)
-	err = f.store.Save(c.changes)
+	err = f.save(c.changes)
 	for _, change := range c.changes {
 		if err != nil || change.TAT == 0 {
 			f.directory.saved(change, err, c.now)
 		}
 	}
-	f.record(n, time.Since(begun), err)
+	if n > 0 || err != nil {
+		f.record(n, time.Since(begun), err)
+	}
 	return next, c.skipped, err
-}
-
-// record notes how one save of a flush ended.
-func (f *flusher) record(buckets int, took time.Duration, err error) {
-	f.statusMu.Lock()
-	defer f.statusMu.Unlock()
-	st := &f.status
-	st.Last, st.Longest = took, max(st.Longest, took)
-	if err == nil {
-		st.Flushes++
-		st.Buckets += int64(buckets)
-		return
-	}
-	st.Failures++
-	if st.Err == nil {
-		st.Since = time.Unix(0, f.clock.Now())
-		f.tell(Event{Kind: FlushFailed, Err: err})
-	}
-	st.Err = err
-}
-
-// committed notes how a commit ended, for Health.
-func (f *flusher) committed(err error) {
-	f.statusMu.Lock()
-	defer f.statusMu.Unlock()
-	if err != nil && f.commit.err == nil {
-		f.commit.since = time.Unix(0, f.clock.Now())
-	}
-	f.commit.err = err
-}
-
-// recovered notes that nothing is left unsaved.
-func (f *flusher) recovered() {
-	f.statusMu.Lock()
-	defer f.statusMu.Unlock()
-	f.commit = failure{}
-	if f.status.Err != nil {
-		f.status.Err, f.status.Since = nil, time.Time{}
-		f.tell(Event{Kind: FlushRecovered})
-	}
-}
-
-func (f *flusher) stats() FlushStats {
-	f.statusMu.Lock()
-	defer f.statusMu.Unlock()
-	return f.status
 }
 
 // sweepRounds is the number of flushes in which every shard is swept once.

@@ -29,10 +29,11 @@ var limitSeeds = [][3]int64{
 }
 
 var instantSeeds = []int64{
-	math.MinInt64, -1, 0, 1, 1_767_225_600e9, 1_767_225_600e9 + 1, endOfTime - 1, endOfTime, endOfTime + 1, math.MaxInt64,
+	math.MinInt64, -1, 0, 1, 1_767_225_600e9, 1_767_225_600e9 + 1, endOfTime - 1, endOfTime, endOfTime + 1,
+	math.MaxInt64,
 }
 
-// fold returns n, or where it is outside of [low, high] a number inside that n stands for.
+// fold returns n, or, if it is outside of [low, high], a number inside.
 func fold(n, low, high int64) int64 {
 	if low <= n && n <= high {
 		return n
@@ -40,7 +41,7 @@ func fold(n, low, high int64) int64 {
 	return low + int64(uint64(n)%(uint64(high)-uint64(low)+1))
 }
 
-// foldRate makes a limit that is accepted of any three numbers.
+// foldRate makes a valid limit of any three numbers.
 func foldRate(t *testing.T, burst, count, period int64) (r rate, b, c, p int64) {
 	p = fold(period, 1, math.MaxInt64)
 	c = fold(count, (p-1)/century+1, p)
@@ -59,20 +60,22 @@ func requireInt(t *testing.T, want *big.Int, got int64, what string) {
 	require.Zero(t, want.Cmp(big.NewInt(got)), "%s: want %v, got %d", what, want, got)
 }
 
-// addStates seeds f with each limit in a few states, and more costs than fit.
+// addStates seeds f with each limit in several states and with several costs.
 func addStates(f *testing.F) {
 	for i, l := range limitSeeds {
 		for j, now := range instantSeeds {
 			for _, ahead := range []int64{-1, 0, 1, 50e6, 1e9 - 50e6, 1e9 - 50e6 + 1, 1e9, century} {
 				f.Add(l[0], l[1], l[2], now+ahead, now, int64(i+j)%3)
 			}
-			f.Add(l[0], l[1], l[2], int64(math.MaxInt64), now, l[0])
-			f.Add(l[0], l[1], l[2], int64(math.MinInt64), now, l[0])
+			for _, tat := range []int64{math.MinInt64, 0, math.MaxInt64} {
+				f.Add(l[0], l[1], l[2], tat, now, l[0])
+			}
 		}
 	}
 }
 
-// A limit is accepted if and only if every number of it is in range, and then its parts are exact.
+// FuzzRate accepts a limit if and only if every number of it is in range. Then
+// its parts are exact.
 func FuzzRate(f *testing.F) {
 	for _, l := range limitSeeds {
 		f.Add(l[0], l[1], l[2], l[0])
@@ -112,7 +115,7 @@ func FuzzRate(f *testing.F) {
 		requireInt(t, interval, r.interval, "T")
 		requireInt(t, interval.Mul(interval, big.NewInt(burst)), r.tolerance, "τ")
 
-		// remaining divides by multiplying: ask it where that would go wrong, on both sides of a whole token.
+		// remaining divides by multiplication, which is hardest beside whole tokens.
 		free = fold(free, 0, r.tolerance)
 		whole := free / r.interval * r.interval
 		for _, n := range []int64{free, whole - 1, whole, whole + 1, whole + r.interval - 1, r.tolerance - 1, r.tolerance} {
@@ -123,137 +126,91 @@ func FuzzRate(f *testing.F) {
 	})
 }
 
-// Coming back after exactly RetryAfter succeeds, a nanosecond earlier does not, and a denial changes nothing.
-func FuzzRetryIsExact(f *testing.F) {
+// FuzzLaws holds single steps to the laws of the arithmetic, from any state.
+// FuzzHistory compares whole histories to a model.
+func FuzzLaws(f *testing.F) {
 	addStates(f)
 	f.Fuzz(func(t *testing.T, burst, count, period, tat, now, cost int64) {
 		r, burst, _, _ := foldRate(t, burst, count, period)
-		cost = fold(cost, 0, burst)
-		next, retryAfter := r.spend(tat, now, cost)
-		now = bound(now)
-		after := sum(max(now, tat), cost*r.interval)
-		if after.Cmp(sum(now, r.tolerance)) <= 0 {
-			require.Zero(t, retryAfter)
-			requireInt(t, after, next, "TAT")
-			return
-		}
-		require.Equal(t, tat, next)
-		requireInt(t, after.Sub(after, sum(now, r.tolerance)), retryAfter, "retryAfter")
-		if retryAfter > endOfTime-now { // never, in the time there is
-			_, left := r.spend(tat, endOfTime, cost)
-			require.Equal(t, retryAfter-(endOfTime-now), left)
-			return
-		}
-		_, left := r.spend(tat, now+retryAfter, cost)
-		require.Zero(t, left)
-		_, left = r.spend(tat, now+retryAfter-1, cost)
-		require.Equal(t, int64(1), left)
-	})
-}
-
-// Giving back never fills a bucket over burst, and undoes a spend as if it had not been.
-func FuzzRefund(f *testing.F) {
-	for _, elapsed := range []int64{0, 1, 49e6, 50e6, 51e6, math.MaxInt64} {
-		for _, l := range limitSeeds {
-			for _, now := range instantSeeds {
-				f.Add(l[0], l[1], l[2], now+l[2], now, int64(1), elapsed)
-				f.Add(l[0], l[1], l[2], int64(0), now, l[0], elapsed)
-				f.Add(l[0], l[1], l[2], int64(math.MaxInt64), now, int64(math.MaxInt64), elapsed)
-			}
-		}
-	}
-	f.Fuzz(func(t *testing.T, burst, count, period, tat, now, cost, elapsed int64) {
-		r, burst, _, _ := foldRate(t, burst, count, period)
-		cost = fold(cost, 0, math.MaxInt64)
-		given := r.refund(tat, now, cost)
-		now = bound(now)
-		if tat <= now { // full, or absent
-			require.Equal(t, tat, given)
-		} else {
-			want := new(big.Int).Mul(big.NewInt(cost), big.NewInt(r.interval))
-			want.Sub(big.NewInt(tat), want)
-			if want.Cmp(big.NewInt(now)) < 0 {
-				want.SetInt64(now)
-			}
-			requireInt(t, want, given, "TAT")
-			require.LessOrEqual(t, r.remaining(tat, now), r.remaining(given, now))
-		}
-
 		cost = fold(cost, 0, burst)
 		spent, retryAfter := r.spend(tat, now, cost)
-		if retryAfter > 0 {
-			return
-		}
-		require.Equal(t, max(now, tat), r.refund(spent, now, cost))
-		later := now + fold(elapsed, 0, endOfTime-now)
-		require.Equal(t, resetAfter(tat, later), resetAfter(r.refund(spent, later, cost), later))
-	})
-}
-
-// Whatever the TAT was, after the clamp nobody waits longer than an empty bucket would make them.
-func FuzzClamp(f *testing.F) {
-	addStates(f)
-	f.Fuzz(func(t *testing.T, burst, count, period, tat, now, cost int64) {
-		r, burst, _, _ := foldRate(t, burst, count, period)
-		cost = fold(cost, 0, burst)
+		place, delay, ok := r.reserve(tat, now, cost)
 		clamped := r.clamp(tat, now)
+		now = bound(now)
+		after := sum(max(now, tat), cost*r.interval)
+
+		// RetryAfter is exact: a nanosecond earlier is too early.
+		if after.Cmp(sum(now, r.tolerance)) <= 0 {
+			require.Zero(t, retryAfter)
+			requireInt(t, after, spent, "TAT")
+			require.Equal(t, max(now, tat), r.refund(spent, now, cost), "a refund undoes a spend")
+		} else {
+			require.Equal(t, tat, spent, "a denial changes nothing")
+			requireInt(t, new(big.Int).Sub(after, sum(now, r.tolerance)), retryAfter, "RetryAfter")
+			if retryAfter <= endOfTime-now {
+				_, left := r.spend(tat, now+retryAfter, cost)
+				require.Zero(t, left)
+				_, left = r.spend(tat, now+retryAfter-1, cost)
+				require.Equal(t, int64(1), left)
+			}
+		}
+
+		// A place in the queue is the spend that is allowed when its turn comes.
+		require.Equal(t, retryAfter, delay)
+		require.Equal(t, after.IsInt64(), ok)
+		if !ok {
+			require.Equal(t, tat, place)
+		} else {
+			requireInt(t, after, place, "TAT")
+			if delay <= endOfTime-now {
+				spent, retryAfter = r.spend(tat, now+delay, cost)
+				require.Equal(t, place, spent)
+				require.Zero(t, retryAfter)
+			}
+			_, behind, _ := r.reserve(place, now, 0)
+			require.Equal(t, delay, behind, "the next one does not go first")
+			require.Equal(t, max(now, tat), r.refund(place, now, cost), "leaving the queue")
+		}
+
+		// A refund never brings more than a full bucket.
+		given := r.refund(tat, now, fold(tat, 0, math.MaxInt64))
+		require.True(t, given == tat || given >= now && given < tat)
+		require.LessOrEqual(t, r.remaining(tat, now), r.remaining(given, now))
+
+		// After the clamp no wait is longer than that at an empty bucket.
 		require.Equal(t, clamped, r.clamp(clamped, now))
 		require.LessOrEqual(t, resetAfter(clamped, now), r.tolerance)
-		_, retryAfter := r.spend(clamped, now, cost)
-		require.LessOrEqual(t, retryAfter, cost*r.interval)
-
-		// What spending can have brought about is left alone; of the rest nothing is forgiven but the excess.
 		if resetAfter(tat, now) <= r.tolerance {
 			require.Equal(t, tat, clamped)
 		} else {
-			requireInt(t, sum(bound(now), r.tolerance), clamped, "TAT")
+			requireInt(t, sum(now, r.tolerance), clamped, "TAT")
 		}
-		for _, tat := range []int64{tat, clamped} {
-			n := r.remaining(tat, now)
-			require.True(t, 0 <= n && n <= burst, "remaining %d of %d", n, burst)
-			require.Equal(t, r.remaining(clamped, now), n)
+		n := r.remaining(tat, now)
+		require.True(t, 0 <= n && n <= burst, "remaining %d of %d", n, burst)
+		require.Equal(t, r.remaining(clamped, now), n)
+
+		// A lease covers the TAT, and is at most an eighth of τ ahead.
+		end, next := r.lease(clamped)
+		if clamped >= 0 {
+			require.LessOrEqual(t, clamped, end)
+			require.LessOrEqual(t, end, next)
+			require.LessOrEqual(t, next-clamped, r.tolerance/8)
+			if next > end {
+				require.Zero(t, end%(next-end))
+				require.Less(t, end-clamped, next-end)
+			}
 		}
 	})
 }
 
-// A place in line is the spend that would be allowed when its turn comes.
-func FuzzReserve(f *testing.F) {
-	addStates(f)
-	f.Fuzz(func(t *testing.T, burst, count, period, tat, now, cost int64) {
-		r, burst, _, _ := foldRate(t, burst, count, period)
-		cost = fold(cost, 0, burst)
-		next, delay, ok := r.reserve(tat, now, cost)
-		spent, retryAfter := r.spend(tat, now, cost)
-		require.Equal(t, retryAfter, delay)
-		now = bound(now)
-		after := sum(max(now, tat), cost*r.interval)
-		require.Equal(t, after.IsInt64(), ok)
-		if !ok {
-			require.Equal(t, tat, next)
-			return
-		}
-		requireInt(t, after, next, "TAT")
-		if delay == 0 {
-			require.Equal(t, spent, next)
-		}
-		if delay <= endOfTime-now {
-			spent, retryAfter = r.spend(tat, now+delay, cost)
-			require.Equal(t, next, spent)
-			require.Zero(t, retryAfter)
-		}
-		_, behind, _ := r.reserve(next, now, 0)
-		require.Equal(t, delay, behind, "nobody behind goes first")
-		require.Equal(t, max(now, tat), r.refund(next, now, cost), "leaving the line")
-	})
-}
-
-// admitted is what one decision let through.
+// admitted is what one decision admitted.
 type admitted struct {
 	at   int64
 	cost int64
 }
 
-// requireWithin fails where any stretch that ends with the last one let more through than burst + elapsed·rate.
+// requireWithin requires that no stretch of time that ends with the last
+// admission has more than burst + elapsed·rate.
 func requireWithin(t *testing.T, log []admitted, burst, count, period int64) {
 	cost, first, last := new(big.Int), int64(math.MaxInt64), int64(0)
 	for i := len(log) - 1; i >= 0; i-- {
@@ -269,7 +226,7 @@ func requireWithin(t *testing.T, log []admitted, burst, count, period int64) {
 // part returns n·b/255.
 func part(n int64, b byte) int64 { return n/255*int64(b) + n%255*int64(b)/255 }
 
-// add returns a + b, or the end of the int64s that it runs into.
+// add returns a + b, or the end of the int64s on that side.
 func add(a, b int64) int64 {
 	switch s := a + b; {
 	case a > 0 && b > 0 && s < 0:
@@ -281,7 +238,8 @@ func add(a, b int64) int64 {
 	}
 }
 
-// step returns the time after a step of a history: on or back, by nanoseconds, tokens or bucketfuls, or to an end.
+// step returns the time after a step of a history: ahead or back, by
+// nanoseconds, tokens or burst, or one of the seeds.
 func step(r rate, now int64, kind, size byte) int64 {
 	switch kind % 8 {
 	case 0:
@@ -302,7 +260,8 @@ func step(r rate, now int64, kind, size byte) int64 {
 	return instantSeeds[int(size)%len(instantSeeds)]
 }
 
-// Over any history, every decision and every number in it is the model's, and no stretch of it gets more than its due.
+// FuzzHistory compares every decision of a history to a model in rationals, and
+// holds what was admitted to the law.
 func FuzzHistory(f *testing.F) {
 	spree := []byte{
 		0x00, 0, 1, 0x00, 0, 1, 0x01, 5, 255, 0x12, 255, 1, 0x22, 254, 1, 0x34, 255, 0, 0x0a, 0, 3, 0x0c, 0, 255, 0x0c, 0, 255,

@@ -14,8 +14,9 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// walk is an example of one of the sources: limits that a request has to pass, all of them or none, and requests.
-// testdata/semantics/boulder.yml says what the keys of a step mean.
+// walk is an example of one of the sources: limits that a request has to pass,
+// all of them or none, and requests. testdata/semantics/boulder.yml says what
+// the keys of a step mean.
 type walk struct {
 	Name   string
 	Limits []struct {
@@ -39,7 +40,8 @@ type walkStep struct {
 
 func (s walkStep) repeat() int64 { return orOne(s.Repeat) }
 
-// instant returns when request i comes. Rounding does not add up: the last one is at the end.
+// instant returns when request i comes. Rounding does not add up, so the last
+// one is at the end.
 func (s walkStep) instant(i int64) time.Duration {
 	if s.Over > 0 {
 		return s.At + time.Duration(int64(s.Over)*i/(s.repeat()-1))
@@ -120,7 +122,7 @@ func runWalk(t *testing.T, w walk) {
 	}
 }
 
-// The arithmetic reads no clock, locks nothing, stores nothing.
+// TestArithmeticImportsOnlyBits: it reads no clock, and locks and stores nothing.
 func TestArithmeticImportsOnlyBits(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "gcra.go", nil, parser.ImportsOnly)
 	require.NoError(t, err)
@@ -128,24 +130,85 @@ func TestArithmeticImportsOnlyBits(t *testing.T) {
 	require.Equal(t, `"math/bits"`, file.Imports[0].Path.Value)
 }
 
-func TestQuotient(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(1, 1))
-	edges := []int64{1, 2, 3, 5, 1e9 - 1, 1e9, 1<<31 - 1, 1 << 31, 1 << 32, maxTolerance, endOfTime, 1<<62 - 1, 1 << 62, 1<<63 - 1}
-	some := func() int64 {
-		if n := edges[rnd.IntN(len(edges))]; rnd.IntN(3) > 0 {
-			return n
-		}
-		return 1 + rnd.Int64()>>rnd.IntN(63)
+// TestWithinWindow holds the limit to its promise: no window has more than n.
+func TestWithinWindow(t *testing.T) {
+	newRateOf := func(t *testing.T, n, period int64) rate {
+		l := WithinWindow(n, time.Duration(period))
+		require.NoError(t, l.Validate())
+		r, _, _ := newRate(l.Burst, l.Count, period)
+		return r
 	}
-	for range 1_000_000 {
-		n, x := some(), some()
-		if rnd.IntN(2) == 0 {
-			x = min(1<<62, n) * (x % 3) // whole multiples, and one less
+	t.Run("every history of small ones", func(t *testing.T) {
+		const period, end = 6, 15
+		for n := int64(1); n <= period; n++ {
+			r := newRateOf(t, n, period)
+			most := int64(0)
+			for asked := range 1 << end { // a bit for each nanosecond
+				tat, admitted := int64(1000), [end]int64{}
+				for now := range int64(end) {
+					if asked>>now&1 == 0 {
+						continue
+					}
+					next, wait := r.spend(tat, 1000+now, 1)
+					if wait == 0 {
+						admitted[now] = 1
+					}
+					tat = next
+				}
+				sum := int64(0)
+				for now := range admitted {
+					if sum += admitted[now]; now >= period {
+						sum -= admitted[now-period]
+					}
+					most = max(most, sum)
+				}
+			}
+			if period%n == 0 {
+				require.Equal(t, n, most, "reaches n")
+			}
+			require.LessOrEqual(t, most, n)
 		}
-		for _, x := range []int64{0, x, max(0, x-1)} {
-			if d := newDivisor(n); x >= 0 && d.quotient(x) != x/n {
-				t.Fatalf("%d ÷ %d = %d, got %d", x, n, x/n, d.quotient(x))
+	})
+	t.Run("large ones", func(t *testing.T) {
+		rnd := rand.New(rand.NewPCG(3, 4))
+		for range 300 {
+			n := 1 + rnd.Int64N(1<<rnd.IntN(13))
+			period := n * (1 + rnd.Int64N(1e9))
+			r := newRateOf(t, n, period)
+			type spent struct{ at, cost int64 }
+			var inWindow []spent
+			now, tat, sum := int64(1e15), int64(0), int64(0)
+			for range 3 * n {
+				cost := 1 + rnd.Int64N(r.burst)
+				next, wait := r.spend(tat, now, cost)
+				if tat = next; wait == 0 {
+					inWindow, sum = append(inWindow, spent{now, cost}), sum+cost
+				}
+				for inWindow[0].at <= now-period {
+					sum -= inWindow[0].cost
+					inWindow = inWindow[1:]
+				}
+				require.LessOrEqual(t, sum, n, "%d in %d", n, period)
+				switch rnd.IntN(20) {
+				case 0:
+					now += rnd.Int64N(period)
+				case 1:
+				default:
+					now += max(wait, 1) // as soon as it can be
+				}
 			}
 		}
+	})
+	t.Run("share in the long run", func(t *testing.T) {
+		for n := int64(1); n < 10_000; n++ {
+			share := float64(time.Hour) / float64(WithinWindow(n, time.Hour).Interval()) / float64(n)
+			require.GreaterOrEqual(t, share, 0.98-1e-6, n)
+			require.True(t, n >= 50 || share > 1-1e-6, n)
+		}
+		require.Equal(t, Limit{Burst: 1, Count: 1, Period: time.Minute}, WithinWindow(1, time.Minute))
+		require.Equal(t, Limit{Burst: 101, Count: 4900, Period: time.Hour}, WithinWindow(5000, time.Hour))
+	})
+	for _, l := range []Limit{WithinWindow(0, time.Hour), WithinWindow(-100, time.Hour), WithinWindow(1, 0), WithinWindow(2000, time.Microsecond)} {
+		require.Error(t, l.Validate())
 	}
 }

@@ -177,30 +177,30 @@ func (l *Limiter) retireCountsLocked(s *shard) {
 
 // Snapshot writes a copy of the store's file, with everything spent so far,
 // and returns its length in bytes. It is for a backup, or to look at, while
-// decisions go on. BoltStore.Snapshot has the details; a store without a file
-// returns an error.
+// decisions go on. It also saves the state of a file that was taken away.
+// BoltStore.Snapshot has the details; a store without a file returns an error.
 func (l *Limiter) Snapshot(w io.Writer) (int64, error) {
-	if err := l.Flush(); err != nil {
+	if err := l.Flush(); err != nil && !errors.Is(err, ErrGone) {
 		return 0, err
 	}
 	return l.store.Snapshot(w)
 }
 
 // Health returns nil, or everything that is wrong now and since when: saving
-// fails, loading fails, or what Store.Health says. Each lasts until it
-// succeeds again. Health reads no disk and waits for no call that does.
-// Decisions go on from memory if they can.
+// fails or takes longer than CommitTimeout, loading fails, or what Store.Health
+// says. Each lasts until it succeeds again. Health reads no disk and waits for
+// no call that does. Decisions go on from memory if they can.
 func (l *Limiter) Health() error {
-	flushes := l.flusher.stats()
-	unsaved := failure{flushes.Err, flushes.Since}
+	f := l.flusher
+	f.statusMu.Lock()
+	unsaved := failure{f.status.Err, f.status.Since}
 	if unsaved.err == nil {
-		l.flusher.statusMu.Lock()
-		unsaved = l.flusher.commit
-		l.flusher.statusMu.Unlock()
+		unsaved = f.commit
 	}
-	errs := []error{unsaved.says("nothing saved")}
-	if f := l.loadFailure.Load(); f != nil {
-		errs = append(errs, f.says("no bucket loaded"))
+	errs := []error{unsaved.says("nothing saved"), f.saving.overdue, f.upkeep.overdue}
+	f.statusMu.Unlock()
+	if load := l.loadFailure.Load(); load != nil {
+		errs = append(errs, load.says("no bucket loaded"))
 	}
 	return errors.Join(append(errs, l.store.Health())...)
 }
@@ -228,6 +228,7 @@ type Stats struct {
 	Evictions int64               // buckets removed from memory to make room
 	Flush     FlushStats
 	Commit    CommitStats
+	Saving    time.Time // begin of the save under way, by the Limiter's clock; zero if there is none
 	File      FileStats // zero if the store has no file
 	Forward   int64     // steps of the wall clock ahead, which the Limiter follows
 	Backward  int64     // steps back, which it does not follow
@@ -250,6 +251,112 @@ type FlushStats struct {
 	Since    time.Time // of the first failure in a row, by the Limiter's clock
 }
 
+// record notes how one save of a flush ended.
+func (f *flusher) record(buckets int, took time.Duration, err error) {
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	st := &f.status
+	st.Last, st.Longest = took, max(st.Longest, took)
+	if err == nil {
+		st.Flushes++
+		st.Buckets += int64(buckets)
+		return
+	}
+	st.Failures++
+	if st.Err == nil {
+		st.Since = time.Unix(0, f.clock.Now())
+		f.tell(Event{Kind: FlushFailed, Err: err})
+	}
+	st.Err = err
+}
+
+// committed notes how a commit ended, for Health.
+func (f *flusher) committed(err error) {
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	if err != nil && f.commit.err == nil {
+		f.commit.since = time.Unix(0, f.clock.Now())
+	}
+	f.commit.err = err
+}
+
+// recovered notes that nothing is left unsaved.
+func (f *flusher) recovered() {
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	f.commit = failure{}
+	if f.status.Err != nil {
+		f.status.Err, f.status.Since = nil, time.Time{}
+		f.tell(Event{Kind: FlushRecovered})
+	}
+}
+
+// savingSince returns the begin of the save under way, or zero.
+func (f *flusher) savingSince() time.Time {
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	return f.saving.since
+}
+
+func (f *flusher) stats() FlushStats {
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	return f.status
+}
+
+// watch is about the calls of the store that one goroutine at a time makes. A
+// call that takes longer than CommitTimeout is overdue. The flusher's statusMu
+// guards it, except for the timer.
+type watch struct {
+	what    string
+	timer   *time.Timer
+	begun   time.Time // of the call under way, by the machine's clock
+	since   time.Time // the same by the Limiter's clock; zero if there is none
+	overdue error     // nil unless it is
+}
+
+// begin notes that a call begins. Its end may never come: the timer says so.
+func (f *flusher) begin(w *watch) {
+	now := time.Unix(0, f.clock.Now())
+	f.statusMu.Lock()
+	w.begun, w.since = time.Now(), now
+	f.statusMu.Unlock()
+	if w.timer == nil {
+		w.timer = time.AfterFunc(f.timeout, func() { f.late(w) })
+	} else {
+		w.timer.Reset(f.timeout)
+	}
+}
+
+// late notes that a call is overdue, unless it ended as the timer fired.
+func (f *flusher) late(w *watch) {
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	if !w.since.IsZero() && time.Since(w.begun) >= f.timeout {
+		err := fmt.Errorf("no answer from the store for %v", f.timeout)
+		w.overdue = failure{err, w.since}.says(w.what + " under way")
+		f.tell(Event{Kind: SaveOverdue, Err: w.overdue})
+	}
+}
+
+// end notes how a call ended.
+func (f *flusher) end(w *watch, err error) {
+	w.timer.Stop()
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	if w.overdue != nil {
+		f.tell(Event{Kind: SaveEnded, Err: err})
+	}
+	w.since, w.overdue = time.Time{}, nil
+	if gone := errors.Is(err, ErrGone); gone && !f.gone {
+		f.gone = true
+		f.tell(Event{Kind: FileGone, Err: err})
+	} else if f.gone && err == nil && w == &f.saving {
+		f.gone = false
+		f.tell(Event{Kind: FileBack})
+	}
+}
+
 // Stats returns the counts. It looks at no bucket, so it takes as long with
 // ten million in memory as with none.
 func (l *Limiter) Stats() Stats {
@@ -261,6 +368,7 @@ func (l *Limiter) Stats() Stats {
 		Flush:     l.flusher.stats(),
 	}
 	st.Commit = l.committer.stats()
+	st.Saving = l.flusher.savingSince()
 	st.File = l.store.Stats()
 	st.Forward, st.Backward = l.clock.Steps()
 	add := func(name Name, allowed, denied, errs int64) {

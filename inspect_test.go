@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,187 +10,243 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func (r *rig) bucket(key Key) Bucket {
-	r.t.Helper()
-	b, err := r.Bucket(key)
-	require.NoError(r.t, err)
-	return b
-}
-
-func TestBucket(t *testing.T) {
-	store := &faultyStore{Store: openBolt(t, filepath.Join(t.TempDir(), "bucket.db"), testNames)}
-	r := rigOn(t, store, testLimits(t), Options{MaxResident: 3})
-	now := r.clock.ns.Load()
-	save(t, store,
-		Change{perID.Key("stored"), now + int64(30*time.Second)},
-		Change{perID.Key("stored far ahead"), now + int64(time.Hour)},
-		Change{perID.Key("stored and over"), now})
-	r.spend(perID.Key("spent"), 2)
+// TestBucketStates compares what Bucket and Buckets say of buckets in memory,
+// in the store, and in both.
+func TestBucketStates(t *testing.T) {
+	store := openBolt(t, filepath.Join(t.TempDir(), "buckets.db"), testNames)
+	r := rigOn(t, store, testLimits(t), Options{})
+	half := r.clock.ns.Load() + int64(30*time.Second)
+	for _, id := range []string{"stored", "stored and loaded", "stored and spent", "refunded"} {
+		save(t, store, Change{perID.Key(id), half})
+	}
+	save(t, store, Change{perID.Key("stored far ahead"), r.tat(1)}, Change{perID.Key("stored and over"), r.tat(0)})
+	r.check(perID.Key("stored and loaded"), 1)
+	r.spend(perID.Key("stored and spent"), 1)
+	r.refund(perID.Key("refunded"), 5)
+	r.spend(perID.Key("unflushed"), 2)
+	queued, longest := single.Key("in a queue"), strings.Repeat("x", maxIDLen)
+	for range 3 {
+		r.reserve(queued, 1)
+	}
+	r.hold(perID.Key(longest), time.Hour)
 	r.spend(perID.Key("held"), 1)
 	r.hold(perID.Key("held"), time.Hour)
-	r.hold(perID.Key("full and held"), time.Hour)
-	_, err := r.Reserve(single.Key("in line"), 3)
-	require.ErrorIs(t, err, ErrCostOverBurst)
-	for range 3 {
-		_, err = r.Reserve(single.Key("in line"), 1)
-		require.NoError(t, err)
-	}
-	limit, until := PerMinute(5), r.clock.Now().Add(time.Hour)
+	limit, until, none := PerMinute(5), r.clock.Now().Add(time.Hour), time.Time{}
+	listed := make(map[Key]Bucket)
 	before := r.Stats()
 	for key, want := range map[Key]Bucket{
-		perID.Key("nobody knows of"):  {Key{}, limit, 5, 0, time.Time{}},
-		perID.Key("spent"):            {Key{}, limit, 3, 24 * time.Second, time.Time{}},
-		perID.Key("held"):             {Key{}, limit, 4, 12 * time.Second, until},
-		perID.Key("full and held"):    {Key{}, limit, 5, 0, until},
-		perID.Key("stored"):           {Key{}, limit, 2, 30 * time.Second, time.Time{}},
-		perID.Key("stored far ahead"): {Key{}, limit, 0, time.Minute, time.Time{}},
-		perID.Key("stored and over"):  {Key{}, limit, 5, 0, time.Time{}},
-		single.Key("in line"):         {Key{}, PerSecond(1), 0, 3 * time.Second, time.Time{}},
-		everyone.Key(""):              {Key{}, PerHour(3), 3, 0, time.Time{}},
-		off.Key("a"):                  {},
+		perID.Key("stored"):            {Key{}, limit, 2, 30 * time.Second, none},
+		perID.Key("stored and loaded"): {Key{}, limit, 2, 30 * time.Second, none},
+		perID.Key("stored and spent"):  {Key{}, limit, 1, 42 * time.Second, none},
+		perID.Key("stored far ahead"):  {Key{}, limit, 0, time.Minute, none},
+		perID.Key("stored and over"):   {Key{}, limit, 5, 0, none},
+		perID.Key("refunded"):          {Key{}, limit, 5, 0, none},
+		perID.Key("unflushed"):         {Key{}, limit, 3, 24 * time.Second, none},
+		perID.Key("never seen"):        {Key{}, limit, 5, 0, none},
+		perID.Key("held"):              {Key{}, limit, 4, 12 * time.Second, until},
+		perID.Key(longest):             {Key{}, limit, 5, 0, until},
+		queued:                         {Key{}, PerSecond(1), 0, 3 * time.Second, none},
+		everyone.Key(""):               {Key{}, PerHour(3), 3, 0, none},
+		off.Key("a"):                   {},
 	} {
 		want.Key = key
 		require.Equal(t, want, r.bucket(key), key)
+		if key.Name == perID && (want.ResetAfter != 0 || want.HeldUntil != none) {
+			listed[key] = want
+		}
 	}
 	after := r.Stats()
-	require.EqualValues(t, 3, after.Resident)
-	require.Zero(t, after.Evictions, "it takes no room")
-	require.Equal(t, before.Dirty, after.Dirty)
+	require.Equal(t, []int64{before.Resident, before.Dirty}, []int64{after.Resident, after.Dirty}, "Bucket changes nothing")
 	require.Equal(t, before.Limits, after.Limits)
-	r.clock.advance(2500 * time.Millisecond)
-	require.Equal(t, Bucket{single.Key("in line"), PerSecond(1), 0, 500 * time.Millisecond, time.Time{}}, r.bucket(single.Key("in line")), "the line is over")
 
-	for _, key := range []Key{nobody.Key("a"), {}} {
-		_, err := r.Bucket(key)
-		require.ErrorIs(t, err, ErrUnknownName)
-	}
-	for _, key := range []Key{perID.Key(""), everyone.Key("a"), perID.Key(strings.Repeat("x", maxIDLen+1))} {
-		_, err := r.Bucket(key)
-		require.ErrorIs(t, err, ErrInvalidID)
-	}
-	store.broken.Store(true)
-	_, err = r.Bucket(perID.Key("stored"))
-	require.ErrorIs(t, err, errDisk)
-	require.EqualValues(t, 3, r.bucket(perID.Key("spent")).Remaining, "it is in memory")
-	store.broken.Store(false)
-	require.NoError(t, r.Close())
-	_, err = r.Bucket(perID.Key("spent"))
-	require.ErrorIs(t, err, ErrClosed)
-	st := r.Stats()
-	require.EqualValues(t, 2, st.Limits[Unknown].Errors)
-	require.EqualValues(t, 4, st.Limits[perID].Errors)
-	require.EqualValues(t, 1, st.Limits[everyone].Errors)
-}
-
-// What comes and goes while the store is asked is looked at again.
-func TestBucketThatMoves(t *testing.T) {
-	store := &loadHook{Store: NewMemStore()}
-	r := rigOn(t, store, testLimits(t), Options{MaxResident: 1})
-	key := perID.Key("a")
-	store.after = func() {
-		store.after = func() {}
-		r.spend(key, 2)
-		require.NoError(t, r.Flush())
-		r.spend(perID.Key("b"), 1) // there is room for one
-	}
-	require.EqualValues(t, 3, r.bucket(key).Remaining)
-	require.EqualValues(t, 1, r.Stats().Evictions)
-}
-
-// A line that is over leaves what the next decision will find.
-func TestBucketAfterItsLine(t *testing.T) {
-	r := newRig(t)
-	key := perID.Key("a")
-	r.spend(key, 5)
-	_, err := r.Reserve(key, 1)
-	require.NoError(t, err)
-	defaults := testDefaults()
-	defaults[perID] = PerMinute(5).WithBurst(1)
-	require.NoError(t, r.SetLimits(limitsOf(t, testNames, defaults)))
-	require.Equal(t, 24*time.Second, r.bucket(key).ResetAfter)
-	r.clock.advance(12 * time.Second)
-	require.Equal(t, 12*time.Second, r.bucket(key).ResetAfter)
-	require.Equal(t, 12*time.Second, r.check(key, 0).ResetAfter)
-}
-
-// loadHook calls back after a load.
-type loadHook struct {
-	Store
-	after func()
-}
-
-func (s *loadHook) Load(key Key) (int64, error) {
-	tat, err := s.Store.Load(key)
-	s.after()
-	return tat, err
-}
-
-// since is how Health writes down when something began to fail.
-func (r *rig) since() string { return " since " + r.clock.Now().UTC().Format(time.RFC3339) + ": " }
-
-func TestHealthOfLoads(t *testing.T) {
-	store := &faultyStore{Store: NewMemStore()}
-	r := rigOn(t, store, testLimits(t), Options{})
-	here, there := perID.Key("here"), perID.Key("there")
-	r.spend(here, 1)
-	for what, load := range map[string]func() error{
-		"Check":  func() error { _, err := r.Check(there, 1); return err },
-		"Bucket": func() error { _, err := r.Bucket(there); return err },
-	} {
-		since := r.since()
-		store.broken.Store(true)
-		for range 2 {
-			require.ErrorIs(t, load(), errDisk, what)
-			require.EqualError(t, r.Health(), "stint: no bucket loaded"+since+errDisk.Error(), what)
-			r.clock.advance(time.Minute)
-		}
-		store.broken.Store(false)
-		r.check(here, 1)
-		require.ErrorIs(t, r.Health(), errDisk, "one in memory says nothing of the store")
-		require.NoError(t, load(), what)
-		require.NoError(t, r.Health(), what)
-	}
-}
-
-// ailingStore is a Store with something wrong.
-type ailingStore struct{ Store }
-
-func (ailingStore) Health() error { return errFault }
-
-// Health has what is wrong with the store, and waits for no flush.
-func TestHealthOfStore(t *testing.T) {
-	r := rigOn(t, ailingStore{NewMemStore()}, testLimits(t), Options{})
-	r.flusher.mu.Lock()
-	defer r.flusher.mu.Unlock()
-	require.EqualError(t, r.Health(), errFault.Error())
-}
-
-// Health tells of a commit that failed.
-func TestHealthOfCommit(t *testing.T) {
-	limit := PerMinute(5)
-	limit.Durability = Synced
-	store := &faultyStore{Store: NewMemStore()}
-	r := rigOn(t, store, limitsOf(t, testNames, map[Name]Limit{perID: limit}), Options{})
-	r.spend(perID.Key("a"), 1)
-	store.broken.Store(true)
-	_, err := r.Spend(perID.Key("a"), 1)
-	require.ErrorIs(t, err, ErrNotDurable)
-	require.Error(t, r.Health())
-}
-
-// A store that fails is the last that Buckets tells, and no trouble of the Limiter's.
-func TestBucketsOfAStoreThatFails(t *testing.T) {
-	store := &faultyStore{Store: NewMemStore()}
-	r := rigOn(t, store, testLimits(t), Options{})
-	r.spend(perID.Key("a"), 1)
+	require.Equal(t, listed, r.listed(perID))
+	r.disk.fail(errDisk, "save")
+	require.ErrorIs(t, r.Flush(), errDisk)
+	require.Equal(t, listed, r.listed(perID), "after a flush that failed")
+	r.disk.fail(nil)
 	require.NoError(t, r.Flush())
-	store.broken.Store(true)
-	var errs []error
-	for _, err := range r.Buckets(perID) {
-		errs = append(errs, err)
+	require.Equal(t, listed, r.listed(perID))
+	for b := range r.Buckets(perID) {
+		require.Contains(t, listed, b.Key)
+		break
 	}
-	require.Len(t, errs, 1)
-	require.ErrorIs(t, errs[0], errDisk)
-	require.NoError(t, r.Health())
-	store.broken.Store(false)
+	require.Empty(t, r.listed(Unknown), "holds are no buckets")
+	require.Empty(t, r.listed(nobody))
+	r.clock.advance(2500 * time.Millisecond)
+	require.Equal(t, Bucket{queued, PerSecond(1), 0, 500 * time.Millisecond, none}, r.bucket(queued))
+}
+
+func TestBucket(t *testing.T) {
+	t.Run("errors", func(t *testing.T) {
+		r := newRig(t)
+		r.spend(perID.Key("spent"), 2)
+		for _, tc := range []struct {
+			key  Key
+			want error
+		}{
+			{nobody.Key("a"), ErrUnknownName}, {Key{}, ErrUnknownName}, {perID.Key(""), ErrInvalidID},
+			{everyone.Key("a"), ErrInvalidID}, {perID.Key(strings.Repeat("x", maxIDLen+1)), ErrInvalidID},
+		} {
+			_, err := r.Bucket(tc.key)
+			require.ErrorIs(t, err, tc.want)
+		}
+		r.disk.fail(errDisk)
+		_, err := r.Bucket(perID.Key("stored"))
+		require.ErrorIs(t, err, errDisk)
+		require.EqualValues(t, 3, r.bucket(perID.Key("spent")).Remaining, "it is in memory")
+		st := r.Stats()
+		require.EqualValues(t, 2, st.Limits[Unknown].Errors)
+		require.EqualValues(t, 3, st.Limits[perID].Errors)
+		require.EqualValues(t, 1, st.Limits[everyone].Errors)
+	})
+	t.Run("a bucket that comes and goes while it is loaded", func(t *testing.T) {
+		r := rigOn(t, NewMemStore(), testLimits(t), Options{MaxResident: 1})
+		key := perID.Key("a")
+		r.disk.on(func(op storeOp) error {
+			if op.done {
+				r.disk.on(nil)
+				r.spend(key, 2)
+				require.NoError(t, r.Flush())
+				r.spend(perID.Key("b"), 1) // there is room for one
+			}
+			return nil
+		})
+		require.EqualValues(t, 3, r.bucket(key).Remaining)
+		require.EqualValues(t, 1, r.Stats().Evictions)
+	})
+	t.Run("a queue under a smaller limit", func(t *testing.T) {
+		r, key := rigOn(t, NewMemStore(), limitPerID(t, PerMinute(5)), Options{}), perID.Key("a")
+		r.spend(key, 5)
+		r.reserve(key, 1)
+		require.NoError(t, r.SetLimits(limitPerID(t, PerMinute(5).WithBurst(1))))
+		require.Equal(t, 24*time.Second, r.bucket(key).ResetAfter)
+		r.clock.advance(12 * time.Second)
+		require.Equal(t, 12*time.Second, r.bucket(key).ResetAfter)
+		require.Equal(t, 12*time.Second, r.check(key, 0).ResetAfter)
+	})
+}
+
+func TestBuckets(t *testing.T) {
+	t.Run("a store that fails", func(t *testing.T) {
+		r := newRig(t)
+		r.disk.fail(errDisk)
+		var errs []error
+		for _, err := range r.Buckets(perID) {
+			errs = append(errs, err)
+		}
+		require.Len(t, errs, 1)
+		require.ErrorIs(t, errs[0], errDisk)
+		require.NoError(t, r.Health())
+		r.disk.fail(nil)
+	})
+	t.Run("during a save", func(t *testing.T) {
+		r := newRig(t)
+		for i := range 10 {
+			r.spend(perID.Key(fmt.Sprint(i)), 1)
+		}
+		var during []int
+		r.disk.on(func(op storeOp) error {
+			if op.name == "save" {
+				during = append(during, len(r.listed(perID)))
+			}
+			return nil
+		})
+		require.NoError(t, r.Flush())
+		require.Equal(t, []int{10, 10}, during)
+	})
+	for _, fails := range []error{nil, errDisk} {
+		t.Run(fmt.Sprintf("saved and evicted meanwhile, then %v", fails), func(t *testing.T) {
+			r := newRig(t)
+			r.spend(perID.Key("a"), 5)
+			r.disk.on(func(op storeOp) error {
+				if op.name == "all" && op.done {
+					r.disk.fail(fails, "load")
+					require.NoError(t, r.Flush())
+					r.evictAll(true)
+					require.Zero(t, r.Stats().Resident)
+				}
+				return nil
+			})
+			for b, err := range r.Buckets(perID) {
+				require.ErrorIs(t, err, fails)
+				require.Equal(t, fails == nil, b.Key == perID.Key("a"))
+			}
+		})
+	}
+}
+
+func TestStats(t *testing.T) {
+	r := newRig(t)
+	a := perID.Key("a")
+	for range 7 {
+		r.Spend(a, 1)
+	}
+	r.Spend(a, 6)
+	r.Spend(nobody.Key("a"), 1)
+	r.Spend(nobody.Key("b"), 1)
+	for range 2 {
+		r.spendAll(Request{single.Key("a"), 1, 0}, Request{everyone.Key(""), 1, 0})
+	}
+	r.spend(off.Key("a"), 1)
+	require.NoError(t, r.Flush())
+	want := map[Name]LimitStats{
+		Unknown: {Errors: 2}, perID: {Allowed: 5, Denied: 2, Errors: 1}, everyone: {Allowed: 1},
+		single: {Allowed: 1, Denied: 1}, off: {Allowed: 1}, other: {},
+	}
+	st := r.Stats()
+	require.Equal(t, want, st.Limits)
+	require.EqualValues(t, 3, st.Resident)
+	require.EqualValues(t, 1, st.Flush.Flushes)
+	require.EqualValues(t, 3, st.Flush.Buckets)
+	require.NoError(t, r.SetLimits(limitsOf(t, testNames, nil)))
+	require.Equal(t, want, r.Stats().Limits, "counts outlive limits")
+	require.NoError(t, r.SetLimits(limitsOf(t, nil, nil)))
+	require.Equal(t, want[perID], r.Stats().Limits[perID], "and names")
+	require.NoError(t, r.Close())
+	require.Equal(t, want[perID], r.Stats().Limits[perID], "and the Limiter")
+}
+
+func TestHealth(t *testing.T) {
+	t.Run("loads", func(t *testing.T) {
+		r := newRig(t)
+		here, there := perID.Key("here"), perID.Key("there")
+		r.spend(here, 1)
+		for name, load := range map[string]func() error{
+			"Check":  func() error { _, err := r.Check(there, 1); return err },
+			"Bucket": func() error { _, err := r.Bucket(there); return err },
+		} {
+			since := r.clock.Now().UTC().Format(time.RFC3339)
+			r.disk.fail(errDisk)
+			for range 2 {
+				require.ErrorIs(t, load(), errDisk, name)
+				require.EqualError(t, r.Health(), "stint: no bucket loaded since "+since+": "+errDisk.Error())
+				r.clock.advance(time.Minute)
+			}
+			r.disk.fail(nil)
+			r.check(here, 1)
+			require.ErrorIs(t, r.Health(), errDisk, "a bucket in memory needs no load")
+			require.NoError(t, load(), name)
+			require.NoError(t, r.Health(), name)
+		}
+	})
+	t.Run("the store's, during a flush", func(t *testing.T) {
+		r := newRig(t)
+		r.disk.health = errDisk
+		r.flusher.mu.Lock()
+		defer r.flusher.mu.Unlock()
+		require.EqualError(t, r.Health(), errDisk.Error())
+	})
+	t.Run("commits", func(t *testing.T) {
+		r, key := newLevels(t, hundred), synced.Key("a")
+		r.take(key, 1)
+		r.disk.fail(errDisk, "save")
+		_, err := r.Spend(key, 1)
+		require.ErrorIs(t, err, ErrNotDurable)
+		require.ErrorIs(t, r.Health(), errDisk)
+		require.Error(t, r.flusher.flush(false))
+		r.disk.fail(nil)
+		r.take(key, 1) // saves what the flush could not
+		require.NoError(t, r.flusher.flush(false))
+		require.NoError(t, r.Health())
+	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stint-go/stint/internal/spell"
 )
 
-// Formats of these tests: a program would take those of package idformat.
+// The formats of these tests. A program takes those of package idformat.
 var (
 	number = spell.NewFormat("number", func(id string) (string, error) {
 		if _, err := strconv.ParseUint(id, 10, 64); err != nil {
@@ -26,8 +26,8 @@ var (
 
 var errFickle = errors.New("not today")
 
-// fickle is a format that a program might write: its errors do not wrap ErrInvalidID, and it may return anything. It
-// cannot be compared.
+// fickle is a format that a program might write. Its errors do not wrap
+// ErrInvalidID, it may return anything, and it cannot be compared.
 type fickle struct{ _ []int }
 
 func (fickle) String() string { return "fickle" }
@@ -101,80 +101,77 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-func TestIP(t *testing.T) {
-	for _, tc := range []struct{ addr, want string }{
-		{"10.0.0.2", "10.0.0.2"},
-		{"::ffff:10.0.0.2", "10.0.0.2"},
-		{"2001:0db8:0000:0000:0000:ff00:0042:8329", "2001:db8::ff00:42:8329"},
-		{"fe80::1%eth0", "fe80::1"},
-		{"::ffff:10.0.0.2%eth0", "10.0.0.2"},
-	} {
-		require.Equal(t, Key{3, tc.want}, Name(3).IP(netip.MustParseAddr(tc.addr)), tc.addr)
-	}
-	require.Equal(t, Key{3, ""}, Name(3).IP(netip.Addr{}), "an address that could not be parsed shares no bucket")
-}
-
-func TestPrefix(t *testing.T) {
+func TestAddresses(t *testing.T) {
 	for _, tc := range []struct {
 		addr   string
-		v4, v6 int
-		want   string
+		v4, v6 int // of Prefix
+		ip     string
+		prefix string
 	}{
-		{"10.0.0.2", 24, 64, "10.0.0.0/24"},
-		{"10.0.0.2", 32, 64, "10.0.0.2/32"},
-		{"::ffff:10.0.0.2", 24, 64, "10.0.0.0/24"},
-		{"::ffff:10.0.0.2", 32, 56, "10.0.0.2/32"},
-		{"2001:db8:1:2:3::4", 32, 64, "2001:db8:1:2::/64"},
-		{"2001:db8:1:2:3::4", 32, 48, "2001:db8:1::/48"},
-		{"fe80::1%eth0", 32, 64, "fe80::/64"},
-		{"2001:db8::1", 32, 0, "::/0"},
-		{"2001:db8::1", 32, 128, "2001:db8::1/128"},
-		{"2001:db8::1", -1, 64, "2001:db8::/64"},
-		{"2001:db8::1", 32, 129, ""},
-		{"2001:db8::1", 32, -1, ""},
-		{"10.0.0.2", 33, 64, ""},
-		{"10.0.0.2", -1, 64, ""},
-		{"10.0.0.2", math.MaxInt, 64, ""},
+		{"10.0.0.2", 24, 64, "10.0.0.2", "10.0.0.0/24"},
+		{"10.0.0.2", 32, 64, "10.0.0.2", "10.0.0.2/32"},
+		{"::ffff:10.0.0.2", 24, 64, "10.0.0.2", "10.0.0.0/24"},
+		{"::ffff:10.0.0.2%eth0", 32, 56, "10.0.0.2", "10.0.0.2/32"},
+		{"2001:0db8:0001:0002:0003::4", 32, 64, "2001:db8:1:2:3::4", "2001:db8:1:2::/64"},
+		{"2001:db8:1:2:3::4", 32, 48, "2001:db8:1:2:3::4", "2001:db8:1::/48"},
+		{"fe80::1%eth0", 32, 64, "fe80::1", "fe80::/64"},
+		{"2001:db8::1", 32, 0, "2001:db8::1", "::/0"},
+		{"2001:db8::1", -1, 128, "2001:db8::1", "2001:db8::1/128"},
+		{"2001:db8::1", 32, 129, "2001:db8::1", ""},
+		{"2001:db8::1", 32, -1, "2001:db8::1", ""},
+		{"10.0.0.2", 33, 64, "10.0.0.2", ""},
+		{"10.0.0.2", -1, 64, "10.0.0.2", ""},
+		{"10.0.0.2", math.MaxInt, 64, "10.0.0.2", ""},
+		{"", 24, 64, "", ""}, // an address that could not be parsed has no bucket
+		{"", 0, 0, "", ""},
 	} {
-		key := Name(3).Prefix(netip.MustParseAddr(tc.addr), tc.v4, tc.v6)
-		require.Equal(t, Key{3, tc.want}, key, "%s with /%d and /%d", tc.addr, tc.v4, tc.v6)
+		addr, _ := netip.ParseAddr(tc.addr)
+		require.Equal(t, Key{3, tc.ip}, Name(3).IP(addr), tc.addr)
+		require.Equal(t, Key{3, tc.prefix}, Name(3).Prefix(addr, tc.v4, tc.v6), "%s with /%d and /%d", tc.addr, tc.v4, tc.v6)
 	}
-	require.Equal(t, Key{3, ""}, Name(3).Prefix(netip.Addr{}, 24, 64))
-	require.Equal(t, Key{3, ""}, Name(3).Prefix(netip.Addr{}, 0, 0))
 }
 
-func TestParseKey(t *testing.T) {
-	for _, tc := range []struct {
-		text string
-		want Key
-	}{
-		{"6:12345678", Key{6, "12345678"}},
-		{"1:", Key{1, ""}},
-		{"65535:2001:db8::1", Key{65535, "2001:db8::1"}},
-		{"7: a\x00", Key{7, " a\x00"}},
-		{"7:" + strings.Repeat("x", 512), Key{7, strings.Repeat("x", 512)}},
-	} {
-		key, err := ParseKey(tc.text)
-		require.NoError(t, err, tc.text)
-		require.Equal(t, tc.want, key)
-		require.Equal(t, tc.text, key.String())
+// FuzzParseKey reads every key that Key.String writes, and no other text.
+func FuzzParseKey(f *testing.F) {
+	long := strings.Repeat("x", 512)
+	good := map[string]Key{
+		"6:12345678": {6, "12345678"}, "1:": {1, ""}, "65535:2001:db8::1": {65535, "2001:db8::1"}, "7: a\x00": {7, " a\x00"},
+		"7:" + long: {7, long},
 	}
-
+	for text := range good {
+		f.Add(text)
+	}
 	for _, text := range []string{
 		"", ":", ":x", "6", "0:x", "00:x", "06:x", "+6:x", "-6:x", " 6:x", "6 :x", "65536:x", "1_0:x", "0x6:x", "six:x",
-		"7:" + strings.Repeat("x", 513),
+		"7:x" + long,
 	} {
 		_, err := ParseKey(text)
-		require.ErrorIs(t, err, ErrInvalidID, text)
-		require.Less(t, len(err.Error()), 250)
+		require.ErrorIs(f, err, ErrInvalidID, text)
+		f.Add(text)
 	}
 	_, err := ParseKey("06:x")
-	require.EqualError(t, err,
-		`stint: invalid id: "06:x" is not a key: want a number from 1 to 65535, a colon and the id`)
+	require.EqualError(f, err, `stint: invalid id: "06:x" is not a key: want a number from 1 to 65535, a colon and the id`)
+	f.Fuzz(func(t *testing.T, text string) {
+		key, err := ParseKey(text)
+		if want, ok := good[text]; ok {
+			require.NoError(t, err)
+			require.Equal(t, want, key)
+		}
+		if err != nil {
+			require.ErrorIs(t, err, ErrInvalidID)
+			require.Less(t, len(err.Error()), 250)
+			require.Zero(t, key)
+			return
+		}
+		require.Equal(t, text, key.String())
+		require.NotZero(t, key.Name)
+		require.LessOrEqual(t, len(key.ID), maxIDLen)
+	})
 }
 
 func TestNamesKey(t *testing.T) {
 	names := Names{
+		0: {Label: "Zero"},
 		1: {Label: "PerIP", ID: IPAddress},
 		2: {Label: "Everyone", ID: Shared},
 		3: {Label: "PerUser"},
@@ -183,41 +180,33 @@ func TestNamesKey(t *testing.T) {
 	for _, tc := range []struct {
 		name     Name
 		id, want string
+		err      error
+		text     string
 	}{
-		{1, "::ffff:10.0.0.2", "10.0.0.2"},
-		{2, "", ""},
-		{3, "Alice", "Alice"},
+		{1, "::ffff:10.0.0.2", "10.0.0.2", nil, ""},
+		{2, "", "", nil, ""},
+		{3, "Alice", "Alice", nil, ""},
+		{1, "10.0.0", "", ErrInvalidID,
+			`stint: invalid id "10.0.0": not of format ipAddress: want an address such as 10.0.0.1 or 2001:db8::1 (PerIP)`},
+		{2, "x", "", ErrInvalidID,
+			`stint: invalid id "x": not of format shared: there is one bucket for everyone, and its id is empty (Everyone)`},
+		{3, "", "", ErrInvalidID, `stint: invalid id "": not of format anyID: it is empty (PerUser)`},
+		{4, "x", "", errFickle, `stint: invalid id "x": not of format fickle: not today (PerPath)`},
+		{4, "empty", "", ErrInvalidID, `stint: invalid id "empty": not of format fickle: it is empty (PerPath)`},
+		{5, "x", "", ErrUnknownName, `stint: unknown name 5, for the id "x"`},
+		{0, "x", "", ErrUnknownName, `stint: unknown name 0, for the id "x"`},
 	} {
 		key, err := names.Key(tc.name, tc.id)
-		require.NoError(t, err)
-		require.Equal(t, Key{tc.name, tc.want}, key)
-	}
-	for _, tc := range []struct {
-		name Name
-		id   string
-		want error
-		text string
-	}{
-		{1, "10.0.0", ErrInvalidID, `stint: invalid id "10.0.0": not of format ipAddress: ` +
-			`want an address such as 10.0.0.1 or 2001:db8::1 (PerIP)`},
-		{2, "x", ErrInvalidID, `stint: invalid id "x": not of format shared: ` +
-			`there is one bucket for everyone, and its id is empty (Everyone)`},
-		{3, "", ErrInvalidID, `stint: invalid id "": not of format anyID: it is empty (PerUser)`},
-		{4, "x", errFickle, `stint: invalid id "x": not of format fickle: not today (PerPath)`},
-		{4, "x", ErrInvalidID, ""},
-		{4, "empty", ErrInvalidID, `stint: invalid id "empty": not of format fickle: it is empty (PerPath)`},
-		{5, "x", ErrUnknownName, `stint: unknown name 5, for the id "x"`},
-		{0, "x", ErrUnknownName, `stint: unknown name 0, for the id "x"`},
-	} {
-		key, err := names.Key(tc.name, tc.id)
-		require.ErrorIs(t, err, tc.want)
-		require.Zero(t, key)
-		if tc.text != "" {
-			require.EqualError(t, err, tc.text)
+		if tc.err == nil {
+			require.NoError(t, err)
+			require.Equal(t, Key{tc.name, tc.want}, key)
+			continue
 		}
+		require.ErrorIs(t, err, tc.err)
+		require.EqualError(t, err, tc.text)
+		require.Equal(t, tc.err != ErrUnknownName, errors.Is(err, ErrInvalidID))
+		require.Zero(t, key)
 	}
-	_, err := Names{0: {Label: "Zero"}}.Key(0, "x")
-	require.ErrorIs(t, err, ErrUnknownName)
 }
 
 func TestNamesMistakes(t *testing.T) {
@@ -270,21 +259,4 @@ func TestOverrideID(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-}
-
-func FuzzParseKey(f *testing.F) {
-	for _, s := range []string{"6:12345678", "1:", "65535:a:b", "06:x", "0:", ":", "7"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		key, err := ParseKey(s)
-		if err != nil {
-			require.ErrorIs(t, err, ErrInvalidID)
-			require.Zero(t, key)
-			return
-		}
-		require.Equal(t, s, key.String())
-		require.NotZero(t, key.Name)
-		require.LessOrEqual(t, len(key.ID), maxIDLen)
-	})
 }

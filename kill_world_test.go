@@ -58,7 +58,10 @@ func withWorkers(ls modeltest.Limits, level modeltest.Level) modeltest.Limits {
 	return modeltest.Limits{Names: names, Overrides: ls.Overrides}
 }
 
-func workerKey(w int) stint.Key { return stint.Name(workerName).Key(fmt.Sprint("worker-", w)) }
+// workerKey returns the key of a worker: long, to fill the log.
+func workerKey(w int) stint.Key {
+	return stint.Name(workerName).Key(fmt.Sprint("worker-", w, strings.Repeat("-", 480)))
+}
 
 // TestKilledProcess is the process that is killed. It answers calls, each in a
 // line, while its workers spend. A worker writes its number to another pipe
@@ -165,6 +168,9 @@ func (k *killed) Do(c modeltest.Call) (r modeltest.Reply) {
 		return modeltest.Reply{Failure: modeltest.Crashed}
 	}
 	require.NoError(k.t, k.calls.Encode(c))
+	if c.Op == modeltest.Compact && k.left > 0 && k.rnd.IntN(4) == 0 {
+		k.left = 1 + k.rnd.IntN(2) // while nothing has been saved in the new file
+	}
 	if k.left--; k.left == 0 {
 		for range k.rnd.IntN(1 << k.rnd.IntN(14)) {
 			runtime.Gosched()
@@ -200,10 +206,7 @@ func (k *killed) end() {
 // file that it left, or with a copy. What is on file is what its level of
 // durability promises.
 func TestProcessKill(t *testing.T) {
-	kills, doublings := length(4, 50), 5
-	if stint.Long {
-		doublings = 7
-	}
+	kills, calls := length(2, 100), length(500, 8)
 	for level := modeltest.Memory; level <= modeltest.Synced; level++ {
 		t.Run(stint.Durability(level).String(), func(t *testing.T) {
 			t.Parallel()
@@ -215,13 +218,16 @@ func TestProcessKill(t *testing.T) {
 			}
 			var process *killed
 			spent := [killWorkers]int64{}
-			env := modeltest.Env{Levels: levels, File: true,
+			env := modeltest.Env{Levels: levels, File: true, MaxResident: []int{0, 12}[rnd.IntN(2)],
 				Dead: func() bool { return process.dead }}
 			now := int64(1_800_000_000e9)
-			processes := 0
+			done := 0
 			env.Open = func(ls modeltest.Limits) modeltest.System {
 				if process != nil {
 					process.end()
+					if process.left == 0 {
+						done++
+					}
 					for w, n := range process.counted {
 						spent[w] += n
 					}
@@ -230,20 +236,17 @@ func TestProcessKill(t *testing.T) {
 					}
 				}
 				workersKept(t, path, ls, level, now, &spent)
-				processes++
-				calls := 1 + rnd.IntN(1<<(6+rnd.IntN(doublings)))
-				resident := []int{0, 12}[rnd.IntN(2)]
-				process = startKilled(t, rnd, killOptions{path, ls, level, resident, now}, calls)
+				process = startKilled(t, rnd, killOptions{path, ls, level, env.MaxResident, now}, 1+rnd.IntN(calls))
 				return process
 			}
 			w := modeltest.NewWorld(t, env, rnd.Uint64())
-			for processes <= kills || process.dead {
+			for done < kills {
 				w.Step()
 			}
 			process.left = 0
 			w.End()
 			process.end()
-			t.Logf("%d processes, %v; the workers spent %v", processes, w.Counts, spent)
+			t.Logf("%d kills, %v; the workers spent %v", done, w.Counts, spent)
 		})
 	}
 }

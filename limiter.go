@@ -288,6 +288,9 @@ func (l *Limiter) loadTAT(key Key) (tat int64, err error) {
 // force.
 func (l *Limiter) Limits() *Limits { return l.limits.Load() }
 
+// Durability returns the level of limits that name none.
+func (l *Limiter) Durability() Durability { return l.opts.Durability }
+
 // SetLimits puts other limits in force while decisions go on: each is held to
 // the old ones or to the new, and to the new once SetLimits returns.
 //

@@ -6,12 +6,16 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// children are what the test binary does, in place of the tests, where childVar names one of them.
+// children are what the test binary does instead of the tests, if childVar
+// names one of them.
 var children = map[string]func(args []string){}
 
 const childVar = "STINT_TEST_CHILD"
@@ -34,11 +38,10 @@ type child struct {
 // startChild runs one of the children in a process of its own.
 func startChild(t *testing.T, name string, args ...string) *child {
 	t.Helper()
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	c := &child{cmd: exec.CommandContext(t.Context(), exe, args...)}
+	c := &child{cmd: exec.CommandContext(t.Context(), os.Args[0], args...)}
 	c.cmd.Env = append(os.Environ(), childVar+"="+name)
 	c.cmd.Stderr = os.Stderr
+	var err error
 	c.stdin, err = c.cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := c.cmd.StdoutPipe()
@@ -55,7 +58,7 @@ func (c *child) readLine(t *testing.T) string {
 	return c.lines.Text()
 }
 
-// finish tells the child to end, by closing its standard input, and waits for it.
+// finish ends the child: it closes the child's standard input and waits.
 func (c *child) finish(t *testing.T) {
 	t.Helper()
 	require.NoError(t, c.stdin.Close())
@@ -65,9 +68,240 @@ func (c *child) finish(t *testing.T) {
 // say prints a line that readLine reads.
 func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
+// simClock is a clock that a test moves.
+type simClock struct{ ns atomic.Int64 }
+
+// newSimClock returns a clock at an instant at which half leases begin, of
+// limits whose half lease is a whole number of hours and quarters.
+func newSimClock() *simClock {
+	c := &simClock{}
+	c.ns.Store(1_800_000_000_000_000_000)
+	return c
+}
+
+func (c *simClock) Now() time.Time          { return time.Unix(0, c.ns.Load()) }
+func (c *simClock) advance(d time.Duration) { c.ns.Add(int64(d)) }
+
+// The Names of most tests.
+const (
+	perID    Name = 1 // 5 a minute: a token in 12 s
+	everyone Name = 2 // 3 an hour, for all
+	off      Name = 3 // unlimited
+	single   Name = 4 // one at a time, one a second
+	other    Name = 5 // 100 a minute, at the level Memory
+	nobody   Name = 99
+)
+
+var testNames = Names{
+	perID:    {Label: "PerID", Limit: Unlimited},
+	everyone: {Label: "Everyone", ID: Shared, Limit: Unlimited},
+	off:      {Label: "Off", Limit: Unlimited},
+	single:   {Label: "Single", Limit: Unlimited},
+	other:    {Label: "Other", Limit: Unlimited},
+}
+
 func limitsOf(t testing.TB, names Names, defaults map[Name]Limit) *Limits {
 	t.Helper()
 	ls, err := NewLimits(names, defaults, nil)
 	require.NoError(t, err)
 	return ls
+}
+
+func testLimits(t testing.TB) *Limits {
+	inMemory := PerMinute(100)
+	inMemory.Durability = Memory
+	return limitsOf(t, testNames, map[Name]Limit{
+		perID: PerMinute(5), everyone: PerHour(3), single: PerSecond(1), other: inMemory,
+	})
+}
+
+// limitPerID returns limits with one for perID, overridden for some ids.
+func limitPerID(t testing.TB, limit Limit, overrides ...Override) *Limits {
+	t.Helper()
+	ls, err := NewLimits(testNames, map[Name]Limit{perID: limit}, map[Name][]Override{perID: overrides})
+	require.NoError(t, err)
+	return ls
+}
+
+// Names with a level each.
+const (
+	inMemory Name = iota + 1
+	flushed
+	leased
+	synced
+)
+
+var levelNames = Names{
+	inMemory: {Label: "memory"}, flushed: {Label: "flushed"}, leased: {Label: "leased"}, synced: {Label: "synced"},
+}
+
+// levelLimits returns one limit at each level.
+func levelLimits(t testing.TB, limit Limit) *Limits {
+	defaults := make(map[Name]Limit)
+	for name := range levelNames {
+		limit.Durability = Durability(name)
+		defaults[name] = limit
+	}
+	return limitsOf(t, levelNames, defaults)
+}
+
+// hundred is a limit whose lease is 12.5 tokens; a token of ten is a second.
+var (
+	hundred = Limit{Burst: 100, Count: 1, Period: time.Hour}
+	ten     = Limit{Burst: 10, Count: 1, Period: time.Second}
+)
+
+const hour = int64(time.Hour)
+
+// rig is a limiter in a test.
+type rig struct {
+	*Limiter
+	t     testing.TB
+	clock *simClock
+	disk  *fakeStore // below the Limiter
+}
+
+// rigOn returns a limiter on a store. Unless opts say otherwise, it has a clock
+// that the test moves, flushes when it is told to, and waits an hour for a
+// commit.
+func rigOn(t testing.TB, store Store, limits *Limits, opts Options) *rig {
+	t.Helper()
+	return rigAt(t, newSimClock(), store, limits, opts)
+}
+
+// rigAt is rigOn with a clock that the test has already.
+func rigAt(t testing.TB, clock *simClock, store Store, limits *Limits, opts Options) *rig {
+	t.Helper()
+	r := &rig{t: t, clock: clock, disk: &fakeStore{Store: store}}
+	if opts.Now == nil {
+		opts.Now = clock.Now
+	}
+	if opts.FlushInterval == 0 {
+		opts.FlushInterval = 1000 * time.Hour
+	}
+	if opts.CommitTimeout == 0 {
+		opts.CommitTimeout = time.Hour
+	}
+	var err error
+	r.Limiter, err = New(r.disk, limits, &opts)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		r.disk.open()
+		r.Limiter.Close()
+	})
+	return r
+}
+
+func newRig(t testing.TB) *rig { return rigOn(t, NewMemStore(), testLimits(t), Options{}) }
+
+// newLevels returns a rig of one limit at each level.
+func newLevels(t testing.TB, limit Limit) *rig {
+	return rigOn(t, NewMemStore(), levelLimits(t, limit), Options{})
+}
+
+// next returns another limiter on what the store has: as after a crash, or, if
+// the rig was closed, as after a restart.
+func (r *rig) next(limits *Limits) *rig {
+	r.t.Helper()
+	return rigAt(r.t, r.clock, r.disk.Store, limits, r.opts)
+}
+
+func (r *rig) decided(d Decision, err error) Decision {
+	r.t.Helper()
+	require.NoError(r.t, err)
+	requireSound(r.t, d)
+	return d
+}
+
+func (r *rig) spend(key Key, cost int64) Decision { r.t.Helper(); return r.decided(r.Spend(key, cost)) }
+func (r *rig) check(key Key, cost int64) Decision { r.t.Helper(); return r.decided(r.Check(key, cost)) }
+func (r *rig) refund(key Key, cost int64) Decision {
+	r.t.Helper()
+	return r.decided(r.Refund(key, cost))
+}
+func (r *rig) spendAll(reqs ...Request) Decision { r.t.Helper(); return r.decided(r.SpendAll(reqs...)) }
+
+// take spends what must be allowed.
+func (r *rig) take(key Key, cost int64) {
+	r.t.Helper()
+	require.True(r.t, r.spend(key, cost).Allowed)
+}
+
+func (r *rig) hold(key Key, d time.Duration) {
+	r.t.Helper()
+	require.NoError(r.t, r.Hold(key, r.Now().Add(d)))
+}
+
+func (r *rig) reserve(key Key, cost int64) Reservation {
+	r.t.Helper()
+	place, err := r.Reserve(key, cost)
+	require.NoError(r.t, err)
+	return place
+}
+
+func (r *rig) bucket(key Key) Bucket {
+	r.t.Helper()
+	b, err := r.Bucket(key)
+	require.NoError(r.t, err)
+	return b
+}
+
+// left returns how many tokens the bucket has, held or not.
+func (r *rig) left(key Key) int64 { r.t.Helper(); return r.check(key, 0).Remaining }
+
+// spent returns how many tokens are missing from the bucket.
+func (r *rig) spent(key Key) int64 {
+	r.t.Helper()
+	d := r.check(key, 0)
+	return d.Limit.Burst - d.Remaining
+}
+
+// stored returns the TAT that the store has.
+func (r *rig) stored(key Key) int64 { r.t.Helper(); return load(r.t, r.disk.Store, key) }
+
+// tat returns the TAT of a bucket from which so many hours are missing.
+func (r *rig) tat(hours int64) int64 { return r.clock.ns.Load() + hours*hour }
+
+// rest waits until all commits so far have ended, with a commit of nothing.
+func (r *rig) rest() {
+	in := r.committer.Lock(true)
+	r.committer.Unlock()
+	in.Await()
+}
+
+// evictAll removes from memory all that may leave it.
+func (r *rig) evictAll(used bool) {
+	for range 40 {
+		r.directory.evict(r.Limiter.clock.Now(), used, func() bool { return true })
+	}
+}
+
+// listed returns the buckets that Buckets yields, each of them once.
+func (r *rig) listed(name Name) map[Key]Bucket {
+	r.t.Helper()
+	all := make(map[Key]Bucket)
+	for b, err := range r.Buckets(name) {
+		require.NoError(r.t, err)
+		require.NotContains(r.t, all, b.Key)
+		all[b.Key] = b
+	}
+	return all
+}
+
+// pass lets time pass in a bubble, and what comes with it happen.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// requireSound requires what is true of every decision.
+func requireSound(t testing.TB, d Decision) {
+	t.Helper()
+	require.Equal(t, d.Allowed, d.RetryAfter == 0, "%+v", d)
+	require.GreaterOrEqual(t, d.RetryAfter, time.Duration(0))
+	require.GreaterOrEqual(t, d.Remaining, int64(0))
+	require.GreaterOrEqual(t, d.ResetAfter, time.Duration(0))
+	if d.Limit.Burst > 0 {
+		require.LessOrEqual(t, d.Remaining, d.Limit.Burst)
+	}
 }

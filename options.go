@@ -108,6 +108,18 @@ func PerHour(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Hour
 // PerDay returns the limit of n in 24 hours, which may come all at once.
 func PerDay(n int64) Limit { return Limit{Burst: n, Count: n, Period: 24 * time.Hour} }
 
+// WithinWindow returns the limit that admits at most n tokens in any window of
+// that length, its end excluded, wherever it begins: for the quota of a server.
+// PerMinute(n) admits 2n−1, a full bucket and what returns within the minute.
+//
+// Burst and the Count−1 tokens that return within a window are n together. So
+// Burst is 1 + n/50, rounded down, and Count is n − n/50: in the long run the
+// limit uses 98 % of n, and all of an n under 50. A larger Burst b would cost
+// more of it: Limit{Burst: b, Count: n - b + 1, Period: period}.
+func WithinWindow(n int64, period time.Duration) Limit {
+	return Limit{Burst: 1 + n/50, Count: n - n/50, Period: period}
+}
+
 // WithBurst returns the limit with another Burst: 1 spaces requests evenly.
 func (l Limit) WithBurst(n int64) Limit {
 	l.Burst = n
@@ -244,7 +256,7 @@ func (o *Options) withDefaults() (Options, error) {
 type Event struct {
 	Kind EventKind
 	Time time.Time     // by the Limiter's clock
-	Err  error         // of FlushFailed and FileSetAside
+	Err  error         // what is wrong; of SaveEnded, how the save ended
 	Path string        // of FileSetAside: where the file is now
 	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back
 }
@@ -258,6 +270,10 @@ const (
 	FlushRecovered                      // a flush succeeded after one that failed
 	ClockStepped                        // the wall clock was set, or the machine slept
 	FileSetAside                        // Open renamed a corrupt file, as Options.Recover asks
+	SaveOverdue                         // a save, or upkeep, takes longer than CommitTimeout
+	SaveEnded                           // an overdue save, or upkeep, ended
+	FileGone                            // the file is not at its path: ErrGone
+	FileBack                            // the file, or a new one with all buckets, is there
 )
 
 // String returns what happened, in two or three words.
@@ -271,8 +287,46 @@ func (k EventKind) String() string {
 		return "clock stepped"
 	case FileSetAside:
 		return "file set aside"
+	case SaveOverdue:
+		return "save overdue"
+	case SaveEnded:
+		return "overdue save ended"
+	case FileGone:
+		return "file gone"
+	case FileBack:
+		return "file back"
 	}
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
+}
+
+// tell passes an event on. It does not wait: a listener that has fallen far
+// behind misses the event.
+func (f *flusher) tell(e Event) {
+	e.Time = time.Unix(0, f.clock.Now())
+	select {
+	case f.events <- e:
+	default:
+	}
+}
+
+// deliver calls listen with each event, until no more come.
+func (f *flusher) deliver(listen func(Event)) {
+	defer close(f.delivered)
+	for {
+		select {
+		case e := <-f.events:
+			listen(e)
+		case <-f.silent:
+			for {
+				select {
+				case e := <-f.events:
+					listen(e)
+				default:
+					return
+				}
+			}
+		}
+	}
 }
 
 // The errors of Open, OpenBolt, New and SetLimits.
@@ -291,6 +345,11 @@ var (
 	// the Names.
 	ErrNameMismatch = boltstore.ErrNameMismatch
 )
+
+// ErrGone: the file was removed or renamed, or another one has its name. It is
+// returned by Flush and Close, and with ErrNotDurable by decisions. A file that
+// was removed is made anew, with all buckets, within moments.
+var ErrGone = boltstore.ErrGone
 
 // The errors of a decision. Unless the error is ErrNotDurable, nothing was
 // spent.

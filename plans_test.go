@@ -15,6 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// planDefaults are the limits of ids without a plan.
+var planDefaults = map[Name]Limit{perID: PerMinute(5), other: PerMinute(100)}
+
 func idOf(id string) OverrideID { return OverrideID{ID: id} }
 
 // TestBlocked holds every call to Blocked, for a bucket in memory and for one
@@ -229,18 +232,18 @@ func TestGroups(t *testing.T) {
 		Group{[]OverrideID{{"a", "why"}, {ID: "b"}}, pro},
 		Group{[]OverrideID{{ID: "c"}}, map[Name]Limit{perID: Blocked}},
 	)
-	limits, err := NewLimits(testNames, testDefaults(), overrides)
+	limits, err := NewLimits(testNames, planDefaults, overrides)
 	require.NoError(t, err)
 	for key, want := range map[Key]Limit{
 		perID.Key("a"): PerMinute(50), perID.Key("b"): PerMinute(50), perID.Key("c"): Blocked,
 		perID.Key("d"): PerMinute(5),
-		other.Key("a"): {}, other.Key("c"): testDefaults()[other],
+		other.Key("a"): {}, other.Key("c"): planDefaults[other],
 	} {
 		got, _ := limits.For(key)
 		require.Equal(t, want, got, key)
 	}
 	twice := Group{[]OverrideID{{ID: "a"}}, pro}
-	_, err = NewLimits(testNames, testDefaults(), Groups(twice, twice))
+	_, err = NewLimits(testNames, planDefaults, Groups(twice, twice))
 	require.ErrorContains(t, err, `PerID: id "a" is overridden already, as "a"`)
 }
 
@@ -251,7 +254,7 @@ func millionLimits(t testing.TB, n int) *Limits {
 		ids[i].ID = fmt.Sprintf("key_%016x", uint64(i)*0x9E3779B97F4A7C15)
 	}
 	plan := Group{ids, map[Name]Limit{perID: PerMinute(50)}}
-	limits, err := NewLimits(testNames, testDefaults(), Groups(plan))
+	limits, err := NewLimits(testNames, planDefaults, Groups(plan))
 	require.NoError(t, err)
 	return limits
 }

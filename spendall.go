@@ -120,15 +120,14 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot) (strictest Decisi
 	}
 	for i := range at {
 		f, allowed := &at[i], at[i].wait == 0
-		if !strictest.Allowed && allowed {
-			continue
-		}
-		if allowed && reqs[i].Cost > 0 {
+		if strictest.Allowed && reqs[i].Cost > 0 {
 			f.shard.Write(f.index, f.next)
 		} else if !f.shard.At(f.index).Has(table.Used) {
 			f.shard.Use(f.index)
 		}
-		f.shard.countLocked(reqs[i].Key.Name, allowed)
+		if strictest.Allowed || !allowed {
+			f.shard.countLocked(reqs[i].Key.Name, allowed)
+		}
 	}
 	return strictest, true
 }
@@ -317,10 +316,11 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 			continue
 		}
 		if tat, when := c.needLocked(&r.change, b, now); when == most || most == needFirst {
-			if r.renewal = most == needSoon; r.renewal {
-				r.key = slotKey(b) // the caller's string may be gone by then
+			ch := r.change
+			if most == needSoon { // the caller is answered: nothing is to be undone
+				ch = renewalOf(r.shard, r.hash, b)
 			}
-			c.putLocked(in, &r.change, b, tat)
+			c.putLocked(in, &ch, b, tat)
 		}
 	}
 	if most == needSoon {

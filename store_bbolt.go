@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -36,8 +37,10 @@ type BoltOptions struct {
 // If it made bbolt panic, every call returns that error from then on, and this
 // process does not touch the file again.
 type BoltStore struct {
-	store   *boltstore.Store
-	entries sync.Pool // *[]fileformat.Entry, for Save
+	store *boltstore.Store
+
+	saves   sync.Mutex         // before all locks of store
+	entries []fileformat.Entry // of the last Save, to be used again
 }
 
 func init() {
@@ -59,21 +62,18 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	case o.MaxResident < 0:
 		return nil, fmt.Errorf("stint: MaxResident %d: want more than 0", o.MaxResident)
 	}
-	if o.LockTimeout == 0 {
-		o.LockTimeout = time.Second
-	}
-	if o.MaxResident == 0 {
-		o.MaxResident = 1 << 20
-	}
 	if err := errors.Join(names.mistakes()...); err != nil {
 		return nil, err
 	}
 	store, err := boltstore.Open(path, names.labels(), boltstore.Options{
-		LockTimeout: o.LockTimeout, ReadOnly: o.ReadOnly, MaxResident: o.MaxResident})
+		LockTimeout: cmp.Or(o.LockTimeout, time.Second),
+		MaxResident: cmp.Or(o.MaxResident, 1<<20),
+		ReadOnly:    o.ReadOnly,
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &BoltStore{store: store, entries: sync.Pool{New: func() any { return new([]fileformat.Entry) }}}, nil
+	return &BoltStore{store: store}, nil
 }
 
 // labels returns the labels of the names, as the file knows them.
@@ -96,14 +96,15 @@ func (s *BoltStore) Load(key Key) (tat int64, err error) {
 
 // Save implements Store, in one transaction.
 func (s *BoltStore) Save(changes []Change) error {
-	entries := s.entries.Get().(*[]fileformat.Entry)
-	defer s.entries.Put(entries)
-	*entries = slices.Grow((*entries)[:0], len(changes))
+	s.saves.Lock()
+	defer s.saves.Unlock()
+	entries := slices.Grow(s.entries[:0], len(changes))
 	for _, c := range changes {
-		*entries = append(*entries, fileformat.Entry{Name: uint16(c.Key.Name), ID: c.Key.ID, TAT: c.TAT})
+		entries = append(entries, fileformat.Entry{Name: uint16(c.Key.Name), ID: c.Key.ID, TAT: c.TAT})
 	}
-	err := s.store.Save(*entries)
-	clear(*entries) // the ids are the caller's
+	s.entries = entries
+	err := s.store.Save(entries)
+	clear(entries) // the ids are the caller's
 	return err
 }
 

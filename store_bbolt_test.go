@@ -21,7 +21,8 @@ import (
 	fileformat "github.com/stint-go/stint/internal/format"
 )
 
-// longLock is the longest that a test waits for a lock that is about to be free.
+// longLock is the longest that a test waits for a lock that is about to be
+// free.
 const longLock = time.Minute
 
 var storeNames = Names{1: {Label: "one"}, 2: {Label: "two", Limit: Unlimited}, 300: {Label: "three hundred", Limit: Unlimited}}
@@ -106,8 +107,8 @@ func TestOpenBolt(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// The golden files: one that the first version of the format wrote, which has no
-// sums, one with them, and one with a log.
+// The golden files: one that the first version of the format wrote, which has
+// no sums, one with them, and one with a log.
 const (
 	goldenFile     = "testdata/format1.db"
 	goldenFileSums = "testdata/format1-sums.db"
@@ -131,7 +132,8 @@ func goldenTATs() map[Key]int64 {
 	}
 }
 
-// Every later version opens the files that earlier versions of the format wrote.
+// Every later version opens the files that earlier versions of the format
+// wrote.
 func TestGoldenFile(t *testing.T) {
 	names := Names{1: {Label: "Everyone", ID: Shared}, 6: {Label: "NewOrdersPerAccount"}, 300: {Label: "PerRange", ID: AnyID}}
 	for _, file := range []string{goldenFile, goldenFileSums, goldenFileLog} {

@@ -27,7 +27,8 @@ type Store interface {
 
 	// Save carries out all of the changes or none, and returns nil when they
 	// are durable. No two are of one key. It may reorder them. It keeps neither
-	// the slice nor anything that the slice points to.
+	// the slice nor anything that the slice points to. With no changes it returns
+	// nil if what was saved is still where the next process looks for it.
 	Save(changes []Change) error
 
 	// All yields every bucket stored under the name, in the order of the ids'

@@ -58,7 +58,8 @@ func tatsOf(changes []Change) map[Key]int64 {
 	return m
 }
 
-// trickyIDs are ids that an encoding may confuse: with one another, or with what a store has for itself.
+// trickyIDs are ids that an encoding may confuse: with one another, or with
+// what a store has for itself.
 var trickyIDs = []string{
 	"", "*", "**", "***", "*!", "!", "a", "a*", "*a", "ab", "aa", "A", "ä", ":", "a:b", "1:a", "2:", "0", "meta", "holds", "format",
 	"\x00", "\x00\x00", "a\x00", "\xff", "\xff\xff", "\n", " ", "1", "10", "2",

@@ -237,6 +237,7 @@ func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64
 	if p := s.pendingLocked(b); p != nil {
 		p.lowered = true
 	}
+	b.Clear(table.Covered) // the store has a lease that the queue needed
 	ch := change{key: slotKey(b), shard: s, hash: h, from: b.TAT(), to: b.TAT()}
 	tat, when := l.committer.needLocked(&ch, b, now)
 	if when != needFirst {

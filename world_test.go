@@ -216,7 +216,7 @@ func world(tb testing.TB, opts stint.Options, disk *modeltest.Disk,
 		latest = &limiterSystem{clock: clock, limits: limitsOfModel(ls)}
 		store := open(latest.limits)
 		if bolt, ok := store.(*stint.BoltStore); ok {
-			latest.bolt, env.File = bolt, true
+			latest.bolt = bolt
 		}
 		if disk != nil {
 			session := disk.Open()

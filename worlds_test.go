@@ -5,7 +5,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,12 +71,14 @@ func TestWorlds(t *testing.T) {
 		t.Run(fmt.Sprint("file/resident ", resident), func(t *testing.T) {
 			runWorlds(t, 1, length(1000, 50), func(t *testing.T) modeltest.Env {
 				path := filepath.Join(t.TempDir(), "buckets.db")
-				return *world(t, stint.Options{MaxResident: resident}, nil,
+				env := world(t, stint.Options{MaxResident: resident}, nil,
 					func(ls *stint.Limits) stint.Store {
 						store, err := stint.OpenBolt(path, ls.Names(), nil)
 						require.NoError(t, err)
 						return store
 					})
+				env.File = true
+				return *env
 			})
 		})
 	}
@@ -101,6 +105,69 @@ func TestWorlds(t *testing.T) {
 			})
 		}
 	})
+}
+
+// cheat is a System that makes a mistake.
+type cheat struct {
+	modeltest.System
+	do func(modeltest.System, modeltest.Call) modeltest.Reply
+}
+
+func (c cheat) Do(call modeltest.Call) modeltest.Reply { return c.do(c.System, call) }
+
+// verdict notes that a World has failed, and ends its goroutine.
+type verdict struct {
+	testing.TB
+	failed bool
+}
+
+func (v *verdict) Helper() {}
+
+func (v *verdict) Fatalf(string, ...any) { v.failed = true; runtime.Goexit() }
+
+// A World finds the mistakes that a limiter may make.
+func TestWorldsFindCheats(t *testing.T) {
+	skip := func(op modeltest.Op) func(s modeltest.System, c modeltest.Call) modeltest.Reply {
+		return func(s modeltest.System, c modeltest.Call) modeltest.Reply {
+			if c.Op == op {
+				return modeltest.Reply{}
+			}
+			return s.Do(c)
+		}
+	}
+	for name, do := range map[string]func(modeltest.System, modeltest.Call) modeltest.Reply{
+		"reset does nothing":  skip(modeltest.Reset),
+		"hold does nothing":   skip(modeltest.Hold),
+		"cancel does nothing": skip(modeltest.Cancel),
+		"close saves nothing": skip(modeltest.Close),
+		"flush saves nothing": skip(modeltest.Flush),
+		"a check spends": func(s modeltest.System, c modeltest.Call) modeltest.Reply {
+			if c.Op == modeltest.Check {
+				c.Op = modeltest.Spend
+			}
+			return s.Do(c)
+		},
+		"a spend counts half": func(s modeltest.System, c modeltest.Call) modeltest.Reply {
+			if c.Op == modeltest.Spend {
+				c.Reqs[0].Cost = (c.Reqs[0].Cost + 1) / 2
+			}
+			return s.Do(c)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := &verdict{TB: t}
+			for history := 0; history < 40 && !v.failed; history++ {
+				env := *memWorld(t, stint.Options{}, &modeltest.Disk{})
+				open := env.Open
+				env.Open = func(ls modeltest.Limits) modeltest.System { return cheat{open(ls), do} }
+				env.Crashes = true
+				var world sync.WaitGroup
+				world.Go(func() { modeltest.NewWorld(v, env, rand.Uint64()).Run(2000) })
+				world.Wait()
+			}
+			require.True(t, v.failed, "it is not found")
+		})
+	}
 }
 
 // seed returns what a failure has reported, to go through the same history:

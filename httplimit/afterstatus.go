@@ -118,10 +118,7 @@ func (s *outcome) lockOut() {
 			if a.Remaining+int64(back/a.Limit.Interval()) >= enough {
 				continue
 			}
-			if until := now.Add(a.rule.LockOut); b.HeldUntil.Before(until) { // a longer hold stays
-				b.HeldUntil = until
-				err = s.lim.Hold(a.Key, until)
-			}
+			b.HeldUntil, err = a.rule.hold(s.lim, b, now)
 		}
 		if err != nil {
 			s.failures = append(s.failures, err)

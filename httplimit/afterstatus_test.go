@@ -21,7 +21,7 @@ func TestCountStatus(t *testing.T) {
 	require.Len(t, seen, 6)
 	require.True(t, seen[0].After)
 
-	require.Equal(t, `"login";r=5`, get(t, url).Header.Get("RateLimit"), "nothing is spent")
+	require.Equal(t, `"login";r=5;t=12`, get(t, url).Header.Get("RateLimit"), "nothing is spent")
 	require.Equal(t, `"login";r=4;t=12`, get(t, url+"?status=401").Header.Get("RateLimit"))
 	require.Len(t, seen, 9)
 	require.False(t, seen[8].After)
@@ -40,7 +40,7 @@ func TestRefundStatus(t *testing.T) {
 			Rule{Key: ByHeader(perKey, "X-Key"), Cost: 3})
 		res := get(t, url+"?status=500", "X-Key", "k")
 		require.Equal(t, 500, res.StatusCode)
-		require.Equal(t, `"address";r=5, "key";r=2;t=36`, res.Header.Get("RateLimit"))
+		require.Equal(t, `"address";r=5;t=12, "key";r=2;t=12`, res.Header.Get("RateLimit"))
 		require.EqualValues(t, 5, left(t, lim, local[perAddress]))
 		require.EqualValues(t, 2, left(t, lim, local[perKey]))
 		get(t, url+"?status=404", "X-Key", "other")

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"net/netip"
@@ -167,6 +168,9 @@ func (m *middleware) key(ru *routedRule, r *http.Request) (stint.Key, string, er
 	}
 	names := m.declared()
 	label := names[found.Name].Label
+	if ru.isCount(found.ID) {
+		return stint.Key{}, "", fmt.Errorf("%w: it ends in %q", stint.ErrInvalidID, countSuffix)
+	}
 	key, err := names.Key(found.Name, found.ID)
 	if !errors.Is(err, stint.ErrInvalidID) {
 		return key, label, err

@@ -78,23 +78,20 @@ func (a *applied) stricterThan(b *applied) bool {
 	return left < least
 }
 
-// state returns how many tokens the client has left, and for how many seconds
-// it gets no more: until the next token if none is left, else until the bucket
-// is full.
-func (a *applied) state() (left, reset int64) {
-	left, full := a.Remaining, a.ResetAfter
-	switch {
-	case !a.Allowed:
-		if a.Cost > 0 && left >= a.Cost { // a hold keeps all of them back
-			left = 0
-		}
-		return left, max(1, seconds(a.RetryAfter))
-	case a.locked > 0:
-		return 0, max(1, seconds(a.locked))
-	case left == 0:
-		return 0, max(1, seconds(full-a.Limit.Tolerance()+a.Limit.Interval()))
+// state returns how many tokens the client has left, and the seconds within
+// which it can use no more than these, at least 1: until the next token comes
+// back, or until the end of a hold, during which nothing is left. For a full
+// bucket it is the time in which a spent token comes back.
+func (a *applied) state() (left, window int64) {
+	if a.locked > 0 {
+		return 0, seconds(a.locked)
 	}
-	return left, seconds(full)
+	interval := a.Limit.Interval()
+	empty := a.ResetAfter - time.Duration(a.Limit.Burst)*interval // until the first token, less one
+	if held := a.RetryAfter > empty+time.Duration(a.Cost)*interval; held && !a.Allowed {
+		return 0, seconds(a.RetryAfter)
+	}
+	return a.Remaining, max(1, seconds(empty+time.Duration(a.Remaining+1)*interval))
 }
 
 // seconds returns d in seconds, rounded up, and at least 0.

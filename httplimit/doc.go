@@ -43,14 +43,17 @@
 //	accept.go           JSON, HTML or text?
 //	statuswriter.go     a ResponseWriter that notices the status
 //	afterstatus.go      spend, refund and lock out: after the status
+//	lockout.go          lock-outs that grow, and where they are counted
 //	forwarded.go        parser of Forwarded and X-Forwarded-For
 //	structuredfield.go  writer of RFC 9651
-//	retryafter.go       how long a response asks a client to wait, for Transport
+//	backoff.go          Transport stays away as long as a response asks
+//	retryafter.go       the fields that say how long
 //
 // # Locks
 //
 // A request carries its decisions from outer to nested middleware, under one
 // mutex (carried.mu). It is never held while the Limiter, a client, or a
 // function of the user is called, except PartitionKey. Transport.holds is held
-// while one hold is read and extended.
+// while one hold is read and extended, Transport.mu only for a look at a map. A
+// lock of countingLocks is held while a lock-out that grows is made durable.
 package httplimit

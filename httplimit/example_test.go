@@ -65,8 +65,8 @@ func ExampleNew() {
 	}
 	// Output:
 	// 401 "requests";r=99;t=1, "login";r=1;t=1800
-	// 401 "requests";r=98;t=2, "login";r=0;t=1800
-	// 429 "requests";r=98;t=2, "login";r=0;t=1800
+	// 401 "requests";r=98;t=1, "login";r=0;t=1800
+	// 429 "requests";r=98;t=1, "login";r=0;t=1800
 }
 
 // The second wrong password locks the address out for a day. A right one costs

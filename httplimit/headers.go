@@ -14,7 +14,11 @@ const (
 	// Standard writes RateLimit-Policy and RateLimit for every rule that
 	// applies, as in draft-ietf-httpapi-ratelimit-headers-11. For example
 	// "login";q=5;w=60 has a burst of 5 that takes 60 s to refill, and
-	// "login";r=3;t=12 has 3 tokens left and is full in 12 s.
+	// "login";r=3;t=12 has 3 tokens left, and no more within 12 s.
+	//
+	// Parameter t, like Reset in the other fields, has one meaning: the seconds
+	// within which the client can use no more than is left, rounded up. Then the
+	// next token is back, or a hold has ended. During a hold nothing is left.
 	Standard Headers = iota
 
 	// XRateLimit writes X-RateLimit-Limit, X-RateLimit-Remaining and
@@ -72,11 +76,9 @@ func (m *middleware) writeStandard(h http.Header, as []applied) {
 		policies = appendInt(append(policies, quotaParam...), a.Limit.Burst)
 		policies = appendInt(append(policies, windowParam...), seconds(a.Limit.Tolerance()))
 		states = appendString(states, a.Label)
-		left, reset := a.state()
+		left, window := a.state()
 		states = appendInt(append(states, leftParam...), left)
-		if reset > 0 {
-			states = appendInt(append(states, resetParam...), reset)
-		}
+		states = appendInt(append(states, resetParam...), window)
 		if of := a.by.opts.PartitionKey; of != nil {
 			pk := of(a.Key)
 			policies = appendBytes(append(policies, keyParam...), pk)
@@ -102,10 +104,10 @@ func (m *middleware) writeStrictest(h http.Header, as []applied, prefix string) 
 	if strictest == nil {
 		return
 	}
-	left, reset := strictest.state()
+	left, window := strictest.state()
 	h[prefix+"Limit"] = []string{strconv.FormatInt(strictest.Limit.Burst, 10)}
 	h[prefix+"Remaining"] = []string{strconv.FormatInt(left, 10)}
-	h[prefix+"Reset"] = []string{strconv.FormatInt(reset, 10)}
+	h[prefix+"Reset"] = []string{strconv.FormatInt(window, 10)}
 }
 
 // tells reports whether a rule is in the fields of this middleware.

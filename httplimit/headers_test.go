@@ -69,7 +69,7 @@ func TestHeaders(t *testing.T) {
 					case "Ratelimit-Remaining", "X-Ratelimit-Remaining":
 						want = "0"
 					case "Ratelimit":
-						want = `"address";r=3;t=24, "everyone";r=0;t=1800`
+						want = `"address";r=3;t=12, "everyone";r=0;t=1800`
 					}
 					require.Equal(t, want, denied[field])
 				}
@@ -110,16 +110,16 @@ func TestHeadersNested(t *testing.T) {
 			"Ratelimit-Policy": inner + `;pk=:eA==:`, "Ratelimit": `"address";r=4;t=12;pk=:eA==:`,
 		}},
 		"two kinds": {Options{Headers: XRateLimit}, Options{}, Rule{Key: Shared(everyone), Cost: 2}, map[string]string{
-			"X-Ratelimit-Limit": "5", "X-Ratelimit-Remaining": "3", "X-Ratelimit-Reset": "24",
+			"X-Ratelimit-Limit": "5", "X-Ratelimit-Remaining": "3", "X-Ratelimit-Reset": "12",
 			"Ratelimit-Policy": inner, "Ratelimit": `"address";r=4;t=12`,
 		}},
 		"two kinds, after the status": {Options{Headers: XRateLimit}, Options{}, Rule{Key: Shared(everyone), RefundStatus: Status(200)},
 			map[string]string{
-				"X-Ratelimit-Limit": "5", "X-Ratelimit-Remaining": "5", "X-Ratelimit-Reset": "0",
+				"X-Ratelimit-Limit": "5", "X-Ratelimit-Remaining": "5", "X-Ratelimit-Reset": "12",
 				"Ratelimit-Policy": inner, "Ratelimit": `"address";r=4;t=12`,
 			}},
 		"one kind": {Options{Headers: XRateLimit}, Options{Headers: XRateLimit}, Rule{Key: Shared(everyone), Cost: 2}, map[string]string{
-			"X-Ratelimit-Limit": "5", "X-Ratelimit-Remaining": "3", "X-Ratelimit-Reset": "24",
+			"X-Ratelimit-Limit": "5", "X-Ratelimit-Remaining": "3", "X-Ratelimit-Reset": "12",
 		}},
 		"shadow replaced inside": {Options{Headers: NoHeaders}, Options{}, Rule{Key: ByIP(perAddress), Shadow: true}, map[string]string{
 			"Ratelimit-Policy": inner, "Ratelimit": `"address";r=4;t=12`,
@@ -145,33 +145,58 @@ func TestHeadersNested(t *testing.T) {
 	})
 }
 
-// GCRA has no window and no reset of its own.
+// The window has one meaning in every state: r is what the client can use
+// within t seconds, and no more.
 func TestState(t *testing.T) {
 	limit := stint.PerMinute(5) // a token in 12 s
-	for _, tc := range []struct {
+	for name, tc := range map[string]struct {
 		allowed         bool
 		cost, remaining int64
 		retry, full     time.Duration
-		left, reset     int64
+		locked          time.Duration
+		left, window    int64
 	}{
-		{true, 1, 4, 0, 12 * time.Second, 4, 12},
-		{true, 1, 4, 0, 11*time.Second + 1, 4, 12},
-		{true, 1, 5, 0, 0, 5, 0},
-		{true, 1, 0, 0, 60 * time.Second, 0, 12},
-		{true, 1, 0, 0, 50 * time.Second, 0, 2},
-		{true, 1, 0, 0, 48*time.Second + 1, 0, 1},
-		{false, 1, 0, 1, 48*time.Second + 1, 0, 1},
-		{false, 0, 2, 30 * time.Second, 36 * time.Second, 2, 30},
-		{false, 1, 0, 24 * time.Hour, 0, 0, 86400},
-		{false, 1, 5, time.Hour, 0, 0, 3600}, // full, and held
-		{false, 5, 4, 12 * time.Second, 12 * time.Second, 4, 12},
+		"full":                     {true, 1, 5, 0, 0, 0, 5, 12},
+		"almost full":              {true, 1, 4, 0, time.Nanosecond, 0, 4, 1},
+		"one spent":                {true, 1, 4, 0, 12 * time.Second, 0, 4, 12},
+		"one spent a while ago":    {true, 1, 4, 0, 5*time.Second + 1, 0, 4, 6},
+		"two spent":                {true, 1, 3, 0, 24 * time.Second, 0, 3, 12},
+		"one left":                 {true, 1, 1, 0, 48 * time.Second, 0, 1, 12},
+		"none left":                {true, 1, 0, 0, 60 * time.Second, 0, 0, 12},
+		"none left for a while":    {true, 1, 0, 0, 50 * time.Second, 0, 0, 2},
+		"none left, nearly one":    {true, 1, 0, 0, 48*time.Second + 1, 0, 0, 1},
+		"none left, others queue":  {true, 1, 0, 0, 96 * time.Second, 0, 0, 48},
+		"denied":                   {false, 1, 0, 1, 48*time.Second + 1, 0, 0, 1},
+		"denied, costs more":       {false, 5, 4, 12 * time.Second, 12 * time.Second, 0, 4, 12},
+		"denied, costs much more":  {false, 5, 2, 36 * time.Second, 36 * time.Second, 0, 2, 12},
+		"held, costs nothing":      {false, 0, 2, 30 * time.Second, 36 * time.Second, 0, 0, 30},
+		"held, empty":              {false, 1, 0, 24 * time.Hour, time.Minute, 0, 0, 86400},
+		"held, full":               {false, 1, 5, time.Hour, 0, 0, 0, 3600},
+		"locked out by this":       {true, 1, 0, 0, 60 * time.Second, time.Hour, 0, 3600},
+		"locked out for less than": {true, 1, 0, 0, 60 * time.Second, time.Second + 1, 0, 2},
 	} {
-		a := applied{Decision: Decision{Cost: tc.cost, Decision: stint.Decision{
+		a := applied{locked: tc.locked, Decision: Decision{Cost: tc.cost, Decision: stint.Decision{
 			Allowed: tc.allowed, Remaining: tc.remaining, RetryAfter: tc.retry, ResetAfter: tc.full, Limit: limit,
 		}}}
-		left, reset := a.state()
-		require.Equal(t, [2]int64{tc.left, tc.reset}, [2]int64{left, reset}, "%+v", tc)
+		left, window := a.state()
+		require.Equal(t, [2]int64{tc.left, tc.window}, [2]int64{left, window}, name)
+		retry := max(1, seconds(a.RetryAfter))
+		require.True(t, a.Allowed || window <= retry, "%s: Retry-After ends before the window", name)
 	}
+}
+
+// A client that uses what is left, and then waits for the window, is never
+// denied; and for no less.
+func TestStateOfSpends(t *testing.T) {
+	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{everyone: stint.PerMinute(3)})
+	h := New(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(status))
+	for _, want := range []string{`r=2;t=20`, `r=1;t=20`, `r=0;t=20`, `r=0;t=20`} {
+		require.Equal(t, `"everyone";`+want, fields(h)[stateField])
+	}
+	clock.pass(20 * time.Second)
+	require.Empty(t, fields(h)["Retry-After"])
+	clock.pass(30 * time.Second) // one is back, and half of another
+	require.Equal(t, `"everyone";r=0;t=10`, fields(h)[stateField])
 }
 
 // A blocked client gets 429 and the longest Retry-After, and no fields of a

@@ -64,7 +64,7 @@ func TestMiddleware(t *testing.T) {
 
 		res = get(t, url)
 		require.Equal(t, []string{"everyone"}, res.problem(t).Violated)
-		require.Equal(t, `"address";r=3;t=24, "everyone";r=0;t=1800`, res.Header.Get("RateLimit"))
+		require.Equal(t, `"address";r=3;t=12, "everyone";r=0;t=1800`, res.Header.Get("RateLimit"))
 		spend(t, lim, local[perAddress], 3)
 		require.Equal(t, []string{"address", "everyone"}, get(t, url).problem(t).Violated)
 	})

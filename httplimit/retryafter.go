@@ -1,6 +1,8 @@
 package httplimit
 
 import (
+	"errors"
+	"math"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -9,54 +11,100 @@ import (
 	"time"
 )
 
-// askedToWait returns how long a response asks the client to stay away, or 0.
-func askedToWait(res *http.Response, now time.Time) (wait time.Duration) {
-	switch res.StatusCode {
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		for _, value := range res.Header["Retry-After"] {
-			wait = max(wait, retryAfter(value, res.Header.Get("Date"), now))
+// askedToWait returns how long a response asks the client to stay away, or 0,
+// and whether it refuses the request because of a rate limit.
+func askedToWait(res *http.Response, now time.Time) (wait time.Duration, refused bool) {
+	tooMany := res.StatusCode == http.StatusTooManyRequests
+	now = serverTime(res.Header.Get("Date"), now)
+	wait, empty := nothingLeft(res.Header[stateField])
+	noCount := time.Duration(0) // of a Reset that has no Remaining
+	for _, prefix := range [...]string{"X-Ratelimit-", "Ratelimit-", "X-Rate-Limit-"} {
+		reset := untilReset(res.Header.Get(prefix+"Reset"), now)
+		switch left, err := strconv.ParseFloat(strings.TrimSpace(res.Header.Get(prefix+"Remaining")), 64); {
+		case err != nil:
+			noCount = max(noCount, reset)
+		case left < 1:
+			wait, empty = max(wait, reset), true
 		}
 	}
-	return max(wait, nothingLeft(res.Header["Ratelimit"]))
+	after, given := res.Header["Retry-After"]
+	refused = tooMany || res.StatusCode == http.StatusForbidden && (empty || given)
+	if refused || res.StatusCode == http.StatusServiceUnavailable {
+		for _, value := range after {
+			wait = max(wait, retryAfter(value, now))
+		}
+	}
+	if tooMany && wait == 0 {
+		wait = noCount
+	}
+	return wait, refused
 }
 
 // longest stands for every longer time.
 const longest = 100 * 365 * 24 * time.Hour
 
-func ofSeconds(n int64) time.Duration {
-	return time.Duration(max(0, min(n, int64(longest/time.Second)))) * time.Second
+func ofSeconds(n float64) time.Duration {
+	return time.Duration(min(n, longest.Seconds()) * float64(time.Second))
 }
 
-// retryAfter reads a Retry-After field: seconds, or a date. A date is compared
-// to the server's own clock, if the response has a Date.
-func retryAfter(value, date string, now time.Time) time.Duration {
-	value = strings.TrimSpace(value)
-	if value != "" && strings.Trim(value, "0123456789") == "" {
-		n, err := strconv.ParseInt(value, 10, 64)
-		if err != nil { // too large for an int64
-			return longest
-		}
+// serverTime returns the time by the server's clock, which the Date of its
+// response has without the fraction of a second. If the client's clock agrees
+// with that, it is the more exact one.
+func serverTime(date string, now time.Time) time.Time {
+	theirs, err := http.ParseTime(date)
+	if err != nil || !now.Before(theirs) && now.Before(theirs.Add(2*time.Second)) {
+		return now
+	}
+	return theirs
+}
+
+// retryAfter reads a Retry-After field: seconds, which may have a fraction, or
+// a date. It returns 0 for a time that is over, and for anything else.
+func retryAfter(value string, now time.Time) time.Duration {
+	if n, ok := decimal(value); ok {
 		return ofSeconds(n)
 	}
-	until, err := http.ParseTime(value)
+	until, err := http.ParseTime(strings.TrimSpace(value))
 	if err != nil {
 		return 0
-	}
-	if theirs, err := http.ParseTime(date); err == nil {
-		now = theirs
 	}
 	return max(0, until.Sub(now))
 }
 
-// nothingLeft returns how long a RateLimit field says that nothing is left, as
-// in draft-ietf-httpapi-ratelimit-headers-11. A malformed field is ignored, as
-// RFC 9651 demands.
-func nothingLeft(lines []string) (wait time.Duration) {
+// untilReset reads a Reset field: what Retry-After may have, or a Unix time in
+// seconds or milliseconds, which no number of seconds from now reaches.
+func untilReset(value string, now time.Time) time.Duration {
+	const epoch, epochMilli = 1e8, 1e11 // of the year 1973
+	n, ok := decimal(value)
+	switch {
+	case !ok || n < epoch:
+		return retryAfter(value, now)
+	case n >= epochMilli:
+		return max(0, time.UnixMilli(int64(min(n, 1e15))).Sub(now))
+	}
+	whole, fraction := math.Modf(n)
+	return max(0, time.Unix(int64(whole), int64(fraction*1e9)).Sub(now))
+}
+
+// decimal reads a number of digits with at most one point.
+func decimal(s string) (n float64, ok bool) {
+	s = strings.TrimSpace(s)
+	if strings.Trim(s, "0123456789.") != "" {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(s, 64)
+	return n, err == nil || errors.Is(err, strconv.ErrRange)
+}
+
+// nothingLeft returns whether a RateLimit field says that nothing is left, and
+// for how long, as in draft-ietf-httpapi-ratelimit-headers-11. A malformed field
+// is ignored, as RFC 9651 demands.
+func nothingLeft(lines []string) (wait time.Duration, empty bool) {
 	rest := strings.TrimLeft(strings.Join(lines, ","), " ")
 	for more := ""; rest != "" || more != ""; {
 		item := listItem().FindStringSubmatch(rest)
 		if item == nil {
-			return 0
+			return 0, false
 		}
 		params := map[string]int64{leftParam: -1, resetParam: -1}
 		for _, p := range parameter().FindAllStringSubmatch(item[1], -1) {
@@ -66,12 +114,12 @@ func nothingLeft(lines []string) (wait time.Duration) {
 			}
 			params[";"+p[1]+"="] = n
 		}
-		if left, reset := params[leftParam], params[resetParam]; left == 0 && reset > 0 {
-			wait = max(wait, ofSeconds(reset))
+		if params[leftParam] == 0 {
+			wait, empty = max(wait, ofSeconds(float64(params[resetParam]))), true
 		}
 		rest, more = rest[len(item[0]):], item[len(item)-1]
 	}
-	return wait
+	return wait, empty
 }
 
 // bareItem matches a value of RFC 9651: a String or Display String, a Byte

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"net/http"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,32 +14,63 @@ import (
 
 func TestAskedToWait(t *testing.T) {
 	date := func(after time.Duration) string {
-		return time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC).Add(after).Format(http.TimeFormat)
+		return time.Date(2021, 2, 3, 4, 5, 6, 0, time.UTC).Add(after).Format(http.TimeFormat)
+	}
+	unix := func(after int64) string {
+		return strconv.FormatInt(time.Date(2021, 2, 3, 4, 5, 6, 0, time.UTC).Unix()+after, 10)
 	}
 	for name, tc := range map[string]struct {
 		status int
 		fields []string
 		want   time.Duration
 	}{
-		"seconds":               {429, []string{"Retry-After", "90"}, 90 * time.Second},
-		"503":                   {503, []string{"Retry-After", " 90 "}, 90 * time.Second},
-		"another status":        {404, []string{"Retry-After", "90"}, 0},
-		"date":                  {429, []string{"Date", date(0), "Retry-After", date(time.Hour)}, time.Hour},
-		"date that is over":     {429, []string{"Date", date(0), "Retry-After", date(-time.Hour)}, 0},
-		"longer of two":         {429, []string{"Retry-After", "90", "Retry-After", "100"}, 100 * time.Second},
-		"over MaxHold":          {429, []string{"Retry-After", "9999999"}, 24 * time.Hour},
-		"over an int64":         {429, []string{"Retry-After", "99999999999999999999"}, 24 * time.Hour},
-		"negative":              {429, []string{"Retry-After", "-1"}, 0},
-		"not a number":          {429, []string{"Retry-After", "soon"}, 0},
-		"nothing":               {429, nil, 0},
-		"empty":                 {429, []string{"Retry-After", ""}, 0},
-		"nothing left":          {200, []string{"RateLimit", `"day";r=0;t=30`}, 30 * time.Second},
-		"something left":        {200, []string{"RateLimit", `"day";r=1;t=30`}, 0},
-		"one of two":            {200, []string{"RateLimit", `"day";r=5;t=3000, "burst";r=0;t=2`}, 2 * time.Second},
-		"longer policy":         {429, []string{"RateLimit", `"a";r=0;t=20`, "RateLimit", `"b";r=0;t=10`, "Retry-After", "1"}, 20 * time.Second},
-		"longer Retry-After":    {429, []string{"RateLimit", `"a";r=0;t=20`, "Retry-After", "21"}, 21 * time.Second},
-		"does not say how long": {429, []string{"RateLimit", `"a";r=0`}, 0},
-		"malformed":             {200, []string{"RateLimit", `"a";r=0;t=20,`}, 0},
+		"seconds":             {429, []string{"Retry-After", "90"}, 90 * time.Second},
+		"503":                 {503, []string{"Retry-After", " 90 "}, 90 * time.Second},
+		"another status":      {404, []string{"Retry-After", "90"}, 0},
+		"date":                {429, []string{"Date", date(0), "Retry-After", date(time.Hour)}, time.Hour},
+		"date that is over":   {429, []string{"Date", date(0), "Retry-After", date(-time.Hour)}, time.Second},
+		"longer of two":       {429, []string{"Retry-After", "90", "Retry-After", "100"}, 100 * time.Second},
+		"over MaxHold":        {429, []string{"Retry-After", "9999999"}, 24 * time.Hour},
+		"over an int64":       {429, []string{"Retry-After", "99999999999999999999"}, 24 * time.Hour},
+		"fraction":            {429, []string{"Retry-After", "9.9"}, 9900 * time.Millisecond},
+		"negative":            {429, []string{"Retry-After", "-5"}, time.Second},
+		"zero":                {429, []string{"Retry-After", "0"}, time.Second},
+		"not a number":        {429, []string{"Retry-After", "soon"}, time.Second},
+		"two points":          {429, []string{"Retry-After", "1.2.3"}, time.Second},
+		"nothing":             {429, nil, time.Second},
+		"empty":               {429, []string{"Retry-After", ""}, time.Second},
+		"503 and nothing":     {503, nil, 0},
+		"403":                 {403, []string{"Retry-After", "90"}, 90 * time.Second},
+		"403 and no time":     {403, []string{"Retry-After", ""}, time.Second},
+		"403 that is none":    {403, nil, 0},
+		"403, something left": {403, []string{"X-RateLimit-Remaining", "7", "X-RateLimit-Reset", "90"}, 0},
+		"403, nothing left":   {403, []string{"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "90"}, 90 * time.Second},
+		"403, no Reset":       {403, []string{"X-RateLimit-Remaining", "0"}, time.Second},
+
+		"Unix time":         {200, []string{"Date", date(0), "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", unix(90)}, 90 * time.Second},
+		"milliseconds":      {200, []string{"Date", date(0), "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", unix(90) + "250"}, 90250 * time.Millisecond},
+		"its fraction":      {200, []string{"Date", date(0), "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", unix(90) + ".5"}, 90500 * time.Millisecond},
+		"Unix time, over":   {200, []string{"Date", date(0), "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", unix(-1)}, 0},
+		"Reset of draft 06": {200, []string{"RateLimit-Remaining", "0", "RateLimit-Reset", "90"}, 90 * time.Second},
+		"Reset as a date":   {200, []string{"Date", date(0), "X-Rate-Limit-Remaining", "0", "X-Rate-Limit-Reset", date(time.Minute)}, time.Minute},
+		"less than nothing": {200, []string{"X-RateLimit-Remaining", "-3", "X-RateLimit-Reset", "90"}, 90 * time.Second},
+		"less than one":     {200, []string{"X-RateLimit-Remaining", "0.9", "X-RateLimit-Reset", "90"}, 90 * time.Second},
+		"one left":          {200, []string{"X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "90"}, 0},
+		"longest of all": {429, []string{"Retry-After", "9", "RateLimit", `"a";r=0;t=20`, "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "30",
+			"RateLimit-Remaining", "4", "RateLimit-Reset", "900"}, 30 * time.Second},
+		"429, Reset alone":                {429, []string{"X-RateLimit-Reset", "90"}, 90 * time.Second},
+		"429, Reset and Retry-After":      {429, []string{"X-RateLimit-Reset", "90", "Retry-After", "5"}, 5 * time.Second},
+		"429, Reset of what has some":     {429, []string{"X-RateLimit-Remaining", "5", "X-RateLimit-Reset", "90"}, time.Second},
+		"Reset alone without a refusal":   {200, []string{"X-RateLimit-Reset", "90"}, 0},
+		"Reset far away":                  {429, []string{"X-RateLimit-Reset", "99999999999999999999"}, 24 * time.Hour},
+		"malformed policy is not nothing": {403, []string{"RateLimit", `"a";r=0;t=20,`}, 0},
+		"nothing left":                    {200, []string{"RateLimit", `"day";r=0;t=30`}, 30 * time.Second},
+		"something left":                  {200, []string{"RateLimit", `"day";r=1;t=30`}, 0},
+		"one of two":                      {200, []string{"RateLimit", `"day";r=5;t=3000, "burst";r=0;t=2`}, 2 * time.Second},
+		"longer policy":                   {429, []string{"RateLimit", `"a";r=0;t=20`, "RateLimit", `"b";r=0;t=10`, "Retry-After", "1"}, 20 * time.Second},
+		"longer Retry-After":              {429, []string{"RateLimit", `"a";r=0;t=20`, "Retry-After", "21"}, 21 * time.Second},
+		"does not say how long":           {429, []string{"RateLimit", `"a";r=0`}, time.Second},
+		"malformed":                       {200, []string{"RateLimit", `"a";r=0;t=20,`}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, clock := newLimiter(t, nil)
@@ -113,6 +145,20 @@ func TestHoldIsDurable(t *testing.T) {
 	})
 }
 
+// The client's clock has the fraction of a second that Date lacks, if they
+// agree.
+func TestServerTime(t *testing.T) {
+	theirs := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for ahead, want := range map[time.Duration]time.Duration{
+		0: 0, 700 * time.Millisecond: 700 * time.Millisecond, 1900 * time.Millisecond: 1900 * time.Millisecond,
+		-time.Nanosecond: 0, 2 * time.Second: 0, time.Hour: 0, -time.Hour: 0,
+	} {
+		got := serverTime(theirs.Format(http.TimeFormat), theirs.Add(ahead))
+		require.Equal(t, want, got.Sub(theirs), ahead)
+	}
+	require.Equal(t, theirs, serverTime("", theirs))
+}
+
 func TestNothingLeft(t *testing.T) {
 	for want, fields := range map[time.Duration][]string{
 		5 * time.Second: {
@@ -132,7 +178,8 @@ func TestNothingLeft(t *testing.T) {
 		},
 	} {
 		for _, field := range fields {
-			require.Equal(t, want, nothingLeft([]string{field}), "%q", field)
+			wait, _ := nothingLeft([]string{field})
+			require.Equal(t, want, wait, "%q", field)
 		}
 	}
 }

@@ -46,6 +46,16 @@ type Rule struct {
 	// is durable, as stint.Limiter.Hold says. 0 means no hold.
 	LockOut time.Duration
 
+	// LockOutMax makes each lock-out of an id twice as long as its last one, up
+	// to LockOutMax. Once LockOutMax has passed since the end of the last one,
+	// the next is LockOut again. 0 means that each is LockOut.
+	//
+	// The count is durable too: it is a hold on the id with " lock-outs" added,
+	// which Buckets lists. Reset of the id ends a lock-out, but the count stays
+	// until that one is reset. A request whose own id ends like that is answered
+	// with 400. A Shared limit has no id, so its lock-outs do not grow.
+	LockOutMax time.Duration
+
 	// Shadow makes the rule decide and spend, but never deny: to try a limit
 	// out. Observers and the Limiter's Stats have its denials. The response has
 	// no fields about it, and its errors stop no request.

@@ -172,7 +172,7 @@ func TestStatusWriter(t *testing.T) {
 			h.ServeHTTP(w, r)
 		})).URL)
 		require.Equal(t, 500, res.StatusCode)
-		require.Equal(t, `"login";r=4;t=12, "address";r=5`, res.Header.Get("RateLimit"))
+		require.Equal(t, `"login";r=4;t=12, "address";r=5;t=12`, res.Header.Get("RateLimit"))
 	})
 }
 
@@ -237,7 +237,7 @@ func TestTimeoutHandler(t *testing.T) {
 				http.TimeoutHandler(signalled, time.Millisecond, "late"))).URL
 			res := get(t, url) // a deadlock if it waits for the inner middleware
 			require.Equal(t, 503, res.StatusCode)
-			require.True(t, strings.HasPrefix(res.Header.Get("RateLimit"), `"address";r=5`))
+			require.True(t, strings.HasPrefix(res.Header.Get("RateLimit"), `"address";r=5;t=12`))
 			release()
 			<-done
 			require.EqualValues(t, 4, left(t, tc.lim, local[failures]))

@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,10 +16,39 @@ import (
 )
 
 // A Transport is an http.RoundTripper that keeps a client within a quota. It
-// also stays away from a server for as long as a response asks: with 429 or 503
-// and Retry-After, or with a RateLimit field that has nothing left. Both last
+// also stays away from a server for as long as a response asks. Both last
 // across runs of the program, in the Limiter's file. Close the Limiter before
 // the program exits.
+//
+// # What a response asks
+//
+// If Backoff knows the time, nothing else counts. Else the longest of these:
+//
+//   - Retry-After in seconds, with a fraction or without, or as a date, with the
+//     status 429, 503 or 403.
+//   - In a response of any status, the time of each field that has nothing left:
+//     t of a RateLimit policy with r=0, and the Reset of X-RateLimit-Remaining,
+//     X-Rate-Limit-Remaining or RateLimit-Remaining. A Reset is in seconds, in
+//     Unix time, or a date. Policies with something left do not count.
+//
+// A 429 without any of them, but with a Reset and no Remaining, asks for that
+// Reset. Times are compared to the server's clock, if the response has a Date.
+//
+// A refusal is a 429, or a 403 that has Retry-After or a field with nothing
+// left. If it gives no time, or one that is over or malformed, the client stays
+// away for a second. The next refusal of that kind doubles the time, up to an
+// hour or MaxHold. A response with a status under 400 ends the doubling, and so
+// does the end of the program.
+//
+// # Which limit
+//
+// If the server sends one of the Remaining fields, or a Retry-After with its
+// refusals, the limit may be its quota, such as stint.PerHour(5000). The client
+// then uses all of it, and is refused at most once in each of the server's
+// windows; requests that are under way together may each be refused once. If
+// the server sends neither, use stint.WithinWindow, which is never refused by a
+// server that counts as it says. It also suits servers that send fields.
+// docs/decisions.md has what each kind of server came to.
 //
 // A request spends its tokens before it is sent. It gets them back if it never
 // had a connection, because dialling or TLS failed or it was cancelled before.
@@ -51,6 +79,12 @@ type Transport struct {
 	// hours. After that a request is sent again.
 	MaxHold time.Duration
 
+	// Backoff reads an API's own signal, such as a field that has no standard
+	// name. If it returns true, no request is sent before until, and no field
+	// of the response counts. It is called with each response, and may replace
+	// the Body that it reads. nil means no such signal.
+	Backoff func(*http.Response) (until time.Time, ok bool)
+
 	// Base sends the requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
 
@@ -59,6 +93,9 @@ type Transport struct {
 	OnError func(*http.Request, error)
 
 	holds sync.Mutex // held while a hold is read and extended
+
+	mu       sync.Mutex // guards refusals
+	refusals map[stint.Key]refusal
 }
 
 // A QuotaError says that a request was not sent, and when it may be. http.Client
@@ -132,6 +169,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		GetConn: func(string) { asked.Store(true) },
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	}))
+	sent := t.Limiter.Now()
 	res, err := t.base().RoundTrip(traced)
 	if err != nil {
 		var op *net.OpError
@@ -143,11 +181,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if res.Request == traced {
 		res.Request = r
 	}
-	if wait := askedToWait(res, t.Limiter.Now()); wait > 0 {
-		err := t.hold(key, min(wait, cmp.Or(t.MaxHold, 24*time.Hour)))
-		if err != nil && t.OnError != nil {
-			t.OnError(r, err)
-		}
+	if err := t.obey(key, sent, res); err != nil && t.OnError != nil {
+		t.OnError(r, err)
 	}
 	return res, nil
 }
@@ -196,18 +231,6 @@ func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) error 
 		}
 	}
 	return &QuotaError{Key: key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
-}
-
-// hold keeps the client away for a time, unless a longer hold is in force.
-func (t *Transport) hold(key stint.Key, wait time.Duration) error {
-	t.holds.Lock()
-	defer t.holds.Unlock()
-	until := t.Limiter.Now().Add(wait)
-	b, err := t.Limiter.Bucket(key)
-	if err != nil || !b.HeldUntil.Before(until) {
-		return err
-	}
-	return t.Limiter.Hold(key, until)
 }
 
 func (t *Transport) base() http.RoundTripper {

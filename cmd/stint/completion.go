@@ -11,7 +11,26 @@ import (
 	"github.com/stint-go/stint/limitsfile"
 )
 
-// complete gives root and the commands below it what a shell's completion asks for, by the names of their arguments and flags.
+// adoptCompletion makes cobra's completion command like the others: it has
+// examples, and an error for a shell that it does not know.
+func adoptCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	completion, _, _ := root.Find([]string{"completion"})
+	completion.Example = "  stint completion bash > /etc/bash_completion.d/stint"
+	completion.Args, completion.RunE = noArgs, needCommand
+	for _, shell := range completion.Commands() {
+		write := shell.RunE
+		shell.Args, shell.RunE = noArgs, func(cmd *cobra.Command, args []string) error { return failed(write(cmd, args)) }
+		shell.Example = map[string]string{
+			"bash":       "  source <(stint completion bash)\n  stint completion bash > /etc/bash_completion.d/stint",
+			"zsh":        "  source <(stint completion zsh)\n  stint completion zsh > \"${fpath[1]}/_stint\"",
+			"fish":       "  stint completion fish > ~/.config/fish/completions/stint.fish",
+			"powershell": "  stint completion powershell | Out-String | Invoke-Expression",
+		}[shell.Name()]
+	}
+}
+
+// complete adds the completion of ids and labels to the commands below root.
 func complete(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		arg := strings.TrimPrefix(strings.TrimPrefix(cmd.Use, cmd.Name()+" "), "[flags] ")
@@ -19,19 +38,20 @@ func complete(root *cobra.Command) {
 			cmd.ValidArgsFunction = completeID
 		}
 		if cmd.Flags().Lookup("name") != nil {
-			_ = cmd.RegisterFlagCompletionFunc("name", completeLabel) // an error is that it has one
+			_ = cmd.RegisterFlagCompletionFunc("name", completeLabel) // it fails if there is one already
 		}
 		complete(cmd)
 	}
 }
 
-// mostCompletions is more than anyone reads.
+// mostCompletions is more than a person reads.
 const mostCompletions = 200
 
-// completeID returns the ids that the file has of the limit, if nobody else has the file open.
+// completeID returns the ids that the file has for the limit, if no other
+// process has it open.
 func completeID(cmd *cobra.Command, args []string, begun string) (ids []string, d cobra.ShellCompDirective) {
 	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveDefault // what comes after the ID are files, if it is anything
+		return nil, cobra.ShellCompDirectiveDefault // files may follow the ID
 	}
 	withFile(cmd, func(store *stint.BoltStore) {
 		label := defaultLabel
@@ -54,7 +74,8 @@ func completeID(cmd *cobra.Command, args []string, begun string) (ids []string, 
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeLabel returns the labels of the limits file or, where none is given, of the file that remembers.
+// completeLabel returns the labels of the limits file or, without one, those of
+// the file of buckets.
 func completeLabel(cmd *cobra.Command, _ []string, begun string) (labels []string, d cobra.ShellCompDirective) {
 	if f := cmd.Flag("limits"); f != nil && f.Changed {
 		labels, _ = limitsfile.Labels(f.Value.String())
@@ -72,20 +93,15 @@ func completeLabel(cmd *cobra.Command, _ []string, begun string) (labels []strin
 	return labels, cobra.ShellCompDirectiveNoFileComp
 }
 
-// withFile calls f with the file that the command's flags say, if there is one, and nobody has it open.
+// withFile calls f with the file that the command's flags name, if there is one
+// and no other process has it open.
 func withFile(cmd *cobra.Command, f func(*stint.BoltStore)) {
-	var db dbFlags
+	db := dbFlags{cmd: cmd, lockTimeout: 100 * time.Millisecond}
 	if flag := cmd.Flag("db"); flag != nil {
 		db.path = flag.Value.String()
 	}
-	path, _, err := db.file()
-	if err != nil {
-		return
+	if store, err := db.openToRead(); err == nil {
+		f(store.BoltStore)
+		_ = store.Close() // nothing was changed
 	}
-	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{LockTimeout: 100 * time.Millisecond, ReadOnly: true})
-	if err != nil {
-		return
-	}
-	f(store)
-	_ = store.Close() // nothing was changed
 }

@@ -2,15 +2,9 @@ package main
 
 import (
 	"bufio"
-	"cmp"
-	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -20,9 +14,10 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// What export writes is JSON, one object in a line: first a header, with the labels of the limits by number; then one for each
-// bucket and each hold. Only the label tells which limit one is of: the file that it is imported into may have other
-// numbers. A version that writes another format of file writes and reads these lines all the same.
+// The format of an export is one JSON object in a line: first a header with the
+// labels of the limits by number, then one line for each bucket and each hold.
+// A line names its limit by the label, because another file may have other
+// numbers. The lines stay the same when the format of files changes.
 
 type exportHeader struct {
 	Stint int                   `json:"stint"` // 1
@@ -33,7 +28,7 @@ type exportLine struct {
 	Name string `json:"name"`
 	idJSON
 	TAT  int64 `json:"tat,omitempty"`  // Unix nanoseconds
-	Hold int64 `json:"hold,omitempty"` // until then; a line has either
+	Hold int64 `json:"hold,omitempty"` // until then, instead of TAT
 }
 
 func newExport() *cobra.Command {
@@ -41,17 +36,18 @@ func newExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write the buckets of a file as JSON lines",
-		Long: `Write the buckets of a file that are not full, and the holds, as JSON lines, for import: into another file, of another version too.
-The file stays as it is.
+		Long: `Write the buckets of a file that are not full, and the holds, as JSON lines, for import: into another file, of
+another version too. The file stays as it is.
 
-The first line is {"stint":1,"names":{"6":"Orders"}}; each other one is a bucket, {"name":"Orders","id":"alice","tat":N}, or a hold,
-{"name":"Orders","id":"alice","hold":N}: N is the instant at which the bucket is full or the hold over, in Unix nanoseconds. An id
-that is not UTF-8 is in base64, and "base64":true says so.`,
+The first line is {"stint":1,"names":{"6":"Orders"}}; each other one is a bucket,
+{"name":"Orders","id":"alice","tat":N}, or a hold, {"name":"Orders","id":"alice","hold":N}: N is the instant
+at which the bucket is full or the hold over, in Unix nanoseconds. An id that is not UTF-8 is in base64, and
+"base64":true says so.`,
 		Example: `  stint export --db quota.db > quota.jsonl
   stint export --snapshot http://localhost:8080/limits | gzip > quota.jsonl.gz`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := f.openToRead(cmd)
+			store, err := f.openToRead()
 			if err != nil {
 				return err
 			}
@@ -68,8 +64,9 @@ func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 	defer bar.close()
 	names := namesOf(store.BoltStore)
 	for name, label := range names {
-		if !utf8.ValidString(label) { // JSON would have another in its place
-			return fmt.Errorf("the label %q of number %d is not UTF-8; stint limits set-names gives it another", label, name)
+		if !utf8.ValidString(label) { // JSON would change it
+			return fmt.Errorf("the label %q of number %d is not UTF-8; "+
+				"stint limits set-names gives it another", label, name)
 		}
 	}
 	w := bufio.NewWriterSize(cmd.OutOrStdout(), 1<<16)
@@ -92,7 +89,8 @@ func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 				}
 			}
 			if line.Name, line.idJSON = names[key.Name], newIDJSON(key.ID); line.Name == "" {
-				return fmt.Errorf("bucket %s: the file has no label for number %d; stint limits set-names gives it one", key, key.Name)
+				return fmt.Errorf("bucket %s: the file has no label for number %d; "+
+					"stint limits set-names gives it one", key, key.Name)
 			}
 			if err := printJSON(w, line); err != nil {
 				return err
@@ -101,240 +99,4 @@ func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 		}
 	}
 	return w.Flush()
-}
-
-func newImport() *cobra.Command {
-	f := &importFlags{}
-	cmd := &cobra.Command{
-		Use:   "import [FILE]",
-		Short: "Put buckets that export wrote into a file",
-		Long: `Put buckets that export wrote into a file, which is made where there is none; they are read from FILE, or standard input. They are read
-to the end first, and then put in in one step: all of them or, after a mistake, none.
-
-Where the file has a bucket already, the one that is full later stays, so that nobody is given tokens; and the same with holds.
-A limit has the number that it has in the file; one that is new there keeps that which it had, where that is free.`,
-		Example: `  stint import --db quota.db quota.jsonl
-  gzip -dc quota.jsonl.gz | stint import --db quota.db`,
-		Args: atMostOne("FILE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.importFrom(cmd, args, readExport)
-		},
-	}
-	f.register(cmd)
-	return cmd
-}
-
-type importFlags struct {
-	db     dbFlags
-	dryRun bool
-	names  []string // of migrate
-}
-
-func (f *importFlags) register(cmd *cobra.Command) {
-	f.db.register(cmd, dbUsage)
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "read it, say what there is, and put in nothing")
-}
-
-// imported is what is to be put into a file. Its numbers are its own.
-type imported struct {
-	names   map[stint.Name]string
-	changes map[stint.Key]int64 // holds under stint.Unknown, as in a Store
-	past    int                 // were full, or over, already
-}
-
-func (in *imported) add(now time.Time, key stint.Key, tat int64, hold bool) {
-	if hold {
-		key = stint.Unknown.Key(key.String())
-	}
-	if tat <= now.UnixNano() {
-		in.past++
-	} else {
-		in.changes[key] = max(tat, in.changes[key])
-	}
-}
-
-// importFrom reads all, and then puts it in.
-func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read func(f *importFlags, lines *lineReader, now time.Time) (*imported, error)) error {
-	ctx, stop := untilInterrupted(cmd)
-	defer stop()
-	in, name, total := cmd.InOrStdin(), "standard input", int64(-1)
-	if len(args) > 0 && args[0] != "-" {
-		file, err := os.Open(args[0])
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		if info, err := file.Stat(); err == nil {
-			total = info.Size()
-		}
-		in, name = file, args[0]
-	}
-	bar := newProgress(cmd.ErrOrStderr(), "reading", total, true)
-	found, err := read(f, &lineReader{Scanner: newScanner(bar.reader(readAhead(ctx, in))), name: name}, time.Now())
-	bar.close()
-	if ctx.Err() != nil {
-		return errInterrupted
-	}
-	if err != nil {
-		return err
-	}
-	all := len(found.changes)
-	if !f.dryRun {
-		if err := f.put(ctx, found); err != nil {
-			return err
-		}
-	}
-	buckets := 0
-	for key := range found.changes {
-		if key.Name != stint.Unknown {
-			buckets++
-		}
-	}
-	done, kept := "imported", fmt.Sprintf("; %d were there, and stay as they were", all-len(found.changes))
-	if f.dryRun {
-		done, kept = "would import", ""
-	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s  %s and %s%s; %d were over already\n",
-		done, plural(buckets, "bucket"), plural(len(found.changes)-buckets, "hold"), kept, found.past)
-	return failed(err)
-}
-
-// put puts buckets into the file, and leaves in it those that it did not have like that, or later.
-func (f *importFlags) put(ctx context.Context, in *imported) error {
-	store, err := f.db.open()
-	if err != nil {
-		return err
-	}
-	numbers, err := number(store, in.names)
-	if err != nil {
-		return failed(errors.Join(err, store.Close()))
-	}
-	var changes []stint.Change
-	for from, tat := range in.changes {
-		if err := interruption(ctx); err != nil {
-			return errors.Join(err, failed(store.Close()))
-		}
-		key, err := renumbered(from, numbers)
-		if err != nil {
-			return errors.Join(err, store.Close())
-		}
-		have, err := store.Load(key)
-		if err != nil {
-			return failed(errors.Join(err, store.Close()))
-		}
-		if tat > have {
-			changes = append(changes, stint.Change{Key: key, TAT: tat})
-		} else {
-			delete(in.changes, from)
-		}
-	}
-	if len(changes) > 0 {
-		err = store.Save(changes)
-	}
-	return failed(errors.Join(err, store.Close()))
-}
-
-// number returns the numbers that the file has for the numbers of what is put into it, by their labels.
-func number(store *stint.BoltStore, names map[stint.Name]string) (map[stint.Name]stint.Name, error) {
-	numbers := map[stint.Name]stint.Name{}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		n, ok := numberOf(store, names[name])
-		if !ok {
-			var err error
-			if err = store.Declare(stint.Names{name: {Label: names[name]}}); err == nil {
-				n = name
-			} else if n, err = numberFor(store, names[name]); err != nil {
-				return nil, err
-			}
-		}
-		numbers[name] = n
-	}
-	return numbers, nil
-}
-
-func renumbered(key stint.Key, numbers map[stint.Name]stint.Name) (stint.Key, error) {
-	if key.Name != stint.Unknown {
-		return numbers[key.Name].Key(key.ID), nil
-	}
-	held, err := stint.ParseKey(key.ID)
-	return stint.Unknown.Key(numbers[held.Name].Key(held.ID).String()), err
-}
-
-// lineReader reads lines, and says in which one a mistake is.
-type lineReader struct {
-	*bufio.Scanner
-	name string
-	line int
-}
-
-func newScanner(r io.Reader) *bufio.Scanner {
-	s := bufio.NewScanner(r)
-	s.Buffer(nil, 1<<28) // an id is 512 bytes; a header has all the labels, of which there may be 65535
-	return s
-}
-
-func (r *lineReader) next() bool {
-	r.line++
-	return r.Scan()
-}
-
-// Err returns why there are no more lines; nil at the end.
-func (r *lineReader) Err() error {
-	err := r.Scanner.Err()
-	if errors.Is(err, bufio.ErrTooLong) {
-		return r.wrong("%w", err)
-	}
-	return err
-}
-
-func (r *lineReader) wrong(format string, args ...any) error {
-	return fmt.Errorf("%s:%d: %w; nothing was put in", r.name, r.line, fmt.Errorf(format, args...))
-}
-
-func readExport(_ *importFlags, lines *lineReader, now time.Time) (*imported, error) {
-	in := &imported{changes: map[stint.Key]int64{}}
-	var header exportHeader
-	if !lines.next() {
-		return nil, cmp.Or(lines.Err(), lines.wrong("it is empty: want what stint export writes"))
-	}
-	if err := json.Unmarshal(lines.Bytes(), &header); err != nil || header.Stint == 0 {
-		return nil, lines.wrong("not the first line of what stint export writes")
-	}
-	if header.Stint != 1 {
-		return nil, lines.wrong("version %d of these lines: a newer stint reads them", header.Stint)
-	}
-	in.names = header.Names
-	numbers := map[string]stint.Name{}
-	for name, label := range in.names {
-		if _, twice := numbers[label]; twice || name == stint.Unknown || label == "" {
-			return nil, lines.wrong("number %d has the label %q: want a label for each, and each once", name, label)
-		}
-		numbers[label] = name
-	}
-	for lines.next() {
-		var l exportLine
-		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-			return nil, lines.wrong("neither a bucket nor a hold as stint export writes them")
-		}
-		name, ok := numbers[l.Name]
-		if !ok {
-			return nil, lines.wrong("the first line has no limit %q", l.Name)
-		}
-		id := []byte(l.ID)
-		if l.Base64 {
-			var err error
-			if id, err = base64.StdEncoding.DecodeString(l.ID); err != nil {
-				return nil, lines.wrong("%w", err)
-			}
-		}
-		key, err := stint.ParseKey(name.Key(string(id)).String()) // which knows how long an id may be
-		if err != nil {
-			return nil, lines.wrong("%w", err)
-		}
-		if (l.TAT > 0) == (l.Hold > 0) {
-			return nil, lines.wrong("want a tat or a hold, in Unix nanoseconds")
-		}
-		in.add(now, key, max(l.TAT, l.Hold), l.Hold > 0)
-	}
-	return in, lines.Err()
 }

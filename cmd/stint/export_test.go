@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestExportOfALabelThatIsNotUTF8: JSON would have another in its place, of two such the same.
-func TestExportOfALabelThatIsNotUTF8(t *testing.T) {
+// JSON would replace bytes that are not UTF-8, and make two labels one.
+func TestExport(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "a.db")
 	require.Equal(t, 0, runArgs(t, "allow", "--db", db, "--limit", "3/1h", "--name", "a\xff", "x").status)
 	r := runArgs(t, "export", "--db", db)
@@ -22,8 +22,8 @@ func TestExportOfALabelThatIsNotUTF8(t *testing.T) {
 	assert.Equal(t, 0, runArgs(t, "export", "--db", db).status)
 }
 
-// TestImportOfManyLabels: the header of a file with all the labels that it may have.
-func TestImportOfManyLabels(t *testing.T) {
+// The header of a file may have all labels that there can be.
+func TestImport(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "many.jsonl")
 	file, err := os.Create(path)
 	require.NoError(t, err)

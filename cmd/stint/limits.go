@@ -3,222 +3,17 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
-	"math"
-	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/limitsfile"
+	"github.com/stint-go/stint/internal/boltstore"
 )
-
-// defaultLabel names the limit that --limit gives.
-const defaultLabel = "default"
-
-type limitFlags struct {
-	limit     string
-	burst     int64
-	file      string
-	overrides []string
-	name      string
-
-	cmd      *cobra.Command
-	required bool
-	piped    map[string][]byte // what was in files that can be read only once
-}
-
-func (f *limitFlags) register(cmd *cobra.Command, required bool) {
-	f.cmd, f.required = cmd, required
-	flags := cmd.Flags()
-	flags.StringVar(&f.limit, "limit", "", "a limit, as `COUNT/PERIOD`: 5/1m, or '5/1m burst 20'")
-	flags.Int64Var(&f.burst, "burst", 0, "how many at once, with --limit (default its count)")
-	flags.StringVar(&f.file, "limits", "", "a YAML `FILE` of limits")
-	flags.StringArrayVar(&f.overrides, "overrides", nil, "a YAML `FILE` of overrides to --limits; may be repeated")
-	flags.StringVar(&f.name, "name", "", "the `LABEL` of the limit (default \""+defaultLabel+"\" with --limit)")
-	_ = cmd.MarkFlagFilename("limits", "yml", "yaml")
-	_ = cmd.MarkFlagFilename("overrides", "yml", "yaml")
-}
-
-// label returns the label of the limit that the flags speak of.
-func (f *limitFlags) label() string {
-	if f.name == "" {
-		return defaultLabel
-	}
-	return f.name
-}
-
-// wants reports whether the buckets of a label of the file are to be shown: those of the label that was given or, where none was, of
-// all limits.
-func (f *limitFlags) wants(store *readStore, label string) bool {
-	_, isLine := lineOf(store.BoltStore, label)
-	return label == f.name || f.name == "" && !isLine
-}
-
-// resolve returns the limit that the flags give for an id; none where they give none.
-func (f *limitFlags) resolve(id string) (limit stint.Limit, ok bool, err error) {
-	limits, numbers, err := f.load(counter())
-	if err != nil {
-		return stint.Limit{}, false, err
-	}
-	name, err := f.among(numbers)
-	if err != nil {
-		return stint.Limit{}, false, err
-	}
-	limit, ok = limits.For(name.Key(id))
-	return limit, ok, nil
-}
-
-// among returns the number of the label that the flags speak of.
-func (f *limitFlags) among(numbers map[string]stint.Name) (stint.Name, error) {
-	if f.file != "" && f.name == "" {
-		return 0, fmt.Errorf("--limits needs --name: %s has %s", f.file, labels(numbers))
-	}
-	name, ok := numbers[f.label()]
-	if !ok {
-		return 0, fmt.Errorf("%s has no limit %q: it has %s", f.file, f.name, labels(numbers))
-	}
-	return name, nil
-}
-
-// load returns the limits that the flags give, and the numbers that their labels got from number.
-func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint.Limits, map[string]stint.Name, error) {
-	if err := f.misused(); err != nil {
-		return nil, nil, err
-	}
-	labels := []string{f.label()}
-	var files []string
-	if f.file != "" {
-		var remove func()
-		var err error
-		files, remove, err = f.files()
-		defer remove()
-		if err != nil {
-			return nil, nil, err
-		}
-		if labels, err = limitsfile.Labels(files...); err != nil {
-			return nil, nil, f.named(err, files)
-		}
-	}
-	numbers, names := map[string]stint.Name{}, stint.Names{}
-	for _, label := range labels {
-		name, err := number(label)
-		if err != nil {
-			return nil, nil, err
-		}
-		numbers[label], names[name] = name, stint.NameSpec{Label: label, Limit: stint.Unlimited}
-	}
-	if f.file != "" {
-		limits, err := limitsfile.Load(names, files[0], files[1:]...)
-		return limits, numbers, f.named(err, files)
-	}
-	if f.limit != "" {
-		limit, err := f.parse()
-		if err != nil {
-			return nil, nil, err
-		}
-		names[numbers[f.label()]] = stint.NameSpec{Label: f.label(), Limit: limit}
-	}
-	limits, err := stint.NewLimits(names, nil, nil)
-	return limits, numbers, err
-}
-
-// files returns the limits files; in place of one that can be read only once, such as a pipe, a copy, until remove is called.
-func (f *limitFlags) files() (files []string, remove func(), err error) {
-	var copies []string
-	remove = func() {
-		for _, file := range copies {
-			os.Remove(file)
-		}
-	}
-	for _, file := range append([]string{f.file}, f.overrides...) {
-		info, err := os.Stat(file)
-		if err != nil || info.Mode().IsRegular() || info.IsDir() { // what is wrong with it, Load says
-			files = append(files, file)
-			continue
-		}
-		text, ok := f.piped[file]
-		if !ok {
-			if text, err = os.ReadFile(file); err != nil {
-				return nil, remove, err
-			}
-			if f.piped == nil {
-				f.piped = map[string][]byte{}
-			}
-			f.piped[file] = text
-		}
-		temp, err := os.CreateTemp("", "stint-limits-*.yml")
-		if err != nil {
-			return nil, remove, failed(err)
-		}
-		files, copies = append(files, temp.Name()), append(copies, temp.Name())
-		_, err = temp.Write(text)
-		if err = errors.Join(err, temp.Close()); err != nil {
-			return nil, remove, failed(err)
-		}
-	}
-	return files, remove, nil
-}
-
-// named returns err with the names that the user gave the files.
-func (f *limitFlags) named(err error, files []string) error {
-	if err == nil || f.piped == nil {
-		return err
-	}
-	var names []string
-	for i, file := range append([]string{f.file}, f.overrides...) {
-		names = append(names, files[i], file)
-	}
-	return errors.New(strings.NewReplacer(names...).Replace(err.Error()))
-}
-
-// counter numbers labels from 1, for limits that no file is to remember.
-func counter() func(label string) (stint.Name, error) {
-	n := 0
-	return func(label string) (stint.Name, error) {
-		if n++; n > math.MaxUint16 {
-			return 0, fmt.Errorf("limit %q: more than %d limits", label, math.MaxUint16)
-		}
-		return stint.Name(n), nil
-	}
-}
-
-// misused says which of the flags do not go together.
-func (f *limitFlags) misused() error {
-	switch given := f.cmd.Flags().Changed; {
-	case given("burst") && !given("limit"):
-		return misuse(f.cmd, "--burst goes with --limit")
-	case given("overrides") && !given("limits"):
-		return misuse(f.cmd, "--overrides goes with --limits")
-	case f.required && strings.HasSuffix(f.name, lineSuffix):
-		return misuse(f.cmd, "--name %q: a label that ends so is where run --wait keeps its turns: take another", f.name)
-	case f.required && !given("limit") && !given("limits"):
-		return misuse(f.cmd, "no limit given: --limit COUNT/PERIOD, or --limits FILE and --name LABEL")
-	}
-	return exclusive(f.cmd, "limit", "limits")
-}
-
-func (f *limitFlags) parse() (stint.Limit, error) {
-	limit, err := stint.ParseLimit(f.limit)
-	if err == nil && f.cmd.Flags().Changed("burst") {
-		if strings.Contains(f.limit, " burst ") {
-			return stint.Limit{}, misuse(f.cmd, "--limit %q has a burst: it and --burst exclude each other", f.limit)
-		}
-		limit = limit.WithBurst(f.burst)
-		err = limit.Validate()
-	}
-	return limit, err
-}
-
-// labels returns the labels for a sentence.
-func labels(numbers map[string]stint.Name) string {
-	if len(numbers) == 0 {
-		return "none"
-	}
-	return strings.Join(slices.Sorted(maps.Keys(numbers)), ", ")
-}
 
 func newLimits() *cobra.Command {
 	cmd := &cobra.Command{
@@ -236,10 +31,11 @@ func newLimitsCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE [OVERRIDES...]",
 		Short: "Say whether files of limits are valid, or all that is wrong in them",
-		Long: `Say whether files of limits are valid, or all that is wrong in them, each with its line; then the exit status is 2.
+		Long: `Say whether files of limits are valid, or all that is wrong in them, each with its line; then the exit status
+is 2.
 
-The limits may have any labels, and ids may be anything: what a program demands of them beyond, it says when it loads them.
-An override may stand for a limit that FILE does not have.`,
+The limits may have any labels, and ids may be anything: what a program demands of them beyond, it says when
+it loads them. An override may stand for a limit that FILE does not have.`,
 		Example: `  stint limits check defaults.yml
   stint limits check defaults.yml overrides.yml`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -254,8 +50,135 @@ An override may stand for a limit that FILE does not have.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid  %s  %s\n", visible(strings.Join(args, " ")), plural(len(numbers), "limit"))
+			files := visible(strings.Join(args, " "))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid  %s  %s\n", files, plural(len(numbers), "limit"))
 			return failed(err)
 		},
 	}
+}
+
+type setNamesFlags struct{ db dbFlags }
+
+func newSetNames() *cobra.Command {
+	f := &setNamesFlags{}
+	cmd := &cobra.Command{
+		Use:   "set-names NUMBER=LABEL...",
+		Short: "Give the limits of a file the labels that the program has for them now",
+		Long: `Give the limits of a file the labels that the program has for them now, if the program cannot open the file
+because they differ.
+
+The buckets of a number stay, and get the new label. Numbers are permanent: a label that the file has for
+another number is an error, and then nothing changes. If the program gave a limit another number, give the
+limit its old number in the program again.`,
+		Example: `  stint limits set-names --db quota.db 6=OrdersPerAccount   # 6 was NewOrdersPerAccount`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return misuse(cmd, "no NUMBER=LABEL given")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.set(cmd, args) },
+	}
+	f.db.register(cmd, dbUsage)
+	return cmd
+}
+
+func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
+	names, err := parseNames(args)
+	if err != nil {
+		return err
+	}
+	before, err := f.db.names()
+	if err != nil {
+		return err
+	}
+	if err := withLines(names, before); err != nil {
+		return err
+	}
+	store, err := f.db.openExisting()
+	if err != nil {
+		return err
+	}
+	labels := map[uint16]string{}
+	for name, label := range names {
+		labels[uint16(name)] = label
+	}
+	if err := boltstore.Of(store).Relabel(labels); errors.Is(err, stint.ErrNameMismatch) {
+		return errors.Join(err, failed(store.Close()))
+	} else if err = errors.Join(err, store.Close()); err != nil {
+		return failed(err)
+	}
+	return failed(printNames(cmd.OutOrStdout(), before, names))
+}
+
+// withLines adds the labels of the turns of renamed limits. A new label must
+// not look like one of those.
+func withLines(names, before map[stint.Name]string) error {
+	had := map[string]stint.Name{}
+	for name, label := range before {
+		had[label] = name
+	}
+	given := slices.Collect(maps.Values(names))
+	for name, label := range maps.Clone(names) {
+		if had[label] != 0 {
+			continue
+		}
+		if strings.HasSuffix(label, lineSuffix) {
+			return fmt.Errorf("label %q: one that ends so is where run --wait keeps its turns, "+
+				"and is renamed with its limit: take another", label)
+		}
+		old := before[name]
+		line := had[old+lineSuffix]
+		if old != "" && line != 0 && names[line] == "" && had[label+lineSuffix] == 0 && !slices.Contains(given, old) {
+			names[line] = label + lineSuffix
+		}
+	}
+	return nil
+}
+
+// parseNames reads NUMBER=LABEL arguments.
+func parseNames(args []string) (map[stint.Name]string, error) {
+	names, labels := map[stint.Name]string{}, map[string]bool{}
+	for _, arg := range args {
+		number, label, _ := strings.Cut(arg, "=")
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || n == 0 || label == "" {
+			return nil, fmt.Errorf("%q: want NUMBER=LABEL, with a number from 1 to 65535: 6=NewOrdersPerAccount", arg)
+		}
+		if _, twice := names[stint.Name(n)]; twice {
+			return nil, fmt.Errorf("number %d is given twice", n)
+		}
+		if labels[label] {
+			return nil, fmt.Errorf("label %q is given twice: "+
+				"the buckets of one number would become those of the other", label)
+		}
+		labels[label] = true
+		names[stint.Name(n)] = label
+	}
+	return names, nil
+}
+
+// names returns the labels that the file has.
+func (f *dbFlags) names() (map[stint.Name]string, error) {
+	store, err := f.openToRead()
+	if err != nil {
+		return nil, err
+	}
+	return namesOf(store.BoltStore), failed(store.Close())
+}
+
+// printNames writes what changed for each number.
+func printNames(w io.Writer, before, names map[stint.Name]string) error {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		what := "as it was"
+		if old, had := before[name]; !had {
+			what = "new"
+		} else if old != names[name] {
+			what = "renamed from " + printable(old)
+		}
+		if _, err := fmt.Fprintf(w, "%d  %s  %s\n", name, printable(names[name]), what); err != nil {
+			return err
+		}
+	}
+	return nil
 }

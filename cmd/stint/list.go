@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/stint-go/stint"
 )
 
 type listFlags struct {
@@ -30,20 +28,23 @@ func newList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show the buckets that are not full",
-		Long: `Show the buckets that are not full, or held, or that "run --wait" waits for, the last in line so long: the label of the limit, the id, and when the bucket is full again. With a
-limit given, also what is left in it: --limit is that of the label --name, or else of "` + defaultLabel + `". With --limits, the limit
-is that of the label, or an override of exactly the id.
+		Long: `Show the buckets that are not full, or held, or that "run --wait" waits for, the last in line so long: the
+label of the limit, the id, and when the bucket is full again. With a limit given, also what is left in it:
+--limit is that of the label --name, or else of "default". With --limits, the limit is that of the label, or
+an override of exactly the id.
 
-They are in the order of the labels and ids. With --top, only the first few, of all limits: those that will be full
-last, or with --by fill those of which the least is left, which takes their limits.
+They are in the order of the labels and ids. With --top, only the first few, of all limits: those that will be
+full last, or with --by fill those of which the least is left, which takes their limits.
 
-The file stays as it is; one that is not there is an error, not an empty list. One that a program has open can be read from
-its status page, where that allows it, with --snapshot.
+The file stays as it is; one that is not there is an error, not an empty list. One that a program has open can
+be read from its status page, where that allows it, with --snapshot.
 
---json prints an object in a line for each: name, id, remaining, limit (burst, count, period), reset_after_ns and, where it is held
-or waited for, held_ns and line_ns. In all that --json prints, an id that is not UTF-8 is in base64, and "base64":true says so.
+--json prints an object in a line for each: name, id, remaining, limit (burst, count, period), reset_after_ns
+and, where it is held or waited for, held_ns and line_ns. In all that --json prints, an id that is not UTF-8
+is in base64, and "base64":true says so.
 
---csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns; what is not known is empty.`,
+--csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns; what is
+not known is empty.`,
 		Example: `  stint list
   stint list --limit 3/1m
   stint list --limits defaults.yml --name NewOrdersPerAccount --json
@@ -70,7 +71,8 @@ or waited for, held_ns and line_ns. In all that --json prints, an id that is not
 	cmd.Flags().BoolVar(&f.csv, "csv", false, "print CSV")
 	cmd.Flags().IntVar(&f.top, "top", 0, "show only the first `N`")
 	cmd.Flags().StringVar(&f.by, "by", "time", "which are the first, with --top: by `time` until full, or by fill")
-	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]string{"fill", "time"}, cobra.ShellCompDirectiveNoFileComp))
+	by := cobra.FixedCompletions([]string{"fill", "time"}, cobra.ShellCompDirectiveNoFileComp)
+	_ = cmd.RegisterFlagCompletionFunc("by", by)
 	return cmd
 }
 
@@ -89,24 +91,15 @@ func (f *listFlags) misused(cmd *cobra.Command) error {
 	return errors.Join(f.out.misused(cmd), exclusive(cmd, "csv", "json"), exclusive(cmd, "csv", "quiet"))
 }
 
-// bucket is a bucket as list shows it.
-type bucket struct {
-	label, id string
-	limit     stint.Limit // zero where none was given
-	remaining int64       // by that limit
-	fullIn    time.Duration
-	heldFor   time.Duration // 0 where it is not held
-	lineFor   time.Duration // until the last turn of those whom run has wait for it; 0 where there are none
-}
-
-// list returns the buckets in the file that are held or not full, in the order in which they are shown. It goes by the
-// file's TATs, without a Limiter: that would tidy the file up.
+// list returns the buckets that are held or not full, in the order in which
+// they are shown. It reads the TATs without a Limiter, which would delete holds
+// that are over.
 func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {
 		return nil, err
 	}
-	store, err := f.db.openToRead(cmd)
+	store, err := f.db.openToRead()
 	if err != nil {
 		return nil, err
 	}
@@ -123,19 +116,13 @@ func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	return buckets, failed(errors.Join(err, store.Close()))
 }
 
-type noSuchLabel string
-
-func (l noSuchLabel) Error() string {
-	return fmt.Sprintf("the file has no limit %q: see stint names", string(l))
-}
-
 // read returns the buckets, each of them measured.
 func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket)) ([]*bucket, error) {
 	var buckets []*bucket
 	add := func(b *bucket) {
 		measure(b)
 		if buckets = append(buckets, b); f.top > 0 && len(buckets) >= 2*f.top+1000 {
-			buckets = f.order(buckets) // so that a large file does not have all of its buckets in memory
+			buckets = f.order(buckets) // bounds the memory that a large file takes
 		}
 	}
 	held, err := holds(store, now)
@@ -154,7 +141,8 @@ func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket
 			if err != nil {
 				return nil, err
 			}
-			b := &bucket{label: label, id: change.Key.ID, fullIn: until(change.TAT, now), heldFor: held[change.Key], lineFor: waited[change.Key]}
+			b := &bucket{label: label, id: change.Key.ID, fullIn: until(change.TAT, now),
+				heldFor: held[change.Key], lineFor: waited[change.Key]}
 			delete(held, change.Key)
 			delete(waited, change.Key)
 			if !b.idle() {
@@ -176,7 +164,7 @@ func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket
 	return f.order(buckets), nil
 }
 
-// order returns the buckets in the order in which they are shown, and no more of them than that are.
+// order sorts the buckets, and cuts them after the first --top.
 func (f *listFlags) order(buckets []*bucket) []*bucket {
 	slices.SortFunc(buckets, func(a, b *bucket) int {
 		byName := cmp.Or(cmp.Compare(a.label, b.label), cmp.Compare(a.id, b.id))
@@ -192,89 +180,6 @@ func (f *listFlags) order(buckets []*bucket) []*bucket {
 		return buckets[:min(f.top, len(buckets))]
 	}
 	return buckets
-}
-
-// holds returns how long each bucket is held that is.
-func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
-	held := map[stint.Key]time.Duration{}
-	for hold, err := range store.All(stint.Unknown) {
-		if err != nil {
-			return nil, err
-		}
-		key, err := stint.ParseKey(hold.Key.ID)
-		if err != nil {
-			return nil, err
-		}
-		if d := until(hold.TAT, now); d > 0 {
-			held[key] = d
-		}
-	}
-	return held, nil
-}
-
-// lines returns how long the line of each bucket is that has one.
-func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
-	waited := map[stint.Key]time.Duration{}
-	for name, label := range namesOf(store.BoltStore) {
-		limit, ok := lineOf(store.BoltStore, label)
-		if !ok {
-			continue
-		}
-		for last, err := range store.All(name) {
-			if err != nil {
-				return nil, err
-			}
-			if d := until(last.TAT, now); d > 0 {
-				waited[limit.Key(last.Key.ID)] = d
-			}
-		}
-	}
-	return waited, nil
-}
-
-// idle reports whether there is nothing to tell of the bucket.
-func (b *bucket) idle() bool { return b.fullIn == 0 && b.heldFor == 0 && b.lineFor == 0 }
-
-// fill returns how much of a bucket is spent: 1 where nothing is left, 0 where its limit is not known.
-func (b *bucket) fill() float64 {
-	if b.limit.Burst == 0 {
-		return 0
-	}
-	return float64(b.fullIn) / float64(b.limit.Tolerance())
-}
-
-func until(nanos int64, now time.Time) time.Duration {
-	return max(0, time.Unix(0, nanos).Sub(now))
-}
-
-// measure sets what is left of a limit. A bucket that is further behind than the limit can bring it is empty: its next
-// spend takes it so.
-func (b *bucket) measure(limit stint.Limit) {
-	if b.limit = limit; limit == stint.Blocked {
-		return
-	}
-	b.fullIn = min(b.fullIn, limit.Tolerance())
-	b.remaining = int64((limit.Tolerance() - b.fullIn) / limit.Interval())
-}
-
-// bucketJSON is what --json prints of a bucket, one in a line. Without a limit given, remaining and limit are missing; held_ns is there
-// where nobody passes before it is over, line_ns where run waits for it.
-type bucketJSON struct {
-	Name string `json:"name"`
-	idJSON
-	Remaining  *int64        `json:"remaining,omitempty"`
-	Limit      *limitJSON    `json:"limit,omitempty"`
-	ResetAfter time.Duration `json:"reset_after_ns"`
-	Held       time.Duration `json:"held_ns,omitempty"`
-	Line       time.Duration `json:"line_ns,omitempty"`
-}
-
-func (b *bucket) json() bucketJSON {
-	line := bucketJSON{Name: b.label, idJSON: newIDJSON(b.id), Limit: newLimitJSON(b.limit), ResetAfter: b.fullIn, Held: b.heldFor, Line: b.lineFor}
-	if line.Limit != nil {
-		line.Remaining = &b.remaining
-	}
-	return line
 }
 
 func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
@@ -296,27 +201,6 @@ func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 	return tw.Flush()
 }
 
-// state says in words how full the bucket is: "0 of 3 left, full in 58.2s".
-func (b *bucket) state() string {
-	s := "full"
-	if b.fullIn > 0 {
-		s = "full in " + duration(b.fullIn)
-		if b.limit.Burst > 0 {
-			s = fmt.Sprintf("%d of %d left, %s", b.remaining, b.limit.Burst, s)
-		}
-	}
-	if b.limit == stint.Blocked {
-		s = "blocked, " + s
-	}
-	if b.heldFor > 0 {
-		s += ", held for " + duration(b.heldFor)
-	}
-	if b.lineFor > 0 {
-		s += ", in line for " + duration(b.lineFor)
-	}
-	return s
-}
-
 func listCSV(w io.Writer, buckets []*bucket) error {
 	c := csv.NewWriter(w)
 	_ = c.Write([]string{"name", "id", "remaining", "burst", "count", "period", "reset_after_ns", "held_ns", "line_ns"})
@@ -332,7 +216,8 @@ func listCSV(w io.Writer, buckets []*bucket) error {
 			}
 			return ""
 		}
-		_ = c.Write(slices.Concat([]string{b.label, b.id}, limit, []string{number(int64(b.fullIn)), known(b.heldFor), known(b.lineFor)}))
+		_ = c.Write(slices.Concat([]string{b.label, b.id}, limit,
+			[]string{number(int64(b.fullIn)), known(b.heldFor), known(b.lineFor)}))
 	}
 	c.Flush()
 	return c.Error()

@@ -52,7 +52,8 @@ func pageOf(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPa
 func manPage(cmd *cobra.Command) string {
 	var b strings.Builder
 	section := func(name string) { fmt.Fprintf(&b, ".SH %s\n", name) }
-	fmt.Fprintf(&b, ".TH %s 1 \"\" %s \"Rate limits that last\"\n", strings.ToUpper(pageOf(cmd)), roffQuoted("stint "+thisBuild().Version))
+	fmt.Fprintf(&b, ".TH %s 1 \"\" %s \"Rate limits that last\"\n",
+		strings.ToUpper(pageOf(cmd)), roffQuoted("stint "+thisBuild().Version))
 	section("NAME")
 	fmt.Fprintf(&b, "%s \\- %s\n", roff(pageOf(cmd)), roff(cmd.Short))
 	section("SYNOPSIS")
@@ -91,7 +92,7 @@ func manPage(cmd *cobra.Command) string {
 	return b.String()
 }
 
-// roffText writes paragraphs as paragraphs, and lines that are indented as they are.
+// roffText writes paragraphs as paragraphs, and indented lines unchanged.
 func roffText(b *strings.Builder, text string) {
 	for i, paragraph := range strings.Split(text, "\n\n") {
 		if i > 0 {
@@ -122,7 +123,7 @@ func roffBlock(b *strings.Builder, text string) {
 	b.WriteString(".fi\n.PP\n")
 }
 
-// roff returns a line as man(7) has to have it to show it as it is.
+// roff escapes a line for man(7).
 func roff(line string) string {
 	line = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`).Replace(line)
 	if strings.HasPrefix(line, ".") {

@@ -31,12 +31,12 @@ func newMigrateRedis() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "redis NUMBER=LABEL...",
 		Short: "Take buckets over from a Redis of Boulder's rate limits",
-		Long: `Take buckets over from a Redis of Boulder's rate limits: keys such as 6:12345678, of a limit's number and an id, and as value the TAT in
-Unix nanoseconds. They are read from standard input: a key and its value in one line, or each in a line of its own. A key whose
-value is empty has expired meanwhile.
+		Long: `Take buckets over from a Redis of Boulder's rate limits: keys such as 6:12345678, of a limit's number and an
+id, and as value the TAT in Unix nanoseconds. They are read from standard input: a key and its value in one
+line, or each in a line of its own. A key whose value is empty has expired meanwhile.
 
-The arguments say which label each number has; numbers that the file has already need none. As with import, all is read first
-and put in in one step, and of two TATs the later one stays.`,
+The arguments say which label each number has; numbers that the file has already need none. As with import,
+all is read first and put in in one step, and of two TATs the later one stays.`,
 		Example: `  redis-cli --scan --pattern '[0-9]*:*' > keys
   xargs redis-cli mget < keys > values
   paste keys values > keys-and-values
@@ -91,7 +91,7 @@ func readRedis(f *importFlags, lines *lineReader, now time.Time) (*imported, err
 		if err != nil {
 			return nil, lines.wrong("key %q has the value %q: want a TAT, in Unix nanoseconds", text, value)
 		}
-		if tat > 0 && tat < 1e18 { // 2001
+		if tat > 0 && tat < 1e18 { // the year 2001
 			return nil, lines.wrong("key %q has the value %d, which is no TAT in Unix nanoseconds", text, tat)
 		}
 		in.add(now, key, tat, false)

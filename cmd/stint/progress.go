@@ -9,10 +9,12 @@ import (
 	"golang.org/x/term"
 )
 
-// progress is a bar for work that may take long. On anything but a terminal there is none, and its methods do nothing.
+// progress is a bar for work that may take long. If stderr is not a terminal,
+// its methods do nothing.
 type progress struct{ bar *progressbar.ProgressBar }
 
-// newProgress returns a bar on stderr for total steps, or bytes; -1 where nobody knows how many.
+// newProgress returns a bar on stderr for total steps or bytes, or -1 if the
+// total is not known.
 func newProgress(stderr io.Writer, what string, total int64, bytes bool) *progress {
 	file, ok := stderr.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -21,7 +23,7 @@ func newProgress(stderr io.Writer, what string, total int64, bytes bool) *progre
 	return &progress{newBar(stderr, what, total, bytes)}
 }
 
-// newBar uses no color, and so has nothing to ask NO_COLOR.
+// newBar uses no color, so NO_COLOR changes nothing.
 func newBar(w io.Writer, what string, total int64, bytes bool) *progressbar.ProgressBar {
 	return progressbar.NewOptions64(total,
 		progressbar.OptionSetWriter(w),
@@ -41,7 +43,7 @@ func (p *progress) add(n int) {
 	}
 }
 
-// reader returns r, which moves the bar on as it is read.
+// reader returns r, which moves the bar on when it is read.
 func (p *progress) reader(r io.Reader) io.Reader {
 	if p.bar == nil {
 		return r
@@ -49,7 +51,7 @@ func (p *progress) reader(r io.Reader) io.Reader {
 	return io.TeeReader(r, p.bar)
 }
 
-// writer returns w, which moves the bar on as it is written.
+// writer returns w, which moves the bar on when it is written.
 func (p *progress) writer(w io.Writer) io.Writer {
 	if p.bar == nil {
 		return w
@@ -57,7 +59,7 @@ func (p *progress) writer(w io.Writer) io.Writer {
 	return io.MultiWriter(w, p.bar)
 }
 
-// close takes the bar away, so that what comes next on the terminal begins a line.
+// close removes the bar, so that the next output begins a line.
 func (p *progress) close() {
 	if p.bar != nil {
 		_ = p.bar.Clear()

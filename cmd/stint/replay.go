@@ -8,8 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,36 +23,38 @@ type replayFlags struct {
 	json   bool
 }
 
-// newReplay returns the command; decided, if not nil, is told of every request in turn: what the limits together had to say
-// or, of those that are tried, each.
+// newReplay returns the command. If decided is not nil, it is called with each
+// decision: that of the limits together, or one for each --try.
 func newReplay(decided func(allowed []bool)) *cobra.Command {
 	f := &replayFlags{}
 	cmd := &cobra.Command{
 		Use:   "replay LOG...",
 		Short: "Say what a limit would have done to the requests of a log",
-		Long: `Say what a limit would have done to the requests of a log, plain or gzipped; - is standard input. Give the oldest log first:
-each request is decided at its line's own time, and one that is older than the newest before it at that.
+		Long: `Say what a limit would have done to the requests of a log, plain or gzipped; - is standard input. Give the
+oldest log first: each request is decided at its line's own time, and one that is older than the newest before
+it at that.
 
---limit is the limit, and each --and another that has to admit the request too, all or nothing. To choose one, --try
-several side by side: for each, a line says how many it would have denied, and whom most.
+--limit is the limit, and each --and another that has to admit the request too, all or nothing. To choose one,
+--try several side by side: for each, a line says how many it would have denied, and whom most.
 
 --lines says how the log is written:
   access        Common or Combined Log Format; --by ip, user, method, path
   json          one object in a line; --by and --time name fields: "remote_ip", or "request.remote_ip" of one within
   REGEXP        a regular expression (RE2) with named groups, (?P<time>...) among them; --by names another
-With each of them --by may be a regular expression too, in slashes: its first group is the id, or all that it matches. An address
-has one bucket, however it is spelled; httplimit.ByIP has one for each /64 of IPv6. Times are found out (access log's, RFC 3339, syslog's, Unix time in seconds to
-nanoseconds) or are of the Go layout --time-format; without a zone they are taken for UTC.
+With each of them --by may be a regular expression too, in slashes: its first group is the id, or all that it
+matches. An address has one bucket, however it is spelled; httplimit.ByIP has one for each /64 of IPv6. Times
+are found out (access log's, RFC 3339, syslog's, Unix time in seconds to nanoseconds) or are of the Go layout
+--time-format; without a zone they are taken for UTC.
 
-A line that does not name anyone is counted as other, and one that is not of the format as malformed; where all are, the exit status is 2. Memory goes by the
-number of ids, not of lines.
+A line that does not name anyone is counted as other, and one that is not of the format as malformed; where
+all are, the exit status is 2. Memory goes by the number of ids, not of lines.
 
-With --db the file keeps the buckets, and the replay of the next log goes on where this one stopped. Its times are the
-log's: give it no file that other commands use.
+With --db the file keeps the buckets, and the replay of the next log goes on where this one stopped. Its times
+are the log's: give it no file that other commands use.
 
---json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied), busiest_minute (start,
-requests, denied; null where there was no request); also other where there are such lines, denied_by with --and, and with
---try tried, an array of limit, allowed, denied, ids_denied, top_denied.`,
+--json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied),
+busiest_minute (start, requests, denied; null where there was no request); also other where there are such
+lines, denied_by with --and, and with --try tried, an array of limit, allowed, denied, ids_denied, top_denied.`,
 		Example: `  stint replay --limit 20/1m --by ip access.log
   stint replay --try 10/1m,20/1m,'60/1m burst 20' access.log.2.gz access.log.1 access.log
   stint replay --limit 20/1m --and 300/1h --by '/"GET (\/[^\/ ]*)/' --json access.log
@@ -87,13 +87,17 @@ requests, denied; null where there was no request); also other where there are s
 	f.db.register(cmd, "a `FILE` to keep the buckets in (default: nothing is kept)")
 	f.limits.register(cmd, true)
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.and, "and", nil, "a further `LIMIT` that has to admit: COUNT/PERIOD, or with --limits a label; may be repeated")
-	flags.StringSliceVar(&f.try, "try", nil, "`LIMITS` to compare, as COUNT/PERIOD or 'COUNT/PERIOD burst N', with commas between them")
-	flags.StringVar(&f.lines.format, "lines", "access", "how the log is written: access, json, or a `REGEXP` with named groups")
+	flags.StringArrayVar(&f.and, "and", nil,
+		"a further `LIMIT` that has to admit: COUNT/PERIOD, or with --limits a label; may be repeated")
+	flags.StringSliceVar(&f.try, "try", nil,
+		"`LIMITS` to compare, as COUNT/PERIOD or 'COUNT/PERIOD burst N', with commas between them")
+	flags.StringVar(&f.lines.format, "lines", "access",
+		"how the log is written: access, json, or a `REGEXP` with named groups")
 	flags.StringVar(&f.lines.by, "by", "ip", "what each bucket is for: a `FIELD` of the line, or /REGEXP/")
 	flags.StringVar(&f.lines.time, "time", defaultTime, "the `FIELD` or group that has the time")
 	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: it is found out)")
-	flags.IntVar(&f.lines.year, "year", 0, "the `YEAR` of the first line, where times have none (default: the last that had the date)")
+	flags.IntVar(&f.lines.year, "year", 0,
+		"the `YEAR` of the first line, where times have none (default: the last that had the date)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	for flag, values := range map[string][]string{"by": {"ip", "method", "path", "user"}, "lines": {"access", "json"}} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
@@ -102,19 +106,21 @@ requests, denied; null where there was no request); also other where there are s
 }
 
 // replay reads the logs.
-func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader, stderr io.Writer, decided func(allowed []bool)) (*replay, error) {
+func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader, stderr io.Writer,
+	decided func(allowed []bool)) (*replayer, error) {
 	read, err := f.lines.reading()
 	if err != nil {
 		return nil, err
 	}
-	for _, log := range logs { // before anything is spent in a file that keeps it
+	for _, log := range logs { // before anything is spent
 		var wrong *os.PathError
 		if _, err := os.Stat(log); log != "-" && errors.As(err, &wrong) {
 			wrong.Op = "open"
 			return nil, wrong
 		}
 	}
-	r := &replay{reading: read, stderr: stderr, decided: decided, sweep: f.try != nil, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
+	r := &replayer{reading: read, stderr: stderr, decided: decided, sweep: f.try != nil,
+		byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
 	if err := f.open(r); err != nil {
 		return nil, err
 	}
@@ -132,7 +138,7 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 	return r, errors.Join(err, failed(r.limiter.Close()))
 }
 
-// sizeOf returns the bytes of the logs together; -1 where that is not known.
+// sizeOf returns the bytes of the logs together, or -1 if that is not known.
 func sizeOf(logs []string) (size int64) {
 	for _, log := range logs {
 		info, err := os.Stat(log)
@@ -144,8 +150,8 @@ func sizeOf(logs []string) (size int64) {
 	return size
 }
 
-// open gives r its limits, and a Limiter on the store that the flags say.
-func (f *replayFlags) open(r *replay) error {
+// open gives r its limits, and a Limiter on the store of the flags.
+func (f *replayFlags) open(r *replayer) error {
 	limits, err := f.load(r, counter())
 	if err != nil {
 		return err
@@ -168,8 +174,8 @@ func (f *replayFlags) open(r *replay) error {
 	return nil
 }
 
-// load returns the limits that the flags give, and tells r of those that decide.
-func (f *replayFlags) load(r *replay, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
+// load returns the limits of the flags, and adds them to r.
+func (f *replayFlags) load(r *replayer, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
 	if r.sweep {
 		f.limits.required = false
 		for _, other := range []string{"limit", "limits", "and", "name", "db"} {
@@ -231,183 +237,4 @@ func (f *replayFlags) load(r *replay, number func(label string) (stint.Name, err
 		}
 	}
 	return stint.NewLimits(names, nil, nil)
-}
-
-// add makes a limit one of those that decide.
-func (r *replay) add(name stint.Name, limit string) error {
-	if slices.Contains(r.limits, limit) {
-		return fmt.Errorf("the limit %s is given twice: once is enough", limit)
-	}
-	r.names, r.limits = append(r.names, name), append(r.limits, limit)
-	r.requestsOf, r.decisions = make([]stint.Request, len(r.names)), make([]stint.Decision, len(r.names))
-	if r.columns = make([]column, 1); r.sweep {
-		r.columns = make([]column, len(r.names))
-	}
-	r.allowed, r.deniedBy = make([]bool, len(r.columns)), make([]int64, len(r.names))
-	return nil
-}
-
-// counts are requests.
-type counts struct{ allowed, denied int64 }
-
-func (c *counts) requests() int64 { return c.allowed + c.denied }
-
-func (c *counts) add(allowed bool) {
-	if allowed {
-		c.allowed++
-	} else {
-		c.denied++
-	}
-}
-
-// column is what was decided by the limits together or, of those that are tried, by one.
-type column struct{ counts }
-
-// tally is what became of the requests of one id.
-type tally struct {
-	id      string
-	columns []counts
-}
-
-// replay is what was found so far.
-type replay struct {
-	limiter  *stint.Limiter
-	names    []stint.Name // of the limits
-	limits   []string     // in words
-	sweep    bool         // each limit decides by itself
-	reading  reading
-	stderr   io.Writer
-	progress *progress
-	decided  func(allowed []bool)
-
-	requestsOf []stint.Request // of one line, at every limit: used again for the next
-	decisions  []stint.Decision
-	allowed    []bool
-
-	newest atomic.Int64 // Unix nanoseconds; the Limiter looks at it from its own goroutine too
-	behind int64        // the most that a line was older than the newest
-
-	requests, malformed, other int64
-
-	columns  []column
-	deniedBy []int64 // by which of the limits that have to admit together
-	byID     map[string]*tally
-	byMinute map[int64]*counts // since 1970; of the first column
-}
-
-func (r *replay) now() time.Time { return time.Unix(0, r.newest.Load()) }
-
-func (r *replay) read(ctx context.Context, log string, stdin io.Reader) error {
-	in := stdin
-	if log != "-" {
-		file, err := os.Open(log)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		in = file
-	}
-	err := eachLine(ctx, r.progress.reader(in), func(number int, text []byte, err error) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		var id []byte
-		var at int64
-		if err == nil {
-			id, at, err = r.reading(text)
-		}
-		if err == errNoID {
-			r.other++
-			return nil
-		}
-		var t *tally
-		if err == nil {
-			t, err = r.tally(id)
-		}
-		if err != nil {
-			r.skip(log, number, err)
-			return nil
-		}
-		return r.decide(t, at)
-	})
-	if err != nil && !errors.As(err, new(failure)) {
-		err = fmt.Errorf("%s: %w", log, err)
-	}
-	return err
-}
-
-// skip counts a malformed line, and reports the first few.
-func (r *replay) skip(log string, number int, err error) {
-	const most = 5
-	if r.malformed++; r.malformed <= most+1 {
-		r.progress.close()
-	}
-	if r.malformed <= most {
-		fmt.Fprintf(r.stderr, "stint: %s:%d: skipped: %s\n", visible(log), number, visible(err.Error()))
-	}
-	if r.malformed == most+1 {
-		fmt.Fprintln(r.stderr, "stint: more lines are malformed: only their number is reported")
-	}
-}
-
-func (r *replay) tally(text []byte) (*tally, error) {
-	if t, ok := r.byID[string(text)]; ok { // most lines are: no string is made of it
-		return t, nil
-	}
-	id, err := stint.AnyID.Canonical(canonical(string(text)))
-	if err != nil {
-		return nil, err
-	}
-	t, ok := r.byID[id]
-	if !ok {
-		t = &tally{id, make([]counts, len(r.columns))}
-		r.byID[id] = t
-	}
-	return t, nil
-}
-
-func (r *replay) decide(t *tally, at int64) error {
-	newest := r.newest.Load()
-	r.behind = max(r.behind, newest-at)
-	r.newest.Store(max(newest, at))
-	for i, name := range r.names {
-		r.requestsOf[i] = stint.Request{Key: name.Key(t.id), Cost: 1}
-	}
-	var err error
-	if r.sweep {
-		err = r.limiter.SpendEach(r.requestsOf, r.decisions)
-	} else {
-		r.decisions[0], err = r.limiter.SpendAll(r.requestsOf...)
-	}
-	if err != nil {
-		return failed(err)
-	}
-	r.requests++
-	for i := range r.columns {
-		ok := r.decisions[i].Allowed
-		r.allowed[i] = ok
-		r.columns[i].add(ok)
-		t.columns[i].add(ok)
-	}
-	if !r.allowed[0] && !r.sweep {
-		r.deniedBy[slices.Index(r.names, r.decisions[0].Key.Name)]++
-	}
-	minute, ok := r.byMinute[at/60e9]
-	if !ok {
-		minute = &counts{}
-		r.byMinute[at/60e9] = minute
-	}
-	minute.add(r.allowed[0])
-	if r.decided != nil {
-		r.decided(r.allowed)
-	}
-	return nil
-}
-
-// warnOfOrder reports what looks like logs given newest first: a server's own lines are seconds out of order.
-func (r *replay) warnOfOrder() {
-	if r.behind > int64(time.Hour) {
-		fmt.Fprintf(r.stderr, "stint: lines are up to %s older than ones before them: give the oldest log first\n",
-			duration(time.Duration(r.behind)))
-	}
 }

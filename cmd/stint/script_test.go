@@ -21,8 +21,8 @@ import (
 	"github.com/stint-go/stint/httplimit/statuspage"
 )
 
-// TestScripts runs each file in testdata/script: scripts in which "exec stint" is the command, in a process of its own
-// and with a home of its own.
+// TestScripts runs the files in testdata/script. In them, "exec stint" is the
+// command in a process and with a home of its own.
 func TestScripts(t *testing.T) {
 	heedSignals()
 	testscript.Run(t, testscript.Params{
@@ -55,7 +55,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// expectStatus runs "status N COMMAND [ARGS...]": the command has to end with the exit status N.
+// expectStatus runs "status N COMMAND [ARGS...]". The exit status must be N.
 func expectStatus(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: status N COMMAND [ARGS...]")
@@ -71,19 +71,20 @@ func expectStatus(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// long is the past that makeOld gives files.
-var long = time.Unix(1_000_000_000, 0)
+// longAgo is when makeOld's files were written.
+var longAgo = time.Unix(1_000_000_000, 0)
 
-// makeOld runs "old FILE": the file was last written long ago, and has a copy, FILE.before.
+// makeOld runs "old FILE". It dates the file back, and makes a copy,
+// FILE.before.
 func makeOld(ts *testscript.TestScript, _ bool, args []string) {
 	path := ts.MkAbs(args[0])
 	content, err := os.ReadFile(path)
 	ts.Check(err)
 	ts.Check(os.WriteFile(path+".before", content, 0o600))
-	ts.Check(os.Chtimes(path, long, long))
+	ts.Check(os.Chtimes(path, longAgo, longAgo))
 }
 
-// expectUnchanged runs "unchanged FILE": it is as "old" left it, byte for byte, and nobody wrote to it.
+// expectUnchanged runs "unchanged FILE". The file must be as "old" left it.
 func expectUnchanged(ts *testscript.TestScript, neg bool, args []string) {
 	path := ts.MkAbs(args[0])
 	before, err := os.ReadFile(path + ".before")
@@ -92,21 +93,22 @@ func expectUnchanged(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	info, err := os.Stat(path)
 	ts.Check(err)
-	if same := bytes.Equal(before, after) && info.ModTime().Equal(long); same == neg {
+	if same := bytes.Equal(before, after) && info.ModTime().Equal(longAgo); same == neg {
 		ts.Fatalf("%s: unchanged: %v", args[0], same)
 	}
 }
 
-// holdLock runs "lock FILE": another has the file open until the script ends.
+// holdLock runs "lock FILE". The file is open until the script ends.
 func holdLock(ts *testscript.TestScript, _ bool, args []string) {
 	store, err := stint.OpenBolt(ts.MkAbs(args[0]), nil, nil)
 	ts.Check(err)
 	ts.Defer(func() { store.Close() })
 }
 
-// serveStatus runs "serve FILE LIMIT ID": a program has the file open until the script ends, has spent a token of id under the
-// LIMIT, labelled Orders, and has a status page at $URL that gives copies of the file; $CLOSED is that of one
-// that does not, $OTHER and $HOSTILE are no status pages.
+// serveStatus runs "serve FILE LIMIT ID". Until the script ends, a program has
+// the file open, and a token of id spent under the label Orders. $URL is its
+// status page, $CLOSED one without copies of the file. $OTHER and $HOSTILE are
+// no status pages.
 func serveStatus(ts *testscript.TestScript, _ bool, args []string) {
 	const orders stint.Name = 6
 	limit, err := stint.ParseLimit(args[1])
@@ -124,14 +126,16 @@ func serveStatus(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Setenv(name, server.URL)
 	}
 	for name, reason := range map[string]string{"OTHER": "404 page not found", "HOSTILE": "\x1b[2Jno\npage"} {
-		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, reason, http.StatusNotFound) }))
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, reason, http.StatusNotFound)
+		}))
 		ts.Defer(other.Close)
 		ts.Setenv(name, other.URL)
 	}
 	ts.Defer(func() { lim.Close() })
 }
 
-// flipByte runs "flip FILE ID": the last byte of the TAT that follows the id, wherever it stands in the file, is flipped.
+// flipByte runs "flip FILE ID". It flips a bit of each TAT that follows the id.
 func flipByte(ts *testscript.TestScript, _ bool, args []string) {
 	path, text := ts.MkAbs(args[0]), []byte(args[1])
 	content, err := os.ReadFile(path)
@@ -152,7 +156,8 @@ func flipByte(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(path, content, 0o600))
 }
 
-// makeMany runs "many FILE N [redis]": a file of N buckets as export writes them, or as redis-cli does.
+// makeMany runs "many FILE N [redis]". The file has N buckets as export writes
+// them, or as redis-cli does.
 func makeMany(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[1])
 	ts.Check(err)
@@ -169,8 +174,8 @@ func makeMany(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), b.Bytes(), 0o600))
 }
 
-// signalWhen runs "signal FILE COMMAND [ARGS...]": the command reads a pipe into which FILE goes and which stays open; it is
-// interrupted when it has read all of that, and has to end with the status of that.
+// signalWhen runs "signal FILE COMMAND [ARGS...]". The command reads the file
+// from a pipe, and is interrupted after that.
 func signalWhen(ts *testscript.TestScript, _ bool, args []string) {
 	content, err := os.ReadFile(ts.MkAbs(args[0]))
 	ts.Check(err)
@@ -181,7 +186,7 @@ func signalWhen(ts *testscript.TestScript, _ bool, args []string) {
 	in, err := cmd.StdinPipe()
 	ts.Check(err)
 	ts.Check(cmd.Start())
-	_, err = in.Write(content) // more than a pipe holds: it has begun to read, and to listen to signals before that
+	_, err = in.Write(content) // more than a pipe holds, so it has begun to read
 	ts.Check(err)
 	ts.Check(cmd.Process.Signal(os.Interrupt))
 	err = cmd.Wait()
@@ -190,10 +195,11 @@ func signalWhen(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// interruptAt runs "interrupt PATTERN RESULT COMMAND [ARGS...]": the command is interrupted as soon as there is a file whose
-// name matches, which it works in, and begun anew if it was too fast for that to be seen. That file is left no more then, and
-// there is no RESULT, unless the signal came too late. TRY in an argument is another number each time, from 7 on, for what is not
-// done twice.
+// interruptAt runs "interrupt PATTERN RESULT COMMAND [ARGS...]". It interrupts
+// the command when a file matches the pattern, in which the command works. That
+// file must go, and RESULT must not be there unless the signal came too late.
+// If the command ended first, it is begun again. TRY in an argument is another
+// number each time.
 func interruptAt(ts *testscript.TestScript, _ bool, args []string) {
 	const tries = 100
 	path, err := exec.LookPath(args[2])

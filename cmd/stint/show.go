@@ -26,12 +26,13 @@ func newShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show ID",
 		Short: "Say why an id was limited: its buckets, their limits, and until when",
-		Long: `Say why an id was limited: for each limit that has a bucket of it, which limit applies and where that comes from, what is left,
-when the bucket is full again, whether it is held, and whether "run --wait" waits for it. With --name, of that limit only. With
---limits, the limit is that of the label, or an override of exactly this id. The file stays as it is.
+		Long: `Say why an id was limited: for each limit that has a bucket of it, which limit applies and where that comes
+from, what is left, when the bucket is full again, whether it is held, and whether "run --wait" waits for it.
+With --name, of that limit only. With --limits, the limit is that of the label, or an override of exactly this
+id. The file stays as it is.
 
---json prints one object for each: as list does, with source (where the limit comes from) and retry_after_ns (until one token
-is there).`,
+--json prints one object for each: as list does, with source (where the limit comes from) and retry_after_ns
+(until one token is there).`,
 		Example: `  stint show alice --limit 3/1m
   stint show 12345678 --limits defaults.yml --overrides overrides.yml
   stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount --snapshot http://localhost:8080/limits`,
@@ -50,24 +51,18 @@ is there).`,
 	return cmd
 }
 
-func oneID(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return misuse(cmd, "one ID is needed, not %d: quote it if it has spaces", len(args))
-	}
-	return nil
-}
-
-// shown is a bucket as show tells of it.
+// shown is a bucket as show prints it.
 type shown struct {
 	bucket
 	source     string        // of its limit
-	retryAfter time.Duration // until a token is there
+	retryAfter time.Duration // until there is a token
 	fullAt     time.Time
 	heldUntil  time.Time
 }
 
 func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown, error) {
-	if id != "" || f.limits.name == "" { // with a label: the one bucket of a stint.Shared limit
+	// A stint.Shared limit has one bucket, without an id. It needs a label.
+	if id != "" || f.limits.name == "" {
 		if _, err := stint.AnyID.Canonical(id); err != nil {
 			return nil, err
 		}
@@ -76,7 +71,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	if err != nil {
 		return nil, err
 	}
-	store, err := f.db.openToRead(cmd)
+	store, err := f.db.openToRead()
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +84,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	if err := errors.Join(err, store.Close()); err != nil {
 		return nil, failed(err)
 	}
-	for label, name := range numbers { // of which the file has no bucket
+	for label, name := range numbers { // without a bucket in the file
 		_, limited := limits.For(name.Key(id))
 		asked := label == f.limits.name || f.limits.name == "" && f.limits.limit != ""
 		if limited && asked && !slices.ContainsFunc(found, func(b *shown) bool { return b.label == label }) {
@@ -120,7 +115,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	return found, nil
 }
 
-// find returns the buckets of an id in the file that are not full, or held.
+// find returns the buckets of an id that are held or not full.
 func (f *showFlags) find(store *readStore, id string, now time.Time) (found []*shown, err error) {
 	for name, label := range namesOf(store.BoltStore) {
 		if !f.limits.wants(store, label) {
@@ -150,27 +145,6 @@ func (f *showFlags) find(store *readStore, id string, now time.Time) (found []*s
 	return found, nil
 }
 
-// source says where the limit of an id comes from.
-func (f *limitFlags) source(label, id string) (string, error) {
-	if f.file == "" {
-		return "of --limit", nil
-	}
-	for _, file := range f.overrides {
-		one := *f
-		one.overrides = []string{file}
-		limits, numbers, err := one.load(counter())
-		if err != nil {
-			return "", err
-		}
-		for override := range limits.Overrides(numbers[label]) {
-			if override.ID == id {
-				return strings.TrimSuffix("an override in "+file+": "+override.Comment, ": "), nil
-			}
-		}
-	}
-	return "the default in " + f.file, nil
-}
-
 func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 	if f.json {
 		for _, b := range found {
@@ -197,7 +171,7 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 	return nil
 }
 
-// words tells of a bucket, a line for each thing.
+// words returns a bucket in words, one line for each fact.
 func (b *shown) words() string {
 	var s strings.Builder
 	line := func(what, format string, args ...any) {
@@ -224,7 +198,8 @@ func (b *shown) words() string {
 		line("hold", "nobody passes for %s, until %s; stint reset ends it", duration(b.heldFor), b.heldUntil.Format(clock))
 	}
 	if b.lineFor > 0 {
-		line("line", "run --wait waits for it, the last for %s; stint reset --name %q ends it", duration(b.lineFor), b.label+lineSuffix)
+		line("line", "run --wait waits for it, the last for %s; stint reset --name %q ends it",
+			duration(b.lineFor), b.label+lineSuffix)
 	}
 	return s.String()
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/bits"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -33,23 +32,24 @@ func newSimulate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate LIMIT... --load LOAD",
 		Short: "Draw what limits do to a load, beside each other",
-		Long: `Draw what limits do to a load, beside each other: how many requests each admits as time goes on. Nothing is kept, and no time
-passes: the clock is simulated.
+		Long: `Draw what limits do to a load, beside each other: how many requests each admits as time goes on. Nothing is
+kept, and no time passes: the clock is simulated.
 
-A LIMIT is COUNT/PERIOD or 'COUNT/PERIOD burst N', and may have a name, 'NAME=LIMIT'. With a burst of what may come at once it is
-what others call a token bucket, with a burst of 1 a leaky bucket.
+A LIMIT is COUNT/PERIOD or 'COUNT/PERIOD burst N', and may have a name, 'NAME=LIMIT'. With a burst of what may
+come at once it is what others call a token bucket, with a burst of 1 a leaky bucket.
 
 A LOAD is one of these, and may end in "after 5s idle"; several follow each other:
   200 in 100ms        evenly, the first at the beginning and the last at the end
   300/1s for 2s       the same: 600 in 2s
   600 every 3333333ns the first at the beginning, and the last that long before the end
   200 at once
-The two ways to spread a load are not the same to a limit: three steps of 3333333ns are a nanosecond less than 10ms. The nearest
-miss says by how little a request came too early.
+The two ways to spread a load are not the same to a limit: three steps of 3333333ns are a nanosecond less than
+10ms. The nearest miss says by how little a request came too early.
 
-A scenario is a YAML file of lists, limits and load, and a title. --json prints one object: requests, and limits, an array of
-name, limit, allowed, denied, nearest_miss_ns (null where nothing was denied).`,
-		Example: `  stint simulate 'token bucket=100/1s burst 200' 'leaky bucket=100/1s burst 1' --load '200 in 100ms after 5s idle'
+A scenario is a YAML file of lists, limits and load, and a title. --json prints one object: requests, and
+limits, an array of name, limit, allowed, denied, nearest_miss_ns (null where nothing was denied).`,
+		Example: `  stint simulate 'token bucket=100/1s burst 200' 'leaky bucket=100/1s burst 1' \
+    --load '200 in 100ms after 5s idle'
   stint simulate '100/1s burst 200' '100/1s burst 1' --load '300/1s for 2s' --svg overload.svg
   stint simulate --scenario black-friday.yml --json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -85,25 +85,25 @@ name, limit, allowed, denied, nearest_miss_ns (null where nothing was denied).`,
 	return cmd
 }
 
-// simulation is limits, a load, and what became of it.
+// simulation is a load, and limits that decide on it.
 type simulation struct {
 	title  string
-	times  []int64 // of the requests, nanoseconds since the beginning
+	times  []int64 // of the requests, in nanoseconds
 	end    int64   // of the load
 	limits []*simulated
 }
 
-// simulated is one limit, and what it did.
+// simulated is one limit, and its decisions.
 type simulated struct {
 	name        string
 	limit       stint.Limit
-	admitted    []bool // each request
+	admitted    []bool // by request
 	allowed     int64
-	nearestMiss time.Duration // 0 where nothing was denied
-	missed      int           // the request that was it, from 1
+	nearestMiss time.Duration // 0 if nothing was denied
+	missed      int           // number of that request, from 1
 }
 
-// read returns the simulation that the flags and arguments say.
+// read returns the simulation of the flags and arguments.
 func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, error) {
 	if err := exclusive(cmd, "scenario", "load"); err != nil {
 		return nil, err
@@ -127,14 +127,16 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 		dec.KnownFields(true)
 		if err := dec.Decode(&in); err != nil && err != io.EOF {
 			text := strings.Join(strings.Fields(err.Error()), " ")
-			return nil, fmt.Errorf("%s: %s", f.scenario, goType.ReplaceAllString(text, ": a scenario has title, limits and load"))
+			text = goType.ReplaceAllString(text, ": a scenario has title, limits and load")
+			return nil, fmt.Errorf("%s: %s", f.scenario, text)
 		}
 	}
 	switch {
 	case len(in.Limits) == 0:
 		return nil, misuse(cmd, "no LIMIT given")
 	case len(in.Limits) > len(svgColors):
-		return nil, misuse(cmd, "%d limits: no more than %d can be told apart in a chart", len(in.Limits), len(svgColors))
+		return nil, misuse(cmd, "%d limits: no more than %d can be told apart in a chart",
+			len(in.Limits), len(svgColors))
 	case len(in.Load) == 0:
 		return nil, misuse(cmd, "no --load given")
 	}
@@ -158,17 +160,19 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 	return s, nil
 }
 
-// goType is what yaml says of a field that it did not find.
+// goType is what yaml adds to an error about an unknown field.
 var goType = regexp.MustCompile(` in type struct \{[^}]*\}`)
 
-var loadPattern = regexp.MustCompile(`^(?:(\d+) (?:(in) (\S+)|(every) (\S+)|(at once))|(\d+)/(\S+) for (\S+))(?: after (\S+)(?: idle)?)?$`)
+var loadPattern = regexp.MustCompile(`^(?:(\d+) (?:(in) (\S+)|(every) (\S+)|(at once))|(\d+)/(\S+) for (\S+))` +
+	`(?: after (\S+)(?: idle)?)?$`)
 
-// mostRequests is as many as are remembered one by one.
+// mostRequests bounds the memory: each request is kept.
 const mostRequests = 1_000_000
 
-// add puts a load behind those there are.
+// add appends a load to the others.
 func (s *simulation) add(load string) error {
-	wrong := fmt.Errorf("load %q: want such as '200 in 100ms', '300/1s for 2s', '600 every 4ms', '200 at once', and 'after 5s idle' behind it", load)
+	wrong := fmt.Errorf("load %q: want such as '200 in 100ms', '300/1s for 2s', '600 every 4ms', '200 at once', "+
+		"and 'after 5s idle' behind it", load)
 	m := loadPattern.FindStringSubmatch(load)
 	if m == nil {
 		return wrong
@@ -187,7 +191,7 @@ func (s *simulation) add(load string) error {
 	if m[10] != "" {
 		s.end += period(m[10])
 	}
-	var count, over, length int64 // the first request to the last, and the load
+	var count, over, length int64 // from first to last request, and of all
 	switch {
 	case m[2] != "":
 		count, over = number(m[1]), period(m[3])
@@ -196,7 +200,8 @@ func (s *simulation) add(load string) error {
 		count = number(m[1])
 		every := period(m[5])
 		if count > mostRequests || every > int64(1<<62)/mostRequests {
-			return fmt.Errorf("load %q: it has more than %s, or takes longer than a limiter counts", load, plural(mostRequests, "request"))
+			return fmt.Errorf("load %q: it has more than %s, or takes longer than a limiter counts",
+				load, plural(mostRequests, "request"))
 		}
 		over, length = (count-1)*every, count*every
 	case m[6] != "":
@@ -215,8 +220,10 @@ func (s *simulation) add(load string) error {
 	if bad || count < 1 {
 		return wrong
 	}
-	if int64(len(s.times))+count > mostRequests || s.end < 0 || s.end+length < s.end || s.end+length > int64(50*365*24*time.Hour) {
-		return fmt.Errorf("load %q: it comes to more than %s, or to more than 50 years", load, plural(mostRequests, "request"))
+	most := int64(50 * 365 * 24 * time.Hour)
+	if int64(len(s.times))+count > mostRequests || s.end < 0 || s.end+length < s.end || s.end+length > most {
+		return fmt.Errorf("load %q: it comes to more than %s, or to more than 50 years",
+			load, plural(mostRequests, "request"))
 	}
 	for i := range count {
 		at := s.end
@@ -288,39 +295,12 @@ type simulatedJSON struct {
 func (s *simulation) summary() simulationJSON {
 	out := simulationJSON{Requests: len(s.times)}
 	for _, l := range s.limits {
-		one := simulatedJSON{Name: l.name, Limit: newLimitJSON(l.limit), Allowed: l.allowed, Denied: int64(len(s.times)) - l.allowed}
+		one := simulatedJSON{Name: l.name, Limit: newLimitJSON(l.limit),
+			Allowed: l.allowed, Denied: int64(len(s.times)) - l.allowed}
 		if one.Denied > 0 {
 			one.NearestMiss = &l.nearestMiss
 		}
 		out.Limits = append(out.Limits, one)
 	}
 	return out
-}
-
-// replaceFile writes a file whole, or leaves it as it was. What is no file, such as a device or a pipe, it writes to.
-func replaceFile(path string, content []byte) (err error) {
-	mode := os.FileMode(0o644)
-	if info, err := os.Stat(path); err == nil {
-		if !info.Mode().IsRegular() {
-			return os.WriteFile(path, content, mode)
-		}
-		mode = info.Mode().Perm()
-		if path, err = filepath.EvalSymlinks(path); err != nil {
-			return err
-		}
-	}
-	temp, err := os.CreateTemp(filepath.Dir(path), ".stint-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(temp.Name())
-		}
-	}()
-	_, err = temp.Write(content)
-	if err = errors.Join(err, temp.Chmod(mode), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math/big"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -17,85 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// simulateLoad returns what the source's two buckets do to a load.
-func simulateLoad(t *testing.T, loads ...string) *simulation {
-	t.Helper()
-	s, err := (&simulateFlags{load: loads}).read(newSimulate(), []string{"token bucket=100/1s burst 200", "leaky bucket=100/1s burst 1"})
-	require.NoError(t, err)
-	require.NoError(t, s.run())
-	return s
-}
-
-// TestSimulateSource: the experiments of "Rate limiting: token bucket, leaky bucket", and what their figures hang on.
-func TestSimulateSource(t *testing.T) {
-	for _, c := range []struct {
-		load              string
-		token, leaky, all int64
-		nearest           time.Duration // of the leaky bucket
-	}{
-		{"200 in 100ms after 5s idle", 200, 10, 200, 452261},
-		{"300/1s for 2s", 400, 200, 600, 3322203},
-		{"600 in 2s", 400, 200, 600, 3322203},
-		// The 400th token is back at 2s, which now comes after the last request; three steps are less than 10ms.
-		{"600 every 3333333ns", 399, 150, 600, 1},
-		{"600 every 3333334ns", 399, 200, 600, 3333332},
-		{"300 at once", 200, 1, 300, 10 * time.Millisecond},
-	} {
-		s := simulateLoad(t, c.load)
-		assert.EqualValues(t, c.all, len(s.times), c.load)
-		assert.Equal(t, c.token, s.limits[0].allowed, c.load)
-		assert.Equal(t, c.leaky, s.limits[1].allowed, c.load)
-		assert.Equal(t, c.nearest, s.limits[1].nearestMiss, c.load)
-	}
-}
-
-// TestSimulateAgreesWithModel: request for request, a token bucket in fractions.
-func TestSimulateAgreesWithModel(t *testing.T) {
-	s := simulateLoad(t, "50 in 77ms", "300/1s for 3s after 123ms", "9 at once", "70 every 13ms after 1s idle")
-	require.Len(t, s.times, 50+900+9+70)
-	for _, l := range s.limits {
-		m := newModel(l.limit.Burst, l.limit.Count, l.limit.Period)
-		denied := 0
-		for i, at := range s.times {
-			want := m.spend("all", time.Unix(0, at))
-			require.Equal(t, want, l.admitted[i], "%s: request %d", l.name, i+1)
-			if !want {
-				denied++
-			}
-		}
-		assert.NotZero(t, denied)
-	}
-}
-
-func TestLoads(t *testing.T) {
-	times := func(loads ...string) ([]int64, int64) {
-		s := &simulation{}
-		for _, load := range loads {
-			require.NoError(t, s.add(load), load)
-		}
-		return s.times, s.end
-	}
-	got, end := times("4 in 10ns", "2 every 5ns after 1us idle", "2 at once", "1000000000/1s for 3ns after 90ns", "1 in 1d")
-	assert.Equal(t, []int64{0, 3, 6, 10, 1010, 1015, 1020, 1020, 1110, 1111, 1113, 1113}, got)
-	assert.Equal(t, 1113+int64(24*time.Hour), end)
-	got, _ = times("1000000 in 1w")
-	want := new(big.Int).Mul(big.NewInt(999_998), big.NewInt(int64(7*24*time.Hour)))
-	assert.Equal(t, want.Div(want, big.NewInt(999_999)).Int64(), got[999_998])
-
-	for _, load := range []string{
-		"", "200", "200 in", "200 in soon", "0 in 1s", "-1 in 1s", "1 in 0s", "1 in 1s after", "1 in 1s after x", "1.5 in 1s", "200 in 100ms idle",
-		"300/s for 2s", "300/1s", "0/1s for 2s", "1/1h for 1s", "1 every 0s", "1000001 at once", "9223372036854775807 every 1h", "1000 every 9223372036854775807ns",
-		"9223372036854775807/1ns for 100w", "1 in 1s after 100000w", "99999999999999999999 at once", "1 in 2609w",
-	} {
-		err := (&simulation{}).add(load)
-		assert.ErrorContains(t, err, fmt.Sprintf("load %q: ", load))
-	}
-	s := &simulation{}
-	require.NoError(t, s.add("1000000 at once"))
-	assert.Error(t, s.add("1 at once"))
-}
-
-// TestSVG: it is XML, and each line ends where its number is on the axis.
+// The picture is XML, and each line ends at its number on the axis.
 func TestSVG(t *testing.T) {
 	s := simulateLoad(t, "300/1s for 2s")
 	s.title, s.limits[0].name = `<"&'>`, "a name that is longer than there is room for"
@@ -118,7 +38,8 @@ func TestSVG(t *testing.T) {
 	assert.Contains(t, svg, "prefers-color-scheme: dark")
 
 	ticks := map[int]float64{} // the y of each number on the axis
-	for _, m := range regexp.MustCompile(`d="M64 ([0-9.]+)H564"/><text class="tick"[^>]*>([0-9]+)<`).FindAllStringSubmatch(svg, -1) {
+	tick := regexp.MustCompile(`d="M64 ([0-9.]+)H564"/><text class="tick"[^>]*>([0-9]+)<`)
+	for _, m := range tick.FindAllStringSubmatch(svg, -1) {
 		n, _ := strconv.Atoi(m[2])
 		ticks[n], _ = strconv.ParseFloat(m[1], 64)
 	}
@@ -128,14 +49,16 @@ func TestSVG(t *testing.T) {
 		assert.Equal(t, m[1], strconv.FormatFloat(ticks[0], 'f', 1, 64), class)
 		assert.Equal(t, m[2], strconv.FormatFloat(ticks[n], 'f', 1, 64), class)
 	}
-	for _, loads := range [][]string{{"1 at once"}, {"7 at once after 5s"}, {"1000000 in 1s"}, {"1 in 1000w", "1 in 1000w"}, {"3 in 1ns"}} {
+	for _, loads := range [][]string{{"1 at once"}, {"7 at once after 5s"}, {"1000000 in 1s"},
+		{"1 in 1000w", "1 in 1000w"}, {"3 in 1ns"}} {
 		assert.NoError(t, xml.Unmarshal(simulateLoad(t, loads...).svg(), new(struct{ XMLName xml.Name })), loads)
 		assert.NotEmpty(t, simulateLoad(t, loads...).text())
 	}
 }
 
 func TestAxes(t *testing.T) {
-	for most, want := range map[float64]axis{1: {1, 1}, 2: {1, 2}, 7: {2, 8}, 10: {2, 10}, 200: {50, 200}, 600: {100, 600}, 999: {200, 1000}, 1e6: {200000, 1e6}, 1234: {250, 1250}} {
+	for most, want := range map[float64]axis{1: {1, 1}, 2: {1, 2}, 7: {2, 8}, 10: {2, 10}, 200: {50, 200},
+		600: {100, 600}, 999: {200, 1000}, 1e6: {200000, 1e6}, 1234: {250, 1250}} {
 		assert.Equal(t, want, niceTop(most), most)
 	}
 	for span := int64(0); span < int64(40*365*24*time.Hour); span = span*3/2 + 1 {
@@ -145,18 +68,85 @@ func TestAxes(t *testing.T) {
 	}
 }
 
-func TestReplaceFile(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "x.svg")
-	require.NoError(t, replaceFile(path, []byte("old")))
-	require.NoError(t, replaceFile(path, []byte("new")))
-	require.Error(t, replaceFile(filepath.Join(dir, "no", "x.svg"), nil))
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
-	require.Error(t, replaceFile(filepath.Join(dir, "d"), nil))
-	entries, err := os.ReadDir(dir)
+// simulateLoad returns what two buckets do to a load.
+func simulateLoad(t *testing.T, loads ...string) *simulation {
+	t.Helper()
+	limits := []string{"token bucket=100/1s burst 200", "leaky bucket=100/1s burst 1"}
+	s, err := (&simulateFlags{load: loads}).read(newSimulate(), limits)
 	require.NoError(t, err)
-	assert.Len(t, entries, 2, "nothing is left behind")
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
-	assert.Equal(t, "new", string(content))
+	require.NoError(t, s.run())
+	return s
+}
+
+// The experiments of "Rate limiting: token bucket, leaky bucket", with its
+// figures.
+func TestSimulateSource(t *testing.T) {
+	for _, c := range []struct {
+		load              string
+		token, leaky, all int64
+		nearest           time.Duration // of the leaky bucket
+	}{
+		{"200 in 100ms after 5s idle", 200, 10, 200, 452261},
+		{"300/1s for 2s", 400, 200, 600, 3322203},
+		{"600 in 2s", 400, 200, 600, 3322203},
+		// The 400th token comes back at 2s, after the last request. Three steps
+		// are less than 10ms.
+		{"600 every 3333333ns", 399, 150, 600, 1},
+		{"600 every 3333334ns", 399, 200, 600, 3333332},
+		{"300 at once", 200, 1, 300, 10 * time.Millisecond},
+	} {
+		s := simulateLoad(t, c.load)
+		assert.EqualValues(t, c.all, len(s.times), c.load)
+		assert.Equal(t, c.token, s.limits[0].allowed, c.load)
+		assert.Equal(t, c.leaky, s.limits[1].allowed, c.load)
+		assert.Equal(t, c.nearest, s.limits[1].nearestMiss, c.load)
+	}
+}
+
+// The simulation decides as the model does.
+func TestSimulateAgainstModel(t *testing.T) {
+	s := simulateLoad(t, "50 in 77ms", "300/1s for 3s after 123ms", "9 at once", "70 every 13ms after 1s idle")
+	require.Len(t, s.times, 50+900+9+70)
+	for _, l := range s.limits {
+		m := newModel(l.limit)
+		denied := 0
+		for i, at := range s.times {
+			want := m.spend("all", at)
+			require.Equal(t, want, l.admitted[i], "%s: request %d", l.name, i+1)
+			if !want {
+				denied++
+			}
+		}
+		assert.NotZero(t, denied)
+	}
+}
+
+func TestLoads(t *testing.T) {
+	times := func(loads ...string) ([]int64, int64) {
+		s := &simulation{}
+		for _, load := range loads {
+			require.NoError(t, s.add(load), load)
+		}
+		return s.times, s.end
+	}
+	got, end := times("4 in 10ns", "2 every 5ns after 1us idle", "2 at once",
+		"1000000000/1s for 3ns after 90ns", "1 in 1d")
+	assert.Equal(t, []int64{0, 3, 6, 10, 1010, 1015, 1020, 1020, 1110, 1111, 1113, 1113}, got)
+	assert.Equal(t, 1113+int64(24*time.Hour), end)
+	got, _ = times("1000000 in 1w")
+	want := new(big.Int).Mul(big.NewInt(999_998), big.NewInt(int64(7*24*time.Hour)))
+	assert.Equal(t, want.Div(want, big.NewInt(999_999)).Int64(), got[999_998])
+
+	for _, load := range []string{
+		"", "200", "200 in", "200 in soon", "0 in 1s", "-1 in 1s", "1 in 0s", "1 in 1s after", "1 in 1s after x",
+		"1.5 in 1s", "200 in 100ms idle", "300/s for 2s", "300/1s", "0/1s for 2s", "1/1h for 1s", "1 every 0s",
+		"1000001 at once", "9223372036854775807 every 1h", "1000 every 9223372036854775807ns",
+		"9223372036854775807/1ns for 100w", "1 in 1s after 100000w", "99999999999999999999 at once", "1 in 2609w",
+	} {
+		err := (&simulation{}).add(load)
+		assert.ErrorContains(t, err, fmt.Sprintf("load %q: ", load))
+	}
+	s := &simulation{}
+	require.NoError(t, s.add("1000000 at once"))
+	assert.Error(t, s.add("1 at once"))
 }

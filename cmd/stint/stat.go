@@ -24,10 +24,11 @@ func newStat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat",
 		Short: "Show how large the file is, and how many buckets each limit has",
-		Long: `Show how large the file is, how much of it is free or in its journal, and for each limit how many buckets it has: live ones, and
-expired ones, which are full again and will be deleted. The file stays as it is.
+		Long: `Show how large the file is, how much of it is free or in its journal, and for each limit how many buckets it
+has: live ones, and expired ones, which are full again and will be deleted. The file stays as it is.
 
---json prints one object: file, format, bytes, free_bytes, journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
+--json prints one object: file, format, bytes, free_bytes, journal_bytes, journaled, holds, and limits (name,
+number, live, expired).`,
 		Example: `  stint stat
   stint stat --db quota.db --json
   stint stat --snapshot http://localhost:8080/limits`,
@@ -68,7 +69,7 @@ type limitStat struct {
 }
 
 func (f *statFlags) stat(cmd *cobra.Command, now time.Time) (*fileStat, error) {
-	store, err := f.db.openToRead(cmd)
+	store, err := f.db.openToRead()
 	if err != nil {
 		return nil, err
 	}
@@ -109,8 +110,9 @@ func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (
 }
 
 func (st *fileStat) print(w io.Writer) error {
-	if _, err := fmt.Fprintf(w, "file     %s, format %d\nsize     %s, of which %s are free\njournal  %s, with %s not in their place yet\nholds    %d\n\n",
-		visible(st.File), st.Format, size(st.Bytes), size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
+	if _, err := fmt.Fprintf(w, "file     %s, format %d\nsize     %s, of which %s are free\n"+
+		"journal  %s, with %s not in their place yet\nholds    %d\n\n", visible(st.File), st.Format, size(st.Bytes),
+		size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
 		return err
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -119,59 +121,4 @@ func (st *fileStat) print(w io.Writer) error {
 		fmt.Fprintf(tw, "%d\t%s\t%d\t%d\n", l.Number, printable(l.Name), l.Live, l.Expired)
 	}
 	return tw.Flush()
-}
-
-// size writes a number of bytes for people.
-func size(n int64) string {
-	const units = "KMGTPE"
-	if n < 1024 {
-		return plural(int(n), "byte")
-	}
-	v, unit := float64(n)/1024, 0
-	for v >= 1023.95 {
-		v /= 1024
-		unit++
-	}
-	return fmt.Sprintf("%.1f %ciB", v, units[unit])
-}
-
-func newNames() *cobra.Command {
-	f := &statFlags{}
-	cmd := &cobra.Command{
-		Use:   "names",
-		Short: "Show the labels of the limits that a file has, by number",
-		Long: `Show the labels of the limits that a file has, by number: limits set-names changes them. The file stays as it is.
-"LABEL line" is no limit, but where "run --wait" keeps the last turn of each id.
-
---json prints one object, with the labels by number.`,
-		Example: `  stint names
-  stint names --db quota.db --json`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := f.db.openToRead(cmd)
-			if err != nil {
-				return err
-			}
-			names, lines := namesOf(store.BoltStore), map[stint.Name]string{}
-			for name, label := range names {
-				if limit, ok := lineOf(store.BoltStore, label); ok {
-					lines[name] = "\tthe turns of those whom run --wait has wait for " + printable(names[limit])
-				}
-			}
-			if err := store.Close(); err != nil {
-				return failed(err)
-			}
-			if f.json {
-				return failed(printJSON(cmd.OutOrStdout(), names))
-			}
-			tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			for _, name := range slices.Sorted(maps.Keys(names)) {
-				fmt.Fprintf(tw, "%d\t%s%s\n", name, printable(names[name]), lines[name])
-			}
-			return failed(tw.Flush())
-		},
-	}
-	f.db.registerToRead(cmd)
-	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
-	return cmd
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTour replays the session in docs/tour.md: each line after a "$ " is given to a shell, and has to print what stands under it.
-// A block after a line "`NAME`:" is a file that the session has.
+// TestTour replays the session in docs/tour.md. A shell runs each line after a
+// "$ ", and must print the lines below it. A block after a line "`NAME`:" is a
+// file.
 func TestTour(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no sh")
@@ -50,7 +51,8 @@ func TestTour(t *testing.T) {
 			commands++
 			cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), runMain+"=1", "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "TZ=UTC", "LC_ALL=C")
+			cmd.Env = append(os.Environ(), runMain+"=1", "TZ=UTC", "LC_ALL=C",
+				"PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
 			out, err := cmd.CombinedOutput()
 			if !errors.As(err, new(*exec.ExitError)) {
 				require.NoError(t, err)
@@ -77,12 +79,12 @@ func TestTour(t *testing.T) {
 
 var updateTour = flag.Bool("update-tour", false, "write what the commands of docs/tour.md print into it")
 
-// masks are what differs from one session to the next, and what stands in its place.
+// masks replace text that differs between sessions.
 var masks = []struct {
 	pattern *regexp.Regexp
 	mask    string
 }{
-	// What is full in 8h is so in 7h59m a moment later.
+	// After a moment, "full in 8h" is "full in 7h59m".
 	{regexp.MustCompile(`((?:full|retry|next) +in|held for) [0-9][0-9a-z.]*`), "$1 TIME"},
 	{regexp.MustCompile(`\bat [0-9-]{10} [0-9:]{8} UTC`), "at INSTANT"},
 	{regexp.MustCompile(`[0-9.]+ [KM]iB`), "SIZE"},

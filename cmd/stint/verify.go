@@ -27,7 +27,7 @@ type verifyFlags struct {
 	limits limitFlags
 	repair bool
 	to     string
-	pages  bool // the child process that verify starts
+	pages  bool // this is the process for checkPages
 }
 
 func newVerify() *cobra.Command {
@@ -35,16 +35,18 @@ func newVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [FILE]",
 		Short: "Say whether a file is sound, or all that is wrong with it",
-		Long: `Say whether a file is sound, or all that is wrong with it; then the exit status is 3. It reads all of the file: its pages, checksums and
-sums, with which a TAT that a flipped bit has changed is found, and has bbolt check which pages are in use. The file stays as
-it is.
+		Long: `Say whether a file is sound, or all that is wrong with it; then the exit status is 3. It reads all of the
+file: its pages, checksums and sums, with which a TAT that a flipped bit has changed is found, and has bbolt
+check which pages are in use. The file stays as it is.
 
-With --limit or --limits, it also counts the buckets that are further behind than their limit allows. That is no damage:
-a clock that was set back or a limit that was made smaller brings it about, and such a bucket is taken for an empty one. With
---limits, the limit is that of the label, or an override of exactly the id.
+With --limit or --limits, it also counts the buckets that are further behind than their limit allows. That is
+no damage: a clock that was set back or a limit that was made smaller brings it about, and such a bucket is
+taken for an empty one. With --limits, the limit is that of the label, or an override of exactly the id.
 
---repair writes what can be read to a new file, FILE.repaired or that of --to, and says what is lost; then, too, the exit status is 3. Move it
-to FILE's place yourself when you are content with it. With a page is lost what it leads to, which may be most of the file. Where a sum was wrong, the bucket that was changed is not known, and is in it.`,
+--repair writes what can be read to a new file, FILE.repaired or that of --to, and says what is lost; then,
+too, the exit status is 3. Move it to FILE's place yourself when you are content with it. With a page is lost
+what it leads to, which may be most of the file. Where a sum was wrong, the bucket that was changed is not
+known, and is in it.`,
 		Example: `  stint verify quota.db
   stint verify quota.db --limits defaults.yml --overrides overrides.yml
   stint verify quota.db --repair --to sound.db`,
@@ -74,29 +76,6 @@ to FILE's place yourself when you are content with it. With a page is lost what 
 	return cmd
 }
 
-func atMostOne(what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) > 1 {
-			return misuse(cmd, "one %s, not %d", what, len(args))
-		}
-		return nil
-	}
-}
-
-// named takes the file from the argument, where there is one.
-func (f *dbFlags) named(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	if cmd.Flags().Changed("db") {
-		return misuse(cmd, "FILE and --db exclude each other")
-	}
-	if f.path = args[0]; f.path == "" {
-		return misuse(cmd, "FILE is empty: name one, or leave it out")
-	}
-	return nil
-}
-
 func (f *verifyFlags) verify(cmd *cobra.Command) error {
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {
@@ -107,7 +86,7 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 		return err
 	}
 	var found verified
-	store, err := f.db.openToRead(cmd)
+	store, err := f.db.openToRead()
 	if err == nil {
 		err = errors.Join(found.look(cmd, store, f.db.lockTimeout, limits, numbers), store.Close())
 	}
@@ -120,7 +99,7 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 	return failed(found.print(cmd.OutOrStdout(), path))
 }
 
-// wrong prints what was found, and returns what it comes to.
+// wrong prints the findings, and returns an error that counts them.
 func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
 	n := 0
 	for line := range strings.Lines(err.Error()) {
@@ -133,16 +112,18 @@ func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
 	if errors.Is(err, errEmpty) {
 		return fmt.Errorf("%s is not sound: there is nothing in it to be repaired", path)
 	}
-	return fmt.Errorf("%s is not sound: %s; stint verify --repair writes what can be read of it to a new file", path, plural(n, "finding"))
+	return fmt.Errorf("%s is not sound: %s; stint verify --repair writes what can be read of it to a new file",
+		path, plural(n, "finding"))
 }
 
-// verified is what verify found in a file that is sound.
+// verified is what verify found in a sound file.
 type verified struct {
 	fsck.Verified
-	ahead map[string]int // by limit, the buckets that are further behind than it allows
+	ahead map[string]int // by label, the buckets that tooFarAhead counts
 }
 
-func (v *verified) look(cmd *cobra.Command, store *readStore, lockTimeout time.Duration, limits *stint.Limits, numbers map[string]stint.Name) (err error) {
+func (v *verified) look(cmd *cobra.Command, store *readStore, lockTimeout time.Duration,
+	limits *stint.Limits, numbers map[string]stint.Name) (err error) {
 	bar := newProgress(cmd.ErrOrStderr(), "verifying", -1, false)
 	defer bar.close()
 	if v.Verified, err = fsck.Verify(store.path, lockTimeout, bar.add); err != nil {
@@ -156,20 +137,23 @@ func (v *verified) look(cmd *cobra.Command, store *readStore, lockTimeout time.D
 }
 
 func (v *verified) print(w io.Writer, path string) error {
-	s := fmt.Sprintf("sound  %s  %s, %s in the journal\n", visible(path), plural(int(v.Buckets), "bucket"), plural(int(v.Journaled), "entry"))
+	s := fmt.Sprintf("sound  %s  %s, %s in the journal\n",
+		visible(path), plural(int(v.Buckets), "bucket"), plural(int(v.Journaled), "entry"))
 	for _, label := range slices.Sorted(maps.Keys(v.ahead)) {
 		s += fmt.Sprintf("note   %s of %s further behind than the limit allows: each is taken for an empty one\n",
 			plural(v.ahead[label], "bucket"), printable(label))
 	}
 	if len(v.Unsummed) > 0 {
-		s += fmt.Sprintf("note   no sums of %s, so that a changed byte there is not seen: an older version wrote it; stint compact adds them\n",
+		s += fmt.Sprintf("note   no sums of %s, so that a changed byte there is not seen: "+
+			"an older version wrote it; stint compact adds them\n",
 			strings.Join(v.Unsummed, ", "))
 	}
 	_, err := io.WriteString(w, s)
 	return err
 }
 
-// askBbolt has bbolt check the pages in a process of its own, because what it meets there may end that.
+// askBbolt has bbolt check the pages in another process, because a damaged page
+// may end that.
 func askBbolt(ctx context.Context, path string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -191,7 +175,7 @@ func askBbolt(ctx context.Context, path string) error {
 	return errors.Join(errs...)
 }
 
-// checkPages is what that process does. It prints a line for each thing that is wrong.
+// checkPages is bbolt's check. It prints a line for each finding.
 func checkPages(w io.Writer, path string, lockTimeout time.Duration) error {
 	const most = 20
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: lockTimeout})
@@ -215,9 +199,6 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 	ctx, stop := untilInterrupted(cmd)
 	defer stop()
 	path, _, err := f.db.file()
-	if err == nil {
-		err = f.db.misused()
-	}
 	if err != nil {
 		return err
 	}
@@ -242,15 +223,18 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 	for _, err := range found.Lost {
 		fmt.Fprintf(&s, "lost  %s\n", visible(strings.TrimPrefix(err.Error(), "stint: ")))
 	}
-	fmt.Fprintf(&s, "repaired  %s  %s, and what was lost: %d\n", visible(to), plural(int(found.Buckets), "bucket"), len(found.Lost))
+	fmt.Fprintf(&s, "repaired  %s  %s, and what was lost: %d\n",
+		visible(to), plural(int(found.Buckets), "bucket"), len(found.Lost))
 	if _, err = io.WriteString(cmd.OutOrStdout(), s.String()); err == nil && len(found.Lost) > 0 {
 		err = fmt.Errorf("%s is not all of %s: look at what was lost before you take it", to, path)
 	}
 	return failed(err)
 }
 
-// tooFarAhead counts, by limit, the buckets that are further behind than it allows.
-func tooFarAhead(store *readStore, limits *stint.Limits, numbers map[string]stint.Name, now time.Time) (map[string]int, error) {
+// tooFarAhead counts, by label, the buckets that are further behind than their
+// limit allows.
+func tooFarAhead(store *readStore, limits *stint.Limits, numbers map[string]stint.Name, now time.Time) (
+	map[string]int, error) {
 	ahead := map[string]int{}
 	for name, label := range namesOf(store.BoltStore) {
 		number, ok := numbers[label]

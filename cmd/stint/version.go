@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// build is what the program knows of how it was built.
+// build says how the program was built.
 type build struct {
 	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"` // of the version control system; "" where it was built without
+	Revision string `json:"revision,omitempty"` // of version control, if it was built with it
 	Modified bool   `json:"modified,omitempty"` // since that revision
 	Time     string `json:"time,omitempty"`     // of the revision
 	Go       string `json:"go"`
@@ -45,7 +45,7 @@ func thisBuild() build {
 	return newBuild(info)
 }
 
-// String returns it in one line.
+// String returns the build in one line.
 func (b build) String() string {
 	s := b.Version
 	if b.Revision != "" {

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -80,6 +82,31 @@ func TestFiveProcesses(t *testing.T) {
 			require.EqualValues(t, 3, seen.Load())
 		})
 	}
+}
+
+// The file is kept where the user's settings are. The directory need not be there.
+func TestDefaultFile(t *testing.T) {
+	binary := build(t)
+	config := filepath.Join(t.TempDir(), "not", "there")
+	t.Setenv("XDG_CONFIG_HOME", config)
+	t.Setenv("HOME", config)
+	t.Setenv("AppData", config)
+	url, seen := threeAnHour(t)
+	for i, want := range []string{"answer\n", "not sent"} {
+		said, _ := runs(t, binary, "-quota", "1/1h", url)
+		require.Contains(t, said, want, i)
+	}
+	require.EqualValues(t, 1, seen.Load())
+	file, err := defaultFile()
+	require.NoError(t, err)
+	require.True(t, strings.HasPrefix(file, config))
+	info, err := os.Stat(filepath.Dir(file))
+	require.NoError(t, err)
+	if runtime.GOOS != "windows" {
+		require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	}
+	_, err = os.Stat(file)
+	require.NoError(t, err)
 }
 
 func TestOtherAnswers(t *testing.T) {

@@ -25,11 +25,7 @@ const RequestsPerServer stint.Name = 1
 var names = stint.Names{RequestsPerServer: {Label: "RequestsPerServer"}}
 
 func main() {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = "."
-	}
-	file := flag.String("file", filepath.Join(cache, "stint-client.db"), "the file that remembers")
+	file := flag.String("file", "", "the file that remembers; default "+filepath.Join("stint", "client.db")+" in the user's configuration directory")
 	quota := flag.String("quota", "1000/1d", "how much the API gives away")
 	wait := flag.Duration("wait", 0, "how long the request may take, with the wait for its turn; 0 does not wait")
 	flag.Parse()
@@ -48,8 +44,24 @@ func main() {
 	}
 }
 
+// defaultFile returns a file that lasts as long as the user's settings: whoever empties a cache does not expect to be
+// locked out by an API. It makes the directory, which other users cannot read.
+func defaultFile() (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", fmt.Errorf("no place for the quota, use -file: %w", err)
+	}
+	dir = filepath.Join(dir, "stint")
+	return filepath.Join(dir, "client.db"), os.MkdirAll(dir, 0o700)
+}
+
 // run returns, rather than exits, so that the limiter is closed: only then is all of it in the file.
 func run(file, quota string, wait time.Duration, url string) (err error) {
+	if file == "" {
+		if file, err = defaultFile(); err != nil {
+			return err
+		}
+	}
 	limit, err := stint.ParseLimit(quota)
 	if err != nil {
 		return err

@@ -8,6 +8,38 @@
 // scans the buckets, its memory is bounded, and it needs no script and nothing
 // from other hosts.
 //
+// # JSON
+//
+// A program reads ?format=json. Fields may be added, and none changes its
+// meaning. Names that end in _seconds are seconds, _per_second are rates. An
+// empty optional field is left out.
+//
+//	time, since          now, and when the page was made (RFC 3339)
+//	healthy, problem     Limiter.Health, and its text (optional)
+//	version, go          of stint and of Go
+//	resident, loads, evictions        of Stats: buckets in memory, and moves
+//	clock_steps_forward, clock_steps_backward
+//	file_bytes, file_free_bytes       the file and its free pages (optional)
+//	journal_bytes, journal_buckets    the journal in it (optional)
+//	flush, commit        each: count, buckets, failures, last_seconds,
+//	                     longest_seconds
+//	allowed_per_second, denied_per_second  in the last slot of the charts
+//	limits               a list, by number:
+//	  label, number, limit            as stint.ParseLimit reads it; without a
+//	                                  default there is no limit, nor these:
+//	  burst, count, period_seconds, queue, durability
+//	  overrides                       ids with a limit of their own (optional)
+//	  allowed, denied, errors         counts since the Limiter was opened
+//	  shadow_denials                  Shadow rules have denied too
+//	  allowed_per_second, denied_per_second, slot_seconds
+//	  allowed_history, denied_history per second in each slot, oldest first
+//	  fullest, most_denied            lists of buckets, each:
+//	    id, burst, remaining          "#" and six digits with HideIDs
+//	    retry_after_seconds           until a cost of 1 passes
+//	    reset_after_seconds           until it is full, and no longer held
+//	    denied                        at least so often lately (optional)
+//	    token                         for a POST of reset=token
+//
 // # Files
 //
 //	page.go        Page, its options, and what a request to it does

@@ -42,13 +42,33 @@ type view struct {
 	CSS        template.CSS
 	Refresh    int64 // seconds; 0 means never
 	AllowReset bool
+	Confirm    *question // before a reset; nil shows the report
 }
 
-// writeHTML writes the report as HTML. ?refresh=0 stops it from reloading.
+// question asks whether a bucket is to be reset. The page shows it alone and
+// does not reload, because the rows of a list move.
+type question struct {
+	bucketReport
+	Label string
+}
+
+// writeHTML writes the report as HTML. ?refresh=0 stops it from reloading, and
+// ?reset= asks before a reset.
 func (p *Page) writeHTML(w http.ResponseWriter, r *http.Request, rep *report) {
-	v := view{rep, p.opts.Title, template.CSS(pageCSS), 0, p.opts.AllowReset}
+	v := view{rep, p.opts.Title, template.CSS(pageCSS), 0, p.opts.AllowReset, nil}
 	h := w.Header()
-	if r.URL.Query().Get("refresh") != "0" {
+	if token := r.URL.Query().Get("reset"); token != "" {
+		if !p.mayReset(w) {
+			return
+		}
+		key, shown := p.shown(token)
+		b, ok := p.bucket(key)
+		if !shown || !ok {
+			http.Error(w, notShown, http.StatusNotFound)
+			return
+		}
+		v.Confirm = &question{b, p.lim.Limits().Names()[key.Name].Label}
+	} else if r.URL.Query().Get("refresh") != "0" {
 		v.Refresh = int64(math.Ceil(p.opts.Refresh.Seconds()))
 		h.Set("Refresh", strconv.FormatInt(v.Refresh, 10))
 	}

@@ -23,7 +23,7 @@ type Options struct {
 	HideIDs bool
 
 	// AllowReset lets everyone who sees the page refill a bucket and end its
-	// hold.
+	// hold. The page asks first.
 	AllowReset bool
 
 	// AllowSnapshot lets everyone who sees the page copy the whole file with
@@ -65,7 +65,7 @@ type Page struct {
 // The page has each limit, a chart of its decisions in the last five minutes,
 // the buckets nearest to their limit and those denied most often, the flushes,
 // the size of the file, and the Limiter's health. ?format=json has the same for
-// programs, ?format=prometheus counters for each limit, and ?format=snapshot a
+// programs, as the package documentation says, ?format=prometheus counters for each limit, and ?format=snapshot a
 // copy of the file, if AllowSnapshot is set.
 //
 // The chart counts every decision of the Limiter. For decisions that the page
@@ -174,10 +174,19 @@ func (p *Page) snapshot(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// reset refills a bucket that the page shows, and ends its hold.
-func (p *Page) reset(w http.ResponseWriter, r *http.Request) {
+const notShown = "The page does not show that bucket any more."
+
+// mayReset answers 403 unless the page may reset buckets.
+func (p *Page) mayReset(w http.ResponseWriter) bool {
 	if !p.opts.AllowReset {
 		http.Error(w, "This page does not reset buckets.", http.StatusForbidden)
+	}
+	return p.opts.AllowReset
+}
+
+// reset refills a bucket that the page shows, and ends its hold.
+func (p *Page) reset(w http.ResponseWriter, r *http.Request) {
+	if !p.mayReset(w) {
 		return
 	}
 	if err := p.origin.Check(r); err != nil {
@@ -187,7 +196,7 @@ func (p *Page) reset(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 1<<12)
 	key, ok := p.shown(r.PostFormValue("reset"))
 	if !ok {
-		http.Error(w, "The page does not show that bucket any more.", http.StatusNotFound)
+		http.Error(w, notShown, http.StatusNotFound)
 		return
 	}
 	if err := p.lim.Reset(key); err != nil {

@@ -54,10 +54,11 @@ func TestPageHTML(t *testing.T) {
 		require.NotContains(t, body, text)
 	}
 	for _, text := range []string{
-		"A &amp; B", "Something is wrong", "disk full", "2\u202f000 per day, burst 7", "2 overrides", "6 of 7",
+		"No decisions in the last five minutes", "A &amp; B", "Something is wrong", "disk full", "2\u202f000 per day, burst 7", "2 overrides", "6 of 7",
 	} {
 		require.Contains(t, body, text)
 	}
+	require.NotContains(t, body, `class="grid"`, "no line strikes the text through")
 	for _, format := range []string{"", "json", "prometheus"} {
 		require.Equal(t, "no-store", get(p, "?format="+format).Header().Get("Cache-Control"))
 	}
@@ -85,6 +86,16 @@ func TestPageReset(t *testing.T) {
 	for _, token := range []string{"", strings.Repeat("0", 32), token + "&padding=" + strings.Repeat("x", 1<<12)} {
 		require.Equal(t, 404, post(p, token).Code, token)
 	}
+	require.NotContains(t, get(p, "").Body.String(), "<form", "rows move under a button")
+	question := get(p, "?reset="+token)
+	require.Equal(t, 200, question.Code)
+	require.Empty(t, question.Header().Get("Refresh"), "it does not move")
+	for _, text := range []string{"Reset " + client.ID + "?", "of address,", `<button name="reset" value="` + token} {
+		require.Contains(t, question.Body.String(), text)
+	}
+	require.NotContains(t, question.Body.String(), "<table")
+	require.Equal(t, 404, get(p, "?reset="+strings.Repeat("0", 32)).Code)
+	require.Equal(t, 403, get(forbidden, "?reset="+forbidden.token(client)).Code)
 	require.Equal(t, 429, ask(1, ""), "nothing was reset")
 
 	origin := []string{"Sec-Fetch-Site", "same-origin", "Origin", "http://page.example"}

@@ -29,6 +29,9 @@ func writePrometheus(w io.Writer, rep *report) {
 		fmt.Fprintf(&b, "stint_errors_total{limit=%s} %d\n", labelText(l.Label), l.Errors)
 	}
 
+	metric("stint_build_info", "gauge", "Always 1; the labels have the versions.")
+	fmt.Fprintf(&b, "stint_build_info{version=%s,goversion=%s} 1\n", labelText(rep.Version), labelText(rep.Go))
+
 	healthy := 0.0
 	if rep.Healthy {
 		healthy = 1
@@ -52,6 +55,9 @@ func writePrometheus(w io.Writer, rep *report) {
 	}
 	if rep.FileBytes > 0 {
 		one("stint_file_bytes", "gauge", "Size of the file.", float64(rep.FileBytes))
+		one("stint_file_free_bytes", "gauge", "Bytes of the file in free pages.", float64(rep.FileFree))
+		one("stint_journal_bytes", "gauge", "Size of the journal in the file.", float64(rep.Journal))
+		one("stint_journal_buckets", "gauge", "Buckets whose newest state is in the journal.", float64(rep.Journaled))
 	}
 	metric("stint_clock_steps_total", "counter", "Steps of the wall clock.")
 	fmt.Fprintf(&b, "stint_clock_steps_total{direction=\"forward\"} %d\n", rep.Forward)

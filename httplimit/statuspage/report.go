@@ -2,7 +2,10 @@ package statuspage
 
 import (
 	"cmp"
+	"runtime"
+	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -14,6 +17,8 @@ type report struct {
 	Since   time.Time `json:"since"` // when the page was made
 	Healthy bool      `json:"healthy"`
 	Problem string    `json:"problem,omitempty"`
+	Version string    `json:"version"` // of stint
+	Go      string    `json:"go"`
 
 	AllowedPerSecond float64 `json:"allowed_per_second"`
 	DeniedPerSecond  float64 `json:"denied_per_second"`
@@ -24,6 +29,9 @@ type report struct {
 	Forward   int64       `json:"clock_steps_forward"`
 	Backward  int64       `json:"clock_steps_backward"`
 	FileBytes int64       `json:"file_bytes,omitempty"` // 0 means no file
+	FileFree  int64       `json:"file_free_bytes,omitempty"`
+	Journal   int64       `json:"journal_bytes,omitempty"`
+	Journaled int64       `json:"journal_buckets,omitempty"`
 	Flush     writeReport `json:"flush"`
 	Commit    writeReport `json:"commit"` // of decisions that waited for it
 
@@ -45,8 +53,8 @@ type limitReport struct {
 	Burst      int64   `json:"burst,omitempty"`
 	Count      int64   `json:"count,omitempty"`
 	Period     float64 `json:"period_seconds,omitempty"`
-	Queue      int64   `json:"queue,omitempty"`      // 0 means no bound
-	Durability string  `json:"durability,omitempty"` // "default" means that of Options
+	Queue      int64   `json:"queue,omitempty"` // 0 means no bound
+	Durability string  `json:"durability,omitempty"`
 	Overrides  int     `json:"overrides,omitempty"`
 
 	Allowed int64 `json:"allowed"`
@@ -91,8 +99,10 @@ func (p *Page) report() *report {
 	f, c := st.Flush, st.Commit
 	rep := &report{
 		Time: now.UTC(), Since: p.started.UTC(), Healthy: true,
+		Version: version(), Go: runtime.Version(),
 		Resident: st.Resident, Loads: st.Loads, Evictions: st.Evictions,
 		Forward: st.Forward, Backward: st.Backward, FileBytes: st.File.Bytes,
+		FileFree: st.File.Free, Journal: st.File.Journal, Journaled: st.File.Journaled,
 		Flush:  writeReport{f.Flushes, f.Buckets, f.Failures, f.Last.Seconds(), f.Longest.Seconds()},
 		Commit: writeReport{c.Commits, c.Buckets, c.Failures, c.Last.Seconds(), c.Longest.Seconds()},
 	}
@@ -115,6 +125,21 @@ func (p *Page) report() *report {
 	return rep
 }
 
+// version returns the version of stint in this program: "(devel)" without one.
+var version = sync.OnceValue(func() string {
+	const stintPath = "github.com/stint-go/stint"
+	info, _ := debug.ReadBuildInfo()
+	if info == nil {
+		return "unknown"
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == stintPath {
+			return cmp.Or(m.Version, "(devel)")
+		}
+	}
+	return "(devel)"
+})
+
 // describeLocked reads the names and overrides of the limits in force. The
 // caller holds sampling, as for limitLocked.
 func (p *Page) describeLocked() {
@@ -136,7 +161,7 @@ func (p *Page) limitLocked(name stint.Name, c stint.LimitStats, now time.Time) l
 		SlotSeconds: slotLen.Seconds(), Fullest: []bucketReport{}, MostDenied: []bucketReport{},
 	}
 	if limit, ok := p.limits.Default(name); ok {
-		l.Limit, l.Queue, l.Durability = limit.String(), limit.Queue, limit.Durability.String()
+		l.Limit, l.Queue, l.Durability = limit.String(), limit.Queue, cmp.Or(limit.Durability, p.lim.Durability()).String()
 		l.Burst, l.Count, l.Period = limit.Burst, limit.Count, max(0, limit.Period.Seconds())
 	}
 	chart := entry(p.charts, name)

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,6 +115,7 @@ func TestReportChart(t *testing.T) {
 	require.InDelta(t, 0, denied[first+1], 0.1)
 	require.InDelta(t, 0, denied[slots-2], 0.1)
 	html := get(p, "").Body.String()
+	require.Contains(t, html, `<path class="grid"`)
 	require.Contains(t, html, `<path class="fa" d="M`)
 	require.Contains(t, html, `<path class="fd" d="M`)
 	require.Contains(t, html, `50/s</p>`)
@@ -148,12 +152,12 @@ func TestReportConfiguration(t *testing.T) {
 	rep := p.report()
 	key, address := rep.limit("key"), rep.limit("address")
 	require.EqualValues(t, 1077, key.Queue)
-	require.Equal(t, []string{"memory", "default", ""},
+	require.Equal(t, []string{"memory", "flushed", ""},
 		[]string{key.Durability, address.Durability, rep.limit("off").Durability})
 	require.Zero(t, address.Queue)
 	html := get(p, "").Body.String()
 	require.Contains(t, html, "5 per minute, queue 1\u202f077 · memory durability")
-	require.Contains(t, html, "5 per minute · default durability")
+	require.Contains(t, html, "5 per minute · flushed durability")
 }
 
 func TestReportFile(t *testing.T) {
@@ -169,7 +173,33 @@ func TestReportFile(t *testing.T) {
 	require.Positive(t, rep.Commit.Last)
 	require.GreaterOrEqual(t, rep.FileBytes, int64(4*4096))
 	require.Contains(t, get(p, "").Body.String(), "Last commit")
-	require.Regexp(t, `(?m)^stint_file_bytes \d`, get(p, "?format=prometheus").Body.String())
+	require.Equal(t, "synced", rep.limit("key").Durability, "the Limiter's default")
+	for _, metric := range []string{`file_bytes`, `file_free_bytes`, `journal_bytes`, `journal_buckets`, `build_info\{version=".+",goversion="go.+"\}`} {
+		require.Regexp(t, `(?m)^stint_`+metric+` \d`, get(p, "?format=prometheus").Body.String())
+	}
+}
+
+// The package documentation has every field of the JSON.
+func TestReportJSONIsDocumented(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	_, text, _ := strings.Cut(string(doc), "// # JSON\n")
+	text, _, _ = strings.Cut(text, "// # Files\n")
+	var fields func(of reflect.Type)
+	fields = func(of reflect.Type) {
+		for of.Kind() == reflect.Slice {
+			of = of.Elem()
+		}
+		if of.Kind() != reflect.Struct || of == reflect.TypeFor[time.Time]() {
+			return
+		}
+		for i := range of.NumField() {
+			name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+			require.Regexp(t, `\b`+name+`\b`, text)
+			fields(of.Field(i).Type)
+		}
+	}
+	fields(reflect.TypeFor[report]())
 }
 
 func TestReportAtMostOncePerSecond(t *testing.T) {

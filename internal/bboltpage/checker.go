@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"os"
 	"sort"
@@ -83,7 +84,11 @@ func (c *Checker) Page(id, pages uint64, first, next []byte, buffer []byte) ([]b
 }
 
 // SetWhole records that all pages were checked.
-func (c *Checker) SetWhole() { c.whole.Store(true) }
+func (c *Checker) SetWhole() {
+	if c != nil {
+		c.whole.Store(true)
+	}
+}
 
 func (c *Checker) isWhole() bool { return c == nil || c.whole.Load() }
 
@@ -99,7 +104,7 @@ func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
 	defer pageBuffers.Put(buffers[1])
 	pages := c.pages(b)
 	var first, next []byte
-	for range Deepest {
+	for range deepest {
 		page, err := c.Page(id, pages, first, next, buffers[0][:])
 		if err != nil {
 			return err
@@ -108,7 +113,9 @@ func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
 			return nil
 		}
 		n := Count(page)
-		i := uint64(sort.Search(int(n), func(i int) bool { return bytes.Compare(KeyOf(page, uint64(i)), key) > 0 }))
+		i := uint64(sort.Search(int(n), func(i int) bool {
+			return bytes.Compare(KeyOf(page, uint64(i)), key) > 0
+		}))
 		i -= min(i, 1)
 		for j := i - min(i, 1); j <= min(i+1, n-1); j++ {
 			lower, upper := Bounds(page, j, first, next)
@@ -129,42 +136,61 @@ func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
 func (c *Checker) pages(b *bolt.Bucket) uint64 { return uint64(b.Tx().Size()) / Size }
 
 // Run checks the pages of a bucket that hold the keys after one, until they
-// hold at least so many as wanted; 0 means all.
+// hold at least so many as wanted; 0 means all. The bucket may be nil.
 func (c *Checker) Run(b *bolt.Bucket, after []byte, want int) error {
-	id := uint64(b.RootPage())
-	if c.isWhole() || id == 0 {
+	if c.isWhole() || b == nil || b.RootPage() == 0 {
 		return nil
 	}
 	if want == 0 {
 		want = math.MaxInt
 	}
-	_, err := c.runOf(id, c.pages(b), nil, nil, after, want, Deepest)
-	return err
-}
-
-func (c *Checker) runOf(id, pages uint64, first, next, after []byte, want, deep int) (left int, err error) {
-	if deep == 0 {
-		return 0, format.Damaged(c.path, "page %d leads back to itself", id)
-	}
-	page, err := c.Page(id, pages, first, next, make([]byte, Size))
-	if err != nil {
-		return 0, err
-	}
-	n := Count(page)
-	if Kind(page) == Leaf {
-		if len(after) == 0 || n > 0 && bytes.Compare(KeyOf(page, 0), after) > 0 {
+	for page, err := range c.Leaves(uint64(b.RootPage()), c.pages(b), after, false) {
+		if err != nil {
+			return err
+		}
+		if n := Count(page); len(after) == 0 || n > 0 && bytes.Compare(KeyOf(page, 0), after) > 0 {
 			want -= int(n)
 		}
-		return want, nil
+		if want < 0 {
+			return nil
+		}
 	}
-	for i := range n {
+	return nil
+}
+
+// Leaves yields the leaves below a page that may hold keys after one, and the
+// errors of unsound pages. It goes on after an error. If once is true, a page
+// that was checked before is an error: more than one other leads to it.
+func (c *Checker) Leaves(id, pages uint64, after []byte, once bool) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		walk{c, pages, after, once, yield}.page(id, nil, nil, deepest)
+	}
+}
+
+type walk struct {
+	*Checker
+	pages uint64
+	after []byte
+	once  bool
+	yield func([]byte, error) bool
+}
+
+func (w walk) page(id uint64, first, next []byte, deep int) bool {
+	if deep == 0 || w.once && id < w.pages && w.IsSound(id) {
+		return w.yield(nil, format.Damaged(w.path, "page %d, to which more than one other leads", id))
+	}
+	page, err := w.Page(id, w.pages, first, next, make([]byte, Size))
+	if err != nil || Kind(page) == Leaf {
+		return w.yield(page, err)
+	}
+	for i := range Count(page) {
 		lower, upper := Bounds(page, i, first, next)
-		if len(after) > 0 && upper != nil && bytes.Compare(upper, after) <= 0 {
+		if len(w.after) > 0 && upper != nil && bytes.Compare(upper, w.after) <= 0 {
 			continue
 		}
-		if want, err = c.runOf(ItemOf(page, i).Child, pages, lower, upper, after, want, deep-1); err != nil || want < 0 {
-			return want, err
+		if !w.page(ItemOf(page, i).Child, lower, upper, deep-1) {
+			return false
 		}
 	}
-	return want, nil
+	return true
 }

@@ -16,8 +16,8 @@
 // follow from what it holds. So few bytes of a page can change without an
 // error here. Values can: the sums of the package format find those.
 //
-// fsck reads pages with the same functions, to salvage what bbolt would not
-// read. Snapshots and compactions seal meta pages with SealMeta.
+// fsck reads all pages with Checker.Leaves, also those that bbolt would not read.
+// Snapshots seal meta pages with SealMeta.
 //
 // An error is ErrCorrupt, ErrFormat, or the operating system's; a file that
 // ends too early is ErrCorrupt. A Checker may be used by several goroutines,

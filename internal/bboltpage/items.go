@@ -27,9 +27,9 @@ func ItemOf(page []byte, i uint64) (e Item) {
 	at := Header + Element*i
 	word := func(n uint64) uint32 { return binary.NativeEndian.Uint32(page[at+4*n:]) }
 	if Kind(page) == Leaf {
-		return Item{Flags: word(0), At: at + uint64(word(1)), Key: uint64(word(2)), Value: uint64(word(3))}
+		return Item{word(0), at + uint64(word(1)), uint64(word(2)), uint64(word(3)), 0}
 	}
-	return Item{At: at + uint64(word(0)), Key: uint64(word(1)), Child: binary.NativeEndian.Uint64(page[at+8:])}
+	return Item{0, at + uint64(word(0)), uint64(word(1)), 0, binary.NativeEndian.Uint64(page[at+8:])}
 }
 
 // usedBytes returns how much of a page its elements claim, or 0 if they cannot
@@ -60,11 +60,13 @@ func checkElements(page []byte, pages uint64, first, next []byte) error {
 	last := first
 	for i := range n {
 		e := ItemOf(page, i)
-		if e.At != at || e.Key == 0 || e.Key > uint64(len(page))-at || e.Value > uint64(len(page))-at-e.Key {
+		left := uint64(len(page)) - at
+		if e.At != at || e.Key == 0 || e.Key > left || e.Value > left-e.Key {
 			return fmt.Errorf("element %d is not in its place", i)
 		}
 		key, value := page[at:][:e.Key], page[at+e.Key:][:e.Value]
-		if c := bytes.Compare(last, key); c > 0 || c == 0 && i > 0 || next != nil && bytes.Compare(key, next) >= 0 {
+		c := bytes.Compare(last, key)
+		if c > 0 || c == 0 && i > 0 || next != nil && bytes.Compare(key, next) >= 0 {
 			return fmt.Errorf("element %d is out of order", i)
 		}
 		last = key

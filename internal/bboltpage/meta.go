@@ -26,19 +26,29 @@ const (
 	Leaf       = 2
 	freelist   = 16
 	BucketFlag = 1  // of an element that is a bucket
-	Deepest    = 40 // no tree has more levels
+	deepest    = 40 // no tree has more levels
 )
 
-// MetaBytes is the part of a meta page that is in use.
-const MetaBytes = 80
+const (
+	metaBytes = 80 // the part of a meta page that is in use
+	magic     = 0xED0CDAED
+)
 
-const magic = 0xED0CDAED
+// Meta is what the meta page at Place, 0 or 1, says.
+type Meta struct {
+	Root, Freelist, Pages, Tx, Place uint64
 
-// Meta is what a meta page says.
-type Meta struct{ Root, Freelist, Pages, Tx uint64 }
+	bytes [metaBytes]byte
+}
 
-// IsMeta reports whether a page is a meta page whose checksum is right.
-func IsMeta(page []byte) bool { return hasMagic(page) && word(page, 72) == metaSum(page) }
+// Page returns the page. Its own number is Place: the checksum leaves it out, so
+// it may be wrong in the file.
+func (m Meta) Page() []byte {
+	page := make([]byte, Size)
+	copy(page, m.bytes[:])
+	binary.NativeEndian.PutUint64(page, m.Place)
+	return page
+}
 
 func hasMagic(page []byte) bool { return binary.NativeEndian.Uint32(page[16:]) == magic }
 
@@ -74,8 +84,8 @@ func Short(file *os.File, path string, want int64) error {
 	if err != nil {
 		return err
 	}
-	return format.Damaged(path, "the file is shorter than it says: %d bytes, want %d; restore it from a backup, or "+
-		"save what can be read of it with stint verify --repair", info.Size(), want)
+	return format.Damaged(path, "the file is shorter than it says: %d bytes, want %d; "+
+		"restore it from a backup, or save what can be read of it with stint verify --repair", info.Size(), want)
 }
 
 // CheckMagic returns ErrFormat if the file was never one of bbolt's: neither of
@@ -87,6 +97,8 @@ func CheckMagic(file *os.File) error {
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
 		return err
+	case n == 0: // bbolt would take it for a new one
+		return format.Damaged(file.Name(), "it is empty; remove it to start anew")
 	case !hasMagic(pages[:]) && !hasMagic(pages[Size:]):
 		return fmt.Errorf("%w: %s: not a bbolt file; if stint wrote it, its beginning was overwritten: "+
 			"restore it from a backup", format.ErrFormat, file.Name())
@@ -108,22 +120,23 @@ func ReadMeta(file *os.File) (Meta, error) {
 // ReadMetas returns the meta pages that are sound. The one in force comes
 // first, and that of the transaction before it second.
 func ReadMetas(file *os.File) (ms []Meta, err error) {
-	for i := range int64(2) {
-		var b [MetaBytes]byte
-		if _, err := file.ReadAt(b[:], i*Size); err != nil {
-			if errors.Is(err, io.EOF) {
-				break
-			}
+	for place := range uint64(2) {
+		m := Meta{Place: place}
+		b := m.bytes[:]
+		if _, err := file.ReadAt(b, int64(place)*Size); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
 			return nil, err
 		}
-		if !IsMeta(b[:]) {
+		if !hasMagic(b) || word(b, 72) != metaSum(b) {
 			continue
 		}
 		if size := binary.NativeEndian.Uint32(b[24:]); size != Size {
 			return nil, fmt.Errorf("%w: %s: a bbolt file with pages of %d bytes, not one of stint's",
 				format.ErrFormat, file.Name(), size)
 		}
-		ms = append(ms, Meta{word(b[:], 32), word(b[:], 48), word(b[:], 56), word(b[:], 64)})
+		m.Root, m.Freelist, m.Pages, m.Tx = word(b, 32), word(b, 48), word(b, 56), word(b, 64)
+		ms = append(ms, m)
 	}
 	if len(ms) == 0 {
 		return nil, format.Damaged(file.Name(), "neither of its first two pages is sound")
@@ -132,20 +145,15 @@ func ReadMetas(file *os.File) (ms []Meta, err error) {
 	return ms, nil
 }
 
-// MetaOf returns the meta page of a transaction and its place, or nil if there
-// is none. The page's own number may be wrong: the checksum leaves it out.
-func MetaOf(file *os.File, tx uint64) (page []byte, place uint64, err error) {
-	for i := range uint64(2) {
-		page := make([]byte, Size)
-		if err := ReadAt(file, page[:MetaBytes], int64(i)*Size); err != nil {
-			return nil, 0, err
-		}
-		if IsMeta(page) && word(page, 64) == tx {
-			binary.NativeEndian.PutUint64(page, i)
-			return page, i, nil
+// MetaOf returns the meta page of a transaction, or nil if there is none.
+func MetaOf(file *os.File, tx uint64) (*Meta, error) {
+	ms, err := ReadMetas(file)
+	for _, m := range ms {
+		if m.Tx == tx {
+			return &m, nil
 		}
 	}
-	return nil, 0, nil
+	return nil, err
 }
 
 // CheckMeta checks the meta pages, and that the file is as long as they say. If
@@ -162,14 +170,17 @@ func CheckMeta(file *os.File, short bool) (Meta, error) {
 	path, most := file.Name(), uint64(info.Size())/Size
 	switch {
 	case m.Freelist == 1<<64-1: // bbolt would look at every page, in a goroutine of its own
-		err = fmt.Errorf("%w: %s: a bbolt file without a list of free pages, not one of stint's", format.ErrFormat, path)
+		err = fmt.Errorf("%w: %s: a bbolt file without a list of free pages, not one of stint's",
+			format.ErrFormat, path)
 	case m.Pages > most*1024:
 		err = format.Damaged(path, "it has %d bytes, and should have %d pages", info.Size(), m.Pages)
 	case m.Pages > most && !short:
 		err = Short(file, path, int64(m.Pages*Size))
 	case m.Root < 2 || m.Root >= m.Pages || m.Freelist < 2 || m.Freelist >= m.Pages:
 		err = format.Damaged(path, "its first page points outside of it")
-	case m.Tx >= 1<<62: // the next may be 0, which bbolt never takes for newer: its commits would have no effect
+	case m.Tx >= 1<<62:
+		// The next may be 0, which bbolt never takes for newer: its commits would have
+		// no effect.
 		err = format.Damaged(path, "no file has seen %d transactions", m.Tx)
 	}
 	return m, err

@@ -83,8 +83,8 @@ func check(t testing.TB, content []byte) error {
 	})
 }
 
-// What a bbolt file must never say is an error before bbolt reads it. Most of it
-// would end the process, or keep it busy for ever.
+// What a bbolt file must never say is an error before bbolt reads it. Most of
+// it would end the process, or keep it busy for ever.
 func TestChecker(t *testing.T) {
 	path, sound := makeSound(t)
 	require.NoError(t, check(t, sound))
@@ -235,6 +235,7 @@ func TestCheckMagic(t *testing.T) {
 		want    string
 	}{
 		"text":           {bytes.Repeat([]byte("text"), 3000), format.ErrFormat, "not a bbolt file"},
+		"empty":          {nil, format.ErrCorrupt, "it is empty; remove it to start anew"},
 		"a byte":         {[]byte("x"), format.ErrFormat, "not a bbolt file"},
 		"a page":         {sound[:Size], format.ErrCorrupt, "the file is shorter than it says: 4096 bytes, want 8192; restore it from a backup"},
 		"pages":          {sound[:3*Size], format.ErrCorrupt, "the file is shorter than it says: 12288 bytes, want "},
@@ -256,13 +257,17 @@ func TestCheckMagic(t *testing.T) {
 	require.NoError(t, err)
 	m, err := ReadMeta(file)
 	require.NoError(t, err)
-	page, place, err := MetaOf(file, m.Tx)
+	size, free := Sizes(file)
+	require.GreaterOrEqual(t, size, int64(m.Pages*Size))
+	require.Less(t, free, size)
+	of, err := MetaOf(file, m.Tx)
 	require.NoError(t, err)
-	require.Equal(t, m.Tx, word(page, 64))
-	require.Equal(t, place, word(page, 0))
-	page, _, err = MetaOf(file, m.Tx+1)
+	require.Equal(t, m, *of)
+	require.Equal(t, m.Tx, word(of.Page(), 64))
+	require.Equal(t, m.Place, word(of.Page(), 0))
+	of, err = MetaOf(file, m.Tx+1)
 	require.NoError(t, err)
-	require.Nil(t, page)
+	require.Nil(t, of)
 	require.NoError(t, file.Close())
 	for _, check := range []func(*os.File) error{CheckMagic, func(f *os.File) error { _, err := ReadMeta(f); return err }} {
 		err := check(file)

@@ -1,6 +1,7 @@
 package boltfile
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -48,8 +49,7 @@ type File struct {
 	broken atomic.Pointer[error]
 
 	views     sync.RWMutex
-	unsure    []byte // the meta page of a failed commit that is in force
-	unsureAt  int64  // its place
+	unsure    *bboltpage.Meta // of a failed commit that is in force
 	unsynced  atomic.Bool
 	commitLog commitLog
 }
@@ -99,12 +99,13 @@ func openError(path string, lockTimeout time.Duration, err error) error {
 	case errors.Is(err, format.ErrCorrupt), errors.Is(err, format.ErrFormat):
 		return err
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum),
-		errors.Is(err, bolterrors.ErrVersionMismatch), strings.Contains(err.Error(), "file size too small"):
+		errors.Is(err, bolterrors.ErrVersionMismatch),
+		strings.Contains(err.Error(), "file size too small"):
 		return fmt.Errorf("%w: %s: %w", format.ErrCorrupt, path, err)
-	case strings.Contains(err.Error(), path):
-		return fmt.Errorf("stint: %w", err)
+	case !strings.Contains(err.Error(), path):
+		err = fmt.Errorf("open %s: %w", path, err)
 	}
-	return fmt.Errorf("stint: open %s: %w", path, err)
+	return fmt.Errorf("stint: %w", err)
 }
 
 // Explain returns the error of reading what a file needs to be used: the
@@ -137,28 +138,20 @@ func (f *File) inspect(o Options) (m bboltpage.Meta, err error) {
 	}
 	if !o.ReadOnly {
 		m, err = bboltpage.CheckFile(f.file)
-	} else if m, err = bboltpage.CheckMeta(f.file, o.Short); err == nil { // only a writer reads the list of free pages
+	} else if m, err = bboltpage.CheckMeta(f.file, o.Short); err == nil {
 		f.DB = db
 		return m, nil
 	}
 	return m, errors.Join(err, db.Close())
 }
 
-// openFile is os.OpenFile for bbolt. bbolt would make a file that is not there,
-// and take an empty one for a new one.
+// openFile is os.OpenFile for bbolt, which would make a file that is not there.
 func (f *File) openFile(path string, flag int, mode os.FileMode) (*os.File, error) {
 	file, err := os.OpenFile(path, flag&^os.O_CREATE, mode)
 	if err != nil {
 		return nil, err
 	}
-	info, err := file.Stat()
-	if err == nil && info.Size() == 0 {
-		err = format.Damaged(path, "it is empty; remove it to start anew")
-	}
-	if err == nil {
-		err = bboltpage.CheckMagic(file)
-	}
-	if err != nil {
+	if err := bboltpage.CheckMagic(file); err != nil {
 		file.Close()
 		return nil, err
 	}
@@ -166,18 +159,23 @@ func (f *File) openFile(path string, flag int, mode os.FileMode) (*os.File, erro
 	return file, nil
 }
 
-// Create opens the empty file at path as a new one.
-func Create(path string, files *FS) (*File, error) {
-	f := &File{Path: path, fs: files}
-	o := f.boltOptions(time.Second)
-	o.OpenFile = func(path string, flag int, mode os.FileMode) (file *os.File, err error) {
-		if file, err = os.OpenFile(path, flag, mode); err == nil {
-			f.file = file
-		}
-		return file, err
+// Create opens a new file under another name than path, beside it.
+func Create(path, what string, files *FS) (*File, error) {
+	file, err := CreateTemp(path, what)
+	if err != nil {
+		return nil, err
 	}
-	var err error
-	if f.DB, err = bolt.Open(path, 0o600, o); err != nil {
+	f := &File{Path: file.Name(), fs: files}
+	o := f.boltOptions(time.Second)
+	o.OpenFile = func(path string, flag int, mode os.FileMode) (_ *os.File, err error) {
+		f.file, err = os.OpenFile(path, flag, mode)
+		return f.file, err
+	}
+	if err = file.Close(); err == nil {
+		f.DB, err = bolt.Open(f.Path, 0o600, o)
+	}
+	if err != nil {
+		os.Remove(f.Path)
 		return nil, err
 	}
 	f.DB.AllocSize = allocSize
@@ -190,11 +188,12 @@ func Create(path string, files *FS) (*File, error) {
 // written. The next save begins another round for the same reason.
 func (f *File) BuildUpon() error {
 	m, err := bboltpage.ReadMeta(f.file)
-	if err == nil {
-		err = f.distrust(m.Tx)
+	if err != nil {
+		return err
 	}
-	f.commitLog.failed = f.commitLog.begin > 0
-	return cmp.Or(err, f.settle(), f.fs.SyncDir(filepath.Dir(f.Path)))
+	f.unsure = &m
+	f.commitLog.failed = f.commitLog.Begin > 0
+	return cmp.Or(f.settle(), f.fs.SyncDir(filepath.Dir(f.Path)))
 }
 
 func (f *File) boltOptions(lockTimeout time.Duration) *bolt.Options {
@@ -240,12 +239,22 @@ func (f *File) guard(fn func() error) (err error) {
 	return fn()
 }
 
+// whole returns ErrCorrupt if the file was truncated since the last transaction
+// that read. A write would make it longer, and hide that.
+func (f *File) whole() error {
+	info, err := f.file.Stat()
+	if want := f.size.Load(); err == nil && info.Size() < want {
+		return bboltpage.Short(f.file, f.Path, want)
+	}
+	return err
+}
+
 // panicked returns what is wrong with a file at which bbolt panicked. A file
 // that another process has truncated is a memory fault.
 func (f *File) panicked(r any) error {
-	if want := f.size.Load(); f.file != nil && want > 0 {
-		if info, err := f.file.Stat(); err == nil && info.Size() < want {
-			return bboltpage.Short(f.file, f.Path, want)
+	if f.file != nil {
+		if err := f.whole(); errors.Is(err, format.ErrCorrupt) {
+			return err
 		}
 	}
 	return format.Damaged(f.Path, "%v", r)
@@ -278,6 +287,9 @@ func (f *File) Update(fn func(tx *bolt.Tx) error) error {
 	f.commitLog.mu.Lock()
 	defer f.commitLog.mu.Unlock()
 	return f.guard(func() error {
+		if err := f.whole(); err != nil {
+			return err
+		}
 		if err := f.settle(); err != nil {
 			return fmt.Errorf("write the first pages of %s again: %w", f.Path, err)
 		}
@@ -295,20 +307,11 @@ func (f *File) Update(fn func(tx *bolt.Tx) error) error {
 			return errors.Join(err, tx.Rollback())
 		}
 		if err = tx.Commit(); err != nil {
-			_ = f.distrust(id) // a meta page that cannot be read is not in force
+			f.unsure, _ = bboltpage.MetaOf(f.file, id) // one that cannot be read is not in force
 		}
 		f.commitLog.ended(round, err)
 		return err
 	})
-}
-
-// distrust notes that the meta page of a transaction, if there is one, may not
-// be on the disk.
-func (f *File) distrust(tx uint64) (err error) {
-	var place uint64
-	f.unsure, place, err = bboltpage.MetaOf(f.file, tx)
-	f.unsureAt = int64(place) * bboltpage.Size
-	return err
 }
 
 // settle makes the last commit durable if it failed and is in force all the
@@ -319,7 +322,8 @@ func (f *File) settle() error {
 	if f.unsure == nil {
 		return nil
 	}
-	if _, err := f.fs.WriteAt(f.file, f.unsure, f.unsureAt); err != nil {
+	at := int64(f.unsure.Place) * bboltpage.Size
+	if _, err := f.fs.WriteAt(f.file, f.unsure.Page(), at); err != nil {
 		return err
 	}
 	if err := f.fs.SyncFile(f.file); err != nil {
@@ -355,36 +359,27 @@ func (f *File) release() {
 // true. (bbolt's own WriteTo opens the file anew, by a name that it no longer
 // has after a compaction.)
 func (f *File) Snapshot(tx *bolt.Tx, emptyLog bool, w io.Writer, begun func()) (int64, error) {
-	const size = bboltpage.Size
 	id := uint64(tx.ID())
-	meta, _, err := bboltpage.MetaOf(f.file, id)
+	m, err := bboltpage.MetaOf(f.file, id)
 	if err != nil {
 		return 0, err
 	}
-	if meta == nil {
+	if m == nil {
 		return 0, format.Damaged(f.Path, "it has no meta page of transaction %d", id)
 	}
-	log := f.commitLog.begin
+	log := f.commitLog.Begin
 	begun()
+	section := func(from, to int64) io.Reader { return io.NewSectionReader(f.file, from, to-from) }
+	var parts []io.Reader
 	for i := range uint64(2) { // bbolt takes turns; the other page stands for the commit before
-		bboltpage.SealMeta(meta, i, id-(i^id&1))
-		if n, err := w.Write(meta); err != nil {
-			return int64(i)*size + int64(n), err
-		}
+		page := m.Page()
+		bboltpage.SealMeta(page, i, id-(i^id&1))
+		parts = append(parts, bytes.NewReader(page))
 	}
-	var rest io.Reader = io.NewSectionReader(f.file, 2*size, tx.Size()-2*size)
+	at := int64(2 * bboltpage.Size)
 	if emptyLog && log > 0 {
-		behind := log + format.LogSize
-		rest = io.MultiReader(io.NewSectionReader(f.file, 2*size, log-2*size),
-			io.LimitReader(zeros{}, format.LogSize), io.NewSectionReader(f.file, behind, tx.Size()-behind))
+		parts = append(parts, section(at, log), bytes.NewReader(make([]byte, format.LogSize)))
+		at = log + format.LogSize
 	}
-	n, err := io.Copy(w, rest)
-	return n + 2*size, err
-}
-
-type zeros struct{}
-
-func (zeros) Read(b []byte) (int, error) {
-	clear(b)
-	return len(b), nil
+	return io.Copy(w, io.MultiReader(append(parts, section(at, tx.Size()))...))
 }

@@ -112,21 +112,21 @@ func TestTakeOver(t *testing.T) {
 	f, _ := openNew(t)
 	f.MakeLog()
 	require.NoError(t, f.Update(func(*bolt.Tx) error { return nil }))
-	done, n, err := f.Append(1, []format.Entry{{Name: 1, ID: "logged", TAT: 1 << 60}})
+	n, err := f.Append(1, []format.Entry{{Name: 1, ID: "logged", TAT: 1 << 60}})
 	require.NoError(t, err)
-	require.True(t, done && n > 0)
+	require.Positive(t, n)
 	pending := f.LogState().Pending
 	require.NoError(t, f.EmptyLog())
 	require.Equal(t, []uint64{1}, records(t, f))
-	f.commitLog.pending, f.commitLog.failed = slices.Clone(pending), true // as if that commit had failed
-	done, _, err = f.Append(2, nil)
+	f.commitLog.Pending, f.commitLog.failed = slices.Clone(pending), true // as if that commit had failed
+	n, err = f.Append(2, nil)
 	require.NoError(t, err)
-	require.False(t, done, "the next save is a transaction")
+	require.Zero(t, n, "the next save is a transaction")
 	require.NoError(t, f.EmptyLog())
 	require.Equal(t, []uint64{1}, records(t, f))
 	var sum uint64
 	require.NoError(t, f.View(func(tx *bolt.Tx) error { sum = tx.Bucket(format.JournalBucket).Sequence(); return nil }))
-	require.Equal(t, format.SumStart+format.RecordSum(format.BigEndian(1), pending[0].Data), sum)
+	require.Equal(t, format.SumStart+format.EntrySum(format.JournalBucket, format.BigEndian(1), pending[0].Data), sum)
 }
 
 // The meta page is written again before anything is built upon it, because the
@@ -138,8 +138,7 @@ func TestBuildUpon(t *testing.T) {
 	var done []string
 	sound := *files
 	files.WriteAt = func(_ *os.File, p []byte, at int64) (int, error) {
-		require.True(t, bboltpage.IsMeta(p))
-		require.Equal(t, want.Tx, binary.NativeEndian.Uint64(p[64:]))
+		require.Equal(t, want.Page(), p)
 		require.EqualValues(t, want.Tx%2*bboltpage.Size, at)
 		done = append(done, "written")
 		return len(p), nil
@@ -166,7 +165,7 @@ func TestSettleWaitsForReaders(t *testing.T) {
 	require.NoError(t, f.View(func(*bolt.Tx) error {
 		m, err := bboltpage.ReadMeta(f.OS())
 		require.NoError(t, err)
-		require.NoError(t, f.distrust(m.Tx))
+		f.unsure = &m
 		synced := make(chan struct{})
 		sync := files.SyncFile
 		files.SyncFile = func(file *os.File) error { defer close(synced); return sync(file) }
@@ -223,6 +222,60 @@ func TestMake(t *testing.T) {
 				require.NoError(t, err)
 				require.True(t, bytes.Equal(before, after))
 			}
+		})
+	}
+}
+
+// A snapshot has what the transaction sees, and an empty log. A file that takes
+// the place of another has its name.
+func TestReplaceWith(t *testing.T) {
+	for _, renames := range []bool{true, false} {
+		t.Run(fmt.Sprint("renames open files ", renames), func(t *testing.T) {
+			f, files := openNew(t)
+			files.RenamesOpen = renames
+			f.MakeLog()
+			require.NoError(t, f.Update(func(tx *bolt.Tx) error {
+				return Apply(tx, f.Check, []format.Entry{{Name: 1, ID: "a", TAT: 1}, {Name: 1, ID: "b", TAT: 2}})
+			}))
+			_, err := f.Append(1, []format.Entry{{Name: 1, ID: "logged", TAT: 3}})
+			require.NoError(t, err)
+			target, err := Create(f.Path, "copy", files)
+			require.NoError(t, err)
+			require.NoError(t, target.Update(func(tx *bolt.Tx) error { return LayOut(tx, nil) }))
+			copied := filepath.Join(t.TempDir(), "copy.db")
+			to, err := os.Create(copied)
+			require.NoError(t, err)
+			require.NoError(t, f.View(func(tx *bolt.Tx) error {
+				require.Equal(t, []uint16{format.Holds, 1}, BucketNames(tx))
+				n, err := f.Snapshot(tx, true, to, func() {})
+				require.Equal(t, tx.Size(), n)
+				return err
+			}))
+			require.NoError(t, to.Close())
+			c, err := Open(copied, Options{LockTimeout: time.Minute, ReadOnly: true})
+			require.NoError(t, err)
+			require.NoError(t, c.View(func(tx *bolt.Tx) error {
+				read := func(uint64, []byte) error { return errors.New("its log is empty") }
+				return c.ReadJournal(tx, read)
+			}))
+			require.NoError(t, c.Close())
+
+			require.NoError(t, f.EmptyLog())
+			require.NoError(t, f.Update(func(tx *bolt.Tx) error {
+				all, err := DropRecords(tx, 1)
+				require.True(t, all)
+				return errors.Join(err, Apply(tx, f.Check, []format.Entry{{Name: 1, ID: "a"}}))
+			}))
+			require.Empty(t, records(t, f))
+			used, err := f.ReplaceWith(target)
+			require.NoError(t, err)
+			require.NotSame(t, f, used)
+			require.NoError(t, used.InPlace())
+			require.Zero(t, used.LogState().Begin)
+			require.NoError(t, used.Close())
+			left, err := filepath.Glob(used.Path + ".*")
+			require.NoError(t, err)
+			require.Empty(t, left)
 		})
 	}
 }

@@ -14,7 +14,9 @@ import (
 func unlock(f *os.File) { syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
 
 // lock takes the lock that bbolt takes, if it is free.
-func lock(f *os.File) bool { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil }
+func lock(f *os.File) bool {
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+}
 
 // keepOwner gives a file the owner and the group of another, or the group alone,
 // as far as this process may.

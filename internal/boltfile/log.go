@@ -1,6 +1,7 @@
 package boltfile
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -26,21 +27,18 @@ import (
 // transaction is durable. So a log that begins with the round after that of the
 // tree proves that the meta page of a later transaction is damaged.
 type commitLog struct {
-	mu      sync.Mutex
-	begin   int64 // in the file; 0 if the file has no log
-	at      int64 // of the next record, from begin
-	round   uint64
-	pending []format.Record // the records in the log
-	refused bool            // the log could not be made
-	failed  bool            // what is on the disk is unknown: the next save is a transaction
+	mu sync.Mutex
+	LogState
+	failed bool // what is on the disk is unknown: the next save is a transaction
 }
 
 // LogState is what a test may know of the log.
 type LogState struct {
-	Begin, At int64
-	Round     uint64
-	Pending   []format.Record
-	Refused   bool
+	Begin   int64 // in the file; 0 if the file has no log
+	At      int64 // of the next record, from Begin
+	Round   uint64
+	Pending []format.Record // the records in the log
+	Refused bool            // the log could not be made
 }
 
 // LogState returns the state of the log.
@@ -48,7 +46,9 @@ func (f *File) LogState() LogState {
 	l := &f.commitLog
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LogState{l.begin, l.at, l.round, slices.Clone(l.pending), l.refused}
+	state := l.LogState
+	state.Pending = slices.Clone(l.Pending)
+	return state
 }
 
 // OpenLog finds the log, and returns its records. The pages of its bucket were
@@ -68,30 +68,25 @@ func (f *File) OpenLog(tx *bolt.Tx) ([]format.Record, error) {
 	}
 	want := bboltpage.Item{At: bboltpage.Header + bboltpage.Element,
 		Key: uint64(len(format.LogKey)), Value: format.LogSkip + format.LogSize}
-	if b.RootPage() == 0 || bboltpage.Kind(page[:]) != bboltpage.Leaf || bboltpage.Count(page[:]) != 1 ||
-		bboltpage.ItemOf(page[:], 0) != want {
+	if b.RootPage() == 0 || bboltpage.Kind(page[:]) != bboltpage.Leaf ||
+		bboltpage.Count(page[:]) != 1 || bboltpage.ItemOf(page[:], 0) != want {
 		return nil, format.Damaged(f.Path, "its log is not where it should be")
 	}
 	var err error
-	if l.round, err = format.ParseRound(value); err != nil {
+	if l.Round, err = format.ParseRound(value); err != nil {
 		return nil, err
 	}
-	l.begin = int64(b.RootPage()+1) * bboltpage.Size
-	region, err := f.readRegion()
-	if err != nil {
-		return nil, err
-	}
-	if len(format.ReadNextRound(region, l.round)) > 0 {
-		return nil, format.Damaged(f.Path, "%v", format.ErrOldMeta)
-	}
-	records, end, err := format.ReadLog(region, l.round)
-	l.pending, l.at = records, int64(end)
-	return records, err
-}
-
-func (f *File) readRegion() ([]byte, error) {
+	l.Begin = int64(b.RootPage()+1) * bboltpage.Size
 	region := make([]byte, format.LogSize)
-	return region, bboltpage.ReadAt(f.file, region, f.commitLog.begin)
+	if err := bboltpage.ReadAt(f.file, region, l.Begin); err != nil {
+		return nil, err
+	}
+	if len(format.ReadNextRound(region, l.Round)) > 0 {
+		return nil, format.Damaged(f.Path, "%w", format.ErrOldMeta)
+	}
+	records, end, err := format.ReadLog(region, l.Round)
+	l.Pending, l.At = records, int64(end)
+	return records, err
 }
 
 // MakeLog gives the file a log, once. If that fails there is none, and saves go
@@ -99,7 +94,7 @@ func (f *File) readRegion() ([]byte, error) {
 func (f *File) MakeLog() {
 	l := &f.commitLog
 	l.mu.Lock()
-	made := l.begin > 0 || l.refused
+	made := l.Begin > 0 || l.Refused
 	l.mu.Unlock()
 	if made {
 		return
@@ -109,10 +104,8 @@ func (f *File) MakeLog() {
 		if err != nil {
 			return err
 		}
-		if err := b.Put(format.LogKey, make([]byte, format.LogSkip+format.LogSize)); err != nil {
-			return err
-		}
-		return tx.Bucket(format.MetaBucket).Put(format.LogKey, format.RoundValue(rand.Uint64()))
+		return errors.Join(b.Put(format.LogKey, make([]byte, format.LogSkip+format.LogSize)),
+			tx.Bucket(format.MetaBucket).Put(format.LogKey, format.RoundValue(rand.Uint64())))
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,44 +115,47 @@ func (f *File) MakeLog() {
 			return err
 		})
 	}
-	l.refused = err != nil
-	l.failed = true // the older meta page has no log: the next save is a transaction, so that both have
+	l.Refused = err != nil
+	l.failed = true // the next save is a transaction, so that both meta pages have a log
 }
 
-// Append appends entries to the log as one record. done is false if there is no
-// room: then nothing was written. n is the length of the record.
+// Append appends entries to the log as one record, and returns its length. That
+// is 0 if there is no room: then nothing was written.
 //
 // After a write or a sync that failed, what the system says of the disk may be
 // wrong: it takes a page whose write failed for written. So the round has ended.
 // The next save is a transaction, which writes the records of the log anew, from
 // memory. Until one has succeeded, no save is acknowledged.
-func (f *File) Append(seq uint64, entries []format.Entry) (done bool, n int, err error) {
+func (f *File) Append(seq uint64, entries []format.Entry) (n int, err error) {
 	if err := f.syncName(); err != nil {
-		return false, 0, err
+		return 0, err
 	}
 	l := &f.commitLog
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.begin == 0 || l.failed {
-		return false, 0, nil
+	if l.Begin == 0 || l.failed {
+		return 0, nil
 	}
-	frame, record := format.Frame(l.round, seq, entries)
-	if l.at+int64(len(frame)) > format.LogSize {
-		return false, 0, nil
+	frame, record := format.Frame(l.Round, seq, entries)
+	if l.At+int64(len(frame)) > format.LogSize {
+		return 0, nil
 	}
 	err = f.guard(func() error {
-		if _, err := f.fs.WriteAt(f.file, frame, l.begin+l.at); err != nil {
+		if err := f.whole(); err != nil {
+			return err
+		}
+		if _, err := f.fs.WriteAt(f.file, frame, l.Begin+l.At); err != nil {
 			return err
 		}
 		return f.fs.SyncFile(f.file)
 	})
 	if err != nil {
 		l.failed = true
-		return true, len(record), fmt.Errorf("append to the log of %s: %w", f.Path, err)
+		return len(record), fmt.Errorf("append to the log of %s: %w", f.Path, err)
 	}
-	l.at += int64(len(frame))
-	l.pending = append(l.pending, format.Record{Seq: seq, Data: record})
-	return true, len(record), nil
+	l.At += int64(len(frame))
+	l.Pending = append(l.Pending, format.Record{Seq: seq, Data: record})
+	return len(record), nil
 }
 
 // EmptyLog puts the records of the log into the tree.
@@ -168,7 +164,7 @@ func (f *File) EmptyLog() error {
 		return err
 	}
 	f.commitLog.mu.Lock()
-	logged := len(f.commitLog.pending) > 0 || f.commitLog.failed
+	logged := len(f.commitLog.Pending) > 0 || f.commitLog.failed
 	f.commitLog.mu.Unlock()
 	if !logged {
 		return nil
@@ -179,19 +175,19 @@ func (f *File) EmptyLog() error {
 // takeOver puts the records of the log into the journal, and begins another
 // round.
 func (l *commitLog) takeOver(tx *bolt.Tx) (round uint64, err error) {
-	if l.begin == 0 {
-		return l.round, nil
+	if l.Begin == 0 {
+		return l.Round, nil
 	}
 	meta := tx.Bucket(format.MetaBucket)
-	// The round in the file and not l.round: a commit that failed may be in force.
+	// The round in the file and not l.Round: a commit that failed may be in force.
 	if round, err = format.ParseRound(meta.Get(format.LogKey)); err != nil {
 		return 0, err
 	}
 	round = format.NextRound(round)
-	if err := meta.Put(format.LogKey, format.RoundValue(round)); err != nil || len(l.pending) == 0 {
+	if err := meta.Put(format.LogKey, format.RoundValue(round)); err != nil || len(l.Pending) == 0 {
 		return round, err
 	}
-	return round, PutRecords(tx, slices.Values(l.pending))
+	return round, PutRecords(tx, slices.Values(l.Pending))
 }
 
 // ended notes how the commit of a transaction ended. One that failed may have
@@ -199,8 +195,8 @@ func (l *commitLog) takeOver(tx *bolt.Tx) (round uint64, err error) {
 func (l *commitLog) ended(round uint64, err error) {
 	if err != nil {
 		l.failed = true
-	} else if l.failed || round != l.round {
-		l.round, l.at, l.failed = round, 0, false
-		l.pending = slices.Delete(l.pending, 0, len(l.pending))
+	} else if l.failed || round != l.Round {
+		l.Round, l.At, l.failed = round, 0, false
+		l.Pending = slices.Delete(l.Pending, 0, len(l.Pending))
 	}
 }

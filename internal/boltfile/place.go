@@ -1,7 +1,6 @@
 package boltfile
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -56,7 +55,8 @@ func Resolve(path string) (string, error) {
 // SetAside renames a corrupt file. done is false if another process has done
 // so since it was found. It holds the lock: without it, the file at path may be
 // the new one of that process.
-func SetAside(path, to string, found os.FileInfo, lockTimeout time.Duration) (done bool, err error) {
+func SetAside(path, to string, found os.FileInfo,
+	lockTimeout time.Duration) (done bool, err error) {
 	if runtime.GOOS != "windows" { // which renames no file that is in use
 		file, err := os.OpenFile(path, os.O_RDWR, 0)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -85,73 +85,94 @@ func Make(path string, files *FS, fill func(f *File) error) error {
 	if files == nil {
 		files = OS()
 	}
-	temp, err := TempName(path, "new")
+	f, err := Create(path, "new", files)
 	if err != nil {
 		return err
 	}
+	temp := f.Path
 	defer os.Remove(temp)
-	f, err := Create(temp, files)
-	if err != nil {
-		return err
-	}
 	if err := errors.Join(fill(f), f.Close()); err != nil {
 		return err
 	}
-	if err := files.Link(temp, path); errors.Is(err, fs.ErrExist) {
+	if err := files.linkNew(temp, path); err != nil {
 		return err
-	} else if err != nil { // a file system without links: a file that is made in this moment may be replaced
-		if _, err := os.Lstat(path); err == nil {
-			return &fs.PathError{Op: "make", Path: path, Err: fs.ErrExist}
-		}
-		if err := os.Rename(temp, path); err != nil {
-			return err
-		}
 	}
 	return files.SyncDir(filepath.Dir(path))
 }
 
-// TempName makes an empty file, mode 0600, beside the one at path, and returns
-// its name.
-func TempName(path, what string) (string, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"."+what+"-*")
-	if err != nil {
-		return "", err
+// linkNew gives a file another name, which no file may have: that is
+// fs.ErrExist. On a file system without links the file has only that name then,
+// and a file that is made at the same moment may be replaced.
+func (files *FS) linkNew(temp, path string) error {
+	err := files.Link(temp, path)
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		return err
 	}
-	return f.Name(), f.Close()
+	if _, err := os.Lstat(path); err == nil {
+		return &fs.PathError{Op: "make", Path: path, Err: fs.ErrExist}
+	}
+	return os.Rename(temp, path)
 }
 
-// Replaced reports whether another file is at the path now: a process that had
-// the lock before has compacted the file, or set it aside.
-func (f *File) Replaced() bool {
+// CreateTemp makes an empty file, mode 0600, beside the one at path.
+func CreateTemp(path, what string) (*os.File, error) {
+	return os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"."+what+"-*")
+}
+
+// ErrGone: the file is not at its path any more, and the next Open does not find
+// it. It was removed or renamed, and then the error is fs.ErrNotExist, too. Or
+// another file is there.
+var ErrGone = errors.New("stint: file was taken away")
+
+// InPlace returns nil if this file is still at its path, or ErrGone. It also
+// returns nil if this process may not look.
+func (f *File) InPlace() error {
 	mine, err := f.file.Stat()
 	if err != nil {
-		return true
+		return err
 	}
-	there, err := os.Stat(f.Path)
-	return err != nil || !os.SameFile(mine, there)
+	switch there, err := os.Stat(f.Path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: %s: it was removed or renamed: %w", ErrGone, f.Path, fs.ErrNotExist)
+	case errors.Is(err, fs.ErrPermission):
+		return nil
+	case err != nil:
+		return err
+	case !os.SameFile(mine, there):
+		return fmt.Errorf("%w: %s: another file is there, which is left as it is; "+
+			"remove that one, or restart the program to use it", ErrGone, f.Path)
+	}
+	return nil
 }
 
 // ReplaceWith puts another file in the place of this one, in one step, and
-// returns the file that is in use then. After an error that is this one, or the
-// other one if only its name could not be made durable: its next write tries
-// that again. The caller keeps all others from using both.
+// returns the file that is in use then. If no file is at the path any more, the
+// other one is put there; a file that is not this one is never replaced, and the
+// error is ErrGone. After an error this file is in use, or the other one if only
+// its name could not be made durable: its next write tries that again. The
+// caller keeps all others from using both.
 //
 // A process that waits for the lock of the old file gets it, and finds that
 // another file is at the path. That one is locked already.
 func (f *File) ReplaceWith(target *File) (*File, error) {
-	if f.Replaced() { // it was moved, or the path is relative and the process has another directory
-		target.Close()
-		return f, fmt.Errorf("%s is another file by now, or none", f.Path)
+	err := f.InPlace()
+	free := f.fs.RenamesOpen && errors.Is(err, fs.ErrNotExist)
+	if err == nil || free {
+		err = target.keepAccess(f)
 	}
-	if err := target.keepAccess(f); err != nil {
-		target.Close()
-		return f, err
-	}
-	if !f.fs.RenamesOpen {
+	if err == nil && !f.fs.RenamesOpen {
 		return f.replaceClosed(target)
 	}
-	err := f.fs.SyncDir(filepath.Dir(f.Path)) // if that is impossible, there is a way back still
 	if err == nil {
+		err = f.fs.SyncDir(filepath.Dir(f.Path)) // if that is impossible, there is a way back still
+	}
+	switch {
+	case err != nil:
+	case free:
+		if err = f.fs.linkNew(target.Path, f.Path); err == nil {
+			os.Remove(target.Path)
+		}
+	default:
 		err = os.Rename(target.Path, f.Path)
 	}
 	if err != nil {
@@ -172,8 +193,7 @@ func (f *File) replaceClosed(target *File) (*File, error) {
 	if err := errors.Join(err, targetErr, target.Close()); err != nil {
 		return f, err
 	}
-	err = f.Close()
-	if err == nil {
+	if err = f.Close(); err == nil {
 		err = os.Rename(target.Path, f.Path)
 	}
 	if err == nil {
@@ -182,10 +202,13 @@ func (f *File) replaceClosed(target *File) (*File, error) {
 	file, lost := Open(f.Path, Options{LockTimeout: time.Second, FS: f.fs})
 	if lost == nil {
 		lost = file.View(func(tx *bolt.Tx) error {
-			if m, err := bboltpage.ReadMeta(file.file); err != nil || m != want {
-				return cmp.Or(err, fmt.Errorf("%w: %s: another has written to it while it was compacted", ErrLocked, f.Path))
+			m, err := bboltpage.ReadMeta(file.file)
+			if err == nil && m != want {
+				err = fmt.Errorf("%w: %s: another has written to it while it was compacted", ErrLocked, f.Path)
 			}
-			_, err := file.OpenLog(tx)
+			if err == nil {
+				_, err = file.OpenLog(tx)
+			}
 			return err
 		})
 		if lost != nil {
@@ -203,10 +226,10 @@ func (f *File) replaceClosed(target *File) (*File, error) {
 // process may.
 func (f *File) keepAccess(old *File) error {
 	info, err := old.file.Stat()
-	if err != nil {
-		return err
+	if err == nil {
+		err = keepOwner(f.file, info)
 	}
-	if err := keepOwner(f.file, info); err != nil {
+	if err != nil {
 		return err
 	}
 	return f.file.Chmod(info.Mode().Perm())

@@ -1,9 +1,11 @@
 package boltfile
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -17,27 +19,25 @@ func LayOut(tx *bolt.Tx, labels map[uint16]string) error {
 	if err != nil {
 		return err
 	}
-	if err := meta.Put(format.FormatKey, format.BigEndian(format.Number)); err != nil {
+	_, holdsErr := createSummed(tx, format.HoldsBucket)
+	_, journalErr := createSummed(tx, format.JournalBucket)
+	_, namesErr := createSummed(meta, format.NamesBucket)
+	formatErr := meta.Put(format.FormatKey, format.BigEndian(format.Number))
+	if err := errors.Join(holdsErr, journalErr, namesErr, formatErr); err != nil {
 		return err
-	}
-	names, err := meta.CreateBucket(format.NamesBucket)
-	if err != nil {
-		return err
-	}
-	buckets := []*bolt.Bucket{names}
-	for _, name := range [][]byte{format.HoldsBucket, format.JournalBucket} {
-		b, err := tx.CreateBucket(name)
-		if err != nil {
-			return err
-		}
-		buckets = append(buckets, b)
-	}
-	for _, b := range buckets {
-		if err := b.SetSequence(format.SumStart); err != nil {
-			return err
-		}
 	}
 	return PutNames(tx, labels)
+}
+
+// createSummed makes a bucket that has a sum.
+func createSummed(in interface {
+	CreateBucket(name []byte) (*bolt.Bucket, error)
+}, name []byte) (*bolt.Bucket, error) {
+	b, err := in.CreateBucket(name)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.SetSequence(format.SumStart)
 }
 
 // NamesTable returns the bucket with the labels.
@@ -48,7 +48,8 @@ func NamesTable(tx *bolt.Tx) *bolt.Bucket {
 // PutNames gives numbers labels.
 func PutNames(tx *bolt.Tx, labels map[uint16]string) error {
 	for name, label := range labels {
-		if err := put(NamesTable(tx), format.NamesBucket, format.Decimal(name), []byte(label)); err != nil {
+		err := put(NamesTable(tx), format.NamesBucket, format.Decimal(name), []byte(label))
+		if err != nil {
 			return err
 		}
 	}
@@ -70,27 +71,24 @@ func ReadNames(table *bolt.Bucket) (map[uint16]string, error) {
 
 // ReadHead checks that the file is one of stint's, and returns its labels.
 func (f *File) ReadHead(tx *bolt.Tx) (labels map[uint16]string, err error) {
-	if err := f.Check.Run(tx.Cursor().Bucket(), nil, 0); err != nil {
+	root := tx.Cursor().Bucket()
+	if err := f.Check.Run(root, nil, 0); err != nil {
 		return nil, err
 	}
-	meta := tx.Bucket(format.MetaBucket)
-	if meta != nil {
-		if err := f.Check.Run(meta, nil, 0); err != nil {
-			return nil, err
-		}
+	meta, journal := root.Bucket(format.MetaBucket), root.Bucket(format.JournalBucket)
+	if err := f.Check.Run(meta, nil, 0); err != nil {
+		return nil, err
 	}
 	if meta == nil || meta.Get(format.FormatKey) == nil {
 		return nil, format.Foreign(f.Path)
 	}
 	number, err := format.Uint64(meta.Get(format.FormatKey))
-	if err != nil {
-		return nil, err
-	}
-	if number != format.Number {
-		return nil, format.OtherNumber(f.Path, number)
-	}
-	names, journal := meta.Bucket(format.NamesBucket), tx.Bucket(format.JournalBucket)
+	names := meta.Bucket(format.NamesBucket)
 	switch {
+	case err != nil:
+		return nil, err
+	case number != format.Number:
+		return nil, format.OtherNumber(f.Path, number)
 	case names == nil:
 		return nil, errors.New("it has no names table")
 	case journal == nil:
@@ -115,10 +113,8 @@ func (f *File) ReadJournal(tx *bolt.Tx, read func(seq uint64, record []byte) err
 	if err != nil {
 		return err
 	}
-	if log := tx.Bucket(format.LogBucket); log != nil {
-		if err := f.Check.Run(log, nil, 0); err != nil {
-			return err
-		}
+	if err := f.Check.Run(tx.Bucket(format.LogBucket), nil, 0); err != nil {
+		return err
 	}
 	records, err := f.OpenLog(tx)
 	if err != nil {
@@ -126,7 +122,8 @@ func (f *File) ReadJournal(tx *bolt.Tx, read func(seq uint64, record []byte) err
 	}
 	for _, r := range records {
 		if r.Seq <= last {
-			return fmt.Errorf("record %d of its log is not behind its journal, which ends with %d", r.Seq, last)
+			return fmt.Errorf("record %d of its log is not behind its journal, which ends with %d",
+				r.Seq, last)
 		}
 		if err := read(r.Seq, r.Data); err != nil {
 			return err
@@ -154,27 +151,44 @@ func BucketNames(tx *bolt.Tx) []uint16 {
 func PutRecords(tx *bolt.Tx, records iter.Seq[format.Record]) error {
 	journal := tx.Bucket(format.JournalBucket)
 	journal.FillPercent = 1 // appended, never inserted
-	var sum uint64
 	for r := range records {
 		key := format.BigEndian(r.Seq)
 		if journal.Get(key) != nil {
 			continue
 		}
-		if err := journal.Put(key, r.Data); err != nil {
+		if err := put(journal, format.JournalBucket, key, r.Data); err != nil {
 			return err
 		}
-		sum += format.RecordSum(key, r.Data)
 	}
-	return AddSum(journal, sum)
+	return nil
+}
+
+// DropRecords deletes the first few hundred records up to the one numbered last,
+// and reports whether those were all.
+func DropRecords(tx *bolt.Tx, last uint64) (all bool, err error) {
+	const most = 512
+	journal := tx.Bucket(format.JournalBucket)
+	c := journal.Cursor()
+	var keys [][]byte // a cursor does not survive a deletion
+	for k, _ := c.First(); k != nil && len(keys) < most &&
+		binary.BigEndian.Uint64(k) <= last; k, _ = c.Next() {
+		keys = append(keys, slices.Clone(k))
+	}
+	for _, k := range keys {
+		if err := put(journal, format.JournalBucket, k, nil); err != nil {
+			return false, err
+		}
+	}
+	return len(keys) < most, nil
 }
 
 // Apply writes entries to their places in the tree. They are in the order of
 // their keys. check may be nil.
-func Apply(tx *bolt.Tx, check *bboltpage.Checker, entries iter.Seq[format.Entry]) error {
+func Apply(tx *bolt.Tx, check *bboltpage.Checker, entries []format.Entry) error {
 	var b *bolt.Bucket
 	var in []byte // its name
 	last := -1
-	for e := range entries {
+	for _, e := range entries {
 		if int(e.Name) != last {
 			last, in = int(e.Name), format.BucketOf(e.Name)
 			b = tx.Bucket(in)
@@ -185,9 +199,7 @@ func Apply(tx *bolt.Tx, check *bboltpage.Checker, entries iter.Seq[format.Entry]
 		case b != nil:
 			err = check.Key(b, id)
 		case e.TAT != 0:
-			if b, err = tx.CreateBucketIfNotExists(in); err == nil {
-				err = b.SetSequence(format.SumStart)
-			}
+			b, err = createSummed(tx, in)
 		}
 		if err == nil && b != nil {
 			var value []byte
@@ -204,41 +216,30 @@ func Apply(tx *bolt.Tx, check *bboltpage.Checker, entries iter.Seq[format.Entry]
 }
 
 // put puts an entry into the bucket of that name, or deletes it if the value is
-// nil, and keeps the bucket's sum.
-func put(b *bolt.Bucket, bucket, key, value []byte) error {
-	var sum uint64
-	if b.Sequence() != 0 {
-		if old := b.Get(key); old != nil {
-			sum -= format.EntrySum(bucket, key, old)
-		}
-		if value != nil {
-			sum += format.EntrySum(bucket, key, value)
-		}
+// nil, and keeps the bucket's sum if it has one.
+func put(b *bolt.Bucket, bucket, key, value []byte) (err error) {
+	sum := b.Sequence()
+	if old := b.Get(key); old != nil {
+		sum -= format.EntrySum(bucket, key, old)
 	}
-	if value == nil {
-		if err := b.Delete(key); err != nil {
-			return err
-		}
-	} else if err := b.Put(key, value); err != nil {
+	if value != nil {
+		sum += format.EntrySum(bucket, key, value)
+		err = b.Put(key, value)
+	} else {
+		err = b.Delete(key)
+	}
+	if err != nil || b.Sequence() == 0 {
 		return err
 	}
-	return AddSum(b, sum)
-}
-
-// AddSum adds to the sum of a bucket that has one.
-func AddSum(b *bolt.Bucket, sum uint64) error {
-	if have := b.Sequence(); have != 0 && sum != 0 {
-		return b.SetSequence(have + sum)
-	}
-	return nil
+	return b.SetSequence(sum)
 }
 
 // KeepSum gives a bucket, into which all of another was copied, the sum of that
 // one, if it has a sum. What is wrong in the one stays wrong in the other, and
 // is found there.
 func KeepSum(to, from *bolt.Bucket) error {
-	if to == nil || from == nil || from.Sequence() == 0 {
-		return nil
+	if to != nil && from != nil && from.Sequence() != 0 {
+		return to.SetSequence(from.Sequence())
 	}
-	return to.SetSequence(from.Sequence())
+	return nil
 }

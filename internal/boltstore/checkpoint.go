@@ -1,10 +1,8 @@
 package boltstore
 
 import (
-	"encoding/binary"
 	"fmt"
 	"iter"
-	"slices"
 	"sync"
 	"time"
 
@@ -93,19 +91,21 @@ func (j *journalState) lenLocked() int {
 	return n
 }
 
-// due reports whether it is time for a checkpoint.
-func (j *journalState) due() bool {
+// is returns what one of the functions below reports.
+func (j *journalState) is(reported func(*journalState) bool) bool {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
-	return j.dueLocked()
+	return reported(j)
 }
 
+// dueLocked reports whether it is time for a checkpoint.
 func (j *journalState) dueLocked() bool {
 	fresh := j.fresh.Size()
 	if j.backoff > 0 {
 		return !time.Now().Before(j.retry) && (j.old != nil || j.bytes > 0)
 	}
-	return j.bytes > max(journalMin, journalRepeat*fresh) || fresh > j.most || j.bytes > 0 && j.idle >= idleSweeps
+	return j.bytes > max(journalMin, journalRepeat*fresh) || fresh > j.most ||
+		j.bytes > 0 && j.idle >= idleSweeps
 }
 
 // fullLocked reports whether the journal or its index is twice as long as it
@@ -122,45 +122,40 @@ func (j *journalState) fullLocked() bool {
 // sweep keeps the checkpoint waiting.
 func (j *journalState) outpacedLocked() bool { return j.backoff == 0 && j.fullLocked() }
 
-func (j *journalState) outpaced() bool {
-	j.mu.RLock()
-	defer j.mu.RUnlock()
-	return j.outpacedLocked()
-}
-
 // pace makes a save wait while saves are faster than the checkpoint, because the
 // journal is kept in memory. If a compaction keeps the checkpoint waiting, it
-// gives up then. A snapshot is waited for.
-func (j *journalState) pace() {
+// gives up then. A snapshot is waited for. pace reports whether the journal is
+// full after that.
+func (j *journalState) pace() (full bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for j.checkpointing && j.fresh.Size() > j.most+int64(float64(j.most)*j.progress) || j.copying && j.outpacedLocked() {
+	room := func() int64 { return j.most + int64(float64(j.most)*j.progress) }
+	for j.checkpointing && j.fresh.Size() > room() || j.copying && j.outpacedLocked() {
 		j.stepped.Wait()
 	}
+	return j.fresh.Full() || j.backoff > 0 && j.fullLocked()
 }
 
-// pressed reports whether saves are about to wait for the checkpoint.
-func (j *journalState) pressed() bool {
-	j.mu.RLock()
-	defer j.mu.RUnlock()
-	return j.fresh.Size() > j.most/2
-}
+// pressedLocked reports whether saves are about to wait for the checkpoint.
+func (j *journalState) pressedLocked() bool { return j.fresh.Size() > j.most/2 }
 
 // progressed tells the waiting saves how much of a checkpoint is done; at 1 it
 // has ended.
 func (j *journalState) progressed(part float64) {
+	j.change(func() { j.progress, j.checkpointing = part, part < 1 })
+}
+
+// change lets the waiting saves look at what has changed.
+func (j *journalState) change(change func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.progress, j.checkpointing = part, part < 1
+	change()
 	j.stepped.Broadcast()
 }
 
 // setCopying tells the waiting saves whether the file is being copied.
 func (j *journalState) setCopying(is bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.copying = is
-	j.stepped.Broadcast()
+	j.change(func() { j.copying = is })
 }
 
 // begin returns the index that a checkpoint applies, and its last record, or
@@ -169,7 +164,8 @@ func (j *journalState) setCopying(is bool) {
 func (j *journalState) begin(seq uint64) (old *journal.Index, last uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.old == nil && (j.fresh.Len() > 0 || j.bytes > 0) { // a save that failed may have left records, too
+	// A save that failed may have left records, too.
+	if j.old == nil && (j.fresh.Len() > 0 || j.bytes > 0) {
 		j.old, j.oldSeq, j.fresh = j.fresh, seq, journal.New()
 	}
 	return j.old, j.oldSeq
@@ -211,14 +207,14 @@ func (s *Store) applyLocked() (done int64, err error) {
 	}
 	for dropped := false; rest.Left > 0 || !dropped; {
 		most := checkpointStep
-		if s.journal.pressed() {
+		if s.journal.is((*journalState).pressedLocked) {
 			most = checkpointRush
 		}
 		step := rest.Take(most)
 		err := s.update(func(tx *bolt.Tx) (err error) {
 			err = boltfile.Apply(tx, s.inUse.file.Check, s.unexpired(step))
 			if err == nil && rest.Left == 0 {
-				dropped, err = dropRecords(tx, last)
+				dropped, err = boltfile.DropRecords(tx, last)
 			}
 			return err
 		})
@@ -234,45 +230,23 @@ func (s *Store) applyLocked() (done int64, err error) {
 	defer s.journal.mu.Unlock()
 	s.journal.old, s.journal.backoff = nil, 0
 	s.journal.bytes = 0
-	if s.saves.seq > last { // there are records since, perhaps only of a save that failed: no save goes past them
+	if s.saves.seq > last {
+		// There are records since, perhaps only of a save that failed: no save goes past
+		// them.
 		s.journal.bytes = max(1, s.journal.fresh.Size()) // about: a bucket may be in it several times
 	}
 	return 1, nil
 }
 
-// unexpired yields entries, and deletes the buckets that are full by now.
-func (s *Store) unexpired(step []format.RawEntry) iter.Seq[format.Entry] {
-	return func(yield func(format.Entry) bool) {
-		for _, raw := range step {
-			e := raw.Entry()
-			if e.TAT <= s.now.Load() {
-				e.TAT = 0
-			} else {
-				s.addToFilters(e)
-			}
-			if !yield(e) {
-				return
-			}
+// unexpired returns the entries, and deletes the buckets that are full by now.
+// The filters have the others: a save, or the begin of a pass, added them.
+func (s *Store) unexpired(step []format.RawEntry) []format.Entry {
+	entries := make([]format.Entry, len(step))
+	for i, raw := range step {
+		entries[i] = raw.Entry()
+		if raw.TAT <= s.now.Load() {
+			entries[i].TAT = 0
 		}
 	}
-}
-
-// dropRecords deletes the first few hundred records up to the one numbered last,
-// and reports whether those were all.
-func dropRecords(tx *bolt.Tx, last uint64) (all bool, err error) {
-	const most = 512
-	journal := tx.Bucket(format.JournalBucket)
-	c := journal.Cursor()
-	var keys [][]byte // a cursor does not survive a deletion
-	var sum uint64
-	for k, v := c.First(); k != nil && len(keys) < most && binary.BigEndian.Uint64(k) <= last; k, v = c.Next() {
-		keys = append(keys, slices.Clone(k))
-		sum -= format.RecordSum(k, v)
-	}
-	for _, k := range keys {
-		if err := journal.Delete(k); err != nil {
-			return false, err
-		}
-	}
-	return len(keys) < most, boltfile.AddSum(journal, sum)
+	return entries
 }

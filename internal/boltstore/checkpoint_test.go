@@ -18,7 +18,8 @@ import (
 	"github.com/stint-go/stint/internal/journal"
 )
 
-// A store gives back what was last saved: wherever that lies, whatever is done for the file meanwhile, and after a crash.
+// A store gives back what was last saved: wherever that lies, whatever is done
+// for the file meanwhile, and after a crash.
 func TestStoreRemembers(t *testing.T) {
 	for seed := range uint64(steps(6, 1)) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
@@ -84,16 +85,14 @@ func TestStoreRemembers(t *testing.T) {
 	}
 }
 
-// What is saved while the journal is taken home, in steps, is not lost, and what is loaded is the newest.
+// What is saved while the journal is taken home, in steps, is not lost, and
+// what is loaded is the newest.
 func TestCheckpointInSteps(t *testing.T) {
 	s := openStore(t, storePath(t))
 	const n = 5*checkpointStep + 7
-	want := make(map[Key]int64)
-	var changes []format.Entry
-	for i := range n {
-		changes = append(changes, entry(Key{1, fmt.Sprintf("%06d", i)}, 1000))
-	}
-	require.NoError(t, s.append(changes))
+	changes := numbered(1, 0, n)
+	want := with(nil, changes...)
+	s.put(t, changes...)
 	before := commits(t, s.path)
 	done := make(chan error)
 	go func() { done <- s.checkpoint() }()
@@ -104,21 +103,14 @@ func TestCheckpointInSteps(t *testing.T) {
 			require.NoError(t, err)
 			running = false
 		default:
-			key := Key{1, fmt.Sprintf("%06d", i*37%n)}
-			require.NoError(t, s.append([]format.Entry{entry(key, int64(2000+i))}))
-			want[key] = int64(2000 + i)
+			key := Key{1, fmt.Sprint(i * 37 % n)}
+			want[key] = int64(n + i)
+			s.put(t, entry(key, want[key]))
 			keys = append(keys, key)
-			tat, err := s.Load(key.Name, key.ID)
-			require.NoError(t, err)
-			require.EqualValues(t, 2000+i, tat)
+			require.Equal(t, want[key], load(t, s, key))
 		}
 	}
 	require.GreaterOrEqual(t, commits(t, s.path)-before, uint64(6), "no step is of more than checkpointStep buckets")
-	for _, c := range changes {
-		if _, ok := want[keyOf(c)]; !ok {
-			want[keyOf(c)] = c.TAT
-		}
-	}
 	s.sameAs(t, want, keys)
 	path := crash(t, s)
 	require.NoError(t, s.Close())
@@ -128,13 +120,9 @@ func TestCheckpointInSteps(t *testing.T) {
 // A checkpoint that Close interrupts is gone on with after the next Open.
 func TestCheckpointInterruptedByClose(t *testing.T) {
 	s := openStore(t, storePath(t))
-	want := make(map[Key]int64)
-	var changes []format.Entry
-	for i := range 20 * checkpointStep {
-		changes = append(changes, entry(Key{2, fmt.Sprint(i)}, int64(i+1)))
-		want[keyOf(changes[i])] = changes[i].TAT
-	}
-	require.NoError(t, s.append(changes))
+	changes := numbered(2, 0, 20*checkpointStep)
+	want := with(nil, changes...)
+	s.put(t, changes...)
 	tx, err := s.inUse.file.DB.Begin(true) // which it waits for: it is not through before Close comes
 	require.NoError(t, err)
 	done := make(chan error)
@@ -160,16 +148,14 @@ func TestCheckpointInterruptedByClose(t *testing.T) {
 	s.sameAs(t, want, nil)
 }
 
-// Close does not wait for a long journal, whether its checkpoint is about to begin or was interrupted.
+// Close does not wait for a long journal, whether its checkpoint is about to
+// begin or was interrupted.
 func TestCloseLeavesLongJournal(t *testing.T) {
-	var changes []format.Entry
-	for i := range 2*checkpointStep + 1 {
-		changes = append(changes, entry(Key{2, fmt.Sprint(i)}, int64(i+1)))
-	}
+	changes := numbered(2, 0, 2*checkpointStep+1)
 	for range steps(20, 2) { // care may see that it is due before it sees Close
 		for _, interrupted := range []bool{false, true} {
 			s := openStore(t, storePath(t))
-			require.NoError(t, s.append(changes))
+			s.put(t, changes...)
 			s.journal.mu.Lock()
 			s.journal.most = 1
 			if interrupted {
@@ -191,13 +177,14 @@ func TestCloseLeavesLongJournal(t *testing.T) {
 	}
 }
 
-// What is past by the time it is taken home is not stored there, and what the file has of it is deleted.
+// What is past by the time it is taken home is not stored there, and what the
+// file has of it is deleted.
 func TestCheckpointDeletesWhatIsPast(t *testing.T) {
 	s := openStore(t, storePath(t))
 	past, lasting, unknown := Key{1, "past"}, Key{1, "lasting"}, Key{2, "unknown"}
-	require.NoError(t, s.append([]format.Entry{entry(past, 100), entry(lasting, 100)}))
+	s.put(t, entry(past, 100), entry(lasting, 100))
 	require.NoError(t, s.checkpoint())
-	require.NoError(t, s.append([]format.Entry{entry(past, 200), entry(lasting, 301), entry(unknown, 300)}))
+	s.put(t, entry(past, 200), entry(lasting, 301), entry(unknown, 300))
 	s.now.Store(300)
 	require.NoError(t, s.checkpoint())
 	require.Zero(t, s.Stats().Journal)
@@ -213,17 +200,15 @@ func TestCheckpointDeletesWhatIsPast(t *testing.T) {
 	s.sameAs(t, map[Key]int64{lasting: 301}, []Key{past, lasting, unknown})
 }
 
-// A checkpoint that fails leaves the journal as it is, and the next one goes on.
+// A checkpoint that fails leaves the journal as it is, and the next one goes
+// on.
 func TestCheckpointFails(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := make(map[Key]int64)
 	save := func(from, n int) {
-		var changes []format.Entry
-		for i := from; i < from+n; i++ {
-			changes = append(changes, entry(Key{1, fmt.Sprint(i)}, int64(i+1)))
-			want[keyOf(changes[len(changes)-1])] = int64(i + 1)
-		}
-		require.NoError(t, s.append(changes))
+		changes := numbered(1, from, n)
+		want = with(want, changes...)
+		s.put(t, changes...)
 	}
 	save(0, 40_000)
 	s.fs.MaxSize = int(s.Stats().Bytes)
@@ -242,20 +227,20 @@ func TestCheckpointFails(t *testing.T) {
 	s.sameAs(t, want, nil)
 }
 
-// A checkpoint that failed is not tried again at every save, and what comes meanwhile does not grow without bound.
+// A checkpoint that failed is not tried again at every save, and what comes
+// meanwhile does not grow without bound.
 func TestCheckpointThatFailsBacksOff(t *testing.T) {
 	s := openStore(t, storePath(t))
-	s.closing.Do(s.stopBackground) // nobody does what is due
-	defer s.inUse.file.Close()
+	idle(t, s)
 	s.journal.most = 64 << 10
 	bad := Key{1, strings.Repeat("x", bolt.MaxKeySize+1)} // which cannot go home
-	require.NoError(t, s.append([]format.Entry{entry(bad, 1)}))
+	s.put(t, entry(bad, 1))
 	s.journal.idle = idleSweeps
 	for _, wait := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-		require.True(t, s.journal.due())
+		require.True(t, s.journal.is((*journalState).dueLocked))
 		require.Error(t, s.checkpoint())
 		require.Equal(t, wait*time.Second, s.journal.backoff)
-		require.False(t, s.journal.due())
+		require.False(t, s.journal.is((*journalState).dueLocked))
 		s.journal.retry = time.Now()
 		s.journal.idle = 0 // something is saved now and then
 	}
@@ -286,47 +271,45 @@ func TestCheckpointThatFailsBacksOff(t *testing.T) {
 	require.NoError(t, s.checkpoint())
 	require.Zero(t, s.journal.backoff)
 	require.NoError(t, s.Stats().Err)
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "next"}, 1)}))
-	require.False(t, s.journal.due())
+	s.put(t, entry(Key{1, "next"}, 1))
+	require.False(t, s.journal.is((*journalState).dueLocked))
 	s.journal.idle = idleSweeps
-	require.True(t, s.journal.due())
+	require.True(t, s.journal.is((*journalState).dueLocked))
 
 }
 
-// The journal goes home by itself once it is long, many times as long as what it comes to, or left alone.
+// The journal goes home by itself once it is long, many times as long as what
+// it comes to, or left alone.
 func TestCheckpointDue(t *testing.T) {
 	s := openStore(t, storePath(t))
-	s.closing.Do(func() { // nobody does what is due
-		close(s.stop)
-		<-s.stopped
-	})
-	defer s.inUse.file.Close()
-	require.False(t, s.journal.due())
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "a"}, 1<<40)}))
-	require.False(t, s.journal.due())
+	idle(t, s)
+	require.False(t, s.journal.is((*journalState).dueLocked))
+	s.put(t, entry(Key{1, "a"}, 1<<40))
+	require.False(t, s.journal.is((*journalState).dueLocked))
 
 	s.journal.bytes = journalMin + 1
-	require.True(t, s.journal.due())
+	require.True(t, s.journal.is((*journalState).dueLocked))
 	s.journal.bytes = 100
 
 	s.journal.most = 4
-	require.True(t, s.journal.due(), "it is more than may be kept in memory")
+	require.True(t, s.journal.is((*journalState).dueLocked), "it is more than may be kept in memory")
 	s.journal.most = indexMin
 
 	for range idleSweeps - 1 {
-		require.False(t, s.journal.due())
+		require.False(t, s.journal.is((*journalState).dueLocked))
 		require.NoError(t, s.sweep(1))
 	}
 	s.journal.idle = 0
 	require.NoError(t, s.sweep(1))
-	require.False(t, s.journal.due(), "something was saved")
+	require.False(t, s.journal.is((*journalState).dueLocked), "something was saved")
 	s.journal.idle = idleSweeps
-	require.True(t, s.journal.due())
+	require.True(t, s.journal.is((*journalState).dueLocked))
 	require.NoError(t, s.checkpoint())
-	require.False(t, s.journal.due())
+	require.False(t, s.journal.is((*journalState).dueLocked))
 }
 
-// Ids that do not repeat make no journal, and no index, that grows without bound, however fast they come.
+// Ids that do not repeat make no journal, and no index, that grows without
+// bound, however fast they come.
 func TestJournalIsBounded(t *testing.T) {
 	s := openStore(t, storePath(t))
 	s.setMost(256 << 10)
@@ -357,7 +340,8 @@ func TestJournalIsBounded(t *testing.T) {
 	require.Less(t, most, 4*(256<<10)+more*save*32)
 }
 
-// A few changes go home when they come alone or in pairs, and to the journal when there is more company.
+// A few changes go home when they come alone or in pairs, and to the journal
+// when there is more company.
 func TestSmallSaves(t *testing.T) {
 	s := openStore(t, storePath(t))
 	s.alone()
@@ -372,23 +356,19 @@ func TestSmallSaves(t *testing.T) {
 	require.NoError(t, s.checkpoint())
 	s.alone()
 	require.NoError(t, s.Save(make([]format.Entry, 0)))
-	var many []format.Entry
-	for i := range smallSave + 1 {
-		many = append(many, entry(Key{1, fmt.Sprint(i)}, 9))
-	}
 	s.alone()
-	require.NoError(t, s.Save(many))
+	require.NoError(t, s.Save(numbered(1, 0, smallSave+1)))
 	require.EqualValues(t, smallSave+1, s.Stats().Journaled)
 }
 
-// A commit is appended to the log: of the file, nothing else is written, until the log is full.
+// A commit is appended to the log: of the file, nothing else is written, until
+// the log is full.
 func TestCommitWritesTheLog(t *testing.T) {
 	for _, n := range []int{1, 64, 512}[steps(0, 2):] {
 		s := openStore(t, storePath(t))
 		s.together()
 		require.NoError(t, s.Save([]format.Entry{entry(Key{1, "the log is made"}, 1)}))
-		before, err := os.ReadFile(s.path)
-		require.NoError(t, err)
+		before := readFile(t, s.path)
 		made, i, full := commits(t, s.path), 0, 0
 		for full < 3 {
 			changes := make([]format.Entry, n)
@@ -396,7 +376,8 @@ func TestCommitWritesTheLog(t *testing.T) {
 				i++
 				changes[j] = entry(Key{1, fmt.Sprintf("%024d", i)}, int64(i))
 			}
-			at, end := s.inUse.file.LogState().Begin+s.inUse.file.LogState().At, s.inUse.file.LogState().Begin+format.LogSize
+			log := s.inUse.file.LogState()
+			at, end := log.Begin+log.At, log.Begin+format.LogSize
 			size := int64(n*format.EntrySize(changes[0])+format.LogHeader+4+format.LogBlock) / format.LogBlock * format.LogBlock
 			s.together()
 			require.NoError(t, s.Save(changes))
@@ -404,15 +385,13 @@ func TestCommitWritesTheLog(t *testing.T) {
 				full++
 				require.Equal(t, made+uint64(full), commits(t, s.path))
 				require.Zero(t, s.inUse.file.LogState().At, "it begins at its start again")
-				before, err = os.ReadFile(s.path)
-				require.NoError(t, err)
+				before = readFile(t, s.path)
 				continue
 			}
 			require.Equal(t, made+uint64(full), commits(t, s.path))
 			if i/n%50 == 1 {
-				after, err := os.ReadFile(s.path)
-				require.NoError(t, err)
-				require.True(t, bytes.Equal(before[:s.inUse.file.LogState().Begin], after[:s.inUse.file.LogState().Begin]))
+				after := readFile(t, s.path)
+				require.True(t, bytes.Equal(before[:log.Begin], after[:log.Begin]))
 				require.True(t, bytes.Equal(before[end:], after[end:]))
 				require.True(t, bytes.Equal(before[at+size:end], after[at+size:end]))
 				require.False(t, bytes.Equal(before[at:at+size], after[at:at+size]))
@@ -424,18 +403,18 @@ func TestCommitWritesTheLog(t *testing.T) {
 	}
 }
 
-// What the journal has comes once, in its place, and takes the place of what the
-// tree has.
+// What the journal has comes once, in its place, and takes the place of what
+// the tree has.
 func TestAllMergesTheJournal(t *testing.T) {
 	s := openStore(t, storePath(t))
 	for _, id := range []string{"*", "*!", "b", "d", ""} {
-		require.NoError(t, s.append([]format.Entry{entry(Key{1, id}, 1)}))
+		s.put(t, entry(Key{1, id}, 1))
 	}
 	require.NoError(t, s.checkpoint())
 	for _, id := range []string{"*", "**", "a", "d", "e"} {
-		require.NoError(t, s.append([]format.Entry{entry(Key{1, id}, 2)}))
+		s.put(t, entry(Key{1, id}, 2))
 	}
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "b"}, 0), entry(Key{1, "c"}, 2)}))
+	s.put(t, entry(Key{1, "b"}, 0), entry(Key{1, "c"}, 2))
 	var got []string
 	for e, err := range s.All(1) {
 		require.NoError(t, err)

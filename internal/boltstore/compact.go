@@ -1,9 +1,11 @@
 package boltstore
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"time"
@@ -17,11 +19,13 @@ import (
 const (
 	compactMin   = 64 << 20         // a smaller file is not compacted by itself
 	compactRetry = 10 * time.Minute // after a compaction that failed: it copies all of the file
+	restoreRetry = 10 * time.Second // the same, if the path has no file
 )
 
 var (
 	errStopped  = errors.New("the store is being closed")
-	errOutpaced = errors.New("more is saved meanwhile than the journal has room for; try again when fewer buckets change")
+	errOutpaced = errors.New("more is saved meanwhile than the journal has room for; " +
+		"try again when fewer buckets change")
 )
 
 // Compact applies the journal, copies the file without its free pages, and puts
@@ -39,14 +43,20 @@ func (s *Store) Compact() error {
 	return s.compactLocked()
 }
 
-// compactIfDue compacts a large file if more than half of it is free.
+// compactIfDue compacts a large file if more than half of it is free, and one
+// that was removed: the copy is put at the path.
 func (s *Store) compactIfDue() {
 	m := &s.maintenance
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if size, free := s.sizes(); size <= m.compactMin || free <= size/2 {
+	retry := compactRetry
+	if errors.Is(s.place(), fs.ErrNotExist) {
+		retry = restoreRetry
+	} else if size, free := s.sizes(); size <= m.compactMin || free <= size/2 {
 		s.record(&s.stats.compactions, 0, nil) // what one failed at is no trouble any more
-	} else if time.Since(m.notCompacted) > compactRetry {
+		return
+	}
+	if time.Since(m.notCompacted) > retry {
 		if s.compactLocked() != nil {
 			m.notCompacted = time.Now()
 		}
@@ -70,50 +80,42 @@ func (s *Store) copyAndReplaceLocked() (err error) {
 	}
 	s.divertSaves(true)
 	defer s.divertSaves(false)
-	temp, err := boltfile.TempName(s.path, "compact")
+	target, err := boltfile.Create(s.path, "compact", s.fs)
 	if err != nil {
 		return err
 	}
+	temp := target.Path
+	replacing := false
 	defer func() {
+		if err != nil && !replacing {
+			target.Close()
+		}
 		if err != nil {
 			os.Remove(temp)
 		}
 	}()
-	target, err := boltfile.Create(temp, s.fs)
-	if err != nil {
-		return err
-	}
 	target.DB.NoSync = true // until it is complete
 	if err := s.copyTo(target); err != nil {
-		target.Close()
 		return err
 	}
-
 	s.saves.mu.Lock() // no saves from here on
 	defer s.saves.mu.Unlock()
-	err = s.write((*boltfile.File).EmptyLog)
-	if err == nil {
-		err = s.copyJournal(target)
+	if err := s.write((*boltfile.File).EmptyLog); err != nil {
+		return err
 	}
-	if err == nil {
-		err = target.DB.Sync()
+	if err := s.copyJournal(target); err != nil {
+		return err
 	}
-	if err != nil {
-		target.Close()
+	if err := target.DB.Sync(); err != nil {
 		return err
 	}
 	target.DB.NoSync = false
-	return s.replace(target)
-}
-
-// replace puts another file in the place of the one in use.
-func (s *Store) replace(target *boltfile.File) (err error) {
 	s.inUse.mu.Lock() // no loads either
 	defer s.inUse.mu.Unlock()
 	if s.inUse.closed {
-		target.Close()
 		return ErrClosed
 	}
+	replacing = true
 	s.inUse.file, err = s.inUse.file.ReplaceWith(target)
 	return err
 }
@@ -131,7 +133,7 @@ func (s *Store) giveUp() error {
 	switch {
 	case s.stopping():
 		return errStopped
-	case s.journal.outpaced():
+	case s.journal.is((*journalState).outpacedLocked):
 		return errOutpaced
 	}
 	return nil
@@ -154,30 +156,27 @@ func (s *Store) copyAll(target *boltfile.File) error {
 	if err != nil {
 		return err
 	}
-	if err := target.Update(func(tx *bolt.Tx) error { return boltfile.LayOut(tx, labels) }); err != nil {
-		return err
-	}
-	names, err := s.treeNames()
+	var names []uint16
+	err = s.view(func(from *bolt.Tx) error {
+		names = boltfile.BucketNames(from)
+		return target.Update(func(to *bolt.Tx) error { return boltfile.LayOut(to, labels) })
+	})
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
 		for batch, err := range s.inTree(name) {
 			if err == nil {
-				err = target.Update(func(tx *bolt.Tx) error { return boltfile.Apply(tx, nil, slices.Values(batch)) })
+				err = target.Update(func(to *bolt.Tx) error {
+					return boltfile.Apply(to, nil, batch)
+				})
 			}
-			if err == nil {
-				err = s.giveUp()
-			}
-			if err != nil {
+			if err = cmp.Or(err, s.giveUp()); err != nil {
 				return err
 			}
 		}
 	}
 	if err := s.copySums(target); err != nil {
-		return err
-	}
-	if err := s.giveUp(); err != nil {
 		return err
 	}
 	if err := s.copyJournal(target); err != nil {

@@ -29,7 +29,7 @@ func TestCompact(t *testing.T) {
 	want := fill(t, s, 40_000)
 	hold := Key{format.Holds, "1:held"}
 	want[hold] = 1 << 50
-	require.NoError(t, s.append([]format.Entry{entry(hold, 1<<50)}))
+	s.put(t, entry(hold, 1<<50))
 	sweepAll(t, s, 35_000)
 	maps.DeleteFunc(want, func(_ Key, tat int64) bool { return tat <= 35_000 })
 	s.sameAs(t, want, nil)
@@ -77,7 +77,8 @@ func TestCompact(t *testing.T) {
 	s.sameAs(t, want, keys)
 }
 
-// After a compaction that fails the old file is in place and in use, and nothing is left of the new one.
+// After a compaction that fails the old file is in place and in use, and
+// nothing is left of the new one.
 func TestCompactFails(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 5_000)
@@ -92,7 +93,7 @@ func TestCompactFails(t *testing.T) {
 	require.NoError(t, os.Remove(s.path))
 	require.NoError(t, os.Rename(aside, s.path))
 
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "x"}, 7)}))
+	s.put(t, entry(Key{2, "x"}, 7))
 	want[Key{2, "x"}] = 7
 	require.NoError(t, s.Compact())
 	require.NoError(t, s.Stats().Err)
@@ -112,28 +113,29 @@ func TestCompactClosed(t *testing.T) {
 	s := openLogged(t)
 	s.fs.RenamesOpen = false
 	want := fill(t, s, 100)
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "x"}, 7)}))
+	s.put(t, entry(Key{2, "x"}, 7))
 	want[Key{1, "the log is made"}], want[Key{2, "x"}] = 1, 7
 	old := s.inUse.file
 	require.NoError(t, s.Compact())
 	require.NotSame(t, old, s.inUse.file)
 	s.sameAs(t, want, nil)
 	require.Empty(t, temporaries(t, s))
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "x"}, 6)}))
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "x"}, 7)}))
+	s.put(t, entry(Key{2, "x"}, 6))
+	s.put(t, entry(Key{2, "x"}, 7))
 
 	swap := func(before func(temp string)) error { // with a copy as it was before
 		temp := copyOf(t, s.path)
 		target, err := boltfile.Open(temp, boltfile.Options{LockTimeout: longLock, FS: s.fs})
 		require.NoError(t, err)
 		before(temp)
-		return s.replace(target)
+		s.inUse.file, err = s.inUse.file.ReplaceWith(target)
+		return err
 	}
 	require.NoError(t, s.checkpoint())
 	begin := s.inUse.file.LogState().Begin
 	require.ErrorIs(t, swap(func(temp string) { require.NoError(t, os.Remove(temp)) }), os.ErrNotExist)
 	require.Equal(t, begin, s.inUse.file.LogState().Begin, "the log goes on")
-	require.NoError(t, s.append([]format.Entry{entry(Key{2, "x"}, 8)}))
+	s.put(t, entry(Key{2, "x"}, 8))
 	want[Key{2, "x"}] = 8
 	s.sameAs(t, want, nil)
 	requireCrash(t, s, want)
@@ -153,7 +155,8 @@ func TestCompactClosed(t *testing.T) {
 	openStore(t, s.path)
 }
 
-// compactHeld has a compaction begin, and stop where it can still be given up, until goOn is called.
+// compactHeld has a compaction begin, and stop where it can still be given up,
+// until goOn is called.
 func (s *Store) compactHeld() (goOn func(), done <-chan error) {
 	s.names.mu.Lock() // which it wants before it copies anything
 	ended := make(chan error, 1)
@@ -170,7 +173,8 @@ func (s *Store) awaitCopying(is bool) {
 	}
 }
 
-// A compaction gives up where more is saved than the journal has room for; the old file stays in use, and the journal goes home.
+// A compaction gives up where more is saved than the journal has room for; the
+// old file stays in use, and the journal goes home.
 func TestCompactOutpaced(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 2_000)
@@ -204,12 +208,12 @@ func TestCompactOutpaced(t *testing.T) {
 	s.sameAs(t, want, nil)
 }
 
-// Where the journal is full a save waits until a compaction has given up, and the sweep does not hurry.
+// Where the journal is full a save waits until a compaction has given up, and
+// the sweep does not hurry.
 func TestSaveWaitsForACompaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, storePath(t))
-		s.closing.Do(s.stopBackground) // nobody does what is due
-		defer s.inUse.file.Close()
+		idle(t, s)
 		s.journal.most = 10
 		s.journal.setCopying(true)
 		saved := 0
@@ -230,12 +234,13 @@ func TestSaveWaitsForACompaction(t *testing.T) {
 	})
 }
 
-// When a compaction has the saves wait, all is in the new file but what was saved since: that alone it copies then.
+// When a compaction has the saves wait, all is in the new file but what was
+// saved since: that alone it copies then.
 func TestCompactCopiesTheJournalBefore(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 2_000)
 	save := func(changes ...format.Entry) {
-		require.NoError(t, s.append(changes))
+		s.put(t, changes...)
 		want = with(want, changes...)
 	}
 	var long []format.Entry // more than one step
@@ -260,7 +265,8 @@ func TestCompactCopiesTheJournalBefore(t *testing.T) {
 	requireCrash(t, s, want)
 }
 
-// Nobody who saves waits for the sync of the copy, but for that of what was saved since.
+// Nobody who saves waits for the sync of the copy, but for that of what was
+// saved since.
 func TestCompactSyncsBefore(t *testing.T) {
 	s := openStore(t, storePath(t))
 	fill(t, s, 2_000)
@@ -302,8 +308,8 @@ func TestCompactKeepsModeAndOwner(t *testing.T) {
 	require.Equal(t, owner(before), owner(after))
 }
 
-// Where the name of the new file cannot be made durable, the old one stays; where that is seen when it is too late, nothing is saved
-// until it is.
+// Where the name of the new file cannot be made durable, the old one stays;
+// where that is seen when it is too late, nothing is saved until it is.
 func TestCompactCannotSyncTheName(t *testing.T) {
 	s := openLogged(t)
 	want := fill(t, s, 100)
@@ -322,13 +328,13 @@ func TestCompactCannotSyncTheName(t *testing.T) {
 	require.Same(t, old, s.inUse.file)
 	require.Empty(t, temporaries(t, s))
 	change := entry(Key{1, "more"}, 1)
-	require.NoError(t, s.append([]format.Entry{change}))
+	s.put(t, change)
 	want[keyOf(change)] = 1
 
 	s.fs.SyncDir = sync(1)
 	require.ErrorIs(t, s.Compact(), errFault)
 	require.NotSame(t, old, s.inUse.file)
-	require.False(t, s.inUse.file.Replaced())
+	require.NoError(t, s.inUse.file.InPlace())
 	require.Empty(t, temporaries(t, s))
 	s.sameAs(t, want, nil)
 	for range 2 {
@@ -341,14 +347,15 @@ func TestCompactCannotSyncTheName(t *testing.T) {
 	s.fs.SyncDir = func(path string) error { synced++; return dir(path) }
 	for range 2 {
 		change.TAT++
-		require.NoError(t, s.append([]format.Entry{change}))
+		s.put(t, change)
 	}
 	want[keyOf(change)] = change.TAT
 	require.Equal(t, 1, synced)
 	requireCrash(t, s, want)
 }
 
-// Who waits for the file's lock while the file is compacted, or set aside, does not end up on the old one.
+// Who waits for the file's lock while the file is compacted, or set aside, does
+// not end up on the old one.
 func TestReplaced(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 100)
@@ -375,7 +382,7 @@ func TestReplaced(t *testing.T) {
 	require.NoError(t, s.Close())
 	if other := <-opened; other != nil {
 		defer other.Close()
-		require.False(t, other.inUse.file.Replaced())
+		require.NoError(t, other.inUse.file.InPlace())
 		other.sameAs(t, want, nil)
 	}
 }
@@ -407,7 +414,8 @@ func TestCompactDuringClose(t *testing.T) {
 	}
 }
 
-// A file that is mostly free pages is compacted by itself once it is large enough; where that failed, not at once again.
+// A file that is mostly free pages is compacted by itself once it is large
+// enough; where that failed, not at once again.
 func TestCompactByItself(t *testing.T) {
 	s := openStore(t, storePath(t))
 	s.maintenance.compactMin = 1 << 20
@@ -436,7 +444,8 @@ func TestCompactByItself(t *testing.T) {
 	s.sameAs(t, want, nil)
 }
 
-// Nobody has to ask for it: once a sweep has been through the file, it is looked at whether that is worth it.
+// Nobody has to ask for it: once a sweep has been through the file, it is
+// looked at whether that is worth it.
 func TestCompactAfterTheSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, storePath(t))
@@ -451,16 +460,17 @@ func TestCompactAfterTheSweep(t *testing.T) {
 	})
 }
 
-// A compaction puts no file in a place where the copied one is not.
+// A file that was opened by a relative path stays in its directory.
 func TestCompactElsewhere(t *testing.T) {
 	here, there := t.TempDir(), t.TempDir()
 	t.Chdir(here)
 	s := openStore(t, "x.db")
 	t.Chdir(there)
-	require.ErrorContains(t, s.Compact(), "x.db is another file by now, or none")
+	require.NoError(t, s.Compact())
 	require.NoError(t, s.Save([]format.Entry{entry(Key{1, "after"}, 1<<60)}))
 	require.NoError(t, s.Close())
 	require.Empty(t, listDir(t, there))
+	require.Equal(t, []string{"x.db"}, listDir(t, here))
 	s = openStore(t, filepath.Join(here, "x.db"))
 	require.Equal(t, int64(1<<60), load(t, s, Key{1, "after"}))
 }

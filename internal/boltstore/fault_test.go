@@ -17,12 +17,13 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// A save whose write or sync fails is not acknowledged, nor is any that comes behind it before a transaction of bbolt's has succeeded.
+// A save whose write or sync fails is not acknowledged, nor is any that comes
+// behind it before a transaction of bbolt's has succeeded.
 func TestLogFails(t *testing.T) {
 	for _, what := range []string{"nothing is written", "half is written", "all is written", "the sync fails"} {
 		t.Run(what, func(t *testing.T) {
 			s := openLogged(t)
-			require.NoError(t, s.append([]format.Entry{entry(Key{1, "before"}, 1<<60)}))
+			s.put(t, entry(Key{1, "before"}, 1<<60))
 			have := allOf(t, s)
 			sound := *s.fs
 			s.fs.WriteAt = func(file *os.File, b []byte, at int64) (int, error) {
@@ -67,15 +68,15 @@ func TestLogFails(t *testing.T) {
 			requireCrash(t, s, have)
 
 			*s.fs = sound
-			require.NoError(t, s.append([]format.Entry{entry(Key{1, "last"}, 1<<60)}))
+			s.put(t, entry(Key{1, "last"}, 1<<60))
 			require.Equal(t, made+1, commits(t, s.path), "the log again")
 			requireCrash(t, s, with(have, entry(Key{1, "last"}, 1<<60)))
 		})
 	}
 }
 
-// A commit whose meta page could not be synced is in force, and perhaps not on the disk: what is on the disk stays as it is until that
-// page is there.
+// A commit whose meta page could not be synced is in force, and perhaps not on
+// the disk: what is on the disk stays as it is until that page is there.
 func TestCommitThatFailed(t *testing.T) {
 	s := openLogged(t)
 	const n = 5_000
@@ -83,13 +84,11 @@ func TestCommitThatFailed(t *testing.T) {
 	have := allOf(t, s)
 	homeAgain := func(tat int64) error {
 		return s.update(func(tx *bolt.Tx) error {
-			return boltfile.Apply(tx, s.inUse.file.Check, func(yield func(format.Entry) bool) {
-				for i := range n {
-					if !yield(entry(Key{1, fmt.Sprintf("id-%07d", i)}, tat)) {
-						return
-					}
-				}
-			})
+			var entries []format.Entry
+			for i := range n {
+				entries = append(entries, entry(Key{1, fmt.Sprintf("id-%07d", i)}, tat))
+			}
+			return boltfile.Apply(tx, s.inUse.file.Check, entries)
 		})
 	}
 	disk := readFile(t, s.path)[:2*bboltpage.Size] // the meta pages
@@ -145,10 +144,11 @@ func TestCommitThatFailed(t *testing.T) {
 	}
 }
 
-// Whoever was killed after a sync that failed left what only looks written: the next process does not build upon it.
+// Whoever was killed after a sync that failed left what only looks written: the
+// next process does not build upon it.
 func TestKilledAfterAFailedSync(t *testing.T) {
 	s := openLogged(t)
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "a"}, 1<<60)}))
+	s.put(t, entry(Key{1, "a"}, 1<<60))
 	disk := readFile(t, s.path)
 	s.fs.SyncFile = func(*os.File) error { return errFault }
 	require.ErrorIs(t, s.append([]format.Entry{entry(Key{1, "b"}, 1<<60)}), errFault)
@@ -157,7 +157,7 @@ func TestKilledAfterAFailedSync(t *testing.T) {
 		copy(disk[at:], b)
 		return file.WriteAt(b, at)
 	}
-	require.NoError(t, next.append([]format.Entry{entry(Key{1, "c"}, 1<<60)}))
+	next.put(t, entry(Key{1, "c"}, 1<<60))
 	_, err := found(t, writeFile(t, disk))
 	require.NoError(t, err, "a power cut leaves no gap")
 }

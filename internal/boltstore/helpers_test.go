@@ -1,6 +1,7 @@
 package boltstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,7 +23,8 @@ import (
 	"github.com/stint-go/stint/internal/fsck"
 )
 
-// longLock is the longest that a test waits for a lock that is about to be free.
+// longLock is the longest that a test waits for a lock that is about to be
+// free.
 const longLock = time.Minute
 
 var errFault = errors.New("the disk is on fire")
@@ -35,7 +37,9 @@ type (
 	labels = map[uint16]string
 )
 
-func (k Key) compare(other Key) int { return entry(k, 0).Compare(entry(other, 0)) }
+func (k Key) compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Name, other.Name), cmp.Compare(k.ID, other.ID))
+}
 
 func entry(k Key, tat int64) format.Entry { return format.Entry{Name: k.Name, ID: k.ID, TAT: tat} }
 
@@ -70,7 +74,7 @@ func openNamed(t testing.TB, path string, names labels) *Store {
 func openLogged(t testing.TB) *Store {
 	t.Helper()
 	s := openStore(t, storePath(t))
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "the log is made"}, 1)}))
+	s.put(t, entry(Key{1, "the log is made"}, 1))
 	require.NoError(t, s.checkpoint())
 	require.Positive(t, s.inUse.file.LogState().Begin)
 	require.Empty(t, s.inUse.file.LogState().Pending)
@@ -81,6 +85,16 @@ func openLogged(t testing.TB) *Store {
 func (s *Store) together() { s.saves.last, s.saves.recent = time.Now().Add(time.Hour), 2 }
 func (s *Store) alone()    { s.saves.last = time.Time{} }
 
+// idle leaves what is due to the test.
+func idle(t testing.TB, s *Store) {
+	s.closing.Do(func() {
+		close(s.stop)
+		<-s.stopped
+	})
+	file := s.inUse.file
+	t.Cleanup(func() { file.Close() })
+}
+
 // compactBusy is Compact when saves came after the journal was applied.
 func (s *Store) compactBusy() error {
 	s.maintenance.mu.Lock()
@@ -88,11 +102,13 @@ func (s *Store) compactBusy() error {
 	return s.compactLocked()
 }
 
-func (s *Store) emptyLog() error { return s.write((*boltfile.File).EmptyLog) }
-
-func (s *Store) apply(tx *bolt.Tx, entries ...format.Entry) error {
-	return boltfile.Apply(tx, s.inUse.file.Check, slices.Values(entries))
+// put appends entries to the journal.
+func (s *Store) put(t testing.TB, entries ...format.Entry) {
+	t.Helper()
+	require.NoError(t, s.append(entries))
 }
+
+func (s *Store) emptyLog() error { return s.write((*boltfile.File).EmptyLog) }
 
 // crash copies the file, as a killed process would leave it.
 func crash(t testing.TB, s *Store) string { return copyOf(t, s.path) }
@@ -119,7 +135,7 @@ func writeFile(t testing.TB, content []byte) string {
 // abandon closes a store's file as it is, as the end of the process would.
 func abandon(t testing.TB, s *Store) {
 	t.Helper()
-	s.closing.Do(s.stopBackground)
+	idle(t, s)
 	s.inUse.mu.Lock()
 	defer s.inUse.mu.Unlock()
 	s.inUse.closed = true
@@ -150,8 +166,8 @@ func commits(t testing.TB, path string) uint64 {
 func allOf(t testing.TB, s *Store) map[Key]int64 {
 	t.Helper()
 	all := make(map[Key]int64)
-	names, err := s.treeNames()
-	require.NoError(t, err)
+	var names []uint16
+	require.NoError(t, s.view(func(tx *bolt.Tx) error { names = boltfile.BucketNames(tx); return nil }))
 	for _, name := range slices.AppendSeq(names, maps.Keys(s.Names())) {
 		for e, err := range s.All(name) {
 			require.NoError(t, err)
@@ -188,6 +204,9 @@ func foundUnverified(t testing.TB, path string) (map[Key]int64, error) {
 // with returns what a file has after a save.
 func with(have map[Key]int64, entries ...format.Entry) map[Key]int64 {
 	have = maps.Clone(have)
+	if have == nil {
+		have = make(map[Key]int64)
+	}
 	for _, e := range entries {
 		if have[keyOf(e)] = e.TAT; e.TAT == 0 {
 			delete(have, keyOf(e))
@@ -203,7 +222,17 @@ func load(t testing.TB, s *Store, k Key) int64 {
 	return tat
 }
 
-// fill saves n buckets of the name 1, each full at its number, and applies them.
+// numbered returns n entries of a name whose id is a number, from one on, and
+// whose TAT is the next.
+func numbered(name uint16, from, n int) (entries []format.Entry) {
+	for i := from; i < from+n; i++ {
+		entries = append(entries, entry(Key{name, fmt.Sprint(i)}, int64(i+1)))
+	}
+	return entries
+}
+
+// fill saves n buckets of the name 1, each full at its number, and applies
+// them.
 func fill(t testing.TB, s *Store, n int) map[Key]int64 {
 	t.Helper()
 	want := make(map[Key]int64)
@@ -212,6 +241,7 @@ func fill(t testing.TB, s *Store, n int) map[Key]int64 {
 		entries = append(entries, entry(Key{1, fmt.Sprintf("id-%07d", i)}, int64(i+1)))
 		want[keyOf(entries[i])] = int64(i + 1)
 	}
+	s.addToFilters(entries)
 	require.NoError(t, s.append(entries))
 	require.NoError(t, s.checkpoint())
 	return want

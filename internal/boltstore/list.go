@@ -8,7 +8,6 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/format"
 )
 
@@ -18,22 +17,23 @@ import (
 func (s *Store) All(name uint16) iter.Seq2[format.Entry, error] {
 	return func(yield func(format.Entry, error) bool) {
 		journaled := s.journal.of(name)
-		newest := func(e format.Entry) bool { // yields what the journal has up to e, and e unless the journal has it
-			for len(journaled) > 0 && journaled[0].CompareStored(e) <= 0 {
+		journaledBefore := func(is func(j format.Entry) bool) bool { // yields what is in the journal
+			for len(journaled) > 0 && is(journaled[0]) {
 				j := journaled[0]
 				journaled = journaled[1:]
 				if j.TAT != 0 && !yield(j, nil) {
 					return false
 				}
-				if j.ID == e.ID {
-					return true
-				}
 			}
-			return yield(e, nil)
+			return true
 		}
 		for batch, err := range s.inTree(name) {
 			for _, e := range batch {
-				if !newest(e) {
+				if !journaledBefore(func(j format.Entry) bool { return j.CompareStored(e) < 0 }) {
+					return
+				}
+				newer := len(journaled) > 0 && journaled[0].ID == e.ID
+				if !newer && !yield(e, nil) {
 					return
 				}
 			}
@@ -42,11 +42,7 @@ func (s *Store) All(name uint16) iter.Seq2[format.Entry, error] {
 				return
 			}
 		}
-		for _, j := range journaled {
-			if j.TAT != 0 && !yield(j, nil) {
-				return
-			}
-		}
+		journaledBefore(func(format.Entry) bool { return true })
 	}
 }
 
@@ -74,15 +70,7 @@ func (s *Store) inTree(name uint16) iter.Seq2[[]format.Entry, error] {
 	return func(yield func([]format.Entry, error) bool) {
 		var after []byte // the last key read
 		for {
-			var batch []format.Entry
-			err := s.view(func(tx *bolt.Tx) error {
-				return s.after(tx, name, &after, most, func(e format.Entry, err error) error {
-					if err == nil {
-						batch = append(batch, e)
-					}
-					return err
-				})
-			})
+			batch, err := s.readBatch(name, &after, most)
 			if !yield(batch, err) || err != nil || len(batch) < most {
 				return
 			}
@@ -90,43 +78,32 @@ func (s *Store) inTree(name uint16) iter.Seq2[[]format.Entry, error] {
 	}
 }
 
-// after reads up to most entries of a name behind the key that last points to,
-// and sets that to the last one read. If a value is none, read gets an error
-// with the entry.
-func (s *Store) after(tx *bolt.Tx, name uint16, last *[]byte, most int,
-	read func(e format.Entry, err error) error) error {
-	b := tx.Bucket(format.BucketOf(name))
-	if b == nil {
-		return nil
-	}
-	if err := s.inUse.file.Check.Run(b, *last, most); err != nil {
-		return err
-	}
-	c := b.Cursor()
-	k, v := c.Seek(*last)
-	if *last != nil && bytes.Equal(k, *last) {
-		k, v = c.Next()
-	}
-	for ; k != nil && most > 0; k, v = c.Next() {
-		most--
-		tat, err := format.Uint64(v)
-		e := format.Entry{Name: name, ID: format.DecodeID(k), TAT: int64(tat)}
-		if err != nil {
-			err = fmt.Errorf("%s: %w", e, err)
+// readBatch reads up to most entries of a name after the key that last points
+// to, and sets that to the last one read. It stops after a value that is none.
+func (s *Store) readBatch(name uint16, last *[]byte, most int) (batch []format.Entry, err error) {
+	err = s.view(func(tx *bolt.Tx) error {
+		b := tx.Bucket(format.BucketOf(name))
+		if b == nil {
+			return nil
 		}
-		*last = append((*last)[:0], k...)
-		if err := read(e, err); err != nil {
+		if err := s.inUse.file.Check.Run(b, *last, most); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// treeNames returns the numbers that have buckets in the tree, and format.Holds.
-func (s *Store) treeNames() (names []uint16, err error) {
-	err = s.view(func(tx *bolt.Tx) error {
-		names = boltfile.BucketNames(tx)
+		c := b.Cursor()
+		k, v := c.Seek(*last)
+		if *last != nil && bytes.Equal(k, *last) {
+			k, v = c.Next()
+		}
+		for ; k != nil && len(batch) < most; k, v = c.Next() {
+			*last = append((*last)[:0], k...)
+			tat, err := format.Uint64(v)
+			e := format.Entry{Name: name, ID: format.DecodeID(k), TAT: int64(tat)}
+			if err != nil {
+				return fmt.Errorf("%s: %w", e, err)
+			}
+			batch = append(batch, e)
+		}
 		return nil
 	})
-	return names, err
+	return batch, err
 }

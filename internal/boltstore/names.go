@@ -31,23 +31,17 @@ func (s *Store) Names() map[uint16]string {
 
 // NumberOf returns the number that the file has for a label.
 func (s *Store) NumberOf(label string) (name uint16, ok bool) {
-	for name, l := range s.Names() {
-		if l == label {
-			return name, true
-		}
-	}
-	return 0, false
+	name, ok = inverse(s.Names())[label]
+	return name, ok
 }
 
 // Number returns the number that the file has for a label. If it has none, the
 // label gets the lowest number that is free, for ever.
 func (s *Store) Number(label string) (name uint16, err error) {
 	err = s.changeNames(func(labels map[uint16]string) error {
-		for n, l := range labels {
-			if l == label {
-				name = n
-				return nil
-			}
+		var ok bool
+		if name, ok = inverse(labels)[label]; ok {
+			return nil
 		}
 		for n := uint16(1); n != 0; n++ {
 			if _, taken := labels[n]; !taken {
@@ -57,48 +51,37 @@ func (s *Store) Number(label string) (name uint16, err error) {
 		}
 		return fmt.Errorf("%w: all 65535 numbers are taken, none is left for %q", ErrNameMismatch, label)
 	})
-	if err != nil {
-		return 0, err
-	}
-	return name, nil
+	return name, err
 }
 
 // Declare enters the labels that the file does not have: all of them, or none
 // if one is ErrNameMismatch. A file that is read only stays as it is.
-func (s *Store) Declare(declared map[uint16]string) error {
-	return s.changeNames(func(labels map[uint16]string) error {
-		numbers := inverse(labels)
-		var wrong []error
-		for _, name := range slices.Sorted(maps.Keys(declared)) {
-			label := declared[name]
-			if have, ok := labels[name]; ok && have != label {
-				wrong = append(wrong, fmt.Errorf("%w: %s: name %d is %q in the file, and declared as %q",
-					ErrNameMismatch, s.path, name, have, label))
-			} else if number, taken := numbers[label]; !ok && taken {
-				wrong = append(wrong, fmt.Errorf("%w: %s: %q is name %d in the file, and declared as %d",
-					ErrNameMismatch, s.path, label, number, name))
-			} else if !s.readOnly {
-				labels[name] = label
-			}
-		}
-		return errors.Join(wrong...)
-	})
-}
+func (s *Store) Declare(declared map[uint16]string) error { return s.enter(declared, false) }
 
 // Relabel gives numbers labels, in place of those that the file may have for
 // them. Numbers are permanent: a label that the file has for another number is
 // ErrNameMismatch, and then nothing changes.
-func (s *Store) Relabel(labels map[uint16]string) error {
-	return s.changeNames(func(have map[uint16]string) error {
-		numbers := inverse(have)
+func (s *Store) Relabel(labels map[uint16]string) error { return s.enter(labels, true) }
+
+func (s *Store) enter(wanted map[uint16]string, replace bool) error {
+	return s.changeNames(func(labels map[uint16]string) error {
+		numbers := inverse(labels)
 		var wrong []error
-		for _, name := range slices.Sorted(maps.Keys(labels)) {
-			label := labels[name]
-			if number, taken := numbers[label]; taken && number != name {
-				wrong = append(wrong, fmt.Errorf("%w: %s: %q is name %d in the file, which keeps its number, and cannot be %d",
-					ErrNameMismatch, s.path, label, number, name))
+		for _, name := range slices.Sorted(maps.Keys(wanted)) {
+			label := wanted[name]
+			have, ok := labels[name]
+			number, taken := numbers[label]
+			switch {
+			case ok && have == label:
+			case ok && !replace:
+				wrong = append(wrong, fmt.Errorf("%w: %s: name %d is %q in the file, and declared as %q",
+					ErrNameMismatch, s.path, name, have, label))
+			case taken:
+				wrong = append(wrong, fmt.Errorf("%w: %s: %q is name %d in the file, which keeps its number, "+
+					"and cannot be %d", ErrNameMismatch, s.path, label, number, name))
+			case replace || !s.readOnly:
+				labels[name] = label
 			}
-			have[name] = label
 		}
 		return errors.Join(wrong...)
 	})
@@ -127,7 +110,9 @@ func (s *Store) changeNames(change func(labels map[uint16]string) error) error {
 		return err
 	}
 	added := maps.Clone(labels)
-	maps.DeleteFunc(added, func(name uint16, label string) bool { return s.names.labels[name] == label })
+	maps.DeleteFunc(added, func(name uint16, label string) bool {
+		return s.names.labels[name] == label
+	})
 	if len(added) == 0 {
 		return nil
 	}
@@ -143,10 +128,8 @@ func (s *Store) changeNames(change func(labels map[uint16]string) error) error {
 func (n *names) current(s *Store) (map[uint16]string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := n.readLocked(s); err != nil {
-		return nil, err
-	}
-	return maps.Clone(n.labels), nil
+	err := n.readLocked(s)
+	return maps.Clone(n.labels), err
 }
 
 // readLocked reads the labels again if some could not be written: a commit that

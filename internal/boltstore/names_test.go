@@ -20,7 +20,7 @@ func TestDeclare(t *testing.T) {
 		want   []string
 	}{
 		"a number has another label": {labels{1: "uno"}, []string{`name 1 is "one" in the file, and declared as "uno"`}},
-		"a label has another number": {labels{3: "two"}, []string{`"two" is name 2 in the file, and declared as 3`}},
+		"a label has another number": {labels{3: "two"}, []string{`"two" is name 2 in the file, which keeps its number, and cannot be 3`}},
 		"swapped": {labels{1: "two", 2: "one"}, []string{
 			`name 1 is "one" in the file, and declared as "two"`, `name 2 is "two" in the file, and declared as "one"`}},
 		"one wrong, one new": {labels{1: "uno", 9: "nine"}, []string{`name 1 is "one" in the file, and declared as "uno"`}},
@@ -57,7 +57,7 @@ func TestRelabel(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			path := makeFile(t, have, entry(Key{1, "a"}, 11), entry(Key{format.Holds, "1:a"}, 13))
 			s := openNamed(t, path, nil)
-			require.NoError(t, s.append([]format.Entry{entry(Key{1, "b"}, 15)}))
+			s.put(t, entry(Key{1, "b"}, 15))
 			want, made := allOf(t, s), commits(t, path)
 			err := s.Relabel(c.change)
 			if c.err != "" {
@@ -129,7 +129,7 @@ func TestNameWithoutALabel(t *testing.T) {
 		s := openNamed(t, path, nil)
 		if i == 0 {
 			require.NoError(t, s.Save([]format.Entry{home}))
-			require.NoError(t, s.append([]format.Entry{journaled}))
+			s.put(t, journaled)
 		}
 		sweep := func() error { sweepAll(t, s, 0); return nil }
 		for _, step := range []func() error{sweep, s.compactBusy, s.checkpoint, sweep, s.Compact, sweep} {
@@ -172,7 +172,8 @@ func TestNamesOfAFailedCommit(t *testing.T) {
 	}
 }
 
-// A names table that makes no sense is ErrCorrupt, and so is a file without one.
+// A names table that makes no sense is ErrCorrupt, and so is a file without
+// one.
 func TestDamagedHead(t *testing.T) {
 	putName := func(k string) func(tx *bolt.Tx) error {
 		return func(tx *bolt.Tx) error { return boltfile.NamesTable(tx).Put([]byte(k), []byte("x")) }

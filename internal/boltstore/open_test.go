@@ -154,7 +154,7 @@ func TestOpenLink(t *testing.T) {
 			s := openStore(t, link)
 			require.NoError(t, s.Save([]format.Entry{entry(Key{1, "a"}, int64(i+1))}))
 			require.NoError(t, s.Compact())
-			require.False(t, s.inUse.file.Replaced())
+			require.NoError(t, s.inUse.file.InPlace())
 			require.NoError(t, s.Close())
 			info, err := os.Lstat(link)
 			require.NoError(t, err)
@@ -191,7 +191,7 @@ func TestReadOnly(t *testing.T) {
 	path := storePath(t)
 	s := openNamed(t, path, labels{1: "One"})
 	require.NoError(t, s.Save([]format.Entry{entry(Key{1, "home"}, 1<<60), entry(Key{1, "both"}, 1<<60), entry(Key{1, "gone"}, 1<<60)}))
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "journal"}, 1<<61), entry(Key{1, "both"}, 1<<61), entry(Key{1, "gone"}, 0)}))
+	s.put(t, entry(Key{1, "journal"}, 1<<61), entry(Key{1, "both"}, 1<<61), entry(Key{1, "gone"}, 0))
 	abandon(t, s)
 	before := readFile(t, path)
 	past := time.Unix(1_000_000_000, 0)
@@ -306,7 +306,7 @@ func TestHealth(t *testing.T) {
 		require.NoError(t, do())
 		require.NoError(t, s.Health())
 	}
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, strings.Repeat("x", bolt.MaxKeySize+1)}, 1<<62)})) // the tree cannot have it
+	s.put(t, entry(Key{1, strings.Repeat("x", bolt.MaxKeySize+1)}, 1<<62)) // the tree cannot have it
 	fails("checkpoint", s.checkpoint)
 	s.journal.mu.Lock()
 	s.journal.old = nil
@@ -358,7 +358,7 @@ func TestDamageWhileAWriterMaps(t *testing.T) {
 		entries = append(entries, entry(Key{1, fmt.Sprintf("%0100d", i)}, 1<<60))
 	}
 	saved := make(chan error, 1)
-	go func() { saved <- s.update(func(tx *bolt.Tx) error { return s.apply(tx, entries...) }) }()
+	go func() { saved <- s.update(func(tx *bolt.Tx) error { return boltfile.Apply(tx, nil, entries) }) }()
 	awaitWaiter("mmap", saved)
 	require.Empty(t, saved, "it did not need to map")
 	close(goOn)

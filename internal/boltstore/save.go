@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -42,11 +43,41 @@ const (
 )
 
 // Save saves all of the entries or none, and returns nil when they are durable.
-// It may reorder them. No two are of one bucket.
+// It may reorder them. No two are of one bucket. The error is ErrGone if the
+// file is not at its path any more, even with no entries. The entries are in the
+// open file then, and in the new one that the background puts at the path.
 func (s *Store) Save(entries []format.Entry) error {
+	if len(entries) > 0 {
+		if err := s.save(entries); err != nil {
+			return err
+		}
+	}
+	return s.inPlace()
+}
+
+// inPlace returns nil if the file is at its path, or ErrGone. If no file is
+// there, it has the background make one.
+func (s *Store) inPlace() error {
+	err := s.place()
+	if errors.Is(err, fs.ErrNotExist) {
+		s.wake()
+	}
+	return err
+}
+
+func (s *Store) place() error {
+	s.inUse.mu.RLock()
+	defer s.inUse.mu.RUnlock()
+	if s.inUse.closed {
+		return ErrClosed
+	}
+	return cmp.Or(s.inUse.file.Broken(), s.inUse.file.InPlace())
+}
+
+func (s *Store) save(entries []format.Entry) error {
 	s.saves.mu.Lock()
 	defer s.saves.mu.Unlock()
-	s.addToFilters(entries...)
+	s.addToFilters(entries)
 	if time.Since(s.saves.last) > aloneAfter {
 		s.saves.recent = 0
 	}
@@ -58,16 +89,16 @@ func (s *Store) Save(entries []format.Entry) error {
 	direct := few && len(entries) <= smallSave && s.journal.bytes == 0 && !s.saves.diverted
 	s.journal.mu.Unlock()
 	if direct {
-		slices.SortFunc(entries, format.Entry.Compare)
+		slices.SortFunc(entries, format.Entry.CompareStored)
 		return s.update(func(tx *bolt.Tx) error {
-			return boltfile.Apply(tx, s.inUse.file.Check, slices.Values(entries))
+			return boltfile.Apply(tx, s.inUse.file.Check, entries)
 		})
 	}
 	return s.append(entries)
 }
 
 // addToFilters notes the keys that the file has after a save.
-func (s *Store) addToFilters(entries ...format.Entry) {
+func (s *Store) addToFilters(entries []format.Entry) {
 	for _, f := range []*bloom.Filter{s.filter.Load(), s.next.Load()} {
 		if f != nil {
 			f.AddAll(entries)
@@ -79,20 +110,17 @@ var errCheckpointDue = errors.New("its checkpoint is about to begin")
 
 // append adds entries to the journal. The caller holds saves.mu.
 func (s *Store) append(entries []format.Entry) error {
-	s.journal.pace()
-	s.journal.mu.RLock()
-	full := s.journal.fresh.Full() || s.journal.backoff > 0 && s.journal.fullLocked()
-	s.journal.mu.RUnlock()
-	if full {
-		if s.journal.due() {
+	if full := s.journal.pace(); full {
+		if s.journal.is((*journalState).dueLocked) {
 			s.wake()
 		}
-		return fmt.Errorf("the journal of %s is full: %w", s.path, cmp.Or(s.stats.why(&s.stats.checkpoints), errCheckpointDue))
+		why := cmp.Or(s.stats.why(&s.stats.checkpoints), errCheckpointDue)
+		return fmt.Errorf("the journal of %s is full: %w", s.path, why)
 	}
 	seq, bytes, err := s.writeRecords(entries)
 	s.journal.mu.Lock()
 	defer s.journal.mu.Unlock()
-	s.saves.seq = seq // after an error too: what failed may be in the file, and later records must follow it
+	s.saves.seq = seq // after an error too: later records must follow what may be in the file
 	if err != nil {
 		s.journal.bytes = max(s.journal.bytes, 1) // there may be something
 		return err
@@ -112,21 +140,18 @@ func (s *Store) append(entries []format.Entry) error {
 // writeRecords writes entries to the end of the journal: to the log, or else to
 // the tree. It returns the number of the last record, and their bytes.
 func (s *Store) writeRecords(entries []format.Entry) (seq uint64, bytes int64, err error) {
-	done := false
+	seq = s.saves.seq
 	if len(entries) <= commitSave {
-		seq = s.saves.seq + 1
-		err = s.write(func(f *boltfile.File) (err error) {
-			var n int
+		n := 0
+		err := s.write(func(f *boltfile.File) (err error) {
 			f.MakeLog()
-			done, n, err = f.Append(seq, entries)
-			bytes = int64(n)
+			n, err = f.Append(seq+1, entries)
 			return err
 		})
+		if n > 0 || err != nil {
+			return seq + 1, int64(n), err
+		}
 	}
-	if done || err != nil {
-		return seq, bytes, err
-	}
-	seq = s.saves.seq
 	err = s.update(func(tx *bolt.Tx) error {
 		return boltfile.PutRecords(tx, func(yield func(format.Record) bool) {
 			for record := range format.Records(entries, maxRecord) {

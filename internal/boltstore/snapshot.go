@@ -23,44 +23,33 @@ func (s *Store) Snapshot(w io.Writer) (n int64, err error) {
 		})
 		return n, err
 	}
-	file, err := s.copyBeside()
+	file, err := boltfile.CreateTemp(s.path, "snapshot")
+	if err == nil {
+		defer os.Remove(file.Name())
+		defer file.Close()
+		err = s.snapshotTo(file)
+	}
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("stint: copy %s: %w", s.path, err)
 	}
-	defer os.Remove(file.Name())
-	defer file.Close()
 	return io.Copy(w, file)
-}
-
-// copyBeside returns a copy of the file, to be read from its beginning.
-func (s *Store) copyBeside() (file *os.File, err error) {
-	temp, err := boltfile.TempName(s.path, "snapshot")
-	if err != nil {
-		return nil, err
-	}
-	if file, err = os.OpenFile(temp, os.O_RDWR, 0); err == nil {
-		if err = s.snapshotTo(file); err == nil {
-			_, err = file.Seek(0, io.SeekStart)
-		}
-		if err != nil {
-			file.Close()
-		}
-	}
-	if err != nil {
-		os.Remove(temp)
-	}
-	return file, err
 }
 
 // snapshotTo puts all that was saved into the tree, and copies the file. What
 // comes to the log from then on is not in the copy.
 func (s *Store) snapshotTo(file *os.File) error {
-	s.maintenance.mu.Lock() // a compaction would wait for the transaction, and saves for the compaction
+	// A compaction would wait for the transaction, and saves for the compaction.
+	s.maintenance.mu.Lock()
 	defer s.maintenance.mu.Unlock()
 	s.saves.mu.Lock()
 	unlock := sync.OnceFunc(s.saves.mu.Unlock)
 	defer unlock()
-	s.journal.setCopying(true) // only with saves.mu: a save that has it would wait for this in pace, and this for the save
+	// Only with saves.mu: a save that has it would wait for this in pace, and this
+	// for the save.
+	s.journal.setCopying(true)
 	defer s.journal.setCopying(false)
 	if err := s.write((*boltfile.File).EmptyLog); err != nil {
 		return err

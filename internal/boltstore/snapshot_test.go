@@ -111,7 +111,8 @@ type writerOf func(b []byte) (int, error)
 
 func (w writerOf) Write(b []byte) (int, error) { return w(b) }
 
-// TestSaveWaitsForASnapshot: saves go on while the copy is made, until the journal is full, and once more when it is made.
+// TestSaveWaitsForASnapshot: saves go on while the copy is made, until the
+// journal is full, and once more when it is made.
 func TestSaveWaitsForASnapshot(t *testing.T) {
 	s := openLogged(t)
 	want := fill(t, s, 100)
@@ -142,7 +143,8 @@ func TestSaveWaitsForASnapshot(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// TestSnapshotOfAFullJournal: a snapshot that waits for a save does not have that wait for it.
+// TestSnapshotOfAFullJournal: a snapshot that waits for a save does not have
+// that wait for it.
 func TestSnapshotOfAFullJournal(t *testing.T) {
 	s := openStore(t, storePath(t))
 	s.together()
@@ -167,8 +169,9 @@ func TestSnapshotOfAFullJournal(t *testing.T) {
 	require.True(t, goesOn, "they wait for each other")
 }
 
-// TestSnapshotOfACopy: of a copy that bbolt made, whose meta pages are not where a commit would have put them, and of a copy of
-// that, after each of two commits.
+// TestSnapshotOfACopy: of a copy that bbolt made, whose meta pages are not
+// where a commit would have put them, and of a copy of that, after each of two
+// commits.
 func TestSnapshotOfACopy(t *testing.T) {
 	path := makeFile(t, labels{1: "One"}, entry(Key{1, "a"}, 1))
 	for range 2 {
@@ -195,7 +198,8 @@ func TestSnapshotOfACopy(t *testing.T) {
 	}
 }
 
-// TestSumsAreKept looks at the sums after each way in which an entry is written, moved or deleted.
+// TestSumsAreKept looks at the sums after each way in which an entry is
+// written, moved or deleted.
 func TestSumsAreKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "buckets.db")
 	s := openStore(t, path)
@@ -208,7 +212,7 @@ func TestSumsAreKept(t *testing.T) {
 	sound("a new file", 0, 0)
 	require.NoError(t, s.Save([]format.Entry{entry(Key{1, ""}, 1), entry(Key{1, "*"}, 2), entry(Key{6, "a"}, 3), entry(Key{format.Holds, "6:a"}, 4)}))
 	sound("saved to its place", 4, 0)
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "*"}, 5), entry(Key{6, "a"}, 0), entry(Key{6, "b"}, 6), entry(Key{format.Holds, "6:a"}, 7)}))
+	s.put(t, entry(Key{1, "*"}, 5), entry(Key{6, "a"}, 0), entry(Key{6, "b"}, 6), entry(Key{format.Holds, "6:a"}, 7))
 	sound("in the journal", 4, 4)
 	require.NoError(t, s.compactBusy())
 	sound("compacted, with a journal", 4, 4)
@@ -238,13 +242,14 @@ func TestSumsAreKept(t *testing.T) {
 	sound("nothing left", 0, 0)
 	require.NoError(t, s.Close())
 	s = openStore(t, path)
-	require.NoError(t, s.append([]format.Entry{entry(Key{1, "last"}, 1)}))
+	s.put(t, entry(Key{1, "last"}, 1))
 	abandon(t, s)
 	s = openStore(t, path)
 	sound("after a crash", 0, 1)
 }
 
-// TestVerifyOfAFileWithoutSums: what an older version wrote has none, and gets them when it is compacted.
+// TestVerifyOfAFileWithoutSums: what an older version wrote has none, and gets
+// them when it is compacted.
 func TestVerifyOfAFileWithoutSums(t *testing.T) {
 	path := copyOf(t, "../../testdata/format1.db")
 	v, err := verify(path)
@@ -256,7 +261,7 @@ func TestVerifyOfAFileWithoutSums(t *testing.T) {
 	v, err = verify(crash(t, s))
 	require.NoError(t, err)
 	require.Len(t, v.Unsummed, 5, "a sum of some of it would be wrong")
-	require.NoError(t, s.append([]format.Entry{entry(Key{6, "newer"}, 1)}))
+	s.put(t, entry(Key{6, "newer"}, 1))
 	require.NoError(t, s.Compact())
 	v, err = verify(crash(t, s))
 	require.NoError(t, err)

@@ -94,8 +94,9 @@ func (s *Store) Stats() FileStats {
 	s.journal.mu.RUnlock()
 	s.stats.mu.Lock()
 	defer s.stats.mu.Unlock()
-	st.Checkpoints, st.Swept, st.Compactions = s.stats.checkpoints.n, s.stats.swept.n, s.stats.compactions.n
-	st.Err = errors.Join(s.stats.checkpoints.err, s.stats.swept.err, s.stats.compactions.err)
+	checkpoints, swept, compactions := &s.stats.checkpoints, &s.stats.swept, &s.stats.compactions
+	st.Checkpoints, st.Swept, st.Compactions = checkpoints.n, swept.n, compactions.n
+	st.Err = errors.Join(checkpoints.err, swept.err, compactions.err)
 	return st
 }
 

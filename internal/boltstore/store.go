@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,9 @@ var (
 
 	// ErrLocked: another process, or another store of this one, has the file.
 	ErrLocked = boltfile.ErrLocked
+
+	// ErrGone: the file is not at its path any more.
+	ErrGone = boltfile.ErrGone
 )
 
 // Options are the options of Open.
@@ -70,7 +74,8 @@ func Resolve(path string) (string, error) { return boltfile.Resolve(path) }
 // SetAside renames the corrupt file at path to another name beside it, and
 // returns that name. done is false if another process has done so since the
 // file was found.
-func SetAside(path string, found os.FileInfo, lockTimeout time.Duration) (to string, done bool, err error) {
+func SetAside(path string, found os.FileInfo,
+	lockTimeout time.Duration) (to string, done bool, err error) {
 	to = path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")
 	done, err = boltfile.SetAside(path, to, found, lockTimeout)
 	return to, done, err
@@ -96,23 +101,25 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 	if s.inUse.file, err = openFile(path, labels, o); err != nil {
 		return nil, err
 	}
-	if err := s.read(); err != nil {
-		s.inUse.file.Close()
-		return nil, err
-	}
-	if !o.ReadOnly {
-		if err := s.inUse.file.BuildUpon(); err != nil {
-			s.inUse.file.Close()
-			return nil, fmt.Errorf("stint: sync %s: %w", path, err)
+	err = s.read()
+	if err == nil && !o.ReadOnly {
+		if err = s.inUse.file.BuildUpon(); err != nil {
+			err = fmt.Errorf("stint: sync %s: %w", path, err)
 		}
 	}
-	if err := s.Declare(labels); err != nil {
+	if err == nil {
+		err = s.Declare(labels)
+	}
+	if err != nil {
 		s.inUse.file.Close()
 		return nil, err
 	}
 	if o.ReadOnly {
 		close(s.stopped)
 	} else {
+		if abs, err := filepath.Abs(path); err == nil { // the process may change its directory
+			s.path, s.inUse.file.Path = abs, abs
+		}
 		go s.background()
 	}
 	return s, nil
@@ -135,7 +142,7 @@ func openFile(path string, labels map[uint16]string, o Options) (*boltfile.File,
 		file, err := boltfile.Open(path,
 			boltfile.Options{LockTimeout: o.LockTimeout, ReadOnly: o.ReadOnly, FS: o.FS})
 		switch {
-		case err == nil && !file.Replaced():
+		case err == nil && file.InPlace() == nil:
 			return file, nil
 		case err == nil:
 			file.Close()
@@ -143,7 +150,8 @@ func openFile(path string, labels map[uint16]string, o Options) (*boltfile.File,
 			return nil, err
 		}
 		if time.Since(begun) > o.LockTimeout {
-			return nil, fmt.Errorf("%w: %s: replaced by others for all of %v", ErrLocked, path, o.LockTimeout)
+			return nil, fmt.Errorf("%w: %s: replaced by others for all of %v",
+				ErrLocked, path, o.LockTimeout)
 		}
 	}
 }
@@ -240,10 +248,9 @@ func (s *Store) Load(name uint16, id string) (tat int64, err error) {
 // leaves a long one to the next Open. A second Close returns what the first did.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
-		s.stopBackground()
-		s.journal.mu.RLock()
-		short := s.journal.lenLocked() <= checkpointStep
-		s.journal.mu.RUnlock()
+		close(s.stop)
+		<-s.stopped
+		short := s.journal.is(func(j *journalState) bool { return j.lenLocked() <= checkpointStep })
 		s.inUse.mu.RLock()
 		broken := s.inUse.file.Broken() != nil
 		s.inUse.mu.RUnlock()
@@ -272,7 +279,7 @@ func (s *Store) background() {
 			return
 		case <-s.work:
 		}
-		if s.journal.due() {
+		if s.journal.is((*journalState).dueLocked) {
 			s.checkpoint() // a failure is in the stats, and the journal is still there
 		}
 		if s.maintenance.missed.Swap(false) { // the next checkpoint may be due at once
@@ -280,11 +287,6 @@ func (s *Store) background() {
 		}
 		s.compactIfDue()
 	}
-}
-
-func (s *Store) stopBackground() {
-	close(s.stop)
-	<-s.stopped
 }
 
 func (s *Store) wake() {

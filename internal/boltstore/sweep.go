@@ -34,10 +34,10 @@ type maintenance struct {
 
 // sweepPass is the way of the sweep through the file.
 type sweepPass struct {
-	names []uint16 // yet to be read
-	after []byte   // the last key read, of names[0]
-	found int64    // buckets that stay
-	check *bboltpage.Checker
+	names []uint16           // yet to be read
+	after []byte             // the last key read, of names[0]
+	found int64              // buckets that stay
+	check *bboltpage.Checker // of the file at the begin
 }
 
 // Maintain does a part of the upkeep of the file. It reads the next few thousand
@@ -65,11 +65,14 @@ func (s *Store) sweep(now int64) error {
 	}
 	defer s.maintenance.mu.Unlock()
 	steps := 1
-	for i := 0; i < steps && (i == 0 || !s.journal.outpaced()); i++ {
+	for i := 0; i < steps && (i == 0 || !s.journal.is((*journalState).outpacedLocked)); i++ {
 		if f := s.filter.Load(); f == nil || f.Overfull() {
 			steps = sweepRush
 		}
 		deleted, done, err := s.sweepStepLocked(now)
+		if err != nil {
+			err = fmt.Errorf("sweep: %w", err)
+		}
 		if s.record(&s.stats.swept, deleted, err) != nil || done {
 			return err
 		}
@@ -81,11 +84,6 @@ func (s *Store) sweep(now int64) error {
 }
 
 func (s *Store) sweepStepLocked(now int64) (deleted int64, done bool, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("sweep: %w", err)
-		}
-	}()
 	p := &s.maintenance.pass
 	if s.next.Load() == nil {
 		if err := s.beginPassLocked(); err != nil {
@@ -98,26 +96,22 @@ func (s *Store) sweepStepLocked(now int64) (deleted int64, done bool, err error)
 		return 0, true, nil
 	}
 	name := p.names[0]
+	batch, err := s.readBatch(name, &p.after, sweepStep)
 	var full []format.Entry
-	read := 0
-	err = s.view(func(tx *bolt.Tx) error {
-		return s.after(tx, name, &p.after, sweepStep, func(e format.Entry, err error) error {
-			read++
-			if err == nil && e.TAT <= now {
-				full = append(full, format.Entry{Name: name, ID: e.ID})
-				return nil
-			}
-			next.Add(name, e.ID) // after an error, too: a load of it finds the error as well
-			if err == nil {
-				p.found++
-			}
-			return err
-		})
-	})
+	for _, e := range batch {
+		if e.TAT <= now {
+			full = append(full, e)
+			full[len(full)-1].TAT = 0
+		} else {
+			next.Add(name, e.ID)
+			p.found++
+		}
+	}
 	if err != nil {
+		next.Add(name, format.DecodeID(p.after)) // a load of it finds the error as well
 		return 0, false, err
 	}
-	if read < sweepStep {
+	if len(batch) < sweepStep {
 		p.names, p.after = p.names[1:], nil
 	}
 	if len(full) == 0 {
@@ -129,12 +123,9 @@ func (s *Store) sweepStepLocked(now int64) (deleted int64, done bool, err error)
 			v := b.Get(format.EncodeID(e.ID))
 			return v == nil || int64(binary.BigEndian.Uint64(v)) > now
 		})
-		return boltfile.Apply(tx, s.inUse.file.Check, slices.Values(full))
+		return boltfile.Apply(tx, s.inUse.file.Check, full)
 	})
-	if err != nil {
-		return 0, false, err
-	}
-	return int64(len(full)), false, nil
+	return int64(len(full)), false, err
 }
 
 // beginPassLocked makes the filter that the next pass fills. It has the keys of
@@ -150,7 +141,11 @@ func (s *Store) beginPassLocked() error {
 	next := bloom.New(room)
 	s.saves.mu.Lock()
 	defer s.saves.mu.Unlock()
-	names, err := s.treeNames()
+	pass := sweepPass{}
+	err := s.view(func(tx *bolt.Tx) error {
+		pass.names, pass.check = boltfile.BucketNames(tx), s.inUse.file.Check
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -160,9 +155,7 @@ func (s *Store) beginPassLocked() error {
 	for e := range s.journal.allLocked() {
 		next.Add(e.Name, string(e.ID))
 	}
-	s.inUse.mu.RLock()
-	defer s.inUse.mu.RUnlock()
-	s.maintenance.pass = sweepPass{names: names, check: s.inUse.file.Check}
+	s.maintenance.pass = pass
 	return nil
 }
 
@@ -172,10 +165,6 @@ func (s *Store) endPassLocked() {
 	s.filter.Store(s.next.Load())
 	s.next.Store(nil)
 	s.saves.mu.Unlock()
-	s.inUse.mu.RLock()
-	if check := s.maintenance.pass.check; check != nil && check == s.inUse.file.Check {
-		check.SetWhole() // the sweep has seen all of the file
-	}
-	s.inUse.mu.RUnlock()
-	s.wake() // the file may be worth compacting
+	s.maintenance.pass.check.SetWhole() // the sweep has seen all of the file, unless it was replaced
+	s.wake()                            // the file may be worth compacting
 }

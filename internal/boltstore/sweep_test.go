@@ -20,7 +20,7 @@ func TestSweepDeletesWhatIsPast(t *testing.T) {
 	const n = 10_000
 	want := fill(t, s, n)
 	hold := Key{format.Holds, "1:held"}
-	require.NoError(t, s.append([]format.Entry{entry(hold, 1<<40), entry(Key{format.Holds, "1:over"}, 5)}))
+	s.put(t, entry(hold, 1<<40), entry(Key{format.Holds, "1:over"}, 5))
 	require.NoError(t, s.checkpoint())
 	want[hold] = 1 << 40
 
@@ -91,7 +91,8 @@ func TestFilterGrows(t *testing.T) {
 	require.NotSame(t, was, s.filter.Load())
 }
 
-// While saves, sweeps, checkpoints and compactions go on, a Load finds what the last Save before it left, or a later one.
+// While saves, sweeps, checkpoints and compactions go on, a Load finds what the
+// last Save before it left, or a later one.
 func TestNoFalseNegatives(t *testing.T) {
 	s := openStore(t, storePath(t))
 	const writers, ids, rounds = 3, 60, 60
@@ -167,7 +168,8 @@ func TestMissedSweep(t *testing.T) {
 	})
 }
 
-// Once the sweep has been through the file, an id that it does not have costs no question to it.
+// Once the sweep has been through the file, an id that it does not have costs
+// no question to it.
 func TestMissDoesNotTouchTheFile(t *testing.T) {
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 3_000)

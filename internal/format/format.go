@@ -1,7 +1,6 @@
 package format
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -48,19 +47,14 @@ type Entry struct {
 // String returns the bucket's key as text: "6:12345678".
 func (e Entry) String() string { return strconv.Itoa(int(e.Name)) + ":" + e.ID }
 
-// Compare orders entries by number, then by the bytes of the id.
-func (e Entry) Compare(f Entry) int {
-	return cmp.Or(cmp.Compare(e.Name, f.Name), strings.Compare(e.ID, f.ID))
-}
-
 // CompareStored orders entries as the database does: by number, then by key.
 func (e Entry) CompareStored(f Entry) int {
-	return cmp.Or(cmp.Compare(e.Name, f.Name), bytes.Compare(EncodeID(e.ID), EncodeID(f.ID)))
+	return cmp.Or(cmp.Compare(e.Name, f.Name), strings.Compare(storedID(e.ID), storedID(f.ID)))
 }
 
 // Damaged returns an ErrCorrupt about the file at path.
 func Damaged(path, text string, args ...any) error {
-	return fmt.Errorf("%w: %s: %s", ErrCorrupt, path, fmt.Sprintf(text, args...))
+	return fmt.Errorf("%w: %s: %w", ErrCorrupt, path, fmt.Errorf(text, args...))
 }
 
 // Foreign returns the ErrFormat of a bbolt file that no stint wrote.
@@ -94,17 +88,19 @@ func BucketOf(name uint16) []byte {
 
 // EncodeID returns the key of an id. bbolt has no empty key. So an id of
 // nothing but stars, the empty one among them, gets one star more.
-func EncodeID(id string) []byte {
+func EncodeID(id string) []byte { return []byte(storedID(id)) }
+
+func storedID(id string) string {
 	if OnlyStars(id) {
-		return []byte(id + "*")
+		return id + "*"
 	}
-	return []byte(id)
+	return id
 }
 
 // DecodeID is the inverse of EncodeID.
 func DecodeID(key []byte) string {
 	if OnlyStars(string(key)) {
-		return string(key[1:])
+		key = key[1:]
 	}
 	return string(key)
 }

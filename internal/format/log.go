@@ -50,7 +50,8 @@ func readFrame(b []byte, round uint64) (r Record, size int, ok bool) {
 	}
 	r = Record{binary.BigEndian.Uint64(b[8:]), b[LogHeader:][:long]}
 	size = LogHeader + int(long)
-	return r, size + -size&(LogBlock-1), binary.BigEndian.Uint32(r.Data) == recordSum(r.Seq, r.Data[4:])
+	ok = binary.BigEndian.Uint32(r.Data) == recordSum(r.Seq, r.Data[4:])
+	return r, size + -size&(LogBlock-1), ok
 }
 
 // ReadLog returns the records of a round, and the place for the next one. A
@@ -64,8 +65,8 @@ func ReadLog(b []byte, round uint64) (records []Record, end int, err error) {
 			continue
 		}
 		if at != end || len(records) > 0 && r.Seq <= records[len(records)-1].Seq {
-			err = fmt.Errorf("%w: a record of the log is damaged: number %d does not stand right behind the first %d",
-				ErrCorrupt, r.Seq, len(records))
+			err = fmt.Errorf("%w: a record of the log is damaged: "+
+				"number %d does not stand right behind the first %d", ErrCorrupt, r.Seq, len(records))
 		}
 		at += size
 		end = at
@@ -89,7 +90,8 @@ func ReadNextRound(b []byte, round uint64) (records []Record) {
 }
 
 // ErrOldMeta says why a file is corrupt whose log is newer than its meta pages.
-var ErrOldMeta = errors.New("the log is of a later transaction than the first pages, one of which is damaged")
+var ErrOldMeta = errors.New("the log is of a later transaction than the first pages, " +
+	"one of which is damaged")
 
 // RoundValue returns a round as it is stored in MetaBucket.
 func RoundValue(round uint64) []byte {

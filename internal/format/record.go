@@ -97,8 +97,9 @@ func Records(entries []Entry, size int) iter.Seq[[]byte] {
 			if cap(buffer)-len(buffer) < size { // bbolt keeps them until the transaction ends
 				buffer = make([]byte, 0, max(size+size/8, min(48*len(entries), 16<<10)))
 			}
-			record := append(buffer, 0, 0, 0, 0)
-			for first := true; len(entries) > 0 && (first || len(record)+EntrySize(entries[0]) <= size); first = false {
+			record := AppendEntry(append(buffer, 0, 0, 0, 0), entries[0])
+			entries = entries[1:]
+			for len(entries) > 0 && len(record)+EntrySize(entries[0]) <= size {
 				record = AppendEntry(record, entries[0])
 				entries = entries[1:]
 			}

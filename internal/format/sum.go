@@ -1,5 +1,7 @@
 package format
 
+import "bytes"
+
 const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio
 
 // SumStart is the sum of an empty bucket. A bucket whose sum is 0 has none.
@@ -11,8 +13,12 @@ const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio
 const SumStart uint64 = golden
 
 // EntrySum returns what an entry adds to the sum of the bucket of that name.
-// Each step can be undone, so any one byte that changes alone changes it.
+// Each step can be undone, so any one byte that changes alone changes it. Of a
+// record of the journal, its checksum stands for the rest.
 func EntrySum(bucket, key, value []byte) uint64 {
+	if bytes.Equal(bucket, JournalBucket) {
+		value = value[:min(4, len(value))]
+	}
 	sum := uint64(14695981039346656037) // FNV-1a
 	for _, part := range [...][]byte{bucket, {0, byte(len(key) >> 8), byte(len(key))}, key, value} {
 		for _, c := range part {
@@ -21,10 +27,4 @@ func EntrySum(bucket, key, value []byte) uint64 {
 	}
 	sum = (sum ^ sum>>32) * golden
 	return sum ^ sum>>32
-}
-
-// RecordSum returns what a record adds to the sum of the journal. Its checksum
-// stands for the rest of it.
-func RecordSum(key, record []byte) uint64 {
-	return EntrySum(JournalBucket, key, record[:min(4, len(record))])
 }

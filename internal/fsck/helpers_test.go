@@ -26,8 +26,8 @@ type (
 // inTree writes entries to their places, and inJournal to the journal.
 func inTree(es ...format.Entry) func(tx *bolt.Tx) error {
 	return func(tx *bolt.Tx) error {
-		slices.SortFunc(es, format.Entry.Compare)
-		return boltfile.Apply(tx, nil, slices.Values(es))
+		slices.SortFunc(es, format.Entry.CompareStored)
+		return boltfile.Apply(tx, nil, es)
 	}
 }
 

@@ -2,6 +2,7 @@ package fsck
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"math/rand/v2"
@@ -200,4 +201,57 @@ func TestSalvageDrops(t *testing.T) {
 	names, got := contents(t, to)
 	require.Equal(t, labels{5: "name 6", 6: "name 6?"}, names)
 	require.Equal(t, map[string]int64{"6:a": 1, "6:b": 2, "0:6:a": 3}, got)
+}
+
+// The records of the log are part of the journal. Of a log that is damaged, or
+// later than the meta page in force, what can be read is salvaged.
+func TestSalvageLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "logged.db")
+	logged := format.Entry{Name: 1, ID: "logged", TAT: 1 << 60}
+	var log int64
+	require.NoError(t, boltfile.Make(path, nil, func(f *boltfile.File) error {
+		err := f.Update(func(tx *bolt.Tx) error { return boltfile.LayOut(tx, labels{1: "One"}) })
+		f.MakeLog()
+		err = errors.Join(err, f.Update(func(*bolt.Tx) error { return nil }))
+		_, appendErr := f.Append(1, []format.Entry{logged})
+		log = f.LogState().Begin
+		return errors.Join(err, appendErr)
+	}))
+	v, err := verify(t, path)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, v.Journaled)
+	round := func(tx *bolt.Tx, value []byte) error {
+		return tx.Bucket(format.MetaBucket).Put(format.LogKey, value)
+	}
+	for name, c := range map[string]struct {
+		change func(tx *bolt.Tx) error
+		lost   string
+		want   map[string]int64
+	}{
+		"sound": {func(*bolt.Tx) error { return nil }, "", map[string]int64{"1:logged": 1 << 60}},
+		"round": {func(tx *bolt.Tx) error { return round(tx, []byte("round")) }, "the round of its log is damaged",
+			map[string]int64{}},
+		"short": {func(tx *bolt.Tx) error { return tx.Bucket(format.LogBucket).Put([]byte("more"), []byte("x")) },
+			"it is not as long as it should be", map[string]int64{"1:logged": 1 << 60}},
+		"later": {func(tx *bolt.Tx) error {
+			now := binary.BigEndian.Uint64(readFile(t, path)[log:])
+			return round(tx, format.RoundValue(now-1<<32))
+		}, "the log is of a later transaction", map[string]int64{"1:logged": 1 << 60}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed := writeFile(t, readFile(t, path))
+			edit(t, changed, c.change)
+			to, v, err := salvageFile(t, changed)
+			require.NoError(t, err)
+			_, got := contents(t, to)
+			require.Equal(t, c.want, got)
+			if c.lost == "" {
+				require.Empty(t, v.Lost)
+				return
+			}
+			require.ErrorContains(t, errors.Join(v.Lost...), c.lost)
+			_, err = verify(t, changed)
+			require.ErrorIs(t, err, format.ErrCorrupt)
+		})
+	}
 }

@@ -25,8 +25,8 @@ var Actions = []Action{
 	{"spend", 300, func(w *World) { w.request(Spend) }, nil},
 	{"check", 40, func(w *World) { w.request(Check) }, nil},
 	{"refund", 60, func(w *World) { w.request(Refund) }, nil},
-	{"spend all", 80, func(w *World) { w.group(SpendAll) }, nil},
-	{"refund all", 20, func(w *World) { w.group(RefundAll) }, nil},
+	{"spend all", 80, func(w *World) { w.group(SpendAll, w.pickRequests()) }, nil},
+	{"refund all", 20, func(w *World) { w.group(RefundAll, w.pickRequests()) }, nil},
 	{"spend each", 20, (*World).spendEach, nil},
 	{"reserve", 60, (*World).reserve, nil},
 	{"cancel", 25, (*World).cancel, nil},
@@ -44,7 +44,7 @@ var Actions = []Action{
 	{"a load fails", 10, func(w *World) { w.env.Disk.set(FailLoad) }, faults},
 	{"crash in a save", 8, func(w *World) { w.env.Disk.set(CrashBefore + Fault(w.rnd.IntN(2))) },
 		func(e Env) bool { return e.Disk != nil && e.Crashes }},
-	{"commit timeout", 10, (*World).lateSpend, func(e Env) bool { return faults(e) && e.Settle != nil }},
+	{"commit timeout", 30, (*World).commitLate, func(e Env) bool { return faults(e) && e.Settle != nil }},
 	{"delay a flush", 10, (*World).delayFlush, delays},
 	{"end the delayed flush", 8, func(w *World) {
 		if w.release != nil {
@@ -54,8 +54,8 @@ var Actions = []Action{
 	{"bucket", 15, (*World).inspect, nil},
 	{"buckets", 4, (*World).list, nil},
 	{"stats", 10, (*World).stats, nil},
-	{"snapshot", 2, func(w *World) { w.upkeep(Snapshot) }, files},
-	{"compact", 1, func(w *World) { w.upkeep(Compact) }, files},
+	{"snapshot", 4, func(w *World) { w.upkeep(Snapshot) }, files},
+	{"compact", 4, func(w *World) { w.upkeep(Compact) }, files},
 }
 
 // Step does an action, and sometimes looks at a bucket after it.

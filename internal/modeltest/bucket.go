@@ -26,9 +26,10 @@ type Bucket struct {
 	TAT   Span    // when it is full again, turns that wait left out
 	Queue []*Turn // those that wait, in order
 	Hold  int64   // nobody passes before; 0: none
+	Rate  Limit   // the last limit, to which turns are charged
 
-	base Span    // the TAT before it was charged for
-	due  []*Turn // these, since it was last written
+	clamped bool // memory may have a copy that only a look has clamped,
+	stored  Span // and the store a TAT further ahead
 }
 
 // charge returns the TAT after a turn has come.
@@ -39,40 +40,56 @@ func (l Limit) charge(tat int64, turns ...*Turn) int64 {
 	return tat
 }
 
-func (l Limit) chargeSpan(s Span, turns ...*Turn) Span {
-	return Span{l.charge(s.Lo, turns...), l.charge(s.Hi, turns...)}
-}
-
 // advance lets the turns come whose instant has.
-func (b *Bucket) advance(l Limit, on bool, now int64) (came bool) {
+func (b *Bucket) advance(now int64) (came bool) {
 	for len(b.Queue) > 0 && b.Queue[0].At <= now {
-		if len(b.due) == 0 {
-			b.base = b.TAT
-		}
 		t := b.Queue[0]
-		b.Queue, b.due, came = b.Queue[1:], append(b.due, t), true
-		if on {
-			b.TAT = l.chargeSpan(b.TAT, t)
-		}
+		b.TAT = Span{b.Rate.charge(b.TAT.Lo, t), b.Rate.charge(b.TAT.Hi, t)}
+		b.Queue, came = b.Queue[1:], true
 	}
 	return came
 }
 
-// newLimits allows for turns that came under other limits: a System may charge
-// for them when it looks at the bucket next.
-func (b *Bucket) newLimits(l Limit, on bool) {
-	if on && len(b.due) > 0 {
-		b.TAT = hull(b.TAT, l.chargeSpan(b.base, b.due...))
+// newLimits puts another limit in force: no copy of a look stays in memory.
+// What else is in memory is clamped.
+func (b *Bucket) newLimits(l Limit, on bool, now int64) {
+	b.forget()
+	if on {
+		b.Rate = l
+		b.TAT.Lo = min(b.TAT.Lo, now+l.Tau())
+	}
+}
+
+// forget notes that a copy that a look has clamped is gone.
+func (b *Bucket) forget() {
+	if b.clamped {
+		b.set(b.stored)
+	}
+}
+
+// looked notes that a look has shown a bucket. A TAT that is too far ahead is
+// clamped in memory only. If the copy may be evicted, the next look may find
+// another.
+func (b *Bucket) looked(l Limit, now int64, evicts bool) {
+	capped := b.TAT.cap(now + l.Tau())
+	if capped != b.TAT && !b.clamped {
+		b.clamped, b.stored = true, b.TAT
+	}
+	if b.TAT = capped; b.clamped && evicts {
+		b.TAT = hull(capped, b.stored)
 	}
 }
 
 // set gives the bucket a TAT that the System has written.
-func (b *Bucket) set(s Span) { b.TAT, b.due = s, nil }
+func (b *Bucket) set(s Span) { b.TAT, b.clamped = s, false }
+
+// cap returns the span with no instant after the end.
+func (s Span) cap(end int64) Span { return Span{min(s.Lo, end), min(s.Hi, end)} }
 
 // tail returns the TAT after all who wait.
-func (b *Bucket) tail(l Limit, tat int64) int64 { return l.charge(tat, b.Queue...) }
+func (b *Bucket) tail(tat int64) int64 { return b.Rate.charge(tat, b.Queue...) }
 
-func (b *Bucket) tailSpan(l Limit) Span { return l.chargeSpan(b.TAT, b.Queue...) }
+func (b *Bucket) tailSpan() Span { return Span{b.tail(b.TAT.Lo), b.tail(b.TAT.Hi)} }
 
 // last returns the instant of the last turn, or 0.
 func (b *Bucket) last() int64 {
@@ -91,10 +108,10 @@ type outcome struct {
 // decide decides on a request as if the TAT were tat.
 func (b *Bucket) decide(l Limit, tat, now int64, op Op, cost int64) (o outcome) {
 	capped := min(tat, now+l.Tau())
-	shown := b.tail(l, capped)
+	shown := b.tail(capped)
 	if op == Refund {
 		o.Allowed, o.next = true, max(min(capped, now), capped-cost*l.T())
-		shown = b.tail(l, o.next)
+		shown = b.tail(o.next)
 	} else {
 		after := max(now, shown) + cost*l.T()
 		wait := max(0, after-now-l.Tau(), b.last()-now, b.Hold-now)
@@ -106,7 +123,10 @@ func (b *Bucket) decide(l Limit, tat, now int64, op Op, cost int64) (o outcome) 
 	ahead := max(now, shown) - now
 	o.ResetAfter = time.Duration(ahead)
 	o.Remaining = max(0, l.Tau()-ahead) / l.T()
-	if op == Check || cost == 0 {
+	if cost == 0 {
+		o.next = capped
+	}
+	if op == Check {
 		o.next = tat
 	}
 	return o
@@ -135,17 +155,10 @@ func (b *Bucket) Decide(l Limit, on bool, now int64, op Op, cost int64) (lo, hi 
 func (b *Bucket) after(l Limit, now int64, op Op, cost int64, lo, hi outcome, d Decision) Span {
 	s := Span{lo.next, hi.next}
 	switch {
-	case op == Check || cost == 0:
-		if op != Check { // a System may write the cap, or not
-			s.Lo = min(s.Lo, now+l.Tau())
-		}
 	case op == Spend && d.Allowed && !hi.Allowed:
 		s.Hi = now + l.Tau()
 	case op == Spend && !d.Allowed:
-		s = Span{min(b.TAT.Lo, now+l.Tau()), min(b.TAT.Hi, now+l.Tau())}
-		if b.Hold > now || len(b.Queue) > 0 {
-			s.Hi = b.TAT.Hi // it may be denied before anything is written
-		}
+		s = b.TAT.cap(now + l.Tau())
 	}
 	if len(b.Queue) == 0 && (op != Check || !d.Allowed || cost == 0) {
 		s = s.narrow(now+int64(d.ResetAfter), now, l.Tau())
@@ -171,7 +184,7 @@ func (s Span) narrow(seen, now, tau int64) Span {
 func (b *Bucket) Reserve(l Limit, now, cost int64) (at Span, full [2]bool) {
 	start := max(now, b.Hold)
 	for i, tat := range []int64{b.TAT.Lo, b.TAT.Hi} {
-		tail := b.tail(l, min(tat, now+l.Tau()))
+		tail := b.tail(min(tat, now+l.Tau()))
 		wait := max(0, max(start, tail)+cost*l.T()-start-l.Tau())
 		tokens := (wait + l.T() - 1) / l.T()
 		if start > now {

@@ -14,7 +14,8 @@ var tenTokens = Limit{Burst: 10, Count: 1, Period: time.Second}
 
 // do carries a request out on a bucket whose TAT is known.
 func (b *Bucket) do(l Limit, now int64, op Op, cost int64) Decision {
-	b.advance(l, true, now)
+	b.Rate = l
+	b.advance(now)
 	lo, hi := b.Decide(l, true, now, op, cost)
 	b.set(b.after(l, now, op, cost, lo, hi, lo.Decision))
 	return lo.Decision
@@ -22,7 +23,8 @@ func (b *Bucket) do(l Limit, now int64, op Op, cost int64) Decision {
 
 // wait takes a turn that waits, or the tokens at once.
 func (b *Bucket) wait(l Limit, now, cost int64) (at int64) {
-	b.advance(l, true, now)
+	b.Rate = l
+	b.advance(now)
 	span, _ := b.Reserve(l, now, cost)
 	if at = span.Lo; at == now {
 		b.do(l, now, Spend, cost)

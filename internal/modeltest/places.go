@@ -23,16 +23,15 @@ func (w *World) reserve() {
 		return
 	}
 	at, full := s.Reserve(l, w.now, cost)
-	capped := Span{min(s.TAT.Lo, w.now+l.Tau()), min(s.TAT.Hi, w.now+l.Tau())}
+	capped := s.TAT.cap(w.now + l.Tau())
 	switch {
 	case r.Failure == QueueFull:
 		w.require(full[1], "%v: the queue of %d is full, and %d wait", key, l.Queue, len(s.Queue))
-		w.put(key, Span{capped.Lo, s.TAT.Hi})
 		return
 	case r.Failure != "":
 		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
 		w.faulty(r.Failure)
-		w.maySave(key, Span{capped.Lo, at.Hi + l.Tau()})
+		w.maySave(key, Span{capped.Lo, at.Hi + l.Tau() + l.Tau()/8})
 		w.unknown(key, Span{capped.Lo, max(s.TAT.Hi, at.Hi, w.now) + cost*l.T()})
 		w.look(key)
 		return
@@ -47,14 +46,14 @@ func (w *World) reserve() {
 		next := Span{max(w.now, s.TAT.Lo) + cost*l.T(),
 			min(max(w.now, s.TAT.Hi)+cost*l.T(), w.now+l.Tau())}
 		if cost == 0 {
-			next = Span{capped.Lo, s.TAT.Hi}
+			next = capped
 		}
 		w.put(key, next)
 		w.gone = append(w.gone, p)
 	} else {
 		s.Queue = append(s.Queue, turn)
 		w.places = append(w.places, p)
-		w.put(key, Span{capped.Lo, s.TAT.Hi}) // the cap is written, or not
+		w.put(key, capped)
 		w.Counts["queued"]++
 	}
 	if cost > 0 {
@@ -72,10 +71,10 @@ func (w *World) cancel() {
 	w.places = slices.Delete(w.places, i, i+1)
 	w.gone = append(w.gone, p)
 	s := w.states[p.key]
-	w.maySave(p.key, w.leaves(p.key, false)) // as it was
+	w.maySave(p.key, w.leaves(p.key, true)) // as it was
 	r := w.call(Call{Op: Cancel, Place: p.id})
 	s.Queue = slices.DeleteFunc(s.Queue, func(t *Turn) bool { return t == p.turn })
-	w.maySave(p.key, w.leaves(p.key, false))
+	w.maySave(p.key, w.leaves(p.key, true))
 	w.require(r.Failure == "" || r.Failure == Crashed ||
 		w.untouched(r.Failure), "cancel: %s", r.Failure)
 	w.Counts["cancelled"]++
@@ -125,10 +124,9 @@ func (w *World) hold() {
 		s.heldDuring = append(s.heldDuring, s.Hold)
 	}
 	w.maySave(key, w.leaves(key, true))
-	last := int64(0)
+	last, moved := int64(0), false
 	for _, p := range w.places {
-		i := slices.Index(s.Queue, p.turn)
-		if i < 0 || w.dead() {
+		if !slices.Contains(s.Queue, p.turn) || w.dead() {
 			continue
 		}
 		d := w.call(Call{Op: Delay, Place: p.id})
@@ -138,13 +136,16 @@ func (w *World) hold() {
 		at := w.now + int64(d.Delay)
 		w.require(at >= max(p.turn.At, s.Hold), "%v: a turn at %d is at %d after a hold until %d",
 			key, p.turn.At, at, s.Hold)
-		p.turn.At = at
+		moved = moved || at != p.turn.At
+		if p.turn.At = at; r.Failure != "" {
+			p.epoch = 0 // a crash may forget how late it went
+		}
 	}
 	for _, t := range s.Queue {
 		w.require(t.At >= last, "%v: a turn goes before one that came first", key)
 		last = t.At
 	}
-	if w.maySave(key, w.leaves(key, true)); r.Failure == "" && len(s.Queue) > 0 {
+	if w.maySave(key, w.leaves(key, true)); r.Failure == "" && moved {
 		w.saved(key)
 	}
 }
@@ -155,6 +156,10 @@ func (w *World) reset() {
 	if w.env.Disk == nil && w.env.Dead == nil && w.rnd.IntN(2) == 0 {
 		keys = append(keys, w.pickKey())
 	}
+	w.resetKeys(keys...)
+}
+
+func (w *World) resetKeys(keys ...Key) {
 	var reqs []Request
 	for _, key := range keys {
 		if _, _, declared := w.limits.For(key); !declared {
@@ -182,13 +187,16 @@ func (w *World) reset() {
 			w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
 			w.faulty(r.Failure)
 			if on {
-				next = hull(next, s.tailSpan(l))
+				next = hull(next, s.tailSpan())
 			}
 			s.holds = append(s.holds, 0)
-			s.Queue = nil
 			w.maySave(key, Span{0, w.now})
 			w.unknown(key, next)
-			w.heldNow(key, 0)
+			if len(s.Queue) == 0 {
+				w.heldNow(key, 0)
+			} else if s.Queue = nil; !w.dead() { // it may wait, or not
+				w.resetKeys(key)
+			}
 			continue
 		}
 		if s.Hold != 0 && w.release != nil {

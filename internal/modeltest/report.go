@@ -42,5 +42,9 @@ func describe(ls Limits) (s string) {
 				l.Queue)
 		}
 	}
+	for _, o := range ls.Overrides {
+		s += fmt.Sprintf("[%d:%s: %d per %dns, level %d, queue %d]", o.Key.Name, o.Key.ID, o.Limit.Burst,
+			o.Limit.T(), o.Limit.Level, o.Limit.Queue)
+	}
 	return s
 }

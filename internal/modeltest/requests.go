@@ -67,7 +67,7 @@ func (w *World) decided(key Key, op Op, cost int64, d Decision, f Failure) {
 		w.faulty(f)
 		w.require(op != Check || f == Crashed, "a check fails: %s", f)
 		if on && op != Check {
-			w.failed(key, op, cost, Span{lo.next, hi.next})
+			w.failed(key, op, cost, w.outcomes(lo, hi, l))
 		}
 		return
 	}
@@ -75,19 +75,24 @@ func (w *World) decided(key Key, op Op, cost int64, d Decision, f Failure) {
 	if !on {
 		return
 	}
-	was := s.TAT
-	next := s.after(l, w.now, op, cost, lo, hi, d)
 	if op == Check {
-		s.TAT = next
+		w.looked(key, cost, lo, hi, d)
 		return
 	}
 	w.account(key, op, cost, d.Allowed)
-	if next != was {
-		w.put(key, next)
-		if d.Allowed && cost > 0 && (op == Spend || was.Lo > w.now) {
-			w.saved(key)
-		}
+	w.put(key, s.after(l, w.now, op, cost, lo, hi, d))
+	if d.Allowed && cost > 0 {
+		w.saved(key)
 	}
+}
+
+// outcomes returns the TATs that a request leads to, if it is allowed at the lower
+// end.
+func (w *World) outcomes(lo, hi outcome, l Limit) Span {
+	if lo.Allowed && !hi.Allowed {
+		return Span{lo.next, w.now + l.Tau()}
+	}
+	return Span{lo.next, hi.next}
 }
 
 // failed notes that a call failed whose effect would lie in a span.
@@ -126,9 +131,9 @@ func (w *World) pickRequests() (reqs []Request) {
 	return reqs
 }
 
-// group spends from several buckets, or refunds to them: all or none.
-func (w *World) group(op Op) {
-	reqs := w.pickRequests()
+// group spends from several buckets, or refunds to them: all or none. It
+// returns the failure.
+func (w *World) group(op Op, reqs []Request) Failure {
 	single := map[Op]Op{SpendAll: Spend, RefundAll: Refund}[op]
 	strict := [2]Decision{{Allowed: true, Remaining: unlimited},
 		{Allowed: true, Remaining: unlimited}}
@@ -156,7 +161,7 @@ func (w *World) group(op Op) {
 	}
 	r := w.call(Call{Op: op, Reqs: reqs})
 	if w.untouched(r.Failure) {
-		return
+		return r.Failure
 	}
 	allowed := r.Failure != ""
 	if r.Failure == "" {
@@ -180,19 +185,23 @@ func (w *World) group(op Op) {
 	for i, q := range reqs {
 		s := w.states[q.Key]
 		l, on, _ := w.limits.For(q.Key)
-		if !on || q.Mode == CheckOnly {
+		if !on {
+			continue
+		}
+		if q.Mode == CheckOnly && single == Spend {
+			s.looked(l, w.now, w.env.MaxResident > 0)
 			continue
 		}
 		lo, hi := outcomes[i][0], outcomes[i][1]
 		next := Span{lo.next, hi.next}
-		capped := Span{min(s.TAT.Lo, w.now+l.Tau()), s.TAT.Hi}
+		capped := s.TAT.cap(w.now + l.Tau())
 		switch {
-		case !allowed || q.Cost == 0 || single == Spend && !lo.Allowed:
-			next = capped // it was denied: the cap is written, or not
+		case !allowed || q.Cost == 0 || q.Mode == CheckOnly || single == Spend && !lo.Allowed:
+			next = capped
 		case single == Spend && !hi.Allowed && q.Mode == SpendOnly:
-			next = hull(Span{hi.next, hi.next}, Span{lo.next, lo.next}, capped)
-		case single == Spend && !hi.Allowed && r.Failure == "":
-			next.Hi = w.now + l.Tau()
+			next = hull(w.outcomes(lo, hi, l), capped)
+		case single == Spend:
+			next = w.outcomes(lo, hi, l)
 		}
 		if r.Failure != "" {
 			before := w.leaves(q.Key, true)
@@ -205,26 +214,25 @@ func (w *World) group(op Op) {
 			w.failed(q.Key, single, q.Cost, next)
 			continue
 		}
-		if allowed && (single == Refund || hi.Allowed) {
+		if allowed && q.Mode != CheckOnly && (single == Refund || hi.Allowed) {
 			w.account(q.Key, single, q.Cost, true)
 		}
-		if next != s.TAT {
-			took := single == Spend && hi.Allowed || single == Refund && s.TAT.Lo > w.now
-			if took && allowed && q.Cost > 0 {
-				changed = append(changed, q.Key)
-			}
-			w.put(q.Key, next)
+		took := single == Spend && hi.Allowed || single == Refund && s.TAT.Lo > w.now
+		if took && allowed && q.Cost > 0 && q.Mode != CheckOnly {
+			changed = append(changed, q.Key)
 		}
+		w.put(q.Key, next)
 	}
 	w.saved(changed...)
 	if !w.dead() {
 		w.atomic, w.before, w.would = nil, nil, nil
 	}
 	for _, q := range reqs {
-		if s := w.states[q.Key]; s.TAT.Lo != s.TAT.Hi && !w.dead() {
+		if s := w.states[q.Key]; s.TAT.Lo != s.TAT.Hi && !w.dead() && !w.late {
 			w.look(q.Key)
 		}
 	}
+	return r.Failure
 }
 
 func stricter(a, b Decision) bool {
@@ -255,33 +263,11 @@ func (w *World) spendEach() {
 	}
 }
 
-// lateSpend spends while a save takes longer than the caller waits for it.
-func (w *World) lateSpend() {
-	key := w.pickKey()
-	l, on, _ := w.limits.For(key)
-	if !on || l.Level < Leased {
-		return
-	}
-	w.env.Disk.set(NoFault)
-	lo, hi := w.states[key].Decide(l, on, w.now, Spend, 1)
-	_, release := w.env.Disk.Block()
-	r := w.one(Spend, key, 1)
-	release()
-	w.env.Settle()
-	if r.Failure == NotDurable {
-		w.Counts["late"]++
-		w.unknown(key, Span{lo.next, hi.next})
-		w.look(key)
-	} else if !w.refused(key, Spend, 1, r.Failure) {
-		w.decided(key, Spend, 1, r.Decisions[0], r.Failure)
-	}
-}
-
 // maybe notes a spend that may have been carried out, or denied, or not.
 func (w *World) maybe(key Key, op Op, cost int64) {
 	l, on, _ := w.limits.For(key)
 	if s := w.states[key]; on && op == Spend {
 		lo, hi := s.Decide(l, on, w.now, op, cost)
-		w.unknown(key, hull(Span{lo.next, hi.next}, Span{min(s.TAT.Lo, w.now+l.Tau()), s.TAT.Hi}))
+		w.unknown(key, hull(w.outcomes(lo, hi, l), s.TAT.cap(w.now+l.Tau())))
 	}
 }

@@ -30,8 +30,11 @@ func (w *World) setLimits() {
 	w.newLaws()
 	for _, key := range w.keys {
 		s := w.states[key]
-		w.maySave(key, s.TAT)
+		w.maySave(key, w.leaves(key, true))
 		w.look(key)
+		if s.unseen { // the load failed
+			w.look(key)
+		}
 	}
 }
 
@@ -141,6 +144,7 @@ func (w *World) stats() {
 // upkeep takes a snapshot or compacts the file.
 func (w *World) upkeep(op Op) {
 	r := w.call(Call{Op: op})
+	w.Counts[string(op)]++
 	w.require(r.Failure == "" || r.Failure == Crashed, "%s: %s", op, r.Failure)
 	if op == Snapshot && r.Failure == "" { // which flushes
 		w.flushed()

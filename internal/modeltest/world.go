@@ -52,6 +52,7 @@ type World struct {
 	would  []Span   // and after it
 
 	release func() Reply // of the flush that is delayed; nil: none is
+	late    bool         // a save is held up: calls may get no answer in time
 	calls   []entry      // the last
 	action  string
 	Counts  map[string]int // what happened how often
@@ -112,11 +113,11 @@ func (w *World) one(op Op, key Key, cost int64) Reply {
 // faulty requires that a failure is one that a fault explains.
 func (w *World) faulty(f Failure) {
 	w.tb.Helper()
-	met := false
-	if w.env.Disk != nil {
+	met := w.dead() // perhaps of a renewal, which no call waits for
+	if w.env.Disk != nil && !met {
 		met, _ = w.env.Disk.state()
 	}
-	w.require(met || f == Crashed && w.env.Dead != nil, "it failed without a fault: %s", f)
+	w.require(met || w.late || f == Crashed && w.env.Dead != nil, "it failed without a fault: %s", f)
 	w.Counts["faults"]++
 }
 
@@ -142,22 +143,18 @@ func (w *World) dead() bool {
 func (w *World) put(key Key, tat Span) {
 	s := w.states[key]
 	s.set(tat)
-	w.maySave(key, w.leaves(key, false))
+	w.maySave(key, w.leaves(key, true))
 }
 
 // leaves returns what a save leaves of a bucket.
 func (w *World) leaves(key Key, lease bool) Span {
 	s := w.states[key]
-	l, on, _ := w.limits.For(key)
-	if !on {
-		return s.TAT
-	}
-	span := s.tailSpan(l)
-	if lease && l.Level == Leased {
+	span := s.tailSpan()
+	if l, _, _ := w.limits.For(key); lease && l.Level == Leased {
 		span.Hi += l.Tau() / 8
 	}
-	if l.Level < Leased { // turns that wait may be left out
-		span.Lo = min(span.Lo, s.TAT.Lo)
+	if s.clamped {
+		span = hull(span, s.stored)
 	}
 	return span
 }
@@ -250,8 +247,7 @@ func (w *World) pass(d int64) {
 		return true
 	})
 	for key, s := range w.states {
-		l, on, _ := w.limits.For(key)
-		if s.advance(l, on, w.now) {
+		if s.advance(w.now) {
 			w.maySave(key, w.leaves(key, false))
 		}
 	}
@@ -262,9 +258,9 @@ func (w *World) pass(d int64) {
 func (w *World) newLaws() {
 	w.epoch++
 	for key, s := range w.states {
-		if l, on, _ := w.limits.For(key); on {
+		l, on, _ := w.limits.For(key)
+		if s.newLimits(l, on, w.now); on {
 			s.law = NewLaw(l)
-			s.newLimits(l, on)
 		} else {
 			s.law = nil
 		}
@@ -293,8 +289,16 @@ func (w *World) look(key Key) {
 	lo, hi := s.Decide(l, on, w.now, Check, 0)
 	w.compare(key, r.Decisions[0], lo.Decision, hi.Decision)
 	if on {
-		s.TAT = s.after(l, w.now, Check, 0, lo, hi, r.Decisions[0])
+		w.looked(key, 0, lo, hi, r.Decisions[0])
 	}
+}
+
+// looked notes that a check was answered so.
+func (w *World) looked(key Key, cost int64, lo, hi outcome, d Decision) {
+	s := w.states[key]
+	l, _, _ := w.limits.For(key)
+	s.TAT = s.after(l, w.now, Check, cost, lo, hi, d)
+	s.looked(l, w.now, w.env.MaxResident > 0)
 }
 
 // flushed notes that a flush has saved everything.
@@ -302,10 +306,6 @@ func (w *World) flushed() {
 	for key, s := range w.states {
 		if !s.unseen {
 			s.holds = []int64{s.Hold}
-		}
-		if _, on, _ := w.limits.For(key); !on && len(s.Queue)+len(s.due) > 0 {
-			w.maySave(key, hull(s.base, s.TAT)) // without a limit a turn has no charge
-			continue
 		}
 		s.file = []Span{w.leaves(key, false)}
 	}
@@ -321,7 +321,9 @@ func (w *World) endFlush() {
 		return
 	}
 	for _, s := range w.states {
-		s.file, s.holds = s.during, s.heldDuring
+		if s.file = s.during; !s.unseen {
+			s.holds = s.heldDuring
+		}
 	}
 }
 
@@ -331,7 +333,7 @@ func (w *World) reopen(crash bool, limits Limits) {
 	if w.release != nil {
 		w.endFlush()
 	}
-	if !crash && !w.dead() {
+	if crash = crash || w.dead(); !crash {
 		r := w.call(Call{Op: Close})
 		if r.Failure == "" {
 			w.flushed()
@@ -346,11 +348,7 @@ func (w *World) reopen(crash bool, limits Limits) {
 	}
 	w.sys.Crash()
 	for key, s := range w.states { // turns do not outlive the process
-		if l, on, _ := w.limits.For(key); on && len(s.Queue)+len(s.due) > 0 &&
-			!(crash && l.Level >= Leased) {
-			s.file = append(s.file, hull(s.base, s.TAT, s.tailSpan(l)))
-		}
-		s.Queue, s.due = nil, nil
+		s.Queue = nil
 		if l, _, _ := w.limits.For(key); crash && l.Level < Leased && s.law != nil {
 			s.law.Reset()
 		}
@@ -395,6 +393,7 @@ func (w *World) found(key Key) {
 		seen-w.now, s.file, w.now, s.TAT)
 	s.set(hull(may[0], may...).narrow(seen, w.now, l.Tau()))
 	s.file = []Span{s.TAT}
+	s.looked(l, w.now, w.env.MaxResident > 0)
 }
 
 // holdFound compares a hold that was on file with what may be there.
@@ -440,6 +439,9 @@ func (w *World) End() {
 	}
 	if w.env.Disk != nil {
 		w.env.Disk.set(NoFault)
+	}
+	if w.dead() {
+		w.reopen(true, w.limits)
 	}
 	for _, s := range w.states {
 		w.now = max(w.now, s.last(), s.Hold)

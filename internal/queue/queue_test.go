@@ -57,7 +57,7 @@ func TestAdvance(t *testing.T) {
 func TestFarTurns(t *testing.T) {
 	r := Rate{Interval: math.MaxInt64 / 4, Tolerance: math.MaxInt64 / 2}
 	q := Queue{turns: []*Turn{{At: math.MaxInt64 - 1, Cost: math.MaxInt64}, {At: math.MaxInt64, Cost: 1}}}
-	require.EqualValues(t, math.MaxInt64, q.Tail(5, r))
+	require.Equal(t, int64(math.MaxInt64), q.Tail(5, r))
 	require.True(t, q.Delay(math.MaxInt64))
-	require.EqualValues(t, math.MaxInt64, q.Advance(5, math.MaxInt64, r))
+	require.Equal(t, int64(math.MaxInt64), q.Advance(5, math.MaxInt64, r))
 }

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// misuse returns an error that sends the user to the command's help.
+func misuse(cmd *cobra.Command, format string, args ...any) error {
+	return fmt.Errorf(format+"; see %s --help", append(args, cmd.CommandPath())...)
+}
+
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if !cmd.HasSubCommands() {
+		return misuse(cmd, "unknown argument %q", args[0])
+	}
+	cmd.SuggestionsMinimumDistance = 2 // cobra's own
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+		return misuse(cmd, "unknown command %q (did you mean %s?)", args[0], strings.Join(like, " or "))
+	}
+	return misuse(cmd, "unknown command %q", args[0])
+}
+
+func oneID(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return misuse(cmd, "one ID is needed, not %d: quote it if it has spaces", len(args))
+	}
+	return nil
+}
+
+func atMostOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return misuse(cmd, "one %s, not %d", what, len(args))
+		}
+		return nil
+	}
+}
+
+// exclusive returns an error if both flags were given.
+func exclusive(cmd *cobra.Command, a, b string) error {
+	if cmd.Flags().Changed(a) && cmd.Flags().Changed(b) {
+		return misuse(cmd, "--%s and --%s exclude each other", a, b)
+	}
+	return nil
+}
+
+// checkFlags returns an error if a flag has an empty value, for example of a
+// shell variable that is not set. It must not stand for the default.
+func checkFlags(cmd *cobra.Command, _ []string) error {
+	for _, name := range []string{"db", "limit", "limits", "name", "scenario", "snapshot", "svg", "to"} {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return misuse(cmd, "--%s is empty: give it a value, or leave it out", name)
+		}
+	}
+	if f := cmd.Flags().Lookup("lock-timeout"); f != nil {
+		if timeout, err := cmd.Flags().GetDuration(f.Name); err != nil || timeout <= 0 {
+			return fmt.Errorf("--%s %v: must be more than 0", f.Name, f.Value)
+		}
+	}
+	return nil
+}
+
+// needCommand is what a command does that only has subcommands. If it
+// succeeded, a script that lost an argument would take that for "allowed".
+func needCommand(cmd *cobra.Command, _ []string) error {
+	return misuse(cmd, "no command given")
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// bucket is a bucket as list shows it.
+type bucket struct {
+	label, id string
+	limit     stint.Limit // zero if it is not known
+	remaining int64       // by that limit
+	fullIn    time.Duration
+	heldFor   time.Duration // 0 without a hold
+	lineFor   time.Duration // until the last turn of run --wait
+}
+
+// measure sets what is left of a limit. A bucket that lacks more than the limit
+// can hold is empty, as its next spend takes it.
+func (b *bucket) measure(limit stint.Limit) {
+	b.limit = limit
+	if limit == stint.Blocked {
+		return
+	}
+	b.fullIn = min(b.fullIn, limit.Tolerance())
+	b.remaining = int64((limit.Tolerance() - b.fullIn) / limit.Interval())
+}
+
+// idle reports whether list leaves the bucket out.
+func (b *bucket) idle() bool { return b.fullIn == 0 && b.heldFor == 0 && b.lineFor == 0 }
+
+// fill returns the part of a bucket that is spent, or 0 if its limit is not
+// known.
+func (b *bucket) fill() float64 {
+	if b.limit.Burst == 0 {
+		return 0
+	}
+	return float64(b.fullIn) / float64(b.limit.Tolerance())
+}
+
+func until(nanos int64, now time.Time) time.Duration {
+	return max(0, time.Unix(0, nanos).Sub(now))
+}
+
+// bucketJSON is what --json prints of a bucket, one in a line.
+type bucketJSON struct {
+	Name string `json:"name"`
+	idJSON
+	Remaining  *int64        `json:"remaining,omitempty"`
+	Limit      *limitJSON    `json:"limit,omitempty"`
+	ResetAfter time.Duration `json:"reset_after_ns"`
+	Held       time.Duration `json:"held_ns,omitempty"`
+	Line       time.Duration `json:"line_ns,omitempty"`
+}
+
+func (b *bucket) json() bucketJSON {
+	line := bucketJSON{Name: b.label, idJSON: newIDJSON(b.id), Limit: newLimitJSON(b.limit),
+		ResetAfter: b.fullIn, Held: b.heldFor, Line: b.lineFor}
+	if line.Limit != nil {
+		line.Remaining = &b.remaining
+	}
+	return line
+}
+
+// state returns the level of the bucket in words: "0 of 3 left, full in 58.2s".
+func (b *bucket) state() string {
+	s := "full"
+	if b.fullIn > 0 {
+		s = "full in " + duration(b.fullIn)
+		if b.limit.Burst > 0 {
+			s = fmt.Sprintf("%d of %d left, %s", b.remaining, b.limit.Burst, s)
+		}
+	}
+	if b.limit == stint.Blocked {
+		s = "blocked, " + s
+	}
+	if b.heldFor > 0 {
+		s += ", held for " + duration(b.heldFor)
+	}
+	if b.lineFor > 0 {
+		s += ", in line for " + duration(b.lineFor)
+	}
+	return s
+}
+
+// holds returns how long each bucket is held. A bucket without a hold is not in
+// the map.
+func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
+	held := map[stint.Key]time.Duration{}
+	return held, collect(held, store, stint.Unknown, now, stint.ParseKey)
+}
+
+// lines returns how long it takes until the last turn at each bucket. A bucket
+// without a line is not in the map.
+func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
+	waited := map[stint.Key]time.Duration{}
+	for name, label := range namesOf(store.BoltStore) {
+		limit, ok := lineOf(store.BoltStore, label)
+		if !ok {
+			continue
+		}
+		keyOf := func(id string) (stint.Key, error) { return limit.Key(id), nil }
+		if err := collect(waited, store, name, now, keyOf); err != nil {
+			return nil, err
+		}
+	}
+	return waited, nil
+}
+
+// collect adds the time until each TAT of a name that is not past.
+func collect(to map[stint.Key]time.Duration, store *readStore, name stint.Name, now time.Time,
+	keyOf func(id string) (stint.Key, error)) error {
+	for change, err := range store.All(name) {
+		if err != nil {
+			return err
+		}
+		key, err := keyOf(change.Key.ID)
+		if err != nil {
+			return err
+		}
+		if d := until(change.TAT, now); d > 0 {
+			to[key] = d
+		}
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+func newCheck() *cobra.Command {
+	return newDecision(&decideFlags{open: (*dbFlags).openToLook, act: (*stint.Limiter).Check, done: "allowed"},
+		&cobra.Command{
+			Use:   "check ID",
+			Short: "Say what allow would, and spend nothing",
+			Long:  `Say what allow would, with the state it would leave, and spend nothing. With --cost 0: the state as it is.`,
+			Example: `  stint check --limit 3/1m alice
+  stint check --limit 3/1m --cost 0 --json alice`,
+		})
+}
+
+// openToLook is openToSpend for check, which leaves the file as it is: it makes
+// no file, and gives no label a number. If nothing was ever spent, the store is
+// empty.
+func (f *dbFlags) openToLook(label string) (stint.Store, stint.Name, error) {
+	store, err := f.openToRead()
+	if errors.Is(err, fs.ErrNotExist) {
+		return stint.NewMemStore(), 1, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if name, ok := numberOf(store.BoltStore, label); ok {
+		return unsaved{store}, name, nil
+	}
+	return stint.NewMemStore(), 1, failed(store.Close())
+}
+
+// unsaved is a store that ignores what a Limiter deletes, such as holds that
+// are over.
+type unsaved struct{ stint.Store }
+
+func (unsaved) Save([]stint.Change) error { return nil }

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"github.com/stint-go/stint"
+)
+
+// The exit statuses of every command.
+const (
+	statusDone        = 0
+	statusDenied      = 1
+	statusUsage       = 2
+	statusFailed      = 3
+	statusTryLater    = 75 // sysexits.h calls it EX_TEMPFAIL
+	statusNotStarted  = 126
+	statusNotFound    = 127
+	statusInterrupted = 130
+)
+
+// exitStatuses has their meanings, for help and manual.
+var exitStatuses = []struct {
+	status  int
+	meaning string
+}{
+	{statusDone, "allowed, or done"},
+	{statusDenied, "denied"},
+	{statusUsage, "wrong arguments, limits or input: the same again will not do better"},
+	{statusFailed, "the store failed, or the answer could not be written"},
+	{statusTryLater, "run: denied, try later"},
+	{statusNotStarted, "run: the command could not be started"},
+	{statusNotFound, "run: the command was not found"},
+	{statusInterrupted, "interrupted"},
+}
+
+// exitStatusTable returns the exit statuses as lines of help.
+func exitStatusTable() string {
+	var b strings.Builder
+	b.WriteString("Exit status:\n")
+	for _, s := range exitStatuses {
+		fmt.Fprintf(&b, "  %3d  %s\n", s.status, s.meaning)
+	}
+	b.WriteString("What run runs has an exit status of its own, which is then that of stint: " +
+		"128+N where signal N ended it.")
+	return b.String()
+}
+
+func status(err error) int {
+	var f failure
+	var e *ended
+	switch {
+	case err == nil:
+		return statusDone
+	case errors.Is(err, errDenied):
+		return statusDenied
+	case errors.As(err, &f):
+		return statusFailed
+	case errors.As(err, &e):
+		return e.status
+	case errors.Is(err, errInterrupted):
+		return statusInterrupted
+	}
+	return statusUsage
+}
+
+// failure is an error of the store or of stdout, which the user did not cause.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// failed returns err as a failure, or nil if err is nil.
+func failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure{err}
+}
+
+// errDenied is a denial that has been printed.
+var errDenied = errors.New("denied")
+
+var errInterrupted = errors.New("interrupted")
+
+// hinted is an error of the library with a hint of its own.
+type hinted struct {
+	error
+	hint error
+}
+
+func (h hinted) Unwrap() error { return h.error }
+
+func (h hinted) Is(err error) bool { return err == h.hint }
+
+var (
+	errAskItsProgram = errors.New("locked, and only to be read")
+	errBeyondRepair  = errors.New("corrupt, and not to be repaired")
+	errEmpty         = errors.New("corrupt, for there is nothing in it")
+)
+
+// hints has what the user can do about an error of the library.
+var hints = []struct {
+	err  error
+	todo string
+}{
+	{errAskItsProgram, "look at the status page of the program that has it open, read a copy with --snapshot URL, " +
+		"or wait longer with --lock-timeout"},
+	{errBeyondRepair, "nothing of it can be read: take a backup, or move it away to begin a new one"},
+	{errEmpty, "or name another with --db"}, // the error says to remove it
+	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
+	{stint.ErrCorrupt, "let stint verify --repair save what can be read, move it away to begin a new one, " +
+		"or name another with --db"},
+	{stint.ErrFormat, "use the program that wrote it, or name another file with --db"},
+	{stint.ErrCostOverBurst, "no wait is long enough: lower --cost, or raise the limit's burst"},
+}
+
+// report writes err in one line. Joined errors, as of a limits file with many
+// mistakes, get a line each.
+func report(stderr io.Writer, err error) {
+	if err == nil || errors.Is(err, errDenied) || err.Error() == "" {
+		return
+	}
+	hint := ""
+	for _, h := range hints {
+		if errors.Is(err, h.err) {
+			hint = "; " + h.todo
+			break
+		}
+	}
+	if hint == "" && errors.As(err, new(failure)) && errors.Is(err, fs.ErrPermission) {
+		hint = "; see who owns the file and its directory, or name another with --db"
+	}
+	for line := range strings.Lines(err.Error()) {
+		line = strings.ReplaceAll(": "+strings.TrimSpace(line), ": stint: ", ": ")[2:] // the prefix of library errors
+		fmt.Fprintf(stderr, "stint: %s%s\n", visible(line), hint)
+	}
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-go/stint"
+)
+
+func TestErrors(t *testing.T) {
+	stateHome(t)
+	garbage := write(t, "garbage.db",
+		"a page of bbolt:\xED\xDA\x0C\xED"+strings.Repeat("and nothing of it is right\n", 1000))
+	empty := write(t, "empty.db", "")
+	missing := filepath.Join(t.TempDir(), "missing.db")
+	noDirectory := filepath.Join(t.TempDir(), "no", "stint.db")
+	badDefaults := write(t, "bad.yml",
+		"Orders:\n  burst: 0\n  count: 1\n  period: 1m\nLogins:\n  burst: 1\n  count: 1\n  period: soon\n")
+	defaults := write(t, "defaults.yml",
+		"Orders: {burst: 1, count: 1, period: 1m}\nLogins: {burst: 1, count: 1, period: 1m}\n")
+	log := write(t, "access.log", "nothing\n")
+
+	foreign := filepath.Join(t.TempDir(), "foreign.db")
+	other, err := bolt.Open(foreign, 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, other.Close())
+
+	locked := filepath.Join(t.TempDir(), "locked.db")
+	owner, err := stint.OpenBolt(locked, nil, nil)
+	require.NoError(t, err)
+	defer owner.Close()
+
+	for _, c := range []struct {
+		name   string
+		args   string // words; '' is an empty one
+		status int
+		stderr string // in it
+	}{
+		{"nothing", "", 2, "no command given; see stint --help"},
+		{"unknown command", "permit alice", 2, `unknown command "permit"; see stint --help`},
+		{"mistyped command", "alow alice", 2, `unknown command "alow" (did you mean allow or show?); see stint --help`},
+		{"mistyped command with flags", "alow --limit 3/1m alice", 2,
+			`stint: unknown command "alow" (did you mean allow or show?); see stint --help` + "\n"},
+		{"mistyped command of limits with flags", "limits chek --strict f", 2,
+			`unknown command "chek" (did you mean check?); see stint limits --help` + "\n"},
+		{"flag of no command", "--limit 3/1m", 2, "unknown flag: --limit; see stint --help"},
+		{"help for an unknown command", "help permit", 2, `unknown command "permit"; see stint --help`},
+		{"help for an unknown command of limits", "help limits chek", 2, `unknown command "limits chek"; see stint --help`},
+		{"completion for no shell", "completion", 2, "no command given; see stint completion --help"},
+		{"completion for an unknown shell", "completion csh", 2,
+			`unknown command "csh" (did you mean bash or fish or zsh?); see stint completion --help`},
+		{"no command of limits", "limits", 2, "no command given; see stint limits --help"},
+		{"unknown flag", "allow --limits-file x alice", 2, "unknown flag: --limits-file; see stint allow --help"},
+		{"flag of no number", "allow --limit 3/1m --cost x alice", 2, `invalid argument "x" for "--cost"`},
+		{"no id", "allow --limit 3/1m", 2, "one ID is needed, not 0"},
+		{"empty file name", "list --db ''", 2, "--db is empty: give it a value, or leave it out; see stint list --help"},
+		{"empty name", "reset --name '' alice", 2, "--name is empty"},
+		{"empty name of many", "reset --all --name ''", 2, "--name is empty"},
+		{"empty limit", "allow --limit '' alice", 2, "--limit is empty"},
+		{"empty limits", "allow --limits '' --name Orders alice", 2, "--limits is empty"},
+		{"empty snapshot", "list --snapshot ''", 2, "--snapshot is empty"},
+		{"empty FILE", "compact ''", 2, "FILE is empty"},
+		{"empty limits to check", "limits check ''", 2, "no FILE given"},
+		{"two ids", "allow --limit 3/1m alice bob", 2, "one ID is needed, not 2"},
+		{"empty id", "allow --limit 3/1m ''", 2, "invalid id"},
+		{"long id", "allow --limit 3/1m " + strings.Repeat("x", 513), 2, "invalid id"},
+		{"no limit", "allow alice", 2, "no limit given: --limit COUNT/PERIOD, or"},
+		{"limit without period", "allow --limit 3 alice", 2, `"3"`},
+		{"limit of nothing", "allow --limit 0/1m alice", 2, "is 0, want at least 1"},
+		{"burst of nothing", "allow --limit 3/1m --burst 0 alice", 2, "burst"},
+		{"burst without limit", "allow --limits f --name n --burst 3 alice", 2, "--burst goes with --limit;"},
+		{"overrides without limits", "allow --limit 3/1m --overrides f alice", 2, "--overrides goes with --limits;"},
+		{"limit and limits", "allow --limit 3/1m --limits f --name n alice", 2, "--limit and --limits exclude each other"},
+		{"json and quiet", "allow --limit 3/1m --json --quiet alice", 2, "--json and --quiet exclude each other"},
+		{"cost over burst", "allow --limit 3/1m --cost 4 alice", 2, "no wait is long enough: lower --cost"},
+		{"cost over burst, checked", "check --limit 3/1m --cost 4 alice", 2, "no wait is long enough: lower --cost"},
+		{"negative cost", "allow --limit 3/1m --cost -1 alice", 2, "negative cost"},
+		{"no lock timeout", "allow --limit 3/1m --lock-timeout 0s alice", 2, "--lock-timeout 0s: must be more than 0"},
+		{"limits without name", "allow --limits " + defaults + " alice", 2,
+			"--limits needs --name: " + defaults + " has Logins, Orders"},
+		{"name not in limits", "allow --limits " + defaults + " --name Odrers alice", 2,
+			`has no limit "Odrers": it has Logins, Orders`},
+		{"limits missing", "allow --limits " + missing + " --name x alice", 2, missing},
+		{"limits invalid", "allow --limits " + badDefaults + " --name Orders alice", 2, "bad.yml:2: Orders: burst"},
+		{"limits missing, checked", "limits check " + missing, 2, missing},
+		{"no limits to check", "limits check", 2, "no FILE given"},
+		{"no log", "replay --limit 3/1m", 2, "no LOG given"},
+		{"log missing", "replay --limit 3/1m " + missing, 2, missing},
+		{"log keyed by nothing known", "replay --limit 3/1m --by shoe " + log, 2,
+			`--by "shoe": must be ip, method, path, user`},
+		{"replay without limit", "replay " + log, 2, "no limit given"},
+
+		{"corrupt", "allow --limit 3/1m alice --db " + garbage, 3, "file is corrupt"},
+		{"corrupt, checked", "check --limit 3/1m alice --db " + garbage, 3, "move it away"},
+		{"corrupt, reset", "reset alice --db " + garbage, 3, "move it away"},
+		{"corrupt, listed", "list --db " + garbage, 3, "move it away"},
+		{"corrupt, replayed", "replay --limit 3/1m --db " + garbage + " " + log, 3, "move it away"},
+		{"empty file", "allow --limit 3/1m alice --db " + empty, 3,
+			"it is empty; remove it to start anew; or name another with --db\n"},
+		{"another program's", "allow --limit 3/1m alice --db " + foreign, 3, "use the program that wrote it"},
+		{"another program's, repaired", "verify --repair " + foreign, 3, "use the program that wrote it"},
+		{"locked", "allow --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
+		{"locked, checked", "check --limit 3/1m --lock-timeout 1ms alice --db " + locked, 3, "another process has it open"},
+		{"locked, replayed", "replay --limit 3/1m --lock-timeout 1ms --db " + locked + " " + log, 3,
+			"another process has it open"},
+		{"locked, run", "run --limit 3/1m --lock-timeout 1ms --db " + locked + " alice -- echo", 3,
+			"another process has it open"},
+		{"another program's, run", "run --limit 3/1m --db " + foreign + " alice -- echo", 3, "use the program that wrote it"},
+		{"locked, listed", "list --lock-timeout 1ms --db " + locked, 3, "status page of the program that has it open"},
+		{"missing, listed", "list --db " + missing, 3, missing + ": no such file or directory; name another file with --db"},
+		{"no directory", "allow --limit 3/1m alice --db " + noDirectory, 3, "make the directory first"},
+		{"under a file", "allow --limit 3/1m alice --db " + filepath.Join(garbage, "stint.db"), 3, "garbage.db"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if runtime.GOOS == "windows" && strings.Contains(c.stderr, "no such file") {
+				t.Skip("said otherwise on Windows")
+			}
+			args := strings.Fields(c.args)
+			for i, arg := range args {
+				if arg == "''" {
+					args[i] = ""
+				}
+			}
+			r := runArgs(t, args...)
+			assert.Equal(t, c.status, r.status)
+			assert.Empty(t, r.stdout)
+			assert.Contains(t, r.stderr, c.stderr)
+			for line := range strings.Lines(r.stderr) {
+				assert.Regexp(t, `^stint: .*\n$`, line)
+				assert.Equal(t, 1, strings.Count(line, "stint: "), line)
+			}
+			assert.NoFileExists(t, missing)
+		})
+	}
+}
+
+// broken is a stdout without a reader.
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+func TestUnwritableOutput(t *testing.T) {
+	stateHome(t)
+	log := write(t, "access.log", "")
+	for _, args := range [][]string{
+		{"allow", "--limit", "3/1m", "alice"},
+		{"list"},
+		{"limits", "check", write(t, "defaults.yml", "Orders: {burst: 1, count: 1, period: 1m}\n")},
+		{"replay", "--limit", "3/1m", log},
+	} {
+		var stderr bytes.Buffer
+		status := run(context.Background(), args, strings.NewReader(""), broken{}, &stderr)
+		assert.Equal(t, 3, status, args)
+		assert.Equal(t, "stint: broken pipe\n", stderr.String(), args)
+	}
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// newFile writes a file. It is an error if there is one already.
+func newFile(path string, write func(w io.Writer) error) error {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) { // there is one, or Lstat fails
+		return errors.Join(err, fmt.Errorf("%s is there already: name another file, or move it away", path))
+	}
+	return writeFile(path, func(f *os.File) error { return errors.Join(write(f), f.Sync()) })
+}
+
+// replaceFile writes a file whole, or leaves it as it was. If path is a device
+// or a pipe, replaceFile writes to it.
+func replaceFile(path string, content []byte) error {
+	mode := os.FileMode(0o644)
+	if info, err := os.Stat(path); err == nil {
+		if !info.Mode().IsRegular() {
+			return os.WriteFile(path, content, mode)
+		}
+		mode = info.Mode().Perm()
+		if path, err = filepath.EvalSymlinks(path); err != nil {
+			return err
+		}
+	}
+	return writeFile(path, func(f *os.File) error {
+		_, err := f.Write(content)
+		return errors.Join(err, f.Chmod(mode))
+	})
+}
+
+// writeFile writes a file under another name, and renames it once it is whole.
+func writeFile(path string, write func(f *os.File) error) error {
+	temp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name())
+	if err := errors.Join(write(temp), temp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), path)
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
+)
+
+// runMain in the environment makes the test binary the command.
+const runMain = "STINT_TEST_RUN_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runMain) != "" {
+		main()
+	}
+	testscript.Main(m, map[string]func(){"stint": main})
+}
+
+// result is the outcome of a run of the command.
+type result struct {
+	status         int
+	stdout, stderr string
+}
+
+// runWith runs the command in this process.
+func runWith(t *testing.T, stdin io.Reader, args ...string) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	status := run(t.Context(), append([]string{}, args...), stdin, &stdout, &stderr)
+	return result{status, stdout.String(), stderr.String()}
+}
+
+func runArgs(t *testing.T, args ...string) result {
+	t.Helper()
+	return runWith(t, strings.NewReader(""), args...)
+}
+
+// process returns the command, for a process of its own.
+func process(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	heedSignals()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(os.Environ(), runMain+"=1")
+	return cmd
+}
+
+// heedSignals stops ignoring signals that a background job, or nohup, ignores.
+// Processes that the tests start inherit that.
+var heedSignals = sync.OnceFunc(func() {
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
+})
+
+// runProcess runs the command in a process of its own.
+func runProcess(t *testing.T, args ...string) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := process(t, args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); !errors.As(err, new(*exec.ExitError)) {
+		require.NoError(t, err)
+	}
+	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// stateHome makes a directory the user's home, and returns the path of the file
+// that the command has there.
+func stateHome(t *testing.T) string {
+	t.Helper()
+	home := t.TempDir()
+	for _, name := range []string{"HOME", "XDG_STATE_HOME", "LocalAppData"} {
+		t.Setenv(name, home)
+	}
+	if runtime.GOOS == "darwin" {
+		home = filepath.Join(home, "Library", "Application Support")
+	}
+	return filepath.Join(home, "stint", "stint.db")
+}
+
+// write makes a file and returns its path.
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// object returns the JSON object in a line.
+func object(t *testing.T, line string) (o map[string]any) {
+	t.Helper()
+	require.Equal(t, 1, strings.Count(line, "\n"), line)
+	require.NoError(t, json.Unmarshal([]byte(line), &o), line)
+	return o
+}
+
+func runArgsErr(t *testing.T, args ...string) error {
+	if r := runArgs(t, args...); r.status != 0 {
+		return errors.New(r.stderr)
+	}
+	return nil
+}

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+func newImport() *cobra.Command {
+	f := &importFlags{}
+	cmd := &cobra.Command{
+		Use:   "import [FILE]",
+		Short: "Put buckets that export wrote into a file",
+		Long: `Put buckets that export wrote into a file, which is made where there is none; they are read from FILE, or
+standard input. They are read to the end first, and then put in in one step: all of them or, after a mistake,
+none.
+
+Where the file has a bucket already, the one that is full later stays, so that nobody is given tokens; and the
+same with holds. A limit has the number that it has in the file; one that is new there keeps that which it
+had, where that is free.`,
+		Example: `  stint import --db quota.db quota.jsonl
+  gzip -dc quota.jsonl.gz | stint import --db quota.db`,
+		Args: atMostOne("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.importFrom(cmd, args, readExport)
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+type importFlags struct {
+	db     dbFlags
+	dryRun bool
+	names  []string // arguments of migrate
+}
+
+func (f *importFlags) register(cmd *cobra.Command) {
+	f.db.register(cmd, dbUsage)
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "read it, say what there is, and put in nothing")
+}
+
+// importer reads all that an import puts into a file.
+type importer func(f *importFlags, lines *lineReader, now time.Time) (*imported, error)
+
+// importFrom reads all, and then puts it into the file.
+func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importer) error {
+	ctx, stop := untilInterrupted(cmd)
+	defer stop()
+	in, name, total := cmd.InOrStdin(), "standard input", int64(-1)
+	if len(args) > 0 && args[0] != "-" {
+		file, err := os.Open(args[0])
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if info, err := file.Stat(); err == nil {
+			total = info.Size()
+		}
+		in, name = file, args[0]
+	}
+	bar := newProgress(cmd.ErrOrStderr(), "reading", total, true)
+	found, err := read(f, &lineReader{Scanner: newScanner(bar.reader(readAhead(ctx, in))), name: name}, time.Now())
+	bar.close()
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
+	if err != nil {
+		return err
+	}
+	all := len(found.changes)
+	if !f.dryRun {
+		if err := f.put(ctx, found); err != nil {
+			return err
+		}
+	}
+	buckets := 0
+	for key := range found.changes {
+		if key.Name != stint.Unknown {
+			buckets++
+		}
+	}
+	done, kept := "imported", fmt.Sprintf("; %d were there, and stay as they were", all-len(found.changes))
+	if f.dryRun {
+		done, kept = "would import", ""
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s  %s and %s%s; %d were over already\n",
+		done, plural(buckets, "bucket"), plural(len(found.changes)-buckets, "hold"), kept, found.past)
+	return failed(err)
+}
+
+// put saves the buckets and holds that end later than those in the file. It
+// deletes the others from in.
+func (f *importFlags) put(ctx context.Context, in *imported) error {
+	store, err := f.db.open()
+	if err != nil {
+		return err
+	}
+	numbers, err := number(store, in.names)
+	if err != nil {
+		return failed(errors.Join(err, store.Close()))
+	}
+	var changes []stint.Change
+	for from, tat := range in.changes {
+		if err := interruption(ctx); err != nil {
+			return errors.Join(err, failed(store.Close()))
+		}
+		key, err := renumbered(from, numbers)
+		if err != nil {
+			return errors.Join(err, store.Close())
+		}
+		have, err := store.Load(key)
+		if err != nil {
+			return failed(errors.Join(err, store.Close()))
+		}
+		if tat > have {
+			changes = append(changes, stint.Change{Key: key, TAT: tat})
+		} else {
+			delete(in.changes, from)
+		}
+	}
+	if len(changes) > 0 {
+		err = store.Save(changes)
+	}
+	return failed(errors.Join(err, store.Close()))
+}
+
+// number returns the number that the file has, or gets, for each number of
+// names.
+func number(store *stint.BoltStore, names map[stint.Name]string) (map[stint.Name]stint.Name, error) {
+	numbers := map[stint.Name]stint.Name{}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		n, ok := numberOf(store, names[name])
+		if !ok {
+			var err error
+			if err = store.Declare(stint.Names{name: {Label: names[name]}}); err == nil {
+				n = name
+			} else if n, err = numberFor(store, names[name]); err != nil {
+				return nil, err
+			}
+		}
+		numbers[name] = n
+	}
+	return numbers, nil
+}
+
+func renumbered(key stint.Key, numbers map[stint.Name]stint.Name) (stint.Key, error) {
+	if key.Name != stint.Unknown {
+		return numbers[key.Name].Key(key.ID), nil
+	}
+	held, err := stint.ParseKey(key.ID)
+	return stint.Unknown.Key(numbers[held.Name].Key(held.ID).String()), err
+}
+
+// imported is what an import puts into a file, under numbers of its own.
+type imported struct {
+	names   map[stint.Name]string
+	changes map[stint.Key]int64 // holds under stint.Unknown, as in a Store
+	past    int                 // are full, or over, already
+}
+
+func (in *imported) add(now time.Time, key stint.Key, tat int64, hold bool) {
+	if hold {
+		key = stint.Unknown.Key(key.String())
+	}
+	if tat <= now.UnixNano() {
+		in.past++
+	} else {
+		in.changes[key] = max(tat, in.changes[key])
+	}
+}
+
+// lineReader reads lines, and adds the number of the line to an error.
+type lineReader struct {
+	*bufio.Scanner
+	name string
+	line int
+}
+
+func newScanner(r io.Reader) *bufio.Scanner {
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 1<<28) // a header may have 65535 labels
+	return s
+}
+
+func (r *lineReader) next() bool {
+	r.line++
+	return r.Scan()
+}
+
+// Err returns why there are no more lines, or nil at the end.
+func (r *lineReader) Err() error {
+	err := r.Scanner.Err()
+	if errors.Is(err, bufio.ErrTooLong) {
+		return r.wrong("%w", err)
+	}
+	return err
+}
+
+func (r *lineReader) wrong(format string, args ...any) error {
+	return fmt.Errorf("%s:%d: %w; nothing was put in", r.name, r.line, fmt.Errorf(format, args...))
+}
+
+func readExport(_ *importFlags, lines *lineReader, now time.Time) (*imported, error) {
+	in := &imported{changes: map[stint.Key]int64{}}
+	var header exportHeader
+	if !lines.next() {
+		return nil, cmp.Or(lines.Err(), lines.wrong("it is empty: want what stint export writes"))
+	}
+	if err := json.Unmarshal(lines.Bytes(), &header); err != nil || header.Stint == 0 {
+		return nil, lines.wrong("not the first line of what stint export writes")
+	}
+	if header.Stint != 1 {
+		return nil, lines.wrong("version %d of these lines: a newer stint reads them", header.Stint)
+	}
+	in.names = header.Names
+	numbers := map[string]stint.Name{}
+	for name, label := range in.names {
+		if _, twice := numbers[label]; twice || name == stint.Unknown || label == "" {
+			return nil, lines.wrong("number %d has the label %q: want a label for each, and each once", name, label)
+		}
+		numbers[label] = name
+	}
+	for lines.next() {
+		var l exportLine
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			return nil, lines.wrong("neither a bucket nor a hold as stint export writes them")
+		}
+		name, ok := numbers[l.Name]
+		if !ok {
+			return nil, lines.wrong("the first line has no limit %q", l.Name)
+		}
+		id := []byte(l.ID)
+		if l.Base64 {
+			var err error
+			if id, err = base64.StdEncoding.DecodeString(l.ID); err != nil {
+				return nil, lines.wrong("%w", err)
+			}
+		}
+		key, err := stint.ParseKey(name.Key(string(id)).String()) // it checks the length of the id
+		if err != nil {
+			return nil, lines.wrong("%w", err)
+		}
+		if (l.TAT > 0) == (l.Hold > 0) {
+			return nil, lines.wrong("want a tat or a hold, in Unix nanoseconds")
+		}
+		in.add(now, key, max(l.TAT, l.Hold), l.Hold > 0)
+	}
+	return in, lines.Err()
+}

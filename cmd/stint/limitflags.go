@@ -1,0 +1,243 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/limitsfile"
+)
+
+// defaultLabel is the label of the limit that --limit gives.
+const defaultLabel = "default"
+
+type limitFlags struct {
+	limit     string
+	burst     int64
+	file      string
+	overrides []string
+	name      string
+
+	cmd      *cobra.Command
+	required bool
+	piped    map[string][]byte // contents of files such as pipes
+}
+
+func (f *limitFlags) register(cmd *cobra.Command, required bool) {
+	f.cmd, f.required = cmd, required
+	flags := cmd.Flags()
+	flags.StringVar(&f.limit, "limit", "", "a limit, as `COUNT/PERIOD`: 5/1m, or '5/1m burst 20'")
+	flags.Int64Var(&f.burst, "burst", 0, "how many at once, with --limit (default its count)")
+	flags.StringVar(&f.file, "limits", "", "a YAML `FILE` of limits")
+	flags.StringArrayVar(&f.overrides, "overrides", nil, "a YAML `FILE` of overrides to --limits; may be repeated")
+	flags.StringVar(&f.name, "name", "", "the `LABEL` of the limit (default \""+defaultLabel+"\" with --limit)")
+	_ = cmd.MarkFlagFilename("limits", "yml", "yaml")
+	_ = cmd.MarkFlagFilename("overrides", "yml", "yaml")
+}
+
+// label returns the label of the limit that the flags name.
+func (f *limitFlags) label() string {
+	if f.name == "" {
+		return defaultLabel
+	}
+	return f.name
+}
+
+// wants reports whether to show the buckets of a label of the file. Without
+// --name, those of all limits are shown.
+func (f *limitFlags) wants(store *readStore, label string) bool {
+	_, isLine := lineOf(store.BoltStore, label)
+	return label == f.name || f.name == "" && !isLine
+}
+
+// resolve returns the limit that the flags give for an id, if there is one.
+func (f *limitFlags) resolve(id string) (limit stint.Limit, ok bool, err error) {
+	limits, numbers, err := f.load(counter())
+	if err != nil {
+		return stint.Limit{}, false, err
+	}
+	name, err := f.among(numbers)
+	if err != nil {
+		return stint.Limit{}, false, err
+	}
+	limit, ok = limits.For(name.Key(id))
+	return limit, ok, nil
+}
+
+// among returns the number of the label that the flags name.
+func (f *limitFlags) among(numbers map[string]stint.Name) (stint.Name, error) {
+	if f.file != "" && f.name == "" {
+		return 0, fmt.Errorf("--limits needs --name: %s has %s", f.file, labels(numbers))
+	}
+	name, ok := numbers[f.label()]
+	if !ok {
+		return 0, fmt.Errorf("%s has no limit %q: it has %s", f.file, f.name, labels(numbers))
+	}
+	return name, nil
+}
+
+// load returns the limits that the flags give, and the number of each label.
+func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint.Limits, map[string]stint.Name, error) {
+	if err := f.misused(); err != nil {
+		return nil, nil, err
+	}
+	labels := []string{f.label()}
+	var files []string
+	if f.file != "" {
+		var remove func()
+		var err error
+		files, remove, err = f.files()
+		defer remove()
+		if err != nil {
+			return nil, nil, err
+		}
+		if labels, err = limitsfile.Labels(files...); err != nil {
+			return nil, nil, f.named(err, files)
+		}
+	}
+	numbers, names := map[string]stint.Name{}, stint.Names{}
+	for _, label := range labels {
+		name, err := number(label)
+		if err != nil {
+			return nil, nil, err
+		}
+		numbers[label], names[name] = name, stint.NameSpec{Label: label, Limit: stint.Unlimited}
+	}
+	if f.file != "" {
+		limits, err := limitsfile.Load(names, files[0], files[1:]...)
+		return limits, numbers, f.named(err, files)
+	}
+	if f.limit != "" {
+		limit, err := f.parse()
+		if err != nil {
+			return nil, nil, err
+		}
+		names[numbers[f.label()]] = stint.NameSpec{Label: f.label(), Limit: limit}
+	}
+	limits, err := stint.NewLimits(names, nil, nil)
+	return limits, numbers, err
+}
+
+// files returns the limits files. A file that can be read only once, such as a
+// pipe, is replaced by a copy, which remove deletes.
+func (f *limitFlags) files() (files []string, remove func(), err error) {
+	var copies []string
+	remove = func() {
+		for _, file := range copies {
+			os.Remove(file)
+		}
+	}
+	for _, file := range append([]string{f.file}, f.overrides...) {
+		info, err := os.Stat(file)
+		if err != nil || info.Mode().IsRegular() || info.IsDir() { // Load reports what is wrong
+			files = append(files, file)
+			continue
+		}
+		text, ok := f.piped[file]
+		if !ok {
+			if text, err = os.ReadFile(file); err != nil {
+				return nil, remove, err
+			}
+			if f.piped == nil {
+				f.piped = map[string][]byte{}
+			}
+			f.piped[file] = text
+		}
+		temp, err := os.CreateTemp("", "stint-limits-*.yml")
+		if err != nil {
+			return nil, remove, failed(err)
+		}
+		files, copies = append(files, temp.Name()), append(copies, temp.Name())
+		_, err = temp.Write(text)
+		if err = errors.Join(err, temp.Close()); err != nil {
+			return nil, remove, failed(err)
+		}
+	}
+	return files, remove, nil
+}
+
+// named returns err with the names that the user gave the files.
+func (f *limitFlags) named(err error, files []string) error {
+	if err == nil || f.piped == nil {
+		return err
+	}
+	var names []string
+	for i, file := range append([]string{f.file}, f.overrides...) {
+		names = append(names, files[i], file)
+	}
+	return errors.New(strings.NewReplacer(names...).Replace(err.Error()))
+}
+
+// misused returns an error if flags do not go together.
+func (f *limitFlags) misused() error {
+	switch given := f.cmd.Flags().Changed; {
+	case given("burst") && !given("limit"):
+		return misuse(f.cmd, "--burst goes with --limit")
+	case given("overrides") && !given("limits"):
+		return misuse(f.cmd, "--overrides goes with --limits")
+	case f.required && strings.HasSuffix(f.name, lineSuffix):
+		return misuse(f.cmd, "--name %q: a label that ends so is where run --wait keeps its turns: take another", f.name)
+	case f.required && !given("limit") && !given("limits"):
+		return misuse(f.cmd, "no limit given: --limit COUNT/PERIOD, or --limits FILE and --name LABEL")
+	}
+	return exclusive(f.cmd, "limit", "limits")
+}
+
+func (f *limitFlags) parse() (stint.Limit, error) {
+	limit, err := stint.ParseLimit(f.limit)
+	if err == nil && f.cmd.Flags().Changed("burst") {
+		if strings.Contains(f.limit, " burst ") {
+			return stint.Limit{}, misuse(f.cmd, "--limit %q has a burst: it and --burst exclude each other", f.limit)
+		}
+		limit = limit.WithBurst(f.burst)
+		err = limit.Validate()
+	}
+	return limit, err
+}
+
+// source returns in words where the limit of an id comes from.
+func (f *limitFlags) source(label, id string) (string, error) {
+	if f.file == "" {
+		return "of --limit", nil
+	}
+	for _, file := range f.overrides {
+		one := *f
+		one.overrides = []string{file}
+		limits, numbers, err := one.load(counter())
+		if err != nil {
+			return "", err
+		}
+		for override := range limits.Overrides(numbers[label]) {
+			if override.ID == id {
+				return strings.TrimSuffix("an override in "+file+": "+override.Comment, ": "), nil
+			}
+		}
+	}
+	return "the default in " + f.file, nil
+}
+
+// counter numbers labels from 1, for limits that are in no file of buckets.
+func counter() func(label string) (stint.Name, error) {
+	n := 0
+	return func(label string) (stint.Name, error) {
+		if n++; n > math.MaxUint16 {
+			return 0, fmt.Errorf("limit %q: more than %d limits", label, math.MaxUint16)
+		}
+		return stint.Name(n), nil
+	}
+}
+
+// labels returns the labels for a sentence.
+func labels(numbers map[string]stint.Name) string {
+	if len(numbers) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(numbers)), ", ")
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+const (
+	testDefaults = `
+Orders: {burst: 300, count: 300, period: 180m}
+Logins: {burst: 5, count: 5, period: 1h, durability: synced}
+`
+	testOverrides = `
+- Orders:
+    burst: 1
+    count: 1
+    period: 1h
+    ids: [12345678, {id: "le.wtf,le1.wtf", comment: two}]
+- Exports: # which has no default
+    burst: 2
+    count: 2
+    period: 1h
+    ids: [12345678]
+`
+)
+
+func TestLimitsFiles(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	defaults, overrides := write(t, "defaults.yml", testDefaults), write(t, "overrides.yml", testOverrides)
+	for _, step := range []struct {
+		label, id, stdout string
+		status            int
+	}{
+		{"Logins", "alice", "allowed  alice  4 of 5 left", 0},
+		{"Orders", "alice", "allowed  alice  299 of 300 left", 0},
+		{"Orders", "12345678", "allowed  12345678  0 of 1 left", 0},
+		{"Orders", "12345678", "denied  12345678  0 of 1 left", 1},
+		{"Orders", "le.wtf,le1.wtf", "allowed  le.wtf,le1.wtf  0 of 1 left", 0},
+		{"Exports", "12345678", "allowed  12345678  1 of 2 left", 0},
+		{"Exports", "alice", "allowed  alice  no limit", 0},
+	} {
+		r := runArgs(t, "allow", "--db", db, "--limits", defaults, "--overrides", overrides, "--name", step.label, step.id)
+		require.Equal(t, step.status, r.status, r.stderr)
+		require.Contains(t, r.stdout, step.stdout)
+	}
+	r := runArgs(t, "allow", "--db", db, "--limits", defaults, "--overrides", overrides,
+		"--name", "Exports", "--json", "alice")
+	assert.Contains(t, r.stdout, `"remaining":9223372036854775807,"limit":null,`)
+
+	store, err := stint.OpenBolt(db, nil, nil)
+	require.NoError(t, err)
+	want := map[stint.Name]string{1: "Logins", 2: "Orders", 3: "Exports"} // in the order of their first use
+	assert.Equal(t, want, namesOf(store))
+	require.NoError(t, store.Close())
+
+	r = runArgs(t, "list", "--db", db, "--limits", defaults, "--overrides", overrides)
+	assert.Equal(t, 0, r.status, r.stderr)
+	assert.Regexp(t, `^`+
+		`Exports  12345678        1 of 2 left, full in \S+\n`+
+		`Logins   alice           4 of 5 left, full in \S+\n`+
+		`Orders   12345678        0 of 1 left, full in \S+\n`+
+		`Orders   alice           299 of 300 left, full in \S+\n`+
+		`Orders   le.wtf,le1.wtf  0 of 1 left, full in \S+\n$`, r.stdout)
+
+	r = runArgs(t, "list", "--db", db, "--limits", defaults, "--name", "Logins", "--json")
+	o := object(t, r.stdout)
+	assert.Equal(t, "Logins", o["name"])
+	assert.Equal(t, "alice", o["id"])
+	assert.Equal(t, 4.0, o["remaining"])
+	assert.Equal(t, map[string]any{"burst": 5.0, "count": 5.0, "period": "1h0m0s"}, o["limit"])
+	assert.Greater(t, o["reset_after_ns"], 0.0)
+	assert.Len(t, o, 5)
+
+	r = runArgs(t, "list", "--db", db, "--limit", "10/1h", "--name", "Logins")
+	assert.Regexp(t, `^Logins  alice  \d of 10 left, full in \S+\n$`, r.stdout)
+	r = runArgs(t, "list", "--db", db, "--name", "Odrers")
+	assert.Equal(t, 2, r.status)
+	assert.Contains(t, r.stderr, `the file has no limit "Odrers"`)
+}
+
+func TestLimitsCheck(t *testing.T) {
+	defaults, overrides := write(t, "defaults.yml", testDefaults), write(t, "overrides.yml", testOverrides)
+	assert.Equal(t, result{0, "valid  " + defaults + "  2 limits\n", ""}, runArgs(t, "limits", "check", defaults))
+	assert.Equal(t, result{0, "valid  " + defaults + " " + overrides + "  3 limits\n", ""},
+		runArgs(t, "limits", "check", defaults, overrides))
+
+	bad := write(t, "bad.yml",
+		"Orders:\n  burst: 0\n  count: 1\n  period: 1m\nLogins:\n  burst: 1\n  count: 1\n  period: soon\n")
+	badToo := write(t, "bad_overrides.yml", "- Orders:\n    burst: 1\n    count: 1\n    period: 1m\n    idz: [1]\n")
+	r := runArgs(t, "limits", "check", bad, badToo)
+	assert.Equal(t, 2, r.status)
+	assert.Empty(t, r.stdout)
+	for _, at := range []string{bad + ":2: ", bad + ":8: ", badToo + ":5: "} {
+		assert.Contains(t, r.stderr, "stint: "+at)
+	}
+
+	notYAML := write(t, "not.yml", "a: [\n")
+	r = runArgs(t, "limits", "check", notYAML)
+	assert.Equal(t, 2, r.status)
+	assert.Contains(t, r.stderr, notYAML)
+}

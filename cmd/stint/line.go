@@ -1,0 +1,213 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+const lineSuffix = " line"
+
+// lineOf returns the limit whose turns are at a label of a file, if it is such
+// a label.
+func lineOf(store *stint.BoltStore, label string) (limit stint.Name, ok bool) {
+	if label, ok = strings.CutSuffix(label, lineSuffix); ok {
+		limit, ok = numberOf(store, label)
+	}
+	return limit, ok
+}
+
+// mostInLine bounds the wait after a last turn far in the future, which a clock
+// that was set back leaves.
+const mostInLine = 1000
+
+// line is a process that wants tokens, and may have to wait for them. It gets a
+// turn, an instant, and spends when that comes. The file has the last turn of
+// each id, as its TAT at a label beside that of the limit. The TAT of the limit
+// itself cannot go so far ahead, and would lose the tokens of a process that is
+// killed while it waits.
+type line struct {
+	f     *runFlags
+	id    string
+	limit stint.Limit
+	turn  int64 // Unix nanoseconds; 0 without a turn
+}
+
+// stand returns when the tokens are spent.
+func (l *line) stand(ctx context.Context, signals <-chan os.Signal) error {
+	deadline := time.Now().Add(cmp.Or(l.f.timeout, math.MaxInt64))
+	for {
+		delay, err := l.step(signals, deadline)
+		if err != nil {
+			return err
+		}
+		timer := time.NewTimer(delay)
+		interrupted := false
+		select {
+		case <-signals:
+			interrupted = true
+		case <-ctx.Done():
+			interrupted = true
+		case <-timer.C:
+			interrupted = len(signals) > 0
+		}
+		timer.Stop()
+		switch {
+		case interrupted && delay == 0:
+			return errors.Join(errNotRun, l.refund())
+		case interrupted:
+			return errors.Join(errNotRun, l.leave())
+		case delay == 0:
+			return nil
+		}
+	}
+}
+
+var errNotRun = fmt.Errorf("%w: the command was not run, and nothing is spent", errInterrupted)
+
+// step spends the tokens and returns 0, or takes a turn and returns the time
+// until then.
+func (l *line) step(signals <-chan os.Signal, deadline time.Time) (delay time.Duration, err error) {
+	db, outOfTime := l.f.db, false
+	// A process whose turn comes with the deadline need not wait, and may
+	// spend.
+	if left := max(1, time.Until(deadline)); left < db.lockTimeout {
+		db.lockTimeout, outOfTime = left, true
+	}
+	var store *stint.BoltStore
+	opened := make(chan error, 1)
+	go func() {
+		var err error
+		store, err = db.open()
+		opened <- err
+	}()
+	select {
+	case err = <-opened:
+	case <-signals: // the lock ends with this process
+		err = errNotRun
+	}
+	if outOfTime && errors.Is(err, stint.ErrLocked) {
+		return 0, &ended{statusTryLater, fmt.Sprintf("%v: retry, or wait longer with --timeout", err)}
+	}
+	if err != nil {
+		return 0, err
+	}
+	delay, err = l.spend(store, time.Now(), deadline)
+	return delay, errors.Join(err, failed(store.Close()))
+}
+
+// spend is step on the open file.
+func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay time.Duration, err error) {
+	last, err := l.last(store, now)
+	if err != nil {
+		return 0, err
+	}
+	if l.turn != 0 || last <= now.UnixNano() {
+		d, err := l.decide(store, (*stint.Limiter).Spend)
+		if err != nil || d.Allowed {
+			return 0, err
+		}
+		delay = d.RetryAfter // another process, not in line, was quicker
+	}
+	first := l.turn == 0
+	if first {
+		delay = max(delay, time.Duration(last+l.needs()-now.UnixNano()))
+	}
+	full := first && l.limit.Queue > 0 && int64((delay-1)/l.limit.Interval()) >= l.limit.Queue
+	if l.f.wait && full {
+		place := delay - time.Duration(l.limit.Queue)*l.limit.Interval() // until there is a place
+		return 0, &ended{statusTryLater, fmt.Sprintf(
+			"%s is denied by %s: the line is full, with %s waiting at most: retry in %s",
+			printable(l.id), l.limit, plural(int(l.limit.Queue), "token"), duration(place))}
+	}
+	if !l.f.wait || delay > deadline.Sub(now) {
+		todo := ", or wait in line with --wait"
+		if l.f.wait {
+			todo = ", or wait longer with --timeout"
+		} else if full {
+			todo = ""
+		}
+		return 0, &ended{statusTryLater, fmt.Sprintf("%s is denied by %s: retry in %s%s",
+			printable(l.id), l.limit, duration(delay), todo)}
+	}
+	if first {
+		l.turn = now.Add(delay).UnixNano()
+		err = l.setLast(store, l.turn)
+	}
+	return delay, err
+}
+
+// needs returns the nanoseconds in which the tokens come back.
+func (l *line) needs() int64 { return l.f.cost * int64(l.limit.Interval()) }
+
+// label returns the label of the turns.
+func (l *line) label() string { return l.f.limits.label() + lineSuffix }
+
+// last returns the last turn of the id, or 0 if there is none.
+func (l *line) last(store *stint.BoltStore, now time.Time) (int64, error) {
+	name, ok := numberOf(store, l.label())
+	if !ok {
+		return 0, nil
+	}
+	last, err := store.Load(name.Key(l.id))
+	interval := int64(l.limit.Interval())
+	// The turn after it must be an int64 too.
+	most := min(mostInLine, (math.MaxInt64-now.UnixNano()-l.needs())/interval)
+	return min(last, now.UnixNano()+most*interval), failed(err)
+}
+
+func (l *line) setLast(store *stint.BoltStore, turn int64) error {
+	name, err := numberFor(store, l.label())
+	if err != nil {
+		return failed(err)
+	}
+	return failed(store.Save([]stint.Change{{Key: name.Key(l.id), TAT: turn}}))
+}
+
+// leave gives up the turn. Later turns do not move.
+func (l *line) leave() error {
+	return l.again(func(store *stint.BoltStore) error {
+		last, err := l.last(store, time.Now())
+		if err == nil && last == l.turn {
+			err = l.setLast(store, last-l.needs())
+		}
+		return err
+	})
+}
+
+// refund returns the tokens.
+func (l *line) refund() error {
+	return l.again(func(store *stint.BoltStore) error {
+		_, err := l.decide(store, (*stint.Limiter).Refund)
+		return err
+	})
+}
+
+func (l *line) again(do func(*stint.BoltStore) error) error {
+	store, err := l.f.db.openExisting()
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(store), failed(store.Close()))
+}
+
+// decide acts on the bucket. When it returns, that is durable.
+func (l *line) decide(store *stint.BoltStore, do action) (stint.Decision, error) {
+	name, err := numberFor(store, l.f.limits.label())
+	if err != nil {
+		return stint.Decision{}, failed(err)
+	}
+	return act(do, keepOpen{store}, name.Key(l.id), l.limit, l.f.limits.label(), l.f.cost)
+}
+
+// keepOpen is a store that outlives its Limiter.
+type keepOpen struct{ stint.Store }
+
+func (keepOpen) Close() error { return nil }

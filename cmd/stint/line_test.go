@@ -1,0 +1,111 @@
+package main
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// waiter returns a line for a token of a limit of one an hour.
+func waiter(t *testing.T, db string) *line {
+	cmd := &cobra.Command{}
+	f := &runFlags{wait: true, cost: 1}
+	f.db.register(cmd, "")
+	f.limits.register(cmd, true)
+	require.NoError(t, cmd.ParseFlags([]string{"--db", db, "--limit", "1/1h"}))
+	limit, limited, err := f.limits.resolve("a")
+	require.NoError(t, err)
+	require.True(t, limited)
+	return &line{f: f, id: "a", limit: limit}
+}
+
+// Each step opens the file anew, as in a process of its own.
+func TestLine(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	now := time.Now()
+	const anyTime = 10_000 * time.Hour
+	spend := func(l *line, within time.Duration) (delay time.Duration, err error) {
+		store, err := l.f.db.open()
+		require.NoError(t, err)
+		delay, err = l.spend(store, now, now.Add(within))
+		require.NoError(t, store.Close())
+		return delay, err
+	}
+	place := func(want time.Duration) *line {
+		t.Helper()
+		l := waiter(t, db)
+		delay, err := spend(l, anyTime)
+		require.NoError(t, err)
+		assert.InDelta(t, want, delay, float64(time.Minute), "the bucket itself goes by the time that it is")
+		return l
+	}
+	denied := func(l *line, within time.Duration) {
+		t.Helper()
+		_, err := spend(l, within)
+		assert.Equal(t, 75, status(err), err)
+	}
+	place(0)
+	for i := range 4 {
+		place(time.Duration(i+1) * time.Hour)
+		for _, command := range []string{"allow", "check"} { // they take no turn
+			r := runArgs(t, command, "--db", db, "--limit", "1/1h", "a")
+			require.Equal(t, 1, r.status, r.stderr)
+		}
+	}
+	denied(waiter(t, db), 3*time.Hour)
+	l := waiter(t, db)
+	l.f.wait = false
+	denied(l, anyTime)
+	l = waiter(t, db)
+	l.limit.Queue = 4 // of which four are taken
+	denied(l, anyTime)
+	last := place(5 * time.Hour)
+	require.NoError(t, last.leave())
+	last = place(5 * time.Hour)
+	place(6 * time.Hour)
+	require.NoError(t, last.leave()) // from the middle: later turns stay
+	place(7 * time.Hour)
+
+	// The bucket is full again, and a process without a turn still cannot pass.
+	require.Equal(t, 0, runArgs(t, "reset", "--db", db, "a").status)
+	l = waiter(t, db)
+	l.f.wait = false
+	denied(l, anyTime)
+	delay, err := spend(last, anyTime)
+	require.NoError(t, err)
+	assert.Zero(t, delay)
+
+	// Only a clock that was set back explains such a last turn.
+	now = now.Add(-10 * 365 * 24 * time.Hour)
+	place((mostInLine + 1) * time.Hour)
+}
+
+// A thousand intervals of more than 85 days are more than an int64.
+func TestLineSlowLimit(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, period := range []time.Duration{day, 100 * day, 200 * day, 365 * day, 36500 * day} {
+		db := filepath.Join(t.TempDir(), "a.db")
+		store, err := stint.OpenBolt(db, nil, nil)
+		require.NoError(t, err)
+		_, err = numberFor(store, defaultLabel+lineSuffix)
+		require.NoError(t, err)
+		l := &line{f: &runFlags{cost: 1}, id: "x", limit: stint.Limit{Burst: 1, Count: 1, Period: period}}
+		now := time.Now()
+		last, err := l.last(store, now)
+		require.NoError(t, err)
+		assert.Zero(t, last, period)
+		turn := now.Add(period).UnixNano()
+		require.NoError(t, l.setLast(store, turn))
+		last, err = l.last(store, now)
+		require.NoError(t, err)
+		assert.Equal(t, turn, last, period)
+		assert.Positive(t, last+l.needs(), period)
+		require.NoError(t, store.Close())
+	}
+}

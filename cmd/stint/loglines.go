@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"io"
+)
+
+// maxLine is the length of the longest line. Servers cut a request at a few
+// KiB.
+const maxLine = 1 << 20
+
+// eachLine calls f with the number of each line and the line without its end,
+// which is valid until f returns. If a line is too long, f gets errLineTooLong
+// instead. eachLine unpacks gzip, which it knows by its first bytes.
+func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, err error) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	in := readAhead(ctx, r)
+	if magic, _ := in.Peek(2); string(magic) == "\x1f\x8b" {
+		plain, err := gzip.NewReader(in)
+		if err != nil {
+			return err
+		}
+		in = readAhead(ctx, plain)
+	}
+	var long []byte
+	for number := 1; ; number++ {
+		line, err := in.ReadSlice('\n')
+		if err == bufio.ErrBufferFull {
+			line, long, err = readLong(in, append(long[:0], line...))
+		}
+		if err != nil && err != io.EOF {
+			return err
+		}
+		if err == io.EOF && len(line) == 0 {
+			return nil
+		}
+		var tooLong error
+		if len(line) > maxLine {
+			line, tooLong = nil, errLineTooLong
+		}
+		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
+		if failed := f(number, line, tooLong); failed != nil {
+			return failed
+		}
+		if err == io.EOF {
+			return nil
+		}
+	}
+}
+
+// readLong reads the rest of a line that begins with long. It keeps only the
+// beginning of a line that is too long.
+func readLong(in *bufio.Reader, long []byte) (line, buffer []byte, err error) {
+	err = bufio.ErrBufferFull
+	for err == bufio.ErrBufferFull {
+		var part []byte
+		part, err = in.ReadSlice('\n')
+		if len(long) <= maxLine {
+			long = append(long, part...)
+		}
+	}
+	return long, long, err
+}
+
+// readAhead reads r in a goroutine, a few buffers ahead, until ctx ends. So a
+// signal need not wait for a pipe without input, and one core unpacks what
+// another uses.
+func readAhead(ctx context.Context, r io.Reader) *bufio.Reader {
+	a := &ahead{ctx: ctx, full: make(chan part, aheadBuffers), empty: make(chan []byte, aheadBuffers)}
+	for range aheadBuffers {
+		a.empty <- make([]byte, 1<<17)
+	}
+	go func() {
+		for {
+			select {
+			case buffer := <-a.empty:
+				n, err := r.Read(buffer)
+				a.full <- part{buffer, buffer[:n], err} // full has space for all buffers
+				if err != nil {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return bufio.NewReaderSize(a, 1<<16)
+}
+
+const aheadBuffers = 4
+
+type part struct {
+	buffer, rest []byte
+	err          error // after the rest
+}
+
+type ahead struct {
+	ctx   context.Context
+	full  chan part
+	empty chan []byte
+	part
+}
+
+func (a *ahead) Read(p []byte) (int, error) {
+	for len(a.rest) == 0 {
+		if a.err != nil {
+			return 0, a.err
+		}
+		if a.buffer != nil {
+			a.empty <- a.buffer
+			a.buffer = nil
+		}
+		select {
+		case a.part = <-a.full:
+		case <-a.ctx.Done():
+			return 0, a.ctx.Err()
+		}
+	}
+	n := copy(p, a.rest)
+	a.rest = a.rest[n:]
+	return n, nil
+}

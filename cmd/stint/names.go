@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+func newNames() *cobra.Command {
+	f := &statFlags{}
+	cmd := &cobra.Command{
+		Use:   "names",
+		Short: "Show the labels of the limits that a file has, by number",
+		Long: `Show the labels of the limits that a file has, by number: limits set-names changes them. The file stays as it
+is. "LABEL line" is no limit, but where "run --wait" keeps the last turn of each id.
+
+--json prints one object, with the labels by number.`,
+		Example: `  stint names
+  stint names --db quota.db --json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			store, err := f.db.openToRead()
+			if err != nil {
+				return err
+			}
+			names, lines := namesOf(store.BoltStore), map[stint.Name]string{}
+			for name, label := range names {
+				if limit, ok := lineOf(store.BoltStore, label); ok {
+					lines[name] = "\tthe turns of those whom run --wait has wait for " + printable(names[limit])
+				}
+			}
+			if err := store.Close(); err != nil {
+				return failed(err)
+			}
+			if f.json {
+				return failed(printJSON(cmd.OutOrStdout(), names))
+			}
+			tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			for _, name := range slices.Sorted(maps.Keys(names)) {
+				fmt.Fprintf(tw, "%d\t%s%s\n", name, printable(names[name]), lines[name])
+			}
+			return failed(tw.Flush())
+		},
+	}
+	f.db.registerToRead(cmd)
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+	return cmd
+}

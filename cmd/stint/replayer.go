@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// replayer is the state of a replay.
+type replayer struct {
+	limiter  *stint.Limiter
+	names    []stint.Name // of the limits
+	limits   []string     // in words
+	sweep    bool         // each limit decides for itself
+	reading  reading
+	stderr   io.Writer
+	progress *progress
+	decided  func(allowed []bool)
+
+	requestsOf []stint.Request // of one line, one for each limit
+	decisions  []stint.Decision
+	allowed    []bool
+
+	newest atomic.Int64 // Unix nanoseconds; the Limiter reads it too
+	behind int64        // how late the latest line was
+
+	requests, malformed, other int64
+
+	columns  []counts
+	deniedBy []int64 // by limit, if all have to admit
+	byID     map[string]*tally
+	byMinute map[int64]*counts // since 1970, of the first column
+}
+
+// counts are requests.
+type counts struct{ allowed, denied int64 }
+
+func (c *counts) requests() int64 { return c.allowed + c.denied }
+
+func (c *counts) add(allowed bool) {
+	if allowed {
+		c.allowed++
+	} else {
+		c.denied++
+	}
+}
+
+// tally has the decisions on one id.
+type tally struct {
+	id      string
+	columns []counts
+}
+
+// add makes a limit one of the deciding limits.
+func (r *replayer) add(name stint.Name, limit string) error {
+	if slices.Contains(r.limits, limit) {
+		return fmt.Errorf("the limit %s is given twice: once is enough", limit)
+	}
+	r.names, r.limits = append(r.names, name), append(r.limits, limit)
+	r.requestsOf, r.decisions = make([]stint.Request, len(r.names)), make([]stint.Decision, len(r.names))
+	if r.columns = make([]counts, 1); r.sweep {
+		r.columns = make([]counts, len(r.names))
+	}
+	r.allowed, r.deniedBy = make([]bool, len(r.columns)), make([]int64, len(r.names))
+	return nil
+}
+
+func (r *replayer) now() time.Time { return time.Unix(0, r.newest.Load()) }
+
+func (r *replayer) read(ctx context.Context, log string, stdin io.Reader) error {
+	in := stdin
+	if log != "-" {
+		file, err := os.Open(log)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		in = file
+	}
+	err := eachLine(ctx, r.progress.reader(in), func(number int, text []byte, err error) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var id []byte
+		var at int64
+		if err == nil {
+			id, at, err = r.reading(text)
+		}
+		if err == errNoID {
+			r.other++
+			return nil
+		}
+		var t *tally
+		if err == nil {
+			t, err = r.tally(id)
+		}
+		if err != nil {
+			r.skip(log, number, err)
+			return nil
+		}
+		return r.decide(t, at)
+	})
+	if err != nil && !errors.As(err, new(failure)) {
+		err = fmt.Errorf("%s: %w", log, err)
+	}
+	return err
+}
+
+// skip counts a malformed line, and reports the first few.
+func (r *replayer) skip(log string, number int, err error) {
+	const most = 5
+	if r.malformed++; r.malformed <= most+1 {
+		r.progress.close()
+	}
+	if r.malformed <= most {
+		fmt.Fprintf(r.stderr, "stint: %s:%d: skipped: %s\n", visible(log), number, visible(err.Error()))
+	}
+	if r.malformed == most+1 {
+		fmt.Fprintln(r.stderr, "stint: more lines are malformed: only their number is reported")
+	}
+}
+
+func (r *replayer) tally(text []byte) (*tally, error) {
+	if t, ok := r.byID[string(text)]; ok { // for most lines: it makes no string
+		return t, nil
+	}
+	id, err := stint.AnyID.Canonical(canonical(string(text)))
+	if err != nil {
+		return nil, err
+	}
+	t, ok := r.byID[id]
+	if !ok {
+		t = &tally{id, make([]counts, len(r.columns))}
+		r.byID[id] = t
+	}
+	return t, nil
+}
+
+func (r *replayer) decide(t *tally, at int64) error {
+	newest := r.newest.Load()
+	r.behind = max(r.behind, newest-at)
+	r.newest.Store(max(newest, at))
+	for i, name := range r.names {
+		r.requestsOf[i] = stint.Request{Key: name.Key(t.id), Cost: 1}
+	}
+	var err error
+	if r.sweep {
+		err = r.limiter.SpendEach(r.requestsOf, r.decisions)
+	} else {
+		r.decisions[0], err = r.limiter.SpendAll(r.requestsOf...)
+	}
+	if err != nil {
+		return failed(err)
+	}
+	r.requests++
+	for i := range r.columns {
+		ok := r.decisions[i].Allowed
+		r.allowed[i] = ok
+		r.columns[i].add(ok)
+		t.columns[i].add(ok)
+	}
+	if !r.allowed[0] && !r.sweep {
+		r.deniedBy[slices.Index(r.names, r.decisions[0].Key.Name)]++
+	}
+	minute, ok := r.byMinute[at/60e9]
+	if !ok {
+		minute = &counts{}
+		r.byMinute[at/60e9] = minute
+	}
+	minute.add(r.allowed[0])
+	if r.decided != nil {
+		r.decided(r.allowed)
+	}
+	return nil
+}
+
+// warnOfOrder reports logs that were given newest first. A server's own lines
+// are only seconds out of order.
+func (r *replayer) warnOfOrder() {
+	if r.behind > int64(time.Hour) {
+		fmt.Fprintf(r.stderr, "stint: lines are up to %s older than ones before them: give the oldest log first\n",
+			duration(time.Duration(r.behind)))
+	}
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/stint-go/stint"
+)
+
+type runFlags struct {
+	db      dbFlags
+	limits  limitFlags
+	cost    int64
+	wait    bool
+	timeout time.Duration
+	refund  bool
+}
+
+func newRun() *cobra.Command {
+	f := &runFlags{}
+	cmd := &cobra.Command{
+		Use: "run [flags] ID -- COMMAND [ARGS...]", // flags after the -- belong to the command
+
+		DisableFlagsInUseLine: true,
+
+		Short: "Run a command if ID's bucket has the tokens for it",
+		Long: `Run a command if ID's bucket has the tokens for it: they are spent, on disk, before it starts, and the file is
+not locked while it runs. Else nothing is run, and the exit status is 75, which mail systems and schedulers
+take for "try later".
+
+With --wait it waits in line instead, behind those who came before, until its turn comes: then the tokens are
+spent, and the command is run. With --timeout it waits no longer than that, neither in line nor for the file:
+then it ends with 75, and at once where its turn would come later. Where the limit of a limits file has a
+queue, it also ends so where the line is full: as many tokens are waited for. Interrupted while it waits, it
+has spent nothing. Other commands do not wait for the line: what they spend, it waits for. The file keeps the
+last turn of each id at a label of its own, "LABEL line"; list and show tell of it.
+
+The command's exit status is that of stint, 128+N where signal N ended it, 127 where it was not found and 126
+where it could not be started, either at no cost. Signals are passed on to it, but for the INT and QUIT that a
+terminal sends to both: to end it from elsewhere while it runs in one, send TERM. Under nohup, both ignore
+HUP.`,
+		Example: `  stint run --limit 10/1h backup -- rsync -a /srv/ backup:/srv/
+  stint run --limit 1/1m --wait --timeout 10m api -- curl -fsS https://api.example/report
+  stint run --limit 3/1d --refund-on-failure mail -- sendmail alice@example.com < letter`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch dash := cmd.ArgsLenAtDash(); {
+			case dash < 0:
+				return misuse(cmd, "the COMMAND goes after a --")
+			case dash != 1:
+				return misuse(cmd, "one ID is needed before the --, not %d: quote it if it has spaces", dash)
+			case len(args) == 1:
+				return misuse(cmd, "no COMMAND given after the --")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd, args[0], args[1:])
+		},
+	}
+	f.db.register(cmd, dbUsage)
+	f.db.lockTimeout = time.Minute // the last of twenty that cron starts at once waits for nineteen
+	cmd.Flags().Lookup("lock-timeout").DefValue = f.db.lockTimeout.String()
+	f.limits.register(cmd, true)
+	cmd.Flags().Int64Var(&f.cost, "cost", 1, "how many tokens")
+	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait in line for the tokens")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 0,
+		"with --wait: no longer than this (default: as long as it takes)")
+	cmd.Flags().BoolVar(&f.refund, "refund-on-failure", false, "give the tokens back if the command fails")
+	return cmd
+}
+
+// ended is an error with an exit status of its own. The text is empty if the
+// command has reported it.
+type ended struct {
+	status int
+	text   string
+}
+
+func (e *ended) Error() string { return e.text }
+
+func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
+	if given := cmd.Flags().Changed; given("timeout") && !f.wait {
+		return misuse(cmd, "--timeout goes with --wait")
+	} else if given("timeout") && f.timeout <= 0 {
+		return misuse(cmd, "--timeout %v: must be more than 0", f.timeout)
+	}
+	id, err := stint.AnyID.Canonical(id)
+	if err != nil {
+		return err
+	}
+	limit, limited, err := f.limits.resolve(id)
+	if err != nil {
+		return err
+	}
+	if !limited {
+		return fmt.Errorf("%s has a limit %q for overrides only, and none for %s",
+			f.limits.file, f.limits.name, printable(id))
+	}
+	if limit == stint.Blocked {
+		return fmt.Errorf("%w: %s", stint.ErrBlocked, printable(id))
+	}
+	if f.cost > limit.Burst {
+		return fmt.Errorf("%w: %d of %d", stint.ErrCostOverBurst, f.cost, limit.Burst)
+	}
+	path, err := exec.LookPath(command[0]) // before anything is spent
+	if err != nil {
+		return unstartable(command[0], err)
+	}
+
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, heeded(passedOn)...)
+	defer signal.Stop(signals)
+	line := &line{f: f, id: id, limit: limit}
+	if err := line.stand(cmd.Context(), signals); err != nil {
+		return err
+	}
+
+	child := exec.Command(path, command[1:]...)
+	child.Args[0] = command[0]
+	child.Stdin, child.Stdout, child.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if err := child.Start(); err != nil {
+		return errors.Join(unstartable(command[0], err), line.refund())
+	}
+	finished := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				if !fromTerminal(child.Stdin, s) {
+					_ = child.Process.Signal(s) // it fails if the command has just ended
+				}
+			case <-finished:
+				return
+			}
+		}
+	}()
+	err = child.Wait()
+	close(finished)
+	if err == nil {
+		return nil
+	}
+	if child.ProcessState == nil || child.ProcessState.Success() {
+		return failed(err) // its output could not be copied
+	}
+	if f.refund {
+		if err := line.refund(); err != nil {
+			report(cmd.ErrOrStderr(), fmt.Errorf("the refund failed: %w", err))
+		}
+	}
+	return &ended{status: exitStatus(child.ProcessState)}
+}
+
+// fromTerminal reports whether the command has the signal already: a terminal
+// sends it to all processes in the foreground.
+func fromTerminal(stdin io.Reader, s os.Signal) bool {
+	file, ok := stdin.(*os.File)
+	return ok && (s == os.Interrupt || s == syscall.SIGQUIT) && term.IsTerminal(int(file.Fd()))
+}
+
+// exitStatus returns the status that a shell gives a process that ended so.
+func exitStatus(state *os.ProcessState) int {
+	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signaled() {
+		return 128 + int(w.Signal())
+	}
+	return state.ExitCode()
+}
+
+func unstartable(command string, err error) error {
+	var execError *exec.Error
+	if errors.As(err, &execError) {
+		err = execError.Err
+	}
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+		return &ended{statusNotFound, fmt.Sprintf("%s: command not found: nothing was spent", printable(command))}
+	}
+	return &ended{statusNotStarted, fmt.Sprintf("%s: %v: nothing was spent", printable(command), err)}
+}

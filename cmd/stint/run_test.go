@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// Three of the processes that start at the same moment are admitted, and none
+// fails because another has the lock or because the file is half made.
+func TestProcessesAtOnce(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no sh")
+	}
+	stateHome(t)
+	ran := filepath.Join(t.TempDir(), "ran")
+	for name, c := range map[string]struct {
+		args   []string
+		denied int
+	}{
+		"allow": {[]string{"allow", "--limit", "3/1h", "--lock-timeout", "1m", "alice"}, 1},
+		"run":   {[]string{"run", "--limit", "3/1h", "backup", "--", "sh", "-c", "echo x >>" + ran}, 75},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const processes, burst = 10, 3
+			var cmds [processes]*exec.Cmd
+			for i := range cmds {
+				cmds[i] = process(t, c.args...)
+				require.NoError(t, cmds[i].Start())
+			}
+			statuses := map[int]int{}
+			for _, cmd := range cmds {
+				_ = cmd.Wait()
+				statuses[cmd.ProcessState.ExitCode()]++
+			}
+			assert.Equal(t, map[int]int{0: burst, c.denied: processes - burst}, statuses)
+		})
+	}
+	content, err := os.ReadFile(ran)
+	require.NoError(t, err)
+	assert.Equal(t, "x\nx\nx\n", string(content))
+}
+
+func TestRunHeld(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	names := stint.Names{1: {Label: defaultLabel, Limit: stint.PerHour(1)}}
+	limits, err := stint.NewLimits(names, nil, nil)
+	require.NoError(t, err)
+	l, err := stint.Open(db, limits, nil)
+	require.NoError(t, err)
+	require.NoError(t, l.Hold(stint.Name(1).Key("a"), time.Now().Add(time.Hour)))
+	require.NoError(t, l.Close())
+	r := runArgs(t, "run", "--wait", "--timeout", "59m", "--db", db, "--limit", "1/1h", "a", "--", "echo")
+	assert.Equal(t, 75, r.status)
+	assert.Regexp(t, `^stint: a is denied by 1/1h: retry in \S+, or wait longer with --timeout\n$`, r.stderr)
+}
+
+// A process that waits for the lock or in line ends at once, and has spent
+// nothing.
+func TestRunInterrupted(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot be sent a signal")
+	}
+	db := filepath.Join(t.TempDir(), "stint.db")
+	args := []string{"run", "--wait", "--db", db, "--limit", "1/1h", "a", "--", "echo", "ran"}
+	interrupted := func(wait func()) result {
+		cmd := process(t, args...)
+		var stdout, stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		require.NoError(t, cmd.Start())
+		wait()
+		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		_ = cmd.Wait()
+		return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	}
+	tats := func() (tats [2]int64) { // of the bucket, and of its line
+		store, err := stint.OpenBolt(db, nil, &stint.BoltOptions{LockTimeout: time.Minute})
+		require.NoError(t, err)
+		defer store.Close()
+		for i := range tats {
+			tats[i], err = store.Load(stint.Name(i + 1).Key("a"))
+			require.NoError(t, err)
+		}
+		return tats
+	}
+	require.Equal(t, "ran\n", runProcess(t, args...).stdout)
+	spent := tats()
+	r := interrupted(func() {
+		for tats()[1] == 0 {
+		}
+	})
+	assert.Equal(t, result{130, "", "stint: interrupted: the command was not run, and nothing is spent\n"}, r)
+	left := tats()
+	assert.Equal(t, spent[0], left[0])
+	assert.LessOrEqual(t, left[1], time.Now().UnixNano(), "nobody is in line")
+
+	owner, err := stint.OpenBolt(db, nil, nil)
+	require.NoError(t, err)
+	r = interrupted(func() {
+		// An early signal ends the process before it spends anything.
+	})
+	require.NoError(t, owner.Close())
+	assert.Contains(t, []int{130, -1}, r.status)
+	assert.Empty(t, r.stdout)
+	assert.Equal(t, left, tats())
+}
+
+// run passes signals on, and has the exit status of the command.
+func TestRunPassesSignals(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot be sent a signal")
+	}
+	stateHome(t)
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		cmd := process(t, "run", "--limit", "9/1h", "a", "--",
+			"sh", "-c", `trap "exit 7" INT TERM HUP QUIT; echo ready; read x`)
+		stdin, err := cmd.StdinPipe() // open, so that the command waits
+		require.NoError(t, err)
+		stdout, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		line, err := bufio.NewReader(stdout).ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, "ready\n", line)
+		require.NoError(t, cmd.Process.Signal(s))
+		_, err = io.Copy(io.Discard, stdout)
+		require.NoError(t, err)
+		_ = cmd.Wait()
+		assert.Equal(t, 7, cmd.ProcessState.ExitCode(), "%v", s)
+		_ = stdin.Close()
+	}
+}
+
+// --timeout bounds the wait for the file too. --lock-timeout is another error.
+func TestRunTimeoutLocked(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	owner, err := stint.OpenBolt(db, nil, nil)
+	require.NoError(t, err)
+	defer owner.Close()
+	run := func(flags ...string) result {
+		args := append([]string{"run", "--wait", "--db", db, "--limit", "1/1h"}, flags...)
+		return runArgs(t, append(args, "a", "--", "echo", "ran")...)
+	}
+	r := run("--timeout", "1ms", "--lock-timeout", "2s")
+	assert.Equal(t, 75, r.status)
+	assert.Empty(t, r.stdout)
+	assert.Regexp(t, `locked.*, or wait longer with --timeout\n$`, r.stderr)
+	assert.Equal(t, 3, run("--timeout", "1h", "--lock-timeout", "1ms").status)
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+func newSpend() *cobra.Command {
+	f := &decideFlags{open: (*dbFlags).openToSpend, act: (*stint.Limiter).Spend, done: "spent"}
+	cmd := newDecision(f, &cobra.Command{
+		Use:   "spend ID",
+		Short: "Spend tokens of ID's bucket, with --force even those that are not there",
+		Long: `Spend tokens of ID's bucket if they are there, as allow does. With --force, something was done all the same:
+as many as there are are spent, and what the next token has come to already is lost. A bucket owes no more
+than that: it is empty then, and full again when the limit would fill it.`,
+		Example: `  stint spend --limit 3/1m alice
+  stint spend --limit 100/1d --cost 150 --force alice`,
+	})
+	cmd.Flags().BoolVar(&f.force, "force", false, "spend what is there, where it is not enough")
+	return cmd
+}
+
+// forced spends without asking. The TAT goes no further than that of an empty
+// bucket, because the next load would clamp it.
+func (f *decideFlags) forced(store stint.Store, key stint.Key, limit stint.Limit, limited bool) (
+	stint.Decision, error) {
+	d := stint.Decision{Allowed: true, Key: key, Limit: limit, Remaining: math.MaxInt64}
+	if f.cost < 0 {
+		return d, errors.Join(fmt.Errorf("%w %d", stint.ErrNegativeCost, f.cost), store.Close())
+	}
+	if limit == stint.Blocked {
+		d.Allowed, d.Remaining = false, 0
+	}
+	if !limited || limit == stint.Blocked {
+		return d, failed(store.Close())
+	}
+	tat, err := store.Load(key)
+	if err != nil {
+		return d, failed(errors.Join(err, store.Close()))
+	}
+	now := time.Now().UnixNano()
+	ahead := min(max(0, tat-now), int64(limit.Tolerance()))
+	if cost := min(f.cost, limit.Burst); cost > 0 {
+		ahead = min(ahead+cost*int64(limit.Interval()), int64(limit.Tolerance()))
+		err = store.Save([]stint.Change{{Key: key, TAT: now + ahead}})
+	}
+	d.ResetAfter = time.Duration(ahead)
+	d.Remaining = int64((limit.Tolerance() - d.ResetAfter) / limit.Interval())
+	return d, failed(errors.Join(err, store.Close()))
+}

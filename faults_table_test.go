@@ -1,0 +1,472 @@
+package stint
+
+import (
+	"bytes"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/boltfile"
+)
+
+// faultRows run the rows of the table in docs/faults.md.
+var faultRows = map[string]func(t *testing.T){
+	"The disk is full, or a write or a sync fails": testDiskFails,
+	"The disk hangs":          testDiskHangs,
+	"A bucket cannot be read": testReadFails,
+	"The file is removed or renamed while it is in use":          testFileRemoved,
+	"Another file takes the name of the file while it is in use": testFileReplaced,
+	"The file is truncated while it is in use":                   testFileTruncated,
+	"The file is damaged, truncated or empty when it is opened":  testFileDamaged,
+	"Another process has the file":                               testFileLocked,
+	"The process is killed, or the power fails":                  testKilled,
+	"A call that returned an error is tried again":               testTriedAgain,
+	"Memory holds `MaxResident` buckets, and none can be saved":  TestMakeRoom,
+	"The wall clock is set, or the machine slept":                testClockSteps,
+}
+
+// TestFaultTable: what docs/faults.md says of each fault is so.
+func TestFaultTable(t *testing.T) {
+	text, err := os.ReadFile("docs/faults.md")
+	require.NoError(t, err)
+	var rows []string
+	for line := range strings.Lines(string(text)) {
+		if cells := strings.Split(line, "|"); len(cells) == 5 && !strings.HasPrefix(cells[1], "-") {
+			rows = append(rows, strings.TrimSpace(cells[1]))
+		}
+	}
+	require.Equal(t, "Fault", rows[0])
+	for _, row := range rows[1:] {
+		run := faultRows[row]
+		require.NotNil(t, run, "no test runs the row %q", row)
+		t.Run(row, run)
+	}
+	require.ElementsMatch(t, slices.Collect(maps.Keys(faultRows)), rows[1:])
+	for kind := FlushFailed; kind <= FileBack; kind++ {
+		require.NotContains(t, kind.String(), "EventKind")
+	}
+}
+
+// faultDisk is a MemStore, or a file whose log is in use, with faults.
+type faultDisk struct {
+	Store
+	path   string       // "" for a MemStore
+	met    func() error // by each save, or by the sync of one; nil if there is no fault
+	failed bool         // bbolt, which is asked next, would not meet the fault
+}
+
+func (d *faultDisk) fault() error {
+	if d.met == nil {
+		return nil
+	}
+	err := d.met()
+	d.failed = err != nil
+	return err
+}
+
+func (d *faultDisk) Save(changes []Change) error {
+	if d.path == "" || d.failed && len(changes) > 0 {
+		if err := d.fault(); err != nil {
+			return err
+		}
+	}
+	return d.Store.Save(changes)
+}
+
+// newFaultDisk returns a MemStore, or a file.
+func newFaultDisk(t *testing.T, file bool) *faultDisk {
+	d := &faultDisk{Store: NewMemStore()}
+	if !file {
+		return d
+	}
+	d.path = storePath(t)
+	files := boltfile.OS()
+	syncFile := files.SyncFile
+	files.SyncFile = func(file *os.File) error {
+		if err := d.fault(); err != nil {
+			return err
+		}
+		return syncFile(file)
+	}
+	d.Store = openBoltOn(t, d.path, levelNames, files)
+	for range 4 { // until it has a log
+		require.NoError(t, d.Store.Save([]Change{{Name(1).Key("log"), 1}}))
+	}
+	return d
+}
+
+// afterCrash returns what a crash would leave of the tokens of a key.
+func (d *faultDisk) afterCrash(t *testing.T, key Key) int64 {
+	t.Helper()
+	var store Store = NewMemStore()
+	if d.path != "" {
+		store = openBolt(t, copyOf(t, d.path), levelNames)
+	} else {
+		mem := d.Store.(*MemStore)
+		mem.mu.Lock()
+		store.(*MemStore).tats = maps.Clone(mem.tats)
+		mem.mu.Unlock()
+	}
+	l, err := New(store, tenADay(t), &Options{FlushInterval: time.Hour})
+	require.NoError(t, err)
+	defer l.Close()
+	return remainingOf(t, l, key)
+}
+
+func remainingOf(t *testing.T, l *Limiter, key Key) int64 {
+	t.Helper()
+	d, err := l.Check(key, 0)
+	require.NoError(t, err)
+	return d.Remaining
+}
+
+// faultLife is a Limiter that has spent 3 tokens of 10, and saved that.
+type faultLife struct {
+	*Limiter
+	disk   *faultDisk
+	key    Key
+	mu     sync.Mutex
+	events []EventKind
+}
+
+func (f *faultLife) told() []EventKind {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.events)
+}
+
+// spendUnsaved spends 4 tokens more, which the store does not take. At the
+// levels that wait for the store, the error is ErrNotDurable, and want.
+func (f *faultLife) spendUnsaved(t *testing.T, want error) {
+	t.Helper()
+	_, err := f.Spend(f.key, 4)
+	if f.key.Name < Name(Leased) {
+		require.NoError(t, err)
+		return
+	}
+	require.ErrorIs(t, err, ErrNotDurable)
+	if want != nil {
+		require.ErrorIs(t, err, want)
+	}
+}
+
+// eachFaultLife runs a test at each level, on each kind of store.
+func eachFaultLife(t *testing.T, o Options, test func(t *testing.T, f *faultLife)) {
+	for kind, file := range map[string]bool{"mem": false, "file": true} {
+		for level := Memory; level <= Synced; level++ {
+			t.Run(kind+"/"+level.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { test(t, newFaultLife(t, newFaultDisk(t, file), level, o)) })
+			})
+		}
+	}
+}
+
+func newFaultLife(t *testing.T, d *faultDisk, level Durability, o Options) *faultLife {
+	f := &faultLife{disk: d, key: Name(level).Key("a")}
+	o.OnEvent = func(e Event) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.events = append(f.events, e.Kind)
+	}
+	if o.FlushInterval == 0 {
+		o.FlushInterval = 1e4 * time.Hour
+	}
+	var err error
+	f.Limiter, err = New(d, tenADay(t), &o)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		d.met, d.failed = nil, false
+		f.Close()
+	})
+	_, err = f.Spend(f.key, 3)
+	require.NoError(t, err)
+	require.NoError(t, f.Flush())
+	require.NoError(t, f.Health())
+	return f
+}
+
+func testDiskFails(t *testing.T) {
+	eachFaultLife(t, Options{}, func(t *testing.T, f *faultLife) {
+		f.disk.met = func() error { return errDisk }
+		f.spendUnsaved(t, errDisk)
+		f.Spend(f.key, 1)
+		require.ErrorIs(t, f.Flush(), errDisk)
+		require.ErrorIs(t, f.Health(), errDisk)
+		require.ErrorIs(t, f.Flush(), errDisk)
+		synctest.Wait()
+		require.Equal(t, []EventKind{FlushFailed}, f.told())
+		require.LessOrEqual(t, f.disk.afterCrash(t, f.key), int64(7))
+
+		f.disk.met, f.disk.failed = nil, false
+		require.NoError(t, f.Flush())
+		require.NoError(t, f.Health())
+		require.Equal(t, remainingOf(t, f.Limiter, f.key), f.disk.afterCrash(t, f.key))
+		f.disk.met, f.disk.failed = func() error { return errDisk }, true
+		f.Spend(f.key, 1)
+		require.ErrorIs(t, f.Close(), errDisk)
+		require.Equal(t, []EventKind{FlushFailed, FlushRecovered, FlushFailed}, f.told())
+		f.disk.met = nil
+	})
+}
+
+func testDiskHangs(t *testing.T) {
+	for kind, file := range map[string]bool{"mem": false, "file": true} {
+		for level := Memory; level <= Synced; level++ {
+			t.Run(kind+"/"+level.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					o := Options{CommitTimeout: 3 * time.Second}
+					if level == Flushed { // the ticker is what hangs
+						o.FlushInterval = time.Second
+					}
+					f := newFaultLife(t, newFaultDisk(t, file), level, o)
+					begun := f.Now()
+					release := make(chan struct{})
+					f.disk.met = func() error { <-release; return nil }
+					f.spendUnsaved(t, nil)
+					if level == Memory {
+						go f.Flush()
+					}
+					pass(4 * time.Second)
+					for range 2 {
+						require.Regexp(t, `^stint: a save under way since \d.*Z: no answer from the store for 3s$`, f.Health().Error())
+						require.WithinRange(t, f.Stats().Saving, begun, begun.Add(time.Second))
+						require.Equal(t, []EventKind{SaveOverdue}, f.told())
+						pass(time.Minute)
+					}
+					f.disk.met = nil
+					require.LessOrEqual(t, f.disk.afterCrash(t, f.key), int64(7))
+					close(release)
+					pass(time.Second)
+					require.Equal(t, []EventKind{SaveOverdue, SaveEnded}, f.told())
+					require.NoError(t, f.Health())
+					require.Zero(t, f.Stats().Saving)
+					require.NoError(t, f.Close())
+				})
+			})
+		}
+	}
+	t.Run("upkeep", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			store := &hangingUpkeep{NewMemStore(), make(chan struct{})}
+			var events []Event
+			l, err := New(store, tenADay(t), &Options{OnEvent: func(e Event) { events = append(events, e) }})
+			require.NoError(t, err)
+			pass(7 * time.Second)
+			require.ErrorContains(t, l.Health(), "the upkeep of the store under way since")
+			require.Len(t, events, 1)
+			require.Equal(t, SaveOverdue, events[0].Kind)
+			require.EqualError(t, l.Health(), events[0].Err.Error())
+			close(store.release)
+			pass(time.Second)
+			require.NoError(t, l.Health())
+			require.NoError(t, l.Close())
+		})
+	})
+}
+
+// hangingUpkeep is a Store whose upkeep ends when it is released.
+type hangingUpkeep struct {
+	Store
+	release chan struct{}
+}
+
+func (s *hangingUpkeep) Maintain(time.Time) error { <-s.release; return nil }
+
+func testReadFails(t *testing.T) {
+	for kind, file := range map[string]bool{"mem": false, "file": true} {
+		t.Run(kind, func(t *testing.T) {
+			d := newFaultDisk(t, file)
+			store := &fakeStore{Store: d.Store}
+			store.fail(errDisk, "load")
+			l, err := New(store, tenADay(t), nil)
+			require.NoError(t, err)
+			defer l.Close()
+			key := Name(2).Key("a")
+			_, err = l.Spend(key, 1)
+			require.ErrorIs(t, err, errDisk)
+			require.False(t, l.Allow(key))
+			require.ErrorIs(t, l.Health(), errDisk)
+			require.EqualValues(t, 2, l.Stats().Limits[2].Errors)
+			store.fail(nil)
+			require.True(t, l.Allow(key))
+			require.NoError(t, l.Health())
+		})
+	}
+}
+
+func testFileRemoved(t *testing.T) {
+	for level := Memory; level <= Synced; level++ {
+		t.Run(level.String(), func(t *testing.T) {
+			f := newFaultLife(t, newFaultDisk(t, true), level, Options{})
+			require.NoError(t, os.Remove(f.disk.path))
+			f.spendUnsaved(t, ErrGone)
+			for f.Flush() != nil { // the new file is made in the background
+			}
+			require.NoError(t, f.Health())
+			require.Equal(t, remainingOf(t, f.Limiter, f.key), f.disk.afterCrash(t, f.key))
+			_, err := f.Spend(f.key, 2)
+			require.NoError(t, err)
+			require.NoError(t, f.Close())
+			require.Subset(t, f.told(), []EventKind{FileGone, FileBack})
+			require.Len(t, slices.DeleteFunc(f.told(), func(k EventKind) bool { return k != FileGone }), 1)
+			require.LessOrEqual(t, f.disk.afterCrash(t, f.key), int64(5))
+		})
+	}
+	for name, call := range map[string]func(f *faultLife) error{
+		"Flush with nothing to save": func(f *faultLife) error { return f.Flush() },
+		"Close":                      func(f *faultLife) error { return f.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFaultLife(t, newFaultDisk(t, true), Flushed, Options{})
+			require.NoError(t, os.Rename(f.disk.path, f.disk.path+".moved"))
+			err := call(f)
+			require.ErrorIs(t, err, ErrGone)
+			require.ErrorIs(t, err, fs.ErrNotExist)
+			f.Close()
+		})
+	}
+	t.Run("a Store of another kind", func(t *testing.T) {
+		eachFaultLife(t, Options{}, func(t *testing.T, f *faultLife) {
+			if f.disk.path != "" {
+				require.NoError(t, f.Close())
+				return
+			}
+			f.disk.met = func() error { return ErrGone }
+			f.spendUnsaved(t, ErrGone)
+			require.ErrorIs(t, f.Flush(), ErrGone)
+			require.ErrorIs(t, f.Health(), ErrGone)
+			require.ErrorIs(t, f.Close(), ErrGone)
+			require.Equal(t, []EventKind{FileGone, FlushFailed}, f.told())
+		})
+	})
+}
+
+func testFileReplaced(t *testing.T) {
+	for level := Memory; level <= Synced; level++ {
+		t.Run(level.String(), func(t *testing.T) {
+			f := newFaultLife(t, newFaultDisk(t, true), level, Options{})
+			foreign := []byte("somebody else's")
+			require.NoError(t, os.WriteFile(f.disk.path+".other", foreign, 0o600))
+			require.NoError(t, os.Rename(f.disk.path+".other", f.disk.path))
+			for range 2 {
+				f.spendUnsaved(t, ErrGone)
+				f.Refund(f.key, 4)
+				require.ErrorIs(t, f.Flush(), ErrGone)
+				require.ErrorIs(t, f.Health(), ErrGone)
+			}
+			var copied bytes.Buffer
+			_, err := f.Snapshot(&copied)
+			require.NoError(t, err)
+			left := remainingOf(t, f.Limiter, f.key)
+			require.ErrorIs(t, f.Close(), ErrGone)
+			require.Equal(t, []EventKind{FileGone, FlushFailed}, f.told())
+			there, err := os.ReadFile(f.disk.path)
+			require.NoError(t, err)
+			require.Equal(t, foreign, there)
+			require.NoError(t, os.WriteFile(f.disk.path, copied.Bytes(), 0o600))
+			require.Equal(t, left, f.disk.afterCrash(t, f.key))
+		})
+	}
+}
+
+func testFileTruncated(t *testing.T) {
+	for level := Memory; level <= Synced; level++ {
+		t.Run(level.String(), func(t *testing.T) {
+			f := newFaultLife(t, newFaultDisk(t, true), level, Options{})
+			const short = "the file is shorter than it says: 8192 bytes, want "
+			require.NoError(t, os.Truncate(f.disk.path, 2*pageSize))
+			f.spendUnsaved(t, ErrCorrupt)
+			err := f.Flush()
+			require.ErrorIs(t, err, ErrCorrupt)
+			require.ErrorContains(t, err, short)
+			require.ErrorIs(t, f.Health(), ErrCorrupt)
+			require.ErrorIs(t, f.Close(), ErrCorrupt)
+			require.Contains(t, f.told(), FlushFailed)
+			_, err = Open(f.disk.path, tenADay(t), nil)
+			require.ErrorIs(t, err, ErrCorrupt)
+			require.ErrorContains(t, err, short)
+			require.ErrorContains(t, err, "restore it from a backup, or save what can be read of it with stint verify --repair")
+		})
+	}
+	t.Run("met by a load", TestDamageMetLater)
+}
+
+func testFileDamaged(t *testing.T) {
+	f := newFaultLife(t, newFaultDisk(t, true), Flushed, Options{})
+	require.NoError(t, f.Close())
+	sound, err := os.ReadFile(f.disk.path)
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		content []byte
+		want    string
+	}{
+		"truncated": {sound[:3*pageSize], "the file is shorter than it says"},
+		"empty":     {nil, "it is empty; remove it to start anew"},
+		"damaged":   {append(slices.Clone(sound[:2*pageSize]), make([]byte, len(sound)-2*pageSize)...), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "stint.db")
+			require.NoError(t, os.WriteFile(path, c.content, 0o600))
+			_, err := Open(path, tenADay(t), nil)
+			require.ErrorIs(t, err, ErrCorrupt)
+			require.ErrorContains(t, err, c.want)
+			events := make(chan Event, 1)
+			l, err := Open(path, tenADay(t), &Options{Recover: true, OnEvent: func(e Event) { events <- e }})
+			require.NoError(t, err)
+			e := <-events
+			require.Equal(t, FileSetAside, e.Kind)
+			require.FileExists(t, e.Path)
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+func testFileLocked(t *testing.T) {
+	f := newFaultLife(t, newFaultDisk(t, true), Synced, Options{})
+	_, err := Open(f.disk.path, tenADay(t), &Options{LockTimeout: time.Millisecond})
+	require.ErrorIs(t, err, ErrLocked)
+	require.NoError(t, f.Close())
+	require.EqualValues(t, 7, f.disk.afterCrash(t, f.key))
+}
+
+func testKilled(t *testing.T) {
+	eachFaultLife(t, Options{}, func(t *testing.T, f *faultLife) {
+		_, err := f.Spend(f.key, 4)
+		require.NoError(t, err)
+		least := map[Durability]int64{Memory: 7, Flushed: 7, Leased: 1, Synced: 3} // a lease withholds up to an eighth
+		left := f.disk.afterCrash(t, f.key)
+		require.GreaterOrEqual(t, left, least[Durability(f.key.Name)])
+		if f.key.Name >= Name(Leased) {
+			require.LessOrEqual(t, left, int64(3))
+		}
+		require.NoError(t, f.Flush())
+		require.EqualValues(t, 3, f.disk.afterCrash(t, f.key))
+		require.NoError(t, f.Close())
+	})
+}
+
+func testTriedAgain(t *testing.T) {
+	eachFaultLife(t, Options{}, func(t *testing.T, f *faultLife) {
+		if f.key.Name < Name(Leased) {
+			require.NoError(t, f.Close()) // no call waits for the store
+			return
+		}
+		f.disk.met = func() error { return errDisk }
+		require.ErrorIs(t, f.Reset(f.key), ErrNotDurable)
+		f.disk.met, f.disk.failed = nil, false
+		require.NoError(t, f.Reset(f.key))
+		require.EqualValues(t, 10, f.disk.afterCrash(t, f.key))
+		require.NoError(t, f.Close())
+	})
+}
+
+func tenADay(t testing.TB) *Limits { return levelLimits(t, PerDay(10)) }

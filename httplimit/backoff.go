@@ -1,0 +1,86 @@
+package httplimit
+
+import (
+	"cmp"
+	"maps"
+	"net/http"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// The hold after a refusal that does not say how long.
+const (
+	firstBackoff = time.Second
+	lastBackoff  = time.Hour
+)
+
+// refusal is the last one of a bucket that did not say how long.
+type refusal struct {
+	wait  time.Duration
+	until time.Time
+}
+
+// obey holds the bucket for as long as the response to a request asks.
+func (t *Transport) obey(key stint.Key, sent time.Time, res *http.Response) error {
+	now, most := t.Limiter.Now(), cmp.Or(t.MaxHold, 24*time.Hour)
+	wait, refused := askedToWait(res, now)
+	if !refused && res.StatusCode < 400 {
+		t.forgetRefusal(key, sent)
+	}
+	until, known := time.Time{}, false
+	if t.Backoff != nil {
+		until, known = t.Backoff(res)
+	}
+	switch {
+	case known:
+		wait = until.Sub(now)
+	case refused && wait == 0:
+		wait = t.backOff(key, sent, now, min(most, lastBackoff))
+	}
+	if wait <= 0 {
+		return nil
+	}
+	return t.hold(key, now.Add(min(wait, most)))
+}
+
+// backOff returns how long to stay away after a refusal that does not say. It
+// doubles if the request was sent after the last such hold, and is at most most.
+func (t *Transport) backOff(key stint.Key, sent, now time.Time, most time.Duration) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last := t.refusals[key]
+	if sent.Before(last.until) {
+		return last.until.Sub(now)
+	}
+	if len(t.refusals) >= 1000 {
+		maps.DeleteFunc(t.refusals, func(_ stint.Key, f refusal) bool { return f.until.Before(now) })
+	}
+	if t.refusals == nil {
+		t.refusals = make(map[stint.Key]refusal)
+	}
+	wait := min(max(2*last.wait, firstBackoff), most)
+	t.refusals[key] = refusal{wait, now.Add(wait)}
+	return wait
+}
+
+// forgetRefusal starts the doubling anew after a success, unless the request
+// was sent before the refusal.
+func (t *Transport) forgetRefusal(key stint.Key, sent time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if last, ok := t.refusals[key]; ok && !sent.Before(last.until) {
+		delete(t.refusals, key)
+	}
+}
+
+// hold keeps the client away until a time, unless a longer hold is in force.
+func (t *Transport) hold(key stint.Key, until time.Time) error {
+	t.holds.Lock()
+	defer t.holds.Unlock()
+	b, err := t.Limiter.Bucket(key)
+	if err != nil || !b.HeldUntil.Before(until) {
+		return err
+	}
+	return t.Limiter.Hold(key, until)
+}

@@ -1,0 +1,137 @@
+package httplimit
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// Each refusal that does not say how long doubles the time, and a success ends
+// that.
+func TestBackOff(t *testing.T) {
+	for name, tc := range map[string]struct {
+		maxHold  time.Duration
+		statuses string // of the requests in turn
+		want     string // waits before each, after the first
+	}{
+		"doubles":             {0, "429 429 429 429 200", "1s 2s 4s 8s"},
+		"starts anew":         {0, "429 429 200 429 429 200", "1s 2s 0s 1s 2s"},
+		"a 404 is no success": {0, "429 404 429 200", "1s 0s 2s"},
+		"up to MaxHold":       {5 * time.Second, "429 429 429 429 429 200", "1s 2s 4s 5s 5s"},
+		"up to an hour": {0, strings.Repeat("429 ", 15) + "200",
+			"1s 2s 4s 8s 16s 32s 1m4s 2m8s 4m16s 8m32s 17m4s 34m8s 1h0m0s 1h0m0s 1h0m0s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, stint.PerSecond(1000), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
+				tr.MaxHold = tc.maxHold
+				var last time.Time
+				var waits []string
+				for i, text := range strings.Fields(tc.statuses) {
+					status := map[string]int{"200": 200, "404": 404, "429": 429}[text]
+					tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
+						if i > 0 {
+							waits = append(waits, time.Since(last).String())
+						}
+						last = time.Now()
+						return answered(r, status), nil
+					})
+					_, err := send(t, t.Context(), tr, "http://a")
+					require.NoError(t, err)
+				}
+				require.Equal(t, tc.want, strings.Join(waits, " "))
+			})
+		})
+	}
+	t.Run("requests that are under way together", func(t *testing.T) {
+		inBubble(t, stint.PerSecond(1000), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
+			tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
+				if r.URL.Path == "/good" {
+					<-time.After(200 * time.Millisecond)
+					return answered(r, 200), nil
+				}
+				<-time.After(100 * time.Millisecond)
+				return answered(r, 429), nil
+			})
+			for _, want := range []time.Duration{time.Second, 2 * time.Second} {
+				for _, path := range []string{"", "", "", "/good"} {
+					go send(t, t.Context(), tr, "http://a"+path)
+				}
+				<-time.After(100 * time.Millisecond)
+				synctest.Wait()
+				require.Equal(t, want, time.Until(heldUntil(t, lim, hostKey)), "one step, however many are refused")
+				<-time.After(want) // the success of before the refusal counts for nothing
+			}
+		})
+	})
+	t.Run("memory is bounded", func(t *testing.T) {
+		tr := &Transport{}
+		now := time.Now()
+		for range 5000 {
+			now = now.Add(10 * time.Millisecond)
+			tr.backOff(perKey.Key(now.String()), now, now, time.Hour)
+		}
+		require.LessOrEqual(t, len(tr.refusals), 1000)
+	})
+	t.Run("outlasts the program", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			store := stint.NewMemStore()
+			for run := range 2 {
+				lim, err := stint.New(store, testLimits(t, nil), nil)
+				require.NoError(t, err)
+				tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+					return answered(r, 429), nil
+				})}
+				_, err = send(t, t.Context(), tr, "http://a")
+				if run == 1 {
+					require.Equal(t, time.Second, quotaError(t, err).RetryAfter)
+				}
+				require.NoError(t, lim.Close())
+			}
+		})
+	})
+}
+
+func TestBackoffHook(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status int
+		wait   time.Duration
+		ok     bool
+		fields []string
+		want   time.Duration
+	}{
+		"knows":               {200, time.Minute, true, nil, time.Minute},
+		"wins over longer":    {429, time.Minute, true, []string{"Retry-After", "900"}, time.Minute},
+		"wins over shorter":   {429, time.Minute, true, []string{"Retry-After", "9"}, time.Minute},
+		"knows of no wait":    {429, -time.Minute, true, []string{"Retry-After", "9"}, 0},
+		"does not know":       {429, time.Minute, false, []string{"Retry-After", "9"}, 9 * time.Second},
+		"up to MaxHold":       {403, 48 * time.Hour, true, nil, 24 * time.Hour},
+		"nothing is known":    {429, 0, false, nil, time.Second},
+		"an ordinary 403":     {403, 0, false, nil, 0},
+		"403 with its signal": {403, time.Minute, true, nil, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, clock := newLimiter(t, nil)
+			tr := &Transport{Limiter: lim, Key: ByHost(perKey)}
+			tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
+				return answered(r, tc.status, tc.fields...), nil
+			})
+			tr.Backoff = func(res *http.Response) (time.Time, bool) {
+				require.Equal(t, tc.status, res.StatusCode)
+				return clock.now().Add(tc.wait), tc.ok
+			}
+			_, err := send(t, t.Context(), tr, "http://a")
+			require.NoError(t, err)
+			if _, err = send(t, t.Context(), tr, "http://a"); tc.want == 0 {
+				require.NoError(t, err)
+				return
+			}
+			require.Equal(t, tc.want, quotaError(t, err).RetryAfter)
+		})
+	}
+}

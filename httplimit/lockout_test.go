@@ -1,0 +1,122 @@
+package httplimit
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// lockedOut locks an id out with five failures, and returns for how long.
+func lockedOut(t *testing.T, lim *stint.Limiter, clock *testClock, ru Rule, id string) time.Duration {
+	t.Helper()
+	h := New(lim, nil, ru)(http.HandlerFunc(status))
+	for {
+		r := httptest.NewRequest("GET", "/?status=401", nil)
+		r.Header.Set("X-Key", id)
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != 401 {
+			require.Equal(t, 429, w.Code)
+			return heldUntil(t, lim, perKey.Key(id)).Sub(clock.now())
+		}
+	}
+}
+
+func TestLockOutMax(t *testing.T) {
+	ru := Rule{Key: ByHeader(perKey, "X-Key"), CountStatus: AuthFailed, LockOut: 15 * time.Minute, LockOutMax: 24 * time.Hour}
+	doubled := []time.Duration{
+		15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 16 * time.Hour, 24 * time.Hour, 24 * time.Hour,
+	}
+	t.Run("doubles, over restarts", func(t *testing.T) {
+		path, clock := filepath.Join(t.TempDir(), "stint.db"), newTestClock()
+		restart := func(f func(lim *stint.Limiter)) {
+			lim, err := stint.Open(path, testLimits(t, nil), &stint.Options{Now: clock.now})
+			require.NoError(t, err)
+			f(lim)
+			require.NoError(t, lim.Close())
+		}
+		for _, want := range doubled {
+			restart(func(lim *stint.Limiter) {
+				require.Equal(t, want, lockedOut(t, lim, clock, ru, "k"))
+			})
+			clock.pass(want + 23*time.Hour) // not quiet for long enough
+		}
+		restart(func(lim *stint.Limiter) {
+			require.Equal(t, 15*time.Minute, lockedOut(t, lim, clock, ru, "other"))
+			clock.pass(time.Hour + time.Microsecond)
+			require.Equal(t, 15*time.Minute, lockedOut(t, lim, clock, ru, "k"), "quiet for its maximum")
+		})
+	})
+	for name, tc := range map[string]struct {
+		lockOut, most time.Duration
+		want          []time.Duration
+	}{
+		"no maximum":          {time.Minute, 0, []time.Duration{time.Minute, time.Minute}},
+		"maximum below":       {time.Hour, time.Minute, []time.Duration{time.Hour, time.Hour}},
+		"not a power of two":  {time.Hour, 3 * time.Hour, []time.Duration{time.Hour, 2 * time.Hour, 3 * time.Hour, 3 * time.Hour}},
+		"the longest, twice":  {time.Nanosecond << 61, 1<<63 - 1, []time.Duration{1 << 61}},
+		"never over the most": {time.Second, 1000 * time.Second, []time.Duration{1e9, 2e9, 4e9, 8e9, 16e9, 32e9, 64e9, 128e9, 256e9, 512e9, 1000e9, 1000e9}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ru := Rule{LockOut: tc.lockOut, LockOutMax: tc.most}
+			for n, want := range tc.want {
+				if tc.most <= tc.lockOut {
+					n = 0
+				}
+				require.Equal(t, want, ru.lockOutAfter(int64(n)))
+			}
+			require.Equal(t, max(tc.lockOut, tc.most), ru.lockOutAfter(countBits))
+		})
+	}
+	t.Run("many", func(t *testing.T) {
+		lim, clock := newLimiter(t, nil)
+		ru := ru
+		ru.LockOut, ru.LockOutMax = time.Minute, 2*time.Minute
+		for n := range 100 {
+			require.Equal(t, min(time.Duration(n+1), 2)*time.Minute, lockedOut(t, lim, clock, ru, "k"))
+			clock.pass(2 * time.Minute)
+		}
+	})
+	t.Run("at the same time", func(t *testing.T) {
+		lim, clock := newLimiter(t, nil)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				_, err := ru.hold(lim, stint.Bucket{Key: perKey.Key("k")}, clock.now())
+				require.NoError(t, err)
+			})
+		}
+		wg.Wait()
+		require.Equal(t, clock.now().Add(15*time.Minute).UnixNano(), heldUntil(t, lim, perKey.Key("k")).UnixNano(), "one lock-out")
+	})
+	t.Run("ids", func(t *testing.T) {
+		lim, clock := newLimiter(t, nil)
+		for _, id := range []string{"k", strings.Repeat("x", 512), strings.Repeat("x", 511)} {
+			for _, want := range doubled[:3] {
+				require.Equal(t, want, lockedOut(t, lim, clock, ru, id))
+				clock.pass(want + time.Minute)
+			}
+		}
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("X-Key", "k lock-outs")
+		w := httptest.NewRecorder()
+		New(lim, nil, ru)(http.HandlerFunc(status)).ServeHTTP(w, r)
+		require.Equal(t, 400, w.Code, "no client writes a count")
+	})
+	t.Run("a reset of the count", func(t *testing.T) {
+		lim, clock := newLimiter(t, nil)
+		require.Equal(t, 15*time.Minute, lockedOut(t, lim, clock, ru, "k"))
+		require.NoError(t, lim.Reset(perKey.Key("k")))
+		require.Equal(t, 30*time.Minute, lockedOut(t, lim, clock, ru, "k"), "the count stays")
+		require.NoError(t, lim.Reset(perKey.Key("k")))
+		require.NoError(t, lim.Reset(perKey.Key("k lock-outs")))
+		require.Equal(t, 15*time.Minute, lockedOut(t, lim, clock, ru, "k"))
+	})
+}

@@ -1,0 +1,221 @@
+package httplimit
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// quotaServer is a server with a quota, as a Base without a network.
+type quotaServer struct {
+	quota  int
+	window time.Duration
+	count  counting
+	fields fieldStyle
+
+	start   time.Time
+	last    time.Time
+	admits  int
+	refuses map[int64]int // by window
+}
+
+// counting decides on a request: how many are left after it, or less than 0 if
+// it is refused, and when more will be.
+type counting func(s *quotaServer, now time.Time) (left int, more time.Time)
+
+// fixedWindows begin at multiples of the window, and a bit.
+func fixedWindows() counting {
+	var begin time.Time
+	used := 0
+	return func(s *quotaServer, now time.Time) (int, time.Time) {
+		const bit = 12345 * time.Millisecond
+		if b := now.Add(-bit).Truncate(s.window).Add(bit); b != begin {
+			begin, used = b, 0
+		}
+		used++
+		return s.quota - used, begin.Add(s.window)
+	}
+}
+
+// windowsFromFirst begin with the first request after the last one.
+func windowsFromFirst() counting {
+	var end time.Time
+	used := 0
+	return func(s *quotaServer, now time.Time) (int, time.Time) {
+		if !now.Before(end) {
+			end, used = now.Add(s.window), 0
+		}
+		used++
+		return s.quota - used, end
+	}
+}
+
+func slidingLog() counting {
+	var log []time.Time
+	return func(s *quotaServer, now time.Time) (int, time.Time) {
+		log = slices.DeleteFunc(log, func(at time.Time) bool { return !at.After(now.Add(-s.window)) })
+		if len(log) == s.quota {
+			return -1, log[0].Add(s.window)
+		}
+		log = append(log, now)
+		return s.quota - len(log), log[0].Add(s.window)
+	}
+}
+
+// tokenBucket tells of the next token.
+func tokenBucket() counting {
+	var full time.Time
+	return func(s *quotaServer, now time.Time) (int, time.Time) {
+		each := s.window / time.Duration(s.quota)
+		next := full
+		if now.After(next) {
+			next = now
+		}
+		next = next.Add(each)
+		if free := s.window - next.Sub(now); free >= 0 {
+			full = next
+			left := int(free / each)
+			return left, full.Add(-s.window).Add(time.Duration(left+1) * each)
+		}
+		return -1, next.Add(-s.window)
+	}
+}
+
+// fieldStyle returns the status of a refusal, and the fields of a response.
+type fieldStyle func(left int, now, more time.Time) (status int, fields []string)
+
+func up(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }
+
+var fieldStyles = map[string]fieldStyle{
+	"GitHub": func(left int, now, more time.Time) (int, []string) {
+		return 403, []string{"Date", now.UTC().Format(http.TimeFormat), "X-RateLimit-Remaining", strconv.Itoa(max(left, 0)),
+			"X-RateLimit-Reset", strconv.FormatInt(more.Add(time.Second-1).Unix(), 10)}
+	},
+	"X-RateLimit in seconds": func(left int, now, more time.Time) (int, []string) {
+		return 429, []string{"X-RateLimit-Remaining", strconv.Itoa(max(left, 0)), "X-RateLimit-Reset", up(more.Sub(now))}
+	},
+	"draft 06": func(left int, now, more time.Time) (int, []string) {
+		return 429, []string{"RateLimit-Remaining", strconv.Itoa(max(left, 0)), "RateLimit-Reset", up(more.Sub(now))}
+	},
+	"IETF": func(left int, now, more time.Time) (int, []string) {
+		return 429, []string{"RateLimit", fmt.Sprintf(`"a";r=%d;t=%s`, max(left, 0), up(more.Sub(now)))}
+	},
+	"Let's Encrypt": func(left int, now, more time.Time) (int, []string) {
+		if left >= 0 {
+			return 429, nil
+		}
+		return 429, []string{"Retry-After", up(more.Sub(now))}
+	},
+	"secondary limit": func(left int, now, more time.Time) (int, []string) {
+		fields := []string{"X-RateLimit-Remaining", "4000", "X-RateLimit-Reset", strconv.FormatInt(more.Add(time.Hour).Unix(), 10)}
+		if left >= 0 {
+			return 403, fields
+		}
+		return 403, append(fields, "Retry-After", up(more.Sub(now)))
+	},
+	"decimals": func(left int, now, more time.Time) (int, []string) {
+		if left >= 0 {
+			return 429, nil
+		}
+		return 429, []string{"Retry-After", strconv.FormatFloat(more.Sub(now).Seconds()+1e-9, 'f', 9, 64)}
+	},
+	"Stripe": func(left int, _, _ time.Time) (int, []string) {
+		return 429, []string{"Stripe-Rate-Limited-Reason", "global-rate"}
+	},
+	"none": func(int, time.Time, time.Time) (int, []string) { return 429, nil },
+}
+
+const latency = 7 * time.Millisecond // each way
+
+func (s *quotaServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-time.After(latency)
+	now := time.Now()
+	if s.start.IsZero() {
+		s.start, s.refuses = now, make(map[int64]int)
+	}
+	left, more := s.count(s, now)
+	status, fields := s.fields(left, now, more)
+	if left >= 0 {
+		status, s.last = 200, now
+		s.admits++
+	} else {
+		s.refuses[int64(now.Sub(s.start)/s.window)]++
+	}
+	<-time.After(latency)
+	return answered(r, status, fields...), nil
+}
+
+// runAgainst sends requests one after the other, as the limit allows, and
+// returns the share of the quota that was used and the most refusals in a
+// window after the first.
+func runAgainst(t *testing.T, s *quotaServer, limit stint.Limit, requests int) (share float64, refusals int) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := testLimits(t, map[stint.Name]stint.Limit{perKey: limit})
+		lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{FlushInterval: 1000 * time.Hour})
+		require.NoError(t, err)
+		defer lim.Close()
+		tr := &Transport{Limiter: lim, Key: ByHost(perKey), Wait: true, Base: s}
+		<-time.After(31234567 * time.Microsecond) // in the middle of a window and of a second
+		for range requests {
+			_, err := send(t, t.Context(), tr, "http://a")
+			require.NoError(t, err)
+		}
+	})
+	for window, n := range s.refuses {
+		if window > 0 {
+			refusals = max(refusals, n)
+		}
+	}
+	return float64(s.admits) / (float64(s.quota) * max(1, float64(s.last.Sub(s.start))/float64(s.window))), refusals
+}
+
+// TestServers runs a client against each kind of server, with the quota as its
+// limit and with WithinWindow. docs/decisions.md has the figures.
+func TestServers(t *testing.T) {
+	type quota struct {
+		n      int
+		window time.Duration
+	}
+	requests, quotas := 300, []quota{{100, time.Minute}}
+	if long {
+		requests, quotas = 10_000, append(quotas, quota{10, 10 * time.Second})
+	}
+	for _, q := range quotas {
+		for countName, newCount := range map[string]func() counting{
+			"fixed windows": fixedWindows, "windows from the first request": windowsFromFirst,
+			"sliding log": slidingLog, "token bucket": tokenBucket,
+		} {
+			for styleName, style := range fieldStyles {
+				for limitName, limit := range map[string]stint.Limit{
+					"the quota":    {Burst: int64(q.n), Count: int64(q.n), Period: q.window},
+					"WithinWindow": stint.WithinWindow(int64(q.n), q.window),
+				} {
+					name := fmt.Sprint(q.n, " in ", q.window, ", ", countName, ", ", styleName, ", ", limitName)
+					s := &quotaServer{quota: q.n, window: q.window, count: newCount(), fields: style}
+					share, refusals := runAgainst(t, s, limit, requests)
+					t.Logf("%s: share %.3f, refusals %d", name, share, refusals)
+					least, most := 0.95, 1
+					if silent := styleName == "Stripe" || styleName == "none"; silent && limitName == "the quota" {
+						least, most = 0.6, 6 // the doubling has to find the end of the window
+					} else if q.window < 20*time.Second {
+						least = 0.9 // fields in whole seconds cost up to one in each window
+					}
+					if limitName == "WithinWindow" {
+						most = 0
+					}
+					require.GreaterOrEqual(t, share, least, name)
+					require.LessOrEqual(t, refusals, most, name)
+				}
+			}
+		}
+	}
+}

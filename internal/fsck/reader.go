@@ -1,0 +1,299 @@
+package fsck
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/stint-go/stint/internal/bboltpage"
+	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/journal"
+)
+
+// reader reads the pages of a file itself, and goes on after damage.
+type reader struct {
+	file  *boltfile.File
+	check *bboltpage.Checker // notes each page that was read
+	pages uint64
+	sums  bool // compare each bucket with its sum, and leave the log out
+
+	lost      []error // what could not be read, or makes no sense
+	unsummed  []string
+	labels    map[uint16]string
+	taken     map[string]bool   // labels
+	places    map[uint16][]byte // the buckets of the database, as they lie in its root
+	journal   *journal.Index
+	journaled int64 // entries of the journal
+}
+
+// mostLost is how many mistakes of one bucket Verify reports one by one.
+const mostLost = 20
+
+func open(path string, o boltfile.Options) (*boltfile.File, error) {
+	path, err := boltfile.Resolve(path)
+	if err == nil {
+		err = boltfile.CheckRegular(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stint: %w", err)
+	}
+	return boltfile.Open(path, o)
+}
+
+func newReader(f *boltfile.File, sums bool) *reader {
+	return &reader{file: f, sums: sums, labels: make(map[uint16]string), taken: make(map[string]bool),
+		places: make(map[uint16][]byte), journal: journal.New()}
+}
+
+func (r *reader) lose(text string, args ...any) {
+	r.lost = append(r.lost, format.Damaged(r.file.Path, text, args...))
+}
+
+// plan reads everything except the entries of the buckets.
+func (r *reader) plan() error {
+	root, err := r.root()
+	if err != nil {
+		return err
+	}
+	var meta, journal, log, round []byte
+	strange := 0
+	for e := range r.tree(root) {
+		n, isNumber := format.ParseDecimal(e.key)
+		switch key := string(e.key); {
+		case e.bucket && key == string(format.MetaBucket):
+			meta = e.value
+		case e.bucket && key == string(format.LogBucket):
+			log = e.value
+		case e.bucket && key == string(format.JournalBucket):
+			journal = e.value
+		case e.bucket && key == string(format.HoldsBucket):
+			r.places[format.Holds] = e.value
+		case e.bucket && isNumber:
+			r.places[n] = e.value
+		default:
+			r.lose("%q, which no stint file has", key)
+			strange++
+		}
+	}
+	if meta == nil && journal == nil && len(r.places) == 0 && len(r.lost) == strange {
+		return format.Foreign(r.file.Path) // nothing was lost that may have been stint's
+	}
+	for e := range r.bucket(nil, meta) {
+		switch key := string(e.key); {
+		case e.bucket && key == string(format.NamesBucket):
+			r.names(e.value)
+		case !e.bucket && key == string(format.LogKey):
+			round = bytes.Clone(e.value)
+		case !e.bucket && key == string(format.FormatKey):
+			if n, err := format.Uint64(e.value); err == nil && n != format.Number {
+				return format.OtherNumber(r.file.Path, n)
+			}
+		default:
+			r.lose("%q in its bucket meta, which no stint file has", key)
+		}
+	}
+	for e := range r.bucket(format.JournalBucket, journal) {
+		r.record(e)
+	}
+	if !r.sums {
+		r.log(log, round)
+	}
+	for name := range r.places {
+		r.label(name)
+	}
+	return nil
+}
+
+// root returns the page that leads to all others. If it is damaged, that is the
+// one of the transaction before, which a commit leaves as it is.
+func (r *reader) root() (uint64, error) {
+	ms, err := bboltpage.ReadMetas(r.file.OS())
+	if err != nil {
+		return 0, err
+	}
+	r.pages = ms[0].Pages
+	newChecker := func() *bboltpage.Checker {
+		return bboltpage.NewChecker(r.file.OS(), r.file.Path, ms[0])
+	}
+	r.check = newChecker()
+	_, err = newChecker().Page(ms[0].Root, r.pages, nil, nil, make([]byte, bboltpage.Size))
+	if err == nil || len(ms) == 1 {
+		return ms[0].Root, nil
+	}
+	r.lost = append(r.lost, fmt.Errorf("what the last transaction changed: %w", err))
+	return ms[1].Root, nil
+}
+
+func (r *reader) names(table []byte) {
+	for e := range r.bucket(format.NamesBucket, table) {
+		n, ok := format.ParseDecimal(e.key)
+		if !ok || len(e.value) == 0 || e.bucket || r.taken[string(e.value)] {
+			r.lose("name %q, with the label %q", e.key, e.value)
+			continue
+		}
+		r.taken[string(e.value)] = true
+		r.labels[n] = string(e.value)
+	}
+}
+
+// label gives a name a label if it has none. The right one can be given to it
+// later, its buckets could not.
+func (r *reader) label(name uint16) {
+	if name != format.Holds && r.labels[name] == "" {
+		r.lose("name %d has no label", name)
+		label := fmt.Sprintf("name %d", name)
+		for r.taken[label] { // by another number
+			label += "?"
+		}
+		r.taken[label] = true
+		r.labels[name] = label
+	}
+}
+
+// record reads a record of the journal.
+func (r *reader) record(e item) {
+	seq, err := format.Uint64(e.key)
+	if err != nil || e.bucket {
+		r.lose("journal record %q", e.key)
+		return
+	}
+	for raw, err := range format.Entries(seq, e.value) {
+		if err != nil {
+			r.lose("%v", err)
+			return
+		}
+		r.journaled++
+		if e := raw.Entry(); r.sane(e, 0) {
+			r.label(e.Name)
+			r.journal.Put(e)
+		}
+	}
+}
+
+func (r *reader) log(log, round []byte) {
+	for e := range r.bucket(nil, log) {
+		n, err := format.ParseRound(round)
+		if err == nil && (e.bucket || len(e.value) != format.LogSkip+format.LogSize) {
+			err = errors.New("it is not as long as it should be")
+		}
+		if err != nil {
+			r.lose("the log: %v", err)
+			continue
+		}
+		newer := format.ReadNextRound(e.value[format.LogSkip:], n)
+		if len(newer) > 0 {
+			r.lose("what the last transaction changed: %w", format.ErrOldMeta)
+		}
+		records, _, err := format.ReadLog(e.value[format.LogSkip:], n)
+		if err != nil {
+			r.lose("the log: %v", err)
+		}
+		for _, rec := range append(records, newer...) {
+			r.record(item{key: format.BigEndian(rec.Seq), value: rec.Data})
+		}
+	}
+}
+
+// sane reports whether stint stores such an entry, with a TAT of least or more.
+func (r *reader) sane(e format.Entry, least int64) bool {
+	err := format.CheckID(e.Name, e.ID)
+	if err == nil && e.TAT < least {
+		err = fmt.Errorf("the instant %d, which is never stored", e.TAT)
+	}
+	if err != nil {
+		r.lose("%s: %v", e, err)
+	}
+	return err == nil
+}
+
+// entries yields the sane entries of a name.
+func (r *reader) entries(name uint16) iter.Seq[format.Entry] {
+	return func(yield func(format.Entry) bool) {
+		for e := range r.bucket(format.BucketOf(name), r.places[name]) {
+			tat, err := format.Uint64(e.value)
+			found := format.Entry{Name: name, ID: format.DecodeID(e.key), TAT: int64(tat)}
+			if e.bucket {
+				r.lose("%s: it is a bucket", found)
+			} else if err != nil {
+				r.lose("%s: %v", found, err)
+			} else if r.sane(found, 1) && !yield(found) {
+				return
+			}
+		}
+	}
+}
+
+// item is an element of a bucket, as it lies in a page.
+type item struct {
+	key, value []byte
+	bucket     bool
+}
+
+// bucket yields the items of a bucket, given as it lies in its parent. If it has
+// a name, it has a sum.
+func (r *reader) bucket(name, b []byte) iter.Seq[item] {
+	return func(yield func(item) bool) {
+		if len(b) < 16 {
+			return // none, which was reported
+		}
+		all := items(b[16:])
+		if root := binary.NativeEndian.Uint64(b); root != 0 {
+			all = r.tree(root)
+		}
+		sum, before := format.SumStart, len(r.lost)
+		for e := range all {
+			sum += format.EntrySum(name, e.key, e.value)
+			if !yield(e) {
+				return
+			}
+		}
+		if !r.sums || name == nil {
+			return
+		}
+		if more := len(r.lost) - before - mostLost; more > 0 {
+			r.lost = r.lost[:before+mostLost]
+			r.lose("bucket %q: and %d more", name, more)
+		}
+		switch binary.NativeEndian.Uint64(b[8:]) {
+		case 0:
+			r.unsummed = append(r.unsummed, string(name))
+		case sum:
+		default:
+			r.lose("bucket %q: what is in it does not come to its sum: "+
+				"a key, a value or a page of it was changed", name)
+		}
+	}
+}
+
+// tree yields the items of the leaves below a page, without the unsound ones.
+func (r *reader) tree(id uint64) iter.Seq[item] {
+	return func(yield func(item) bool) {
+		for leaf, err := range r.check.Leaves(id, r.pages, nil, true) {
+			if err != nil {
+				r.lost = append(r.lost, err)
+				continue
+			}
+			for e := range items(leaf) {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// items yields the items of a leaf.
+func items(page []byte) iter.Seq[item] {
+	return func(yield func(item) bool) {
+		for i := range bboltpage.Count(page) {
+			e := bboltpage.ItemOf(page, i)
+			key, value := page[e.At:][:e.Key], page[e.At+e.Key:][:e.Value]
+			if !yield(item{key, value, e.Flags == bboltpage.BucketFlag}) {
+				return
+			}
+		}
+	}
+}

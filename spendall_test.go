@@ -1,0 +1,290 @@
+package stint
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// keysOfOneShard returns n keys whose buckets share a shard with perID's 0.
+func keysOfOneShard(l *Limiter, n int) (keys []Key) {
+	s, _ := l.directory.shard(perID.Key("0"))
+	for i := 0; len(keys) < n; i++ {
+		key := perID.Key(fmt.Sprint(i))
+		if other, _ := l.directory.shard(key); other == s {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func TestSpendAll(t *testing.T) {
+	one := func(key Key, mode Mode) Request { return Request{key, 1, mode} }
+	a, b, shared, free := perID.Key("a"), perID.Key("b"), everyone.Key(""), off.Key("x")
+
+	t.Run("strictest", func(t *testing.T) {
+		r := newRig(t)
+		d := r.spendAll(one(free, 0), one(a, 0), one(shared, 0))
+		require.Equal(t, Decision{true, 2, 0, 20 * time.Minute, shared, PerHour(3)}, d, "the fewest left")
+		require.Equal(t, free, r.spendAll(one(free, 0)).Key)
+		r.spendAll(one(a, 0), one(shared, 0))
+		r.spendAll(one(a, 0), one(shared, 0))
+		d = r.spendAll(one(b, 0), one(a, 0), one(shared, 0))
+		require.Equal(t, Decision{false, 0, 20 * time.Minute, time.Hour, shared, PerHour(3)}, d)
+		require.EqualValues(t, 5, r.left(b), "if one denies, none spends")
+		require.EqualValues(t, 2, r.left(a))
+		require.Equal(t, shared, r.spendAll(one(shared, 0), Request{a, 3, 0}).Key, "of the denied, the longest wait")
+		require.Equal(t, a, r.spendAll(one(b, 0), Request{a, 3, 0}).Key)
+		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64}, r.spendAll())
+	})
+	t.Run("modes", func(t *testing.T) {
+		r := newRig(t)
+		r.take(shared, 3)
+		require.False(t, r.spendAll(one(b, 0), one(shared, CheckOnly)).Allowed)
+		require.False(t, r.spendAll(one(b, SpendOnly), one(shared, 0)).Allowed)
+		require.EqualValues(t, 5, r.left(b), "SpendOnly does not spend if another denies")
+		require.EqualValues(t, 4, r.spendAll(one(b, CheckOnly)).Remaining)
+		require.EqualValues(t, 5, r.left(b), "CheckOnly does not spend")
+		d := r.spendAll(one(b, 0), one(shared, SpendOnly))
+		require.True(t, d.Allowed, "SpendOnly takes no part")
+		require.Equal(t, b, d.Key)
+		require.EqualValues(t, 4, r.left(b))
+		require.Equal(t, a, r.spendAll(Request{b, 2, SpendOnly}, one(a, 0)).Key)
+		require.EqualValues(t, 2, r.left(b), "SpendOnly spends if it can")
+		require.True(t, r.spendAll(Request{b, 3, SpendOnly}).Allowed, "nothing takes part")
+		require.EqualValues(t, 2, r.left(b))
+	})
+	t.Run("errors", func(t *testing.T) {
+		r := newRig(t)
+		for range 2 { // of buckets that are not in memory, and of buckets that are
+			for err, reqs := range map[error][]Request{
+				ErrDuplicateKey:  {one(b, 0), one(a, 0), one(b, CheckOnly)},
+				ErrCostOverBurst: {one(a, 0), {b, 6, 0}},
+				ErrNegativeCost:  {one(a, 0), {b, -1, 0}},
+			} {
+				_, got := r.SpendAll(reqs...)
+				require.ErrorIs(t, got, err)
+			}
+			_, err := r.RefundAll(one(b, 0), one(b, SpendOnly))
+			require.ErrorIs(t, err, ErrDuplicateKey)
+			require.Equal(t, r.left(a), r.left(b))
+			r.spendAll(one(a, 0), one(b, 0))
+		}
+	})
+	t.Run("costs of 0 change nothing", func(t *testing.T) {
+		r := newRig(t)
+		r.spendAll(one(a, 0), one(b, 0))
+		require.NoError(t, r.Flush())
+		require.True(t, r.spendAll(Request{a, 0, 0}, Request{b, 0, 0}).Allowed)
+		require.Zero(t, r.Stats().Dirty)
+		r.spendAll(Request{a, 0, 0}, Request{b, 1, 0})
+		require.EqualValues(t, 1, r.Stats().Dirty)
+	})
+	// Slots that are inserted move others of the shard.
+	t.Run("many in one shard", func(t *testing.T) {
+		rnd := rand.New(rand.NewPCG(1, 0))
+		r := newRig(t)
+		want := make(map[Key]int64)
+		keys := keysOfOneShard(r.Limiter, 60)
+		for _, key := range keys {
+			want[key] = 5
+		}
+		for n := 1; n < len(keys); n += 3 {
+			var reqs []Request
+			for _, i := range rnd.Perm(n)[:1+rnd.IntN(n)] {
+				cost := rnd.Int64N(min(want[keys[i]], 2) + 1)
+				reqs = append(reqs, Request{Key: keys[i], Cost: cost})
+				want[keys[i]] -= cost
+			}
+			require.True(t, r.spendAll(reqs...).Allowed)
+			_, err := r.SpendAll(append(reqs, reqs[rnd.IntN(len(reqs))])...)
+			require.ErrorIs(t, err, ErrDuplicateKey)
+			for _, key := range keys {
+				require.Equal(t, want[key], r.left(key), "%d keys", n)
+			}
+		}
+	})
+	t.Run("one save", func(t *testing.T) {
+		r := newLevels(t, hundred)
+		keys := []Key{inMemory.Key("a"), flushed.Key("a"), leased.Key("a"), synced.Key("a")}
+		var reqs []Request
+		for i, key := range keys {
+			reqs = append(reqs, Request{Key: key, Cost: int64(i + 1)})
+		}
+		reqs = append(reqs, Request{synced.Key("b"), 1, CheckOnly})
+		require.True(t, r.spendAll(reqs...).Allowed)
+		require.Equal(t, 1, r.disk.count())
+		require.Len(t, r.disk.latest(), 4)
+		for i, key := range keys {
+			if key.Name == leased {
+				require.GreaterOrEqual(t, r.stored(key), r.tat(3))
+			} else {
+				require.Equal(t, r.tat(int64(i+1)), r.stored(key))
+			}
+		}
+		_, err := r.RefundAll(reqs...)
+		require.NoError(t, err)
+		require.Equal(t, 2, r.disk.count())
+		require.Zero(t, r.stored(synced.Key("a")))
+		r.spendAll(reqs[:2]...)
+		require.Equal(t, 2, r.disk.count(), "none of them waits for a commit")
+
+		r.disk.fail(errDisk, "save")
+		d, err := r.SpendAll(reqs...)
+		require.ErrorIs(t, err, ErrNotDurable)
+		require.ErrorIs(t, err, errDisk)
+		require.Zero(t, d)
+		r.disk.fail(nil)
+		for i, spent := range []int64{1, 2, 0, 0} {
+			require.Equal(t, spent, r.spent(keys[i]), "the tokens of the failed commit are returned")
+		}
+	})
+	t.Run("a crash keeps all of it", func(t *testing.T) {
+		for _, other := range []Name{inMemory, flushed, synced} {
+			r := newLevels(t, hundred)
+			for _, cost := range []int64{1, 3} { // the lease covers the second
+				r.spendAll(Request{Key: leased.Key("a"), Cost: cost}, Request{Key: other.Key("a"), Cost: cost})
+			}
+			after := r.next(r.Limits())
+			require.GreaterOrEqual(t, after.spent(leased.Key("a")), int64(4))
+			require.EqualValues(t, 4, after.spent(other.Key("a")))
+		}
+	})
+	// A flush that is half done saves no part of a SpendAll, because all of its
+	// buckets are in the commit, those with a lease too.
+	t.Run("a flush does not split it", func(t *testing.T) {
+		r := newLevels(t, hundred)
+		left, right := leased.Key("0"), Key{}
+		one, _ := r.directory.shard(left)
+		var other *shard
+		for i := 1; other == nil; i++ {
+			right = leased.Key(fmt.Sprint(i))
+			if s, _ := r.directory.shard(right); s != one {
+				other = s
+			}
+		}
+		r.take(left, 1)
+		r.take(right, 1)
+
+		r.flusher.mu.Lock() // as a flush does
+		c := collector{now: r.Limiter.clock.Now(), all: true}
+		one.mu.Lock()
+		c.collectLocked(one)
+		one.mu.Unlock()
+		done := make(chan error)
+		go func() {
+			_, err := r.SpendAll(Request{Key: left, Cost: 1}, Request{Key: right, Cost: 1})
+			done <- err
+		}()
+		for joined := false; !joined; {
+			one.mu.Lock()
+			joined = len(one.pending) > 0
+			one.mu.Unlock()
+		}
+		other.mu.Lock()
+		c.collectLocked(other)
+		other.mu.Unlock()
+		require.Equal(t, []Change{{left, r.tat(1)}}, c.changes)
+		r.flusher.mu.Unlock()
+		require.NoError(t, <-done)
+		require.NoError(t, r.Close())
+		for _, key := range []Key{left, right} {
+			require.Equal(t, r.tat(2), r.stored(key))
+		}
+	})
+}
+
+func TestRefundAll(t *testing.T) {
+	r := newRig(t)
+	a, b, shared := perID.Key("a"), perID.Key("b"), everyone.Key("")
+	reqs := []Request{{a, 2, CheckAndSpend}, {b, 1, CheckOnly}, {shared, 1, SpendOnly}}
+	require.True(t, r.spendAll(reqs...).Allowed)
+	r.spend(b, 5)
+	d := r.decided(r.RefundAll(reqs...))
+	require.True(t, d.Allowed, "an empty bucket that is only checked denies nothing")
+	require.Equal(t, b, d.Key)
+	require.EqualValues(t, 5, r.left(a))
+	require.EqualValues(t, 0, r.left(b))
+	require.EqualValues(t, 3, r.left(shared))
+	require.True(t, r.decided(r.RefundAll()).Allowed)
+}
+
+func TestSpendEach(t *testing.T) {
+	t.Run("decisions and errors", func(t *testing.T) {
+		r := newRig(t)
+		a, b := perID.Key("a"), perID.Key("b")
+		reqs := []Request{
+			{a, 2, 0}, {b, 1, 0}, {a, 2, SpendOnly}, {nobody.Key("x"), 1, 0}, {a, 1, CheckOnly}, {a, 2, 0}, {perID.Key("c"), 6, 0}, {a, 1, 0},
+		}
+		ds := make([]Decision, len(reqs)+1)
+		for i := range ds {
+			ds[i].Allowed = true
+		}
+		err := r.SpendEach(reqs, ds)
+		require.ErrorIs(t, err, ErrUnknownName)
+		require.ErrorIs(t, err, ErrCostOverBurst)
+		require.ErrorContains(t, err, "request 3: ")
+		require.ErrorContains(t, err, "request 6: ")
+		limit := PerMinute(5)
+		require.Equal(t, []Decision{
+			{true, 3, 0, 24 * time.Second, a, limit},
+			{true, 4, 0, 12 * time.Second, b, limit},
+			{true, 1, 0, 48 * time.Second, a, limit},
+			{},
+			{true, 0, 0, 60 * time.Second, a, limit},
+			{false, 1, 12 * time.Second, 48 * time.Second, a, limit},
+			{},
+			{true, 0, 0, 60 * time.Second, a, limit},
+			{Allowed: true},
+		}, ds)
+		require.Error(t, r.SpendEach(reqs, ds[:3]))
+		require.EqualValues(t, 4, r.left(b), "nothing is spent if the decisions do not fit")
+		require.NoError(t, r.SpendEach(nil, nil))
+	})
+	// Time goes on while the first bucket is loaded. The second is not decided
+	// on as it was when SpendEach began.
+	first, late := single.Key("first"), perID.Key("late")
+	for _, tc := range []struct {
+		name       string
+		before     func(r *rig)
+		meanwhile  func(r *rig)
+		allowed    bool
+		retryAfter time.Duration
+	}{
+		{"a bucket that is loaded later", func(r *rig) {
+			save(r.t, r.disk, Change{late, r.clock.Now().Add(70 * time.Second).UnixNano()})
+		}, func(*rig) {}, false, 12 * time.Second},
+		{"a bucket that was spent and swept", func(*rig) {}, func(r *rig) {
+			r.take(late, 1)
+			r.clock.advance(13 * time.Second)
+			require.NoError(r.t, r.flusher.flush(false))
+		}, true, 12 * time.Second},
+		{"a bucket whose hold has ended", func(r *rig) { r.hold(late, time.Second) }, func(r *rig) {
+			r.clock.advance(50 * time.Second)
+			r.take(late, 5)
+		}, false, 2 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t)
+			tc.before(r)
+			r.disk.on(func(op storeOp) error {
+				if op.name == "load" && op.key == first && !op.done {
+					r.disk.on(nil)
+					tc.meanwhile(r)
+					r.clock.advance(10 * time.Second)
+				}
+				return nil
+			})
+			ds := make([]Decision, 2)
+			require.NoError(t, r.SpendEach([]Request{{first, 1, 0}, {late, 5, 0}}, ds))
+			require.Equal(t, tc.allowed, ds[1].Allowed)
+			d := r.spend(late, 1)
+			require.False(t, d.Allowed)
+			require.Equal(t, tc.retryAfter, d.RetryAfter)
+		})
+	}
+}
