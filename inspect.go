@@ -163,18 +163,6 @@ func (l *Limiter) inspectLocked(s *shard, h uint64, key Key, stored int64) (b Bu
 	return b, tat > now || !b.HeldUntil.IsZero()
 }
 
-// retireCountsLocked keeps a shard's counts when its limits go.
-func (l *Limiter) retireCountsLocked(s *shard) {
-	l.statsMu.Lock()
-	defer l.statsMu.Unlock()
-	for i, name := range s.limits.order {
-		if c := s.countOf(uint32(i)); *c != (count{}) {
-			past := l.past[name]
-			l.past[name] = count{past.allowed + c.allowed, past.denied + c.denied}
-		}
-	}
-}
-
 // Snapshot writes a copy of the store's file, with everything spent so far,
 // and returns its length in bytes. It is for a backup, or to look at, while
 // decisions go on. It also saves the state of a file that was taken away.

@@ -325,33 +325,16 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 	return nil
 }
 
-// SetOverrides puts other overrides of one id in force, as Limits.With makes
-// them, while decisions go on: a new plan, or Blocked for a while. Its buckets
-// stay, as SetLimits says, and so do all others. The cost does not grow with
-// the number of ids, except for a Name with an Override format: such an override
-// covers many buckets, and is looked for among those in memory.
-//
-// Nothing is written to a limits file: a later SetLimits decides for the id
-// again. After an error the old overrides stay in force.
-func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
-	l.limitsMu.Lock()
-	defer l.limitsMu.Unlock()
-	select {
-	case <-l.closed:
-		return ErrClosed
-	default:
+// retireCountsLocked keeps a shard's counts when its limits go.
+func (l *Limiter) retireCountsLocked(s *shard) {
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	for i, name := range s.limits.order {
+		if c := s.countOf(uint32(i)); *c != (count{}) {
+			past := l.past[name]
+			l.past[name] = count{past.allowed + c.allowed, past.denied + c.denied}
+		}
 	}
-	ls, err := l.limits.Load().With(id, limits)
-	if err != nil {
-		return err
-	}
-	l.limits.Store(ls)
-	l.directory.setLimits(ls, func(s *shard) { s.limits = ls })
-	for name := range limits {
-		canonical, _ := ls.names.OverrideID(name, id.ID)
-		l.directory.changeRules(name.Key(canonical), ls.settings[name].leading, l.clock)
-	}
-	return nil
 }
 
 // Now returns the time by the Limiter's clock, which Hold goes by.

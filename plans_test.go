@@ -15,6 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// planDefaults are the limits of ids without a plan.
+var planDefaults = map[Name]Limit{perID: PerMinute(5), other: PerMinute(100)}
+
 func idOf(id string) OverrideID { return OverrideID{ID: id} }
 
 // TestBlocked holds every call to Blocked, for a bucket in memory and for one

@@ -20,7 +20,8 @@ type bucket struct {
 // measure sets what is left of a limit. A bucket that lacks more than the limit
 // can hold is empty, as its next spend takes it.
 func (b *bucket) measure(limit stint.Limit) {
-	if b.limit = limit; limit == stint.Blocked {
+	b.limit = limit
+	if limit == stint.Blocked {
 		return
 	}
 	b.fullIn = min(b.fullIn, limit.Tolerance())
