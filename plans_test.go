@@ -181,7 +181,7 @@ func TestSetOverrides(t *testing.T) {
 		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: PerSecond(2)}))
 		require.Equal(t, time.Second, r.check(key, 0).ResetAfter, "never longer than an empty bucket")
 		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: Unlimited}))
-		require.EqualValues(t, math.MaxInt64, r.left(key))
+		require.Equal(t, int64(math.MaxInt64), r.left(key))
 	})
 	t.Run("an override of many buckets", func(t *testing.T) {
 		names := Names{1: {
@@ -225,8 +225,6 @@ func TestSetOverrides(t *testing.T) {
 		require.Zero(t, old.CountOverrides(perID))
 	})
 }
-
-var planDefaults = map[Name]Limit{perID: PerMinute(5), other: PerMinute(100)}
 
 func TestGroups(t *testing.T) {
 	pro := map[Name]Limit{perID: PerMinute(50), other: Unlimited}
