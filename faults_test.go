@@ -213,7 +213,7 @@ func TestFaultSweep(t *testing.T) {
 			}
 		},
 	}
-	step := 13
+	step := 31
 	if long {
 		step = 1
 	}

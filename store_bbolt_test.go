@@ -310,7 +310,11 @@ func TestErrLocked(t *testing.T) {
 // Several that open a file at once make it once, and set a corrupt one aside
 // once.
 func TestOpenAtOnce(t *testing.T) {
-	for i := range 10 {
+	opens := 4
+	if long {
+		opens = 10
+	}
+	for i := range opens {
 		path := storePath(t)
 		if i%2 == 0 {
 			require.NoError(t, openBolt(t, path, nil).Close())

@@ -48,20 +48,20 @@ func memWorld(t *testing.T, opts stint.Options, disk *modeltest.Disk) *modeltest
 // Limiters decide as the model does, whatever they live on, and keep the law.
 func TestWorlds(t *testing.T) {
 	t.Run("mem", func(t *testing.T) {
-		runWorlds(t, 10, length(2000, 20), func(t *testing.T) modeltest.Env {
+		runWorlds(t, 10, length(1000, 40), func(t *testing.T) modeltest.Env {
 			return *memWorld(t,
 				stint.Options{}, nil)
 		})
 	})
 	t.Run("faults and crashes", func(t *testing.T) {
-		runWorlds(t, 10, length(2000, 50), func(t *testing.T) modeltest.Env {
+		runWorlds(t, 10, length(1000, 100), func(t *testing.T) modeltest.Env {
 			env := memWorld(t, stint.Options{}, &modeltest.Disk{})
 			env.Crashes = true
 			return *env
 		})
 	})
 	t.Run("evictions, faults and crashes", func(t *testing.T) {
-		runWorlds(t, 10, length(2000, 50), func(t *testing.T) modeltest.Env {
+		runWorlds(t, 10, length(1000, 100), func(t *testing.T) modeltest.Env {
 			env := memWorld(t, stint.Options{MaxResident: 8}, &modeltest.Disk{})
 			env.Crashes = true
 			return *env
