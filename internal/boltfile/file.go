@@ -293,11 +293,11 @@ func (f *File) Update(fn func(tx *bolt.Tx) error) error {
 		if err := f.settle(); err != nil {
 			return fmt.Errorf("write the first pages of %s again: %w", f.Path, err)
 		}
-		f.DB.MaxSize = f.fs.MaxSize
 		tx, err := f.DB.Begin(true)
 		if err != nil {
 			return err
 		}
+		f.DB.MaxSize = f.fs.MaxSize
 		id := uint64(tx.ID())
 		round, err := f.commitLog.takeOver(tx)
 		if err == nil {

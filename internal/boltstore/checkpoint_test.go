@@ -21,6 +21,7 @@ import (
 // A store gives back what was last saved: wherever that lies, whatever is done
 // for the file meanwhile, and after a crash.
 func TestStoreRemembers(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(steps(6, 1)) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		s := openStore(t, storePath(t))
@@ -88,6 +89,7 @@ func TestStoreRemembers(t *testing.T) {
 // What is saved while the journal is taken home, in steps, is not lost, and
 // what is loaded is the newest.
 func TestCheckpointInSteps(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	const n = 5*checkpointStep + 7
 	changes := numbered(1, 0, n)
@@ -119,6 +121,7 @@ func TestCheckpointInSteps(t *testing.T) {
 
 // A checkpoint that Close interrupts is gone on with after the next Open.
 func TestCheckpointInterruptedByClose(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	changes := numbered(2, 0, 20*checkpointStep)
 	want := with(nil, changes...)
@@ -151,6 +154,7 @@ func TestCheckpointInterruptedByClose(t *testing.T) {
 // Close does not wait for a long journal, whether its checkpoint is about to
 // begin or was interrupted.
 func TestCloseLeavesLongJournal(t *testing.T) {
+	t.Parallel()
 	changes := numbered(2, 0, 2*checkpointStep+1)
 	for range steps(20, 2) { // care may see that it is due before it sees Close
 		for _, interrupted := range []bool{false, true} {
@@ -180,6 +184,7 @@ func TestCloseLeavesLongJournal(t *testing.T) {
 // What is past by the time it is taken home is not stored there, and what the
 // file has of it is deleted.
 func TestCheckpointDeletesWhatIsPast(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	past, lasting, unknown := Key{1, "past"}, Key{1, "lasting"}, Key{2, "unknown"}
 	s.put(t, entry(past, 100), entry(lasting, 100))
@@ -203,6 +208,7 @@ func TestCheckpointDeletesWhatIsPast(t *testing.T) {
 // A checkpoint that fails leaves the journal as it is, and the next one goes
 // on.
 func TestCheckpointFails(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := make(map[Key]int64)
 	save := func(from, n int) {
@@ -230,6 +236,7 @@ func TestCheckpointFails(t *testing.T) {
 // A checkpoint that failed is not tried again at every save, and what comes
 // meanwhile does not grow without bound.
 func TestCheckpointThatFailsBacksOff(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	idle(t, s)
 	s.journal.most = 64 << 10
@@ -281,6 +288,7 @@ func TestCheckpointThatFailsBacksOff(t *testing.T) {
 // The journal goes home by itself once it is long, many times as long as what
 // it comes to, or left alone.
 func TestCheckpointDue(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	idle(t, s)
 	require.False(t, s.journal.is((*journalState).dueLocked))
@@ -311,6 +319,7 @@ func TestCheckpointDue(t *testing.T) {
 // Ids that do not repeat make no journal, and no index, that grows without
 // bound, however fast they come.
 func TestJournalIsBounded(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	s.setMost(256 << 10)
 	const save = 2_000
@@ -343,6 +352,7 @@ func TestJournalIsBounded(t *testing.T) {
 // A few changes go home when they come alone or in pairs, and to the journal
 // when there is more company.
 func TestSmallSaves(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	s.alone()
 	for _, journaled := range []int64{0, 0, 1} {
@@ -364,6 +374,7 @@ func TestSmallSaves(t *testing.T) {
 // A commit is appended to the log: of the file, nothing else is written, until
 // the log is full.
 func TestCommitWritesTheLog(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{1, 64, 512}[steps(0, 2):] {
 		s := openStore(t, storePath(t))
 		s.together()
@@ -406,6 +417,7 @@ func TestCommitWritesTheLog(t *testing.T) {
 // What the journal has comes once, in its place, and takes the place of what
 // the tree has.
 func TestAllMergesTheJournal(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	for _, id := range []string{"*", "*!", "b", "d", ""} {
 		s.put(t, entry(Key{1, id}, 1))

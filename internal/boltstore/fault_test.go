@@ -20,6 +20,7 @@ import (
 // A save whose write or sync fails is not acknowledged, nor is any that comes
 // behind it before a transaction of bbolt's has succeeded.
 func TestLogFails(t *testing.T) {
+	t.Parallel()
 	for _, what := range []string{"nothing is written", "half is written", "all is written", "the sync fails"} {
 		t.Run(what, func(t *testing.T) {
 			s := openLogged(t)
@@ -78,6 +79,7 @@ func TestLogFails(t *testing.T) {
 // A commit whose meta page could not be synced is in force, and perhaps not on
 // the disk: what is on the disk stays as it is until that page is there.
 func TestCommitThatFailed(t *testing.T) {
+	t.Parallel()
 	s := openLogged(t)
 	const n = 5_000
 	fill(t, s, n)
@@ -147,6 +149,7 @@ func TestCommitThatFailed(t *testing.T) {
 // Whoever was killed after a sync that failed left what only looks written: the
 // next process does not build upon it.
 func TestKilledAfterAFailedSync(t *testing.T) {
+	t.Parallel()
 	s := openLogged(t)
 	s.put(t, entry(Key{1, "a"}, 1<<60))
 	disk := readFile(t, s.path)
@@ -165,6 +168,7 @@ func TestKilledAfterAFailedSync(t *testing.T) {
 // What a failed save has left in the file does not come back over a later one,
 // and does not make the journal longer.
 func TestFailedSave(t *testing.T) {
+	t.Parallel()
 	fail := func(t *testing.T, s *Store, save func() error) {
 		t.Helper()
 		restore := failCommits(s.inUse.file, unsynced(s.inUse.file))

@@ -16,6 +16,7 @@ import (
 // If the path is free, a new file with all entries is put there. A file of
 // somebody else is never touched.
 func TestTakenAway(t *testing.T) {
+	t.Parallel()
 	const foreign = "somebody else's"
 	move := func(t *testing.T, path string) (moved string) {
 		moved = path + ".moved"

@@ -26,6 +26,7 @@ import (
 // What was saved is there after a crash, each time, and nothing else: not what
 // is left in the log of the rounds before.
 func TestLogRounds(t *testing.T) {
+	t.Parallel()
 	s := openLogged(t)
 	have := allOf(t, s)
 	rnd := rand.New(rand.NewPCG(1, 9))
@@ -55,6 +56,7 @@ func TestLogRounds(t *testing.T) {
 // The last save may be cut short anywhere: then it is not there, and the one
 // before it is.
 func TestLogTornTail(t *testing.T) {
+	t.Parallel()
 	s := openLogged(t)
 	first, second := entry(Key{1, "first"}, 1<<60), entry(Key{1, "second"}, 1<<61+1)
 	s.put(t, first)
@@ -82,6 +84,7 @@ func TestLogTornTail(t *testing.T) {
 // A byte that changes in what others were saved behind is format.ErrCorrupt,
 // and the others can be salvaged.
 func TestLogDamaged(t *testing.T) {
+	t.Parallel()
 	s := openLogged(t)
 	for _, id := range []string{"a", "b", "c"} {
 		s.put(t, entry(Key{1, id}, 1<<60))
@@ -140,6 +143,7 @@ func TestLogDamaged(t *testing.T) {
 // disk. Every state that this may leave has all that was acknowledged, and of
 // the save under way all or nothing.
 func TestLogPowerCut(t *testing.T) {
+	t.Parallel()
 	s := openLogged(t)
 	have := allOf(t, s)
 	rnd := rand.New(rand.NewPCG(4, 2))
@@ -232,6 +236,7 @@ func TestLogPowerCut(t *testing.T) {
 // where nothing was, the file is as it was one transaction before, and what was
 // logged by then is there.
 func TestLogOfADamagedMetaPage(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	rnd := rand.New(rand.NewPCG(7, 1))
 	var have, before map[Key]int64 // before the last transaction
@@ -288,6 +293,7 @@ func TestLogOfADamagedMetaPage(t *testing.T) {
 
 // A save is acknowledged once it is written, and synced after that.
 func TestLogSyncsBeforeItAcknowledges(t *testing.T) {
+	t.Parallel()
 	s := openLogged(t)
 	l := s.inUse.file.LogState()
 	var saved atomic.Bool
@@ -320,6 +326,7 @@ func TestLogSyncsBeforeItAcknowledges(t *testing.T) {
 
 // Whoever reads the file, or a copy of it, finds what is in the log.
 func TestLogIsSeenByAll(t *testing.T) {
+	t.Parallel()
 	s := openLogged(t)
 	s.put(t, entry(Key{1, "a"}, 1<<60), entry(Key{1, "the log is made"}, 0), entry(Key{format.Holds, "1:a"}, 1<<60))
 	s.put(t, entry(Key{2, "b"}, 1<<60))
@@ -383,6 +390,7 @@ func TestLogIsSeenByAll(t *testing.T) {
 // log empty. A process that is killed after it has made the log leaves it to
 // the next one that both meta pages have it.
 func TestMakeLog(t *testing.T) {
+	t.Parallel()
 	files := boltfile.OS()
 	files.MaxSize = 256 << 10
 	s, err := Open(storePath(t), storeNames, Options{LockTimeout: longLock, FS: files})

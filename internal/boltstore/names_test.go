@@ -14,6 +14,7 @@ import (
 )
 
 func TestDeclare(t *testing.T) {
+	t.Parallel()
 	path := makeFile(t, labels{1: "one", 2: "two", 300: "many"})
 	for what, c := range map[string]struct {
 		labels labels
@@ -42,6 +43,7 @@ func TestDeclare(t *testing.T) {
 }
 
 func TestRelabel(t *testing.T) {
+	t.Parallel()
 	have := labels{1: "One", 2: "Two", 6: "Six"}
 	for what, c := range map[string]struct {
 		change, after labels
@@ -76,6 +78,7 @@ func TestRelabel(t *testing.T) {
 }
 
 func TestNumber(t *testing.T) {
+	t.Parallel()
 	s := openNamed(t, storePath(t), labels{1: "one", 2: "two", 300: "many", 4: "four"})
 	for _, c := range []struct {
 		label string
@@ -123,6 +126,7 @@ func TestNumber(t *testing.T) {
 // What was saved under a number without a label is not forgotten, by a sweep, a
 // compaction or another process.
 func TestNameWithoutALabel(t *testing.T) {
+	t.Parallel()
 	path := storePath(t)
 	home, journaled := entry(Key{7, "a"}, 1<<60), entry(Key{8, "b"}, 1<<60)
 	for i := range 3 {
@@ -145,6 +149,7 @@ func TestNameWithoutALabel(t *testing.T) {
 // The file keeps labels whose commit failed and is in force all the same, with
 // their sum, when it is compacted. No label gets two numbers.
 func TestNamesOfAFailedCommit(t *testing.T) {
+	t.Parallel()
 	for what, then := range map[string]func(t *testing.T, s *Store){
 		"compacted": func(t *testing.T, s *Store) {
 			require.NoError(t, s.Compact())
@@ -175,6 +180,7 @@ func TestNamesOfAFailedCommit(t *testing.T) {
 // A names table that makes no sense is ErrCorrupt, and so is a file without
 // one.
 func TestDamagedHead(t *testing.T) {
+	t.Parallel()
 	putName := func(k string) func(tx *bolt.Tx) error {
 		return func(tx *bolt.Tx) error { return boltfile.NamesTable(tx).Put([]byte(k), []byte("x")) }
 	}

@@ -22,6 +22,7 @@ import (
 )
 
 func TestOpenMakesTheFile(t *testing.T) {
+	t.Parallel()
 	path := storePath(t)
 	dir := filepath.Dir(path)
 	for i, half := range [][]byte{nil, make([]byte, 5000), []byte("half")} { // what a crash leaves is not in the way
@@ -50,6 +51,7 @@ func TestOpenMakesTheFile(t *testing.T) {
 }
 
 func TestOpenFails(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -86,6 +88,7 @@ func TestOpenFails(t *testing.T) {
 // A file, or a directory, that may not be written is the operating system's
 // error.
 func TestOpenWithoutPermission(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() <= 0 {
 		t.Skip("permissions do not bind this user")
 	}
@@ -103,6 +106,7 @@ func TestOpenWithoutPermission(t *testing.T) {
 // The process that wrote the file may have been killed before it synced it, or
 // its name. Open does both before anything is written.
 func TestOpenSyncs(t *testing.T) {
+	t.Parallel()
 	path := makeFile(t, labels{1: "one"}, entry(Key{1, "a"}, 1))
 	before := readFile(t, path)
 	files := boltfile.OS()
@@ -137,6 +141,7 @@ func TestOpenSyncs(t *testing.T) {
 // A link is followed to the end, also if there is nothing yet: a file is made,
 // replaced and set aside where the link leads.
 func TestOpenLink(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("not every user may make links")
 	}
@@ -188,6 +193,7 @@ func TestOpenLink(t *testing.T) {
 // A reader reads a journal that was not applied yet, and leaves the file as it
 // is, whatever is asked of it.
 func TestReadOnly(t *testing.T) {
+	t.Parallel()
 	path := storePath(t)
 	s := openNamed(t, path, labels{1: "One"})
 	require.NoError(t, s.Save([]format.Entry{entry(Key{1, "home"}, 1<<60), entry(Key{1, "both"}, 1<<60), entry(Key{1, "gone"}, 1<<60)}))
@@ -242,6 +248,7 @@ func TestReadOnly(t *testing.T) {
 
 // A value that is none is ErrCorrupt, and the others are as they were.
 func TestDamagedValue(t *testing.T) {
+	t.Parallel()
 	path := makeFile(t, storeNames, entry(Key{1, "a"}, 1), entry(Key{1, "b"}, 2), entry(Key{1, "c"}, 3))
 	for _, value := range [][]byte{nil, make([]byte, 7), make([]byte, 9)} {
 		edit(t, path, func(tx *bolt.Tx) error { return tx.Bucket([]byte("1")).Put([]byte("b"), value) })
@@ -264,6 +271,7 @@ func TestDamagedValue(t *testing.T) {
 
 // After bbolt has panicked once it is not called again, and Health says so.
 func TestBroken(t *testing.T) {
+	t.Parallel()
 	for _, call := range []func(*Store, func(*bolt.Tx) error) error{(*Store).view, (*Store).update} {
 		s := openStore(t, storePath(t))
 		require.NoError(t, s.Maintain(time.Unix(1e9, 0)))
@@ -287,6 +295,7 @@ func TestBroken(t *testing.T) {
 // Health has the failures of the upkeep, and the time of the first in a row, by
 // the clock of the last Maintain.
 func TestHealth(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	now := time.Unix(1e9, 0)
 	fails := func(what string, do func() error) {
@@ -343,6 +352,7 @@ func TestHealth(t *testing.T) {
 // A writer that waits for a reader, to map more of the file, does not wait for
 // ever if the reader meets damage.
 func TestDamageWhileAWriterMaps(t *testing.T) {
+	t.Parallel()
 	files := boltfile.OS()
 	files.MaxSize = 1 << 30 // then no more is mapped than there is
 	s, err := Open(storePath(t), storeNames, Options{LockTimeout: longLock, FS: files})
@@ -370,6 +380,7 @@ func TestDamageWhileAWriterMaps(t *testing.T) {
 // The checksum of a meta page leaves its number out. A wrong number there does
 // not send the page to another place when it is written again.
 func TestFlippedMetaNumber(t *testing.T) {
+	t.Parallel()
 	path := makeFile(t, storeNames, entry(Key{1, "a"}, 1<<62))
 	sound, tx := readFile(t, path), commits(t, path)
 	for page := uint64(2); page < 12; page++ {

@@ -36,6 +36,7 @@ func (w *duringWrite) Write(b []byte) (int, error) {
 // A copy is of one moment, also when the file is written to, applied and
 // compacted meanwhile. The writer gives two buckets the same TAT in each save.
 func TestSnapshot(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "buckets.db"))
 	stop := make(chan struct{})
@@ -114,6 +115,7 @@ func (w writerOf) Write(b []byte) (int, error) { return w(b) }
 // TestSaveWaitsForASnapshot: saves go on while the copy is made, until the
 // journal is full, and once more when it is made.
 func TestSaveWaitsForASnapshot(t *testing.T) {
+	t.Parallel()
 	s := openLogged(t)
 	want := fill(t, s, 100)
 	want[Key{1, "the log is made"}] = 1
@@ -146,6 +148,7 @@ func TestSaveWaitsForASnapshot(t *testing.T) {
 // TestSnapshotOfAFullJournal: a snapshot that waits for a save does not have
 // that wait for it.
 func TestSnapshotOfAFullJournal(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	s.together()
 	require.NoError(t, s.Save([]format.Entry{entry(Key{2, "a"}, 1), entry(Key{2, "b"}, 1), entry(Key{2, "c"}, 1)}))
@@ -173,6 +176,7 @@ func TestSnapshotOfAFullJournal(t *testing.T) {
 // where a commit would have put them, and of a copy of that, after each of two
 // commits.
 func TestSnapshotOfACopy(t *testing.T) {
+	t.Parallel()
 	path := makeFile(t, labels{1: "One"}, entry(Key{1, "a"}, 1))
 	for range 2 {
 		edit(t, path, func(tx *bolt.Tx) error { return nil })
@@ -201,6 +205,7 @@ func TestSnapshotOfACopy(t *testing.T) {
 // TestSumsAreKept looks at the sums after each way in which an entry is
 // written, moved or deleted.
 func TestSumsAreKept(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "buckets.db")
 	s := openStore(t, path)
 	sound := func(what string, buckets, journaled int) {
@@ -251,6 +256,7 @@ func TestSumsAreKept(t *testing.T) {
 // TestVerifyOfAFileWithoutSums: what an older version wrote has none, and gets
 // them when it is compacted.
 func TestVerifyOfAFileWithoutSums(t *testing.T) {
+	t.Parallel()
 	path := copyOf(t, "../../testdata/format1.db")
 	v, err := verify(path)
 	require.NoError(t, err)

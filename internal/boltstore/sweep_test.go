@@ -16,6 +16,7 @@ import (
 )
 
 func TestSweepDeletesWhatIsPast(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	const n = 10_000
 	want := fill(t, s, n)
@@ -35,6 +36,7 @@ func TestSweepDeletesWhatIsPast(t *testing.T) {
 
 // A value that is damaged is told of, before the sweep was there and after.
 func TestSweepPassesABadValue(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	const n = 2*sweepStep + 5
 	want := fill(t, s, n)
@@ -60,6 +62,7 @@ func TestSweepPassesABadValue(t *testing.T) {
 
 // The same, where it is certain that they come between the two.
 func TestSweepLosesTheRace(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, sweepStep/2)
 	tx, err := s.inUse.file.DB.Begin(true)
@@ -80,6 +83,7 @@ func TestSweepLosesTheRace(t *testing.T) {
 
 // An overfull filter is followed by one that has room.
 func TestFilterGrows(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	sweepAll(t, s, 0)
 	was := s.filter.Load()
@@ -94,6 +98,7 @@ func TestFilterGrows(t *testing.T) {
 // While saves, sweeps, checkpoints and compactions go on, a Load finds what the
 // last Save before it left, or a later one.
 func TestNoFalseNegatives(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	const writers, ids, rounds = 3, 60, 60
 	var wg, care sync.WaitGroup
@@ -171,6 +176,7 @@ func TestMissedSweep(t *testing.T) {
 // Once the sweep has been through the file, an id that it does not have costs
 // no question to it.
 func TestMissDoesNotTouchTheFile(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 3_000)
 	setClosed := func(closed bool) {
