@@ -81,7 +81,6 @@ func TestCompact(t *testing.T) {
 // After a compaction that fails the old file is in place and in use, and
 // nothing is left of the new one.
 func TestCompactFails(t *testing.T) {
-	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 5_000)
 
@@ -112,7 +111,6 @@ func TestCompactFails(t *testing.T) {
 
 // The same on a system that renames no open file.
 func TestCompactClosed(t *testing.T) {
-	t.Parallel()
 	s := openLogged(t)
 	s.fs.RenamesOpen = false
 	want := fill(t, s, 100)
@@ -179,7 +177,6 @@ func (s *Store) awaitCopying(is bool) {
 // A compaction gives up where more is saved than the journal has room for; the
 // old file stays in use, and the journal goes home.
 func TestCompactOutpaced(t *testing.T) {
-	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 2_000)
 	s.setMost(1 << 10)
@@ -241,7 +238,6 @@ func TestSaveWaitsForACompaction(t *testing.T) {
 // When a compaction has the saves wait, all is in the new file but what was
 // saved since: that alone it copies then.
 func TestCompactCopiesTheJournalBefore(t *testing.T) {
-	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 2_000)
 	save := func(changes ...format.Entry) {
@@ -273,7 +269,6 @@ func TestCompactCopiesTheJournalBefore(t *testing.T) {
 // Nobody who saves waits for the sync of the copy, but for that of what was
 // saved since.
 func TestCompactSyncsBefore(t *testing.T) {
-	t.Parallel()
 	s := openStore(t, storePath(t))
 	fill(t, s, 2_000)
 	goOn, done := s.compactHeld()
@@ -318,7 +313,6 @@ func TestCompactKeepsModeAndOwner(t *testing.T) {
 // Where the name of the new file cannot be made durable, the old one stays;
 // where that is seen when it is too late, nothing is saved until it is.
 func TestCompactCannotSyncTheName(t *testing.T) {
-	t.Parallel()
 	s := openLogged(t)
 	want := fill(t, s, 100)
 	want[Key{1, "the log is made"}] = 1
@@ -365,7 +359,6 @@ func TestCompactCannotSyncTheName(t *testing.T) {
 // Who waits for the file's lock while the file is compacted, or set aside, does
 // not end up on the old one.
 func TestReplaced(t *testing.T) {
-	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 100)
 	waiting, err := os.Stat(s.path)
@@ -397,7 +390,6 @@ func TestReplaced(t *testing.T) {
 }
 
 func TestCompactDuringClose(t *testing.T) {
-	t.Parallel()
 	for range 10 {
 		s := openStore(t, storePath(t))
 		want := fill(t, s, 3_000)
@@ -488,7 +480,6 @@ func TestCompactElsewhere(t *testing.T) {
 
 // The sizes read from the file are what bbolt knows.
 func TestSizes(t *testing.T) {
-	t.Parallel()
 	s := openStore(t, storePath(t))
 	for _, step := range []func(){func() {}, func() { fill(t, s, 20_000) }, func() { sweepAll(t, s, 19_000) }, func() { require.NoError(t, s.Compact()) }} {
 		step()
