@@ -236,14 +236,17 @@ func TestProcessKill(t *testing.T) {
 					}
 				}
 				workersKept(t, path, ls, level, now, &spent)
-				process = startKilled(t, rnd, killOptions{path, ls, level, env.MaxResident, now}, 1+rnd.IntN(calls))
+				left := 1 + rnd.IntN(calls)
+				if done >= kills { // the last one lives to the end
+					left = 0
+				}
+				process = startKilled(t, rnd, killOptions{path, ls, level, env.MaxResident, now}, left)
 				return process
 			}
 			w := modeltest.NewWorld(t, env, rnd.Uint64())
 			for done < kills {
 				w.Step()
 			}
-			process.left = 0
 			w.End()
 			process.end()
 			t.Logf("%d kills, %v; the workers spent %v", done, w.Counts, spent)
