@@ -222,7 +222,7 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 	s := ch.shard
 	i, ok := s.findLocked(ch.key, ch.hash)
 	if !ok {
-		return // Evict and Expire leave buckets in commits alone
+		return // no bucket leaves memory while it is in a commit
 	}
 	b := s.At(i)
 	if err != nil {

@@ -96,7 +96,7 @@ func (l *Limiter) reset(key Key) error {
 		return err
 	}
 	now := l.clock.Now()
-	if !r.resident && r.rule != 0 {
+	if !r.resident && r.rule > blocked {
 		r.tat = r.shard.limits.rules[r.rule].rate.clamp(r.tat, now) // for an undo
 	}
 	r.from = r.tat

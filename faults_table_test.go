@@ -460,11 +460,18 @@ func testTriedAgain(t *testing.T) {
 			require.NoError(t, f.Close()) // no call waits for the store
 			return
 		}
-		f.disk.met = func() error { return errDisk }
-		require.ErrorIs(t, f.Reset(f.key), ErrNotDurable)
-		f.disk.met, f.disk.failed = nil, false
-		require.NoError(t, f.Reset(f.key))
-		require.EqualValues(t, 10, f.disk.afterCrash(t, f.key))
+		for name, call := range map[string]func() error{
+			"Reset":  func() error { return f.Reset(f.key) },
+			"Refund": func() error { _, err := f.Refund(f.key, 3); return err },
+		} {
+			_, err := f.Spend(f.key, remainingOf(t, f.Limiter, f.key)-7) // 3 are missing
+			require.NoError(t, err)
+			f.disk.met = func() error { return errDisk }
+			require.ErrorIs(t, call(), ErrNotDurable, name)
+			f.disk.met, f.disk.failed = nil, false
+			require.NoError(t, call(), name)
+			require.EqualValues(t, 10, f.disk.afterCrash(t, f.key), name)
+		}
 		require.NoError(t, f.Close())
 	})
 }
