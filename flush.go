@@ -194,6 +194,9 @@ func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, ski
 		return next, c.skipped, nil
 	}
 	err = f.save(c.changes)
+	if n > 0 && next < 0 && err == nil {
+		err = f.save(nil) // finds out whether the file is still at its path
+	}
 	for _, change := range c.changes {
 		if err != nil || change.TAT == 0 {
 			f.directory.saved(change, err, c.now)

@@ -240,7 +240,7 @@ func (f *File) guard(fn func() error) (err error) {
 }
 
 // whole returns ErrCorrupt if the file was truncated since the last transaction
-// that read. A write would make it longer, and hide that.
+// that read. A transaction would make it longer, and hide that.
 func (f *File) whole() error {
 	info, err := f.file.Stat()
 	if want := f.size.Load(); err == nil && info.Size() < want {

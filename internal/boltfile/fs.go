@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"syscall"
+	"time"
 )
 
 // FS is what a File asks of the operating system besides bbolt.
@@ -14,9 +15,10 @@ type FS struct {
 	SyncFile    func(file *os.File) error
 	SyncDir     func(dir string) error
 	Link        func(old, name string) error
-	RenamesOpen bool // a file may be renamed while it is open
-	NoSync      bool // bbolt does not sync
-	MaxSize     int  // of a file; 0 if there is no end
+	LookEvery   time.Duration // at the path, by saves
+	RenamesOpen bool          // a file may be renamed while it is open
+	NoSync      bool          // bbolt does not sync
+	MaxSize     int           // of a file; 0 if there is no end
 }
 
 // OS returns an FS that asks the operating system.
@@ -26,6 +28,7 @@ func OS() *FS {
 		SyncFile:    syncData,
 		SyncDir:     syncNames,
 		Link:        os.Link,
+		LookEvery:   10 * time.Millisecond,
 		RenamesOpen: runtime.GOOS != "windows",
 	}
 }

@@ -141,9 +141,6 @@ func (f *File) Append(seq uint64, entries []format.Entry) (n int, err error) {
 		return 0, nil
 	}
 	err = f.guard(func() error {
-		if err := f.whole(); err != nil {
-			return err
-		}
 		if _, err := f.fs.WriteAt(f.file, frame, l.Begin+l.At); err != nil {
 			return err
 		}

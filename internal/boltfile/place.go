@@ -125,7 +125,8 @@ func CreateTemp(path, what string) (*os.File, error) {
 var ErrGone = errors.New("stint: file was taken away")
 
 // InPlace returns nil if this file is still at its path, or ErrGone. It also
-// returns nil if this process may not look.
+// returns nil if this process may not look. The error is ErrCorrupt if the file
+// was truncated.
 func (f *File) InPlace() error {
 	mine, err := f.file.Stat()
 	if err != nil {
@@ -142,7 +143,7 @@ func (f *File) InPlace() error {
 		return fmt.Errorf("%w: %s: another file is there, which is left as it is; "+
 			"remove that one, or restart the program to use it", ErrGone, f.Path)
 	}
-	return nil
+	return f.whole()
 }
 
 // ReplaceWith puts another file in the place of this one, in one step, and

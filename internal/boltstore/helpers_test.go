@@ -64,7 +64,9 @@ func openStore(t testing.TB, path string) *Store {
 
 func openNamed(t testing.TB, path string, names labels) *Store {
 	t.Helper()
-	s, err := Open(path, names, Options{LockTimeout: longLock})
+	files := boltfile.OS()
+	files.LookEvery = 0
+	s, err := Open(path, names, Options{LockTimeout: longLock, FS: files})
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
@@ -333,7 +335,9 @@ func tooManyForTheLog() (entries []format.Entry) {
 func makeFile(t testing.TB, names labels, entries ...format.Entry) string {
 	t.Helper()
 	path := storePath(t)
-	s, err := Open(path, names, Options{LockTimeout: longLock})
+	files := boltfile.OS()
+	files.LookEvery = 0
+	s, err := Open(path, names, Options{LockTimeout: longLock, FS: files})
 	require.NoError(t, err)
 	if len(entries) > 0 {
 		require.NoError(t, s.Save(entries))

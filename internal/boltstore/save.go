@@ -21,8 +21,9 @@ type saves struct {
 	mu       sync.Mutex
 	seq      uint64 // of the last record; journal.mu is held to change it, too
 	last     time.Time
-	recent   int  // saves just before the next, each soon after the other
-	diverted bool // to the journal, where a compaction finds them
+	looked   time.Time // at the path
+	recent   int       // saves just before the next, each soon after the other
+	diverted bool      // to the journal, where a compaction finds them
 }
 
 const (
@@ -44,11 +45,14 @@ const (
 
 // Save saves all of the entries or none, and returns nil when they are durable.
 // It may reorder them. No two are of one bucket. The error is ErrGone if the
-// file is not at its path any more, even with no entries. The entries are in the
-// open file then, and in the new one that the background puts at the path.
+// file is not at its path any more. The entries are in the open file then, and
+// in the new one that the background puts at the path.
+//
+// A save looks at the path unless another has within FS.LookEvery. A save of no
+// entries always does.
 func (s *Store) Save(entries []format.Entry) error {
 	if len(entries) > 0 {
-		if err := s.save(entries); err != nil {
+		if look, err := s.save(entries); err != nil || !look {
 			return err
 		}
 	}
@@ -74,27 +78,32 @@ func (s *Store) place() error {
 	return cmp.Or(s.inUse.file.Broken(), s.inUse.file.InPlace())
 }
 
-func (s *Store) save(entries []format.Entry) error {
+// save saves entries. It reports whether it is time to look at the path.
+func (s *Store) save(entries []format.Entry) (look bool, err error) {
 	s.saves.mu.Lock()
 	defer s.saves.mu.Unlock()
 	s.addToFilters(entries)
-	if time.Since(s.saves.last) > aloneAfter {
+	now := time.Now()
+	if look = now.Sub(s.saves.looked) >= s.fs.LookEvery; look {
+		s.saves.looked = now
+	}
+	if now.Sub(s.saves.last) > aloneAfter {
 		s.saves.recent = 0
 	}
 	few := s.saves.recent <= 1
 	s.saves.recent++
-	s.saves.last = time.Now()
+	s.saves.last = now
 	s.journal.mu.Lock()
 	s.journal.idle = 0
 	direct := few && len(entries) <= smallSave && s.journal.bytes == 0 && !s.saves.diverted
 	s.journal.mu.Unlock()
 	if direct {
 		slices.SortFunc(entries, format.Entry.CompareStored)
-		return s.update(func(tx *bolt.Tx) error {
+		return look, s.update(func(tx *bolt.Tx) error {
 			return boltfile.Apply(tx, s.inUse.file.Check, entries)
 		})
 	}
-	return s.append(entries)
+	return look, s.append(entries)
 }
 
 // addToFilters notes the keys that the file has after a save.

@@ -1,0 +1,98 @@
+package stint
+
+import (
+	"maps"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/boltfile"
+)
+
+// faultDisk is a MemStore, or a file whose log is in use, with faults.
+type faultDisk struct {
+	Store
+	path   string       // "" for a MemStore
+	files  *boltfile.FS // of the file
+	met    func() error // by each save, or by a write or a sync of one; nil if there is no fault
+	failed bool         // bbolt, which is asked next, would not meet the fault
+}
+
+func (d *faultDisk) fault() error {
+	if d.met == nil {
+		return nil
+	}
+	err := d.met()
+	d.failed = err != nil
+	return err
+}
+
+func (d *faultDisk) Save(changes []Change) error {
+	if d.path == "" || d.failed && len(changes) > 0 {
+		if err := d.fault(); err != nil {
+			return err
+		}
+	}
+	return d.Store.Save(changes)
+}
+
+// faultKinds are what a faultDisk may be, and where it meets its fault.
+var faultKinds = []string{"mem", "file, write", "file, sync"}
+
+// newFaultDisk returns a faultDisk of a kind. A write that fails leaves nothing
+// in the file, so that a crash shows what was not written again.
+func newFaultDisk(t *testing.T, kind string) *faultDisk {
+	d := &faultDisk{Store: NewMemStore()}
+	if kind == "mem" {
+		return d
+	}
+	d.path = storePath(t)
+	files := boltfile.OS()
+	files.LookEvery = 0
+	d.files = files
+	writeAt, syncFile := files.WriteAt, files.SyncFile
+	if kind == "file, write" {
+		files.WriteAt = func(file *os.File, b []byte, at int64) (int, error) {
+			if err := d.fault(); err != nil {
+				return 0, err
+			}
+			return writeAt(file, b, at)
+		}
+	} else {
+		files.SyncFile = func(file *os.File) error {
+			if err := d.fault(); err != nil {
+				return err
+			}
+			return syncFile(file)
+		}
+	}
+	d.Store = openBoltOn(t, d.path, levelNames, files)
+	for range 4 { // until it has a log
+		require.NoError(t, d.Store.Save([]Change{{Name(1).Key("log"), 1}}))
+	}
+	return d
+}
+
+// afterCrash returns what a crash would leave of the tokens of a key: 0 if it is
+// held.
+func (d *faultDisk) afterCrash(t *testing.T, key Key) int64 {
+	t.Helper()
+	var store Store = NewMemStore()
+	if d.path != "" {
+		store = openBolt(t, copyOf(t, d.path), levelNames)
+	} else {
+		mem := d.Store.(*MemStore)
+		mem.mu.Lock()
+		store.(*MemStore).tats = maps.Clone(mem.tats)
+		mem.mu.Unlock()
+	}
+	l, err := New(store, tenADay(t), &Options{FlushInterval: time.Hour})
+	require.NoError(t, err)
+	defer l.Close()
+	if d, err := l.Check(key, 1); err == nil && d.RetryAfter > 24*time.Hour {
+		return 0
+	}
+	return remainingOf(t, l, key)
+}
