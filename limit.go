@@ -1,0 +1,156 @@
+package stint
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stint-go/stint/internal/spell"
+)
+
+// Limit is how much may be spent: at most Burst tokens at once, and Count
+// tokens in each Period as time goes on.
+type Limit struct {
+	Burst  int64         // tokens in a full bucket
+	Count  int64         // tokens that return in a Period, evenly spread
+	Period time.Duration // at least a nanosecond for each of Count
+
+	Queue      int64      // most tokens that may queue; 0 means no bound
+	Durability Durability // 0 means the Limiter's default
+}
+
+// Two Limits without arithmetic, for all ids or for those of an Override.
+var (
+	// Unlimited is the absence of a limit: every request is allowed.
+	Unlimited = Limit{Burst: math.MaxInt64, Period: -1}
+
+	// Blocked denies every request, whatever its cost, with the RetryAfter and
+	// ResetAfter of math.MaxInt64 nanoseconds, 292 years. Reserve and Wait
+	// return ErrBlocked; requests that wait already still go. The bucket stays
+	// as it is for another limit: Refund changes nothing.
+	Blocked = Limit{Period: -1}
+)
+
+// PerSecond returns the limit of n in a second, which may come all at once.
+func PerSecond(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Second} }
+
+// PerMinute returns the limit of n in a minute, which may come all at once.
+func PerMinute(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Minute} }
+
+// PerHour returns the limit of n in an hour, which may come all at once.
+func PerHour(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Hour} }
+
+// PerDay returns the limit of n in 24 hours, which may come all at once.
+func PerDay(n int64) Limit { return Limit{Burst: n, Count: n, Period: 24 * time.Hour} }
+
+// WithinWindow returns the limit that admits at most n tokens in any window of
+// that length, its end excluded, wherever it begins: for the quota of a server.
+// PerMinute(n) admits 2n−1, a full bucket and what returns within the minute.
+//
+// Burst and the Count−1 tokens that return within a window are n together. So
+// Burst is 1 + n/50, rounded down, and Count is n − n/50: in the long run the
+// limit uses 98 % of n, and all of an n under 50. A larger Burst b would cost
+// more of it: Limit{Burst: b, Count: n - b + 1, Period: period}.
+func WithinWindow(n int64, period time.Duration) Limit {
+	return Limit{Burst: 1 + n/50, Count: n - n/50, Period: period}
+}
+
+// WithBurst returns the limit with another Burst: 1 spaces requests evenly.
+func (l Limit) WithBurst(n int64) Limit {
+	l.Burst = n
+	return l
+}
+
+// ParseLimit returns the limit that is written count/period, such as "5/1m",
+// "300/180m" or "2/1w". Its burst is the count, unless another one follows:
+// "5/1m burst 20". A period may have weeks, days of 24 hours, then a Go
+// duration.
+func ParseLimit(s string) (Limit, error) {
+	steady, burst, hasBurst := strings.Cut(s, " burst ")
+	count, period, _ := strings.Cut(steady, "/")
+	if !hasBurst {
+		burst = count
+	}
+	l, errs := Limit{}, [3]error{}
+	l.Burst, errs[0] = spell.Int(burst)
+	l.Count, errs[1] = spell.Int(count)
+	l.Period, errs[2] = spell.Period(period)
+	switch wrong := l.mistakes(); {
+	case errs == [3]error{} && wrong == nil:
+		return l, nil
+	case errs == [3]error{}:
+		if !hasBurst && wrong[0].Field == "burst" { // it was written as the count
+			wrong[0].Field = "count"
+		}
+		errs[2] = wrong[0]
+	case errs[1] != nil || errs[2] == nil || period == "":
+		errs[2] = errors.New("want count/period such as 5/1m, 300/3h or 1/1d burst 10")
+	}
+	return Limit{}, fmt.Errorf("stint: limit %s: %w", spell.Quote(s), errs[2])
+}
+
+// String returns the limit as ParseLimit reads it, without Queue and
+// Durability: "300/3h", "5/1m burst 20". For Unlimited and Blocked it returns
+// "unlimited" and "blocked".
+func (l Limit) String() string {
+	switch l {
+	case Unlimited:
+		return "unlimited"
+	case Blocked:
+		return "blocked"
+	}
+	s := strconv.FormatInt(l.Count, 10) + "/" + spell.ShortPeriod(l.Period)
+	if l.Burst != l.Count {
+		s += " burst " + strconv.FormatInt(l.Burst, 10)
+	}
+	return s
+}
+
+// Validate returns nil, or a ConfigError for each field that is out of range.
+func (l Limit) Validate() error {
+	var errs []error
+	for _, m := range l.mistakes() {
+		errs = append(errs, &ConfigError{Err: m})
+	}
+	return errors.Join(errs...)
+}
+
+// Interval returns T, the time in which one token returns: Period ÷ Count,
+// rounded up to a nanosecond. It is 0 for a limit that is not valid.
+func (l Limit) Interval() time.Duration {
+	r, _, _ := newRate(l.Burst, l.Count, int64(l.Period))
+	return time.Duration(r.interval)
+}
+
+// Tolerance returns τ, the time in which an empty bucket refills: Burst times
+// the Interval. It is 0 for a limit that is not valid.
+func (l Limit) Tolerance() time.Duration {
+	r, _, _ := newRate(l.Burst, l.Count, int64(l.Period))
+	return time.Duration(r.tolerance)
+}
+
+// mistakes returns the fields that are out of range.
+func (l Limit) mistakes() (errs []*spell.FieldError) {
+	if l == Unlimited || l == Blocked {
+		return nil
+	}
+	check := func(ok bool, field string, value any, want string) {
+		if !ok {
+			errs = append(errs, &spell.FieldError{Field: field, Value: fmt.Sprint(value), Want: want})
+		}
+	}
+	check(l.Burst >= 1, "burst", l.Burst, "at least 1")
+	check(l.Count >= 1, "count", l.Count, "at least 1")
+	check(l.Period >= 1, "period", spell.ShortPeriod(l.Period), "more than 0")
+	if errs == nil { // each field is in range: one may be too large for the others
+		_, field, want := newRate(l.Burst, l.Count, int64(l.Period))
+		check(field != "burst", field, l.Burst, want)
+		check(field != "count", field, l.Count, want)
+	}
+	check(l.Queue >= 0, "queue", l.Queue, "0 or more")
+	check(l.Durability <= Synced, "durability", l.Durability, spell.WantDurability)
+	return errs
+}
