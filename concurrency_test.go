@@ -127,7 +127,8 @@ func TestConcurrentClose(t *testing.T) {
 					m = -1
 					d, err = r.Spend(perID.Key(fmt.Sprint(n)), 1)
 				} else {
-					d, err = r.SpendAll(Request{perID.Key(fmt.Sprint(n)), 1, 0}, Request{perID.Key(fmt.Sprint(m)), 1, 0})
+					d, err = r.SpendAll(Request{Key: perID.Key(fmt.Sprint(n)), Cost: 1},
+						Request{Key: perID.Key(fmt.Sprint(m)), Cost: 1})
 				}
 				if err != nil {
 					if !errors.Is(err, ErrClosed) {

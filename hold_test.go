@@ -72,7 +72,7 @@ func TestHold(t *testing.T) {
 		r.hold(key, time.Hour)
 		for mode, allowed := range map[Mode]bool{CheckAndSpend: false, CheckOnly: false, SpendOnly: true} {
 			before := r.left(b)
-			d := r.spendAll(Request{Key: b, Cost: 2}, Request{key, 1, mode})
+			d := r.spendAll(Request{Key: b, Cost: 2}, Request{Key: key, Cost: 1, Mode: mode})
 			require.Equal(t, allowed, d.Allowed)
 			require.Equal(t, allowed, r.left(b) == before-2)
 			if !allowed {

@@ -31,8 +31,8 @@ import (
 // spend from the same buckets again. Each rule is reported to the client as
 // the Headers and PartitionKey of its own middleware say, and rules with the
 // same Headers share the fields.
-func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
-	if lim == nil {
+func New(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
+	if isMissing(lim) {
 		panic("httplimit: New: no limiter")
 	}
 	m := &middleware{lim: lim}
@@ -62,9 +62,15 @@ func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) ht
 	}
 }
 
+// isMissing reports whether there is no Limiter.
+func isMissing(lim stint.Decider) bool {
+	l, ok := lim.(*stint.Limiter)
+	return lim == nil || ok && l == nil
+}
+
 // middleware is what New returns.
 type middleware struct {
-	lim    *stint.Limiter
+	lim    stint.Decider
 	opts   Options
 	rules  []routedRule // Shadow rules last
 	names  atomic.Pointer[declared]
