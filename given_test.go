@@ -111,15 +111,16 @@ func TestGivenLimit(t *testing.T) {
 	})
 	t.Run("the sum stays below the larger", func(t *testing.T) {
 		r := newRig(t)
-		require.True(t, r.spendGiven(key, 20, twenty).Allowed)
+		larger := PerHour(20) // an empty bucket refills in an hour, those of the others in a minute
+		require.True(t, r.spendGiven(key, 20, larger).Allowed)
 		for _, d := range []Decision{r.spendGiven(key, 1, ten), r.spend(key, 1), r.check(key, 1)} {
 			require.False(t, d.Allowed)
 			require.Zero(t, d.Remaining)
-			require.Equal(t, time.Minute, d.ResetAfter)
+			require.Equal(t, time.Hour, d.ResetAfter)
 		}
-		require.Equal(t, 3*time.Second, r.spendGiven(key, 1, twenty).RetryAfter, "the smaller ones did not refill it")
+		require.Equal(t, 3*time.Minute, r.spendGiven(key, 1, larger).RetryAfter, "the smaller ones did not refill it")
 		d := r.spendGiven(key, 1, ten)
-		require.Equal(t, 6*time.Second, d.RetryAfter)
+		require.Equal(t, 59*time.Minute+6*time.Second, d.RetryAfter)
 		r.clock.advance(d.RetryAfter)
 		require.True(t, r.spendGiven(key, 1, ten).Allowed, "RetryAfter is exact")
 	})
