@@ -60,7 +60,7 @@ func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 		addr, unix := c.of(r)
 		switch {
 		case addr.Is4():
-			return name.IP(addr), nil
+			return name.Key(asText(addr, r.RemoteAddr)), nil
 		case addr.IsValid():
 			return name.Prefix(addr, 32, c.IPv6Bits), nil
 		case unix:
@@ -147,6 +147,17 @@ func (c *ClientAddress) trusts(addr netip.Addr) bool {
 func isUnix(ctx context.Context) bool {
 	_, ok := ctx.Value(http.LocalAddrContextKey).(*net.UnixAddr)
 	return ok
+}
+
+// asText returns an IPv4 address as text: the begin of remote if it is there,
+// because that needs no memory.
+func asText(addr netip.Addr, remote string) string {
+	var room [len("255.255.255.255")]byte
+	text := addr.AppendTo(room[:0])
+	if n := len(text); n <= len(remote) && remote[:n] == string(text) {
+		return remote[:n]
+	}
+	return string(text)
 }
 
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }

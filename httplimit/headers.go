@@ -63,7 +63,7 @@ func (m *middleware) writeFields(w http.ResponseWriter, as []applied) {
 
 func (m *middleware) writeStandard(h http.Header, as []applied) {
 	var room [2][128]byte
-	policies, states := room[0][:0], room[1][:0]
+	policies, states, denied := room[0][:0], room[1][:0], false
 	for i := range as {
 		a := &as[i]
 		if !m.tells(a) {
@@ -72,6 +72,7 @@ func (m *middleware) writeStandard(h http.Header, as []applied) {
 		if len(states) > 0 {
 			policies, states = append(policies, ", "...), append(states, ", "...)
 		}
+		denied = denied || !a.Allowed
 		policies = appendString(policies, a.Label)
 		policies = appendInt(append(policies, quotaParam...), a.Limit.Burst)
 		policies = appendInt(append(policies, windowParam...), seconds(a.Limit.Tolerance()))
@@ -85,11 +86,18 @@ func (m *middleware) writeStandard(h http.Header, as []applied) {
 			states = appendBytes(append(states, keyParam...), pk)
 		}
 	}
-	if len(states) > 0 {
-		both := string(append(policies, states...))
-		fields := &[...]string{both[:len(policies)], both[len(policies):]}
-		h[policyField], h[stateField] = fields[:1:1], fields[1:]
+	if len(states) == 0 {
+		return
 	}
+	fields := m.fields.Load()
+	if fields == nil || fields[0] != string(policies) || fields[1] != string(states) {
+		both := string(append(policies, states...))
+		fields = &[2]string{both[:len(policies)], both[len(policies):]}
+		if denied {
+			m.fields.Store(fields)
+		}
+	}
+	h[policyField], h[stateField] = fields[:1:1], fields[1:]
 }
 
 // writeStrictest writes the rule that denied with the longest wait, or else

@@ -31,6 +31,9 @@ import (
 // spend from the same buckets again. Each rule is reported to the client as
 // the Headers and PartitionKey of its own middleware say, and rules with the
 // same Headers share the fields.
+//
+// Denials that are alike share the values of header fields. Do not change such
+// a value in place. The methods of http.Header do not.
 func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
 	if lim == nil {
 		panic("httplimit: New: no limiter")
@@ -69,6 +72,7 @@ type middleware struct {
 	rules  []routedRule // Shadow rules last
 	names  atomic.Pointer[declared]
 	denial atomic.Pointer[denial]
+	fields atomic.Pointer[[2]string] // of the last denial: RateLimit-Policy, RateLimit
 }
 
 type routedRule struct {
