@@ -1,11 +1,14 @@
 package httplimit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"html"
+	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -125,13 +128,41 @@ func answer(w http.ResponseWriter, r *http.Request, p *problem) {
 	case "text/html":
 		kind = []string{"text/html; charset=utf-8"}
 		body = fmt.Appendf(nil, problemHTML, html.EscapeString(title), html.EscapeString(p.detail))
-	case "text/plain":
+	case "text/plain", "text/*":
 		kind = []string{"text/plain; charset=utf-8"}
 		body = []byte(title + ". " + p.detail + "\n")
 	}
 	h["Cache-Control"], h["Content-Type"] = noStore, kind
 	w.WriteHeader(p.status)
 	w.Write(body) // the client may have disconnected
+}
+
+// preferred returns what an Accept field prefers: "text/html", "text/plain",
+// "text/*", or "" for JSON, which clients without a preference get.
+func preferred(accept []string) string {
+	best, text := 0.0, ""
+	for entry := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		kind, params, err := mime.ParseMediaType(entry)
+		q, malformed := strconv.ParseFloat(cmp.Or(params["q"], "1"), 64)
+		if err != nil || malformed != nil || q > 1 {
+			continue
+		}
+		switch kind {
+		case "text/html", "text/plain", "text/*":
+			if q > best {
+				best, text = q, kind
+			}
+		case "application/problem+json", "application/json", "application/*":
+			if q > 0 && q >= best {
+				best, text = q, ""
+			}
+		case "*/*":
+			if q > best {
+				best, text = q, ""
+			}
+		}
+	}
+	return text
 }
 
 // inWords formats a duration for people, rounded up: "1 second", "5 minutes".
