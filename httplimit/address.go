@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 
 	"github.com/stint-go/stint"
 )
@@ -41,9 +40,8 @@ type ClientAddress struct {
 	IPv6Bits int
 }
 
-// unixID is the id of all clients on Unix sockets. It is not a constant, so no
-// other string has its address: see isUnixID.
-var unixID = strings.Clone("unix")
+// unixID is the id of all clients on Unix sockets.
+const unixID = "unix"
 
 // ByIP finds the bucket of the client's address. The id of an IPv4 client is
 // like "192.0.2.1". The id of an IPv6 client is its network, like

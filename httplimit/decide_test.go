@@ -30,29 +30,27 @@ func TestShadow(t *testing.T) {
 		require.Equal(t, `"key";q=3;w=3600`, res.Header.Get("RateLimit-Policy"), "not in the header")
 		require.Equal(t, 400, get(t, srv.URL).StatusCode, "no key")
 	})
-	t.Run("errors stop nothing", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		url, errs := failing(t, lim, Options{}, Rule{Key: ByHeader(perNumber, "X-Key"), Shadow: true})
-		require.Equal(t, 200, get(t, url, "X-Key", "x").StatusCode)
-		require.ErrorIs(t, last(*errs), stint.ErrInvalidID)
+	runScenarios(t, map[string]scenario{
+		"errors stop nothing": {rules: []Rule{{Key: ByHeader(perNumber, "X-Key"), Shadow: true}}, script: `
+			200 x: 200
+			Error: invalid id`},
+		"counts statuses": {rules: []Rule{{Key: ByIP(failures), CountStatus: AuthFailed, Shadow: true}}, script: `
+			401: 401 401 401 401 401 401 401
+			left login 0`},
+		"refunds nothing if it could not spend: over the burst": {rules: []Rule{{Key: ByIP(perAddress), RefundStatus: Status(200)},
+			{Key: ByIP(failures), Shadow: true, RefundStatus: Status(200), CostFunc: costing(6)}}, script: `
+			spend login 3
+			200: 200
+			Error: burst
+			left login 2
+			left address 5`},
+		"refunds nothing if it could not spend: negative": {
+			rules: []Rule{{Key: ByIP(failures), Shadow: true, RefundStatus: Status(200), CostFunc: costing(-1)}}, script: `
+			spend login 3
+			200: 200
+			Error: negative
+			left login 2`},
 	})
-	t.Run("counts statuses", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		url := limited(t, lim, Rule{Key: ByIP(failures), CountStatus: AuthFailed, Shadow: true})
-		require.Equal(t, "401 401 401 401 401 401 401", statuses(t, 7, url+"?status=401"))
-		require.EqualValues(t, 0, left(t, lim, local[failures]))
-	})
-	for name, cost := range map[string]int64{"over the burst": 6, "negative": -1} {
-		t.Run("refunds nothing if it could not spend: "+name, func(t *testing.T) {
-			lim, _ := newLimiter(t, nil)
-			spend(t, lim, local[failures], 3)
-			url := limited(t, lim, Rule{Key: ByIP(perAddress), RefundStatus: Status(200)},
-				Rule{Key: ByIP(failures), Shadow: true, RefundStatus: Status(200), CostFunc: costing(cost)})
-			require.Equal(t, 200, get(t, url).StatusCode)
-			require.EqualValues(t, 2, left(t, lim, local[failures]))
-			require.EqualValues(t, 5, left(t, lim, local[perAddress]))
-		})
-	}
 }
 
 func TestNested(t *testing.T) {
@@ -78,36 +76,26 @@ func TestNested(t *testing.T) {
 	})
 
 	// An inner rule replaces an outer Shadow rule of the same bucket.
-	for name, c := range map[string]struct {
-		shadow, meant Rule
-		status, want  string
-		held          bool
-	}{
-		"shadow":                   {Rule{}, Rule{}, "200", "200 200 200 200 200 429", false},
-		"shadow counts":            {Rule{CountStatus: AuthFailed}, Rule{}, "200", "200 200 200 200 200 429", false},
-		"shadow locks out":         {Rule{LockOut: time.Hour}, Rule{}, "200", "200 200 200 200 200 429", false},
-		"inner counts":             {Rule{}, Rule{CountStatus: AuthFailed, LockOut: time.Hour}, "401", "401 401 401 401 401 429", true},
-		"inner refunds":            {Rule{}, Rule{RefundStatus: Status(200)}, "200", "200 200 200 200 200 200", false},
-		"inner costs 5":            {Rule{}, Rule{Cost: 5}, "200", "200 429 429 429 429 429", false},
-		"shadow costs 5":           {Rule{Cost: 5}, Rule{}, "200", "200 200 200 200 200 429", false},
-		"shadow in the same rules": {Rule{Pattern: "/none"}, Rule{}, "200", "200 200 200 200 200 429", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lim, _ := newLimiter(t, nil)
-			c.shadow.Key, c.shadow.Shadow, c.meant.Key = ByIP(failures), true, ByIP(failures)
-			h := New(lim, nil, c.shadow)(New(lim, nil, c.meant)(http.HandlerFunc(status)))
-			if c.shadow.Pattern != "" {
-				c.shadow.Pattern = ""
-				h = New(lim, nil, c.shadow, c.meant)(http.HandlerFunc(status))
-			}
-			srv := serve(t, h)
-			require.Equal(t, c.want, statuses(t, 6, srv.URL+"?status="+c.status))
-			require.Equal(t, c.held, !heldUntil(t, lim, local[failures]).IsZero())
-			if res := get(t, srv.URL); res.StatusCode == 429 {
-				require.Equal(t, []string{"login"}, res.problem(t).Violated)
-			}
-		})
-	}
+	login := func(ru Rule) []Rule { ru.Key = ByIP(failures); return []Rule{ru} }
+	shadow := func(ru Rule) []Rule { ru.Shadow = true; return login(ru) }
+	const five = `
+		200: 200 200 200 200 200 429
+		Body: "violated-policies":["login"]
+		held login 0s`
+	runScenarios(t, map[string]scenario{
+		"shadow":                   {outer: shadow(Rule{}), rules: login(Rule{}), script: five},
+		"shadow counts":            {outer: shadow(Rule{CountStatus: AuthFailed}), rules: login(Rule{}), script: five},
+		"shadow locks out":         {outer: shadow(Rule{LockOut: time.Hour}), rules: login(Rule{}), script: five},
+		"shadow costs 5":           {outer: shadow(Rule{Cost: 5}), rules: login(Rule{}), script: five},
+		"shadow in the same rules": {rules: append(shadow(Rule{}), login(Rule{})...), script: five},
+		"inner counts": {outer: shadow(Rule{}), rules: login(Rule{CountStatus: AuthFailed, LockOut: time.Hour}), script: `
+			401: 401 401 401 401 401 429
+			held login 1h0m0s`},
+		"inner refunds": {outer: shadow(Rule{}), rules: login(Rule{RefundStatus: Status(200)}), script: `
+			200: 200 200 200 200 200 200
+			left login 5`},
+		"inner costs 5": {outer: shadow(Rule{}), rules: login(Rule{Cost: 5}), script: "200: 200 429"},
+	})
 	t.Run("longest wait", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		byKey := ByHeader(perKey, "X-Key")

@@ -42,24 +42,20 @@ func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) ht
 	if opts != nil {
 		m.opts = *opts
 	}
+	var shadows []routedRule
 	for i, ru := range rules {
-		if ru.Key == nil {
-			panic(fmt.Sprintf("httplimit: New: rule %d has no Key", i+1))
-		}
-		if ru.Cost < 0 {
-			panic(fmt.Sprintf("httplimit: New: rule %d has a negative Cost", i+1))
-		}
-		m.rules = append(m.rules, routedRule{ru, newRoute(ru.Pattern)})
-	}
-	slices.SortStableFunc(m.rules, func(a, b routedRule) int {
 		switch {
-		case a.Shadow == b.Shadow:
-			return 0
-		case a.Shadow:
-			return 1
+		case ru.Key == nil:
+			panic(fmt.Sprintf("httplimit: New: rule %d has no Key", i+1))
+		case ru.Cost < 0:
+			panic(fmt.Sprintf("httplimit: New: rule %d has a negative Cost", i+1))
+		case ru.Shadow:
+			shadows = append(shadows, routedRule{ru, newRoute(ru.Pattern)})
+		default:
+			m.rules = append(m.rules, routedRule{ru, newRoute(ru.Pattern)})
 		}
-		return -1
-	})
+	}
+	m.rules = append(m.rules, shadows...)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 	}
