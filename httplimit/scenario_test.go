@@ -1,9 +1,10 @@
 package httplimit
 
 import (
-	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,24 +17,24 @@ import (
 
 // A scenario is what a client meets. Each line of its script is one of
 //
-//	401: 401 429                requests whose handler answers 401, and what the client gets
-//	200 k: 200                  a request with "X-Key: k"
-//	Field: value                a field of the last response; "Body: text" is in its body
-//	Observed: login denied ...  what the observer was told of the last request
-//	Error: text                 the only error that the observer was told since the last such line
-//	+12s                        time passes
-//	spend login 3               somebody else spends
-//	left login 2                what is left in the client's bucket
-//	held login 1h0m0s           the rest of its hold
+//	401: 401 429          requests whose handler answers 401, and what the client gets
+//	200 k: 200            a request with "X-Key: k"
+//	Field: value          a field of the last response; "Body: text" is in its body
+//	Fields: A b / C d     all its rate limit fields
+//	Observed: login denied, ...  decisions of the last request
+//	Error: text           the only new error
+//	+12s                  time passes
+//	spend login 3         somebody else spends
+//	left login 2          what is left in the client's bucket
+//	held login 1h0m0s     the rest of its hold
 //
 // Limits are 5 a minute. The script must name each error.
 type scenario struct {
-	limits map[stint.Name]stint.Limit
-	opts   Options
-	rules  []Rule
-	outer  []Rule // of middleware around the other
-	inside func(*stint.Limiter, *testClock)
-	script string
+	limits          map[stint.Name]stint.Limit
+	opts, outerOpts Options
+	rules, outer    []Rule // outer: of middleware around the other
+	inside          func(*stint.Limiter, *testClock)
+	script          string
 }
 
 var ofClient = map[string]stint.Key{ // buckets of httptest's client
@@ -50,69 +51,67 @@ func (s scenario) run(t *testing.T) {
 	lim, clock := newLimiter(t, s.limits)
 	var errs []error
 	var observed []string
-	s.opts.Observers = append(s.opts.Observers, Observer{
+	s.opts.Observers = []Observer{{}, {
 		Error: func(_ *http.Request, err error) { errs = append(errs, err) },
 		Decisions: func(_ *http.Request, ds []Decision) {
 			for _, d := range ds {
-				word := map[bool]string{true: "allowed", false: "denied"}[d.Allowed]
+				word := map[bool]string{true: " allowed", false: " denied"}[d.Allowed]
 				if d.After {
-					word = "checked"
+					word = " checked"
 				}
-				observed = append(observed, d.Label+" "+word)
+				observed = append(observed, d.Label+word)
 			}
 		},
-	})
-	var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	}}
+	h := New(lim, &s.opts, s.rules...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.inside != nil {
 			s.inside(lim, clock)
 		}
-		code, err := strconv.Atoi(r.URL.Query().Get("status"))
-		require.NoError(t, err)
-		w.WriteHeader(code)
-	})
-	h = New(lim, &s.opts, s.rules...)(h)
+		status(w, r)
+	}))
 	if s.outer != nil {
-		h = New(lim, nil, s.outer...)(h)
+		h = New(lim, &s.outerOpts, s.outer...)(h)
 	}
-	var res *http.Response
+	var w *httptest.ResponseRecorder
 	for line := range strings.Lines(s.script) {
-		line = strings.TrimSpace(line)
-		before, after, colon := strings.Cut(line+" ", ": ")
-		after = strings.TrimSpace(after)
-		words := strings.Fields(before)
+		line = strings.TrimSpace(line) + " "
+		before, want, colon := strings.Cut(line, ": ")
+		words, want := strings.Fields(before), strings.TrimSpace(want)
 		switch {
-		case line == "":
+		case len(words) == 0:
 		case line[0] == '+':
-			d, err := time.ParseDuration(line[1:])
+			d, err := time.ParseDuration(words[0])
 			require.NoError(t, err)
 			clock.pass(d)
 		case line[0] >= '1' && line[0] <= '9':
 			var got []string
-			for range strings.Fields(after) {
+			for range strings.Fields(want) {
 				observed = nil
 				r := httptest.NewRequest("GET", "/?status="+words[0], nil)
-				for _, key := range words[1:] {
-					r.Header.Add("X-Key", key)
-				}
-				w := httptest.NewRecorder()
+				r.Header["X-Key"] = words[1:]
+				w = httptest.NewRecorder()
 				h.ServeHTTP(w, r)
-				res = w.Result()
-				got = append(got, strconv.Itoa(res.StatusCode))
+				got = append(got, strconv.Itoa(w.Code))
 			}
-			require.Equal(t, after, strings.Join(got, " "), line)
-		case before == "Body" && colon:
-			body, err := io.ReadAll(res.Body)
-			require.NoError(t, err)
-			require.Contains(t, string(body), after)
-			res.Body = io.NopCloser(strings.NewReader(string(body)))
-		case before == "Observed" && colon:
-			require.Equal(t, after, strings.Join(observed, ", "))
-		case before == "Error" && colon:
+			require.Equal(t, want, strings.Join(got, " "), line)
+		case before == "Body":
+			require.Contains(t, w.Body.String(), want)
+		case before == "Observed":
+			require.Equal(t, want, strings.Join(observed, ", "))
+		case before == "Error":
 			require.Len(t, errs, 1, line)
-			require.ErrorContains(t, errs[0], after)
+			require.ErrorContains(t, errs[0], want)
 			errs = nil
+		case before == "Fields":
+			var all []string
+			for _, field := range slices.Sorted(maps.Keys(w.Result().Header)) {
+				if strings.Contains(field, "Ratelimit") {
+					all = append(all, field+" "+w.Result().Header.Get(field))
+				}
+			}
+			require.Equal(t, want, strings.Join(all, " / "))
 		case colon:
-			require.Equal(t, after, res.Header.Get(before), line)
+			require.Equal(t, want, w.Result().Header.Get(before), line)
 		case words[0] == "left":
 			require.Equal(t, words[2], strconv.FormatInt(left(t, lim, ofClient[words[1]]), 10), line)
 		case words[0] == "held":
