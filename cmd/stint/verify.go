@@ -213,7 +213,7 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 	case ctx.Err() != nil && err != nil:
 		return errInterrupted
 	case errors.Is(err, fs.ErrExist):
-		return failed(fmt.Errorf("%w; name another with --to", err))
+		return failed(fmt.Errorf("make %s: %w; name another with --to", to, fs.ErrExist))
 	case errors.Is(err, stint.ErrCorrupt):
 		return failed(hinted{err, errBeyondRepair})
 	case err != nil:
