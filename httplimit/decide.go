@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/stint-go/stint"
 )
@@ -222,7 +221,7 @@ func (m *middleware) key(ru *routedRule, r *http.Request) (stint.Key, string, er
 	if !errors.Is(err, stint.ErrInvalidID) {
 		return key, label, err
 	}
-	if isUnixID(found.ID) {
+	if found.ID == unixID && isUnix(r.Context()) {
 		return found, label, nil
 	}
 	network, notOne := netip.ParsePrefix(found.ID)
@@ -232,12 +231,6 @@ func (m *middleware) key(ru *routedRule, r *http.Request) (stint.Key, string, er
 		}
 	}
 	return key, label, err
-}
-
-// isUnixID reports whether ByIP made an id, for a client on a Unix socket. An
-// id that a client wrote may have the same bytes, but not in the same place.
-func isUnixID(id string) bool {
-	return id == unixID && unsafe.StringData(id) == unsafe.StringData(unixID)
 }
 
 // declared returns the Names of the limits in force.
