@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -36,6 +35,10 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		work(o)
+		os.Exit(0)
+	}
+	if path := os.Getenv(dialVar); path != "" {
+		dialAs(path)
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -319,5 +322,3 @@ func median(of []time.Duration) time.Duration {
 	slices.Sort(of)
 	return of[len(of)/2]
 }
-
-var _ = fmt.Sprint
