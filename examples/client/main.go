@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/httplimit"
 )
 
@@ -70,7 +71,8 @@ func run(file, quota string, wait time.Duration, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	limiter, err := stint.Open(file, limits, &stint.Options{Durability: stint.Synced}) // a request that was sent counts, whatever ends the program
+	// Many of these programs may run at once, and share the quota. A request that was sent counts, whatever ends the program.
+	limiter, err := hostlimit.Open(file, limits, &hostlimit.Options{Limiter: stint.Options{Durability: stint.Synced}})
 	if err != nil {
 		return err
 	}
