@@ -158,7 +158,7 @@ func work(o workerOptions) {
 
 // worker is a process that runs work.
 type worker struct {
-	t     *testing.T
+	t     testing.TB
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 	acked atomic.Int64 // tokens that it has acknowledged
@@ -170,7 +170,7 @@ type worker struct {
 	ended chan struct{}
 }
 
-func startWorker(t *testing.T, o workerOptions, acks bool) *worker {
+func startWorker(t testing.TB, o workerOptions, acks bool) *worker {
 	t.Helper()
 	w := &worker{t: t, cmd: exec.Command(os.Args[0]), came: make(chan struct{}, 1), ended: make(chan struct{})}
 	told, err := json.Marshal(o)
