@@ -131,6 +131,7 @@ func TestCheckpointDue(t *testing.T) {
 	s.journal.bytes, s.journal.most = bytes, 4
 	require.True(t, due(), "it is more than may be kept in memory")
 	s.filter.Store(nil)
+	s.next.Store(nil)
 	require.NoError(t, s.sweep(1))
 	require.Nil(t, s.filter.Load(), "a sweep does not hurry, because the checkpoint waits for it")
 	s.journal.idle = 0
