@@ -159,10 +159,18 @@ func TestReadOnly(t *testing.T) {
 func TestBroken(t *testing.T) {
 	t.Parallel()
 	for _, call := range []func(*Store, func(*bolt.Tx) error) error{(*Store).view, (*Store).update} {
+		truncated := openStore(t, storePath(t))
+		err := call(truncated, func(*bolt.Tx) error {
+			require.NoError(t, os.Truncate(truncated.path, bboltpage.Size)) // then a page of it is a fault
+			panic("a fault")
+		})
+		require.ErrorContains(t, err, "the file is shorter than it says: 4096 bytes, want ")
+		require.NoError(t, truncated.Close())
+
 		s := openStore(t, storePath(t))
 		require.NoError(t, s.Maintain(time.Unix(1e9, 0)))
 		s.put(t, entry(Key{1, "journaled"}, 1<<62))
-		err := call(s, func(*bolt.Tx) error { panic("a page that makes no sense") })
+		err = call(s, func(*bolt.Tx) error { panic("a page that makes no sense") })
 		require.ErrorIs(t, err, format.ErrCorrupt)
 		require.ErrorContains(t, err, "a page that makes no sense")
 		require.Equal(t, err, s.view(func(*bolt.Tx) error { t.Error("it is called"); return nil }))
