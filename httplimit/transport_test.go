@@ -252,6 +252,18 @@ func TestTransportWait(t *testing.T) {
 	})
 }
 
+// A blocked limit is a *QuotaError too, whether the request would wait or not.
+func TestTransportBlocked(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.Blocked})
+	for _, wait := range []bool{false, true} {
+		_, err := send(t, t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey), Wait: wait}, "http://a")
+		require.Equal(t, stint.Blocked, quotaError(t, err).Limit)
+		require.Equal(t, hostKey, quotaError(t, err).Key)
+		require.ErrorIs(t, err, stint.ErrBlocked)
+		require.EqualError(t, err, "httplimit: the limit blocks all requests")
+	}
+}
+
 // A request gets its tokens back only if no server can have seen it.
 func TestTransportRefund(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
