@@ -68,7 +68,7 @@ func TestClientAddress(t *testing.T) {
 		require.Equal(t, tc.want, key.ID, "%+v", tc)
 	}
 	for _, peer := range []string{
-		"[2001:db8:1:2:3::4]", "192.0.2.01", "192.0.2.1 ", "192.0.2.1, 192.0.2.2", "192.0.2.0/24", "192.0.2.1:", "192.0.2.1:http",
+		"[2001:db8:1:2:3::4", "192.0.2.01", "192.0.2.1 ", "192.0.2.1, 192.0.2.2", "192.0.2.0/24", "192.0.2.1:", "192.0.2.1:http",
 		"192.0.2.1:65536", "192.0.2.1:1:1", "192.0.2.256:1", "1:2:3:4:5:6:7:8:80", "@", "", "<nil>",
 	} {
 		_, err := trusting.ByIP(perAddress)(&http.Request{RemoteAddr: peer, Header: http.Header{"X-Forwarded-For": {victim}}})

@@ -44,7 +44,14 @@ func (t *Transport) obey(key stint.Key, sent time.Time, res *http.Response) erro
 	if wait <= 0 {
 		return nil
 	}
-	return t.hold(key, now.Add(min(wait, most)))
+	until = now.Add(min(wait, most))
+	t.holds.Lock()
+	defer t.holds.Unlock()
+	b, err := t.Limiter.Bucket(key)
+	if err != nil || !b.HeldUntil.Before(until) { // a longer hold stays
+		return err
+	}
+	return t.Limiter.Hold(key, until)
 }
 
 // backOff returns how long to stay away after a refusal that does not say. It
@@ -86,15 +93,4 @@ func (t *Transport) endBackOff(key stint.Key, sent time.Time) error {
 	}
 	_, err = t.Limiter.Spend(key, min(d.Remaining, int64(last.total/d.Limit.Interval())))
 	return err
-}
-
-// hold keeps the client away until a time, unless a longer hold is in force.
-func (t *Transport) hold(key stint.Key, until time.Time) error {
-	t.holds.Lock()
-	defer t.holds.Unlock()
-	b, err := t.Limiter.Bucket(key)
-	if err != nil || !b.HeldUntil.Before(until) {
-		return err
-	}
-	return t.Limiter.Hold(key, until)
 }

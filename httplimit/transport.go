@@ -24,12 +24,14 @@ import (
 //
 // If Backoff knows the time, nothing else counts. Else the longest of these:
 //
-//   - Retry-After in seconds, with a fraction or without, or as a date, with the
-//     status 429, 503 or 403.
+//   - Retry-After with the status 429, 503 or 403.
 //   - In a response of any status, the time of each field that has nothing left:
 //     t of a RateLimit policy with r=0, and the Reset of X-RateLimit-Remaining,
-//     X-Rate-Limit-Remaining or RateLimit-Remaining. A Reset is in seconds, in
-//     Unix time, or a date. Policies with something left do not count.
+//     X-Rate-Limit-Remaining or RateLimit-Remaining. Policies with something
+//     left do not count.
+//
+// Retry-After and Reset may be seconds, with a fraction or without, a Unix time,
+// or a date.
 //
 // A 429 without any of them, but with a Reset and no Remaining, asks for that
 // Reset. Times are compared to the server's clock, if the response has a Date.
