@@ -119,7 +119,8 @@ func (e *QuotaError) Error() string {
 	if e.err == stint.ErrBlocked {
 		return "httplimit: the limit blocks all requests"
 	}
-	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", time.Duration(seconds(e.RetryAfter))*time.Second)
+	wait := time.Duration(seconds(e.RetryAfter)) * time.Second
+	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", wait)
 }
 
 // Unwrap returns why the request did not wait: context.DeadlineExceeded if its
