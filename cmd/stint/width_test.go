@@ -1,9 +1,11 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 )
 
@@ -32,4 +34,42 @@ func TestFolded(t *testing.T) {
 		foldedCommands("  stint run 'a b c d e f g h' x", 20))
 	assert.Equal(t, "  stint run 'a b'", foldedCommands("  stint run 'a b'", 20))
 	assert.NotContains(t, foldedCommands(strings.Repeat("x ' ' ", 20), 10), "\ue000")
+}
+
+// fits checks that no line of what was shown is longer than the terminal is
+// wide, and that its words are those that are printed elsewhere.
+func fits(t *testing.T, printed, shown string, columns int) {
+	t.Helper()
+	words := map[string]bool{`\`: true} // a command that goes on
+	for _, word := range strings.Fields(printed) {
+		words[word] = true
+	}
+	for line := range strings.Lines(shown) {
+		line = strings.TrimSuffix(line, "\n")
+		if len(strings.Fields(line)) > 1 { // a single word has no place to break
+			assert.LessOrEqual(t, wide(line), columns, line)
+		}
+		for _, word := range strings.Fields(aBar.ReplaceAllString(line, "")) {
+			assert.True(t, words[word] || strings.HasSuffix(word, "…"), "%q of %q", word, line)
+		}
+		for _, b := range aBar.FindAllString(line, -1) {
+			assert.Regexp(t, regexp.QuoteMeta(b)+` +(\d+ of \d+|admitted|denied)`, line)
+		}
+	}
+}
+
+var aBar = regexp.MustCompile(`[█░]+`)
+
+func TestHelpWidth(t *testing.T) {
+	var check func(cmd *cobra.Command)
+	check = func(cmd *cobra.Command) {
+		cmd.InitDefaultHelpFlag()
+		for _, columns := range []int{40, 60, 80, 200} {
+			fits(t, helpText(cmd, 0), helpText(cmd, columns), columns)
+		}
+		for _, sub := range cmd.Commands() {
+			check(sub)
+		}
+	}
+	check(newRoot())
 }
