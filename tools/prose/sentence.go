@@ -47,6 +47,9 @@ func (s sentence) kinds() (kinds []string) {
 			ends = strings.ContainsAny(s[i-1].text[len(s[i-1].text)-1:], ",;:") || strings.HasPrefix(w.text, "(") ||
 				s[i-1].text == "–" || s[i-1].text == "—"
 		}
+		if strings.HasPrefix(w.text, `"`) || i > 0 && strings.HasPrefix(s[i-1].text, `"`) {
+			continue // the text is about the word
+		}
 		switch bare(w.text) {
 		case "where":
 			if ends || slices.Contains([]string{"and", "but", "or", "than"}, before) {
@@ -117,7 +120,7 @@ func (t *text) sentences() (all []sentence) {
 	for _, p := range t.paragraphs {
 		begin := 0
 		for i, w := range p {
-			if i == len(p)-1 || endsSentence(w.text, p[i+1].text) {
+			if i == len(p)-1 || endsSentence(w.text) {
 				all = append(all, p[begin:i+1])
 				begin = i + 1
 			}
@@ -126,15 +129,11 @@ func (t *text) sentences() (all []sentence) {
 	return all
 }
 
-// endsSentence reports whether a sentence ends between two words.
-func endsSentence(w, next string) bool {
-	w = strings.TrimRight(w, `"')*_”`)
-	if !strings.HasSuffix(w, ".") && !strings.HasSuffix(w, "?") && !strings.HasSuffix(w, "!") {
+// endsSentence reports whether a sentence ends with the word.
+func endsSentence(w string) bool {
+	w = strings.TrimRight(w, "\"')*_”")
+	if w == "" || !strings.ContainsAny(w[len(w)-1:], ".?!") {
 		return false
 	}
-	if w == "e.g." || w == "i.e." || w == "vs." {
-		return false
-	}
-	r, _ := utf8.DecodeRuneInString(strings.TrimLeft(next, `"'(*_[“`))
-	return !unicode.IsLower(r) || strings.HasSuffix(w, "?")
+	return !slices.Contains([]string{"e.g.", "i.e.", "vs.", "cf."}, strings.TrimLeft(w, "("))
 }
