@@ -133,9 +133,9 @@ test('ends a lock-out when asked to, with the keyboard, without script', async (
 
 test('is not to be pressed from another page', async () => {
   const token = (await json()).limits.flatMap(l => l.most_denied)[0].token
-  const { context, page } = await open({}, '/unlimited/empty')
+  const { context, page } = await open({}, '/nothing')
   const evil = operators.replace('127.0.0.1', 'localhost')
-  await page.goto(evil + '/unlimited/empty')
+  await page.goto(evil + '/nothing')
   await page.setContent(`<form method="post" action="${operators}/status"><button name="reset" value="${token}">free money</button></form>`)
   const [response] = await Promise.all([
     page.waitForResponse(r => r.request().method() === 'POST'), page.getByRole('button').click()])
@@ -144,7 +144,7 @@ test('is not to be pressed from another page', async () => {
 })
 
 test('is not to be framed', async () => {
-  const { context, page } = await open({}, '/unlimited/empty')
+  const { context, page } = await open({}, '/nothing')
   await page.setContent(`<iframe src="${operators}/status"></iframe>`)
   await page.waitForLoadState('networkidle')
   assert.equal(await page.frames()[1].locator('.limit').count(), 0)
