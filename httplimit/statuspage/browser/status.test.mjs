@@ -52,7 +52,7 @@ for (const width of [1280, 390]) {
         viewport: { width, height: 900 }, colorScheme, javaScriptEnabled: false,
       }, '/status?refresh=0')
       assert.equal(response.status(), 200)
-      assert.equal(await page.locator('.limit').count(), 3)
+      assert.equal(await page.locator('.limit').count(), 4)
       await page.screenshot({ path: `${shots}status-${width}-${colorScheme}.png`, fullPage: true })
       await close()
     })
