@@ -12,6 +12,9 @@ import (
 // item matches the start of an item of a list.
 var item = regexp.MustCompile(`^\s*([-*]|\d+\.)\s+`)
 
+// outputOf matches the comment of an example that has its output.
+var outputOf = regexp.MustCompile(`^// (Unordered output|Output):`)
+
 // readGo returns the comments of a Go file.
 func readGo(path string) (*text, error) {
 	src, err := os.ReadFile(path)
@@ -24,20 +27,25 @@ func readGo(path string) (*text, error) {
 		return nil, err
 	}
 	t := &text{}
-	comment := make(map[int]bool) // lines that are only a comment
+	comment := make(map[int]bool) // lines with a comment
+	output := make(map[int]bool)  // lines of what an example prints
 	for _, group := range file.Comments {
 		t.comment(files, group)
+		isOutput := false
 		for _, c := range group.List {
+			isOutput = isOutput || outputOf.MatchString(c.Text)
 			from, to := files.Position(c.Pos()).Line, files.Position(c.End()).Line
 			for line := from; line <= to; line++ {
-				comment[line] = true
+				comment[line], output[line] = true, isOutput
 			}
 		}
 	}
 	for i, s := range strings.Split(string(src), "\n") {
-		if comment[i+1] && isComment(s) {
+		switch {
+		case output[i+1]:
+		case comment[i+1] && isComment(s):
 			t.width(i+1, s, 100, wideProse)
-		} else {
+		default:
 			t.width(i+1, s, 120, wideCode)
 		}
 	}
@@ -67,7 +75,7 @@ func (t *text) comment(files *token.FileSet, group *ast.CommentGroup) {
 			s = strings.TrimSuffix(s, "*/")
 			trimmed := strings.TrimPrefix(s, " ")
 			switch {
-			case strings.HasPrefix(trimmed, "Output:") || strings.HasPrefix(trimmed, "Unordered output:"):
+			case outputOf.MatchString(c.Text):
 				return
 			case strings.TrimSpace(s) == "":
 				t.begin()
