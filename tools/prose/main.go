@@ -93,7 +93,7 @@ func check(dir string) (hits []hit, sentences int, err error) {
 			return err
 		}
 		hidden := strings.HasPrefix(d.Name(), ".") && path != dir && d.Name() != ".."
-		if d.IsDir() && (hidden || d.Name() == "testdata") {
+		if d.IsDir() && (hidden || d.Name() == "testdata" || d.Name() == "node_modules") {
 			return fs.SkipDir
 		}
 		var t *text
