@@ -127,7 +127,7 @@ func TestBlocks(t *testing.T) {
 // contains reports whether lines are part of a text, perhaps with more tabs or
 // spaces before each of them.
 func contains(text, lines string) bool {
-	for _, indent := range []string{"", "\t", "\t\t", "\t\t\t", "  ", "    ", "      "} {
+	for _, indent := range []string{"", "\t", "\t\t", "\t\t\t", "  ", "    ", "      ", strings.Repeat(" ", 12)} {
 		var indented strings.Builder
 		for line := range strings.Lines(lines) {
 			if line != "\n" {

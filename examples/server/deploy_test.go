@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -146,6 +147,33 @@ func deployedArguments(t *testing.T, binary string) {
 	require.Contains(t, dockerfile, "go build -o /stint-server ./examples/server ")
 	require.Contains(t, unit, "TimeoutStopSec="+strings.TrimSuffix(service.Grace, "s")+"\n")
 	require.Equal(t, []string{"127.0.0.1:8080:8080"}, service.Ports, "the status page has no port")
+}
+
+// operatorCommands runs the commands in docs/production.md against the server.
+func operatorCommands(t *testing.T, binary string) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no sh")
+	}
+	bin, dir := t.TempDir(), t.TempDir()
+	out, err := exec.Command("go", "build", "-o", bin, "../../cmd/stint").CombinedOutput()
+	require.NoError(t, err, string(out))
+	server := start(t, binary, "-file", newFile(t))
+	require.Equal(t, 200, server.get(t, "/api/time").StatusCode)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "limits.yml"), defaultLimits, 0o600))
+
+	doc := read(t, "../../docs/production.md")
+	_, block, found := strings.Cut(doc, "<!-- run by: TestServer -->\n```sh\n")
+	require.True(t, found)
+	block, _, _ = strings.Cut(block, "```")
+	for line := range strings.Lines(block) {
+		require.True(t, strings.HasPrefix(line, "stint "), line)
+		cmd := exec.Command("sh", "-c", strings.ReplaceAll(line, "http://localhost:8081/status", server.pages))
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s%s", line, out)
+	}
+	require.FileExists(t, filepath.Join(dir, "monday.db"))
 }
 
 // The limits of the program are those of its files.

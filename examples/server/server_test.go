@@ -116,6 +116,7 @@ func TestServer(t *testing.T) {
 		"nginx":                                  behindNginx,
 		"alerts name metrics of the status page": alertsNameMetrics,
 		"arguments of the unit and the Dockerfile": deployedArguments,
+		"commands of operators":                    operatorCommands,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
