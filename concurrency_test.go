@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,70 +27,6 @@ func hammer(f func(g int, rnd *rand.Rand)) {
 	}
 	close(begin)
 	wg.Wait()
-}
-
-// eachRig runs f with every kind of limiter.
-func eachRig(t *testing.T, limits *Limits, f func(t *testing.T, r *rig)) {
-	t.Run("mem", func(t *testing.T) { f(t, rigOn(t, NewMemStore(), limits, Options{})) })
-	t.Run("bbolt", func(t *testing.T) {
-		f(t, rigOn(t, openBolt(t, filepath.Join(t.TempDir(), "buckets.db"), testNames), limits, Options{FlushInterval: time.Millisecond}))
-	})
-	t.Run("bbolt with little memory", func(t *testing.T) {
-		f(t, rigOn(t, openBolt(t, filepath.Join(t.TempDir(), "buckets.db"), testNames), limits,
-			Options{FlushInterval: time.Millisecond, MaxResident: 700}))
-	})
-}
-
-// Time goes on: what is admitted from the first instant to the last is the burst, and what came back meanwhile.
-func TestConcurrentSpendOverTime(t *testing.T) {
-	limits := limitsOf(t, testNames, map[Name]Limit{perID: {Burst: 10, Count: 1000, Period: time.Second}})
-	eachRig(t, limits, func(t *testing.T, r *rig) {
-		begin := r.clock.Now()
-		var admitted atomic.Int64
-		hammer(func(g int, rnd *rand.Rand) {
-			for range 500 {
-				if r.Allow(perID.Key("a")) {
-					admitted.Add(1)
-				} else {
-					r.clock.advance(100 * time.Microsecond) // from denied to denied it is less than a token: none is lost
-				}
-			}
-		})
-		for r.Allow(perID.Key("a")) {
-			admitted.Add(1)
-		}
-		most := 10 + int64(r.clock.Now().Sub(begin)/time.Millisecond)
-		require.LessOrEqual(t, admitted.Load(), most)
-		require.GreaterOrEqual(t, admitted.Load(), most, "it was never full: time goes on only where it is empty")
-	})
-}
-
-// Sets of keys that are in few shards are locked in an order that lets all of them through.
-func TestConcurrentSpendAllInFewShards(t *testing.T) {
-	limits := limitsOf(t, testNames, map[Name]Limit{perID: {Burst: 1e6, Count: 1, Period: time.Second}})
-	r := rigOn(t, NewMemStore(), limits, Options{})
-	keys := keysOfOneShard(r.Limiter, 8)
-	for i, key := range keysOfOneShard(r.Limiter, 8) {
-		keys = append(keys, perID.Key(key.ID+strings.Repeat("x", 10+i)), perID.Key(fmt.Sprint("other ", i)))
-	}
-	var spent atomic.Int64
-	hammer(func(g int, rnd *rand.Rand) {
-		for range 200 {
-			var reqs []Request
-			for _, i := range rnd.Perm(len(keys))[:6] {
-				reqs = append(reqs, Request{Key: keys[i], Cost: 1})
-			}
-			if d, err := r.SpendAll(reqs...); err != nil || !d.Allowed {
-				t.Error(d, err)
-			}
-			spent.Add(6)
-		}
-	})
-	left := int64(0)
-	for _, key := range keys {
-		left += 1e6 - r.left(key)
-	}
-	require.Equal(t, spent.Load(), left)
 }
 
 // Whenever it is closed: what was admitted is in the file, and nothing else, and every call after it is told so.
