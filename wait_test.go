@@ -239,6 +239,24 @@ func TestResetOfAQueue(t *testing.T) {
 	}
 }
 
+// TestFailedResetClamps: a bucket waits no longer than an empty one of its
+// limit, also after a reset of it has failed.
+func TestFailedResetClamps(t *testing.T) {
+	r, key := newLevels(t, hundred), synced.Key("a")
+	save(t, r.disk, Change{key, r.tat(1000)})
+	r.disk.fail(errDisk, "save")
+	require.ErrorIs(t, r.Reset(key), ErrNotDurable)
+	require.Equal(t, time.Hour, r.check(key, 1).RetryAfter)
+}
+
+// TestCancelOfLeased: what a Cancel returns is on disk, except for a lease.
+func TestCancelOfLeased(t *testing.T) {
+	r, key := newLevels(t, hundred), leased.Key("a")
+	r.take(key, 50)
+	r.reserve(key, 100).Cancel()
+	require.LessOrEqual(t, r.stored(key), r.tat(50)+100*hour/8)
+}
+
 // inBubbleNamed runs a subtest in a bubble, with limits of ten.
 func inBubbleNamed(t *testing.T, name string, test func(t *testing.T, r *rig)) {
 	t.Run(name, func(t *testing.T) { inBubble(t, ten, Options{CommitTimeout: 5 * time.Second}, test) })
