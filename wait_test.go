@@ -23,12 +23,6 @@ func inLine(t *testing.T, name string, test func(t *testing.T, r *rig)) {
 	})
 }
 
-// setLimit puts one limit in force, of perID.
-func (r *rig) setLimit(limit Limit) {
-	r.t.Helper()
-	require.NoError(r.t, r.SetLimits(limitPerID(r.t, limit)))
-}
-
 // waiter is a goroutine in a queue.
 type waiter struct {
 	cancel context.CancelFunc
@@ -205,7 +199,7 @@ func TestReserve(t *testing.T) {
 		Reservation{}.Cancel()
 	})
 	t.Run("a queue that never ends does not grow", func(t *testing.T) {
-		r := rigOn(t, NewMemStore(), limitPerID(t, PerSecond(1000).WithBurst(10)), Options{})
+		r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: PerSecond(1000).WithBurst(10)}), Options{})
 		r.spend(key, 10)
 		for range 3 {
 			r.reserve(key, 1)
