@@ -229,8 +229,12 @@ func (l *Limiter) slowPath(key Key, cost int64, op op, now int64) (Decision, err
 	return d, nil
 }
 
-// failed counts an error against the key's limit, and returns it.
+// failed counts an error against the key's limit, and returns it. It does
+// nothing if err is nil.
 func (l *Limiter) failed(key Key, err error) error {
+	if err == nil {
+		return nil
+	}
 	l.statsMu.Lock()
 	defer l.statsMu.Unlock()
 	if l.limits.Load().label(key.Name) == "" {

@@ -185,10 +185,8 @@ func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 	l.limitsMu.Lock()
 	defer l.limitsMu.Unlock()
-	select {
-	case <-l.closed:
+	if l.isClosed() {
 		return ErrClosed
-	default:
 	}
 	ls, err := l.limits.Load().With(id, limits)
 	if err != nil {

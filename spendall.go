@@ -140,12 +140,10 @@ func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
 		}
 	}
 	if len(reqs) == 0 { // no bucket tells that the limiter is closed
-		select {
-		case <-l.closed:
+		if l.isClosed() {
 			return Decision{}, ErrClosed
-		default:
-			return Decision{Allowed: true, Remaining: math.MaxInt64}, nil
 		}
+		return Decision{Allowed: true, Remaining: math.MaxInt64}, nil
 	}
 	var few [4]request
 	rs := few[:min(len(reqs), len(few))]

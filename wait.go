@@ -84,10 +84,7 @@ type Reservation struct {
 // in the queue; the tokens are spent only as Spend says of ErrNotDurable.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	r, err := l.reserve(key, cost, math.MaxInt64)
-	if err != nil {
-		return Reservation{}, l.failed(key, err)
-	}
-	return r, nil
+	return r, l.failed(key, err)
 }
 
 var errTooLate = errors.New("its turn would come too late")
