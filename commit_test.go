@@ -167,7 +167,7 @@ func TestExactAfterClose(t *testing.T) {
 	}
 	for range rounds {
 		r := newLevels(t, Limit{Burst: 1e6, Count: 1, Period: time.Minute})
-		reqs := []Request{{flushed.Key("a"), 1, 0}, {synced.Key("a"), 1, 0}, {leased.Key("a"), 1, 0}}
+		reqs := []Request{{Key: flushed.Key("a"), Cost: 1}, {Key: synced.Key("a"), Cost: 1}, {Key: leased.Key("a"), Cost: 1}}
 		var spent [3]atomic.Int64
 		var wg sync.WaitGroup
 		for w := range 4 {

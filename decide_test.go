@@ -66,7 +66,7 @@ func TestErrors(t *testing.T) {
 			return r.SpendAll(good, Request{Key: key, Cost: cost})
 		},
 		"SpendAll SpendOnly": func(key Key, cost int64) (Decision, error) {
-			return r.SpendAll(Request{key, cost, SpendOnly}, good)
+			return r.SpendAll(Request{Key: key, Cost: cost, Mode: SpendOnly}, good)
 		},
 		"RefundAll": func(key Key, cost int64) (Decision, error) {
 			return r.RefundAll(Request{Key: good.Key}, Request{Key: key, Cost: cost})
@@ -216,8 +216,8 @@ func TestDecisionsDoNotAllocate(t *testing.T) {
 	}
 	r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: PerHour(1_000_000), single: PerDay(1)}), Options{Now: time.Now})
 	a, b, c, gone, free := perID.Key("a"), perID.Key("some longer id"), perID.Key("c"), single.Key("a"), off.Key("a")
-	three := []Request{{a, 1, 0}, {b, 1, 0}, {c, 1, 0}}
-	denied := []Request{{a, 1, 0}, {gone, 1, 0}, {c, 1, CheckOnly}}
+	three := []Request{{Key: a, Cost: 1}, {Key: b, Cost: 1}, {Key: c, Cost: 1}}
+	denied := []Request{{Key: a, Cost: 1}, {Key: gone, Cost: 1}, {Key: c, Cost: 1, Mode: CheckOnly}}
 	ds := make([]Decision, len(three))
 	for name, call := range map[string]func(){
 		"Allow":            func() { r.Allow(a) },

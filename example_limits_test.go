@@ -184,3 +184,45 @@ func ExampleBlocked() {
 	// false 0 true <nil>
 	// stint: id is blocked: 1:10.0.0.1
 }
+
+// A service knows the plan of each customer from elsewhere, and gives its limit
+// with the request.
+func ExampleRequest_limit() {
+	limits, _ := stint.NewLimits(stint.Names{OrdersPerAccount: {Label: "OrdersPerAccount", Limit: stint.Unlimited}}, nil, nil)
+	l, _ := stint.New(stint.NewMemStore(), limits, nil)
+	defer l.Close()
+	plans := map[string]stint.Limit{"free": stint.PerDay(2), "pro": stint.PerDay(1000)}
+	order := func(customer, plan string) {
+		d, err := l.SpendAll(stint.Request{Key: OrdersPerAccount.Key(customer), Cost: 1, Limit: plans[plan]})
+		fmt.Println(customer, plan, d.Allowed, d.Remaining, err)
+	}
+	order("alice", "free")
+	order("alice", "free")
+	order("alice", "free")
+	order("alice", "pro") // an upgrade does not refill: tokens come back faster now
+	// Output:
+	// alice free true 1 <nil>
+	// alice free true 0 <nil>
+	// alice free false 0 <nil>
+	// alice pro false 0 <nil>
+}
+
+func ExampleLimiter_SpendTogether() {
+	limits, _ := stint.NewLimits(names, nil, nil)
+	l, _ := stint.New(stint.NewMemStore(), limits, nil)
+	defer l.Close()
+	reqs := []stint.Request{
+		{Key: LoginsPerAddress.Key("10.0.0.1"), Cost: 1},
+		{Key: OrdersPerAccount.Key("12345678"), Cost: 1},
+	}
+	ds := make([]stint.Decision, len(reqs))
+	strictest, err := l.SpendTogether(reqs, ds)
+	fmt.Println(strictest.Allowed, err)
+	for _, d := range ds {
+		fmt.Println(d.Key, d.Remaining)
+	}
+	// Output:
+	// true <nil>
+	// 1:10.0.0.1 4
+	// 6:12345678 99
+}

@@ -158,7 +158,7 @@ func TestStats(t *testing.T) {
 	r.Spend(nobody.Key("a"), 1)
 	r.Spend(nobody.Key("b"), 1)
 	for range 2 {
-		r.spendAll(Request{single.Key("a"), 1, 0}, Request{everyone.Key(""), 1, 0})
+		r.spendAll(Request{Key: single.Key("a"), Cost: 1}, Request{Key: everyone.Key(""), Cost: 1})
 	}
 	r.spend(off.Key("a"), 1)
 	require.NoError(t, r.Flush())

@@ -25,6 +25,7 @@ type Limiter struct {
 
 	limitsMu sync.Mutex             // held by SetLimits
 	limits   atomic.Pointer[Limits] // the newest
+	given    givenRules             // of requests that have their own
 
 	statsMu sync.Mutex // guards errs and past
 	errs    map[Name]int64
@@ -156,6 +157,7 @@ func (l *Limiter) lockFound(r *request) error {
 		r.shard.mu.Unlock()
 		return ErrClosed
 	}
+	r.useConfiguredLocked(l.opts.Durability)
 	return nil
 }
 
@@ -177,7 +179,7 @@ func (l *Limiter) load(r *request) error {
 		return err
 	}
 	r.rule, r.limits, r.removals, r.saved, r.tat = rule, limits, removals, 0, 0
-	if rule <= blocked && r.op != opReset {
+	if rule <= blocked && r.op != opReset && (r.given == nil || !r.given.limited()) {
 		return nil
 	}
 	r.saved, err = l.loadTAT(r.key)

@@ -66,12 +66,6 @@ type settings struct {
 	leading          int    // parts that an override names; 0 means all
 }
 
-// rule is one limit, ready for the arithmetic.
-type rule struct {
-	limit Limit
-	rate  rate
-}
-
 // The rules that need no bucket. The first has no limit.
 const (
 	unlimited uint32 = iota
@@ -333,6 +327,15 @@ func (ls *Limits) resolve(key Key) (uint32, error) {
 		}
 	}
 	return s.rule, nil
+}
+
+// accepts reports whether ls is not nil and resolves the key.
+func (ls *Limits) accepts(key Key) bool {
+	if ls == nil {
+		return false
+	}
+	_, err := ls.resolve(key)
+	return err == nil
 }
 
 func (ls *Limits) declares(name Name) bool {

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -39,6 +40,36 @@ type Options struct {
 	OnEvent       func(Event)      // called with one event at a time; must not call Close
 	Now           func() time.Time // for tests and simulations; must not go backwards
 }
+
+// Decider decides on requests, whether its buckets belong to this process, as
+// those of a *Limiter do, or to another one that several share. Its methods may
+// be called from any number of goroutines, and mean what those of *Limiter
+// mean:
+//
+//   - A denial is a Decision. An error comes with the zero Decision, which
+//     denies, and nothing was spent, unless the error says otherwise.
+//     ErrNotDurable does, and so do errors of a Decider that may have lost the
+//     answer.
+//   - SpendTogether decides at one instant, for all requests or for none, and
+//     RetryAfter is exact.
+//   - The limit is that of the Request, or else that of Limits.
+//   - Now is the time by the clock of the decisions. Holds go by it.
+//   - Check, Bucket and Now change nothing.
+//
+// Two Deciders are the same if == says so, as for pointers.
+type Decider interface {
+	Limits() *Limits
+	Now() time.Time
+	Spend(key Key, cost int64) (Decision, error)
+	Check(key Key, cost int64) (Decision, error)
+	SpendTogether(reqs []Request, ds []Decision) (Decision, error)
+	RefundAll(reqs ...Request) (Decision, error)
+	Bucket(key Key) (Bucket, error)
+	Hold(key Key, until time.Time) error
+	Wait(ctx context.Context, key Key, cost int64) error
+}
+
+var _ Decider = (*Limiter)(nil)
 
 // Durability is what a decision waits for, and so what a crash may forget.
 // After Close nothing is forgotten at any level.

@@ -54,7 +54,7 @@ func TestBlocked(t *testing.T) {
 			} {
 				require.Equal(t, denied, r.spendAll(reqs...))
 			}
-			require.True(t, r.spendAll(Request{b, 1, CheckAndSpend}, Request{key, 1, SpendOnly}).Allowed)
+			require.True(t, r.spendAll(Request{Key: b, Cost: 1}, Request{Key: key, Cost: 1, Mode: SpendOnly}).Allowed)
 			ds := make([]Decision, 2)
 			require.NoError(t, r.SpendEach([]Request{{Key: key, Cost: 1}, {Key: key}}, ds))
 			require.Equal(t, []Decision{denied, denied}, ds)

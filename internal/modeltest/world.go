@@ -182,6 +182,11 @@ func (w *World) saved(keys ...Key) {
 		l, _, _ := w.limits.For(key)
 		strictest = max(strictest, l.Level)
 	}
+	w.savedAt(strictest, keys...)
+}
+
+// savedAt is saved for buckets whose strictest level is known.
+func (w *World) savedAt(strictest Level, keys ...Key) {
 	if strictest < Leased {
 		return
 	}
@@ -295,14 +300,13 @@ func (w *World) look(key Key) {
 	lo, hi := s.Decide(l, on, w.now, Check, 0)
 	w.compare(key, r.Decisions[0], lo.Decision, hi.Decision)
 	if on {
-		w.looked(key, 0, lo, hi, r.Decisions[0])
+		w.looked(key, l, 0, lo, hi, r.Decisions[0])
 	}
 }
 
 // looked notes that a check was answered so.
-func (w *World) looked(key Key, cost int64, lo, hi outcome, d Decision) {
+func (w *World) looked(key Key, l Limit, cost int64, lo, hi outcome, d Decision) {
 	s := w.states[key]
-	l, _, _ := w.limits.For(key)
 	s.TAT = s.after(l, w.now, Check, cost, lo, hi, d)
 	s.looked(l, w.now, w.env.MaxResident > 0)
 }
