@@ -100,7 +100,7 @@ func TestMiddleware(t *testing.T) {
 		"unknown name": {rules: []Rule{{Key: ByIP(99)}}, script: `
 			200: 503
 			Error: unknown`},
-		"own error": {rules: []Rule{{Key: own}}, script: `
+		"own error": {rules: []Rule{{Key: own, Optional: true}}, script: `
 			200: 503
 			Body: "status":503
 			RateLimit:
