@@ -50,7 +50,7 @@ func main() {
 	file := flag.String("file", "limits.db", "the file that remembers")
 	api := flag.String("api", "100/1s", "the limit of API requests from one address")
 	lockOut := flag.Duration("lockout", 15*time.Minute, "how long an address is locked out after five failed logins")
-	reset := flag.Bool("reset", false, "let the status page reset buckets")
+	reset := flag.Bool("reset", false, "let the status page reset and hold buckets")
 	measure := flag.Bool("measure", false, "at the end, print how long requests were in the limiter")
 	flag.Parse()
 	var watch *stopwatch

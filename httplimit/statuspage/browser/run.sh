@@ -20,4 +20,4 @@ SERVER="http://$(sed -n 's/^listening on //p' "$dir/out")"
 export SERVER
 node load.mjs &
 load=$!
-node --test --test-timeout=120000 status.test.mjs
+node --test --test-timeout=600000 status.test.mjs
