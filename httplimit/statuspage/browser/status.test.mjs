@@ -7,7 +7,8 @@ import { setTimeout } from 'node:timers/promises'
 import { HtmlValidate } from 'html-validate'
 import { chromium } from 'playwright-core'
 
-const base = process.env.SERVER // http://127.0.0.1:port, with the limiter's page at /status
+const base = process.env.SERVER // http://127.0.0.1:port, for clients
+const operators = process.env.OPERATORS // the same, with the limiter's page at /status
 const shots = new URL('shots/', import.meta.url).pathname
 mkdirSync(shots, { recursive: true })
 
@@ -34,7 +35,7 @@ const lockOut = async () => {
 }
 
 // open shows the page, and fails if it asks another host for anything, or complains.
-async function open (options, path = '/status', site = base) {
+async function open (options, path = '/status', site = operators) {
   const context = await browser.newContext(options)
   const plain = site.startsWith('http://status.example') // of which Chromium says that COOP needs HTTPS
   const page = await context.newPage()
@@ -52,7 +53,7 @@ async function open (options, path = '/status', site = base) {
   return { context, page, response, close }
 }
 
-const json = async () => (await fetch(base + '/status?format=json')).json()
+const json = async () => (await fetch(operators + '/status?format=json')).json()
 
 const quiet = '/status?refresh=0'
 const limit = (page, name) => page.locator('.limit', { has: page.getByRole('heading', { name }) })
@@ -170,7 +171,7 @@ test('searches, resets, holds and ends a hold when asked to, with the keyboard, 
 
 test('can be used behind a proxy that changes Host and path, over plain HTTP', async () => {
   const proxy = http.createServer((from, to) => {
-    const url = base + from.url.replace('/ops/limits', '/status')
+    const url = operators + from.url.replace('/ops/limits', '/status')
     const upstream = http.request(url, { method: from.method, headers: { ...from.headers, host: 'upstream' } }, answer => {
       to.writeHead(answer.statusCode, answer.headers)
       answer.pipe(to)
@@ -195,10 +196,10 @@ test('can be used behind a proxy that changes Host and path, over plain HTTP', a
 
 test('is not to be pressed from another page', async () => {
   const token = (await json()).limits.flatMap(l => l.most_denied)[0].token
-  const { context, page } = await open({}, '/unlimited/empty')
-  const evil = base.replace('127.0.0.1', 'localhost')
-  await page.goto(evil + '/unlimited/empty')
-  await page.setContent(`<form method="post" action="${base}/status"><button name="reset" value="${token}">free money</button></form>`)
+  const { context, page } = await open({}, '/nothing')
+  const evil = operators.replace('127.0.0.1', 'localhost')
+  await page.goto(evil + '/nothing')
+  await page.setContent(`<form method="post" action="${operators}/status"><button name="reset" value="${token}">free money</button></form>`)
   const [response] = await Promise.all([
     page.waitForResponse(r => r.request().method() === 'POST'), page.getByRole('button').click()])
   assert.equal(response.status(), 403)
@@ -206,15 +207,15 @@ test('is not to be pressed from another page', async () => {
 })
 
 test('is not to be framed', async () => {
-  const { context, page } = await open({}, '/unlimited/empty')
-  await page.setContent(`<iframe src="${base}/status"></iframe>`)
+  const { context, page } = await open({}, '/nothing')
+  await page.setContent(`<iframe src="${operators}/status"></iframe>`)
   await page.waitForLoadState('networkidle')
   assert.equal(await page.frames()[1].locator('.limit').count(), 0)
   await context.close()
 })
 
 test('is valid HTML', async () => {
-  await validate('status', await (await fetch(base + '/status')).text())
+  await validate('status', await (await fetch(operators + '/status')).text())
   await validate('denied', await (await denied()).text())
 })
 
@@ -228,7 +229,7 @@ async function validate (name, html) {
 // denied asks until it gets the page that browsers get when they are denied.
 async function denied () {
   for (;;) {
-    const response = await fetch(base + '/api/empty', { headers: { accept: 'text/html' } })
+    const response = await fetch(base + '/api/time', { headers: { accept: 'text/html' } })
     if (response.status === 429) return response
     await response.arrayBuffer()
   }
