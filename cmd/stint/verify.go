@@ -286,7 +286,8 @@ func tooFarAhead(store *readStore, limits *stint.Limits, numbers map[string]stin
 			if err != nil {
 				return nil, err
 			}
-			if limit, ok := limits.For(number.Key(c.Key.ID)); ok && limit != stint.Blocked && until(c.TAT, now) > limit.Tolerance() {
+			if limit, ok := limits.For(number.Key(c.Key.ID)); ok && limit != stint.Blocked &&
+				until(c.TAT, now) > limit.Tolerance() {
 				ahead[label]++
 			}
 		}
