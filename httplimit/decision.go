@@ -41,7 +41,7 @@ type applied struct {
 	by       *middleware   // has the rule
 	rule     *Rule         // replaced, once a nested rule decides instead
 	refunded bool          // has nothing spent, or no longer
-	locked   time.Duration // until the end of its lock-out
+	locked   time.Duration // until the end of a hold since the decision
 }
 
 // replaced is the rule of a Shadow rule's decision after a nested rule has
