@@ -2,6 +2,7 @@ package stint
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -35,13 +36,17 @@ type Request struct {
 // RetryAfter, of the allowed that with the fewest Remaining. If no request
 // takes part in the decision, it allows. After an error, such as
 // ErrDuplicateKey, nothing was spent, except as Spend says of ErrNotDurable.
-func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) { return l.all(reqs, opSpend) }
+func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) {
+	return l.all(context.Background(), reqs, opSpend)
+}
 
 // RefundAll returns what a SpendAll of the same requests spent, as Refund
 // does, and returns the strictest decision. For a CheckOnly request it only
 // reports the state. A SpendOnly request is refunded even if SpendAll had too
 // few tokens for it: leave such a request out.
-func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) { return l.all(reqs, opRefund) }
+func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) {
+	return l.all(context.Background(), reqs, opRefund)
+}
 
 // located is the place of a bucket that may be in memory.
 type located struct {
@@ -133,7 +138,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot) (strictest Decisi
 }
 
 // all decides several requests together, on the fast path if it can.
-func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
+func (l *Limiter) all(ctx context.Context, reqs []Request, op op) (Decision, error) {
 	if op == opSpend {
 		if d, done := l.fastPathAll(reqs); done {
 			return d, nil
@@ -183,7 +188,7 @@ func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
 	}
 	unlockAll(rs)
 	if in != nil {
-		err = l.committer.await(in)
+		err = l.committer.awaitUntil(ctx, in)
 	}
 	if err != nil {
 		return Decision{}, l.failed(rs[at].key, err)

@@ -249,6 +249,21 @@ func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64
 	return in
 }
 
+// SpendAllContext is SpendAll, but waits for a commit only until ctx ends. ctx
+// has no part in the decision, which is made and spends even if ctx has ended:
+// a client that goes early gets no tokens back. If ctx ends before the commit,
+// the error wraps ErrNotDurable and the error of ctx. The tokens then stay
+// spent if the commit comes, and are returned if it fails. A read of the store
+// does not end with ctx.
+func (l *Limiter) SpendAllContext(ctx context.Context, reqs ...Request) (d Decision, err error) {
+	if len(reqs) == 1 && reqs[0].Mode == CheckAndSpend {
+		if _, done := l.fastPath(reqs[0].Key, reqs[0].Cost, opSpend, &d); done {
+			return d, nil
+		}
+	}
+	return l.all(ctx, reqs, opSpend)
+}
+
 // Wait takes cost tokens from the key's bucket, and waits in its queue until
 // they are there: first come, first served. It fails at once and takes nothing
 // if ctx would end before the turn, with an error that wraps

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -36,12 +37,12 @@ func (m *middleware) decide(
 		}
 	}
 	if len(reqs) > 0 {
-		if strictest, err = m.spend(reqs); err != nil {
+		if strictest, err = m.spend(r.Context(), reqs); err != nil {
 			return nil, stint.Decision{}, err
 		}
 	}
 	for i := range mine {
-		if err := m.learn(&mine[i], strictest); err != nil {
+		if err := m.learn(r.Context(), &mine[i], strictest); err != nil {
 			m.fail(r, err)
 		}
 	}
@@ -105,21 +106,19 @@ func (m *middleware) replaceShadows(c *carried, mine []applied) ([]applied, erro
 	return mine, err
 }
 
-// spend calls SpendAll, or what is faster for a single request.
-func (m *middleware) spend(reqs []stint.Request) (stint.Decision, error) {
-	switch {
-	case len(reqs) > 1:
-		return m.lim.SpendAll(reqs...)
-	case reqs[0].Mode == stint.CheckOnly:
+// spend decides and spends. It waits for a commit until ctx ends: nobody reads
+// the answer then, and the tokens stay spent.
+func (m *middleware) spend(ctx context.Context, reqs []stint.Request) (stint.Decision, error) {
+	if len(reqs) == 1 && reqs[0].Mode == stint.CheckOnly {
 		return m.lim.Check(reqs[0].Key, reqs[0].Cost)
 	}
-	return m.lim.Spend(reqs[0].Key, reqs[0].Cost)
+	return m.lim.SpendAllContext(ctx, reqs...)
 }
 
 // learn sets the decision of one rule: of a Shadow rule, which has not spent
 // yet, or of one that has spent together with others. If the bucket cannot be
 // read, the decision says only whether the request was allowed.
-func (m *middleware) learn(a *applied, strictest stint.Decision) (err error) {
+func (m *middleware) learn(ctx context.Context, a *applied, strictest stint.Decision) (err error) {
 	spent := strictest.Allowed && !a.After
 	d := strictest
 	switch {
@@ -127,7 +126,7 @@ func (m *middleware) learn(a *applied, strictest stint.Decision) (err error) {
 	case !spent:
 		d, err = m.lim.Check(a.Key, a.Cost)
 	case a.Shadow:
-		d, err = m.lim.Spend(a.Key, a.Cost)
+		d, err = m.lim.SpendAllContext(ctx, a.request())
 	default:
 		d, err = m.lim.Check(a.Key, 0)
 		d.Allowed, d.RetryAfter = true, 0
