@@ -75,6 +75,8 @@ type Reservation struct {
 	key  Key
 	turn *queue.Turn
 	done *atomic.Bool
+
+	given *rule // that Reserve was called with; nil: the configured one
 }
 
 // Reserve takes cost tokens from the key's bucket even if they are not there
@@ -83,19 +85,25 @@ type Reservation struct {
 // would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked. An error means that there is no place
 // in the queue; the tokens are spent only as Spend says of ErrNotDurable.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
-	r, err := l.reserve(key, cost, math.MaxInt64)
-	if err != nil {
-		return Reservation{}, l.failed(key, err)
-	}
-	return r, nil
+	return l.ReserveRequest(Request{Key: key, Cost: cost})
+}
+
+// ReserveRequest is Reserve for a Request, which may have a Limit of its own.
+// Its Mode does not count.
+func (l *Limiter) ReserveRequest(req Request) (Reservation, error) {
+	r, err := l.reserve(&req, math.MaxInt64)
+	return r, l.failed(req.Key, err)
 }
 
 var errTooLate = errors.New("its turn would come too late")
 
 // reserve takes a place in the queue whose turn comes within a time.
-func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error) {
-	rs := [1]request{{change: change{key: key}, cost: cost, op: opSpend}}
+func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
+	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: opSpend}}
 	r := &rs[0]
+	if err := l.give(r, req); err != nil {
+		return Reservation{}, err
+	}
 	if err := r.locate(l.directory); err != nil {
 		return Reservation{}, err
 	}
@@ -111,7 +119,10 @@ func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error
 		r.shard.mu.Unlock()
 		return Reservation{}, err
 	}
-	turn := &queue.Turn{At: at, Cost: cost}
+	turn := &queue.Turn{At: at, Cost: req.Cost}
+	if r.given != nil {
+		turn.Rate = r.given.rate.queueRate()
+	}
 	r.countLocked(true)
 	if at > now { // the bucket is charged when the turn comes
 		r.joinLocked(turn, now)
@@ -125,7 +136,7 @@ func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error
 			return Reservation{}, err
 		}
 	}
-	return Reservation{l: l, key: key, turn: turn, done: new(atomic.Bool)}, nil
+	return Reservation{l: l, key: req.Key, turn: turn, done: new(atomic.Bool), given: r.given}, nil
 }
 
 // reserveLocked decides on a reservation at the instant now, and returns when
@@ -136,13 +147,13 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 		return 0, err
 	}
 	r.to = r.from
-	switch r.rule {
-	case blocked:
+	rule := r.ruleLocked()
+	switch {
+	case rule.limit == Blocked:
 		return 0, fmt.Errorf("%w: %v", ErrBlocked, r.key)
-	case unlimited:
+	case !rule.limited():
 		return now + int64(d.RetryAfter), nil
 	}
-	rule := &r.shard.limits.rules[r.rule]
 	g := r.shard.gates[r.key]
 	start := now
 	if g != nil {
@@ -167,12 +178,14 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 
 // joinLocked puts a turn at the end of the bucket's queue.
 func (r *request) joinLocked(turn *queue.Turn, now int64) {
-	if r.rule == unlimited {
+	if !r.ruleLocked().limited() {
 		return
 	}
 	s := r.shard
 	g := s.gateLocked(r.key, r.hash)
-	g.rate = s.limits.rules[r.rule].rate.queueRate()
+	if r.given == nil {
+		g.rate = s.limits.rules[r.rule].rate.queueRate()
+	}
 	g.queue.Join(turn)
 	r.turn = turn
 	r.writeLocked(now)
@@ -219,7 +232,7 @@ func (r Reservation) Cancel() {
 	var in *batch
 	if g.queue.Leave(r.turn) {
 		s.MarkDirty(i)
-		in = r.l.submitCancelLocked(s, h, b, now)
+		in = r.l.submitCancelLocked(s, h, b, now, r.given)
 	}
 	s.tidyGateLocked(r.key, g, now)
 	s.mu.Unlock()
@@ -230,15 +243,15 @@ func (r Reservation) Cancel() {
 
 // submitCancelLocked puts a bucket that a turn has left into a commit, if its
 // limit asks for that.
-func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64) *batch {
-	if s.limits == nil || b.Rule() == 0 {
+func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64, given *rule) *batch {
+	if s.limits == nil || b.Rule() == 0 && given == nil {
 		return nil
 	}
 	if p := s.pendingLocked(b); p != nil {
 		p.lowered = true
 	}
 	b.Clear(table.Covered) // the store has a lease that the queue needed
-	ch := change{key: slotKey(b), shard: s, hash: h, from: b.TAT(), to: b.TAT()}
+	ch := change{key: slotKey(b), shard: s, hash: h, from: b.TAT(), to: b.TAT(), given: given}
 	tat, when := l.committer.needLocked(&ch, b, now)
 	if when != needFirst {
 		return nil
@@ -249,19 +262,28 @@ func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64
 	return in
 }
 
-// SpendAllContext is SpendAll, but waits for a commit only until ctx ends. ctx
-// has no part in the decision, which is made and spends even if ctx has ended:
-// a client that goes early gets no tokens back. If ctx ends before the commit,
-// the error wraps ErrNotDurable and the error of ctx. The tokens then stay
-// spent if the commit comes, and are returned if it fails. A read of the store
-// does not end with ctx.
-func (l *Limiter) SpendAllContext(ctx context.Context, reqs ...Request) (d Decision, err error) {
-	if len(reqs) == 1 && reqs[0].Mode == CheckAndSpend {
-		if _, done := l.fastPath(reqs[0].Key, reqs[0].Cost, opSpend, &d); done {
-			return d, nil
-		}
+// SpendContext is Spend, but waits for a commit only until ctx ends. ctx has no
+// part in the decision, which is made even if ctx has ended: a client that goes
+// early spends like others. If ctx ends before the commit, the error wraps
+// ErrNotDurable and that of ctx. The tokens then stay spent if the commit comes,
+// and are returned if it fails. Loading a bucket does not end with ctx.
+func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Decision, err error) {
+	if _, done := l.fastPath(key, cost, opSpend, &d); !done {
+		d, err = l.all(ctx, []Request{{Key: key, Cost: cost}}, nil, opSpend)
 	}
-	return l.all(ctx, reqs, opSpend)
+	return d, err
+}
+
+// SpendTogetherContext is SpendTogether with the ctx of SpendContext.
+func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (Decision, error) {
+	if len(ds) < len(reqs) {
+		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and room for %d decisions", len(reqs), len(ds))
+	}
+	d, err := l.all(ctx, reqs, ds, opSpend)
+	if err != nil {
+		clear(ds[:len(reqs)])
+	}
+	return d, err
 }
 
 // Wait takes cost tokens from the key's bucket, and waits in its queue until
@@ -272,6 +294,13 @@ func (l *Limiter) SpendAllContext(ctx context.Context, reqs ...Request) (d Decis
 // of ctx. A commit is waited for, up to Options.CommitTimeout, whether ctx has
 // ended or not. Other errors are those of Reserve.
 func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
+	return l.WaitRequest(ctx, Request{Key: key, Cost: cost})
+}
+
+// WaitRequest is Wait for a Request, which may have a Limit of its own. Its
+// Mode does not count.
+func (l *Limiter) WaitRequest(ctx context.Context, req Request) error {
+	key := req.Key
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -279,7 +308,7 @@ func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		within = int64(time.Until(deadline))
 	}
-	r, err := l.reserve(key, cost, within)
+	r, err := l.reserve(&req, within)
 	if errors.Is(err, errTooLate) {
 		return l.failed(key, fmt.Errorf("stint: wait for %v: %w: %w", key, err, context.DeadlineExceeded))
 	}

@@ -39,7 +39,7 @@ func (m *middleware) update(c *carried, first int, mine []applied, w http.Respon
 
 // outcome is what a status changes.
 type outcome struct {
-	lim      *stint.Limiter
+	lim      stint.Decider
 	status   int
 	begun    time.Time // start of the handler
 	mine     []applied

@@ -103,7 +103,7 @@ func seconds(d time.Duration) int64 {
 }
 
 // find returns the decision about a bucket, or nil.
-func find(as []applied, lim *stint.Limiter, key stint.Key) *applied {
+func find(as []applied, lim stint.Decider, key stint.Key) *applied {
 	for i := range as {
 		if a := &as[i]; a.Key == key && a.by.lim == lim && a.rule != &replaced {
 			return a

@@ -154,35 +154,6 @@ func TestStatusWriter(t *testing.T) {
 	})
 }
 
-// The writer can flush and be hijacked if the wrapped one can.
-func TestStatusWriterInterfaces(t *testing.T) {
-	recorder := httptest.NewRecorder()
-	for name, tc := range map[string]struct {
-		below         http.ResponseWriter
-		flush, hijack bool
-	}{
-		"neither": {struct{ http.ResponseWriter }{recorder}, false, false},
-		"flush":   {recorder, true, false},
-		"hijack": {struct {
-			http.ResponseWriter
-			http.Hijacker
-		}{recorder, nil}, false, true},
-		"both": {struct {
-			http.ResponseWriter
-			http.Hijacker
-			http.Flusher
-		}{recorder, nil, nil}, true, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := (&statusWriter{ResponseWriter: tc.below}).wrapped()
-			_, flush := w.(http.Flusher)
-			_, hijack := w.(http.Hijacker)
-			require.Equal(t, [2]bool{tc.flush, tc.hijack}, [2]bool{flush, hijack})
-			require.Equal(t, tc.below, w.(interface{ Unwrap() http.ResponseWriter }).Unwrap())
-		})
-	}
-}
-
 // After http.TimeoutHandler has answered, nested middleware goes on by itself,
 // and the answer does not wait for it.
 func TestTimeoutHandler(t *testing.T) {
