@@ -79,9 +79,9 @@ func (a *applied) stricterThan(b *applied) bool {
 }
 
 // state returns how many tokens the client has left, and the seconds within
-// which it can use no more than these, at least 1: until the next token comes
-// back, or until the end of a hold, during which nothing is left. For a full
-// bucket it is the time in which a spent token comes back.
+// which it can use no more than these, at least 1. They end when the next token
+// comes back, or with a hold, during which nothing is left. For a full bucket it
+// is the time in which a spent token comes back.
 func (a *applied) state() (left, window int64) {
 	if a.locked > 0 {
 		return 0, seconds(a.locked)
