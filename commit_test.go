@@ -61,6 +61,14 @@ func TestCommit(t *testing.T) {
 		require.ErrorIs(t, <-ended, context.DeadlineExceeded)
 		require.EqualValues(t, 100, r.spent(key), "its turn had come")
 	})
+	run("a failed commit", Options{}, func(t *testing.T, r *rig) {
+		r.disk.fail(errDisk, "save")
+		_, err := r.Spend(synced.Key("a"), 1)
+		require.ErrorIs(t, err, ErrNotDurable)
+		require.Zero(t, r.Stats().Limits[synced].Allowed)
+		require.EqualValues(t, 1, r.Stats().Dirty, "it may be on file")
+		r.disk.fail(nil)
+	})
 	run("a commit that fails while the Limiter closes", Options{}, func(t *testing.T, r *rig) {
 		key := synced.Key("a")
 		r.disk.shut()

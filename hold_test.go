@@ -48,6 +48,39 @@ func TestHold(t *testing.T) {
 		require.Empty(t, collect(t, r.disk.All(Unknown)))
 		r.directory.each(func(s *shard) { require.Empty(t, s.gates) })
 	})
+	t.Run("Held", func(t *testing.T) {
+		r, other, queued := newRig(t), perID.Key("b"), single.Key("queued")
+		listed := func() map[Key]Held {
+			all := map[Key]Held{}
+			for h := range r.Held() {
+				all[h.Key] = h
+			}
+			return all
+		}
+		r.hold(key, time.Hour)
+		r.hold(shared, time.Minute)
+		r.spend(other, 5)
+		r.hold(other, time.Minute)
+		require.NoError(t, r.Reset(other))
+		r.take(queued, 1)
+		r.reserve(queued, 1)
+		r.reserve(queued, 1)
+		until := r.clock.Now().Add(time.Hour)
+		want := Held{Key: key, Until: listed()[key].Until}
+		require.True(t, until.Equal(want.Until))
+		require.Equal(t, map[Key]Held{key: want, shared: listed()[shared], queued: {Key: queued, Waiting: 2}}, listed())
+		for range r.Held() {
+			break
+		}
+		r.clock.advance(time.Second)
+		require.Equal(t, 1, listed()[queued].Waiting, "the first has gone")
+		require.NoError(t, r.Close())
+		require.Empty(t, listed())
+		r.clock.advance(time.Minute)
+		r = r.next(r.Limits())
+		require.Equal(t, map[Key]Held{key: want}, listed(), "from the store; holds that are over are not in force")
+		require.Zero(t, r.Stats().Resident, "it loads no bucket")
+	})
 	t.Run("far ahead and long ago", func(t *testing.T) {
 		r := newRig(t)
 		require.NoError(t, r.Hold(key, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))

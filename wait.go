@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"strings"
 	"sync/atomic"
@@ -67,6 +68,51 @@ func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
 		}
 	}
 	return in
+}
+
+// Held is a bucket that denies whatever its tokens: it is held, or requests
+// wait in its queue.
+type Held struct {
+	Key     Key
+	Until   time.Time // end of the hold; zero if there is none
+	Waiting int       // requests in the queue
+}
+
+// Held yields the buckets that are held or that requests wait for, in no
+// particular order. It reads neither other buckets nor the store. After Close it
+// yields nothing.
+func (l *Limiter) Held() iter.Seq[Held] {
+	return func(yield func(Held) bool) {
+		var found []Held
+		for next := 0; next >= 0; {
+			found = found[:0]
+			next = l.directory.eachFrom(next, func(s *shard) bool {
+				found = s.appendHeldLocked(found, l.clock.Now())
+				return false
+			})
+			for _, h := range found {
+				if !yield(h) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s *shard) appendHeldLocked(to []Held, now int64) []Held {
+	if s.limits == nil {
+		return to
+	}
+	for key, g := range s.gates {
+		h := Held{Key: key, Waiting: g.queue.Waiting(now)}
+		if g.hold > now {
+			h.Until = time.Unix(0, g.hold)
+		}
+		if h.Waiting > 0 || !h.Until.IsZero() {
+			to = append(to, h)
+		}
+	}
+	return to
 }
 
 // Reservation is a place in a queue: the request may go once Delay is 0.

@@ -49,7 +49,7 @@ func main() {
 	flag.StringVar(&c.limits, "limits", "", "limits file; without it, the limits of the program")
 	flag.StringVar(&c.plans, "plans", "", "file of overrides; needs -limits")
 	flag.StringVar(&c.trusted, "trust", "", "networks of your proxies, with commas between them")
-	flag.BoolVar(&c.allowReset, "reset", false, "let the status page reset buckets")
+	flag.BoolVar(&c.allowReset, "reset", false, "let the status page reset and hold buckets")
 	flag.Parse()
 	if err := run(c); err != nil {
 		log.Fatal(err)
