@@ -223,9 +223,6 @@ func TestPanics(t *testing.T) {
 
 // docs/performance.md has these figures.
 func TestAllocations(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerSecond(1_000_000_000)})
 	spend(t, lim, failures.Key("192.0.2.1"), 5)
 	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
