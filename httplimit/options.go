@@ -12,7 +12,7 @@ type Options struct {
 	Headers Headers
 
 	// PartitionKey returns the "pk" parameter of a bucket in the Standard
-	// fields. It may tell clients apart, but should not identify them. If it is
+	// fields. It may tell clients apart, but should not name them. If it is
 	// nil, there is no such parameter.
 	PartitionKey func(stint.Key) []byte
 

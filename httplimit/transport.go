@@ -46,8 +46,8 @@ import (
 //
 // # Which limit
 //
-// The limit may be the API's quota, such as stint.PerHour(5000). The client then
-// uses at least 95 % of it, unless its period is less than 20 seconds. A server
+// The limit may be the API's quota, such as stint.PerHour(5000). The client
+// then uses at least 95 % of it, if its period is 20 seconds or more. A server
 // that counts fixed windows, or tokens, refuses at most one request in each
 // window after the first; requests that are under way together may each be
 // refused once. A server that counts the last hour, and sends only Retry-After,

@@ -3,8 +3,8 @@
 //
 // bbolt trusts its pages. Most of what it meets in a damaged one is a panic or
 // a memory fault, from which boltfile recovers. But some damage uses up the
-// stack or the memory, and that ends the process: a branch that leads back to
-// itself, an absurd length, or an endless list of free pages. So each page is
+// stack or the memory, and that ends the process. Examples are a branch that
+// leads back to itself, and an endless list of free pages. So each page is
 // checked, through the file, before bbolt reads it:
 //
 //   - the meta pages and the list of free pages when boltfile opens the file
