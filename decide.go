@@ -142,7 +142,8 @@ func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) (allowed, do
 	return allowed, done
 }
 
-func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op, now int64, d *Decision) (allowed, done, late bool) {
+func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op, now int64, d *Decision) (allowed,
+	done, late bool) {
 	i, ok := s.findLocked(key, h)
 	if !ok || s.limits == nil {
 		return false, false, false
@@ -234,8 +235,12 @@ func (l *Limiter) slowPathOf(rs []request, now int64) (Decision, error) {
 	return d, nil
 }
 
-// failed counts an error against the key's limit, and returns it.
+// failed counts an error against the key's limit, and returns it. It does
+// nothing if err is nil.
 func (l *Limiter) failed(key Key, err error) error {
+	if err == nil {
+		return nil
+	}
 	l.statsMu.Lock()
 	defer l.statsMu.Unlock()
 	if l.limits.Load().label(key.Name) == "" {

@@ -309,10 +309,8 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 	}
 	l.limitsMu.Lock()
 	defer l.limitsMu.Unlock()
-	select {
-	case <-l.closed:
+	if l.isClosed() {
 		return ErrClosed
-	default:
 	}
 	return l.setLimits(limits)
 }
@@ -350,11 +348,18 @@ func (l *Limiter) Now() time.Time { return time.Unix(0, l.clock.Now()) }
 // Flush saves everything spent so far, at every level. It is in the store when
 // Flush returns nil.
 func (l *Limiter) Flush() error {
+	if l.isClosed() {
+		return ErrClosed
+	}
+	return l.flusher.flushAndWait()
+}
+
+func (l *Limiter) isClosed() bool {
 	select {
 	case <-l.closed:
-		return ErrClosed
+		return true
 	default:
-		return l.flusher.flushAndWait()
+		return false
 	}
 }
 

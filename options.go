@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,18 +122,10 @@ func (o *Options) withDefaults() (Options, error) {
 	case c.MaxResident < 0:
 		return c, fmt.Errorf("stint: MaxResident %d: want more than 0", c.MaxResident)
 	}
-	if c.Durability == 0 {
-		c.Durability = Flushed
-	}
-	if c.FlushInterval == 0 {
-		c.FlushInterval = time.Second
-	}
-	if c.CommitTimeout == 0 {
-		c.CommitTimeout = 5 * time.Second
-	}
-	if c.MaxResident == 0 {
-		c.MaxResident = 1 << 20
-	}
+	c.Durability = cmp.Or(c.Durability, Flushed)
+	c.FlushInterval = cmp.Or(c.FlushInterval, time.Second)
+	c.CommitTimeout = cmp.Or(c.CommitTimeout, 5*time.Second)
+	c.MaxResident = cmp.Or(c.MaxResident, 1<<20)
 	return c, nil
 }
 
@@ -142,7 +135,7 @@ type Event struct {
 	Kind EventKind
 	Time time.Time     // by the Limiter's clock
 	Err  error         // what is wrong; of SaveEnded, how the save ended
-	Path string        // of FileSetAside: where the file is now
+	Path string        // of FileSetAside: the file's new path
 	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back
 }
 
@@ -161,25 +154,16 @@ const (
 	FileBack                            // the file, or a new one with all buckets, is there
 )
 
+var eventKinds = [...]string{
+	FlushFailed: "flush failed", FlushRecovered: "flush recovered", ClockStepped: "clock stepped",
+	FileSetAside: "file set aside",
+	SaveOverdue:  "save overdue", SaveEnded: "overdue save ended", FileGone: "file gone", FileBack: "file back",
+}
+
 // String returns what happened, in two or three words.
 func (k EventKind) String() string {
-	switch k {
-	case FlushFailed:
-		return "flush failed"
-	case FlushRecovered:
-		return "flush recovered"
-	case ClockStepped:
-		return "clock stepped"
-	case FileSetAside:
-		return "file set aside"
-	case SaveOverdue:
-		return "save overdue"
-	case SaveEnded:
-		return "overdue save ended"
-	case FileGone:
-		return "file gone"
-	case FileBack:
-		return "file back"
+	if k > 0 && int(k) < len(eventKinds) {
+		return eventKinds[k]
 	}
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }

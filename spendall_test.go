@@ -41,23 +41,6 @@ func TestSpendAll(t *testing.T) {
 		require.Equal(t, a, r.spendAll(one(b, 0), Request{Key: a, Cost: 3}).Key)
 		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64}, r.spendAll())
 	})
-	t.Run("modes", func(t *testing.T) {
-		r := newRig(t)
-		r.take(shared, 3)
-		require.False(t, r.spendAll(one(b, 0), one(shared, CheckOnly)).Allowed)
-		require.False(t, r.spendAll(one(b, SpendOnly), one(shared, 0)).Allowed)
-		require.EqualValues(t, 5, r.left(b), "SpendOnly does not spend if another denies")
-		require.EqualValues(t, 4, r.spendAll(one(b, CheckOnly)).Remaining)
-		require.EqualValues(t, 5, r.left(b), "CheckOnly does not spend")
-		d := r.spendAll(one(b, 0), one(shared, SpendOnly))
-		require.True(t, d.Allowed, "SpendOnly takes no part")
-		require.Equal(t, b, d.Key)
-		require.EqualValues(t, 4, r.left(b))
-		require.Equal(t, a, r.spendAll(Request{Key: b, Cost: 2, Mode: SpendOnly}, one(a, 0)).Key)
-		require.EqualValues(t, 2, r.left(b), "SpendOnly spends if it can")
-		require.True(t, r.spendAll(Request{Key: b, Cost: 3, Mode: SpendOnly}).Allowed, "nothing takes part")
-		require.EqualValues(t, 2, r.left(b))
-	})
 	t.Run("errors", func(t *testing.T) {
 		r := newRig(t)
 		for range 2 { // of buckets that are not in memory, and of buckets that are
@@ -141,17 +124,6 @@ func TestSpendAll(t *testing.T) {
 		r.disk.fail(nil)
 		for i, spent := range []int64{1, 2, 0, 0} {
 			require.Equal(t, spent, r.spent(keys[i]), "the tokens of the failed commit are returned")
-		}
-	})
-	t.Run("a crash keeps all of it", func(t *testing.T) {
-		for _, other := range []Name{inMemory, flushed, synced} {
-			r := newLevels(t, hundred)
-			for _, cost := range []int64{1, 3} { // the lease covers the second
-				r.spendAll(Request{Key: leased.Key("a"), Cost: cost}, Request{Key: other.Key("a"), Cost: cost})
-			}
-			after := r.next(r.Limits())
-			require.GreaterOrEqual(t, after.spent(leased.Key("a")), int64(4))
-			require.EqualValues(t, 4, after.spent(other.Key("a")))
 		}
 	})
 	// A flush that is half done saves no part of a SpendAll, because all of its

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"strings"
 	"sync/atomic"
@@ -14,7 +15,7 @@ import (
 )
 
 // Hold denies every request for the key before until, whatever its bucket
-// holds. A time after 2162-04-10 23:47 UTC, where the arithmetic ends, counts
+// holds. The arithmetic ends at 2162-04-10 23:47 UTC, and a later time counts
 // as that one. A new hold replaces the one that there is; one that ends now or
 // earlier ends it, as does Reset. Queued requests never move forward. Those
 // whose turn falls inside the hold move to its end.
@@ -69,6 +70,51 @@ func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
 	return in
 }
 
+// Held is a bucket that denies whatever its tokens: it is held, or requests
+// wait in its queue.
+type Held struct {
+	Key     Key
+	Until   time.Time // end of the hold; zero if there is none
+	Waiting int       // requests in the queue
+}
+
+// Held yields the buckets that are held or that requests wait for, in no
+// particular order. It reads neither other buckets nor the store. After Close it
+// yields nothing.
+func (l *Limiter) Held() iter.Seq[Held] {
+	return func(yield func(Held) bool) {
+		var found []Held
+		for next := 0; next >= 0; {
+			found = found[:0]
+			next = l.directory.eachFrom(next, func(s *shard) bool {
+				found = s.appendHeldLocked(found, l.clock.Now())
+				return false
+			})
+			for _, h := range found {
+				if !yield(h) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s *shard) appendHeldLocked(to []Held, now int64) []Held {
+	if s.limits == nil {
+		return to
+	}
+	for key, g := range s.gates {
+		h := Held{Key: key, Waiting: g.queue.Waiting(now)}
+		if g.hold > now {
+			h.Until = time.Unix(0, g.hold)
+		}
+		if h.Waiting > 0 || !h.Until.IsZero() {
+			to = append(to, h)
+		}
+	}
+	return to
+}
+
 // Reservation is a place in a queue: the request may go once Delay is 0.
 type Reservation struct {
 	l    *Limiter
@@ -82,8 +128,9 @@ type Reservation struct {
 // Reserve takes cost tokens from the key's bucket even if they are not there
 // yet, and returns a place in its queue. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
-// would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked. An error means that there is no place
-// in the queue; the tokens are spent only as Spend says of ErrNotDurable.
+// would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
+// An error means that there is no place in the queue; the tokens are spent only
+// as Spend says of ErrNotDurable.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	return l.ReserveRequest(Request{Key: key, Cost: cost})
 }
@@ -92,10 +139,7 @@ func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 // Its Mode does not count.
 func (l *Limiter) ReserveRequest(req Request) (Reservation, error) {
 	r, err := l.reserve(&req, math.MaxInt64)
-	if err != nil {
-		return Reservation{}, l.failed(req.Key, err)
-	}
-	return r, nil
+	return r, l.failed(req.Key, err)
 }
 
 var errTooLate = errors.New("its turn would come too late")
@@ -263,6 +307,30 @@ func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64
 	defer l.committer.Unlock()
 	l.committer.putLocked(in, &ch, b, tat)
 	return in
+}
+
+// SpendContext is Spend, but waits for a commit only until ctx ends. ctx has no
+// part in the decision, which is made even if ctx has ended: a client that goes
+// early spends like others. If ctx ends before the commit, the error wraps
+// ErrNotDurable and that of ctx. The tokens then stay spent if the commit comes,
+// and are returned if it fails. Loading a bucket does not end with ctx.
+func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Decision, err error) {
+	if _, done := l.fastPath(key, cost, opSpend, &d); !done {
+		d, err = l.all(ctx, []Request{{Key: key, Cost: cost}}, nil, opSpend)
+	}
+	return d, err
+}
+
+// SpendTogetherContext is SpendTogether with the ctx of SpendContext.
+func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (Decision, error) {
+	if len(ds) < len(reqs) {
+		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and room for %d decisions", len(reqs), len(ds))
+	}
+	d, err := l.all(ctx, reqs, ds, opSpend)
+	if err != nil {
+		clear(ds[:len(reqs)])
+	}
+	return d, err
 }
 
 // Wait takes cost tokens from the key's bucket, and waits in its queue until

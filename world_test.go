@@ -58,18 +58,17 @@ func limitOfModel(l modeltest.Limit) stint.Limit {
 
 // limitsOfModel returns the model's limits as a program declares them.
 func limitsOfModel(ls modeltest.Limits) *stint.Limits {
-	limit := limitOfModel
 	names, defaults, overrides := stint.Names{}, map[stint.Name]stint.Limit{}, map[stint.Name][]stint.Override{}
 	for name, l := range ls.Names {
 		names[stint.Name(name)] = stint.NameSpec{Label: "name" + string(rune('0'+name)), Limit: stint.Unlimited}
 		if l != nil {
-			defaults[stint.Name(name)] = limit(*l)
+			defaults[stint.Name(name)] = limitOfModel(*l)
 		}
 	}
 	for _, o := range ls.Overrides {
 		name := stint.Name(o.Key.Name)
 		overrides[name] = append(overrides[name],
-			stint.Override{IDs: []stint.OverrideID{{ID: o.Key.ID}}, Limit: limit(o.Limit)})
+			stint.Override{IDs: []stint.OverrideID{{ID: o.Key.ID}}, Limit: limitOfModel(o.Limit)})
 	}
 	made, err := stint.NewLimits(names, defaults, overrides)
 	if err != nil {
@@ -157,6 +156,13 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	case modeltest.SetLimits:
 		s.limits = limitsOfModel(*c.Limits)
 		err = s.SetLimits(s.limits)
+	case modeltest.SetOverrides:
+		key, limits := c.Reqs[0].Key, map[stint.Name]stint.Limit{keys[0].Name: {}}
+		for _, o := range c.Limits.Overrides {
+			limits[keys[0].Name] = limitOfModel(o.Limit)
+		}
+		err = s.SetOverrides(stint.OverrideID{ID: key.ID}, limits)
+		s.limits = s.Limits()
 	case modeltest.Flush:
 		err = s.Flush()
 	case modeltest.Tick:

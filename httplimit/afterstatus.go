@@ -90,7 +90,8 @@ func (s *outcome) refund() {
 			s.failures = append(s.failures, err)
 			continue
 		}
-		d.Allowed, d.RetryAfter = true, 0 // the next request may be denied, but not this one
+		a.locked = d.RetryAfter // only a hold denies a cost of 0
+		d.Allowed, d.RetryAfter = true, 0
 		a.Decision.Decision = d
 		s.changed = true
 	}

@@ -52,12 +52,15 @@ func ask(h http.Handler) *httptest.ResponseRecorder {
 func ExampleNew() {
 	limiter := open()
 	defer limiter.Close()
-	limit := httplimit.New(limiter, nil,
-		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
-		httplimit.Rule{Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins), CountStatus: httplimit.AuthFailed},
-	)
 	mux := http.NewServeMux()
 	mux.Handle("POST /login", wrongPassword)
+	limit := httplimit.New(limiter, nil,
+		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
+		httplimit.Rule{
+			Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins),
+			CountStatus: httplimit.AuthFailed, // only failed logins spend tokens
+		},
+	)
 	h := limit(mux)
 	for range 3 {
 		res := ask(h)
@@ -211,7 +214,10 @@ func ExampleClientAddress() {
 }
 
 func ExampleTransport() {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "an answer") }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w,
+			"an answer")
+	}))
 	defer server.Close()
 	limiter := open() // a file keeps the quota across runs
 	defer limiter.Close()

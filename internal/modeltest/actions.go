@@ -35,6 +35,7 @@ var Actions = []Action{
 	{"hold", 15, (*World).hold, nil},
 	{"reset", 15, (*World).reset, nil},
 	{"set limits", 8, (*World).setLimits, nil},
+	{"set overrides", 15, (*World).setOverrides, nil},
 	{"flush", 15, (*World).flush, nil},
 	{"tick", 30, (*World).tick, ticks},
 	{"reopen", 3, func(w *World) { w.closeAndReopen(w.limits) }, nil},

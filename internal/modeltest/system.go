@@ -70,29 +70,28 @@ type Op string
 
 // The methods of a limiter, and what a test does to its process.
 const (
-	Spend     Op = "spend"
-	Check     Op = "check"
-	Refund    Op = "refund"
-	SpendAll  Op = "spend all"
-	RefundAll Op = "refund all"
-	SpendEach Op = "spend each"
-
+	Spend         Op = "spend"
+	Check         Op = "check"
+	Refund        Op = "refund"
+	SpendAll      Op = "spend all"
+	RefundAll     Op = "refund all"
+	SpendEach     Op = "spend each"
 	SpendTogether Op = "spend together"
-
-	Reserve   Op = "reserve"
-	Delay     Op = "delay"
-	Cancel    Op = "cancel"
-	Hold      Op = "hold"
-	Reset     Op = "reset"
-	SetLimits Op = "set limits"
-	Flush     Op = "flush"
-	Tick      Op = "tick" // FlushInterval passes
-	Inspect   Op = "bucket"
-	Buckets   Op = "buckets"
-	Stats     Op = "stats"
-	Snapshot  Op = "snapshot"
-	Compact   Op = "compact"
-	Close     Op = "close"
+	Reserve       Op = "reserve"
+	Delay         Op = "delay"
+	Cancel        Op = "cancel"
+	Hold          Op = "hold"
+	Reset         Op = "reset"
+	SetLimits     Op = "set limits"
+	SetOverrides  Op = "set overrides"
+	Flush         Op = "flush"
+	Tick          Op = "tick" // FlushInterval passes
+	Inspect       Op = "bucket"
+	Buckets       Op = "buckets"
+	Stats         Op = "stats"
+	Snapshot      Op = "snapshot"
+	Compact       Op = "compact"
+	Close         Op = "close"
 )
 
 // Mode says what part a Request has in a SpendAll.
@@ -120,7 +119,7 @@ type Call struct {
 	Reqs   []Request `json:",omitempty"`
 	Place  int       `json:",omitempty"` // of Delay and Cancel: what Reserve replied
 	Until  int64     `json:",omitempty"` // of Hold
-	Limits *Limits   `json:",omitempty"` // of SetLimits
+	Limits *Limits   `json:",omitempty"` // of SetLimits; of SetOverrides, one override, or none to remove it
 }
 
 // Decision is the answer to a request.

@@ -262,13 +262,19 @@ func (w *World) pass(d int64) {
 // newLaws begins the accounts of the limits in force anew.
 func (w *World) newLaws() {
 	w.epoch++
-	for key, s := range w.states {
-		l, on, _ := w.limits.For(key)
-		if s.newLimits(l, on, w.now); on {
-			s.law = NewLaw(l)
-		} else {
-			s.law = nil
-		}
+	for key := range w.states {
+		w.newLaw(key)
+	}
+}
+
+// newLaw begins the account of a key anew, under the limit in force.
+func (w *World) newLaw(key Key) {
+	s := w.states[key]
+	l, on, _ := w.limits.For(key)
+	if s.newLimits(l, on, w.now); on {
+		s.law = NewLaw(l)
+	} else {
+		s.law = nil
 	}
 }
 

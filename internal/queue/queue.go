@@ -24,6 +24,15 @@ type Queue struct{ turns []*Turn }
 // Len returns the number of turns that Advance has not charged.
 func (q *Queue) Len() int { return len(q.turns) }
 
+// Waiting returns the number of turns that come after now.
+func (q *Queue) Waiting(now int64) int {
+	n := len(q.turns)
+	for n > 0 && q.turns[len(q.turns)-n].At <= now {
+		n--
+	}
+	return n
+}
+
 // Join adds a turn to the end. Its instant is not before Last.
 func (q *Queue) Join(t *Turn) { q.turns = append(q.turns, t) }
 
