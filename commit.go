@@ -126,8 +126,8 @@ func (s *shard) unsavedLocked(b table.Slot) bool {
 	return b.Has(table.Dirty|table.Pending) || saving != 0 && b.Meta()&table.SaveMask == saving
 }
 
-// submitLocked puts the changes of rs into one commit, if one of them must be
-// in the store before its caller is answered, or if a crash would forget some
+// submitLocked puts the changes of rs into one commit in two cases. Either one
+// of them must be in the store before the answer, or a crash would forget some
 // of them and not others. It returns the commit to wait for, or nil. Otherwise
 // it renews the leases that are due.
 func (l *Limiter) submitLocked(rs []request, now int64) *batch {
@@ -175,9 +175,9 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 	return in
 }
 
-// changedLocked returns the slot of a request that the store has to hear of:
-// one that changes the bucket, and a refund or reset of one whose earlier
-// changes the store may not have.
+// changedLocked returns the slot of a request that the store must save. It
+// changes the bucket, or it is a refund or reset after changes that the store
+// may not have.
 func (r *request) changedLocked() (b table.Slot, changed bool) {
 	i, ok := r.shard.findLocked(r.key, r.hash)
 	if !ok {

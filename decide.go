@@ -142,7 +142,8 @@ func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) (allowed, do
 	return allowed, done
 }
 
-func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op, now int64, d *Decision) (allowed, done, late bool) {
+func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op, now int64, d *Decision) (allowed,
+	done, late bool) {
 	i, ok := s.findLocked(key, h)
 	if !ok || s.limits == nil {
 		return false, false, false

@@ -188,7 +188,8 @@ func ExampleBlocked() {
 // A service knows the plan of each customer from elsewhere, and gives its limit
 // with the request.
 func ExampleRequest_limit() {
-	limits, _ := stint.NewLimits(stint.Names{OrdersPerAccount: {Label: "OrdersPerAccount", Limit: stint.Unlimited}}, nil, nil)
+	limits, _ := stint.NewLimits(stint.Names{OrdersPerAccount: {Label: "OrdersPerAccount", Limit: stint.Unlimited}},
+		nil, nil)
 	l, _ := stint.New(stint.NewMemStore(), limits, nil)
 	defer l.Close()
 	plans := map[string]stint.Limit{"free": stint.PerDay(2), "pro": stint.PerDay(1000)}

@@ -129,7 +129,8 @@ func TestGivenLimit(t *testing.T) {
 		r.spendGiven(key, 20, PerHour(20))
 		require.NoError(t, r.Close())
 		for limit, want := range map[Limit]time.Duration{
-			PerHour(20): time.Hour, PerHour(20).WithBurst(10): 30 * time.Minute, PerSecond(1): time.Minute, Unlimited: time.Minute,
+			PerHour(20): time.Hour, PerHour(20).WithBurst(10): 30 * time.Minute, PerSecond(1): time.Minute,
+			Unlimited: time.Minute,
 		} {
 			store := NewMemStore()
 			store.tats[key] = r.stored(key)
@@ -203,7 +204,8 @@ func TestGivenLimit(t *testing.T) {
 	t.Run("the configured one", func(t *testing.T) {
 		r := newLevels(t, hundred)
 		for n := range 20 {
-			require.NoError(t, r.SpendEach([]Request{{Key: leased.Key("a"), Cost: 1, Limit: hundred.withLevel(Leased)}}, make([]Decision, 1)))
+			require.NoError(t, r.SpendEach([]Request{{Key: leased.Key("a"), Cost: 1, Limit: hundred.withLevel(Leased)}},
+				make([]Decision, 1)))
 			r.spendGiven(leased.Key("a"), 1, hundred.withLevel(Leased))
 			require.LessOrEqual(t, r.disk.count(), 2+n/2, "leases last for several requests")
 		}
@@ -231,7 +233,8 @@ func TestGivenLimit(t *testing.T) {
 				require.ErrorAs(t, err, &config)
 			}
 		}
-		for key, want := range map[Key]error{nobody.Key("a"): ErrUnknownName, everyone.Key("a"): ErrInvalidID, perID.Key(""): ErrInvalidID} {
+		for key, want := range map[Key]error{nobody.Key("a"): ErrUnknownName, everyone.Key("a"): ErrInvalidID,
+			perID.Key(""): ErrInvalidID} {
 			for range 2 {
 				_, err := r.SpendAll(Request{Key: key, Cost: 1, Limit: ten})
 				require.ErrorIs(t, err, want)

@@ -135,7 +135,7 @@ type Event struct {
 	Kind EventKind
 	Time time.Time     // by the Limiter's clock
 	Err  error         // what is wrong; of SaveEnded, how the save ended
-	Path string        // of FileSetAside: where the file is now
+	Path string        // of FileSetAside: the file's new path
 	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back
 }
 
@@ -155,8 +155,9 @@ const (
 )
 
 var eventKinds = [...]string{
-	FlushFailed: "flush failed", FlushRecovered: "flush recovered", ClockStepped: "clock stepped", FileSetAside: "file set aside",
-	SaveOverdue: "save overdue", SaveEnded: "overdue save ended", FileGone: "file gone", FileBack: "file back",
+	FlushFailed: "flush failed", FlushRecovered: "flush recovered", ClockStepped: "clock stepped",
+	FileSetAside: "file set aside",
+	SaveOverdue:  "save overdue", SaveEnded: "overdue save ended", FileGone: "file gone", FileBack: "file back",
 }
 
 // String returns what happened, in two or three words.

@@ -29,9 +29,9 @@ const (
 // its own Durability, and may differ from request to request: a bucket is one
 // number, whatever the limits are. Each request is held to its own limit, and
 // all of them together never pass the largest. A bucket that was emptied under
-// a larger limit stays empty for as long as that takes to refill to a smaller
-// one; only a bucket that is read from the file is cut down to the larger of
-// the given and the configured limit. Stats count such a request like others.
+// a larger limit has no tokens for a smaller one until it has refilled so far.
+// Only a bucket that is read from the file is cut down, to the larger of the
+// given and the configured limit. Stats count such a request like others.
 //
 // If the Limit is not the configured one, a Leased limit commits every request
 // as a Synced one does. A mistake in it is a ConfigError, and nothing is spent.

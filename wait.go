@@ -15,7 +15,7 @@ import (
 )
 
 // Hold denies every request for the key before until, whatever its bucket
-// holds. A time after 2162-04-10 23:47 UTC, where the arithmetic ends, counts
+// holds. The arithmetic ends at 2162-04-10 23:47 UTC, and a later time counts
 // as that one. A new hold replaces the one that there is; one that ends now or
 // earlier ends it, as does Reset. Queued requests never move forward. Those
 // whose turn falls inside the hold move to its end.
@@ -128,8 +128,9 @@ type Reservation struct {
 // Reserve takes cost tokens from the key's bucket even if they are not there
 // yet, and returns a place in its queue. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
-// would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked. An error means that there is no place
-// in the queue; the tokens are spent only as Spend says of ErrNotDurable.
+// would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
+// An error means that there is no place in the queue; the tokens are spent only
+// as Spend says of ErrNotDurable.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	return l.ReserveRequest(Request{Key: key, Cost: cost})
 }

@@ -47,7 +47,8 @@ type Round struct {
 }
 
 // measureRound has so many goroutines ask for about length. All of them must be allowed, or denied.
-func measureRound(d Decider, w Workload, denied bool, threads int, length, best time.Duration, seed uint64) (r Round, err error) {
+func measureRound(d Decider, w Workload, denied bool, threads int, length, best time.Duration,
+	seed uint64) (r Round, err error) {
 	group, decisions := groupOf(d)
 	fast := best + best/16
 	unit := 192 / group * group // requests in a slice are a multiple of it

@@ -163,7 +163,8 @@ func (w Workload) checkDistinct(draws, met int) error {
 		n = min(n, 1e4) // of the ranks that nearly all draws are of
 	}
 	want := n * -math.Expm1(-float64(draws)/n)
-	if slack := 0.05*want + 2*math.Sqrt(want); float64(met) < want/2-slack || w.Zipf == 0 && math.Abs(float64(met)-want) > slack {
+	if slack := 0.05*want + 2*math.Sqrt(want); float64(met) < want/2-slack || w.Zipf == 0 &&
+		math.Abs(float64(met)-want) > slack {
 		return fmt.Errorf("%s: %d draws met %d different ids, want about %.0f", w.Name, draws, met, want)
 	}
 	return nil

@@ -32,7 +32,8 @@ func TestShadow(t *testing.T) {
 		"counts statuses": {rules: []Rule{{Key: ByIP(failures), CountStatus: AuthFailed, Shadow: true}}, script: `
 			401: 401 401 401 401 401 401 401
 			left login 0`},
-		"refunds nothing if it could not spend: over the burst": {rules: []Rule{{Key: ByIP(perAddress), RefundStatus: Status(200)},
+		"refunds nothing if it could not spend: over the burst": {rules: []Rule{{Key: ByIP(perAddress),
+			RefundStatus: Status(200)},
 			{Key: ByIP(failures), Shadow: true, RefundStatus: Status(200), CostFunc: costing(6)}}, script: `
 			spend login 3
 			200: 200
@@ -52,7 +53,8 @@ func TestNested(t *testing.T) {
 	t.Run("another Limiter has other buckets", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		other, _ := newLimiter(t, nil)
-		h := New(other, nil, Rule{Key: ByIP(perAddress)})(New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
+		h := New(other, nil, Rule{Key: ByIP(perAddress)})(New(lim, nil,
+			Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 		require.EqualValues(t, 4, left(t, lim, ofClient["address"]))
 		require.EqualValues(t, 4, left(t, other, ofClient["address"]))

@@ -26,7 +26,8 @@ const RequestsPerServer stint.Name = 1
 var names = stint.Names{RequestsPerServer: {Label: "RequestsPerServer"}}
 
 func main() {
-	file := flag.String("file", "", "the file that remembers; default "+filepath.Join("stint", "client.db")+" in the user's configuration directory")
+	file := flag.String("file", "", "the file that remembers; default "+
+		filepath.Join("stint", "client.db")+" in the user's configuration directory")
 	quota := flag.String("quota", "1000/1d", "how much the API gives away")
 	wait := flag.Duration("wait", 0, "how long the request may take, with the wait for its turn; 0 does not wait")
 	flag.Parse()
@@ -73,7 +74,8 @@ func run(file, quota string, wait time.Duration, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	limiter, err := stint.Open(file, limits, &stint.Options{Durability: stint.Synced}) // a request that was sent counts, whatever ends the program
+	// a request that was sent counts, whatever ends the program
+	limiter, err := stint.Open(file, limits, &stint.Options{Durability: stint.Synced})
 	if err != nil {
 		return err
 	}

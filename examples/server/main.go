@@ -57,6 +57,9 @@ func main() {
 }
 
 func run(c config) (err error) {
+	stop, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(reload, syscall.SIGHUP)
 	clients, err := clientAddress(c.trusted)
 	if err != nil {
 		return err
@@ -70,6 +73,10 @@ func run(c config) (err error) {
 		return err
 	}
 	defer func() { err = cmp.Or(err, limiter.Close()) }() // after all requests have ended
+
+	stop, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(reload, syscall.SIGHUP)
 
 	page := statuspage.New(limiter, &statuspage.Options{AllowReset: c.allowReset, AllowSnapshot: true})
 	failed := make(chan error, 2)
@@ -86,9 +93,6 @@ func run(c config) (err error) {
 	}
 	defer shutDown(pages)
 
-	stop, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
-	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
-	signal.Notify(reload, syscall.SIGHUP)
 	for {
 		select {
 		case <-reload:

@@ -175,7 +175,8 @@ func TestReportFile(t *testing.T) {
 	require.GreaterOrEqual(t, rep.FileBytes, int64(4*4096))
 	require.Contains(t, get(p, "").Body.String(), "Last commit")
 	require.Equal(t, "synced", rep.limit("key").Durability, "the Limiter's default")
-	for _, metric := range []string{`file_bytes`, `file_free_bytes`, `journal_bytes`, `journal_buckets`, `build_info\{version=".+",goversion="go.+"\}`} {
+	for _, metric := range []string{`file_bytes`, `file_free_bytes`, `journal_bytes`, `journal_buckets`,
+		`build_info\{version=".+",goversion="go.+"\}`} {
 		require.Regexp(t, `(?m)^stint_`+metric+` \d`, get(p, "?format=prometheus").Body.String())
 	}
 }

@@ -228,10 +228,11 @@ func TestCheckMagic(t *testing.T) {
 		err     error
 		want    string
 	}{
-		"text":           {bytes.Repeat([]byte("text"), 3000), format.ErrFormat, "not a bbolt file"},
-		"empty":          {nil, format.ErrCorrupt, "it is empty; remove it to start anew"},
-		"a byte":         {[]byte("x"), format.ErrFormat, "not a bbolt file"},
-		"a page":         {sound[:Size], format.ErrCorrupt, "the file is shorter than it says: 4096 bytes, want 8192; restore it from a backup"},
+		"text":   {bytes.Repeat([]byte("text"), 3000), format.ErrFormat, "not a bbolt file"},
+		"empty":  {nil, format.ErrCorrupt, "it is empty; remove it to start anew"},
+		"a byte": {[]byte("x"), format.ErrFormat, "not a bbolt file"},
+		"a page": {sound[:Size], format.ErrCorrupt,
+			"the file is shorter than it says: 4096 bytes, want 8192; restore it from a backup"},
 		"pages":          {sound[:3*Size], format.ErrCorrupt, "the file is shorter than it says: 12288 bytes, want "},
 		"zeros":          {make([]byte, 3*Size), format.ErrFormat, "not a bbolt file"},
 		"first is gone":  {append(make([]byte, Size), sound[Size:]...), nil, ""},
@@ -266,7 +267,8 @@ func TestCheckMagic(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, of)
 	require.NoError(t, file.Close())
-	for _, check := range []func(*os.File) error{CheckMagic, func(f *os.File) error { _, err := ReadMeta(f); return err }} {
+	for _, check := range []func(*os.File) error{CheckMagic,
+		func(f *os.File) error { _, err := ReadMeta(f); return err }} {
 		err := check(file)
 		require.ErrorIs(t, err, os.ErrClosed, "the operating system's error")
 		require.NotErrorIs(t, err, format.ErrCorrupt)

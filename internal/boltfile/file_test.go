@@ -49,7 +49,8 @@ func TestOpenError(t *testing.T) {
 		require.Equal(t, 1, strings.Count(err.Error(), path), err)
 		require.True(t, strings.HasPrefix(err.Error(), "stint: "))
 	}
-	for _, err := range []error{bolterrors.ErrInvalid, bolterrors.ErrChecksum, bolterrors.ErrVersionMismatch, errors.New("file size too small 4097")} {
+	for _, err := range []error{bolterrors.ErrInvalid, bolterrors.ErrChecksum, bolterrors.ErrVersionMismatch,
+		errors.New("file size too small 4097")} {
 		err := openError(path, time.Second, err)
 		require.ErrorIs(t, err, format.ErrCorrupt)
 		require.ErrorContains(t, err, path)

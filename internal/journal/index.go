@@ -158,9 +158,9 @@ func (x *Index) All() iter.Seq[format.RawEntry] {
 
 // run is a chunk of an index, in the order of the keys.
 type run struct {
-	first  format.RawEntry
-	chunk  []byte
-	rest   []uint32 // the places of the other entries
+	first format.RawEntry
+	chunk []byte
+	rest  []uint32 // the places of the other entries
 }
 
 // Sorter yields the entries of an Index in the order of their keys. A chunk

@@ -32,7 +32,9 @@
 //     after all waiting turns.
 //   - Cancel of a waiting turn removes it, and the turns after it keep their
 //     instants. Any other Cancel does nothing.
-//   - A TAT further ahead than the limit allows counts as now + τ. A request for tokens writes that. Check keeps it in memory until the bucket is evicted or other limits come; Bucket does not.
+//   - A TAT further ahead than the limit allows counts as now + τ. A request for
+//     tokens writes that. Check keeps it in memory until the bucket is evicted or
+//     other limits come; Bucket does not.
 //   - After a failed commit the bucket is as before or as after the call.
 //
 // A failure reports a seed, and STINT_SEED takes the same history again:

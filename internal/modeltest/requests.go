@@ -147,7 +147,8 @@ func (w *World) withLimits(reqs []Request) []Request {
 		if !on || level < l.Level || w.rnd.IntN(3) > 0 {
 			continue
 		}
-		given := Limit{Count: 1, Period: time.Duration(min(l.T()+w.rnd.Int64N(l.T()+1), l.Tau())), Level: level, most: l.Tau()}
+		given := Limit{Count: 1, Period: time.Duration(min(l.T()+w.rnd.Int64N(l.T()+1), l.Tau())), Level: level,
+			most: l.Tau()}
 		given.Burst = 1 + w.rnd.Int64N(l.Tau()/int64(given.Period))
 		q.Limit, q.Cost = &given, min(q.Cost, given.Burst)
 	}
