@@ -177,7 +177,7 @@ func CheckMeta(file *os.File, short bool) (Meta, error) {
 	case m.Pages > most && !short:
 		err = Short(file, path, int64(m.Pages*Size))
 	case m.Root < 2 || m.Root >= m.Pages || m.Freelist < 2 || m.Freelist >= m.Pages:
-		err = format.Damaged(path, "its meta page points to a page outside of the file")
+		err = format.Damaged(path, "one of its first two pages points to a page outside of the file")
 	case m.Tx >= 1<<62:
 		// The number of the next transaction may wrap around to 0. bbolt would take
 		// the older meta page for the newer one, and ignore its own commits.

@@ -39,7 +39,7 @@ func TestSalvage(t *testing.T) {
 }
 
 // Nothing is made of a file that is not stint's, and nothing is overwritten.
-func TestSalvageFails(t *testing.T) {
+func TestSalvageErrors(t *testing.T) {
 	dir := t.TempDir()
 	to, newer, other := filepath.Join(dir, "new.db"), makeFile(t, labels{1: "one"}), filepath.Join(dir, "other.db")
 	edit(t, newer, func(tx *bolt.Tx) error {
@@ -160,7 +160,7 @@ func TestSalvageShortFile(t *testing.T) {
 
 // An entry that makes no sense is dropped, and the others are not. A label that
 // is lost gets a name that no other number has.
-func TestSalvageDrops(t *testing.T) {
+func TestSalvageBadEntries(t *testing.T) {
 	path := makeFile(t, labels{5: "name 6", 6: "Six"},
 		inTree(format.Entry{Name: 6, ID: "a", TAT: 1}, format.Entry{Name: 6, ID: "b", TAT: 2},
 			format.Entry{Name: format.Holds, ID: "6:a", TAT: 3}))
@@ -240,8 +240,8 @@ func TestSalvageLog(t *testing.T) {
 	}
 	// Salvaged or not, these are not opened.
 	for what, change := range map[string]func(tx *bolt.Tx) error{
-		"not behind its journal": inJournal(1<<40, format.Entry{Name: 1, ID: "later", TAT: 1}),
-		"half of a log":          func(tx *bolt.Tx) error { return tx.Bucket(format.MetaBucket).Delete(format.LogKey) },
+		"not after its journal": inJournal(1<<40, format.Entry{Name: 1, ID: "later", TAT: 1}),
+		"half of a log":         func(tx *bolt.Tx) error { return tx.Bucket(format.MetaBucket).Delete(format.LogKey) },
 	} {
 		changed := writeFile(t, readFile(t, path))
 		edit(t, changed, change)

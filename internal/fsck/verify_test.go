@@ -99,7 +99,7 @@ func TestVerify(t *testing.T) {
 }
 
 // A file that another process has, or that is none of stint's, is that error.
-func TestVerifyOpens(t *testing.T) {
+func TestVerifyOpenErrors(t *testing.T) {
 	_, err := verify(t, t.TempDir()+"/none.db")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = verify(t, writeFile(t, bytes.Repeat([]byte("text"), 5000)))
