@@ -208,7 +208,7 @@ func TestChecker(t *testing.T) {
 }
 
 // bbolt reads a checked file without a panic, whichever byte was changed.
-func TestCheckerFlips(t *testing.T) {
+func TestCheckerFlippedBytes(t *testing.T) {
 	_, sound := makeSound(t)
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for range 60 {

@@ -125,7 +125,7 @@ func TestVerifyMetaPages(t *testing.T) {
 
 // Any flipped byte is found, unless nothing reads it: then the file has the
 // same in it.
-func TestVerifyFlips(t *testing.T) {
+func TestVerifyFlippedBytes(t *testing.T) {
 	all := many(20_000)
 	sound := readFile(t, makeFile(t, labels{1: "One", 2: "Two", 300: "Everyone"}, inTree(all[:10_000]...),
 		inTree(all[5_000:]...),
