@@ -124,8 +124,8 @@ func TestNotCanonical(t *testing.T) {
 		{Domain, "10.0.0.1", "the last label is a number"},
 
 		{FQDNSet, "", `not of format fqdnSet: member 1, "", is neither an address nor a hostname: a label is empty`},
-		{FQDNSet, "a.example,,b.example", `member 2, "", is no address`},
-		{FQDNSet, "a.example, b.example", `member 2, " b.example", is no address`},
+		{FQDNSet, "a.example,,b.example", `member 2, "", is neither an address`},
+		{FQDNSet, "a.example, b.example", `member 2, " b.example", is neither an address`},
 		{FQDNSet, strings.ToUpper(hash("a")), "a label is longer than 63 bytes"},
 		{FQDNSet, hash("a") + ",b", "a label is longer than 63 bytes"},
 		{FQDNSet, strings.Repeat("g", 64), "a label is longer than 63 bytes"},

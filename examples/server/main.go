@@ -74,10 +74,6 @@ func run(c config) (err error) {
 	}
 	defer func() { err = cmp.Or(err, limiter.Close()) }() // after all requests have ended
 
-	stop, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
-	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
-	signal.Notify(reload, syscall.SIGHUP)
-
 	page := statuspage.New(limiter, &statuspage.Options{AllowReset: c.allowReset, AllowSnapshot: true})
 	failed := make(chan error, 2)
 	server, err := serve(c.addr, "listening on", routes(limiter, clients, page.Observer()), failed)
