@@ -11,7 +11,7 @@
 // memory, for loads. A checkpoint applies it to the tree.
 //
 // In the background, or from Maintain, a Store maintains its file in small
-// steps, and saves go on between them. A checkpoint applies the journal
+// steps, with saves between them. A checkpoint applies the journal
 // (checkpoint.go). The sweep deletes full buckets and fills the Bloom filter
 // (sweep.go). A compaction removes free pages (compact.go).
 //
