@@ -255,7 +255,7 @@ func (c *committer) putHoldLocked(in *batch, ch *change, g *gate) {
 func (c *committer) await(in *batch) error {
 	err := in.Await()
 	if errors.Is(err, groupcommit.ErrTimeout) {
-		return fmt.Errorf("%w: %w: %v have passed, and it may yet come", ErrNotDurable, err, c.timeout)
+		return fmt.Errorf("%w: %w: %v have passed, and it may still come", ErrNotDurable, err, c.timeout)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNotDurable, err)

@@ -57,7 +57,7 @@ func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) { return l.all(req
 // ErrNotDurable those of all requests may stay spent.
 func (l *Limiter) SpendTogether(reqs []Request, ds []Decision) (Decision, error) {
 	if len(ds) < len(reqs) {
-		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and room for %d decisions", len(reqs), len(ds))
+		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and space for %d decisions", len(reqs), len(ds))
 	}
 	d, err := l.all(reqs, ds, opSpend)
 	if err != nil {
@@ -332,7 +332,7 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 // time for each request than Spend.
 func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
-		return fmt.Errorf("stint: SpendEach: %d requests, and room for %d decisions", len(reqs), len(ds))
+		return fmt.Errorf("stint: SpendEach: %d requests, and space for %d decisions", len(reqs), len(ds))
 	}
 	const ahead = 32 // cache lines that are being fetched
 	var places [ahead]located

@@ -267,7 +267,7 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 		err = errors.Join(err, failed)
 	}
 	if err == nil && len(lost) > 0 {
-		err = fmt.Errorf("%s is not all of %s: look at what was lost before you take it", to, path)
+		err = fmt.Errorf("%s is not all of %s: read what was lost before you use it", to, path)
 	}
 	return failed(err)
 }

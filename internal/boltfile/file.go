@@ -95,7 +95,7 @@ func Open(path string, o Options) (*File, error) {
 func openError(path string, lockTimeout time.Duration, err error) error {
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		return fmt.Errorf("%w: %s: still in use by another after %v", ErrLocked, path, lockTimeout)
+		return fmt.Errorf("%w: %s: still in use after %v", ErrLocked, path, lockTimeout)
 	case errors.Is(err, format.ErrCorrupt), errors.Is(err, format.ErrFormat):
 		return err
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum),

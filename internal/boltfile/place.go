@@ -67,7 +67,7 @@ func SetAside(path, to string, found os.FileInfo,
 		defer file.Close()
 		for begun := time.Now(); !lock(file); time.Sleep(lockRetry) {
 			if time.Since(begun) > lockTimeout {
-				return false, fmt.Errorf("%w: still in use by another after %v", ErrLocked, lockTimeout)
+				return false, fmt.Errorf("%w: still in use after %v", ErrLocked, lockTimeout)
 			}
 		}
 	}
@@ -202,7 +202,7 @@ func (f *File) replaceClosed(target *File) (*File, error) {
 		lost = file.View(func(tx *bolt.Tx) error {
 			m, err := bboltpage.ReadMeta(file.file)
 			if err == nil && m != want {
-				err = fmt.Errorf("%w: %s: another has written to it while it was compacted", ErrLocked, f.Path)
+				err = fmt.Errorf("%w: %s: another process wrote to it during the compaction", ErrLocked, f.Path)
 			}
 			if err == nil {
 				_, err = file.OpenLog(tx)

@@ -24,7 +24,7 @@ const (
 
 var (
 	errStopped  = errors.New("the store is being closed")
-	errOutpaced = errors.New("more is saved meanwhile than the journal has room for; " +
+	errOutpaced = errors.New("the journal is full; " +
 		"try again when fewer buckets change")
 )
 
@@ -76,7 +76,7 @@ func (s *Store) compactLocked() error {
 
 func (s *Store) copyAndReplaceLocked() (err error) {
 	if s.readOnly {
-		return errors.New("it was opened to be read only")
+		return errors.New("it was opened read-only")
 	}
 	s.divertSaves(true)
 	defer s.divertSaves(false)

@@ -135,7 +135,7 @@ func TestReadOnly(t *testing.T) {
 		"compact":    r.Compact,
 		"checkpoint": r.checkpoint,
 	} {
-		require.ErrorContains(t, act(), "read only", what)
+		require.ErrorContains(t, act(), "read-only", what)
 	}
 	require.NoError(t, r.sweep(1<<62))
 	require.NoError(t, r.Close())

@@ -150,7 +150,7 @@ func openFile(path string, labels map[uint16]string, o Options) (*boltfile.File,
 			return nil, err
 		}
 		if time.Since(begun) > o.LockTimeout {
-			return nil, fmt.Errorf("%w: %s: replaced by others for all of %v",
+			return nil, fmt.Errorf("%w: %s: other processes replaced it for all of %v",
 				ErrLocked, path, o.LockTimeout)
 		}
 	}
@@ -199,7 +199,7 @@ func (s *Store) write(fn func(f *boltfile.File) error) error {
 	case s.inUse.closed:
 		return ErrClosed
 	case s.readOnly:
-		return fmt.Errorf("stint: %s was opened to be read only", s.path)
+		return fmt.Errorf("stint: %s was opened read-only", s.path)
 	}
 	return s.noteBroken(fn(s.inUse.file))
 }
