@@ -163,7 +163,7 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 		}
 		if tat, when := c.needLocked(&r.change, b, now); when == most || most == needFirst {
 			ch := r.change
-			if most == needSoon { // the caller is answered: nothing is to be undone
+			if most == needSoon { // the caller is answered: nothing to undo
 				ch = renewalOf(r.shard, r.hash, b)
 			}
 			c.putLocked(in, &ch, b, tat)

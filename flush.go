@@ -36,7 +36,7 @@ type flusher struct {
 	upkeep   watch   // of Store.Maintain
 
 	stop, stopped chan struct{}
-	events        chan Event    // nil if nobody listens
+	events        chan Event    // nil without a listener
 	silent        chan struct{} // closed when no more events come
 	delivered     chan struct{} // closed when the listener has had the last one
 }

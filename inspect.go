@@ -21,8 +21,8 @@ type Bucket struct {
 
 // Buckets yields the buckets of a limit that are not full, or are held, in no
 // particular order: those that are only in memory, and those that the store
-// has. It looks at each when its turn comes. A bucket that is made meanwhile
-// may be missing; one that leaves memory meanwhile may be as it was. If the
+// has. Each is read when it is yielded. A bucket that is made during the loop
+// may be missing, and one that leaves memory may have its earlier state. If the
 // store fails, the error is the last thing yielded.
 func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 	return func(yield func(Bucket, error) bool) {

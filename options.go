@@ -19,9 +19,9 @@ import (
 //
 // MaxResident bounds the buckets in memory. At the bound, a decision on a
 // bucket that is not in memory waits until another one has left. If all have
-// changed since the last flush, it waits for a flush. So among ids that are all
-// new, one in MaxResident waits, and those that come meanwhile. Buckets with a
-// queue stay in memory. If none can leave, the error is ErrFull.
+// changed since the last flush, it waits for a flush. So among new ids one
+// decision in MaxResident waits, with those that come during that flush.
+// Buckets with a queue stay in memory. If none can leave, the error is ErrFull.
 //
 // MaxResident does not bound the following. The index of the journal takes
 // 105 MB, or 200 bytes for each of MaxResident up to 1.3 million, whichever is

@@ -33,8 +33,9 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stint",
 		Short: "Durable rate limits in one file",
-		Long: `Durable rate limits in one file: look at them, change them, run commands within a limit, choose a limit,
-and maintain the file. An error is one line on stderr, which says what to do. The output has no colors.
+		Long: `Durable rate limits in one file: look at them, change them, run commands within a limit, choose a
+limit, and maintain the file. An error is one line on stderr, which says what to do. The output has no
+colors.
 
 Exit status:
     0  allowed, or done

@@ -46,9 +46,9 @@ func main() {
 	}
 }
 
-// defaultFile returns a file that lasts as long as the user's settings: whoever
-// empties a cache does not expect to be locked out by an API. It makes the
-// directory, which other users cannot read.
+// defaultFile returns a file that lasts as long as the user's settings. In a
+// cache directory it would be deleted, and the API would lock the user out. It
+// makes the directory, which other users cannot read.
 func defaultFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {

@@ -20,7 +20,7 @@
 //   - Append acknowledges a small save after one write and one sync. A commit of
 //     bbolt needs two of each. The log is part of the journal: each transaction
 //     first puts the records of the log into the tree.
-//   - After a commit or an append that failed, nobody knows what is on the disk.
+//   - After a commit or an append that failed, the content of the disk is not known.
 //     The next one first makes that known, or fails too.
 //
 // The order of the locks is: log.mu, views. log.mu is held by everything that

@@ -203,8 +203,8 @@ func (f *File) boltOptions(lockTimeout time.Duration) *bolt.Options {
 		NoStatistics: true,
 		PageSize:     bboltpage.Size,
 		NoSync:       f.fs.NoSync,
-		// NoFreelistSync stays off: with it a bad page is a panic in a goroutine of
-		// bbolt's, from which nobody can recover.
+		// NoFreelistSync stays off: with it a bad page is a panic in a
+		// goroutine of bbolt, and no caller can recover it.
 	}
 	if strconv.IntSize == 64 && runtime.GOOS != "windows" && f.fs.MaxSize == 0 {
 		b.InitialMmapSize = 1 << 30 // address space only: a file that grows need not wait for its readers

@@ -64,8 +64,8 @@ func TestCheckpointDeletesWhatIsPast(t *testing.T) {
 	s.sameAs(t, map[Key]int64{lasting: 301}, past, unknown)
 }
 
-// A checkpoint that failed is not tried again at every save, and what comes
-// meanwhile does not grow without bound.
+// A checkpoint that failed is not tried again at every save, and the journal
+// does not grow without bound until then.
 func TestCheckpointThatFailsBacksOff(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))

@@ -145,8 +145,8 @@ func (s *Store) giveUp() error {
 	return nil
 }
 
-// copyAll copies all of the file. Only the end of the journal changes
-// meanwhile. The caller copies that again, while saves wait.
+// copyAll copies all of the file. Only the end of the journal changes during
+// that. The caller copies it again, while saves wait.
 func (s *Store) copyAll(target *boltfile.File) error {
 	labels, err := s.names.current(s)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 // A file that is taken away under a running store is noticed by the next save.
 // If the path is free, a new file with all entries is put there. A file of
-// somebody else is never touched.
+// another program is never touched.
 func TestTakenAway(t *testing.T) {
 	t.Parallel()
 	const foreign = "somebody else's"

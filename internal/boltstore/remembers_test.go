@@ -87,10 +87,10 @@ func failWrites(part func(b []byte) []byte) func(s *Store) func() {
 	}
 }
 
-// A store gives back what was last saved: wherever that lies, whatever is done
-// for the file meanwhile, and after a crash, which leaves a sound file. If the
-// disk fails, only the calls of that time do, and what they have left never
-// comes back over a later save. No label has two numbers.
+// A store returns what was last saved: from each place in the file, during
+// upkeep, and after a crash, which leaves a sound file. If the disk fails, only
+// the calls of that time fail, and what they left never comes back over a later
+// save. No label has two numbers.
 func TestStoreRemembers(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(steps(20, 3)) {

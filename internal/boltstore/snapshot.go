@@ -12,11 +12,11 @@ import (
 )
 
 // Snapshot writes a copy of the file, as it is at one moment, and returns its
-// length. The copy is made beside the file first (FILE.snapshot-…), so that
-// nobody waits for w. Saves go on, except one that needs the file to grow beyond
-// what is mapped, or a checkpoint.
+// length. The copy is made beside the file first (FILE.snapshot-…), so saves
+// and loads do not wait for w. Saves go on, unless one needs a larger mapping
+// or a checkpoint.
 func (s *Store) Snapshot(w io.Writer) (n int64, err error) {
-	if s.readOnly { // nobody is waiting
+	if s.readOnly { // there are no saves to wait
 		err = s.view(func(tx *bolt.Tx) error {
 			n, err = s.inUse.file.Snapshot(tx, false, w, func() {})
 			return err

@@ -23,8 +23,8 @@ type writerOf func(b []byte) (int, error)
 
 func (w writerOf) Write(b []byte) (int, error) { return w(b) }
 
-// A copy is of one moment, also when the file is written to, applied and
-// compacted meanwhile. The writer gives two buckets the same TAT in each save.
+// A copy is of one moment, also if the file is written to and compacted while
+// it is made. The writer gives two buckets the same TAT in each save.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
@@ -50,7 +50,7 @@ func TestSnapshot(t *testing.T) {
 	last := int64(0)
 	for i := range steps(30, 6) {
 		var copied bytes.Buffer
-		meanwhile := sync.OnceFunc(func() { // nobody waits for the reader of the copy
+		meanwhile := sync.OnceFunc(func() { // saves do not wait for the reader of the copy
 			require.NoError(t, s.Save([]format.Entry{entry(Key{1, "meanwhile"}, int64(i)+1)}))
 			require.NoError(t, s.Compact())
 		})

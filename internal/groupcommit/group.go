@@ -156,7 +156,7 @@ func (g *Group[W]) run() {
 	}
 }
 
-// patience is how often in a row the processor is left to callers of whom none
+// patience is how often in a row the processor is yielded although no caller
 // comes.
 const patience = 32
 

@@ -25,7 +25,7 @@ type Turn struct{ At, Cost int64 }
 type Bucket struct {
 	TAT   Span    // when it is full again, turns that wait left out
 	Queue []*Turn // those that wait, in order
-	Hold  int64   // nobody passes before; 0: none
+	Hold  int64   // denied before this; 0: no hold
 	Rate  Limit   // the last limit, to which turns are charged
 
 	clamped bool // memory may have a copy that only a look has clamped,

@@ -139,7 +139,7 @@ func TestBucketAgreesWithTokens(t *testing.T) {
 	}
 }
 
-// The law catches a cheater, and nobody else.
+// The law catches a cheater, and no honest limiter.
 func TestLaw(t *testing.T) {
 	type admission struct{ at, cost int64 }
 	for name, tc := range map[string]struct {

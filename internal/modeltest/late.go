@@ -1,8 +1,8 @@
 package modeltest
 
 // commitLate spends from a group while a save is held up for longer than the
-// caller waits. Others call meanwhile, and wait for the next commit. Then the
-// save goes on, and fails or not.
+// caller waits. Other callers come during the save, and wait for the next
+// commit. Then the save goes on, and fails or not.
 func (w *World) commitLate() {
 	reqs, before, undo := w.pickRequests(), make(map[Key]Span), make(map[Key]Span)
 	if len(reqs) == 0 {

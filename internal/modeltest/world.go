@@ -440,7 +440,7 @@ func (w *World) Run(steps int) {
 	}
 }
 
-// End requires that nobody is stranded: one tolerance after the last event,
+// End requires that no id is stranded: one tolerance after the last event,
 // every bucket is full. It closes the System.
 func (w *World) End() {
 	w.action = "end"

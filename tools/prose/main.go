@@ -39,7 +39,8 @@ var kinds = []string{longSentence, where, butFor, who, wideProse, wideCode}
 // the other kinds there may be none.
 const longShare = 2
 
-// skipped are directories that nobody writes by hand: results are those of bench.
+// skipped are directories of data, and of other people's files. bench writes
+// results.
 var skipped = []string{"testdata", "node_modules", "results"}
 
 // hit is a place that breaks a rule.
