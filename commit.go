@@ -2,6 +2,7 @@ package stint
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -252,15 +253,20 @@ func (c *committer) putHoldLocked(in *batch, ch *change, g *gate) {
 }
 
 // await waits for a commit. It returns nil or ErrNotDurable.
-func (c *committer) await(in *batch) error {
-	err := in.Await()
-	if errors.Is(err, groupcommit.ErrTimeout) {
+func (c *committer) await(in *batch) error { return c.awaitUntil(context.Background(), in) }
+
+// awaitUntil is await, and ends with ctx too.
+func (c *committer) awaitUntil(ctx context.Context, in *batch) error {
+	err := in.Await(ctx.Done())
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, groupcommit.ErrStopped):
+		return fmt.Errorf("%w: %w: %w, and it may still come", ErrNotDurable, err, ctx.Err())
+	case errors.Is(err, groupcommit.ErrTimeout):
 		return fmt.Errorf("%w: %w: %v have passed, and it may still come", ErrNotDurable, err, c.timeout)
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNotDurable, err)
-	}
-	return nil
+	return fmt.Errorf("%w: %w", ErrNotDurable, err)
 }
 
 // save saves a batch and finishes its changes. flusher.mu is held.

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -48,7 +49,9 @@ type Request struct {
 // RetryAfter, of the allowed that with the fewest Remaining. If no request
 // takes part in the decision, it allows. After an error, such as
 // ErrDuplicateKey, nothing was spent, except as Spend says of ErrNotDurable.
-func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) { return l.all(reqs, nil, opSpend) }
+func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) {
+	return l.all(context.Background(), reqs, nil, opSpend)
+}
 
 // SpendTogether is SpendAll that also puts the decision on reqs[i] into ds[i].
 // If the strictest decision denies, nothing was spent, and the others are what
@@ -56,21 +59,16 @@ func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) { return l.all(req
 // denies, and the tokens are as SpendAll says: unspent, except that after
 // ErrNotDurable those of all requests may stay spent.
 func (l *Limiter) SpendTogether(reqs []Request, ds []Decision) (Decision, error) {
-	if len(ds) < len(reqs) {
-		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and space for %d decisions", len(reqs), len(ds))
-	}
-	d, err := l.all(reqs, ds, opSpend)
-	if err != nil {
-		clear(ds[:len(reqs)])
-	}
-	return d, err
+	return l.SpendTogetherContext(context.Background(), reqs, ds)
 }
 
 // RefundAll returns what a SpendAll of the same requests spent, as Refund
 // does, and returns the strictest decision. For a CheckOnly request it only
 // reports the state. A SpendOnly request is refunded even if SpendAll had too
 // few tokens for it: leave such a request out.
-func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) { return l.all(reqs, nil, opRefund) }
+func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) {
+	return l.all(context.Background(), reqs, nil, opRefund)
+}
 
 // located is the place of a bucket that may be in memory.
 type located struct {
@@ -170,7 +168,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, ds []Decision, at []spot) (s
 
 // all decides several requests together, on the fast path if it can. ds gets
 // the decision on each, unless it is nil.
-func (l *Limiter) all(reqs []Request, ds []Decision, op op) (Decision, error) {
+func (l *Limiter) all(ctx context.Context, reqs []Request, ds []Decision, op op) (Decision, error) {
 	if op == opSpend {
 		if d, done := l.fastPathAll(reqs, ds); done {
 			return d, nil
@@ -218,7 +216,7 @@ func (l *Limiter) all(reqs []Request, ds []Decision, op op) (Decision, error) {
 	}
 	unlockAll(rs)
 	if in != nil {
-		err = l.committer.await(in)
+		err = l.committer.awaitUntil(ctx, in)
 	}
 	if err != nil {
 		return Decision{}, l.failed(rs[at].key, err)

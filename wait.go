@@ -309,6 +309,30 @@ func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64
 	return in
 }
 
+// SpendContext is Spend, but waits for a commit only until ctx ends. ctx has no
+// part in the decision, which is made even if ctx has ended: a client that goes
+// early spends like others. If ctx ends before the commit, the error wraps
+// ErrNotDurable and that of ctx. The tokens then stay spent if the commit comes,
+// and are returned if it fails. Loading a bucket does not end with ctx.
+func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Decision, err error) {
+	if _, done := l.fastPath(key, cost, opSpend, &d); !done {
+		d, err = l.all(ctx, []Request{{Key: key, Cost: cost}}, nil, opSpend)
+	}
+	return d, err
+}
+
+// SpendTogetherContext is SpendTogether with the ctx of SpendContext.
+func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (Decision, error) {
+	if len(ds) < len(reqs) {
+		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and space for %d decisions", len(reqs), len(ds))
+	}
+	d, err := l.all(ctx, reqs, ds, opSpend)
+	if err != nil {
+		clear(ds[:len(reqs)])
+	}
+	return d, err
+}
+
 // Wait takes cost tokens from the key's bucket, and waits in its queue until
 // they are there: first come, first served. It fails at once and takes nothing
 // if ctx would end before the turn, with an error that wraps

@@ -39,6 +39,7 @@ func New(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handler) htt
 		panic("httplimit: New: no limiter")
 	}
 	m := &middleware{lim: lim}
+	m.local, _ = lim.(*stint.Limiter)
 	if opts != nil {
 		m.opts = *opts
 	}
@@ -70,6 +71,7 @@ func isMissing(lim stint.Decider) bool {
 // middleware is what New returns.
 type middleware struct {
 	lim    stint.Decider
+	local  *stint.Limiter // lim, if it is one
 	opts   Options
 	rules  []routedRule // Shadow rules last
 	names  atomic.Pointer[declared]

@@ -11,6 +11,10 @@ import (
 // still in its Batch, and the save may yet succeed.
 var ErrTimeout = errors.New("no commit in time")
 
+// ErrStopped is returned by Await if its caller stopped waiting. As after
+// ErrTimeout, the save may yet succeed.
+var ErrStopped = errors.New("stopped waiting for the commit")
+
 // Batch is the work of one save.
 type Batch[W any] struct {
 	Work W // changed between Lock and Unlock, and by the save
@@ -109,10 +113,15 @@ func (g *Group[W]) Late() bool {
 	return oldest != nil && time.Since(oldest.begun) > 4*g.pause
 }
 
-// Await waits for the save. It returns its error, or ErrTimeout.
-func (b *Batch[W]) Await() error {
+// Await waits for the save. It returns its error, or ErrTimeout, or ErrStopped
+// when stop is closed, which may be nil.
+func (b *Batch[W]) Await(stop <-chan struct{}) error {
 	begun := time.Now()
-	<-b.overdue
+	select {
+	case <-b.overdue:
+	case <-stop:
+		return ErrStopped
+	}
 	select {
 	case <-b.done:
 		return b.err
@@ -123,6 +132,8 @@ func (b *Batch[W]) Await() error {
 	select {
 	case <-b.done:
 		return b.err
+	case <-stop:
+		return ErrStopped
 	case <-timer.C:
 		return ErrTimeout
 	}
