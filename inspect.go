@@ -203,13 +203,13 @@ type Stats struct {
 	Backward  int64     // steps back, which it does not follow
 }
 
-// LimitStats are what the calls for one limit came to.
+// LimitStats are counts of the calls for one limit.
 type LimitStats struct {
 	Allowed, Denied int64 // decisions to spend or to reserve
 	Errors          int64 // calls that returned an error
 }
 
-// FlushStats tells of the flushes of one Limiter.
+// FlushStats are counts and times of the flushes of one Limiter.
 type FlushStats struct {
 	Flushes  int64         // that wrote something
 	Buckets  int64         // written or deleted by them

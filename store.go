@@ -146,8 +146,8 @@ type BoltOptions struct {
 
 	// ReadOnly leaves the file as it is, byte for byte. The file has to exist.
 	// Names that it does not have are not entered, and whatever would write
-	// fails. Several processes may have a file open so, and while they do no
-	// other has it.
+	// fails. Several processes may open a file like this. While they have it,
+	// no process can open it to write.
 	ReadOnly bool
 }
 

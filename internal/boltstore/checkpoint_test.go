@@ -51,7 +51,7 @@ func TestCloseLeavesLongJournal(t *testing.T) {
 
 // What is past when it is applied is not stored, and what the file has of it is
 // deleted.
-func TestCheckpointDeletesWhatIsPast(t *testing.T) {
+func TestCheckpointDeletesFull(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	past, lasting, unknown := Key{1, "past"}, Key{1, "lasting"}, Key{2, "unknown"}
@@ -66,7 +66,7 @@ func TestCheckpointDeletesWhatIsPast(t *testing.T) {
 
 // A checkpoint that failed is not tried again at every save, and the journal
 // does not grow without bound until then.
-func TestCheckpointThatFailsBacksOff(t *testing.T) {
+func TestCheckpointBackoff(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	idle(t, s)

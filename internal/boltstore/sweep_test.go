@@ -16,7 +16,7 @@ import (
 )
 
 // A sweep deletes what is past, and holds that are over.
-func TestSweepDeletesWhatIsPast(t *testing.T) {
+func TestSweepDeletesFull(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	const n = 10_000
