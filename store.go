@@ -37,8 +37,9 @@ type Store interface {
 	Save(changes []Change) error
 
 	// All yields every bucket stored under the name, in the order of the ids'
-	// bytes, except that ids of nothing but stars may come elsewhere. What is
-	// saved during the loop may be missing. An error is the last thing yielded.
+	// bytes, except that ids of nothing but stars may come elsewhere. A bucket
+	// that is saved during the loop may be missing. An error is the last thing
+	// yielded.
 	All(name Name) iter.Seq2[Change, error]
 
 	// Maintain does a small part of the Store's upkeep. The Limiter calls it

@@ -1,6 +1,6 @@
 // Command client asks a metered API, and keeps to a quota that outlives it:
-// three answers an hour, say, however often it is started. What is over the
-// quota is not sent.
+// three answers an hour, say, however often it is started. Requests over the
+// quota are not sent.
 //
 //	go run ./examples/client -quota 3/1h http://localhost:8080/api/time
 package main

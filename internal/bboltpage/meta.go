@@ -229,7 +229,7 @@ func CheckFile(file *os.File) (Meta, error) {
 }
 
 // Sizes returns the bytes of the file, and those of its free pages as bbolt
-// last wrote them down. What cannot be read is 0.
+// last wrote them down. A figure that cannot be read is 0.
 func Sizes(file *os.File) (size, free int64) {
 	info, err := file.Stat()
 	if err != nil {

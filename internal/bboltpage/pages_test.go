@@ -83,8 +83,8 @@ func check(t testing.TB, content []byte) error {
 	})
 }
 
-// What a bbolt file must never say is an error before bbolt reads it. Most of
-// it would end the process, or keep it busy for ever.
+// Damage is an error before bbolt reads the page. Most of it would end the
+// process, or keep it busy for ever.
 func TestChecker(t *testing.T) {
 	path, sound := makeSound(t)
 	require.NoError(t, check(t, sound))
@@ -207,7 +207,7 @@ func TestChecker(t *testing.T) {
 	}
 }
 
-// Whatever byte is another, bbolt reads what was checked without a panic.
+// If any one byte changes, bbolt reads the checked pages without a panic.
 func TestCheckerFlips(t *testing.T) {
 	_, sound := makeSound(t)
 	rnd := rand.New(rand.NewPCG(1, 1))

@@ -6,7 +6,7 @@
 // from F. Putze, P. Sanders and J. Singler, "Cache-, hash-, and space-efficient
 // Bloom filters", 2009.
 //
-// Has is never wrong about a key that was added. Of the others it takes about
-// one in two hundred for one that was, unless Overfull. There are no locks:
-// each word is atomic.
+// Has is never wrong about a key that was added. It returns true for about one
+// in two hundred other keys, unless Overfull. There are no locks: each word is
+// atomic.
 package bloom

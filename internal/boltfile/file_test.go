@@ -37,7 +37,7 @@ func openNew(t *testing.T) (f *File, files *FS) {
 	return f, files
 }
 
-// What the operating system says is no damage: a file is not set aside for it.
+// An error of the operating system is not damage: the file is not set aside.
 func TestOpenError(t *testing.T) {
 	const path = "dir/stint.db"
 	for _, err := range []error{

@@ -234,9 +234,8 @@ func put(b *bolt.Bucket, bucket, key, value []byte) (err error) {
 	return b.SetSequence(sum)
 }
 
-// KeepSum gives a bucket, into which all of another was copied, the sum of that
-// one, if it has a sum. What is wrong in the one stays wrong in the other, and
-// is found there.
+// KeepSum gives a copy of a bucket the sum of the original, if that has a sum.
+// So verify finds in the copy whatever was wrong in the original.
 func KeepSum(to, from *bolt.Bucket) error {
 	if to != nil && from != nil && from.Sequence() != 0 {
 		return to.SetSequence(from.Sequence())

@@ -49,8 +49,8 @@ func TestCloseLeavesLongJournal(t *testing.T) {
 	}
 }
 
-// What is past when it is applied is not stored, and what the file has of it is
-// deleted.
+// A bucket that is full when the journal is applied is not stored. If the tree
+// has it, it is deleted.
 func TestCheckpointDeletesFull(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))

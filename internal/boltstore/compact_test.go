@@ -22,8 +22,8 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// What is saved while the file is compacted is in the new one, also if it would
-// go to the tree at any other time.
+// Saves during a compaction are in the new file, also small saves, which go to
+// the tree at other times.
 func TestCompact(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))

@@ -130,8 +130,8 @@ func TestKilledAfterAFailedSync(t *testing.T) {
 	require.NoError(t, err, "a power cut leaves no gap")
 }
 
-// What a failed save has left in the file does not come back over a later one,
-// and does not make the journal longer.
+// Remains of a failed save in the file do not come back over a later save, and
+// do not make the journal longer.
 func TestFailedSave(t *testing.T) {
 	t.Parallel()
 	many := tooManyForTheLog()

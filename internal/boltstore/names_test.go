@@ -103,8 +103,8 @@ func TestNumber(t *testing.T) {
 	require.ErrorIs(t, s.Relabel(labels{40_000: "after Close"}), ErrClosed)
 }
 
-// What was saved under a number without a label is not forgotten, by a sweep, a
-// compaction or another process.
+// A sweep, a compaction or another process keeps the buckets of a number
+// without a label.
 func TestNameWithoutALabel(t *testing.T) {
 	t.Parallel()
 	path := storePath(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// What is wrong with the path is the operating system's error, also if it is a
-// permission. A file that cannot be opened is not locked after that.
+// A mistake in the path is the error of the operating system, and so is a
+// missing permission. A file that cannot be opened is not locked after that.
 func TestOpenFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -38,8 +38,8 @@ func (s *Store) Snapshot(w io.Writer) (n int64, err error) {
 	return io.Copy(w, file)
 }
 
-// snapshotTo puts all that was saved into the tree, and copies the file. What
-// comes to the log from then on is not in the copy.
+// snapshotTo puts all that was saved into the tree, and copies the file. Later
+// saves to the log are not in the copy.
 func (s *Store) snapshotTo(file *os.File) error {
 	// A compaction would wait for the transaction, and saves for the compaction.
 	s.maintenance.mu.Lock()

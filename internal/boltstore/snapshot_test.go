@@ -90,7 +90,8 @@ func TestSnapshot(t *testing.T) {
 }
 
 // Saves go on while the copy is made, until the journal is full, and once more
-// when it is made. What was in the log before is in the copy, whose log is empty.
+// when it is made. The copy has the earlier records of the log, and its own log
+// is empty.
 func TestSaveWaitsForASnapshot(t *testing.T) {
 	t.Parallel()
 	s, want := openLogged(t)
@@ -173,7 +174,7 @@ func TestSnapshotOfACopy(t *testing.T) {
 	}
 }
 
-// What an older version wrote has no sums, and gets them when it is compacted.
+// A file of an older version has no sums, and gets them when it is compacted.
 func TestVerifyOfAFileWithoutSums(t *testing.T) {
 	t.Parallel()
 	path := writeFile(t, readFile(t, "../../testdata/format1.db"))

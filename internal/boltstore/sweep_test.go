@@ -66,7 +66,7 @@ func TestDamagedValue(t *testing.T) {
 	}
 }
 
-// What is saved anew between the read of a sweep and its delete stays.
+// A bucket that is saved anew between the read of a sweep and its delete stays.
 func TestSweepLosesTheRace(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))

@@ -12,9 +12,9 @@ const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio
 // does: a sum costs no page, and is as durable as the entry.
 const SumStart uint64 = golden
 
-// EntrySum returns what an entry adds to the sum of the bucket of that name.
-// Each step can be undone, so any one byte that changes alone changes it. Of a
-// record of the journal, its checksum stands for the rest.
+// EntrySum returns the number that an entry adds to the sum of the bucket of
+// that name. Each step can be undone, so a change of any one byte changes it. A
+// record of the journal counts only by its checksum.
 func EntrySum(bucket, key, value []byte) uint64 {
 	if bytes.Equal(bucket, JournalBucket) {
 		value = value[:min(4, len(value))]

@@ -20,7 +20,7 @@ import (
 
 const golden = "../../testdata/format1.db"
 
-// Of a sound file all is salvaged, its journal included.
+// All of a sound file is salvaged, with its journal.
 func TestSalvage(t *testing.T) {
 	for _, path := range []string{golden, makeFile(t, labels{3: "Three"}),
 		makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(50)...),
@@ -72,7 +72,7 @@ func TestSalvageFails(t *testing.T) {
 	require.Equal(t, []byte("mine"), readFile(t, to))
 }
 
-// What is in damaged pages is lost, and nothing else.
+// Only entries in damaged pages are lost.
 func TestSalvageWithoutPages(t *testing.T) {
 	path := makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(20_000)...),
 		inJournal(1, format.Entry{Name: 1, ID: "id00000", TAT: 7},
@@ -129,7 +129,7 @@ func TestSalvageWithoutPages(t *testing.T) {
 	require.True(t, some, "a page was lost, and the others were not")
 }
 
-// What is in the pages of a short file is salvaged.
+// All entries in the pages of a short file are salvaged.
 func TestSalvageShortFile(t *testing.T) {
 	all := many(20_000)
 	path := makeFile(t, labels{1: "One", 2: "Two"}, inTree(all[:5_000]...), inTree(all[5_000:10_000]...),
@@ -183,8 +183,8 @@ func TestSalvageDrops(t *testing.T) {
 	require.Equal(t, map[string]int64{"6:a": 1, "6:b": 2, "0:6:a": 3}, got)
 }
 
-// The records of the log are part of the journal. Of a log that is damaged, or
-// later than the meta page in force, what can be read is salvaged.
+// The records of the log are part of the journal. If the log is damaged, or
+// later than the meta page in force, its readable records are salvaged.
 func TestSalvageLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "logged.db")
 	var log int64

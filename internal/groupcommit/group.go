@@ -59,8 +59,8 @@ type Stats struct {
 
 // New returns a Group that calls save, one Batch at a time, with order locked.
 // A caller waits for at most timeout; work that no caller waits for is saved
-// after at most pause. What save leaves in the Work of its Batch becomes the
-// start of a later one's.
+// after at most pause. A later Batch begins with the Work that save leaves in
+// its Batch.
 func New[W any](timeout, pause time.Duration, order sync.Locker, save func(*Batch[W]) error) *Group[W] {
 	g := &Group[W]{
 		order: order, save: save, timeout: timeout, pause: pause,

@@ -50,8 +50,8 @@ func (b *Bucket) advance(now int64) (came bool) {
 	return came
 }
 
-// newLimits puts another limit in force: no copy of a look stays in memory.
-// What else is in memory is clamped.
+// newLimits puts another limit in force. Copies that only a Check made leave
+// memory, and the other buckets in memory are clamped.
 func (b *Bucket) newLimits(l Limit, on bool, now int64) {
 	b.forget()
 	if on {

@@ -9,13 +9,13 @@
 // There are two kinds of checks.
 //
 // Exact: a [Bucket] is the instant at which it is full again (its TAT), the
-// turns that wait, and a hold, in plain integers. What it decides, the System
-// must decide. After a failure the model knows an interval of TATs only; it
+// turns that wait, and a hold, in plain integers. The System must decide as the
+// Bucket does. After a failure the model knows an interval of TATs only; it
 // requires that answers lie inside it, and an answer narrows it again.
 //
 // The law: [Law] sees only what the System admitted. Over any stretch of time
 // that is at most burst + elapsed ÷ T. A turn counts at the instant at which it
-// comes. What Refund, Reset and new limits give is allowed for. And no id is
+// comes. Tokens of Refund, Reset and new limits are allowed for. And no id is
 // stranded: one tolerance after the last event every bucket is full.
 //
 // What a crash may leave of a bucket is a list of intervals. An acknowledged

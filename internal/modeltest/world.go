@@ -175,7 +175,7 @@ func (w *World) maySave(key Key, span Span) {
 }
 
 // saved notes that the store has what the buckets are, if their levels ask for
-// that. Of several, all are in one commit if one asks.
+// that. If one of several asks, all of them are in one commit.
 func (w *World) saved(keys ...Key) {
 	strictest := Memory
 	for _, key := range keys {
@@ -321,8 +321,7 @@ func (w *World) flushed() {
 	}
 }
 
-// endFlush lets the delayed flush go on. What changed since it began may be
-// saved by it, or not.
+// endFlush lets the delayed flush go on. It may save later changes, or not.
 func (w *World) endFlush() {
 	r := w.release()
 	w.release = nil
