@@ -153,7 +153,7 @@ func TestGivenLimit(t *testing.T) {
 		}
 		d := r.spendGiven(key, 1000, Unlimited)
 		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64, Key: key}, d)
-		require.EqualValues(t, math.MaxInt64, r.spendGiven(key, 1, Blocked).RetryAfter)
+		require.EqualValues(t, int64(math.MaxInt64), r.spendGiven(key, 1, Blocked).RetryAfter)
 		require.EqualValues(t, 5, r.left(key))
 		_, err := r.ReserveRequest(Request{Key: key, Cost: 1, Limit: Blocked})
 		require.ErrorIs(t, err, ErrBlocked)

@@ -93,8 +93,8 @@ func TestUnixSocket(t *testing.T) {
 		want string // "" is 400
 	}{
 		"not trusted": {ByIP(perIP), victim, &net.UnixAddr{}, "unix"},
-		"proxies are trusted": {ClientAddress{TrustedProxies: behindProxies}.ByIP(perIP), attacker, &net.UnixAddr{},
-			"unix"},
+		"proxies are trusted": {ClientAddress{TrustedProxies: behindProxies}.ByIP(perIP), attacker,
+			&net.UnixAddr{}, "unix"},
 		"trusted":                   {trusting, victim, &net.UnixAddr{}, victim},
 		"trusted, says nothing":     {trusting, "", &net.UnixAddr{}, "unix"},
 		"first of":                  {FirstOf(ByHeader(perIP, "X-Id"), ByIP(perIP)), "", &net.UnixAddr{}, "unix"},

@@ -91,7 +91,7 @@ func TestCheckpointBackoff(t *testing.T) {
 		}
 		require.ErrorContains(t, err, "is full: checkpoint: ")
 	}
-	fillUp(func(i int) []format.Entry { return numbered(2, 1<<40+i, 1) })
+	fillUp(func(i int) []format.Entry { return numbered(2, 1<<30+i, 1) })
 	require.InDelta(t, 2*s.journal.most, s.journal.fresh.Size(), 100)
 	<-s.work // the background was told that it is due
 	s.journal.fresh = journal.New()

@@ -112,9 +112,9 @@ func TestSaveWaitsForASnapshot(t *testing.T) {
 	require.NoError(t, err)
 
 	s.together()
-	require.NoError(t, s.Save(numbered(2, 1e12, 1)))
+	require.NoError(t, s.Save(numbered(2, 1<<30, 1)))
 	saved := make(chan error, 1)
-	go func() { saved <- s.Save(numbered(2, 2e12, 1)) }()
+	go func() { saved <- s.Save(numbered(2, 1<<29, 1)) }()
 	awaitWaiter("pace", saved)
 	require.Empty(t, saved, "it did not wait")
 	require.Empty(t, ended)
