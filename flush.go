@@ -36,7 +36,7 @@ type flusher struct {
 	upkeep   watch   // of Store.Maintain
 
 	stop, stopped chan struct{}
-	events        chan Event    // nil if nobody listens
+	events        chan Event    // nil without a listener
 	silent        chan struct{} // closed when no more events come
 	delivered     chan struct{} // closed when the listener has had the last one
 }
@@ -149,8 +149,8 @@ func (f *flusher) flushParts(all bool) (skipped []*batch, err error) {
 // flushAndWait saves everything spent so far, and waits for the commits that
 // have some of it.
 func (f *flusher) flushAndWait() error {
-	// What a bucket spent since it joined a commit is saved by the second
-	// flush or, if the bucket is in a later commit by then, by that one.
+	// The second flush, or a later commit, saves tokens that were spent after
+	// the bucket joined a commit.
 	for second := range 2 {
 		skipped, err := f.flushParts(true)
 		for _, b := range skipped {

@@ -175,7 +175,7 @@ func TestUnwritableOutput(t *testing.T) {
 
 // No error names a temporary file, Go's own functions, or a directory that the
 // user did not choose.
-func TestErrorsNameWhatTheUserNamed(t *testing.T) {
+func TestErrorNames(t *testing.T) {
 	db, none := stateHome(t), filepath.Join(t.TempDir(), "none")
 	require.Equal(t, 0, runArgs(t, "allow", "--limit", "3/1m", "alice").status)
 	garbage := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

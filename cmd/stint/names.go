@@ -16,8 +16,8 @@ func newNames() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "names",
 		Short: "Show the labels of the limits in a file, by number",
-		Long: `Show the labels of the limits in a file, by number. "limits set-names" changes labels. The file does not change.
-"LABEL line" is not a limit: there "run --wait" keeps the last turn of each id.
+		Long: `Show the labels of the limits in a file, by number. "limits set-names" changes labels. The file does
+not change. "LABEL line" is not a limit: there "run --wait" keeps the last turn of each id.
 
 --json prints one object, with the labels by number.`,
 		Example: `  stint names

@@ -16,14 +16,15 @@ func newReset() *cobra.Command {
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "reset [ID]",
 		Short: "Make ID's bucket full, or all buckets of a limit",
-		Long: `Make ID's bucket full, and end a hold on it. That needs no limit, only its --name if it is not "default".
+		Long: `Make ID's bucket full, and end a hold on it. That needs no limit, only its --name if it is not
+"default".
 
---prefix resets all buckets of the limit whose ids begin with this text, and --all all buckets of the limit.
-The command first prints how many there are. With --dry-run it stops then. All of them are reset in one step,
-or none.
+--prefix resets all buckets of the limit whose ids begin with this text, and --all all buckets of the
+limit. The command first prints how many there are. With --dry-run it stops then. All of them are
+reset in one step, or none.
 
---json prints one object: name, id and reset, and also remaining and limit if --limit or --limits is given;
-of many buckets name, buckets, holds and reset.`,
+--json prints one object: name, id and reset, and also remaining and limit if --limit or --limits is
+given; of many buckets name, buckets, holds and reset.`,
 		Example: `  stint reset alice
   stint reset --name NewOrdersPerAccount 12345678
   stint reset --name LoginsPerRange --prefix 2001:db8: --dry-run

@@ -183,8 +183,8 @@ func TestSalvageBadEntries(t *testing.T) {
 	require.Equal(t, map[string]int64{"6:a": 1, "6:b": 2, "0:6:a": 3}, got)
 }
 
-// The records of the log are part of the journal. Of a log that is damaged, or
-// later than the meta page in force, what can be read is salvaged.
+// The records of the log are part of the journal. If the log is damaged, or
+// later than the meta page in force, its readable records are salvaged.
 func TestSalvageLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "logged.db")
 	var log int64
