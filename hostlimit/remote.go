@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"sync/atomic"
 	"time"
 
@@ -189,29 +188,38 @@ func (r remote) stats() (stint.Stats, error) {
 	return st.Stats, err
 }
 
-// buckets lists buckets. They are all read before the first is yielded, so that
-// a slow caller does not hold up the owner.
-func (r remote) buckets(name stint.Name) iter.Seq2[stint.Bucket, error] {
-	return func(yield func(stint.Bucket, error) bool) {
-		var all []stint.Bucket
-		bad := false
-		err := r.do(opBuckets, func(b []byte) []byte { return binary.AppendUvarint(b, uint64(name)) }, nil, func(b *body) {
-			for len(b.b) > 0 {
-				all = append(all, b.bucket())
-			}
-			bad = bad || b.bad
-		})
-		if err == nil && bad {
-			err = errMessage
+// list makes a call whose reply has many parts. All are read before it returns,
+// so a slow caller does not hold up the owner.
+func list[T any](r remote, o op, request func([]byte) []byte, read func(*body) T) (all []T, err error) {
+	bad := false
+	err = r.do(o, request, nil, func(b *body) {
+		for len(b.b) > 0 {
+			all = append(all, read(b))
 		}
-		for _, k := range all {
-			if !yield(k, nil) {
-				return
-			}
+		bad = bad || b.bad
+	})
+	if err == nil && bad {
+		err = errMessage
+	}
+	return all, err
+}
+
+func (r remote) buckets(name stint.Name) ([]stint.Bucket, error) {
+	return list(r, opBuckets, func(b []byte) []byte { return binary.AppendUvarint(b, uint64(name)) }, (*body).bucket)
+}
+
+func (r remote) held() ([]stint.Held, error) { return list(r, opHeld, nil, (*body).held) }
+
+// yieldAll yields what was read, and then the error.
+func yieldAll[T any](all []T, err error, yield func(T, error) bool) {
+	for _, one := range all {
+		if !yield(one, nil) {
+			return
 		}
-		if err != nil {
-			yield(stint.Bucket{}, err)
-		}
+	}
+	if err != nil {
+		var none T
+		yield(none, err)
 	}
 }
 

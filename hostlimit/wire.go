@@ -47,6 +47,7 @@ const (
 	opHealth
 	opSnapshot
 	opPing
+	opHeld
 
 	opReply // the last of a call
 	opPart  // of a reply: more follows
@@ -291,6 +292,23 @@ func (r *body) bucket() (k stint.Bucket) {
 		k.HeldUntil = time.Unix(0, held)
 	}
 	return k
+}
+
+func appendHeld(b []byte, h *stint.Held) []byte {
+	until := int64(0)
+	if !h.Until.IsZero() {
+		until = h.Until.UnixNano()
+	}
+	return binary.AppendVarint(binary.AppendVarint(appendKey(b, h.Key), until), int64(h.Waiting))
+}
+
+func (r *body) held() (h stint.Held) {
+	h.Key = r.key()
+	if until := r.int(); until != 0 {
+		h.Until = time.Unix(0, until)
+	}
+	h.Waiting = int(r.int())
+	return h
 }
 
 // kinds are the errors that keep their identity on the way to a guest. The
