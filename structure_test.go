@@ -48,7 +48,7 @@ var allowedImports = map[string][]string{
 	"limitsfile":           {".", "internal/spell", "gopkg.in/yaml.v3"},
 	"httplimit":            {"."},
 	"httplimit/statuspage": {".", "httplimit"},
-	"cmd/stint": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "internal/boltstore", "internal/fsck",
+	"cmd/stint": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "internal/boltstore", "internal/fsck", "internal/spell",
 		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},
 	"examples/": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/", "golang.org/x/"},
 }

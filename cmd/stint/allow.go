@@ -1,13 +1,9 @@
 package main
 
-import (
-	"github.com/spf13/cobra"
-
-	"github.com/stint-go/stint"
-)
+import "github.com/spf13/cobra"
 
 func newAllow() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToSpend, act: (*stint.Limiter).Spend, done: "allowed"},
+	return newDecision(&decideFlags{open: (*dbFlags).openToSpend, act: spend, done: "allowed"},
 		&cobra.Command{
 			Use:   "allow ID",
 			Short: "Spend tokens of ID's bucket if they are there",

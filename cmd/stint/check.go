@@ -10,7 +10,7 @@ import (
 )
 
 func newCheck() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToLook, act: (*stint.Limiter).Check, done: "allowed"},
+	return newDecision(&decideFlags{open: (*dbFlags).openToLook, act: check, done: "allowed"},
 		&cobra.Command{
 			Use:   "check ID",
 			Short: "Say what allow would, and spend nothing",
@@ -23,18 +23,18 @@ func newCheck() *cobra.Command {
 // openToLook is openToSpend for check, which leaves the file as it is: it makes
 // no file, and gives no label a number. If nothing was ever spent, the store is
 // empty.
-func (f *dbFlags) openToLook(label string) (stint.Store, stint.Name, error) {
+func (f *dbFlags) openToLook(label string) (*target, error) {
 	store, err := f.openToRead()
 	if errors.Is(err, fs.ErrNotExist) {
-		return stint.NewMemStore(), 1, nil
+		return nothing(), nil
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if name, ok := numberOf(store.BoltStore, label); ok {
-		return unsaved{store}, name, nil
+		return &target{unsaved{store}, name}, nil
 	}
-	return stint.NewMemStore(), 1, failed(store.Close())
+	return nothing(), failed(store.Close())
 }
 
 // unsaved is a store that ignores what a Limiter deletes, such as holds that

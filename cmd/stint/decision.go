@@ -19,7 +19,7 @@ type decideFlags struct {
 	out    outputFlags
 	cost   int64
 
-	open func(f *dbFlags, label string) (stint.Store, stint.Name, error)
+	open func(f *dbFlags, label string) (*target, error)
 	act  action // nil to reset
 
 	force bool // spend what is there if it is not enough
@@ -27,8 +27,25 @@ type decideFlags struct {
 	done string // first word of the output, unless "denied"
 }
 
+// decider is a Limiter, or the program that has the file.
+type decider interface {
+	SpendAll(reqs ...stint.Request) (stint.Decision, error)
+	RefundAll(reqs ...stint.Request) (stint.Decision, error)
+	Reset(keys ...stint.Key) error
+	Hold(key stint.Key, until time.Time) error
+	Bucket(key stint.Key) (stint.Bucket, error)
+}
+
 // action is what a command does to one bucket.
-type action func(l *stint.Limiter, key stint.Key, cost int64) (stint.Decision, error)
+type action func(l decider, r stint.Request) (stint.Decision, error)
+
+func spend(l decider, r stint.Request) (stint.Decision, error)  { return l.SpendAll(r) }
+func refund(l decider, r stint.Request) (stint.Decision, error) { return l.RefundAll(r) }
+
+func check(l decider, r stint.Request) (stint.Decision, error) {
+	r.Mode = stint.CheckOnly
+	return l.SpendAll(r)
+}
 
 func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 	f.db.register(cmd, dbUsage)
@@ -70,46 +87,65 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	if err != nil {
 		return stint.Decision{}, err
 	}
-	store, name, err := f.open(&f.db, f.limits.label())
+	to, err := f.open(&f.db, f.limits.label())
 	if errors.As(err, new(noSuchLabel)) && f.limits.file != "" { // the limit exists, but nothing of it was spent yet
-		store, name, err = stint.NewMemStore(), 1, nil
+		to, err = nothing(), nil
 	}
 	if err != nil {
 		return stint.Decision{}, err
 	}
-	if f.act == nil {
-		err := errors.Join(reset(store, name.Key(id)), store.Close())
-		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, failed(err)
-	}
-	if f.force {
-		return f.forced(store, name.Key(id), limit, limited)
-	}
-	if !limited {
+	switch {
+	case f.act == nil:
+		err := to.do(f.limits.label(), stint.Unlimited, id, func(l decider, key stint.Key) error { return l.Reset(key) })
+		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, err
+	case f.force:
+		return f.forced(to.store, to.name.Key(id), limit, limited)
+	case !limited:
 		limit = stint.Unlimited
 	}
-	return act(f.act, store, name.Key(id), limit, f.limits.label(), f.cost)
+	return to.decide(f.act, f.limits.label(), limit, id, f.cost)
 }
 
-// act carries out an action on a bucket, and closes the store. When it returns,
-// the result is durable. The file gets no label except the one that is used.
-func act(do action, store stint.Store, key stint.Key, limit stint.Limit, label string, cost int64) (
-	stint.Decision, error) {
+// target is where a command acts on buckets of one limit: the file.
+type target struct {
+	store stint.Store
+	name  stint.Name
+}
+
+// nothing is a target without buckets.
+func nothing() *target { return &target{stint.NewMemStore(), 1} }
+
+// decide acts on the bucket of an id, and closes the target.
+func (t *target) decide(do action, label string, limit stint.Limit, id string, cost int64) (d stint.Decision, err error) {
+	err = t.do(label, limit, id, func(l decider, key stint.Key) (err error) {
+		d, err = do(l, stint.Request{Key: key, Cost: cost})
+		return err
+	})
+	return d, err
+}
+
+// do acts on the bucket of an id, and closes the target. When it returns, the
+// result is durable. The file gets no label except the one that is used.
+func (t *target) do(label string, limit stint.Limit, id string, act func(l decider, key stint.Key) error) error {
 	if limit != stint.Unlimited && limit != stint.Blocked {
 		limit.Durability = stint.Flushed // Close makes it durable
 	}
-	limits, err := stint.NewLimits(stint.Names{key.Name: {Label: label, Limit: limit}}, nil, nil)
-	if err != nil {
-		return stint.Decision{}, failed(errors.Join(err, store.Close()))
+	spec := stint.NameSpec{Label: label, Limit: limit}
+	if id == "" {
+		spec.ID = stint.Shared
 	}
-	limiter, err := stint.New(store, limits, nil)
+	limits, err := stint.NewLimits(stint.Names{t.name: spec}, nil, nil)
 	if err != nil {
-		return stint.Decision{}, failed(errors.Join(err, store.Close()))
+		return failed(errors.Join(err, t.store.Close()))
 	}
-	d, err := do(limiter, key, cost)
-	if err != nil && !isUsage(err) {
+	limiter, err := stint.New(t.store, limits, nil)
+	if err != nil {
+		return failed(errors.Join(err, t.store.Close()))
+	}
+	if err = act(limiter, t.name.Key(id)); err != nil && !isUsage(err) {
 		err = failed(err)
 	}
-	return d, errors.Join(err, failed(limiter.Close()))
+	return errors.Join(err, failed(limiter.Close()))
 }
 
 // isUsage reports whether a decision failed because of the arguments.

@@ -156,9 +156,3 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	}
 	return failed(err)
 }
-
-// reset deletes a bucket and its hold. A Limiter would need a limit to find
-// them.
-func reset(store stint.Store, key stint.Key) error {
-	return store.Save([]stint.Change{{Key: key}, {Key: stint.Unknown.Key(key.String())}})
-}

@@ -177,7 +177,6 @@ func (b *shown) words() string {
 	line := func(what, format string, args ...any) {
 		fmt.Fprintf(&s, "  %-6s  "+format+"\n", append([]any{what}, args...)...)
 	}
-	const clock = "2006-01-02 15:04:05 MST"
 	if b.limit.Burst > 0 {
 		line("limit", "%v, %s", b.limit, visible(b.source))
 		line("tokens", "%d of %d left", b.remaining, b.limit.Burst)
@@ -190,12 +189,13 @@ func (b *shown) words() string {
 		line("limit", "not known: give it with --limit, or --limits and --overrides")
 	}
 	if b.fullIn > 0 {
-		line("full", "in %s, at %s", duration(b.fullIn), b.fullAt.Format(clock))
+		line("full", "in %s, at %s", duration(b.fullIn), b.fullAt.Format(clockFormat))
 	} else {
 		line("full", "now")
 	}
 	if b.heldFor > 0 {
-		line("hold", "nobody passes for %s, until %s; stint reset ends it", duration(b.heldFor), b.heldUntil.Format(clock))
+		line("hold", "every request is denied for %s, until %s; stint hold --end ends it",
+			duration(b.heldFor), b.heldUntil.Format(clockFormat))
 	}
 	if b.lineFor > 0 {
 		line("line", "run --wait waits for it, the last for %s; stint reset --name %q ends it",

@@ -118,29 +118,29 @@ func (f *dbFlags) openExisting() (*stint.BoltStore, error) {
 
 // openToSpend opens the file, and returns the number that it has for the label
 // of a limit. If it has none, the label gets one.
-func (f *dbFlags) openToSpend(label string) (stint.Store, stint.Name, error) {
+func (f *dbFlags) openToSpend(label string) (*target, error) {
 	store, err := f.open()
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	name, err := numberFor(store, label)
 	if err != nil {
-		return nil, 0, failed(errors.Join(err, store.Close()))
+		return nil, failed(errors.Join(err, store.Close()))
 	}
-	return store, name, nil
+	return &target{store, name}, nil
 }
 
 // openToGive is openToSpend for commands that give tokens back. A label that
 // the file does not have is an error: nothing was ever spent there.
-func (f *dbFlags) openToGive(label string) (stint.Store, stint.Name, error) {
+func (f *dbFlags) openToGive(label string) (*target, error) {
 	store, err := f.openExisting()
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if name, ok := numberOf(store, label); ok {
-		return store, name, nil
+		return &target{store, name}, nil
 	}
-	return nil, 0, errors.Join(noSuchLabel(label), failed(store.Close()))
+	return nil, errors.Join(noSuchLabel(label), failed(store.Close()))
 }
 
 // openToRead opens the file so that nothing in it changes.
