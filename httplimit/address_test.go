@@ -123,7 +123,7 @@ func TestUnixSocket(t *testing.T) {
 		})}
 		go srv.Serve(l)
 		defer srv.Close()
-		client := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", "s") }}}
+		client := http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", "s") }}}
 		res, err := client.Get("http://server/")
 		require.NoError(t, err)
 		require.Equal(t, 200, res.StatusCode)

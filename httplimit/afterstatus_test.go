@@ -97,6 +97,11 @@ func TestAfterStatus(t *testing.T) {
 					panic(err)
 				}
 			}},
+		"refunded, held since": {rules: login(Rule{RefundStatus: Status(200)}), script: `
+			200: 200
+			RateLimit: "login";r=0;t=3600
+			left login 5`,
+			inside: func(lim *stint.Limiter, clock *testClock) { lim.Hold(ofClient["login"], clock.now().Add(time.Hour)) }},
 		"slow handler": {rules: lockOut(Rule{Cost: 5, RefundStatus: Status(200)}), script: `
 			401: 401
 			held login 1h0m0s`,

@@ -36,6 +36,7 @@ func TestProblem(t *testing.T) {
 		"text/html, application/json":                                                json,
 		"text/html;q=0":                                                              json,
 		"text/html;q=x":                                                              json,
+		"text/html;q=2, */*;q=0.1":                                                   json,
 		"text/plain;q=NaN":                                                           json,
 		"text/plain;q=0.9, text/html;q=0.8":                                          text,
 	} {

@@ -129,6 +129,19 @@ func TestStatusWriter(t *testing.T) {
 			})
 		}
 	}
+	for name, f := range map[string]func(http.ResponseWriter){
+		"ReadFrom": func(w http.ResponseWriter) { io.Copy(w, strings.NewReader("x")) },
+		"Write":    func(w http.ResponseWriter) { io.WriteString(w, "x") },
+		"Flush":    func(w http.ResponseWriter) { w.(http.Flusher).Flush() },
+	} {
+		t.Run(name+" writes the header", func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			w := httptest.NewRecorder()
+			New(lim, nil, Rule{Key: ByIP(failures), RefundStatus: Status(200)})(http.HandlerFunc(
+				func(w http.ResponseWriter, _ *http.Request) { f(w) })).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			require.Equal(t, `"login";r=5;t=12`, w.Result().Header.Get("RateLimit"), "refunded before the client can see it")
+		})
+	}
 	t.Run("switching protocols", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		key := failures.Key("192.0.2.1")

@@ -67,7 +67,7 @@ import (
 // Any number of goroutines may use a Transport. Its fields must not change once
 // it is in use.
 type Transport struct {
-	Limiter *stint.Limiter
+	Limiter stint.Decider
 
 	// Key finds the bucket: ByHost for one per server, Shared for one in all.
 	// If it returns an error, the request fails with it.
@@ -151,7 +151,7 @@ func ByHost(name stint.Name) KeyFunc {
 // RoundTrip implements http.RoundTripper. Its errors are those of Key, of the
 // Limiter and of Base, and *QuotaError.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if t.Limiter == nil || t.Key == nil {
+	if isMissing(t.Limiter) || t.Key == nil {
 		return nil, notSent(r, errors.New("httplimit: a Transport needs a Limiter and a Key"))
 	}
 	key, err := t.Key(r)
@@ -194,7 +194,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // refund returns the tokens of a request that failed. Its result is why, joined
 // with the error of the refund, if there is one.
 func (t *Transport) refund(key stint.Key, cost int64, why error) error {
-	if _, err := t.Limiter.Refund(key, cost); err != nil {
+	if _, err := t.Limiter.RefundAll(stint.Request{Key: key, Cost: cost}); err != nil {
 		return errors.Join(why, err)
 	}
 	return why

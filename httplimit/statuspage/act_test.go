@@ -81,7 +81,7 @@ func TestPageActions(t *testing.T) {
 		"": 400, "reset=": 400, "reset=0000": 404, "end=" + token[1:]: 404, "hold=" + token: 400,
 		"for=-1h&hold=" + token: 400, "for=1h&hold=" + New(lim, nil).bucketID(client).Token: 404,
 		"reset=" + token + "&padding=" + strings.Repeat("x", 1<<12): 400,
-		"reset=" + p.bucketID(stint.Name(99).Key("x")).Token:       503, "reset=" + p.newForm(): 404,
+		"reset=" + p.bucketID(stint.Name(99).Key("x")).Token:        503, "reset=" + p.newForm(): 404,
 	} {
 		require.Equal(t, want, post(p, form, fromPage...).Code, form)
 	}

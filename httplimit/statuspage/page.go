@@ -61,13 +61,13 @@ type Page struct {
 // New returns a page about a Limiter, of which nil options mean the defaults.
 // It panics if there is no Limiter.
 //
-// The page has the buckets that are held, and until when; for each limit a
-// chart of its decisions in the last five minutes, the buckets nearest to the
-// limit and those denied most often; the flushes, the size of the file, and the
-// Limiter's health. A search finds the buckets of an id. ?format=json has the
-// same for programs, as the package documentation says, ?format=prometheus
-// counters for each limit, and ?format=snapshot a copy of the file, if
-// AllowSnapshot is set.
+// The page has the buckets that are held, and until when. It has each limit,
+// with a chart of its decisions in the last five minutes, the buckets nearest to
+// their limit and those denied most often. It also has the flushes, the size of
+// the file, and the Limiter's health. A search finds the buckets of an id.
+// ?format=json has the same for programs, as the package documentation says.
+// ?format=prometheus has counters for each limit. ?format=snapshot is a copy of
+// the file, if AllowSnapshot is set.
 //
 // The chart counts every decision of the Limiter. For decisions that the page
 // observes, it is exact to a second. The others, and the first one after an

@@ -135,15 +135,15 @@ func TestTexts(t *testing.T) {
 		durationText(0):      "–", durationText(0.00025): "250\u202fµs", durationText(0.0125): "12.5\u202fms",
 		durationText(2): "2.0\u202fs",
 		waitText(0):     "now", waitText(0.1): "1\u202fs", waitText(60): "1\u202fmin", waitText(3601): "2\u202fh",
-		waitText(1e6):                           "12\u202fd",
+		waitText(1e6):                               "12\u202fd",
 		limitText(stint.PerSecond(100)):             "100 per second",
 		limitText(stint.PerMinute(5).WithBurst(20)): "5 per minute, burst 20",
-		every(15 * time.Minute):                 "5 per 15 minutes",
-		every(36 * time.Hour):                   "5 per 36 hours",
-		every(90 * time.Second):                 "5 per 90 seconds",
-		every(time.Millisecond):                 "5 per 1ms",
-		limitText(stint.Blocked):                "blocked",
-		limitText(stint.Limit{}):                "no limit",
+		every(15 * time.Minute):                     "5 per 15 minutes",
+		every(36 * time.Hour):                       "5 per 36 hours",
+		every(90 * time.Second):                     "5 per 90 seconds",
+		every(time.Millisecond):                     "5 per 1ms",
+		limitText(stint.Blocked):                    "blocked",
+		limitText(stint.Limit{}):                    "no limit",
 	} {
 		require.Equal(t, want, got)
 	}

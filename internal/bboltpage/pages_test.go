@@ -140,7 +140,8 @@ func TestChecker(t *testing.T) {
 		field("a child", branch, int(Header+Element*i+8), 8, branch, sibling, list, 1, m.Pages, 1<<20, 1<<60)
 	}
 	for at := 0; at < Element; at += 4 {
-		field(fmt.Sprintf("word %d of an element", at/4), leaf, Header+5*Element+at, 4, 2, 0xFFFF, 0x7FFFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
+		field(fmt.Sprintf("word %d of an element", at/4), leaf, Header+5*Element+at, 4,
+			2, 0xFFFF, 0x7FFFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
 	}
 	for i := range uint64(2) { // the buckets as they lie in the root
 		field("the root of a bucket", m.Root, int(ItemOf(page(m.Root), i).At)+5, 8, 1, m.Pages, 1<<60)

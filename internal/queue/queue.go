@@ -9,6 +9,7 @@ import (
 type Turn struct {
 	At   int64 // instant at which it may go, Unix nanoseconds
 	Cost int64 // tokens
+	Rate Rate  // of a limit of its own; zero: the queue's
 }
 
 // Rate is the part of a limit that the arithmetic needs.
@@ -97,6 +98,9 @@ func (q *Queue) Tail(tat int64, r Rate) int64 {
 // ahead of that instant than the TAT of an empty bucket: the limit may have
 // become smaller since the turn joined.
 func (r Rate) charge(tat int64, t *Turn) int64 {
+	if t.Rate != (Rate{}) {
+		r = t.Rate
+	}
 	empty := add(t.At, r.Tolerance)
 	if t.Cost > empty/r.Interval {
 		return empty
