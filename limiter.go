@@ -312,6 +312,11 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 	if l.isClosed() {
 		return ErrClosed
 	}
+	return l.setLimits(limits)
+}
+
+// setLimits puts limits in force. limitsMu is held.
+func (l *Limiter) setLimits(limits *Limits) error {
 	if err := l.store.Declare(limits.names); err != nil {
 		return err
 	}
