@@ -11,7 +11,13 @@ func newAllow() *cobra.Command {
 
 --json prints one object, as check, refund and reset do: allowed, name, id, cost, remaining, limit (burst,
 count, and the period as in "1m0s"; null where there is none), retry_after_ns (0 if allowed), reset_after_ns
-(until the bucket is full). With --limits, the limit is that of the --name, or an override of exactly this id.
+(until the bucket is full), and pid if a program answered. With --limits, the limit is that of the --name, or
+an override of exactly this id.
+
+If a program has the file open and shares it (package hostlimit), the program answers: a line on stderr says
+which. It does so for check, refund, reset, hold, show, list, names, stat, export and backup, too. The limit is
+that of the flags, and --name is a label of the program.
+
 Put -- before an ID that begins with -.`,
 			Example: `  stint allow --limit 3/1m alice && echo hello
   stint allow --limit 100/24h --burst 10 --cost 5 --db quota.db alice

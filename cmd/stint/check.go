@@ -24,17 +24,16 @@ func newCheck() *cobra.Command {
 // no file, and gives no label a number. If nothing was ever spent, the store is
 // empty.
 func (f *dbFlags) openToLook(label string) (*target, error) {
-	store, err := f.openToRead()
+	to, err := reach(f, label, f.openToReadWithin, func(store *readStore) (*target, error) {
+		if name, ok := numberOf(store.BoltStore, label); ok {
+			return &target{store: unsaved{store}, name: name}, nil
+		}
+		return nothing(), failed(store.Close())
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nothing(), nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	if name, ok := numberOf(store.BoltStore, label); ok {
-		return &target{unsaved{store}, name}, nil
-	}
-	return nothing(), failed(store.Close())
+	return to, err
 }
 
 // unsaved is a store that ignores what a Limiter deletes, such as holds that

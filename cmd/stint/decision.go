@@ -24,6 +24,7 @@ type decideFlags struct {
 
 	force bool // spend what is there if it is not enough
 
+	pid  int    // of the program that answered; 0 if the file did
 	done string // first word of the output, unless "denied"
 }
 
@@ -94,7 +95,10 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	if err != nil {
 		return stint.Decision{}, err
 	}
+	f.pid = to.pid()
 	switch {
+	case f.force && to.owner != nil:
+		return stint.Decision{}, errors.Join(fmt.Errorf("--force changes the file itself, which process %d has open", f.pid), to.Close())
 	case f.act == nil:
 		err := to.do(f.limits.label(), stint.Unlimited, id, func(l decider, key stint.Key) error { return l.Reset(key) })
 		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, err
@@ -104,48 +108,6 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 		limit = stint.Unlimited
 	}
 	return to.decide(f.act, f.limits.label(), limit, id, f.cost)
-}
-
-// target is where a command acts on buckets of one limit: the file.
-type target struct {
-	store stint.Store
-	name  stint.Name
-}
-
-// nothing is a target without buckets.
-func nothing() *target { return &target{stint.NewMemStore(), 1} }
-
-// decide acts on the bucket of an id, and closes the target.
-func (t *target) decide(do action, label string, limit stint.Limit, id string, cost int64) (d stint.Decision, err error) {
-	err = t.do(label, limit, id, func(l decider, key stint.Key) (err error) {
-		d, err = do(l, stint.Request{Key: key, Cost: cost})
-		return err
-	})
-	return d, err
-}
-
-// do acts on the bucket of an id, and closes the target. When it returns, the
-// result is durable. The file gets no label except the one that is used.
-func (t *target) do(label string, limit stint.Limit, id string, act func(l decider, key stint.Key) error) error {
-	if limit != stint.Unlimited && limit != stint.Blocked {
-		limit.Durability = stint.Flushed // Close makes it durable
-	}
-	spec := stint.NameSpec{Label: label, Limit: limit}
-	if id == "" {
-		spec.ID = stint.Shared
-	}
-	limits, err := stint.NewLimits(stint.Names{t.name: spec}, nil, nil)
-	if err != nil {
-		return failed(errors.Join(err, t.store.Close()))
-	}
-	limiter, err := stint.New(t.store, limits, nil)
-	if err != nil {
-		return failed(errors.Join(err, t.store.Close()))
-	}
-	if err = act(limiter, t.name.Key(id)); err != nil && !isUsage(err) {
-		err = failed(err)
-	}
-	return errors.Join(err, failed(limiter.Close()))
 }
 
 // isUsage reports whether a decision failed because of the arguments.
@@ -165,6 +127,7 @@ type decisionJSON struct {
 	Limit      *limitJSON    `json:"limit"`
 	RetryAfter time.Duration `json:"retry_after_ns"`
 	ResetAfter time.Duration `json:"reset_after_ns"`
+	PID        int           `json:"pid,omitempty"`
 }
 
 func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d stint.Decision) error {
@@ -172,10 +135,10 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	case f.quiet:
 		return nil
 	case f.json && asked.act == nil:
-		return printJSON(w, newResetOneJSON(asked.limits.label(), id, d.Limit))
+		return printJSON(w, newResetOneJSON(asked.limits.label(), id, d.Limit, asked.pid))
 	case f.json:
 		return printJSON(w, decisionJSON{d.Allowed, asked.limits.label(), newIDJSON(id), asked.cost, d.Remaining,
-			newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter})
+			newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter, asked.pid})
 	}
 	done, state := asked.done, "no limit"
 	if !d.Allowed {

@@ -21,6 +21,7 @@ type holdFlags struct {
 	name   string
 	period string
 	end    bool
+	pid    int // of the program that answered; 0 if the file did
 }
 
 func newHold() *cobra.Command {
@@ -70,6 +71,7 @@ type holdJSON struct {
 	idJSON
 	Held  time.Duration `json:"held_ns"`
 	Until time.Time     `json:"until"`
+	PID   int           `json:"pid,omitempty"`
 }
 
 // endedJSON is what --end --json prints.
@@ -77,6 +79,7 @@ type endedJSON struct {
 	Name string `json:"name"`
 	idJSON
 	WasHeld bool `json:"was_held"`
+	PID     int  `json:"pid,omitempty"`
 }
 
 const clockFormat = "2006-01-02 15:04:05 MST"
@@ -98,7 +101,7 @@ func (f *holdFlags) hold(cmd *cobra.Command, id string) error {
 	case f.out.quiet:
 		return nil
 	case f.out.json:
-		return failed(printJSON(w, holdJSON{f.label(), newIDJSON(id), period, until}))
+		return failed(printJSON(w, holdJSON{f.label(), newIDJSON(id), period, until, f.pid}))
 	default:
 		_, err = fmt.Fprintf(w, "held  %s  for %s, until %s\n", printable(id), duration(period), until.Format(clockFormat))
 		return failed(err)
@@ -119,7 +122,7 @@ func (f *holdFlags) endHold(cmd *cobra.Command, id string) error {
 	case f.out.quiet:
 		return nil
 	case f.out.json:
-		return failed(printJSON(w, endedJSON{f.label(), newIDJSON(id), !before.HeldUntil.IsZero()}))
+		return failed(printJSON(w, endedJSON{f.label(), newIDJSON(id), !before.HeldUntil.IsZero(), f.pid}))
 	default:
 		_, err = fmt.Fprintf(w, "ended  %s  %s\n", printable(id), state)
 		return failed(err)
@@ -145,6 +148,7 @@ func (f *holdFlags) change(id string, until time.Time) (before, after stint.Buck
 	if err != nil {
 		return before, after, err
 	}
+	f.pid = to.pid()
 	err = to.do(f.label(), stint.Unlimited, id, func(l decider, key stint.Key) (err error) {
 		if before, err = l.Bucket(key); err != nil {
 			return err
@@ -159,7 +163,7 @@ func (f *holdFlags) change(id string, until time.Time) (before, after stint.Buck
 
 // list prints what is held, by label and id.
 func (f *holdFlags) list(cmd *cobra.Command) error {
-	store, err := f.db.openToRead()
+	store, err := f.db.look()
 	if err != nil {
 		return err
 	}
@@ -168,7 +172,7 @@ func (f *holdFlags) list(cmd *cobra.Command) error {
 	if err := errors.Join(err, store.Close()); err != nil {
 		return failed(err)
 	}
-	if f.name != "" && !slices.Contains(slices.Collect(maps.Values(names)), f.name) {
+	if f.name != "" && !hasLabel(names, f.name) {
 		return noSuchLabel(f.name)
 	}
 	maps.DeleteFunc(held, func(key stint.Key, _ time.Duration) bool { return f.name != "" && names[key.Name] != f.name })
@@ -186,7 +190,7 @@ func (f *holdFlags) list(cmd *cobra.Command) error {
 		label, d := names[key.Name], held[key]
 		if until := now.Add(d); !f.out.json {
 			fmt.Fprintf(tw, "%s\t%s\tfor %s, until %s\n", printable(label), printable(key.ID), duration(d), until.Format(clockFormat))
-		} else if err := printJSON(cmd.OutOrStdout(), holdJSON{label, newIDJSON(key.ID), d, until}); err != nil {
+		} else if err := printJSON(cmd.OutOrStdout(), holdJSON{label, newIDJSON(key.ID), d, until, store.pid}); err != nil {
 			return failed(err)
 		}
 	}

@@ -204,7 +204,7 @@ func (l *line) decide(store *stint.BoltStore, do action) (stint.Decision, error)
 	if err != nil {
 		return stint.Decision{}, failed(err)
 	}
-	to := &target{keepOpen{store}, name}
+	to := &target{store: keepOpen{store}, name: name}
 	return to.decide(do, l.f.limits.label(), l.limit, l.id, l.f.cost)
 }
 

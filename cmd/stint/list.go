@@ -37,8 +37,7 @@ They are in the order of the labels and ids. With --top, only the first few, of 
 full last, or with --by fill those of which the least is left, which takes their limits.
 
 If there are none, a line on stderr says so. The file stays as it is; one that is not there is an error, not
-an empty list. One that a program has open can be read from its status page, where that allows it, with
---snapshot.
+an empty list. If a program has the file open, the list is of its buckets as they are now.
 
 --json prints an object in a line for each: name, id, remaining, limit (burst, count, period), reset_after_ns
 and, where it is held or waited for, held_ns and line_ns. In all that --json prints, an id that is not UTF-8
@@ -49,8 +48,7 @@ not known is empty.`,
 		Example: `  stint list
   stint list --limit 3/1m
   stint list --limits defaults.yml --name NewOrdersPerAccount --json
-  stint list --limits defaults.yml --top 10 --by fill
-  stint list --snapshot http://localhost:8080/limits --csv`,
+  stint list --limits defaults.yml --top 10 --by fill`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.misused(cmd); err != nil {
@@ -69,7 +67,7 @@ not known is empty.`,
 			return failed(f.out.list(cmd.OutOrStdout(), buckets))
 		},
 	}
-	f.db.registerToRead(cmd)
+	f.db.register(cmd, dbUsage)
 	f.limits.register(cmd, false)
 	f.out.register(cmd)
 	cmd.Flags().BoolVar(&f.csv, "csv", false, "print CSV")
@@ -103,7 +101,7 @@ func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := f.db.openToRead()
+	store, err := f.db.look()
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ id. The file stays as it is.
 (until one token is there).`,
 		Example: `  stint show alice --limit 3/1m
   stint show 12345678 --limits defaults.yml --overrides overrides.yml
-  stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount --snapshot http://localhost:8080/limits`,
+  stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount`,
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			shown, err := f.show(cmd, args[0], time.Now())
@@ -45,7 +45,7 @@ id. The file stays as it is.
 			return failed(f.print(cmd.OutOrStdout(), args[0], shown))
 		},
 	}
-	f.db.registerToRead(cmd)
+	f.db.register(cmd, dbUsage)
 	f.limits.register(cmd, false)
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 	return cmd
@@ -71,7 +71,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	if err != nil {
 		return nil, err
 	}
-	store, err := f.db.openToRead()
+	store, err := f.db.look()
 	if err != nil {
 		return nil, err
 	}

@@ -125,7 +125,6 @@ type faultyStore struct {
 	*stint.MemStore
 	save func() error
 	load func(stint.Key) error
-	copy func(io.Writer) (int64, error)
 }
 
 func (s faultyStore) Save(changes []stint.Change) error {
@@ -145,5 +144,3 @@ func (s faultyStore) Load(key stint.Key) (int64, error) {
 	}
 	return s.MemStore.Load(key)
 }
-
-func (s faultyStore) Snapshot(w io.Writer) (int64, error) { return s.copy(w) }
