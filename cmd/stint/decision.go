@@ -35,6 +35,7 @@ type decider interface {
 	Reset(keys ...stint.Key) error
 	Hold(key stint.Key, until time.Time) error
 	Bucket(key stint.Key) (stint.Bucket, error)
+	Flush() error
 }
 
 // action is what a command does to one bucket.
@@ -42,6 +43,14 @@ type action func(l decider, r stint.Request) (stint.Decision, error)
 
 func spend(l decider, r stint.Request) (stint.Decision, error)  { return l.SpendAll(r) }
 func refund(l decider, r stint.Request) (stint.Decision, error) { return l.RefundAll(r) }
+
+// reset fills buckets. When it returns, they are full on disk, too.
+func reset(l decider, keys ...stint.Key) error {
+	if err := l.Reset(keys...); err != nil {
+		return err
+	}
+	return l.Flush()
+}
 
 func check(l decider, r stint.Request) (stint.Decision, error) {
 	r.Mode = stint.CheckOnly
@@ -100,7 +109,7 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	case f.force && to.owner != nil:
 		return stint.Decision{}, errors.Join(fmt.Errorf("--force changes the file itself, which process %d has open", f.pid), to.Close())
 	case f.act == nil:
-		err := to.do(f.limits.label(), stint.Unlimited, id, func(l decider, key stint.Key) error { return l.Reset(key) })
+		err := to.do(f.limits.label(), stint.Unlimited, id, func(l decider, key stint.Key) error { return reset(l, key) })
 		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, err
 	case f.force:
 		return f.forced(to.store, to.name.Key(id), limit, limited)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -81,6 +82,10 @@ type endedJSON struct {
 	WasHeld bool `json:"was_held"`
 	PID     int  `json:"pid,omitempty"`
 }
+
+// lockOutCount ends the ids under which httplimit counts lock-outs, as holds that
+// deny no request.
+const lockOutCount = " lock-outs"
 
 const clockFormat = "2006-01-02 15:04:05 MST"
 
@@ -188,8 +193,12 @@ func (f *holdFlags) list(cmd *cobra.Command) error {
 	tw := tabwriter.NewWriter(folding(cmd.OutOrStdout()), 0, 0, 2, ' ', 0)
 	for _, key := range keys {
 		label, d := names[key.Name], held[key]
+		what := "for " + duration(d)
+		if strings.HasSuffix(key.ID, lockOutCount) {
+			what = "counts lock-outs"
+		}
 		if until := now.Add(d); !f.out.json {
-			fmt.Fprintf(tw, "%s\t%s\tfor %s, until %s\n", printable(label), printable(key.ID), duration(d), until.Format(clockFormat))
+			fmt.Fprintf(tw, "%s\t%s\t%s, until %s\n", printable(label), printable(key.ID), what, until.Format(clockFormat))
 		} else if err := printJSON(cmd.OutOrStdout(), holdJSON{label, newIDJSON(key.ID), d, until, store.pid}); err != nil {
 			return failed(err)
 		}

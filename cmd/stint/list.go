@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint/hostlimit"
 )
 
 type listFlags struct {
@@ -94,28 +96,58 @@ func (f *listFlags) misused(cmd *cobra.Command) error {
 }
 
 // list returns the buckets that are held or not full, in the order in which
-// they are shown. It reads the TATs without a Limiter, which would delete holds
-// that are over.
+// they are shown. From a file it reads the TATs without a Limiter, which would
+// delete holds that are over. A program knows the limits, too.
 func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {
 		return nil, err
 	}
-	store, err := f.db.look()
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := numberOf(store.BoltStore, f.limits.name); !ok && f.limits.name != "" {
-		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
-	}
-	buckets, err := f.read(store, now, func(b *bucket) {
+	measure := func(b *bucket) {
 		if name, ok := numbers[b.label]; ok {
 			if limit, ok := limits.For(name.Key(b.id)); ok {
 				b.measure(limit)
 			}
 		}
-	})
+	}
+	store, owner, err := openOrAsk(&f.db, f.db.openToReadWithin)
+	switch {
+	case err != nil:
+		return nil, err
+	case owner != nil:
+		buckets, err := f.ask(owner, measure)
+		return buckets, errors.Join(err, failed(owner.Close()))
+	}
+	if _, ok := numberOf(store.BoltStore, f.limits.name); !ok && f.limits.name != "" {
+		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
+	}
+	buckets, err := f.read(store, now, measure)
 	return buckets, failed(errors.Join(err, store.Close()))
+}
+
+// ask returns the buckets of a running program, each of them measured.
+func (f *listFlags) ask(owner *hostlimit.Guest, measure func(b *bucket)) ([]*bucket, error) {
+	var buckets []*bucket
+	labels, now := owner.Labels(), owner.Now()
+	if f.limits.name != "" && !hasLabel(labels, f.limits.name) {
+		return nil, notDeclared{f.limits.name, owner.Owner().PID, labels}
+	}
+	for name, label := range labels {
+		if f.limits.name != "" && label != f.limits.name {
+			continue
+		}
+		for b, err := range owner.Buckets(name) {
+			if err != nil {
+				return nil, failed(err)
+			}
+			listed := asked(label, b, now)
+			measure(listed)
+			if buckets = append(buckets, listed); f.top > 0 && len(buckets) >= 2*f.top+1000 {
+				buckets = f.order(buckets) // bounds the memory that many buckets take
+			}
+		}
+	}
+	return f.order(buckets), nil
 }
 
 // read returns the buckets, each of them measured.

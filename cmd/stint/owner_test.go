@@ -125,24 +125,35 @@ func TestOwner(t *testing.T) {
 	}
 	steps(true)
 	steps(true)
+	// The program knows its limits, so they need not be given.
+	require.Regexp(t, `^Orders  alice  2 of 3 left, full in .*\n$`, runArgs(t, "list", "--db", db).stdout)
+	require.Regexp(t, `^Orders  alice  2 of 3 left, full in .*\n$`, runArgs(t, "list", "--db", db, "--top", "1").stdout)
+	require.Regexp(t, `^Orders  alice\n  limit   3/3000h, of process `+pid+`\n  tokens  2 of 3 left\n  full `,
+		runArgs(t, "show", "alice", "--db", db).stdout)
+	require.Regexp(t, `^Orders  dora\n  limit   3/3000h, of process `+pid+`\n  tokens  3 of 3 left\n  full    now\n`,
+		runArgs(t, "show", "dora", "--db", db, "--name", "Orders").stdout)
+	require.Regexp(t, `^dora  full: `, runArgs(t, "show", "dora", "--db", db).stdout)
+
 	for _, c := range []struct {
 		args   []string
 		status int
 		stderr string
 	}{
-		{[]string{"allow", "alice", "--limit", "3/1h"}, 2, `process ` + pid + `, which has the file open, has no limit "default": it has Orders; name one with --name`},
-		{[]string{"spend", "alice", "--force", "--limit", "3/1h", "--name", "Orders"}, 2, "--force changes the file itself, which process " + pid + " has open"},
-		{[]string{"allow", "alice", "--cost", "4", "--limit", "3/1h", "--name", "Orders"}, 2, "no wait is long enough: lower --cost"},
+		{[]string{"list", "--db", db, "--name", "Tpyo"}, 2, `has no limit "Tpyo": it has Orders`},
+		{[]string{"show", "alice", "--db", db, "--name", "Tpyo"}, 2, `has no limit "Tpyo": it has Orders`},
+		{[]string{"allow", "alice", "--db", db, "--limit", "3/1h"}, 2, `process ` + pid + `, which has the file open, has no limit "default": it has Orders; name one with --name`},
+		{[]string{"spend", "alice", "--force", "--limit", "3/1h", "--name", "Orders", "--db", db}, 2, "--force changes the file itself, which process " + pid + " has open"},
+		{[]string{"allow", "alice", "--cost", "4", "--limit", "3/1h", "--name", "Orders", "--db", db}, 2, "no wait is long enough: lower --cost"},
 		{[]string{"compact", db, "--lock-timeout", "10ms"}, 3, "another process has it open"},
 	} {
-		r := runArgs(t, append(c.args, "--db", db)[:len(c.args)+2*min(1, strings.Count("allow spend", c.args[0]))]...)
+		r := runArgs(t, c.args...)
 		require.Equal(t, c.status, r.status, r.stderr)
 		require.Contains(t, r.stderr, c.stderr)
 	}
 	if runtime.GOOS != "windows" {
 		none := filepath.Join(dir, "none")
 		t.Setenv("TMPDIR", none)
-		r := runArgs(t, "list", "--db", db)
+		r := runArgs(t, "stat", "--db", db)
 		require.Equal(t, 3, r.status)
 		require.Contains(t, r.stderr, "stint: make a temporary file in "+none+
 			": no such file or directory; name another directory with TMPDIR\n")

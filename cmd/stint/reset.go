@@ -191,7 +191,7 @@ func (f *foundBuckets) find(ctx context.Context, in *target, prefix string) erro
 
 func (f *foundBuckets) reset(in *target) error {
 	if in.owner != nil {
-		return in.owner.Reset(f.keys...)
+		return reset(in.owner, f.keys...)
 	}
 	return in.store.Save(f.changes)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
 )
 
 // heldCounts are the numbers of the holds in force and of queued requests.
@@ -33,7 +34,7 @@ func (p *Page) heldLocked(rep *report) map[stint.Name]*heldCounts {
 	counts := make(map[stint.Name]*heldCounts)
 	list := []heldReport{}
 	for h := range p.lim.Held() {
-		if _, declared := p.names[h.Key.Name]; !declared {
+		if _, declared := p.names[h.Key.Name]; !declared || httplimit.IsLockOutCount(h.Key) {
 			continue
 		}
 		c := entry(counts, h.Key.Name)
