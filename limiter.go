@@ -293,8 +293,9 @@ func (l *Limiter) Limits() *Limits { return l.limits.Load() }
 // Durability returns the level of limits that name none.
 func (l *Limiter) Durability() Durability { return l.opts.Durability }
 
-// SetLimits puts other limits in force while decisions go on: each is held to
-// the old ones or to the new, and to the new once SetLimits returns.
+// SetLimits puts other limits in force while decisions go on. A decision is
+// held to the old limits or to the new ones, and to the new ones once SetLimits
+// has returned.
 //
 // A bucket keeps the time at which it will be full, but never waits longer
 // than an empty bucket of the new limit. If the larger limit comes back, such

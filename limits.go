@@ -171,8 +171,8 @@ func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 // SetOverrides puts other overrides of one id in force, as Limits.With makes
 // them, while decisions go on: a new plan, or Blocked for a while. Its buckets
 // stay, as SetLimits says, and so do all others. The cost does not grow with
-// the number of ids, except for a Name with an Override format: such an override
-// covers many buckets, and is looked for among those in memory.
+// the number of ids, unless the Name has an Override format. Such an override
+// covers many buckets, and each bucket in memory is compared with it.
 //
 // Nothing is written to a limits file: a later SetLimits decides for the id
 // again. After an error the old overrides stay in force.

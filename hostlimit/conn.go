@@ -61,8 +61,17 @@ func dialConn(socket string, names []named, timeout time.Duration, lost func(*co
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoOwner, err)
 	}
+	c, err := newConn(nc, names, timeout, lost)
+	if c != nil {
+		c.socket = socket
+	}
+	return c, err
+}
+
+// newConn makes a guest's connection of one that nothing was sent over.
+func newConn(nc net.Conn, names []named, timeout time.Duration, lost func(*conn, error)) (*conn, error) {
 	c := &conn{
-		socket: socket, nc: nc, out: newOutbox(nc), frames: newFrames(nc), timeout: timeout, base: time.Now(), lost: lost,
+		nc: nc, out: newOutbox(nc), frames: newFrames(nc), timeout: timeout, base: time.Now(), lost: lost,
 		calls: make(map[uint32]*call), quit: make(chan struct{}),
 	}
 	if err := c.hello(names); err != nil {
@@ -76,18 +85,15 @@ func dialConn(socket string, names []named, timeout time.Duration, lost func(*co
 
 // hello introduces the guest, and waits for the owner's answer.
 func (c *conn) hello(names []named) error {
-	err := c.out.send(opHello, 0, func(b []byte) []byte {
+	c.nc.SetDeadline(time.Now().Add(c.timeout))
+	c.nc.Write(appendFrame(nil, opHello, 0, func(b []byte) []byte { // it fails if the owner has refused already, and said why
 		return appendNames(append(append(b, magic...), version), names)
-	})
-	var f frame
-	if err == nil {
-		c.nc.SetReadDeadline(time.Now().Add(c.timeout))
-		f, err = c.frames.next()
-	}
+	}))
+	f, err := c.frames.next()
 	if err != nil {
 		return fmt.Errorf("%w: it does not answer: %w", ErrNoOwner, err)
 	}
-	c.nc.SetReadDeadline(time.Time{})
+	c.nc.SetDeadline(time.Time{})
 	if f.op == opBye {
 		return fmt.Errorf("%w: it is closing", ErrNoOwner)
 	}

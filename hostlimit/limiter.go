@@ -228,6 +228,9 @@ func (l *Limiter) call(ctx context.Context, repeat bool, f func(*stint.Limiter) 
 		case b.limiter != nil:
 			return f(b.limiter)
 		default:
+			if repeat && begun.IsZero() {
+				begun = time.Now() // so that no answer twice takes no longer than once
+			}
 			err = g(b.remote)
 		}
 		again := errors.Is(err, errMoved) || repeat && errors.Is(err, ErrNoAnswer)

@@ -3,6 +3,7 @@ package hostlimit
 import (
 	"errors"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -80,6 +81,9 @@ func (o *outbox) writeLocked() {
 		return
 	}
 	o.writing = true
+	o.mu.Unlock()
+	runtime.Gosched() // others that are about to send share the system call
+	o.mu.Lock()
 	for len(o.buf) > 0 && o.err == nil {
 		b := o.buf
 		o.buf = o.spare[:0]

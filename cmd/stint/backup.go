@@ -12,11 +12,11 @@ func newBackup() *cobra.Command {
 	f := &dbFlags{}
 	cmd := &cobra.Command{
 		Use:   "backup TO",
-		Short: "Copy a file, also that of a running program",
-		Long: `Copy a file as it is at one moment to TO, where there must be none, or with TO - to standard output. If a
-program has the file open, the program sends the copy.
+		Short: "Copy a file, also of a running program",
+		Long: `Copy a file as it is at one moment to TO, or to standard output if TO is -. There must be no file TO.
+If a program has the file open, the program sends the copy.
 
-The copy is a file like any other.`,
+The copy is an ordinary file of stint.`,
 		Example: `  stint backup --db quota.db quota-monday.db
   stint backup --db quota.db - | ssh backup 'cat > quota.db'`,
 		Args: func(cmd *cobra.Command, args []string) error {

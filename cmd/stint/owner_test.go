@@ -84,7 +84,8 @@ func TestOwner(t *testing.T) {
 			{"hold carol --for 24h --json", 0, `{"name":"Orders","id":"carol","held_ns":86400000000000,"until":"[^"]+"PID}`},
 			{"hold", 0, `Orders  bob    for (24h|23h59m), until .*\nOrders  carol  for .*`},
 			{"hold --json", 0, `{.*"bob".*PID}\n{.*"carol".*PID}`},
-			{"list " + limit, 0, `Orders  alice  2 of 3 left, .*\nOrders  bob    2 of 3 left, .*, held for .*\nOrders  carol  full, held for .*`},
+			{"list " + limit, 0, `Orders  alice  2 of 3 left, .*\nOrders  bob    2 of 3 left, .*, held for .*\n` +
+				`Orders  carol  full, held for .*`},
 			{"show bob " + limit, 0, `Orders  bob\n(  .*\n){3}  hold    every request is denied for .*`},
 			{"hold bob --end", 0, `ended  bob  was held until .*`},
 			{"stat", 0, `file .*\nopen     (OPEN).*\n(.*\n)*holds    1\n(.*\n)*6 +Orders  2     0`},
@@ -109,7 +110,8 @@ func TestOwner(t *testing.T) {
 			want := strings.NewReplacer("PIDS", "", "PID", "", "OPEN", "by no program").Replace(step.stdout)
 			said := ""
 			if byProgram {
-				want = strings.NewReplacer("PIDS", `"pid":`+pid, "PID", `,"pid":`+pid, "OPEN", "by process "+pid).Replace(step.stdout)
+				want = strings.NewReplacer("PIDS", `"pid":`+pid, "PID", `,"pid":`+pid,
+					"OPEN", "by process "+pid).Replace(step.stdout)
 				if !strings.Contains(step.args, "--quiet") {
 					said = "stint: process " + pid + ", which has " + db + " open, answers\n"
 				}
@@ -141,9 +143,12 @@ func TestOwner(t *testing.T) {
 	}{
 		{[]string{"list", "--db", db, "--name", "Tpyo"}, 2, `has no limit "Tpyo": it has Orders`},
 		{[]string{"show", "alice", "--db", db, "--name", "Tpyo"}, 2, `has no limit "Tpyo": it has Orders`},
-		{[]string{"allow", "alice", "--db", db, "--limit", "3/1h"}, 2, `process ` + pid + `, which has the file open, has no limit "default": it has Orders; name one with --name`},
-		{[]string{"spend", "alice", "--force", "--limit", "3/1h", "--name", "Orders", "--db", db}, 2, "--force changes the file itself, which process " + pid + " has open"},
-		{[]string{"allow", "alice", "--cost", "4", "--limit", "3/1h", "--name", "Orders", "--db", db}, 2, "no wait is long enough: lower --cost"},
+		{[]string{"allow", "alice", "--db", db, "--limit", "3/1h"}, 2, `process ` + pid +
+			`, which has the file open, has no limit "default": it has Orders; name one with --name`},
+		{[]string{"spend", "alice", "--force", "--limit", "3/1h", "--name", "Orders", "--db", db}, 2,
+			"--force changes the file itself, which process " + pid + " has open"},
+		{[]string{"allow", "alice", "--cost", "4", "--limit", "3/1h", "--name", "Orders", "--db", db}, 2,
+			"no wait is long enough: lower --cost"},
 		{[]string{"compact", db, "--lock-timeout", "10ms"}, 3, "another process has it open"},
 	} {
 		r := runArgs(t, c.args...)

@@ -94,7 +94,8 @@ func (e notDeclared) Error() string {
 }
 
 // decide acts on the bucket of an id, and closes the target.
-func (t *target) decide(do action, label string, limit stint.Limit, id string, cost int64) (d stint.Decision, err error) {
+func (t *target) decide(do action, label string, limit stint.Limit, id string, cost int64) (
+	d stint.Decision, err error) {
 	err = t.do(label, limit, id, func(l decider, key stint.Key) (err error) {
 		r := stint.Request{Key: key, Cost: cost}
 		if t.owner != nil {

@@ -58,6 +58,9 @@ func main() {
 }
 
 func run(c config) (err error) {
+	stop, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(reload, syscall.SIGHUP)
 	clients, err := clientAddress(c.trusted)
 	if err != nil {
 		return err
@@ -79,10 +82,6 @@ func run(c config) (err error) {
 	defer shared.Close()
 
 	page := statuspage.New(limiter, &statuspage.Options{AllowReset: c.allowReset})
-	// Before anyone hears of the server, so that no early signal ends it.
-	stop, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
-	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
-	signal.Notify(reload, syscall.SIGHUP)
 	failed := make(chan error, 2)
 	server, err := serve(c.addr, "listening on", routes(limiter, clients, page.Observer()), failed)
 	if err != nil {

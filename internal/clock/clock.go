@@ -22,8 +22,8 @@ type Clock struct {
 	stepped  chan struct{}
 }
 
-// smallestStep separates a step from drift: a wall clock that a time server
-// disciplines drifts by less between two calls of Follow.
+// smallestStep separates a step from drift. A time server corrects a wall clock
+// by less than this between two calls of Follow.
 const smallestStep = int64(250 * time.Millisecond)
 
 // New returns a Clock that ends at the instant end. If simulated is not nil,
