@@ -172,3 +172,38 @@ func TestOwner(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, temporary)
 }
+
+// A program that has the file may begin to share it later than the command
+// starts, or close the file.
+func TestOwnerLater(t *testing.T) {
+	for name, later := range map[string]func(*testing.T, *stint.Limiter, string) string{
+		"shares": func(t *testing.T, lim *stint.Limiter, db string) string {
+			server, err := hostlimit.Serve(lim, db, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { server.Close() })
+			return fmt.Sprintf("stint: process %d, which has %s open, answers\n", os.Getpid(), db)
+		},
+		"closes": func(t *testing.T, lim *stint.Limiter, _ string) string {
+			require.NoError(t, lim.Close())
+			return ""
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := filepath.Join(t.TempDir(), "quota.db")
+			limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: stint.PerDay(3)}}, nil, nil)
+			require.NoError(t, err)
+			lim, err := stint.Open(db, limits, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { lim.Close() })
+			require.True(t, lim.Allow(orders.Key("alice")))
+			got := make(chan result)
+			go func() { got <- runArgs(t, "list", "--db", db, "--limit", "3/1d", "--name", "Orders", "--lock-timeout", "1m") }()
+			said := later(t, lim, db)
+			r := <-got
+			require.Equal(t, 0, r.status)
+			require.Equal(t, said, r.stderr)
+			require.Regexp(t, `^Orders  alice  2 of 3 left, full in .*\n$`, r.stdout)
+		})
+	}
+}

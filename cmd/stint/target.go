@@ -8,8 +8,8 @@ import (
 	"github.com/stint-go/stint/hostlimit"
 )
 
-// target is where a command acts on the buckets of one limit: the file, or the
-// program that has it open.
+// target has the buckets of one limit: those of the file, or of the program that
+// has it open.
 type target struct {
 	store stint.Store
 	owner *hostlimit.Guest // nil if it is the file
