@@ -25,10 +25,7 @@ func TestTour(t *testing.T) {
 	tour := filepath.Join("..", "..", "docs", "tour.md")
 	text, err := os.ReadFile(tour)
 	require.NoError(t, err)
-	dir, bin := t.TempDir(), t.TempDir()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	require.NoError(t, os.Symlink(self, filepath.Join(bin, "stint")))
+	dir, bin := t.TempDir(), commandDir(t)
 	stateHome(t)
 
 	parts := strings.Split("\n"+string(text), "\n```")
