@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 
 	"github.com/stint-go/stint"
 )
@@ -41,9 +40,8 @@ type ClientAddress struct {
 	IPv6Bits int
 }
 
-// unixID is the id of all clients on Unix sockets. It is not a constant, so no
-// other string has its address: see isUnixID.
-var unixID = strings.Clone("unix")
+// unixID is the id of all clients on Unix sockets.
+const unixID = "unix"
 
 // ByIP finds the bucket of the client's address. The id of an IPv4 client is
 // like "192.0.2.1". The id of an IPv6 client is its network, like
@@ -60,7 +58,7 @@ func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 		addr, unix := c.of(r)
 		switch {
 		case addr.Is4():
-			return name.IP(addr), nil
+			return name.Key(asText(addr, r.RemoteAddr)), nil
 		case addr.IsValid():
 			return name.Prefix(addr, 32, c.IPv6Bits), nil
 		case unix:
@@ -147,6 +145,17 @@ func (c *ClientAddress) trusts(addr netip.Addr) bool {
 func isUnix(ctx context.Context) bool {
 	_, ok := ctx.Value(http.LocalAddrContextKey).(*net.UnixAddr)
 	return ok
+}
+
+// asText returns an IPv4 address as text: the begin of remote if it is there,
+// because that needs no memory.
+func asText(addr netip.Addr, remote string) string {
+	var room [len("255.255.255.255")]byte
+	text := addr.AppendTo(room[:0])
+	if n := len(text); n <= len(remote) && remote[:n] == string(text) {
+		return remote[:n]
+	}
+	return string(text)
 }
 
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }

@@ -78,23 +78,6 @@ func TestBackOff(t *testing.T) {
 		}
 		require.LessOrEqual(t, len(tr.refusals), 1000)
 	})
-	t.Run("outlasts the program", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			store := stint.NewMemStore()
-			for run := range 2 {
-				lim, err := stint.New(store, testLimits(t, nil), nil)
-				require.NoError(t, err)
-				tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: roundTrip(func(r *http.Request) (*http.Response, error) {
-					return answered(r, 429), nil
-				})}
-				_, err = send(t, t.Context(), tr, "http://a")
-				if run == 1 {
-					require.Equal(t, time.Second, quotaError(t, err).RetryAfter)
-				}
-				require.NoError(t, lim.Close())
-			}
-		})
-	})
 }
 
 func TestBackoffHook(t *testing.T) {

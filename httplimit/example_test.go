@@ -92,13 +92,14 @@ func ExampleRule() {
 
 func ExampleStatus() {
 	listed := httplimit.Status(http.StatusConflict, http.StatusTeapot)
-	for _, status := range []int{401, 403, 409, 500} {
+	for _, status := range []int{401, 403, 409, 499, 500} {
 		fmt.Println(status, httplimit.AuthFailed(status), httplimit.ServerError(status), listed(status))
 	}
 	// Output:
 	// 401 true false false
 	// 403 true false false
 	// 409 false false true
+	// 499 false false false
 	// 500 false true false
 }
 

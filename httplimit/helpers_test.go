@@ -166,24 +166,6 @@ func limited(t testing.TB, lim *stint.Limiter, rules ...Rule) string {
 	return serve(t, New(lim, nil, rules...)(http.HandlerFunc(status))).URL
 }
 
-// failing is limited with options, and collects the errors.
-func failing(t testing.TB, lim *stint.Limiter, opts Options, rules ...Rule) (url string, errs *[]error) {
-	errs = new([]error)
-	opts.Observers = errorsTo(errs)
-	return serve(t, New(lim, &opts, rules...)(http.HandlerFunc(status))).URL, errs
-}
-
-func errorsTo(errs *[]error) []Observer {
-	return []Observer{{Error: func(_ *http.Request, err error) { *errs = append(*errs, err) }}}
-}
-
-func last(errs []error) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	return errs[len(errs)-1]
-}
-
 // costing returns a CostFunc.
 func costing(n int64) func(*http.Request) int64 {
 	return func(*http.Request) int64 { return n }

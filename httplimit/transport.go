@@ -109,20 +109,12 @@ type QuotaError struct {
 }
 
 func (e *QuotaError) Error() string {
-	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", roundUp(e.RetryAfter))
+	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", time.Duration(seconds(e.RetryAfter))*time.Second)
 }
 
 // Unwrap returns why the request did not wait: context.DeadlineExceeded if its
 // turn is after its deadline, stint.ErrQueueFull if too many wait, or nil.
 func (e *QuotaError) Unwrap() error { return e.err }
-
-// roundUp rounds to seconds, or to milliseconds if there are none.
-func roundUp(d time.Duration) time.Duration {
-	if d < time.Second {
-		return d.Truncate(time.Millisecond) + time.Millisecond
-	}
-	return time.Duration(seconds(d)) * time.Second
-}
 
 // ByHost finds the bucket of the server that a request goes to, such as
 // "api.example.com", or "api.example.com:8080" if the port is not the default.
