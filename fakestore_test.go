@@ -110,7 +110,7 @@ func (s *fakeStore) Save(changes []Change) error {
 	}
 	s.mu.Lock()
 	s.saves++
-	s.last = slices.Clone(changes)
+	s.last = slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.Key == Key{} })
 	gate := s.gate
 	s.mu.Unlock()
 	var verdict error

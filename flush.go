@@ -115,6 +115,10 @@ func (f *flusher) save(changes []Change) error {
 	return err
 }
 
+// timeOfSave returns what each save has besides buckets: its time. The next
+// process learns from it whether its clock is behind.
+func (f *flusher) timeOfSave() Change { return Change{Key{}, f.clock.Now()} }
+
 // maxSave is about how many buckets one save writes. Commits go on between the
 // saves of a larger flush.
 const maxSave = 1 << 17
@@ -193,11 +197,14 @@ func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, ski
 	if n == 0 && !first {
 		return next, c.skipped, nil
 	}
+	if n > 0 {
+		c.changes = append(c.changes, f.timeOfSave())
+	}
 	err = f.save(c.changes)
 	if n > 0 && next < 0 && err == nil {
 		err = f.save(nil) // finds out whether the file is still at its path
 	}
-	for _, change := range c.changes {
+	for _, change := range c.changes[:n] {
 		if err != nil || change.TAT == 0 {
 			f.directory.saved(change, err, c.now)
 		}

@@ -37,6 +37,8 @@ type Options struct {
 	Recover       bool             // Open renames a corrupt file to PATH.corrupt-TIME
 	OnEvent       func(Event)      // called with one event at a time; must not call Close
 	Now           func() time.Time // for tests and simulations; must not go backwards
+
+	wall func() time.Time // the wall clock; nil means the system's
 }
 
 // Durability is what a decision waits for, and so what a crash may forget.
@@ -112,7 +114,8 @@ type Event struct {
 	Time time.Time     // by the Limiter's clock
 	Err  error         // what is wrong; of SaveEnded, how the save ended
 	Path string        // of FileSetAside: where the file is now
-	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back
+	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back.
+	//                    Of ClockWrong: from the last save to the wall clock
 }
 
 // EventKind says what an Event is about.
@@ -128,6 +131,7 @@ const (
 	SaveEnded                           // an overdue save, or upkeep, ended
 	FileGone                            // the file is not at its path: ErrGone
 	FileBack                            // the file, or a new one with all buckets, is there
+	ClockWrong                          // Open does not believe the wall clock; Health says when that ends
 )
 
 // String returns what happened, in two or three words.
@@ -149,6 +153,8 @@ func (k EventKind) String() string {
 		return "file gone"
 	case FileBack:
 		return "file back"
+	case ClockWrong:
+		return "clock wrong"
 	}
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }

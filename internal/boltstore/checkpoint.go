@@ -244,7 +244,7 @@ func (s *Store) unexpired(step []format.RawEntry) []format.Entry {
 	entries := make([]format.Entry, len(step))
 	for i, raw := range step {
 		entries[i] = raw.Entry()
-		if raw.TAT <= s.now.Load() {
+		if raw.TAT <= s.now.Load() && !entries[i].IsTime() {
 			entries[i].TAT = 0
 		}
 	}

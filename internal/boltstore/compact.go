@@ -159,7 +159,13 @@ func (s *Store) copyAll(target *boltfile.File) error {
 	var names []uint16
 	err = s.view(func(from *bolt.Tx) error {
 		names = boltfile.BucketNames(from)
-		return target.Update(func(to *bolt.Tx) error { return boltfile.LayOut(to, labels) })
+		seen, err := boltfile.Seen(from)
+		if err != nil {
+			return err
+		}
+		return target.Update(func(to *bolt.Tx) error {
+			return errors.Join(boltfile.LayOut(to, labels), boltfile.PutSeen(to, seen))
+		})
 	})
 	if err != nil {
 		return err

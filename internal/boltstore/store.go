@@ -215,13 +215,18 @@ func (s *Store) noteBroken(err error) error {
 
 // Load returns the TAT that was last saved for a bucket, or 0.
 func (s *Store) Load(name uint16, id string) (tat int64, err error) {
-	if f := s.filter.Load(); f != nil && !f.Has(name, id) {
+	isTime := format.Entry{Name: name, ID: id}.IsTime()
+	if f := s.filter.Load(); f != nil && !isTime && !f.Has(name, id) {
 		return 0, nil
 	}
 	if tat, ok := s.journal.get(name, id); ok {
 		return tat, nil
 	}
-	err = s.view(func(tx *bolt.Tx) error {
+	err = s.view(func(tx *bolt.Tx) (err error) {
+		if isTime {
+			tat, err = boltfile.Seen(tx)
+			return err
+		}
 		b := tx.Bucket(format.BucketOf(name))
 		if b == nil {
 			return nil

@@ -13,7 +13,7 @@ const end int64 = 1 << 62
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead time.Duration // of the wall clock
-		c := New(nil, end)
+		c := New(nil, nil, end)
 		c.SetWall(func() time.Time { return time.Now().Add(ahead) })
 		begun := c.Now()
 		for _, step := range []struct {
@@ -46,7 +46,7 @@ func TestFollow(t *testing.T) {
 }
 
 func TestInstant(t *testing.T) {
-	c := New(func() time.Time { return time.Unix(-5, 0) }, end)
+	c := New(func() time.Time { return time.Unix(-5, 0) }, nil, end)
 	require.Zero(t, c.Now())
 	require.Zero(t, c.Follow(), "a simulated clock has no steps")
 	require.Equal(t, end, c.Instant(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))

@@ -23,6 +23,7 @@ type reader struct {
 	lost      []error // what could not be read, or makes no sense
 	unsummed  []string
 	labels    map[uint16]string
+	seen      int64             // the time of the last save in its place
 	taken     map[string]bool   // labels
 	places    map[uint16][]byte // the buckets of the database, as they lie in its root
 	journal   *journal.Index
@@ -87,6 +88,12 @@ func (r *reader) plan() error {
 			r.names(e.value)
 		case !e.bucket && key == string(format.LogKey):
 			round = bytes.Clone(e.value)
+		case !e.bucket && key == string(format.SeenKey):
+			if n, err := format.Uint64(e.value); err == nil {
+				r.seen = int64(n)
+			} else {
+				r.lose("the time of its last save: %v", err)
+			}
 		case !e.bucket && key == string(format.FormatKey):
 			if n, err := format.Uint64(e.value); err == nil && n != format.Number {
 				return format.OtherNumber(r.file.Path, n)
