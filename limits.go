@@ -66,12 +66,6 @@ type settings struct {
 	leading          int    // parts that an override names; 0 means all
 }
 
-// rule is one limit, ready for the arithmetic.
-type rule struct {
-	limit Limit
-	rate  rate
-}
-
 // The rules that need no bucket. The first has no limit.
 const (
 	unlimited uint32 = iota
@@ -185,10 +179,8 @@ func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 	l.limitsMu.Lock()
 	defer l.limitsMu.Unlock()
-	select {
-	case <-l.closed:
+	if l.isClosed() {
 		return ErrClosed
-	default:
 	}
 	ls, err := l.limits.Load().With(id, limits)
 	if err != nil {
@@ -335,6 +327,15 @@ func (ls *Limits) resolve(key Key) (uint32, error) {
 		}
 	}
 	return s.rule, nil
+}
+
+// accepts reports whether ls is not nil and resolves the key.
+func (ls *Limits) accepts(key Key) bool {
+	if ls == nil {
+		return false
+	}
+	_, err := ls.resolve(key)
+	return err == nil
 }
 
 func (ls *Limits) declares(name Name) bool {

@@ -125,14 +125,6 @@ func testLimits(t testing.TB) *Limits {
 	})
 }
 
-// limitPerID returns limits with one for perID, overridden for some ids.
-func limitPerID(t testing.TB, limit Limit, overrides ...Override) *Limits {
-	t.Helper()
-	ls, err := NewLimits(testNames, map[Name]Limit{perID: limit}, map[Name][]Override{perID: overrides})
-	require.NoError(t, err)
-	return ls
-}
-
 // Names with a level each.
 const (
 	inMemory Name = iota + 1

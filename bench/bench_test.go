@@ -126,7 +126,8 @@ func benchmarkCallers(b *testing.B, cs []Contestant, callers []int) {
 	}
 }
 
-// TestContestants: each of them is a limiter, of the limit it is given; what is compared is like with like.
+// TestContestants: each of them is a limiter, of the limit it is given; what is
+// compared is like with like.
 func TestContestants(t *testing.T) {
 	for _, list := range [][]Contestant{inMemory, least, durable, flushed} {
 		for _, c := range list {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// A chart is lines over two logarithmic axes, each with its name at its end, in SVG that is light or dark as its reader is.
+// A chart is lines over two logarithmic axes, each with its name at its end, in
+// SVG that is light or dark as its reader is.
 type chart struct {
 	title, x, y string
 	xText       func(float64) string // how the axes' numbers are written
@@ -38,7 +39,8 @@ var (
 
 const lineColors = len(colors{}) - 4
 
-// css returns the rules that put the colors on. They are plain ones: not every reader knows CSS variables.
+// css returns the rules that put the colors on. They are plain ones: not every
+// reader knows CSS variables.
 func (c colors) css() string {
 	s := fmt.Sprintf(".ground { fill: %s } text { fill: %s } .faint { fill: %s } .grid { stroke: %s }\n", c[0], c[1], c[2], c[3])
 	for i, color := range c[4:] {
@@ -159,7 +161,8 @@ func scale(sorted []float64, from, to float64) func(float64) float64 {
 	return func(v float64) float64 { return from + (math.Log10(v)-low)/(high-low)*(to-from) }
 }
 
-// ticks returns 1, 2 and 5, or over many decades only 1, times the powers of ten in and around the values.
+// ticks returns 1, 2 and 5, or over many decades only 1, times the powers of
+// ten in and around the values.
 func ticks(sorted []float64) (ts []float64) {
 	low, high := math.Floor(math.Log10(sorted[0])), math.Ceil(math.Log10(sorted[len(sorted)-1])+0.1)
 	for e := low; e <= high; e++ {

@@ -16,8 +16,9 @@ func (b *bench) durable() error {
 	if b.quick {
 		length, rounds = 300*time.Millisecond, 9
 	}
-	// Every load gets ids of its own: as few as a lease of 125 tokens has to be renewed for again and again, as it is at any
-	// rate once in 62 decisions, and as many as do not run out of tokens.
+	// Every load gets ids of its own. They are few, so that leases of 125 tokens are
+	// renewed again and again, once in 62 decisions. They are enough not to run out
+	// of tokens.
 	const ids = 10_000
 	w := sizeWorkload(ids * len(callers) * rounds)
 	cfg := perHour
@@ -63,7 +64,8 @@ func (b *bench) durable() error {
 	return joined(errs)
 }
 
-// flushed is how many decisions a second there are of those that a crash may forget a second's worth of, end to end.
+// flushed is how many decisions a second there are of those that a crash may
+// forget a second's worth of, end to end.
 func (b *bench) flushed() error {
 	callers := []int{1, 2, 64}
 	length, rounds := 3*time.Second, 5
@@ -120,7 +122,7 @@ func (b *bench) flushed() error {
 		}
 		t.notes = []string{fmt.Sprintf("With one caller, memory ÷ flushed: %s. Flushed with one caller ÷ the most that Redis does: %s.",
 			ratio(per(stintMemory.Name, 1), per(stintFlushed.Name, 1)), ratio(per(stintFlushed.Name, 1), best)),
-			"The caller makes up its ids meanwhile, and looks at the clock for each, or, where a decision takes less than 5 µs, for each sixteenth. " +
+			"The caller makes up its ids meanwhile, and reads the clock for each, or for each sixteenth if a decision takes less than 5 µs. " +
 				"What Redis writes is not counted."}
 		ts = append(ts, t)
 	}
@@ -132,7 +134,8 @@ func (b *bench) flushed() error {
 // load is the rounds of one contestant under one number of callers.
 type load []reply
 
-// times returns how many times as many there were as of another contestant: the median of the rounds, each beside the other's.
+// times returns how many times as many there were as of another contestant: the
+// median of the rounds, each beside the other's.
 func (l load) times(other load) float64 {
 	var vs []float64
 	for i := range min(len(l), len(other)) {
@@ -157,8 +160,8 @@ func (l load) latency(pick func(Latencies) time.Duration) time.Duration {
 	return median(ds)
 }
 
-// loads has contestants, who know all the ids, take turns under load: in turn of all of the ids or, where share is not 0, of
-// so many, others for each load.
+// loads has contestants take turns under load. Their ids come in turn: all of them
+// or, if share is not 0, so many, others for each load.
 func (b *bench) loads(cs []Contestant, w Workload, cfg Config, callers []int, length time.Duration, rounds, share int) (figures map[string]map[int]load, errs []error) {
 	figures = make(map[string]map[int]load)
 	t := b.assemble(cs, w, cfg, true)

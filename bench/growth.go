@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// growth is how the costs of stint's file grow with what is in it, and those of a decision with the callers.
+// growth is how the costs of stint's file grow with what is in it, and those of
+// a decision with the callers.
 func (b *bench) growth() error {
 	var errs []error
 	sizes := b.sized(10_000, 100_000, 1_000_000, 10_000_000)
@@ -21,8 +22,10 @@ func (b *bench) growth() error {
 	flushes := &table{
 		title:  "Flush of so many dirty buckets",
 		header: []string{"stored", "dirty", "a flush", "a bucket", "written", "a bucket", "on the disk", "with what is written later"},
-		notes: []string{"All that are stored are in memory, and the dirty ones spread over them. Written is what stint hands to the system (wchar of /proc/self/io); on the disk: " +
-			"with what the file system adds, a bucket (write_bytes); later: by the upkeep of the file and by Close, per bucket flushed."},
+		notes: []string{"All stored buckets are in memory, and the dirty ones are spread over them. " +
+			"Written: what stint gives to the system (wchar of /proc/self/io). " +
+			"On the disk: with what the file system adds, for each bucket (write_bytes). " +
+			"Written later: by upkeep and by Close, for each flushed bucket."},
 	}
 	opens := chart{title: "Open", y: "log scale", x: "buckets in the file", xText: count, yText: durationOf,
 		lines: []line{{name: "clean"}, {name: "after a crash"}}}

@@ -10,9 +10,11 @@ import (
 	"unsafe"
 )
 
-// What no limiter does without, to tell what the machine leaves for one: hash the id, fetch what is known of it, read the clock, move
-// a TAT on. The table is of a fixed size, in pages of 2 MiB; there is no lock, one limit, and nothing is evicted, flushed or
-// reported. One goroutine fills it, before it is measured.
+// What no limiter does without, to tell what the machine leaves for one: hash
+// the id, fetch what is known of it, read the clock, move a TAT on. The table
+// is of a fixed size, in pages of 2 MiB; there is no lock, one limit, and
+// nothing is evicted, flushed or reported. One goroutine fills it, before it is
+// measured.
 var (
 	least = []Contestant{
 		{"the least, ids", true, "a table of 42 bytes a bucket, its id among them, and nothing else of a limiter", openLeast(false, false)},
@@ -46,7 +48,7 @@ func openLeast(hashes, group bool) func(Config) (Decider, error) {
 		if err != nil {
 			return nil, err
 		}
-		_ = syscall.Madvise(l.mapping, syscall.MADV_HUGEPAGE) // where there are none: so be it
+		_ = syscall.Madvise(l.mapping, syscall.MADV_HUGEPAGE) // without them it goes on
 		aligned := unsafe.Pointer(&l.mapping[-uintptr(unsafe.Pointer(&l.mapping[0]))%hugePage])
 		l.blocks = unsafe.Slice((*[blockLen]uint64)(aligned), blocks)
 		if group {

@@ -86,8 +86,9 @@ func (d goLimiterDecider) Allow(id string) bool {
 
 func (d goLimiterDecider) Close() error { return d.Store.Close(context.Background()) }
 
-// Bounded, its store would forget exhausted keys: it gets no bound. It gives up after ten lost races, with an error that is
-// neither a yes nor a no; it gets more attempts.
+// Bounded, its store would forget exhausted keys: it gets no bound. It gives up
+// after ten lost races, with an error that is neither a yes nor a no; it gets
+// more attempts.
 var throttledGCRA = Contestant{"throttled v2", true, "GCRA, memstore without a bound",
 	func(cfg Config) (Decider, error) {
 		store, err := memstore.NewCtx(0)

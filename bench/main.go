@@ -2,8 +2,10 @@
 //
 //	go run . [-quick] [-only decision,memory,durable,flushed,growth] [-ids 10000000] [-dir DIR] [-results DIR]
 //
-// It prints tables, and writes them to results/*.md, with charts in results/*.svg. All that it needs besides Go is a C
-// compiler, for SQLite, and redis-server, for Redis; what is not there is left out, and the tables say so.
+// It prints tables, and writes them to results/*.md, with charts in
+// results/*.svg. All that it needs besides Go is a C compiler, for SQLite, and
+// redis-server, for Redis; what is not there is left out, and the tables say
+// so.
 package main
 
 import (

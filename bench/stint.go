@@ -62,8 +62,9 @@ func (d *stintDecider) Allow(id string) bool {
 	return decision.Allowed
 }
 
-// Fill is done by many callers where each waits for the disk. Of leases it spends more or less, so that they do not all
-// come to an end at the same time, and so much that no bucket is full again, and without a lease, before its turn comes.
+// Fill has many callers if each waits for the disk. It spends different parts of the
+// leases, so that they end at different times. It spends enough that no bucket is full
+// again before its turn comes.
 func (d *stintDecider) Fill(w Workload) error {
 	if d.level <= stint.Flushed {
 		return w.fill(d, 1)
@@ -119,7 +120,8 @@ func (d *allDecider) AllowGroup(ids []string) int {
 	return 0
 }
 
-// settle has stint write what is dirty, so that no flush goes on while it is another's turn. Leases stay: Flush would end them.
+// settle has stint write what is dirty, so that no flush goes on while it is
+// another's turn. Leases stay: Flush would end them.
 func settle(d Decider) error {
 	if s, ok := d.(*stintDecider); ok && s.level == stint.Flushed {
 		return s.Flush()

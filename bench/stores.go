@@ -16,8 +16,8 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// Embedded stores are no limiters: what is measured is the limiter that one would write on top of them, GCRA with a
-// transaction per decision.
+// Embedded stores are no limiters: what is measured is the limiter that one
+// would write on top of them, GCRA with a transaction per decision.
 
 var (
 	sqliteFull   = Contestant{"SQLite FULL", true, "WAL, synchronous=FULL; an upsert per decision", openSQLite("FULL")}

@@ -105,7 +105,7 @@ func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, unix bool) {
 		if !c.TrustUnix {
 			return netip.Addr{}, true
 		}
-	} else if addr = peer(r.RemoteAddr); !c.trusts(addr) {
+	} else if addr, _ = parseNode(r.RemoteAddr); !c.trusts(addr) {
 		return addr, false
 	}
 	for entry := range fromRight(r.Header[c.Field], c.Field == "Forwarded") {
@@ -119,16 +119,6 @@ func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, unix bool) {
 		}
 	}
 	return addr, !addr.IsValid()
-}
-
-// peer returns the address of "192.0.2.1:1234", or of "192.0.2.1", which other
-// middleware writes. It is not valid if there is none.
-func peer(remote string) netip.Addr {
-	if withPort, err := netip.ParseAddrPort(remote); err == nil {
-		return plain(withPort.Addr())
-	}
-	addr, _ := netip.ParseAddr(remote)
-	return plain(addr)
 }
 
 func (c *ClientAddress) trusts(addr netip.Addr) bool {

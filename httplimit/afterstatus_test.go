@@ -1,11 +1,8 @@
 package httplimit
 
 import (
-	"net/http"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
 )
@@ -90,6 +87,21 @@ func TestAfterStatus(t *testing.T) {
 					}
 				}
 			}},
+		"others refunded since": {rules: lockOut(Rule{RefundStatus: succeeded}), script: `
+			spend login 4
+			401: 401
+			left login 4
+			held login 0s`,
+			inside: func(lim *stint.Limiter, _ *testClock) {
+				if _, err := lim.Refund(ofClient["login"], 4); err != nil {
+					panic(err)
+				}
+			}},
+		"refunded, held since": {rules: login(Rule{RefundStatus: Status(200)}), script: `
+			200: 200
+			RateLimit: "login";r=0;t=3600
+			left login 5`,
+			inside: func(lim *stint.Limiter, clock *testClock) { lim.Hold(ofClient["login"], clock.now().Add(time.Hour)) }},
 		"slow handler": {rules: lockOut(Rule{Cost: 5, RefundStatus: Status(200)}), script: `
 			401: 401
 			held login 1h0m0s`,
@@ -103,31 +115,5 @@ func TestAfterStatus(t *testing.T) {
 					panic(err)
 				}
 			}},
-	})
-	t.Run("others refunded since", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		inside, right, wrong := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		srv := serve(t, New(lim, nil, lockOut(Rule{RefundStatus: succeeded})...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			inside <- struct{}{}
-			if r.URL.Path == "/wrong" {
-				<-wrong
-				w.WriteHeader(401)
-				return
-			}
-			<-right
-		})))
-		statuses := make(chan int, 5)
-		for _, path := range []string{"/right", "/right", "/right", "/right", "/wrong"} {
-			go func() { statuses <- get(t, srv.URL+path).StatusCode }()
-			<-inside
-		}
-		close(right)
-		for range 4 {
-			require.Equal(t, 200, <-statuses)
-		}
-		close(wrong)
-		require.Equal(t, 401, <-statuses)
-		require.EqualValues(t, 4, left(t, lim, local[failures]))
-		require.Zero(t, heldUntil(t, lim, local[failures]))
 	})
 }

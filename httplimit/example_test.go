@@ -52,12 +52,15 @@ func ask(h http.Handler) *httptest.ResponseRecorder {
 func ExampleNew() {
 	limiter := open()
 	defer limiter.Close()
-	limit := httplimit.New(limiter, nil,
-		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
-		httplimit.Rule{Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins), CountStatus: httplimit.AuthFailed},
-	)
 	mux := http.NewServeMux()
 	mux.Handle("POST /login", wrongPassword)
+	limit := httplimit.New(limiter, nil,
+		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
+		httplimit.Rule{
+			Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins),
+			CountStatus: httplimit.AuthFailed, // only failed logins spend tokens
+		},
+	)
 	h := limit(mux)
 	for range 3 {
 		res := ask(h)

@@ -51,8 +51,8 @@ func parseEntry(entry string, forwarded bool) (netip.Addr, bool) {
 	return parseNode(entry)
 }
 
-// parseNode reads an address: bare, in brackets if it is IPv6, or with a port,
-// as some proxies write it.
+// parseNode reads an address: bare, in brackets if it is IPv6, or with a port.
+// RemoteAddr has a port, unless other middleware has written it.
 func parseNode(node string) (netip.Addr, bool) {
 	if inner, ok := strings.CutPrefix(node, "["); ok {
 		if inner, ok = strings.CutSuffix(inner, "]"); ok {
@@ -60,11 +60,13 @@ func parseNode(node string) (netip.Addr, bool) {
 			return plain(addr), err == nil && addr.Is6()
 		}
 	}
-	if addr, err := netip.ParseAddr(node); err == nil {
-		return plain(addr), true
+	if strings.Contains(node, ":") {
+		if withPort, err := netip.ParseAddrPort(node); err == nil {
+			return plain(withPort.Addr()), true
+		}
 	}
-	withPort, err := netip.ParseAddrPort(node)
-	return plain(withPort.Addr()), err == nil
+	addr, err := netip.ParseAddr(node)
+	return plain(addr), err == nil
 }
 
 // token is a token of RFC 9110. A forwardedPair is a parameter of a Forwarded

@@ -46,7 +46,7 @@ type testClock struct {
 
 func (c *testClock) now() time.Time       { return c.base.Add(time.Duration(c.gone.Load())) }
 func (c *testClock) pass(d time.Duration) { c.gone.Add(int64(d)) }
-func newTestClock() *testClock            { return &testClock{base: time.Now()} }
+func newTestClock() *testClock            { return &testClock{base: time.Date(2021, 2, 3, 4, 5, 6, 0, time.UTC)} }
 
 // newLimiter returns a Limiter of 5 a minute for each Name, with some others.
 func newLimiter(t testing.TB, others map[stint.Name]stint.Limit) (*stint.Limiter, *testClock) {
@@ -107,21 +107,6 @@ func read(t testing.TB, res *http.Response) string {
 	body, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
 	return string(body)
-}
-
-type problemJSON struct {
-	Type     string   `json:"type,omitempty"`
-	Title    string   `json:"title"`
-	Status   int      `json:"status"`
-	Detail   string   `json:"detail,omitempty"`
-	Violated []string `json:"violated-policies,omitempty"`
-}
-
-func (r response) problem(t testing.TB) (p problemJSON) {
-	t.Helper()
-	require.Equal(t, "application/problem+json", r.Header.Get("Content-Type"))
-	require.NoError(t, json.Unmarshal([]byte(r.body), &p))
-	return p
 }
 
 // statuses returns the statuses of n requests, as "200 200 429".

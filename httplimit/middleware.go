@@ -34,8 +34,8 @@ import (
 //
 // Denials that are alike share the values of header fields. Do not change such
 // a value in place. The methods of http.Header do not.
-func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
-	if lim == nil {
+func New(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
+	if isMissing(lim) {
 		panic("httplimit: New: no limiter")
 	}
 	m := &middleware{lim: lim}
@@ -61,9 +61,15 @@ func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) ht
 	}
 }
 
+// isMissing reports whether there is no Limiter.
+func isMissing(lim stint.Decider) bool {
+	l, ok := lim.(*stint.Limiter)
+	return lim == nil || ok && l == nil
+}
+
 // middleware is what New returns.
 type middleware struct {
-	lim    *stint.Limiter
+	lim    stint.Decider
 	opts   Options
 	rules  []routedRule // Shadow rules last
 	names  atomic.Pointer[declared]

@@ -100,7 +100,7 @@ func TestMiddleware(t *testing.T) {
 		"unknown name": {rules: []Rule{{Key: ByIP(99)}}, script: `
 			200: 503
 			Error: unknown`},
-		"own error": {rules: []Rule{{Key: own}}, script: `
+		"own error": {rules: []Rule{{Key: own, Optional: true}}, script: `
 			200: 503
 			Body: "status":503
 			RateLimit:
@@ -117,10 +117,18 @@ func TestMiddleware(t *testing.T) {
 	})
 	t.Run("limits replaced", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
-		url := limited(t, lim, Rule{Key: ByIP(perAddress)})
-		get(t, url)
-		require.NoError(t, lim.SetLimits(testLimits(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(100)})))
-		require.Equal(t, `"address";q=100;w=60`, get(t, url).Header.Get("RateLimit-Policy"))
+		h := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+		for burst, want := range []string{5: `"address";q=5;w=60`, 10: `"address";q=10;w=120`} {
+			if want != "" {
+				limit := stint.Limit{Burst: int64(burst), Count: 5, Period: time.Minute}
+				require.NoError(t, lim.SetLimits(testLimits(t, map[stint.Name]stint.Limit{perAddress: limit})))
+				spend(t, lim, ofClient["address"], 5)
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+				require.Equal(t, `"address";r=0;t=12`, w.Header().Get("RateLimit"))
+				require.Equal(t, want, w.Header().Get("RateLimit-Policy"))
+			}
+		}
 	})
 	t.Run("many at once", func(t *testing.T) {
 		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(50)})

@@ -66,7 +66,8 @@ func can[T any](w http.ResponseWriter) bool {
 	}
 }
 
-// wrapped returns the writer with Flush and Hijack if the wrapped one has them.
+// wrapped returns the writer with Flush, or with Flush and Hijack, if the wrapped
+// one has them.
 func (w *statusWriter) wrapped() http.ResponseWriter {
 	flush := can[http.Flusher](w.ResponseWriter) || can[interface{ FlushError() error }](w.ResponseWriter)
 	hijack := can[http.Hijacker](w.ResponseWriter)
@@ -82,11 +83,6 @@ func (w *statusWriter) wrapped() http.ResponseWriter {
 			*statusWriter
 			flusher
 		}{w, flusher{w}}
-	case hijack:
-		return struct {
-			*statusWriter
-			hijacker
-		}{w, hijacker{w}}
 	}
 	return w
 }

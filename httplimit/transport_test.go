@@ -11,7 +11,6 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -85,35 +84,21 @@ func inBubble(t *testing.T, limit stint.Limit, f func(t *testing.T, lim *stint.L
 }
 
 func TestTransport(t *testing.T) {
-	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(2)})
-	seen := 0
-	srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		seen++
-		w.WriteHeader(http.StatusNotFound)
-		io.WriteString(w, "no such thing")
-	}))
-	client := &http.Client{Transport: &Transport{Limiter: lim, Key: ByHost(perKey)}}
-	ask := func() error {
-		res, err := client.Get(srv.URL)
-		if err == nil {
-			require.Equal(t, "no such thing", read(t, res), "the whole response")
-		}
-		return err
+	limit := stint.PerHour(2)
+	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perKey: limit})
+	base := roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, 404), nil })
+	tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: base}
+	for range 2 {
+		_, err := send(t, t.Context(), tr, "http://a")
+		require.NoError(t, err)
 	}
-	require.NoError(t, ask())
-	require.NoError(t, ask())
 	clock.pass(20 * time.Minute)
-	err := ask()
-	quota := quotaError(t, err)
-	require.Equal(t, 10*time.Minute, quota.RetryAfter)
-	require.Equal(t, stint.PerHour(2), quota.Limit)
-	require.Equal(t, perKey.Key(strings.TrimPrefix(srv.URL, "http://")), quota.Key)
-	require.NotErrorIs(t, err, context.DeadlineExceeded)
-	require.Equal(t, "httplimit: the quota is used up: try again in 10m0s", quota.Error())
-	require.Equal(t, 2, seen)
+	_, err := send(t, t.Context(), tr, "http://a")
+	require.Equal(t, &QuotaError{Key: hostKey, Limit: limit, RetryAfter: 10 * time.Minute}, quotaError(t, err))
+	require.EqualError(t, err, "httplimit: the quota is used up: try again in 10m0s")
 	clock.pass(10 * time.Minute)
-	require.NoError(t, ask())
-	client.CloseIdleConnections()
+	_, err = send(t, t.Context(), tr, "http://a")
+	require.NoError(t, err)
 }
 
 func TestTransportErrors(t *testing.T) {
@@ -223,33 +208,18 @@ func TestTransportWait(t *testing.T) {
 			wg.Wait()
 		})
 	})
-	t.Run("hold while others are in line", func(t *testing.T) {
-		inBubble(t, each, func(t *testing.T, lim *stint.Limiter, tr *Transport) {
-			start := time.Now()
-			var mu sync.Mutex
-			var sent []time.Duration
-			tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
-				mu.Lock()
-				sent = append(sent, time.Since(start))
-				first := len(sent) == 1
-				mu.Unlock()
-				if first {
-					<-time.After(time.Second) // the others get in line
-					return answered(r, 429, "Retry-After", "90"), nil
-				}
-				return answered(r, 200), nil
-			})
-			var wg sync.WaitGroup
-			for range 4 {
-				wg.Go(func() {
-					_, err := send(t, t.Context(), tr, "http://a")
-					require.NoError(t, err)
-				})
-			}
-			wg.Wait()
-			require.Equal(t, []time.Duration{0, 91 * time.Second, 151 * time.Second, 211 * time.Second}, sent)
-		})
-	})
+}
+
+// A blocked limit is a *QuotaError too, whether the request would wait or not.
+func TestTransportBlocked(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.Blocked})
+	for _, wait := range []bool{false, true} {
+		_, err := send(t, t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey), Wait: wait}, "http://a")
+		require.Equal(t, stint.Blocked, quotaError(t, err).Limit)
+		require.Equal(t, hostKey, quotaError(t, err).Key)
+		require.ErrorIs(t, err, stint.ErrBlocked)
+		require.EqualError(t, err, "httplimit: the limit blocks all requests")
+	}
 }
 
 // A request gets its tokens back only if no server can have seen it.

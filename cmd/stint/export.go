@@ -14,10 +14,10 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// The format of an export is one JSON object in a line: first a header with the
-// labels of the limits by number, then one line for each bucket and each hold.
-// A line names its limit by the label, because another file may have other
-// numbers. The lines stay the same when the format of files changes.
+// An export has one JSON object in a line. The first is a header with the
+// labels of the limits by number. Then comes one line for each bucket and each
+// hold. A line names its limit by the label, because another file may have
+// other numbers. The lines stay the same when the format of files changes.
 
 type exportHeader struct {
 	Stint int                   `json:"stint"` // 1

@@ -198,7 +198,7 @@ func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 		}
 		return nil
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	tw := tabwriter.NewWriter(folding(w), 0, 0, 2, ' ', 0)
 	for _, b := range buckets {
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", printable(b.label), printable(b.id), b.state())
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 )
 
@@ -184,16 +183,15 @@ func (f *replayFlags) print(w io.Writer, s summary) error {
 		fmt.Fprintf(&b, "%8d of %d  %s\n", id.Denied, id.Allowed+id.Denied, printable(id.id))
 	}
 	if s.Tried != nil {
-		s.printTried(&b)
+		s.printTried(&b, columns(w))
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(folding(w), b.String())
 	return err
 }
 
 // printTried writes the table of the limits that were tried.
-func (s *summary) printTried(b *strings.Builder) {
-	tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprint(tw, "\nlimit\tdenied\tof all\tids\tdenied most\n")
+func (s *summary) printTried(b *strings.Builder, width int) {
+	tried := table{header: []string{"limit", "denied", "of all", "ids", "denied most"}}
 	for _, t := range s.Tried {
 		var whom []string
 		for _, id := range t.TopDenied[:min(s.top, len(t.TopDenied))] {
@@ -203,7 +201,8 @@ func (s *summary) printTried(b *strings.Builder) {
 			whom = []string{"nobody"}
 		}
 		percent := 100 * float64(t.Denied) / float64(max(1, s.Requests))
-		fmt.Fprintf(tw, "%s\t%d\t%.1f%%\t%d\t%s\n", t.Limit, t.Denied, percent, t.IDsDenied, strings.Join(whom, ", "))
+		tried.rows = append(tried.rows, []string{t.Limit, fmt.Sprint(t.Denied), fmt.Sprintf("%.1f%%", percent),
+			fmt.Sprint(t.IDsDenied), strings.Join(whom, ", ")})
 	}
-	_ = tw.Flush() // a Builder does not fail
+	b.WriteString("\n" + tried.text(width))
 }

@@ -1,5 +1,6 @@
-// Command client asks a metered API, and keeps to a quota that outlives it: three answers an hour, say, however often it is
-// started. What is over the quota is not sent.
+// Command client asks a metered API, and keeps to a quota that outlives it:
+// three answers an hour, say, however often it is started. What is over the
+// quota is not sent.
 //
 //	go run ./examples/client -quota 3/1h http://localhost:8080/api/time
 package main
@@ -44,8 +45,9 @@ func main() {
 	}
 }
 
-// defaultFile returns a file that lasts as long as the user's settings: whoever empties a cache does not expect to be
-// locked out by an API. It makes the directory, which other users cannot read.
+// defaultFile returns a file that lasts as long as the user's settings: whoever
+// empties a cache does not expect to be locked out by an API. It makes the
+// directory, which other users cannot read.
 func defaultFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -55,7 +57,8 @@ func defaultFile() (string, error) {
 	return filepath.Join(dir, "client.db"), os.MkdirAll(dir, 0o700)
 }
 
-// run returns, rather than exits, so that the limiter is closed: only then is all of it in the file.
+// run returns, rather than exits, so that the limiter is closed: only then is
+// all of it in the file.
 func run(file, quota string, wait time.Duration, url string) (err error) {
 	if file == "" {
 		if file, err = defaultFile(); err != nil {

@@ -122,54 +122,35 @@ func (s *Store) awaitCopying(is bool) {
 	}
 }
 
-// A compaction gives up if more is saved than the journal has room for. The old
-// file stays in use, and the journal is applied.
+// A compaction gives up if more is saved than the journal has room for. The next
+// save waits for that. The old file stays in use.
 func TestCompactOutpaced(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 2_000)
 	s.setMost(1 << 10)
 	old := s.inUse.file
-	for _, c := range []struct {
-		saved int
-		err   error
-	}{{200, errOutpaced}, {2, nil}} {
-		goOn, done := s.compactHeld()
-		s.together()
-		require.NoError(t, s.Save(numbered(2, 0, c.saved)))
-		goOn()
-		require.ErrorIs(t, <-done, c.err)
-		require.Equal(t, c.err != nil, s.inUse.file == old)
-		require.NoError(t, s.Stats().Err, "nothing failed")
-		require.Empty(t, temporaries(t, s))
-		want = with(want, numbered(2, 0, c.saved)...)
-		s.sameAs(t, want)
-		require.NoError(t, s.checkpoint()) // unless the background has done so
-	}
-}
+	goOn, done := s.compactHeld()
+	s.put(t, numbered(2, 0, 200)...)
+	saved := make(chan error, 1)
+	go func() { saved <- s.append(numbered(2, 200, 1)) }()
+	awaitWaiter("pace", saved)
+	require.Empty(t, saved, "it did not wait")
+	goOn()
+	require.ErrorIs(t, <-done, errOutpaced)
+	require.NoError(t, <-saved)
+	require.NoError(t, s.Stats().Err, "nothing failed")
+	require.Same(t, old, s.inUse.file)
+	require.Empty(t, temporaries(t, s))
+	want = with(want, numbered(2, 0, 201)...)
+	s.sameAs(t, want)
+	require.NoError(t, s.checkpoint())
 
-// If the journal is full a save waits until a compaction has given up, and the
-// sweep does not hurry.
-func TestSaveWaitsForACompaction(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := openStore(t, storePath(t))
-		idle(t, s)
-		s.journal.most = 10
-		s.journal.setCopying(true)
-		saved := 0
-		go func() {
-			for ; saved < 3; saved++ {
-				s.put(t, numbered(1, 1e12+saved, 1)...)
-			}
-		}()
-		synctest.Wait()
-		require.Equal(t, 1, saved)
-		require.NoError(t, s.sweep(0))
-		require.Nil(t, s.filter.Load())
-		s.journal.setCopying(false)
-		synctest.Wait()
-		require.Equal(t, 3, saved)
-	})
+	goOn, done = s.compactHeld()
+	s.put(t, numbered(2, 0, 2)...)
+	goOn()
+	require.NoError(t, <-done)
+	s.sameAs(t, want)
 }
 
 // When saves begin to wait for a compaction, all is in the new file except what

@@ -117,13 +117,16 @@ func TestKilledAfterAFailedSync(t *testing.T) {
 	disk := readFile(t, s.path)
 	s.fs.SyncFile = func(*os.File) error { return errFault }
 	require.ErrorIs(t, s.append([]format.Entry{entry(Key{1, "b"}, 1<<60)}), errFault)
+	_, err := Open(crash(t, s), nil, Options{LockTimeout: longLock, FS: s.fs})
+	require.ErrorIs(t, err, errFault, "it is made durable first")
+	require.NotErrorIs(t, err, format.ErrCorrupt)
 	next := openStore(t, crash(t, s))
 	next.fs.WriteAt = func(file *os.File, b []byte, at int64) (int, error) {
 		copy(disk[at:], b)
 		return file.WriteAt(b, at)
 	}
 	next.put(t, entry(Key{1, "c"}, 1<<60))
-	_, err := found(t, writeFile(t, disk))
+	_, err = found(t, writeFile(t, disk))
 	require.NoError(t, err, "a power cut leaves no gap")
 }
 

@@ -126,34 +126,3 @@ func TestNameWithoutALabel(t *testing.T) {
 		require.NoError(t, s.Close())
 	}
 }
-
-// The file keeps labels whose commit failed and is in force all the same, with
-// their sum, when it is compacted. No label gets two numbers.
-func TestNamesOfAFailedCommit(t *testing.T) {
-	t.Parallel()
-	for what, then := range map[string]func(t *testing.T, s *Store){
-		"compacted": func(t *testing.T, s *Store) {
-			require.NoError(t, s.Compact())
-			_, err := verify(crash(t, s))
-			require.NoError(t, err)
-			require.Equal(t, "late", s.Names()[77])
-		},
-		"numbered": func(t *testing.T, s *Store) {
-			n, err := s.Number("late")
-			require.NoError(t, err)
-			require.EqualValues(t, 77, n)
-		},
-		"declared": func(t *testing.T, s *Store) {
-			require.ErrorIs(t, s.Declare(labels{78: "late"}), ErrNameMismatch)
-			require.NoError(t, s.Declare(labels{77: "late"}))
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			s, _ := openLogged(t)
-			restore := failCommits(s.inUse.file, unsynced(s.inUse.file))
-			require.Error(t, s.Declare(labels{77: "late"}))
-			restore()
-			then(t, s)
-		})
-	}
-}

@@ -55,40 +55,6 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// The process that wrote the file may have been killed before it synced it, or
-// its name. Open does both before anything is written.
-func TestOpenSyncs(t *testing.T) {
-	t.Parallel()
-	path := makeFile(t, labels{1: "one"}, entry(Key{1, "a"}, 1))
-	before := readFile(t, path)
-	files := boltfile.OS()
-	var did []string
-	var fileErr, dirErr error
-	files.SyncFile = func(*os.File) error { did = append(did, "file"); return fileErr }
-	files.SyncDir = func(string) error { did = append(did, "directory"); return dirErr }
-	open := func(readOnly bool) error {
-		s, err := Open(path, labels{2: "two"}, Options{LockTimeout: longLock, ReadOnly: readOnly, FS: files})
-		if err == nil {
-			err = s.Close()
-		}
-		return err
-	}
-	require.NoError(t, open(true))
-	require.Empty(t, did, "a reader writes nothing")
-	fileErr = errFault
-	for range 2 {
-		err := open(false)
-		require.ErrorIs(t, err, errFault)
-		require.NotErrorIs(t, err, format.ErrCorrupt)
-	}
-	fileErr, dirErr = nil, errFault
-	require.ErrorIs(t, open(false), errFault)
-	require.Equal(t, before, readFile(t, path))
-	did, dirErr = nil, nil
-	require.NoError(t, open(false))
-	require.Equal(t, []string{"file", "directory"}, did)
-}
-
 // A link is followed to the end, also if there is nothing yet: a file is made,
 // replaced and set aside where the link leads.
 func TestOpenLink(t *testing.T) {
@@ -193,10 +159,18 @@ func TestReadOnly(t *testing.T) {
 func TestBroken(t *testing.T) {
 	t.Parallel()
 	for _, call := range []func(*Store, func(*bolt.Tx) error) error{(*Store).view, (*Store).update} {
+		truncated := openStore(t, storePath(t))
+		err := call(truncated, func(*bolt.Tx) error {
+			require.NoError(t, os.Truncate(truncated.path, bboltpage.Size)) // then a page of it is a fault
+			panic("a fault")
+		})
+		require.ErrorContains(t, err, "the file is shorter than it says: 4096 bytes, want ")
+		require.NoError(t, truncated.Close())
+
 		s := openStore(t, storePath(t))
 		require.NoError(t, s.Maintain(time.Unix(1e9, 0)))
 		s.put(t, entry(Key{1, "journaled"}, 1<<62))
-		err := call(s, func(*bolt.Tx) error { panic("a page that makes no sense") })
+		err = call(s, func(*bolt.Tx) error { panic("a page that makes no sense") })
 		require.ErrorIs(t, err, format.ErrCorrupt)
 		require.ErrorContains(t, err, "a page that makes no sense")
 		require.Equal(t, err, s.view(func(*bolt.Tx) error { t.Error("it is called"); return nil }))

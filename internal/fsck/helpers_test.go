@@ -46,7 +46,7 @@ func inJournal(seq uint64, es ...format.Entry) func(tx *bolt.Tx) error {
 func makeFile(t testing.TB, names labels, updates ...func(tx *bolt.Tx) error) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "buckets.db")
-	require.NoError(t, boltfile.Make(path, nil, func(f *boltfile.File) error {
+	require.NoError(t, boltfile.Make(path, boltfile.OS(), func(f *boltfile.File) error {
 		err := f.Update(func(tx *bolt.Tx) error { return boltfile.LayOut(tx, names) })
 		for _, update := range updates {
 			if err == nil {

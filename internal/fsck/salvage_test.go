@@ -183,7 +183,7 @@ func TestSalvageDrops(t *testing.T) {
 func TestSalvageLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "logged.db")
 	var log int64
-	require.NoError(t, boltfile.Make(path, nil, func(f *boltfile.File) error {
+	require.NoError(t, boltfile.Make(path, boltfile.OS(), func(f *boltfile.File) error {
 		err := f.Update(func(tx *bolt.Tx) error { return boltfile.LayOut(tx, labels{1: "One"}) })
 		f.MakeLog()
 		err = errors.Join(err, f.Update(func(*bolt.Tx) error { return nil }))

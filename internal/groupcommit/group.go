@@ -113,16 +113,19 @@ func (g *Group[W]) Late() bool {
 func (b *Batch[W]) Await() error {
 	begun := time.Now()
 	<-b.overdue
-	if !b.over() { // the first caller has waited for too long: look at the clock
-		timer := time.NewTimer(b.group.timeout - time.Since(begun))
-		defer timer.Stop()
-		select {
-		case <-b.done:
-		case <-timer.C:
-			return ErrTimeout
-		}
+	select {
+	case <-b.done:
+		return b.err
+	default: // the first caller has waited for too long: look at the clock
 	}
-	return b.err
+	timer := time.NewTimer(b.group.timeout - time.Since(begun))
+	defer timer.Stop()
+	select {
+	case <-b.done:
+		return b.err
+	case <-timer.C:
+		return ErrTimeout
+	}
 }
 
 // Done is closed when the save has ended; Err is its error then.
@@ -130,15 +133,6 @@ func (b *Batch[W]) Done() <-chan struct{} { return b.done }
 
 // Err returns the error of a save that has ended.
 func (b *Batch[W]) Err() error { return b.err }
-
-func (b *Batch[W]) over() bool {
-	select {
-	case <-b.done:
-		return true
-	default:
-		return false
-	}
-}
 
 // run saves until Close.
 func (g *Group[W]) run() {
