@@ -159,9 +159,9 @@ const (
 )
 
 var eventKinds = [...]string{
-	FlushFailed: "flush failed", FlushRecovered: "flush recovered", ClockStepped: "clock stepped", FileSetAside: "file set aside",
+	FlushFailed: "flush failed", FlushRecovered: "flush recovered",
+	ClockStepped: "clock stepped", ClockWrong: "clock wrong", FileSetAside: "file set aside",
 	SaveOverdue: "save overdue", SaveEnded: "overdue save ended", FileGone: "file gone", FileBack: "file back",
-	ClockWrong: "clock wrong",
 }
 
 // String returns what happened, in two or three words.

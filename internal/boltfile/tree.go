@@ -226,7 +226,7 @@ func PutSeen(tx *bolt.Tx, seen int64) error {
 	if seen == 0 {
 		return nil
 	}
-	return tx.Bucket(format.MetaBucket).Put(format.SeenKey, format.BigEndian(uint64(seen)))
+	return tx.Bucket(format.MetaBucket).Put(format.SeenKey, format.SeenValue(seen))
 }
 
 // Seen returns the time of the last save, or 0 if the file does not have it.
@@ -235,8 +235,7 @@ func Seen(tx *bolt.Tx) (seen int64, err error) {
 	if v == nil {
 		return 0, nil
 	}
-	n, err := format.Uint64(v)
-	return int64(n), err
+	return format.ParseSeen(v)
 }
 
 // put puts an entry into the bucket of that name, or deletes it if the value is

@@ -29,13 +29,21 @@ type Clock struct {
 // disciplines drifts by less between two calls of Follow.
 const smallestStep = int64(250 * time.Millisecond)
 
-// A wall clock is not believed if it is before the release of this version, or
-// so far ahead of the last save that no device is switched off for so long.
+// A wall clock is not believed if it is before the release of this version.
 var earliest = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()
 
 const (
-	farAhead  = 10 * 365 * 24 * int64(time.Hour)
-	farBehind = 24 * int64(time.Hour)
+	// A wall clock is not believed either if it is so far ahead of the last save.
+	// A device that was really off for so long loses little. If a believable wall
+	// clock is so far behind, the last save was ahead.
+	farAhead = 10 * 365 * 24 * int64(time.Hour)
+
+	// A wall clock that is so little behind the last save is right. It was set
+	// back a little since.
+	littleBehind = 5 * int64(time.Second)
+
+	// If a wall clock is still behind after so long, the last save was ahead.
+	patience = time.Hour
 )
 
 // New returns a Clock that ends at the instant end. If simulated is not nil,
@@ -51,12 +59,9 @@ func New(simulated, wall func() time.Time, end int64) *Clock {
 }
 
 // Begin compares the wall clock with the time of the last save, or 0. If the
-// wall clock is wrong, time goes on from there, until Follow finds it right.
-// Begin returns how far it is from the save then, or 0.
-//
-// It is wrong if it is behind the save by at most a day, or before the release
-// of this version, or far ahead. If it is behind by more than a day, the save
-// is what was wrong.
+// wall clock is behind it, or ten years ahead, time goes on from the save, until
+// Follow finds the wall clock right. Begin returns how far the wall clock is
+// from the save if it is not believed, or 0.
 func (c *Clock) Begin(seen int64) time.Duration {
 	if c.simulated != nil || seen == 0 {
 		return 0
@@ -64,13 +69,17 @@ func (c *Clock) Begin(seen int64) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	step := c.start - seen
-	if step >= 0 && step <= farAhead || step < -farBehind && c.start >= earliest {
+	if step >= 0 && (step <= farAhead || seen < earliest) || step < -farAhead && c.start >= earliest {
+		return 0
+	}
+	said := c.start
+	c.start, c.behind = seen, max(0, -step)
+	if c.behind > 0 && c.behind <= littleBehind {
 		return 0
 	}
 	c.doubt = fmt.Errorf("stint: the clock says %s and the last save was at %s: time goes on from the save, "+
-		"until the clock is right", time.Unix(0, c.start).UTC().Format(time.RFC3339),
+		"until the clock is right", time.Unix(0, said).UTC().Format(time.RFC3339),
 		time.Unix(0, seen).UTC().Format(time.RFC3339))
-	c.start, c.behind = seen, max(0, -step)
 	return time.Duration(step)
 }
 
@@ -79,6 +88,18 @@ func (c *Clock) Health() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.doubt
+}
+
+// Seen returns the time that a save should have, for Begin of the next process:
+// that of the wall clock, or Now if the wall clock is not believed. The Clock
+// may be ahead of a wall clock that was set back. The next process is not.
+func (c *Clock) Seen() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.doubt != nil || c.simulated != nil {
+		return c.Now()
+	}
+	return max(0, c.Now()-c.behind)
 }
 
 // Now returns the time in Unix nanoseconds.
@@ -100,8 +121,8 @@ func (c *Clock) Instant(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// Follow sets the Clock ahead if the wall clock is ahead of it, unless it is
-// years ahead. It returns the step that the wall clock made since the last
+// Follow sets the Clock ahead if the wall clock is ahead of it, but not by years,
+// unless the Clock itself is before the release of this version. It returns the step that the wall clock made since the last
 // call, or 0.
 func (c *Clock) Follow() (step time.Duration) {
 	if c.simulated != nil {
@@ -109,12 +130,13 @@ func (c *Clock) Follow() (step time.Duration) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	behind := c.Now() - c.Instant(c.wall())
-	if behind < -farAhead {
+	now, wall := c.Now(), c.Instant(c.wall())
+	behind := now - wall
+	if behind < -farAhead && now >= earliest {
 		return 0
 	}
 	moved := c.behind - behind // positive if the wall clock gained
-	if behind <= 0 {
+	if behind <= littleBehind || wall >= earliest && time.Since(c.base) >= patience {
 		c.doubt = nil
 	}
 	if behind < 0 {

@@ -89,10 +89,9 @@ func (r *reader) plan() error {
 		case !e.bucket && key == string(format.LogKey):
 			round = bytes.Clone(e.value)
 		case !e.bucket && key == string(format.SeenKey):
-			if n, err := format.Uint64(e.value); err == nil {
-				r.seen = int64(n)
-			} else {
-				r.lose("the time of its last save: %v", err)
+			var err error
+			if r.seen, err = format.ParseSeen(e.value); err != nil {
+				r.lose("its bucket meta: %v", err)
 			}
 		case !e.bucket && key == string(format.FormatKey):
 			if n, err := format.Uint64(e.value); err == nil && n != format.Number {
