@@ -20,18 +20,18 @@ const (
 	checkpointStep = 2000
 	checkpointRush = 10_000
 
-	// A journal is applied when it is this long, and this many times as long as its
-	// index.
-	journalMin    = 8 << 20
+	// A journal is applied when it is this many times as long as its index, and as
+	// long as journalMost or, if memory is short, as the longest index allows.
 	journalRepeat = 8
+	journalMost   = 8 << 20
+	journalLeast  = 1 << 20
 
-	// It is applied sooner if its index is longer than indexMin, or than the
-	// buckets in memory may make it, up to indexMax. It is also applied if
-	// nothing was saved in so many sweeps. The index may get four times as long
-	// during a checkpoint.
-	indexMin   = 16 << 20
-	indexMax   = 40 << 20
+	// It is applied sooner if its index is longer than the buckets in memory may
+	// make it, within these bounds. It is also applied if nothing was saved in so
+	// many sweeps. The index may get four times as long during a checkpoint.
 	indexPer   = 32
+	indexLeast = 256 << 10
+	indexMost  = 40 << 20
 	idleSweeps = 16
 
 	longestRetry = time.Minute // of a checkpoint that fails, from one second on
@@ -46,6 +46,7 @@ type journalState struct {
 	bytes   int64          // of the records in the file
 	idle    int            // sweeps since the last save
 	most    int64          // bytes of fresh at which a checkpoint is due
+	least   int64          // bytes of the records, below which none is due for their sake
 	backoff time.Duration  // after a checkpoint that failed; 0 if the last one did not
 	retry   time.Time      // until then, no checkpoint is due
 
@@ -53,6 +54,13 @@ type journalState struct {
 	copying       bool       // a compaction or a snapshot copies the file: there is no checkpoint
 	progress      float64    // of the checkpoint, 0 to 1
 	stepped       *sync.Cond // progress was made, or copying has changed
+}
+
+// bound makes the journal as long as a program with so many buckets in memory
+// needs.
+func (j *journalState) bound(resident int) {
+	j.most = max(indexLeast, min(indexMost, indexPer*int64(resident)))
+	j.least = max(journalLeast, min(journalMost, journalRepeat*j.most))
 }
 
 // get returns what the journal has for a bucket. A TAT of 0 means deleted.
@@ -104,7 +112,7 @@ func (j *journalState) dueLocked() bool {
 	if j.backoff > 0 {
 		return !time.Now().Before(j.retry) && (j.old != nil || j.bytes > 0)
 	}
-	return j.bytes > max(journalMin, journalRepeat*fresh) || fresh > j.most ||
+	return j.bytes > max(j.least, journalRepeat*fresh) || fresh > j.most ||
 		j.bytes > 0 && j.idle >= idleSweeps
 }
 
@@ -115,7 +123,7 @@ func (j *journalState) fullLocked() bool {
 	if j.old != nil {
 		size += j.old.Size()
 	}
-	return j.bytes > 2*max(journalMin, journalRepeat*size) || j.fresh.Size() > 2*j.most
+	return j.bytes > 2*max(j.least, journalRepeat*size) || j.fresh.Size() > 2*j.most
 }
 
 // outpacedLocked reports whether the journal is full because a compaction or a

@@ -17,10 +17,17 @@ import (
 )
 
 const (
-	compactMin   = 64 << 20         // a smaller file is not compacted by itself
 	compactRetry = 10 * time.Minute // after a compaction that failed: it copies all of the file
 	restoreRetry = 10 * time.Second // the same, if the path has no file
 )
+
+// compactMin returns the bytes of the smallest file that is compacted by itself.
+func compactMin(bits int) int64 {
+	if bits == 32 {
+		return 8 << 20 // because the address space and the disk are small
+	}
+	return 64 << 20
+}
 
 var (
 	errStopped  = errors.New("the store is being closed")

@@ -111,7 +111,7 @@ func TestSaveWaitsForASnapshot(t *testing.T) {
 	require.NoError(t, err)
 
 	s.together()
-	require.NoError(t, s.Save(numbered(2, 1e12, 1)))
+	require.NoError(t, s.Save(numbered(2, 1e9, 1)))
 	saved := make(chan error, 1)
 	go func() { saved <- s.Save(numbered(2, 2e12, 1)) }()
 	awaitWaiter("pace", saved)

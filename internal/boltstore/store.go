@@ -1,11 +1,13 @@
 package boltstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +35,7 @@ var (
 type Options struct {
 	LockTimeout time.Duration
 	ReadOnly    bool
-	MaxResident int          // buckets that may come in one save; 0: a few
+	MaxResident int          // buckets in memory, about; 0: half a million
 	FS          *boltfile.FS // nil: the operating system's
 }
 
@@ -94,9 +96,9 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 	}
 	s := &Store{path: path, readOnly: o.ReadOnly, fs: o.FS,
 		work: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
-	s.maintenance.compactMin = compactMin
+	s.maintenance.compactMin = compactMin(strconv.IntSize)
 	s.journal.fresh = journal.New()
-	s.journal.most = max(indexMin, min(indexMax, indexPer*int64(o.MaxResident)))
+	s.journal.bound(cmp.Or(o.MaxResident, 1<<19))
 	s.journal.stepped = sync.NewCond(&s.journal.mu)
 	if s.inUse.file, err = openFile(path, labels, o); err != nil {
 		return nil, err
