@@ -2,6 +2,7 @@ package stint
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -126,8 +127,8 @@ func (s *shard) unsavedLocked(b table.Slot) bool {
 	return b.Has(table.Dirty|table.Pending) || saving != 0 && b.Meta()&table.SaveMask == saving
 }
 
-// submitLocked puts the changes of rs into one commit, if one of them must be
-// in the store before its caller is answered, or if a crash would forget some
+// submitLocked puts the changes of rs into one commit in two cases. Either one
+// of them must be in the store before the answer, or a crash would forget some
 // of them and not others. It returns the commit to wait for, or nil. Otherwise
 // it renews the leases that are due.
 func (l *Limiter) submitLocked(rs []request, now int64) *batch {
@@ -163,7 +164,7 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 		}
 		if tat, when := c.needLocked(&r.change, b, now); when == most || most == needFirst {
 			ch := r.change
-			if most == needSoon { // the caller is answered: nothing is to be undone
+			if most == needSoon { // the caller is answered: nothing to undo
 				ch = renewalOf(r.shard, r.hash, b)
 			}
 			c.putLocked(in, &ch, b, tat)
@@ -175,9 +176,9 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 	return in
 }
 
-// changedLocked returns the slot of a request that the store has to hear of:
-// one that changes the bucket, and a refund or reset of one whose earlier
-// changes the store may not have.
+// changedLocked returns the slot of a request that the store must save. It
+// changes the bucket, or it is a refund or reset after changes that the store
+// may not have.
 func (r *request) changedLocked() (b table.Slot, changed bool) {
 	i, ok := r.shard.findLocked(r.key, r.hash)
 	if !ok {
@@ -252,15 +253,20 @@ func (c *committer) putHoldLocked(in *batch, ch *change, g *gate) {
 }
 
 // await waits for a commit. It returns nil or ErrNotDurable.
-func (c *committer) await(in *batch) error {
-	err := in.Await()
-	if errors.Is(err, groupcommit.ErrTimeout) {
-		return fmt.Errorf("%w: %w: %v have passed, and it may yet come", ErrNotDurable, err, c.timeout)
+func (c *committer) await(in *batch) error { return c.awaitUntil(context.Background(), in) }
+
+// awaitUntil is await, and ends with ctx too.
+func (c *committer) awaitUntil(ctx context.Context, in *batch) error {
+	err := in.Await(ctx.Done())
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, groupcommit.ErrStopped):
+		return fmt.Errorf("%w: %w: %w, and it may still come", ErrNotDurable, err, ctx.Err())
+	case errors.Is(err, groupcommit.ErrTimeout):
+		return fmt.Errorf("%w: %w: %v have passed, and it may still come", ErrNotDurable, err, c.timeout)
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNotDurable, err)
-	}
-	return nil
+	return fmt.Errorf("%w: %w", ErrNotDurable, err)
 }
 
 // save saves a batch and finishes its changes. flusher.mu is held.

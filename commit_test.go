@@ -210,3 +210,60 @@ func TestExactAfterClose(t *testing.T) {
 		}
 	}
 }
+
+// A caller stops waiting for a commit when its context ends. The decision stands
+// as if it had not.
+func TestSpendContext(t *testing.T) {
+	tenHours := Limit{Burst: 10, Count: 1, Period: time.Hour}
+	run := func(name string, test func(t *testing.T, r *rig)) {
+		t.Run(name, func(t *testing.T) { inBubble(t, tenHours, Options{}, test) })
+	}
+	key := synced.Key("a")
+	stopped := func(t *testing.T, r *rig, cost int64) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			reqs := []Request{{Key: key, Cost: cost}, {Key: synced.Key("b"), Cost: 1}}
+			_, err := r.SpendTogetherContext(ctx, reqs, make([]Decision, 2))
+			done <- err
+		}()
+		synctest.Wait()
+		cancel()
+		err := <-done // a deadlock if it waits for the save
+		require.ErrorIs(t, err, ErrNotDurable)
+		require.ErrorIs(t, err, context.Canceled)
+		require.EqualValues(t, cost, r.spent(key), "until the commit fails")
+	}
+	run("the commit comes", func(t *testing.T, r *rig) {
+		r.disk.shut()
+		stopped(t, r, 3)
+		r.disk.open()
+		synctest.Wait()
+		require.EqualValues(t, 3, r.spent(key))
+		require.Equal(t, r.tat(3), r.stored(key))
+	})
+	run("the commit fails", func(t *testing.T, r *rig) {
+		r.disk.shut()
+		stopped(t, r, 3)
+		r.disk.gate <- errDisk
+		synctest.Wait()
+		require.Zero(t, r.spent(key))
+		r.disk.open()
+	})
+	run("the context has ended before", func(t *testing.T, r *rig) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		r.disk.shut()
+		_, err := r.SpendContext(ctx, key, 10)
+		require.ErrorIs(t, err, context.Canceled)
+		require.EqualValues(t, 10, r.spent(key), "a client that goes early spends like others")
+		d, err := r.SpendContext(ctx, key, 1)
+		require.NoError(t, err, "a denial waits for nothing")
+		require.False(t, d.Allowed)
+		d, err = r.SpendContext(ctx, flushed.Key("a"), 1)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		r.disk.open()
+	})
+}

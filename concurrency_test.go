@@ -38,7 +38,8 @@ func TestConcurrentClose(t *testing.T) {
 					}
 					after := closed.Load()
 					n, m := rand.IntN(keys), rand.IntN(keys-1)
-					reqs := []Request{{Key: perID.Key(fmt.Sprint(n)), Cost: 1}, {Key: perID.Key(fmt.Sprint((n + 1 + m) % keys)), Cost: 1}}
+					reqs := []Request{{Key: perID.Key(fmt.Sprint(n)), Cost: 1},
+						{Key: perID.Key(fmt.Sprint((n + 1 + m) % keys)), Cost: 1}}
 					d, err := r.SpendAll(reqs[g%2:]...)
 					if err != nil {
 						if !errors.Is(err, ErrClosed) {

@@ -152,7 +152,8 @@ func TestClamp(t *testing.T) {
 	r.take(key, 5)
 	r.hold(held, time.Hour)
 	require.NoError(t, r.Close())
-	save(t, r.disk, Change{end, 1<<63 - 1}, Change{perID.Key("long ago"), -1 << 63}, Change{holdKey(perID.Key("b")), -1 << 63})
+	save(t, r.disk, Change{end, 1<<63 - 1}, Change{perID.Key("long ago"), -1 << 63},
+		Change{holdKey(perID.Key("b")), -1 << 63})
 	r.clock.advance(-50 * 365 * 24 * time.Hour)
 	r = r.next(r.Limits())
 	for _, key := range []Key{key, end} {
@@ -214,26 +215,30 @@ func TestDecisionsDoNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: PerHour(1_000_000), single: PerDay(1)}), Options{Now: time.Now})
+	r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: PerHour(1_000_000), single: PerDay(1)}),
+		Options{Now: time.Now})
 	a, b, c, gone, free := perID.Key("a"), perID.Key("some longer id"), perID.Key("c"), single.Key("a"), off.Key("a")
 	three := []Request{{Key: a, Cost: 1}, {Key: b, Cost: 1}, {Key: c, Cost: 1}}
 	denied := []Request{{Key: a, Cost: 1}, {Key: gone, Cost: 1}, {Key: c, Cost: 1, Mode: CheckOnly}}
 	ds := make([]Decision, len(three))
 	for name, call := range map[string]func(){
-		"Allow":            func() { r.Allow(a) },
-		"Allow denied":     func() { r.Allow(gone) },
-		"Allow unlimited":  func() { r.Allow(free) },
-		"Spend":            func() { r.Spend(b, 1) },
-		"Spend denied":     func() { r.Spend(gone, 1) },
-		"Check":            func() { r.Check(b, 1) },
-		"Check denied":     func() { r.Check(gone, 1) },
-		"Check full":       func() { r.Check(perID.Key("nobody"), 1) },
-		"Refund":           func() { r.Refund(b, 1) },
-		"SpendAll":         func() { r.SpendAll(three...) },
-		"SpendAll denied":  func() { r.SpendAll(denied...) },
-		"SpendAll literal": func() { r.SpendAll(Request{Key: a, Cost: 1}, Request{Key: b, Cost: 1}, Request{Key: c, Cost: 1}) },
-		"RefundAll":        func() { r.RefundAll(three...) },
-		"SpendEach":        func() { r.SpendEach(three, ds) },
+		"Allow":           func() { r.Allow(a) },
+		"Allow denied":    func() { r.Allow(gone) },
+		"Allow unlimited": func() { r.Allow(free) },
+		"Spend":           func() { r.Spend(b, 1) },
+		"Spend denied":    func() { r.Spend(gone, 1) },
+		"Check":           func() { r.Check(b, 1) },
+		"Check denied":    func() { r.Check(gone, 1) },
+		"Check full":      func() { r.Check(perID.Key("nobody"), 1) },
+		"Refund":          func() { r.Refund(b, 1) },
+		"SpendAll":        func() { r.SpendAll(three...) },
+		"SpendAll denied": func() { r.SpendAll(denied...) },
+		"SpendAll literal": func() {
+			r.SpendAll(Request{Key: a, Cost: 1}, Request{Key: b, Cost: 1},
+				Request{Key: c, Cost: 1})
+		},
+		"RefundAll": func() { r.RefundAll(three...) },
+		"SpendEach": func() { r.SpendEach(three, ds) },
 	} {
 		call() // makes the buckets
 		require.Zero(t, testing.AllocsPerRun(200, call), name)

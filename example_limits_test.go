@@ -1,6 +1,8 @@
 package stint_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -188,7 +190,8 @@ func ExampleBlocked() {
 // A service knows the plan of each customer from elsewhere, and gives its limit
 // with the request.
 func ExampleRequest_limit() {
-	limits, _ := stint.NewLimits(stint.Names{OrdersPerAccount: {Label: "OrdersPerAccount", Limit: stint.Unlimited}}, nil, nil)
+	limits, _ := stint.NewLimits(stint.Names{OrdersPerAccount: {Label: "OrdersPerAccount", Limit: stint.Unlimited}},
+		nil, nil)
 	l, _ := stint.New(stint.NewMemStore(), limits, nil)
 	defer l.Close()
 	plans := map[string]stint.Limit{"free": stint.PerDay(2), "pro": stint.PerDay(1000)}
@@ -225,4 +228,34 @@ func ExampleLimiter_SpendTogether() {
 	// true <nil>
 	// 1:10.0.0.1 4
 	// 6:12345678 99
+}
+
+// slowDisk is a store whose saves wait.
+type slowDisk struct {
+	stint.Store
+	ready chan struct{}
+}
+
+func (d slowDisk) Save(changes []stint.Change) error {
+	<-d.ready
+	return d.Store.Save(changes)
+}
+
+// The client goes while the disk is busy. Its tokens stay spent.
+func ExampleLimiter_SpendContext() {
+	limits := must(stint.NewLimits(stint.Names{LoginsPerAddress: {Label: "Logins", Limit: stint.PerDay(3)}}, nil, nil))
+	disk := slowDisk{stint.NewMemStore(), make(chan struct{})}
+	limiter := must(stint.New(disk, limits, &stint.Options{Durability: stint.Synced}))
+	defer limiter.Close()
+	defer close(disk.ready)
+
+	ctx, gone := context.WithCancel(context.Background())
+	gone()
+	key := LoginsPerAddress.Key("10.0.0.1")
+	_, err := limiter.SpendContext(ctx, key, 1)
+	fmt.Println(errors.Is(err, stint.ErrNotDurable), errors.Is(err, context.Canceled))
+	fmt.Println(must(limiter.Check(key, 1)).Remaining, "left after the next one")
+	// Output:
+	// true true
+	// 1 left after the next one
 }

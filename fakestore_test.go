@@ -2,9 +2,11 @@ package stint
 
 import (
 	"errors"
+	"io"
 	"iter"
 	"slices"
 	"sync"
+	"time"
 )
 
 var errDisk = errors.New("the disk is on fire")
@@ -25,7 +27,7 @@ type fakeStore struct {
 // storeOp is an operation of a fakeStore. Its hook is called before it is
 // carried out, and again when it is done.
 type storeOp struct {
-	name string // "load", "save", "all", "declare" or "close"
+	name string // "load", "save", "all", "declare", "maintain", "snapshot" or "close"
 	key  Key    // of a load
 	done bool
 }
@@ -149,6 +151,18 @@ func (s *fakeStore) All(name Name) iter.Seq2[Change, error] {
 
 func (s *fakeStore) Declare(names Names) error {
 	return s.do(storeOp{name: "declare"}, func() error { return s.Store.Declare(names) })
+}
+
+func (s *fakeStore) Maintain(now time.Time) error {
+	return s.do(storeOp{name: "maintain"}, func() error { return s.Store.Maintain(now) })
+}
+
+func (s *fakeStore) Snapshot(w io.Writer) (n int64, err error) {
+	err = s.do(storeOp{name: "snapshot"}, func() (err error) {
+		n, err = s.Store.Snapshot(w)
+		return err
+	})
+	return n, err
 }
 
 func (s *fakeStore) Health() error { return errors.Join(s.health, s.Store.Health()) }

@@ -37,7 +37,7 @@ type flusher struct {
 	upkeep   watch   // of Store.Maintain
 
 	stop, stopped chan struct{}
-	events        chan Event    // nil if nobody listens
+	events        chan Event    // nil without a listener
 	silent        chan struct{} // closed when no more events come
 	delivered     chan struct{} // closed when the listener has had the last one
 }
@@ -166,8 +166,8 @@ func (f *flusher) flushParts(all bool) (skipped []*batch, err error) {
 // flushAndWait saves everything spent so far, and waits for the commits that
 // have some of it.
 func (f *flusher) flushAndWait() error {
-	// What a bucket spent since it joined a commit is saved by the second
-	// flush or, if the bucket is in a later commit by then, by that one.
+	// The second flush, or a later commit, saves tokens that were spent after
+	// the bucket joined a commit.
 	for second := range 2 {
 		skipped, err := f.flushParts(true)
 		for _, b := range skipped {
@@ -255,9 +255,9 @@ func (f *flusher) sweep(c *collector) {
 // holdKey is the key under which the store has a bucket's hold.
 func holdKey(key Key) Key { return Key{Unknown, key.String()} }
 
-// expireLocked removes full buckets. It leaves those that the store has to the
-// next flush, which deletes them there, and those that only a look has clamped
-// to eviction: the store's TAT may be ahead.
+// expireLocked removes full buckets. It leaves buckets that the store has to
+// the next flush, which deletes them there. It leaves buckets that only a Check
+// has clamped to eviction, because the store's TAT may be ahead.
 func (s *shard) expireLocked(now int64) {
 	s.Each(func(i uint32, b table.Slot) table.Outcome {
 		switch {

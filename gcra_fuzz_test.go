@@ -243,7 +243,8 @@ func step(r rate, now int64, kind, size byte) int64 {
 // FuzzHistory compares every decision of a history to a model in rationals.
 func FuzzHistory(f *testing.F) {
 	spree := []byte{
-		0x00, 0, 1, 0x00, 0, 1, 0x01, 5, 255, 0x12, 255, 1, 0x22, 254, 1, 0x34, 255, 0, 0x0a, 0, 3, 0x0c, 0, 255, 0x0c, 0, 255,
+		0x00, 0, 1, 0x00, 0, 1, 0x01, 5, 255, 0x12, 255, 1, 0x22, 254, 1, 0x34, 255, 0, 0x0a, 0, 3, 0x0c, 0, 255, 0x0c, 0,
+		255,
 		0x2d, 1, 7, 0x09, 1, 255, 0x0e, 0, 0, 0x34, 90, 2, 0x15, 9, 1, 0x46, 100, 2, 0x0f, 0, 0, 0x07, 1, 255, 0x7f, 9, 0,
 	}
 	greedy := []byte{0x00, 0, 255} // all there is, then each token as it comes back
@@ -251,7 +252,8 @@ func FuzzHistory(f *testing.F) {
 		greedy = append(greedy, 0x20, 255, 2)
 	}
 	extremes := []byte{
-		0x70, 9, 0, 0x70, 8, 0, 0x70, 9, 0, 0x7c, 9, 0, 0x70, 0, 0, 0x7a, 7, 0, 0x70, 2, 0, 0x7e, 1, 0, 0x70, 6, 0, 0x7c, 7, 0,
+		0x70, 9, 0, 0x70, 8, 0, 0x70, 9, 0, 0x7c, 9, 0, 0x70, 0, 0, 0x7a, 7, 0, 0x70, 2, 0, 0x7e, 1, 0, 0x70, 6, 0, 0x7c,
+		7, 0,
 		0x7c, 7, 0, 0x7c, 7, 0, 0x7c, 7, 0, 0x70, 7, 0,
 	}
 	for _, l := range limitSeeds {

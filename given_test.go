@@ -50,7 +50,7 @@ func TestSpendTogether(t *testing.T) {
 		full := Decision{Allowed: true}
 		ds := []Decision{full, full}
 		_, err := r.SpendTogether(reqs, ds)
-		require.ErrorContains(t, err, "4 requests, and room for 2 decisions")
+		require.ErrorContains(t, err, "4 requests, and space for 2 decisions")
 		_, err = r.SpendTogether([]Request{{Key: a, Cost: 1}, {Key: b, Cost: 6}}, ds)
 		require.ErrorIs(t, err, ErrCostOverBurst)
 		require.Equal(t, []Decision{{}, {}}, ds, "an error never comes with permission")
@@ -129,7 +129,8 @@ func TestGivenLimit(t *testing.T) {
 		r.spendGiven(key, 20, PerHour(20))
 		require.NoError(t, r.Close())
 		for limit, want := range map[Limit]time.Duration{
-			PerHour(20): time.Hour, PerHour(20).WithBurst(10): 30 * time.Minute, PerSecond(1): time.Minute, Unlimited: time.Minute,
+			PerHour(20): time.Hour, PerHour(20).WithBurst(10): 30 * time.Minute, PerSecond(1): time.Minute,
+			Unlimited: time.Minute,
 		} {
 			store := NewMemStore()
 			store.tats[key] = r.stored(key)
@@ -152,7 +153,7 @@ func TestGivenLimit(t *testing.T) {
 		}
 		d := r.spendGiven(key, 1000, Unlimited)
 		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64, Key: key}, d)
-		require.EqualValues(t, math.MaxInt64, r.spendGiven(key, 1, Blocked).RetryAfter)
+		require.EqualValues(t, int64(math.MaxInt64), r.spendGiven(key, 1, Blocked).RetryAfter)
 		require.EqualValues(t, 5, r.left(key))
 		_, err := r.ReserveRequest(Request{Key: key, Cost: 1, Limit: Blocked})
 		require.ErrorIs(t, err, ErrBlocked)
@@ -203,7 +204,8 @@ func TestGivenLimit(t *testing.T) {
 	t.Run("the configured one", func(t *testing.T) {
 		r := newLevels(t, hundred)
 		for n := range 20 {
-			require.NoError(t, r.SpendEach([]Request{{Key: leased.Key("a"), Cost: 1, Limit: hundred.withLevel(Leased)}}, make([]Decision, 1)))
+			require.NoError(t, r.SpendEach([]Request{{Key: leased.Key("a"), Cost: 1, Limit: hundred.withLevel(Leased)}},
+				make([]Decision, 1)))
 			r.spendGiven(leased.Key("a"), 1, hundred.withLevel(Leased))
 			require.LessOrEqual(t, r.disk.count(), 2+n/2, "leases last for several requests")
 		}
@@ -231,7 +233,8 @@ func TestGivenLimit(t *testing.T) {
 				require.ErrorAs(t, err, &config)
 			}
 		}
-		for key, want := range map[Key]error{nobody.Key("a"): ErrUnknownName, everyone.Key("a"): ErrInvalidID, perID.Key(""): ErrInvalidID} {
+		for key, want := range map[Key]error{nobody.Key("a"): ErrUnknownName, everyone.Key("a"): ErrInvalidID,
+			perID.Key(""): ErrInvalidID} {
 			for range 2 {
 				_, err := r.SpendAll(Request{Key: key, Cost: 1, Limit: ten})
 				require.ErrorIs(t, err, want)

@@ -11,7 +11,8 @@ import (
 // held requires that the key is held for a time, whatever it is asked.
 func (r *rig) held(key Key, want time.Duration) {
 	r.t.Helper()
-	for _, d := range []Decision{r.check(key, 1), r.spend(key, 1), r.check(key, 0), r.spendAll(Request{Key: key, Cost: 1})} {
+	for _, d := range []Decision{r.check(key, 1), r.spend(key, 1), r.check(key, 0),
+		r.spendAll(Request{Key: key, Cost: 1})} {
 		require.Equal(r.t, want, d.RetryAfter)
 	}
 	require.True(r.t, r.refund(key, 0).Allowed)

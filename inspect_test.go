@@ -14,7 +14,8 @@ import (
 func TestBucketStates(t *testing.T) {
 	r := newRig(t)
 	half := r.clock.ns.Load() + int64(30*time.Second)
-	save(t, r.disk, Change{perID.Key("stored"), half}, Change{perID.Key("both"), half}, Change{perID.Key("far ahead"), r.tat(1)},
+	save(t, r.disk, Change{perID.Key("stored"), half}, Change{perID.Key("both"), half},
+		Change{perID.Key("far ahead"), r.tat(1)},
 		Change{perID.Key("over"), r.tat(0)})
 	r.spend(perID.Key("both"), 1)
 	r.spend(perID.Key("unflushed"), 2)

@@ -23,9 +23,9 @@ import (
 	"github.com/stint-go/stint/internal/modeltest"
 )
 
-// What a killed process leaves. The operating system lives on, and so does all
-// that was written: this shows the order of commits and acknowledgements, and
-// nothing of what a power cut does.
+// These tests read the file of a killed process. The operating system lives on,
+// and so does all that was written. So they test the order of commits and
+// acknowledgements, and not what a power cut does.
 
 const (
 	killEnv     = "STINT_TEST_KILLED_PROCESS"
@@ -204,8 +204,8 @@ func (k *killed) end() {
 }
 
 // A process is killed again and again, and each time the next goes on with the
-// file that it left, or with a copy. What is on file is what its level of
-// durability promises.
+// file that it left, or with a copy. The file has what the level of durability
+// promises.
 func TestProcessKill(t *testing.T) {
 	kills, calls := length(2, 100), length(500, 8)
 	for level := modeltest.Memory; level <= modeltest.Synced; level++ {

@@ -304,8 +304,9 @@ func (l *Limiter) Limits() *Limits { return l.limits.Load() }
 // Durability returns the level of limits that name none.
 func (l *Limiter) Durability() Durability { return l.opts.Durability }
 
-// SetLimits puts other limits in force while decisions go on: each is held to
-// the old ones or to the new, and to the new once SetLimits returns.
+// SetLimits puts other limits in force while decisions go on. A decision is
+// held to the old limits or to the new ones, and to the new ones once SetLimits
+// has returned.
 //
 // A bucket keeps the time at which it will be full, but never waits longer
 // than an empty bucket of the new limit. If the larger limit comes back, such
@@ -323,6 +324,11 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 	if l.isClosed() {
 		return ErrClosed
 	}
+	return l.setLimits(limits)
+}
+
+// setLimits puts limits in force. limitsMu is held.
+func (l *Limiter) setLimits(limits *Limits) error {
 	if err := l.store.Declare(limits.names); err != nil {
 		return err
 	}

@@ -171,8 +171,8 @@ func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 // SetOverrides puts other overrides of one id in force, as Limits.With makes
 // them, while decisions go on: a new plan, or Blocked for a while. Its buckets
 // stay, as SetLimits says, and so do all others. The cost does not grow with
-// the number of ids, except for a Name with an Override format: such an override
-// covers many buckets, and is looked for among those in memory.
+// the number of ids, unless the Name has an Override format. Such an override
+// covers many buckets, and each bucket in memory is compared with it.
 //
 // Nothing is written to a limits file: a later SetLimits decides for the id
 // again. After an error the old overrides stay in force.
@@ -193,6 +193,34 @@ func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 		l.directory.changeRules(name.Key(canonical), ls.settings[name].leading, l.clock)
 	}
 	return nil
+}
+
+// Declare adds Names that are not declared yet, without a limit: for requests
+// that bring their own. The other Names, and all limits, stay as they are. The
+// error is ErrNameMismatch, or a ConfigError for a mistake.
+func (l *Limiter) Declare(names Names) error {
+	l.limitsMu.Lock()
+	defer l.limitsMu.Unlock()
+	select {
+	case <-l.closed:
+		return ErrClosed
+	default:
+	}
+	old := l.limits.Load()
+	ls := *old
+	ls.names, ls.settings = maps.Clone(old.names), slices.Clone(old.settings)
+	ls.order, ls.overrides = slices.Clone(old.order), slices.Clone(old.overrides)
+	b := limitsBuilder{ls: &ls}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !ls.declares(name) {
+			ls.names[name] = names[name]
+			b.declare(name, names[name], Unlimited)
+		}
+	}
+	if errs := append(b.errs, ls.names.mistakes()...); errs != nil {
+		return errors.Join(errs...)
+	}
+	return l.setLimits(&ls)
 }
 
 type limitsBuilder struct {

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -29,9 +30,9 @@ const (
 // its own Durability, and may differ from request to request: a bucket is one
 // number, whatever the limits are. Each request is held to its own limit, and
 // all of them together never pass the largest. A bucket that was emptied under
-// a larger limit stays empty for as long as that takes to refill to a smaller
-// one; only a bucket that is read from the file is cut down to the larger of
-// the given and the configured limit. Stats count such a request like others.
+// a larger limit has no tokens for a smaller one until it has refilled so far.
+// Only a bucket that is read from the file is cut down, to the larger of the
+// given and the configured limit. Stats count such a request like others.
 //
 // If the Limit is not the configured one, a Leased limit commits every request
 // as a Synced one does. A mistake in it is a ConfigError, and nothing is spent.
@@ -44,11 +45,13 @@ type Request struct {
 
 // SpendAll decides several requests at one instant, and spends for all of them
 // or for none; no other call sees a part of it. It returns the strictest
-// decision: denied before allowed, of the denied that with the longest
-// RetryAfter, of the allowed that with the fewest Remaining. If no request
-// takes part in the decision, it allows. After an error, such as
+// decision. A denial is stricter than a decision that allows. Among denials the
+// longest RetryAfter is the strictest, and otherwise the smallest Remaining. If
+// no request takes part in the decision, it allows. After an error, such as
 // ErrDuplicateKey, nothing was spent, except as Spend says of ErrNotDurable.
-func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) { return l.all(reqs, nil, opSpend) }
+func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) {
+	return l.all(context.Background(), reqs, nil, opSpend)
+}
 
 // SpendTogether is SpendAll that also puts the decision on reqs[i] into ds[i].
 // If the strictest decision denies, nothing was spent, and the others are what
@@ -56,21 +59,16 @@ func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) { return l.all(req
 // denies, and the tokens are as SpendAll says: unspent, except that after
 // ErrNotDurable those of all requests may stay spent.
 func (l *Limiter) SpendTogether(reqs []Request, ds []Decision) (Decision, error) {
-	if len(ds) < len(reqs) {
-		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and room for %d decisions", len(reqs), len(ds))
-	}
-	d, err := l.all(reqs, ds, opSpend)
-	if err != nil {
-		clear(ds[:len(reqs)])
-	}
-	return d, err
+	return l.SpendTogetherContext(context.Background(), reqs, ds)
 }
 
 // RefundAll returns what a SpendAll of the same requests spent, as Refund
 // does, and returns the strictest decision. For a CheckOnly request it only
 // reports the state. A SpendOnly request is refunded even if SpendAll had too
 // few tokens for it: leave such a request out.
-func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) { return l.all(reqs, nil, opRefund) }
+func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) {
+	return l.all(context.Background(), reqs, nil, opRefund)
+}
 
 // located is the place of a bucket that may be in memory.
 type located struct {
@@ -170,7 +168,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, ds []Decision, at []spot) (s
 
 // all decides several requests together, on the fast path if it can. ds gets
 // the decision on each, unless it is nil.
-func (l *Limiter) all(reqs []Request, ds []Decision, op op) (Decision, error) {
+func (l *Limiter) all(ctx context.Context, reqs []Request, ds []Decision, op op) (Decision, error) {
 	if op == opSpend {
 		if d, done := l.fastPathAll(reqs, ds); done {
 			return d, nil
@@ -218,7 +216,7 @@ func (l *Limiter) all(reqs []Request, ds []Decision, op op) (Decision, error) {
 	}
 	unlockAll(rs)
 	if in != nil {
-		err = l.committer.await(in)
+		err = l.committer.awaitUntil(ctx, in)
 	}
 	if err != nil {
 		return Decision{}, l.failed(rs[at].key, err)
@@ -324,15 +322,15 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 	return strictest, 0, nil
 }
 
-// SpendEach decides each of the requests by itself, at one instant except for
-// those whose buckets are not in memory, and puts the decision on reqs[i] into
-// ds[i]. A key may come more than once: what a request spends is gone for
-// those behind it. A request that fails leaves the zero Decision; the errors
-// come back joined, and say which request they are of. SpendEach takes less
-// time for each request than Spend.
+// SpendEach decides each request by itself, and puts the decision on reqs[i]
+// into ds[i]. It decides at one instant, except on buckets that are not in
+// memory. A key may come more than once: later requests see what earlier ones
+// spent. A request that fails leaves the zero Decision. The errors are joined,
+// and each names its request. SpendEach takes less time for each request than
+// Spend.
 func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
-		return fmt.Errorf("stint: SpendEach: %d requests, and room for %d decisions", len(reqs), len(ds))
+		return fmt.Errorf("stint: SpendEach: %d requests, and space for %d decisions", len(reqs), len(ds))
 	}
 	const ahead = 32 // cache lines that are being fetched
 	var places [ahead]located

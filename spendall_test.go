@@ -190,7 +190,8 @@ func TestSpendEach(t *testing.T) {
 		r := newRig(t)
 		a, b := perID.Key("a"), perID.Key("b")
 		reqs := []Request{
-			{Key: a, Cost: 2}, {Key: b, Cost: 1}, {Key: a, Cost: 2, Mode: SpendOnly}, {Key: nobody.Key("x"), Cost: 1}, {Key: a, Cost: 1, Mode: CheckOnly}, {Key: a, Cost: 2}, {Key: perID.Key("c"), Cost: 6}, {Key: a, Cost: 1},
+			{Key: a, Cost: 2}, {Key: b, Cost: 1}, {Key: a, Cost: 2, Mode: SpendOnly}, {Key: nobody.Key("x"), Cost: 1},
+			{Key: a, Cost: 1, Mode: CheckOnly}, {Key: a, Cost: 2}, {Key: perID.Key("c"), Cost: 6}, {Key: a, Cost: 1},
 		}
 		ds := make([]Decision, len(reqs)+1)
 		for i := range ds {

@@ -39,8 +39,9 @@ type Store interface {
 	Save(changes []Change) error
 
 	// All yields every bucket stored under the name, in the order of the ids'
-	// bytes, except that ids of nothing but stars may come elsewhere. What is
-	// saved meanwhile may be missing. An error is the last thing yielded.
+	// bytes, except that ids of nothing but stars may come elsewhere. A bucket
+	// that is saved during the loop may be missing. An error is the last thing
+	// yielded.
 	All(name Name) iter.Seq2[Change, error]
 
 	// Maintain does a small part of the Store's upkeep. The Limiter calls it
@@ -148,8 +149,8 @@ type BoltOptions struct {
 
 	// ReadOnly leaves the file as it is, byte for byte. The file has to exist.
 	// Names that it does not have are not entered, and whatever would write
-	// fails. Several processes may have a file open so, and while they do no
-	// other has it.
+	// fails. Several processes may open a file like this. While they have it,
+	// no process can open it to write.
 	ReadOnly bool
 }
 
@@ -244,8 +245,8 @@ func (s *BoltStore) All(name Name) iter.Seq2[Change, error] {
 }
 
 // Maintain implements Store. It applies the journal, deletes buckets that are
-// full again, and has a file compacted that is mostly free pages: a part of it
-// at each call, and some in the background.
+// full again, and compacts a file that is mostly free pages. Each call does a
+// part, and some of it runs in the background.
 func (s *BoltStore) Maintain(now time.Time) error { return s.store.Maintain(now) }
 
 // Health implements Store. It touches no disk.

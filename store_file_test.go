@@ -25,7 +25,8 @@ import (
 // free.
 const longLock = time.Minute
 
-var storeNames = Names{1: {Label: "one"}, 2: {Label: "two", Limit: Unlimited}, 300: {Label: "three hundred", Limit: Unlimited}}
+var storeNames = Names{1: {Label: "one"}, 2: {Label: "two", Limit: Unlimited},
+	300: {Label: "three hundred", Limit: Unlimited}}
 
 func storePath(t testing.TB) string { return filepath.Join(t.TempDir(), "store.db") }
 
@@ -125,7 +126,8 @@ func goldenTATs() map[Key]int64 {
 // Every later version opens the files that earlier versions of the format
 // wrote.
 func TestGoldenFile(t *testing.T) {
-	names := Names{1: {Label: "Everyone", ID: Shared}, 6: {Label: "NewOrdersPerAccount"}, 300: {Label: "PerRange", ID: AnyID}}
+	names := Names{1: {Label: "Everyone", ID: Shared}, 6: {Label: "NewOrdersPerAccount"},
+		300: {Label: "PerRange", ID: AnyID}}
 	for _, file := range []string{goldenFile, goldenFileSums, goldenFileLog} {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			content, err := os.ReadFile(file)
@@ -176,7 +178,8 @@ func commits(t testing.TB, path string) (n int) {
 // two at Leased: the lease, and the exact TAT when it closes. There is no log.
 func TestOneCommit(t *testing.T) {
 	path := storePath(t)
-	limits := limitsOf(t, storeNames, map[Name]Limit{1: PerHour(5), 2: {Burst: 100, Count: 100, Period: time.Hour, Durability: Leased},
+	limits := limitsOf(t, storeNames, map[Name]Limit{1: PerHour(5),
+		2:   {Burst: 100, Count: 100, Period: time.Hour, Durability: Leased},
 		300: {Burst: 5, Count: 5, Period: time.Hour, Durability: Synced}})
 	once := func(key Key) int {
 		l, err := Open(path, limits, nil)
@@ -201,7 +204,7 @@ func TestOneCommit(t *testing.T) {
 	})
 }
 
-// What was decided is in a snapshot, though no flush has come.
+// A snapshot has all decisions, although there was no flush.
 func TestLimiterSnapshot(t *testing.T) {
 	limits := limitsOf(t, storeNames, map[Name]Limit{1: PerHour(5)})
 	l, err := Open(storePath(t), limits, nil)

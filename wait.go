@@ -15,14 +15,14 @@ import (
 )
 
 // Hold denies every request for the key before until, whatever its bucket
-// holds. A time after 2162-04-10 23:47 UTC, where the arithmetic ends, counts
-// as that one. A new hold replaces the one that there is; one that ends now or
-// earlier ends it, as does Reset. Queued requests never move forward. Those
-// whose turn falls inside the hold move to its end.
+// holds. The arithmetic ends at 2162-04-10 23:47 UTC, and a later time counts
+// as that one. A new hold replaces the present one. A hold that ends now or
+// earlier removes it, and so does Reset. Queued requests never move forward. If
+// a turn falls inside the hold, it moves to its end.
 //
 // The hold is durable when Hold returns nil. After an error the earlier hold,
-// or none, is in force again, unless the error is an ErrNotDurable whose
-// commit may yet come.
+// or none, is in force again, unless the error is ErrNotDurable and the commit
+// may still come.
 func (l *Limiter) Hold(key Key, until time.Time) error {
 	key.ID = strings.Clone(key.ID) // the hold may outlive the caller's string
 	r := request{change: change{key: key}}
@@ -128,8 +128,9 @@ type Reservation struct {
 // Reserve takes cost tokens from the key's bucket even if they are not there
 // yet, and returns a place in its queue. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
-// would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked. An error means that there is no place
-// in the queue; the tokens are spent only as Spend says of ErrNotDurable.
+// would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
+// After an error there is no place in the queue, and only after ErrNotDurable
+// the tokens may stay spent.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	return l.ReserveRequest(Request{Key: key, Cost: cost})
 }
@@ -306,6 +307,30 @@ func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64
 	defer l.committer.Unlock()
 	l.committer.putLocked(in, &ch, b, tat)
 	return in
+}
+
+// SpendContext is Spend, but waits for a commit only until ctx ends. ctx has no
+// part in the decision, which is made even if ctx has ended: a client that goes
+// early spends like others. If ctx ends before the commit, the error wraps
+// ErrNotDurable and that of ctx. The tokens then stay spent if the commit comes,
+// and are returned if it fails. Loading a bucket does not end with ctx.
+func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Decision, err error) {
+	if _, done := l.fastPath(key, cost, opSpend, &d); !done {
+		d, err = l.all(ctx, []Request{{Key: key, Cost: cost}}, nil, opSpend)
+	}
+	return d, err
+}
+
+// SpendTogetherContext is SpendTogether with the ctx of SpendContext.
+func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (Decision, error) {
+	if len(ds) < len(reqs) {
+		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and space for %d decisions", len(reqs), len(ds))
+	}
+	d, err := l.all(ctx, reqs, ds, opSpend)
+	if err != nil {
+		clear(ds[:len(reqs)])
+	}
+	return d, err
 }
 
 // Wait takes cost tokens from the key's bucket, and waits in its queue until

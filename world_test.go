@@ -52,7 +52,8 @@ func failureOf(err error) modeltest.Failure {
 func keyOf(key modeltest.Key) stint.Key { return stint.Name(key.Name).Key(key.ID) }
 
 func limitOfModel(l modeltest.Limit) stint.Limit {
-	return stint.Limit{Burst: l.Burst, Count: l.Count, Period: l.Period, Queue: l.Queue, Durability: stint.Durability(l.Level)}
+	return stint.Limit{Burst: l.Burst, Count: l.Count, Period: l.Period, Queue: l.Queue,
+		Durability: stint.Durability(l.Level)}
 }
 
 // limitsOfModel returns the model's limits as a program declares them.

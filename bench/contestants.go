@@ -29,7 +29,8 @@ type Config struct {
 	Flush    time.Duration
 }
 
-// A Decider decides. What goes wrong in Allow is a panic: no benchmark goes on after an error.
+// A Decider decides. A failure in Allow is a panic, because no benchmark goes
+// on after an error.
 type Decider interface {
 	Allow(id string) bool
 	Close() error
@@ -57,7 +58,8 @@ var grouped = []Contestant{stintEach, stintAll}
 
 // Durable: nothing that was acknowledged is ever forgotten. The last one is for
 // comparison.
-var durable = []Contestant{bareLog, stintSynced, redisAlways, sqliteFull, pebbleSync, badgerSync, stintLeased, stintFlushed}
+var durable = []Contestant{bareLog, stintSynced, redisAlways, sqliteFull, pebbleSync, badgerSync, stintLeased,
+	stintFlushed}
 
 // Written behind: a crash may forget about a second.
 var flushed = []Contestant{stintMemory, stintFlushed, redisEverysec, sqliteNormal, pebbleNoSync, badgerNoSync}
@@ -81,9 +83,10 @@ func contestant(name string) Contestant {
 
 // control is there to be measured beside the others, so that the machine's own
 // pauses can be told from theirs.
-var control = Contestant{"no limiter, a loop of 300 ns", true, "the machine's own pauses", func(Config) (Decider, error) {
-	return controlDecider{}, nil
-}}
+var control = Contestant{"no limiter, a loop of 300 ns", true, "the machine's own pauses",
+	func(Config) (Decider, error) {
+		return controlDecider{}, nil
+	}}
 
 type controlDecider struct{}
 

@@ -25,7 +25,8 @@ func (b *bench) durable() error {
 	cfg.Callers = callers[len(callers)-1]
 	figures, errs := b.loads(durable, w, cfg, callers, length, rounds, ids)
 
-	t := &table{title: "Durable decisions per second, by callers; limits of 1,000 per hour over 10,000 ids", header: []string{"per second"}}
+	t := &table{title: "Durable decisions per second, by callers; limits of 1,000 per hour over 10,000 ids",
+		header: []string{"per second"}}
 	for _, n := range callers {
 		t.header = append(t.header, fmt.Sprint(n), "p50", "p99")
 	}
@@ -44,14 +45,16 @@ func (b *bench) durable() error {
 		t.add(row...)
 		c.lines = append(c.lines, l)
 	}
-	t.notes = append([]string{"The ids are in the store beforehand. What is flushed is not durable, and here to compare leased with."}, b.notes(durable)...)
+	t.notes = append([]string{"The ids are in the store beforehand. " +
+		"Flushed is not durable, and is here to compare leased with."}, b.notes(durable)...)
 	times := &table{title: "The same, of two contestants: times as many", header: []string{"callers"},
 		notes: []string{"Each is the median of what it was in each round, in which they come one after the other."}}
 	for _, n := range callers {
 		times.header = append(times.header, fmt.Sprint(n))
 	}
 	for _, pair := range [][2]Contestant{
-		{bareLog, stintSynced}, {stintSynced, redisAlways}, {stintSynced, sqliteFull}, {stintSynced, pebbleSync}, {stintSynced, badgerSync},
+		{bareLog, stintSynced}, {stintSynced, redisAlways}, {stintSynced, sqliteFull}, {stintSynced, pebbleSync},
+		{stintSynced, badgerSync},
 		{stintFlushed, stintLeased},
 	} {
 		row := []string{pair[0].Name + " ÷ " + pair[1].Name}
@@ -86,8 +89,10 @@ func (b *bench) flushed() error {
 		figures, failed := b.loads(flushed, w, cfg, callers, length, rounds, 0)
 		errs = append(errs, failed...)
 		t := &table{
-			title:  fmt.Sprintf("Decisions per second, written behind each second; %s ids in turn, so that all are dirty", w.Name),
-			header: []string{"per second, by callers", "1", "p99.9", "2", "p99.9", "64", "p99.9", "written, MB/s", "a flush, buckets", "the longest"},
+			title: fmt.Sprintf("Decisions per second, written behind each second; %s ids in turn, so that all are dirty",
+				w.Name),
+			header: []string{"per second, by callers", "1", "p99.9", "2", "p99.9", "64", "p99.9", "written, MB/s",
+				"a flush, buckets", "the longest"},
 		}
 		for _, contestant := range flushed {
 			if b.skipped[contestant.Name] != "" {
@@ -120,9 +125,11 @@ func (b *bench) flushed() error {
 		for _, n := range callers {
 			best = max(best, per(redisEverysec.Name, n))
 		}
-		t.notes = []string{fmt.Sprintf("With one caller, memory ÷ flushed: %s. Flushed with one caller ÷ the most that Redis does: %s.",
+		t.notes = []string{fmt.Sprintf("With one caller, memory ÷ flushed: %s. "+
+			"Flushed with one caller ÷ the most that Redis does: %s.",
 			ratio(per(stintMemory.Name, 1), per(stintFlushed.Name, 1)), ratio(per(stintFlushed.Name, 1), best)),
-			"The caller makes up its ids meanwhile, and reads the clock for each, or for each sixteenth if a decision takes less than 5 µs. " +
+			"The caller makes its ids between decisions. It reads the clock for each, " +
+				"or for each sixteenth if a decision takes less than 5 µs. " +
 				"What Redis writes is not counted."}
 		ts = append(ts, t)
 	}
@@ -162,7 +169,8 @@ func (l load) latency(pick func(Latencies) time.Duration) time.Duration {
 
 // loads has contestants take turns under load. Their ids come in turn: all of them
 // or, if share is not 0, so many, others for each load.
-func (b *bench) loads(cs []Contestant, w Workload, cfg Config, callers []int, length time.Duration, rounds, share int) (figures map[string]map[int]load, errs []error) {
+func (b *bench) loads(cs []Contestant, w Workload, cfg Config, callers []int, length time.Duration, rounds,
+	share int) (figures map[string]map[int]load, errs []error) {
 	figures = make(map[string]map[int]load)
 	t := b.assemble(cs, w, cfg, true)
 	for round := range rounds {

@@ -117,7 +117,8 @@ func flushFile(o order) (r reply, err error) {
 		if err := l.Flush(); err != nil {
 			return r, err
 		}
-		took, wrote, onDisk = append(took, time.Since(begun)), append(wrote, bytesWritten()-at), append(onDisk, bytesOnDisk()-diskAt)
+		took, wrote, onDisk = append(took, time.Since(begun)), append(wrote, bytesWritten()-at), append(onDisk,
+			bytesOnDisk()-diskAt)
 	}
 	if n := l.Stats().Flush.Buckets - flushed; n != int64(rounds*o.Count) {
 		return r, fmt.Errorf("%d flushes of %d buckets wrote %d", rounds, o.Count, n)

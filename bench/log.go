@@ -13,7 +13,8 @@ import (
 // bareLog is not a limiter. It only appends a record of each decision to a
 // preallocated file, together with the records of other callers that wait. Nothing
 // that is durable can be faster on this disk.
-var bareLog = Contestant{"bare log", true, "the limit of the disk: appends to a preallocated file, O_DSYNC, group commit; decides nothing",
+var bareLog = Contestant{"bare log", true,
+	"the limit of the disk: appends to a preallocated file, O_DSYNC, group commit; decides nothing",
 	func(cfg Config) (Decider, error) {
 		f, err := os.OpenFile(filepath.Join(cfg.Dir, "log"), os.O_RDWR|os.O_CREATE|syscall.O_DSYNC, 0o600)
 		if err != nil {
@@ -67,7 +68,7 @@ func (d *logDecider) Allow(id string) bool {
 	return true
 }
 
-// write writes the batch, which nobody has written to the file ahead of.
+// write writes the batch to the file.
 func (d *logDecider) write(b *logBatch) {
 	d.mu.Lock()
 	for n := 0; n < len(b.records); { // let those come who are about to

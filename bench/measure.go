@@ -47,7 +47,8 @@ type Round struct {
 }
 
 // measureRound has so many goroutines ask for about length. All of them must be allowed, or denied.
-func measureRound(d Decider, w Workload, denied bool, threads int, length, best time.Duration, seed uint64) (r Round, err error) {
+func measureRound(d Decider, w Workload, denied bool, threads int, length, best time.Duration,
+	seed uint64) (r Round, err error) {
 	group, decisions := groupOf(d)
 	fast := best + best/16
 	unit := 192 / group * group // requests in a slice are a multiple of it
@@ -258,7 +259,7 @@ func procField(file, word string) (n int64) {
 
 func rss() int64 { return procField("status", "VmRSS") * 1024 }
 
-// What the process wrote, to files and pipes, and what of it, and of what the
-// file system writes besides, went to the disk.
+// bytesWritten returns what the process wrote to files and pipes. bytesOnDisk
+// returns what of it went to the disk, with the file system's own data.
 func bytesWritten() int64 { return procField("io", "wchar") }
 func bytesOnDisk() int64  { return procField("io", "write_bytes") }

@@ -10,19 +10,24 @@ import (
 )
 
 var (
-	stintMemory  = Contestant{"stint memory", true, "GCRA in integer nanoseconds; durability memory, in a file", openStint(stint.Memory)}
-	stintFlushed = Contestant{"stint flushed", true, "durability flushed, the default, in a file; flushed each second", openStint(stint.Flushed)}
-	stintLeased  = Contestant{"stint leased", true, "a crash may withhold one lease of a bucket, and forgets nothing", openStint(stint.Leased)}
-	stintSynced  = Contestant{"stint synced", true, "one commit, shared by all who wait", openStint(stint.Synced)}
+	stintMemory = Contestant{"stint memory", true, "GCRA in integer nanoseconds; durability memory, in a file",
+		openStint(stint.Memory)}
+	stintFlushed = Contestant{"stint flushed", true, "durability flushed, the default, in a file; flushed each second",
+		openStint(stint.Flushed)}
+	stintLeased = Contestant{"stint leased", true, "a crash may withhold one lease of a bucket, and forgets nothing",
+		openStint(stint.Leased)}
+	stintSynced = Contestant{"stint synced", true, "one commit, shared by all who wait", openStint(stint.Synced)}
 
-	stintEach = Contestant{"stint SpendEach of 64", true, "64 ids, a decision on each; durability memory", func(cfg Config) (Decider, error) {
-		d, err := openStint(stint.Memory)(cfg)
-		return &eachDecider{stintDecider: d.(*stintDecider)}, err
-	}}
-	stintAll = Contestant{"stint SpendAll of 3", true, "three ids, all or nothing: one decision; durability memory", func(cfg Config) (Decider, error) {
-		d, err := openStint(stint.Memory)(cfg)
-		return &allDecider{d.(*stintDecider)}, err
-	}}
+	stintEach = Contestant{"stint SpendEach of 64", true, "64 ids, a decision on each; durability memory",
+		func(cfg Config) (Decider, error) {
+			d, err := openStint(stint.Memory)(cfg)
+			return &eachDecider{stintDecider: d.(*stintDecider)}, err
+		}}
+	stintAll = Contestant{"stint SpendAll of 3", true, "three ids, all or nothing: one decision; durability memory",
+		func(cfg Config) (Decider, error) {
+			d, err := openStint(stint.Memory)(cfg)
+			return &allDecider{d.(*stintDecider)}, err
+		}}
 )
 
 // The one limit that a benchmark has.

@@ -51,7 +51,7 @@ func (w Workload) Limit(denied bool) (burst int64, interval time.Duration) {
 const idLen = 24
 
 // appendID appends the id with a number: 24 hexadecimal digits, all different
-// from one id to the next, so that nobody gains from looking at a part of them.
+// from one id to the next, so that a comparison of some of them gains nothing.
 // The last eight are the number times an odd one: no two numbers have the same.
 func appendID(b []byte, i uint32) []byte {
 	var raw [idLen / 2]byte
@@ -163,7 +163,8 @@ func (w Workload) checkDistinct(draws, met int) error {
 		n = min(n, 1e4) // of the ranks that nearly all draws are of
 	}
 	want := n * -math.Expm1(-float64(draws)/n)
-	if slack := 0.05*want + 2*math.Sqrt(want); float64(met) < want/2-slack || w.Zipf == 0 && math.Abs(float64(met)-want) > slack {
+	if slack := 0.05*want + 2*math.Sqrt(want); float64(met) < want/2-slack || w.Zipf == 0 &&
+		math.Abs(float64(met)-want) > slack {
 		return fmt.Errorf("%s: %d draws met %d different ids, want about %.0f", w.Name, draws, met, want)
 	}
 	return nil

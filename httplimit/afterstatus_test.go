@@ -36,18 +36,24 @@ func TestAfterStatus(t *testing.T) {
 			200: 200 200
 			401: 401 429`},
 		"refunds some rules": {
-			rules: []Rule{{Key: ByIP(perAddress), Cost: 2, RefundStatus: ServerError}, {Key: ByHeader(perKey, "X-Key"), Cost: 3}}, script: `
+			rules: []Rule{
+				{Key: ByIP(perAddress), Cost: 2, RefundStatus: ServerError}, {Key: ByHeader(perKey, "X-Key"), Cost: 3},
+			},
+			script: `
 			500 k: 500
 			RateLimit: "address";r=5;t=12, "key";r=2;t=12
 			left address 5
 			left key 2
 			404 other: 404
 			left address 3`},
-		"refunds nothing: Shadow rule denied": {rules: login(Rule{Shadow: true, Cost: 3, RefundStatus: Status(200)}), script: `
+		"refunds nothing: Shadow rule denied": {rules: login(Rule{Shadow: true, Cost: 3, RefundStatus: Status(200)}),
+			script: `
 			spend login 3
 			200: 200
 			left login 2`},
-		"refunds nothing: status not counted": {rules: login(Rule{CountStatus: AuthFailed, Cost: 2, RefundStatus: Status(200)}), script: `
+		"refunds nothing: status not counted": {
+			rules: login(Rule{CountStatus: AuthFailed, Cost: 2, RefundStatus: Status(200)}),
+			script: `
 			spend login 3
 			200: 200
 			left login 2`},

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -29,13 +30,13 @@ func (m *middleware) decide(
 			m.fail(r, err)
 		}
 	}
-	strictest, err := m.spend(mine)
+	strictest, err := m.spend(r.Context(), mine)
 	if err != nil {
 		return nil, stint.Decision{}, err
 	}
 	for i := range mine {
 		if a := &mine[i]; a.Shadow {
-			if err := m.learn(a, strictest.Allowed); err != nil {
+			if err := m.learn(r.Context(), a, strictest.Allowed); err != nil {
 				m.fail(r, err)
 			}
 		}
@@ -111,7 +112,7 @@ var askedPool = sync.Pool{New: func() any { return new(asked) }}
 
 // spend decides on the rules that can deny, in one call, and returns the
 // strictest decision.
-func (m *middleware) spend(mine []applied) (strictest stint.Decision, err error) {
+func (m *middleware) spend(ctx context.Context, mine []applied) (strictest stint.Decision, err error) {
 	var one *applied
 	n := 0
 	for i := range mine {
@@ -123,18 +124,27 @@ func (m *middleware) spend(mine []applied) (strictest stint.Decision, err error)
 	case n == 0:
 		return stint.Decision{Allowed: true, Remaining: math.MaxInt64}, nil
 	case n > 1:
-		return m.spendTogether(mine)
+		return m.spendTogether(ctx, mine)
 	case one.After:
 		strictest, err = m.lim.Check(one.Key, one.Cost)
 	default:
-		strictest, err = m.lim.Spend(one.Key, one.Cost)
+		strictest, err = m.spendOne(ctx, one)
 	}
 	one.set(strictest, strictest.Allowed && !one.After)
 	return strictest, err
 }
 
+// spendOne spends for one rule. It waits for a commit until ctx ends: nobody
+// reads the answer then, and the tokens stay spent.
+func (m *middleware) spendOne(ctx context.Context, a *applied) (stint.Decision, error) {
+	if m.local != nil {
+		return m.local.SpendContext(ctx, a.Key, a.Cost)
+	}
+	return m.lim.Spend(a.Key, a.Cost)
+}
+
 // spendTogether is spend for several rules.
-func (m *middleware) spendTogether(mine []applied) (stint.Decision, error) {
+func (m *middleware) spendTogether(ctx context.Context, mine []applied) (stint.Decision, error) {
 	q := askedPool.Get().(*asked)
 	defer q.free()
 	for i := range mine {
@@ -143,7 +153,13 @@ func (m *middleware) spendTogether(mine []applied) (stint.Decision, error) {
 		}
 	}
 	q.ds = slices.Grow(q.ds, len(q.reqs))[:len(q.reqs)]
-	strictest, err := m.lim.SpendTogether(q.reqs, q.ds)
+	var strictest stint.Decision
+	var err error
+	if m.local != nil {
+		strictest, err = m.local.SpendTogetherContext(ctx, q.reqs, q.ds)
+	} else {
+		strictest, err = m.lim.SpendTogether(q.reqs, q.ds)
+	}
 	ds := q.ds
 	for i := range mine {
 		if a := &mine[i]; !a.Shadow {
@@ -165,11 +181,11 @@ func (q *asked) free() {
 // learn sets the decision of a Shadow rule, which spends only if the others
 // allowed the request. If the bucket cannot be read, the decision says only
 // whether they did.
-func (m *middleware) learn(a *applied, allowed bool) (err error) {
+func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err error) {
 	spent := allowed && !a.After
 	var d stint.Decision
 	if spent {
-		d, err = m.lim.Spend(a.Key, a.Cost)
+		d, err = m.spendOne(ctx, a)
 	} else {
 		d, err = m.lim.Check(a.Key, a.Cost)
 	}

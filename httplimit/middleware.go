@@ -10,9 +10,9 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// New returns middleware that holds requests to rules, of which nil options
-// mean the defaults. It panics on mistakes in the program: no Limiter, a rule
-// without a Key, a negative Cost, or a Pattern that http.ServeMux refuses.
+// New returns middleware that holds requests to rules. Nil options mean the
+// defaults. It panics on mistakes in the program: no Limiter, a rule without a
+// Key, a negative Cost, or a Pattern that http.ServeMux refuses.
 //
 // All rules that apply to a request spend together, as in
 // [stint.Limiter.SpendAll]: if one of them denies, no token is spent. A denied
@@ -39,6 +39,7 @@ func New(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handler) htt
 		panic("httplimit: New: no limiter")
 	}
 	m := &middleware{lim: lim}
+	m.local, _ = lim.(*stint.Limiter)
 	if opts != nil {
 		m.opts = *opts
 	}
@@ -70,6 +71,7 @@ func isMissing(lim stint.Decider) bool {
 // middleware is what New returns.
 type middleware struct {
 	lim    stint.Decider
+	local  *stint.Limiter // lim, if it is one
 	opts   Options
 	rules  []routedRule // Shadow rules last
 	names  atomic.Pointer[declared]

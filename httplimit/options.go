@@ -12,8 +12,8 @@ type Options struct {
 	Headers Headers
 
 	// PartitionKey returns the "pk" parameter of a bucket in the Standard
-	// fields. It may tell clients apart, but should not say who they are. If it
-	// is nil, there is no such parameter.
+	// fields. It may tell clients apart, but should not name them. If it is
+	// nil, there is no such parameter.
 	PartitionKey func(stint.Key) []byte
 
 	// Denied writes the answer to a denied request. Retry-After and the fields

@@ -46,11 +46,12 @@ import (
 //
 // # Which limit
 //
-// The limit may be the API's quota, such as stint.PerHour(5000). The client then
-// uses at least 95 % of it, if its period is 20 seconds or more. A server that counts fixed windows, or tokens,
-// refuses at most one request in each window after the first; requests that are
-// under way together may each be refused once. A server that counts the last
-// hour, and sends only Retry-After, may refuse a few more.
+// The limit may be the API's quota, such as stint.PerHour(5000). The client
+// then uses at least 95 % of it, if its period is 20 seconds or more. A server
+// that counts fixed windows, or tokens, refuses at most one request in each
+// window after the first; requests that are under way together may each be
+// refused once. A server that counts the last hour, and sends only Retry-After,
+// may refuse a few more.
 //
 // With stint.WithinWindow(5000, time.Hour) no server that counts as it says
 // refuses a request, in any window, but a burst is at most a fiftieth of the
@@ -123,9 +124,9 @@ func (e *QuotaError) Error() string {
 	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", wait)
 }
 
-// Unwrap returns why the request did not wait: context.DeadlineExceeded if its
-// turn is after its deadline, stint.ErrQueueFull if too many wait, nil if Wait
-// is not set, and stint.ErrBlocked if the limit is stint.Blocked.
+// Unwrap returns stint.ErrBlocked if the limit is stint.Blocked. If Wait is set,
+// it returns context.DeadlineExceeded if the turn of the request is after its
+// deadline, or stint.ErrQueueFull if too many wait. Otherwise it returns nil.
 func (e *QuotaError) Unwrap() error { return e.err }
 
 // ByHost finds the bucket of the server that a request goes to, such as

@@ -15,7 +15,8 @@ import (
 
 var errFickle = errors.New("not today")
 
-// fickle is a format that a program might write: it does not wrap ErrInvalidID, and may return anything.
+// fickle is a format that a program might have by mistake: its errors do not
+// wrap ErrInvalidID, and it may return any id.
 type fickle struct{}
 
 func (fickle) String() string { return "fickle" }
@@ -118,13 +119,13 @@ func TestNotCanonical(t *testing.T) {
 		{Hostname, "a\xff.example", "it is not ASCII"},
 
 		{Domain, "www.example.co.uk", "not of format domain: want its eTLD+1, example.co.uk"},
-		{Domain, "co.uk", "it is a public suffix: want one label more"},
+		{Domain, "co.uk", "it is a public suffix: want one more label before it"},
 		{Domain, "com", "it is a public suffix"},
 		{Domain, "10.0.0.1", "the last label is a number"},
 
-		{FQDNSet, "", `not of format fqdnSet: member 1, "", is no address and no hostname: a label is empty`},
-		{FQDNSet, "a.example,,b.example", `member 2, "", is no address`},
-		{FQDNSet, "a.example, b.example", `member 2, " b.example", is no address`},
+		{FQDNSet, "", `not of format fqdnSet: member 1, "", is neither an address nor a hostname: a label is empty`},
+		{FQDNSet, "a.example,,b.example", `member 2, "", is neither an address`},
+		{FQDNSet, "a.example, b.example", `member 2, " b.example", is neither an address`},
 		{FQDNSet, strings.ToUpper(hash("a")), "a label is longer than 63 bytes"},
 		{FQDNSet, hash("a") + ",b", "a label is longer than 63 bytes"},
 		{FQDNSet, strings.Repeat("g", 64), "a label is longer than 63 bytes"},
@@ -141,7 +142,8 @@ func TestNotCanonical(t *testing.T) {
 		{AnyOf(RegID, fickle{}), "x", "not of format anyOf(regId,fickle): not of format regId: want a decimal number " +
 			"below 2⁶⁴ without leading zeros; not of format fickle: not today"},
 		{AnyOf(fickle{}), "flip", `its canonical spelling "flop" reads as another id`},
-		{AnyOf(stint.Tuple(RegID, FQDNSet), stint.IPAddress), "01:2::3", `its canonical spelling "1:2::3" reads as another id`},
+		{AnyOf(stint.Tuple(RegID, FQDNSet), stint.IPAddress), "01:2::3",
+			`its canonical spelling "1:2::3" reads as another id`},
 		{AnyOf(fickle{}), "long", "it is 513 bytes long"},
 	} {
 		got, err := tc.format.Canonical(tc.id)
@@ -155,7 +157,8 @@ func TestNotCanonical(t *testing.T) {
 
 func TestFormatsCompare(t *testing.T) {
 	formats := []stint.IDFormat{
-		stint.AnyID, stint.Shared, stint.IPAddress, IPv6Range, RegID, Hostname, Domain, FQDNSet, stint.Tuple(RegID, RegID), AnyOf(RegID, Hostname),
+		stint.AnyID, stint.Shared, stint.IPAddress, IPv6Range, RegID, Hostname, Domain, FQDNSet,
+		stint.Tuple(RegID, RegID), AnyOf(RegID, Hostname),
 	}
 	var names []string
 	for i, f := range formats {
@@ -167,7 +170,8 @@ func TestFormatsCompare(t *testing.T) {
 	either := AnyOf(formats[:8]...)
 	clear(formats) // it has a copy
 	require.Equal(t, "anyOf(anyID,shared,ipAddress,ipv6Range,regId,hostname,domain,fqdnSet)", either.String())
-	require.Equal(t, "anyID shared ipAddress ipv6Range regId hostname domain fqdnSet tuple(regId,regId) anyOf(regId,hostname)",
+	require.Equal(t, "anyID shared ipAddress ipv6Range regId hostname domain fqdnSet "+
+		"tuple(regId,regId) anyOf(regId,hostname)",
 		strings.Join(names, " "))
 }
 

@@ -48,8 +48,8 @@ func exitStatusTable() string {
 	for _, s := range exitStatuses {
 		fmt.Fprintf(&b, "  %3d  %s\n", s.status, s.meaning)
 	}
-	b.WriteString("What run runs has an exit status of its own, which is then that of stint: " +
-		"128+N where signal N ended it.")
+	b.WriteString("If run starts a command, the exit status is that of the command: " +
+		"128+N if signal N ended it.")
 	return b.String()
 }
 

@@ -62,7 +62,8 @@ func TestErrors(t *testing.T) {
 			`unknown command "csh" (did you mean bash or fish or zsh?); see stint completion --help`},
 		{"no command of limits", "limits", 2, "no command given; see stint limits --help"},
 		{"unknown flag", "allow --limits-file x alice", 2, "unknown flag: --limits-file; see stint allow --help"},
-		{"flag of no number", "allow --limit 3/1m --cost x alice", 2, `invalid argument "x" for --cost: want a whole number; see`},
+		{"flag of no number", "allow --limit 3/1m --cost x alice", 2,
+			`invalid argument "x" for --cost: want a whole number; see`},
 		{"flag of too large a number", "allow --limit 3/1m --cost 99999999999999999999 alice", 2,
 			"for --cost: the number is too large; see"},
 		{"flag of no duration", "allow --limit 3/1m --lock-timeout 5 alice", 2,
@@ -174,7 +175,7 @@ func TestUnwritableOutput(t *testing.T) {
 
 // No error names a temporary file, Go's own functions, or a directory that the
 // user did not choose.
-func TestErrorsNameWhatTheUserNamed(t *testing.T) {
+func TestErrorNames(t *testing.T) {
 	db, none := stateHome(t), filepath.Join(t.TempDir(), "none")
 	require.Equal(t, 0, runArgs(t, "allow", "--limit", "3/1m", "alice").status)
 	garbage := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -32,10 +32,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stint",
-		Short: "Rate limits that last, in one file",
-		Long: `Rate limits that last, in one file: see what was spent, change it, run commands within a limit, plan one, and
-take care of the file. An error is one line on stderr, which says what to do. Nothing is colored, with
-NO_COLOR in the environment or without.
+		Short: "Durable rate limits in one file",
+		Long: `Durable rate limits in one file: look at them, change them, run commands within a limit, choose a
+limit, and maintain the file. An error is one line on stderr, which says what to do. The output has no
+colors.
 
 ` + exitStatusTable(),
 		Example: `  stint allow --limit 3/1m alice    # may alice, who may three times a minute?

@@ -47,7 +47,7 @@ func fetch(cmd *cobra.Command, page string, to io.Writer) error {
 		if cause := interruption(ctx); cause != nil {
 			return cause
 		}
-		return failed(fmt.Errorf("%s: the copy ended before it was whole: %w", u.Redacted(), err))
+		return failed(fmt.Errorf("%s: the copy is incomplete: %w", u.Redacted(), err))
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
 // Command client asks a metered API, and keeps to a quota that outlives it:
-// three answers an hour, say, however often it is started. What is over the
-// quota is not sent.
+// three answers an hour, say, however often it is started. Requests over the
+// quota are not sent.
 //
 //	go run ./examples/client -quota 3/1h http://localhost:8080/api/time
 package main
@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/httplimit"
 )
 
@@ -26,7 +27,8 @@ const RequestsPerServer stint.Name = 1
 var names = stint.Names{RequestsPerServer: {Label: "RequestsPerServer"}}
 
 func main() {
-	file := flag.String("file", "", "the file that remembers; default "+filepath.Join("stint", "client.db")+" in the user's configuration directory")
+	file := flag.String("file", "", "the file that remembers; default "+
+		filepath.Join("stint", "client.db")+" in the user's configuration directory")
 	quota := flag.String("quota", "1000/1d", "how much the API gives away")
 	wait := flag.Duration("wait", 0, "how long the request may take, with the wait for its turn; 0 does not wait")
 	flag.Parse()
@@ -45,9 +47,9 @@ func main() {
 	}
 }
 
-// defaultFile returns a file that lasts as long as the user's settings: whoever
-// empties a cache does not expect to be locked out by an API. It makes the
-// directory, which other users cannot read.
+// defaultFile returns a file that lasts as long as the user's settings. In a
+// cache directory it would be deleted, and the API would lock the user out. It
+// makes the directory, which other users cannot read.
 func defaultFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -73,7 +75,11 @@ func run(file, quota string, wait time.Duration, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	limiter, err := stint.Open(file, limits, &stint.Options{Durability: stint.Synced}) // a request that was sent counts, whatever ends the program
+	// Many of these programs may run at once, and share the quota. A request that
+	// was sent counts, whatever ends the program.
+	limiter, err := hostlimit.Open(file, limits, &hostlimit.Options{
+		Limiter: stint.Options{Durability: stint.Synced},
+	})
 	if err != nil {
 		return err
 	}

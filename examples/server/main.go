@@ -57,6 +57,9 @@ func main() {
 }
 
 func run(c config) (err error) {
+	stop, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(reload, syscall.SIGHUP)
 	clients, err := clientAddress(c.trusted)
 	if err != nil {
 		return err
@@ -86,9 +89,6 @@ func run(c config) (err error) {
 	}
 	defer shutDown(pages)
 
-	stop, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
-	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
-	signal.Notify(reload, syscall.SIGHUP)
 	for {
 		select {
 		case <-reload:

@@ -72,7 +72,8 @@ func TestReportManyHeld(t *testing.T) {
 	html := get(p, "").Body.String()
 	require.Contains(t, html, "The 100 of 250 that end last: a search finds the others")
 	require.Contains(t, html, "2 waiting in queues")
-	require.Contains(t, html, `<a class="id" href="?id=held-249">held-249</a> <small>key</small></td><td>2001-09-09 05:56 UTC`)
+	require.Contains(t, html, `<a class="id" href="?id=held-249">held-249</a> `+
+		`<small>key</small></td><td>2001-09-09 05:56 UTC`)
 	metrics := get(p, "?format=prometheus").Body.String()
 	for _, line := range []string{
 		`stint_held_buckets{limit="key"} 250`, `stint_held_buckets{limit="login"} 0`,

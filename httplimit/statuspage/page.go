@@ -58,8 +58,8 @@ type Page struct {
 	early  map[stint.Name]*stint.LimitStats // observed in the second after looked
 }
 
-// New returns a page about a Limiter, of which nil options mean the defaults.
-// It panics if there is no Limiter.
+// New returns a page about a Limiter. Nil options mean the defaults. It panics
+// if there is no Limiter.
 //
 // The page has the buckets that are held, and until when. It has each limit,
 // with a chart of its decisions in the last five minutes, the buckets nearest to

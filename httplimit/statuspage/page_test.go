@@ -47,7 +47,8 @@ func TestPageHTML(t *testing.T) {
 		require.NotContains(t, body, text)
 	}
 	for _, text := range []string{
-		"No decisions in the last five minutes", "A &amp; B", "Something is wrong", "disk full", "2\u202f000 per day, burst 7", "2 overrides", "6 of 7",
+		"No decisions in the last five minutes", "A &amp; B", "Something is wrong", "disk full",
+		"2\u202f000 per day, burst 7", "2 overrides", "6 of 7",
 	} {
 		require.Contains(t, body, text)
 	}

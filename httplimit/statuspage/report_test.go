@@ -141,7 +141,8 @@ func TestReportShadowAndAfter(t *testing.T) {
 	require.Len(t, address.Fullest, 1)
 	require.False(t, key.Shadow)
 	require.Len(t, key.MostDenied, 1)
-	require.Contains(t, get(p, "").Body.String(), "2 denied</span> (including those of Shadow rules, which stop no request)")
+	require.Contains(t, get(p, "").Body.String(),
+		"2 denied</span> (including those of Shadow rules, which stop no request)")
 	require.Empty(t, p.spent[failures].current.all)
 }
 
@@ -175,7 +176,8 @@ func TestReportFile(t *testing.T) {
 	require.GreaterOrEqual(t, rep.FileBytes, int64(4*4096))
 	require.Contains(t, get(p, "").Body.String(), "Last commit")
 	require.Equal(t, "synced", rep.limit("key").Durability, "the Limiter's default")
-	for _, metric := range []string{`file_bytes`, `file_free_bytes`, `journal_bytes`, `journal_buckets`, `build_info\{version=".+",goversion="go.+"\}`} {
+	for _, metric := range []string{`file_bytes`, `file_free_bytes`, `journal_bytes`, `journal_buckets`,
+		`build_info\{version=".+",goversion="go.+"\}`} {
 		require.Regexp(t, `(?m)^stint_`+metric+` \d`, get(p, "?format=prometheus").Body.String())
 	}
 }

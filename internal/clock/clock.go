@@ -25,8 +25,8 @@ type Clock struct {
 	stepped  chan struct{}
 }
 
-// smallestStep separates a step from drift: a wall clock that a time server
-// disciplines drifts by less between two calls of Follow.
+// smallestStep separates a step from drift. A time server corrects a wall clock
+// by less than this between two calls of Follow.
 const smallestStep = int64(250 * time.Millisecond)
 
 // A wall clock is not believed if it is before the release of this version.

@@ -28,7 +28,7 @@ func readGo(path string) (*text, error) {
 	}
 	t := &text{}
 	comment := make(map[int]bool) // lines with a comment
-	output := make(map[int]bool)  // lines of what an example prints
+	output := make(map[int]bool)  // lines of text that tests compare
 	for _, group := range file.Comments {
 		t.comment(files, group)
 		isOutput := false
@@ -39,6 +39,9 @@ func readGo(path string) (*text, error) {
 				comment[line], output[line] = true, isOutput
 			}
 		}
+	}
+	for line := range rawLines(files, file) {
+		output[line] = true
 	}
 	for i, s := range strings.Split(string(src), "\n") {
 		switch {
@@ -52,8 +55,23 @@ func readGo(path string) (*text, error) {
 	return t, nil
 }
 
-// isComment reports whether a line within a comment has no code before it. What
-// is indented is output or a table, and may be as wide as code.
+// rawLines returns the lines of raw strings, except the first of each.
+func rawLines(files *token.FileSet, file *ast.File) map[int]bool {
+	lines := make(map[int]bool)
+	ast.Inspect(file, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(lit.Value, "`") {
+			from := files.Position(lit.Pos()).Line
+			for i := range strings.Count(lit.Value, "\n") {
+				lines[from+1+i] = true
+			}
+		}
+		return true
+	})
+	return lines
+}
+
+// isComment reports whether a line within a comment has no code before it. An
+// indented line is output or a table, and may be as wide as code.
 func isComment(s string) bool {
 	s = strings.TrimSpace(s)
 	return !strings.HasPrefix(s, "//\t") && (strings.HasPrefix(s, "//") || !strings.Contains(s, "//"))

@@ -1,0 +1,296 @@
+package stint
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/boltfile"
+)
+
+// fault makes operations of a fakeStore fail. The first is the one of its kind
+// with the number first, before or after it is carried out. Then operations of
+// every kind fail, until the fault is over.
+type fault struct {
+	mu    sync.Mutex
+	kind  string
+	first int
+	lasts int
+	after bool
+	met   []string // the operations that failed
+}
+
+func (f *fault) inject(op storeOp) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if op.done != f.after {
+		return nil
+	}
+	if len(f.met) == 0 { // the fault has yet to begin
+		if op.name != f.kind {
+			return nil
+		}
+		if f.first--; f.first >= 0 {
+			return nil
+		}
+	}
+	if len(f.met) == f.lasts {
+		return nil
+	}
+	f.met = append(f.met, op.name)
+	return errDisk
+}
+
+// faultLedger is what was spent for certain, and what may have been, because a
+// call failed.
+type faultLedger struct {
+	t         *testing.T
+	admitted  map[Key]int64 // less what was certainly returned
+	uncertain map[Key]int64 // that a failed call may have taken
+	returned  map[Key]int64 // that a failed refund or reset may have returned
+	held      map[Key]bool
+	surfaced  int // errors that the caller saw
+	context   string
+}
+
+func (g *faultLedger) note(err error) bool {
+	if err != nil {
+		g.surfaced++
+	}
+	return err == nil
+}
+
+// decided notes a decision to spend.
+func (g *faultLedger) decided(d Decision, err error, reqs ...Request) {
+	ok := g.note(err)
+	for _, r := range reqs {
+		switch {
+		case !ok:
+			require.Zero(g.t, d, g.context)
+			g.uncertain[r.Key] += r.Cost
+		case d.Allowed:
+			g.admitted[r.Key] += r.Cost
+		}
+		require.LessOrEqual(g.t, g.admitted[r.Key], int64(10), "%s: %v admits too many", g.context, r.Key)
+	}
+}
+
+func (g *faultLedger) spend(l *Limiter, key Key) {
+	d, err := l.Spend(key, 3)
+	g.decided(d, err, Request{Key: key, Cost: 3})
+}
+
+// script makes every call that asks something of the store. It reports whether
+// the limiter was closed without an error.
+func (g *faultLedger) script(store Store, now func() time.Time) (closed bool) {
+	t := g.t
+	limits := levelLimits(t, PerDay(10))
+	events := make(chan Event, 1000)
+	l, err := New(store, limits, &Options{
+		Now: now, MaxResident: 8, FlushInterval: time.Hour, CommitTimeout: time.Minute,
+		OnEvent: func(e Event) { events <- e },
+	})
+	if !g.note(err) {
+		return false
+	}
+	for name := inMemory; name <= synced; name++ {
+		for i := range 5 {
+			g.spend(l, name.Key(fmt.Sprint("id", i)))
+		}
+	}
+	reqs := []Request{{Key: flushed.Key("all"), Cost: 2}, {Key: leased.Key("all"), Cost: 2},
+		{Key: synced.Key("all"), Cost: 2}}
+	for range 6 {
+		d, err := l.SpendAll(reqs...)
+		g.decided(d, err, reqs...)
+	}
+	for name := flushed; name <= synced; name++ {
+		key := name.Key("id0")
+		if _, err := l.Refund(key, 1); g.note(err) {
+			g.admitted[key] = max(0, g.admitted[key]-1)
+		} else {
+			g.returned[key]++
+		}
+		key = name.Key("id1")
+		if g.note(l.Reset(key)) {
+			g.admitted[key], g.uncertain[key] = 0, 0
+		} else {
+			g.returned[key] += 10
+		}
+		key = name.Key("held")
+		if g.note(l.Hold(key, now().Add(time.Hour))) {
+			g.held[key] = true
+			d, err := l.Spend(key, 1)
+			require.False(t, g.note(err) && d.Allowed, g.context)
+		}
+	}
+	g.note(l.Flush())
+	g.note(l.Health())
+	g.note(store.Maintain(now())) // as at a tick
+	if g.note(l.SetLimits(limits)) {
+		for i := range 20 {
+			g.spend(l, Name(1+i%5%4).Key("id2"))
+		}
+	}
+	g.note(store.Maintain(now()))
+	for name := inMemory; name <= synced; name++ {
+		for _, err := range l.Buckets(name) {
+			g.note(err)
+		}
+		g.note(l.Health())
+	}
+	if store.Stats() != (FileStats{}) { // it has a file
+		_, err := l.Snapshot(io.Discard)
+		g.note(err)
+	}
+	st := l.Stats()
+	var errs int64
+	for _, s := range st.Limits {
+		errs += s.Errors
+	}
+	require.LessOrEqual(t, st.Resident, int64(8+2), g.context) // a SpendAll brings in three at once
+	if st.Flush.Failures+st.Commit.Failures+errs > 0 {
+		g.surfaced++
+	}
+	return g.note(l.Close())
+}
+
+// check requires, of a store that works again, what the levels promise: no
+// admitted token is forgotten, and no more are gone than were taken.
+func (g *faultLedger) check(store Store, now func() time.Time, closed bool) {
+	t := g.t
+	l, err := New(store, levelLimits(t, PerDay(10)), &Options{Now: now, FlushInterval: time.Hour})
+	require.NoError(t, err, g.context)
+	for key, admitted := range g.admitted {
+		if !closed && key.Name <= flushed {
+			continue // a crash may forget it
+		}
+		d, err := l.Check(key, 0)
+		require.NoError(t, err, g.context)
+		spent := 10 - d.Remaining
+		require.GreaterOrEqual(t, spent, admitted-g.returned[key], "%s: %v: %d were admitted", g.context, key, admitted)
+		if closed {
+			require.LessOrEqual(t, spent, admitted, "%s: %v", g.context, key)
+		} else if key.Name != leased {
+			require.LessOrEqual(t, spent, admitted+g.uncertain[key], "%s: %v", g.context, key)
+		}
+	}
+	for key := range g.held {
+		d, err := l.Check(key, 1)
+		require.NoError(t, err, g.context)
+		require.False(t, d.Allowed, "%s: the hold on %v is forgotten", g.context, key)
+	}
+	require.NoError(t, l.Close(), g.context)
+}
+
+// TestFaultSweep fails each operation of a store in turn. The caller sees the
+// failure, nothing passes that the store had to take and did not, and nothing
+// is lost.
+func TestFaultSweep(t *testing.T) {
+	now := func() time.Time { return damagedStart }
+	files := boltfile.OS() // no power is cut, so syncs only take time
+	files.SyncFile = func(*os.File) error { return nil }
+	files.SyncDir, files.NoSync = func(string) error { return nil }, true
+	made := storePath(t)
+	require.NoError(t, openBolt(t, made, nil).Close()) // the names are entered by Declare
+	stores := map[string]func(t *testing.T) (reopen func() Store){
+		"mem": func(*testing.T) func() Store {
+			s := NewMemStore()
+			return func() Store { return s }
+		},
+		"file": func(t *testing.T) func() Store {
+			path := copyOf(t, made)
+			var s *BoltStore
+			return func() Store {
+				if s != nil {
+					path = copyOf(t, path)
+					require.NoError(t, s.Close())
+				}
+				s = openBoltOn(t, path, nil, files)
+				return s
+			}
+		},
+	}
+	step := 31
+	if long {
+		step = 1
+	}
+	kinds := map[string][]string{"mem": {"load", "save", "all", "close"}}
+	kinds["file"] = append([]string{"declare", "maintain", "snapshot"}, kinds["mem"]...)
+	for name, open := range stores {
+		for _, lasts := range []int{1, 5, 1 << 30} {
+			for _, after := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/lasts %d/after %v", name, lasts, after), func(t *testing.T) {
+					for _, kind := range kinds[name] {
+						first := 0
+						for through := false; !through; first += step {
+							reopen := open(t)
+							f := &fault{kind: kind, first: first, lasts: lasts, after: after}
+							s := &fakeStore{Store: reopen()}
+							s.on(f.inject)
+							g := &faultLedger{
+								t: t, admitted: map[Key]int64{}, uncertain: map[Key]int64{}, returned: map[Key]int64{}, held: map[Key]bool{},
+								context: fmt.Sprintf("%s %d fails", kind, first),
+							}
+							closed := g.script(s, now)
+							through = len(f.met) == 0
+							require.Equal(t, through, g.surfaced == 0, "%s: %v", g.context, f.met)
+							require.True(t, !through || closed, g.context)
+							g.check(reopen(), now, closed)
+							require.Less(t, first, 2000, "it never gets through")
+						}
+						require.Greater(t, first, step, "%s: there is none", kind)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestDiskFull fills a disk. Flushes fail, Health says so, and decisions go on
+// from memory. When there is space again, all is saved.
+func TestDiskFull(t *testing.T) {
+	path := storePath(t)
+	require.NoError(t, openBolt(t, path, levelNames).Close())
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	files := boltfile.OS()
+	files.MaxSize = int(info.Size())
+	events := make(chan Event, 100)
+	store := openBoltOn(t, path, levelNames, files)
+	r := rigOn(t, store, levelLimits(t, PerDay(10)), Options{OnEvent: func(e Event) { events <- e }})
+	const n = 50_000
+	key := func(i int) Key { return flushed.Key(fmt.Sprintf("client-%06d", i)) }
+	for i := range n {
+		r.Spend(key(i), 7)
+	}
+	require.Error(t, r.Flush())
+	require.Error(t, r.Health())
+	require.Equal(t, FlushFailed, (<-events).Kind)
+	require.Positive(t, r.Stats().Flush.Failures)
+	require.EqualValues(t, n, r.Stats().Dirty)
+	for i := range n {
+		d, err := r.Spend(key(i), 7)
+		require.True(t, err == nil && !d.Allowed, "decisions stay exact: %v", err)
+	}
+	if d, err := r.Spend(synced.Key("a"), 1); err != nil { // there may be space for this one
+		require.ErrorIs(t, err, ErrNotDurable)
+		require.Zero(t, d)
+	}
+	require.Error(t, r.Flush())
+
+	files.MaxSize = 0
+	require.NoError(t, r.Flush())
+	require.NoError(t, r.Health())
+	require.Equal(t, FlushRecovered, (<-events).Kind)
+	r = rigOn(t, openBolt(t, copyOf(t, path), levelNames), levelLimits(t, PerDay(10)), Options{})
+	for i := range n {
+		d, err := r.Check(key(i), 0)
+		require.True(t, err == nil && d.Remaining == 3, "%v %v", d, err)
+	}
+}
