@@ -273,6 +273,9 @@ func (c *committer) awaitUntil(ctx context.Context, in *batch) error {
 func (c *committer) save(in *batch) error {
 	w := &in.Work
 	n := len(w.saves)
+	if n > 0 {
+		w.saves = append(w.saves, c.flusher.timeOfSave())
+	}
 	err := c.flusher.save(w.saves)
 	c.flusher.committed(err)
 	if err == nil {

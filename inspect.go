@@ -180,7 +180,7 @@ func (l *Limiter) Health() error {
 	if unsaved.err == nil {
 		unsaved = f.commit
 	}
-	errs := []error{unsaved.says("nothing saved"), f.saving.overdue, f.upkeep.overdue}
+	errs := []error{unsaved.says("nothing saved"), f.saving.overdue, f.upkeep.overdue, l.clock.Health()}
 	f.statusMu.Unlock()
 	if load := l.loadFailure.Load(); load != nil {
 		errs = append(errs, load.says("no bucket loaded"))

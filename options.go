@@ -39,6 +39,8 @@ type Options struct {
 	Recover       bool             // Open renames a corrupt file to PATH.corrupt-TIME
 	OnEvent       func(Event)      // called with one event at a time; must not call Close
 	Now           func() time.Time // for tests and simulations; must not go backwards
+
+	wall func() time.Time // the wall clock; nil means the system's
 }
 
 // Decider decides on requests. The buckets of a *Limiter belong to this
@@ -136,7 +138,8 @@ type Event struct {
 	Time time.Time     // by the Limiter's clock
 	Err  error         // what is wrong; of SaveEnded, how the save ended
 	Path string        // of FileSetAside: the file's new path
-	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back
+	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back.
+	//                    Of ClockWrong: from the last save to the wall clock
 }
 
 // EventKind says what an Event is about.
@@ -152,12 +155,13 @@ const (
 	SaveEnded                           // an overdue save, or upkeep, ended
 	FileGone                            // the file is not at its path: ErrGone
 	FileBack                            // the file, or a new one with all buckets, is there
+	ClockWrong                          // Open does not believe the wall clock; Health says when that ends
 )
 
 var eventKinds = [...]string{
-	FlushFailed: "flush failed", FlushRecovered: "flush recovered", ClockStepped: "clock stepped",
-	FileSetAside: "file set aside",
-	SaveOverdue:  "save overdue", SaveEnded: "overdue save ended", FileGone: "file gone", FileBack: "file back",
+	FlushFailed: "flush failed", FlushRecovered: "flush recovered",
+	ClockStepped: "clock stepped", ClockWrong: "clock wrong", FileSetAside: "file set aside",
+	SaveOverdue: "save overdue", SaveEnded: "overdue save ended", FileGone: "file gone", FileBack: "file back",
 }
 
 // String returns what happened, in two or three words.

@@ -31,6 +31,9 @@ func TestScripts(t *testing.T) {
 			for _, name := range []string{"HOME", "XDG_STATE_HOME", "LocalAppData"} {
 				env.Setenv(name, env.WorkDir)
 			}
+			if os.Getenv(runner) != "" {
+				env.Setenv("PATH", commandDir(t)+string(os.PathListSeparator)+env.Getenv("PATH"))
+			}
 			return nil
 		},
 		Condition: func(cond string) (bool, error) {

@@ -44,10 +44,7 @@ func TestTour(t *testing.T) {
 func replaySession(t *testing.T, tour, dir string, least int) {
 	text, err := os.ReadFile(tour)
 	require.NoError(t, err)
-	bin := t.TempDir()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	require.NoError(t, os.Symlink(self, filepath.Join(bin, "stint")))
+	bin := commandDir(t)
 	stateHome(t)
 
 	parts := strings.Split("\n"+string(text), "\n```")
