@@ -55,7 +55,8 @@ var allowedImports = map[string][]string{
 	"cmd/stint": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "internal/boltstore",
 		"internal/fsck",
 		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},
-	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/", "golang.org/x/"},
+	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/",
+		"golang.org/x/"},
 }
 
 // allowedIn returns the entry of a package in allowedImports.
