@@ -54,7 +54,8 @@ var allowedImports = map[string][]string{
 	"httplimit/statuspage": {".", "httplimit"},
 	"cmd/stint": {".", "hostlimit", "idformat", "limitsfile", "internal/boltstore", "internal/fsck", "internal/spell",
 		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},
-	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/", "golang.org/x/"},
+	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/",
+		"golang.org/x/"},
 }
 
 // allowedIn returns the entry of a package in allowedImports.
