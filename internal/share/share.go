@@ -1,0 +1,43 @@
+package share
+
+import "math"
+
+// Never is a wait for what cannot be.
+const Never = math.MaxInt64
+
+// Waits are the nanoseconds until each bucket of a class admits a request; 0
+// means now.
+type Waits struct {
+	Ceiling int64
+	Floor   int64 // Never without a floor
+	Total   int64 // to pay for an own request
+	Loan    int64 // to lend, and keep what the floors are promised
+}
+
+// Own returns the wait until the floor pays.
+func (w *Waits) Own() int64 { return max(w.Floor, w.Total) }
+
+// RetryAfter returns the wait until the request is allowed.
+func (w *Waits) RetryAfter() int64 { return max(w.Ceiling, min(w.Own(), w.Loan)) }
+
+// Mistake is one in the limits of a tree.
+type Mistake struct {
+	Label string // of the limit that is wrong
+	ID    string // of the override that is wrong
+	OfID  bool   // ID is the place, not all of the limit
+	Text  string
+}
+
+func (m *Mistake) Error() string { return m.Text }
+
+// Best reports whether the floor tells more of a decision than the total does:
+// it pays sooner, or it pays and has more tokens left.
+func Best(w *Waits, floor, lendable int64) bool {
+	switch own := w.Own(); {
+	case w.Floor == Never || w.Total > w.Floor:
+		return false
+	case own != w.Loan:
+		return own < w.Loan
+	}
+	return floor > lendable
+}
