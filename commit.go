@@ -31,6 +31,8 @@ type change struct {
 	isHold   bool
 	renewal  bool // of a lease: no caller waits
 	counted  bool // as allowed
+	leads    bool // in its pair
+	pair     *pair
 }
 
 // work is what one commit saves, and what it finishes.
@@ -232,7 +234,7 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 	if p == nil || p.batch != in {
 		return // a later commit has the bucket
 	}
-	if err != nil && !p.lowered && b.TAT() == ch.to {
+	if err != nil && !p.lowered && b.TAT() == ch.to && ch.mayUndo() {
 		b.SetTAT(ch.from)
 		if g := s.gateOfLocked(b); g != nil {
 			g.queue.Put(ch.turns)

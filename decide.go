@@ -50,6 +50,9 @@ func (l *Limiter) Allow(key Key) bool {
 // request changes nothing. An error comes with the zero Decision, and nothing
 // was spent, except that after ErrNotDurable the tokens may stay spent.
 func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
+	if l.planted.Load() && l.isClass(key.Name) {
+		return l.slowPathShare(l.limits.Load().member(key.Name), key, cost, opSpend)
+	}
 	if _, done := l.fastPath(key, cost, opSpend, &d); !done {
 		d, err = l.slowPath(key, cost, opSpend, readClock)
 	}
@@ -200,6 +203,9 @@ func (r *rule) report(d *Decision, tat, now int64) {
 // instead if now is readClock, or if what the bucket was at that instant may
 // no longer be known.
 func (l *Limiter) slowPath(key Key, cost int64, op op, now int64) (Decision, error) {
+	if m := l.limits.Load().member(key.Name); m.role != plainRole {
+		return l.slowPathShare(m, key, cost, op)
+	}
 	rs := [1]request{{change: change{key: key}, cost: cost, op: op}}
 	r := &rs[0]
 	if err := r.locate(l.directory); err != nil {
@@ -263,6 +269,8 @@ type request struct {
 	rule     uint32 // in shard.limits.rules
 	tat      int64  // in the slot, or as loaded
 	allowed  bool
+	role     role
+	group    *group // nil if its bucket decides alone
 
 	limits   *Limits // under which rule was looked up, if it was
 	saved    int64   // TAT in the store then

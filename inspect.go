@@ -211,6 +211,7 @@ type Stats struct {
 // LimitStats are what the calls for one limit came to.
 type LimitStats struct {
 	Allowed, Denied int64 // decisions to spend or to reserve
+	Borrowed        int64 // of the Allowed of a limit with a Parent: its floor did not pay
 	Errors          int64 // calls that returned an error
 }
 
@@ -374,6 +375,12 @@ func (l *Limiter) Stats() Stats {
 	}
 	for name, n := range l.errs {
 		add(name, 0, 0, n)
+	}
+	for name, ls := range st.Limits {
+		if m := l.limits.Load().member(name); m.role == classRole {
+			ls.Borrowed = max(0, ls.Allowed-st.Limits[m.floor].Allowed)
+			st.Limits[name] = ls
+		}
 	}
 	return st
 }

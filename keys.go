@@ -98,6 +98,12 @@ type NameSpec struct {
 	// ID is Tuple(IPAddress, AnyID) and Override is IPAddress: an override for
 	// 10.0.0.1 covers 10.0.0.1:alice.
 	Override IDFormat
+
+	// Parent is the total that the limit is a share of: its requests need
+	// tokens of the total, too. It is a Shared limit without a Parent. Floor is
+	// the limit whose overrides promise an id so much of the total, whatever
+	// others spend. docs/shares.md has the rules. 0 means none.
+	Parent, Floor Name
 }
 
 // Names are the limits that a program declares.

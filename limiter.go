@@ -19,6 +19,7 @@ type Limiter struct {
 	opts      Options
 	directory *directory
 	clock     *clock.Clock
+	planted   atomic.Bool // some limit has a Parent
 	store     Store
 	flusher   *flusher
 	committer *committer
@@ -115,6 +116,7 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 		closed:    make(chan struct{}),
 	}
 	l.limits.Store(limits)
+	l.planted.Store(limits.members != nil)
 	if err := store.Declare(limits.names); err != nil {
 		return nil, err
 	}
@@ -299,8 +301,8 @@ func (l *Limiter) Durability() Durability { return l.opts.Durability }
 // a bucket has more tokens than before. The next flush writes that to the
 // file; after a crash before it, the bucket is empty.
 //
-// Names keep their numbers: otherwise the error is ErrNameMismatch. After an
-// error the old limits stay in force.
+// Names keep their numbers: otherwise the error is ErrNameMismatch. They keep
+// their Parent and Floor, too. After an error the old limits stay in force.
 func (l *Limiter) SetLimits(limits *Limits) error {
 	if limits == nil {
 		return errors.New("stint: SetLimits: no limits")
@@ -312,12 +314,16 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 		return ErrClosed
 	default:
 	}
+	if err := l.limits.Load().sameTrees(limits); err != nil {
+		return err
+	}
 	if err := l.store.Declare(limits.names); err != nil {
 		return err
 	}
 	l.flusher.mu.Lock() // a save ends under the limits that it began under
 	defer l.flusher.mu.Unlock()
 	l.limits.Store(limits)
+	l.planted.Store(limits.members != nil)
 	l.directory.setLimits(limits, func(s *shard) {
 		l.retireCountsLocked(s)
 		s.changeLimitsLocked(limits, l.clock.Now())

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/stint-go/stint/internal/idmap"
+	"github.com/stint-go/stint/internal/share"
 	"github.com/stint-go/stint/internal/spell"
 )
 
@@ -50,6 +51,8 @@ type Limits struct {
 	book      *rulebook   // shared with those that With made
 	settings  []settings  // by Name
 	overrides []overrides // by index in order
+	members   []member    // by Name; nil if no limit has a Parent
+	totals    []share.Sum // of the floors of each total
 }
 
 // overrides are those of one Name, by canonical id.
@@ -116,13 +119,15 @@ func NewLimits(
 	}
 	ls := &Limits{names: maps.Clone(names), rules: book.rules, book: book}
 	b := limitsBuilder{ls, names.mistakes()}
+	b.plant()
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		spec := names[name]
 		l, given := defaults[name]
 		if !given {
 			l = cmp.Or(spec.Limit, Unlimited)
 		}
-		if !given && spec.Limit == (Limit{}) && len(overrides[name]) == 0 {
+		isFloor := ls.member(name).role == floorRole // without a limit it promises nothing
+		if !given && spec.Limit == (Limit{}) && len(overrides[name]) == 0 && !isFloor {
 			b.wrong(name, errors.New("it has no limit: give its NameSpec a Limit, or stint.Unlimited"))
 		}
 		b.declare(name, spec, l)
@@ -135,6 +140,7 @@ func NewLimits(
 	for _, name := range slices.Sorted(maps.Keys(overrides)) {
 		b.override(name, overrides[name])
 	}
+	b.checkShares()
 	if b.errs != nil {
 		return nil, errors.Join(b.errs...)
 	}
@@ -168,6 +174,7 @@ func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 			o.rules, o.comments = o.rules.Without(canonical), o.comments.Without(canonical)
 		}
 	}
+	b.recheckShares(ls, id, limits)
 	if b.errs != nil {
 		return nil, errors.Join(b.errs...)
 	}
@@ -236,6 +243,7 @@ func (b *limitsBuilder) override(name Name, given []Override) {
 			b.wrong(name, fmt.Errorf("override %d: it has no ids", i+1))
 		}
 		for _, given := range o.IDs {
+			b.checkListed(name, given, o.Limit)
 			id, err := b.ls.names.OverrideID(name, given.ID)
 			if err == nil && !rules.Put(id, rule) {
 				err = fmt.Errorf("id %s is overridden already, as %s", spell.Quote(given.ID), spell.Quote(id))

@@ -233,6 +233,10 @@ var (
 	// ErrBlocked: the limit of the id is Blocked, so its turn never comes.
 	ErrBlocked = errors.New("stint: id is blocked")
 
+	// ErrShare: the call is not for a limit with a Parent, or for a Parent or a
+	// Floor. They have no queue, and a floor pays only for its own limit.
+	ErrShare = errors.New("stint: not for shares of a total")
+
 	// ErrNotDurable: the store could not make the decision durable; the tokens
 	// may stay spent.
 	ErrNotDurable = errors.New("stint: not durable")

@@ -166,6 +166,10 @@ func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
 			r.op = opCheck
 		}
 	}
+	rs, err := l.withShares(rs)
+	if err != nil {
+		return Decision{}, err
+	}
 	sortRequests(rs)
 	for i := range rs[1:] {
 		if rs[i].key == rs[i+1].key {
@@ -256,11 +260,11 @@ func decideAllLocked(rs []request, now int64) (strictest Decision, at int, err e
 	for i := range rs {
 		r := &rs[i]
 		var d Decision
-		if err := r.decideLocked(now, &d); err != nil {
+		decided, err := decidePartLocked(rs, i, now, &d)
+		if err != nil {
 			return Decision{}, i, err
 		}
-		r.allowed = d.Allowed
-		if r.mode != SpendOnly && (!voted || d.stricter(&strictest)) {
+		if decided && r.mode != SpendOnly && (!voted || d.stricter(&strictest)) {
 			strictest, voted = d, true
 		}
 	}
@@ -309,6 +313,7 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 	}
 	in := c.Lock(most == needFirst)
 	defer c.Unlock()
+	begin := len(in.Work.changes)
 	for i := range rs {
 		r := &rs[i]
 		b, changed := r.changedLocked()
@@ -323,6 +328,7 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 			c.putLocked(in, &ch, b, tat)
 		}
 	}
+	orderPairs(in.Work.changes[begin:])
 	if most == needSoon {
 		return nil
 	}

@@ -37,10 +37,11 @@ var allowedImports = map[string][]string{
 		"go.etcd.io/bbolt"},
 	"internal/fsck": {"internal/boltfile", "internal/bboltpage", "internal/format", "internal/journal", "go.etcd.io/bbolt"},
 
+	"internal/share": {},
 	"internal/spell": {},
 	"internal/idmap": {},
 	".": {"internal/boltstore", "internal/clock", "internal/format", "internal/groupcommit", "internal/idmap", "internal/queue",
-		"internal/spell",
+		"internal/share", "internal/spell",
 		"internal/table"},
 
 	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"}, // tests only

@@ -202,6 +202,9 @@ func (s *shard) changeRuleLocked(i uint32, b table.Slot, now int64) table.Outcom
 	rule, _ := s.limits.resolve(slotKey(b)) // the next call for an undeclared name is an error
 	b.SetRule(rule)
 	b.Clear(table.Covered)
+	if s.limits.member(Name(b.Name())).role != plainRole {
+		b.Set(table.Gate)
+	}
 	if b.Has(table.Dirty) {
 		s.MarkDirty(i) // at the new level it may no longer be deferred
 	}
@@ -243,7 +246,7 @@ func (s *shard) findLocked(key Key, h uint64) (i uint32, ok bool) {
 
 // insertLocked adds a bucket and returns its index.
 func (s *shard) insertLocked(key Key, h uint64, tat int64, rule uint32, flags uint64) uint32 {
-	if _, ok := s.gates[key]; ok {
+	if _, ok := s.gates[key]; ok || s.limits.member(key.Name).role != plainRole {
 		flags |= table.Gate
 	}
 	s.directory.resident.Add(1)
@@ -350,7 +353,7 @@ func (s *shard) tidyGateLocked(key Key, g *gate, now int64) {
 	}
 	if g.hold == 0 && g.queue.Len() == 0 && !g.unsaved && g.commits == 0 {
 		delete(s.gates, key)
-		if resident {
+		if resident && s.limits.member(key.Name).role == plainRole {
 			s.At(i).Clear(table.Gate)
 		}
 	}

@@ -80,7 +80,8 @@ type Reservation struct {
 // Reserve takes cost tokens from the key's bucket even if they are not there
 // yet, and returns a place in its queue. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
-// would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked. An error means that there is no place
+// would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked; if
+// it has a Parent, or is a Parent or a Floor, ErrShare. An error means that there is no place
 // in the queue; the tokens are spent only as Spend says of ErrNotDurable.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	r, err := l.reserve(key, cost, math.MaxInt64)
@@ -94,6 +95,9 @@ var errTooLate = errors.New("its turn would come too late")
 
 // reserve takes a place in the queue whose turn comes within a time.
 func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error) {
+	if l.limits.Load().member(key.Name).role != plainRole {
+		return Reservation{}, fmt.Errorf("%w: %v has no queue", ErrShare, key)
+	}
 	rs := [1]request{{change: change{key: key}, cost: cost, op: opSpend}}
 	r := &rs[0]
 	if err := r.locate(l.directory); err != nil {

@@ -1,0 +1,311 @@
+package stint
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/stint-go/stint/internal/share"
+	"github.com/stint-go/stint/internal/table"
+)
+
+// group is a request for a class or a total, on its way to all its buckets.
+type group struct {
+	at   [totalRole + 1]int // by role: index in the sorted requests
+	has  [totalRole + 1]bool
+	left int // parts that decidePartLocked has not met yet
+}
+
+// part returns the request for one bucket of the group, or nil.
+func (g *group) part(rs []request, of role) *request {
+	if !g.has[of] {
+		return nil
+	}
+	return &rs[g.at[of]]
+}
+
+// slowPathShare is slowPath for a limit in a tree of shares.
+func (l *Limiter) slowPathShare(m member, key Key, cost int64, op op) (d Decision, err error) {
+	req := Request{Key: key, Cost: cost}
+	if op == opCheck {
+		req.Mode, op = CheckOnly, opSpend
+	}
+	if m.role == classRole && op == opSpend && l.fastPathShare(m, &req, &d) {
+		return d, nil
+	}
+	return l.all([]Request{req}, op)
+}
+
+// fastPathShare is fastPath for a class, over two buckets or three.
+func (l *Limiter) fastPathShare(m member, req *Request, d *Decision) (done bool) {
+	keys := [3]Key{req.Key, m.total.Key(""), m.floor.Key(req.Key.ID)}
+	if len(req.Key.ID) > maxIDLen {
+		return false
+	}
+	var at [len(keys)]spot
+	var order [len(keys)]*shard // in which they are locked
+	n := len(keys)
+	if m.floor == 0 {
+		n--
+	}
+	for i := range keys[:n] {
+		f := &at[i]
+		f.shard, f.hash = l.directory.shard(keys[i])
+		f.shard.Prefetch(f.hash)
+		j := i
+		for ; j > 0 && order[j-1].order > f.shard.order; j-- {
+			order[j] = order[j-1]
+		}
+		order[j] = f.shard
+	}
+	shards := slices.Compact(order[:n])
+	for _, s := range shards {
+		s.mu.Lock()
+	}
+	done = l.fastPathShareLocked(m, keys[:n], at[:n], req, d)
+	for _, s := range shards {
+		s.mu.Unlock()
+	}
+	return done
+}
+
+func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Request, d *Decision) (done bool) {
+	now := l.clock.Now()
+	var ds [3]Decision
+	w := share.Waits{Floor: share.Never}
+	for i := range at {
+		f, s := &at[i], at[i].shard
+		index, ok := s.findLocked(keys[i], f.hash)
+		if !ok && i == 2 && s.limits != nil {
+			if _, has := s.limits.floorOf(m, req.Key.ID); !has {
+				at = at[:i]
+				break
+			}
+		}
+		if !ok || s.limits == nil || s.At(index).Rule() <= blocked || len(s.gates) > 0 && s.gates[keys[i]] != nil {
+			return false
+		}
+		rule, tat := &s.limits.rules[s.At(index).Rule()], s.At(index).TAT()
+		if cmp.Or(rule.limit.Durability, l.opts.Durability) >= Leased && req.Mode != CheckOnly {
+			return false
+		}
+		f.index = index
+		f.next, f.wait = tat, share.Never
+		if uint64(req.Cost) <= uint64(rule.rate.burst) { // the cost may be negative
+			f.next, f.wait = rule.rate.spend(tat, now, req.Cost)
+		} else if i != 2 {
+			return false
+		}
+		ds[i].Key = keys[i]
+		rule.report(&ds[i], f.next, now)
+		if i == 1 {
+			kept := s.limits.kept(keys[i].Name)
+			if kept > rule.rate.burst-req.Cost {
+				return false
+			}
+			ds[i].Remaining = max(0, ds[i].Remaining-kept)
+			_, w.Loan = rule.rate.spend(tat, now, req.Cost+kept)
+		}
+	}
+	if w.Ceiling, w.Total = at[0].wait, at[1].wait; len(at) == 3 {
+		w.Floor = at[2].wait
+	}
+	ds[0].Allowed, ds[0].RetryAfter = w.Ceiling == 0, time.Duration(w.Ceiling)
+	*d = decisionOf(&w, &ds[0], &ds[1], &ds[2])
+	if req.Mode == CheckOnly {
+		return true
+	}
+	for i := range at {
+		f := &at[i]
+		pays := d.Allowed && (i != 2 || w.Own() == 0)
+		if pays && req.Cost > 0 {
+			f.shard.Write(f.index, f.next)
+		} else if !f.shard.At(f.index).Has(table.Used) {
+			f.shard.Use(f.index)
+		}
+		if pays || i == 0 || i == 1 && min(w.Own(), w.Loan) > 0 {
+			f.shard.countLocked(keys[i].Name, pays)
+		}
+	}
+	return true
+}
+
+// decisionOf returns the decision of a class: of its ceiling, or of the floor
+// or total that pays, whichever is stricter.
+func decisionOf(w *share.Waits, ofCeiling, ofTotal, ofFloor *Decision) Decision {
+	source := *ofTotal
+	if share.Best(w, ofFloor.Remaining, ofTotal.Remaining) {
+		source = *ofFloor
+	}
+	wait := min(w.Own(), w.Loan)
+	source.Allowed, source.RetryAfter = wait == 0, time.Duration(wait)
+	if ofCeiling.stricter(&source) {
+		return *ofCeiling
+	}
+	return source
+}
+
+// withShares adds the buckets that classes take from to the requests.
+func (l *Limiter) withShares(rs []request) ([]request, error) {
+	ls := l.limits.Load()
+	if ls.members == nil {
+		return rs, nil
+	}
+	for i := range rs {
+		r := &rs[i]
+		m := ls.member(r.key.Name)
+		r.role = m.role
+		switch {
+		case m.role == plainRole:
+			continue
+		case m.role == floorRole && r.mode != CheckOnly:
+			return rs, l.failed(r.key, fmt.Errorf("%w: %v is a floor", ErrShare, r.key))
+		case m.role == floorRole:
+			r.role = plainRole
+			continue
+		}
+		r.group = &group{left: 1}
+		if m.role == totalRole {
+			continue
+		}
+		if _, err := ls.resolve(r.key); err != nil {
+			return rs, l.failed(r.key, err)
+		}
+		add := func(key Key, role role) {
+			class := &rs[i]
+			part := request{change: change{key: key}, cost: class.cost, op: class.op, mode: class.mode, role: role}
+			part.shard, part.hash = l.directory.shard(key)
+			part.group = class.group
+			part.group.left++
+			rs = append(rs, part)
+		}
+		add(m.total.Key(""), totalRole)
+		if floor, ok := ls.floorOf(m, rs[i].key.ID); ok {
+			add(floor, floorRole)
+		}
+	}
+	return rs, nil
+}
+
+// decidePartLocked is decideLocked of rs[i], which may be a part of a group. It
+// returns false until it was called for all of the group, and decides then.
+func decidePartLocked(rs []request, i int, now int64, d *Decision) (decided bool, err error) {
+	r := &rs[i]
+	g := r.group
+	if g == nil {
+		err = r.decideLocked(now, d)
+		r.allowed = d.Allowed
+		return true, err
+	}
+	g.at[r.role], g.has[r.role] = i, true
+	if g.left--; g.left > 0 {
+		return false, nil
+	}
+	return true, g.decideLocked(rs, now, d)
+}
+
+// decideLocked decides on a group at the instant now, and sets the TATs that
+// its buckets are to have.
+func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
+	ceiling, floor, total := g.part(rs, classRole), g.part(rs, floorRole), g.part(rs, totalRole)
+	var ofCeiling, ofFloor, ofTotal Decision
+	var err error
+	if ceiling != nil {
+		err = ceiling.decideLocked(now, &ofCeiling)
+	}
+	if err == nil {
+		err = total.decideLocked(now, &ofTotal)
+	}
+	if err != nil {
+		return err
+	}
+	w := share.Waits{Ceiling: int64(ofCeiling.RetryAfter), Floor: share.Never, Total: int64(ofTotal.RetryAfter)}
+	if floor != nil && floor.decideLocked(now, &ofFloor) == nil && floor.rule > blocked { // an error is a cost over its burst
+		w.Floor = int64(ofFloor.RetryAfter)
+	}
+	w.Loan = total.borrowLocked(now, &ofTotal)
+	if w.Floor == share.Never && w.Loan == share.Never && total.rule > blocked {
+		most := ofTotal.Limit.Burst - total.shard.limits.kept(total.key.Name)
+		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, total.cost, most, total.key)
+	}
+	chargeLocked(ceiling, floor, total, &w)
+	if ceiling == nil {
+		ofCeiling = Decision{Allowed: true, Remaining: math.MaxInt64, Key: total.key}
+	}
+	*d = decisionOf(&w, &ofCeiling, &ofTotal, &ofFloor)
+	return nil
+}
+
+// borrowLocked returns the wait until a total lends, and takes what it keeps
+// from what it has left.
+func (r *request) borrowLocked(now int64, of *Decision) (wait int64) {
+	if r.rule <= blocked || r.op == opRefund {
+		return int64(of.RetryAfter)
+	}
+	kept := r.shard.limits.kept(r.key.Name)
+	of.Remaining = max(0, of.Remaining-kept)
+	if kept > r.shard.limits.rules[r.rule].rate.burst-r.cost {
+		return share.Never
+	}
+	loan := *r
+	loan.cost += kept
+	var d Decision
+	_ = loan.decideLocked(now, &d) // the cost is not over the burst
+	return int64(d.RetryAfter)
+}
+
+// chargeLocked has the buckets of a group that do not pay keep their TATs.
+// ceiling and floor may be nil.
+func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
+	allowed, own := w.RetryAfter() == 0, w.Own() == 0
+	total.allowed = min(w.Own(), w.Loan) == 0
+	if ceiling != nil {
+		ceiling.allowed = allowed
+	}
+	for _, r := range []*request{ceiling, total, floor} {
+		if r != nil && (!allowed || r == floor && !own) {
+			r.to = r.from
+		}
+	}
+	if !allowed && total.allowed && total.op == opSpend {
+		total.op = opCheck // the ceiling alone counts it
+	}
+	if floor == nil {
+		return
+	}
+	if floor.allowed = true; !allowed || !own {
+		floor.op = opCheck
+	} else if total.to != total.from && floor.to != floor.from {
+		floor.pair = &pair{} // after a failed commit no floor has what the total has not
+		total.pair = floor.pair
+		floor.leads = floor.op == opRefund
+		total.leads = !floor.leads
+	}
+}
+
+// pair is what two changes of one call have in common: if their commit fails,
+// the second is undone only if the leading one was.
+type pair struct{ undone bool }
+
+// mayUndo reports whether a change may be undone by itself, and notes that it
+// was. The leading change is asked first.
+func (ch *change) mayUndo() bool {
+	if ch.pair != nil && ch.leads {
+		ch.pair.undone = true
+	}
+	return ch.pair == nil || ch.pair.undone
+}
+
+// orderPairs puts the leading changes of one call behind its others: what
+// finishes a commit begins with the last.
+func orderPairs(changes []change) {
+	last := len(changes)
+	for i := len(changes) - 1; i >= 0; i-- {
+		if changes[i].leads {
+			last--
+			changes[i], changes[last] = changes[last], changes[i]
+		}
+	}
+}
