@@ -55,7 +55,7 @@ func newLimiter(name stint.Name, limit stint.Limit) (*stint.Limiter, *clock) {
 	return must(stint.New(stint.NewMemStore(), limitsOf(name, limit), &stint.Options{Now: c.now})), c
 }
 
-// The README begins with this.
+// Three logins an hour. The README begins with this, as a program.
 func Example() {
 	defer inTempDir()()
 

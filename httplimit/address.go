@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 
 	"github.com/stint-go/stint"
 )
@@ -41,9 +40,8 @@ type ClientAddress struct {
 	IPv6Bits int
 }
 
-// unixID is the id of all clients on Unix sockets. It is not a constant, so no
-// other string has its address: see isUnixID.
-var unixID = strings.Clone("unix")
+// unixID is the id of all clients on Unix sockets.
+const unixID = "unix"
 
 // ByIP finds the bucket of the client's address. The id of an IPv4 client is
 // like "192.0.2.1". The id of an IPv6 client is its network, like
@@ -60,7 +58,7 @@ func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 		addr, unix := c.of(r)
 		switch {
 		case addr.Is4():
-			return name.IP(addr), nil
+			return name.Key(asText(addr, r.RemoteAddr)), nil
 		case addr.IsValid():
 			return name.Prefix(addr, 32, c.IPv6Bits), nil
 		case unix:
@@ -107,7 +105,7 @@ func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, unix bool) {
 		if !c.TrustUnix {
 			return netip.Addr{}, true
 		}
-	} else if addr = peer(r.RemoteAddr); !c.trusts(addr) {
+	} else if addr, _ = parseNode(r.RemoteAddr); !c.trusts(addr) {
 		return addr, false
 	}
 	for entry := range fromRight(r.Header[c.Field], c.Field == "Forwarded") {
@@ -121,16 +119,6 @@ func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, unix bool) {
 		}
 	}
 	return addr, !addr.IsValid()
-}
-
-// peer returns the address of "192.0.2.1:1234", or of "192.0.2.1", which other
-// middleware writes. It is not valid if there is none.
-func peer(remote string) netip.Addr {
-	if withPort, err := netip.ParseAddrPort(remote); err == nil {
-		return plain(withPort.Addr())
-	}
-	addr, _ := netip.ParseAddr(remote)
-	return plain(addr)
 }
 
 func (c *ClientAddress) trusts(addr netip.Addr) bool {
@@ -147,6 +135,17 @@ func (c *ClientAddress) trusts(addr netip.Addr) bool {
 func isUnix(ctx context.Context) bool {
 	_, ok := ctx.Value(http.LocalAddrContextKey).(*net.UnixAddr)
 	return ok
+}
+
+// asText returns an IPv4 address as text: the begin of remote if it is there,
+// because that needs no memory.
+func asText(addr netip.Addr, remote string) string {
+	var room [len("255.255.255.255")]byte
+	text := addr.AppendTo(room[:0])
+	if n := len(text); n <= len(remote) && remote[:n] == string(text) {
+		return remote[:n]
+	}
+	return string(text)
 }
 
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }

@@ -19,6 +19,7 @@ const (
 type refusal struct {
 	wait  time.Duration
 	until time.Time
+	total time.Duration // of the waits since the last success
 }
 
 // obey holds the bucket for as long as the response to a request asks.
@@ -26,7 +27,9 @@ func (t *Transport) obey(key stint.Key, sent time.Time, res *http.Response) erro
 	now, most := t.Limiter.Now(), cmp.Or(t.MaxHold, 24*time.Hour)
 	wait, refused := askedToWait(res, now)
 	if !refused && res.StatusCode < 400 {
-		t.forgetRefusal(key, sent)
+		if err := t.endBackOff(key, sent); err != nil {
+			return err
+		}
 	}
 	until, known := time.Time{}, false
 	if t.Backoff != nil {
@@ -41,7 +44,14 @@ func (t *Transport) obey(key stint.Key, sent time.Time, res *http.Response) erro
 	if wait <= 0 {
 		return nil
 	}
-	return t.hold(key, now.Add(min(wait, most)))
+	until = now.Add(min(wait, most))
+	t.holds.Lock()
+	defer t.holds.Unlock()
+	b, err := t.Limiter.Bucket(key)
+	if err != nil || !b.HeldUntil.Before(until) { // a longer hold stays
+		return err
+	}
+	return t.Limiter.Hold(key, until)
 }
 
 // backOff returns how long to stay away after a refusal that does not say. It
@@ -60,27 +70,27 @@ func (t *Transport) backOff(key stint.Key, sent, now time.Time, most time.Durati
 		t.refusals = make(map[stint.Key]refusal)
 	}
 	wait := min(max(2*last.wait, firstBackoff), most)
-	t.refusals[key] = refusal{wait, now.Add(wait)}
+	t.refusals[key] = refusal{wait, now.Add(wait), last.total + wait}
 	return wait
 }
 
-// forgetRefusal starts the doubling anew after a success, unless the request
-// was sent before the refusal.
-func (t *Transport) forgetRefusal(key stint.Key, sent time.Time) {
+// endBackOff starts the doubling anew after a success, unless the request was
+// sent before the refusal. It spends the tokens that have come back while the
+// client stayed away: a burst of them would be refused again.
+func (t *Transport) endBackOff(key stint.Key, sent time.Time) error {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if last, ok := t.refusals[key]; ok && !sent.Before(last.until) {
+	last, ok := t.refusals[key]
+	if ok = ok && !sent.Before(last.until); ok {
 		delete(t.refusals, key)
 	}
-}
-
-// hold keeps the client away until a time, unless a longer hold is in force.
-func (t *Transport) hold(key stint.Key, until time.Time) error {
-	t.holds.Lock()
-	defer t.holds.Unlock()
-	b, err := t.Limiter.Bucket(key)
-	if err != nil || !b.HeldUntil.Before(until) {
+	t.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	d, err := t.Limiter.Check(key, 0)
+	if err != nil || d.Limit.Count == 0 {
 		return err
 	}
-	return t.Limiter.Hold(key, until)
+	_, err = t.Limiter.Spend(key, min(d.Remaining, int64(last.total/d.Limit.Interval())))
+	return err
 }

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ func TestBackOff(t *testing.T) {
 		want     string // waits before each, after the first
 	}{
 		"doubles":             {0, "429 429 429 429 200", "1s 2s 4s 8s"},
-		"starts anew":         {0, "429 429 200 429 429 200", "1s 2s 0s 1s 2s"},
+		"starts anew":         {0, "429 429 200 429 429 200", "1s 2s 1ms 1s 2s"},
 		"a 404 is no success": {0, "429 404 429 200", "1s 0s 2s"},
 		"up to MaxHold":       {5 * time.Second, "429 429 429 429 429 200", "1s 2s 4s 5s 5s"},
 		"up to an hour": {0, strings.Repeat("429 ", 15) + "200",
@@ -69,6 +70,25 @@ func TestBackOff(t *testing.T) {
 			}
 		})
 	})
+	for name, tc := range map[string]struct {
+		limit stint.Limit
+		want  int64
+	}{
+		"tokens of the waits are spent": {stint.PerMinute(60), 60 - 1 - 3},
+		"but no more than there are":    {stint.PerSecond(60), 0},
+		"without a limit":               {stint.Unlimited, math.MaxInt64},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, tc.limit, func(t *testing.T, lim *stint.Limiter, tr *Transport) {
+				for _, status := range []int{429, 429, 200} { // with waits of 1 s and 2 s
+					tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, status), nil })
+					_, err := send(t, t.Context(), tr, "http://a")
+					require.NoError(t, err)
+				}
+				require.Equal(t, tc.want, left(t, lim, hostKey))
+			})
+		})
+	}
 	t.Run("memory is bounded", func(t *testing.T) {
 		tr := &Transport{}
 		now := time.Now()
@@ -78,60 +98,4 @@ func TestBackOff(t *testing.T) {
 		}
 		require.LessOrEqual(t, len(tr.refusals), 1000)
 	})
-	t.Run("outlasts the program", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			store := stint.NewMemStore()
-			for run := range 2 {
-				lim, err := stint.New(store, testLimits(t, nil), nil)
-				require.NoError(t, err)
-				tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: roundTrip(func(r *http.Request) (*http.Response, error) {
-					return answered(r, 429), nil
-				})}
-				_, err = send(t, t.Context(), tr, "http://a")
-				if run == 1 {
-					require.Equal(t, time.Second, quotaError(t, err).RetryAfter)
-				}
-				require.NoError(t, lim.Close())
-			}
-		})
-	})
-}
-
-func TestBackoffHook(t *testing.T) {
-	for name, tc := range map[string]struct {
-		status int
-		wait   time.Duration
-		ok     bool
-		fields []string
-		want   time.Duration
-	}{
-		"knows":               {200, time.Minute, true, nil, time.Minute},
-		"wins over longer":    {429, time.Minute, true, []string{"Retry-After", "900"}, time.Minute},
-		"wins over shorter":   {429, time.Minute, true, []string{"Retry-After", "9"}, time.Minute},
-		"knows of no wait":    {429, -time.Minute, true, []string{"Retry-After", "9"}, 0},
-		"does not know":       {429, time.Minute, false, []string{"Retry-After", "9"}, 9 * time.Second},
-		"up to MaxHold":       {403, 48 * time.Hour, true, nil, 24 * time.Hour},
-		"nothing is known":    {429, 0, false, nil, time.Second},
-		"an ordinary 403":     {403, 0, false, nil, 0},
-		"403 with its signal": {403, time.Minute, true, nil, time.Minute},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lim, clock := newLimiter(t, nil)
-			tr := &Transport{Limiter: lim, Key: ByHost(perKey)}
-			tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
-				return answered(r, tc.status, tc.fields...), nil
-			})
-			tr.Backoff = func(res *http.Response) (time.Time, bool) {
-				require.Equal(t, tc.status, res.StatusCode)
-				return clock.now().Add(tc.wait), tc.ok
-			}
-			_, err := send(t, t.Context(), tr, "http://a")
-			require.NoError(t, err)
-			if _, err = send(t, t.Context(), tr, "http://a"); tc.want == 0 {
-				require.NoError(t, err)
-				return
-			}
-			require.Equal(t, tc.want, quotaError(t, err).RetryAfter)
-		})
-	}
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/stint-go/stint"
 )
@@ -175,7 +174,7 @@ func (m *middleware) key(ru *routedRule, r *http.Request) (stint.Key, string, er
 	if !errors.Is(err, stint.ErrInvalidID) {
 		return key, label, err
 	}
-	if isUnixID(found.ID) {
+	if found.ID == unixID && isUnix(r.Context()) {
 		return found, label, nil
 	}
 	network, notOne := netip.ParsePrefix(found.ID)
@@ -185,12 +184,6 @@ func (m *middleware) key(ru *routedRule, r *http.Request) (stint.Key, string, er
 		}
 	}
 	return key, label, err
-}
-
-// isUnixID reports whether ByIP made an id, for a client on a Unix socket. An
-// id that a client wrote may have the same bytes, but not in the same place.
-func isUnixID(id string) bool {
-	return id == unixID && unsafe.StringData(id) == unsafe.StringData(unixID)
 }
 
 // declared returns the Names of the limits in force.

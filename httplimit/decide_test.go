@@ -2,7 +2,7 @@ package httplimit
 
 import (
 	"net/http"
-	"slices"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -12,116 +12,92 @@ import (
 )
 
 func TestShadow(t *testing.T) {
-	t.Run("decides and does not deny", func(t *testing.T) {
-		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{everyone: stint.PerHour(1), perKey: stint.PerHour(3)})
-		var seen [][]Decision
-		observer := Observer{Decisions: func(_ *http.Request, ds []Decision) { seen = append(seen, slices.Clone(ds)) }}
-		srv := serve(t, New(lim, &Options{Observers: []Observer{observer}},
-			Rule{Key: Shared(everyone), Shadow: true}, Rule{Key: ByHeader(perKey, "X-Key")})(http.HandlerFunc(status)))
-		require.Equal(t, "200 200 200 429", statuses(t, 4, srv.URL, "X-Key", "k"))
-		require.Equal(t, stint.LimitStats{Allowed: 1, Denied: 2}, lim.Stats().Limits[everyone])
-		require.Len(t, seen, 4)
-		shadow := seen[1][1]
-		require.True(t, shadow.Shadow)
-		require.False(t, shadow.Allowed)
-		require.Equal(t, time.Hour, shadow.RetryAfter)
-		require.Equal(t, "everyone", shadow.Label)
-		res := get(t, srv.URL, "X-Key", "other")
-		require.Equal(t, `"key";q=3;w=3600`, res.Header.Get("RateLimit-Policy"), "not in the header")
-		require.Equal(t, 400, get(t, srv.URL).StatusCode, "no key")
+	byKey := Rule{Key: ByHeader(perKey, "X-Key")}
+	runScenarios(t, map[string]scenario{
+		"decides and does not deny": {
+			limits: map[stint.Name]stint.Limit{everyone: stint.PerHour(1), perKey: stint.PerHour(3)},
+			rules:  []Rule{{Key: Shared(everyone), Shadow: true}, byKey}, script: `
+			200 k: 200
+			Observed: key allowed, everyone allowed
+			Fields: Ratelimit "key";r=2;t=1200 / Ratelimit-Policy "key";q=3;w=3600
+			200 k: 200 200
+			Observed: key allowed, everyone denied
+			200 k: 429
+			Observed: key denied, everyone denied
+			200: 400
+			Error: no id`},
+		"errors stop nothing": {rules: []Rule{{Key: ByHeader(perNumber, "X-Key"), Shadow: true}}, script: `
+			200 x: 200
+			Error: invalid id`},
+		"counts statuses": {rules: []Rule{{Key: ByIP(failures), CountStatus: AuthFailed, Shadow: true}}, script: `
+			401: 401 401 401 401 401 401 401
+			left login 0`},
+		"refunds nothing if it could not spend: over the burst": {rules: []Rule{{Key: ByIP(perAddress), RefundStatus: Status(200)},
+			{Key: ByIP(failures), Shadow: true, RefundStatus: Status(200), CostFunc: costing(6)}}, script: `
+			spend login 3
+			200: 200
+			Error: burst
+			left login 2
+			left address 5`},
+		"refunds nothing if it could not spend: negative": {
+			rules: []Rule{{Key: ByIP(failures), Shadow: true, RefundStatus: Status(200), CostFunc: costing(-1)}}, script: `
+			spend login 3
+			200: 200
+			Error: negative
+			left login 2`},
 	})
-	t.Run("errors stop nothing", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		url, errs := failing(t, lim, Options{}, Rule{Key: ByHeader(perNumber, "X-Key"), Shadow: true})
-		require.Equal(t, 200, get(t, url, "X-Key", "x").StatusCode)
-		require.ErrorIs(t, last(*errs), stint.ErrInvalidID)
-	})
-	t.Run("counts statuses", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		url := limited(t, lim, Rule{Key: ByIP(failures), CountStatus: AuthFailed, Shadow: true})
-		require.Equal(t, "401 401 401 401 401 401 401", statuses(t, 7, url+"?status=401"))
-		require.EqualValues(t, 0, left(t, lim, local[failures]))
-	})
-	for name, cost := range map[string]int64{"over the burst": 6, "negative": -1} {
-		t.Run("refunds nothing if it could not spend: "+name, func(t *testing.T) {
-			lim, _ := newLimiter(t, nil)
-			spend(t, lim, local[failures], 3)
-			url := limited(t, lim, Rule{Key: ByIP(perAddress), RefundStatus: Status(200)},
-				Rule{Key: ByIP(failures), Shadow: true, RefundStatus: Status(200), CostFunc: costing(cost)})
-			require.Equal(t, 200, get(t, url).StatusCode)
-			require.EqualValues(t, 2, left(t, lim, local[failures]))
-			require.EqualValues(t, 5, left(t, lim, local[perAddress]))
-		})
-	}
 }
 
 func TestNested(t *testing.T) {
-	t.Run("spends from a bucket once", func(t *testing.T) {
-		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(4)})
-		var inside []Decision
-		h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { inside = Decisions(r) })
-		outer := New(lim, nil, Rule{Key: ByIP(perAddress)})
-		inner := New(lim, nil, Rule{Key: ByIP(perAddress)}, Rule{Key: ByHeader(perKey, "X-Key")})
-		srv := serve(t, outer(inner(h)))
-		res := get(t, srv.URL, "X-Key", "k")
-		require.EqualValues(t, 4, left(t, lim, local[perAddress]))
-		require.Equal(t, `"address";r=4;t=12, "key";r=3;t=900`, res.Header.Get("RateLimit"))
-		require.Len(t, inside, 2)
-		require.Equal(t, "key", inside[1].Label)
-		require.Equal(t, "200 200 200 429", statuses(t, 4, srv.URL, "X-Key", "k"))
-		require.EqualValues(t, 0, left(t, lim, local[perAddress]))
-
-		other, _ := newLimiter(t, nil) // its bucket is another one
-		srv = serve(t, New(other, nil, Rule{Key: ByIP(perAddress)})(outer(h)))
-		require.Equal(t, 429, get(t, srv.URL).StatusCode)
-		require.EqualValues(t, 4, left(t, other, local[perAddress]))
+	t.Run("another Limiter has other buckets", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		other, _ := newLimiter(t, nil)
+		h := New(other, nil, Rule{Key: ByIP(perAddress)})(New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		require.EqualValues(t, 4, left(t, lim, ofClient["address"]))
+		require.EqualValues(t, 4, left(t, other, ofClient["address"]))
 	})
-
 	// An inner rule replaces an outer Shadow rule of the same bucket.
-	for name, c := range map[string]struct {
-		shadow, meant Rule
-		status, want  string
-		held          bool
-	}{
-		"shadow":                   {Rule{}, Rule{}, "200", "200 200 200 200 200 429", false},
-		"shadow counts":            {Rule{CountStatus: AuthFailed}, Rule{}, "200", "200 200 200 200 200 429", false},
-		"shadow locks out":         {Rule{LockOut: time.Hour}, Rule{}, "200", "200 200 200 200 200 429", false},
-		"inner counts":             {Rule{}, Rule{CountStatus: AuthFailed, LockOut: time.Hour}, "401", "401 401 401 401 401 429", true},
-		"inner refunds":            {Rule{}, Rule{RefundStatus: Status(200)}, "200", "200 200 200 200 200 200", false},
-		"inner costs 5":            {Rule{}, Rule{Cost: 5}, "200", "200 429 429 429 429 429", false},
-		"shadow costs 5":           {Rule{Cost: 5}, Rule{}, "200", "200 200 200 200 200 429", false},
-		"shadow in the same rules": {Rule{Pattern: "/none"}, Rule{}, "200", "200 200 200 200 200 429", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lim, _ := newLimiter(t, nil)
-			c.shadow.Key, c.shadow.Shadow, c.meant.Key = ByIP(failures), true, ByIP(failures)
-			h := New(lim, nil, c.shadow)(New(lim, nil, c.meant)(http.HandlerFunc(status)))
-			if c.shadow.Pattern != "" {
-				c.shadow.Pattern = ""
-				h = New(lim, nil, c.shadow, c.meant)(http.HandlerFunc(status))
-			}
-			srv := serve(t, h)
-			require.Equal(t, c.want, statuses(t, 6, srv.URL+"?status="+c.status))
-			require.Equal(t, c.held, !heldUntil(t, lim, local[failures]).IsZero())
-			if res := get(t, srv.URL); res.StatusCode == 429 {
-				require.Equal(t, []string{"login"}, res.problem(t).Violated)
-			}
-		})
-	}
+	login := func(ru Rule) []Rule { ru.Key = ByIP(failures); return []Rule{ru} }
+	shadow := func(ru Rule) []Rule { ru.Shadow = true; return login(ru) }
+	const five = `
+		200: 200 200 200 200 200 429
+		Body: "violated-policies":["login"]
+		held login 0s`
+	runScenarios(t, map[string]scenario{
+		"spends from a bucket once": {
+			limits: map[stint.Name]stint.Limit{perKey: stint.PerHour(4)}, outer: []Rule{{Key: ByIP(perAddress)}},
+			rules: []Rule{{Key: ByIP(perAddress)}, {Key: ByHeader(perKey, "X-Key")}}, script: `
+			200 k: 200
+			Observed: key allowed
+			RateLimit: "address";r=4;t=12, "key";r=3;t=900
+			200 k: 200 200 200 429
+			Body: "violated-policies":["key"]
+			left address 0`},
+		"shadow":                   {outer: shadow(Rule{}), rules: login(Rule{}), script: five},
+		"shadow counts":            {outer: shadow(Rule{CountStatus: AuthFailed}), rules: login(Rule{}), script: five},
+		"shadow locks out":         {outer: shadow(Rule{LockOut: time.Hour}), rules: login(Rule{}), script: five},
+		"shadow costs 5":           {outer: shadow(Rule{Cost: 5}), rules: login(Rule{}), script: five},
+		"shadow in the same rules": {rules: append(shadow(Rule{}), login(Rule{})...), script: five},
+		"inner counts": {outer: shadow(Rule{}), rules: login(Rule{CountStatus: AuthFailed, LockOut: time.Hour}), script: `
+			401: 401 401 401 401 401 429
+			held login 1h0m0s`},
+		"inner refunds": {outer: shadow(Rule{}), rules: login(Rule{RefundStatus: Status(200)}), script: `
+			200: 200 200 200 200 200 200
+			left login 5`},
+		"inner costs 5": {outer: shadow(Rule{}), rules: login(Rule{Cost: 5}), script: "200: 200 429"},
+	})
 	t.Run("longest wait", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
-		byKey := ByHeader(perKey, "X-Key")
+		address, key := Rule{Key: ByIP(perAddress)}, Rule{Key: ByHeader(perKey, "X-Key")}
+		shadow := Rule{Key: ByIP(perAddress), Shadow: true}
 		for _, wait := range []time.Duration{time.Hour, 2 * time.Hour} {
-			require.NoError(t, lim.Hold(local[perAddress], lim.Now().Add(wait)))
-			require.NoError(t, lim.Hold(local[perKey], lim.Now().Add(3*time.Hour-wait)))
-			inner := New(lim, nil, Rule{Key: ByIP(perAddress)}, Rule{Key: byKey})(http.HandlerFunc(status))
-			for _, shadows := range [][]Rule{
-				{{Key: ByIP(perAddress), Shadow: true}},
-				{{Key: ByIP(perAddress), Shadow: true}, {Key: byKey, Shadow: true}},
-			} {
-				res := get(t, serve(t, New(lim, nil, shadows...)(inner)).URL, "X-Key", "k")
-				require.Equal(t, "7200", res.Header.Get("Retry-After"))
-			}
+			require.NoError(t, lim.Hold(ofClient["address"], lim.Now().Add(wait)))
+			require.NoError(t, lim.Hold(ofClient["key"], lim.Now().Add(3*time.Hour-wait)))
+			w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+			r.Header.Set("X-Key", "k")
+			New(lim, nil, shadow)(New(lim, nil, address, key)(http.HandlerFunc(status))).ServeHTTP(w, r)
+			require.Equal(t, "7200", w.Header().Get("Retry-After"))
 		}
 	})
 }

@@ -28,26 +28,23 @@
 //	rule.go       Rule: which requests, how much, when; statuses to count
 //	keyfunc.go    KeyFunc: whose bucket; ByIP, ByHeader, FirstOf, ...
 //	address.go    ClientAddress: the client behind proxies
-//	options.go    Options of the middleware
-//	observer.go   Observer of decisions and errors
+//	options.go    Options of the middleware, and Observer
 //	decision.go   Decision, and the state that a request carries
 //	headers.go    RateLimit and the other fields that clients read
 //	transport.go  Transport: the client's side
 //
 // A request passes through these:
 //
-//	middleware.go       New, and the steps of a request
-//	route.go            does a rule's Pattern match?
-//	decide.go           spend: before the handler
-//	problem.go          the answer to a request that does not pass
-//	accept.go           JSON, HTML or text?
-//	statuswriter.go     a ResponseWriter that notices the status
-//	afterstatus.go      spend, refund and lock out: after the status
-//	lockout.go          lock-outs that grow, and where they are counted
-//	forwarded.go        parser of Forwarded and X-Forwarded-For
-//	structuredfield.go  writer of RFC 9651
-//	backoff.go          Transport stays away as long as a response asks
-//	retryafter.go       the fields that say how long
+//	middleware.go    New, and the steps of a request
+//	route.go         does a rule's Pattern match?
+//	decide.go        spend: before the handler
+//	problem.go       the answer to a request that does not pass
+//	statuswriter.go  a ResponseWriter that notices the status
+//	afterstatus.go   spend, refund and lock out: after the status
+//	lockout.go       lock-outs that grow, and where they are counted
+//	forwarded.go     parser of Forwarded and X-Forwarded-For
+//	backoff.go       Transport stays away as long as a response asks
+//	retryafter.go    the fields that say how long
 //
 // # Locks
 //

@@ -52,12 +52,15 @@ func ask(h http.Handler) *httptest.ResponseRecorder {
 func ExampleNew() {
 	limiter := open()
 	defer limiter.Close()
-	limit := httplimit.New(limiter, nil,
-		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
-		httplimit.Rule{Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins), CountStatus: httplimit.AuthFailed},
-	)
 	mux := http.NewServeMux()
 	mux.Handle("POST /login", wrongPassword)
+	limit := httplimit.New(limiter, nil,
+		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
+		httplimit.Rule{
+			Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins),
+			CountStatus: httplimit.AuthFailed, // only failed logins spend tokens
+		},
+	)
 	h := limit(mux)
 	for range 3 {
 		res := ask(h)
@@ -92,13 +95,14 @@ func ExampleRule() {
 
 func ExampleStatus() {
 	listed := httplimit.Status(http.StatusConflict, http.StatusTeapot)
-	for _, status := range []int{401, 403, 409, 500} {
+	for _, status := range []int{401, 403, 409, 499, 500} {
 		fmt.Println(status, httplimit.AuthFailed(status), httplimit.ServerError(status), listed(status))
 	}
 	// Output:
 	// 401 true false false
 	// 403 true false false
 	// 409 false false true
+	// 499 false false false
 	// 500 false true false
 }
 

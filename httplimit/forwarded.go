@@ -3,7 +3,9 @@ package httplimit
 import (
 	"iter"
 	"net/netip"
+	"regexp"
 	"strings"
+	"sync"
 )
 
 // fromRight yields the entries of a list in one or more lines, the last entry
@@ -49,8 +51,8 @@ func parseEntry(entry string, forwarded bool) (netip.Addr, bool) {
 	return parseNode(entry)
 }
 
-// parseNode reads an address: bare, in brackets if it is IPv6, or with a port,
-// as some proxies write it.
+// parseNode reads an address: bare, in brackets if it is IPv6, or with a port.
+// RemoteAddr has a port, unless other middleware has written it.
 func parseNode(node string) (netip.Addr, bool) {
 	if inner, ok := strings.CutPrefix(node, "["); ok {
 		if inner, ok = strings.CutSuffix(inner, "]"); ok {
@@ -58,73 +60,44 @@ func parseNode(node string) (netip.Addr, bool) {
 			return plain(addr), err == nil && addr.Is6()
 		}
 	}
-	if addr, err := netip.ParseAddr(node); err == nil {
-		return plain(addr), true
+	if strings.Contains(node, ":") {
+		if withPort, err := netip.ParseAddrPort(node); err == nil {
+			return plain(withPort.Addr()), true
+		}
 	}
-	withPort, err := netip.ParseAddrPort(node)
-	return plain(withPort.Addr()), err == nil
+	addr, err := netip.ParseAddr(node)
+	return plain(addr), err == nil
 }
+
+// token is a token of RFC 9110. A forwardedPair is a parameter of a Forwarded
+// field, whose value is a token or a quoted string, with what follows it.
+const token = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+
+var (
+	forwardedPair = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^(` + token + `)=(?:(` + token + `)|"((?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\(?s:.))*)")(;|$)`)
+	})
+	quotedPair = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\\(?s:(.))`) })
+)
 
 // forwardedFor returns the "for" parameter of an element of a Forwarded field.
 // It is false if the element is malformed or repeats a parameter.
 func forwardedFor(element string) (node string, ok bool) {
 	seen := make(map[string]bool, 4)
-	for rest := element; ; {
-		name, after, found := strings.Cut(rest, "=")
-		name = strings.ToLower(name)
-		if !found || !isToken(name) || seen[name] {
+	for more := ";"; more != ""; {
+		pair := forwardedPair().FindStringSubmatch(element)
+		if pair == nil {
+			return "", false
+		}
+		name := strings.ToLower(pair[1])
+		if seen[name] {
 			return "", false
 		}
 		seen[name] = true
-		value, after, valid := forwardedValue(after)
-		if !valid {
-			return "", false
-		}
 		if name == "for" {
-			node = value
+			node = pair[2] + quotedPair().ReplaceAllString(pair[3], "$1")
 		}
-		if after == "" {
-			return node, node != ""
-		}
-		if rest, found = strings.CutPrefix(after, ";"); !found {
-			return "", false
-		}
+		element, more = element[len(pair[0]):], pair[4]
 	}
-}
-
-// forwardedValue reads a token or a quoted string, and returns what follows it.
-func forwardedValue(s string) (value, rest string, ok bool) {
-	if !strings.HasPrefix(s, `"`) {
-		end := strings.IndexByte(s, ';')
-		if end < 0 {
-			end = len(s)
-		}
-		return s[:end], s[end:], isToken(s[:end])
-	}
-	var b strings.Builder
-	for i := 1; i < len(s); i++ {
-		switch c := s[i]; {
-		case c == '"':
-			return b.String(), s[i+1:], true
-		case c == '\\' && i+1 < len(s):
-			i++
-			b.WriteByte(s[i])
-		case c < ' ' && c != '\t' || c == 0x7f:
-			return "", "", false
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return "", "", false
-}
-
-// isToken reports whether s is a token of RFC 9110.
-func isToken(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if c <= ' ' || c >= 0x7f || strings.IndexByte("\"(),/:;<=>?@[\\]{}", c) >= 0 {
-			return false
-		}
-	}
-	return s != ""
+	return node, node != ""
 }

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"encoding/base64"
 	"net/http"
 	"strconv"
 )
@@ -63,7 +64,7 @@ func (m *middleware) writeFields(w http.ResponseWriter, as []applied) {
 
 func (m *middleware) writeStandard(h http.Header, as []applied) {
 	var room [2][128]byte
-	policies, states := room[0][:0], room[1][:0]
+	policies, states, denied := room[0][:0], room[1][:0], false
 	for i := range as {
 		a := &as[i]
 		if !m.tells(a) {
@@ -72,6 +73,7 @@ func (m *middleware) writeStandard(h http.Header, as []applied) {
 		if len(states) > 0 {
 			policies, states = append(policies, ", "...), append(states, ", "...)
 		}
+		denied = denied || !a.Allowed
 		policies = appendString(policies, a.Label)
 		policies = appendInt(append(policies, quotaParam...), a.Limit.Burst)
 		policies = appendInt(append(policies, windowParam...), seconds(a.Limit.Tolerance()))
@@ -85,11 +87,18 @@ func (m *middleware) writeStandard(h http.Header, as []applied) {
 			states = appendBytes(append(states, keyParam...), pk)
 		}
 	}
-	if len(states) > 0 {
-		both := string(append(policies, states...))
-		fields := &[...]string{both[:len(policies)], both[len(policies):]}
-		h[policyField], h[stateField] = fields[:1:1], fields[1:]
+	if len(states) == 0 {
+		return
 	}
+	fields := m.fields.Load()
+	if fields == nil || fields[0] != string(policies) || fields[1] != string(states) {
+		both := string(append(policies, states...))
+		fields = &[2]string{both[:len(policies)], both[len(policies):]}
+		if denied {
+			m.fields.Store(fields)
+		}
+	}
+	h[policyField], h[stateField] = fields[:1:1], fields[1:]
 }
 
 // writeStrictest writes the rule that denied with the longest wait, or else
@@ -113,4 +122,32 @@ func (m *middleware) writeStrictest(h http.Header, as []applied, prefix string) 
 // tells reports whether a rule is in the fields of this middleware.
 func (m *middleware) tells(a *applied) bool {
 	return !a.Shadow && a.Limit.Count > 0 && a.by.opts.Headers == m.opts.Headers
+}
+
+// appendString appends a String of RFC 9651. Bytes that are not printable
+// ASCII are percent-encoded, and so is the percent sign.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c < ' ' || c > '~' || c == '%':
+			b = append(b, '%', "0123456789abcdef"[c>>4], "0123456789abcdef"[c&15])
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		default:
+			b = append(b, c)
+		}
+	}
+	return append(b, '"')
+}
+
+// appendInt appends an Integer of RFC 9651, which has at most 15 digits.
+func appendInt(b []byte, n int64) []byte {
+	const most = 999_999_999_999_999
+	return strconv.AppendInt(b, max(0, min(n, most)), 10)
+}
+
+// appendBytes appends a Byte Sequence of RFC 9651.
+func appendBytes(b, value []byte) []byte {
+	return append(base64.StdEncoding.AppendEncode(append(b, ':'), value), ':')
 }

@@ -12,136 +12,110 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// fields returns the header that a handler writes for a request.
-func fields(h http.Handler) map[string]string {
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-	got := make(map[string]string)
-	for field := range w.Header() {
-		got[field] = w.Header().Get(field)
-	}
-	return got
-}
-
 func TestHeaders(t *testing.T) {
 	two := []Rule{{Key: ByIP(perAddress)}, {Key: Shared(everyone)}}
-	partition := func(key stint.Key) []byte { return []byte{0xff, byte(key.Name)} }
-	large := stint.Limit{Burst: math.MaxInt32 * 1_000_000_000, Count: 1e9, Period: time.Second}
-	for name, tc := range map[string]struct {
-		opts     Options
-		everyone stint.Limit
-		rules    []Rule
-		want     map[string]string
-	}{
-		"XRateLimit": {Options{Headers: XRateLimit}, stint.PerHour(2), two,
-			map[string]string{"X-Ratelimit-Limit": "2", "X-Ratelimit-Remaining": "1", "X-Ratelimit-Reset": "1800"}},
-		"Draft06": {Options{Headers: Draft06}, stint.PerHour(2), two,
-			map[string]string{"Ratelimit-Limit": "2", "Ratelimit-Remaining": "1", "Ratelimit-Reset": "1800"}},
-		"NoHeaders": {Options{Headers: NoHeaders}, stint.PerHour(2), two, map[string]string{}},
-		"Standard": {Options{}, stint.PerHour(2), two, map[string]string{
-			"Ratelimit-Policy": `"address";q=5;w=60, "everyone";q=2;w=3600`,
-			"Ratelimit":        `"address";r=4;t=12, "everyone";r=1;t=1800`,
-		}},
-		"partition key": {Options{PartitionKey: partition}, stint.PerHour(2), two[:1], map[string]string{
-			"Ratelimit-Policy": `"address";q=5;w=60;pk=:/wE=:`, "Ratelimit": `"address";r=4;t=12;pk=:/wE=:`,
-		}},
-		"label not in ASCII": {Options{}, stint.PerHour(2), []Rule{{Key: ByIP(oddLabel), Cost: 5}}, map[string]string{
-			"Ratelimit-Policy": `"Gr%c3%b6%c3%9fe \"100%25\" \\";q=5;w=60`,
-			"Ratelimit":        `"Gr%c3%b6%c3%9fe \"100%25\" \\";r=0;t=12`,
-		}},
-		"over 15 digits": {Options{}, large, two[1:], map[string]string{
-			"Ratelimit-Policy": `"everyone";q=999999999999999;w=2147483647`, "Ratelimit": `"everyone";r=999999999999999;t=1`,
-		}},
-		"no limit, Standard":   {Options{}, large, []Rule{{Key: ByIP(off)}}, map[string]string{}},
-		"no limit, XRateLimit": {Options{Headers: XRateLimit}, large, []Rule{{Key: ByIP(off)}}, map[string]string{}},
-		"no limit, Draft06":    {Options{Headers: Draft06}, large, []Rule{{Key: ByIP(off)}}, map[string]string{}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{everyone: tc.everyone})
-			h := New(lim, &tc.opts, tc.rules...)(http.HandlerFunc(status))
-			require.Equal(t, tc.want, fields(h))
-			if tc.everyone == stint.PerHour(2) && len(tc.rules) == 2 {
-				fields(h)
-				denied := fields(h)
-				require.Equal(t, "1800", denied["Retry-After"])
-				for field, want := range tc.want {
-					switch field {
-					case "Ratelimit-Remaining", "X-Ratelimit-Remaining":
-						want = "0"
-					case "Ratelimit":
-						want = `"address";r=3;t=12, "everyone";r=0;t=1800`
-					}
-					require.Equal(t, want, denied[field])
-				}
-			}
-		})
-	}
-	lim, _ := newLimiter(t, nil)
-	url := limited(t, lim, Rule{Key: ByIP(oddLabel), Cost: 5})
-	get(t, url)
-	require.Equal(t, []string{`Gr%c3%b6%c3%9fe "100%25" \`}, get(t, url).problem(t).Violated, "as in the header")
+	hourly := map[stint.Name]stint.Limit{everyone: stint.PerHour(2)}
+	large := map[stint.Name]stint.Limit{everyone: {Burst: math.MaxInt32 * 1_000_000_000, Count: 1e9, Period: time.Second}}
+	blocked := map[stint.Name]stint.Limit{perAddress: stint.Blocked}
+	partition := Options{PartitionKey: func(key stint.Key) []byte { return []byte{0xff, byte(key.Name)} }}
+	always := func(int) bool { return true }
+	const none = `
+		200: 200
+		Fields:`
+	const forever = `
+		200: 429 429
+		Retry-After: 9223372037
+		Body: Try again in 106752 days
+		Fields:`
+	runScenarios(t, map[string]scenario{
+		"Standard": {limits: hourly, rules: two, script: `
+			200: 200
+			Fields: Ratelimit "address";r=4;t=12, "everyone";r=1;t=1800 / Ratelimit-Policy "address";q=5;w=60, "everyone";q=2;w=3600
+			200: 200 429
+			Fields: Ratelimit "address";r=3;t=12, "everyone";r=0;t=1800 / Ratelimit-Policy "address";q=5;w=60, "everyone";q=2;w=3600`},
+		"XRateLimit": {limits: hourly, opts: Options{Headers: XRateLimit}, rules: two, script: `
+			200: 200
+			Fields: X-Ratelimit-Limit 2 / X-Ratelimit-Remaining 1 / X-Ratelimit-Reset 1800
+			200: 200 429
+			Fields: X-Ratelimit-Limit 2 / X-Ratelimit-Remaining 0 / X-Ratelimit-Reset 1800`},
+		"Draft06": {limits: hourly, opts: Options{Headers: Draft06}, rules: two, script: `
+			200: 200
+			Fields: Ratelimit-Limit 2 / Ratelimit-Remaining 1 / Ratelimit-Reset 1800
+			200: 200 429
+			Fields: Ratelimit-Limit 2 / Ratelimit-Remaining 0 / Ratelimit-Reset 1800`},
+		"NoHeaders": {limits: hourly, opts: Options{Headers: NoHeaders}, rules: two, script: `
+			200: 200 200 429
+			Retry-After: 1800
+			Fields:`},
+		"partition key": {opts: partition, rules: two[:1], script: `
+			200: 200
+			Fields: Ratelimit "address";r=4;t=12;pk=:/wE=: / Ratelimit-Policy "address";q=5;w=60;pk=:/wE=:`},
+		"label not in ASCII": {rules: []Rule{{Key: ByIP(oddLabel), Cost: 5}}, script: `
+			200: 200
+			Fields: Ratelimit "Gr%c3%b6%c3%9fe \"100%25\" \\";r=0;t=12 / Ratelimit-Policy "Gr%c3%b6%c3%9fe \"100%25\" \\";q=5;w=60
+			200: 429
+			Body: "violated-policies":["Gr%c3%b6%c3%9fe \"100%25\" \\"]`},
+		"over 15 digits": {limits: large, rules: two[1:], script: `
+			200: 200
+			Fields: Ratelimit "everyone";r=999999999999999;t=1 / Ratelimit-Policy "everyone";q=999999999999999;w=2147483647`},
+		"no limit, Standard":   {rules: []Rule{{Key: ByIP(off)}}, script: none},
+		"no limit, XRateLimit": {rules: []Rule{{Key: ByIP(off)}}, opts: Options{Headers: XRateLimit}, script: none},
+		"blocked":              {limits: blocked, rules: two[:1], script: forever},
+		"blocked, counts":      {limits: blocked, rules: []Rule{{Key: ByIP(perAddress), CountStatus: always, LockOut: time.Minute}}, script: forever},
+		"blocked, Shadow rule": {limits: blocked, rules: []Rule{{Key: ByIP(perAddress), Shadow: true}}, script: none},
+		// A client that uses what is left, and then waits for t, is never denied.
+		"waits": {limits: map[stint.Name]stint.Limit{everyone: stint.PerMinute(3)}, rules: two[1:], script: `
+			200: 200
+			RateLimit: "everyone";r=2;t=20
+			200: 200 200 429
+			RateLimit: "everyone";r=0;t=20
+			+20s
+			200: 200
+			+30s
+			200: 200
+			RateLimit: "everyone";r=0;t=10`},
+	})
 }
 
 // Each middleware writes its own rules in its own way, whatever is nested.
 func TestHeadersNested(t *testing.T) {
-	partition := func(stint.Key) []byte { return []byte("x") }
-	const inner = `"address";q=5;w=60`
-	shared := Rule{Key: Shared(everyone)}
+	partition := Options{PartitionKey: func(stint.Key) []byte { return []byte("x") }}
+	address, shared := []Rule{{Key: ByIP(perAddress)}}, []Rule{{Key: Shared(everyone)}}
+	const inner = ` Ratelimit "address";r=4;t=12 / Ratelimit-Policy "address";q=5;w=60`
 	for name, tc := range map[string]struct {
-		outer, inner Options
-		rule         Rule // of the outer one
-		want         map[string]string
+		outerOpts, opts Options
+		outer           []Rule
+		want            string
 	}{
-		"none": {Options{Headers: NoHeaders}, Options{}, shared, map[string]string{
-			"Ratelimit-Policy": inner, "Ratelimit": `"address";r=4;t=12`,
-		}},
-		"none inside": {Options{}, Options{Headers: NoHeaders}, shared, map[string]string{
-			"Ratelimit-Policy": `"everyone";q=5;w=60`, "Ratelimit": `"everyone";r=4;t=12`,
-		}},
-		"partition key": {Options{PartitionKey: partition}, Options{}, shared, map[string]string{
-			"Ratelimit-Policy": `"everyone";q=5;w=60;pk=:eA==:, ` + inner,
-			"Ratelimit":        `"everyone";r=4;t=12;pk=:eA==:, "address";r=4;t=12`,
-		}},
-		"partition key inside": {Options{}, Options{PartitionKey: partition}, shared, map[string]string{
-			"Ratelimit-Policy": `"everyone";q=5;w=60, ` + inner + `;pk=:eA==:`,
-			"Ratelimit":        `"everyone";r=4;t=12, "address";r=4;t=12;pk=:eA==:`,
-		}},
-		"partition key, nothing new": {Options{PartitionKey: partition}, Options{}, Rule{Key: ByIP(perAddress)}, map[string]string{
-			"Ratelimit-Policy": inner + `;pk=:eA==:`, "Ratelimit": `"address";r=4;t=12;pk=:eA==:`,
-		}},
-		"two kinds": {Options{Headers: XRateLimit}, Options{}, Rule{Key: Shared(everyone), Cost: 2}, map[string]string{
-			"X-Ratelimit-Limit": "5", "X-Ratelimit-Remaining": "3", "X-Ratelimit-Reset": "12",
-			"Ratelimit-Policy": inner, "Ratelimit": `"address";r=4;t=12`,
-		}},
-		"two kinds, after the status": {Options{Headers: XRateLimit}, Options{}, Rule{Key: Shared(everyone), RefundStatus: Status(200)},
-			map[string]string{
-				"X-Ratelimit-Limit": "5", "X-Ratelimit-Remaining": "5", "X-Ratelimit-Reset": "12",
-				"Ratelimit-Policy": inner, "Ratelimit": `"address";r=4;t=12`,
-			}},
-		"one kind": {Options{Headers: XRateLimit}, Options{Headers: XRateLimit}, Rule{Key: Shared(everyone), Cost: 2}, map[string]string{
-			"X-Ratelimit-Limit": "5", "X-Ratelimit-Remaining": "3", "X-Ratelimit-Reset": "12",
-		}},
-		"shadow replaced inside": {Options{Headers: NoHeaders}, Options{}, Rule{Key: ByIP(perAddress), Shadow: true}, map[string]string{
-			"Ratelimit-Policy": inner, "Ratelimit": `"address";r=4;t=12`,
-		}},
+		"none":        {Options{Headers: NoHeaders}, Options{}, shared, inner},
+		"none inside": {Options{}, Options{Headers: NoHeaders}, shared, ` Ratelimit "everyone";r=4;t=12 / Ratelimit-Policy "everyone";q=5;w=60`},
+		"partition key": {partition, Options{}, shared, ` Ratelimit "everyone";r=4;t=12;pk=:eA==:, "address";r=4;t=12` +
+			` / Ratelimit-Policy "everyone";q=5;w=60;pk=:eA==:, "address";q=5;w=60`},
+		"partition key inside": {Options{}, partition, shared, ` Ratelimit "everyone";r=4;t=12, "address";r=4;t=12;pk=:eA==:` +
+			` / Ratelimit-Policy "everyone";q=5;w=60, "address";q=5;w=60;pk=:eA==:`},
+		"nothing new": {partition, Options{}, address, ` Ratelimit "address";r=4;t=12;pk=:eA==: / Ratelimit-Policy "address";q=5;w=60;pk=:eA==:`},
+		"two kinds": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Shared(everyone), Cost: 2}},
+			inner + ` / X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 3 / X-Ratelimit-Reset 12`},
+		"two kinds, after the status": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Shared(everyone), RefundStatus: Status(200)}},
+			inner + ` / X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 5 / X-Ratelimit-Reset 12`},
+		"one kind": {Options{Headers: XRateLimit}, Options{Headers: XRateLimit}, []Rule{{Key: Shared(everyone), Cost: 2}},
+			` X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 3 / X-Ratelimit-Reset 12`},
+		"shadow replaced inside": {Options{Headers: NoHeaders}, Options{}, []Rule{{Key: ByIP(perAddress), Shadow: true}}, inner},
 	} {
-		t.Run(name, func(t *testing.T) {
-			lim, _ := newLimiter(t, nil)
-			nested := New(lim, &tc.inner, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
-			require.Equal(t, tc.want, fields(New(lim, &tc.outer, tc.rule)(nested)))
-		})
+		t.Run(name, scenario{opts: tc.opts, outerOpts: tc.outerOpts, outer: tc.outer, rules: address, script: "200: 200\nFields:" + tc.want}.run)
 	}
 	// net/http may be writing a value that nested middleware replaces.
 	t.Run("values stay", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		nested := New(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(status))
 		var before []string
-		got := fields(New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w := httptest.NewRecorder()
+		New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			before = w.Header()[stateField]
 			nested.ServeHTTP(w, r)
-		})))
+		})).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 		require.Equal(t, []string{`"address";r=4;t=12`}, before)
-		require.Equal(t, `"address";r=4;t=12, "everyone";r=4;t=12`, got[stateField])
+		require.Equal(t, `"address";r=4;t=12, "everyone";r=4;t=12`, w.Header().Get("RateLimit"))
 	})
 }
 
@@ -183,39 +157,4 @@ func TestState(t *testing.T) {
 		retry := max(1, seconds(a.RetryAfter))
 		require.True(t, a.Allowed || window <= retry, "%s: Retry-After ends before the window", name)
 	}
-}
-
-// A client that uses what is left, and then waits for the window, is never
-// denied; and for no less.
-func TestStateOfSpends(t *testing.T) {
-	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{everyone: stint.PerMinute(3)})
-	h := New(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(status))
-	for _, want := range []string{`r=2;t=20`, `r=1;t=20`, `r=0;t=20`, `r=0;t=20`} {
-		require.Equal(t, `"everyone";`+want, fields(h)[stateField])
-	}
-	clock.pass(20 * time.Second)
-	require.Empty(t, fields(h)["Retry-After"])
-	clock.pass(30 * time.Second) // one is back, and half of another
-	require.Equal(t, `"everyone";r=0;t=10`, fields(h)[stateField])
-}
-
-// A blocked client gets 429 and the longest Retry-After, and no fields of a
-// limit that it does not have.
-func TestBlocked(t *testing.T) {
-	for _, rule := range []Rule{
-		{Key: ByIP(perAddress)},
-		{Key: ByIP(perAddress), CountStatus: func(int) bool { return true }},
-		{Key: ByIP(perAddress), CountStatus: func(int) bool { return true }, LockOut: time.Minute},
-	} {
-		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.Blocked})
-		for range 2 {
-			res := get(t, limited(t, lim, rule))
-			require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
-			require.Equal(t, "9223372037", res.Header.Get("Retry-After"))
-			require.Empty(t, res.Header.Get("RateLimit"))
-			require.Contains(t, res.body, "Try again in 106752 days")
-		}
-	}
-	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.Blocked})
-	require.Equal(t, http.StatusOK, get(t, limited(t, lim, Rule{Key: ByIP(perAddress), Shadow: true})).StatusCode)
 }

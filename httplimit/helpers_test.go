@@ -46,7 +46,7 @@ type testClock struct {
 
 func (c *testClock) now() time.Time       { return c.base.Add(time.Duration(c.gone.Load())) }
 func (c *testClock) pass(d time.Duration) { c.gone.Add(int64(d)) }
-func newTestClock() *testClock            { return &testClock{base: time.Now()} }
+func newTestClock() *testClock            { return &testClock{base: time.Date(2021, 2, 3, 4, 5, 6, 0, time.UTC)} }
 
 // newLimiter returns a Limiter of 5 a minute for each Name, with some others.
 func newLimiter(t testing.TB, others map[stint.Name]stint.Limit) (*stint.Limiter, *testClock) {
@@ -109,21 +109,6 @@ func read(t testing.TB, res *http.Response) string {
 	return string(body)
 }
 
-type problemJSON struct {
-	Type     string   `json:"type,omitempty"`
-	Title    string   `json:"title"`
-	Status   int      `json:"status"`
-	Detail   string   `json:"detail,omitempty"`
-	Violated []string `json:"violated-policies,omitempty"`
-}
-
-func (r response) problem(t testing.TB) (p problemJSON) {
-	t.Helper()
-	require.Equal(t, "application/problem+json", r.Header.Get("Content-Type"))
-	require.NoError(t, json.Unmarshal([]byte(r.body), &p))
-	return p
-}
-
 // statuses returns the statuses of n requests, as "200 200 429".
 func statuses(t testing.TB, n int, url string, fields ...string) string {
 	t.Helper()
@@ -164,24 +149,6 @@ var local = map[stint.Name]stint.Key{ // of clients of serve
 // limited serves status behind rules, and returns its URL.
 func limited(t testing.TB, lim *stint.Limiter, rules ...Rule) string {
 	return serve(t, New(lim, nil, rules...)(http.HandlerFunc(status))).URL
-}
-
-// failing is limited with options, and collects the errors.
-func failing(t testing.TB, lim *stint.Limiter, opts Options, rules ...Rule) (url string, errs *[]error) {
-	errs = new([]error)
-	opts.Observers = errorsTo(errs)
-	return serve(t, New(lim, &opts, rules...)(http.HandlerFunc(status))).URL, errs
-}
-
-func errorsTo(errs *[]error) []Observer {
-	return []Observer{{Error: func(_ *http.Request, err error) { *errs = append(*errs, err) }}}
-}
-
-func last(errs []error) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	return errs[len(errs)-1]
 }
 
 // costing returns a CostFunc.

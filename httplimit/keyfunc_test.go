@@ -1,43 +1,36 @@
 package httplimit
 
 import (
-	"net/http"
 	"net/http/httptest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/stint-go/stint"
 )
 
+// ExampleKeyFunc and ExampleFirstOf show that each finds its id.
 func TestKeyFuncs(t *testing.T) {
-	request := func(change func(*http.Request)) *http.Request {
-		r := httptest.NewRequest("GET", "/", nil)
-		change(r)
-		return r
-	}
-	plain := request(func(*http.Request) {})
+	either := FirstOf(ByHeader(everyone, "X"), ByHeader(perKey, "X-Key"))
 	for name, tc := range map[string]struct {
-		f    KeyFunc
-		r    *http.Request
-		want string // "" is ErrNoID
+		f            KeyFunc
+		field, value string
+		want         string // "" is ErrNoID
 	}{
-		"header":         {ByHeader(perKey, "x-key"), request(func(r *http.Request) { r.Header.Set("X-Key", "k") }), "k"},
-		"no header":      {ByHeader(perKey, "x-key"), plain, ""},
-		"cookie":         {ByCookie(perKey, "c"), request(func(r *http.Request) { r.Header.Set("Cookie", "d=x; c=k") }), "k"},
-		"no cookie":      {ByCookie(perKey, "c"), plain, ""},
-		"two cookies":    {ByCookie(perKey, "c"), request(func(r *http.Request) { r.Header.Set("Cookie", "c=x; c=k") }), ""},
-		"user":           {ByBasicAuthUser(perKey), request(func(r *http.Request) { r.SetBasicAuth("k", "secret") }), "k"},
-		"no user":        {ByBasicAuthUser(perKey), plain, ""},
-		"no name":        {ByBasicAuthUser(perKey), request(func(r *http.Request) { r.SetBasicAuth("", "secret") }), ""},
-		"path value":     {ByPathValue(perKey, "id"), request(func(r *http.Request) { r.SetPathValue("id", "k") }), "k"},
-		"no path value":  {ByPathValue(perKey, "id"), plain, ""},
-		"first of two":   {FirstOf(ByHeader(everyone, "X"), ByHeader(perKey, "K")), request(func(r *http.Request) { r.Header.Set("K", "k") }), "k"},
-		"first of none":  {FirstOf(ByHeader(everyone, "X"), ByHeader(perKey, "K")), plain, ""},
-		"first that has": {FirstOf(ByIP(perKey), ByHeader(everyone, "K")), request(func(r *http.Request) { r.Header.Set("K", "k") }), "192.0.2.1"},
+		"header":         {ByHeader(perKey, "x-key"), "X-Key", "k", "k"},
+		"no header":      {ByHeader(perKey, "x-key"), "X", "k", ""},
+		"cookie":         {ByCookie(perKey, "c"), "Cookie", "d=x; c=k", "k"},
+		"no cookie":      {ByCookie(perKey, "c"), "Cookie", "d=x", ""},
+		"two cookies":    {ByCookie(perKey, "c"), "Cookie", "c=x; c=k", ""},
+		"no user":        {ByBasicAuthUser(perKey), "X", "k", ""},
+		"no name":        {ByBasicAuthUser(perKey), "Authorization", "Basic OnNlY3JldA==", ""}, // ":secret"
+		"no path value":  {ByPathValue(perKey, "id"), "X", "k", ""},
+		"first of two":   {either, "X-Key", "k", "k"},
+		"first of none":  {either, "Y", "k", ""},
+		"first that has": {FirstOf(ByIP(perKey), ByHeader(everyone, "X")), "X", "k", "192.0.2.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			key, err := tc.f(tc.r)
+			r := httptest.NewRequest("GET", "/", nil)
+			r.Header.Set(tc.field, tc.value)
+			key, err := tc.f(r)
 			if tc.want == "" {
 				require.ErrorIs(t, err, ErrNoID)
 				return
@@ -45,17 +38,5 @@ func TestKeyFuncs(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, perKey.Key(tc.want), key)
 		})
-	}
-	key, err := Shared(everyone)(plain)
-	require.NoError(t, err)
-	require.Equal(t, stint.Key{Name: everyone}, key)
-}
-
-func TestStatusFuncs(t *testing.T) {
-	for status, want := range map[int][3]bool{
-		200: {false, false, false}, 401: {true, false, false}, 403: {true, false, true}, 404: {false, false, true},
-		499: {false, false, false}, 500: {false, true, false}, 503: {false, true, false},
-	} {
-		require.Equal(t, want, [3]bool{AuthFailed(status), ServerError(status), Status(403, 404)(status)}, status)
 	}
 }

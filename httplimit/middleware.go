@@ -31,6 +31,9 @@ import (
 // spend from the same buckets again. Each rule is reported to the client as
 // the Headers and PartitionKey of its own middleware say, and rules with the
 // same Headers share the fields.
+//
+// Denials that are alike share the values of header fields. Do not change such
+// a value in place. The methods of http.Header do not.
 func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
 	if lim == nil {
 		panic("httplimit: New: no limiter")
@@ -39,24 +42,20 @@ func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) ht
 	if opts != nil {
 		m.opts = *opts
 	}
+	var shadows []routedRule
 	for i, ru := range rules {
-		if ru.Key == nil {
-			panic(fmt.Sprintf("httplimit: New: rule %d has no Key", i+1))
-		}
-		if ru.Cost < 0 {
-			panic(fmt.Sprintf("httplimit: New: rule %d has a negative Cost", i+1))
-		}
-		m.rules = append(m.rules, routedRule{ru, newRoute(ru.Pattern)})
-	}
-	slices.SortStableFunc(m.rules, func(a, b routedRule) int {
 		switch {
-		case a.Shadow == b.Shadow:
-			return 0
-		case a.Shadow:
-			return 1
+		case ru.Key == nil:
+			panic(fmt.Sprintf("httplimit: New: rule %d has no Key", i+1))
+		case ru.Cost < 0:
+			panic(fmt.Sprintf("httplimit: New: rule %d has a negative Cost", i+1))
+		case ru.Shadow:
+			shadows = append(shadows, routedRule{ru, newRoute(ru.Pattern)})
+		default:
+			m.rules = append(m.rules, routedRule{ru, newRoute(ru.Pattern)})
 		}
-		return -1
-	})
+	}
+	m.rules = append(m.rules, shadows...)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 	}
@@ -69,6 +68,7 @@ type middleware struct {
 	rules  []routedRule // Shadow rules last
 	names  atomic.Pointer[declared]
 	denial atomic.Pointer[denial]
+	fields atomic.Pointer[[2]string] // of the last denial: RateLimit-Policy, RateLimit
 }
 
 type routedRule struct {

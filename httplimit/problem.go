@@ -1,11 +1,14 @@
 package httplimit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"html"
+	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -54,31 +57,32 @@ func (m *middleware) deny(
 	w http.ResponseWriter, r *http.Request, c *carried, mine []applied, d stint.Decision,
 ) {
 	after := max(1, seconds(d.RetryAfter))
-	w.Header()["Retry-After"] = []string{strconv.FormatInt(after, 10)}
-	if m.opts.Denied != nil {
-		_, inner := c.on(r, mine)
-		defer keepFiles(r, inner)
-		m.opts.Denied(w, inner, d)
-		return
-	}
 	last := m.denial.Load()
 	var room [128]byte
 	labels := appendViolated(room[:0], mine)
 	if last == nil || last.after != after || last.labels != string(labels) {
-		last = &denial{after: after, labels: string(labels)}
+		last = &denial{after: after, field: []string{strconv.FormatInt(after, 10)}, labels: string(labels)}
 		last.problem = newProblem(http.StatusTooManyRequests,
 			`"type":"`+QuotaExceeded+`","title":"Request cannot be satisfied as assigned quota has been exceeded"`,
 			"Try again in "+inWords(d.RetryAfter)+".", `,"violated-policies":[`+last.labels+`]`)
 		m.denial.Store(last)
 	}
-	answer(w, r, &last.problem)
+	w.Header()["Retry-After"] = last.field
+	if m.opts.Denied == nil {
+		answer(w, r, &last.problem)
+		return
+	}
+	_, inner := c.on(r, mine)
+	defer keepFiles(r, inner)
+	m.opts.Denied(w, inner, d)
 }
 
 // denial is the last answer to a denied request. In a flood, most are the same.
 type denial struct {
 	problem
-	after  int64  // seconds
-	labels string // of the limits that denied
+	after  int64    // seconds
+	field  []string // Retry-After
+	labels string   // of the limits that denied
 }
 
 // appendViolated appends the labels of the limits that denied, as a list in
@@ -110,25 +114,55 @@ const problemHTML = `<!doctype html>
 </html>
 `
 
+// Values of fields that all answers share.
+var noStore, problemType = []string{"no-store"}, []string{"application/problem+json"}
+
 // answer writes a problem as JSON, HTML or text, whatever the client prefers.
 func answer(w http.ResponseWriter, r *http.Request, p *problem) {
 	h := w.Header()
 	for _, field := range [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		delete(h, field)
 	}
-	title, kind, body := http.StatusText(p.status), "application/problem+json", p.json
+	title, kind, body := http.StatusText(p.status), problemType, p.json
 	switch preferred(r.Header["Accept"]) {
 	case "text/html":
-		kind = "text/html; charset=utf-8"
+		kind = []string{"text/html; charset=utf-8"}
 		body = fmt.Appendf(nil, problemHTML, html.EscapeString(title), html.EscapeString(p.detail))
-	case "text/plain":
-		kind = "text/plain; charset=utf-8"
+	case "text/plain", "text/*":
+		kind = []string{"text/plain; charset=utf-8"}
 		body = []byte(title + ". " + p.detail + "\n")
 	}
-	fields := &[...]string{"no-store", kind}
-	h["Cache-Control"], h["Content-Type"] = fields[:1:1], fields[1:]
+	h["Cache-Control"], h["Content-Type"] = noStore, kind
 	w.WriteHeader(p.status)
 	w.Write(body) // the client may have disconnected
+}
+
+// preferred returns what an Accept field prefers: "text/html", "text/plain",
+// "text/*", or "" for JSON, which clients without a preference get.
+func preferred(accept []string) string {
+	best, text := 0.0, ""
+	for entry := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		kind, params, err := mime.ParseMediaType(entry)
+		q, malformed := strconv.ParseFloat(cmp.Or(params["q"], "1"), 64)
+		if err != nil || malformed != nil || q > 1 {
+			continue
+		}
+		switch kind {
+		case "text/html", "text/plain", "text/*":
+			if q > best {
+				best, text = q, kind
+			}
+		case "application/problem+json", "application/json", "application/*":
+			if q > 0 && q >= best {
+				best, text = q, ""
+			}
+		case "*/*":
+			if q > best {
+				best, text = q, ""
+			}
+		}
+	}
+	return text
 }
 
 // inWords formats a duration for people, rounded up: "1 second", "5 minutes".

@@ -19,7 +19,7 @@ func askedToWait(res *http.Response, now time.Time) (wait time.Duration, refused
 	wait, empty := nothingLeft(res.Header[stateField])
 	noCount := time.Duration(0) // of a Reset that has no Remaining
 	for _, prefix := range [...]string{"X-Ratelimit-", "Ratelimit-", "X-Rate-Limit-"} {
-		reset := untilReset(res.Header.Get(prefix+"Reset"), now)
+		reset := until(res.Header.Get(prefix+"Reset"), now)
 		switch left, err := strconv.ParseFloat(strings.TrimSpace(res.Header.Get(prefix+"Remaining")), 64); {
 		case err != nil:
 			noCount = max(noCount, reset)
@@ -31,7 +31,7 @@ func askedToWait(res *http.Response, now time.Time) (wait time.Duration, refused
 	refused = tooMany || res.StatusCode == http.StatusForbidden && (empty || given)
 	if refused || res.StatusCode == http.StatusServiceUnavailable {
 		for _, value := range after {
-			wait = max(wait, retryAfter(value, now))
+			wait = max(wait, until(value, now))
 		}
 	}
 	if tooMany && wait == 0 {
@@ -58,37 +58,32 @@ func serverTime(date string, now time.Time) time.Time {
 	return theirs
 }
 
-// retryAfter reads a Retry-After field: seconds, which may have a fraction, or
-// a date. It returns 0 for a time that is over, and for anything else.
-func retryAfter(value string, now time.Time) time.Duration {
-	if n, ok := decimal(value); ok {
-		return ofSeconds(n)
-	}
-	until, err := http.ParseTime(strings.TrimSpace(value))
-	if err != nil {
-		return 0
-	}
-	return max(0, until.Sub(now))
-}
-
-// untilReset reads a Reset field: what Retry-After may have, or a Unix time in
-// seconds or milliseconds, which no number of seconds from now reaches.
-func untilReset(value string, now time.Time) time.Duration {
+// until reads a Retry-After or Reset field: seconds, which may have a fraction,
+// a date, or a Unix time in seconds or milliseconds, which no number of seconds
+// from now reaches. It returns 0 for a time that is over, and for anything else.
+func until(value string, now time.Time) time.Duration {
 	const epoch, epochMilli = 1e8, 1e11 // of the year 1973
-	n, ok := decimal(value)
-	switch {
-	case !ok || n < epoch:
-		return retryAfter(value, now)
-	case n >= epochMilli:
-		return max(0, time.UnixMilli(int64(min(n, 1e15))).Sub(now))
+	value = strings.TrimSpace(value)
+	var at time.Time
+	switch n, ok := decimal(value); {
+	case !ok:
+		var err error
+		if at, err = http.ParseTime(value); err != nil {
+			return 0
+		}
+	case n < epoch:
+		return ofSeconds(n)
+	case n < epochMilli:
+		whole, fraction := math.Modf(n)
+		at = time.Unix(int64(whole), int64(fraction*1e9))
+	default:
+		at = time.UnixMilli(int64(min(n, 1e15)))
 	}
-	whole, fraction := math.Modf(n)
-	return max(0, time.Unix(int64(whole), int64(fraction*1e9)).Sub(now))
+	return max(0, at.Sub(now))
 }
 
 // decimal reads a number of digits with at most one point.
 func decimal(s string) (n float64, ok bool) {
-	s = strings.TrimSpace(s)
 	if strings.Trim(s, "0123456789.") != "" {
 		return 0, false
 	}

@@ -47,15 +47,17 @@ func TestAskedToWait(t *testing.T) {
 		"403, nothing left":   {403, []string{"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "90"}, 90 * time.Second},
 		"403, no Reset":       {403, []string{"X-RateLimit-Remaining", "0"}, time.Second},
 
-		"Unix time":         {200, []string{"Date", date(0), "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", unix(90)}, 90 * time.Second},
-		"milliseconds":      {200, []string{"Date", date(0), "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", unix(90) + "250"}, 90250 * time.Millisecond},
-		"its fraction":      {200, []string{"Date", date(0), "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", unix(90) + ".5"}, 90500 * time.Millisecond},
-		"Unix time, over":   {200, []string{"Date", date(0), "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", unix(-1)}, 0},
-		"Reset of draft 06": {200, []string{"RateLimit-Remaining", "0", "RateLimit-Reset", "90"}, 90 * time.Second},
-		"Reset as a date":   {200, []string{"Date", date(0), "X-Rate-Limit-Remaining", "0", "X-Rate-Limit-Reset", date(time.Minute)}, time.Minute},
-		"less than nothing": {200, []string{"X-RateLimit-Remaining", "-3", "X-RateLimit-Reset", "90"}, 90 * time.Second},
-		"less than one":     {200, []string{"X-RateLimit-Remaining", "0.9", "X-RateLimit-Reset", "90"}, 90 * time.Second},
-		"one left":          {200, []string{"X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "90"}, 0},
+		"date without Date":  {503, []string{"Retry-After", date(2 * time.Hour)}, 2 * time.Hour},
+		"Unix time to retry": {429, []string{"Date", date(0), "Retry-After", unix(90)}, 90 * time.Second},
+		"Unix time":          {200, []string{"Date", date(0), "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", unix(90)}, 90 * time.Second},
+		"milliseconds":       {200, []string{"Date", date(0), "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", unix(90) + "250"}, 90250 * time.Millisecond},
+		"its fraction":       {200, []string{"Date", date(0), "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", unix(90) + ".5"}, 90500 * time.Millisecond},
+		"Unix time, over":    {200, []string{"Date", date(0), "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", unix(-1)}, 0},
+		"Reset of draft 06":  {200, []string{"RateLimit-Remaining", "0", "RateLimit-Reset", "90"}, 90 * time.Second},
+		"Reset as a date":    {200, []string{"Date", date(0), "X-Rate-Limit-Remaining", "0", "X-Rate-Limit-Reset", date(time.Minute)}, time.Minute},
+		"less than nothing":  {200, []string{"X-RateLimit-Remaining", "-3", "X-RateLimit-Reset", "90"}, 90 * time.Second},
+		"less than one":      {200, []string{"X-RateLimit-Remaining", "0.9", "X-RateLimit-Reset", "90"}, 90 * time.Second},
+		"one left":           {200, []string{"X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "90"}, 0},
 		"longest of all": {429, []string{"Retry-After", "9", "RateLimit", `"a";r=0;t=20`, "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "30",
 			"RateLimit-Remaining", "4", "RateLimit-Reset", "900"}, 30 * time.Second},
 		"429, Reset alone":                {429, []string{"X-RateLimit-Reset", "90"}, 90 * time.Second},
@@ -72,76 +74,78 @@ func TestAskedToWait(t *testing.T) {
 		"does not say how long":           {429, []string{"RateLimit", `"a";r=0`}, time.Second},
 		"malformed":                       {200, []string{"RateLimit", `"a";r=0;t=20,`}, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			lim, clock := newLimiter(t, nil)
-			seen := 0
-			tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: roundTrip(func(r *http.Request) (*http.Response, error) {
-				seen++
-				return answered(r, tc.status, tc.fields...), nil
-			})}
-			res, err := send(t, t.Context(), tr, "http://a")
-			require.NoError(t, err)
-			require.Equal(t, tc.status, res.StatusCode)
-			_, err = send(t, t.Context(), tr, "http://a")
-			if tc.want == 0 {
-				require.NoError(t, err)
-				return
-			}
-			require.Equal(t, tc.want, quotaError(t, err).RetryAfter)
-			require.Equal(t, 1, seen)
-			clock.pass(tc.want)
-			_, err = send(t, t.Context(), tr, "http://a")
-			require.NoError(t, err)
-		})
+		t.Run(name, func(t *testing.T) { testHold(t, &Transport{}, tc.status, tc.fields, tc.want) })
 	}
-	// Without a Date, the client's own clock counts.
-	for maxHold, want := range map[time.Duration]time.Duration{0: 2 * time.Hour, time.Hour: time.Hour} {
-		t.Run("date without Date, MaxHold "+maxHold.String(), func(t *testing.T) {
-			inBubble(t, stint.PerMinute(5), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
-				tr.Wait, tr.MaxHold = false, maxHold
-				tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
-					return answered(r, 503, "Retry-After", time.Now().Add(2*time.Hour).UTC().Format(http.TimeFormat)), nil
-				})
-				_, err := send(t, t.Context(), tr, "http://a")
-				require.NoError(t, err)
-				_, err = send(t, t.Context(), tr, "http://a")
-				require.Equal(t, want, quotaError(t, err).RetryAfter)
-			})
+	t.Run("MaxHold", func(t *testing.T) {
+		testHold(t, &Transport{MaxHold: time.Minute}, 429, []string{"Retry-After", "90"}, time.Minute)
+	})
+	for name, tc := range map[string]struct {
+		status int
+		until  time.Duration
+		ok     bool
+		fields []string
+		want   time.Duration
+	}{
+		"knows":               {200, time.Minute, true, nil, time.Minute},
+		"wins over longer":    {429, time.Minute, true, []string{"Retry-After", "900"}, time.Minute},
+		"wins over shorter":   {429, time.Minute, true, []string{"Retry-After", "9"}, time.Minute},
+		"knows of no wait":    {429, -time.Minute, true, []string{"Retry-After", "9"}, 0},
+		"does not know":       {429, time.Minute, false, []string{"Retry-After", "9"}, 9 * time.Second},
+		"up to MaxHold":       {403, 48 * time.Hour, true, nil, 24 * time.Hour},
+		"403 with its signal": {403, time.Minute, true, nil, time.Minute},
+	} {
+		t.Run("Backoff, "+name, func(t *testing.T) {
+			hook := func(res *http.Response) (time.Time, bool) {
+				require.Equal(t, tc.status, res.StatusCode)
+				return newTestClock().now().Add(tc.until), tc.ok
+			}
+			testHold(t, &Transport{Backoff: hook}, tc.status, tc.fields, tc.want)
 		})
 	}
 }
 
-// The wish of a server outlasts the program, and a shorter one that arrives
-// later does not replace it.
-func TestHoldIsDurable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := stint.NewMemStore()
-		lim, err := stint.New(store, testLimits(t, nil), nil)
-		require.NoError(t, err)
-		tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+// testHold checks how long a response keeps the next request away.
+func testHold(t *testing.T, tr *Transport, status int, fields []string, want time.Duration) {
+	lim, clock := newLimiter(t, nil)
+	seen := 0
+	tr.Limiter, tr.Key = lim, ByHost(perKey)
+	tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
+		seen++
+		if seen > 1 {
+			return answered(r, 200), nil
+		}
+		return answered(r, status, fields...), nil
+	})
+	res, err := send(t, t.Context(), tr, "http://a")
+	require.NoError(t, err)
+	require.Equal(t, status, res.StatusCode)
+	if want > 0 {
+		_, err = send(t, t.Context(), tr, "http://a")
+		require.Equal(t, want, quotaError(t, err).RetryAfter)
+		require.Equal(t, 1, seen)
+		clock.pass(want)
+	}
+	tr.Backoff = nil
+	_, err = send(t, t.Context(), tr, "http://a")
+	require.NoError(t, err)
+}
+
+// A shorter wish that arrives later does not replace a longer one.
+func TestLongerHoldStays(t *testing.T) {
+	inBubble(t, stint.PerMinute(5), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
+		tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
 			if r.URL.Path == "/slow" {
 				<-time.After(time.Second)
 				return answered(r, 429, "Retry-After", "1"), nil
 			}
 			return answered(r, 429, "Retry-After", "3600"), nil
-		})}
-		done := make(chan error)
-		go func() {
-			_, err := send(t, t.Context(), tr, "http://a/slow")
-			done <- err
-		}()
+		})
+		go send(t, t.Context(), tr, "http://a/slow")
 		synctest.Wait()
-		_, err = send(t, t.Context(), tr, "http://a")
+		_, err := send(t, t.Context(), tr, "http://a")
 		require.NoError(t, err)
-		require.NoError(t, <-done)
-		require.NoError(t, lim.Close())
-
-		<-time.After(59 * time.Second)
-		lim, err = stint.New(store, testLimits(t, nil), nil)
-		require.NoError(t, err)
-		defer lim.Close()
-		_, err = send(t, t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey)}, "http://a")
-		require.Equal(t, 59*time.Minute, quotaError(t, err).RetryAfter)
+		<-time.After(time.Minute)
+		require.Equal(t, 59*time.Minute, time.Until(heldUntil(t, lim, hostKey)))
 	})
 }
 

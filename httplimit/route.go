@@ -102,29 +102,21 @@ func (ro *route) leads(r *http.Request) bool {
 // and sets that path. Some routers read the path as it was sent, and others,
 // such as http.FileServer, decode it first.
 func (ro *route) leadsAlike(r *http.Request) bool {
-	as := *r.URL
-	escaped := as.EscapedPath()
-	for _, p := range alike(escaped) {
-		if p == escaped {
-			continue
-		}
+	as, escaped := *r.URL, r.URL.EscapedPath()
+	try := func(decoded, raw string) bool {
 		u := as
-		var err error
-		if u.Path, err = url.PathUnescape(p); err != nil {
-			return false
-		}
-		u.RawPath = p
-		if r.URL = &u; ro.leads(r) {
+		u.Path, u.RawPath = decoded, raw
+		r.URL = &u
+		return ro.leads(r)
+	}
+	for _, raw := range alike(escaped) {
+		decoded, err := url.PathUnescape(raw)
+		if raw != escaped && err == nil && try(decoded, raw) {
 			return true
 		}
 	}
-	if as.RawPath == "" { // decoding changes nothing
-		return false
-	}
-	for _, p := range alike(as.Path) {
-		u := as
-		u.Path, u.RawPath = p, ""
-		if r.URL = &u; ro.leads(r) {
+	for _, decoded := range alike(as.Path) {
+		if as.RawPath != "" && try(decoded, "") { // otherwise decoding changes nothing
 			return true
 		}
 	}

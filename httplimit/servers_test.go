@@ -3,6 +3,7 @@ package httplimit
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
@@ -17,10 +19,12 @@ import (
 
 // quotaServer is a server with a quota, as a Base without a network.
 type quotaServer struct {
-	quota  int
-	window time.Duration
-	count  counting
-	fields fieldStyle
+	quota   int
+	window  time.Duration
+	count   counting
+	fields  fieldStyle
+	jitter  *rand.Rand // of the latency; nil means none
+	refusal int        // status
 
 	start   time.Time
 	last    time.Time
@@ -90,68 +94,68 @@ func tokenBucket() counting {
 	}
 }
 
-// fieldStyle returns the status of a refusal, and the fields of a response.
-type fieldStyle func(left int, now, more time.Time) (status int, fields []string)
+// fieldStyle returns the fields of a response.
+type fieldStyle func(left int, now, more time.Time) []string
 
 func up(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }
 
-var fieldStyles = map[string]fieldStyle{
-	"GitHub": func(left int, now, more time.Time) (int, []string) {
-		return 403, []string{"Date", now.UTC().Format(http.TimeFormat), "X-RateLimit-Remaining", strconv.Itoa(max(left, 0)),
-			"X-RateLimit-Reset", strconv.FormatInt(more.Add(time.Second-1).Unix(), 10)}
-	},
-	"X-RateLimit in seconds": func(left int, now, more time.Time) (int, []string) {
-		return 429, []string{"X-RateLimit-Remaining", strconv.Itoa(max(left, 0)), "X-RateLimit-Reset", up(more.Sub(now))}
-	},
-	"draft 06": func(left int, now, more time.Time) (int, []string) {
-		return 429, []string{"RateLimit-Remaining", strconv.Itoa(max(left, 0)), "RateLimit-Reset", up(more.Sub(now))}
-	},
-	"IETF": func(left int, now, more time.Time) (int, []string) {
-		return 429, []string{"RateLimit", fmt.Sprintf(`"a";r=%d;t=%s`, max(left, 0), up(more.Sub(now)))}
-	},
-	"Let's Encrypt": func(left int, now, more time.Time) (int, []string) {
-		if left >= 0 {
-			return 429, nil
-		}
-		return 429, []string{"Retry-After", up(more.Sub(now))}
-	},
-	"secondary limit": func(left int, now, more time.Time) (int, []string) {
-		fields := []string{"X-RateLimit-Remaining", "4000", "X-RateLimit-Reset", strconv.FormatInt(more.Add(time.Hour).Unix(), 10)}
-		if left >= 0 {
-			return 403, fields
-		}
-		return 403, append(fields, "Retry-After", up(more.Sub(now)))
-	},
-	"decimals": func(left int, now, more time.Time) (int, []string) {
-		if left >= 0 {
-			return 429, nil
-		}
-		return 429, []string{"Retry-After", strconv.FormatFloat(more.Sub(now).Seconds()+1e-9, 'f', 9, 64)}
-	},
-	"Stripe": func(left int, _, _ time.Time) (int, []string) {
-		return 429, []string{"Stripe-Rate-Limited-Reason", "global-rate"}
-	},
-	"none": func(int, time.Time, time.Time) (int, []string) { return 429, nil },
+func remaining(prefix string) fieldStyle {
+	return func(left int, now, more time.Time) []string {
+		return []string{prefix + "Remaining", strconv.Itoa(max(left, 0)), prefix + "Reset", up(more.Sub(now))}
+	}
 }
 
-const latency = 7 * time.Millisecond // each way
+func retryAfter(format func(time.Duration) string, others ...string) fieldStyle {
+	return func(left int, now, more time.Time) []string {
+		if left >= 0 {
+			return others
+		}
+		return append([]string{"Retry-After", format(more.Sub(now))}, others...)
+	}
+}
+
+func always(fields ...string) fieldStyle {
+	return func(int, time.Time, time.Time) []string { return fields }
+}
+
+var fieldStyles = map[string]fieldStyle{
+	"GitHub": func(left int, now, more time.Time) []string {
+		return []string{"Date", now.UTC().Format(http.TimeFormat), "X-RateLimit-Remaining", strconv.Itoa(max(left, 0)),
+			"X-RateLimit-Reset", strconv.FormatInt(more.Add(time.Second-1).Unix(), 10)}
+	},
+	"X-RateLimit in seconds": remaining("X-RateLimit-"),
+	"draft 06":               remaining("RateLimit-"),
+	"IETF": func(left int, now, more time.Time) []string {
+		return []string{"RateLimit", fmt.Sprintf(`"a";r=%d;t=%s`, max(left, 0), up(more.Sub(now)))}
+	},
+	"Let's Encrypt":   retryAfter(up),
+	"secondary limit": retryAfter(up, "X-RateLimit-Remaining", "4000", "X-RateLimit-Reset", "3600"),
+	"decimals":        retryAfter(func(d time.Duration) string { return fmt.Sprintf("%.9f", d.Seconds()+1e-9) }),
+	"Stripe":          always("Stripe-Rate-Limited-Reason", "global-rate"),
+	"none":            always(),
+}
 
 func (s *quotaServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	latency := 7 * time.Millisecond // each way
+	if s.jitter != nil {
+		latency += time.Duration(s.jitter.IntN(30)) * time.Millisecond
+	}
 	<-time.After(latency)
 	now := time.Now()
 	if s.start.IsZero() {
 		s.start, s.refuses = now, make(map[int64]int)
 	}
 	left, more := s.count(s, now)
-	status, fields := s.fields(left, now, more)
+	status := 200
 	if left >= 0 {
-		status, s.last = 200, now
+		s.last = now
 		s.admits++
 	} else {
+		status = s.refusal
 		s.refuses[int64(now.Sub(s.start)/s.window)]++
 	}
 	<-time.After(latency)
-	return answered(r, status, fields...), nil
+	return answered(r, status, s.fields(left, now, more)...), nil
 }
 
 // runAgainst sends requests one after the other, as the limit allows, and
@@ -184,10 +188,11 @@ func TestServers(t *testing.T) {
 	type quota struct {
 		n      int
 		window time.Duration
+		jitter bool
 	}
-	requests, quotas := 300, []quota{{100, time.Minute}}
+	requests, quotas := 300, []quota{{100, time.Minute, false}}
 	if long {
-		requests, quotas = 10_000, append(quotas, quota{10, 10 * time.Second})
+		requests, quotas = 10_000, append(quotas, quota{100, time.Minute, true}, quota{10, 10 * time.Second, false})
 	}
 	for _, q := range quotas {
 		for countName, newCount := range map[string]func() counting{
@@ -199,21 +204,29 @@ func TestServers(t *testing.T) {
 					"the quota":    {Burst: int64(q.n), Count: int64(q.n), Period: q.window},
 					"WithinWindow": stint.WithinWindow(int64(q.n), q.window),
 				} {
-					name := fmt.Sprint(q.n, " in ", q.window, ", ", countName, ", ", styleName, ", ", limitName)
-					s := &quotaServer{quota: q.n, window: q.window, count: newCount(), fields: style}
+					name := fmt.Sprint(q.n, " in ", q.window, ", jitter ", q.jitter, ", ", countName, ", ", styleName, ", ", limitName)
+					s := &quotaServer{quota: q.n, window: q.window, count: newCount(), fields: style, refusal: 429}
+					if styleName == "GitHub" || styleName == "secondary limit" {
+						s.refusal = 403
+					}
+					if q.jitter {
+						s.jitter = rand.New(rand.NewPCG(1, 2))
+					}
 					share, refusals := runAgainst(t, s, limit, requests)
 					t.Logf("%s: share %.3f, refusals %d", name, share, refusals)
 					least, most := 0.95, 1
-					if silent := styleName == "Stripe" || styleName == "none"; silent && limitName == "the quota" {
-						least, most = 0.6, 6 // the doubling has to find the end of the window
-					} else if q.window < 20*time.Second {
-						least = 0.9 // fields in whole seconds cost up to one in each window
+					if countName == "sliding log" || countName == "windows from the first request" {
+						// A time in whole seconds may cost one in each window.
+						least = min(least, float64(q.window)/float64(q.window+time.Second))
 					}
-					if limitName == "WithinWindow" {
+					if countName == "sliding log" && q.jitter {
+						most = 10 // a burst that is faster than the last one
+					}
+					if limitName == "WithinWindow" && !q.jitter {
 						most = 0
 					}
-					require.GreaterOrEqual(t, share, least, name)
-					require.LessOrEqual(t, refusals, most, name)
+					assert.GreaterOrEqual(t, share, least-0.001, name)
+					assert.LessOrEqual(t, refusals, most, name)
 				}
 			}
 		}

@@ -33,6 +33,21 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
+// ReadFrom lets net/http copy a file without reading it. The first byte chooses
+// the status, if there is one.
+func (w *statusWriter) ReadFrom(src io.Reader) (n int64, err error) {
+	if w.onStatus != nil {
+		if n, err = io.CopyN(struct{ io.Writer }{w}, src, 512); err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return n, err
+		}
+	}
+	rest, err := io.Copy(w.ResponseWriter, src)
+	return n + rest, err
+}
+
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
@@ -51,44 +66,23 @@ func can[T any](w http.ResponseWriter) bool {
 	}
 }
 
-// wrapped returns the writer with the optional interfaces that the wrapped one
-// has.
+// wrapped returns the writer with Flush, or with Flush and Hijack, if the wrapped
+// one has them.
 func (w *statusWriter) wrapped() http.ResponseWriter {
 	flush := can[http.Flusher](w.ResponseWriter) || can[interface{ FlushError() error }](w.ResponseWriter)
 	hijack := can[http.Hijacker](w.ResponseWriter)
-	_, readFrom := w.ResponseWriter.(io.ReaderFrom)
-	_, push := w.ResponseWriter.(http.Pusher)
-	f, h, rf, p := flusher{w}, hijacker{w}, readerFrom{w}, pusher{w}
 	switch {
-	case flush && hijack && readFrom: // HTTP/1
+	case flush && hijack: // HTTP/1
 		return struct {
 			*statusWriter
 			flusher
 			hijacker
-			readerFrom
-		}{w, f, h, rf}
-	case flush && push: // HTTP/2
+		}{w, flusher{w}, hijacker{w}}
+	case flush: // HTTP/2
 		return struct {
 			*statusWriter
 			flusher
-			pusher
-		}{w, f, p}
-	case flush && hijack:
-		return struct {
-			*statusWriter
-			flusher
-			hijacker
-		}{w, f, h}
-	case flush:
-		return struct {
-			*statusWriter
-			flusher
-		}{w, f}
-	case hijack:
-		return struct {
-			*statusWriter
-			hijacker
-		}{w, h}
+		}{w, flusher{w}}
 	}
 	return w
 }
@@ -111,25 +105,4 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		h.sw.choose(http.StatusSwitchingProtocols)
 	}
 	return conn, rw, err
-}
-
-type readerFrom struct{ sw *statusWriter }
-
-func (rf readerFrom) ReadFrom(src io.Reader) (n int64, err error) {
-	if rf.sw.onStatus != nil { // the first byte chooses the status, if there is one
-		if n, err = io.CopyN(rf.sw, src, 512); err != nil {
-			if err == io.EOF {
-				err = nil
-			}
-			return n, err
-		}
-	}
-	rest, err := rf.sw.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
-	return n + rest, err
-}
-
-type pusher struct{ sw *statusWriter }
-
-func (p pusher) Push(target string, opts *http.PushOptions) error {
-	return p.sw.ResponseWriter.(http.Pusher).Push(target, opts)
 }

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -44,7 +45,14 @@ func TestStatusWriter(t *testing.T) {
 		rw.WriteString("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
 		rw.Flush()
 	}
-	fails := iotest.ErrReader(errors.New("upstream is down"))
+	fails := func(status int) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) {
+			if n, err := io.Copy(w, iotest.ErrReader(errors.New("upstream is down"))); n == 0 && err != nil {
+				w.WriteHeader(status)
+			}
+		}
+	}
+	control := http.NewResponseController
 	long := strings.Repeat("x", 5000)
 	for name, tc := range map[string]struct {
 		around func(http.Handler) http.Handler
@@ -54,45 +62,25 @@ func TestStatusWriter(t *testing.T) {
 		counts bool
 		refund bool
 	}{
-		"nothing":  {nil, func(http.ResponseWriter) {}, 200, "", false, false},
-		"Hijacker": {nil, func(w http.ResponseWriter) { hijack(w.(http.Hijacker).Hijack()) }, 200, "hi", true, false},
-		"ResponseController.Hijack": {nil, func(w http.ResponseWriter) {
-			hijack(http.NewResponseController(w).Hijack())
-		}, 200, "hi", true, false},
-		"Hijack through Unwrap": {unwrapped, func(w http.ResponseWriter) {
-			hijack(http.NewResponseController(w).Hijack())
-		}, 200, "hi", true, false},
-		"SetWriteDeadline": {nil, func(w http.ResponseWriter) {
-			if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil {
-				panic(err)
-			}
-		}, 200, "", false, false},
+		"nothing":                   {nil, func(http.ResponseWriter) {}, 200, "", false, false},
+		"Hijacker":                  {nil, func(w http.ResponseWriter) { hijack(w.(http.Hijacker).Hijack()) }, 200, "hi", true, false},
+		"ResponseController.Hijack": {nil, func(w http.ResponseWriter) { hijack(control(w).Hijack()) }, 200, "hi", true, false},
+		"Hijack through Unwrap":     {unwrapped, func(w http.ResponseWriter) { hijack(control(w).Hijack()) }, 200, "hi", true, false},
 		"Flush is not supported": {noFlush, func(w http.ResponseWriter) {
-			if err := http.NewResponseController(w).Flush(); err != nil {
+			if err := control(w).Flush(); err != nil {
 				http.Error(w, "no streaming", 500)
 			}
 		}, 500, "no streaming\n", true, true},
-		"ReadFrom": {nil, func(w http.ResponseWriter) {
-			w.(io.ReaderFrom).ReadFrom(strings.NewReader("all of it"))
-		}, 200, "all of it", false, false},
+		"ReadFrom": {nil, func(w http.ResponseWriter) { io.Copy(w, strings.NewReader("all of it")) }, 200, "all of it", false, false},
 		"ReadFrom, long": {nil, func(w http.ResponseWriter) {
 			w.(io.ReaderFrom).ReadFrom(iotest.OneByteReader(strings.NewReader(long)))
 		}, 200, long, false, false},
-		"Copy": {nil, func(w http.ResponseWriter) { io.Copy(w, strings.NewReader(long)) }, 200, long, false, false},
-		"ReadFrom fails before the first byte, 401": {nil, func(w http.ResponseWriter) {
-			if n, err := io.Copy(w, fails); n == 0 && err != nil {
-				w.WriteHeader(401)
-			}
-		}, 401, "", true, false},
-		"ReadFrom fails before the first byte, 502": {nil, func(w http.ResponseWriter) {
-			if n, err := io.Copy(w, fails); n == 0 && err != nil {
-				w.WriteHeader(502)
-			}
-		}, 502, "", true, true},
+		"ReadFrom fails before the first byte, 401": {nil, fails(401), 401, "", true, false},
+		"ReadFrom fails before the first byte, 502": {nil, fails(502), 502, "", true, true},
 		"informational, and superfluous": {nil, func(w http.ResponseWriter) {
-			w.WriteHeader(http.StatusEarlyHints)
-			w.WriteHeader(http.StatusOK)
-			w.WriteHeader(http.StatusForbidden)
+			for _, status := range []int{http.StatusEarlyHints, http.StatusOK, http.StatusForbidden} {
+				w.WriteHeader(status)
+			}
 		}, 200, "", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -113,44 +101,34 @@ func TestStatusWriter(t *testing.T) {
 		})
 	}
 
-	for name, flush := range map[string]func(http.ResponseWriter){
-		"Flusher":                  func(w http.ResponseWriter) { w.(http.Flusher).Flush() },
-		"ResponseController.Flush": func(w http.ResponseWriter) { require.NoError(t, http.NewResponseController(w).Flush()) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			lim, _ := newLimiter(t, nil)
-			arrived := make(chan struct{})
-			srv := serve(t, waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				io.WriteString(w, "first")
-				flush(w)
-				<-arrived // a deadlock if it is not sent
-				io.WriteString(w, "second")
-			})))
-			res, err := http.Get(srv.URL)
-			require.NoError(t, err)
-			first := make([]byte, 5)
-			_, err = io.ReadFull(res.Body, first)
-			require.NoError(t, err)
-			close(arrived)
-			require.Equal(t, "second", read(t, res))
-		})
+	for _, http2 := range []bool{false, true} {
+		for name, flush := range map[string]func(http.ResponseWriter) error{
+			"Flusher":                  func(w http.ResponseWriter) error { w.(http.Flusher).Flush(); return nil },
+			"ResponseController.Flush": func(w http.ResponseWriter) error { return control(w).Flush() },
+		} {
+			t.Run(fmt.Sprint(name, ", HTTP/2 ", http2), func(t *testing.T) {
+				lim, _ := newLimiter(t, nil)
+				arrived := make(chan struct{})
+				srv := httptest.NewUnstartedServer(waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					io.WriteString(w, r.Proto)
+					require.NoError(t, flush(w))
+					<-arrived // a deadlock if it is not sent
+					io.WriteString(w, "second")
+				})))
+				srv.EnableHTTP2 = http2
+				srv.StartTLS()
+				defer srv.Close()
+				res, err := srv.Client().Get(srv.URL)
+				require.NoError(t, err)
+				first := make([]byte, len("HTTP/1.1"))
+				_, err = io.ReadFull(res.Body, first)
+				require.NoError(t, err)
+				require.Equal(t, http2, string(first) == "HTTP/2.0")
+				close(arrived)
+				require.Equal(t, "second", read(t, res))
+			})
+		}
 	}
-	t.Run("HTTP/2", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		var pushable bool
-		srv := httptest.NewUnstartedServer(waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, pushable = w.(http.Pusher)
-			w.(http.Flusher).Flush()
-			io.WriteString(w, r.Proto)
-		})))
-		srv.EnableHTTP2 = true
-		srv.StartTLS()
-		defer srv.Close()
-		res, err := srv.Client().Get(srv.URL)
-		require.NoError(t, err)
-		require.Equal(t, "HTTP/2.0", read(t, res))
-		require.True(t, pushable)
-	})
 	t.Run("switching protocols", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		key := failures.Key("192.0.2.1")
@@ -174,36 +152,6 @@ func TestStatusWriter(t *testing.T) {
 		require.Equal(t, 500, res.StatusCode)
 		require.Equal(t, `"login";r=4;t=12, "address";r=5;t=12`, res.Header.Get("RateLimit"))
 	})
-}
-
-// The writer has the optional interfaces that the wrapped one has, and no more.
-func TestStatusWriterInterfaces(t *testing.T) {
-	recorder := httptest.NewRecorder()
-	for name, tc := range map[string]struct {
-		below         http.ResponseWriter
-		flush, hijack bool
-	}{
-		"neither": {struct{ http.ResponseWriter }{recorder}, false, false},
-		"flush":   {recorder, true, false},
-		"hijack": {struct {
-			http.ResponseWriter
-			http.Hijacker
-		}{recorder, nil}, false, true},
-		"both": {struct {
-			http.ResponseWriter
-			http.Hijacker
-			http.Flusher
-		}{recorder, nil, nil}, true, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := (&statusWriter{ResponseWriter: tc.below}).wrapped()
-			_, flush := w.(http.Flusher)
-			_, hijack := w.(http.Hijacker)
-			_, readFrom := w.(io.ReaderFrom)
-			require.Equal(t, [3]bool{tc.flush, tc.hijack, false}, [3]bool{flush, hijack, readFrom})
-			require.Equal(t, tc.below, w.(interface{ Unwrap() http.ResponseWriter }).Unwrap())
-		})
-	}
 }
 
 // After http.TimeoutHandler has answered, nested middleware goes on by itself,

@@ -24,12 +24,14 @@ import (
 //
 // If Backoff knows the time, nothing else counts. Else the longest of these:
 //
-//   - Retry-After in seconds, with a fraction or without, or as a date, with the
-//     status 429, 503 or 403.
+//   - Retry-After with the status 429, 503 or 403.
 //   - In a response of any status, the time of each field that has nothing left:
 //     t of a RateLimit policy with r=0, and the Reset of X-RateLimit-Remaining,
-//     X-Rate-Limit-Remaining or RateLimit-Remaining. A Reset is in seconds, in
-//     Unix time, or a date. Policies with something left do not count.
+//     X-Rate-Limit-Remaining or RateLimit-Remaining. Policies with something
+//     left do not count.
+//
+// Retry-After and Reset may be seconds, with a fraction or without, a Unix time,
+// or a date.
 //
 // A 429 without any of them, but with a Reset and no Remaining, asks for that
 // Reset. Times are compared to the server's clock, if the response has a Date.
@@ -37,18 +39,23 @@ import (
 // A refusal is a 429, or a 403 that has Retry-After or a field with nothing
 // left. If it gives no time, or one that is over or malformed, the client stays
 // away for a second. The next refusal of that kind doubles the time, up to an
-// hour or MaxHold. A response with a status under 400 ends the doubling, and so
-// does the end of the program.
+// hour or MaxHold. A response with a status under 400 ends the doubling, and
+// the tokens that came back in these waits are spent. The client then sends its
+// requests at the pace of the limit, instead of another burst. The end of the
+// program ends the doubling too.
 //
 // # Which limit
 //
-// If the server sends one of the Remaining fields, or a Retry-After with its
-// refusals, the limit may be its quota, such as stint.PerHour(5000). The client
-// then uses all of it, and is refused at most once in each of the server's
-// windows; requests that are under way together may each be refused once. If
-// the server sends neither, use stint.WithinWindow, which is never refused by a
-// server that counts as it says. It also suits servers that send fields.
-// docs/decisions.md has what each kind of server came to.
+// The limit may be the API's quota, such as stint.PerHour(5000). The client then
+// uses at least 95 % of it, if its period is 20 seconds or more. A server that counts fixed windows, or tokens,
+// refuses at most one request in each window after the first; requests that are
+// under way together may each be refused once. A server that counts the last
+// hour, and sends only Retry-After, may refuse a few more.
+//
+// With stint.WithinWindow(5000, time.Hour) no server that counts as it says
+// refuses a request, in any window, but a burst is at most a fiftieth of the
+// quota. Use it if refusals are punished. docs/decisions.md has the figures for
+// each kind of server.
 //
 // A request spends its tokens before it is sent. It gets them back if it never
 // had a connection, because dialling or TLS failed or it was cancelled before.
@@ -70,9 +77,9 @@ type Transport struct {
 	Cost func(*http.Request) int64
 
 	// Wait makes a request wait for its tokens. It fails with a *QuotaError at
-	// once if its turn is after the context's deadline, or if the limit's Queue
-	// is full. Without a deadline the wait may be long. If Wait is not set,
-	// each request without tokens fails at once.
+	// once if its turn is after the context's deadline, if the limit's Queue is
+	// full, or if the limit is stint.Blocked. Without a deadline the wait may be
+	// long. If Wait is not set, each request without tokens fails at once.
 	Wait bool
 
 	// MaxHold limits how long a server can keep the client away; 0 means 24
@@ -109,20 +116,17 @@ type QuotaError struct {
 }
 
 func (e *QuotaError) Error() string {
-	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", roundUp(e.RetryAfter))
+	if e.err == stint.ErrBlocked {
+		return "httplimit: the limit blocks all requests"
+	}
+	wait := time.Duration(seconds(e.RetryAfter)) * time.Second
+	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", wait)
 }
 
 // Unwrap returns why the request did not wait: context.DeadlineExceeded if its
-// turn is after its deadline, stint.ErrQueueFull if too many wait, or nil.
+// turn is after its deadline, stint.ErrQueueFull if too many wait, nil if Wait
+// is not set, and stint.ErrBlocked if the limit is stint.Blocked.
 func (e *QuotaError) Unwrap() error { return e.err }
-
-// roundUp rounds to seconds, or to milliseconds if there are none.
-func roundUp(d time.Duration) time.Duration {
-	if d < time.Second {
-		return d.Truncate(time.Millisecond) + time.Millisecond
-	}
-	return time.Duration(seconds(d)) * time.Second
-}
 
 // ByHost finds the bucket of the server that a request goes to, such as
 // "api.example.com", or "api.example.com:8080" if the port is not the default.
@@ -210,25 +214,27 @@ func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) error 
 		return context.Cause(ctx)
 	}
 	var d stint.Decision
-	var why error
+	var why, err error
 	if t.Wait {
-		err := t.Limiter.Wait(ctx, key, cost)
+		err = t.Limiter.Wait(ctx, key, cost)
 		switch {
 		case errors.Is(err, stint.ErrQueueFull):
 			why = stint.ErrQueueFull
+		case errors.Is(err, stint.ErrBlocked):
+			why = stint.ErrBlocked
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 			why = context.DeadlineExceeded
 		default:
 			return err
 		}
-		if d, err = t.Limiter.Check(key, cost); err != nil {
-			return err
-		}
-	} else {
-		var err error
-		if d, err = t.Limiter.Spend(key, cost); err != nil || d.Allowed {
-			return err
-		}
+		d, err = t.Limiter.Check(key, cost)
+	} else if d, err = t.Limiter.Spend(key, cost); d.Allowed {
+		return err
+	} else if d.Limit == stint.Blocked {
+		why = stint.ErrBlocked
+	}
+	if err != nil {
+		return err
 	}
 	return &QuotaError{Key: key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
 }

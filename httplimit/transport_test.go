@@ -11,7 +11,6 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -85,67 +84,53 @@ func inBubble(t *testing.T, limit stint.Limit, f func(t *testing.T, lim *stint.L
 }
 
 func TestTransport(t *testing.T) {
-	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(2)})
-	seen := 0
-	srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		seen++
-		w.WriteHeader(http.StatusNotFound)
-		io.WriteString(w, "no such thing")
-	}))
-	client := &http.Client{Transport: &Transport{Limiter: lim, Key: ByHost(perKey)}}
-	ask := func() error {
-		res, err := client.Get(srv.URL)
-		if err == nil {
-			require.Equal(t, "no such thing", read(t, res), "the whole response")
-		}
-		return err
+	limit := stint.PerHour(2)
+	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perKey: limit})
+	base := roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, 404), nil })
+	tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: base}
+	for range 2 {
+		_, err := send(t, t.Context(), tr, "http://a")
+		require.NoError(t, err)
 	}
-	require.NoError(t, ask())
-	require.NoError(t, ask())
 	clock.pass(20 * time.Minute)
-	err := ask()
-	quota := quotaError(t, err)
-	require.Equal(t, 10*time.Minute, quota.RetryAfter)
-	require.Equal(t, stint.PerHour(2), quota.Limit)
-	require.Equal(t, perKey.Key(strings.TrimPrefix(srv.URL, "http://")), quota.Key)
-	require.NotErrorIs(t, err, context.DeadlineExceeded)
-	require.Equal(t, "httplimit: the quota is used up: try again in 10m0s", quota.Error())
-	require.Equal(t, 2, seen)
+	_, err := send(t, t.Context(), tr, "http://a")
+	require.Equal(t, &QuotaError{Key: hostKey, Limit: limit, RetryAfter: 10 * time.Minute}, quotaError(t, err))
+	require.EqualError(t, err, "httplimit: the quota is used up: try again in 10m0s")
 	clock.pass(10 * time.Minute)
-	require.NoError(t, ask())
-	client.CloseIdleConnections()
+	_, err = send(t, t.Context(), tr, "http://a")
+	require.NoError(t, err)
 }
 
 func TestTransportErrors(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	for _, tr := range []*Transport{{}, {Limiter: lim}, {Key: ByHost(perAddress)}} {
-		_, err := send(t, t.Context(), tr, "http://a")
-		require.EqualError(t, err, "httplimit: a Transport needs a Limiter and a Key")
-	}
+	gone := errors.New("gone")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(gone)
 	for name, tc := range map[string]struct {
+		ctx  context.Context
 		tr   *Transport
 		url  string
 		want error
 	}{
-		"no host":             {&Transport{Key: ByHost(perKey)}, "file:///x", ErrNoID},
-		"undeclared":          {&Transport{Key: ByHost(99)}, "http://a", stint.ErrUnknownName},
-		"undeclared, waiting": {&Transport{Key: ByHost(99), Wait: true}, "http://a", stint.ErrUnknownName},
-		"over the burst":      {&Transport{Key: ByHost(perKey), Cost: costing(6)}, "http://a", stint.ErrCostOverBurst},
+		"no host":           {t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey)}, "file:///x", ErrNoID},
+		"undeclared":        {t.Context(), &Transport{Limiter: lim, Key: ByHost(99)}, "http://a", stint.ErrUnknownName},
+		"undeclared, Wait":  {t.Context(), &Transport{Limiter: lim, Key: ByHost(99), Wait: true}, "http://a", stint.ErrUnknownName},
+		"over the burst":    {t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey), Cost: costing(6)}, "http://a", stint.ErrCostOverBurst},
+		"cancelled":         {ctx, &Transport{Limiter: lim, Key: ByHost(perKey)}, "http://a", gone},
+		"cancelled, Wait":   {ctx, &Transport{Limiter: lim, Key: ByHost(perKey), Wait: true}, "http://a", gone},
+		"neither":           {t.Context(), &Transport{}, "http://a", nil},
+		"without a Limiter": {t.Context(), &Transport{Key: ByHost(perKey)}, "http://a", nil},
+		"without a Key":     {t.Context(), &Transport{Limiter: lim}, "http://a", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tc.tr.Limiter = lim
-			_, err := send(t, t.Context(), tc.tr, tc.url)
-			require.ErrorIs(t, err, tc.want)
-			require.EqualValues(t, 5, left(t, lim, hostKey))
+			_, err := send(t, tc.ctx, tc.tr, tc.url)
+			if tc.want == nil {
+				require.EqualError(t, err, "httplimit: a Transport needs a Limiter and a Key")
+			} else {
+				require.ErrorIs(t, err, tc.want)
+			}
+			require.EqualValues(t, 5, left(t, lim, hostKey), "nothing is spent")
 		})
-	}
-	for _, wait := range []bool{false, true} {
-		gone := errors.New("gone")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(gone)
-		_, err := send(t, ctx, &Transport{Limiter: lim, Key: ByHost(perKey), Wait: wait}, "http://a")
-		require.ErrorIs(t, err, gone)
-		require.EqualValues(t, 5, left(t, lim, hostKey), "spends nothing")
 	}
 	t.Run("of a hold", func(t *testing.T) {
 		var told error
@@ -223,33 +208,18 @@ func TestTransportWait(t *testing.T) {
 			wg.Wait()
 		})
 	})
-	t.Run("hold while others are in line", func(t *testing.T) {
-		inBubble(t, each, func(t *testing.T, lim *stint.Limiter, tr *Transport) {
-			start := time.Now()
-			var mu sync.Mutex
-			var sent []time.Duration
-			tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
-				mu.Lock()
-				sent = append(sent, time.Since(start))
-				first := len(sent) == 1
-				mu.Unlock()
-				if first {
-					<-time.After(time.Second) // the others get in line
-					return answered(r, 429, "Retry-After", "90"), nil
-				}
-				return answered(r, 200), nil
-			})
-			var wg sync.WaitGroup
-			for range 4 {
-				wg.Go(func() {
-					_, err := send(t, t.Context(), tr, "http://a")
-					require.NoError(t, err)
-				})
-			}
-			wg.Wait()
-			require.Equal(t, []time.Duration{0, 91 * time.Second, 151 * time.Second, 211 * time.Second}, sent)
-		})
-	})
+}
+
+// A blocked limit is a *QuotaError too, whether the request would wait or not.
+func TestTransportBlocked(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.Blocked})
+	for _, wait := range []bool{false, true} {
+		_, err := send(t, t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey), Wait: wait}, "http://a")
+		require.Equal(t, stint.Blocked, quotaError(t, err).Limit)
+		require.Equal(t, hostKey, quotaError(t, err).Key)
+		require.ErrorIs(t, err, stint.ErrBlocked)
+		require.EqualError(t, err, "httplimit: the limit blocks all requests")
+	}
 }
 
 // A request gets its tokens back only if no server can have seen it.
@@ -267,6 +237,14 @@ func TestTransportRefund(t *testing.T) {
 	failing := func(err error) http.RoundTripper {
 		return roundTrip(func(r *http.Request) (*http.Response, error) { r.Body.Close(); return nil, err })
 	}
+	connected := func(err error) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			trace := httptrace.ContextClientTrace(r.Context())
+			trace.GetConn("a:80")
+			trace.GotConn(httptrace.GotConnInfo{Reused: true})
+			return failing(err).RoundTrip(r)
+		})
+	}
 	for name, tc := range map[string]struct {
 		url  string
 		base http.RoundTripper
@@ -282,6 +260,7 @@ func TestTransportRefund(t *testing.T) {
 		"certificate":      {srv.URL, &http.Transport{}, "certificate", 5},
 		"Base cannot dial": {"http://a", failing(late), "timeout", 5},
 		"sent over HTTP/2": {srv.URL, srv.Client().Transport, "stream error", 2},
+		"dialled again":    {"http://a", connected(late), "timeout", 2}, // after the kept connection was closed
 		"Base fails":       {"http://a", failing(broken), "broken", 2},
 		"unknown scheme":   {"gopher://a", nil, "unsupported protocol scheme", 2},
 	} {
@@ -299,11 +278,6 @@ func TestTransportRefund(t *testing.T) {
 			require.Equal(t, tc.left, left(t, lim, perKey.Key(u.Host)))
 		})
 	}
-	t.Run("sent again", func(t *testing.T) {
-		for !resent(t) {
-			t.Log("once more: the connection was not kept for the second request")
-		}
-	})
 	t.Run("cancelled during the commit", func(t *testing.T) {
 		store := &slowStore{stint.NewMemStore(), make(chan struct{}, 1), make(chan struct{})}
 		lim, err := stint.New(store, testLimits(t, nil), &stint.Options{Durability: stint.Synced, CommitTimeout: time.Hour})
@@ -339,48 +313,6 @@ func (s *slowStore) Save(changes []stint.Change) error {
 	}
 	<-s.release
 	return s.MemStore.Save(changes)
-}
-
-// resent lets a server close its listener, and then the connection of a second
-// request. It returns false if the second request had a new connection: net/http
-// keeps none if the first request is not known to be written 50 ms after the
-// answer.
-func resent(t *testing.T) bool {
-	lim, _ := newLimiter(t, nil)
-	var srv *httptest.Server
-	srv = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/last" {
-			srv.Listener.Close()
-			if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-				conn.Close()
-			}
-		}
-	}))
-	base := &http.Transport{}
-	defer base.CloseIdleConnections()
-	tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: base}
-	var got []bool // connections that were used before
-	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-		GotConn: func(info httptrace.GotConnInfo) { got = append(got, info.Reused) },
-	})
-	get := func(path string) error {
-		r, err := http.NewRequestWithContext(ctx, "GET", srv.URL+path, nil)
-		require.NoError(t, err)
-		res, err := tr.RoundTrip(r)
-		if err == nil {
-			require.NoError(t, res.Body.Close())
-		}
-		return err
-	}
-	require.NoError(t, get(""))
-	err := get("/last")
-	if len(got) == 2 && !got[1] {
-		return false
-	}
-	require.ErrorContains(t, err, "connection refused", "when it is sent again")
-	require.Equal(t, []bool{false, true}, got)
-	require.EqualValues(t, 3, left(t, lim, perKey.Key(strings.TrimPrefix(srv.URL, "http://"))))
-	return true
 }
 
 func TestByHost(t *testing.T) {

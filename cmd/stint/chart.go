@@ -8,9 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 )
 
 // span returns the instants at which a chart begins and ends.
@@ -18,13 +16,11 @@ func (s *simulation) span() (from, to int64) {
 	return s.times[0], max(s.end, s.times[len(s.times)-1])
 }
 
-// text returns the chart for a terminal: a table of the limits, then a row of
-// bars for each part of the time.
-func (s *simulation) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n\n", visible(s.title), plural(len(s.times), "request"))
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprint(tw, "limit\t\tadmitted\tdenied\tnearest miss\n")
+// text returns the chart for a terminal of that width: a table of the limits,
+// then a row of bars for each part of the time. The width is 0 if it does not
+// matter.
+func (s *simulation) text(width int) string {
+	limits := table{header: []string{"limit", "", "admitted", "denied", "nearest miss"}}
 	for _, l := range s.limits {
 		limit, miss := l.limit.String(), "none"
 		if limit == l.name {
@@ -33,54 +29,67 @@ func (s *simulation) text() string {
 		if l.nearestMiss > 0 {
 			miss = fmt.Sprintf("request %d, %v too early", l.missed, l.nearestMiss)
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%d of %d\t%d\t%s\n",
-			visible(l.name), limit, l.allowed, len(s.times), int64(len(s.times))-l.allowed, miss)
+		limits.rows = append(limits.rows, []string{visible(l.name), limit,
+			fmt.Sprintf("%d of %d", l.allowed, len(s.times)), fmt.Sprint(int64(len(s.times)) - l.allowed), miss})
 	}
-	_ = tw.Flush() // a Builder does not fail
-	b.WriteByte('\n')
+	return fmt.Sprintf("%s: %s\n\n", visible(s.title), plural(len(s.times), "request")) +
+		limits.text(width) + s.bars(width) + "\n█ admitted  ░ denied\n"
+}
 
+// bars returns a row of bars for each part of the time, with as many limits
+// beside each other as the width has space for.
+func (s *simulation) bars(width int) string {
 	from, to := s.span()
 	const rows = 20
-	bins := make([]int, rows) // of requests
+	requests := make([]int, rows)
 	bin := func(at int64) int { return int(min(rows-1, float64(at-from)/float64(max(1, to-from))*rows)) }
 	admitted := make([][rows]int, len(s.limits))
 	for i, at := range s.times {
-		bins[bin(at)]++
+		requests[bin(at)]++
 		for j, l := range s.limits {
 			if l.admitted[i] {
 				admitted[j][bin(at)]++
 			}
 		}
 	}
-	most := slices.Max(bins)
-	wide := max(8, 60/len(s.limits)-10)
-	length := func(n int) int { return (n*wide + most - 1) / most } // at least one character if n > 0
-	header := pad("from", 10)
-	for _, l := range s.limits {
-		header += pad(visible(l.name), wide+12)
+	most := slices.Max(requests)
+	const times, least = 10, 8 // columns of the time, and of a bar
+	counts := max(11, len(fmt.Sprintf(" %d of %d ", most, most)))
+	beside, long := len(s.limits), max(least, 60/len(s.limits)-10)
+	if width > 0 && times+beside*(long+1+counts) > width {
+		beside = min(beside, max(1, (width-times)/(least+1+counts)))
+		long = max(least, (width-times)/beside-counts-1)
 	}
-	b.WriteString(strings.TrimRight(header, " ") + "\n")
-	for row := range rows {
-		if row > 0 && to == from {
-			break // all at once: only the first row has any
+	length := func(n int) int { return (n*long + most - 1) / most } // at least one character if n > 0
+	var b strings.Builder
+	for first := 0; first < len(s.limits); first += beside {
+		group := s.limits[first:min(first+beside, len(s.limits))]
+		header := pad("from", times)
+		for _, l := range group {
+			header += pad(shortened(visible(l.name), long+counts), long+1+counts)
 		}
-		at := time.Duration(from + (to-from)/rows*int64(row))
-		line := pad(axisTime(at, time.Duration(to-from)/rows), 10)
-		for j := range s.limits {
-			n := admitted[j][row]
-			bar := strings.Repeat("█", length(n))
-			bar += strings.Repeat("░", length(bins[row])-length(n))
-			line += pad(bar, wide+1) + pad(fmt.Sprintf("%d of %d", n, bins[row]), 11)
+		b.WriteString("\n" + strings.TrimRight(header, " ") + "\n")
+		for row := range rows {
+			if row > 0 && to == from {
+				break // all at once: only the first row has any
+			}
+			at := time.Duration(from + (to-from)/rows*int64(row))
+			line := pad(axisTime(at, time.Duration(to-from)/rows), times)
+			for j := range group {
+				n := admitted[first+j][row]
+				bar := strings.Repeat("█", length(n))
+				bar += strings.Repeat("░", length(requests[row])-length(n))
+				line += pad(bar, long+1) + pad(fmt.Sprintf("%d of %d", n, requests[row]), counts)
+			}
+			b.WriteString(strings.TrimRight(line, " ") + "\n")
 		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
-	b.WriteString("\n█ admitted  ░ denied\n")
 	return b.String()
 }
 
 // pad appends spaces to s, at least one, up to width characters.
 func pad(s string, width int) string {
-	return s + strings.Repeat(" ", max(1, width-utf8.RuneCountInString(s)))
+	return s + strings.Repeat(" ", max(1, width-wide(s)))
 }
 
 // axisTime returns a mark of an axis, exact enough to differ from marks one

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
 )
 
 func newCompact() *cobra.Command {
@@ -12,10 +14,12 @@ func newCompact() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compact [FILE]",
 		Short: "Rewrite a file without its free pages",
-		Long: `Rewrite a file without its free pages, and with all buckets in their place instead of the journal: it takes
-the place of the old one in one step when it is complete. A program that has the file open does that by
-itself, once more than half of more than 64 MiB is free. It also gives the file sums, where an older version
-wrote it without: verify needs them.`,
+		Long: `Rewrite a file without its free pages, and with all buckets in the tree instead of the journal. The new file
+takes the place of the old one in one step when it is complete. The space of the journal is reserved, so a file
+of many new buckets, as after an import, grows: then the first word is "rewritten", not "compacted".
+
+A program that has the file open compacts it by itself, once more than half of more than 64 MiB is free.
+compact also adds the sums that verify needs to a file of an older version.`,
 		Example: `  stint compact quota.db`,
 		Args:    atMostOne("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -37,7 +41,7 @@ func (f *dbFlags) compact(cmd *cobra.Command) error {
 		return err
 	}
 	bar := newProgress(cmd.ErrOrStderr(), "compacting", -1, false)
-	before := store.Stats().Bytes
+	before := store.Stats()
 	done := make(chan error, 1)
 	go func() { done <- store.Compact() }()
 	select {
@@ -54,6 +58,19 @@ func (f *dbFlags) compact(cmd *cobra.Command) error {
 		return failed(err)
 	}
 	path, _, _ := f.file()
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "compacted  %s  %s, was %s\n", visible(path), size(after), size(before))
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), compacted(visible(path), before, after))
 	return failed(err)
+}
+
+// compacted says what became of a file. The space of the journal is reserved, so
+// the file may grow when its buckets move to the tree.
+func compacted(path string, before stint.FileStats, after int64) string {
+	sizes := fmt.Sprintf("%s  %s, was %s", path, size(after), size(before.Bytes))
+	switch {
+	case after < before.Bytes:
+		return "compacted  " + sizes
+	case before.Journaled > 0:
+		return "rewritten  " + sizes + ": " + plural(int(before.Journaled), "bucket") + " moved from the journal to the tree"
+	}
+	return "rewritten  " + sizes + ": nothing in it was free"
 }

@@ -135,6 +135,8 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	switch {
 	case f.quiet:
 		return nil
+	case f.json && asked.act == nil:
+		return printJSON(w, newResetOneJSON(asked.limits.label(), id, d.Limit))
 	case f.json:
 		return printJSON(w, decisionJSON{d.Allowed, asked.limits.label(), newIDJSON(id), asked.cost, d.Remaining,
 			newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter})

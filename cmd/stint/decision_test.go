@@ -78,8 +78,10 @@ func TestDecisionJSON(t *testing.T) {
 	assert.Equal(t, o["retry_after_ns"], o["reset_after_ns"], "all of it is asked for")
 
 	r = runArgs(t, "reset", "--db", db, "--json", "<a>")
-	assert.Equal(t, result{0, `{"allowed":true,"name":"default","id":"<a>","cost":0,"remaining":9223372036854775807,` +
-		`"limit":null,"retry_after_ns":0,"reset_after_ns":0}` + "\n", ""}, r)
+	assert.Equal(t, result{0, `{"name":"default","id":"<a>","reset":true}` + "\n", ""}, r)
+	r = runArgs(t, "reset", "--db", db, "--limit", "1/1m", "--burst", "2", "--json", "<a>")
+	assert.Equal(t, result{0, `{"name":"default","id":"<a>","remaining":2,` +
+		`"limit":{"burst":2,"count":1,"period":"1m0s"},"reset":true}` + "\n", ""}, r)
 }
 
 func TestDecisionFile(t *testing.T) {

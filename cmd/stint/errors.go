@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"regexp"
+	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/stint-go/stint"
 )
@@ -117,6 +121,39 @@ var hints = []struct {
 	{stint.ErrCostOverBurst, "no wait is long enough: lower --cost, or raise the limit's burst"},
 }
 
+// badValue returns the error of a flag's value without names of Go's own, such
+// as strconv.ParseInt.
+func badValue(err error) error {
+	var bad *pflag.InvalidValueError
+	if !errors.As(err, &bad) {
+		return err
+	}
+	want := map[string]string{
+		"int": "want a whole number", "int64": "want a whole number",
+		"bool": "want true or false", "duration": "want a duration such as 90s, 5m or 36h",
+	}[bad.GetFlag().Value.Type()]
+	switch {
+	case want == "":
+		return err
+	case errors.Is(err, strconv.ErrRange):
+		want = "the number is too large"
+	}
+	return fmt.Errorf("invalid argument %q for --%s: %s", bad.GetValue(), bad.GetFlag().Name, want)
+}
+
+// The names of temporary files say nothing to the user, who does not find them
+// any more. A file is written under such a name beside its own, and a copy of a
+// running program's file is read.
+var (
+	tempSuffix = regexp.MustCompile(`\.(?:new|compact|snapshot)-[0-9]{5,10}\b`)
+	tempCopy   = regexp.MustCompile(`[^ "]*stint-snapshot-[0-9]+\.db`)
+)
+
+// readable returns the text of an error without the names of temporary files.
+func readable(err error) string {
+	return tempCopy.ReplaceAllString(tempSuffix.ReplaceAllString(err.Error(), ""), "the copy of --snapshot")
+}
+
 // report writes err in one line. Joined errors, as of a limits file with many
 // mistakes, get a line each.
 func report(stderr io.Writer, err error) {
@@ -133,7 +170,7 @@ func report(stderr io.Writer, err error) {
 	if hint == "" && errors.As(err, new(failure)) && errors.Is(err, fs.ErrPermission) {
 		hint = "; see who owns the file and its directory, or name another with --db"
 	}
-	for line := range strings.Lines(err.Error()) {
+	for line := range strings.Lines(readable(err)) {
 		line = strings.ReplaceAll(": "+strings.TrimSpace(line), ": stint: ", ": ")[2:] // the prefix of library errors
 		fmt.Fprintf(stderr, "stint: %s%s\n", visible(line), hint)
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -60,7 +62,12 @@ func TestErrors(t *testing.T) {
 			`unknown command "csh" (did you mean bash or fish or zsh?); see stint completion --help`},
 		{"no command of limits", "limits", 2, "no command given; see stint limits --help"},
 		{"unknown flag", "allow --limits-file x alice", 2, "unknown flag: --limits-file; see stint allow --help"},
-		{"flag of no number", "allow --limit 3/1m --cost x alice", 2, `invalid argument "x" for "--cost"`},
+		{"flag of no number", "allow --limit 3/1m --cost x alice", 2, `invalid argument "x" for --cost: want a whole number; see`},
+		{"flag of too large a number", "allow --limit 3/1m --cost 99999999999999999999 alice", 2,
+			"for --cost: the number is too large; see"},
+		{"flag of no duration", "allow --limit 3/1m --lock-timeout 5 alice", 2,
+			`invalid argument "5" for --lock-timeout: want a duration such as 90s, 5m or 36h; see`},
+		{"flag that is a switch", "list --json=maybe", 2, `invalid argument "maybe" for --json: want true or false; see`},
 		{"no id", "allow --limit 3/1m", 2, "one ID is needed, not 0"},
 		{"empty file name", "list --db ''", 2, "--db is empty: give it a value, or leave it out; see stint list --help"},
 		{"empty name", "reset --name '' alice", 2, "--name is empty"},
@@ -76,7 +83,8 @@ func TestErrors(t *testing.T) {
 		{"no limit", "allow alice", 2, "no limit given: --limit COUNT/PERIOD, or"},
 		{"limit without period", "allow --limit 3 alice", 2, `"3"`},
 		{"limit of nothing", "allow --limit 0/1m alice", 2, "is 0, want at least 1"},
-		{"burst of nothing", "allow --limit 3/1m --burst 0 alice", 2, "burst"},
+		{"burst of nothing", "allow --limit 3/1m --burst 0 alice", 2, "--burst 0: burst is 0, want at least 1"},
+		{"count of nothing, replayed", "replay --try 0/1m -", 2, `limit "0/1m": count is 0, want at least 1`},
 		{"burst without limit", "allow --limits f --name n --burst 3 alice", 2, "--burst goes with --limit;"},
 		{"overrides without limits", "allow --limit 3/1m --overrides f alice", 2, "--overrides goes with --limits;"},
 		{"limit and limits", "allow --limit 3/1m --limits f --name n alice", 2, "--limit and --limits exclude each other"},
@@ -161,5 +169,49 @@ func TestUnwritableOutput(t *testing.T) {
 		status := run(context.Background(), args, strings.NewReader(""), broken{}, &stderr)
 		assert.Equal(t, 3, status, args)
 		assert.Equal(t, "stint: broken pipe\n", stderr.String(), args)
+	}
+}
+
+// No error names a temporary file, Go's own functions, or a directory that the
+// user did not choose.
+func TestErrorsNameWhatTheUserNamed(t *testing.T) {
+	db, none := stateHome(t), filepath.Join(t.TempDir(), "none")
+	require.Equal(t, 0, runArgs(t, "allow", "--limit", "3/1m", "alice").status)
+	garbage := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		_, _ = w.Write(bytes.Repeat([]byte("x"), 1<<15))
+	}))
+	defer garbage.Close()
+	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/octet-stream")
+	}))
+	defer empty.Close()
+	there := write(t, "there.db", "")
+	for _, c := range []struct {
+		stderr string // in it
+		args   []string
+	}{
+		{filepath.Join(none, "b.db") + ": ", []string{"backup", "--db", db, filepath.Join(none, "b.db")}},
+		{filepath.Join(none, "a.db") + ": ", []string{"allow", "--limit", "3/1m", "--db", filepath.Join(none, "a.db"), "a"}},
+		{filepath.Join(none, "stint-allow.1") + ": ", []string{"man", none}},
+		{filepath.Join(none, "x.svg") + ": ",
+			[]string{"simulate", "1/1s", "--load", "1 at once", "--svg", filepath.Join(none, "x.svg")}},
+		{"make " + there + ": file already exists; name another with --to",
+			[]string{"verify", db, "--repair", "--to", there}},
+		{"the copy of --snapshot", []string{"list", "--snapshot", garbage.URL}},
+		{"the copy of --snapshot", []string{"list", "--snapshot", empty.URL}},
+		{`limit "99999999999999999999/1m": want count/period`,
+			[]string{"allow", "--limit", "99999999999999999999/1m", "a"}},
+	} {
+		r := runArgs(t, c.args...)
+		assert.NotZero(t, r.status, c.args)
+		assert.Contains(t, r.stderr, c.stderr)
+		assert.NotRegexp(t, `strconv|-[0-9]{5,}|stint-snapshot`, r.stderr)
+	}
+	t.Setenv("TMPDIR", none)
+	if runtime.GOOS != "windows" {
+		r := runArgs(t, "list", "--snapshot", garbage.URL)
+		assert.Equal(t, result{3, "", "stint: make a temporary file in " + none +
+			": no such file or directory; name another directory with TMPDIR\n"}, r)
 	}
 }

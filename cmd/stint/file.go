@@ -48,3 +48,13 @@ func writeFile(path string, write func(f *os.File) error) error {
 	}
 	return os.Rename(temp.Name(), path)
 }
+
+// tempFile makes a file in the directory for temporary ones.
+func tempFile(pattern string) (*os.File, error) {
+	file, err := os.CreateTemp("", pattern)
+	if wrong := (*fs.PathError)(nil); errors.As(err, &wrong) {
+		err = fmt.Errorf("make a temporary file in %s: %w; name another directory with TMPDIR",
+			os.TempDir(), wrong.Err)
+	}
+	return file, failed(err)
+}

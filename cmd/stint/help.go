@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,4 +22,22 @@ func adoptHelp(root *cobra.Command) {
 		of.InitDefaultHelpFlag()
 		return failed(of.Help())
 	}
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		if _, err := io.WriteString(cmd.OutOrStdout(), helpText(cmd, columns(cmd.OutOrStdout()))); err != nil {
+			cmd.PrintErrln(err)
+		}
+	})
+}
+
+// helpText returns the help of a command for a terminal of that width, or as it
+// is written if the width is 0.
+func helpText(cmd *cobra.Command, width int) string {
+	about := strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short))
+	if width == 0 {
+		return about + "\n\n" + cmd.UsageString()
+	}
+	example := cmd.Example
+	defer func() { cmd.Example = example }()
+	cmd.Example = foldedCommands(example, width)
+	return reflowed(about, width) + "\n\n" + folded(cmd.UsageString(), width)
 }

@@ -150,9 +150,9 @@ func (f *limitFlags) files() (files []string, remove func(), err error) {
 			}
 			f.piped[file] = text
 		}
-		temp, err := os.CreateTemp("", "stint-limits-*.yml")
+		temp, err := tempFile("stint-limits-*.yml")
 		if err != nil {
-			return nil, remove, failed(err)
+			return nil, remove, err
 		}
 		files, copies = append(files, temp.Name()), append(copies, temp.Name())
 		_, err = temp.Write(text)
@@ -197,7 +197,9 @@ func (f *limitFlags) parse() (stint.Limit, error) {
 			return stint.Limit{}, misuse(f.cmd, "--limit %q has a burst: it and --burst exclude each other", f.limit)
 		}
 		limit = limit.WithBurst(f.burst)
-		err = limit.Validate()
+		if err := limit.Validate(); err != nil {
+			return stint.Limit{}, fmt.Errorf("--burst %d: %w", f.burst, err)
+		}
 	}
 	return limit, err
 }

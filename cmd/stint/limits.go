@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"slices"
 	"strconv"
@@ -28,16 +29,21 @@ func newLimits() *cobra.Command {
 }
 
 func newLimitsCheck() *cobra.Command {
-	return &cobra.Command{
+	asJSON := false
+	cmd := &cobra.Command{
 		Use:   "check FILE [OVERRIDES...]",
 		Short: "Say whether files of limits are valid, or all that is wrong in them",
 		Long: `Say whether files of limits are valid, or all that is wrong in them, each with its line; then the exit status
 is 2.
 
 The limits may have any labels, and ids may be anything: what a program demands of them beyond, it says when
-it loads them. An override may stand for a limit that FILE does not have.`,
+it loads them. An override may stand for a limit that FILE does not have.
+
+--json prints one object: valid, files, limits (their labels) and mistakes (an array of the lines that stderr
+has). There is none if a file cannot be read.`,
 		Example: `  stint limits check defaults.yml
-  stint limits check defaults.yml overrides.yml`,
+  stint limits check defaults.yml overrides.yml
+  stint limits check --json defaults.yml`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "" {
 				return misuse(cmd, "no FILE given")
@@ -47,7 +53,12 @@ it loads them. An override may stand for a limit that FILE does not have.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f := limitFlags{file: args[0], overrides: args[1:], cmd: cmd}
 			_, numbers, err := f.load(counter())
-			if err != nil {
+			unread := errors.As(err, new(*fs.PathError)) || errors.As(err, new(failure))
+			if asJSON && !unread {
+				found := checkedJSON{err == nil, args, slices.Sorted(maps.Keys(numbers)), findings(err)}
+				err = errors.Join(err, failed(printJSON(cmd.OutOrStdout(), found)))
+			}
+			if err != nil || asJSON {
 				return err
 			}
 			files := visible(strings.Join(args, " "))
@@ -55,6 +66,28 @@ it loads them. An override may stand for a limit that FILE does not have.`,
 			return failed(err)
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
+}
+
+// checkedJSON is what limits check --json prints.
+type checkedJSON struct {
+	Valid    bool     `json:"valid"`
+	Files    []string `json:"files"`
+	Limits   []string `json:"limits,omitempty"`
+	Mistakes []string `json:"mistakes"`
+}
+
+// findings returns the lines of joined errors, without the library's prefix.
+func findings(err error) []string {
+	lines := []string{}
+	if err == nil {
+		return lines
+	}
+	for line := range strings.Lines(err.Error()) {
+		lines = append(lines, strings.TrimPrefix(strings.TrimSpace(line), "stint: "))
+	}
+	return lines
 }
 
 type setNamesFlags struct{ db dbFlags }

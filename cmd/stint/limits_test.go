@@ -2,6 +2,7 @@ package main
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -98,6 +99,20 @@ func TestLimitsCheck(t *testing.T) {
 	for _, at := range []string{bad + ":2: ", bad + ":8: ", badToo + ":5: "} {
 		assert.Contains(t, r.stderr, "stint: "+at)
 	}
+	r = runArgs(t, "limits", "check", "--json", bad, badToo)
+	assert.Equal(t, 2, r.status)
+	o := object(t, r.stdout)
+	assert.Equal(t, false, o["valid"])
+	assert.Equal(t, []any{bad, badToo}, o["files"])
+	assert.Equal(t, strings.Count(r.stderr, "\n"), len(o["mistakes"].([]any)))
+	assert.Equal(t, bad+":2: Orders: burst is 0, want at least 1", o["mistakes"].([]any)[0])
+	r = runArgs(t, "limits", "check", "--json", defaults)
+	assert.Equal(t, 0, r.status, r.stderr)
+	assert.Equal(t, map[string]any{"valid": true, "files": []any{defaults}, "limits": []any{"Logins", "Orders"},
+		"mistakes": []any{}}, object(t, r.stdout))
+	r = runArgs(t, "limits", "check", "--json", "missing.yml")
+	assert.Equal(t, 2, r.status)
+	assert.Empty(t, r.stdout)
 
 	notYAML := write(t, "not.yml", "a: [\n")
 	r = runArgs(t, "limits", "check", notYAML)

@@ -36,8 +36,9 @@ an override of exactly the id.
 They are in the order of the labels and ids. With --top, only the first few, of all limits: those that will be
 full last, or with --by fill those of which the least is left, which takes their limits.
 
-The file stays as it is; one that is not there is an error, not an empty list. One that a program has open can
-be read from its status page, where that allows it, with --snapshot.
+If there are none, a line on stderr says so. The file stays as it is; one that is not there is an error, not
+an empty list. One that a program has open can be read from its status page, where that allows it, with
+--snapshot.
 
 --json prints an object in a line for each: name, id, remaining, limit (burst, count, period), reset_after_ns
 and, where it is held or waited for, held_ns and line_ns. In all that --json prints, an id that is not UTF-8
@@ -58,6 +59,9 @@ not known is empty.`,
 			buckets, err := f.list(cmd, time.Now())
 			if err != nil {
 				return err
+			}
+			if len(buckets) == 0 && !f.out.quiet {
+				fmt.Fprintln(cmd.ErrOrStderr(), "stint: no buckets to show: all are full, and none is held")
 			}
 			if f.csv {
 				return failed(listCSV(cmd.OutOrStdout(), buckets))
@@ -194,7 +198,7 @@ func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 		}
 		return nil
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	tw := tabwriter.NewWriter(folding(w), 0, 0, 2, ' ', 0)
 	for _, b := range buckets {
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", printable(b.label), printable(b.id), b.state())
 	}

@@ -12,9 +12,18 @@ import (
 	"unicode/utf8"
 )
 
-// reading returns the id that a line is about, and the time of its request in
-// Unix nanoseconds. The id is valid until the next call.
-type reading func(line []byte) (id []byte, at int64, err error)
+// reading returns what a line says. The id is valid until the next call.
+type reading func(line []byte) (entry, error)
+
+// entry is what a line says of one request, or of several at one instant.
+type entry struct {
+	id    []byte
+	at    int64 // Unix nanoseconds
+	times int64 // requests
+	cost  int64 // tokens of each
+
+	repeated bool // the line says that something was repeated
+}
 
 var (
 	errNoID      = errors.New("names nobody") // not a request, or one without an id
@@ -24,11 +33,13 @@ var (
 
 // lineFlags say how to read the lines of a log.
 type lineFlags struct {
-	format     string // "access", "json", or a regular expression
+	format     string // "access", "json", "syslog", or a regular expression
 	by         string
 	time       string
 	timeFormat string
 	year       int
+	cost       string
+	ipv6Bits   int
 }
 
 const aPattern = "(?P<"
@@ -36,34 +47,82 @@ const aPattern = "(?P<"
 // defaultTime is the field that has the time.
 const defaultTime = "time"
 
-// reading returns the function that the flags describe.
-func (f *lineFlags) reading() (reading, error) {
-	var pattern *regexp.Regexp // of --by
-	if p, ok := strings.CutPrefix(f.by, "/"); ok {
-		if p, ok = strings.CutSuffix(p, "/"); !ok {
-			return nil, fmt.Errorf("--by %q: a regular expression ends in / too", f.by)
-		}
-		var err error
-		if pattern, err = regexp.Compile(p); err != nil {
-			return nil, fmt.Errorf("--by %q: %w", f.by, err)
-		}
+// defaultCost is the group that has the cost, if there is one.
+const defaultCost = "cost"
+
+// compiled returns the regular expression of a flag's value, /REGEXP/, or nil
+// if the value is the name of a field.
+func compiled(flag, value string) (*regexp.Regexp, error) {
+	p, ok := strings.CutPrefix(value, "/")
+	if !ok {
+		return nil, nil
 	}
-	t := &logTime{layout: f.timeFormat, year: f.year}
+	if p, ok = strings.CutSuffix(p, "/"); !ok {
+		return nil, fmt.Errorf("--%s %q: a regular expression ends in / too", flag, value)
+	}
+	pattern, err := regexp.Compile(p)
+	if err != nil {
+		return nil, fmt.Errorf("--%s %q: %w", flag, value, err)
+	}
+	return pattern, nil
+}
+
+// reading returns the function that the flags describe. It reads times with t.
+func (f *lineFlags) reading(t *logTime) (reading, error) {
+	by, err := compiled("by", f.by)
+	if err != nil {
+		return nil, err
+	}
+	cost, err := compiled("cost", f.cost)
+	if err != nil {
+		return nil, err
+	}
+	t.layout, t.year = f.timeFormat, f.year
+	fixedTime := f.format == "access" || f.format == "syslog"
 	switch {
 	case f.year != 0 && (f.year < 1970 || f.year > 2161):
 		return nil, fmt.Errorf("--year %d: must be from 1970 to 2161", f.year)
-	case f.format == "access" && (cmp.Or(f.time, defaultTime) != defaultTime || f.timeFormat != "" || f.year != 0):
-		return nil, errors.New("--time, --time-format and --year go with --lines json or REGEXP: " +
-			"an access log has its times in one way")
+	case fixedTime && (cmp.Or(f.time, defaultTime) != defaultTime || f.timeFormat != ""):
+		return nil, fmt.Errorf("--time and --time-format go with --lines json or REGEXP: "+
+			"--lines %s knows where its times are", f.format)
+	case f.format == "access" && f.year != 0:
+		return nil, errors.New("--year goes with --lines syslog, json or REGEXP: an access log has years")
 	case f.format == "access":
-		return f.access(pattern)
+		return f.access(by, cost)
 	case f.format == "json":
-		return f.json(pattern, t), nil
+		return f.json(by, cost, t), nil
+	case f.format == "syslog":
+		return f.syslog(by, cost, t)
 	case strings.Contains(f.format, aPattern) || strings.Contains(f.format, "(?<"):
-		return f.pattern(pattern, t)
+		return f.pattern(by, cost, t)
 	}
-	return nil, fmt.Errorf("--lines %q: must be access, json, or a regular expression with named groups, "+
+	return nil, fmt.Errorf("--lines %q: must be access, json, syslog, or a regular expression with named groups, "+
 		"as in %stime>[0-9]+)", f.format, aPattern)
+}
+
+// costOf reads the cost of a line.
+func costOf(text []byte) (int64, error) {
+	if text == nil {
+		return 0, errNoCost
+	}
+	n, ok := wholeNumber(text)
+	if !ok {
+		return 0, fmt.Errorf("has the cost %q: want a whole number from 1", shortened(string(text), 20))
+	}
+	return n, nil
+}
+
+var errNoCost = errors.New("has no cost: see --cost")
+
+// wholeNumber reads a number from 1 to 10¹⁸−1.
+func wholeNumber(text []byte) (n int64, ok bool) {
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = 10*n + int64(c-'0')
+	}
+	return n, n > 0 && len(text) <= 18
 }
 
 // keysOfAccess are the fields of an access log.
@@ -74,27 +133,34 @@ var keysOfAccess = map[string]func(l logLine) []byte{
 	"path":   logLine.path,
 }
 
-func (f *lineFlags) access(pattern *regexp.Regexp) (reading, error) {
+func (f *lineFlags) access(by, cost *regexp.Regexp) (reading, error) {
 	key := keysOfAccess[f.by]
-	if key == nil && pattern == nil {
+	switch {
+	case key == nil && by == nil:
 		return nil, fmt.Errorf("--by %q: must be ip, method, path, user, "+
 			"or a regular expression such as '/key=([0-9]+)/'", f.by)
+	case f.cost != "" && cost == nil:
+		return nil, fmt.Errorf("--cost %q: with --lines access it must be a regular expression such as "+
+			"'/n=([0-9]+)/'", f.cost)
 	}
-	return func(text []byte) ([]byte, int64, error) {
+	return func(text []byte) (e entry, err error) {
 		line, err := parseLogLine(text)
 		if err != nil {
-			return nil, 0, err
+			return e, err
 		}
-		var id []byte
-		if pattern != nil {
-			id = matched(pattern, text)
+		if by != nil {
+			e.id = matched(by, text)
 		} else {
-			id = key(line)
+			e.id = key(line)
 		}
-		if len(id) == 0 || len(id) == 1 && id[0] == '-' {
-			return nil, 0, errNoID
+		if len(e.id) == 0 || len(e.id) == 1 && e.id[0] == '-' {
+			return e, errNoID
 		}
-		return id, line.unix * 1e9, nil
+		e.at, e.times, e.cost = line.unix*1e9, 1, 1
+		if cost != nil {
+			e.cost, err = costOf(matched(cost, text))
+		}
+		return e, err
 	}, nil
 }
 
@@ -114,26 +180,31 @@ func matched(pattern *regexp.Regexp, text []byte) []byte {
 	return text[m[0]:m[1]]
 }
 
-func (f *lineFlags) json(pattern *regexp.Regexp, t *logTime) reading {
-	return func(text []byte) ([]byte, int64, error) {
+func (f *lineFlags) json(by, cost *regexp.Regexp, t *logTime) reading {
+	return func(text []byte) (e entry, err error) {
 		var object map[string]json.RawMessage
 		if json.Unmarshal(text, &object) != nil || object == nil {
-			return nil, 0, errNotJSON
+			return e, errNotJSON
 		}
-		var id []byte
-		if pattern != nil {
-			id = matched(pattern, text)
+		if by != nil {
+			e.id = matched(by, text)
 		} else {
-			id = fieldOf(object, f.by)
+			e.id = fieldOf(object, f.by)
 		}
-		if len(id) == 0 {
-			return nil, 0, errNoID
+		if len(e.id) == 0 {
+			return e, errNoID
 		}
-		at, ok := t.parse(fieldOf(object, f.time))
-		if !ok {
-			return nil, 0, errFieldTime
+		e.times, e.cost = 1, 1
+		switch {
+		case cost != nil:
+			e.cost, err = costOf(matched(cost, text))
+		case f.cost != "":
+			e.cost, err = costOf(fieldOf(object, f.cost))
 		}
-		return id, at, nil
+		if err == nil {
+			e.at, err = t.parse(fieldOf(object, f.time))
+		}
+		return e, err
 	}
 }
 
@@ -165,24 +236,26 @@ func fieldOf(object map[string]json.RawMessage, name string) []byte {
 	return nil
 }
 
-func (f *lineFlags) pattern(pattern *regexp.Regexp, t *logTime) (reading, error) {
+func (f *lineFlags) pattern(by, cost *regexp.Regexp, t *logTime) (reading, error) {
 	line, err := regexp.Compile(f.format)
 	if err != nil {
 		return nil, fmt.Errorf("--lines %q: %w", f.format, err)
 	}
 	groups := slices.DeleteFunc(slices.Clone(line.SubexpNames()), func(name string) bool { return name == "" })
-	at, id := line.SubexpIndex(f.time), line.SubexpIndex(f.by)
-	if at < 0 {
+	at, id, tokens := line.SubexpIndex(f.time), line.SubexpIndex(f.by), line.SubexpIndex(cmp.Or(f.cost, defaultCost))
+	switch {
+	case at < 0:
 		return nil, fmt.Errorf("--lines has no group %q for the time: it has %s; name another with --time",
 			f.time, strings.Join(groups, ", "))
-	}
-	if id < 0 && pattern == nil {
+	case id < 0 && by == nil:
 		return nil, fmt.Errorf("--by %q: --lines has the groups %s", f.by, strings.Join(groups, ", "))
+	case f.cost != "" && tokens < 0 && cost == nil:
+		return nil, fmt.Errorf("--cost %q: --lines has the groups %s", f.cost, strings.Join(groups, ", "))
 	}
-	return func(text []byte) ([]byte, int64, error) {
+	return func(text []byte) (e entry, err error) {
 		m := line.FindSubmatchIndex(text)
 		if m == nil {
-			return nil, 0, errNoID
+			return e, errNoID
 		}
 		group := func(i int) []byte {
 			if m[2*i] < 0 {
@@ -190,27 +263,38 @@ func (f *lineFlags) pattern(pattern *regexp.Regexp, t *logTime) (reading, error)
 			}
 			return text[m[2*i]:m[2*i+1]]
 		}
-		var who []byte
-		if pattern != nil {
-			who = matched(pattern, text)
+		if by != nil {
+			e.id = matched(by, text)
 		} else {
-			who = group(id)
+			e.id = group(id)
 		}
-		if len(who) == 0 {
-			return nil, 0, errNoID
+		if len(e.id) == 0 {
+			return e, errNoID
 		}
-		when, ok := t.parse(group(at))
-		if !ok {
-			return nil, 0, errFieldTime
+		e.times, e.cost = 1, 1
+		switch {
+		case cost != nil:
+			e.cost, err = costOf(matched(cost, text))
+		case tokens >= 0 && m[2*tokens] >= 0: // the group may be optional
+			e.cost, err = costOf(group(tokens))
 		}
-		return who, when, nil
+		if err == nil {
+			e.at, err = t.parse(group(at))
+		}
+		return e, err
 	}, nil
 }
 
-// canonical returns an address in its one spelling, and other text unchanged.
-func canonical(text string) string {
-	if addr, err := netip.ParseAddr(text); err == nil {
-		return addr.Unmap().WithZone("").String()
+// canonical returns an IPv4 address in its one spelling, the network of an IPv6
+// address as in httplimit.ByIP, and other text unchanged. It may use buffer.
+func canonical(buffer, text []byte, ipv6Bits int) []byte {
+	addr, err := netip.ParseAddr(string(text))
+	if err != nil {
+		return text
 	}
-	return text
+	if addr = addr.Unmap(); addr.Is4() {
+		return addr.AppendTo(buffer)
+	}
+	network, _ := addr.Prefix(ipv6Bits) // the bits were checked
+	return network.AppendTo(buffer)
 }

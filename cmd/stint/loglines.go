@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 )
 
@@ -12,9 +13,13 @@ import (
 // KiB.
 const maxLine = 1 << 20
 
+// errUnended comes with a last line that has no line feed.
+var errUnended = errors.New("the last line does not end: it may be cut")
+
 // eachLine calls f with the number of each line and the line without its end,
 // which is valid until f returns. If a line is too long, f gets errLineTooLong
-// instead. eachLine unpacks gzip, which it knows by its first bytes.
+// instead, and errUnended with the last line if it has no end. eachLine unpacks
+// gzip, which it knows by its first bytes.
 func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, err error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -38,12 +43,15 @@ func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, 
 		if err == io.EOF && len(line) == 0 {
 			return nil
 		}
-		var tooLong error
+		var wrong error
+		if err == io.EOF {
+			wrong = errUnended
+		}
 		if len(line) > maxLine {
-			line, tooLong = nil, errLineTooLong
+			line, wrong = nil, errLineTooLong
 		}
 		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
-		if failed := f(number, line, tooLong); failed != nil {
+		if failed := f(number, line, wrong); failed != nil {
 			return failed
 		}
 		if err == io.EOF {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -15,39 +17,54 @@ type logTime struct {
 	layout string    // of all times; "" for the known ones
 	year   int       // of the first; 0 for the latest with that date
 	before time.Time // the last that had no year
+
+	inferred    int64 // times without a year, if the first year is not given
+	first, last int   // years that these got
 }
+
+var errNoSuchDay = errors.New(
+	"is of a February 29, which its year does not have: give the first line's year with --year")
 
 const logTimeLayout = "02/Jan/2006:15:04:05 -0700"
 
 const syslogLayout = "Jan _2 15:04:05"
 
 // parse returns Unix nanoseconds, if the year is one that a limiter counts in.
-func (t *logTime) parse(b []byte) (at int64, ok bool) {
+func (t *logTime) parse(b []byte) (at int64, err error) {
 	if t.layout == "" {
 		if unix, ok := parseLogTime(b); ok {
-			return unix * 1e9, true
+			return unix * 1e9, nil
 		}
 		if at, ok := parseUnixTime(b); ok {
-			return at, true
+			return at, nil
 		}
 	}
 	text := string(bytes.TrimSpace(b))
-	for _, layout := range t.layouts() {
+	for _, layout := range t.layouts(text) {
 		if when, err := time.Parse(layout, text); err == nil && !inventedZone(layout, when) {
 			if when.Year() == 0 {
-				when = t.inYear(when)
+				if when, err = t.inYear(when); err != nil {
+					return 0, err
+				}
 			}
-			return when.UnixNano(), when.Year() >= 1970 && when.Year() <= 2161
+			if when.Year() < 1970 || when.Year() > 2161 {
+				break
+			}
+			return when.UnixNano(), nil
 		}
 	}
-	return 0, false
+	return 0, errFieldTime
 }
 
-func (t *logTime) layouts() []string {
+func (t *logTime) layouts(text string) []string {
 	if t.layout != "" {
 		return []string{t.layout}
 	}
-	return []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04:05", time.DateTime, syslogLayout}
+	if text == "" || text[0] < '0' || text[0] > '9' {
+		return []string{syslogLayout}
+	}
+	return []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04:05", time.DateTime,
+		"2006-01-02T15:04:05Z0700"} // the last is of journalctl
 }
 
 // inventedZone reports whether package time did not know the zone's name here,
@@ -58,28 +75,44 @@ func inventedZone(layout string, when time.Time) bool {
 		when.Location() != time.Local && !slices.Contains([]string{"UTC", "GMT", "WET"}, name)
 }
 
-func (t *logTime) inYear(when time.Time) time.Time {
+// inYear gives a time its year. A day that the year does not have is an error.
+func (t *logTime) inYear(when time.Time) (time.Time, error) {
 	in := func(year int) time.Time { return when.AddDate(year, 0, 0) }
+	year := t.year
 	switch {
 	case !t.before.IsZero():
-		year := t.before.Year()
+		year = t.before.Year()
 		for _, y := range []int{year - 1, year + 1} {
 			if in(y).Sub(t.before).Abs() < in(year).Sub(t.before).Abs() {
 				year = y
 			}
 		}
-		t.before = in(year)
-	case t.year != 0:
-		t.before = in(t.year)
-	default:
+	case t.year == 0:
 		tomorrow := time.Now().AddDate(0, 0, 1)
-		year := tomorrow.Year()
+		year = tomorrow.Year()
 		for in(year).After(tomorrow) || in(year).Day() != when.Day() { // February 29 is rare
 			year--
 		}
-		t.before = in(year)
 	}
-	return t.before
+	if in(year).Day() != when.Day() {
+		return time.Time{}, errNoSuchDay
+	}
+	t.before = in(year)
+	if t.year == 0 {
+		if t.inferred++; t.inferred == 1 {
+			t.first, t.last = year, year
+		}
+		t.first, t.last = min(t.first, year), max(t.last, year)
+	}
+	return t.before, nil
+}
+
+// years returns the years that were found out, for a sentence.
+func (t *logTime) years() string {
+	if t.first == t.last {
+		return strconv.Itoa(t.first)
+	}
+	return fmt.Sprintf("%d to %d", t.first, t.last)
 }
 
 const months = "JanFebMarAprMayJunJulAugSepOctNovDec"

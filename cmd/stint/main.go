@@ -8,11 +8,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"os"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -56,10 +53,7 @@ NO_COLOR in the environment or without.
 		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 { // the flag belongs to a mistyped command
 			return noArgs(cmd, args)
 		}
-		if number := (*strconv.NumError)(nil); errors.As(err, &number) { // without the name of a Go function
-			err = errors.New(strings.Replace(err.Error(), number.Error(), "want a number: "+number.Err.Error(), 1))
-		}
-		return misuse(cmd, "%w", err)
+		return misuse(cmd, "%w", badValue(err))
 	})
 	root.AddCommand(newRun(), newSimulate(), newVersion(), newMan())
 	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits(), newReplay(nil))

@@ -20,6 +20,7 @@ type replayFlags struct {
 	and    []string
 	try    []string
 	lines  lineFlags
+	top    int
 	json   bool
 }
 
@@ -35,32 +36,47 @@ oldest log first: each request is decided at its line's own time, and one that i
 it at that.
 
 --limit is the limit, and each --and another that has to admit the request too, all or nothing. To choose one,
---try several side by side: for each, a line says how many it would have denied, and whom most.
+--try several side by side: for each, a line says how many it would have denied, and whom most. --top is how
+many ids are named.
 
 --lines says how the log is written:
-  access        Common or Combined Log Format; --by ip, user, method, path
-  json          one object in a line; --by and --time name fields: "remote_ip", or "request.remote_ip" of one within
-  REGEXP        a regular expression (RE2) with named groups, (?P<time>...) among them; --by names another
-With each of them --by may be a regular expression too, in slashes: its first group is the id, or all that it
-matches. An address has one bucket, however it is spelled; httplimit.ByIP has one for each /64 of IPv6. Times
-are found out (access log's, RFC 3339, syslog's, Unix time in seconds to nanoseconds) or are of the Go layout
---time-format; without a zone they are taken for UTC.
+  access   Common or Combined Log Format; --by ip, user, method, path
+  json     one object in a line; --by, --time and --cost name fields: "remote_ip", or "request.remote_ip" of one within
+  syslog   rsyslog, syslogd, journalctl; --by ip (the address after the last "from"), host, program
+  REGEXP   a regular expression (RE2) with named groups, (?P<time>...) among them; --by and --cost name others
+With each of them --by and --cost may be regular expressions too, in slashes: the first group is the value, or all
+that it matches. With syslog they are matched against the message.
 
-A line that does not name anyone is counted as other, and one that is not of the format as malformed; where
-all are, the exit status is 2. Memory goes by the number of ids, not of lines.
+A request costs one token. With --cost, or a group (?P<cost>...), a line says how many its request costs; that
+must be a whole number from 1, and a group may be optional. A request that costs more than the burst is denied.
+With --lines syslog a line "message repeated 5 times: [ ... ]", or "last message repeated 5 times", stands for
+five requests at the time of that line.
+
+An IPv4 address has one bucket, however it is spelled. An IPv6 client has one for its /64, as with
+httplimit.ByIP; --ipv6-bits 128 gives each address its own.
+
+Times are found out (access log's, RFC 3339, syslog's, Unix time in seconds to nanoseconds) or are of the Go
+layout --time-format; without a zone they are taken for UTC. Times without a year get one in the order of the
+log. --year is that of the first line; without it, the year is the last that had that date, and stderr says so.
+
+A line that does not name anyone is counted as other, and one that cannot be read as malformed; where all are,
+the exit status is 2. Memory goes by the number of ids, not of lines.
 
 With --db the file keeps the buckets, and the replay of the next log goes on where this one stopped. Its times
 are the log's: give it no file that other commands use.
 
 --json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied),
-busiest_minute (start, requests, denied; null where there was no request); also other where there are such
-lines, denied_by with --and, and with --try tried, an array of limit, allowed, denied, ids_denied, top_denied.`,
+busiest_minute (start, requests, denied; null where there was no request). If there are such lines it also has
+other, repeated (lines, requests), tokens (asked, allowed), over_burst and no_year (lines, first, last). With
+--and it has denied_by, and with --try tried, an array of limit, allowed, denied, ids_denied, top_denied and, if
+there are costs, tokens_allowed.`,
 		Example: `  stint replay --limit 20/1m --by ip access.log
   stint replay --try 10/1m,20/1m,'60/1m burst 20' access.log.2.gz access.log.1 access.log
   stint replay --limit 20/1m --and 300/1h --by '/"GET (\/[^\/ ]*)/' --json access.log
-  stint replay --limit 20/1m --lines json --time ts --by request.remote_ip caddy.log
-  stint replay --limit 5/1h --by ip auth.log \
-    --lines '^(?P<time>.{15}) .* sshd.*: Failed password for .* from (?P<ip>[^ ]+)'
+  stint replay --limit 1000/1m --lines json --time ts --by request.remote_ip --cost tokens caddy.log
+  stint replay --limit 5/1h --lines syslog --by '/Failed password for .* from ([^ ]+)/' auth.log
+  stint replay --limit 5/1h --by ip jail.log \
+    --lines '^(?P<time>.{15}) (?P<ip>[^ ]+) failed(?: (?P<cost>[0-9]+) times)?'
   ssh www cat /var/log/nginx/access.log | stint replay --limit 20/1m -`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -75,7 +91,7 @@ lines, denied_by with --and, and with --try tried, an array of limit, allowed, d
 			if err != nil {
 				return err
 			}
-			if err := f.print(cmd.OutOrStdout(), r.summary()); err != nil {
+			if err := f.print(cmd.OutOrStdout(), r.summary(f.top)); err != nil {
 				return failed(err)
 			}
 			if r.malformed > 0 && r.requests+r.other == 0 {
@@ -92,14 +108,21 @@ lines, denied_by with --and, and with --try tried, an array of limit, allowed, d
 	flags.StringSliceVar(&f.try, "try", nil,
 		"`LIMITS` to compare, as COUNT/PERIOD or 'COUNT/PERIOD burst N', with commas between them")
 	flags.StringVar(&f.lines.format, "lines", "access",
-		"how the log is written: access, json, or a `REGEXP` with named groups")
+		"how the log is written: access, json, syslog, or a `REGEXP` with named groups")
 	flags.StringVar(&f.lines.by, "by", "ip", "what each bucket is for: a `FIELD` of the line, or /REGEXP/")
+	flags.StringVar(&f.lines.cost, "cost", "",
+		"what says how many tokens a request costs: a `FIELD` of the line, or /REGEXP/ (default: one)")
+	flags.IntVar(&f.lines.ipv6Bits, "ipv6-bits", 64, "how many `BITS` of an IPv6 address are one client")
+	flags.IntVar(&f.top, "top", 0, "name the `N` ids that were denied most (default 10, and 3 beside each --try)")
 	flags.StringVar(&f.lines.time, "time", defaultTime, "the `FIELD` or group that has the time")
 	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: it is found out)")
 	flags.IntVar(&f.lines.year, "year", 0,
 		"the `YEAR` of the first line, where times have none (default: the last that had the date)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	for flag, values := range map[string][]string{"by": {"ip", "method", "path", "user"}, "lines": {"access", "json"}} {
+	for flag, values := range map[string][]string{
+		"by":    {"host", "ip", "method", "path", "program", "user"},
+		"lines": {"access", "json", "syslog"},
+	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 	return cmd
@@ -108,7 +131,14 @@ lines, denied_by with --and, and with --try tried, an array of limit, allowed, d
 // replay reads the logs.
 func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader, stderr io.Writer,
 	decided func(allowed []bool)) (*replayer, error) {
-	read, err := f.lines.reading()
+	switch {
+	case f.lines.ipv6Bits < 1 || f.lines.ipv6Bits > 128:
+		return nil, misuse(f.limits.cmd, "--ipv6-bits %d: must be from 1 to 128", f.lines.ipv6Bits)
+	case f.top < 1 && f.limits.cmd.Flags().Changed("top"):
+		return nil, misuse(f.limits.cmd, "--top %d: must be 1 or more", f.top)
+	}
+	times := &logTime{}
+	read, err := f.lines.reading(times)
 	if err != nil {
 		return nil, err
 	}
@@ -119,8 +149,8 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 			return nil, wrong
 		}
 	}
-	r := &replayer{reading: read, stderr: stderr, decided: decided, sweep: f.try != nil,
-		byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
+	r := &replayer{reading: read, times: times, ipv6Bits: f.lines.ipv6Bits, stderr: stderr, decided: decided,
+		sweep: f.try != nil, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
 	if err := f.open(r); err != nil {
 		return nil, err
 	}
@@ -134,6 +164,8 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 	if errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("%w after %s", errInterrupted, plural(int(r.requests), "request"))
 	}
+	r.warnOfYears()
+	r.warnOfCosts()
 	r.warnOfOrder()
 	return r, errors.Join(err, failed(r.limiter.Close()))
 }
@@ -167,6 +199,7 @@ func (f *replayFlags) open(r *replayer) error {
 		}
 		store = file
 	}
+	r.of = limits
 	r.limiter, err = stint.New(store, limits, &stint.Options{Now: r.now, MaxResident: 1 << 24})
 	if err != nil {
 		return failed(errors.Join(err, store.Close()))

@@ -51,7 +51,9 @@ func (m *model) read(log string) (allowed []bool) {
 			continue
 		}
 		id := match[1]
-		if ip := net.ParseIP(id); ip != nil {
+		if ip := net.ParseIP(id); ip != nil && ip.To4() == nil { // 64 bits are one client
+			id = ip.Mask(net.CIDRMask(64, 128)).String() + "/64"
+		} else if ip != nil {
 			id = ip.String()
 		}
 		allowed = append(allowed, m.spend(id, at.UnixNano()))

@@ -269,12 +269,13 @@ func TestReplayInterrupted(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
-	r := &replayer{byID: map[string]*tally{}, byMinute: map[int64]*counts{}, columns: make([]counts, 1)}
+	r := &replayer{byID: map[string]*tally{}, byMinute: map[int64]*counts{}, columns: make([]counts, 1), times: &logTime{}}
 	for i := range 20 {
 		r.byID[fmt.Sprintf("id%02d", i)] = &tally{columns: []counts{{allowed: 1, denied: int64(i / 2)}}}
 	}
-	s := r.summary()
+	s := r.summary(0)
 	assert.Len(t, s.TopDenied, 10)
+	assert.Len(t, r.summary(12).TopDenied, 12)
 	for i, id := range []string{"id18", "id19", "id16"} {
 		assert.Equal(t, idSummary{idJSON{id, false}, 1, int64(9 - i/2), id}, s.TopDenied[i])
 	}
@@ -283,5 +284,5 @@ func TestSummary(t *testing.T) {
 		r.byMinute[minute] = &counts{allowed: minute / 40}
 	}
 	first := &minuteSummary{time.Unix(40*60, 0).UTC(), 1, new(int64)}
-	assert.Equal(t, first, r.summary().BusiestMinute)
+	assert.Equal(t, first, r.summary(0).BusiestMinute)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -19,7 +20,10 @@ type replayer struct {
 	names    []stint.Name // of the limits
 	limits   []string     // in words
 	sweep    bool         // each limit decides for itself
+	of       *stint.Limits
 	reading  reading
+	times    *logTime
+	ipv6Bits int
 	stderr   io.Writer
 	progress *progress
 	decided  func(allowed []bool)
@@ -33,6 +37,11 @@ type replayer struct {
 
 	requests, malformed, other int64
 
+	repeatedLines, repeats int64 // lines that stand for several requests, and these
+	costs                  bool  // a line had another cost than 1
+	tokens                 int64 // that were asked for
+	overBurst              int64 // requests that cost more than a limit's burst
+
 	columns  []counts
 	deniedBy []int64 // by limit, if all have to admit
 	byID     map[string]*tally
@@ -40,16 +49,29 @@ type replayer struct {
 }
 
 // counts are requests.
-type counts struct{ allowed, denied int64 }
+type counts struct {
+	allowed, denied int64
+	tokens          int64 // that the allowed ones took
+}
 
 func (c *counts) requests() int64 { return c.allowed + c.denied }
 
-func (c *counts) add(allowed bool) {
+func (c *counts) add(allowed bool, cost int64) {
 	if allowed {
 		c.allowed++
+		c.tokens = capped(c.tokens, cost)
 	} else {
 		c.denied++
 	}
+}
+
+// capped returns the sum of two numbers that are not negative, or the largest
+// number.
+func capped(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }
 
 // tally has the decisions on one id.
@@ -88,10 +110,14 @@ func (r *replayer) read(ctx context.Context, log string, stdin io.Reader) error 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		var id []byte
-		var at int64
+		if err == errUnended {
+			r.progress.close()
+			fmt.Fprintf(r.stderr, "stint: %s:%d: %v\n", visible(log), number, err)
+			err = nil
+		}
+		var e entry
 		if err == nil {
-			id, at, err = r.reading(text)
+			e, err = r.reading(text)
 		}
 		if err == errNoID {
 			r.other++
@@ -99,13 +125,21 @@ func (r *replayer) read(ctx context.Context, log string, stdin io.Reader) error 
 		}
 		var t *tally
 		if err == nil {
-			t, err = r.tally(id)
+			t, err = r.tally(e.id)
 		}
 		if err != nil {
 			r.skip(log, number, err)
 			return nil
 		}
-		return r.decide(t, at)
+		if e.repeated {
+			r.repeatedLines, r.repeats = r.repeatedLines+1, r.repeats+e.times
+		}
+		for range e.times {
+			if err := r.decide(t, e.at, e.cost); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil && !errors.As(err, new(failure)) {
 		err = fmt.Errorf("%s: %w", log, err)
@@ -131,24 +165,26 @@ func (r *replayer) tally(text []byte) (*tally, error) {
 	if t, ok := r.byID[string(text)]; ok { // for most lines: it makes no string
 		return t, nil
 	}
-	id, err := stint.AnyID.Canonical(canonical(string(text)))
+	var buffer [64]byte // for the longest address
+	text = canonical(buffer[:0], text, r.ipv6Bits)
+	if t, ok := r.byID[string(text)]; ok {
+		return t, nil
+	}
+	id, err := stint.AnyID.Canonical(string(text))
 	if err != nil {
 		return nil, err
 	}
-	t, ok := r.byID[id]
-	if !ok {
-		t = &tally{id, make([]counts, len(r.columns))}
-		r.byID[id] = t
-	}
+	t := &tally{id, make([]counts, len(r.columns))}
+	r.byID[id] = t
 	return t, nil
 }
 
-func (r *replayer) decide(t *tally, at int64) error {
+func (r *replayer) decide(t *tally, at, cost int64) error {
 	newest := r.newest.Load()
 	r.behind = max(r.behind, newest-at)
 	r.newest.Store(max(newest, at))
 	for i, name := range r.names {
-		r.requestsOf[i] = stint.Request{Key: name.Key(t.id), Cost: 1}
+		r.requestsOf[i] = stint.Request{Key: name.Key(t.id), Cost: cost}
 	}
 	var err error
 	if r.sweep {
@@ -156,15 +192,21 @@ func (r *replayer) decide(t *tally, at int64) error {
 	} else {
 		r.decisions[0], err = r.limiter.SpendAll(r.requestsOf...)
 	}
-	if err != nil {
+	if errors.Is(err, stint.ErrCostOverBurst) { // denied, however long the request waits
+		r.overBurst++
+		if !r.sweep {
+			r.decisions[0].Key = r.tooSmall(cost)
+		}
+	} else if err != nil {
 		return failed(err)
 	}
+	r.costs, r.tokens = r.costs || cost != 1, capped(r.tokens, cost)
 	r.requests++
 	for i := range r.columns {
 		ok := r.decisions[i].Allowed
 		r.allowed[i] = ok
-		r.columns[i].add(ok)
-		t.columns[i].add(ok)
+		r.columns[i].add(ok, cost)
+		t.columns[i].add(ok, cost)
 	}
 	if !r.allowed[0] && !r.sweep {
 		r.deniedBy[slices.Index(r.names, r.decisions[0].Key.Name)]++
@@ -174,11 +216,36 @@ func (r *replayer) decide(t *tally, at int64) error {
 		minute = &counts{}
 		r.byMinute[at/60e9] = minute
 	}
-	minute.add(r.allowed[0])
+	minute.add(r.allowed[0], cost)
 	if r.decided != nil {
 		r.decided(r.allowed)
 	}
 	return nil
+}
+
+// tooSmall returns the key of the first limit with a burst below the cost.
+func (r *replayer) tooSmall(cost int64) stint.Key {
+	i := slices.IndexFunc(r.requestsOf, func(q stint.Request) bool {
+		limit, ok := r.of.For(q.Key)
+		return ok && limit != stint.Blocked && cost > limit.Burst
+	})
+	return r.requestsOf[max(0, i)].Key
+}
+
+// warnOfYears reports that years were found out.
+func (r *replayer) warnOfYears() {
+	if t := r.times; t.inferred > 0 {
+		fmt.Fprintf(r.stderr, "stint: lines without a year: %d, taken for %s; --year gives the year of the first\n",
+			t.inferred, t.years())
+	}
+}
+
+// warnOfCosts reports requests that no wait admits.
+func (r *replayer) warnOfCosts() {
+	if r.overBurst > 0 {
+		fmt.Fprintf(r.stderr, "stint: requests that cost more than a limit's burst: %d, denied however long they wait\n",
+			r.overBurst)
+	}
 }
 
 // warnOfOrder reports logs that were given newest first. A server's own lines

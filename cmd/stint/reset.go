@@ -20,7 +20,10 @@ func newReset() *cobra.Command {
 one.
 
 With --prefix, all buckets of the limit whose id begins so; with --all, all of the limit. First it says how
-many there are, and with --dry-run no more than that. All of them are reset in one step, or none.`,
+many there are, and with --dry-run no more than that. All of them are reset in one step, or none.
+
+--json prints one object: name, id and reset, and also remaining and limit if --limit or --limits is given;
+of many buckets name, buckets, holds and reset.`,
 		Example: `  stint reset alice
   stint reset --name NewOrdersPerAccount 12345678
   stint reset --name LoginsPerRange --prefix 2001:db8: --dry-run
@@ -61,6 +64,24 @@ many there are, and with --dry-run no more than that. All of them are reset in o
 type resetFlags struct {
 	prefix      string
 	all, dryRun bool
+}
+
+// resetOneJSON is what --json prints of one bucket. A reset needs no limit, and
+// prints none unless the flags give one.
+type resetOneJSON struct {
+	Name string `json:"name"`
+	idJSON
+	Remaining int64      `json:"remaining,omitempty"`
+	Limit     *limitJSON `json:"limit,omitempty"`
+	Reset     bool       `json:"reset"`
+}
+
+func newResetOneJSON(label, id string, limit stint.Limit) resetOneJSON {
+	one := resetOneJSON{Name: label, idJSON: newIDJSON(id), Reset: true}
+	if limit != stint.Unlimited {
+		one.Remaining, one.Limit = limit.Burst, newLimitJSON(limit)
+	}
+	return one
 }
 
 // resetJSON is what --json prints of many buckets.

@@ -71,7 +71,8 @@ limits, an array of name, limit, allowed, denied, nearest_miss_ns (null where no
 			case f.json:
 				err = printJSON(cmd.OutOrStdout(), s.summary())
 			default:
-				_, err = io.WriteString(cmd.OutOrStdout(), s.text())
+				w := cmd.OutOrStdout()
+				_, err = io.WriteString(folding(w), s.text(columns(w)))
 			}
 			return failed(err)
 		},

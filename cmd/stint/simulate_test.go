@@ -52,7 +52,7 @@ func TestSVG(t *testing.T) {
 	for _, loads := range [][]string{{"1 at once"}, {"7 at once after 5s"}, {"1000000 in 1s"},
 		{"1 in 1000w", "1 in 1000w"}, {"3 in 1ns"}} {
 		assert.NoError(t, xml.Unmarshal(simulateLoad(t, loads...).svg(), new(struct{ XMLName xml.Name })), loads)
-		assert.NotEmpty(t, simulateLoad(t, loads...).text())
+		assert.NotEmpty(t, simulateLoad(t, loads...).text(0))
 	}
 }
 

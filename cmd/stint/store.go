@@ -172,9 +172,9 @@ func (f *dbFlags) pathToRead() (path, temp string, err error) {
 	if err := exclusive(f.cmd, "db", "snapshot"); err != nil {
 		return "", "", err
 	}
-	file, err := os.CreateTemp("", "stint-snapshot-*.db")
+	file, err := tempFile("stint-snapshot-*.db")
 	if err != nil {
-		return "", "", failed(err)
+		return "", "", err
 	}
 	if err = errors.Join(fetch(f.cmd, f.snapshot, file), failed(file.Close())); err != nil {
 		os.Remove(file.Name())

@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 )
 
@@ -17,6 +16,10 @@ type summary struct {
 	Denied    *int64           `json:"denied,omitempty"`
 	Malformed int64            `json:"malformed"`
 	Other     int64            `json:"other,omitempty"`
+	Repeated  *repeatSummary   `json:"repeated,omitempty"`
+	Tokens    *tokenSummary    `json:"tokens,omitempty"`
+	OverBurst int64            `json:"over_burst,omitempty"`
+	NoYear    *yearSummary     `json:"no_year,omitempty"`
 	IDs       int              `json:"ids"`
 	TopDenied []idSummary      `json:"top_denied,omitzero"`
 	DeniedBy  map[string]int64 `json:"denied_by,omitempty"`
@@ -25,6 +28,25 @@ type summary struct {
 	BusiestMinute *minuteSummary `json:"busiest_minute"` // null without requests
 
 	limits []string
+	top    int // ids named beside each limit of Tried
+}
+
+// repeatSummary is of lines that say that a message was repeated.
+type repeatSummary struct {
+	Lines    int64 `json:"lines"`
+	Requests int64 `json:"requests"`
+}
+
+type tokenSummary struct {
+	Asked   int64  `json:"asked"`
+	Allowed *int64 `json:"allowed,omitempty"` // nil with --try
+}
+
+// yearSummary is of lines whose year was found out.
+type yearSummary struct {
+	Lines int64 `json:"lines"`
+	First int   `json:"first"`
+	Last  int   `json:"last"`
 }
 
 // tried is what one of several limits did.
@@ -34,6 +56,8 @@ type tried struct {
 	Denied    int64       `json:"denied"`
 	IDsDenied int         `json:"ids_denied"`
 	TopDenied []idSummary `json:"top_denied"`
+
+	TokensAllowed *int64 `json:"tokens_allowed,omitempty"` // nil if each request cost one
 }
 
 type idSummary struct {
@@ -51,8 +75,19 @@ type minuteSummary struct {
 	Denied   *int64    `json:"denied,omitempty"` // nil with --try
 }
 
-func (r *replayer) summary() summary {
-	s := summary{Requests: r.requests, Malformed: r.malformed, Other: r.other, IDs: len(r.byID), limits: r.limits}
+// summary returns what happened, with so many ids of those that were denied.
+func (r *replayer) summary(top int) summary {
+	s := summary{Requests: r.requests, Malformed: r.malformed, Other: r.other, OverBurst: r.overBurst,
+		IDs: len(r.byID), limits: r.limits, top: cmp.Or(top, 3)}
+	if r.repeatedLines > 0 {
+		s.Repeated = &repeatSummary{r.repeatedLines, r.repeats}
+	}
+	if r.costs {
+		s.Tokens = &tokenSummary{Asked: r.tokens}
+	}
+	if t := r.times; t.inferred > 0 {
+		s.NoYear = &yearSummary{t.inferred, t.first, t.last}
+	}
 	for minute, c := range r.byMinute {
 		m := &minuteSummary{Start: time.Unix(60*minute, 0).UTC(), Requests: c.requests()}
 		if !r.sweep {
@@ -64,12 +99,19 @@ func (r *replayer) summary() summary {
 		}
 	}
 	for i, c := range r.columns {
-		top, ids := r.topDenied(i)
+		denied, ids := r.topDenied(i, cmp.Or(top, 10))
 		if !r.sweep {
-			s.Allowed, s.Denied, s.TopDenied = &c.allowed, &c.denied, top
+			s.Allowed, s.Denied, s.TopDenied = &c.allowed, &c.denied, denied
+			if r.costs {
+				s.Tokens.Allowed = &c.tokens
+			}
 			break
 		}
-		s.Tried = append(s.Tried, tried{r.limits[i], c.allowed, c.denied, ids, top})
+		t := tried{r.limits[i], c.allowed, c.denied, ids, denied, nil}
+		if r.costs {
+			t.TokensAllowed = &c.tokens
+		}
+		s.Tried = append(s.Tried, t)
 	}
 	if !r.sweep && len(r.limits) > 1 {
 		s.DeniedBy = map[string]int64{}
@@ -80,10 +122,10 @@ func (r *replayer) summary() summary {
 	return s
 }
 
-// topDenied returns the ids with the most denials, and how many ids had any.
-func (r *replayer) topDenied(column int) (top []idSummary, ids int) {
+// topDenied returns the ids with the most denials, at most so many, and how
+// many ids had any.
+func (r *replayer) topDenied(column, most int) (top []idSummary, ids int) {
 	top = []idSummary{}
-	const most = 10
 	for id, t := range r.byID {
 		if c := t.columns[column]; c.denied > 0 {
 			top = append(top, idSummary{newIDJSON(id), c.allowed, c.denied, id})
@@ -108,6 +150,17 @@ func (f *replayFlags) print(w io.Writer, s summary) error {
 	if s.Other > 0 {
 		fmt.Fprintf(&b, "other      %d\n", s.Other)
 	}
+	if s.Repeated != nil {
+		fmt.Fprintf(&b, "repeated   %d, in %s\n", s.Repeated.Requests, plural(int(s.Repeated.Lines), "line"))
+	}
+	if t := s.Tokens; t != nil && t.Allowed != nil {
+		fmt.Fprintf(&b, "tokens     %d, of which %d were allowed\n", t.Asked, *t.Allowed)
+	} else if t != nil {
+		fmt.Fprintf(&b, "tokens     %d\n", t.Asked)
+	}
+	if s.OverBurst > 0 {
+		fmt.Fprintf(&b, "over burst %d\n", s.OverBurst)
+	}
 	fmt.Fprintf(&b, "ids        %d\n", s.IDs)
 	if m := s.BusiestMinute; m != nil {
 		start := m.Start.Format("2006-01-02 15:04")
@@ -130,26 +183,26 @@ func (f *replayFlags) print(w io.Writer, s summary) error {
 		fmt.Fprintf(&b, "%8d of %d  %s\n", id.Denied, id.Allowed+id.Denied, printable(id.id))
 	}
 	if s.Tried != nil {
-		s.printTried(&b)
+		s.printTried(&b, columns(w))
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(folding(w), b.String())
 	return err
 }
 
 // printTried writes the table of the limits that were tried.
-func (s *summary) printTried(b *strings.Builder) {
-	tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprint(tw, "\nlimit\tdenied\tof all\tids\tdenied most\n")
+func (s *summary) printTried(b *strings.Builder, width int) {
+	tried := table{header: []string{"limit", "denied", "of all", "ids", "denied most"}}
 	for _, t := range s.Tried {
 		var whom []string
-		for _, id := range t.TopDenied[:min(3, len(t.TopDenied))] {
+		for _, id := range t.TopDenied[:min(s.top, len(t.TopDenied))] {
 			whom = append(whom, fmt.Sprintf("%s (%d of %d)", printable(id.id), id.Denied, id.Allowed+id.Denied))
 		}
 		if t.Denied == 0 {
 			whom = []string{"nobody"}
 		}
 		percent := 100 * float64(t.Denied) / float64(max(1, s.Requests))
-		fmt.Fprintf(tw, "%s\t%d\t%.1f%%\t%d\t%s\n", t.Limit, t.Denied, percent, t.IDsDenied, strings.Join(whom, ", "))
+		tried.rows = append(tried.rows, []string{t.Limit, fmt.Sprint(t.Denied), fmt.Sprintf("%.1f%%", percent),
+			fmt.Sprint(t.IDsDenied), strings.Join(whom, ", ")})
 	}
-	_ = tw.Flush() // a Builder does not fail
+	b.WriteString("\n" + tried.text(width))
 }

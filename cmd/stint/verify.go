@@ -27,6 +27,7 @@ type verifyFlags struct {
 	limits limitFlags
 	repair bool
 	to     string
+	json   bool
 	pages  bool // this is the process for checkPages
 }
 
@@ -43,13 +44,17 @@ With --limit or --limits, it also counts the buckets that are further behind tha
 no damage: a clock that was set back or a limit that was made smaller brings it about, and such a bucket is
 taken for an empty one. With --limits, the limit is that of the label, or an override of exactly the id.
 
---repair writes what can be read to a new file, FILE.repaired or that of --to, and says what is lost; then,
-too, the exit status is 3. Move it to FILE's place yourself when you are content with it. With a page is lost
-what it leads to, which may be most of the file. Where a sum was wrong, the bucket that was changed is not
-known, and is in it.`,
+--repair writes what can be read to a new file, FILE.repaired or that of --to, and says what is lost. The exit
+status is 0 if nothing is lost, and 3 if something is, or if no new file could be written. With a page is lost
+what it leads to, which may be most of the file. If a sum was wrong, nothing is lost, but one bucket is not what
+it was, and which one is not known. Move the new file to FILE's place yourself when you are content with it.
+
+--json prints one object: file, sound, buckets, journaled, wrong (an array of findings), further_behind (a
+number of buckets by label) and without_sums; with --repair file, repaired, buckets and lost (an array).`,
 		Example: `  stint verify quota.db
   stint verify quota.db --limits defaults.yml --overrides overrides.yml
-  stint verify quota.db --repair --to sound.db`,
+  stint verify quota.db --repair --to sound.db
+  stint verify quota.db --json`,
 		Args: atMostOne("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.db.named(cmd, args); err != nil {
@@ -71,6 +76,7 @@ known, and is in it.`,
 	f.limits.register(cmd, false)
 	cmd.Flags().BoolVar(&f.repair, "repair", false, "write what can be read to a new file")
 	cmd.Flags().StringVar(&f.to, "to", "", "the new `FILE` of --repair (default FILE.repaired)")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	cmd.Flags().BoolVar(&f.pages, "bbolt-pages", false, "")
 	_ = cmd.Flags().MarkHidden("bbolt-pages")
 	return cmd
@@ -96,24 +102,56 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 	case err != nil:
 		return failed(err)
 	}
+	if f.json {
+		return failed(printJSON(cmd.OutOrStdout(), verifiedJSON{path, true, &found.Buckets, &found.Journaled,
+			[]string{}, found.ahead, found.Unsummed}))
+	}
 	return failed(found.print(cmd.OutOrStdout(), path))
+}
+
+// verifiedJSON is what verify --json prints.
+type verifiedJSON struct {
+	File          string         `json:"file"`
+	Sound         bool           `json:"sound"`
+	Buckets       *int64         `json:"buckets,omitempty"` // nil unless Sound
+	Journaled     *int64         `json:"journaled,omitempty"`
+	Wrong         []string       `json:"wrong"`
+	FurtherBehind map[string]int `json:"further_behind,omitempty"`
+	WithoutSums   []string       `json:"without_sums,omitempty"`
+}
+
+// salvagedJSON is what verify --repair --json prints.
+type salvagedJSON struct {
+	File     string   `json:"file"`
+	Repaired string   `json:"repaired"`
+	Buckets  int64    `json:"buckets"`
+	Lost     []string `json:"lost"`
 }
 
 // wrong prints the findings, and returns an error that counts them.
 func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
-	n := 0
-	for line := range strings.Lines(err.Error()) {
-		n++
-		line = strings.TrimPrefix(strings.TrimSpace(line), "stint: ")
-		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "wrong  %s\n", visible(line)); err != nil {
+	wrong := findings(err)
+	if f.json {
+		if err := printJSON(cmd.OutOrStdout(), verifiedJSON{File: path, Wrong: wrong}); err != nil {
 			return err
 		}
+	} else if err := printFindings(cmd.OutOrStdout(), "wrong  ", wrong); err != nil {
+		return err
 	}
 	if errors.Is(err, errEmpty) {
 		return fmt.Errorf("%s is not sound: there is nothing in it to be repaired", path)
 	}
 	return fmt.Errorf("%s is not sound: %s; stint verify --repair writes what can be read of it to a new file",
-		path, plural(n, "finding"))
+		path, plural(len(wrong), "finding"))
+}
+
+func printFindings(w io.Writer, first string, findings []string) error {
+	for _, line := range findings {
+		if _, err := fmt.Fprintf(w, "%s%s\n", first, visible(line)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // verified is what verify found in a sound file.
@@ -213,19 +251,22 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 	case ctx.Err() != nil && err != nil:
 		return errInterrupted
 	case errors.Is(err, fs.ErrExist):
-		return failed(fmt.Errorf("%w; name another with --to", err))
+		return failed(fmt.Errorf("make %s: %w; name another with --to", to, fs.ErrExist))
 	case errors.Is(err, stint.ErrCorrupt):
 		return failed(hinted{err, errBeyondRepair})
 	case err != nil:
 		return failed(err)
 	}
-	var s strings.Builder
-	for _, err := range found.Lost {
-		fmt.Fprintf(&s, "lost  %s\n", visible(strings.TrimPrefix(err.Error(), "stint: ")))
+	lost := findings(errors.Join(found.Lost...))
+	if f.json {
+		err = printJSON(cmd.OutOrStdout(), salvagedJSON{path, to, found.Buckets, lost})
+	} else {
+		err = printFindings(cmd.OutOrStdout(), "lost  ", lost)
+		_, failed := fmt.Fprintf(cmd.OutOrStdout(), "repaired  %s  %s, and what was lost: %d\n",
+			visible(to), plural(int(found.Buckets), "bucket"), len(lost))
+		err = errors.Join(err, failed)
 	}
-	fmt.Fprintf(&s, "repaired  %s  %s, and what was lost: %d\n",
-		visible(to), plural(int(found.Buckets), "bucket"), len(found.Lost))
-	if _, err = io.WriteString(cmd.OutOrStdout(), s.String()); err == nil && len(found.Lost) > 0 {
+	if err == nil && len(lost) > 0 {
 		err = fmt.Errorf("%s is not all of %s: look at what was lost before you take it", to, path)
 	}
 	return failed(err)

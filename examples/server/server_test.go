@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,8 +22,9 @@ import (
 
 // program is a running server.
 type program struct {
-	cmd *exec.Cmd
-	url string
+	cmd        *exec.Cmd
+	lines      *bufio.Scanner
+	url, pages string // of clients and of operators
 }
 
 func build(t *testing.T) (binary string) {
@@ -35,15 +37,38 @@ func build(t *testing.T) (binary string) {
 
 func start(t *testing.T, binary string, args ...string) *program {
 	t.Helper()
-	cmd := exec.Command(binary, append([]string{"-addr", "127.0.0.1:0"}, args...)...)
+	args = append([]string{"-addr", "127.0.0.1:0", "-operators", "127.0.0.1:0"}, args...)
+	cmd := exec.Command(binary, args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill() })
-	line, err := bufio.NewReader(out).ReadString('\n')
+	p := &program{cmd: cmd, lines: bufio.NewScanner(out)}
+	p.url = "http://" + strings.TrimPrefix(p.line(t), "listening on ")
+	p.pages = "http://" + strings.TrimPrefix(p.line(t), "status page on ") + "/status"
+	return p
+}
+
+// line returns the next line that the server prints.
+func (p *program) line(t *testing.T) string {
+	t.Helper()
+	require.True(t, p.lines.Scan(), "the server says nothing: %v", p.lines.Err())
+	return p.lines.Text()
+}
+
+// get returns the answer to a request with these fields.
+func (p *program) get(t *testing.T, path string, fields ...string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequest("GET", p.url+path, nil)
 	require.NoError(t, err)
-	return &program{cmd, "http://" + strings.TrimSpace(strings.TrimPrefix(line, "listening on "))}
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Set(fields[i], fields[i+1])
+	}
+	res, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	res.Body.Close()
+	return res
 }
 
 // login returns the status of a login, and for how long not to try again.
@@ -61,17 +86,48 @@ func (p *program) login(t *testing.T, password string) (status int, retryAfter t
 	return res.StatusCode, retryAfter
 }
 
+// limitsFile returns the path of a file of limits, with few requests.
+func limitsFile(t *testing.T, requests int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "limits.yml")
+	writeLimits(t, path, requests)
+	return path
+}
+
+func writeLimits(t *testing.T, path string, requests int) {
+	t.Helper()
+	text := fmt.Sprintf("RequestsPerAddress: {burst: %d, count: %[1]d, period: 1h}\n", requests) +
+		fmt.Sprintf("RequestsPerAccount: {burst: %d, count: %[1]d, period: 1h}\n", requests)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+func newFile(t *testing.T) string { return filepath.Join(t.TempDir(), "limits.db") }
+
 func TestServer(t *testing.T) {
 	binary := build(t)
-	t.Run("lock-out outlives kill -9", func(t *testing.T) { lockOutOutlivesKill(t, binary) })
-	t.Run("status page", func(t *testing.T) { statusPage(t, binary) })
-	t.Run("requests end before the file is closed", func(t *testing.T) { stopsAfterRequests(t, binary) })
-	t.Run("long body", func(t *testing.T) { longBody(t, binary) })
+	for name, test := range map[string]func(*testing.T, string){
+		"lock-out outlives kill -9":              lockOutOutlivesKill,
+		"status page":                            statusPage,
+		"requests end before the file is closed": stopsAfterRequests,
+		"long body":                              longBody,
+		"plans":                                  plans,
+		"reload":                                 reload,
+		"proxy":                                  proxy,
+		"nginx":                                  behindNginx,
+		"alerts name metrics of the status page": alertsNameMetrics,
+		"arguments of the unit and the Dockerfile": deployedArguments,
+		"commands of operators":                    operatorCommands,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, binary)
+		})
+	}
 }
 
 func lockOutOutlivesKill(t *testing.T, binary string) {
-	file := filepath.Join(t.TempDir(), "limits.db")
-	server := start(t, binary, "-file", file, "-lockout", "20m")
+	file := newFile(t)
+	server := start(t, binary, "-file", file)
 	for range 3 {
 		status, _ := server.login(t, "lovelace")
 		require.Equal(t, 200, status, "a right password costs nothing")
@@ -83,13 +139,13 @@ func lockOutOutlivesKill(t *testing.T, binary string) {
 	measured := time.Now() // the answer may be late
 	status, before := server.login(t, "lovelace")
 	require.Equal(t, 429, status)
-	require.LessOrEqual(t, before, 20*time.Minute)
-	require.Greater(t, before, 19*time.Minute)
+	require.LessOrEqual(t, before, 15*time.Minute)
+	require.Greater(t, before, 14*time.Minute)
 
 	require.NoError(t, server.cmd.Process.Kill()) // SIGKILL
 	require.Error(t, server.cmd.Wait())
 
-	server = start(t, binary, "-file", file, "-lockout", "20m")
+	server = start(t, binary, "-file", file)
 	status, after := server.login(t, "lovelace")
 	require.Equal(t, 429, status)
 	elapsed := time.Since(measured)
@@ -99,20 +155,64 @@ func lockOutOutlivesKill(t *testing.T, binary string) {
 }
 
 func statusPage(t *testing.T, binary string) {
-	server := start(t, binary, "-file", filepath.Join(t.TempDir(), "limits.db"), "-api", "2/1h")
+	server := start(t, binary, "-file", newFile(t), "-limits", limitsFile(t, 2))
 	for _, want := range []int{200, 200, 429} {
-		res, err := http.Get(server.url + "/api/time")
-		require.NoError(t, err)
-		res.Body.Close()
-		require.Equal(t, want, res.StatusCode)
+		require.Equal(t, want, server.get(t, "/api/time").StatusCode)
 	}
-	res, err := http.Get(server.url + "/status?format=prometheus")
+	metrics := server.metrics(t)
+	require.Contains(t, metrics, "stint_decisions_total{limit=\"RequestsPerAddress\",decision=\"allowed\"} 2\n")
+	require.Contains(t, metrics, "stint_decisions_total{limit=\"RequestsPerAddress\",decision=\"denied\"} 1\n")
+	require.Equal(t, 404, server.get(t, "/status").StatusCode, "clients do not see the page")
+}
+
+// metrics returns the status page for Prometheus.
+func (p *program) metrics(t *testing.T) string {
+	t.Helper()
+	res, err := http.Get(p.pages + "?format=prometheus")
 	require.NoError(t, err)
 	defer res.Body.Close()
 	metrics, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
-	require.Contains(t, string(metrics), "stint_decisions_total{limit=\"RequestsPerAddress\",decision=\"allowed\"} 2\n")
-	require.Contains(t, string(metrics), "stint_decisions_total{limit=\"RequestsPerAddress\",decision=\"denied\"} 1\n")
+	return string(metrics)
+}
+
+// An account spends by its plan, and a made-up key spends from the address.
+func plans(t *testing.T, binary string) {
+	server := start(t, binary, "-file", newFile(t))
+	for key, want := range map[string]string{
+		"key-of-ada": `"RequestsPerAccount";q=600;w=60`,
+		"key-of-bob": `"RequestsPerAccount";q=60;w=60`,
+		"made-up":    `"RequestsPerAddress";q=100;w=1`,
+	} {
+		res := server.get(t, "/api/time", "X-API-Key", key)
+		require.Equal(t, want, res.Header.Get("RateLimit-Policy"), key)
+	}
+}
+
+// SIGHUP puts other limits in force. After a mistake the old ones stay.
+func reload(t *testing.T, binary string) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot be sent a signal")
+	}
+	limits := limitsFile(t, 2)
+	server := start(t, binary, "-file", newFile(t), "-limits", limits)
+	require.Equal(t, 200, server.get(t, "/api/time").StatusCode)
+	writeLimits(t, limits, 0)
+	require.NoError(t, server.cmd.Process.Signal(syscall.SIGHUP))
+	require.Equal(t, `"RequestsPerAddress";q=2;w=3600`, server.get(t, "/api/time").Header.Get("RateLimit-Policy"))
+	writeLimits(t, limits, 10)
+	require.NoError(t, server.cmd.Process.Signal(syscall.SIGHUP))
+	require.Equal(t, "limits loaded", server.line(t))
+	require.Equal(t, `"RequestsPerAddress";q=10;w=3600`, server.get(t, "/api/time").Header.Get("RateLimit-Policy"))
+}
+
+// A trusted proxy says which client a request is from. Others do not.
+func proxy(t *testing.T, binary string) {
+	for trusted, want := range map[string]int{"127.0.0.0/8": 200, "10.0.0.0/8": 429} {
+		server := start(t, binary, "-file", newFile(t), "-limits", limitsFile(t, 1), "-trust", trusted)
+		require.Equal(t, 200, server.get(t, "/api/time", "X-Forwarded-For", "192.0.2.1").StatusCode)
+		require.Equal(t, want, server.get(t, "/api/time", "X-Forwarded-For", "192.0.2.2").StatusCode)
+	}
 }
 
 // begin sends a login up to a body of a length, and returns when the server
@@ -122,7 +222,8 @@ func (p *program) begin(t *testing.T, contentType string, length int) (net.Conn,
 	conn, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
-	fmt.Fprintf(conn, "POST /login HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", contentType, length)
+	fmt.Fprintf(conn, "POST /login HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"+
+		"Content-Type: %s\r\nContent-Length: %d\r\n\r\n", contentType, length)
 	r := bufio.NewReader(conn)
 	for _, want := range []string{"HTTP/1.1 100 Continue\r\n", "\r\n"} {
 		line, err := r.ReadString('\n')
@@ -137,7 +238,7 @@ func stopsAfterRequests(t *testing.T, binary string) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot be sent a signal")
 	}
-	server := start(t, binary, "-file", filepath.Join(t.TempDir(), "limits.db"))
+	server := start(t, binary, "-file", newFile(t))
 	const body = "user=ada&password=guess"
 	conn, r := server.begin(t, "application/x-www-form-urlencoded", len(body))
 	require.NoError(t, server.cmd.Process.Signal(os.Interrupt))
@@ -158,7 +259,7 @@ func stopsAfterRequests(t *testing.T, binary string) {
 
 // The server reads no more of a body than maxBody.
 func longBody(t *testing.T, binary string) {
-	server := start(t, binary, "-file", filepath.Join(t.TempDir(), "limits.db"))
+	server := start(t, binary, "-file", newFile(t))
 	conn, r := server.begin(t, "multipart/form-data; boundary=b", 1<<30)
 	io.WriteString(conn, "--b\r\nContent-Disposition: form-data; name=f; filename=f\r\n\r\n"+strings.Repeat("x", 128<<10))
 	res, err := http.ReadResponse(r, nil) // a deadlock if the server waits for the rest

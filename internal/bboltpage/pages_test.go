@@ -106,104 +106,97 @@ func TestChecker(t *testing.T) {
 	list := m.Freelist
 	require.Positive(t, Count(page(list)))
 
-	type patch struct {
-		page uint64
-		at   int
-		put  any // a number of the size that it has, or bytes
+	put := func(content []byte, at, size int, n uint64) {
+		switch size {
+		case 2:
+			binary.NativeEndian.PutUint16(content[at:], uint16(n))
+		case 4:
+			binary.NativeEndian.PutUint32(content[at:], uint32(n))
+		case 8:
+			binary.NativeEndian.PutUint64(content[at:], n)
+		}
 	}
-	type nasty struct {
-		name    string
-		patches []patch
-	}
-	var cases []nasty
-	add := func(name string, patches ...patch) { cases = append(cases, nasty{name, patches}) }
-	for i := range []int{0, 5, int(Count(page(branch))) - 1} {
-		child := Header + Element*i + 8
-		for name, n := range map[string]uint64{
-			"itself": branch, "its sibling's": ItemOf(page(branch), uint64(i+1)).Child, "the list of free pages": list,
-			"a meta page": 1, "beyond the file": 1 << 20, "beyond memory": 1 << 60,
-		} {
-			add(fmt.Sprint("a branch whose child is ", name), patch{branch, child, n})
+	// field damages a number of size bytes. Each value that it did not have is found.
+	field := func(name string, id uint64, at, size int, values ...uint64) {
+		for _, n := range values {
+			content := bytes.Clone(sound)
+			put(content, int(id)*Size+at, size, n)
+			if !bytes.Equal(content, sound) {
+				t.Run(fmt.Sprintf("%s of page %d is %d", name, id, n), func(t *testing.T) {
+					require.ErrorIs(t, check(t, content), format.ErrCorrupt)
+				})
+			}
 		}
 	}
 	for _, id := range []uint64{branch, leaf} {
-		for _, n := range []uint16{0, uint16(Count(page(id)) + 1), uint16(Count(page(id)) - 1), 0x7FFF, 0xFFFF} {
-			add(fmt.Sprint("a page with the count ", n), patch{id, 10, n})
-		}
-		for _, n := range []uint32{1, 0xFF, 0xFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF} {
-			add(fmt.Sprint("a page with the overflow ", n), patch{id, 12, n})
-		}
-		for _, n := range []uint16{0, 3, 4, 0x10, 3 - uint16(Kind(page(id)))} {
-			add(fmt.Sprint("a page of the type ", n), patch{id, 8, n})
-		}
-		add("a page of zeros", patch{id, 0, make([]byte, Size)})
-		add("a page of ones", patch{id, 0, bytes.Repeat([]byte{0xFF}, Size)})
-		add("a page of ones after its header", patch{id, 16, bytes.Repeat([]byte{0xFF}, Size-16)})
-		add("a page with another's number", patch{id, 0, other})
+		count := Count(page(id))
+		field("the number", id, 0, 8, 0, 1, other, m.Pages, 1<<60)
+		field("the type", id, 8, 2, 0, 1, 2, 3, 4, 0x10)
+		field("the count", id, 10, 2, 0, count-1, count+1, 0x7FFF, 0xFFFF)
+		field("the overflow", id, 12, 4, 1, 0xFF, 0xFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
+	}
+	for i := range uint64(3) {
+		sibling := ItemOf(page(branch), i+1).Child
+		field("a child", branch, int(Header+Element*i+8), 8, branch, sibling, list, 1, m.Pages, 1<<20, 1<<60)
 	}
 	for at := 0; at < Element; at += 4 {
-		for _, n := range []uint32{2, 0xFFFF, 0x7FFFFFF, 0x7FFFFFFF, 0xFFFFFFFF} {
-			add(fmt.Sprintf("an element whose word %d is %d", at/4, n), patch{leaf, Header + 5*Element + at, n})
-		}
+		field(fmt.Sprintf("word %d of an element", at/4), leaf, Header+5*Element+at, 4, 2, 0xFFFF, 0x7FFFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
 	}
-	var long []patch
-	for i := range int(Count(page(leaf))) {
-		long = append(long, patch{leaf, Header + Element*i + 12, uint32(0x7F000000)})
-	}
-	add("a leaf of long values", long...)
-	add("a leaf that is a copy of another", patch{leaf, 8, page(other)[8:]})
-	for i := range 3 { // the buckets as they lie in the root
-		at := int(ItemOf(page(m.Root), uint64(i%2)).At) + 5
-		for _, n := range []uint64{1, m.Pages, 1 << 60} {
-			add(fmt.Sprint("a bucket that begins at ", n), patch{m.Root, at, n})
-		}
+	for i := range uint64(2) { // the buckets as they lie in the root
+		field("the root of a bucket", m.Root, int(ItemOf(page(m.Root), i).At)+5, 8, 1, m.Pages, 1<<60)
 	}
 	small := int(ItemOf(page(m.Root), 1).At) + 5 + 16
-	add("a bucket in its parent that is too long", patch{m.Root, small + 10, uint16(0xFFFF)})
-	add("a bucket in its parent that is a branch", patch{m.Root, small + 8, uint16(Branch)})
+	field("the type of a bucket in its parent", m.Root, small+8, 2, Branch)
+	field("the count of a bucket in its parent", m.Root, small+10, 2, 0xFFFF)
+	field("the count of the free pages", list, 10, 2, 0xFFFE)
+	field("the overflow of the list of free pages", list, 12, 4, 0xFFFFFFFF)
+	field("a free page", list, 16, 8, 0, 1, list, m.Root, m.Pages, 1<<33, 1<<64-1)
 
-	add("a list of free pages without end", patch{list, 10, uint16(0xFFFF)}, patch{list, 16, uint64(1 << 40)})
-	add("a list of free pages with a negative count", patch{list, 10, uint16(0xFFFF)}, patch{list, 16, uint64(1 << 63)})
-	add("a list of too many free pages", patch{list, 10, uint16(0xFFFE)})
-	add("a list of free pages that is long", patch{list, 12, uint32(0xFFFFFFFF)})
-	for _, n := range []uint64{0, 1, list, m.Root, m.Pages, 1 << 33, 1<<64 - 1} {
-		add(fmt.Sprint("page ", n, " is free"), patch{list, 16, n})
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			content := bytes.Clone(sound)
-			for _, p := range c.patches {
-				at := content[int(p.page)*Size+p.at:]
-				switch n := p.put.(type) {
-				case uint16:
-					binary.NativeEndian.PutUint16(at, n)
-				case uint32:
-					binary.NativeEndian.PutUint32(at, n)
-				case uint64:
-					binary.NativeEndian.PutUint64(at, n)
-				case []byte:
-					copy(at, n)
-				}
+	for name, damage := range map[string]func(content []byte){
+		"a page of zeros": func(b []byte) { clear(b[leaf*Size:][:Size]) },
+		"a page of ones":  func(b []byte) { copy(b[leaf*Size:], bytes.Repeat([]byte{0xFF}, Size)) },
+		"a page of ones after its header": func(b []byte) {
+			copy(b[branch*Size+Header:], bytes.Repeat([]byte{0xFF}, Size-Header))
+		},
+		"a copy of another page": func(b []byte) { copy(b[leaf*Size+8:], page(other)[8:]) },
+		"a leaf of long values": func(b []byte) {
+			for i := range int(Count(page(leaf))) {
+				put(b, int(leaf)*Size+Header+Element*i+12, 4, 0x7F000000)
 			}
+		},
+		"a list of free pages without end": func(b []byte) {
+			put(b, int(list)*Size+10, 2, 0xFFFF)
+			put(b, int(list)*Size+16, 8, 1<<40)
+		},
+		"a list of free pages with a negative count": func(b []byte) {
+			put(b, int(list)*Size+10, 2, 0xFFFF)
+			put(b, int(list)*Size+16, 8, 1<<63)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			content := bytes.Clone(sound)
+			damage(content)
 			require.ErrorIs(t, check(t, content), format.ErrCorrupt)
 		})
 	}
 
 	// Both meta pages, with a checksum that is right.
-	for at, numbers := range map[int][]uint64{
-		32: {0, 1, 1 << 20, 1 << 40, 1<<63 - 1, 1<<64 - 1}, 48: {0, 1, 5, 1 << 20, 1 << 40, 1<<63 - 1, 1<<64 - 1},
-		56: {0, 1, 5, 1 << 20, 1 << 40, 1<<63 - 1, 1<<64 - 1}, 64: {1 << 62, 1<<63 - 1, 1<<64 - 1}, 24: {0, 512, 8192, 1 << 31},
+	for at, c := range map[int]struct {
+		size    int
+		numbers []uint64
+	}{
+		24: {4, []uint64{0, 512, 8192, 1 << 31}},
+		32: {8, []uint64{0, 1, 1 << 20, 1 << 40, 1<<63 - 1, 1<<64 - 1}},
+		48: {8, []uint64{0, 1, 5, 1 << 20, 1 << 40, 1<<63 - 1, 1<<64 - 1}},
+		56: {8, []uint64{0, 1, 5, 1 << 20, 1 << 40, 1<<63 - 1, 1<<64 - 1}},
+		64: {8, []uint64{1 << 62, 1<<63 - 1, 1<<64 - 1}},
 	} {
-		for _, n := range numbers {
+		for _, n := range c.numbers {
 			t.Run(fmt.Sprintf("%d at %d of the meta pages", n, at), func(t *testing.T) {
 				content := bytes.Clone(sound)
 				for i := range uint64(2) {
 					meta := content[i*Size:]
-					if at == 24 {
-						binary.NativeEndian.PutUint32(meta[at:], uint32(n))
-					} else {
-						binary.NativeEndian.PutUint64(meta[at:], n)
-					}
+					put(meta, at, c.size, n)
 					SealMeta(meta, i, word(meta, 64))
 				}
 				err := check(t, content)
@@ -258,8 +251,11 @@ func TestCheckMagic(t *testing.T) {
 	m, err := ReadMeta(file)
 	require.NoError(t, err)
 	size, free := Sizes(file)
-	require.GreaterOrEqual(t, size, int64(m.Pages*Size))
-	require.Less(t, free, size)
+	require.EqualValues(t, len(sound), size)
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, PreLoadFreelist: true})
+	require.NoError(t, err)
+	require.EqualValues(t, db.Stats().FreePageN*Size, free, "as bbolt knows it")
+	require.NoError(t, db.Close())
 	of, err := MetaOf(file, m.Tx)
 	require.NoError(t, err)
 	require.Equal(t, m, *of)

@@ -82,9 +82,6 @@ func SetAside(path, to string, found os.FileInfo,
 // its own. bbolt, if the power is cut early, can leave a file that it cannot
 // open. A link, unlike a rename, never replaces a file: that is fs.ErrExist.
 func Make(path string, files *FS, fill func(f *File) error) error {
-	if files == nil {
-		files = OS()
-	}
 	f, err := Create(path, "new", files)
 	if err != nil {
 		return err

@@ -95,7 +95,13 @@ func (s *Store) copyAndReplaceLocked() (err error) {
 		}
 	}()
 	target.DB.NoSync = true // until it is complete
-	if err := s.copyTo(target); err != nil {
+	s.journal.setCopying(true)
+	err = s.copyAll(target)
+	s.journal.setCopying(false)
+	if err == nil {
+		err = target.DB.Sync()
+	}
+	if err != nil {
 		return err
 	}
 	s.saves.mu.Lock() // no saves from here on
@@ -139,18 +145,8 @@ func (s *Store) giveUp() error {
 	return nil
 }
 
-// copyTo copies all of the file, and syncs the copy. Only the end of the journal
-// changes meanwhile. The caller copies that again, while saves wait.
-func (s *Store) copyTo(target *boltfile.File) error {
-	s.journal.setCopying(true)
-	err := s.copyAll(target)
-	s.journal.setCopying(false)
-	if err != nil {
-		return err
-	}
-	return target.DB.Sync()
-}
-
+// copyAll copies all of the file. Only the end of the journal changes
+// meanwhile. The caller copies that again, while saves wait.
 func (s *Store) copyAll(target *boltfile.File) error {
 	labels, err := s.names.current(s)
 	if err != nil {

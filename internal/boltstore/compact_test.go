@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"runtime"
 	"runtime/trace"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,137 +18,86 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/format"
 )
 
+// What is saved while the file is compacted is in the new one, also if it would
+// go to the tree at any other time.
 func TestCompact(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 40_000)
-	hold := Key{format.Holds, "1:held"}
-	want[hold] = 1 << 50
-	s.put(t, entry(hold, 1<<50))
-	sweepAll(t, s, 35_000)
-	maps.DeleteFunc(want, func(_ Key, tat int64) bool { return tat <= 35_000 })
-	s.sameAs(t, want, nil)
-	require.NoError(t, s.checkpoint())
-	before := s.Stats()
-
-	done := make(chan error)
+	done := make(chan error, 1)
 	go func() { done <- s.Compact() }()
-	keys := slices.SortedFunc(maps.Keys(want), Key.compare)
-	for i, running := 0, true; running; i++ {
-		select {
-		case err := <-done:
-			require.NoError(t, err)
-			running = false
-		default:
-			c := entry(keys[i*7%len(keys)], 1<<41+int64(i))
-			s.alone() // it would go home, where the copy may have been already
-			require.NoError(t, s.Save([]format.Entry{c}))
-			want[keyOf(c)] = c.TAT
-			tat, err := s.Load(c.Name, c.ID)
-			require.NoError(t, err)
-			require.Equal(t, c.TAT, tat)
-			for c, err := range s.All(1) {
-				require.NoError(t, err)
-				require.NotZero(t, c.TAT)
-				break
-			}
-		}
+	for i := 0; len(done) == 0; i++ {
+		e := entry(Key{1, fmt.Sprint(i * 7 % 40_000)}, 1<<41+int64(i))
+		want[keyOf(e)] = e.TAT
+		s.alone()
+		require.NoError(t, s.Save([]format.Entry{e}))
+		require.Equal(t, e.TAT, load(t, s, keyOf(e)))
 	}
-	s.sameAs(t, want, keys)
-	after := s.Stats()
-	require.Less(t, after.Bytes, before.Bytes/2)
-	require.EqualValues(t, 1, after.Compactions)
-	require.Empty(t, temporaries(t, s))
-	info, err := os.Stat(s.path)
-	require.NoError(t, err)
-	require.EqualValues(t, 0o600, info.Mode().Perm())
-
-	path := crash(t, s)
-	other := openStore(t, path)
-	other.sameAs(t, want, keys)
-	require.Equal(t, s.Names(), other.Names())
-	require.NoError(t, s.Close())
-	s = openStore(t, s.path)
-	s.sameAs(t, want, keys)
+	require.NoError(t, <-done)
+	s.sameAs(t, want)
+	requireCrash(t, s, want)
+	require.Equal(t, s.Names(), openNamed(t, crash(t, s), nil).Names())
 }
 
-// After a compaction that fails the old file is in place and in use, and
-// nothing is left of the new one.
-func TestCompactFails(t *testing.T) {
-	s := openStore(t, storePath(t))
-	want := fill(t, s, 5_000)
-
+// block puts a directory at the path, in the way of a rename.
+func block(t testing.TB, s *Store) (unblock func()) {
+	t.Helper()
 	aside := s.path + "-aside"
 	require.NoError(t, os.Rename(s.path, aside))
-	require.NoError(t, os.Mkdir(s.path, 0o700)) // in the way of the rename
-	require.Error(t, s.Compact())
-	require.Error(t, s.Stats().Err)
-	require.Empty(t, temporaries(t, s))
-	s.sameAs(t, want, nil)
-	require.NoError(t, os.Remove(s.path))
-	require.NoError(t, os.Rename(aside, s.path))
-
-	s.put(t, entry(Key{2, "x"}, 7))
-	want[Key{2, "x"}] = 7
-	require.NoError(t, s.Compact())
-	require.NoError(t, s.Stats().Err)
-	require.Zero(t, s.Stats().Journaled, "it is home")
-	s.sameAs(t, want, nil)
-
-	require.NoError(t, s.update(func(tx *bolt.Tx) error { return tx.Bucket(format.Decimal(1)).Put([]byte("bad"), []byte("short")) }))
-	require.ErrorIs(t, s.Compact(), format.ErrCorrupt)
-	require.Empty(t, temporaries(t, s))
-	tat, err := s.Load(2, "x")
-	require.NoError(t, err)
-	require.EqualValues(t, 7, tat)
+	require.NoError(t, os.Mkdir(s.path, 0o700))
+	return func() {
+		require.NoError(t, os.Remove(s.path))
+		require.NoError(t, os.Rename(aside, s.path))
+	}
 }
 
 // The same on a system that renames no open file.
 func TestCompactClosed(t *testing.T) {
-	s := openLogged(t)
+	t.Parallel()
+	s, want := openLogged(t)
 	s.fs.RenamesOpen = false
-	want := fill(t, s, 100)
-	s.put(t, entry(Key{2, "x"}, 7))
-	want[Key{1, "the log is made"}], want[Key{2, "x"}] = 1, 7
+	put := func(tat int64) {
+		s.put(t, entry(Key{2, "x"}, tat))
+		want = with(want, entry(Key{2, "x"}, tat))
+	}
+	put(7)
 	old := s.inUse.file
 	require.NoError(t, s.Compact())
 	require.NotSame(t, old, s.inUse.file)
-	s.sameAs(t, want, nil)
+	s.sameAs(t, want)
 	require.Empty(t, temporaries(t, s))
-	s.put(t, entry(Key{2, "x"}, 6))
-	s.put(t, entry(Key{2, "x"}, 7))
+	put(6) // makes a log
+	put(7)
+	require.NoError(t, s.checkpoint())
 
-	swap := func(before func(temp string)) error { // with a copy as it was before
-		temp := copyOf(t, s.path)
+	replace := func(before func(temp string)) error { // with a copy as it was before
+		temp := crash(t, s)
 		target, err := boltfile.Open(temp, boltfile.Options{LockTimeout: longLock, FS: s.fs})
 		require.NoError(t, err)
 		before(temp)
 		s.inUse.file, err = s.inUse.file.ReplaceWith(target)
 		return err
 	}
-	require.NoError(t, s.checkpoint())
 	begin := s.inUse.file.LogState().Begin
-	require.ErrorIs(t, swap(func(temp string) { require.NoError(t, os.Remove(temp)) }), os.ErrNotExist)
+	require.ErrorIs(t, replace(func(temp string) { require.NoError(t, os.Remove(temp)) }), os.ErrNotExist)
 	require.Equal(t, begin, s.inUse.file.LogState().Begin, "the log goes on")
-	s.put(t, entry(Key{2, "x"}, 8))
-	want[Key{2, "x"}] = 8
-	s.sameAs(t, want, nil)
+	put(8)
+	s.sameAs(t, want)
 	requireCrash(t, s, want)
 
 	require.NoError(t, s.emptyLog())
-	err := swap(func(temp string) { // another process writes in between
-		written := copyOf(t, temp)
+	err := replace(func(temp string) { // another process writes in between
+		written := writeFile(t, readFile(t, temp))
 		edit(t, written, func(tx *bolt.Tx) error { return tx.Bucket([]byte("1")).Put([]byte("x"), format.BigEndian(9)) })
 		require.NoError(t, os.Rename(written, temp))
 	})
 	require.ErrorIs(t, err, ErrLocked)
 	require.NotErrorIs(t, err, format.ErrCorrupt)
-	require.ErrorIs(t, s.append([]format.Entry{entry(Key{2, "x"}, 8)}), ErrLocked)
+	require.ErrorIs(t, s.append(numbered(1, 0, 1)), ErrLocked)
 	_, err = s.Load(2, "y")
 	require.ErrorIs(t, err, ErrLocked)
 	require.NoError(t, s.Close())
@@ -174,70 +122,41 @@ func (s *Store) awaitCopying(is bool) {
 	}
 }
 
-// A compaction gives up where more is saved than the journal has room for; the
-// old file stays in use, and the journal goes home.
+// A compaction gives up if more is saved than the journal has room for. The next
+// save waits for that. The old file stays in use.
 func TestCompactOutpaced(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 2_000)
 	s.setMost(1 << 10)
-	old, checkpoints := s.inUse.file, s.Stats().Checkpoints
-	save := func(n int) {
-		s.together()
-		var changes []format.Entry
-		for i := range n {
-			c := entry(Key{2, fmt.Sprint(n, "-", i)}, 1)
-			changes, want[keyOf(c)] = append(changes, c), 1
-		}
-		require.NoError(t, s.Save(changes))
-	}
+	old := s.inUse.file
 	goOn, done := s.compactHeld()
-	save(200)
+	s.put(t, numbered(2, 0, 200)...)
+	saved := make(chan error, 1)
+	go func() { saved <- s.append(numbered(2, 200, 1)) }()
+	awaitWaiter("pace", saved)
+	require.Empty(t, saved, "it did not wait")
 	goOn()
 	require.ErrorIs(t, <-done, errOutpaced)
+	require.NoError(t, <-saved)
 	require.NoError(t, s.Stats().Err, "nothing failed")
 	require.Same(t, old, s.inUse.file)
 	require.Empty(t, temporaries(t, s))
-	s.sameAs(t, want, nil)
-	s.maintenance.mu.Lock()
-	s.checkpointLocked() // unless it was done by then
-	s.maintenance.mu.Unlock()
-	require.Greater(t, s.Stats().Checkpoints, checkpoints)
+	want = with(want, numbered(2, 0, 201)...)
+	s.sameAs(t, want)
+	require.NoError(t, s.checkpoint())
+
 	goOn, done = s.compactHeld()
-	save(2)
+	s.put(t, numbered(2, 0, 2)...)
 	goOn()
 	require.NoError(t, <-done)
-	s.sameAs(t, want, nil)
+	s.sameAs(t, want)
 }
 
-// Where the journal is full a save waits until a compaction has given up, and
-// the sweep does not hurry.
-func TestSaveWaitsForACompaction(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := openStore(t, storePath(t))
-		idle(t, s)
-		s.journal.most = 10
-		s.journal.setCopying(true)
-		saved := 0
-		go func() {
-			for ; saved < 3; saved++ {
-				if err := s.append([]format.Entry{entry(Key{1, fmt.Sprintf("%020d", saved)}, 1)}); err != nil {
-					t.Error(err)
-				}
-			}
-		}()
-		synctest.Wait()
-		require.Equal(t, 1, saved)
-		require.NoError(t, s.sweep(0))
-		require.Nil(t, s.filter.Load())
-		s.journal.setCopying(false)
-		synctest.Wait()
-		require.Equal(t, 3, saved)
-	})
-}
-
-// When a compaction has the saves wait, all is in the new file but what was
-// saved since: that alone it copies then.
+// When saves begin to wait for a compaction, all is in the new file except what
+// was saved since. That alone it copies then.
 func TestCompactCopiesTheJournalBefore(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 2_000)
 	save := func(changes ...format.Entry) {
@@ -255,7 +174,7 @@ func TestCompactCopiesTheJournalBefore(t *testing.T) {
 	goOn()
 	s.awaitCopying(false)
 	require.Len(t, temporaries(t, s), 1)
-	got, err := found(t, copyOf(t, temporaries(t, s)[0]))
+	got, err := found(t, writeFile(t, readFile(t, temporaries(t, s)[0])))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	save(entry(Key{2, "since"}, 1)) // as a save that was there first
@@ -266,8 +185,8 @@ func TestCompactCopiesTheJournalBefore(t *testing.T) {
 	requireCrash(t, s, want)
 }
 
-// Nobody who saves waits for the sync of the copy, but for that of what was
-// saved since.
+// No save waits for the sync of the copy, except for that of what was saved
+// since.
 func TestCompactSyncsBefore(t *testing.T) {
 	s := openStore(t, storePath(t))
 	fill(t, s, 2_000)
@@ -280,8 +199,7 @@ func TestCompactSyncsBefore(t *testing.T) {
 	trace.Stop()
 	s.saves.mu.Unlock()
 	require.NoError(t, <-done)
-	synced := bytes.Contains(traced.Bytes(), []byte("bbolt.(*DB).Sync")) // a trace has the callers of each call of the system
-	require.True(t, synced, "it has yet to be")
+	require.Contains(t, traced.String(), "bbolt.(*DB).Sync") // a trace has the callers of each call of the system
 }
 
 // A compaction leaves a file's mode and owner as they are.
@@ -291,86 +209,75 @@ func TestCompactKeepsModeAndOwner(t *testing.T) {
 		t.Skip("no modes")
 	}
 	s := openStore(t, storePath(t))
-	fill(t, s, 100)
+	info, err := os.Stat(s.path)
+	require.NoError(t, err)
+	require.EqualValues(t, 0o600, info.Mode(), "of a new file")
 	require.NoError(t, os.Chmod(s.path, 0o640))
 	if os.Geteuid() == 0 {
 		require.NoError(t, os.Chown(s.path, 12345, 54321))
 	}
-	before, err := os.Stat(s.path)
-	require.NoError(t, err)
-	require.NoError(t, s.Compact())
-	after, err := os.Stat(s.path)
-	require.NoError(t, err)
-	require.False(t, os.SameFile(before, after))
-	require.Equal(t, before.Mode(), after.Mode())
-	owner := func(i os.FileInfo) [2]uint64 {
-		sys := reflect.ValueOf(i.Sys()).Elem()
-		return [2]uint64{sys.FieldByName("Uid").Uint(), sys.FieldByName("Gid").Uint()}
+	modeAndOwner := func() [3]any {
+		info, err := os.Stat(s.path)
+		require.NoError(t, err)
+		sys := reflect.ValueOf(info.Sys()).Elem()
+		return [3]any{info.Mode(), sys.FieldByName("Uid").Uint(), sys.FieldByName("Gid").Uint()}
 	}
-	require.Equal(t, owner(before), owner(after))
+	before, old := modeAndOwner(), s.inUse.file
+	require.NoError(t, s.Compact())
+	require.NotSame(t, old, s.inUse.file)
+	require.Equal(t, before, modeAndOwner())
 }
 
-// Where the name of the new file cannot be made durable, the old one stays;
-// where that is seen when it is too late, nothing is saved until it is.
+// If the name of the new file cannot be made durable, the old one stays. If that
+// is seen too late, nothing is saved until it is.
 func TestCompactCannotSyncTheName(t *testing.T) {
-	s := openLogged(t)
-	want := fill(t, s, 100)
-	want[Key{1, "the log is made"}] = 1
+	t.Parallel()
+	s, want := openLogged(t)
 	old, dir := s.inUse.file, s.fs.SyncDir
-	sync := func(fine int) func(string) error {
-		return func(path string) error {
+	change := entry(Key{1, "more"}, 0)
+	put := func() {
+		change.TAT++
+		s.put(t, change)
+		want = with(want, change)
+	}
+	for fine, replaced := range []bool{false, true} { // syncs that do not fail
+		s.fs.SyncDir = func(path string) error {
 			if fine--; fine < 0 {
 				return errFault
 			}
 			return dir(path)
 		}
+		require.ErrorIs(t, s.Compact(), errFault)
+		require.Equal(t, replaced, s.inUse.file != old)
+		require.NoError(t, s.inUse.file.InPlace())
+		require.Empty(t, temporaries(t, s))
+		if !replaced {
+			put()
+		}
 	}
-	s.fs.SyncDir = sync(0)
-	require.ErrorIs(t, s.Compact(), errFault)
-	require.Same(t, old, s.inUse.file)
-	require.Empty(t, temporaries(t, s))
-	change := entry(Key{1, "more"}, 1)
-	s.put(t, change)
-	want[keyOf(change)] = 1
-
-	s.fs.SyncDir = sync(1)
-	require.ErrorIs(t, s.Compact(), errFault)
-	require.NotSame(t, old, s.inUse.file)
-	require.NoError(t, s.inUse.file.InPlace())
-	require.Empty(t, temporaries(t, s))
-	s.sameAs(t, want, nil)
 	for range 2 {
-		require.ErrorIs(t, s.append([]format.Entry{entry(Key{1, "still more"}, 1)}), errFault)
+		require.ErrorIs(t, s.append(numbered(1, 0, 1)), errFault)
 		s.alone()
-		require.ErrorIs(t, s.Save([]format.Entry{entry(Key{1, "still more"}, 1)}), errFault)
+		require.ErrorIs(t, s.Save(numbered(1, 0, 1)), errFault)
 	}
-	s.sameAs(t, want, nil)
+	s.sameAs(t, want)
 	synced := 0
 	s.fs.SyncDir = func(path string) error { synced++; return dir(path) }
-	for range 2 {
-		change.TAT++
-		s.put(t, change)
-	}
-	want[keyOf(change)] = change.TAT
+	put()
+	put()
 	require.Equal(t, 1, synced)
 	requireCrash(t, s, want)
 }
 
-// Who waits for the file's lock while the file is compacted, or set aside, does
-// not end up on the old one.
+// A process that waits for the file's lock while the file is compacted does not
+// end up on the old one.
 func TestReplaced(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 100)
-	waiting, err := os.Stat(s.path)
-	require.NoError(t, err)
-	require.NoError(t, s.Compact())
-	there, err := os.Stat(s.path)
-	require.NoError(t, err)
-	require.False(t, os.SameFile(waiting, there))
-
 	opened := make(chan *Store)
 	go func() {
-		other, err := Open(s.path, storeNames, Options{LockTimeout: time.Minute})
+		other, err := Open(s.path, storeNames, Options{LockTimeout: longLock})
 		if err != nil {
 			t.Error(err)
 		}
@@ -378,18 +285,22 @@ func TestReplaced(t *testing.T) {
 	}()
 	for i := range 20 {
 		require.NoError(t, s.Compact())
-		require.NoError(t, s.Save([]format.Entry{entry(Key{2, "last"}, int64(i+1))}))
+		last := entry(Key{2, "last"}, int64(i+1))
+		require.NoError(t, s.Save([]format.Entry{last}))
+		want = with(want, last)
 	}
-	want[Key{2, "last"}] = 20
 	require.NoError(t, s.Close())
 	if other := <-opened; other != nil {
 		defer other.Close()
 		require.NoError(t, other.inUse.file.InPlace())
-		other.sameAs(t, want, nil)
+		other.sameAs(t, want)
 	}
 }
 
+// A compaction that Close interrupts leaves the file, its lock and its
+// directory as they were.
 func TestCompactDuringClose(t *testing.T) {
+	t.Parallel()
 	for range 10 {
 		s := openStore(t, storePath(t))
 		want := fill(t, s, 3_000)
@@ -410,55 +321,37 @@ func TestCompactDuringClose(t *testing.T) {
 		}
 		wg.Wait()
 		require.Empty(t, temporaries(t, s))
-		s = openStore(t, s.path) // the lock is free
-		s.sameAs(t, want, nil)
-		require.NoError(t, s.Close())
+		openStore(t, s.path).sameAs(t, want)
 	}
 }
 
-// A file that is mostly free pages is compacted by itself once it is large
-// enough; where that failed, not at once again.
+// A file that is mostly free pages is compacted by itself, once it is large
+// enough and a sweep has been through it. If that failed, it is not tried again
+// at once.
 func TestCompactByItself(t *testing.T) {
-	t.Parallel()
-	s := openStore(t, storePath(t))
-	s.maintenance.compactMin = 1 << 20
-	want := fill(t, s, 40_000)
-	s.compactIfDue()
-	require.Zero(t, s.Stats().Compactions, "it is in use")
-
-	aside := s.path + "-aside"
-	require.NoError(t, os.Rename(s.path, aside))
-	require.NoError(t, os.Mkdir(s.path, 0o700)) // in the way of the rename
-	sweepAll(t, s, 39_000)
-	s.compactIfDue() // unless the goroutine that takes care, woken by the sweep, was there first
-	require.Error(t, s.Stats().Err)
-	require.NoError(t, os.Remove(s.path))
-	require.NoError(t, os.Rename(aside, s.path))
-	s.compactIfDue()
-	require.Zero(t, s.Stats().Compactions, "it failed a moment ago")
-
-	s.maintenance.mu.Lock()
-	s.maintenance.notCompacted = s.maintenance.notCompacted.Add(-compactRetry)
-	s.maintenance.mu.Unlock()
-	s.compactIfDue()
-	require.EqualValues(t, 1, s.Stats().Compactions)
-	require.Less(t, s.Stats().Bytes, int64(2<<20))
-	maps.DeleteFunc(want, func(_ Key, tat int64) bool { return tat <= 39_000 })
-	s.sameAs(t, want, nil)
-}
-
-// Nobody has to ask for it: once a sweep has been through the file, it is
-// looked at whether that is worth it.
-func TestCompactAfterTheSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, storePath(t))
-		s.maintenance.compactMin = 1 << 19
-		fill(t, s, 10_000)
+		s.maintenance.compactMin = 1 << 20
+		want := fill(t, s, 40_000)
+		compactions := func() int64 {
+			s.wake()
+			synctest.Wait()
+			return s.Stats().Compactions
+		}
+		require.Zero(t, compactions(), "it is in use")
+		unblock := block(t, s)
+		sweepAll(t, s, 39_000)
 		synctest.Wait()
-		require.Zero(t, s.Stats().Compactions, "it is in use")
-		sweepAll(t, s, 9_900)
-		synctest.Wait()
-		require.EqualValues(t, 1, s.Stats().Compactions)
+		require.Error(t, s.Stats().Err)
+		require.Empty(t, temporaries(t, s))
+		unblock()
+		require.Zero(t, compactions(), "it failed a moment ago")
+		s.maintenance.notCompacted = s.maintenance.notCompacted.Add(-compactRetry - time.Second)
+		before := s.Stats().Bytes
+		require.EqualValues(t, 1, compactions())
+		require.Less(t, s.Stats().Bytes, before/2)
+		maps.DeleteFunc(want, func(_ Key, tat int64) bool { return tat <= 39_000 })
+		s.sameAs(t, want)
 		require.NoError(t, s.Close())
 	})
 }
@@ -470,29 +363,9 @@ func TestCompactElsewhere(t *testing.T) {
 	s := openStore(t, "x.db")
 	t.Chdir(there)
 	require.NoError(t, s.Compact())
-	require.NoError(t, s.Save([]format.Entry{entry(Key{1, "after"}, 1<<60)}))
+	s.put(t, entry(Key{1, "after"}, 1<<60))
 	require.NoError(t, s.Close())
 	require.Empty(t, listDir(t, there))
 	require.Equal(t, []string{"x.db"}, listDir(t, here))
-	s = openStore(t, filepath.Join(here, "x.db"))
-	require.Equal(t, int64(1<<60), load(t, s, Key{1, "after"}))
-}
-
-// The sizes read from the file are what bbolt knows.
-func TestSizes(t *testing.T) {
-	s := openStore(t, storePath(t))
-	for _, step := range []func(){func() {}, func() { fill(t, s, 20_000) }, func() { sweepAll(t, s, 19_000) }, func() { require.NoError(t, s.Compact()) }} {
-		step()
-		size, free := s.sizes()
-		db, err := bolt.Open(crash(t, s), 0o600, &bolt.Options{Timeout: longLock, ReadOnly: true, PreLoadFreelist: true})
-		require.NoError(t, err)
-		require.EqualValues(t, db.Stats().FreePageN*bboltpage.Size, free)
-		require.NoError(t, db.Close())
-		info, err := os.Stat(s.path)
-		require.NoError(t, err)
-		require.Equal(t, info.Size(), size)
-	}
-	require.NoError(t, s.Close())
-	size, free := s.sizes()
-	require.Zero(t, size+free)
+	openStore(t, filepath.Join(here, "x.db")).sameAs(t, map[Key]int64{{1, "after"}: 1 << 60})
 }

@@ -1,7 +1,6 @@
 package boltstore
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,10 +36,6 @@ type (
 	labels = map[uint16]string
 )
 
-func (k Key) compare(other Key) int {
-	return cmp.Or(cmp.Compare(k.Name, other.Name), cmp.Compare(k.ID, other.ID))
-}
-
 func entry(k Key, tat int64) format.Entry { return format.Entry{Name: k.Name, ID: k.ID, TAT: tat} }
 
 func keyOf(e format.Entry) Key { return Key{e.Name, e.ID} }
@@ -66,21 +61,26 @@ func openNamed(t testing.TB, path string, names labels) *Store {
 	t.Helper()
 	files := boltfile.OS()
 	files.LookEvery = 0
+	return openOn(t, path, names, files)
+}
+
+// openOn opens a file on a file system that may fail.
+func openOn(t testing.TB, path string, names labels, files *boltfile.FS) *Store {
+	t.Helper()
 	s, err := Open(path, names, Options{LockTimeout: longLock, FS: files})
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
 
-// openLogged opens a new file that has an empty log.
-func openLogged(t testing.TB) *Store {
+// openLogged opens a new file that has an empty log and one bucket.
+func openLogged(t testing.TB) (s *Store, have map[Key]int64) {
 	t.Helper()
-	s := openStore(t, storePath(t))
-	s.put(t, entry(Key{1, "the log is made"}, 1))
+	s = openStore(t, storePath(t))
+	s.put(t, entry(Key{1, "first"}, 1<<60))
 	require.NoError(t, s.checkpoint())
 	require.Positive(t, s.inUse.file.LogState().Begin)
-	require.Empty(t, s.inUse.file.LogState().Pending)
-	return s
+	return s, map[Key]int64{{1, "first"}: 1 << 60}
 }
 
 // together sends the next save to the journal, and alone to the tree.
@@ -104,20 +104,19 @@ func (s *Store) compactBusy() error {
 	return s.compactLocked()
 }
 
-// put appends entries to the journal.
+// put saves entries to the journal.
 func (s *Store) put(t testing.TB, entries ...format.Entry) {
 	t.Helper()
+	s.addToFilters(entries)
 	require.NoError(t, s.append(entries))
 }
 
 func (s *Store) emptyLog() error { return s.write((*boltfile.File).EmptyLog) }
 
 // crash copies the file, as a killed process would leave it.
-func crash(t testing.TB, s *Store) string { return copyOf(t, s.path) }
-
-func copyOf(t testing.TB, path string) string {
+func crash(t testing.TB, s *Store) string {
 	t.Helper()
-	return writeFile(t, readFile(t, path))
+	return writeFile(t, readFile(t, s.path))
 }
 
 func readFile(t testing.TB, path string) []byte {
@@ -138,9 +137,6 @@ func writeFile(t testing.TB, content []byte) string {
 func abandon(t testing.TB, s *Store) {
 	t.Helper()
 	idle(t, s)
-	s.inUse.mu.Lock()
-	defer s.inUse.mu.Unlock()
-	s.inUse.closed = true
 	require.NoError(t, s.inUse.file.Close())
 }
 
@@ -164,16 +160,18 @@ func commits(t testing.TB, path string) uint64 {
 	return m.Tx
 }
 
-// allOf returns all that a store has.
+// allOf returns all that a store lists, which is in the order of the keys.
 func allOf(t testing.TB, s *Store) map[Key]int64 {
 	t.Helper()
 	all := make(map[Key]int64)
 	var names []uint16
 	require.NoError(t, s.view(func(tx *bolt.Tx) error { names = boltfile.BucketNames(tx); return nil }))
 	for _, name := range slices.AppendSeq(names, maps.Keys(s.Names())) {
+		var last *format.Entry
 		for e, err := range s.All(name) {
 			require.NoError(t, err)
-			all[keyOf(e)] = e.TAT
+			require.True(t, last == nil || last.CompareStored(e) < 0, "%v comes before %v", last, e)
+			all[keyOf(e)], last = e.TAT, &e
 		}
 	}
 	return all
@@ -237,16 +235,10 @@ func numbered(name uint16, from, n int) (entries []format.Entry) {
 // them.
 func fill(t testing.TB, s *Store, n int) map[Key]int64 {
 	t.Helper()
-	want := make(map[Key]int64)
-	var entries []format.Entry
-	for i := range n {
-		entries = append(entries, entry(Key{1, fmt.Sprintf("id-%07d", i)}, int64(i+1)))
-		want[keyOf(entries[i])] = int64(i + 1)
-	}
-	s.addToFilters(entries)
-	require.NoError(t, s.append(entries))
+	entries := numbered(1, 0, n)
+	s.put(t, entries...)
 	require.NoError(t, s.checkpoint())
-	return want
+	return with(nil, entries...)
 }
 
 // sweepAll sweeps all of the file, and a little further.
@@ -260,26 +252,13 @@ func sweepAll(t testing.TB, s *Store, now int64) {
 	}
 }
 
-// sameAs requires the store to have what want has: by each of the keys, and
-// listed.
-func (s *Store) sameAs(t testing.TB, want map[Key]int64, keys []Key, context ...any) {
+// sameAs requires the store to have what want has, and nothing for the other
+// keys.
+func (s *Store) sameAs(t testing.TB, want map[Key]int64, others ...Key) {
 	t.Helper()
-	for _, key := range keys {
-		require.Equal(t, want[key], load(t, s, key), context...)
-	}
-	for _, name := range []uint16{format.Holds, 1, 2, 300} {
-		var got, all []format.Entry
-		for e, err := range s.All(name) {
-			require.NoError(t, err, context...)
-			got = append(got, e)
-		}
-		for key, tat := range want {
-			if key.Name == name && tat != 0 {
-				all = append(all, entry(key, tat))
-			}
-		}
-		slices.SortFunc(all, format.Entry.CompareStored)
-		require.Equal(t, all, got, context...)
+	require.Equal(t, want, allOf(t, s))
+	for _, key := range slices.AppendSeq(others, maps.Keys(want)) {
+		require.Equal(t, want[key], load(t, s, key))
 	}
 }
 
@@ -324,26 +303,15 @@ func unsynced(f *boltfile.File) func(meta []byte, at int64) (int, error) {
 }
 
 // tooManyForTheLog returns one entry more than a save to the log has.
-func tooManyForTheLog() (entries []format.Entry) {
-	for i := range commitSave + 1 {
-		entries = append(entries, entry(Key{1, fmt.Sprint(i)}, 1<<60))
-	}
-	return entries
-}
+func tooManyForTheLog() []format.Entry { return numbered(1, 1<<20, commitSave+1) }
 
 // makeFile makes a file with some entries, and returns its path.
 func makeFile(t testing.TB, names labels, entries ...format.Entry) string {
 	t.Helper()
-	path := storePath(t)
-	files := boltfile.OS()
-	files.LookEvery = 0
-	s, err := Open(path, names, Options{LockTimeout: longLock, FS: files})
-	require.NoError(t, err)
-	if len(entries) > 0 {
-		require.NoError(t, s.Save(entries))
-	}
+	s := openNamed(t, storePath(t), names)
+	require.NoError(t, s.Save(entries))
 	require.NoError(t, s.Close())
-	return path
+	return s.path
 }
 
 func listDir(t testing.TB, dir string) (names []string) {

@@ -10,12 +10,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	bolt "go.etcd.io/bbolt"
 
 	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
@@ -23,120 +20,52 @@ import (
 	"github.com/stint-go/stint/internal/fsck"
 )
 
-// What was saved is there after a crash, each time, and nothing else: not what
-// is left in the log of the rounds before.
-func TestLogRounds(t *testing.T) {
-	t.Parallel()
-	s := openLogged(t)
-	have := allOf(t, s)
-	rnd := rand.New(rand.NewPCG(1, 9))
-	rounds := make(map[uint64]bool)
-	for step := range steps(120, 30) {
-		rounds[s.inUse.file.LogState().Round] = true
-		var changes []format.Entry
-		for i := range rnd.Perm(300)[:1+rnd.IntN(100)] {
-			tat := rnd.Int64N(3) * (1<<60 + int64(step))
-			changes = append(changes, entry(Key{1, fmt.Sprint(strings.Repeat("long", rnd.IntN(100)), i)}, tat))
-		}
-		have = with(have, changes...)
-		s.put(t, changes...)
-		requireCrash(t, s, have)
-		switch rnd.IntN(8) {
-		case 0: // another process goes on with what a crash has left
-			path := crash(t, s)
-			require.NoError(t, s.Close())
-			s = openStore(t, path)
-		case 1:
-			require.NoError(t, s.checkpoint())
-		}
-	}
-	require.Greater(t, len(rounds), steps(5, 2))
+// salvaged returns what can be salvaged of a file.
+func salvaged(t *testing.T, path string) (got map[Key]int64, lost []error) {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "salvaged.db")
+	v, err := fsck.Salvage(path, to, longLock, func(int) error { return nil })
+	require.NoError(t, err)
+	got, err = found(t, to)
+	require.NoError(t, err)
+	require.EqualValues(t, len(got), v.Buckets)
+	return got, v.Lost
 }
 
-// The last save may be cut short anywhere: then it is not there, and the one
-// before it is.
-func TestLogTornTail(t *testing.T) {
+// A commit is appended to the log and synced. Nothing else of the file is
+// written, until the log is full. Then a transaction begins the log anew.
+func TestCommitWritesTheLog(t *testing.T) {
 	t.Parallel()
-	s := openLogged(t)
-	first, second := entry(Key{1, "first"}, 1<<60), entry(Key{1, "second"}, 1<<61+1)
-	s.put(t, first)
-	have, before := allOf(t, s), readFile(t, s.path)
-	at := s.inUse.file.LogState().Begin + s.inUse.file.LogState().At
-	s.put(t, second)
-	after := readFile(t, s.path)
-	record := s.inUse.file.LogState().Pending[1].Data
-	for n := range format.LogHeader + len(record) + 1 {
-		for _, garbage := range []byte{0, 0xA5} { // what was there before
-			image := bytes.Clone(before)
-			copy(image[at:], bytes.Repeat([]byte{garbage}, format.LogBlock))
-			copy(image[at:], after[at:][:n])
-			want := have
-			if n == format.LogHeader+len(record) {
-				want = with(have, second)
-			}
-			got, err := found(t, writeFile(t, image))
-			require.NoError(t, err)
-			require.Equal(t, want, got, "%d bytes", n)
+	s, want := openLogged(t)
+	var did []string
+	sound := *s.fs
+	s.fs.WriteAt = func(file *os.File, b []byte, at int64) (int, error) {
+		did = append(did, "written")
+		return sound.WriteAt(file, b, at)
+	}
+	s.fs.SyncFile = func(file *os.File) error { did = append(did, "synced"); return sound.SyncFile(file) }
+	made, full := commits(t, s.path), uint64(0)
+	for i, before := 0, readFile(t, s.path); full < 3; i++ {
+		changes := numbered(2, 10_000+i, 1+i%1024)
+		want = with(want, changes...)
+		log := s.inUse.file.LogState()
+		s.together()
+		did = nil
+		require.NoError(t, s.Save(changes))
+		after, at := readFile(t, s.path), s.inUse.file.LogState().At
+		if at == 0 {
+			full++
+		} else {
+			require.Equal(t, []string{"written", "synced"}, did, "before it is acknowledged")
+			require.True(t, bytes.Equal(before[:log.Begin+log.At], after[:log.Begin+log.At]))
+			require.True(t, bytes.Equal(before[log.Begin+at:], after[log.Begin+at:]))
 		}
+		require.Equal(t, made+full, commits(t, s.path))
+		before = after
 	}
-}
-
-// A byte that changes in what others were saved behind is format.ErrCorrupt,
-// and the others can be salvaged.
-func TestLogDamaged(t *testing.T) {
-	t.Parallel()
-	s := openLogged(t)
-	for _, id := range []string{"a", "b", "c"} {
-		s.put(t, entry(Key{1, id}, 1<<60))
-	}
-	sound := readFile(t, s.path)
-	long := format.LogHeader + len(s.inUse.file.LogState().Pending[1].Data)
-	for i, lost := range []string{"a", "b"} {
-		for at := range long + 1 {
-			image := bytes.Clone(sound)
-			image[s.inUse.file.LogState().Begin+int64(i*format.LogBlock+at)] ^= 1
-			path := writeFile(t, image)
-			got, err := found(t, path)
-			if at >= long {
-				require.NoError(t, err)
-				require.Len(t, got, 4)
-				continue
-			}
-			require.ErrorIs(t, err, format.ErrCorrupt, "byte %d", at)
-			if at%10 == 0 {
-				to := filepath.Join(t.TempDir(), "salvaged.db")
-				salvaged, err := fsck.Salvage(path, to, longLock, func(int) error { return nil })
-				require.NoError(t, err)
-				require.Len(t, salvaged.Lost, 1)
-				require.ErrorContains(t, salvaged.Lost[0], "a record of the log is damaged")
-				got, err = found(t, to)
-				require.NoError(t, err)
-				require.Len(t, got, 3)
-				require.NotContains(t, got, Key{1, lost})
-			}
-		}
-	}
-
-	for what, change := range map[string]func(tx *bolt.Tx) error{
-		"round": func(tx *bolt.Tx) error {
-			v := bytes.Clone(tx.Bucket(format.MetaBucket).Get(format.LogKey))
-			v[5] ^= 1
-			return tx.Bucket(format.MetaBucket).Put(format.LogKey, v)
-		},
-		"not behind its journal": func(tx *bolt.Tx) error {
-			record := format.AppendEntry(make([]byte, 4), entry(Key{1, "later"}, 1))
-			format.Seal(1<<40, record)
-			return tx.Bucket(format.JournalBucket).Put(format.BigEndian(1<<40), record)
-		},
-		"half of a log": func(tx *bolt.Tx) error { return tx.Bucket(format.MetaBucket).Delete(format.LogKey) },
-		"its log":       func(tx *bolt.Tx) error { return tx.Bucket(format.LogBucket).Put([]byte("more"), []byte("x")) },
-	} {
-		path := writeFile(t, sound)
-		edit(t, path, change)
-		_, err := found(t, path)
-		require.ErrorIs(t, err, format.ErrCorrupt, what)
-		require.ErrorContains(t, err, what)
-	}
+	requireCrash(t, s, want)
+	require.NoError(t, s.checkpoint())
+	s.sameAs(t, want)
 }
 
 // A power cut: of what was written since the last sync any part may be on the
@@ -144,9 +73,9 @@ func TestLogDamaged(t *testing.T) {
 // the save under way all or nothing.
 func TestLogPowerCut(t *testing.T) {
 	t.Parallel()
-	s := openLogged(t)
-	have := allOf(t, s)
+	s, have := openLogged(t)
 	rnd := rand.New(rand.NewPCG(4, 2))
+	some := func(int) bool { return rnd.IntN(2) == 0 }
 	appends, transactions := 0, 0
 	for step := range steps(90, 15) {
 		before, made, next := readFile(t, s.path), commits(t, s.path), have
@@ -158,30 +87,29 @@ func TestLogPowerCut(t *testing.T) {
 			require.NoError(t, err)
 		default:
 			var changes []format.Entry
-			for range 1 + rnd.IntN(150) {
-				changes = append(changes, entry(Key{1, fmt.Sprint(strings.Repeat("long", 100), rnd.IntN(200))}, 1<<60+int64(step)))
+			for _, i := range rnd.Perm(200)[:1+rnd.IntN(150)] {
+				changes = append(changes, entry(Key{1, fmt.Sprint(strings.Repeat("long", 100), i)}, 1<<60+int64(step)))
 			}
-			slices.SortFunc(changes, format.Entry.CompareStored)
-			changes = slices.Compact(changes)
 			next = with(have, changes...)
 			s.put(t, changes...)
 		}
 		after := readFile(t, s.path)
 		before = append(before, make([]byte, len(after)-len(before))...)
-		unit, logged := bboltpage.Size, bytes.Equal(before[:2*bboltpage.Size], after[:2*bboltpage.Size])
+		const metas = 2 * bboltpage.Size
+		unit, logged := bboltpage.Size, bytes.Equal(before[:metas], after[:metas])
 		if logged {
 			unit = format.LogBlock
 		}
 		var changed []int
-		for at := 0; at < len(after); at += unit {
-			if at >= 2*bboltpage.Size && !bytes.Equal(before[at:][:unit], after[at:][:unit]) {
+		for at := metas; at < len(after); at += unit {
+			if !bytes.Equal(before[at:][:unit], after[at:][:unit]) {
 				changed = append(changed, at)
 			}
 		}
-		image := func(some func(i int) bool) []byte {
+		image := func(written func(i int) bool) []byte {
 			image := bytes.Clone(before)
 			for i, at := range changed {
-				if some(i) {
+				if written(i) {
 					copy(image[at:][:unit], after[at:])
 				}
 			}
@@ -190,37 +118,30 @@ func TestLogPowerCut(t *testing.T) {
 		check := func(what string, image []byte, may ...map[Key]int64) {
 			got, err := foundUnverified(t, writeFile(t, image))
 			require.NoError(t, err, "step %d, %s", step, what)
-			for _, m := range may {
-				if maps.Equal(got, m) {
-					return
-				}
+			if !slices.ContainsFunc(may, func(m map[Key]int64) bool { return maps.Equal(got, m) }) {
+				require.Equal(t, may[0], got, "step %d, %s", step, what)
 			}
-			require.Equal(t, may[0], got, "step %d, %s", step, what)
 		}
 		all := image(func(int) bool { return true })
 		if logged {
-			require.Equal(t, made, commits(t, s.path))
 			appends++
 			check("all", all, next)
 			for range 4 {
-				check("a part", image(func(int) bool { return rnd.IntN(2) == 0 }), have, next)
+				check("a part", image(some), have, next)
 			}
 			n := rnd.IntN(len(changed) + 1)
 			check("the first", image(func(i int) bool { return i < n }), have, next)
-			check("but the first", image(func(i int) bool { return i > 0 }), have)
+			check("all but the first", image(func(i int) bool { return i > 0 }), have)
 		} else if commits(t, s.path) == made+1 {
 			transactions++
 			for range 3 { // the meta page comes after a sync
-				check("a part", image(func(int) bool { return rnd.IntN(2) == 0 }), have)
+				check("a part", image(some), have)
 			}
 			check("all but the meta page", all, have)
-			for _, n := range []int{20, 40, 70, 76} { // that of the older commit is torn
+			for _, n := range []int{20, 40, 70, 76} { // the new meta page is torn
 				torn := bytes.Clone(all)
-				for i := range 2 {
-					if page := after[i*bboltpage.Size:][:bboltpage.Size]; !bytes.Equal(page, before[i*bboltpage.Size:][:bboltpage.Size]) {
-						copy(torn[i*bboltpage.Size:], page[:n])
-					}
-				}
+				at := newerMeta(after)
+				copy(torn[at:][:n], after[at:])
 				check("half of the meta page", torn, have, next)
 			}
 			check("all of it", after, next)
@@ -231,19 +152,16 @@ func TestLogPowerCut(t *testing.T) {
 	require.Greater(t, transactions, steps(15, 1))
 }
 
-// A flipped bit in the newer meta page has bbolt take the older one. Where
-// anything was logged since, that is format.ErrCorrupt, and can be salvaged;
-// where nothing was, the file is as it was one transaction before, and what was
-// logged by then is there.
+// A flipped bit in the newer meta page has bbolt take the older one. If anything
+// was logged since, that is ErrCorrupt, and can be salvaged. If not, the file is
+// as it was one transaction before.
 func TestLogOfADamagedMetaPage(t *testing.T) {
 	t.Parallel()
-	s := openStore(t, storePath(t))
+	s, have := openLogged(t)
 	rnd := rand.New(rand.NewPCG(7, 1))
-	var have, before map[Key]int64 // before the last transaction
 	logged, other := 0, 0
 	for step := range 60 {
-		made := commits(t, s.path)
-		last := allOf(t, s)
+		made, before := commits(t, s.path), have
 		c := entry(Key{1, fmt.Sprint(strings.Repeat("long", rnd.IntN(120)), rnd.IntN(10))}, 1<<60+int64(step))
 		switch rnd.IntN(6) {
 		case 0:
@@ -251,6 +169,7 @@ func TestLogOfADamagedMetaPage(t *testing.T) {
 		case 1:
 			s.alone()
 			require.NoError(t, s.Save([]format.Entry{c}))
+			have = with(have, c)
 		case 2:
 			_, err := s.Number(fmt.Sprint("label ", step))
 			require.NoError(t, err)
@@ -259,131 +178,38 @@ func TestLogOfADamagedMetaPage(t *testing.T) {
 			s = openStore(t, s.path)
 		default:
 			s.put(t, c)
-		}
-		have = allOf(t, s)
-		if commits(t, s.path) > made+1 || before == nil {
-			before = have // not known, if there were several
-			continue
+			have = with(have, c)
 		}
 		image := readFile(t, s.path)
 		image[newerMeta(image)+16+rnd.Int64N(64)] ^= 1 << rnd.IntN(8)
 		path := writeFile(t, image)
 		got, err := foundUnverified(t, path)
-		if s.inUse.file.LogState().At > 0 {
-			logged++
-			require.ErrorIs(t, err, format.ErrCorrupt, "step %d", step)
-			to := filepath.Join(t.TempDir(), "salvaged.db")
-			salvaged, err := fsck.Salvage(path, to, longLock, func(int) error { return nil })
-			require.NoError(t, err)
-			require.ErrorIs(t, salvaged.Lost[0], format.ErrOldMeta)
-			got, err = found(t, to)
-			require.NoError(t, err)
-			require.Equal(t, have[keyOf(c)], got[keyOf(c)], "what was logged last")
+		if commits(t, s.path) > made+1 {
+			continue // what was there one transaction before is not known
+		} else if s.inUse.file.LogState().At == 0 {
+			require.NoError(t, err, "step %d", step)
+			if commits(t, s.path) == made+1 {
+				other++
+				require.Equal(t, before, got, "step %d", step)
+			}
 			continue
 		}
-		require.NoError(t, err, "step %d", step)
-		if commits(t, s.path) == made+1 {
-			other++
-			require.Equal(t, last, got, "step %d", step)
-		}
+		logged++
+		require.ErrorIs(t, err, format.ErrCorrupt, "step %d", step)
+		got, lost := salvaged(t, path)
+		require.ErrorIs(t, lost[0], format.ErrOldMeta)
+		require.Equal(t, have[keyOf(c)], got[keyOf(c)], "what was logged last")
 	}
 	require.Greater(t, logged, 15)
 	require.Greater(t, other, 15)
 }
 
-// A save is acknowledged once it is written, and synced after that.
-func TestLogSyncsBeforeItAcknowledges(t *testing.T) {
-	t.Parallel()
-	s := openLogged(t)
-	l := s.inUse.file.LogState()
-	var saved atomic.Bool
-	at, syncing, goOn := l.Begin+l.At, make(chan struct{}), make(chan struct{})
-	synced := s.fs.SyncFile
-	s.fs.SyncFile = func(file *os.File) error {
-		close(syncing)
-		<-goOn
-		return synced(file)
+// newerMeta returns the offset of the meta page in force.
+func newerMeta(image []byte) int64 {
+	if binary.NativeEndian.Uint64(image[64:]) > binary.NativeEndian.Uint64(image[bboltpage.Size+64:]) {
+		return 0
 	}
-	release := sync.OnceFunc(func() { close(goOn) })
-	t.Cleanup(release)
-	done := make(chan error)
-	go func() {
-		err := s.append([]format.Entry{entry(Key{1, "a"}, 1<<60)})
-		saved.Store(true)
-		done <- err
-	}()
-	select {
-	case <-syncing:
-	case <-done:
-		t.Fatal("it was acknowledged, and not synced")
-	}
-	require.False(t, saved.Load())
-	require.Equal(t, l.Round, binary.BigEndian.Uint64(readFile(t, s.path)[at:]), "what is synced was written")
-	release()
-	require.NoError(t, <-done)
-	s.fs.SyncFile = synced
-}
-
-// Whoever reads the file, or a copy of it, finds what is in the log.
-func TestLogIsSeenByAll(t *testing.T) {
-	t.Parallel()
-	s := openLogged(t)
-	s.put(t, entry(Key{1, "a"}, 1<<60), entry(Key{1, "the log is made"}, 0), entry(Key{format.Holds, "1:a"}, 1<<60))
-	s.put(t, entry(Key{2, "b"}, 1<<60))
-	have := map[Key]int64{{1, "a"}: 1 << 60, {format.Holds, "1:a"}: 1 << 60, {2, "b"}: 1 << 60}
-	require.Equal(t, have, allOf(t, s))
-	require.EqualValues(t, 4, s.Stats().Journaled)
-	require.Positive(t, s.Stats().Journal)
-	v, err := verify(crash(t, s))
-	require.NoError(t, err)
-	require.Equal(t, fsck.Verified{Buckets: 1, Journaled: 4}, v)
-
-	left := crash(t, s)
-	content := readFile(t, left)
-	got, err := found(t, left)
-	require.NoError(t, err)
-	require.Equal(t, have, got)
-	to := filepath.Join(t.TempDir(), "salvaged.db")
-	salvaged, err := fsck.Salvage(left, to, longLock, func(int) error { return nil })
-	require.NoError(t, err)
-	require.Equal(t, fsck.Salvaged{Buckets: 3}, salvaged)
-	got, err = found(t, to)
-	require.NoError(t, err)
-	require.Equal(t, have, got)
-	r, err := Open(left, nil, Options{ReadOnly: true})
-	require.NoError(t, err)
-	var b bytes.Buffer
-	_, err = r.Snapshot(&b)
-	require.NoError(t, err)
-	require.NoError(t, r.Close())
-	got, err = found(t, writeFile(t, b.Bytes()))
-	require.NoError(t, err)
-	require.Equal(t, have, got)
-	now := readFile(t, left)
-	require.True(t, bytes.Equal(content, now), "who only reads leaves the file as it is")
-
-	b.Reset()
-	_, err = s.Snapshot(&b)
-	require.NoError(t, err)
-	image := writeFile(t, b.Bytes())
-	got, err = found(t, image)
-	require.NoError(t, err)
-	require.Equal(t, have, got)
-	region := b.Bytes()[s.inUse.file.LogState().Begin:][:format.LogSize]
-	require.True(t, bytes.Equal(make([]byte, format.LogSize), region), "what comes meanwhile is not in the copy")
-	c := openStore(t, image)
-	c.put(t, entry(Key{1, "more"}, 1)) // begins a round
-	c.put(t, entry(Key{1, "more"}, 1))
-	require.Positive(t, c.inUse.file.LogState().At)
-	require.NoError(t, c.Close())
-
-	s.put(t, entry(Key{2, "c"}, 1<<60))
-	have[Key{2, "c"}] = 1 << 60
-	require.NoError(t, s.Compact())
-	require.Equal(t, have, allOf(t, s))
-	requireCrash(t, s, have)
-	s.put(t, entry(Key{2, "d"}, 1<<60))
-	have[Key{2, "d"}] = 1 << 60
+	return bboltpage.Size
 }
 
 // A file without room for a log does without. A store that is closed leaves its
@@ -393,19 +219,15 @@ func TestMakeLog(t *testing.T) {
 	t.Parallel()
 	files := boltfile.OS()
 	files.MaxSize = 256 << 10
-	s, err := Open(storePath(t), storeNames, Options{LockTimeout: longLock, FS: files})
-	require.NoError(t, err)
-	defer s.Close()
+	s := openOn(t, storePath(t), storeNames, files)
 	for i := range 20 {
-		s.put(t, entry(Key{1, fmt.Sprint(i)}, 1<<60))
+		s.put(t, numbered(1, i, 1)...)
 	}
 	require.True(t, s.inUse.file.LogState().Refused)
-	requireCrash(t, s, allOf(t, s))
+	requireCrash(t, s, with(nil, numbered(1, 0, 20)...))
 
-	s = openLogged(t)
-	for i := range checkpointStep + 1 { // a long journal, which Close does not apply
-		s.journal.fresh.Put(entry(Key{1, fmt.Sprint(i)}, 1<<60))
-	}
+	s, _ = openLogged(t)
+	s.journal.fresh.Put(numbered(1, 0, checkpointStep+1)...) // a long journal, which Close does not apply
 	s.put(t, entry(Key{1, "a"}, 1<<60))
 	require.NoError(t, s.Close())
 	r, err := Open(s.path, nil, Options{ReadOnly: true, LockTimeout: longLock})
@@ -417,20 +239,12 @@ func TestMakeLog(t *testing.T) {
 	s = openStore(t, storePath(t))
 	s.inUse.file.MakeLog()
 	s = openStore(t, crash(t, s))
-	for _, id := range []string{"a", "b"} {
-		s.put(t, entry(Key{1, id}, 1<<60))
+	for i := range 2 {
+		s.put(t, numbered(1, i, 1)...)
 	}
 	require.Positive(t, s.inUse.file.LogState().At)
 	image := readFile(t, s.path)
 	image[newerMeta(image)+30] ^= 1
 	_, err = found(t, writeFile(t, image))
 	require.ErrorIs(t, err, format.ErrCorrupt)
-}
-
-// newerMeta returns the offset of the meta page in force.
-func newerMeta(image []byte) int64 {
-	if binary.NativeEndian.Uint64(image[64:]) > binary.NativeEndian.Uint64(image[bboltpage.Size+64:]) {
-		return 0
-	}
-	return bboltpage.Size
 }

@@ -7,74 +7,54 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	bolt "go.etcd.io/bbolt"
 
-	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/format"
 )
 
-func TestDeclare(t *testing.T) {
-	t.Parallel()
-	path := makeFile(t, labels{1: "one", 2: "two", 300: "many"})
-	for what, c := range map[string]struct {
-		labels labels
-		want   []string
-	}{
-		"a number has another label": {labels{1: "uno"}, []string{`name 1 is "one" in the file, and declared as "uno"`}},
-		"a label has another number": {labels{3: "two"}, []string{`"two" is name 2 in the file, which keeps its number, and cannot be 3`}},
-		"swapped": {labels{1: "two", 2: "one"}, []string{
-			`name 1 is "one" in the file, and declared as "two"`, `name 2 is "two" in the file, and declared as "one"`}},
-		"one wrong, one new": {labels{1: "uno", 9: "nine"}, []string{`name 1 is "one" in the file, and declared as "uno"`}},
-	} {
-		_, err := Open(path, c.labels, Options{LockTimeout: longLock})
-		require.ErrorIs(t, err, ErrNameMismatch, what)
-		require.ErrorContains(t, err, path)
-		for _, want := range c.want {
-			require.ErrorContains(t, err, want, what)
-		}
-	}
-	s := openNamed(t, path, labels{2: "two", 4: "four"}) // not all that the file has, and one more
-	want := labels{1: "one", 2: "two", 4: "four", 300: "many"}
-	require.Equal(t, want, s.Names(), "nothing was added by those that failed")
-	s.Names()[1] = "changed"
-	require.Equal(t, want, s.Names(), "a copy")
-	require.NoError(t, s.Close())
-	require.Equal(t, want, openNamed(t, path, nil).Names())
-}
-
-func TestRelabel(t *testing.T) {
+// Labels are entered all at once, or not at all if one is ErrNameMismatch.
+// Declare changes none, and Relabel no number.
+func TestEnterLabels(t *testing.T) {
 	t.Parallel()
 	have := labels{1: "One", 2: "Two", 6: "Six"}
+	moved := `"One" is name 1 in the file, which keeps its number, and cannot be 9`
+	declare, relabel := (*Store).Declare, (*Store).Relabel
 	for what, c := range map[string]struct {
+		enter         func(*Store, map[uint16]string) error
 		change, after labels
-		err           string
+		errs          []string
 	}{
-		"as it is":          {labels{1: "One"}, have, ""},
-		"renamed":           {labels{1: "Eins"}, labels{1: "Eins", 2: "Two", 6: "Six"}, ""},
-		"new":               {labels{9: "Nine"}, labels{1: "One", 2: "Two", 6: "Six", 9: "Nine"}, ""},
-		"moved":             {labels{9: "One"}, have, `"One" is name 1 in the file, which keeps its number, and cannot be 9`},
-		"exchanged":         {labels{1: "Two", 2: "One"}, have, `"Two" is name 2 in the file`},
-		"one good, one not": {labels{1: "Eins", 9: "Two"}, have, `"Two" is name 2 in the file`},
+		"declare as it is": {declare, labels{1: "One"}, have, nil},
+		"declare new":      {declare, labels{2: "Two", 9: "Nine"}, labels{1: "One", 2: "Two", 6: "Six", 9: "Nine"}, nil},
+		"declare renamed":  {declare, labels{1: "Eins"}, have, []string{`name 1 is "One" in the file, and declared as`}},
+		"declare moved":    {declare, labels{9: "One"}, have, []string{moved}},
+		"declare exchanged": {declare, labels{1: "Two", 2: "One"}, have, []string{
+			`name 1 is "One" in the file, and declared as "Two"`, `name 2 is "Two" in the file, and declared as "One"`}},
+		"declare one good, one not": {declare, labels{1: "Eins", 9: "Nine"}, have, []string{"declared as"}},
+		"relabel as it is":          {relabel, labels{1: "One"}, have, nil},
+		"relabel renamed":           {relabel, labels{1: "Eins"}, labels{1: "Eins", 2: "Two", 6: "Six"}, nil},
+		"relabel new":               {relabel, labels{9: "Nine"}, labels{1: "One", 2: "Two", 6: "Six", 9: "Nine"}, nil},
+		"relabel moved":             {relabel, labels{9: "One"}, have, []string{moved}},
+		"relabel exchanged":         {relabel, labels{1: "Two", 2: "One"}, have, []string{`"Two" is name 2 in the file`}},
+		"relabel one good, one not": {relabel, labels{1: "Eins", 9: "Two"}, have, []string{`"Two" is name 2 in the file`}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			path := makeFile(t, have, entry(Key{1, "a"}, 11), entry(Key{format.Holds, "1:a"}, 13))
-			s := openNamed(t, path, nil)
+			s := openNamed(t, storePath(t), have)
 			s.put(t, entry(Key{1, "b"}, 15))
-			want, made := allOf(t, s), commits(t, path)
-			err := s.Relabel(c.change)
-			if c.err != "" {
+			err := c.enter(s, c.change)
+			require.Equal(t, c.errs != nil, err != nil, err)
+			for _, want := range c.errs {
 				require.ErrorIs(t, err, ErrNameMismatch)
-				require.ErrorContains(t, err, c.err)
-			} else {
-				require.NoError(t, err)
-				require.LessOrEqual(t, commits(t, path), made+1)
+				require.ErrorContains(t, err, s.path)
+				require.ErrorContains(t, err, want)
 			}
 			require.Equal(t, c.after, s.Names())
-			requireCrash(t, s, want)
-			require.NoError(t, s.Close())
-			require.Equal(t, c.after, openNamed(t, path, nil).Names())
+			s.Names()[1] = "a copy"
+			requireCrash(t, s, map[Key]int64{{1, "b"}: 15})
+			require.Equal(t, c.after, openNamed(t, crash(t, s), nil).Names())
 		})
 	}
+	_, err := Open(makeFile(t, have), labels{1: "Eins"}, Options{LockTimeout: longLock})
+	require.ErrorIs(t, err, ErrNameMismatch)
 }
 
 func TestNumber(t *testing.T) {
@@ -84,13 +64,14 @@ func TestNumber(t *testing.T) {
 		label string
 		want  uint16
 	}{{"one", 1}, {"many", 300}, {"third", 3}, {"fifth", 5}, {"third", 3}} {
-		_, had := s.NumberOf(c.label)
 		n, err := s.Number(c.label)
 		require.NoError(t, err)
 		require.Equal(t, c.want, n, c.label)
-		has, ok := s.NumberOf(c.label)
-		require.True(t, ok && has == c.want || !had)
+		n, ok := s.NumberOf(c.label)
+		require.True(t, ok && n == c.want)
 	}
+	_, ok := s.NumberOf("none")
+	require.False(t, ok)
 	var wg sync.WaitGroup
 	got := make([]uint16, 32)
 	for i := range got {
@@ -116,11 +97,10 @@ func TestNumber(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 40_000, n)
 	_, err = s.Number("one too many")
-	require.EqualError(t, err, `stint: names differ from the file's: all 65535 numbers are taken, none is left for "one too many"`)
+	require.ErrorContains(t, err, `all 65535 numbers are taken, none is left for "one too many"`)
 	require.NoError(t, s.Close())
-	delete(s.names.labels, 40_000)
-	_, err = s.Number("after Close")
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, s.Declare(labels{40_000: "after Close"}), ErrNameMismatch)
+	require.ErrorIs(t, s.Relabel(labels{40_000: "after Close"}), ErrClosed)
 }
 
 // What was saved under a number without a label is not forgotten, by a sweep, a
@@ -128,75 +108,21 @@ func TestNumber(t *testing.T) {
 func TestNameWithoutALabel(t *testing.T) {
 	t.Parallel()
 	path := storePath(t)
-	home, journaled := entry(Key{7, "a"}, 1<<60), entry(Key{8, "b"}, 1<<60)
-	for i := range 3 {
+	want := map[Key]int64{{7, "in the tree"}: 1 << 60, {8, "in the journal"}: 1 << 60}
+	for i := range 2 {
 		s := openNamed(t, path, nil)
 		if i == 0 {
-			require.NoError(t, s.Save([]format.Entry{home}))
-			s.put(t, journaled)
+			require.NoError(t, s.Save([]format.Entry{entry(Key{7, "in the tree"}, 1<<60)}))
+			s.put(t, entry(Key{8, "in the journal"}, 1<<60))
 		}
 		sweep := func() error { sweepAll(t, s, 0); return nil }
 		for _, step := range []func() error{sweep, s.compactBusy, s.checkpoint, sweep, s.Compact, sweep} {
 			require.NoError(t, step())
-			require.Equal(t, home.TAT, load(t, s, keyOf(home)))
-			require.Equal(t, journaled.TAT, load(t, s, keyOf(journaled)))
-			require.Equal(t, home.TAT, allOf(t, s)[keyOf(home)])
+			for key, tat := range want {
+				require.Equal(t, tat, load(t, s, key))
+			}
 		}
+		s.sameAs(t, want)
 		require.NoError(t, s.Close())
-	}
-}
-
-// The file keeps labels whose commit failed and is in force all the same, with
-// their sum, when it is compacted. No label gets two numbers.
-func TestNamesOfAFailedCommit(t *testing.T) {
-	t.Parallel()
-	for what, then := range map[string]func(t *testing.T, s *Store){
-		"compacted": func(t *testing.T, s *Store) {
-			require.NoError(t, s.Compact())
-			_, err := verify(crash(t, s))
-			require.NoError(t, err)
-			require.Equal(t, "late", s.Names()[77])
-		},
-		"numbered": func(t *testing.T, s *Store) {
-			n, err := s.Number("late")
-			require.NoError(t, err)
-			require.EqualValues(t, 77, n)
-		},
-		"declared": func(t *testing.T, s *Store) {
-			require.NoError(t, s.Declare(labels{77: "late"}))
-			require.ErrorIs(t, s.Declare(labels{78: "late"}), ErrNameMismatch)
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			s := openLogged(t)
-			restore := failCommits(s.inUse.file, unsynced(s.inUse.file))
-			require.Error(t, s.Declare(labels{77: "late"}))
-			restore()
-			then(t, s)
-		})
-	}
-}
-
-// A names table that makes no sense is ErrCorrupt, and so is a file without
-// one.
-func TestDamagedHead(t *testing.T) {
-	t.Parallel()
-	putName := func(k string) func(tx *bolt.Tx) error {
-		return func(tx *bolt.Tx) error { return boltfile.NamesTable(tx).Put([]byte(k), []byte("x")) }
-	}
-	meta := func(tx *bolt.Tx) *bolt.Bucket { return tx.Bucket(format.MetaBucket) }
-	for what, damage := range map[string]func(tx *bolt.Tx) error{
-		"short format":      func(tx *bolt.Tx) error { return meta(tx).Put(format.FormatKey, []byte{1}) },
-		"no names":          func(tx *bolt.Tx) error { return meta(tx).DeleteBucket(format.NamesBucket) },
-		"no journal":        func(tx *bolt.Tx) error { return tx.DeleteBucket(format.JournalBucket) },
-		"name 0":            putName("0"),
-		"name too large":    putName("65536"),
-		"name not a number": putName("one"),
-	} {
-		path := makeFile(t, storeNames)
-		edit(t, path, damage)
-		_, err := Open(path, nil, Options{LockTimeout: longLock})
-		require.ErrorIs(t, err, format.ErrCorrupt, what)
-		require.ErrorContains(t, err, path, what)
 	}
 }

@@ -3,6 +3,7 @@ package format
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -143,6 +144,47 @@ func FuzzRecord(f *testing.F) {
 			require.Equal(t, len(record), n)
 		}
 	})
+}
+
+// The last record of a log may be cut short anywhere: then it is not there. A
+// byte that changes in one before it is ErrCorrupt, and the others are read.
+func TestLog(t *testing.T) {
+	const round = 7<<32 | 1
+	log := bytes.Repeat([]byte{0xA5}, 8*LogBlock) // what was there before
+	var frames, records [3][]byte
+	end := 0
+	for i, id := range []string{"a", strings.Repeat("b", LogBlock), "c"} {
+		frames[i], records[i] = Frame(round, uint64(i+1), []Entry{{1, id, 1<<60 + 1}})
+		end += copy(log[end:], frames[i])
+	}
+	last := end - len(frames[2])
+	for n := range LogHeader + len(records[2]) + 1 {
+		for _, before := range []byte{0, 0xA5} {
+			cut := append(bytes.Clone(log[:last+n]), bytes.Repeat([]byte{before}, 4*LogBlock-n)...)
+			got, at, err := ReadLog(cut, round)
+			require.NoError(t, err)
+			if n < LogHeader+len(records[2]) {
+				require.Len(t, got, 2)
+				require.Equal(t, last, at)
+			} else {
+				require.Len(t, got, 3)
+				require.Equal(t, end, at)
+			}
+		}
+	}
+	for at := range last {
+		flipped := bytes.Clone(log)
+		flipped[at] ^= 1
+		got, _, err := ReadLog(flipped, round)
+		begin, long := 0, len(records[0])
+		if at >= len(frames[0]) {
+			begin, long = len(frames[0]), len(records[1])
+		}
+		padding := at-begin >= LogHeader+long
+		require.Equal(t, !padding, errors.Is(err, ErrCorrupt), "byte %d", at)
+		require.Equal(t, padding, len(got) == 3)
+		require.Equal(t, records[2], got[len(got)-1].Data)
+	}
 }
 
 // The bytes of an id are not taken for a record of the log.

@@ -2,6 +2,7 @@ package fsck
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,8 +13,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/boltstore"
 	"github.com/stint-go/stint/internal/format"
-	"github.com/stint-go/stint/internal/journal"
 )
 
 const lockTimeout = time.Minute
@@ -45,7 +46,7 @@ func inJournal(seq uint64, es ...format.Entry) func(tx *bolt.Tx) error {
 func makeFile(t testing.TB, names labels, updates ...func(tx *bolt.Tx) error) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "buckets.db")
-	require.NoError(t, boltfile.Make(path, nil, func(f *boltfile.File) error {
+	require.NoError(t, boltfile.Make(path, boltfile.OS(), func(f *boltfile.File) error {
 		err := f.Update(func(tx *bolt.Tx) error { return boltfile.LayOut(tx, names) })
 		for _, update := range updates {
 			if err == nil {
@@ -91,39 +92,14 @@ func writeFile(t testing.TB, content []byte) string {
 // contents returns the labels of a file, and all of its entries by key.
 func contents(t testing.TB, path string) (labels, map[string]int64) {
 	t.Helper()
-	f, err := boltfile.Open(path, boltfile.Options{LockTimeout: lockTimeout, ReadOnly: true})
+	s, err := boltstore.Open(path, nil, boltstore.Options{ReadOnly: true, LockTimeout: lockTimeout})
 	require.NoError(t, err)
-	defer f.Close()
-	var names labels
-	x := journal.New()
-	require.NoError(t, f.View(func(tx *bolt.Tx) (err error) {
-		if names, err = f.ReadHead(tx); err != nil {
-			return err
-		}
-		for _, name := range boltfile.BucketNames(tx) {
-			err := tx.Bucket(format.BucketOf(name)).ForEach(func(k, v []byte) error {
-				tat, err := format.Uint64(v)
-				x.Put(format.Entry{Name: name, ID: format.DecodeID(k), TAT: int64(tat)})
-				return err
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return f.ReadJournal(tx, func(seq uint64, data []byte) error {
-			for e, err := range format.Entries(seq, data) {
-				if err != nil {
-					return err
-				}
-				x.Put(e.Entry())
-			}
-			return nil
-		})
-	}))
-	all := make(map[string]int64)
-	for e := range x.All() {
-		if e.TAT != 0 {
-			all[e.Entry().String()] = e.TAT
+	defer s.Close()
+	names, all := s.Names(), make(map[string]int64)
+	for _, name := range slices.AppendSeq([]uint16{format.Holds}, maps.Keys(names)) {
+		for e, err := range s.All(name) {
+			require.NoError(t, err)
+			all[e.String()] = e.TAT
 		}
 	}
 	return names, all

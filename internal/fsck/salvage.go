@@ -27,22 +27,18 @@ type Salvaged struct {
 //
 // It calls read now and then with the number of buckets since. The error of read
 // ends it, without a new file.
-func Salvage(path, to string, lockTimeout time.Duration, read func(n int) error) (Salvaged, error) {
+func Salvage(path, to string, lockTimeout time.Duration,
+	read func(n int) error) (s Salvaged, err error) {
 	f, err := open(path, boltfile.Options{LockTimeout: lockTimeout, ReadOnly: true, Short: true})
 	if err != nil {
-		return Salvaged{}, err
+		return s, err
 	}
 	defer f.Close()
-	return salvageTo(f, to, nil, read)
-}
-
-func salvageTo(f *boltfile.File, to string, files *boltfile.FS,
-	read func(n int) error) (s Salvaged, err error) {
 	r := newReader(f, false)
 	if err := r.plan(); err != nil {
 		return s, err
 	}
-	err = boltfile.Make(to, files, func(f *boltfile.File) error {
+	err = boltfile.Make(to, boltfile.OS(), func(f *boltfile.File) error {
 		s.Buckets, err = r.writeTo(f, read)
 		return err
 	})

@@ -37,63 +37,38 @@ func TestSalvage(t *testing.T) {
 	}
 }
 
+// Nothing is made of a file that is not stint's, and nothing is overwritten.
 func TestSalvageFails(t *testing.T) {
 	dir := t.TempDir()
-	to := filepath.Join(dir, "new.db")
-	newer := makeFile(t, labels{1: "one"}, inTree(many(1)...))
+	to, newer, other := filepath.Join(dir, "new.db"), makeFile(t, labels{1: "one"}), filepath.Join(dir, "other.db")
 	edit(t, newer, func(tx *bolt.Tx) error {
 		return tx.Bucket(format.MetaBucket).Put(format.FormatKey, format.BigEndian(2))
 	})
-	other := filepath.Join(dir, "other.db")
 	edit(t, other, func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("users")); return err })
 	empty := filepath.Join(dir, "empty.db")
 	edit(t, empty, func(tx *bolt.Tx) error { return nil })
-	for path, c := range map[string]struct {
-		is   error
-		want string
-	}{
-		dir:                             {nil, "it is a directory"},
-		filepath.Join(dir, "none.db"):   {fs.ErrNotExist, "none.db"},
-		newer:                           {format.ErrFormat, newer + ": format 2, and this version reads 1"},
-		other:                           {format.ErrFormat, "not one of stint's"},
-		empty:                           {format.ErrFormat, "not one of stint's"},
-		writeFile(t, []byte("garbage")): {format.ErrFormat, "not a bbolt file"},
+	for path, want := range map[string]string{
+		dir:                             "it is a directory",
+		filepath.Join(dir, "none.db"):   "none.db",
+		newer:                           newer + ": format 2, and this version reads 1",
+		other:                           "not one of stint's",
+		empty:                           "not one of stint's",
+		writeFile(t, []byte("garbage")): "not a bbolt file",
 	} {
 		_, err := Salvage(path, to, lockTimeout, func(int) error { return nil })
-		require.ErrorContains(t, err, c.want)
+		require.ErrorContains(t, err, want)
 		require.NotErrorIs(t, err, format.ErrCorrupt)
-		if c.is != nil {
-			require.ErrorIs(t, err, c.is)
-		}
 		require.NoFileExists(t, to)
 	}
 	stop := errors.New("stop")
-	_, err := Salvage(makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(5)...)), to, lockTimeout, func(int) error { return stop })
+	sound := makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(5)...))
+	_, err := Salvage(sound, to, lockTimeout, func(int) error { return stop })
 	require.ErrorIs(t, err, stop)
 	require.NoFileExists(t, to)
-
 	require.NoError(t, os.WriteFile(to, []byte("mine"), 0o600))
-	links := boltfile.OS()
-	links.Link = func(old, name string) error { // a file system without links
-		return &os.LinkError{Op: "link", Old: old, New: name, Err: errors.ErrUnsupported}
-	}
-	for _, files := range []*boltfile.FS{nil, links} {
-		f, err := open(golden, boltfile.Options{LockTimeout: lockTimeout, ReadOnly: true, Short: true})
-		require.NoError(t, err)
-		_, err = salvageTo(f, to, files, func(int) error { return nil })
-		require.ErrorIs(t, err, fs.ErrExist, "nothing is overwritten")
-		require.Equal(t, []byte("mine"), readFile(t, to))
-		require.NoError(t, f.Close())
-	}
-	f, err := open(golden, boltfile.Options{LockTimeout: lockTimeout, ReadOnly: true, Short: true})
-	require.NoError(t, err)
-	defer f.Close()
-	v, err := salvageTo(f, to+"-2", links, func(int) error { return nil })
-	require.NoError(t, err)
-	require.Positive(t, v.Buckets)
-	left, err := filepath.Glob(to + ".new-*")
-	require.NoError(t, err)
-	require.Empty(t, left)
+	_, err = Salvage(sound, to, lockTimeout, func(int) error { return nil })
+	require.ErrorIs(t, err, fs.ErrExist)
+	require.Equal(t, []byte("mine"), readFile(t, to))
 }
 
 // What is in damaged pages is lost, and nothing else.
@@ -207,51 +182,66 @@ func TestSalvageDrops(t *testing.T) {
 // later than the meta page in force, what can be read is salvaged.
 func TestSalvageLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "logged.db")
-	logged := format.Entry{Name: 1, ID: "logged", TAT: 1 << 60}
 	var log int64
-	require.NoError(t, boltfile.Make(path, nil, func(f *boltfile.File) error {
+	require.NoError(t, boltfile.Make(path, boltfile.OS(), func(f *boltfile.File) error {
 		err := f.Update(func(tx *bolt.Tx) error { return boltfile.LayOut(tx, labels{1: "One"}) })
 		f.MakeLog()
 		err = errors.Join(err, f.Update(func(*bolt.Tx) error { return nil }))
-		_, appendErr := f.Append(1, []format.Entry{logged})
+		for i, id := range []string{"first", "second"} {
+			_, appendErr := f.Append(uint64(i+1), []format.Entry{{Name: 1, ID: id, TAT: 1 << 60}})
+			err = errors.Join(err, appendErr)
+		}
 		log = f.LogState().Begin
-		return errors.Join(err, appendErr)
+		return err
 	}))
 	v, err := verify(t, path)
 	require.NoError(t, err)
-	require.EqualValues(t, 1, v.Journaled)
-	round := func(tx *bolt.Tx, value []byte) error {
-		return tx.Bucket(format.MetaBucket).Put(format.LogKey, value)
+	require.EqualValues(t, 2, v.Journaled)
+	round := func(value []byte) func(tx *bolt.Tx) error {
+		return func(tx *bolt.Tx) error { return tx.Bucket(format.MetaBucket).Put(format.LogKey, value) }
 	}
+	now := binary.BigEndian.Uint64(readFile(t, path)[log:])
+	second := map[string]int64{"1:second": 1 << 60}
+	both := map[string]int64{"1:first": 1 << 60, "1:second": 1 << 60}
 	for name, c := range map[string]struct {
+		flip   int64 // the byte there
 		change func(tx *bolt.Tx) error
 		lost   string
 		want   map[string]int64
 	}{
-		"sound": {func(*bolt.Tx) error { return nil }, "", map[string]int64{"1:logged": 1 << 60}},
-		"round": {func(tx *bolt.Tx) error { return round(tx, []byte("round")) }, "the round of its log is damaged",
-			map[string]int64{}},
-		"short": {func(tx *bolt.Tx) error { return tx.Bucket(format.LogBucket).Put([]byte("more"), []byte("x")) },
-			"it is not as long as it should be", map[string]int64{"1:logged": 1 << 60}},
-		"later": {func(tx *bolt.Tx) error {
-			now := binary.BigEndian.Uint64(readFile(t, path)[log:])
-			return round(tx, format.RoundValue(now-1<<32))
-		}, "the log is of a later transaction", map[string]int64{"1:logged": 1 << 60}},
+		"record": {log + 30, nil, "a record of the log is damaged", second},
+		"round":  {0, round([]byte("round")), "the round of its log is damaged", map[string]int64{}},
+		"short": {0, func(tx *bolt.Tx) error { return tx.Bucket(format.LogBucket).Put([]byte("more"), nil) },
+			"it is not as long as it should be", both},
+		"later": {0, round(format.RoundValue(now - 1<<32)), "the log is of a later transaction", both},
 	} {
 		t.Run(name, func(t *testing.T) {
-			changed := writeFile(t, readFile(t, path))
-			edit(t, changed, c.change)
+			content := readFile(t, path)
+			content[c.flip] ^= 1
+			changed := writeFile(t, content)
+			if c.change != nil {
+				content[c.flip] ^= 1
+				changed = writeFile(t, content)
+				edit(t, changed, c.change)
+			}
+			_, err := verify(t, changed)
+			require.ErrorIs(t, err, format.ErrCorrupt)
 			to, v, err := salvageFile(t, changed)
 			require.NoError(t, err)
+			require.ErrorContains(t, errors.Join(v.Lost...), c.lost)
 			_, got := contents(t, to)
 			require.Equal(t, c.want, got)
-			if c.lost == "" {
-				require.Empty(t, v.Lost)
-				return
-			}
-			require.ErrorContains(t, errors.Join(v.Lost...), c.lost)
-			_, err = verify(t, changed)
-			require.ErrorIs(t, err, format.ErrCorrupt)
 		})
+	}
+	// Salvaged or not, these are not opened.
+	for what, change := range map[string]func(tx *bolt.Tx) error{
+		"not behind its journal": inJournal(1<<40, format.Entry{Name: 1, ID: "later", TAT: 1}),
+		"half of a log":          func(tx *bolt.Tx) error { return tx.Bucket(format.MetaBucket).Delete(format.LogKey) },
+	} {
+		changed := writeFile(t, readFile(t, path))
+		edit(t, changed, change)
+		_, err := verify(t, changed)
+		require.ErrorIs(t, err, format.ErrCorrupt, what)
+		require.ErrorContains(t, err, what)
 	}
 }

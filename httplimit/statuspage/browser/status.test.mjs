@@ -6,7 +6,8 @@ import { setTimeout } from 'node:timers/promises'
 import { HtmlValidate } from 'html-validate'
 import { chromium } from 'playwright-core'
 
-const base = process.env.SERVER // http://127.0.0.1:port, with the limiter's page at /status
+const base = process.env.SERVER // http://127.0.0.1:port, for clients
+const operators = process.env.OPERATORS // the same, with the limiter's page at /status
 const shots = new URL('shots/', import.meta.url).pathname
 mkdirSync(shots, { recursive: true })
 
@@ -31,10 +32,10 @@ async function open (options, path = '/status') {
   const context = await browser.newContext(options)
   const page = await context.newPage()
   const wrong = []
-  page.on('request', r => { if (!r.url().startsWith(base) && !r.url().startsWith('data:')) wrong.push(r.url()) })
+  page.on('request', r => { if (!r.url().startsWith(operators) && !r.url().startsWith('data:')) wrong.push(r.url()) })
   page.on('pageerror', e => wrong.push(String(e)))
   page.on('console', m => { if (['error', 'warning'].includes(m.type())) wrong.push(m.text()) })
-  const response = await page.goto(base + path)
+  const response = await page.goto(operators + path)
   const close = async () => {
     await context.close()
     assert.deepEqual(wrong, [])
@@ -42,7 +43,7 @@ async function open (options, path = '/status') {
   return { context, page, response, close }
 }
 
-const json = async () => (await fetch(base + '/status?format=json')).json()
+const json = async () => (await fetch(operators + '/status?format=json')).json()
 
 for (const width of [1280, 390]) {
   for (const colorScheme of ['light', 'dark']) {
@@ -51,7 +52,7 @@ for (const width of [1280, 390]) {
         viewport: { width, height: 900 }, colorScheme, javaScriptEnabled: false,
       }, '/status?refresh=0')
       assert.equal(response.status(), 200)
-      assert.equal(await page.locator('.limit').count(), 3)
+      assert.equal(await page.locator('.limit').count(), 4)
       await page.screenshot({ path: `${shots}status-${width}-${colorScheme}.png`, fullPage: true })
       await close()
     })
@@ -132,10 +133,10 @@ test('ends a lock-out when asked to, with the keyboard, without script', async (
 
 test('is not to be pressed from another page', async () => {
   const token = (await json()).limits.flatMap(l => l.most_denied)[0].token
-  const { context, page } = await open({}, '/unlimited/empty')
-  const evil = base.replace('127.0.0.1', 'localhost')
-  await page.goto(evil + '/unlimited/empty')
-  await page.setContent(`<form method="post" action="${base}/status"><button name="reset" value="${token}">free money</button></form>`)
+  const { context, page } = await open({}, '/nothing')
+  const evil = operators.replace('127.0.0.1', 'localhost')
+  await page.goto(evil + '/nothing')
+  await page.setContent(`<form method="post" action="${operators}/status"><button name="reset" value="${token}">free money</button></form>`)
   const [response] = await Promise.all([
     page.waitForResponse(r => r.request().method() === 'POST'), page.getByRole('button').click()])
   assert.equal(response.status(), 403)
@@ -143,15 +144,15 @@ test('is not to be pressed from another page', async () => {
 })
 
 test('is not to be framed', async () => {
-  const { context, page } = await open({}, '/unlimited/empty')
-  await page.setContent(`<iframe src="${base}/status"></iframe>`)
+  const { context, page } = await open({}, '/nothing')
+  await page.setContent(`<iframe src="${operators}/status"></iframe>`)
   await page.waitForLoadState('networkidle')
   assert.equal(await page.frames()[1].locator('.limit').count(), 0)
   await context.close()
 })
 
 test('is valid HTML', async () => {
-  await validate('status', await (await fetch(base + '/status')).text())
+  await validate('status', await (await fetch(operators + '/status')).text())
   await validate('denied', await (await denied()).text())
 })
 
@@ -165,7 +166,7 @@ async function validate (name, html) {
 // denied asks until it gets the page that browsers get when they are denied.
 async function denied () {
   for (;;) {
-    const response = await fetch(base + '/api/empty', { headers: { accept: 'text/html' } })
+    const response = await fetch(base + '/api/time', { headers: { accept: 'text/html' } })
     if (response.status === 429) return response
     await response.arrayBuffer()
   }

@@ -52,10 +52,10 @@ func (s *stopwatch) around(middleware func(http.Handler) http.Handler, h http.Ha
 func (s *stopwatch) print(w io.Writer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for reached, what := range map[bool]string{true: "let through", false: "denied"} {
+	for reached, what := range map[bool]string{true: "allowed", false: "denied"} {
 		if took := s.took[reached]; len(took) > 0 {
 			slices.Sort(took)
-			fmt.Fprintf(w, "in the limiter: %d requests, which it %s, for %v (half of them), %v (nine of ten)\n",
+			fmt.Fprintf(w, "in the limiter: %d requests, %s, for %v (half of them), %v (nine of ten)\n",
 				len(took), what, took[len(took)/2], took[len(took)*9/10])
 		}
 	}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+)
+
+// syslogLine is a line of a log that rsyslog, syslogd or journalctl writes. Its
+// bytes are part of the line, or of the one before it.
+type syslogLine struct {
+	time, host, program, message []byte
+
+	times    int64 // requests that it stands for
+	repeated bool  // it says that a message was repeated
+}
+
+// mostRepeats bounds what one line may ask for: each request is decided.
+const mostRepeats = 1_000_000
+
+var (
+	errSyslog   = errors.New("does not begin with TIME HOST PROGRAM: as syslog does")
+	errRepeat   = errors.New("says that a message was repeated, and ends before it says all")
+	errNoBefore = errors.New("says that the last message was repeated, and there is none before it")
+)
+
+// syslog reads lines of syslog. The last message of each host may be repeated.
+type syslog struct {
+	last map[string]syslogLine
+}
+
+// parse reads one of these lines.
+//
+//	Mar  1 09:00:01 HOST PROGRAM[PID]: MESSAGE
+//	2026-03-01T09:00:01.5+00:00 HOST PROGRAM: MESSAGE
+//	Mar  1 09:00:01 HOST PROGRAM[PID]: message repeated 5 times: [ MESSAGE]
+//	Mar  1 09:00:01 HOST last message repeated 5 times
+//
+// A priority, <34>, may come first.
+func (s *syslog) parse(text []byte) (l syslogLine, err error) {
+	text = text[len(syslogPriority.Find(text)):]
+	n := len(syslogLayout)
+	if len(text) > 0 && text[0] >= '0' && text[0] <= '9' {
+		n = bytes.IndexByte(text, ' ')
+	}
+	if n < 0 || len(text) <= n || text[n] != ' ' {
+		return l, errSyslog
+	}
+	l.time, text = text[:n], text[n+1:]
+	host, text, ok := bytes.Cut(text, []byte(" "))
+	if !ok || len(host) == 0 {
+		return l, errSyslog
+	}
+	l.host = host
+	if m := lastRepeated.FindSubmatch(text); m != nil {
+		last, ok := s.last[string(host)]
+		if !ok {
+			return l, errNoBefore
+		}
+		l.program, l.message = last.program, last.message
+		l.times, err = repeats(m[1])
+		l.repeated = true
+		return l, err
+	}
+	tag, message, ok := bytes.Cut(text, []byte(":"))
+	if !ok || len(tag) == 0 || len(message) > 0 && message[0] != ' ' {
+		return l, errSyslog
+	}
+	l.program, _, _ = bytes.Cut(tag, []byte("["))
+	l.message, l.times = bytes.TrimPrefix(message, []byte(" ")), 1
+	if bytes.HasPrefix(l.message, []byte("message repeated ")) {
+		m := repeated.FindSubmatch(l.message)
+		if m == nil {
+			return l, errRepeat
+		}
+		l.message, l.repeated = m[2], true
+		l.times, err = repeats(m[1])
+	}
+	if err == nil {
+		s.remember(l)
+	}
+	return l, err
+}
+
+var (
+	syslogPriority = regexp.MustCompile(`^<[0-9]{1,3}>`)
+	repeated       = regexp.MustCompile(`^message repeated ([0-9]+) times: \[ ?(.*)\]$`)
+	lastRepeated   = regexp.MustCompile(`^(?:--- )?last message repeated ([0-9]+) times?(?: ---)?$`)
+)
+
+// repeats reads how often a message was repeated.
+func repeats(text []byte) (int64, error) {
+	n, ok := wholeNumber(text)
+	if !ok || n > mostRepeats {
+		return 0, fmt.Errorf("says that a message was repeated %s times: want 1 to %d",
+			shortened(string(text), 20), mostRepeats)
+	}
+	return n, nil
+}
+
+// remember keeps the message until the host's next one.
+func (s *syslog) remember(l syslogLine) {
+	if s.last == nil {
+		s.last = map[string]syslogLine{}
+	}
+	last := s.last[string(l.host)]
+	last.program = append(last.program[:0], l.program...)
+	last.message = append(last.message[:0], l.message...)
+	s.last[string(l.host)] = last
+}
+
+// address returns the word after the last "from", if that is an address. A user
+// name may have that word too: sshd writes the address behind it.
+func (l syslogLine) address() []byte {
+	m := lastFrom.FindSubmatch(l.message)
+	if m == nil {
+		return nil
+	}
+	if _, err := netip.ParseAddr(string(m[1])); err != nil {
+		return nil
+	}
+	return m[1]
+}
+
+var lastFrom = regexp.MustCompile(`^(?:.* )?from ([^ ]+)`)
+
+// keysOfSyslog are the fields of a line of syslog.
+var keysOfSyslog = map[string]func(l syslogLine) []byte{
+	"ip":      syslogLine.address,
+	"host":    func(l syslogLine) []byte { return l.host },
+	"program": func(l syslogLine) []byte { return l.program },
+}
+
+// syslog returns the function that reads lines of syslog. A regular expression
+// of --by or --cost is matched against the message, which of a repeated one is
+// what was repeated.
+func (f *lineFlags) syslog(by, cost *regexp.Regexp, t *logTime) (reading, error) {
+	key := keysOfSyslog[f.by]
+	switch {
+	case key == nil && by == nil:
+		return nil, fmt.Errorf("--by %q: must be ip, host, program, or a regular expression such as "+
+			"'/Failed password for .* from ([^ ]+)/'", f.by)
+	case f.cost != "" && cost == nil:
+		return nil, fmt.Errorf("--cost %q: with --lines syslog it must be a regular expression such as "+
+			"'/size=([0-9]+)/'", f.cost)
+	}
+	s := &syslog{}
+	return func(text []byte) (e entry, err error) {
+		line, err := s.parse(text)
+		if err != nil {
+			return e, err
+		}
+		if by != nil {
+			e.id = matched(by, line.message)
+		} else {
+			e.id = key(line)
+		}
+		if len(e.id) == 0 {
+			return e, errNoID
+		}
+		e.times, e.repeated, e.cost = line.times, line.repeated, 1
+		if cost != nil {
+			if e.cost, err = costOf(matched(cost, line.message)); err != nil {
+				return e, err
+			}
+		}
+		e.at, err = t.parse(line.time)
+		return e, err
+	}, nil
+}

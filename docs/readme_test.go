@@ -1,0 +1,71 @@
+package docs_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/idformat"
+	"github.com/stint-go/stint/limitsfile"
+)
+
+// readmeBlocks returns the blocks of the README with a mark.
+func readmeBlocks(t *testing.T, mark, value string) (blocks []string) {
+	for _, b := range readBlocks(t, "../README.md") {
+		if b.mark == mark && b.value == value {
+			blocks = append(blocks, b.text)
+		}
+	}
+	return blocks
+}
+
+// TestFreshClone runs the first command that the README names.
+func TestFreshClone(t *testing.T) {
+	t.Parallel()
+	blocks := readmeBlocks(t, "run by", "TestFreshClone")
+	require.Len(t, blocks, 1)
+	args := strings.Fields(blocks[0])
+	require.Equal(t, "demo.db", args[len(args)-1])
+	args[len(args)-1] = filepath.Join(t.TempDir(), "demo.db")
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Dir = ".."
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	assert.Regexp(t, `^allowed  alice  2 of 3 left, full in 20m`, string(out))
+}
+
+// TestLimitsFiles loads the limits files of the README.
+func TestLimitsFiles(t *testing.T) {
+	blocks := readmeBlocks(t, "run by", "TestLimitsFiles")
+	require.Len(t, blocks, 2)
+	const orders stint.Name = 6
+	names := stint.Names{orders: {Label: "OrdersPerAccount", ID: idformat.RegID}}
+	limits, err := limitsfile.Parse(names, []byte(blocks[0]), []byte(blocks[1]))
+	require.NoError(t, err)
+	for id, count := range map[string]int64{"1": 300, "12345678": 600, "22222222": 900} {
+		limit, ok := limits.For(orders.Key(id))
+		assert.True(t, ok)
+		assert.Equal(t, count, limit.Count)
+	}
+}
+
+// TestFirstScreen holds the beginning of the README to its order.
+func TestFirstScreen(t *testing.T) {
+	text, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	at := -1
+	for _, want := range []string{
+		"durable rate limiter (token bucket, GCRA) in one file", "**Use it**", "**Do not use it**",
+		"package main", "httplimit.New(", "a crash may forget", "go run ./cmd/stint", "go test ./...",
+	} {
+		i := strings.Index(string(text), want)
+		require.Greater(t, i, at, "%q is missing or too late", want)
+		at = i
+	}
+}

@@ -1,0 +1,125 @@
+package stint_test
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/idformat"
+)
+
+// admitted returns how many requests a limit admits within a time from its
+// first one, if a client asks as often as it can.
+func admitted(limit stint.Limit, within time.Duration) (n int) {
+	limiter, c := newLimiter(OrdersPerAccount, limit)
+	defer limiter.Close()
+	key := OrdersPerAccount.Key("12345678")
+	for since := time.Duration(0); since < within; {
+		d := must(limiter.Spend(key, 1))
+		if d.Allowed {
+			n++
+			continue
+		}
+		c.pass(d.RetryAfter)
+		since += d.RetryAfter
+	}
+	return n
+}
+
+// "100 a day" admits 199 in its first 24 hours, and a hard quota 100.
+func ExamplePerDay() {
+	const day = 24 * time.Hour
+	for _, limit := range []stint.Limit{
+		stint.PerDay(100),
+		stint.PerDay(100).WithBurst(10),
+		stint.PerDay(100).WithBurst(1),
+		stint.WithinWindow(100, day),
+	} {
+		fmt.Printf("%-17v  at once %3d, in a day %d, in 30 days %d\n",
+			limit, admitted(limit, 1), admitted(limit, day), admitted(limit, 30*day))
+	}
+	// Output:
+	// 100/24h            at once 100, in a day 199, in 30 days 3099
+	// 100/24h burst 10   at once  10, in a day 109, in 30 days 3009
+	// 100/24h burst 1    at once   1, in a day 100, in 30 days 3000
+	// 98/24h burst 3     at once   3, in a day 100, in 30 days 2942
+}
+
+// A quota that a contract sets: never more than n in any window, exact after a
+// crash, and one crash costs nothing.
+func Example_hardQuota() {
+	limit := stint.WithinWindow(1000, 24*time.Hour)
+	limit.Durability = stint.Synced
+	limits := limitsOf(OrdersPerAccount, limit)
+
+	fmt.Println(limits.Default(OrdersPerAccount))
+	fmt.Println(admitted(limit, 24*time.Hour))
+	// Output:
+	// 980/24h burst 21 true
+	// 1000
+}
+
+// Each of three limits must admit: bursts, a day, and the whole server.
+func Example_severalLimits() {
+	const PerSecond, PerDay, Everyone stint.Name = 1, 2, 3
+	limits := must(stint.NewLimits(stint.Names{
+		PerSecond: {Label: "PerSecond", Limit: stint.PerSecond(2)},
+		PerDay:    {Label: "PerDay", Limit: stint.PerDay(1000)},
+		Everyone:  {Label: "Everyone", ID: stint.Shared, Limit: stint.PerSecond(500)},
+	}, nil, nil))
+	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
+	defer limiter.Close()
+
+	for range 3 {
+		d, err := limiter.SpendAll(
+			stint.Request{Key: PerSecond.Key("alice"), Cost: 1},
+			stint.Request{Key: PerDay.Key("alice"), Cost: 1},
+			stint.Request{Key: Everyone.Key(""), Cost: 1},
+		)
+		fmt.Println(d.Allowed, d.Limit, err)
+	}
+	// Output:
+	// true 2/1s <nil>
+	// true 2/1s <nil>
+	// false 2/1s <nil>
+}
+
+// A customer buys a plan while the program runs, and later leaves it.
+func Example_plans() {
+	limits := must(stint.NewLimits(names, nil, nil))
+	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
+	defer limiter.Close()
+	show := func() { fmt.Println(limiter.Limits().For(OrdersPerAccount.Key("12345678"))) }
+
+	pro := map[stint.Name]stint.Limit{OrdersPerAccount: stint.PerHour(1000)}
+	free := map[stint.Name]stint.Limit{OrdersPerAccount: {}} // the default again
+	customer := stint.OverrideID{ID: "12345678"}
+	show()
+	for _, plan := range []map[stint.Name]stint.Limit{pro, free} {
+		if err := limiter.SetOverrides(customer, plan); err != nil {
+			panic(err)
+		}
+		show()
+	}
+	// Output:
+	// 100/1h true
+	// 1000/1h true
+	// 100/1h true
+}
+
+// The id of an API key's owner, for keys that the program has issued.
+func Example_ids() {
+	const PerAccount, PerAddress stint.Name = 1, 2
+	names := stint.Names{
+		PerAccount: {Label: "PerAccount", ID: idformat.RegID, Limit: stint.PerHour(100)},
+		PerAddress: {Label: "PerAddress", ID: stint.IPAddress, Limit: stint.PerHour(100)},
+	}
+	fmt.Println(names.Key(PerAccount, "0012345678"))
+	fmt.Println(names.Key(PerAddress, "::ffff:10.0.0.2"))
+	fmt.Println(PerAddress.Prefix(netip.MustParseAddr("2001:db8::1"), 32, 64))
+	// Output:
+	// 0: stint: invalid id "0012345678": not of format regId: want a decimal number below 2⁶⁴ without leading zeros (PerAccount)
+	// 2:10.0.0.2 <nil>
+	// 2:2001:db8::/64
+}
