@@ -243,11 +243,13 @@ func (b *limitsBuilder) checkShares() {
 			b.mistaken(m.floor, nil, "it is the floor of %s: want overrides for the ids that have one, "+
 				"and no default", ls.label(Name(name)))
 		}
+		before := len(b.errs)
 		for id, rule := range ls.floors(m) {
 			r := &ls.rules[rule].rate
 			ls.totals[m.sum].Add(r.burst, r.interval)
 			b.checkFloor(Name(name), id)
 		}
+		slices.SortFunc(b.errs[before:], func(x, y error) int { return strings.Compare(x.Error(), y.Error()) })
 	}
 	for _, m := range ls.members {
 		if m.role == totalRole {

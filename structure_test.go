@@ -46,7 +46,7 @@ var allowedImports = map[string][]string{
 
 	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"}, // tests only
 	"idformat":             {".", "internal/spell", "golang.org/x/net/publicsuffix"},
-	"limitsfile":           {".", "internal/spell", "gopkg.in/yaml.v3"},
+	"limitsfile":           {".", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
 	"httplimit":            {"."},
 	"httplimit/statuspage": {".", "httplimit"},
 	"cmd/stint": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "internal/boltstore", "internal/fsck",
