@@ -29,7 +29,7 @@ func newLimits() *cobra.Command {
 }
 
 func newLimitsCheck() *cobra.Command {
-	asJSON := false
+	asJSON, f := false, limitFlags{}
 	cmd := &cobra.Command{
 		Use:   "check FILE [OVERRIDES...]",
 		Short: "Say whether files of limits are valid, or all that is wrong in them",
@@ -37,13 +37,15 @@ func newLimitsCheck() *cobra.Command {
 is 2.
 
 The limits may have any labels, and ids may be anything: what a program demands of them beyond, it says when
-it loads them. An override may stand for a limit that FILE does not have.
+it loads them. An override may stand for a limit that FILE does not have. With --share, floors must fit into
+their total, and under their ceilings.
 
 --json prints one object: valid, files, limits (their labels) and mistakes (an array of the lines that stderr
 has). There is none if a file cannot be read.`,
 		Example: `  stint limits check defaults.yml
   stint limits check defaults.yml overrides.yml
-  stint limits check --json defaults.yml`,
+  stint limits check --json defaults.yml
+  stint limits check defaults.yml overrides.yml --share Tenant:Total:TenantFloor`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "" {
 				return misuse(cmd, "no FILE given")
@@ -51,7 +53,7 @@ has). There is none if a file cannot be read.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f := limitFlags{file: args[0], overrides: args[1:], cmd: cmd}
+			f.file, f.overrides, f.cmd = args[0], args[1:], cmd
 			_, numbers, err := f.load(counter())
 			unread := errors.As(err, new(*fs.PathError)) || errors.As(err, new(failure))
 			if asJSON && !unread {
@@ -67,6 +69,7 @@ has). There is none if a file cannot be read.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	f.registerShares(cmd)
 	return cmd
 }
 

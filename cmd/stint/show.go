@@ -29,13 +29,15 @@ func newShow() *cobra.Command {
 		Long: `Say why an id was limited: for each limit that has a bucket of it, which limit applies and where that comes
 from, what is left, when the bucket is full again, whether it is held, and whether "run --wait" waits for it.
 With --name, of that limit only. With --limits, the limit is that of the label, or an override of exactly this
-id. The file stays as it is.
+id. The file stays as it is. With --share, it says what the bucket has of its total: the tokens of its floor, of its
+ceiling and of the total, and what loans leave in the total for the floors of all.
 
 --json prints one object for each: as list does, with source (where the limit comes from) and retry_after_ns
-(until one token is there).`,
+(until one token is there), and share, with own and total (remaining, burst) and kept.`,
 		Example: `  stint show alice --limit 3/1m
   stint show 12345678 --limits defaults.yml --overrides overrides.yml
-  stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount --snapshot http://localhost:8080/limits`,
+  stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount --snapshot http://localhost:8080/limits
+  stint show acme --limits defaults.yml --overrides overrides.yml --share Tenant:Total:TenantFloor`,
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			shown, err := f.show(cmd, args[0], time.Now())
@@ -47,6 +49,7 @@ id. The file stays as it is.
 	}
 	f.db.registerToRead(cmd)
 	f.limits.register(cmd, false)
+	f.limits.registerShares(cmd)
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 	return cmd
 }
@@ -58,6 +61,7 @@ type shown struct {
 	retryAfter time.Duration // until there is a token
 	fullAt     time.Time
 	heldUntil  time.Time
+	share      *shareOf // nil if it has no Parent
 }
 
 func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown, error) {
@@ -81,15 +85,18 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
 	}
 	found, err := f.find(store, id, now)
-	if err := errors.Join(err, store.Close()); err != nil {
-		return nil, failed(err)
-	}
 	for label, name := range numbers { // without a bucket in the file
 		_, limited := limits.For(name.Key(id))
 		asked := label == f.limits.name || f.limits.name == "" && f.limits.limit != ""
 		if limited && asked && !slices.ContainsFunc(found, func(b *shown) bool { return b.label == label }) {
 			found = append(found, &shown{bucket: bucket{label: label, id: id}})
 		}
+	}
+	if err == nil {
+		err = f.addShares(store, found, limits, numbers, id, now)
+	}
+	if err := errors.Join(err, store.Close()); err != nil {
+		return nil, failed(err)
 	}
 	for _, b := range found {
 		name, ok := numbers[b.label]
@@ -103,6 +110,9 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 		b.measure(limit)
 		if b.retryAfter = max(0, b.fullIn+limit.Interval()-limit.Tolerance()); limit == stint.Blocked {
 			b.retryAfter = math.MaxInt64
+		}
+		if b.share != nil {
+			b.retryAfter = max(b.retryAfter, b.share.wait)
 		}
 		if b.source, err = f.limits.source(b.label, id); err != nil {
 			return nil, err
@@ -152,7 +162,8 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 				bucketJSON
 				Source     string        `json:"source,omitempty"`
 				RetryAfter time.Duration `json:"retry_after_ns"`
-			}{b.json(), b.source, max(b.retryAfter, b.heldFor)}
+				Share      *shareOf      `json:"share,omitempty"`
+			}{b.json(), b.source, max(b.retryAfter, b.heldFor), b.share}
 			if err := printJSON(w, line); err != nil {
 				return err
 			}
@@ -181,6 +192,9 @@ func (b *shown) words() string {
 	if b.limit.Burst > 0 {
 		line("limit", "%v, %s", b.limit, visible(b.source))
 		line("tokens", "%d of %d left", b.remaining, b.limit.Burst)
+		if b.share != nil {
+			line("share", "%s", b.share.words(&b.bucket))
+		}
 		if b.retryAfter > 0 {
 			line("next", "in %s: until then it is denied", duration(b.retryAfter))
 		}
