@@ -119,7 +119,9 @@ func TestWrongTrees(t *testing.T) {
 			"Tenant: its Floor, Name 9, is not declared"},
 		{func(ns stint.Names) { ns[2] = stint.NameSpec{Label: "Tenant", Parent: 1, Floor: 1} },
 			"Tenant: its Floor, Total, is itself or its Parent: want a limit of its own"},
-		{func(ns stint.Names) { ns[2] = stint.NameSpec{Label: "Tenant", ID: stint.IPAddress, Parent: 1, Floor: 3} },
+		{func(ns stint.Names) {
+			ns[2] = stint.NameSpec{Label: "Tenant", ID: stint.IPAddress, Parent: 1, Floor: 3}
+		},
 			"Tenant: its Floor, TenantFloor, has ids of format anyID: want ipAddress, and no Override"},
 		{func(ns stint.Names) { ns[6] = stint.NameSpec{Label: "Other", Parent: 1, Floor: 3} },
 			"Other: its Floor, TenantFloor, is that of Tenant, too"},
