@@ -327,6 +327,9 @@ func (h *lawHistory) step() {
 		h.other.take(cost)
 	}
 	h.take(tenant, cost, own)
+	if h.rng.IntN(4) == 0 && !with {
+		h.remains(key, d.Remaining)
+	}
 	h.spent = append(h.spent, spentAt{h.now(), cost})
 	h.by[tenant] = append(h.by[tenant], spentAt{h.now(), cost})
 	if steady == nil && h.rng.IntN(8) == 0 {
@@ -390,6 +393,19 @@ func (h *lawHistory) twins(tenant int, cost int64, with bool, d Decision) {
 			h.t.Fatalf("%s: %+v, want %+v", law, *other, d)
 		}
 	}
+}
+
+// remains requires that a request of all that remains would pass now, and none
+// of more.
+func (h *lawHistory) remains(key Key, tokens int64) {
+	d, err := h.l.Check(key, tokens)
+	require.NoError(h.t, err)
+	require.True(h.t, d.Allowed, "%d remained: %+v", tokens, d)
+	d, err = h.l.Check(key, tokens+1)
+	if err != nil {
+		require.ErrorIs(h.t, err, ErrCostOverBurst)
+	}
+	require.False(h.t, d.Allowed, "%d remained: %+v", tokens, d)
 }
 
 // retry requires that a request is denied one nanosecond before RetryAfter has

@@ -2,7 +2,9 @@ package stint
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -307,5 +309,45 @@ func TestShareFailedCommit(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// Many callers at once, while floors come and go: nothing deadlocks, and time
+// stands still, so no more is spent than the total holds.
+func TestShareConcurrency(t *testing.T) {
+	for _, level := range []Durability{Memory, Leased} {
+		r := shareRig(t, level)
+		var callers sync.WaitGroup
+		var spent, own atomic.Int64
+		for n := range 8 {
+			callers.Go(func() {
+				rng := rand.New(rand.NewPCG(uint64(n), 0))
+				for range 200 {
+					key := []Key{acme, globex, initech}[rng.IntN(3)]
+					var d Decision
+					var err error
+					switch cost := rng.Int64N(4); n % 4 {
+					case 0:
+						d, err = r.SpendAll(Request{Key: sharePlain.Key(fmt.Sprint(rng.Int())), Cost: 1}, Request{Key: key, Cost: cost})
+						spent.Add(int64(btoi(d.Allowed)) * cost)
+					case 1:
+						floor := PerSecond(1 + rng.Int64N(9))
+						err = r.SetOverrides(OverrideID{ID: "initech"}, map[Name]Limit{shareFloor: floor})
+					default:
+						d, err = r.Spend(key, cost)
+						spent.Add(int64(btoi(d.Allowed)) * cost)
+					}
+					if err != nil {
+						panic(err)
+					}
+					if n == 0 {
+						own.Store(r.Stats().Limits[shareFloor].Allowed)
+					}
+				}
+			})
+		}
+		callers.Wait()
+		require.Equal(t, spent.Load(), 1000-r.bucket(theTotal).Remaining)
+		require.Positive(t, own.Load())
 	}
 }

@@ -52,6 +52,11 @@ func TestShares(t *testing.T) {
 	of, _ = limits.Share(stint.Name(2).Key("umbrella"))
 	require.Zero(t, of.Floor)
 
+	limits, err = Load(tenants(), "../testdata/shares/defaults.yml", "../testdata/shares/overrides.yml")
+	require.NoError(t, err)
+	of, _ = limits.Share(stint.Name(2).Key("globex"))
+	require.EqualValues(t, 200, of.Kept)
+
 	limits, err = Parse(tenants(), []byte("{}"), []byte("- TenantFloor: {burst: 1, count: 1, period: 1s, ids: [a]}"))
 	require.NoError(t, err, "without a total, nothing is too much")
 	require.NotNil(t, limits)

@@ -78,3 +78,14 @@ Tenant: {burst: 600, count: 600, period: 60000h}
 		require.Contains(t, r.stderr, want)
 	}
 }
+
+// The document has what simulate prints of its scenario: the greedy tenant has
+// all of an idle server, and its floor of a busy one.
+func TestSharesDocument(t *testing.T) {
+	r := runArgs(t, "simulate", "--scenario", "../../testdata/shares/scenario.yml")
+	require.Equal(t, 0, r.status, r.stderr)
+	document, err := os.ReadFile("../../docs/shares.md")
+	require.NoError(t, err)
+	require.Contains(t, string(document), "```text\n"+r.stdout+"```\n")
+	require.Contains(t, string(document), "\n"+`  share   own 12 of 100, ceiling 560 of 600, total 310 of 1000, keeps back 200`+"\n")
+}
