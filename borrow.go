@@ -74,6 +74,7 @@ func (l *Limiter) fastPathShare(m member, req *Request, d *Decision) (done bool)
 func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Request, d *Decision) (done bool) {
 	now := l.clock.Now()
 	var ds [3]Decision
+	inTotal := int64(0)
 	w := share.Waits{Floor: share.Never}
 	for i := range at {
 		f, s := &at[i], at[i].shard
@@ -100,13 +101,17 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 		}
 		ds[i].Key = keys[i]
 		rule.report(&ds[i], f.next, now)
-		if i == 1 {
+		switch i {
+		case 1:
+			inTotal = ds[i].Remaining
 			kept := s.limits.kept(keys[i].Name)
 			if kept > rule.rate.burst-req.Cost {
 				return false
 			}
 			ds[i].Remaining = max(0, ds[i].Remaining-kept)
 			_, w.Loan = rule.rate.spend(tat, now, req.Cost+kept)
+		case 2:
+			ds[i].Remaining = min(ds[i].Remaining, inTotal)
 		}
 	}
 	if w.Ceiling, w.Total = at[0].wait, at[1].wait; len(at) == 3 {
@@ -136,7 +141,7 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 // or total that pays, whichever is stricter.
 func decisionOf(w *share.Waits, ofCeiling, ofTotal, ofFloor *Decision) Decision {
 	source := *ofTotal
-	if share.Best(w, ofFloor.Remaining, ofTotal.Remaining) {
+	if w.Best(ofFloor.Remaining, ofTotal.Remaining) {
 		source = *ofFloor
 	}
 	wait := min(w.Own(), w.Loan)
@@ -222,8 +227,14 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 		return err
 	}
 	w := share.Waits{Ceiling: int64(ofCeiling.RetryAfter), Floor: share.Never, Total: int64(ofTotal.RetryAfter)}
-	if floor != nil && floor.decideLocked(now, &ofFloor) == nil && floor.rule > blocked { // an error is a cost over its burst
-		w.Floor = int64(ofFloor.RetryAfter)
+	if floor != nil && floor.rule > blocked {
+		if floor.decideLocked(now, &ofFloor) == nil {
+			w.Floor = int64(ofFloor.RetryAfter)
+		} else { // the cost is over its burst
+			floor.cost = 0
+			_ = floor.decideLocked(now, &ofFloor)
+		}
+		ofFloor.Remaining = min(ofFloor.Remaining, ofTotal.Remaining) // after a crash the total may have less
 	}
 	w.Loan = total.borrowLocked(now, &ofTotal)
 	if w.Floor == share.Never && w.Loan == share.Never && total.rule > blocked {

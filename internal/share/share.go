@@ -30,14 +30,12 @@ type Mistake struct {
 
 func (m *Mistake) Error() string { return m.Text }
 
-// Best reports whether the floor tells more of a decision than the total does:
-// it pays sooner, or it pays and has more tokens left.
-func Best(w *Waits, floor, lendable int64) bool {
-	switch own := w.Own(); {
-	case w.Floor == Never || w.Total > w.Floor:
-		return false
-	case own != w.Loan:
-		return own < w.Loan
+// Best reports whether the floor is what a decision tells of, and not the
+// total: if the request is allowed, because the floor has more tokens left than
+// the total lends, and otherwise because it pays sooner.
+func (w *Waits) Best(floor, lendable int64) bool {
+	if min(w.Own(), w.Loan) == 0 {
+		return floor > lendable
 	}
-	return floor > lendable
+	return w.Floor >= w.Total && w.Own() < w.Loan
 }

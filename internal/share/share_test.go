@@ -90,10 +90,10 @@ func TestWaits(t *testing.T) {
 	for _, c := range []struct {
 		w     Waits
 		retry int64
-		floor bool // it tells more than the total, which could lend 10
+		floor bool // it is told of, with 9 tokens left if the total lends 10
 	}{
 		{Waits{0, 0, 0, 0}, 0, false},
-		{Waits{0, 0, 0, 5}, 0, true},
+		{Waits{0, 0, 0, 5}, 0, false},
 		{Waits{0, 7, 0, 5}, 5, false},
 		{Waits{0, 3, 0, 5}, 3, true},
 		{Waits{9, 3, 0, 5}, 9, true},
@@ -102,7 +102,8 @@ func TestWaits(t *testing.T) {
 		{Waits{0, Never, 0, Never}, Never, false},
 	} {
 		require.Equal(t, c.retry, c.w.RetryAfter(), "%+v", c.w)
-		require.Equal(t, c.floor, Best(&c.w, 9, 10), "%+v", c.w)
+		require.Equal(t, c.floor, c.w.Best(9, 10), "%+v", c.w)
 	}
-	require.True(t, Best(&Waits{}, 11, 10), "both pay, and the floor has more left")
+	require.True(t, (&Waits{}).Best(11, 10), "both pay, and the floor has more left")
+	require.True(t, (&Waits{Floor: 7}).Best(11, 10), "the total lends, and the floor has more left")
 }
