@@ -2,6 +2,7 @@ package stint
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -27,15 +28,14 @@ func (g *group) part(rs []request, of role) *request {
 }
 
 // slowPathShare is slowPath for a limit in a tree of shares.
-func (l *Limiter) slowPathShare(m member, key Key, cost int64, op op) (d Decision, err error) {
-	req := Request{Key: key, Cost: cost}
-	if op == opCheck {
+func (l *Limiter) slowPathShare(m member, req Request, op op) (d Decision, err error) {
+	if req.Mode = CheckAndSpend; op == opCheck {
 		req.Mode, op = CheckOnly, opSpend
 	}
-	if m.role == classRole && op == opSpend && l.fastPathShare(m, &req, &d) {
+	if m.role == classRole && op == opSpend && req.Limit == (Limit{}) && l.fastPathShare(m, &req, &d) {
 		return d, nil
 	}
-	return l.all([]Request{req}, op)
+	return l.all(context.Background(), []Request{req}, nil, op)
 }
 
 // fastPathShare is fastPath for a class, over two buckets or three.
@@ -167,6 +167,8 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 			continue
 		case m.role == floorRole && r.mode != CheckOnly:
 			return rs, l.failed(r.key, fmt.Errorf("%w: %v is a floor", ErrShare, r.key))
+		case m.role == totalRole && r.given != nil:
+			return rs, l.failed(r.key, fmt.Errorf("%w: %v is a total, whose limit is the configured one", ErrShare, r.key))
 		case m.role == floorRole:
 			r.role = plainRole
 			continue
@@ -180,7 +182,8 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 		}
 		add := func(key Key, role role) {
 			class := &rs[i]
-			part := request{change: change{key: key}, cost: class.cost, op: class.op, mode: class.mode, role: role}
+			part := request{change: change{key: key}, cost: class.cost, op: class.op, mode: class.mode,
+				at: class.at, role: role}
 			part.shard, part.hash = l.directory.shard(key)
 			part.group = class.group
 			part.group.left++

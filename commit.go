@@ -2,6 +2,7 @@ package stint
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -26,6 +27,7 @@ type change struct {
 	hash  uint64
 
 	from, to int64         // TAT in the slot, or end of the hold
+	given    *rule         // of the caller; nil: the configured one
 	turn     *queue.Turn   // joined the queue
 	turns    []*queue.Turn // a reset took them out of the queue
 	isHold   bool
@@ -84,11 +86,24 @@ func (c *committer) levelOf(limits *Limits, rule uint32) Durability {
 	return cmp.Or(limits.rules[rule].limit.Durability, c.flusher.level)
 }
 
+// levelFor returns the durability of a change to a bucket with a rule. A given
+// limit has no lease, because those in the file are of the configured one.
+func (c *committer) levelFor(ch *change, rule uint32) Durability {
+	if ch.given == nil {
+		return c.levelOf(ch.shard.limits, rule)
+	}
+	level := cmp.Or(ch.given.limit.Durability, c.flusher.level)
+	if level == Leased {
+		level = Synced
+	}
+	return level
+}
+
 // needLocked returns what the store must be given for a changed bucket, and
 // when. A TAT of 0 deletes the bucket.
 func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, when need) {
 	s := ch.shard
-	level := c.levelOf(s.limits, b.Rule())
+	level := c.levelFor(ch, b.Rule())
 	tail := s.tailLocked(b)
 	durable := needNone
 	if level >= Leased {
@@ -112,6 +127,70 @@ func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, 
 func (s *shard) unsavedLocked(b table.Slot) bool {
 	saving := s.directory.saving.Load()
 	return b.Has(table.Dirty|table.Pending) || saving != 0 && b.Meta()&table.SaveMask == saving
+}
+
+// submitLocked puts the changes of rs into one commit in two cases. Either one
+// of them must be in the store before the answer, or a crash would forget some
+// of them and not others. It returns the commit to wait for, or nil. Otherwise
+// it renews the leases that are due.
+func (l *Limiter) submitLocked(rs []request, now int64) *batch {
+	c := l.committer
+	most, least, strictest := needNone, Synced, Memory
+	for i := range rs {
+		r := &rs[i]
+		b, changed := r.changedLocked()
+		if !changed {
+			continue
+		}
+		level := c.levelFor(&r.change, r.rule)
+		if r.given != nil {
+			r.keepGivenLocked(b, level)
+		}
+		least, strictest = min(least, level), max(strictest, level)
+		_, when := c.needLocked(&r.change, b, now)
+		most = max(most, when)
+	}
+	if least < Leased && strictest >= Leased {
+		most = needFirst
+	}
+	if most == needNone {
+		return nil
+	}
+	in := c.Lock(most == needFirst)
+	defer c.Unlock()
+	begin := len(in.Work.changes)
+	for i := range rs {
+		r := &rs[i]
+		b, changed := r.changedLocked()
+		if !changed {
+			continue
+		}
+		if tat, when := c.needLocked(&r.change, b, now); when == most || most == needFirst {
+			ch := r.change
+			if most == needSoon { // the caller is answered: nothing is to be undone
+				ch = renewalOf(r.shard, r.hash, b)
+			}
+			c.putLocked(in, &ch, b, tat)
+		}
+	}
+	orderPairs(in.Work.changes[begin:])
+	if most == needSoon {
+		return nil
+	}
+	return in
+}
+
+// changedLocked returns the slot of a request that the store must save. It
+// changes the bucket, or it is a refund or reset after changes that the store
+// may not have.
+func (r *request) changedLocked() (b table.Slot, changed bool) {
+	i, ok := r.shard.findLocked(r.key, r.hash)
+	if !ok {
+		return b, false
+	}
+	b = r.shard.At(i)
+	again := r.op == opReset || r.op == opRefund && r.cost > 0
+	return b, r.from != r.to || r.turn != nil || again && r.shard.unsavedLocked(b)
 }
 
 // putLocked puts the TAT that the store is to have for a bucket into a batch,
@@ -178,15 +257,20 @@ func (c *committer) putHoldLocked(in *batch, ch *change, g *gate) {
 }
 
 // await waits for a commit. It returns nil or ErrNotDurable.
-func (c *committer) await(in *batch) error {
-	err := in.Await()
-	if errors.Is(err, groupcommit.ErrTimeout) {
+func (c *committer) await(in *batch) error { return c.awaitUntil(context.Background(), in) }
+
+// awaitUntil is await, and ends with ctx too.
+func (c *committer) awaitUntil(ctx context.Context, in *batch) error {
+	err := in.Await(ctx.Done())
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, groupcommit.ErrStopped):
+		return fmt.Errorf("%w: %w: %w, and it may yet come", ErrNotDurable, err, ctx.Err())
+	case errors.Is(err, groupcommit.ErrTimeout):
 		return fmt.Errorf("%w: %w: %v have passed, and it may yet come", ErrNotDurable, err, c.timeout)
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNotDurable, err)
-	}
-	return nil
+	return fmt.Errorf("%w: %w", ErrNotDurable, err)
 }
 
 // save saves a batch and finishes its changes. flusher.mu is held.
@@ -245,7 +329,7 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 	}
 	tat := in.Work.saves[p.index].TAT
 	s.dropPendingLocked(b, p)
-	if err != nil || s.limits == nil || b.Rule() == 0 {
+	if err != nil || s.limits == nil {
 		return // a flush brings it
 	}
 	tail := s.tailLocked(b)
@@ -256,7 +340,7 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 	case tail == tat:
 		s.MarkClean(i)
 	}
-	if tat != 0 && c.levelOf(s.limits, b.Rule()) == Leased {
+	if tat != 0 && b.Rule() > blocked && c.levelOf(s.limits, b.Rule()) == Leased {
 		s.coverLocked(b, tail, tat)
 	}
 }
@@ -264,7 +348,7 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 // failLocked notes that the store may or may not have a change.
 func (s *shard) failLocked(ch *change, i uint32) {
 	b := s.At(i)
-	if ch.counted && s.limits != nil && b.Rule() != 0 {
+	if ch.counted && s.limits != nil && s.limits.declares(ch.key.Name) {
 		s.countOf(s.limits.index(ch.key.Name)).allowed--
 	}
 	if g := s.gateOfLocked(b); g != nil && ch.turn != nil {

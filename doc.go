@@ -53,9 +53,9 @@ bucket takes to refill, whatever happened to the clock or to the limit.
 
 # Durability
 
-A crash is a kill, a panic or a power cut. What it may do is up to each limit, by
-its [Durability]. After [Limiter.Close] every decision is as if the process had
-never stopped, except that the queues are gone.
+A crash is a kill, a panic or a power cut. The [Durability] of each limit says
+what a crash may do. After [Limiter.Close] every decision is as if the process
+had never stopped, except that the queues are gone.
 
 	level               a decision waits for   a crash may forget           a crash may withhold
 	Memory              nothing                everything                   nothing
@@ -66,15 +66,16 @@ never stopped, except that the queues are gone.
 	                    lease
 	Synced              one commit             nothing                      nothing
 
-Callers that wait at the same time share a commit. At every level, a decision on
-a bucket that is not in memory waits for space if Options.MaxResident buckets
-are, and for a flush if all of them have changed since the last.
+Callers that wait at the same time share a commit. If memory holds
+Options.MaxResident buckets, a decision on another bucket waits for space, at
+every level. If all of them have changed since the last flush, it waits for a
+flush.
 
-A lease runs ahead of what is spent: the file is told that more tokens are gone,
-at most an eighth of the burst, and they are then spent in memory. A lease is
-renewed while half of it is left, so a bucket in use seldom waits for the disk.
-Leased is for quotas that stand for money. Synced is for those of which a crash
-may not take even a lease.
+A lease is a number of tokens, at most an eighth of the burst, that the file
+counts as spent in advance. They are then spent in memory. A lease is renewed
+while half of it is left, so a bucket in use seldom waits for the disk. Leased
+is for quotas that cost money. Synced is for quotas of which a crash may not
+withhold even a lease.
 
 [Limiter.Flush] makes everything spent so far durable, at every level. A
 [Limiter.Hold] is durable when it returns. A [Limiter.SpendAll] with a Leased or

@@ -1,6 +1,8 @@
 package stint_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -68,16 +70,13 @@ func ExampleParseLimit() {
 
 // Each limit is beside its name. An override holds for some ids.
 func ExampleNewLimits() {
-	limits, err := stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
+	limits := must(stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
 		FailuresPerHost: {{IDs: []stint.OverrideID{{ID: "12345678"}}, Limit: stint.PerHour(60)}},
-	})
-	if err != nil {
-		panic(err)
-	}
+	}))
 	fmt.Println(limits.For(FailuresPerHost.Key("12345678:example.com")))
 	fmt.Println(limits.For(FailuresPerHost.Key("87654321:example.com")))
 
-	_, err = stint.NewLimits(stint.Names{1: {Label: "Forgotten"}}, nil, nil)
+	_, err := stint.NewLimits(stint.Names{1: {Label: "Forgotten"}}, nil, nil)
 	fmt.Println(err)
 	// Output:
 	// 60/1h true
@@ -87,16 +86,10 @@ func ExampleNewLimits() {
 
 // Our own monitoring is never denied.
 func ExampleUnlimited() {
-	limits, err := stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
+	limits := must(stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
 		LoginsPerAddress: {{IDs: []stint.OverrideID{{ID: "10.0.0.1"}}, Limit: stint.Unlimited}},
-	})
-	if err != nil {
-		panic(err)
-	}
-	limiter, err := stint.New(stint.NewMemStore(), limits, nil)
-	if err != nil {
-		panic(err)
-	}
+	}))
+	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
 	defer limiter.Close()
 	for _, address := range []string{"10.0.0.1", "10.0.0.2"} {
 		key, err := limits.Names().Key(LoginsPerAddress, address)
@@ -112,15 +105,12 @@ func ExampleUnlimited() {
 }
 
 func ExampleLimits_Overrides() {
-	limits, err := stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
+	limits := must(stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
 		OrdersPerAccount: {{
 			IDs:   []stint.OverrideID{{ID: "87654321", Comment: "load test, until March"}, {ID: "12345678"}},
 			Limit: stint.PerHour(200),
 		}},
-	})
-	if err != nil {
-		panic(err)
-	}
+	}))
 	for id, limit := range limits.Overrides(OrdersPerAccount) {
 		fmt.Printf("%s %v %q\n", id.ID, limit, id.Comment)
 	}
@@ -140,10 +130,7 @@ func ExampleGroup() {
 		IDs:    []stint.OverrideID{{ID: "key-1"}, {ID: "key-2", Comment: "until March"}},
 		Limits: map[stint.Name]stint.Limit{PerMinute: stint.PerMinute(100), PerDay: stint.Unlimited},
 	}
-	limits, err := stint.NewLimits(plans, nil, stint.Groups(pro))
-	if err != nil {
-		panic(err)
-	}
+	limits := must(stint.NewLimits(plans, nil, stint.Groups(pro)))
 	fmt.Println(limits.For(PerMinute.Key("key-1")))
 	fmt.Println(limits.For(PerMinute.Key("key-3")))
 	_, limited := limits.For(PerDay.Key("key-2"))
@@ -163,14 +150,8 @@ func ExampleGroup() {
 
 // An id is blocked while the program runs, and later has its bucket again.
 func ExampleLimiter_SetOverrides() {
-	limits, err := stint.NewLimits(names, nil, nil)
-	if err != nil {
-		panic(err)
-	}
-	limiter, err := stint.New(stint.NewMemStore(), limits, nil)
-	if err != nil {
-		panic(err)
-	}
+	limits := must(stint.NewLimits(names, nil, nil))
+	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
 	defer limiter.Close()
 	id, key := stint.OverrideID{ID: "12345678"}, OrdersPerAccount.Key("12345678")
 	spend := func() {
@@ -192,16 +173,10 @@ func ExampleLimiter_SetOverrides() {
 }
 
 func ExampleBlocked() {
-	limits, err := stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
+	limits := must(stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
 		LoginsPerAddress: {{IDs: []stint.OverrideID{{ID: "10.0.0.1"}}, Limit: stint.Blocked}},
-	})
-	if err != nil {
-		panic(err)
-	}
-	limiter, err := stint.New(stint.NewMemStore(), limits, nil)
-	if err != nil {
-		panic(err)
-	}
+	}))
+	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
 	defer limiter.Close()
 	d, err := limiter.Spend(LoginsPerAddress.Key("10.0.0.1"), 1)
 	fmt.Println(d.Allowed, d.Remaining, d.RetryAfter == math.MaxInt64, err)
@@ -210,4 +185,77 @@ func ExampleBlocked() {
 	// Output:
 	// false 0 true <nil>
 	// stint: id is blocked: 1:10.0.0.1
+}
+
+// A service knows the plan of each customer from elsewhere, and gives its limit
+// with the request.
+func ExampleRequest_limit() {
+	limits, _ := stint.NewLimits(stint.Names{OrdersPerAccount: {Label: "OrdersPerAccount", Limit: stint.Unlimited}},
+		nil, nil)
+	l, _ := stint.New(stint.NewMemStore(), limits, nil)
+	defer l.Close()
+	plans := map[string]stint.Limit{"free": stint.PerDay(2), "pro": stint.PerDay(1000)}
+	order := func(customer, plan string) {
+		d, err := l.SpendAll(stint.Request{Key: OrdersPerAccount.Key(customer), Cost: 1, Limit: plans[plan]})
+		fmt.Println(customer, plan, d.Allowed, d.Remaining, err)
+	}
+	order("alice", "free")
+	order("alice", "free")
+	order("alice", "free")
+	order("alice", "pro") // an upgrade does not refill: tokens come back faster now
+	// Output:
+	// alice free true 1 <nil>
+	// alice free true 0 <nil>
+	// alice free false 0 <nil>
+	// alice pro false 0 <nil>
+}
+
+func ExampleLimiter_SpendTogether() {
+	limits, _ := stint.NewLimits(names, nil, nil)
+	l, _ := stint.New(stint.NewMemStore(), limits, nil)
+	defer l.Close()
+	reqs := []stint.Request{
+		{Key: LoginsPerAddress.Key("10.0.0.1"), Cost: 1},
+		{Key: OrdersPerAccount.Key("12345678"), Cost: 1},
+	}
+	ds := make([]stint.Decision, len(reqs))
+	strictest, err := l.SpendTogether(reqs, ds)
+	fmt.Println(strictest.Allowed, err)
+	for _, d := range ds {
+		fmt.Println(d.Key, d.Remaining)
+	}
+	// Output:
+	// true <nil>
+	// 1:10.0.0.1 4
+	// 6:12345678 99
+}
+
+// slowDisk is a store whose saves wait.
+type slowDisk struct {
+	stint.Store
+	ready chan struct{}
+}
+
+func (d slowDisk) Save(changes []stint.Change) error {
+	<-d.ready
+	return d.Store.Save(changes)
+}
+
+// The client goes while the disk is busy. What it spent stays spent.
+func ExampleLimiter_SpendContext() {
+	limits := must(stint.NewLimits(stint.Names{LoginsPerAddress: {Label: "Logins", Limit: stint.PerDay(3)}}, nil, nil))
+	disk := slowDisk{stint.NewMemStore(), make(chan struct{})}
+	limiter := must(stint.New(disk, limits, &stint.Options{Durability: stint.Synced}))
+	defer limiter.Close()
+	defer close(disk.ready)
+
+	ctx, gone := context.WithCancel(context.Background())
+	gone()
+	key := LoginsPerAddress.Key("10.0.0.1")
+	_, err := limiter.SpendContext(ctx, key, 1)
+	fmt.Println(errors.Is(err, stint.ErrNotDurable), errors.Is(err, context.Canceled))
+	fmt.Println(must(limiter.Check(key, 1)).Remaining, "left after the next one")
+	// Output:
+	// true true
+	// 1 left after the next one
 }

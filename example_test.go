@@ -433,6 +433,20 @@ func ExampleLimiter_Bucket() {
 	// Output: 60 of 60/1h until 00:05:00 <nil>
 }
 
+// Held lists bans for an operator, also those from before a restart.
+func ExampleLimiter_Held() {
+	limiter, c := newLimiter(FailuresPerHost, stint.PerHour(60))
+	defer limiter.Close()
+	key := FailuresPerHost.Key("12345678:example.com")
+	if err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
+		log.Fatal(err)
+	}
+	for held := range limiter.Held() {
+		fmt.Println(held.Key.ID, "until", held.Until.UTC().Format(time.TimeOnly))
+	}
+	// Output: 12345678:example.com until 00:05:00
+}
+
 func ExampleLimiter_Stats() {
 	limiter, _ := newLimiter(LoginsPerAddress, stint.PerMinute(1))
 	defer limiter.Close()

@@ -9,10 +9,7 @@ import (
 	"time"
 )
 
-var (
-	errDisk = errors.New("the disk is on fire")
-	errLate = errors.New("the disk fails after it has saved")
-)
+var errDisk = errors.New("the disk is on fire")
 
 // fakeStore is a Store into whose operations a test looks. A hook may fail
 // them, and saves can be held up.
@@ -56,7 +53,7 @@ func (s *fakeStore) fail(err error, ops ...string) {
 }
 
 // shut holds up saves until open, or until a verdict comes through the gate:
-// an error keeps a save from being carried out, except for errLate.
+// an error keeps a save from being carried out.
 func (s *fakeStore) shut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,15 +110,12 @@ func (s *fakeStore) Save(changes []Change) error {
 	s.last = slices.Clone(changes)
 	gate := s.gate
 	s.mu.Unlock()
-	var verdict error
 	if gate != nil {
-		verdict = <-gate
+		if err := <-gate; err != nil {
+			return err
+		}
 	}
-	if verdict != nil && verdict != errLate {
-		return verdict
-	}
-	err := s.do(storeOp{name: "save"}, func() error { return s.Store.Save(changes) })
-	return errors.Join(err, verdict)
+	return s.do(storeOp{name: "save"}, func() error { return s.Store.Save(changes) })
 }
 
 func (s *fakeStore) Load(key Key) (tat int64, err error) {
@@ -163,8 +157,6 @@ func (s *fakeStore) Maintain(now time.Time) error {
 	return s.do(storeOp{name: "maintain"}, func() error { return s.Store.Maintain(now) })
 }
 
-func (s *fakeStore) Health() error { return errors.Join(s.health, s.Store.Health()) }
-
 func (s *fakeStore) Snapshot(w io.Writer) (n int64, err error) {
 	err = s.do(storeOp{name: "snapshot"}, func() (err error) {
 		n, err = s.Store.Snapshot(w)
@@ -172,6 +164,8 @@ func (s *fakeStore) Snapshot(w io.Writer) (n int64, err error) {
 	})
 	return n, err
 }
+
+func (s *fakeStore) Health() error { return errors.Join(s.health, s.Store.Health()) }
 
 func (s *fakeStore) Close() error {
 	return s.do(storeOp{name: "close"}, s.Store.Close)

@@ -38,7 +38,7 @@ func (d *faultDisk) Save(changes []Change) error {
 	return d.Store.Save(changes)
 }
 
-// faultKinds are what a faultDisk may be, and where it meets its fault.
+// faultKinds are the kinds of a faultDisk, and the call that meets the fault.
 var faultKinds = []string{"mem", "file, write", "file, sync"}
 
 // newFaultDisk returns a faultDisk of a kind. A write that fails leaves nothing

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -23,11 +22,11 @@ var faultRows = map[string]func(t *testing.T){
 	"The file is removed or renamed while it is in use":          testFileRemoved,
 	"Another file takes the name of the file while it is in use": testFileReplaced,
 	"The file is truncated while it is in use":                   testFileTruncated,
-	"The file is damaged, truncated or empty when it is opened":  testFileDamaged,
-	"Another process has the file":                               testFileLocked,
+	"The file is damaged, truncated or empty when it is opened":  testRecover,
+	"Another process has the file":                               testErrLocked,
 	"The process is killed, or the power fails":                  testKilled,
 	"A call that returned an error is tried again":               testTriedAgain,
-	"Memory holds `MaxResident` buckets, and none can be saved":  TestMakeRoom,
+	"Memory holds `MaxResident` buckets, and none can be saved":  testMakeRoom,
 	"The wall clock is set, or the machine slept":                testClockSteps,
 }
 
@@ -333,45 +332,6 @@ func testFileTruncated(t *testing.T) {
 			require.ErrorContains(t, err, "restore it from a backup, or save what can be read of it with stint verify --repair")
 		})
 	}
-	t.Run("met by a load", TestDamageMetLater)
-}
-
-func testFileDamaged(t *testing.T) {
-	f := newFaultLife(t, newFaultDisk(t, "file, sync"), Flushed, Options{})
-	require.NoError(t, f.Close())
-	sound, err := os.ReadFile(f.disk.path)
-	require.NoError(t, err)
-	for name, c := range map[string]struct {
-		content []byte
-		want    string
-	}{
-		"truncated": {sound[:3*pageSize], "the file is shorter than it says"},
-		"empty":     {nil, "it is empty; remove it to start anew"},
-		"damaged":   {append(slices.Clone(sound[:2*pageSize]), make([]byte, len(sound)-2*pageSize)...), ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "stint.db")
-			require.NoError(t, os.WriteFile(path, c.content, 0o600))
-			_, err := Open(path, tenADay(t), nil)
-			require.ErrorIs(t, err, ErrCorrupt)
-			require.ErrorContains(t, err, c.want)
-			events := make(chan Event, 1)
-			l, err := Open(path, tenADay(t), &Options{Recover: true, OnEvent: func(e Event) { events <- e }})
-			require.NoError(t, err)
-			e := <-events
-			require.Equal(t, FileSetAside, e.Kind)
-			require.FileExists(t, e.Path)
-			require.NoError(t, l.Close())
-		})
-	}
-}
-
-func testFileLocked(t *testing.T) {
-	f := newFaultLife(t, newFaultDisk(t, "file, sync"), Synced, Options{})
-	_, err := Open(f.disk.path, tenADay(t), &Options{LockTimeout: time.Millisecond})
-	require.ErrorIs(t, err, ErrLocked)
-	require.NoError(t, f.Close())
-	require.EqualValues(t, 7, f.disk.afterCrash(t, f.key))
 }
 
 func testKilled(t *testing.T) {

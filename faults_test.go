@@ -102,7 +102,7 @@ func (g *faultLedger) script(store Store, now func() time.Time) (closed bool) {
 			g.spend(l, name.Key(fmt.Sprint("id", i)))
 		}
 	}
-	reqs := []Request{{flushed.Key("all"), 2, 0}, {leased.Key("all"), 2, 0}, {synced.Key("all"), 2, 0}}
+	reqs := []Request{{Key: flushed.Key("all"), Cost: 2}, {Key: leased.Key("all"), Cost: 2}, {Key: synced.Key("all"), Cost: 2}}
 	for range 6 {
 		d, err := l.SpendAll(reqs...)
 		g.decided(d, err, reqs...)

@@ -235,9 +235,9 @@ func (f *flusher) sweep(c *collector) {
 // holdKey is the key under which the store has a bucket's hold.
 func holdKey(key Key) Key { return Key{Unknown, key.String()} }
 
-// expireLocked removes full buckets. It leaves those that the store has to the
-// next flush, which deletes them there, and those that only a look has clamped
-// to eviction: the store's TAT may be ahead.
+// expireLocked removes full buckets. It leaves buckets that the store has to
+// the next flush, which deletes them there. It leaves buckets that only a Check
+// has clamped to eviction, because the store's TAT may be ahead.
 func (s *shard) expireLocked(now int64) {
 	s.Each(func(i uint32, b table.Slot) table.Outcome {
 		switch {
@@ -309,7 +309,7 @@ func (c *collector) collectLocked(s *shard) {
 func (c *collector) waits(s *shard, b table.Slot) bool {
 	switch cmp.Or(s.limits.rules[b.Rule()].limit.Durability, c.level) {
 	case Memory:
-		return true
+		return !b.Has(table.Flush)
 	case Leased:
 		return b.Has(table.Covered)
 	}

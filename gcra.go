@@ -8,9 +8,9 @@ import "math/bits"
 // instant at which it will be full again. A TAT that is past, or absent (0), is
 // a full bucket.
 //
-// Instants are Unix nanoseconds in [0, endOfTime]; a reading outside is taken
-// for the nearest end, where time stands still: a limiter that is asked then is
-// stricter, never more generous.
+// Instants are Unix nanoseconds in [0, endOfTime]. A reading outside counts as
+// the nearest end. Time stands still there, so a limiter is stricter then,
+// never more generous.
 const (
 	maxTolerance = 36525 * 24 * 60 * 60 * 1e9 // 100 years of 365.25 days
 	endOfTime    = 1<<63 - 1 - maxTolerance   // the year 2162: now + τ is an int64 for every limit
@@ -68,9 +68,9 @@ func newRate(burst, count, period int64) (r rate, field, want string) {
 // instant returns now within the range that the arithmetic is exact in.
 func instant(now int64) int64 { return min(max(now, 0), endOfTime) }
 
-// spend returns the TAT after a spend of cost tokens and 0, or, where that is
-// denied, the TAT as it was and the nanoseconds until it would be allowed. It
-// takes 0 ≤ cost ≤ burst, and any tat and now.
+// spend returns the TAT after a spend of cost tokens, and 0. If it is denied,
+// spend returns the TAT as it was, and the nanoseconds until it would be
+// allowed. It takes 0 ≤ cost ≤ burst, and any tat and now.
 func (r *rate) spend(tat, now, cost int64) (next, retryAfter int64) {
 	now = instant(now)
 	base := max(now, tat)

@@ -203,26 +203,6 @@ func FuzzLaws(f *testing.F) {
 	})
 }
 
-// admitted is what one decision admitted.
-type admitted struct {
-	at   int64
-	cost int64
-}
-
-// requireWithin requires that no stretch of time that ends with the last
-// admission has more than burst + elapsed·rate.
-func requireWithin(t *testing.T, log []admitted, burst, count, period int64) {
-	cost, first, last := new(big.Int), int64(math.MaxInt64), int64(0)
-	for i := len(log) - 1; i >= 0; i-- {
-		cost.Add(cost, big.NewInt(log[i].cost))
-		first, last = min(first, log[i].at), max(last, log[i].at)
-		over := new(big.Int).Sub(cost, big.NewInt(burst))
-		back := new(big.Int).Mul(big.NewInt(last-first), big.NewInt(count))
-		require.True(t, over.Mul(over, big.NewInt(period)).Cmp(back) <= 0,
-			"%v tokens in %d ns, of burst %d and %d per %d ns", cost, last-first, burst, count, period)
-	}
-}
-
 // part returns n·b/255.
 func part(n int64, b byte) int64 { return n/255*int64(b) + n%255*int64(b)/255 }
 
@@ -260,11 +240,11 @@ func step(r rate, now int64, kind, size byte) int64 {
 	return instantSeeds[int(size)%len(instantSeeds)]
 }
 
-// FuzzHistory compares every decision of a history to a model in rationals, and
-// holds what was admitted to the law.
+// FuzzHistory compares every decision of a history to a model in rationals.
 func FuzzHistory(f *testing.F) {
 	spree := []byte{
-		0x00, 0, 1, 0x00, 0, 1, 0x01, 5, 255, 0x12, 255, 1, 0x22, 254, 1, 0x34, 255, 0, 0x0a, 0, 3, 0x0c, 0, 255, 0x0c, 0, 255,
+		0x00, 0, 1, 0x00, 0, 1, 0x01, 5, 255, 0x12, 255, 1, 0x22, 254, 1, 0x34, 255, 0, 0x0a, 0, 3, 0x0c, 0, 255, 0x0c, 0,
+		255,
 		0x2d, 1, 7, 0x09, 1, 255, 0x0e, 0, 0, 0x34, 90, 2, 0x15, 9, 1, 0x46, 100, 2, 0x0f, 0, 0, 0x07, 1, 255, 0x7f, 9, 0,
 	}
 	greedy := []byte{0x00, 0, 255} // all there is, then each token as it comes back
@@ -272,7 +252,8 @@ func FuzzHistory(f *testing.F) {
 		greedy = append(greedy, 0x20, 255, 2)
 	}
 	extremes := []byte{
-		0x70, 9, 0, 0x70, 8, 0, 0x70, 9, 0, 0x7c, 9, 0, 0x70, 0, 0, 0x7a, 7, 0, 0x70, 2, 0, 0x7e, 1, 0, 0x70, 6, 0, 0x7c, 7, 0,
+		0x70, 9, 0, 0x70, 8, 0, 0x70, 9, 0, 0x7c, 9, 0, 0x70, 0, 0, 0x7a, 7, 0, 0x70, 2, 0, 0x7e, 1, 0, 0x70, 6, 0, 0x7c,
+		7, 0,
 		0x7c, 7, 0, 0x7c, 7, 0, 0x7c, 7, 0, 0x70, 7, 0,
 	}
 	for _, l := range limitSeeds {
@@ -286,7 +267,6 @@ func FuzzHistory(f *testing.F) {
 		r, burst, count, period := foldRate(t, burst, count, period)
 		m := modeltest.NewTokens(burst, count, period)
 		tat := int64(0)
-		var log []admitted
 		for n := 0; len(script) >= 3 && n < 48; n, script = n+1, script[3:] {
 			now = step(r, now, script[0]>>4, script[1])
 			cost := min(int64(script[2]/2), burst)
@@ -298,27 +278,18 @@ func FuzzHistory(f *testing.F) {
 				next, retryAfter := r.spend(tat, now, cost)
 				require.Equal(t, m.Spend(now, cost), retryAfter, "spend %d at %d", cost, now)
 				tat = next
-				if retryAfter == 0 {
-					log = append(log, admitted{bound(now), cost})
-					requireWithin(t, log, burst, count, period)
-				}
 			case op < 12:
 				tat = r.refund(tat, now, cost)
 				m.Refund(now, cost)
-				log = nil
 			case op < 14:
 				next, delay, ok := r.reserve(tat, now, cost)
 				wantDelay, wantOK := m.Reserve(now, cost)
 				require.Equal(t, wantOK, ok, "reserve %d at %d", cost, now)
 				require.Equal(t, wantDelay, delay, "reserve %d at %d", cost, now)
 				tat = next
-				if ok {
-					log = append(log, admitted{bound(now), cost})
-				}
 			case op == 14:
 				tat = r.clamp(tat, now)
 				m.Clamp(now)
-				log = nil
 			}
 			require.Equal(t, m.Remaining(now), r.remaining(tat, now), "remaining at %d", now)
 			require.Equal(t, m.ResetAfter(now), resetAfter(tat, now), "resetAfter at %d", now)

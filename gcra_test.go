@@ -208,7 +208,8 @@ func TestWithinWindow(t *testing.T) {
 		require.Equal(t, Limit{Burst: 1, Count: 1, Period: time.Minute}, WithinWindow(1, time.Minute))
 		require.Equal(t, Limit{Burst: 101, Count: 4900, Period: time.Hour}, WithinWindow(5000, time.Hour))
 	})
-	for _, l := range []Limit{WithinWindow(0, time.Hour), WithinWindow(-100, time.Hour), WithinWindow(1, 0), WithinWindow(2000, time.Microsecond)} {
+	for _, l := range []Limit{WithinWindow(0, time.Hour), WithinWindow(-100, time.Hour), WithinWindow(1, 0),
+		WithinWindow(2000, time.Microsecond)} {
 		require.Error(t, l.Validate())
 	}
 }

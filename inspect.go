@@ -26,11 +26,9 @@ type Bucket struct {
 // store fails, the error is the last thing yielded.
 func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 	return func(yield func(Bucket, error) bool) {
-		select {
-		case <-l.closed:
+		if l.isClosed() {
 			yield(Bucket{}, ErrClosed)
 			return
-		default:
 		}
 		if name == Unknown {
 			return // the store has the holds there
@@ -92,10 +90,7 @@ func (l *Limiter) freshKeys(name Name) map[Key]bool {
 // from the store. Its errors are those of Check.
 func (l *Limiter) Bucket(key Key) (Bucket, error) {
 	b, err := l.bucket(key)
-	if err != nil {
-		return Bucket{}, l.failed(key, err)
-	}
-	return b, nil
+	return b, l.failed(key, err)
 }
 
 func (l *Limiter) bucket(key Key) (Bucket, error) {
@@ -215,6 +210,21 @@ type LimitStats struct {
 	Errors          int64 // calls that returned an error
 }
 
+// failed counts an error against the key's limit, and returns it. It does
+// nothing if err is nil.
+func (l *Limiter) failed(key Key, err error) error {
+	if err == nil {
+		return nil
+	}
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	if l.limits.Load().label(key.Name) == "" {
+		key.Name = Unknown // names that are not declared must not fill the memory
+	}
+	l.errs[key.Name]++
+	return err
+}
+
 // FlushStats tells of the flushes of one Limiter.
 type FlushStats struct {
 	Flushes  int64         // that wrote something
@@ -266,17 +276,11 @@ func (f *flusher) recovered() {
 	}
 }
 
-// savingSince returns the begin of the save under way, or zero.
-func (f *flusher) savingSince() time.Time {
+// stats returns the counts, and the begin of the save under way, or zero.
+func (f *flusher) stats() (FlushStats, time.Time) {
 	f.statusMu.Lock()
 	defer f.statusMu.Unlock()
-	return f.saving.since
-}
-
-func (f *flusher) stats() FlushStats {
-	f.statusMu.Lock()
-	defer f.statusMu.Unlock()
-	return f.status
+	return f.status, f.saving.since
 }
 
 // watch is about the calls of the store that one goroutine at a time makes. A
@@ -340,11 +344,10 @@ func (l *Limiter) Stats() Stats {
 		Resident:  l.directory.resident.Load(),
 		Loads:     l.loads.Load(),
 		Evictions: l.evictions.Load(),
-		Flush:     l.flusher.stats(),
+		Commit:    l.committer.stats(),
+		File:      l.store.Stats(),
 	}
-	st.Commit = l.committer.stats()
-	st.Saving = l.flusher.savingSince()
-	st.File = l.store.Stats()
+	st.Flush, st.Saving = l.flusher.stats()
 	st.Forward, st.Backward = l.clock.Steps()
 	add := func(name Name, allowed, denied, errs int64) {
 		ls := st.Limits[name]

@@ -1,14 +1,17 @@
 package stint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-go/stint/internal/spell"
+	"github.com/stint-go/stint/internal/table"
 )
 
 // Limit is how much may be spent: at most Burst tokens at once, and Count
@@ -153,4 +156,99 @@ func (l Limit) mistakes() (errs []*spell.FieldError) {
 	check(l.Queue >= 0, "queue", l.Queue, "0 or more")
 	check(l.Durability <= Synced, "durability", l.Durability, spell.WantDurability)
 	return errs
+}
+
+// rule is one limit, ready for the arithmetic.
+type rule struct {
+	limit Limit
+	rate  rate
+}
+
+// limited reports whether the rule has arithmetic: it is neither Unlimited nor
+// Blocked.
+func (r *rule) limited() bool { return r.rate.burst != 0 }
+
+var (
+	unlimitedRule rule // of a Decision, the Limit is zero
+	blockedRule   = rule{limit: Blocked}
+)
+
+// givenRules keeps the rules of limits that callers gave lately.
+type givenRules [256]atomic.Pointer[rule]
+
+// of returns the rule of a limit that a caller gives, or its mistakes.
+func (g *givenRules) of(l Limit) (*rule, error) {
+	switch l {
+	case Unlimited:
+		return &unlimitedRule, nil
+	case Blocked:
+		return &blockedRule, nil
+	}
+	const odd = 0x9E3779B97F4A7C15
+	h := ((uint64(l.Burst)*odd^uint64(l.Count))*odd^uint64(l.Period))*odd ^ uint64(l.Queue)<<3 ^ uint64(l.Durability)
+	at := &g[h*odd>>56]
+	if r := at.Load(); r != nil && r.limit == l {
+		return r, nil
+	}
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	r := &rule{limit: l}
+	r.rate, _, _ = newRate(l.Burst, l.Count, int64(l.Period))
+	at.Store(r)
+	return r, nil
+}
+
+// same reports whether two limits are the same. A level that one leaves out is
+// the default.
+func same(a, b Limit, level Durability) bool {
+	a.Durability, b.Durability = cmp.Or(a.Durability, level), cmp.Or(b.Durability, level)
+	return a == b
+}
+
+// give has r use the Limit of req.
+func (l *Limiter) give(r *request, req *Request) (err error) {
+	if req.Limit != (Limit{}) {
+		r.given, err = l.given.of(req.Limit)
+	}
+	return err
+}
+
+// useConfiguredLocked drops a given limit that is the configured one, which can
+// do more: its leases last for several requests.
+func (r *request) useConfiguredLocked(level Durability) {
+	if r.given != nil && same(r.given.limit, r.shard.limits.rules[r.rule].limit, level) {
+		r.given = nil
+	}
+}
+
+// ruleLocked returns the rule that the request is held to.
+func (r *request) ruleLocked() *rule {
+	if r.given != nil {
+		return r.given
+	}
+	return &r.shard.limits.rules[r.rule]
+}
+
+// clampLocked clamps a TAT that was loaded. A bucket in memory is not clamped
+// by a given limit, because other requests may have larger ones.
+func (r *request) clampLocked(now int64) {
+	configured, held := &r.shard.limits.rules[r.rule].rate, &r.ruleLocked().rate
+	if held.tolerance < configured.tolerance {
+		held = configured
+	}
+	if !r.resident && held.tolerance > 0 {
+		r.tat = held.clamp(r.tat, now)
+	}
+}
+
+// keepGivenLocked has a flush save a bucket that a given limit has changed, as
+// that limit's level asks, whatever the configured level is.
+func (r *request) keepGivenLocked(b table.Slot, level Durability) {
+	b.Clear(table.Covered) // the lease is of the configured limit
+	if level > Memory {
+		b.Set(table.Flush)
+		i, _ := r.shard.findLocked(r.key, r.hash)
+		r.shard.MarkDirty(i)
+	}
 }

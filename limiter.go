@@ -26,6 +26,7 @@ type Limiter struct {
 
 	limitsMu sync.Mutex             // held by SetLimits
 	limits   atomic.Pointer[Limits] // the newest
+	given    givenRules             // of requests that have their own
 
 	statsMu sync.Mutex // guards errs and past
 	errs    map[Name]int64
@@ -158,6 +159,7 @@ func (l *Limiter) lockFound(r *request) error {
 		r.shard.mu.Unlock()
 		return ErrClosed
 	}
+	r.useConfiguredLocked(l.opts.Durability)
 	return nil
 }
 
@@ -179,7 +181,7 @@ func (l *Limiter) load(r *request) error {
 		return err
 	}
 	r.rule, r.limits, r.removals, r.saved, r.tat = rule, limits, removals, 0, 0
-	if rule <= blocked && r.op != opReset {
+	if rule <= blocked && r.op != opReset && (r.given == nil || !r.given.limited()) {
 		return nil
 	}
 	r.saved, err = l.loadTAT(r.key)
@@ -309,10 +311,8 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 	}
 	l.limitsMu.Lock()
 	defer l.limitsMu.Unlock()
-	select {
-	case <-l.closed:
+	if l.isClosed() {
 		return ErrClosed
-	default:
 	}
 	if err := l.limits.Load().sameTrees(limits); err != nil {
 		return err
@@ -349,11 +349,18 @@ func (l *Limiter) Now() time.Time { return time.Unix(0, l.clock.Now()) }
 // Flush saves everything spent so far, at every level. It is in the store when
 // Flush returns nil.
 func (l *Limiter) Flush() error {
+	if l.isClosed() {
+		return ErrClosed
+	}
+	return l.flusher.flushAndWait()
+}
+
+func (l *Limiter) isClosed() bool {
 	select {
 	case <-l.closed:
-		return ErrClosed
+		return true
 	default:
-		return l.flusher.flushAndWait()
+		return false
 	}
 }
 

@@ -67,7 +67,7 @@ func TestClose(t *testing.T) {
 	t.Run("failed save", func(t *testing.T) {
 		r := newRig(t)
 		r.spend(perID.Key("a"), 1)
-		r.disk.fail(errDisk)
+		r.disk.fail(errDisk, "save", "close")
 		err := r.Close()
 		require.ErrorIs(t, err, errDisk)
 		require.Equal(t, err, r.Close(), "a second Close returns what the first did")
@@ -99,20 +99,21 @@ func requireClosed(t testing.TB, l *Limiter) {
 	t.Helper()
 	for _, key := range []Key{perID.Key("a"), perID.Key("never seen"), everyone.Key(""), off.Key("a")} {
 		calls := map[string]func() error{
-			"Spend":     func() error { _, err := l.Spend(key, 1); return err },
-			"Check":     func() error { _, err := l.Check(key, 1); return err },
-			"Refund":    func() error { _, err := l.Refund(key, 1); return err },
-			"Reset":     func() error { return l.Reset(key) },
-			"SpendAll":  func() error { _, err := l.SpendAll(Request{Key: key, Cost: 1}); return err },
-			"no spends": func() error { _, err := l.SpendAll(); return err },
-			"RefundAll": func() error { _, err := l.RefundAll(Request{Key: key, Cost: 1}); return err },
-			"SpendEach": func() error { return l.SpendEach([]Request{{Key: key, Cost: 1}}, make([]Decision, 1)) },
-			"Reserve":   func() error { _, err := l.Reserve(key, 1); return err },
-			"Wait":      func() error { return l.Wait(context.Background(), key, 1) },
-			"Hold":      func() error { return l.Hold(key, time.Now().Add(time.Hour)) },
-			"Bucket":    func() error { _, err := l.Bucket(key); return err },
-			"SetLimits": func() error { return l.SetLimits(l.limits.Load()) },
-			"Flush":     l.Flush,
+			"Spend":        func() error { _, err := l.Spend(key, 1); return err },
+			"Check":        func() error { _, err := l.Check(key, 1); return err },
+			"Refund":       func() error { _, err := l.Refund(key, 1); return err },
+			"Reset":        func() error { return l.Reset(key) },
+			"SpendAll":     func() error { _, err := l.SpendAll(Request{Key: key, Cost: 1}); return err },
+			"no spends":    func() error { _, err := l.SpendAll(); return err },
+			"RefundAll":    func() error { _, err := l.RefundAll(Request{Key: key, Cost: 1}); return err },
+			"SpendEach":    func() error { return l.SpendEach([]Request{{Key: key, Cost: 1}}, make([]Decision, 1)) },
+			"Reserve":      func() error { _, err := l.Reserve(key, 1); return err },
+			"Wait":         func() error { return l.Wait(context.Background(), key, 1) },
+			"Hold":         func() error { return l.Hold(key, time.Now().Add(time.Hour)) },
+			"Bucket":       func() error { _, err := l.Bucket(key); return err },
+			"SetLimits":    func() error { return l.SetLimits(l.limits.Load()) },
+			"SetOverrides": func() error { return l.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: Blocked}) },
+			"Flush":        l.Flush,
 		}
 		for name, call := range calls {
 			require.ErrorIs(t, call(), ErrClosed, name)
@@ -126,21 +127,8 @@ func requireClosed(t testing.TB, l *Limiter) {
 	l.Health()
 }
 
-// TestMakeRoom is about a Limiter that has MaxResident buckets in memory.
-func TestMakeRoom(t *testing.T) {
-	t.Run("evicted buckets come back", func(t *testing.T) {
-		for name := range levelNames {
-			r := rigOn(t, NewMemStore(), levelLimits(t, hundred), Options{MaxResident: 8})
-			for i := range int64(40) {
-				r.take(name.Key(fmt.Sprint(i)), 1+i)
-				require.LessOrEqual(t, r.Stats().Resident, int64(8))
-			}
-			for i := range int64(40) {
-				require.Equal(t, 1+i, r.spent(name.Key(fmt.Sprint(i))))
-			}
-			require.Greater(t, r.Stats().Evictions, int64(40))
-		}
-	})
+// testMakeRoom is about a Limiter that has MaxResident buckets in memory.
+func testMakeRoom(t *testing.T) {
 	t.Run("nothing can be saved", func(t *testing.T) {
 		r := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{MaxResident: 8})
 		r.disk.fail(errDisk, "save")
@@ -200,125 +188,28 @@ func TestMakeRoom(t *testing.T) {
 	})
 }
 
+// TestSetLimits is about mistakes. The random model changes limits that are in
+// use.
 func TestSetLimits(t *testing.T) {
-	key := perID.Key("a")
-	evict := func(r *rig) {
-		require.NoError(t, r.Flush())
-		r.evictAll(true)
-		require.Zero(t, r.Stats().Resident)
+	key, path := perID.Key("a"), storePath(t)
+	r := rigOn(t, openBolt(t, path, testNames), testLimits(t), Options{})
+	r.spend(key, 5)
+	require.EqualError(t, r.SetLimits(nil), "stint: SetLimits: no limits")
+	spec := func(label string) NameSpec { return NameSpec{Label: label, Limit: PerHour(1)} }
+	for _, names := range []Names{{perID: spec("Other")}, {77: spec("PerID")}, {perID: spec("Renamed"), 78: spec("New")}} {
+		require.ErrorIs(t, r.SetLimits(limitsOf(t, names, nil)), ErrNameMismatch)
+		require.False(t, r.spend(key, 1).Allowed, "the old limits are in force")
+		_, err := r.Spend(Name(78).Key("a"), 1)
+		require.ErrorIs(t, err, ErrUnknownName)
 	}
-	reloads := map[string]func(r *rig, limits *Limits) *rig{
-		"in memory": func(r *rig, limits *Limits) *rig {
-			require.NoError(t, r.SetLimits(limits))
-			return r
-		},
-		"on disk": func(r *rig, limits *Limits) *rig {
-			evict(r)
-			require.NoError(t, r.SetLimits(limits))
-			return r
-		},
-		"reopened": func(r *rig, limits *Limits) *rig {
-			require.NoError(t, r.Close())
-			return r.next(limits)
-		},
-	}
-	tenPerTenDays := Limit{Burst: 10, Count: 10, Period: 240 * time.Hour}
-	for _, tc := range []struct {
-		name       string
-		old, new   Limit
-		spent      int64
-		after      time.Duration // until the change
-		remaining  int64
-		retryAfter time.Duration // of one token more, if no token remains
-	}{
-		{"raised", tenPerTenDays, PerDay(100), 10, 0, 0, 14*time.Minute + 24*time.Second},
-		{"raised later", tenPerTenDays, PerDay(100), 10, time.Hour, 0, 14*time.Minute + 24*time.Second},
-		{"raised when not used up", tenPerTenDays, PerDay(100), 1, 0, 0, 14*time.Minute + 24*time.Second},
-		{"lowered", PerDay(100), tenPerTenDays, 100, 0, 9, 0},
-		{"slower", PerHour(10), tenPerTenDays, 10, 0, 9, 0},
-		{"less burst", PerHour(10), PerHour(10).WithBurst(5), 10, 0, 0, 6 * time.Minute},
-		{"more burst", PerHour(10), PerHour(10).WithBurst(15), 10, 0, 5, 0},
-		{"the same", PerHour(10), PerHour(10), 10, time.Minute, 0, 5 * time.Minute},
-	} {
-		for place, reload := range reloads {
-			t.Run(tc.name+"/"+place, func(t *testing.T) {
-				r := rigOn(t, NewMemStore(), limitPerID(t, tc.old), Options{})
-				r.take(key, tc.spent)
-				r.clock.advance(tc.after)
-				r = reload(r, limitPerID(t, tc.new))
-				d := r.check(key, 0)
-				require.Equal(t, tc.remaining, d.Remaining)
-				require.Equal(t, tc.new, d.Limit)
-				require.LessOrEqual(t, d.ResetAfter, tc.new.Tolerance())
-				d = r.check(key, tc.remaining+1)
-				if tc.retryAfter != 0 {
-					require.Equal(t, tc.retryAfter, d.RetryAfter)
-				}
-				r.clock.advance(d.RetryAfter)
-				r.take(key, tc.remaining+1)
-				require.False(t, r.spend(key, 1).Allowed)
-			})
-		}
-	}
-	for _, evicted := range []bool{false, true} {
-		t.Run(fmt.Sprint("removed and restored/evicted ", evicted), func(t *testing.T) {
-			r := rigOn(t, NewMemStore(), limitPerID(t, PerHour(10)), Options{})
-			a, b, c := perID.Key("a"), perID.Key("b"), perID.Key("c")
-			for _, key := range []Key{a, b, c} {
-				r.spend(key, 10)
-			}
-			if evicted {
-				evict(r)
-			}
-			require.NoError(t, r.SetLimits(limitsOf(t, testNames, nil)))
-			r.take(a, 1000)
-			require.True(t, r.refund(a, 1000).Allowed)
-			require.True(t, r.spendAll(Request{Key: a, Cost: 3}, Request{Key: b, Cost: 3}).Allowed)
-			r.reserve(a, 3)
-			require.NoError(t, r.Reset(c))
-			require.NoError(t, r.Flush())
-			r.clock.advance(6 * time.Minute)
-			require.NoError(t, r.SetLimits(limitPerID(t, PerHour(10))))
-			require.EqualValues(t, 1, r.left(a), "what returned meanwhile, and no more")
-			require.EqualValues(t, 1, r.left(b))
-			require.EqualValues(t, 10, r.left(c), "it was reset")
-		})
-	}
-	t.Run("overrides", func(t *testing.T) {
-		r := rigOn(t, NewMemStore(), limitPerID(t, PerHour(10)), Options{})
-		keys := []Key{perID.Key("a"), perID.Key("b")}
-		for _, key := range keys {
-			r.spend(key, 10)
-		}
-		for i, key := range keys {
-			more := limitPerID(t, PerHour(10), Override{[]OverrideID{{ID: key.ID}}, PerHour(10).WithBurst(20)})
-			require.NoError(t, r.SetLimits(more))
-			require.Same(t, more, r.Limits())
-			require.EqualValues(t, 10, r.left(key))
-			require.EqualValues(t, 0, r.left(keys[1-i]))
-		}
-		require.NoError(t, r.SetLimits(limitPerID(t, PerHour(10))))
-		require.EqualValues(t, 0, r.left(keys[1]))
-	})
-	t.Run("mistakes", func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "buckets.db")
-		r := rigOn(t, openBolt(t, path, testNames), testLimits(t), Options{})
-		r.spend(key, 5)
-		require.EqualError(t, r.SetLimits(nil), "stint: SetLimits: no limits")
-		spec := func(label string) NameSpec { return NameSpec{Label: label, Limit: PerHour(1)} }
-		for _, names := range []Names{{perID: spec("Other")}, {77: spec("PerID")}, {perID: spec("Renamed"), 78: spec("New")}} {
-			require.ErrorIs(t, r.SetLimits(limitsOf(t, names, nil)), ErrNameMismatch)
-			require.False(t, r.spend(key, 1).Allowed, "the old limits are in force")
-			_, err := r.Spend(Name(78).Key("a"), 1)
-			require.ErrorIs(t, err, ErrUnknownName)
-		}
-		require.NoError(t, r.SetLimits(limitsOf(t, Names{79: spec("New")}, nil)))
-		require.EqualValues(t, 0, r.spend(Name(79).Key("a"), 1).Remaining)
-		_, err := r.Spend(key, 1)
-		require.ErrorIs(t, err, ErrUnknownName, "no longer declared")
-		require.NoError(t, r.SetLimits(testLimits(t)))
-		require.False(t, r.spend(key, 1).Allowed, "declared again")
-		require.NoError(t, r.Close())
-		require.Equal(t, "New", openBolt(t, path, nil).store.Names()[79])
-	})
+	require.NoError(t, r.SetLimits(limitsOf(t, Names{79: spec("New")}, nil)))
+	require.EqualValues(t, 0, r.spend(Name(79).Key("a"), 1).Remaining)
+	_, err := r.Spend(key, 1)
+	require.ErrorIs(t, err, ErrUnknownName, "no longer declared")
+	again := testLimits(t)
+	require.NoError(t, r.SetLimits(again))
+	require.Same(t, again, r.Limits())
+	require.False(t, r.spend(key, 1).Allowed, "declared again")
+	require.NoError(t, r.Close())
+	require.Equal(t, "New", openBolt(t, path, nil).store.Names()[79])
 }

@@ -69,12 +69,6 @@ type settings struct {
 	leading          int    // parts that an override names; 0 means all
 }
 
-// rule is one limit, ready for the arithmetic.
-type rule struct {
-	limit Limit
-	rate  rate
-}
-
 // The rules that need no bucket. The first has no limit.
 const (
 	unlimited uint32 = iota
@@ -184,18 +178,16 @@ func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 // SetOverrides puts other overrides of one id in force, as Limits.With makes
 // them, while decisions go on: a new plan, or Blocked for a while. Its buckets
 // stay, as SetLimits says, and so do all others. The cost does not grow with
-// the number of ids, except for a Name with an Override format: such an override
-// covers many buckets, and is looked for among those in memory.
+// the number of ids, unless the Name has an Override format. Such an override
+// covers many buckets, and each bucket in memory is compared with it.
 //
 // Nothing is written to a limits file: a later SetLimits decides for the id
 // again. After an error the old overrides stay in force.
 func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 	l.limitsMu.Lock()
 	defer l.limitsMu.Unlock()
-	select {
-	case <-l.closed:
+	if l.isClosed() {
 		return ErrClosed
-	default:
 	}
 	ls, err := l.limits.Load().With(id, limits)
 	if err != nil {
@@ -343,6 +335,15 @@ func (ls *Limits) resolve(key Key) (uint32, error) {
 		}
 	}
 	return s.rule, nil
+}
+
+// accepts reports whether ls is not nil and resolves the key.
+func (ls *Limits) accepts(key Key) bool {
+	if ls == nil {
+		return false
+	}
+	_, err := ls.resolve(key)
+	return err == nil
 }
 
 func (ls *Limits) declares(name Name) bool {

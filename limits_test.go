@@ -41,7 +41,8 @@ func TestParseLimit(t *testing.T) {
 		{"1/24h burst 3600", PerDay(1).WithBurst(3600), 24 * time.Hour, 3600 * 24 * time.Hour, "1/1d burst 3600"},
 		{"2/168h", Limit{Burst: 2, Count: 2, Period: 168 * time.Hour}, 84 * time.Hour, 168 * time.Hour, "2/1w"},
 		{"300/3h", Limit{Burst: 300, Count: 300, Period: 3 * time.Hour}, 36 * time.Second, 3 * time.Hour, "300/180m"},
-		{"3/1h30m burst 2", Limit{Burst: 2, Count: 3, Period: 90 * time.Minute}, 30 * time.Minute, time.Hour, "3/90m burst 2"},
+		{"3/1h30m burst 2", Limit{Burst: 2, Count: 3, Period: 90 * time.Minute}, 30 * time.Minute, time.Hour,
+			"3/90m burst 2"},
 		{"3/10ns", Limit{Burst: 3, Count: 3, Period: 10}, 4, 12, "3/10ns burst 3"},
 		{"1/10h0m1s", Limit{Burst: 1, Count: 1, Period: 36001e9}, 36001e9, 36001e9, "1/36001s"},
 	} {
@@ -86,8 +87,9 @@ func TestLimitValidate(t *testing.T) {
 		{Limit{Burst: 1, Count: 2, Period: 1}, []string{"count is 2, want at most 1 per nanosecond of the period"}},
 		{Limit{Burst: math.MaxInt64, Count: 1, Period: math.MaxInt64},
 			[]string{"burst is 9223372036854775807, want a bucket that refills within 100 years"}},
-		{Limit{Burst: 1, Count: 1, Period: -time.Minute, Queue: -1, Durability: 5}, []string{"period is -1m, want more than 0",
-			"queue is -1, want 0 or more", "durability is Durability(5), want memory, flushed, leased or synced"}},
+		{Limit{Burst: 1, Count: 1, Period: -time.Minute, Queue: -1, Durability: 5},
+			[]string{"period is -1m, want more than 0",
+				"queue is -1, want 0 or more", "durability is Durability(5), want memory, flushed, leased or synced"}},
 	} {
 		err := tc.limit.Validate()
 		require.EqualError(t, err, "stint: "+strings.Join(tc.want, "\nstint: "))

@@ -115,14 +115,6 @@ func testLimits(t testing.TB) *Limits {
 	})
 }
 
-// limitPerID returns limits with one for perID, overridden for some ids.
-func limitPerID(t testing.TB, limit Limit, overrides ...Override) *Limits {
-	t.Helper()
-	ls, err := NewLimits(testNames, map[Name]Limit{perID: limit}, map[Name][]Override{perID: overrides})
-	require.NoError(t, err)
-	return ls
-}
-
 // Names with a level each.
 const (
 	inMemory Name = iota + 1
@@ -266,7 +258,7 @@ func (r *rig) tat(hours int64) int64 { return r.clock.ns.Load() + hours*hour }
 func (r *rig) rest() {
 	in := r.committer.Lock(true)
 	r.committer.Unlock()
-	in.Await()
+	in.Await(nil)
 }
 
 // evictAll removes from memory all that may leave it.

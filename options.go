@@ -1,6 +1,8 @@
 package stint
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -38,6 +40,36 @@ type Options struct {
 	OnEvent       func(Event)      // called with one event at a time; must not call Close
 	Now           func() time.Time // for tests and simulations; must not go backwards
 }
+
+// Decider decides on requests, whether its buckets belong to this process, as
+// those of a *Limiter do, or to another one that several share. Its methods may
+// be called from any number of goroutines, and mean what those of *Limiter
+// mean:
+//
+//   - A denial is a Decision. An error comes with the zero Decision, which
+//     denies, and nothing was spent, unless the error says otherwise.
+//     ErrNotDurable does, and so do errors of a Decider that may have lost the
+//     answer.
+//   - SpendTogether decides at one instant, for all requests or for none, and
+//     RetryAfter is exact.
+//   - The limit is that of the Request, or else that of Limits.
+//   - Now is the time by the clock of the decisions. Holds go by it.
+//   - Check, Bucket and Now change nothing.
+//
+// Two Deciders are the same if == says so, as for pointers.
+type Decider interface {
+	Limits() *Limits
+	Now() time.Time
+	Spend(key Key, cost int64) (Decision, error)
+	Check(key Key, cost int64) (Decision, error)
+	SpendTogether(reqs []Request, ds []Decision) (Decision, error)
+	RefundAll(reqs ...Request) (Decision, error)
+	Bucket(key Key) (Bucket, error)
+	Hold(key Key, until time.Time) error
+	Wait(ctx context.Context, key Key, cost int64) error
+}
+
+var _ Decider = (*Limiter)(nil)
 
 // Durability is what a decision waits for, and so what a crash may forget.
 // After Close nothing is forgotten at any level.
@@ -90,18 +122,10 @@ func (o *Options) withDefaults() (Options, error) {
 	case c.MaxResident < 0:
 		return c, fmt.Errorf("stint: MaxResident %d: want more than 0", c.MaxResident)
 	}
-	if c.Durability == 0 {
-		c.Durability = Flushed
-	}
-	if c.FlushInterval == 0 {
-		c.FlushInterval = time.Second
-	}
-	if c.CommitTimeout == 0 {
-		c.CommitTimeout = 5 * time.Second
-	}
-	if c.MaxResident == 0 {
-		c.MaxResident = 1 << 20
-	}
+	c.Durability = cmp.Or(c.Durability, Flushed)
+	c.FlushInterval = cmp.Or(c.FlushInterval, time.Second)
+	c.CommitTimeout = cmp.Or(c.CommitTimeout, 5*time.Second)
+	c.MaxResident = cmp.Or(c.MaxResident, 1<<20)
 	return c, nil
 }
 
@@ -111,7 +135,7 @@ type Event struct {
 	Kind EventKind
 	Time time.Time     // by the Limiter's clock
 	Err  error         // what is wrong; of SaveEnded, how the save ended
-	Path string        // of FileSetAside: where the file is now
+	Path string        // of FileSetAside: the file's new path
 	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back
 }
 
@@ -130,25 +154,16 @@ const (
 	FileBack                            // the file, or a new one with all buckets, is there
 )
 
+var eventKinds = [...]string{
+	FlushFailed: "flush failed", FlushRecovered: "flush recovered", ClockStepped: "clock stepped",
+	FileSetAside: "file set aside",
+	SaveOverdue:  "save overdue", SaveEnded: "overdue save ended", FileGone: "file gone", FileBack: "file back",
+}
+
 // String returns what happened, in two or three words.
 func (k EventKind) String() string {
-	switch k {
-	case FlushFailed:
-		return "flush failed"
-	case FlushRecovered:
-		return "flush recovered"
-	case ClockStepped:
-		return "clock stepped"
-	case FileSetAside:
-		return "file set aside"
-	case SaveOverdue:
-		return "save overdue"
-	case SaveEnded:
-		return "overdue save ended"
-	case FileGone:
-		return "file gone"
-	case FileBack:
-		return "file back"
+	if k > 0 && int(k) < len(eventKinds) {
+		return eventKinds[k]
 	}
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }

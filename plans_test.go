@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
@@ -55,7 +54,7 @@ func TestBlocked(t *testing.T) {
 			} {
 				require.Equal(t, denied, r.spendAll(reqs...))
 			}
-			require.True(t, r.spendAll(Request{b, 1, CheckAndSpend}, Request{key, 1, SpendOnly}).Allowed)
+			require.True(t, r.spendAll(Request{Key: b, Cost: 1}, Request{Key: key, Cost: 1, Mode: SpendOnly}).Allowed)
 			ds := make([]Decision, 2)
 			require.NoError(t, r.SpendEach([]Request{{Key: key, Cost: 1}, {Key: key}}, ds))
 			require.Equal(t, []Decision{denied, denied}, ds)
@@ -138,51 +137,6 @@ func TestWith(t *testing.T) {
 
 // TestSetOverrides moves ids to other plans.
 func TestSetOverrides(t *testing.T) {
-	t.Run("a bucket stays", func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "quota.db")
-		clock := newSimClock()
-		opts := &Options{Now: clock.Now, Durability: Leased}
-		l, err := Open(path, testLimits(t), opts)
-		require.NoError(t, err)
-		a, b := perID.Key("a"), perID.Key("b")
-		for _, key := range []Key{a, b} {
-			_, err = l.Spend(key, 4)
-			require.NoError(t, err)
-		}
-		pro := map[Name]Limit{perID: PerMinute(50), other: PerSecond(7)}
-		require.NoError(t, l.SetOverrides(idOf("a"), pro))
-		d, err := l.Check(a, 0)
-		require.NoError(t, err)
-		require.EqualValues(t, 50-40, d.Remaining, "full after 48 s, as before")
-		require.Equal(t, 48*time.Second, d.ResetAfter)
-		d, err = l.Check(other.Key("a"), 0)
-		require.NoError(t, err)
-		require.EqualValues(t, 7, d.Remaining)
-		d, err = l.Check(b, 0)
-		require.NoError(t, err)
-		require.EqualValues(t, 1, d.Remaining, "not of this id")
-		require.EqualValues(t, 4-2, l.Stats().Limits[perID].Allowed, "counts go on")
-		require.NoError(t, l.Close())
-		require.ErrorIs(t, l.SetOverrides(idOf("a"), pro), ErrClosed)
-
-		l, err = Open(path, testLimits(t), opts)
-		require.NoError(t, err)
-		defer l.Close()
-		require.NoError(t, l.SetOverrides(idOf("a"), pro), "before the bucket is in memory")
-		d, err = l.Check(a, 0)
-		require.NoError(t, err)
-		require.EqualValues(t, 10, d.Remaining)
-		require.ErrorIs(t, l.SetOverrides(idOf("a"), map[Name]Limit{nobody: Blocked}), ErrUnknownName)
-	})
-	t.Run("a smaller limit", func(t *testing.T) {
-		r := newRig(t)
-		key := perID.Key("a")
-		r.spend(key, 5)
-		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: PerSecond(2)}))
-		require.Equal(t, time.Second, r.check(key, 0).ResetAfter, "never longer than an empty bucket")
-		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: Unlimited}))
-		require.Equal(t, int64(math.MaxInt64), r.left(key))
-	})
 	t.Run("an override of many buckets", func(t *testing.T) {
 		names := Names{1: {
 			Label: "Logins", ID: Tuple(AnyID, AnyID), Override: AnyID, Limit: PerMinute(5),

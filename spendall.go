@@ -2,6 +2,7 @@ package stint
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -23,10 +24,23 @@ const (
 )
 
 // Request is one of several that are decided together.
+//
+// Limit is for programs that find the limit of a request themselves, such as
+// the plan of a customer. It replaces the configured one for this request, at
+// its own Durability, and may differ from request to request: a bucket is one
+// number, whatever the limits are. Each request is held to its own limit, and
+// all of them together never pass the largest. A bucket that was emptied under
+// a larger limit has no tokens for a smaller one until it has refilled so far.
+// Only a bucket that is read from the file is cut down, to the larger of the
+// given and the configured limit. Stats count such a request like others.
+//
+// If the Limit is not the configured one, a Leased limit commits every request
+// as a Synced one does. A mistake in it is a ConfigError, and nothing is spent.
 type Request struct {
-	Key  Key
-	Cost int64
-	Mode Mode
+	Key   Key
+	Cost  int64
+	Mode  Mode
+	Limit Limit // zero: the configured one
 }
 
 // SpendAll decides several requests at one instant, and spends for all of them
@@ -35,13 +49,26 @@ type Request struct {
 // RetryAfter, of the allowed that with the fewest Remaining. If no request
 // takes part in the decision, it allows. After an error, such as
 // ErrDuplicateKey, nothing was spent, except as Spend says of ErrNotDurable.
-func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) { return l.all(reqs, opSpend) }
+func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) {
+	return l.all(context.Background(), reqs, nil, opSpend)
+}
+
+// SpendTogether is SpendAll that also puts the decision on reqs[i] into ds[i].
+// If the strictest decision denies, nothing was spent, and the others are what
+// Check would return. After an error every decision is the zero one, which
+// denies, and the tokens are as SpendAll says: unspent, except that after
+// ErrNotDurable those of all requests may stay spent.
+func (l *Limiter) SpendTogether(reqs []Request, ds []Decision) (Decision, error) {
+	return l.SpendTogetherContext(context.Background(), reqs, ds)
+}
 
 // RefundAll returns what a SpendAll of the same requests spent, as Refund
 // does, and returns the strictest decision. For a CheckOnly request it only
 // reports the state. A SpendOnly request is refunded even if SpendAll had too
 // few tokens for it: leave such a request out.
-func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) { return l.all(reqs, opRefund) }
+func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) {
+	return l.all(context.Background(), reqs, nil, opRefund)
+}
 
 // located is the place of a bucket that may be in memory.
 type located struct {
@@ -57,8 +84,9 @@ type spot struct {
 	wait  int64
 }
 
-// fastPathAll is fastPath for a few requests that all check and spend.
-func (l *Limiter) fastPathAll(reqs []Request) (strictest Decision, done bool) {
+// fastPathAll is fastPath for a few requests that all check and spend. ds may be
+// nil.
+func (l *Limiter) fastPathAll(reqs []Request, ds []Decision) (strictest Decision, done bool) {
 	var at [4]spot
 	var order [len(at)]*shard // in which they are locked
 	if len(reqs) == 0 || len(reqs) > len(at) {
@@ -81,14 +109,14 @@ func (l *Limiter) fastPathAll(reqs []Request) (strictest Decision, done bool) {
 	for _, s := range shards {
 		s.mu.Lock()
 	}
-	strictest, done = l.fastPathAllLocked(reqs, at[:len(reqs)])
+	strictest, done = l.fastPathAllLocked(reqs, ds, at[:len(reqs)])
 	for _, s := range shards {
 		s.mu.Unlock()
 	}
 	return strictest, done
 }
 
-func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot) (strictest Decision, done bool) {
+func (l *Limiter) fastPathAllLocked(reqs []Request, ds []Decision, at []spot) (strictest Decision, done bool) {
 	now := l.clock.Now()
 	for i := range reqs {
 		r, f := &reqs[i], &at[i]
@@ -105,6 +133,9 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot) (strictest Decisi
 			cmp.Or(rule.limit.Durability, l.opts.Durability) >= Leased {
 			return Decision{}, false
 		}
+		if r.Limit != (Limit{}) && !same(r.Limit, rule.limit, l.opts.Durability) {
+			return Decision{}, false
+		}
 		for _, other := range at[:i] {
 			if other.shard == f.shard && other.index == index {
 				return Decision{}, false
@@ -116,6 +147,9 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot) (strictest Decisi
 		rule.report(&d, f.next, now)
 		if i == 0 || d.stricter(&strictest) {
 			strictest = d
+		}
+		if ds != nil {
+			ds[i] = d
 		}
 	}
 	for i := range at {
@@ -132,20 +166,19 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot) (strictest Decisi
 	return strictest, true
 }
 
-// all decides several requests together, on the fast path if it can.
-func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
+// all decides several requests together, on the fast path if it can. ds gets
+// the decision on each, unless it is nil.
+func (l *Limiter) all(ctx context.Context, reqs []Request, ds []Decision, op op) (Decision, error) {
 	if op == opSpend {
-		if d, done := l.fastPathAll(reqs); done {
+		if d, done := l.fastPathAll(reqs, ds); done {
 			return d, nil
 		}
 	}
 	if len(reqs) == 0 { // no bucket tells that the limiter is closed
-		select {
-		case <-l.closed:
+		if l.isClosed() {
 			return Decision{}, ErrClosed
-		default:
-			return Decision{Allowed: true, Remaining: math.MaxInt64}, nil
 		}
+		return Decision{Allowed: true, Remaining: math.MaxInt64}, nil
 	}
 	var few [4]request
 	rs := few[:min(len(reqs), len(few))]
@@ -154,8 +187,8 @@ func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
 	}
 	for i := range reqs {
 		r, given := &rs[i], &reqs[i]
-		r.key, r.cost, r.op, r.mode = given.Key, given.Cost, op, given.Mode
-		if err := r.locate(l.directory); err != nil {
+		r.key, r.cost, r.op, r.mode, r.at = given.Key, given.Cost, op, given.Mode, i
+		if err := cmp.Or(l.give(r, given), r.locate(l.directory)); err != nil {
 			return Decision{}, l.failed(r.key, err)
 		}
 		switch {
@@ -181,13 +214,13 @@ func (l *Limiter) all(reqs []Request, op op) (Decision, error) {
 	}
 	now := l.clock.Now()
 	var in *batch
-	d, at, err := decideAllLocked(rs, now)
+	d, at, err := decideAllLocked(rs, ds, now)
 	if err == nil && d.Allowed {
 		in = l.submitLocked(rs, now)
 	}
 	unlockAll(rs)
 	if in != nil {
-		err = l.committer.await(in)
+		err = l.committer.awaitUntil(ctx, in)
 	}
 	if err != nil {
 		return Decision{}, l.failed(rs[at].key, err)
@@ -241,6 +274,9 @@ func (l *Limiter) lockAllFound(rs []request) (at int, err error) {
 			return i, ErrClosed
 		}
 	}
+	for i := range rs {
+		rs[i].useConfiguredLocked(l.opts.Durability)
+	}
 	return 0, nil
 }
 
@@ -254,7 +290,7 @@ func unlockAll(rs []request) {
 
 // decideAllLocked decides at the instant now, and carries the decision out if
 // it allows. The error is that of rs[at].
-func decideAllLocked(rs []request, now int64) (strictest Decision, at int, err error) {
+func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision, at int, err error) {
 	strictest = Decision{Allowed: true, Remaining: math.MaxInt64}
 	voted := false
 	for i := range rs {
@@ -263,6 +299,9 @@ func decideAllLocked(rs []request, now int64) (strictest Decision, at int, err e
 		decided, err := decidePartLocked(rs, i, now, &d)
 		if err != nil {
 			return Decision{}, i, err
+		}
+		if decided && ds != nil {
+			ds[r.at] = d
 		}
 		if decided && r.mode != SpendOnly && (!voted || d.stricter(&strictest)) {
 			strictest, voted = d, true
@@ -285,67 +324,6 @@ func decideAllLocked(rs []request, now int64) (strictest Decision, at int, err e
 		}
 	}
 	return strictest, 0, nil
-}
-
-// submitLocked puts the changes of rs into one commit, if one of them must be
-// in the store before its caller is answered, or if a crash would forget some
-// of them and not others. It returns the commit to wait for, or nil. Otherwise
-// it renews the leases that are due.
-func (l *Limiter) submitLocked(rs []request, now int64) *batch {
-	c := l.committer
-	most, least, strictest := needNone, Synced, Memory
-	for i := range rs {
-		r := &rs[i]
-		b, changed := r.changedLocked()
-		if !changed {
-			continue
-		}
-		level := c.levelOf(r.shard.limits, r.rule)
-		least, strictest = min(least, level), max(strictest, level)
-		_, when := c.needLocked(&r.change, b, now)
-		most = max(most, when)
-	}
-	if least < Leased && strictest >= Leased {
-		most = needFirst
-	}
-	if most == needNone {
-		return nil
-	}
-	in := c.Lock(most == needFirst)
-	defer c.Unlock()
-	begin := len(in.Work.changes)
-	for i := range rs {
-		r := &rs[i]
-		b, changed := r.changedLocked()
-		if !changed {
-			continue
-		}
-		if tat, when := c.needLocked(&r.change, b, now); when == most || most == needFirst {
-			ch := r.change
-			if most == needSoon { // the caller is answered: nothing is to be undone
-				ch = renewalOf(r.shard, r.hash, b)
-			}
-			c.putLocked(in, &ch, b, tat)
-		}
-	}
-	orderPairs(in.Work.changes[begin:])
-	if most == needSoon {
-		return nil
-	}
-	return in
-}
-
-// changedLocked returns the slot of a request that the store has to hear of:
-// one that changes the bucket, and a refund or reset of one whose earlier
-// changes the store may not have.
-func (r *request) changedLocked() (b table.Slot, changed bool) {
-	i, ok := r.shard.findLocked(r.key, r.hash)
-	if !ok {
-		return b, false
-	}
-	b = r.shard.At(i)
-	again := r.op == opReset || r.op == opRefund && r.cost > 0
-	return b, r.from != r.to || r.turn != nil || again && r.shard.unsavedLocked(b)
 }
 
 // SpendEach decides each of the requests by itself, at one instant except for
@@ -379,7 +357,10 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 			}
 			if s := at.shard; s != nil {
 				s.mu.Lock()
-				_, done, late := l.fastPathLocked(s, at.hash, r.Key, r.Cost, op, now, d)
+				var done, late bool
+				if r.Limit == (Limit{}) || l.configuredLocked(s, at.hash, r) {
+					_, done, late = l.fastPathLocked(s, at.hash, r.Key, r.Cost, op, now, d)
+				}
 				s.mu.Unlock()
 				if late {
 					runtime.Gosched()
@@ -389,10 +370,29 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 				}
 			}
 			var err error
-			if *d, err = l.slowPath(r.Key, r.Cost, op, now); err != nil {
+			if *d, err = l.slowPathGiven(r, op, now); err != nil {
 				errs = append(errs, fmt.Errorf("request %d: %w", first+i, err))
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// configuredLocked reports whether the limit of a request is that of a bucket
+// in memory.
+func (l *Limiter) configuredLocked(s *shard, h uint64, r *Request) bool {
+	i, ok := s.findLocked(r.Key, h)
+	return ok && s.limits != nil && same(r.Limit, s.limits.rules[s.At(i).Rule()].limit, l.opts.Durability)
+}
+
+// slowPathGiven is slowPath for a request that may have a limit.
+func (l *Limiter) slowPathGiven(req *Request, op op, now int64) (Decision, error) {
+	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
+		return l.slowPathShare(m, *req, op)
+	}
+	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: op}}
+	if err := l.give(&rs[0], req); err != nil {
+		return Decision{}, l.failed(req.Key, err)
+	}
+	return l.slowPathOf(rs[:], now)
 }

@@ -23,7 +23,7 @@ func keysOfOneShard(l *Limiter, n int) (keys []Key) {
 }
 
 func TestSpendAll(t *testing.T) {
-	one := func(key Key, mode Mode) Request { return Request{key, 1, mode} }
+	one := func(key Key, mode Mode) Request { return Request{Key: key, Cost: 1, Mode: mode} }
 	a, b, shared, free := perID.Key("a"), perID.Key("b"), everyone.Key(""), off.Key("x")
 
 	t.Run("strictest", func(t *testing.T) {
@@ -37,34 +37,17 @@ func TestSpendAll(t *testing.T) {
 		require.Equal(t, Decision{false, 0, 20 * time.Minute, time.Hour, shared, PerHour(3)}, d)
 		require.EqualValues(t, 5, r.left(b), "if one denies, none spends")
 		require.EqualValues(t, 2, r.left(a))
-		require.Equal(t, shared, r.spendAll(one(shared, 0), Request{a, 3, 0}).Key, "of the denied, the longest wait")
-		require.Equal(t, a, r.spendAll(one(b, 0), Request{a, 3, 0}).Key)
+		require.Equal(t, shared, r.spendAll(one(shared, 0), Request{Key: a, Cost: 3}).Key, "of the denied, the longest wait")
+		require.Equal(t, a, r.spendAll(one(b, 0), Request{Key: a, Cost: 3}).Key)
 		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64}, r.spendAll())
-	})
-	t.Run("modes", func(t *testing.T) {
-		r := newRig(t)
-		r.take(shared, 3)
-		require.False(t, r.spendAll(one(b, 0), one(shared, CheckOnly)).Allowed)
-		require.False(t, r.spendAll(one(b, SpendOnly), one(shared, 0)).Allowed)
-		require.EqualValues(t, 5, r.left(b), "SpendOnly does not spend if another denies")
-		require.EqualValues(t, 4, r.spendAll(one(b, CheckOnly)).Remaining)
-		require.EqualValues(t, 5, r.left(b), "CheckOnly does not spend")
-		d := r.spendAll(one(b, 0), one(shared, SpendOnly))
-		require.True(t, d.Allowed, "SpendOnly takes no part")
-		require.Equal(t, b, d.Key)
-		require.EqualValues(t, 4, r.left(b))
-		require.Equal(t, a, r.spendAll(Request{b, 2, SpendOnly}, one(a, 0)).Key)
-		require.EqualValues(t, 2, r.left(b), "SpendOnly spends if it can")
-		require.True(t, r.spendAll(Request{b, 3, SpendOnly}).Allowed, "nothing takes part")
-		require.EqualValues(t, 2, r.left(b))
 	})
 	t.Run("errors", func(t *testing.T) {
 		r := newRig(t)
 		for range 2 { // of buckets that are not in memory, and of buckets that are
 			for err, reqs := range map[error][]Request{
 				ErrDuplicateKey:  {one(b, 0), one(a, 0), one(b, CheckOnly)},
-				ErrCostOverBurst: {one(a, 0), {b, 6, 0}},
-				ErrNegativeCost:  {one(a, 0), {b, -1, 0}},
+				ErrCostOverBurst: {one(a, 0), {Key: b, Cost: 6}},
+				ErrNegativeCost:  {one(a, 0), {Key: b, Cost: -1}},
 			} {
 				_, got := r.SpendAll(reqs...)
 				require.ErrorIs(t, got, err)
@@ -79,9 +62,9 @@ func TestSpendAll(t *testing.T) {
 		r := newRig(t)
 		r.spendAll(one(a, 0), one(b, 0))
 		require.NoError(t, r.Flush())
-		require.True(t, r.spendAll(Request{a, 0, 0}, Request{b, 0, 0}).Allowed)
+		require.True(t, r.spendAll(Request{Key: a, Cost: 0}, Request{Key: b, Cost: 0}).Allowed)
 		require.Zero(t, r.Stats().Dirty)
-		r.spendAll(Request{a, 0, 0}, Request{b, 1, 0})
+		r.spendAll(Request{Key: a, Cost: 0}, Request{Key: b, Cost: 1})
 		require.EqualValues(t, 1, r.Stats().Dirty)
 	})
 	// Slots that are inserted move others of the shard.
@@ -115,7 +98,7 @@ func TestSpendAll(t *testing.T) {
 		for i, key := range keys {
 			reqs = append(reqs, Request{Key: key, Cost: int64(i + 1)})
 		}
-		reqs = append(reqs, Request{synced.Key("b"), 1, CheckOnly})
+		reqs = append(reqs, Request{Key: synced.Key("b"), Cost: 1, Mode: CheckOnly})
 		require.True(t, r.spendAll(reqs...).Allowed)
 		require.Equal(t, 1, r.disk.count())
 		require.Len(t, r.disk.latest(), 4)
@@ -141,17 +124,6 @@ func TestSpendAll(t *testing.T) {
 		r.disk.fail(nil)
 		for i, spent := range []int64{1, 2, 0, 0} {
 			require.Equal(t, spent, r.spent(keys[i]), "the tokens of the failed commit are returned")
-		}
-	})
-	t.Run("a crash keeps all of it", func(t *testing.T) {
-		for _, other := range []Name{inMemory, flushed, synced} {
-			r := newLevels(t, hundred)
-			for _, cost := range []int64{1, 3} { // the lease covers the second
-				r.spendAll(Request{Key: leased.Key("a"), Cost: cost}, Request{Key: other.Key("a"), Cost: cost})
-			}
-			after := r.next(r.Limits())
-			require.GreaterOrEqual(t, after.spent(leased.Key("a")), int64(4))
-			require.EqualValues(t, 4, after.spent(other.Key("a")))
 		}
 	})
 	// A flush that is half done saves no part of a SpendAll, because all of its
@@ -201,7 +173,7 @@ func TestSpendAll(t *testing.T) {
 func TestRefundAll(t *testing.T) {
 	r := newRig(t)
 	a, b, shared := perID.Key("a"), perID.Key("b"), everyone.Key("")
-	reqs := []Request{{a, 2, CheckAndSpend}, {b, 1, CheckOnly}, {shared, 1, SpendOnly}}
+	reqs := []Request{{Key: a, Cost: 2}, {Key: b, Cost: 1, Mode: CheckOnly}, {Key: shared, Cost: 1, Mode: SpendOnly}}
 	require.True(t, r.spendAll(reqs...).Allowed)
 	r.spend(b, 5)
 	d := r.decided(r.RefundAll(reqs...))
@@ -218,7 +190,8 @@ func TestSpendEach(t *testing.T) {
 		r := newRig(t)
 		a, b := perID.Key("a"), perID.Key("b")
 		reqs := []Request{
-			{a, 2, 0}, {b, 1, 0}, {a, 2, SpendOnly}, {nobody.Key("x"), 1, 0}, {a, 1, CheckOnly}, {a, 2, 0}, {perID.Key("c"), 6, 0}, {a, 1, 0},
+			{Key: a, Cost: 2}, {Key: b, Cost: 1}, {Key: a, Cost: 2, Mode: SpendOnly}, {Key: nobody.Key("x"), Cost: 1},
+			{Key: a, Cost: 1, Mode: CheckOnly}, {Key: a, Cost: 2}, {Key: perID.Key("c"), Cost: 6}, {Key: a, Cost: 1},
 		}
 		ds := make([]Decision, len(reqs)+1)
 		for i := range ds {
@@ -280,7 +253,7 @@ func TestSpendEach(t *testing.T) {
 				return nil
 			})
 			ds := make([]Decision, 2)
-			require.NoError(t, r.SpendEach([]Request{{first, 1, 0}, {late, 5, 0}}, ds))
+			require.NoError(t, r.SpendEach([]Request{{Key: first, Cost: 1}, {Key: late, Cost: 5}}, ds))
 			require.Equal(t, tc.allowed, ds[1].Allowed)
 			d := r.spend(late, 1)
 			require.False(t, d.Allowed)

@@ -242,8 +242,8 @@ func (s *BoltStore) All(name Name) iter.Seq2[Change, error] {
 }
 
 // Maintain implements Store. It applies the journal, deletes buckets that are
-// full again, and has a file compacted that is mostly free pages: a part of it
-// at each call, and some in the background.
+// full again, and compacts a file that is mostly free pages. Each call does a
+// part, and some of it runs in the background.
 func (s *BoltStore) Maintain(now time.Time) error { return s.store.Maintain(now) }
 
 // Health implements Store. It touches no disk.

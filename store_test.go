@@ -61,9 +61,11 @@ func tatsOf(changes []Change) map[Key]int64 {
 // trickyIDs are ids that an encoding may confuse: with one another, or with
 // what a store has for itself.
 var trickyIDs = []string{
-	"", "*", "**", "***", "*!", "!", "a", "a*", "*a", "ab", "aa", "A", "ä", ":", "a:b", "1:a", "2:", "0", "meta", "holds", "format",
+	"", "*", "**", "***", "*!", "!", "a", "a*", "*a", "ab", "aa", "A", "ä", ":", "a:b", "1:a", "2:", "0", "meta",
+	"holds", "format",
 	"\x00", "\x00\x00", "a\x00", "\xff", "\xff\xff", "\n", " ", "1", "10", "2",
-	strings.Repeat("*", maxIDLen), strings.Repeat("x", maxIDLen), strings.Repeat("x", maxIDLen-1), strings.Repeat("\xff", maxIDLen),
+	strings.Repeat("*", maxIDLen), strings.Repeat("x", maxIDLen), strings.Repeat("x", maxIDLen-1),
+	strings.Repeat("\xff", maxIDLen),
 }
 
 // testStore is the contract of a Store. open returns an empty one.
@@ -107,8 +109,10 @@ func testStore(t *testing.T, open func(*testing.T) Store) {
 			all := collect(t, s.All(name))
 			require.Len(t, all, len(trickyIDs), "none twice")
 			maps.Copy(got, tatsOf(all))
-			plain := slices.DeleteFunc(slices.Clone(all), func(c Change) bool { return strings.Count(c.Key.ID, "*") == len(c.Key.ID) })
-			require.True(t, slices.IsSortedFunc(plain, func(a, b Change) int { return bytes.Compare([]byte(a.Key.ID), []byte(b.Key.ID)) }))
+			plain := slices.DeleteFunc(slices.Clone(all),
+				func(c Change) bool { return strings.Count(c.Key.ID, "*") == len(c.Key.ID) })
+			require.True(t, slices.IsSortedFunc(plain,
+				func(a, b Change) int { return bytes.Compare([]byte(a.Key.ID), []byte(b.Key.ID)) }))
 		}
 		require.Equal(t, want, got)
 		for key, tat := range want {
@@ -138,7 +142,8 @@ func testStore(t *testing.T, open func(*testing.T) Store) {
 
 	run("save replaces, adds and deletes in one step", func(t *testing.T, s Store) {
 		save(t, s, Change{Key{1, "replaced"}, 1}, Change{Key{1, "deleted"}, 2}, Change{Key{1, "kept"}, 3})
-		save(t, s, Change{Key{2, "added"}, 7}, Change{Key{1, "deleted"}, 0}, Change{Key{1, "replaced"}, 4}, Change{Key{1, "absent"}, 0})
+		save(t, s, Change{Key{2, "added"}, 7}, Change{Key{1, "deleted"}, 0}, Change{Key{1, "replaced"}, 4},
+			Change{Key{1, "absent"}, 0})
 		require.Equal(t, []Change{{Key{1, "kept"}, 3}, {Key{1, "replaced"}, 4}}, collect(t, s.All(1)))
 		require.Equal(t, []Change{{Key{2, "added"}, 7}}, collect(t, s.All(2)))
 	})

@@ -33,15 +33,18 @@ var allowedImports = map[string][]string{
 	"internal/journal":     {"internal/format", "internal/prefetch"},
 	"internal/bboltpage":   {"internal/format", "go.etcd.io/bbolt"},
 	"internal/boltfile":    {"internal/bboltpage", "internal/format", "go.etcd.io/bbolt", "go.etcd.io/bbolt/errors"},
-	"internal/boltstore": {"internal/boltfile", "internal/bboltpage", "internal/bloom", "internal/format", "internal/journal",
+	"internal/boltstore": {"internal/boltfile", "internal/bboltpage", "internal/bloom", "internal/format",
+		"internal/journal",
 		"go.etcd.io/bbolt"},
-	"internal/fsck": {"internal/boltfile", "internal/bboltpage", "internal/format", "internal/journal", "go.etcd.io/bbolt"},
+	"internal/fsck": {"internal/boltfile", "internal/bboltpage", "internal/format", "internal/journal",
+		"go.etcd.io/bbolt"},
 
 	"internal/share": {},
 	"internal/spell": {},
 	"internal/idmap": {},
-	".": {"internal/boltstore", "internal/clock", "internal/format", "internal/groupcommit", "internal/idmap", "internal/queue",
-		"internal/share", "internal/spell",
+	".": {"internal/boltstore", "internal/clock", "internal/format", "internal/groupcommit", "internal/idmap",
+		"internal/queue", "internal/share",
+		"internal/spell",
 		"internal/table"},
 
 	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"}, // tests only
@@ -49,7 +52,8 @@ var allowedImports = map[string][]string{
 	"limitsfile":           {".", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
 	"httplimit":            {"."},
 	"httplimit/statuspage": {".", "httplimit"},
-	"cmd/stint": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "internal/boltstore", "internal/fsck",
+	"cmd/stint": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "internal/boltstore",
+		"internal/fsck",
 		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},
 	"examples/": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/", "golang.org/x/"},
 }
@@ -128,12 +132,14 @@ func TestRequirements(t *testing.T) {
 	content, err := os.ReadFile("go.mod")
 	require.NoError(t, err)
 	var direct []string
-	for _, m := range regexp.MustCompile(`(?m)^(?:require )?\s*(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(string(content), -1) {
+	required := regexp.MustCompile(`(?m)^(?:require )?\s*(\S+\.\S+/\S+) v\S+$`)
+	for _, m := range required.FindAllStringSubmatch(string(content), -1) {
 		direct = append(direct, m[1])
 	}
 	slices.Sort(direct)
 	require.Equal(t, []string{
-		"github.com/rogpeppe/go-internal", "github.com/schollz/progressbar/v3", "github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/stretchr/testify",
+		"github.com/rogpeppe/go-internal", "github.com/schollz/progressbar/v3", "github.com/spf13/cobra",
+		"github.com/spf13/pflag", "github.com/stretchr/testify",
 		"go.etcd.io/bbolt", "golang.org/x/net", "golang.org/x/term", "gopkg.in/yaml.v3",
 	}, direct)
 }

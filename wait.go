@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"strings"
 	"sync/atomic"
@@ -14,7 +15,7 @@ import (
 )
 
 // Hold denies every request for the key before until, whatever its bucket
-// holds. A time after 2162-04-10 23:47 UTC, where the arithmetic ends, counts
+// holds. The arithmetic ends at 2162-04-10 23:47 UTC, and a later time counts
 // as that one. A new hold replaces the one that there is; one that ends now or
 // earlier ends it, as does Reset. Queued requests never move forward. Those
 // whose turn falls inside the hold move to its end.
@@ -69,37 +70,90 @@ func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
 	return in
 }
 
+// Held is a bucket that denies whatever its tokens: it is held, or requests
+// wait in its queue.
+type Held struct {
+	Key     Key
+	Until   time.Time // end of the hold; zero if there is none
+	Waiting int       // requests in the queue
+}
+
+// Held yields the buckets that are held or that requests wait for, in no
+// particular order. It reads neither other buckets nor the store. After Close it
+// yields nothing.
+func (l *Limiter) Held() iter.Seq[Held] {
+	return func(yield func(Held) bool) {
+		var found []Held
+		for next := 0; next >= 0; {
+			found = found[:0]
+			next = l.directory.eachFrom(next, func(s *shard) bool {
+				found = s.appendHeldLocked(found, l.clock.Now())
+				return false
+			})
+			for _, h := range found {
+				if !yield(h) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s *shard) appendHeldLocked(to []Held, now int64) []Held {
+	if s.limits == nil {
+		return to
+	}
+	for key, g := range s.gates {
+		h := Held{Key: key, Waiting: g.queue.Waiting(now)}
+		if g.hold > now {
+			h.Until = time.Unix(0, g.hold)
+		}
+		if h.Waiting > 0 || !h.Until.IsZero() {
+			to = append(to, h)
+		}
+	}
+	return to
+}
+
 // Reservation is a place in a queue: the request may go once Delay is 0.
 type Reservation struct {
 	l    *Limiter
 	key  Key
 	turn *queue.Turn
 	done *atomic.Bool
+
+	given *rule // that Reserve was called with; nil: the configured one
 }
 
 // Reserve takes cost tokens from the key's bucket even if they are not there
 // yet, and returns a place in its queue. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
-// would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked; if
-// it has a Parent, or is a Parent or a Floor, ErrShare. An error means that there is no place
-// in the queue; the tokens are spent only as Spend says of ErrNotDurable.
+// would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
+// If it is a share of a total, the error is ErrShare. An error means that there is no place in the queue; the tokens are spent only
+// as Spend says of ErrNotDurable.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
-	r, err := l.reserve(key, cost, math.MaxInt64)
-	if err != nil {
-		return Reservation{}, l.failed(key, err)
-	}
-	return r, nil
+	return l.ReserveRequest(Request{Key: key, Cost: cost})
+}
+
+// ReserveRequest is Reserve for a Request, which may have a Limit of its own.
+// Its Mode does not count.
+func (l *Limiter) ReserveRequest(req Request) (Reservation, error) {
+	r, err := l.reserve(&req, math.MaxInt64)
+	return r, l.failed(req.Key, err)
 }
 
 var errTooLate = errors.New("its turn would come too late")
 
 // reserve takes a place in the queue whose turn comes within a time.
-func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error) {
-	if l.limits.Load().member(key.Name).role != plainRole {
-		return Reservation{}, fmt.Errorf("%w: %v has no queue", ErrShare, key)
+func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
+	if l.limits.Load().member(req.Key.Name).role != plainRole {
+		return Reservation{}, fmt.Errorf("%w: %v has no queue", ErrShare, req.Key)
 	}
-	rs := [1]request{{change: change{key: key}, cost: cost, op: opSpend}}
+	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: opSpend}}
 	r := &rs[0]
+	if err := l.give(r, req); err != nil {
+		return Reservation{}, err
+	}
 	if err := r.locate(l.directory); err != nil {
 		return Reservation{}, err
 	}
@@ -115,7 +169,10 @@ func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error
 		r.shard.mu.Unlock()
 		return Reservation{}, err
 	}
-	turn := &queue.Turn{At: at, Cost: cost}
+	turn := &queue.Turn{At: at, Cost: req.Cost}
+	if r.given != nil {
+		turn.Rate = r.given.rate.queueRate()
+	}
 	r.countLocked(true)
 	if at > now { // the bucket is charged when the turn comes
 		r.joinLocked(turn, now)
@@ -129,7 +186,7 @@ func (l *Limiter) reserve(key Key, cost int64, within int64) (Reservation, error
 			return Reservation{}, err
 		}
 	}
-	return Reservation{l: l, key: key, turn: turn, done: new(atomic.Bool)}, nil
+	return Reservation{l: l, key: req.Key, turn: turn, done: new(atomic.Bool), given: r.given}, nil
 }
 
 // reserveLocked decides on a reservation at the instant now, and returns when
@@ -140,13 +197,13 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 		return 0, err
 	}
 	r.to = r.from
-	switch r.rule {
-	case blocked:
+	rule := r.ruleLocked()
+	switch {
+	case rule.limit == Blocked:
 		return 0, fmt.Errorf("%w: %v", ErrBlocked, r.key)
-	case unlimited:
+	case !rule.limited():
 		return now + int64(d.RetryAfter), nil
 	}
-	rule := &r.shard.limits.rules[r.rule]
 	g := r.shard.gates[r.key]
 	start := now
 	if g != nil {
@@ -171,12 +228,14 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 
 // joinLocked puts a turn at the end of the bucket's queue.
 func (r *request) joinLocked(turn *queue.Turn, now int64) {
-	if r.rule == unlimited {
+	if !r.ruleLocked().limited() {
 		return
 	}
 	s := r.shard
 	g := s.gateLocked(r.key, r.hash)
-	g.rate = s.limits.rules[r.rule].rate.queueRate()
+	if r.given == nil {
+		g.rate = s.limits.rules[r.rule].rate.queueRate()
+	}
 	g.queue.Join(turn)
 	r.turn = turn
 	r.writeLocked(now)
@@ -223,7 +282,7 @@ func (r Reservation) Cancel() {
 	var in *batch
 	if g.queue.Leave(r.turn) {
 		s.MarkDirty(i)
-		in = r.l.submitCancelLocked(s, h, b, now)
+		in = r.l.submitCancelLocked(s, h, b, now, r.given)
 	}
 	s.tidyGateLocked(r.key, g, now)
 	s.mu.Unlock()
@@ -234,15 +293,15 @@ func (r Reservation) Cancel() {
 
 // submitCancelLocked puts a bucket that a turn has left into a commit, if its
 // limit asks for that.
-func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64) *batch {
-	if s.limits == nil || b.Rule() == 0 {
+func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64, given *rule) *batch {
+	if s.limits == nil || b.Rule() == 0 && given == nil {
 		return nil
 	}
 	if p := s.pendingLocked(b); p != nil {
 		p.lowered = true
 	}
 	b.Clear(table.Covered) // the store has a lease that the queue needed
-	ch := change{key: slotKey(b), shard: s, hash: h, from: b.TAT(), to: b.TAT()}
+	ch := change{key: slotKey(b), shard: s, hash: h, from: b.TAT(), to: b.TAT(), given: given}
 	tat, when := l.committer.needLocked(&ch, b, now)
 	if when != needFirst {
 		return nil
@@ -253,6 +312,30 @@ func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64
 	return in
 }
 
+// SpendContext is Spend, but waits for a commit only until ctx ends. ctx has no
+// part in the decision, which is made even if ctx has ended: a client that goes
+// early spends like others. If ctx ends before the commit, the error wraps
+// ErrNotDurable and that of ctx. The tokens then stay spent if the commit comes,
+// and are returned if it fails. Loading a bucket does not end with ctx.
+func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Decision, err error) {
+	if _, done := l.fastPath(key, cost, opSpend, &d); !done {
+		d, err = l.all(ctx, []Request{{Key: key, Cost: cost}}, nil, opSpend)
+	}
+	return d, err
+}
+
+// SpendTogetherContext is SpendTogether with the ctx of SpendContext.
+func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (Decision, error) {
+	if len(ds) < len(reqs) {
+		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and room for %d decisions", len(reqs), len(ds))
+	}
+	d, err := l.all(ctx, reqs, ds, opSpend)
+	if err != nil {
+		clear(ds[:len(reqs)])
+	}
+	return d, err
+}
+
 // Wait takes cost tokens from the key's bucket, and waits in its queue until
 // they are there: first come, first served. It fails at once and takes nothing
 // if ctx would end before the turn, with an error that wraps
@@ -261,6 +344,13 @@ func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64
 // of ctx. A commit is waited for, up to Options.CommitTimeout, whether ctx has
 // ended or not. Other errors are those of Reserve.
 func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
+	return l.WaitRequest(ctx, Request{Key: key, Cost: cost})
+}
+
+// WaitRequest is Wait for a Request, which may have a Limit of its own. Its
+// Mode does not count.
+func (l *Limiter) WaitRequest(ctx context.Context, req Request) error {
+	key := req.Key
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -268,7 +358,7 @@ func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		within = int64(time.Until(deadline))
 	}
-	r, err := l.reserve(key, cost, within)
+	r, err := l.reserve(&req, within)
 	if errors.Is(err, errTooLate) {
 		return l.failed(key, fmt.Errorf("stint: wait for %v: %w: %w", key, err, context.DeadlineExceeded))
 	}

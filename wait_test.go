@@ -2,7 +2,6 @@ package stint
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -22,12 +21,6 @@ func inLine(t *testing.T, name string, test func(t *testing.T, r *rig)) {
 			test(t, rigOn(t, NewMemStore(), limits, Options{Now: time.Now}))
 		})
 	})
-}
-
-// setLimit puts one limit in force, of perID.
-func (r *rig) setLimit(limit Limit) {
-	r.t.Helper()
-	require.NoError(r.t, r.SetLimits(limitPerID(r.t, limit)))
 }
 
 // waiter is a goroutine in a queue.
@@ -206,7 +199,7 @@ func TestReserve(t *testing.T) {
 		Reservation{}.Cancel()
 	})
 	t.Run("a queue that never ends does not grow", func(t *testing.T) {
-		r := rigOn(t, NewMemStore(), limitPerID(t, PerSecond(1000).WithBurst(10)), Options{})
+		r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: PerSecond(1000).WithBurst(10)}), Options{})
 		r.spend(key, 10)
 		for range 3 {
 			r.reserve(key, 1)
@@ -219,129 +212,46 @@ func TestReserve(t *testing.T) {
 		s, _ := r.directory.shard(key)
 		require.LessOrEqual(t, s.gates[key].queue.Len(), 4)
 	})
-	t.Run("a bucket with a queue stays in memory", func(t *testing.T) {
-		r := rigOn(t, NewMemStore(), testLimits(t), Options{MaxResident: 4})
-		key := single.Key("a")
-		for i := range 4 {
-			require.Equal(t, time.Duration(i)*time.Second, r.reserve(key, 1).Delay())
-		}
-		for i := range 50 {
-			require.NoError(t, r.Flush()) // only the queue keeps it
-			r.spend(perID.Key(fmt.Sprint(i)), 1)
-		}
-		require.GreaterOrEqual(t, r.Stats().Evictions, int64(40))
-		s, h := r.directory.shard(key)
-		_, resident := s.findLocked(key, h)
-		require.True(t, resident)
-		require.Equal(t, 4*time.Second, r.reserve(key, 1).Delay())
-	})
-	inLine(t, "a held bucket bounds its queue too", func(t *testing.T, r *rig) {
-		limit := PerMinute(100)
-		limit.Queue = 5
-		r.setLimit(limit)
-		r.hold(key, time.Hour)
-		for range 5 {
-			r.reserve(key, 1)
-		}
-		_, err := r.Reserve(key, 1)
-		require.ErrorIs(t, err, ErrQueueFull)
-	})
-	inLine(t, "a limit that is gone allows", func(t *testing.T, r *rig) {
-		r.setLimit(PerHour(1))
-		for range 10 {
-			r.reserve(key, 1)
-		}
-		require.NoError(t, r.SetLimits(limitsOf(t, testNames, nil)))
-		r.take(key, 1)
-	})
-	inBubbleNamed(t, "a failed commit takes its turns out of the queue", func(t *testing.T, r *rig) {
-		key := synced.Key("a")
-		r.take(key, 9) // of 10
-		r.disk.shut()
-		go r.Spend(synced.Key("b"), 1) // the three share the next commit
-		synctest.Wait()
-		done := make(chan error)
-		for i := range int64(3) { // the first goes at once
-			go func() { _, err := r.Reserve(key, i+1); done <- err }()
-			synctest.Wait()
-		}
-		require.Equal(t, 15*time.Second, r.bucket(key).ResetAfter)
-		r.disk.gate <- nil
-		r.disk.gate <- errDisk
-		for range 3 {
-			require.ErrorIs(t, <-done, ErrNotDurable)
-		}
-		r.disk.open()
-		require.EqualValues(t, 1, r.bucket(key).Remaining)
-	})
+}
+
+// TestResetOfAQueue resets a bucket that is full, except for its queue. That it
+// has no queue is on disk when Reset returns nil. If it fails, the queue stays.
+func TestResetOfAQueue(t *testing.T) {
+	for _, name := range []Name{leased, synced} {
+		r, key := newLevels(t, ten), name.Key("a")
+		r.take(key, 10)
+		r.reserve(key, 10)
+		r.refund(key, 10)
+		require.NotZero(t, r.stored(key))
+		before := r.check(key, 1)
+		r.disk.fail(errDisk, "save")
+		require.ErrorIs(t, r.Reset(key), ErrNotDurable)
+		require.Equal(t, before, r.check(key, 1))
+		r.disk.fail(nil)
+		require.NoError(t, r.Reset(key))
+		require.Zero(t, r.stored(key))
+	}
+}
+
+// TestFailedResetClamps: a bucket waits no longer than an empty one of its
+// limit, also after a reset of it has failed.
+func TestFailedResetClamps(t *testing.T) {
+	r, key := newLevels(t, hundred), synced.Key("a")
+	save(t, r.disk, Change{key, r.tat(1000)})
+	r.disk.fail(errDisk, "save")
+	require.ErrorIs(t, r.Reset(key), ErrNotDurable)
+	require.Equal(t, time.Hour, r.check(key, 1).RetryAfter)
+}
+
+// TestCancelOfLeased: what a Cancel returns is on disk, except for a lease.
+func TestCancelOfLeased(t *testing.T) {
+	r, key := newLevels(t, hundred), leased.Key("a")
+	r.take(key, 50)
+	r.reserve(key, 100).Cancel()
+	require.LessOrEqual(t, r.stored(key), r.tat(50)+100*hour/8)
 }
 
 // inBubbleNamed runs a subtest in a bubble, with limits of ten.
 func inBubbleNamed(t *testing.T, name string, test func(t *testing.T, r *rig)) {
 	t.Run(name, func(t *testing.T) { inBubble(t, ten, Options{CommitTimeout: 5 * time.Second}, test) })
-}
-
-// TestCancel shows that Cancel returns no token that something else returned.
-func TestCancel(t *testing.T) {
-	key := perID.Key("a")
-	admit := func(r *rig, n int) (admitted int) {
-		for range n {
-			if r.Allow(key) {
-				admitted++
-			}
-		}
-		return admitted
-	}
-	inLine(t, "after Reset", func(t *testing.T, r *rig) {
-		r.reserve(key, 5)
-		place, w := r.reserve(key, 3), r.wait(key, 2)
-		require.NoError(t, r.Reset(key))
-		admitted := admit(r, 5)
-		place.Cancel()
-		w.cancel()
-		synctest.Wait()
-		require.ErrorIs(t, w.err, context.Canceled)
-		require.Equal(t, 5, admitted+admit(r, 5))
-	})
-	inLine(t, "after SetLimits", func(t *testing.T, r *rig) {
-		r.setLimit(PerSecond(10))
-		place := r.reserve(key, 10)
-		r.setLimit(PerMinute(10))
-		admitted := admit(r, 20)
-		require.Equal(t, 9, admitted)
-		place.Cancel()
-		require.LessOrEqual(t, admitted+admit(r, 20), 10)
-	})
-	inLine(t, "in a hold", func(t *testing.T, r *rig) {
-		r.hold(key, 24*time.Hour)
-		place := r.reserve(key, 1)
-		require.Equal(t, 24*time.Hour, place.Delay())
-		place.Cancel()
-		require.NoError(t, r.Hold(key, time.Time{}))
-		require.EqualValues(t, 5, r.left(key))
-	})
-}
-
-// What Reset and Cancel say of a queue is on disk when they return.
-func TestQueueOnDisk(t *testing.T) {
-	for _, name := range []Name{leased, synced} {
-		t.Run("reset of "+levelNames[name].Label, func(t *testing.T) {
-			r := newLevels(t, Limit{Burst: 10, Count: 1, Period: time.Second})
-			key := name.Key("a")
-			r.take(key, 10)
-			r.reserve(key, 10)
-			r.refund(key, 10) // the bucket is full, except for the queue
-			require.NotZero(t, r.stored(key))
-			require.NoError(t, r.Reset(key))
-			require.Zero(t, r.stored(key))
-		})
-		t.Run("cancel of "+levelNames[name].Label, func(t *testing.T) {
-			r := newLevels(t, Limit{Burst: 100, Count: 1, Period: time.Second})
-			key := name.Key("a")
-			r.take(key, 100)
-			r.reserve(key, 50).Cancel()
-			lease := 100 * time.Second / 8
-			require.LessOrEqual(t, r.stored(key), r.clock.Now().Add(100*time.Second+lease).UnixNano())
-		})
-	}
 }

@@ -1,6 +1,7 @@
 package stint_test
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"math"
@@ -50,23 +51,24 @@ func failureOf(err error) modeltest.Failure {
 
 func keyOf(key modeltest.Key) stint.Key { return stint.Name(key.Name).Key(key.ID) }
 
+func limitOfModel(l modeltest.Limit) stint.Limit {
+	return stint.Limit{Burst: l.Burst, Count: l.Count, Period: l.Period, Queue: l.Queue,
+		Durability: stint.Durability(l.Level)}
+}
+
 // limitsOfModel returns the model's limits as a program declares them.
 func limitsOfModel(ls modeltest.Limits) *stint.Limits {
-	limit := func(l modeltest.Limit) stint.Limit {
-		return stint.Limit{Burst: l.Burst, Count: l.Count, Period: l.Period, Queue: l.Queue,
-			Durability: stint.Durability(l.Level)}
-	}
 	names, defaults, overrides := stint.Names{}, map[stint.Name]stint.Limit{}, map[stint.Name][]stint.Override{}
 	for name, l := range ls.Names {
 		names[stint.Name(name)] = stint.NameSpec{Label: "name" + string(rune('0'+name)), Limit: stint.Unlimited}
 		if l != nil {
-			defaults[stint.Name(name)] = limit(*l)
+			defaults[stint.Name(name)] = limitOfModel(*l)
 		}
 	}
 	for _, o := range ls.Overrides {
 		name := stint.Name(o.Key.Name)
 		overrides[name] = append(overrides[name],
-			stint.Override{IDs: []stint.OverrideID{{ID: o.Key.ID}}, Limit: limit(o.Limit)})
+			stint.Override{IDs: []stint.OverrideID{{ID: o.Key.ID}}, Limit: limitOfModel(o.Limit)})
 	}
 	made, err := stint.NewLimits(names, defaults, overrides)
 	if err != nil {
@@ -76,10 +78,16 @@ func limitsOfModel(ls modeltest.Limits) *stint.Limits {
 }
 
 // decided returns a decision as the model has it.
-func (s *limiterSystem) decided(key stint.Key, d stint.Decision, err error) (modeltest.Decision,
+func (s *limiterSystem) decided(reqs []stint.Request, key stint.Key, d stint.Decision, err error) (modeltest.Decision,
 	modeltest.Failure) {
 	failure := failureOf(err)
-	if limit, _ := s.limits.For(d.Key); failure == "" && d.Key != (stint.Key{}) &&
+	limit, _ := s.limits.For(d.Key)
+	for _, req := range reqs {
+		if req.Key == d.Key {
+			limit = cmp.Or(req.Limit, limit)
+		}
+	}
+	if failure == "" && d.Key != (stint.Key{}) &&
 		(d.Limit != limit || key != (stint.Key{}) && d.Key != key) {
 		failure = modeltest.Failure("a decision on " + d.Key.String() + " with the limit " +
 			d.Limit.String())
@@ -104,9 +112,13 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	var reqs []stint.Request
 	for _, q := range c.Reqs {
 		keys = append(keys, keyOf(q.Key))
-		reqs = append(reqs, stint.Request{Key: keyOf(q.Key), Cost: q.Cost,
-			Mode: stint.Mode(q.Mode)})
+		req := stint.Request{Key: keyOf(q.Key), Cost: q.Cost, Mode: stint.Mode(q.Mode)}
+		if q.Limit != nil {
+			req.Limit = limitOfModel(*q.Limit)
+		}
+		reqs = append(reqs, req)
 	}
+	ds := make([]stint.Decision, len(reqs))
 	var d stint.Decision
 	var err error
 	switch c.Op {
@@ -120,11 +132,12 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		d, err = s.SpendAll(reqs...)
 	case modeltest.RefundAll:
 		d, err = s.RefundAll(reqs...)
+	case modeltest.SpendTogether:
+		d, err = s.SpendTogether(reqs, ds)
 	case modeltest.SpendEach:
-		ds := make([]stint.Decision, len(reqs))
 		err = s.SpendEach(reqs, ds)
 		for i, d := range ds {
-			decision, _ := s.decided(keys[i], d, nil)
+			decision, _ := s.decided(nil, keys[i], d, nil)
 			r.Decisions = append(r.Decisions, decision)
 		}
 	case modeltest.Reserve:
@@ -143,6 +156,13 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	case modeltest.SetLimits:
 		s.limits = limitsOfModel(*c.Limits)
 		err = s.SetLimits(s.limits)
+	case modeltest.SetOverrides:
+		key, limits := c.Reqs[0].Key, map[stint.Name]stint.Limit{keys[0].Name: {}}
+		for _, o := range c.Limits.Overrides {
+			limits[keys[0].Name] = limitOfModel(o.Limit)
+		}
+		err = s.SetOverrides(stint.OverrideID{ID: key.ID}, limits)
+		s.limits = s.Limits()
 	case modeltest.Flush:
 		err = s.Flush()
 	case modeltest.Tick:
@@ -167,14 +187,22 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		err = s.Close()
 	}
 	switch c.Op {
-	case modeltest.Spend, modeltest.Check, modeltest.Refund, modeltest.SpendAll, modeltest.RefundAll:
+	case modeltest.Spend, modeltest.Check, modeltest.Refund, modeltest.SpendAll, modeltest.RefundAll,
+		modeltest.SpendTogether:
 		var key stint.Key
 		if len(keys) == 1 {
 			key = keys[0]
 		}
 		var decision modeltest.Decision
-		decision, r.Failure = s.decided(key, d, err)
+		decision, r.Failure = s.decided(reqs, key, d, err)
 		r.Decisions = append(r.Decisions, decision)
+		if c.Op != modeltest.SpendTogether {
+			break
+		}
+		for i, d := range ds {
+			decision, failure := s.decided(reqs[i:i+1], keys[i], d, err)
+			r.Decisions, r.Failure = append(r.Decisions, decision), cmp.Or(r.Failure, failure)
+		}
 	default:
 		r.Failure = failureOf(err)
 	}

@@ -138,6 +138,7 @@ func TestWorldsFindCheats(t *testing.T) {
 	for name, do := range map[string]func(modeltest.System, modeltest.Call) modeltest.Reply{
 		"reset does nothing":  skip(modeltest.Reset),
 		"hold does nothing":   skip(modeltest.Hold),
+		"overrides stay":      skip(modeltest.SetOverrides),
 		"cancel does nothing": skip(modeltest.Cancel),
 		"close saves nothing": skip(modeltest.Close),
 		"flush saves nothing": skip(modeltest.Flush),

@@ -53,7 +53,8 @@ func BenchmarkDecision(b *testing.B) {
 		}
 		for _, denied := range []bool{false, true} {
 			for _, c := range within(slices.Concat(inMemory, grouped, least, leastGrouped), w) {
-				name := fmt.Sprintf("ids=%s/outcome=%s/contestant=%s", label(w.Name), strings.ToLower(outcome(denied)), label(c.Name))
+				name := fmt.Sprintf("ids=%s/outcome=%s/contestant=%s", label(w.Name), strings.ToLower(outcome(denied)),
+					label(c.Name))
 				dir := b.TempDir()
 				var d Decider // for each b.N the same
 				b.Run(name, func(b *testing.B) {
@@ -126,7 +127,8 @@ func benchmarkCallers(b *testing.B, cs []Contestant, callers []int) {
 	}
 }
 
-// TestContestants: each of them is a limiter, of the limit it is given; what is compared is like with like.
+// TestContestants: each of them is a limiter, of the limit it is given; what is
+// compared is like with like.
 func TestContestants(t *testing.T) {
 	for _, list := range [][]Contestant{inMemory, least, durable, flushed} {
 		for _, c := range list {
@@ -201,7 +203,8 @@ func TestHistogram(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	tab := table{title: "T", header: []string{"a", "ns"}, rows: [][]string{{"x", thousands(1234567)}, {"long", duration(1500 * time.Microsecond)}}}
+	tab := table{title: "T", header: []string{"a", "ns"},
+		rows: [][]string{{"x", thousands(1234567)}, {"long", duration(1500 * time.Microsecond)}}}
 	const want = "### T\n\n| a    |        ns |\n|------|----------:|\n| x    | 1,234,567 |\n| long |   1.50 ms |\n"
 	if got := tab.markdown(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -12,9 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// boulder knows only its own limits, and ids of their kinds: here, IPv6 addresses. Making the transaction and asking for its
-// result are part of a decision, as its users have no other way.
-var boulderInmem = Contestant{"boulder ratelimits", false, "GCRA, in-memory source; reads, then adds: callers that race can overspend",
+// boulder knows only its own limits, and ids of their kinds: here, IPv6
+// addresses. Making the transaction and asking for its result are part of a
+// decision, as its users have no other way.
+var boulderInmem = Contestant{"boulder ratelimits", false,
+	"GCRA, in-memory source; reads, then adds: callers that race can overspend",
 	func(cfg Config) (Decider, error) {
 		clk := clock.New()
 		l, err := ratelimits.NewLimiter(clk, ratelimits.NewInmemSource(), prometheus.NewRegistry())
@@ -22,7 +24,8 @@ var boulderInmem = Contestant{"boulder ratelimits", false, "GCRA, in-memory sour
 			return nil, err
 		}
 		b, err := ratelimits.NewTransactionBuilder(ratelimits.LimitConfigs{
-			ratelimits.LimitOverrideRequestsPerIPAddress.String(): {Burst: cfg.Burst, Count: 1, Period: config.Duration{Duration: cfg.Interval}},
+			ratelimits.LimitOverrideRequestsPerIPAddress.String(): {Burst: cfg.Burst, Count: 1,
+				Period: config.Duration{Duration: cfg.Interval}},
 		}, nil, prometheus.NewRegistry(), nil)
 		return &boulderDecider{l, b}, err
 	}}

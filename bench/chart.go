@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// A chart is lines over two logarithmic axes, each with its name at its end, in SVG that is light or dark as its reader is.
+// A chart is lines over two logarithmic axes, each with its name at its end, in
+// SVG that is light or dark as its reader is.
 type chart struct {
 	title, x, y string
 	xText       func(float64) string // how the axes' numbers are written
@@ -38,9 +39,11 @@ var (
 
 const lineColors = len(colors{}) - 4
 
-// css returns the rules that put the colors on. They are plain ones: not every reader knows CSS variables.
+// css returns the rules that put the colors on. They are plain ones: not every
+// reader knows CSS variables.
 func (c colors) css() string {
-	s := fmt.Sprintf(".ground { fill: %s } text { fill: %s } .faint { fill: %s } .grid { stroke: %s }\n", c[0], c[1], c[2], c[3])
+	s := fmt.Sprintf(".ground { fill: %s } text { fill: %s } .faint { fill: %s } .grid { stroke: %s }\n", c[0], c[1],
+		c[2], c[3])
 	for i, color := range c[4:] {
 		s += fmt.Sprintf(".l%d { stroke: %s } .f%[1]d { fill: %[2]s }\n", i, color)
 	}
@@ -60,12 +63,14 @@ polyline { fill: none; stroke-width: 2; stroke-linejoin: round } .strong { strok
 // svg draws the chart.
 func (c chart) svg() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%[2]d" role="img" aria-label="%s">`+"\n",
+	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+
+		`width="%[1]d" height="%[2]d" role="img" aria-label="%s">`+"\n",
 		chartWidth, chartHeight, html.EscapeString(c.title))
 	s.WriteString(chartStyle())
 	fmt.Fprintf(&s, `<rect class="ground" width="%d" height="%d"/>`+"\n", chartWidth, chartHeight)
 	text := func(x, y float64, class, anchor, t string) {
-		fmt.Fprintf(&s, `<text x="%.0f" y="%.0f" class="%s" text-anchor="%s">%s</text>`+"\n", x, y, class, anchor, html.EscapeString(t))
+		fmt.Fprintf(&s, `<text x="%.0f" y="%.0f" class="%s" text-anchor="%s">%s</text>`+"\n", x, y, class, anchor,
+			html.EscapeString(t))
 	}
 	text(plotLeft-60, 28, "title", "start", c.title)
 	text(plotLeft-60, 48, "faint", "start", c.y)
@@ -113,7 +118,8 @@ func (c chart) svg() string {
 		}
 		fmt.Fprintf(&s, `<polyline class="%s" points="%s"/>%s`+"\n", class, points.String(), dots.String())
 		if end < xs[len(xs)-1] { // in the middle of the chart, the name stands at the end of its line
-			fmt.Fprintf(&s, `<text x="%.0f" y="%.0f" class="f%d">%s</text>`+"\n", xAt(end)+8, last+5, i%lineColors, html.EscapeString(l.name))
+			fmt.Fprintf(&s, `<text x="%.0f" y="%.0f" class="f%d">%s</text>`+"\n", xAt(end)+8, last+5, i%lineColors,
+				html.EscapeString(l.name))
 		} else {
 			labels = append(labels, label{last, l.name, i % lineColors})
 		}
@@ -133,7 +139,8 @@ func (c chart) svg() string {
 		}
 	}
 	for _, l := range labels {
-		fmt.Fprintf(&s, `<text x="%d" y="%.0f" class="f%d">%s</text>`+"\n", plotRight+6, l.at+4, l.color, html.EscapeString(l.name))
+		fmt.Fprintf(&s, `<text x="%d" y="%.0f" class="f%d">%s</text>`+"\n", plotRight+6, l.at+4, l.color,
+			html.EscapeString(l.name))
 	}
 	s.WriteString("</svg>\n")
 	return s.String()
@@ -159,7 +166,8 @@ func scale(sorted []float64, from, to float64) func(float64) float64 {
 	return func(v float64) float64 { return from + (math.Log10(v)-low)/(high-low)*(to-from) }
 }
 
-// ticks returns 1, 2 and 5, or over many decades only 1, times the powers of ten in and around the values.
+// ticks returns 1, 2 and 5, or over many decades only 1, times the powers of
+// ten in and around the values.
 func ticks(sorted []float64) (ts []float64) {
 	low, high := math.Floor(math.Log10(sorted[0])), math.Ceil(math.Log10(sorted[len(sorted)-1])+0.1)
 	for e := low; e <= high; e++ {

@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// Each contestant runs in a process of its own, so that no one's heap is in another's way: this program again, told over a
-// pipe what to do. While it is another's turn, it is stopped, with all that it does in the background.
+// Each contestant runs in a process of its own, so that no one's heap is in
+// another's way: this program again, told over a pipe what to do. While it is
+// another's turn, it is stopped, with all that it does in the background.
 
 const childArg = "a-child-of-the-benchmark"
 
@@ -221,8 +222,8 @@ func (w *worker) memory() (r reply, err error) {
 	return r, nil
 }
 
-// latencies times every single decision of one caller: of all ids in turn, as often as fits into o.Length, or, where that
-// is 0, the first of each. It includes the reading of the clock.
+// latencies times every decision of one caller: of all ids in turn for o.Length, or
+// the first of each id if o.Length is 0. It includes the reading of the clock.
 func (w *worker) latencies(o order) (Latencies, error) {
 	var h histogram
 	const batch = 256
@@ -257,8 +258,9 @@ func (h *histogram) time(d Decider, ids []string) {
 	}
 }
 
-// load has o.Callers ask for o.Length, and tells how many decisions there were, and how long they took: of the fast ones
-// every sixteenth is timed, so that the clock is not what is measured.
+// load has o.Callers ask for o.Length. It returns how many decisions there were, and
+// how long they took. Of fast ones it times every sixteenth, because the clock would
+// take longer than they do.
 func (w *worker) load(o order) (r reply, err error) {
 	var (
 		mu    sync.Mutex

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// A Contestant is a limiter, behind the one thing that all of them do. To add one, write its Open, and name it in one of
-// the lists below.
+// A Contestant is a limiter. To add one, write its Open, and name it in one of the
+// lists below.
 type Contestant struct {
 	Name  string
 	Exact bool   // it never admits more than its limit says, whatever the ids, times and callers
-	Note  string // what it is, and where it is not exact
+	Note  string // what it is, and how it is not exact
 
 	// Open returns the limiter, ready and empty. An error that wraps errSkip says why there is none.
 	Open func(Config) (Decider, error)
@@ -55,8 +55,10 @@ var inMemory = []Contestant{
 // Several keys in one call, which only stint has.
 var grouped = []Contestant{stintEach, stintAll}
 
-// Durable: nothing that was acknowledged is ever forgotten. But for the last, for comparison.
-var durable = []Contestant{bareLog, stintSynced, redisAlways, sqliteFull, pebbleSync, badgerSync, stintLeased, stintFlushed}
+// Durable: nothing that was acknowledged is ever forgotten. The last one is for
+// comparison.
+var durable = []Contestant{bareLog, stintSynced, redisAlways, sqliteFull, pebbleSync, badgerSync, stintLeased,
+	stintFlushed}
 
 // Written behind: a crash may forget about a second.
 var flushed = []Contestant{stintMemory, stintFlushed, redisEverysec, sqliteNormal, pebbleNoSync, badgerNoSync}
@@ -78,10 +80,12 @@ func contestant(name string) Contestant {
 	panic("no contestant " + name)
 }
 
-// control is there to be measured beside the others, so that the machine's own pauses can be told from theirs.
-var control = Contestant{"no limiter, a loop of 300 ns", true, "the machine's own pauses", func(Config) (Decider, error) {
-	return controlDecider{}, nil
-}}
+// control is there to be measured beside the others, so that the machine's own
+// pauses can be told from theirs.
+var control = Contestant{"no limiter, a loop of 300 ns", true, "the machine's own pauses",
+	func(Config) (Decider, error) {
+		return controlDecider{}, nil
+	}}
 
 type controlDecider struct{}
 

@@ -43,7 +43,8 @@ func (b *bench) decision() error {
 					}
 					for _, name := range team.names {
 						progress("%s, denied %v: round %d: %s", w.Name, denied, r, name)
-						reply, ok := team.do(name, order{Do: "round", Denied: denied, Callers: threads, Length: length, Seed: uint64(r + 2)})
+						reply, ok := team.do(name, order{Do: "round", Denied: denied, Callers: threads, Length: length,
+							Seed: uint64(r + 2)})
 						if ok && r >= 0 {
 							rounds[at][name] = append(rounds[at][name], reply.Round.NS)
 							kept, measured = kept+reply.Round.Kept, measured+reply.Round.Slices
@@ -122,7 +123,8 @@ func (b *bench) decision() error {
 	}
 	if measured > 0 {
 		ts[len(ts)-1].notes = append([]string{fmt.Sprintf(
-			"%d of %d slices ran at full speed, and count; ~ marks figures with hardly any of those.", kept, measured)}, b.notes(cs)...)
+			"%d of %d slices ran at full speed, and count; ~ marks figures with hardly any of those.",
+			kept, measured)}, b.notes(cs)...)
 	}
 
 	c := chart{title: "A decision, allowed, one thread", y: "ns, log scale", x: "ids", xText: count,

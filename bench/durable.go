@@ -16,15 +16,17 @@ func (b *bench) durable() error {
 	if b.quick {
 		length, rounds = 300*time.Millisecond, 9
 	}
-	// Every load gets ids of its own: as few as a lease of 125 tokens has to be renewed for again and again, as it is at any
-	// rate once in 62 decisions, and as many as do not run out of tokens.
+	// Every load gets ids of its own. They are few, so that leases of 125 tokens are
+	// renewed again and again, once in 62 decisions. They are enough not to run out
+	// of tokens.
 	const ids = 10_000
 	w := sizeWorkload(ids * len(callers) * rounds)
 	cfg := perHour
 	cfg.Callers = callers[len(callers)-1]
 	figures, errs := b.loads(durable, w, cfg, callers, length, rounds, ids)
 
-	t := &table{title: "Durable decisions per second, by callers; limits of 1,000 per hour over 10,000 ids", header: []string{"per second"}}
+	t := &table{title: "Durable decisions per second, by callers; limits of 1,000 per hour over 10,000 ids",
+		header: []string{"per second"}}
 	for _, n := range callers {
 		t.header = append(t.header, fmt.Sprint(n), "p50", "p99")
 	}
@@ -43,14 +45,16 @@ func (b *bench) durable() error {
 		t.add(row...)
 		c.lines = append(c.lines, l)
 	}
-	t.notes = append([]string{"The ids are in the store beforehand. What is flushed is not durable, and here to compare leased with."}, b.notes(durable)...)
+	t.notes = append([]string{"The ids are in the store beforehand. " +
+		"Flushed is not durable, and is here to compare leased with."}, b.notes(durable)...)
 	times := &table{title: "The same, of two contestants: times as many", header: []string{"callers"},
 		notes: []string{"Each is the median of what it was in each round, in which they come one after the other."}}
 	for _, n := range callers {
 		times.header = append(times.header, fmt.Sprint(n))
 	}
 	for _, pair := range [][2]Contestant{
-		{bareLog, stintSynced}, {stintSynced, redisAlways}, {stintSynced, sqliteFull}, {stintSynced, pebbleSync}, {stintSynced, badgerSync},
+		{bareLog, stintSynced}, {stintSynced, redisAlways}, {stintSynced, sqliteFull}, {stintSynced, pebbleSync},
+		{stintSynced, badgerSync},
 		{stintFlushed, stintLeased},
 	} {
 		row := []string{pair[0].Name + " ÷ " + pair[1].Name}
@@ -63,7 +67,8 @@ func (b *bench) durable() error {
 	return joined(errs)
 }
 
-// flushed is how many decisions a second there are of those that a crash may forget a second's worth of, end to end.
+// flushed is how many decisions a second there are of those that a crash may
+// forget a second's worth of, end to end.
 func (b *bench) flushed() error {
 	callers := []int{1, 2, 64}
 	length, rounds := 3*time.Second, 5
@@ -84,8 +89,10 @@ func (b *bench) flushed() error {
 		figures, failed := b.loads(flushed, w, cfg, callers, length, rounds, 0)
 		errs = append(errs, failed...)
 		t := &table{
-			title:  fmt.Sprintf("Decisions per second, written behind each second; %s ids in turn, so that all are dirty", w.Name),
-			header: []string{"per second, by callers", "1", "p99.9", "2", "p99.9", "64", "p99.9", "written, MB/s", "a flush, buckets", "the longest"},
+			title: fmt.Sprintf("Decisions per second, written behind each second; %s ids in turn, so that all are dirty",
+				w.Name),
+			header: []string{"per second, by callers", "1", "p99.9", "2", "p99.9", "64", "p99.9", "written, MB/s",
+				"a flush, buckets", "the longest"},
 		}
 		for _, contestant := range flushed {
 			if b.skipped[contestant.Name] != "" {
@@ -118,9 +125,11 @@ func (b *bench) flushed() error {
 		for _, n := range callers {
 			best = max(best, per(redisEverysec.Name, n))
 		}
-		t.notes = []string{fmt.Sprintf("With one caller, memory ÷ flushed: %s. Flushed with one caller ÷ the most that Redis does: %s.",
+		t.notes = []string{fmt.Sprintf("With one caller, memory ÷ flushed: %s. "+
+			"Flushed with one caller ÷ the most that Redis does: %s.",
 			ratio(per(stintMemory.Name, 1), per(stintFlushed.Name, 1)), ratio(per(stintFlushed.Name, 1), best)),
-			"The caller makes up its ids meanwhile, and looks at the clock for each, or, where a decision takes less than 5 µs, for each sixteenth. " +
+			"The caller makes its ids between decisions. It reads the clock for each, " +
+				"or for each sixteenth if a decision takes less than 5 µs. " +
 				"What Redis writes is not counted."}
 		ts = append(ts, t)
 	}
@@ -132,7 +141,8 @@ func (b *bench) flushed() error {
 // load is the rounds of one contestant under one number of callers.
 type load []reply
 
-// times returns how many times as many there were as of another contestant: the median of the rounds, each beside the other's.
+// times returns how many times as many there were as of another contestant: the
+// median of the rounds, each beside the other's.
 func (l load) times(other load) float64 {
 	var vs []float64
 	for i := range min(len(l), len(other)) {
@@ -157,9 +167,10 @@ func (l load) latency(pick func(Latencies) time.Duration) time.Duration {
 	return median(ds)
 }
 
-// loads has contestants, who know all the ids, take turns under load: in turn of all of the ids or, where share is not 0, of
-// so many, others for each load.
-func (b *bench) loads(cs []Contestant, w Workload, cfg Config, callers []int, length time.Duration, rounds, share int) (figures map[string]map[int]load, errs []error) {
+// loads has contestants take turns under load. Their ids come in turn: all of them
+// or, if share is not 0, so many, others for each load.
+func (b *bench) loads(cs []Contestant, w Workload, cfg Config, callers []int, length time.Duration, rounds,
+	share int) (figures map[string]map[int]load, errs []error) {
 	figures = make(map[string]map[int]load)
 	t := b.assemble(cs, w, cfg, true)
 	for round := range rounds {

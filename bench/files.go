@@ -24,8 +24,9 @@ var fileOrders = map[string]func(order) (reply, error){
 
 const fileName = "stint.db"
 
-// buildFile makes a file in which all of the ids are stored, and in their places, so that what is measured later is not beside a
-// checkpoint of millions.
+// buildFile makes a file in which all of the ids are stored, and in their
+// places, so that what is measured later is not beside a checkpoint of
+// millions.
 func buildFile(o order) (r reply, err error) {
 	begun := time.Now()
 	l, err := openLimiter(filepath.Join(o.Config.Dir, fileName), stint.Flushed, o.Config)
@@ -90,8 +91,9 @@ func crashFile(o order) (r reply, err error) {
 	return r, syscall.Kill(os.Getpid(), syscall.SIGKILL)
 }
 
-// flushFile times flushes of o.Count dirty buckets, and tells what they wrote: Bytes in a flush, OnDisk with what the file system
-// adds, PerID altogether, with what the file's upkeep and Close write later.
+// flushFile times flushes of o.Count dirty buckets, and returns what they wrote. Bytes
+// are of a flush, and OnDisk adds those of the file system. PerID also adds what
+// upkeep and Close write later.
 func flushFile(o order) (r reply, err error) {
 	o.Config.Flush = time.Hour // only when told to
 	l, err := openLimiter(filepath.Join(o.Config.Dir, fileName), stint.Flushed, o.Config)
@@ -115,7 +117,8 @@ func flushFile(o order) (r reply, err error) {
 		if err := l.Flush(); err != nil {
 			return r, err
 		}
-		took, wrote, onDisk = append(took, time.Since(begun)), append(wrote, bytesWritten()-at), append(onDisk, bytesOnDisk()-diskAt)
+		took, wrote, onDisk = append(took, time.Since(begun)), append(wrote, bytesWritten()-at), append(onDisk,
+			bytesOnDisk()-diskAt)
 	}
 	if n := l.Stats().Flush.Buckets - flushed; n != int64(rounds*o.Count) {
 		return r, fmt.Errorf("%d flushes of %d buckets wrote %d", rounds, o.Count, n)
@@ -126,8 +129,8 @@ func flushFile(o order) (r reply, err error) {
 	return r, err
 }
 
-// missFile times decisions on o.Count buckets that are in the file, but not in memory; with o.Denied, on as many that are
-// in neither.
+// missFile times decisions on o.Count buckets that are in the file, but not in
+// memory; with o.Denied, on as many that are in neither.
 func missFile(o order) (r reply, err error) {
 	l, err := openLimiter(filepath.Join(o.Config.Dir, fileName), stint.Flushed, o.Config)
 	if err != nil {

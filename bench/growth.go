@@ -6,23 +6,29 @@ import (
 	"time"
 )
 
-// growth is how the costs of stint's file grow with what is in it, and those of a decision with the callers.
+// growth is how the costs of stint's file grow with what is in it, and those of
+// a decision with the callers.
 func (b *bench) growth() error {
 	var errs []error
 	sizes := b.sized(10_000, 100_000, 1_000_000, 10_000_000)
 	dirty := []int{1_000, 10_000, 100_000, 1_000_000}
 
 	files := &table{
-		title:  "A file of so many buckets",
-		header: []string{"buckets", "file", "made in", "Open, clean", "Open, after a crash", "miss, in the file", "miss, in neither"},
-		notes: []string{"Open until the first decision on a stored bucket; what is in the file is in the page cache. The crash comes after a flush " +
+		title: "A file of so many buckets",
+		header: []string{"buckets", "file", "made in", "Open, clean", "Open, after a crash", "miss, in the file",
+			"miss, in neither"},
+		notes: []string{"Open until the first decision on a stored bucket; what is in the file is in the page cache. " +
+			"The crash comes after a flush " +
 			"of as many buckets as there are, at most a million. A miss is a decision on a bucket that is not in memory."},
 	}
 	flushes := &table{
-		title:  "Flush of so many dirty buckets",
-		header: []string{"stored", "dirty", "a flush", "a bucket", "written", "a bucket", "on the disk", "with what is written later"},
-		notes: []string{"All that are stored are in memory, and the dirty ones spread over them. Written is what stint hands to the system (wchar of /proc/self/io); on the disk: " +
-			"with what the file system adds, a bucket (write_bytes); later: by the upkeep of the file and by Close, per bucket flushed."},
+		title: "Flush of so many dirty buckets",
+		header: []string{"stored", "dirty", "a flush", "a bucket", "written", "a bucket", "on the disk",
+			"with what is written later"},
+		notes: []string{"All stored buckets are in memory, and the dirty ones are spread over them. " +
+			"Written: what stint gives to the system (wchar of /proc/self/io). " +
+			"On the disk: with what the file system adds, for each bucket (write_bytes). " +
+			"Written later: by upkeep and by Close, for each flushed bucket."},
 	}
 	opens := chart{title: "Open", y: "log scale", x: "buckets in the file", xText: count, yText: durationOf,
 		lines: []line{{name: "clean"}, {name: "after a crash"}}}
@@ -65,13 +71,15 @@ func (b *bench) growth() error {
 			}
 			r := do(order{Do: "flush file", Count: d})
 			flushes.add(count(float64(n)), count(float64(d)), duration(r.Took), duration(r.Took/time.Duration(d)),
-				bytesText(float64(r.Bytes)), bytesText(float64(r.Bytes)/float64(d)), bytesText(float64(r.OnDisk)/float64(d)), bytesText(r.PerID))
+				bytesText(float64(r.Bytes)), bytesText(float64(r.Bytes)/float64(d)),
+				bytesText(float64(r.OnDisk)/float64(d)), bytesText(r.PerID))
 			l.xs, l.ys = append(l.xs, float64(d)), append(l.ys, float64(r.Took))
 		}
 		flush.lines = append(flush.lines, l)
 		do(order{Do: "crash file", Count: min(n, 1_000_000)})
 		crashed := rounds(order{Do: "open file"})
-		files.add(count(float64(n)), bytesText(float64(built.Bytes)), duration(built.Took), duration(clean), duration(crashed), duration(stored), duration(absent))
+		files.add(count(float64(n)), bytesText(float64(built.Bytes)), duration(built.Took), duration(clean),
+			duration(crashed), duration(stored), duration(absent))
 		for i, d := range []time.Duration{clean, crashed} {
 			opens.lines[i].xs, opens.lines[i].ys = append(opens.lines[i].xs, float64(n)), append(opens.lines[i].ys, float64(d))
 		}
@@ -91,7 +99,8 @@ func (b *bench) growth() error {
 	cfg.Burst = 100_000
 	figures, failed := b.loads(cs, w, cfg, callers, length, 5, 0)
 	errs = append(errs, failed...)
-	threads := &table{title: fmt.Sprintf("Decisions per second, by callers, %s ids in turn", w.Name), header: []string{"per second"}}
+	threads := &table{title: fmt.Sprintf("Decisions per second, by callers, %s ids in turn", w.Name),
+		header: []string{"per second"}}
 	for _, n := range callers {
 		threads.header = append(threads.header, fmt.Sprint(n))
 	}
@@ -102,7 +111,8 @@ func (b *bench) growth() error {
 		}
 		threads.add(row...)
 	}
-	errs = append(errs, b.report("growth", "Growth", []*table{files, flushes, threads}, b.draw("flush", flush), b.draw("open", opens)))
+	errs = append(errs, b.report("growth", "Growth", []*table{files, flushes, threads}, b.draw("flush", flush),
+		b.draw("open", opens)))
 	return joined(errs)
 }
 

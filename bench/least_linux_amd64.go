@@ -10,16 +10,20 @@ import (
 	"unsafe"
 )
 
-// What no limiter does without, to tell what the machine leaves for one: hash the id, fetch what is known of it, read the clock, move
-// a TAT on. The table is of a fixed size, in pages of 2 MiB; there is no lock, one limit, and nothing is evicted, flushed or
-// reported. One goroutine fills it, before it is measured.
+// What no limiter does without, to tell what the machine leaves for one: hash
+// the id, fetch what is known of it, read the clock, move a TAT on. The table
+// is of a fixed size, in pages of 2 MiB; there is no lock, one limit, and
+// nothing is evicted, flushed or reported. One goroutine fills it, before it is
+// measured.
 var (
 	least = []Contestant{
-		{"the least, ids", true, "a table of 42 bytes a bucket, its id among them, and nothing else of a limiter", openLeast(false, false)},
+		{"the least, ids", true, "a table of 42 bytes a bucket, its id among them, and nothing else of a limiter",
+			openLeast(false, false)},
 		{"the least, hashes", true, "likewise, 34 bytes: 128 bits of hash, and no id", openLeast(true, false)},
 	}
 	leastGrouped = []Contestant{
-		{"the least, ids, 64 at a time", true, "likewise, one clock reading, and the accesses overlap", openLeast(false, true)},
+		{"the least, ids, 64 at a time", true, "likewise, one clock reading, and the accesses overlap",
+			openLeast(false, true)},
 		{"the least, hashes, 64 at a time", true, "likewise", openLeast(true, true)},
 	}
 )
@@ -42,11 +46,12 @@ func openLeast(hashes, group bool) func(Config) (Decider, error) {
 		}
 		blocks := int(perID*float64(cfg.IDs))/blockSize + 8
 		var err error
-		l.mapping, err = syscall.Mmap(-1, 0, blocks*blockSize+hugePage, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+		l.mapping, err = syscall.Mmap(-1, 0, blocks*blockSize+hugePage, syscall.PROT_READ|syscall.PROT_WRITE,
+			syscall.MAP_ANON|syscall.MAP_PRIVATE)
 		if err != nil {
 			return nil, err
 		}
-		_ = syscall.Madvise(l.mapping, syscall.MADV_HUGEPAGE) // where there are none: so be it
+		_ = syscall.Madvise(l.mapping, syscall.MADV_HUGEPAGE) // without them it goes on
 		aligned := unsafe.Pointer(&l.mapping[-uintptr(unsafe.Pointer(&l.mapping[0]))%hugePage])
 		l.blocks = unsafe.Slice((*[blockLen]uint64)(aligned), blocks)
 		if group {
@@ -85,7 +90,8 @@ func (l *leastTable) find(id string, hash uint64) *uint64 {
 
 func (l *leastTable) findID(id string, hash uint64) (tat *uint64) {
 	raw := (*[idLen]byte)(unsafe.Pointer(unsafe.StringData(id)))
-	a, b, c := binary.LittleEndian.Uint64(raw[:]), binary.LittleEndian.Uint64(raw[8:]), binary.LittleEndian.Uint64(raw[16:])
+	read := binary.LittleEndian.Uint64
+	a, b, c := read(raw[:]), read(raw[8:]), read(raw[16:])
 	for home := l.home(hash); ; home = (home + 1) % len(l.blocks) {
 		block := &l.blocks[home]
 		for i := 0; i < blockLen; i += 4 {

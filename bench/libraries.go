@@ -66,7 +66,8 @@ func (d *rwMutexMap) Allow(id string) bool {
 func (d *rwMutexMap) Close() error { return nil }
 
 // Its own benchmark takes from one key, "", and says that it takes from 100,000.
-var goLimiter = Contestant{"sethvargo/go-limiter", false, "memorystore; fixed windows: up to twice the limit across the end of one",
+var goLimiter = Contestant{"sethvargo/go-limiter", false,
+	"memorystore; fixed windows: up to twice the limit across the end of one",
 	func(cfg Config) (Decider, error) {
 		s, err := memorystore.New(&memorystore.Config{
 			Tokens:      uint64(cfg.Burst),
@@ -86,8 +87,9 @@ func (d goLimiterDecider) Allow(id string) bool {
 
 func (d goLimiterDecider) Close() error { return d.Store.Close(context.Background()) }
 
-// Bounded, its store would forget exhausted keys: it gets no bound. It gives up after ten lost races, with an error that is
-// neither a yes nor a no; it gets more attempts.
+// Bounded, its store would forget exhausted keys: it gets no bound. It gives up
+// after ten lost races, with an error that is neither a yes nor a no; it gets
+// more attempts.
 var throttledGCRA = Contestant{"throttled v2", true, "GCRA, memstore without a bound",
 	func(cfg Config) (Decider, error) {
 		store, err := memstore.NewCtx(0)
@@ -115,7 +117,8 @@ func (d throttledDecider) Allow(id string) bool {
 
 func (d throttledDecider) Close() error { return nil }
 
-var ululeMemory = Contestant{"ulule/limiter v3", false, "memory store; fixed windows: up to twice the limit across the end of one",
+var ululeMemory = Contestant{"ulule/limiter v3", false,
+	"memory store; fixed windows: up to twice the limit across the end of one",
 	func(cfg Config) (Decider, error) {
 		return ululeDecider{ulule.New(ululememory.NewStore(), ulule.Rate{
 			Limit: cfg.Burst, Period: time.Duration(cfg.Burst) * cfg.Interval,

@@ -10,9 +10,11 @@ import (
 	"time"
 )
 
-// bareLog is no limiter: it only writes a record of each decision to a file that was laid out beforehand, through, and
-// together with the records of those who wait meanwhile. Nothing that is durable can be faster on this disk.
-var bareLog = Contestant{"bare log", true, "the limit of the disk: appends to a preallocated file, O_DSYNC, group commit; decides nothing",
+// bareLog is not a limiter. It only appends a record of each decision to a
+// preallocated file, together with the records of other callers that wait. Nothing
+// that is durable can be faster on this disk.
+var bareLog = Contestant{"bare log", true,
+	"the limit of the disk: appends to a preallocated file, O_DSYNC, group commit; decides nothing",
 	func(cfg Config) (Decider, error) {
 		f, err := os.OpenFile(filepath.Join(cfg.Dir, "log"), os.O_RDWR|os.O_CREATE|syscall.O_DSYNC, 0o600)
 		if err != nil {

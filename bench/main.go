@@ -2,8 +2,10 @@
 //
 //	go run . [-quick] [-only decision,memory,durable,flushed,growth] [-ids 10000000] [-dir DIR] [-results DIR]
 //
-// It prints tables, and writes them to results/*.md, with charts in results/*.svg. All that it needs besides Go is a C
-// compiler, for SQLite, and redis-server, for Redis; what is not there is left out, and the tables say so.
+// It prints tables, and writes them to results/*.md, with charts in
+// results/*.svg. All that it needs besides Go is a C compiler, for SQLite, and
+// redis-server, for Redis; what is not there is left out, and the tables say
+// so.
 package main
 
 import (
@@ -61,7 +63,8 @@ func run() (err error) {
 	flag.BoolVar(&b.quick, "quick", false, "a few minutes, for a first look: short rounds, and at most 100,000 ids")
 	flag.IntVar(&b.maxIDs, "ids", 0, "leave out what needs more `ids` than this (default 10000000, with -quick 100000)")
 	flag.StringVar(&b.results, "results", "results", "where the tables and charts go")
-	flag.StringVar(&b.dir, "dir", "", "the `folder` for the contestants' files, on the disk to be measured (default: that of temporary files)")
+	flag.StringVar(&b.dir, "dir", "",
+		"the `folder` for the contestants' files, on the measured disk (default: that of temporary files)")
 	only := flag.String("only", "", "the `tables` to make, of decision,memory,durable,flushed,growth (default all)")
 	flag.Parse()
 	switch {
@@ -111,7 +114,8 @@ func run() (err error) {
 func (b *bench) header() string {
 	var s strings.Builder
 	kernel, _, _ := strings.Cut(output("uname", "-r"), "-") // what follows is the distribution's
-	fmt.Fprintf(&s, "- command: `go run . %s`, %s\n", strings.Join(os.Args[1:], " "), time.Now().UTC().Format(time.DateOnly))
+	fmt.Fprintf(&s, "- command: `go run . %s`, %s\n", strings.Join(os.Args[1:], " "),
+		time.Now().UTC().Format(time.DateOnly))
 	fmt.Fprintf(&s, "- machine: %s, %d cores, %.0f GiB, %s/%s, kernel %s, files on %s\n", cpuModel(), runtime.NumCPU(),
 		float64(memTotal())/(1<<30), runtime.GOOS, runtime.GOARCH, kernel, output("stat", "-f", "-c", "%T", b.dir))
 	fmt.Fprintf(&s, "- %s, stint %s, Redis %s", runtime.Version(), stintVersion(), redisVersion())
@@ -127,9 +131,11 @@ func (b *bench) header() string {
 }
 
 var rivals = []string{
-	"golang.org/x/time", "github.com/sethvargo/go-limiter", "github.com/throttled/throttled/v2", "github.com/ulule/limiter/v3",
+	"golang.org/x/time", "github.com/sethvargo/go-limiter", "github.com/throttled/throttled/v2",
+	"github.com/ulule/limiter/v3",
 	"github.com/letsencrypt/boulder", "github.com/redis/go-redis/v9", "github.com/go-redis/redis_rate/v10",
-	"github.com/mattn/go-sqlite3", "github.com/cockroachdb/pebble/v2", "github.com/dgraph-io/badger/v4", "go.etcd.io/bbolt",
+	"github.com/mattn/go-sqlite3", "github.com/cockroachdb/pebble/v2", "github.com/dgraph-io/badger/v4",
+	"go.etcd.io/bbolt",
 }
 
 // stintVersion returns the commit that is measured.

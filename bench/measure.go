@@ -11,9 +11,10 @@ import (
 	"time"
 )
 
-// How long a decision takes is measured in slices of a fraction of a millisecond. Between them lies a loop whose length is
-// known: where it took longer than at its best, something else had the core, or the other half of it, and the slice does
-// not count. Of those that do, a round's figure is the median, and a cell of a table is the median of its rounds.
+// Decisions are measured in slices of a fraction of a millisecond. Between slices is a
+// loop of known length. If it takes longer than at its best, another program had the
+// core, or the other half of it, and the slice does not count. The figure of a round is
+// the median of the others, and a cell of a table is the median of its rounds.
 
 var spinSink atomic.Uint64
 
@@ -46,7 +47,8 @@ type Round struct {
 }
 
 // measureRound has so many goroutines ask for about length. All of them must be allowed, or denied.
-func measureRound(d Decider, w Workload, denied bool, threads int, length, best time.Duration, seed uint64) (r Round, err error) {
+func measureRound(d Decider, w Workload, denied bool, threads int, length, best time.Duration,
+	seed uint64) (r Round, err error) {
 	group, decisions := groupOf(d)
 	fast := best + best/16
 	unit := 192 / group * group // requests in a slice are a multiple of it
@@ -117,8 +119,8 @@ func measureRound(d Decider, w Workload, denied bool, threads int, length, best 
 	return r, nil
 }
 
-// together reports whether all were at it for most of the time that any of them was: on a machine that has no core to spare
-// they may have run one after the other.
+// together reports whether all threads ran at the same time for most of the time. On a
+// busy machine they may have run one after the other.
 func together(begins, ends []time.Time) bool {
 	all := slices.MinFunc(ends, time.Time.Compare).Sub(slices.MaxFunc(begins, time.Time.Compare))
 	any := slices.MaxFunc(ends, time.Time.Compare).Sub(slices.MinFunc(begins, time.Time.Compare))
@@ -248,7 +250,8 @@ func sum(xs []int) (n int) {
 	return n
 }
 
-// procField returns the number behind a word in one of the files of /proc/self; 0 where there is none.
+// procField returns the number behind a word in one of the files of /proc/self;
+// 0 where there is none.
 func procField(file, word string) (n int64) {
 	fmt.Sscan(procText("/proc/self/"+file, word), &n)
 	return n
@@ -256,6 +259,7 @@ func procField(file, word string) (n int64) {
 
 func rss() int64 { return procField("status", "VmRSS") * 1024 }
 
-// What the process wrote, to files and pipes, and what of it, and of what the file system writes besides, went to the disk.
+// What the process wrote, to files and pipes, and what of it, and of what the
+// file system writes besides, went to the disk.
 func bytesWritten() int64 { return procField("io", "wchar") }
 func bytesOnDisk() int64  { return procField("io", "write_bytes") }

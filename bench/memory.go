@@ -22,7 +22,8 @@ type scenario struct {
 var scenarios = []scenario{
 	{name: "nothing", cs: []Contestant{control, stintMemory}, fill: true},
 	{name: "flushes, each second, of all that is dirty", label: ", flushing", cs: []Contestant{stintFlushed}, fill: true},
-	{name: "flushes and checkpoints, one after the other", label: ", checkpointing", cs: []Contestant{stintFlushed}, fill: true,
+	{name: "flushes and checkpoints, one after the other", label: ", checkpointing", cs: []Contestant{stintFlushed},
+		fill:  true,
 		tweak: func(cfg *Config) { cfg.Flush = 20 * time.Millisecond }},
 	{name: "evictions: room for half of the ids", label: ", evicting", cs: []Contestant{stintFlushed}, fill: true,
 		tweak: func(cfg *Config) { cfg.Resident = cfg.IDs / 2 }},
@@ -41,7 +42,8 @@ func (b *bench) memory() error {
 	m := &table{
 		title:  "A bucket, its id of 24 bytes included, in a table grown from empty",
 		header: []string{"bytes per bucket"},
-		notes: []string{"Heap is what a forced collection leaves; resident is by how much the process has grown. GC is the time that " +
+		notes: []string{"Heap is what a forced collection leaves; resident is by how much the process has grown. " +
+			"GC is the time that " +
 			"runtime.GC takes then, the median of five."},
 	}
 	for _, n := range sizes {
@@ -56,7 +58,8 @@ func (b *bench) memory() error {
 			cfg.Burst, cfg.Interval = w.Limit(true)
 			team := b.assemble([]Contestant{c}, w, cfg, false)
 			r, _ := team.do(c.Name, order{Do: "memory"})
-			row = append(row, fmt.Sprintf("%.1f", r.PerID), fmt.Sprintf("%.1f", float64(r.RSS)/float64(n)), duration(r.GC), duration(r.Took))
+			row = append(row, fmt.Sprintf("%.1f", r.PerID), fmt.Sprintf("%.1f", float64(r.RSS)/float64(n)), duration(r.GC),
+				duration(r.Took))
 			errs = append(errs, team.disband())
 		}
 		m.add(row...)
@@ -67,7 +70,8 @@ func (b *bench) memory() error {
 	if b.quick {
 		length = 1500 * time.Millisecond
 	}
-	c := chart{title: fmt.Sprintf("Longest decisions, %s ids, one caller", count(float64(sizes[len(sizes)-1]))), y: "a decision takes at most, log scale",
+	c := chart{title: fmt.Sprintf("Longest decisions, %s ids, one caller", count(float64(sizes[len(sizes)-1]))),
+		y: "a decision takes at most, log scale",
 		x: "but for one in", xText: count, yText: durationOf}
 	for _, n := range sizes {
 		w := sizeWorkload(n)

@@ -15,8 +15,10 @@ import (
 )
 
 var (
-	redisAlways   = Contestant{"Redis always", true, "redis_rate (GCRA in a script), unix socket, appendfsync always", openRedis("always")}
-	redisEverysec = Contestant{"Redis everysec", true, "redis_rate (GCRA in a script), unix socket, appendfsync everysec", openRedis("everysec")}
+	redisAlways = Contestant{"Redis always", true, "redis_rate (GCRA in a script), unix socket, appendfsync always",
+		openRedis("always")}
+	redisEverysec = Contestant{"Redis everysec", true,
+		"redis_rate (GCRA in a script), unix socket, appendfsync everysec", openRedis("everysec")}
 )
 
 type redisDecider struct {

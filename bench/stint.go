@@ -10,19 +10,24 @@ import (
 )
 
 var (
-	stintMemory  = Contestant{"stint memory", true, "GCRA in integer nanoseconds; durability memory, in a file", openStint(stint.Memory)}
-	stintFlushed = Contestant{"stint flushed", true, "durability flushed, the default, in a file; flushed each second", openStint(stint.Flushed)}
-	stintLeased  = Contestant{"stint leased", true, "a crash may withhold one lease of a bucket, and forgets nothing", openStint(stint.Leased)}
-	stintSynced  = Contestant{"stint synced", true, "one commit, shared by all who wait", openStint(stint.Synced)}
+	stintMemory = Contestant{"stint memory", true, "GCRA in integer nanoseconds; durability memory, in a file",
+		openStint(stint.Memory)}
+	stintFlushed = Contestant{"stint flushed", true, "durability flushed, the default, in a file; flushed each second",
+		openStint(stint.Flushed)}
+	stintLeased = Contestant{"stint leased", true, "a crash may withhold one lease of a bucket, and forgets nothing",
+		openStint(stint.Leased)}
+	stintSynced = Contestant{"stint synced", true, "one commit, shared by all who wait", openStint(stint.Synced)}
 
-	stintEach = Contestant{"stint SpendEach of 64", true, "64 ids, a decision on each; durability memory", func(cfg Config) (Decider, error) {
-		d, err := openStint(stint.Memory)(cfg)
-		return &eachDecider{stintDecider: d.(*stintDecider)}, err
-	}}
-	stintAll = Contestant{"stint SpendAll of 3", true, "three ids, all or nothing: one decision; durability memory", func(cfg Config) (Decider, error) {
-		d, err := openStint(stint.Memory)(cfg)
-		return &allDecider{d.(*stintDecider)}, err
-	}}
+	stintEach = Contestant{"stint SpendEach of 64", true, "64 ids, a decision on each; durability memory",
+		func(cfg Config) (Decider, error) {
+			d, err := openStint(stint.Memory)(cfg)
+			return &eachDecider{stintDecider: d.(*stintDecider)}, err
+		}}
+	stintAll = Contestant{"stint SpendAll of 3", true, "three ids, all or nothing: one decision; durability memory",
+		func(cfg Config) (Decider, error) {
+			d, err := openStint(stint.Memory)(cfg)
+			return &allDecider{d.(*stintDecider)}, err
+		}}
 )
 
 // The one limit that a benchmark has.
@@ -62,8 +67,9 @@ func (d *stintDecider) Allow(id string) bool {
 	return decision.Allowed
 }
 
-// Fill is done by many callers where each waits for the disk. Of leases it spends more or less, so that they do not all
-// come to an end at the same time, and so much that no bucket is full again, and without a lease, before its turn comes.
+// Fill has many callers if each waits for the disk. It spends different parts of the
+// leases, so that they end at different times. It spends enough that no bucket is full
+// again before its turn comes.
 func (d *stintDecider) Fill(w Workload) error {
 	if d.level <= stint.Flushed {
 		return w.fill(d, 1)
@@ -119,7 +125,8 @@ func (d *allDecider) AllowGroup(ids []string) int {
 	return 0
 }
 
-// settle has stint write what is dirty, so that no flush goes on while it is another's turn. Leases stay: Flush would end them.
+// settle has stint write what is dirty, so that no flush goes on while it is
+// another's turn. Leases stay: Flush would end them.
 func settle(d Decider) error {
 	if s, ok := d.(*stintDecider); ok && s.level == stint.Flushed {
 		return s.Flush()

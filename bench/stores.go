@@ -16,16 +16,21 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// Embedded stores are no limiters: what is measured is the limiter that one would write on top of them, GCRA with a
-// transaction per decision.
+// Embedded stores are no limiters: what is measured is the limiter that one
+// would write on top of them, GCRA with a transaction per decision.
 
 var (
 	sqliteFull   = Contestant{"SQLite FULL", true, "WAL, synchronous=FULL; an upsert per decision", openSQLite("FULL")}
-	sqliteNormal = Contestant{"SQLite NORMAL", true, "WAL, synchronous=NORMAL; an upsert per decision", openSQLite("NORMAL")}
-	pebbleSync   = Contestant{"Pebble sync", true, "get, then set with Sync, under a lock of the id", openPebble(pebble.Sync)}
-	pebbleNoSync = Contestant{"Pebble no sync", true, "get, then set with NoSync, under a lock of the id", openPebble(pebble.NoSync)}
-	badgerSync   = Contestant{"Badger sync", true, "SyncWrites; get and set in a transaction, under a lock of the id", openBadger(true)}
-	badgerNoSync = Contestant{"Badger no sync", true, "get and set in a transaction, under a lock of the id", openBadger(false)}
+	sqliteNormal = Contestant{"SQLite NORMAL", true, "WAL, synchronous=NORMAL; an upsert per decision",
+		openSQLite("NORMAL")}
+	pebbleSync = Contestant{"Pebble sync", true, "get, then set with Sync, under a lock of the id",
+		openPebble(pebble.Sync)}
+	pebbleNoSync = Contestant{"Pebble no sync", true, "get, then set with NoSync, under a lock of the id",
+		openPebble(pebble.NoSync)}
+	badgerSync = Contestant{"Badger sync", true, "SyncWrites; get and set in a transaction, under a lock of the id",
+		openBadger(true)}
+	badgerNoSync = Contestant{"Badger no sync", true, "get and set in a transaction, under a lock of the id",
+		openBadger(false)}
 )
 
 // gcra is the arithmetic.
@@ -53,7 +58,8 @@ func (s *stripes) of(id string) *sync.Mutex {
 
 func openSQLite(synchronous string) func(Config) (Decider, error) {
 	return func(cfg Config) (Decider, error) {
-		db, err := sql.Open("sqlite3", filepath.Join(cfg.Dir, "sqlite.db")+"?_journal_mode=WAL&_cache_size=-262144&_synchronous="+synchronous)
+		db, err := sql.Open("sqlite3", filepath.Join(cfg.Dir,
+			"sqlite.db")+"?_journal_mode=WAL&_cache_size=-262144&_synchronous="+synchronous)
 		if err != nil {
 			return nil, err
 		}

@@ -98,7 +98,8 @@ type team struct {
 	errs    []error
 }
 
-// assemble starts the children, and has them open their contestants. Those that are not to be had are left out.
+// assemble starts the children, and has them open their contestants. Those that
+// are not to be had are left out.
 func (b *bench) assemble(cs []Contestant, w Workload, cfg Config, fill bool) *team {
 	t := &team{b: b, members: make(map[string]*child)}
 	cfg.IDs = w.IDs

@@ -30,9 +30,9 @@ var workloads = []Workload{
 	{"zipf 1M", 1_000_000, 1.1},
 }
 
-// Limit returns a limit under which every request of a measuring passes, or, denied, under which only the first of each
-// id does. Tokens come back so slowly that no bucket fills up, and goes away, while it is measured; the time that an
-// empty bucket takes to fill stays under the hundred years that stint allows.
+// Limit returns a limit that admits every request of a measurement, or, if denied, only
+// the first of each id. Tokens return so slowly that no bucket becomes full during it.
+// An empty bucket refills within the hundred years that stint allows.
 func (w Workload) Limit(denied bool) (burst int64, interval time.Duration) {
 	const century = 95 * 365 * 24 * time.Hour
 	switch {
@@ -50,8 +50,9 @@ func (w Workload) Limit(denied bool) (burst int64, interval time.Duration) {
 
 const idLen = 24
 
-// appendID appends the id with a number: 24 hexadecimal digits, all different from one id to the next, so that nobody gains
-// from looking at a part of them. The last eight are the number times an odd one: no two numbers have the same.
+// appendID appends the id with a number: 24 hexadecimal digits, all different
+// from one id to the next, so that nobody gains from looking at a part of them.
+// The last eight are the number times an odd one: no two numbers have the same.
 func appendID(b []byte, i uint32) []byte {
 	var raw [idLen / 2]byte
 	hi, lo := bits.Mul64(uint64(i)+0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
@@ -84,7 +85,8 @@ func newStream(w Workload, seed uint64, group int) *stream {
 	return s
 }
 
-// A sweep goes through some of the ids in turn, again and again, with all the streams that are made of it.
+// A sweep goes through some of the ids in turn, again and again, with all the
+// streams that are made of it.
 type sweep struct {
 	w           Workload
 	first, span uint64
@@ -153,21 +155,23 @@ func distinct(streams []*stream) (n int) {
 	return n
 }
 
-// checkDistinct returns an error if so many draws should have met more, or fewer, different ids than they have.
+// checkDistinct returns an error if so many draws should have met more, or
+// fewer, different ids than they have.
 func (w Workload) checkDistinct(draws, met int) error {
 	n := float64(w.IDs)
 	if w.Zipf != 0 {
 		n = min(n, 1e4) // of the ranks that nearly all draws are of
 	}
 	want := n * -math.Expm1(-float64(draws)/n)
-	if slack := 0.05*want + 2*math.Sqrt(want); float64(met) < want/2-slack || w.Zipf == 0 && math.Abs(float64(met)-want) > slack {
+	if slack := 0.05*want + 2*math.Sqrt(want); float64(met) < want/2-slack || w.Zipf == 0 &&
+		math.Abs(float64(met)-want) > slack {
 		return fmt.Errorf("%s: %d draws met %d different ids, want about %.0f", w.Name, draws, met, want)
 	}
 	return nil
 }
 
-// fill has every id seen once, in no order that a table could gain from. It takes so many callers, where a decision has to
-// wait for the disk.
+// fill asks for every id once, in no order that a table could gain from, with this many
+// callers.
 func (w Workload) fill(d Decider, callers int) error {
 	return w.each(callers, func(i int, id string) error {
 		if !d.Allow(id) {

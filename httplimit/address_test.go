@@ -48,7 +48,8 @@ func TestClientAddress(t *testing.T) {
 		{trusting, "10.1.2.3:1", "X-Forwarded-For", "2001:db8::1", "2001:db8::/64"},
 		{trusting, "10.1.2.3:1", "X-Forwarded-For", "10.0.0.1,10.0.0.2", "10.0.0.1"}, // none but proxies: the first of them
 		{trusting, "10.1.2.3:1", "Forwarded", "for=" + victim, "10.1.2.3"},           // the field that was not chosen
-		{ClientAddress{TrustedProxies: behindProxies, Field: "Forwarded"}, "10.1.2.3:1", "X-Forwarded-For", victim, "10.1.2.3"},
+		{ClientAddress{TrustedProxies: behindProxies, Field: "Forwarded"}, "10.1.2.3:1", "X-Forwarded-For", victim,
+			"10.1.2.3"},
 		{ClientAddress{TrustedProxies: behindProxies, Field: "x-real-ip"}, "10.1.2.3:1", "X-Real-Ip", victim, victim},
 		{trusting, "10.1.2.3:1", "", "", "10.1.2.3"},
 		{ClientAddress{}, "192.0.2.1", "X-Forwarded-For", victim, "192.0.2.1"}, // as middleware writes it
@@ -69,7 +70,8 @@ func TestClientAddress(t *testing.T) {
 		require.Equal(t, tc.want, key.ID, "%+v", tc)
 	}
 	for _, peer := range []string{
-		"[2001:db8:1:2:3::4", "192.0.2.01", "192.0.2.1 ", "192.0.2.1, 192.0.2.2", "192.0.2.0/24", "192.0.2.1:", "192.0.2.1:http",
+		"[2001:db8:1:2:3::4", "192.0.2.01", "192.0.2.1 ", "192.0.2.1, 192.0.2.2", "192.0.2.0/24", "192.0.2.1:",
+		"192.0.2.1:http",
 		"192.0.2.1:65536", "192.0.2.1:1:1", "192.0.2.256:1", "1:2:3:4:5:6:7:8:80", "@", "", "<nil>",
 	} {
 		_, err := trusting.ByIP(perAddress)(&http.Request{RemoteAddr: peer, Header: http.Header{"X-Forwarded-For": {victim}}})
@@ -89,8 +91,9 @@ func TestUnixSocket(t *testing.T) {
 		over net.Addr
 		want string // "" is 400
 	}{
-		"not trusted":               {ByIP(perIP), victim, &net.UnixAddr{}, "unix"},
-		"proxies are trusted":       {ClientAddress{TrustedProxies: behindProxies}.ByIP(perIP), attacker, &net.UnixAddr{}, "unix"},
+		"not trusted": {ByIP(perIP), victim, &net.UnixAddr{}, "unix"},
+		"proxies are trusted": {ClientAddress{TrustedProxies: behindProxies}.ByIP(perIP), attacker, &net.UnixAddr{},
+			"unix"},
 		"trusted":                   {trusting, victim, &net.UnixAddr{}, victim},
 		"trusted, says nothing":     {trusting, "", &net.UnixAddr{}, "unix"},
 		"first of":                  {FirstOf(ByHeader(perIP, "X-Id"), ByIP(perIP)), "", &net.UnixAddr{}, "unix"},
@@ -123,7 +126,8 @@ func TestUnixSocket(t *testing.T) {
 		})}
 		go srv.Serve(l)
 		defer srv.Close()
-		client := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", "s") }}}
+		dial := func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", "s") }
+		client := http.Client{Transport: &http.Transport{DialContext: dial}}
 		res, err := client.Get("http://server/")
 		require.NoError(t, err)
 		require.Equal(t, 200, res.StatusCode)

@@ -39,7 +39,7 @@ func (m *middleware) update(c *carried, first int, mine []applied, w http.Respon
 
 // outcome is what a status changes.
 type outcome struct {
-	lim      *stint.Limiter
+	lim      stint.Decider
 	status   int
 	begun    time.Time // start of the handler
 	mine     []applied
@@ -90,7 +90,8 @@ func (s *outcome) refund() {
 			s.failures = append(s.failures, err)
 			continue
 		}
-		d.Allowed, d.RetryAfter = true, 0 // the next request may be denied, but not this one
+		a.locked = d.RetryAfter // only a hold denies a cost of 0
+		d.Allowed, d.RetryAfter = true, 0
 		a.Decision.Decision = d
 		s.changed = true
 	}

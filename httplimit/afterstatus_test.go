@@ -36,18 +36,23 @@ func TestAfterStatus(t *testing.T) {
 			200: 200 200
 			401: 401 429`},
 		"refunds some rules": {
-			rules: []Rule{{Key: ByIP(perAddress), Cost: 2, RefundStatus: ServerError}, {Key: ByHeader(perKey, "X-Key"), Cost: 3}}, script: `
+			rules: []Rule{{Key: ByIP(perAddress), Cost: 2, RefundStatus: ServerError},
+				{Key: ByHeader(perKey, "X-Key"), Cost: 3}},
+			script: `
 			500 k: 500
 			RateLimit: "address";r=5;t=12, "key";r=2;t=12
 			left address 5
 			left key 2
 			404 other: 404
 			left address 3`},
-		"refunds nothing: Shadow rule denied": {rules: login(Rule{Shadow: true, Cost: 3, RefundStatus: Status(200)}), script: `
+		"refunds nothing: Shadow rule denied": {rules: login(Rule{Shadow: true, Cost: 3, RefundStatus: Status(200)}),
+			script: `
 			spend login 3
 			200: 200
 			left login 2`},
-		"refunds nothing: status not counted": {rules: login(Rule{CountStatus: AuthFailed, Cost: 2, RefundStatus: Status(200)}), script: `
+		"refunds nothing: status not counted": {
+			rules: login(Rule{CountStatus: AuthFailed, Cost: 2, RefundStatus: Status(200)}),
+			script: `
 			spend login 3
 			200: 200
 			left login 2`},
@@ -97,6 +102,11 @@ func TestAfterStatus(t *testing.T) {
 					panic(err)
 				}
 			}},
+		"refunded, held since": {rules: login(Rule{RefundStatus: Status(200)}), script: `
+			200: 200
+			RateLimit: "login";r=0;t=3600
+			left login 5`,
+			inside: func(lim *stint.Limiter, clock *testClock) { lim.Hold(ofClient["login"], clock.now().Add(time.Hour)) }},
 		"slow handler": {rules: lockOut(Rule{Cost: 5, RefundStatus: Status(200)}), script: `
 			401: 401
 			held login 1h0m0s`,

@@ -32,7 +32,8 @@ func BenchmarkServe(b *testing.B) {
 		{"other pattern", New(lim, nil, Rule{Pattern: "POST /login", Key: ByIP(perAddress)})(empty)},
 		{"by status", New(lim, nil, Rule{Key: ByIP(perAddress), CountStatus: AuthFailed})(empty)},
 		{"denied", New(lim, nil, Rule{Key: ByIP(failures)})(empty)},
-		{"observed", New(lim, &Options{Observers: []Observer{{Decisions: func(*http.Request, []Decision) {}}}}, Rule{Key: ByIP(perAddress)})(empty)},
+		{"observed", New(lim, &Options{Observers: []Observer{{Decisions: func(*http.Request, []Decision) {}}}},
+			Rule{Key: ByIP(perAddress)})(empty)},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -1,12 +1,14 @@
 package httplimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -28,21 +30,15 @@ func (m *middleware) decide(
 			m.fail(r, err)
 		}
 	}
-	strictest := stint.Decision{Allowed: true, Remaining: math.MaxInt64}
-	reqs := make([]stint.Request, 0, 4) // on the stack
-	for i := range mine {
-		if a := &mine[i]; !a.Shadow {
-			reqs = append(reqs, a.request())
-		}
-	}
-	if len(reqs) > 0 {
-		if strictest, err = m.spend(reqs); err != nil {
-			return nil, stint.Decision{}, err
-		}
+	strictest, err := m.spend(r.Context(), mine)
+	if err != nil {
+		return nil, stint.Decision{}, err
 	}
 	for i := range mine {
-		if err := m.learn(&mine[i], strictest); err != nil {
-			m.fail(r, err)
+		if a := &mine[i]; a.Shadow {
+			if err := m.learn(r.Context(), a, strictest.Allowed); err != nil {
+				m.fail(r, err)
+			}
 		}
 	}
 	return mine, strictest, nil
@@ -105,43 +101,110 @@ func (m *middleware) replaceShadows(c *carried, mine []applied) ([]applied, erro
 	return mine, err
 }
 
-// spend calls SpendAll, or what is faster for a single request.
-func (m *middleware) spend(reqs []stint.Request) (stint.Decision, error) {
-	switch {
-	case len(reqs) > 1:
-		return m.lim.SpendAll(reqs...)
-	case reqs[0].Mode == stint.CheckOnly:
-		return m.lim.Check(reqs[0].Key, reqs[0].Cost)
-	}
-	return m.lim.Spend(reqs[0].Key, reqs[0].Cost)
+// asked has the arguments of SpendTogether, which a Decider may keep until it
+// returns.
+type asked struct {
+	reqs []stint.Request
+	ds   []stint.Decision
 }
 
-// learn sets the decision of one rule: of a Shadow rule, which has not spent
-// yet, or of one that has spent together with others. If the bucket cannot be
-// read, the decision says only whether the request was allowed.
-func (m *middleware) learn(a *applied, strictest stint.Decision) (err error) {
-	spent := strictest.Allowed && !a.After
-	d := strictest
+var askedPool = sync.Pool{New: func() any { return new(asked) }}
+
+// spend decides on the rules that can deny, in one call, and returns the
+// strictest decision.
+func (m *middleware) spend(ctx context.Context, mine []applied) (strictest stint.Decision, err error) {
+	var one *applied
+	n := 0
+	for i := range mine {
+		if !mine[i].Shadow {
+			one, n = &mine[i], n+1
+		}
+	}
 	switch {
-	case !a.Shadow && a.Key == strictest.Key:
-	case !spent:
-		d, err = m.lim.Check(a.Key, a.Cost)
-	case a.Shadow:
-		d, err = m.lim.Spend(a.Key, a.Cost)
+	case n == 0:
+		return stint.Decision{Allowed: true, Remaining: math.MaxInt64}, nil
+	case n > 1:
+		return m.spendTogether(ctx, mine)
+	case one.After:
+		strictest, err = m.lim.Check(one.Key, one.Cost)
 	default:
-		d, err = m.lim.Check(a.Key, 0)
-		d.Allowed, d.RetryAfter = true, 0
+		strictest, err = m.spendOne(ctx, one)
+	}
+	one.set(strictest, strictest.Allowed && !one.After)
+	return strictest, err
+}
+
+// spendOne spends for one rule. It waits for a commit until ctx ends: nobody
+// reads the answer then, and the tokens stay spent.
+func (m *middleware) spendOne(ctx context.Context, a *applied) (stint.Decision, error) {
+	if m.local != nil {
+		return m.local.SpendContext(ctx, a.Key, a.Cost)
+	}
+	return m.lim.Spend(a.Key, a.Cost)
+}
+
+// spendTogether is spend for several rules.
+func (m *middleware) spendTogether(ctx context.Context, mine []applied) (stint.Decision, error) {
+	q := askedPool.Get().(*asked)
+	defer q.free()
+	for i := range mine {
+		if a := &mine[i]; !a.Shadow {
+			q.reqs = append(q.reqs, a.request())
+		}
+	}
+	q.ds = slices.Grow(q.ds, len(q.reqs))[:len(q.reqs)]
+	var strictest stint.Decision
+	var err error
+	if m.local != nil {
+		strictest, err = m.local.SpendTogetherContext(ctx, q.reqs, q.ds)
+	} else {
+		strictest, err = m.lim.SpendTogether(q.reqs, q.ds)
+	}
+	ds := q.ds
+	for i := range mine {
+		if a := &mine[i]; !a.Shadow {
+			a.set(ds[0], strictest.Allowed && !a.After)
+			ds = ds[1:]
+		}
+	}
+	return strictest, err
+}
+
+// free returns q to the pool.
+func (q *asked) free() {
+	clear(q.reqs)
+	clear(q.ds)
+	q.reqs, q.ds = q.reqs[:0], q.ds[:0]
+	askedPool.Put(q)
+}
+
+// learn sets the decision of a Shadow rule, which spends only if the others
+// allowed the request. If the bucket cannot be read, the decision says only
+// whether they did.
+func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err error) {
+	spent := allowed && !a.After
+	var d stint.Decision
+	if spent {
+		d, err = m.spendOne(ctx, a)
+	} else {
+		d, err = m.lim.Check(a.Key, a.Cost)
 	}
 	if err != nil {
-		a.refunded = a.Shadow && !a.After // nothing was spent
-		d = stint.Decision{Allowed: strictest.Allowed, Key: a.Key, Remaining: math.MaxInt64}
+		a.refunded = !a.After // nothing was spent
+		d = stint.Decision{Allowed: allowed, Key: a.Key, Remaining: math.MaxInt64}
 	}
-	if d.Allowed && !spent && d.Limit.Count > 0 { // Check reports the state after a spend
+	a.set(d, spent)
+	return err
+}
+
+// set sets the decision of a rule. If it spent nothing, d has the state that a
+// spend would leave.
+func (a *applied) set(d stint.Decision, spent bool) {
+	if d.Allowed && !spent && d.Limit.Count > 0 {
 		d.Remaining += a.Cost
 		d.ResetAfter = max(0, d.ResetAfter-time.Duration(a.Cost)*d.Limit.Interval())
 	}
 	a.Decision.Decision = d
-	return err
 }
 
 // record writes the header, and adds decisions to c, if there is one. It

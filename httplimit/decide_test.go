@@ -1,8 +1,10 @@
 package httplimit
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,7 +34,8 @@ func TestShadow(t *testing.T) {
 		"counts statuses": {rules: []Rule{{Key: ByIP(failures), CountStatus: AuthFailed, Shadow: true}}, script: `
 			401: 401 401 401 401 401 401 401
 			left login 0`},
-		"refunds nothing if it could not spend: over the burst": {rules: []Rule{{Key: ByIP(perAddress), RefundStatus: Status(200)},
+		"refunds nothing if it could not spend: over the burst": {rules: []Rule{{Key: ByIP(perAddress),
+			RefundStatus: Status(200)},
 			{Key: ByIP(failures), Shadow: true, RefundStatus: Status(200), CostFunc: costing(6)}}, script: `
 			spend login 3
 			200: 200
@@ -52,7 +55,8 @@ func TestNested(t *testing.T) {
 	t.Run("another Limiter has other buckets", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		other, _ := newLimiter(t, nil)
-		h := New(other, nil, Rule{Key: ByIP(perAddress)})(New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
+		h := New(other, nil, Rule{Key: ByIP(perAddress)})(New(lim, nil,
+			Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 		require.EqualValues(t, 4, left(t, lim, ofClient["address"]))
 		require.EqualValues(t, 4, left(t, other, ofClient["address"]))
@@ -100,4 +104,39 @@ func TestNested(t *testing.T) {
 			require.Equal(t, "7200", w.Header().Get("Retry-After"))
 		}
 	})
+}
+
+// A request whose client has gone does not wait for the disk. What it spent
+// stays spent.
+func TestClientGone(t *testing.T) {
+	store := &slowStore{stint.NewMemStore(), make(chan struct{}, 1), make(chan struct{})}
+	lim, err := stint.New(store, testLimits(t, nil), &stint.Options{Durability: stint.Synced, CommitTimeout: time.Hour})
+	require.NoError(t, err)
+	defer lim.Close()
+	release := sync.OnceFunc(func() { close(store.release) })
+	defer release()
+	for _, rules := range [][]Rule{
+		{{Key: ByIP(perAddress)}}, {{Key: ByIP(perAddress)}, {Key: ByIP(failures)}},
+		{{Key: ByIP(perAddress), Shadow: true}},
+	} {
+		var failed error
+		h := New(lim, &Options{Observers: []Observer{{Error: func(_ *http.Request, err error) { failed = err }}}}, rules...)(
+			http.HandlerFunc(status))
+		ctx, gone := context.WithCancel(t.Context())
+		r := httptest.NewRequest("GET", "/200", nil).WithContext(ctx)
+		r.RemoteAddr = "127.0.0.1:1"
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			h.ServeHTTP(httptest.NewRecorder(), r)
+		}()
+		<-store.saving
+		gone()
+		<-answered // a deadlock if it waits for the save
+		require.ErrorIs(t, failed, context.Canceled)
+		require.ErrorIs(t, failed, stint.ErrNotDurable)
+		store.saving <- struct{}{} // for the next request, whose commit waits behind this one
+	}
+	release()
+	require.EqualValues(t, 2, left(t, lim, local[perAddress]))
 }

@@ -41,7 +41,7 @@ type applied struct {
 	by       *middleware   // has the rule
 	rule     *Rule         // replaced, once a nested rule decides instead
 	refunded bool          // has nothing spent, or no longer
-	locked   time.Duration // until the end of its lock-out
+	locked   time.Duration // until the end of a hold since the decision
 }
 
 // replaced is the rule of a Shadow rule's decision after a nested rule has
@@ -79,9 +79,9 @@ func (a *applied) stricterThan(b *applied) bool {
 }
 
 // state returns how many tokens the client has left, and the seconds within
-// which it can use no more than these, at least 1: until the next token comes
-// back, or until the end of a hold, during which nothing is left. For a full
-// bucket it is the time in which a spent token comes back.
+// which it can use no more than these. That is the time until the next token
+// returns, at least 1 s. During a hold nothing is left until it ends. For a
+// full bucket it is the time in which a spent token returns.
 func (a *applied) state() (left, window int64) {
 	if a.locked > 0 {
 		return 0, seconds(a.locked)
@@ -103,7 +103,7 @@ func seconds(d time.Duration) int64 {
 }
 
 // find returns the decision about a bucket, or nil.
-func find(as []applied, lim *stint.Limiter, key stint.Key) *applied {
+func find(as []applied, lim stint.Decider, key stint.Key) *applied {
 	for i := range as {
 		if a := &as[i]; a.Key == key && a.by.lim == lim && a.rule != &replaced {
 			return a

@@ -61,7 +61,8 @@ func TestHeaders(t *testing.T) {
 		"no limit, Standard":   {rules: []Rule{{Key: ByIP(off)}}, script: none},
 		"no limit, XRateLimit": {rules: []Rule{{Key: ByIP(off)}}, opts: Options{Headers: XRateLimit}, script: none},
 		"blocked":              {limits: blocked, rules: two[:1], script: forever},
-		"blocked, counts":      {limits: blocked, rules: []Rule{{Key: ByIP(perAddress), CountStatus: always, LockOut: time.Minute}}, script: forever},
+		"blocked, counts": {limits: blocked,
+			rules: []Rule{{Key: ByIP(perAddress), CountStatus: always, LockOut: time.Minute}}, script: forever},
 		"blocked, Shadow rule": {limits: blocked, rules: []Rule{{Key: ByIP(perAddress), Shadow: true}}, script: none},
 		// A client that uses what is left, and then waits for t, is never denied.
 		"waits": {limits: map[stint.Name]stint.Limit{everyone: stint.PerMinute(3)}, rules: two[1:], script: `
@@ -87,22 +88,28 @@ func TestHeadersNested(t *testing.T) {
 		outer           []Rule
 		want            string
 	}{
-		"none":        {Options{Headers: NoHeaders}, Options{}, shared, inner},
-		"none inside": {Options{}, Options{Headers: NoHeaders}, shared, ` Ratelimit "everyone";r=4;t=12 / Ratelimit-Policy "everyone";q=5;w=60`},
+		"none": {Options{Headers: NoHeaders}, Options{}, shared, inner},
+		"none inside": {Options{}, Options{Headers: NoHeaders}, shared,
+			` Ratelimit "everyone";r=4;t=12 / Ratelimit-Policy "everyone";q=5;w=60`},
 		"partition key": {partition, Options{}, shared, ` Ratelimit "everyone";r=4;t=12;pk=:eA==:, "address";r=4;t=12` +
 			` / Ratelimit-Policy "everyone";q=5;w=60;pk=:eA==:, "address";q=5;w=60`},
-		"partition key inside": {Options{}, partition, shared, ` Ratelimit "everyone";r=4;t=12, "address";r=4;t=12;pk=:eA==:` +
-			` / Ratelimit-Policy "everyone";q=5;w=60, "address";q=5;w=60;pk=:eA==:`},
-		"nothing new": {partition, Options{}, address, ` Ratelimit "address";r=4;t=12;pk=:eA==: / Ratelimit-Policy "address";q=5;w=60;pk=:eA==:`},
+		"partition key inside": {Options{}, partition, shared,
+			` Ratelimit "everyone";r=4;t=12, "address";r=4;t=12;pk=:eA==:` +
+				` / Ratelimit-Policy "everyone";q=5;w=60, "address";q=5;w=60;pk=:eA==:`},
+		"nothing new": {partition, Options{}, address,
+			` Ratelimit "address";r=4;t=12;pk=:eA==: / Ratelimit-Policy "address";q=5;w=60;pk=:eA==:`},
 		"two kinds": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Shared(everyone), Cost: 2}},
 			inner + ` / X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 3 / X-Ratelimit-Reset 12`},
-		"two kinds, after the status": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Shared(everyone), RefundStatus: Status(200)}},
+		"two kinds, after the status": {Options{Headers: XRateLimit}, Options{},
+			[]Rule{{Key: Shared(everyone), RefundStatus: Status(200)}},
 			inner + ` / X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 5 / X-Ratelimit-Reset 12`},
 		"one kind": {Options{Headers: XRateLimit}, Options{Headers: XRateLimit}, []Rule{{Key: Shared(everyone), Cost: 2}},
 			` X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 3 / X-Ratelimit-Reset 12`},
-		"shadow replaced inside": {Options{Headers: NoHeaders}, Options{}, []Rule{{Key: ByIP(perAddress), Shadow: true}}, inner},
+		"shadow replaced inside": {Options{Headers: NoHeaders}, Options{}, []Rule{{Key: ByIP(perAddress), Shadow: true}},
+			inner},
 	} {
-		t.Run(name, scenario{opts: tc.opts, outerOpts: tc.outerOpts, outer: tc.outer, rules: address, script: "200: 200\nFields:" + tc.want}.run)
+		t.Run(name, scenario{opts: tc.opts, outerOpts: tc.outerOpts, outer: tc.outer, rules: address,
+			script: "200: 200\nFields:" + tc.want}.run)
 	}
 	// net/http may be writing a value that nested middleware replaces.
 	t.Run("values stay", func(t *testing.T) {

@@ -57,7 +57,7 @@ func (ru *Rule) lockOutAfter(n int64) time.Duration {
 // hold locks a bucket out, and returns the end of its hold. A longer hold stays.
 // A bucket that is locked out already, by a request at the same time, is not
 // locked out for longer because of that.
-func (ru *Rule) hold(lim *stint.Limiter, b stint.Bucket, now time.Time) (time.Time, error) {
+func (ru *Rule) hold(lim stint.Decider, b stint.Bucket, now time.Time) (time.Time, error) {
 	n, grows := int64(0), ru.LockOutMax > ru.LockOut && b.Key.ID != ""
 	if grows {
 		lock := &countingLocks[maphash.Comparable(countingSeed, b.Key)%uint64(len(countingLocks))]

@@ -30,9 +30,11 @@ func lockedOut(t *testing.T, lim *stint.Limiter, clock *testClock, ru Rule, id s
 }
 
 func TestLockOutMax(t *testing.T) {
-	ru := Rule{Key: ByHeader(perKey, "X-Key"), CountStatus: AuthFailed, LockOut: 15 * time.Minute, LockOutMax: 24 * time.Hour}
+	ru := Rule{Key: ByHeader(perKey, "X-Key"), CountStatus: AuthFailed, LockOut: 15 * time.Minute,
+		LockOutMax: 24 * time.Hour}
 	doubled := []time.Duration{
-		15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 16 * time.Hour, 24 * time.Hour, 24 * time.Hour,
+		15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 16 * time.Hour,
+		24 * time.Hour, 24 * time.Hour,
 	}
 	t.Run("doubles, over restarts", func(t *testing.T) {
 		path, clock := filepath.Join(t.TempDir(), "stint.db"), newTestClock()
@@ -58,7 +60,8 @@ func TestLockOutMax(t *testing.T) {
 		lockOut, most time.Duration
 		want          []time.Duration
 	}{
-		"not a power of two": {time.Hour, 3 * time.Hour, []time.Duration{time.Hour, 2 * time.Hour, 3 * time.Hour, 3 * time.Hour}},
+		"not a power of two": {time.Hour, 3 * time.Hour,
+			[]time.Duration{time.Hour, 2 * time.Hour, 3 * time.Hour, 3 * time.Hour}},
 		"the longest, twice": {time.Nanosecond << 61, 1<<63 - 1, []time.Duration{1 << 61, 1 << 62, 1<<63 - 1}},
 		"below one":          {time.Hour, time.Minute, []time.Duration{time.Hour, time.Hour}},
 	} {
@@ -72,7 +75,8 @@ func TestLockOutMax(t *testing.T) {
 	}
 	t.Run("many", func(t *testing.T) {
 		lim, clock := newLimiter(t, nil)
-		for most, each := range map[time.Duration]time.Duration{0: time.Minute, time.Minute: time.Minute, 2 * time.Minute: 2 * time.Minute} {
+		for most, each := range map[time.Duration]time.Duration{0: time.Minute, time.Minute: time.Minute,
+			2 * time.Minute: 2 * time.Minute} {
 			ru := ru
 			ru.LockOut, ru.LockOutMax = time.Minute, most
 			require.Equal(t, time.Minute, lockedOut(t, lim, clock, ru, "k"))
@@ -93,7 +97,8 @@ func TestLockOutMax(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		require.Equal(t, clock.now().Add(15*time.Minute).UnixNano(), heldUntil(t, lim, perKey.Key("k")).UnixNano(), "one lock-out")
+		require.Equal(t, clock.now().Add(15*time.Minute).UnixNano(), heldUntil(t, lim, perKey.Key("k")).UnixNano(),
+			"one lock-out")
 	})
 	t.Run("ids", func(t *testing.T) {
 		lim, clock := newLimiter(t, nil)

@@ -34,11 +34,12 @@ import (
 //
 // Denials that are alike share the values of header fields. Do not change such
 // a value in place. The methods of http.Header do not.
-func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
-	if lim == nil {
+func New(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
+	if isMissing(lim) {
 		panic("httplimit: New: no limiter")
 	}
 	m := &middleware{lim: lim}
+	m.local, _ = lim.(*stint.Limiter)
 	if opts != nil {
 		m.opts = *opts
 	}
@@ -61,9 +62,16 @@ func New(lim *stint.Limiter, opts *Options, rules ...Rule) func(http.Handler) ht
 	}
 }
 
+// isMissing reports whether there is no Limiter.
+func isMissing(lim stint.Decider) bool {
+	l, ok := lim.(*stint.Limiter)
+	return lim == nil || ok && l == nil
+}
+
 // middleware is what New returns.
 type middleware struct {
-	lim    *stint.Limiter
+	lim    stint.Decider
+	local  *stint.Limiter // lim, if it is one
 	opts   Options
 	rules  []routedRule // Shadow rules last
 	names  atomic.Pointer[declared]

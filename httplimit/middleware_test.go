@@ -53,7 +53,8 @@ func TestMiddleware(t *testing.T) {
 			+11.999999999s
 			200: 429
 			Retry-After: 1`},
-		"rules spend together or not at all": {limits: map[stint.Name]stint.Limit{everyone: stint.PerHour(2)}, rules: both, script: `
+		"rules spend together or not at all": {limits: map[stint.Name]stint.Limit{everyone: stint.PerHour(2)}, rules: both,
+			script: `
 			200 k: 200
 			RateLimit-Policy: "address";q=5;w=60, "everyone";q=2;w=3600
 			RateLimit: "address";r=4;t=12, "everyone";r=1;t=1800
@@ -100,7 +101,7 @@ func TestMiddleware(t *testing.T) {
 		"unknown name": {rules: []Rule{{Key: ByIP(99)}}, script: `
 			200: 503
 			Error: unknown`},
-		"own error": {rules: []Rule{{Key: own}}, script: `
+		"own error": {rules: []Rule{{Key: own, Optional: true}}, script: `
 			200: 503
 			Body: "status":503
 			RateLimit:
@@ -108,7 +109,8 @@ func TestMiddleware(t *testing.T) {
 		"own error, fails open": {rules: []Rule{{Key: own}}, opts: Options{FailOpen: true}, script: `
 			200: 200
 			Error: own`},
-		"closed before the handler": {rules: address(Rule{}), outer: []Rule{{Key: Shared(everyone)}}, inside: closes, script: `
+		"closed before the handler": {rules: address(Rule{}), outer: []Rule{{Key: Shared(everyone)}}, inside: closes,
+			script: `
 			200: 200
 			200: 503`},
 		"closed before a spend":    {rules: address(Rule{CountStatus: Status(200)}), inside: closes, script: closed},
@@ -117,15 +119,26 @@ func TestMiddleware(t *testing.T) {
 	})
 	t.Run("limits replaced", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
-		url := limited(t, lim, Rule{Key: ByIP(perAddress)})
-		get(t, url)
-		require.NoError(t, lim.SetLimits(testLimits(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(100)})))
-		require.Equal(t, `"address";q=100;w=60`, get(t, url).Header.Get("RateLimit-Policy"))
+		h := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+		for burst, want := range []string{5: `"address";q=5;w=60`, 10: `"address";q=10;w=120`} {
+			if want != "" {
+				limit := stint.Limit{Burst: int64(burst), Count: 5, Period: time.Minute}
+				require.NoError(t, lim.SetLimits(testLimits(t, map[stint.Name]stint.Limit{perAddress: limit})))
+				spend(t, lim, ofClient["address"], 5)
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+				require.Equal(t, `"address";r=0;t=12`, w.Header().Get("RateLimit"))
+				require.Equal(t, want, w.Header().Get("RateLimit-Policy"))
+			}
+		}
 	})
 	t.Run("many at once", func(t *testing.T) {
 		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(50)})
 		var allowed, denied atomic.Int64
-		h := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { allowed.Add(1) }))
+		h := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(func(http.ResponseWriter,
+			*http.Request) {
+			allowed.Add(1)
+		}))
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
@@ -186,8 +199,10 @@ func TestPanics(t *testing.T) {
 		rule   Rule
 		before bool // panics before the handler
 	}{
-		"key":                            {nil, Rule{Key: func(*http.Request) (stint.Key, error) { oops(); return stint.Key{}, nil }}, true},
-		"cost":                           {nil, Rule{Key: ByIP(failures), CostFunc: func(*http.Request) int64 { oops(); return 1 }}, true},
+		"key": {nil,
+			Rule{Key: func(*http.Request) (stint.Key, error) { oops(); return stint.Key{}, nil }}, true},
+		"cost": {nil,
+			Rule{Key: ByIP(failures), CostFunc: func(*http.Request) int64 { oops(); return 1 }}, true},
 		"partition key":                  {partition, Rule{Key: ByIP(failures)}, true},
 		"partition key after the status": {partition, Rule{Key: ByIP(failures), CountStatus: Status(200)}, false},
 	} {

@@ -12,8 +12,8 @@ type Options struct {
 	Headers Headers
 
 	// PartitionKey returns the "pk" parameter of a bucket in the Standard
-	// fields. It may tell clients apart, but should not say who they are. If it
-	// is nil, there is no such parameter.
+	// fields. It may tell clients apart, but should not name them. If it is
+	// nil, there is no such parameter.
 	PartitionKey func(stint.Key) []byte
 
 	// Denied writes the answer to a denied request. Retry-After and the fields
@@ -43,8 +43,8 @@ type Observer struct {
 	// must not keep or change the slice.
 	Decisions func(r *http.Request, ds []Decision)
 
-	// Error is called with each error: those that are answered with 503 or
-	// 400, those that FailOpen lets pass, those of Shadow rules, and those that
-	// happen after the handler has chosen a status.
+	// Error is called with each error. It may be answered with 503 or 400, or
+	// pass because of FailOpen or of a Shadow rule. It may also happen after
+	// the handler has chosen a status.
 	Error func(r *http.Request, err error)
 }

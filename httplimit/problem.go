@@ -140,6 +140,9 @@ func answer(w http.ResponseWriter, r *http.Request, p *problem) {
 // preferred returns what an Accept field prefers: "text/html", "text/plain",
 // "text/*", or "" for JSON, which clients without a preference get.
 func preferred(accept []string) string {
+	if len(accept) == 0 {
+		return ""
+	}
 	best, text := 0.0, ""
 	for entry := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		kind, params, err := mime.ParseMediaType(entry)

@@ -36,6 +36,7 @@ func TestProblem(t *testing.T) {
 		"text/html, application/json":                                                json,
 		"text/html;q=0":                                                              json,
 		"text/html;q=x":                                                              json,
+		"text/html;q=2, */*;q=0.1":                                                   json,
 		"text/plain;q=NaN":                                                           json,
 		"text/plain;q=0.9, text/html;q=0.8":                                          text,
 	} {
@@ -51,7 +52,8 @@ func TestProblem(t *testing.T) {
 		limited := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
 		res := get(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			for field, value := range map[string]string{
-				"Content-Length": "3", "Content-Encoding": "gzip", "ETag": `"x"`, "Last-Modified": "x", "Vary": "Origin", "X-Other": "y",
+				"Content-Length": "3", "Content-Encoding": "gzip", "ETag": `"x"`, "Last-Modified": "x", "Vary": "Origin",
+				"X-Other": "y",
 			} {
 				w.Header().Set(field, value)
 			}
@@ -110,7 +112,8 @@ func TestFormInKeyFunc(t *testing.T) {
 	}
 	lim, _ := newLimiter(t, nil)
 	for _, pattern := range []string{"", "POST /up/{id}"} {
-		srv := serve(t, New(lim, nil, Rule{Pattern: pattern, Key: byUser})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		srv := serve(t, New(lim, nil, Rule{Pattern: pattern,
+			Key: byUser})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if f, header, err := r.FormFile("file"); err == nil {
 				io.WriteString(w, header.Filename+" ")
 				io.Copy(w, f)
@@ -143,7 +146,8 @@ func TestUploadsAreRemoved(t *testing.T) {
 	denied := &Options{Denied: func(w http.ResponseWriter, r *http.Request, _ stint.Decision) { read(w, r) }}
 	full := func(*http.Request) (stint.Key, error) { return perKey.Key("k"), nil }
 	for name, h := range map[string]http.Handler{
-		"nested":         New(lim, nil, Rule{Key: Shared(everyone)})(New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(read))),
+		"nested": New(lim, nil, Rule{Key: Shared(everyone)})(New(lim, nil,
+			Rule{Key: ByIP(perAddress)})(http.HandlerFunc(read))),
 		"after status":   New(lim, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed})(http.HandlerFunc(read)),
 		"Options.Denied": New(lim, denied, Rule{Key: full})(nil),
 	} {

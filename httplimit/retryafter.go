@@ -58,9 +58,10 @@ func serverTime(date string, now time.Time) time.Time {
 	return theirs
 }
 
-// until reads a Retry-After or Reset field: seconds, which may have a fraction,
-// a date, or a Unix time in seconds or milliseconds, which no number of seconds
-// from now reaches. It returns 0 for a time that is over, and for anything else.
+// until reads a Retry-After or Reset field: seconds, perhaps with a fraction, a
+// date, or a Unix time in seconds or milliseconds. No number of seconds is as
+// large as a Unix time. It returns 0 for a time that is over, and for anything
+// else.
 func until(value string, now time.Time) time.Duration {
 	const epoch, epochMilli = 1e8, 1e11 // of the year 1973
 	value = strings.TrimSpace(value)

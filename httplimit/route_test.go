@@ -26,10 +26,11 @@ func TestRoute(t *testing.T) {
 			"GET http://api.example.:8080/x", "GET http://API.example//x/",
 		}, {"GET http://www.example/x"}},
 		"GET API.Example./x": {{"GET http://api.example/x"}, nil},
-		"/downloads/":        {{"GET /downloads%2Fbig.iso", "GET /x%2f..%2Fdownloads/big.iso"}, {"GET /downloads%252Fbig.iso"}},
-		"POST /admin/login":  {{"POST /admin%2Flogin"}, nil},
-		"/login/{$}":         {{"GET /x%2F..%2Flogin"}, nil},
-		"":                   {{"GET /anything"}, nil},
+		"/downloads/": {{"GET /downloads%2Fbig.iso", "GET /x%2f..%2Fdownloads/big.iso"},
+			{"GET /downloads%252Fbig.iso"}},
+		"POST /admin/login": {{"POST /admin%2Flogin"}, nil},
+		"/login/{$}":        {{"GET /x%2F..%2Flogin"}, nil},
+		"":                  {{"GET /anything"}, nil},
 	} {
 		for i, request := range append(tc[0], tc[1]...) {
 			method, target, _ := strings.Cut(request, " ")
@@ -72,7 +73,8 @@ func TestRouteWildcards(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
 			mux := http.NewServeMux()
-			mux.Handle("/users/{user}/", New(lim, nil, tc.inner...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mux.Handle("/users/{user}/", New(lim, nil,
+				tc.inner...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Write([]byte(r.Pattern + " " + r.PathValue("user") + r.PathValue("id")))
 			})))
 			url := serve(t, New(lim, nil, tc.outer...)(mux)).URL
@@ -87,7 +89,8 @@ func TestRouteWildcards(t *testing.T) {
 // route.quick agrees with the mux.
 func FuzzRoute(f *testing.F) {
 	patterns := []string{
-		"/", "/login", "POST /login", "GET /api/", "/api/", "/{$}", "/users/{id}", "/users/{id}/", "/users/{rest...}", "/a/{x}/b",
+		"/", "/login", "POST /login", "GET /api/", "/api/", "/{$}", "/users/{id}", "/users/{id}/", "/users/{rest...}",
+		"/a/{x}/b",
 	}
 	f.Add(uint8(1), "GET", "/login/")
 	f.Add(uint8(3), "HEAD", "/api")

@@ -38,7 +38,8 @@ type scenario struct {
 }
 
 var ofClient = map[string]stint.Key{ // buckets of httptest's client
-	"address": perAddress.Key("192.0.2.1"), "login": failures.Key("192.0.2.1"), "key": perKey.Key("k"), "everyone": everyone.Key(""),
+	"address": perAddress.Key("192.0.2.1"), "login": failures.Key("192.0.2.1"), "key": perKey.Key("k"),
+	"everyone": everyone.Key(""),
 }
 
 func runScenarios(t *testing.T, scenarios map[string]scenario) {

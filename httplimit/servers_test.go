@@ -158,8 +158,8 @@ func (s *quotaServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answered(r, status, s.fields(left, now, more)...), nil
 }
 
-// runAgainst sends requests one after the other, as the limit allows, and
-// returns the share of the quota that was used and the most refusals in a
+// runAgainst sends requests one after the other, as the limit allows. It
+// returns the share of the quota that was used, and the most refusals in a
 // window after the first.
 func runAgainst(t *testing.T, s *quotaServer, limit stint.Limit, requests int) (share float64, refusals int) {
 	synctest.Test(t, func(t *testing.T) {

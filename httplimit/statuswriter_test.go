@@ -62,16 +62,20 @@ func TestStatusWriter(t *testing.T) {
 		counts bool
 		refund bool
 	}{
-		"nothing":                   {nil, func(http.ResponseWriter) {}, 200, "", false, false},
-		"Hijacker":                  {nil, func(w http.ResponseWriter) { hijack(w.(http.Hijacker).Hijack()) }, 200, "hi", true, false},
-		"ResponseController.Hijack": {nil, func(w http.ResponseWriter) { hijack(control(w).Hijack()) }, 200, "hi", true, false},
-		"Hijack through Unwrap":     {unwrapped, func(w http.ResponseWriter) { hijack(control(w).Hijack()) }, 200, "hi", true, false},
+		"nothing": {nil, func(http.ResponseWriter) {}, 200, "", false, false},
+		"Hijacker": {nil, func(w http.ResponseWriter) { hijack(w.(http.Hijacker).Hijack()) }, 200, "hi",
+			true, false},
+		"ResponseController.Hijack": {nil, func(w http.ResponseWriter) { hijack(control(w).Hijack()) }, 200, "hi", true,
+			false},
+		"Hijack through Unwrap": {unwrapped, func(w http.ResponseWriter) { hijack(control(w).Hijack()) }, 200, "hi",
+			true, false},
 		"Flush is not supported": {noFlush, func(w http.ResponseWriter) {
 			if err := control(w).Flush(); err != nil {
 				http.Error(w, "no streaming", 500)
 			}
 		}, 500, "no streaming\n", true, true},
-		"ReadFrom": {nil, func(w http.ResponseWriter) { io.Copy(w, strings.NewReader("all of it")) }, 200, "all of it", false, false},
+		"ReadFrom": {nil, func(w http.ResponseWriter) { io.Copy(w, strings.NewReader("all of it")) }, 200, "all of it",
+			false, false},
 		"ReadFrom, long": {nil, func(w http.ResponseWriter) {
 			w.(io.ReaderFrom).ReadFrom(iotest.OneByteReader(strings.NewReader(long)))
 		}, 200, long, false, false},
@@ -129,6 +133,19 @@ func TestStatusWriter(t *testing.T) {
 			})
 		}
 	}
+	for name, f := range map[string]func(http.ResponseWriter){
+		"ReadFrom": func(w http.ResponseWriter) { io.Copy(w, strings.NewReader("x")) },
+		"Write":    func(w http.ResponseWriter) { io.WriteString(w, "x") },
+		"Flush":    func(w http.ResponseWriter) { w.(http.Flusher).Flush() },
+	} {
+		t.Run(name+" writes the header", func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			w := httptest.NewRecorder()
+			New(lim, nil, Rule{Key: ByIP(failures), RefundStatus: Status(200)})(http.HandlerFunc(
+				func(w http.ResponseWriter, _ *http.Request) { f(w) })).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			require.Equal(t, `"login";r=5;t=12`, w.Result().Header.Get("RateLimit"), "refunded before the client can see it")
+		})
+	}
 	t.Run("switching protocols", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		key := failures.Key("192.0.2.1")
@@ -180,7 +197,11 @@ func TestTimeoutHandler(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			done := make(chan struct{})
 			inner := New(tc.lim, nil, tc.rule)(tc.handler)
-			signalled := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { defer close(done); inner.ServeHTTP(w, r) })
+			signalled := http.HandlerFunc(func(w http.ResponseWriter,
+				r *http.Request) {
+				defer close(done)
+				inner.ServeHTTP(w, r)
+			})
 			url := serve(t, New(outer, nil, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
 				http.TimeoutHandler(signalled, time.Millisecond, "late"))).URL
 			res := get(t, url) // a deadlock if it waits for the inner middleware

@@ -46,11 +46,12 @@ import (
 //
 // # Which limit
 //
-// The limit may be the API's quota, such as stint.PerHour(5000). The client then
-// uses at least 95 % of it, if its period is 20 seconds or more. A server that counts fixed windows, or tokens,
-// refuses at most one request in each window after the first; requests that are
-// under way together may each be refused once. A server that counts the last
-// hour, and sends only Retry-After, may refuse a few more.
+// The limit may be the API's quota, such as stint.PerHour(5000). The client
+// then uses at least 95 % of it, if its period is 20 seconds or more. A server
+// that counts fixed windows, or tokens, refuses at most one request in each
+// window after the first; requests that are under way together may each be
+// refused once. A server that counts the last hour, and sends only Retry-After,
+// may refuse a few more.
 //
 // With stint.WithinWindow(5000, time.Hour) no server that counts as it says
 // refuses a request, in any window, but a burst is at most a fiftieth of the
@@ -67,7 +68,7 @@ import (
 // Any number of goroutines may use a Transport. Its fields must not change once
 // it is in use.
 type Transport struct {
-	Limiter *stint.Limiter
+	Limiter stint.Decider
 
 	// Key finds the bucket: ByHost for one per server, Shared for one in all.
 	// If it returns an error, the request fails with it.
@@ -123,9 +124,10 @@ func (e *QuotaError) Error() string {
 	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", wait)
 }
 
-// Unwrap returns why the request did not wait: context.DeadlineExceeded if its
-// turn is after its deadline, stint.ErrQueueFull if too many wait, nil if Wait
-// is not set, and stint.ErrBlocked if the limit is stint.Blocked.
+// Unwrap returns why the request did not wait. It returns
+// context.DeadlineExceeded if its turn is after its deadline, and
+// stint.ErrQueueFull if too many wait. If the limit is stint.Blocked it returns
+// stint.ErrBlocked, and if Wait is not set nil.
 func (e *QuotaError) Unwrap() error { return e.err }
 
 // ByHost finds the bucket of the server that a request goes to, such as
@@ -151,7 +153,7 @@ func ByHost(name stint.Name) KeyFunc {
 // RoundTrip implements http.RoundTripper. Its errors are those of Key, of the
 // Limiter and of Base, and *QuotaError.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if t.Limiter == nil || t.Key == nil {
+	if isMissing(t.Limiter) || t.Key == nil {
 		return nil, notSent(r, errors.New("httplimit: a Transport needs a Limiter and a Key"))
 	}
 	key, err := t.Key(r)
@@ -194,7 +196,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // refund returns the tokens of a request that failed. Its result is why, joined
 // with the error of the refund, if there is one.
 func (t *Transport) refund(key stint.Key, cost int64, why error) error {
-	if _, err := t.Limiter.Refund(key, cost); err != nil {
+	if _, err := t.Limiter.RefundAll(stint.Request{Key: key, Cost: cost}); err != nil {
 		return errors.Join(why, err)
 	}
 	return why

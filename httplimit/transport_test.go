@@ -112,10 +112,12 @@ func TestTransportErrors(t *testing.T) {
 		url  string
 		want error
 	}{
-		"no host":           {t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey)}, "file:///x", ErrNoID},
-		"undeclared":        {t.Context(), &Transport{Limiter: lim, Key: ByHost(99)}, "http://a", stint.ErrUnknownName},
-		"undeclared, Wait":  {t.Context(), &Transport{Limiter: lim, Key: ByHost(99), Wait: true}, "http://a", stint.ErrUnknownName},
-		"over the burst":    {t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey), Cost: costing(6)}, "http://a", stint.ErrCostOverBurst},
+		"no host":    {t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey)}, "file:///x", ErrNoID},
+		"undeclared": {t.Context(), &Transport{Limiter: lim, Key: ByHost(99)}, "http://a", stint.ErrUnknownName},
+		"undeclared, Wait": {t.Context(), &Transport{Limiter: lim, Key: ByHost(99), Wait: true}, "http://a",
+			stint.ErrUnknownName},
+		"over the burst": {t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey), Cost: costing(6)}, "http://a",
+			stint.ErrCostOverBurst},
 		"cancelled":         {ctx, &Transport{Limiter: lim, Key: ByHost(perKey)}, "http://a", gone},
 		"cancelled, Wait":   {ctx, &Transport{Limiter: lim, Key: ByHost(perKey), Wait: true}, "http://a", gone},
 		"neither":           {t.Context(), &Transport{}, "http://a", nil},
@@ -224,7 +226,10 @@ func TestTransportBlocked(t *testing.T) {
 
 // A request gets its tokens back only if no server can have seen it.
 func TestTransportRefund(t *testing.T) {
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter,
+		*http.Request) {
+		panic(http.ErrAbortHandler)
+	}))
 	srv.EnableHTTP2 = true
 	srv.Config.ErrorLog = quiet // of the handshake
 	srv.StartTLS()
@@ -252,11 +257,12 @@ func TestTransportRefund(t *testing.T) {
 		left int64
 	}{
 		"refused": {refused.URL, nil, "connection refused", 5},
-		"cancelled while dialling": {"http://a", &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			cancel()
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}}, "context canceled", 5},
+		"cancelled while dialling": {"http://a",
+			&http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				cancel()
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}}, "context canceled", 5},
 		"certificate":      {srv.URL, &http.Transport{}, "certificate", 5},
 		"Base cannot dial": {"http://a", failing(late), "timeout", 5},
 		"sent over HTTP/2": {srv.URL, srv.Client().Transport, "stream error", 2},

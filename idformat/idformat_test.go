@@ -15,7 +15,8 @@ import (
 
 var errFickle = errors.New("not today")
 
-// fickle is a format that a program might write: it does not wrap ErrInvalidID, and may return anything.
+// fickle is a format that a program might write: it does not wrap ErrInvalidID,
+// and may return anything.
 type fickle struct{}
 
 func (fickle) String() string { return "fickle" }
@@ -141,7 +142,8 @@ func TestNotCanonical(t *testing.T) {
 		{AnyOf(RegID, fickle{}), "x", "not of format anyOf(regId,fickle): not of format regId: want a decimal number " +
 			"below 2⁶⁴ without leading zeros; not of format fickle: not today"},
 		{AnyOf(fickle{}), "flip", `its canonical spelling "flop" reads as another id`},
-		{AnyOf(stint.Tuple(RegID, FQDNSet), stint.IPAddress), "01:2::3", `its canonical spelling "1:2::3" reads as another id`},
+		{AnyOf(stint.Tuple(RegID, FQDNSet), stint.IPAddress), "01:2::3",
+			`its canonical spelling "1:2::3" reads as another id`},
 		{AnyOf(fickle{}), "long", "it is 513 bytes long"},
 	} {
 		got, err := tc.format.Canonical(tc.id)
@@ -155,7 +157,8 @@ func TestNotCanonical(t *testing.T) {
 
 func TestFormatsCompare(t *testing.T) {
 	formats := []stint.IDFormat{
-		stint.AnyID, stint.Shared, stint.IPAddress, IPv6Range, RegID, Hostname, Domain, FQDNSet, stint.Tuple(RegID, RegID), AnyOf(RegID, Hostname),
+		stint.AnyID, stint.Shared, stint.IPAddress, IPv6Range, RegID, Hostname, Domain, FQDNSet,
+		stint.Tuple(RegID, RegID), AnyOf(RegID, Hostname),
 	}
 	var names []string
 	for i, f := range formats {
@@ -167,7 +170,8 @@ func TestFormatsCompare(t *testing.T) {
 	either := AnyOf(formats[:8]...)
 	clear(formats) // it has a copy
 	require.Equal(t, "anyOf(anyID,shared,ipAddress,ipv6Range,regId,hostname,domain,fqdnSet)", either.String())
-	require.Equal(t, "anyID shared ipAddress ipv6Range regId hostname domain fqdnSet tuple(regId,regId) anyOf(regId,hostname)",
+	require.Equal(t, "anyID shared ipAddress ipv6Range regId hostname domain fqdnSet "+
+		"tuple(regId,regId) anyOf(regId,hostname)",
 		strings.Join(names, " "))
 }
 

@@ -37,7 +37,8 @@ func hash(list string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// TestLoad loads every file of testdata: one whose name begins with bad_ opens with the errors that it has.
+// TestLoad loads every file of testdata: one whose name begins with bad_ opens
+// with the errors that it has.
 func TestLoad(t *testing.T) {
 	files, err := filepath.Glob(dir + "*")
 	require.NoError(t, err)
@@ -117,7 +118,8 @@ func TestLoadedLimits(t *testing.T) {
 		{"", "", stint.Name(6).Key("87654321"), moreOrders},
 		{"", "", stint.Name(7).Key("1234:example.com"), stint.Limit{Burst: 60, Count: 60, Period: 3 * time.Second}},
 		{"", "", stint.Name(7).Key("12345:example.com"), stint.Limit{}},
-		{"", "", stint.Name(9).Key(""), stint.Limit{Burst: 1000, Count: 100000, Period: 24 * time.Hour, Durability: stint.Memory}},
+		{"", "", stint.Name(9).Key(""), stint.Limit{Burst: 1000, Count: 100000, Period: 24 * time.Hour,
+			Durability: stint.Memory}},
 		{"_none", "_shared", stint.Name(6).Key("1"), stint.Limit{}},
 		{"_none", "_shared", stint.Name(9).Key(""), stint.PerDay(200000).WithBurst(2000)},
 		{"_periods", "_empty", stint.Name(1).Key("10.0.0.1"), every((9*24 + 12) * time.Hour)},
@@ -148,7 +150,8 @@ func TestParse(t *testing.T) {
 		want      string
 		wantError error
 	}{
-		{names, []string{"a: 1", override, "\n" + override, "{"}, `defaults:1: a: unknown name: the program declares no limit with this label
+		{names, []string{"a: 1", override, "\n" + override, "{"},
+			`defaults:1: a: unknown name: the program declares no limit with this label
 defaults:1: a: the limit is "1", want a mapping with burst, count and period
 overrides 2:2: NewOrdersPerAccount: the id "12345678" is given twice, first at overrides:1
 overrides 3:1: not YAML: did not find expected node content`, stint.ErrUnknownName},
@@ -202,9 +205,11 @@ func TestLoadBoulder(t *testing.T) {
 		{"boulder-defaults", "boulder-overrides", stint.Name(3).Key("ecdsa.le.wtf"), hours(10000, 2160)},
 		{"boulder-defaults", "boulder-overrides", stint.Name(5).Key(hash("le.wtf,le1.wtf")), hours(10000, 168)},
 		{"boulder-defaults", "boulder-overrides", stint.Name(8).Key("1:example.com"), stint.PerDay(1).WithBurst(3600)},
-		{"boulder-defaults", "boulder-working_override_13371338", stint.Name(4).Key("13371338:example.com"), hours(1337, 2160)},
+		{"boulder-defaults", "boulder-working_override_13371338", stint.Name(4).Key("13371338:example.com"),
+			hours(1337, 2160)},
 		{"boulder-defaults", "boulder-working_override_13371338", stint.Name(4).Key("1:example.com"), stint.Limit{}},
-		{"boulder-working_defaults", "boulder-working_overrides", stint.Name(2).Key("2602:80a:6000::/48"), stint.PerSecond(50)},
+		{"boulder-working_defaults", "boulder-working_overrides", stint.Name(2).Key("2602:80a:6000::/48"),
+			stint.PerSecond(50)},
 		{"boulder-working_defaults", "boulder-working_overrides", stint.Name(8).Key("5678:::1"), stint.PerSecond(60)},
 		{"boulder-working_defaults", "boulder-working_overrides_regid_fqdnset",
 			stint.Name(5).Key(hash("2602:80a:6000::1,9.9.9.9,example.com")), stint.PerSecond(60)},
@@ -228,9 +233,11 @@ func TestLabels(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
-	defaults := file("defaults.yml", "Orders: {burst: 1, count: 1, period: 1m}\nLogins: {burst: 1, count: 1, period: 1m}\n")
+	defaults := file("defaults.yml", "Orders: {burst: 1, count: 1, period: 1m}\n"+
+		"Logins: {burst: 1, count: 1, period: 1m}\n")
 	overrides := file("overrides.yml", "- Logins: {burst: 2, count: 1, period: 1m, ids: [a]}\n"+
-		"- group: pro\n  limits: {Exports: {burst: 2, count: 1, period: 1m}}\n  ids: [a]\n- Exports: {burst: 3, count: 1, period: 1m, ids: [b]}\n")
+		"- group: pro\n  limits: {Exports: {burst: 2, count: 1, period: 1m}}\n  ids: [a]\n"+
+		"- Exports: {burst: 3, count: 1, period: 1m, ids: [b]}\n")
 
 	labels, err := Labels(defaults, overrides)
 	require.NoError(t, err)

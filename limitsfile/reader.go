@@ -317,7 +317,7 @@ func (r *reader) override(name stint.Name, label string, l stint.Limit, given []
 		}
 		if first, twice := places[canonical]; twice {
 			r.failNode(g.id, label, "the id %s is given twice, first %s",
-				spell.Quote(g.id.Value), r.where(first, g.id.Value))
+				spell.Quote(g.id.Value), r.whereIs(first, g.id.Value))
 			continue
 		}
 		places[canonical] = idPlace{&file, g.id}
@@ -413,8 +413,9 @@ func (r *reader) failSyntax(err error) {
 	r.fail(line, "", errors.New("not YAML: "+text))
 }
 
-// where returns the place of an id, and its spelling there if it differs.
-func (r *reader) where(p idPlace, here string) string {
+// whereIs returns the place of an id, and its spelling there if it
+// differs.
+func (r *reader) whereIs(p idPlace, here string) string {
 	place := fmt.Sprint("in line ", p.node.Line)
 	if *p.file != r.file {
 		place = fmt.Sprintf("at %s:%d", *p.file, p.node.Line)

@@ -11,10 +11,11 @@ func newAllow() *cobra.Command {
 		&cobra.Command{
 			Use:   "allow ID",
 			Short: "Spend tokens of ID's bucket if they are there",
-			Long: `Spend tokens of ID's bucket if they are there: exit status 0, and what was spent is on disk; else 1.
+			Long: `Spend tokens of ID's bucket if they are there. The exit status is 0 if they were spent, and 1 if not. What was
+spent is on disk.
 
 --json prints one object, as check, refund and reset do: allowed, name, id, cost, remaining, limit (burst,
-count, and the period as in "1m0s"; null where there is none), retry_after_ns (0 if allowed), reset_after_ns
+count, and the period as in "1m0s"; null without a limit), retry_after_ns (0 if allowed), reset_after_ns
 (until the bucket is full). With --limits, the limit is that of the --name, or an override of exactly this id.
 Put -- before an ID that begins with -.`,
 			Example: `  stint allow --limit 3/1m alice && echo hello

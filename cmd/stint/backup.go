@@ -12,12 +12,12 @@ func newBackup() *cobra.Command {
 	f := &dbFlags{}
 	cmd := &cobra.Command{
 		Use:   "backup TO",
-		Short: "Copy a file, or that of a running program",
-		Long: `Copy a file as it is at one moment to TO, where there must be none, or with TO - to standard output. The file
-of a running program is copied from its status page with --snapshot, where the page allows it; others have to
-wait until nobody has the file open.
+		Short: "Copy a file, also of a running program",
+		Long: `Copy a file as it is at one moment to TO, or to standard output if TO is -. There must be no file TO. --snapshot
+copies the file of a running program from its status page, if the page allows it. Otherwise the command waits
+until no program has the file open.
 
-The copy is a file like any other.`,
+The copy is an ordinary file of stint.`,
 		Example: `  stint backup --db quota.db quota-monday.db
   stint backup --snapshot http://localhost:8080/limits quota-monday.db
   stint backup --db quota.db - | ssh backup 'cat > quota.db'`,

@@ -15,10 +15,10 @@ func newCompact() *cobra.Command {
 		Use:   "compact [FILE]",
 		Short: "Rewrite a file without its free pages",
 		Long: `Rewrite a file without its free pages, and with all buckets in the tree instead of the journal. The new file
-takes the place of the old one in one step when it is complete. The space of the journal is reserved, so a file
-of many new buckets, as after an import, grows: then the first word is "rewritten", not "compacted".
+replaces the old one in one step. Space for the journal is reserved, so a file of many new buckets grows, as after
+an import. Then the first word is "rewritten", not "compacted".
 
-A program that has the file open compacts it by itself, once more than half of more than 64 MiB is free.
+A program that has the file open compacts it by itself, if more than half of more than 64 MiB is free.
 compact also adds the sums that verify needs to a file of an older version.`,
 		Example: `  stint compact quota.db`,
 		Args:    atMostOne("FILE"),

@@ -14,10 +14,10 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// The format of an export is one JSON object in a line: first a header with the
-// labels of the limits by number, then one line for each bucket and each hold.
-// A line names its limit by the label, because another file may have other
-// numbers. The lines stay the same when the format of files changes.
+// An export has one JSON object in a line. The first is a header with the
+// labels of the limits by number. Then comes one line for each bucket and each
+// hold. A line names its limit by the label, because another file may have
+// other numbers. The lines stay the same when the format of files changes.
 
 type exportHeader struct {
 	Stint int                   `json:"stint"` // 1
@@ -36,12 +36,12 @@ func newExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write the buckets of a file as JSON lines",
-		Long: `Write the buckets of a file that are not full, and the holds, as JSON lines, for import: into another file, of
-another version too. The file stays as it is.
+		Long: `Write the buckets of a file that are not full, and the holds, as JSON lines. import reads them into another file,
+also of another version. The file does not change.
 
-The first line is {"stint":1,"names":{"6":"Orders"}}; each other one is a bucket,
-{"name":"Orders","id":"alice","tat":N}, or a hold, {"name":"Orders","id":"alice","hold":N}: N is the instant
-at which the bucket is full or the hold over, in Unix nanoseconds. An id that is not UTF-8 is in base64, and
+The first line is {"stint":1,"names":{"6":"Orders"}}. Each other line is a bucket,
+{"name":"Orders","id":"alice","tat":N}, or a hold, {"name":"Orders","id":"alice","hold":N}. N is the instant
+at which the bucket is full or the hold ends, in Unix nanoseconds. An id that is not UTF-8 is in base64, and
 "base64":true says so.`,
 		Example: `  stint export --db quota.db > quota.jsonl
   stint export --snapshot http://localhost:8080/limits | gzip > quota.jsonl.gz`,

@@ -23,14 +23,13 @@ func newImport() *cobra.Command {
 	f := &importFlags{}
 	cmd := &cobra.Command{
 		Use:   "import [FILE]",
-		Short: "Put buckets that export wrote into a file",
-		Long: `Put buckets that export wrote into a file, which is made where there is none; they are read from FILE, or
-standard input. They are read to the end first, and then put in in one step: all of them or, after a mistake,
-none.
+		Short: "Put the buckets of an export into a file",
+		Long: `Put the buckets of an export into a file. A missing file is made. The export is read from FILE, or from standard
+input, to its end. Then all buckets are put in in one step or, after a mistake, none.
 
-Where the file has a bucket already, the one that is full later stays, so that nobody is given tokens; and the
-same with holds. A limit has the number that it has in the file; one that is new there keeps that which it
-had, where that is free.`,
+If the file has a bucket already, the one that is full later stays, so no id gets tokens. The same holds for
+holds. A limit has the number that it has in the file. A new limit keeps the number of the export, if it is
+free.`,
 		Example: `  stint import --db quota.db quota.jsonl
   gzip -dc quota.jsonl.gz | stint import --db quota.db`,
 		Args: atMostOne("FILE"),
@@ -50,7 +49,7 @@ type importFlags struct {
 
 func (f *importFlags) register(cmd *cobra.Command) {
 	f.db.register(cmd, dbUsage)
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "read it, say what there is, and put in nothing")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be imported, and write nothing")
 }
 
 // importer reads all that an import puts into a file.

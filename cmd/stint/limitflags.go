@@ -35,7 +35,7 @@ func (f *limitFlags) register(cmd *cobra.Command, required bool) {
 	f.cmd, f.required = cmd, required
 	flags := cmd.Flags()
 	flags.StringVar(&f.limit, "limit", "", "a limit, as `COUNT/PERIOD`: 5/1m, or '5/1m burst 20'")
-	flags.Int64Var(&f.burst, "burst", 0, "how many at once, with --limit (default its count)")
+	flags.Int64Var(&f.burst, "burst", 0, "burst of --limit (default its count)")
 	flags.StringVar(&f.file, "limits", "", "a YAML `FILE` of limits")
 	flags.StringArrayVar(&f.overrides, "overrides", nil, "a YAML `FILE` of overrides to --limits; may be repeated")
 	flags.StringVar(&f.name, "name", "", "the `LABEL` of the limit (default \""+defaultLabel+"\" with --limit)")

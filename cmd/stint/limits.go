@@ -19,7 +19,7 @@ import (
 func newLimits() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "limits",
-		Short:   "Look after files of limits, and the names of limits in a file of buckets",
+		Short:   "Check files of limits, and rename limits",
 		Example: "  stint limits check defaults.yml overrides.yml\n  stint limits set-names --db quota.db 6=OrdersPerAccount",
 		Args:    noArgs,
 		RunE:    needCommand,
@@ -32,16 +32,14 @@ func newLimitsCheck() *cobra.Command {
 	asJSON, f := false, limitFlags{}
 	cmd := &cobra.Command{
 		Use:   "check FILE [OVERRIDES...]",
-		Short: "Say whether files of limits are valid, or all that is wrong in them",
-		Long: `Say whether files of limits are valid, or all that is wrong in them, each with its line; then the exit status
-is 2.
+		Short: "Say whether files of limits are valid",
+		Long: `Say whether files of limits are valid. Each mistake is printed with its line, and then the exit status is 2.
 
-The limits may have any labels, and ids may be anything: what a program demands of them beyond, it says when
-it loads them. An override may stand for a limit that FILE does not have. With --share, floors must fit into
-their total, and under their ceilings.
+Labels and ids may be anything: a program checks its own names and formats when it loads the files. An override
+may stand for a limit that FILE does not have. With --share, floors must fit into their total.
 
 --json prints one object: valid, files, limits (their labels) and mistakes (an array of the lines that stderr
-has). There is none if a file cannot be read.`,
+has). Nothing is printed if a file cannot be read.`,
 		Example: `  stint limits check defaults.yml
   stint limits check defaults.yml overrides.yml
   stint limits check --json defaults.yml
@@ -100,10 +98,10 @@ func newSetNames() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set-names NUMBER=LABEL...",
 		Short: "Give the limits of a file the labels that the program has for them now",
-		Long: `Give the limits of a file the labels that the program has for them now, if the program cannot open the file
-because they differ.
+		Long: `Give the limits of a file the labels that the program has for them now. It is for a program that cannot open
+the file because they differ.
 
-The buckets of a number stay, and get the new label. Numbers are permanent: a label that the file has for
+The buckets of a number stay, and get the new label. Numbers are permanent. A label that the file has for
 another number is an error, and then nothing changes. If the program gave a limit another number, give the
 limit its old number in the program again.`,
 		Example: `  stint limits set-names --db quota.db 6=OrdersPerAccount   # 6 was NewOrdersPerAccount`,

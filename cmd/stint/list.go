@@ -28,23 +28,21 @@ func newList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show the buckets that are not full",
-		Long: `Show the buckets that are not full, or held, or that "run --wait" waits for, the last in line so long: the
-label of the limit, the id, and when the bucket is full again. With a limit given, also what is left in it:
---limit is that of the label --name, or else of "default". With --limits, the limit is that of the label, or
-an override of exactly the id.
+		Long: `Show the buckets that are not full, are held, or have a queue of "run --wait": the label of the limit, the
+id, and when the bucket is full. If a limit is given, also show what is left. --limit is the limit of the label
+--name, or else of "default". With --limits, the limit is that of the label, or an override of exactly the id.
 
-They are in the order of the labels and ids. With --top, only the first few, of all limits: those that will be
-full last, or with --by fill those of which the least is left, which takes their limits.
+The order is that of the labels and ids. --top shows only the first few of all limits: those that will be full
+last. With --by fill it shows those with the smallest part left, which needs their limits.
 
-If there are none, a line on stderr says so. The file stays as it is; one that is not there is an error, not
-an empty list. One that a program has open can be read from its status page, where that allows it, with
---snapshot.
+If there are no buckets, a line on stderr says so. The file does not change. A missing file is an error, not
+an empty list. --snapshot reads the file of a running program from its status page, if the page allows it.
 
---json prints an object in a line for each: name, id, remaining, limit (burst, count, period), reset_after_ns
-and, where it is held or waited for, held_ns and line_ns. In all that --json prints, an id that is not UTF-8
-is in base64, and "base64":true says so.
+--json prints an object in a line for each bucket: name, id, remaining, limit (burst, count, period) and
+reset_after_ns. If the bucket is held it also has held_ns, and with a queue line_ns. In all output of --json,
+an id that is not UTF-8 is in base64, and "base64":true says so.
 
---csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns; what is
+--csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns. What is
 not known is empty.`,
 		Example: `  stint list
   stint list --limit 3/1m

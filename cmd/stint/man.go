@@ -12,7 +12,7 @@ func newMan() *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIRECTORY",
 		Short: "Write the manual pages, one for each command",
-		Long:  `Write the manual pages, one for each command, into a directory that is there.`,
+		Long:  `Write the manual pages, one for each command, into an existing directory.`,
 		Example: `  stint man /usr/local/share/man/man1
   stint man . && man ./stint-run.1`,
 		Args: func(cmd *cobra.Command, args []string) error {

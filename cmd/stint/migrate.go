@@ -17,7 +17,7 @@ import (
 func newMigrate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "migrate",
-		Short:   "Take buckets over from elsewhere",
+		Short:   "Import buckets from another program",
 		Example: `  stint migrate redis --db quota.db 6=NewOrdersPerAccount < keys-and-values`,
 		Args:    noArgs,
 		RunE:    needCommand,
@@ -30,13 +30,13 @@ func newMigrateRedis() *cobra.Command {
 	f := &importFlags{}
 	cmd := &cobra.Command{
 		Use:   "redis NUMBER=LABEL...",
-		Short: "Take buckets over from a Redis of Boulder's rate limits",
-		Long: `Take buckets over from a Redis of Boulder's rate limits: keys such as 6:12345678, of a limit's number and an
-id, and as value the TAT in Unix nanoseconds. They are read from standard input: a key and its value in one
-line, or each in a line of its own. A key whose value is empty has expired meanwhile.
+		Short: "Import buckets from a Redis of Boulder's rate limits",
+		Long: `Import buckets from a Redis of Boulder's rate limits. A key is a limit's number and an id, such as 6:12345678,
+and its value is the TAT in Unix nanoseconds. They are read from standard input: a key and its value in one
+line, or each in a line of its own. A key with an empty value has expired.
 
-The arguments say which label each number has; numbers that the file has already need none. As with import,
-all is read first and put in in one step, and of two TATs the later one stays.`,
+The arguments give the numbers labels. Numbers that the file has already need none. As with import, all is read
+first and put in in one step, and of two TATs the later one stays.`,
 		Example: `  redis-cli --scan --pattern '[0-9]*:*' > keys
   xargs redis-cli mget < keys > values
   paste keys values > keys-and-values

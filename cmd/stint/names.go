@@ -15,9 +15,9 @@ func newNames() *cobra.Command {
 	f := &statFlags{}
 	cmd := &cobra.Command{
 		Use:   "names",
-		Short: "Show the labels of the limits that a file has, by number",
-		Long: `Show the labels of the limits that a file has, by number: limits set-names changes them. The file stays as it
-is. "LABEL line" is no limit, but where "run --wait" keeps the last turn of each id.
+		Short: "Show the labels of the limits in a file, by number",
+		Long: `Show the labels of the limits in a file, by number. "limits set-names" changes labels. The file does not change.
+"LABEL line" is not a limit: there "run --wait" keeps the last turn of each id.
 
 --json prints one object, with the labels by number.`,
 		Example: `  stint names

@@ -10,8 +10,8 @@ func newRefund() *cobra.Command {
 	return newDecision(&decideFlags{open: (*dbFlags).openToGive, act: (*stint.Limiter).Refund, done: "refunded"},
 		&cobra.Command{
 			Use:     "refund ID",
-			Short:   "Give tokens back to ID's bucket",
-			Long:    `Give tokens back to ID's bucket, which holds no more than its burst, and say what is in it then.`,
+			Short:   "Return tokens to ID's bucket",
+			Long:    `Return tokens to ID's bucket, up to its burst, and print what is left in it.`,
 			Example: `  stint refund --limit 3/1m alice`,
 		})
 }

@@ -15,12 +15,12 @@ func newReset() *cobra.Command {
 	many := &resetFlags{}
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "reset [ID]",
-		Short: "Make ID's bucket full again, or those of a limit",
-		Long: `Make ID's bucket full again, and end a hold on it. That needs no limit, only the limit's --name where it has
-one.
+		Short: "Make ID's bucket full, or all buckets of a limit",
+		Long: `Make ID's bucket full, and end a hold on it. That needs no limit, only its --name if it is not "default".
 
-With --prefix, all buckets of the limit whose id begins so; with --all, all of the limit. First it says how
-many there are, and with --dry-run no more than that. All of them are reset in one step, or none.
+--prefix resets all buckets of the limit whose ids begin with this text, and --all all buckets of the limit.
+The command first prints how many there are. With --dry-run it stops then. All of them are reset in one step,
+or none.
 
 --json prints one object: name, id and reset, and also remaining and limit if --limit or --limits is given;
 of many buckets name, buckets, holds and reset.`,
@@ -31,7 +31,7 @@ of many buckets name, buckets, holds and reset.`,
 	})
 	cmd.Flags().StringVar(&many.prefix, "prefix", "", "reset the buckets whose id begins with this `TEXT`")
 	cmd.Flags().BoolVar(&many.all, "all", false, "reset all buckets of the limit")
-	cmd.Flags().BoolVar(&many.dryRun, "dry-run", false, "say how many there are, and reset none")
+	cmd.Flags().BoolVar(&many.dryRun, "dry-run", false, "print how many there are, and reset none")
 	cmd.ValidArgsFunction = completeID
 	one := cmd.RunE
 	wanted := func(cmd *cobra.Command) bool { return cmd.Flags().Changed("prefix") || many.all || many.dryRun }

@@ -33,21 +33,20 @@ func newRun() *cobra.Command {
 		DisableFlagsInUseLine: true,
 
 		Short: "Run a command if ID's bucket has the tokens for it",
-		Long: `Run a command if ID's bucket has the tokens for it: they are spent, on disk, before it starts, and the file is
-not locked while it runs. Else nothing is run, and the exit status is 75, which mail systems and schedulers
-take for "try later".
+		Long: `Run a command if ID's bucket has the tokens for it. They are spent, on disk, before it starts. The file is not
+locked while the command runs. If the tokens are not there, nothing runs, and the exit status is 75, which mail
+systems and schedulers take for "try later".
 
-With --wait it waits in line instead, behind those who came before, until its turn comes: then the tokens are
-spent, and the command is run. With --timeout it waits no longer than that, neither in line nor for the file:
-then it ends with 75, and at once where its turn would come later. Where the limit of a limits file has a
-queue, it also ends so where the line is full: as many tokens are waited for. Interrupted while it waits, it
-has spent nothing. Other commands do not wait for the line: what they spend, it waits for. The file keeps the
-last turn of each id at a label of its own, "LABEL line"; list and show tell of it.
+With --wait the command queues for its turn, first come, first served. Then the tokens are spent, and it runs.
+--timeout bounds the wait, for the turn and for the file. After that the exit status is 75. It is 75 at once if
+the turn would come later, or if a limit of a limits file has a queue that is full. If the wait is interrupted,
+nothing is spent. Other commands do not queue: the queue waits for tokens that they spend. The file keeps
+the last turn of each id under a label of its own, "LABEL line", which list and show report.
 
-The command's exit status is that of stint, 128+N where signal N ended it, 127 where it was not found and 126
-where it could not be started, either at no cost. Signals are passed on to it, but for the INT and QUIT that a
-terminal sends to both: to end it from elsewhere while it runs in one, send TERM. Under nohup, both ignore
-HUP.`,
+The exit status is that of the command, or 128+N if signal N ended it. It is 127 if the command was not found and
+126 if it could not be started; neither costs a token. Signals are passed on to the command, except the INT and
+QUIT that a terminal sends to both. To end a command from elsewhere while it runs in a terminal, send TERM.
+Under nohup, both ignore HUP.`,
 		Example: `  stint run --limit 10/1h backup -- rsync -a /srv/ backup:/srv/
   stint run --limit 1/1m --wait --timeout 10m api -- curl -fsS https://api.example/report
   stint run --limit 3/1d --refund-on-failure mail -- sendmail alice@example.com < letter`,
@@ -71,10 +70,10 @@ HUP.`,
 	cmd.Flags().Lookup("lock-timeout").DefValue = f.db.lockTimeout.String()
 	f.limits.register(cmd, true)
 	cmd.Flags().Int64Var(&f.cost, "cost", 1, "how many tokens")
-	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait in line for the tokens")
+	cmd.Flags().BoolVar(&f.wait, "wait", false, "queue for the tokens")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0,
-		"with --wait: no longer than this (default: as long as it takes)")
-	cmd.Flags().BoolVar(&f.refund, "refund-on-failure", false, "give the tokens back if the command fails")
+		"with --wait: the longest wait (default: no bound)")
+	cmd.Flags().BoolVar(&f.refund, "refund-on-failure", false, "return the tokens if the command fails")
 	return cmd
 }
 

@@ -25,14 +25,13 @@ func newShow() *cobra.Command {
 	f := &showFlags{}
 	cmd := &cobra.Command{
 		Use:   "show ID",
-		Short: "Say why an id was limited: its buckets, their limits, and until when",
-		Long: `Say why an id was limited: for each limit that has a bucket of it, which limit applies and where that comes
-from, what is left, when the bucket is full again, whether it is held, and whether "run --wait" waits for it.
-With --name, of that limit only. With --limits, the limit is that of the label, or an override of exactly this
-id. The file stays as it is. With --share, it says what the bucket has of its total: the tokens of its floor, of its
-ceiling and of the total, and what loans leave in the total for the floors of all.
+		Short: "Say why an id was limited, and until when",
+		Long: `Say why an id was limited. For each limit that has a bucket of the id, show which limit applies and its source,
+what is left, when the bucket is full, whether it is held, and whether "run --wait" has a queue for it. --name
+shows that limit only. With --limits, the limit is that of the label, or an override of exactly this id. The
+file does not change. With --share, show the tokens of floor, ceiling and total, and what loans leave in the total.
 
---json prints one object for each: as list does, with source (where the limit comes from) and retry_after_ns
+--json prints one object for each: as list does, with source (the origin of the limit) and retry_after_ns
 (until one token is there), and share, with own and total (remaining, burst) and kept.`,
 		Example: `  stint show alice --limit 3/1m
   stint show 12345678 --limits defaults.yml --overrides overrides.yml

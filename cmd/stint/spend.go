@@ -15,10 +15,9 @@ func newSpend() *cobra.Command {
 	f := &decideFlags{open: (*dbFlags).openToSpend, act: (*stint.Limiter).Spend, done: "spent"}
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "spend ID",
-		Short: "Spend tokens of ID's bucket, with --force even those that are not there",
-		Long: `Spend tokens of ID's bucket if they are there, as allow does. With --force, something was done all the same:
-as many as there are are spent, and what the next token has come to already is lost. A bucket owes no more
-than that: it is empty then, and full again when the limit would fill it.`,
+		Short: "Spend tokens of ID's bucket, or with --force all that are there",
+		Long: `Spend tokens of ID's bucket if they are there, as allow does. --force is for something that was done anyway: it
+spends as many tokens as there are. The bucket is empty then. It owes nothing, and refills as its limit says.`,
 		Example: `  stint spend --limit 3/1m alice
   stint spend --limit 100/1d --cost 150 --force alice`,
 	})

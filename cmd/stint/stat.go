@@ -24,8 +24,8 @@ func newStat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat",
 		Short: "Show how large the file is, and how many buckets each limit has",
-		Long: `Show how large the file is, how much of it is free or in its journal, and for each limit how many buckets it
-has: live ones, and expired ones, which are full again and will be deleted. The file stays as it is.
+		Long: `Show how large the file is, and how much of it is free or in its journal. For each limit, show how many buckets
+it has: live ones, and expired ones, which are full and will be deleted. The file does not change.
 
 --json prints one object: file, format, bytes, free_bytes, journal_bytes, journaled, holds, and limits (name,
 number, live, expired).`,

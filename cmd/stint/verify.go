@@ -35,19 +35,19 @@ func newVerify() *cobra.Command {
 	f := &verifyFlags{}
 	cmd := &cobra.Command{
 		Use:   "verify [FILE]",
-		Short: "Say whether a file is sound, or all that is wrong with it",
-		Long: `Say whether a file is sound, or all that is wrong with it; then the exit status is 3. It reads all of the
-file: its pages, checksums and sums, with which a TAT that a flipped bit has changed is found, and has bbolt
-check which pages are in use. The file stays as it is.
+		Short: "Say whether a file is sound",
+		Long: `Say whether a file is sound. Each finding is printed, and then the exit status is 3. The command reads all of the
+file: its pages, its checksums, and its sums, which show that a bit of a TAT has flipped. bbolt checks which
+pages are in use. The file does not change.
 
-With --limit or --limits, it also counts the buckets that are further behind than their limit allows. That is
-no damage: a clock that was set back or a limit that was made smaller brings it about, and such a bucket is
-taken for an empty one. With --limits, the limit is that of the label, or an override of exactly the id.
+With --limit or --limits, it also counts the buckets that will be full later than their limit allows. That is no
+damage: the clock was set back, or a limit was made smaller. Such a bucket counts as empty. With --limits, the
+limit is that of the label, or an override of exactly the id.
 
---repair writes what can be read to a new file, FILE.repaired or that of --to, and says what is lost. The exit
-status is 0 if nothing is lost, and 3 if something is, or if no new file could be written. With a page is lost
-what it leads to, which may be most of the file. If a sum was wrong, nothing is lost, but one bucket is not what
-it was, and which one is not known. Move the new file to FILE's place yourself when you are content with it.
+--repair writes what can be read to a new file, FILE.repaired or that of --to, and prints what is lost. The exit
+status is 0 if nothing is lost, and 3 if something is, or if no new file could be written. If a page is lost, all
+pages that only it leads to are lost too, which may be most of the file. If only a sum was wrong, nothing is lost,
+but one unknown bucket has another state. Move the new file to FILE yourself.
 
 --json prints one object: file, sound, buckets, journaled, wrong (an array of findings), further_behind (a
 number of buckets by label) and without_sums; with --repair file, repaired, buckets and lost (an array).`,
@@ -286,7 +286,8 @@ func tooFarAhead(store *readStore, limits *stint.Limits, numbers map[string]stin
 			if err != nil {
 				return nil, err
 			}
-			if limit, ok := limits.For(number.Key(c.Key.ID)); ok && limit != stint.Blocked && until(c.TAT, now) > limit.Tolerance() {
+			if limit, ok := limits.For(number.Key(c.Key.ID)); ok && limit != stint.Blocked &&
+				until(c.TAT, now) > limit.Tolerance() {
 				ahead[label]++
 			}
 		}

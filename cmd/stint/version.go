@@ -61,8 +61,8 @@ func newVersion() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Say which stint this is",
-		Long:  `Say which stint this is: its version, the revision that it was built from, and what with.`,
+		Short: "Print the version of stint",
+		Long:  `Print the version of stint, the revision that it was built from, and the version of Go.`,
 		Example: `  stint version
   stint version --json`,
 		Args: noArgs,

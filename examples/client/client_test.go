@@ -60,8 +60,10 @@ func threeAnHour(t *testing.T) (url string, seen *atomic.Int64) {
 	return srv.URL, seen
 }
 
-// Five processes, a server that allows three an hour: three answers, two refusals that say how long, and the server is
-// not asked for those. Once because the client knows the quota, and once because the server has said that nothing is left.
+// Five processes, a server that allows three an hour: three answers, two
+// refusals that say how long, and the server is not asked for those. Once
+// because the client knows the quota, and once because the server has said that
+// nothing is left.
 func TestFiveProcesses(t *testing.T) {
 	binary := build(t)
 	for name, quota := range map[string]string{"knows the quota": "3/1h", "is told by the server": "1000/1d"} {

@@ -1,5 +1,6 @@
-// Command client asks a metered API, and keeps to a quota that outlives it: three answers an hour, say, however often it is
-// started. What is over the quota is not sent.
+// Command client asks a metered API, and keeps to a quota that outlives it:
+// three answers an hour, say, however often it is started. What is over the
+// quota is not sent.
 //
 //	go run ./examples/client -quota 3/1h http://localhost:8080/api/time
 package main
@@ -25,7 +26,8 @@ const RequestsPerServer stint.Name = 1
 var names = stint.Names{RequestsPerServer: {Label: "RequestsPerServer"}}
 
 func main() {
-	file := flag.String("file", "", "the file that remembers; default "+filepath.Join("stint", "client.db")+" in the user's configuration directory")
+	file := flag.String("file", "", "the file that remembers; default "+
+		filepath.Join("stint", "client.db")+" in the user's configuration directory")
 	quota := flag.String("quota", "1000/1d", "how much the API gives away")
 	wait := flag.Duration("wait", 0, "how long the request may take, with the wait for its turn; 0 does not wait")
 	flag.Parse()
@@ -44,8 +46,9 @@ func main() {
 	}
 }
 
-// defaultFile returns a file that lasts as long as the user's settings: whoever empties a cache does not expect to be
-// locked out by an API. It makes the directory, which other users cannot read.
+// defaultFile returns a file that lasts as long as the user's settings: whoever
+// empties a cache does not expect to be locked out by an API. It makes the
+// directory, which other users cannot read.
 func defaultFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -55,7 +58,8 @@ func defaultFile() (string, error) {
 	return filepath.Join(dir, "client.db"), os.MkdirAll(dir, 0o700)
 }
 
-// run returns, rather than exits, so that the limiter is closed: only then is all of it in the file.
+// run returns, rather than exits, so that the limiter is closed: only then is
+// all of it in the file.
 func run(file, quota string, wait time.Duration, url string) (err error) {
 	if file == "" {
 		if file, err = defaultFile(); err != nil {
@@ -70,7 +74,8 @@ func run(file, quota string, wait time.Duration, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	limiter, err := stint.Open(file, limits, &stint.Options{Durability: stint.Synced}) // a request that was sent counts, whatever ends the program
+	// a request that was sent counts, whatever ends the program
+	limiter, err := stint.Open(file, limits, &stint.Options{Durability: stint.Synced})
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func main() {
 	flag.StringVar(&c.limits, "limits", "", "limits file; without it, the limits of the program")
 	flag.StringVar(&c.plans, "plans", "", "file of overrides; needs -limits")
 	flag.StringVar(&c.trusted, "trust", "", "networks of your proxies, with commas between them")
-	flag.BoolVar(&c.allowReset, "reset", false, "let the status page reset buckets")
+	flag.BoolVar(&c.allowReset, "reset", false, "let the status page reset and hold buckets")
 	flag.Parse()
 	if err := run(c); err != nil {
 		log.Fatal(err)
@@ -57,6 +57,9 @@ func main() {
 }
 
 func run(c config) (err error) {
+	stop, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(reload, syscall.SIGHUP)
 	clients, err := clientAddress(c.trusted)
 	if err != nil {
 		return err
@@ -86,9 +89,6 @@ func run(c config) (err error) {
 	}
 	defer shutDown(pages)
 
-	stop, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
-	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
-	signal.Notify(reload, syscall.SIGHUP)
 	for {
 		select {
 		case <-reload:

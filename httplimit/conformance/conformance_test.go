@@ -26,7 +26,8 @@ import (
 )
 
 var labels = []string{
-	"login", "with space", `quo"te`, `back\slash`, `\"`, `"`, "semi;colon", "com,ma", "eq=ual", "100%", "Größe", "日本語", "emoji 🐢",
+	"login", "with space", `quo"te`, `back\slash`, `\"`, `"`, "semi;colon", "com,ma", "eq=ual", "100%", "Größe", "日本語",
+	"emoji 🐢",
 	"tab\tnewline\nreturn\r", "\x00\x7f", "bad\xffutf8", ";r=0", `a";q=1, "b`, strings.Repeat("long ", 40),
 }
 
@@ -67,7 +68,8 @@ var ok = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 func TestStructuredFields(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	random := func(int) stint.Limit {
-		l := stint.Limit{Burst: 1 + rnd.Int64N(20), Count: 1 + rnd.Int64N(1000), Period: time.Duration(1+rnd.Int64N(1e6)) * time.Millisecond}
+		l := stint.Limit{Burst: 1 + rnd.Int64N(20), Count: 1 + rnd.Int64N(1000),
+			Period: time.Duration(1+rnd.Int64N(1e6)) * time.Millisecond}
 		if rnd.IntN(4) == 0 {
 			l = stint.Limit{Burst: 1 << rnd.IntN(60), Count: 1e9, Period: time.Second}
 		}
@@ -144,7 +146,8 @@ func TestPrometheus(t *testing.T) {
 	for i := range labels {
 		rules = append(rules, httplimit.Rule{Key: httplimit.ByIP(stint.Name(i + 1))})
 	}
-	url := serve(t, httplimit.New(lim, &httplimit.Options{Observers: []httplimit.Observer{status.Observer()}}, rules...)(ok))
+	url := serve(t, httplimit.New(lim, &httplimit.Options{Observers: []httplimit.Observer{status.Observer()}},
+		rules...)(ok))
 	for range 3 {
 		get(t, url)
 	}
@@ -186,7 +189,10 @@ func TestGorilla(t *testing.T) {
 	r := mux.NewRouter()
 	r.Use(httplimit.New(lim, nil,
 		httplimit.Rule{Pattern: "/users/{id}", Key: httplimit.ByPathValue(2, "id")},
-		httplimit.Rule{Pattern: "/orders/", Key: func(r *http.Request) (stint.Key, error) { return stint.Name(3).Key(mux.Vars(r)["order"]), nil }},
+		httplimit.Rule{Pattern: "/orders/", Key: func(r *http.Request) (stint.Key,
+			error) {
+			return stint.Name(3).Key(mux.Vars(r)["order"]), nil
+		}},
 	))
 	r.Handle("/orders/{order}", ok)
 	r.HandleFunc("/users/{user}", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, mux.Vars(r)["user"]) })

@@ -1,5 +1,6 @@
 // Package statuspage shows an operator what the limits of a [stint.Limiter]
-// do: as a page, as JSON, for Prometheus, and as a copy of the file.
+// do, as a page, as JSON and for Prometheus, and lets the operator reset and hold
+// buckets.
 //
 // The program makes a [Page] with [New], serves it where only operators can
 // reach it, and passes [Page.Observer] to the middleware of httplimit. The
@@ -24,11 +25,15 @@
 //	flush, commit        each: count, buckets, failures, last_seconds,
 //	                     longest_seconds
 //	allowed_per_second, denied_per_second  in the last slot of the charts
+//	holds, waiting       buckets that are held, and requests in queues
+//	held                 a list of holds, at most 100, latest end first:
+//	  label, id, until, held_seconds, token
 //	limits               a list, by number:
 //	  label, number, limit            as stint.ParseLimit reads it; without a
 //	                                  default there is no limit, nor these:
 //	  burst, count, period_seconds, queue, durability
 //	  overrides                       ids with a limit of their own (optional)
+//	  holds, waiting
 //	  allowed, denied, errors         counts since the Limiter was opened
 //	  shadow_denials                  Shadow rules have denied too
 //	  allowed_per_second, denied_per_second, slot_seconds
@@ -38,15 +43,21 @@
 //	    retry_after_seconds           until a cost of 1 passes
 //	    reset_after_seconds           until it is full, and no longer held
 //	    denied                        at least so often lately (optional)
-//	    token                         for a POST of reset=token
+//	    token                         for a POST, until the program ends
+//
+// POST reset=token fills a bucket and ends its hold, end=token ends the hold,
+// and hold=token&for=24h holds it. They need Options.AllowReset.
 //
 // # Files
 //
-//	page.go        Page, its options, and what a request to it does
+//	page.go        Page, its options, and its answer to a request
+//	act.go         resets and holds: tokens, questions, forms of other sites
+//	search.go      the buckets of one id
 //	sample.go      the observer, and the samples of the Limiter's counts
 //	series.go      the chart of one limit: decisions in slots of five seconds
 //	topk.go        the buckets that count most, in bounded memory
-//	report.go      everything that the page shows, as one value: the JSON
+//	report.go      everything that the overview shows, as one value: the JSON
+//	held.go        the holds in it
 //	html.go        the report as HTML, with page.html and page.css
 //	prometheus.go  the report in Prometheus' text format
 //

@@ -23,8 +23,9 @@ const (
 
 var (
 	testNames = stint.Names{
-		perAddress: {Label: "address", ID: stint.IPAddress, Limit: stint.Unlimited}, failures: {Label: "login", Limit: stint.Unlimited},
-		perKey: {Label: "key", Limit: stint.Unlimited}, off: {Label: "off", Limit: stint.Unlimited},
+		perAddress: {Label: "address", ID: stint.IPAddress, Limit: stint.Unlimited},
+		failures:   {Label: "login", Limit: stint.Unlimited},
+		perKey:     {Label: "key", Limit: stint.Unlimited}, off: {Label: "off", Limit: stint.Unlimited},
 	}
 	client = perAddress.Key("192.0.2.1") // of httptest.NewRequest
 )

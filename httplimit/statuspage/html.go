@@ -24,7 +24,8 @@ var pageHTML string
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"rate": rateText, "count": countText, "bytes": bytesText, "ms": durationText, "ago": waitText,
-	"bars": newBars, "pct": percent, "limit": limitText,
+	"bars": newBars, "pct": percent, "limit": func(l limitReport) string { return limitText(l.limit) },
+	"until": untilText,
 }).Parse(pageHTML))
 
 // pagePolicy lets the page load nothing, run nothing and be framed by no other.
@@ -35,40 +36,41 @@ var pagePolicy = func() string {
 		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }()
 
-// view is what the template is executed with.
+// view is what the template is executed with. Without a Question and without
+// Found it shows the report.
 type view struct {
 	*report
 	Title      string
 	CSS        template.CSS
 	Refresh    int64 // seconds; 0 means never
+	HideIDs    bool
 	AllowReset bool
-	Confirm    *question // before a reset; nil shows the report
+	Question   *question
+	Found      *found
+	Periods    any // of holds, to choose from
 }
 
-// question asks whether a bucket is to be reset. The page shows it alone and
-// does not reload, because the rows of a list move.
-type question struct {
-	bucketReport
-	Label string
-}
-
-// writeHTML writes the report as HTML. ?refresh=0 stops it from reloading, and
-// ?reset= asks before a reset.
-func (p *Page) writeHTML(w http.ResponseWriter, r *http.Request, rep *report) {
-	v := view{rep, p.opts.Title, template.CSS(pageCSS), 0, p.opts.AllowReset, nil}
-	h := w.Header()
-	if token := r.URL.Query().Get("reset"); token != "" {
-		if !p.mayReset(w) {
+// writeHTML writes the report as HTML, or with ?id= what a search finds, or with
+// the name of an action the question whether to do it. Only the report reloads,
+// unless there is ?refresh=0.
+func (p *Page) writeHTML(w http.ResponseWriter, r *http.Request) {
+	v := view{report: p.report(), Title: p.opts.Title, CSS: template.CSS(pageCSS),
+		HideIDs: p.opts.HideIDs, AllowReset: p.opts.AllowReset, Periods: holdPeriods}
+	query, h := r.URL.Query(), w.Header()
+	action, key, ok := p.asked(w, query.Get)
+	switch {
+	case !ok:
+		return
+	case action != "":
+		state, ok := p.state(key)
+		if !ok {
+			http.Error(w, "The bucket cannot be read.", http.StatusNotFound)
 			return
 		}
-		key, shown := p.shown(token)
-		b, ok := p.bucket(key)
-		if !shown || !ok {
-			http.Error(w, notShown, http.StatusNotFound)
-			return
-		}
-		v.Confirm = &question{b, p.lim.Limits().Names()[key.Name].Label}
-	} else if r.URL.Query().Get("refresh") != "0" {
+		v.Question = &question{state, action, p.newForm()}
+	case query.Has("id") && !p.opts.HideIDs:
+		v.Found = p.search(query.Get("id"))
+	case query.Get("refresh") != "0":
 		v.Refresh = int64(math.Ceil(p.opts.Refresh.Seconds()))
 		h.Set("Refresh", strconv.FormatInt(v.Refresh, 10))
 	}
@@ -206,24 +208,27 @@ func waitText(s float64) string {
 	return fmt.Sprintf("%.0f\u202f%s", math.Ceil(n), unit)
 }
 
+// untilText formats the end of a hold.
+func untilText(t time.Time) string { return t.Format("2006-01-02 15:04") + " UTC" }
+
 // limitText formats a limit in words: "100 per second, burst 200".
-func limitText(l limitReport) string {
-	if l.Limit == "" {
-		return "off by default"
+func limitText(l stint.Limit) string {
+	switch l {
+	case stint.Limit{}:
+		return "no limit"
+	case stint.Blocked:
+		return "blocked"
 	}
-	if l.Limit == stint.Blocked.String() {
-		return "blocked by default"
-	}
-	period := time.Duration(l.Period * float64(time.Second)).String()
+	period := l.Period.String()
 	for _, unit := range []struct {
-		seconds float64
-		name    string
-	}{{86400, "day"}, {3600, "hour"}, {60, "minute"}, {1, "second"}} {
-		if n := l.Period / unit.seconds; n == 1 {
+		length time.Duration
+		name   string
+	}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}} {
+		if n := l.Period / unit.length; n == 1 && l.Period == unit.length {
 			period = unit.name
 			break
-		} else if n >= 1 && n == math.Trunc(n) {
-			period = fmt.Sprintf("%.0f %ss", n, unit.name)
+		} else if n > 1 && l.Period%unit.length == 0 {
+			period = fmt.Sprintf("%d %ss", n, unit.name)
 			break
 		}
 	}

@@ -1,10 +1,8 @@
 package statuspage
 
 import (
-	"crypto/hmac"
+	"crypto/cipher"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"net/http"
 	"sync"
@@ -19,11 +17,11 @@ type Options struct {
 	Refresh time.Duration // how often the page reloads; default 5 s, at least 1 s
 
 	// HideIDs replaces each id by six hexadecimal digits, which stay the same
-	// until the program ends, and leaves out the texts of errors.
+	// until the program ends. It leaves out the search and the texts of errors.
 	HideIDs bool
 
-	// AllowReset lets everyone who sees the page refill a bucket and end its
-	// hold. The page asks first.
+	// AllowReset lets everyone who sees the page refill a bucket, hold it and
+	// end its hold. The page asks first.
 	AllowReset bool
 
 	// AllowSnapshot lets everyone who sees the page copy the whole file with
@@ -37,7 +35,8 @@ type Options struct {
 type Page struct {
 	lim     *stint.Limiter
 	opts    Options
-	secret  []byte // of the tokens that stand for buckets
+	secret  []byte      // of the digits that stand for ids
+	sealer  cipher.AEAD // of tokens
 	origin  *http.CrossOriginProtection
 	copying sync.Mutex // held while a copy is sent
 	started time.Time
@@ -62,11 +61,13 @@ type Page struct {
 // New returns a page about a Limiter, of which nil options mean the defaults.
 // It panics if there is no Limiter.
 //
-// The page has each limit, a chart of its decisions in the last five minutes,
-// the buckets nearest to their limit and those denied most often, the flushes,
-// the size of the file, and the Limiter's health. ?format=json has the same for
-// programs, as the package documentation says, ?format=prometheus counters for each limit, and ?format=snapshot a
-// copy of the file, if AllowSnapshot is set.
+// The page has the buckets that are held, and until when. It has each limit,
+// with a chart of its decisions in the last five minutes, the buckets nearest to
+// their limit and those denied most often. It also has the flushes, the size of
+// the file, and the Limiter's health. A search finds the buckets of an id.
+// ?format=json has the same for programs, as the package documentation says.
+// ?format=prometheus has counters for each limit. ?format=snapshot is a copy of
+// the file, if AllowSnapshot is set.
 //
 // The chart counts every decision of the Limiter. For decisions that the page
 // observes, it is exact to a second. The others, and the first one after an
@@ -76,8 +77,8 @@ type Page struct {
 // Denials by Shadow rules are counted as denials, and the page says so. The
 // list of the buckets that are denied most leaves them out.
 //
-// The page shows ids, and may reset buckets and copy the file. Serve it only
-// to those who may do that.
+// The page shows ids, and may reset and hold buckets and copy the file. Serve it
+// only to those who may do that.
 func New(lim *stint.Limiter, opts *Options) *Page {
 	if lim == nil {
 		panic("statuspage: New: no limiter")
@@ -85,6 +86,7 @@ func New(lim *stint.Limiter, opts *Options) *Page {
 	p := &Page{
 		lim:     lim,
 		secret:  make([]byte, 32),
+		sealer:  newSealer(),
 		origin:  http.NewCrossOriginProtection(),
 		started: lim.Now(),
 		before:  lim.Stats().Limits,
@@ -117,7 +119,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 	case http.MethodPost:
-		p.reset(w, r)
+		p.act(w, r)
 		return
 	default:
 		h.Set("Allow", "GET, HEAD, POST")
@@ -126,7 +128,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.URL.Query().Get("format") {
 	case "", "html":
-		p.writeHTML(w, r, p.report())
+		p.writeHTML(w, r)
 	case "json":
 		h.Set("Content-Type", "application/json")
 		e := json.NewEncoder(w)
@@ -174,70 +176,10 @@ func (p *Page) snapshot(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-const notShown = "The page does not show that bucket any more."
-
-// mayReset answers 403 unless the page may reset buckets.
-func (p *Page) mayReset(w http.ResponseWriter) bool {
-	if !p.opts.AllowReset {
-		http.Error(w, "This page does not reset buckets.", http.StatusForbidden)
-	}
-	return p.opts.AllowReset
-}
-
-// reset refills a bucket that the page shows, and ends its hold.
-func (p *Page) reset(w http.ResponseWriter, r *http.Request) {
-	if !p.mayReset(w) {
-		return
-	}
-	if err := p.origin.Check(r); err != nil {
-		http.Error(w, "This was not asked for by the page itself.", http.StatusForbidden)
-		return
-	}
-	r.Body = http.MaxBytesReader(w, r.Body, 1<<12)
-	key, ok := p.shown(r.PostFormValue("reset"))
-	if !ok {
-		http.Error(w, notShown, http.StatusNotFound)
-		return
-	}
-	if err := p.lim.Reset(key); err != nil {
-		http.Error(w, "The bucket could not be reset: "+p.errorText(err), http.StatusServiceUnavailable)
-		return
-	}
-	p.sampling.Lock()
-	p.made = nil
-	p.sampling.Unlock()
-	w.Header().Set("Location", "?")
-	w.WriteHeader(http.StatusSeeOther)
-}
-
 // errorText returns the text of an error, unless ids are hidden.
 func (p *Page) errorText(err error) string {
 	if p.opts.HideIDs {
 		return "the error may name ids, which this page hides"
 	}
 	return err.Error()
-}
-
-// shown returns the bucket that a token stands for, if it is still counted.
-func (p *Page) shown(token string) (stint.Key, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := p.lim.Now()
-	for _, byName := range []map[stint.Name]*topK{p.denied, p.spent} {
-		for _, top := range byName {
-			for _, c := range top.counts(now) {
-				if hmac.Equal([]byte(p.token(c.key)), []byte(token)) {
-					return c.key, true
-				}
-			}
-		}
-	}
-	return stint.Key{}, false
-}
-
-// token returns a text that stands for a bucket and does not tell its id.
-func (p *Page) token(key stint.Key) string {
-	h := hmac.New(sha256.New, p.secret)
-	h.Write([]byte(key.String()))
-	return hex.EncodeToString(h.Sum(nil)[:16])
 }

@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,12 +15,6 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
 )
-
-// post asks the page to reset the bucket of a token.
-func post(p *Page, token string, fields ...string) *httptest.ResponseRecorder {
-	return do(p, "POST", "", strings.NewReader("reset="+token),
-		append(fields, "Content-Type", "application/x-www-form-urlencoded")...)
-}
 
 func TestNew(t *testing.T) {
 	require.PanicsWithValue(t, "statuspage: New: no limiter", func() { New(nil, nil) })
@@ -54,7 +47,8 @@ func TestPageHTML(t *testing.T) {
 		require.NotContains(t, body, text)
 	}
 	for _, text := range []string{
-		"No decisions in the last five minutes", "A &amp; B", "Something is wrong", "disk full", "2\u202f000 per day, burst 7", "2 overrides", "6 of 7",
+		"No decisions in the last five minutes", "A &amp; B", "Something is wrong", "disk full",
+		"2\u202f000 per day, burst 7", "2 overrides", "6 of 7",
 	} {
 		require.Contains(t, body, text)
 	}
@@ -64,50 +58,6 @@ func TestPageHTML(t *testing.T) {
 	}
 	require.Equal(t, 400, get(p, "?format=xml").Code)
 	require.Equal(t, 405, do(p, "DELETE", "", nil).Code)
-}
-
-func TestPageReset(t *testing.T) {
-	lim, _ := newLimiter(t, nil, nil)
-	p := New(lim, &Options{AllowReset: true})
-	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})
-	require.Equal(t, 429, ask(6, ""))
-	token := p.report().limit("address").MostDenied[0].Token
-
-	forbidden := New(lim, nil)
-	asker(forbidden, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(1, "")
-	require.Equal(t, 403, post(forbidden, forbidden.token(client)).Code)
-	require.NotContains(t, get(forbidden, "").Body.String(), "<form")
-	for _, fields := range [][]string{
-		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"},
-		{"Origin", "https://evil.example"}, {"Origin", "null"},
-	} {
-		require.Equal(t, 403, post(p, token, fields...).Code, fields)
-	}
-	for _, token := range []string{"", strings.Repeat("0", 32), token + "&padding=" + strings.Repeat("x", 1<<12)} {
-		require.Equal(t, 404, post(p, token).Code, token)
-	}
-	require.NotContains(t, get(p, "").Body.String(), "<form", "rows move under a button")
-	question := get(p, "?reset="+token)
-	require.Equal(t, 200, question.Code)
-	require.Empty(t, question.Header().Get("Refresh"), "it does not move")
-	for _, text := range []string{"Reset " + client.ID + "?", "of address,", `<button name="reset" value="` + token} {
-		require.Contains(t, question.Body.String(), text)
-	}
-	require.NotContains(t, question.Body.String(), "<table")
-	require.Equal(t, 404, get(p, "?reset="+strings.Repeat("0", 32)).Code)
-	require.Equal(t, 403, get(forbidden, "?reset="+forbidden.token(client)).Code)
-	require.Equal(t, 429, ask(1, ""), "nothing was reset")
-
-	origin := []string{"Sec-Fetch-Site", "same-origin", "Origin", "http://page.example"}
-	res := post(p, token, origin...)
-	require.Equal(t, 303, res.Code)
-	require.Equal(t, "?", res.Header().Get("Location"))
-	require.Empty(t, p.report().limit("address").Fullest, "the next view shows it")
-	require.Equal(t, 200, ask(5, ""))
-
-	require.NoError(t, lim.Hold(client, lim.Now().Add(time.Hour)))
-	require.Equal(t, 303, post(p, token, origin...).Code)
-	require.Equal(t, 200, ask(1, ""), "the hold is over too")
 }
 
 func TestPageSnapshot(t *testing.T) {
@@ -174,10 +124,9 @@ func TestPageSnapshot(t *testing.T) {
 }
 
 func TestTexts(t *testing.T) {
-	limit := func(l stint.Limit) string {
-		return limitText(limitReport{Limit: l.String(), Burst: l.Burst, Count: l.Count, Period: l.Period.Seconds()})
+	every := func(period time.Duration) string {
+		return limitText(stint.Limit{Burst: 5, Count: 5, Period: period})
 	}
-	every := func(period time.Duration) string { return limit(stint.Limit{Burst: 5, Count: 5, Period: period}) }
 	for got, want := range map[string]string{
 		rateText(0): "0", rateText(0.01): "<0.1", rateText(0.24): "0.2", rateText(3): "3", rateText(9.96): "10",
 		rateText(1234.4): "1\u202f234", countText(1234567): "1\u202f234\u202f567", countText(123): "123",
@@ -187,13 +136,15 @@ func TestTexts(t *testing.T) {
 		durationText(0):      "–", durationText(0.00025): "250\u202fµs", durationText(0.0125): "12.5\u202fms",
 		durationText(2): "2.0\u202fs",
 		waitText(0):     "now", waitText(0.1): "1\u202fs", waitText(60): "1\u202fmin", waitText(3601): "2\u202fh",
-		waitText(1e6):                           "12\u202fd",
-		limit(stint.PerSecond(100)):             "100 per second",
-		limit(stint.PerMinute(5).WithBurst(20)): "5 per minute, burst 20",
-		every(15 * time.Minute):                 "5 per 15 minutes",
-		every(36 * time.Hour):                   "5 per 36 hours",
-		every(90 * time.Second):                 "5 per 90 seconds",
-		every(time.Millisecond):                 "5 per 1ms",
+		waitText(1e6):                               "12\u202fd",
+		limitText(stint.PerSecond(100)):             "100 per second",
+		limitText(stint.PerMinute(5).WithBurst(20)): "5 per minute, burst 20",
+		every(15 * time.Minute):                     "5 per 15 minutes",
+		every(36 * time.Hour):                       "5 per 36 hours",
+		every(90 * time.Second):                     "5 per 90 seconds",
+		every(time.Millisecond):                     "5 per 1ms",
+		limitText(stint.Blocked):                    "blocked",
+		limitText(stint.Limit{}):                    "no limit",
 	} {
 		require.Equal(t, want, got)
 	}

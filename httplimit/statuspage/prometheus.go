@@ -29,6 +29,15 @@ func writePrometheus(w io.Writer, rep *report) {
 		fmt.Fprintf(&b, "stint_errors_total{limit=%s} %d\n", labelText(l.Label), l.Errors)
 	}
 
+	metric("stint_held_buckets", "gauge", "Buckets that are held, for example by a lock-out.")
+	for _, l := range rep.Limits {
+		fmt.Fprintf(&b, "stint_held_buckets{limit=%s} %d\n", labelText(l.Label), l.Holds)
+	}
+	metric("stint_waiting_requests", "gauge", "Requests that wait in queues.")
+	for _, l := range rep.Limits {
+		fmt.Fprintf(&b, "stint_waiting_requests{limit=%s} %d\n", labelText(l.Label), l.Waiting)
+	}
+
 	metric("stint_build_info", "gauge", "Always 1; the labels have the versions.")
 	fmt.Fprintf(&b, "stint_build_info{version=%s,goversion=%s} 1\n", labelText(rep.Version), labelText(rep.Go))
 

@@ -35,6 +35,9 @@ type report struct {
 	Flush     writeReport `json:"flush"`
 	Commit    writeReport `json:"commit"` // of decisions that waited for it
 
+	heldCounts
+	Held []heldReport `json:"held"` // latest end first
+
 	Limits []limitReport `json:"limits"`
 }
 
@@ -61,6 +64,7 @@ type limitReport struct {
 	Denied  int64 `json:"denied"`
 	Errors  int64 `json:"errors"`
 	Shadow  bool  `json:"shadow_denials"` // Shadow rules have denied too
+	heldCounts
 
 	AllowedPerSecond float64   `json:"allowed_per_second"` // in the last slot
 	DeniedPerSecond  float64   `json:"denied_per_second"`
@@ -70,16 +74,17 @@ type limitReport struct {
 
 	Fullest    []bucketReport `json:"fullest"` // nearest to their limit
 	MostDenied []bucketReport `json:"most_denied"`
+
+	limit stint.Limit // zero without a default
 }
 
 type bucketReport struct {
-	ID         string  `json:"id"`
+	bucketID
 	Burst      int64   `json:"burst"`
 	Remaining  int64   `json:"remaining"`
 	RetryAfter float64 `json:"retry_after_seconds"` // for a cost of 1
 	ResetAfter float64 `json:"reset_after_seconds"`
 	Denied     int64   `json:"denied,omitempty"` // at least, in one or two generations
-	Token      string  `json:"token"`            // for a reset
 }
 
 // shownBuckets is the length of a list of buckets.
@@ -109,11 +114,13 @@ func (p *Page) report() *report {
 	if err := p.lim.Health(); err != nil {
 		rep.Healthy, rep.Problem = false, p.errorText(err)
 	}
+	held := p.heldLocked(rep)
 	for name, c := range st.Limits {
 		if _, declared := p.names[name]; !declared { // it has no label any more
 			continue
 		}
 		l := p.limitLocked(name, c, now)
+		l.Holds, l.Waiting = entry(held, name).Holds, entry(held, name).Waiting
 		rep.AllowedPerSecond += l.AllowedPerSecond
 		rep.DeniedPerSecond += l.DeniedPerSecond
 		rep.Limits = append(rep.Limits, l)
@@ -161,7 +168,8 @@ func (p *Page) limitLocked(name stint.Name, c stint.LimitStats, now time.Time) l
 		SlotSeconds: slotLen.Seconds(), Fullest: []bucketReport{}, MostDenied: []bucketReport{},
 	}
 	if limit, ok := p.limits.Default(name); ok {
-		l.Limit, l.Queue, l.Durability = limit.String(), limit.Queue, cmp.Or(limit.Durability, p.lim.Durability()).String()
+		l.limit, l.Limit, l.Queue = limit, limit.String(), limit.Queue
+		l.Durability = cmp.Or(limit.Durability, p.lim.Durability()).String()
 		l.Burst, l.Count, l.Period = limit.Burst, limit.Count, max(0, limit.Period.Seconds())
 	}
 	chart := entry(p.charts, name)
@@ -202,19 +210,13 @@ func (p *Page) bucket(key stint.Key) (bucketReport, bool) {
 	if err != nil || d.Limit.Count == 0 && d.Allowed {
 		return bucketReport{}, false
 	}
-	b := bucketReport{ID: key.ID, Burst: d.Limit.Burst, Remaining: d.Remaining, Token: p.token(key)}
+	b := bucketReport{bucketID: p.bucketID(key), Burst: d.Limit.Burst, Remaining: d.Remaining}
 	reset := d.ResetAfter
 	if d.Allowed { // Check reports the state after a spend
 		b.Remaining++
 		reset -= d.Limit.Interval()
 	}
 	b.RetryAfter, b.ResetAfter = d.RetryAfter.Seconds(), max(0, reset, d.RetryAfter).Seconds()
-	switch {
-	case p.opts.HideIDs:
-		b.ID = "#" + b.Token[:6]
-	case key.ID == "":
-		b.ID = "everyone"
-	}
 	return b, true
 }
 

@@ -42,8 +42,9 @@ func TestReport(t *testing.T) {
 	require.Len(t, address.Fullest, 1)
 	require.Len(t, address.MostDenied, 1)
 	b := address.MostDenied[0]
-	b.Token = ""
-	require.Equal(t, bucketReport{ID: client.ID, Burst: 5, RetryAfter: 12, ResetAfter: 60, Denied: 4}, b)
+	require.Equal(t, client.ID, b.ID)
+	b.bucketID = bucketID{}
+	require.Equal(t, bucketReport{Burst: 5, RetryAfter: 12, ResetAfter: 60, Denied: 4}, b)
 	key := rep.limit("key").Fullest[0]
 	require.Equal(t, [2]int64{4, 5}, [2]int64{key.Remaining, key.Burst})
 	require.EqualValues(t, 12, key.ResetAfter)
@@ -140,7 +141,7 @@ func TestReportShadowAndAfter(t *testing.T) {
 	require.Len(t, address.Fullest, 1)
 	require.False(t, key.Shadow)
 	require.Len(t, key.MostDenied, 1)
-	require.Contains(t, get(p, "").Body.String(), "2 denied</span> (also by Shadow rules, which stop nobody)")
+	require.Contains(t, get(p, "").Body.String(), "2 denied</span> (including those of Shadow rules, which stop no request)")
 	require.Empty(t, p.spent[failures].current.all)
 }
 
@@ -174,7 +175,8 @@ func TestReportFile(t *testing.T) {
 	require.GreaterOrEqual(t, rep.FileBytes, int64(4*4096))
 	require.Contains(t, get(p, "").Body.String(), "Last commit")
 	require.Equal(t, "synced", rep.limit("key").Durability, "the Limiter's default")
-	for _, metric := range []string{`file_bytes`, `file_free_bytes`, `journal_bytes`, `journal_buckets`, `build_info\{version=".+",goversion="go.+"\}`} {
+	for _, metric := range []string{`file_bytes`, `file_free_bytes`, `journal_bytes`, `journal_buckets`,
+		`build_info\{version=".+",goversion="go.+"\}`} {
 		require.Regexp(t, `(?m)^stint_`+metric+` \d`, get(p, "?format=prometheus").Body.String())
 	}
 }
@@ -303,9 +305,12 @@ func TestHideIDs(t *testing.T) {
 	p.observe(nil, allowed(perKey.Key("unreadable")))
 	require.False(t, lim.Allow(perKey.Key("unreadable")))
 	require.ErrorContains(t, lim.Health(), "unreadable")
-	for _, format := range []string{"", "json", "prometheus"} {
-		body := get(p, "?format="+format).Body.String()
+	require.NoError(t, lim.Hold(client, lim.Now().Add(time.Hour)))
+	for _, query := range []string{"?", "?format=json", "?format=prometheus", "?id=" + client.ID,
+		"?reset=" + p.bucketID(client).Token} {
+		body := get(p, query).Body.String()
 		require.NotContains(t, body, client.ID)
+		require.NotContains(t, body, `role="search"`)
 		require.NotContains(t, body, "key unreadable")
 	}
 	html := get(p, "").Body.String()
@@ -313,9 +318,9 @@ func TestHideIDs(t *testing.T) {
 	require.Contains(t, html, "the error may name ids, which this page hides")
 
 	require.NoError(t, lim.Close())
-	res := post(p, p.token(client))
+	res := post(p, "reset="+p.bucketID(client).Token)
 	require.Equal(t, http.StatusServiceUnavailable, res.Code)
-	require.Equal(t, "The bucket could not be reset: the error may name ids, which this page hides\n", res.Body.String())
+	require.Equal(t, "The bucket could not be changed: the error may name ids, which this page hides\n", res.Body.String())
 }
 
 // A blocked client is shown as denied, and its limit as blocked.
@@ -327,7 +332,7 @@ func TestReportBlocked(t *testing.T) {
 	rep := p.report()
 	require.Equal(t, "blocked", rep.Limits[0].Limit)
 	require.Zero(t, rep.Limits[0].Period)
-	require.Equal(t, "blocked by default", limitText(rep.Limits[0]))
+	require.Contains(t, get(p, "").Body.String(), ">blocked by default")
 	denied := rep.Limits[0].MostDenied
 	require.Len(t, denied, 1)
 	require.EqualValues(t, 3, denied[0].Denied)

@@ -1,11 +1,11 @@
 // Package bboltpage reads and checks the pages of a bbolt file before bbolt
 // does.
 //
-// bbolt trusts its pages. Most of what it meets in a damaged one is a panic or a
-// memory fault, from which boltfile recovers. But a branch that leads back to
-// itself, a page that claims to be a billion pages long, or a list of free
-// pages without an end use up the stack or the memory, and that ends the
-// process. So each page is checked, through the file, before bbolt gets to it:
+// bbolt trusts its pages. Most of what it meets in a damaged one is a panic or
+// a memory fault, from which boltfile recovers. But some damage uses up the
+// stack or the memory, and that ends the process. Examples are a branch that
+// leads back to itself, and an endless list of free pages. So each page is
+// checked, through the file, before bbolt reads it:
 //
 //   - the meta pages and the list of free pages when boltfile opens the file
 //     (ReadMeta, CheckMeta, CheckFile),

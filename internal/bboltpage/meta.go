@@ -14,10 +14,10 @@ import (
 )
 
 // A page begins with its number (8 bytes), type (2), the count of its elements
-// (2), and its length in pages, less one (4). An element is 16 bytes: of a leaf,
-// flags, the offset of the key from here, the length of the key, and that of
-// the value behind it; of a branch, the offset and the length of the first key
-// of a page, and the number of that page.
+// (2), and its length in pages, less one (4). An element is 16 bytes. In a leaf
+// it has flags, the offset of the key from here, the length of the key, and the
+// length of the value after it. In a branch it has the offset and the length of
+// a page's first key, and the number of that page.
 const (
 	Size       = 4096
 	Header     = 16

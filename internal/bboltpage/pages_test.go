@@ -140,7 +140,8 @@ func TestChecker(t *testing.T) {
 		field("a child", branch, int(Header+Element*i+8), 8, branch, sibling, list, 1, m.Pages, 1<<20, 1<<60)
 	}
 	for at := 0; at < Element; at += 4 {
-		field(fmt.Sprintf("word %d of an element", at/4), leaf, Header+5*Element+at, 4, 2, 0xFFFF, 0x7FFFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
+		field(fmt.Sprintf("word %d of an element", at/4), leaf, Header+5*Element+at, 4,
+			2, 0xFFFF, 0x7FFFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
 	}
 	for i := range uint64(2) { // the buckets as they lie in the root
 		field("the root of a bucket", m.Root, int(ItemOf(page(m.Root), i).At)+5, 8, 1, m.Pages, 1<<60)
@@ -227,10 +228,11 @@ func TestCheckMagic(t *testing.T) {
 		err     error
 		want    string
 	}{
-		"text":           {bytes.Repeat([]byte("text"), 3000), format.ErrFormat, "not a bbolt file"},
-		"empty":          {nil, format.ErrCorrupt, "it is empty; remove it to start anew"},
-		"a byte":         {[]byte("x"), format.ErrFormat, "not a bbolt file"},
-		"a page":         {sound[:Size], format.ErrCorrupt, "the file is shorter than it says: 4096 bytes, want 8192; restore it from a backup"},
+		"text":   {bytes.Repeat([]byte("text"), 3000), format.ErrFormat, "not a bbolt file"},
+		"empty":  {nil, format.ErrCorrupt, "it is empty; remove it to start anew"},
+		"a byte": {[]byte("x"), format.ErrFormat, "not a bbolt file"},
+		"a page": {sound[:Size], format.ErrCorrupt,
+			"the file is shorter than it says: 4096 bytes, want 8192; restore it from a backup"},
 		"pages":          {sound[:3*Size], format.ErrCorrupt, "the file is shorter than it says: 12288 bytes, want "},
 		"zeros":          {make([]byte, 3*Size), format.ErrFormat, "not a bbolt file"},
 		"first is gone":  {append(make([]byte, Size), sound[Size:]...), nil, ""},
@@ -265,7 +267,8 @@ func TestCheckMagic(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, of)
 	require.NoError(t, file.Close())
-	for _, check := range []func(*os.File) error{CheckMagic, func(f *os.File) error { _, err := ReadMeta(f); return err }} {
+	for _, check := range []func(*os.File) error{CheckMagic,
+		func(f *os.File) error { _, err := ReadMeta(f); return err }} {
 		err := check(file)
 		require.ErrorIs(t, err, os.ErrClosed, "the operating system's error")
 		require.NotErrorIs(t, err, format.ErrCorrupt)

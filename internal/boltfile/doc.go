@@ -12,14 +12,14 @@
 //     returns that error, and bbolt is not called again: a lock inside it may be
 //     held for ever.
 //   - A file that was never one of bbolt's is ErrFormat, a file that another
-//     process uses is ErrLocked, and what the operating system says is neither.
+//     process uses is ErrLocked, and an error of the operating system is neither.
 //   - A new file has its name only when it is complete and durable (Make). One
 //     file takes the place of another in one step (ReplaceWith). A file that
 //     another program put at the path is never replaced (InPlace).
 //   - A file that was truncated while it is open is not written to.
-//   - Append acknowledges a small save after one write and one sync, where a
-//     commit of bbolt's needs two of each. The log is part of the journal: each
-//     transaction first puts the records of the log into the tree.
+//   - Append acknowledges a small save after one write and one sync. A commit of
+//     bbolt needs two of each. The log is part of the journal: each transaction
+//     first puts the records of the log into the tree.
 //   - After a commit or an append that failed, nobody knows what is on the disk.
 //     The next one first makes that known, or fails too.
 //

@@ -49,7 +49,8 @@ func TestOpenError(t *testing.T) {
 		require.Equal(t, 1, strings.Count(err.Error(), path), err)
 		require.True(t, strings.HasPrefix(err.Error(), "stint: "))
 	}
-	for _, err := range []error{bolterrors.ErrInvalid, bolterrors.ErrChecksum, bolterrors.ErrVersionMismatch, errors.New("file size too small 4097")} {
+	for _, err := range []error{bolterrors.ErrInvalid, bolterrors.ErrChecksum, bolterrors.ErrVersionMismatch,
+		errors.New("file size too small 4097")} {
 		err := openError(path, time.Second, err)
 		require.ErrorIs(t, err, format.ErrCorrupt)
 		require.ErrorContains(t, err, path)
@@ -61,6 +62,29 @@ func TestOpenError(t *testing.T) {
 	}
 	require.ErrorIs(t, f.Explain(errors.New("it has no journal")), format.ErrCorrupt)
 	require.NoError(t, f.Explain(nil))
+}
+
+// A record that a failed transaction has brought to the journal all the same is
+// not brought there twice.
+func TestTakeOver(t *testing.T) {
+	f, _ := openNew(t)
+	f.MakeLog()
+	require.NoError(t, f.Update(func(*bolt.Tx) error { return nil }))
+	_, err := f.Append(1, []format.Entry{{Name: 1, ID: "logged", TAT: 1 << 60}})
+	require.NoError(t, err)
+	pending := f.LogState().Pending
+	require.NoError(t, f.EmptyLog())
+	f.commitLog.Pending, f.commitLog.failed = pending, true // as if that commit had failed
+	n, err := f.Append(2, nil)
+	require.NoError(t, err)
+	require.Zero(t, n, "the next save is a transaction")
+	want := format.SumStart + format.EntrySum(format.JournalBucket, format.BigEndian(1), pending[0].Data)
+	pending[0].Data = []byte("not written")
+	require.NoError(t, f.EmptyLog())
+	require.NoError(t, f.View(func(tx *bolt.Tx) error {
+		require.Equal(t, want, tx.Bucket(format.JournalBucket).Sequence())
+		return nil
+	}))
 }
 
 // The meta page is written again before anything is built upon it, because the

@@ -13,8 +13,8 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// commitLog is the log in a file. A small save is appended to it, with one write
-// and one sync, where a commit of bbolt's is two of each. It lies in pages that
+// commitLog is the log in a file. A small save is appended to it, with one
+// write and one sync. A commit of bbolt is two of each. It lies in pages that
 // bbolt has given to the one value of a bucket, which is never put again, so
 // that the pages stay where they are.
 //

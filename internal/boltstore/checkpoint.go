@@ -25,10 +25,10 @@ const (
 	journalMin    = 8 << 20
 	journalRepeat = 8
 
-	// It is applied sooner if its index is longer than indexMin, or than the buckets
-	// that a limiter has in memory may make it, up to indexMax; and if nothing was
-	// saved in so many sweeps. The index may get four times as long during a
-	// checkpoint.
+	// It is applied sooner if its index is longer than indexMin, or than the
+	// buckets in memory may make it, up to indexMax. It is also applied if
+	// nothing was saved in so many sweeps. The index may get four times as long
+	// during a checkpoint.
 	indexMin   = 16 << 20
 	indexMax   = 40 << 20
 	indexPer   = 32

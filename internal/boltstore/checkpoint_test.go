@@ -20,11 +20,11 @@ func TestCloseLeavesLongJournal(t *testing.T) {
 	t.Parallel()
 	changes := numbered(2, 0, 2*checkpointStep+1)
 	for range steps(20, 2) { // the background may see that it is due before it sees Close
-		for _, interrupted := range []bool{false, true} {
+		for _, state := range []string{"about to begin", "begun", "failed before"} {
 			s := openStore(t, storePath(t))
 			s.put(t, changes...)
 			s.setMost(1)
-			if interrupted {
+			if state == "failed before" {
 				s.journal.begin(s.saves.seq)
 			}
 			tx, err := s.inUse.file.DB.Begin(true) // no step ends before Close has begun
@@ -34,9 +34,12 @@ func TestCloseLeavesLongJournal(t *testing.T) {
 				tx.Rollback()
 			}()
 			s.wake()
+			if state == "begun" {
+				awaitWaiter("beginRWTx", nil)
+			}
 			require.NoError(t, s.Close())
 			s = openStore(t, s.path)
-			require.EqualValues(t, len(changes), s.Stats().Journaled)
+			require.EqualValues(t, len(changes), s.Stats().Journaled, state)
 			before := commits(t, s.path)
 			require.NoError(t, s.checkpoint())
 			require.Equal(t, before+3, commits(t, s.path), "each has at most checkpointStep buckets")

@@ -126,8 +126,8 @@ func (s *Store) copyAndReplaceLocked() (err error) {
 	return err
 }
 
-// divertSaves sends saves to the journal, where the copy finds them, and not to
-// the tree, which it may have copied already.
+// divertSaves sends saves to the journal, from which the copy takes them, and not
+// to the tree, which may be copied already.
 func (s *Store) divertSaves(divert bool) {
 	s.saves.mu.Lock()
 	defer s.saves.mu.Unlock()

@@ -8,12 +8,12 @@
 // A save goes one of three ways (save.go). A few entries, alone, go straight to
 // their places in the tree. Other small saves are appended to the log of the
 // file, and large ones to the journal in its tree. The journal is also kept in
-// memory, where loads find it. A checkpoint applies it to the tree.
+// memory, for loads. A checkpoint applies it to the tree.
 //
-// In the background, or from Maintain, a Store looks after its file in small
-// steps, between which saves go on: checkpoints (checkpoint.go), the sweep,
-// which deletes full buckets and fills the Bloom filter (sweep.go), and
-// compactions (compact.go).
+// In the background, or from Maintain, a Store maintains its file in small
+// steps, and saves go on between them. A checkpoint applies the journal
+// (checkpoint.go). The sweep deletes full buckets and fills the Bloom filter
+// (sweep.go). A compaction removes free pages (compact.go).
 //
 // What it guarantees: a Save is done as a whole or not at all, and durable when
 // it returns nil. A Load returns what was last saved. Damage is ErrCorrupt, from

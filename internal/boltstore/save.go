@@ -23,7 +23,7 @@ type saves struct {
 	last     time.Time
 	looked   time.Time // at the path
 	recent   int       // saves just before the next, each soon after the other
-	diverted bool      // to the journal, where a compaction finds them
+	diverted bool      // to the journal, for a compaction
 }
 
 const (

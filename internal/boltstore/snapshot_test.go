@@ -90,13 +90,17 @@ func TestSnapshot(t *testing.T) {
 }
 
 // Saves go on while the copy is made, until the journal is full, and once more
-// when it is made.
+// when it is made. What was in the log before is in the copy, whose log is empty.
 func TestSaveWaitsForASnapshot(t *testing.T) {
 	t.Parallel()
 	s, want := openLogged(t)
 	want = with(want, numbered(1, 0, 100)...)
 	fill(t, s, 100)
+	logged := entry(Key{1, "logged"}, 1<<60)
+	s.put(t, logged)
+	want = with(want, logged)
 	s.setMost(10)
+	log := s.inUse.file.LogState().Begin
 	r, w, err := os.Pipe() // which has room for less than the log
 	require.NoError(t, err)
 	defer r.Close()
@@ -117,7 +121,9 @@ func TestSaveWaitsForASnapshot(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, <-ended)
 	require.NoError(t, <-saved)
-	got, err := found(t, writeFile(t, append(first, rest...)))
+	content := append(first, rest...)
+	require.True(t, bytes.Equal(make([]byte, format.LogSize), content[log:][:format.LogSize]))
+	got, err := found(t, writeFile(t, content))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 }

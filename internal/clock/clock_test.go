@@ -23,7 +23,7 @@ func TestFollow(t *testing.T) {
 			{0, 0, 0, 0, 0},
 			{250*time.Millisecond - 1, 250*time.Millisecond - 1, 0, 0, 0}, // drift
 			{-time.Hour, 0, -time.Hour, 0, 1},
-			{time.Hour, 0, time.Hour, 1, 1}, // where it was before
+			{time.Hour, 0, time.Hour, 1, 1}, // back again
 			{24 * time.Hour, 24 * time.Hour, 24 * time.Hour, 2, 1},
 		} {
 			next := c.NextStep()

@@ -1,9 +1,9 @@
 // Package format is docs/format.md in Go: what the bytes of a stint file mean.
 //
-// It knows the names of the buckets of the database, how an id becomes a key,
-// the entries and records of the journal, the frames of the log, and the sums.
-// It reads and writes byte slices, and knows neither bbolt nor files: the
-// package boltfile puts the bytes in their places.
+// It knows the names of the database's buckets, and how an id becomes a key. It
+// also knows the entries and records of the journal, the frames of the log, and
+// the sums. It reads and writes byte slices, and knows neither bbolt nor files:
+// the package boltfile puts the bytes in their places.
 //
 // An Entry is what crosses the border between the limiter and its store: the
 // number of a limit, an id and a TAT. Number 0 (Holds) stands for the holds,

@@ -15,7 +15,8 @@ import (
 )
 
 func TestID(t *testing.T) {
-	for id, key := range map[string]string{"": "*", "*": "**", "**": "***", "*a": "*a", "12345678": "12345678", "a*": "a*"} {
+	for id, key := range map[string]string{"": "*", "*": "**", "**": "***", "*a": "*a", "12345678": "12345678",
+		"a*": "a*"} {
 		require.Equal(t, key, string(EncodeID(id)))
 		require.Equal(t, id, DecodeID([]byte(key)))
 	}
@@ -28,7 +29,8 @@ func TestID(t *testing.T) {
 	}{
 		{1, "", true}, {1, long, true}, {1, long + "x", false},
 		{Holds, "6:a", true}, {Holds, "6:", true}, {Holds, "6:" + long, true}, {Holds, "6:" + long + "x", false},
-		{Holds, "a", false}, {Holds, ":a", false}, {Holds, "06:a", false}, {Holds, "0:a", false}, {Holds, "65536:a", false}, {Holds, "+6:a", false},
+		{Holds, "a", false}, {Holds, ":a", false}, {Holds, "06:a", false}, {Holds, "0:a", false},
+		{Holds, "65536:a", false}, {Holds, "+6:a", false},
 	} {
 		require.Equal(t, c.ok, CheckID(c.name, c.id) == nil, "%d:%s", c.name, c.id)
 	}
@@ -68,7 +70,8 @@ func TestRecord(t *testing.T) {
 	require.Equal(t, entries, read(t, 7, sealed(7, entries...)))
 
 	// docs/format.md has these bytes.
-	require.Equal(t, "\x0D\xF0\x2B\xA8\x06\x0812345678\x18\x86\x72\x5F\xE6\x41\x58\x00\x01\x0810.0.0.2\x00\x00\x00\x00\x00\x00\x00\x00",
+	require.Equal(t, "\x0D\xF0\x2B\xA8\x06\x0812345678"+
+		"\x18\x86\x72\x5F\xE6\x41\x58\x00\x01\x0810.0.0.2\x00\x00\x00\x00\x00\x00\x00\x00",
 		string(sealed(1, Entry{6, "12345678", 1767225660000000000}, Entry{1, "10.0.0.2", 0})))
 
 	const size = 32<<10 - 32

@@ -19,11 +19,11 @@ type Salvaged struct {
 	Lost    []error // pages, entries and records that could not be read, or made no sense
 }
 
-// Salvage reads what can be read of the damaged file at path, and writes it to a
-// new file at to, where there must be none. A file of another program or of
-// another format is ErrFormat. With a page everything that it leads to is lost,
-// which may be all of a limit. What seems sound may still be wrong: an entry
-// whose TAT was changed looks like any other.
+// Salvage reads what can be read of the damaged file at path, and writes it to
+// a new file at to. There must be no file at to. A file of another program or
+// of another format is ErrFormat. With a page everything that it leads to is
+// lost, which may be all of a limit. What seems sound may still be wrong: an
+// entry whose TAT was changed looks like any other.
 //
 // It calls read now and then with the number of buckets since. The error of read
 // ends it, without a new file.

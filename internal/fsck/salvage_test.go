@@ -23,7 +23,8 @@ const golden = "../../testdata/format1.db"
 // Of a sound file all is salvaged, its journal included.
 func TestSalvage(t *testing.T) {
 	for _, path := range []string{golden, makeFile(t, labels{3: "Three"}),
-		makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(50)...), inJournal(1, format.Entry{Name: 1, ID: "id00000"}, format.Entry{Name: 1, ID: "new", TAT: 8}))} {
+		makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(50)...),
+			inJournal(1, format.Entry{Name: 1, ID: "id00000"}, format.Entry{Name: 1, ID: "new", TAT: 8}))} {
 		to, v, err := salvageFile(t, path)
 		require.NoError(t, err)
 		require.Empty(t, v.Lost)
@@ -73,8 +74,9 @@ func TestSalvageFails(t *testing.T) {
 
 // What is in damaged pages is lost, and nothing else.
 func TestSalvageWithoutPages(t *testing.T) {
-	path := makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(20_000)...), inJournal(1, format.Entry{Name: 1, ID: "id00000", TAT: 7},
-		format.Entry{Name: 1, ID: "new", TAT: 8}, format.Entry{Name: 2, ID: "id00001"}))
+	path := makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(20_000)...),
+		inJournal(1, format.Entry{Name: 1, ID: "id00000", TAT: 7},
+			format.Entry{Name: 1, ID: "new", TAT: 8}, format.Entry{Name: 2, ID: "id00001"}))
 	_, want := contents(t, path)
 	sound := readFile(t, path)
 	var branches []int
@@ -130,7 +132,8 @@ func TestSalvageWithoutPages(t *testing.T) {
 // What is in the pages of a short file is salvaged.
 func TestSalvageShortFile(t *testing.T) {
 	all := many(20_000)
-	path := makeFile(t, labels{1: "One", 2: "Two"}, inTree(all[:5_000]...), inTree(all[5_000:10_000]...), inTree(all[10_000:]...))
+	path := makeFile(t, labels{1: "One", 2: "Two"}, inTree(all[:5_000]...), inTree(all[5_000:10_000]...),
+		inTree(all[10_000:]...))
 	content := readFile(t, path)
 	file, err := os.Open(path)
 	require.NoError(t, err)
@@ -158,14 +161,16 @@ func TestSalvageShortFile(t *testing.T) {
 // An entry that makes no sense is dropped, and the others are not. A label that
 // is lost gets a name that no other number has.
 func TestSalvageDrops(t *testing.T) {
-	path := makeFile(t, labels{5: "name 6", 6: "Six"}, inTree(format.Entry{Name: 6, ID: "a", TAT: 1}, format.Entry{Name: 6, ID: "b", TAT: 2},
-		format.Entry{Name: format.Holds, ID: "6:a", TAT: 3}))
+	path := makeFile(t, labels{5: "name 6", 6: "Six"},
+		inTree(format.Entry{Name: 6, ID: "a", TAT: 1}, format.Entry{Name: 6, ID: "b", TAT: 2},
+			format.Entry{Name: format.Holds, ID: "6:a", TAT: 3}))
 	edit(t, path, func(tx *bolt.Tx) error {
 		six := tx.Bucket([]byte("6"))
 		_, err := six.CreateBucket([]byte("bucket"))
 		_, elseErr := tx.CreateBucket([]byte("else"))
 		return errors.Join(err, elseErr, six.Put([]byte("short"), []byte("x")), six.Put([]byte("zero"), format.BigEndian(0)),
-			tx.Bucket(format.HoldsBucket).Put([]byte("nothing"), format.BigEndian(1)), boltfile.NamesTable(tx).Delete([]byte("6")),
+			tx.Bucket(format.HoldsBucket).Put([]byte("nothing"), format.BigEndian(1)),
+			boltfile.NamesTable(tx).Delete([]byte("6")),
 			tx.Bucket(format.JournalBucket).Put(format.BigEndian(1), []byte("not a record")))
 	})
 	to, v, err := salvageFile(t, path)

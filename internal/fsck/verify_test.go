@@ -42,31 +42,38 @@ func TestVerify(t *testing.T) {
 		"id": {func(tx *bolt.Tx) error {
 			return errors.Join(six(tx).Delete([]byte("a")), six(tx).Put([]byte("A"), n(1<<60)))
 		}, "sum"},
-		"bucket more":     {put(six, "more", n(1)), "sum"},
-		"bucket less":     {func(tx *bolt.Tx) error { return six(tx).Delete([]byte("b")) }, "sum"},
-		"TATs exchanged":  {func(tx *bolt.Tx) error { return errors.Join(put(six, "a", n(1<<61))(tx), put(six, "b", n(1<<60))(tx)) }, "sum"},
-		"short value":     {put(six, "a", []byte("short")), "6:a: stint: file is corrupt: a value of 5 bytes"},
-		"instant 0":       {put(six, "a", n(0)), "the instant 0, which is never stored"},
-		"long id":         {put(six, fmt.Sprintf("%0600d", 1), n(1)), "an id of 600 bytes, which is never stored"},
-		"bucket in it":    {func(tx *bolt.Tx) error { _, err := six(tx).CreateBucket([]byte("x")); return err }, "it is a bucket"},
+		"bucket more": {put(six, "more", n(1)), "sum"},
+		"bucket less": {func(tx *bolt.Tx) error { return six(tx).Delete([]byte("b")) }, "sum"},
+		"TATs exchanged": {func(tx *bolt.Tx) error {
+			return errors.Join(put(six, "a", n(1<<61))(tx),
+				put(six, "b", n(1<<60))(tx))
+		}, "sum"},
+		"short value": {put(six, "a", []byte("short")), "6:a: stint: file is corrupt: a value of 5 bytes"},
+		"instant 0":   {put(six, "a", n(0)), "the instant 0, which is never stored"},
+		"long id":     {put(six, fmt.Sprintf("%0600d", 1), n(1)), "an id of 600 bytes, which is never stored"},
+		"bucket in it": {func(tx *bolt.Tx) error { _, err := six(tx).CreateBucket([]byte("x")); return err },
+			"it is a bucket"},
 		"hold":            {put(holds, "6:a", n(1<<60+1)), `bucket "holds": what is in it does not come`},
 		"hold of nothing": {put(holds, "six", n(1<<60)), "is not a key"},
 		"hold of 0":       {put(holds, "06:a", n(1<<60)), "is not a key"},
 		"label":           {put(names, "6", []byte("Sechs")), `bucket "names": what is in it does not come`},
 		"no label":        {func(tx *bolt.Tx) error { return names(tx).Delete([]byte("6")) }, "name 6 has no label"},
-		"record lost":     {func(tx *bolt.Tx) error { return records(tx).Delete(n(1)) }, `bucket "journal": what is in it does not come`},
-		"record damaged":  {put(records, string(n(1)), []byte("abcdefgh")), "its checksum is wrong"},
-		"record of none":  {inJournal(7, format.Entry{Name: 9, ID: "x", TAT: 1}), "name 9 has no label"},
-		"record of -1":    {inJournal(7, format.Entry{Name: 6, ID: "x", TAT: -1}), "the instant -1, which is never stored"},
-		"short format":    {put(at("meta"), "format", []byte{1}), "a value of 1 bytes"},
-		"names lost":      {func(tx *bolt.Tx) error { return at("meta")(tx).DeleteBucket([]byte("names")) }, "no names table"},
+		"record lost": {func(tx *bolt.Tx) error { return records(tx).Delete(n(1)) },
+			`bucket "journal": what is in it does not come`},
+		"record damaged": {put(records, string(n(1)), []byte("abcdefgh")), "its checksum is wrong"},
+		"record of none": {inJournal(7, format.Entry{Name: 9, ID: "x", TAT: 1}), "name 9 has no label"},
+		"record of -1":   {inJournal(7, format.Entry{Name: 6, ID: "x", TAT: -1}), "the instant -1, which is never stored"},
+		"short format":   {put(at("meta"), "format", []byte{1}), "a value of 1 bytes"},
+		"names lost": {func(tx *bolt.Tx) error { return at("meta")(tx).DeleteBucket([]byte("names")) },
+			"no names table"},
 		"name 0":          {put(names, "0", []byte("x")), `its names table has "x" for the number "0"`},
 		"name too large":  {put(names, "65536", []byte("x")), "its names table has"},
 		"name of letters": {put(names, "one", []byte("x")), "its names table has"},
 		"holds lost":      {func(tx *bolt.Tx) error { return tx.DeleteBucket(format.HoldsBucket) }, `no bucket "holds"`},
 		"journal lost":    {func(tx *bolt.Tx) error { return tx.DeleteBucket(format.JournalBucket) }, "it has no journal"},
-		"bucket of none":  {func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("else")); return err }, `"else", which no stint file has`},
-		"meta":            {put(at("meta"), "else", []byte("x")), `"else" in its bucket meta`},
+		"bucket of none": {func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("else")); return err },
+			`"else", which no stint file has`},
+		"meta": {put(at("meta"), "else", []byte("x")), `"else" in its bucket meta`},
 		"many": {func(tx *bolt.Tx) (err error) {
 			for i := range 30 {
 				err = errors.Join(err, six(tx).Put([]byte(fmt.Sprint(i)), nil))
@@ -76,7 +83,8 @@ func TestVerify(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			path := makeFile(t, labels{6: "Six"},
-				inTree(format.Entry{Name: 6, ID: "a", TAT: 1 << 60}, format.Entry{Name: 6, ID: "b", TAT: 1 << 61}, format.Entry{ID: "6:a", TAT: 1 << 60}),
+				inTree(format.Entry{Name: 6, ID: "a", TAT: 1 << 60}, format.Entry{Name: 6, ID: "b", TAT: 1 << 61},
+					format.Entry{ID: "6:a", TAT: 1 << 60}),
 				inJournal(1, format.Entry{Name: 6, ID: "c", TAT: 1 << 60}))
 			v, err := verify(t, path)
 			require.NoError(t, err)
@@ -119,8 +127,10 @@ func TestVerifyMetaPages(t *testing.T) {
 // same in it.
 func TestVerifyFlips(t *testing.T) {
 	all := many(20_000)
-	sound := readFile(t, makeFile(t, labels{1: "One", 2: "Two", 300: "Everyone"}, inTree(all[:10_000]...), inTree(all[5_000:]...),
-		inJournal(1, all[:700]...), inJournal(2, format.Entry{Name: 300, TAT: 1 << 60}, format.Entry{ID: "1:id00000", TAT: 1 << 60})))
+	sound := readFile(t, makeFile(t, labels{1: "One", 2: "Two", 300: "Everyone"}, inTree(all[:10_000]...),
+		inTree(all[5_000:]...),
+		inJournal(1, all[:700]...), inJournal(2, format.Entry{Name: 300, TAT: 1 << 60},
+			format.Entry{ID: "1:id00000", TAT: 1 << 60})))
 	path := writeFile(t, sound)
 	names, want := contents(t, path)
 	file, err := os.OpenFile(path, os.O_RDWR, 0)

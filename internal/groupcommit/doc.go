@@ -1,9 +1,9 @@
 // Package groupcommit lets callers that wait at the same time share one save.
 //
-// A Batch collects work. A save begins as soon as the one before it has ended
-// and the callers of that one had a chance to come again; work that arrives
-// later goes into the next Batch. Work that no caller waits for goes into the
-// same batches, and does not hurry them.
+// A Batch collects work. A save begins after the one before it has ended and
+// its callers had a chance to come again. Work that arrives later goes into the
+// next Batch. Work that no caller waits for goes into the same batches, and
+// does not hurry them.
 //
 // The root package gives it a save function, which writes the work to the
 // store and finishes every entry of it before the callers wake up. The package

@@ -11,6 +11,10 @@ import (
 // still in its Batch, and the save may yet succeed.
 var ErrTimeout = errors.New("no commit in time")
 
+// ErrStopped is returned by Await if its caller stopped waiting. As after
+// ErrTimeout, the save may yet succeed.
+var ErrStopped = errors.New("stopped waiting for the commit")
+
 // Batch is the work of one save.
 type Batch[W any] struct {
 	Work W // changed between Lock and Unlock, and by the save
@@ -109,20 +113,30 @@ func (g *Group[W]) Late() bool {
 	return oldest != nil && time.Since(oldest.begun) > 4*g.pause
 }
 
-// Await waits for the save. It returns its error, or ErrTimeout.
-func (b *Batch[W]) Await() error {
+// Await waits for the save. It returns its error, or ErrTimeout, or ErrStopped
+// when stop is closed, which may be nil.
+func (b *Batch[W]) Await(stop <-chan struct{}) error {
 	begun := time.Now()
-	<-b.overdue
-	if !b.over() { // the first caller has waited for too long: look at the clock
-		timer := time.NewTimer(b.group.timeout - time.Since(begun))
-		defer timer.Stop()
-		select {
-		case <-b.done:
-		case <-timer.C:
-			return ErrTimeout
-		}
+	select {
+	case <-b.overdue:
+	case <-stop:
+		return ErrStopped
 	}
-	return b.err
+	select {
+	case <-b.done:
+		return b.err
+	default: // the first caller has waited for too long: look at the clock
+	}
+	timer := time.NewTimer(b.group.timeout - time.Since(begun))
+	defer timer.Stop()
+	select {
+	case <-b.done:
+		return b.err
+	case <-stop:
+		return ErrStopped
+	case <-timer.C:
+		return ErrTimeout
+	}
 }
 
 // Done is closed when the save has ended; Err is its error then.
@@ -130,15 +144,6 @@ func (b *Batch[W]) Done() <-chan struct{} { return b.done }
 
 // Err returns the error of a save that has ended.
 func (b *Batch[W]) Err() error { return b.err }
-
-func (b *Batch[W]) over() bool {
-	select {
-	case <-b.done:
-		return true
-	default:
-		return false
-	}
-}
 
 // run saves until Close.
 func (g *Group[W]) run() {

@@ -55,9 +55,9 @@ func TestGroup(t *testing.T) {
 			synctest.Wait()
 			var wg sync.WaitGroup
 			for i := range 100 {
-				wg.Go(func() { require.NoError(t, r.put(i, true).Await()) })
+				wg.Go(func() { require.NoError(t, r.put(i, true).Await(nil)) })
 			}
-			require.NoError(t, first.Await())
+			require.NoError(t, first.Await(nil))
 			wg.Wait()
 			require.Equal(t, 2*time.Second, time.Since(begun))
 			require.Len(t, r.saved, 2)
@@ -69,7 +69,7 @@ func TestGroup(t *testing.T) {
 		run(t, func(r *rig) {
 			begun := time.Now()
 			r.put(1, false)
-			require.NoError(t, r.put(2, true).Await())
+			require.NoError(t, r.put(2, true).Await(nil))
 			require.Equal(t, time.Second, time.Since(begun))
 			b := r.put(3, false)
 			<-b.Done()
@@ -87,13 +87,13 @@ func TestGroup(t *testing.T) {
 			r.Lock(false)
 			require.True(t, r.Late())
 			r.Unlock()
-			require.NoError(t, b.Await())
+			require.NoError(t, b.Await(nil))
 		})
 	})
 	t.Run("failure", func(t *testing.T) {
 		run(t, func(r *rig) {
 			r.fail = errors.New("disk")
-			require.ErrorIs(t, r.put(1, true).Await(), r.fail)
+			require.ErrorIs(t, r.put(1, true).Await(nil), r.fail)
 			st := r.Stats()
 			require.EqualValues(t, 1, st.Failures)
 			require.ErrorIs(t, st.Err, r.fail)
@@ -108,11 +108,28 @@ func TestGroup(t *testing.T) {
 			first := r.put(1, true)
 			<-time.After(4 * time.Second)
 			second := r.put(2, true)
-			require.ErrorIs(t, second.Await(), ErrTimeout)
+			require.ErrorIs(t, second.Await(nil), ErrTimeout)
 			require.Equal(t, 9*time.Second, time.Since(begun), "each waits for its own time")
 			close(r.slow)
-			require.NoError(t, first.Await(), "it came in the end")
-			require.NoError(t, second.Await())
+			require.NoError(t, first.Await(nil), "it came in the end")
+			require.NoError(t, second.Await(nil))
+		})
+	})
+	t.Run("stop", func(t *testing.T) {
+		run(t, func(r *rig) {
+			r.slow = make(chan struct{})
+			stop := make(chan struct{})
+			first, stopped := r.put(1, true), make(chan error)
+			for range 2 { // one waits already, the other for a save that is overdue
+				go func() { stopped <- first.Await(stop) }()
+				synctest.Wait()
+				close(stop)
+				require.ErrorIs(t, <-stopped, ErrStopped)
+				stop = make(chan struct{})
+				<-time.After(6 * time.Second)
+			}
+			close(r.slow)
+			require.NoError(t, first.Await(nil), "it came in the end")
 		})
 	})
 	t.Run("close saves what is left", func(t *testing.T) {
@@ -120,7 +137,7 @@ func TestGroup(t *testing.T) {
 			b := r.put(1, true)
 			r.put(2, false)
 			done := make(chan error)
-			go func() { done <- b.Await() }()
+			go func() { done <- b.Await(nil) }()
 			synctest.Wait()
 			require.NoError(t, <-done)
 			require.Equal(t, [][]int{{1, 2}}, r.saved)

@@ -1,6 +1,5 @@
 // Package journal is the journal in memory: the newest entry of each bucket
-// that was saved to the journal of the file and is not in its place in the
-// tree yet.
+// that the file has in its journal, and not yet in its tree.
 //
 // A save is appended to the journal, which is a few sequential pages. Writing
 // each bucket to its place in the tree would rewrite a page for every one. A

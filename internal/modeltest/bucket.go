@@ -71,7 +71,7 @@ func (b *Bucket) forget() {
 // clamped in memory only. If the copy may be evicted, the next look may find
 // another.
 func (b *Bucket) looked(l Limit, now int64, evicts bool) {
-	capped := b.TAT.cap(now + l.Tau())
+	capped := b.TAT.cap(now + l.clamp())
 	if capped != b.TAT && !b.clamped {
 		b.clamped, b.stored = true, b.TAT
 	}
@@ -107,7 +107,7 @@ type outcome struct {
 
 // decide decides on a request as if the TAT were tat.
 func (b *Bucket) decide(l Limit, tat, now int64, op Op, cost int64) (o outcome) {
-	capped := min(tat, now+l.Tau())
+	capped := min(tat, now+l.clamp())
 	shown := b.tail(capped)
 	if op == Refund {
 		o.Allowed, o.next = true, max(min(capped, now), capped-cost*l.T())
@@ -158,10 +158,10 @@ func (b *Bucket) after(l Limit, now int64, op Op, cost int64, lo, hi outcome, d 
 	case op == Spend && d.Allowed && !hi.Allowed:
 		s.Hi = now + l.Tau()
 	case op == Spend && !d.Allowed:
-		s = b.TAT.cap(now + l.Tau())
+		s = b.TAT.cap(now + l.clamp())
 	}
 	if len(b.Queue) == 0 && (op != Check || !d.Allowed || cost == 0) {
-		s = s.narrow(now+int64(d.ResetAfter), now, l.Tau())
+		s = s.narrow(now+int64(d.ResetAfter), now, l.clamp())
 	}
 	return s
 }

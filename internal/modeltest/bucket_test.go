@@ -110,35 +110,6 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// A TAT further ahead than the limit allows counts as an empty bucket's. A
-// check leaves it, and a spend that is denied writes it.
-func TestBucketCap(t *testing.T) {
-	now := 100 * second
-	b := Bucket{TAT: Span{now + 60*second, now + 60*second}}
-	for _, op := range []Op{Check, Spend} {
-		if d := b.do(tenTokens, now, op, 1); d != (Decision{false, 0, time.Second,
-			10 * time.Second}) {
-			t.Errorf("%s: %+v", op, d)
-		}
-		want := map[Op]int64{Check: now + 60*second, Spend: now + 10*second}[op]
-		if b.TAT != (Span{want, want}) {
-			t.Errorf("%s leaves %v, want %d", op, b.TAT, want)
-		}
-	}
-}
-
-// What a bucket shows narrows what is known of it, and no further.
-func TestNarrow(t *testing.T) {
-	for _, tc := range []struct {
-		seen int64
-		want Span
-	}{{100, Span{90, 100}}, {104, Span{104, 104}}, {110, Span{110, 130}}} {
-		if got := (Span{90, 130}).narrow(tc.seen, 100, 10); got != tc.want {
-			t.Errorf("seen %d: %v, want %v", tc.seen, got, tc.want)
-		}
-	}
-}
-
 // The integers agree with the rationals, over any history.
 func TestBucketAgreesWithTokens(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))

@@ -14,13 +14,13 @@
 // requires that answers lie inside it, and an answer narrows it again.
 //
 // The law: [Law] sees only what the System admitted. Over any stretch of time
-// that is at most burst + elapsed ÷ T. A turn counts at the instant at which
-// it comes. What Refund, Reset and new limits give is allowed for. And nobody
-// is stranded: one tolerance after the last event every bucket is full.
+// that is at most burst + elapsed ÷ T. A turn counts at the instant at which it
+// comes. What Refund, Reset and new limits give is allowed for. And no id is
+// stranded: one tolerance after the last event every bucket is full.
 //
-// What a crash may leave of a bucket is kept as a list of intervals: a call
-// at Leased or Synced that was acknowledged leaves one, everything else adds
-// one, and a flush leaves one.
+// What a crash may leave of a bucket is a list of intervals. An acknowledged
+// call at Leased or Synced leaves one interval, and so does a flush. Every
+// other call adds one.
 //
 // An [Env] says what surrounds the System: failing saves and loads, crashes,
 // little memory, delayed flushes, a file, a real process that is killed.
@@ -32,9 +32,9 @@
 //     after all waiting turns.
 //   - Cancel of a waiting turn removes it, and the turns after it keep their
 //     instants. Any other Cancel does nothing.
-//   - A TAT further ahead than the limit allows counts as now + τ. What asks
-//     for tokens writes that. Check keeps it in memory, where it counts down
-//     until the bucket is evicted or other limits come; Bucket does not.
+//   - A TAT further ahead than the limit allows counts as now + τ. A request for
+//     tokens writes that. Check keeps it in memory until the bucket is evicted or
+//     other limits come; Bucket does not.
 //   - After a failed commit the bucket is as before or as after the call.
 //
 // A failure reports a seed, and STINT_SEED takes the same history again:

@@ -59,7 +59,8 @@ func (w *World) commitLate() {
 			d = r.Decisions[0]
 		}
 		was := w.states[c.key].TAT
-		w.decided(c.key, c.op, c.cost, d, r.Failure)
+		l, on, _ := w.limits.For(c.key)
+		w.decided(c.key, l, on, c.op, c.cost, d, r.Failure)
 		if _, ok := undo[c.key]; r.Failure == NotDurable && !ok {
 			undo[c.key] = was
 		} else if d.Allowed && c.cost > 0 && (c.op == Spend || was.Lo > w.now) {

@@ -1,6 +1,9 @@
 package modeltest
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // refused reports whether a call on one key failed as it should, or without a
 // change.
@@ -30,8 +33,8 @@ func (w *World) request(op Op) {
 	if r.Failure == "" {
 		d = r.Decisions[0]
 	}
-	w.decided(key, op, cost, d, r.Failure)
 	l, on, _ := w.limits.For(key)
+	w.decided(key, l, on, op, cost, d, r.Failure)
 	comesBack := w.rnd.IntN(3) == 0 // when it is told to
 	if comesBack && on && !d.Allowed && r.Failure == "" && op == Spend {
 		w.pass(int64(d.RetryAfter) - 1)
@@ -52,15 +55,14 @@ func (w *World) again(key Key, op Op, cost int64, l Limit) bool {
 	if r.Failure == "" {
 		d = r.Decisions[0]
 	}
-	w.decided(key, op, cost, d, r.Failure)
+	w.decided(key, l, true, op, cost, d, r.Failure)
 	return d.Allowed
 }
 
 // decided carries a request out on the model, and compares the decision.
-func (w *World) decided(key Key, op Op, cost int64, d Decision, f Failure) {
+func (w *World) decided(key Key, l Limit, on bool, op Op, cost int64, d Decision, f Failure) {
 	w.tb.Helper()
 	s := w.states[key]
-	l, on, _ := w.limits.For(key)
 	lo, hi := s.Decide(l, on, w.now, op, cost)
 	if f != "" {
 		w.require(f == NotDurable || f == Crashed, "%v: %s", key, f)
@@ -76,13 +78,13 @@ func (w *World) decided(key Key, op Op, cost int64, d Decision, f Failure) {
 		return
 	}
 	if op == Check {
-		w.looked(key, cost, lo, hi, d)
+		w.looked(key, l, cost, lo, hi, d)
 		return
 	}
 	w.account(key, op, cost, d.Allowed)
 	w.put(key, s.after(l, w.now, op, cost, lo, hi, d))
 	if d.Allowed && cost > 0 {
-		w.saved(key)
+		w.savedAt(l.Level, key)
 	}
 }
 
@@ -125,16 +127,47 @@ func (w *World) pickRequests() (reqs []Request) {
 		l, on, declared := w.limits.For(key)
 		cost := w.pickCost(key)
 		if declared && (!on || cost <= l.Burst) {
-			reqs = append(reqs, Request{key, cost, Mode(w.rnd.IntN(3))})
+			reqs = append(reqs, Request{Key: key, Cost: cost, Mode: Mode(w.rnd.IntN(3))})
 		}
 	}
 	return reqs
 }
 
+// withLimits gives some of the requests limits of their own. They are stricter
+// than those in force in all respects, so the laws of these still hold.
+func (w *World) withLimits(reqs []Request) []Request {
+	levels := w.env.Levels
+	if levels == nil {
+		levels = []Level{Memory, Flushed, Leased, Synced}
+	}
+	for i := range reqs {
+		q := &reqs[i]
+		l, on, _ := w.limits.For(q.Key)
+		level := levels[w.rnd.IntN(len(levels))]
+		if !on || level < l.Level || w.rnd.IntN(3) > 0 {
+			continue
+		}
+		given := Limit{Count: 1, Period: time.Duration(min(l.T()+w.rnd.Int64N(l.T()+1), l.Tau())), Level: level,
+			most: l.Tau()}
+		given.Burst = 1 + w.rnd.Int64N(l.Tau()/int64(given.Period))
+		q.Limit, q.Cost = &given, min(q.Cost, given.Burst)
+	}
+	return reqs
+}
+
+// limitOf returns the limit that a request is held to, and whether there is one.
+func (w *World) limitOf(q Request) (l Limit, on bool) {
+	if q.Limit != nil {
+		return *q.Limit, true
+	}
+	l, on, _ = w.limits.For(q.Key)
+	return l, on
+}
+
 // group spends from several buckets, or refunds to them: all or none. It
 // returns the failure.
 func (w *World) group(op Op, reqs []Request) Failure {
-	single := map[Op]Op{SpendAll: Spend, RefundAll: Refund}[op]
+	single := map[Op]Op{SpendAll: Spend, SpendTogether: Spend, RefundAll: Refund}[op]
 	strict := [2]Decision{{Allowed: true, Remaining: unlimited},
 		{Allowed: true, Remaining: unlimited}}
 	outcomes := make([][2]outcome, len(reqs))
@@ -146,7 +179,7 @@ func (w *World) group(op Op, reqs []Request) Failure {
 		} else if q.Mode == CheckOnly {
 			one = Check
 		}
-		l, on, _ := w.limits.For(q.Key)
+		l, on := w.limitOf(q)
 		outcomes[i][0], outcomes[i][1] = s.Decide(l, on, w.now, one, cost)
 		exact = exact && s.TAT.Lo == s.TAT.Hi
 		if q.Mode == SpendOnly {
@@ -171,20 +204,23 @@ func (w *World) group(op Op, reqs []Request) Failure {
 			d.Allowed == (d.RetryAfter == 0)
 		w.require(ok && (!exact || d.Remaining == strict[0].Remaining),
 			"%s: %+v; the model has %+v", op, d, strict)
+		for i, d := range r.Decisions[1:] {
+			w.compare(reqs[i].Key, d, outcomes[i][0].Decision, outcomes[i][1].Decision)
+		}
 	} else {
 		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%s: %s", op, r.Failure)
 		w.faulty(r.Failure)
 	}
 	var changed []Key
-	strictest := Memory
+	strictest, committed := Memory, Memory // the second without those that spend nothing
 	for _, q := range reqs {
-		if l, _, _ := w.limits.For(q.Key); q.Mode != CheckOnly && q.Cost > 0 {
+		if l, _ := w.limitOf(q); q.Mode != CheckOnly && q.Cost > 0 {
 			strictest = max(strictest, l.Level)
 		}
 	}
 	for i, q := range reqs {
 		s := w.states[q.Key]
-		l, on, _ := w.limits.For(q.Key)
+		l, on := w.limitOf(q)
 		if !on {
 			continue
 		}
@@ -194,7 +230,7 @@ func (w *World) group(op Op, reqs []Request) Failure {
 		}
 		lo, hi := outcomes[i][0], outcomes[i][1]
 		next := Span{lo.next, hi.next}
-		capped := s.TAT.cap(w.now + l.Tau())
+		capped := s.TAT.cap(w.now + l.clamp())
 		switch {
 		case !allowed || q.Cost == 0 || q.Mode == CheckOnly || single == Spend && !lo.Allowed:
 			next = capped
@@ -219,11 +255,11 @@ func (w *World) group(op Op, reqs []Request) Failure {
 		}
 		took := single == Spend && hi.Allowed || single == Refund && s.TAT.Lo > w.now
 		if took && allowed && q.Cost > 0 && q.Mode != CheckOnly {
-			changed = append(changed, q.Key)
+			changed, committed = append(changed, q.Key), max(committed, l.Level)
 		}
 		w.put(q.Key, next)
 	}
-	w.saved(changed...)
+	w.savedAt(committed, changed...)
 	if !w.dead() {
 		w.atomic, w.before, w.would = nil, nil, nil
 	}
@@ -247,7 +283,7 @@ func stricter(a, b Decision) bool {
 
 // spendEach decides requests one after the other, some twice on one key.
 func (w *World) spendEach() {
-	reqs := append(w.pickRequests(), w.pickRequests()...)
+	reqs := w.withLimits(append(w.pickRequests(), w.pickRequests()...))
 	r := w.call(Call{Op: SpendEach, Reqs: reqs})
 	for i, q := range reqs {
 		op, f := Spend, r.Failure
@@ -255,19 +291,20 @@ func (w *World) spendEach() {
 			op = Check
 		}
 		if i < len(r.Decisions) && r.Decisions[i] != (Decision{}) {
-			w.decided(q.Key, op, q.Cost, r.Decisions[i], "")
+			l, on := w.limitOf(q)
+			w.decided(q.Key, l, on, op, q.Cost, r.Decisions[i], "")
 			continue
 		}
 		w.require(f == NotDurable || f == Crashed || w.untouched(f), "spend each: %q", f)
-		w.maybe(q.Key, op, q.Cost)
+		w.maybe(q, op)
 	}
 }
 
 // maybe notes a spend that may have been carried out, or denied, or not.
-func (w *World) maybe(key Key, op Op, cost int64) {
-	l, on, _ := w.limits.For(key)
-	if s := w.states[key]; on && op == Spend {
-		lo, hi := s.Decide(l, on, w.now, op, cost)
-		w.unknown(key, hull(w.outcomes(lo, hi, l), s.TAT.cap(w.now+l.Tau())))
+func (w *World) maybe(q Request, op Op) {
+	l, on := w.limitOf(q)
+	if s := w.states[q.Key]; on && op == Spend {
+		lo, hi := s.Decide(l, on, w.now, op, q.Cost)
+		w.unknown(q.Key, hull(w.outcomes(lo, hi, l), s.TAT.cap(w.now+l.clamp())))
 	}
 }

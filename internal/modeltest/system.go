@@ -25,6 +25,8 @@ type Limit struct {
 	Period       time.Duration
 	Queue        int64
 	Level        Level
+
+	most int64 // tolerance that TATs are clamped to if it is more than Tau
 }
 
 // T returns the time that a token takes to come back, in nanoseconds.
@@ -32,6 +34,9 @@ func (l Limit) T() int64 { return (int64(l.Period) + l.Count - 1) / l.Count }
 
 // Tau returns the time that an empty bucket takes to refill.
 func (l Limit) Tau() int64 { return l.Burst * l.T() }
+
+// clamp returns the tolerance that TATs are clamped to.
+func (l Limit) clamp() int64 { return max(l.most, l.Tau()) }
 
 // Limits are the limits in force. A Name that is declared and off is nil.
 type Limits struct {
@@ -65,26 +70,28 @@ type Op string
 
 // The methods of a limiter, and what a test does to its process.
 const (
-	Spend     Op = "spend"
-	Check     Op = "check"
-	Refund    Op = "refund"
-	SpendAll  Op = "spend all"
-	RefundAll Op = "refund all"
-	SpendEach Op = "spend each"
-	Reserve   Op = "reserve"
-	Delay     Op = "delay"
-	Cancel    Op = "cancel"
-	Hold      Op = "hold"
-	Reset     Op = "reset"
-	SetLimits Op = "set limits"
-	Flush     Op = "flush"
-	Tick      Op = "tick" // FlushInterval passes
-	Inspect   Op = "bucket"
-	Buckets   Op = "buckets"
-	Stats     Op = "stats"
-	Snapshot  Op = "snapshot"
-	Compact   Op = "compact"
-	Close     Op = "close"
+	Spend         Op = "spend"
+	Check         Op = "check"
+	Refund        Op = "refund"
+	SpendAll      Op = "spend all"
+	RefundAll     Op = "refund all"
+	SpendEach     Op = "spend each"
+	SpendTogether Op = "spend together"
+	Reserve       Op = "reserve"
+	Delay         Op = "delay"
+	Cancel        Op = "cancel"
+	Hold          Op = "hold"
+	Reset         Op = "reset"
+	SetLimits     Op = "set limits"
+	SetOverrides  Op = "set overrides"
+	Flush         Op = "flush"
+	Tick          Op = "tick" // FlushInterval passes
+	Inspect       Op = "bucket"
+	Buckets       Op = "buckets"
+	Stats         Op = "stats"
+	Snapshot      Op = "snapshot"
+	Compact       Op = "compact"
+	Close         Op = "close"
 )
 
 // Mode says what part a Request has in a SpendAll.
@@ -99,9 +106,10 @@ const (
 
 // Request is a key and what is asked of it.
 type Request struct {
-	Key  Key
-	Cost int64 `json:",omitempty"`
-	Mode Mode  `json:",omitempty"`
+	Key   Key
+	Cost  int64  `json:",omitempty"`
+	Mode  Mode   `json:",omitempty"`
+	Limit *Limit `json:",omitempty"` // nil: the one in force
 }
 
 // Call is one call of the System, at the instant Now of its clock.
@@ -111,7 +119,7 @@ type Call struct {
 	Reqs   []Request `json:",omitempty"`
 	Place  int       `json:",omitempty"` // of Delay and Cancel: what Reserve replied
 	Until  int64     `json:",omitempty"` // of Hold
-	Limits *Limits   `json:",omitempty"` // of SetLimits
+	Limits *Limits   `json:",omitempty"` // of SetLimits; of SetOverrides, one override, or none to remove it
 }
 
 // Decision is the answer to a request.

@@ -1,5 +1,7 @@
 package modeltest
 
+import "slices"
+
 // closeAndReopen closes the System, rarely so a process that will be killed.
 func (w *World) closeAndReopen(limits Limits) {
 	if w.env.Dead == nil || w.rnd.IntN(8) == 0 {
@@ -36,6 +38,31 @@ func (w *World) setLimits() {
 			w.look(key)
 		}
 	}
+}
+
+// setOverrides gives a key a limit of its own, or the default of its Name.
+func (w *World) setOverrides() {
+	key := w.pickKey()
+	if _, _, declared := w.limits.For(key); !declared {
+		return
+	}
+	limits, one := w.limits, Limits{Names: map[uint16]*Limit{}}
+	isKey := func(o Override) bool { return o.Key == key }
+	limits.Overrides = slices.DeleteFunc(slices.Clone(limits.Overrides), isKey)
+	if picked := w.pickLimits().Overrides; len(picked) > 0 && w.rnd.IntN(3) > 0 {
+		one.Overrides = []Override{{key, picked[0].Limit}}
+		limits.Overrides = append(limits.Overrides, one.Overrides[0])
+	}
+	r := w.call(Call{Op: SetOverrides, Reqs: []Request{{Key: key}}, Limits: &one})
+	if r.Failure == Crashed {
+		return
+	}
+	w.require(r.Failure == "", "set overrides: %s", r.Failure)
+	w.limits = limits
+	w.epoch++
+	w.newLaw(key)
+	w.maySave(key, w.leaves(key, true))
+	w.look(key)
 }
 
 func (w *World) flush() {

@@ -182,6 +182,11 @@ func (w *World) saved(keys ...Key) {
 		l, _, _ := w.limits.For(key)
 		strictest = max(strictest, l.Level)
 	}
+	w.savedAt(strictest, keys...)
+}
+
+// savedAt is saved for buckets whose strictest level is known.
+func (w *World) savedAt(strictest Level, keys ...Key) {
 	if strictest < Leased {
 		return
 	}
@@ -257,13 +262,19 @@ func (w *World) pass(d int64) {
 // newLaws begins the accounts of the limits in force anew.
 func (w *World) newLaws() {
 	w.epoch++
-	for key, s := range w.states {
-		l, on, _ := w.limits.For(key)
-		if s.newLimits(l, on, w.now); on {
-			s.law = NewLaw(l)
-		} else {
-			s.law = nil
-		}
+	for key := range w.states {
+		w.newLaw(key)
+	}
+}
+
+// newLaw begins the account of a key anew, under the limit in force.
+func (w *World) newLaw(key Key) {
+	s := w.states[key]
+	l, on, _ := w.limits.For(key)
+	if s.newLimits(l, on, w.now); on {
+		s.law = NewLaw(l)
+	} else {
+		s.law = nil
 	}
 }
 
@@ -289,14 +300,13 @@ func (w *World) look(key Key) {
 	lo, hi := s.Decide(l, on, w.now, Check, 0)
 	w.compare(key, r.Decisions[0], lo.Decision, hi.Decision)
 	if on {
-		w.looked(key, 0, lo, hi, r.Decisions[0])
+		w.looked(key, l, 0, lo, hi, r.Decisions[0])
 	}
 }
 
 // looked notes that a check was answered so.
-func (w *World) looked(key Key, cost int64, lo, hi outcome, d Decision) {
+func (w *World) looked(key Key, l Limit, cost int64, lo, hi outcome, d Decision) {
 	s := w.states[key]
-	l, _, _ := w.limits.For(key)
 	s.TAT = s.after(l, w.now, Check, cost, lo, hi, d)
 	s.looked(l, w.now, w.env.MaxResident > 0)
 }

@@ -9,6 +9,7 @@ import (
 type Turn struct {
 	At   int64 // instant at which it may go, Unix nanoseconds
 	Cost int64 // tokens
+	Rate Rate  // of a limit of its own; zero: the queue's
 }
 
 // Rate is the part of a limit that the arithmetic needs.
@@ -22,6 +23,15 @@ type Queue struct{ turns []*Turn }
 
 // Len returns the number of turns that Advance has not charged.
 func (q *Queue) Len() int { return len(q.turns) }
+
+// Waiting returns the number of turns that come after now.
+func (q *Queue) Waiting(now int64) int {
+	n := len(q.turns)
+	for n > 0 && q.turns[len(q.turns)-n].At <= now {
+		n--
+	}
+	return n
+}
 
 // Join adds a turn to the end. Its instant is not before Last.
 func (q *Queue) Join(t *Turn) { q.turns = append(q.turns, t) }
@@ -88,6 +98,9 @@ func (q *Queue) Tail(tat int64, r Rate) int64 {
 // ahead of that instant than the TAT of an empty bucket: the limit may have
 // become smaller since the turn joined.
 func (r Rate) charge(tat int64, t *Turn) int64 {
+	if t.Rate != (Rate{}) {
+		r = t.Rate
+	}
 	empty := add(t.At, r.Tolerance)
 	if t.Cost > empty/r.Interval {
 		return empty

@@ -16,6 +16,9 @@ func TestQueue(t *testing.T) {
 	require.Equal(t, 3, q.Len())
 	require.EqualValues(t, 5, q.Tokens())
 	require.EqualValues(t, 50, q.Last())
+	for now, want := range map[int64]int{19: 3, 20: 2, 49: 1, 50: 0} {
+		require.Equal(t, want, q.Waiting(now), now)
+	}
 	require.EqualValues(t, 150, q.Tail(120, r), "the bucket is empty at the last turn")
 	require.EqualValues(t, 70, q.Tail(0, r))
 	require.EqualValues(t, 40, q.Advance(0, 39, r), "the first turn has come")

@@ -75,12 +75,12 @@ func (s *Slots) Each(visit func(i uint32, b Slot) Outcome) {
 	}
 }
 
-// Evict looks at a part of the slots and removes buckets to make room: full
-// ones that the store does not know, and those that the store has as they are
-// and that were not used since Evict last came by. With used it takes used
-// ones, too. Buckets in a commit stay, as do those that the save with the
-// number saving has taken, and those that busy reports. It returns how many it
-// removed.
+// Evict scans a part of the slots and removes buckets to make space. It removes
+// full buckets that the store does not know. It also removes buckets that the
+// store has as they are, if they were not used since the last scan of that
+// part. With used it takes used ones, too. Buckets in a commit stay, as do
+// those that the save with the number saving has taken, and those that busy
+// reports. It returns how many it removed.
 func (s *Slots) Evict(now int64, used bool, saving uint64, busy func(Slot) bool) (removed int) {
 	keep := uint64(Dirty | Used)
 	if used {

@@ -18,7 +18,7 @@ const (
 	metaKey   = 1<<26 - 1 // name and length of the id
 	metaLen   = 16        // shift
 	metaFlags = 26        // shift
-	metaRule  = 36        // shift
+	metaRule  = 37        // shift
 )
 
 // The flags of a slot.
@@ -31,6 +31,10 @@ const (
 	Covered = 1 << (metaFlags + 5) // the store has the current half of the lease
 	Clamped = 1 << (metaFlags + 8) // only a look has clamped the TAT
 	Ahead   = 1 << (metaFlags + 9) // the store has the next half of the lease, too
+
+	// Flush means that each flush saves the bucket, even if its rule would have
+	// it wait for the last one.
+	Flush = 1 << (metaFlags + 10)
 
 	// SaveShift is where the number of the save begins that took the bucket
 	// last: 1, 2 or 3, or 0 for none. SaveMask covers it.

@@ -207,8 +207,8 @@ func (s *Slots) Write(i uint32, tat int64) {
 }
 
 // Use notes that a bucket's tokens were asked for. A clamp that so far only
-// answered a look becomes a change: otherwise a reload would clamp the bucket
-// anew, and a caller who comes back in time would be denied again.
+// answered a Check becomes a change. Otherwise a reload would clamp the bucket
+// anew, and a caller that returns in time would be denied again.
 func (s *Slots) Use(i uint32) {
 	if b := s.At(i); b.Has(Clamped) {
 		s.Write(i, b.TAT())

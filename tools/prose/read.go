@@ -28,7 +28,7 @@ func readGo(path string) (*text, error) {
 	}
 	t := &text{}
 	comment := make(map[int]bool) // lines with a comment
-	output := make(map[int]bool)  // lines of what an example prints
+	output := make(map[int]bool)  // lines of text that tests compare
 	for _, group := range file.Comments {
 		t.comment(files, group)
 		isOutput := false
@@ -40,6 +40,9 @@ func readGo(path string) (*text, error) {
 			}
 		}
 	}
+	for line := range rawLines(files, file) {
+		output[line] = true
+	}
 	for i, s := range strings.Split(string(src), "\n") {
 		switch {
 		case output[i+1]:
@@ -50,6 +53,21 @@ func readGo(path string) (*text, error) {
 		}
 	}
 	return t, nil
+}
+
+// rawLines returns the lines of raw strings, except the first of each.
+func rawLines(files *token.FileSet, file *ast.File) map[int]bool {
+	lines := make(map[int]bool)
+	ast.Inspect(file, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(lit.Value, "`") {
+			from := files.Position(lit.Pos()).Line
+			for i := range strings.Count(lit.Value, "\n") {
+				lines[from+1+i] = true
+			}
+		}
+		return true
+	})
+	return lines
 }
 
 // isComment reports whether a line within a comment has no code before it. What

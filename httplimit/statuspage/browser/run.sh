@@ -21,4 +21,4 @@ OPERATORS="http://$(sed -n 's/^status page on //p' "$dir/out")"
 export SERVER OPERATORS
 node load.mjs &
 load=$!
-node --test --test-timeout=120000 status.test.mjs
+node --test --test-timeout=600000 status.test.mjs

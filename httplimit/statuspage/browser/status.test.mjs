@@ -1,6 +1,7 @@
 // The status page in a real browser, while a server is under load: `./run.sh` beside this file starts both.
 import assert from 'node:assert/strict'
 import { mkdirSync } from 'node:fs'
+import http from 'node:http'
 import { after, before, test } from 'node:test'
 import { setTimeout } from 'node:timers/promises'
 import { HtmlValidate } from 'html-validate'
@@ -17,25 +18,34 @@ before(async () => {
     executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
     headless: true,
     args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
-      '--disable-component-update', '--disable-sync'],
+      '--disable-component-update', '--disable-sync', '--host-resolver-rules=MAP status.example 127.0.0.1'],
   })
-  // Ten logins from here: five fail, five are denied.
-  for (let i = 0; i < 10; i++) await login()
+  await lockOut()
 })
 after(() => browser?.close())
 
-const login = (password = 'guess') =>
-  fetch(base + '/login', { method: 'POST', body: new URLSearchParams({ user: 'ada', password }) })
+const login = (password = 'guess', user = 'ada') =>
+  fetch(base + '/login', { method: 'POST', body: new URLSearchParams({ user, password }) })
+
+// lockOut fails to log in, until this address is locked out.
+let guests = 0
+const lockOut = async () => {
+  const user = `guest${guests++}`
+  while ((await login('guess', user)).status !== 429);
+}
 
 // open shows the page, and fails if it asks another host for anything, or complains.
-async function open (options, path = '/status') {
+async function open (options, path = '/status', site = operators) {
   const context = await browser.newContext(options)
+  const plain = site.startsWith('http://status.example') // of which Chromium says that COOP needs HTTPS
   const page = await context.newPage()
   const wrong = []
-  page.on('request', r => { if (!r.url().startsWith(operators) && !r.url().startsWith('data:')) wrong.push(r.url()) })
+  page.on('request', r => { if (!r.url().startsWith(site) && !r.url().startsWith('data:')) wrong.push(r.url()) })
   page.on('pageerror', e => wrong.push(String(e)))
-  page.on('console', m => { if (['error', 'warning'].includes(m.type())) wrong.push(m.text()) })
-  const response = await page.goto(operators + path)
+  page.on('console', m => {
+    if (['error', 'warning'].includes(m.type()) && !(plain && /Opener-Policy header has been ignored/.test(m.text()))) wrong.push(m.text())
+  })
+  const response = await page.goto(site + path)
   const close = async () => {
     await context.close()
     assert.deepEqual(wrong, [])
@@ -45,56 +55,66 @@ async function open (options, path = '/status') {
 
 const json = async () => (await fetch(operators + '/status?format=json')).json()
 
-for (const width of [1280, 390]) {
-  for (const colorScheme of ['light', 'dark']) {
-    test(`${width} pixels wide, ${colorScheme}, without script`, async () => {
-      const { page, response, close } = await open({
-        viewport: { width, height: 900 }, colorScheme, javaScriptEnabled: false,
-      }, '/status?refresh=0')
-      assert.equal(response.status(), 200)
-      assert.equal(await page.locator('.limit').count(), 4)
-      await page.screenshot({ path: `${shots}status-${width}-${colorScheme}.png`, fullPage: true })
-      await close()
-    })
+const quiet = '/status?refresh=0'
+const limit = (page, name) => page.locator('.limit', { has: page.getByRole('heading', { name }) })
+const loginToken = async () => (await json()).limits.find(l => l.label === 'LoginsPerAddress').fullest[0].token
+const pages = {
+  overview: () => quiet,
+  search: () => '/status?id=127.0.0.1',
+  nothing: () => '/status?id=',
+  question: async () => '/status?hold=' + await loginToken(),
+}
 
-    test(`${width} pixels wide, ${colorScheme}: it fits, and can be read`, async () => {
-      const { page, close } = await open({ viewport: { width, height: 900 }, colorScheme }, '/status?refresh=0')
-      const { scroll, cut, low } = await page.evaluate(() => {
-        const luminance = css => {
-          const [r, g, b] = css.match(/[\d.]+/g).map(Number).map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-          return 0.2126 * r + 0.7152 * g + 0.0722 * b
-        }
-        const ground = e => {
-          for (; e; e = e.parentElement) {
-            const c = getComputedStyle(e).backgroundColor
-            if (!/, 0\)$/.test(c)) return c
-          }
-          return 'rgb(255, 255, 255)'
-        }
-        const cut = []
-        const low = []
-        for (const e of document.querySelectorAll('body *')) {
-          const text = [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())
-          if (!text || e.closest('svg') || e.hidden) continue
-          if (e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline') cut.push(e.textContent)
-          const [hi, lo] = [luminance(getComputedStyle(e).color), luminance(ground(e))].sort((a, b) => b - a)
-          if ((hi + 0.05) / (lo + 0.05) < 4.5) low.push(`${e.textContent}: ${((hi + 0.05) / (lo + 0.05)).toFixed(2)}`)
-        }
-        return { scroll: document.documentElement.scrollWidth - innerWidth, cut, low }
+for (const width of [1280, 390, 320]) {
+  for (const colorScheme of ['light', 'dark']) {
+    for (const [name, path] of Object.entries(pages)) {
+      test(`${name}, ${width} pixels wide, ${colorScheme}: it fits, and can be read, without script`, async () => {
+        const { page, response, close } = await open({
+          viewport: { width, height: 900 }, colorScheme, javaScriptEnabled: false,
+        }, await path())
+        assert.equal(response.status(), 200)
+        await page.screenshot({ path: `${shots}${name}-${width}-${colorScheme}.png`, fullPage: true })
+        const { scroll, cut, low } = await page.evaluate(looks)
+        assert.equal(scroll, 0, 'it scrolls sideways')
+        assert.deepEqual(cut, [], 'cut off')
+        assert.deepEqual(low, [], 'too little contrast')
+        await close()
       })
-      assert.equal(scroll, 0, 'it scrolls sideways')
-      assert.deepEqual(cut, [], 'cut off')
-      assert.deepEqual(low, [], 'too little contrast')
-      await close()
-    })
+    }
   }
+}
+
+// looks runs in the page.
+function looks () {
+  const luminance = css => {
+    const [r, g, b] = css.match(/[\d.]+/g).map(Number).map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+  }
+  const ground = e => {
+    for (; e; e = e.parentElement) {
+      const c = getComputedStyle(e).backgroundColor
+      if (!/, 0\)$/.test(c)) return c
+    }
+    return 'rgb(255, 255, 255)'
+  }
+  const cut = []
+  const low = []
+  for (const e of document.querySelectorAll('body *')) {
+    const text = [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())
+    if (!text || e.closest('svg') || e.hidden) continue
+    if (e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline') cut.push(e.textContent)
+    const [hi, lo] = [luminance(getComputedStyle(e).color), luminance(ground(e))].sort((a, b) => b - a)
+    if ((hi + 0.05) / (lo + 0.05) < 4.5) low.push(`${e.textContent}: ${((hi + 0.05) / (lo + 0.05)).toFixed(2)}`)
+  }
+  return { scroll: document.documentElement.scrollWidth - innerWidth, cut, low }
 }
 
 test('shows what happens', async () => {
   while (!(await json()).limits[0].denied_history.some(v => v > 0)) await setTimeout(500) // a slot of the chart is over
   const { page, close } = await open({}, '/status?refresh=0')
-  const api = page.locator('.limit', { has: page.getByRole('heading', { name: 'RequestsPerAddress' }) })
-  const logins = page.locator('.limit', { has: page.getByRole('heading', { name: 'LoginsPerAddress' }) })
+  const api = limit(page, 'RequestsPerAddress')
+  const logins = limit(page, 'LoginsPerAddress')
+  assert.match(await limit(page, 'Held').textContent(), /127\.0\.0\.1 LoginsPerAddress20.* UTC in 15/)
   assert.match(await api.textContent(), /100 per second/)
   assert.match(await api.locator('svg.chart path.fa').getAttribute('d'), /^M\d+/)
   assert.match(await api.locator('svg.chart path.fd').getAttribute('d'), /^M\d+/)
@@ -116,19 +136,62 @@ test('keeps itself up to date, until it is told to stand still', async () => {
   await close()
 })
 
-test('ends a lock-out when asked to, with the keyboard, without script', async () => {
-  assert.equal((await login('lovelace')).status, 429)
-  const { page, close } = await open({ javaScriptEnabled: false }, '/status?refresh=0')
-  const logins = page.locator('.limit', { has: page.getByRole('heading', { name: 'LoginsPerAddress' }) })
-  await logins.getByRole('link', { name: 'Reset 127.0.0.1' }).focus()
+test('searches, resets, holds and ends a hold when asked to, with the keyboard, without script', async () => {
+  await lockOut()
+  const { page, close } = await open({ javaScriptEnabled: false }, quiet)
+  const press = async (role, name, url) => {
+    await page.getByRole(role, { name, exact: true }).last().focus()
+    await page.keyboard.press('Enter')
+    await page.waitForURL(url)
+  }
+  await limit(page, 'LoginsPerAddress').getByRole('link', { name: 'Reset 127.0.0.1' }).focus()
   await page.keyboard.press('Enter')
   await page.waitForURL(/reset=/)
   await validate('question', await (await fetch(page.url())).text())
-  await page.getByRole('button', { name: 'Reset 127.0.0.1' }).focus()
-  await page.keyboard.press('Enter')
-  await page.waitForURL(/\/status\?$/)
+  await press('button', 'Reset', /\?id=127\.0\.0\.1$/)
+  assert.equal((await login('lovelace')).status, 200)
+
+  await press('link', 'all limits', /\?$/)
+  await page.getByRole('searchbox').fill('ada')
+  await press('button', 'Search', /\?id=ada$/)
+  await validate('search', await (await fetch(page.url())).text())
+  await press('link', 'Hold…', /hold=/)
+  await page.getByLabel('for').selectOption('7 days')
+  await press('button', 'Hold', /\?id=ada$/)
+  assert.match(await limit(page, 'LoginsPerUser').textContent(), /Held until 20.*, for 7\u202fd more/)
+  assert.equal((await login('lovelace')).status, 429)
+
+  await press('link', 'all limits', /\?$/)
+  await press('link', 'End the hold of ada', /end=/)
+  await press('button', 'End hold', /\?id=ada$/)
+  assert.doesNotMatch(await limit(page, 'LoginsPerUser').textContent(), /Held/)
   assert.equal((await login('lovelace')).status, 200)
   await close()
+})
+
+test('can be used behind a proxy that changes Host and path, over plain HTTP', async () => {
+  const proxy = http.createServer((from, to) => {
+    const url = operators + from.url.replace('/ops/limits', '/status')
+    const upstream = http.request(url, { method: from.method, headers: { ...from.headers, host: 'upstream' } }, answer => {
+      to.writeHead(answer.statusCode, answer.headers)
+      answer.pipe(to)
+    })
+    from.pipe(upstream)
+  })
+  await new Promise(resolve => proxy.listen(0, '127.0.0.1', resolve))
+  await lockOut()
+  const site = `http://status.example:${proxy.address().port}`
+  const { page, close } = await open({}, '/ops/limits?id=127.0.0.1', site)
+  const sent = page.waitForRequest(r => r.method() === 'POST')
+  await limit(page, 'LoginsPerAddress').getByRole('link', { name: 'End hold…' }).click()
+  await page.getByRole('button', { name: 'End hold' }).click()
+  const headers = await (await sent).allHeaders()
+  assert.equal(headers['sec-fetch-site'], undefined, 'or this test shows nothing')
+  assert.equal(headers.origin, site)
+  await page.waitForURL(/\/ops\/limits\?id=127\.0\.0\.1$/)
+  assert.equal(await page.getByRole('link', { name: 'End hold…' }).count(), 0)
+  await close()
+  proxy.close()
 })
 
 test('is not to be pressed from another page', async () => {

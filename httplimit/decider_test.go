@@ -1,0 +1,63 @@
+package httplimit
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// callCounter is a Decider that counts the calls that decide, each of which may
+// be a round trip.
+type callCounter struct {
+	stint.Decider
+	calls int
+}
+
+func (c *callCounter) Spend(key stint.Key, cost int64) (stint.Decision, error) {
+	c.calls++
+	return c.Decider.Spend(key, cost)
+}
+
+func (c *callCounter) Check(key stint.Key, cost int64) (stint.Decision, error) {
+	c.calls++
+	return c.Decider.Check(key, cost)
+}
+
+func (c *callCounter) SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+	c.calls++
+	return c.Decider.SpendTogether(reqs, ds)
+}
+
+// Rules that can deny are decided in one call, however many they are.
+func TestOneCall(t *testing.T) {
+	lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{
+		perAddress: stint.PerHour(2), everyone: stint.PerHour(100), failures: stint.PerHour(5),
+	}), nil)
+	require.NoError(t, err)
+	defer lim.Close()
+	counter := &callCounter{Decider: lim}
+	rules := []Rule{{Key: ByIP(perAddress)}, {Key: Shared(everyone)}, {Key: ByIP(failures), CountStatus: AuthFailed}}
+	for n := 1; n <= len(rules); n++ {
+		var left []int64
+		h := New(counter, nil, rules[:n]...)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			for _, d := range Decisions(r) {
+				left = append(left, d.Remaining)
+			}
+		}))
+		for _, allowed := range []bool{true, true, false} {
+			counter.calls, left = 0, nil
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			require.Equal(t, 1, counter.calls, "%d rules", n)
+			require.Equal(t, allowed, w.Code == http.StatusOK)
+			if allowed {
+				require.Len(t, left, n)
+			}
+		}
+		require.NoError(t, lim.Reset(perAddress.Key("192.0.2.1")))
+	}
+}

@@ -1,0 +1,67 @@
+package statuspage
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// heldCounts are the numbers of the holds in force and of queued requests.
+type heldCounts struct {
+	Holds   int64 `json:"holds"`
+	Waiting int64 `json:"waiting"`
+}
+
+// heldReport is a bucket that is held.
+type heldReport struct {
+	bucketID
+	Label   string    `json:"label"`
+	Until   time.Time `json:"until"`
+	HeldFor float64   `json:"held_seconds"`
+
+	key stint.Key
+}
+
+// shownHolds is the length of the list of holds.
+const shownHolds = 100
+
+// heldLocked adds the holds and the counts to the report, and returns the counts
+// of each limit. The caller holds sampling.
+func (p *Page) heldLocked(rep *report) map[stint.Name]*heldCounts {
+	counts := make(map[stint.Name]*heldCounts)
+	list := []heldReport{}
+	for h := range p.lim.Held() {
+		if _, declared := p.names[h.Key.Name]; !declared {
+			continue
+		}
+		c := entry(counts, h.Key.Name)
+		c.Waiting += int64(h.Waiting)
+		rep.Waiting += int64(h.Waiting)
+		if h.Until.IsZero() {
+			continue
+		}
+		c.Holds++
+		rep.Holds++
+		list = append(list, heldReport{key: h.Key, Until: h.Until.UTC()})
+		if len(list) == 2*shownHolds { // bounds the memory that many holds take
+			list = lastHolds(list)
+		}
+	}
+	rep.Held = lastHolds(list)
+	for i := range rep.Held {
+		h := &rep.Held[i]
+		h.bucketID, h.Label = p.bucketID(h.key), p.names[h.key.Name].Label
+		h.HeldFor = h.Until.Sub(rep.Time).Seconds()
+	}
+	return counts
+}
+
+// lastHolds returns the holds that end last, the latest first.
+func lastHolds(list []heldReport) []heldReport {
+	slices.SortFunc(list, func(a, b heldReport) int {
+		return cmp.Or(b.Until.Compare(a.Until), cmp.Compare(a.key.Name, b.key.Name), cmp.Compare(a.key.ID, b.key.ID))
+	})
+	return list[:min(shownHolds, len(list))]
+}

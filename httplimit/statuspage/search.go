@@ -1,0 +1,63 @@
+package statuspage
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// found is the answer to a search: the buckets of an id, by number of the limit.
+type found struct {
+	ID      string
+	Buckets []bucketState
+}
+
+// bucketState is one bucket, as a search and a question show it.
+type bucketState struct {
+	bucketID
+	Label, Limit     string // Limit in words
+	Burst, Remaining int64
+	FullIn           float64   // seconds
+	HeldUntil        time.Time // zero if it is not held
+	HeldFor          float64   // seconds
+
+	limit stint.Limit // zero if there is none
+}
+
+// search returns the buckets of an id that are limited or held. The id has one
+// spelling in each limit. The empty id is that of limits which all share.
+func (p *Page) search(id string) *found {
+	f := &found{ID: id}
+	names := p.lim.Limits().Names()
+	var keys []stint.Key
+	for name := range names {
+		if key, err := names.Key(name, id); err == nil {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, func(a, b stint.Key) int { return cmp.Compare(a.Name, b.Name) })
+	for _, key := range keys {
+		if s, ok := p.state(key); ok && (s.limit != stint.Limit{} || !s.HeldUntil.IsZero()) {
+			f.Buckets = append(f.Buckets, s)
+		}
+	}
+	return f
+}
+
+// state returns the state of a bucket. It is false if the limit is not declared
+// or the store fails, which Health reports.
+func (p *Page) state(key stint.Key) (bucketState, bool) {
+	b, err := p.lim.Bucket(key)
+	if err != nil {
+		return bucketState{}, false
+	}
+	s := bucketState{
+		bucketID: p.bucketID(key), Label: p.lim.Limits().Names()[key.Name].Label, Limit: limitText(b.Limit), Burst: b.Limit.Burst, Remaining: b.Remaining, FullIn: b.ResetAfter.Seconds(), limit: b.Limit,
+	}
+	if !b.HeldUntil.IsZero() {
+		s.HeldUntil, s.HeldFor = b.HeldUntil.UTC(), b.HeldUntil.Sub(p.lim.Now()).Seconds()
+	}
+	return s, true
+}
