@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -100,7 +101,7 @@ func (l *Limiter) reset(key Key) error {
 	}
 	now := l.clock.Now()
 	if !r.resident && r.rule > blocked {
-		r.tat = r.shard.limits.rules[r.rule].rate.clamp(r.tat, now) // for an undo
+		r.tat = r.shard.limits.rules[r.rule].rate.Clamp(r.tat, now) // for an undo
 	}
 	r.from = r.tat
 	r.to = min(now, r.tat)
@@ -158,11 +159,11 @@ func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op,
 	}
 	r := &s.limits.rules[table.RuleOf(m)]
 	level := cmp.Or(r.limit.Durability, l.opts.Durability)
-	if uint64(cost) > uint64(r.rate.burst) || level == Synced && op == opSpend { // the cost may be negative
+	if uint64(cost) > uint64(r.rate.Burst) || level == Synced && op == opSpend { // the cost may be negative
 		return false, false, false
 	}
 	tat := b.TAT()
-	next, wait := r.rate.spend(tat, now, cost)
+	next, wait := r.rate.Spend(tat, now, cost)
 	allowed = wait == 0
 	if op == opSpend {
 		switch {
@@ -173,12 +174,12 @@ func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op,
 		case level < Leased:
 			s.Write(i, next)
 		default:
-			lease, when := r.rate.renew(tat, next, m&table.Covered != 0, m&table.Ahead != 0, m&table.Pending != 0)
-			if when == needFirst {
+			lease, when := r.rate.Renew(tat, next, m&table.Covered != 0, m&table.Ahead != 0, m&table.Pending != 0)
+			if when == gcra.NeedFirst {
 				return false, false, false
 			}
 			s.Write(i, next)
-			if when == needSoon {
+			if when == gcra.NeedSoon {
 				late = l.committer.renewLocked(s, h, b, lease)
 			}
 		}
@@ -196,8 +197,8 @@ func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op,
 // report puts the limit, and what a bucket with this TAT holds, into d.
 func (r *rule) report(d *Decision, tat, now int64) {
 	d.Limit = r.limit
-	d.Remaining = r.rate.remaining(tat, now)
-	d.ResetAfter = time.Duration(resetAfter(tat, now))
+	d.Remaining = r.rate.Remaining(tat, now)
+	d.ResetAfter = time.Duration(gcra.ResetAfter(tat, now))
 }
 
 // slowPath decides on one bucket, at the instant now. It reads the clock
@@ -329,15 +330,15 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 		return nil
 	}
 	if r.op == opRefund {
-		r.to = rule.rate.refund(r.tat, now, r.cost)
+		r.to = rule.rate.Refund(r.tat, now, r.cost)
 		d.Allowed = true
 		rule.report(d, g.tail(r.to), now)
 		return nil
 	}
-	if r.cost > rule.rate.burst {
-		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, r.cost, rule.rate.burst, r.key)
+	if r.cost > rule.rate.Burst {
+		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, r.cost, rule.rate.Burst, r.key)
 	}
-	next, wait := rule.rate.spend(g.tail(r.tat), now, r.cost)
+	next, wait := rule.rate.Spend(g.tail(r.tat), now, r.cost)
 	if early := g.notBefore() - now; early > wait {
 		next, wait = g.tail(r.tat), early
 	}

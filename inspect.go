@@ -7,6 +7,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -146,11 +147,11 @@ func (l *Limiter) inspectLocked(s *shard, h uint64, key Key, stored int64) (b Bu
 	if i, resident := s.findLocked(key, h); resident {
 		tat = g.tail(s.At(i).TAT())
 	} else if rule > blocked {
-		tat = r.rate.clamp(tat, now)
+		tat = r.rate.Clamp(tat, now)
 	}
-	b = Bucket{Key: key, Limit: r.limit, ResetAfter: time.Duration(resetAfter(tat, now))}
+	b = Bucket{Key: key, Limit: r.limit, ResetAfter: time.Duration(gcra.ResetAfter(tat, now))}
 	if rule > blocked {
-		b.Remaining = r.rate.remaining(tat, now)
+		b.Remaining = r.rate.Remaining(tat, now)
 	}
 	if g != nil && g.hold > now {
 		b.HeldUntil = time.Unix(0, g.hold)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stint-go/stint/internal/boltstore"
 	"github.com/stint-go/stint/internal/clock"
+	"github.com/stint-go/stint/internal/gcra"
 )
 
 // Limiter decides whether requests may pass. Open and New make one. Its
@@ -110,7 +111,7 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	l := &Limiter{
 		opts:      o,
 		directory: newDirectory(limits, o.MaxResident),
-		clock:     clock.New(o.Now, endOfTime),
+		clock:     clock.New(o.Now, gcra.EndOfTime),
 		store:     store,
 		errs:      make(map[Name]int64),
 		past:      make(map[Name]count),

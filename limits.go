@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/idmap"
 	"github.com/stint-go/stint/internal/share"
 	"github.com/stint-go/stint/internal/spell"
@@ -89,7 +90,7 @@ func (b *rulebook) number(l Limit) (uint32, []rule) {
 	defer b.mu.Unlock()
 	i, known := b.index[l]
 	if !known {
-		r, _, _ := newRate(l.Burst, l.Count, int64(l.Period))
+		r, _, _ := gcra.New(l.Burst, l.Count, int64(l.Period))
 		i = uint32(len(b.rules))
 		b.index[l] = i
 		b.rules = append(b.rules, rule{l, r})
@@ -113,7 +114,15 @@ func NewLimits(
 	}
 	ls := &Limits{names: maps.Clone(names), rules: book.rules, book: book}
 	b := limitsBuilder{ls, names.mistakes()}
-	b.plant()
+	var trees int
+	var wrong map[uint16][]string
+	ls.members, trees, wrong = names.members()
+	ls.totals = make([]share.Sum, trees)
+	for _, name := range slices.Sorted(maps.Keys(wrong)) {
+		for _, text := range wrong[name] {
+			b.mistaken(Name(name), nil, "%s", text)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		spec := names[name]
 		l, given := defaults[name]
@@ -344,6 +353,35 @@ func (ls *Limits) accepts(key Key) bool {
 	}
 	_, err := ls.resolve(key)
 	return err == nil
+}
+
+// floors yields the ids of a class that have a floor, and their rules.
+func (ls *Limits) floors(m member) iter.Seq2[string, uint32] {
+	return func(yield func(string, uint32) bool) {
+		if m.floor == 0 {
+			return
+		}
+		ids := ls.overrides[ls.index(m.floor)].rules.IDs()
+		if ls.settings[m.floor].shared {
+			ids = slices.Values([]string{""})
+		}
+		for id := range ids {
+			if rule, err := ls.resolve(m.floor.Key(id)); err == nil && rule > blocked && !yield(id, rule) {
+				return
+			}
+		}
+	}
+}
+
+// classes yields the limits that share a total.
+func (ls *Limits) classes(sum int) iter.Seq2[Name, member] {
+	return func(yield func(Name, member) bool) {
+		for name, m := range ls.members {
+			if m.role == classRole && m.sum == sum && !yield(Name(name), m) {
+				return
+			}
+		}
+	}
 }
 
 func (ls *Limits) declares(name Name) bool {

@@ -1,35 +1,16 @@
 package stint
 
 import (
-	"errors"
+	"cmp"
+	"context"
 	"fmt"
-	"iter"
-	"maps"
+	"math"
 	"slices"
-	"strings"
+	"time"
 
 	"github.com/stint-go/stint/internal/share"
-	"github.com/stint-go/stint/internal/spell"
+	"github.com/stint-go/stint/internal/table"
 )
-
-// role is the part that a Name has in a tree of shares.
-type role uint8
-
-const (
-	plainRole role = iota // none
-	classRole             // it has a Parent
-	floorRole
-	totalRole
-)
-
-// member is a Name in a tree of shares.
-type member struct {
-	role  role
-	class Name // of a floor
-	floor Name // of a class; 0 if it has none
-	total Name
-	sum   int // index in Limits.totals
-}
 
 // member returns the part of a Name. ls may be nil.
 func (ls *Limits) member(name Name) member {
@@ -66,11 +47,8 @@ func (ls *Limits) Share(key Key) (Share, bool) {
 	if m.role != classRole {
 		return Share{}, false
 	}
-	s := Share{Total: m.total.Key(""), Kept: ls.kept(m.total)}
-	if floor, ok := ls.floorOf(m, key.ID); ok {
-		s.Floor = floor
-	}
-	return s, true
+	floor, _ := ls.floorOf(m, key.ID)
+	return Share{Total: m.total.Key(""), Floor: floor, Kept: ls.kept(m.total)}, true
 }
 
 // floorOf returns the floor of an id of a class.
@@ -79,50 +57,10 @@ func (ls *Limits) floorOf(m member, id string) (Key, bool) {
 		return Key{}, false
 	}
 	key := m.floor.Key(id)
-	rule, err := ls.resolve(key)
-	return key, err == nil && rule > blocked
-}
-
-// floors yields the ids of a class that have a floor, and their rules.
-func (ls *Limits) floors(m member) iter.Seq2[string, uint32] {
-	return func(yield func(string, uint32) bool) {
-		if m.floor == 0 {
-			return
-		}
-		ids := ls.overrides[ls.index(m.floor)].rules.IDs()
-		if ls.settings[m.floor].shared {
-			ids = slices.Values([]string{""})
-		}
-		for id := range ids {
-			if rule, err := ls.resolve(m.floor.Key(id)); err == nil && rule > blocked && !yield(id, rule) {
-				return
-			}
-		}
+	if rule, err := ls.resolve(key); err != nil || rule <= blocked {
+		return Key{}, false
 	}
-}
-
-// classes yields the limits that share a total.
-func (ls *Limits) classes(sum int) iter.Seq2[Name, member] {
-	return func(yield func(Name, member) bool) {
-		for name, m := range ls.members {
-			if m.role == classRole && m.sum == sum && !yield(Name(name), m) {
-				return
-			}
-		}
-	}
-}
-
-// sameTrees returns an error if a Name that both limits declare has another
-// part in one than in the other.
-func (ls *Limits) sameTrees(other *Limits) error {
-	for name := range other.names {
-		was, is := ls.member(name), other.member(name)
-		if was.sum, is.sum = 0, 0; ls.declares(name) && was != is {
-			return fmt.Errorf("stint: %s: its Parent or Floor, or what it is to others, has changed: "+
-				"open another Limiter", other.label(name))
-		}
-	}
-	return nil
+	return key, true
 }
 
 // mistaken reports a mistake in a tree of shares, in a whole limit if there is
@@ -135,226 +73,314 @@ func (b *limitsBuilder) mistaken(name Name, id []string, format string, args ...
 	b.wrong(name, m)
 }
 
-// plant sets the members of all trees, or reports their mistakes.
-func (b *limitsBuilder) plant() {
-	ls := b.ls
-	set := func(name Name, m member) {
-		for len(ls.members) <= int(name) {
-			ls.members = append(ls.members, member{})
-		}
-		ls.members[name] = m
-	}
-	names := slices.Sorted(maps.Keys(ls.names))
-	children, owners := make(map[Name]Name), make(map[Name]Name) // the first of each total and floor
-	for _, name := range slices.Backward(names) {
-		children[ls.names[name].Parent] = name
-		owners[ls.names[name].Floor] = name
-	}
-	for _, name := range names {
-		spec := ls.names[name]
-		wrong := ls.names.wrongShare(name, children, owners)
-		for _, text := range wrong {
-			b.mistaken(name, nil, "%s", text)
-		}
-		if wrong != nil || spec.Parent == 0 {
-			continue
-		}
-		total := ls.member(spec.Parent)
-		if total.role == plainRole {
-			total = member{role: totalRole, total: spec.Parent, sum: len(ls.totals)}
-			ls.totals = append(ls.totals, share.Sum{})
-			set(spec.Parent, total)
-		}
-		set(name, member{classRole, 0, spec.Floor, spec.Parent, total.sum})
-		if spec.Floor != 0 {
-			set(spec.Floor, member{floorRole, name, 0, spec.Parent, total.sum})
-		}
-	}
+// group is a request for a class or a total, on its way to all its buckets.
+type group struct {
+	at   [totalRole + 1]int // by role: index in the sorted requests
+	has  [totalRole + 1]bool
+	left int // parts that decidePartLocked has not met yet
 }
 
-// wrongShare returns the mistakes in the Parent and Floor of a Name.
-func (ns Names) wrongShare(name Name, children, owners map[Name]Name) (texts []string) {
-	wrong := func(format string, args ...any) { texts = append(texts, fmt.Sprintf(format, args...)) }
-	spec := ns[name]
-	if spec.Parent != 0 {
-		parent, declared := ns[spec.Parent]
-		switch back := ns.backTo(name); {
-		case !declared:
-			wrong("its Parent, Name %d, is not declared", spec.Parent)
-		case back != "":
-			wrong("its Parent leads back to it: %s", back)
-		case parent.Parent != 0:
-			wrong("its Parent, %s, has a Parent: want two levels", parent.Label)
-		}
-		if declared && parent.ID != Shared {
-			wrong("its Parent, %s, has ids of format %v: want stint.Shared", parent.Label, parent.format())
-		}
+// part returns the request for one bucket of the group, or nil.
+func (g *group) part(rs []request, of role) *request {
+	if !g.has[of] {
+		return nil
 	}
-	if spec.Floor == 0 {
-		return texts
-	}
-	floor, declared := ns[spec.Floor]
-	switch {
-	case !declared:
-		wrong("its Floor, Name %d, is not declared", spec.Floor)
-		return texts
-	case spec.Floor == name || spec.Floor == spec.Parent:
-		wrong("its Floor, %s, is itself or its Parent: want a limit of its own", floor.Label)
-		return texts
-	}
-	if spec.Parent == 0 {
-		wrong("it has a Floor and no Parent")
-	}
-	if floor.Parent != 0 || floor.Floor != 0 {
-		wrong("its Floor, %s, has a Parent or a Floor: want a limit without", floor.Label)
-	}
-	if got, want := floor.format().String(), spec.format().String(); got != want || floor.Override != nil {
-		wrong("its Floor, %s, has ids of format %s: want %s, and no Override", floor.Label, got, want)
-	}
-	if child, ok := children[spec.Floor]; ok {
-		wrong("its Floor, %s, is the Parent of %s", floor.Label, ns[child].Label)
-	}
-	if owner := owners[spec.Floor]; owner != name {
-		wrong("its Floor, %s, is that of %s, too", floor.Label, ns[owner].Label)
-	}
-	return texts
+	return &rs[g.at[of]]
 }
 
-// backTo returns the way from a Name over its Parents back to it, or "".
-func (ns Names) backTo(name Name) string {
-	way := []string{ns[name].Label}
-	for next := ns[name].Parent; next != 0 && len(way) <= len(ns); next = ns[next].Parent {
-		if way = append(way, ns[next].Label); next == name {
-			return strings.Join(way, ", ")
-		}
+// slowPathShare is slowPath for a limit in a tree of shares.
+func (l *Limiter) slowPathShare(m member, req Request, op op) (d Decision, err error) {
+	if req.Mode = CheckAndSpend; op == opCheck {
+		req.Mode, op = CheckOnly, opSpend
 	}
-	return ""
+	if m.role == classRole && op == opSpend && req.Limit == (Limit{}) && l.fastPathShare(m, &req, &d) {
+		return d, nil
+	}
+	return l.all(context.Background(), []Request{req}, nil, op)
 }
 
-// checkShares adds up the floors, and reports those that are above their
-// ceilings or more than their total.
-func (b *limitsBuilder) checkShares() {
-	ls := b.ls
-	for name, m := range ls.members {
-		if m.role != classRole || m.floor == 0 {
-			continue
-		}
-		if s := &ls.settings[m.floor]; s.rule != unlimited && (!s.shared || s.rule == blocked) {
-			b.mistaken(m.floor, nil, "it is the floor of %s: want overrides for the ids that have one, "+
-				"and no default", ls.label(Name(name)))
-		}
-		before := len(b.errs)
-		for id, rule := range ls.floors(m) {
-			r := &ls.rules[rule].rate
-			ls.totals[m.sum].Add(r.burst, r.interval)
-			b.checkFloor(Name(name), id)
-		}
-		slices.SortFunc(b.errs[before:], func(x, y error) int { return strings.Compare(x.Error(), y.Error()) })
+// fastPathShare is fastPath for a class, over two buckets or three.
+func (l *Limiter) fastPathShare(m member, req *Request, d *Decision) (done bool) {
+	keys := [3]Key{req.Key, m.total.Key(""), m.floor.Key(req.Key.ID)}
+	if len(req.Key.ID) > maxIDLen {
+		return false
 	}
-	for _, m := range ls.members {
-		if m.role == totalRole {
-			b.checkTotal(m)
-		}
+	var at [len(keys)]spot
+	var order [len(keys)]*shard // in which they are locked
+	n := len(keys)
+	if m.floor == 0 {
+		n--
 	}
+	for i := range keys[:n] {
+		f := &at[i]
+		f.shard, f.hash = l.directory.shard(keys[i])
+		f.shard.Prefetch(f.hash)
+		j := i
+		for ; j > 0 && order[j-1].order > f.shard.order; j-- {
+			order[j] = order[j-1]
+		}
+		order[j] = f.shard
+	}
+	shards := slices.Compact(order[:n])
+	for _, s := range shards {
+		s.mu.Lock()
+	}
+	done = l.fastPathShareLocked(m, keys[:n], at[:n], req, d)
+	for _, s := range shards {
+		s.mu.Unlock()
+	}
+	return done
 }
 
-// checkListed reports an override that is no floor.
-func (b *limitsBuilder) checkListed(name Name, id OverrideID, l Limit) {
-	if m := b.ls.member(name); m.role == floorRole && (l == Unlimited || l == Blocked) {
-		b.mistaken(name, []string{id.ID}, "a floor of %s is %v: want a limit", b.ls.label(m.class), l)
-	}
-}
-
-// checkFloor reports a floor that is above its ceiling.
-func (b *limitsBuilder) checkFloor(class Name, id string) {
-	ls := b.ls
-	floor := ls.member(class).floor
-	f, err := ls.resolve(floor.Key(id))
-	c, err2 := ls.resolve(class.Key(id))
-	if errors.Join(err, err2) != nil || f <= blocked || c <= blocked {
-		return
-	}
-	low, high := &ls.rules[f], &ls.rules[c]
-	if low.rate.burst > high.rate.burst {
-		b.mistaken(floor, []string{id}, "the burst for %s is %d, above that of the ceiling, %s: %d",
-			spell.Quote(id), low.rate.burst, ls.label(class), high.rate.burst)
-	}
-	if low.rate.interval < high.rate.interval {
-		b.mistaken(floor, []string{id}, "the rate for %s, %v, is above that of the ceiling, %s: %v",
-			spell.Quote(id), low.limit.WithBurst(low.limit.Count), ls.label(class), high.limit.WithBurst(high.limit.Count))
-	}
-}
-
-// checkTotal reports floors that are more than their total.
-func (b *limitsBuilder) checkTotal(m member) {
-	ls := b.ls
-	rule, err := ls.resolve(m.total.Key(""))
-	if err != nil || rule <= blocked {
-		return
-	}
-	total, sum := &ls.rules[rule], &ls.totals[m.sum]
-	var labels []string
-	for name := range ls.classes(m.sum) {
-		labels = append(labels, ls.label(name))
-	}
-	of := strings.Join(labels, " and ")
-	if !sum.FitsBurst(total.rate.burst) {
-		b.mistaken(m.total, nil, "the bursts of the floors of %s add up to %d: want less than its burst, %d",
-			of, sum.Burst(), total.rate.burst)
-	}
-	intervals := func(yield func(int64) bool) {
-		for _, class := range ls.classes(m.sum) {
-			for _, rule := range ls.floors(class) {
-				if !yield(ls.rules[rule].rate.interval) {
-					return
-				}
-			}
-		}
-	}
-	if !sum.FitsRate(total.rate.interval, intervals) {
-		b.mistaken(m.total, nil, "the floors of %s add up to %.9g a second: want no more than its %v",
-			of, sum.PerSecond(), total.limit.WithBurst(total.limit.Count))
-	}
-}
-
-// recheckShares is checkShares after With has changed the limits of an id.
-func (b *limitsBuilder) recheckShares(old *Limits, id OverrideID, limits map[Name]Limit) {
-	ls := b.ls
-	ls.totals = slices.Clone(old.totals)
-	changed := make(map[Name]member) // totals, by Name
-	for _, name := range slices.Sorted(maps.Keys(limits)) {
-		m := ls.member(name)
-		canonical, err := ls.names.OverrideID(name, id.ID)
-		if m.role == plainRole || err != nil {
-			continue
-		}
-		switch m.role {
-		case totalRole:
-			changed[name] = m
-		case classRole:
-			if ls.settings[name].leading == 0 {
-				b.checkFloor(name, canonical)
+func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Request, d *Decision) (done bool) {
+	now := l.clock.Now()
+	var ds [3]Decision
+	inTotal := int64(0)
+	w := share.Waits{Floor: share.Never}
+	for i := range at {
+		f, s := &at[i], at[i].shard
+		index, ok := s.findLocked(keys[i], f.hash)
+		if !ok && i == 2 && s.limits != nil {
+			if _, has := s.limits.floorOf(m, req.Key.ID); !has {
+				at = at[:i]
 				break
 			}
-			for covered := range ls.floors(m) { // one override is the ceiling of many
-				b.checkFloor(name, covered)
+		}
+		if !ok || s.limits == nil || s.At(index).Rule() <= blocked || len(s.gates) > 0 && s.gates[keys[i]] != nil {
+			return false
+		}
+		rule, tat := &s.limits.rules[s.At(index).Rule()], s.At(index).TAT()
+		if cmp.Or(rule.limit.Durability, l.opts.Durability) >= Leased && req.Mode != CheckOnly {
+			return false
+		}
+		f.index = index
+		f.next, f.wait = tat, share.Never
+		if uint64(req.Cost) <= uint64(rule.rate.Burst) { // the cost may be negative
+			f.next, f.wait = rule.rate.Spend(tat, now, req.Cost)
+		} else if i != 2 {
+			return false
+		}
+		ds[i].Key = keys[i]
+		rule.report(&ds[i], f.next, now)
+		switch i {
+		case 1:
+			inTotal = ds[i].Remaining
+			kept := s.limits.kept(keys[i].Name)
+			if kept > rule.rate.Burst-req.Cost {
+				return false
 			}
-		case floorRole:
-			b.checkListed(name, id, limits[name])
-			sum := &ls.totals[m.sum]
-			if rule, _ := old.resolve(name.Key(canonical)); rule > blocked {
-				sum.Remove(old.rules[rule].rate.burst, old.rules[rule].rate.interval)
-			}
-			if rule, _ := ls.resolve(name.Key(canonical)); rule > blocked {
-				sum.Add(ls.rules[rule].rate.burst, ls.rules[rule].rate.interval)
-			}
-			if _, both := limits[m.class]; !both || ls.settings[m.class].leading != 0 {
-				b.checkFloor(m.class, canonical)
-			}
-			changed[m.total] = ls.member(m.total)
+			ds[i].Remaining = max(0, ds[i].Remaining-kept)
+			_, w.Loan = rule.rate.Spend(tat, now, req.Cost+kept)
+		case 2:
+			ds[i].Remaining = min(ds[i].Remaining, inTotal)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(changed)) {
-		b.checkTotal(changed[name])
+	if w.Ceiling, w.Total = at[0].wait, at[1].wait; len(at) == 3 {
+		w.Floor = at[2].wait
+	}
+	ds[0].Allowed, ds[0].RetryAfter = w.Ceiling == 0, time.Duration(w.Ceiling)
+	*d = decisionOf(&w, &ds[0], &ds[1], &ds[2])
+	if req.Mode == CheckOnly {
+		return true
+	}
+	for i := range at {
+		f := &at[i]
+		pays := d.Allowed && (i != 2 || w.Own() == 0)
+		if pays && req.Cost > 0 {
+			f.shard.Write(f.index, f.next)
+		} else if !f.shard.At(f.index).Has(table.Used) {
+			f.shard.Use(f.index)
+		}
+		if pays || i == 0 || i == 1 && min(w.Own(), w.Loan) > 0 {
+			f.shard.countLocked(keys[i].Name, pays)
+		}
+	}
+	return true
+}
+
+// decisionOf returns the decision of a class: of its ceiling, or of the floor
+// or total that pays, whichever is stricter.
+func decisionOf(w *share.Waits, ofCeiling, ofTotal, ofFloor *Decision) Decision {
+	source := *ofTotal
+	if w.Best(ofFloor.Remaining, ofTotal.Remaining) {
+		source = *ofFloor
+	}
+	wait := min(w.Own(), w.Loan)
+	source.Allowed, source.RetryAfter = wait == 0, time.Duration(wait)
+	if ofCeiling.stricter(&source) {
+		return *ofCeiling
+	}
+	return source
+}
+
+// withShares adds the buckets that classes take from to the requests.
+func (l *Limiter) withShares(rs []request) ([]request, error) {
+	ls := l.limits.Load()
+	if ls.members == nil {
+		return rs, nil
+	}
+	for i := range rs {
+		r := &rs[i]
+		m := ls.member(r.key.Name)
+		r.role = m.role
+		switch {
+		case m.role == plainRole:
+			continue
+		case m.role == floorRole && r.mode != CheckOnly:
+			return rs, l.failed(r.key, fmt.Errorf("%w: %v is a floor", ErrShare, r.key))
+		case m.role == totalRole && r.given != nil:
+			return rs, l.failed(r.key, fmt.Errorf("%w: %v is a total, whose limit is the configured one", ErrShare, r.key))
+		case m.role == floorRole:
+			r.role = plainRole
+			continue
+		}
+		r.group = &group{left: 1}
+		if m.role == totalRole {
+			continue
+		}
+		if _, err := ls.resolve(r.key); err != nil {
+			return rs, l.failed(r.key, err)
+		}
+		add := func(key Key, role role) {
+			class := &rs[i]
+			part := request{change: change{key: key}, cost: class.cost, op: class.op, mode: class.mode,
+				at: class.at, role: role}
+			part.shard, part.hash = l.directory.shard(key)
+			part.group = class.group
+			part.group.left++
+			rs = append(rs, part)
+		}
+		add(m.total.Key(""), totalRole)
+		if floor, ok := ls.floorOf(m, rs[i].key.ID); ok {
+			add(floor, floorRole)
+		}
+	}
+	return rs, nil
+}
+
+// decidePartLocked is decideLocked of rs[i], which may be a part of a group. It
+// returns false until it was called for all of the group, and decides then.
+func decidePartLocked(rs []request, i int, now int64, d *Decision) (decided bool, err error) {
+	r := &rs[i]
+	g := r.group
+	if g == nil {
+		err = r.decideLocked(now, d)
+		r.allowed = d.Allowed
+		return true, err
+	}
+	g.at[r.role], g.has[r.role] = i, true
+	if g.left--; g.left > 0 {
+		return false, nil
+	}
+	return true, g.decideLocked(rs, now, d)
+}
+
+// decideLocked decides on a group at the instant now, and sets the TATs that
+// its buckets are to have.
+func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
+	ceiling, floor, total := g.part(rs, classRole), g.part(rs, floorRole), g.part(rs, totalRole)
+	var ofCeiling, ofFloor, ofTotal Decision
+	var err error
+	if ceiling != nil {
+		err = ceiling.decideLocked(now, &ofCeiling)
+	}
+	if err == nil {
+		err = total.decideLocked(now, &ofTotal)
+	}
+	if err != nil {
+		return err
+	}
+	w := share.Waits{Ceiling: int64(ofCeiling.RetryAfter), Floor: share.Never, Total: int64(ofTotal.RetryAfter)}
+	if floor != nil && floor.rule > blocked {
+		if floor.decideLocked(now, &ofFloor) == nil {
+			w.Floor = int64(ofFloor.RetryAfter)
+		} else { // the cost is over its burst
+			floor.cost = 0
+			_ = floor.decideLocked(now, &ofFloor)
+		}
+		ofFloor.Remaining = min(ofFloor.Remaining, ofTotal.Remaining) // after a crash the total may have less
+	}
+	w.Loan = total.borrowLocked(now, &ofTotal)
+	if w.Floor == share.Never && w.Loan == share.Never && total.rule > blocked {
+		most := ofTotal.Limit.Burst - total.shard.limits.kept(total.key.Name)
+		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, total.cost, most, total.key)
+	}
+	chargeLocked(ceiling, floor, total, &w)
+	if ceiling == nil {
+		ofCeiling = Decision{Allowed: true, Remaining: math.MaxInt64, Key: total.key}
+	}
+	*d = decisionOf(&w, &ofCeiling, &ofTotal, &ofFloor)
+	return nil
+}
+
+// borrowLocked returns the wait until a total lends, and takes what it keeps
+// from what it has left.
+func (r *request) borrowLocked(now int64, of *Decision) (wait int64) {
+	if r.rule <= blocked || r.op == opRefund {
+		return int64(of.RetryAfter)
+	}
+	kept := r.shard.limits.kept(r.key.Name)
+	of.Remaining = max(0, of.Remaining-kept)
+	if kept > r.shard.limits.rules[r.rule].rate.Burst-r.cost {
+		return share.Never
+	}
+	loan := *r
+	loan.cost += kept
+	var d Decision
+	_ = loan.decideLocked(now, &d) // the cost is not over the burst
+	return int64(d.RetryAfter)
+}
+
+// chargeLocked has the buckets of a group that do not pay keep their TATs.
+// ceiling and floor may be nil.
+func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
+	allowed, own := w.RetryAfter() == 0, w.Own() == 0
+	total.allowed = min(w.Own(), w.Loan) == 0
+	if ceiling != nil {
+		ceiling.allowed = allowed
+	}
+	for _, r := range []*request{ceiling, total, floor} {
+		if r != nil && (!allowed || r == floor && !own) {
+			r.to = r.from
+		}
+	}
+	if !allowed && total.allowed && total.op == opSpend {
+		total.op = opCheck // the ceiling alone counts it
+	}
+	if floor == nil {
+		return
+	}
+	if floor.allowed = true; !allowed || !own {
+		floor.op = opCheck
+	} else if total.to != total.from && floor.to != floor.from {
+		floor.pair = &pair{} // after a failed commit no floor has what the total has not
+		total.pair = floor.pair
+		floor.leads = floor.op == opRefund
+		total.leads = !floor.leads
+	}
+}
+
+// pair is what two changes of one call have in common: if their commit fails,
+// the second is undone only if the leading one was.
+type pair struct{ undone bool }
+
+// mayUndo reports whether a change may be undone by itself, and notes that it
+// was. The leading change is asked first.
+func (ch *change) mayUndo() bool {
+	if ch.pair != nil && ch.leads {
+		ch.pair.undone = true
+	}
+	return ch.pair == nil || ch.pair.undone
+}
+
+// orderPairs puts the leading changes of one call behind its others: what
+// finishes a commit begins with the last.
+func orderPairs(changes []change) {
+	last := len(changes)
+	for i := len(changes) - 1; i >= 0; i-- {
+		if changes[i].leads {
+			last--
+			changes[i], changes[last] = changes[last], changes[i]
+		}
 	}
 }

@@ -129,7 +129,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, ds []Decision, at []spot) (s
 			return Decision{}, false
 		}
 		rule := &f.shard.limits.rules[b.Rule()]
-		if uint64(r.Cost) > uint64(rule.rate.burst) || // the cost may be negative
+		if uint64(r.Cost) > uint64(rule.rate.Burst) || // the cost may be negative
 			cmp.Or(rule.limit.Durability, l.opts.Durability) >= Leased {
 			return Decision{}, false
 		}
@@ -142,7 +142,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, ds []Decision, at []spot) (s
 			}
 		}
 		f.index = index
-		f.next, f.wait = rule.rate.spend(b.TAT(), now, r.Cost)
+		f.next, f.wait = rule.rate.Spend(b.TAT(), now, r.Cost)
 		d := Decision{Allowed: f.wait == 0, RetryAfter: time.Duration(f.wait), Key: r.Key}
 		rule.report(&d, f.next, now)
 		if i == 0 || d.stricter(&strictest) {

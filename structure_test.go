@@ -39,10 +39,11 @@ var allowedImports = map[string][]string{
 	"internal/fsck": {"internal/boltfile", "internal/bboltpage", "internal/format", "internal/journal",
 		"go.etcd.io/bbolt"},
 
+	"internal/gcra":  {},
 	"internal/share": {},
 	"internal/spell": {},
 	"internal/idmap": {},
-	".": {"internal/boltstore", "internal/clock", "internal/format", "internal/groupcommit", "internal/idmap",
+	".": {"internal/boltstore", "internal/clock", "internal/format", "internal/gcra", "internal/groupcommit", "internal/idmap",
 		"internal/queue", "internal/share",
 		"internal/spell",
 		"internal/table"},

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/stint-go/stint/internal/clock"
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/groupcommit"
 	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
@@ -214,10 +215,10 @@ func (s *shard) changeRuleLocked(i uint32, b table.Slot, now int64) table.Outcom
 	r := &s.limits.rules[rule].rate
 	if g := s.gateOfLocked(b); g != nil && g.queue.Len() > 0 {
 		s.advanceLocked(b, g, now)
-		g.rate = r.queueRate()
+		g.rate = queueRate(r)
 		s.MarkDirty(i)
 	}
-	if tat := r.clamp(b.TAT(), now); tat != b.TAT() {
+	if tat := r.Clamp(b.TAT(), now); tat != b.TAT() {
 		s.lowerLocked(i, tat)
 	}
 	return table.Done
@@ -282,8 +283,8 @@ type gate struct {
 	queue   queue.Queue
 }
 
-func (r *rate) queueRate() queue.Rate {
-	return queue.Rate{Interval: r.interval, Tolerance: r.tolerance}
+func queueRate(r *gcra.Rate) queue.Rate {
+	return queue.Rate{Interval: r.Interval, Tolerance: r.Tolerance}
 }
 
 // tail returns the TAT after the queue, for a bucket with this TAT. The gate

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
 )
@@ -63,7 +64,7 @@ func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
 	if i, ok := s.findLocked(r.key, r.hash); ok && (moved || r.op == opReset) {
 		s.MarkDirty(i)
 		tat, when := l.committer.needLocked(&r.change, s.At(i), now)
-		if when != needNone || r.op == opReset {
+		if when != gcra.NeedNone || r.op == opReset {
 			l.committer.putLocked(in, &r.change, s.At(i), tat)
 		}
 	}
@@ -171,7 +172,7 @@ func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
 	}
 	turn := &queue.Turn{At: at, Cost: req.Cost}
 	if r.given != nil {
-		turn.Rate = r.given.rate.queueRate()
+		turn.Rate = queueRate(&r.given.rate)
 	}
 	r.countLocked(true)
 	if at > now { // the bucket is charged when the turn comes
@@ -209,10 +210,10 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 	if g != nil {
 		start = max(now, g.hold)
 	}
-	next, delay, ok := rule.rate.reserve(g.tail(r.tat), start, r.cost)
+	next, delay, ok := rule.rate.Reserve(g.tail(r.tat), start, r.cost)
 	waiting := int64(0) // tokens, with these
 	if delay > 0 {
-		waiting = (delay-1)/rule.rate.interval + 1
+		waiting = (delay-1)/rule.rate.Interval + 1
 	}
 	if start > now { // all wait for the end of the hold
 		waiting = max(waiting, g.queue.Tokens()+r.cost)
@@ -234,7 +235,7 @@ func (r *request) joinLocked(turn *queue.Turn, now int64) {
 	s := r.shard
 	g := s.gateLocked(r.key, r.hash)
 	if r.given == nil {
-		g.rate = s.limits.rules[r.rule].rate.queueRate()
+		g.rate = queueRate(&s.limits.rules[r.rule].rate)
 	}
 	g.queue.Join(turn)
 	r.turn = turn
@@ -303,7 +304,7 @@ func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64
 	b.Clear(table.Covered) // the store has a lease that the queue needed
 	ch := change{key: slotKey(b), shard: s, hash: h, from: b.TAT(), to: b.TAT(), given: given}
 	tat, when := l.committer.needLocked(&ch, b, now)
-	if when != needFirst {
+	if when != gcra.NeedFirst {
 		return nil
 	}
 	in := l.committer.Lock(true)
