@@ -31,7 +31,8 @@ func killLimits(level Durability) *Limits {
 	for m := range killTenants {
 		ids = append(ids, OverrideID{ID: fmt.Sprint(m)})
 	}
-	ls, err := NewLimits(shareNames, map[Name]Limit{shareTotal: at(killTotal, killTenants), shareTenant: at(killTotal, killTenants)},
+	total := at(killTotal, killTenants)
+	ls, err := NewLimits(shareNames, map[Name]Limit{shareTotal: total, shareTenant: total},
 		map[Name][]Override{shareFloor: {{ids, at(killFloor, 1)}}})
 	if err != nil {
 		panic(err)
@@ -39,7 +40,7 @@ func killLimits(level Durability) *Limits {
 	return ls
 }
 
-// killLimiter opens the file at an instant, where time stands still.
+// killLimiter opens the file at an instant at which time stands still.
 func killLimiter(path string, level Durability, now int64) *Limiter {
 	l, err := Open(path, killLimits(level), &Options{FlushInterval: 2 * time.Millisecond,
 		Now: func() time.Time { return time.Unix(0, now) }})

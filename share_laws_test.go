@@ -13,7 +13,7 @@ import (
 )
 
 // The laws of shares, on random histories. The model is exact rationals; it
-// knows the rule of who pays, and nothing of TATs.
+// knows the rule of payment, and nothing of TATs.
 
 // spentAt is an allowed request.
 type spentAt struct{ at, cost int64 }

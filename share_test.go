@@ -260,7 +260,8 @@ func TestShareSumsStay(t *testing.T) {
 	for id, l := range ls.Overrides(shareFloor) {
 		overrides[shareFloor] = append(overrides[shareFloor], Override{[]OverrideID{id}, l})
 	}
-	again, err := NewLimits(shareNames, map[Name]Limit{shareTotal: PerSecond(1000), shareTenant: PerSecond(600)}, overrides)
+	defaults := map[Name]Limit{shareTotal: PerSecond(1000), shareTenant: PerSecond(600)}
+	again, err := NewLimits(shareNames, defaults, overrides)
 	require.NoError(t, err)
 	require.Equal(t, again.totals, ls.totals)
 }

@@ -43,8 +43,8 @@ var allowedImports = map[string][]string{
 	"internal/share": {},
 	"internal/spell": {},
 	"internal/idmap": {},
-	".": {"internal/boltstore", "internal/clock", "internal/format", "internal/gcra", "internal/groupcommit", "internal/idmap",
-		"internal/queue", "internal/share",
+	".": {"internal/boltstore", "internal/clock", "internal/format", "internal/gcra", "internal/groupcommit",
+		"internal/idmap", "internal/queue", "internal/share",
 		"internal/spell",
 		"internal/table"},
 

@@ -130,8 +130,9 @@ type Reservation struct {
 // yet, and returns a place in its queue. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
 // would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
-// If it is a share of a total, the error is ErrShare. An error means that there is no place in the queue; the tokens are spent only
-// as Spend says of ErrNotDurable.
+// If it is a share of a total, the error is ErrShare. An error means that there
+// is no place in the queue; the tokens are spent only as Spend says of
+// ErrNotDurable.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	return l.ReserveRequest(Request{Key: key, Cost: cost})
 }

@@ -87,5 +87,6 @@ func TestSharesDocument(t *testing.T) {
 	document, err := os.ReadFile("../../docs/shares.md")
 	require.NoError(t, err)
 	require.Contains(t, string(document), "```text\n"+r.stdout+"```\n")
-	require.Contains(t, string(document), "\n"+`  share   own 12 of 100, ceiling 560 of 600, total 310 of 1000, keeps back 200`+"\n")
+	require.Contains(t, string(document),
+		"\n  share   own 12 of 100, ceiling 560 of 600, total 310 of 1000, keeps back 200\n")
 }

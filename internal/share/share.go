@@ -30,9 +30,9 @@ type Mistake struct {
 
 func (m *Mistake) Error() string { return m.Text }
 
-// Best reports whether the floor is what a decision tells of, and not the
-// total: if the request is allowed, because the floor has more tokens left than
-// the total lends, and otherwise because it pays sooner.
+// Best reports whether a decision tells of the floor, and not of the total. An
+// allowed one tells of the floor if it has more tokens left than the total
+// lends, and a denied one if the floor pays sooner.
 func (w *Waits) Best(floor, lendable int64) bool {
 	if min(w.Own(), w.Loan) == 0 {
 		return floor > lendable
