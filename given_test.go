@@ -50,7 +50,7 @@ func TestSpendTogether(t *testing.T) {
 		full := Decision{Allowed: true}
 		ds := []Decision{full, full}
 		_, err := r.SpendTogether(reqs, ds)
-		require.ErrorContains(t, err, "4 requests, and room for 2 decisions")
+		require.ErrorContains(t, err, "4 requests, and space for 2 decisions")
 		_, err = r.SpendTogether([]Request{{Key: a, Cost: 1}, {Key: b, Cost: 6}}, ds)
 		require.ErrorIs(t, err, ErrCostOverBurst)
 		require.Equal(t, []Decision{{}, {}}, ds, "an error never comes with permission")
@@ -153,7 +153,7 @@ func TestGivenLimit(t *testing.T) {
 		}
 		d := r.spendGiven(key, 1000, Unlimited)
 		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64, Key: key}, d)
-		require.EqualValues(t, math.MaxInt64, r.spendGiven(key, 1, Blocked).RetryAfter)
+		require.EqualValues(t, int64(math.MaxInt64), r.spendGiven(key, 1, Blocked).RetryAfter)
 		require.EqualValues(t, 5, r.left(key))
 		_, err := r.ReserveRequest(Request{Key: key, Cost: 1, Limit: Blocked})
 		require.ErrorIs(t, err, ErrBlocked)

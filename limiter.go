@@ -111,7 +111,7 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	l := &Limiter{
 		opts:      o,
 		directory: newDirectory(limits, o.MaxResident),
-		clock:     clock.New(o.Now, gcra.EndOfTime),
+		clock:     clock.New(o.Now, o.wall, gcra.EndOfTime),
 		store:     store,
 		errs:      make(map[Name]int64),
 		past:      make(map[Name]count),
@@ -122,10 +122,18 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	if err := store.Declare(limits.names); err != nil {
 		return nil, err
 	}
+	seen, err := store.Load(Key{})
+	if err != nil {
+		return nil, fmt.Errorf("stint: read the time of the last save: %w", err)
+	}
+	step := l.clock.Begin(seen)
 	if err := l.loadHolds(); err != nil {
 		return nil, err
 	}
 	l.flusher = newFlusher(l.directory, store, l.clock, o)
+	if step != 0 {
+		l.flusher.tell(Event{Kind: ClockWrong, Step: step})
+	}
 	l.committer = newCommitter(l.flusher, o.CommitTimeout)
 	return l, nil
 }
@@ -135,6 +143,9 @@ func (l *Limiter) loadHolds() error {
 	for hold, err := range l.store.All(Unknown) {
 		if err != nil {
 			return fmt.Errorf("stint: read the holds: %w", err)
+		}
+		if hold.Key == (Key{}) {
+			continue // the time of the last save
 		}
 		key, err := ParseKey(hold.Key.ID)
 		if err != nil {
@@ -295,54 +306,6 @@ func (l *Limiter) Limits() *Limits { return l.limits.Load() }
 
 // Durability returns the level of limits that name none.
 func (l *Limiter) Durability() Durability { return l.opts.Durability }
-
-// SetLimits puts other limits in force while decisions go on: each is held to
-// the old ones or to the new, and to the new once SetLimits returns.
-//
-// A bucket keeps the time at which it will be full, but never waits longer
-// than an empty bucket of the new limit. If the larger limit comes back, such
-// a bucket has more tokens than before. The next flush writes that to the
-// file; after a crash before it, the bucket is empty.
-//
-// Names keep their numbers: otherwise the error is ErrNameMismatch. They keep
-// their Parent and Floor, too. After an error the old limits stay in force.
-func (l *Limiter) SetLimits(limits *Limits) error {
-	if limits == nil {
-		return errors.New("stint: SetLimits: no limits")
-	}
-	l.limitsMu.Lock()
-	defer l.limitsMu.Unlock()
-	if l.isClosed() {
-		return ErrClosed
-	}
-	if err := l.limits.Load().sameTrees(limits); err != nil {
-		return err
-	}
-	if err := l.store.Declare(limits.names); err != nil {
-		return err
-	}
-	l.flusher.mu.Lock() // a save ends under the limits that it began under
-	defer l.flusher.mu.Unlock()
-	l.limits.Store(limits)
-	l.planted.Store(limits.members != nil)
-	l.directory.setLimits(limits, func(s *shard) {
-		l.retireCountsLocked(s)
-		s.changeLimitsLocked(limits, l.clock.Now())
-	})
-	return nil
-}
-
-// retireCountsLocked keeps a shard's counts when its limits go.
-func (l *Limiter) retireCountsLocked(s *shard) {
-	l.statsMu.Lock()
-	defer l.statsMu.Unlock()
-	for i, name := range s.limits.order {
-		if c := s.countOf(uint32(i)); *c != (count{}) {
-			past := l.past[name]
-			l.past[name] = count{past.allowed + c.allowed, past.denied + c.denied}
-		}
-	}
-}
 
 // Now returns the time by the Limiter's clock, which Hold goes by.
 func (l *Limiter) Now() time.Time { return time.Unix(0, l.clock.Now()) }

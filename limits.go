@@ -184,33 +184,6 @@ func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 	return &other, nil
 }
 
-// SetOverrides puts other overrides of one id in force, as Limits.With makes
-// them, while decisions go on: a new plan, or Blocked for a while. Its buckets
-// stay, as SetLimits says, and so do all others. The cost does not grow with
-// the number of ids, unless the Name has an Override format. Such an override
-// covers many buckets, and each bucket in memory is compared with it.
-//
-// Nothing is written to a limits file: a later SetLimits decides for the id
-// again. After an error the old overrides stay in force.
-func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
-	l.limitsMu.Lock()
-	defer l.limitsMu.Unlock()
-	if l.isClosed() {
-		return ErrClosed
-	}
-	ls, err := l.limits.Load().With(id, limits)
-	if err != nil {
-		return err
-	}
-	l.limits.Store(ls)
-	l.directory.setLimits(ls, func(s *shard) { s.limits = ls })
-	for name := range limits {
-		canonical, _ := ls.names.OverrideID(name, id.ID)
-		l.directory.changeRules(name.Key(canonical), ls.settings[name].leading, l.clock)
-	}
-	return nil
-}
-
 type limitsBuilder struct {
 	ls   *Limits
 	errs []error

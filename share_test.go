@@ -244,6 +244,9 @@ func TestShareLimitsChange(t *testing.T) {
 	}
 	require.ErrorContains(t, r.SetLimits(limitsOf(t, other, nil)), "its Parent or Floor")
 	require.NoError(t, r.SetLimits(shareLimits(t, Flushed)))
+	require.ErrorContains(t, r.Declare(Names{9: {Label: "Late", Parent: shareTotal}}), "declare it with NewLimits")
+	require.NoError(t, r.Declare(Names{9: {Label: "Late"}}))
+	require.Equal(t, [3]int64{100, 600, 950}, r.levels("globex"))
 	_, ok = r.Limits().Share(theTotal)
 	require.False(t, ok)
 }

@@ -79,8 +79,9 @@ func TestClientAddress(t *testing.T) {
 	}
 }
 
-// A client on a Unix socket has the id "unix", whatever RemoteAddr is, which the
-// client chooses. The id needs no IDFormat, and nobody else can send it.
+// A client on a Unix socket has the id "unix", whatever RemoteAddr is, which
+// the client chooses. The id needs no IDFormat, and other clients cannot send
+// it.
 func TestUnixSocket(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	byHeader := ByHeader(perIP, "X-Forwarded-For")
@@ -92,8 +93,8 @@ func TestUnixSocket(t *testing.T) {
 		want string // "" is 400
 	}{
 		"not trusted": {ByIP(perIP), victim, &net.UnixAddr{}, "unix"},
-		"proxies are trusted": {ClientAddress{TrustedProxies: behindProxies}.ByIP(perIP), attacker, &net.UnixAddr{},
-			"unix"},
+		"proxies are trusted": {ClientAddress{TrustedProxies: behindProxies}.ByIP(perIP), attacker,
+			&net.UnixAddr{}, "unix"},
 		"trusted":                   {trusting, victim, &net.UnixAddr{}, victim},
 		"trusted, says nothing":     {trusting, "", &net.UnixAddr{}, "unix"},
 		"first of":                  {FirstOf(ByHeader(perIP, "X-Id"), ByIP(perIP)), "", &net.UnixAddr{}, "unix"},

@@ -36,8 +36,9 @@ func TestAfterStatus(t *testing.T) {
 			200: 200 200
 			401: 401 429`},
 		"refunds some rules": {
-			rules: []Rule{{Key: ByIP(perAddress), Cost: 2, RefundStatus: ServerError},
-				{Key: ByHeader(perKey, "X-Key"), Cost: 3}},
+			rules: []Rule{
+				{Key: ByIP(perAddress), Cost: 2, RefundStatus: ServerError}, {Key: ByHeader(perKey, "X-Key"), Cost: 3},
+			},
 			script: `
 			500 k: 500
 			RateLimit: "address";r=5;t=12, "key";r=2;t=12

@@ -55,8 +55,8 @@ func TestNested(t *testing.T) {
 	t.Run("another Limiter has other buckets", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		other, _ := newLimiter(t, nil)
-		h := New(other, nil, Rule{Key: ByIP(perAddress)})(New(lim, nil,
-			Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)))
+		ru := Rule{Key: ByIP(perAddress)}
+		h := New(other, nil, ru)(New(lim, nil, ru)(http.HandlerFunc(status)))
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 		require.EqualValues(t, 4, left(t, lim, ofClient["address"]))
 		require.EqualValues(t, 4, left(t, other, ofClient["address"]))
@@ -106,8 +106,8 @@ func TestNested(t *testing.T) {
 	})
 }
 
-// A request whose client has gone does not wait for the disk. What it spent
-// stays spent.
+// A request whose client has gone does not wait for the disk. Its tokens stay
+// spent.
 func TestClientGone(t *testing.T) {
 	store := &slowStore{stint.NewMemStore(), make(chan struct{}, 1), make(chan struct{})}
 	lim, err := stint.New(store, testLimits(t, nil), &stint.Options{Durability: stint.Synced, CommitTimeout: time.Hour})

@@ -30,9 +30,11 @@ func TestHeaders(t *testing.T) {
 	runScenarios(t, map[string]scenario{
 		"Standard": {limits: hourly, rules: two, script: `
 			200: 200
-			Fields: Ratelimit "address";r=4;t=12, "everyone";r=1;t=1800 / Ratelimit-Policy "address";q=5;w=60, "everyone";q=2;w=3600
+			RateLimit: "address";r=4;t=12, "everyone";r=1;t=1800
+			RateLimit-Policy: "address";q=5;w=60, "everyone";q=2;w=3600
 			200: 200 429
-			Fields: Ratelimit "address";r=3;t=12, "everyone";r=0;t=1800 / Ratelimit-Policy "address";q=5;w=60, "everyone";q=2;w=3600`},
+			RateLimit: "address";r=3;t=12, "everyone";r=0;t=1800
+			RateLimit-Policy: "address";q=5;w=60, "everyone";q=2;w=3600`},
 		"XRateLimit": {limits: hourly, opts: Options{Headers: XRateLimit}, rules: two, script: `
 			200: 200
 			Fields: X-Ratelimit-Limit 2 / X-Ratelimit-Remaining 1 / X-Ratelimit-Reset 1800
@@ -52,7 +54,8 @@ func TestHeaders(t *testing.T) {
 			Fields: Ratelimit "address";r=4;t=12;pk=:/wE=: / Ratelimit-Policy "address";q=5;w=60;pk=:/wE=:`},
 		"label not in ASCII": {rules: []Rule{{Key: ByIP(oddLabel), Cost: 5}}, script: `
 			200: 200
-			Fields: Ratelimit "Gr%c3%b6%c3%9fe \"100%25\" \\";r=0;t=12 / Ratelimit-Policy "Gr%c3%b6%c3%9fe \"100%25\" \\";q=5;w=60
+			RateLimit: "Gr%c3%b6%c3%9fe \"100%25\" \\";r=0;t=12
+			RateLimit-Policy: "Gr%c3%b6%c3%9fe \"100%25\" \\";q=5;w=60
 			200: 429
 			Body: "violated-policies":["Gr%c3%b6%c3%9fe \"100%25\" \\"]`},
 		"over 15 digits": {limits: large, rules: two[1:], script: `
@@ -61,8 +64,8 @@ func TestHeaders(t *testing.T) {
 		"no limit, Standard":   {rules: []Rule{{Key: ByIP(off)}}, script: none},
 		"no limit, XRateLimit": {rules: []Rule{{Key: ByIP(off)}}, opts: Options{Headers: XRateLimit}, script: none},
 		"blocked":              {limits: blocked, rules: two[:1], script: forever},
-		"blocked, counts": {limits: blocked,
-			rules: []Rule{{Key: ByIP(perAddress), CountStatus: always, LockOut: time.Minute}}, script: forever},
+		"blocked, counts": {limits: blocked, rules: []Rule{{Key: ByIP(perAddress), CountStatus: always,
+			LockOut: time.Minute}}, script: forever},
 		"blocked, Shadow rule": {limits: blocked, rules: []Rule{{Key: ByIP(perAddress), Shadow: true}}, script: none},
 		// A client that uses what is left, and then waits for t, is never denied.
 		"waits": {limits: map[stint.Name]stint.Limit{everyone: stint.PerMinute(3)}, rules: two[1:], script: `
@@ -96,17 +99,17 @@ func TestHeadersNested(t *testing.T) {
 		"partition key inside": {Options{}, partition, shared,
 			` Ratelimit "everyone";r=4;t=12, "address";r=4;t=12;pk=:eA==:` +
 				` / Ratelimit-Policy "everyone";q=5;w=60, "address";q=5;w=60;pk=:eA==:`},
-		"nothing new": {partition, Options{}, address,
-			` Ratelimit "address";r=4;t=12;pk=:eA==: / Ratelimit-Policy "address";q=5;w=60;pk=:eA==:`},
+		"nothing new": {partition, Options{}, address, ` Ratelimit "address";r=4;t=12;pk=:eA==:` +
+			` / Ratelimit-Policy "address";q=5;w=60;pk=:eA==:`},
 		"two kinds": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Shared(everyone), Cost: 2}},
 			inner + ` / X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 3 / X-Ratelimit-Reset 12`},
-		"two kinds, after the status": {Options{Headers: XRateLimit}, Options{},
-			[]Rule{{Key: Shared(everyone), RefundStatus: Status(200)}},
+		"two kinds, after the status": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Shared(everyone),
+			RefundStatus: Status(200)}},
 			inner + ` / X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 5 / X-Ratelimit-Reset 12`},
 		"one kind": {Options{Headers: XRateLimit}, Options{Headers: XRateLimit}, []Rule{{Key: Shared(everyone), Cost: 2}},
 			` X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 3 / X-Ratelimit-Reset 12`},
-		"shadow replaced inside": {Options{Headers: NoHeaders}, Options{}, []Rule{{Key: ByIP(perAddress), Shadow: true}},
-			inner},
+		"shadow replaced inside": {Options{Headers: NoHeaders}, Options{}, []Rule{{Key: ByIP(perAddress),
+			Shadow: true}}, inner},
 	} {
 		t.Run(name, scenario{opts: tc.opts, outerOpts: tc.outerOpts, outer: tc.outer, rules: address,
 			script: "200: 200\nFields:" + tc.want}.run)

@@ -60,8 +60,7 @@ func TestLockOutMax(t *testing.T) {
 		lockOut, most time.Duration
 		want          []time.Duration
 	}{
-		"not a power of two": {time.Hour, 3 * time.Hour,
-			[]time.Duration{time.Hour, 2 * time.Hour, 3 * time.Hour, 3 * time.Hour}},
+		"not a power of two": {time.Hour, 3 * time.Hour, []time.Duration{time.Hour, 2 * time.Hour, 3 * time.Hour}},
 		"the longest, twice": {time.Nanosecond << 61, 1<<63 - 1, []time.Duration{1 << 61, 1 << 62, 1<<63 - 1}},
 		"below one":          {time.Hour, time.Minute, []time.Duration{time.Hour, time.Hour}},
 	} {

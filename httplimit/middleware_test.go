@@ -135,10 +135,8 @@ func TestMiddleware(t *testing.T) {
 	t.Run("many at once", func(t *testing.T) {
 		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(50)})
 		var allowed, denied atomic.Int64
-		h := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(func(http.ResponseWriter,
-			*http.Request) {
-			allowed.Add(1)
-		}))
+		count := func(http.ResponseWriter, *http.Request) { allowed.Add(1) }
+		h := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(count))
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
@@ -199,10 +197,13 @@ func TestPanics(t *testing.T) {
 		rule   Rule
 		before bool // panics before the handler
 	}{
-		"key": {nil,
-			Rule{Key: func(*http.Request) (stint.Key, error) { oops(); return stint.Key{}, nil }}, true},
-		"cost": {nil,
-			Rule{Key: ByIP(failures), CostFunc: func(*http.Request) int64 { oops(); return 1 }}, true},
+		"key": {nil, Rule{Key: func(*http.Request) (stint.Key,
+			error) {
+			oops()
+			return stint.Key{}, nil
+		}}, true},
+		"cost": {nil, Rule{Key: ByIP(failures),
+			CostFunc: func(*http.Request) int64 { oops(); return 1 }}, true},
 		"partition key":                  {partition, Rule{Key: ByIP(failures)}, true},
 		"partition key after the status": {partition, Rule{Key: ByIP(failures), CountStatus: Status(200)}, false},
 	} {
@@ -222,9 +223,6 @@ func TestPanics(t *testing.T) {
 
 // docs/performance.md has these figures.
 func TestAllocations(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerSecond(1_000_000_000)})
 	spend(t, lim, failures.Key("192.0.2.1"), 5)
 	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})

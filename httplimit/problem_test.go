@@ -112,14 +112,14 @@ func TestFormInKeyFunc(t *testing.T) {
 	}
 	lim, _ := newLimiter(t, nil)
 	for _, pattern := range []string{"", "POST /up/{id}"} {
-		srv := serve(t, New(lim, nil, Rule{Pattern: pattern,
-			Key: byUser})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler := func(w http.ResponseWriter, r *http.Request) {
 			if f, header, err := r.FormFile("file"); err == nil {
 				io.WriteString(w, header.Filename+" ")
 				io.Copy(w, f)
 			}
 			io.WriteString(w, r.FormValue("password"))
-		})))
+		}
+		srv := serve(t, New(lim, nil, Rule{Pattern: pattern, Key: byUser})(http.HandlerFunc(handler)))
 		res, err := http.PostForm(srv.URL+"/up/7", url.Values{"user": {"ada"}, "password": {"lovelace"}})
 		require.NoError(t, err)
 		require.Equal(t, "lovelace", read(t, res))
@@ -129,7 +129,7 @@ func TestFormInKeyFunc(t *testing.T) {
 }
 
 // Temporary files of an upload are removed after the request, however it ends.
-func TestUploadsAreRemoved(t *testing.T) {
+func TestUploadRemoval(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	t.Setenv("TMP", dir) // on Windows
@@ -145,9 +145,9 @@ func TestUploadsAreRemoved(t *testing.T) {
 	}
 	denied := &Options{Denied: func(w http.ResponseWriter, r *http.Request, _ stint.Decision) { read(w, r) }}
 	full := func(*http.Request) (stint.Key, error) { return perKey.Key("k"), nil }
+	address := New(lim, nil, Rule{Key: ByIP(perAddress)})
 	for name, h := range map[string]http.Handler{
-		"nested": New(lim, nil, Rule{Key: Shared(everyone)})(New(lim, nil,
-			Rule{Key: ByIP(perAddress)})(http.HandlerFunc(read))),
+		"nested":         New(lim, nil, Rule{Key: Shared(everyone)})(address(http.HandlerFunc(read))),
 		"after status":   New(lim, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed})(http.HandlerFunc(read)),
 		"Options.Denied": New(lim, denied, Rule{Key: full})(nil),
 	} {

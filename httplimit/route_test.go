@@ -73,10 +73,10 @@ func TestRouteWildcards(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
 			mux := http.NewServeMux()
-			mux.Handle("/users/{user}/", New(lim, nil,
-				tc.inner...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			values := func(w http.ResponseWriter, r *http.Request) {
 				w.Write([]byte(r.Pattern + " " + r.PathValue("user") + r.PathValue("id")))
-			})))
+			}
+			mux.Handle("/users/{user}/", New(lim, nil, tc.inner...)(http.HandlerFunc(values)))
 			url := serve(t, New(lim, nil, tc.outer...)(mux)).URL
 			require.Equal(t, "/users/{user}/ 7", get(t, url+tc.path).body, "the handler sees its own")
 			require.Equal(t, "200 200 200 200 429", statuses(t, 5, url+tc.path))

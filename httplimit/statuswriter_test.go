@@ -63,8 +63,8 @@ func TestStatusWriter(t *testing.T) {
 		refund bool
 	}{
 		"nothing": {nil, func(http.ResponseWriter) {}, 200, "", false, false},
-		"Hijacker": {nil, func(w http.ResponseWriter) { hijack(w.(http.Hijacker).Hijack()) }, 200, "hi",
-			true, false},
+		"Hijacker": {nil, func(w http.ResponseWriter) { hijack(w.(http.Hijacker).Hijack()) }, 200,
+			"hi", true, false},
 		"ResponseController.Hijack": {nil, func(w http.ResponseWriter) { hijack(control(w).Hijack()) }, 200, "hi", true,
 			false},
 		"Hijack through Unwrap": {unwrapped, func(w http.ResponseWriter) { hijack(control(w).Hijack()) }, 200, "hi",
@@ -197,8 +197,7 @@ func TestTimeoutHandler(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			done := make(chan struct{})
 			inner := New(tc.lim, nil, tc.rule)(tc.handler)
-			signalled := http.HandlerFunc(func(w http.ResponseWriter,
-				r *http.Request) {
+			signalled := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				defer close(done)
 				inner.ServeHTTP(w, r)
 			})

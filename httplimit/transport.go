@@ -124,10 +124,9 @@ func (e *QuotaError) Error() string {
 	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", wait)
 }
 
-// Unwrap returns why the request did not wait. It returns
-// context.DeadlineExceeded if its turn is after its deadline, and
-// stint.ErrQueueFull if too many wait. If the limit is stint.Blocked it returns
-// stint.ErrBlocked, and if Wait is not set nil.
+// Unwrap returns stint.ErrBlocked if the limit is stint.Blocked. If Wait is set,
+// it returns context.DeadlineExceeded if the turn of the request is after its
+// deadline, or stint.ErrQueueFull if too many wait. Otherwise it returns nil.
 func (e *QuotaError) Unwrap() error { return e.err }
 
 // ByHost finds the bucket of the server that a request goes to, such as

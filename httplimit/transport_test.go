@@ -226,10 +226,8 @@ func TestTransportBlocked(t *testing.T) {
 
 // A request gets its tokens back only if no server can have seen it.
 func TestTransportRefund(t *testing.T) {
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter,
-		*http.Request) {
-		panic(http.ErrAbortHandler)
-	}))
+	abort := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(abort))
 	srv.EnableHTTP2 = true
 	srv.Config.ErrorLog = quiet // of the handshake
 	srv.StartTLS()
@@ -257,12 +255,12 @@ func TestTransportRefund(t *testing.T) {
 		left int64
 	}{
 		"refused": {refused.URL, nil, "connection refused", 5},
-		"cancelled while dialling": {"http://a",
-			&http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				cancel()
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}}, "context canceled", 5},
+		"cancelled while dialling": {"http://a", &http.Transport{DialContext: func(ctx context.Context, _,
+			_ string) (net.Conn, error) {
+			cancel()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}}, "context canceled", 5},
 		"certificate":      {srv.URL, &http.Transport{}, "certificate", 5},
 		"Base cannot dial": {"http://a", failing(late), "timeout", 5},
 		"sent over HTTP/2": {srv.URL, srv.Client().Transport, "stream error", 2},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -55,22 +56,25 @@ type levelJSON struct {
 }
 
 // addShares adds what the buckets of classes have of their totals.
-func (f *showFlags) addShares(store *readStore, found []*shown, limits *stint.Limits, numbers map[string]stint.Name,
-	id string, now time.Time) error {
+func (f *showFlags) addShares(found []*shown, limits *stint.Limits, numbers map[string]stint.Name, id string,
+	now time.Time) error {
 	names := limits.Names()
 	load := func(key stint.Key) (b bucket, limited bool, err error) {
 		limit, limited := limits.For(key)
-		if name, ok := numberOf(store.BoltStore, names[key.Name].Label); ok && limited {
-			tat, err := store.Load(name.Key(key.ID))
-			if err != nil {
-				return b, false, err
-			}
-			b.fullIn = until(tat, now)
+		if !limited {
+			return b, false, nil
 		}
-		if limited {
-			b.measure(limit)
+		one := *f
+		one.limits.name = names[key.Name].Label
+		found, err := one.find(key.ID, now)
+		if err != nil && !errors.As(err, new(noSuchLabel)) { // of which nothing was spent yet
+			return b, false, err
 		}
-		return b, limited, nil
+		for _, is := range found {
+			b.fullIn = is.fullIn
+		}
+		b.measure(limit)
+		return b, true, nil
 	}
 	for _, b := range found {
 		share, ok := limits.Share(numbers[b.label].Key(id))

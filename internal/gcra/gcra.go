@@ -101,7 +101,7 @@ func (r *Rate) Refund(tat, now, cost int64) int64 {
 
 // Clamp returns the TAT, or now + τ where it is further ahead than spending
 // could have brought it: the clock was set back, or the limit was made smaller.
-// Nobody waits longer than an empty bucket takes to refill.
+// No request waits longer than an empty bucket takes to refill.
 func (r *Rate) Clamp(tat, now int64) int64 { return min(tat, instant(now)+r.Tolerance) }
 
 // Remaining returns the tokens in the bucket, rounded down, within [0, burst].
