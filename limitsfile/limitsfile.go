@@ -29,9 +29,9 @@
 //
 // A limit that the files do not configure is off, even if its stint.NameSpec
 // has a Limit. Every mistake is reported at once, with its file and line.
-// Mistakes include labels that the program does not declare, unknown keys, ids
-// that are not of the declared format, and floors that do not fit into the
-// total that a stint.NameSpec makes their Parent.
+// Mistakes include labels that the program does not declare, unknown keys, and
+// ids that are not of the declared format. They also include floors that do not
+// fit into their total, which a stint.NameSpec makes their Parent.
 package limitsfile
 
 import (
