@@ -122,8 +122,8 @@ func (c *Clock) Instant(t time.Time) int64 {
 }
 
 // Follow sets the Clock ahead if the wall clock is ahead of it, but not by years,
-// unless the Clock itself is before the release of this version. It returns the step that the wall clock made since the last
-// call, or 0.
+// unless the Clock itself is before the release of this version. It returns the
+// step that the wall clock made since the last call, or 0.
 func (c *Clock) Follow() (step time.Duration) {
 	if c.simulated != nil {
 		return 0
