@@ -21,10 +21,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// runMain in the environment makes the test binary the command.
-const runMain = "STINT_TEST_RUN_MAIN"
+// runMain in the environment makes the test binary the command. runServer makes
+// it a program that has the file which it names.
+const (
+	runMain   = "STINT_TEST_RUN_MAIN"
+	runServer = "STINT_TEST_RUN_SERVER"
+)
 
 func TestMain(m *testing.M) {
+	if path := os.Getenv(runServer); path != "" {
+		serve(path)
+	}
 	if os.Getenv(runMain) != "" {
 		main()
 	}
