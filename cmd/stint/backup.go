@@ -12,10 +12,10 @@ func newBackup() *cobra.Command {
 	f := &dbFlags{}
 	cmd := &cobra.Command{
 		Use:   "backup TO",
-		Short: "Copy a file, also of a running program",
-		Long: `Copy a file as it is at one moment to TO, or to standard output if TO is -. There must be no file TO. --snapshot
-copies the file of a running program from its status page, if the page allows it. Otherwise the command waits
-until no program has the file open.
+		Short: "Copy a file, even while a program uses it",
+		Long: `Copy a file as it is at one moment to TO, or to standard output if TO is -. There must be no file TO.
+--snapshot copies the file of a running program from its status page, if the page allows it. Otherwise the
+command waits until no program has the file open.
 
 The copy is an ordinary file of stint.`,
 		Example: `  stint backup --db quota.db quota-monday.db

@@ -47,7 +47,7 @@ func complete(root *cobra.Command) {
 // mostCompletions is more than a person reads.
 const mostCompletions = 200
 
-// completeID returns the ids that the file has for the limit, if no other
+// completeID returns the ids that the file has for the limit, unless another
 // process has it open.
 func completeID(cmd *cobra.Command, args []string, begun string) (ids []string, d cobra.ShellCompDirective) {
 	if len(args) > 0 {

@@ -22,7 +22,7 @@ type decideFlags struct {
 	open func(f *dbFlags, label string) (stint.Store, stint.Name, error)
 	act  action // nil to reset
 
-	force bool // spend what is there if it is not enough
+	force bool // spend all tokens if there are too few
 
 	done string // first word of the output, unless "denied"
 }
@@ -57,8 +57,8 @@ func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// decide acts on the bucket of id. When it returns, the file is closed and
-// durable.
+// decide acts on the bucket of id. Before it returns, it closes the file, and
+// the result is durable.
 func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	// A stint.Shared limit has one bucket, without an id. It needs a label.
 	if id != "" || f.act != nil || f.limits.name == "" {
@@ -66,12 +66,12 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 			return stint.Decision{}, err
 		}
 	}
-	limit, limited, err := f.limits.resolve(id) // may fail, so it comes before a file is made
+	limit, limited, err := f.limits.resolve(id) // may fail, so do it before making a file
 	if err != nil {
 		return stint.Decision{}, err
 	}
 	store, name, err := f.open(&f.db, f.limits.label())
-	if errors.As(err, new(noSuchLabel)) && f.limits.file != "" { // the limit exists, but nothing of it was spent yet
+	if errors.As(err, new(noSuchLabel)) && f.limits.file != "" { // the limit exists, but no token was spent yet
 		store, name, err = stint.NewMemStore(), 1, nil
 	}
 	if err != nil {

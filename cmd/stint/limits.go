@@ -33,7 +33,8 @@ func newLimitsCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE [OVERRIDES...]",
 		Short: "Say whether files of limits are valid",
-		Long: `Say whether files of limits are valid. Each mistake is printed with its line, and then the exit status is 2.
+		Long: `Say whether files of limits are valid. Each mistake is printed with its line, and then the exit status
+is 2.
 
 Labels and ids may be anything: a program checks its own names and formats when it loads the files. An override
 may stand for a limit that FILE does not have.
@@ -95,12 +96,12 @@ func newSetNames() *cobra.Command {
 	f := &setNamesFlags{}
 	cmd := &cobra.Command{
 		Use:   "set-names NUMBER=LABEL...",
-		Short: "Give the limits of a file the labels that the program has for them now",
-		Long: `Give the limits of a file the labels that the program has for them now. It is for a program that cannot open
-the file because they differ.
+		Short: "Change the labels of the limits in a file",
+		Long: `Change the labels of the limits in a file to those in the program. Use it after the program failed to open
+the file because the labels differ.
 
-The buckets of a number stay, and get the new label. Numbers are permanent. A label that the file has for
-another number is an error, and then nothing changes. If the program gave a limit another number, give the
+The buckets of a number stay, under the new label. Numbers are permanent. If the file has the label for
+another number, that is an error, and nothing changes. If the program gave a limit another number, give the
 limit its old number in the program again.`,
 		Example: `  stint limits set-names --db quota.db 6=OrdersPerAccount   # 6 was NewOrdersPerAccount`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -144,7 +145,7 @@ func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
 }
 
 // withLines adds the labels of the turns of renamed limits. A new label must
-// not look like one of those.
+// not look like such a label.
 func withLines(names, before map[stint.Name]string) error {
 	had := map[string]stint.Name{}
 	for name, label := range before {
@@ -156,8 +157,8 @@ func withLines(names, before map[stint.Name]string) error {
 			continue
 		}
 		if strings.HasSuffix(label, lineSuffix) {
-			return fmt.Errorf("label %q: one that ends so is where run --wait keeps its turns, "+
-				"and is renamed with its limit: take another", label)
+			return fmt.Errorf("label %q: run --wait keeps its turns under such a label, "+
+				"which changes with the label of its limit: choose another", label)
 		}
 		old := before[name]
 		line := had[old+lineSuffix]
@@ -202,7 +203,7 @@ func (f *dbFlags) names() (map[stint.Name]string, error) {
 // printNames writes what changed for each number.
 func printNames(w io.Writer, before, names map[stint.Name]string) error {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		what := "as it was"
+		what := "unchanged"
 		if old, had := before[name]; !had {
 			what = "new"
 		} else if old != names[name] {

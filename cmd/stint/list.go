@@ -35,15 +35,15 @@ id, and when the bucket is full. If a limit is given, also show what is left. --
 The order is that of the labels and ids. --top shows only the first few of all limits: those that will be full
 last. With --by fill it shows those with the smallest part left, which needs their limits.
 
-If there are no buckets, a line on stderr says so. The file does not change. A missing file is an error, not
+If there are no such buckets, stderr says so. The file does not change. A missing file is an error, not
 an empty list. --snapshot reads the file of a running program from its status page, if the page allows it.
 
 --json prints an object in a line for each bucket: name, id, remaining, limit (burst, count, period) and
 reset_after_ns. If the bucket is held it also has held_ns, and with a queue line_ns. In all output of --json,
 an id that is not UTF-8 is in base64, and "base64":true says so.
 
---csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns. What is
-not known is empty.`,
+--csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns. An unknown
+value is empty.`,
 		Example: `  stint list
   stint list --limit 3/1m
   stint list --limits defaults.yml --name NewOrdersPerAccount --json
@@ -59,7 +59,7 @@ not known is empty.`,
 				return err
 			}
 			if len(buckets) == 0 && !f.out.quiet {
-				fmt.Fprintln(cmd.ErrOrStderr(), "stint: no buckets to show: all are full, and none is held")
+				fmt.Fprintln(cmd.ErrOrStderr(), "stint: no buckets to show: every bucket is full, and none is held")
 			}
 			if f.csv {
 				return failed(listCSV(cmd.OutOrStdout(), buckets))
@@ -72,7 +72,7 @@ not known is empty.`,
 	f.out.register(cmd)
 	cmd.Flags().BoolVar(&f.csv, "csv", false, "print CSV")
 	cmd.Flags().IntVar(&f.top, "top", 0, "show only the first `N`")
-	cmd.Flags().StringVar(&f.by, "by", "time", "which are the first, with --top: by `time` until full, or by fill")
+	cmd.Flags().StringVar(&f.by, "by", "time", "order for --top: by `time` until full, or by fill")
 	by := cobra.FixedCompletions([]string{"fill", "time"}, cobra.ShellCompDirectiveNoFileComp)
 	_ = cmd.RegisterFlagCompletionFunc("by", by)
 	return cmd
@@ -93,9 +93,9 @@ func (f *listFlags) misused(cmd *cobra.Command) error {
 	return errors.Join(f.out.misused(cmd), exclusive(cmd, "csv", "json"), exclusive(cmd, "csv", "quiet"))
 }
 
-// list returns the buckets that are held or not full, in the order in which
-// they are shown. It reads the TATs without a Limiter, which would delete holds
-// that are over.
+// list returns the buckets that are held or not full, in the order of the
+// output. It reads the TATs without a Limiter, because a Limiter would delete
+// holds that have ended.
 func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {
@@ -158,7 +158,7 @@ func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket
 			}
 		}
 		for key, d := range waited {
-			if key.Name == name { // full, and waited for
+			if key.Name == name { // full, with a queue
 				add(&bucket{label: label, id: key.ID, lineFor: d})
 			}
 		}

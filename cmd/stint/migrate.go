@@ -31,12 +31,12 @@ func newMigrateRedis() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "redis NUMBER=LABEL...",
 		Short: "Import buckets from a Redis of Boulder's rate limits",
-		Long: `Import buckets from a Redis of Boulder's rate limits. A key is a limit's number and an id, such as 6:12345678,
-and its value is the TAT in Unix nanoseconds. They are read from standard input: a key and its value in one
-line, or each in a line of its own. A key with an empty value has expired.
+		Long: `Import buckets from a Redis of Boulder's rate limits. A key is a limit's number and an id, such as
+6:12345678, and its value is the TAT in Unix nanoseconds. They are read from standard input: a key and its value
+in one line, or in two lines. A key with an empty value has expired.
 
-The arguments give the numbers labels. Numbers that the file has already need none. As with import, all is read
-first and put in in one step, and of two TATs the later one stays.`,
+The arguments give labels to the numbers, unless the file already has labels for them. As with import, the
+command reads everything first, imports it in one step, and keeps the later one of two TATs.`,
 		Example: `  redis-cli --scan --pattern '[0-9]*:*' > keys
   xargs redis-cli mget < keys > values
   paste keys values > keys-and-values
@@ -79,7 +79,7 @@ func readRedis(f *importFlags, lines *lineReader, now time.Time) (*imported, err
 		}
 		if !both {
 			if !lines.next() {
-				return nil, lines.wrong("key %q has no value: it ends here", text)
+				return nil, lines.wrong("key %q has no value: the input ends here", text)
 			}
 			value = lines.Text()
 		}
@@ -92,7 +92,7 @@ func readRedis(f *importFlags, lines *lineReader, now time.Time) (*imported, err
 			return nil, lines.wrong("key %q has the value %q: want a TAT, in Unix nanoseconds", text, value)
 		}
 		if tat > 0 && tat < 1e18 { // the year 2001
-			return nil, lines.wrong("key %q has the value %d, which is no TAT in Unix nanoseconds", text, tat)
+			return nil, lines.wrong("key %q has the value %d, which is not a TAT in Unix nanoseconds", text, tat)
 		}
 		in.add(now, key, tat, false)
 	}

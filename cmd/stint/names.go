@@ -16,8 +16,8 @@ func newNames() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "names",
 		Short: "Show the labels of the limits in a file, by number",
-		Long: `Show the labels of the limits in a file, by number. "limits set-names" changes labels. The file does not change.
-"LABEL line" is not a limit: there "run --wait" keeps the last turn of each id.
+		Long: `Show the labels of the limits in a file, by number. "limits set-names" changes labels. The file does
+not change. "LABEL line" is not a limit: "run --wait" keeps the last turn of each id there.
 
 --json prints one object, with the labels by number.`,
 		Example: `  stint names
@@ -31,7 +31,7 @@ func newNames() *cobra.Command {
 			names, lines := namesOf(store.BoltStore), map[stint.Name]string{}
 			for name, label := range names {
 				if limit, ok := lineOf(store.BoltStore, label); ok {
-					lines[name] = "\tthe turns of those whom run --wait has wait for " + printable(names[limit])
+					lines[name] = "\tthe last turns of run --wait at " + printable(names[limit])
 				}
 			}
 			if err := store.Close(); err != nil {

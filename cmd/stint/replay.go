@@ -30,13 +30,13 @@ func newReplay(decided func(allowed []bool)) *cobra.Command {
 	f := &replayFlags{}
 	cmd := &cobra.Command{
 		Use:   "replay LOG...",
-		Short: "Say what a limit would have done to the requests of a log",
-		Long: `Say what a limit would have done to the requests of a log. The log is plain or gzipped, and - is standard
-input. Give the oldest log first. Each request is decided at the time of its line. A line that is older than one
-before it counts as of that one's time.
+		Short: "Count what a limit would have denied in a log",
+		Long: `Count what a limit would have denied in a log. The log is plain or gzipped, and - is standard
+input. Give the oldest log first. Each request is decided at the time of its line. If a line is older than an
+earlier line, its time is that of the earlier line.
 
 --limit is the limit. Each --and is another limit that must admit the request too, all or nothing. --try compares
-several limits side by side: for each, a line says how many requests it would have denied, and which ids most.
+several limits side by side, in one line each: how many requests it would have denied, and which ids most.
 --top is the number of ids.
 
 --lines is the format of the log:
@@ -44,20 +44,20 @@ several limits side by side: for each, a line says how many requests it would ha
   json     one object in a line; --by, --time and --cost name fields, such as "remote_ip" or "request.remote_ip"
   syslog   rsyslog, syslogd, journalctl; --by ip (the address after the last "from"), host, program
   REGEXP   a regular expression (RE2) with named groups, one of them (?P<time>...); --by and --cost name others
-With each of them --by and --cost may be regular expressions too, in slashes. The value is the first group, or all
-that matches. With syslog they are matched against the message.
+With each format --by and --cost may be regular expressions too, in slashes. The value is the first group, or all
+that matches. With syslog they apply to the message.
 
 A request costs one token, unless --cost or a group (?P<cost>...) gives another cost. A cost must be a whole
 number from 1, and a group may be optional. A request that costs more than the burst is denied.
 With --lines syslog a line "message repeated 5 times: [ ... ]", or "last message repeated 5 times", stands for
 five requests at the time of that line.
 
-An IPv4 address has one bucket in all its spellings. An IPv6 client has one for its /64, as with
+All spellings of an IPv4 address share one bucket. All IPv6 addresses in a /64 share one bucket, as with
 httplimit.ByIP; --ipv6-bits 128 gives each address its own.
 
 Times of access logs, RFC 3339, syslog and Unix time in seconds to nanoseconds are recognized. --time-format is
 the Go layout of others. A time without a zone is in UTC. A time without a year gets one from the order of the
-log. --year is the year of the first line. Without it, the year is the last that had that date, and stderr says so.
+log. --year is the year of the first line. Without it, that is the latest year with the date, and stderr says so.
 
 A line without an id counts as other, and a line that cannot be read as malformed. If all lines are malformed, the
 exit status is 2. Memory grows with the number of ids, not of lines.
@@ -109,15 +109,15 @@ if there are costs, tokens_allowed.`,
 		"`LIMITS` to compare, as COUNT/PERIOD or 'COUNT/PERIOD burst N', with commas between them")
 	flags.StringVar(&f.lines.format, "lines", "access",
 		"how the log is written: access, json, syslog, or a `REGEXP` with named groups")
-	flags.StringVar(&f.lines.by, "by", "ip", "what each bucket is for: a `FIELD` of the line, or /REGEXP/")
+	flags.StringVar(&f.lines.by, "by", "ip", "source of the id: a `FIELD` of the line, or /REGEXP/")
 	flags.StringVar(&f.lines.cost, "cost", "",
-		"what says how many tokens a request costs: a `FIELD` of the line, or /REGEXP/ (default: one)")
+		"source of a request's cost in tokens: a `FIELD` of the line, or /REGEXP/ (default: one token)")
 	flags.IntVar(&f.lines.ipv6Bits, "ipv6-bits", 64, "how many `BITS` of an IPv6 address are one client")
 	flags.IntVar(&f.top, "top", 0, "name the `N` ids that were denied most (default 10, and 3 beside each --try)")
 	flags.StringVar(&f.lines.time, "time", defaultTime, "the `FIELD` or group that has the time")
-	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: it is found out)")
+	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: recognized)")
 	flags.IntVar(&f.lines.year, "year", 0,
-		"the `YEAR` of the first line, where times have none (default: the last that had the date)")
+		"the `YEAR` of the first line, if times have no year (default: the latest with its date)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	for flag, values := range map[string][]string{
 		"by":    {"host", "ip", "method", "path", "program", "user"},
@@ -142,7 +142,7 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 	if err != nil {
 		return nil, err
 	}
-	for _, log := range logs { // before anything is spent
+	for _, log := range logs { // before the first spend
 		var wrong *os.PathError
 		if _, err := os.Stat(log); log != "-" && errors.As(err, &wrong) {
 			wrong.Op = "open"

@@ -18,8 +18,8 @@ func newReset() *cobra.Command {
 		Short: "Make ID's bucket full, or all buckets of a limit",
 		Long: `Make ID's bucket full, and end a hold on it. That needs no limit, only its --name if it is not "default".
 
---prefix resets all buckets of the limit whose ids begin with this text, and --all all buckets of the limit.
-The command first prints how many there are. With --dry-run it stops then. All of them are reset in one step,
+--prefix resets the buckets of the limit whose ids begin with this text. --all resets all buckets of the limit.
+The command first prints their number. With --dry-run it stops after that. All of them are reset in one step,
 or none.
 
 --json prints one object: name, id and reset, and also remaining and limit if --limit or --limits is given;
@@ -31,7 +31,7 @@ of many buckets name, buckets, holds and reset.`,
 	})
 	cmd.Flags().StringVar(&many.prefix, "prefix", "", "reset the buckets whose id begins with this `TEXT`")
 	cmd.Flags().BoolVar(&many.all, "all", false, "reset all buckets of the limit")
-	cmd.Flags().BoolVar(&many.dryRun, "dry-run", false, "print how many there are, and reset none")
+	cmd.Flags().BoolVar(&many.dryRun, "dry-run", false, "print how many buckets there are, and reset none")
 	cmd.ValidArgsFunction = completeID
 	one := cmd.RunE
 	wanted := func(cmd *cobra.Command) bool { return cmd.Flags().Changed("prefix") || many.all || many.dryRun }
@@ -42,9 +42,9 @@ of many buckets name, buckets, holds and reset.`,
 		case len(args) > 0:
 			return misuse(cmd, "an ID goes with none of --prefix, --all and --dry-run")
 		case many.all == cmd.Flags().Changed("prefix"):
-			return misuse(cmd, "one of --prefix TEXT and --all is needed")
+			return misuse(cmd, "give --prefix TEXT or --all, and not both")
 		case cmd.Flags().Changed("prefix") && many.prefix == "":
-			return misuse(cmd, "an empty --prefix: --all says that all are meant")
+			return misuse(cmd, "--prefix is empty: use --all to reset all buckets")
 		}
 		return nil
 	}

@@ -33,9 +33,9 @@ func newRun() *cobra.Command {
 		DisableFlagsInUseLine: true,
 
 		Short: "Run a command if ID's bucket has the tokens for it",
-		Long: `Run a command if ID's bucket has the tokens for it. They are spent, on disk, before it starts. The file is not
-locked while the command runs. If the tokens are not there, nothing runs, and the exit status is 75, which mail
-systems and schedulers take for "try later".
+		Long: `Run a command if ID's bucket has the tokens for it. They are spent, on disk, before it starts. The file
+is not locked while the command runs. If the tokens are not there, nothing runs, and the exit status is 75,
+which mail systems and schedulers take for "try later".
 
 With --wait the command queues for its turn, first come, first served. Then the tokens are spent, and it runs.
 --timeout bounds the wait, for the turn and for the file. After that the exit status is 75. It is 75 at once if
@@ -66,7 +66,7 @@ Under nohup, both ignore HUP.`,
 		},
 	}
 	f.db.register(cmd, dbUsage)
-	f.db.lockTimeout = time.Minute // the last of twenty that cron starts at once waits for nineteen
+	f.db.lockTimeout = time.Minute // cron may start twenty at once
 	cmd.Flags().Lookup("lock-timeout").DefValue = f.db.lockTimeout.String()
 	f.limits.register(cmd, true)
 	cmd.Flags().Int64Var(&f.cost, "cost", 1, "how many tokens")
@@ -110,7 +110,7 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	if f.cost > limit.Burst {
 		return fmt.Errorf("%w: %d of %d", stint.ErrCostOverBurst, f.cost, limit.Burst)
 	}
-	path, err := exec.LookPath(command[0]) // before anything is spent
+	path, err := exec.LookPath(command[0]) // before the tokens are spent
 	if err != nil {
 		return unstartable(command[0], err)
 	}
@@ -158,14 +158,14 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	return &ended{status: exitStatus(child.ProcessState)}
 }
 
-// fromTerminal reports whether the command has the signal already: a terminal
-// sends it to all processes in the foreground.
+// fromTerminal reports whether the command already has the signal, because a
+// terminal sends it to all processes in the foreground.
 func fromTerminal(stdin io.Reader, s os.Signal) bool {
 	file, ok := stdin.(*os.File)
 	return ok && (s == os.Interrupt || s == syscall.SIGQUIT) && term.IsTerminal(int(file.Fd()))
 }
 
-// exitStatus returns the status that a shell gives a process that ended so.
+// exitStatus returns the status that a shell would report for a process.
 func exitStatus(state *os.ProcessState) int {
 	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 		return 128 + int(w.Signal())
@@ -179,7 +179,7 @@ func unstartable(command string, err error) error {
 		err = execError.Err
 	}
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
-		return &ended{statusNotFound, fmt.Sprintf("%s: command not found: nothing was spent", printable(command))}
+		return &ended{statusNotFound, fmt.Sprintf("%s: command not found: no token was spent", printable(command))}
 	}
-	return &ended{statusNotStarted, fmt.Sprintf("%s: %v: nothing was spent", printable(command), err)}
+	return &ended{statusNotStarted, fmt.Sprintf("%s: %v: no token was spent", printable(command), err)}
 }

@@ -25,11 +25,11 @@ func newShow() *cobra.Command {
 	f := &showFlags{}
 	cmd := &cobra.Command{
 		Use:   "show ID",
-		Short: "Say why an id was limited, and until when",
-		Long: `Say why an id was limited. For each limit that has a bucket of the id, show which limit applies and its source,
-what is left, when the bucket is full, whether it is held, and whether "run --wait" has a queue for it. --name
-shows that limit only. With --limits, the limit is that of the label, or an override of exactly this id. The
-file does not change.
+		Short: "Show why an id was limited, and until when",
+		Long: `Show why an id was limited. For each limit that has a bucket of the id, show which limit applies and
+its source, what is left, when the bucket is full, whether it is held, and whether "run --wait" has a queue for
+it. --name shows that limit only. With --limits, the limit is that of the label, or an override of exactly this
+id. The file does not change.
 
 --json prints one object for each: as list does, with source (the origin of the limit) and retry_after_ns
 (until one token is there).`,
@@ -84,7 +84,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	if err := errors.Join(err, store.Close()); err != nil {
 		return nil, failed(err)
 	}
-	for label, name := range numbers { // without a bucket in the file
+	for label, name := range numbers { // limits without a bucket in the file
 		_, limited := limits.For(name.Key(id))
 		asked := label == f.limits.name || f.limits.name == "" && f.limits.limit != ""
 		if limited && asked && !slices.ContainsFunc(found, func(b *shown) bool { return b.label == label }) {
@@ -160,7 +160,7 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 		return nil
 	}
 	if len(found) == 0 {
-		_, err := fmt.Fprintf(w, "%s  full: nothing that is still to come back was spent of it\n", printable(id))
+		_, err := fmt.Fprintf(w, "%s  full: all of its tokens are back\n", printable(id))
 		return err
 	}
 	for _, b := range found {
@@ -182,7 +182,7 @@ func (b *shown) words() string {
 		line("limit", "%v, %s", b.limit, visible(b.source))
 		line("tokens", "%d of %d left", b.remaining, b.limit.Burst)
 		if b.retryAfter > 0 {
-			line("next", "in %s: until then it is denied", duration(b.retryAfter))
+			line("next", "in %s; requests are denied until then", duration(b.retryAfter))
 		}
 	} else if b.limit == stint.Blocked {
 		line("limit", "%v, %s", b.limit, visible(b.source))
@@ -195,10 +195,10 @@ func (b *shown) words() string {
 		line("full", "now")
 	}
 	if b.heldFor > 0 {
-		line("hold", "nobody passes for %s, until %s; stint reset ends it", duration(b.heldFor), b.heldUntil.Format(clock))
+		line("hold", "denies all for %s, until %s; stint reset ends it", duration(b.heldFor), b.heldUntil.Format(clock))
 	}
 	if b.lineFor > 0 {
-		line("line", "run --wait waits for it, the last for %s; stint reset --name %q ends it",
+		line("queue", "run --wait has turns for %s; stint reset --name %q removes them",
 			duration(b.lineFor), b.label+lineSuffix)
 	}
 	return s.String()

@@ -31,8 +31,8 @@ func newSimulate() *cobra.Command {
 	f := &simulateFlags{}
 	cmd := &cobra.Command{
 		Use:   "simulate LIMIT... --load LOAD",
-		Short: "Draw what limits do to a load, side by side",
-		Long: `Draw what limits do to a load, side by side: how many requests each admits over time. Nothing is kept. The clock
+		Short: "Draw which requests of a load limits admit",
+		Long: `Draw how many requests of a load each limit admits over time, side by side. No state is kept. The clock
 is simulated, so the command takes no time.
 
 A LIMIT is COUNT/PERIOD or 'COUNT/PERIOD burst N', and may have a name, 'NAME=LIMIT'. A large burst makes it a
@@ -43,7 +43,7 @@ A LOAD is one of these, and may end in "after 5s idle"; several follow each othe
   300/1s for 2s       the same: 600 in 2s
   600 every 3333333ns the first at the beginning, and the last that long before the end
   200 at once
-The two ways to spread a load are not the same to a limit: three steps of 3333333ns are a nanosecond less than
+A limit may tell the two ways to spread a load apart: three steps of 3333333ns are a nanosecond less than
 10ms. The nearest miss is the shortest time by which a request came too early.
 
 A scenario is a YAML file of lists, limits and load, and a title. --json prints one object: requests, and
@@ -79,7 +79,8 @@ limits, an array of name, limit, allowed, denied, nearest_miss_ns (null without 
 	}
 	cmd.Flags().StringArrayVar(&f.load, "load", nil, "a `LOAD`; may be repeated")
 	cmd.Flags().StringVar(&f.scenario, "scenario", "", "a YAML `FILE` with title, limits and load")
-	cmd.Flags().StringVar(&f.svg, "svg", "", "also draw it into a `FILE`; - for standard output, and nothing else there")
+	cmd.Flags().StringVar(&f.svg, "svg", "",
+		"also write the chart as SVG to a `FILE`; - for standard output instead of the text")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	_ = cmd.MarkFlagFilename("scenario", "yml", "yaml")
 	_ = cmd.MarkFlagFilename("svg", "svg")
@@ -118,7 +119,7 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 	}{Limits: args, Load: f.load}
 	if f.scenario != "" {
 		if len(args) > 0 {
-			return nil, misuse(cmd, "a LIMIT is in the scenario, or an argument, not both")
+			return nil, misuse(cmd, "a LIMIT is in the scenario, or is an argument, but not both")
 		}
 		content, err := os.ReadFile(f.scenario)
 		if err != nil {
@@ -136,7 +137,7 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 	case len(in.Limits) == 0:
 		return nil, misuse(cmd, "no LIMIT given")
 	case len(in.Limits) > len(svgColors):
-		return nil, misuse(cmd, "%d limits: no more than %d can be told apart in a chart",
+		return nil, misuse(cmd, "%d limits: a chart can show at most %d",
 			len(in.Limits), len(svgColors))
 	case len(in.Load) == 0:
 		return nil, misuse(cmd, "no --load given")
@@ -173,7 +174,7 @@ const mostRequests = 1_000_000
 // add appends a load to the others.
 func (s *simulation) add(load string) error {
 	wrong := fmt.Errorf("load %q: want such as '200 in 100ms', '300/1s for 2s', '600 every 4ms', '200 at once', "+
-		"and 'after 5s idle' behind it", load)
+		"with 'after 5s idle' at the end", load)
 	m := loadPattern.FindStringSubmatch(load)
 	if m == nil {
 		return wrong
@@ -223,7 +224,7 @@ func (s *simulation) add(load string) error {
 	}
 	most := int64(50 * 365 * 24 * time.Hour)
 	if int64(len(s.times))+count > mostRequests || s.end < 0 || s.end+length < s.end || s.end+length > most {
-		return fmt.Errorf("load %q: it comes to more than %s, or to more than 50 years",
+		return fmt.Errorf("load %q: together more than %s, or more than 50 years",
 			load, plural(mostRequests, "request"))
 	}
 	for i := range count {
@@ -239,7 +240,7 @@ func (s *simulation) add(load string) error {
 	return nil
 }
 
-// run has a Limiter decide on all requests.
+// run decides on all requests with a Limiter.
 func (s *simulation) run() (err error) {
 	names := stint.Names{}
 	requests, decisions := make([]stint.Request, len(s.limits)), make([]stint.Decision, len(s.limits))

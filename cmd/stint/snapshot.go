@@ -35,7 +35,7 @@ func fetch(cmd *cobra.Command, page string, to io.Writer) error {
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		reason, _ := io.ReadAll(io.LimitReader(response.Body, 500))
-		return failed(fmt.Errorf("%s: %s: %s; it takes statuspage.Options.AllowSnapshot",
+		return failed(fmt.Errorf("%s: %s: %s; the program must set statuspage.Options.AllowSnapshot",
 			u.Redacted(), response.Status, strings.Join(strings.Fields(string(reason)), " ")))
 	}
 	if kind := response.Header.Get("Content-Type"); kind != "application/octet-stream" {
@@ -47,7 +47,7 @@ func fetch(cmd *cobra.Command, page string, to io.Writer) error {
 		if cause := interruption(ctx); cause != nil {
 			return cause
 		}
-		return failed(fmt.Errorf("%s: the copy ended before it was whole: %w", u.Redacted(), err))
+		return failed(fmt.Errorf("%s: the copy is incomplete: %w", u.Redacted(), err))
 	}
 	return nil
 }

@@ -15,18 +15,19 @@ func newSpend() *cobra.Command {
 	f := &decideFlags{open: (*dbFlags).openToSpend, act: (*stint.Limiter).Spend, done: "spent"}
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "spend ID",
-		Short: "Spend tokens of ID's bucket, or with --force all that are there",
-		Long: `Spend tokens of ID's bucket if they are there, as allow does. --force is for something that was done anyway: it
-spends as many tokens as there are. The bucket is empty then. It owes nothing, and refills as its limit says.`,
+		Short: "Spend tokens of ID's bucket, or with --force as many as it has",
+		Long: `Spend tokens of ID's bucket if they are there, as allow does. --force is for an event that has already
+happened: it spends as many tokens as there are. After that the bucket is empty, owes nothing, and refills as
+its limit says.`,
 		Example: `  stint spend --limit 3/1m alice
   stint spend --limit 100/1d --cost 150 --force alice`,
 	})
-	cmd.Flags().BoolVar(&f.force, "force", false, "spend what is there, where it is not enough")
+	cmd.Flags().BoolVar(&f.force, "force", false, "spend all tokens if there are too few")
 	return cmd
 }
 
-// forced spends without asking. The TAT goes no further than that of an empty
-// bucket, because the next load would clamp it.
+// forced spends without a decision. The TAT goes no further than that of an
+// empty bucket, because the next load would clamp it.
 func (f *decideFlags) forced(store stint.Store, key stint.Key, limit stint.Limit, limited bool) (
 	stint.Decision, error) {
 	d := stint.Decision{Allowed: true, Key: key, Limit: limit, Remaining: math.MaxInt64}

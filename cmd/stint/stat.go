@@ -24,8 +24,8 @@ func newStat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat",
 		Short: "Show how large the file is, and how many buckets each limit has",
-		Long: `Show how large the file is, and how much of it is free or in its journal. For each limit, show how many buckets
-it has: live ones, and expired ones, which are full and will be deleted. The file does not change.
+		Long: `Show how large the file is, and how much of it is free or in its journal. For each limit, show how many
+buckets it has: live ones, and expired ones, which are full and will be deleted. The file does not change.
 
 --json prints one object: file, format, bytes, free_bytes, journal_bytes, journaled, holds, and limits (name,
 number, live, expired).`,
@@ -49,7 +49,7 @@ number, live, expired).`,
 	return cmd
 }
 
-// fileStat is what stat prints.
+// fileStat is the output of stat.
 type fileStat struct {
 	File      string      `json:"file"`
 	Format    int         `json:"format"`
@@ -111,7 +111,7 @@ func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (
 
 func (st *fileStat) print(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "file     %s, format %d\nsize     %s, of which %s are free\n"+
-		"journal  %s, with %s not in their place yet\nholds    %d\n\n", visible(st.File), st.Format, size(st.Bytes),
+		"journal  %s, with %s not yet in place\nholds    %d\n\n", visible(st.File), st.Format, size(st.Bytes),
 		size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
 		return err
 	}

@@ -15,15 +15,15 @@ import (
 	"github.com/stint-go/stint/internal/boltstore"
 )
 
-// dbFlags say which file has the buckets.
+// dbFlags name the file of the buckets.
 type dbFlags struct {
 	cmd         *cobra.Command
 	path        string
 	lockTimeout time.Duration
-	snapshot    string // URL of a status page, to read only
+	snapshot    string // URL of a status page, for readers
 }
 
-const dbUsage = "the `FILE` that remembers (default stint.db in the user's state directory)"
+const dbUsage = "the `FILE` of the buckets (default stint.db in the user's state directory)"
 
 func (f *dbFlags) register(cmd *cobra.Command, usage string) {
 	f.cmd = cmd
@@ -49,7 +49,7 @@ func (f *dbFlags) named(cmd *cobra.Command, args []string) error {
 		return misuse(cmd, "FILE and --db exclude each other")
 	}
 	if f.path = args[0]; f.path == "" {
-		return misuse(cmd, "FILE is empty: name one, or leave it out")
+		return misuse(cmd, "FILE is empty: name a file, or leave the argument out")
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func stateDir() (string, error) {
 		parent, err = os.UserConfigDir() // ~/Library/Application Support
 	default:
 		parent = os.Getenv("XDG_STATE_HOME")
-		if !filepath.IsAbs(parent) { // the XDG specification ignores it then
+		if !filepath.IsAbs(parent) { // the XDG specification ignores a relative path
 			var home string
 			home, err = os.UserHomeDir()
 			parent = filepath.Join(home, ".local", "state")
@@ -130,8 +130,8 @@ func (f *dbFlags) openToSpend(label string) (stint.Store, stint.Name, error) {
 	return store, name, nil
 }
 
-// openToGive is openToSpend for commands that give tokens back. A label that
-// the file does not have is an error: nothing was ever spent there.
+// openToGive is openToSpend for commands that return tokens. A label that the
+// file does not have is an error, because no token was ever spent under it.
 func (f *dbFlags) openToGive(label string) (stint.Store, stint.Name, error) {
 	store, err := f.openExisting()
 	if err != nil {
@@ -143,7 +143,7 @@ func (f *dbFlags) openToGive(label string) (stint.Store, stint.Name, error) {
 	return nil, 0, errors.Join(noSuchLabel(label), failed(store.Close()))
 }
 
-// openToRead opens the file so that nothing in it changes.
+// openToRead opens the file read-only.
 func (f *dbFlags) openToRead() (*readStore, error) {
 	path, temp, err := f.pathToRead()
 	if err != nil {
@@ -183,7 +183,7 @@ func (f *dbFlags) pathToRead() (path, temp string, err error) {
 	return file.Name(), file.Name(), nil
 }
 
-// readStore is a file that is open to be read.
+// readStore is a file that is open for reading.
 type readStore struct {
 	*stint.BoltStore
 	path, temp string
@@ -197,7 +197,7 @@ func (s *readStore) Close() error {
 	return err
 }
 
-// notThere adds what to do if there is no file.
+// notThere adds a hint if there is no file.
 func notThere(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w; name another file with --db, or spend something first", err)
@@ -239,5 +239,5 @@ func namesOf(store *stint.BoltStore) map[stint.Name]string {
 type noSuchLabel string
 
 func (l noSuchLabel) Error() string {
-	return fmt.Sprintf("the file has no limit %q: see stint names", string(l))
+	return fmt.Sprintf("the file has no limit %q: stint names lists its limits", string(l))
 }

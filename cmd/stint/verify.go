@@ -35,16 +35,16 @@ func newVerify() *cobra.Command {
 	f := &verifyFlags{}
 	cmd := &cobra.Command{
 		Use:   "verify [FILE]",
-		Short: "Say whether a file is sound",
-		Long: `Say whether a file is sound. Each finding is printed, and then the exit status is 3. The command reads all of the
-file: its pages, its checksums, and its sums, which show that a bit of a TAT has flipped. bbolt checks which
-pages are in use. The file does not change.
+		Short: "Check whether a file is sound",
+		Long: `Check whether a file is sound. Each finding is printed, and then the exit status is 3. The command
+reads all of the file: its pages, its checksums, and its sums, which show that a bit of a TAT has flipped. bbolt
+checks which pages are in use. The file does not change.
 
 With --limit or --limits, it also counts the buckets that will be full later than their limit allows. That is no
-damage: the clock was set back, or a limit was made smaller. Such a bucket counts as empty. With --limits, the
+damage: the clock was set back, or the limit has become smaller. Such a bucket counts as empty. With --limits, the
 limit is that of the label, or an override of exactly the id.
 
---repair writes what can be read to a new file, FILE.repaired or that of --to, and prints what is lost. The exit
+--repair copies the readable part to a new file, FILE.repaired or that of --to, and prints what is lost. The exit
 status is 0 if nothing is lost, and 3 if something is, or if no new file could be written. If a page is lost, all
 pages that only it leads to are lost too, which may be most of the file. If only a sum was wrong, nothing is lost,
 but one unknown bucket has another state. Move the new file to FILE yourself.
@@ -74,7 +74,7 @@ number of buckets by label) and without_sums; with --repair file, repaired, buck
 	}
 	f.db.register(cmd, dbUsage)
 	f.limits.register(cmd, false)
-	cmd.Flags().BoolVar(&f.repair, "repair", false, "write what can be read to a new file")
+	cmd.Flags().BoolVar(&f.repair, "repair", false, "copy the readable part to a new file")
 	cmd.Flags().StringVar(&f.to, "to", "", "the new `FILE` of --repair (default FILE.repaired)")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	cmd.Flags().BoolVar(&f.pages, "bbolt-pages", false, "")
@@ -109,7 +109,7 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 	return failed(found.print(cmd.OutOrStdout(), path))
 }
 
-// verifiedJSON is what verify --json prints.
+// verifiedJSON is the output of verify --json.
 type verifiedJSON struct {
 	File          string         `json:"file"`
 	Sound         bool           `json:"sound"`
@@ -120,7 +120,7 @@ type verifiedJSON struct {
 	WithoutSums   []string       `json:"without_sums,omitempty"`
 }
 
-// salvagedJSON is what verify --repair --json prints.
+// salvagedJSON is the output of verify --repair --json.
 type salvagedJSON struct {
 	File     string   `json:"file"`
 	Repaired string   `json:"repaired"`
@@ -139,9 +139,9 @@ func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
 		return err
 	}
 	if errors.Is(err, errEmpty) {
-		return fmt.Errorf("%s is not sound: there is nothing in it to be repaired", path)
+		return fmt.Errorf("%s is not sound: it is empty, so nothing can be repaired", path)
 	}
-	return fmt.Errorf("%s is not sound: %s; stint verify --repair writes what can be read of it to a new file",
+	return fmt.Errorf("%s is not sound: %s; stint verify --repair copies the readable part to a new file",
 		path, plural(len(wrong), "finding"))
 }
 
@@ -154,7 +154,7 @@ func printFindings(w io.Writer, first string, findings []string) error {
 	return nil
 }
 
-// verified is what verify found in a sound file.
+// verified has the counts of a sound file.
 type verified struct {
 	fsck.Verified
 	ahead map[string]int // by label, the buckets that tooFarAhead counts
@@ -178,11 +178,11 @@ func (v *verified) print(w io.Writer, path string) error {
 	s := fmt.Sprintf("sound  %s  %s, %s in the journal\n",
 		visible(path), plural(int(v.Buckets), "bucket"), plural(int(v.Journaled), "entry"))
 	for _, label := range slices.Sorted(maps.Keys(v.ahead)) {
-		s += fmt.Sprintf("note   %s of %s further behind than the limit allows: each is taken for an empty one\n",
+		s += fmt.Sprintf("note   %s of %s will be full later than the limit allows: each counts as empty\n",
 			plural(v.ahead[label], "bucket"), printable(label))
 	}
 	if len(v.Unsummed) > 0 {
-		s += fmt.Sprintf("note   no sums of %s, so that a changed byte there is not seen: "+
+		s += fmt.Sprintf("note   no sums of %s, so a changed byte there would not be noticed: "+
 			"an older version wrote it; stint compact adds them\n",
 			strings.Join(v.Unsummed, ", "))
 	}
@@ -190,8 +190,8 @@ func (v *verified) print(w io.Writer, path string) error {
 	return err
 }
 
-// askBbolt has bbolt check the pages in another process, because a damaged page
-// may end that.
+// askBbolt runs bbolt's check of the pages in another process, because a
+// damaged page may end that process.
 func askBbolt(ctx context.Context, path string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -232,7 +232,7 @@ func checkPages(w io.Writer, path string, lockTimeout time.Duration) error {
 	})
 }
 
-// salvage writes what can be read to a new file.
+// salvage copies the readable part to a new file.
 func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 	ctx, stop := untilInterrupted(cmd)
 	defer stop()
@@ -262,17 +262,17 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 		err = printJSON(cmd.OutOrStdout(), salvagedJSON{path, to, found.Buckets, lost})
 	} else {
 		err = printFindings(cmd.OutOrStdout(), "lost  ", lost)
-		_, failed := fmt.Fprintf(cmd.OutOrStdout(), "repaired  %s  %s, and what was lost: %d\n",
+		_, failed := fmt.Fprintf(cmd.OutOrStdout(), "repaired  %s  %s, findings: %d\n",
 			visible(to), plural(int(found.Buckets), "bucket"), len(lost))
 		err = errors.Join(err, failed)
 	}
 	if err == nil && len(lost) > 0 {
-		err = fmt.Errorf("%s is not all of %s: look at what was lost before you take it", to, path)
+		err = fmt.Errorf("%s lacks a part of %s: check what was lost before you use it", to, path)
 	}
 	return failed(err)
 }
 
-// tooFarAhead counts, by label, the buckets that are further behind than their
+// tooFarAhead counts, by label, the buckets that will be full later than their
 // limit allows.
 func tooFarAhead(store *readStore, limits *stint.Limits, numbers map[string]stint.Name, now time.Time) (
 	map[string]int, error) {

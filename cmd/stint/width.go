@@ -12,7 +12,7 @@ import (
 	"golang.org/x/term"
 )
 
-// columns returns the width of the terminal that w is, or 0 if it is none.
+// columns returns the width of the terminal w, or 0 if w is not a terminal.
 func columns(w io.Writer) int {
 	file, ok := w.(*os.File)
 	if !ok {
@@ -65,9 +65,9 @@ func folded(text string, width int) string {
 	return b.String()
 }
 
-// foldLine returns the parts of a line that is broken at spaces. Those after the
-// first are indented, below the last column of the line if that begins in the
-// left half.
+// foldLine returns the parts of a line that is broken at spaces. The parts
+// after the first are indented. If the last column of the line begins in the
+// left half, they are indented to that column.
 func foldLine(line []rune, width int) (parts []string) {
 	indent := 0
 	for indent < len(line) && line[indent] == ' ' {
@@ -99,8 +99,8 @@ func foldLine(line []rune, width int) (parts []string) {
 	return append(parts, strings.TrimRight(string(line), " "))
 }
 
-// reflowed fills paragraphs anew if one of their lines is longer than width, and
-// folds indented lines.
+// reflowed wraps a paragraph again if one of its lines is longer than width,
+// and folds indented lines.
 func reflowed(text string, width int) string {
 	var b strings.Builder
 	var paragraph []string
@@ -126,7 +126,7 @@ func reflowed(text string, width int) string {
 }
 
 // foldedCommands breaks shell commands between their words, with a backslash,
-// so that they are commands still.
+// so that they can still be run.
 func foldedCommands(text string, width int) string {
 	const quoted = '\uE000' // a space inside quotes
 	lines := strings.Split(text, "\n")
