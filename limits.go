@@ -195,6 +195,34 @@ func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 	return nil
 }
 
+// Declare adds Names that are not declared yet, without a limit: for requests
+// that bring their own. The other Names, and all limits, stay as they are. The
+// error is ErrNameMismatch, or a ConfigError for a mistake.
+func (l *Limiter) Declare(names Names) error {
+	l.limitsMu.Lock()
+	defer l.limitsMu.Unlock()
+	select {
+	case <-l.closed:
+		return ErrClosed
+	default:
+	}
+	old := l.limits.Load()
+	ls := *old
+	ls.names, ls.settings = maps.Clone(old.names), slices.Clone(old.settings)
+	ls.order, ls.overrides = slices.Clone(old.order), slices.Clone(old.overrides)
+	b := limitsBuilder{ls: &ls}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !ls.declares(name) {
+			ls.names[name] = names[name]
+			b.declare(name, names[name], Unlimited)
+		}
+	}
+	if errs := append(b.errs, ls.names.mistakes()...); errs != nil {
+		return errors.Join(errs...)
+	}
+	return l.setLimits(&ls)
+}
+
 type limitsBuilder struct {
 	ls   *Limits
 	errs []error

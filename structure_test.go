@@ -50,11 +50,12 @@ var allowedImports = map[string][]string{
 	"idformat":             {".", "internal/spell", "golang.org/x/net/publicsuffix"},
 	"limitsfile":           {".", "internal/spell", "gopkg.in/yaml.v3"},
 	"httplimit":            {"."},
+	"hostlimit":            {".", "internal/boltstore", "golang.org/x/sys/"},
 	"httplimit/statuspage": {".", "httplimit"},
-	"cmd/stint": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "internal/boltstore",
-		"internal/fsck",
+	"cmd/stint": {".", "hostlimit", "idformat", "limitsfile", "internal/boltstore", "internal/fsck", "internal/spell",
 		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},
-	"examples/": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/", "golang.org/x/"},
+	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/",
+		"golang.org/x/"},
 }
 
 // allowedIn returns the entry of a package in allowedImports.

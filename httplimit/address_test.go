@@ -79,8 +79,9 @@ func TestClientAddress(t *testing.T) {
 	}
 }
 
-// All clients on a Unix socket have the id "unix", because they choose
-// RemoteAddr. The id needs no IDFormat. No other client can send it.
+// A client on a Unix socket has the id "unix", whatever RemoteAddr is, which
+// the client chooses. The id needs no IDFormat, and other clients cannot send
+// it.
 func TestUnixSocket(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	byHeader := ByHeader(perIP, "X-Forwarded-For")

@@ -10,8 +10,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// New returns middleware that applies rules to requests. nil options mean the
-// defaults. New panics on mistakes in the program: no Limiter, a rule without a
+// New returns middleware that holds requests to rules. Nil options mean the
+// defaults. It panics on mistakes in the program: no Limiter, a rule without a
 // Key, a negative Cost, or a Pattern that http.ServeMux refuses.
 //
 // All rules that apply to a request spend together, as in

@@ -33,8 +33,9 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stint",
 		Short: "Durable rate limits in one file",
-		Long: `Durable rate limits in one file: look at them, change them, run commands within a limit, choose a limit,
-and maintain the file. An error is one line on stderr, which says what to do. The output has no colors.
+		Long: `Durable rate limits in one file: look at them, change them, run commands within a limit, choose a
+limit, and maintain the file. An error is one line on stderr, which says what to do. The output has no
+colors.
 
 ` + exitStatusTable(),
 		Example: `  stint allow --limit 3/1m alice    # may alice, who may three times a minute?
@@ -55,7 +56,7 @@ and maintain the file. An error is one line on stderr, which says what to do. Th
 		return misuse(cmd, "%w", badValue(err))
 	})
 	root.AddCommand(newRun(), newSimulate(), newVersion(), newMan())
-	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits(), newReplay(nil))
+	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newHold(), newList(), newLimits(), newReplay(nil))
 	root.AddCommand(newShow(), newStat(), newNames(), newSpend())
 	root.AddCommand(newVerify(), newCompact(), newBackup(), newExport(), newImport(), newMigrate())
 	complete(root)

@@ -27,7 +27,7 @@
 //	saves.mu        one save at a time: records are in the order of the saves
 //	journal.mu      the journal in memory, and how full it is
 //	inUse.mu        read by each transaction, written when the file is replaced
-//	stats.mu        nobody waits for the disk under it
+//	stats.mu        never held while the disk is read or written
 //
 // The locks of boltfile come after all of these.
 //

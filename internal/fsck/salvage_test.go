@@ -183,8 +183,8 @@ func TestSalvageBadEntries(t *testing.T) {
 	require.Equal(t, map[string]int64{"6:a": 1, "6:b": 2, "0:6:a": 3}, got)
 }
 
-// The records of the log are part of the journal. Of a log that is damaged, or
-// later than the meta page in force, what can be read is salvaged.
+// The records of the log are part of the journal. If the log is damaged, or
+// later than the meta page in force, its readable records are salvaged.
 func TestSalvageLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "logged.db")
 	var log int64
@@ -241,7 +241,9 @@ func TestSalvageLog(t *testing.T) {
 	// A store does not open these files, but Salvage may read them.
 	for what, change := range map[string]func(tx *bolt.Tx) error{
 		"does not come after its journal": inJournal(1<<40, format.Entry{Name: 1, ID: "later", TAT: 1}),
-		"half of a log":                   func(tx *bolt.Tx) error { return tx.Bucket(format.MetaBucket).Delete(format.LogKey) },
+		"half of a log": func(tx *bolt.Tx) error {
+			return tx.Bucket(format.MetaBucket).Delete(format.LogKey)
+		},
 	} {
 		changed := writeFile(t, readFile(t, path))
 		edit(t, changed, change)
