@@ -112,9 +112,9 @@ var hints = []struct {
 }{
 	{errNotShared, "another process has it open, and does not answer others, as package hostlimit would: " +
 		"try again, or wait longer with --lock-timeout"},
-	{errBeyondRepair, "nothing of it can be read: take a backup, or move it away to begin a new one"},
+	{errBeyondRepair, "nothing in it can be read: restore a backup, or move the file away to begin a new one"},
 	{errEmpty, "or name another with --db"}, // the error says to remove it
-	{stint.ErrLocked, "another process has the file open: try again, or wait longer with --lock-timeout"},
+	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
 	{stint.ErrCorrupt, "save the readable part with stint verify --repair, move the file away to begin a new one, " +
 		"or name another with --db"},
 	{stint.ErrFormat, "use the program that wrote it, or name another file with --db"},

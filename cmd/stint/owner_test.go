@@ -117,7 +117,7 @@ func TestOwner(t *testing.T) {
 				}
 			}
 			if step.args == "list" {
-				said += "stint: no buckets to show: all are full, and none is held\n"
+				said += "stint: no buckets to show: every bucket is full, and none is held\n"
 			}
 			require.Equal(t, said, r.stderr, step.args)
 			require.Regexp(t, "^"+want+"\n?$", r.stdout, step.args)
@@ -198,7 +198,9 @@ func TestOwnerLater(t *testing.T) {
 			t.Cleanup(func() { lim.Close() })
 			require.True(t, lim.Allow(orders.Key("alice")))
 			got := make(chan result)
-			go func() { got <- runArgs(t, "list", "--db", db, "--limit", "3/1d", "--name", "Orders", "--lock-timeout", "1m") }()
+			go func() {
+				got <- runArgs(t, "list", "--db", db, "--limit", "3/1d", "--name", "Orders", "--lock-timeout", "1m")
+			}()
 			said := later(t, lim, db)
 			r := <-got
 			require.Equal(t, 0, r.status)
