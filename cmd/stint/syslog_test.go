@@ -418,7 +418,8 @@ func TestReplayYears(t *testing.T) {
 	r := runArgs(t, "replay", "--limit", "9/1h", "--lines", "syslog", "--json", log)
 	assert.Equal(t, map[string]any{"lines": 2.0, "first": float64(year), "last": float64(year + 1)},
 		object(t, r.stdout)["no_year"])
-	assert.Equal(t, fmt.Sprintf("stint: lines without a year: 2, read as %d to %d; --year sets the year of the first line\n",
+	assert.Equal(t, fmt.Sprintf("stint: lines without a year: 2, "+
+		"read as %d to %d; --year sets the year of the first line\n",
 		year, year+1), r.stderr)
 	r = runArgs(t, "replay", "--limit", "9/1h", "--lines", "syslog", "--json", "--year", "2023", log)
 	assert.Empty(t, r.stderr)

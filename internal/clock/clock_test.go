@@ -53,7 +53,7 @@ func TestInstant(t *testing.T) {
 	require.EqualValues(t, 7, c.Instant(time.Unix(0, 7)))
 }
 
-// TestBegin: what the clock says, where time begins, and whether it is believed.
+// TestBegin checks the time of a new Clock, and whether it trusts the wall clock.
 func TestBegin(t *testing.T) {
 	at := func(year int) time.Time { return time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC) }
 	saved := at(2030)
