@@ -261,7 +261,7 @@ func holdKey(key Key) Key { return Key{Unknown, key.String()} }
 func (s *shard) expireLocked(now int64) {
 	s.Each(func(i uint32, b table.Slot) table.Outcome {
 		switch {
-		case b.TAT() > now || b.Has(table.Gate|table.Pending|table.Clamped):
+		case b.TAT() > now || b.Has(table.Pending|table.Clamped) || s.gateOfLocked(b) != nil:
 		case b.Has(table.Stored):
 			s.MarkDirty(i)
 		default:
@@ -305,7 +305,7 @@ func (c *collector) collectLocked(s *shard) {
 		}
 		tat := s.tailLocked(b)
 		switch past := tat <= c.now; {
-		case past && !b.Has(table.Stored|table.Gate):
+		case past && !b.Has(table.Stored) && s.gateOfLocked(b) == nil:
 			s.removeLocked(i)
 			return table.Removed
 		case past && !b.Has(table.Stored):
@@ -364,7 +364,7 @@ func (t *directory) saved(change Change, err error, now int64) {
 		s.MarkDirty(i)
 	} else if !b.Has(table.Dirty) {
 		b.Clear(table.Stored)
-		if b.TAT() <= now && !b.Has(table.Gate|table.Pending) {
+		if b.TAT() <= now && !b.Has(table.Pending) && s.gateOfLocked(b) == nil {
 			s.removeLocked(i)
 		}
 	}

@@ -22,7 +22,7 @@ type decideFlags struct {
 	open func(f *dbFlags, label string) (*target, error)
 	act  action // nil to reset
 
-	force bool // spend all tokens if there are too few
+	force bool // spend what is there if it is not enough
 
 	pid  int    // of the program that answered; 0 if the file did
 	done string // first word of the output, unless "denied"
@@ -84,8 +84,8 @@ func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// decide acts on the bucket of id. Before it returns, it closes the file, and
-// the result is durable.
+// decide acts on the bucket of id. When it returns, the file is closed and
+// durable.
 func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	// A stint.Shared limit has one bucket, without an id. It needs a label.
 	if id != "" || f.act != nil || f.limits.name == "" {
@@ -93,7 +93,7 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 			return stint.Decision{}, err
 		}
 	}
-	limit, limited, err := f.limits.resolve(id) // may fail, so do it before making a file
+	limit, limited, err := f.limits.resolve(id) // may fail, so it comes before a file is made
 	if err != nil {
 		return stint.Decision{}, err
 	}
@@ -107,8 +107,8 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	f.pid = to.pid()
 	switch {
 	case f.force && to.owner != nil:
-		err := fmt.Errorf("--force changes the file itself, which process %d has open", f.pid)
-		return stint.Decision{}, errors.Join(err, to.Close())
+		return stint.Decision{}, errors.Join(fmt.Errorf("--force changes the file itself, which process %d has open",
+			f.pid), to.Close())
 	case f.act == nil:
 		err := to.do(f.limits.label(), stint.Unlimited, id, func(l decider, key stint.Key) error { return reset(l, key) })
 		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, err
