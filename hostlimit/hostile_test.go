@@ -377,3 +377,46 @@ func TestNewName(t *testing.T) {
 		require.ErrorIs(t, guest.SetLimits(wrong), stint.ErrNameMismatch)
 	}
 }
+
+// Hostile guests do not slow the others down: by turns, a polite guest decides
+// beside idle connections, and beside as many that do what they can.
+func TestHostileLatency(t *testing.T) {
+	if !long {
+		t.Skip("it measures")
+	}
+	path := filePath(t)
+	owner := startWorker(t, workerOptions{Path: path, Limit: whole, ID: "a"}, false)
+	owner.waitFor("owner", 1)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
+	require.NoError(t, err)
+	polite := openOn(t, path, limits, nil)
+	attacks := [][]byte{
+		bytes.Repeat([]byte{0xA5}, 1000), binary.BigEndian.AppendUint32(nil, 1<<31), append(helloFrame(), 0, 0, 0), helloFrame()[:5],
+	}
+	var took [2][]time.Duration
+	for turn := range 40 {
+		var conns []net.Conn
+		for i := range 100 {
+			nc := dialRaw(t, path)
+			conns = append(conns, nc)
+			if turn%2 == 1 {
+				nc.Write(attacks[i%len(attacks)])
+			}
+		}
+		for range 1000 {
+			begun := time.Now()
+			_, err := polite.Spend(perID.Key("a"), 1)
+			require.NoError(t, err)
+			took[turn%2] = append(took[turn%2], time.Since(begun))
+		}
+		for _, nc := range conns {
+			nc.Close()
+		}
+	}
+	p99 := func(of []time.Duration) time.Duration {
+		slices.Sort(of)
+		return of[len(of)*99/100]
+	}
+	t.Logf("p99 %v beside idle connections, %v beside hostile ones: %.2f times", p99(took[0]), p99(took[1]), float64(p99(took[1]))/float64(p99(took[0])))
+	require.Empty(t, owner.stop().Err)
+}
