@@ -164,7 +164,7 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 		}
 		if tat, when := c.needLocked(&r.change, b, now); when == most || most == needFirst {
 			ch := r.change
-			if most == needSoon { // the caller is answered: nothing is to be undone
+			if most == needSoon { // the caller is answered: nothing to undo
 				ch = renewalOf(r.shard, r.hash, b)
 			}
 			c.putLocked(in, &ch, b, tat)
@@ -262,9 +262,9 @@ func (c *committer) awaitUntil(ctx context.Context, in *batch) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, groupcommit.ErrStopped):
-		return fmt.Errorf("%w: %w: %w, and it may yet come", ErrNotDurable, err, ctx.Err())
+		return fmt.Errorf("%w: %w: %w, and it may still come", ErrNotDurable, err, ctx.Err())
 	case errors.Is(err, groupcommit.ErrTimeout):
-		return fmt.Errorf("%w: %w: %v have passed, and it may yet come", ErrNotDurable, err, c.timeout)
+		return fmt.Errorf("%w: %w: %v have passed, and it may still come", ErrNotDurable, err, c.timeout)
 	}
 	return fmt.Errorf("%w: %w", ErrNotDurable, err)
 }
@@ -273,6 +273,9 @@ func (c *committer) awaitUntil(ctx context.Context, in *batch) error {
 func (c *committer) save(in *batch) error {
 	w := &in.Work
 	n := len(w.saves)
+	if n > 0 {
+		w.saves = append(w.saves, c.flusher.timeOfSave())
+	}
 	err := c.flusher.save(w.saves)
 	c.flusher.committed(err)
 	if err == nil {

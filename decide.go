@@ -74,9 +74,8 @@ func (l *Limiter) Refund(key Key, cost int64) (Decision, error) {
 
 // Reset makes the buckets full, as if they had never been used, and ends their
 // holds. Requests that wait in their queues still go when their turns come.
-// Keys are reset in order. After an error those before the one that failed are
-// reset; that one may be, if the error is ErrNotDurable; those behind it are
-// not.
+// Keys are reset in order, until one fails. After ErrNotDurable that one may be
+// reset too.
 func (l *Limiter) Reset(keys ...Key) error {
 	for _, key := range keys {
 		if err := l.reset(key); err != nil {

@@ -92,10 +92,11 @@ durable, and the tokens may stay spent. [Limiter.Allow], which returns no error,
 answers Options.FailOpen then.
 
 Errors wrap one of the variables below, or a [ConfigError]; [errors.Is] and
-[errors.As] tell them apart. If the disk fails, limits at Memory and Flushed go on
-deciding from memory, exactly. Those at Leased and Synced return ErrNotDurable
-when they would have to write. [Limiter.Health] says what is wrong and since when,
-until it is over. docs/faults.md has a table of faults, and of what each leaves.
+[errors.As] tell them apart. If the disk fails, limits at Memory and Flushed go
+on deciding from memory, exactly. Limits at Leased and Synced return
+ErrNotDurable when they would have to write. [Limiter.Health] says what is wrong
+and since when, until it is over. docs/faults.md has a table of faults, and of
+what each leaves.
 
 # Waiting
 

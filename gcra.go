@@ -110,7 +110,7 @@ func (r *rate) refund(tat, now, cost int64) int64 {
 
 // clamp returns the TAT, or now + τ where it is further ahead than spending
 // could have brought it: the clock was set back, or the limit was made smaller.
-// Nobody waits longer than an empty bucket takes to refill.
+// No request waits longer than an empty bucket takes to refill.
 func (r *rate) clamp(tat, now int64) int64 { return min(tat, instant(now)+r.tolerance) }
 
 // remaining returns the tokens in the bucket, rounded down, within [0, burst].

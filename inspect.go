@@ -21,8 +21,8 @@ type Bucket struct {
 
 // Buckets yields the buckets of a limit that are not full, or are held, in no
 // particular order: those that are only in memory, and those that the store
-// has. It looks at each when its turn comes. A bucket that is made meanwhile
-// may be missing; one that leaves memory meanwhile may be as it was. If the
+// has. Each is read when it is yielded. A bucket that is made during the loop
+// may be missing, and one that leaves memory may have its earlier state. If the
 // store fails, the error is the last thing yielded.
 func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 	return func(yield func(Bucket, error) bool) {
@@ -180,7 +180,7 @@ func (l *Limiter) Health() error {
 	if unsaved.err == nil {
 		unsaved = f.commit
 	}
-	errs := []error{unsaved.says("nothing saved"), f.saving.overdue, f.upkeep.overdue}
+	errs := []error{unsaved.says("nothing saved"), f.saving.overdue, f.upkeep.overdue, l.clock.Health()}
 	f.statusMu.Unlock()
 	if load := l.loadFailure.Load(); load != nil {
 		errs = append(errs, load.says("no bucket loaded"))
@@ -203,13 +203,13 @@ type Stats struct {
 	Backward  int64     // steps back, which it does not follow
 }
 
-// LimitStats are what the calls for one limit came to.
+// LimitStats are counts of the calls for one limit.
 type LimitStats struct {
 	Allowed, Denied int64 // decisions to spend or to reserve
 	Errors          int64 // calls that returned an error
 }
 
-// FlushStats tells of the flushes of one Limiter.
+// FlushStats are counts and times of the flushes of one Limiter.
 type FlushStats struct {
 	Flushes  int64         // that wrote something
 	Buckets  int64         // written or deleted by them

@@ -22,7 +22,7 @@ type Name uint16
 // Unknown is the Name that no limit has.
 const Unknown Name = 0
 
-// Key is one bucket: a limit, and the id of whom it is held against.
+// Key is one bucket: a limit, and the id that it holds for.
 type Key struct {
 	Name Name
 	ID   string

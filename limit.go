@@ -37,21 +37,22 @@ var (
 	Blocked = Limit{Period: -1}
 )
 
-// PerSecond returns the limit of n in a second, which may come all at once.
+// PerSecond returns a limit of n tokens in a second, with a burst of n.
 func PerSecond(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Second} }
 
-// PerMinute returns the limit of n in a minute, which may come all at once.
+// PerMinute returns a limit of n tokens in a minute, with a burst of n.
 func PerMinute(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Minute} }
 
-// PerHour returns the limit of n in an hour, which may come all at once.
+// PerHour returns a limit of n tokens in an hour, with a burst of n.
 func PerHour(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Hour} }
 
-// PerDay returns the limit of n in 24 hours, which may come all at once.
+// PerDay returns a limit of n tokens in 24 hours, with a burst of n. It admits
+// up to 2n−1 in the first 24 hours; WithinWindow is for hard quotas.
 func PerDay(n int64) Limit { return Limit{Burst: n, Count: n, Period: 24 * time.Hour} }
 
-// WithinWindow returns the limit that admits at most n tokens in any window of
-// that length, its end excluded, wherever it begins: for the quota of a server.
-// PerMinute(n) admits 2n−1, a full bucket and what returns within the minute.
+// WithinWindow returns a limit that admits at most n tokens in any window of
+// that length, its end excluded. It is for hard quotas. PerMinute(n) admits
+// 2n−1: a full bucket, and the tokens that return within the minute.
 //
 // Burst and the Count−1 tokens that return within a window are n together. So
 // Burst is 1 + n/50, rounded down, and Count is n − n/50: in the long run the

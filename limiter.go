@@ -109,7 +109,7 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	l := &Limiter{
 		opts:      o,
 		directory: newDirectory(limits, o.MaxResident),
-		clock:     clock.New(o.Now, endOfTime),
+		clock:     clock.New(o.Now, o.wall, endOfTime),
 		store:     store,
 		errs:      make(map[Name]int64),
 		past:      make(map[Name]count),
@@ -119,10 +119,18 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	if err := store.Declare(limits.names); err != nil {
 		return nil, err
 	}
+	seen, err := store.Load(Key{})
+	if err != nil {
+		return nil, fmt.Errorf("stint: read the time of the last save: %w", err)
+	}
+	step := l.clock.Begin(seen)
 	if err := l.loadHolds(); err != nil {
 		return nil, err
 	}
 	l.flusher = newFlusher(l.directory, store, l.clock, o)
+	if step != 0 {
+		l.flusher.tell(Event{Kind: ClockWrong, Step: step})
+	}
 	l.committer = newCommitter(l.flusher, o.CommitTimeout)
 	return l, nil
 }
@@ -132,6 +140,9 @@ func (l *Limiter) loadHolds() error {
 	for hold, err := range l.store.All(Unknown) {
 		if err != nil {
 			return fmt.Errorf("stint: read the holds: %w", err)
+		}
+		if hold.Key == (Key{}) {
+			continue // the time of the last save
 		}
 		key, err := ParseKey(hold.Key.ID)
 		if err != nil {
@@ -293,8 +304,9 @@ func (l *Limiter) Limits() *Limits { return l.limits.Load() }
 // Durability returns the level of limits that name none.
 func (l *Limiter) Durability() Durability { return l.opts.Durability }
 
-// SetLimits puts other limits in force while decisions go on: each is held to
-// the old ones or to the new, and to the new once SetLimits returns.
+// SetLimits puts other limits in force while decisions go on. A decision is
+// held to the old limits or to the new ones, and to the new ones once SetLimits
+// has returned.
 //
 // A bucket keeps the time at which it will be full, but never waits longer
 // than an empty bucket of the new limit. If the larger limit comes back, such

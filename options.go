@@ -19,9 +19,9 @@ import (
 //
 // MaxResident bounds the buckets in memory. At the bound, a decision on a
 // bucket that is not in memory waits until another one has left. If all have
-// changed since the last flush, it waits for a flush. So among ids that are all
-// new, one in MaxResident waits, and those that come meanwhile. Buckets with a
-// queue stay in memory. If none can leave, the error is ErrFull.
+// changed since the last flush, it waits for a flush. So among new ids one
+// decision in MaxResident waits, with those that come during that flush.
+// Buckets with a queue stay in memory. If none can leave, the error is ErrFull.
 //
 // MaxResident does not bound the following. The index of the journal takes
 // 105 MB, or 200 bytes for each of MaxResident up to 1.3 million, whichever is
@@ -39,12 +39,14 @@ type Options struct {
 	Recover       bool             // Open renames a corrupt file to PATH.corrupt-TIME
 	OnEvent       func(Event)      // called with one event at a time; must not call Close
 	Now           func() time.Time // for tests and simulations; must not go backwards
+
+	wall func() time.Time // the wall clock; nil means the system's
 }
 
-// Decider decides on requests, whether its buckets belong to this process, as
-// those of a *Limiter do, or to another one that several share. Its methods may
-// be called from any number of goroutines, and mean what those of *Limiter
-// mean:
+// Decider decides on requests. The buckets of a *Limiter belong to this
+// process. Those of another Decider may belong to a process that several share.
+// Its methods may be called from any number of goroutines, and mean what those
+// of *Limiter mean:
 //
 //   - A denial is a Decision. An error comes with the zero Decision, which
 //     denies, and nothing was spent, unless the error says otherwise.
@@ -129,14 +131,15 @@ func (o *Options) withDefaults() (Options, error) {
 	return c, nil
 }
 
-// Event is something that an operator may want to know of when it happens.
-// Health and Stats say it, too.
+// Event reports something to an operator when it happens. Health and Stats
+// report it too.
 type Event struct {
 	Kind EventKind
 	Time time.Time     // by the Limiter's clock
 	Err  error         // what is wrong; of SaveEnded, how the save ended
 	Path string        // of FileSetAside: the file's new path
-	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back
+	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back.
+	//                    Of ClockWrong: from the last save to the wall clock
 }
 
 // EventKind says what an Event is about.
@@ -152,12 +155,13 @@ const (
 	SaveEnded                           // an overdue save, or upkeep, ended
 	FileGone                            // the file is not at its path: ErrGone
 	FileBack                            // the file, or a new one with all buckets, is there
+	ClockWrong                          // Open does not believe the wall clock; Health says when that ends
 )
 
 var eventKinds = [...]string{
-	FlushFailed: "flush failed", FlushRecovered: "flush recovered", ClockStepped: "clock stepped",
-	FileSetAside: "file set aside",
-	SaveOverdue:  "save overdue", SaveEnded: "overdue save ended", FileGone: "file gone", FileBack: "file back",
+	FlushFailed: "flush failed", FlushRecovered: "flush recovered",
+	ClockStepped: "clock stepped", ClockWrong: "clock wrong", FileSetAside: "file set aside",
+	SaveOverdue: "save overdue", SaveEnded: "overdue save ended", FileGone: "file gone", FileBack: "file back",
 }
 
 // String returns what happened, in two or three words.
@@ -253,6 +257,6 @@ var (
 	ErrNotDurable = errors.New("stint: not durable")
 
 	// ErrFull: memory holds MaxResident buckets, and none could be written to
-	// the store to make room.
+	// the store to make space.
 	ErrFull = errors.New("stint: too many buckets")
 )

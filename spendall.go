@@ -45,9 +45,9 @@ type Request struct {
 
 // SpendAll decides several requests at one instant, and spends for all of them
 // or for none; no other call sees a part of it. It returns the strictest
-// decision: denied before allowed, of the denied that with the longest
-// RetryAfter, of the allowed that with the fewest Remaining. If no request
-// takes part in the decision, it allows. After an error, such as
+// decision. A denial is stricter than a decision that allows. Among denials the
+// longest RetryAfter is the strictest, and otherwise the smallest Remaining. If
+// no request takes part in the decision, it allows. After an error, such as
 // ErrDuplicateKey, nothing was spent, except as Spend says of ErrNotDurable.
 func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) {
 	return l.all(context.Background(), reqs, nil, opSpend)
@@ -322,15 +322,15 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 	return strictest, 0, nil
 }
 
-// SpendEach decides each of the requests by itself, at one instant except for
-// those whose buckets are not in memory, and puts the decision on reqs[i] into
-// ds[i]. A key may come more than once: what a request spends is gone for
-// those behind it. A request that fails leaves the zero Decision; the errors
-// come back joined, and say which request they are of. SpendEach takes less
-// time for each request than Spend.
+// SpendEach decides each request by itself, and puts the decision on reqs[i]
+// into ds[i]. It decides at one instant, except on buckets that are not in
+// memory. A key may come more than once: later requests see what earlier ones
+// spent. A request that fails leaves the zero Decision. The errors are joined,
+// and each names its request. SpendEach takes less time for each request than
+// Spend.
 func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
-		return fmt.Errorf("stint: SpendEach: %d requests, and room for %d decisions", len(reqs), len(ds))
+		return fmt.Errorf("stint: SpendEach: %d requests, and space for %d decisions", len(reqs), len(ds))
 	}
 	const ahead = 32 // cache lines that are being fetched
 	var places [ahead]located

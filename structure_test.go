@@ -52,10 +52,10 @@ var allowedImports = map[string][]string{
 	"httplimit":            {"."},
 	"hostlimit":            {".", "internal/boltstore", "golang.org/x/sys/"},
 	"httplimit/statuspage": {".", "httplimit"},
-	"cmd/stint": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "internal/boltstore",
-		"internal/fsck",
+	"cmd/stint": {".", "hostlimit", "idformat", "limitsfile", "internal/boltstore", "internal/fsck", "internal/spell",
 		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},
-	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/", "golang.org/x/"},
+	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/",
+		"golang.org/x/"},
 }
 
 // allowedIn returns the entry of a package in allowedImports.

@@ -16,13 +16,13 @@ import (
 
 // Hold denies every request for the key before until, whatever its bucket
 // holds. The arithmetic ends at 2162-04-10 23:47 UTC, and a later time counts
-// as that one. A new hold replaces the one that there is; one that ends now or
-// earlier ends it, as does Reset. Queued requests never move forward. Those
-// whose turn falls inside the hold move to its end.
+// as that one. A new hold replaces the present one. A hold that ends now or
+// earlier removes it, and so does Reset. Queued requests never move forward. If
+// a turn falls inside the hold, it moves to its end.
 //
 // The hold is durable when Hold returns nil. After an error the earlier hold,
-// or none, is in force again, unless the error is an ErrNotDurable whose
-// commit may yet come.
+// or none, is in force again, unless the error is ErrNotDurable and the commit
+// may still come.
 func (l *Limiter) Hold(key Key, until time.Time) error {
 	key.ID = strings.Clone(key.ID) // the hold may outlive the caller's string
 	r := request{change: change{key: key}}
@@ -129,8 +129,8 @@ type Reservation struct {
 // yet, and returns a place in its queue. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
 // would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
-// An error means that there is no place in the queue; the tokens are spent only
-// as Spend says of ErrNotDurable.
+// After an error there is no place in the queue, and only after ErrNotDurable
+// the tokens may stay spent.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	return l.ReserveRequest(Request{Key: key, Cost: cost})
 }
@@ -324,7 +324,7 @@ func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Deci
 // SpendTogetherContext is SpendTogether with the ctx of SpendContext.
 func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (Decision, error) {
 	if len(ds) < len(reqs) {
-		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and room for %d decisions", len(reqs), len(ds))
+		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and space for %d decisions", len(reqs), len(ds))
 	}
 	d, err := l.all(ctx, reqs, ds, opSpend)
 	if err != nil {

@@ -147,7 +147,10 @@ func (r remote) wait(ctx context.Context, req stint.Request) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		within = max(0, int64(time.Until(deadline)))
 	}
-	err := r.doContext(ctx, opWait, func(b []byte) []byte { return binary.AppendVarint(appendRequest(b, &req), within) }, nil, nil)
+	err := r.doContext(ctx, opWait, func(b []byte) []byte {
+		return binary.AppendVarint(appendRequest(b, &req),
+			within)
+	}, nil, nil)
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -180,7 +183,8 @@ func (r remote) stats() (stint.Stats, error) {
 		}
 		b.b = nil
 	}, nil)
-	for text, err := range map[string]*error{st.FlushErr: &st.Flush.Err, st.CommitErr: &st.Commit.Err, st.FileErr: &st.File.Err} {
+	for text, err := range map[string]*error{st.FlushErr: &st.Flush.Err, st.CommitErr: &st.Commit.Err,
+		st.FileErr: &st.File.Err} {
 		if text != "" {
 			*err = errors.New(text)
 		}

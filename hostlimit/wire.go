@@ -314,9 +314,12 @@ func (r *body) held() (h stint.Held) {
 // kinds are the errors that keep their identity on the way to a guest. The
 // order is that of the bits in the protocol.
 var kinds = [...]error{
-	stint.ErrClosed, stint.ErrUnknownName, stint.ErrInvalidID, stint.ErrNegativeCost, stint.ErrCostOverBurst, stint.ErrDuplicateKey,
-	stint.ErrQueueFull, stint.ErrBlocked, stint.ErrNotDurable, stint.ErrFull, stint.ErrGone, stint.ErrCorrupt, stint.ErrFormat,
-	stint.ErrLocked, stint.ErrNameMismatch, context.DeadlineExceeded, context.Canceled, ErrRefused, ErrNoOwner, ErrNoAnswer,
+	stint.ErrClosed, stint.ErrUnknownName, stint.ErrInvalidID, stint.ErrNegativeCost, stint.ErrCostOverBurst,
+	stint.ErrDuplicateKey,
+	stint.ErrQueueFull, stint.ErrBlocked, stint.ErrNotDurable, stint.ErrFull, stint.ErrGone, stint.ErrCorrupt,
+	stint.ErrFormat,
+	stint.ErrLocked, stint.ErrNameMismatch, context.DeadlineExceeded, context.Canceled, ErrRefused, ErrNoOwner,
+	ErrNoAnswer,
 }
 
 const kindConfig = 1 << len(kinds)
@@ -410,7 +413,8 @@ func mismatch(theirs []named, ours stint.Names) error {
 	for _, n := range theirs {
 		spec, declared := ours[n.name]
 		if declared && spec.Label != n.label {
-			return fmt.Errorf("%w: %d is %q in one process and %q in another", stint.ErrNameMismatch, n.name, n.label, spec.Label)
+			return fmt.Errorf("%w: %d is %q in one process and %q in another", stint.ErrNameMismatch, n.name, n.label,
+				spec.Label)
 		}
 		if number, taken := numbers[n.label]; taken && number != n.name {
 			return fmt.Errorf("%w: %q is %d in one process and %d in another", stint.ErrNameMismatch, n.label, n.name, number)

@@ -32,22 +32,22 @@ func newSimulate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate LIMIT... --load LOAD",
 		Short: "Draw what limits do to a load, side by side",
-		Long: `Draw what limits do to a load, side by side: how many requests each admits over time. Nothing is kept. The clock
-is simulated, so the command takes no time.
+		Long: `Draw what limits do to a load, side by side: how many requests each admits over time. Nothing is kept.
+The clock is simulated, so the command takes no time.
 
-A LIMIT is COUNT/PERIOD or 'COUNT/PERIOD burst N', and may have a name, 'NAME=LIMIT'. A large burst makes it a
-token bucket, and a burst of 1 a leaky bucket.
+A LIMIT is COUNT/PERIOD or 'COUNT/PERIOD burst N', and may have a name, 'NAME=LIMIT'. A large burst
+makes it a token bucket, and a burst of 1 a leaky bucket.
 
 A LOAD is one of these, and may end in "after 5s idle"; several follow each other:
   200 in 100ms        evenly, the first at the beginning and the last at the end
   300/1s for 2s       the same: 600 in 2s
   600 every 3333333ns the first at the beginning, and the last that long before the end
   200 at once
-The two ways to spread a load are not the same to a limit: three steps of 3333333ns are a nanosecond less than
-10ms. The nearest miss is the shortest time by which a request came too early.
+The two ways to spread a load are not the same to a limit: three steps of 3333333ns are a nanosecond
+less than 10ms. The nearest miss is the shortest time by which a request came too early.
 
-A scenario is a YAML file of lists, limits and load, and a title. --json prints one object: requests, and
-limits, an array of name, limit, allowed, denied, nearest_miss_ns (null without a denial).`,
+A scenario is a YAML file of lists, limits and load, and a title. --json prints one object: requests,
+and limits, an array of name, limit, allowed, denied, nearest_miss_ns (null without a denial).`,
 		Example: `  stint simulate 'token bucket=100/1s burst 200' 'leaky bucket=100/1s burst 1' \
     --load '200 in 100ms after 5s idle'
   stint simulate '100/1s burst 200' '100/1s burst 1' --load '300/1s for 2s' --svg overload.svg

@@ -1,6 +1,6 @@
 // Command client asks a metered API, and keeps to a quota that outlives it:
-// three answers an hour, say, however often it is started. What is over the
-// quota is not sent.
+// three answers an hour, say, however often it is started. Requests over the
+// quota are not sent.
 //
 //	go run ./examples/client -quota 3/1h http://localhost:8080/api/time
 package main
@@ -47,9 +47,9 @@ func main() {
 	}
 }
 
-// defaultFile returns a file that lasts as long as the user's settings: whoever
-// empties a cache does not expect to be locked out by an API. It makes the
-// directory, which other users cannot read.
+// defaultFile returns a file that lasts as long as the user's settings. In a
+// cache directory it would be deleted, and the API would lock the user out. It
+// makes the directory, which other users cannot read.
 func defaultFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
