@@ -1,10 +1,11 @@
+//go:build unix
+
 package hostlimit
 
 import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -20,14 +21,6 @@ import (
 
 	"github.com/stint-go/stint"
 )
-
-// helloFrame is the hello of a guest without Names.
-func helloFrame() []byte {
-	return appendFrame(nil, opHello, 0, func(b []byte) []byte {
-		return appendNames(append(append(b, magic...),
-			version), nil)
-	})
-}
 
 // dialRaw connects without a hello.
 func dialRaw(t testing.TB, path string) net.Conn {
@@ -298,14 +291,6 @@ func TestOtherUser(t *testing.T) {
 	require.NoError(t, os.Chmod(p.socket, 0o666))
 	require.Contains(t, dial(), "hostlimit: refused: a process of user 65534")
 	require.ErrorIs(t, events.wait(t, GuestRefused).Err, ErrRefused)
-}
-
-const dialVar = "STINT_TEST_HOST_DIAL"
-
-// dialAs is what the process of another user does.
-func dialAs(path string) {
-	_, err := Dial(path, nil, nil)
-	fmt.Println(err)
 }
 
 // Two versions of a program have different limits for one key. Each is held to
