@@ -123,6 +123,16 @@ func (f *flusher) timeOfSave() Change {
 	return Change{Key{}, f.timed}
 }
 
+// beginClock has the clock go on from the last save if the wall clock is wrong.
+// It returns how far that is from the save then, or 0.
+func beginClock(c *clock.Clock, store Store) (time.Duration, error) {
+	seen, err := store.Load(Key{})
+	if err != nil {
+		return 0, fmt.Errorf("stint: read the time of the last save: %w", err)
+	}
+	return c.Begin(seen), nil
+}
+
 // timeAlone is how often the time is saved without buckets, while the wall clock
 // is not believed: only uptime counts then, and each boot would lose its own.
 const timeAlone = int64(time.Minute)
@@ -261,7 +271,7 @@ func holdKey(key Key) Key { return Key{Unknown, key.String()} }
 func (s *shard) expireLocked(now int64) {
 	s.Each(func(i uint32, b table.Slot) table.Outcome {
 		switch {
-		case b.TAT() > now || b.Has(table.Gate|table.Pending|table.Clamped):
+		case b.TAT() > now || b.Has(table.Pending|table.Clamped) || s.gateOfLocked(b) != nil:
 		case b.Has(table.Stored):
 			s.MarkDirty(i)
 		default:
@@ -305,7 +315,7 @@ func (c *collector) collectLocked(s *shard) {
 		}
 		tat := s.tailLocked(b)
 		switch past := tat <= c.now; {
-		case past && !b.Has(table.Stored|table.Gate):
+		case past && !b.Has(table.Stored) && s.gateOfLocked(b) == nil:
 			s.removeLocked(i)
 			return table.Removed
 		case past && !b.Has(table.Stored):
@@ -364,7 +374,7 @@ func (t *directory) saved(change Change, err error, now int64) {
 		s.MarkDirty(i)
 	} else if !b.Has(table.Dirty) {
 		b.Clear(table.Stored)
-		if b.TAT() <= now && !b.Has(table.Gate|table.Pending) {
+		if b.TAT() <= now && !b.Has(table.Pending) && s.gateOfLocked(b) == nil {
 			s.removeLocked(i)
 		}
 	}

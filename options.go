@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -23,9 +24,9 @@ import (
 // decision in MaxResident waits, with those that come during that flush.
 // Buckets with a queue stay in memory. If none can leave, the error is ErrFull.
 //
-// MaxResident does not bound the following. The index of the journal takes
-// 105 MB, or 200 bytes for each of MaxResident up to 1.3 million, whichever is
-// more. The filter of stored buckets takes 6 to 12 bytes for each of them.
+// MaxResident does not bound the following. In a flood of new ids, the index of
+// the journal takes 200 bytes for each of MaxResident up to 1.3 million, and a
+// few MB at least. The filter of stored buckets takes 6 to 12 bytes for each of them.
 // Holds and queues take a few hundred bytes each. The system counts pages of
 // the file that were read as resident memory, and reclaims them when it needs
 // to.
@@ -129,6 +130,118 @@ func (o *Options) withDefaults() (Options, error) {
 	c.CommitTimeout = cmp.Or(c.CommitTimeout, 5*time.Second)
 	c.MaxResident = cmp.Or(c.MaxResident, 1<<20)
 	return c, nil
+}
+
+// SetLimits puts other limits in force while decisions go on. A decision is
+// held to the old limits or to the new ones, and to the new ones once SetLimits
+// has returned.
+//
+// A bucket keeps the time at which it will be full, but never waits longer
+// than an empty bucket of the new limit. If the larger limit comes back, such
+// a bucket has more tokens than before. The next flush writes that to the
+// file; after a crash before it, the bucket is empty.
+//
+// Names keep their numbers: otherwise the error is ErrNameMismatch. They keep
+// their Parent and Floor, too. After an error the old limits stay in force.
+func (l *Limiter) SetLimits(limits *Limits) error {
+	if limits == nil {
+		return errors.New("stint: SetLimits: no limits")
+	}
+	l.limitsMu.Lock()
+	defer l.limitsMu.Unlock()
+	if l.isClosed() {
+		return ErrClosed
+	}
+	return l.setLimits(limits)
+}
+
+// setLimits puts limits in force. limitsMu is held.
+func (l *Limiter) setLimits(limits *Limits) error {
+	if err := l.limits.Load().sameTrees(limits); err != nil {
+		return err
+	}
+	if err := l.store.Declare(limits.names); err != nil {
+		return err
+	}
+	l.flusher.mu.Lock() // a save ends under the limits that it began under
+	defer l.flusher.mu.Unlock()
+	l.limits.Store(limits)
+	l.planted.Store(limits.members != nil)
+	l.directory.setLimits(limits, func(s *shard) {
+		l.retireCountsLocked(s)
+		s.changeLimitsLocked(limits, l.clock.Now())
+	})
+	return nil
+}
+
+// retireCountsLocked keeps a shard's counts when its limits go.
+func (l *Limiter) retireCountsLocked(s *shard) {
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	for i, name := range s.limits.order {
+		if c := s.countOf(uint32(i)); *c != (count{}) {
+			past := l.past[name]
+			l.past[name] = count{past.allowed + c.allowed, past.denied + c.denied}
+		}
+	}
+}
+
+// SetOverrides puts other overrides of one id in force, as Limits.With makes
+// them, while decisions go on: a new plan, or Blocked for a while. Its buckets
+// stay, as SetLimits says, and so do all others. The cost does not grow with
+// the number of ids, unless the Name has an Override format. Such an override
+// covers many buckets, and each bucket in memory is compared with it.
+//
+// Nothing is written to a limits file: a later SetLimits decides for the id
+// again. After an error the old overrides stay in force.
+func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
+	l.limitsMu.Lock()
+	defer l.limitsMu.Unlock()
+	if l.isClosed() {
+		return ErrClosed
+	}
+	ls, err := l.limits.Load().With(id, limits)
+	if err != nil {
+		return err
+	}
+	l.limits.Store(ls)
+	l.directory.setLimits(ls, func(s *shard) { s.limits = ls })
+	for name := range limits {
+		canonical, _ := ls.names.OverrideID(name, id.ID)
+		l.directory.changeRules(name.Key(canonical), ls.settings[name].leading, l.clock)
+	}
+	return nil
+}
+
+// Declare adds Names that are not declared yet, without a limit: for requests
+// that bring their own. The other Names, and all limits, stay as they are. The
+// error is ErrNameMismatch, or a ConfigError for a mistake.
+func (l *Limiter) Declare(names Names) error {
+	l.limitsMu.Lock()
+	defer l.limitsMu.Unlock()
+	select {
+	case <-l.closed:
+		return ErrClosed
+	default:
+	}
+	old := l.limits.Load()
+	ls := *old
+	ls.names, ls.settings = maps.Clone(old.names), slices.Clone(old.settings)
+	ls.order, ls.overrides = slices.Clone(old.order), slices.Clone(old.overrides)
+	b := limitsBuilder{ls: &ls}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !ls.declares(name) {
+			ls.names[name] = names[name]
+			b.declare(name, names[name], Unlimited)
+		}
+		if spec := names[name]; !old.declares(name) && (spec.Parent != 0 || spec.Floor != 0) {
+			b.wrong(name, errors.New("it has a Parent or a Floor: declare it with NewLimits"))
+		}
+	}
+	if errs := append(b.errs, ls.names.mistakes()...); errs != nil {
+		return errors.Join(errs...)
+	}
+	return l.setLimits(&ls)
 }
 
 // Event reports something to an operator when it happens. Health and Stats
@@ -251,6 +364,10 @@ var (
 
 	// ErrBlocked: the limit of the id is Blocked, so its turn never comes.
 	ErrBlocked = errors.New("stint: id is blocked")
+
+	// ErrShare: the call is not for a limit with a Parent, or for a Parent or a
+	// Floor. They have no queue, and a floor pays only for its own limit.
+	ErrShare = errors.New("stint: not for shares of a total")
 
 	// ErrNotDurable: the store could not make the decision durable; the tokens
 	// may stay spent.

@@ -107,7 +107,8 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	f.pid = to.pid()
 	switch {
 	case f.force && to.owner != nil:
-		return stint.Decision{}, errors.Join(fmt.Errorf("--force changes the file itself, which process %d has open", f.pid), to.Close())
+		return stint.Decision{}, errors.Join(fmt.Errorf("--force changes the file itself, which process %d has open",
+			f.pid), to.Close())
 	case f.act == nil:
 		err := to.do(f.limits.label(), stint.Unlimited, id, func(l decider, key stint.Key) error { return reset(l, key) })
 		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, err

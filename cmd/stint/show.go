@@ -30,13 +30,15 @@ func newShow() *cobra.Command {
 		Long: `Say why an id was limited. For each limit that has a bucket of the id, show which limit applies and
 its source, what is left, when the bucket is full, whether it is held, and whether "run --wait" has a
 queue for it. --name shows that limit only. With --limits, the limit is that of the label, or an
-override of exactly this id. The file does not change.
+override of exactly this id. The file does not change. With --share, show the tokens of floor, ceiling
+and total, and what loans leave in the total.
 
 --json prints one object for each: as list does, with source (the origin of the limit) and
-retry_after_ns (until one token is there).`,
+retry_after_ns (until one token is there), and share, with own and total (remaining, burst) and kept.`,
 		Example: `  stint show alice --limit 3/1m
   stint show 12345678 --limits defaults.yml --overrides overrides.yml
-  stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount`,
+  stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount
+  stint show acme --limits defaults.yml --overrides overrides.yml --share Tenant:Total:TenantFloor`,
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			shown, err := f.show(cmd, args[0], time.Now())
@@ -48,6 +50,7 @@ retry_after_ns (until one token is there).`,
 	}
 	f.db.register(cmd, dbUsage)
 	f.limits.register(cmd, false)
+	f.limits.registerShares(cmd)
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 	return cmd
 }
@@ -59,6 +62,7 @@ type shown struct {
 	retryAfter time.Duration // until there is a token
 	fullAt     time.Time
 	heldUntil  time.Time
+	share      *shareOf // nil if it has no Parent
 }
 
 func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown, error) {
@@ -87,6 +91,9 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 			found = append(found, &shown{bucket: bucket{label: label, id: id}})
 		}
 	}
+	if err := f.addShares(found, limits, numbers, id, now); err != nil {
+		return nil, err
+	}
 	for _, b := range found {
 		name, ok := numbers[b.label]
 		limit, limited := limits.For(name.Key(id))
@@ -103,6 +110,9 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 		}
 		if b.retryAfter = max(0, b.fullIn+limit.Interval()-limit.Tolerance()); limit == stint.Blocked {
 			b.retryAfter = math.MaxInt64
+		}
+		if b.share != nil {
+			b.retryAfter = max(b.retryAfter, b.share.wait)
 		}
 	}
 	for _, b := range found {
@@ -189,7 +199,8 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 				bucketJSON
 				Source     string        `json:"source,omitempty"`
 				RetryAfter time.Duration `json:"retry_after_ns"`
-			}{b.json(), b.source, max(b.retryAfter, b.heldFor)}
+				Share      *shareOf      `json:"share,omitempty"`
+			}{b.json(), b.source, max(b.retryAfter, b.heldFor), b.share}
 			if err := printJSON(w, line); err != nil {
 				return err
 			}
@@ -217,6 +228,9 @@ func (b *shown) words() string {
 	if b.limit.Burst > 0 {
 		line("limit", "%v, %s", b.limit, visible(b.source))
 		line("tokens", "%d of %d left", b.remaining, b.limit.Burst)
+		if b.share != nil {
+			line("share", "%s", b.share.words(&b.bucket))
+		}
 		if b.retryAfter > 0 {
 			line("next", "in %s: until then it is denied", duration(b.retryAfter))
 		}

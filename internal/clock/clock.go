@@ -121,9 +121,9 @@ func (c *Clock) Instant(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// Follow sets the Clock ahead if the wall clock is ahead of it, but not by years,
-// unless the Clock itself is before the release of this version. It returns the step that the wall clock made since the last
-// call, or 0.
+// Follow sets the Clock ahead if the wall clock is ahead of it, but not by
+// years, unless the Clock itself is before the release of this version. It
+// returns the step that the wall clock made since the last call, or 0.
 func (c *Clock) Follow() (step time.Duration) {
 	if c.simulated != nil {
 		return 0

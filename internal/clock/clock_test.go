@@ -53,7 +53,8 @@ func TestInstant(t *testing.T) {
 	require.EqualValues(t, 7, c.Instant(time.Unix(0, 7)))
 }
 
-// TestBegin: what the clock says, where time begins, and whether it is believed.
+// TestBegin has what the clock says, the time at which the Clock begins, and
+// whether the clock is believed.
 func TestBegin(t *testing.T) {
 	at := func(year int) time.Time { return time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC) }
 	saved := at(2030)
