@@ -198,7 +198,9 @@ func TestOwnerLater(t *testing.T) {
 			t.Cleanup(func() { lim.Close() })
 			require.True(t, lim.Allow(orders.Key("alice")))
 			got := make(chan result)
-			go func() { got <- runArgs(t, "list", "--db", db, "--limit", "3/1d", "--name", "Orders", "--lock-timeout", "1m") }()
+			go func() {
+				got <- runArgs(t, "list", "--db", db, "--limit", "3/1d", "--name", "Orders", "--lock-timeout", "1m")
+			}()
 			said := later(t, lim, db)
 			r := <-got
 			require.Equal(t, 0, r.status)
