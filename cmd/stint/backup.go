@@ -44,13 +44,15 @@ func (f *dbFlags) backup(cmd *cobra.Command, to string) (err error) {
 		from = owner
 	}
 	defer func() { err = errors.Join(err, failed(from.Close())) }()
+	ctx, stop := untilInterrupted(cmd) // before there is a file that would be left behind
+	defer stop()
 	if to == "-" {
-		_, err = f.copy(from, cmd.OutOrStdout())
+		_, err = f.copy(ctx, from, cmd.OutOrStdout())
 		return err
 	}
 	var n int64
 	if err = newFile(to, func(w io.Writer) error {
-		n, err = f.copy(from, w)
+		n, err = f.copy(ctx, from, w)
 		return err
 	}); errors.Is(err, errInterrupted) {
 		return errInterrupted

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -68,11 +69,13 @@ func (f *dbFlags) look() (*readStore, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, stop := untilInterrupted(f.cmd)
+	defer stop()
 	file, err := tempFile("stint-snapshot-*.db")
 	if err != nil {
 		return nil, err
 	}
-	_, err = f.copy(owner, file)
+	_, err = f.copy(ctx, owner, file)
 	if err = errors.Join(err, failed(file.Close())); err == nil {
 		store, err = readFile(file.Name(), path, f.lockTimeout)
 	}
@@ -89,10 +92,9 @@ type snapshotter interface {
 	Snapshot(w io.Writer) (int64, error)
 }
 
-// copy writes a copy of the file. Its errors are failures, or an interruption.
-func (f *dbFlags) copy(from snapshotter, to io.Writer) (int64, error) {
-	ctx, stop := untilInterrupted(f.cmd)
-	defer stop()
+// copy writes a copy of the file, until ctx ends. Its errors are failures, or an
+// interruption.
+func (f *dbFlags) copy(ctx context.Context, from snapshotter, to io.Writer) (int64, error) {
 	total := int64(-1)
 	if store, ok := from.(*readStore); ok {
 		total = store.Stats().Bytes
