@@ -18,8 +18,7 @@ exact: a full bucket admits burst tokens at one instant, and not one more.
 A bucket is one limit held against one id: an address, an account, a host. A
 [Key] names it, by the [Name] of the limit and the id. Buckets need not be made.
 A bucket that was never used is full, and a bucket that is full again is
-forgotten. So there may be as many ids as there are in the world: quiet ones
-cost nothing.
+forgotten. So the number of ids has no bound: unused ones cost nothing.
 
 A request has a cost in tokens, mostly 1. Spend takes them if all of them are
 there, and takes none otherwise. The answer is a [Decision]. Its RetryAfter is
@@ -104,7 +103,7 @@ what each leaves.
 until they are: first come, first served. While requests wait in the queue, Spend
 is denied. [Limit.Queue] bounds the queue. [Reservation.Cancel] leaves it, and
 returns the tokens if the turn has not come; after that they are spent. The queue
-does not outlive the process: after a restart the bucket is empty at most.
+ends with the process: after a restart the bucket is at worst empty.
 
 # Ids
 
@@ -112,8 +111,7 @@ does not outlive the process: after a restart the bucket is empty at most.
 limit, and returns its one spelling: "::ffff:10.0.0.2" and "10.0.0.2" are one
 bucket. [Name.Key] takes the id as it is. An address that could not be parsed,
 passed to [Name.IP] or [Name.Prefix], has no bucket: the Limiter answers
-ErrInvalidID, and such addresses do not share a bucket. Package idformat has more
-formats.
+ErrInvalidID. Package idformat has more formats.
 
 # Time
 
@@ -123,9 +121,9 @@ set, the Limiter follows. If it is set back, the Limiter does not, as long as th
 process lives.
 
 A machine without a battery may start with a clock that is years behind. Open the
-file after the clock is set. Otherwise a bucket counts as empty at that time when
-it is spent from, and is full when the clock is right. With Options.Now a test or
-a simulation tells the time.
+file after the clock is set. Otherwise the buckets that are spent from before
+that are full once the clock is right. Options.Now replaces the clock, for a test
+or a simulation.
 
 # Files
 
@@ -135,7 +133,8 @@ limits, such as a plan. Package limitsfile reads them from YAML. A running Limit
 takes others with [Limiter.SetLimits], and those of one id with
 [Limiter.SetOverrides].
 
-docs/format.md describes the bytes of a stint file. The numbers of Names stand in
-it, so a number is never given another meaning: [ErrNameMismatch] says so.
+docs/format.md describes the bytes of a stint file. The file stores the numbers
+and labels of Names. Never give a number another meaning: if the file has another
+label for it, the error is [ErrNameMismatch].
 */
 package stint

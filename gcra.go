@@ -16,7 +16,7 @@ const (
 	endOfTime    = 1<<63 - 1 - maxTolerance   // the year 2162: now + τ is an int64 for every limit
 )
 
-// rate is a limit as the arithmetic wants it.
+// rate is a limit in the form that the arithmetic uses.
 type rate struct {
 	burst     int64
 	interval  int64   // T: nanoseconds a token takes to come back
@@ -36,7 +36,7 @@ func newDivisor(n int64) divisor { return divisor{n, (1<<64 - 1) / uint64(max(n,
 
 // quotient returns ⌊x÷n⌋, for x ≥ 0.
 func (d *divisor) quotient(x int64) int64 {
-	high, _ := bits.Mul64(uint64(x), d.reciprocal) // it, or one less
+	high, _ := bits.Mul64(uint64(x), d.reciprocal) // ⌊x÷n⌋, or one less
 	q := int64(high)
 	if x-q*d.n >= d.n {
 		q++
@@ -45,7 +45,7 @@ func (d *divisor) quotient(x int64) int64 {
 }
 
 // newRate returns the rate of a limit, or the field that is out of range and
-// what it should have been.
+// its valid values.
 func newRate(burst, count, period int64) (r rate, field, want string) {
 	switch {
 	case burst < 1:
@@ -81,9 +81,9 @@ func (r *rate) spend(tat, now, cost int64) (next, retryAfter int64) {
 	return base + need, 0
 }
 
-// reserve returns the TAT after cost tokens are taken that need not be there
-// yet, and the nanoseconds until they will be. ok is false where the TAT would
-// leave the range of an int64.
+// reserve returns the TAT after cost tokens are taken, and the nanoseconds
+// until all of them are there. ok is false if the TAT would leave the range of
+// an int64.
 func (r *rate) reserve(tat, now, cost int64) (next, delay int64, ok bool) {
 	now = instant(now)
 	base := max(now, tat)
@@ -95,8 +95,8 @@ func (r *rate) reserve(tat, now, cost int64) (next, delay int64, ok bool) {
 	return base + need, delay, true
 }
 
-// refund returns the TAT after cost ≥ 0 tokens are given back: never before
-// now, a bucket holds no more than burst.
+// refund returns the TAT after cost ≥ 0 tokens are given back. It is not before
+// now, because a bucket has no more than burst.
 func (r *rate) refund(tat, now, cost int64) int64 {
 	now = instant(now)
 	if tat <= now {
@@ -108,8 +108,8 @@ func (r *rate) refund(tat, now, cost int64) int64 {
 	return tat - cost*r.interval
 }
 
-// clamp returns the TAT, or now + τ where it is further ahead than spending
-// could have brought it: the clock was set back, or the limit was made smaller.
+// clamp returns the TAT, or now + τ if it is further ahead than spending could
+// have brought it: the clock was set back, or the limit was made smaller.
 // No request waits longer than an empty bucket takes to refill.
 func (r *rate) clamp(tat, now int64) int64 { return min(tat, instant(now)+r.tolerance) }
 
@@ -129,9 +129,9 @@ func resetAfter(tat, now int64) int64 {
 }
 
 // lease returns the end of the half lease that a TAT is in, and the end of the
-// next one. The store is given the end of the next: an eighth of τ ahead of the
-// TAT at most. Half leases of a limit end at the same instants for every
-// bucket, so a bucket need not remember what the store was given.
+// next one. The store gets the end of the next one, at most an eighth of τ
+// ahead of the TAT. Half leases of a limit end at the same instants for every
+// bucket, so a bucket need not remember which TAT the store has.
 func (r *rate) lease(tat int64) (end, next int64) {
 	step := r.halves.n
 	if step == 0 || tat > endOfTime {
@@ -151,8 +151,9 @@ const (
 )
 
 // renew returns the lease that a bucket needs when its TAT moves from one
-// instant to a later one, and when. The store has the half lease that from is
-// in if covered, and the next one if ahead; if pending, a commit brings one.
+// instant to a later one, and when the store must have it. covered: the store
+// has the half lease that from is in. ahead: it has the next one too. pending:
+// a commit is about to save one.
 func (r *rate) renew(from, to int64, covered, ahead, pending bool) (tat int64, when need) {
 	end, tat := r.lease(to)
 	step := tat - end
