@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/groupcommit"
 	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
@@ -32,6 +33,8 @@ type change struct {
 	isHold   bool
 	renewal  bool // of a lease: no caller waits
 	counted  bool // as allowed
+	leads    bool // in its pair
+	pair     *pair
 }
 
 // work has what one commit saves, and the changes that it finishes.
@@ -98,13 +101,13 @@ func (c *committer) levelFor(ch *change, rule uint32) Durability {
 
 // needLocked returns the TAT that the store must get for a changed bucket, and
 // when. A TAT of 0 deletes the bucket.
-func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, when need) {
+func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, when gcra.Need) {
 	s := ch.shard
 	level := c.levelFor(ch, b.Rule())
 	tail := s.tailLocked(b)
-	durable := needNone
+	durable := gcra.NeedNone
 	if level >= Leased {
-		durable = needFirst
+		durable = gcra.NeedFirst
 	}
 	switch {
 	case tail <= now:
@@ -112,11 +115,11 @@ func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, 
 	case level != Leased:
 		return tail, durable
 	case tail != ch.to: // there is a queue
-		_, tat = s.limits.rules[b.Rule()].rate.lease(tail)
-		return tat, needFirst
+		_, tat = s.limits.rules[b.Rule()].rate.Lease(tail)
+		return tat, gcra.NeedFirst
 	}
 	r := &s.limits.rules[b.Rule()].rate
-	return r.renew(ch.from, ch.to, b.Has(table.Covered), b.Has(table.Ahead), b.Has(table.Pending))
+	return r.Renew(ch.from, ch.to, b.Has(table.Covered), b.Has(table.Ahead), b.Has(table.Pending))
 }
 
 // unsavedLocked reports whether the store may have another TAT for a bucket
@@ -132,7 +135,7 @@ func (s *shard) unsavedLocked(b table.Slot) bool {
 // it renews the leases that are due.
 func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 	c := l.committer
-	most, least, strictest := needNone, Synced, Memory
+	most, least, strictest := gcra.NeedNone, Synced, Memory
 	for i := range rs {
 		r := &rs[i]
 		b, changed := r.changedLocked()
@@ -148,28 +151,30 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 		most = max(most, when)
 	}
 	if least < Leased && strictest >= Leased {
-		most = needFirst
+		most = gcra.NeedFirst
 	}
-	if most == needNone {
+	if most == gcra.NeedNone {
 		return nil
 	}
-	in := c.Lock(most == needFirst)
+	in := c.Lock(most == gcra.NeedFirst)
 	defer c.Unlock()
+	begin := len(in.Work.changes)
 	for i := range rs {
 		r := &rs[i]
 		b, changed := r.changedLocked()
 		if !changed {
 			continue
 		}
-		if tat, when := c.needLocked(&r.change, b, now); when == most || most == needFirst {
+		if tat, when := c.needLocked(&r.change, b, now); when == most || most == gcra.NeedFirst {
 			ch := r.change
-			if most == needSoon { // the caller has its answer: nothing to undo
+			if most == gcra.NeedSoon { // the caller has its answer: nothing to undo
 				ch = renewalOf(r.shard, r.hash, b)
 			}
 			c.putLocked(in, &ch, b, tat)
 		}
 	}
-	if most == needSoon {
+	orderPairs(in.Work.changes[begin:])
+	if most == gcra.NeedSoon {
 		return nil
 	}
 	return in
@@ -272,6 +277,9 @@ func (c *committer) awaitUntil(ctx context.Context, in *batch) error {
 func (c *committer) save(in *batch) error {
 	w := &in.Work
 	n := len(w.saves)
+	if n > 0 {
+		w.saves = append(w.saves, c.flusher.timeOfSave())
+	}
 	err := c.flusher.save(w.saves)
 	c.flusher.committed(err)
 	if err == nil {
@@ -313,7 +321,7 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 	if p == nil || p.batch != in {
 		return // a later commit has the bucket
 	}
-	if err != nil && !p.lowered && b.TAT() == ch.to {
+	if err != nil && !p.lowered && b.TAT() == ch.to && ch.mayUndo() {
 		b.SetTAT(ch.from)
 		if g := s.gateOfLocked(b); g != nil {
 			g.queue.Put(ch.turns)
@@ -358,7 +366,7 @@ func (s *shard) failLocked(ch *change, i uint32) {
 
 // coverLocked notes that the store has a TAT for a bucket that may be a lease.
 func (s *shard) coverLocked(b table.Slot, tail, stored int64) {
-	switch this, next := s.limits.rules[b.Rule()].rate.lease(tail); stored {
+	switch this, next := s.limits.rules[b.Rule()].rate.Lease(tail); stored {
 	case next:
 		b.Set(table.Covered | table.Ahead)
 	case this:

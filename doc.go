@@ -120,10 +120,11 @@ clock. If the wall clock runs ahead, because the machine slept or the clock was
 set, the Limiter follows. If it is set back, the Limiter does not, as long as the
 process lives.
 
-A machine without a battery may start with a clock that is years behind. Open the
-file after the clock is set. Otherwise the buckets that are spent from before
-that are full once the clock is right. Options.Now replaces the clock, for a test
-or a simulation.
+A machine without a battery may start with a wrong clock. The file has the time of
+the last save. If the wall clock is behind that, or more than ten years ahead, time
+goes on from the save until the clock is right, and [Limiter.Health] says so. A
+new file has no save: open it after the clock is set. Options.Now replaces the
+clock, for a test or a simulation.
 
 # Files
 

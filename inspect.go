@@ -7,6 +7,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -146,11 +147,11 @@ func (l *Limiter) inspectLocked(s *shard, h uint64, key Key, stored int64) (b Bu
 	if i, resident := s.findLocked(key, h); resident {
 		tat = g.tail(s.At(i).TAT())
 	} else if rule > blocked {
-		tat = r.rate.clamp(tat, now)
+		tat = r.rate.Clamp(tat, now)
 	}
-	b = Bucket{Key: key, Limit: r.limit, ResetAfter: time.Duration(resetAfter(tat, now))}
+	b = Bucket{Key: key, Limit: r.limit, ResetAfter: time.Duration(gcra.ResetAfter(tat, now))}
 	if rule > blocked {
-		b.Remaining = r.rate.remaining(tat, now)
+		b.Remaining = r.rate.Remaining(tat, now)
 	}
 	if g != nil && g.hold > now {
 		b.HeldUntil = time.Unix(0, g.hold)
@@ -180,7 +181,7 @@ func (l *Limiter) Health() error {
 	if unsaved.err == nil {
 		unsaved = f.commit
 	}
-	errs := []error{unsaved.says("nothing saved"), f.saving.overdue, f.upkeep.overdue}
+	errs := []error{unsaved.says("nothing saved"), f.saving.overdue, f.upkeep.overdue, l.clock.Health()}
 	f.statusMu.Unlock()
 	if load := l.loadFailure.Load(); load != nil {
 		errs = append(errs, load.says("no bucket loaded"))
@@ -206,7 +207,23 @@ type Stats struct {
 // LimitStats are counts of the calls for one limit.
 type LimitStats struct {
 	Allowed, Denied int64 // decisions to spend or to reserve
+	Borrowed        int64 // of the Allowed of a limit with a Parent: its floor did not pay
 	Errors          int64 // calls that returned an error
+}
+
+// failed counts an error against the key's limit, and returns it. It does
+// nothing if err is nil.
+func (l *Limiter) failed(key Key, err error) error {
+	if err == nil {
+		return nil
+	}
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	if l.limits.Load().label(key.Name) == "" {
+		key.Name = Unknown // names that are not declared must not fill the memory
+	}
+	l.errs[key.Name]++
+	return err
 }
 
 // FlushStats are counts and times of the flushes of one Limiter.
@@ -363,6 +380,12 @@ func (l *Limiter) Stats() Stats {
 	}
 	for name, n := range l.errs {
 		add(name, 0, 0, n)
+	}
+	for name, ls := range st.Limits {
+		if m := l.limits.Load().member(name); m.role == classRole {
+			ls.Borrowed = max(0, ls.Allowed-st.Limits[m.floor].Allowed)
+			st.Limits[name] = ls
+		}
 	}
 	return st
 }

@@ -2,6 +2,7 @@ package stint_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -132,7 +133,7 @@ type killed struct {
 
 func startKilled(t *testing.T, rnd *rand.Rand, opts killOptions, calls int) *killed {
 	k := &killed{t: t, rnd: rnd, left: calls}
-	k.cmd = exec.Command(os.Args[0], "-test.run=^TestKilledProcess$")
+	k.cmd = stint.Self(context.WithoutCancel(t.Context()), "-test.run=^TestKilledProcess$")
 	told, err := json.Marshal(opts)
 	require.NoError(t, err)
 	k.cmd.Env = append(os.Environ(), killEnv+"="+string(told))

@@ -50,7 +50,7 @@ func TestNew(t *testing.T) {
 func TestEventKind(t *testing.T) {
 	for kind, want := range map[EventKind]string{
 		FlushFailed: "flush failed", FlushRecovered: "flush recovered", ClockStepped: "clock stepped",
-		FileSetAside: "file set aside", 9: "EventKind(9)",
+		FileSetAside: "file set aside", 99: "EventKind(99)",
 	} {
 		require.Equal(t, want, kind.String())
 	}

@@ -129,7 +129,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, ds []Decision, at []spot) (s
 			return Decision{}, false
 		}
 		rule := &f.shard.limits.rules[b.Rule()]
-		if uint64(r.Cost) > uint64(rule.rate.burst) || // the cost may be negative
+		if uint64(r.Cost) > uint64(rule.rate.Burst) || // the cost may be negative
 			cmp.Or(rule.limit.Durability, l.opts.Durability) >= Leased {
 			return Decision{}, false
 		}
@@ -142,7 +142,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, ds []Decision, at []spot) (s
 			}
 		}
 		f.index = index
-		f.next, f.wait = rule.rate.spend(b.TAT(), now, r.Cost)
+		f.next, f.wait = rule.rate.Spend(b.TAT(), now, r.Cost)
 		d := Decision{Allowed: f.wait == 0, RetryAfter: time.Duration(f.wait), Key: r.Key}
 		rule.report(&d, f.next, now)
 		if i == 0 || d.stricter(&strictest) {
@@ -198,6 +198,10 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, ds []Decision, op op)
 		default:
 			r.op = opCheck
 		}
+	}
+	rs, err := l.withShares(rs)
+	if err != nil {
+		return Decision{}, err
 	}
 	sortRequests(rs)
 	for i := range rs[1:] {
@@ -292,14 +296,14 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 	for i := range rs {
 		r := &rs[i]
 		var d Decision
-		if err := r.decideLocked(now, &d); err != nil {
+		decided, err := decidePartLocked(rs, i, now, &d)
+		if err != nil {
 			return Decision{}, i, err
 		}
-		r.allowed = d.Allowed
-		if ds != nil {
+		if decided && ds != nil {
 			ds[r.at] = d
 		}
-		if r.mode != SpendOnly && (!voted || d.stricter(&strictest)) {
+		if decided && r.mode != SpendOnly && (!voted || d.stricter(&strictest)) {
 			strictest, voted = d, true
 		}
 	}
@@ -383,6 +387,9 @@ func (l *Limiter) configuredLocked(s *shard, h uint64, r *Request) bool {
 
 // slowPathGiven is slowPath for a request that may have a limit.
 func (l *Limiter) slowPathGiven(req *Request, op op, now int64) (Decision, error) {
+	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
+		return l.slowPathShare(m, *req, op)
+	}
 	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: op}}
 	if err := l.give(&rs[0], req); err != nil {
 		return Decision{}, l.failed(req.Key, err)

@@ -20,7 +20,9 @@ import (
 // several goroutines. A wrapper may embed a Store.
 //
 // Holds are kept under the Name Unknown, which no limit can have: the id is the
-// held bucket's key as text, and the TAT is the end of the hold.
+// held bucket's key as text, and the TAT is the end of the hold. The entry with
+// the empty id is no hold: its TAT is the time of the last save. All may leave
+// it out.
 type Store interface {
 	// Declare adds the names of the Limiter's limits. New and SetLimits call
 	// it. The error is ErrNameMismatch if the Store knows a number or a
@@ -107,7 +109,7 @@ func (s *MemStore) All(name Name) iter.Seq2[Change, error] {
 		s.mu.Lock()
 		tats := maps.Clone(s.tats)
 		s.mu.Unlock()
-		maps.DeleteFunc(tats, func(k Key, _ int64) bool { return k.Name != name })
+		maps.DeleteFunc(tats, func(k Key, _ int64) bool { return k.Name != name || k == (Key{}) })
 		for _, key := range slices.SortedFunc(maps.Keys(tats), Key.compare) {
 			if !yield(Change{key, tats[key]}, nil) {
 				return

@@ -187,6 +187,7 @@ func TestHost(t *testing.T) {
 		for i, c := range all {
 			t.Logf("%s: %8.0f a second", name(c, callers), of(i, callers))
 		}
-		t.Logf("guest flushed ÷ redis: %.2f; guest synced ÷ owner synced: %.2f", of(1, callers)/of(0, callers), of(3, callers)/of(4, callers))
+		t.Logf("guest flushed ÷ redis: %.2f; guest synced ÷ owner synced: %.2f", of(1, callers)/of(0, callers),
+			of(3, callers)/of(4, callers))
 	}
 }

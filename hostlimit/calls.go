@@ -2,7 +2,6 @@ package hostlimit
 
 import (
 	"context"
-	"errors"
 	"io"
 	"iter"
 	"slices"
@@ -170,35 +169,41 @@ func (l *Limiter) seen(k stint.Bucket) stint.Bucket {
 	return k
 }
 
-// Buckets is stint.Limiter.Buckets, under the limits of this process. If the
-// owner changes meanwhile, the last thing that it yields is an error.
+// Buckets is stint.Limiter.Buckets, under the limits of this process.
 func (l *Limiter) Buckets(name stint.Name) iter.Seq2[stint.Bucket, error] {
 	return func(yield func(stint.Bucket, error) bool) {
-		var from iter.Seq2[stint.Bucket, error]
-		err := l.call(nil, false, func(o *stint.Limiter) error {
-			from = o.Buckets(name)
+		var own iter.Seq2[stint.Bucket, error]
+		var all []stint.Bucket
+		err := l.call(nil, true, func(o *stint.Limiter) error {
+			own = o.Buckets(name)
 			return nil
-		}, func(r remote) error {
-			from = func(yield func(stint.Bucket, error) bool) {
-				for k, err := range r.buckets(name) {
-					if errors.Is(err, errMoved) {
-						err = ErrNoOwner
-					}
-					if err == nil {
-						k = l.seen(k)
-					}
-					if !yield(k, err) {
-						return
-					}
-				}
-			}
-			return nil
+		}, func(r remote) (err error) {
+			all, err = r.buckets(name)
+			return err
 		})
-		if err != nil {
-			yield(stint.Bucket{}, err)
+		if own != nil {
+			own(yield)
 			return
 		}
-		from(yield)
+		for i := range all {
+			all[i] = l.seen(all[i])
+		}
+		yieldAll(all, err, yield)
+	}
+}
+
+// Held is stint.Limiter.Held.
+func (l *Limiter) Held() iter.Seq2[stint.Held, error] {
+	return func(yield func(stint.Held, error) bool) {
+		var all []stint.Held
+		err := l.call(nil, true, func(o *stint.Limiter) error {
+			all = slices.Collect(o.Held())
+			return nil
+		}, func(r remote) (err error) {
+			all, err = r.held()
+			return err
+		})
+		yieldAll(all, err, yield)
 	}
 }
 

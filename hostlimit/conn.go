@@ -86,7 +86,8 @@ func newConn(nc net.Conn, names []named, timeout time.Duration, lost func(*conn,
 // hello introduces the guest, and waits for the owner's answer.
 func (c *conn) hello(names []named) error {
 	c.nc.SetDeadline(time.Now().Add(c.timeout))
-	c.nc.Write(appendFrame(nil, opHello, 0, func(b []byte) []byte { // it fails if the owner has refused already, and said why
+	// it fails if the owner has refused already, and said why
+	c.nc.Write(appendFrame(nil, opHello, 0, func(b []byte) []byte {
 		return appendNames(append(append(b, magic...), version), names)
 	}))
 	f, err := c.frames.next()
@@ -135,7 +136,8 @@ func (c *conn) do(o op, request func([]byte) []byte, reply func(*body), part fun
 }
 
 // doContext is do for a call that the end of ctx aborts. It may be nil.
-func (c *conn) doContext(ctx context.Context, o op, request func([]byte) []byte, reply func(*body), part func(*body)) error {
+func (c *conn) doContext(ctx context.Context, o op, request func([]byte) []byte, reply func(*body),
+	part func(*body)) error {
 	call := callPool.Get().(*call)
 	call.part, call.err, call.buf = part, nil, call.buf[:0]
 	c.mu.Lock()

@@ -142,11 +142,16 @@ func (g *Guest) Bucket(key stint.Key) (stint.Bucket, error) {
 // Buckets is stint.Limiter.Buckets.
 func (g *Guest) Buckets(name stint.Name) iter.Seq2[stint.Bucket, error] {
 	return func(yield func(stint.Bucket, error) bool) {
-		for k, err := range g.r.buckets(name) {
-			if !yield(k, g.gone(err)) {
-				return
-			}
-		}
+		all, err := g.r.buckets(name)
+		yieldAll(all, g.gone(err), yield)
+	}
+}
+
+// Held is stint.Limiter.Held.
+func (g *Guest) Held() iter.Seq2[stint.Held, error] {
+	return func(yield func(stint.Held, error) bool) {
+		all, err := g.r.held()
+		yieldAll(all, g.gone(err), yield)
 	}
 }
 

@@ -23,7 +23,10 @@ import (
 
 // helloFrame is the hello of a guest without Names.
 func helloFrame() []byte {
-	return appendFrame(nil, opHello, 0, func(b []byte) []byte { return appendNames(append(append(b, magic...), version), nil) })
+	return appendFrame(nil, opHello, 0, func(b []byte) []byte {
+		return appendNames(append(append(b, magic...),
+			version), nil)
+	})
 }
 
 // dialRaw connects without a hello.
@@ -61,13 +64,14 @@ func TestHostileGuest(t *testing.T) {
 	}
 	huge := binary.BigEndian.AppendUint32(nil, 1<<31)
 	for name, said := range map[string][]byte{
-		"garbage":                bytes.Repeat([]byte{0xA5}, 1000),
-		"text":                   []byte("GET / HTTP/1.1\r\nHost: quota.db\r\n\r\n"),
-		"a huge length":          append(huge, make([]byte, 100)...),
-		"a length of 0":          make([]byte, 100),
-		"no hello":               appendFrame(nil, opFlush, 1, nil),
-		"two hellos":             append(helloFrame(), helloFrame()...),
-		"another magic":          appendFrame(nil, opHello, 0, func(b []byte) []byte { return append(b, "stant\x00\x01\x00"...) }),
+		"garbage":       bytes.Repeat([]byte{0xA5}, 1000),
+		"text":          []byte("GET / HTTP/1.1\r\nHost: quota.db\r\n\r\n"),
+		"a huge length": append(huge, make([]byte, 100)...),
+		"a length of 0": make([]byte, 100),
+		"no hello":      appendFrame(nil, opFlush, 1, nil),
+		"two hellos":    append(helloFrame(), helloFrame()...),
+		"another magic": appendFrame(nil, opHello, 0,
+			func(b []byte) []byte { return append(b, "stant\x00\x01\x00"...) }),
 		"an unknown op":          call(99, nil),
 		"an op of the owner":     call(opReply, nil),
 		"too many requests":      call(opTogether, func(b []byte) []byte { return binary.AppendUvarint(b, 1<<40) }),
@@ -277,7 +281,7 @@ func TestOtherUser(t *testing.T) {
 	info, err := os.Stat(p.socket)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	exe := filepath.Join(filepath.Dir(path), "dial.test") // where another user may run it
+	exe := filepath.Join(filepath.Dir(path), "dial.test") // another user may run it there
 	binary, err := os.ReadFile(os.Args[0])
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(exe, binary, 0o755))
@@ -350,7 +354,8 @@ func TestTwoVersions(t *testing.T) {
 func TestNewName(t *testing.T) {
 	path := filePath(t)
 	owner := openOn(t, path, limitsWith(t, nil), nil)
-	names := stint.Names{perID: testNames[perID], 7: {Label: "New", Limit: stint.PerHour(3)}, 8: {Label: "All", ID: stint.Shared, Limit: stint.PerHour(1)}}
+	names := stint.Names{perID: testNames[perID], 7: {Label: "New", Limit: stint.PerHour(3)},
+		8: {Label: "All", ID: stint.Shared, Limit: stint.PerHour(1)}}
 	limits, err := stint.NewLimits(names, nil, nil)
 	require.NoError(t, err)
 	guest := openOn(t, path, limits, nil)
@@ -367,7 +372,8 @@ func TestNewName(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, d.Allowed)
 
-	for _, spec := range []stint.NameSpec{{Label: "Other", Limit: stint.Unlimited}, {Label: "PerID", ID: stint.Shared, Limit: stint.Unlimited}} {
+	for _, spec := range []stint.NameSpec{{Label: "Other", Limit: stint.Unlimited},
+		{Label: "PerID", ID: stint.Shared, Limit: stint.Unlimited}} {
 		wrong, err := stint.NewLimits(stint.Names{perID: spec}, nil, nil)
 		require.NoError(t, err)
 		_, err = Open(path, wrong, nil)

@@ -35,7 +35,8 @@ type Limiter struct {
 
 var _ stint.Decider = (*Limiter)(nil)
 
-// backend is who decides: this process, or the owner that it is a guest of.
+// backend decides: it is this process, or the owner that this process is a
+// guest of.
 type backend struct {
 	limiter *stint.Limiter
 	server  *Server

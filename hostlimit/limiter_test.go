@@ -95,6 +95,12 @@ func TestLimiter(t *testing.T) {
 		}
 		require.True(t, until.Equal(found[a].HeldUntil))
 		require.EqualValues(t, 100, found[a].Limit.Burst)
+		held := []stint.Held{}
+		for h, err := range l.Held() {
+			require.NoError(t, err)
+			held = append(held, h)
+		}
+		require.Equal(t, []stint.Held{{Key: a, Until: until}}, held)
 		require.NoError(t, l.Reset(a, b))
 		k, err = l.Bucket(a)
 		require.NoError(t, err)

@@ -82,7 +82,8 @@ func work(o workerOptions) {
 		Limiter: stint.Options{FlushInterval: 20 * time.Millisecond, LockTimeout: 5 * time.Second},
 		OnEvent: func(e Event) {
 			m := message{}
-			switch m.Event = map[EventKind]string{BecameOwner: "owner", BecameGuest: "guest", OwnerLost: "lost"}[e.Kind]; e.Kind {
+			switch m.Event = map[EventKind]string{BecameOwner: "owner", BecameGuest: "guest",
+				OwnerLost: "lost"}[e.Kind]; e.Kind {
 			case OwnerLost:
 				lostAt.Store(int64(time.Since(begun)))
 			case TakeoverFailed, GuestRefused:

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"sync/atomic"
 	"time"
 
@@ -148,7 +147,10 @@ func (r remote) wait(ctx context.Context, req stint.Request) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		within = max(0, int64(time.Until(deadline)))
 	}
-	err := r.doContext(ctx, opWait, func(b []byte) []byte { return binary.AppendVarint(appendRequest(b, &req), within) }, nil, nil)
+	err := r.doContext(ctx, opWait, func(b []byte) []byte {
+		return binary.AppendVarint(appendRequest(b, &req),
+			within)
+	}, nil, nil)
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -181,7 +183,8 @@ func (r remote) stats() (stint.Stats, error) {
 		}
 		b.b = nil
 	}, nil)
-	for text, err := range map[string]*error{st.FlushErr: &st.Flush.Err, st.CommitErr: &st.Commit.Err, st.FileErr: &st.File.Err} {
+	for text, err := range map[string]*error{st.FlushErr: &st.Flush.Err, st.CommitErr: &st.Commit.Err,
+		st.FileErr: &st.File.Err} {
 		if text != "" {
 			*err = errors.New(text)
 		}
@@ -189,29 +192,38 @@ func (r remote) stats() (stint.Stats, error) {
 	return st.Stats, err
 }
 
-// buckets lists buckets. They are all read before the first is yielded, so that
-// a slow caller does not hold up the owner.
-func (r remote) buckets(name stint.Name) iter.Seq2[stint.Bucket, error] {
-	return func(yield func(stint.Bucket, error) bool) {
-		var all []stint.Bucket
-		bad := false
-		err := r.do(opBuckets, func(b []byte) []byte { return binary.AppendUvarint(b, uint64(name)) }, nil, func(b *body) {
-			for len(b.b) > 0 {
-				all = append(all, b.bucket())
-			}
-			bad = bad || b.bad
-		})
-		if err == nil && bad {
-			err = errMessage
+// list makes a call whose reply has many parts. All are read before it returns,
+// so a slow caller does not hold up the owner.
+func list[T any](r remote, o op, request func([]byte) []byte, read func(*body) T) (all []T, err error) {
+	bad := false
+	err = r.do(o, request, nil, func(b *body) {
+		for len(b.b) > 0 {
+			all = append(all, read(b))
 		}
-		for _, k := range all {
-			if !yield(k, nil) {
-				return
-			}
+		bad = bad || b.bad
+	})
+	if err == nil && bad {
+		err = errMessage
+	}
+	return all, err
+}
+
+func (r remote) buckets(name stint.Name) ([]stint.Bucket, error) {
+	return list(r, opBuckets, func(b []byte) []byte { return binary.AppendUvarint(b, uint64(name)) }, (*body).bucket)
+}
+
+func (r remote) held() ([]stint.Held, error) { return list(r, opHeld, nil, (*body).held) }
+
+// yieldAll yields what was read, and then the error.
+func yieldAll[T any](all []T, err error, yield func(T, error) bool) {
+	for _, one := range all {
+		if !yield(one, nil) {
+			return
 		}
-		if err != nil {
-			yield(stint.Bucket{}, err)
-		}
+	}
+	if err != nil {
+		var none T
+		yield(none, err)
 	}
 }
 

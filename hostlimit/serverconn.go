@@ -3,7 +3,6 @@ package hostlimit
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -262,6 +261,11 @@ func (c *serverConn) handle(f frame) error {
 			return err
 		}
 		c.run(id, func() (func([]byte) []byte, error) { return nil, c.buckets(id, name) })
+	case opHeld:
+		if err := r.end(); err != nil {
+			return err
+		}
+		c.run(id, func() (func([]byte) []byte, error) { return nil, c.held(id) })
 	case opFlush, opHealth, opStats, opSnapshot:
 		if err := r.end(); err != nil {
 			return err
@@ -369,157 +373,4 @@ func (c *serverConn) each(reqs []stint.Request, ds []stint.Decision) (func([]byt
 		}
 		return b
 	}, nil
-}
-
-// wait waits for a turn.
-func (c *serverConn) wait(f frame) error {
-	req, within := f.body.request(), f.body.int()
-	if err := f.body.end(); err != nil {
-		return err
-	}
-	id := f.id
-	ctx, cancel := context.WithCancel(c.ctx)
-	if within >= 0 {
-		ctx, cancel = context.WithTimeout(c.ctx, time.Duration(within))
-	}
-	c.mu.Lock()
-	_, taken := c.waits[id]
-	ok := len(c.waits) < maxWaits && !taken && !c.leaving
-	if ok {
-		c.waits[id] = cancel
-	}
-	leaving := c.leaving
-	c.mu.Unlock()
-	if !ok {
-		cancel()
-		if leaving {
-			c.fail(id, errMoved)
-		} else {
-			c.fail(id, errTooMany)
-		}
-		return nil
-	}
-	c.running.Go(func() {
-		defer cancel()
-		err := c.declared(func() error { return c.server.limiter.WaitRequest(ctx, req) })
-		c.mu.Lock()
-		delete(c.waits, id)
-		leaving := c.leaving
-		c.mu.Unlock()
-		switch {
-		case err == nil:
-			c.reply(id, true, nil)
-		case leaving && errors.Is(err, context.Canceled): // its tokens are back
-			c.fail(id, errMoved)
-		default:
-			c.fail(id, err)
-		}
-	})
-	return nil
-}
-
-// reserve takes a place in a queue, and keeps it for the guest.
-func (c *serverConn) reserve(req stint.Request) (func([]byte) []byte, error) {
-	c.mu.Lock()
-	if len(c.places) >= maxReservations {
-		for id, place := range c.places {
-			if place.Delay() == 0 {
-				delete(c.places, id)
-			}
-		}
-	}
-	full := len(c.places) >= maxReservations
-	c.mu.Unlock()
-	if full {
-		return nil, errTooMany
-	}
-	var place stint.Reservation
-	err := c.declared(func() (err error) { place, err = c.server.limiter.ReserveRequest(req); return err })
-	if err != nil {
-		return nil, err
-	}
-	delay := place.Delay()
-	c.mu.Lock()
-	c.last++
-	id, open := c.last, c.places != nil
-	if open && delay > 0 {
-		c.places[id] = place
-	}
-	c.mu.Unlock()
-	if !open { // the guest is gone
-		place.Cancel()
-	}
-	return func(b []byte) []byte { return binary.AppendVarint(binary.AppendVarint(b, id), int64(delay)) }, nil
-}
-
-// place answers for a reservation. One that is not there has had its turn.
-func (c *serverConn) place(o op, id int64) (func([]byte) []byte, error) {
-	c.mu.Lock()
-	place, ok := c.places[id]
-	if ok && o == opCancel {
-		delete(c.places, id)
-	}
-	c.mu.Unlock()
-	delay := time.Duration(0)
-	switch {
-	case ok && o == opCancel:
-		place.Cancel()
-	case ok:
-		delay = place.Delay()
-	}
-	return appendInt(int64(delay)), nil
-}
-
-// buckets lists buckets, many in a frame.
-func (c *serverConn) buckets(id uint32, name stint.Name) error {
-	var part []byte
-	send := func() error {
-		err := c.out.sendSlowly(opPart, id, func(b []byte) []byte { return append(b, part...) })
-		part = part[:0]
-		return err
-	}
-	for k, err := range c.server.limiter.Buckets(name) {
-		if err != nil {
-			return err
-		}
-		if part = appendBucket(part, &k); len(part) > 16<<10 {
-			if err := send(); err != nil {
-				return err
-			}
-		}
-	}
-	return send()
-}
-
-// wireStats are Stats whose errors are text.
-type wireStats struct {
-	stint.Stats
-	FlushErr, CommitErr, FileErr string
-}
-
-func text(err *error) (s string) {
-	if *err != nil {
-		s, *err = (*err).Error(), nil
-	}
-	return s
-}
-
-// whole carries out what concerns the file as a whole.
-func (c *serverConn) whole(o op, id uint32) (func([]byte) []byte, error) {
-	l := c.server.limiter
-	switch o {
-	case opFlush:
-		return nil, l.Flush()
-	case opHealth:
-		return nil, l.Health()
-	case opStats:
-		st := wireStats{Stats: l.Stats()}
-		st.FlushErr, st.CommitErr, st.FileErr = text(&st.Flush.Err), text(&st.Commit.Err), text(&st.File.Err)
-		js, err := json.Marshal(st)
-		return func(b []byte) []byte { return append(b, js...) }, err
-	}
-	n, err := l.Snapshot(snapshotWriter(func(p []byte) error {
-		return c.out.sendSlowly(opPart, id, func(b []byte) []byte { return append(b, p...) })
-	}))
-	return appendInt(n), err
 }

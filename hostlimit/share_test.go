@@ -48,7 +48,8 @@ func TestShare(t *testing.T) {
 	}
 	most := limit.Burst + int64(time.Since(begun)/limit.Interval())
 	least := limit.Burst + int64(served/limit.Interval())
-	t.Logf("%d admitted, at most %d, %.2f %% of what is there; %d stops", admitted, most, 100*float64(admitted)/float64(least), stops)
+	t.Logf("%d admitted, at most %d, %.2f %% of what is there; %d stops", admitted, most,
+		100*float64(admitted)/float64(least), stops)
 	require.LessOrEqual(t, admitted, most)
 	require.GreaterOrEqual(t, float64(admitted), 0.99*float64(least))
 }
@@ -70,7 +71,8 @@ func TestOwnerKilled(t *testing.T) {
 				took = append(took, killOwners(t, level, n)...)
 				kills += n
 			}
-			t.Logf("%d kills; decided again after %v (median), %v at most, %d times", kills, median(took), took[len(took)-1], len(took))
+			t.Logf("%d kills; decided again after %v (median), %v at most, %d times", kills, median(took), took[len(took)-1],
+				len(took))
 			require.Less(t, took[len(took)-1], time.Second)
 		})
 	}
@@ -130,8 +132,8 @@ func killOwners(t *testing.T, level stint.Durability, kills int) (took []time.Du
 	}
 	spent := spentOf(t, path, "a", limit)
 	require.GreaterOrEqual(t, spent, acked-int64(time.Since(begun)/limit.Interval())-1)
-	if level == stint.Synced {
-		require.LessOrEqual(t, spent, acked+unknown+int64(kills*o.Callers))
+	if level == stint.Synced { // at each kill every caller may have a call without an answer
+		require.LessOrEqual(t, spent, acked+unknown+int64(kills*o.Callers*len(running)))
 	}
 	return took
 }

@@ -47,6 +47,7 @@ const (
 	opHealth
 	opSnapshot
 	opPing
+	opHeld
 
 	opReply // the last of a call
 	opPart  // of a reply: more follows
@@ -293,12 +294,32 @@ func (r *body) bucket() (k stint.Bucket) {
 	return k
 }
 
+func appendHeld(b []byte, h *stint.Held) []byte {
+	until := int64(0)
+	if !h.Until.IsZero() {
+		until = h.Until.UnixNano()
+	}
+	return binary.AppendVarint(binary.AppendVarint(appendKey(b, h.Key), until), int64(h.Waiting))
+}
+
+func (r *body) held() (h stint.Held) {
+	h.Key = r.key()
+	if until := r.int(); until != 0 {
+		h.Until = time.Unix(0, until)
+	}
+	h.Waiting = int(r.int())
+	return h
+}
+
 // kinds are the errors that keep their identity on the way to a guest. The
 // order is that of the bits in the protocol.
 var kinds = [...]error{
-	stint.ErrClosed, stint.ErrUnknownName, stint.ErrInvalidID, stint.ErrNegativeCost, stint.ErrCostOverBurst, stint.ErrDuplicateKey,
-	stint.ErrQueueFull, stint.ErrBlocked, stint.ErrNotDurable, stint.ErrFull, stint.ErrGone, stint.ErrCorrupt, stint.ErrFormat,
-	stint.ErrLocked, stint.ErrNameMismatch, context.DeadlineExceeded, context.Canceled, ErrRefused, ErrNoOwner, ErrNoAnswer,
+	stint.ErrClosed, stint.ErrUnknownName, stint.ErrInvalidID, stint.ErrNegativeCost, stint.ErrCostOverBurst,
+	stint.ErrDuplicateKey,
+	stint.ErrQueueFull, stint.ErrBlocked, stint.ErrNotDurable, stint.ErrFull, stint.ErrGone, stint.ErrCorrupt,
+	stint.ErrFormat,
+	stint.ErrLocked, stint.ErrNameMismatch, context.DeadlineExceeded, context.Canceled, ErrRefused, ErrNoOwner,
+	ErrNoAnswer,
 }
 
 const kindConfig = 1 << len(kinds)
@@ -392,7 +413,8 @@ func mismatch(theirs []named, ours stint.Names) error {
 	for _, n := range theirs {
 		spec, declared := ours[n.name]
 		if declared && spec.Label != n.label {
-			return fmt.Errorf("%w: %d is %q in one process and %q in another", stint.ErrNameMismatch, n.name, n.label, spec.Label)
+			return fmt.Errorf("%w: %d is %q in one process and %q in another", stint.ErrNameMismatch, n.name, n.label,
+				spec.Label)
 		}
 		if number, taken := numbers[n.label]; taken && number != n.name {
 			return fmt.Errorf("%w: %q is %d in one process and %d in another", stint.ErrNameMismatch, n.label, n.name, number)

@@ -57,12 +57,14 @@ func FuzzOwner(f *testing.F) {
 	req := stint.Request{Key: perID.Key("a"), Cost: 1, Limit: stint.PerHour(5)}
 	request := func(b []byte) []byte { return appendRequests(b, []stint.Request{req}) }
 	f.Add(frames(helloFrame(), appendFrame(nil, opTogether, 1, request), appendFrame(nil, opEach, 2, request)))
-	f.Add(frames(helloFrame(), appendFrame(nil, opRefund, 1, request), appendFrame(nil, opBucket, 2, func(b []byte) []byte {
-		return appendKey(b, req.Key)
-	})))
+	f.Add(frames(helloFrame(), appendFrame(nil, opRefund, 1, request),
+		appendFrame(nil, opBucket, 2, func(b []byte) []byte {
+			return appendKey(b, req.Key)
+		})))
 	f.Add(frames(helloFrame(), appendFrame(nil, opReserve, 1, func(b []byte) []byte { return appendRequest(b, &req) }),
 		appendFrame(nil, opDelay, 2, appendInt(1)), appendFrame(nil, opCancel, 3, appendInt(1))))
-	f.Add(frames(helloFrame(), appendFrame(nil, opWait, 1, func(b []byte) []byte { return append(appendRequest(b, &req), 1) }),
+	f.Add(frames(helloFrame(), appendFrame(nil, opWait, 1,
+		func(b []byte) []byte { return append(appendRequest(b, &req), 1) }),
 		appendFrame(nil, opAbort, 1, nil), appendFrame(nil, opStats, 2, nil), appendFrame(nil, opHealth, 3, nil)))
 	f.Add(frames(helloFrame(), appendFrame(nil, opBuckets, 1, func(b []byte) []byte { return append(b, 1) }),
 		appendFrame(nil, opHold, 2, func(b []byte) []byte { return append(appendKey(b, req.Key), 2) }),
@@ -128,7 +130,7 @@ func FuzzGuest(f *testing.F) {
 		}
 		remote{c}.bucket(perID.Key("a"))
 		remote{c}.stats()
-		for range (remote{c}).buckets(perID) {
-		}
+		remote{c}.buckets(perID)
+		remote{c}.held()
 	})
 }

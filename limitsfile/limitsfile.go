@@ -30,7 +30,8 @@
 // A limit that the files do not configure is off, even if its stint.NameSpec
 // has a Limit. Every mistake is reported at once, with its file and line.
 // Mistakes include labels that the program does not declare, unknown keys, and
-// ids that are not of the declared format.
+// ids that are not of the declared format. They also include floors that do not
+// fit into their total, which a stint.NameSpec makes their Parent.
 package limitsfile
 
 import (
@@ -87,22 +88,21 @@ func read(names stint.Names, sources []source) (*stint.Limits, error) {
 		defaults:  make(map[stint.Name]stint.Limit),
 		overrides: make(map[stint.Name][]stint.Override),
 		ids:       make(map[stint.Name]map[string]idPlace),
+		places:    make(map[stint.Name]idPlace),
 	}
 	for name, spec := range names {
 		r.labels[spec.Label] = name
 		r.defaults[name] = stint.Unlimited
 	}
-	if _, err := stint.NewLimits(names, r.defaults, nil); err != nil { // wrong declarations of names
+	_, err := stint.NewLimits(names, r.defaults, nil)
+	if others, _ := mistakesIn(err); others != nil { // wrong declarations of names
 		return nil, err
 	}
 	r.read(sources[0], r.readDefaults)
 	for _, s := range sources[1:] {
 		r.read(s, r.readOverrides)
 	}
-	if r.all != nil {
-		return nil, errors.Join(r.all...)
-	}
-	return stint.NewLimits(names, r.defaults, r.overrides)
+	return r.finish()
 }
 
 // Labels returns the labels in files of defaults and of overrides, each once and in

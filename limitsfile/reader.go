@@ -25,6 +25,7 @@ type reader struct {
 	defaults  map[stint.Name]stint.Limit
 	overrides map[stint.Name][]stint.Override
 	ids       map[stint.Name]map[string]idPlace // ids of the overrides so far
+	places    map[stint.Name]idPlace            // first label of each limit
 
 	file string
 	errs []*stint.ConfigError // mistakes in this file
@@ -178,6 +179,10 @@ func (r *reader) readGroup(group, entry *yaml.Node) {
 
 func (r *reader) name(label *yaml.Node) (name stint.Name, declared bool) {
 	name, declared = r.labels[label.Value]
+	if _, seen := r.places[name]; declared && !seen {
+		file := r.file
+		r.places[name] = idPlace{&file, label}
+	}
 	if !declared {
 		err := fmt.Errorf("%w: the program declares no limit with this label", stint.ErrUnknownName)
 		r.fail(label.Line, label.Value, err)

@@ -44,10 +44,10 @@ The first line is {"stint":1,"names":{"6":"Orders"}}. Each other line is a bucke
 instant at which the bucket is full or the hold ends, in Unix nanoseconds. An id that is not UTF-8 is
 in base64, and "base64":true says so.`,
 		Example: `  stint export --db quota.db > quota.jsonl
-  stint export --snapshot http://localhost:8080/limits | gzip > quota.jsonl.gz`,
+  stint export | gzip > quota.jsonl.gz`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := f.openToRead()
+			store, err := f.look()
 			if err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ in base64, and "base64":true says so.`,
 			return failed(errors.Join(err, store.Close()))
 		},
 	}
-	f.registerToRead(cmd)
+	f.register(cmd, dbUsage)
 	return cmd
 }
 

@@ -29,7 +29,7 @@ func newLimits() *cobra.Command {
 }
 
 func newLimitsCheck() *cobra.Command {
-	asJSON := false
+	asJSON, f := false, limitFlags{}
 	cmd := &cobra.Command{
 		Use:   "check FILE [OVERRIDES...]",
 		Short: "Say whether files of limits are valid",
@@ -37,13 +37,14 @@ func newLimitsCheck() *cobra.Command {
 is 2.
 
 Labels and ids may be anything: a program checks its own names and formats when it loads the files. An
-override may stand for a limit that FILE does not have.
+override may stand for a limit that FILE does not have. With --share, floors must fit into their total.
 
 --json prints one object: valid, files, limits (their labels) and mistakes (an array of the lines that
 stderr has). Nothing is printed if a file cannot be read.`,
 		Example: `  stint limits check defaults.yml
   stint limits check defaults.yml overrides.yml
-  stint limits check --json defaults.yml`,
+  stint limits check --json defaults.yml
+  stint limits check defaults.yml overrides.yml --share Tenant:Total:TenantFloor`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "" {
 				return misuse(cmd, "no FILE given")
@@ -51,7 +52,7 @@ stderr has). Nothing is printed if a file cannot be read.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f := limitFlags{file: args[0], overrides: args[1:], cmd: cmd}
+			f.file, f.overrides, f.cmd = args[0], args[1:], cmd
 			_, numbers, err := f.load(counter())
 			unread := errors.As(err, new(*fs.PathError)) || errors.As(err, new(failure))
 			if asJSON && !unread {
@@ -67,6 +68,7 @@ stderr has). Nothing is printed if a file cannot be read.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	f.registerShares(cmd)
 	return cmd
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint/hostlimit"
 )
 
 type listFlags struct {
@@ -37,8 +39,8 @@ The order is that of the labels and ids. --top shows only the first few of all l
 be full last. With --by fill it shows those with the smallest part left, which needs their limits.
 
 If there are no buckets, a line on stderr says so. The file does not change. A missing file is an
-error, not an empty list. --snapshot reads the file of a running program from its status page, if the
-page allows it.
+error, not an empty list. If a program has the file open, the list has its buckets as they are now,
+and shows what is left by the limits of the program.
 
 --json prints an object in a line for each bucket: name, id, remaining, limit (burst, count, period)
 and reset_after_ns. If the bucket is held it also has held_ns, and with a queue line_ns. In all output
@@ -49,8 +51,7 @@ What is not known is empty.`,
 		Example: `  stint list
   stint list --limit 3/1m
   stint list --limits defaults.yml --name NewOrdersPerAccount --json
-  stint list --limits defaults.yml --top 10 --by fill
-  stint list --snapshot http://localhost:8080/limits --csv`,
+  stint list --limits defaults.yml --top 10 --by fill`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.misused(cmd); err != nil {
@@ -69,7 +70,7 @@ What is not known is empty.`,
 			return failed(f.out.list(cmd.OutOrStdout(), buckets))
 		},
 	}
-	f.db.registerToRead(cmd)
+	f.db.register(cmd, dbUsage)
 	f.limits.register(cmd, false)
 	f.out.register(cmd)
 	cmd.Flags().BoolVar(&f.csv, "csv", false, "print CSV")
@@ -96,28 +97,58 @@ func (f *listFlags) misused(cmd *cobra.Command) error {
 }
 
 // list returns the buckets that are held or not full, in the order in which
-// they are shown. It reads the TATs without a Limiter, which would delete holds
-// that are over.
+// they are shown. From a file it reads the TATs without a Limiter, which would
+// delete holds that are over. A program knows the limits, too.
 func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {
 		return nil, err
 	}
-	store, err := f.db.openToRead()
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := numberOf(store.BoltStore, f.limits.name); !ok && f.limits.name != "" {
-		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
-	}
-	buckets, err := f.read(store, now, func(b *bucket) {
+	measure := func(b *bucket) {
 		if name, ok := numbers[b.label]; ok {
 			if limit, ok := limits.For(name.Key(b.id)); ok {
 				b.measure(limit)
 			}
 		}
-	})
+	}
+	store, owner, err := openOrAsk(&f.db, f.db.openToReadWithin)
+	switch {
+	case err != nil:
+		return nil, err
+	case owner != nil:
+		buckets, err := f.ask(owner, measure)
+		return buckets, errors.Join(err, failed(owner.Close()))
+	}
+	if _, ok := numberOf(store.BoltStore, f.limits.name); !ok && f.limits.name != "" {
+		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
+	}
+	buckets, err := f.read(store, now, measure)
 	return buckets, failed(errors.Join(err, store.Close()))
+}
+
+// ask returns the buckets of a running program, each of them measured.
+func (f *listFlags) ask(owner *hostlimit.Guest, measure func(b *bucket)) ([]*bucket, error) {
+	var buckets []*bucket
+	labels, now := owner.Labels(), owner.Now()
+	if f.limits.name != "" && !hasLabel(labels, f.limits.name) {
+		return nil, notDeclared{f.limits.name, owner.Owner().PID, labels}
+	}
+	for name, label := range labels {
+		if f.limits.name != "" && label != f.limits.name {
+			continue
+		}
+		for b, err := range owner.Buckets(name) {
+			if err != nil {
+				return nil, failed(err)
+			}
+			listed := asked(label, b, now)
+			measure(listed)
+			if buckets = append(buckets, listed); f.top > 0 && len(buckets) >= 2*f.top+1000 {
+				buckets = f.order(buckets) // bounds the memory that many buckets take
+			}
+		}
+	}
+	return f.order(buckets), nil
 }
 
 // read returns the buckets, each of them measured.

@@ -56,7 +56,7 @@ colors.
 		return misuse(cmd, "%w", badValue(err))
 	})
 	root.AddCommand(newRun(), newSimulate(), newVersion(), newMan())
-	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits(), newReplay(nil))
+	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newHold(), newList(), newLimits(), newReplay(nil))
 	root.AddCommand(newShow(), newStat(), newNames(), newSpend())
 	root.AddCommand(newVerify(), newCompact(), newBackup(), newExport(), newImport(), newMigrate())
 	complete(root)

@@ -24,7 +24,7 @@ not change. "LABEL line" is not a limit: there "run --wait" keeps the last turn 
   stint names --db quota.db --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := f.db.openToRead()
+			store, err := f.db.look()
 			if err != nil {
 				return err
 			}
@@ -47,7 +47,7 @@ not change. "LABEL line" is not a limit: there "run --wait" keeps the last turn 
 			return failed(tw.Flush())
 		},
 	}
-	f.db.registerToRead(cmd)
+	f.db.register(cmd, dbUsage)
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	return cmd
 }

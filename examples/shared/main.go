@@ -1,5 +1,6 @@
-// Command shared is a server and a command-line client that share the limits in one file. Any number of servers may run at
-// once, and the client works whether one runs or not.
+// Command shared is a server and a command-line client that share the limits in
+// one file. Any number of servers may run at once, and the client works whether
+// one runs or not.
 //
 //	go run ./examples/shared serve localhost:8080
 //	go run ./examples/shared left 127.0.0.1

@@ -22,7 +22,9 @@ func TestReportHeld(t *testing.T) {
 		return lim
 	}
 	lim := open()
-	ask := asker(New(lim, nil), httplimit.Rule{Key: httplimit.ByIP(perAddress), LockOut: time.Hour})
+	ask := asker(New(lim, nil), httplimit.Rule{
+		Key: httplimit.ByIP(perAddress), LockOut: time.Hour, LockOutMax: 24 * time.Hour,
+	})
 	require.Equal(t, 429, ask(6, ""))
 	require.NoError(t, lim.Hold(perKey.Key("short"), clock.now().Add(time.Minute)))
 	require.NoError(t, lim.Close())
@@ -33,7 +35,7 @@ func TestReportHeld(t *testing.T) {
 
 	var rep report
 	require.NoError(t, json.Unmarshal(get(p, "?format=json").Body.Bytes(), &rep))
-	require.EqualValues(t, 1, rep.Holds)
+	require.EqualValues(t, 1, rep.Holds, "the count of lock-outs denies nothing")
 	require.EqualValues(t, 1, rep.limit("address").Holds)
 	require.Zero(t, rep.limit("key").Holds, "its hold is over")
 	require.Len(t, rep.Held, 1)

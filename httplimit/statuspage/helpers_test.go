@@ -126,7 +126,6 @@ type faultyStore struct {
 	*stint.MemStore
 	save func() error
 	load func(stint.Key) error
-	copy func(io.Writer) (int64, error)
 }
 
 func (s faultyStore) Save(changes []stint.Change) error {
@@ -146,5 +145,3 @@ func (s faultyStore) Load(key stint.Key) (int64, error) {
 	}
 	return s.MemStore.Load(key)
 }
-
-func (s faultyStore) Snapshot(w io.Writer) (int64, error) { return s.copy(w) }

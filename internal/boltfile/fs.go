@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -21,9 +22,13 @@ type FS struct {
 	MaxSize     int           // bytes of a file; 0 means no limit
 }
 
+// maxSize is the most bytes of a file on 32 bits. The file and, while it is
+// compacted, its copy must fit into the address space.
+const maxSize = 256 << 20
+
 // OS returns an FS that calls the operating system.
 func OS() *FS {
-	return &FS{
+	files := &FS{
 		WriteAt:     func(file *os.File, b []byte, at int64) (int, error) { return file.WriteAt(b, at) },
 		SyncFile:    syncData,
 		SyncDir:     syncNames,
@@ -31,6 +36,10 @@ func OS() *FS {
 		LookEvery:   10 * time.Millisecond,
 		RenamesOpen: runtime.GOOS != "windows",
 	}
+	if strconv.IntSize == 32 {
+		files.MaxSize = maxSize
+	}
+	return files
 }
 
 // syncNames makes the names in a directory durable. It does nothing if the

@@ -149,7 +149,7 @@ func (f *File) InPlace() error {
 // is put there. If the path has a file that is not this one, ReplaceWith leaves
 // that file alone and returns ErrGone.
 //
-// After an error this file stays in use, with one exception: if only target's
+// After an error this file stays in use, with one exception. If only target's
 // name could not be made durable, target is in use, and its next write tries
 // the sync again. The caller keeps all other goroutines from using either file.
 //

@@ -189,6 +189,12 @@ func Apply(tx *bolt.Tx, check *bboltpage.Checker, entries []format.Entry) error 
 	var in []byte // name of the current bucket
 	last := -1
 	for _, e := range entries {
+		if e.IsTime() {
+			if err := PutSeen(tx, e.TAT); err != nil {
+				return err
+			}
+			continue
+		}
 		if int(e.Name) != last {
 			last, in = int(e.Name), format.BucketOf(e.Name)
 			b = tx.Bucket(in)
@@ -213,6 +219,23 @@ func Apply(tx *bolt.Tx, check *bboltpage.Checker, entries []format.Entry) error 
 		}
 	}
 	return nil
+}
+
+// PutSeen writes the time of the last save, unless it is 0.
+func PutSeen(tx *bolt.Tx, seen int64) error {
+	if seen == 0 {
+		return nil
+	}
+	return tx.Bucket(format.MetaBucket).Put(format.SeenKey, format.SeenValue(seen))
+}
+
+// Seen returns the time of the last save, or 0 if the file does not have it.
+func Seen(tx *bolt.Tx) (seen int64, err error) {
+	v := tx.Bucket(format.MetaBucket).Get(format.SeenKey)
+	if v == nil {
+		return 0, nil
+	}
+	return format.ParseSeen(v)
 }
 
 // put puts an entry into a bucket, or deletes it if the value is nil. It also

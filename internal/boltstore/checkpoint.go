@@ -21,18 +21,20 @@ const (
 	checkpointStep = 2000
 	checkpointRush = 10_000
 
-	// A checkpoint is due when the journal has journalMin bytes, and journalRepeat
-	// times as many as its index.
-	journalMin    = 8 << 20
+	// A checkpoint is due when the journal has journalRepeat times as many bytes as
+	// its index, and journalMost. If memory is short, journalRepeat times the
+	// longest index are enough, but at least journalLeast.
 	journalRepeat = 8
+	journalMost   = 8 << 20
+	journalLeast  = 1 << 20
 
 	// A checkpoint is due sooner if the index is larger than indexPer bytes for
-	// each bucket in memory, but at least indexMin and at most indexMax. It is
+	// each bucket in memory, but at least indexLeast and at most indexMost. It is
 	// also due if idleSweeps sweeps have passed without a save. During a
 	// checkpoint the index may be four times as large.
-	indexMin   = 16 << 20
-	indexMax   = 40 << 20
 	indexPer   = 32
+	indexLeast = 256 << 10
+	indexMost  = 40 << 20
 	idleSweeps = 16
 
 	longestRetry = time.Minute // between checkpoints that fail; the first wait is a second
@@ -47,6 +49,7 @@ type journalState struct {
 	bytes   int64          // size of the records in the file
 	idle    int            // sweeps since the last save
 	most    int64          // size of fresh at which a checkpoint is due
+	least   int64          // size of the records at which a checkpoint may be due
 	backoff time.Duration  // after a checkpoint that failed; 0 if the last one did not
 	retry   time.Time      // earliest time of the next attempt
 
@@ -54,6 +57,13 @@ type journalState struct {
 	copying       bool       // a compaction or a snapshot copies the file; no checkpoint begins
 	progress      float64    // of the checkpoint, 0 to 1
 	stepped       *sync.Cond // progress was made, or copying has changed
+}
+
+// bound makes the journal as long as a program with so many buckets in memory
+// needs.
+func (j *journalState) bound(resident int) {
+	j.most = max(indexLeast, min(indexMost, indexPer*int64(resident)))
+	j.least = max(journalLeast, min(journalMost, journalRepeat*j.most))
 }
 
 // get returns what the journal has for a bucket. A TAT of 0 means deleted.
@@ -105,7 +115,7 @@ func (j *journalState) dueLocked() bool {
 	if j.backoff > 0 {
 		return !time.Now().Before(j.retry) && (j.old != nil || j.bytes > 0)
 	}
-	return j.bytes > max(journalMin, journalRepeat*fresh) || fresh > j.most ||
+	return j.bytes > max(j.least, journalRepeat*fresh) || fresh > j.most ||
 		j.bytes > 0 && j.idle >= idleSweeps
 }
 
@@ -116,7 +126,7 @@ func (j *journalState) fullLocked() bool {
 	if j.old != nil {
 		size += j.old.Size()
 	}
-	return j.bytes > 2*max(journalMin, journalRepeat*size) || j.fresh.Size() > 2*j.most
+	return j.bytes > 2*max(j.least, journalRepeat*size) || j.fresh.Size() > 2*j.most
 }
 
 // outpacedLocked reports whether the journal is full because a compaction or a
@@ -246,7 +256,7 @@ func (s *Store) unexpired(step []format.RawEntry) []format.Entry {
 	entries := make([]format.Entry, len(step))
 	for i, raw := range step {
 		entries[i] = raw.Entry()
-		if raw.TAT <= s.now.Load() {
+		if raw.TAT <= s.now.Load() && !entries[i].IsTime() {
 			entries[i].TAT = 0
 		}
 	}

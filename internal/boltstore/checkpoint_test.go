@@ -97,7 +97,7 @@ func TestCheckpointBackoff(t *testing.T) {
 	s.journal.fresh = journal.New()
 	again := numbered(2, 0, 2_000)
 	fillUp(func(int) []format.Entry { return again })
-	require.InDelta(t, 2*journalMin, s.journal.bytes, 1<<20)
+	require.InDelta(t, 2*journalMost, s.journal.bytes, 1<<20)
 
 	s.journal.old = journal.New() // the tree can have it, after all
 	require.NoError(t, s.checkpoint())
@@ -129,7 +129,7 @@ func TestCheckpointDue(t *testing.T) {
 		require.NoError(t, s.sweep(1))
 	}
 	require.True(t, due(), "nothing is saved any more")
-	s.journal.idle, s.journal.bytes = 0, journalMin+1
+	s.journal.idle, s.journal.bytes = 0, journalMost+1
 	require.True(t, due(), "it is long")
 	s.journal.bytes, s.journal.most = bytes, 4
 	require.True(t, due(), "the index is too large")

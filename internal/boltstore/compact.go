@@ -17,10 +17,17 @@ import (
 )
 
 const (
-	compactMin   = 64 << 20         // size from which the background compacts a file
 	compactRetry = 10 * time.Minute // wait after a failed compaction
 	restoreRetry = 10 * time.Second // the same wait if the path has no file
 )
+
+// compactMin returns the size from which the background compacts a file.
+func compactMin(bits int) int64 {
+	if bits == 32 {
+		return 8 << 20 // because the address space and the disk are small
+	}
+	return 64 << 20
+}
 
 var (
 	errStopped  = errors.New("the store is being closed")
@@ -156,7 +163,13 @@ func (s *Store) copyAll(target *boltfile.File) error {
 	var names []uint16
 	err = s.view(func(from *bolt.Tx) error {
 		names = boltfile.BucketNames(from)
-		return target.Update(func(to *bolt.Tx) error { return boltfile.LayOut(to, labels) })
+		seen, err := boltfile.Seen(from)
+		if err != nil {
+			return err
+		}
+		return target.Update(func(to *bolt.Tx) error {
+			return errors.Join(boltfile.LayOut(to, labels), boltfile.PutSeen(to, seen))
+		})
 	})
 	if err != nil {
 		return err

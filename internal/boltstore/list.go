@@ -52,7 +52,7 @@ func (j *journalState) of(name uint16) []format.Entry {
 	defer j.mu.RUnlock()
 	newest := make(map[string]int64)
 	for e := range j.allLocked() {
-		if e.Name == name {
+		if e.Name == name && !e.Entry().IsTime() {
 			newest[string(e.ID)] = e.TAT
 		}
 	}

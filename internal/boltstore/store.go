@@ -1,11 +1,13 @@
 package boltstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +35,7 @@ var (
 type Options struct {
 	LockTimeout time.Duration
 	ReadOnly    bool
-	MaxResident int          // most buckets in one save; 0 means a few
+	MaxResident int          // most buckets in memory; 0 means half a million
 	FS          *boltfile.FS // nil means boltfile.OS()
 }
 
@@ -94,9 +96,9 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 	}
 	s := &Store{path: path, readOnly: o.ReadOnly, fs: o.FS,
 		work: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
-	s.maintenance.compactMin = compactMin
+	s.maintenance.compactMin = compactMin(strconv.IntSize)
 	s.journal.fresh = journal.New()
-	s.journal.most = max(indexMin, min(indexMax, indexPer*int64(o.MaxResident)))
+	s.journal.bound(cmp.Or(o.MaxResident, 1<<19))
 	s.journal.stepped = sync.NewCond(&s.journal.mu)
 	if s.inUse.file, err = openFile(path, labels, o); err != nil {
 		return nil, err
@@ -216,13 +218,18 @@ func (s *Store) noteBroken(err error) error {
 
 // Load returns the TAT that was last saved for a bucket, or 0.
 func (s *Store) Load(name uint16, id string) (tat int64, err error) {
-	if f := s.filter.Load(); f != nil && !f.Has(name, id) {
+	isTime := format.Entry{Name: name, ID: id}.IsTime()
+	if f := s.filter.Load(); f != nil && !isTime && !f.Has(name, id) {
 		return 0, nil
 	}
 	if tat, ok := s.journal.get(name, id); ok {
 		return tat, nil
 	}
-	err = s.view(func(tx *bolt.Tx) error {
+	err = s.view(func(tx *bolt.Tx) (err error) {
+		if isTime {
+			tat, err = boltfile.Seen(tx)
+			return err
+		}
 		b := tx.Bucket(format.BucketOf(name))
 		if b == nil {
 			return nil

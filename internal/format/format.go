@@ -33,11 +33,14 @@ var (
 	NamesBucket   = []byte("names")
 	HoldsBucket   = []byte("holds")
 	JournalBucket = []byte("journal")
+	SeenKey       = []byte("seen") // of the time of the last save
 	LogBucket     = []byte("log")
 	LogKey        = []byte("log") // key of the log in LogBucket, and of its round in MetaBucket
 )
 
-// Entry is the state of one bucket. A TAT of 0 means that it is not stored.
+// Entry is the state of one bucket. A TAT of 0 means that it is not stored. The
+// entry of Holds with the empty id is no bucket: its TAT is the time of the save
+// that it is part of.
 type Entry struct {
 	Name uint16
 	ID   string
@@ -46,6 +49,9 @@ type Entry struct {
 
 // String returns the bucket's key as text: "6:12345678".
 func (e Entry) String() string { return strconv.Itoa(int(e.Name)) + ":" + e.ID }
+
+// IsTime reports whether the entry is the time of a save.
+func (e Entry) IsTime() bool { return e.Name == Holds && e.ID == "" }
 
 // CompareStored orders entries as the database does: by number, then by key.
 func (e Entry) CompareStored(f Entry) int {
@@ -111,7 +117,7 @@ func OnlyStars(id string) bool { return strings.Count(id, "*") == len(id) }
 // CheckID returns an error if stint never stores an entry with this number and
 // id.
 func CheckID(name uint16, id string) error {
-	if name == Holds {
+	if name == Holds && id != "" {
 		number, held, found := strings.Cut(id, ":")
 		n, err := strconv.ParseUint(number, 10, 16)
 		if !found || err != nil || n == 0 || number[0] == '0' {

@@ -95,16 +95,40 @@ var ErrOldMeta = errors.New("the log is of a later transaction than the first pa
 	"one of which is damaged")
 
 // RoundValue returns a round as it is stored in MetaBucket.
-func RoundValue(round uint64) []byte {
-	v := append(make([]byte, 4), BigEndian(round)...)
+func RoundValue(round uint64) []byte { return withSum(round) }
+
+// ParseRound is the inverse of RoundValue. The error is ErrCorrupt.
+func ParseRound(v []byte) (round uint64, err error) {
+	round, ok := checkSum(v)
+	if !ok {
+		return 0, fmt.Errorf("%w: the round of its log is damaged", ErrCorrupt)
+	}
+	return round, nil
+}
+
+// SeenValue returns the time of a save as it is stored in MetaBucket.
+func SeenValue(seen int64) []byte { return withSum(uint64(seen)) }
+
+// ParseSeen is the inverse of SeenValue. The error is ErrCorrupt.
+func ParseSeen(v []byte) (seen int64, err error) {
+	n, ok := checkSum(v)
+	if !ok || int64(n) < 0 {
+		return 0, fmt.Errorf("%w: the time of its last save is damaged", ErrCorrupt)
+	}
+	return int64(n), nil
+}
+
+// withSum returns a number behind its checksum.
+func withSum(n uint64) []byte {
+	v := append(make([]byte, 4), BigEndian(n)...)
 	Seal(0, v)
 	return v
 }
 
-// ParseRound is the inverse of RoundValue. The error is ErrCorrupt.
-func ParseRound(v []byte) (round uint64, err error) {
+// checkSum is the inverse of withSum. ok is false if v is damaged.
+func checkSum(v []byte) (n uint64, ok bool) {
 	if len(v) != 12 || binary.BigEndian.Uint32(v) != recordSum(0, v[4:]) {
-		return 0, fmt.Errorf("%w: the round of its log is damaged", ErrCorrupt)
+		return 0, false
 	}
-	return binary.BigEndian.Uint64(v[4:]), nil
+	return binary.BigEndian.Uint64(v[4:]), true
 }

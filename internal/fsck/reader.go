@@ -23,6 +23,7 @@ type reader struct {
 	lost      []error // findings
 	unsummed  []string
 	labels    map[uint16]string
+	seen      int64             // time of the last save, as stored in meta
 	taken     map[string]bool   // labels in use
 	places    map[uint16][]byte // each name's bucket, as stored in its parent
 	journal   *journal.Index
@@ -88,6 +89,11 @@ func (r *reader) plan() error {
 			r.names(e.value)
 		case !e.bucket && key == string(format.LogKey):
 			round = bytes.Clone(e.value)
+		case !e.bucket && key == string(format.SeenKey):
+			var err error
+			if r.seen, err = format.ParseSeen(e.value); err != nil {
+				r.lose("its bucket meta: %v", err)
+			}
 		case !e.bucket && key == string(format.FormatKey):
 			if n, err := format.Uint64(e.value); err == nil && n != format.Number {
 				return format.OtherNumber(r.file.Path, n)

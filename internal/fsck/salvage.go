@@ -51,14 +51,18 @@ func Salvage(path, to string, lockTimeout time.Duration,
 
 // writeTo writes all entries to a new file, and returns their number.
 func (r *reader) writeTo(to *boltfile.File, read func(n int) error) (n int64, err error) {
-	err = to.Update(func(tx *bolt.Tx) error { return boltfile.LayOut(tx, r.labels) })
+	err = to.Update(func(tx *bolt.Tx) error {
+		return errors.Join(boltfile.LayOut(tx, r.labels), boltfile.PutSeen(tx, r.seen))
+	})
 	if err != nil {
 		return 0, err
 	}
 	var batch []format.Entry
 	add := func(e format.Entry, most int) error {
 		if e.TAT != 0 {
-			n++
+			if !e.IsTime() {
+				n++
+			}
 			batch = append(batch, e)
 		}
 		if len(batch) < most {

@@ -241,7 +241,9 @@ func TestSalvageLog(t *testing.T) {
 	// A store does not open these files, but Salvage may read them.
 	for what, change := range map[string]func(tx *bolt.Tx) error{
 		"does not come after its journal": inJournal(1<<40, format.Entry{Name: 1, ID: "later", TAT: 1}),
-		"half of a log":                   func(tx *bolt.Tx) error { return tx.Bucket(format.MetaBucket).Delete(format.LogKey) },
+		"half of a log": func(tx *bolt.Tx) error {
+			return tx.Bucket(format.MetaBucket).Delete(format.LogKey)
+		},
 	} {
 		changed := writeFile(t, readFile(t, path))
 		edit(t, changed, change)

@@ -228,6 +228,9 @@ func TestLargePages(t *testing.T) {
 	r := newRig(0)
 	r.resize(200_000)
 	first := uintptr(unsafe.Pointer(r.first.Load()))
+	if os.Getenv("STINT_EXEC") != "" {
+		t.Skip("an emulator has the memory of this program in mappings of its own")
+	}
 	for at := first; at < first+uintptr(r.capacity.Load()*r.stride); at += 1 << 20 {
 		require.Contains(t, pageFlags(t, at), " hg", "at %x", at)
 	}
