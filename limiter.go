@@ -225,7 +225,8 @@ func (l *Limiter) makeRoom() error {
 				return fmt.Errorf("%w: %d in memory, %w", ErrFull, l.opts.MaxResident, f.err)
 			}
 		case <-timer.C:
-			return fmt.Errorf("%w: %d in memory, and no answer from the store for %v", ErrFull, l.opts.MaxResident, l.opts.CommitTimeout)
+			return fmt.Errorf("%w: %d in memory, and no answer from the store for %v",
+				ErrFull, l.opts.MaxResident, l.opts.CommitTimeout)
 		}
 	}
 	return nil

@@ -343,9 +343,9 @@ func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds [
 // they are there: first come, first served. If ctx would end before the turn,
 // or if the queue is full, Wait fails at once and takes nothing. The error then
 // wraps context.DeadlineExceeded, or is ErrQueueFull. If ctx ends while the
-// request waits, its tokens are returned and the error is that of ctx. For a
-// commit Wait waits up to Options.CommitTimeout, even if ctx ends. Other errors
-// are those of Reserve.
+// request waits, its tokens are returned and the error is that of ctx. Wait
+// also waits for a commit, up to Options.CommitTimeout, even if ctx ends. Other
+// errors are those of Reserve.
 func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
 	return l.WaitRequest(ctx, Request{Key: key, Cost: cost})
 }

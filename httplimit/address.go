@@ -70,7 +70,8 @@ func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 
 // Of returns the client's address: IPv4 if it is a mapped one, and without a
 // zone. It is not valid if RemoteAddr is not an address, or if the request came
-// over a Unix socket that is not trusted. Of panics if IPv6Bits is out of range.
+// over a Unix socket that is not trusted. Of panics if IPv6Bits is out of
+// range.
 func (c ClientAddress) Of(r *http.Request) netip.Addr {
 	c = c.withDefaults()
 	addr, _ := c.of(r)
@@ -99,7 +100,8 @@ func (c ClientAddress) withDefaults() ClientAddress {
 	return c
 }
 
-// of returns the client's address, or that it came over a Unix socket.
+// of returns the client's address, or reports that the client is on a Unix
+// socket.
 func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, unix bool) {
 	if isUnix(r.Context()) {
 		if !c.TrustUnix {
@@ -137,8 +139,8 @@ func isUnix(ctx context.Context) bool {
 	return ok
 }
 
-// asText returns an IPv4 address as text: the begin of remote if it is there,
-// because that needs no memory.
+// asText returns an IPv4 address as text. If remote begins with it, the result
+// is a part of remote, which saves an allocation.
 func asText(addr netip.Addr, remote string) string {
 	var room [len("255.255.255.255")]byte
 	text := addr.AppendTo(room[:0])

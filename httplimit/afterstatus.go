@@ -10,7 +10,7 @@ import (
 
 // afterStatus does what the rules first to last of c do once the handler has
 // chosen a status: it spends, refunds and locks out, and updates the header. If
-// a call of the Limiter fails, the observers are told, and the rest is done.
+// a call of the Limiter fails, it reports the error and goes on.
 func (m *middleware) afterStatus(
 	c *carried, first, last int, begun time.Time, w http.ResponseWriter, r *http.Request, status int,
 ) {
@@ -44,7 +44,7 @@ type outcome struct {
 	begun    time.Time // start of the handler
 	mine     []applied
 	spent    []applied // rules that counted the status
-	changed  bool      // the header is to be updated
+	changed  bool      // the header must be updated
 	failures []error
 }
 
@@ -113,8 +113,8 @@ func (s *outcome) lockOut() {
 		now := s.lim.Now()
 		b, err := s.lim.Bucket(a.Key)
 		if err == nil {
-			// Other requests may have returned tokens since. Tokens that came back
-			// with time do not count.
+			// Other requests may have returned tokens since. Tokens that came
+			// back with time do not count.
 			back := a.ResetAfter - now.Sub(s.begun) - b.ResetAfter
 			if a.Remaining+int64(back/a.Limit.Interval()) >= enough {
 				continue

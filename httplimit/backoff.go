@@ -9,13 +9,13 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// The hold after a refusal that does not say how long.
+// The hold after a refusal that gives no time.
 const (
 	firstBackoff = time.Second
 	lastBackoff  = time.Hour
 )
 
-// refusal is the last one of a bucket that did not say how long.
+// refusal is the last refusal of a bucket that gave no time.
 type refusal struct {
 	wait  time.Duration
 	until time.Time
@@ -54,8 +54,8 @@ func (t *Transport) obey(key stint.Key, sent time.Time, res *http.Response) erro
 	return t.Limiter.Hold(key, until)
 }
 
-// backOff returns how long to stay away after a refusal that does not say. It
-// doubles if the request was sent after the last such hold, and is at most most.
+// backOff returns how long to stay away after a refusal that gives no time. The
+// time doubles if the request was sent after the last such hold, up to most.
 func (t *Transport) backOff(key stint.Key, sent, now time.Time, most time.Duration) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -134,8 +134,8 @@ func (m *middleware) spend(ctx context.Context, mine []applied) (strictest stint
 	return strictest, err
 }
 
-// spendOne spends for one rule. It waits for a commit until ctx ends: nobody
-// reads the answer then, and the tokens stay spent.
+// spendOne spends for one rule. It waits for a commit until ctx ends. Then the
+// client is gone, and the tokens stay spent.
 func (m *middleware) spendOne(ctx context.Context, a *applied) (stint.Decision, error) {
 	if m.local != nil {
 		return m.local.SpendContext(ctx, a.Key, a.Cost)
@@ -190,7 +190,7 @@ func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err e
 		d, err = m.lim.Check(a.Key, a.Cost)
 	}
 	if err != nil {
-		a.refunded = !a.After // nothing was spent
+		a.refunded = !a.After // the rule spent nothing
 		d = stint.Decision{Allowed: allowed, Key: a.Key, Remaining: math.MaxInt64}
 	}
 	a.set(d, spent)

@@ -40,8 +40,8 @@ type applied struct {
 	Decision
 	by       *middleware   // has the rule
 	rule     *Rule         // replaced, once a nested rule decides instead
-	refunded bool          // has nothing spent, or no longer
-	locked   time.Duration // until the end of a hold since the decision
+	refunded bool          // spent nothing, or got it back
+	locked   time.Duration // rest of a hold that began after the decision
 }
 
 // replaced is the rule of a Shadow rule's decision after a nested rule has

@@ -15,7 +15,7 @@
 //	http.ListenAndServe(":8080", limit(mux))
 //
 // Behind a proxy, [ClientAddress] finds the address of the client. Each
-// [Observer] is told of decisions and errors. Package statuspage has one that
+// [Observer] gets the decisions and errors. Package statuspage has one that
 // shows them to an operator.
 //
 // A client sends its requests through a [Transport]. It keeps them within a
@@ -36,12 +36,12 @@
 // A request passes through these:
 //
 //	middleware.go    New, and the steps of a request
-//	route.go         does a rule's Pattern match?
+//	route.go         matches requests to the Pattern of a rule
 //	decide.go        spend: before the handler
 //	problem.go       the answer to a request that does not pass
 //	statuswriter.go  a ResponseWriter that notices the status
 //	afterstatus.go   spend, refund and lock out: after the status
-//	lockout.go       lock-outs that grow, and where they are counted
+//	lockout.go       lock-outs that grow, and their count
 //	forwarded.go     parser of Forwarded and X-Forwarded-For
 //	backoff.go       Transport stays away as long as a response asks
 //	retryafter.go    the fields that say how long

@@ -38,7 +38,7 @@ func escaped(s string, i int) bool {
 	return (i-len(before))%2 == 1
 }
 
-// parseEntry returns the address of an entry. It is false if there is none.
+// parseEntry returns the address of an entry, and false if there is none.
 func parseEntry(entry string, forwarded bool) (netip.Addr, bool) {
 	entry = strings.Trim(entry, " \t")
 	if forwarded {

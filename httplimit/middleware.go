@@ -32,7 +32,7 @@ import (
 // the Headers and PartitionKey of its own middleware say, and rules with the
 // same Headers share the fields.
 //
-// Denials that are alike share the values of header fields. Do not change such
+// Equal denials share the values of header fields. Do not change such
 // a value in place. The methods of http.Header do not.
 func New(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
 	if isMissing(lim) {

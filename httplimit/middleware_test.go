@@ -78,7 +78,7 @@ func TestMiddleware(t *testing.T) {
 			Error: burst`},
 		"cost negative": {rules: address(Rule{CostFunc: costing(-1)}), opts: Options{FailOpen: true}, script: `
 			200: 400
-			Body: less than nothing
+			Body: cost of the request is negative
 			Error: negative`},
 		"no id": {rules: []Rule{{Key: ByHeader(perNumber, "X-Key")}}, opts: Options{FailOpen: true}, script: `
 			200: 400

@@ -17,8 +17,8 @@ type Options struct {
 	PartitionKey func(stint.Key) []byte
 
 	// Denied writes the answer to a denied request. Retry-After and the fields
-	// of Headers are set already. If it is nil, the answer is 429 with a problem
-	// (RFC 9457), or with HTML or text for clients that prefer it.
+	// of Headers are set already. If it is nil, the answer is 429 with a
+	// problem (RFC 9457), or with HTML or text for clients that prefer it.
 	Denied func(w http.ResponseWriter, r *http.Request, d stint.Decision)
 
 	// FailOpen lets a request pass if the Limiter returns an error, instead of
@@ -26,11 +26,11 @@ type Options struct {
 	// itself are answered with 400 in any case.
 	FailOpen bool
 
-	// Observers are told of every decision and error, in this order.
+	// Observers get every decision and error, in this order.
 	Observers []Observer
 }
 
-// An Observer is told what middleware decides, and what fails. A nil function
+// An Observer gets the decisions and errors of middleware. A nil function
 // is not called. Each function runs in the goroutine of the request, which
 // waits for it, and must be safe for concurrent use. Both get the request as
 // it was passed to the middleware, so [Decisions] of it may lack this

@@ -28,11 +28,11 @@ type problem struct {
 
 var (
 	badRequest = newProblem(http.StatusBadRequest, `"title":"Bad Request"`,
-		"The request does not say whose it is in a way that it could be counted by.", "")
+		"The request has no valid id to count it by.", "")
 	neverAdmitted = newProblem(http.StatusBadRequest, `"title":"Bad Request"`,
-		"The request costs more than its limit ever admits, or less than nothing.", "")
+		"The cost of the request is negative, or more than its limit ever admits.", "")
 	unavailable = newProblem(http.StatusServiceUnavailable, `"title":"Service Unavailable"`,
-		"The server cannot tell at present whether the request may pass.", "")
+		"The server cannot decide on the request at present. Try again later.", "")
 )
 
 // newProblem returns a problem whose JSON has first and last as other members.

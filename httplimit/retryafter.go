@@ -93,8 +93,8 @@ func decimal(s string) (n float64, ok bool) {
 }
 
 // nothingLeft returns whether a RateLimit field says that nothing is left, and
-// for how long, as in draft-ietf-httpapi-ratelimit-headers-11. A malformed field
-// is ignored, as RFC 9651 demands.
+// for how long, as in draft-ietf-httpapi-ratelimit-headers-11. A malformed
+// field is ignored, as RFC 9651 demands.
 func nothingLeft(lines []string) (wait time.Duration, empty bool) {
 	rest := strings.TrimLeft(strings.Join(lines, ","), " ")
 	for more := ""; rest != "" || more != ""; {
@@ -106,7 +106,7 @@ func nothingLeft(lines []string) (wait time.Duration, empty bool) {
 		for _, p := range parameter().FindAllStringSubmatch(item[1], -1) {
 			n, err := strconv.ParseInt(p[2], 10, 64)
 			if err != nil {
-				n = -1 // of another type, which says nothing
+				n = -1 // a value of another type is ignored
 			}
 			params[";"+p[1]+"="] = n
 		}

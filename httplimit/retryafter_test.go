@@ -137,7 +137,7 @@ func testHold(t *testing.T, tr *Transport, status int, fields []string, want tim
 	require.NoError(t, err)
 }
 
-// A shorter wish that arrives later does not replace a longer one.
+// A shorter time that arrives later does not replace a longer one.
 func TestLongerHold(t *testing.T) {
 	inBubble(t, stint.PerMinute(5), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
 		tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {

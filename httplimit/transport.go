@@ -22,7 +22,8 @@ import (
 //
 // # What a response asks
 //
-// If Backoff knows the time, nothing else counts. Else the longest of these:
+// If Backoff returns a time, only that counts. Otherwise the longest of these
+// counts:
 //
 //   - Retry-After with the status 429, 503 or 403.
 //   - In a response of any status, the time of each field that has nothing left:
@@ -30,8 +31,8 @@ import (
 //     X-Rate-Limit-Remaining or RateLimit-Remaining. Policies with something
 //     left do not count.
 //
-// Retry-After and Reset may be seconds, with a fraction or without, a Unix time,
-// or a date.
+// Retry-After and Reset may be seconds, with a fraction or without, a Unix
+// time, or a date.
 //
 // A 429 without any of them, but with a Reset and no Remaining, asks for that
 // Reset. Times are compared to the server's clock, if the response has a Date.
@@ -60,8 +61,9 @@ import (
 //
 // A request spends its tokens before it is sent. It gets them back if it never
 // had a connection, because dialling or TLS failed or it was cancelled before.
-// They stay spent after any other error, because the server may have counted
-// the request, and if Base refuses without dialling, as for an unknown scheme.
+// After any other error they stay spent, because the server may have counted
+// the request. They also stay spent if Base refuses without dialling, as for an
+// unknown scheme.
 // A Base that is not of net/http must report connections to httptrace, or fail
 // with the *net.OpError of dialling.
 //
@@ -79,8 +81,8 @@ type Transport struct {
 
 	// Wait makes a request wait for its tokens. It fails with a *QuotaError at
 	// once if its turn is after the context's deadline, if the limit's Queue is
-	// full, or if the limit is stint.Blocked. Without a deadline the wait may be
-	// long. If Wait is not set, each request without tokens fails at once.
+	// full, or if the limit is stint.Blocked. Without a deadline the wait may
+	// be long. If Wait is not set, each request without tokens fails at once.
 	Wait bool
 
 	// MaxHold limits how long a server can keep the client away; 0 means 24
@@ -96,8 +98,8 @@ type Transport struct {
 	// Base sends the requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
 
-	// OnError is called if the wish of a server could not be recorded. The
-	// response is returned all the same.
+	// OnError is called if the hold that a server asked for could not be saved.
+	// The response is returned in any case.
 	OnError func(*http.Request, error)
 
 	holds sync.Mutex // held while a hold is read and extended
@@ -106,11 +108,11 @@ type Transport struct {
 	refusals map[stint.Key]refusal
 }
 
-// A QuotaError says that a request was not sent, and when it may be. http.Client
-// wraps it, so use errors.As.
+// A QuotaError says that a request was not sent, and when it may be.
+// http.Client wraps it, so use errors.As.
 type QuotaError struct {
 	Key        stint.Key
-	Limit      stint.Limit   // zero if a server's wish is the only reason
+	Limit      stint.Limit   // zero if only the server asked to wait
 	RetryAfter time.Duration // until the request would pass
 
 	err error
@@ -124,9 +126,10 @@ func (e *QuotaError) Error() string {
 	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", wait)
 }
 
-// Unwrap returns stint.ErrBlocked if the limit is stint.Blocked. If Wait is set,
-// it returns context.DeadlineExceeded if the turn of the request is after its
-// deadline, or stint.ErrQueueFull if too many wait. Otherwise it returns nil.
+// Unwrap returns stint.ErrBlocked if the limit is stint.Blocked. If Wait is
+// set, it returns context.DeadlineExceeded if the turn of the request is after
+// its deadline, or stint.ErrQueueFull if too many wait. Otherwise it returns
+// nil.
 func (e *QuotaError) Unwrap() error { return e.err }
 
 // ByHost finds the bucket of the server that a request goes to, such as
@@ -192,8 +195,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// refund returns the tokens of a request that failed. Its result is why, joined
-// with the error of the refund, if there is one.
+// refund returns the tokens of a request that failed. It returns the error why,
+// joined with the error of the refund, if there is one.
 func (t *Transport) refund(key stint.Key, cost int64, why error) error {
 	if _, err := t.Limiter.RefundAll(stint.Request{Key: key, Cost: cost}); err != nil {
 		return errors.Join(why, err)
@@ -201,7 +204,8 @@ func (t *Transport) refund(key stint.Key, cost int64, why error) error {
 	return why
 }
 
-// notSent closes the body of a request, as a RoundTripper must, and returns err.
+// notSent closes the body of a request, as a RoundTripper must, and returns
+// err.
 func notSent(r *http.Request, err error) error {
 	if r.Body != nil {
 		r.Body.Close()
