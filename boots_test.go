@@ -82,6 +82,7 @@ var clocks = map[string]func() time.Duration{
 // TestBoots: power cuts and wrong clocks admit no more than the limit and what
 // each level may forget, and shut no id out for longer than an empty bucket is.
 func TestBoots(t *testing.T) {
+	t.Parallel()
 	const flush, tick, full = time.Second, 500 * time.Millisecond, 10 * time.Minute
 	for _, kind := range []string{"mem", "file"} {
 		for says, wrong := range clocks {
@@ -163,6 +164,7 @@ func allowed(t *testing.T, l *Limiter, key Key, cost int64) bool {
 // TestBootsUptime: while the clock is wrong, the time that the device was on
 // counts, although a denied request changes no bucket.
 func TestBootsUptime(t *testing.T) {
+	t.Parallel()
 	for _, closed := range []bool{true, false} {
 		for level := Flushed; level <= Synced; level++ {
 			t.Run(map[bool]string{true: "closed/", false: "cut/"}[closed]+level.String(), func(t *testing.T) {

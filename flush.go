@@ -124,6 +124,16 @@ func (f *flusher) timeOfSave() Change {
 	return Change{Key{}, f.timed}
 }
 
+// beginClock has the clock go on from the last save if the wall clock is wrong.
+// It returns how far that is from the save then, or 0.
+func beginClock(c *clock.Clock, store Store) (time.Duration, error) {
+	seen, err := store.Load(Key{})
+	if err != nil {
+		return 0, fmt.Errorf("stint: read the time of the last save: %w", err)
+	}
+	return c.Begin(seen), nil
+}
+
 // timeAlone is how often the time is saved without buckets, while the wall clock
 // is not believed: only uptime counts then, and each boot would lose its own.
 const timeAlone = int64(time.Minute)

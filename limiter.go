@@ -122,12 +122,8 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	if err := store.Declare(limits.names); err != nil {
 		return nil, err
 	}
-	seen, err := store.Load(Key{})
-	if err != nil {
-		return nil, fmt.Errorf("stint: read the time of the last save: %w", err)
-	}
-	step := l.clock.Begin(seen)
-	if err := l.loadHolds(); err != nil {
+	step, err := beginClock(l.clock, store)
+	if err = errors.Join(err, l.loadHolds()); err != nil {
 		return nil, err
 	}
 	l.flusher = newFlusher(l.directory, store, l.clock, o)

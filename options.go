@@ -24,9 +24,10 @@ import (
 // decision in MaxResident waits, with those that come during that flush.
 // Buckets with a queue stay in memory. If none can leave, the error is ErrFull.
 //
-// MaxResident does not bound the following. The index of the journal takes
-// 105 MB, or 200 bytes for each of MaxResident up to 1.3 million, whichever is
-// more. The filter of stored buckets takes 6 to 12 bytes for each bucket.
+// MaxResident does not bound the following. In a flood of new ids, the index of
+// the journal takes 200 bytes for each of MaxResident up to 1.3 million, and a
+// few MB at least. The filter of stored buckets takes 6 to 12 bytes for each
+// bucket.
 // Holds and queues take a few hundred bytes each. The system counts pages of
 // the file that were read as resident memory, and reclaims them when it needs
 // to.

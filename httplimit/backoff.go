@@ -19,7 +19,7 @@ const (
 type refusal struct {
 	wait  time.Duration
 	until time.Time
-	total time.Duration // of the waits since the last success
+	total time.Duration // all waits since the last success
 }
 
 // obey holds the bucket for as long as the response to a request asks.
@@ -55,7 +55,8 @@ func (t *Transport) obey(key stint.Key, sent time.Time, res *http.Response) erro
 }
 
 // backOff returns how long to stay away after a refusal that gives no time. The
-// time doubles if the request was sent after the last such hold, up to most.
+// time doubles if the request was sent after the last such hold. It is never
+// more than most.
 func (t *Transport) backOff(key stint.Key, sent, now time.Time, most time.Duration) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,9 +75,9 @@ func (t *Transport) backOff(key stint.Key, sent, now time.Time, most time.Durati
 	return wait
 }
 
-// endBackOff starts the doubling anew after a success, unless the request was
-// sent before the refusal. It spends the tokens that have come back while the
-// client stayed away: a burst of them would be refused again.
+// endBackOff ends the doubling after a success, unless the request was sent
+// before the refusal. It spends the tokens that came back during the hold,
+// because the server would refuse a burst.
 func (t *Transport) endBackOff(key stint.Key, sent time.Time) error {
 	t.mu.Lock()
 	last, ok := t.refusals[key]

@@ -22,8 +22,7 @@ import (
 //
 // # What a response asks
 //
-// If Backoff returns a time, only that counts. Otherwise the longest of these
-// counts:
+// If Backoff knows the time, nothing else counts. Else the longest of these:
 //
 //   - Retry-After with the status 429, 503 or 403.
 //   - In a response of any status, the time of each field that has nothing left:
@@ -31,8 +30,8 @@ import (
 //     X-Rate-Limit-Remaining or RateLimit-Remaining. Policies with something
 //     left do not count.
 //
-// Retry-After and Reset may be seconds, with a fraction or without, a Unix
-// time, or a date.
+// Retry-After and Reset may be seconds, with a fraction or without, a Unix time,
+// or a date.
 //
 // A 429 without any of them, but with a Reset and no Remaining, asks for that
 // Reset. Times are compared to the server's clock, if the response has a Date.
@@ -49,23 +48,23 @@ import (
 //
 // The limit may be the API's quota, such as stint.PerHour(5000). The client
 // then uses at least 95 % of it, if its period is 20 seconds or more. A server
-// that counts fixed windows, or tokens, refuses at most one request in each
-// window after the first; requests that are under way together may each be
-// refused once. A server that counts the last hour, and sends only Retry-After,
+// may count fixed windows or tokens. It refuses at most one request in each
+// window after the first, or each of the requests that are under way at the
+// same time. A server that counts the last hour, and sends only Retry-After,
 // may refuse a few more.
 //
-// With stint.WithinWindow(5000, time.Hour) no server that counts as it says
-// refuses a request, in any window, but a burst is at most a fiftieth of the
-// quota. Use it if refusals are punished. docs/decisions.md has the figures for
-// each kind of server.
+// With stint.WithinWindow(5000, time.Hour) a server refuses no request,
+// whichever kind of window it counts. The price is that a burst is at most a
+// fiftieth of the quota. Use it if the server punishes refusals.
+// docs/decisions.md has the figures for each kind of server.
 //
-// A request spends its tokens before it is sent. It gets them back if it never
-// had a connection, because dialling or TLS failed or it was cancelled before.
-// After any other error they stay spent, because the server may have counted
-// the request. They also stay spent if Base refuses without dialling, as for an
-// unknown scheme.
-// A Base that is not of net/http must report connections to httptrace, or fail
-// with the *net.OpError of dialling.
+// A request spends its tokens before it is sent. They are returned if the
+// request never had a connection: dialling or TLS failed, or the request was
+// cancelled before. After any other error they stay spent, because the server
+// may have counted the request. They also stay spent if Base refuses without
+// dialling, for example an unknown scheme. A Base that is not from net/http
+// must report connections to httptrace, or fail with the *net.OpError of
+// dialling.
 //
 // Any number of goroutines may use a Transport. Its fields must not change once
 // it is in use.
@@ -81,8 +80,8 @@ type Transport struct {
 
 	// Wait makes a request wait for its tokens. It fails with a *QuotaError at
 	// once if its turn is after the context's deadline, if the limit's Queue is
-	// full, or if the limit is stint.Blocked. Without a deadline the wait may
-	// be long. If Wait is not set, each request without tokens fails at once.
+	// full, or if the limit is stint.Blocked. Without a deadline the wait may be
+	// long. If Wait is not set, each request without tokens fails at once.
 	Wait bool
 
 	// MaxHold limits how long a server can keep the client away; 0 means 24
@@ -98,8 +97,8 @@ type Transport struct {
 	// Base sends the requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
 
-	// OnError is called if the hold that a server asked for could not be saved.
-	// The response is returned in any case.
+	// OnError is called if the hold that a server asked for could not be saved. The
+	// response is returned all the same.
 	OnError func(*http.Request, error)
 
 	holds sync.Mutex // held while a hold is read and extended
@@ -108,11 +107,11 @@ type Transport struct {
 	refusals map[stint.Key]refusal
 }
 
-// A QuotaError says that a request was not sent, and when it may be.
-// http.Client wraps it, so use errors.As.
+// A QuotaError says that a request was not sent, and when it may be. http.Client
+// wraps it, so use errors.As.
 type QuotaError struct {
 	Key        stint.Key
-	Limit      stint.Limit   // zero if only the server asked to wait
+	Limit      stint.Limit   // zero if the server's hold is the only reason
 	RetryAfter time.Duration // until the request would pass
 
 	err error
@@ -126,10 +125,9 @@ func (e *QuotaError) Error() string {
 	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", wait)
 }
 
-// Unwrap returns stint.ErrBlocked if the limit is stint.Blocked. If Wait is
-// set, it returns context.DeadlineExceeded if the turn of the request is after
-// its deadline, or stint.ErrQueueFull if too many wait. Otherwise it returns
-// nil.
+// Unwrap returns stint.ErrBlocked if the limit is stint.Blocked. If Wait is set,
+// it returns context.DeadlineExceeded if the turn of the request is after its
+// deadline, or stint.ErrQueueFull if too many wait. Otherwise it returns nil.
 func (e *QuotaError) Unwrap() error { return e.err }
 
 // ByHost finds the bucket of the server that a request goes to, such as
@@ -195,8 +193,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// refund returns the tokens of a request that failed. It returns the error why,
-// joined with the error of the refund, if there is one.
+// refund returns the tokens of a request that failed. Its result is why, joined
+// with the error of the refund, if there is one.
 func (t *Transport) refund(key stint.Key, cost int64, why error) error {
 	if _, err := t.Limiter.RefundAll(stint.Request{Key: key, Cost: cost}); err != nil {
 		return errors.Join(why, err)
@@ -204,8 +202,7 @@ func (t *Transport) refund(key stint.Key, cost int64, why error) error {
 	return why
 }
 
-// notSent closes the body of a request, as a RoundTripper must, and returns
-// err.
+// notSent closes the body of a request, as a RoundTripper must, and returns err.
 func notSent(r *http.Request, err error) error {
 	if r.Body != nil {
 		r.Body.Close()

@@ -138,7 +138,7 @@ func (s faultyStore) Save(changes []stint.Change) error {
 }
 
 func (s faultyStore) Load(key stint.Key) (int64, error) {
-	if s.load != nil {
+	if s.load != nil && key != (stint.Key{}) { // New reads the time of the last save
 		if err := s.load(key); err != nil {
 			return 0, err
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"math/bits"
 	"os"
 	"slices"
 
@@ -51,6 +52,12 @@ func (m Meta) Page() []byte {
 }
 
 func hasMagic(page []byte) bool { return binary.NativeEndian.Uint32(page[16:]) == magic }
+
+// isForeign reports whether the page was written by a machine of the other byte
+// order.
+func isForeign(page []byte) bool {
+	return bits.ReverseBytes32(binary.NativeEndian.Uint32(page[16:])) == magic
+}
 
 func word(page []byte, at int) uint64 { return binary.NativeEndian.Uint64(page[at:]) }
 
@@ -99,6 +106,9 @@ func CheckMagic(file *os.File) error {
 		return err
 	case n == 0: // bbolt would make a new database of it
 		return format.Damaged(file.Name(), "it is empty; remove it to start anew")
+	case isForeign(pages[:]) || isForeign(pages[Size:]):
+		return fmt.Errorf("%w: %s: written by a machine of the other byte order; use stint export there, "+
+			"and stint import here", format.ErrFormat, file.Name())
 	case !hasMagic(pages[:]) && !hasMagic(pages[Size:]):
 		return fmt.Errorf("%w: %s: not a bbolt file; if stint wrote it, its beginning was overwritten: "+
 			"restore it from a backup", format.ErrFormat, file.Name())

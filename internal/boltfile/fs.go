@@ -22,9 +22,10 @@ type FS struct {
 	MaxSize     int           // bytes of a file; 0 means no limit
 }
 
-// maxSize is the most bytes of a file on 32 bits. The file and, while it is
-// compacted, its copy must fit into the address space.
-const maxSize = 256 << 20
+// maxSize is the most bytes of a file on 32 bits. bbolt maps all of it. If it
+// cannot map more, it has unmapped the rest, and no bucket can be read any more.
+// 256 MiB in one piece cannot be had in an address space of 512 MiB.
+const maxSize = 128 << 20
 
 // OS returns an FS that calls the operating system.
 func OS() *FS {

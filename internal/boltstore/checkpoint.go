@@ -22,11 +22,9 @@ const (
 	checkpointRush = 10_000
 
 	// A checkpoint is due when the journal has journalRepeat times as many bytes as
-	// its index, and journalMost. If memory is short, journalRepeat times the
-	// longest index are enough, but at least journalLeast.
+	// its index, and journalMost, or journalRepeat times the longest index.
 	journalRepeat = 8
 	journalMost   = 8 << 20
-	journalLeast  = 1 << 20
 
 	// A checkpoint is due sooner if the index is larger than indexPer bytes for
 	// each bucket in memory, but at least indexLeast and at most indexMost. It is
@@ -63,7 +61,7 @@ type journalState struct {
 // needs.
 func (j *journalState) bound(resident int) {
 	j.most = max(indexLeast, min(indexMost, indexPer*int64(resident)))
-	j.least = max(journalLeast, min(journalMost, journalRepeat*j.most))
+	j.least = min(journalMost, journalRepeat*j.most)
 }
 
 // get returns what the journal has for a bucket. A TAT of 0 means deleted.
