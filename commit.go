@@ -15,13 +15,12 @@ import (
 )
 
 // A decision at Leased or Synced waits for a commit, and so does a hold. The
-// committer puts those that come together into one save, and finishes all of
-// them when it has ended, in the reverse order of their submission. If the
-// save failed, a bucket whose TAT is still the one that the change gave it
-// gets its old TAT back, unless a later commit has the bucket. Otherwise the
-// tokens stay spent.
+// committer puts changes that arrive together into one save. When the save has
+// ended, it finishes them in the reverse order of their submission. If the save
+// failed, a bucket gets its old TAT back, unless its TAT has changed again or a
+// later commit has the bucket. Otherwise the tokens stay spent.
 
-// change is what one call did to one bucket, or to its hold.
+// change is the change that one call made to one bucket, or to its hold.
 type change struct {
 	key   Key
 	shard *shard
@@ -38,16 +37,16 @@ type change struct {
 	pair     *pair
 }
 
-// work is what one commit saves, and what it finishes.
+// work has what one commit saves, and the changes that it finishes.
 type work struct {
 	saves   []Change
 	changes []change
 	holds   map[Key]int // index in saves, by the held bucket
 }
 
-// renewalPause is the longest that renewals of leases wait for company. Half a
-// lease lasts longer, except for callers who spend much faster than the limit
-// gives back.
+// renewalPause is the longest that a renewal of a lease waits for others. Half
+// a lease lasts longer, unless callers spend much faster than the limit gives
+// back.
 const renewalPause = 5 * time.Millisecond
 
 // committer runs the commits of a Limiter.
@@ -59,12 +58,12 @@ type committer struct {
 	leases  atomic.Int64
 }
 
-// CommitStats tells of the commits that holds, and decisions at Leased and
-// Synced, waited for.
+// CommitStats are counts and times of commits. Holds wait for commits, and so
+// do decisions at Leased and Synced.
 type CommitStats struct {
 	Commits  int64
 	Buckets  int64 // and holds, written by them
-	Leases   int64 // of those, leases and renewals of leases
+	Leases   int64 // of those, new or renewed leases
 	Failures int64
 	Last     time.Duration // how long the last one took
 	Longest  time.Duration
@@ -100,7 +99,7 @@ func (c *committer) levelFor(ch *change, rule uint32) Durability {
 	return level
 }
 
-// needLocked returns what the store must be given for a changed bucket, and
+// needLocked returns the TAT that the store must get for a changed bucket, and
 // when. A TAT of 0 deletes the bucket.
 func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, when gcra.Need) {
 	s := ch.shard
@@ -168,7 +167,7 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 		}
 		if tat, when := c.needLocked(&r.change, b, now); when == most || most == gcra.NeedFirst {
 			ch := r.change
-			if most == gcra.NeedSoon { // the caller is answered: nothing to undo
+			if most == gcra.NeedSoon { // the caller has its answer: nothing to undo
 				ch = renewalOf(r.shard, r.hash, b)
 			}
 			c.putLocked(in, &ch, b, tat)
@@ -181,9 +180,9 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 	return in
 }
 
-// changedLocked returns the slot of a request that the store must save. It
-// changes the bucket, or it is a refund or reset after changes that the store
-// may not have.
+// changedLocked returns the slot of a request, and whether the store must save
+// it. It must if the request changed the bucket, and after a refund or a reset
+// if the store may lack earlier changes.
 func (r *request) changedLocked() (b table.Slot, changed bool) {
 	i, ok := r.shard.findLocked(r.key, r.hash)
 	if !ok {
@@ -194,8 +193,8 @@ func (r *request) changedLocked() (b table.Slot, changed bool) {
 	return b, r.from != r.to || r.turn != nil || again && r.shard.unsavedLocked(b)
 }
 
-// putLocked puts the TAT that the store is to have for a bucket into a batch,
-// which the caller has from Lock.
+// putLocked puts the TAT that the store must get for a bucket into a batch. The
+// caller has locked the batch.
 func (c *committer) putLocked(in *batch, ch *change, b table.Slot, tat int64) {
 	s, w := ch.shard, &in.Work
 	p := s.pendingLocked(b)
@@ -267,9 +266,9 @@ func (c *committer) awaitUntil(ctx context.Context, in *batch) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, groupcommit.ErrStopped):
-		return fmt.Errorf("%w: %w: %w, and it may still come", ErrNotDurable, err, ctx.Err())
+		return fmt.Errorf("%w: %w: %w, and the commit may still succeed", ErrNotDurable, err, ctx.Err())
 	case errors.Is(err, groupcommit.ErrTimeout):
-		return fmt.Errorf("%w: %w: %v have passed, and it may still come", ErrNotDurable, err, c.timeout)
+		return fmt.Errorf("%w: %w: %v have passed, and the commit may still succeed", ErrNotDurable, err, c.timeout)
 	}
 	return fmt.Errorf("%w: %w", ErrNotDurable, err)
 }
@@ -334,7 +333,7 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 	tat := in.Work.saves[p.index].TAT
 	s.dropPendingLocked(b, p)
 	if err != nil || s.limits == nil {
-		return // a flush brings it
+		return // a flush saves it
 	}
 	tail := s.tailLocked(b)
 	switch {

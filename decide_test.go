@@ -209,9 +209,9 @@ func TestFastPath(t *testing.T) {
 	}
 }
 
-// TestDecisionsDoNotAllocate counts what other goroutines allocate too, as the
+// TestDecisionAllocations counts what other goroutines allocate too, as the
 // testing package does.
-func TestDecisionsDoNotAllocate(t *testing.T) {
+func TestDecisionAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}

@@ -273,7 +273,7 @@ func TestReturnedTwice(t *testing.T) {
 }
 
 // A look at a bucket under another limit changes nothing on file.
-func TestLookChangesNothing(t *testing.T) {
+func TestCheckUnderAnotherLimit(t *testing.T) {
 	for name, look := range map[string]func(l *stint.Limiter, key stint.Key) error{
 		"Check": func(l *stint.Limiter, key stint.Key) error { _, err := l.Check(key, 1); return err },
 		"CheckOnly": func(l *stint.Limiter, key stint.Key) error {
@@ -331,7 +331,7 @@ func TestCancelWithoutLimits(t *testing.T) {
 // failed, has made it in memory, and the acknowledging call found nothing to
 // change. TestFaultTable has a call that is tried again; here, both come at
 // once.
-func TestAcknowledgedIsDurable(t *testing.T) {
+func TestAcknowledgement(t *testing.T) {
 	key := only.Key("a")
 	calls := map[string]func(l *stint.Limiter) error{
 		"Reset":  func(l *stint.Limiter) error { return l.Reset(key) },

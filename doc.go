@@ -18,8 +18,7 @@ exact: a full bucket admits burst tokens at one instant, and not one more.
 A bucket is one limit held against one id: an address, an account, a host. A
 [Key] names it, by the [Name] of the limit and the id. Buckets need not be made.
 A bucket that was never used is full, and a bucket that is full again is
-forgotten. So there may be as many ids as there are in the world: quiet ones
-cost nothing.
+forgotten. So the number of ids has no bound: unused ones cost nothing.
 
 A request has a cost in tokens, mostly 1. Spend takes them if all of them are
 there, and takes none otherwise. The answer is a [Decision]. Its RetryAfter is
@@ -104,7 +103,7 @@ what each leaves.
 until they are: first come, first served. While requests wait in the queue, Spend
 is denied. [Limit.Queue] bounds the queue. [Reservation.Cancel] leaves it, and
 returns the tokens if the turn has not come; after that they are spent. The queue
-does not outlive the process: after a restart the bucket is empty at most.
+ends with the process: after a restart the bucket is at worst empty.
 
 # Ids
 
@@ -112,8 +111,7 @@ does not outlive the process: after a restart the bucket is empty at most.
 limit, and returns its one spelling: "::ffff:10.0.0.2" and "10.0.0.2" are one
 bucket. [Name.Key] takes the id as it is. An address that could not be parsed,
 passed to [Name.IP] or [Name.Prefix], has no bucket: the Limiter answers
-ErrInvalidID, and such addresses do not share a bucket. Package idformat has more
-formats.
+ErrInvalidID. Package idformat has more formats.
 
 # Time
 
@@ -122,11 +120,11 @@ clock. If the wall clock runs ahead, because the machine slept or the clock was
 set, the Limiter follows. If it is set back, the Limiter does not, as long as the
 process lives.
 
-A machine without a battery may start with a wrong clock. Each save has its time.
-If the wall clock is behind the last save, or more than ten years ahead of it, time
-goes on from the save until the clock is right. [Limiter.Health] says so until
-then. A new file has no save: open it after the clock is set. With Options.Now a
-test or a simulation tells the time.
+A machine without a battery may start with a wrong clock. The file has the time of
+the last save. If the wall clock is behind that, or more than ten years ahead, time
+goes on from the save until the clock is right, and [Limiter.Health] says so. A
+new file has no save: open it after the clock is set. Options.Now replaces the
+clock, for a test or a simulation.
 
 # Files
 
@@ -136,7 +134,8 @@ limits, such as a plan. Package limitsfile reads them from YAML. A running Limit
 takes others with [Limiter.SetLimits], and those of one id with
 [Limiter.SetOverrides].
 
-docs/format.md describes the bytes of a stint file. The numbers of Names stand in
-it, so a number is never given another meaning: [ErrNameMismatch] says so.
+docs/format.md describes the bytes of a stint file. The file stores the numbers
+and labels of Names. Never give a number another meaning: if the file has another
+label for it, the error is [ErrNameMismatch].
 */
 package stint

@@ -12,15 +12,15 @@ import (
 	"github.com/stint-go/stint/internal/table"
 )
 
-// flusher carries what changed in memory to the store: once per interval, on
-// request, and when the Limiter closes.
+// flusher saves changed buckets to the store: once per interval, on request,
+// and when the Limiter closes.
 type flusher struct {
 	directory *directory
 	store     Store
 	clock     *clock.Clock
 	level     Durability // of limits that name none
 	interval  time.Duration
-	timeout   time.Duration // of a call of the store that is not overdue
+	timeout   time.Duration // after which a call of the store is overdue
 
 	mu     sync.Mutex // held during a save, by a flush or a commit
 	closed bool       // the store is no longer the Limiter's
@@ -39,7 +39,7 @@ type flusher struct {
 	stop, stopped chan struct{}
 	events        chan Event    // nil without a listener
 	silent        chan struct{} // closed when no more events come
-	delivered     chan struct{} // closed when the listener has had the last one
+	delivered     chan struct{} // closed after the last event was delivered
 }
 
 // newFlusher returns a flusher that runs.
@@ -60,7 +60,8 @@ func newFlusher(t *directory, store Store, c *clock.Clock, o Options) *flusher {
 	return f
 }
 
-// failure is why the last of several attempts failed, and since when they do.
+// failure is the error of the last attempt, and the time of the first failure
+// in a row.
 type failure struct {
 	err   error
 	since time.Time
@@ -102,7 +103,7 @@ func (f *flusher) run() {
 			wait, skip = 0, 0
 		}
 		f.begin(&f.upkeep)
-		f.store.Maintain(time.Unix(0, f.clock.Now())) // Store.Health has a failure
+		f.store.Maintain(time.Unix(0, f.clock.Now())) // Store.Health reports a failure
 		f.end(&f.upkeep, nil)
 	}
 }
@@ -146,9 +147,9 @@ func (f *flusher) timeDue(all bool) bool {
 // saves of a larger flush.
 const maxSave = 1 << 17
 
-// flush saves what is dirty. With all it also saves what need not survive a
-// crash, and gives exact TATs for leases: for Close, for Flush, and to make
-// room in memory.
+// flush saves the dirty buckets. If all is set, it also saves buckets that need
+// not survive a crash, and exact TATs in place of leases. Close, Flush and
+// makeRoom set it.
 func (f *flusher) flush(all bool) error {
 	_, err := f.flushParts(all)
 	return err
@@ -193,8 +194,8 @@ func (f *flusher) flushAndWait() error {
 	return nil
 }
 
-// flushPartLocked saves what is dirty in the shards from a number on, until
-// that is enough for one save. It returns the number to go on with, or -1.
+// flushPartLocked saves the dirty buckets of the shards from a number on, until
+// they fill one save. It returns the number to go on with, or -1.
 func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, skipped []*batch, err error) {
 	if f.closed {
 		return -1, nil, ErrClosed
@@ -241,8 +242,8 @@ func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, ski
 // sweepRounds is the number of flushes in which every shard is swept once.
 const sweepRounds = 64
 
-// sweep looks for full buckets in some of the shards, and ends the holds that
-// are over.
+// sweep looks for full buckets in some of the shards, and deletes the holds
+// that have ended.
 func (f *flusher) sweep(c *collector) {
 	f.round++
 	f.directory.each(func(s *shard) {
@@ -334,8 +335,8 @@ func (c *collector) collectLocked(s *shard) {
 	})
 }
 
-// waits reports whether a dirty bucket is saved only when all are: because it
-// need not survive a crash, or because its lease does.
+// waits reports whether a dirty bucket is saved only when all are. It need not
+// survive a crash, or the store has a lease for it.
 func (c *collector) waits(s *shard, b table.Slot) bool {
 	switch cmp.Or(s.limits.rules[b.Rule()].limit.Durability, c.level) {
 	case Memory:

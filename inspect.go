@@ -42,7 +42,7 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 			}
 			b, live, resident := l.inspect(c.Key, c.TAT)
 			if !resident && fresh[c.Key] {
-				continue // the store has something newer by now
+				continue // it was saved since: the loop over fresh lists it
 			}
 			delete(fresh, c.Key)
 			if live && !yield(b, nil) {
@@ -51,7 +51,7 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 		}
 		for key := range fresh {
 			b, live, resident := l.inspect(key, 0)
-			if !resident { // but the store may have it by now
+			if !resident { // it left memory, so the store may have it
 				tat, err := l.store.Load(key)
 				if err != nil {
 					yield(Bucket{}, fmt.Errorf("stint: list buckets: %w", err))
@@ -66,8 +66,8 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 	}
 }
 
-// freshKeys returns the buckets that memory has and the store may not have as
-// they are.
+// freshKeys returns the buckets in memory whose present state may not be in the
+// store.
 func (l *Limiter) freshKeys(name Name) map[Key]bool {
 	fresh := make(map[Key]bool)
 	l.directory.each(func(s *shard) {
@@ -160,8 +160,8 @@ func (l *Limiter) inspectLocked(s *shard, h uint64, key Key, stored int64) (b Bu
 }
 
 // Snapshot writes a copy of the store's file, with everything spent so far,
-// and returns its length in bytes. It is for a backup, or to look at, while
-// decisions go on. It also saves the state of a file that was taken away.
+// and returns its length in bytes. It serves backups and inspection while
+// decisions go on. If the file was removed, the copy still has all buckets.
 // BoltStore.Snapshot has the details; a store without a file returns an error.
 func (l *Limiter) Snapshot(w io.Writer) (int64, error) {
 	if err := l.Flush(); err != nil && !errors.Is(err, ErrGone) {
@@ -172,8 +172,8 @@ func (l *Limiter) Snapshot(w io.Writer) (int64, error) {
 
 // Health returns nil, or everything that is wrong now and since when: saving
 // fails or takes longer than CommitTimeout, loading fails, or what Store.Health
-// says. Each lasts until it succeeds again. Health reads no disk and waits for
-// no call that does. Decisions go on from memory if they can.
+// says. Each is reported until it succeeds again. Health reads no disk and
+// waits for no call that does. Decisions go on from memory if they can.
 func (l *Limiter) Health() error {
 	f := l.flusher
 	f.statusMu.Lock()
@@ -193,7 +193,7 @@ func (l *Limiter) Health() error {
 type Stats struct {
 	Limits    map[Name]LimitStats // of declared Names; errors of others are under Unknown
 	Resident  int64               // buckets in memory
-	Dirty     int64               // of those, the ones that the store has differently
+	Dirty     int64               // of those, changed since they were saved
 	Loads     int64               // of buckets that were not in memory
 	Evictions int64               // buckets removed from memory to make room
 	Flush     FlushStats
@@ -284,18 +284,19 @@ func (f *flusher) stats() (FlushStats, time.Time) {
 	return f.status, f.saving.since
 }
 
-// watch is about the calls of the store that one goroutine at a time makes. A
-// call that takes longer than CommitTimeout is overdue. The flusher's statusMu
+// watch times the calls of one method of the store, one at a time. A call that
+// takes longer than CommitTimeout is overdue. The flusher's statusMu
 // guards it, except for the timer.
 type watch struct {
 	what    string
 	timer   *time.Timer
 	begun   time.Time // of the call under way, by the machine's clock
 	since   time.Time // the same by the Limiter's clock; zero if there is none
-	overdue error     // nil unless it is
+	overdue error     // nil unless the call is overdue
 }
 
-// begin notes that a call begins. Its end may never come: the timer says so.
+// begin notes that a call begins. If it does not end in time, the timer calls
+// late.
 func (f *flusher) begin(w *watch) {
 	now := time.Unix(0, f.clock.Now())
 	f.statusMu.Lock()

@@ -95,8 +95,8 @@ type NameSpec struct {
 	Limit Limit    // of ids without an override; see NewLimits
 
 	// Override is the format of an override's id that is only the leading part
-	// of a Tuple. Without it, an override names the whole id. For example, the
-	// ID is Tuple(IPAddress, AnyID) and Override is IPAddress: an override for
+	// of a Tuple. Without it, an override names the whole id. For example, if
+	// ID is Tuple(IPAddress, AnyID) and Override is IPAddress, an override for
 	// 10.0.0.1 covers 10.0.0.1:alice.
 	Override IDFormat
 

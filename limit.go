@@ -35,8 +35,8 @@ var (
 
 	// Blocked denies every request, whatever its cost, with the RetryAfter and
 	// ResetAfter of math.MaxInt64 nanoseconds, 292 years. Reserve and Wait
-	// return ErrBlocked; requests that wait already still go. The bucket stays
-	// as it is for another limit: Refund changes nothing.
+	// return ErrBlocked, but requests that are in the queue keep their turns.
+	// The bucket stays as it is for another limit: Refund changes nothing.
 	Blocked = Limit{Period: -1}
 )
 
@@ -59,8 +59,8 @@ func PerDay(n int64) Limit { return Limit{Burst: n, Count: n, Period: 24 * time.
 //
 // Burst and the Count−1 tokens that return within a window are n together. So
 // Burst is 1 + n/50, rounded down, and Count is n − n/50: in the long run the
-// limit uses 98 % of n, and all of an n under 50. A larger Burst b would cost
-// more of it: Limit{Burst: b, Count: n - b + 1, Period: period}.
+// limit uses 98 % of n, and all of an n under 50. With a larger Burst b it uses
+// less: Limit{Burst: b, Count: n - b + 1, Period: period}.
 func WithinWindow(n int64, period time.Duration) Limit {
 	return Limit{Burst: 1 + n/50, Count: n - n/50, Period: period}
 }
@@ -173,11 +173,11 @@ type rule struct {
 func (r *rule) limited() bool { return r.rate.Burst != 0 }
 
 var (
-	unlimitedRule rule // of a Decision, the Limit is zero
+	unlimitedRule rule // in a Decision its Limit is zero
 	blockedRule   = rule{limit: Blocked}
 )
 
-// givenRules keeps the rules of limits that callers gave lately.
+// givenRules caches the rules of limits that callers give.
 type givenRules [256]atomic.Pointer[rule]
 
 // of returns the rule of a limit that a caller gives, or its mistakes.
@@ -203,14 +203,14 @@ func (g *givenRules) of(l Limit) (*rule, error) {
 	return r, nil
 }
 
-// same reports whether two limits are the same. A level that one leaves out is
-// the default.
+// same reports whether two limits are the same. A limit without a level has the
+// default level.
 func same(a, b Limit, level Durability) bool {
 	a.Durability, b.Durability = cmp.Or(a.Durability, level), cmp.Or(b.Durability, level)
 	return a == b
 }
 
-// give has r use the Limit of req.
+// give makes the Limit of req, if it has one, the given limit of r.
 func (l *Limiter) give(r *request, req *Request) (err error) {
 	if req.Limit != (Limit{}) {
 		r.given, err = l.given.of(req.Limit)
@@ -218,8 +218,8 @@ func (l *Limiter) give(r *request, req *Request) (err error) {
 	return err
 }
 
-// useConfiguredLocked drops a given limit that is the configured one, which can
-// do more: its leases last for several requests.
+// useConfiguredLocked drops a given limit that equals the configured one. Only
+// the configured limit has leases, which last for several requests.
 func (r *request) useConfiguredLocked(level Durability) {
 	if r.given != nil && same(r.given.limit, r.shard.limits.rules[r.rule].limit, level) {
 		r.given = nil
@@ -246,8 +246,8 @@ func (r *request) clampLocked(now int64) {
 	}
 }
 
-// keepGivenLocked has a flush save a bucket that a given limit has changed, as
-// that limit's level asks, whatever the configured level is.
+// keepGivenLocked marks a bucket that a given limit has changed, so that a
+// flush saves it as the level of that limit asks, not the configured level.
 func (r *request) keepGivenLocked(b table.Slot, level Durability) {
 	b.Clear(table.Covered) // the lease is of the configured limit
 	if level > Memory {

@@ -27,7 +27,7 @@ type Limiter struct {
 
 	limitsMu sync.Mutex             // held by SetLimits
 	limits   atomic.Pointer[Limits] // the newest
-	given    givenRules             // of requests that have their own
+	given    givenRules             // of limits that requests bring
 
 	statsMu sync.Mutex // guards errs and past
 	errs    map[Name]int64
@@ -197,8 +197,8 @@ func (l *Limiter) load(r *request) error {
 	return err
 }
 
-// makeRoom removes a bucket or more from memory. It flushes if none may leave
-// before it is saved.
+// makeRoom removes at least one bucket from memory. If each bucket must be
+// saved first, it flushes.
 func (l *Limiter) makeRoom() error {
 	full := func() bool { return l.directory.resident.Load() >= int64(l.opts.MaxResident) }
 	evict := func(used bool) bool {
@@ -206,7 +206,7 @@ func (l *Limiter) makeRoom() error {
 		l.evictions.Add(int64(n))
 		return n > 0 || !full() // other calls may take the space that this one made
 	}
-	for range 2 { // the first round may only find that all were used since the last
+	for range 2 { // the first round may find that all were used since the last eviction
 		if evict(false) {
 			return nil
 		}
@@ -218,16 +218,17 @@ func (l *Limiter) makeRoom() error {
 		select {
 		case <-f.done:
 			if f.err != nil {
-				return fmt.Errorf("%w: %d, %w", ErrFull, l.opts.MaxResident, f.err)
+				return fmt.Errorf("%w: %d in memory, %w", ErrFull, l.opts.MaxResident, f.err)
 			}
 		case <-timer.C:
-			return fmt.Errorf("%w: %d, and no answer from the store for %v", ErrFull, l.opts.MaxResident, l.opts.CommitTimeout)
+			return fmt.Errorf("%w: %d in memory, and no answer from the store for %v",
+				ErrFull, l.opts.MaxResident, l.opts.CommitTimeout)
 		}
 	}
 	return nil
 }
 
-// roomFlush is a flush that all calls wait for which need space.
+// roomFlush is a flush for all calls that need space in memory.
 type roomFlush struct {
 	done chan struct{}
 	err  error // valid once done is closed
@@ -252,7 +253,7 @@ func (l *Limiter) flushForRoom(evict func(used bool) bool) *roomFlush {
 	return l.room
 }
 
-// flushUntil saves until room reports that a bucket could leave memory.
+// flushUntil saves buckets until room has removed one from memory.
 func (f *flusher) flushUntil(room func() bool) error {
 	unsaved := func(err error) error { return fmt.Errorf("and they cannot be saved: %w", err) }
 	if err := f.flushAndWait(); err != nil { // buckets in commits stay until those have ended
@@ -332,7 +333,7 @@ func (l *Limiter) Close() error {
 		close(l.closed)
 		close(l.flusher.stop)
 		<-l.flusher.stopped
-		l.limitsMu.Lock() // a later SetLimits finds the Limiter closed
+		l.limitsMu.Lock() // SetLimits after this returns ErrClosed
 		l.directory.setLimits(nil, func(s *shard) {
 			l.retireCountsLocked(s)
 			s.setLimitsLocked(nil)

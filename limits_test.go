@@ -204,7 +204,7 @@ func TestResolve(t *testing.T) {
 	require.Len(t, ls.rules, 2+6, "equal limits share one rule")
 }
 
-func TestLimitsAreCopies(t *testing.T) {
+func TestLimitsCopied(t *testing.T) {
 	names := Names{1: resolveNames[1]}
 	defaults := map[Name]Limit{1: PerSecond(1)}
 	ids := []OverrideID{{ID: "10.0.0.2"}}

@@ -26,7 +26,8 @@ import (
 //
 // MaxResident does not bound the following. In a flood of new ids, the index of
 // the journal takes 200 bytes for each of MaxResident up to 1.3 million, and a
-// few MB at least. The filter of stored buckets takes 6 to 12 bytes for each of them.
+// few MB at least. The filter of stored buckets takes 6 to 12 bytes for each
+// bucket.
 // Holds and queues take a few hundred bytes each. The system counts pages of
 // the file that were read as resident memory, and reclaims them when it needs
 // to.
@@ -34,7 +35,7 @@ type Options struct {
 	Durability    Durability       // of limits that name none; default Flushed
 	FlushInterval time.Duration    // default 1s
 	MaxResident   int              // buckets in memory, within a few per cent; default 1<<20
-	LockTimeout   time.Duration    // Open waits so long for the file lock; default 1s
+	LockTimeout   time.Duration    // longest wait for the file lock; default 1s, then ErrLocked
 	CommitTimeout time.Duration    // longest wait for a commit; default 5s, then ErrNotDurable
 	FailOpen      bool             // answer of Allow if Spend returns an error; default false
 	Recover       bool             // Open renames a corrupt file to PATH.corrupt-TIME
@@ -53,10 +54,10 @@ type Options struct {
 //     denies, and nothing was spent, unless the error says otherwise.
 //     ErrNotDurable does, and so do errors of a Decider that may have lost the
 //     answer.
-//   - SpendTogether decides at one instant, for all requests or for none, and
+//   - SpendTogether decides at one instant, spends for all or for none, and
 //     RetryAfter is exact.
 //   - The limit is that of the Request, or else that of Limits.
-//   - Now is the time by the clock of the decisions. Holds go by it.
+//   - Now is the time by the clock of the decisions, which holds use too.
 //   - Check, Bucket and Now change nothing.
 //
 // Two Deciders are the same if == says so, as for pointers.
@@ -285,8 +286,8 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
-// tell passes an event on. It does not wait: a listener that has fallen far
-// behind misses the event.
+// tell sends an event to the listener. It does not wait: if 64 events are
+// queued, the listener misses this one.
 func (f *flusher) tell(e Event) {
 	e.Time = time.Unix(0, f.clock.Now())
 	select {

@@ -16,16 +16,16 @@ import (
 	fileformat "github.com/stint-go/stint/internal/format"
 )
 
-// Store is where buckets live between runs. It is owned by one Limiter, which
-// calls it from several goroutines. A wrapper may embed a Store.
+// Store keeps buckets between runs. One Limiter owns it, and calls it from
+// several goroutines. A wrapper may embed a Store.
 //
 // Holds are kept under the Name Unknown, which no limit can have: the id is the
 // held bucket's key as text, and the TAT is the end of the hold. The entry with
 // the empty id is no hold: its TAT is the time of the last save. All may leave
 // it out.
 type Store interface {
-	// Declare enters the names of the Limiter's limits: in New and in
-	// SetLimits. The error is ErrNameMismatch if the Store knows a number or a
+	// Declare adds the names of the Limiter's limits. New and SetLimits call
+	// it. The error is ErrNameMismatch if the Store knows a number or a
 	// label by another meaning.
 	Declare(names Names) error
 
@@ -34,8 +34,8 @@ type Store interface {
 
 	// Save carries out all of the changes or none, and returns nil when they
 	// are durable. No two are of one key. It may reorder them. It keeps neither
-	// the slice nor anything that the slice points to. With no changes it returns
-	// nil if what was saved is still where the next process looks for it.
+	// the slice nor anything that the slice points to. Without changes it
+	// returns nil if the next process would find everything that was saved.
 	Save(changes []Change) error
 
 	// All yields every bucket stored under the name, in the order of the ids'
@@ -164,7 +164,7 @@ type BoltStore struct {
 	store *boltstore.Store
 
 	saves   sync.Mutex         // before all locks of store
-	entries []fileformat.Entry // of the last Save, to be used again
+	entries []fileformat.Entry // memory for the next Save
 }
 
 func init() {
@@ -173,7 +173,7 @@ func init() {
 
 // OpenBolt opens the file, or makes it (mode 0600) if there is none, and enters
 // the names that it does not have. A crash while the file is being made leaves
-// none. The errors are ErrLocked, ErrCorrupt, ErrFormat, ErrNameMismatch, or
+// no file. The errors are ErrLocked, ErrCorrupt, ErrFormat, ErrNameMismatch, or
 // the operating system's.
 func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	var o BoltOptions
@@ -254,9 +254,10 @@ func (s *BoltStore) Health() error { return s.store.Health() }
 
 // Compact rewrites the file without its free pages, and puts the new one in
 // place of the old one in one step, while saves and loads go on. A file over
-// 64 MiB of which more than half is free is compacted by itself. After an error
-// the old file is in use. If only the name of the new file could not be made
-// durable, the new file is, and every save tries that again first.
+// 64 MiB of which more than half is free is compacted automatically. After an
+// error the old file stays in use, with one exception. If only the name of the
+// new file could not be made durable, the new file is in use. Each save then
+// tries first to make the name durable.
 func (s *BoltStore) Compact() error { return s.store.Compact() }
 
 // Snapshot implements Store. It writes a copy of the file, as it is at one

@@ -16,7 +16,7 @@ import (
 )
 
 // directory holds the buckets in memory, in shards with a mutex each. There
-// are many shards, so to grow one or to scan it stops its users for
+// are many shards, so growing or scanning one stops its callers only for
 // microseconds.
 //
 // Locks of the package, in order: Limiter.limitsMu, flusher.mu, directory.mu,
@@ -113,8 +113,9 @@ func (t *directory) setLimits(limits *Limits, f func(*shard)) {
 	t.each(f)
 }
 
-// evict goes around the shards and removes buckets until there are no longer
-// too many, or it has been around once. It returns how many it removed.
+// evict removes buckets from one shard after the other, until there are no
+// longer too many or it has seen each shard once. It returns how many it
+// removed.
 func (t *directory) evict(now int64, used bool, tooMany func() bool) (removed int) {
 	perClass := uint32(1) << (64 - t.shift)
 	for range len(t.classes) * int(perClass) {
@@ -153,7 +154,7 @@ type shard struct {
 	directory *directory
 }
 
-// count is what the decisions of one Name in one shard came to.
+// count has the numbers of decisions on one Name in one shard.
 type count struct{ allowed, denied uint64 }
 
 // setLimitsLocked puts limits in force and begins new counts.
@@ -273,9 +274,10 @@ func (s *shard) lowerLocked(i uint32, tat int64) {
 // slotKey returns the key of a slot, as a copy.
 func slotKey(b table.Slot) Key { return Key{Name(b.Name()), string(b.ID())} }
 
-// gate is what few buckets have, kept beside their slots: a hold or a queue.
+// gate is the hold or the queue of a bucket, or both. Few buckets have one, so
+// it is not in the slot.
 type gate struct {
-	hold    int64 // no request passes before; 0: there is none
+	hold    int64 // end of the hold; 0 if there is none
 	unsaved bool  // the store may have another hold
 	commits int   // changes of the hold that are in commits
 	newest  *batch
@@ -335,8 +337,7 @@ func (s *shard) queuedLocked(b table.Slot) bool {
 	return g != nil && g.queue.Len() > 0
 }
 
-// tailLocked returns the bucket's TAT after its queue, which is what the store
-// is given.
+// tailLocked returns the bucket's TAT after its queue. The store gets that TAT.
 func (s *shard) tailLocked(b table.Slot) int64 { return s.gateOfLocked(b).tail(b.TAT()) }
 
 // advanceLocked charges the turns of a queue that have come.
@@ -346,7 +347,7 @@ func (s *shard) advanceLocked(b table.Slot, g *gate, now int64) {
 	}
 }
 
-// tidyGateLocked drops a gate that is over.
+// tidyGateLocked drops a gate without a hold, a queue or a commit.
 func (s *shard) tidyGateLocked(key Key, g *gate, now int64) {
 	i, resident := s.findLocked(key, s.directory.hash(key))
 	if resident {
@@ -366,10 +367,10 @@ type batch = groupcommit.Batch[work]
 // pending is a bucket in a commit that has not ended.
 type pending struct {
 	key     Key
-	batch   *batch // the newest that it is in
-	index   int    // of its change in that
-	entries int    // of that, which concern it
-	lowered bool   // its TAT was lowered since: no failed commit takes back a change
+	batch   *batch // newest commit of the bucket
+	index   int    // of its change in the batch
+	entries int    // changes of the batch to this bucket
+	lowered bool   // TAT was lowered since: a failed commit takes nothing back
 }
 
 // pendingLocked returns the commit that a bucket is in, or nil.

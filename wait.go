@@ -15,15 +15,15 @@ import (
 	"github.com/stint-go/stint/internal/table"
 )
 
-// Hold denies every request for the key before until, whatever its bucket
-// holds. The arithmetic ends at 2162-04-10 23:47 UTC, and a later time counts
-// as that one. A new hold replaces the present one. A hold that ends now or
-// earlier removes it, and so does Reset. Queued requests never move forward. If
-// a turn falls inside the hold, it moves to its end.
+// Hold denies every request for the key before until, however many tokens its
+// bucket has. The arithmetic ends at 2162-04-10 23:47 UTC, and a later time
+// counts as that one. A new hold replaces the present one. A hold that ends now
+// or earlier removes it, and so does Reset. Queued requests never move forward.
+// If a turn falls inside the hold, it moves to its end.
 //
 // The hold is durable when Hold returns nil. After an error the earlier hold,
 // or none, is in force again, unless the error is ErrNotDurable and the commit
-// may still come.
+// may still succeed.
 func (l *Limiter) Hold(key Key, until time.Time) error {
 	key.ID = strings.Clone(key.ID) // the hold may outlive the caller's string
 	r := request{change: change{key: key}}
@@ -71,16 +71,16 @@ func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
 	return in
 }
 
-// Held is a bucket that denies whatever its tokens: it is held, or requests
-// wait in its queue.
+// Held is a bucket that denies requests, however many tokens it has: it is
+// held, or requests wait in its queue.
 type Held struct {
 	Key     Key
 	Until   time.Time // end of the hold; zero if there is none
 	Waiting int       // requests in the queue
 }
 
-// Held yields the buckets that are held or that requests wait for, in no
-// particular order. It reads neither other buckets nor the store. After Close it
+// Held yields the buckets that are held or have a queue, in no particular
+// order. It reads neither other buckets nor the store. After Close it
 // yields nothing.
 func (l *Limiter) Held() iter.Seq[Held] {
 	return func(yield func(Held) bool) {
@@ -123,7 +123,7 @@ type Reservation struct {
 	turn *queue.Turn
 	done *atomic.Bool
 
-	given *rule // that Reserve was called with; nil: the configured one
+	given *rule // of the Request; nil: the configured one
 }
 
 // Reserve takes cost tokens from the key's bucket even if they are not there
@@ -138,7 +138,7 @@ func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 }
 
 // ReserveRequest is Reserve for a Request, which may have a Limit of its own.
-// Its Mode does not count.
+// Its Mode is ignored.
 func (l *Limiter) ReserveRequest(req Request) (Reservation, error) {
 	r, err := l.reserve(&req, math.MaxInt64)
 	return r, l.failed(req.Key, err)
@@ -216,7 +216,7 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 	if delay > 0 {
 		waiting = (delay-1)/rule.rate.Interval + 1
 	}
-	if start > now { // all wait for the end of the hold
+	if start > now { // the whole queue waits for the end of the hold
 		waiting = max(waiting, g.queue.Tokens()+r.cost)
 	}
 	if most := rule.limit.Queue; !ok || most > 0 && waiting > most {
@@ -289,7 +289,7 @@ func (r Reservation) Cancel() {
 	s.tidyGateLocked(r.key, g, now)
 	s.mu.Unlock()
 	if in != nil {
-		r.l.committer.await(in) // a flush brings what the store does not take now
+		r.l.committer.await(in) // if the commit fails, a flush saves it
 	}
 }
 
@@ -315,10 +315,11 @@ func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64
 }
 
 // SpendContext is Spend, but waits for a commit only until ctx ends. ctx has no
-// part in the decision, which is made even if ctx has ended: a client that goes
-// early spends like others. If ctx ends before the commit, the error wraps
-// ErrNotDurable and that of ctx. The tokens then stay spent if the commit comes,
-// and are returned if it fails. Loading a bucket does not end with ctx.
+// part in the decision, which is made even if ctx has ended: a client that
+// disconnects early spends all the same. If ctx ends before the commit, the
+// error wraps ErrNotDurable and the error of ctx. The tokens then stay spent if
+// the commit succeeds, and are returned if it fails. Loading a bucket does not
+// end with ctx.
 func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Decision, err error) {
 	if _, done := l.fastPath(key, cost, opSpend, &d); !done {
 		d, err = l.all(ctx, []Request{{Key: key, Cost: cost}}, nil, opSpend)
@@ -339,18 +340,18 @@ func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds [
 }
 
 // Wait takes cost tokens from the key's bucket, and waits in its queue until
-// they are there: first come, first served. It fails at once and takes nothing
-// if ctx would end before the turn, with an error that wraps
-// context.DeadlineExceeded, or if the queue is full, with ErrQueueFull. If ctx
-// ends while the request waits, its tokens are returned and the error is that
-// of ctx. A commit is waited for, up to Options.CommitTimeout, whether ctx has
-// ended or not. Other errors are those of Reserve.
+// they are there: first come, first served. If ctx would end before the turn,
+// or if the queue is full, Wait fails at once and takes nothing. The error then
+// wraps context.DeadlineExceeded, or is ErrQueueFull. If ctx ends while the
+// request waits, its tokens are returned and the error is that of ctx. Wait
+// also waits for a commit, up to Options.CommitTimeout, even if ctx ends. Other
+// errors are those of Reserve.
 func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
 	return l.WaitRequest(ctx, Request{Key: key, Cost: cost})
 }
 
 // WaitRequest is Wait for a Request, which may have a Limit of its own. Its
-// Mode does not count.
+// Mode is ignored.
 func (l *Limiter) WaitRequest(ctx context.Context, req Request) error {
 	key := req.Key
 	if err := ctx.Err(); err != nil {

@@ -214,9 +214,9 @@ func TestReserve(t *testing.T) {
 	})
 }
 
-// TestResetOfAQueue resets a bucket that is full, except for its queue. That it
+// TestResetQueue resets a bucket that is full, except for its queue. That it
 // has no queue is on disk when Reset returns nil. If it fails, the queue stays.
-func TestResetOfAQueue(t *testing.T) {
+func TestResetQueue(t *testing.T) {
 	for _, name := range []Name{leased, synced} {
 		r, key := newLevels(t, ten), name.Key("a")
 		r.take(key, 10)
@@ -233,9 +233,9 @@ func TestResetOfAQueue(t *testing.T) {
 	}
 }
 
-// TestFailedResetClamps: a bucket waits no longer than an empty one of its
+// TestFailedReset: a bucket waits no longer than an empty one of its
 // limit, also after a reset of it has failed.
-func TestFailedResetClamps(t *testing.T) {
+func TestFailedReset(t *testing.T) {
 	r, key := newLevels(t, hundred), synced.Key("a")
 	save(t, r.disk, Change{key, r.tat(1000)})
 	r.disk.fail(errDisk, "save")

@@ -126,7 +126,7 @@ func (v *verdict) Helper() {}
 func (v *verdict) Fatalf(string, ...any) { v.failed = true; runtime.Goexit() }
 
 // A World finds the mistakes that a limiter may make.
-func TestWorldsFindCheats(t *testing.T) {
+func TestWorldsCheats(t *testing.T) {
 	skip := func(op modeltest.Op) func(s modeltest.System, c modeltest.Call) modeltest.Reply {
 		return func(s modeltest.System, c modeltest.Call) modeltest.Reply {
 			if c.Op == op {

@@ -190,7 +190,7 @@ func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err e
 		d, err = m.lim.Check(a.Key, a.Cost)
 	}
 	if err != nil {
-		a.refunded = !a.After // nothing was spent
+		a.refunded = !a.After // the rule spent nothing
 		d = stint.Decision{Allowed: allowed, Key: a.Key, Remaining: math.MaxInt64}
 	}
 	a.set(d, spent)

@@ -36,12 +36,12 @@
 // A request passes through these:
 //
 //	middleware.go    New, and the steps of a request
-//	route.go         does a rule's Pattern match?
+//	route.go         matches requests to the Pattern of a rule
 //	decide.go        spend: before the handler
 //	problem.go       the answer to a request that does not pass
 //	statuswriter.go  a ResponseWriter that notices the status
 //	afterstatus.go   spend, refund and lock out: after the status
-//	lockout.go       lock-outs that grow, and where they are counted
+//	lockout.go       lock-outs that grow, and their count
 //	forwarded.go     parser of Forwarded and X-Forwarded-For
 //	backoff.go       Transport stays away as long as a response asks
 //	retryafter.go    the fields that say how long

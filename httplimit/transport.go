@@ -22,7 +22,8 @@ import (
 //
 // # What a response asks
 //
-// If Backoff knows the time, nothing else counts. Else the longest of these:
+// If Backoff returns a time, only that counts. Otherwise the longest of these
+// counts:
 //
 //   - Retry-After with the status 429, 503 or 403.
 //   - In a response of any status, the time of each field that has nothing left:
@@ -193,8 +194,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// refund returns the tokens of a request that failed. Its result is why, joined
-// with the error of the refund, if there is one.
+// refund returns the tokens of a request that failed. It returns the error why,
+// joined with the error of the refund, if there is one.
 func (t *Transport) refund(key stint.Key, cost int64, why error) error {
 	if _, err := t.Limiter.RefundAll(stint.Request{Key: key, Cost: cost}); err != nil {
 		return errors.Join(why, err)

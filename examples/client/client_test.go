@@ -130,7 +130,7 @@ func TestOtherAnswers(t *testing.T) {
 	}
 }
 
-func TestWaitThatWouldBeTooLong(t *testing.T) {
+func TestWaitTooLong(t *testing.T) {
 	binary := build(t)
 	url, seen := threeAnHour(t)
 	args := []string{"-file", filepath.Join(t.TempDir(), "client.db"), "-quota", "1/1h", "-wait", "1m", url}

@@ -1,5 +1,5 @@
-// Command client asks a metered API, and keeps to a quota that outlives it:
-// three answers an hour, say, however often it is started. Requests over the
+// Command client asks a metered API, and keeps to a quota across its runs: for
+// example three answers an hour, however often it is started. Requests over the
 // quota are not sent.
 //
 //	go run ./examples/client -quota 3/1h http://localhost:8080/api/time
@@ -59,8 +59,8 @@ func defaultFile() (string, error) {
 	return filepath.Join(dir, "client.db"), os.MkdirAll(dir, 0o700)
 }
 
-// run returns, rather than exits, so that the limiter is closed: only then is
-// all of it in the file.
+// run returns instead of exiting, so that the limiter is closed. Close saves
+// everything in the file.
 func run(file, quota string, wait time.Duration, url string) (err error) {
 	if file == "" {
 		if file, err = defaultFile(); err != nil {
@@ -75,8 +75,8 @@ func run(file, quota string, wait time.Duration, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	// Many of these programs may run at once, and share the quota. A request that
-	// was sent counts, whatever ends the program.
+	// Many of these programs may run at once, and share the quota. A request
+	// that was sent counts, whatever ends the program.
 	limiter, err := hostlimit.Open(file, limits, &hostlimit.Options{
 		Limiter: stint.Options{Durability: stint.Synced},
 	})

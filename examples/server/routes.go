@@ -26,8 +26,9 @@ func routes(limiter *stint.Limiter, clients httplimit.ClientAddress, o httplimit
 		},
 
 		// A login spends before the password is checked, so that guesses that
-		// arrive together are counted. A right password gets its token back. The
-		// last wrong one locks the address out, each time for twice as long.
+		// arrive together are counted. A right password gets its token back.
+		// The last wrong one locks the address out, each time for twice as
+		// long.
 		httplimit.Rule{
 			Pattern: "POST /login", Key: clients.ByIP(LoginsPerAddress),
 			RefundStatus: right, LockOut: 15 * time.Minute, LockOutMax: 24 * time.Hour,
@@ -50,8 +51,8 @@ func logError(r *http.Request, err error) { log.Print(r.Method, " ", r.URL.Path,
 // accounts has the account of each API key. A real server has a database.
 var accounts = map[string]string{"key-of-ada": "ada", "key-of-bob": "bob"}
 
-// byAPIKey finds the bucket of an account. A key that the server did not issue
-// counts as none: otherwise each made-up key would have a full bucket.
+// byAPIKey finds the bucket of an account. A request with a key that the server
+// did not issue has no id: otherwise each made-up key would have a full bucket.
 func byAPIKey(r *http.Request) (stint.Key, error) {
 	account, ok := accounts[r.Header.Get("X-API-Key")]
 	if !ok {

@@ -107,9 +107,10 @@ const formLife = time.Hour
 // newForm returns the text that proves that the page made a form.
 func (p *Page) newForm() string { return p.seal("form", p.lim.Now().Format(time.RFC3339)) }
 
-// ownForm reports whether no other site has sent the form. Browsers say so, but
-// over plain HTTP they only name the origin, which differs from the Host behind
-// a proxy that changes it. Then the form must have what other sites cannot read.
+// ownForm reports whether the page itself made the form. Browsers name the site
+// that sends it. Over plain HTTP they only name the origin, which differs from
+// the Host behind a proxy that changes it. Then the form must have a text that
+// other sites cannot read.
 func (p *Page) ownForm(r *http.Request) bool {
 	if p.origin.Check(r) == nil {
 		return true
@@ -122,7 +123,7 @@ func (p *Page) ownForm(r *http.Request) bool {
 // bucketID names a bucket: for people, for a POST, and for the search.
 type bucketID struct {
 	ID    string `json:"id"`
-	Token string `json:"token"` // does not tell the id
+	Token string `json:"token"` // does not reveal the id
 
 	href string // "" if ids are hidden
 }

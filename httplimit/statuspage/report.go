@@ -116,7 +116,7 @@ func (p *Page) report() *report {
 	}
 	held := p.heldLocked(rep)
 	for name, c := range st.Limits {
-		if _, declared := p.names[name]; !declared { // it has no label any more
+		if _, declared := p.names[name]; !declared { // no longer, so it has no label
 			continue
 		}
 		l := p.limitLocked(name, c, now)

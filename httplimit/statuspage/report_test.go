@@ -183,7 +183,7 @@ func TestReportFile(t *testing.T) {
 }
 
 // The package documentation has every field of the JSON.
-func TestReportJSONIsDocumented(t *testing.T) {
+func TestReportDocumentation(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	require.NoError(t, err)
 	_, text, _ := strings.Cut(string(doc), "// # JSON\n")
@@ -205,7 +205,7 @@ func TestReportJSONIsDocumented(t *testing.T) {
 	fields(reflect.TypeFor[report]())
 }
 
-func TestReportAtMostOncePerSecond(t *testing.T) {
+func TestReportReuse(t *testing.T) {
 	lim, clock := newLimiter(t, nil, nil)
 	p := New(lim, nil)
 	first := p.report()

@@ -8,10 +8,10 @@ import (
 	"github.com/stint-go/stint/httplimit"
 )
 
-// Observer returns the observer that the page learns decisions by, for
+// Observer returns the observer that passes decisions to the page, for
 // httplimit.Options.Observers. Several middlewares may share it. A call takes
-// less than a microsecond, except that once a second one of them asks for
-// Limiter.Stats while the others go on.
+// less than a microsecond. Once a second one call also reads Limiter.Stats,
+// while the others go on.
 func (p *Page) Observer() httplimit.Observer {
 	return httplimit.Observer{Decisions: p.observe}
 }

@@ -7,7 +7,7 @@ const (
 	EndOfTime    = 1<<63 - 1 - MaxTolerance   // the year 2162: now + τ is an int64 for every limit
 )
 
-// Rate is a limit as the arithmetic wants it.
+// Rate is a limit in the form that the arithmetic uses.
 type Rate struct {
 	Burst     int64
 	Interval  int64   // T: nanoseconds a token takes to come back
@@ -27,7 +27,7 @@ func newDivisor(n int64) divisor { return divisor{n, (1<<64 - 1) / uint64(max(n,
 
 // quotient returns ⌊x÷n⌋, for x ≥ 0.
 func (d *divisor) quotient(x int64) int64 {
-	high, _ := bits.Mul64(uint64(x), d.reciprocal) // it, or one less
+	high, _ := bits.Mul64(uint64(x), d.reciprocal) // ⌊x÷n⌋, or one less
 	q := int64(high)
 	if x-q*d.n >= d.n {
 		q++
@@ -36,7 +36,7 @@ func (d *divisor) quotient(x int64) int64 {
 }
 
 // New returns the rate of a limit, or the field that is out of range and
-// what it should have been.
+// its valid values.
 func New(burst, count, period int64) (r Rate, field, want string) {
 	switch {
 	case burst < 1:
@@ -72,9 +72,9 @@ func (r *Rate) Spend(tat, now, cost int64) (next, retryAfter int64) {
 	return base + need, 0
 }
 
-// Reserve returns the TAT after cost tokens are taken that need not be there
-// yet, and the nanoseconds until they will be. ok is false where the TAT would
-// leave the range of an int64.
+// Reserve returns the TAT after cost tokens are taken, and the nanoseconds
+// until all of them are there. ok is false if the TAT would leave the range of
+// an int64.
 func (r *Rate) Reserve(tat, now, cost int64) (next, delay int64, ok bool) {
 	now = instant(now)
 	base := max(now, tat)
@@ -86,8 +86,8 @@ func (r *Rate) Reserve(tat, now, cost int64) (next, delay int64, ok bool) {
 	return base + need, delay, true
 }
 
-// Refund returns the TAT after cost ≥ 0 tokens are given back: never before
-// now, a bucket holds no more than burst.
+// Refund returns the TAT after cost ≥ 0 tokens are given back. It is not before
+// now, because a bucket has no more than burst.
 func (r *Rate) Refund(tat, now, cost int64) int64 {
 	now = instant(now)
 	if tat <= now {
@@ -99,7 +99,7 @@ func (r *Rate) Refund(tat, now, cost int64) int64 {
 	return tat - cost*r.Interval
 }
 
-// Clamp returns the TAT, or now + τ where it is further ahead than spending
+// Clamp returns the TAT, or now + τ if it is further ahead than spending
 // could have brought it: the clock was set back, or the limit was made smaller.
 // No request waits longer than an empty bucket takes to refill.
 func (r *Rate) Clamp(tat, now int64) int64 { return min(tat, instant(now)+r.Tolerance) }
@@ -120,9 +120,9 @@ func ResetAfter(tat, now int64) int64 {
 }
 
 // Lease returns the end of the half lease that a TAT is in, and the end of the
-// next one. The store is given the end of the next: an eighth of τ ahead of the
-// TAT at most. Half leases of a limit end at the same instants for every
-// bucket, so a bucket need not remember what the store was given.
+// next one. The store gets the end of the next one, at most an eighth of τ
+// ahead of the TAT. Half leases of a limit end at the same instants for every
+// bucket, so a bucket need not remember which TAT the store has.
 func (r *Rate) Lease(tat int64) (end, next int64) {
 	step := r.halves.n
 	if step == 0 || tat > EndOfTime {
@@ -142,8 +142,9 @@ const (
 )
 
 // Renew returns the lease that a bucket needs when its TAT moves from one
-// instant to a later one, and when. The store has the half lease that from is
-// in if covered, and the next one if ahead; if pending, a commit brings one.
+// instant to a later one, and when the store must have it. covered: the store
+// has the half lease that from is in. ahead: it has the next one too. pending:
+// a commit is about to save one.
 func (r *Rate) Renew(from, to int64, covered, ahead, pending bool) (tat int64, when Need) {
 	end, tat := r.Lease(to)
 	step := tat - end

@@ -121,8 +121,8 @@ func runWalk(t *testing.T, w walk) {
 	}
 }
 
-// TestArithmeticImportsOnlyBits: it reads no clock, and locks and stores nothing.
-func TestArithmeticImportsOnlyBits(t *testing.T) {
+// TestArithmeticImports: it reads no clock, and locks and stores nothing.
+func TestArithmeticImports(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "gcra.go", nil, parser.ImportsOnly)
 	require.NoError(t, err)
 	require.Len(t, file.Imports, 1)
