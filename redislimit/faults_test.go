@@ -27,7 +27,7 @@ func TestLostReplies(t *testing.T) {
 	}
 	s := startServer(t)
 	p := newProxy(t, s)
-	limits := testLimits(t, stint.Limit{Burst: n, Count: 1, Period: 1000 * time.Hour})
+	limits := testLimits(t, stint.Limit{Burst: n, Count: 1, Period: time.Hour})
 	l, err := Open(p.url, limits, &Options{Timeout: 20 * time.Second})
 	require.NoError(t, err)
 	defer l.Close()
