@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/groupcommit"
 	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
@@ -33,6 +34,8 @@ type change struct {
 	isHold   bool
 	renewal  bool // of a lease: no caller waits
 	counted  bool // as allowed
+	leads    bool // in its pair
+	pair     *pair
 }
 
 // work is what one commit saves, and what it finishes.
@@ -99,13 +102,13 @@ func (c *committer) levelFor(ch *change, rule uint32) Durability {
 
 // needLocked returns what the store must be given for a changed bucket, and
 // when. A TAT of 0 deletes the bucket.
-func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, when need) {
+func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, when gcra.Need) {
 	s := ch.shard
 	level := c.levelFor(ch, b.Rule())
 	tail := s.tailLocked(b)
-	durable := needNone
+	durable := gcra.NeedNone
 	if level >= Leased {
-		durable = needFirst
+		durable = gcra.NeedFirst
 	}
 	switch {
 	case tail <= now:
@@ -113,11 +116,11 @@ func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, 
 	case level != Leased:
 		return tail, durable
 	case tail != ch.to: // there is a queue
-		_, tat = s.limits.rules[b.Rule()].rate.lease(tail)
-		return tat, needFirst
+		_, tat = s.limits.rules[b.Rule()].rate.Lease(tail)
+		return tat, gcra.NeedFirst
 	}
 	r := &s.limits.rules[b.Rule()].rate
-	return r.renew(ch.from, ch.to, b.Has(table.Covered), b.Has(table.Ahead), b.Has(table.Pending))
+	return r.Renew(ch.from, ch.to, b.Has(table.Covered), b.Has(table.Ahead), b.Has(table.Pending))
 }
 
 // unsavedLocked reports whether the store may have another TAT for a bucket
@@ -133,7 +136,7 @@ func (s *shard) unsavedLocked(b table.Slot) bool {
 // it renews the leases that are due.
 func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 	c := l.committer
-	most, least, strictest := needNone, Synced, Memory
+	most, least, strictest := gcra.NeedNone, Synced, Memory
 	for i := range rs {
 		r := &rs[i]
 		b, changed := r.changedLocked()
@@ -149,28 +152,30 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 		most = max(most, when)
 	}
 	if least < Leased && strictest >= Leased {
-		most = needFirst
+		most = gcra.NeedFirst
 	}
-	if most == needNone {
+	if most == gcra.NeedNone {
 		return nil
 	}
-	in := c.Lock(most == needFirst)
+	in := c.Lock(most == gcra.NeedFirst)
 	defer c.Unlock()
+	begin := len(in.Work.changes)
 	for i := range rs {
 		r := &rs[i]
 		b, changed := r.changedLocked()
 		if !changed {
 			continue
 		}
-		if tat, when := c.needLocked(&r.change, b, now); when == most || most == needFirst {
+		if tat, when := c.needLocked(&r.change, b, now); when == most || most == gcra.NeedFirst {
 			ch := r.change
-			if most == needSoon { // the caller is answered: nothing is to be undone
+			if most == gcra.NeedSoon { // the caller is answered: nothing to undo
 				ch = renewalOf(r.shard, r.hash, b)
 			}
 			c.putLocked(in, &ch, b, tat)
 		}
 	}
-	if most == needSoon {
+	orderPairs(in.Work.changes[begin:])
+	if most == gcra.NeedSoon {
 		return nil
 	}
 	return in
@@ -262,9 +267,9 @@ func (c *committer) awaitUntil(ctx context.Context, in *batch) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, groupcommit.ErrStopped):
-		return fmt.Errorf("%w: %w: %w, and it may yet come", ErrNotDurable, err, ctx.Err())
+		return fmt.Errorf("%w: %w: %w, and it may still come", ErrNotDurable, err, ctx.Err())
 	case errors.Is(err, groupcommit.ErrTimeout):
-		return fmt.Errorf("%w: %w: %v have passed, and it may yet come", ErrNotDurable, err, c.timeout)
+		return fmt.Errorf("%w: %w: %v have passed, and it may still come", ErrNotDurable, err, c.timeout)
 	}
 	return fmt.Errorf("%w: %w", ErrNotDurable, err)
 }
@@ -273,6 +278,9 @@ func (c *committer) awaitUntil(ctx context.Context, in *batch) error {
 func (c *committer) save(in *batch) error {
 	w := &in.Work
 	n := len(w.saves)
+	if n > 0 {
+		w.saves = append(w.saves, c.flusher.timeOfSave())
+	}
 	err := c.flusher.save(w.saves)
 	c.flusher.committed(err)
 	if err == nil {
@@ -314,7 +322,7 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 	if p == nil || p.batch != in {
 		return // a later commit has the bucket
 	}
-	if err != nil && !p.lowered && b.TAT() == ch.to {
+	if err != nil && !p.lowered && b.TAT() == ch.to && ch.mayUndo() {
 		b.SetTAT(ch.from)
 		if g := s.gateOfLocked(b); g != nil {
 			g.queue.Put(ch.turns)
@@ -359,7 +367,7 @@ func (s *shard) failLocked(ch *change, i uint32) {
 
 // coverLocked notes that the store has a TAT for a bucket that may be a lease.
 func (s *shard) coverLocked(b table.Slot, tail, stored int64) {
-	switch this, next := s.limits.rules[b.Rule()].rate.lease(tail); stored {
+	switch this, next := s.limits.rules[b.Rule()].rate.Lease(tail); stored {
 	case next:
 		b.Set(table.Covered | table.Ahead)
 	case this:

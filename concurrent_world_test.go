@@ -37,7 +37,7 @@ func requireLaw(t *testing.T, limit stint.Limit, log []admission) {
 }
 
 // Many goroutines do everything at once while time passes: what passes keeps
-// the law, and nobody is stranded. Then time stands still, and no token is lost.
+// the law, and no id is stranded. Then time stands still, and no token is lost.
 func TestConcurrentLaw(t *testing.T) {
 	stores := map[string]func(t *testing.T) stint.Store{
 		"mem": func(*testing.T) stint.Store { return stint.NewMemStore() },

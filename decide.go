@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -50,6 +51,9 @@ func (l *Limiter) Allow(key Key) bool {
 // request changes nothing. An error comes with the zero Decision, and nothing
 // was spent, except that after ErrNotDurable the tokens may stay spent.
 func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
+	if l.planted.Load() && l.isClass(key.Name) {
+		return l.slowPath(key, cost, opSpend, readClock)
+	}
 	if _, done := l.fastPath(key, cost, opSpend, &d); !done {
 		d, err = l.slowPath(key, cost, opSpend, readClock)
 	}
@@ -74,9 +78,8 @@ func (l *Limiter) Refund(key Key, cost int64) (Decision, error) {
 
 // Reset makes the buckets full, as if they had never been used, and ends their
 // holds. Requests that wait in their queues still go when their turns come.
-// Keys are reset in order. After an error those before the one that failed are
-// reset; that one may be, if the error is ErrNotDurable; those behind it are
-// not.
+// Keys are reset in order, until one fails. After ErrNotDurable that one may be
+// reset too.
 func (l *Limiter) Reset(keys ...Key) error {
 	for _, key := range keys {
 		if err := l.reset(key); err != nil {
@@ -97,7 +100,7 @@ func (l *Limiter) reset(key Key) error {
 	}
 	now := l.clock.Now()
 	if !r.resident && r.rule > blocked {
-		r.tat = r.shard.limits.rules[r.rule].rate.clamp(r.tat, now) // for an undo
+		r.tat = r.shard.limits.rules[r.rule].rate.Clamp(r.tat, now) // for an undo
 	}
 	r.from = r.tat
 	r.to = min(now, r.tat)
@@ -155,11 +158,11 @@ func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op,
 	}
 	r := &s.limits.rules[table.RuleOf(m)]
 	level := cmp.Or(r.limit.Durability, l.opts.Durability)
-	if uint64(cost) > uint64(r.rate.burst) || level == Synced && op == opSpend { // the cost may be negative
+	if uint64(cost) > uint64(r.rate.Burst) || level == Synced && op == opSpend { // the cost may be negative
 		return false, false, false
 	}
 	tat := b.TAT()
-	next, wait := r.rate.spend(tat, now, cost)
+	next, wait := r.rate.Spend(tat, now, cost)
 	allowed = wait == 0
 	if op == opSpend {
 		switch {
@@ -170,12 +173,12 @@ func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op,
 		case level < Leased:
 			s.Write(i, next)
 		default:
-			lease, when := r.rate.renew(tat, next, m&table.Covered != 0, m&table.Ahead != 0, m&table.Pending != 0)
-			if when == needFirst {
+			lease, when := r.rate.Renew(tat, next, m&table.Covered != 0, m&table.Ahead != 0, m&table.Pending != 0)
+			if when == gcra.NeedFirst {
 				return false, false, false
 			}
 			s.Write(i, next)
-			if when == needSoon {
+			if when == gcra.NeedSoon {
 				late = l.committer.renewLocked(s, h, b, lease)
 			}
 		}
@@ -193,14 +196,17 @@ func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op,
 // report puts the limit, and what a bucket with this TAT holds, into d.
 func (r *rule) report(d *Decision, tat, now int64) {
 	d.Limit = r.limit
-	d.Remaining = r.rate.remaining(tat, now)
-	d.ResetAfter = time.Duration(resetAfter(tat, now))
+	d.Remaining = r.rate.Remaining(tat, now)
+	d.ResetAfter = time.Duration(gcra.ResetAfter(tat, now))
 }
 
 // slowPath decides on one bucket, at the instant now. It reads the clock
 // instead if now is readClock, or if what the bucket was at that instant may
 // no longer be known.
 func (l *Limiter) slowPath(key Key, cost int64, op op, now int64) (Decision, error) {
+	if m := l.limits.Load().member(key.Name); m.role != plainRole {
+		return l.slowPathShare(m, Request{Key: key, Cost: cost}, op)
+	}
 	rs := [1]request{{change: change{key: key}, cost: cost, op: op}}
 	return l.slowPathOf(rs[:], now)
 }
@@ -235,21 +241,6 @@ func (l *Limiter) slowPathOf(rs []request, now int64) (Decision, error) {
 	return d, nil
 }
 
-// failed counts an error against the key's limit, and returns it. It does
-// nothing if err is nil.
-func (l *Limiter) failed(key Key, err error) error {
-	if err == nil {
-		return nil
-	}
-	l.statsMu.Lock()
-	defer l.statsMu.Unlock()
-	if l.limits.Load().label(key.Name) == "" {
-		key.Name = Unknown // names that are not declared must not fill the memory
-	}
-	l.errs[key.Name]++
-	return err
-}
-
 // op is what is done to a bucket.
 type op uint8
 
@@ -274,6 +265,8 @@ type request struct {
 	rule     uint32 // in shard.limits.rules; not the one that is given
 	tat      int64  // in the slot, or as loaded
 	allowed  bool
+	role     role
+	group    *group // nil if its bucket decides alone
 
 	limits   *Limits // under which rule was looked up, if it was
 	saved    int64   // TAT in the store then
@@ -336,15 +329,15 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 		return nil
 	}
 	if r.op == opRefund {
-		r.to = rule.rate.refund(r.tat, now, r.cost)
+		r.to = rule.rate.Refund(r.tat, now, r.cost)
 		d.Allowed = true
 		rule.report(d, g.tail(r.to), now)
 		return nil
 	}
-	if r.cost > rule.rate.burst {
-		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, r.cost, rule.rate.burst, r.key)
+	if r.cost > rule.rate.Burst {
+		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, r.cost, rule.rate.Burst, r.key)
 	}
-	next, wait := rule.rate.spend(g.tail(r.tat), now, r.cost)
+	next, wait := rule.rate.Spend(g.tail(r.tat), now, r.cost)
 	if early := g.notBefore() - now; early > wait {
 		next, wait = g.tail(r.tat), early
 	}

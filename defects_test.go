@@ -327,9 +327,10 @@ func TestCancelWithoutLimits(t *testing.T) {
 	require.LessOrEqual(t, r.Delay(), time.Minute)
 }
 
-// What was acknowledged is on disk, also by a call that found nothing to
-// change in memory because an earlier one, which failed, had changed it.
-// TestFaultTable has a call that is tried again; here, both come at once.
+// An acknowledged change is on disk. This holds also if an earlier call, which
+// failed, has made it in memory, and the acknowledging call found nothing to
+// change. TestFaultTable has a call that is tried again; here, both come at
+// once.
 func TestAcknowledgedIsDurable(t *testing.T) {
 	key := only.Key("a")
 	calls := map[string]func(l *stint.Limiter) error{

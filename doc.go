@@ -92,10 +92,11 @@ durable, and the tokens may stay spent. [Limiter.Allow], which returns no error,
 answers Options.FailOpen then.
 
 Errors wrap one of the variables below, or a [ConfigError]; [errors.Is] and
-[errors.As] tell them apart. If the disk fails, limits at Memory and Flushed go on
-deciding from memory, exactly. Those at Leased and Synced return ErrNotDurable
-when they would have to write. [Limiter.Health] says what is wrong and since when,
-until it is over. docs/faults.md has a table of faults, and of what each leaves.
+[errors.As] tell them apart. If the disk fails, limits at Memory and Flushed go
+on deciding from memory, exactly. Limits at Leased and Synced return
+ErrNotDurable when they would have to write. [Limiter.Health] says what is wrong
+and since when, until it is over. docs/faults.md has a table of faults, and of
+what each leaves.
 
 # Waiting
 
@@ -121,10 +122,11 @@ clock. If the wall clock runs ahead, because the machine slept or the clock was
 set, the Limiter follows. If it is set back, the Limiter does not, as long as the
 process lives.
 
-A machine without a battery may start with a clock that is years behind. Open the
-file after the clock is set. Otherwise a bucket counts as empty at that time when
-it is spent from, and is full when the clock is right. With Options.Now a test or
-a simulation tells the time.
+A machine without a battery may start with a wrong clock. Each save has its time.
+If the wall clock is behind the last save, or more than ten years ahead of it, time
+goes on from the save until the clock is right. [Limiter.Health] says so until
+then. A new file has no save: open it after the clock is set. With Options.Now a
+test or a simulation tells the time.
 
 # Files
 

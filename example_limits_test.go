@@ -241,7 +241,7 @@ func (d slowDisk) Save(changes []stint.Change) error {
 	return d.Store.Save(changes)
 }
 
-// The client goes while the disk is busy. What it spent stays spent.
+// The client goes while the disk is busy. Its tokens stay spent.
 func ExampleLimiter_SpendContext() {
 	limits := must(stint.NewLimits(stint.Names{LoginsPerAddress: {Label: "Logins", Limit: stint.PerDay(3)}}, nil, nil))
 	disk := slowDisk{stint.NewMemStore(), make(chan struct{})}

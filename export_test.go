@@ -1,4 +1,6 @@
 package stint
 
-// Long is long, for the tests of package stint_test.
+// Names for the tests of package stint_test.
 const Long = long
+
+var Self = self

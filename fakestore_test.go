@@ -107,7 +107,7 @@ func (s *fakeStore) Save(changes []Change) error {
 	}
 	s.mu.Lock()
 	s.saves++
-	s.last = slices.Clone(changes)
+	s.last = slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.Key == Key{} })
 	gate := s.gate
 	s.mu.Unlock()
 	if gate != nil {

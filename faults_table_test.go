@@ -27,6 +27,7 @@ var faultRows = map[string]func(t *testing.T){
 	"The process is killed, or the power fails":                  testKilled,
 	"A call that returned an error is tried again":               testTriedAgain,
 	"Memory holds `MaxResident` buckets, and none can be saved":  testMakeRoom,
+	"The wall clock is wrong when the file is opened":            testWrongClock,
 	"The wall clock is set, or the machine slept":                testClockSteps,
 }
 
@@ -47,7 +48,7 @@ func TestFaultTable(t *testing.T) {
 		t.Run(row, run)
 	}
 	require.Len(t, rows[1:], len(faultRows))
-	for kind := FlushFailed; kind <= FileBack; kind++ {
+	for kind := FlushFailed; kind <= ClockWrong; kind++ {
 		require.NotContains(t, kind.String(), "EventKind")
 	}
 }
@@ -216,10 +217,10 @@ func testReadFails(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			d := newFaultDisk(t, kind)
 			store := &fakeStore{Store: d.Store}
-			store.fail(errDisk, "load")
 			l, err := New(store, tenADay(t), nil)
 			require.NoError(t, err)
 			defer l.Close()
+			store.fail(errDisk, "load")
 			key := Name(2).Key("a")
 			_, err = l.Spend(key, 1)
 			require.ErrorIs(t, err, errDisk)

@@ -13,9 +13,9 @@ import (
 	"github.com/stint-go/stint/internal/boltfile"
 )
 
-// fault makes operations of a fakeStore fail: the one of its kind with the
-// number first, before it is carried out or after, and then those behind it,
-// of every kind, until the fault is over.
+// fault makes operations of a fakeStore fail. The first is the one of its kind
+// with the number first, before or after it is carried out. Then operations of
+// every kind fail, until the fault is over.
 type fault struct {
 	mu    sync.Mutex
 	kind  string
@@ -92,7 +92,8 @@ func (g *faultLedger) script(store Store, now func() time.Time) (closed bool) {
 	limits := levelLimits(t, PerDay(10))
 	events := make(chan Event, 1000)
 	l, err := New(store, limits, &Options{
-		Now: now, MaxResident: 8, FlushInterval: time.Hour, CommitTimeout: time.Minute, OnEvent: func(e Event) { events <- e },
+		Now: now, MaxResident: 8, FlushInterval: time.Hour, CommitTimeout: time.Minute,
+		OnEvent: func(e Event) { events <- e },
 	})
 	if !g.note(err) {
 		return false
@@ -102,7 +103,8 @@ func (g *faultLedger) script(store Store, now func() time.Time) (closed bool) {
 			g.spend(l, name.Key(fmt.Sprint("id", i)))
 		}
 	}
-	reqs := []Request{{Key: flushed.Key("all"), Cost: 2}, {Key: leased.Key("all"), Cost: 2}, {Key: synced.Key("all"), Cost: 2}}
+	reqs := []Request{{Key: flushed.Key("all"), Cost: 2}, {Key: leased.Key("all"), Cost: 2},
+		{Key: synced.Key("all"), Cost: 2}}
 	for range 6 {
 		d, err := l.SpendAll(reqs...)
 		g.decided(d, err, reqs...)
@@ -192,7 +194,8 @@ func (g *faultLedger) check(store Store, now func() time.Time, closed bool) {
 func TestFaultSweep(t *testing.T) {
 	now := func() time.Time { return damagedStart }
 	files := boltfile.OS() // no power is cut, so syncs only take time
-	files.SyncFile, files.SyncDir, files.NoSync = func(*os.File) error { return nil }, func(string) error { return nil }, true
+	files.SyncFile = func(*os.File) error { return nil }
+	files.SyncDir, files.NoSync = func(string) error { return nil }, true
 	made := storePath(t)
 	require.NoError(t, openBolt(t, made, nil).Close()) // the names are entered by Declare
 	stores := map[string]func(t *testing.T) (reopen func() Store){

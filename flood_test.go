@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFlood spends from more ids than memory has room for. Those that were
-// there first are not forgotten, memory stays within its bound, and the file
-// stops growing once the flood's ids expire.
+// TestFlood spends from more ids than fit into memory. The first ids are not
+// forgotten, memory stays within its bound, and the file stops growing once the
+// flood's ids expire.
 func TestFlood(t *testing.T) {
 	decisions, ids, resident := int64(100_000), 20_000, 1_000
 	if long {

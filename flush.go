@@ -26,6 +26,7 @@ type flusher struct {
 	closed bool       // the store is no longer the Limiter's
 	number uint64     // of the save, 1 to 3
 	round  int        // of the sweep
+	timed  int64      // the last time that was saved
 	spare  []Change   // for the next save
 
 	statusMu sync.Mutex
@@ -36,7 +37,7 @@ type flusher struct {
 	upkeep   watch   // of Store.Maintain
 
 	stop, stopped chan struct{}
-	events        chan Event    // nil if nobody listens
+	events        chan Event    // nil without a listener
 	silent        chan struct{} // closed when no more events come
 	delivered     chan struct{} // closed when the listener has had the last one
 }
@@ -115,6 +116,32 @@ func (f *flusher) save(changes []Change) error {
 	return err
 }
 
+// timeOfSave returns what each save has besides buckets: its time. The next
+// process learns from it whether its clock is behind. mu is held.
+func (f *flusher) timeOfSave() Change {
+	f.timed = f.clock.Seen()
+	return Change{Key{}, f.timed}
+}
+
+// beginClock has the clock go on from the last save if the wall clock is wrong.
+// It returns how far that is from the save then, or 0.
+func beginClock(c *clock.Clock, store Store) (time.Duration, error) {
+	seen, err := store.Load(Key{})
+	if err != nil {
+		return 0, fmt.Errorf("stint: read the time of the last save: %w", err)
+	}
+	return c.Begin(seen), nil
+}
+
+// timeAlone is how often the time is saved without buckets, while the wall clock
+// is not believed: only uptime counts then, and each boot would lose its own.
+const timeAlone = int64(time.Minute)
+
+// timeDue reports whether the time is saved even without buckets. mu is held.
+func (f *flusher) timeDue(all bool) bool {
+	return f.clock.Health() != nil && (all || f.clock.Now()-f.timed >= timeAlone)
+}
+
 // maxSave is about how many buckets one save writes. Commits go on between the
 // saves of a larger flush.
 const maxSave = 1 << 17
@@ -149,8 +176,8 @@ func (f *flusher) flushParts(all bool) (skipped []*batch, err error) {
 // flushAndWait saves everything spent so far, and waits for the commits that
 // have some of it.
 func (f *flusher) flushAndWait() error {
-	// What a bucket spent since it joined a commit is saved by the second
-	// flush or, if the bucket is in a later commit by then, by that one.
+	// The second flush, or a later commit, saves tokens that were spent after
+	// the bucket joined a commit.
 	for second := range 2 {
 		skipped, err := f.flushParts(true)
 		for _, b := range skipped {
@@ -193,11 +220,14 @@ func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, ski
 	if n == 0 && !first {
 		return next, c.skipped, nil
 	}
+	if n > 0 || first && f.timeDue(all) {
+		c.changes = append(c.changes, f.timeOfSave())
+	}
 	err = f.save(c.changes)
 	if n > 0 && next < 0 && err == nil {
 		err = f.save(nil) // finds out whether the file is still at its path
 	}
-	for _, change := range c.changes {
+	for _, change := range c.changes[:n] {
 		if err != nil || change.TAT == 0 {
 			f.directory.saved(change, err, c.now)
 		}
@@ -241,7 +271,7 @@ func holdKey(key Key) Key { return Key{Unknown, key.String()} }
 func (s *shard) expireLocked(now int64) {
 	s.Each(func(i uint32, b table.Slot) table.Outcome {
 		switch {
-		case b.TAT() > now || b.Has(table.Gate|table.Pending|table.Clamped):
+		case b.TAT() > now || b.Has(table.Pending|table.Clamped) || s.gateOfLocked(b) != nil:
 		case b.Has(table.Stored):
 			s.MarkDirty(i)
 		default:
@@ -285,7 +315,7 @@ func (c *collector) collectLocked(s *shard) {
 		}
 		tat := s.tailLocked(b)
 		switch past := tat <= c.now; {
-		case past && !b.Has(table.Stored|table.Gate):
+		case past && !b.Has(table.Stored) && s.gateOfLocked(b) == nil:
 			s.removeLocked(i)
 			return table.Removed
 		case past && !b.Has(table.Stored):
@@ -344,7 +374,7 @@ func (t *directory) saved(change Change, err error, now int64) {
 		s.MarkDirty(i)
 	} else if !b.Has(table.Dirty) {
 		b.Clear(table.Stored)
-		if b.TAT() <= now && !b.Has(table.Gate|table.Pending) {
+		if b.TAT() <= now && !b.Has(table.Pending) && s.gateOfLocked(b) == nil {
 			s.removeLocked(i)
 		}
 	}

@@ -50,7 +50,7 @@ func TestSpendTogether(t *testing.T) {
 		full := Decision{Allowed: true}
 		ds := []Decision{full, full}
 		_, err := r.SpendTogether(reqs, ds)
-		require.ErrorContains(t, err, "4 requests, and room for 2 decisions")
+		require.ErrorContains(t, err, "4 requests, and space for 2 decisions")
 		_, err = r.SpendTogether([]Request{{Key: a, Cost: 1}, {Key: b, Cost: 6}}, ds)
 		require.ErrorIs(t, err, ErrCostOverBurst)
 		require.Equal(t, []Decision{{}, {}}, ds, "an error never comes with permission")

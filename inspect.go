@@ -7,6 +7,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -21,8 +22,8 @@ type Bucket struct {
 
 // Buckets yields the buckets of a limit that are not full, or are held, in no
 // particular order: those that are only in memory, and those that the store
-// has. It looks at each when its turn comes. A bucket that is made meanwhile
-// may be missing; one that leaves memory meanwhile may be as it was. If the
+// has. Each is read when it is yielded. A bucket that is made during the loop
+// may be missing, and one that leaves memory may have its earlier state. If the
 // store fails, the error is the last thing yielded.
 func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 	return func(yield func(Bucket, error) bool) {
@@ -146,11 +147,11 @@ func (l *Limiter) inspectLocked(s *shard, h uint64, key Key, stored int64) (b Bu
 	if i, resident := s.findLocked(key, h); resident {
 		tat = g.tail(s.At(i).TAT())
 	} else if rule > blocked {
-		tat = r.rate.clamp(tat, now)
+		tat = r.rate.Clamp(tat, now)
 	}
-	b = Bucket{Key: key, Limit: r.limit, ResetAfter: time.Duration(resetAfter(tat, now))}
+	b = Bucket{Key: key, Limit: r.limit, ResetAfter: time.Duration(gcra.ResetAfter(tat, now))}
 	if rule > blocked {
-		b.Remaining = r.rate.remaining(tat, now)
+		b.Remaining = r.rate.Remaining(tat, now)
 	}
 	if g != nil && g.hold > now {
 		b.HeldUntil = time.Unix(0, g.hold)
@@ -180,7 +181,7 @@ func (l *Limiter) Health() error {
 	if unsaved.err == nil {
 		unsaved = f.commit
 	}
-	errs := []error{unsaved.says("nothing saved"), f.saving.overdue, f.upkeep.overdue}
+	errs := []error{unsaved.says("nothing saved"), f.saving.overdue, f.upkeep.overdue, l.clock.Health()}
 	f.statusMu.Unlock()
 	if load := l.loadFailure.Load(); load != nil {
 		errs = append(errs, load.says("no bucket loaded"))
@@ -203,13 +204,29 @@ type Stats struct {
 	Backward  int64     // steps back, which it does not follow
 }
 
-// LimitStats are what the calls for one limit came to.
+// LimitStats are counts of the calls for one limit.
 type LimitStats struct {
 	Allowed, Denied int64 // decisions to spend or to reserve
+	Borrowed        int64 // of the Allowed of a limit with a Parent: its floor did not pay
 	Errors          int64 // calls that returned an error
 }
 
-// FlushStats tells of the flushes of one Limiter.
+// failed counts an error against the key's limit, and returns it. It does
+// nothing if err is nil.
+func (l *Limiter) failed(key Key, err error) error {
+	if err == nil {
+		return nil
+	}
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	if l.limits.Load().label(key.Name) == "" {
+		key.Name = Unknown // names that are not declared must not fill the memory
+	}
+	l.errs[key.Name]++
+	return err
+}
+
+// FlushStats are counts and times of the flushes of one Limiter.
 type FlushStats struct {
 	Flushes  int64         // that wrote something
 	Buckets  int64         // written or deleted by them
@@ -362,6 +379,12 @@ func (l *Limiter) Stats() Stats {
 	}
 	for name, n := range l.errs {
 		add(name, 0, 0, n)
+	}
+	for name, ls := range st.Limits {
+		if m := l.limits.Load().member(name); m.role == classRole {
+			ls.Borrowed = max(0, ls.Allowed-st.Limits[m.floor].Allowed)
+			st.Limits[name] = ls
+		}
 	}
 	return st
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/stint-go/stint/internal/share"
 	"github.com/stint-go/stint/internal/spell"
 )
 
@@ -22,7 +23,7 @@ type Name uint16
 // Unknown is the Name that no limit has.
 const Unknown Name = 0
 
-// Key is one bucket: a limit, and the id of whom it is held against.
+// Key is one bucket: a limit, and the id that it holds for.
 type Key struct {
 	Name Name
 	ID   string
@@ -98,6 +99,12 @@ type NameSpec struct {
 	// ID is Tuple(IPAddress, AnyID) and Override is IPAddress: an override for
 	// 10.0.0.1 covers 10.0.0.1:alice.
 	Override IDFormat
+
+	// Parent is the total that the limit is a share of: its requests need
+	// tokens of the total, too. It is a Shared limit without a Parent. Floor is
+	// the limit whose overrides promise an id so much of the total, whatever
+	// others spend. docs/shares.md has the rules. 0 means none.
+	Parent, Floor Name
 }
 
 // Names are the limits that a program declares.
@@ -179,6 +186,60 @@ func (ns Names) mistakes() (errs []error) {
 		}
 	}
 	return errs
+}
+
+// role is the part that a Name has in a tree of shares.
+type role uint8
+
+const (
+	plainRole role = iota // none
+	classRole             // it has a Parent
+	floorRole
+	totalRole
+)
+
+// member is a Name in a tree of shares.
+type member struct {
+	role  role
+	class Name // of a floor
+	floor Name // of a class; 0 if it has none
+	total Name
+	sum   int // index in Limits.totals
+}
+
+// members returns the part that each Name has in a tree of shares, the number
+// of trees, and the mistakes by Name.
+func (ns Names) members() (all []member, trees int, mistakes map[uint16][]string) {
+	tree := make(share.Tree, len(ns))
+	for name, spec := range ns {
+		tree[uint16(name)] = share.Node{
+			Label: spec.Label, Format: spec.format().String(), Shared: spec.ID == Shared,
+			Prefix: spec.Override != nil, Parent: uint16(spec.Parent), Floor: uint16(spec.Floor),
+		}
+	}
+	mistakes = tree.Mistakes()
+	set := func(name Name, m member) {
+		for len(all) <= int(name) {
+			all = append(all, member{})
+		}
+		all[name] = m
+	}
+	for _, name := range slices.Sorted(maps.Keys(ns)) {
+		spec := ns[name]
+		if spec.Parent == 0 || mistakes[uint16(name)] != nil {
+			continue
+		}
+		if int(spec.Parent) >= len(all) || all[spec.Parent].role == plainRole {
+			set(spec.Parent, member{role: totalRole, total: spec.Parent, sum: trees})
+			trees++
+		}
+		sum := all[spec.Parent].sum
+		set(name, member{classRole, 0, spec.Floor, spec.Parent, sum})
+		if spec.Floor != 0 {
+			set(spec.Floor, member{floorRole, name, 0, spec.Parent, sum})
+		}
+	}
+	return all, trees, mistakes
 }
 
 func (s NameSpec) format() IDFormat {

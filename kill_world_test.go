@@ -2,6 +2,7 @@ package stint_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,9 +23,9 @@ import (
 	"github.com/stint-go/stint/internal/modeltest"
 )
 
-// What a killed process leaves. The operating system lives on, and so does all
-// that was written: this shows the order of commits and acknowledgements, and
-// nothing of what a power cut does.
+// These tests read the file of a killed process. The operating system lives on,
+// and so does all that was written. So they test the order of commits and
+// acknowledgements, and not what a power cut does.
 
 const (
 	killEnv     = "STINT_TEST_KILLED_PROCESS"
@@ -132,7 +133,7 @@ type killed struct {
 
 func startKilled(t *testing.T, rnd *rand.Rand, opts killOptions, calls int) *killed {
 	k := &killed{t: t, rnd: rnd, left: calls}
-	k.cmd = exec.Command(os.Args[0], "-test.run=^TestKilledProcess$")
+	k.cmd = stint.Self(context.WithoutCancel(t.Context()), "-test.run=^TestKilledProcess$")
 	told, err := json.Marshal(opts)
 	require.NoError(t, err)
 	k.cmd.Env = append(os.Environ(), killEnv+"="+string(told))
@@ -203,8 +204,8 @@ func (k *killed) end() {
 }
 
 // A process is killed again and again, and each time the next goes on with the
-// file that it left, or with a copy. What is on file is what its level of
-// durability promises.
+// file that it left, or with a copy. The file has what the level of durability
+// promises.
 func TestProcessKill(t *testing.T) {
 	kills, calls := length(2, 100), length(500, 8)
 	for level := modeltest.Memory; level <= modeltest.Synced; level++ {

@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/spell"
 	"github.com/stint-go/stint/internal/table"
 )
@@ -37,21 +40,22 @@ var (
 	Blocked = Limit{Period: -1}
 )
 
-// PerSecond returns the limit of n in a second, which may come all at once.
+// PerSecond returns a limit of n tokens in a second, with a burst of n.
 func PerSecond(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Second} }
 
-// PerMinute returns the limit of n in a minute, which may come all at once.
+// PerMinute returns a limit of n tokens in a minute, with a burst of n.
 func PerMinute(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Minute} }
 
-// PerHour returns the limit of n in an hour, which may come all at once.
+// PerHour returns a limit of n tokens in an hour, with a burst of n.
 func PerHour(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Hour} }
 
-// PerDay returns the limit of n in 24 hours, which may come all at once.
+// PerDay returns a limit of n tokens in 24 hours, with a burst of n. It admits
+// up to 2n−1 in the first 24 hours; WithinWindow is for hard quotas.
 func PerDay(n int64) Limit { return Limit{Burst: n, Count: n, Period: 24 * time.Hour} }
 
-// WithinWindow returns the limit that admits at most n tokens in any window of
-// that length, its end excluded, wherever it begins: for the quota of a server.
-// PerMinute(n) admits 2n−1, a full bucket and what returns within the minute.
+// WithinWindow returns a limit that admits at most n tokens in any window of
+// that length, its end excluded. It is for hard quotas. PerMinute(n) admits
+// 2n−1: a full bucket, and the tokens that return within the minute.
 //
 // Burst and the Count−1 tokens that return within a window are n together. So
 // Burst is 1 + n/50, rounded down, and Count is n − n/50: in the long run the
@@ -124,15 +128,15 @@ func (l Limit) Validate() error {
 // Interval returns T, the time in which one token returns: Period ÷ Count,
 // rounded up to a nanosecond. It is 0 for a limit that is not valid.
 func (l Limit) Interval() time.Duration {
-	r, _, _ := newRate(l.Burst, l.Count, int64(l.Period))
-	return time.Duration(r.interval)
+	r, _, _ := gcra.New(l.Burst, l.Count, int64(l.Period))
+	return time.Duration(r.Interval)
 }
 
 // Tolerance returns τ, the time in which an empty bucket refills: Burst times
 // the Interval. It is 0 for a limit that is not valid.
 func (l Limit) Tolerance() time.Duration {
-	r, _, _ := newRate(l.Burst, l.Count, int64(l.Period))
-	return time.Duration(r.tolerance)
+	r, _, _ := gcra.New(l.Burst, l.Count, int64(l.Period))
+	return time.Duration(r.Tolerance)
 }
 
 // mistakes returns the fields that are out of range.
@@ -149,7 +153,7 @@ func (l Limit) mistakes() (errs []*spell.FieldError) {
 	check(l.Count >= 1, "count", l.Count, "at least 1")
 	check(l.Period >= 1, "period", spell.ShortPeriod(l.Period), "more than 0")
 	if errs == nil { // each field is in range: one may be too large for the others
-		_, field, want := newRate(l.Burst, l.Count, int64(l.Period))
+		_, field, want := gcra.New(l.Burst, l.Count, int64(l.Period))
 		check(field != "burst", field, l.Burst, want)
 		check(field != "count", field, l.Count, want)
 	}
@@ -161,12 +165,12 @@ func (l Limit) mistakes() (errs []*spell.FieldError) {
 // rule is one limit, ready for the arithmetic.
 type rule struct {
 	limit Limit
-	rate  rate
+	rate  gcra.Rate
 }
 
 // limited reports whether the rule has arithmetic: it is neither Unlimited nor
 // Blocked.
-func (r *rule) limited() bool { return r.rate.burst != 0 }
+func (r *rule) limited() bool { return r.rate.Burst != 0 }
 
 var (
 	unlimitedRule rule // of a Decision, the Limit is zero
@@ -194,7 +198,7 @@ func (g *givenRules) of(l Limit) (*rule, error) {
 		return nil, err
 	}
 	r := &rule{limit: l}
-	r.rate, _, _ = newRate(l.Burst, l.Count, int64(l.Period))
+	r.rate, _, _ = gcra.New(l.Burst, l.Count, int64(l.Period))
 	at.Store(r)
 	return r, nil
 }
@@ -234,11 +238,11 @@ func (r *request) ruleLocked() *rule {
 // by a given limit, because other requests may have larger ones.
 func (r *request) clampLocked(now int64) {
 	configured, held := &r.shard.limits.rules[r.rule].rate, &r.ruleLocked().rate
-	if held.tolerance < configured.tolerance {
+	if held.Tolerance < configured.Tolerance {
 		held = configured
 	}
-	if !r.resident && held.tolerance > 0 {
-		r.tat = held.clamp(r.tat, now)
+	if !r.resident && held.Tolerance > 0 {
+		r.tat = held.Clamp(r.tat, now)
 	}
 }
 
@@ -251,4 +255,145 @@ func (r *request) keepGivenLocked(b table.Slot, level Durability) {
 		i, _ := r.shard.findLocked(r.key, r.hash)
 		r.shard.MarkDirty(i)
 	}
+}
+
+// checkShares adds up the floors, and reports those that are above their
+// ceilings or more than their total.
+func (b *limitsBuilder) checkShares() {
+	ls := b.ls
+	for name, m := range ls.members {
+		if m.role != classRole || m.floor == 0 {
+			continue
+		}
+		if s := &ls.settings[m.floor]; s.rule != unlimited && (!s.shared || s.rule == blocked) {
+			b.mistaken(m.floor, nil, "it is the floor of %s: want overrides for the ids that have one, "+
+				"and no default", ls.label(Name(name)))
+		}
+		before := len(b.errs)
+		for id, rule := range ls.floors(m) {
+			r := &ls.rules[rule].rate
+			ls.totals[m.sum].Add(r.Burst, r.Interval)
+			b.checkFloor(Name(name), id)
+		}
+		slices.SortFunc(b.errs[before:], func(x, y error) int { return strings.Compare(x.Error(), y.Error()) })
+	}
+	for _, m := range ls.members {
+		if m.role == totalRole {
+			b.checkTotal(m)
+		}
+	}
+}
+
+// checkListed reports an override that is no floor.
+func (b *limitsBuilder) checkListed(name Name, id OverrideID, l Limit) {
+	if m := b.ls.member(name); m.role == floorRole && (l == Unlimited || l == Blocked) {
+		b.mistaken(name, []string{id.ID}, "a floor of %s is %v: want a limit", b.ls.label(m.class), l)
+	}
+}
+
+// checkFloor reports a floor that is above its ceiling.
+func (b *limitsBuilder) checkFloor(class Name, id string) {
+	ls := b.ls
+	floor := ls.member(class).floor
+	f, err := ls.resolve(floor.Key(id))
+	c, err2 := ls.resolve(class.Key(id))
+	if errors.Join(err, err2) != nil || f <= blocked || c <= blocked {
+		return
+	}
+	low, high := &ls.rules[f], &ls.rules[c]
+	if low.rate.Burst > high.rate.Burst {
+		b.mistaken(floor, []string{id}, "the burst for %s is %d, above that of the ceiling, %s: %d",
+			spell.Quote(id), low.rate.Burst, ls.label(class), high.rate.Burst)
+	}
+	if low.rate.Interval < high.rate.Interval {
+		b.mistaken(floor, []string{id}, "the rate for %s, %v, is above that of the ceiling, %s: %v",
+			spell.Quote(id), low.limit.WithBurst(low.limit.Count), ls.label(class), high.limit.WithBurst(high.limit.Count))
+	}
+}
+
+// checkTotal reports floors that are more than their total.
+func (b *limitsBuilder) checkTotal(m member) {
+	ls := b.ls
+	rule, err := ls.resolve(m.total.Key(""))
+	if err != nil || rule <= blocked {
+		return
+	}
+	total, sum := &ls.rules[rule], &ls.totals[m.sum]
+	var labels []string
+	for name := range ls.classes(m.sum) {
+		labels = append(labels, ls.label(name))
+	}
+	of := strings.Join(labels, " and ")
+	if !sum.FitsBurst(total.rate.Burst) {
+		b.mistaken(m.total, nil, "the bursts of the floors of %s add up to %d: want less than its burst, %d",
+			of, sum.Burst(), total.rate.Burst)
+	}
+	intervals := func(yield func(int64) bool) {
+		for _, class := range ls.classes(m.sum) {
+			for _, rule := range ls.floors(class) {
+				if !yield(ls.rules[rule].rate.Interval) {
+					return
+				}
+			}
+		}
+	}
+	if !sum.FitsRate(total.rate.Interval, intervals) {
+		b.mistaken(m.total, nil, "the floors of %s add up to %.9g a second: want no more than its %v",
+			of, sum.PerSecond(), total.limit.WithBurst(total.limit.Count))
+	}
+}
+
+// recheckShares is checkShares after With has changed the limits of an id.
+func (b *limitsBuilder) recheckShares(old *Limits, id OverrideID, limits map[Name]Limit) {
+	ls := b.ls
+	ls.totals = slices.Clone(old.totals)
+	changed := make(map[Name]member) // totals, by Name
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		m := ls.member(name)
+		canonical, err := ls.names.OverrideID(name, id.ID)
+		if m.role == plainRole || err != nil {
+			continue
+		}
+		switch m.role {
+		case totalRole:
+			changed[name] = m
+		case classRole:
+			if ls.settings[name].leading == 0 {
+				b.checkFloor(name, canonical)
+				break
+			}
+			for covered := range ls.floors(m) { // one override is the ceiling of many
+				b.checkFloor(name, covered)
+			}
+		case floorRole:
+			b.checkListed(name, id, limits[name])
+			sum := &ls.totals[m.sum]
+			if rule, _ := old.resolve(name.Key(canonical)); rule > blocked {
+				sum.Remove(old.rules[rule].rate.Burst, old.rules[rule].rate.Interval)
+			}
+			if rule, _ := ls.resolve(name.Key(canonical)); rule > blocked {
+				sum.Add(ls.rules[rule].rate.Burst, ls.rules[rule].rate.Interval)
+			}
+			if _, both := limits[m.class]; !both || ls.settings[m.class].leading != 0 {
+				b.checkFloor(m.class, canonical)
+			}
+			changed[m.total] = ls.member(m.total)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(changed)) {
+		b.checkTotal(changed[name])
+	}
+}
+
+// sameTrees returns an error if a Name that both limits declare has another
+// part in one than in the other.
+func (ls *Limits) sameTrees(other *Limits) error {
+	for name := range other.names {
+		was, is := ls.member(name), other.member(name)
+		if was.sum, is.sum = 0, 0; ls.declares(name) && was != is {
+			return fmt.Errorf("stint: %s: its Parent or Floor, or what it is to others, has changed: "+
+				"open another Limiter", other.label(name))
+		}
+	}
+	return nil
 }

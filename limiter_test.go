@@ -31,7 +31,7 @@ func TestNew(t *testing.T) {
 	_, err = New(nil, limits, nil)
 	require.EqualError(t, err, "stint: New: no store")
 	_, err = Open("", limits, nil)
-	require.EqualError(t, err, "stint: open: no path")
+	require.EqualError(t, err, "stint: open: the path is empty")
 	_, err = Open(filepath.Join(t.TempDir(), "buckets.db"), nil, nil)
 	require.EqualError(t, err, "stint: Open: no limits")
 
@@ -50,7 +50,7 @@ func TestNew(t *testing.T) {
 func TestEventKind(t *testing.T) {
 	for kind, want := range map[EventKind]string{
 		FlushFailed: "flush failed", FlushRecovered: "flush recovered", ClockStepped: "clock stepped",
-		FileSetAside: "file set aside", 9: "EventKind(9)",
+		FileSetAside: "file set aside", 99: "EventKind(99)",
 	} {
 		require.Equal(t, want, kind.String())
 	}

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/idmap"
+	"github.com/stint-go/stint/internal/share"
 	"github.com/stint-go/stint/internal/spell"
 )
 
@@ -50,6 +52,8 @@ type Limits struct {
 	book      *rulebook   // shared with those that With made
 	settings  []settings  // by Name
 	overrides []overrides // by index in order
+	members   []member    // by Name; nil if no limit has a Parent
+	totals    []share.Sum // of the floors of each total
 }
 
 // overrides are those of one Name, by canonical id.
@@ -86,7 +90,7 @@ func (b *rulebook) number(l Limit) (uint32, []rule) {
 	defer b.mu.Unlock()
 	i, known := b.index[l]
 	if !known {
-		r, _, _ := newRate(l.Burst, l.Count, int64(l.Period))
+		r, _, _ := gcra.New(l.Burst, l.Count, int64(l.Period))
 		i = uint32(len(b.rules))
 		b.index[l] = i
 		b.rules = append(b.rules, rule{l, r})
@@ -110,13 +114,23 @@ func NewLimits(
 	}
 	ls := &Limits{names: maps.Clone(names), rules: book.rules, book: book}
 	b := limitsBuilder{ls, names.mistakes()}
+	var trees int
+	var wrong map[uint16][]string
+	ls.members, trees, wrong = names.members()
+	ls.totals = make([]share.Sum, trees)
+	for _, name := range slices.Sorted(maps.Keys(wrong)) {
+		for _, text := range wrong[name] {
+			b.mistaken(Name(name), nil, "%s", text)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		spec := names[name]
 		l, given := defaults[name]
 		if !given {
 			l = cmp.Or(spec.Limit, Unlimited)
 		}
-		if !given && spec.Limit == (Limit{}) && len(overrides[name]) == 0 {
+		isFloor := ls.member(name).role == floorRole // without a limit it promises nothing
+		if !given && spec.Limit == (Limit{}) && len(overrides[name]) == 0 && !isFloor {
 			b.wrong(name, errors.New("it has no limit: give its NameSpec a Limit, or stint.Unlimited"))
 		}
 		b.declare(name, spec, l)
@@ -129,6 +143,7 @@ func NewLimits(
 	for _, name := range slices.Sorted(maps.Keys(overrides)) {
 		b.override(name, overrides[name])
 	}
+	b.checkShares()
 	if b.errs != nil {
 		return nil, errors.Join(b.errs...)
 	}
@@ -162,37 +177,11 @@ func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 			o.rules, o.comments = o.rules.Without(canonical), o.comments.Without(canonical)
 		}
 	}
+	b.recheckShares(ls, id, limits)
 	if b.errs != nil {
 		return nil, errors.Join(b.errs...)
 	}
 	return &other, nil
-}
-
-// SetOverrides puts other overrides of one id in force, as Limits.With makes
-// them, while decisions go on: a new plan, or Blocked for a while. Its buckets
-// stay, as SetLimits says, and so do all others. The cost does not grow with
-// the number of ids, unless the Name has an Override format. Such an override
-// covers many buckets, and each bucket in memory is compared with it.
-//
-// Nothing is written to a limits file: a later SetLimits decides for the id
-// again. After an error the old overrides stay in force.
-func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
-	l.limitsMu.Lock()
-	defer l.limitsMu.Unlock()
-	if l.isClosed() {
-		return ErrClosed
-	}
-	ls, err := l.limits.Load().With(id, limits)
-	if err != nil {
-		return err
-	}
-	l.limits.Store(ls)
-	l.directory.setLimits(ls, func(s *shard) { s.limits = ls })
-	for name := range limits {
-		canonical, _ := ls.names.OverrideID(name, id.ID)
-		l.directory.changeRules(name.Key(canonical), ls.settings[name].leading, l.clock)
-	}
-	return nil
 }
 
 type limitsBuilder struct {
@@ -228,6 +217,7 @@ func (b *limitsBuilder) override(name Name, given []Override) {
 			b.wrong(name, fmt.Errorf("override %d: it has no ids", i+1))
 		}
 		for _, given := range o.IDs {
+			b.checkListed(name, given, o.Limit)
 			id, err := b.ls.names.OverrideID(name, given.ID)
 			if err == nil && !rules.Put(id, rule) {
 				err = fmt.Errorf("id %s is overridden already, as %s", spell.Quote(given.ID), spell.Quote(id))
@@ -336,6 +326,35 @@ func (ls *Limits) accepts(key Key) bool {
 	}
 	_, err := ls.resolve(key)
 	return err == nil
+}
+
+// floors yields the ids of a class that have a floor, and their rules.
+func (ls *Limits) floors(m member) iter.Seq2[string, uint32] {
+	return func(yield func(string, uint32) bool) {
+		if m.floor == 0 {
+			return
+		}
+		ids := ls.overrides[ls.index(m.floor)].rules.IDs()
+		if ls.settings[m.floor].shared {
+			ids = slices.Values([]string{""})
+		}
+		for id := range ids {
+			if rule, err := ls.resolve(m.floor.Key(id)); err == nil && rule > blocked && !yield(id, rule) {
+				return
+			}
+		}
+	}
+}
+
+// classes yields the limits that share a total.
+func (ls *Limits) classes(sum int) iter.Seq2[Name, member] {
+	return func(yield func(Name, member) bool) {
+		for name, m := range ls.members {
+			if m.role == classRole && m.sum == sum && !yield(Name(name), m) {
+				return
+			}
+		}
+	}
 }
 
 func (ls *Limits) declares(name Name) bool {

@@ -181,7 +181,7 @@ func TestResolve(t *testing.T) {
 		i, err := ls.resolve(tc.key)
 		require.ErrorIs(t, err, tc.err, tc.key)
 		require.Equal(t, tc.want == Limit{}, i == 0, tc.key)
-		require.EqualValues(t, tc.want.Interval(), ls.rules[i].rate.interval, tc.key)
+		require.EqualValues(t, tc.want.Interval(), ls.rules[i].rate.Interval, tc.key)
 
 		if tc.err == nil {
 			require.Zero(t, testing.AllocsPerRun(10, func() { ls.resolve(tc.key) }), tc.key)

@@ -2,10 +2,13 @@ package stint
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -35,10 +38,17 @@ type child struct {
 	lines *bufio.Scanner
 }
 
+// self returns this program, for another process. STINT_EXEC is what runs it,
+// as it is told to go test -exec.
+func self(ctx context.Context, args ...string) *exec.Cmd {
+	argv := slices.Concat(strings.Fields(os.Getenv("STINT_EXEC")), []string{os.Args[0]}, args)
+	return exec.CommandContext(ctx, argv[0], argv[1:]...)
+}
+
 // startChild runs one of the children in a process of its own.
 func startChild(t *testing.T, name string, args ...string) *child {
 	t.Helper()
-	c := &child{cmd: exec.CommandContext(t.Context(), os.Args[0], args...)}
+	c := &child{cmd: self(t.Context(), args...)}
 	c.cmd.Env = append(os.Environ(), childVar+"="+name)
 	c.cmd.Stderr = os.Stderr
 	var err error

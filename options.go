@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -19,13 +20,13 @@ import (
 //
 // MaxResident bounds the buckets in memory. At the bound, a decision on a
 // bucket that is not in memory waits until another one has left. If all have
-// changed since the last flush, it waits for a flush. So among ids that are all
-// new, one in MaxResident waits, and those that come meanwhile. Buckets with a
-// queue stay in memory. If none can leave, the error is ErrFull.
+// changed since the last flush, it waits for a flush. So among new ids one
+// decision in MaxResident waits, with those that come during that flush.
+// Buckets with a queue stay in memory. If none can leave, the error is ErrFull.
 //
-// MaxResident does not bound the following. The index of the journal takes
-// 105 MB, or 200 bytes for each of MaxResident up to 1.3 million, whichever is
-// more. The filter of stored buckets takes 6 to 12 bytes for each of them.
+// MaxResident does not bound the following. In a flood of new ids, the index of
+// the journal takes 200 bytes for each of MaxResident up to 1.3 million, and a
+// few MB at least. The filter of stored buckets takes 6 to 12 bytes for each of them.
 // Holds and queues take a few hundred bytes each. The system counts pages of
 // the file that were read as resident memory, and reclaims them when it needs
 // to.
@@ -39,12 +40,14 @@ type Options struct {
 	Recover       bool             // Open renames a corrupt file to PATH.corrupt-TIME
 	OnEvent       func(Event)      // called with one event at a time; must not call Close
 	Now           func() time.Time // for tests and simulations; must not go backwards
+
+	wall func() time.Time // the wall clock; nil means the system's
 }
 
-// Decider decides on requests, whether its buckets belong to this process, as
-// those of a *Limiter do, or to another one that several share. Its methods may
-// be called from any number of goroutines, and mean what those of *Limiter
-// mean:
+// Decider decides on requests. The buckets of a *Limiter belong to this
+// process. Those of another Decider may belong to a process that several share.
+// Its methods may be called from any number of goroutines, and mean what those
+// of *Limiter mean:
 //
 //   - A denial is a Decision. An error comes with the zero Decision, which
 //     denies, and nothing was spent, unless the error says otherwise.
@@ -129,14 +132,127 @@ func (o *Options) withDefaults() (Options, error) {
 	return c, nil
 }
 
-// Event is something that an operator may want to know of when it happens.
-// Health and Stats say it, too.
+// SetLimits puts other limits in force while decisions go on. A decision is
+// held to the old limits or to the new ones, and to the new ones once SetLimits
+// has returned.
+//
+// A bucket keeps the time at which it will be full, but never waits longer
+// than an empty bucket of the new limit. If the larger limit comes back, such
+// a bucket has more tokens than before. The next flush writes that to the
+// file; after a crash before it, the bucket is empty.
+//
+// Names keep their numbers: otherwise the error is ErrNameMismatch. They keep
+// their Parent and Floor, too. After an error the old limits stay in force.
+func (l *Limiter) SetLimits(limits *Limits) error {
+	if limits == nil {
+		return errors.New("stint: SetLimits: no limits")
+	}
+	l.limitsMu.Lock()
+	defer l.limitsMu.Unlock()
+	if l.isClosed() {
+		return ErrClosed
+	}
+	return l.setLimits(limits)
+}
+
+// setLimits puts limits in force. limitsMu is held.
+func (l *Limiter) setLimits(limits *Limits) error {
+	if err := l.limits.Load().sameTrees(limits); err != nil {
+		return err
+	}
+	if err := l.store.Declare(limits.names); err != nil {
+		return err
+	}
+	l.flusher.mu.Lock() // a save ends under the limits that it began under
+	defer l.flusher.mu.Unlock()
+	l.limits.Store(limits)
+	l.planted.Store(limits.members != nil)
+	l.directory.setLimits(limits, func(s *shard) {
+		l.retireCountsLocked(s)
+		s.changeLimitsLocked(limits, l.clock.Now())
+	})
+	return nil
+}
+
+// retireCountsLocked keeps a shard's counts when its limits go.
+func (l *Limiter) retireCountsLocked(s *shard) {
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	for i, name := range s.limits.order {
+		if c := s.countOf(uint32(i)); *c != (count{}) {
+			past := l.past[name]
+			l.past[name] = count{past.allowed + c.allowed, past.denied + c.denied}
+		}
+	}
+}
+
+// SetOverrides puts other overrides of one id in force, as Limits.With makes
+// them, while decisions go on: a new plan, or Blocked for a while. Its buckets
+// stay, as SetLimits says, and so do all others. The cost does not grow with
+// the number of ids, unless the Name has an Override format. Such an override
+// covers many buckets, and each bucket in memory is compared with it.
+//
+// Nothing is written to a limits file: a later SetLimits decides for the id
+// again. After an error the old overrides stay in force.
+func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
+	l.limitsMu.Lock()
+	defer l.limitsMu.Unlock()
+	if l.isClosed() {
+		return ErrClosed
+	}
+	ls, err := l.limits.Load().With(id, limits)
+	if err != nil {
+		return err
+	}
+	l.limits.Store(ls)
+	l.directory.setLimits(ls, func(s *shard) { s.limits = ls })
+	for name := range limits {
+		canonical, _ := ls.names.OverrideID(name, id.ID)
+		l.directory.changeRules(name.Key(canonical), ls.settings[name].leading, l.clock)
+	}
+	return nil
+}
+
+// Declare adds Names that are not declared yet, without a limit: for requests
+// that bring their own. The other Names, and all limits, stay as they are. The
+// error is ErrNameMismatch, or a ConfigError for a mistake.
+func (l *Limiter) Declare(names Names) error {
+	l.limitsMu.Lock()
+	defer l.limitsMu.Unlock()
+	select {
+	case <-l.closed:
+		return ErrClosed
+	default:
+	}
+	old := l.limits.Load()
+	ls := *old
+	ls.names, ls.settings = maps.Clone(old.names), slices.Clone(old.settings)
+	ls.order, ls.overrides = slices.Clone(old.order), slices.Clone(old.overrides)
+	b := limitsBuilder{ls: &ls}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !ls.declares(name) {
+			ls.names[name] = names[name]
+			b.declare(name, names[name], Unlimited)
+		}
+		if spec := names[name]; !old.declares(name) && (spec.Parent != 0 || spec.Floor != 0) {
+			b.wrong(name, errors.New("it has a Parent or a Floor: declare it with NewLimits"))
+		}
+	}
+	if errs := append(b.errs, ls.names.mistakes()...); errs != nil {
+		return errors.Join(errs...)
+	}
+	return l.setLimits(&ls)
+}
+
+// Event reports something to an operator when it happens. Health and Stats
+// report it too.
 type Event struct {
 	Kind EventKind
 	Time time.Time     // by the Limiter's clock
 	Err  error         // what is wrong; of SaveEnded, how the save ended
 	Path string        // of FileSetAside: the file's new path
-	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back
+	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back.
+	//                    Of ClockWrong: from the last save to the wall clock
 }
 
 // EventKind says what an Event is about.
@@ -152,12 +268,13 @@ const (
 	SaveEnded                           // an overdue save, or upkeep, ended
 	FileGone                            // the file is not at its path: ErrGone
 	FileBack                            // the file, or a new one with all buckets, is there
+	ClockWrong                          // Open does not believe the wall clock; Health says when that ends
 )
 
 var eventKinds = [...]string{
-	FlushFailed: "flush failed", FlushRecovered: "flush recovered", ClockStepped: "clock stepped",
-	FileSetAside: "file set aside",
-	SaveOverdue:  "save overdue", SaveEnded: "overdue save ended", FileGone: "file gone", FileBack: "file back",
+	FlushFailed: "flush failed", FlushRecovered: "flush recovered",
+	ClockStepped: "clock stepped", ClockWrong: "clock wrong", FileSetAside: "file set aside",
+	SaveOverdue: "save overdue", SaveEnded: "overdue save ended", FileGone: "file gone", FileBack: "file back",
 }
 
 // String returns what happened, in two or three words.
@@ -248,11 +365,15 @@ var (
 	// ErrBlocked: the limit of the id is Blocked, so its turn never comes.
 	ErrBlocked = errors.New("stint: id is blocked")
 
+	// ErrShare: the call is not for a limit with a Parent, or for a Parent or a
+	// Floor. They have no queue, and a floor pays only for its own limit.
+	ErrShare = errors.New("stint: not for shares of a total")
+
 	// ErrNotDurable: the store could not make the decision durable; the tokens
 	// may stay spent.
 	ErrNotDurable = errors.New("stint: not durable")
 
 	// ErrFull: memory holds MaxResident buckets, and none could be written to
-	// the store to make room.
+	// the store to make space.
 	ErrFull = errors.New("stint: too many buckets")
 )

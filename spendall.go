@@ -45,9 +45,9 @@ type Request struct {
 
 // SpendAll decides several requests at one instant, and spends for all of them
 // or for none; no other call sees a part of it. It returns the strictest
-// decision: denied before allowed, of the denied that with the longest
-// RetryAfter, of the allowed that with the fewest Remaining. If no request
-// takes part in the decision, it allows. After an error, such as
+// decision. A denial is stricter than a decision that allows. Among denials the
+// longest RetryAfter is the strictest, and otherwise the smallest Remaining. If
+// no request takes part in the decision, it allows. After an error, such as
 // ErrDuplicateKey, nothing was spent, except as Spend says of ErrNotDurable.
 func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) {
 	return l.all(context.Background(), reqs, nil, opSpend)
@@ -129,7 +129,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, ds []Decision, at []spot) (s
 			return Decision{}, false
 		}
 		rule := &f.shard.limits.rules[b.Rule()]
-		if uint64(r.Cost) > uint64(rule.rate.burst) || // the cost may be negative
+		if uint64(r.Cost) > uint64(rule.rate.Burst) || // the cost may be negative
 			cmp.Or(rule.limit.Durability, l.opts.Durability) >= Leased {
 			return Decision{}, false
 		}
@@ -142,7 +142,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, ds []Decision, at []spot) (s
 			}
 		}
 		f.index = index
-		f.next, f.wait = rule.rate.spend(b.TAT(), now, r.Cost)
+		f.next, f.wait = rule.rate.Spend(b.TAT(), now, r.Cost)
 		d := Decision{Allowed: f.wait == 0, RetryAfter: time.Duration(f.wait), Key: r.Key}
 		rule.report(&d, f.next, now)
 		if i == 0 || d.stricter(&strictest) {
@@ -198,6 +198,10 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, ds []Decision, op op)
 		default:
 			r.op = opCheck
 		}
+	}
+	rs, err := l.withShares(rs)
+	if err != nil {
+		return Decision{}, err
 	}
 	sortRequests(rs)
 	for i := range rs[1:] {
@@ -292,14 +296,14 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 	for i := range rs {
 		r := &rs[i]
 		var d Decision
-		if err := r.decideLocked(now, &d); err != nil {
+		decided, err := decidePartLocked(rs, i, now, &d)
+		if err != nil {
 			return Decision{}, i, err
 		}
-		r.allowed = d.Allowed
-		if ds != nil {
+		if decided && ds != nil {
 			ds[r.at] = d
 		}
-		if r.mode != SpendOnly && (!voted || d.stricter(&strictest)) {
+		if decided && r.mode != SpendOnly && (!voted || d.stricter(&strictest)) {
 			strictest, voted = d, true
 		}
 	}
@@ -322,15 +326,15 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 	return strictest, 0, nil
 }
 
-// SpendEach decides each of the requests by itself, at one instant except for
-// those whose buckets are not in memory, and puts the decision on reqs[i] into
-// ds[i]. A key may come more than once: what a request spends is gone for
-// those behind it. A request that fails leaves the zero Decision; the errors
-// come back joined, and say which request they are of. SpendEach takes less
-// time for each request than Spend.
+// SpendEach decides each request by itself, and puts the decision on reqs[i]
+// into ds[i]. It decides at one instant, except on buckets that are not in
+// memory. A key may come more than once: later requests see what earlier ones
+// spent. A request that fails leaves the zero Decision. The errors are joined,
+// and each names its request. SpendEach takes less time for each request than
+// Spend.
 func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
-		return fmt.Errorf("stint: SpendEach: %d requests, and room for %d decisions", len(reqs), len(ds))
+		return fmt.Errorf("stint: SpendEach: %d requests, and space for %d decisions", len(reqs), len(ds))
 	}
 	const ahead = 32 // cache lines that are being fetched
 	var places [ahead]located
@@ -383,6 +387,9 @@ func (l *Limiter) configuredLocked(s *shard, h uint64, r *Request) bool {
 
 // slowPathGiven is slowPath for a request that may have a limit.
 func (l *Limiter) slowPathGiven(req *Request, op op, now int64) (Decision, error) {
+	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
+		return l.slowPathShare(m, *req, op)
+	}
 	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: op}}
 	if err := l.give(&rs[0], req); err != nil {
 		return Decision{}, l.failed(req.Key, err)

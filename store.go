@@ -20,7 +20,9 @@ import (
 // calls it from several goroutines. A wrapper may embed a Store.
 //
 // Holds are kept under the Name Unknown, which no limit can have: the id is the
-// held bucket's key as text, and the TAT is the end of the hold.
+// held bucket's key as text, and the TAT is the end of the hold. The entry with
+// the empty id is no hold: its TAT is the time of the last save. All may leave
+// it out.
 type Store interface {
 	// Declare enters the names of the Limiter's limits: in New and in
 	// SetLimits. The error is ErrNameMismatch if the Store knows a number or a
@@ -37,8 +39,9 @@ type Store interface {
 	Save(changes []Change) error
 
 	// All yields every bucket stored under the name, in the order of the ids'
-	// bytes, except that ids of nothing but stars may come elsewhere. What is
-	// saved meanwhile may be missing. An error is the last thing yielded.
+	// bytes, except that ids of nothing but stars may come elsewhere. A bucket
+	// that is saved during the loop may be missing. An error is the last thing
+	// yielded.
 	All(name Name) iter.Seq2[Change, error]
 
 	// Maintain does a small part of the Store's upkeep. The Limiter calls it
@@ -106,7 +109,7 @@ func (s *MemStore) All(name Name) iter.Seq2[Change, error] {
 		s.mu.Lock()
 		tats := maps.Clone(s.tats)
 		s.mu.Unlock()
-		maps.DeleteFunc(tats, func(k Key, _ int64) bool { return k.Name != name })
+		maps.DeleteFunc(tats, func(k Key, _ int64) bool { return k.Name != name || k == (Key{}) })
 		for _, key := range slices.SortedFunc(maps.Keys(tats), Key.compare) {
 			if !yield(Change{key, tats[key]}, nil) {
 				return
@@ -146,8 +149,8 @@ type BoltOptions struct {
 
 	// ReadOnly leaves the file as it is, byte for byte. The file has to exist.
 	// Names that it does not have are not entered, and whatever would write
-	// fails. Several processes may have a file open so, and while they do no
-	// other has it.
+	// fails. Several processes may open a file like this. While they have it,
+	// no process can open it to write.
 	ReadOnly bool
 }
 

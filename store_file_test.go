@@ -204,7 +204,7 @@ func TestOneCommit(t *testing.T) {
 	})
 }
 
-// What was decided is in a snapshot, though no flush has come.
+// A snapshot has all decisions, although there was no flush.
 func TestLimiterSnapshot(t *testing.T) {
 	limits := limitsOf(t, storeNames, map[Name]Limit{1: PerHour(5)})
 	l, err := Open(storePath(t), limits, nil)

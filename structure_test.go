@@ -39,22 +39,25 @@ var allowedImports = map[string][]string{
 	"internal/fsck": {"internal/boltfile", "internal/bboltpage", "internal/format", "internal/journal",
 		"go.etcd.io/bbolt"},
 
+	"internal/gcra":  {},
+	"internal/share": {},
 	"internal/spell": {},
 	"internal/idmap": {},
-	".": {"internal/boltstore", "internal/clock", "internal/format", "internal/groupcommit", "internal/idmap",
-		"internal/queue",
+	".": {"internal/boltstore", "internal/clock", "internal/format", "internal/gcra", "internal/groupcommit",
+		"internal/idmap", "internal/queue", "internal/share",
 		"internal/spell",
 		"internal/table"},
 
 	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"}, // tests only
 	"idformat":             {".", "internal/spell", "golang.org/x/net/publicsuffix"},
-	"limitsfile":           {".", "internal/spell", "gopkg.in/yaml.v3"},
+	"limitsfile":           {".", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
 	"httplimit":            {"."},
+	"hostlimit":            {".", "internal/boltstore", "golang.org/x/sys/"},
 	"httplimit/statuspage": {".", "httplimit"},
-	"cmd/stint": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "internal/boltstore",
-		"internal/fsck",
+	"cmd/stint": {".", "hostlimit", "idformat", "limitsfile", "internal/boltstore", "internal/fsck", "internal/spell",
 		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},
-	"examples/": {".", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/", "golang.org/x/"},
+	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/",
+		"golang.org/x/"},
 }
 
 // allowedIn returns the entry of a package in allowedImports.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/stint-go/stint/internal/clock"
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/groupcommit"
 	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
@@ -202,6 +203,9 @@ func (s *shard) changeRuleLocked(i uint32, b table.Slot, now int64) table.Outcom
 	rule, _ := s.limits.resolve(slotKey(b)) // the next call for an undeclared name is an error
 	b.SetRule(rule)
 	b.Clear(table.Covered)
+	if s.limits.member(Name(b.Name())).role != plainRole {
+		b.Set(table.Gate)
+	}
 	if b.Has(table.Dirty) {
 		s.MarkDirty(i) // at the new level it may no longer be deferred
 	}
@@ -211,10 +215,10 @@ func (s *shard) changeRuleLocked(i uint32, b table.Slot, now int64) table.Outcom
 	r := &s.limits.rules[rule].rate
 	if g := s.gateOfLocked(b); g != nil && g.queue.Len() > 0 {
 		s.advanceLocked(b, g, now)
-		g.rate = r.queueRate()
+		g.rate = queueRate(r)
 		s.MarkDirty(i)
 	}
-	if tat := r.clamp(b.TAT(), now); tat != b.TAT() {
+	if tat := r.Clamp(b.TAT(), now); tat != b.TAT() {
 		s.lowerLocked(i, tat)
 	}
 	return table.Done
@@ -243,7 +247,7 @@ func (s *shard) findLocked(key Key, h uint64) (i uint32, ok bool) {
 
 // insertLocked adds a bucket and returns its index.
 func (s *shard) insertLocked(key Key, h uint64, tat int64, rule uint32, flags uint64) uint32 {
-	if _, ok := s.gates[key]; ok {
+	if _, ok := s.gates[key]; ok || s.limits.member(key.Name).role != plainRole {
 		flags |= table.Gate
 	}
 	s.directory.resident.Add(1)
@@ -279,8 +283,8 @@ type gate struct {
 	queue   queue.Queue
 }
 
-func (r *rate) queueRate() queue.Rate {
-	return queue.Rate{Interval: r.interval, Tolerance: r.tolerance}
+func queueRate(r *gcra.Rate) queue.Rate {
+	return queue.Rate{Interval: r.Interval, Tolerance: r.Tolerance}
 }
 
 // tail returns the TAT after the queue, for a bucket with this TAT. The gate
@@ -350,7 +354,7 @@ func (s *shard) tidyGateLocked(key Key, g *gate, now int64) {
 	}
 	if g.hold == 0 && g.queue.Len() == 0 && !g.unsaved && g.commits == 0 {
 		delete(s.gates, key)
-		if resident {
+		if resident && s.limits.member(key.Name).role == plainRole {
 			s.At(i).Clear(table.Gate)
 		}
 	}

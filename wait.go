@@ -10,19 +10,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
 )
 
 // Hold denies every request for the key before until, whatever its bucket
 // holds. The arithmetic ends at 2162-04-10 23:47 UTC, and a later time counts
-// as that one. A new hold replaces the one that there is; one that ends now or
-// earlier ends it, as does Reset. Queued requests never move forward. Those
-// whose turn falls inside the hold move to its end.
+// as that one. A new hold replaces the present one. A hold that ends now or
+// earlier removes it, and so does Reset. Queued requests never move forward. If
+// a turn falls inside the hold, it moves to its end.
 //
 // The hold is durable when Hold returns nil. After an error the earlier hold,
-// or none, is in force again, unless the error is an ErrNotDurable whose
-// commit may yet come.
+// or none, is in force again, unless the error is ErrNotDurable and the commit
+// may still come.
 func (l *Limiter) Hold(key Key, until time.Time) error {
 	key.ID = strings.Clone(key.ID) // the hold may outlive the caller's string
 	r := request{change: change{key: key}}
@@ -63,7 +64,7 @@ func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
 	if i, ok := s.findLocked(r.key, r.hash); ok && (moved || r.op == opReset) {
 		s.MarkDirty(i)
 		tat, when := l.committer.needLocked(&r.change, s.At(i), now)
-		if when != needNone || r.op == opReset {
+		if when != gcra.NeedNone || r.op == opReset {
 			l.committer.putLocked(in, &r.change, s.At(i), tat)
 		}
 	}
@@ -129,8 +130,9 @@ type Reservation struct {
 // yet, and returns a place in its queue. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
 // would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
-// An error means that there is no place in the queue; the tokens are spent only
-// as Spend says of ErrNotDurable.
+// If it is a share of a total, the error is ErrShare.
+// After an error there is no place in the queue, and only after ErrNotDurable
+// the tokens may stay spent.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	return l.ReserveRequest(Request{Key: key, Cost: cost})
 }
@@ -146,6 +148,9 @@ var errTooLate = errors.New("its turn would come too late")
 
 // reserve takes a place in the queue whose turn comes within a time.
 func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
+	if l.limits.Load().member(req.Key.Name).role != plainRole {
+		return Reservation{}, fmt.Errorf("%w: %v has no queue", ErrShare, req.Key)
+	}
 	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: opSpend}}
 	r := &rs[0]
 	if err := l.give(r, req); err != nil {
@@ -168,7 +173,7 @@ func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
 	}
 	turn := &queue.Turn{At: at, Cost: req.Cost}
 	if r.given != nil {
-		turn.Rate = r.given.rate.queueRate()
+		turn.Rate = queueRate(&r.given.rate)
 	}
 	r.countLocked(true)
 	if at > now { // the bucket is charged when the turn comes
@@ -206,10 +211,10 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 	if g != nil {
 		start = max(now, g.hold)
 	}
-	next, delay, ok := rule.rate.reserve(g.tail(r.tat), start, r.cost)
+	next, delay, ok := rule.rate.Reserve(g.tail(r.tat), start, r.cost)
 	waiting := int64(0) // tokens, with these
 	if delay > 0 {
-		waiting = (delay-1)/rule.rate.interval + 1
+		waiting = (delay-1)/rule.rate.Interval + 1
 	}
 	if start > now { // all wait for the end of the hold
 		waiting = max(waiting, g.queue.Tokens()+r.cost)
@@ -231,7 +236,7 @@ func (r *request) joinLocked(turn *queue.Turn, now int64) {
 	s := r.shard
 	g := s.gateLocked(r.key, r.hash)
 	if r.given == nil {
-		g.rate = s.limits.rules[r.rule].rate.queueRate()
+		g.rate = queueRate(&s.limits.rules[r.rule].rate)
 	}
 	g.queue.Join(turn)
 	r.turn = turn
@@ -300,7 +305,7 @@ func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64
 	b.Clear(table.Covered) // the store has a lease that the queue needed
 	ch := change{key: slotKey(b), shard: s, hash: h, from: b.TAT(), to: b.TAT(), given: given}
 	tat, when := l.committer.needLocked(&ch, b, now)
-	if when != needFirst {
+	if when != gcra.NeedFirst {
 		return nil
 	}
 	in := l.committer.Lock(true)
@@ -324,7 +329,7 @@ func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Deci
 // SpendTogetherContext is SpendTogether with the ctx of SpendContext.
 func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (Decision, error) {
 	if len(ds) < len(reqs) {
-		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and room for %d decisions", len(reqs), len(ds))
+		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and space for %d decisions", len(reqs), len(ds))
 	}
 	d, err := l.all(ctx, reqs, ds, opSpend)
 	if err != nil {

@@ -29,7 +29,8 @@ type Config struct {
 	Flush    time.Duration
 }
 
-// A Decider decides. What goes wrong in Allow is a panic: no benchmark goes on after an error.
+// A Decider decides. A failure in Allow is a panic, because no benchmark goes
+// on after an error.
 type Decider interface {
 	Allow(id string) bool
 	Close() error

@@ -10,11 +10,10 @@ import (
 	"unsafe"
 )
 
-// What no limiter does without, to tell what the machine leaves for one: hash
-// the id, fetch what is known of it, read the clock, move a TAT on. The table
-// is of a fixed size, in pages of 2 MiB; there is no lock, one limit, and
-// nothing is evicted, flushed or reported. One goroutine fills it, before it is
-// measured.
+// The least that a limiter does: it hashes the id, fetches its state, reads the
+// clock, and adds to a TAT. The table has a fixed size, in pages of 2 MiB.
+// There is no lock, and one limit. It evicts, flushes and reports nothing. One
+// goroutine fills it before it is measured.
 var (
 	least = []Contestant{
 		{"the least, ids", true, "a table of 42 bytes a bucket, its id among them, and nothing else of a limiter",

@@ -68,7 +68,7 @@ func (d *logDecider) Allow(id string) bool {
 	return true
 }
 
-// write writes the batch, which nobody has written to the file ahead of.
+// write writes the batch to the file.
 func (d *logDecider) write(b *logBatch) {
 	d.mu.Lock()
 	for n := 0; n < len(b.records); { // let those come who are about to

@@ -259,7 +259,7 @@ func procField(file, word string) (n int64) {
 
 func rss() int64 { return procField("status", "VmRSS") * 1024 }
 
-// What the process wrote, to files and pipes, and what of it, and of what the
-// file system writes besides, went to the disk.
+// bytesWritten returns what the process wrote to files and pipes. bytesOnDisk
+// returns what of it went to the disk, with the file system's own data.
 func bytesWritten() int64 { return procField("io", "wchar") }
 func bytesOnDisk() int64  { return procField("io", "write_bytes") }

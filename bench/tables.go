@@ -98,8 +98,8 @@ type team struct {
 	errs    []error
 }
 
-// assemble starts the children, and has them open their contestants. Those that
-// are not to be had are left out.
+// assemble starts the children, and has them open their contestants. Missing
+// ones are left out.
 func (b *bench) assemble(cs []Contestant, w Workload, cfg Config, fill bool) *team {
 	t := &team{b: b, members: make(map[string]*child)}
 	cfg.IDs = w.IDs
@@ -114,7 +114,7 @@ func (b *bench) assemble(cs []Contestant, w Workload, cfg Config, fill bool) *te
 			t.names = append(t.names, c.Name)
 		}
 	}
-	if fill { // which nobody measures: as many at a time as there are cores
+	if fill { // not measured: as many at a time as there are cores
 		progress("%s: filling", w.Name)
 		var wg sync.WaitGroup
 		cores := make(chan struct{}, runtime.NumCPU())

@@ -51,7 +51,7 @@ func (w Workload) Limit(denied bool) (burst int64, interval time.Duration) {
 const idLen = 24
 
 // appendID appends the id with a number: 24 hexadecimal digits, all different
-// from one id to the next, so that nobody gains from looking at a part of them.
+// from one id to the next, so that a comparison of some of them gains nothing.
 // The last eight are the number times an odd one: no two numbers have the same.
 func appendID(b []byte, i uint32) []byte {
 	var raw [idLen / 2]byte

@@ -124,6 +124,19 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
+// TestLinks requires that the files which the documents link to exist.
+func TestLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	for _, path := range append(documents(t), "../CHANGELOG.md", "../bench/README.md") {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			_, err := os.Stat(filepath.Join(filepath.Dir(path), m[1]))
+			assert.NoError(t, err, path)
+		}
+	}
+}
+
 // contains reports whether lines are part of a text, perhaps with more tabs or
 // spaces before each of them.
 func contains(text, lines string) bool {

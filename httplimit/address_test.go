@@ -79,8 +79,9 @@ func TestClientAddress(t *testing.T) {
 	}
 }
 
-// A client on a Unix socket has the id "unix", whatever RemoteAddr is, which the
-// client chooses. The id needs no IDFormat, and nobody else can send it.
+// A client on a Unix socket has the id "unix", whatever RemoteAddr is, which
+// the client chooses. The id needs no IDFormat, and other clients cannot send
+// it.
 func TestUnixSocket(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	byHeader := ByHeader(perIP, "X-Forwarded-For")

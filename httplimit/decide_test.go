@@ -106,8 +106,8 @@ func TestNested(t *testing.T) {
 	})
 }
 
-// A request whose client has gone does not wait for the disk. What it spent
-// stays spent.
+// A request whose client has gone does not wait for the disk. Its tokens stay
+// spent.
 func TestClientGone(t *testing.T) {
 	store := &slowStore{stint.NewMemStore(), make(chan struct{}, 1), make(chan struct{})}
 	lim, err := stint.New(store, testLimits(t, nil), &stint.Options{Durability: stint.Synced, CommitTimeout: time.Hour})

@@ -65,7 +65,7 @@ func (a *applied) request() stint.Request {
 	return req
 }
 
-// stricterThan reports whether a client is to be told of a rather than of b.
+// stricterThan reports whether the fields for the client name a rather than b.
 func (a *applied) stricterThan(b *applied) bool {
 	if a.Allowed != b.Allowed {
 		return !a.Allowed

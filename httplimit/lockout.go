@@ -37,6 +37,10 @@ func counted(key stint.Key) stint.Key {
 	return key
 }
 
+// IsLockOutCount reports whether a key is that of a count of lock-outs, as
+// Rule.LockOutMax makes them. A hold on it denies no request.
+func IsLockOutCount(key stint.Key) bool { return strings.HasSuffix(key.ID, countSuffix) }
+
 // isCount reports whether a client sent the id of a count.
 func (ru *Rule) isCount(id string) bool {
 	return ru.LockOutMax > 0 && strings.HasSuffix(id, countSuffix)

@@ -10,9 +10,9 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// New returns middleware that holds requests to rules, of which nil options
-// mean the defaults. It panics on mistakes in the program: no Limiter, a rule
-// without a Key, a negative Cost, or a Pattern that http.ServeMux refuses.
+// New returns middleware that holds requests to rules. Nil options mean the
+// defaults. It panics on mistakes in the program: no Limiter, a rule without a
+// Key, a negative Cost, or a Pattern that http.ServeMux refuses.
 //
 // All rules that apply to a request spend together, as in
 // [stint.Limiter.SpendAll]: if one of them denies, no token is spent. A denied

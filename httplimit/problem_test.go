@@ -129,7 +129,7 @@ func TestFormInKeyFunc(t *testing.T) {
 }
 
 // Temporary files of an upload are removed after the request, however it ends.
-func TestUploadsAreRemoved(t *testing.T) {
+func TestUploadRemoval(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	t.Setenv("TMP", dir) // on Windows

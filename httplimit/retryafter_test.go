@@ -138,7 +138,7 @@ func testHold(t *testing.T, tr *Transport, status int, fields []string, want tim
 }
 
 // A shorter wish that arrives later does not replace a longer one.
-func TestLongerHoldStays(t *testing.T) {
+func TestLongerHold(t *testing.T) {
 	inBubble(t, stint.PerMinute(5), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
 		tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
 			if r.URL.Path == "/slow" {

@@ -2,8 +2,8 @@
 //
 // They are for the ID and Override of a stint.NameSpec, beside stint.AnyID,
 // stint.Shared, stint.IPAddress and stint.Tuple. The errors of all formats wrap
-// stint.ErrInvalidID. Domain is the reason why they are not in package stint: it
-// links the public suffix list.
+// stint.ErrInvalidID. These formats are in a package of their own because
+// Domain links the public suffix list.
 package idformat
 
 import (
@@ -45,7 +45,7 @@ var (
 	FQDNSet stint.IDFormat = spell.NewFormat("fqdnSet", fqdnSet)
 )
 
-const maxSetLen = 64 * 1024 // bytes of an FQDNSet as it is written
+const maxSetLen = 64 * 1024 // bytes of an FQDNSet before it is hashed
 
 // AnyOf is an id of the first of the formats that accepts it. A nil format means
 // stint.AnyID.
@@ -66,8 +66,8 @@ func (a *anyOf) String() string { return spell.Call("anyOf", a.formats) }
 func (a *anyOf) Canonical(id string) (string, error) {
 	canonical, err := a.first(id)
 	if err == nil && canonical != id {
-		// Another format must not read the canonical spelling as an id of its own:
-		// two ids would share one bucket.
+		// Another format must not accept the canonical spelling as another id. Two
+		// ids would share one bucket then.
 		if again, _ := a.first(canonical); again != canonical {
 			err = fmt.Errorf("its canonical spelling %s reads as another id", spell.Quote(canonical))
 		}
@@ -142,7 +142,7 @@ func domain(id string) (string, error) {
 	registered, err := publicsuffix.EffectiveTLDPlusOne(host)
 	switch {
 	case err != nil:
-		return "", errors.New("it is a public suffix: want one label more")
+		return "", errors.New("it is a public suffix: want one more label before it")
 	case registered != host:
 		return "", fmt.Errorf("want its eTLD+1, %s", registered)
 	}
@@ -163,7 +163,7 @@ func fqdnSet(id string) (string, error) {
 			canonical, why = hostname(member)
 		}
 		if why != nil {
-			return "", fmt.Errorf("member %d, %s, is no address and no hostname: %w",
+			return "", fmt.Errorf("member %d, %s, is neither an address nor a hostname: %w",
 				i+1, spell.Quote(member), why)
 		}
 		members[i] = canonical

@@ -15,8 +15,8 @@ import (
 
 var errFickle = errors.New("not today")
 
-// fickle is a format that a program might write: it does not wrap ErrInvalidID,
-// and may return anything.
+// fickle is a format that a program might have by mistake: its errors do not
+// wrap ErrInvalidID, and it may return any id.
 type fickle struct{}
 
 func (fickle) String() string { return "fickle" }
@@ -119,13 +119,13 @@ func TestNotCanonical(t *testing.T) {
 		{Hostname, "a\xff.example", "it is not ASCII"},
 
 		{Domain, "www.example.co.uk", "not of format domain: want its eTLD+1, example.co.uk"},
-		{Domain, "co.uk", "it is a public suffix: want one label more"},
+		{Domain, "co.uk", "it is a public suffix: want one more label before it"},
 		{Domain, "com", "it is a public suffix"},
 		{Domain, "10.0.0.1", "the last label is a number"},
 
-		{FQDNSet, "", `not of format fqdnSet: member 1, "", is no address and no hostname: a label is empty`},
-		{FQDNSet, "a.example,,b.example", `member 2, "", is no address`},
-		{FQDNSet, "a.example, b.example", `member 2, " b.example", is no address`},
+		{FQDNSet, "", `not of format fqdnSet: member 1, "", is neither an address nor a hostname: a label is empty`},
+		{FQDNSet, "a.example,,b.example", `member 2, "", is neither an address`},
+		{FQDNSet, "a.example, b.example", `member 2, " b.example", is neither an address`},
 		{FQDNSet, strings.ToUpper(hash("a")), "a label is longer than 63 bytes"},
 		{FQDNSet, hash("a") + ",b", "a label is longer than 63 bytes"},
 		{FQDNSet, strings.Repeat("g", 64), "a label is longer than 63 bytes"},

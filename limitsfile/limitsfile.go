@@ -13,9 +13,9 @@
 //	blocked     true, alone or with ids: stint.Blocked
 //	ids         of an override: a list of ids, or of mappings with an id and an optional comment
 //
-// In a list of overrides there may also be groups: ids that have several limits in common,
-// such as those of a plan. A group has a name, which only error texts tell, and limits
-// without ids of their own:
+// A list of overrides may also have groups. A group is a list of ids with
+// several limits in common, such as those of a plan. It has a name, which
+// appears only in error texts, and limits without ids of their own:
 //
 //   - group: pro
 //     ids: [key-1, {id: key-2, comment: until March}]
@@ -23,14 +23,15 @@
 //     PerMinute: {burst: 100, count: 100, period: 1m}
 //     PerDay: {unlimited: true}
 //
-// An id may be in several groups if these have no label in common. Boulder reads a file
-// without groups and without the keys that are its own to stint: durability, queue, unlimited,
-// blocked, and the days and weeks of a period.
+// An id may be in several groups if these have no label in common. Boulder
+// reads a file without groups, and without stint's own keys and spellings:
+// durability, queue, unlimited, blocked, and the days and weeks of a period.
 //
-// The files alone decide: a limit that they do not configure is off, also if its
-// stint.NameSpec has a Limit. Every mistake is reported at once, with its file and
-// line. Mistakes include labels that the program does not declare, unknown keys,
-// and ids that are not of the declared format.
+// A limit that the files do not configure is off, even if its stint.NameSpec
+// has a Limit. Every mistake is reported at once, with its file and line.
+// Mistakes include labels that the program does not declare, unknown keys, and
+// ids that are not of the declared format. They also include floors that do not
+// fit into their total, which a stint.NameSpec makes their Parent.
 package limitsfile
 
 import (
@@ -87,29 +88,28 @@ func read(names stint.Names, sources []source) (*stint.Limits, error) {
 		defaults:  make(map[stint.Name]stint.Limit),
 		overrides: make(map[stint.Name][]stint.Override),
 		ids:       make(map[stint.Name]map[string]idPlace),
+		places:    make(map[stint.Name]idPlace),
 	}
 	for name, spec := range names {
 		r.labels[spec.Label] = name
 		r.defaults[name] = stint.Unlimited
 	}
-	if _, err := stint.NewLimits(names, r.defaults, nil); err != nil { // the declarations are wrong
+	_, err := stint.NewLimits(names, r.defaults, nil)
+	if others, _ := mistakesIn(err); others != nil { // wrong declarations of names
 		return nil, err
 	}
 	r.read(sources[0], r.readDefaults)
 	for _, s := range sources[1:] {
 		r.read(s, r.readOverrides)
 	}
-	if r.all != nil {
-		return nil, errors.Join(r.all...)
-	}
-	return stint.NewLimits(names, r.defaults, r.overrides)
+	return r.finish()
 }
 
 // Labels returns the labels in files of defaults and of overrides, each once and in
 // the order of their first appearance.
 //
 // A program whose limits are named at run time declares these labels, and then
-// calls Load. Labels ignores what is not a limits file, because Load reports it.
+// calls Load. Labels ignores other files, because Load reports them.
 func Labels(files ...string) ([]string, error) {
 	var labels []string
 	seen := make(map[string]bool)

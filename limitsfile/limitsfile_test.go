@@ -16,7 +16,7 @@ import (
 	"github.com/stint-go/stint/idformat"
 )
 
-// The limits that the files in testdata configure. Their Limits here never hold.
+// names has the limits in the files of testdata. The Limit fields have no effect.
 var names = stint.Names{
 	1: {Label: "NewRegistrationsPerIPAddress", ID: stint.IPAddress, Limit: stint.PerSecond(1)},
 	2: {Label: "NewRegistrationsPerIPv6Range", ID: idformat.IPv6Range, Limit: stint.PerSecond(1)},
@@ -37,8 +37,8 @@ func hash(list string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// TestLoad loads every file of testdata: one whose name begins with bad_ opens
-// with the errors that it has.
+// TestLoad loads every file of testdata. A file whose name begins with bad_
+// must begin with a comment that lists its errors.
 func TestLoad(t *testing.T) {
 	files, err := filepath.Glob(dir + "*")
 	require.NoError(t, err)
@@ -82,7 +82,7 @@ func TestLoad(t *testing.T) {
 	})
 }
 
-// readOpeningComment returns the lines of the comment that a file opens with.
+// readOpeningComment returns the lines of a file's first comment.
 func readOpeningComment(t *testing.T, file string) (lines []string) {
 	data, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -172,7 +172,7 @@ overrides 3:1: not YAML: did not find expected node content`, stint.ErrUnknownNa
 		}
 	}
 	_, err := Parse(names, []byte("NewOrdersPerAccount: {burst: 9223372036854775807, count: 0, period: 0s}"))
-	require.ErrorContains(t, err, "count is 0", "a limit of nothing is not Unlimited")
+	require.ErrorContains(t, err, "count is 0", "a count of 0 is not Unlimited")
 }
 
 // TestLoadBoulder loads Boulder's own files, which are not part of this repository.
@@ -219,7 +219,7 @@ func TestLoadBoulder(t *testing.T) {
 		ls, err := Load(names, dir+tc.defaults+".yml", dir+tc.overrides+".yml")
 		require.NoError(t, err)
 		got, _ := ls.For(tc.key)
-		if tc.want.Period == time.Second { // these files differ in their periods only to be told apart
+		if tc.want.Period == time.Second { // the periods only tell these files apart
 			tc.want.Period = got.Period
 		}
 		require.Equal(t, tc.want, got, "%s, %v", tc.overrides, tc.key)

@@ -16,19 +16,20 @@ import (
 	"github.com/stint-go/stint/internal/spell"
 )
 
-// reader collects limits, and the mistakes in them, from one file after the other.
-// After a mistake the limits are of no use. It walks the YAML nodes, because a
-// decoder does not know all mistakes or their lines.
+// reader collects limits and mistakes from one file after the other. After a
+// mistake it returns no limits. It walks the YAML nodes, because a decoder does
+// not report all mistakes or their lines.
 type reader struct {
 	names     stint.Names
 	labels    map[string]stint.Name
 	defaults  map[stint.Name]stint.Limit
 	overrides map[stint.Name][]stint.Override
-	ids       map[stint.Name]map[string]idPlace // of the overrides so far
+	ids       map[stint.Name]map[string]idPlace // ids of the overrides so far
+	places    map[stint.Name]idPlace            // first label of each limit
 
 	file string
-	errs []*stint.ConfigError // of this file
-	all  []error              // of the files before
+	errs []*stint.ConfigError // mistakes in this file
+	all  []error              // mistakes in earlier files
 }
 
 type idPlace struct {
@@ -64,7 +65,7 @@ func (r *reader) parse(data []byte, walk func(root *yaml.Node)) {
 	case err == nil:
 		root = doc.Content[0]
 		if err := dec.Decode(&next); err == nil {
-			r.fail(next.Line, "", errors.New("a second document starts here: want one to a file"))
+			r.fail(next.Line, "", errors.New("a second document starts here: want one document in a file"))
 		} else if err != io.EOF {
 			r.failSyntax(err)
 		}
@@ -122,8 +123,8 @@ func (r *reader) readOverrides(root *yaml.Node) {
 	}
 }
 
-// groupOf returns the node of a group's name, or nil if the entry is no group:
-// under a label group there is a mapping.
+// groupOf returns the node of a group's name, or nil if the entry is not a
+// group. A limit with the label "group" is a mapping, not a name.
 func groupOf(entry *yaml.Node) *yaml.Node { return find(entry, "group", yaml.ScalarNode) }
 
 // find returns a value of a mapping if it is of this kind, or nil.
@@ -178,6 +179,10 @@ func (r *reader) readGroup(group, entry *yaml.Node) {
 
 func (r *reader) name(label *yaml.Node) (name stint.Name, declared bool) {
 	name, declared = r.labels[label.Value]
+	if _, seen := r.places[name]; declared && !seen {
+		file := r.file
+		r.places[name] = idPlace{&file, label}
+	}
 	if !declared {
 		err := fmt.Errorf("%w: the program declares no limit with this label", stint.ErrUnknownName)
 		r.fail(label.Line, label.Value, err)
@@ -197,8 +202,8 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 			describe(node), list(required))
 		return stint.Limit{}, nil
 	}
-	given := make(map[string]*yaml.Node) // nil if the value is no good
-	var only *yaml.Node                  // the key unlimited or blocked
+	given := make(map[string]*yaml.Node) // nil after a mistake in the value
+	var only *yaml.Node                  // key unlimited or blocked
 	for key, value := range r.fields(node, label.Value) {
 		var err error
 		want := spell.WantInteger
@@ -295,7 +300,7 @@ func (r *reader) readIDs(label string, node *yaml.Node) []commented {
 	return ids
 }
 
-// override adds an override, and reports the ids that it cannot have.
+// override adds an override for each id, and reports invalid ids.
 func (r *reader) override(name stint.Name, label string, l stint.Limit, given []commented) {
 	places := r.ids[name]
 	if places == nil {
@@ -343,8 +348,8 @@ func (r *reader) commentedID(label string, node *yaml.Node) (id *yaml.Node, comm
 	return id, comment
 }
 
-// fields returns the keys and values of a mapping. It reports keys that are wrong
-// in themselves, and leaves them out.
+// fields returns the keys and values of a mapping. It reports and leaves out
+// keys that are repeated or are not words.
 func (r *reader) fields(node *yaml.Node, label string) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
 		lines := make(map[string]int)
@@ -368,8 +373,8 @@ func (r *reader) fields(node *yaml.Node, label string) iter.Seq2[*yaml.Node, *ya
 	}
 }
 
-// refuseAnchors reports anchors, aliases and tags: with them a limit means something
-// else than what is written at its place.
+// refuseAnchors reports anchors, aliases and tags. With them, a limit would not
+// mean what its own lines say.
 func (r *reader) refuseAnchors(node *yaml.Node) {
 	switch {
 	case node.Kind == yaml.AliasNode:
@@ -395,7 +400,8 @@ func (r *reader) failNode(node *yaml.Node, label, format string, args ...any) {
 	}
 }
 
-// failSyntax reports an error of the YAML parser, which has the line in its text.
+// failSyntax reports an error of the YAML parser. The line is in the error's
+// text.
 func (r *reader) failSyntax(err error) {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	line := 0
@@ -408,8 +414,8 @@ func (r *reader) failSyntax(err error) {
 	r.fail(line, "", errors.New("not YAML: "+text))
 }
 
-// whereIs returns the place of an id, and its spelling there if it
-// differs.
+// whereIs returns the place of an id, for an error text. If the id is spelled
+// in another way there, it adds that spelling.
 func (r *reader) whereIs(p idPlace, here string) string {
 	place := fmt.Sprint("in line ", p.node.Line)
 	if *p.file != r.file {

@@ -15,7 +15,8 @@ trip; its RetryAfter may then be early by the time of one round trip.
 Three levels of durability exist: memory and flushed are what the server's own
 persistence is, and synced also waits until Options.Replicas replicas have the
 decision. If they do not have it in time, the error is stint.ErrNotDurable, and
-the tokens stay spent. Leased is refused with ErrNoLeases. There is no fallback
+the tokens stay spent. Leased is refused with ErrNoLeases, and so are shares of a
+total (NameSpec.Parent). There is no fallback
 while the server is away: decisions return ErrAway or ErrNoAnswer. There are no
 queues: Wait sleeps and tries again, and Reserve does not exist.
 

@@ -120,7 +120,11 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 		return errors.New("redislimit: limits are nil")
 	}
 	n := &limitsInForce{limits: limits, names: limits.Names()}
-	for name := range n.names {
+	for name, spec := range n.names {
+		if spec.Parent != stint.Unknown {
+			return fmt.Errorf("redislimit: limit %s: shares of a total (NameSpec.Parent) do not exist on a shared server",
+				spec.Label)
+		}
 		d, _ := limits.Default(name)
 		err := l.supports(d)
 		for _, other := range limits.Overrides(name) {

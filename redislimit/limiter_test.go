@@ -326,6 +326,16 @@ func TestRefusals(t *testing.T) {
 		_, err = Open("redis://127.0.0.1:1", testLimits(t, leased), nil)
 		require.ErrorIs(t, err, ErrNoLeases)
 	})
+	t.Run("shares of a total", func(t *testing.T) {
+		t.Parallel()
+		shares, err := stint.NewLimits(stint.Names{
+			1: {Label: "total", ID: stint.Shared, Limit: stint.PerHour(100)},
+			2: {Label: "share", Limit: stint.PerHour(10), Parent: 1},
+		}, nil, nil)
+		require.NoError(t, err)
+		_, err = Open("redis://127.0.0.1:1", shares, nil)
+		require.ErrorContains(t, err, "limit share: shares of a total")
+	})
 	t.Run("nobody there", func(t *testing.T) {
 		t.Parallel()
 		s := startServer(t)

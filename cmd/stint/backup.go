@@ -13,13 +13,11 @@ func newBackup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup TO",
 		Short: "Copy a file, also of a running program",
-		Long: `Copy a file as it is at one moment to TO, or to standard output if TO is -. There must be no file TO. --snapshot
-copies the file of a running program from its status page, if the page allows it. Otherwise the command waits
-until no program has the file open.
+		Long: `Copy a file as it is at one moment to TO, or to standard output if TO is -. There must be no file TO.
+If a program has the file open, the program sends the copy.
 
 The copy is an ordinary file of stint.`,
 		Example: `  stint backup --db quota.db quota-monday.db
-  stint backup --snapshot http://localhost:8080/limits quota-monday.db
   stint backup --db quota.db - | ssh backup 'cat > quota.db'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -29,42 +27,36 @@ The copy is an ordinary file of stint.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return f.backup(cmd, args[0]) },
 	}
-	f.registerToRead(cmd)
+	f.register(cmd, dbUsage)
 	return cmd
 }
 
-func (f *dbFlags) backup(cmd *cobra.Command, to string) error {
-	store, err := f.openToRead()
+func (f *dbFlags) backup(cmd *cobra.Command, to string) (err error) {
+	var from interface {
+		snapshotter
+		io.Closer
+	}
+	store, owner, err := openOrAsk(f, f.openToReadWithin)
 	if err != nil {
 		return err
 	}
-	bar := newProgress(cmd.ErrOrStderr(), "copying", store.Stats().Bytes, true)
-	var n int64
-	if to == "-" {
-		n, err = store.Snapshot(bar.writer(cmd.OutOrStdout()))
-	} else {
-		ctx, stop := untilInterrupted(cmd)
-		defer stop()
-		err = newFile(to, func(w io.Writer) error {
-			n, err = store.Snapshot(bar.writer(writerFunc(func(b []byte) (int, error) {
-				if err := interruption(ctx); err != nil {
-					return 0, err
-				}
-				return w.Write(b)
-			})))
-			return err
-		})
+	if from = store; owner != nil {
+		from = owner
 	}
-	bar.close()
-	if err := errors.Join(err, store.Close()); errors.Is(err, errInterrupted) {
+	defer func() { err = errors.Join(err, failed(from.Close())) }()
+	if to == "-" {
+		_, err = f.copy(from, cmd.OutOrStdout())
+		return err
+	}
+	var n int64
+	if err = newFile(to, func(w io.Writer) error {
+		n, err = f.copy(from, w)
+		return err
+	}); errors.Is(err, errInterrupted) {
 		return errInterrupted
-	} else if err != nil || to == "-" {
+	} else if err != nil {
 		return failed(err)
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "copied  %s  %s\n", visible(to), size(n))
 	return failed(err)
 }
-
-type writerFunc func(b []byte) (int, error)
-
-func (w writerFunc) Write(b []byte) (int, error) { return w(b) }

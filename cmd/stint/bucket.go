@@ -17,6 +17,15 @@ type bucket struct {
 	lineFor   time.Duration // until the last turn of run --wait
 }
 
+// asked returns a bucket of a running program.
+func asked(label string, b stint.Bucket, now time.Time) *bucket {
+	answer := &bucket{label: label, id: b.Key.ID, limit: b.Limit, remaining: b.Remaining, fullIn: b.ResetAfter}
+	if !b.HeldUntil.IsZero() {
+		answer.heldFor = max(0, b.HeldUntil.Sub(now))
+	}
+	return answer
+}
+
 // measure sets what is left of a limit. A bucket that lacks more than the limit
 // can hold is empty, as its next spend takes it.
 func (b *bucket) measure(limit stint.Limit) {

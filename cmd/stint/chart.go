@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/stint-go/stint"
 )
 
 // span returns the instants at which a chart begins and ends.
@@ -21,8 +23,11 @@ func (s *simulation) span() (from, to int64) {
 // matter.
 func (s *simulation) text(width int) string {
 	limits := table{header: []string{"limit", "", "admitted", "denied", "nearest miss"}}
+	if s.total != (stint.Limit{}) {
+		limits.header[0] = "tenant of " + s.total.String()
+	}
 	for _, l := range s.limits {
-		limit, miss := l.limit.String(), "none"
+		limit, miss := l.describe(), "none"
 		if limit == l.name {
 			limit = ""
 		}
@@ -30,7 +35,7 @@ func (s *simulation) text(width int) string {
 			miss = fmt.Sprintf("request %d, %v too early", l.missed, l.nearestMiss)
 		}
 		limits.rows = append(limits.rows, []string{visible(l.name), limit,
-			fmt.Sprintf("%d of %d", l.allowed, len(s.times)), fmt.Sprint(int64(len(s.times)) - l.allowed), miss})
+			l.counts(len(s.times)), fmt.Sprint(l.requests(len(s.times)) - l.allowed), miss})
 	}
 	return fmt.Sprintf("%s: %s\n\n", visible(s.title), plural(len(s.times), "request")) +
 		limits.text(width) + s.bars(width) + "\n█ admitted  ░ denied\n"
@@ -41,18 +46,21 @@ func (s *simulation) text(width int) string {
 func (s *simulation) bars(width int) string {
 	from, to := s.span()
 	const rows = 20
-	requests := make([]int, rows)
+	requests := make([][rows]int, len(s.limits))
 	bin := func(at int64) int { return int(min(rows-1, float64(at-from)/float64(max(1, to-from))*rows)) }
 	admitted := make([][rows]int, len(s.limits))
+	most := 0
 	for i, at := range s.times {
-		requests[bin(at)]++
 		for j, l := range s.limits {
+			if l.asks(i) {
+				requests[j][bin(at)]++
+				most = max(most, requests[j][bin(at)])
+			}
 			if l.admitted[i] {
 				admitted[j][bin(at)]++
 			}
 		}
 	}
-	most := slices.Max(requests)
 	const times, least = 10, 8 // columns of the time, and of a bar
 	counts := max(11, len(fmt.Sprintf(" %d of %d ", most, most)))
 	beside, long := len(s.limits), max(least, 60/len(s.limits)-10)
@@ -78,8 +86,8 @@ func (s *simulation) bars(width int) string {
 			for j := range group {
 				n := admitted[first+j][row]
 				bar := strings.Repeat("█", length(n))
-				bar += strings.Repeat("░", length(requests[row])-length(n))
-				line += pad(bar, long+1) + pad(fmt.Sprintf("%d of %d", n, requests[row]), counts)
+				bar += strings.Repeat("░", length(requests[first+j][row])-length(n))
+				line += pad(bar, long+1) + pad(fmt.Sprintf("%d of %d", n, requests[first+j][row]), counts)
 			}
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
 		}
@@ -132,7 +140,8 @@ func (s *simulation) svg() []byte {
 	fmt.Fprintf(&b, `<title id="title">%s</title>`+"\n", escaped(s.title))
 	var results []string
 	for _, l := range s.limits {
-		results = append(results, fmt.Sprintf("%s (%s) admits %d of %d", l.name, l.limit, l.allowed, len(s.times)))
+		results = append(results, fmt.Sprintf("%s (%s) admits %d of %d",
+			l.name, l.describe(), l.allowed, l.requests(len(s.times))))
 	}
 	fmt.Fprintf(&b, `<desc id="desc">Requests admitted as time goes on: %s.</desc>`+"\n",
 		escaped(strings.Join(results, "; ")))
@@ -184,7 +193,7 @@ func (s *simulation) svg() []byte {
 	for j, l := range s.limits {
 		y := curve(fmt.Sprintf("line c%d", j), func(i int) bool { return l.admitted[i] })
 		first := fmt.Sprintf("%d  %s", l.allowed, shortened(l.name, 18))
-		labels = append(labels, label{y, fmt.Sprintf("c%d", j), first, l.limit.String()})
+		labels = append(labels, label{y, fmt.Sprintf("c%d", j), first, shortened(l.describe(), 30)})
 	}
 	// Labels stand beside the ends of their lines, and none covers another.
 	slices.SortStableFunc(labels, func(a, b label) int { return cmp.Compare(a.y, b.y) })

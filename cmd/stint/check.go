@@ -10,11 +10,12 @@ import (
 )
 
 func newCheck() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToLook, act: (*stint.Limiter).Check, done: "allowed"},
+	return newDecision(&decideFlags{open: (*dbFlags).openToLook, act: check, done: "allowed"},
 		&cobra.Command{
 			Use:   "check ID",
 			Short: "Say what allow would, and spend nothing",
-			Long:  `Say what allow would say, and the state that it would leave. Nothing is spent. --cost 0 shows the present state.`,
+			Long: `Say what allow would say, and the state that it would leave. Nothing is spent. --cost 0 shows the
+present state.`,
 			Example: `  stint check --limit 3/1m alice
   stint check --limit 3/1m --cost 0 --json alice`,
 		})
@@ -23,18 +24,17 @@ func newCheck() *cobra.Command {
 // openToLook is openToSpend for check, which leaves the file as it is: it makes
 // no file, and gives no label a number. If nothing was ever spent, the store is
 // empty.
-func (f *dbFlags) openToLook(label string) (stint.Store, stint.Name, error) {
-	store, err := f.openToRead()
+func (f *dbFlags) openToLook(label string) (*target, error) {
+	to, err := reach(f, label, f.openToReadWithin, func(store *readStore) (*target, error) {
+		if name, ok := numberOf(store.BoltStore, label); ok {
+			return &target{store: unsaved{store}, name: name}, nil
+		}
+		return nothing(), failed(store.Close())
+	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return stint.NewMemStore(), 1, nil
+		return nothing(), nil
 	}
-	if err != nil {
-		return nil, 0, err
-	}
-	if name, ok := numberOf(store.BoltStore, label); ok {
-		return unsaved{store}, name, nil
-	}
-	return stint.NewMemStore(), 1, failed(store.Close())
+	return to, err
 }
 
 // unsaved is a store that ignores what a Limiter deletes, such as holds that

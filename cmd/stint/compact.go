@@ -14,9 +14,9 @@ func newCompact() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compact [FILE]",
 		Short: "Rewrite a file without its free pages",
-		Long: `Rewrite a file without its free pages, and with all buckets in the tree instead of the journal. The new file
-replaces the old one in one step. Space for the journal is reserved, so a file of many new buckets grows, as after
-an import. Then the first word is "rewritten", not "compacted".
+		Long: `Rewrite a file without its free pages, and with all buckets in the tree instead of the journal. The
+new file replaces the old one in one step. Space for the journal is reserved, so a file of many new
+buckets grows, as after an import. Then the first word is "rewritten", not "compacted".
 
 A program that has the file open compacts it by itself, if more than half of more than 64 MiB is free.
 compact also adds the sums that verify needs to a file of an older version.`,

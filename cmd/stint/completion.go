@@ -1,6 +1,8 @@
 package main
 
 import (
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -47,61 +49,91 @@ func complete(root *cobra.Command) {
 // mostCompletions is more than a person reads.
 const mostCompletions = 200
 
-// completeID returns the ids that the file has for the limit, if no other
-// process has it open.
+// completeID returns the ids that the file has for the limit.
 func completeID(cmd *cobra.Command, args []string, begun string) (ids []string, d cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault // files may follow the ID
 	}
-	withFile(cmd, func(store *stint.BoltStore) {
-		label := defaultLabel
-		if f := cmd.Flag("name"); f != nil && f.Changed {
-			label = f.Value.String()
+	label := defaultLabel
+	if f := cmd.Flag("name"); f != nil && f.Changed {
+		label = f.Value.String()
+	}
+	labels, idsOf, done := completer(cmd)
+	defer done()
+	for name, l := range labels {
+		if l != label {
+			continue
 		}
-		name, ok := numberOf(store, label)
-		if !ok {
-			return
-		}
-		for change, err := range store.All(name) {
-			if err != nil || len(ids) == mostCompletions {
-				return
-			}
-			if id := change.Key.ID; strings.HasPrefix(id, begun) && printable(id) == id {
+		for id := range idsOf(name) {
+			if strings.HasPrefix(id, begun) && printable(id) == id {
 				ids = append(ids, id)
 			}
+			if len(ids) == mostCompletions {
+				break
+			}
 		}
-	})
+	}
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeLabel returns the labels of the limits file or, without one, those of
 // the file of buckets.
-func completeLabel(cmd *cobra.Command, _ []string, begun string) (labels []string, d cobra.ShellCompDirective) {
+func completeLabel(cmd *cobra.Command, _ []string, begun string) (found []string, d cobra.ShellCompDirective) {
 	if f := cmd.Flag("limits"); f != nil && f.Changed {
-		labels, _ = limitsfile.Labels(f.Value.String())
+		found, _ = limitsfile.Labels(f.Value.String())
 	} else {
-		withFile(cmd, func(store *stint.BoltStore) {
-			for _, label := range namesOf(store) {
-				if _, isLine := lineOf(store, label); !isLine {
-					labels = append(labels, label)
-				}
+		labels, _, done := completer(cmd)
+		defer done()
+		for _, label := range labels {
+			if limit, isLine := strings.CutSuffix(label, lineSuffix); !isLine || !hasLabel(labels, limit) {
+				found = append(found, label)
 			}
-		})
+		}
 	}
-	labels = slices.DeleteFunc(labels, func(l string) bool { return !strings.HasPrefix(l, begun) })
-	slices.Sort(labels)
-	return labels, cobra.ShellCompDirectiveNoFileComp
+	found = slices.DeleteFunc(found, func(l string) bool { return !strings.HasPrefix(l, begun) })
+	slices.Sort(found)
+	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// withFile calls f with the file that the command's flags name, if there is one
-// and no other process has it open.
-func withFile(cmd *cobra.Command, f func(*stint.BoltStore)) {
-	db := dbFlags{cmd: cmd, lockTimeout: 100 * time.Millisecond}
+func hasLabel(labels map[stint.Name]string, label string) bool {
+	return slices.Contains(slices.Collect(maps.Values(labels)), label)
+}
+
+// mostTime is how long a shell waits for completions.
+const mostTime = 500 * time.Millisecond
+
+// completer returns the labels of the file that the command's flags name, and
+// what finds the ids of each. They come from the program that has it open, if
+// there is one. Without a file there are none.
+func completer(cmd *cobra.Command) (
+	labels map[stint.Name]string, idsOf func(stint.Name) iter.Seq[string], done func() error) {
+	db := dbFlags{cmd: cmd, lockTimeout: 100 * time.Millisecond, silent: true}
 	if flag := cmd.Flag("db"); flag != nil {
 		db.path = flag.Value.String()
 	}
-	if store, err := db.openToRead(); err == nil {
-		f(store.BoltStore)
-		_ = store.Close() // nothing was changed
+	end := time.Now().Add(mostTime)
+	store, owner, err := openOrAsk(&db, db.openToReadWithin)
+	switch {
+	case err != nil:
+		return nil, nil, func() error { return nil }
+	case owner != nil:
+		return owner.Labels(), func(name stint.Name) iter.Seq[string] {
+			return func(yield func(string) bool) {
+				for b, err := range owner.Buckets(name) {
+					if err != nil || time.Now().After(end) || !yield(b.Key.ID) {
+						return
+					}
+				}
+			}
+		}, owner.Close
 	}
+	return namesOf(store.BoltStore), func(name stint.Name) iter.Seq[string] {
+		return func(yield func(string) bool) {
+			for change, err := range store.All(name) {
+				if err != nil || time.Now().After(end) || !yield(change.Key.ID) {
+					return
+				}
+			}
+		}
+	}, store.Close
 }

@@ -19,16 +19,43 @@ type decideFlags struct {
 	out    outputFlags
 	cost   int64
 
-	open func(f *dbFlags, label string) (stint.Store, stint.Name, error)
+	open func(f *dbFlags, label string) (*target, error)
 	act  action // nil to reset
 
 	force bool // spend what is there if it is not enough
 
+	pid  int    // of the program that answered; 0 if the file did
 	done string // first word of the output, unless "denied"
 }
 
+// decider is a Limiter, or the program that has the file.
+type decider interface {
+	SpendAll(reqs ...stint.Request) (stint.Decision, error)
+	RefundAll(reqs ...stint.Request) (stint.Decision, error)
+	Reset(keys ...stint.Key) error
+	Hold(key stint.Key, until time.Time) error
+	Bucket(key stint.Key) (stint.Bucket, error)
+	Flush() error
+}
+
 // action is what a command does to one bucket.
-type action func(l *stint.Limiter, key stint.Key, cost int64) (stint.Decision, error)
+type action func(l decider, r stint.Request) (stint.Decision, error)
+
+func spend(l decider, r stint.Request) (stint.Decision, error)  { return l.SpendAll(r) }
+func refund(l decider, r stint.Request) (stint.Decision, error) { return l.RefundAll(r) }
+
+// reset fills buckets. When it returns, they are full on disk, too.
+func reset(l decider, keys ...stint.Key) error {
+	if err := l.Reset(keys...); err != nil {
+		return err
+	}
+	return l.Flush()
+}
+
+func check(l decider, r stint.Request) (stint.Decision, error) {
+	r.Mode = stint.CheckOnly
+	return l.SpendAll(r)
+}
 
 func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 	f.db.register(cmd, dbUsage)
@@ -70,46 +97,27 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	if err != nil {
 		return stint.Decision{}, err
 	}
-	store, name, err := f.open(&f.db, f.limits.label())
+	to, err := f.open(&f.db, f.limits.label())
 	if errors.As(err, new(noSuchLabel)) && f.limits.file != "" { // the limit exists, but nothing of it was spent yet
-		store, name, err = stint.NewMemStore(), 1, nil
+		to, err = nothing(), nil
 	}
 	if err != nil {
 		return stint.Decision{}, err
 	}
-	if f.act == nil {
-		err := errors.Join(reset(store, name.Key(id)), store.Close())
-		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, failed(err)
-	}
-	if f.force {
-		return f.forced(store, name.Key(id), limit, limited)
-	}
-	if !limited {
+	f.pid = to.pid()
+	switch {
+	case f.force && to.owner != nil:
+		return stint.Decision{}, errors.Join(fmt.Errorf("--force changes the file itself, which process %d has open",
+			f.pid), to.Close())
+	case f.act == nil:
+		err := to.do(f.limits.label(), stint.Unlimited, id, func(l decider, key stint.Key) error { return reset(l, key) })
+		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, err
+	case f.force:
+		return f.forced(to.store, to.name.Key(id), limit, limited)
+	case !limited:
 		limit = stint.Unlimited
 	}
-	return act(f.act, store, name.Key(id), limit, f.limits.label(), f.cost)
-}
-
-// act carries out an action on a bucket, and closes the store. When it returns,
-// the result is durable. The file gets no label except the one that is used.
-func act(do action, store stint.Store, key stint.Key, limit stint.Limit, label string, cost int64) (
-	stint.Decision, error) {
-	if limit != stint.Unlimited && limit != stint.Blocked {
-		limit.Durability = stint.Flushed // Close makes it durable
-	}
-	limits, err := stint.NewLimits(stint.Names{key.Name: {Label: label, Limit: limit}}, nil, nil)
-	if err != nil {
-		return stint.Decision{}, failed(errors.Join(err, store.Close()))
-	}
-	limiter, err := stint.New(store, limits, nil)
-	if err != nil {
-		return stint.Decision{}, failed(errors.Join(err, store.Close()))
-	}
-	d, err := do(limiter, key, cost)
-	if err != nil && !isUsage(err) {
-		err = failed(err)
-	}
-	return d, errors.Join(err, failed(limiter.Close()))
+	return to.decide(f.act, f.limits.label(), limit, id, f.cost)
 }
 
 // isUsage reports whether a decision failed because of the arguments.
@@ -129,6 +137,7 @@ type decisionJSON struct {
 	Limit      *limitJSON    `json:"limit"`
 	RetryAfter time.Duration `json:"retry_after_ns"`
 	ResetAfter time.Duration `json:"reset_after_ns"`
+	PID        int           `json:"pid,omitempty"`
 }
 
 func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d stint.Decision) error {
@@ -136,10 +145,10 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	case f.quiet:
 		return nil
 	case f.json && asked.act == nil:
-		return printJSON(w, newResetOneJSON(asked.limits.label(), id, d.Limit))
+		return printJSON(w, newResetOneJSON(asked.limits.label(), id, d.Limit, asked.pid))
 	case f.json:
 		return printJSON(w, decisionJSON{d.Allowed, asked.limits.label(), newIDJSON(id), asked.cost, d.Remaining,
-			newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter})
+			newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter, asked.pid})
 	}
 	done, state := asked.done, "no limit"
 	if !d.Allowed {

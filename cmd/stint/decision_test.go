@@ -120,8 +120,10 @@ func (failing) Save([]stint.Change) error { return errors.New("no space left on 
 
 // A decision that Close could not save is not printed.
 func TestDecisionNotSaved(t *testing.T) {
-	for name, act := range map[string]action{"allow": (*stint.Limiter).Spend, "reset": nil} {
-		open := func(*dbFlags, string) (stint.Store, stint.Name, error) { return failing{stint.NewMemStore()}, 1, nil }
+	for name, act := range map[string]action{"allow": spend, "reset": nil} {
+		open := func(*dbFlags, string) (*target, error) {
+			return &target{store: failing{stint.NewMemStore()}, name: 1}, nil
+		}
 		cmd := newDecision(&decideFlags{open: open, act: act},
 			&cobra.Command{Use: name + " ID", SilenceUsage: true, SilenceErrors: true})
 		var stdout bytes.Buffer

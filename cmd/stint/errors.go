@@ -48,8 +48,8 @@ func exitStatusTable() string {
 	for _, s := range exitStatuses {
 		fmt.Fprintf(&b, "  %3d  %s\n", s.status, s.meaning)
 	}
-	b.WriteString("What run runs has an exit status of its own, which is then that of stint: " +
-		"128+N where signal N ended it.")
+	b.WriteString("If run starts a command, the exit status is that of the command: " +
+		"128+N if signal N ended it.")
 	return b.String()
 }
 
@@ -100,9 +100,9 @@ func (h hinted) Unwrap() error { return h.error }
 func (h hinted) Is(err error) bool { return err == h.hint }
 
 var (
-	errAskItsProgram = errors.New("locked, and only to be read")
-	errBeyondRepair  = errors.New("corrupt, and not to be repaired")
-	errEmpty         = errors.New("corrupt, for there is nothing in it")
+	errNotShared    = errors.New("locked by a program that does not answer others")
+	errBeyondRepair = errors.New("corrupt, and not to be repaired")
+	errEmpty        = errors.New("corrupt, for there is nothing in it")
 )
 
 // hints has what the user can do about an error of the library.
@@ -110,8 +110,8 @@ var hints = []struct {
 	err  error
 	todo string
 }{
-	{errAskItsProgram, "look at the status page of the program that has it open, read a copy with --snapshot URL, " +
-		"or wait longer with --lock-timeout"},
+	{errNotShared, "another process has it open, and does not answer others, as package hostlimit would: " +
+		"try again, or wait longer with --lock-timeout"},
 	{errBeyondRepair, "nothing of it can be read: take a backup, or move it away to begin a new one"},
 	{errEmpty, "or name another with --db"}, // the error says to remove it
 	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
@@ -151,7 +151,7 @@ var (
 
 // readable returns the text of an error without the names of temporary files.
 func readable(err error) string {
-	return tempCopy.ReplaceAllString(tempSuffix.ReplaceAllString(err.Error(), ""), "the copy of --snapshot")
+	return tempCopy.ReplaceAllString(tempSuffix.ReplaceAllString(err.Error(), ""), "the copy of the program's file")
 }
 
 // report writes err in one line. Joined errors, as of a limits file with many

@@ -36,18 +36,18 @@ func newExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write the buckets of a file as JSON lines",
-		Long: `Write the buckets of a file that are not full, and the holds, as JSON lines. import reads them into another file,
-also of another version. The file does not change.
+		Long: `Write the buckets of a file that are not full, and the holds, as JSON lines. import reads them into
+another file, also of another version. The file does not change.
 
 The first line is {"stint":1,"names":{"6":"Orders"}}. Each other line is a bucket,
-{"name":"Orders","id":"alice","tat":N}, or a hold, {"name":"Orders","id":"alice","hold":N}. N is the instant
-at which the bucket is full or the hold ends, in Unix nanoseconds. An id that is not UTF-8 is in base64, and
-"base64":true says so.`,
+{"name":"Orders","id":"alice","tat":N}, or a hold, {"name":"Orders","id":"alice","hold":N}. N is the
+instant at which the bucket is full or the hold ends, in Unix nanoseconds. An id that is not UTF-8 is
+in base64, and "base64":true says so.`,
 		Example: `  stint export --db quota.db > quota.jsonl
-  stint export --snapshot http://localhost:8080/limits | gzip > quota.jsonl.gz`,
+  stint export | gzip > quota.jsonl.gz`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := f.openToRead()
+			store, err := f.look()
 			if err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ at which the bucket is full or the hold ends, in Unix nanoseconds. An id that is
 			return failed(errors.Join(err, store.Close()))
 		},
 	}
-	f.registerToRead(cmd)
+	f.register(cmd, dbUsage)
 	return cmd
 }
 

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,10 +21,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// runMain in the environment makes the test binary the command.
-const runMain = "STINT_TEST_RUN_MAIN"
+// runMain in the environment makes the test binary the command. runServer makes
+// it a program that has the file which it names.
+const (
+	runMain   = "STINT_TEST_RUN_MAIN"
+	runServer = "STINT_TEST_RUN_SERVER"
+)
 
 func TestMain(m *testing.M) {
+	if path := os.Getenv(runServer); path != "" {
+		serve(path)
+	}
 	if os.Getenv(runMain) != "" {
 		main()
 	}
@@ -54,9 +63,27 @@ func process(t *testing.T, args ...string) *exec.Cmd {
 	heedSignals()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), self, args...)
+	argv := slices.Concat(strings.Fields(os.Getenv(runner)), []string{self}, args)
+	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), runMain+"=1")
 	return cmd
+}
+
+// runner is what runs a test binary, as it is told to go test -exec.
+const runner = "STINT_EXEC"
+
+// commandDir returns a directory with the command in it, for PATH.
+func commandDir(t *testing.T) string {
+	dir, name := t.TempDir(), "stint"
+	self, err := os.Executable()
+	require.NoError(t, err)
+	if with := os.Getenv(runner); with != "" {
+		script := fmt.Sprintf("#!/bin/sh\nexport %s=1\nexec %s '%s' \"$@\"\n", runMain, with, self)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700))
+	} else {
+		require.NoError(t, os.Symlink(self, filepath.Join(dir, name)))
+	}
+	return dir
 }
 
 // heedSignals stops ignoring signals that a background job, or nohup, ignores.

@@ -24,12 +24,12 @@ func newImport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import [FILE]",
 		Short: "Put the buckets of an export into a file",
-		Long: `Put the buckets of an export into a file. A missing file is made. The export is read from FILE, or from standard
-input, to its end. Then all buckets are put in in one step or, after a mistake, none.
+		Long: `Put the buckets of an export into a file. A missing file is made. The export is read from FILE, or
+from standard input, to its end. Then all buckets are put in in one step or, after a mistake, none.
 
-If the file has a bucket already, the one that is full later stays, so no id gets tokens. The same holds for
-holds. A limit has the number that it has in the file. A new limit keeps the number of the export, if it is
-free.`,
+If the file has a bucket already, the one that is full later stays, so no id gets tokens. The same
+holds for holds. A limit has the number that it has in the file. A new limit keeps the number of the
+export, if it is free.`,
 		Example: `  stint import --db quota.db quota.jsonl
   gzip -dc quota.jsonl.gz | stint import --db quota.db`,
 		Args: atMostOne("FILE"),

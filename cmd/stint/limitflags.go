@@ -24,6 +24,7 @@ type limitFlags struct {
 	file      string
 	overrides []string
 	name      string
+	shares    []string
 
 	cmd      *cobra.Command
 	required bool
@@ -109,6 +110,9 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 			return nil, nil, err
 		}
 		numbers[label], names[name] = name, stint.NameSpec{Label: label, Limit: stint.Unlimited}
+	}
+	if err := f.plant(names, numbers); err != nil {
+		return nil, nil, err
 	}
 	if f.file != "" {
 		limits, err := limitsfile.Load(names, files[0], files[1:]...)

@@ -29,20 +29,22 @@ func newLimits() *cobra.Command {
 }
 
 func newLimitsCheck() *cobra.Command {
-	asJSON := false
+	asJSON, f := false, limitFlags{}
 	cmd := &cobra.Command{
 		Use:   "check FILE [OVERRIDES...]",
 		Short: "Say whether files of limits are valid",
-		Long: `Say whether files of limits are valid. Each mistake is printed with its line, and then the exit status is 2.
+		Long: `Say whether files of limits are valid. Each mistake is printed with its line, and then the exit status
+is 2.
 
-Labels and ids may be anything: a program checks its own names and formats when it loads the files. An override
-may stand for a limit that FILE does not have.
+Labels and ids may be anything: a program checks its own names and formats when it loads the files. An
+override may stand for a limit that FILE does not have. With --share, floors must fit into their total.
 
---json prints one object: valid, files, limits (their labels) and mistakes (an array of the lines that stderr
-has). Nothing is printed if a file cannot be read.`,
+--json prints one object: valid, files, limits (their labels) and mistakes (an array of the lines that
+stderr has). Nothing is printed if a file cannot be read.`,
 		Example: `  stint limits check defaults.yml
   stint limits check defaults.yml overrides.yml
-  stint limits check --json defaults.yml`,
+  stint limits check --json defaults.yml
+  stint limits check defaults.yml overrides.yml --share Tenant:Total:TenantFloor`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "" {
 				return misuse(cmd, "no FILE given")
@@ -50,7 +52,7 @@ has). Nothing is printed if a file cannot be read.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f := limitFlags{file: args[0], overrides: args[1:], cmd: cmd}
+			f.file, f.overrides, f.cmd = args[0], args[1:], cmd
 			_, numbers, err := f.load(counter())
 			unread := errors.As(err, new(*fs.PathError)) || errors.As(err, new(failure))
 			if asJSON && !unread {
@@ -66,6 +68,7 @@ has). Nothing is printed if a file cannot be read.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	f.registerShares(cmd)
 	return cmd
 }
 
@@ -96,12 +99,12 @@ func newSetNames() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set-names NUMBER=LABEL...",
 		Short: "Give the limits of a file the labels that the program has for them now",
-		Long: `Give the limits of a file the labels that the program has for them now. It is for a program that cannot open
-the file because they differ.
+		Long: `Give the limits of a file the labels that the program has for them now. It is for a program that
+cannot open the file because they differ.
 
-The buckets of a number stay, and get the new label. Numbers are permanent. A label that the file has for
-another number is an error, and then nothing changes. If the program gave a limit another number, give the
-limit its old number in the program again.`,
+The buckets of a number stay, and get the new label. Numbers are permanent. A label that the file has
+for another number is an error, and then nothing changes. If the program gave a limit another number,
+give the limit its old number in the program again.`,
 		Example: `  stint limits set-names --db quota.db 6=OrdersPerAccount   # 6 was NewOrdersPerAccount`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

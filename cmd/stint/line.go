@@ -110,7 +110,7 @@ func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay tim
 		return 0, err
 	}
 	if l.turn != 0 || last <= now.UnixNano() {
-		d, err := l.decide(store, (*stint.Limiter).Spend)
+		d, err := l.decide(store, spend)
 		if err != nil || d.Allowed {
 			return 0, err
 		}
@@ -185,7 +185,7 @@ func (l *line) leave() error {
 // refund returns the tokens.
 func (l *line) refund() error {
 	return l.again(func(store *stint.BoltStore) error {
-		_, err := l.decide(store, (*stint.Limiter).Refund)
+		_, err := l.decide(store, refund)
 		return err
 	})
 }
@@ -204,7 +204,8 @@ func (l *line) decide(store *stint.BoltStore, do action) (stint.Decision, error)
 	if err != nil {
 		return stint.Decision{}, failed(err)
 	}
-	return act(do, keepOpen{store}, name.Key(l.id), l.limit, l.f.limits.label(), l.f.cost)
+	to := &target{store: keepOpen{store}, name: name}
+	return to.decide(do, l.f.limits.label(), l.limit, l.id, l.f.cost)
 }
 
 // keepOpen is a store that outlives its Limiter.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint/hostlimit"
 )
 
 type listFlags struct {
@@ -28,27 +30,28 @@ func newList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show the buckets that are not full",
-		Long: `Show the buckets that are not full, are held, or have a queue of "run --wait": the label of the limit, the
-id, and when the bucket is full. If a limit is given, also show what is left. --limit is the limit of the label
---name, or else of "default". With --limits, the limit is that of the label, or an override of exactly the id.
+		Long: `Show the buckets that are not full, are held, or have a queue of "run --wait": the label of the limit,
+the id, and when the bucket is full. If a limit is given, also show what is left. --limit is the limit
+of the label --name, or else of "default". With --limits, the limit is that of the label, or an
+override of exactly the id.
 
-The order is that of the labels and ids. --top shows only the first few of all limits: those that will be full
-last. With --by fill it shows those with the smallest part left, which needs their limits.
+The order is that of the labels and ids. --top shows only the first few of all limits: those that will
+be full last. With --by fill it shows those with the smallest part left, which needs their limits.
 
-If there are no buckets, a line on stderr says so. The file does not change. A missing file is an error, not
-an empty list. --snapshot reads the file of a running program from its status page, if the page allows it.
+If there are no buckets, a line on stderr says so. The file does not change. A missing file is an
+error, not an empty list. If a program has the file open, the list has its buckets as they are now,
+and shows what is left by the limits of the program.
 
---json prints an object in a line for each bucket: name, id, remaining, limit (burst, count, period) and
-reset_after_ns. If the bucket is held it also has held_ns, and with a queue line_ns. In all output of --json,
-an id that is not UTF-8 is in base64, and "base64":true says so.
+--json prints an object in a line for each bucket: name, id, remaining, limit (burst, count, period)
+and reset_after_ns. If the bucket is held it also has held_ns, and with a queue line_ns. In all output
+of --json, an id that is not UTF-8 is in base64, and "base64":true says so.
 
---csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns. What is
-not known is empty.`,
+--csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns.
+What is not known is empty.`,
 		Example: `  stint list
   stint list --limit 3/1m
   stint list --limits defaults.yml --name NewOrdersPerAccount --json
-  stint list --limits defaults.yml --top 10 --by fill
-  stint list --snapshot http://localhost:8080/limits --csv`,
+  stint list --limits defaults.yml --top 10 --by fill`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.misused(cmd); err != nil {
@@ -67,7 +70,7 @@ not known is empty.`,
 			return failed(f.out.list(cmd.OutOrStdout(), buckets))
 		},
 	}
-	f.db.registerToRead(cmd)
+	f.db.register(cmd, dbUsage)
 	f.limits.register(cmd, false)
 	f.out.register(cmd)
 	cmd.Flags().BoolVar(&f.csv, "csv", false, "print CSV")
@@ -94,28 +97,58 @@ func (f *listFlags) misused(cmd *cobra.Command) error {
 }
 
 // list returns the buckets that are held or not full, in the order in which
-// they are shown. It reads the TATs without a Limiter, which would delete holds
-// that are over.
+// they are shown. From a file it reads the TATs without a Limiter, which would
+// delete holds that are over. A program knows the limits, too.
 func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {
 		return nil, err
 	}
-	store, err := f.db.openToRead()
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := numberOf(store.BoltStore, f.limits.name); !ok && f.limits.name != "" {
-		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
-	}
-	buckets, err := f.read(store, now, func(b *bucket) {
+	measure := func(b *bucket) {
 		if name, ok := numbers[b.label]; ok {
 			if limit, ok := limits.For(name.Key(b.id)); ok {
 				b.measure(limit)
 			}
 		}
-	})
+	}
+	store, owner, err := openOrAsk(&f.db, f.db.openToReadWithin)
+	switch {
+	case err != nil:
+		return nil, err
+	case owner != nil:
+		buckets, err := f.ask(owner, measure)
+		return buckets, errors.Join(err, failed(owner.Close()))
+	}
+	if _, ok := numberOf(store.BoltStore, f.limits.name); !ok && f.limits.name != "" {
+		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
+	}
+	buckets, err := f.read(store, now, measure)
 	return buckets, failed(errors.Join(err, store.Close()))
+}
+
+// ask returns the buckets of a running program, each of them measured.
+func (f *listFlags) ask(owner *hostlimit.Guest, measure func(b *bucket)) ([]*bucket, error) {
+	var buckets []*bucket
+	labels, now := owner.Labels(), owner.Now()
+	if f.limits.name != "" && !hasLabel(labels, f.limits.name) {
+		return nil, notDeclared{f.limits.name, owner.Owner().PID, labels}
+	}
+	for name, label := range labels {
+		if f.limits.name != "" && label != f.limits.name {
+			continue
+		}
+		for b, err := range owner.Buckets(name) {
+			if err != nil {
+				return nil, failed(err)
+			}
+			listed := asked(label, b, now)
+			measure(listed)
+			if buckets = append(buckets, listed); f.top > 0 && len(buckets) >= 2*f.top+1000 {
+				buckets = f.order(buckets) // bounds the memory that many buckets take
+			}
+		}
+	}
+	return f.order(buckets), nil
 }
 
 // read returns the buckets, each of them measured.

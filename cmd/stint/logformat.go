@@ -26,9 +26,9 @@ type entry struct {
 }
 
 var (
-	errNoID      = errors.New("names nobody") // not a request, or one without an id
+	errNoID      = errors.New("names no id") // not a request, or one without an id
 	errNotJSON   = errors.New("is not a JSON object")
-	errFieldTime = errors.New("has a time that is none: see --time and --time-format")
+	errFieldTime = errors.New("has a time that cannot be read: see --time and --time-format")
 )
 
 // lineFlags say how to read the lines of a log.

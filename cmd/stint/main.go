@@ -33,19 +33,11 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stint",
 		Short: "Durable rate limits in one file",
-		Long: `Durable rate limits in one file: look at them, change them, run commands within a limit, choose a limit,
-and maintain the file. An error is one line on stderr, which says what to do. The output has no colors.
+		Long: `Durable rate limits in one file: look at them, change them, run commands within a limit, choose a
+limit, and maintain the file. An error is one line on stderr, which says what to do. The output has no
+colors.
 
-Exit status:
-    0  allowed, or done
-    1  denied
-    2  wrong arguments, limits or input: the same again will not do better
-    3  the store failed, or the answer could not be written
-   75  run: denied, try later
-  126  run: the command could not be started
-  127  run: the command was not found
-  130  interrupted
-If run starts a command, the exit status is that of the command: 128+N if signal N ended it.` + exitStatusTable(),
+` + exitStatusTable(),
 		Example: `  stint allow --limit 3/1m alice    # may alice, who may three times a minute?
   stint list                        # who has spent what?
   stint replay --limit 20/1m --by ip access.log`,
@@ -64,7 +56,7 @@ If run starts a command, the exit status is that of the command: 128+N if signal
 		return misuse(cmd, "%w", badValue(err))
 	})
 	root.AddCommand(newRun(), newSimulate(), newVersion(), newMan())
-	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newList(), newLimits(), newReplay(nil))
+	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newHold(), newList(), newLimits(), newReplay(nil))
 	root.AddCommand(newShow(), newStat(), newNames(), newSpend())
 	root.AddCommand(newVerify(), newCompact(), newBackup(), newExport(), newImport(), newMigrate())
 	complete(root)

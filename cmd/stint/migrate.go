@@ -31,12 +31,12 @@ func newMigrateRedis() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "redis NUMBER=LABEL...",
 		Short: "Import buckets from a Redis of Boulder's rate limits",
-		Long: `Import buckets from a Redis of Boulder's rate limits. A key is a limit's number and an id, such as 6:12345678,
-and its value is the TAT in Unix nanoseconds. They are read from standard input: a key and its value in one
-line, or each in a line of its own. A key with an empty value has expired.
+		Long: `Import buckets from a Redis of Boulder's rate limits. A key is a limit's number and an id, such as
+6:12345678, and its value is the TAT in Unix nanoseconds. They are read from standard input: a key and
+its value in one line, or each in a line of its own. A key with an empty value has expired.
 
-The arguments give the numbers labels. Numbers that the file has already need none. As with import, all is read
-first and put in in one step, and of two TATs the later one stays.`,
+The arguments give the numbers labels. Numbers that the file has already need none. As with import,
+all is read first and put in in one step, and of two TATs the later one stays.`,
 		Example: `  redis-cli --scan --pattern '[0-9]*:*' > keys
   xargs redis-cli mget < keys > values
   paste keys values > keys-and-values

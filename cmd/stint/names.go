@@ -16,15 +16,15 @@ func newNames() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "names",
 		Short: "Show the labels of the limits in a file, by number",
-		Long: `Show the labels of the limits in a file, by number. "limits set-names" changes labels. The file does not change.
-"LABEL line" is not a limit: there "run --wait" keeps the last turn of each id.
+		Long: `Show the labels of the limits in a file, by number. "limits set-names" changes labels. The file does
+not change. "LABEL line" is not a limit: there "run --wait" keeps the last turn of each id.
 
 --json prints one object, with the labels by number.`,
 		Example: `  stint names
   stint names --db quota.db --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := f.db.openToRead()
+			store, err := f.db.look()
 			if err != nil {
 				return err
 			}
@@ -47,7 +47,7 @@ func newNames() *cobra.Command {
 			return failed(tw.Flush())
 		},
 	}
-	f.db.registerToRead(cmd)
+	f.db.register(cmd, dbUsage)
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	return cmd
 }

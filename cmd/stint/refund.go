@@ -1,13 +1,9 @@
 package main
 
-import (
-	"github.com/spf13/cobra"
-
-	"github.com/stint-go/stint"
-)
+import "github.com/spf13/cobra"
 
 func newRefund() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToGive, act: (*stint.Limiter).Refund, done: "refunded"},
+	return newDecision(&decideFlags{open: (*dbFlags).openToGive, act: refund, done: "refunded"},
 		&cobra.Command{
 			Use:     "refund ID",
 			Short:   "Return tokens to ID's bucket",

@@ -31,45 +31,46 @@ func newReplay(decided func(allowed []bool)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay LOG...",
 		Short: "Say what a limit would have done to the requests of a log",
-		Long: `Say what a limit would have done to the requests of a log. The log is plain or gzipped, and - is standard
-input. Give the oldest log first. Each request is decided at the time of its line. A line that is older than one
-before it counts as of that one's time.
+		Long: `Say what a limit would have done to the requests of a log. The log is plain or gzipped, and - is
+standard input. Give the oldest log first. Each request is decided at the time of its line. A line
+that is older than one before it counts as of that one's time.
 
---limit is the limit. Each --and is another limit that must admit the request too, all or nothing. --try compares
-several limits side by side: for each, a line says how many requests it would have denied, and which ids most.
---top is the number of ids.
+--limit is the limit. Each --and is another limit that must admit the request too, all or nothing.
+--try compares several limits side by side: for each, a line says how many requests it would have
+denied, and which ids most. --top is the number of ids.
 
 --lines is the format of the log:
   access   Common or Combined Log Format; --by ip, user, method, path
   json     one object in a line; --by, --time and --cost name fields, such as "remote_ip" or "request.remote_ip"
   syslog   rsyslog, syslogd, journalctl; --by ip (the address after the last "from"), host, program
   REGEXP   a regular expression (RE2) with named groups, one of them (?P<time>...); --by and --cost name others
-With each of them --by and --cost may be regular expressions too, in slashes. The value is the first group, or all
-that matches. With syslog they are matched against the message.
+With each of them --by and --cost may be regular expressions too, in slashes. The value is the first
+group, or all that matches. With syslog they are matched against the message.
 
-A request costs one token, unless --cost or a group (?P<cost>...) gives another cost. A cost must be a whole
-number from 1, and a group may be optional. A request that costs more than the burst is denied.
-With --lines syslog a line "message repeated 5 times: [ ... ]", or "last message repeated 5 times", stands for
-five requests at the time of that line.
+A request costs one token, unless --cost or a group (?P<cost>...) gives another cost. A cost must be a
+whole number from 1, and a group may be optional. A request that costs more than the burst is denied.
+With --lines syslog a line "message repeated 5 times: [ ... ]", or "last message repeated 5 times",
+stands for five requests at the time of that line.
 
 An IPv4 address has one bucket in all its spellings. An IPv6 client has one for its /64, as with
 httplimit.ByIP; --ipv6-bits 128 gives each address its own.
 
-Times of access logs, RFC 3339, syslog and Unix time in seconds to nanoseconds are recognized. --time-format is
-the Go layout of others. A time without a zone is in UTC. A time without a year gets one from the order of the
-log. --year is the year of the first line. Without it, the year is the last that had that date, and stderr says so.
+Times of access logs, RFC 3339, syslog and Unix time in seconds to nanoseconds are recognized.
+--time-format is the Go layout of others. A time without a zone is in UTC. A time without a year gets
+one from the order of the log. --year is the year of the first line. Without it, the year is the last
+that had that date, and stderr says so.
 
-A line without an id counts as other, and a line that cannot be read as malformed. If all lines are malformed, the
-exit status is 2. Memory grows with the number of ids, not of lines.
+A line without an id counts as other, and a line that cannot be read as malformed. If all lines are
+malformed, the exit status is 2. Memory grows with the number of ids, not of lines.
 
-With --db the file keeps the buckets, and the replay of the next log goes on from them. The times in the file are
-those of the log, so give it a file that no other command uses.
+With --db the file keeps the buckets, and the replay of the next log goes on from them. The times in
+the file are those of the log, so give it a file that no other command uses.
 
 --json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied),
 busiest_minute (start, requests, denied; null without requests). If there are such lines it also has
-other, repeated (lines, requests), tokens (asked, allowed), over_burst and no_year (lines, first, last). With
---and it has denied_by. With --try it has tried, an array of limit, allowed, denied, ids_denied, top_denied and,
-if there are costs, tokens_allowed.`,
+other, repeated (lines, requests), tokens (asked, allowed), over_burst and no_year (lines, first,
+last). With --and it has denied_by. With --try it has tried, an array of limit, allowed, denied,
+ids_denied, top_denied and, if there are costs, tokens_allowed.`,
 		Example: `  stint replay --limit 20/1m --by ip access.log
   stint replay --try 10/1m,20/1m,'60/1m burst 20' access.log.2.gz access.log.1 access.log
   stint replay --limit 20/1m --and 300/1h --by '/"GET (\/[^\/ ]*)/' --json access.log

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -16,14 +17,15 @@ func newReset() *cobra.Command {
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "reset [ID]",
 		Short: "Make ID's bucket full, or all buckets of a limit",
-		Long: `Make ID's bucket full, and end a hold on it. That needs no limit, only its --name if it is not "default".
+		Long: `Make ID's bucket full, and end a hold on it. That needs no limit, only its --name if it is not
+"default".
 
---prefix resets all buckets of the limit whose ids begin with this text, and --all all buckets of the limit.
-The command first prints how many there are. With --dry-run it stops then. All of them are reset in one step,
-or none.
+--prefix resets all buckets of the limit whose ids begin with this text, and --all all buckets of the
+limit. The command first prints how many there are. With --dry-run it stops then. All of them are
+reset in one step, or none. A running program resets them one after another.
 
---json prints one object: name, id and reset, and also remaining and limit if --limit or --limits is given;
-of many buckets name, buckets, holds and reset.`,
+--json prints one object: name, id and reset, and also remaining and limit if --limit or --limits is
+given; of many buckets name, buckets, holds and reset.`,
 		Example: `  stint reset alice
   stint reset --name NewOrdersPerAccount 12345678
   stint reset --name LoginsPerRange --prefix 2001:db8: --dry-run
@@ -74,10 +76,11 @@ type resetOneJSON struct {
 	Remaining int64      `json:"remaining,omitempty"`
 	Limit     *limitJSON `json:"limit,omitempty"`
 	Reset     bool       `json:"reset"`
+	PID       int        `json:"pid,omitempty"`
 }
 
-func newResetOneJSON(label, id string, limit stint.Limit) resetOneJSON {
-	one := resetOneJSON{Name: label, idJSON: newIDJSON(id), Reset: true}
+func newResetOneJSON(label, id string, limit stint.Limit, pid int) resetOneJSON {
+	one := resetOneJSON{Name: label, idJSON: newIDJSON(id), Reset: true, PID: pid}
 	if limit != stint.Unlimited {
 		one.Remaining, one.Limit = limit.Burst, newLimitJSON(limit)
 	}
@@ -90,6 +93,7 @@ type resetJSON struct {
 	Buckets int    `json:"buckets"`
 	Holds   int    `json:"holds"`
 	Reset   bool   `json:"reset"`
+	PID     int    `json:"pid,omitempty"`
 }
 
 func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
@@ -102,35 +106,13 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	}
 	ctx, stop := untilInterrupted(cmd)
 	defer stop()
-	store, err := f.db.openExisting()
+	to, err := f.db.openToGive(f.limits.label())
 	if err != nil {
 		return err
 	}
-	name, ok := numberOf(store, f.limits.label())
-	if !ok {
-		return errors.Join(noSuchLabel(f.limits.label()), store.Close())
-	}
-	var changes []stint.Change
-	found := resetJSON{Name: f.limits.label(), Reset: !m.dryRun}
-	for _, of := range []stint.Name{name, stint.Unknown} { // its buckets, then all holds
-		for c, err := range store.All(of) {
-			if err := errors.Join(interruption(ctx), failed(err)); err != nil {
-				return errors.Join(err, failed(store.Close()))
-			}
-			key := c.Key
-			if of == stint.Unknown {
-				if key, err = stint.ParseKey(c.Key.ID); err != nil || key.Name != name {
-					continue
-				}
-			}
-			if strings.HasPrefix(key.ID, m.prefix) {
-				if changes = append(changes, stint.Change{Key: c.Key}); of == name {
-					found.Buckets++
-				} else {
-					found.Holds++
-				}
-			}
-		}
+	found := &foundBuckets{resetJSON: resetJSON{Name: f.limits.label(), Reset: !m.dryRun, PID: to.pid()}}
+	if err := found.find(ctx, to, m.prefix); err != nil {
+		return errors.Join(err, failed(to.Close()))
 	}
 	what := plural(found.Buckets, "bucket") + " and " + plural(found.Holds, "hold") + " of " + printable(found.Name)
 	say := func(format string) error {
@@ -142,23 +124,74 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	}
 	if m.dryRun {
 		err = say("would reset  %s")
-	} else if err = say("resetting  %s"); err == nil && len(changes) > 0 {
+	} else if err = say("resetting  %s"); err == nil && found.Buckets+found.Holds > 0 {
 		if err = interruption(ctx); err != nil {
-			return errors.Join(err, failed(store.Close()))
+			return errors.Join(err, failed(to.Close()))
 		}
-		err = store.Save(changes)
+		err = found.reset(to)
 	}
-	if err = errors.Join(err, store.Close()); err == nil && !m.dryRun {
+	if err = errors.Join(err, to.Close()); err == nil && !m.dryRun {
 		err = say("reset  %s")
 	}
 	if err == nil && f.out.json {
-		err = printJSON(cmd.OutOrStdout(), found)
+		err = printJSON(cmd.OutOrStdout(), found.resetJSON)
 	}
 	return failed(err)
 }
 
-// reset deletes a bucket and its hold. A Limiter would need a limit to find
-// them.
-func reset(store stint.Store, key stint.Key) error {
-	return store.Save([]stint.Change{{Key: key}, {Key: stint.Unknown.Key(key.String())}})
+// foundBuckets are the buckets and holds to reset.
+type foundBuckets struct {
+	resetJSON
+	changes []stint.Change // in the file
+	keys    []stint.Key    // in the program that has it open
+}
+
+// find finds the buckets of a limit whose id begins so, and the holds.
+func (f *foundBuckets) find(ctx context.Context, in *target, prefix string) error {
+	if in.owner != nil {
+		for b, err := range in.owner.Buckets(in.name) {
+			if err := errors.Join(interruption(ctx), failed(err)); err != nil {
+				return err
+			}
+			if !strings.HasPrefix(b.Key.ID, prefix) {
+				continue
+			}
+			f.keys = append(f.keys, b.Key)
+			if b.ResetAfter > 0 {
+				f.Buckets++
+			}
+			if !b.HeldUntil.IsZero() {
+				f.Holds++
+			}
+		}
+		return nil
+	}
+	for _, of := range []stint.Name{in.name, stint.Unknown} { // its buckets, then all holds
+		for c, err := range in.store.All(of) {
+			if err := errors.Join(interruption(ctx), failed(err)); err != nil {
+				return err
+			}
+			key := c.Key
+			if of == stint.Unknown {
+				if key, err = stint.ParseKey(c.Key.ID); err != nil || key.Name != in.name {
+					continue
+				}
+			}
+			if strings.HasPrefix(key.ID, prefix) {
+				if f.changes = append(f.changes, stint.Change{Key: c.Key}); of == in.name {
+					f.Buckets++
+				} else {
+					f.Holds++
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (f *foundBuckets) reset(in *target) error {
+	if in.owner != nil {
+		return reset(in.owner, f.keys...)
+	}
+	return in.store.Save(f.changes)
 }

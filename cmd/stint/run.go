@@ -33,20 +33,21 @@ func newRun() *cobra.Command {
 		DisableFlagsInUseLine: true,
 
 		Short: "Run a command if ID's bucket has the tokens for it",
-		Long: `Run a command if ID's bucket has the tokens for it. They are spent, on disk, before it starts. The file is not
-locked while the command runs. If the tokens are not there, nothing runs, and the exit status is 75, which mail
-systems and schedulers take for "try later".
+		Long: `Run a command if ID's bucket has the tokens for it. They are spent, on disk, before it starts. The
+file is not locked while the command runs. If the tokens are not there, nothing runs, and the exit
+status is 75, which mail systems and schedulers take for "try later".
 
-With --wait the command queues for its turn, first come, first served. Then the tokens are spent, and it runs.
---timeout bounds the wait, for the turn and for the file. After that the exit status is 75. It is 75 at once if
-the turn would come later, or if a limit of a limits file has a queue that is full. If the wait is interrupted,
-nothing is spent. Other commands do not queue: the queue waits for tokens that they spend. The file keeps
-the last turn of each id under a label of its own, "LABEL line", which list and show report.
+With --wait the command queues for its turn, first come, first served. Then the tokens are spent, and
+it runs. --timeout bounds the wait, for the turn and for the file. After that the exit status is 75.
+It is 75 at once if the turn would come later, or if a limit of a limits file has a queue that is
+full. If the wait is interrupted, nothing is spent. Other commands do not queue: the queue waits for
+tokens that they spend. The file keeps the last turn of each id under a label of its own, "LABEL
+line", which list and show report.
 
-The exit status is that of the command, or 128+N if signal N ended it. It is 127 if the command was not found and
-126 if it could not be started; neither costs a token. Signals are passed on to the command, except the INT and
-QUIT that a terminal sends to both. To end a command from elsewhere while it runs in a terminal, send TERM.
-Under nohup, both ignore HUP.`,
+The exit status is that of the command, or 128+N if signal N ended it. It is 127 if the command was
+not found and 126 if it could not be started; neither costs a token. Signals are passed on to the
+command, except the INT and QUIT that a terminal sends to both. To end a command from elsewhere while
+it runs in a terminal, send TERM. Under nohup, both ignore HUP.`,
 		Example: `  stint run --limit 10/1h backup -- rsync -a /srv/ backup:/srv/
   stint run --limit 1/1m --wait --timeout 10m api -- curl -fsS https://api.example/report
   stint run --limit 3/1d --refund-on-failure mail -- sendmail alice@example.com < letter`,

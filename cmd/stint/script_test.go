@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/httplimit/statuspage"
+	"github.com/stint-go/stint/hostlimit"
 )
 
 // TestScripts runs the files in testdata/script. In them, "exec stint" is the
@@ -33,6 +31,9 @@ func TestScripts(t *testing.T) {
 			for _, name := range []string{"HOME", "XDG_STATE_HOME", "LocalAppData"} {
 				env.Setenv(name, env.WorkDir)
 			}
+			if os.Getenv(runner) != "" {
+				env.Setenv("PATH", commandDir(t)+string(os.PathListSeparator)+env.Getenv("PATH"))
+			}
 			return nil
 		},
 		Condition: func(cond string) (bool, error) {
@@ -46,7 +47,7 @@ func TestScripts(t *testing.T) {
 			"old":       makeOld,
 			"unchanged": expectUnchanged,
 			"lock":      holdLock,
-			"serve":     serveStatus,
+			"serve":     serveFile,
 			"flip":      flipByte,
 			"many":      makeMany,
 			"signal":    signalWhen,
@@ -105,34 +106,22 @@ func holdLock(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Defer(func() { store.Close() })
 }
 
-// serveStatus runs "serve FILE LIMIT ID". Until the script ends, a program has
-// the file open, and a token of id spent under the label Orders. $URL is its
-// status page, $CLOSED one without copies of the file. $OTHER and $HOSTILE are
-// no status pages.
-func serveStatus(ts *testscript.TestScript, _ bool, args []string) {
-	const orders stint.Name = 6
+// serveFile runs "serve FILE LIMIT ID". Until the script ends, a program has
+// the file open and shares it, with a token of id spent under the label Orders.
+func serveFile(ts *testscript.TestScript, _ bool, args []string) {
 	limit, err := stint.ParseLimit(args[1])
 	ts.Check(err)
-	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders"}}, map[stint.Name]stint.Limit{orders: limit}, nil)
+	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: limit}}, nil, nil)
 	ts.Check(err)
 	lim, err := stint.Open(ts.MkAbs(args[0]), limits, nil)
 	ts.Check(err)
 	if !lim.Allow(orders.Key(args[2])) {
 		ts.Fatalf("not allowed")
 	}
-	for name, allow := range map[string]bool{"URL": true, "CLOSED": false} {
-		server := httptest.NewServer(statuspage.New(lim, &statuspage.Options{AllowSnapshot: allow}))
-		ts.Defer(server.Close)
-		ts.Setenv(name, server.URL)
-	}
-	for name, reason := range map[string]string{"OTHER": "404 page not found", "HOSTILE": "\x1b[2Jno\npage"} {
-		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			http.Error(w, reason, http.StatusNotFound)
-		}))
-		ts.Defer(other.Close)
-		ts.Setenv(name, other.URL)
-	}
-	ts.Defer(func() { lim.Close() })
+	server, err := hostlimit.Serve(lim, ts.MkAbs(args[0]), nil)
+	ts.Check(err)
+	ts.Setenv("PID", strconv.Itoa(os.Getpid()))
+	ts.Defer(func() { server.Close(); lim.Close() })
 }
 
 // flipByte runs "flip FILE ID". It flips a bit of each TAT that follows the id.

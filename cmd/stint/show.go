@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 )
 
 type showFlags struct {
@@ -26,16 +27,18 @@ func newShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show ID",
 		Short: "Say why an id was limited, and until when",
-		Long: `Say why an id was limited. For each limit that has a bucket of the id, show which limit applies and its source,
-what is left, when the bucket is full, whether it is held, and whether "run --wait" has a queue for it. --name
-shows that limit only. With --limits, the limit is that of the label, or an override of exactly this id. The
-file does not change.
+		Long: `Say why an id was limited. For each limit that has a bucket of the id, show which limit applies and
+its source, what is left, when the bucket is full, whether it is held, and whether "run --wait" has a
+queue for it. --name shows that limit only. With --limits, the limit is that of the label, or an
+override of exactly this id. The file does not change. With --share, show the tokens of floor, ceiling
+and total, and what loans leave in the total.
 
---json prints one object for each: as list does, with source (the origin of the limit) and retry_after_ns
-(until one token is there).`,
+--json prints one object for each: as list does, with source (the origin of the limit) and
+retry_after_ns (until one token is there), and share, with own and total (remaining, burst) and kept.`,
 		Example: `  stint show alice --limit 3/1m
   stint show 12345678 --limits defaults.yml --overrides overrides.yml
-  stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount --snapshot http://localhost:8080/limits`,
+  stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount
+  stint show acme --limits defaults.yml --overrides overrides.yml --share Tenant:Total:TenantFloor`,
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			shown, err := f.show(cmd, args[0], time.Now())
@@ -45,8 +48,9 @@ file does not change.
 			return failed(f.print(cmd.OutOrStdout(), args[0], shown))
 		},
 	}
-	f.db.registerToRead(cmd)
+	f.db.register(cmd, dbUsage)
 	f.limits.register(cmd, false)
+	f.limits.registerShares(cmd)
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 	return cmd
 }
@@ -58,6 +62,7 @@ type shown struct {
 	retryAfter time.Duration // until there is a token
 	fullAt     time.Time
 	heldUntil  time.Time
+	share      *shareOf // nil if it has no Parent
 }
 
 func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown, error) {
@@ -71,18 +76,13 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	if err != nil {
 		return nil, err
 	}
-	store, err := f.db.openToRead()
+	found, err := f.find(id, now)
+	var none noSuchLabel
+	if _, declared := numbers[f.limits.name]; errors.As(err, &none) && f.limits.file != "" && declared {
+		err = nil // the limit exists, but nothing of it was spent yet
+	}
 	if err != nil {
 		return nil, err
-	}
-	_, has := numberOf(store.BoltStore, f.limits.name)
-	_, declared := numbers[f.limits.name]
-	if f.limits.name != "" && !has && (f.limits.file == "" || !declared) {
-		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
-	}
-	found, err := f.find(store, id, now)
-	if err := errors.Join(err, store.Close()); err != nil {
-		return nil, failed(err)
 	}
 	for label, name := range numbers { // without a bucket in the file
 		_, limited := limits.For(name.Key(id))
@@ -91,21 +91,28 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 			found = append(found, &shown{bucket: bucket{label: label, id: id}})
 		}
 	}
+	if err := f.addShares(found, limits, numbers, id, now); err != nil {
+		return nil, err
+	}
 	for _, b := range found {
 		name, ok := numbers[b.label]
-		if !ok {
+		limit, limited := limits.For(name.Key(id))
+		switch {
+		case ok && limited:
+			b.measure(limit)
+			if b.source, err = f.limits.source(b.label, id); err != nil {
+				return nil, err
+			}
+		case b.limit == stint.Limit{}:
 			continue
+		default:
+			limit = b.limit // the running program's
 		}
-		limit, ok := limits.For(name.Key(id))
-		if !ok {
-			continue
-		}
-		b.measure(limit)
 		if b.retryAfter = max(0, b.fullIn+limit.Interval()-limit.Tolerance()); limit == stint.Blocked {
 			b.retryAfter = math.MaxInt64
 		}
-		if b.source, err = f.limits.source(b.label, id); err != nil {
-			return nil, err
+		if b.share != nil {
+			b.retryAfter = max(b.retryAfter, b.share.wait)
 		}
 	}
 	for _, b := range found {
@@ -116,7 +123,47 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 }
 
 // find returns the buckets of an id that are held or not full.
-func (f *showFlags) find(store *readStore, id string, now time.Time) (found []*shown, err error) {
+func (f *showFlags) find(id string, now time.Time) (found []*shown, err error) {
+	store, owner, err := openOrAsk(&f.db, f.db.openToReadWithin)
+	switch {
+	case err != nil:
+		return nil, err
+	case owner != nil:
+		found, err := f.ask(owner, id)
+		return found, errors.Join(err, failed(owner.Close()))
+	}
+	if _, has := numberOf(store.BoltStore, f.limits.name); f.limits.name != "" && !has {
+		return nil, errors.Join(noSuchLabel(f.limits.name), failed(store.Close()))
+	}
+	found, err = f.read(store, id, now)
+	return found, failed(errors.Join(err, store.Close()))
+}
+
+// ask returns the buckets that a running program has of the id.
+func (f *showFlags) ask(owner *hostlimit.Guest, id string) (found []*shown, err error) {
+	labels, pid := owner.Labels(), owner.Owner().PID
+	if f.limits.name != "" && !hasLabel(labels, f.limits.name) {
+		return nil, notDeclared{f.limits.name, pid, labels}
+	}
+	for name, label := range labels {
+		if f.limits.name != "" && label != f.limits.name {
+			continue
+		}
+		b, err := owner.Bucket(name.Key(id))
+		if errors.Is(err, stint.ErrInvalidID) {
+			continue // of another format
+		} else if err != nil {
+			return nil, failed(err)
+		}
+		if one := asked(label, b, owner.Now()); !one.idle() || f.limits.name != "" {
+			found = append(found, &shown{bucket: *one, source: fmt.Sprintf("of process %d", pid)})
+		}
+	}
+	return found, nil
+}
+
+// read returns the buckets that a file has of the id.
+func (f *showFlags) read(store *readStore, id string, now time.Time) (found []*shown, err error) {
 	for name, label := range namesOf(store.BoltStore) {
 		if !f.limits.wants(store, label) {
 			continue
@@ -152,7 +199,8 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 				bucketJSON
 				Source     string        `json:"source,omitempty"`
 				RetryAfter time.Duration `json:"retry_after_ns"`
-			}{b.json(), b.source, max(b.retryAfter, b.heldFor)}
+				Share      *shareOf      `json:"share,omitempty"`
+			}{b.json(), b.source, max(b.retryAfter, b.heldFor), b.share}
 			if err := printJSON(w, line); err != nil {
 				return err
 			}
@@ -177,10 +225,12 @@ func (b *shown) words() string {
 	line := func(what, format string, args ...any) {
 		fmt.Fprintf(&s, "  %-6s  "+format+"\n", append([]any{what}, args...)...)
 	}
-	const clock = "2006-01-02 15:04:05 MST"
 	if b.limit.Burst > 0 {
 		line("limit", "%v, %s", b.limit, visible(b.source))
 		line("tokens", "%d of %d left", b.remaining, b.limit.Burst)
+		if b.share != nil {
+			line("share", "%s", b.share.words(&b.bucket))
+		}
 		if b.retryAfter > 0 {
 			line("next", "in %s: until then it is denied", duration(b.retryAfter))
 		}
@@ -190,12 +240,13 @@ func (b *shown) words() string {
 		line("limit", "not known: give it with --limit, or --limits and --overrides")
 	}
 	if b.fullIn > 0 {
-		line("full", "in %s, at %s", duration(b.fullIn), b.fullAt.Format(clock))
+		line("full", "in %s, at %s", duration(b.fullIn), b.fullAt.Format(clockFormat))
 	} else {
 		line("full", "now")
 	}
 	if b.heldFor > 0 {
-		line("hold", "nobody passes for %s, until %s; stint reset ends it", duration(b.heldFor), b.heldUntil.Format(clock))
+		line("hold", "every request is denied for %s, until %s; stint hold --end ends it",
+			duration(b.heldFor), b.heldUntil.Format(clockFormat))
 	}
 	if b.lineFor > 0 {
 		line("line", "run --wait waits for it, the last for %s; stint reset --name %q ends it",

@@ -32,22 +32,27 @@ func newSimulate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate LIMIT... --load LOAD",
 		Short: "Draw what limits do to a load, side by side",
-		Long: `Draw what limits do to a load, side by side: how many requests each admits over time. Nothing is kept. The clock
-is simulated, so the command takes no time.
+		Long: `Draw what limits do to a load, side by side: how many requests each admits over time. Nothing is kept.
+The clock is simulated, so the command takes no time.
 
-A LIMIT is COUNT/PERIOD or 'COUNT/PERIOD burst N', and may have a name, 'NAME=LIMIT'. A large burst makes it a
-token bucket, and a burst of 1 a leaky bucket.
+A LIMIT is COUNT/PERIOD or 'COUNT/PERIOD burst N', and may have a name, 'NAME=LIMIT'. A large burst
+makes it a token bucket, and a burst of 1 a leaky bucket.
 
 A LOAD is one of these, and may end in "after 5s idle"; several follow each other:
   200 in 100ms        evenly, the first at the beginning and the last at the end
   300/1s for 2s       the same: 600 in 2s
   600 every 3333333ns the first at the beginning, and the last that long before the end
   200 at once
-The two ways to spread a load are not the same to a limit: three steps of 3333333ns are a nanosecond less than
-10ms. The nearest miss is the shortest time by which a request came too early.
+The two ways to spread a load are not the same to a limit: three steps of 3333333ns are a nanosecond
+less than 10ms. The nearest miss is the shortest time by which a request came too early.
 
-A scenario is a YAML file of lists, limits and load, and a title. --json prints one object: requests, and
-limits, an array of name, limit, allowed, denied, nearest_miss_ns (null without a denial).`,
+A scenario is a YAML file of lists, limits and load, and a title. Instead of limits and load it may
+have a total, a LIMIT, and tenants, a list of name, ceiling, floor and load. Each tenant has its own
+load. It is sure of its floor, and borrows from the total up to its ceiling.
+
+--json prints one object: requests, and limits, an array of name, limit, allowed, denied,
+nearest_miss_ns (null without a denial). Of tenants, the limit is the ceiling, and there are floor and
+borrowed, too.`,
 		Example: `  stint simulate 'token bucket=100/1s burst 200' 'leaky bucket=100/1s burst 1' \
     --load '200 in 100ms after 5s idle'
   stint simulate '100/1s burst 200' '100/1s burst 1' --load '300/1s for 2s' --svg overload.svg
@@ -92,6 +97,7 @@ type simulation struct {
 	times  []int64 // of the requests, in nanoseconds
 	end    int64   // of the load
 	limits []*simulated
+	total  stint.Limit // of tenants
 }
 
 // simulated is one limit, and its decisions.
@@ -102,6 +108,17 @@ type simulated struct {
 	allowed     int64
 	nearestMiss time.Duration // 0 if nothing was denied
 	missed      int           // number of that request, from 1
+	shared      *shared       // of a tenant
+}
+
+// note notes the decision on a request.
+func (l *simulated) note(request int, d *stint.Decision) {
+	l.admitted[request] = d.Allowed
+	if d.Allowed {
+		l.allowed++
+	} else if l.nearestMiss == 0 || d.RetryAfter < l.nearestMiss {
+		l.nearestMiss, l.missed = d.RetryAfter, request+1
+	}
 }
 
 // read returns the simulation of the flags and arguments.
@@ -112,10 +129,7 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 	if f.svg == "-" && f.json {
 		return nil, misuse(cmd, "--svg - and --json exclude each other: both take standard output")
 	}
-	in := struct {
-		Title        string
-		Limits, Load []string
-	}{Limits: args, Load: f.load}
+	in := scenario{Limits: args, Load: f.load}
 	if f.scenario != "" {
 		if len(args) > 0 {
 			return nil, misuse(cmd, "a LIMIT is in the scenario, or an argument, not both")
@@ -128,8 +142,15 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 		dec.KnownFields(true)
 		if err := dec.Decode(&in); err != nil && err != io.EOF {
 			text := strings.Join(strings.Fields(err.Error()), " ")
-			text = goType.ReplaceAllString(text, ": a scenario has title, limits and load")
+			text = goType.ReplaceAllString(text, ": a scenario has title, limits and load, or total and tenants")
 			return nil, fmt.Errorf("%s: %s", f.scenario, text)
+		}
+		if in.Total != "" || in.Tenants != nil {
+			s, err := readTenants(&in)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", f.scenario, err)
+			}
+			return s, nil
 		}
 	}
 	switch {
@@ -162,7 +183,7 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 }
 
 // goType is what yaml adds to an error about an unknown field.
-var goType = regexp.MustCompile(` in type struct \{[^}]*\}`)
+var goType = regexp.MustCompile(` in type main\.(scenario|tenant)`)
 
 var loadPattern = regexp.MustCompile(`^(?:(\d+) (?:(in) (\S+)|(every) (\S+)|(at once))|(\d+)/(\S+) for (\S+))` +
 	`(?: after (\S+)(?: idle)?)?$`)
@@ -241,6 +262,9 @@ func (s *simulation) add(load string) error {
 
 // run has a Limiter decide on all requests.
 func (s *simulation) run() (err error) {
+	if s.total != (stint.Limit{}) {
+		return s.runTenants()
+	}
 	names := stint.Names{}
 	requests, decisions := make([]stint.Request, len(s.limits)), make([]stint.Decision, len(s.limits))
 	for i, l := range s.limits {
@@ -268,13 +292,7 @@ func (s *simulation) run() (err error) {
 			return err
 		}
 		for j, l := range s.limits {
-			d := &decisions[j]
-			l.admitted[i] = d.Allowed
-			if d.Allowed {
-				l.allowed++
-			} else if l.nearestMiss == 0 || d.RetryAfter < l.nearestMiss {
-				l.nearestMiss, l.missed = d.RetryAfter, i+1
-			}
+			l.note(i, &decisions[j])
 		}
 	}
 	return nil
@@ -288,6 +306,8 @@ type simulationJSON struct {
 type simulatedJSON struct {
 	Name        string         `json:"name"`
 	Limit       *limitJSON     `json:"limit"`
+	Floor       *limitJSON     `json:"floor,omitempty"`
+	Borrowed    *int64         `json:"borrowed,omitempty"`
 	Allowed     int64          `json:"allowed"`
 	Denied      int64          `json:"denied"`
 	NearestMiss *time.Duration `json:"nearest_miss_ns"`
@@ -297,7 +317,13 @@ func (s *simulation) summary() simulationJSON {
 	out := simulationJSON{Requests: len(s.times)}
 	for _, l := range s.limits {
 		one := simulatedJSON{Name: l.name, Limit: newLimitJSON(l.limit),
-			Allowed: l.allowed, Denied: int64(len(s.times)) - l.allowed}
+			Allowed: l.allowed, Denied: l.requests(len(s.times)) - l.allowed}
+		if l.shared != nil {
+			one.Floor, one.Borrowed = newLimitJSON(l.shared.floor), &l.shared.borrowed
+			if l.limit == stint.Unlimited {
+				one.Limit = nil
+			}
+		}
 		if one.Denied > 0 {
 			one.NearestMiss = &l.nearestMiss
 		}

@@ -12,12 +12,13 @@ import (
 )
 
 func newSpend() *cobra.Command {
-	f := &decideFlags{open: (*dbFlags).openToSpend, act: (*stint.Limiter).Spend, done: "spent"}
+	f := &decideFlags{open: (*dbFlags).openToSpend, act: spend, done: "spent"}
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "spend ID",
 		Short: "Spend tokens of ID's bucket, or with --force all that are there",
-		Long: `Spend tokens of ID's bucket if they are there, as allow does. --force is for something that was done anyway: it
-spends as many tokens as there are. The bucket is empty then. It owes nothing, and refills as its limit says.`,
+		Long: `Spend tokens of ID's bucket if they are there, as allow does. --force is for something that was done
+anyway: it spends as many tokens as there are. The bucket is empty then. It owes nothing, and refills
+as its limit says.`,
 		Example: `  stint spend --limit 3/1m alice
   stint spend --limit 100/1d --cost 150 --force alice`,
 	})

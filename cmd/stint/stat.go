@@ -24,14 +24,14 @@ func newStat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat",
 		Short: "Show how large the file is, and how many buckets each limit has",
-		Long: `Show how large the file is, and how much of it is free or in its journal. For each limit, show how many buckets
-it has: live ones, and expired ones, which are full and will be deleted. The file does not change.
+		Long: `Show how large the file is, and how much of it is free or in its journal. For each limit, show how
+many buckets it has: live ones, and expired ones, which are full and will be deleted. The file does
+not change.
 
---json prints one object: file, format, bytes, free_bytes, journal_bytes, journaled, holds, and limits (name,
-number, live, expired).`,
+--json prints one object: file, pid (of the program that has it open), format, bytes, free_bytes,
+journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
 		Example: `  stint stat
-  stint stat --db quota.db --json
-  stint stat --snapshot http://localhost:8080/limits`,
+  stint stat --db quota.db --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			st, err := f.stat(cmd, time.Now())
@@ -44,7 +44,7 @@ number, live, expired).`,
 			return failed(st.print(cmd.OutOrStdout()))
 		},
 	}
-	f.db.registerToRead(cmd)
+	f.db.register(cmd, dbUsage)
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	return cmd
 }
@@ -52,6 +52,7 @@ number, live, expired).`,
 // fileStat is what stat prints.
 type fileStat struct {
 	File      string      `json:"file"`
+	PID       int         `json:"pid,omitempty"` // of the program that has it open
 	Format    int         `json:"format"`
 	Bytes     int64       `json:"bytes"`
 	Free      int64       `json:"free_bytes"`
@@ -69,7 +70,7 @@ type limitStat struct {
 }
 
 func (f *statFlags) stat(cmd *cobra.Command, now time.Time) (*fileStat, error) {
-	store, err := f.db.openToRead()
+	store, err := f.db.look()
 	if err != nil {
 		return nil, err
 	}
@@ -84,10 +85,7 @@ func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (
 	}
 	info := store.Stats()
 	st := &fileStat{File: store.path, Format: info.Format, Bytes: info.Bytes, Free: info.Free, Journal: info.Journal,
-		Journaled: info.Journaled, Holds: len(held), Limits: []limitStat{}}
-	if f.db.snapshot != "" {
-		st.File = f.db.snapshot
-	}
+		Journaled: info.Journaled, Holds: len(held), PID: store.pid, Limits: []limitStat{}}
 	bar := newProgress(cmd.ErrOrStderr(), "counting", -1, false)
 	defer bar.close()
 	names := namesOf(store.BoltStore)
@@ -110,8 +108,12 @@ func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (
 }
 
 func (st *fileStat) print(w io.Writer) error {
-	if _, err := fmt.Fprintf(w, "file     %s, format %d\nsize     %s, of which %s are free\n"+
-		"journal  %s, with %s not in their place yet\nholds    %d\n\n", visible(st.File), st.Format, size(st.Bytes),
+	open := "by no program"
+	if st.PID != 0 {
+		open = fmt.Sprintf("by process %d, whose buckets these are", st.PID)
+	}
+	if _, err := fmt.Fprintf(w, "file     %s, format %d\nopen     %s\nsize     %s, of which %s are free\n"+
+		"journal  %s, with %s not in their place yet\nholds    %d\n\n", visible(st.File), st.Format, open, size(st.Bytes),
 		size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ type dbFlags struct {
 	cmd         *cobra.Command
 	path        string
 	lockTimeout time.Duration
-	snapshot    string // URL of a status page, to read only
+	silent      bool // does not say that a program answers
 }
 
 const dbUsage = "the `FILE` that remembers (default stint.db in the user's state directory)"
@@ -31,13 +31,6 @@ func (f *dbFlags) register(cmd *cobra.Command, usage string) {
 	cmd.Flags().DurationVar(&f.lockTimeout, "lock-timeout", 5*time.Second,
 		"wait this long for another process to close the file")
 	_ = cmd.MarkFlagFilename("db", "db")
-}
-
-// registerToRead is register for commands that only read.
-func (f *dbFlags) registerToRead(cmd *cobra.Command) {
-	f.register(cmd, dbUsage)
-	cmd.Flags().StringVar(&f.snapshot, "snapshot", "",
-		"read a copy of the file from a running program's status page at this `URL`")
 }
 
 // named takes the file from the argument, if there is one.
@@ -87,7 +80,10 @@ func stateDir() (string, error) {
 }
 
 // open opens the file, or makes one if there is none.
-func (f *dbFlags) open() (*stint.BoltStore, error) {
+func (f *dbFlags) open() (*stint.BoltStore, error) { return f.openWithin(f.lockTimeout) }
+
+// openWithin is open that waits for another process no longer than a time.
+func (f *dbFlags) openWithin(timeout time.Duration) (*stint.BoltStore, error) {
 	path, dir, err := f.file()
 	if err != nil {
 		return nil, err
@@ -97,7 +93,7 @@ func (f *dbFlags) open() (*stint.BoltStore, error) {
 			return nil, failed(err)
 		}
 	}
-	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{LockTimeout: f.lockTimeout})
+	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{LockTimeout: timeout})
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w; make the directory first, or name another file with --db", err)
 	}
@@ -106,6 +102,10 @@ func (f *dbFlags) open() (*stint.BoltStore, error) {
 
 // openExisting opens the file. If there is none, the error is fs.ErrNotExist.
 func (f *dbFlags) openExisting() (*stint.BoltStore, error) {
+	return f.openExistingWithin(f.lockTimeout)
+}
+
+func (f *dbFlags) openExistingWithin(timeout time.Duration) (*stint.BoltStore, error) {
 	path, _, err := f.file()
 	if err != nil {
 		return nil, err
@@ -113,80 +113,35 @@ func (f *dbFlags) openExisting() (*stint.BoltStore, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, failed(notThere(err))
 	}
-	return f.open()
-}
-
-// openToSpend opens the file, and returns the number that it has for the label
-// of a limit. If it has none, the label gets one.
-func (f *dbFlags) openToSpend(label string) (stint.Store, stint.Name, error) {
-	store, err := f.open()
-	if err != nil {
-		return nil, 0, err
-	}
-	name, err := numberFor(store, label)
-	if err != nil {
-		return nil, 0, failed(errors.Join(err, store.Close()))
-	}
-	return store, name, nil
-}
-
-// openToGive is openToSpend for commands that give tokens back. A label that
-// the file does not have is an error: nothing was ever spent there.
-func (f *dbFlags) openToGive(label string) (stint.Store, stint.Name, error) {
-	store, err := f.openExisting()
-	if err != nil {
-		return nil, 0, err
-	}
-	if name, ok := numberOf(store, label); ok {
-		return store, name, nil
-	}
-	return nil, 0, errors.Join(noSuchLabel(label), failed(store.Close()))
+	return f.openWithin(timeout)
 }
 
 // openToRead opens the file so that nothing in it changes.
-func (f *dbFlags) openToRead() (*readStore, error) {
-	path, temp, err := f.pathToRead()
+func (f *dbFlags) openToRead() (*readStore, error) { return f.openToReadWithin(f.lockTimeout) }
+
+func (f *dbFlags) openToReadWithin(timeout time.Duration) (*readStore, error) {
+	path, _, err := f.file()
 	if err != nil {
 		return nil, err
 	}
-	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true, LockTimeout: f.lockTimeout})
-	if err == nil {
-		return &readStore{store, path, temp}, nil
-	}
-	if temp != "" {
-		os.Remove(temp)
-	}
-	if errors.Is(err, stint.ErrLocked) && f.cmd.Flags().Lookup("snapshot") != nil {
-		err = hinted{err, errAskItsProgram}
-	}
-	return nil, failed(ifEmpty(path, notThere(err)))
+	return readFile(path, path, timeout)
 }
 
-// pathToRead returns the path of the file. If that is a copy, it is also temp,
-// and the caller removes it.
-func (f *dbFlags) pathToRead() (path, temp string, err error) {
-	if f.snapshot == "" {
-		path, _, err = f.file()
-		return path, "", err
-	}
-	if err := exclusive(f.cmd, "db", "snapshot"); err != nil {
-		return "", "", err
-	}
-	file, err := tempFile("stint-snapshot-*.db")
+// readFile opens the file at path, which stands for another one.
+func readFile(path, of string, timeout time.Duration) (*readStore, error) {
+	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true, LockTimeout: timeout})
 	if err != nil {
-		return "", "", err
+		return nil, failed(ifEmpty(path, notThere(err)))
 	}
-	if err = errors.Join(fetch(f.cmd, f.snapshot, file), failed(file.Close())); err != nil {
-		os.Remove(file.Name())
-		return "", "", err
-	}
-	return file.Name(), file.Name(), nil
+	return &readStore{BoltStore: store, path: of}, nil
 }
 
 // readStore is a file that is open to be read.
 type readStore struct {
 	*stint.BoltStore
-	path, temp string
+	path string
+	temp string // the copy that is open instead; "" if it is the file
+	pid  int    // of the program that made the copy
 }
 
 func (s *readStore) Close() error {

@@ -44,10 +44,7 @@ func TestTour(t *testing.T) {
 func replaySession(t *testing.T, tour, dir string, least int) {
 	text, err := os.ReadFile(tour)
 	require.NoError(t, err)
-	bin := t.TempDir()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	require.NoError(t, os.Symlink(self, filepath.Join(bin, "stint")))
+	bin := commandDir(t)
 	stateHome(t)
 
 	parts := strings.Split("\n"+string(text), "\n```")
@@ -100,7 +97,8 @@ var masks = []struct {
 }{
 	// After a moment, "full in 8h" is "full in 7h59m".
 	{regexp.MustCompile(`((?:full|retry|next) +in|held for) [0-9][0-9a-z.]*`), "$1 TIME"},
-	{regexp.MustCompile(`\bat [0-9-]{10} [0-9:]{8} UTC`), "at INSTANT"},
+	{regexp.MustCompile(`\b(at|until) [0-9-]{10} [0-9:]{8} UTC`), "$1 INSTANT"},
+	{regexp.MustCompile(`\bfor [0-9][0-9a-z.]*, until`), "for TIME, until"},
 	{regexp.MustCompile(`[0-9.]+ [KM]iB`), "SIZE"},
 	{regexp.MustCompile(`"(re[a-z]+_after_ns)":[0-9]+`), `"$1":NANOSECONDS`},
 }

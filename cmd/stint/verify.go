@@ -36,21 +36,23 @@ func newVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [FILE]",
 		Short: "Say whether a file is sound",
-		Long: `Say whether a file is sound. Each finding is printed, and then the exit status is 3. The command reads all of the
-file: its pages, its checksums, and its sums, which show that a bit of a TAT has flipped. bbolt checks which
-pages are in use. The file does not change.
+		Long: `Say whether a file is sound. Each finding is printed, and then the exit status is 3. The command reads
+all of the file: its pages, its checksums, and its sums, which show that a bit of a TAT has flipped.
+bbolt checks which pages are in use. The file does not change.
 
-With --limit or --limits, it also counts the buckets that will be full later than their limit allows. That is no
-damage: the clock was set back, or a limit was made smaller. Such a bucket counts as empty. With --limits, the
-limit is that of the label, or an override of exactly the id.
+With --limit or --limits, it also counts the buckets that will be full later than their limit allows.
+That is no damage: the clock was set back, or a limit was made smaller. Such a bucket counts as empty.
+With --limits, the limit is that of the label, or an override of exactly the id.
 
---repair writes what can be read to a new file, FILE.repaired or that of --to, and prints what is lost. The exit
-status is 0 if nothing is lost, and 3 if something is, or if no new file could be written. If a page is lost, all
-pages that only it leads to are lost too, which may be most of the file. If only a sum was wrong, nothing is lost,
-but one unknown bucket has another state. Move the new file to FILE yourself.
+--repair writes what can be read to a new file, FILE.repaired or that of --to, and prints what is
+lost. The exit status is 0 if nothing is lost, and 3 if something is, or if no new file could be
+written. If a page is lost, all pages that only it leads to are lost too, which may be most of the
+file. If only a sum was wrong, nothing is lost, but one unknown bucket has another state. Move the new
+file to FILE yourself.
 
---json prints one object: file, sound, buckets, journaled, wrong (an array of findings), further_behind (a
-number of buckets by label) and without_sums; with --repair file, repaired, buckets and lost (an array).`,
+--json prints one object: file, sound, buckets, journaled, wrong (an array of findings),
+further_behind (a number of buckets by label) and without_sums; with --repair file, repaired, buckets
+and lost (an array).`,
 		Example: `  stint verify quota.db
   stint verify quota.db --limits defaults.yml --overrides overrides.yml
   stint verify quota.db --repair --to sound.db
@@ -267,7 +269,7 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 		err = errors.Join(err, failed)
 	}
 	if err == nil && len(lost) > 0 {
-		err = fmt.Errorf("%s is not all of %s: look at what was lost before you take it", to, path)
+		err = fmt.Errorf("%s is not all of %s: read what was lost before you use it", to, path)
 	}
 	return failed(err)
 }

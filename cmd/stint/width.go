@@ -65,9 +65,9 @@ func folded(text string, width int) string {
 	return b.String()
 }
 
-// foldLine returns the parts of a line that is broken at spaces. Those after the
-// first are indented, below the last column of the line if that begins in the
-// left half.
+// foldLine returns the parts of a line that is broken at spaces. Later parts
+// are indented, below the last column of the line if that begins in the left
+// half.
 func foldLine(line []rune, width int) (parts []string) {
 	indent := 0
 	for indent < len(line) && line[indent] == ' ' {

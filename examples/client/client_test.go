@@ -142,3 +142,37 @@ func TestWaitThatWouldBeTooLong(t *testing.T) {
 	require.Equal(t, 75, code)
 	require.EqualValues(t, 1, seen.Load())
 }
+
+// Twenty processes at once use exactly the quota, and none waits for another
+// to end.
+func TestParallelProcesses(t *testing.T) {
+	binary := build(t)
+	var seen atomic.Int64
+	all := make(chan struct{}) // closed when all requests are there: nobody can have waited for another
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if seen.Add(1) == 20 {
+			close(all)
+		}
+		<-all
+		w.Write([]byte("answer\n"))
+	}))
+	defer srv.Close()
+	file := filepath.Join(t.TempDir(), "client.db")
+	type end struct {
+		said string
+		code int
+	}
+	ends := make(chan end)
+	for range 20 {
+		go func() {
+			said, code := runs(t, binary, "-file", file, "-quota", "20/1h", srv.URL)
+			ends <- end{said, code}
+		}()
+	}
+	for range 20 {
+		require.Equal(t, end{"answer\n", 0}, <-ends)
+	}
+	said, code := runs(t, binary, "-file", file, "-quota", "20/1h", srv.URL)
+	require.Equal(t, 75, code, said)
+	require.EqualValues(t, 20, seen.Load())
+}

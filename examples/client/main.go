@@ -1,6 +1,6 @@
 // Command client asks a metered API, and keeps to a quota that outlives it:
-// three answers an hour, say, however often it is started. What is over the
-// quota is not sent.
+// three answers an hour, say, however often it is started. Requests over the
+// quota are not sent.
 //
 //	go run ./examples/client -quota 3/1h http://localhost:8080/api/time
 package main
@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/httplimit"
 )
 
@@ -46,9 +47,9 @@ func main() {
 	}
 }
 
-// defaultFile returns a file that lasts as long as the user's settings: whoever
-// empties a cache does not expect to be locked out by an API. It makes the
-// directory, which other users cannot read.
+// defaultFile returns a file that lasts as long as the user's settings. In a
+// cache directory it would be deleted, and the API would lock the user out. It
+// makes the directory, which other users cannot read.
 func defaultFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -74,8 +75,11 @@ func run(file, quota string, wait time.Duration, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	// a request that was sent counts, whatever ends the program
-	limiter, err := stint.Open(file, limits, &stint.Options{Durability: stint.Synced})
+	// Many of these programs may run at once, and share the quota. A request that
+	// was sent counts, whatever ends the program.
+	limiter, err := hostlimit.Open(file, limits, &hostlimit.Options{
+		Limiter: stint.Options{Durability: stint.Synced},
+	})
 	if err != nil {
 		return err
 	}

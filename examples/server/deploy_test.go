@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -149,7 +150,8 @@ func deployedArguments(t *testing.T, binary string) {
 	require.Equal(t, []string{"127.0.0.1:8080:8080"}, service.Ports, "the status page has no port")
 }
 
-// operatorCommands runs the commands in docs/production.md against the server.
+// operatorCommands runs the commands in docs/production.md against the server,
+// and after kill -9 of it.
 func operatorCommands(t *testing.T, binary string) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no sh")
@@ -157,7 +159,7 @@ func operatorCommands(t *testing.T, binary string) {
 	bin, dir := t.TempDir(), t.TempDir()
 	out, err := exec.Command("go", "build", "-o", bin, "../../cmd/stint").CombinedOutput()
 	require.NoError(t, err, string(out))
-	server := start(t, binary, "-file", newFile(t))
+	server := start(t, binary, "-file", filepath.Join(dir, "limits.db"))
 	require.Equal(t, 200, server.get(t, "/api/time").StatusCode)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "limits.yml"), defaultLimits, 0o600))
 
@@ -165,15 +167,26 @@ func operatorCommands(t *testing.T, binary string) {
 	_, block, found := strings.Cut(doc, "<!-- run by: TestServer -->\n```sh\n")
 	require.True(t, found)
 	block, _, _ = strings.Cut(block, "```")
-	for line := range strings.Lines(block) {
-		require.True(t, strings.HasPrefix(line, "stint "), line)
-		cmd := exec.Command("sh", "-c", strings.ReplaceAll(line, "http://localhost:8081/status", server.pages))
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s%s", line, out)
+	run := func(asked bool) {
+		answers := fmt.Sprintf("stint: process %d, which has limits.db open, answers\n", server.cmd.Process.Pid)
+		for line := range strings.Lines(block) {
+			require.True(t, strings.HasPrefix(line, "stint "), line)
+			cmd := exec.Command("sh", "-c", line)
+			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s%s", line, out)
+			require.Equal(t, asked && strings.Contains(line, "--db"), strings.Contains(string(out), answers), "%s%s", line, out)
+			if strings.Contains(line, "show") {
+				require.Contains(t, string(out), "every request is denied for", line)
+			}
+		}
+		require.NoError(t, os.Remove(filepath.Join(dir, "monday.db")))
 	}
-	require.FileExists(t, filepath.Join(dir, "monday.db"))
+	run(true)
+	require.NoError(t, server.cmd.Process.Kill())
+	require.Error(t, server.cmd.Wait())
+	run(false)
 }
 
 // The limits of the program are those of its files.

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/httplimit"
 	"github.com/stint-go/stint/httplimit/statuspage"
 )
@@ -74,7 +75,13 @@ func run(c config) (err error) {
 	}
 	defer func() { err = cmp.Or(err, limiter.Close()) }() // after all requests have ended
 
-	page := statuspage.New(limiter, &statuspage.Options{AllowReset: c.allowReset, AllowSnapshot: true})
+	shared, err := hostlimit.Serve(limiter, c.file, nil) // answers the command stint
+	if err != nil {
+		return err
+	}
+	defer shared.Close()
+
+	page := statuspage.New(limiter, &statuspage.Options{AllowReset: c.allowReset})
 	failed := make(chan error, 2)
 	server, err := serve(c.addr, "listening on", routes(limiter, clients, page.Observer()), failed)
 	if err != nil {

@@ -127,7 +127,7 @@ type bucketID struct {
 	href string // "" if ids are hidden
 }
 
-// Href returns where the page has the buckets of the id, or "".
+// Href returns the link to the search for the id, or "".
 func (b bucketID) Href() string { return b.href }
 
 func (p *Page) bucketID(key stint.Key) bucketID {

@@ -49,7 +49,8 @@ func TestPageActions(t *testing.T) {
 		{"reset=", []string{"Reset 192.0.2.1?", "address · 5 per minute", "0 of 5 left, full in 1\u202fmin",
 			"A reset fills the bucket and ends its hold."}, 5, 0},
 		{"for=24h&hold=", []string{"Hold 192.0.2.1?", "5 of 5 left</p>", `<option value="24h" selected>`}, 5, 24 * time.Hour},
-		{"for=15m&hold=", []string{"Held until 2001-09-10 01:46 UTC, for 24\u202fh more", "It replaces the hold"}, 5, 15 * time.Minute},
+		{"for=15m&hold=", []string{"Held until 2001-09-10 01:46 UTC, for 24\u202fh more", "It replaces the hold"}, 5,
+			15 * time.Minute},
 		{"end=", []string{"End the hold of 192.0.2.1?", "The bucket keeps the tokens that it has."}, 5, 0},
 		{"for=1h&hold=", []string{"Hold 192.0.2.1?"}, 5, time.Hour},
 		{"reset=", []string{"Held until 2001-09-09 02:46 UTC, for 1\u202fh more"}, 5, 0},
@@ -126,7 +127,8 @@ func TestPageForgedForms(t *testing.T) {
 		{"a program", reset, 303, nil},
 		{"the page", reset, 303, fromPage},
 		{"the page, over plain HTTP", reset, 303, []string{"Origin", "http://page.example"}},
-		{"behind a proxy that changes Host, over HTTPS", reset, 303, append([]string{"Sec-Fetch-Site", "same-origin"}, proxied...)},
+		{"behind a proxy that changes Host, over HTTPS", reset, 303,
+			append([]string{"Sec-Fetch-Site", "same-origin"}, proxied...)},
 		{"behind a proxy that changes Host, over plain HTTP", own, 303, proxied},
 		{"the same without a form", reset, 403, proxied},
 		{"the same with a token for a form", reset + "&form=" + url.QueryEscape(reset[6:]), 403, proxied},
@@ -159,7 +161,8 @@ func TestPageSearch(t *testing.T) {
 		require.Empty(t, res.Header().Get("Refresh"))
 		body := res.Body.String()
 		require.Contains(t, body, `name="id" value="`+id+`"`)
-		require.Contains(t, body, "<h2>address</h2>\n<p class=\"what\"><span class=\"id\">192.0.2.1</span> · 5 per minute</p>\n<p>4 of 5 left, full in 12\u202fs</p>")
+		require.Contains(t, body, "<h2>address</h2>\n"+
+			"<p class=\"what\"><span class=\"id\">192.0.2.1</span> · 5 per minute</p>\n<p>4 of 5 left, full in 12\u202fs</p>")
 		require.Equal(t, id == client.ID, strings.Contains(body, "<h2>off</h2>"), "another id, as it is not an address there")
 		require.Contains(t, body, "</span> · blocked</p>")
 		require.Contains(t, body, "</span> · 5 per minute</p>\n<p>5 of 5 left</p>")

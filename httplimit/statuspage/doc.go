@@ -65,8 +65,7 @@
 //
 // Page.sampling is held while a sample is taken or a report is made, which may
 // wait for the store. Page.mu is held for moments only, because requests to
-// the program wait for it; it may be taken while sampling is held. Page.copying
-// is held while a copy of the file is sent, and no other lock is taken then.
+// the program wait for it; it may be taken while sampling is held.
 //
 // # Tests
 //

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
 )
 
 // heldCounts are the numbers of the holds in force and of queued requests.
@@ -32,8 +33,9 @@ const shownHolds = 100
 func (p *Page) heldLocked(rep *report) map[stint.Name]*heldCounts {
 	counts := make(map[stint.Name]*heldCounts)
 	list := []heldReport{}
+	var floor time.Time // holds that end before it are not listed
 	for h := range p.lim.Held() {
-		if _, declared := p.names[h.Key.Name]; !declared {
+		if _, declared := p.names[h.Key.Name]; !declared || httplimit.IsLockOutCount(h.Key) {
 			continue
 		}
 		c := entry(counts, h.Key.Name)
@@ -44,9 +46,13 @@ func (p *Page) heldLocked(rep *report) map[stint.Name]*heldCounts {
 		}
 		c.Holds++
 		rep.Holds++
+		if h.Until.Before(floor) {
+			continue
+		}
 		list = append(list, heldReport{key: h.Key, Until: h.Until.UTC()})
-		if len(list) == 2*shownHolds { // bounds the memory that many holds take
+		if len(list) == 2*shownHolds { // bounds the memory and the time that many holds take
 			list = lastHolds(list)
+			floor = list[len(list)-1].Until
 		}
 	}
 	rep.Held = lastHolds(list)

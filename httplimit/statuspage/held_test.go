@@ -22,7 +22,9 @@ func TestReportHeld(t *testing.T) {
 		return lim
 	}
 	lim := open()
-	ask := asker(New(lim, nil), httplimit.Rule{Key: httplimit.ByIP(perAddress), LockOut: time.Hour})
+	ask := asker(New(lim, nil), httplimit.Rule{
+		Key: httplimit.ByIP(perAddress), LockOut: time.Hour, LockOutMax: 24 * time.Hour,
+	})
 	require.Equal(t, 429, ask(6, ""))
 	require.NoError(t, lim.Hold(perKey.Key("short"), clock.now().Add(time.Minute)))
 	require.NoError(t, lim.Close())
@@ -33,7 +35,7 @@ func TestReportHeld(t *testing.T) {
 
 	var rep report
 	require.NoError(t, json.Unmarshal(get(p, "?format=json").Body.Bytes(), &rep))
-	require.EqualValues(t, 1, rep.Holds)
+	require.EqualValues(t, 1, rep.Holds, "the count of lock-outs denies nothing")
 	require.EqualValues(t, 1, rep.limit("address").Holds)
 	require.Zero(t, rep.limit("key").Holds, "its hold is over")
 	require.Len(t, rep.Held, 1)
@@ -72,7 +74,8 @@ func TestReportManyHeld(t *testing.T) {
 	html := get(p, "").Body.String()
 	require.Contains(t, html, "The 100 of 250 that end last: a search finds the others")
 	require.Contains(t, html, "2 waiting in queues")
-	require.Contains(t, html, `<a class="id" href="?id=held-249">held-249</a> <small>key</small></td><td>2001-09-09 05:56 UTC`)
+	require.Contains(t, html, `<a class="id" href="?id=held-249">held-249</a> `+
+		`<small>key</small></td><td>2001-09-09 05:56 UTC`)
 	metrics := get(p, "?format=prometheus").Body.String()
 	for _, line := range []string{
 		`stint_held_buckets{limit="key"} 250`, `stint_held_buckets{limit="login"} 0`,

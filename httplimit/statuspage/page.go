@@ -23,12 +23,6 @@ type Options struct {
 	// AllowReset lets everyone who sees the page refill a bucket, hold it and
 	// end its hold. The page asks first.
 	AllowReset bool
-
-	// AllowSnapshot lets everyone who sees the page copy the whole file with
-	// ?format=snapshot: as a backup, or for "stint list --snapshot URL" while
-	// the program has the file locked. A copy has all ids, whatever HideIDs
-	// says, and costs the disk the size of the file. One is made at a time.
-	AllowSnapshot bool
 }
 
 // A Page is an http.Handler that shows what the limits of a Limiter do.
@@ -38,7 +32,6 @@ type Page struct {
 	secret  []byte      // of the digits that stand for ids
 	sealer  cipher.AEAD // of tokens
 	origin  *http.CrossOriginProtection
-	copying sync.Mutex // held while a copy is sent
 	started time.Time
 
 	sampling sync.Mutex // guards the next seven; mu may be taken while it is held
@@ -58,8 +51,8 @@ type Page struct {
 	early  map[stint.Name]*stint.LimitStats // observed in the second after looked
 }
 
-// New returns a page about a Limiter, of which nil options mean the defaults.
-// It panics if there is no Limiter.
+// New returns a page about a Limiter. Nil options mean the defaults. It panics
+// if there is no Limiter.
 //
 // The page has the buckets that are held, and until when. It has each limit,
 // with a chart of its decisions in the last five minutes, the buckets nearest to
@@ -77,8 +70,8 @@ type Page struct {
 // Denials by Shadow rules are counted as denials, and the page says so. The
 // list of the buckets that are denied most leaves them out.
 //
-// The page shows ids, and may reset and hold buckets and copy the file. Serve it
-// only to those who may do that.
+// The page shows ids, and may reset and hold buckets. Serve it only to those who
+// may do that.
 func New(lim *stint.Limiter, opts *Options) *Page {
 	if lim == nil {
 		panic("statuspage: New: no limiter")
@@ -137,42 +130,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "prometheus":
 		h.Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		writePrometheus(w, p.report())
-	case "snapshot":
-		p.snapshot(w, r)
 	default:
 		http.Error(w, "The format is html, json or prometheus.", http.StatusBadRequest)
-	}
-}
-
-// snapshot sends a copy of the file. If the copy fails after its first byte,
-// the connection is aborted, so that no client takes it for a complete one.
-func (p *Page) snapshot(w http.ResponseWriter, r *http.Request) {
-	if !p.opts.AllowSnapshot {
-		http.Error(w, "This page gives no copies of the file.", http.StatusForbidden)
-		return
-	}
-	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
-		http.Error(w, "Another page may not ask for copies of the file.", http.StatusForbidden)
-		return
-	}
-	if !p.copying.TryLock() {
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "Another copy is being made: try again when it is done.",
-			http.StatusServiceUnavailable)
-		return
-	}
-	defer p.copying.Unlock()
-	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Disposition", `attachment; filename="stint.db"`)
-	if r.Method == http.MethodHead {
-		return
-	}
-	if n, err := p.lim.Snapshot(w); err != nil {
-		if n > 0 {
-			panic(http.ErrAbortHandler)
-		}
-		w.Header().Del("Content-Disposition")
-		http.Error(w, "The file could not be copied: "+err.Error(), http.StatusServiceUnavailable)
 	}
 }
 

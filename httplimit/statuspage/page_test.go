@@ -2,11 +2,6 @@ package statuspage
 
 import (
 	"errors"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -58,69 +53,6 @@ func TestPageHTML(t *testing.T) {
 	}
 	require.Equal(t, 400, get(p, "?format=xml").Code)
 	require.Equal(t, 405, do(p, "DELETE", "", nil).Code)
-}
-
-func TestPageSnapshot(t *testing.T) {
-	lim, err := stint.Open(filepath.Join(t.TempDir(), "stint.db"), testLimits(t, nil), nil)
-	require.NoError(t, err)
-	defer lim.Close()
-	require.True(t, lim.Allow(perKey.Key("a")))
-	require.Equal(t, 403, get(New(lim, nil), "?format=snapshot").Code)
-	p := New(lim, &Options{AllowSnapshot: true})
-	for site, want := range map[string]int{
-		"": 200, "cross-site": 403, "same-site": 403, "same-origin": 200, "none": 200,
-	} {
-		require.Equal(t, want, get(p, "?format=snapshot", "Sec-Fetch-Site", site).Code, site)
-		head := do(p, "HEAD", "?format=snapshot", nil, "Sec-Fetch-Site", site)
-		require.Equal(t, want, head.Code, site)
-		if want == 200 {
-			require.Zero(t, head.Body.Len())
-		}
-	}
-
-	t.Run("holds the last decision", func(t *testing.T) {
-		res := get(p, "?format=snapshot")
-		require.Equal(t, "application/octet-stream", res.Header().Get("Content-Type"))
-		path := filepath.Join(t.TempDir(), "copy.db")
-		require.NoError(t, os.WriteFile(path, res.Body.Bytes(), 0o600))
-		store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true})
-		require.NoError(t, err)
-		defer store.Close()
-		tat, err := store.Load(perKey.Key("a"))
-		require.NoError(t, err)
-		require.Positive(t, tat)
-	})
-	t.Run("one at a time", func(t *testing.T) {
-		p.copying.Lock()
-		defer p.copying.Unlock()
-		res := get(p, "?format=snapshot")
-		require.Equal(t, 503, res.Code)
-		require.Equal(t, "1", res.Header().Get("Retry-After"))
-	})
-	t.Run("closed", func(t *testing.T) {
-		require.NoError(t, lim.Close())
-		require.Equal(t, 503, get(p, "?format=snapshot").Code)
-	})
-	t.Run("no file", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil, nil)
-		res := get(New(lim, &Options{AllowSnapshot: true}), "?format=snapshot")
-		require.Equal(t, 503, res.Code)
-		require.Contains(t, res.Body.String(), "has no file to copy")
-	})
-	t.Run("fails half way", func(t *testing.T) {
-		lim, _ := newLimiter(t, faultyStore{MemStore: stint.NewMemStore(), copy: func(w io.Writer) (int64, error) {
-			n, _ := w.Write(make([]byte, 100_000))
-			return int64(n), errors.New("disk full")
-		}}, nil)
-		srv := httptest.NewServer(New(lim, &Options{AllowSnapshot: true}))
-		defer srv.Close()
-		res, err := http.Get(srv.URL + "?format=snapshot")
-		if err == nil {
-			_, err = io.ReadAll(res.Body)
-			res.Body.Close()
-		}
-		require.Error(t, err, "it must not look complete")
-	})
 }
 
 func TestTexts(t *testing.T) {

@@ -141,7 +141,8 @@ func TestReportShadowAndAfter(t *testing.T) {
 	require.Len(t, address.Fullest, 1)
 	require.False(t, key.Shadow)
 	require.Len(t, key.MostDenied, 1)
-	require.Contains(t, get(p, "").Body.String(), "2 denied</span> (including those of Shadow rules, which stop no request)")
+	require.Contains(t, get(p, "").Body.String(),
+		"2 denied</span> (including those of Shadow rules, which stop no request)")
 	require.Empty(t, p.spent[failures].current.all)
 }
 

@@ -54,7 +54,8 @@ func (p *Page) state(key stint.Key) (bucketState, bool) {
 		return bucketState{}, false
 	}
 	s := bucketState{
-		bucketID: p.bucketID(key), Label: p.lim.Limits().Names()[key.Name].Label, Limit: limitText(b.Limit), Burst: b.Limit.Burst, Remaining: b.Remaining, FullIn: b.ResetAfter.Seconds(), limit: b.Limit,
+		bucketID: p.bucketID(key), Label: p.lim.Limits().Names()[key.Name].Label, Limit: limitText(b.Limit),
+		Burst: b.Limit.Burst, Remaining: b.Remaining, FullIn: b.ResetAfter.Seconds(), limit: b.Limit,
 	}
 	if !b.HeldUntil.IsZero() {
 		s.HeldUntil, s.HeldFor = b.HeldUntil.UTC(), b.HeldUntil.Sub(p.lim.Now()).Seconds()

@@ -17,9 +17,9 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// Checker checks the pages of the trees in a file, each once. It takes pages
-// that were added since it was made for sound: this process wrote them. A nil
-// Checker takes all pages for sound.
+// Checker checks the pages of the trees in a file, each once. Pages that were
+// added after NewChecker count as sound, because this process wrote them. With
+// a nil Checker all pages count as sound.
 type Checker struct {
 	file  *os.File
 	path  string
@@ -48,9 +48,9 @@ func (c *Checker) IsSound(id uint64) bool {
 
 var pageBuffers = sync.Pool{New: func() any { return new([Size]byte) }}
 
-// Page reads a page, and checks it if that was not done before. first and next
-// are the keys that it lies between, or nil. The page is in the buffer if it
-// fits.
+// Page reads a page, and checks it if that was not done before. All keys of the
+// page must lie between first and next, which may be nil. The page is in the
+// buffer if it fits.
 func (c *Checker) Page(id, pages uint64, first, next []byte, buffer []byte) ([]byte, error) {
 	if id < 2 || id >= pages {
 		return nil, format.Damaged(c.path, "page %d is not in the file", id)
@@ -65,7 +65,7 @@ func (c *Checker) Page(id, pages uint64, first, next []byte, buffer []byte) ([]b
 	long := uint64(binary.NativeEndian.Uint32(buffer[12:])) + 1
 	switch used := usedBytes(buffer); {
 	case binary.NativeEndian.Uint64(buffer) != id || kind != Leaf && kind != Branch || long > pages-id:
-		return nil, format.Damaged(c.path, "page %d is not one of the tree", id)
+		return nil, format.Damaged(c.path, "page %d is not a page of the tree", id)
 	case (used+Size-1)/Size != long:
 		return nil, format.Damaged(c.path, "page %d is not as long as it says", id)
 	case long > 1:
@@ -92,8 +92,8 @@ func (c *Checker) SetWhole() {
 
 func (c *Checker) isWhole() bool { return c == nil || c.whole.Load() }
 
-// Key checks the pages where a bucket has the key, or would have it, and their
-// neighbours, which bbolt may join with them.
+// Key checks the pages on the way to a key of the bucket, present or not. It
+// also checks their neighbours, because bbolt may merge pages with those.
 func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
 	id := uint64(b.RootPage())
 	if c.isWhole() || id == 0 {
@@ -135,8 +135,8 @@ func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
 // pages returns the length of the file in pages, in the bucket's transaction.
 func (c *Checker) pages(b *bolt.Bucket) uint64 { return uint64(b.Tx().Size()) / Size }
 
-// Run checks the pages of a bucket that hold the keys after one, until they
-// hold at least so many as wanted; 0 means all. The bucket may be nil.
+// Run checks the pages that hold the bucket's keys after the key `after`, until
+// they hold at least want keys; 0 means all. The bucket may be nil.
 func (c *Checker) Run(b *bolt.Bucket, after []byte, want int) error {
 	if c.isWhole() || b == nil || b.RootPage() == 0 {
 		return nil
@@ -158,9 +158,10 @@ func (c *Checker) Run(b *bolt.Bucket, after []byte, want int) error {
 	return nil
 }
 
-// Leaves yields the leaves below a page that may hold keys after one, and the
-// errors of unsound pages. It goes on after an error. If once is true, a page
-// that was checked before is an error: more than one other leads to it.
+// Leaves yields the leaves below a page that may hold keys after the key
+// `after`, and the errors of unsound pages. It goes on after an error. If once
+// is true, a page that was checked before is an error, because two pages point
+// to it.
 func (c *Checker) Leaves(id, pages uint64, after []byte, once bool) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		walk{c, pages, after, once, yield}.page(id, nil, nil, deepest)
@@ -177,7 +178,7 @@ type walk struct {
 
 func (w walk) page(id uint64, first, next []byte, deep int) bool {
 	if deep == 0 || w.once && id < w.pages && w.IsSound(id) {
-		return w.yield(nil, format.Damaged(w.path, "page %d, to which more than one other leads", id))
+		return w.yield(nil, format.Damaged(w.path, "several pages point to page %d", id))
 	}
 	page, err := w.Page(id, w.pages, first, next, make([]byte, Size))
 	if err != nil || Kind(page) == Leaf {

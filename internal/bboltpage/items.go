@@ -32,8 +32,8 @@ func ItemOf(page []byte, i uint64) (e Item) {
 	return Item{0, at + uint64(word(0)), uint64(word(1)), 0, binary.NativeEndian.Uint64(page[at+8:])}
 }
 
-// usedBytes returns how much of a page its elements claim, or 0 if they cannot
-// all begin in its first part.
+// usedBytes returns how many bytes of a page its elements use, or 0 if the
+// elements cannot all begin in the page's first Size bytes.
 func usedBytes(page []byte) uint64 {
 	n := Count(page)
 	used := Header + Element*n
@@ -48,8 +48,9 @@ func usedBytes(page []byte) uint64 {
 }
 
 // checkElements checks the elements of a page. There must be no gap between
-// them, and their keys must be in order and between first and next. A page or a
-// bucket that they point to must be possible.
+// them, and their keys must be in order and between first and next. Each page
+// that they point to must be in the file, and each bucket in them must be
+// sound.
 func checkElements(page []byte, pages uint64, first, next []byte) error {
 	n := Count(page)
 	leaf := Kind(page) == Leaf
@@ -85,9 +86,9 @@ func checkElements(page []byte, pages uint64, first, next []byte) error {
 	return nil
 }
 
-// checkBucket checks a bucket as it lies in its parent: the number of its root
-// page and a sequence number. If that root is 0, the one page that is all of
-// the bucket follows.
+// checkBucket checks a bucket's entry in its parent: the number of its root
+// page, and a sequence number. If the root is 0, the bucket's only page follows
+// inline.
 func checkBucket(b []byte, pages uint64) error {
 	if len(b) < 16 {
 		return errors.New("a bucket of too few bytes")
@@ -112,8 +113,8 @@ func KeyOf(page []byte, i uint64) []byte {
 	return page[e.At:][:e.Key]
 }
 
-// Bounds returns the keys that the child of a branch lies between, if the branch
-// lies between first and next.
+// Bounds returns the keys between which a child of a branch lies, if the branch
+// itself lies between first and next.
 func Bounds(page []byte, i uint64, first, next []byte) (lower, upper []byte) {
 	lower, upper = first, next
 	if i > 0 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"math/bits"
 	"os"
 	"slices"
 
@@ -14,10 +15,10 @@ import (
 )
 
 // A page begins with its number (8 bytes), type (2), the count of its elements
-// (2), and its length in pages, less one (4). An element is 16 bytes. In a leaf
-// it has flags, the offset of the key from here, the length of the key, and the
-// length of the value after it. In a branch it has the offset and the length of
-// a page's first key, and the number of that page.
+// (2), and its length in pages, less one (4). An element has 16 bytes. In a
+// leaf these are flags, the offset of the key from the element, the length of
+// the key, and the length of the value after it. In a branch they are the
+// offset and the length of a child's first key, and the child's page number.
 const (
 	Size       = 4096
 	Header     = 16
@@ -41,8 +42,8 @@ type Meta struct {
 	bytes [metaBytes]byte
 }
 
-// Page returns the page. Its own number is Place: the checksum leaves it out, so
-// it may be wrong in the file.
+// Page returns the page with the right number, which is Place. The number in
+// the file may be wrong: the checksum does not cover it.
 func (m Meta) Page() []byte {
 	page := make([]byte, Size)
 	copy(page, m.bytes[:])
@@ -52,6 +53,12 @@ func (m Meta) Page() []byte {
 
 func hasMagic(page []byte) bool { return binary.NativeEndian.Uint32(page[16:]) == magic }
 
+// isForeign reports whether the page was written by a machine of the other byte
+// order.
+func isForeign(page []byte) bool {
+	return bits.ReverseBytes32(binary.NativeEndian.Uint32(page[16:])) == magic
+}
+
 func word(page []byte, at int) uint64 { return binary.NativeEndian.Uint64(page[at:]) }
 
 func metaSum(page []byte) uint64 {
@@ -60,15 +67,15 @@ func metaSum(page []byte) uint64 {
 	return h.Sum64()
 }
 
-// SealMeta makes a meta page that of a transaction, at place 0 or 1.
+// SealMeta makes a page the meta page of a transaction, at place 0 or 1.
 func SealMeta(page []byte, place, tx uint64) {
 	binary.NativeEndian.PutUint64(page, place)
 	binary.NativeEndian.PutUint64(page[64:], tx)
 	binary.NativeEndian.PutUint64(page[72:], metaSum(page))
 }
 
-// ReadAt fills b from the file. If the file ends before, the error is
-// ErrCorrupt and says so.
+// ReadAt fills b from the file. If the file is too short, the error is
+// ErrCorrupt with both lengths.
 func ReadAt(file *os.File, b []byte, at int64) error {
 	_, err := file.ReadAt(b, at)
 	if errors.Is(err, io.EOF) {
@@ -88,17 +95,20 @@ func Short(file *os.File, path string, want int64) error {
 		"restore it from a backup, or save what can be read of it with stint verify --repair", info.Size(), want)
 }
 
-// CheckMagic returns ErrFormat if the file was never one of bbolt's: neither of
-// its first two pages has bbolt's magic number. It returns ErrCorrupt if the
-// file was, and ends before the second page does.
+// CheckMagic returns ErrFormat if the file is not a bbolt file: neither of its
+// first two pages has bbolt's magic number. It returns ErrCorrupt if it is a
+// bbolt file that ends within its first two pages.
 func CheckMagic(file *os.File) error {
 	var pages [2 * Size]byte
 	n, err := file.ReadAt(pages[:], 0)
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
 		return err
-	case n == 0: // bbolt would take it for a new one
+	case n == 0: // bbolt would make a new database of it
 		return format.Damaged(file.Name(), "it is empty; remove it to start anew")
+	case isForeign(pages[:]) || isForeign(pages[Size:]):
+		return fmt.Errorf("%w: %s: written by a machine of the other byte order; use stint export there, "+
+			"and stint import here", format.ErrFormat, file.Name())
 	case !hasMagic(pages[:]) && !hasMagic(pages[Size:]):
 		return fmt.Errorf("%w: %s: not a bbolt file; if stint wrote it, its beginning was overwritten: "+
 			"restore it from a backup", format.ErrFormat, file.Name())
@@ -117,8 +127,8 @@ func ReadMeta(file *os.File) (Meta, error) {
 	return ms[0], nil
 }
 
-// ReadMetas returns the meta pages that are sound. The one in force comes
-// first, and that of the transaction before it second.
+// ReadMetas returns the sound meta pages: first the one in force, then that of
+// the transaction before.
 func ReadMetas(file *os.File) (ms []Meta, err error) {
 	for place := range uint64(2) {
 		m := Meta{Place: place}
@@ -156,8 +166,8 @@ func MetaOf(file *os.File, tx uint64) (*Meta, error) {
 	return nil, err
 }
 
-// CheckMeta checks the meta pages, and that the file is as long as they say. If
-// short is true, the file is to be salvaged, and may end early.
+// CheckMeta checks the meta pages, and that the file is as long as they say.
+// With short, which salvaging sets, the file may end early.
 func CheckMeta(file *os.File, short bool) (Meta, error) {
 	m, err := ReadMeta(file)
 	if err != nil {
@@ -169,7 +179,7 @@ func CheckMeta(file *os.File, short bool) (Meta, error) {
 	}
 	path, most := file.Name(), uint64(info.Size())/Size
 	switch {
-	case m.Freelist == 1<<64-1: // bbolt would look at every page, in a goroutine of its own
+	case m.Freelist == 1<<64-1: // bbolt would read every page, and could panic in another goroutine
 		err = fmt.Errorf("%w: %s: a bbolt file without a list of free pages, not one of stint's",
 			format.ErrFormat, path)
 	case m.Pages > most*1024:
@@ -177,11 +187,11 @@ func CheckMeta(file *os.File, short bool) (Meta, error) {
 	case m.Pages > most && !short:
 		err = Short(file, path, int64(m.Pages*Size))
 	case m.Root < 2 || m.Root >= m.Pages || m.Freelist < 2 || m.Freelist >= m.Pages:
-		err = format.Damaged(path, "its first page points outside of it")
+		err = format.Damaged(path, "one of its first two pages points to a page outside of the file")
 	case m.Tx >= 1<<62:
-		// The next may be 0, which bbolt never takes for newer: its commits would have
-		// no effect.
-		err = format.Damaged(path, "no file has seen %d transactions", m.Tx)
+		// The number of the next transaction may wrap around to 0. bbolt would take
+		// the older meta page for the newer one, and ignore its own commits.
+		err = format.Damaged(path, "its transaction number %d is impossible", m.Tx)
 	}
 	return m, err
 }
@@ -192,7 +202,7 @@ func freelistCount(head []byte) (count, skip uint64) {
 	if n := Count(head); n != 0xFFFF {
 		return n, Header
 	}
-	return word(head, Header), Header + 8 // more than fit in 16 bits
+	return word(head, Header), Header + 8 // the count does not fit in 16 bits
 }
 
 // CheckFile checks what bbolt reads when it opens a file to write: the meta
@@ -211,7 +221,7 @@ func CheckFile(file *os.File) (Meta, error) {
 	count, skip := freelistCount(head[:])
 	if word(head[:], 0) != m.Freelist || Kind(head[:]) != freelist || long > m.Pages-m.Freelist ||
 		count > m.Pages || skip+8*count > long*Size {
-		return m, format.Damaged(path, "its list of free pages is not one")
+		return m, format.Damaged(path, "its list of free pages is damaged")
 	}
 	list := make([]byte, 8*count)
 	if err := ReadAt(file, list, int64(m.Freelist*Size+skip)); err != nil {
@@ -228,8 +238,8 @@ func CheckFile(file *os.File) (Meta, error) {
 	return m, nil
 }
 
-// Sizes returns the bytes of the file, and those of its free pages as bbolt
-// last wrote them down. What cannot be read is 0.
+// Sizes returns the bytes of the file, and of its free pages as of bbolt's last
+// commit. A number that cannot be read is 0.
 func Sizes(file *os.File) (size, free int64) {
 	info, err := file.Stat()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// makeSound makes a bbolt file with a branch page, free pages and a bucket in
-// its parent's page.
+// makeSound makes a bbolt file with a branch page, free pages, and a bucket
+// that lies inline in its parent's page.
 func makeSound(t testing.TB) (path string, content []byte) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "sound.db")
@@ -83,8 +83,8 @@ func check(t testing.TB, content []byte) error {
 	})
 }
 
-// What a bbolt file must never say is an error before bbolt reads it. Most of
-// it would end the process, or keep it busy for ever.
+// Each kind of damage is an error before bbolt reads the page. Most of the
+// kinds would end the process, or keep it busy for ever.
 func TestChecker(t *testing.T) {
 	path, sound := makeSound(t)
 	require.NoError(t, check(t, sound))
@@ -95,7 +95,7 @@ func TestChecker(t *testing.T) {
 	require.NoError(t, err)
 	page := func(id uint64) []byte { return sound[id*Size:][:Size] }
 	var branch, leaf uint64
-	for id := uint64(2); id < m.Pages; id++ { // of the tree: a page that is free may look like one
+	for id := uint64(2); id < m.Pages; id++ { // pages of the tree only: a free page may look like one
 		if Kind(page(id)) == Branch {
 			branch = id
 		}
@@ -116,7 +116,7 @@ func TestChecker(t *testing.T) {
 			binary.NativeEndian.PutUint64(content[at:], n)
 		}
 	}
-	// field damages a number of size bytes. Each value that it did not have is found.
+	// field writes wrong values to a number of size bytes. Each must be an error.
 	field := func(name string, id uint64, at, size int, values ...uint64) {
 		for _, n := range values {
 			content := bytes.Clone(sound)
@@ -207,8 +207,8 @@ func TestChecker(t *testing.T) {
 	}
 }
 
-// Whatever byte is another, bbolt reads what was checked without a panic.
-func TestCheckerFlips(t *testing.T) {
+// bbolt reads a checked file without a panic, whichever byte was changed.
+func TestCheckerFlippedBytes(t *testing.T) {
 	_, sound := makeSound(t)
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for range 60 {
@@ -220,7 +220,7 @@ func TestCheckerFlips(t *testing.T) {
 	}
 }
 
-// A file that is too short says so; one that was never bbolt's is ErrFormat.
+// CheckMagic reports a file that is too short, and a file of another program.
 func TestCheckMagic(t *testing.T) {
 	path, sound := makeSound(t)
 	for name, c := range map[string]struct {

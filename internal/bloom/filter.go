@@ -11,14 +11,14 @@ import (
 	"github.com/stint-go/stint/internal/prefetch"
 )
 
-// Filter tells which keys may have been added. It may be read while keys are
-// added: bits are only ever set.
+// Filter is a set of keys, with rare false positives. It may be read while keys
+// are added, because bits are only ever set.
 type Filter struct {
 	seed  maphash.Seed
 	lines []line
 	shift uint         // from a hash to the number of a line
-	added atomic.Int64 // keys, about
-	room  int64        // keys, until Has is wrong for one in two hundred others
+	added atomic.Int64 // number of keys, about
+	room  int64        // number of keys until the filter is overfull
 }
 
 type line [8]atomic.Uint64
@@ -30,7 +30,7 @@ const (
 	probes     = 5
 )
 
-// New returns a filter with room for so many keys, or some more.
+// New returns a filter for at least room keys.
 func New(room int64) *Filter {
 	n := bits.Len64(uint64(max(room, 1<<15)*bitsPerKey - 1)) // a power of two
 	return &Filter{
@@ -41,7 +41,7 @@ func New(room int64) *Filter {
 	}
 }
 
-// bit returns the word and the mask of one of the bits of a hash.
+// bit returns the word and the mask of one probe of a hash.
 func (f *Filter) bit(h uint64, probe int) (*atomic.Uint64, uint64) {
 	bit := h * golden >> (64 - 9*(probe+1)) % 512
 	return &f.lines[h>>f.shift][bit/64], 1 << (bit % 64)
@@ -69,7 +69,7 @@ func (f *Filter) addHash(h uint64) {
 
 // AddAll adds the keys of entries, except those with a TAT of 0.
 func (f *Filter) AddAll(entries []format.Entry) {
-	const ahead = 16 // cache lines on their way at a time
+	const ahead = 16 // cache lines fetched at a time
 	var hashes [ahead]uint64
 	for part := range slices.Chunk(entries, ahead) {
 		for i, e := range part {
@@ -84,7 +84,7 @@ func (f *Filter) AddAll(entries []format.Entry) {
 	}
 }
 
-// Has reports whether the key may have been added; false is certain.
+// Has reports whether the key may have been added. False is always right.
 func (f *Filter) Has(name uint16, id string) bool {
 	h := f.hash(name, id)
 	for i := range probes {
@@ -95,8 +95,8 @@ func (f *Filter) Has(name uint16, id string) bool {
 	return true
 }
 
-// Added returns about how many keys were added.
+// Added returns the approximate number of keys.
 func (f *Filter) Added() int64 { return f.added.Load() }
 
-// Overfull reports whether there are more keys than the filter has room for.
+// Overfull reports whether the filter has more keys than it was made for.
 func (f *Filter) Overfull() bool { return f.added.Load() > f.room }

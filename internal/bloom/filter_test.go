@@ -36,7 +36,7 @@ func TestFilter(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d others taken for one of %d", wrong, 3*n, n)
+	t.Logf("%d false positives among %d other keys, with %d keys added", wrong, 3*n, n)
 	require.Less(t, wrong, 3*n/120)
 	require.InDelta(t, n, f.Added(), float64(n)/100)
 	require.False(t, f.Overfull())

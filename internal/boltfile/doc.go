@@ -17,17 +17,17 @@
 //     file takes the place of another in one step (ReplaceWith). A file that
 //     another program put at the path is never replaced (InPlace).
 //   - A file that was truncated while it is open is not written to.
-//   - Append acknowledges a small save after one write and one sync. A commit of
-//     bbolt needs two of each. The log is part of the journal: each transaction
-//     first puts the records of the log into the tree.
-//   - After a commit or an append that failed, nobody knows what is on the disk.
-//     The next one first makes that known, or fails too.
+//   - Append acknowledges a small save after one write and one sync. A commit
+//     of bbolt needs two of each. The log is part of the journal: each
+//     transaction first moves the records of the log into the tree.
+//   - After a failed commit or append, the state of the disk is unknown. The
+//     next one first makes it known, or fails too.
 //
-// The order of the locks is: log.mu, views. log.mu is held by everything that
-// writes to the file. views is held to read by each reader, and to write after
-// a failed commit, until no reader uses the pages that it freed.
+// The order of the locks is: log.mu, views. Each write to the file holds
+// log.mu. Each reader holds views for reading. After a failed commit the writer
+// locks views, to wait until no reader uses the pages that the commit freed.
 //
-// An FS stands for the calls to the operating system that tests have fail. It is
-// given to Open, so tests may run in parallel. bbolt's own writes are not behind
-// it; failCommits in the tests replaces those.
+// An FS stands for the calls to the operating system that a test can make fail.
+// It is an option of Open, so tests may run in parallel. bbolt's own writes do
+// not go through it; failCommits in the tests replaces them.
 package boltfile

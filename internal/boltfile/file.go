@@ -25,16 +25,16 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// ErrLocked: another process, or another store of this one, has the file, and
-// kept it for all of LockTimeout.
+// ErrLocked: another process, or another store of this process, held the file's
+// lock for all of LockTimeout.
 var ErrLocked = errors.New("stint: file is locked")
 
 // Options are the options of Open.
 type Options struct {
 	LockTimeout time.Duration
-	ReadOnly    bool // several may have the file open, and nobody to write
-	Short       bool // with ReadOnly: the file may end early, and only its pages are read
-	FS          *FS  // nil: the operating system's
+	ReadOnly    bool // share the file with other readers, and exclude writers
+	Short       bool // accept a file that ends early; needs ReadOnly
+	FS          *FS  // nil means OS()
 }
 
 // File is an open file.
@@ -43,20 +43,20 @@ type File struct {
 	DB    *bolt.DB
 	Check *bboltpage.Checker // nil if this process wrote all of the file
 
-	file   *os.File // bbolt's own; closing it releases the lock if bbolt cannot
+	file   *os.File // bbolt's handle, which has the lock
 	fs     *FS
-	size   atomic.Int64 // that the last transaction found
+	size   atomic.Int64 // bytes, at the last reading transaction
 	broken atomic.Pointer[error]
 
 	views     sync.RWMutex
-	unsure    *bboltpage.Meta // of a failed commit that is in force
+	unsure    *bboltpage.Meta // may not be on the disk; nil if it is
 	unsynced  atomic.Bool
 	commitLog commitLog
 }
 
 const (
 	lockRetry = 10 * time.Millisecond
-	allocSize = 1 << 20 // by which a file grows: bbolt's 16 MiB are much for one of 32 KiB
+	allocSize = 1 << 20 // step by which a file grows; bbolt's is 16 MiB
 )
 
 // Open opens a file that is there. The errors are ErrLocked, ErrCorrupt,
@@ -90,12 +90,13 @@ func Open(path string, o Options) (*File, error) {
 	return nil, openError(path, o.LockTimeout, err)
 }
 
-// openError returns the error of Open. Only what guard recovered from and what
-// bbolt and stint found in the file is damage.
+// openError returns the error of Open. Only two kinds of errors are damage:
+// those that guard recovered from, and those that bbolt or stint found in the
+// file.
 func openError(path string, lockTimeout time.Duration, err error) error {
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		return fmt.Errorf("%w: %s: still in use by another after %v", ErrLocked, path, lockTimeout)
+		return fmt.Errorf("%w: %s: still in use by another process or store after %v", ErrLocked, path, lockTimeout)
 	case errors.Is(err, format.ErrCorrupt), errors.Is(err, format.ErrFormat):
 		return err
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum),
@@ -108,8 +109,8 @@ func openError(path string, lockTimeout time.Duration, err error) error {
 	return fmt.Errorf("stint: %w", err)
 }
 
-// Explain returns the error of reading what a file needs to be used: the
-// operating system's, or ErrCorrupt unless it says otherwise.
+// Explain adds the path to an error of reading the file's labels or journal. It
+// returns ErrCorrupt, unless the error is ErrFormat or the operating system's.
 func (f *File) Explain(err error) error {
 	switch sysErr, pathErr := syscall.Errno(0), (*fs.PathError)(nil); {
 	case err == nil:
@@ -124,12 +125,12 @@ func (f *File) Explain(err error) error {
 	return err
 }
 
-// inspect checks what bbolt is about to trust. It opens the file to read only,
-// to have the lock: another process might be writing. To read only, the file
-// stays open so.
+// inspect checks the pages that Open trusts. It opens the file read-only, with
+// bbolt's lock, because another process might be writing. With o.ReadOnly the
+// file stays open.
 func (f *File) inspect(o Options) (m bboltpage.Meta, err error) {
 	b := f.boltOptions(o.LockTimeout)
-	b.ReadOnly = true // and bbolt does not read the list of free pages
+	b.ReadOnly = true // then bbolt does not read the list of free pages
 	b.InitialMmapSize = 0
 	b.OpenFile = f.openFile
 	db, err := bolt.Open(f.Path, 0o600, b)
@@ -159,7 +160,7 @@ func (f *File) openFile(path string, flag int, mode os.FileMode) (*os.File, erro
 	return file, nil
 }
 
-// Create opens a new file under another name than path, beside it.
+// Create makes a new file beside path, under another name, and opens it.
 func Create(path, what string, files *FS) (*File, error) {
 	file, err := CreateTemp(path, what)
 	if err != nil {
@@ -182,10 +183,11 @@ func Create(path, what string, files *FS) (*File, error) {
 	return f, nil
 }
 
-// BuildUpon makes durable what the next save builds upon: the meta page and the
-// name. The process that wrote them may have been killed before it synced them.
-// Or it met an error, and then the system takes what it could not write for
-// written. The next save begins another round for the same reason.
+// BuildUpon makes durable what the next save relies on: the meta page and the
+// name. The process that wrote them may have been killed before its sync, or
+// its sync may have failed. After a failed write the operating system reports
+// the page as written. So the meta page is written again, and the next save
+// begins another round.
 func (f *File) BuildUpon() error {
 	m, err := bboltpage.ReadMeta(f.file)
 	if err != nil {
@@ -193,7 +195,7 @@ func (f *File) BuildUpon() error {
 	}
 	f.unsure = &m
 	f.commitLog.failed = f.commitLog.Begin > 0
-	return cmp.Or(f.settle(), f.fs.SyncDir(filepath.Dir(f.Path)))
+	return cmp.Or(f.confirm(), f.fs.SyncDir(filepath.Dir(f.Path)))
 }
 
 func (f *File) boltOptions(lockTimeout time.Duration) *bolt.Options {
@@ -203,11 +205,11 @@ func (f *File) boltOptions(lockTimeout time.Duration) *bolt.Options {
 		NoStatistics: true,
 		PageSize:     bboltpage.Size,
 		NoSync:       f.fs.NoSync,
-		// NoFreelistSync stays off: with it a bad page is a panic in a goroutine of
-		// bbolt's, from which nobody can recover.
+		// NoFreelistSync stays off. With it a bad page is a panic in a goroutine of
+		// bbolt's, from which guard cannot recover.
 	}
 	if strconv.IntSize == 64 && runtime.GOOS != "windows" && f.fs.MaxSize == 0 {
-		b.InitialMmapSize = 1 << 30 // address space only: a file that grows need not wait for its readers
+		b.InitialMmapSize = 1 << 30 // address space only, so that a growing file seldom waits for its readers
 	}
 	return b
 }
@@ -223,8 +225,8 @@ func (f *File) Broken() error {
 	return nil
 }
 
-// guard runs fn, which calls bbolt. A panic or a memory fault in it becomes
-// ErrCorrupt, and the file is broken from then on.
+// guard runs fn, which calls bbolt. After a panic or a memory fault in fn it
+// returns ErrCorrupt. The file is broken from then on.
 func (f *File) guard(fn func() error) (err error) {
 	if err := f.Broken(); err != nil {
 		return err
@@ -240,7 +242,8 @@ func (f *File) guard(fn func() error) (err error) {
 }
 
 // whole returns ErrCorrupt if the file was truncated since the last transaction
-// that read. A transaction would make it longer, and hide that.
+// that read. Without this check a transaction would extend the file, and hide
+// the damage.
 func (f *File) whole() error {
 	info, err := f.file.Stat()
 	if want := f.size.Load(); err == nil && info.Size() < want {
@@ -249,8 +252,8 @@ func (f *File) whole() error {
 	return err
 }
 
-// panicked returns what is wrong with a file at which bbolt panicked. A file
-// that another process has truncated is a memory fault.
+// panicked returns the damage that made bbolt panic. If another process has
+// truncated the file, reading it is a memory fault.
 func (f *File) panicked(r any) error {
 	if f.file != nil {
 		if err := f.whole(); errors.Is(err, format.ErrCorrupt) {
@@ -260,9 +263,9 @@ func (f *File) panicked(r any) error {
 	return format.Damaged(f.Path, "%v", r)
 }
 
-// View runs fn in a transaction that reads. The transaction ends also after a
-// panic, which touches no page: a writer may be waiting for it, to map more of
-// the file.
+// View runs fn in a transaction that reads. After a panic the transaction ends
+// too, because a writer that maps more of the file may wait for it. Ending it
+// touches no page.
 func (f *File) View(fn func(tx *bolt.Tx) error) error {
 	f.views.RLock()
 	defer f.views.RUnlock()
@@ -277,9 +280,10 @@ func (f *File) View(fn func(tx *bolt.Tx) error) error {
 	})
 }
 
-// Update runs fn in a transaction that writes. It begins with what is in the
-// log: nothing in the tree is newer than that. After an error it is rolled back.
-// After a panic it is not, because its pages cannot be trusted.
+// Update runs fn in a transaction that writes. It first moves the records of
+// the log into the tree, so that fn's changes are newer. After an error the
+// transaction is rolled back. After a panic it is not, because its pages cannot
+// be trusted.
 func (f *File) Update(fn func(tx *bolt.Tx) error) error {
 	if err := f.syncName(); err != nil {
 		return err
@@ -290,7 +294,7 @@ func (f *File) Update(fn func(tx *bolt.Tx) error) error {
 		if err := f.whole(); err != nil {
 			return err
 		}
-		if err := f.settle(); err != nil {
+		if err := f.confirm(); err != nil {
 			return fmt.Errorf("write the first pages of %s again: %w", f.Path, err)
 		}
 		tx, err := f.DB.Begin(true)
@@ -307,18 +311,18 @@ func (f *File) Update(fn func(tx *bolt.Tx) error) error {
 			return errors.Join(err, tx.Rollback())
 		}
 		if err = tx.Commit(); err != nil {
-			f.unsure, _ = bboltpage.MetaOf(f.file, id) // one that cannot be read is not in force
+			f.unsure, _ = bboltpage.MetaOf(f.file, id) // a meta page that cannot be read is not in force
 		}
 		f.commitLog.ended(round, err)
 		return err
 	})
 }
 
-// settle makes the last commit durable if it failed and is in force all the
-// same. bbolt reuses the pages that it freed, and on the disk they may still be
-// in use. The page is written again because the system takes one that it could
-// not write for written.
-func (f *File) settle() error {
+// confirm makes the last commit durable if it failed but is in force. Without
+// that, bbolt would reuse pages that it freed and that are still in use on the
+// disk. The meta page is written again, because the operating system reports a
+// page as written even if the write failed.
+func (f *File) confirm() error {
 	if f.unsure == nil {
 		return nil
 	}
@@ -329,7 +333,7 @@ func (f *File) settle() error {
 	if err := f.fs.SyncFile(f.file); err != nil {
 		return err
 	}
-	f.views.Lock() // readers that began before may read what the next commit overwrites
+	f.views.Lock() // earlier readers may use pages that the next commit overwrites
 	defer f.views.Unlock()
 	f.unsure = nil
 	return nil
@@ -340,24 +344,24 @@ func (f *File) Close() error {
 	err := f.guard(f.DB.Close)
 	if f.Broken() != nil {
 		f.release()
-		return nil // the caller that met the damage got the error
+		return nil // an earlier call returned the error
 	}
 	return err
 }
 
-// release closes a file that bbolt cannot close. Its mapping stays, and would
-// keep the lock.
+// release closes a file that bbolt cannot close. It also releases the lock,
+// which the mapping of the file would keep.
 func (f *File) release() {
 	unlock(f.file)
 	f.file.Close()
 }
 
 // Snapshot writes the file as a transaction sees it. While the transaction
-// lasts, none of its pages is written, except its meta page: the second commit
-// from now overwrites that one. begun is called when it has been read, and
-// there must be no commits before. The log is empty in the copy if emptyLog is
-// true. (bbolt's own WriteTo opens the file anew, by a name that it no longer
-// has after a compaction.)
+// lasts, bbolt overwrites none of its pages, except its meta page in the second
+// commit from now. So the caller must prevent commits until Snapshot has read
+// that page and calls begun. If emptyLog is true, the log in the copy is empty.
+// (bbolt's own WriteTo opens the file by its old name, which is wrong after a
+// compaction.)
 func (f *File) Snapshot(tx *bolt.Tx, emptyLog bool, w io.Writer, begun func()) (int64, error) {
 	id := uint64(tx.ID())
 	m, err := bboltpage.MetaOf(f.file, id)
@@ -371,7 +375,7 @@ func (f *File) Snapshot(tx *bolt.Tx, emptyLog bool, w io.Writer, begun func()) (
 	begun()
 	section := func(from, to int64) io.Reader { return io.NewSectionReader(f.file, from, to-from) }
 	var parts []io.Reader
-	for i := range uint64(2) { // bbolt takes turns; the other page stands for the commit before
+	for i := range uint64(2) { // bbolt takes turns; the other page is that of the commit before
 		page := m.Page()
 		bboltpage.SealMeta(page, i, id-(i^id&1))
 		parts = append(parts, bytes.NewReader(page))

@@ -37,7 +37,7 @@ func openNew(t *testing.T) (f *File, files *FS) {
 	return f, files
 }
 
-// What the operating system says is no damage: a file is not set aside for it.
+// An error of the operating system is not damage: the file is not set aside.
 func TestOpenError(t *testing.T) {
 	const path = "dir/stint.db"
 	for _, err := range []error{
@@ -64,8 +64,8 @@ func TestOpenError(t *testing.T) {
 	require.NoError(t, f.Explain(nil))
 }
 
-// A record that a failed transaction has brought to the journal all the same is
-// not brought there twice.
+// takeOver skips a record that a failed transaction has already put into the
+// journal.
 func TestTakeOver(t *testing.T) {
 	f, _ := openNew(t)
 	f.MakeLog()
@@ -87,9 +87,9 @@ func TestTakeOver(t *testing.T) {
 	}))
 }
 
-// The meta page is written again before anything is built upon it, because the
-// system takes a page that it could not write for written. It goes to its own
-// place, also if its number, which its checksum leaves out, is wrong.
+// BuildUpon writes the meta page again before anything relies on it, because
+// the operating system reports a failed page as written. The page goes to its
+// own place, even if its number is wrong, which the checksum does not cover.
 func TestBuildUpon(t *testing.T) {
 	f, files := openNew(t)
 	want, err := bboltpage.ReadMeta(f.OS())
@@ -118,11 +118,11 @@ func TestBuildUpon(t *testing.T) {
 	require.NoError(t, f.Update(func(*bolt.Tx) error { return nil }))
 }
 
-// After a failed commit, readers that began before are waited for, before the
-// pages that it freed are used.
-func TestSettleWaitsForReaders(t *testing.T) {
+// After a failed commit, the next write waits for earlier readers before it
+// uses the pages that the commit freed.
+func TestConfirmWithReaders(t *testing.T) {
 	f, files := openNew(t)
-	var settled, tooSoon atomic.Bool
+	var confirmed, tooSoon atomic.Bool
 	done := make(chan struct{})
 	require.NoError(t, f.View(func(*bolt.Tx) error {
 		m, err := bboltpage.ReadMeta(f.OS())
@@ -133,24 +133,24 @@ func TestSettleWaitsForReaders(t *testing.T) {
 		files.SyncFile = func(file *os.File) error { defer close(synced); return sync(file) }
 		go func() {
 			defer close(done)
-			if err := f.settle(); err != nil {
+			if err := f.confirm(); err != nil {
 				t.Error(err)
 			}
-			settled.Store(true)
+			confirmed.Store(true)
 		}()
 		<-synced
 		for range 10_000 {
 			runtime.Gosched()
 		}
-		tooSoon.Store(settled.Load())
+		tooSoon.Store(confirmed.Load())
 		return nil
 	}))
 	<-done
 	require.False(t, tooSoon.Load())
 }
 
-// A file has its name when it is complete, and replaces no other, also if the
-// file system has no links.
+// Make gives a file its name when the file is complete, and replaces no other
+// file, even if the file system has no links.
 func TestMake(t *testing.T) {
 	links, unsynced := OS(), OS()
 	links.Link = func(string, string) error { return errors.ErrUnsupported }

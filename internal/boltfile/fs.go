@@ -5,25 +5,31 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 )
 
-// FS is what a File asks of the operating system besides bbolt.
+// FS has the calls to the operating system that a File makes besides bbolt's.
 type FS struct {
 	WriteAt     func(file *os.File, b []byte, at int64) (int, error)
 	SyncFile    func(file *os.File) error
 	SyncDir     func(dir string) error
 	Link        func(old, name string) error
-	LookEvery   time.Duration // at the path, by saves
+	LookEvery   time.Duration // between two looks of saves at the path
 	RenamesOpen bool          // a file may be renamed while it is open
 	NoSync      bool          // bbolt does not sync
-	MaxSize     int           // of a file; 0 if there is no end
+	MaxSize     int           // bytes of a file; 0 means no limit
 }
 
-// OS returns an FS that asks the operating system.
+// maxSize is the most bytes of a file on 32 bits. bbolt maps all of it. If it
+// cannot map more, it has unmapped the rest, and no bucket can be read any more.
+// 256 MiB in one piece cannot be had in an address space of 512 MiB.
+const maxSize = 128 << 20
+
+// OS returns an FS that calls the operating system.
 func OS() *FS {
-	return &FS{
+	files := &FS{
 		WriteAt:     func(file *os.File, b []byte, at int64) (int, error) { return file.WriteAt(b, at) },
 		SyncFile:    syncData,
 		SyncDir:     syncNames,
@@ -31,10 +37,14 @@ func OS() *FS {
 		LookEvery:   10 * time.Millisecond,
 		RenamesOpen: runtime.GOOS != "windows",
 	}
+	if strconv.IntSize == 32 {
+		files.MaxSize = maxSize
+	}
+	return files
 }
 
-// syncNames makes the names in a directory durable, if the operating system and
-// the file system can, and the directory may be opened.
+// syncNames makes the names in a directory durable. It does nothing if the
+// system cannot do that, or if the directory may not be opened.
 func syncNames(dir string) error {
 	if runtime.GOOS == "windows" {
 		return nil

@@ -10,5 +10,5 @@ func unlock(*os.File) {}
 // lock does nothing: stint has no lock of its own here.
 func lock(*os.File) bool { return true }
 
-// keepOwner does nothing: the user that makes a file has it.
+// keepOwner does nothing: the user who makes a file owns it.
 func keepOwner(*os.File, os.FileInfo) error { return nil }

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// unlock releases the lock that bbolt took. A mapping of the file would keep it
-// after the file is closed.
+// unlock releases the lock that bbolt took. Closing the file is not enough,
+// because a mapping of the file would keep the lock.
 func unlock(f *os.File) { syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
 
 // lock takes the lock that bbolt takes, if it is free.
@@ -18,8 +18,8 @@ func lock(f *os.File) bool {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }
 
-// keepOwner gives a file the owner and the group of another, or the group alone,
-// as far as this process may.
+// keepOwner gives a file the owner and the group of another file. If this
+// process may not do that, it gives the group only, or neither.
 func keepOwner(f *os.File, of os.FileInfo) error {
 	info, err := f.Stat()
 	if err != nil {

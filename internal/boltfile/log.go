@@ -13,29 +13,29 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// commitLog is the log in a file. A small save is appended to it, with one
-// write and one sync. A commit of bbolt is two of each. It lies in pages that
-// bbolt has given to the one value of a bucket, which is never put again, so
-// that the pages stay where they are.
+// commitLog is the log in a file. A small save is appended to it with one write
+// and one sync; a commit of bbolt needs two of each. The log lies in the pages
+// of the one value of a bucket. stint never changes that value through bbolt,
+// so the pages stay in their places.
 //
-// The log is the end of the journal. The next transaction puts its records
-// behind those in the tree, and the log begins at its start again, in another
-// round. The number of the round tells its records from those of others, and
-// from the bytes of an id.
+// The log is the end of the journal. The next transaction copies its records to
+// the journal in the tree. Then the log is empty, and a new round begins at its
+// start. The number of the round distinguishes its records from those of other
+// rounds, and from the bytes of an id.
 //
-// Each transaction begins a round, and nothing is written in it before the
-// transaction is durable. So a log that begins with the round after that of the
-// tree proves that the meta page of a later transaction is damaged.
+// Each transaction begins a round, and nothing is written to the log in that
+// round before the transaction is durable. If the log begins with the round
+// after the tree's, then the meta page of a later transaction is damaged.
 type commitLog struct {
 	mu sync.Mutex
 	LogState
-	failed bool // what is on the disk is unknown: the next save is a transaction
+	failed bool // the log on the disk is unknown: the next save is a transaction
 }
 
-// LogState is what a test may know of the log.
+// LogState is the part of the log's state that tests read.
 type LogState struct {
-	Begin   int64 // in the file; 0 if the file has no log
-	At      int64 // of the next record, from Begin
+	Begin   int64 // offset in the file; 0 if the file has no log
+	At      int64 // offset of the next record, from Begin
 	Round   uint64
 	Pending []format.Record // the records in the log
 	Refused bool            // the log could not be made
@@ -51,8 +51,8 @@ func (f *File) LogState() LogState {
 	return state
 }
 
-// OpenLog finds the log, and returns its records. The pages of its bucket were
-// checked.
+// OpenLog finds the log, and returns its records. The caller has checked the
+// pages of its bucket.
 func (f *File) OpenLog(tx *bolt.Tx) ([]format.Record, error) {
 	l := &f.commitLog
 	value := tx.Bucket(format.MetaBucket).Get(format.LogKey)
@@ -89,8 +89,8 @@ func (f *File) OpenLog(tx *bolt.Tx) ([]format.Record, error) {
 	return records, err
 }
 
-// MakeLog gives the file a log, once. If that fails there is none, and saves go
-// to the tree.
+// MakeLog gives the file a log if it has none. If that fails, the file has no
+// log, and saves go to the tree.
 func (f *File) MakeLog() {
 	l := &f.commitLog
 	l.mu.Lock()
@@ -119,13 +119,13 @@ func (f *File) MakeLog() {
 	l.failed = true // the next save is a transaction, so that both meta pages have a log
 }
 
-// Append appends entries to the log as one record, and returns its length. That
-// is 0 if there is no room: then nothing was written.
+// Append appends entries to the log as one record, and returns the record's
+// length. If the log has no space, it writes nothing and returns 0.
 //
-// After a write or a sync that failed, what the system says of the disk may be
-// wrong: it takes a page whose write failed for written. So the round has ended.
-// The next save is a transaction, which writes the records of the log anew, from
-// memory. Until one has succeeded, no save is acknowledged.
+// After a failed write or sync the state of the disk is unknown: the operating
+// system may report the page as written. So the round has ended. The next save
+// is a transaction, which writes the records of the log again from memory.
+// Until a transaction has succeeded, no save is acknowledged.
 func (f *File) Append(seq uint64, entries []format.Entry) (n int, err error) {
 	if err := f.syncName(); err != nil {
 		return 0, err
@@ -155,7 +155,7 @@ func (f *File) Append(seq uint64, entries []format.Entry) (n int, err error) {
 	return len(record), nil
 }
 
-// EmptyLog puts the records of the log into the tree.
+// EmptyLog moves the records of the log into the tree.
 func (f *File) EmptyLog() error {
 	if err := f.syncName(); err != nil {
 		return err
@@ -169,14 +169,14 @@ func (f *File) EmptyLog() error {
 	return f.Update(func(*bolt.Tx) error { return nil })
 }
 
-// takeOver puts the records of the log into the journal, and begins another
-// round.
+// takeOver copies the records of the log to the journal in the tree, and begins
+// another round.
 func (l *commitLog) takeOver(tx *bolt.Tx) (round uint64, err error) {
 	if l.Begin == 0 {
 		return l.Round, nil
 	}
 	meta := tx.Bucket(format.MetaBucket)
-	// The round in the file and not l.Round: a commit that failed may be in force.
+	// This is the round in the file, not l.Round: a failed commit may be in force.
 	if round, err = format.ParseRound(meta.Get(format.LogKey)); err != nil {
 		return 0, err
 	}
@@ -187,8 +187,8 @@ func (l *commitLog) takeOver(tx *bolt.Tx) (round uint64, err error) {
 	return round, PutRecords(tx, slices.Values(l.Pending))
 }
 
-// ended notes how the commit of a transaction ended. One that failed may have
-// begun the round all the same.
+// ended records the end of a transaction. A failed commit may be in force, with
+// the new round.
 func (l *commitLog) ended(round uint64, err error) {
 	if err != nil {
 		l.failed = true

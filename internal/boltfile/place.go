@@ -14,8 +14,8 @@ import (
 	"github.com/stint-go/stint/internal/bboltpage"
 )
 
-// CheckRegular returns an error if there is no regular file at path. To open a
-// pipe may take for ever.
+// CheckRegular returns an error if there is no regular file at path. Opening a
+// pipe, for example, may block for ever.
 func CheckRegular(path string) error {
 	switch info, err := os.Stat(path); {
 	case err != nil:
@@ -28,11 +28,11 @@ func CheckRegular(path string) error {
 	return nil
 }
 
-// Resolve returns the path that a link leads to, whether there is a file or not.
-// A file is made and replaced there.
+// Resolve follows the links at path to a file that may or may not exist. A file
+// is made and replaced at the path that Resolve returns.
 func Resolve(path string) (string, error) {
 	if path == "" {
-		return "", errors.New("open: no path")
+		return "", errors.New("open: the path is empty")
 	}
 	for range 40 {
 		to, err := os.Readlink(path)
@@ -52,12 +52,12 @@ func Resolve(path string) (string, error) {
 	return "", fmt.Errorf("open %s: too many links", path)
 }
 
-// SetAside renames a corrupt file. done is false if another process has done
-// so since it was found. It holds the lock: without it, the file at path may be
-// the new one of that process.
+// SetAside renames a corrupt file. If another process has done so since the
+// file was found, done is false. SetAside holds the lock: without it, it could
+// rename the new file of that process.
 func SetAside(path, to string, found os.FileInfo,
 	lockTimeout time.Duration) (done bool, err error) {
-	if runtime.GOOS != "windows" { // which renames no file that is in use
+	if runtime.GOOS != "windows" { // Windows renames no file that is in use
 		file, err := os.OpenFile(path, os.O_RDWR, 0)
 		if errors.Is(err, fs.ErrNotExist) {
 			return false, nil
@@ -67,7 +67,7 @@ func SetAside(path, to string, found os.FileInfo,
 		defer file.Close()
 		for begun := time.Now(); !lock(file); time.Sleep(lockRetry) {
 			if time.Since(begun) > lockTimeout {
-				return false, fmt.Errorf("%w: still in use by another after %v", ErrLocked, lockTimeout)
+				return false, fmt.Errorf("%w: still in use by another process or store after %v", ErrLocked, lockTimeout)
 			}
 		}
 	}
@@ -78,9 +78,10 @@ func SetAside(path, to string, found os.FileInfo,
 	return err == nil, err
 }
 
-// Make makes a file under another name, complete and synced, and links it to
-// its own. bbolt, if the power is cut early, can leave a file that it cannot
-// open. A link, unlike a rename, never replaces a file: that is fs.ErrExist.
+// Make makes a file under another name, complete and synced, and then links it
+// to path. After a power cut bbolt alone could leave a file that it cannot
+// open. A link never replaces a file, unlike a rename: the error is
+// fs.ErrExist.
 func Make(path string, files *FS, fill func(f *File) error) error {
 	f, err := Create(path, "new", files)
 	if err != nil {
@@ -97,9 +98,9 @@ func Make(path string, files *FS, fill func(f *File) error) error {
 	return files.SyncDir(filepath.Dir(path))
 }
 
-// linkNew gives a file another name, which no file may have: that is
-// fs.ErrExist. On a file system without links the file has only that name then,
-// and a file that is made at the same moment may be replaced.
+// linkNew gives a file another name. If a file has that name, the error is
+// fs.ErrExist. On a file system without links it renames the file, and may
+// replace a file that is made at the same moment.
 func (files *FS) linkNew(temp, path string) error {
 	err := files.Link(temp, path)
 	if err == nil || errors.Is(err, fs.ErrExist) {
@@ -116,13 +117,13 @@ func CreateTemp(path, what string) (*os.File, error) {
 	return os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"."+what+"-*")
 }
 
-// ErrGone: the file is not at its path any more, and the next Open does not find
-// it. It was removed or renamed, and then the error is fs.ErrNotExist, too. Or
-// another file is there.
+// ErrGone: the file is not at its path any more, so the next Open would not
+// find it. If it was removed or renamed, the error is also fs.ErrNotExist.
+// Otherwise another file is at the path.
 var ErrGone = errors.New("stint: file was taken away")
 
-// InPlace returns nil if this file is still at its path, or ErrGone. It also
-// returns nil if this process may not look. The error is ErrCorrupt if the file
+// InPlace returns nil if this file is still at its path, or ErrGone. Without
+// the permission to look, it returns nil. The error is ErrCorrupt if the file
 // was truncated.
 func (f *File) InPlace() error {
 	mine, err := f.file.Stat()
@@ -137,21 +138,23 @@ func (f *File) InPlace() error {
 	case err != nil:
 		return err
 	case !os.SameFile(mine, there):
-		return fmt.Errorf("%w: %s: another file is there, which is left as it is; "+
+		return fmt.Errorf("%w: %s: another file is at its path, and was not touched; "+
 			"remove that one, or restart the program to use it", ErrGone, f.Path)
 	}
 	return f.whole()
 }
 
-// ReplaceWith puts another file in the place of this one, in one step, and
-// returns the file that is in use then. If no file is at the path any more, the
-// other one is put there; a file that is not this one is never replaced, and the
-// error is ErrGone. After an error this file is in use, or the other one if only
-// its name could not be made durable: its next write tries that again. The
-// caller keeps all others from using both.
+// ReplaceWith puts target in the place of this file, in one step. It returns
+// the file that is in use after that. If the path has no file any more, target
+// is put there. If the path has a file that is not this one, ReplaceWith leaves
+// that file alone and returns ErrGone.
 //
-// A process that waits for the lock of the old file gets it, and finds that
-// another file is at the path. That one is locked already.
+// After an error this file stays in use, with one exception. If only target's
+// name could not be made durable, target is in use, and its next write tries
+// the sync again. The caller keeps all other goroutines from using either file.
+//
+// A process that waits for the lock of the old file gets that lock, and then
+// finds another file at the path. That file is already locked.
 func (f *File) ReplaceWith(target *File) (*File, error) {
 	err := f.InPlace()
 	free := f.fs.RenamesOpen && errors.Is(err, fs.ErrNotExist)
@@ -162,7 +165,7 @@ func (f *File) ReplaceWith(target *File) (*File, error) {
 		return f.replaceClosed(target)
 	}
 	if err == nil {
-		err = f.fs.SyncDir(filepath.Dir(f.Path)) // if that is impossible, there is a way back still
+		err = f.fs.SyncDir(filepath.Dir(f.Path)) // fails while the old file can still stay in use
 	}
 	switch {
 	case err != nil:
@@ -182,9 +185,9 @@ func (f *File) ReplaceWith(target *File) (*File, error) {
 	return target, errors.Join(target.syncName(), f.Close())
 }
 
-// replaceClosed is ReplaceWith on a system that renames no open file. The lock
-// is free for a moment. If another process has it then, or has written to the
-// file, this file is broken, and each call says so.
+// replaceClosed is ReplaceWith on a system that renames no open file. For a
+// moment no process holds the lock. If another process takes it or writes to
+// the file, this file is broken: each call returns that error.
 func (f *File) replaceClosed(target *File) (*File, error) {
 	want, err := bboltpage.ReadMeta(f.file)
 	renamed, targetErr := bboltpage.ReadMeta(target.file)
@@ -202,7 +205,7 @@ func (f *File) replaceClosed(target *File) (*File, error) {
 		lost = file.View(func(tx *bolt.Tx) error {
 			m, err := bboltpage.ReadMeta(file.file)
 			if err == nil && m != want {
-				err = fmt.Errorf("%w: %s: another has written to it while it was compacted", ErrLocked, f.Path)
+				err = fmt.Errorf("%w: %s: another process has written to it while it was compacted", ErrLocked, f.Path)
 			}
 			if err == nil {
 				_, err = file.OpenLog(tx)
@@ -220,8 +223,8 @@ func (f *File) replaceClosed(target *File) (*File, error) {
 	return file, err
 }
 
-// keepAccess lets all users of the old file use this one, as far as this
-// process may.
+// keepAccess gives this file the owner and the mode of the old one, as far as
+// this process may.
 func (f *File) keepAccess(old *File) error {
 	info, err := old.file.Stat()
 	if err == nil {
@@ -234,13 +237,13 @@ func (f *File) keepAccess(old *File) error {
 }
 
 // syncName makes the name of a file that replaced another durable. Until then a
-// power cut brings the other one back, so nothing is saved.
+// power cut would bring the old file back, so nothing is saved.
 func (f *File) syncName() error {
 	if !f.unsynced.Load() {
 		return nil
 	}
 	if err := f.fs.SyncDir(filepath.Dir(f.Path)); err != nil {
-		return fmt.Errorf("make the name of the new %s durable: %w", f.Path, err)
+		return fmt.Errorf("sync the directory of the new %s: %w", f.Path, err)
 	}
 	f.unsynced.Store(false)
 	return nil

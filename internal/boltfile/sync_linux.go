@@ -5,8 +5,7 @@ import (
 	"syscall"
 )
 
-// syncData makes what was written to a file durable, without the times in its
-// inode.
+// syncData makes the data of a file durable, but not the times in its inode.
 func syncData(f *os.File) error {
 	for {
 		if err := syscall.Fdatasync(int(f.Fd())); err != syscall.EINTR {

@@ -4,5 +4,5 @@ package boltfile
 
 import "os"
 
-// syncData makes what was written to a file durable.
+// syncData makes the data of a file durable.
 func syncData(f *os.File) error { return f.Sync() }

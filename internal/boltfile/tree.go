@@ -13,7 +13,7 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// LayOut writes what every file of the format has.
+// LayOut writes the buckets and keys that each file of the format has.
 func LayOut(tx *bolt.Tx, labels map[uint16]string) error {
 	meta, err := tx.CreateBucket(format.MetaBucket)
 	if err != nil {
@@ -45,7 +45,7 @@ func NamesTable(tx *bolt.Tx) *bolt.Bucket {
 	return tx.Bucket(format.MetaBucket).Bucket(format.NamesBucket)
 }
 
-// PutNames gives numbers labels.
+// PutNames writes the labels of numbers.
 func PutNames(tx *bolt.Tx, labels map[uint16]string) error {
 	for name, label := range labels {
 		err := put(NamesTable(tx), format.NamesBucket, format.Decimal(name), []byte(label))
@@ -100,8 +100,8 @@ func (f *File) ReadHead(tx *bolt.Tx) (labels map[uint16]string, err error) {
 	return ReadNames(names)
 }
 
-// ReadJournal calls read with each record of the journal: those in the tree, and
-// then those in the log.
+// ReadJournal calls read with each record of the journal: first the records in
+// the tree, then those in the log.
 func (f *File) ReadJournal(tx *bolt.Tx, read func(seq uint64, record []byte) error) error {
 	last := uint64(0)
 	err := tx.Bucket(format.JournalBucket).ForEach(func(k, record []byte) (err error) {
@@ -122,7 +122,7 @@ func (f *File) ReadJournal(tx *bolt.Tx, read func(seq uint64, record []byte) err
 	}
 	for _, r := range records {
 		if r.Seq <= last {
-			return fmt.Errorf("record %d of its log is not behind its journal, which ends with %d",
+			return fmt.Errorf("record %d of its log does not come after its journal, which ends with %d",
 				r.Seq, last)
 		}
 		if err := read(r.Seq, r.Data); err != nil {
@@ -146,8 +146,8 @@ func BucketNames(tx *bolt.Tx) []uint16 {
 	return names
 }
 
-// PutRecords appends records to the journal in the tree. A record that is there
-// already stays: a commit that failed has brought it.
+// PutRecords appends records to the journal in the tree. It skips records that
+// a failed commit has already put there.
 func PutRecords(tx *bolt.Tx, records iter.Seq[format.Record]) error {
 	journal := tx.Bucket(format.JournalBucket)
 	journal.FillPercent = 1 // appended, never inserted
@@ -163,8 +163,8 @@ func PutRecords(tx *bolt.Tx, records iter.Seq[format.Record]) error {
 	return nil
 }
 
-// DropRecords deletes the first few hundred records up to the one numbered last,
-// and reports whether those were all.
+// DropRecords deletes a few hundred of the records up to number last, oldest
+// first. It reports whether it has deleted them all.
 func DropRecords(tx *bolt.Tx, last uint64) (all bool, err error) {
 	const most = 512
 	journal := tx.Bucket(format.JournalBucket)
@@ -182,13 +182,19 @@ func DropRecords(tx *bolt.Tx, last uint64) (all bool, err error) {
 	return len(keys) < most, nil
 }
 
-// Apply writes entries to their places in the tree. They are in the order of
-// their keys. check may be nil.
+// Apply writes entries to their places in the tree. The caller has sorted them
+// by key. check may be nil.
 func Apply(tx *bolt.Tx, check *bboltpage.Checker, entries []format.Entry) error {
 	var b *bolt.Bucket
-	var in []byte // its name
+	var in []byte // name of the current bucket
 	last := -1
 	for _, e := range entries {
+		if e.IsTime() {
+			if err := PutSeen(tx, e.TAT); err != nil {
+				return err
+			}
+			continue
+		}
 		if int(e.Name) != last {
 			last, in = int(e.Name), format.BucketOf(e.Name)
 			b = tx.Bucket(in)
@@ -215,8 +221,26 @@ func Apply(tx *bolt.Tx, check *bboltpage.Checker, entries []format.Entry) error 
 	return nil
 }
 
-// put puts an entry into the bucket of that name, or deletes it if the value is
-// nil, and keeps the bucket's sum if it has one.
+// PutSeen writes the time of the last save, unless it is 0.
+func PutSeen(tx *bolt.Tx, seen int64) error {
+	if seen == 0 {
+		return nil
+	}
+	return tx.Bucket(format.MetaBucket).Put(format.SeenKey, format.SeenValue(seen))
+}
+
+// Seen returns the time of the last save, or 0 if the file does not have it.
+func Seen(tx *bolt.Tx) (seen int64, err error) {
+	v := tx.Bucket(format.MetaBucket).Get(format.SeenKey)
+	if v == nil {
+		return 0, nil
+	}
+	return format.ParseSeen(v)
+}
+
+// put puts an entry into a bucket, or deletes it if the value is nil. It also
+// updates the bucket's sum, if there is one. The argument bucket is the name of
+// b.
 func put(b *bolt.Bucket, bucket, key, value []byte) (err error) {
 	sum := b.Sequence()
 	if old := b.Get(key); old != nil {
@@ -234,9 +258,8 @@ func put(b *bolt.Bucket, bucket, key, value []byte) (err error) {
 	return b.SetSequence(sum)
 }
 
-// KeepSum gives a bucket, into which all of another was copied, the sum of that
-// one, if it has a sum. What is wrong in the one stays wrong in the other, and
-// is found there.
+// KeepSum gives a bucket the sum of the bucket that it is a copy of, if there
+// is one. So the sum of the copy finds damage that was in the original, too.
 func KeepSum(to, from *bolt.Bucket) error {
 	if to != nil && from != nil && from.Sequence() != 0 {
 		return to.SetSequence(from.Sequence())

@@ -14,45 +14,54 @@ import (
 )
 
 const (
-	// checkpointStep is how many buckets are applied in one transaction: no save
-	// waits longer than that takes. If saves are about to wait for the checkpoint, a
-	// step is larger, because most of its time is the disk's.
+	// checkpointStep is the number of buckets that one transaction applies. A save
+	// waits for at most one transaction. If saves are about to wait for the
+	// checkpoint, a step has checkpointRush buckets, because most of its time is
+	// the disk's.
 	checkpointStep = 2000
 	checkpointRush = 10_000
 
-	// A journal is applied when it is this long, and this many times as long as its
-	// index.
-	journalMin    = 8 << 20
+	// A checkpoint is due when the journal has journalRepeat times as many bytes as
+	// its index, and journalMost, or journalRepeat times the longest index.
 	journalRepeat = 8
+	journalMost   = 8 << 20
 
-	// It is applied sooner if its index is longer than indexMin, or than the
-	// buckets in memory may make it, up to indexMax. It is also applied if
-	// nothing was saved in so many sweeps. The index may get four times as long
-	// during a checkpoint.
-	indexMin   = 16 << 20
-	indexMax   = 40 << 20
+	// A checkpoint is due sooner if the index is larger than indexPer bytes for
+	// each bucket in memory, but at least indexLeast and at most indexMost. It is
+	// also due if idleSweeps sweeps have passed without a save. During a
+	// checkpoint the index may be four times as large.
 	indexPer   = 32
+	indexLeast = 256 << 10
+	indexMost  = 40 << 20
 	idleSweeps = 16
 
-	longestRetry = time.Minute // of a checkpoint that fails, from one second on
+	longestRetry = time.Minute // between checkpoints that fail; the first wait is a second
 )
 
 // journalState is the journal in memory.
 type journalState struct {
 	mu      sync.RWMutex
-	fresh   *journal.Index // what saves go to
-	old     *journal.Index // what a checkpoint is applying; nil if there is none
+	fresh   *journal.Index // receives saves
+	old     *journal.Index // applied by a checkpoint; nil if there is none
 	oldSeq  uint64         // the last record of old
-	bytes   int64          // of the records in the file
+	bytes   int64          // size of the records in the file
 	idle    int            // sweeps since the last save
-	most    int64          // bytes of fresh at which a checkpoint is due
+	most    int64          // size of fresh at which a checkpoint is due
+	least   int64          // size of the records at which a checkpoint may be due
 	backoff time.Duration  // after a checkpoint that failed; 0 if the last one did not
-	retry   time.Time      // until then, no checkpoint is due
+	retry   time.Time      // earliest time of the next attempt
 
 	checkpointing bool
-	copying       bool       // a compaction or a snapshot copies the file: there is no checkpoint
+	copying       bool       // a compaction or a snapshot copies the file; no checkpoint begins
 	progress      float64    // of the checkpoint, 0 to 1
 	stepped       *sync.Cond // progress was made, or copying has changed
+}
+
+// bound makes the journal as long as a program with so many buckets in memory
+// needs.
+func (j *journalState) bound(resident int) {
+	j.most = max(indexLeast, min(indexMost, indexPer*int64(resident)))
+	j.least = min(journalMost, journalRepeat*j.most)
 }
 
 // get returns what the journal has for a bucket. A TAT of 0 means deleted.
@@ -81,8 +90,8 @@ func (j *journalState) allLocked() iter.Seq[format.RawEntry] {
 	}
 }
 
-// lenLocked returns the number of buckets, counting twice those that were saved
-// again during a checkpoint.
+// lenLocked returns the number of buckets. A bucket that was saved again during
+// a checkpoint counts twice.
 func (j *journalState) lenLocked() int {
 	n := j.fresh.Len()
 	if j.old != nil {
@@ -104,28 +113,28 @@ func (j *journalState) dueLocked() bool {
 	if j.backoff > 0 {
 		return !time.Now().Before(j.retry) && (j.old != nil || j.bytes > 0)
 	}
-	return j.bytes > max(journalMin, journalRepeat*fresh) || fresh > j.most ||
+	return j.bytes > max(j.least, journalRepeat*fresh) || fresh > j.most ||
 		j.bytes > 0 && j.idle >= idleSweeps
 }
 
-// fullLocked reports whether the journal or its index is twice as long as it
-// should be, because there was no checkpoint.
+// fullLocked reports whether the journal or its index is twice as large as it
+// should be, because no checkpoint has run.
 func (j *journalState) fullLocked() bool {
 	size := j.fresh.Size()
 	if j.old != nil {
 		size += j.old.Size()
 	}
-	return j.bytes > 2*max(journalMin, journalRepeat*size) || j.fresh.Size() > 2*j.most
+	return j.bytes > 2*max(j.least, journalRepeat*size) || j.fresh.Size() > 2*j.most
 }
 
 // outpacedLocked reports whether the journal is full because a compaction or a
 // sweep keeps the checkpoint waiting.
 func (j *journalState) outpacedLocked() bool { return j.backoff == 0 && j.fullLocked() }
 
-// pace makes a save wait while saves are faster than the checkpoint, because the
-// journal is kept in memory. If a compaction keeps the checkpoint waiting, it
-// gives up then. A snapshot is waited for. pace reports whether the journal is
-// full after that.
+// pace makes a save wait while saves are faster than the checkpoint, because
+// the journal is also in memory. If a compaction keeps the checkpoint waiting,
+// the compaction gives up. If a snapshot does, the save waits for it. pace
+// reports whether the journal is full after that.
 func (j *journalState) pace() (full bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -139,13 +148,13 @@ func (j *journalState) pace() (full bool) {
 // pressedLocked reports whether saves are about to wait for the checkpoint.
 func (j *journalState) pressedLocked() bool { return j.fresh.Size() > j.most/2 }
 
-// progressed tells the waiting saves how much of a checkpoint is done; at 1 it
-// has ended.
+// progressed tells the waiting saves which part of the checkpoint is done. At 1
+// the checkpoint has ended.
 func (j *journalState) progressed(part float64) {
 	j.change(func() { j.progress, j.checkpointing = part, part < 1 })
 }
 
-// change lets the waiting saves look at what has changed.
+// change changes the state, and wakes the waiting saves.
 func (j *journalState) change(change func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -158,13 +167,13 @@ func (j *journalState) setCopying(is bool) {
 	j.change(func() { j.copying = is })
 }
 
-// begin returns the index that a checkpoint applies, and its last record, or
-// nil if there is nothing to apply. If the last checkpoint failed, it is
-// finished first. The caller holds saves.mu.
+// begin returns the index that a checkpoint applies, and the number of its last
+// record. If there is nothing to apply, old is nil. After a failed checkpoint
+// it returns the same index again. The caller holds saves.mu.
 func (j *journalState) begin(seq uint64) (old *journal.Index, last uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	// A save that failed may have left records, too.
+	// A failed save may have left records, too.
 	if j.old == nil && (j.fresh.Len() > 0 || j.bytes > 0) {
 		j.old, j.oldSeq, j.fresh = j.fresh, seq, journal.New()
 	}
@@ -172,8 +181,8 @@ func (j *journalState) begin(seq uint64) (old *journal.Index, last uint64) {
 }
 
 // checkpoint applies the journal to the tree, in the order of the keys, and
-// drops its records. Close interrupts the checkpoint of a long journal. The next
-// Open goes on with it.
+// deletes its records. If the journal is long, Close interrupts the checkpoint,
+// and the next Open continues it.
 func (s *Store) checkpoint() error {
 	s.maintenance.mu.Lock()
 	defer s.maintenance.mu.Unlock()
@@ -231,20 +240,21 @@ func (s *Store) applyLocked() (done int64, err error) {
 	s.journal.old, s.journal.backoff = nil, 0
 	s.journal.bytes = 0
 	if s.saves.seq > last {
-		// There are records since, perhaps only of a save that failed: no save goes past
-		// them.
-		s.journal.bytes = max(1, s.journal.fresh.Size()) // about: a bucket may be in it several times
+		// There are later records, perhaps only of a failed save. While bytes is not
+		// 0, no save goes straight to the tree and past them.
+		s.journal.bytes = max(1, s.journal.fresh.Size()) // a lower bound, because records repeat buckets
 	}
 	return 1, nil
 }
 
-// unexpired returns the entries, and deletes the buckets that are full by now.
-// The filters have the others: a save, or the begin of a pass, added them.
+// unexpired returns the entries, with a TAT of 0 for each bucket that is full
+// by now. The filters already have the other keys, from the save or from the
+// start of a pass.
 func (s *Store) unexpired(step []format.RawEntry) []format.Entry {
 	entries := make([]format.Entry, len(step))
 	for i, raw := range step {
 		entries[i] = raw.Entry()
-		if raw.TAT <= s.now.Load() {
+		if raw.TAT <= s.now.Load() && !entries[i].IsTime() {
 			entries[i].TAT = 0
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/stint-go/stint/internal/journal"
 )
 
-// Close does not wait for a long journal, whether its checkpoint has begun or
-// not. The next Open goes on with it, in steps.
-func TestCloseLeavesLongJournal(t *testing.T) {
+// Close does not wait for the checkpoint of a long journal, begun or not. The
+// next Open continues it, in steps.
+func TestCloseLongJournal(t *testing.T) {
 	t.Parallel()
 	changes := numbered(2, 0, 2*checkpointStep+1)
 	for range steps(20, 2) { // the background may see that it is due before it sees Close
@@ -49,9 +49,9 @@ func TestCloseLeavesLongJournal(t *testing.T) {
 	}
 }
 
-// What is past when it is applied is not stored, and what the file has of it is
-// deleted.
-func TestCheckpointDeletesWhatIsPast(t *testing.T) {
+// A checkpoint does not store a bucket that is full by then, and deletes it
+// from the tree.
+func TestCheckpointFullBuckets(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	past, lasting, unknown := Key{1, "past"}, Key{1, "lasting"}, Key{2, "unknown"}
@@ -64,9 +64,9 @@ func TestCheckpointDeletesWhatIsPast(t *testing.T) {
 	s.sameAs(t, map[Key]int64{lasting: 301}, past, unknown)
 }
 
-// A checkpoint that failed is not tried again at every save, and what comes
-// meanwhile does not grow without bound.
-func TestCheckpointThatFailsBacksOff(t *testing.T) {
+// A failed checkpoint is not tried again at each save, and later saves do not
+// make the journal grow without bound.
+func TestCheckpointBackoff(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	idle(t, s)
@@ -93,11 +93,11 @@ func TestCheckpointThatFailsBacksOff(t *testing.T) {
 	}
 	fillUp(func(i int) []format.Entry { return numbered(2, 1<<30+i, 1) })
 	require.InDelta(t, 2*s.journal.most, s.journal.fresh.Size(), 100)
-	<-s.work // the background was told that it is due
+	<-s.work // the signal that it is due
 	s.journal.fresh = journal.New()
 	again := numbered(2, 0, 2_000)
 	fillUp(func(int) []format.Entry { return again })
-	require.InDelta(t, 2*journalMin, s.journal.bytes, 1<<20)
+	require.InDelta(t, 2*journalMost, s.journal.bytes, 1<<20)
 
 	s.journal.old = journal.New() // the tree can have it, after all
 	require.NoError(t, s.checkpoint())
@@ -107,8 +107,8 @@ func TestCheckpointThatFailsBacksOff(t *testing.T) {
 	require.True(t, due())
 }
 
-// The journal is applied once it is long, many times as long as its index, or
-// left alone.
+// A checkpoint is due if the journal is long, if it is many times as long as
+// its index, or if saves have stopped.
 func TestCheckpointDue(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
@@ -129,10 +129,10 @@ func TestCheckpointDue(t *testing.T) {
 		require.NoError(t, s.sweep(1))
 	}
 	require.True(t, due(), "nothing is saved any more")
-	s.journal.idle, s.journal.bytes = 0, journalMin+1
+	s.journal.idle, s.journal.bytes = 0, journalMost+1
 	require.True(t, due(), "it is long")
 	s.journal.bytes, s.journal.most = bytes, 4
-	require.True(t, due(), "it is more than may be kept in memory")
+	require.True(t, due(), "the index is too large")
 	s.filter.Store(nil)
 	s.next.Store(nil)
 	require.NoError(t, s.sweep(1))
@@ -142,9 +142,9 @@ func TestCheckpointDue(t *testing.T) {
 	require.False(t, due())
 }
 
-// Ids that do not repeat make no journal, and no index, that grows without
-// bound, however fast they come. None is lost.
-func TestJournalIsBounded(t *testing.T) {
+// Ids that never repeat do not make the journal or its index grow without
+// bound, however fast they come. No save is lost.
+func TestJournalBound(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	s.setMost(256 << 10)
@@ -166,13 +166,13 @@ func TestJournalIsBounded(t *testing.T) {
 		s.journal.mu.Unlock()
 		most = max(most, n)
 	}
-	const more = 3 // saves: one that makes it due, and one each with which saves began to wait
+	const more = 3 // saves beyond the bound: one makes it due, and two begin to wait
 	require.Less(t, most, int64(4*(256<<10)+more*save*32))
 	requireCrash(t, s, with(nil, numbered(1, 1e9, 60*save)...))
 }
 
-// A few changes go to the tree when they come alone or in pairs, and to the
-// journal when others come soon before them, or when it is not empty.
+// A few changes go to the tree if they come alone or in pairs. They go to the
+// journal if others came just before, or if the journal is not empty.
 func TestSmallSaves(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))

@@ -17,14 +17,21 @@ import (
 )
 
 const (
-	compactMin   = 64 << 20         // a smaller file is not compacted by itself
-	compactRetry = 10 * time.Minute // after a compaction that failed: it copies all of the file
-	restoreRetry = 10 * time.Second // the same, if the path has no file
+	compactRetry = 10 * time.Minute // wait after a failed compaction
+	restoreRetry = 10 * time.Second // the same wait if the path has no file
 )
+
+// compactMin returns the size from which the background compacts a file.
+func compactMin(bits int) int64 {
+	if bits == 32 {
+		return 8 << 20 // because the address space and the disk are small
+	}
+	return 64 << 20
+}
 
 var (
 	errStopped  = errors.New("the store is being closed")
-	errOutpaced = errors.New("more is saved meanwhile than the journal has room for; " +
+	errOutpaced = errors.New("the journal is full; " +
 		"try again when fewer buckets change")
 )
 
@@ -32,8 +39,9 @@ var (
 // the copy in its place in one step. Saves and loads go on. It gives up with an
 // error if the journal fills up first.
 //
-// After an error the old file is in use. Or the new one is, if only its name
-// could not be made durable: then each save first tries that again.
+// After an error the old file is in use, with one exception: if only the new
+// file's name could not be made durable, the new file is in use. Then each save
+// first tries to sync the name again.
 func (s *Store) Compact() error {
 	s.maintenance.mu.Lock()
 	defer s.maintenance.mu.Unlock()
@@ -43,8 +51,8 @@ func (s *Store) Compact() error {
 	return s.compactLocked()
 }
 
-// compactIfDue compacts a large file if more than half of it is free, and one
-// that was removed: the copy is put at the path.
+// compactIfDue compacts a large file if more than half of it is free. It also
+// compacts a file that was removed, because that puts a copy at the path.
 func (s *Store) compactIfDue() {
 	m := &s.maintenance
 	m.mu.Lock()
@@ -53,7 +61,7 @@ func (s *Store) compactIfDue() {
 	if errors.Is(s.place(), fs.ErrNotExist) {
 		retry = restoreRetry
 	} else if size, free := s.sizes(); size <= m.compactMin || free <= size/2 {
-		s.record(&s.stats.compactions, 0, nil) // what one failed at is no trouble any more
+		s.record(&s.stats.compactions, 0, nil) // an earlier failure does not matter now
 		return
 	}
 	if time.Since(m.notCompacted) > retry {
@@ -68,7 +76,7 @@ func (s *Store) compactLocked() error {
 	if err != nil && !errors.Is(err, ErrClosed) {
 		err = fmt.Errorf("stint: compact %s: %w", s.path, err)
 	}
-	if errors.Is(err, errOutpaced) { // the file was in use, and nothing failed
+	if errors.Is(err, errOutpaced) { // not a failure: the file is busy
 		return err
 	}
 	return s.record(&s.stats.compactions, 1, err)
@@ -76,7 +84,7 @@ func (s *Store) compactLocked() error {
 
 func (s *Store) copyAndReplaceLocked() (err error) {
 	if s.readOnly {
-		return errors.New("it was opened to be read only")
+		return errors.New("it was opened read-only")
 	}
 	s.divertSaves(true)
 	defer s.divertSaves(false)
@@ -94,7 +102,7 @@ func (s *Store) copyAndReplaceLocked() (err error) {
 			os.Remove(temp)
 		}
 	}()
-	target.DB.NoSync = true // until it is complete
+	target.DB.NoSync = true // until the copy is complete
 	s.journal.setCopying(true)
 	err = s.copyAll(target)
 	s.journal.setCopying(false)
@@ -126,8 +134,8 @@ func (s *Store) copyAndReplaceLocked() (err error) {
 	return err
 }
 
-// divertSaves sends saves to the journal, from which the copy takes them, and not
-// to the tree, which may be copied already.
+// divertSaves sends saves to the journal, from which the compaction copies them
+// later. The part of the tree that they belong to may be copied already.
 func (s *Store) divertSaves(divert bool) {
 	s.saves.mu.Lock()
 	defer s.saves.mu.Unlock()
@@ -145,8 +153,8 @@ func (s *Store) giveUp() error {
 	return nil
 }
 
-// copyAll copies all of the file. Only the end of the journal changes
-// meanwhile. The caller copies that again, while saves wait.
+// copyAll copies all of the file. Until it returns, only the end of the journal
+// changes. The caller copies that end while saves wait.
 func (s *Store) copyAll(target *boltfile.File) error {
 	labels, err := s.names.current(s)
 	if err != nil {
@@ -155,7 +163,13 @@ func (s *Store) copyAll(target *boltfile.File) error {
 	var names []uint16
 	err = s.view(func(from *bolt.Tx) error {
 		names = boltfile.BucketNames(from)
-		return target.Update(func(to *bolt.Tx) error { return boltfile.LayOut(to, labels) })
+		seen, err := boltfile.Seen(from)
+		if err != nil {
+			return err
+		}
+		return target.Update(func(to *bolt.Tx) error {
+			return errors.Join(boltfile.LayOut(to, labels), boltfile.PutSeen(to, seen))
+		})
 	})
 	if err != nil {
 		return err
@@ -196,8 +210,8 @@ func (s *Store) copySums(target *boltfile.File) error {
 	})
 }
 
-// copyJournal copies the records in the tree that were not copied before, a MiB
-// at a time.
+// copyJournal copies those records of the journal that target does not have, a
+// MiB at a time.
 func (s *Store) copyJournal(target *boltfile.File) error {
 	for all := false; !all; {
 		err := s.view(func(from *bolt.Tx) error {

@@ -22,8 +22,8 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// What is saved while the file is compacted is in the new one, also if it would
-// go to the tree at any other time.
+// A compacted file has the saves that came during the compaction, even those
+// that would otherwise go to the tree.
 func TestCompact(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
@@ -55,7 +55,7 @@ func block(t testing.TB, s *Store) (unblock func()) {
 	}
 }
 
-// The same on a system that renames no open file.
+// TestCompactClosed is TestCompact on a system that renames no open file.
 func TestCompactClosed(t *testing.T) {
 	t.Parallel()
 	s, want := openLogged(t)
@@ -104,10 +104,10 @@ func TestCompactClosed(t *testing.T) {
 	openStore(t, s.path)
 }
 
-// compactHeld has a compaction begin, and stop where it can still be given up,
-// until goOn is called.
+// compactHeld begins a compaction, which stops at a point where it can still
+// give up, until the test calls goOn.
 func (s *Store) compactHeld() (goOn func(), done <-chan error) {
-	s.names.mu.Lock() // which it wants before it copies anything
+	s.names.mu.Lock() // the compaction waits for it before it copies anything
 	ended := make(chan error, 1)
 	go func() { ended <- s.compactBusy() }()
 	s.awaitCopying(true)
@@ -122,8 +122,8 @@ func (s *Store) awaitCopying(is bool) {
 	}
 }
 
-// A compaction gives up if more is saved than the journal has room for. The next
-// save waits for that. The old file stays in use.
+// A compaction gives up when the journal is full. The next save waits for that.
+// The old file stays in use.
 func TestCompactOutpaced(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
@@ -135,7 +135,7 @@ func TestCompactOutpaced(t *testing.T) {
 	saved := make(chan error, 1)
 	go func() { saved <- s.append(numbered(2, 200, 1)) }()
 	awaitWaiter("pace", saved)
-	require.Empty(t, saved, "it did not wait")
+	require.Empty(t, saved, "the save did not wait")
 	goOn()
 	require.ErrorIs(t, <-done, errOutpaced)
 	require.NoError(t, <-saved)
@@ -153,9 +153,9 @@ func TestCompactOutpaced(t *testing.T) {
 	s.sameAs(t, want)
 }
 
-// When saves begin to wait for a compaction, all is in the new file except what
-// was saved since. That alone it copies then.
-func TestCompactCopiesTheJournalBefore(t *testing.T) {
+// When a compaction stops saves, the new file already has all older saves. Only
+// the later ones are still to copy.
+func TestCompactJournal(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 2_000)
@@ -177,7 +177,7 @@ func TestCompactCopiesTheJournalBefore(t *testing.T) {
 	got, err := found(t, writeFile(t, readFile(t, temporaries(t, s)[0])))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
-	save(entry(Key{2, "since"}, 1)) // as a save that was there first
+	save(entry(Key{2, "since"}, 1)) // an earlier save
 	save(tooManyForTheLog()[1:]...)
 	save(entry(Key{2, "in the log"}, 1))
 	s.saves.mu.Unlock()
@@ -185,14 +185,14 @@ func TestCompactCopiesTheJournalBefore(t *testing.T) {
 	requireCrash(t, s, want)
 }
 
-// No save waits for the sync of the copy, except for that of what was saved
-// since.
-func TestCompactSyncsBefore(t *testing.T) {
+// Saves wait only for a sync of the last saves, not for the sync of the whole
+// copy.
+func TestCompactSync(t *testing.T) {
 	s := openStore(t, storePath(t))
 	fill(t, s, 2_000)
 	goOn, done := s.compactHeld()
 	var traced bytes.Buffer
-	s.saves.mu.Lock() // as a save would
+	s.saves.mu.Lock() // as a save does
 	require.NoError(t, trace.Start(&traced))
 	goOn()
 	awaitWaiter("copyAndReplaceLocked", done)
@@ -203,7 +203,7 @@ func TestCompactSyncsBefore(t *testing.T) {
 }
 
 // A compaction leaves a file's mode and owner as they are.
-func TestCompactKeepsModeAndOwner(t *testing.T) {
+func TestCompactModeAndOwner(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("no modes")
@@ -228,9 +228,10 @@ func TestCompactKeepsModeAndOwner(t *testing.T) {
 	require.Equal(t, before, modeAndOwner())
 }
 
-// If the name of the new file cannot be made durable, the old one stays. If that
-// is seen too late, nothing is saved until it is.
-func TestCompactCannotSyncTheName(t *testing.T) {
+// If the name of the new file cannot be made durable, the old file stays in
+// use. If that fails after the rename, nothing is saved until the name is
+// durable.
+func TestCompactUnsyncedName(t *testing.T) {
 	t.Parallel()
 	s, want := openLogged(t)
 	old, dir := s.inUse.file, s.fs.SyncDir
@@ -269,9 +270,9 @@ func TestCompactCannotSyncTheName(t *testing.T) {
 	requireCrash(t, s, want)
 }
 
-// A process that waits for the file's lock while the file is compacted does not
-// end up on the old one.
-func TestReplaced(t *testing.T) {
+// A process that waits for the file's lock during a compaction opens the new
+// file.
+func TestOpenReplacedFile(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, 100)
@@ -325,10 +326,9 @@ func TestCompactDuringClose(t *testing.T) {
 	}
 }
 
-// A file that is mostly free pages is compacted by itself, once it is large
-// enough and a sweep has been through it. If that failed, it is not tried again
-// at once.
-func TestCompactByItself(t *testing.T) {
+// A large file that is mostly free pages is compacted automatically, after a
+// sweep has read all of it. After a failure the next attempt waits.
+func TestCompactAutomatic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, storePath(t))
 		s.maintenance.compactMin = 1 << 20
@@ -357,7 +357,7 @@ func TestCompactByItself(t *testing.T) {
 }
 
 // A file that was opened by a relative path stays in its directory.
-func TestCompactElsewhere(t *testing.T) {
+func TestCompactRelativePath(t *testing.T) {
 	here, there := t.TempDir(), t.TempDir()
 	t.Chdir(here)
 	s := openStore(t, "x.db")

@@ -11,7 +11,7 @@
 // memory, for loads. A checkpoint applies it to the tree.
 //
 // In the background, or from Maintain, a Store maintains its file in small
-// steps, and saves go on between them. A checkpoint applies the journal
+// steps, with saves between them. A checkpoint applies the journal
 // (checkpoint.go). The sweep deletes full buckets and fills the Bloom filter
 // (sweep.go). A compaction removes free pages (compact.go).
 //
@@ -27,7 +27,7 @@
 //	saves.mu        one save at a time: records are in the order of the saves
 //	journal.mu      the journal in memory, and how full it is
 //	inUse.mu        read by each transaction, written when the file is replaced
-//	stats.mu        nobody waits for the disk under it
+//	stats.mu        never held while the disk is read or written
 //
 // The locks of boltfile come after all of these.
 //

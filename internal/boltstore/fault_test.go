@@ -15,9 +15,9 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// A save whose write or sync fails is not acknowledged, nor is a later one
-// before a transaction has succeeded.
-func TestLogFails(t *testing.T) {
+// After a failed write or sync of the log, no save is acknowledged until a
+// transaction has succeeded.
+func TestLogFailure(t *testing.T) {
 	t.Parallel()
 	for what, written := range map[string]func(b []byte) []byte{
 		"nothing is written": func(b []byte) []byte { return nil },
@@ -64,9 +64,9 @@ func TestLogFails(t *testing.T) {
 	}
 }
 
-// A commit whose meta page could not be synced is in force, and perhaps not on
-// the disk: nothing is written until that page is there.
-func TestCommitThatFailed(t *testing.T) {
+// A commit whose meta page could not be synced is in force, but perhaps not on
+// the disk. Nothing is written until that page is durable.
+func TestFailedCommit(t *testing.T) {
 	t.Parallel()
 	s, _ := openLogged(t)
 	const n = 5_000
@@ -108,9 +108,9 @@ func TestCommitThatFailed(t *testing.T) {
 	require.EqualValues(t, int64(1<<61+1), load(t, s, Key{1, "0"}))
 }
 
-// A process that was killed after a sync that failed left what only looks
-// written: the next process does not build upon it.
-func TestKilledAfterAFailedSync(t *testing.T) {
+// After a failed sync, a killed process leaves pages that may not be on the
+// disk. The next process makes them durable before it relies on them.
+func TestKillAfterFailedSync(t *testing.T) {
 	t.Parallel()
 	s, _ := openLogged(t)
 	s.put(t, entry(Key{1, "a"}, 1<<60))
@@ -130,8 +130,8 @@ func TestKilledAfterAFailedSync(t *testing.T) {
 	require.NoError(t, err, "a power cut leaves no gap")
 }
 
-// What a failed save has left in the file does not come back over a later one,
-// and does not make the journal longer.
+// Records of a failed save do not come back over a later save, and do not make
+// the journal longer.
 func TestFailedSave(t *testing.T) {
 	t.Parallel()
 	many := tooManyForTheLog()
@@ -193,7 +193,7 @@ func TestFailedSave(t *testing.T) {
 			fail(t, s)
 			made := commits(t, s.path)
 			s.put(t, one("next", 1<<60)...)
-			require.Equal(t, made+1, commits(t, s.path), "the failed one may have ended the round")
+			require.Equal(t, made+1, commits(t, s.path), "the failed commit may have ended the round")
 			requireCrash(t, s, with(have, append(many, entry(Key{1, "logged"}, 1<<60), entry(Key{1, "next"}, 1<<60))...))
 		},
 		"a damaged meta page is noticed": func(t *testing.T, s *Store, _ map[Key]int64) {

@@ -13,10 +13,10 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// A file that is taken away under a running store is noticed by the next save.
-// If the path is free, a new file with all entries is put there. A file of
-// somebody else is never touched.
-func TestTakenAway(t *testing.T) {
+// The next save notices that the file was taken away. If the path is free, a
+// new file with all entries is put there. The file of another program is never
+// touched.
+func TestFileTakenAway(t *testing.T) {
 	t.Parallel()
 	const foreign = "somebody else's"
 	saved := []format.Entry{entry(Key{1, "later"}, 1<<60)}
@@ -90,7 +90,7 @@ func TestTakenAway(t *testing.T) {
 			err := s.Save(saved)
 			require.ErrorIs(t, err, ErrGone)
 			require.NotErrorIs(t, err, fs.ErrNotExist)
-			require.ErrorContains(t, err, "another file is there, which is left as it is; remove that one, or restart")
+			require.ErrorContains(t, err, "another file is at its path, and was not touched; remove that one, or restart")
 			restore(s)
 			require.ErrorIs(t, s.Compact(), ErrGone)
 			require.ErrorIs(t, s.Health(), ErrGone)

@@ -87,7 +87,7 @@ func openLogged(t testing.TB) (s *Store, have map[Key]int64) {
 func (s *Store) together() { s.saves.last, s.saves.recent = time.Now().Add(time.Hour), 2 }
 func (s *Store) alone()    { s.saves.last = time.Time{} }
 
-// idle leaves what is due to the test.
+// idle keeps the background from running checkpoints: the test runs them.
 func idle(t testing.TB, s *Store) {
 	s.closing.Do(func() {
 		close(s.stop)
@@ -97,7 +97,7 @@ func idle(t testing.TB, s *Store) {
 	t.Cleanup(func() { file.Close() })
 }
 
-// compactBusy is Compact when saves came after the journal was applied.
+// compactBusy is a compaction while the journal has entries.
 func (s *Store) compactBusy() error {
 	s.maintenance.mu.Lock()
 	defer s.maintenance.mu.Unlock()
@@ -177,10 +177,10 @@ func allOf(t testing.TB, s *Store) map[Key]int64 {
 	return all
 }
 
-// verify returns what fsck says of a file.
+// verify runs fsck.Verify on a file.
 func verify(path string) (fsck.Verified, error) { return fsck.Verify(path, longLock, func(int) {}) }
 
-// found returns all that the file at path has, which is sound.
+// found returns all entries of the file at path, and requires that it is sound.
 func found(t testing.TB, path string) (map[Key]int64, error) {
 	t.Helper()
 	all, err := foundUnverified(t, path)
@@ -222,8 +222,8 @@ func load(t testing.TB, s *Store, k Key) int64 {
 	return tat
 }
 
-// numbered returns n entries of a name whose id is a number, from one on, and
-// whose TAT is the next.
+// numbered returns n entries of a name. Their ids are numbers from `from` on,
+// and their TATs are the ids plus 1.
 func numbered(name uint16, from, n int) (entries []format.Entry) {
 	for i := from; i < from+n; i++ {
 		entries = append(entries, entry(Key{name, fmt.Sprint(i)}, int64(i+1)))
@@ -231,8 +231,8 @@ func numbered(name uint16, from, n int) (entries []format.Entry) {
 	return entries
 }
 
-// fill saves n buckets of the name 1, each full at its number, and applies
-// them.
+// fill saves n buckets of the name 1, each full at its number, and applies the
+// journal.
 func fill(t testing.TB, s *Store, n int) map[Key]int64 {
 	t.Helper()
 	entries := numbered(1, 0, n)
@@ -252,8 +252,8 @@ func sweepAll(t testing.TB, s *Store, now int64) {
 	}
 }
 
-// sameAs requires the store to have what want has, and nothing for the other
-// keys.
+// sameAs requires that the store has the entries of want, and no entry for the
+// other keys.
 func (s *Store) sameAs(t testing.TB, want map[Key]int64, others ...Key) {
 	t.Helper()
 	require.Equal(t, want, allOf(t, s))
@@ -270,8 +270,8 @@ func temporaries(t testing.TB, s *Store) []string {
 	return found
 }
 
-// awaitWaiter waits until a goroutine waits in a function for a lock, or to be
-// woken, or has ended.
+// awaitWaiter returns when a goroutine waits in a function, for a lock or a
+// condition, or when that function has ended.
 func awaitWaiter(function string, ended <-chan error) {
 	waits := regexp.MustCompile(`\[sync\..*\]:\n(.*sync\..*\n\t.*\n)+.*\)\.` + function + `\(`)
 	for stacks := make([]byte, 1<<20); len(ended) == 0 && !waits.Match(stacks[:runtime.Stack(stacks, true)]); {
@@ -279,8 +279,8 @@ func awaitWaiter(function string, ended <-chan error) {
 	}
 }
 
-// failCommits makes the commits of the file fail when the meta page is written:
-// a sync that failed leaves the file so, too. write is given the page.
+// failCommits replaces the write of the meta page, which bbolt does in each
+// commit. After it, a failed sync leaves the same file as a failed write.
 func failCommits(f *boltfile.File, write func(meta []byte, at int64) (int, error)) (restore func()) {
 	field := reflect.ValueOf(f.DB).Elem().FieldByName("ops").FieldByName("writeAt")
 	ops := (*func(b []byte, at int64) (int, error))(field.Addr().UnsafePointer())
@@ -294,7 +294,7 @@ func failCommits(f *boltfile.File, write func(meta []byte, at int64) (int, error
 	return func() { *ops = writeAt }
 }
 
-// unsynced writes a meta page, and says that it failed.
+// unsynced writes a meta page, and returns an error.
 func unsynced(f *boltfile.File) func(meta []byte, at int64) (int, error) {
 	return func(meta []byte, at int64) (int, error) {
 		n, err := f.OS().WriteAt(meta, at)
@@ -302,7 +302,7 @@ func unsynced(f *boltfile.File) func(meta []byte, at int64) (int, error) {
 	}
 }
 
-// tooManyForTheLog returns one entry more than a save to the log has.
+// tooManyForTheLog returns more entries than a save to the log may have.
 func tooManyForTheLog() []format.Entry { return numbered(1, 1<<20, commitSave+1) }
 
 // makeFile makes a file with some entries, and returns its path.
@@ -324,8 +324,8 @@ func listDir(t testing.TB, dir string) (names []string) {
 	return names
 }
 
-// requireCrash requires the file to have what want has if the process were
-// killed now.
+// requireCrash requires that the file would have the entries of want if the
+// process were killed now.
 func requireCrash(t testing.TB, s *Store, want map[Key]int64) {
 	t.Helper()
 	got, err := found(t, crash(t, s))
@@ -333,7 +333,7 @@ func requireCrash(t testing.TB, s *Store, want map[Key]int64) {
 	require.Equal(t, want, got)
 }
 
-// setMost makes checkpoints due at so many bytes.
+// setMost makes a checkpoint due when the index has this size.
 func (s *Store) setMost(most int64) {
 	s.journal.mu.Lock()
 	defer s.journal.mu.Unlock()

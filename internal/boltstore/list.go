@@ -11,13 +11,13 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// All yields every entry of a name, in the order of the stored keys. An error is
-// the last thing yielded. It reads a few thousand entries at a time, so that no
+// All yields every entry of a name, in the order of the stored keys. After an
+// error it stops. It reads a few thousand entries at a time, so that no
 // transaction stays open while the caller uses them.
 func (s *Store) All(name uint16) iter.Seq2[format.Entry, error] {
 	return func(yield func(format.Entry, error) bool) {
 		journaled := s.journal.of(name)
-		journaledBefore := func(is func(j format.Entry) bool) bool { // yields what is in the journal
+		journaledBefore := func(is func(j format.Entry) bool) bool { // yields entries of the journal
 			for len(journaled) > 0 && is(journaled[0]) {
 				j := journaled[0]
 				journaled = journaled[1:]
@@ -46,13 +46,13 @@ func (s *Store) All(name uint16) iter.Seq2[format.Entry, error] {
 	}
 }
 
-// of returns what the journal has of a name, in the order of the stored keys.
+// of returns the journal's entries of a name, in the order of the stored keys.
 func (j *journalState) of(name uint16) []format.Entry {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	newest := make(map[string]int64)
 	for e := range j.allLocked() {
-		if e.Name == name {
+		if e.Name == name && !e.Entry().IsTime() {
 			newest[string(e.ID)] = e.TAT
 		}
 	}
@@ -78,8 +78,8 @@ func (s *Store) inTree(name uint16) iter.Seq2[[]format.Entry, error] {
 	}
 }
 
-// readBatch reads up to most entries of a name after the key that last points
-// to, and sets that to the last one read. It stops after a value that is none.
+// readBatch reads up to most entries of a name, from the key after *last. It
+// sets *last to the last key that it read. It stops at an invalid value.
 func (s *Store) readBatch(name uint16, last *[]byte, most int) (batch []format.Entry, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
 		b := tx.Bucket(format.BucketOf(name))

@@ -20,7 +20,7 @@ import (
 	"github.com/stint-go/stint/internal/fsck"
 )
 
-// salvaged returns what can be salvaged of a file.
+// salvaged returns what Salvage reads from a file.
 func salvaged(t *testing.T, path string) (got map[Key]int64, lost []error) {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "salvaged.db")
@@ -32,9 +32,9 @@ func salvaged(t *testing.T, path string) (got map[Key]int64, lost []error) {
 	return got, v.Lost
 }
 
-// A commit is appended to the log and synced. Nothing else of the file is
-// written, until the log is full. Then a transaction begins the log anew.
-func TestCommitWritesTheLog(t *testing.T) {
+// A commit appends a record to the log, syncs it, and writes nothing else. When
+// the log is full, a transaction empties it.
+func TestLogCommit(t *testing.T) {
 	t.Parallel()
 	s, want := openLogged(t)
 	var did []string
@@ -68,9 +68,9 @@ func TestCommitWritesTheLog(t *testing.T) {
 	s.sameAs(t, want)
 }
 
-// A power cut: of what was written since the last sync any part may be on the
-// disk. Every state that this may leave has all that was acknowledged, and of
-// the save under way all or nothing.
+// After a power cut, any part of the writes since the last sync may be on the
+// disk. In each such state, every acknowledged save is there. The save under
+// way is there as a whole or not at all.
 func TestLogPowerCut(t *testing.T) {
 	t.Parallel()
 	s, have := openLogged(t)
@@ -152,10 +152,10 @@ func TestLogPowerCut(t *testing.T) {
 	require.Greater(t, transactions, steps(15, 1))
 }
 
-// A flipped bit in the newer meta page has bbolt take the older one. If anything
-// was logged since, that is ErrCorrupt, and can be salvaged. If not, the file is
-// as it was one transaction before.
-func TestLogOfADamagedMetaPage(t *testing.T) {
+// If the newer meta page has a flipped bit, bbolt takes the older one. If the
+// log has records since, that is ErrCorrupt, and they can be salvaged.
+// Otherwise the file is as it was one transaction before.
+func TestLogDamagedMetaPage(t *testing.T) {
 	t.Parallel()
 	s, have := openLogged(t)
 	rnd := rand.New(rand.NewPCG(7, 1))
@@ -185,7 +185,7 @@ func TestLogOfADamagedMetaPage(t *testing.T) {
 		path := writeFile(t, image)
 		got, err := foundUnverified(t, path)
 		if commits(t, s.path) > made+1 {
-			continue // what was there one transaction before is not known
+			continue // the test does not know the state one transaction before
 		} else if s.inUse.file.LogState().At == 0 {
 			require.NoError(t, err, "step %d", step)
 			if commits(t, s.path) == made+1 {
@@ -212,9 +212,9 @@ func newerMeta(image []byte) int64 {
 	return bboltpage.Size
 }
 
-// A file without room for a log does without. A store that is closed leaves its
-// log empty. A process that is killed after it has made the log leaves it to
-// the next one that both meta pages have it.
+// A file that cannot grow has no log. Close leaves the log empty. If a process
+// is killed after it made the log, the next process puts the log into both meta
+// pages.
 func TestMakeLog(t *testing.T) {
 	t.Parallel()
 	files := boltfile.OS()

@@ -12,14 +12,15 @@ import (
 	"github.com/stint-go/stint/internal/boltfile"
 )
 
-// ErrNameMismatch: the file knows a number, or a label, by another meaning.
+// ErrNameMismatch: the file has another label for a number, or another number
+// for a label.
 var ErrNameMismatch = errors.New("stint: names differ from the file's")
 
 // names are the labels in the file.
 type names struct {
 	mu     sync.Mutex
 	labels map[uint16]string
-	unread bool // labels could not be written: the file may have them or not
+	unread bool // a write failed: the file may have other labels
 }
 
 // Names returns the labels that the file has, by number.
@@ -35,8 +36,8 @@ func (s *Store) NumberOf(label string) (name uint16, ok bool) {
 	return name, ok
 }
 
-// Number returns the number that the file has for a label. If it has none, the
-// label gets the lowest number that is free, for ever.
+// Number returns the number that the file has for a label. A new label gets the
+// lowest free number, and keeps it for ever.
 func (s *Store) Number(label string) (name uint16, err error) {
 	err = s.changeNames(func(labels map[uint16]string) error {
 		var ok bool
@@ -49,18 +50,17 @@ func (s *Store) Number(label string) (name uint16, err error) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%w: all 65535 numbers are taken, none is left for %q", ErrNameMismatch, label)
+		return fmt.Errorf("%w: all 65535 numbers are in use, none is left for %q", ErrNameMismatch, label)
 	})
 	return name, err
 }
 
-// Declare enters the labels that the file does not have: all of them, or none
-// if one is ErrNameMismatch. A file that is read only stays as it is.
+// Declare adds labels that the file does not have: all of them, or none if one
+// is ErrNameMismatch. A read-only file stays as it is.
 func (s *Store) Declare(declared map[uint16]string) error { return s.enter(declared, false) }
 
-// Relabel gives numbers labels, in place of those that the file may have for
-// them. Numbers are permanent: a label that the file has for another number is
-// ErrNameMismatch, and then nothing changes.
+// Relabel gives numbers new labels. Numbers are permanent: if the file has a
+// label for another number, the error is ErrNameMismatch and nothing changes.
 func (s *Store) Relabel(labels map[uint16]string) error { return s.enter(labels, true) }
 
 func (s *Store) enter(wanted map[uint16]string, replace bool) error {
@@ -95,8 +95,8 @@ func inverse(labels map[uint16]string) map[string]uint16 {
 	return numbers
 }
 
-// changeNames has change edit a copy of the labels, and writes the ones that are
-// new to the file.
+// changeNames calls change with a copy of the labels, and writes the labels
+// that are new to the file.
 func (s *Store) changeNames(change func(labels map[uint16]string) error) error {
 	s.maintenance.mu.Lock() // a compaction copies the labels
 	defer s.maintenance.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *Store) changeNames(change func(labels map[uint16]string) error) error {
 	}
 	if err := s.update(func(tx *bolt.Tx) error { return boltfile.PutNames(tx, added) }); err != nil {
 		s.names.unread = s.names.unread || !s.readOnly && !errors.Is(err, ErrClosed)
-		return fmt.Errorf("stint: enter names into %s: %w", s.path, err)
+		return fmt.Errorf("stint: write labels to %s: %w", s.path, err)
 	}
 	s.names.labels = labels
 	return nil
@@ -132,8 +132,8 @@ func (n *names) current(s *Store) (map[uint16]string, error) {
 	return maps.Clone(n.labels), err
 }
 
-// readLocked reads the labels again if some could not be written: a commit that
-// failed may be in force.
+// readLocked reads the labels again if a write of labels failed, because that
+// commit may be in force.
 func (n *names) readLocked(s *Store) error {
 	if !n.unread {
 		return nil
@@ -143,7 +143,7 @@ func (n *names) readLocked(s *Store) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("stint: read the names of %s again: %w", s.path, err)
+		return fmt.Errorf("stint: read the labels of %s again: %w", s.path, err)
 	}
 	n.unread = false
 	return nil

@@ -97,15 +97,15 @@ func TestNumber(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 40_000, n)
 	_, err = s.Number("one too many")
-	require.ErrorContains(t, err, `all 65535 numbers are taken, none is left for "one too many"`)
+	require.ErrorContains(t, err, `all 65535 numbers are in use, none is left for "one too many"`)
 	require.NoError(t, s.Close())
 	require.ErrorIs(t, s.Declare(labels{40_000: "after Close"}), ErrNameMismatch)
 	require.ErrorIs(t, s.Relabel(labels{40_000: "after Close"}), ErrClosed)
 }
 
-// What was saved under a number without a label is not forgotten, by a sweep, a
-// compaction or another process.
-func TestNameWithoutALabel(t *testing.T) {
+// Entries under a number without a label stay, in a sweep, a compaction and
+// another process.
+func TestNameWithoutLabel(t *testing.T) {
 	t.Parallel()
 	path := storePath(t)
 	want := map[Key]int64{{7, "in the tree"}: 1 << 60, {8, "in the journal"}: 1 << 60}

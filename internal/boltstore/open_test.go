@@ -20,9 +20,9 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// What is wrong with the path is the operating system's error, also if it is a
-// permission. A file that cannot be opened is not locked after that.
-func TestOpenFails(t *testing.T) {
+// A wrong path is the operating system's error, and so is a missing permission.
+// A file that cannot be opened is not locked after that.
+func TestOpenErrors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -30,7 +30,7 @@ func TestOpenFails(t *testing.T) {
 	paths := map[string]error{
 		filepath.Join(dir, "absent", "store.db"): fs.ErrNotExist, dir: nil, "": nil, filepath.Join(file, "store.db"): nil,
 	}
-	if os.Geteuid() > 0 { // whom permissions bind
+	if os.Geteuid() > 0 { // root may do everything
 		closed, readable := t.TempDir(), makeFile(t, nil)
 		require.NoError(t, errors.Join(os.Chmod(closed, 0o500), os.Chmod(readable, 0o400)))
 		paths[filepath.Join(closed, "store.db")], paths[readable] = fs.ErrPermission, fs.ErrPermission
@@ -55,8 +55,8 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// A link is followed to the end, also if there is nothing yet: a file is made,
-// replaced and set aside where the link leads.
+// Open follows links to the end, even if the last one leads to no file. The
+// file is made, replaced and set aside at that place.
 func TestOpenLink(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
@@ -76,7 +76,7 @@ func TestOpenLink(t *testing.T) {
 			require.NoError(t, s.Close())
 			info, err := os.Lstat(link)
 			require.NoError(t, err)
-			require.Equal(t, fs.ModeSymlink, info.Mode().Type(), "it is a link still")
+			require.Equal(t, fs.ModeSymlink, info.Mode().Type(), "the link was not replaced")
 		}
 		resolved, err := Resolve(link)
 		require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestOpenLink(t *testing.T) {
 		require.True(t, strings.HasPrefix(aside, resolved+".corrupt-"))
 		_, done, err = SetAside(resolved, found, longLock)
 		require.NoError(t, err)
-		require.False(t, done, "another has done so")
+		require.False(t, done, "the file was replaced since")
 		require.NoError(t, errors.Join(os.Remove(link), os.Remove(aside)))
 	}
 	for to, want := range map[string]string{"absent/store.db": "no such file", "link": "too many links"} {
@@ -99,8 +99,8 @@ func TestOpenLink(t *testing.T) {
 	}
 }
 
-// A reader reads a journal that was not applied yet, and leaves the file as it
-// is, whatever is asked of it.
+// A read-only store reads a journal that was not applied yet. None of its
+// methods changes the file.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	s := openNamed(t, storePath(t), labels{1: "One"})
@@ -116,7 +116,7 @@ func TestReadOnly(t *testing.T) {
 	o := Options{ReadOnly: true, LockTimeout: time.Millisecond}
 	r, err := Open(path, labels{1: "One", 2: "Two"}, o)
 	require.NoError(t, err)
-	require.Equal(t, labels{1: "One"}, r.Names(), "what the file does not have is not entered")
+	require.Equal(t, labels{1: "One"}, r.Names(), "a new label is not added")
 	_, err = Open(path, nil, Options{LockTimeout: time.Millisecond})
 	require.ErrorIs(t, err, ErrLocked)
 	other, err := Open(path, nil, o)
@@ -135,7 +135,7 @@ func TestReadOnly(t *testing.T) {
 		"compact":    r.Compact,
 		"checkpoint": r.checkpoint,
 	} {
-		require.ErrorContains(t, act(), "read only", what)
+		require.ErrorContains(t, act(), "read-only", what)
 	}
 	require.NoError(t, r.sweep(1<<62))
 	require.NoError(t, r.Close())
@@ -161,7 +161,7 @@ func TestBroken(t *testing.T) {
 	for _, call := range []func(*Store, func(*bolt.Tx) error) error{(*Store).view, (*Store).update} {
 		truncated := openStore(t, storePath(t))
 		err := call(truncated, func(*bolt.Tx) error {
-			require.NoError(t, os.Truncate(truncated.path, bboltpage.Size)) // then a page of it is a fault
+			require.NoError(t, os.Truncate(truncated.path, bboltpage.Size)) // then reading a page is a memory fault
 			panic("a fault")
 		})
 		require.ErrorContains(t, err, "the file is shorter than it says: 4096 bytes, want ")
@@ -174,7 +174,7 @@ func TestBroken(t *testing.T) {
 		require.ErrorIs(t, err, format.ErrCorrupt)
 		require.ErrorContains(t, err, "a page that makes no sense")
 		require.Equal(t, err, s.view(func(*bolt.Tx) error { t.Error("it is called"); return nil }))
-		require.ErrorIs(t, s.Save(nil), err, "nor for nothing")
+		require.ErrorIs(t, s.Save(nil), err, "a save of no entries fails, too")
 		require.Equal(t, int64(1<<62), load(t, s, Key{1, "journaled"}), "it is in memory")
 		require.ErrorContains(t, s.Health(), "stint: the file is broken since 2001-09-09T01:46:40Z: "+err.Error())
 		require.NoError(t, s.Close(), "and does not hang")
@@ -182,8 +182,8 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// Health has the failures of the upkeep, and the time of the first in a row, by
-// the clock of the last Maintain.
+// Health has the failures of the maintenance. Each has the time of the first
+// failure in a row, by the clock of the last Maintain.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
@@ -235,12 +235,12 @@ func TestHealth(t *testing.T) {
 	require.NoError(t, s.Health(), "it waits for no lock under which the disk is used")
 }
 
-// A writer that waits for a reader, to map more of the file, does not wait for
-// ever if the reader meets damage.
-func TestDamageWhileAWriterMaps(t *testing.T) {
+// If a reader meets damage, a writer that waits for it, to map more of the
+// file, does not wait for ever.
+func TestDamageDuringMap(t *testing.T) {
 	t.Parallel()
 	files := boltfile.OS()
-	files.MaxSize = 1 << 30 // then no more is mapped than there is
+	files.MaxSize = 1 << 30 // then a growing file must be mapped again
 	s := openOn(t, storePath(t), storeNames, files)
 	reading, goOn := make(chan struct{}), make(chan struct{})
 	read, saved := make(chan error, 1), make(chan error, 1)

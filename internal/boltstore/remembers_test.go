@@ -14,9 +14,9 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// memory is what a store may give back for each key: the TAT of the last save
-// that succeeded, or one of those that failed since. It may forget one that is
-// past.
+// memory has the TATs that a store may return for each key: that of the last
+// save that succeeded, or of a save that failed since. The store may forget a
+// TAT that is past.
 type memory struct {
 	keys []Key
 	tats map[Key][]int64
@@ -47,7 +47,7 @@ func (m *memory) saved(entries []format.Entry, err error) {
 	}
 }
 
-// allows requires all to be what a store may list.
+// allows requires that a store may list the entries in all.
 func (m *memory) allows(t *testing.T, all map[Key]int64, context string) {
 	t.Helper()
 	listed := 0
@@ -87,11 +87,11 @@ func failWrites(part func(b []byte) []byte) func(s *Store) func() {
 	}
 }
 
-// A store gives back what was last saved: wherever that lies, whatever is done
-// for the file meanwhile, and after a crash, which leaves a sound file. If the
-// disk fails, only the calls of that time do, and what they have left never
-// comes back over a later save. No label has two numbers.
-func TestStoreRemembers(t *testing.T) {
+// A store returns what was last saved, whether it is in the log, the journal or
+// the tree, during maintenance, and after a crash, which leaves a sound file.
+// If the disk fails, only the calls of that time fail. Their entries never come
+// back over a later save. No label has two numbers.
+func TestStoreHistories(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(steps(20, 3)) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
@@ -137,7 +137,7 @@ func TestStoreRemembers(t *testing.T) {
 				reopen(path)
 				all := allOf(t, s)
 				m.allows(t, all, context)
-				for _, key := range m.keys { // what it is now, it stays
+				for _, key := range m.keys { // the state from here on is certain
 					m.tats[key] = []int64{all[key]}
 				}
 				sound = *s.fs

@@ -16,40 +16,41 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// saves is what one save leaves to the next.
+// saves is the state that saves share.
 type saves struct {
 	mu       sync.Mutex
-	seq      uint64 // of the last record; journal.mu is held to change it, too
+	seq      uint64 // number of the last record; also guarded by journal.mu
 	last     time.Time
-	looked   time.Time // at the path
-	recent   int       // saves just before the next, each soon after the other
-	diverted bool      // to the journal, for a compaction
+	looked   time.Time // last look at the path
+	recent   int       // saves in a row without a pause of aloneAfter
+	diverted bool      // saves go to the journal, for a compaction
 }
 
 const (
-	// maxRecord is the length of a record of a large save. Larger ones make bbolt
-	// rewrite more of their neighbours. Two share a leaf, and fill its 16 pages with
-	// the 64 bytes that bbolt adds.
+	// maxRecord is the length of a record of a large save. Two records, with the
+	// 64 bytes that bbolt adds, fill the 16 pages of a leaf. With larger records
+	// bbolt would rewrite more of the neighbours.
 	maxRecord = 32<<10 - 32
 
-	// commitSave is the most entries of a save that goes to the log: a caller waits
-	// for it.
+	// commitSave is the most entries of a save that goes to the log. Saves that
+	// callers wait for are seldom larger.
 	commitSave = 2048
 
-	// smallSave is the most entries of a save that goes straight to the tree, if it
-	// is the first or second after a pause of aloneAfter. A program that spends once
-	// and closes saves a lease, and then the exact TAT, and needs no log.
+	// smallSave is the most entries of a save that goes straight to the tree. The
+	// save must also be the first or second after a pause of aloneAfter. So a
+	// program that spends once and closes needs no log: it saves a lease, and then
+	// the exact TAT.
 	smallSave  = 64
 	aloneAfter = 50 * time.Millisecond
 )
 
 // Save saves all of the entries or none, and returns nil when they are durable.
-// It may reorder them. No two are of one bucket. The error is ErrGone if the
-// file is not at its path any more. The entries are in the open file then, and
-// in the new one that the background puts at the path.
+// It may reorder the slice, in which no bucket may occur twice. The error is
+// ErrGone if the file is not at its path any more. Then the entries are in the
+// open file, and in the new file that the background puts at the path.
 //
-// A save looks at the path unless another has within FS.LookEvery. A save of no
-// entries always does.
+// A save looks at the path if the last look was FS.LookEvery ago. A save
+// without entries always looks.
 func (s *Store) Save(entries []format.Entry) error {
 	if len(entries) > 0 {
 		if look, err := s.save(entries); err != nil || !look {
@@ -59,8 +60,8 @@ func (s *Store) Save(entries []format.Entry) error {
 	return s.inPlace()
 }
 
-// inPlace returns nil if the file is at its path, or ErrGone. If no file is
-// there, it has the background make one.
+// inPlace returns nil if the file is at its path, or ErrGone. If the path has
+// no file, it tells the background to put one there.
 func (s *Store) inPlace() error {
 	err := s.place()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +79,7 @@ func (s *Store) place() error {
 	return cmp.Or(s.inUse.file.Broken(), s.inUse.file.InPlace())
 }
 
-// save saves entries. It reports whether it is time to look at the path.
+// save saves entries. It reports whether the caller should look at the path.
 func (s *Store) save(entries []format.Entry) (look bool, err error) {
 	s.saves.mu.Lock()
 	defer s.saves.mu.Unlock()
@@ -106,7 +107,7 @@ func (s *Store) save(entries []format.Entry) (look bool, err error) {
 	return look, s.append(entries)
 }
 
-// addToFilters notes the keys that the file has after a save.
+// addToFilters adds the keys of a save to both filters.
 func (s *Store) addToFilters(entries []format.Entry) {
 	for _, f := range []*bloom.Filter{s.filter.Load(), s.next.Load()} {
 		if f != nil {
@@ -115,7 +116,7 @@ func (s *Store) addToFilters(entries []format.Entry) {
 	}
 }
 
-var errCheckpointDue = errors.New("its checkpoint is about to begin")
+var errCheckpointDue = errors.New("a checkpoint is about to begin; try again")
 
 // append adds entries to the journal. The caller holds saves.mu.
 func (s *Store) append(entries []format.Entry) error {
@@ -129,15 +130,15 @@ func (s *Store) append(entries []format.Entry) error {
 	seq, bytes, err := s.writeRecords(entries)
 	s.journal.mu.Lock()
 	defer s.journal.mu.Unlock()
-	s.saves.seq = seq // after an error too: later records must follow what may be in the file
+	s.saves.seq = seq // even after an error: the file may have the records
 	if err != nil {
-		s.journal.bytes = max(s.journal.bytes, 1) // there may be something
+		s.journal.bytes = max(s.journal.bytes, 1) // there may be records
 		return err
 	}
 	s.journal.bytes += bytes
 	for part := range slices.Chunk(entries, commitSave) {
 		s.journal.fresh.Put(part...)
-		s.journal.mu.Unlock() // so that no load waits for all of a flush
+		s.journal.mu.Unlock() // lets loads in during a large flush
 		s.journal.mu.Lock()
 	}
 	if s.journal.dueLocked() {
@@ -146,8 +147,9 @@ func (s *Store) append(entries []format.Entry) error {
 	return nil
 }
 
-// writeRecords writes entries to the end of the journal: to the log, or else to
-// the tree. It returns the number of the last record, and their bytes.
+// writeRecords appends entries to the journal: to the log if there is space, or
+// else to the tree. It returns the number and the total size of the new
+// records.
 func (s *Store) writeRecords(entries []format.Entry) (seq uint64, bytes int64, err error) {
 	seq = s.saves.seq
 	if len(entries) <= commitSave {

@@ -12,11 +12,11 @@ import (
 )
 
 // Snapshot writes a copy of the file, as it is at one moment, and returns its
-// length. The copy is made beside the file first (FILE.snapshot-…), so that
-// nobody waits for w. Saves go on, except one that needs the file to grow beyond
-// what is mapped, or a checkpoint.
+// length. It first makes the copy beside the file (FILE.snapshot-…), so that a
+// slow w delays nothing. Saves go on, unless one needs a checkpoint, or needs
+// the file to grow beyond what is mapped.
 func (s *Store) Snapshot(w io.Writer) (n int64, err error) {
-	if s.readOnly { // nobody is waiting
+	if s.readOnly { // a slow w delays no save
 		err = s.view(func(tx *bolt.Tx) error {
 			n, err = s.inUse.file.Snapshot(tx, false, w, func() {})
 			return err
@@ -38,17 +38,18 @@ func (s *Store) Snapshot(w io.Writer) (n int64, err error) {
 	return io.Copy(w, file)
 }
 
-// snapshotTo puts all that was saved into the tree, and copies the file. What
-// comes to the log from then on is not in the copy.
+// snapshotTo moves the log into the tree, and copies the file. Later records of
+// the log are not in the copy.
 func (s *Store) snapshotTo(file *os.File) error {
-	// A compaction would wait for the transaction, and saves for the compaction.
+	// This keeps compactions out. One would wait for the transaction here, and
+	// saves would wait for the compaction.
 	s.maintenance.mu.Lock()
 	defer s.maintenance.mu.Unlock()
 	s.saves.mu.Lock()
 	unlock := sync.OnceFunc(s.saves.mu.Unlock)
 	defer unlock()
-	// Only with saves.mu: a save that has it would wait for this in pace, and this
-	// for the save.
+	// copying is set only under saves.mu. Otherwise a save could hold saves.mu and
+	// wait for this copy in pace, while the copy waits for saves.mu.
 	s.journal.setCopying(true)
 	defer s.journal.setCopying(false)
 	if err := s.write((*boltfile.File).EmptyLog); err != nil {

@@ -23,8 +23,9 @@ type writerOf func(b []byte) (int, error)
 
 func (w writerOf) Write(b []byte) (int, error) { return w(b) }
 
-// A copy is of one moment, also when the file is written to, applied and
-// compacted meanwhile. The writer gives two buckets the same TAT in each save.
+// A copy shows one moment, even if the file is written to, applied and
+// compacted at the same time. The writer gives two buckets the same TAT in each
+// save.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
@@ -50,7 +51,7 @@ func TestSnapshot(t *testing.T) {
 	last := int64(0)
 	for i := range steps(30, 6) {
 		var copied bytes.Buffer
-		meanwhile := sync.OnceFunc(func() { // nobody waits for the reader of the copy
+		meanwhile := sync.OnceFunc(func() { // saves do not wait for the reader of the copy
 			require.NoError(t, s.Save([]format.Entry{entry(Key{1, "meanwhile"}, int64(i)+1)}))
 			require.NoError(t, s.Compact())
 		})
@@ -89,9 +90,9 @@ func TestSnapshot(t *testing.T) {
 	require.Empty(t, temporaries(t, s))
 }
 
-// Saves go on while the copy is made, until the journal is full, and once more
-// when it is made. What was in the log before is in the copy, whose log is empty.
-func TestSaveWaitsForASnapshot(t *testing.T) {
+// Saves go on during the copy until the journal is full, and again after it.
+// The copy has the records of the log, but its own log is empty.
+func TestSaveDuringSnapshot(t *testing.T) {
 	t.Parallel()
 	s, want := openLogged(t)
 	want = with(want, numbered(1, 0, 100)...)
@@ -115,7 +116,7 @@ func TestSaveWaitsForASnapshot(t *testing.T) {
 	saved := make(chan error, 1)
 	go func() { saved <- s.Save(numbered(2, 1<<29, 1)) }()
 	awaitWaiter("pace", saved)
-	require.Empty(t, saved, "it did not wait")
+	require.Empty(t, saved, "the save did not wait")
 	require.Empty(t, ended)
 	rest, err := io.ReadAll(r)
 	require.NoError(t, err)
@@ -128,15 +129,16 @@ func TestSaveWaitsForASnapshot(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// A snapshot that waits for a save does not have that wait for it.
-func TestSnapshotOfAFullJournal(t *testing.T) {
+// A snapshot that waits for a save does not make the save wait for the
+// snapshot.
+func TestSnapshotFullJournal(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	s.together()
 	require.NoError(t, s.Save(numbered(2, 0, 3)))
 	s.setMost(1)
 	require.True(t, s.journal.is((*journalState).outpacedLocked))
-	s.saves.mu.Lock() // as a save has it
+	s.saves.mu.Lock() // as a save does
 	taken, paced := make(chan error, 1), make(chan error, 1)
 	go func() { _, err := s.Snapshot(io.Discard); taken <- err }()
 	awaitWaiter("snapshotTo", taken)
@@ -149,9 +151,10 @@ func TestSnapshotOfAFullJournal(t *testing.T) {
 	require.True(t, goesOn, "they wait for each other")
 }
 
-// A copy that bbolt made has its meta pages where a commit would not have put
-// them. A snapshot of it, and one of that, have them in their places.
-func TestSnapshotOfACopy(t *testing.T) {
+// A copy that bbolt made has its meta pages at other places than a commit
+// would. A snapshot of that copy, and a snapshot of the snapshot, have them in
+// order.
+func TestSnapshotCopy(t *testing.T) {
 	t.Parallel()
 	path := makeFile(t, labels{1: "One"}, entry(Key{1, "a"}, 1))
 	for range 2 { // after each of two commits
@@ -173,8 +176,8 @@ func TestSnapshotOfACopy(t *testing.T) {
 	}
 }
 
-// What an older version wrote has no sums, and gets them when it is compacted.
-func TestVerifyOfAFileWithoutSums(t *testing.T) {
+// A file of an older version has no sums. A compaction adds them.
+func TestVerifyWithoutSums(t *testing.T) {
 	t.Parallel()
 	path := writeFile(t, readFile(t, "../../testdata/format1.db"))
 	v, err := verify(path)
@@ -185,7 +188,7 @@ func TestVerifyOfAFileWithoutSums(t *testing.T) {
 	require.NoError(t, s.checkpoint())
 	v, err = verify(crash(t, s))
 	require.NoError(t, err)
-	require.Len(t, v.Unsummed, 5, "a sum of some of it would be wrong")
+	require.Len(t, v.Unsummed, 5, "a sum of a part would be wrong")
 	s.put(t, entry(Key{6, "newer"}, 1))
 	require.NoError(t, s.Compact())
 	v, err = verify(crash(t, s))

@@ -31,14 +31,14 @@ type stats struct {
 	broken                          activity // calls of a broken file
 }
 
-// activity counts the successes of one kind of upkeep, and has its last failure.
+// activity counts the successes of one kind of maintenance, and keeps its last failure.
 type activity struct {
 	n     int64
-	err   error     // of the last attempt
+	err   error     // nil if the last attempt succeeded
 	since time.Time // the first failure in a row
 }
 
-// says returns the failure as a sentence, or nil.
+// says returns the failure with its start, or nil.
 func (a *activity) says(what string) error {
 	if a.err == nil {
 		return nil
@@ -46,8 +46,8 @@ func (a *activity) says(what string) error {
 	return fmt.Errorf("stint: %s since %s: %w", what, a.since.UTC().Format(time.RFC3339), a.err)
 }
 
-// record notes the end of an attempt, and returns err. The time of a failure is
-// that of the last Maintain, whose caller may have another clock.
+// record records the end of an attempt, and returns err. The time of a failure
+// is that of the last Maintain, because its caller may have another clock.
 func (s *Store) record(a *activity, n int64, err error) error {
 	s.stats.mu.Lock()
 	defer s.stats.mu.Unlock()
@@ -73,8 +73,8 @@ func (st *stats) why(a *activity) error {
 	return a.err
 }
 
-// Health returns what is wrong with the file now, or nil: that it is broken, or
-// the failures of its upkeep.
+// Health returns nil if the file and its maintenance work. Otherwise it returns
+// the damage that broke the file, or the failures of the maintenance.
 func (s *Store) Health() error {
 	s.stats.mu.Lock()
 	defer s.stats.mu.Unlock()

@@ -1,11 +1,13 @@
 package boltstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +21,7 @@ import (
 )
 
 var (
-	// ErrClosed: the store, or the limiter that had it, is closed.
+	// ErrClosed: the store, or its limiter, is closed.
 	ErrClosed = errors.New("stint: limiter is closed")
 
 	// ErrLocked: another process, or another store of this one, has the file.
@@ -33,8 +35,8 @@ var (
 type Options struct {
 	LockTimeout time.Duration
 	ReadOnly    bool
-	MaxResident int          // buckets that may come in one save; 0: a few
-	FS          *boltfile.FS // nil: the operating system's
+	MaxResident int          // most buckets in memory; 0 means half a million
+	FS          *boltfile.FS // nil means boltfile.OS()
 }
 
 // Store is an open file. The package comment has the order of its locks.
@@ -50,9 +52,9 @@ type Store struct {
 	inUse       inUse
 	stats       stats
 
-	filter atomic.Pointer[bloom.Filter] // of all keys in the file; nil until it is known
-	next   atomic.Pointer[bloom.Filter] // the one that the sweep is filling
-	now    atomic.Int64                 // of the last Maintain
+	filter atomic.Pointer[bloom.Filter] // all keys in the file; nil until complete
+	next   atomic.Pointer[bloom.Filter] // filled by the sweep
+	now    atomic.Int64                 // time of the last Maintain
 
 	closing  sync.Once
 	closeErr error
@@ -61,14 +63,14 @@ type Store struct {
 	stopped  chan struct{}
 }
 
-// inUse is the file that is in use.
+// inUse is the open file, which a compaction replaces.
 type inUse struct {
 	mu     sync.RWMutex
 	file   *boltfile.File
 	closed bool
 }
 
-// Resolve returns the path that a link leads to, whether there is a file or not.
+// Resolve follows the links at path to a file that may or may not exist.
 func Resolve(path string) (string, error) { return boltfile.Resolve(path) }
 
 // SetAside renames the corrupt file at path to another name beside it, and
@@ -81,9 +83,9 @@ func SetAside(path string, found os.FileInfo,
 	return to, done, err
 }
 
-// Open opens the file, or makes it (mode 0600) if there is none, and enters the
-// labels that it does not have. A crash while the file is being made leaves
-// none.
+// Open opens the file, and adds the labels that it does not have. If there is
+// no file, it makes one with mode 0600. A crash before the new file is complete
+// leaves no file.
 func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 	path, err := Resolve(path)
 	if err != nil {
@@ -94,9 +96,9 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 	}
 	s := &Store{path: path, readOnly: o.ReadOnly, fs: o.FS,
 		work: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
-	s.maintenance.compactMin = compactMin
+	s.maintenance.compactMin = compactMin(strconv.IntSize)
 	s.journal.fresh = journal.New()
-	s.journal.most = max(indexMin, min(indexMax, indexPer*int64(o.MaxResident)))
+	s.journal.bound(cmp.Or(o.MaxResident, 1<<19))
 	s.journal.stepped = sync.NewCond(&s.journal.mu)
 	if s.inUse.file, err = openFile(path, labels, o); err != nil {
 		return nil, err
@@ -125,15 +127,16 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// openFile opens the file that is at the path when it has the lock. Other
-// processes may replace it until then, or set it aside.
+// openFile opens the file at the path, and checks that the file is still there
+// once it is locked. Before that, other processes may replace it or set it
+// aside.
 func openFile(path string, labels map[uint16]string, o Options) (*boltfile.File, error) {
 	for begun := time.Now(); ; {
 		if err := boltfile.CheckRegular(path); errors.Is(err, fs.ErrNotExist) && !o.ReadOnly {
 			err := boltfile.Make(path, o.FS, func(f *boltfile.File) error {
 				return f.Update(func(tx *bolt.Tx) error { return boltfile.LayOut(tx, labels) })
 			})
-			if err != nil && !errors.Is(err, fs.ErrExist) { // another process has made one
+			if err != nil && !errors.Is(err, fs.ErrExist) { // ErrExist: another process has made the file
 				return nil, fmt.Errorf("stint: make %s: %w", path, err)
 			}
 		} else if err != nil {
@@ -150,7 +153,7 @@ func openFile(path string, labels map[uint16]string, o Options) (*boltfile.File,
 			return nil, err
 		}
 		if time.Since(begun) > o.LockTimeout {
-			return nil, fmt.Errorf("%w: %s: replaced by others for all of %v",
+			return nil, fmt.Errorf("%w: %s: other processes kept replacing it for %v",
 				ErrLocked, path, o.LockTimeout)
 		}
 	}
@@ -199,13 +202,13 @@ func (s *Store) write(fn func(f *boltfile.File) error) error {
 	case s.inUse.closed:
 		return ErrClosed
 	case s.readOnly:
-		return fmt.Errorf("stint: %s was opened to be read only", s.path)
+		return fmt.Errorf("stint: %s was opened read-only", s.path)
 	}
 	return s.noteBroken(fn(s.inUse.file))
 }
 
-// noteBroken notes for Health that the file is broken, if it is, and returns
-// err. The caller holds inUse.mu.
+// noteBroken reports a broken file to Health. It returns err. The caller holds
+// inUse.mu.
 func (s *Store) noteBroken(err error) error {
 	if err != nil && s.inUse.file.Broken() != nil {
 		s.record(&s.stats.broken, 0, err)
@@ -215,13 +218,18 @@ func (s *Store) noteBroken(err error) error {
 
 // Load returns the TAT that was last saved for a bucket, or 0.
 func (s *Store) Load(name uint16, id string) (tat int64, err error) {
-	if f := s.filter.Load(); f != nil && !f.Has(name, id) {
+	isTime := format.Entry{Name: name, ID: id}.IsTime()
+	if f := s.filter.Load(); f != nil && !isTime && !f.Has(name, id) {
 		return 0, nil
 	}
 	if tat, ok := s.journal.get(name, id); ok {
 		return tat, nil
 	}
-	err = s.view(func(tx *bolt.Tx) error {
+	err = s.view(func(tx *bolt.Tx) (err error) {
+		if isTime {
+			tat, err = boltfile.Seen(tx)
+			return err
+		}
 		b := tx.Bucket(format.BucketOf(name))
 		if b == nil {
 			return nil
@@ -245,7 +253,7 @@ func (s *Store) Load(name uint16, id string) (tat int64, err error) {
 }
 
 // Close closes the file. It applies a short journal to the tree first, and
-// leaves a long one to the next Open. A second Close returns what the first did.
+// leaves a long one to the next Open. A second Close returns the same error.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		close(s.stop)
@@ -258,7 +266,8 @@ func (s *Store) Close() error {
 			if short {
 				s.closeErr = s.checkpoint()
 			}
-			// Damage to the last save in a log would look like a crash.
+			// An empty log cannot be damaged. Damage to the last record of a log would
+			// look like a crash during that save.
 			s.closeErr = errors.Join(s.closeErr, s.write((*boltfile.File).EmptyLog))
 		}
 		s.inUse.mu.Lock()
@@ -269,8 +278,8 @@ func (s *Store) Close() error {
 	return s.closeErr
 }
 
-// background applies the journal whenever that is due, until the store is
-// closed.
+// background runs checkpoints, missed sweeps and compactions when they are due,
+// until Close.
 func (s *Store) background() {
 	defer close(s.stopped)
 	for {
@@ -280,7 +289,7 @@ func (s *Store) background() {
 		case <-s.work:
 		}
 		if s.journal.is((*journalState).dueLocked) {
-			s.checkpoint() // a failure is in the stats, and the journal is still there
+			s.checkpoint() // a failure is in the stats, and is tried again
 		}
 		if s.maintenance.missed.Swap(false) { // the next checkpoint may be due at once
 			s.sweep(s.now.Load())
@@ -305,7 +314,6 @@ func (s *Store) stopping() bool {
 	}
 }
 
-// Of returns the Store inside a BoltStore of the root package, which sets it.
-// cmd/stint looks up and enters labels with it, which users of the library need
-// not do.
+// Of returns the Store inside a BoltStore. The root package sets it. cmd/stint
+// uses it to read and write labels; the library's users need no such function.
 var Of func(boltStore any) *Store

@@ -17,36 +17,37 @@ import (
 )
 
 const (
-	// sweepStep is how many buckets one step of the sweep reads. sweepRush is how
-	// many steps a sweep makes at once if there is no filter, or much to delete.
+	// sweepStep is the number of buckets that one step of the sweep reads.
+	// sweepRush is the number of steps that one call makes if there is no filter,
+	// or much to delete.
 	sweepStep = 4096
 	sweepRush = 64
 )
 
-// maintenance is the state of what one goroutine at a time does for the file.
+// maintenance is the state of the file's maintenance.
 type maintenance struct {
 	mu           sync.Mutex
-	missed       atomic.Bool // a sweep found mu locked
+	missed       atomic.Bool // a sweep found mu locked and did nothing
 	pass         sweepPass
-	compactMin   int64     // bytes of a file that is compacted by itself
-	notCompacted time.Time // when that last failed
+	compactMin   int64     // size from which the file is compacted
+	notCompacted time.Time // last failure of a compaction
 }
 
-// sweepPass is the way of the sweep through the file.
+// sweepPass is the position of the sweep in the file.
 type sweepPass struct {
-	names []uint16           // yet to be read
-	after []byte             // the last key read, of names[0]
+	names []uint16           // names not yet read
+	after []byte             // last key read of names[0]
 	found int64              // buckets that stay
-	check *bboltpage.Checker // of the file at the begin
+	check *bboltpage.Checker // of the file at the start of the pass
 }
 
-// Maintain does a part of the upkeep of the file. It reads the next few thousand
-// buckets, deletes those that are full at that time, and notes the others in a
-// filter. After the last bucket the filter is complete, and it begins again. It
-// hurries while there is no filter, or an overfull one.
+// Maintain does a part of the file's maintenance. It reads the next few
+// thousand buckets, deletes those that are full at now, and adds the others to
+// a filter. After the last bucket the filter is complete, and the next pass
+// begins. It reads more at once while there is no filter, or an overfull one.
 //
-// It does nothing while a checkpoint or a compaction is under way, and is made
-// up for after that.
+// If a checkpoint or a compaction is under way, it does nothing, and the
+// background calls it again after that.
 func (s *Store) Maintain(now time.Time) error { return s.sweep(now.UnixNano()) }
 
 func (s *Store) sweep(now int64) error {
@@ -108,7 +109,7 @@ func (s *Store) sweepStepLocked(now int64) (deleted int64, done bool, err error)
 		}
 	}
 	if err != nil {
-		next.Add(name, format.DecodeID(p.after)) // a load of it finds the error as well
+		next.Add(name, format.DecodeID(p.after)) // so a load of this key reads the file, and finds the error
 		return 0, false, err
 	}
 	if len(batch) < sweepStep {
@@ -119,7 +120,7 @@ func (s *Store) sweepStepLocked(now int64) (deleted int64, done bool, err error)
 	}
 	err = s.update(func(tx *bolt.Tx) error {
 		b := tx.Bucket(format.BucketOf(name))
-		full = slices.DeleteFunc(full, func(e format.Entry) bool { // saved anew since
+		full = slices.DeleteFunc(full, func(e format.Entry) bool { // saved again since the read
 			v := b.Get(format.EncodeID(e.ID))
 			return v == nil || int64(binary.BigEndian.Uint64(v)) > now
 		})
@@ -128,8 +129,8 @@ func (s *Store) sweepStepLocked(now int64) (deleted int64, done bool, err error)
 	return int64(len(full)), false, err
 }
 
-// beginPassLocked makes the filter that the next pass fills. It has the keys of
-// the journal at once, and those of saves as they come.
+// beginPassLocked makes the filter that the next pass fills. It adds the keys
+// in the journal at once. From then on, saves add their keys.
 func (s *Store) beginPassLocked() error {
 	room := 2 * s.maintenance.pass.found
 	if f := s.filter.Load(); f != nil {
@@ -159,12 +160,12 @@ func (s *Store) beginPassLocked() error {
 	return nil
 }
 
-// endPassLocked puts the filter of a pass in force.
+// endPassLocked makes the new filter the one that loads use.
 func (s *Store) endPassLocked() {
 	s.saves.mu.Lock() // a save adds its keys to both filters
 	s.filter.Store(s.next.Load())
 	s.next.Store(nil)
 	s.saves.mu.Unlock()
-	s.maintenance.pass.check.SetWhole() // the sweep has seen all of the file, unless it was replaced
+	s.maintenance.pass.check.SetWhole() // if the file was replaced since, this is an old Checker
 	s.wake()                            // the file may be worth compacting
 }

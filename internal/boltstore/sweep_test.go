@@ -15,8 +15,8 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// A sweep deletes what is past, and holds that are over.
-func TestSweepDeletesWhatIsPast(t *testing.T) {
+// A sweep deletes buckets that are full, and holds that have ended.
+func TestSweepFullBuckets(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	const n = 10_000
@@ -32,8 +32,8 @@ func TestSweepDeletesWhatIsPast(t *testing.T) {
 	requireCrash(t, s, want)
 }
 
-// A value that is none is ErrCorrupt, before a sweep was there and after, and
-// the others are as they were.
+// An invalid value is ErrCorrupt, before a sweep has read it and after. The
+// other entries stay as they were.
 func TestDamagedValue(t *testing.T) {
 	t.Parallel()
 	path := makeFile(t, storeNames, numbered(1, 0, 3)...)
@@ -66,8 +66,8 @@ func TestDamagedValue(t *testing.T) {
 	}
 }
 
-// What is saved anew between the read of a sweep and its delete stays.
-func TestSweepLosesTheRace(t *testing.T) {
+// A bucket that is saved between a sweep's read and its delete stays.
+func TestSweepRace(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	want := fill(t, s, sweepStep/2)
@@ -87,8 +87,8 @@ func TestSweepLosesTheRace(t *testing.T) {
 	require.Equal(t, want, allOf(t, s))
 }
 
-// An overfull filter is followed by one that has room.
-func TestFilterGrows(t *testing.T) {
+// After an overfull filter comes a larger one.
+func TestFilterGrowth(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	sweepAll(t, s, 0)
@@ -101,8 +101,8 @@ func TestFilterGrows(t *testing.T) {
 	require.NotSame(t, was, s.filter.Load())
 }
 
-// While saves, sweeps, checkpoints and compactions go on, a Load finds what the
-// last Save before it left, or a later one.
+// A Load returns the last Save before it, or a later one, during saves, sweeps,
+// checkpoints and compactions.
 func TestNoFalseNegatives(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
@@ -153,7 +153,7 @@ func TestNoFalseNegatives(t *testing.T) {
 	upkeep.Wait()
 }
 
-// A sweep that found the file in use by other upkeep is made up for.
+// A sweep that other maintenance kept from running runs later.
 func TestMissedSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, storePath(t))
@@ -169,9 +169,8 @@ func TestMissedSweep(t *testing.T) {
 	})
 }
 
-// Once the sweep has been through the file, a load of an id that it does not
-// have does not read it.
-func TestMissDoesNotTouchTheFile(t *testing.T) {
+// After a full pass of the sweep, loading an unknown id does not read the file.
+func TestLoadUnknownID(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	fill(t, s, 3_000)

@@ -1,44 +1,105 @@
 package clock
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// Clock is the wall clock of its start plus the monotonic time since.
+// Clock is the wall clock of its start plus the monotonic time since. A wall
+// clock that cannot be right is left aside until it can.
 type Clock struct {
 	simulated func() time.Time // replaces both clocks; may be nil
 	end       int64            // latest instant
 	base      time.Time        // start, with its monotonic reading
-	start     int64            // wall clock at base
+	start     int64            // the time at base
 	ahead     atomic.Int64     // sum of the steps forward
 
 	mu       sync.Mutex       // guards the fields below
 	wall     func() time.Time // the wall clock
 	behind   int64            // lag of the wall clock at the last Follow
+	doubt    error            // why the wall clock was not believed at the begin; nil once it is
 	forward  int64            // steps ahead so far
 	backward int64            // steps back so far
 	stepped  chan struct{}
 }
 
-// smallestStep separates a step from drift: a wall clock that a time server
-// disciplines drifts by less between two calls of Follow.
+// smallestStep separates a step from drift. A time server corrects a wall clock
+// by less than this between two calls of Follow.
 const smallestStep = int64(250 * time.Millisecond)
 
+// A wall clock is not believed if it is before the release of this version.
+var earliest = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()
+
+const (
+	// A wall clock is not believed either if it is so far ahead of the last save.
+	// A device that was really off for so long loses little. If a believable wall
+	// clock is so far behind, the last save was ahead.
+	farAhead = 10 * 365 * 24 * int64(time.Hour)
+
+	// A wall clock that is so little behind the last save is right. It was set
+	// back a little since.
+	littleBehind = 5 * int64(time.Second)
+
+	// If a wall clock is still behind after so long, the last save was ahead.
+	patience = time.Hour
+)
+
 // New returns a Clock that ends at the instant end. If simulated is not nil,
-// the Clock tells its time instead.
-func New(simulated func() time.Time, end int64) *Clock {
-	base := time.Now()
-	c := &Clock{
-		simulated: simulated,
-		end:       end,
-		wall:      time.Now,
-		base:      base,
-		stepped:   make(chan struct{}),
+// the Clock tells its time instead. wall is the wall clock; nil means the
+// system's.
+func New(simulated, wall func() time.Time, end int64) *Clock {
+	c := &Clock{simulated: simulated, end: end, wall: wall, base: time.Now(), stepped: make(chan struct{})}
+	if wall == nil {
+		c.wall = time.Now
 	}
-	c.start = c.Instant(base)
+	c.start = c.Instant(c.wall())
 	return c
+}
+
+// Begin compares the wall clock with the time of the last save, or 0. If the
+// wall clock is behind it, or ten years ahead, time goes on from the save, until
+// Follow finds the wall clock right. Begin returns how far the wall clock is
+// from the save if it is not believed, or 0.
+func (c *Clock) Begin(seen int64) time.Duration {
+	if c.simulated != nil || seen == 0 {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	step := c.start - seen
+	if step >= 0 && (step <= farAhead || seen < earliest) || step < -farAhead && c.start >= earliest {
+		return 0
+	}
+	said := c.start
+	c.start, c.behind = seen, max(0, -step)
+	if c.behind > 0 && c.behind <= littleBehind {
+		return 0
+	}
+	c.doubt = fmt.Errorf("stint: the clock says %s and the last save was at %s: time goes on from the save, "+
+		"until the clock is right", time.Unix(0, said).UTC().Format(time.RFC3339),
+		time.Unix(0, seen).UTC().Format(time.RFC3339))
+	return time.Duration(step)
+}
+
+// Health returns why the wall clock is not believed since Begin, or nil.
+func (c *Clock) Health() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.doubt
+}
+
+// Seen returns the time that a save should have, for Begin of the next process:
+// that of the wall clock, or Now if the wall clock is not believed. The Clock
+// may be ahead of a wall clock that was set back. The next process is not.
+func (c *Clock) Seen() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.doubt != nil || c.simulated != nil {
+		return c.Now()
+	}
+	return max(0, c.Now()-c.behind)
 }
 
 // Now returns the time in Unix nanoseconds.
@@ -60,16 +121,24 @@ func (c *Clock) Instant(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// Follow sets the Clock ahead if the wall clock is ahead of it. It returns
-// the step that the wall clock made since the last call, or 0.
+// Follow sets the Clock ahead if the wall clock is ahead of it, but not by
+// years, unless the Clock itself is before the release of this version. It
+// returns the step that the wall clock made since the last call, or 0.
 func (c *Clock) Follow() (step time.Duration) {
 	if c.simulated != nil {
 		return 0
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	behind := c.Now() - c.Instant(c.wall())
+	now, wall := c.Now(), c.Instant(c.wall())
+	behind := now - wall
+	if behind < -farAhead && now >= earliest {
+		return 0
+	}
 	moved := c.behind - behind // positive if the wall clock gained
+	if behind <= littleBehind || wall >= earliest && time.Since(c.base) >= patience {
+		c.doubt = nil
+	}
 	if behind < 0 {
 		c.ahead.Add(-behind)
 		behind = 0

@@ -13,7 +13,7 @@ const end int64 = 1 << 62
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead time.Duration // of the wall clock
-		c := New(nil, end)
+		c := New(nil, nil, end)
 		c.SetWall(func() time.Time { return time.Now().Add(ahead) })
 		begun := c.Now()
 		for _, step := range []struct {
@@ -46,9 +46,86 @@ func TestFollow(t *testing.T) {
 }
 
 func TestInstant(t *testing.T) {
-	c := New(func() time.Time { return time.Unix(-5, 0) }, end)
+	c := New(func() time.Time { return time.Unix(-5, 0) }, nil, end)
 	require.Zero(t, c.Now())
 	require.Zero(t, c.Follow(), "a simulated clock has no steps")
 	require.Equal(t, end, c.Instant(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))
 	require.EqualValues(t, 7, c.Instant(time.Unix(0, 7)))
+}
+
+// TestBegin has what the clock says, the time at which the Clock begins, and
+// whether the clock is believed.
+func TestBegin(t *testing.T) {
+	at := func(year int) time.Time { return time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC) }
+	saved := at(2030)
+	for _, c := range []struct {
+		name     string
+		saved    time.Time
+		says     time.Time
+		begins   time.Time
+		believed bool
+	}{
+		{"no save", time.Unix(0, 0), at(1970), at(1970), true},
+		{"no save, far ahead", time.Unix(0, 0), at(2099), at(2099), true},
+		{"at once", saved, saved, saved, true},
+		{"off for nine years", saved, at(2039), at(2039), true},
+		{"far ahead", saved, at(2099), saved, false},
+		{"a little behind", saved, saved.Add(-5 * time.Second), saved, true},
+		{"behind", saved, saved.Add(-5*time.Second - 1), saved, false},
+		{"years behind", saved, at(2027), saved, false},
+		{"a save far ahead", at(2099), saved, saved, true},
+		{"before the release", saved, at(2015), saved, false},
+		{"1970", saved, at(1970), saved, false},
+		{"1970, and behind a save of 1970", at(1970).Add(time.Hour), at(1970), at(1970).Add(time.Hour), false},
+		{"right, after a save of 1970", at(1970).Add(time.Hour), saved, saved, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				wall := c.says
+				k := New(nil, func() time.Time { return wall }, end)
+				step := k.Begin(c.saved.UnixNano())
+				require.Equal(t, c.begins.UnixNano(), k.Now())
+				require.Equal(t, c.believed, k.Health() == nil)
+				if c.believed {
+					require.Zero(t, step)
+				} else {
+					require.Equal(t, c.says.Sub(c.saved), step)
+					k.Follow()
+					require.Error(t, k.Health())
+					require.Equal(t, k.Now(), k.Seen())
+				}
+				wall = c.begins.Add(time.Hour)
+				k.Follow()
+				require.NoError(t, k.Health())
+				require.Equal(t, wall.UnixNano(), k.Now())
+			})
+		})
+	}
+}
+
+// TestPatience: after an hour behind the last save, the clock is right, and the
+// save was ahead. Time does not go back in this process, but in the next.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		saved := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+		begun := time.Now()
+		wall := func() time.Time { return saved.Add(time.Since(begun) - 2*time.Hour) }
+		c := New(nil, wall, end)
+		c.Begin(saved.UnixNano())
+		<-time.After(time.Hour - 1)
+		c.Follow()
+		require.Error(t, c.Health())
+		<-time.After(1)
+		c.Follow()
+		require.NoError(t, c.Health())
+		require.Equal(t, saved.Add(time.Hour).UnixNano(), c.Now())
+		require.Equal(t, wall().UnixNano(), c.Seen())
+		require.Zero(t, New(nil, wall, end).Begin(c.Seen()))
+
+		c = New(nil, func() time.Time { return time.Unix(1, 0) }, end)
+		c.Begin(saved.UnixNano())
+		<-time.After(1000 * time.Hour)
+		c.Follow()
+		require.Error(t, c.Health(), "1970 is never right")
+	})
 }

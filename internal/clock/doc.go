@@ -6,6 +6,10 @@
 // Instants are Unix nanoseconds between 0 and the end given to New; a time
 // outside that range counts as the nearest end.
 //
+// A device may boot with a wrong wall clock. So each save has the time, and
+// Begin compares the wall clock with it. If the wall clock cannot be right, the
+// Clock goes on from the save, and Health says why.
+//
 // The Limiter reads Now for every decision and calls Follow at every flush.
 // Now takes no lock. The one mutex guards the counts of steps.
 //

@@ -22,7 +22,7 @@ var (
 	// ErrCorrupt: the file does not hold what stint wrote.
 	ErrCorrupt = errors.New("stint: file is corrupt")
 
-	// ErrFormat: the file is not of a format that this version reads.
+	// ErrFormat: this version does not read the format of the file.
 	ErrFormat = errors.New("stint: unknown file format")
 )
 
@@ -33,11 +33,14 @@ var (
 	NamesBucket   = []byte("names")
 	HoldsBucket   = []byte("holds")
 	JournalBucket = []byte("journal")
+	SeenKey       = []byte("seen") // of the time of the last save
 	LogBucket     = []byte("log")
-	LogKey        = []byte("log") // of the value in LogBucket, and of the round in MetaBucket
+	LogKey        = []byte("log") // key of the log in LogBucket, and of its round in MetaBucket
 )
 
-// Entry is the state of one bucket. A TAT of 0 means that there is none.
+// Entry is the state of one bucket. A TAT of 0 means that it is not stored. The
+// entry of Holds with the empty id is no bucket: its TAT is the time of the save
+// that it is part of.
 type Entry struct {
 	Name uint16
 	ID   string
@@ -46,6 +49,9 @@ type Entry struct {
 
 // String returns the bucket's key as text: "6:12345678".
 func (e Entry) String() string { return strconv.Itoa(int(e.Name)) + ":" + e.ID }
+
+// IsTime reports whether the entry is the time of a save.
+func (e Entry) IsTime() bool { return e.Name == Holds && e.ID == "" }
 
 // CompareStored orders entries as the database does: by number, then by key.
 func (e Entry) CompareStored(f Entry) int {
@@ -62,7 +68,7 @@ func Foreign(path string) error {
 	return fmt.Errorf("%w: %s: a bbolt file, but not one of stint's", ErrFormat, path)
 }
 
-// OtherNumber returns the ErrFormat of a file that another version wrote.
+// OtherNumber returns the ErrFormat of a file with another format number.
 func OtherNumber(path string, number uint64) error {
 	return fmt.Errorf("%w: %s: format %d, and this version reads %d", ErrFormat, path, number, Number)
 }
@@ -86,8 +92,8 @@ func BucketOf(name uint16) []byte {
 	return Decimal(name)
 }
 
-// EncodeID returns the key of an id. bbolt has no empty key. So an id of
-// nothing but stars, the empty one among them, gets one star more.
+// EncodeID returns the key of an id. bbolt has no empty key. So an id that is
+// empty or has only stars gets one more star.
 func EncodeID(id string) []byte { return []byte(storedID(id)) }
 
 func storedID(id string) string {
@@ -105,12 +111,13 @@ func DecodeID(key []byte) string {
 	return string(key)
 }
 
-// OnlyStars reports whether an id has no other character than stars.
+// OnlyStars reports whether an id is empty or has only stars.
 func OnlyStars(id string) bool { return strings.Count(id, "*") == len(id) }
 
-// CheckID returns an error if no stint stores an entry with this number and id.
+// CheckID returns an error if stint never stores an entry with this number and
+// id.
 func CheckID(name uint16, id string) error {
-	if name == Holds {
+	if name == Holds && id != "" {
 		number, held, found := strings.Cut(id, ":")
 		n, err := strconv.ParseUint(number, 10, 16)
 		if !found || err != nil || n == 0 || number[0] == '0' {

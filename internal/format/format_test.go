@@ -90,7 +90,7 @@ func TestRecord(t *testing.T) {
 	require.Equal(t, many, got)
 }
 
-// If any bit of a record or of its number changes, nothing of it is read.
+// A record with a flipped bit, in itself or in its number, yields no entry.
 func TestRecordFlippedBits(t *testing.T) {
 	const seq = 1<<40 + 9
 	record := sealed(seq, Entry{1, "first", 12345}, Entry{300, "second", 0})
@@ -140,7 +140,7 @@ func FuzzRecord(f *testing.F) {
 		if len(record) < 4 {
 			return
 		}
-		Seal(seq, record) // as if that were what was written
+		Seal(seq, record) // a record with a right checksum
 		if n, err := size(); err != nil {
 			require.ErrorIs(t, err, ErrCorrupt)
 		} else {
@@ -149,11 +149,12 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// The last record of a log may be cut short anywhere: then it is not there. A
-// byte that changes in one before it is ErrCorrupt, and the others are read.
+// The last record of a log may be cut short anywhere: ReadLog leaves it out. A
+// changed byte in an earlier record is ErrCorrupt, and the other records are
+// read.
 func TestLog(t *testing.T) {
 	const round = 7<<32 | 1
-	log := bytes.Repeat([]byte{0xA5}, 8*LogBlock) // what was there before
+	log := bytes.Repeat([]byte{0xA5}, 8*LogBlock) // bytes of earlier rounds
 	var frames, records [3][]byte
 	end := 0
 	for i, id := range []string{"a", strings.Repeat("b", LogBlock), "c"} {
@@ -190,9 +191,9 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// The bytes of an id are not taken for a record of the log.
-func TestLogIsNotForged(t *testing.T) {
-	fake, _ := Frame(12345, 3, []Entry{{1, "forged", 1}}) // the round is not known to the maker of an id
+// ReadLog does not take the bytes of an id for a record.
+func TestLogForgedRecord(t *testing.T) {
+	fake, _ := Frame(12345, 3, []Entry{{1, "forged", 1}}) // a client chooses the id, and does not know the round
 	id := string(fake[:50])
 	pad := strings.Repeat("x", LogBlock-LogHeader-4-(1+1+8)-(1+2)) // so that the id begins with a block
 	round := rand.Uint64()
@@ -205,10 +206,10 @@ func TestLogIsNotForged(t *testing.T) {
 	require.Empty(t, records)
 	require.Zero(t, end)
 	records, _, _ = ReadLog(b, 12345)
-	require.Len(t, records, 1, "it is one, except for the round")
+	require.Len(t, records, 1, "a record, except for the round")
 }
 
-// The round after one is found at the start of the log, and nowhere else.
+// ReadNextRound finds the next round at the start of the log, and nowhere else.
 func TestNextRound(t *testing.T) {
 	for _, round := range []uint64{0, 1, 1<<32 - 1, 1 << 32, 1<<64 - 1, rand.Uint64()} {
 		logs := make([][]byte, 4) // of this round and the next three

@@ -9,10 +9,11 @@ import (
 
 const (
 	LogSize   = 1 << 20
-	LogBlock  = 512       // a disk writes it whole: a save never touches an acknowledged one
+	LogBlock  = 512       // a disk writes a block whole, so no save shares one with an earlier save
 	LogHeader = 8 + 8 + 4 // the round, the sequence number, the length of the record
 
-	// LogSkip is the part of the log's value in its first page, which is bbolt's.
+	// LogSkip is how many bytes of the log's value bbolt puts on the first page,
+	// beside its own header. They are not used.
 	LogSkip = 4096 - 16 - 16 - 3
 )
 
@@ -22,8 +23,7 @@ type Record struct {
 	Data []byte
 }
 
-// Frame returns the entries as a record, and the record as it is written to the
-// log.
+// Frame returns the entries as a record, and the frame of the log around it.
 func Frame(round, seq uint64, entries []Entry) (frame, record []byte) {
 	size := LogHeader + 4
 	for _, e := range entries {
@@ -41,8 +41,8 @@ func Frame(round, seq uint64, entries []Entry) (frame, record []byte) {
 	return append(frame, make([]byte, -len(frame)&(LogBlock-1))...), record
 }
 
-// readFrame returns the record of the round at the start of b, and its length
-// with all that belongs to it.
+// readFrame returns the record at the start of b if it is of the round, and the
+// length of its frame.
 func readFrame(b []byte, round uint64) (r Record, size int, ok bool) {
 	long := int64(binary.BigEndian.Uint32(b[16:]))
 	if binary.BigEndian.Uint64(b) != round || long < 4 || long > int64(len(b)-LogHeader) {
@@ -54,8 +54,8 @@ func readFrame(b []byte, round uint64) (r Record, size int, ok bool) {
 	return r, size + -size&(LogBlock-1), ok
 }
 
-// ReadLog returns the records of a round, and the place for the next one. A
-// last record that was cut short is not there: its save was never acknowledged.
+// ReadLog returns the records of a round, and the offset of the next one. It
+// leaves out a last record that was cut short: its save was never acknowledged.
 // If a record is missing before others, the error is ErrCorrupt.
 func ReadLog(b []byte, round uint64) (records []Record, end int, err error) {
 	for at := 0; at < len(b); {
@@ -66,7 +66,7 @@ func ReadLog(b []byte, round uint64) (records []Record, end int, err error) {
 		}
 		if at != end || len(records) > 0 && r.Seq <= records[len(records)-1].Seq {
 			err = fmt.Errorf("%w: a record of the log is damaged: "+
-				"number %d does not stand right behind the first %d", ErrCorrupt, r.Seq, len(records))
+				"number %d does not follow directly after the first %d records", ErrCorrupt, r.Seq, len(records))
 		}
 		at += size
 		end = at
@@ -75,12 +75,13 @@ func ReadLog(b []byte, round uint64) (records []Record, end int, err error) {
 	return records, end, err
 }
 
-// NextRound returns the round after another. Half of it counts, so that its
-// place is known. Half is random, so that no id can be made to look like it.
+// NextRound returns the round after another. The upper half is a counter, which
+// orders the rounds. The lower half is random, so that nobody can choose an id
+// that looks like a record of the round.
 func NextRound(round uint64) uint64 { return (round>>32+1)<<32 | uint64(rand.Uint32()) }
 
-// ReadNextRound returns the records of the round after this one. It looks only
-// at the start of the log: what follows may be the bytes of an id.
+// ReadNextRound returns the records of the round after the given one. It looks
+// only at the start of the log: the bytes after it may be those of an id.
 func ReadNextRound(b []byte, round uint64) (records []Record) {
 	next := binary.BigEndian.Uint64(b)
 	if _, _, ok := readFrame(b, next); ok && uint32(next>>32) == uint32(round>>32)+1 {
@@ -89,21 +90,45 @@ func ReadNextRound(b []byte, round uint64) (records []Record) {
 	return records
 }
 
-// ErrOldMeta says why a file is corrupt whose log is newer than its meta pages.
+// ErrOldMeta: the log is newer than the meta pages, so the file is corrupt.
 var ErrOldMeta = errors.New("the log is of a later transaction than the first pages, " +
 	"one of which is damaged")
 
 // RoundValue returns a round as it is stored in MetaBucket.
-func RoundValue(round uint64) []byte {
-	v := append(make([]byte, 4), BigEndian(round)...)
+func RoundValue(round uint64) []byte { return withSum(round) }
+
+// ParseRound is the inverse of RoundValue. The error is ErrCorrupt.
+func ParseRound(v []byte) (round uint64, err error) {
+	round, ok := checkSum(v)
+	if !ok {
+		return 0, fmt.Errorf("%w: the round of its log is damaged", ErrCorrupt)
+	}
+	return round, nil
+}
+
+// SeenValue returns the time of a save as it is stored in MetaBucket.
+func SeenValue(seen int64) []byte { return withSum(uint64(seen)) }
+
+// ParseSeen is the inverse of SeenValue. The error is ErrCorrupt.
+func ParseSeen(v []byte) (seen int64, err error) {
+	n, ok := checkSum(v)
+	if !ok || int64(n) < 0 {
+		return 0, fmt.Errorf("%w: the time of its last save is damaged", ErrCorrupt)
+	}
+	return int64(n), nil
+}
+
+// withSum returns a number behind its checksum.
+func withSum(n uint64) []byte {
+	v := append(make([]byte, 4), BigEndian(n)...)
 	Seal(0, v)
 	return v
 }
 
-// ParseRound is the inverse of RoundValue. The error is ErrCorrupt.
-func ParseRound(v []byte) (round uint64, err error) {
+// checkSum is the inverse of withSum. ok is false if v is damaged.
+func checkSum(v []byte) (n uint64, ok bool) {
 	if len(v) != 12 || binary.BigEndian.Uint32(v) != recordSum(0, v[4:]) {
-		return 0, fmt.Errorf("%w: the round of its log is damaged", ErrCorrupt)
+		return 0, false
 	}
-	return binary.BigEndian.Uint64(v[4:]), nil
+	return binary.BigEndian.Uint64(v[4:]), true
 }

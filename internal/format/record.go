@@ -9,8 +9,8 @@ import (
 	"iter"
 )
 
-// RawEntry is an entry as it lies in a record. It is valid as long as the bytes
-// are.
+// RawEntry is an entry inside a record. It is valid as long as the record's
+// bytes are.
 type RawEntry struct {
 	Name uint16
 	ID   []byte
@@ -34,7 +34,7 @@ func AppendEntry(b []byte, e Entry) []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(e.TAT))
 }
 
-// EntrySize returns the length that an entry has at most.
+// EntrySize returns the greatest length that an entry can have in a record.
 func EntrySize(e Entry) int { return 3 + 2 + len(e.ID) + 8 }
 
 // ReadEntry reads the entry at the start of b.
@@ -59,13 +59,13 @@ func Seal(seq uint64, record []byte) {
 	binary.BigEndian.PutUint32(record, recordSum(seq, record[4:]))
 }
 
-// recordSum returns the checksum of a record's entries and of its number.
+// recordSum returns the checksum of a record's sequence number and entries.
 func recordSum(seq uint64, entries []byte) uint32 {
 	return crc32.Update(crc32.Checksum(BigEndian(seq), castagnoli), castagnoli, entries)
 }
 
-// Entries yields the entries of a record. If the checksum is wrong, or one of
-// the entries is none, it yields nothing but an ErrCorrupt.
+// Entries yields the entries of a record. If the checksum is wrong, or the
+// bytes are not a list of entries, it yields only an ErrCorrupt.
 func Entries(seq uint64, record []byte) iter.Seq2[RawEntry, error] {
 	return func(yield func(RawEntry, error) bool) {
 		if len(record) < 4 || binary.BigEndian.Uint32(record) != recordSum(seq, record[4:]) {
@@ -94,7 +94,7 @@ func Entries(seq uint64, record []byte) iter.Seq2[RawEntry, error] {
 func Records(entries []Entry, size int) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for buffer := []byte(nil); len(entries) > 0; {
-			if cap(buffer)-len(buffer) < size { // bbolt keeps them until the transaction ends
+			if cap(buffer)-len(buffer) < size { // bbolt keeps the records until the transaction ends
 				buffer = make([]byte, 0, max(size+size/8, min(48*len(entries), 16<<10)))
 			}
 			record := AppendEntry(append(buffer, 0, 0, 0, 0), entries[0])

@@ -4,7 +4,8 @@ import "bytes"
 
 const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio
 
-// SumStart is the sum of an empty bucket. A bucket whose sum is 0 has none.
+// SumStart is the sum of an empty bucket. A sequence of 0 means that the bucket
+// has no sum.
 //
 // The pages of bbolt have no checksums. So each bucket keeps the sum of the
 // hashes of its entries in the 64 bits that bbolt calls its sequence. bbolt
@@ -12,9 +13,10 @@ const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio
 // does: a sum costs no page, and is as durable as the entry.
 const SumStart uint64 = golden
 
-// EntrySum returns what an entry adds to the sum of the bucket of that name.
-// Each step can be undone, so any one byte that changes alone changes it. Of a
-// record of the journal, its checksum stands for the rest.
+// EntrySum returns the part of a bucket's sum that is due to one entry. Each
+// step can be undone, so a change of any single byte changes the result. For a
+// record of the journal it hashes only the key and the record's checksum, which
+// covers the rest.
 func EntrySum(bucket, key, value []byte) uint64 {
 	if bytes.Equal(bucket, JournalBucket) {
 		value = value[:min(4, len(value))]

@@ -66,7 +66,7 @@ func many(n int) (es entries) {
 	return es
 }
 
-// edit changes a file behind stint's back.
+// edit changes a file with bbolt alone.
 func edit(t testing.TB, path string, f func(tx *bolt.Tx) error) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout})

@@ -16,20 +16,22 @@ import (
 // reader reads the pages of a file itself, and goes on after damage.
 type reader struct {
 	file  *boltfile.File
-	check *bboltpage.Checker // notes each page that was read
+	check *bboltpage.Checker // knows which pages were read
 	pages uint64
-	sums  bool // compare each bucket with its sum, and leave the log out
+	sums  bool // Verify: check the sums, and leave the log out
 
-	lost      []error // what could not be read, or makes no sense
+	lost      []error // findings
 	unsummed  []string
 	labels    map[uint16]string
-	taken     map[string]bool   // labels
-	places    map[uint16][]byte // the buckets of the database, as they lie in its root
+	seen      int64             // time of the last save, as stored in meta
+	taken     map[string]bool   // labels in use
+	places    map[uint16][]byte // each name's bucket, as stored in its parent
 	journal   *journal.Index
 	journaled int64 // entries of the journal
 }
 
-// mostLost is how many mistakes of one bucket Verify reports one by one.
+// mostLost is the number of findings in one bucket that Verify reports one by
+// one.
 const mostLost = 20
 
 func open(path string, o boltfile.Options) (*boltfile.File, error) {
@@ -74,12 +76,12 @@ func (r *reader) plan() error {
 		case e.bucket && isNumber:
 			r.places[n] = e.value
 		default:
-			r.lose("%q, which no stint file has", key)
+			r.lose("unknown key %q", key)
 			strange++
 		}
 	}
 	if meta == nil && journal == nil && len(r.places) == 0 && len(r.lost) == strange {
-		return format.Foreign(r.file.Path) // nothing was lost that may have been stint's
+		return format.Foreign(r.file.Path) // nothing here or lost was stint's
 	}
 	for e := range r.bucket(nil, meta) {
 		switch key := string(e.key); {
@@ -87,12 +89,17 @@ func (r *reader) plan() error {
 			r.names(e.value)
 		case !e.bucket && key == string(format.LogKey):
 			round = bytes.Clone(e.value)
+		case !e.bucket && key == string(format.SeenKey):
+			var err error
+			if r.seen, err = format.ParseSeen(e.value); err != nil {
+				r.lose("its bucket meta: %v", err)
+			}
 		case !e.bucket && key == string(format.FormatKey):
 			if n, err := format.Uint64(e.value); err == nil && n != format.Number {
 				return format.OtherNumber(r.file.Path, n)
 			}
 		default:
-			r.lose("%q in its bucket meta, which no stint file has", key)
+			r.lose("unknown key %q in its bucket meta", key)
 		}
 	}
 	for e := range r.bucket(format.JournalBucket, journal) {
@@ -107,8 +114,8 @@ func (r *reader) plan() error {
 	return nil
 }
 
-// root returns the page that leads to all others. If it is damaged, that is the
-// one of the transaction before, which a commit leaves as it is.
+// root returns the page that leads to all others. If that page is damaged, it
+// returns the root of the transaction before, which is still in the file.
 func (r *reader) root() (uint64, error) {
 	ms, err := bboltpage.ReadMetas(r.file.OS())
 	if err != nil {
@@ -123,7 +130,7 @@ func (r *reader) root() (uint64, error) {
 	if err == nil || len(ms) == 1 {
 		return ms[0].Root, nil
 	}
-	r.lost = append(r.lost, fmt.Errorf("what the last transaction changed: %w", err))
+	r.lost = append(r.lost, fmt.Errorf("the changes of the last transaction are lost: %w", err))
 	return ms[1].Root, nil
 }
 
@@ -139,13 +146,13 @@ func (r *reader) names(table []byte) {
 	}
 }
 
-// label gives a name a label if it has none. The right one can be given to it
-// later, its buckets could not.
+// label gives a name a label if it has none, so that its buckets are kept. The
+// user can correct the label later.
 func (r *reader) label(name uint16) {
 	if name != format.Holds && r.labels[name] == "" {
 		r.lose("name %d has no label", name)
 		label := fmt.Sprintf("name %d", name)
-		for r.taken[label] { // by another number
+		for r.taken[label] { // another name has it
 			label += "?"
 		}
 		r.taken[label] = true
@@ -177,7 +184,7 @@ func (r *reader) log(log, round []byte) {
 	for e := range r.bucket(nil, log) {
 		n, err := format.ParseRound(round)
 		if err == nil && (e.bucket || len(e.value) != format.LogSkip+format.LogSize) {
-			err = errors.New("it is not as long as it should be")
+			err = errors.New("its length is wrong")
 		}
 		if err != nil {
 			r.lose("the log: %v", err)
@@ -185,7 +192,7 @@ func (r *reader) log(log, round []byte) {
 		}
 		newer := format.ReadNextRound(e.value[format.LogSkip:], n)
 		if len(newer) > 0 {
-			r.lose("what the last transaction changed: %w", format.ErrOldMeta)
+			r.lose("the changes of the last transaction are lost: %w", format.ErrOldMeta)
 		}
 		records, _, err := format.ReadLog(e.value[format.LogSkip:], n)
 		if err != nil {
@@ -197,7 +204,8 @@ func (r *reader) log(log, round []byte) {
 	}
 }
 
-// sane reports whether stint stores such an entry, with a TAT of least or more.
+// sane reports whether stint could have stored the entry. The TAT must be at
+// least least.
 func (r *reader) sane(e format.Entry, least int64) bool {
 	err := format.CheckID(e.Name, e.ID)
 	if err == nil && e.TAT < least {
@@ -232,12 +240,12 @@ type item struct {
 	bucket     bool
 }
 
-// bucket yields the items of a bucket, given as it lies in its parent. If it has
-// a name, it has a sum.
+// bucket yields the items of a bucket, given as stored in its parent. A bucket
+// with a name has a sum.
 func (r *reader) bucket(name, b []byte) iter.Seq[item] {
 	return func(yield func(item) bool) {
 		if len(b) < 16 {
-			return // none, which was reported
+			return // missing, as reported before
 		}
 		all := items(b[16:])
 		if root := binary.NativeEndian.Uint64(b); root != 0 {
@@ -262,7 +270,7 @@ func (r *reader) bucket(name, b []byte) iter.Seq[item] {
 			r.unsummed = append(r.unsummed, string(name))
 		case sum:
 		default:
-			r.lose("bucket %q: what is in it does not come to its sum: "+
+			r.lose("bucket %q: its contents do not match its sum: "+
 				"a key, a value or a page of it was changed", name)
 		}
 	}

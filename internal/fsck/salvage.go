@@ -13,20 +13,20 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// Salvaged is what Salvage made of a file.
+// Salvaged is the result of Salvage.
 type Salvaged struct {
 	Buckets int64   // buckets and holds in the new file
-	Lost    []error // pages, entries and records that could not be read, or made no sense
+	Lost    []error // pages, entries and records that are missing or invalid
 }
 
-// Salvage reads what can be read of the damaged file at path, and writes it to
-// a new file at to. There must be no file at to. A file of another program or
-// of another format is ErrFormat. With a page everything that it leads to is
-// lost, which may be all of a limit. What seems sound may still be wrong: an
-// entry whose TAT was changed looks like any other.
+// Salvage copies the readable part of the damaged file at path to a new file at
+// to. There must be no file at to. The error is ErrFormat if the file belongs
+// to another program or has another format. A damaged page loses all pages
+// below it, in the worst case all buckets of a limit. Salvage cannot notice an
+// entry whose TAT was changed.
 //
-// It calls read now and then with the number of buckets since. The error of read
-// ends it, without a new file.
+// It calls read from time to time with the number of buckets since the last
+// call. An error of read ends Salvage, without a new file.
 func Salvage(path, to string, lockTimeout time.Duration,
 	read func(n int) error) (s Salvaged, err error) {
 	f, err := open(path, boltfile.Options{LockTimeout: lockTimeout, ReadOnly: true, Short: true})
@@ -49,17 +49,20 @@ func Salvage(path, to string, lockTimeout time.Duration,
 	return s, nil
 }
 
-// writeTo writes what was read to a new file, and returns how many buckets that
-// are.
+// writeTo writes all entries to a new file, and returns their number.
 func (r *reader) writeTo(to *boltfile.File, read func(n int) error) (n int64, err error) {
-	err = to.Update(func(tx *bolt.Tx) error { return boltfile.LayOut(tx, r.labels) })
+	err = to.Update(func(tx *bolt.Tx) error {
+		return errors.Join(boltfile.LayOut(tx, r.labels), boltfile.PutSeen(tx, r.seen))
+	})
 	if err != nil {
 		return 0, err
 	}
 	var batch []format.Entry
 	add := func(e format.Entry, most int) error {
 		if e.TAT != 0 {
-			n++
+			if !e.IsTime() {
+				n++
+			}
 			batch = append(batch, e)
 		}
 		if len(batch) < most {

@@ -20,7 +20,7 @@ import (
 
 const golden = "../../testdata/format1.db"
 
-// Of a sound file all is salvaged, its journal included.
+// Salvage copies all of a sound file, including its journal.
 func TestSalvage(t *testing.T) {
 	for _, path := range []string{golden, makeFile(t, labels{3: "Three"}),
 		makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(50)...),
@@ -38,8 +38,8 @@ func TestSalvage(t *testing.T) {
 	}
 }
 
-// Nothing is made of a file that is not stint's, and nothing is overwritten.
-func TestSalvageFails(t *testing.T) {
+// Salvage makes no file from another program's file, and overwrites none.
+func TestSalvageErrors(t *testing.T) {
 	dir := t.TempDir()
 	to, newer, other := filepath.Join(dir, "new.db"), makeFile(t, labels{1: "one"}), filepath.Join(dir, "other.db")
 	edit(t, newer, func(tx *bolt.Tx) error {
@@ -72,7 +72,7 @@ func TestSalvageFails(t *testing.T) {
 	require.Equal(t, []byte("mine"), readFile(t, to))
 }
 
-// What is in damaged pages is lost, and nothing else.
+// Salvage loses only the entries of damaged pages.
 func TestSalvageWithoutPages(t *testing.T) {
 	path := makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(20_000)...),
 		inJournal(1, format.Entry{Name: 1, ID: "id00000", TAT: 7},
@@ -93,7 +93,7 @@ func TestSalvageWithoutPages(t *testing.T) {
 	}
 	for i := range rounds {
 		content := bytes.Clone(sound)
-		if i%10 == 0 { // a page to which two others lead
+		if i%10 == 0 { // two pages point to one
 			at := branches[r.IntN(len(branches))]*bboltpage.Size + bboltpage.Header + 8
 			copy(content[at+bboltpage.Element*(1+r.IntN(2)):][:8], content[at:])
 		} else {
@@ -121,7 +121,7 @@ func TestSalvageWithoutPages(t *testing.T) {
 		}
 		some = some || len(got) > len(want)*9/10 && len(got) < len(want)
 		for key, tat := range got {
-			if tat != want[key] && key != "1:id00000" && key != "2:id00001" { // of which the journal may be lost
+			if tat != want[key] && key != "1:id00000" && key != "2:id00001" { // the journal has these, and may be lost
 				require.Equal(t, want[key], tat, key)
 			}
 		}
@@ -129,7 +129,7 @@ func TestSalvageWithoutPages(t *testing.T) {
 	require.True(t, some, "a page was lost, and the others were not")
 }
 
-// What is in the pages of a short file is salvaged.
+// Salvage copies the pages that a short file still has.
 func TestSalvageShortFile(t *testing.T) {
 	all := many(20_000)
 	path := makeFile(t, labels{1: "One", 2: "Two"}, inTree(all[:5_000]...), inTree(all[5_000:10_000]...),
@@ -153,14 +153,14 @@ func TestSalvageShortFile(t *testing.T) {
 	clear(content[m.Root*bboltpage.Size:][:bboltpage.Size]) // then the root of the transaction before is read
 	to, v, err = salvageFile(t, writeFile(t, content))
 	require.NoError(t, err)
-	require.ErrorContains(t, v.Lost[0], "what the last transaction changed")
+	require.ErrorContains(t, v.Lost[0], "the changes of the last transaction are lost")
 	names, _ := contents(t, to)
 	require.Equal(t, labels{1: "One", 2: "Two"}, names)
 }
 
-// An entry that makes no sense is dropped, and the others are not. A label that
-// is lost gets a name that no other number has.
-func TestSalvageDrops(t *testing.T) {
+// Salvage drops only invalid entries. A name without a label gets one that no
+// other name has.
+func TestSalvageBadEntries(t *testing.T) {
 	path := makeFile(t, labels{5: "name 6", 6: "Six"},
 		inTree(format.Entry{Name: 6, ID: "a", TAT: 1}, format.Entry{Name: 6, ID: "b", TAT: 2},
 			format.Entry{Name: format.Holds, ID: "6:a", TAT: 3}))
@@ -183,8 +183,8 @@ func TestSalvageDrops(t *testing.T) {
 	require.Equal(t, map[string]int64{"6:a": 1, "6:b": 2, "0:6:a": 3}, got)
 }
 
-// The records of the log are part of the journal. Of a log that is damaged, or
-// later than the meta page in force, what can be read is salvaged.
+// The records of the log are part of the journal. If the log is damaged, or
+// later than the meta page in force, its readable records are salvaged.
 func TestSalvageLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "logged.db")
 	var log int64
@@ -217,7 +217,7 @@ func TestSalvageLog(t *testing.T) {
 		"record": {log + 30, nil, "a record of the log is damaged", second},
 		"round":  {0, round([]byte("round")), "the round of its log is damaged", map[string]int64{}},
 		"short": {0, func(tx *bolt.Tx) error { return tx.Bucket(format.LogBucket).Put([]byte("more"), nil) },
-			"it is not as long as it should be", both},
+			"its length is wrong", both},
 		"later": {0, round(format.RoundValue(now - 1<<32)), "the log is of a later transaction", both},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -238,10 +238,12 @@ func TestSalvageLog(t *testing.T) {
 			require.Equal(t, c.want, got)
 		})
 	}
-	// Salvaged or not, these are not opened.
+	// A store does not open these files, but Salvage may read them.
 	for what, change := range map[string]func(tx *bolt.Tx) error{
-		"not behind its journal": inJournal(1<<40, format.Entry{Name: 1, ID: "later", TAT: 1}),
-		"half of a log":          func(tx *bolt.Tx) error { return tx.Bucket(format.MetaBucket).Delete(format.LogKey) },
+		"does not come after its journal": inJournal(1<<40, format.Entry{Name: 1, ID: "later", TAT: 1}),
+		"half of a log": func(tx *bolt.Tx) error {
+			return tx.Bucket(format.MetaBucket).Delete(format.LogKey)
+		},
 	} {
 		changed := writeFile(t, readFile(t, path))
 		edit(t, changed, change)

@@ -13,17 +13,18 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// Verified is what Verify read.
+// Verified counts what Verify read.
 type Verified struct {
 	Buckets   int64    // buckets and holds in their places
 	Journaled int64    // entries of the journal
-	Unsummed  []string // buckets of the database without a sum: a changed TAT there is not found
+	Unsummed  []string // buckets of the database without a sum
 }
 
-// Verify reads all of the file at path, and returns everything that is wrong
-// with it, joined. Each of the errors is ErrCorrupt: a page, a key or a value
-// that is not as docs/format.md says, or a bucket that does not come to its
-// sum. It calls read now and then with the number of buckets since.
+// Verify reads all of the file at path, and returns all damage in it as joined
+// errors. Each of them is ErrCorrupt: a page, a key or a value is not as
+// docs/format.md says, or a bucket does not match its sum. In a bucket without
+// a sum it cannot notice a changed TAT. It calls read from time to time with
+// the number of buckets since the last call.
 func Verify(path string, lockTimeout time.Duration, read func(n int)) (v Verified, err error) {
 	const often = 4096
 	f, err := open(path, boltfile.Options{LockTimeout: lockTimeout, ReadOnly: true})
@@ -49,8 +50,8 @@ func Verify(path string, lockTimeout time.Duration, read func(n int)) (v Verifie
 	return v, errors.Join(r.lost...)
 }
 
-// asOpened reads what a store reads when it opens the file, as it reads it. The
-// records of the log are checked here.
+// asOpened reads the file in the same way as a store that opens it. It also
+// checks the records of the log.
 func (r *reader) asOpened(tx *bolt.Tx) error {
 	if _, err := r.file.ReadHead(tx); err != nil {
 		return err
@@ -74,13 +75,13 @@ func (r *reader) asOpened(tx *bolt.Tx) error {
 	return nil
 }
 
-// metaPages checks the first two pages and the list of free pages. One unsound
-// meta page is not noticed when the file is opened, unless something was logged
-// since: the other one stands in for it.
+// metaPages checks the first two pages and the list of free pages. Opening a
+// file notices an unsound meta page only if the log has later records.
+// Otherwise bbolt uses the other meta page.
 func (r *reader) metaPages() {
 	ms, err := bboltpage.ReadMetas(r.file.OS())
 	if err == nil && len(ms) == 1 {
-		r.lose("page %d is not sound: what was saved last may be lost", 1-ms[0].Place)
+		r.lose("page %d is not sound: the last save may be lost", 1-ms[0].Place)
 	}
 	if _, err = bboltpage.CheckFile(r.file.OS()); err != nil {
 		r.lost = append(r.lost, err)

@@ -17,8 +17,8 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// Verify finds one thing that changed in a sound file, as by a flipped bit, a
-// lost write or a program without sums.
+// Verify finds each single change of a sound file, such as a flipped bit, a
+// lost write, or a change by a program that keeps no sums.
 func TestVerify(t *testing.T) {
 	at := func(names ...string) func(tx *bolt.Tx) *bolt.Bucket {
 		return func(tx *bolt.Tx) *bolt.Bucket {
@@ -38,7 +38,7 @@ func TestVerify(t *testing.T) {
 		change func(tx *bolt.Tx) error
 		found  string
 	}{
-		"TAT": {put(six, "a", n(1<<60+1)), `bucket "6": what is in it does not come to its sum`},
+		"TAT": {put(six, "a", n(1<<60+1)), `bucket "6": its contents do not match its sum`},
 		"id": {func(tx *bolt.Tx) error {
 			return errors.Join(six(tx).Delete([]byte("a")), six(tx).Put([]byte("A"), n(1<<60)))
 		}, "sum"},
@@ -53,13 +53,13 @@ func TestVerify(t *testing.T) {
 		"long id":     {put(six, fmt.Sprintf("%0600d", 1), n(1)), "an id of 600 bytes, which is never stored"},
 		"bucket in it": {func(tx *bolt.Tx) error { _, err := six(tx).CreateBucket([]byte("x")); return err },
 			"it is a bucket"},
-		"hold":            {put(holds, "6:a", n(1<<60+1)), `bucket "holds": what is in it does not come`},
+		"hold":            {put(holds, "6:a", n(1<<60+1)), `bucket "holds": its contents do not match`},
 		"hold of nothing": {put(holds, "six", n(1<<60)), "is not a key"},
 		"hold of 0":       {put(holds, "06:a", n(1<<60)), "is not a key"},
-		"label":           {put(names, "6", []byte("Sechs")), `bucket "names": what is in it does not come`},
+		"label":           {put(names, "6", []byte("Sechs")), `bucket "names": its contents do not match`},
 		"no label":        {func(tx *bolt.Tx) error { return names(tx).Delete([]byte("6")) }, "name 6 has no label"},
 		"record lost": {func(tx *bolt.Tx) error { return records(tx).Delete(n(1)) },
-			`bucket "journal": what is in it does not come`},
+			`bucket "journal": its contents do not match`},
 		"record damaged": {put(records, string(n(1)), []byte("abcdefgh")), "its checksum is wrong"},
 		"record of none": {inJournal(7, format.Entry{Name: 9, ID: "x", TAT: 1}), "name 9 has no label"},
 		"record of -1":   {inJournal(7, format.Entry{Name: 6, ID: "x", TAT: -1}), "the instant -1, which is never stored"},
@@ -72,8 +72,8 @@ func TestVerify(t *testing.T) {
 		"holds lost":      {func(tx *bolt.Tx) error { return tx.DeleteBucket(format.HoldsBucket) }, `no bucket "holds"`},
 		"journal lost":    {func(tx *bolt.Tx) error { return tx.DeleteBucket(format.JournalBucket) }, "it has no journal"},
 		"bucket of none": {func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("else")); return err },
-			`"else", which no stint file has`},
-		"meta": {put(at("meta"), "else", []byte("x")), `"else" in its bucket meta`},
+			`unknown key "else"`},
+		"meta": {put(at("meta"), "else", []byte("x")), `unknown key "else" in its bucket meta`},
 		"many": {func(tx *bolt.Tx) (err error) {
 			for i := range 30 {
 				err = errors.Join(err, six(tx).Put([]byte(fmt.Sprint(i)), nil))
@@ -99,7 +99,7 @@ func TestVerify(t *testing.T) {
 }
 
 // A file that another process has, or that is none of stint's, is that error.
-func TestVerifyOpens(t *testing.T) {
+func TestVerifyOpenErrors(t *testing.T) {
 	_, err := verify(t, t.TempDir()+"/none.db")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = verify(t, writeFile(t, bytes.Repeat([]byte("text"), 5000)))
@@ -112,7 +112,7 @@ func TestVerifyOpens(t *testing.T) {
 	require.ErrorIs(t, err, boltfile.ErrLocked)
 }
 
-// An unsound meta page is found, though the other one stands in for it.
+// Verify finds an unsound meta page, even though bbolt uses the other one.
 func TestVerifyMetaPages(t *testing.T) {
 	sound := readFile(t, makeFile(t, labels{1: "One"}, inTree(many(1)...)))
 	for page := range 2 {
@@ -125,7 +125,7 @@ func TestVerifyMetaPages(t *testing.T) {
 
 // Any flipped byte is found, unless nothing reads it: then the file has the
 // same in it.
-func TestVerifyFlips(t *testing.T) {
+func TestVerifyFlippedBytes(t *testing.T) {
 	all := many(20_000)
 	sound := readFile(t, makeFile(t, labels{1: "One", 2: "Two", 300: "Everyone"}, inTree(all[:10_000]...),
 		inTree(all[5_000:]...),
@@ -169,7 +169,7 @@ func TestVerifyFlips(t *testing.T) {
 	at := bytes.LastIndex(sound, []byte("id19999")) + len("id19999") // a TAT
 	for bit := range 64 {
 		if long || bit%9 == 0 {
-			require.Contains(t, flip(at+bit/8, 1<<(bit%8)), "does not come to its sum")
+			require.Contains(t, flip(at+bit/8, 1<<(bit%8)), "do not match its sum")
 		}
 	}
 }

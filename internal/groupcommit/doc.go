@@ -1,16 +1,17 @@
 // Package groupcommit lets callers that wait at the same time share one save.
 //
-// A Batch collects work. A save begins after the one before it has ended and
-// its callers had a chance to come again. Work that arrives later goes into the
-// next Batch. Work that no caller waits for goes into the same batches, and
-// does not hurry them.
+// A Batch collects work. The save of a Batch begins after the last save has
+// ended and its callers had time to submit work again. Later work goes into the
+// next Batch. Work that no caller waits for shares the same batches, and may
+// wait longer.
 //
 // The root package gives it a save function, which writes the work to the
 // store and finishes every entry of it before the callers wake up. The package
 // knows nothing of buckets or stores.
 //
 // Locks, in order: the Locker given to New, which is held during a save; the
-// locks of the caller; the Group's mutex, which Lock holds and a save does not.
+// caller's locks; the Group's mutex, which Lock holds. A save runs without the
+// Group's mutex.
 //
 // The tests count callers and saves in a synctest bubble.
 package groupcommit

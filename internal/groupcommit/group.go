@@ -20,47 +20,47 @@ type Batch[W any] struct {
 	Work W // changed between Lock and Unlock, and by the save
 
 	group   *Group[W]
-	callers int           // that wait for it
-	begun   time.Time     // when its first work came
+	callers int           // callers that wait for the save
+	begun   time.Time     // time of its first work
 	timer   *time.Timer   // closes overdue
-	overdue chan struct{} // closed with done, or when the save takes too long
+	overdue chan struct{} // closed at the end or at the timeout
 	done    chan struct{}
 	err     error // valid once done is closed
 }
 
 // Group runs the saves of one store.
 type Group[W any] struct {
-	order   sync.Locker // held during a save
+	order   sync.Locker // locked during a save
 	save    func(*Batch[W]) error
-	timeout time.Duration // longest that a caller waits
-	pause   time.Duration // longest that work waits if no caller does
+	timeout time.Duration // longest wait of a caller
+	pause   time.Duration // longest wait of work without callers
 
-	wake    chan struct{} // there is a next batch
-	hurry   chan struct{} // a caller waits for it
+	wake    chan struct{} // signals a next batch
+	hurry   chan struct{} // signals a caller that waits
 	stop    chan struct{}
 	stopped chan struct{}
 
 	mu       sync.Mutex
 	next     *Batch[W] // nil if there is no work
 	saving   *Batch[W] // nil if no save is under way
-	expected int       // callers that may come soon
-	spare    W         // of the last batch, for reuse
+	expected int       // callers that may submit work soon
+	spare    W         // Work of the last batch, for reuse
 	stats    Stats
 }
 
 // Stats count saves.
 type Stats struct {
-	Saves    int64 // that succeeded
+	Saves    int64 // saves that succeeded
 	Failures int64
-	Last     time.Duration // how long the last one took
+	Last     time.Duration // duration of the last save
 	Longest  time.Duration
-	Err      error // why the last one failed; nil if it did not
+	Err      error // error of the last save
 }
 
 // New returns a Group that calls save, one Batch at a time, with order locked.
-// A caller waits for at most timeout; work that no caller waits for is saved
-// after at most pause. What save leaves in the Work of its Batch becomes the
-// start of a later one's.
+// A caller waits for at most timeout. Work that no caller waits for is saved
+// after at most pause. The Work of a saved Batch is reused as the empty Work of
+// a later one, so save must reset it.
 func New[W any](timeout, pause time.Duration, order sync.Locker, save func(*Batch[W]) error) *Group[W] {
 	g := &Group[W]{
 		order: order, save: save, timeout: timeout, pause: pause,
@@ -71,8 +71,8 @@ func New[W any](timeout, pause time.Duration, order sync.Locker, save func(*Batc
 	return g
 }
 
-// Lock gives the caller the next Batch until Unlock. With wait, the caller is
-// going to call Await on it.
+// Lock gives the caller the next Batch until Unlock. If wait is true, the
+// caller is going to call Await on it.
 func (g *Group[W]) Lock(wait bool) *Batch[W] {
 	g.mu.Lock()
 	if g.next == nil {
@@ -103,8 +103,9 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Late reports whether saves are late: the goroutine that saves may wait for a
-// processor behind all callers, and the caller should yield. Lock is held.
+// Late reports whether saves are late. Then the goroutine that saves may be
+// waiting for a processor, and the caller should yield. The caller holds the
+// Lock.
 func (g *Group[W]) Late() bool {
 	oldest := g.next
 	if g.saving != nil {
@@ -125,7 +126,7 @@ func (b *Batch[W]) Await(stop <-chan struct{}) error {
 	select {
 	case <-b.done:
 		return b.err
-	default: // the first caller has waited for too long: look at the clock
+	default: // overdue for the first caller; this one may have come later
 	}
 	timer := time.NewTimer(b.group.timeout - time.Since(begun))
 	defer timer.Stop()
@@ -139,7 +140,7 @@ func (b *Batch[W]) Await(stop <-chan struct{}) error {
 	}
 }
 
-// Done is closed when the save has ended; Err is its error then.
+// Done returns a channel that is closed when the save has ended.
 func (b *Batch[W]) Done() <-chan struct{} { return b.done }
 
 // Err returns the error of a save that has ended.
@@ -167,12 +168,12 @@ func (g *Group[W]) run() {
 	}
 }
 
-// patience is how often in a row the processor is left to callers of whom none
+// patience is how often in a row gather yields the processor although no caller
 // comes.
 const patience = 32
 
-// gather lets callers come that are about to. It returns once there are as
-// many as expected, or no more come.
+// gather yields the processor to callers that are about to submit work. It
+// returns when as many have come as expected, or when no more come.
 func (g *Group[W]) gather() {
 	most := 0
 	for idle := 0; idle < patience; idle++ {
@@ -235,8 +236,8 @@ func (g *Group[W]) Stats() Stats {
 	return g.stats
 }
 
-// Close saves the work that is left, and waits for it. No caller may come
-// after it.
+// Close saves the work that is left, and waits for that save. After Close no
+// caller may come.
 func (g *Group[W]) Close() {
 	close(g.stop)
 	<-g.stopped

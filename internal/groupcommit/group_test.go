@@ -17,7 +17,7 @@ type rig struct {
 	mu    sync.Mutex
 	saved [][]int
 	fail  error
-	slow  chan struct{} // a save waits for it
+	slow  chan struct{} // holds up the next save
 }
 
 func run(t *testing.T, test func(r *rig)) {
@@ -111,7 +111,7 @@ func TestGroup(t *testing.T) {
 			require.ErrorIs(t, second.Await(nil), ErrTimeout)
 			require.Equal(t, 9*time.Second, time.Since(begun), "each waits for its own time")
 			close(r.slow)
-			require.NoError(t, first.Await(nil), "it came in the end")
+			require.NoError(t, first.Await(nil), "the save succeeded late")
 			require.NoError(t, second.Await(nil))
 		})
 	})
@@ -129,7 +129,7 @@ func TestGroup(t *testing.T) {
 				<-time.After(6 * time.Second)
 			}
 			close(r.slow)
-			require.NoError(t, first.Await(nil), "it came in the end")
+			require.NoError(t, first.Await(nil), "the save succeeded late")
 		})
 	})
 	t.Run("close saves what is left", func(t *testing.T) {

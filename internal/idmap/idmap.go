@@ -95,7 +95,8 @@ func (m Map[V]) Without(id string) Map[V] {
 }
 
 // put puts an entry into n, and returns the number of ids that this adds. If
-// share, it copies what other nodes refer to, and leaves that as it is.
+// share is true, other Maps use the nodes below n, so put copies those that it
+// changes.
 func (n *node[V]) put(e entry[V], depth int, share bool) (added int) {
 	if share {
 		n.children, n.leaf = slices.Clone(n.children), slices.Clone(n.leaf)
@@ -118,8 +119,8 @@ func (n *node[V]) put(e entry[V], depth int, share bool) (added int) {
 	return 1
 }
 
-// drop removes an id from n as put with share adds it, and returns the number
-// of ids that this removes.
+// drop removes an id from n, and returns the number of ids that this removes.
+// It copies nodes as put does with share.
 func (n *node[V]) drop(id string, hash uint32, depth int) (removed int) {
 	n.children, n.leaf = slices.Clone(n.children), slices.Clone(n.leaf)
 	if n.children != nil {

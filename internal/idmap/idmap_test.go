@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMap compares a Map, and every tenth of those that it was before, with Go
-// maps, also if most of the hashes are the same.
+// TestMap compares a Map, and every tenth of its earlier versions, with Go
+// maps, even if most of the hashes are equal.
 func TestMap(t *testing.T) {
 	for _, tc := range []struct {
 		name string

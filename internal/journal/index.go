@@ -15,18 +15,18 @@ import (
 const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio
 
 // Index has the newest entry of each bucket in the journal. The entries lie end
-// to end in chunks, and a table of hashes has the place of each. There is no
-// pointer for the garbage collector to follow except those to the chunks.
+// to end in chunks, and a hash table has the place of each. The chunks hold no
+// pointers, so the garbage collector does not scan them.
 type Index struct {
 	seed   maphash.Seed
 	slots  []uint64 // 32 bits of the hash, and the place of the entry plus 1; 0 if free
 	n      int      // slots in use
-	chunks [][]byte // of whole entries
-	size   int64    // of all chunks
+	chunks [][]byte // entries, end to end
+	size   int64    // bytes in all chunks
 }
 
-// chunkBits of a place are the offset in a chunk. The others are the number of
-// the chunk.
+// chunkBits is the number of bits of a place that are the offset in a chunk.
+// The bits above are the number of the chunk.
 const chunkBits = 18
 
 // New returns an empty Index.
@@ -57,8 +57,8 @@ func (x *Index) at(slot uint64) []byte {
 	return x.chunks[place>>chunkBits][place&(1<<chunkBits-1):]
 }
 
-// find returns the key's entry and the bytes from it on, or nil and the index of
-// the free slot for it.
+// find returns the key's entry and the bytes from that entry to the end of its
+// chunk. If there is no entry, b is nil and free is the index of a free slot.
 func (x *Index) find(name uint16, id string, hash uint64) (e format.RawEntry, b []byte, free int) {
 	for i := x.home(hash); ; i = (i + 1) & (len(x.slots) - 1) {
 		slot := x.slots[i]
@@ -74,18 +74,18 @@ func (x *Index) find(name uint16, id string, hash uint64) (e format.RawEntry, b 
 	}
 }
 
-// Get returns the TAT of a bucket that the index has.
+// Get returns the TAT of a bucket, and whether the index has one.
 func (x *Index) Get(name uint16, id string) (tat int64, ok bool) {
 	e, b, _ := x.find(name, id, x.hash(name, id))
 	return e.TAT, b != nil
 }
 
-// Put enters entries. A later one replaces an earlier one of the same bucket.
+// Put adds entries. A later entry replaces an earlier one of the same bucket.
 func (x *Index) Put(entries ...format.Entry) {
 	for x.n+len(entries) > len(x.slots)*5/8 {
 		x.grow()
 	}
-	const ahead = 16 // cache lines on their way at a time
+	const ahead = 16 // cache lines fetched at a time
 	var hashes [ahead]uint64
 	for part := range slices.Chunk(entries, ahead) {
 		for i := range part {
@@ -138,7 +138,7 @@ func (x *Index) grow() {
 	}
 }
 
-// Full reports whether the index has nearly no places left.
+// Full reports whether the index should take no more entries: places have 32 bits.
 func (x *Index) Full() bool { return len(x.chunks) >= 1<<(31-chunkBits) }
 
 // All yields the entries, in the order in which their buckets were first put.
@@ -158,22 +158,22 @@ func (x *Index) All() iter.Seq[format.RawEntry] {
 
 // run is a chunk of an index, in the order of the keys.
 type run struct {
-	first  format.RawEntry
-	chunk  []byte
-	behind []uint32 // the places of the other entries
+	first format.RawEntry
+	chunk []byte
+	rest  []uint32 // the places of the other entries
 }
 
-// Sorter has the entries of an Index in the order of their keys. A chunk fits
-// into the processor's cache, and the whole index does not. So each chunk is
-// sorted by itself, and the chunks are merged while entries are taken.
+// Sorter yields the entries of an Index in the order of their keys. A chunk
+// fits into the processor's cache, but the whole index does not. So each chunk
+// is sorted separately, and Take merges the chunks.
 type Sorter struct {
 	runs  []*run // a heap
-	Left  int    // entries that were not taken yet
+	Left  int    // entries not yet taken
 	taken []format.RawEntry
 }
 
-// Sorted returns the entries in the order of their keys, or nil once stop has
-// returned true. stop may be nil.
+// Sorted returns the entries in the order of their keys. It returns nil as soon
+// as stop returns true. stop may be nil.
 func (x *Index) Sorted(stop func() bool) *Sorter {
 	type placed struct {
 		format.RawEntry
@@ -192,9 +192,9 @@ func (x *Index) Sorted(stop func() bool) *Sorter {
 			at += e.Size
 		}
 		slices.SortFunc(es, func(a, b placed) int { return a.Compare(b.RawEntry) })
-		r := &run{first: es[0].RawEntry, chunk: chunk, behind: make([]uint32, len(es)-1)}
-		for i := range r.behind {
-			r.behind[i] = es[i+1].begin
+		r := &run{first: es[0].RawEntry, chunk: chunk, rest: make([]uint32, len(es)-1)}
+		for i := range r.rest {
+			r.rest[i] = es[i+1].begin
 		}
 		s.runs = append(s.runs, r)
 	}
@@ -209,9 +209,9 @@ func (s *Sorter) Take(n int) []format.RawEntry {
 	for range min(n, s.Left) {
 		r := s.runs[0]
 		s.taken = append(s.taken, r.first)
-		if len(r.behind) > 0 {
-			r.first, _ = format.ReadEntry(r.chunk[r.behind[0]:])
-			r.behind = r.behind[1:]
+		if len(r.rest) > 0 {
+			r.first, _ = format.ReadEntry(r.chunk[r.rest[0]:])
+			r.rest = r.rest[1:]
 			heap.Fix(s, 0)
 		} else {
 			heap.Pop(s)

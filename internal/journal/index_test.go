@@ -10,7 +10,7 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// An index behaves like a map, also when hashes collide.
+// An Index equals a map, even if hashes collide.
 func TestIndex(t *testing.T) {
 	type key struct {
 		name uint16
@@ -33,7 +33,7 @@ func TestIndex(t *testing.T) {
 		require.Equal(t, wanted, ok)
 		require.Equal(t, wantTAT, tat)
 	}
-	for i := range 300_000 { // about ten of them have the kept half of their hash in common
+	for i := range 300_000 { // about ten pairs share the stored half of the hash
 		put(key{4, fmt.Sprint(i)}, int64(i))
 	}
 	require.Equal(t, len(want), x.Len())
@@ -66,7 +66,7 @@ func TestIndex(t *testing.T) {
 	require.Nil(t, x.Sorted(func() bool { return true }))
 }
 
-// Full is reported before the places of a slot run out.
+// Full is true before the places run out.
 func TestFull(t *testing.T) {
 	x := New()
 	require.False(t, x.Full())

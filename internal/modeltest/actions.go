@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Action is something that a World does. Needs is nil if every Env allows it.
+// Action is a kind of step of a World. Needs is nil if every Env allows it.
 type Action struct {
 	Name   string
 	Weight int
@@ -19,7 +19,7 @@ func files(e Env) bool   { return e.File }
 func ticks(e Env) bool   { return e.Ticks }
 func delays(e Env) bool  { return e.DelayFlush != nil }
 
-// Actions is all that happens to a limiter.
+// Actions lists everything that may happen to a limiter.
 var Actions = []Action{
 	{"time passes", 220, (*World).passSome, nil},
 	{"spend", 300, func(w *World) { w.request(Spend) }, nil},
@@ -100,7 +100,7 @@ func (w *World) pickLimits() Limits {
 		levels = []Level{Memory, Flushed, Leased, Synced}
 	}
 	units := []int64{10, 1e9, 3600e9}
-	unit := units[w.rnd.IntN(3)] // of most limits: else time that one needs makes the others full
+	unit := units[w.rnd.IntN(3)] // shared by most limits, so that none is always full
 	pick := func() Limit {
 		l := Limit{
 			Burst: 1 + w.rnd.Int64N(30), Count: 1 + w.rnd.Int64N(5),

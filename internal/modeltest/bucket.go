@@ -8,8 +8,8 @@ import (
 // Span is an interval of instants, both ends included.
 type Span struct{ Lo, Hi int64 }
 
-// hull returns the least interval that has all of the instants in it, which
-// spans that are turned around may have too.
+// hull returns the smallest interval that contains all of the spans. A span may
+// have its ends in either order.
 func hull(s Span, more ...Span) Span {
 	s = Span{min(s.Lo, s.Hi), max(s.Lo, s.Hi)}
 	for _, m := range more {
@@ -23,16 +23,16 @@ type Turn struct{ At, Cost int64 }
 
 // Bucket is the model of one bucket.
 type Bucket struct {
-	TAT   Span    // when it is full again, turns that wait left out
-	Queue []*Turn // those that wait, in order
-	Hold  int64   // nobody passes before; 0: none
-	Rate  Limit   // the last limit, to which turns are charged
+	TAT   Span    // time when it is full, without waiting turns
+	Queue []*Turn // waiting turns, in order
+	Hold  int64   // end of the hold; 0 means none
+	Rate  Limit   // last limit; waiting turns are charged by it
 
-	clamped bool // memory may have a copy that only a look has clamped,
-	stored  Span // and the store a TAT further ahead
+	clamped bool // memory may have a TAT that a look clamped
+	stored  Span // the store's TAT, if clamped
 }
 
-// charge returns the TAT after a turn has come.
+// charge returns the TAT after the turns went.
 func (l Limit) charge(tat int64, turns ...*Turn) int64 {
 	for _, t := range turns {
 		tat = min(max(tat, t.At)+t.Cost*l.T(), t.At+l.Tau())
@@ -40,7 +40,7 @@ func (l Limit) charge(tat int64, turns ...*Turn) int64 {
 	return tat
 }
 
-// advance lets the turns come whose instant has.
+// advance charges the turns whose instant has come.
 func (b *Bucket) advance(now int64) (came bool) {
 	for len(b.Queue) > 0 && b.Queue[0].At <= now {
 		t := b.Queue[0]
@@ -50,8 +50,8 @@ func (b *Bucket) advance(now int64) (came bool) {
 	return came
 }
 
-// newLimits puts another limit in force: no copy of a look stays in memory.
-// What else is in memory is clamped.
+// newLimits puts another limit in force. A TAT that a look clamped goes back to
+// the store's. Any other TAT is clamped to the new limit.
 func (b *Bucket) newLimits(l Limit, on bool, now int64) {
 	b.forget()
 	if on {
@@ -60,16 +60,16 @@ func (b *Bucket) newLimits(l Limit, on bool, now int64) {
 	}
 }
 
-// forget notes that a copy that a look has clamped is gone.
+// forget undoes the clamp of a look.
 func (b *Bucket) forget() {
 	if b.clamped {
 		b.set(b.stored)
 	}
 }
 
-// looked notes that a look has shown a bucket. A TAT that is too far ahead is
-// clamped in memory only. If the copy may be evicted, the next look may find
-// another.
+// looked models a look at a bucket. A TAT that is too far ahead is clamped in
+// memory only. If memory may evict the bucket, the next look may find either
+// TAT.
 func (b *Bucket) looked(l Limit, now int64, evicts bool) {
 	capped := b.TAT.cap(now + l.clamp())
 	if capped != b.TAT && !b.clamped {
@@ -83,10 +83,10 @@ func (b *Bucket) looked(l Limit, now int64, evicts bool) {
 // set gives the bucket a TAT that the System has written.
 func (b *Bucket) set(s Span) { b.TAT, b.clamped = s, false }
 
-// cap returns the span with no instant after the end.
+// cap returns the span, cut off at the end.
 func (s Span) cap(end int64) Span { return Span{min(s.Lo, end), min(s.Hi, end)} }
 
-// tail returns the TAT after all who wait.
+// tail returns the TAT after all waiting turns.
 func (b *Bucket) tail(tat int64) int64 { return b.Rate.charge(tat, b.Queue...) }
 
 func (b *Bucket) tailSpan() Span { return Span{b.tail(b.TAT.Lo), b.tail(b.TAT.Hi)} }
@@ -151,7 +151,7 @@ func (b *Bucket) Decide(l Limit, on bool, now int64, op Op, cost int64) (lo, hi 
 	return b.decide(l, b.TAT.Lo, now, op, cost), b.decide(l, b.TAT.Hi, now, op, cost)
 }
 
-// after returns the TAT after a request that was answered so.
+// after returns the TATs that fit the answer d to a request.
 func (b *Bucket) after(l Limit, now int64, op Op, cost int64, lo, hi outcome, d Decision) Span {
 	s := Span{lo.next, hi.next}
 	switch {
@@ -166,7 +166,7 @@ func (b *Bucket) after(l Limit, now int64, op Op, cost int64, lo, hi outcome, d 
 	return s
 }
 
-// narrow returns what is left of s when a bucket shows the TAT seen.
+// narrow returns the part of s that fits the TAT seen in an answer.
 func (s Span) narrow(seen, now, tau int64) Span {
 	switch {
 	case s.Lo == s.Hi:

@@ -9,7 +9,7 @@ import (
 
 const second = int64(time.Second)
 
-// tenTokens is a limit whose token is worth a second.
+// tenTokens is a limit that returns a token each second.
 var tenTokens = Limit{Burst: 10, Count: 1, Period: time.Second}
 
 // do carries a request out on a bucket whose TAT is known.
@@ -34,8 +34,8 @@ func (b *Bucket) wait(l Limit, now, cost int64) (at int64) {
 	return at
 }
 
-// The model, against what one finds with pencil and paper. Instants and TATs
-// are seconds after 100; a step is what it leaves of a bucket of ten tokens.
+// TestBucket compares the model with figures from pencil and paper. Instants
+// and TATs are seconds after 100. Each step changes a bucket of ten tokens.
 func TestBucket(t *testing.T) {
 	type step struct {
 		at       int64
@@ -110,8 +110,8 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// The integers agree with the rationals, over any history.
-func TestBucketAgreesWithTokens(t *testing.T) {
+// Bucket and Tokens agree, over any history.
+func TestBucketAgainstTokens(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 200 {
 		l := Limit{Burst: 1 + rnd.Int64N(20), Count: 1 + rnd.Int64N(7)}
@@ -139,7 +139,7 @@ func TestBucketAgreesWithTokens(t *testing.T) {
 	}
 }
 
-// The law catches a cheater, and nobody else.
+// Law reports histories that break the law, and no others.
 func TestLaw(t *testing.T) {
 	type admission struct{ at, cost int64 }
 	for name, tc := range map[string]struct {
@@ -176,8 +176,8 @@ func TestLaw(t *testing.T) {
 	}
 }
 
-// The replay finds what all pairs of admissions would.
-func TestLawAgreesWithAllPairs(t *testing.T) {
+// Law, a replay, agrees with a check of all pairs of admissions.
+func TestLawAgainstAllPairs(t *testing.T) {
 	type admission struct{ at, cost int64 }
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 1000 {

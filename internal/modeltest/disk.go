@@ -26,10 +26,10 @@ const (
 type Disk struct {
 	mu    sync.Mutex
 	fault Fault
-	met   bool // the fault was met,
-	dead  bool // and the process died of it
+	met   bool // the fault happened
+	dead  bool // the fault was a crash
 
-	block, blocked chan struct{} // of the next save
+	block, blocked chan struct{} // hold up the next save
 }
 
 // Open begins the life of another process.
@@ -94,8 +94,8 @@ func (s *Session) Save(do func() error) error {
 	return ErrDisk
 }
 
-// Block holds up the next save: blocked is closed when it comes, and it goes on
-// when release is called.
+// Block holds up the next save until release is called. It closes blocked when
+// the save comes.
 func (d *Disk) Block() (blocked <-chan struct{}, release func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,7 +116,7 @@ func (d *Disk) set(f Fault) {
 	d.fault = f
 }
 
-// begin forgets whether a fault was met.
+// begin starts a call: no fault has happened in it yet.
 func (d *Disk) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

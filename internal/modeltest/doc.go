@@ -1,5 +1,5 @@
 // Package modeltest is one model of a limiter, for every random test. Only
-// tests import it, and it imports nothing of this module.
+// tests import it. It imports nothing of this module.
 //
 // A [World] takes a [System] through a random history: it picks actions from
 // the table [Actions], carries each out on the System and on the model, and
@@ -9,21 +9,22 @@
 // There are two kinds of checks.
 //
 // Exact: a [Bucket] is the instant at which it is full again (its TAT), the
-// turns that wait, and a hold, in plain integers. What it decides, the System
-// must decide. After a failure the model knows an interval of TATs only; it
-// requires that answers lie inside it, and an answer narrows it again.
+// waiting turns, and a hold, in plain integers. The System must decide as the
+// Bucket does. After a failure the model knows only an interval of TATs. Each
+// answer must lie inside that interval, and narrows it.
 //
-// The law: [Law] sees only what the System admitted. Over any stretch of time
-// that is at most burst + elapsed ÷ T. A turn counts at the instant at which it
-// comes. What Refund, Reset and new limits give is allowed for. And no id is
-// stranded: one tolerance after the last event every bucket is full.
+// The law: [Law] sees only what the System admitted. In any stretch of time
+// that is at most burst + elapsed ÷ T, plus what Refund, Reset and new limits
+// return. A turn counts at its instant. One tolerance after the last event,
+// every bucket must be full, so no id is denied for ever.
 //
-// What a crash may leave of a bucket is a list of intervals. An acknowledged
-// call at Leased or Synced leaves one interval, and so does a flush. Every
-// other call adds one.
+// The model keeps a list of the intervals that a crash may leave of a bucket.
+// An acknowledged call at Leased or Synced, or a flush, replaces the list with
+// one interval. Every other call adds an interval.
 //
-// An [Env] says what surrounds the System: failing saves and loads, crashes,
-// little memory, delayed flushes, a file, a real process that is killed.
+// An [Env] describes the surroundings of the System: failing saves and loads,
+// crashes, little memory, delayed flushes, a file, a real process that is
+// killed.
 //
 // The rules that the model follows, beside those of the package stint:
 //
@@ -37,10 +38,10 @@
 //     other limits come; Bucket does not.
 //   - After a failed commit the bucket is as before or as after the call.
 //
-// A failure reports a seed, and STINT_SEED takes the same history again:
+// A failure reports a seed. STINT_SEED repeats the same history:
 //
 //	STINT_SEED=1 go test -run TestWorlds/mem .
 //
 // The model has no locks: one goroutine drives a World. [Tokens] is a second
-// model, in rationals and without a TAT, that the first is compared to.
+// model, in rationals and without a TAT. The tests compare the two models.
 package modeltest

@@ -1,8 +1,8 @@
 package modeltest
 
-// commitLate spends from a group while a save is held up for longer than the
-// caller waits. Others call meanwhile, and wait for the next commit. Then the
-// save goes on, and fails or not.
+// commitLate spends from a group while its save is held up for longer than the
+// caller waits. Later calls wait for the next commit. Then the save goes on,
+// and fails or not.
 func (w *World) commitLate() {
 	reqs, before, undo := w.pickRequests(), make(map[Key]Span), make(map[Key]Span)
 	if len(reqs) == 0 {
@@ -15,10 +15,10 @@ func (w *World) commitLate() {
 	}
 	w.env.Disk.set(NoFault)
 	_, release := w.env.Disk.Block()
-	w.tb.Cleanup(release) // if it fails, before the System is closed
+	w.tb.Cleanup(release) // if the test fails, before the System is closed
 	w.late = true
 	if w.group(SpendAll, reqs) == NotDurable {
-		undo = before // what memory goes back to, if nothing else changes it
+		undo = before // TATs in memory if the save fails
 		w.Counts["late"]++
 	}
 	type waiting struct {

@@ -2,9 +2,9 @@ package modeltest
 
 import "fmt"
 
-// Law checks one bucket: what was admitted, over any stretch of time, is at
-// most burst + elapsed ÷ T. It replays the admissions, in order of time, into
-// a leaky bucket, and knows nothing of how the System decides.
+// Law checks one bucket. In any stretch of time, the System may admit at most
+// burst + elapsed ÷ T. Law replays the admissions in order of time into a leaky
+// bucket, and does not know how the System decides.
 type Law struct {
 	limit Limit
 	level int64 // the instant at which the leaky bucket is empty
@@ -13,7 +13,7 @@ type Law struct {
 // NewLaw returns the law of a limit that comes into force.
 func NewLaw(l Limit) *Law { return &Law{limit: l} }
 
-// Admit counts an admission. The error says that it breaks the law.
+// Admit counts an admission, and returns an error if it breaks the law.
 func (w *Law) Admit(at, cost int64) error {
 	w.level = max(w.level, at) + cost*w.limit.T()
 	if over := w.level - at - w.limit.Tau(); over > 0 {

@@ -61,7 +61,7 @@ func (w *World) reserve() {
 	}
 }
 
-// cancel leaves the queue, or has a turn that has come cancelled.
+// cancel cancels a reservation, whose turn waits or has come.
 func (w *World) cancel() {
 	if len(w.places) == 0 {
 		return
@@ -71,7 +71,7 @@ func (w *World) cancel() {
 	w.places = slices.Delete(w.places, i, i+1)
 	w.gone = append(w.gone, p)
 	s := w.states[p.key]
-	w.maySave(p.key, w.leaves(p.key, true)) // as it was
+	w.maySave(p.key, w.leaves(p.key, true)) // a crash may leave the turn
 	r := w.call(Call{Op: Cancel, Place: p.id})
 	s.Queue = slices.DeleteFunc(s.Queue, func(t *Turn) bool { return t == p.turn })
 	w.maySave(p.key, w.leaves(p.key, true))
@@ -83,7 +83,7 @@ func (w *World) cancel() {
 	}
 }
 
-// cancelAgain cancels what was cancelled, or what has come: nothing happens.
+// cancelAgain repeats a Cancel, which must change nothing.
 func (w *World) cancelAgain() {
 	if len(w.gone) > 0 {
 		p := w.gone[w.rnd.IntN(len(w.gone))]
@@ -94,7 +94,8 @@ func (w *World) cancelAgain() {
 	}
 }
 
-// hold holds a bucket, or ends its hold, and reads where its turns have gone.
+// hold holds a bucket, or ends its hold, and reads the new instants of its
+// turns.
 func (w *World) hold() {
 	key := w.pickKey()
 	until := w.now + w.rnd.Int64N(5e9) - 1e9
@@ -138,7 +139,7 @@ func (w *World) hold() {
 			key, p.turn.At, at, s.Hold)
 		moved = moved || at != p.turn.At
 		if p.turn.At = at; r.Failure != "" {
-			p.epoch = 0 // a crash may forget how late it went
+			p.epoch = 0 // a crash may forget the delay
 		}
 	}
 	for _, t := range s.Queue {
@@ -177,7 +178,7 @@ func (w *World) resetKeys(keys ...Key) {
 		if s.law != nil {
 			s.law.Reset()
 		}
-		for _, p := range w.places { // they go when their turns come, and are not charged
+		for _, p := range w.places { // their callers go at their turns, but are not charged
 			if p.key == key {
 				p.epoch = 0
 			}
@@ -211,7 +212,7 @@ func (w *World) resetKeys(keys ...Key) {
 	}
 }
 
-// heldNow finds out which hold is in force after a call that failed.
+// heldNow finds out, after a failed call, whether that call's hold is in force.
 func (w *World) heldNow(key Key, would int64) {
 	s := w.states[key]
 	if w.dead() || len(s.Queue) > 0 {

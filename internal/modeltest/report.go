@@ -16,7 +16,7 @@ func (w *World) failf(format string, args ...any) {
 		describe(w.limits), fmt.Sprintf(format, args...), lines.String())
 }
 
-// entry is a call, for the report of a failure.
+// entry is a call in the report of a failure.
 type entry struct {
 	call   Call
 	reply  Reply

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// refused reports whether a call on one key failed as it should, or without a
-// change.
+// refused reports whether a call on one key failed before it changed anything,
+// and requires that the failure is the right one.
 func (w *World) refused(key Key, op Op, cost int64, f Failure) bool {
 	l, on, declared := w.limits.For(key)
 	switch {
@@ -35,7 +35,7 @@ func (w *World) request(op Op) {
 	}
 	l, on, _ := w.limits.For(key)
 	w.decided(key, l, on, op, cost, d, r.Failure)
-	comesBack := w.rnd.IntN(3) == 0 // when it is told to
+	comesBack := w.rnd.IntN(3) == 0 // after RetryAfter
 	if comesBack && on && !d.Allowed && r.Failure == "" && op == Spend {
 		w.pass(int64(d.RetryAfter) - 1)
 		w.require(!w.again(key, op, cost, l), "%v is admitted before RetryAfter", key)
@@ -59,7 +59,7 @@ func (w *World) again(key Key, op Op, cost int64, l Limit) bool {
 	return d.Allowed
 }
 
-// decided carries a request out on the model, and compares the decision.
+// decided does a request on the model, and compares the decisions.
 func (w *World) decided(key Key, l Limit, on bool, op Op, cost int64, d Decision, f Failure) {
 	w.tb.Helper()
 	s := w.states[key]
@@ -88,8 +88,8 @@ func (w *World) decided(key Key, l Limit, on bool, op Op, cost int64, d Decision
 	}
 }
 
-// outcomes returns the TATs that a request leads to, if it is allowed at the lower
-// end.
+// outcomes returns the TATs that an allowed request may lead to, from the
+// decisions at both ends of the TAT.
 func (w *World) outcomes(lo, hi outcome, l Limit) Span {
 	if lo.Allowed && !hi.Allowed {
 		return Span{lo.next, w.now + l.Tau()}
@@ -97,7 +97,7 @@ func (w *World) outcomes(lo, hi outcome, l Limit) Span {
 	return Span{lo.next, hi.next}
 }
 
-// failed notes that a call failed whose effect would lie in a span.
+// failed handles a failed call that would have changed the TAT to one in would.
 func (w *World) failed(key Key, op Op, cost int64, would Span) {
 	w.unknown(key, would)
 	if op == Refund && w.states[key].law != nil {
@@ -133,8 +133,8 @@ func (w *World) pickRequests() (reqs []Request) {
 	return reqs
 }
 
-// withLimits gives some of the requests limits of their own. They are stricter
-// than those in force in all respects, so the laws of these still hold.
+// withLimits gives some of the requests limits of their own. These are never
+// less strict than the limits in force, so the same laws apply.
 func (w *World) withLimits(reqs []Request) []Request {
 	levels := w.env.Levels
 	if levels == nil {
@@ -155,7 +155,8 @@ func (w *World) withLimits(reqs []Request) []Request {
 	return reqs
 }
 
-// limitOf returns the limit that a request is held to, and whether there is one.
+// limitOf returns the limit that applies to a request, and whether there is
+// one.
 func (w *World) limitOf(q Request) (l Limit, on bool) {
 	if q.Limit != nil {
 		return *q.Limit, true
@@ -300,7 +301,7 @@ func (w *World) spendEach() {
 	}
 }
 
-// maybe notes a spend that may have been carried out, or denied, or not.
+// maybe handles a spend that was carried out, or denied, or lost.
 func (w *World) maybe(q Request, op Op) {
 	l, on := w.limitOf(q)
 	if s := w.states[q.Key]; on && op == Spend {

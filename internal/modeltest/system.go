@@ -19,14 +19,14 @@ const (
 	Synced
 )
 
-// Limit is what a bucket is held to.
+// Limit is the limit of a bucket.
 type Limit struct {
 	Burst, Count int64
 	Period       time.Duration
 	Queue        int64
 	Level        Level
 
-	most int64 // tolerance that TATs are clamped to if it is more than Tau
+	most int64 // tolerance for clamping, if more than Tau
 }
 
 // T returns the time that a token takes to come back, in nanoseconds.
@@ -35,7 +35,7 @@ func (l Limit) T() int64 { return (int64(l.Period) + l.Count - 1) / l.Count }
 // Tau returns the time that an empty bucket takes to refill.
 func (l Limit) Tau() int64 { return l.Burst * l.T() }
 
-// clamp returns the tolerance that TATs are clamped to.
+// clamp returns how far ahead of now a TAT may be.
 func (l Limit) clamp() int64 { return max(l.most, l.Tau()) }
 
 // Limits are the limits in force. A Name that is declared and off is nil.
@@ -94,7 +94,7 @@ const (
 	Close         Op = "close"
 )
 
-// Mode says what part a Request has in a SpendAll.
+// Mode is the role of a Request in a SpendAll.
 type Mode uint8
 
 // The modes of stint.
@@ -104,7 +104,7 @@ const (
 	SpendOnly
 )
 
-// Request is a key and what is asked of it.
+// Request is a key and a cost.
 type Request struct {
 	Key   Key
 	Cost  int64  `json:",omitempty"`
@@ -117,7 +117,7 @@ type Call struct {
 	Op     Op
 	Now    int64
 	Reqs   []Request `json:",omitempty"`
-	Place  int       `json:",omitempty"` // of Delay and Cancel: what Reserve replied
+	Place  int       `json:",omitempty"` // of Delay and Cancel: the reply of Reserve
 	Until  int64     `json:",omitempty"` // of Hold
 	Limits *Limits   `json:",omitempty"` // of SetLimits; of SetOverrides, one override, or none to remove it
 }
@@ -163,23 +163,25 @@ type Reply struct {
 // System is a limiter with a clock that each call sets.
 type System interface {
 	Do(Call) Reply
-	Crash() // nothing that it does from now on reaches its store
+	Crash() // later saves do not reach the store
 }
 
-// Env is what surrounds the System.
+// Env describes the surroundings of the System.
 type Env struct {
-	Open        func(Limits) System // on what the System before has left
-	Disk        *Disk               // nil: saves and loads do not fail
-	Levels      []Level             // of the limits; nil: all
-	MaxResident int                 // 0: everything fits
+	Open        func(Limits) System // on the store that the last System left
+	Disk        *Disk               // nil if saves and loads never fail
+	Levels      []Level             // levels of the limits; nil means all
+	MaxResident int                 // 0 means no bound
 	Crashes     bool                // the System may crash between calls
 	File        bool                // it has Snapshot and Compact
 	Ticks       bool                // it has Tick
-	Dead        func() bool         // the process is; nil: it is not killed
-	// waits for what goes on by itself; nil: commits have no timeout
+	Dead        func() bool         // whether the process was killed; may be nil
+	// Settle waits until the goroutines of the System are idle. nil means that
+	// commits have no timeout.
 	Settle func()
 
-	// DelayFlush begins a flush that stops at its reading of the clock or at its
-	// save, and says whether it did. release lets it go on, and waits for it.
+	// DelayFlush begins a flush that stops when it reads the clock or when it
+	// saves. It reports whether the flush has stopped. release continues the
+	// flush, and waits for its end.
 	DelayFlush func(at string) (stopped bool, release func() Reply)
 }

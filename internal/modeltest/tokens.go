@@ -8,7 +8,7 @@ import "math/big"
 type Tokens struct {
 	burst    *big.Rat
 	interval *big.Rat // nanoseconds a token takes to come back
-	level    *big.Rat // the tokens at the instant `since`; below zero while turns wait
+	level    *big.Rat // tokens at `since`; below 0 while turns wait
 	since    *big.Int
 }
 
@@ -20,7 +20,7 @@ func NewTokens(burst, count, period int64) *Tokens {
 	return &Tokens{b, new(big.Rat).SetInt(interval), b, new(big.Int)}
 }
 
-// clock returns now as the arithmetic sees it: time stands still at both ends.
+// clock returns now within the range of the limiter's arithmetic.
 func (m *Tokens) clock(now int64) *big.Int {
 	end := new(big.Int).Lsh(big.NewInt(1), 63)
 	end.Sub(end, big.NewInt(1+36525*24*60*60*1_000_000_000))
@@ -34,8 +34,8 @@ func (m *Tokens) clock(now int64) *big.Int {
 	return n
 }
 
-// tokens returns what the bucket holds. A reading older than the last change
-// finds fewer than there were then.
+// tokens returns the content of the bucket. For a time before the last change,
+// it returns less than at that change.
 func (m *Tokens) tokens(now int64) *big.Rat {
 	passed := new(big.Int).Sub(m.clock(now), m.since)
 	n := new(big.Rat).SetInt(passed)
@@ -48,17 +48,17 @@ func (m *Tokens) tokens(now int64) *big.Rat {
 
 func (m *Tokens) set(now int64, level *big.Rat) { m.level, m.since = level, m.clock(now) }
 
-// wait returns the nanoseconds in which n tokens come back.
+// wait returns the nanoseconds in which n tokens return.
 func (m *Tokens) wait(n *big.Rat) *big.Int {
 	if n.Sign() <= 0 {
 		return new(big.Int)
 	}
-	// whole: tokens and time only ever change by whole ones
+	// an integer, because tokens and time change by integers
 	return new(big.Rat).Mul(n, m.interval).Num()
 }
 
-// Spend takes cost tokens if they are there, or returns the nanoseconds until
-// they are.
+// Spend takes cost tokens if the bucket has them. Otherwise it returns the
+// nanoseconds until it has them.
 func (m *Tokens) Spend(now, cost int64) (retryAfter int64) {
 	left := m.tokens(now)
 	left = new(big.Rat).Sub(left, new(big.Rat).SetInt64(cost))
@@ -69,9 +69,9 @@ func (m *Tokens) Spend(now, cost int64) (retryAfter int64) {
 	return 0
 }
 
-// Reserve takes cost tokens, there or not, and returns the nanoseconds until
-// they are. If the bucket would then be full only after the last nanosecond of
-// an int64, ok is false and nothing is taken.
+// Reserve takes cost tokens, even if the bucket does not have them. It returns
+// the nanoseconds until it has them. If the bucket would be full only after the
+// last nanosecond of an int64, ok is false and nothing is taken.
 func (m *Tokens) Reserve(now, cost int64) (delay int64, ok bool) {
 	left := new(big.Rat).Sub(m.tokens(now), new(big.Rat).SetInt64(cost))
 	full := new(big.Int).Add(m.clock(now), m.wait(new(big.Rat).Sub(m.burst, left)))
@@ -96,7 +96,7 @@ func (m *Tokens) Refund(now, cost int64) {
 	m.set(now, level)
 }
 
-// Clamp makes a bucket with less than nothing in it an empty one.
+// Clamp sets a negative level to 0.
 func (m *Tokens) Clamp(now int64) {
 	if m.tokens(now).Sign() < 0 {
 		m.set(now, new(big.Rat))

@@ -2,7 +2,8 @@ package modeltest
 
 import "slices"
 
-// closeAndReopen closes the System, rarely so a process that will be killed.
+// closeAndReopen closes the System and opens another. If the test kills
+// processes, it does so only once in eight times.
 func (w *World) closeAndReopen(limits Limits) {
 	if w.env.Dead == nil || w.rnd.IntN(8) == 0 {
 		w.reopen(false, limits)
@@ -77,7 +78,7 @@ func (w *World) flush() {
 	w.flushed()
 }
 
-// tick has FlushInterval pass: what is Flushed or stricter is saved.
+// tick lets FlushInterval pass, which saves the limits at Flushed or stricter.
 func (w *World) tick() {
 	w.call(Call{Op: Tick})
 	for key, s := range w.states {
@@ -90,7 +91,7 @@ func (w *World) tick() {
 	}
 }
 
-// delayFlush begins a flush that is held up, in its save or before it.
+// delayFlush begins a flush that is held up in its save or before.
 func (w *World) delayFlush() {
 	if w.release != nil {
 		return
@@ -106,7 +107,7 @@ func (w *World) delayFlush() {
 	w.Counts["delayed flushes"]++
 }
 
-// shows requires that a bucket is shown as it is.
+// shows requires that a listed bucket agrees with the model.
 func (w *World) shows(key Key, got Listed) {
 	w.tb.Helper()
 	s := w.states[key]
@@ -132,7 +133,7 @@ func (w *World) inspect() {
 	}
 }
 
-// list requires that Buckets shows those that are not full, or are held.
+// list requires that Buckets shows each bucket that is not full or is held.
 func (w *World) list() {
 	name := w.pickKey().Name
 	r := w.one(Buckets, Key{Name: name}, 0)
@@ -140,7 +141,7 @@ func (w *World) list() {
 		w.faulty(r.Failure)
 		return
 	}
-	met := false // then some are missing
+	met := false // a fault explains missing buckets
 	if w.env.Disk != nil {
 		met, _ = w.env.Disk.state()
 	}
@@ -173,7 +174,7 @@ func (w *World) upkeep(op Op) {
 	r := w.call(Call{Op: op})
 	w.Counts[string(op)]++
 	w.require(r.Failure == "" || r.Failure == Crashed, "%s: %s", op, r.Failure)
-	if op == Snapshot && r.Failure == "" { // which flushes
+	if op == Snapshot && r.Failure == "" { // Snapshot flushes
 		w.flushed()
 	}
 }

@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// state is all that the model knows of a key.
+// state is the model of one key.
 type state struct {
 	Bucket
 	law *Law // nil while the key has no limit
 
-	file       []Span  // what a crash may leave of the TAT,
-	holds      []int64 // and of the hold
-	during     []Span  // the same for changes since a delayed flush began
+	file       []Span  // TATs that a crash may leave
+	holds      []int64 // holds that a crash may leave
+	during     []Span  // file, since a delayed flush began
 	heldDuring []int64
-	unseen     bool // the hold on file, because the Name is not declared
+	unseen     bool // the Name is not declared, so no call shows the hold
 }
 
 // place is a reservation of the World.
@@ -28,8 +28,8 @@ type place struct {
 	key   Key
 	id    int   // of the System
 	turn  *Turn // nil: it took nothing, or was cancelled
-	now   bool  // its turn came at once
-	epoch int   // of the limits that it was made under
+	now   bool  // the turn came at once
+	epoch int   // epoch of the limits at that time
 }
 
 // World takes a System through a random history, with the model beside it.
@@ -42,20 +42,20 @@ type World struct {
 
 	now    int64
 	limits Limits
-	epoch  int // of the limits
+	epoch  int // number of changes of the limits
 	keys   []Key
 	states map[Key]*state
 	places []*place
-	gone   []*place // cancelled, or come: to be cancelled again
-	atomic []Key    // the keys of a group whose commit a crash cut
-	before []Span   // their TATs before,
-	would  []Span   // and after it
+	gone   []*place // cancelled, or their turn has come
+	atomic []Key    // keys of a commit that a crash interrupted
+	before []Span   // their TATs before it
+	would  []Span   // their TATs after it
 
-	release func() Reply // of the flush that is delayed; nil: none is
-	late    bool         // a save is held up: calls may get no answer in time
-	calls   []entry      // the last
+	release func() Reply // ends the delayed flush; nil if none
+	late    bool         // a save is held up, so calls may time out
+	calls   []entry      // the last few calls
 	action  string
-	Counts  map[string]int // what happened how often
+	Counts  map[string]int // number of times by event
 }
 
 // NewWorld returns a World with a System that is opened on an empty store.
@@ -82,8 +82,8 @@ func (w *World) require(ok bool, format string, args ...any) {
 	}
 }
 
-// call calls the System. While a flush is delayed and the call waits for it,
-// the flush goes on.
+// call calls the System. If the call waits for a delayed flush, call ends the
+// delay.
 func (w *World) call(c Call) (r Reply) {
 	c.Now = w.now
 	if w.env.Disk != nil && w.release == nil {
@@ -96,7 +96,7 @@ func (w *World) call(c Call) (r Reply) {
 		go func() { done <- w.sys.Do(c) }()
 		select {
 		case r = <-done:
-		case <-time.After(5 * time.Millisecond): // how long does not matter to the outcome
+		case <-time.After(5 * time.Millisecond): // any time leads to the same outcome
 			w.endFlush()
 			r = <-done
 		}
@@ -110,10 +110,10 @@ func (w *World) one(op Op, key Key, cost int64) Reply {
 	return w.call(Call{Op: op, Reqs: []Request{{Key: key, Cost: cost}}})
 }
 
-// faulty requires that a failure is one that a fault explains.
+// faulty requires that a fault explains the failure.
 func (w *World) faulty(f Failure) {
 	w.tb.Helper()
-	met := w.dead() // perhaps of a renewal, which no call waits for
+	met := w.dead() // perhaps in the renewal of a lease
 	if w.env.Disk != nil && !met {
 		met, _ = w.env.Disk.state()
 	}
@@ -139,14 +139,14 @@ func (w *World) dead() bool {
 	return w.env.Dead != nil && w.env.Dead()
 }
 
-// put gives a bucket a TAT, and notes that a crash may leave it.
+// put gives a bucket a TAT, and adds it to those that a crash may leave.
 func (w *World) put(key Key, tat Span) {
 	s := w.states[key]
 	s.set(tat)
 	w.maySave(key, w.leaves(key, true))
 }
 
-// leaves returns what a save leaves of a bucket.
+// leaves returns the TATs that a save of the bucket may store.
 func (w *World) leaves(key Key, lease bool) Span {
 	s := w.states[key]
 	span := s.tailSpan()
@@ -159,7 +159,7 @@ func (w *World) leaves(key Key, lease bool) Span {
 	return span
 }
 
-// maySave notes that a save may leave a bucket so.
+// maySave adds a span to those that a crash may leave of the bucket.
 func (w *World) maySave(key Key, span Span) {
 	s := w.states[key]
 	add := func(to []Span) []Span {
@@ -174,8 +174,8 @@ func (w *World) maySave(key Key, span Span) {
 	}
 }
 
-// saved notes that the store has what the buckets are, if their levels ask for
-// that. Of several, all are in one commit if one asks.
+// saved models a durable call on the buckets, if one of their levels asks for
+// that. All of the buckets are in one commit then.
 func (w *World) saved(keys ...Key) {
 	strictest := Memory
 	for _, key := range keys {
@@ -195,8 +195,7 @@ func (w *World) savedAt(strictest Level, keys ...Key) {
 	}
 }
 
-// unknown notes that a call failed, after which the bucket is as before or as
-// it would be.
+// unknown handles a failed call: the bucket's TAT is as before, or is in would.
 func (w *World) unknown(key Key, would Span) {
 	s := w.states[key]
 	s.set(hull(s.TAT, would))
@@ -222,7 +221,7 @@ func (w *World) compare(key Key, d Decision, lo, hi Decision) {
 
 func between(a, n, b int64) bool { return min(a, b) <= n && n <= max(a, b) }
 
-// admit counts an admission at an instant.
+// admit counts an admission for the law.
 func (w *World) admit(key Key, at, cost int64) {
 	w.tb.Helper()
 	s := w.states[key]
@@ -234,7 +233,7 @@ func (w *World) admit(key Key, at, cost int64) {
 	w.Counts["admitted"]++
 }
 
-// pass lets time pass, and the turns come that do.
+// pass lets time pass, and admits the turns whose instants come.
 func (w *World) pass(d int64) {
 	w.now += d
 	slices.SortStableFunc(w.places, func(a, b *place) int {
@@ -278,8 +277,8 @@ func (w *World) newLaw(key Key) {
 	}
 }
 
-// look compares a bucket with the model's, as it is, and narrows what the
-// model knows of it.
+// look compares a bucket of the System with the model, and narrows the model's
+// TAT by the answer.
 func (w *World) look(key Key) {
 	w.tb.Helper()
 	s := w.states[key]
@@ -304,14 +303,14 @@ func (w *World) look(key Key) {
 	}
 }
 
-// looked notes that a check was answered so.
+// looked handles the answer to a Check.
 func (w *World) looked(key Key, l Limit, cost int64, lo, hi outcome, d Decision) {
 	s := w.states[key]
 	s.TAT = s.after(l, w.now, Check, cost, lo, hi, d)
 	s.looked(l, w.now, w.env.MaxResident > 0)
 }
 
-// flushed notes that a flush has saved everything.
+// flushed models a flush that has saved everything.
 func (w *World) flushed() {
 	for key, s := range w.states {
 		if !s.unseen {
@@ -321,8 +320,8 @@ func (w *World) flushed() {
 	}
 }
 
-// endFlush lets the delayed flush go on. What changed since it began may be
-// saved by it, or not.
+// endFlush lets the delayed flush go on. Changes since its start may or may not
+// be saved.
 func (w *World) endFlush() {
 	r := w.release()
 	w.release = nil
@@ -337,8 +336,8 @@ func (w *World) endFlush() {
 	}
 }
 
-// reopen closes the System, or has it crash, and compares what the next one
-// finds on file.
+// reopen closes the System, or crashes it. It opens another one, and compares
+// what that finds on file.
 func (w *World) reopen(crash bool, limits Limits) {
 	if w.release != nil {
 		w.endFlush()
@@ -357,7 +356,7 @@ func (w *World) reopen(crash bool, limits Limits) {
 		w.Counts["crashes"]++
 	}
 	w.sys.Crash()
-	for key, s := range w.states { // turns do not outlive the process
+	for key, s := range w.states { // the turns end with the process
 		s.Queue = nil
 		if l, _, _ := w.limits.For(key); crash && l.Level < Leased && s.law != nil {
 			s.law.Reset()
@@ -375,7 +374,8 @@ func (w *World) reopen(crash bool, limits Limits) {
 	w.wholeOrNot()
 }
 
-// found compares what a System finds on file with what may be there.
+// found compares the TAT that a System finds on file with the TATs of the
+// model.
 func (w *World) found(key Key) {
 	s := w.states[key]
 	l, on, declared := w.limits.For(key)
@@ -386,7 +386,7 @@ func (w *World) found(key Key) {
 		}
 	}
 	r := w.one(Check, key, 0)
-	if r.Failure == Crashed { // it is killed again
+	if r.Failure == Crashed { // killed again
 		s.set(hull(s.file[0], s.file...))
 		return
 	}
@@ -406,7 +406,7 @@ func (w *World) found(key Key) {
 	s.looked(l, w.now, w.env.MaxResident > 0)
 }
 
-// holdFound compares a hold that was on file with what may be there.
+// holdFound compares a hold that was on file with the holds of the model.
 func (w *World) holdFound(key Key, d Decision) {
 	s := w.states[key]
 	hold := int64(0)
@@ -418,8 +418,7 @@ func (w *World) holdFound(key Key, d Decision) {
 	s.Hold, s.holds, s.unseen = hold, []int64{hold}, false
 }
 
-// wholeOrNot requires that of a group of changes, whose commit a crash cut,
-// all are there or none.
+// wholeOrNot requires that a crash has left all changes of one commit, or none.
 func (w *World) wholeOrNot() {
 	all, none := true, true
 	for i, key := range w.atomic {
@@ -429,7 +428,7 @@ func (w *World) wholeOrNot() {
 			all, none = all && s.TAT.Lo >= w.would[i].Lo, none && s.TAT.Lo <= w.before[i].Hi
 		}
 	}
-	w.require(all || none, "of one commit on %v a part is there", w.atomic)
+	w.require(all || none, "a part of one commit on %v is there", w.atomic)
 	w.atomic, w.before, w.would = nil, nil, nil
 }
 
@@ -440,8 +439,8 @@ func (w *World) Run(steps int) {
 	}
 }
 
-// End requires that nobody is stranded: one tolerance after the last event,
-// every bucket is full. It closes the System.
+// End requires that every bucket is full one tolerance after the last event. It
+// closes the System.
 func (w *World) End() {
 	w.action = "end"
 	if w.release != nil {
@@ -458,7 +457,7 @@ func (w *World) End() {
 	}
 	var keys []Key
 	for _, key := range w.keys {
-		if _, on, _ := w.limits.For(key); on { // a TAT that is too far ahead is capped
+		if _, on, _ := w.limits.For(key); on { // spans above the largest possible TAT are capped
 			w.one(Spend, key, 1)
 			keys = append(keys, key)
 		}
@@ -478,7 +477,7 @@ func (w *World) End() {
 	w.sys.Crash()
 }
 
-// Close is for a test that ends before the World does.
+// Close ends a World whose test stops before End.
 func (w *World) Close() { w.sys.Crash() }
 
 const unlimited = math.MaxInt64

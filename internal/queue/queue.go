@@ -9,7 +9,7 @@ import (
 type Turn struct {
 	At   int64 // instant at which it may go, Unix nanoseconds
 	Cost int64 // tokens
-	Rate Rate  // of a limit of its own; zero: the queue's
+	Rate Rate  // the turn's own; zero means the queue's
 }
 
 // Rate is the part of a limit that the arithmetic needs.
@@ -33,7 +33,7 @@ func (q *Queue) Waiting(now int64) int {
 	return n
 }
 
-// Join adds a turn to the end. Its instant is not before Last.
+// Join adds a turn to the end. Its instant must not be before Last.
 func (q *Queue) Join(t *Turn) { q.turns = append(q.turns, t) }
 
 // Leave removes a turn, and reports whether it was still waiting.
@@ -94,9 +94,9 @@ func (q *Queue) Tail(tat int64, r Rate) int64 {
 	return tat
 }
 
-// charge returns the TAT after a turn went at its instant. It is never further
-// ahead of that instant than the TAT of an empty bucket: the limit may have
-// become smaller since the turn joined.
+// charge returns the TAT after a turn went at its instant. The limit may have
+// become smaller since the turn joined. So the TAT is never later than that of
+// a bucket that is empty at the instant.
 func (r Rate) charge(tat int64, t *Turn) int64 {
 	if t.Rate != (Rate{}) {
 		r = t.Rate
@@ -108,9 +108,8 @@ func (r Rate) charge(tat int64, t *Turn) int64 {
 	return min(add(max(tat, t.At), t.Cost*r.Interval), empty)
 }
 
-// Delay moves the turns so that the first does not go before the instant. They
-// stay as far apart as they were, so no more go at once than before. It
-// reports whether any moved.
+// Delay moves all turns by the same time, so that the first does not go before
+// until. It reports whether any moved.
 func (q *Queue) Delay(until int64) bool {
 	if len(q.turns) == 0 || q.turns[0].At >= until {
 		return false

@@ -5,9 +5,9 @@
 // same spellings and report mistakes in the same words. It knows nothing of
 // limits, and has no locks and no state.
 //
-// It guarantees that a Format made by NewFormat returns an id of 1 to MaxID
-// bytes, or an error that wraps ErrInvalidID. A Period is never negative
-// and never overflows, and ShortPeriod writes what Period reads.
+// A Format made by NewFormat returns an id of 1 to MaxID bytes, or an error
+// that wraps ErrInvalidID. A Period is never negative and never overflows.
+// Period reads everything that ShortPeriod writes.
 //
 // Its tests are tables of spellings. The formats themselves are tested where
 // they are defined.

@@ -9,7 +9,7 @@ import (
 // MaxID is the length of the longest id, in bytes.
 const MaxID = 512
 
-// ErrInvalidID is what every error about an id wraps.
+// ErrInvalidID is wrapped by every error about an id.
 var ErrInvalidID = errors.New("stint: invalid id")
 
 // Format is stint.IDFormat.
@@ -43,7 +43,8 @@ func (Shared) String() string { return "shared" }
 
 func (Shared) Canonical(id string) (string, error) { return Finish(Shared{}, id, id, nil) }
 
-// Canonical returns f.Canonical(id), and checks what every format promises.
+// Canonical returns f.Canonical(id) if its length is right. Its error wraps
+// ErrInvalidID, even if that of f does not.
 func Canonical(f Format, id string) (string, error) {
 	canonical, err := f.Canonical(id)
 	if err != nil && errors.Is(err, ErrInvalidID) {

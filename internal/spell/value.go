@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The values that a limit's fields want, for a FieldError.
+// The values of a limit's fields, for FieldError.Want.
 const (
 	WantInteger    = "a plain decimal integer"
 	WantPeriod     = "a duration such as 90s, 180m, 36h, 1d or 2w"

@@ -1,14 +1,15 @@
 // Package table keeps buckets in memory: open addressing with linear probing,
 // no pointers, ids inline.
 //
-// A slot holds one bucket whole, its id included. So the garbage collector has
+// A slot holds one bucket whole, including its id. So the garbage collector has
 // nothing to scan in ten million buckets, and a decision touches one or two
-// cache lines. Ids are compared, not only hashed: no two share a bucket.
+// cache lines. Lookups compare ids, not only hashes, so no two ids share a
+// bucket.
 //
-// The root package embeds Slots in each shard of its directory. Slots of one
-// shard have one size, so ids of about one length share a class of shards.
-// Slots knows nothing of limits: the index of a rule is an opaque number, and
-// of the flags it acts on Dirty, Used, Clamped, Stored, Gate and Pending.
+// The root package embeds Slots in each shard of its directory. All Slots of
+// one shard have one size, so ids of similar length share a class of shards.
+// Slots knows nothing of limits. The index of a rule is an opaque number to it.
+// It acts on the flags Dirty, Used, Clamped, Stored, Gate and Pending only.
 //
 //	slot   0  TAT, int64
 //	       8  meta: name (16 bits), length of the id (10), flags (10), rule (28)

@@ -5,9 +5,9 @@ import (
 	"unsafe"
 )
 
-// wantLargePages asks for pages of 2 MiB for mem, which is untouched so far.
-// It is a hint. It covers mem from the start of its first such page to the end
-// of its last, so neighbours in memory get them as well.
+// wantLargePages asks for pages of 2 MiB for mem, which is not in use yet. It
+// is a hint. The kernel takes whole pages, so it may also affect memory before
+// and after mem.
 func wantLargePages(mem []byte) {
 	const large = 2 << 20
 	begin := uintptr(unsafe.Pointer(unsafe.SliceData(mem)))

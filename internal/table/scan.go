@@ -9,18 +9,18 @@ type Outcome uint8
 const (
 	Done    Outcome = iota // nothing is left to do
 	Again                  // visit the bucket next time, too
-	Defer                  // visit it when all are visited
+	Defer                  // visit it in the next EachDirty with all
 	Removed                // Remove was called on it
 )
 
-// EachDirty visits the dirty buckets. With all it also visits those that an
-// earlier visit deferred.
+// EachDirty visits the dirty buckets, except those that an earlier visit
+// deferred. If all is true it visits those, too.
 func (s *Slots) EachDirty(all bool, visit func(i uint32, b Slot) Outcome) {
 	unmarked := all && s.deferred
 	if all {
 		s.deferred = false
 	}
-	const ahead = 16 // words of marks whose slots are being fetched
+	const ahead = 16 // words of marks to prefetch ahead
 	for next := range len(s.marks) + ahead {
 		if next < len(s.marks) {
 			if unmarked {
@@ -35,7 +35,7 @@ func (s *Slots) EachDirty(all bool, visit func(i uint32, b Slot) Outcome) {
 				group := marked & -marked
 				s.marks[w] &^= group
 				s.eachInGroup(s.firstOf(w, group), visit)
-				// A removal may have moved dirty slots into groups behind this one.
+				// A removal may have moved dirty slots into later groups.
 				marked = s.marks[w] &^ (group<<1 - 1)
 			}
 		}
@@ -65,8 +65,8 @@ func (s *Slots) eachInGroup(first uint32, visit func(i uint32, b Slot) Outcome) 
 	}
 }
 
-// Each visits every bucket. visit may call Remove on the one that it is given,
-// and returns Removed then.
+// Each visits every bucket. visit may call Remove on its own bucket, and then
+// returns Removed.
 func (s *Slots) Each(visit func(i uint32, b Slot) Outcome) {
 	for i := uint32(0); i < s.capacity.Load(); i++ {
 		if b := s.At(i); b.Meta() != 0 && visit(i, b) == Removed {
@@ -75,12 +75,12 @@ func (s *Slots) Each(visit func(i uint32, b Slot) Outcome) {
 	}
 }
 
-// Evict scans a part of the slots and removes buckets to make space. It removes
-// full buckets that the store does not know. It also removes buckets that the
-// store has as they are, if they were not used since the last scan of that
-// part. With used it takes used ones, too. Buckets in a commit stay, as do
-// those that the save with the number saving has taken, and those that busy
-// reports. It returns how many it removed.
+// Evict scans the next part of the slots, and returns how many buckets it
+// removed. It removes full buckets that the store does not have. It also
+// removes buckets that the store has as they are, unless they were used since
+// the last scan of that part. If used is true, it removes those too. Three
+// kinds of buckets stay: those in a commit, those in the save with the number
+// saving, and those that busy reports.
 func (s *Slots) Evict(now int64, used bool, saving uint64, busy func(Slot) bool) (removed int) {
 	keep := uint64(Dirty | Used)
 	if used {

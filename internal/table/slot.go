@@ -25,19 +25,19 @@ const (
 const (
 	Dirty   = 1 << (metaFlags + 0) // the store has another TAT
 	Stored  = 1 << (metaFlags + 1) // the store may have this bucket
-	Gate    = 1 << (metaFlags + 2) // the bucket has a hold or a queue
+	Gate    = 1 << (metaFlags + 2) // the bucket has a hold or a queue, or is a share
 	Used    = 1 << (metaFlags + 3) // used since the last round of eviction
 	Pending = 1 << (metaFlags + 4) // the bucket is in a commit
 	Covered = 1 << (metaFlags + 5) // the store has the current half of the lease
-	Clamped = 1 << (metaFlags + 8) // only a look has clamped the TAT
+	Clamped = 1 << (metaFlags + 8) // a Check clamped the TAT, and no spend did
 	Ahead   = 1 << (metaFlags + 9) // the store has the next half of the lease, too
 
-	// Flush means that each flush saves the bucket, even if its rule would have
-	// it wait for the last one.
+	// Flush means that each flush saves the bucket. Without it, the rule may leave
+	// the bucket to the last flush.
 	Flush = 1 << (metaFlags + 10)
 
-	// SaveShift is where the number of the save begins that took the bucket
-	// last: 1, 2 or 3, or 0 for none. SaveMask covers it.
+	// SaveShift is the first bit of a number: the last save that took the bucket.
+	// It is 1, 2 or 3, or 0 for none. SaveMask covers its bits.
 	SaveShift = metaFlags + 6
 	SaveMask  = 3 << SaveShift
 )
@@ -68,7 +68,7 @@ var classOf = func() (of [MaxID/8 + 1]uint8) {
 // ClassOf returns the class of an id, whose length is at most MaxID.
 func ClassOf(id string) uint8 { return classOf[(len(id)+7)/8] }
 
-// RuleOf returns the rule that a slot's meta has.
+// RuleOf returns the rule in a slot's meta.
 func RuleOf(meta uint64) uint32 { return uint32(meta >> metaRule) }
 
 // Slot is the place of one bucket.

@@ -27,8 +27,8 @@ type Slots struct {
 	seed       maphash.Seed
 }
 
-// Marks tell which groups of slots may hold a dirty one. A shard has at most
-// this many groups, so a flush with few dirty slots skips nearly all others.
+// A mark tells that a group of slots may hold a dirty one. A shard has at most
+// maxGroups groups, so a flush with few dirty slots skips nearly all others.
 const maxGroups = 1 << 13
 
 // Init prepares empty Slots for ids of the class, hashed with seed.
@@ -58,8 +58,8 @@ func (s *Slots) home(h uint64) uint32 {
 	return uint32(uint64(uint32(h)) * uint64(s.capacity.Load()) >> 32)
 }
 
-// Prefetch fetches the slots at which the search for a hash begins. It needs
-// no lock: during a resize it fetches the wrong ones.
+// Prefetch fetches the slots at which the search for a hash begins. It needs no
+// lock: during a resize it fetches other slots, which does no harm.
 func (s *Slots) Prefetch(h uint64) { s.prefetchSlot(s.home(h)) }
 
 func (s *Slots) prefetchSlot(i uint32) {
@@ -119,7 +119,7 @@ func (s *Slots) place(h uint64) uint32 {
 	return i
 }
 
-// grow adds an eighth, so memory is never far ahead of what it holds.
+// grow makes an eighth more slots, so that little memory is unused.
 func (s *Slots) grow() {
 	if capacity := s.capacity.Load(); capacity < 256 {
 		s.resize(2*capacity + 4)
@@ -155,15 +155,15 @@ func (s *Slots) resize(capacity uint32) {
 	}
 }
 
-// makeMem returns n bytes and what the allocator would waste. Above 32 KiB it
-// deals in pages of 8 KiB.
+// makeMem returns at least n bytes: all that the allocator reserves for n.
+// Above 32 KiB that is a multiple of 8 KiB.
 func makeMem(n int) []byte {
 	const large, page = 32 << 10, 8 << 10
 	if n <= large {
 		b := slices.Grow([]byte(nil), n)
 		return b[:cap(b)]
 	}
-	b := make([]byte, (n+page-1)&^(page-1)) // append would write to it too early
+	b := make([]byte, (n+page-1)&^(page-1)) // append would touch the memory too early
 	wantLargePages(b)
 	return b
 }
@@ -180,8 +180,9 @@ func (s *Slots) hashOf(b Slot) uint64 {
 	return maphash.Bytes(s.seed, b.ID()) + uint64(b.Name())*Golden
 }
 
-// Remove takes a bucket out and closes the gap: slots behind it that would be
-// found sooner move up, so a search never steps over removed ones.
+// Remove takes a bucket out and closes the gap. Later slots move up if that
+// brings them nearer to their homes, so a search never steps over removed
+// slots.
 func (s *Slots) Remove(i uint32) {
 	s.MarkClean(i)
 	s.n--
@@ -206,9 +207,10 @@ func (s *Slots) Write(i uint32, tat int64) {
 	}
 }
 
-// Use notes that a bucket's tokens were asked for. A clamp that so far only
-// answered a Check becomes a change. Otherwise a reload would clamp the bucket
-// anew, and a caller that returns in time would be denied again.
+// Use records that tokens of a bucket were requested. If only a Check has
+// clamped the TAT so far, the bucket becomes dirty. Otherwise a reload would
+// clamp it again, and a caller that returns after its RetryAfter would be
+// denied.
 func (s *Slots) Use(i uint32) {
 	if b := s.At(i); b.Has(Clamped) {
 		s.Write(i, b.TAT())
@@ -217,7 +219,7 @@ func (s *Slots) Use(i uint32) {
 	}
 }
 
-// MarkDirty has the next flush look at a bucket.
+// MarkDirty makes the next flush visit a bucket.
 func (s *Slots) MarkDirty(i uint32) {
 	if b := s.At(i); !b.Has(Dirty) {
 		b.Set(Dirty)
@@ -226,7 +228,7 @@ func (s *Slots) MarkDirty(i uint32) {
 	s.mark(i)
 }
 
-// MarkClean notes that the store has the bucket as it is.
+// MarkClean records that the store has the bucket as it is.
 func (s *Slots) MarkClean(i uint32) {
 	if b := s.At(i); b.Has(Dirty) {
 		b.Clear(Dirty)

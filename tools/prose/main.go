@@ -35,11 +35,12 @@ const (
 
 var kinds = []string{longSentence, where, butFor, who, wideProse, wideCode}
 
-// longShare is the share of sentences that may be over 30 words, in percent. Of
-// the other kinds there may be none.
+// longShare is the share of sentences that may be over 30 words, in percent.
+// There may be no hits of the other kinds.
 const longShare = 2
 
-// skipped are directories that nobody writes by hand: results are those of bench.
+// skipped are directories of data, and of other people's files. bench writes
+// results.
 var skipped = []string{"testdata", "node_modules", "results"}
 
 // hit is a place that breaks a rule.

@@ -70,8 +70,8 @@ func rawLines(files *token.FileSet, file *ast.File) map[int]bool {
 	return lines
 }
 
-// isComment reports whether a line within a comment has no code before it. What
-// is indented is output or a table, and may be as wide as code.
+// isComment reports whether a line within a comment has no code before it. An
+// indented line is output or a table, and may be as wide as code.
 func isComment(s string) bool {
 	s = strings.TrimSpace(s)
 	return !strings.HasPrefix(s, "//\t") && (strings.HasPrefix(s, "//") || !strings.Contains(s, "//"))

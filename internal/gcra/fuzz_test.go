@@ -1,4 +1,4 @@
-package stint
+package gcra
 
 import (
 	"math"
@@ -29,7 +29,7 @@ var limitSeeds = [][3]int64{
 }
 
 var instantSeeds = []int64{
-	math.MinInt64, -1, 0, 1, 1_767_225_600e9, 1_767_225_600e9 + 1, endOfTime - 1, endOfTime, endOfTime + 1,
+	math.MinInt64, -1, 0, 1, 1_767_225_600e9, 1_767_225_600e9 + 1, EndOfTime - 1, EndOfTime, EndOfTime + 1,
 	math.MaxInt64,
 }
 
@@ -42,11 +42,11 @@ func fold(n, low, high int64) int64 {
 }
 
 // foldRate makes a valid limit of any three numbers.
-func foldRate(t *testing.T, burst, count, period int64) (r rate, b, c, p int64) {
+func foldRate(t *testing.T, burst, count, period int64) (r Rate, b, c, p int64) {
 	p = fold(period, 1, math.MaxInt64)
 	c = fold(count, (p-1)/century+1, p)
 	b = fold(burst, 1, century/((p-1)/c+1))
-	r, field, want := newRate(b, c, p)
+	r, field, want := New(b, c, p)
 	require.Empty(t, field, "%d per %d, burst %d: %s", c, p, b, want)
 	return r, b, c, p
 }
@@ -90,7 +90,7 @@ func FuzzRate(f *testing.F) {
 		f.Add(n, n, n, n)
 	}
 	f.Fuzz(func(t *testing.T, burst, count, period, free int64) {
-		r, field, want := newRate(burst, count, period)
+		r, field, want := New(burst, count, period)
 		bad, interval := "", new(big.Int)
 		switch {
 		case burst < 1:
@@ -111,16 +111,16 @@ func FuzzRate(f *testing.F) {
 			require.Zero(t, r)
 			return
 		}
-		require.Equal(t, burst, r.burst)
-		requireInt(t, interval, r.interval, "T")
-		requireInt(t, interval.Mul(interval, big.NewInt(burst)), r.tolerance, "τ")
+		require.Equal(t, burst, r.Burst)
+		requireInt(t, interval, r.Interval, "T")
+		requireInt(t, interval.Mul(interval, big.NewInt(burst)), r.Tolerance, "τ")
 
 		// remaining divides by multiplication, which is hardest beside whole tokens.
-		free = fold(free, 0, r.tolerance)
-		whole := free / r.interval * r.interval
-		for _, n := range []int64{free, whole - 1, whole, whole + 1, whole + r.interval - 1, r.tolerance - 1, r.tolerance} {
-			if n >= 0 && n <= r.tolerance {
-				require.Equal(t, n/r.interval, r.remaining(r.tolerance-n, 0), "%d ÷ %d", n, r.interval)
+		free = fold(free, 0, r.Tolerance)
+		whole := free / r.Interval * r.Interval
+		for _, n := range []int64{free, whole - 1, whole, whole + 1, whole + r.Interval - 1, r.Tolerance - 1, r.Tolerance} {
+			if n >= 0 && n <= r.Tolerance {
+				require.Equal(t, n/r.Interval, r.Remaining(r.Tolerance-n, 0), "%d ÷ %d", n, r.Interval)
 			}
 		}
 	})
@@ -133,24 +133,24 @@ func FuzzLaws(f *testing.F) {
 	f.Fuzz(func(t *testing.T, burst, count, period, tat, now, cost int64) {
 		r, burst, _, _ := foldRate(t, burst, count, period)
 		cost = fold(cost, 0, burst)
-		spent, retryAfter := r.spend(tat, now, cost)
-		place, delay, ok := r.reserve(tat, now, cost)
-		clamped := r.clamp(tat, now)
+		spent, retryAfter := r.Spend(tat, now, cost)
+		place, delay, ok := r.Reserve(tat, now, cost)
+		clamped := r.Clamp(tat, now)
 		now = bound(now)
-		after := sum(max(now, tat), cost*r.interval)
+		after := sum(max(now, tat), cost*r.Interval)
 
 		// RetryAfter is exact: a nanosecond earlier is too early.
-		if after.Cmp(sum(now, r.tolerance)) <= 0 {
+		if after.Cmp(sum(now, r.Tolerance)) <= 0 {
 			require.Zero(t, retryAfter)
 			requireInt(t, after, spent, "TAT")
-			require.Equal(t, max(now, tat), r.refund(spent, now, cost), "a refund undoes a spend")
+			require.Equal(t, max(now, tat), r.Refund(spent, now, cost), "a refund undoes a spend")
 		} else {
 			require.Equal(t, tat, spent, "a denial changes nothing")
-			requireInt(t, new(big.Int).Sub(after, sum(now, r.tolerance)), retryAfter, "RetryAfter")
-			if retryAfter <= endOfTime-now {
-				_, left := r.spend(tat, now+retryAfter, cost)
+			requireInt(t, new(big.Int).Sub(after, sum(now, r.Tolerance)), retryAfter, "RetryAfter")
+			if retryAfter <= EndOfTime-now {
+				_, left := r.Spend(tat, now+retryAfter, cost)
 				require.Zero(t, left)
-				_, left = r.spend(tat, now+retryAfter-1, cost)
+				_, left = r.Spend(tat, now+retryAfter-1, cost)
 				require.Equal(t, int64(1), left)
 			}
 		}
@@ -162,39 +162,39 @@ func FuzzLaws(f *testing.F) {
 			require.Equal(t, tat, place)
 		} else {
 			requireInt(t, after, place, "TAT")
-			if delay <= endOfTime-now {
-				spent, retryAfter = r.spend(tat, now+delay, cost)
+			if delay <= EndOfTime-now {
+				spent, retryAfter = r.Spend(tat, now+delay, cost)
 				require.Equal(t, place, spent)
 				require.Zero(t, retryAfter)
 			}
-			_, behind, _ := r.reserve(place, now, 0)
+			_, behind, _ := r.Reserve(place, now, 0)
 			require.Equal(t, delay, behind, "the next one does not go first")
-			require.Equal(t, max(now, tat), r.refund(place, now, cost), "leaving the queue")
+			require.Equal(t, max(now, tat), r.Refund(place, now, cost), "leaving the queue")
 		}
 
 		// A refund never brings more than a full bucket.
-		given := r.refund(tat, now, fold(tat, 0, math.MaxInt64))
+		given := r.Refund(tat, now, fold(tat, 0, math.MaxInt64))
 		require.True(t, given == tat || given >= now && given < tat)
-		require.LessOrEqual(t, r.remaining(tat, now), r.remaining(given, now))
+		require.LessOrEqual(t, r.Remaining(tat, now), r.Remaining(given, now))
 
 		// After the clamp no wait is longer than that at an empty bucket.
-		require.Equal(t, clamped, r.clamp(clamped, now))
-		require.LessOrEqual(t, resetAfter(clamped, now), r.tolerance)
-		if resetAfter(tat, now) <= r.tolerance {
+		require.Equal(t, clamped, r.Clamp(clamped, now))
+		require.LessOrEqual(t, ResetAfter(clamped, now), r.Tolerance)
+		if ResetAfter(tat, now) <= r.Tolerance {
 			require.Equal(t, tat, clamped)
 		} else {
-			requireInt(t, sum(now, r.tolerance), clamped, "TAT")
+			requireInt(t, sum(now, r.Tolerance), clamped, "TAT")
 		}
-		n := r.remaining(tat, now)
+		n := r.Remaining(tat, now)
 		require.True(t, 0 <= n && n <= burst, "remaining %d of %d", n, burst)
-		require.Equal(t, r.remaining(clamped, now), n)
+		require.Equal(t, r.Remaining(clamped, now), n)
 
 		// A lease covers the TAT, and is at most an eighth of τ ahead.
-		end, next := r.lease(clamped)
+		end, next := r.Lease(clamped)
 		if clamped >= 0 {
 			require.LessOrEqual(t, clamped, end)
 			require.LessOrEqual(t, end, next)
-			require.LessOrEqual(t, next-clamped, r.tolerance/8)
+			require.LessOrEqual(t, next-clamped, r.Tolerance/8)
 			if next > end {
 				require.Zero(t, end%(next-end))
 				require.Less(t, end-clamped, next-end)
@@ -220,22 +220,22 @@ func add(a, b int64) int64 {
 
 // step returns the time after a step of a history: ahead or back, by
 // nanoseconds, tokens or burst, or one of the seeds.
-func step(r rate, now int64, kind, size byte) int64 {
+func step(r Rate, now int64, kind, size byte) int64 {
 	switch kind % 8 {
 	case 0:
 		return now
 	case 1:
 		return add(now, int64(size))
 	case 2:
-		return add(now, part(r.interval, size))
+		return add(now, part(r.Interval, size))
 	case 3:
-		return add(now, min(r.tolerance, int64(size)*min(r.interval, century/255)))
+		return add(now, min(r.Tolerance, int64(size)*min(r.Interval, century/255)))
 	case 4:
-		return add(now, part(r.tolerance, size))
+		return add(now, part(r.Tolerance, size))
 	case 5:
 		return add(now, -int64(size))
 	case 6:
-		return add(now, -part(r.tolerance, size))
+		return add(now, -part(r.Tolerance, size))
 	}
 	return instantSeeds[int(size)%len(instantSeeds)]
 }
@@ -275,24 +275,24 @@ func FuzzHistory(f *testing.F) {
 			}
 			switch op := script[0] % 16; {
 			case op < 9:
-				next, retryAfter := r.spend(tat, now, cost)
+				next, retryAfter := r.Spend(tat, now, cost)
 				require.Equal(t, m.Spend(now, cost), retryAfter, "spend %d at %d", cost, now)
 				tat = next
 			case op < 12:
-				tat = r.refund(tat, now, cost)
+				tat = r.Refund(tat, now, cost)
 				m.Refund(now, cost)
 			case op < 14:
-				next, delay, ok := r.reserve(tat, now, cost)
+				next, delay, ok := r.Reserve(tat, now, cost)
 				wantDelay, wantOK := m.Reserve(now, cost)
 				require.Equal(t, wantOK, ok, "reserve %d at %d", cost, now)
 				require.Equal(t, wantDelay, delay, "reserve %d at %d", cost, now)
 				tat = next
 			case op == 14:
-				tat = r.clamp(tat, now)
+				tat = r.Clamp(tat, now)
 				m.Clamp(now)
 			}
-			require.Equal(t, m.Remaining(now), r.remaining(tat, now), "remaining at %d", now)
-			require.Equal(t, m.ResetAfter(now), resetAfter(tat, now), "resetAfter at %d", now)
+			require.Equal(t, m.Remaining(now), r.Remaining(tat, now), "remaining at %d", now)
+			require.Equal(t, m.ResetAfter(now), ResetAfter(tat, now), "resetAfter at %d", now)
 		}
 	})
 }

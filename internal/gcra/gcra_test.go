@@ -1,10 +1,9 @@
-package stint
+package gcra
 
 import (
 	"go/parser"
 	"go/token"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -70,7 +69,7 @@ func TestSemantics(t *testing.T) {
 	for _, source := range []string{
 		"boulder", "cheat_sheet", "flux", "token_bucket", "leaky_bucket", "dual_leaky_bucket",
 	} {
-		for _, w := range loadWalks(t, filepath.Join("testdata", "semantics", source+".yml")) {
+		for _, w := range loadWalks(t, filepath.Join("../../testdata", "semantics", source+".yml")) {
 			t.Run(source+"/"+w.Name, func(t *testing.T) { runWalk(t, w) })
 		}
 	}
@@ -80,9 +79,9 @@ func runWalk(t *testing.T, w walk) {
 	require.NotEmpty(t, w.Limits)
 	require.NotEmpty(t, w.Steps)
 	const t0 = 1_767_225_600 * time.Second
-	rates, tats := make([]rate, len(w.Limits)), make([]int64, len(w.Limits))
+	rates, tats := make([]Rate, len(w.Limits)), make([]int64, len(w.Limits))
 	for i, l := range w.Limits {
-		r, field, want := newRate(l.Burst, l.Count, int64(l.Period))
+		r, field, want := New(l.Burst, l.Count, int64(l.Period))
 		require.Empty(t, field, want)
 		rates[i] = r
 	}
@@ -97,7 +96,7 @@ func runWalk(t *testing.T, w walk) {
 			next := make([]int64, len(rates))
 			retryAfter = 0
 			for j := range rates {
-				tat, retry := rates[j].spend(tats[j], now, orOne(s.Cost))
+				tat, retry := rates[j].Spend(tats[j], now, orOne(s.Cost))
 				next[j], retryAfter = tat, max(retryAfter, time.Duration(retry))
 			}
 			if retryAfter == 0 {
@@ -105,8 +104,8 @@ func runWalk(t *testing.T, w walk) {
 			}
 			remaining, reset = math.MaxInt64, 0
 			for j := range rates {
-				remaining = min(remaining, rates[j].remaining(tats[j], now))
-				reset = max(reset, time.Duration(resetAfter(tats[j], now)))
+				remaining = min(remaining, rates[j].Remaining(tats[j], now))
+				reset = max(reset, time.Duration(ResetAfter(tats[j], now)))
 			}
 		}
 		require.Equal(t, *s.Allowed, allowed, "step %d: allowed", n+1)
@@ -128,88 +127,4 @@ func TestArithmeticImportsOnlyBits(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, file.Imports, 1)
 	require.Equal(t, `"math/bits"`, file.Imports[0].Path.Value)
-}
-
-// TestWithinWindow holds the limit to its promise: no window has more than n.
-func TestWithinWindow(t *testing.T) {
-	newRateOf := func(t *testing.T, n, period int64) rate {
-		l := WithinWindow(n, time.Duration(period))
-		require.NoError(t, l.Validate())
-		r, _, _ := newRate(l.Burst, l.Count, period)
-		return r
-	}
-	t.Run("every history of small ones", func(t *testing.T) {
-		const period, end = 6, 15
-		for n := int64(1); n <= period; n++ {
-			r := newRateOf(t, n, period)
-			most := int64(0)
-			for asked := range 1 << end { // a bit for each nanosecond
-				tat, admitted := int64(1000), [end]int64{}
-				for now := range int64(end) {
-					if asked>>now&1 == 0 {
-						continue
-					}
-					next, wait := r.spend(tat, 1000+now, 1)
-					if wait == 0 {
-						admitted[now] = 1
-					}
-					tat = next
-				}
-				sum := int64(0)
-				for now := range admitted {
-					if sum += admitted[now]; now >= period {
-						sum -= admitted[now-period]
-					}
-					most = max(most, sum)
-				}
-			}
-			if period%n == 0 {
-				require.Equal(t, n, most, "reaches n")
-			}
-			require.LessOrEqual(t, most, n)
-		}
-	})
-	t.Run("large ones", func(t *testing.T) {
-		rnd := rand.New(rand.NewPCG(3, 4))
-		for range 300 {
-			n := 1 + rnd.Int64N(1<<rnd.IntN(13))
-			period := n * (1 + rnd.Int64N(1e9))
-			r := newRateOf(t, n, period)
-			type spent struct{ at, cost int64 }
-			var inWindow []spent
-			now, tat, sum := int64(1e15), int64(0), int64(0)
-			for range 3 * n {
-				cost := 1 + rnd.Int64N(r.burst)
-				next, wait := r.spend(tat, now, cost)
-				if tat = next; wait == 0 {
-					inWindow, sum = append(inWindow, spent{now, cost}), sum+cost
-				}
-				for inWindow[0].at <= now-period {
-					sum -= inWindow[0].cost
-					inWindow = inWindow[1:]
-				}
-				require.LessOrEqual(t, sum, n, "%d in %d", n, period)
-				switch rnd.IntN(20) {
-				case 0:
-					now += rnd.Int64N(period)
-				case 1:
-				default:
-					now += max(wait, 1) // as soon as it can be
-				}
-			}
-		}
-	})
-	t.Run("share in the long run", func(t *testing.T) {
-		for n := int64(1); n < 10_000; n++ {
-			share := float64(time.Hour) / float64(WithinWindow(n, time.Hour).Interval()) / float64(n)
-			require.GreaterOrEqual(t, share, 0.98-1e-6, n)
-			require.True(t, n >= 50 || share > 1-1e-6, n)
-		}
-		require.Equal(t, Limit{Burst: 1, Count: 1, Period: time.Minute}, WithinWindow(1, time.Minute))
-		require.Equal(t, Limit{Burst: 101, Count: 4900, Period: time.Hour}, WithinWindow(5000, time.Hour))
-	})
-	for _, l := range []Limit{WithinWindow(0, time.Hour), WithinWindow(-100, time.Hour), WithinWindow(1, 0),
-		WithinWindow(2000, time.Microsecond)} {
-		require.Error(t, l.Validate())
-	}
 }

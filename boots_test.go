@@ -1,0 +1,235 @@
+package stint
+
+import (
+	"maps"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// board is a device whose power fails, and whose clock may be wrong when it
+// boots.
+type board struct {
+	*Limiter
+	t        *testing.T
+	inMemory map[Key]int64 // what the last power cut left; nil for a file
+	path     string        // of the file
+	store    Store
+	wrong    time.Duration // of the wall clock now
+	events   []Event
+}
+
+// truth returns the right time. The fake clock of synctest begins in 2000.
+func truth() time.Time { return time.Now().AddDate(28, 0, 0) }
+
+func newBoard(t *testing.T, kind string) *board {
+	b := &board{t: t, path: storePath(t)}
+	if kind == "mem" {
+		b.inMemory = map[Key]int64{}
+	}
+	return b
+}
+
+// tenIn10m is a limit of which an empty bucket is full after ten minutes.
+func tenIn10m(t testing.TB) *Limits {
+	return levelLimits(t, Limit{Burst: 10, Count: 10, Period: 10 * time.Minute})
+}
+
+// boot starts a Limiter. Its wall clock is wrong by so much.
+func (b *board) boot(wrong time.Duration) {
+	b.t.Helper()
+	b.wrong, b.events = wrong, nil
+	if b.inMemory != nil {
+		mem := NewMemStore()
+		mem.tats = maps.Clone(b.inMemory)
+		b.store = mem
+	} else {
+		b.store = openBolt(b.t, b.path, levelNames)
+	}
+	var err error
+	b.Limiter, err = New(b.store, tenIn10m(b.t), &Options{
+		OnEvent: func(e Event) { b.events = append(b.events, e) },
+		wall:    func() time.Time { return truth().Add(b.wrong) },
+	})
+	require.NoError(b.t, err)
+}
+
+// cut cuts the power: only what was saved is there at the next boot.
+func (b *board) cut() {
+	b.t.Helper()
+	if mem, ok := b.store.(*MemStore); ok {
+		mem.mu.Lock()
+		b.inMemory = maps.Clone(mem.tats)
+		mem.mu.Unlock()
+	} else {
+		b.path = copyOf(b.t, b.path)
+	}
+	require.NoError(b.t, b.Close())
+}
+
+// clocks are what a wall clock may say at a boot: the error at that moment.
+var clocks = map[string]func() time.Duration{
+	"right":      func() time.Duration { return 0 },
+	"1970":       func() time.Duration { return time.Unix(1, 0).Sub(truth()) },
+	"2015":       func() time.Duration { return time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC).Sub(truth()) },
+	"2027":       func() time.Duration { return time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC).Sub(truth()) },
+	"40m behind": func() time.Duration { return -40 * time.Minute },
+	"2099":       func() time.Duration { return time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC).Sub(truth()) },
+}
+
+// TestBoots: power cuts and wrong clocks admit no more than the limit and what
+// each level may forget, and shut no id out for longer than an empty bucket is.
+func TestBoots(t *testing.T) {
+	t.Parallel()
+	const flush, tick, full = time.Second, 500 * time.Millisecond, 10 * time.Minute
+	for _, kind := range []string{"mem", "file"} {
+		for says, wrong := range clocks {
+			if kind == "file" && says != "1970" && !long {
+				continue
+			}
+			for _, mended := range []bool{true, false} {
+				for level := Flushed; level <= Synced; level++ {
+					name := kind + "/" + says + map[bool]string{true: " then right/", false: " for ever/"}[mended] + level.String()
+					t.Run(name, func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							b, key := newBoard(t, kind), Name(level).Key("a")
+							begun := time.Now()
+							var admitted, forgotten int64
+							var passed []time.Time
+							spend := func() {
+								d, err := b.Spend(key, 1)
+								require.NoError(t, err)
+								require.LessOrEqual(t, d.RetryAfter, full)
+								if d.Allowed {
+									admitted++
+									passed = append(passed, time.Now())
+								}
+								elapsed := int64(time.Since(begun) / time.Minute)
+								require.LessOrEqual(t, admitted, 10+elapsed+forgotten)
+							}
+							cut := func() {
+								b.cut()
+								for ; level == Flushed && len(passed) > 0; passed = passed[1:] {
+									if time.Since(passed[0]) <= flush {
+										forgotten++
+									}
+								}
+							}
+							b.boot(0)
+							for range 12 {
+								spend()
+							}
+							pass(2 * flush)
+							cut()
+							for boot := range 6 {
+								pass(10 * time.Second)
+								b.boot(wrong())
+								for i := range 30 * time.Second / tick {
+									if mended && i == 15*time.Second/tick {
+										b.wrong = 0
+									}
+									spend()
+									pass(tick)
+								}
+								if boot%2 == 0 {
+									pass(100 * time.Second)
+									spend()
+								}
+								cut()
+							}
+							b.boot(wrong())
+							d, err := b.Check(key, 10)
+							require.NoError(t, err)
+							require.LessOrEqual(t, d.RetryAfter, full)
+							pass(d.RetryAfter)
+							require.True(t, allowed(t, b.Limiter, key, 10))
+							cut()
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+func allowed(t *testing.T, l *Limiter, key Key, cost int64) bool {
+	t.Helper()
+	d, err := l.Spend(key, cost)
+	require.NoError(t, err)
+	return d.Allowed
+}
+
+// TestBootsUptime: while the clock is wrong, the time that the device was on
+// counts, although a denied request changes no bucket.
+func TestBootsUptime(t *testing.T) {
+	t.Parallel()
+	for _, closed := range []bool{true, false} {
+		for level := Flushed; level <= Synced; level++ {
+			t.Run(map[bool]string{true: "closed/", false: "cut/"}[closed]+level.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b, key := newBoard(t, "mem"), Name(level).Key("a")
+					b.boot(0)
+					for range 10 {
+						require.True(t, allowed(t, b.Limiter, key, 1))
+					}
+					require.NoError(t, b.Flush())
+					b.cut()
+					for range 10 { // each is shorter than the time for which 3 tokens take
+						b.boot(clocks["1970"]())
+						if allowed(t, b.Limiter, key, 3) {
+							b.cut()
+							return
+						}
+						pass(70 * time.Second)
+						if closed {
+							require.NoError(t, b.Flush())
+						}
+						b.cut()
+					}
+					t.Fatal("never admitted")
+				})
+			})
+		}
+	}
+}
+
+// testWrongClock: an event and Health say that the clock is wrong, until it is
+// right. A device that never had the right time takes the first that it gets.
+func testWrongClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, key := newBoard(t, "mem"), flushed.Key("a")
+		b.boot(0)
+		b.Spend(key, 1)
+		require.NoError(t, b.Flush())
+		require.NoError(t, b.Health())
+		begun := b.Now()
+		b.cut()
+		pass(time.Hour)
+		b.boot(-2 * time.Hour)
+		pass(2 * time.Second)
+		require.ErrorContains(t, b.Health(), "time goes on from the save, until the clock is right")
+		require.Len(t, b.events, 1)
+		require.Equal(t, ClockWrong, b.events[0].Kind)
+		require.Equal(t, -time.Hour, b.events[0].Step)
+		require.Equal(t, begun.Add(2*time.Second), b.Now())
+		b.wrong = 0
+		pass(time.Second)
+		require.NoError(t, b.Health())
+		require.True(t, truth().Equal(b.Now()))
+		require.Len(t, b.events, 2)
+		require.Equal(t, ClockStepped, b.events[1].Kind)
+		require.Equal(t, 2*time.Hour, b.events[1].Step)
+		b.cut()
+
+		b = newBoard(t, "mem") // a new file
+		b.boot(clocks["1970"]())
+		b.Spend(key, 1)
+		b.wrong = 0
+		pass(time.Second)
+		require.NoError(t, b.Health())
+		require.True(t, truth().Equal(b.Now()))
+		b.cut()
+	})
+}

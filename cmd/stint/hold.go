@@ -1,0 +1,207 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/spell"
+)
+
+type holdFlags struct {
+	db     dbFlags
+	out    outputFlags
+	name   string
+	period string
+	end    bool
+	pid    int // of the program that answered; 0 if the file did
+}
+
+func newHold() *cobra.Command {
+	f := &holdFlags{}
+	cmd := &cobra.Command{
+		Use:   "hold [ID]",
+		Short: "Hold ID's bucket, end its hold, or list the holds",
+		Long: `Hold ID's bucket for a time: every request of it is denied until then, whatever is left. A new hold replaces
+the one that there is, and --end ends it. The bucket keeps its tokens. Without an ID, list what is held, and
+until when, with --name of that limit only.
+
+--json prints one object for each bucket: name, id, held_ns and until; with --end, name, id and was_held.`,
+		Example: `  stint hold --name LoginsPerAddress --for 24h 10.0.0.7
+  stint hold --name LoginsPerAddress --end 10.0.0.7
+  stint hold`,
+		Args: atMostOne("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			given := cmd.Flags().Changed
+			if err := errors.Join(f.out.misused(cmd), exclusive(cmd, "for", "end")); err != nil {
+				return err
+			}
+			switch {
+			case len(args) == 0 && (given("for") || f.end):
+				return misuse(cmd, "no ID given: without one, hold lists what is held")
+			case len(args) == 0:
+				return f.list(cmd)
+			case f.end:
+				return f.endHold(cmd, args[0])
+			case given("for"):
+				return f.hold(cmd, args[0])
+			}
+			return misuse(cmd, "say for how long with --for 24h, or end the hold with --end")
+		},
+	}
+	f.db.register(cmd, dbUsage)
+	f.out.register(cmd)
+	cmd.Flags().StringVar(&f.name, "name", "", "the `LABEL` of the limit (default \""+defaultLabel+"\")")
+	cmd.Flags().StringVar(&f.period, "for", "", "hold it for this `PERIOD`: 90s, 24h, 7d, 1w")
+	cmd.Flags().BoolVar(&f.end, "end", false, "end the hold")
+	cmd.ValidArgsFunction = completeID
+	return cmd
+}
+
+// holdJSON is what --json prints of a hold.
+type holdJSON struct {
+	Name string `json:"name"`
+	idJSON
+	Held  time.Duration `json:"held_ns"`
+	Until time.Time     `json:"until"`
+	PID   int           `json:"pid,omitempty"`
+}
+
+// endedJSON is what --end --json prints.
+type endedJSON struct {
+	Name string `json:"name"`
+	idJSON
+	WasHeld bool `json:"was_held"`
+	PID     int  `json:"pid,omitempty"`
+}
+
+// lockOutCount ends the ids under which httplimit counts lock-outs, as holds that
+// deny no request.
+const lockOutCount = " lock-outs"
+
+const clockFormat = "2006-01-02 15:04:05 MST"
+
+// hold holds the bucket of an id.
+func (f *holdFlags) hold(cmd *cobra.Command, id string) error {
+	period, err := spell.Period(f.period)
+	if err != nil || period <= 0 {
+		return fmt.Errorf("--for %q: want a period such as 90s, 24h, 7d or 1w", f.period)
+	}
+	now := time.Now()
+	_, after, err := f.change(id, now.Add(period))
+	if err != nil {
+		return err
+	}
+	until := after.HeldUntil // no later than the last time that the file can have
+	period = until.Sub(now)
+	switch w := cmd.OutOrStdout(); {
+	case f.out.quiet:
+		return nil
+	case f.out.json:
+		return failed(printJSON(w, holdJSON{f.label(), newIDJSON(id), period, until, f.pid}))
+	default:
+		_, err = fmt.Fprintf(w, "held  %s  for %s, until %s\n", printable(id), duration(period), until.Format(clockFormat))
+		return failed(err)
+	}
+}
+
+// endHold ends the hold of an id, and says whether there was one.
+func (f *holdFlags) endHold(cmd *cobra.Command, id string) error {
+	before, _, err := f.change(id, time.Time{})
+	if err != nil {
+		return err
+	}
+	state := "was held until " + before.HeldUntil.Format(clockFormat)
+	if before.HeldUntil.IsZero() {
+		state = "was not held"
+	}
+	switch w := cmd.OutOrStdout(); {
+	case f.out.quiet:
+		return nil
+	case f.out.json:
+		return failed(printJSON(w, endedJSON{f.label(), newIDJSON(id), !before.HeldUntil.IsZero(), f.pid}))
+	default:
+		_, err = fmt.Fprintf(w, "ended  %s  %s\n", printable(id), state)
+		return failed(err)
+	}
+}
+
+func (f *holdFlags) label() string {
+	if f.name == "" {
+		return defaultLabel
+	}
+	return f.name
+}
+
+// change holds the bucket of an id until a time, and returns how it was before
+// and how it is after that.
+func (f *holdFlags) change(id string, until time.Time) (before, after stint.Bucket, err error) {
+	if id != "" || f.name == "" { // a stint.Shared limit has one bucket, without an id
+		if _, err := stint.AnyID.Canonical(id); err != nil {
+			return before, after, err
+		}
+	}
+	to, err := f.db.openToGive(f.label())
+	if err != nil {
+		return before, after, err
+	}
+	f.pid = to.pid()
+	err = to.do(f.label(), stint.Unlimited, id, func(l decider, key stint.Key) (err error) {
+		if before, err = l.Bucket(key); err != nil {
+			return err
+		}
+		if err = l.Hold(key, until); err == nil {
+			after, err = l.Bucket(key)
+		}
+		return err
+	})
+	return before, after, err
+}
+
+// list prints what is held, by label and id.
+func (f *holdFlags) list(cmd *cobra.Command) error {
+	store, err := f.db.look()
+	if err != nil {
+		return err
+	}
+	now, names := time.Now(), namesOf(store.BoltStore)
+	held, err := holds(store, now)
+	if err := errors.Join(err, store.Close()); err != nil {
+		return failed(err)
+	}
+	if f.name != "" && !hasLabel(names, f.name) {
+		return noSuchLabel(f.name)
+	}
+	maps.DeleteFunc(held, func(key stint.Key, _ time.Duration) bool { return f.name != "" && names[key.Name] != f.name })
+	if f.out.quiet {
+		return nil
+	}
+	if len(held) == 0 {
+		fmt.Fprintln(cmd.ErrOrStderr(), "stint: nothing is held")
+	}
+	keys := slices.SortedFunc(maps.Keys(held), func(a, b stint.Key) int {
+		return cmp.Or(cmp.Compare(names[a.Name], names[b.Name]), cmp.Compare(a.ID, b.ID))
+	})
+	tw := tabwriter.NewWriter(folding(cmd.OutOrStdout()), 0, 0, 2, ' ', 0)
+	for _, key := range keys {
+		label, d := names[key.Name], held[key]
+		what := "for " + duration(d)
+		if strings.HasSuffix(key.ID, lockOutCount) {
+			what = "counts lock-outs"
+		}
+		if until := now.Add(d); !f.out.json {
+			fmt.Fprintf(tw, "%s\t%s\t%s, until %s\n", printable(label), printable(key.ID), what, until.Format(clockFormat))
+		} else if err := printJSON(cmd.OutOrStdout(), holdJSON{label, newIDJSON(key.ID), d, until, store.pid}); err != nil {
+			return failed(err)
+		}
+	}
+	return failed(tw.Flush())
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
+)
+
+// opener opens the file, and waits for at most a time while another process has
+// it open.
+type opener[S any] func(timeout time.Duration) (S, error)
+
+// openOrAsk opens the file or, if another process has it open, connects to that
+// process. It returns the one or the other. A process that is about to open or
+// to close the file is waited for.
+func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Guest, err error) {
+	path, _, err := f.file()
+	if err != nil {
+		return store, nil, err
+	}
+	deadline := time.Now().Add(f.lockTimeout)
+	for patience := time.Millisecond; ; patience = 50 * time.Millisecond {
+		store, err = open(max(time.Millisecond, min(patience, time.Until(deadline))))
+		if !errors.Is(err, stint.ErrLocked) {
+			return store, nil, err
+		}
+		owner, asked := hostlimit.Dial(path, nil, nil)
+		switch {
+		case asked == nil:
+			f.say(owner, path)
+			return store, owner, nil
+		case !errors.Is(asked, hostlimit.ErrNoOwner) && !errors.Is(asked, errors.ErrUnsupported):
+			return store, nil, failed(asked)
+		case time.Now().After(deadline):
+			err = fmt.Errorf("%w: %s: still in use by another after %v", stint.ErrLocked, path, f.lockTimeout)
+			return store, nil, hinted{failed(err), errNotShared}
+		}
+	}
+}
+
+// say tells the user that a running program answers.
+func (f *dbFlags) say(owner *hostlimit.Guest, path string) {
+	if quiet := f.cmd.Flag("quiet"); !f.silent && (quiet == nil || !quiet.Changed) {
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "stint: process %d, which has %s open, answers\n", owner.Owner().PID, visible(path))
+	}
+}
+
+// look opens the file to be read or, if a program has it open, a copy from there.
+func (f *dbFlags) look() (*readStore, error) {
+	store, owner, err := openOrAsk(f, f.openToReadWithin)
+	if owner == nil {
+		return store, err
+	}
+	defer owner.Close()
+	path, _, err := f.file()
+	if err != nil {
+		return nil, err
+	}
+	file, err := tempFile("stint-snapshot-*.db")
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.copy(owner, file)
+	if err = errors.Join(err, failed(file.Close())); err == nil {
+		store, err = readFile(file.Name(), path, f.lockTimeout)
+	}
+	if err != nil {
+		os.Remove(file.Name())
+		return nil, err
+	}
+	store.temp, store.pid = file.Name(), owner.Owner().PID
+	return store, nil
+}
+
+// snapshotter is a file, or the program that has it open.
+type snapshotter interface {
+	Snapshot(w io.Writer) (int64, error)
+}
+
+// copy writes a copy of the file. Its errors are failures, or an interruption.
+func (f *dbFlags) copy(from snapshotter, to io.Writer) (int64, error) {
+	ctx, stop := untilInterrupted(f.cmd)
+	defer stop()
+	total := int64(-1)
+	if store, ok := from.(*readStore); ok {
+		total = store.Stats().Bytes
+	}
+	bar := newProgress(f.cmd.ErrOrStderr(), "copying", total, true)
+	defer bar.close()
+	n, err := from.Snapshot(bar.writer(writerFunc(func(b []byte) (int, error) {
+		if err := interruption(ctx); err != nil {
+			return 0, err
+		}
+		return to.Write(b)
+	})))
+	if errors.Is(err, errInterrupted) {
+		return n, errInterrupted
+	}
+	return n, failed(err)
+}
+
+type writerFunc func(b []byte) (int, error)
+
+func (w writerFunc) Write(b []byte) (int, error) { return w(b) }

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
+)
+
+const orders stint.Name = 6
+
+// serve is a program that has the file open and shares it, until it is killed.
+// Alice has spent one of three tokens.
+func serve(path string) {
+	limits, err := stint.NewLimits(
+		stint.Names{orders: {Label: "Orders", Limit: stint.Limit{Burst: 3, Count: 3, Period: 3000 * time.Hour}}}, nil, nil)
+	check := func(err error) {
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
+	check(err)
+	lim, err := stint.Open(path, limits, nil)
+	check(err)
+	_, err = hostlimit.Serve(lim, path, nil)
+	check(err)
+	lim.Allow(orders.Key("alice"))
+	check(lim.Flush())
+	fmt.Println("serving")
+	select {}
+}
+
+// startServer starts a process that serves the file, and returns it.
+func startServer(t *testing.T, path string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Env = append(os.Environ(), runServer+"="+path)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "serving\n", line)
+	return cmd
+}
+
+// The command acts through a program that has the file open, and says so; and on
+// the file after the program was killed.
+func TestOwner(t *testing.T) {
+	dir := t.TempDir()
+	db := filepath.Join(dir, "quota.db")
+	server := startServer(t, db)
+	pid := strconv.Itoa(server.Process.Pid)
+	const limit = "--limit 3/3000h"
+	n := 0
+	steps := func(byProgram bool) {
+		for _, step := range []struct {
+			args   string
+			status int
+			stdout string // a regular expression
+		}{
+			{"check alice --cost 0 " + limit, 0, `allowed  alice  2 of 3 left, full in .*`},
+			{"allow alice " + limit, 0, `allowed  alice  1 of 3 left, full in .*`},
+			{"allow alice --cost 2 " + limit, 1, `denied  alice  1 of 3 left, retry in .*`},
+			{"allow alice --cost 2 --limit 6/3000h", 0, `allowed  alice  0 of 6 left, full in .*`},
+			{"refund alice --cost 6 --limit 6/3000h", 0, `refunded  alice  6 of 6 left`},
+			{"allow alice " + limit, 0, `allowed  alice  2 of 3 left, full in .*`},
+			{"allow bob --json " + limit, 0, `{"allowed":true,.*,"reset_after_ns":\d+PID}`},
+			{"hold bob --for 24h", 0, `held  bob  for 24h, until .*`},
+			{"hold carol --for 24h --json", 0, `{"name":"Orders","id":"carol","held_ns":86400000000000,"until":"[^"]+"PID}`},
+			{"hold", 0, `Orders  bob    for (24h|23h59m), until .*\nOrders  carol  for .*`},
+			{"hold --json", 0, `{.*"bob".*PID}\n{.*"carol".*PID}`},
+			{"list " + limit, 0, `Orders  alice  2 of 3 left, .*\nOrders  bob    2 of 3 left, .*, held for .*\n` +
+				`Orders  carol  full, held for .*`},
+			{"show bob " + limit, 0, `Orders  bob\n(  .*\n){3}  hold    every request is denied for .*`},
+			{"hold bob --end", 0, `ended  bob  was held until .*`},
+			{"stat", 0, `file .*\nopen     (OPEN).*\n(.*\n)*holds    1\n(.*\n)*6 +Orders  2     0`},
+			{"stat --json", 0, `{"file":.*PIDS.*"holds":1,.*}`},
+			{"names", 0, `6  Orders`},
+			{"export", 0, `(.*\n)*{"name":"Orders","id":"carol","hold":\d+}(\n.*)*`},
+			{"backup " + filepath.Join(dir, fmt.Sprint("backup", n, ".db")), 0, `copied  .*`},
+			{"reset alice", 0, `reset  alice  full`},
+			{"reset alice --json", 0, `{"name":"Orders","id":"alice","reset":truePID}`},
+			{"reset --prefix carol --dry-run", 0, `would reset  0 buckets and 1 hold of Orders`},
+			{"reset --all --json", 0, `{"name":"Orders","buckets":1,"holds":1,"reset":truePID}`},
+			{"list", 0, ``},
+			{"allow alice --quiet " + limit, 0, ``},
+		} {
+			args := append(strings.Fields(step.args), "--db", db)
+			if !strings.HasPrefix(step.args, "stat") && !strings.HasPrefix(step.args, "backup") &&
+				!strings.HasPrefix(step.args, "names") && !strings.HasPrefix(step.args, "export") {
+				args = append(args, "--name", "Orders")
+			}
+			r := runArgs(t, args...)
+			require.Equal(t, step.status, r.status, "%s: %s", step.args, r.stderr)
+			want := strings.NewReplacer("PIDS", "", "PID", "", "OPEN", "by no program").Replace(step.stdout)
+			said := ""
+			if byProgram {
+				want = strings.NewReplacer("PIDS", `"pid":`+pid, "PID", `,"pid":`+pid,
+					"OPEN", "by process "+pid).Replace(step.stdout)
+				if !strings.Contains(step.args, "--quiet") {
+					said = "stint: process " + pid + ", which has " + db + " open, answers\n"
+				}
+			}
+			if step.args == "list" {
+				said += "stint: no buckets to show: all are full, and none is held\n"
+			}
+			require.Equal(t, said, r.stderr, step.args)
+			require.Regexp(t, "^"+want+"\n?$", r.stdout, step.args)
+		}
+		require.Equal(t, 0, runProcess(t, "verify", filepath.Join(dir, fmt.Sprint("backup", n, ".db"))).status)
+		n++
+	}
+	steps(true)
+	steps(true)
+	// The program knows its limits, so they need not be given.
+	require.Regexp(t, `^Orders  alice  2 of 3 left, full in .*\n$`, runArgs(t, "list", "--db", db).stdout)
+	require.Regexp(t, `^Orders  alice  2 of 3 left, full in .*\n$`, runArgs(t, "list", "--db", db, "--top", "1").stdout)
+	require.Regexp(t, `^Orders  alice\n  limit   3/3000h, of process `+pid+`\n  tokens  2 of 3 left\n  full `,
+		runArgs(t, "show", "alice", "--db", db).stdout)
+	require.Regexp(t, `^Orders  dora\n  limit   3/3000h, of process `+pid+`\n  tokens  3 of 3 left\n  full    now\n`,
+		runArgs(t, "show", "dora", "--db", db, "--name", "Orders").stdout)
+	require.Regexp(t, `^dora  full: `, runArgs(t, "show", "dora", "--db", db).stdout)
+
+	for _, c := range []struct {
+		args   []string
+		status int
+		stderr string
+	}{
+		{[]string{"list", "--db", db, "--name", "Tpyo"}, 2, `has no limit "Tpyo": it has Orders`},
+		{[]string{"show", "alice", "--db", db, "--name", "Tpyo"}, 2, `has no limit "Tpyo": it has Orders`},
+		{[]string{"allow", "alice", "--db", db, "--limit", "3/1h"}, 2, `process ` + pid +
+			`, which has the file open, has no limit "default": it has Orders; name one with --name`},
+		{[]string{"spend", "alice", "--force", "--limit", "3/1h", "--name", "Orders", "--db", db}, 2,
+			"--force changes the file itself, which process " + pid + " has open"},
+		{[]string{"allow", "alice", "--cost", "4", "--limit", "3/1h", "--name", "Orders", "--db", db}, 2,
+			"no wait is long enough: lower --cost"},
+		{[]string{"compact", db, "--lock-timeout", "10ms"}, 3, "another process has it open"},
+	} {
+		r := runArgs(t, c.args...)
+		require.Equal(t, c.status, r.status, r.stderr)
+		require.Contains(t, r.stderr, c.stderr)
+	}
+	if runtime.GOOS != "windows" {
+		none := filepath.Join(dir, "none")
+		t.Setenv("TMPDIR", none)
+		r := runArgs(t, "stat", "--db", db)
+		require.Equal(t, 3, r.status)
+		require.Contains(t, r.stderr, "stint: make a temporary file in "+none+
+			": no such file or directory; name another directory with TMPDIR\n")
+		t.Setenv("TMPDIR", dir)
+	}
+
+	require.NoError(t, server.Process.Kill())
+	server.Wait()
+	steps(false)
+	temporary, err := filepath.Glob(filepath.Join(dir, "stint-*"))
+	require.NoError(t, err)
+	require.Empty(t, temporary)
+}
+
+// A program that has the file may begin to share it later than the command
+// starts, or close the file.
+func TestOwnerLater(t *testing.T) {
+	for name, later := range map[string]func(*testing.T, *stint.Limiter, string) string{
+		"shares": func(t *testing.T, lim *stint.Limiter, db string) string {
+			server, err := hostlimit.Serve(lim, db, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { server.Close() })
+			return fmt.Sprintf("stint: process %d, which has %s open, answers\n", os.Getpid(), db)
+		},
+		"closes": func(t *testing.T, lim *stint.Limiter, _ string) string {
+			require.NoError(t, lim.Close())
+			return ""
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := filepath.Join(t.TempDir(), "quota.db")
+			limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: stint.PerDay(3)}}, nil, nil)
+			require.NoError(t, err)
+			lim, err := stint.Open(db, limits, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { lim.Close() })
+			require.True(t, lim.Allow(orders.Key("alice")))
+			got := make(chan result)
+			go func() {
+				got <- runArgs(t, "list", "--db", db, "--limit", "3/1d", "--name", "Orders", "--lock-timeout", "1m")
+			}()
+			said := later(t, lim, db)
+			r := <-got
+			require.Equal(t, 0, r.status)
+			require.Equal(t, said, r.stderr)
+			require.Regexp(t, `^Orders  alice  2 of 3 left, full in .*\n$`, r.stdout)
+		})
+	}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+// registerShares registers the flag that says which limits share a total: a
+// program has that in its code, not in its limits files.
+func (f *limitFlags) registerShares(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&f.shares, "share", nil,
+		"`LABEL:TOTAL[:FLOOR]`: the label of a limit, of its Parent and of its Floor; may be repeated")
+}
+
+// plant sets the Parent and the Floor of the names that --share gives.
+func (f *limitFlags) plant(names stint.Names, numbers map[string]stint.Name) error {
+	for _, given := range f.shares {
+		labels := strings.Split(given, ":")
+		if len(labels) < 2 || len(labels) > 3 {
+			return misuse(f.cmd, "--share %q: want LABEL:TOTAL or LABEL:TOTAL:FLOOR", given)
+		}
+		var of [3]stint.Name
+		for i, label := range labels {
+			name, ok := numbers[label]
+			if !ok {
+				return fmt.Errorf("--share %q: %s has no limit %q", given, f.file, label)
+			}
+			of[i] = name
+		}
+		class, total := names[of[0]], names[of[1]]
+		class.Parent, class.Floor = of[1], of[2]
+		total.ID = stint.Shared
+		names[of[0]], names[of[1]] = class, total
+	}
+	return nil
+}
+
+// shareOf is what a bucket of a class has of its total.
+type shareOf struct {
+	Own   *levelJSON `json:"own,omitempty"` // nil without a floor
+	Total *levelJSON `json:"total"`         // nil without a limit
+	Kept  int64      `json:"kept"`
+	wait  time.Duration
+}
+
+type levelJSON struct {
+	Remaining int64 `json:"remaining"`
+	Burst     int64 `json:"burst"`
+}
+
+// addShares adds what the buckets of classes have of their totals.
+func (f *showFlags) addShares(found []*shown, limits *stint.Limits, numbers map[string]stint.Name, id string,
+	now time.Time) error {
+	names := limits.Names()
+	load := func(key stint.Key) (b bucket, limited bool, err error) {
+		limit, limited := limits.For(key)
+		if !limited {
+			return b, false, nil
+		}
+		one := *f
+		one.limits.name = names[key.Name].Label
+		found, err := one.find(key.ID, now)
+		if err != nil && !errors.As(err, new(noSuchLabel)) { // of which nothing was spent yet
+			return b, false, err
+		}
+		for _, is := range found {
+			b.fullIn = is.fullIn
+		}
+		b.measure(limit)
+		return b, true, nil
+	}
+	for _, b := range found {
+		share, ok := limits.Share(numbers[b.label].Key(id))
+		if !ok {
+			continue
+		}
+		total, limited, err := load(share.Total)
+		if err != nil {
+			return err
+		}
+		b.share = &shareOf{Kept: share.Kept, wait: math.MaxInt64}
+		if limited {
+			b.share.Total = &levelJSON{total.remaining, total.limit.Burst}
+			b.share.wait = total.until(1 + share.Kept)
+		} else {
+			b.share.wait = 0
+		}
+		if share.Floor == (stint.Key{}) {
+			continue
+		}
+		floor, _, err := load(share.Floor)
+		if err != nil {
+			return err
+		}
+		b.share.Own = &levelJSON{floor.remaining, floor.limit.Burst}
+		own := floor.until(1)
+		if limited {
+			own = max(own, total.until(1))
+		}
+		b.share.wait = min(b.share.wait, own)
+	}
+	return nil
+}
+
+// until returns the time until the bucket has so many tokens.
+func (b *bucket) until(tokens int64) time.Duration {
+	if b.limit == stint.Blocked || tokens > b.limit.Burst {
+		return math.MaxInt64
+	}
+	return max(0, b.fullIn+time.Duration(tokens)*b.limit.Interval()-b.limit.Tolerance())
+}
+
+// words returns the share of a bucket in one line.
+func (s *shareOf) words(ceiling *bucket) string {
+	var parts []string
+	if s.Own != nil {
+		parts = append(parts, fmt.Sprintf("own %d of %d", s.Own.Remaining, s.Own.Burst))
+	} else {
+		parts = append(parts, "no floor")
+	}
+	if ceiling.limit.Burst > 0 {
+		parts = append(parts, fmt.Sprintf("ceiling %d of %d", ceiling.remaining, ceiling.limit.Burst))
+	}
+	if s.Total != nil {
+		parts = append(parts, fmt.Sprintf("total %d of %d", s.Total.Remaining, s.Total.Burst))
+	}
+	return strings.Join(append(parts, fmt.Sprintf("keeps back %d", s.Kept)), ", ")
+}

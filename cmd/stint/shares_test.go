@@ -1,0 +1,92 @@
+package main
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// show explains what a bucket has of its total.
+func TestShowShare(t *testing.T) {
+	t.Chdir(t.TempDir())
+	write := func(file, content string) {
+		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	}
+	write("limits.yml", `
+Total:  {burst: 1000, count: 1000, period: 80000h}
+Tenant: {burst: 600, count: 600, period: 60000h}
+`)
+	write("floors.yml", "- TenantFloor: {burst: 100, count: 100, period: 50000h, ids: [acme, globex]}\n")
+	names := stint.Names{7: {Label: "Total", ID: stint.Shared}, 8: {Label: "Tenant"}, 9: {Label: "TenantFloor"}}
+	store, err := stint.OpenBolt("stint.db", names, nil)
+	require.NoError(t, err)
+	require.NoError(t, store.Declare(names))
+	spent := func(key stint.Key, hours time.Duration) stint.Change {
+		return stint.Change{Key: key, TAT: time.Now().Add(hours * time.Hour).UnixNano()}
+	}
+	require.NoError(t, store.Save([]stint.Change{
+		spent(stint.Name(7).Key(""), 690*80),
+		spent(stint.Name(8).Key("acme"), 40*100),
+		spent(stint.Name(9).Key("acme"), 88*500),
+	}))
+	require.NoError(t, store.Close())
+	show := func(id string, args ...string) result {
+		return runArgs(t, append([]string{"show", id, "--db", "stint.db", "--limits", "limits.yml",
+			"--overrides", "floors.yml", "--name", "Tenant"}, args...)...)
+	}
+	const flag = "--share=Tenant:Total:TenantFloor"
+	r := show("acme", flag)
+	require.Regexp(t, "^Tenant  acme\n  limit   600/60000h, the default in limits.yml\n  tokens  560 of 600 left\n"+
+		"  share   own 12 of 100, ceiling 560 of 600, total 310 of 1000, keeps back 200\n  full    in ", r.stdout)
+	r = show("acme", flag, "--json")
+	require.Regexp(t, `"retry_after_ns":0,"share":{"own":{"remaining":12,"burst":100},`+
+		`"total":{"remaining":310,"burst":1000},"kept":200}}\n$`, r.stdout)
+	r = show("initech", flag)
+	require.Contains(t, r.stdout, "  share   no floor, ceiling 600 of 600, total 310 of 1000, keeps back 200\n")
+	require.NotContains(t, r.stdout, "next")
+
+	store, err = stint.OpenBolt("stint.db", names, nil)
+	require.NoError(t, err)
+	require.NoError(t, store.Save([]stint.Change{spent(stint.Name(7).Key(""), 850*80)}))
+	require.NoError(t, store.Close())
+	require.NotContains(t, show("acme", flag).stdout, "next", "its floor pays")
+	require.Regexp(t, `  next    in 170d: until then it is denied\n`, show("initech", flag).stdout) // 51 of 80 h
+
+	for args, want := range map[string]string{
+		"Tenant":              `want LABEL:TOTAL or LABEL:TOTAL:FLOOR`,
+		"Tenant:Tpyo":         `limits.yml has no limit "Tpyo"`,
+		"Total:Tenant:Tenant": "its Floor, Tenant, is itself or its Parent",
+	} {
+		r := show("acme", "--share", args)
+		require.Equal(t, 2, r.status)
+		require.Contains(t, r.stderr, want)
+	}
+
+	write("floors.yml", "- TenantFloor: {burst: 700, count: 700, period: 50000h, ids: [acme, globex]}\n")
+	r = runArgs(t, "limits", "check", "limits.yml", "floors.yml", flag)
+	require.Equal(t, 2, r.status)
+	for _, want := range []string{
+		`floors.yml:1: TenantFloor: the burst for "acme" is 700, above that of the ceiling, Tenant: 600`,
+		`floors.yml:1: TenantFloor: the rate for "globex", 700/50000h, is above that of the ceiling, Tenant: 600/60000h`,
+		"limits.yml:2: Total: the bursts of the floors of Tenant add up to 1400: want less than its burst, 1000",
+		"limits.yml:2: Total: the floors of Tenant add up to ",
+	} {
+		require.Contains(t, r.stderr, want)
+	}
+}
+
+// The document has what simulate prints of its scenario: the greedy tenant has
+// all of an idle server, and its floor of a busy one.
+func TestSharesDocument(t *testing.T) {
+	r := runArgs(t, "simulate", "--scenario", "../../testdata/shares/scenario.yml")
+	require.Equal(t, 0, r.status, r.stderr)
+	document, err := os.ReadFile("../../docs/shares.md")
+	require.NoError(t, err)
+	require.Contains(t, string(document), "```text\n"+r.stdout+"```\n")
+	require.Contains(t, string(document),
+		"\n  share   own 12 of 100, ceiling 560 of 600, total 310 of 1000, keeps back 200\n")
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
+)
+
+// target has the buckets of one limit: those of the file, or of the program that
+// has it open.
+type target struct {
+	store stint.Store
+	owner *hostlimit.Guest // nil if it is the file
+	name  stint.Name
+}
+
+// nothing is a target without buckets.
+func nothing() *target { return &target{store: stint.NewMemStore(), name: 1} }
+
+// pid returns the process that answers, or 0 if the file does.
+func (t *target) pid() int {
+	if t.owner == nil {
+		return 0
+	}
+	return t.owner.Owner().PID
+}
+
+// Close closes a target on which nothing was done.
+func (t *target) Close() error {
+	if t.owner != nil {
+		return t.owner.Close()
+	}
+	return t.store.Close()
+}
+
+// openToSpend opens the file, and finds the number that it has for the label of a
+// limit. If it has none, the label gets one.
+func (f *dbFlags) openToSpend(label string) (*target, error) {
+	return reach(f, label, f.openWithin, func(store *stint.BoltStore) (*target, error) {
+		name, err := numberFor(store, label)
+		if err != nil {
+			return nil, failed(errors.Join(err, store.Close()))
+		}
+		return &target{store: store, name: name}, nil
+	})
+}
+
+// openToGive is openToSpend for commands that give tokens back. A label that
+// the file does not have is an error: nothing was ever spent there.
+func (f *dbFlags) openToGive(label string) (*target, error) {
+	return reach(f, label, f.openExistingWithin, func(store *stint.BoltStore) (*target, error) {
+		if name, ok := numberOf(store, label); ok {
+			return &target{store: store, name: name}, nil
+		}
+		return nil, errors.Join(noSuchLabel(label), failed(store.Close()))
+	})
+}
+
+// reach opens the target of a label: found makes it of the open file.
+func reach[S any](f *dbFlags, label string, open opener[S], found func(S) (*target, error)) (*target, error) {
+	store, owner, err := openOrAsk(f, open)
+	switch {
+	case err != nil:
+		return nil, err
+	case owner == nil:
+		return found(store)
+	}
+	labels := owner.Labels()
+	for name, l := range labels {
+		if l == label {
+			return &target{owner: owner, name: name}, nil
+		}
+	}
+	pid := owner.Owner().PID
+	return nil, errors.Join(notDeclared{label, pid, labels}, failed(owner.Close()))
+}
+
+// notDeclared is the error of a label that a running program does not have.
+type notDeclared struct {
+	label  string
+	pid    int
+	labels map[stint.Name]string
+}
+
+func (e notDeclared) Error() string {
+	numbers := map[string]stint.Name{}
+	for name, label := range e.labels {
+		numbers[label] = name
+	}
+	return fmt.Sprintf("process %d, which has the file open, has no limit %q: it has %s; name one with --name",
+		e.pid, e.label, labels(numbers))
+}
+
+// decide acts on the bucket of an id, and closes the target.
+func (t *target) decide(do action, label string, limit stint.Limit, id string, cost int64) (
+	d stint.Decision, err error) {
+	err = t.do(label, limit, id, func(l decider, key stint.Key) (err error) {
+		r := stint.Request{Key: key, Cost: cost}
+		if t.owner != nil {
+			r.Limit = limit // instead of the program's own
+			if limit != stint.Unlimited && limit != stint.Blocked {
+				r.Limit.Durability = stint.Synced
+			}
+		}
+		d, err = do(l, r)
+		return err
+	})
+	return d, err
+}
+
+// do acts on the bucket of an id, and closes the target. When it returns, the
+// result is durable. The file gets no label except the one that is used.
+func (t *target) do(label string, limit stint.Limit, id string, act func(l decider, key stint.Key) error) error {
+	key := t.name.Key(id)
+	if t.owner != nil {
+		return errors.Join(blame(act(t.owner, key)), failed(t.owner.Close()))
+	}
+	if limit != stint.Unlimited && limit != stint.Blocked {
+		limit.Durability = stint.Flushed // Close makes it durable
+	}
+	spec := stint.NameSpec{Label: label, Limit: limit}
+	if id == "" {
+		spec.ID = stint.Shared
+	}
+	limits, err := stint.NewLimits(stint.Names{t.name: spec}, nil, nil)
+	if err != nil {
+		return failed(errors.Join(err, t.store.Close()))
+	}
+	limiter, err := stint.New(t.store, limits, nil)
+	if err != nil {
+		return failed(errors.Join(err, t.store.Close()))
+	}
+	return errors.Join(blame(act(limiter, key)), failed(limiter.Close()))
+}
+
+// blame returns an error as a failure, unless the arguments caused it.
+func blame(err error) error {
+	if isUsage(err) {
+		return err
+	}
+	return failed(err)
+}

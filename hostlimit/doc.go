@@ -1,0 +1,51 @@
+// Package hostlimit lets several processes of one machine share the limits in
+// one file, without a server that somebody has to start.
+//
+// The first process that opens the file owns it, and serves it on a Unix socket
+// beside it. The others are guests: they find the file locked, connect, and
+// decide through the owner. When the owner closes or dies, one of the guests
+// takes the file over, and the others connect to that one. A [Limiter] is a
+// [stint.Decider] in both roles.
+//
+//	limiter, err := hostlimit.Open("quota.db", limits, nil)
+//
+// [Serve] is for a program that opens the file itself and wants guests, and
+// [Dial] for an operator's command, which asks an owner and never becomes one.
+//
+// # Limits
+//
+// Each process's limits apply to its own requests, so two versions of a program
+// with different limits may run side by side. A bucket is one number, whatever
+// the limits are: see [stint.Request]. A Name means the same in all processes:
+// another label for a number, or another number for a label, is
+// [stint.ErrNameMismatch].
+//
+// # Durability
+//
+// A guest hears of a decision when the owner's level allows it: at leased and
+// synced it is on the disk then. If the owner dies, the file is as docs say of
+// a crash.
+//
+// # Errors
+//
+// The errors are those of [stint.Limiter], and errors.Is finds them also if
+// they come from another process. A call that was under way when the owner died
+// or stopped answering returns [ErrNoAnswer]: it may have been carried out. It
+// is not repeated, except for calls that change nothing. Later calls wait for
+// the next owner, for at most Options.TakeoverTimeout, and then return
+// [ErrNoOwner]: nothing was done. If the owner closes, no call fails.
+//
+// # Waiting
+//
+// Wait and Reserve join the owner's queue: first come, first served among all
+// processes. If a guest dies, its requests leave the queue. If the owner closes,
+// requests that Wait for a turn join the queue of the next owner; a Reservation
+// keeps its turn.
+//
+// # The socket
+//
+// The socket is FILE.sock, with mode 0600. If that path is too long for the
+// system, it is in /tmp/stint-UID, which has mode 0700, by a hash of the path.
+// A process of another user is refused, unless it is root. docs/hostlimit.md
+// has more of this.
+package hostlimit

@@ -1,0 +1,385 @@
+package hostlimit
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// helloFrame is the hello of a guest without Names.
+func helloFrame() []byte {
+	return appendFrame(nil, opHello, 0, func(b []byte) []byte {
+		return appendNames(append(append(b, magic...),
+			version), nil)
+	})
+}
+
+// dialRaw connects without a hello.
+func dialRaw(t testing.TB, path string) net.Conn {
+	t.Helper()
+	p, err := placeOf(path)
+	require.NoError(t, err)
+	nc, err := net.Dial("unix", p.socket)
+	require.NoError(t, err)
+	t.Cleanup(func() { nc.Close() })
+	return nc
+}
+
+// closedSoon reads until the owner ends the connection, and returns what it
+// said.
+func closedSoon(t testing.TB, nc net.Conn) []byte {
+	t.Helper()
+	nc.SetReadDeadline(time.Now().Add(20 * time.Second))
+	said, err := io.ReadAll(nc)
+	if err != nil {
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+	}
+	return said
+}
+
+// A guest that breaks the protocol loses its connection, and no other does.
+func TestHostileGuest(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	events := newRecorder()
+	openOn(t, path, limits, &Options{OnEvent: events.record})
+	polite := openOn(t, path, limits, nil)
+	call := func(o op, f func([]byte) []byte) []byte { return append(helloFrame(), appendFrame(nil, o, 7, f)...) }
+	request := func(q stint.Request) func([]byte) []byte {
+		return func(b []byte) []byte { return appendRequests(b, []stint.Request{q}) }
+	}
+	huge := binary.BigEndian.AppendUint32(nil, 1<<31)
+	for name, said := range map[string][]byte{
+		"garbage":       bytes.Repeat([]byte{0xA5}, 1000),
+		"text":          []byte("GET / HTTP/1.1\r\nHost: quota.db\r\n\r\n"),
+		"a huge length": append(huge, make([]byte, 100)...),
+		"a length of 0": make([]byte, 100),
+		"no hello":      appendFrame(nil, opFlush, 1, nil),
+		"two hellos":    append(helloFrame(), helloFrame()...),
+		"another magic": appendFrame(nil, opHello, 0,
+			func(b []byte) []byte { return append(b, "stant\x00\x01\x00"...) }),
+		"an unknown op":          call(99, nil),
+		"an op of the owner":     call(opReply, nil),
+		"too many requests":      call(opTogether, func(b []byte) []byte { return binary.AppendUvarint(b, 1<<40) }),
+		"requests that end":      call(opTogether, func(b []byte) []byte { return append(b, 3, 0, 1) }),
+		"an id that is too long": call(opTogether, request(stint.Request{Key: perID.Key(strings.Repeat("x", 513))})),
+		"a mode that is none":    call(opTogether, func(b []byte) []byte { return append(b, 1, 3, 1, 1, 'x', 0) }),
+		"a name over 65535":      call(opBuckets, func(b []byte) []byte { return binary.AppendUvarint(b, 1<<16) }),
+		"more than asked":        call(opFlush, func(b []byte) []byte { return append(b, 0) }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			nc := dialRaw(t, path)
+			_, err := nc.Write(said)
+			require.NoError(t, err)
+			closedSoon(t, nc)
+			require.ErrorIs(t, events.wait(t, GuestRefused).Err, errMessage)
+			_, err = polite.Spend(perID.Key("a"), 1)
+			require.NoError(t, err)
+		})
+	}
+	t.Run("another version", func(t *testing.T) {
+		nc := dialRaw(t, path)
+		hello := helloFrame()
+		hello[headerLen+len(magic)]++
+		_, err := nc.Write(hello)
+		require.NoError(t, err)
+		require.Contains(t, string(closedSoon(t, nc)), "version 2 of the protocol")
+		require.ErrorIs(t, events.wait(t, GuestRefused).Err, ErrRefused)
+	})
+	t.Run("a guest that leaves", func(t *testing.T) {
+		nc := dialRaw(t, path)
+		_, err := nc.Write(helloFrame())
+		require.NoError(t, err)
+		require.NoError(t, nc.Close())
+	})
+	require.Equal(t, RoleGuest, polite.Role())
+	require.NoError(t, polite.Health())
+}
+
+// Half a frame is waited for, but not for ever. A guest that never reads is not
+// written to for ever.
+func TestSlowGuest(t *testing.T) {
+	t.Parallel()
+	path, limits := filePath(t), limitsWith(t, nil)
+	events := newRecorder()
+	openOn(t, path, limits, &Options{OnEvent: events.record})
+	polite := openOn(t, path, limits, nil)
+	half, unread := dialRaw(t, path), dialRaw(t, path)
+	_, err := half.Write(append(helloFrame(), 0, 0, 0))
+	require.NoError(t, err)
+	if long {
+		closed := make(chan struct{})
+		go func() {
+			closedSoon(t, half)
+			close(closed)
+		}()
+		defer func() { <-closed }()
+	}
+	pings := bytes.Repeat(appendFrame(nil, opPing, 0, nil), 10_000)
+	_, err = unread.Write(helloFrame())
+	require.NoError(t, err)
+	unread.SetWriteDeadline(time.Now().Add(20 * time.Second))
+	for err == nil {
+		_, err = unread.Write(pings)
+	}
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the owner ends it")
+	_, err = polite.Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
+}
+
+// An owner serves so many guests, and refuses the next.
+func TestManyGuests(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	events := newRecorder()
+	openOn(t, path, limits, &Options{MaxGuests: 50, OnEvent: events.record})
+	polite := openOn(t, path, limits, nil)
+	var all []net.Conn
+	for range length(1000, 200) {
+		nc := dialRaw(t, path)
+		_, err := nc.Write(helloFrame())
+		if err == nil {
+			all = append(all, nc)
+		}
+	}
+	require.ErrorIs(t, events.wait(t, GuestRefused).Err, ErrRefused)
+	_, err := Dial(path, nil, nil)
+	require.ErrorIs(t, err, ErrRefused)
+	require.ErrorContains(t, err, "50 guests")
+	_, err = polite.Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
+	for _, nc := range all {
+		nc.Close()
+	}
+	for err = ErrRefused; err != nil; {
+		var g *Guest
+		if g, err = Dial(path, nil, nil); err == nil {
+			g.Close()
+		} else {
+			require.ErrorIs(t, err, ErrRefused)
+		}
+	}
+}
+
+// An owner that is stopped, as by a debugger, does not answer. Calls end with
+// ErrNoAnswer or ErrNoOwner in time, and work again when it goes on.
+func TestStoppedOwner(t *testing.T) {
+	t.Parallel()
+	path := filePath(t)
+	owner := startWorker(t, workerOptions{Path: path, Callers: 1, Limit: whole, ID: "a"}, false)
+	owner.waitFor("owner", 1)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
+	require.NoError(t, err)
+	timeout := 300 * time.Millisecond
+	guest := openOn(t, path, limits, &Options{TakeoverTimeout: timeout})
+	require.Equal(t, RoleGuest, guest.Role())
+	require.NoError(t, owner.cmd.Process.Signal(syscall.SIGSTOP))
+	calls := map[string]func() error{
+		"spend":   func() error { _, err := guest.Spend(perID.Key("b"), 1); return err },
+		"wait":    func() error { return guest.Wait(t.Context(), perID.Key("b"), 1) },
+		"bucket":  func() error { _, err := guest.Bucket(perID.Key("b")); return err },
+		"another": func() error { _, err := Dial(path, nil, &DialOptions{Timeout: timeout}); return err },
+	}
+	done := make(chan error)
+	begun := time.Now()
+	for _, call := range calls {
+		go func() {
+			err := call()
+			for err == nil { // it is not stopped yet
+				err = call()
+			}
+			done <- err
+		}()
+	}
+	noAnswer := 0
+	for range calls {
+		select {
+		case err := <-done:
+			require.True(t, isAny(err, ErrNoAnswer, ErrNoOwner), "%v", err)
+			if isAny(err, ErrNoAnswer) {
+				noAnswer++
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("a call hangs")
+		}
+	}
+	require.Positive(t, noAnswer)
+	t.Logf("the calls ended after %v", time.Since(begun))
+	_, err = guest.Spend(perID.Key("b"), 1)
+	require.ErrorIs(t, err, ErrNoOwner)
+	require.NoError(t, owner.cmd.Process.Signal(syscall.SIGCONT))
+	for err != nil {
+		_, err = guest.Spend(perID.Key("b"), 1)
+	}
+	require.Empty(t, owner.stop().Err)
+}
+
+func isAny(err error, of ...error) bool {
+	return slices.ContainsFunc(of, func(target error) bool { return errors.Is(err, target) })
+}
+
+// A guest that is stopped, or dies, holds up nobody, and its place in the queue
+// goes to those behind it.
+func TestGuestDies(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	openOn(t, path, limits, nil)
+	dying, next := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
+	key := perID.Key("a")
+	_, err := next.Spend(key, 100)
+	require.NoError(t, err)
+	first, err := next.Reserve(key, 1)
+	require.NoError(t, err)
+	place, err := dying.Reserve(key, 50)
+	require.NoError(t, err)
+	require.Greater(t, place.Delay(), 30*time.Minute)
+	waits := make(chan error)
+	go func() { waits <- dying.Wait(t.Context(), key, 40) }()
+	tail := func() time.Duration {
+		p, err := next.Reserve(key, 1)
+		require.NoError(t, err)
+		defer p.Cancel()
+		return p.Delay()
+	}
+	for tail() < 50*time.Minute { // until the other one waits, too
+	}
+	dying.now.Load().remote.nc.Close() // as if it were killed
+	require.ErrorIs(t, <-waits, ErrNoAnswer)
+	for tail() > 2*time.Minute {
+	}
+	require.Positive(t, first.Delay(), "the place of a guest that lives")
+}
+
+// A process of another user is refused, by the mode of the socket and, if that
+// lets it pass, by its credentials.
+func TestOtherUser(t *testing.T) {
+	require.True(t, mayConnect(0, 1000, 1000), "root")
+	require.True(t, mayConnect(1000, 1000, 1001), "the owner's user")
+	require.True(t, mayConnect(1001, 1000, 1001), "the file's user")
+	require.False(t, mayConnect(1002, 1000, 1001))
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	path, limits := filePath(t), limitsWith(t, nil)
+	require.NoError(t, os.Chmod(filepath.Dir(path), 0o755))
+	events := newRecorder()
+	openOn(t, path, limits, &Options{OnEvent: events.record})
+	p, err := placeOf(path)
+	require.NoError(t, err)
+	info, err := os.Stat(p.socket)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	exe := filepath.Join(filepath.Dir(path), "dial.test") // another user may run it there
+	binary, err := os.ReadFile(os.Args[0])
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(exe, binary, 0o755))
+	dial := func() string {
+		cmd := exec.Command(exe)
+		cmd.Dir = "/"
+		cmd.Env = append(os.Environ(), dialVar+"="+path)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return string(out)
+	}
+	require.Contains(t, dial(), "permission denied")
+	require.NoError(t, os.Chmod(p.socket, 0o666))
+	require.Contains(t, dial(), "hostlimit: refused: a process of user 65534")
+	require.ErrorIs(t, events.wait(t, GuestRefused).Err, ErrRefused)
+}
+
+const dialVar = "STINT_TEST_HOST_DIAL"
+
+// dialAs is what the process of another user does.
+func dialAs(path string) {
+	_, err := Dial(path, nil, nil)
+	fmt.Println(err)
+}
+
+// Two versions of a program have different limits for one key. Each is held to
+// its own, and both together to the larger.
+func TestTwoVersions(t *testing.T) {
+	path := filePath(t)
+	small, large := stint.PerHour(10), stint.PerHour(100)
+	owner := openOn(t, path, limitsWith(t, map[stint.Name]stint.Limit{perID: small}), nil)
+	guest := openOn(t, path, limitsWith(t, map[stint.Name]stint.Limit{perID: large}), nil)
+	for _, order := range [][]*Limiter{{owner, guest}, {guest, owner}} {
+		require.NoError(t, owner.Reset(perID.Key("a")))
+		of := map[*Limiter]int{}
+		for range 200 {
+			for _, l := range order {
+				d, err := l.Spend(perID.Key("a"), 1)
+				require.NoError(t, err)
+				limit, _ := l.Limits().For(perID.Key("a"))
+				require.Equal(t, limit.Burst, d.Limit.Burst)
+				if d.Allowed {
+					of[l]++
+				}
+			}
+		}
+		require.LessOrEqual(t, of[owner], 10)
+		require.LessOrEqual(t, of[owner]+of[guest], 100)
+		require.GreaterOrEqual(t, of[guest], 10)
+	}
+	require.NoError(t, owner.Reset(perID.Key("a")))
+	d, err := guest.Spend(perID.Key("a"), 100)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	for range 100 {
+		d, err = owner.Spend(perID.Key("a"), 1)
+		require.NoError(t, err)
+		require.False(t, d.Allowed)
+		d, err = guest.Spend(perID.Key("a"), 2)
+		require.NoError(t, err)
+		require.False(t, d.Allowed, "the smaller limit did not refill it")
+	}
+	k, err := guest.Bucket(perID.Key("a"))
+	require.NoError(t, err)
+	require.Equal(t, large.Burst, k.Limit.Burst)
+}
+
+// A newer version of a program has a Name that the owner does not know.
+func TestNewName(t *testing.T) {
+	path := filePath(t)
+	owner := openOn(t, path, limitsWith(t, nil), nil)
+	names := stint.Names{perID: testNames[perID], 7: {Label: "New", Limit: stint.PerHour(3)},
+		8: {Label: "All", ID: stint.Shared, Limit: stint.PerHour(1)}}
+	limits, err := stint.NewLimits(names, nil, nil)
+	require.NoError(t, err)
+	guest := openOn(t, path, limits, nil)
+	for left := int64(2); left >= 0; left-- {
+		d, err := guest.Spend(stint.Name(7).Key("a"), 1)
+		require.NoError(t, err)
+		require.Equal(t, left, d.Remaining)
+	}
+	require.NoError(t, guest.SpendEach([]stint.Request{{Key: stint.Name(8).Key(""), Cost: 1}}, make([]stint.Decision, 1)))
+	_, err = owner.Spend(stint.Name(7).Key("a"), 1)
+	require.NoError(t, err, "it is declared now, and the owner has no limit for it")
+	require.NoError(t, owner.SetLimits(limitsWith(t, nil)))
+	d, err := guest.Spend(stint.Name(7).Key("a"), 1)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+
+	for _, spec := range []stint.NameSpec{{Label: "Other", Limit: stint.Unlimited},
+		{Label: "PerID", ID: stint.Shared, Limit: stint.Unlimited}} {
+		wrong, err := stint.NewLimits(stint.Names{perID: spec}, nil, nil)
+		require.NoError(t, err)
+		_, err = Open(path, wrong, nil)
+		require.ErrorIs(t, err, stint.ErrNameMismatch)
+		_, err = Dial(path, wrong.Names(), nil)
+		require.ErrorIs(t, err, stint.ErrNameMismatch)
+		require.ErrorIs(t, guest.SetLimits(wrong), stint.ErrNameMismatch)
+	}
+}

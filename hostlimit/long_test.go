@@ -1,0 +1,5 @@
+//go:build long
+
+package hostlimit
+
+const long = true

@@ -1,0 +1,81 @@
+package hostlimit
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+const (
+	perID  stint.Name = 1
+	shared stint.Name = 2
+	free   stint.Name = 3
+)
+
+var testNames = stint.Names{
+	perID:  {Label: "PerID", Limit: stint.PerHour(100)},
+	shared: {Label: "Shared", ID: stint.Shared, Limit: stint.PerHour(10)},
+	free:   {Label: "Free", Limit: stint.Unlimited},
+}
+
+// limitsWith returns the limits of testNames, with other defaults.
+func limitsWith(t testing.TB, defaults map[stint.Name]stint.Limit) *stint.Limits {
+	t.Helper()
+	limits, err := stint.NewLimits(testNames, defaults, nil)
+	require.NoError(t, err)
+	return limits
+}
+
+func filePath(t testing.TB) string {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "hostlimit")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	return filepath.Join(folder, "quota.db")
+}
+
+// openOn returns a Limiter of the file, which ends with the test.
+func openOn(t testing.TB, path string, limits *stint.Limits, opts *Options) *Limiter {
+	t.Helper()
+	l, err := Open(path, limits, opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// recorder keeps events.
+type recorder struct {
+	mu     sync.Mutex
+	events []Event
+	came   chan Event
+}
+
+func newRecorder() *recorder { return &recorder{came: make(chan Event, 1000)} }
+
+func (r *recorder) record(e Event) {
+	r.mu.Lock()
+	r.events = append(r.events, e)
+	r.mu.Unlock()
+	r.came <- e
+}
+
+// wait returns the next event of a kind.
+func (r *recorder) wait(t testing.TB, kind EventKind) Event {
+	t.Helper()
+	for {
+		select {
+		case e := <-r.came:
+			if e.Kind == kind {
+				return e
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("no event %v", kind)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package hostlimit
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// Options are the options of Open; nil or the zero value means the defaults.
+type Options struct {
+	// Limiter has the options of the file while this process owns it. Its
+	// Durability and FailOpen hold for a guest, too. Open waits for
+	// LockTimeout, if the file is locked and nobody serves it.
+	Limiter stint.Options
+
+	// TakeoverTimeout limits how long a call waits for an owner, and for a sign
+	// of life of the one that it has asked. The default is 1s.
+	TakeoverTimeout time.Duration
+
+	// MaxGuests is the number of connections that an owner serves. The default
+	// is 512.
+	MaxGuests int
+
+	// OnEvent is called with one event at a time, and must not call Close.
+	OnEvent func(Event)
+}
+
+// ServeOptions are the options of Serve; nil or the zero value means the
+// defaults.
+type ServeOptions struct {
+	MaxGuests int         // connections; default 512
+	OnEvent   func(Event) // called with one event at a time; must not call Close
+}
+
+// DialOptions are the options of Dial; nil or the zero value means the
+// defaults.
+type DialOptions struct {
+	Timeout time.Duration // of connecting, and for a sign of life; default 1s
+}
+
+// Event is something that an operator may want to know of when it happens.
+type Event struct {
+	Kind EventKind
+	Time time.Time
+	Err  error // of GuestRefused, OwnerLost and TakeoverFailed: why
+}
+
+// EventKind says what an Event is about.
+type EventKind uint8
+
+// The kinds of events.
+const (
+	BecameOwner    EventKind = iota + 1 // this process has the file
+	BecameGuest                         // another process has the file
+	OwnerLost                           // the owner closed, died, or does not answer
+	TakeoverFailed                      // the file is free and cannot be opened; it is tried again
+	GuestRefused                        // a connection ended because of what came over it
+)
+
+// String returns what happened, in two or three words.
+func (k EventKind) String() string {
+	switch k {
+	case BecameOwner:
+		return "became owner"
+	case BecameGuest:
+		return "became guest"
+	case OwnerLost:
+		return "owner lost"
+	case TakeoverFailed:
+		return "takeover failed"
+	case GuestRefused:
+		return "guest refused"
+	}
+	return fmt.Sprintf("EventKind(%d)", uint8(k))
+}
+
+// Role says which process has the file.
+type Role uint8
+
+// The roles. A Limiter that has lost its owner has none until it finds another.
+const (
+	RoleNone  Role = iota
+	RoleOwner      // this process
+	RoleGuest      // another one
+)
+
+// String returns the role in lower case.
+func (r Role) String() string { return [...]string{"none", "owner", "guest"}[min(r, RoleGuest)] }
+
+// The errors of this package.
+var (
+	// ErrNoAnswer: the owner died or stopped while a call was under way. The
+	// call may have been carried out.
+	ErrNoAnswer = errors.New("hostlimit: no answer from the owner")
+
+	// ErrNoOwner: no process serves the file. Nothing was done.
+	ErrNoOwner = errors.New("hostlimit: no owner")
+
+	// ErrRefused: the owner does not take this connection. Nothing was done.
+	ErrRefused = errors.New("hostlimit: refused")
+)
+
+const (
+	defaultTimeout   = time.Second
+	defaultMaxGuests = 512
+)
+
+// withDefaults returns the options with zero values replaced by defaults.
+func (o *Options) withDefaults() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	switch {
+	case c.TakeoverTimeout < 0:
+		return c, fmt.Errorf("hostlimit: TakeoverTimeout %v: want more than 0", c.TakeoverTimeout)
+	case c.MaxGuests < 0:
+		return c, fmt.Errorf("hostlimit: MaxGuests %d: want more than 0", c.MaxGuests)
+	case c.Limiter.LockTimeout < 0:
+		return c, fmt.Errorf("hostlimit: LockTimeout %v: want more than 0", c.Limiter.LockTimeout)
+	}
+	c.TakeoverTimeout = cmp.Or(c.TakeoverTimeout, defaultTimeout)
+	c.MaxGuests = cmp.Or(c.MaxGuests, defaultMaxGuests)
+	c.Limiter.LockTimeout = cmp.Or(c.Limiter.LockTimeout, defaultTimeout)
+	c.Limiter.Durability = cmp.Or(c.Limiter.Durability, stint.Flushed)
+	return c, nil
+}

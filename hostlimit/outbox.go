@@ -1,0 +1,120 @@
+package hostlimit
+
+import (
+	"errors"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+)
+
+const (
+	maxUnsent  = 1 << 20 // bytes that the other side has not read
+	frameTime  = 5 * time.Second
+	bufferSize = 32 << 10
+)
+
+var errUnread = errors.New("hostlimit: the other side does not read")
+
+// outbox writes frames to a connection. A goroutine that finds no other one
+// writing writes for all, so frames that come together share a system call.
+type outbox struct {
+	nc net.Conn
+
+	mu         sync.Mutex
+	sent       sync.Cond // signalled after each write
+	buf, spare []byte
+	writing    bool
+	err        error
+}
+
+func newOutbox(nc net.Conn) *outbox {
+	o := &outbox{nc: nc}
+	o.sent.L = &o.mu
+	return o
+}
+
+// add appends a frame without writing it.
+func (o *outbox) add(p op, id uint32, f func([]byte) []byte) {
+	o.mu.Lock()
+	if o.err == nil {
+		o.buf = appendFrame(o.buf, p, id, f)
+	}
+	o.mu.Unlock()
+}
+
+// send appends a frame, and writes it unless another goroutine does. An error
+// says that the frame was not sent.
+func (o *outbox) send(p op, id uint32, f func([]byte) []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil {
+		return o.err
+	}
+	o.buf = appendFrame(o.buf, p, id, f)
+	o.writeLocked()
+	return nil
+}
+
+// sendSlowly is send for one of many frames: it waits for those before.
+func (o *outbox) sendSlowly(p op, id uint32, f func([]byte) []byte) error {
+	o.mu.Lock()
+	for o.err == nil && len(o.buf) > maxFrame {
+		o.sent.Wait()
+	}
+	o.mu.Unlock()
+	return o.send(p, id, f)
+}
+
+// flush writes what add has left.
+func (o *outbox) flush() {
+	o.mu.Lock()
+	o.writeLocked()
+	o.mu.Unlock()
+}
+
+func (o *outbox) writeLocked() {
+	if len(o.buf) > maxUnsent {
+		o.failLocked(errUnread)
+	}
+	if o.writing {
+		return
+	}
+	o.writing = true
+	o.mu.Unlock()
+	runtime.Gosched() // others that are about to send share the system call
+	o.mu.Lock()
+	for len(o.buf) > 0 && o.err == nil {
+		b := o.buf
+		o.buf = o.spare[:0]
+		o.mu.Unlock()
+		o.nc.SetWriteDeadline(time.Now().Add(frameTime))
+		_, err := o.nc.Write(b)
+		o.mu.Lock()
+		if o.spare = b[:0]; cap(b) > maxFrame {
+			o.spare = nil
+		}
+		if err != nil {
+			o.failLocked(err)
+		}
+		o.sent.Broadcast()
+	}
+	o.writing = false
+}
+
+// failLocked ends the connection.
+func (o *outbox) failLocked(err error) {
+	if o.err == nil {
+		o.err = err
+		o.buf = nil
+		o.nc.Close()
+		o.sent.Broadcast()
+	}
+}
+
+// close ends the connection.
+func (o *outbox) close(err error) {
+	o.mu.Lock()
+	o.failLocked(err)
+	o.mu.Unlock()
+}

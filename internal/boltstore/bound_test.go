@@ -1,0 +1,54 @@
+package boltstore
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/format"
+)
+
+// TestBound: the journal is as long as the buckets in memory need.
+func TestBound(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		resident    int
+		most, least int64
+	}{
+		{1, 256 << 10, 2 << 20},
+		{10_000, 320_000, 2_560_000},
+		{1 << 17, 4 << 20, 8 << 20},
+		{1 << 20, 32 << 20, 8 << 20},
+		{1 << 30, 40 << 20, 8 << 20},
+		{0, 16 << 20, 8 << 20},
+	} {
+		s, err := Open(storePath(t), storeNames, Options{LockTimeout: longLock, MaxResident: c.resident})
+		require.NoError(t, err)
+		require.Equal(t, []int64{c.most, c.least}, []int64{s.journal.most, s.journal.least}, c.resident)
+		require.NoError(t, s.Close())
+	}
+	require.EqualValues(t, 8<<20, compactMin(32))
+	require.EqualValues(t, 64<<20, compactMin(64))
+	require.Equal(t, strconv.IntSize == 32, boltfile.OS().MaxSize == 128<<20)
+}
+
+// TestFlood: new ids without end leave no long index, if few buckets are in
+// memory.
+func TestFlood(t *testing.T) {
+	t.Parallel()
+	s, err := Open(storePath(t), storeNames, Options{LockTimeout: longLock, MaxResident: 1000})
+	require.NoError(t, err)
+	defer s.Close()
+	for i := range 100 {
+		var es []format.Entry
+		for j := range 1000 {
+			es = append(es, entry(Key{1, fmt.Sprintf("client-%d-%d", i, j)}, 1<<60))
+		}
+		require.NoError(t, s.Save(es))
+		require.True(t, s.journal.is(func(j *journalState) bool { return j.fresh.Size() < 6*indexLeast }))
+	}
+	require.Positive(t, s.Stats().Checkpoints)
+}

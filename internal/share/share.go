@@ -1,0 +1,41 @@
+package share
+
+import "math"
+
+// Never is a wait for what cannot be.
+const Never = math.MaxInt64
+
+// Waits are the nanoseconds until each bucket of a class admits a request; 0
+// means now.
+type Waits struct {
+	Ceiling int64
+	Floor   int64 // Never without a floor
+	Total   int64 // to pay for an own request
+	Loan    int64 // to lend, and keep what the floors are promised
+}
+
+// Own returns the wait until the floor pays.
+func (w *Waits) Own() int64 { return max(w.Floor, w.Total) }
+
+// RetryAfter returns the wait until the request is allowed.
+func (w *Waits) RetryAfter() int64 { return max(w.Ceiling, min(w.Own(), w.Loan)) }
+
+// Mistake is one in the limits of a tree.
+type Mistake struct {
+	Label string // of the limit that is wrong
+	ID    string // of the override that is wrong
+	OfID  bool   // ID is the place, not all of the limit
+	Text  string
+}
+
+func (m *Mistake) Error() string { return m.Text }
+
+// Best reports whether a decision tells of the floor, and not of the total. An
+// allowed one tells of the floor if it has more tokens left than the total
+// lends, and a denied one if the floor pays sooner.
+func (w *Waits) Best(floor, lendable int64) bool {
+	if min(w.Own(), w.Loan) == 0 {
+		return floor > lendable
+	}
+	return w.Floor >= w.Total && w.Own() < w.Loan
+}

@@ -1,0 +1,386 @@
+package stint
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/stint-go/stint/internal/share"
+	"github.com/stint-go/stint/internal/table"
+)
+
+// member returns the part of a Name. ls may be nil.
+func (ls *Limits) member(name Name) member {
+	if ls == nil || int(name) >= len(ls.members) {
+		return member{}
+	}
+	return ls.members[name]
+}
+
+func (l *Limiter) isClass(name Name) bool {
+	ls := l.limits.Load()
+	return int(name) < len(ls.members) && ls.members[name].role == classRole
+}
+
+// kept returns the tokens that loans leave in a total.
+func (ls *Limits) kept(total Name) int64 {
+	if m := ls.member(total); m.role == totalRole {
+		return ls.totals[m.sum].Burst()
+	}
+	return 0
+}
+
+// Share is what a limit with a Parent shares.
+type Share struct {
+	Total Key
+	Floor Key   // zero if the id has no floor
+	Kept  int64 // tokens that loans leave in the total: the bursts of all floors
+}
+
+// Share returns the buckets that a request for a key takes from besides its
+// own. It returns false if the limit has no Parent.
+func (ls *Limits) Share(key Key) (Share, bool) {
+	m := ls.member(key.Name)
+	if m.role != classRole {
+		return Share{}, false
+	}
+	floor, _ := ls.floorOf(m, key.ID)
+	return Share{Total: m.total.Key(""), Floor: floor, Kept: ls.kept(m.total)}, true
+}
+
+// floorOf returns the floor of an id of a class.
+func (ls *Limits) floorOf(m member, id string) (Key, bool) {
+	if m.floor == 0 {
+		return Key{}, false
+	}
+	key := m.floor.Key(id)
+	if rule, err := ls.resolve(key); err != nil || rule <= blocked {
+		return Key{}, false
+	}
+	return key, true
+}
+
+// mistaken reports a mistake in a tree of shares, in a whole limit if there is
+// no id.
+func (b *limitsBuilder) mistaken(name Name, id []string, format string, args ...any) {
+	m := &share.Mistake{Label: b.ls.label(name), Text: fmt.Sprintf(format, args...)}
+	if len(id) > 0 {
+		m.ID, m.OfID = id[0], true
+	}
+	b.wrong(name, m)
+}
+
+// group is a request for a class or a total, on its way to all its buckets.
+type group struct {
+	at   [totalRole + 1]int // by role: index in the sorted requests
+	has  [totalRole + 1]bool
+	left int // parts that decidePartLocked has not met yet
+}
+
+// part returns the request for one bucket of the group, or nil.
+func (g *group) part(rs []request, of role) *request {
+	if !g.has[of] {
+		return nil
+	}
+	return &rs[g.at[of]]
+}
+
+// slowPathShare is slowPath for a limit in a tree of shares.
+func (l *Limiter) slowPathShare(m member, req Request, op op) (d Decision, err error) {
+	if req.Mode = CheckAndSpend; op == opCheck {
+		req.Mode, op = CheckOnly, opSpend
+	}
+	if m.role == classRole && op == opSpend && req.Limit == (Limit{}) && l.fastPathShare(m, &req, &d) {
+		return d, nil
+	}
+	return l.all(context.Background(), []Request{req}, nil, op)
+}
+
+// fastPathShare is fastPath for a class, over two buckets or three.
+func (l *Limiter) fastPathShare(m member, req *Request, d *Decision) (done bool) {
+	keys := [3]Key{req.Key, m.total.Key(""), m.floor.Key(req.Key.ID)}
+	if len(req.Key.ID) > maxIDLen {
+		return false
+	}
+	var at [len(keys)]spot
+	var order [len(keys)]*shard // in which they are locked
+	n := len(keys)
+	if m.floor == 0 {
+		n--
+	}
+	for i := range keys[:n] {
+		f := &at[i]
+		f.shard, f.hash = l.directory.shard(keys[i])
+		f.shard.Prefetch(f.hash)
+		j := i
+		for ; j > 0 && order[j-1].order > f.shard.order; j-- {
+			order[j] = order[j-1]
+		}
+		order[j] = f.shard
+	}
+	shards := slices.Compact(order[:n])
+	for _, s := range shards {
+		s.mu.Lock()
+	}
+	done = l.fastPathShareLocked(m, keys[:n], at[:n], req, d)
+	for _, s := range shards {
+		s.mu.Unlock()
+	}
+	return done
+}
+
+func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Request, d *Decision) (done bool) {
+	now := l.clock.Now()
+	var ds [3]Decision
+	inTotal := int64(0)
+	w := share.Waits{Floor: share.Never}
+	for i := range at {
+		f, s := &at[i], at[i].shard
+		index, ok := s.findLocked(keys[i], f.hash)
+		if !ok && i == 2 && s.limits != nil {
+			if _, has := s.limits.floorOf(m, req.Key.ID); !has {
+				at = at[:i]
+				break
+			}
+		}
+		if !ok || s.limits == nil || s.At(index).Rule() <= blocked || len(s.gates) > 0 && s.gates[keys[i]] != nil {
+			return false
+		}
+		rule, tat := &s.limits.rules[s.At(index).Rule()], s.At(index).TAT()
+		if cmp.Or(rule.limit.Durability, l.opts.Durability) >= Leased && req.Mode != CheckOnly {
+			return false
+		}
+		f.index = index
+		f.next, f.wait = tat, share.Never
+		if uint64(req.Cost) <= uint64(rule.rate.Burst) { // the cost may be negative
+			f.next, f.wait = rule.rate.Spend(tat, now, req.Cost)
+		} else if i != 2 {
+			return false
+		}
+		ds[i].Key = keys[i]
+		rule.report(&ds[i], f.next, now)
+		switch i {
+		case 1:
+			inTotal = ds[i].Remaining
+			kept := s.limits.kept(keys[i].Name)
+			if kept > rule.rate.Burst-req.Cost {
+				return false
+			}
+			ds[i].Remaining = max(0, ds[i].Remaining-kept)
+			_, w.Loan = rule.rate.Spend(tat, now, req.Cost+kept)
+		case 2:
+			ds[i].Remaining = min(ds[i].Remaining, inTotal)
+		}
+	}
+	if w.Ceiling, w.Total = at[0].wait, at[1].wait; len(at) == 3 {
+		w.Floor = at[2].wait
+	}
+	ds[0].Allowed, ds[0].RetryAfter = w.Ceiling == 0, time.Duration(w.Ceiling)
+	*d = decisionOf(&w, &ds[0], &ds[1], &ds[2])
+	if req.Mode == CheckOnly {
+		return true
+	}
+	for i := range at {
+		f := &at[i]
+		pays := d.Allowed && (i != 2 || w.Own() == 0)
+		if pays && req.Cost > 0 {
+			f.shard.Write(f.index, f.next)
+		} else if !f.shard.At(f.index).Has(table.Used) {
+			f.shard.Use(f.index)
+		}
+		if pays || i == 0 || i == 1 && min(w.Own(), w.Loan) > 0 {
+			f.shard.countLocked(keys[i].Name, pays)
+		}
+	}
+	return true
+}
+
+// decisionOf returns the decision of a class: of its ceiling, or of the floor
+// or total that pays, whichever is stricter.
+func decisionOf(w *share.Waits, ofCeiling, ofTotal, ofFloor *Decision) Decision {
+	source := *ofTotal
+	if w.Best(ofFloor.Remaining, ofTotal.Remaining) {
+		source = *ofFloor
+	}
+	wait := min(w.Own(), w.Loan)
+	source.Allowed, source.RetryAfter = wait == 0, time.Duration(wait)
+	if ofCeiling.stricter(&source) {
+		return *ofCeiling
+	}
+	return source
+}
+
+// withShares adds the buckets that classes take from to the requests.
+func (l *Limiter) withShares(rs []request) ([]request, error) {
+	ls := l.limits.Load()
+	if ls.members == nil {
+		return rs, nil
+	}
+	for i := range rs {
+		r := &rs[i]
+		m := ls.member(r.key.Name)
+		r.role = m.role
+		switch {
+		case m.role == plainRole:
+			continue
+		case m.role == floorRole && r.mode != CheckOnly:
+			return rs, l.failed(r.key, fmt.Errorf("%w: %v is a floor", ErrShare, r.key))
+		case m.role == totalRole && r.given != nil:
+			return rs, l.failed(r.key, fmt.Errorf("%w: %v is a total, whose limit is the configured one", ErrShare, r.key))
+		case m.role == floorRole:
+			r.role = plainRole
+			continue
+		}
+		r.group = &group{left: 1}
+		if m.role == totalRole {
+			continue
+		}
+		if _, err := ls.resolve(r.key); err != nil {
+			return rs, l.failed(r.key, err)
+		}
+		add := func(key Key, role role) {
+			class := &rs[i]
+			part := request{change: change{key: key}, cost: class.cost, op: class.op, mode: class.mode,
+				at: class.at, role: role}
+			part.shard, part.hash = l.directory.shard(key)
+			part.group = class.group
+			part.group.left++
+			rs = append(rs, part)
+		}
+		add(m.total.Key(""), totalRole)
+		if floor, ok := ls.floorOf(m, rs[i].key.ID); ok {
+			add(floor, floorRole)
+		}
+	}
+	return rs, nil
+}
+
+// decidePartLocked is decideLocked of rs[i], which may be a part of a group. It
+// returns false until it was called for all of the group, and decides then.
+func decidePartLocked(rs []request, i int, now int64, d *Decision) (decided bool, err error) {
+	r := &rs[i]
+	g := r.group
+	if g == nil {
+		err = r.decideLocked(now, d)
+		r.allowed = d.Allowed
+		return true, err
+	}
+	g.at[r.role], g.has[r.role] = i, true
+	if g.left--; g.left > 0 {
+		return false, nil
+	}
+	return true, g.decideLocked(rs, now, d)
+}
+
+// decideLocked decides on a group at the instant now, and sets the TATs that
+// its buckets are to have.
+func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
+	ceiling, floor, total := g.part(rs, classRole), g.part(rs, floorRole), g.part(rs, totalRole)
+	var ofCeiling, ofFloor, ofTotal Decision
+	var err error
+	if ceiling != nil {
+		err = ceiling.decideLocked(now, &ofCeiling)
+	}
+	if err == nil {
+		err = total.decideLocked(now, &ofTotal)
+	}
+	if err != nil {
+		return err
+	}
+	w := share.Waits{Ceiling: int64(ofCeiling.RetryAfter), Floor: share.Never, Total: int64(ofTotal.RetryAfter)}
+	if floor != nil && floor.rule > blocked {
+		if floor.decideLocked(now, &ofFloor) == nil {
+			w.Floor = int64(ofFloor.RetryAfter)
+		} else { // the cost is over its burst
+			floor.cost = 0
+			_ = floor.decideLocked(now, &ofFloor)
+		}
+		ofFloor.Remaining = min(ofFloor.Remaining, ofTotal.Remaining) // after a crash the total may have less
+	}
+	w.Loan = total.borrowLocked(now, &ofTotal)
+	if w.Floor == share.Never && w.Loan == share.Never && total.rule > blocked {
+		most := ofTotal.Limit.Burst - total.shard.limits.kept(total.key.Name)
+		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, total.cost, most, total.key)
+	}
+	chargeLocked(ceiling, floor, total, &w)
+	if ceiling == nil {
+		ofCeiling = Decision{Allowed: true, Remaining: math.MaxInt64, Key: total.key}
+	}
+	*d = decisionOf(&w, &ofCeiling, &ofTotal, &ofFloor)
+	return nil
+}
+
+// borrowLocked returns the wait until a total lends, and takes what it keeps
+// from what it has left.
+func (r *request) borrowLocked(now int64, of *Decision) (wait int64) {
+	if r.rule <= blocked || r.op == opRefund {
+		return int64(of.RetryAfter)
+	}
+	kept := r.shard.limits.kept(r.key.Name)
+	of.Remaining = max(0, of.Remaining-kept)
+	if kept > r.shard.limits.rules[r.rule].rate.Burst-r.cost {
+		return share.Never
+	}
+	loan := *r
+	loan.cost += kept
+	var d Decision
+	_ = loan.decideLocked(now, &d) // the cost is not over the burst
+	return int64(d.RetryAfter)
+}
+
+// chargeLocked has the buckets of a group that do not pay keep their TATs.
+// ceiling and floor may be nil.
+func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
+	allowed, own := w.RetryAfter() == 0, w.Own() == 0
+	total.allowed = min(w.Own(), w.Loan) == 0
+	if ceiling != nil {
+		ceiling.allowed = allowed
+	}
+	for _, r := range []*request{ceiling, total, floor} {
+		if r != nil && (!allowed || r == floor && !own) {
+			r.to = r.from
+		}
+	}
+	if !allowed && total.allowed && total.op == opSpend {
+		total.op = opCheck // the ceiling alone counts it
+	}
+	if floor == nil {
+		return
+	}
+	if floor.allowed = true; !allowed || !own {
+		floor.op = opCheck
+	} else if total.to != total.from && floor.to != floor.from {
+		floor.pair = &pair{} // after a failed commit no floor has what the total has not
+		total.pair = floor.pair
+		floor.leads = floor.op == opRefund
+		total.leads = !floor.leads
+	}
+}
+
+// pair is what two changes of one call have in common: if their commit fails,
+// the second is undone only if the leading one was.
+type pair struct{ undone bool }
+
+// mayUndo reports whether a change may be undone by itself, and notes that it
+// was. The leading change is asked first.
+func (ch *change) mayUndo() bool {
+	if ch.pair != nil && ch.leads {
+		ch.pair.undone = true
+	}
+	return ch.pair == nil || ch.pair.undone
+}
+
+// orderPairs puts the leading changes of one call behind its others: what
+// finishes a commit begins with the last.
+func orderPairs(changes []change) {
+	last := len(changes)
+	for i := len(changes) - 1; i >= 0; i-- {
+		if changes[i].leads {
+			last--
+			changes[i], changes[last] = changes[last], changes[i]
+		}
+	}
+}

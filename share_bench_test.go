@@ -1,0 +1,55 @@
+package stint
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkShares decides on a tenant with a floor, and beside it SpendAll on
+// as many buckets.
+func BenchmarkShares(b *testing.B) {
+	plenty := Limit{Burst: 1e9, Count: 1e9, Period: 24 * time.Hour}
+	for _, n := range []int{1, 1000, 100_000} {
+		var ids []OverrideID
+		for i := range n {
+			ids = append(ids, OverrideID{ID: fmt.Sprintf("%024d", i)})
+		}
+		floor := Limit{Burst: 1000, Count: 1, Period: time.Hour}
+		limits, err := NewLimits(Names{
+			shareTotal:  {Label: "Total", ID: Shared, Limit: plenty},
+			shareTenant: {Label: "Tenant", Parent: shareTotal, Floor: shareFloor, Limit: plenty},
+			shareFloor:  {Label: "Floor"},
+			11:          {Label: "PlainTotal", ID: Shared, Limit: plenty},
+			12:          {Label: "PlainTenant", Limit: plenty},
+			13:          {Label: "PlainFloor", Limit: Unlimited},
+		}, nil, map[Name][]Override{shareFloor: {{ids, floor}}, 13: {{ids, plenty}}})
+		require.NoError(b, err)
+		l, err := New(NewMemStore(), limits, &Options{Durability: Memory})
+		require.NoError(b, err)
+		defer l.Close()
+		for i := range ids {
+			ids[i].ID = fmt.Sprintf("%024d", rand.IntN(n))
+		}
+		for name, call := range map[string]func(id string) (Decision, error){
+			"Spend": func(id string) (Decision, error) { return l.Spend(shareTenant.Key(id), 1) },
+			"SpendAll": func(id string) (Decision, error) {
+				return l.SpendAll(Request{Key: Name(11).Key(""), Cost: 1}, Request{Key: Name(12).Key(id), Cost: 1},
+					Request{Key: Name(13).Key(id), Cost: 1})
+			},
+		} {
+			for _, id := range ids {
+				call(id.ID)
+			}
+			b.Run(fmt.Sprint(name, "/ids=", n), func(b *testing.B) {
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					call(ids[i%n].ID)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,357 @@
+package stint
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/share"
+)
+
+// The Names of the tests of shares.
+const (
+	shareTotal Name = iota + 1
+	shareTenant
+	shareFloor
+	sharePlain
+)
+
+var shareNames = Names{
+	shareTotal:  {Label: "Total", ID: Shared},
+	shareTenant: {Label: "Tenant", Parent: shareTotal, Floor: shareFloor},
+	shareFloor:  {Label: "TenantFloor"},
+	sharePlain:  {Label: "Plain", Limit: PerSecond(5)},
+}
+
+var (
+	acme, globex, initech = shareTenant.Key("acme"), shareTenant.Key("globex"), shareTenant.Key("initech")
+	acmeFloor             = shareFloor.Key("acme")
+	theTotal              = shareTotal.Key("")
+)
+
+// shareLimits returns a total of 1000, of which acme and globex have 100 for
+// sure, at a level.
+func shareLimits(t testing.TB, level Durability) *Limits {
+	at := func(l Limit) Limit { l.Durability = level; return l }
+	ls, err := NewLimits(shareNames,
+		map[Name]Limit{shareTotal: at(PerSecond(1000)), shareTenant: at(PerSecond(600))},
+		map[Name][]Override{shareFloor: {{[]OverrideID{{ID: "acme"}, {ID: "globex"}}, at(PerSecond(200).WithBurst(100))}}})
+	require.NoError(t, err)
+	return ls
+}
+
+func shareRig(t testing.TB, level Durability) *rig {
+	return rigOn(t, NewMemStore(), shareLimits(t, level), Options{})
+}
+
+// levels returns what floor, ceiling and total of an id have left.
+func (r *rig) levels(id string) [3]int64 {
+	return [3]int64{r.bucket(shareFloor.Key(id)).Remaining, r.bucket(shareTenant.Key(id)).Remaining,
+		r.bucket(theTotal).Remaining}
+}
+
+func TestShare(t *testing.T) {
+	run := func(name string, test func(t *testing.T, r *rig)) {
+		for level := Memory; level <= Synced; level++ {
+			t.Run(fmt.Sprint(name, "/", level), func(t *testing.T) { test(t, shareRig(t, level)) })
+		}
+	}
+	// drain leaves 200 tokens in the total, which are kept for the floors.
+	drain := func(r *rig) {
+		r.take(initech, 600)
+		r.take(shareTenant.Key("umbrella"), 200)
+	}
+	run("who pays", func(t *testing.T, r *rig) {
+		d := r.spend(acme, 30)
+		require.True(t, d.Allowed)
+		require.Equal(t, acme, d.Key, "the ceiling has fewer left than the total lends")
+		require.EqualValues(t, 570, d.Remaining)
+		require.Equal(t, [3]int64{70, 570, 970}, r.levels("acme"))
+		r.take(acme, 170) // more than the floor has: a loan
+		require.Equal(t, [3]int64{70, 400, 800}, r.levels("acme"))
+		r.take(initech, 600)
+		d = r.spend(initech, 0)
+		require.EqualValues(t, 0, d.Remaining)
+		d = r.spend(shareTenant.Key("umbrella"), 1)
+		require.False(t, d.Allowed)
+		require.Equal(t, theTotal, d.Key)
+		require.Equal(t, PerSecond(1000), Limit{d.Limit.Burst, d.Limit.Count, d.Limit.Period, 0, 0})
+		require.Equal(t, time.Millisecond, d.RetryAfter)
+		r.take(globex, 100)
+		d = r.spend(acme, 71) // 1 ms until the floor has them, 72 ms until the total has 271
+		require.Equal(t, acmeFloor, d.Key)
+		require.Equal(t, 5*time.Millisecond, d.RetryAfter)
+		r.take(acme, 70)
+		require.EqualValues(t, 30, r.bucket(theTotal).Remaining, "the 30 that acme spent first")
+	})
+	run("check", func(t *testing.T, r *rig) {
+		drain(r)
+		for _, cost := range []int64{0, 1, 100, 101} {
+			c := r.check(acme, cost)
+			before := r.levels("acme")
+			require.Equal(t, before, r.levels("acme"))
+			require.Equal(t, c, r.spend(acme, cost))
+			r.refund(acme, cost)
+		}
+	})
+	run("refund", func(t *testing.T, r *rig) {
+		r.take(acme, 50)
+		r.refund(acme, 50)
+		require.Equal(t, [3]int64{100, 600, 1000}, r.levels("acme"), "an own request")
+		r.take(initech, 500)
+		r.refund(initech, 500)
+		require.Equal(t, [3]int64{0, 600, 1000}, r.levels("initech"), "a loan")
+		r.take(acme, 100)
+		r.take(acme, 50) // a loan
+		r.refund(acme, 20)
+		require.Equal(t, [3]int64{20, 470, 870}, r.levels("acme"), "the floor first")
+	})
+	run("total", func(t *testing.T, r *rig) {
+		_, err := r.Spend(theTotal, 801)
+		require.ErrorIs(t, err, ErrCostOverBurst)
+		require.ErrorContains(t, err, "801 of 800 for 1:", "it keeps 200")
+		r.take(theTotal, 800)
+		r.take(acme, 100)
+		require.EqualValues(t, 0, r.check(theTotal, 0).Remaining)
+		_, err = r.Spend(theTotal, 1001)
+		require.ErrorIs(t, err, ErrCostOverBurst)
+	})
+	run("together", func(t *testing.T, r *rig) {
+		d := r.spendAll(Request{Key: sharePlain.Key("a"), Cost: 6 - 1}, Request{Key: acme, Cost: 10})
+		require.True(t, d.Allowed)
+		d = r.spendAll(Request{Key: acme, Cost: 10}, Request{Key: sharePlain.Key("a"), Cost: 1})
+		require.False(t, d.Allowed)
+		require.Equal(t, sharePlain.Key("a"), d.Key)
+		require.Equal(t, [3]int64{90, 590, 990}, r.levels("acme"), "all or nothing")
+		d = r.spendAll(Request{Key: acme, Cost: 10, Mode: SpendOnly}, Request{Key: sharePlain.Key("b"), Cost: 1})
+		require.Equal(t, [3]int64{80, 580, 980}, r.levels("acme"))
+		require.Equal(t, sharePlain.Key("b"), d.Key)
+		d = r.spendAll(Request{Key: acme, Cost: 581, Mode: SpendOnly}, Request{Key: sharePlain.Key("b"), Cost: 1})
+		require.True(t, d.Allowed)
+		r.spendAll(Request{Key: acme, Cost: 580, Mode: CheckOnly}, Request{Key: sharePlain.Key("b"), Cost: 1})
+		require.Equal(t, [3]int64{80, 580, 980}, r.levels("acme"))
+		_, err := r.SpendAll(Request{Key: acme, Cost: 1}, Request{Key: globex, Cost: 1})
+		require.ErrorIs(t, err, ErrDuplicateKey, "both are of one total")
+	})
+	run("holds", func(t *testing.T, r *rig) {
+		r.hold(acmeFloor, time.Hour)
+		r.take(acme, 10)
+		require.Equal(t, [3]int64{100, 590, 990}, r.levels("acme"), "a loan")
+		r.hold(theTotal, 2*time.Hour)
+		require.Equal(t, 2*time.Hour, r.spend(globex, 1).RetryAfter)
+	})
+	run("errors", func(t *testing.T, r *rig) {
+		for _, key := range []Key{acme, theTotal, acmeFloor} {
+			_, err := r.Reserve(key, 1)
+			require.ErrorIs(t, err, ErrShare)
+			require.ErrorIs(t, r.Wait(t.Context(), key, 1), ErrShare)
+		}
+		_, err := r.Spend(acmeFloor, 1)
+		require.ErrorIs(t, err, ErrShare)
+		_, err = r.Refund(acmeFloor, 1)
+		require.ErrorIs(t, err, ErrShare)
+		require.EqualValues(t, 100, r.check(acmeFloor, 1).Limit.Burst)
+		_, err = r.Spend(acme, 601)
+		require.ErrorIs(t, err, ErrCostOverBurst)
+		_, err = r.Spend(acme, -1)
+		require.ErrorIs(t, err, ErrNegativeCost)
+		_, err = r.Spend(shareTenant.Key(""), 1)
+		require.ErrorIs(t, err, ErrInvalidID)
+		require.ErrorIs(t, r.SpendEach([]Request{{Key: acme, Cost: 601}}, make([]Decision, 1)), ErrCostOverBurst)
+	})
+	run("stats", func(t *testing.T, r *rig) {
+		drain(r)
+		require.True(t, r.Allow(acme))
+		ds := make([]Decision, 2)
+		require.NoError(t, r.SpendEach([]Request{{Key: acme, Cost: 99}, {Key: acme, Cost: 1}}, ds))
+		require.True(t, ds[0].Allowed)
+		require.False(t, ds[1].Allowed)
+		st := r.Stats().Limits
+		require.Equal(t, LimitStats{Allowed: 4, Denied: 1, Borrowed: 2}, st[shareTenant])
+		require.Equal(t, LimitStats{Allowed: 2}, st[shareFloor])
+		require.Equal(t, LimitStats{Allowed: 4, Denied: 1}, st[shareTotal])
+	})
+	run("memory", func(t *testing.T, r *rig) {
+		drain(r)
+		r.take(acme, 60)
+		require.NoError(t, r.Flush())
+		want := r.levels("acme")
+		r.evictAll(true)
+		require.Zero(t, r.Stats().Resident)
+		require.Equal(t, want, r.levels("acme"))
+		require.False(t, r.spend(acme, 41).Allowed)
+		r.take(acme, 40)
+		r.clock.advance(time.Hour)
+		for range sweepRounds + 1 {
+			require.NoError(t, r.Flush())
+		}
+		require.Zero(t, r.Stats().Resident, "full buckets leave memory")
+	})
+}
+
+// Overrides and limits change at run time only if the floors still fit.
+func TestShareLimitsChange(t *testing.T) {
+	r := shareRig(t, Flushed)
+	set := func(id string, l Limit) error {
+		return r.SetOverrides(OverrideID{ID: id}, map[Name]Limit{shareFloor: l})
+	}
+	require.NoError(t, set("initech", PerSecond(600)))
+	of, ok := r.Limits().Share(acme)
+	require.True(t, ok)
+	require.Equal(t, Share{theTotal, acmeFloor, 800}, of)
+	mistakes := func(err error) (texts []string) {
+		require.Error(t, err)
+		for _, err := range err.(interface{ Unwrap() []error }).Unwrap() {
+			var m *share.Mistake
+			require.ErrorAs(t, err, &m)
+			texts = append(texts, err.Error())
+		}
+		return texts
+	}
+	require.Equal(t, []string{
+		"stint: Total: the bursts of the floors of Tenant add up to 1000: want less than its burst, 1000",
+		"stint: Total: the floors of Tenant add up to 1049.99988 a second: want no more than its 1000/1s",
+	}, mistakes(set("umbrella", PerSecond(50).WithBurst(200))))
+	require.Equal(t, []string{
+		`stint: TenantFloor: the burst for "initech" is 601, above that of the ceiling, Tenant: 600`,
+		`stint: TenantFloor: the rate for "initech", 601/1s, is above that of the ceiling, Tenant: 600/1s`,
+		"stint: Total: the floors of Tenant add up to 1000.99982 a second: want no more than its 1000/1s",
+	}, mistakes(set("initech", PerSecond(601))))
+	require.Equal(t, []string{"stint: TenantFloor: a floor of Tenant is blocked: want a limit"},
+		mistakes(set("acme", Blocked)))
+	require.NotEmpty(t, mistakes(r.SetOverrides(OverrideID{ID: "acme"}, map[Name]Limit{shareTenant: PerSecond(50)})))
+	require.NotEmpty(t, mistakes(r.SetOverrides(OverrideID{}, map[Name]Limit{shareTotal: PerSecond(999)})))
+	of, _ = r.Limits().Share(acme)
+	require.EqualValues(t, 800, of.Kept, "nothing has changed")
+
+	require.NoError(t, r.SetOverrides(OverrideID{ID: "acme"}, map[Name]Limit{shareTenant: PerSecond(50), shareFloor: {}}))
+	require.NoError(t, r.SetOverrides(OverrideID{ID: "globex"}, map[Name]Limit{shareTenant: Blocked}))
+	of, _ = r.Limits().Share(acme)
+	require.Equal(t, Share{Total: theTotal, Kept: 700}, of)
+	r.take(acme, 50)
+	require.False(t, r.spend(globex, 1).Allowed)
+
+	other := Names{}
+	for name, spec := range shareNames {
+		spec.Parent, spec.Floor, spec.Limit = 0, 0, Unlimited
+		other[name] = spec
+	}
+	require.ErrorContains(t, r.SetLimits(limitsOf(t, other, nil)), "its Parent or Floor")
+	require.NoError(t, r.SetLimits(shareLimits(t, Flushed)))
+	require.ErrorContains(t, r.Declare(Names{9: {Label: "Late", Parent: shareTotal}}), "declare it with NewLimits")
+	require.NoError(t, r.Declare(Names{9: {Label: "Late"}}))
+	require.Equal(t, [3]int64{100, 600, 950}, r.levels("globex"))
+	_, ok = r.Limits().Share(theTotal)
+	require.False(t, ok)
+}
+
+// The sums that With keeps are those of limits that are made anew.
+func TestShareSumsStay(t *testing.T) {
+	ls := shareLimits(t, Flushed)
+	for i := range 50 {
+		var err error
+		ls, err = ls.With(OverrideID{ID: fmt.Sprint("t", i%7)}, map[Name]Limit{shareFloor: PerSecond(int64(1 + i%9))})
+		require.NoError(t, err)
+	}
+	overrides := map[Name][]Override{}
+	for id, l := range ls.Overrides(shareFloor) {
+		overrides[shareFloor] = append(overrides[shareFloor], Override{[]OverrideID{id}, l})
+	}
+	defaults := map[Name]Limit{shareTotal: PerSecond(1000), shareTenant: PerSecond(600)}
+	again, err := NewLimits(shareNames, defaults, overrides)
+	require.NoError(t, err)
+	require.Equal(t, again.totals, ls.totals)
+}
+
+// A failed commit returns tokens to a floor only if it returns them to the
+// total, and takes a refund from the total only if it does from the floor.
+func TestShareFailedCommit(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		op        func(r *rig) (Decision, error)
+		alone     [3]int64 // floor, ceiling and total after the failure
+		disturbed [3]int64 // if another tenant has spent 10 by then
+	}{
+		{"spend", func(r *rig) (Decision, error) { return r.Spend(acme, 30) },
+			[3]int64{60, 560, 960}, [3]int64{30, 560, 920}},
+		{"refund", func(r *rig) (Decision, error) { return r.Refund(acme, 30) },
+			[3]int64{60, 560, 960}, [3]int64{60, 560, 980}},
+	} {
+		for _, disturbed := range []bool{false, true} {
+			t.Run(fmt.Sprint(c.name, "/disturbed=", disturbed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := shareRig(t, Synced)
+					r.take(acme, 40)
+					r.disk.shut()
+					var wg sync.WaitGroup
+					wg.Go(func() {
+						_, err := c.op(r)
+						require.ErrorIs(t, err, ErrNotDurable)
+					})
+					synctest.Wait()
+					if disturbed {
+						wg.Go(func() { r.take(globex, 10) })
+						synctest.Wait()
+					}
+					r.disk.gate <- errDisk
+					r.disk.open()
+					wg.Wait()
+					want := c.alone
+					if disturbed {
+						want = c.disturbed
+					}
+					require.Equal(t, want, r.levels("acme"))
+					held := r.levels("acme")[0] + r.levels("globex")[0]
+					require.LessOrEqual(t, held, want[2])
+					require.NoError(t, r.Close())
+				})
+			})
+		}
+	}
+}
+
+// Many callers at once, while floors come and go: nothing deadlocks, and time
+// stands still, so no more is spent than the total holds.
+func TestShareConcurrency(t *testing.T) {
+	for _, level := range []Durability{Memory, Leased} {
+		r := shareRig(t, level)
+		var callers sync.WaitGroup
+		var spent, own atomic.Int64
+		for n := range 8 {
+			callers.Go(func() {
+				rng := rand.New(rand.NewPCG(uint64(n), 0))
+				for range 200 {
+					key := []Key{acme, globex, initech}[rng.IntN(3)]
+					var d Decision
+					var err error
+					switch cost := rng.Int64N(4); n % 4 {
+					case 0:
+						d, err = r.SpendAll(Request{Key: sharePlain.Key(fmt.Sprint(rng.Int())), Cost: 1}, Request{Key: key, Cost: cost})
+						spent.Add(int64(btoi(d.Allowed)) * cost)
+					case 1:
+						floor := PerSecond(1 + rng.Int64N(9))
+						err = r.SetOverrides(OverrideID{ID: "initech"}, map[Name]Limit{shareFloor: floor})
+					default:
+						d, err = r.Spend(key, cost)
+						spent.Add(int64(btoi(d.Allowed)) * cost)
+					}
+					if err != nil {
+						panic(err)
+					}
+					if n == 0 {
+						own.Store(r.Stats().Limits[shareFloor].Allowed)
+					}
+				}
+			})
+		}
+		callers.Wait()
+		require.Equal(t, spent.Load(), 1000-r.bucket(theTotal).Remaining)
+		require.Positive(t, own.Load())
+	}
+}
