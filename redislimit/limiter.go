@@ -38,6 +38,9 @@ type Limiter struct {
 	start time.Time
 	ahead atomic.Int64 // server's time minus that of this machine
 
+	away     atomic.Bool  // no call waits for the server; a probe does
+	timeouts atomic.Int32 // in a row
+
 	failing atomic.Pointer[failure] // of the last call; nil after a success
 	evicts  atomic.Pointer[failure]
 	evicted atomic.Int64 // buckets and other keys, when the Limiter was made
@@ -164,7 +167,10 @@ func (l *Limiter) generation(ctx context.Context, n *limitsInForce) (string, err
 	if n.generation.Load() == 0 {
 		micros, err := l.serverTime(ctx)
 		if err != nil {
-			return "", l.explain(err, nil)
+			if err = l.explain(err, nil); errors.Is(err, ErrNoAnswer) { // to TIME, so nothing was spent
+				err = fmt.Errorf("%w: no answer in time", ErrAway)
+			}
+			return "", err
 		}
 		n.generation.CompareAndSwap(0, max(1, micros))
 	}
@@ -204,10 +210,13 @@ func (l *Limiter) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), l.opts.Timeout)
 }
 
-// Health returns nil, or what is wrong now and since when: the last call
-// failed, or the server evicts buckets (ErrEvicts).
+// Health returns nil, or what is wrong now and since when: the server is away
+// (ErrAway), the last call failed, or the server evicts buckets (ErrEvicts).
 func (l *Limiter) Health() error {
 	var errs []error
+	if l.away.Load() {
+		errs = append(errs, ErrAway)
+	}
 	for _, f := range []*failure{l.failing.Load(), l.evicts.Load()} {
 		if f != nil {
 			errs = append(errs, fmt.Errorf("%w (since %s)", f.err, f.since.UTC().Format(time.RFC3339)))

@@ -37,8 +37,13 @@ type trip struct {
 
 // run asks the server. An error leaves the answers zero.
 func (l *Limiter) run(t *trip, n *limitsInForce) {
+	if l.away.Load() {
+		t.err = fmt.Errorf("%w: it has not come back", ErrAway)
+		return
+	}
 	t.err = l.tryRun(t, n)
 	l.note(t.err)
+	l.watch(t.err)
 }
 
 func (l *Limiter) tryRun(t *trip, n *limitsInForce) error {
