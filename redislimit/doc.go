@@ -18,7 +18,7 @@ decision. If they do not have it in time, the error is stint.ErrNotDurable, and
 the tokens stay spent. Leased is refused with ErrNoLeases, and so are shares of a
 total (NameSpec.Parent). There is no fallback
 while the server is away. A server that refuses a connection, or leaves three
-calls in a row without an answer, is away: decisions then return ErrAway at once,
+calls in a row without an answer, is away. Decisions then return ErrAway at once,
 and one goroutine probes until it is back. In a cluster, each call asks. There are no
 queues: Wait sleeps and tries again, and Reserve does not exist.
 

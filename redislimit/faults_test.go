@@ -126,7 +126,7 @@ func TestSynced(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
 	primary := startServer(t, "--port", port, "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0")
-	limits := testLimits(t, stint.PerHour(4))
+	limits := testLimits(t, stint.PerHour(1000))
 	l := primary.limiter(t, limits, func(o *Options) { o.Durability, o.Timeout = stint.Synced, 200*time.Millisecond })
 	_, err := l.Spend(perID.Key("a"), 1)
 	require.ErrorIs(t, err, stint.ErrNotDurable)
@@ -143,6 +143,21 @@ func TestSynced(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
 	require.NotNil(t, replica.cli("GET", l.opts.keyOf(other.Key("c"))))
+
+	// A failover to the replica forgets nothing that was answered.
+	answered := int64(0)
+	for range 200 {
+		if d, err := l.Spend(everyone.Key(""), 1); err == nil && d.Allowed {
+			answered++
+		}
+	}
+	require.Positive(t, answered)
+	primary.kill()
+	replica.cli("REPLICAOF", "NO", "ONE")
+	after := replica.limiter(t, limits, nil)
+	b, err := after.Bucket(everyone.Key(""))
+	require.NoError(t, err)
+	require.LessOrEqual(t, b.Remaining, 1000-answered)
 }
 
 // Wait spends as soon as the tokens are there, and gives up when it cannot.

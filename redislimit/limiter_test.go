@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -353,6 +354,22 @@ type oldServer struct{ Client }
 
 func (oldServer) Do(context.Context, ...string) (any, error) {
 	return "# Server\r\nredis_version:4.0.14\r\n", nil
+}
+
+// The example of the README: two processes get 20 tokens together.
+func TestExample(t *testing.T) {
+	t.Parallel()
+	s, prefix := commonServer(t)
+	out, err := exec.Command("go", "run", "./example", "-url", s.url, "-id", prefix).CombinedOutput()
+	require.NoError(t, err, string(out))
+	sum, processes := 0, 0
+	for line := range strings.Lines(string(out)) {
+		var pid, n int
+		_, err := fmt.Sscanf(line, "process %d: %d allowed", &pid, &n)
+		require.NoError(t, err, line)
+		sum, processes = sum+n, processes+1
+	}
+	require.Equal(t, []int{20, 2}, []int{sum, processes})
 }
 
 // A held key denies also a request whose own limit is Unlimited.
