@@ -16,9 +16,9 @@ import (
 //	go test -run '^$' -bench Decision -count 10 | tee new.txt
 //	benchstat -col /contestant new.txt
 //
-// They know nothing of the machine's bad moments, and of each other's heaps; the program does.
+// Unlike the program, they count slow moments of the machine, and share one heap.
 
-// open opens the contestant, and has it know all the ids of the workload if it is to be filled.
+// open opens the contestant. If fill is true, it adds all ids of the workload.
 func open(tb testing.TB, dir string, c Contestant, w Workload, cfg Config, fill bool) Decider {
 	tb.Helper()
 	cfg.IDs, cfg.Dir = w.IDs, dir
@@ -127,8 +127,8 @@ func benchmarkCallers(b *testing.B, cs []Contestant, callers []int) {
 	}
 }
 
-// TestContestants: each of them is a limiter, of the limit it is given; what is
-// compared is like with like.
+// TestContestants checks that each contestant applies the limit that it is
+// given.
 func TestContestants(t *testing.T) {
 	for _, list := range [][]Contestant{inMemory, least, durable, flushed} {
 		for _, c := range list {
@@ -186,7 +186,7 @@ func TestStreams(t *testing.T) {
 		t.Errorf("a sweep of 10 ids met %d", n)
 	}
 	if err := few.checkDistinct(1000, 1); err == nil {
-		t.Error("1000 draws of 10 ids met one, and nobody minds")
+		t.Error("1000 draws of 10 ids drew one id, without an error")
 	}
 }
 

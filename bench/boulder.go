@@ -12,9 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// boulder knows only its own limits, and ids of their kinds: here, IPv6
-// addresses. Making the transaction and asking for its result are part of a
-// decision, as its users have no other way.
+// boulder has only its own limits, and ids of their kinds: here, IPv6
+// addresses. A decision includes making the transaction and asking for its
+// result, as in every program that uses it.
 var boulderInmem = Contestant{"boulder ratelimits", false,
 	"GCRA, in-memory source; reads, then adds: callers that race can overspend",
 	func(cfg Config) (Decider, error) {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// A chart is lines over two logarithmic axes, each with its name at its end, in
-// SVG that is light or dark as its reader is.
+// A chart is lines over two logarithmic axes, with each line's name at its end.
+// The SVG is light or dark as the reader's system is.
 type chart struct {
 	title, x, y string
 	xText       func(float64) string // how the axes' numbers are written
@@ -160,7 +160,7 @@ func (c chart) values() (xs, ys []float64) {
 	return slices.Compact(xs), ys
 }
 
-// scale returns where on a logarithmic axis a value is.
+// scale returns a function from a value to its place on a logarithmic axis.
 func scale(sorted []float64, from, to float64) func(float64) float64 {
 	low, high := math.Log10(sorted[0]*0.8), math.Log10(sorted[len(sorted)-1]*1.25)
 	return func(v float64) float64 { return from + (math.Log10(v)-low)/(high-low)*(to-from) }

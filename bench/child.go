@@ -16,15 +16,16 @@ import (
 	"time"
 )
 
-// Each contestant runs in a process of its own, so that no one's heap is in
-// another's way: this program again, told over a pipe what to do. While it is
-// another's turn, it is stopped, with all that it does in the background.
+// Each contestant runs in its own process, with its own heap. The process is
+// this program again, and gets orders over a pipe. It is stopped, with
+// everything that it does in the background, while another contestant is
+// measured.
 
 const childArg = "a-child-of-the-benchmark"
 
 var errSkip = errors.New("not here")
 
-// An order is what a child is to do.
+// An order tells a child what to do.
 type order struct {
 	Do         string
 	Contestant string
@@ -39,7 +40,7 @@ type order struct {
 	Count      int // and how many; 0: all
 }
 
-// A reply is what came of it.
+// A reply is the result of an order.
 type reply struct {
 	Err       string
 	Skip      bool // there is no such contestant here, for the reason that Err gives
@@ -93,7 +94,7 @@ func startChild(dir string) (*child, error) {
 	return &child{cmd, in, json.NewEncoder(in), json.NewDecoder(out), dir}, nil
 }
 
-// do wakes the child, has it carry out an order, and stops it again.
+// do wakes the child, sends it an order, and stops it after the reply.
 func (c *child) do(o order) (r reply, err error) {
 	if err := syscall.Kill(-c.cmd.Process.Pid, syscall.SIGCONT); err != nil {
 		return r, err
@@ -141,7 +142,7 @@ func childMain() {
 	}
 }
 
-// A worker is the child's side: the decider that it was told to open.
+// A worker is the child's side: it opens a decider and carries out orders.
 type worker struct {
 	decider  Decider
 	workload Workload
@@ -165,7 +166,7 @@ func (w *worker) carryOut(o order) (r reply, err error) {
 		} else {
 			err = w.workload.fill(w.decider, 1)
 		}
-		err = errors.Join(err, settle(w.decider))
+		err = errors.Join(err, flushDirty(w.decider))
 		debug.FreeOSMemory()
 	case "round":
 		r.Round, err = measureRound(w.decider, w.workload, o.Denied, o.Callers, o.Length, o.Best, o.Seed)
@@ -189,7 +190,7 @@ func (w *worker) carryOut(o order) (r reply, err error) {
 	return r, err
 }
 
-// memory fills the decider, and tells what that took.
+// memory fills the decider, and returns its memory and time.
 func (w *worker) memory() (r reply, err error) {
 	collect := func() (heap, resident int64) {
 		debug.FreeOSMemory() // a forced collection, and the memory that it freed goes back
@@ -203,7 +204,7 @@ func (w *worker) memory() (r reply, err error) {
 		return r, err
 	}
 	r.Took = time.Since(begun)
-	if err := settle(w.decider); err != nil {
+	if err := flushDirty(w.decider); err != nil {
 		return r, err
 	}
 	heapAfter, residentAfter := collect()
@@ -258,9 +259,9 @@ func (h *histogram) time(d Decider, ids []string) {
 	}
 }
 
-// load has o.Callers ask for o.Length. It returns how many decisions there were, and
-// how long they took. Of fast ones it times every sixteenth, because the clock would
-// take longer than they do.
+// load lets o.Callers goroutines ask for o.Length. It returns the number of
+// decisions, and how long they took. It times only every sixteenth fast
+// decision, because reading the clock would take longer than the decision.
 func (w *worker) load(o order) (r reply, err error) {
 	var (
 		mu    sync.Mutex
@@ -345,7 +346,7 @@ func (w *worker) load(o order) (r reply, err error) {
 	if met, n := distinct(streams), int(done.Load()); met < min(n, int(turns.span))/2 {
 		return r, fmt.Errorf("%d decisions met only %d different ids", n, met)
 	}
-	if err := settle(w.decider); err != nil {
+	if err := flushDirty(w.decider); err != nil {
 		return r, err
 	}
 	after := flushStats(w.decider)

@@ -2,5 +2,5 @@ package main
 
 import "syscall"
 
-// dieWithParent has a process end when the one that started it does, however that ends.
+// dieWithParent makes a process end when its parent ends, for any reason.
 func dieWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

@@ -9,18 +9,18 @@ import (
 // lists below.
 type Contestant struct {
 	Name  string
-	Exact bool   // it never admits more than its limit says, whatever the ids, times and callers
+	Exact bool   // it never admits more than its limit
 	Note  string // what it is, and how it is not exact
 
 	// Open returns the limiter, ready and empty. An error that wraps errSkip says why there is none.
 	Open func(Config) (Decider, error)
 }
 
-// Config is what a Contestant is opened with: one limit, for every id.
+// Config configures a Contestant: one limit, for every id.
 type Config struct {
-	IDs      int           // as many will come
-	Burst    int64         // so many at once,
-	Interval time.Duration // and one more in each of these
+	IDs      int           // number of ids
+	Burst    int64         // requests at once
+	Interval time.Duration // time of one more request
 	Dir      string        // for files; empty
 	Callers  int           // goroutines that will ask at the same time
 
@@ -36,14 +36,14 @@ type Decider interface {
 	Close() error
 }
 
-// A Grouped takes several ids in one call: so many, for so many decisions.
+// A Grouped takes several ids in one call. Group returns ids and decisions per call.
 type Grouped interface {
 	Decider
 	Group() (ids, decisions int)
 	AllowGroup(ids []string) (allowed int)
 }
 
-// A Filler has a faster way than Allow to get to know all the ids of a workload.
+// A Filler has a faster way than Allow to add all ids of a workload.
 type Filler interface{ Fill(Workload) error }
 
 // In memory: the tables Decision and Memory.
@@ -56,12 +56,12 @@ var inMemory = []Contestant{
 // Several keys in one call, which only stint has.
 var grouped = []Contestant{stintEach, stintAll}
 
-// Durable: nothing that was acknowledged is ever forgotten. The last one is for
+// Durable: a crash loses no acknowledged decision. The last one is for
 // comparison.
 var durable = []Contestant{bareLog, stintSynced, redisAlways, sqliteFull, pebbleSync, badgerSync, stintLeased,
 	stintFlushed}
 
-// Written behind: a crash may forget about a second.
+// Written behind: a crash may lose about a second of decisions.
 var flushed = []Contestant{stintMemory, stintFlushed, redisEverysec, sqliteNormal, pebbleNoSync, badgerNoSync}
 
 // hasFiles reports whether a contestant is one of those that keep what they decide in files.
@@ -81,8 +81,8 @@ func contestant(name string) Contestant {
 	panic("no contestant " + name)
 }
 
-// control is there to be measured beside the others, so that the machine's own
-// pauses can be told from theirs.
+// control is measured beside the others, to separate the machine's own pauses
+// from theirs.
 var control = Contestant{"no limiter, a loop of 300 ns", true, "the machine's own pauses",
 	func(Config) (Decider, error) {
 		return controlDecider{}, nil

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// decision is how long one takes, in nanoseconds that the caller waits.
+// decision measures how long a caller waits for a decision, in nanoseconds.
 func (b *bench) decision() error {
 	cs := slices.Concat(inMemory, grouped, least, leastGrouped)
 	length := 200 * time.Millisecond
@@ -143,7 +143,7 @@ func (b *bench) decision() error {
 	return joined(errs)
 }
 
-// within leaves out those who need more ids in a call than there are.
+// within leaves out contestants that need more ids in a call than there are.
 func within(cs []Contestant, w Workload) (fit []Contestant) {
 	for _, c := range cs {
 		if c.Name != stintAll.Name || w.IDs >= 3 {

@@ -9,7 +9,7 @@ import (
 // perHour is the limit of what follows: 1,000 per hour.
 var perHour = Config{Burst: 1000, Interval: time.Hour / 1000}
 
-// durable is how many decisions a second there are that no crash forgets.
+// durable measures decisions per second that no crash loses.
 func (b *bench) durable() error {
 	callers := []int{1, 8, 64, 512}
 	length, rounds := 1500*time.Millisecond, 5
@@ -67,8 +67,8 @@ func (b *bench) durable() error {
 	return joined(errs)
 }
 
-// flushed is how many decisions a second there are of those that a crash may
-// forget a second's worth of, end to end.
+// flushed measures decisions per second, end to end. A crash may lose a second
+// of these.
 func (b *bench) flushed() error {
 	callers := []int{1, 2, 64}
 	length, rounds := 3*time.Second, 5
@@ -141,8 +141,8 @@ func (b *bench) flushed() error {
 // load is the rounds of one contestant under one number of callers.
 type load []reply
 
-// times returns how many times as many there were as of another contestant: the
-// median of the rounds, each beside the other's.
+// times returns the ratio to the load of another contestant. It is the median
+// of the ratios of each round.
 func (l load) times(other load) float64 {
 	var vs []float64
 	for i := range min(len(l), len(other)) {
@@ -167,8 +167,8 @@ func (l load) latency(pick func(Latencies) time.Duration) time.Duration {
 	return median(ds)
 }
 
-// loads has contestants take turns under load. Their ids come in turn: all of them
-// or, if share is not 0, so many, others for each load.
+// loads measures contestants in turns under load. If share is 0, each load uses
+// all ids in turn. Otherwise each load uses share ids of its own.
 func (b *bench) loads(cs []Contestant, w Workload, cfg Config, callers []int, length time.Duration, rounds,
 	share int) (figures map[string]map[int]load, errs []error) {
 	figures = make(map[string]map[int]load)

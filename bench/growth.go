@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// growth is how the costs of stint's file grow with what is in it, and those of
-// a decision with the callers.
+// growth measures how the costs of stint's file grow with its contents, and the
+// cost of a decision with the number of callers.
 func (b *bench) growth() error {
 	var errs []error
 	sizes := b.sized(10_000, 100_000, 1_000_000, 10_000_000)
@@ -43,7 +43,7 @@ func (b *bench) growth() error {
 		if err != nil {
 			return err
 		}
-		// do has a new process carry out the order, on the file in dir.
+		// do carries out the order in a new process, on the file in dir.
 		do := func(o order) reply {
 			progress("%s: %s", w.Name, o.Do)
 			o.Contestant, o.Config, o.Workload = "stint", cfg, w

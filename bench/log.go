@@ -71,7 +71,7 @@ func (d *logDecider) Allow(id string) bool {
 // write writes the batch to the file.
 func (d *logDecider) write(b *logBatch) {
 	d.mu.Lock()
-	for n := 0; n < len(b.records); { // let those come who are about to
+	for n := 0; n < len(b.records); { // callers that are about to append join the batch
 		n = len(b.records)
 		d.mu.Unlock()
 		runtime.Gosched()

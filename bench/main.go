@@ -1,11 +1,10 @@
-// The benchmarks of stint, and of what else one might use.
+// The benchmarks of stint and of its alternatives.
 //
 //	go run . [-quick] [-only decision,memory,durable,flushed,growth] [-ids 10000000] [-dir DIR] [-results DIR]
 //
 // It prints tables, and writes them to results/*.md, with charts in
-// results/*.svg. All that it needs besides Go is a C compiler, for SQLite, and
-// redis-server, for Redis; what is not there is left out, and the tables say
-// so.
+// results/*.svg. Besides Go it needs a C compiler for SQLite, and redis-server
+// for Redis. If one of these is missing, the tables leave it out and say so.
 package main
 
 import (
@@ -60,8 +59,8 @@ func main() {
 
 func run() (err error) {
 	b := &bench{rounds: 5, skipped: make(map[string]string)}
-	flag.BoolVar(&b.quick, "quick", false, "a few minutes, for a first look: short rounds, and at most 100,000 ids")
-	flag.IntVar(&b.maxIDs, "ids", 0, "leave out what needs more `ids` than this (default 10000000, with -quick 100000)")
+	flag.BoolVar(&b.quick, "quick", false, "take a few minutes only: short rounds, and at most 100,000 ids")
+	flag.IntVar(&b.maxIDs, "ids", 0, "leave out workloads with more `ids` (default 10000000, with -quick 100000)")
 	flag.StringVar(&b.results, "results", "results", "where the tables and charts go")
 	flag.StringVar(&b.dir, "dir", "",
 		"the `folder` for the contestants' files, on the measured disk (default: that of temporary files)")
@@ -110,7 +109,7 @@ func run() (err error) {
 	return errors.Join(failed...)
 }
 
-// header tells of the machine, the versions and the command, at the top of every file of results.
+// header has the machine, the versions and the command, for the top of each file of results.
 func (b *bench) header() string {
 	var s strings.Builder
 	kernel, _, _ := strings.Cut(output("uname", "-r"), "-") // what follows is the distribution's

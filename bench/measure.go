@@ -40,7 +40,7 @@ func calibrate() time.Duration {
 	return best
 }
 
-// A Round is what one round of slices came to.
+// A Round is the result of one round of slices.
 type Round struct {
 	NS           float64 // a decision: one goroutine's time for it
 	Slices, Kept int

@@ -9,7 +9,7 @@ import (
 // joined is errors.Join.
 func joined(errs []error) error { return errors.Join(errs...) }
 
-// A scenario is what goes on while single decisions are timed.
+// A scenario is the background work while single decisions are timed.
 type scenario struct {
 	name  string
 	label string // the same in the chart
@@ -31,7 +31,7 @@ var scenarios = []scenario{
 	{name: "growth from empty", label: ", growing", cs: inMemory[2:], most: 1_000_000},
 }
 
-// memory is what a bucket costs, and how long the longest decisions are.
+// memory measures the bytes of a bucket, and the longest decisions.
 func (b *bench) memory() error {
 	var errs []error
 	sizes := b.sized(100_000, 1_000_000, 10_000_000)
@@ -72,7 +72,7 @@ func (b *bench) memory() error {
 	}
 	c := chart{title: fmt.Sprintf("Longest decisions, %s ids, one caller", count(float64(sizes[len(sizes)-1]))),
 		y: "a decision takes at most, log scale",
-		x: "but for one in", xText: count, yText: durationOf}
+		x: "except one in", xText: count, yText: durationOf}
 	for _, n := range sizes {
 		w := sizeWorkload(n)
 		t := &table{

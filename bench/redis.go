@@ -48,7 +48,7 @@ func openRedis(fsync string) func(Config) (Decider, error) {
 			if _, err := os.Stat(socket); err == nil {
 				break
 			} else if time.Since(begun) > 10*time.Second {
-				return nil, fmt.Errorf("redis-server does not come up: %w", err)
+				return nil, fmt.Errorf("redis-server does not start: %w", err)
 			}
 		}
 		d.client = redis.NewClient(&redis.Options{Network: "unix", Addr: socket, PoolSize: max(cfg.Callers, 10),

@@ -16,7 +16,7 @@ var (
 		openStint(stint.Flushed)}
 	stintLeased = Contestant{"stint leased", true, "a crash may withhold one lease of a bucket, and forgets nothing",
 		openStint(stint.Leased)}
-	stintSynced = Contestant{"stint synced", true, "one commit, shared by all who wait", openStint(stint.Synced)}
+	stintSynced = Contestant{"stint synced", true, "one commit, shared by all waiting callers", openStint(stint.Synced)}
 
 	stintEach = Contestant{"stint SpendEach of 64", true, "64 ids, a decision on each; durability memory",
 		func(cfg Config) (Decider, error) {
@@ -125,9 +125,9 @@ func (d *allDecider) AllowGroup(ids []string) int {
 	return 0
 }
 
-// settle has stint write what is dirty, so that no flush goes on while it is
-// another's turn. Leases stay: Flush would end them.
-func settle(d Decider) error {
+// flushDirty saves all dirty buckets, so that stint does not flush during the
+// turn of another contestant. Leases stay: Flush would end them.
+func flushDirty(d Decider) error {
 	if s, ok := d.(*stintDecider); ok && s.level == stint.Flushed {
 		return s.Flush()
 	}

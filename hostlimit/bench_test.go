@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
 )
@@ -50,4 +53,49 @@ func BenchmarkSpend(b *testing.B) {
 		b.Run(fmt.Sprintf("guest/%d", callers), func(b *testing.B) { run(b, callers, guest.Spend) })
 	}
 	w.stop()
+}
+
+// TestOwnerCost compares the decisions of owners that have guests, by Open and
+// by Serve, with those of a Limiter without. They take turns, and the shortest
+// slice of each counts.
+func TestOwnerCost(t *testing.T) {
+	if !long {
+		t.Skip("it measures")
+	}
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
+	require.NoError(t, err)
+	var serving [2]*stint.Limiter // without guests, and with
+	paths := []string{filePath(t), filePath(t), filePath(t)}
+	for i := range serving {
+		serving[i], err = stint.Open(paths[i], limits, nil)
+		require.NoError(t, err)
+		defer serving[i].Close()
+	}
+	server, err := Serve(serving[1], paths[1], nil)
+	require.NoError(t, err)
+	defer server.Close()
+	owner := openOn(t, paths[2], limits, nil)
+	for range 8 {
+		require.Equal(t, RoleGuest, openOn(t, paths[1], limits, nil).Role())
+		require.Equal(t, RoleGuest, openOn(t, paths[2], limits, nil).Role())
+	}
+	var keys [1000]stint.Key
+	for i := range keys {
+		keys[i] = perID.Key(fmt.Sprintf("%024d", i))
+	}
+	var least [3]time.Duration
+	for round := range 6000 {
+		spend := []func(stint.Key, int64) (stint.Decision, error){serving[0].Spend, serving[1].Spend, owner.Spend}[round%3]
+		begun := time.Now()
+		for _, key := range keys {
+			if d, err := spend(key, 1); err != nil || !d.Allowed {
+				t.Fatal(d, err)
+			}
+		}
+		if took := time.Since(begun); least[round%3] == 0 || took < least[round%3] {
+			least[round%3] = took
+		}
+	}
+	times := func(i int) float64 { return float64(least[i]) / float64(least[0]) }
+	t.Logf("%v alone; with guests %.3f times by Serve, %.3f times by Open", least[0]/1000, times(1), times(2))
 }

@@ -73,7 +73,7 @@ func (l *Limiter) RefundAll(reqs ...stint.Request) (stint.Decision, error) {
 // together spends for all requests or for none, or refunds. ds may be nil.
 func (l *Limiter) together(o op, reqs []stint.Request, ds []stint.Decision) (d stint.Decision, err error) {
 	changes := func(q stint.Request) bool { return q.Mode != stint.CheckOnly }
-	err = l.call(nil, !slices.ContainsFunc(reqs, changes), func(owner *stint.Limiter) (err error) {
+	err = l.call(context.Background(), !slices.ContainsFunc(reqs, changes), func(owner *stint.Limiter) (err error) {
 		switch {
 		case o == opRefund:
 			d, err = owner.RefundAll(reqs...)
@@ -120,7 +120,7 @@ func (l *Limiter) SpendEach(reqs []stint.Request, ds []stint.Decision) error {
 	}
 	return inParts(reqs, ds, func(first int, reqs []stint.Request, ds []stint.Decision) (errs []error, err error) {
 		clear(ds)
-		err = l.call(nil, false, func(o *stint.Limiter) error {
+		err = l.call(context.Background(), false, func(o *stint.Limiter) error {
 			return o.SpendEach(reqs, ds)
 		}, func(r remote) (err error) {
 			given, err := l.given(reqs)
@@ -136,7 +136,7 @@ func (l *Limiter) SpendEach(reqs []stint.Request, ds []stint.Decision) error {
 // Now returns the time by the owner's clock.
 func (l *Limiter) Now() (now time.Time) {
 	now = time.Now()
-	l.call(nil, true, func(o *stint.Limiter) error {
+	l.call(context.Background(), true, func(o *stint.Limiter) error {
 		now = o.Now()
 		return nil
 	}, func(r remote) error {
@@ -148,7 +148,7 @@ func (l *Limiter) Now() (now time.Time) {
 
 // Bucket is stint.Limiter.Bucket, under the limit of this process.
 func (l *Limiter) Bucket(key stint.Key) (k stint.Bucket, err error) {
-	err = l.call(nil, true, func(o *stint.Limiter) (err error) {
+	err = l.call(context.Background(), true, func(o *stint.Limiter) (err error) {
 		k, err = o.Bucket(key)
 		return err
 	}, func(r remote) (err error) {
@@ -174,7 +174,7 @@ func (l *Limiter) Buckets(name stint.Name) iter.Seq2[stint.Bucket, error] {
 	return func(yield func(stint.Bucket, error) bool) {
 		var own iter.Seq2[stint.Bucket, error]
 		var all []stint.Bucket
-		err := l.call(nil, true, func(o *stint.Limiter) error {
+		err := l.call(context.Background(), true, func(o *stint.Limiter) error {
 			own = o.Buckets(name)
 			return nil
 		}, func(r remote) (err error) {
@@ -196,7 +196,7 @@ func (l *Limiter) Buckets(name stint.Name) iter.Seq2[stint.Bucket, error] {
 func (l *Limiter) Held() iter.Seq2[stint.Held, error] {
 	return func(yield func(stint.Held, error) bool) {
 		var all []stint.Held
-		err := l.call(nil, true, func(o *stint.Limiter) error {
+		err := l.call(context.Background(), true, func(o *stint.Limiter) error {
 			all = slices.Collect(o.Held())
 			return nil
 		}, func(r remote) (err error) {
@@ -209,13 +209,13 @@ func (l *Limiter) Held() iter.Seq2[stint.Held, error] {
 
 // Hold is stint.Limiter.Hold.
 func (l *Limiter) Hold(key stint.Key, until time.Time) error {
-	return l.call(nil, false, func(o *stint.Limiter) error { return o.Hold(key, until) },
+	return l.call(context.Background(), false, func(o *stint.Limiter) error { return o.Hold(key, until) },
 		func(r remote) error { return r.hold(key, until) })
 }
 
 // Reset is stint.Limiter.Reset.
 func (l *Limiter) Reset(keys ...stint.Key) error {
-	return l.call(nil, false, func(o *stint.Limiter) error { return o.Reset(keys...) },
+	return l.call(context.Background(), false, func(o *stint.Limiter) error { return o.Reset(keys...) },
 		func(r remote) error { return r.reset(keys) })
 }
 
@@ -242,7 +242,7 @@ func (l *Limiter) Reserve(key stint.Key, cost int64) (*Reservation, error) {
 
 // ReserveRequest is stint.Limiter.ReserveRequest.
 func (l *Limiter) ReserveRequest(req stint.Request) (p *Reservation, err error) {
-	err = l.call(nil, false, func(o *stint.Limiter) error {
+	err = l.call(context.Background(), false, func(o *stint.Limiter) error {
 		local, err := o.ReserveRequest(req)
 		p = &Reservation{local: local}
 		return err
@@ -261,18 +261,18 @@ func (l *Limiter) ReserveRequest(req stint.Request) (p *Reservation, err error) 
 
 // Flush is stint.Limiter.Flush.
 func (l *Limiter) Flush() error {
-	return l.call(nil, true, (*stint.Limiter).Flush, remote.flush)
+	return l.call(context.Background(), true, (*stint.Limiter).Flush, remote.flush)
 }
 
 // Health returns nil, or what is wrong with the owner now, or that there is
 // none.
 func (l *Limiter) Health() error {
-	return l.call(nil, true, (*stint.Limiter).Health, remote.health)
+	return l.call(context.Background(), true, (*stint.Limiter).Health, remote.health)
 }
 
 // Stats returns the counts of the owner, with the decisions of all processes.
 func (l *Limiter) Stats() (st stint.Stats, err error) {
-	err = l.call(nil, true, func(o *stint.Limiter) error {
+	err = l.call(context.Background(), true, func(o *stint.Limiter) error {
 		st = o.Stats()
 		return nil
 	}, func(r remote) (err error) {
@@ -284,7 +284,7 @@ func (l *Limiter) Stats() (st stint.Stats, err error) {
 
 // Snapshot is stint.Limiter.Snapshot.
 func (l *Limiter) Snapshot(w io.Writer) (n int64, err error) {
-	err = l.call(nil, false, func(o *stint.Limiter) (err error) {
+	err = l.call(context.Background(), false, func(o *stint.Limiter) (err error) {
 		n, err = o.Snapshot(w)
 		return err
 	}, func(r remote) (err error) {

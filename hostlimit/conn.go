@@ -132,10 +132,10 @@ func (c *conn) now() time.Time {
 // which may be nil, what comes before it. The error is errMoved if the call was
 // not carried out, and ErrNoAnswer if that is not known.
 func (c *conn) do(o op, request func([]byte) []byte, reply func(*body), part func(*body)) error {
-	return c.doContext(nil, o, request, reply, part)
+	return c.doContext(context.Background(), o, request, reply, part)
 }
 
-// doContext is do for a call that the end of ctx aborts. It may be nil.
+// doContext is do for a call that the end of ctx aborts.
 func (c *conn) doContext(ctx context.Context, o op, request func([]byte) []byte, reply func(*body),
 	part func(*body)) error {
 	call := callPool.Get().(*call)
@@ -160,15 +160,11 @@ func (c *conn) doContext(ctx context.Context, o op, request func([]byte) []byte,
 			return errMoved
 		}
 	}
-	if ctx == nil {
+	select {
+	case <-call.done:
+	case <-ctx.Done():
+		c.out.send(opAbort, id, nil)
 		<-call.done
-	} else {
-		select {
-		case <-call.done:
-		case <-ctx.Done():
-			c.out.send(opAbort, id, nil)
-			<-call.done
-		}
 	}
 	err := call.err
 	if err == nil {

@@ -1,10 +1,11 @@
+//go:build unix
+
 package hostlimit
 
 import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -20,14 +21,6 @@ import (
 
 	"github.com/stint-go/stint"
 )
-
-// helloFrame is the hello of a guest without Names.
-func helloFrame() []byte {
-	return appendFrame(nil, opHello, 0, func(b []byte) []byte {
-		return appendNames(append(append(b, magic...),
-			version), nil)
-	})
-}
 
 // dialRaw connects without a hello.
 func dialRaw(t testing.TB, path string) net.Conn {
@@ -300,14 +293,6 @@ func TestOtherUser(t *testing.T) {
 	require.ErrorIs(t, events.wait(t, GuestRefused).Err, ErrRefused)
 }
 
-const dialVar = "STINT_TEST_HOST_DIAL"
-
-// dialAs is what the process of another user does.
-func dialAs(path string) {
-	_, err := Dial(path, nil, nil)
-	fmt.Println(err)
-}
-
 // Two versions of a program have different limits for one key. Each is held to
 // its own, and both together to the larger.
 func TestTwoVersions(t *testing.T) {
@@ -382,4 +367,50 @@ func TestNewName(t *testing.T) {
 		require.ErrorIs(t, err, stint.ErrNameMismatch)
 		require.ErrorIs(t, guest.SetLimits(wrong), stint.ErrNameMismatch)
 	}
+}
+
+// Hostile guests do not slow the others down: by turns, a polite guest decides
+// beside idle connections, and beside as many that do what they can.
+func TestHostileLatency(t *testing.T) {
+	if !long {
+		t.Skip("it measures")
+	}
+	path := filePath(t)
+	owner := startWorker(t, workerOptions{Path: path, Limit: whole, ID: "a"}, false)
+	owner.waitFor("owner", 1)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
+	require.NoError(t, err)
+	polite := openOn(t, path, limits, nil)
+	attacks := [][]byte{
+		bytes.Repeat([]byte{0xA5}, 1000), binary.BigEndian.AppendUint32(nil, 1<<31),
+		append(helloFrame(), 0, 0, 0), helloFrame()[:5],
+	}
+	var took [2][]time.Duration
+	for turn := range 40 {
+		var conns []net.Conn
+		for i := range 100 {
+			nc := dialRaw(t, path)
+			conns = append(conns, nc)
+			if turn%2 == 1 {
+				nc.Write(attacks[i%len(attacks)])
+			}
+		}
+		for range 1000 {
+			begun := time.Now()
+			_, err := polite.Spend(perID.Key("a"), 1)
+			require.NoError(t, err)
+			took[turn%2] = append(took[turn%2], time.Since(begun))
+		}
+		for _, nc := range conns {
+			nc.Close()
+		}
+	}
+	p99 := func(of []time.Duration) time.Duration {
+		slices.Sort(of)
+		return of[len(of)*99/100]
+	}
+	idle, hostile := p99(took[0]), p99(took[1])
+	t.Logf("p99 %v beside idle connections, %v beside hostile ones: %.2f times", idle, hostile,
+		float64(hostile)/float64(idle))
+	require.Empty(t, owner.stop().Err)
 }

@@ -261,10 +261,6 @@ func (l *Limiter) backend() (*backend, chan struct{}) {
 
 // waitFor waits until there is another backend than b.
 func (l *Limiter) waitFor(ctx context.Context, b *backend, changed chan struct{}, deadline time.Time) error {
-	var done <-chan struct{}
-	if ctx != nil {
-		done = ctx.Done()
-	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
@@ -272,7 +268,7 @@ func (l *Limiter) waitFor(ctx context.Context, b *backend, changed chan struct{}
 		return nil
 	case <-l.closed:
 		return stint.ErrClosed
-	case <-done:
+	case <-ctx.Done():
 		return ctx.Err()
 	case <-timer.C:
 		l.mu.Lock()
@@ -332,7 +328,7 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	if err := mismatch(namedOf(limits.Names()), old); err != nil {
 		return err
 	}
-	return l.call(nil, false, func(o *stint.Limiter) error {
+	return l.call(context.Background(), false, func(o *stint.Limiter) error {
 		if err := o.SetLimits(limits); err != nil {
 			return err
 		}

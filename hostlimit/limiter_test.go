@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -177,7 +178,7 @@ func TestWait(t *testing.T) {
 		}
 		_, err = l.SpendAll(stint.Request{Key: key, Cost: 97})
 		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.ErrorIs(t, l.Wait(ctx, key, 100), context.DeadlineExceeded)
 		require.NoError(t, ctx.Err(), "it fails at once")
@@ -235,5 +236,34 @@ func TestOwnerCloses(t *testing.T) {
 	close(stop)
 	for range 4 {
 		require.NoError(t, <-done)
+	}
+}
+
+// Many callers with long lists get their answers, however much that is at once.
+func TestManyLongLists(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	openOn(t, path, limits, nil)
+	guest := openOn(t, path, limits, nil)
+	for _, level := range []stint.Durability{stint.Flushed, stint.Leased} {
+		limit := stint.Limit{Burst: 1 << 40, Count: 1, Period: time.Millisecond, Durability: level}
+		done := make(chan error)
+		for range length(256, 64) {
+			go func() {
+				reqs, ds := make([]stint.Request, maxReqs), make([]stint.Decision, maxReqs)
+				for i := range reqs {
+					reqs[i] = stint.Request{Key: perID.Key(strings.Repeat("x", 400)), Cost: 1, Limit: limit}
+				}
+				err := guest.SpendEach(reqs, ds)
+				for _, d := range ds {
+					if err == nil && !d.Allowed {
+						err = errors.New("denied")
+					}
+				}
+				done <- err
+			}()
+		}
+		for range length(256, 64) {
+			require.NoError(t, <-done)
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package hostlimit
 
 import (
-	"errors"
 	"net"
 	"runtime"
 	"sync"
@@ -9,12 +8,9 @@ import (
 )
 
 const (
-	maxUnsent  = 1 << 20 // bytes that the other side has not read
 	frameTime  = 5 * time.Second
 	bufferSize = 32 << 10
 )
-
-var errUnread = errors.New("hostlimit: the other side does not read")
 
 // outbox writes frames to a connection. A goroutine that finds no other one
 // writing writes for all, so frames that come together share a system call.
@@ -43,11 +39,12 @@ func (o *outbox) add(p op, id uint32, f func([]byte) []byte) {
 	o.mu.Unlock()
 }
 
-// send appends a frame, and writes it unless another goroutine does. An error
-// says that the frame was not sent.
+// send appends a frame, and writes it unless another goroutine does. It waits
+// while that one has much to write. An error says that the frame was not sent.
 func (o *outbox) send(p op, id uint32, f func([]byte) []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.waitLocked()
 	if o.err != nil {
 		return o.err
 	}
@@ -56,14 +53,17 @@ func (o *outbox) send(p op, id uint32, f func([]byte) []byte) error {
 	return nil
 }
 
-// sendSlowly is send for one of many frames: it waits for those before.
-func (o *outbox) sendSlowly(p op, id uint32, f func([]byte) []byte) error {
+// wait waits while another goroutine has much to write.
+func (o *outbox) wait() {
 	o.mu.Lock()
-	for o.err == nil && len(o.buf) > maxFrame {
+	o.waitLocked()
+	o.mu.Unlock()
+}
+
+func (o *outbox) waitLocked() {
+	for o.err == nil && o.writing && len(o.buf) > maxFrame {
 		o.sent.Wait()
 	}
-	o.mu.Unlock()
-	return o.send(p, id, f)
 }
 
 // flush writes what add has left.
@@ -74,9 +74,6 @@ func (o *outbox) flush() {
 }
 
 func (o *outbox) writeLocked() {
-	if len(o.buf) > maxUnsent {
-		o.failLocked(errUnread)
-	}
 	if o.writing {
 		return
 	}

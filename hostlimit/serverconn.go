@@ -75,6 +75,7 @@ func (c *serverConn) serve() {
 		if !f.buffered() {
 			c.out.flush()
 		}
+		c.out.wait() // so that a guest that reads slowly asks slowly
 	}
 	c.server.remove(c)
 	c.out.close(err)
@@ -151,15 +152,17 @@ func (c *serverConn) isLeaving() bool {
 // reply answers a call. The frame is written when the reader has nothing left
 // to read, or at once.
 func (c *serverConn) reply(id uint32, now bool, f func([]byte) []byte) {
-	c.out.add(opReply, id, func(b []byte) []byte {
+	body := func(b []byte) []byte {
 		b = append(b, replyOK)
 		if f != nil {
 			b = f(b)
 		}
 		return b
-	})
+	}
 	if now {
-		c.out.flush()
+		c.out.send(opReply, id, body)
+	} else {
+		c.out.add(opReply, id, body)
 	}
 }
 

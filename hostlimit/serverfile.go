@@ -18,7 +18,7 @@ func (p *parts) sent(last bool) error {
 	if !last && len(p.buf) < 16<<10 {
 		return nil
 	}
-	err := p.c.out.sendSlowly(opPart, p.id, func(b []byte) []byte { return append(b, p.buf...) })
+	err := p.c.out.send(opPart, p.id, func(b []byte) []byte { return append(b, p.buf...) })
 	p.buf = p.buf[:0]
 	return err
 }
@@ -78,7 +78,7 @@ func (c *serverConn) whole(o op, id uint32) (func([]byte) []byte, error) {
 		return func(b []byte) []byte { return append(b, js...) }, err
 	}
 	n, err := l.Snapshot(snapshotWriter(func(p []byte) error {
-		return c.out.sendSlowly(opPart, id, func(b []byte) []byte { return append(b, p...) })
+		return c.out.send(opPart, id, func(b []byte) []byte { return append(b, p...) })
 	}))
 	return appendInt(n), err
 }

@@ -362,11 +362,6 @@ func (r *body) error() error {
 	return e
 }
 
-// hello is what a guest says first.
-type hello struct {
-	names []named
-}
-
 // named is a Name as it is declared.
 type named struct {
 	name   stint.Name

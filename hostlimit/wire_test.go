@@ -12,6 +12,14 @@ import (
 	"github.com/stint-go/stint"
 )
 
+// helloFrame is the hello of a guest without Names.
+func helloFrame() []byte {
+	return appendFrame(nil, opHello, 0, func(b []byte) []byte {
+		return appendNames(append(append(b, magic...),
+			version), nil)
+	})
+}
+
 // What is appended is read again.
 func TestWire(t *testing.T) {
 	limit := stint.Limit{Burst: 5, Count: 2, Period: time.Hour, Queue: 7, Durability: stint.Leased}

@@ -10,9 +10,9 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// ClientAddress finds the address of a client, also behind proxies. The zero
-// ClientAddress trusts no proxy: the client is the peer of the connection, as
-// RemoteAddr says, with or without a port.
+// ClientAddress finds the address of a client, directly connected or behind
+// proxies. The zero ClientAddress trusts no proxy: the client is the peer of
+// the connection, as in RemoteAddr, with or without a port.
 //
 // If the peer is a trusted proxy, the field that proxies write is read from its
 // right end. The rightmost entry comes from the nearest proxy. The client is
@@ -68,9 +68,10 @@ func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 	}
 }
 
-// Of returns the client's address: IPv4 if it is a mapped one, and without a
-// zone. It is not valid if RemoteAddr is not an address, or if the request came
-// over a Unix socket that is not trusted. Of panics if IPv6Bits is out of range.
+// Of returns the client's address. It has no zone, and an IPv4-mapped IPv6
+// address becomes an IPv4 address. The result is not valid if RemoteAddr is not
+// an address, or if the request came over a Unix socket that is not trusted. Of
+// panics if IPv6Bits is out of range.
 func (c ClientAddress) Of(r *http.Request) netip.Addr {
 	c = c.withDefaults()
 	addr, _ := c.of(r)
@@ -99,7 +100,8 @@ func (c ClientAddress) withDefaults() ClientAddress {
 	return c
 }
 
-// of returns the client's address, or that it came over a Unix socket.
+// of returns the client's address. If the request came over a Unix socket that
+// is not trusted, unix is true instead.
 func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, unix bool) {
 	if isUnix(r.Context()) {
 		if !c.TrustUnix {
@@ -130,15 +132,15 @@ func (c *ClientAddress) trusts(addr netip.Addr) bool {
 	return false
 }
 
-// isUnix reports whether a request came over a Unix socket. RemoteAddr does not
-// say so: the name of the client's socket may look like an address.
+// isUnix reports whether a request came over a Unix socket. RemoteAddr cannot
+// tell, because the name of the client's socket may look like an address.
 func isUnix(ctx context.Context) bool {
 	_, ok := ctx.Value(http.LocalAddrContextKey).(*net.UnixAddr)
 	return ok
 }
 
-// asText returns an IPv4 address as text: the begin of remote if it is there,
-// because that needs no memory.
+// asText returns an IPv4 address as text. If remote begins with that text, it
+// returns that part, which needs no memory.
 func asText(addr netip.Addr, remote string) string {
 	var room [len("255.255.255.255")]byte
 	text := addr.AppendTo(room[:0])

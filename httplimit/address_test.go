@@ -46,7 +46,7 @@ func TestClientAddress(t *testing.T) {
 		{trusting, "[2001:db8:bbbb::1]:1", "X-Forwarded-For", victim, "2001:db8:bbbb::/64"},
 		{trusting, "10.1.2.3:1", "X-Forwarded-For", "[2001:db8::1]:443", "2001:db8::/64"},
 		{trusting, "10.1.2.3:1", "X-Forwarded-For", "2001:db8::1", "2001:db8::/64"},
-		{trusting, "10.1.2.3:1", "X-Forwarded-For", "10.0.0.1,10.0.0.2", "10.0.0.1"}, // none but proxies: the first of them
+		{trusting, "10.1.2.3:1", "X-Forwarded-For", "10.0.0.1,10.0.0.2", "10.0.0.1"}, // only proxies: the first of them
 		{trusting, "10.1.2.3:1", "Forwarded", "for=" + victim, "10.1.2.3"},           // the field that was not chosen
 		{ClientAddress{TrustedProxies: behindProxies, Field: "Forwarded"}, "10.1.2.3:1", "X-Forwarded-For", victim,
 			"10.1.2.3"},

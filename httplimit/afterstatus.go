@@ -8,9 +8,10 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// afterStatus does what the rules first to last of c do once the handler has
-// chosen a status: it spends, refunds and locks out, and updates the header. If
-// a call of the Limiter fails, the observers are told, and the rest is done.
+// afterStatus applies the rules of c from first to last, once the handler has
+// chosen a status: it spends, refunds and locks out, and updates the header. An
+// error of the Limiter is reported to the observers, and does not stop the
+// rest.
 func (m *middleware) afterStatus(
 	c *carried, first, last int, begun time.Time, w http.ResponseWriter, r *http.Request, status int,
 ) {
@@ -44,7 +45,7 @@ type outcome struct {
 	begun    time.Time // start of the handler
 	mine     []applied
 	spent    []applied // rules that counted the status
-	changed  bool      // the header is to be updated
+	changed  bool      // update the header
 	failures []error
 }
 
@@ -97,8 +98,8 @@ func (s *outcome) refund() {
 	}
 }
 
-// lockOut holds the buckets in which this request leaves too few tokens for
-// another one like it.
+// lockOut holds the buckets that have too few tokens left for another request
+// like this one.
 func (s *outcome) lockOut() {
 	for i := range s.mine {
 		a := &s.mine[i]

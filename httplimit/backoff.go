@@ -9,17 +9,17 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// The hold after a refusal that does not say how long.
+// The hold after a refusal that gives no time.
 const (
 	firstBackoff = time.Second
 	lastBackoff  = time.Hour
 )
 
-// refusal is the last one of a bucket that did not say how long.
+// refusal is the last refusal of a bucket that gave no time.
 type refusal struct {
 	wait  time.Duration
 	until time.Time
-	total time.Duration // of the waits since the last success
+	total time.Duration // all waits since the last success
 }
 
 // obey holds the bucket for as long as the response to a request asks.
@@ -54,8 +54,9 @@ func (t *Transport) obey(key stint.Key, sent time.Time, res *http.Response) erro
 	return t.Limiter.Hold(key, until)
 }
 
-// backOff returns how long to stay away after a refusal that does not say. It
-// doubles if the request was sent after the last such hold, and is at most most.
+// backOff returns how long to stay away after a refusal that gives no time. The
+// time doubles if the request was sent after the last such hold. It is never
+// more than most.
 func (t *Transport) backOff(key stint.Key, sent, now time.Time, most time.Duration) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,9 +75,9 @@ func (t *Transport) backOff(key stint.Key, sent, now time.Time, most time.Durati
 	return wait
 }
 
-// endBackOff starts the doubling anew after a success, unless the request was
-// sent before the refusal. It spends the tokens that have come back while the
-// client stayed away: a burst of them would be refused again.
+// endBackOff ends the doubling after a success, unless the request was sent
+// before the refusal. It spends the tokens that came back during the hold,
+// because the server would refuse a burst.
 func (t *Transport) endBackOff(key stint.Key, sent time.Time) error {
 	t.mu.Lock()
 	last, ok := t.refusals[key]

@@ -13,8 +13,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Each refusal that does not say how long doubles the time, and a success ends
-// that.
+// Each refusal that gives no time doubles the wait, until a success.
 func TestBackOff(t *testing.T) {
 	for name, tc := range map[string]struct {
 		maxHold  time.Duration
@@ -66,7 +65,7 @@ func TestBackOff(t *testing.T) {
 				<-time.After(100 * time.Millisecond)
 				synctest.Wait()
 				require.Equal(t, want, time.Until(heldUntil(t, lim, hostKey)), "one step, however many are refused")
-				<-time.After(want) // the success of before the refusal counts for nothing
+				<-time.After(want) // the success was sent before the refusal, so it changes nothing
 			}
 		})
 	})

@@ -14,10 +14,10 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// decide spends the tokens of the rules that apply to a request, except of
-// those whose buckets c has a decision about. It appends these rules to mine,
-// and returns the strictest decision that can deny. If it fails it returns no
-// rules, and the request has spent nothing.
+// decide spends the tokens of the rules that apply to a request, except for
+// buckets that c already has a decision about. It appends these rules to mine,
+// and returns the strictest decision that can deny. After an error it returns
+// no rules, and the request has spent nothing.
 func (m *middleware) decide(
 	c *carried, r *http.Request, mine []applied,
 ) ([]applied, stint.Decision, error) {
@@ -76,9 +76,9 @@ func (m *middleware) applying(r *http.Request, mine []applied) ([]applied, error
 	return mine, nil
 }
 
-// replaceShadows returns the rules whose buckets c has no decision about, or
-// one that only a Shadow rule made. It returns the tokens of these Shadow
-// rules. If that fails, both rules have spent.
+// replaceShadows returns the rules whose buckets have no decision in c, or only
+// a decision of a Shadow rule. It returns the tokens of those Shadow rules. If
+// that fails, both rules have spent.
 func (m *middleware) replaceShadows(c *carried, mine []applied) ([]applied, error) {
 	var back []stint.Request
 	c.mu.Lock()
@@ -134,8 +134,8 @@ func (m *middleware) spend(ctx context.Context, mine []applied) (strictest stint
 	return strictest, err
 }
 
-// spendOne spends for one rule. It waits for a commit until ctx ends: nobody
-// reads the answer then, and the tokens stay spent.
+// spendOne spends for one rule. It waits for a commit until ctx ends. After
+// that no client reads the answer, and the tokens stay spent.
 func (m *middleware) spendOne(ctx context.Context, a *applied) (stint.Decision, error) {
 	if m.local != nil {
 		return m.local.SpendContext(ctx, a.Key, a.Cost)
@@ -178,9 +178,9 @@ func (q *asked) free() {
 	askedPool.Put(q)
 }
 
-// learn sets the decision of a Shadow rule, which spends only if the others
-// allowed the request. If the bucket cannot be read, the decision says only
-// whether they did.
+// learn sets the decision of a Shadow rule, which spends only if the other
+// rules allowed the request. If the bucket cannot be read, the decision has
+// only that result.
 func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err error) {
 	spent := allowed && !a.After
 	var d stint.Decision
@@ -197,8 +197,8 @@ func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err e
 	return err
 }
 
-// set sets the decision of a rule. If it spent nothing, d has the state that a
-// spend would leave.
+// set sets the decision of a rule. If the rule spent nothing, set changes d to
+// the state that a spend would leave.
 func (a *applied) set(d stint.Decision, spent bool) {
 	if d.Allowed && !spent && d.Limit.Count > 0 {
 		d.Remaining += a.Cost
@@ -207,8 +207,8 @@ func (a *applied) set(d stint.Decision, spent bool) {
 	a.Decision.Decision = d
 }
 
-// record writes the header, and adds decisions to c, if there is one. It
-// returns the index of the first one there.
+// record writes the header. If there is a c, it adds the decisions to it, and
+// returns the index of the first one.
 func (m *middleware) record(c *carried, w http.ResponseWriter, mine []applied) (first int) {
 	if c == nil {
 		m.writeFields(w, mine)
@@ -221,8 +221,8 @@ func (m *middleware) record(c *carried, w http.ResponseWriter, mine []applied) (
 	return len(c.applied) - len(mine)
 }
 
-// key returns the bucket that a rule holds a request to, with the canonical
-// spelling of its id, and the label of its limit.
+// key returns the bucket of a request for a rule, with the canonical spelling
+// of its id, and the label of its limit.
 func (m *middleware) key(ru *routedRule, r *http.Request) (stint.Key, string, error) {
 	found, err := ru.Key(r)
 	if err != nil {

@@ -32,7 +32,7 @@ func (c *callCounter) SpendTogether(reqs []stint.Request, ds []stint.Decision) (
 	return c.Decider.SpendTogether(reqs, ds)
 }
 
-// Rules that can deny are decided in one call, however many they are.
+// All rules that can deny are decided in one call.
 func TestOneCall(t *testing.T) {
 	lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{
 		perAddress: stint.PerHour(2), everyone: stint.PerHour(100), failures: stint.PerHour(5),

@@ -39,13 +39,13 @@ func Decisions(r *http.Request) []Decision {
 type applied struct {
 	Decision
 	by       *middleware   // has the rule
-	rule     *Rule         // replaced, once a nested rule decides instead
-	refunded bool          // has nothing spent, or no longer
-	locked   time.Duration // until the end of a hold since the decision
+	rule     *Rule         // &replaced if a nested rule decides instead
+	refunded bool          // nothing is spent (any more)
+	locked   time.Duration // rest of a hold that began after the decision
 }
 
-// replaced is the rule of a Shadow rule's decision after a nested rule has
-// replaced it. Nothing happens after the status for it.
+// replaced is the rule of a decision that a nested rule has replaced. Before
+// that, it was the decision of a Shadow rule. It does nothing after the status.
 var replaced Rule
 
 // waits reports whether the rule needs the status.
@@ -53,7 +53,7 @@ func (a applied) waits() bool {
 	return a.rule.CountStatus != nil || a.rule.RefundStatus != nil || a.rule.LockOut > 0
 }
 
-// hasSpent reports whether the request has spent tokens and not got them back.
+// hasSpent reports whether the request has spent tokens that were not returned.
 func (a *applied) hasSpent() bool { return a.Allowed && !a.After && !a.refunded }
 
 // request returns what the rule asks the Limiter for before the handler.
@@ -78,10 +78,11 @@ func (a *applied) stricterThan(b *applied) bool {
 	return left < least
 }
 
-// state returns how many tokens the client has left, and the seconds within
-// which it can use no more than these. That is the time until the next token
-// returns, at least 1 s. During a hold nothing is left until it ends. For a
-// full bucket it is the time in which a spent token returns.
+// state returns the number of tokens that the client has left, and a time in
+// seconds. Until then it can use no more than these. The time is that of the
+// next token, at least 1 s. During a hold nothing is left, and the time is the
+// end of the hold. For a full bucket it is the time in which a spent token
+// returns.
 func (a *applied) state() (left, window int64) {
 	if a.locked > 0 {
 		return 0, seconds(a.locked)

@@ -1,8 +1,8 @@
 // Package httplimit holds HTTP servers and clients to the limits of a
 // [stint.Limiter].
 //
-// A server wraps its handlers in middleware. [New] makes it of rules, and each
-// [Rule] says which requests it is about, whose bucket they spend from, how
+// A server wraps its handlers in middleware. [New] makes it from rules. Each
+// [Rule] has the requests that it applies to, the bucket that they spend from, how
 // much, and when:
 //
 //	limit := httplimit.New(limiter, nil,
@@ -15,7 +15,7 @@
 //	http.ListenAndServe(":8080", limit(mux))
 //
 // Behind a proxy, [ClientAddress] finds the address of the client. Each
-// [Observer] is told of decisions and errors. Package statuspage has one that
+// [Observer] receives decisions and errors. Package statuspage has one that
 // shows them to an operator.
 //
 // A client sends its requests through a [Transport]. It keeps them within a
@@ -49,8 +49,9 @@
 // # Locks
 //
 // A request carries its decisions from outer to nested middleware, under one
-// mutex (carried.mu). It is never held while the Limiter, a client, or a
-// function of the user is called, except PartitionKey. Transport.holds is held
-// while one hold is read and extended, Transport.mu only for a look at a map. A
-// lock of countingLocks is held while a lock-out that grows is made durable.
+// mutex (carried.mu). While it is locked, nothing calls the Limiter, a client,
+// or a function of the user, except PartitionKey. Transport.holds is locked
+// while one hold is read and extended, Transport.mu only for an access to a
+// map. A lock of countingLocks is held while a lock-out that grows is made
+// durable.
 package httplimit

@@ -29,7 +29,7 @@ func open() *stint.Limiter {
 	if err != nil {
 		panic(err)
 	}
-	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) // the output is always the same
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) // makes the output the same in each run
 	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return noon }})
 	if err != nil {
 		panic(err)
@@ -72,7 +72,7 @@ func ExampleNew() {
 	// 429 "requests";r=98;t=1, "login";r=0;t=1800
 }
 
-// The second wrong password locks the address out for a day. A right one costs
+// The second wrong password locks the address out for a day. A right password costs
 // nothing.
 func ExampleRule() {
 	limiter := open()

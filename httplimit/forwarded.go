@@ -38,7 +38,7 @@ func escaped(s string, i int) bool {
 	return (i-len(before))%2 == 1
 }
 
-// parseEntry returns the address of an entry. It is false if there is none.
+// parseEntry returns the address of an entry, and whether it has one.
 func parseEntry(entry string, forwarded bool) (netip.Addr, bool) {
 	entry = strings.Trim(entry, " \t")
 	if forwarded {
@@ -70,7 +70,7 @@ func parseNode(node string) (netip.Addr, bool) {
 }
 
 // token is a token of RFC 9110. A forwardedPair is a parameter of a Forwarded
-// field, whose value is a token or a quoted string, with what follows it.
+// field and the separator after it. Its value is a token or a quoted string.
 const token = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 
 var (
@@ -81,7 +81,7 @@ var (
 )
 
 // forwardedFor returns the "for" parameter of an element of a Forwarded field.
-// It is false if the element is malformed or repeats a parameter.
+// ok is false if the element is malformed or repeats a parameter.
 func forwardedFor(element string) (node string, ok bool) {
 	seen := make(map[string]bool, 4)
 	for more := ";"; more != ""; {

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A client that sends a field itself is counted by the address that the proxy
-// adds, however the field is spelled.
+// If a client sends the field itself, the address that the proxy adds counts.
+// The spelling of the field does not matter.
 func TestHostileField(t *testing.T) {
 	long := strings.Repeat("192.0.2.7, ", 300)
 	for field, tc := range map[string]struct {

@@ -6,9 +6,9 @@ import (
 	"strconv"
 )
 
-// Headers selects the response fields that tell clients what they have left.
-// A denial has Retry-After in any case. Shadow rules, and buckets without a
-// limit or with stint.Blocked, are never in these fields.
+// Headers selects the response fields that tell clients how much they have
+// left. Every denial has Retry-After, whatever is selected. The fields never
+// include Shadow rules, or buckets without a limit or with stint.Blocked.
 type Headers uint8
 
 const (
@@ -17,9 +17,9 @@ const (
 	// "login";q=5;w=60 has a burst of 5 that takes 60 s to refill, and
 	// "login";r=3;t=12 has 3 tokens left, and no more within 12 s.
 	//
-	// Parameter t, like Reset in the other fields, has one meaning: the seconds
-	// within which the client can use no more than is left, rounded up. Then the
-	// next token is back, or a hold has ended. During a hold nothing is left.
+	// Parameter t, like Reset in the other fields, is the time in seconds, rounded
+	// up, until the next token returns or a hold ends. Until then the client can
+	// use no more than is left. During a hold nothing is left.
 	Standard Headers = iota
 
 	// XRateLimit writes X-RateLimit-Limit, X-RateLimit-Remaining and
@@ -36,8 +36,8 @@ const (
 	NoHeaders
 )
 
-// Names of fields as http.Header has them, and of their parameters. If a later
-// draft renames them, only this changes.
+// Names of fields in the form of http.Header, and of their parameters. If a
+// later draft renames them, change only these.
 const (
 	policyField = "Ratelimit-Policy"
 	stateField  = "Ratelimit"
@@ -119,7 +119,7 @@ func (m *middleware) writeStrictest(h http.Header, as []applied, prefix string) 
 	h[prefix+"Reset"] = []string{strconv.FormatInt(window, 10)}
 }
 
-// tells reports whether a rule is in the fields of this middleware.
+// tells reports whether this middleware writes a rule into its fields.
 func (m *middleware) tells(a *applied) bool {
 	return !a.Shadow && a.Limit.Count > 0 && a.by.opts.Headers == m.opts.Headers
 }

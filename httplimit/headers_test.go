@@ -81,7 +81,7 @@ func TestHeaders(t *testing.T) {
 	})
 }
 
-// Each middleware writes its own rules in its own way, whatever is nested.
+// Each middleware writes its own rules by its own Options, even if nested.
 func TestHeadersNested(t *testing.T) {
 	partition := Options{PartitionKey: func(stint.Key) []byte { return []byte("x") }}
 	address, shared := []Rule{{Key: ByIP(perAddress)}}, []Rule{{Key: Shared(everyone)}}

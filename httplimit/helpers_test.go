@@ -38,7 +38,7 @@ var testNames = stint.Names{
 	perIP:      {Label: "ip", ID: stint.IPAddress},
 }
 
-// testClock stands still until it is told to go on.
+// testClock stands still until pass is called.
 type testClock struct {
 	base time.Time
 	gone atomic.Int64
@@ -119,7 +119,7 @@ func statuses(t testing.TB, n int, url string, fields ...string) string {
 	return strings.Join(all, " ")
 }
 
-// status answers with the status that the request asks for.
+// status answers with the status in the request.
 func status(w http.ResponseWriter, r *http.Request) {
 	code := 200
 	if s := r.URL.Query().Get("status"); s != "" {

@@ -8,9 +8,9 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// A KeyFunc finds the bucket that a request is held to. It returns ErrNoID if
-// the request has no id. It runs for every request, also for those that are
-// denied. If it reads the body, put http.MaxBytesHandler around the middleware.
+// A KeyFunc finds the bucket of a request. It returns ErrNoID if the request
+// has no id. It runs for every request, even if the request is denied. If it
+// reads the body, put http.MaxBytesHandler around the middleware.
 type KeyFunc func(*http.Request) (stint.Key, error)
 
 // ErrNoID says that a request does not have the id of its bucket.
@@ -69,13 +69,13 @@ func Shared(name stint.Name) KeyFunc {
 }
 
 // FirstOf finds the bucket of the first KeyFunc that does not return ErrNoID.
-// They should be of different limits. In the same limit, a client could send
+// Give the KeyFuncs different limits. With the same limit, a client could send
 // an API key that is another client's address.
 //
-// A client that can make up ids finds a full bucket with each new one, and
-// never reaches the KeyFuncs after it. That evades all limits. Such a KeyFunc
-// should check the id and return ErrNoID for unknown ones, or a rule of its own
-// should limit the address.
+// A client that can invent ids finds a full bucket with each new id, and never
+// reaches the later KeyFuncs. That evades all limits. Such a KeyFunc should
+// check the id and return ErrNoID for unknown ones. Otherwise add a rule of its
+// own that limits the address.
 func FirstOf(keys ...KeyFunc) KeyFunc {
 	keys = slices.Clone(keys)
 	return func(r *http.Request) (stint.Key, error) {

@@ -12,9 +12,9 @@ import (
 )
 
 // A rule with LockOutMax counts the lock-outs of an id in the Limiter, so that
-// a restart forgets none. The count is a hold on another id of the same limit,
-// this suffix added. It lasts until the count starts anew, and the last six
-// bits of its nanoseconds are the count.
+// the count survives a restart. The count is a hold on another id of the same
+// limit: the id and countSuffix. The hold lasts until the count starts anew.
+// The last six bits of its nanoseconds are the count.
 const (
 	countSuffix = " lock-outs"
 	countBits   = 1<<6 - 1
@@ -27,7 +27,7 @@ var (
 	countingSeed  = maphash.MakeSeed()
 )
 
-// counted returns the key that has the count of a key's lock-outs.
+// counted returns the key of the hold that counts a key's lock-outs.
 func counted(key stint.Key) stint.Key {
 	if len(key.ID) > 500 { // ids have 512 bytes at most
 		sum := sha256.Sum256([]byte(key.ID))
@@ -46,7 +46,7 @@ func (ru *Rule) isCount(id string) bool {
 	return ru.LockOutMax > 0 && strings.HasSuffix(id, countSuffix)
 }
 
-// lockOutAfter returns how long a lock-out is that n others came before.
+// lockOutAfter returns the length of a lock-out after n others.
 func (ru *Rule) lockOutAfter(n int64) time.Duration {
 	d := ru.LockOut
 	for range n {
@@ -58,9 +58,9 @@ func (ru *Rule) lockOutAfter(n int64) time.Duration {
 	return d
 }
 
-// hold locks a bucket out, and returns the end of its hold. A longer hold stays.
-// A bucket that is locked out already, by a request at the same time, is not
-// locked out for longer because of that.
+// hold locks a bucket out, and returns the end of its hold. A longer hold
+// stays. If a request at the same time has locked the bucket out, the lock-out
+// does not become longer.
 func (ru *Rule) hold(lim stint.Decider, b stint.Bucket, now time.Time) (time.Time, error) {
 	n, grows := int64(0), ru.LockOutMax > ru.LockOut && b.Key.ID != ""
 	if grows {

@@ -16,9 +16,9 @@ import (
 //
 // All rules that apply to a request spend together, as in
 // [stint.Limiter.SpendAll]: if one of them denies, no token is spent. A denied
-// request is answered with 429 and Retry-After. An error before the handler
-// runs is answered with 400 if it is about the request, else with 503, and
-// then no token is spent, except as [stint.ErrNotDurable] says.
+// request is answered with 429 and Retry-After. If an error about the request
+// happens before the handler runs, the answer is 400. After any other error it
+// is 503. After both, no token is spent, except as [stint.ErrNotDurable] says.
 //
 // If one rule is of a [stint.Leased] limit and another of a [stint.Memory] or
 // [stint.Flushed] one, every request waits for a commit. Nested middleware
@@ -28,12 +28,12 @@ import (
 // A request spends from a bucket once, even if several rules or several
 // middlewares find it. The first rule that is not a Shadow rule spends. A
 // request with the context of another one counts as nested in it, and does not
-// spend from the same buckets again. Each rule is reported to the client as
-// the Headers and PartitionKey of its own middleware say, and rules with the
+// spend from the same buckets again. The client sees each rule in the fields
+// that its own middleware selects with Headers and PartitionKey. Rules with the
 // same Headers share the fields.
 //
-// Denials that are alike share the values of header fields. Do not change such
-// a value in place. The methods of http.Header do not.
+// Similar denials share the values of header fields. Do not change such a value
+// in place. The methods of http.Header do not.
 func New(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
 	if isMissing(lim) {
 		panic("httplimit: New: no limiter")
@@ -137,7 +137,7 @@ func keepBody(r, read *http.Request) {
 	r.Body, r.Form, r.PostForm, r.MultipartForm = read.Body, read.Form, read.PostForm, read.MultipartForm
 }
 
-// keepFiles lets net/http remove the files of a form. It removes those of the
+// keepFiles lets net/http remove the files of a form. net/http removes those of the
 // request that it has made.
 func keepFiles(r, read *http.Request) {
 	if r.MultipartForm == nil {

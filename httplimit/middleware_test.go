@@ -78,7 +78,7 @@ func TestMiddleware(t *testing.T) {
 			Error: burst`},
 		"cost negative": {rules: address(Rule{CostFunc: costing(-1)}), opts: Options{FailOpen: true}, script: `
 			200: 400
-			Body: less than nothing
+			Body: is negative
 			Error: negative`},
 		"no id": {rules: []Rule{{Key: ByHeader(perNumber, "X-Key")}}, opts: Options{FailOpen: true}, script: `
 			200: 400
@@ -153,7 +153,7 @@ func TestMiddleware(t *testing.T) {
 	})
 }
 
-// Functions of the user may call Decisions, which has the decisions so far.
+// Decisions, called by a function of the user, has the decisions so far.
 func TestObservers(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	var asked []int
@@ -183,7 +183,7 @@ func TestObservers(t *testing.T) {
 	require.Nil(t, Decisions(&http.Request{}))
 }
 
-// A function that panics leaves the decisions of the request unlocked.
+// After a panic of a user's function, the decisions are not locked.
 func TestPanics(t *testing.T) {
 	oops, panics := func() { panic("oops") }, true
 	partition := &Options{PartitionKey: func(stint.Key) []byte {

@@ -26,25 +26,25 @@ type Options struct {
 	// itself are answered with 400 in any case.
 	FailOpen bool
 
-	// Observers are told of every decision and error, in this order.
+	// Observers receive every decision and error, in this order.
 	Observers []Observer
 }
 
-// An Observer is told what middleware decides, and what fails. A nil function
-// is not called. Each function runs in the goroutine of the request, which
-// waits for it, and must be safe for concurrent use. Both get the request as
-// it was passed to the middleware, so [Decisions] of it may lack this
-// middleware's own.
+// An Observer receives the decisions and the errors of middleware. A nil
+// function is not called. Each function runs in the goroutine of the request,
+// which waits for it, and must be safe for concurrent use. Both functions get
+// the request as the middleware received it. So [Decisions] of that request may
+// lack the decisions of this middleware.
 type Observer struct {
-	// Decisions is called with the decisions of the rules that apply to a
-	// request, in the order of the rules except that Shadow rules come last.
-	// It is called before the handler runs or the denial is written. For the
-	// rules with CountStatus it is called again once their tokens are spent. It
-	// must not keep or change the slice.
+	// Decisions is called with the decisions of the rules that apply to a request:
+	// first those that can deny, then the Shadow rules, each in the order of New.
+	// It is called before the handler runs or the denial is written. For the rules
+	// with CountStatus it is called again after their tokens are spent. It must
+	// not keep or change the slice.
 	Decisions func(r *http.Request, ds []Decision)
 
-	// Error is called with each error. It may be answered with 503 or 400, or
-	// pass because of FailOpen or of a Shadow rule. It may also happen after
-	// the handler has chosen a status.
+	// Error is called with each error. The request is answered with 503 or 400, or
+	// passes because of FailOpen or a Shadow rule. Some errors happen after the
+	// handler has chosen a status.
 	Error func(r *http.Request, err error)
 }

@@ -28,11 +28,11 @@ type problem struct {
 
 var (
 	badRequest = newProblem(http.StatusBadRequest, `"title":"Bad Request"`,
-		"The request does not say whose it is in a way that it could be counted by.", "")
+		"The request lacks the id, such as a key or an address, that its limit needs.", "")
 	neverAdmitted = newProblem(http.StatusBadRequest, `"title":"Bad Request"`,
-		"The request costs more than its limit ever admits, or less than nothing.", "")
+		"The cost of the request is negative, or more than its limit ever admits.", "")
 	unavailable = newProblem(http.StatusServiceUnavailable, `"title":"Service Unavailable"`,
-		"The server cannot tell at present whether the request may pass.", "")
+		"The server cannot check the limit of the request at present.", "")
 )
 
 // newProblem returns a problem whose JSON has first and last as other members.
@@ -85,8 +85,8 @@ type denial struct {
 	labels string   // of the limits that denied
 }
 
-// appendViolated appends the labels of the limits that denied, as a list in
-// JSON. A String of RFC 9651 is one of JSON too.
+// appendViolated appends the labels of the limits that denied, as a JSON list.
+// A String of RFC 9651 is also a JSON string.
 func appendViolated(b []byte, mine []applied) []byte {
 	for i := range mine {
 		if a := &mine[i]; !a.Allowed && !a.Shadow {
@@ -117,7 +117,7 @@ const problemHTML = `<!doctype html>
 // Values of fields that all answers share.
 var noStore, problemType = []string{"no-store"}, []string{"application/problem+json"}
 
-// answer writes a problem as JSON, HTML or text, whatever the client prefers.
+// answer writes a problem as JSON, HTML or text, as the client prefers.
 func answer(w http.ResponseWriter, r *http.Request, p *problem) {
 	h := w.Header()
 	for _, field := range [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {

@@ -102,7 +102,7 @@ func upload(t *testing.T, url string, content string) string {
 	return read(t, res)
 }
 
-// The handler gets a form that a KeyFunc has read.
+// The handler can read a form that a KeyFunc has read before.
 func TestFormInKeyFunc(t *testing.T) {
 	byUser := func(r *http.Request) (stint.Key, error) {
 		if err := r.ParseMultipartForm(1 << 20); err != nil && err != http.ErrNotMultipart {
@@ -128,7 +128,7 @@ func TestFormInKeyFunc(t *testing.T) {
 	require.EqualValues(t, 1, left(t, lim, perKey.Key("ada")))
 }
 
-// Temporary files of an upload are removed after the request, however it ends.
+// Temporary files of an upload are removed after every end of the request.
 func TestUploadRemoval(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// askedToWait returns how long a response asks the client to stay away, or 0,
-// and whether it refuses the request because of a rate limit.
+// askedToWait returns how long a response asks the client to stay away, or 0.
+// It also reports whether the response is a refusal because of a rate limit.
 func askedToWait(res *http.Response, now time.Time) (wait time.Duration, refused bool) {
 	tooMany := res.StatusCode == http.StatusTooManyRequests
 	now = serverTime(res.Header.Get("Date"), now)
 	wait, empty := nothingLeft(res.Header[stateField])
-	noCount := time.Duration(0) // of a Reset that has no Remaining
+	noCount := time.Duration(0) // a Reset without a Remaining
 	for _, prefix := range [...]string{"X-Ratelimit-", "Ratelimit-", "X-Rate-Limit-"} {
 		reset := until(res.Header.Get(prefix+"Reset"), now)
 		switch left, err := strconv.ParseFloat(strings.TrimSpace(res.Header.Get(prefix+"Remaining")), 64); {
@@ -47,9 +47,9 @@ func ofSeconds(n float64) time.Duration {
 	return time.Duration(min(n, longest.Seconds()) * float64(time.Second))
 }
 
-// serverTime returns the time by the server's clock, which the Date of its
-// response has without the fraction of a second. If the client's clock agrees
-// with that, it is the more exact one.
+// serverTime returns the time by the server's clock. The Date of the response
+// has it without the fraction of a second. If the client's clock has the same
+// second, serverTime returns the client's time, which is more exact.
 func serverTime(date string, now time.Time) time.Time {
 	theirs, err := http.ParseTime(date)
 	if err != nil || !now.Before(theirs) && now.Before(theirs.Add(2*time.Second)) {
@@ -92,9 +92,9 @@ func decimal(s string) (n float64, ok bool) {
 	return n, err == nil || errors.Is(err, strconv.ErrRange)
 }
 
-// nothingLeft returns whether a RateLimit field says that nothing is left, and
-// for how long, as in draft-ietf-httpapi-ratelimit-headers-11. A malformed field
-// is ignored, as RFC 9651 demands.
+// nothingLeft reports whether a RateLimit field has a policy with nothing left,
+// and for how long, as in draft-ietf-httpapi-ratelimit-headers-11. It ignores a
+// malformed field, as RFC 9651 demands.
 func nothingLeft(lines []string) (wait time.Duration, empty bool) {
 	rest := strings.TrimLeft(strings.Join(lines, ","), " ")
 	for more := ""; rest != "" || more != ""; {
@@ -106,7 +106,7 @@ func nothingLeft(lines []string) (wait time.Duration, empty bool) {
 		for _, p := range parameter().FindAllStringSubmatch(item[1], -1) {
 			n, err := strconv.ParseInt(p[2], 10, 64)
 			if err != nil {
-				n = -1 // of another type, which says nothing
+				n = -1 // a value of another type is ignored
 			}
 			params[";"+p[1]+"="] = n
 		}

@@ -137,7 +137,7 @@ func testHold(t *testing.T, tr *Transport, status int, fields []string, want tim
 	require.NoError(t, err)
 }
 
-// A shorter wish that arrives later does not replace a longer one.
+// A shorter hold that is asked for later does not replace a longer one.
 func TestLongerHold(t *testing.T) {
 	inBubble(t, stint.PerMinute(5), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
 		tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
@@ -156,8 +156,8 @@ func TestLongerHold(t *testing.T) {
 	})
 }
 
-// The client's clock has the fraction of a second that Date lacks, if they
-// agree.
+// If the clocks agree, the client's clock supplies the fraction of a second
+// that Date lacks.
 func TestServerTime(t *testing.T) {
 	theirs := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for ahead, want := range map[time.Duration]time.Duration{

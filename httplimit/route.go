@@ -44,8 +44,9 @@ type reached struct{}
 func (reached) ServeHTTP(http.ResponseWriter, *http.Request) {}
 
 // match reports whether the pattern matches, and returns a request with the
-// values of its wildcards. Paths and hosts that routers treat alike match
-// alike, so that "//login", "/login/" and "/x%2F..%2Flogin" do not evade a rule.
+// values of its wildcards. Spellings of a path or a host that routers treat
+// alike all match, so "//login", "/login/" and "/x%2F..%2Flogin" do not evade a
+// rule.
 func (ro *route) match(r *http.Request) (*http.Request, bool) {
 	if ro == nil {
 		return r, true
@@ -99,8 +100,8 @@ func (ro *route) leads(r *http.Request) bool {
 }
 
 // leadsAlike reports whether the pattern matches another spelling of the path,
-// and sets that path. Some routers read the path as it was sent, and others,
-// such as http.FileServer, decode it first.
+// and sets that path. Some routers match the path as it was sent. Others, such
+// as http.FileServer, decode it first.
 func (ro *route) leadsAlike(r *http.Request) bool {
 	as, escaped := *r.URL, r.URL.EscapedPath()
 	try := func(decoded, raw string) bool {
@@ -123,8 +124,8 @@ func (ro *route) leadsAlike(r *http.Request) bool {
 	return false
 }
 
-// alike returns a path as path.Clean writes it, and the same with a slash at
-// its end.
+// alike returns two spellings of a path: as path.Clean writes it, and with a
+// slash at the end.
 func alike(p string) [2]string {
 	bare := path.Clean("/" + p)
 	return [2]string{bare, strings.TrimSuffix(bare, "/") + "/"}

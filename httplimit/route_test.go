@@ -10,7 +10,7 @@ import (
 )
 
 func TestRoute(t *testing.T) {
-	for pattern, tc := range map[string][2][]string{ // that match, and that do not
+	for pattern, tc := range map[string][2][]string{ // matching, and not matching
 		"POST /login": {{
 			"POST /login", "POST //login", "POST /./x/..//login", "POST /login/", "POST /%6cogin",
 			"POST /login/?a=b", "POST /x/%2e%2e/login",
@@ -56,9 +56,10 @@ func TestRoute(t *testing.T) {
 	require.Equal(t, "*", matched.RequestURI)
 }
 
-// A rule with a pattern around a mux sees its own wildcards. A rule around a
-// handler sees those of the pattern that led there, also if its own pattern has
-// none and the path is encoded. Otherwise an encoded byte would evade it.
+// A rule around a mux sees the wildcards of its own pattern. A rule around a
+// handler sees those of the mux's pattern, even if its own pattern has none and
+// the path is encoded. Otherwise a client could evade the rule with an encoded
+// byte.
 func TestRouteWildcards(t *testing.T) {
 	byUser := ByPathValue(perKey, "user")
 	for name, tc := range map[string]struct {

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// A Rule holds requests to a limit. It says which requests, whose bucket they
-// spend from, how much, and when.
+// A Rule applies a limit to requests. It has the requests that it applies to,
+// the bucket that they spend from, how much they spend, and when.
 type Rule struct {
 	// Pattern is an http.ServeMux pattern, such as "POST /login" or
 	// "/users/{id}/"; "" matches every request. A rule applies if its own
-	// pattern matches, whatever the others are. Other spellings of a path, such
+	// pattern matches, even if other rules match too. Other spellings of a path, such
 	// as "//login" or an encoded one, match too, as does a host in another case.
 	// Key and CostFunc read wildcards with PathValue.
 	Pattern string
@@ -46,9 +46,9 @@ type Rule struct {
 	// is durable, as stint.Limiter.Hold says. 0 means no hold.
 	LockOut time.Duration
 
-	// LockOutMax makes each lock-out of an id twice as long as its last one, up
-	// to LockOutMax. Once LockOutMax has passed since the end of the last one,
-	// the next is LockOut again. 0 means that each is LockOut.
+	// LockOutMax makes each lock-out of an id twice as long as its last one, up to
+	// LockOutMax. If LockOutMax has passed since the end of the last lock-out, the
+	// next one takes LockOut again. 0 means that each takes LockOut.
 	//
 	// The count is durable too: it is a hold on the id with " lock-outs" added,
 	// which Buckets lists. Reset of the id ends a lock-out, but the count stays
@@ -56,9 +56,9 @@ type Rule struct {
 	// with 400. A Shared limit has no id, so its lock-outs do not grow.
 	LockOutMax time.Duration
 
-	// Shadow makes the rule decide and spend, but never deny: to try a limit
-	// out. Observers and the Limiter's Stats have its denials. The response has
-	// no fields about it, and its errors stop no request.
+	// Shadow makes the rule decide and spend, but never deny. Use it to try a
+	// limit out: Observers and the Limiter's Stats show its denials. The response
+	// has no fields about it, and its errors stop no request.
 	Shadow bool
 }
 

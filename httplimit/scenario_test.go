@@ -15,7 +15,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// A scenario is what a client meets. Each line of its script is one of
+// A scenario is a script of requests and answers. Each line is one of
 //
 //	401: 401 429          requests whose handler answers 401, and what the client gets
 //	200 k: 200            a request with "X-Key: k"
@@ -24,7 +24,7 @@ import (
 //	Observed: login denied, ...  decisions of the last request
 //	Error: text           the only new error
 //	+12s                  time passes
-//	spend login 3         somebody else spends
+//	spend login 3         another client spends
 //	left login 2          what is left in the client's bucket
 //	held login 1h0m0s     the rest of its hold
 //

@@ -32,11 +32,11 @@ type quotaServer struct {
 	refuses map[int64]int // by window
 }
 
-// counting decides on a request: how many are left after it, or less than 0 if
-// it is refused, and when more will be.
+// counting decides on a request. It returns the number of requests that are
+// left, below 0 if it refuses, and the time at which there will be more.
 type counting func(s *quotaServer, now time.Time) (left int, more time.Time)
 
-// fixedWindows begin at multiples of the window, and a bit.
+// fixedWindows begin at multiples of the window, plus an offset.
 func fixedWindows() counting {
 	var begin time.Time
 	used := 0
@@ -75,7 +75,7 @@ func slidingLog() counting {
 	}
 }
 
-// tokenBucket tells of the next token.
+// tokenBucket returns the time of the next token.
 func tokenBucket() counting {
 	var full time.Time
 	return func(s *quotaServer, now time.Time) (int, time.Time) {

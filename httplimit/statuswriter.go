@@ -33,8 +33,8 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// ReadFrom lets net/http copy a file without reading it. The first byte chooses
-// the status, if there is one.
+// ReadFrom lets net/http copy a file without reading it. If there is a first
+// byte, it chooses the status.
 func (w *statusWriter) ReadFrom(src io.Reader) (n int64, err error) {
 	if w.onStatus != nil {
 		if n, err = io.CopyN(struct{ io.Writer }{w}, src, 512); err != nil {
@@ -51,8 +51,8 @@ func (w *statusWriter) ReadFrom(src io.Reader) (n int64, err error) {
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// can reports whether the writer is a T, or one that it wraps. That is how
-// http.ResponseController looks for it.
+// can reports whether the writer is a T, or wraps a writer that is a T. It
+// unwraps as http.ResponseController does.
 func can[T any](w http.ResponseWriter) bool {
 	for {
 		if _, ok := w.(T); ok {

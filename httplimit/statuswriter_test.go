@@ -19,8 +19,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// waiting returns middleware that waits for the status. It counts each one but
-// 200, and refunds server errors.
+// waiting returns middleware that acts on the status. It counts each status
+// except 200, and refunds server errors.
 func waiting(lim *stint.Limiter) func(http.Handler) http.Handler {
 	return New(lim, nil,
 		Rule{Key: ByIP(failures), CountStatus: func(status int) bool { return status != 200 }},
@@ -171,8 +171,8 @@ func TestStatusWriter(t *testing.T) {
 	})
 }
 
-// After http.TimeoutHandler has answered, nested middleware goes on by itself,
-// and the answer does not wait for it.
+// After http.TimeoutHandler has answered, nested middleware continues in its
+// own goroutine, and the answer does not wait for it.
 func TestTimeoutHandler(t *testing.T) {
 	outer, _ := newLimiter(t, nil)
 	store := &slowStore{stint.NewMemStore(), make(chan struct{}, 1), make(chan struct{})}

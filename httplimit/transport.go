@@ -48,22 +48,23 @@ import (
 //
 // The limit may be the API's quota, such as stint.PerHour(5000). The client
 // then uses at least 95 % of it, if its period is 20 seconds or more. A server
-// that counts fixed windows, or tokens, refuses at most one request in each
-// window after the first; requests that are under way together may each be
-// refused once. A server that counts the last hour, and sends only Retry-After,
+// may count fixed windows or tokens. It refuses at most one request in each
+// window after the first, or each of the requests that are under way at the
+// same time. A server that counts the last hour, and sends only Retry-After,
 // may refuse a few more.
 //
-// With stint.WithinWindow(5000, time.Hour) no server that counts as it says
-// refuses a request, in any window, but a burst is at most a fiftieth of the
-// quota. Use it if refusals are punished. docs/decisions.md has the figures for
-// each kind of server.
+// With stint.WithinWindow(5000, time.Hour) a server refuses no request,
+// whichever kind of window it counts. The price is that a burst is at most a
+// fiftieth of the quota. Use it if the server punishes refusals.
+// docs/decisions.md has the figures for each kind of server.
 //
-// A request spends its tokens before it is sent. It gets them back if it never
-// had a connection, because dialling or TLS failed or it was cancelled before.
-// They stay spent after any other error, because the server may have counted
-// the request, and if Base refuses without dialling, as for an unknown scheme.
-// A Base that is not of net/http must report connections to httptrace, or fail
-// with the *net.OpError of dialling.
+// A request spends its tokens before it is sent. They are returned if the
+// request never had a connection: dialling or TLS failed, or the request was
+// cancelled before. After any other error they stay spent, because the server
+// may have counted the request. They also stay spent if Base refuses without
+// dialling, for example an unknown scheme. A Base that is not from net/http
+// must report connections to httptrace, or fail with the *net.OpError of
+// dialling.
 //
 // Any number of goroutines may use a Transport. Its fields must not change once
 // it is in use.
@@ -96,7 +97,7 @@ type Transport struct {
 	// Base sends the requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
 
-	// OnError is called if the wish of a server could not be recorded. The
+	// OnError is called if the hold that a server asked for could not be saved. The
 	// response is returned all the same.
 	OnError func(*http.Request, error)
 
@@ -110,7 +111,7 @@ type Transport struct {
 // wraps it, so use errors.As.
 type QuotaError struct {
 	Key        stint.Key
-	Limit      stint.Limit   // zero if a server's wish is the only reason
+	Limit      stint.Limit   // zero if the server's hold is the only reason
 	RetryAfter time.Duration // until the request would pass
 
 	err error

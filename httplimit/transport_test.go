@@ -212,7 +212,7 @@ func TestTransportWait(t *testing.T) {
 	})
 }
 
-// A blocked limit is a *QuotaError too, whether the request would wait or not.
+// A blocked limit is a *QuotaError, with and without Wait.
 func TestTransportBlocked(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.Blocked})
 	for _, wait := range []bool{false, true} {
@@ -224,7 +224,7 @@ func TestTransportBlocked(t *testing.T) {
 	}
 }
 
-// A request gets its tokens back only if no server can have seen it.
+// A request's tokens are returned only if no server can have seen it.
 func TestTransportRefund(t *testing.T) {
 	abort := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(abort))

@@ -50,12 +50,12 @@ func exclusive(cmd *cobra.Command, a, b string) error {
 	return nil
 }
 
-// checkFlags returns an error if a flag has an empty value, for example of a
-// shell variable that is not set. It must not stand for the default.
+// checkFlags returns an error if a flag has an empty value, for example from a
+// shell variable that is not set. An empty value must not mean the default.
 func checkFlags(cmd *cobra.Command, _ []string) error {
 	for _, name := range []string{"db", "for", "limit", "limits", "name", "scenario", "svg", "to"} {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
-			return misuse(cmd, "--%s is empty: give it a value, or leave it out", name)
+			return misuse(cmd, "--%s is empty: give it a value, or leave the flag out", name)
 		}
 	}
 	if f := cmd.Flags().Lookup("lock-timeout"); f != nil {
@@ -66,8 +66,8 @@ func checkFlags(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// needCommand is what a command does that only has subcommands. If it
-// succeeded, a script that lost an argument would take that for "allowed".
+// needCommand runs for a command that only has subcommands. It fails: otherwise
+// a script that lost an argument would read the status 0 as "allowed".
 func needCommand(cmd *cobra.Command, _ []string) error {
 	return misuse(cmd, "no command given")
 }

@@ -14,7 +14,7 @@ type bucket struct {
 	remaining int64       // by that limit
 	fullIn    time.Duration
 	heldFor   time.Duration // 0 without a hold
-	lineFor   time.Duration // until the last turn of run --wait
+	lineFor   time.Duration // time until the last turn of run --wait
 }
 
 // asked returns a bucket of a running program.
@@ -27,7 +27,7 @@ func asked(label string, b stint.Bucket, now time.Time) *bucket {
 }
 
 // measure sets what is left of a limit. A bucket that lacks more than the limit
-// can hold is empty, as its next spend takes it.
+// can hold counts as empty, as it will at its next spend.
 func (b *bucket) measure(limit stint.Limit) {
 	b.limit = limit
 	if limit == stint.Blocked {
@@ -89,7 +89,7 @@ func (b *bucket) state() string {
 		s += ", held for " + duration(b.heldFor)
 	}
 	if b.lineFor > 0 {
-		s += ", in line for " + duration(b.lineFor)
+		s += ", queue for " + duration(b.lineFor)
 	}
 	return s
 }
@@ -118,7 +118,7 @@ func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error)
 	return waited, nil
 }
 
-// collect adds the time until each TAT of a name that is not past.
+// collect adds the time until each TAT of a name, unless it is past.
 func collect(to map[stint.Key]time.Duration, store *readStore, name stint.Name, now time.Time,
 	keyOf func(id string) (stint.Key, error)) error {
 	for change, err := range store.All(name) {

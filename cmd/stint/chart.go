@@ -19,8 +19,7 @@ func (s *simulation) span() (from, to int64) {
 }
 
 // text returns the chart for a terminal of that width: a table of the limits,
-// then a row of bars for each part of the time. The width is 0 if it does not
-// matter.
+// then a row of bars for each part of the time. A width of 0 means no bound.
 func (s *simulation) text(width int) string {
 	limits := table{header: []string{"limit", "", "admitted", "denied", "nearest miss"}}
 	if s.total != (stint.Limit{}) {
@@ -79,7 +78,7 @@ func (s *simulation) bars(width int) string {
 		b.WriteString("\n" + strings.TrimRight(header, " ") + "\n")
 		for row := range rows {
 			if row > 0 && to == from {
-				break // all at once: only the first row has any
+				break // all at once: only the first row has requests
 			}
 			at := time.Duration(from + (to-from)/rows*int64(row))
 			line := pad(axisTime(at, time.Duration(to-from)/rows), times)
@@ -195,7 +194,7 @@ func (s *simulation) svg() []byte {
 		first := fmt.Sprintf("%d  %s", l.allowed, shortened(l.name, 18))
 		labels = append(labels, label{y, fmt.Sprintf("c%d", j), first, shortened(l.describe(), 30)})
 	}
-	// Labels stand beside the ends of their lines, and none covers another.
+	// Labels are beside the ends of their lines, and do not overlap.
 	slices.SortStableFunc(labels, func(a, b label) int { return cmp.Compare(a.y, b.y) })
 	for i := range labels {
 		labels[i].y = max(labels[i].y, svgTop+float64(labelHigh*i))

@@ -18,8 +18,8 @@ func newCompact() *cobra.Command {
 new file replaces the old one in one step. Space for the journal is reserved, so a file of many new
 buckets grows, as after an import. Then the first word is "rewritten", not "compacted".
 
-A program that has the file open compacts it by itself, if more than half of more than 64 MiB is free.
-compact also adds the sums that verify needs to a file of an older version.`,
+A program that has the file open compacts it by itself, if it is larger than 64 MiB and more than half of it is
+free. compact also adds the sums that verify needs to a file of an older version.`,
 		Example: `  stint compact quota.db`,
 		Args:    atMostOne("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -62,8 +62,8 @@ func (f *dbFlags) compact(cmd *cobra.Command) error {
 	return failed(err)
 }
 
-// compacted says what became of a file. The space of the journal is reserved, so
-// the file may grow when its buckets move to the tree.
+// compacted returns the result in words. The space of the journal is reserved,
+// so the file may grow when its buckets move to the tree.
 func compacted(path string, before stint.FileStats, after int64) string {
 	sizes := fmt.Sprintf("%s  %s, was %s", path, size(after), size(before.Bytes))
 	switch {

@@ -33,7 +33,7 @@ var exitStatuses = []struct {
 }{
 	{statusDone, "allowed, or done"},
 	{statusDenied, "denied"},
-	{statusUsage, "wrong arguments, limits or input: the same again will not do better"},
+	{statusUsage, "wrong arguments, limits or input: a retry will fail, too"},
 	{statusFailed, "the store failed, or the answer could not be written"},
 	{statusTryLater, "run: denied, try later"},
 	{statusNotStarted, "run: the command could not be started"},
@@ -112,17 +112,17 @@ var hints = []struct {
 }{
 	{errNotShared, "another process has it open, and does not answer others, as package hostlimit would: " +
 		"try again, or wait longer with --lock-timeout"},
-	{errBeyondRepair, "nothing of it can be read: take a backup, or move it away to begin a new one"},
+	{errBeyondRepair, "nothing in it can be read: restore a backup, or move the file away to begin a new one"},
 	{errEmpty, "or name another with --db"}, // the error says to remove it
 	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
-	{stint.ErrCorrupt, "let stint verify --repair save what can be read, move it away to begin a new one, " +
+	{stint.ErrCorrupt, "save the readable part with stint verify --repair, move the file away to begin a new one, " +
 		"or name another with --db"},
 	{stint.ErrFormat, "use the program that wrote it, or name another file with --db"},
 	{stint.ErrCostOverBurst, "no wait is long enough: lower --cost, or raise the limit's burst"},
 }
 
-// badValue returns the error of a flag's value without names of Go's own, such
-// as strconv.ParseInt.
+// badValue returns the error of a flag's value. It leaves out names of Go
+// functions, such as strconv.ParseInt.
 func badValue(err error) error {
 	var bad *pflag.InvalidValueError
 	if !errors.As(err, &bad) {
@@ -141,9 +141,9 @@ func badValue(err error) error {
 	return fmt.Errorf("invalid argument %q for --%s: %s", bad.GetValue(), bad.GetFlag().Name, want)
 }
 
-// The names of temporary files say nothing to the user, who does not find them
-// any more. A file is written under such a name beside its own, and a copy of a
-// running program's file is read.
+// Temporary files are gone when the user reads an error, so their names would
+// not help. A file is written under such a name beside its own. So is the copy
+// of a running program's file.
 var (
 	tempSuffix = regexp.MustCompile(`\.(?:new|compact|snapshot)-[0-9]{5,10}\b`)
 	tempCopy   = regexp.MustCompile(`[^ "]*stint-snapshot-[0-9]+\.db`)

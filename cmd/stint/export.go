@@ -28,7 +28,7 @@ type exportLine struct {
 	Name string `json:"name"`
 	idJSON
 	TAT  int64 `json:"tat,omitempty"`  // Unix nanoseconds
-	Hold int64 `json:"hold,omitempty"` // until then, instead of TAT
+	Hold int64 `json:"hold,omitempty"` // end of a hold, instead of TAT
 }
 
 func newExport() *cobra.Command {

@@ -12,12 +12,12 @@ import (
 // newFile writes a file. It is an error if there is one already.
 func newFile(path string, write func(w io.Writer) error) error {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) { // there is one, or Lstat fails
-		return errors.Join(err, fmt.Errorf("%s is there already: name another file, or move it away", path))
+		return errors.Join(err, fmt.Errorf("%s already exists: name another file, or move it away", path))
 	}
 	return writeFile(path, func(f *os.File) error { return errors.Join(write(f), f.Sync()) })
 }
 
-// replaceFile writes a file whole, or leaves it as it was. If path is a device
+// replaceFile replaces all of a file, or leaves it as it was. If path is a device
 // or a pipe, replaceFile writes to it.
 func replaceFile(path string, content []byte) error {
 	mode := os.FileMode(0o644)
@@ -36,7 +36,7 @@ func replaceFile(path string, content []byte) error {
 	})
 }
 
-// writeFile writes a file under another name, and renames it once it is whole.
+// writeFile writes a file under another name, and renames it when it is complete.
 func writeFile(path string, write func(f *os.File) error) error {
 	temp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
 	if err != nil {

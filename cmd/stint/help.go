@@ -29,8 +29,8 @@ func adoptHelp(root *cobra.Command) {
 	})
 }
 
-// helpText returns the help of a command for a terminal of that width, or as it
-// is written if the width is 0.
+// helpText returns the help of a command for a terminal of that width. A width
+// of 0 means no bound.
 func helpText(cmd *cobra.Command, width int) string {
 	about := strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short))
 	if width == 0 {

@@ -89,7 +89,7 @@ func commandDir(t *testing.T) string {
 // heedSignals stops ignoring signals that a background job, or nohup, ignores.
 // Processes that the tests start inherit that.
 var heedSignals = sync.OnceFunc(func() {
-	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP, syscall.SIGQUIT} {
 		if signal.Ignored(s) {
 			signal.Notify(make(chan os.Signal, 1), s)
 		}

@@ -55,7 +55,7 @@ func (f *importFlags) register(cmd *cobra.Command) {
 // importer reads all that an import puts into a file.
 type importer func(f *importFlags, lines *lineReader, now time.Time) (*imported, error)
 
-// importFrom reads all, and then puts it into the file.
+// importFrom reads the whole input, and then saves it to the file.
 func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importer) error {
 	ctx, stop := untilInterrupted(cmd)
 	defer stop()
@@ -92,17 +92,17 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 			buckets++
 		}
 	}
-	done, kept := "imported", fmt.Sprintf("; %d were there, and stay as they were", all-len(found.changes))
+	done, kept := "imported", fmt.Sprintf("; %d stay as they are in the file", all-len(found.changes))
 	if f.dryRun {
 		done, kept = "would import", ""
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s  %s and %s%s; %d were over already\n",
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s  %s and %s%s; %d expired\n",
 		done, plural(buckets, "bucket"), plural(len(found.changes)-buckets, "hold"), kept, found.past)
 	return failed(err)
 }
 
 // put saves the buckets and holds that end later than those in the file. It
-// deletes the others from in.
+// removes all others from in.
 func (f *importFlags) put(ctx context.Context, in *imported) error {
 	store, err := f.db.open()
 	if err != nil {
@@ -137,8 +137,8 @@ func (f *importFlags) put(ctx context.Context, in *imported) error {
 	return failed(errors.Join(err, store.Close()))
 }
 
-// number returns the number that the file has, or gets, for each number of
-// names.
+// number returns the file's number for each number in names. A label that the
+// file does not have gets a number.
 func number(store *stint.BoltStore, names map[stint.Name]string) (map[stint.Name]stint.Name, error) {
 	numbers := map[stint.Name]stint.Name{}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
@@ -168,7 +168,7 @@ func renumbered(key stint.Key, numbers map[stint.Name]stint.Name) (stint.Key, er
 type imported struct {
 	names   map[stint.Name]string
 	changes map[stint.Key]int64 // holds under stint.Unknown, as in a Store
-	past    int                 // are full, or over, already
+	past    int                 // expired buckets and holds
 }
 
 func (in *imported) add(now time.Time, key stint.Key, tat int64, hold bool) {
@@ -210,7 +210,7 @@ func (r *lineReader) Err() error {
 }
 
 func (r *lineReader) wrong(format string, args ...any) error {
-	return fmt.Errorf("%s:%d: %w; nothing was put in", r.name, r.line, fmt.Errorf(format, args...))
+	return fmt.Errorf("%s:%d: %w; nothing was imported", r.name, r.line, fmt.Errorf(format, args...))
 }
 
 func readExport(_ *importFlags, lines *lineReader, now time.Time) (*imported, error) {
@@ -229,7 +229,8 @@ func readExport(_ *importFlags, lines *lineReader, now time.Time) (*imported, er
 	numbers := map[string]stint.Name{}
 	for name, label := range in.names {
 		if _, twice := numbers[label]; twice || name == stint.Unknown || label == "" {
-			return nil, lines.wrong("number %d has the label %q: want a label for each, and each once", name, label)
+			return nil, lines.wrong("number %d has the label %q: want one label for each number, and none twice",
+				name, label)
 		}
 		numbers[label] = name
 	}
@@ -249,7 +250,7 @@ func readExport(_ *importFlags, lines *lineReader, now time.Time) (*imported, er
 				return nil, lines.wrong("%w", err)
 			}
 		}
-		key, err := stint.ParseKey(name.Key(string(id)).String()) // it checks the length of the id
+		key, err := stint.ParseKey(name.Key(string(id)).String()) // checks the length of the id
 		if err != nil {
 			return nil, lines.wrong("%w", err)
 		}

@@ -51,7 +51,7 @@ func (f *limitFlags) label() string {
 	return f.name
 }
 
-// wants reports whether to show the buckets of a label of the file. Without
+// wants reports whether to show the buckets of a label. Without
 // --name, those of all limits are shown.
 func (f *limitFlags) wants(store *readStore, label string) bool {
 	_, isLine := lineOf(store.BoltStore, label)
@@ -129,8 +129,8 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 	return limits, numbers, err
 }
 
-// files returns the limits files. A file that can be read only once, such as a
-// pipe, is replaced by a copy, which remove deletes.
+// files returns the limits files. If a file can be read only once, such as a
+// pipe, it returns a copy, which remove deletes.
 func (f *limitFlags) files() (files []string, remove func(), err error) {
 	var copies []string
 	remove = func() {
@@ -179,7 +179,7 @@ func (f *limitFlags) named(err error, files []string) error {
 	return errors.New(strings.NewReplacer(names...).Replace(err.Error()))
 }
 
-// misused returns an error if flags do not go together.
+// misused returns an error if flags contradict each other.
 func (f *limitFlags) misused() error {
 	switch given := f.cmd.Flags().Changed; {
 	case given("burst") && !given("limit"):
@@ -187,7 +187,7 @@ func (f *limitFlags) misused() error {
 	case given("overrides") && !given("limits"):
 		return misuse(f.cmd, "--overrides goes with --limits")
 	case f.required && strings.HasSuffix(f.name, lineSuffix):
-		return misuse(f.cmd, "--name %q: a label that ends so is where run --wait keeps its turns: take another", f.name)
+		return misuse(f.cmd, "--name %q: run --wait keeps its turns under such a label: choose another", f.name)
 	case f.required && !given("limit") && !given("limits"):
 		return misuse(f.cmd, "no limit given: --limit COUNT/PERIOD, or --limits FILE and --name LABEL")
 	}
@@ -198,7 +198,7 @@ func (f *limitFlags) parse() (stint.Limit, error) {
 	limit, err := stint.ParseLimit(f.limit)
 	if err == nil && f.cmd.Flags().Changed("burst") {
 		if strings.Contains(f.limit, " burst ") {
-			return stint.Limit{}, misuse(f.cmd, "--limit %q has a burst: it and --burst exclude each other", f.limit)
+			return stint.Limit{}, misuse(f.cmd, "--limit %q has a burst: leave that out, or --burst", f.limit)
 		}
 		limit = limit.WithBurst(f.burst)
 		if err := limit.Validate(); err != nil {

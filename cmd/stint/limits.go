@@ -147,7 +147,7 @@ func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
 }
 
 // withLines adds the labels of the turns of renamed limits. A new label must
-// not look like one of those.
+// not look like such a label.
 func withLines(names, before map[stint.Name]string) error {
 	had := map[string]stint.Name{}
 	for name, label := range before {
@@ -159,8 +159,8 @@ func withLines(names, before map[stint.Name]string) error {
 			continue
 		}
 		if strings.HasSuffix(label, lineSuffix) {
-			return fmt.Errorf("label %q: one that ends so is where run --wait keeps its turns, "+
-				"and is renamed with its limit: take another", label)
+			return fmt.Errorf("label %q: run --wait keeps its turns under such a label, "+
+				"which changes with the label of its limit: choose another", label)
 		}
 		old := before[name]
 		line := had[old+lineSuffix]
@@ -205,7 +205,7 @@ func (f *dbFlags) names() (map[stint.Name]string, error) {
 // printNames writes what changed for each number.
 func printNames(w io.Writer, before, names map[stint.Name]string) error {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		what := "as it was"
+		what := "unchanged"
 		if old, had := before[name]; !had {
 			what = "new"
 		} else if old != names[name] {

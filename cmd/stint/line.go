@@ -15,8 +15,8 @@ import (
 
 const lineSuffix = " line"
 
-// lineOf returns the limit whose turns are at a label of a file, if it is such
-// a label.
+// lineOf returns the limit whose turns the file keeps under a label. ok is
+// false if the label is not one for turns.
 func lineOf(store *stint.BoltStore, label string) (limit stint.Name, ok bool) {
 	if label, ok = strings.CutSuffix(label, lineSuffix); ok {
 		limit, ok = numberOf(store, label)
@@ -24,15 +24,15 @@ func lineOf(store *stint.BoltStore, label string) (limit stint.Name, ok bool) {
 	return limit, ok
 }
 
-// mostInLine bounds the wait after a last turn far in the future, which a clock
-// that was set back leaves.
+// mostInLine bounds the wait, in intervals. A clock that was set back may leave
+// a last turn that is far in the future.
 const mostInLine = 1000
 
 // line is a process that wants tokens, and may have to wait for them. It gets a
-// turn, an instant, and spends when that comes. The file has the last turn of
-// each id, as its TAT at a label beside that of the limit. The TAT of the limit
-// itself cannot go so far ahead, and would lose the tokens of a process that is
-// killed while it waits.
+// turn, which is an instant, and spends when the instant comes. The file has
+// the last turn of each id, as its TAT at a label beside that of the limit. The
+// TAT of the limit itself cannot be so far ahead. It would also lose the tokens
+// of a process that is killed while it waits.
 type line struct {
 	f     *runFlags
 	id    string
@@ -40,7 +40,7 @@ type line struct {
 	turn  int64 // Unix nanoseconds; 0 without a turn
 }
 
-// stand returns when the tokens are spent.
+// stand waits for the turn, and returns after it has spent the tokens.
 func (l *line) stand(ctx context.Context, signals <-chan os.Signal) error {
 	deadline := time.Now().Add(cmp.Or(l.f.timeout, math.MaxInt64))
 	for {
@@ -70,14 +70,13 @@ func (l *line) stand(ctx context.Context, signals <-chan os.Signal) error {
 	}
 }
 
-var errNotRun = fmt.Errorf("%w: the command was not run, and nothing is spent", errInterrupted)
+var errNotRun = fmt.Errorf("%w: the command was not run, and no token was spent", errInterrupted)
 
 // step spends the tokens and returns 0, or takes a turn and returns the time
-// until then.
+// until that turn.
 func (l *line) step(signals <-chan os.Signal, deadline time.Time) (delay time.Duration, err error) {
 	db, outOfTime := l.f.db, false
-	// A process whose turn comes with the deadline need not wait, and may
-	// spend.
+	// A process whose turn comes at the deadline may still spend, without a wait.
 	if left := max(1, time.Until(deadline)); left < db.lockTimeout {
 		db.lockTimeout, outOfTime = left, true
 	}
@@ -114,7 +113,7 @@ func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay tim
 		if err != nil || d.Allowed {
 			return 0, err
 		}
-		delay = d.RetryAfter // another process, not in line, was quicker
+		delay = d.RetryAfter // a process without a turn was quicker
 	}
 	first := l.turn == 0
 	if first {
@@ -122,13 +121,13 @@ func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay tim
 	}
 	full := first && l.limit.Queue > 0 && int64((delay-1)/l.limit.Interval()) >= l.limit.Queue
 	if l.f.wait && full {
-		place := delay - time.Duration(l.limit.Queue)*l.limit.Interval() // until there is a place
+		place := delay - time.Duration(l.limit.Queue)*l.limit.Interval() // until the queue has space
 		return 0, &ended{statusTryLater, fmt.Sprintf(
-			"%s is denied by %s: the line is full, with %s waiting at most: retry in %s",
+			"%s is denied by %s: the queue is full, which holds %s: retry in %s",
 			printable(l.id), l.limit, plural(int(l.limit.Queue), "token"), duration(place))}
 	}
 	if !l.f.wait || delay > deadline.Sub(now) {
-		todo := ", or wait in line with --wait"
+		todo := ", or queue with --wait"
 		if l.f.wait {
 			todo = ", or wait longer with --timeout"
 		} else if full {
@@ -198,7 +197,7 @@ func (l *line) again(do func(*stint.BoltStore) error) error {
 	return errors.Join(do(store), failed(store.Close()))
 }
 
-// decide acts on the bucket. When it returns, that is durable.
+// decide acts on the bucket. When it returns, the result is durable.
 func (l *line) decide(store *stint.BoltStore, do action) (stint.Decision, error) {
 	name, err := numberFor(store, l.f.limits.label())
 	if err != nil {

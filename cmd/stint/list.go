@@ -62,7 +62,7 @@ What is not known is empty.`,
 				return err
 			}
 			if len(buckets) == 0 && !f.out.quiet {
-				fmt.Fprintln(cmd.ErrOrStderr(), "stint: no buckets to show: all are full, and none is held")
+				fmt.Fprintln(cmd.ErrOrStderr(), "stint: no buckets to show: every bucket is full, and none is held")
 			}
 			if f.csv {
 				return failed(listCSV(cmd.OutOrStdout(), buckets))
@@ -75,7 +75,7 @@ What is not known is empty.`,
 	f.out.register(cmd)
 	cmd.Flags().BoolVar(&f.csv, "csv", false, "print CSV")
 	cmd.Flags().IntVar(&f.top, "top", 0, "show only the first `N`")
-	cmd.Flags().StringVar(&f.by, "by", "time", "which are the first, with --top: by `time` until full, or by fill")
+	cmd.Flags().StringVar(&f.by, "by", "time", "order for --top: by `time` until full, or by fill")
 	by := cobra.FixedCompletions([]string{"fill", "time"}, cobra.ShellCompDirectiveNoFileComp)
 	_ = cmd.RegisterFlagCompletionFunc("by", by)
 	return cmd
@@ -191,7 +191,7 @@ func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket
 			}
 		}
 		for key, d := range waited {
-			if key.Name == name { // full, and waited for
+			if key.Name == name { // full, with a queue
 				add(&bucket{label: label, id: key.ID, lineFor: d})
 			}
 		}

@@ -12,17 +12,17 @@ import (
 	"unicode/utf8"
 )
 
-// reading returns what a line says. The id is valid until the next call.
+// reading parses a line. The id in the entry is valid until the next call.
 type reading func(line []byte) (entry, error)
 
-// entry is what a line says of one request, or of several at one instant.
+// entry is one request of a log, or several at one instant.
 type entry struct {
 	id    []byte
 	at    int64 // Unix nanoseconds
 	times int64 // requests
 	cost  int64 // tokens of each
 
-	repeated bool // the line says that something was repeated
+	repeated bool // the line stands for repeated ones
 }
 
 var (
@@ -84,7 +84,7 @@ func (f *lineFlags) reading(t *logTime) (reading, error) {
 		return nil, fmt.Errorf("--year %d: must be from 1970 to 2161", f.year)
 	case fixedTime && (cmp.Or(f.time, defaultTime) != defaultTime || f.timeFormat != ""):
 		return nil, fmt.Errorf("--time and --time-format go with --lines json or REGEXP: "+
-			"--lines %s knows where its times are", f.format)
+			"--lines %s has its times in a fixed place", f.format)
 	case f.format == "access" && f.year != 0:
 		return nil, errors.New("--year goes with --lines syslog, json or REGEXP: an access log has years")
 	case f.format == "access":
@@ -208,8 +208,8 @@ func (f *lineFlags) json(by, cost *regexp.Regexp, t *logTime) reading {
 	}
 }
 
-// fieldOf returns a field of an object, or "request.remote_ip" of an object in
-// it, as text. It returns nil unless the field is text or a number.
+// fieldOf returns a field of an object as text. "request.remote_ip" is a field
+// of an object inside it. It returns nil unless the field is text or a number.
 func fieldOf(object map[string]json.RawMessage, name string) []byte {
 	raw, ok := object[name]
 	if !ok {
@@ -226,7 +226,7 @@ func fieldOf(object map[string]json.RawMessage, name string) []byte {
 	case string(raw) == "null":
 		return nil
 	case json.Unmarshal(raw, &s) == nil:
-		if !utf8.Valid(raw) { // Unmarshal would make two such ids one
+		if !utf8.Valid(raw) { // Unmarshal would replace bytes, and two ids could become one
 			return raw[1 : len(raw)-1]
 		}
 		return []byte(s)

@@ -9,17 +9,17 @@ import (
 	"io"
 )
 
-// maxLine is the length of the longest line. Servers cut a request at a few
+// maxLine is the length in bytes of the longest line. Servers cut a request at a few
 // KiB.
 const maxLine = 1 << 20
 
-// errUnended comes with a last line that has no line feed.
+// errUnended is the error of a last line that has no line feed.
 var errUnended = errors.New("the last line does not end: it may be cut")
 
-// eachLine calls f with the number of each line and the line without its end,
-// which is valid until f returns. If a line is too long, f gets errLineTooLong
-// instead, and errUnended with the last line if it has no end. eachLine unpacks
-// gzip, which it knows by its first bytes.
+// eachLine calls f with the number of each line, and the line without its end.
+// The line is valid until f returns. If a line is too long, f gets
+// errLineTooLong. A last line without an end comes with errUnended. eachLine
+// unpacks gzip, which it recognizes by its first bytes.
 func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, err error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -75,8 +75,8 @@ func readLong(in *bufio.Reader, long []byte) (line, buffer []byte, err error) {
 }
 
 // readAhead reads r in a goroutine, a few buffers ahead, until ctx ends. So a
-// signal need not wait for a pipe without input, and one core unpacks what
-// another uses.
+// signal need not wait for a pipe without input. Unpacking also runs at the
+// same time as the decisions.
 func readAhead(ctx context.Context, r io.Reader) *bufio.Reader {
 	a := &ahead{ctx: ctx, full: make(chan part, aheadBuffers), empty: make(chan []byte, aheadBuffers)}
 	for range aheadBuffers {

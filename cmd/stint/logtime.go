@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// logTime reads times. A time of syslog has no year: it gets the one that
-// brings it nearest to the time before.
+// logTime reads times. A time of syslog has no year. It gets the year that
+// brings it nearest to the time before it.
 type logTime struct {
 	layout string    // of all times; "" for the known ones
 	year   int       // of the first; 0 for the latest with that date
@@ -23,13 +23,13 @@ type logTime struct {
 }
 
 var errNoSuchDay = errors.New(
-	"is of a February 29, which its year does not have: give the first line's year with --year")
+	"has February 29 in a year without that day: give the year of the first line with --year")
 
 const logTimeLayout = "02/Jan/2006:15:04:05 -0700"
 
 const syslogLayout = "Jan _2 15:04:05"
 
-// parse returns Unix nanoseconds, if the year is one that a limiter counts in.
+// parse returns Unix nanoseconds, if a limiter can count in that year.
 func (t *logTime) parse(b []byte) (at int64, err error) {
 	if t.layout == "" {
 		if unix, ok := parseLogTime(b); ok {
@@ -75,7 +75,7 @@ func inventedZone(layout string, when time.Time) bool {
 		when.Location() != time.Local && !slices.Contains([]string{"UTC", "GMT", "WET"}, name)
 }
 
-// inYear gives a time its year. A day that the year does not have is an error.
+// inYear adds the year to a time. If that year lacks the day, it returns an error.
 func (t *logTime) inYear(when time.Time) (time.Time, error) {
 	in := func(year int) time.Time { return when.AddDate(year, 0, 0) }
 	year := t.year
@@ -107,7 +107,7 @@ func (t *logTime) inYear(when time.Time) (time.Time, error) {
 	return t.before, nil
 }
 
-// years returns the years that were found out, for a sentence.
+// years returns the inferred years in words.
 func (t *logTime) years() string {
 	if t.first == t.last {
 		return strconv.Itoa(t.first)
@@ -117,8 +117,8 @@ func (t *logTime) years() string {
 
 const months = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
-// parseLogTime is time.Parse of logTimeLayout in an eighth of the time. It
-// takes only the years that a limiter counts in.
+// parseLogTime is time.Parse of logTimeLayout, but eight times as fast. It
+// accepts only the years in which a limiter can count.
 func parseLogTime(b []byte) (unix int64, ok bool) {
 	if len(b) != len(logTimeLayout) || b[2] != '/' || b[6] != '/' ||
 		b[11] != ':' || b[14] != ':' || b[17] != ':' || b[20] != ' ' {

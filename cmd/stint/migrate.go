@@ -79,7 +79,7 @@ func readRedis(f *importFlags, lines *lineReader, now time.Time) (*imported, err
 		}
 		if !both {
 			if !lines.next() {
-				return nil, lines.wrong("key %q has no value: it ends here", text)
+				return nil, lines.wrong("key %q has no value: the input ends here", text)
 			}
 			value = lines.Text()
 		}
@@ -92,7 +92,7 @@ func readRedis(f *importFlags, lines *lineReader, now time.Time) (*imported, err
 			return nil, lines.wrong("key %q has the value %q: want a TAT, in Unix nanoseconds", text, value)
 		}
 		if tat > 0 && tat < 1e18 { // the year 2001
-			return nil, lines.wrong("key %q has the value %d, which is no TAT in Unix nanoseconds", text, tat)
+			return nil, lines.wrong("key %q has the value %d, which is not a TAT in Unix nanoseconds", text, tat)
 		}
 		in.add(now, key, tat, false)
 	}

@@ -31,7 +31,7 @@ not change. "LABEL line" is not a limit: there "run --wait" keeps the last turn 
 			names, lines := namesOf(store.BoltStore), map[stint.Name]string{}
 			for name, label := range names {
 				if limit, ok := lineOf(store.BoltStore, label); ok {
-					lines[name] = "\tthe turns of those whom run --wait has wait for " + printable(names[limit])
+					lines[name] = "\tthe last turns of run --wait at " + printable(names[limit])
 				}
 			}
 			if err := store.Close(); err != nil {

@@ -23,7 +23,7 @@ type outputFlags struct {
 
 func (f *outputFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&f.quiet, "quiet", false, "print nothing but errors; a denial shows in the exit status")
+	cmd.Flags().BoolVar(&f.quiet, "quiet", false, "print errors only; the exit status shows a denial")
 }
 
 func (f *outputFlags) misused(cmd *cobra.Command) error { return exclusive(cmd, "json", "quiet") }
@@ -63,8 +63,8 @@ func newLimitJSON(l stint.Limit) *limitJSON {
 	return &limitJSON{l.Burst, l.Count, l.Period.String()}
 }
 
-// printable returns an id, quoted unless a terminal shows each of its
-// characters.
+// printable returns an id. If a terminal would not show each of its characters,
+// the id is quoted.
 func printable(id string) string {
 	if id == "" { // of a stint.Shared limit
 		return `""`
@@ -77,7 +77,7 @@ func printable(id string) string {
 	return id
 }
 
-// visible returns a text in which no character acts on a terminal.
+// visible returns a text without characters that control a terminal.
 func visible(text string) string {
 	var b strings.Builder
 	for _, r := range text {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
 	"os"
 	"time"
 
@@ -34,6 +36,11 @@ func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Gue
 		case asked == nil:
 			f.say(owner, path)
 			return store, owner, nil
+		case errors.Is(asked, fs.ErrPermission):
+			if refused := (*net.OpError)(nil); errors.As(asked, &refused) {
+				asked = refused // there is an owner
+			}
+			return store, nil, failed(fmt.Errorf("ask the program that has %s open: %w", path, asked))
 		case !errors.Is(asked, hostlimit.ErrNoOwner) && !errors.Is(asked, errors.ErrUnsupported):
 			return store, nil, failed(asked)
 		case time.Now().After(deadline):

@@ -117,7 +117,7 @@ func TestOwner(t *testing.T) {
 				}
 			}
 			if step.args == "list" {
-				said += "stint: no buckets to show: all are full, and none is held\n"
+				said += "stint: no buckets to show: every bucket is full, and none is held\n"
 			}
 			require.Equal(t, said, r.stderr, step.args)
 			require.Regexp(t, "^"+want+"\n?$", r.stdout, step.args)

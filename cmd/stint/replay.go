@@ -52,7 +52,7 @@ whole number from 1, and a group may be optional. A request that costs more than
 With --lines syslog a line "message repeated 5 times: [ ... ]", or "last message repeated 5 times",
 stands for five requests at the time of that line.
 
-An IPv4 address has one bucket in all its spellings. An IPv6 client has one for its /64, as with
+All spellings of an IPv4 address share one bucket. All IPv6 addresses in a /64 share one bucket, as with
 httplimit.ByIP; --ipv6-bits 128 gives each address its own.
 
 Times of access logs, RFC 3339, syslog and Unix time in seconds to nanoseconds are recognized.
@@ -110,15 +110,15 @@ ids_denied, top_denied and, if there are costs, tokens_allowed.`,
 		"`LIMITS` to compare, as COUNT/PERIOD or 'COUNT/PERIOD burst N', with commas between them")
 	flags.StringVar(&f.lines.format, "lines", "access",
 		"how the log is written: access, json, syslog, or a `REGEXP` with named groups")
-	flags.StringVar(&f.lines.by, "by", "ip", "what each bucket is for: a `FIELD` of the line, or /REGEXP/")
+	flags.StringVar(&f.lines.by, "by", "ip", "source of the id: a `FIELD` of the line, or /REGEXP/")
 	flags.StringVar(&f.lines.cost, "cost", "",
-		"what says how many tokens a request costs: a `FIELD` of the line, or /REGEXP/ (default: one)")
+		"source of a request's cost in tokens: a `FIELD` of the line, or /REGEXP/ (default: one token)")
 	flags.IntVar(&f.lines.ipv6Bits, "ipv6-bits", 64, "how many `BITS` of an IPv6 address are one client")
 	flags.IntVar(&f.top, "top", 0, "name the `N` ids that were denied most (default 10, and 3 beside each --try)")
 	flags.StringVar(&f.lines.time, "time", defaultTime, "the `FIELD` or group that has the time")
-	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: it is found out)")
+	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: recognized)")
 	flags.IntVar(&f.lines.year, "year", 0,
-		"the `YEAR` of the first line, where times have none (default: the last that had the date)")
+		"the `YEAR` of the first line, if times have no year (default: the latest with its date)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	for flag, values := range map[string][]string{
 		"by":    {"host", "ip", "method", "path", "program", "user"},
@@ -143,7 +143,7 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 	if err != nil {
 		return nil, err
 	}
-	for _, log := range logs { // before anything is spent
+	for _, log := range logs { // before the first spend
 		var wrong *os.PathError
 		if _, err := os.Stat(log); log != "-" && errors.As(err, &wrong) {
 			wrong.Op = "open"

@@ -37,21 +37,21 @@ type replayer struct {
 
 	requests, malformed, other int64
 
-	repeatedLines, repeats int64 // lines that stand for several requests, and these
+	repeatedLines, repeats int64 // lines for several requests, and those requests
 	costs                  bool  // a line had another cost than 1
-	tokens                 int64 // that were asked for
+	tokens                 int64 // tokens of all requests
 	overBurst              int64 // requests that cost more than a limit's burst
 
 	columns  []counts
 	deniedBy []int64 // by limit, if all have to admit
 	byID     map[string]*tally
-	byMinute map[int64]*counts // since 1970, of the first column
+	byMinute map[int64]*counts // first column, by minutes since 1970
 }
 
 // counts are requests.
 type counts struct {
 	allowed, denied int64
-	tokens          int64 // that the allowed ones took
+	tokens          int64 // tokens of the allowed requests
 }
 
 func (c *counts) requests() int64 { return c.allowed + c.denied }
@@ -65,7 +65,7 @@ func (c *counts) add(allowed bool, cost int64) {
 	}
 }
 
-// capped returns the sum of two numbers that are not negative, or the largest
+// capped returns the sum of two positive numbers, or the largest
 // number.
 func capped(a, b int64) int64 {
 	if a > math.MaxInt64-b {
@@ -157,7 +157,7 @@ func (r *replayer) skip(log string, number int, err error) {
 		fmt.Fprintf(r.stderr, "stint: %s:%d: skipped: %s\n", visible(log), number, visible(err.Error()))
 	}
 	if r.malformed == most+1 {
-		fmt.Fprintln(r.stderr, "stint: more lines are malformed: only their number is reported")
+		fmt.Fprintln(r.stderr, "stint: further malformed lines are only counted")
 	}
 }
 
@@ -192,7 +192,7 @@ func (r *replayer) decide(t *tally, at, cost int64) error {
 	} else {
 		r.decisions[0], err = r.limiter.SpendAll(r.requestsOf...)
 	}
-	if errors.Is(err, stint.ErrCostOverBurst) { // denied, however long the request waits
+	if errors.Is(err, stint.ErrCostOverBurst) { // no wait is long enough
 		r.overBurst++
 		if !r.sweep {
 			r.decisions[0].Key = r.tooSmall(cost)
@@ -232,10 +232,10 @@ func (r *replayer) tooSmall(cost int64) stint.Key {
 	return r.requestsOf[max(0, i)].Key
 }
 
-// warnOfYears reports that years were found out.
+// warnOfYears reports that years were inferred.
 func (r *replayer) warnOfYears() {
 	if t := r.times; t.inferred > 0 {
-		fmt.Fprintf(r.stderr, "stint: lines without a year: %d, taken for %s; --year gives the year of the first\n",
+		fmt.Fprintf(r.stderr, "stint: lines without a year: %d, read as %s; --year sets the year of the first line\n",
 			t.inferred, t.years())
 	}
 }
@@ -243,7 +243,7 @@ func (r *replayer) warnOfYears() {
 // warnOfCosts reports requests that no wait admits.
 func (r *replayer) warnOfCosts() {
 	if r.overBurst > 0 {
-		fmt.Fprintf(r.stderr, "stint: requests that cost more than a limit's burst: %d, denied however long they wait\n",
+		fmt.Fprintf(r.stderr, "stint: requests that cost more than a limit's burst: %d; such requests are always denied\n",
 			r.overBurst)
 	}
 }

@@ -33,7 +33,7 @@ given; of many buckets name, buckets, holds and reset.`,
 	})
 	cmd.Flags().StringVar(&many.prefix, "prefix", "", "reset the buckets whose id begins with this `TEXT`")
 	cmd.Flags().BoolVar(&many.all, "all", false, "reset all buckets of the limit")
-	cmd.Flags().BoolVar(&many.dryRun, "dry-run", false, "print how many there are, and reset none")
+	cmd.Flags().BoolVar(&many.dryRun, "dry-run", false, "print how many buckets there are, and reset none")
 	cmd.ValidArgsFunction = completeID
 	one := cmd.RunE
 	wanted := func(cmd *cobra.Command) bool { return cmd.Flags().Changed("prefix") || many.all || many.dryRun }
@@ -44,9 +44,9 @@ given; of many buckets name, buckets, holds and reset.`,
 		case len(args) > 0:
 			return misuse(cmd, "an ID goes with none of --prefix, --all and --dry-run")
 		case many.all == cmd.Flags().Changed("prefix"):
-			return misuse(cmd, "one of --prefix TEXT and --all is needed")
+			return misuse(cmd, "give --prefix TEXT or --all, and not both")
 		case cmd.Flags().Changed("prefix") && many.prefix == "":
-			return misuse(cmd, "an empty --prefix: --all says that all are meant")
+			return misuse(cmd, "--prefix is empty: use --all to reset all buckets")
 		}
 		return nil
 	}

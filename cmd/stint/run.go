@@ -67,7 +67,7 @@ it runs in a terminal, send TERM. Under nohup, both ignore HUP.`,
 		},
 	}
 	f.db.register(cmd, dbUsage)
-	f.db.lockTimeout = time.Minute // the last of twenty that cron starts at once waits for nineteen
+	f.db.lockTimeout = time.Minute // cron may start twenty at once
 	cmd.Flags().Lookup("lock-timeout").DefValue = f.db.lockTimeout.String()
 	f.limits.register(cmd, true)
 	cmd.Flags().Int64Var(&f.cost, "cost", 1, "how many tokens")
@@ -111,7 +111,7 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	if f.cost > limit.Burst {
 		return fmt.Errorf("%w: %d of %d", stint.ErrCostOverBurst, f.cost, limit.Burst)
 	}
-	path, err := exec.LookPath(command[0]) // before anything is spent
+	path, err := exec.LookPath(command[0]) // before the tokens are spent
 	if err != nil {
 		return unstartable(command[0], err)
 	}
@@ -159,14 +159,14 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	return &ended{status: exitStatus(child.ProcessState)}
 }
 
-// fromTerminal reports whether the command has the signal already: a terminal
-// sends it to all processes in the foreground.
+// fromTerminal reports whether the command already has the signal, because a
+// terminal sends it to all processes in the foreground.
 func fromTerminal(stdin io.Reader, s os.Signal) bool {
 	file, ok := stdin.(*os.File)
 	return ok && (s == os.Interrupt || s == syscall.SIGQUIT) && term.IsTerminal(int(file.Fd()))
 }
 
-// exitStatus returns the status that a shell gives a process that ended so.
+// exitStatus returns the status that a shell would report for a process.
 func exitStatus(state *os.ProcessState) int {
 	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 		return 128 + int(w.Signal())
@@ -180,7 +180,7 @@ func unstartable(command string, err error) error {
 		err = execError.Err
 	}
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
-		return &ended{statusNotFound, fmt.Sprintf("%s: command not found: nothing was spent", printable(command))}
+		return &ended{statusNotFound, fmt.Sprintf("%s: command not found: no token was spent", printable(command))}
 	}
-	return &ended{statusNotStarted, fmt.Sprintf("%s: %v: nothing was spent", printable(command), err)}
+	return &ended{statusNotStarted, fmt.Sprintf("%s: %v: no token was spent", printable(command), err)}
 }

@@ -101,7 +101,7 @@ func TestRunInterrupted(t *testing.T) {
 		for tats()[1] == 0 {
 		}
 	})
-	assert.Equal(t, result{130, "", "stint: interrupted: the command was not run, and nothing is spent\n"}, r)
+	assert.Equal(t, result{130, "", "stint: interrupted: the command was not run, and no token was spent\n"}, r)
 	left := tats()
 	assert.Equal(t, spent[0], left[0])
 	assert.LessOrEqual(t, left[1], time.Now().UnixNano(), "nobody is in line")

@@ -54,7 +54,7 @@ Tenant: {burst: 600, count: 600, period: 60000h}
 	require.NoError(t, store.Save([]stint.Change{spent(stint.Name(7).Key(""), 850*80)}))
 	require.NoError(t, store.Close())
 	require.NotContains(t, show("acme", flag).stdout, "next", "its floor pays")
-	require.Regexp(t, `  next    in 170d: until then it is denied\n`, show("initech", flag).stdout) // 51 of 80 h
+	require.Regexp(t, `  next    in 170d: requests are denied until then\n`, show("initech", flag).stdout) // 51 of 80 h
 
 	for args, want := range map[string]string{
 		"Tenant":              `want LABEL:TOTAL or LABEL:TOTAL:FLOOR`,

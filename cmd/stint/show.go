@@ -208,7 +208,7 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 		return nil
 	}
 	if len(found) == 0 {
-		_, err := fmt.Fprintf(w, "%s  full: nothing that is still to come back was spent of it\n", printable(id))
+		_, err := fmt.Fprintf(w, "%s  full: all of its tokens are back\n", printable(id))
 		return err
 	}
 	for _, b := range found {
@@ -232,7 +232,7 @@ func (b *shown) words() string {
 			line("share", "%s", b.share.words(&b.bucket))
 		}
 		if b.retryAfter > 0 {
-			line("next", "in %s: until then it is denied", duration(b.retryAfter))
+			line("next", "in %s; requests are denied until then", duration(b.retryAfter))
 		}
 	} else if b.limit == stint.Blocked {
 		line("limit", "%v, %s", b.limit, visible(b.source))
@@ -249,7 +249,7 @@ func (b *shown) words() string {
 			duration(b.heldFor), b.heldUntil.Format(clockFormat))
 	}
 	if b.lineFor > 0 {
-		line("line", "run --wait waits for it, the last for %s; stint reset --name %q ends it",
+		line("queue", "run --wait has turns for %s; stint reset --name %q removes them",
 			duration(b.lineFor), b.label+lineSuffix)
 	}
 	return s.String()

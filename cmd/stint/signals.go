@@ -15,8 +15,8 @@ func untilInterrupted(cmd *cobra.Command) (context.Context, context.CancelFunc) 
 	return signal.NotifyContext(cmd.Context(), heeded([]os.Signal{os.Interrupt, syscall.SIGTERM})...)
 }
 
-// heeded returns the signals that the process was not started to ignore. nohup
-// ignores HUP, and a script ignores INT for its background jobs.
+// heeded returns the signals that the process does not ignore from its start.
+// nohup ignores HUP, and a script ignores INT for its background jobs.
 func heeded(signals []os.Signal) []os.Signal {
 	return slices.DeleteFunc(slices.Clone(signals), signal.Ignored)
 }

@@ -84,7 +84,8 @@ borrowed, too.`,
 	}
 	cmd.Flags().StringArrayVar(&f.load, "load", nil, "a `LOAD`; may be repeated")
 	cmd.Flags().StringVar(&f.scenario, "scenario", "", "a YAML `FILE` with title, limits and load")
-	cmd.Flags().StringVar(&f.svg, "svg", "", "also draw it into a `FILE`; - for standard output, and nothing else there")
+	cmd.Flags().StringVar(&f.svg, "svg", "",
+		"also write the chart as SVG to a `FILE`; - for standard output instead of the text")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	_ = cmd.MarkFlagFilename("scenario", "yml", "yaml")
 	_ = cmd.MarkFlagFilename("svg", "svg")
@@ -132,7 +133,7 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 	in := scenario{Limits: args, Load: f.load}
 	if f.scenario != "" {
 		if len(args) > 0 {
-			return nil, misuse(cmd, "a LIMIT is in the scenario, or an argument, not both")
+			return nil, misuse(cmd, "a LIMIT is in the scenario, or is an argument, but not both")
 		}
 		content, err := os.ReadFile(f.scenario)
 		if err != nil {
@@ -157,7 +158,7 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 	case len(in.Limits) == 0:
 		return nil, misuse(cmd, "no LIMIT given")
 	case len(in.Limits) > len(svgColors):
-		return nil, misuse(cmd, "%d limits: no more than %d can be told apart in a chart",
+		return nil, misuse(cmd, "%d limits: a chart can show at most %d",
 			len(in.Limits), len(svgColors))
 	case len(in.Load) == 0:
 		return nil, misuse(cmd, "no --load given")
@@ -194,7 +195,7 @@ const mostRequests = 1_000_000
 // add appends a load to the others.
 func (s *simulation) add(load string) error {
 	wrong := fmt.Errorf("load %q: want such as '200 in 100ms', '300/1s for 2s', '600 every 4ms', '200 at once', "+
-		"and 'after 5s idle' behind it", load)
+		"with 'after 5s idle' at the end", load)
 	m := loadPattern.FindStringSubmatch(load)
 	if m == nil {
 		return wrong
@@ -244,7 +245,7 @@ func (s *simulation) add(load string) error {
 	}
 	most := int64(50 * 365 * 24 * time.Hour)
 	if int64(len(s.times))+count > mostRequests || s.end < 0 || s.end+length < s.end || s.end+length > most {
-		return fmt.Errorf("load %q: it comes to more than %s, or to more than 50 years",
+		return fmt.Errorf("load %q: together more than %s, or more than 50 years",
 			load, plural(mostRequests, "request"))
 	}
 	for i := range count {
@@ -260,7 +261,7 @@ func (s *simulation) add(load string) error {
 	return nil
 }
 
-// run has a Limiter decide on all requests.
+// run decides on all requests with a Limiter.
 func (s *simulation) run() (err error) {
 	if s.total != (stint.Limit{}) {
 		return s.runTenants()

@@ -22,12 +22,12 @@ as its limit says.`,
 		Example: `  stint spend --limit 3/1m alice
   stint spend --limit 100/1d --cost 150 --force alice`,
 	})
-	cmd.Flags().BoolVar(&f.force, "force", false, "spend what is there, where it is not enough")
+	cmd.Flags().BoolVar(&f.force, "force", false, "spend all tokens if there are too few")
 	return cmd
 }
 
-// forced spends without asking. The TAT goes no further than that of an empty
-// bucket, because the next load would clamp it.
+// forced spends without a decision. The TAT goes no further than that of an
+// empty bucket, because the next load would clamp it.
 func (f *decideFlags) forced(store stint.Store, key stint.Key, limit stint.Limit, limited bool) (
 	stint.Decision, error) {
 	d := stint.Decision{Allowed: true, Key: key, Limit: limit, Remaining: math.MaxInt64}

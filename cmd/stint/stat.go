@@ -49,7 +49,7 @@ journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
 	return cmd
 }
 
-// fileStat is what stat prints.
+// fileStat is the output of stat.
 type fileStat struct {
 	File      string      `json:"file"`
 	PID       int         `json:"pid,omitempty"` // of the program that has it open
@@ -113,7 +113,7 @@ func (st *fileStat) print(w io.Writer) error {
 		open = fmt.Sprintf("by process %d, whose buckets these are", st.PID)
 	}
 	if _, err := fmt.Fprintf(w, "file     %s, format %d\nopen     %s\nsize     %s, of which %s are free\n"+
-		"journal  %s, with %s not in their place yet\nholds    %d\n\n", visible(st.File), st.Format, open, size(st.Bytes),
+		"journal  %s, with %s not yet in place\nholds    %d\n\n", visible(st.File), st.Format, open, size(st.Bytes),
 		size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/stint-go/stint/internal/boltstore"
 )
 
-// dbFlags say which file has the buckets.
+// dbFlags name the file of the buckets.
 type dbFlags struct {
 	cmd         *cobra.Command
 	path        string
@@ -23,7 +23,7 @@ type dbFlags struct {
 	silent      bool // does not say that a program answers
 }
 
-const dbUsage = "the `FILE` that remembers (default stint.db in the user's state directory)"
+const dbUsage = "the `FILE` of the buckets (default stint.db in the user's state directory)"
 
 func (f *dbFlags) register(cmd *cobra.Command, usage string) {
 	f.cmd = cmd
@@ -42,7 +42,7 @@ func (f *dbFlags) named(cmd *cobra.Command, args []string) error {
 		return misuse(cmd, "FILE and --db exclude each other")
 	}
 	if f.path = args[0]; f.path == "" {
-		return misuse(cmd, "FILE is empty: name one, or leave it out")
+		return misuse(cmd, "FILE is empty: name a file, or leave the argument out")
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func stateDir() (string, error) {
 		parent, err = os.UserConfigDir() // ~/Library/Application Support
 	default:
 		parent = os.Getenv("XDG_STATE_HOME")
-		if !filepath.IsAbs(parent) { // the XDG specification ignores it then
+		if !filepath.IsAbs(parent) { // the XDG specification ignores a relative path
 			var home string
 			home, err = os.UserHomeDir()
 			parent = filepath.Join(home, ".local", "state")
@@ -136,7 +136,7 @@ func readFile(path, of string, timeout time.Duration) (*readStore, error) {
 	return &readStore{BoltStore: store, path: of}, nil
 }
 
-// readStore is a file that is open to be read.
+// readStore is a file that is open for reading.
 type readStore struct {
 	*stint.BoltStore
 	path string
@@ -152,7 +152,7 @@ func (s *readStore) Close() error {
 	return err
 }
 
-// notThere adds what to do if there is no file.
+// notThere adds a hint if there is no file.
 func notThere(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w; name another file with --db, or spend something first", err)
@@ -194,5 +194,5 @@ func namesOf(store *stint.BoltStore) map[stint.Name]string {
 type noSuchLabel string
 
 func (l noSuchLabel) Error() string {
-	return fmt.Sprintf("the file has no limit %q: see stint names", string(l))
+	return fmt.Sprintf("the file has no limit %q: stint names lists its limits", string(l))
 }

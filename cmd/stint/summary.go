@@ -31,7 +31,7 @@ type summary struct {
 	top    int // ids named beside each limit of Tried
 }
 
-// repeatSummary is of lines that say that a message was repeated.
+// repeatSummary counts lines that stand for repeated messages.
 type repeatSummary struct {
 	Lines    int64 `json:"lines"`
 	Requests int64 `json:"requests"`
@@ -42,14 +42,14 @@ type tokenSummary struct {
 	Allowed *int64 `json:"allowed,omitempty"` // nil with --try
 }
 
-// yearSummary is of lines whose year was found out.
+// yearSummary counts lines whose year was inferred.
 type yearSummary struct {
 	Lines int64 `json:"lines"`
 	First int   `json:"first"`
 	Last  int   `json:"last"`
 }
 
-// tried is what one of several limits did.
+// tried is the result of one limit of --try.
 type tried struct {
 	Limit     string      `json:"limit"`
 	Allowed   int64       `json:"allowed"`
@@ -75,7 +75,7 @@ type minuteSummary struct {
 	Denied   *int64    `json:"denied,omitempty"` // nil with --try
 }
 
-// summary returns what happened, with so many ids of those that were denied.
+// summary returns the results, with the top ids by denials.
 func (r *replayer) summary(top int) summary {
 	s := summary{Requests: r.requests, Malformed: r.malformed, Other: r.other, OverBurst: r.overBurst,
 		IDs: len(r.byID), limits: r.limits, top: cmp.Or(top, 3)}
@@ -122,8 +122,8 @@ func (r *replayer) summary(top int) summary {
 	return s
 }
 
-// topDenied returns the ids with the most denials, at most so many, and how
-// many ids had any.
+// topDenied returns the ids with the most denials, at most most of them, and
+// the number of all ids with a denial.
 func (r *replayer) topDenied(column, most int) (top []idSummary, ids int) {
 	top = []idSummary{}
 	for id, t := range r.byID {

@@ -13,17 +13,17 @@ import (
 type syslogLine struct {
 	time, host, program, message []byte
 
-	times    int64 // requests that it stands for
+	times    int64 // requests for which the line stands
 	repeated bool  // it says that a message was repeated
 }
 
-// mostRepeats bounds what one line may ask for: each request is decided.
+// mostRepeats bounds the requests of one line, because each is decided.
 const mostRepeats = 1_000_000
 
 var (
 	errSyslog   = errors.New("does not begin with TIME HOST PROGRAM: as syslog does")
-	errRepeat   = errors.New("says that a message was repeated, and ends before it says all")
-	errNoBefore = errors.New("says that the last message was repeated, and there is none before it")
+	errRepeat   = errors.New("says that a message was repeated, but ends before the message does")
+	errNoBefore = errors.New("says that the last message was repeated, but the host has none before it")
 )
 
 // syslog reads lines of syslog. The last message of each host may be repeated.
@@ -112,7 +112,7 @@ func (s *syslog) remember(l syslogLine) {
 }
 
 // address returns the word after the last "from", if that is an address. A user
-// name may have that word too: sshd writes the address behind it.
+// name may contain "from" too, but sshd writes the address after the name.
 func (l syslogLine) address() []byte {
 	m := lastFrom.FindSubmatch(l.message)
 	if m == nil {
@@ -133,9 +133,9 @@ var keysOfSyslog = map[string]func(l syslogLine) []byte{
 	"program": func(l syslogLine) []byte { return l.program },
 }
 
-// syslog returns the function that reads lines of syslog. A regular expression
-// of --by or --cost is matched against the message, which of a repeated one is
-// what was repeated.
+// syslog returns the function that reads lines of syslog. Regular expressions
+// of --by and --cost are matched against the message, or against the repeated
+// message if the line stands for that.
 func (f *lineFlags) syslog(by, cost *regexp.Regexp, t *logTime) (reading, error) {
 	key := keysOfSyslog[f.by]
 	switch {

@@ -390,7 +390,7 @@ busiest minute  2014-05-13 16:53 UTC: 3 requests, 1 denied
 denied most
        1 of 3  a
 `, "stint: " + log + ":4: skipped: has the cost \"0\": want a whole number from 1\n" +
-		"stint: requests that cost more than a limit's burst: 1, denied however long they wait\n"}, r)
+		"stint: requests that cost more than a limit's burst: 1; such requests are always denied\n"}, r)
 	noCost := write(t, "b.log", `{"time":1400000000,"ip":"a"}`+"\n")
 	r = runArgs(t, "replay", "--limit", "6/1h", "--lines", "json", "--cost", "n", noCost)
 	assert.Equal(t, 2, r.status)
@@ -418,7 +418,8 @@ func TestReplayYears(t *testing.T) {
 	r := runArgs(t, "replay", "--limit", "9/1h", "--lines", "syslog", "--json", log)
 	assert.Equal(t, map[string]any{"lines": 2.0, "first": float64(year), "last": float64(year + 1)},
 		object(t, r.stdout)["no_year"])
-	assert.Equal(t, fmt.Sprintf("stint: lines without a year: 2, taken for %d to %d; --year gives the year of the first\n",
+	assert.Equal(t, fmt.Sprintf("stint: lines without a year: 2, "+
+		"read as %d to %d; --year sets the year of the first line\n",
 		year, year+1), r.stderr)
 	r = runArgs(t, "replay", "--limit", "9/1h", "--lines", "syslog", "--json", "--year", "2023", log)
 	assert.Empty(t, r.stderr)

@@ -76,7 +76,7 @@ and lost (an array).`,
 	}
 	f.db.register(cmd, dbUsage)
 	f.limits.register(cmd, false)
-	cmd.Flags().BoolVar(&f.repair, "repair", false, "write what can be read to a new file")
+	cmd.Flags().BoolVar(&f.repair, "repair", false, "copy the readable part to a new file")
 	cmd.Flags().StringVar(&f.to, "to", "", "the new `FILE` of --repair (default FILE.repaired)")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	cmd.Flags().BoolVar(&f.pages, "bbolt-pages", false, "")
@@ -111,7 +111,7 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 	return failed(found.print(cmd.OutOrStdout(), path))
 }
 
-// verifiedJSON is what verify --json prints.
+// verifiedJSON is the output of verify --json.
 type verifiedJSON struct {
 	File          string         `json:"file"`
 	Sound         bool           `json:"sound"`
@@ -122,7 +122,7 @@ type verifiedJSON struct {
 	WithoutSums   []string       `json:"without_sums,omitempty"`
 }
 
-// salvagedJSON is what verify --repair --json prints.
+// salvagedJSON is the output of verify --repair --json.
 type salvagedJSON struct {
 	File     string   `json:"file"`
 	Repaired string   `json:"repaired"`
@@ -141,9 +141,9 @@ func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
 		return err
 	}
 	if errors.Is(err, errEmpty) {
-		return fmt.Errorf("%s is not sound: there is nothing in it to be repaired", path)
+		return fmt.Errorf("%s is not sound: it is empty, so nothing can be repaired", path)
 	}
-	return fmt.Errorf("%s is not sound: %s; stint verify --repair writes what can be read of it to a new file",
+	return fmt.Errorf("%s is not sound: %s; stint verify --repair copies the readable part to a new file",
 		path, plural(len(wrong), "finding"))
 }
 
@@ -156,7 +156,7 @@ func printFindings(w io.Writer, first string, findings []string) error {
 	return nil
 }
 
-// verified is what verify found in a sound file.
+// verified has the counts of a sound file.
 type verified struct {
 	fsck.Verified
 	ahead map[string]int // by label, the buckets that tooFarAhead counts
@@ -180,11 +180,11 @@ func (v *verified) print(w io.Writer, path string) error {
 	s := fmt.Sprintf("sound  %s  %s, %s in the journal\n",
 		visible(path), plural(int(v.Buckets), "bucket"), plural(int(v.Journaled), "entry"))
 	for _, label := range slices.Sorted(maps.Keys(v.ahead)) {
-		s += fmt.Sprintf("note   %s of %s further behind than the limit allows: each is taken for an empty one\n",
+		s += fmt.Sprintf("note   %s of %s will be full later than the limit allows: each counts as empty\n",
 			plural(v.ahead[label], "bucket"), printable(label))
 	}
 	if len(v.Unsummed) > 0 {
-		s += fmt.Sprintf("note   no sums of %s, so that a changed byte there is not seen: "+
+		s += fmt.Sprintf("note   no sums of %s, so a changed byte there would not be noticed: "+
 			"an older version wrote it; stint compact adds them\n",
 			strings.Join(v.Unsummed, ", "))
 	}
@@ -192,8 +192,8 @@ func (v *verified) print(w io.Writer, path string) error {
 	return err
 }
 
-// askBbolt has bbolt check the pages in another process, because a damaged page
-// may end that.
+// askBbolt runs bbolt's check of the pages in another process, because a
+// damaged page may end that process.
 func askBbolt(ctx context.Context, path string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -234,7 +234,7 @@ func checkPages(w io.Writer, path string, lockTimeout time.Duration) error {
 	})
 }
 
-// salvage writes what can be read to a new file.
+// salvage copies the readable part to a new file.
 func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 	ctx, stop := untilInterrupted(cmd)
 	defer stop()
@@ -264,7 +264,7 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 		err = printJSON(cmd.OutOrStdout(), salvagedJSON{path, to, found.Buckets, lost})
 	} else {
 		err = printFindings(cmd.OutOrStdout(), "lost  ", lost)
-		_, failed := fmt.Fprintf(cmd.OutOrStdout(), "repaired  %s  %s, and what was lost: %d\n",
+		_, failed := fmt.Fprintf(cmd.OutOrStdout(), "repaired  %s  %s, findings: %d\n",
 			visible(to), plural(int(found.Buckets), "bucket"), len(lost))
 		err = errors.Join(err, failed)
 	}
@@ -274,7 +274,7 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 	return failed(err)
 }
 
-// tooFarAhead counts, by label, the buckets that are further behind than their
+// tooFarAhead counts, by label, the buckets that will be full later than their
 // limit allows.
 func tooFarAhead(store *readStore, limits *stint.Limits, numbers map[string]stint.Name, now time.Time) (
 	map[string]int, error) {

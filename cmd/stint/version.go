@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// build says how the program was built.
+// build describes the build of the program.
 type build struct {
 	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"` // of version control, if it was built with it
+	Revision string `json:"revision,omitempty"` // of version control, if known
 	Modified bool   `json:"modified,omitempty"` // since that revision
 	Time     string `json:"time,omitempty"`     // of the revision
 	Go       string `json:"go"`

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/term"
 )
 
-// columns returns the width of the terminal that w is, or 0 if it is none.
+// columns returns the width of the terminal w, or 0 if w is not a terminal.
 func columns(w io.Writer) int {
 	file, ok := w.(*os.File)
 	if !ok {
@@ -99,8 +99,8 @@ func foldLine(line []rune, width int) (parts []string) {
 	return append(parts, strings.TrimRight(string(line), " "))
 }
 
-// reflowed fills paragraphs anew if one of their lines is longer than width, and
-// folds indented lines.
+// reflowed wraps a paragraph again if one of its lines is longer than width,
+// and folds indented lines.
 func reflowed(text string, width int) string {
 	var b strings.Builder
 	var paragraph []string
@@ -126,7 +126,7 @@ func reflowed(text string, width int) string {
 }
 
 // foldedCommands breaks shell commands between their words, with a backslash,
-// so that they are commands still.
+// so that they can still be run.
 func foldedCommands(text string, width int) string {
 	const quoted = '\uE000' // a space inside quotes
 	lines := strings.Split(text, "\n")

@@ -98,7 +98,7 @@ func Make(path string, files *FS, fill func(f *File) error) error {
 	return files.SyncDir(filepath.Dir(path))
 }
 
-// linkNew gives a file another name. If a file has that name, the error is
+// linkNew gives a file another name. If another file has that name, the error is
 // fs.ErrExist. On a file system without links it renames the file, and may
 // replace a file that is made at the same moment.
 func (files *FS) linkNew(temp, path string) error {

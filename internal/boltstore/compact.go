@@ -36,8 +36,8 @@ var (
 )
 
 // Compact applies the journal, copies the file without its free pages, and puts
-// the copy in its place in one step. Saves and loads go on. It gives up with an
-// error if the journal fills up first.
+// the copy in its place in one step. Saves and loads go on. Compact returns an
+// error if the journal is full before the copy is complete.
 //
 // After an error the old file is in use, with one exception: if only the new
 // file's name could not be made durable, the new file is in use. Then each save

@@ -49,7 +49,7 @@ const (
 // ErrGone if the file is not at its path any more. Then the entries are in the
 // open file, and in the new file that the background puts at the path.
 //
-// A save looks at the path if the last look was FS.LookEvery ago. A save
+// A save looks at the path if no save has done so for FS.LookEvery. A save
 // without entries always looks.
 func (s *Store) Save(entries []format.Entry) error {
 	if len(entries) > 0 {
@@ -148,8 +148,8 @@ func (s *Store) append(entries []format.Entry) error {
 }
 
 // writeRecords appends entries to the journal: to the log if there is space, or
-// else to the tree. It returns the number and the total size of the new
-// records.
+// else to the tree. It returns the sequence number of the last record, and the
+// size of the new ones.
 func (s *Store) writeRecords(entries []format.Entry) (seq uint64, bytes int64, err error) {
 	seq = s.saves.seq
 	if len(entries) <= commitSave {

@@ -7,7 +7,7 @@
 // once. Until then boltstore answers loads from the Index. The checkpoint takes
 // the entries in the order of their keys (Sorted).
 //
-// Put prefetches the memory of 16 keys before it reads it, because each key is
+// Put prefetches the slots of 16 keys before it reads them, because each key is
 // a cache miss.
 //
 // There are no locks: the caller holds one. boltstore keeps two indexes: one

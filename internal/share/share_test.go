@@ -45,7 +45,7 @@ func TestSum(t *testing.T) {
 		if burst.IsInt64() {
 			require.Equal(t, burst.Int64(), f.Burst())
 		} else {
-			require.EqualValues(t, math.MaxInt64, f.Burst())
+			require.EqualValues(t, int64(math.MaxInt64), f.Burst())
 		}
 		require.False(t, f.FitsBurst(f.Burst()))
 		perSecond, _ := new(big.Rat).Mul(exact, big.NewRat(1e9, 1)).Float64()

@@ -8,8 +8,8 @@
 //
 // The root package embeds Slots in each shard of its directory. All Slots of
 // one shard have one size, so ids of similar length share a class of shards.
-// Slots knows nothing of limits. The index of a rule is an opaque number to it.
-// It acts on the flags Dirty, Used, Clamped, Stored, Gate and Pending only.
+// Slots knows nothing of limits. The index of a rule is an opaque number. Slots
+// acts on the flags Dirty, Used, Clamped, Stored, Gate and Pending only.
 //
 //	slot   0  TAT, int64
 //	       8  meta: name (16 bits), length of the id (10), flags (10), rule (28)

@@ -1,0 +1,102 @@
+//go:build unix
+
+package hostlimit
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// All paths of a file lead to one socket.
+func TestSocket(t *testing.T) {
+	limits := limitsWith(t, nil)
+	shares := func(t *testing.T, one, other string) {
+		t.Helper()
+		owner, guest := openOn(t, one, limits, nil), openOn(t, other, limits, nil)
+		require.Equal(t, RoleOwner, owner.Role())
+		require.Equal(t, RoleGuest, guest.Role())
+		require.NoError(t, guest.Close())
+		require.NoError(t, owner.Close())
+	}
+	t.Run("links", func(t *testing.T) {
+		path := filePath(t)
+		link, folder := filepath.Join(filepath.Dir(path), "link.db"), filepath.Dir(path)+".link"
+		require.NoError(t, os.Symlink(path, link))
+		require.NoError(t, os.Symlink(filepath.Dir(path), folder))
+		defer os.Remove(folder)
+		shares(t, path, link)
+		shares(t, link, filepath.Join(folder, "quota.db"))
+	})
+	t.Run("a relative path", func(t *testing.T) {
+		path := filePath(t)
+		t.Chdir(filepath.Dir(path))
+		shares(t, "quota.db", path)
+	})
+	t.Run("a path that is too long", func(t *testing.T) {
+		path := filepath.Join(filepath.Dir(filePath(t)), strings.Repeat("x", 90), "quota.db")
+		require.NoError(t, os.Mkdir(filepath.Dir(path), 0o700))
+		p, err := placeOf(path)
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprintf("/tmp/stint-%d", os.Getuid()), filepath.Dir(p.socket))
+		shares(t, path, path)
+		info, err := os.Stat(filepath.Dir(p.socket))
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	})
+	t.Run("a folder that others may write to", func(t *testing.T) {
+		folder := filepath.Join(t.TempDir(), "stint")
+		require.NoError(t, makeFolder(folder, os.Getuid()))
+		require.NoError(t, makeFolder(folder, os.Getuid()))
+		require.NoError(t, os.Chmod(folder, 0o777))
+		require.ErrorIs(t, makeFolder(folder, os.Getuid()), ErrRefused)
+		require.ErrorIs(t, makeFolder(folder, os.Getuid()+1), ErrRefused)
+	})
+	t.Run("a socket that a dead process has left", func(t *testing.T) {
+		path := filePath(t)
+		p, err := placeOf(path)
+		require.NoError(t, err)
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.socket})
+		require.NoError(t, err)
+		l.SetUnlinkOnClose(false)
+		require.NoError(t, l.Close())
+		_, err = Dial(path, nil, nil)
+		require.ErrorIs(t, err, ErrNoOwner)
+		shares(t, path, path)
+	})
+	t.Run("a file that nobody serves", func(t *testing.T) {
+		path := filePath(t)
+		l, err := stint.Open(path, limits, nil)
+		require.NoError(t, err)
+		defer l.Close()
+		_, err = Open(path, limits, &Options{Limiter: stint.Options{LockTimeout: 1}})
+		require.ErrorIs(t, err, stint.ErrLocked)
+		require.ErrorIs(t, err, ErrNoOwner)
+		s, err := Serve(l, path, nil)
+		require.NoError(t, err)
+		guest := openOn(t, path, limits, nil)
+		require.Equal(t, RoleGuest, guest.Role())
+		require.NoError(t, s.Close())
+		require.NoError(t, s.Close())
+	})
+	t.Run("options", func(t *testing.T) {
+		path := filePath(t)
+		for _, o := range []Options{{TakeoverTimeout: -1}, {MaxGuests: -1}, {Limiter: stint.Options{LockTimeout: -1}}} {
+			_, err := Open(path, limits, &o)
+			require.ErrorContains(t, err, "want more than 0")
+		}
+		_, err := Open(path, nil, nil)
+		require.Error(t, err)
+		_, err = Serve(nil, path, nil)
+		require.Error(t, err)
+		_, err = Dial(path, nil, &DialOptions{Timeout: -1})
+		require.Error(t, err)
+	})
+}
