@@ -1,0 +1,143 @@
+package redislimit
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// node is a server of a cluster.
+type node struct {
+	*server
+	port, bus, id string
+}
+
+// startCluster starts three primaries and a replica of each.
+func startCluster(t *testing.T) (nodes []node) {
+	t.Helper()
+	for range 6 {
+		n := node{port: freePort(t), bus: freePort(t)}
+		n.server = startServer(t, "--port", n.port, "--cluster-port", n.bus, "--bind", "127.0.0.1", "--cluster-enabled",
+			"yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
+		n.id = n.cli("CLUSTER", "MYID").(string)
+		nodes = append(nodes, n)
+	}
+	for i, n := range nodes {
+		n.cli("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+		if i < 3 {
+			n.cli("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*5461), strconv.Itoa([]int{5460, 10921, 16383}[i]))
+		}
+		nodes[0].cli("CLUSTER", "MEET", "127.0.0.1", n.port, n.bus)
+	}
+	eventually(t, "all nodes know each other", func() bool {
+		for _, n := range nodes {
+			if info := fmt.Sprint(n.cli("CLUSTER", "INFO")); !strings.Contains(info, "cluster_state:ok") ||
+				!strings.Contains(info, "cluster_known_nodes:6") {
+				return false
+			}
+		}
+		return true
+	})
+	for i, n := range nodes[3:] {
+		n.cli("CLUSTER", "REPLICATE", nodes[i].id)
+	}
+	eventually(t, "the replicas are ready", func() bool {
+		for _, n := range nodes[3:] {
+			if !strings.Contains(fmt.Sprint(n.cli("INFO", "replication")), "master_link_status:up") {
+				return false
+			}
+		}
+		return true
+	})
+	return nodes
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	require.Eventually(t, done, time.Minute, 20*time.Millisecond, what)
+}
+
+// In a cluster, requests over two slots go on while a slot moves and while a
+// replica takes over. No redirection reaches the caller, and nothing that was
+// allowed is lost.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	calls := int64(3_000)
+	if long {
+		calls = 100_000
+	}
+	nodes := startCluster(t)
+	limits := testLimits(t, stint.Limit{Burst: 10 * calls, Count: 2, Period: time.Hour})
+	var addrs []string
+	for _, n := range nodes {
+		addrs = append(addrs, "addr="+net.JoinHostPort("127.0.0.1", n.port))
+	}
+	l, err := Open("redis://127.0.0.1:"+nodes[0].port+"?"+strings.Join(addrs[1:], "&"), limits,
+		&Options{Timeout: 5 * time.Second})
+	require.NoError(t, err)
+	defer l.Close()
+	require.True(t, l.cluster.Load())
+
+	a, b := perID.Key("a"), perID.Key("b")
+	owner := func(key stint.Key) int { return min(int(slotOf(l.opts.keyOf(key)))/5461, 2) }
+	require.NotEqual(t, owner(a), owner(b))
+	require.Equal(t, int64(slotOf(l.opts.keyOf(a))), nodes[0].cli("CLUSTER", "KEYSLOT", l.opts.keyOf(a)))
+	var made, allowed, away, unknown atomic.Int64
+	var callers sync.WaitGroup
+	for range 16 {
+		callers.Go(func() {
+			for made.Add(1) <= calls {
+				d, err := l.SpendAll(stint.Request{Key: a, Cost: 1}, stint.Request{Key: b, Cost: 1},
+					stint.Request{Key: everyone.Key(""), Cost: 1})
+				switch {
+				case errors.Is(err, ErrAway):
+					away.Add(1)
+				case errors.Is(err, ErrNoAnswer):
+					unknown.Add(1)
+				case err != nil || !d.Allowed:
+					t.Error(d, err)
+					return
+				default:
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	at := func(part int64) { eventually(t, "calls go on", func() bool { return made.Load() >= calls*part/4 }) }
+	at(1)
+	from, to, slot := nodes[owner(a)], nodes[owner(b)], strconv.Itoa(int(slotOf(l.opts.keyOf(a))))
+	to.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", from.id)
+	from.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
+	from.cli("MIGRATE", "127.0.0.1", to.port, l.opts.keyOf(a), "0", "5000")
+	to.cli("CLUSTER", "SETSLOT", slot, "NODE", to.id)
+	from.cli("CLUSTER", "SETSLOT", slot, "NODE", to.id)
+	at(2)
+	replica := nodes[3+owner(b)]
+	polls := 0
+	eventually(t, "the replica takes over", func() bool {
+		if polls++; polls%300 == 1 { // on a busy machine it gives up after 5 s
+			replica.cli("CLUSTER", "FAILOVER")
+		}
+		return strings.Contains(fmt.Sprint(replica.cli("INFO", "replication")), "role:master")
+	})
+	callers.Wait()
+	t.Logf("%d allowed, %d away, %d without an answer", allowed.Load(), away.Load(), unknown.Load())
+	require.Greater(t, allowed.Load(), calls/2)
+	for _, key := range []stint.Key{a, b, everyone.Key("")} {
+		eventually(t, "undone spends are returned", func() bool {
+			bucket, err := l.Bucket(key)
+			spent := 10*calls - bucket.Remaining
+			return err == nil && spent >= allowed.Load() && spent <= allowed.Load()+unknown.Load()
+		})
+	}
+}

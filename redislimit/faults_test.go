@@ -1,0 +1,259 @@
+package redislimit
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// A reply that is lost after the script ran is ErrNoAnswer, and the spend is
+// not sent again. The connection breaks with each: a proxy cuts it.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	n := int64(300)
+	if long {
+		n = 10_000
+	}
+	s := startServer(t)
+	p := newProxy(t, s)
+	limits := testLimits(t, stint.Limit{Burst: n, Count: 1, Period: time.Hour})
+	l, err := Open(p.url, limits, &Options{Timeout: 20 * time.Second})
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = l.Check(perID.Key("a"), 1)
+	require.NoError(t, err)
+	for range n {
+		p.cut.Store(true)
+		_, err := l.Spend(perID.Key("a"), 1)
+		require.ErrorIs(t, err, ErrNoAnswer)
+		require.NotErrorIs(t, err, ErrAway)
+		require.False(t, p.cut.Load(), "the proxy saw the reply, so the script ran")
+		require.ErrorIs(t, l.Health(), ErrNoAnswer)
+	}
+	b, err := l.Bucket(perID.Key("a"))
+	require.NoError(t, err)
+	require.Zero(t, b.Remaining)
+	calls := fmt.Sprint(s.cli("INFO", "commandstats"))
+	_, calls, _ = strings.Cut(calls, "cmdstat_evalsha:calls=")
+	calls, _, _ = strings.Cut(calls, ",")
+	sent, err := strconv.ParseInt(calls, 10, 64)
+	require.NoError(t, err)
+	require.Equal(t, n+2, sent, "with the Check, whose script the server did not know, and the Bucket")
+}
+
+// If the slot of one bucket denies or fails, what other slots spent comes back.
+func TestUndo(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	l := newLimiter(t, stint.PerHour(4), func(o *Options) { o.Now = clock.now })
+	l.cluster.Store(true) // one server takes keys of any slots
+	a, b, c := perID.Key("a"), perID.Key("b"), perID.Key("c")
+	left := func(key stint.Key) int64 {
+		bucket, err := l.Bucket(key)
+		require.NoError(t, err)
+		return bucket.Remaining
+	}
+	_, err := l.Spend(b, 4)
+	require.NoError(t, err)
+	ds := make([]stint.Decision, 3)
+	d, err := l.SpendTogether([]stint.Request{
+		{Key: a, Cost: 2}, {Key: b, Cost: 1}, {Key: c, Mode: stint.SpendOnly, Cost: 3},
+	}, ds)
+	require.NoError(t, err)
+	require.Equal(t, b, d.Key)
+	require.False(t, d.Allowed)
+	require.Equal(t, []bool{true, false, true}, []bool{ds[0].Allowed, ds[1].Allowed, ds[2].Allowed})
+	require.Eventually(t, func() bool { return left(a) == 4 && left(c) == 4 }, 10*time.Second, time.Millisecond)
+	require.Zero(t, left(b))
+
+	d, err = l.SpendAll(stint.Request{Key: a, Cost: 2}, stint.Request{Key: c, Cost: 3})
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.Equal(t, c, d.Key)
+	require.Equal(t, []int64{2, 1}, []int64{left(a), left(c)})
+
+	l.opts.Atomic = true
+	_, err = l.SpendAll(stint.Request{Key: a, Cost: 1}, stint.Request{Key: c, Cost: 1})
+	require.ErrorIs(t, err, ErrCrossSlot)
+	require.Equal(t, []int64{2, 1}, []int64{left(a), left(c)})
+	d, err = l.SpendAll(stint.Request{Key: a, Cost: 1}, stint.Request{Key: other.Key("a"), Cost: 1})
+	require.NoError(t, err)
+	require.True(t, d.Allowed, "all limits on one id are in one slot")
+}
+
+// An undo returns no tokens that have come back by themselves: 4 were taken at
+// 0:00 and are back at 1:00, when another call takes 4.
+func TestLateUndo(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	l := newLimiter(t, stint.PerHour(4), func(o *Options) { o.Now = clock.now })
+	r, err := l.request(l.Load(), &stint.Request{Key: perID.Key("a"), Cost: 4}, opSpend)
+	require.NoError(t, err)
+	trips, err := l.ask(l.Load(), opSpend, []request{r})
+	require.NoError(t, err)
+	for _, step := range []struct {
+		pass time.Duration
+		left int64
+	}{{time.Hour, 0}, {0, 0}} {
+		clock.pass(step.pass)
+		d, err := l.Spend(perID.Key("a"), 4)
+		require.NoError(t, err)
+		require.Equal(t, step.pass > 0, d.Allowed)
+		l.undo(l.Load(), trips)
+		l.work.Go(func() {})
+	}
+	require.NoError(t, l.Close())
+	again := newLimiter(t, stint.PerHour(4), func(o *Options) { o.Now, o.Prefix = clock.now, l.opts.Prefix })
+	b, err := again.Bucket(perID.Key("a"))
+	require.NoError(t, err)
+	require.Zero(t, b.Remaining)
+}
+
+// Synced waits for replicas: with one the decision stands, without it the error
+// is ErrNotDurable.
+func TestSynced(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	primary := startServer(t, "--port", port, "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0")
+	limits := testLimits(t, stint.PerHour(1000))
+	l := primary.limiter(t, limits, func(o *Options) { o.Durability, o.Timeout = stint.Synced, 200*time.Millisecond })
+	_, err := l.Spend(perID.Key("a"), 1)
+	require.ErrorIs(t, err, stint.ErrNotDurable)
+	replica := startServer(t, "--replicaof", "127.0.0.1 "+port)
+	require.Eventually(t, func() bool {
+		return strings.Contains(fmt.Sprint(replica.cli("INFO", "replication")), "master_link_status:up")
+	}, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		_, err := l.Spend(perID.Key("b"), 1)
+		return err == nil
+	}, 20*time.Second, 10*time.Millisecond)
+	require.NotNil(t, replica.cli("GET", l.opts.keyOf(perID.Key("b"))))
+	d, err := l.SpendAll(stint.Request{Key: perID.Key("c"), Cost: 1}, stint.Request{Key: other.Key("c"), Cost: 1})
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.NotNil(t, replica.cli("GET", l.opts.keyOf(other.Key("c"))))
+
+	// A failover to the replica forgets nothing that was answered.
+	answered := int64(0)
+	for range 200 {
+		if d, err := l.Spend(everyone.Key(""), 1); err == nil && d.Allowed {
+			answered++
+		}
+	}
+	require.Positive(t, answered)
+	primary.kill()
+	replica.cli("REPLICAOF", "NO", "ONE")
+	after := replica.limiter(t, limits, nil)
+	b, err := after.Bucket(everyone.Key(""))
+	require.NoError(t, err)
+	require.LessOrEqual(t, b.Remaining, 1000-answered)
+}
+
+// Wait spends as soon as the tokens are there, and gives up when it cannot.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	l := newLimiter(t, stint.Limit{Burst: 1, Count: 100, Period: time.Second}, nil)
+	for range 5 {
+		require.NoError(t, l.Wait(t.Context(), perID.Key("a"), 1))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := l.Spend(other.Key("a"), 7)
+	require.NoError(t, err)
+	require.ErrorIs(t, l.Wait(ctx, other.Key("a"), 7), context.DeadlineExceeded)
+	require.ErrorIs(t, l.Wait(ctx, shut.Key("a"), 1), stint.ErrBlocked)
+	cancel()
+	require.ErrorIs(t, l.Wait(ctx, perID.Key("a"), 1), context.Canceled)
+	done := make(chan error)
+	go func() { done <- l.Wait(context.Background(), other.Key("a"), 7) }()
+	require.NoError(t, l.Close())
+	require.ErrorIs(t, <-done, stint.ErrClosed)
+}
+
+const processEnv = "REDISLIMIT_TEST_PROCESS"
+
+// Several processes share one bucket: they admit what its limit allows, and
+// use it up.
+func TestProcesses(t *testing.T) {
+	limit := stint.Limit{Burst: 50, Count: 2000, Period: time.Second}
+	if url := os.Getenv(processEnv); url != "" {
+		processOf(t, url, limit)
+		return
+	}
+	t.Parallel()
+	run := time.Second
+	if long {
+		run = 30 * time.Second
+	}
+	s := startServer(t)
+	l := s.limiter(t, testLimits(t, limit), nil)
+	_, err := l.Check(perID.Key("a"), 1)
+	require.NoError(t, err)
+	begin := l.Now()
+	var processes sync.WaitGroup
+	var admitted atomic.Int64
+	for range 4 {
+		processes.Go(func() {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestProcesses$", "-test.v")
+			cmd.Env = append(os.Environ(), processEnv+"="+s.url, "REDISLIMIT_TEST_RUN="+run.String())
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Error(err, string(out))
+			}
+			_, text, _ := strings.Cut(string(out), "admitted=")
+			n, err := strconv.ParseInt(strings.Fields(text + " x")[0], 10, 64)
+			if err != nil {
+				t.Error(err, string(out))
+			}
+			admitted.Add(n)
+		})
+	}
+	processes.Wait()
+	_, err = l.Check(other.Key("b"), 1) // reads the server's time
+	require.NoError(t, err)
+	elapsed := l.Now().Sub(begin) + 5*time.Millisecond // the error of Now
+	most := limit.Burst + int64(elapsed/limit.Interval())
+	t.Logf("admitted %d of at most %d in %v: %.2f %%", admitted.Load(), most, elapsed,
+		100*float64(admitted.Load())/float64(most))
+	require.LessOrEqual(t, admitted.Load(), most)
+	require.Positive(t, admitted.Load())
+}
+
+func processOf(t *testing.T, url string, limit stint.Limit) {
+	run, err := time.ParseDuration(os.Getenv("REDISLIMIT_TEST_RUN"))
+	require.NoError(t, err)
+	l, err := Open(url, testLimits(t, limit), &Options{Timeout: 20 * time.Second, Fresh: -1})
+	require.NoError(t, err)
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), run)
+	defer cancel()
+	var callers sync.WaitGroup
+	var admitted atomic.Int64
+	for range 16 {
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				d, err := l.Spend(perID.Key("a"), 1)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if d.Allowed {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	fmt.Printf("admitted=%d \n", admitted.Load())
+}

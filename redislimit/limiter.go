@@ -1,0 +1,338 @@
+package redislimit
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+//go:embed script.lua
+var script string
+
+var scriptSHA = func() string {
+	sum := sha1.Sum([]byte(script))
+	return hex.EncodeToString(sum[:])
+}()
+
+// Limiter decides whether requests may pass, with buckets that all Limiters on
+// the same server and Prefix share. Open and New make one. Its methods may be
+// called from any number of goroutines.
+type Limiter struct {
+	client Client
+	opts   Options
+	inForce
+	seen    *seen
+	cluster atomic.Bool // keys must be asked for slot by slot
+
+	start time.Time
+	ahead atomic.Int64 // server's time minus that of this machine
+
+	away     atomic.Bool  // no call waits for the server; a probe does
+	timeouts atomic.Int32 // in a row
+
+	failing atomic.Pointer[failure] // of the last call; nil after a success
+	evicts  atomic.Pointer[failure]
+	evicted atomic.Int64 // buckets and other keys, when the Limiter was made
+
+	closed  atomic.Bool
+	closing chan struct{}
+	close   sync.Once
+	work    sync.WaitGroup // lookout, and undos under way
+	workMu  sync.Mutex     // orders work.Add before work.Wait
+}
+
+// inForce are the limits in force.
+type inForce struct{ atomic.Pointer[limitsInForce] }
+
+type limitsInForce struct {
+	limits     *stint.Limits
+	names      stint.Names
+	generation atomic.Int64 // microseconds of the server when they were loaded; 0: unknown
+}
+
+type failure struct {
+	err   error
+	since time.Time
+}
+
+var _ stint.Decider = (*Limiter)(nil)
+
+// Open returns a Limiter whose buckets live at a Redis or Valkey server, a
+// cluster or a sentinel's primary. The url is redis://HOST:PORT/DB,
+// rediss://USER:PASSWORD@HOST:PORT, or unix:///PATH. Several addresses of a
+// cluster follow as ?addr=HOST:PORT, a sentinel's primary as ?master_set=NAME.
+//
+// Open does not fail if the server is away: decisions return ErrAway until it
+// is there. It fails if the server refuses it, or is too old.
+func Open(url string, limits *stint.Limits, opts *Options) (*Limiter, error) {
+	c, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	client, err := newRueidisClient(url, c.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	l, err := New(client, limits, opts)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// New returns a Limiter that asks through the client, which belongs to it from
+// then on: Close closes it. After an error the client still belongs to the
+// caller.
+func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
+	c, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	l := &Limiter{client: client, opts: c, seen: newSeen(), start: time.Now(), closing: make(chan struct{})}
+	if err := l.SetLimits(limits); err != nil {
+		return nil, err
+	}
+	if err := l.look(true); err != nil && !errors.Is(err, ErrAway) && !errors.Is(err, ErrNoAnswer) {
+		return nil, fmt.Errorf("redislimit: open: %w", err)
+	}
+	l.work.Go(l.lookout)
+	return l, nil
+}
+
+// Limits returns the limits in force.
+func (l *Limiter) Limits() *stint.Limits { return l.Load().limits }
+
+// SetLimits puts other limits in force on this node. A bucket that was made
+// before waits no longer than an empty bucket of the new limit. A bucket that
+// another node has used under a larger limit since then keeps its time, so
+// nodes with different limits do not refill it in turns.
+func (l *Limiter) SetLimits(limits *stint.Limits) error {
+	if limits == nil {
+		return errors.New("redislimit: limits are nil")
+	}
+	n := &limitsInForce{limits: limits, names: limits.Names()}
+	for name, spec := range n.names {
+		if spec.Parent != stint.Unknown {
+			return fmt.Errorf("redislimit: limit %s: shares of a total (NameSpec.Parent) do not exist on a shared server",
+				spec.Label)
+		}
+		d, _ := limits.Default(name)
+		err := l.supports(d)
+		for _, other := range limits.Overrides(name) {
+			err = cmp.Or(err, l.supports(other))
+		}
+		if err != nil {
+			return fmt.Errorf("%w: limit %s", err, n.names[name].Label)
+		}
+	}
+	ctx, cancel := l.context()
+	defer cancel()
+	l.generation(ctx, n) // otherwise the first decision asks for it
+	l.Store(n)
+	l.seen.clear()
+	return nil
+}
+
+// supports returns nil if decisions can be as durable as the limit asks.
+func (l *Limiter) supports(limit stint.Limit) error {
+	switch cmp.Or(limit.Durability, l.opts.Durability) {
+	case stint.Leased:
+		return ErrNoLeases
+	case stint.Synced:
+		if _, ok := l.client.(SyncClient); !ok {
+			return fmt.Errorf("redislimit: durability synced: %T is no SyncClient", l.client)
+		}
+	}
+	return nil
+}
+
+// generation returns when the limits were loaded, by the server's clock, as the
+// script wants it. An unknown one is the present time.
+func (l *Limiter) generation(ctx context.Context, n *limitsInForce) (string, error) {
+	if l.opts.Plain {
+		return "", nil
+	}
+	if n.generation.Load() == 0 {
+		micros, err := l.serverTime(ctx)
+		if err != nil {
+			if err = l.explain(err, nil); errors.Is(err, ErrNoAnswer) { // to TIME, so nothing was spent
+				err = fmt.Errorf("%w: no answer in time", ErrAway)
+			}
+			return "", err
+		}
+		n.generation.CompareAndSwap(0, max(1, micros))
+	}
+	return strconv.FormatInt(n.generation.Load(), 10), nil
+}
+
+func (l *Limiter) serverTime(ctx context.Context) (micros int64, err error) {
+	if l.opts.Now != nil {
+		return instant(l.opts.Now()) / 1000, nil
+	}
+	reply, err := l.client.Do(ctx, "TIME")
+	if err != nil {
+		return 0, err
+	}
+	if parts, ok := reply.([]any); ok && len(parts) == 2 {
+		s, _ := parts[0].(string)
+		us, _ := parts[1].(string)
+		seconds, err1 := strconv.ParseInt(s, 10, 64)
+		rest, err2 := strconv.ParseInt(us, 10, 64)
+		if err1 == nil && err2 == nil {
+			return seconds*1e6 + rest, nil
+		}
+	}
+	return 0, fmt.Errorf("redislimit: server replied %v to TIME", reply)
+}
+
+// Now returns the server's time, as far as this machine knows it from the last
+// round trip.
+func (l *Limiter) Now() time.Time {
+	if l.opts.Now != nil {
+		return l.opts.Now()
+	}
+	return time.Now().Add(time.Duration(l.ahead.Load()))
+}
+
+func (l *Limiter) context() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), l.opts.Timeout)
+}
+
+// Health returns nil, or what is wrong now and since when: the server is away
+// (ErrAway), the last call failed, or the server evicts buckets (ErrEvicts).
+func (l *Limiter) Health() error {
+	var errs []error
+	if l.away.Load() {
+		errs = append(errs, ErrAway)
+	}
+	for _, f := range []*failure{l.failing.Load(), l.evicts.Load()} {
+		if f != nil {
+			errs = append(errs, fmt.Errorf("%w (since %s)", f.err, f.since.UTC().Format(time.RFC3339)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lookEvery is the time between two looks at the server's settings.
+var lookEvery = time.Minute
+
+func (l *Limiter) lookout() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			l.look(false)
+		case <-l.closing:
+			return
+		}
+	}
+}
+
+// look reads whether the server evicts keys, and whether it is new enough.
+func (l *Limiter) look(first bool) error {
+	ctx, cancel := l.context()
+	defer cancel()
+	var infos []any
+	var err error
+	if c, ok := l.client.(ClusterClient); ok {
+		infos, err = c.DoEach(ctx, "INFO")
+		l.cluster.Store(c.IsCluster() || l.cluster.Load())
+	} else {
+		var info any
+		info, err = l.client.Do(ctx, "INFO")
+		infos = []any{info}
+	}
+	if err != nil {
+		err = l.explain(err, nil)
+		l.note(err)
+		return err
+	}
+	var wrong error
+	evicted := int64(0)
+	for _, info := range infos {
+		text, _ := info.(string)
+		fields := infoFields(text)
+		if v := fields["redis_version"]; v != "" {
+			if major, err := strconv.Atoi(strings.Split(v, ".")[0]); err == nil && major < 5 {
+				return fmt.Errorf("server is Redis %s, want 5.0 or later", v)
+			}
+		}
+		n, _ := strconv.ParseInt(fields["evicted_keys"], 10, 64)
+		evicted += n
+		if policy := fields["maxmemory_policy"]; policy != "" && policy != "noeviction" && fields["maxmemory"] != "0" {
+			wrong = fmt.Errorf("%w: maxmemory-policy is %s, want noeviction", ErrEvicts, policy)
+		}
+	}
+	if first {
+		l.evicted.Store(evicted)
+	} else if n := evicted - l.evicted.Load(); n > 0 {
+		wrong = fmt.Errorf("%w: %d keys evicted", cmp.Or(wrong, ErrEvicts), n)
+	}
+	setFailure(&l.evicts, wrong, l.Now())
+	return nil
+}
+
+func infoFields(info string) map[string]string {
+	fields := make(map[string]string)
+	for line := range strings.Lines(info) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields
+}
+
+// note remembers how the last call ended, for Health.
+func (l *Limiter) note(err error) { setFailure(&l.failing, err, l.Now()) }
+
+func setFailure(at *atomic.Pointer[failure], err error, now time.Time) {
+	old := at.Load()
+	switch {
+	case err == nil && old == nil:
+	case err == nil:
+		at.Store(nil)
+	case old == nil:
+		at.Store(&failure{err, now})
+	default:
+		at.Store(&failure{err, old.since})
+	}
+}
+
+// begin has Close wait for a goroutine that is about to start, unless the
+// Limiter is closed.
+func (l *Limiter) begin(f func()) bool {
+	l.workMu.Lock()
+	defer l.workMu.Unlock()
+	if l.closed.Load() {
+		return false
+	}
+	l.work.Go(f)
+	return true
+}
+
+// Close waits for spends that are being undone, and closes the client. Later
+// calls return stint.ErrClosed. The buckets stay at the server.
+func (l *Limiter) Close() error {
+	l.close.Do(func() {
+		l.workMu.Lock()
+		l.closed.Store(true)
+		l.workMu.Unlock()
+		close(l.closing)
+		l.work.Wait()
+		l.client.Close()
+	})
+	return nil
+}

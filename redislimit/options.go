@@ -1,0 +1,94 @@
+package redislimit
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// Options are the settings of a Limiter. The zero value has the defaults.
+type Options struct {
+	// Durability is that of limits that name none. The default is Flushed.
+	// Leased does not exist here: New refuses it.
+	Durability stint.Durability
+
+	Prefix   string           // of every key; default "stint"
+	Plain    bool             // keys and values as Boulder has them: "6:12345678"
+	Timeout  time.Duration    // of each round trip; default 100 ms
+	Fresh    time.Duration    // a denial may be repeated without a trip; default 1 s, negative: never
+	Replicas int              // that must have a decision of Synced; default 1
+	Atomic   bool             // requests in several slots are ErrCrossSlot
+	FailOpen bool             // answer of Allow if Spend returns an error
+	Now      func() time.Time // for tests: the time of decisions, in place of the server's
+
+	// Tag returns the part of an id that chooses the slot of its buckets in a
+	// cluster. Buckets in one slot are decided together. By default it is the
+	// whole id.
+	Tag func(id string) string
+}
+
+// Errors of a Limiter, besides those of package stint. Test for them with
+// errors.Is.
+var (
+	// ErrAway means that the server cannot decide now: it cannot be reached, or
+	// is loading, or is a replica. Nothing was spent.
+	ErrAway = errors.New("redislimit: server is away, nothing was spent")
+
+	// ErrNoAnswer means that a request was sent and no answer came in time. The
+	// tokens may be spent. The request is not sent again.
+	ErrNoAnswer = errors.New("redislimit: no answer, it may have been spent")
+
+	// ErrCrossSlot means that requests which Options.Atomic asks to decide
+	// together are in several slots of the cluster. Nothing was spent.
+	ErrCrossSlot = errors.New("redislimit: buckets are in several slots")
+
+	// ErrEvicts is an error of Health: the server deletes buckets when it has
+	// too little memory, and a bucket that is deleted is full.
+	ErrEvicts = errors.New("redislimit: server evicts buckets")
+
+	// ErrNoLeases means that a limit asks for Leased, which does not exist
+	// here. Nothing was spent.
+	ErrNoLeases = errors.New("redislimit: durability leased does not exist on a shared server")
+)
+
+// withDefaults returns the options with zero values replaced by defaults. The
+// error says which option is out of range.
+func (o *Options) withDefaults() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	switch {
+	case c.Durability > stint.Synced:
+		return c, fmt.Errorf("redislimit: Options.Durability is %v, want memory, flushed or synced", c.Durability)
+	case c.Durability == stint.Leased:
+		return c, fmt.Errorf("%w: Options.Durability", ErrNoLeases)
+	case strings.ContainsAny(c.Prefix, "{}"):
+		return c, fmt.Errorf("redislimit: Options.Prefix is %q, want no braces: they choose the slot", c.Prefix)
+	case c.Timeout < 0:
+		return c, fmt.Errorf("redislimit: Options.Timeout is %v, want more than 0", c.Timeout)
+	case c.Replicas < 0:
+		return c, fmt.Errorf("redislimit: Options.Replicas is %d, want at least 1", c.Replicas)
+	case c.Plain && (c.Prefix != "" || c.Tag != nil):
+		return c, errors.New("redislimit: Options.Plain has keys without a Prefix and a Tag")
+	}
+	if c.Durability == 0 {
+		c.Durability = stint.Flushed
+	}
+	if c.Prefix == "" {
+		c.Prefix = "stint"
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 100 * time.Millisecond
+	}
+	if c.Fresh == 0 {
+		c.Fresh = time.Second
+	}
+	if c.Replicas == 0 {
+		c.Replicas = 1
+	}
+	return c, nil
+}

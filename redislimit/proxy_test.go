@@ -1,0 +1,82 @@
+package redislimit
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// proxy passes connections on to a server. When cut is set, it closes the
+// connection in place of the next reply of a script.
+type proxy struct {
+	url string
+	cut atomic.Bool
+}
+
+func newProxy(t *testing.T, s *server) *proxy {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p := &proxy{url: "redis://" + ln.Addr().String()}
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("unix", strings.TrimPrefix(s.url, "unix://"))
+			if err != nil {
+				c.Close()
+				continue
+			}
+			scripted := new(atomic.Bool)
+			conns.Go(func() { p.pass(to, c, func(b []byte) bool { return p.noteScript(b, scripted) }) })
+			conns.Go(func() {
+				p.pass(c, to, func([]byte) bool { return !scripted.Load() || !p.cut.CompareAndSwap(true, false) })
+			})
+		}
+	})
+	t.Cleanup(conns.Wait)
+	t.Cleanup(func() { ln.Close() })
+	return p
+}
+
+func (p *proxy) noteScript(b []byte, scripted *atomic.Bool) bool {
+	if bytes.Contains(b, []byte("EVAL")) {
+		scripted.Store(true)
+	}
+	return true
+}
+
+// pass copies until an end closes, or ok refuses a piece.
+func (p *proxy) pass(to io.WriteCloser, from io.ReadCloser, ok func([]byte) bool) {
+	defer to.Close()
+	defer from.Close()
+	buf := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(buf)
+		if err != nil || !ok(buf[:n]) {
+			return
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// freePort returns a port of the loopback interface that nobody listens at.
+func freePort(tb testing.TB) string {
+	tb.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(tb, err)
+	defer ln.Close()
+	_, port, err := net.SplitHostPort(ln.Addr().String())
+	require.NoError(tb, err)
+	return port
+}

@@ -1,0 +1,74 @@
+package redislimit
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// TestStep holds the script's arithmetic to whole numbers of any size, on the
+// server: 20,000 spends.
+func TestStep(t *testing.T) {
+	t.Parallel()
+	l := newLimiter(t, stint.PerHour(1), nil)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	const together, calls = 64, 313
+	for call := range calls {
+		now := []int64{0, 1, 999_999_999, 1_000_000_000, endOfTime, endOfTime - 1, rnd.Int64N(endOfTime),
+			1_700_000_000_000_000_000 + rnd.Int64N(1e18)}[rnd.IntN(8)]
+		keys, set := make([]string, together), []string{"MSET"}
+		args := []string{strconv.FormatInt(now, 10), opSpend, "0"}
+		var tats, needs, taus [together]int64
+		for i := range keys {
+			interval := []int64{1, 2, 999_999_999, 1_000_000_000, 1_000_000_001, 1 + rnd.Int64N(1e18)}[rnd.IntN(6)]
+			most := int64(maxTolerance) / interval
+			burst := []int64{1, most, 1 + rnd.Int64N(most)}[rnd.IntN(3)]
+			cost := []int64{0, 1, burst, rnd.Int64N(burst + 1)}[rnd.IntN(4)]
+			needs[i], taus[i] = cost*interval, burst*interval
+			edge := now + taus[i] - needs[i] // the last TAT that allows
+			tats[i] = max(0, []int64{0, now, now - 1, now + 1, edge, edge + 1, edge - 1, now + taus[i], math.MaxInt64,
+				rnd.Int64(), now + rnd.Int64N(taus[i])}[rnd.IntN(11)])
+			keys[i] = fmt.Sprintf("step:%d:%d", call, i)
+			set = append(set, keys[i], fmt.Sprintf("%d 0", tats[i]))
+			args = append(args, strconv.Itoa(int(stint.SpendOnly)), strconv.FormatInt(needs[i], 10),
+				strconv.FormatInt(taus[i], 10), "0")
+		}
+		_, err := l.client.Do(t.Context(), set...)
+		require.NoError(t, err)
+		reply, _, err := l.eval(keys, args, false)
+		require.NoError(t, err)
+		stored, err := l.client.Do(t.Context(), append([]string{"MGET"}, keys...)...)
+		require.NoError(t, err)
+		for i := range keys {
+			base := big.NewInt(max(now, tats[i]))
+			next := new(big.Int).Add(base, big.NewInt(needs[i]))
+			end := new(big.Int).Add(big.NewInt(now), big.NewInt(taus[i]))
+			tat, wait := next.String(), "0"
+			if next.Cmp(end) > 0 {
+				tat, wait = strconv.FormatInt(tats[i], 10), new(big.Int).Sub(next, end).String()
+			} else if needs[i] == 0 {
+				tat = base.String()
+			}
+			got := reply.([]any)[2+3*i:]
+			what := fmt.Sprintf("tat %d, now %d, need %d, τ %d", tats[i], now, needs[i], taus[i])
+			require.Equal(t, []any{tat, wait}, got[:2], what)
+			value, _ := stored.([]any)[i].(string)
+			if wait != "0" || needs[i] == 0 {
+				require.Equal(t, fmt.Sprintf("%d 0", tats[i]), value, what)
+			} else {
+				mark := "0"
+				if tats[i] <= now {
+					mark = strconv.FormatInt(now/1000, 10)
+				}
+				require.Equal(t, tat+" "+mark, value, what)
+			}
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package redislimit
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+const (
+	perID stint.Name = 1 + iota
+	everyone
+	other
+	off
+	shut
+)
+
+var testNames = stint.Names{
+	perID:    {Label: "perID"},
+	everyone: {Label: "everyone", ID: stint.Shared},
+	other:    {Label: "other"},
+	off:      {Label: "off"},
+	shut:     {Label: "shut"},
+}
+
+func testLimits(tb testing.TB, l stint.Limit) *stint.Limits {
+	tb.Helper()
+	limits, err := stint.NewLimits(testNames, map[stint.Name]stint.Limit{
+		perID: l, everyone: l, other: stint.PerHour(7), off: stint.Unlimited, shut: stint.Blocked,
+	}, nil)
+	require.NoError(tb, err)
+	return limits
+}
+
+// server is a redis-server that ends with the test.
+type server struct {
+	tb   testing.TB
+	args []string
+	dir  string
+	url  string
+	cmd  *exec.Cmd
+}
+
+// startServer starts a server with settings, on a Unix socket unless they
+// choose a port. Without redis-server the test is skipped.
+func startServer(tb testing.TB, args ...string) *server {
+	tb.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		tb.Skip("skipped, because it needs redis-server; on Debian: apt-get install redis-server")
+	}
+	dir, err := os.MkdirTemp("", "redis")
+	require.NoError(tb, err)
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	s := &server{tb: tb, dir: dir, url: "unix://" + filepath.Join(dir, "s")}
+	s.args = append([]string{"--port", "0", "--unixsocket", filepath.Join(dir, "s"), "--dir", dir, "--save", "",
+		"--enable-debug-command", "yes"}, args...)
+	tb.Cleanup(func() { s.kill() })
+	s.start()
+	return s
+}
+
+func (s *server) start() {
+	s.tb.Helper()
+	s.cmd = exec.Command("redis-server", s.args...)
+	out, err := s.cmd.StdoutPipe()
+	require.NoError(s.tb, err)
+	require.NoError(s.tb, s.cmd.Start())
+	lines := bufio.NewScanner(out)
+	var log []string
+	for lines.Scan() {
+		log = append(log, lines.Text())
+		if strings.Contains(lines.Text(), "eady to accept connections") {
+			go func() {
+				for lines.Scan() {
+				}
+			}()
+			return
+		}
+	}
+	require.Fail(s.tb, "redis-server did not start", strings.Join(log, "\n"))
+}
+
+func (s *server) kill() {
+	if s.cmd != nil && s.cmd.Process != nil {
+		s.cmd.Process.Kill()
+		s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+// cli runs a command at the server.
+func (s *server) cli(args ...string) any {
+	s.tb.Helper()
+	opt, err := rueidis.ParseURL(s.url)
+	require.NoError(s.tb, err)
+	opt.DisableCache, opt.ForceSingleClient = true, true
+	c, err := rueidis.NewClient(opt)
+	require.NoError(s.tb, err)
+	defer c.Close()
+	reply, err := c.Do(context.Background(), c.B().Arbitrary(args...).Build()).ToAny()
+	if !rueidis.IsRedisNil(err) {
+		require.NoError(s.tb, err)
+	}
+	return reply
+}
+
+// commons is a server that tests share. Their prefixes keep them apart.
+var commons struct {
+	once sync.Once
+	s    *server
+	n    atomic.Int64
+}
+
+// commonServer returns it, and a prefix of the test's own.
+func commonServer(tb testing.TB) (s *server, prefix string) {
+	tb.Helper()
+	commons.once.Do(func() { commons.s = startServer(lasting{tb}) })
+	if commons.s == nil {
+		tb.Skip("skipped, because it needs redis-server; on Debian: apt-get install redis-server")
+	}
+	return commons.s, fmt.Sprintf("t%d", commons.n.Add(1))
+}
+
+// lasting is a test whose cleanups wait for the end of all tests.
+type lasting struct{ testing.TB }
+
+var atEnd []func()
+
+func (lasting) Cleanup(f func()) { atEnd = append(atEnd, f) }
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for i := range atEnd {
+		atEnd[len(atEnd)-1-i]()
+	}
+	os.Exit(code)
+}
+
+// testClock stands still until it is told to go on.
+type testClock struct{ ns atomic.Int64 }
+
+func newTestClock() *testClock {
+	c := new(testClock)
+	c.ns.Store(time.Date(2021, 2, 3, 4, 5, 6, 7, time.UTC).UnixNano())
+	return c
+}
+
+func (c *testClock) now() time.Time       { return time.Unix(0, c.ns.Load()) }
+func (c *testClock) pass(d time.Duration) { c.ns.Add(int64(d)) }
+
+// newLimiter returns a Limiter at the common server. Its Timeout is long: the
+// machine may be busy.
+func newLimiter(tb testing.TB, l stint.Limit, change func(*Options)) *Limiter {
+	tb.Helper()
+	s, prefix := commonServer(tb)
+	return s.limiter(tb, testLimits(tb, l), func(o *Options) {
+		o.Prefix = prefix
+		if change != nil {
+			change(o)
+		}
+	})
+}
+
+func (s *server) limiter(tb testing.TB, limits *stint.Limits, change func(*Options)) *Limiter {
+	tb.Helper()
+	opts := &Options{Timeout: 20 * time.Second}
+	if change != nil {
+		change(opts)
+	}
+	lim, err := Open(s.url, limits, opts)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, lim.Close()) })
+	return lim
+}

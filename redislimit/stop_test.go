@@ -1,0 +1,117 @@
+package redislimit
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// A server that is stopped is a connection that says nothing. It costs callers
+// their Timeout and an error, until three calls in a row had no answer: then no
+// call asks. When the server goes on, so do decisions.
+func TestStoppedServer(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	s := startServer(t, "--port", port, "--bind", "127.0.0.1")
+	client, err := newRueidisClient("redis://127.0.0.1:"+port, 200*time.Millisecond)
+	require.NoError(t, err)
+	c := &counter{rueidisClient: client}
+	l, err := New(c, testLimits(t, stint.PerHour(1_000_000)), &Options{Timeout: 200 * time.Millisecond})
+	require.NoError(t, err)
+	defer l.Close()
+	require.Eventually(t, func() bool { return l.Allow(perID.Key("a")) }, 10*time.Second, time.Millisecond)
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
+	var callers sync.WaitGroup
+	var longest atomic.Int64
+	for range 16 {
+		callers.Go(func() {
+			for range 10 {
+				begin := time.Now()
+				_, err := l.Spend(perID.Key("a"), 1)
+				if !errors.Is(err, ErrAway) && !errors.Is(err, ErrNoAnswer) {
+					t.Error(err)
+				}
+				took := int64(time.Since(begin))
+				for old := longest.Load(); took > old && !longest.CompareAndSwap(old, took); old = longest.Load() {
+				}
+			}
+		})
+	}
+	callers.Wait()
+	require.True(t, l.away.Load())
+	before := c.calls.Load()
+	for range 100 {
+		_, err := l.Spend(perID.Key("a"), 1)
+		require.ErrorIs(t, err, ErrAway)
+	}
+	require.Equal(t, before, c.calls.Load())
+	t.Logf("the longest call took %v", time.Duration(longest.Load()))
+	require.Error(t, l.Health())
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGCONT))
+	require.Eventually(t, func() bool { return l.Allow(perID.Key("a")) }, 10*time.Second, time.Millisecond)
+	require.NoError(t, l.Health())
+}
+
+// A server that is killed and started again, under 64 callers: each call ends
+// with a decision or an error, and no goroutine is left.
+func TestKilledServer(t *testing.T) {
+	s := startServer(t)
+	before := runtime.NumGoroutine()
+	kills := 2
+	if long {
+		kills = 40
+	}
+	l, err := Open(s.url, testLimits(t, stint.PerHour(1_000_000)), &Options{Timeout: time.Second})
+	require.NoError(t, err)
+	done := make(chan struct{})
+	var callers sync.WaitGroup
+	var longest, decided, failed atomic.Int64
+	for range 64 {
+		callers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				begin := time.Now()
+				_, err := l.Spend(perID.Key("a"), 1)
+				took := int64(time.Since(begin))
+				for old := longest.Load(); took > old && !longest.CompareAndSwap(old, took); old = longest.Load() {
+				}
+				switch {
+				case err == nil:
+					decided.Add(1)
+				case errors.Is(err, ErrAway), errors.Is(err, ErrNoAnswer):
+					failed.Add(1)
+					runtime.Gosched()
+				default:
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range kills {
+		s.kill()
+		require.Eventually(t, l.away.Load, 20*time.Second, time.Millisecond)
+		require.ErrorIs(t, l.Health(), ErrAway)
+		s.start()
+		was := decided.Load()
+		require.Eventually(t, func() bool { return decided.Load() > was+100 }, 20*time.Second, time.Millisecond)
+	}
+	close(done)
+	callers.Wait()
+	require.NoError(t, l.Close())
+	t.Logf("%d decided, %d failed, the longest call took %v", decided.Load(), failed.Load(), time.Duration(longest.Load()))
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+kills }, 20*time.Second,
+		10*time.Millisecond, "goroutines are left") // startServer has one for each start
+}
