@@ -142,7 +142,7 @@ func TestRequirements(t *testing.T) {
 	require.Equal(t, []string{
 		"github.com/rogpeppe/go-internal", "github.com/schollz/progressbar/v3", "github.com/spf13/cobra",
 		"github.com/spf13/pflag", "github.com/stretchr/testify",
-		"go.etcd.io/bbolt", "golang.org/x/net", "golang.org/x/term", "gopkg.in/yaml.v3",
+		"go.etcd.io/bbolt", "golang.org/x/net", "golang.org/x/sys", "golang.org/x/term", "gopkg.in/yaml.v3",
 	}, direct)
 }
 
