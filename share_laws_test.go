@@ -2,6 +2,7 @@ package stint
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"math/big"
 	"math/rand/v2"
@@ -387,13 +388,15 @@ func (h *lawHistory) refund(key Key, tenant int, tokens int64) {
 	h.net = true
 }
 
+var shareHistories = flag.Int("histories", 0, "random histories of TestShareLaws; a million take seven minutes")
+
 // TestShareLaws holds the laws of docs/shares.md to random histories.
 func TestShareLaws(t *testing.T) {
 	t.Parallel()
 	const trees, each = 50, 4
-	histories := 1000
+	histories := cmp.Or(*shareHistories, 1000)
 	if long {
-		histories = 1_000_000
+		histories = cmp.Or(*shareHistories, 100_000)
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
