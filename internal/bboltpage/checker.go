@@ -92,8 +92,8 @@ func (c *Checker) SetWhole() {
 
 func (c *Checker) isWhole() bool { return c == nil || c.whole.Load() }
 
-// Key checks the pages on the way to a key of the bucket, present or not. It
-// also checks their neighbours, because bbolt may merge pages with those.
+// Key checks the pages on the way to a key of the bucket, which may be absent.
+// It also checks their neighbours, because bbolt may merge pages with those.
 func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
 	id := uint64(b.RootPage())
 	if c.isWhole() || id == 0 {
@@ -135,8 +135,9 @@ func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
 // pages returns the length of the file in pages, in the bucket's transaction.
 func (c *Checker) pages(b *bolt.Bucket) uint64 { return uint64(b.Tx().Size()) / Size }
 
-// Run checks the pages that hold the bucket's keys after the key `after`, until
-// they hold at least want keys; 0 means all. The bucket may be nil.
+// Run checks the pages that hold the bucket's keys after the key `after`. It
+// stops when they hold at least want keys; a want of 0 means all. The bucket
+// may be nil.
 func (c *Checker) Run(b *bolt.Bucket, after []byte, want int) error {
 	if c.isWhole() || b == nil || b.RootPage() == 0 {
 		return nil

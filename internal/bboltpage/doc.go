@@ -23,5 +23,5 @@
 // An error is ErrCorrupt, ErrFormat, or the operating system's. A file that
 // ends too early is ErrCorrupt. A Checker may be used by several goroutines,
 // and has no locks: it keeps one atomic bit for each page. The tests change
-// bytes of sound pages, from one table.
+// bytes of sound pages.
 package bboltpage

@@ -32,8 +32,8 @@ func ItemOf(page []byte, i uint64) (e Item) {
 	return Item{0, at + uint64(word(0)), uint64(word(1)), 0, binary.NativeEndian.Uint64(page[at+8:])}
 }
 
-// usedBytes returns how many bytes of a page its elements use, or 0 if the
-// elements cannot all begin in the page's first Size bytes.
+// usedBytes returns how many bytes the header, elements, keys and values of a
+// page use. It returns 0 if the header and the elements do not fit in page.
 func usedBytes(page []byte) uint64 {
 	n := Count(page)
 	used := Header + Element*n

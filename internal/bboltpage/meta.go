@@ -35,15 +35,15 @@ const (
 	magic     = 0xED0CDAED
 )
 
-// Meta is what the meta page at Place, 0 or 1, says.
+// Meta has the contents of the meta page at Place, which is 0 or 1.
 type Meta struct {
 	Root, Freelist, Pages, Tx, Place uint64
 
 	bytes [metaBytes]byte
 }
 
-// Page returns the page with the right number, which is Place. The number in
-// the file may be wrong: the checksum does not cover it.
+// Page returns the page with Place as its number. The number in the file may be
+// wrong: the checksum does not cover it.
 func (m Meta) Page() []byte {
 	page := make([]byte, Size)
 	copy(page, m.bytes[:])
@@ -96,8 +96,8 @@ func Short(file *os.File, path string, want int64) error {
 }
 
 // CheckMagic returns ErrFormat if the file is not a bbolt file: neither of its
-// first two pages has bbolt's magic number. It returns ErrCorrupt if it is a
-// bbolt file that ends within its first two pages.
+// first two pages has bbolt's magic number. It returns ErrCorrupt if the file
+// is empty, or if it is a bbolt file that ends within its first two pages.
 func CheckMagic(file *os.File) error {
 	var pages [2 * Size]byte
 	n, err := file.ReadAt(pages[:], 0)

@@ -116,7 +116,8 @@ func TestChecker(t *testing.T) {
 			binary.NativeEndian.PutUint64(content[at:], n)
 		}
 	}
-	// field writes wrong values to a number of size bytes. Each must be an error.
+	// field writes wrong values to a number that has size bytes. Each must be an
+	// error.
 	field := func(name string, id uint64, at, size int, values ...uint64) {
 		for _, n := range values {
 			content := bytes.Clone(sound)
@@ -181,7 +182,7 @@ func TestChecker(t *testing.T) {
 		})
 	}
 
-	// Both meta pages, with a checksum that is right.
+	// Both meta pages have wrong numbers and the right checksum.
 	for at, c := range map[int]struct {
 		size    int
 		numbers []uint64

@@ -9,8 +9,8 @@
 //
 //   - A file is checked by bboltpage before bbolt reads it. A panic or a memory
 //     fault inside bbolt becomes ErrCorrupt. After the first one each call
-//     returns that error, and bbolt is not called again: a lock inside it may be
-//     held for ever.
+//     returns that error, and bbolt is not called again, because a lock inside
+//     it may be held for ever.
 //   - A file that was never one of bbolt's is ErrFormat, a file that another
 //     process uses is ErrLocked, and an error of the operating system is neither.
 //   - A new file has its name only when it is complete and durable (Make). One
@@ -23,11 +23,12 @@
 //   - After a failed commit or append, the state of the disk is unknown. The
 //     next one first makes it known, or fails too.
 //
-// The order of the locks is: log.mu, views. Each write to the file holds
-// log.mu. Each reader holds views for reading. After a failed commit the writer
-// locks views, to wait until no reader uses the pages that the commit freed.
+// The order of the locks is: commitLog.mu, views. Each write to the file holds
+// commitLog.mu. Each reader holds views for reading. After a failed commit the
+// writer locks views, to wait until no reader uses the pages that the commit
+// freed.
 //
 // An FS stands for the calls to the operating system that a test can make fail.
 // It is an option of Open, so tests may run in parallel. bbolt's own writes do
-// not go through it; failCommits in the tests replaces them.
+// not go through it; failCommits in the tests of boltstore replaces them.
 package boltfile

@@ -13,8 +13,8 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// TestOpenOtherByteOrder: the meta pages, word by word, as a machine of the
-// other byte order writes them.
+// TestOpenOtherByteOrder reverses each word of the meta pages, as a machine of
+// the other byte order would write them.
 func TestOpenOtherByteOrder(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "buckets.db")

@@ -49,7 +49,7 @@ type File struct {
 	broken atomic.Pointer[error]
 
 	views     sync.RWMutex
-	unsure    *bboltpage.Meta // may not be on the disk; nil if it is
+	unsure    *bboltpage.Meta // meta page that may not be durable; or nil
 	unsynced  atomic.Bool
 	commitLog commitLog
 }
@@ -146,7 +146,7 @@ func (f *File) inspect(o Options) (m bboltpage.Meta, err error) {
 	return m, errors.Join(err, db.Close())
 }
 
-// openFile is os.OpenFile for bbolt, which would make a file that is not there.
+// openFile is os.OpenFile for bbolt, except that it never makes a file.
 func (f *File) openFile(path string, flag int, mode os.FileMode) (*os.File, error) {
 	file, err := os.OpenFile(path, flag&^os.O_CREATE, mode)
 	if err != nil {
@@ -375,7 +375,7 @@ func (f *File) Snapshot(tx *bolt.Tx, emptyLog bool, w io.Writer, begun func()) (
 	begun()
 	section := func(from, to int64) io.Reader { return io.NewSectionReader(f.file, from, to-from) }
 	var parts []io.Reader
-	for i := range uint64(2) { // bbolt takes turns; the other page is that of the commit before
+	for i := range uint64(2) { // the meta pages take turns: the other one is of the commit before
 		page := m.Page()
 		bboltpage.SealMeta(page, i, id-(i^id&1))
 		parts = append(parts, bytes.NewReader(page))

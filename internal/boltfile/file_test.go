@@ -37,7 +37,7 @@ func openNew(t *testing.T) (f *File, files *FS) {
 	return f, files
 }
 
-// An error of the operating system is not damage: the file is not set aside.
+// An error of the operating system is not damage, so the file is not set aside.
 func TestOpenError(t *testing.T) {
 	const path = "dir/stint.db"
 	for _, err := range []error{
@@ -89,7 +89,8 @@ func TestTakeOver(t *testing.T) {
 
 // BuildUpon writes the meta page again before anything relies on it, because
 // the operating system reports a failed page as written. The page goes to its
-// own place, even if its number is wrong, which the checksum does not cover.
+// own place, even if the number in it is wrong, because the checksum does not
+// cover that number.
 func TestBuildUpon(t *testing.T) {
 	f, files := openNew(t)
 	want, err := bboltpage.ReadMeta(f.OS())

@@ -16,15 +16,15 @@ type FS struct {
 	SyncFile    func(file *os.File) error
 	SyncDir     func(dir string) error
 	Link        func(old, name string) error
-	LookEvery   time.Duration // between two looks of saves at the path
+	LookEvery   time.Duration // time between checks of the path by saves
 	RenamesOpen bool          // a file may be renamed while it is open
 	NoSync      bool          // bbolt does not sync
 	MaxSize     int           // bytes of a file; 0 means no limit
 }
 
-// maxSize is the most bytes of a file on 32 bits. bbolt maps all of it. If it
-// cannot map more, it has unmapped the rest, and no bucket can be read any more.
-// 256 MiB in one piece cannot be had in an address space of 512 MiB.
+// maxSize is the most bytes of a file on 32 bits. bbolt maps all of the file.
+// It unmaps the file before it maps more. If that fails, no bucket can be read
+// any more. An address space of 512 MiB does not have 256 MiB in one piece.
 const maxSize = 128 << 20
 
 // OS returns an FS that calls the operating system.

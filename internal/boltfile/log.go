@@ -29,7 +29,7 @@ import (
 type commitLog struct {
 	mu sync.Mutex
 	LogState
-	failed bool // the log on the disk is unknown: the next save is a transaction
+	failed bool // state on the disk is unknown: the next save is a transaction
 }
 
 // LogState is the part of the log's state that tests read.

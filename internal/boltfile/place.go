@@ -53,8 +53,8 @@ func Resolve(path string) (string, error) {
 }
 
 // SetAside renames a corrupt file. If another process has done so since the
-// file was found, done is false. SetAside holds the lock: without it, it could
-// rename the new file of that process.
+// file was found, done is false. SetAside holds the file's lock. Otherwise it
+// could rename the new file of that process.
 func SetAside(path, to string, found os.FileInfo,
 	lockTimeout time.Duration) (done bool, err error) {
 	if runtime.GOOS != "windows" { // Windows renames no file that is in use
@@ -78,10 +78,10 @@ func SetAside(path, to string, found os.FileInfo,
 	return err == nil, err
 }
 
-// Make makes a file under another name, complete and synced, and then links it
-// to path. After a power cut bbolt alone could leave a file that it cannot
-// open. A link never replaces a file, unlike a rename: the error is
-// fs.ErrExist.
+// Make completes and syncs a file under another name, and then links it to
+// path. After a power cut bbolt alone could leave a file that it cannot open. A
+// link, unlike a rename, never replaces a file. If path has a file, the error
+// is fs.ErrExist.
 func Make(path string, files *FS, fill func(f *File) error) error {
 	f, err := Create(path, "new", files)
 	if err != nil {
@@ -165,7 +165,7 @@ func (f *File) ReplaceWith(target *File) (*File, error) {
 		return f.replaceClosed(target)
 	}
 	if err == nil {
-		err = f.fs.SyncDir(filepath.Dir(f.Path)) // fails while the old file can still stay in use
+		err = f.fs.SyncDir(filepath.Dir(f.Path)) // an error here leaves the old file in use
 	}
 	switch {
 	case err != nil:
@@ -186,8 +186,8 @@ func (f *File) ReplaceWith(target *File) (*File, error) {
 }
 
 // replaceClosed is ReplaceWith on a system that renames no open file. For a
-// moment no process holds the lock. If another process takes it or writes to
-// the file, this file is broken: each call returns that error.
+// moment no process holds the lock. If another process takes the lock or writes
+// to the file, this file is broken: each later call returns that error.
 func (f *File) replaceClosed(target *File) (*File, error) {
 	want, err := bboltpage.ReadMeta(f.file)
 	renamed, targetErr := bboltpage.ReadMeta(target.file)
@@ -236,8 +236,8 @@ func (f *File) keepAccess(old *File) error {
 	return f.file.Chmod(info.Mode().Perm())
 }
 
-// syncName makes the name of a file that replaced another durable. Until then a
-// power cut would bring the old file back, so nothing is saved.
+// After a replacement, syncName makes the name of the new file durable. Until
+// then a power cut would bring the old file back, so nothing is saved.
 func (f *File) syncName() error {
 	if !f.unsynced.Load() {
 		return nil

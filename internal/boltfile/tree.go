@@ -258,8 +258,8 @@ func put(b *bolt.Bucket, bucket, key, value []byte) (err error) {
 	return b.SetSequence(sum)
 }
 
-// KeepSum gives a bucket the sum of the bucket that it is a copy of, if there
-// is one. So the sum of the copy finds damage that was in the original, too.
+// KeepSum gives a copy of a bucket the sum of the original, if there is one. So
+// the sum of the copy also finds damage that the original had.
 func KeepSum(to, from *bolt.Bucket) error {
 	if to != nil && from != nil && from.Sequence() != 0 {
 		return to.SetSequence(from.Sequence())

@@ -11,7 +11,7 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// TestBound: the journal is as long as the buckets in memory need.
+// TestBound: the number of buckets in memory bounds the journal.
 func TestBound(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -35,8 +35,8 @@ func TestBound(t *testing.T) {
 	require.Equal(t, strconv.IntSize == 32, boltfile.OS().MaxSize == 128<<20)
 }
 
-// TestFlood: new ids without end leave no long index, if few buckets are in
-// memory.
+// TestFlood: an endless stream of new ids leaves no long index if few buckets
+// are in memory.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	s, err := Open(storePath(t), storeNames, Options{LockTimeout: longLock, MaxResident: 1000})

@@ -16,20 +16,21 @@ import (
 const (
 	// checkpointStep is the number of buckets that one transaction applies. A save
 	// waits for at most one transaction. If saves are about to wait for the
-	// checkpoint, a step has checkpointRush buckets, because most of its time is
-	// the disk's.
+	// checkpoint, a step has checkpointRush buckets, because a step mostly waits
+	// for the disk.
 	checkpointStep = 2000
 	checkpointRush = 10_000
 
-	// A checkpoint is due when the journal has journalRepeat times as many bytes as
-	// its index, and journalMost, or journalRepeat times the longest index.
+	// A checkpoint is due when the journal has journalRepeat times as many bytes
+	// as its index. The journal must also have journalMost bytes, or journalRepeat
+	// times the longest index if that is less.
 	journalRepeat = 8
 	journalMost   = 8 << 20
 
-	// A checkpoint is due sooner if the index is larger than indexPer bytes for
-	// each bucket in memory, but at least indexLeast and at most indexMost. It is
-	// also due if idleSweeps sweeps have passed without a save. During a
-	// checkpoint the index may be four times as large.
+	// A checkpoint is due sooner if the index is larger than its bound. That is
+	// indexPer bytes for each bucket in memory, but at least indexLeast and at
+	// most indexMost. It is also due if idleSweeps sweeps have passed without a
+	// save. During a checkpoint the index may be four times its bound.
 	indexPer   = 32
 	indexLeast = 256 << 10
 	indexMost  = 40 << 20
@@ -48,17 +49,17 @@ type journalState struct {
 	idle    int            // sweeps since the last save
 	most    int64          // size of fresh at which a checkpoint is due
 	least   int64          // size of the records at which a checkpoint may be due
-	backoff time.Duration  // after a checkpoint that failed; 0 if the last one did not
+	backoff time.Duration  // wait after a failed checkpoint; 0 after a success
 	retry   time.Time      // earliest time of the next attempt
 
 	checkpointing bool
 	copying       bool       // a compaction or a snapshot copies the file; no checkpoint begins
 	progress      float64    // of the checkpoint, 0 to 1
-	stepped       *sync.Cond // progress was made, or copying has changed
+	stepped       *sync.Cond // signals progress, or a change of copying
 }
 
-// bound makes the journal as long as a program with so many buckets in memory
-// needs.
+// bound sets the bounds of the journal for a program with so many buckets in
+// memory.
 func (j *journalState) bound(resident int) {
 	j.most = max(indexLeast, min(indexMost, indexPer*int64(resident)))
 	j.least = min(journalMost, journalRepeat*j.most)
@@ -100,7 +101,8 @@ func (j *journalState) lenLocked() int {
 	return n
 }
 
-// is returns what one of the functions below reports.
+// is returns the result of one of the functions below, which it calls with mu
+// held.
 func (j *journalState) is(reported func(*journalState) bool) bool {
 	j.mu.RLock()
 	defer j.mu.RUnlock()

@@ -19,7 +19,7 @@ import (
 func TestCloseLongJournal(t *testing.T) {
 	t.Parallel()
 	changes := numbered(2, 0, 2*checkpointStep+1)
-	for range steps(20, 2) { // the background may see that it is due before it sees Close
+	for range steps(20, 2) { // the background may notice a due checkpoint before Close
 		for _, state := range []string{"about to begin", "begun", "failed before"} {
 			s := openStore(t, storePath(t))
 			s.put(t, changes...)
@@ -73,7 +73,7 @@ func TestCheckpointBackoff(t *testing.T) {
 	s.fs.SyncFile = func(*os.File) error { return nil }
 	s.journal.most = 64 << 10
 	due := func() bool { return s.journal.is((*journalState).dueLocked) }
-	s.put(t, entry(Key{1, strings.Repeat("x", bolt.MaxKeySize+1)}, 1)) // the tree cannot have it
+	s.put(t, entry(Key{1, strings.Repeat("x", bolt.MaxKeySize+1)}, 1)) // too long for the tree
 	s.journal.idle = idleSweeps
 	for _, wait := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		require.True(t, due())
@@ -81,7 +81,7 @@ func TestCheckpointBackoff(t *testing.T) {
 		require.Equal(t, wait*time.Second, s.journal.backoff)
 		require.False(t, due())
 		s.journal.retry = time.Now()
-		s.journal.idle = 0 // something is saved now and then
+		s.journal.idle = 0 // as if a save had come
 	}
 	fillUp := func(next func(i int) []format.Entry) {
 		t.Helper()
@@ -93,13 +93,13 @@ func TestCheckpointBackoff(t *testing.T) {
 	}
 	fillUp(func(i int) []format.Entry { return numbered(2, 1<<30+i, 1) })
 	require.InDelta(t, 2*s.journal.most, s.journal.fresh.Size(), 100)
-	<-s.work // the signal that it is due
+	<-s.work // the signal of a due checkpoint
 	s.journal.fresh = journal.New()
 	again := numbered(2, 0, 2_000)
 	fillUp(func(int) []format.Entry { return again })
 	require.InDelta(t, 2*journalMost, s.journal.bytes, 1<<20)
 
-	s.journal.old = journal.New() // the tree can have it, after all
+	s.journal.old = journal.New() // an index that fits into the tree
 	require.NoError(t, s.checkpoint())
 	require.NoError(t, s.Stats().Err)
 	require.False(t, due())
@@ -154,7 +154,7 @@ func TestJournalBound(t *testing.T) {
 		s.together()
 		require.NoError(t, s.Save(numbered(1, 1e9+i*save, save)))
 		s.journal.mu.Lock()
-		for !s.journal.checkpointing && s.journal.dueLocked() { // the background may be kept from beginning it
+		for !s.journal.checkpointing && s.journal.dueLocked() { // the background may begin the checkpoint late
 			s.journal.mu.Unlock()
 			runtime.Gosched()
 			s.journal.mu.Lock()
@@ -166,7 +166,7 @@ func TestJournalBound(t *testing.T) {
 		s.journal.mu.Unlock()
 		most = max(most, n)
 	}
-	const more = 3 // saves beyond the bound: one makes it due, and two begin to wait
+	const more = 3 // saves beyond the bound: one makes the checkpoint due, and two begin to wait
 	require.Less(t, most, int64(4*(256<<10)+more*save*32))
 	requireCrash(t, s, with(nil, numbered(1, 1e9, 60*save)...))
 }

@@ -74,7 +74,7 @@ func TestCompactClosed(t *testing.T) {
 	put(7)
 	require.NoError(t, s.checkpoint())
 
-	replace := func(before func(temp string)) error { // with a copy as it was before
+	replace := func(before func(temp string)) error { // with a copy that is opened first
 		temp := crash(t, s)
 		target, err := boltfile.Open(temp, boltfile.Options{LockTimeout: longLock, FS: s.fs})
 		require.NoError(t, err)
@@ -153,8 +153,8 @@ func TestCompactOutpaced(t *testing.T) {
 	s.sameAs(t, want)
 }
 
-// When a compaction stops saves, the new file already has all older saves. Only
-// the later ones are still to copy.
+// When a compaction stops saves, the new file already has all older saves. It
+// still needs only the later ones.
 func TestCompactJournal(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
@@ -199,7 +199,7 @@ func TestCompactSync(t *testing.T) {
 	trace.Stop()
 	s.saves.mu.Unlock()
 	require.NoError(t, <-done)
-	require.Contains(t, traced.String(), "bbolt.(*DB).Sync") // a trace has the callers of each call of the system
+	require.Contains(t, traced.String(), "bbolt.(*DB).Sync") // a trace has the stack of each system call
 }
 
 // A compaction leaves a file's mode and owner as they are.
@@ -228,9 +228,8 @@ func TestCompactModeAndOwner(t *testing.T) {
 	require.Equal(t, before, modeAndOwner())
 }
 
-// If the name of the new file cannot be made durable, the old file stays in
-// use. If that fails after the rename, nothing is saved until the name is
-// durable.
+// If the sync of the directory fails, the old file stays in use. If it fails
+// after the rename, nothing is saved until the name is durable.
 func TestCompactUnsyncedName(t *testing.T) {
 	t.Parallel()
 	s, want := openLogged(t)
@@ -241,7 +240,7 @@ func TestCompactUnsyncedName(t *testing.T) {
 		s.put(t, change)
 		want = with(want, change)
 	}
-	for fine, replaced := range []bool{false, true} { // syncs that do not fail
+	for fine, replaced := range []bool{false, true} { // fine: syncs before the one that fails
 		s.fs.SyncDir = func(path string) error {
 			if fine--; fine < 0 {
 				return errFault

@@ -1,14 +1,14 @@
 // Package boltstore is the store of a limiter in one bbolt file: open, save,
 // load, list, checkpoint, sweep, compact, names and snapshot.
 //
-// The BoltStore of the root package is a thin face of a Store, and cmd/stint
-// asks one for the labels of a file. A Store knows numbers, ids and TATs, and
-// nothing of limits.
+// The BoltStore of the root package is a thin layer over a Store. cmd/stint
+// asks a Store for the labels of a file. A Store knows numbers, ids and TATs,
+// and nothing of limits.
 //
-// A save goes one of three ways (save.go). A few entries, alone, go straight to
-// their places in the tree. Other small saves are appended to the log of the
-// file, and large ones to the journal in its tree. The journal is also kept in
-// memory, for loads. A checkpoint applies it to the tree.
+// A save goes one of three ways (save.go). A few entries that come alone go
+// straight to their places in the tree. Other small saves are appended to the
+// log of the file, and large ones to the journal in its tree. The journal is
+// also kept in memory, for loads. A checkpoint applies it to the tree.
 //
 // In the background, or from Maintain, a Store maintains its file in small
 // steps, with saves between them. A checkpoint applies the journal
@@ -16,9 +16,9 @@
 // (sweep.go). A compaction removes free pages (compact.go).
 //
 // What it guarantees: a Save is done as a whole or not at all, and durable when
-// it returns nil. A Load returns what was last saved. Damage is ErrCorrupt, from
-// each call that meets it, while other calls go on. After a save that failed,
-// what it left in the file never comes back over a later one.
+// it returns nil. A Load returns what was last saved. Damage is ErrCorrupt,
+// from each call that meets it, while other calls go on. Entries that a failed
+// save left in the file never replace those of a later save.
 //
 // The order of the locks. A goroutine that has one takes only later ones:
 //

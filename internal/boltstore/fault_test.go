@@ -130,8 +130,8 @@ func TestKillAfterFailedSync(t *testing.T) {
 	require.NoError(t, err, "a power cut leaves no gap")
 }
 
-// Records of a failed save do not come back over a later save, and do not make
-// the journal longer.
+// Records of a failed save do not replace those of a later save, and do not
+// make the journal longer.
 func TestFailedSave(t *testing.T) {
 	t.Parallel()
 	many := tooManyForTheLog()

@@ -141,7 +141,7 @@ func TestFileTakenAway(t *testing.T) {
 				require.NoError(t, os.WriteFile(path, []byte(foreign), 0o600))
 				return link(old, path)
 			}
-			restore(s) // or the background has; if it comes later, it leaves the other file alone
+			restore(s) // unless the background did; if it comes later, it leaves the other file alone
 			require.Equal(t, 1, links)
 			err := s.Save(nil)
 			require.ErrorIs(t, err, ErrGone)
@@ -164,7 +164,7 @@ func TestFileTakenAway(t *testing.T) {
 		files := boltfile.OS()
 		files.RenamesOpen = false
 		s := openOn(t, storePath(t), storeNames, files)
-		require.NoError(t, os.Remove(s.path)) // there, this fails
+		require.NoError(t, os.Remove(s.path)) // on such a system this fails
 		require.ErrorIs(t, s.Compact(), ErrGone)
 	})
 }

@@ -160,7 +160,8 @@ func commits(t testing.TB, path string) uint64 {
 	return m.Tx
 }
 
-// allOf returns all that a store lists, which is in the order of the keys.
+// allOf returns the entries that a store lists, and requires that they are in
+// the order of the keys.
 func allOf(t testing.TB, s *Store) map[Key]int64 {
 	t.Helper()
 	all := make(map[Key]int64)
@@ -280,7 +281,8 @@ func awaitWaiter(function string, ended <-chan error) {
 }
 
 // failCommits replaces the write of the meta page, which bbolt does in each
-// commit. After it, a failed sync leaves the same file as a failed write.
+// commit. A sync that fails after that write leaves the same file as a failed
+// write.
 func failCommits(f *boltfile.File, write func(meta []byte, at int64) (int, error)) (restore func()) {
 	field := reflect.ValueOf(f.DB).Elem().FieldByName("ops").FieldByName("writeAt")
 	ops := (*func(b []byte, at int64) (int, error))(field.Addr().UnsafePointer())

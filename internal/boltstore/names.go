@@ -95,8 +95,8 @@ func inverse(labels map[uint16]string) map[string]uint16 {
 	return numbers
 }
 
-// changeNames calls change with a copy of the labels, and writes the labels
-// that are new to the file.
+// changeNames calls change with a copy of the labels, and writes the new labels
+// to the file.
 func (s *Store) changeNames(change func(labels map[uint16]string) error) error {
 	s.maintenance.mu.Lock() // a compaction copies the labels
 	defer s.maintenance.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 )
 
 // Labels are entered all at once, or not at all if one is ErrNameMismatch.
-// Declare changes none, and Relabel no number.
+// Declare changes no label, and Relabel changes no number.
 func TestEnterLabels(t *testing.T) {
 	t.Parallel()
 	have := labels{1: "One", 2: "Two", 6: "Six"}

@@ -21,7 +21,7 @@ import (
 )
 
 // A wrong path is the operating system's error, and so is a missing permission.
-// A file that cannot be opened is not locked after that.
+// If Open fails, it leaves no lock.
 func TestOpenErrors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -69,7 +69,7 @@ func TestOpenLink(t *testing.T) {
 	require.NoError(t, os.Symlink("short/store.db", filepath.Join(dir, "another")))
 	for _, to := range []string{filepath.Join(target, "store.db"), "short/store.db", "short/../store.db", "another"} {
 		require.NoError(t, os.Symlink(to, link))
-		for range 2 { // it is made, and found
+		for range 2 { // the first Open makes the file, the second finds it
 			s := openStore(t, link)
 			require.NoError(t, s.Compact())
 			require.NoError(t, s.inUse.file.InPlace())
@@ -204,7 +204,7 @@ func TestHealth(t *testing.T) {
 		require.NoError(t, do())
 		require.NoError(t, s.Health())
 	}
-	s.put(t, entry(Key{1, strings.Repeat("x", bolt.MaxKeySize+1)}, 1<<62)) // the tree cannot have it
+	s.put(t, entry(Key{1, strings.Repeat("x", bolt.MaxKeySize+1)}, 1<<62)) // too long for the tree
 	fails("checkpoint", s.checkpoint)
 	s.journal.mu.Lock()
 	s.journal.old = nil
@@ -227,7 +227,7 @@ func TestHealth(t *testing.T) {
 	}))
 	sweep := func() error { return s.Maintain(now) }
 	fails("sweep", sweep)
-	works(sweep) // it goes on behind them
+	works(sweep) // the next sweep goes on after them
 	for _, mu := range []sync.Locker{&s.maintenance.mu, &s.names.mu, &s.saves.mu, &s.journal.mu, &s.inUse.mu} {
 		mu.Lock()
 		defer mu.Unlock()
@@ -235,8 +235,8 @@ func TestHealth(t *testing.T) {
 	require.NoError(t, s.Health(), "it waits for no lock under which the disk is used")
 }
 
-// If a reader meets damage, a writer that waits for it, to map more of the
-// file, does not wait for ever.
+// A writer that maps more of the file waits for readers. If a reader meets
+// damage, the writer does not wait for ever.
 func TestDamageDuringMap(t *testing.T) {
 	t.Parallel()
 	files := boltfile.OS()

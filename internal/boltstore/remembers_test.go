@@ -14,9 +14,9 @@ import (
 	"github.com/stint-go/stint/internal/format"
 )
 
-// memory has the TATs that a store may return for each key: that of the last
-// save that succeeded, or of a save that failed since. The store may forget a
-// TAT that is past.
+// memory has the TATs that a store may return for each key: the TAT of the last
+// save that succeeded, and those of saves that failed since. The store may
+// forget a TAT that is past.
 type memory struct {
 	keys []Key
 	tats map[Key][]int64
@@ -28,7 +28,7 @@ func newMemory() *memory {
 	for i := range commitSave/2 + 1 {
 		key := Key{[]uint16{1, 2, 300}[i/4%3], fmt.Sprint(i)}
 		if i < 4 {
-			key.ID = []string{"", "*", "**", "*!"}[i] // whose order is not that of their keys
+			key.ID = []string{"", "*", "**", "*!"}[i] // their keys are in another order
 		}
 		for _, key := range []Key{key, {format.Holds, entry(key, 0).String()}} {
 			m.keys, m.tats[key] = append(m.keys, key), []int64{0}
@@ -47,7 +47,7 @@ func (m *memory) saved(entries []format.Entry, err error) {
 	}
 }
 
-// allows requires that a store may list the entries in all.
+// allows requires that m permits all the entries that a store lists.
 func (m *memory) allows(t *testing.T, all map[Key]int64, context string) {
 	t.Helper()
 	listed := 0
@@ -76,7 +76,7 @@ var faults = []func(s *Store) (restore func()){
 	failWrites(bytes.Clone),
 }
 
-// failWrites writes a part of what it should, and fails.
+// failWrites makes each write to the file write only part(b), and fail.
 func failWrites(part func(b []byte) []byte) func(s *Store) func() {
 	return func(s *Store) func() {
 		s.fs.WriteAt = func(file *os.File, b []byte, at int64) (int, error) {
@@ -88,9 +88,9 @@ func failWrites(part func(b []byte) []byte) func(s *Store) func() {
 }
 
 // A store returns what was last saved, whether it is in the log, the journal or
-// the tree, during maintenance, and after a crash, which leaves a sound file.
-// If the disk fails, only the calls of that time fail. Their entries never come
-// back over a later save. No label has two numbers.
+// the tree. It does so during maintenance, and after a crash, which leaves a
+// sound file. If the disk fails, only the calls of that time fail. Their
+// entries never replace those of a later save. No label has two numbers.
 func TestStoreHistories(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(steps(20, 3)) {
@@ -143,7 +143,7 @@ func TestStoreHistories(t *testing.T) {
 				sound = *s.fs
 			default:
 				var changes []format.Entry
-				some := rnd.Perm(60)[:1+rnd.IntN(30)] // again and again
+				some := rnd.Perm(60)[:1+rnd.IntN(30)] // some of the same 60 keys
 				if n == 7 {
 					some = rnd.Perm(len(m.keys)) // too many for the log
 				}

@@ -74,8 +74,7 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// TestSeenDamaged: a time that was changed is no time, and a repair leaves it
-// out.
+// TestSeenDamaged: a damaged time is ErrCorrupt, and a repair leaves it out.
 func TestSeenDamaged(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))

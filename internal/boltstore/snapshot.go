@@ -41,8 +41,8 @@ func (s *Store) Snapshot(w io.Writer) (n int64, err error) {
 // snapshotTo moves the log into the tree, and copies the file. Later records of
 // the log are not in the copy.
 func (s *Store) snapshotTo(file *os.File) error {
-	// This keeps compactions out. One would wait for the transaction here, and
-	// saves would wait for the compaction.
+	// This lock keeps compactions out. A compaction would wait for the transaction
+	// here, and saves would wait for the compaction.
 	s.maintenance.mu.Lock()
 	defer s.maintenance.mu.Unlock()
 	s.saves.mu.Lock()

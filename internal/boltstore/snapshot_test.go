@@ -102,7 +102,7 @@ func TestSaveDuringSnapshot(t *testing.T) {
 	want = with(want, logged)
 	s.setMost(10)
 	log := s.inUse.file.LogState().Begin
-	r, w, err := os.Pipe() // which has room for less than the log
+	r, w, err := os.Pipe() // a pipe has less room than the log
 	require.NoError(t, err)
 	defer r.Close()
 	ended := make(chan error, 1)
@@ -151,9 +151,9 @@ func TestSnapshotFullJournal(t *testing.T) {
 	require.True(t, goesOn, "they wait for each other")
 }
 
-// A copy that bbolt made has its meta pages at other places than a commit
-// would. A snapshot of that copy, and a snapshot of the snapshot, have them in
-// order.
+// A copy that bbolt made has its meta pages at other places than a commit would
+// put them. A snapshot of that copy, and a snapshot of the snapshot, have them
+// in order.
 func TestSnapshotCopy(t *testing.T) {
 	t.Parallel()
 	path := makeFile(t, labels{1: "One"}, entry(Key{1, "a"}, 1))

@@ -291,7 +291,7 @@ func (s *Store) background() {
 		if s.journal.is((*journalState).dueLocked) {
 			s.checkpoint() // a failure is in the stats, and is tried again
 		}
-		if s.maintenance.missed.Swap(false) { // the next checkpoint may be due at once
+		if s.maintenance.missed.Swap(false) { // now, because the next checkpoint may be due at once
 			s.sweep(s.now.Load())
 		}
 		s.compactIfDue()

@@ -74,7 +74,7 @@ func TestSweepRace(t *testing.T) {
 	tx, err := s.inUse.file.DB.Begin(true)
 	require.NoError(t, err)
 	done := make(chan error)
-	go func() { done <- s.sweep(1 << 30) }() // it finds all of them past, and waits to delete them
+	go func() { done <- s.sweep(1 << 30) }() // it finds all buckets full, and waits to delete them
 	b := tx.Bucket(format.Decimal(1))
 	for range 20 {
 		for key := range want {
@@ -153,7 +153,7 @@ func TestNoFalseNegatives(t *testing.T) {
 	upkeep.Wait()
 }
 
-// A sweep that other maintenance kept from running runs later.
+// If other maintenance is under way, a sweep runs later.
 func TestMissedSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, storePath(t))

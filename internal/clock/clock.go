@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Clock is the wall clock of its start plus the monotonic time since. A wall
-// clock that cannot be right is left aside until it can.
+// Clock is the time of the wall clock at its start plus the monotonic time
+// since. It ignores a wall clock that cannot be right.
 type Clock struct {
 	simulated func() time.Time // replaces both clocks; may be nil
 	end       int64            // latest instant
@@ -19,7 +19,7 @@ type Clock struct {
 	mu       sync.Mutex       // guards the fields below
 	wall     func() time.Time // the wall clock
 	behind   int64            // lag of the wall clock at the last Follow
-	doubt    error            // why the wall clock was not believed at the begin; nil once it is
+	doubt    error            // reason to doubt the wall clock; may be nil
 	forward  int64            // steps ahead so far
 	backward int64            // steps back so far
 	stepped  chan struct{}
@@ -33,16 +33,17 @@ const smallestStep = int64(250 * time.Millisecond)
 var earliest = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()
 
 const (
-	// A wall clock is not believed either if it is so far ahead of the last save.
-	// A device that was really off for so long loses little. If a believable wall
-	// clock is so far behind, the last save was ahead.
+	// A wall clock is not believed either if it is this far ahead of the last
+	// save. A device that was really off for that long loses little. If a wall
+	// clock after the release is this far behind the last save, the save was
+	// ahead.
 	farAhead = 10 * 365 * 24 * int64(time.Hour)
 
-	// A wall clock that is so little behind the last save is right. It was set
+	// A wall clock that is only this far behind the last save is right. It was set
 	// back a little since.
 	littleBehind = 5 * int64(time.Second)
 
-	// If a wall clock is still behind after so long, the last save was ahead.
+	// If a wall clock is still behind after this time, the last save was ahead.
 	patience = time.Hour
 )
 
@@ -58,10 +59,10 @@ func New(simulated, wall func() time.Time, end int64) *Clock {
 	return c
 }
 
-// Begin compares the wall clock with the time of the last save, or 0. If the
-// wall clock is behind it, or ten years ahead, time goes on from the save, until
-// Follow finds the wall clock right. Begin returns how far the wall clock is
-// from the save if it is not believed, or 0.
+// Begin compares the wall clock with seen, the time of the last save; 0 means
+// none. If the wall clock is behind it, or ten years ahead, time goes on from
+// the save until Follow finds the wall clock right. If the wall clock is not
+// believed, Begin returns how far it is from the save, or else 0.
 func (c *Clock) Begin(seen int64) time.Duration {
 	if c.simulated != nil || seen == 0 {
 		return 0
@@ -83,16 +84,17 @@ func (c *Clock) Begin(seen int64) time.Duration {
 	return time.Duration(step)
 }
 
-// Health returns why the wall clock is not believed since Begin, or nil.
+// Health returns the reason why the wall clock is not believed, or nil.
 func (c *Clock) Health() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.doubt
 }
 
-// Seen returns the time that a save should have, for Begin of the next process:
-// that of the wall clock, or Now if the wall clock is not believed. The Clock
-// may be ahead of a wall clock that was set back. The next process is not.
+// Seen returns the time to store with a save, for Begin of the next process. It
+// is that of the wall clock, or Now if the wall clock is not believed. The
+// Clock may be ahead of a wall clock that was set back. The Clock of the next
+// process is not.
 func (c *Clock) Seen() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,9 +123,10 @@ func (c *Clock) Instant(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// Follow sets the Clock ahead if the wall clock is ahead of it, but not by
-// years, unless the Clock itself is before the release of this version. It
-// returns the step that the wall clock made since the last call, or 0.
+// Follow sets the Clock ahead if the wall clock is ahead of it. It ignores a
+// wall clock ten years ahead, unless the Clock itself is before the release of
+// this version. It returns the step that the wall clock made since the last
+// call, or 0.
 func (c *Clock) Follow() (step time.Duration) {
 	if c.simulated != nil {
 		return 0

@@ -53,8 +53,8 @@ func TestInstant(t *testing.T) {
 	require.EqualValues(t, 7, c.Instant(time.Unix(0, 7)))
 }
 
-// TestBegin has what the clock says, the time at which the Clock begins, and
-// whether the clock is believed.
+// Each case of TestBegin has the time of the wall clock, the time at which the
+// Clock begins, and whether the wall clock is believed.
 func TestBegin(t *testing.T) {
 	at := func(year int) time.Time { return time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC) }
 	saved := at(2030)
@@ -103,8 +103,8 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestPatience: after an hour behind the last save, the clock is right, and the
-// save was ahead. Time does not go back in this process, but in the next.
+// TestPatience: if the wall clock is behind the last save for an hour, it is
+// right, and the save was ahead. Time goes back in the next process only.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		saved := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -5,9 +5,9 @@
 // the sums. It reads and writes byte slices, and knows neither bbolt nor files:
 // the package boltfile writes the bytes to a file.
 //
-// An Entry is what crosses the border between the limiter and its store: the
-// number of a limit, an id and a TAT. Number 0 (Holds) stands for the holds,
-// whose id is the held bucket's key as text.
+// The limiter and its store exchange Entries. An Entry is the number of a
+// limit, an id and a TAT. Number 0 (Holds) stands for the holds, whose id is
+// the held bucket's key as text.
 //
 // Each function that reads bytes checks them first. It returns ErrCorrupt for
 // bytes that docs/format.md does not allow. A record is read as a whole or not

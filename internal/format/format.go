@@ -63,7 +63,7 @@ func Damaged(path, text string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrCorrupt, path, fmt.Errorf(text, args...))
 }
 
-// Foreign returns the ErrFormat of a bbolt file that no stint wrote.
+// Foreign returns the ErrFormat of a bbolt file that stint did not write.
 func Foreign(path string) error {
 	return fmt.Errorf("%w: %s: a bbolt file, but not one of stint's", ErrFormat, path)
 }

@@ -195,7 +195,7 @@ func TestLog(t *testing.T) {
 func TestLogForgedRecord(t *testing.T) {
 	fake, _ := Frame(12345, 3, []Entry{{1, "forged", 1}}) // a client chooses the id, and does not know the round
 	id := string(fake[:50])
-	pad := strings.Repeat("x", LogBlock-LogHeader-4-(1+1+8)-(1+2)) // so that the id begins with a block
+	pad := strings.Repeat("x", LogBlock-LogHeader-4-(1+1+8)-(1+2)) // so that a block begins with the id
 	round := rand.Uint64()
 	frame, _ := Frame(round, 1, []Entry{{1, pad, 1}, {1, id, 1}})
 	require.Zero(t, bytes.Index(frame, fake[:50])%LogBlock)

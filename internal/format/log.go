@@ -9,11 +9,11 @@ import (
 
 const (
 	LogSize   = 1 << 20
-	LogBlock  = 512       // a disk writes a block whole, so no save shares one with an earlier save
+	LogBlock  = 512       // a disk writes whole blocks, so no two saves share one
 	LogHeader = 8 + 8 + 4 // the round, the sequence number, the length of the record
 
-	// LogSkip is how many bytes of the log's value bbolt puts on the first page,
-	// beside its own header. They are not used.
+	// LogSkip is the number of bytes of the log's value that bbolt puts on the
+	// first page, after its own header. The log does not use them.
 	LogSkip = 4096 - 16 - 16 - 3
 )
 
@@ -75,9 +75,9 @@ func ReadLog(b []byte, round uint64) (records []Record, end int, err error) {
 	return records, end, err
 }
 
-// NextRound returns the round after another. The upper half is a counter, which
-// orders the rounds. The lower half is random, so that nobody can choose an id
-// that looks like a record of the round.
+// NextRound returns the round after the given one. The upper half is a counter,
+// which orders the rounds. The lower half is random, so that no client can
+// choose an id that looks like a record of the round.
 func NextRound(round uint64) uint64 { return (round>>32+1)<<32 | uint64(rand.Uint32()) }
 
 // ReadNextRound returns the records of the round after the given one. It looks
@@ -118,7 +118,7 @@ func ParseSeen(v []byte) (seen int64, err error) {
 	return int64(n), nil
 }
 
-// withSum returns a number behind its checksum.
+// withSum returns the checksum of a number, and then the number.
 func withSum(n uint64) []byte {
 	v := append(make([]byte, 4), BigEndian(n)...)
 	Seal(0, v)

@@ -10,7 +10,7 @@ const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio
 // The pages of bbolt have no checksums. So each bucket keeps the sum of the
 // hashes of its entries in the 64 bits that bbolt calls its sequence. bbolt
 // writes them with the root of the bucket, which changes whenever an entry
-// does: a sum costs no page, and is as durable as the entry.
+// does. So a sum costs no page, and is as durable as the entry.
 const SumStart uint64 = golden
 
 // EntrySum returns the part of a bucket's sum that is due to one entry. Each

@@ -81,7 +81,7 @@ func (r *reader) plan() error {
 		}
 	}
 	if meta == nil && journal == nil && len(r.places) == 0 && len(r.lost) == strange {
-		return format.Foreign(r.file.Path) // nothing here or lost was stint's
+		return format.Foreign(r.file.Path) // every key is unknown, and nothing else was lost
 	}
 	for e := range r.bucket(nil, meta) {
 		switch key := string(e.key); {
@@ -204,8 +204,8 @@ func (r *reader) log(log, round []byte) {
 	}
 }
 
-// sane reports whether stint could have stored the entry. The TAT must be at
-// least least.
+// sane reports whether stint could have stored the entry. The TAT must not be
+// below least.
 func (r *reader) sane(e format.Entry, least int64) bool {
 	err := format.CheckID(e.Name, e.ID)
 	if err == nil && e.TAT < least {
@@ -240,8 +240,8 @@ type item struct {
 	bucket     bool
 }
 
-// bucket yields the items of a bucket, given as stored in its parent. A bucket
-// with a name has a sum.
+// bucket yields the items of a bucket, given as stored in its parent. If name
+// is not nil, the bucket has a sum.
 func (r *reader) bucket(name, b []byte) iter.Seq[item] {
 	return func(yield func(item) bool) {
 		if len(b) < 16 {
@@ -276,7 +276,7 @@ func (r *reader) bucket(name, b []byte) iter.Seq[item] {
 	}
 }
 
-// tree yields the items of the leaves below a page, without the unsound ones.
+// tree yields the items of the sound leaves below a page.
 func (r *reader) tree(id uint64) iter.Seq[item] {
 	return func(yield func(item) bool) {
 		for leaf, err := range r.check.Leaves(id, r.pages, nil, true) {

@@ -140,7 +140,7 @@ func TestSalvageShortFile(t *testing.T) {
 	defer file.Close()
 	m, err := bboltpage.ReadMeta(file)
 	require.NoError(t, err)
-	short := writeFile(t, content[:(m.Pages-3)*bboltpage.Size]) // without what the last transaction wrote last
+	short := writeFile(t, content[:(m.Pages-3)*bboltpage.Size]) // without the last pages of the last transaction
 	_, err = verify(t, short)
 	require.ErrorIs(t, err, format.ErrCorrupt)
 	to, v, err := salvageFile(t, short)

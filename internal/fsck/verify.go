@@ -75,8 +75,8 @@ func (r *reader) asOpened(tx *bolt.Tx) error {
 	return nil
 }
 
-// metaPages checks the first two pages and the list of free pages. Opening a
-// file notices an unsound meta page only if the log has later records.
+// metaPages checks the first two pages and the list of free pages. A store that
+// opens a file notices an unsound meta page only if the log has later records.
 // Otherwise bbolt uses the other meta page.
 func (r *reader) metaPages() {
 	ms, err := bboltpage.ReadMetas(r.file.OS())

@@ -98,7 +98,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// A file that another process has, or that is none of stint's, is that error.
+// Verify returns the error of opening a file that does not exist, is not one of
+// stint's, or is locked.
 func TestVerifyOpenErrors(t *testing.T) {
 	_, err := verify(t, t.TempDir()+"/none.db")
 	require.ErrorIs(t, err, os.ErrNotExist)
@@ -123,8 +124,8 @@ func TestVerifyMetaPages(t *testing.T) {
 	}
 }
 
-// Any flipped byte is found, unless nothing reads it: then the file has the
-// same in it.
+// Verify finds any flipped byte, unless nothing reads that byte. Then the file
+// has the same contents.
 func TestVerifyFlippedBytes(t *testing.T) {
 	all := many(20_000)
 	sound := readFile(t, makeFile(t, labels{1: "One", 2: "Two", 300: "Everyone"}, inTree(all[:10_000]...),

@@ -114,8 +114,8 @@ func (g *Group[W]) Late() bool {
 	return oldest != nil && time.Since(oldest.begun) > 4*g.pause
 }
 
-// Await waits for the save. It returns its error, or ErrTimeout, or ErrStopped
-// when stop is closed, which may be nil.
+// Await waits for the save. It returns the save's error, or ErrTimeout, or
+// ErrStopped when stop is closed. stop may be nil.
 func (b *Batch[W]) Await(stop <-chan struct{}) error {
 	begun := time.Now()
 	select {
@@ -168,8 +168,8 @@ func (g *Group[W]) run() {
 	}
 }
 
-// patience is how often in a row gather yields the processor although no caller
-// comes.
+// patience is how many times in a row gather yields the processor without a new
+// caller.
 const patience = 32
 
 // gather yields the processor to callers that are about to submit work. It

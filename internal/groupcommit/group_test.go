@@ -120,7 +120,7 @@ func TestGroup(t *testing.T) {
 			r.slow = make(chan struct{})
 			stop := make(chan struct{})
 			first, stopped := r.put(1, true), make(chan error)
-			for range 2 { // one waits already, the other for a save that is overdue
+			for range 2 { // the first stops before the save is overdue, the second after
 				go func() { stopped <- first.Await(stop) }()
 				synctest.Wait()
 				close(stop)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMap compares a Map, and every tenth of its earlier versions, with Go
+// TestMap compares a Map, and every hundredth of its earlier versions, with Go
 // maps, even if most of the hashes are equal.
 func TestMap(t *testing.T) {
 	for _, tc := range []struct {

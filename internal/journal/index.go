@@ -160,7 +160,7 @@ func (x *Index) All() iter.Seq[format.RawEntry] {
 type run struct {
 	first format.RawEntry
 	chunk []byte
-	rest  []uint32 // the places of the other entries
+	rest  []uint32 // offsets of the other entries in the chunk
 }
 
 // Sorter yields the entries of an Index in the order of their keys. A chunk

@@ -60,7 +60,7 @@ var Actions = []Action{
 	{"compact", 4, func(w *World) { w.upkeep(Compact) }, files},
 }
 
-// Step does an action, and sometimes looks at a bucket after it.
+// Step does an action, and then looks at a bucket, unless the process is dead.
 func (w *World) Step() {
 	w.Counts["steps"]++
 	total := 0

@@ -51,7 +51,7 @@ func (b *Bucket) advance(now int64) (came bool) {
 }
 
 // newLimits puts another limit in force. A TAT that a look clamped goes back to
-// the store's. Any other TAT is clamped to the new limit.
+// the store's. The new limit may clamp the TAT.
 func (b *Bucket) newLimits(l Limit, on bool, now int64) {
 	b.forget()
 	if on {

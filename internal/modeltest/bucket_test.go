@@ -34,8 +34,9 @@ func (b *Bucket) wait(l Limit, now, cost int64) (at int64) {
 	return at
 }
 
-// TestBucket compares the model with figures from pencil and paper. Instants
-// and TATs are seconds after 100. Each step changes a bucket of ten tokens.
+// TestBucket compares the model with figures from pencil and paper. Times are
+// in seconds, and instants count from second 100. Each step changes a bucket of
+// ten tokens.
 func TestBucket(t *testing.T) {
 	type step struct {
 		at       int64

@@ -16,7 +16,7 @@ const (
 	NoFault Fault = iota
 	FailLoad
 	FailBefore
-	FailAfter // the save fails, and was carried out
+	FailAfter // the save is carried out, and then fails
 	CrashBefore
 	CrashAfter
 )

@@ -1,8 +1,8 @@
 package modeltest
 
-// commitLate spends from a group while its save is held up for longer than the
-// caller waits. Later calls wait for the next commit. Then the save goes on,
-// and fails or not.
+// commitLate spends from a group of buckets, and holds up the save for longer
+// than the caller waits. Later calls wait for the next commit. Then the save
+// goes on, and fails or not.
 func (w *World) commitLate() {
 	reqs, before, undo := w.pickRequests(), make(map[Key]Span), make(map[Key]Span)
 	if len(reqs) == 0 {

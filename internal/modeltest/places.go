@@ -195,7 +195,7 @@ func (w *World) resetKeys(keys ...Key) {
 			w.unknown(key, next)
 			if len(s.Queue) == 0 {
 				w.heldNow(key, 0)
-			} else if s.Queue = nil; !w.dead() { // it may wait, or not
+			} else if s.Queue = nil; !w.dead() { // turns may still wait, or not
 				w.resetKeys(key)
 			}
 			continue

@@ -213,7 +213,7 @@ func (w *World) group(op Op, reqs []Request) Failure {
 		w.faulty(r.Failure)
 	}
 	var changed []Key
-	strictest, committed := Memory, Memory // the second without those that spend nothing
+	strictest, committed := Memory, Memory // committed leaves out requests that spend nothing
 	for _, q := range reqs {
 		if l, _ := w.limitOf(q); q.Mode != CheckOnly && q.Cost > 0 {
 			strictest = max(strictest, l.Level)

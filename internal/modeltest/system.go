@@ -68,7 +68,7 @@ func (ls Limits) For(key Key) (l Limit, on, declared bool) {
 // Op is a method of the System.
 type Op string
 
-// The methods of a limiter, and what a test does to its process.
+// The methods of a limiter, and Tick.
 const (
 	Spend         Op = "spend"
 	Check         Op = "check"

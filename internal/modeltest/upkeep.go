@@ -78,7 +78,7 @@ func (w *World) flush() {
 	w.flushed()
 }
 
-// tick lets FlushInterval pass, which saves the limits at Flushed or stricter.
+// tick lets FlushInterval pass, which saves the buckets at Flushed or stricter.
 func (w *World) tick() {
 	w.call(Call{Op: Tick})
 	for key, s := range w.states {

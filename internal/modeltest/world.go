@@ -27,7 +27,7 @@ type state struct {
 type place struct {
 	key   Key
 	id    int   // of the System
-	turn  *Turn // nil: it took nothing, or was cancelled
+	turn  *Turn // its instant and cost
 	now   bool  // the turn came at once
 	epoch int   // epoch of the limits at that time
 }
@@ -82,7 +82,7 @@ func (w *World) require(ok bool, format string, args ...any) {
 	}
 }
 
-// call calls the System. If the call waits for a delayed flush, call ends the
+// call calls the System. If the System waits for a delayed flush, call ends the
 // delay.
 func (w *World) call(c Call) (r Reply) {
 	c.Now = w.now

@@ -8,8 +8,9 @@
 //
 // Charging a turn keeps Tail as it is. Turns never move forward.
 //
-// The root package keeps a Queue only for the few buckets that have one, under
-// the mutex of their shard. The package reads no clock and takes no lock.
+// The root package keeps a Queue only for the few buckets with waiting
+// requests, under the mutex of their shard. Package queue reads no clock and
+// takes no lock.
 //
-// The tests compare it with a queue that is charged step by step.
+// The tests charge a queue step by step, and require that Tail stays the same.
 package queue

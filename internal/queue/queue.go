@@ -9,7 +9,7 @@ import (
 type Turn struct {
 	At   int64 // instant at which it may go, Unix nanoseconds
 	Cost int64 // tokens
-	Rate Rate  // the turn's own; zero means the queue's
+	Rate Rate  // rate of this turn; zero means the queue's
 }
 
 // Rate is the part of a limit that the arithmetic needs.
@@ -96,7 +96,7 @@ func (q *Queue) Tail(tat int64, r Rate) int64 {
 
 // charge returns the TAT after a turn went at its instant. The limit may have
 // become smaller since the turn joined. So the TAT is never later than that of
-// a bucket that is empty at the instant.
+// a bucket that is empty at that instant.
 func (r Rate) charge(tat int64, t *Turn) int64 {
 	if t.Rate != (Rate{}) {
 		r = t.Rate
@@ -108,8 +108,8 @@ func (r Rate) charge(tat int64, t *Turn) int64 {
 	return min(add(max(tat, t.At), t.Cost*r.Interval), empty)
 }
 
-// Delay moves all turns by the same time, so that the first does not go before
-// until. It reports whether any moved.
+// Delay makes all turns later by the same time, so that the first goes at the
+// instant until or after it. It reports whether any moved.
 func (q *Queue) Delay(until int64) bool {
 	if len(q.turns) == 0 || q.turns[0].At >= until {
 		return false

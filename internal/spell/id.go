@@ -18,7 +18,7 @@ type Format interface {
 	String() string
 }
 
-// NewFormat returns a format with this name. The function returns the canonical
+// NewFormat returns a format with this name. canonical returns the canonical
 // spelling of an id, or the reason why the id is not of this format.
 func NewFormat(name string, canonical func(id string) (string, error)) Format {
 	return &format{name, canonical}
@@ -43,8 +43,8 @@ func (Shared) String() string { return "shared" }
 
 func (Shared) Canonical(id string) (string, error) { return Finish(Shared{}, id, id, nil) }
 
-// Canonical returns f.Canonical(id) if its length is right. Its error wraps
-// ErrInvalidID, even if that of f does not.
+// Canonical returns f.Canonical(id) if the length of that is right. Its error
+// wraps ErrInvalidID, even if that of f does not.
 func Canonical(f Format, id string) (string, error) {
 	canonical, err := f.Canonical(id)
 	if err != nil && errors.Is(err, ErrInvalidID) {

@@ -29,15 +29,15 @@ const (
 	Used    = 1 << (metaFlags + 3) // used since the last round of eviction
 	Pending = 1 << (metaFlags + 4) // the bucket is in a commit
 	Covered = 1 << (metaFlags + 5) // the store has the current half of the lease
-	Clamped = 1 << (metaFlags + 8) // a Check clamped the TAT, and no spend did
+	Clamped = 1 << (metaFlags + 8) // only a Check has clamped the TAT
 	Ahead   = 1 << (metaFlags + 9) // the store has the next half of the lease, too
 
 	// Flush means that each flush saves the bucket. Without it, the rule may leave
 	// the bucket to the last flush.
 	Flush = 1 << (metaFlags + 10)
 
-	// SaveShift is the first bit of a number: the last save that took the bucket.
-	// It is 1, 2 or 3, or 0 for none. SaveMask covers its bits.
+	// SaveShift is the first bit of the number of the last save that took the
+	// bucket. The number is 1, 2 or 3, or 0 for none. SaveMask covers its bits.
 	SaveShift = metaFlags + 6
 	SaveMask  = 3 << SaveShift
 )

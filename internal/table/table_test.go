@@ -19,7 +19,7 @@ type key struct {
 	id   string
 }
 
-// rig is Slots with keys that it hashes itself.
+// rig is Slots with the seed that hashes its keys.
 type rig struct {
 	Slots
 	seed maphash.Seed
@@ -132,14 +132,15 @@ func TestEachDirty(t *testing.T) {
 	})
 }
 
-// TestEvict says which round of eviction removes a bucket; 0 is none.
+// Each case of TestEvict has the round of eviction that removes a bucket; 0
+// means none.
 func TestEvict(t *testing.T) {
 	const now, saving = 1000, 2 << SaveShift
 	cases := []struct {
 		what        string
 		tat         int64
 		flags       uint64
-		round, used int // without and with used
+		round, used int // the round without used, and with used
 	}{
 		{"as stored, unused", now + 1, Stored, 1, 1},
 		{"as stored, used", now + 1, Stored | Used, 2, 1},
