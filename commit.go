@@ -17,8 +17,8 @@ import (
 // A decision at Leased or Synced waits for a commit, and so does a hold. The
 // committer puts changes that arrive together into one save. When the save has
 // ended, it finishes them in the reverse order of their submission. If the save
-// failed, a bucket gets its old TAT back, unless its TAT has changed again or a
-// later commit has the bucket. Otherwise the tokens stay spent.
+// failed, a bucket gets its old TAT back. The tokens stay spent only if the TAT
+// has changed again, or if a later commit has the bucket.
 
 // change is the change that one call made to one bucket, or to its hold.
 type change struct {
@@ -27,9 +27,9 @@ type change struct {
 	hash  uint64
 
 	from, to int64         // TAT in the slot, or end of the hold
-	given    *rule         // of the caller; nil: the configured one
-	turn     *queue.Turn   // joined the queue
-	turns    []*queue.Turn // a reset took them out of the queue
+	given    *rule         // the caller's; nil: the configured one
+	turn     *queue.Turn   // that joined the queue
+	turns    []*queue.Turn // that a reset took out of the queue
 	isHold   bool
 	renewal  bool // of a lease: no caller waits
 	counted  bool // as allowed
@@ -45,8 +45,7 @@ type work struct {
 }
 
 // renewalPause is the longest that a renewal of a lease waits for others. Half
-// a lease lasts longer, unless callers spend much faster than the limit gives
-// back.
+// a lease lasts longer, unless callers spend much faster than tokens come back.
 const renewalPause = 5 * time.Millisecond
 
 // committer runs the commits of a Limiter.
@@ -62,8 +61,8 @@ type committer struct {
 // do decisions at Leased and Synced.
 type CommitStats struct {
 	Commits  int64
-	Buckets  int64 // and holds, written by them
-	Leases   int64 // of those, new or renewed leases
+	Buckets  int64 // buckets and holds written
+	Leases   int64 // leases written, new or renewed
 	Failures int64
 	Last     time.Duration // how long the last one took
 	Longest  time.Duration
@@ -87,7 +86,7 @@ func (c *committer) levelOf(limits *Limits, rule uint32) Durability {
 }
 
 // levelFor returns the durability of a change to a bucket with a rule. A given
-// limit has no lease, because those in the file are of the configured one.
+// limit has no lease, because leases in the file are of the configured limit.
 func (c *committer) levelFor(ch *change, rule uint32) Durability {
 	if ch.given == nil {
 		return c.levelOf(ch.shard.limits, rule)
@@ -131,8 +130,8 @@ func (s *shard) unsavedLocked(b table.Slot) bool {
 
 // submitLocked puts the changes of rs into one commit in two cases. Either one
 // of them must be in the store before the answer, or a crash would forget some
-// of them and not others. It returns the commit to wait for, or nil. Otherwise
-// it renews the leases that are due.
+// of them and not others. It returns the commit to wait for. In all other cases
+// it renews the leases that are due, and returns nil.
 func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 	c := l.committer
 	most, least, strictest := gcra.NeedNone, Synced, Memory
@@ -181,8 +180,8 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 }
 
 // changedLocked returns the slot of a request, and whether the store must save
-// it. It must if the request changed the bucket, and after a refund or a reset
-// if the store may lack earlier changes.
+// it. It must if the request changed the bucket. After a refund or a reset it
+// also must if the store may lack earlier changes.
 func (r *request) changedLocked() (b table.Slot, changed bool) {
 	i, ok := r.shard.findLocked(r.key, r.hash)
 	if !ok {
@@ -227,9 +226,9 @@ func renewalOf(s *shard, hash uint64, b table.Slot) change {
 	return change{key: slotKey(b), shard: s, hash: hash, from: b.TAT(), to: b.TAT(), renewal: true}
 }
 
-// renewLocked puts the next lease of the bucket in b into a batch. The half
-// that is left covers what the bucket spends until then. It reports whether
-// the caller should yield to the committer.
+// renewLocked puts the next lease of the bucket in b into a batch. Until the
+// commit, the half that is left covers what the bucket spends. renewLocked
+// reports whether the caller should yield to the committer.
 func (c *committer) renewLocked(s *shard, hash uint64, b table.Slot, tat int64) (late bool) {
 	in := c.Lock(false)
 	defer c.Unlock()
@@ -364,7 +363,7 @@ func (s *shard) failLocked(ch *change, i uint32) {
 	s.MarkDirty(i)
 }
 
-// coverLocked notes that the store has a TAT for a bucket that may be a lease.
+// coverLocked notes that the store has a TAT, maybe a lease, for a bucket.
 func (s *shard) coverLocked(b table.Slot, tail, stored int64) {
 	switch this, next := s.limits.rules[b.Rule()].rate.Lease(tail); stored {
 	case next:

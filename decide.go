@@ -23,8 +23,8 @@ type Decision struct {
 }
 
 // stricter reports whether a is a stricter decision than b: denied before
-// allowed, then the longer RetryAfter, then the fewer Remaining. The rest only
-// makes the result independent of the order of comparison.
+// allowed, then the longer RetryAfter, then the fewer Remaining. The last two
+// fields only make the result independent of the order of comparison.
 func (a *Decision) stricter(b *Decision) bool {
 	if a.Allowed != b.Allowed {
 		return b.Allowed
@@ -78,8 +78,8 @@ func (l *Limiter) Refund(key Key, cost int64) (Decision, error) {
 
 // Reset makes the buckets full, as if they had never been used, and ends their
 // holds. Requests that wait in their queues still go when their turns come.
-// Keys are reset in order, until one fails. After ErrNotDurable that one may be
-// reset too.
+// Keys are reset in order, until one fails. After ErrNotDurable the key that
+// failed may be reset too.
 func (l *Limiter) Reset(keys ...Key) error {
 	for _, key := range keys {
 		if err := l.reset(key); err != nil {
@@ -108,7 +108,7 @@ func (l *Limiter) reset(key Key) error {
 	held := g != nil && (g.hold != 0 || g.unsaved || g.commits > 0)
 	if g != nil && g.queue.Len() > 0 {
 		r.turns = g.queue.Take()
-		r.shard.MarkDirty(r.index) // the store has the TAT after them
+		r.shard.MarkDirty(r.index) // the store has the TAT after the turns
 	}
 	r.writeLocked(now)
 	var in *batch
@@ -201,8 +201,8 @@ func (r *rule) report(d *Decision, tat, now int64) {
 }
 
 // slowPath decides on one bucket, at the instant now. It reads the clock
-// instead if now is readClock, or if what the bucket was at that instant may
-// no longer be known.
+// instead if now is readClock, or if the bucket's state at that instant may be
+// lost.
 func (l *Limiter) slowPath(key Key, cost int64, op op, now int64) (Decision, error) {
 	if m := l.limits.Load().member(key.Name); m.role != plainRole {
 		return l.slowPathShare(m, Request{Key: key, Cost: cost}, op)
@@ -241,7 +241,7 @@ func (l *Limiter) slowPathOf(rs []request, now int64) (Decision, error) {
 	return d, nil
 }
 
-// op is what is done to a bucket.
+// op is an operation on a bucket.
 type op uint8
 
 const (
@@ -251,26 +251,26 @@ const (
 	opReset
 )
 
-// request is one call for one bucket on its way. to is the TAT that the
-// bucket is to have.
+// request is one call for one bucket, in progress. Its field to is the new TAT
+// of the bucket.
 type request struct {
 	change
 	cost int64
 	op   op
 	mode Mode
-	at   int // of the caller's requests
+	at   int // index in the caller's requests
 
-	resident bool // index is that of its slot
+	resident bool // in memory: index is valid
 	index    uint32
-	rule     uint32 // in shard.limits.rules; not the one that is given
+	rule     uint32 // configured: index in shard.limits.rules
 	tat      int64  // in the slot, or as loaded
 	allowed  bool
 	role     role
 	group    *group // nil if its bucket decides alone
 
-	limits   *Limits // under which rule was looked up, if it was
-	saved    int64   // TAT in the store then
-	removals uint32  // of the shard before that
+	limits   *Limits // at the last load; nil before it
+	saved    int64   // TAT in the store at that load
+	removals uint32  // of the shard before that load
 }
 
 // locate checks what can be checked without the bucket, and finds its shard.
@@ -301,8 +301,7 @@ func (r *request) findLocked() bool {
 	return r.limits == s.limits && (r.resident || r.removals == s.Removals())
 }
 
-// decideLocked decides at the instant now, and sets the TAT that the bucket is
-// to have.
+// decideLocked decides at the instant now, and sets the new TAT of the bucket.
 func (r *request) decideLocked(now int64, d *Decision) error {
 	s := r.shard
 	d.Key = r.key

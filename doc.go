@@ -131,7 +131,7 @@ clock, for a test or a simulation.
 The names of limits are written in Go, each with its limit beside it. [NewLimits]
 takes other defaults, and overrides; a [Group] is a list of ids with several
 limits, such as a plan. Package limitsfile reads them from YAML. A running Limiter
-takes others with [Limiter.SetLimits], and those of one id with
+takes other limits with [Limiter.SetLimits], and other overrides of one id with
 [Limiter.SetOverrides].
 
 docs/format.md describes the bytes of a stint file. The file stores the numbers

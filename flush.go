@@ -117,15 +117,15 @@ func (f *flusher) save(changes []Change) error {
 	return err
 }
 
-// timeOfSave returns what each save has besides buckets: its time. The next
+// timeOfSave returns the time that each save has besides buckets. The next
 // process learns from it whether its clock is behind. mu is held.
 func (f *flusher) timeOfSave() Change {
 	f.timed = f.clock.Seen()
 	return Change{Key{}, f.timed}
 }
 
-// beginClock has the clock go on from the last save if the wall clock is wrong.
-// It returns how far that is from the save then, or 0.
+// beginClock lets c go on from the last save if the wall clock is wrong. It
+// returns how far a wall clock that is not believed is from the save, or 0.
 func beginClock(c *clock.Clock, store Store) (time.Duration, error) {
 	seen, err := store.Load(Key{})
 	if err != nil {
@@ -135,7 +135,8 @@ func beginClock(c *clock.Clock, store Store) (time.Duration, error) {
 }
 
 // timeAlone is how often the time is saved without buckets, while the wall clock
-// is not believed: only uptime counts then, and each boot would lose its own.
+// is not believed. The clock counts only uptime then, and the next boot would
+// lose uptime that is not saved.
 const timeAlone = int64(time.Minute)
 
 // timeDue reports whether the time is saved even without buckets. mu is held.
@@ -175,7 +176,7 @@ func (f *flusher) flushParts(all bool) (skipped []*batch, err error) {
 }
 
 // flushAndWait saves everything spent so far, and waits for the commits that
-// have some of it.
+// save a part of it.
 func (f *flusher) flushAndWait() error {
 	// The second flush, or a later commit, saves tokens that were spent after
 	// the bucket joined a commit.
@@ -194,8 +195,8 @@ func (f *flusher) flushAndWait() error {
 	return nil
 }
 
-// flushPartLocked saves the dirty buckets of the shards from a number on, until
-// they fill one save. It returns the number to go on with, or -1.
+// flushPartLocked saves the dirty buckets of shard number from and later ones,
+// until they fill one save. It returns the number to go on with, or -1.
 func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, skipped []*batch, err error) {
 	if f.closed {
 		return -1, nil, ErrClosed
@@ -266,9 +267,9 @@ func (f *flusher) sweep(c *collector) {
 // holdKey is the key under which the store has a bucket's hold.
 func holdKey(key Key) Key { return Key{Unknown, key.String()} }
 
-// expireLocked removes full buckets. It leaves buckets that the store has to
-// the next flush, which deletes them there. It leaves buckets that only a Check
-// has clamped to eviction, because the store's TAT may be ahead.
+// expireLocked removes full buckets. The next flush deletes buckets that are in
+// the store. Buckets that only a Check has clamped stay until they are evicted,
+// because the store's TAT may be ahead.
 func (s *shard) expireLocked(now int64) {
 	s.Each(func(i uint32, b table.Slot) table.Outcome {
 		switch {
@@ -335,8 +336,8 @@ func (c *collector) collectLocked(s *shard) {
 	})
 }
 
-// waits reports whether a dirty bucket is saved only when all are. It need not
-// survive a crash, or the store has a lease for it.
+// waits reports whether only a flush of all buckets saves a dirty bucket: it
+// need not survive a crash, or the store has a lease for it.
 func (c *collector) waits(s *shard, b table.Slot) bool {
 	switch cmp.Or(s.limits.rules[b.Rule()].limit.Durability, c.level) {
 	case Memory:

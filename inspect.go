@@ -21,10 +21,10 @@ type Bucket struct {
 }
 
 // Buckets yields the buckets of a limit that are not full, or are held, in no
-// particular order: those that are only in memory, and those that the store
-// has. Each is read when it is yielded. A bucket that is made during the loop
-// may be missing, and one that leaves memory may have its earlier state. If the
-// store fails, the error is the last thing yielded.
+// particular order, from memory and from the store. Each is read when it is
+// yielded. A bucket that is made during the loop may be missing, and one that
+// leaves memory may have its earlier state. If the store fails, the error is
+// the last thing yielded.
 func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 	return func(yield func(Bucket, error) bool) {
 		if l.isClosed() {
@@ -121,8 +121,8 @@ func (l *Limiter) bucket(key Key) (Bucket, error) {
 	return b, nil
 }
 
-// inspect returns the state of a bucket that the store has a TAT for, whether
-// it is not full or held, and whether it is in memory.
+// inspect returns the state of a bucket with this TAT in the store. A live
+// bucket is not full, or is held. A resident one is in memory.
 func (l *Limiter) inspect(key Key, stored int64) (b Bucket, live, resident bool) {
 	if len(key.ID) > maxIDLen {
 		return Bucket{}, false, false // not one of stint's
@@ -170,10 +170,11 @@ func (l *Limiter) Snapshot(w io.Writer) (int64, error) {
 	return l.store.Snapshot(w)
 }
 
-// Health returns nil, or everything that is wrong now and since when: saving
-// fails or takes longer than CommitTimeout, loading fails, or what Store.Health
-// says. Each is reported until it succeeds again. Health reads no disk and
-// waits for no call that does. Decisions go on from memory if they can.
+// Health returns nil, or everything that is wrong now and since when. It
+// reports failed saves and loads until one succeeds, a save that takes longer
+// than CommitTimeout until it ends, a wrong clock, and what Store.Health says.
+// It reads no disk and waits for no call that does. Decisions go on from memory
+// if they can.
 func (l *Limiter) Health() error {
 	f := l.flusher
 	f.statusMu.Lock()
@@ -193,7 +194,7 @@ func (l *Limiter) Health() error {
 type Stats struct {
 	Limits    map[Name]LimitStats // of declared Names; errors of others are under Unknown
 	Resident  int64               // buckets in memory
-	Dirty     int64               // of those, changed since they were saved
+	Dirty     int64               // buckets in memory, changed since they were saved
 	Loads     int64               // of buckets that were not in memory
 	Evictions int64               // buckets removed from memory to make room
 	Flush     FlushStats
@@ -207,12 +208,12 @@ type Stats struct {
 // LimitStats are counts of the calls for one limit.
 type LimitStats struct {
 	Allowed, Denied int64 // decisions to spend or to reserve
-	Borrowed        int64 // of the Allowed of a limit with a Parent: its floor did not pay
+	Borrowed        int64 // allowed with a Parent, and not paid by the floor
 	Errors          int64 // calls that returned an error
 }
 
-// failed counts an error against the key's limit, and returns it. It does
-// nothing if err is nil.
+// failed counts an error against the key's limit, and returns the error. A nil
+// err does nothing.
 func (l *Limiter) failed(key Key, err error) error {
 	if err == nil {
 		return nil

@@ -101,9 +101,9 @@ type NameSpec struct {
 	Override IDFormat
 
 	// Parent is the total that the limit is a share of: its requests need
-	// tokens of the total, too. It is a Shared limit without a Parent. Floor is
-	// the limit whose overrides promise an id so much of the total, whatever
-	// others spend. docs/shares.md has the rules. 0 means none.
+	// tokens of the total, too. A total is a Shared limit without a Parent.
+	// Floor is the limit whose overrides promise an id so much of the total,
+	// whatever others spend. docs/shares.md has the rules. 0 means none.
 	Parent, Floor Name
 }
 

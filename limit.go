@@ -36,7 +36,7 @@ var (
 	// Blocked denies every request, whatever its cost, with the RetryAfter and
 	// ResetAfter of math.MaxInt64 nanoseconds, 292 years. Reserve and Wait
 	// return ErrBlocked, but requests that are in the queue keep their turns.
-	// The bucket stays as it is for another limit: Refund changes nothing.
+	// The bucket keeps its state for a later limit: Refund changes nothing.
 	Blocked = Limit{Period: -1}
 )
 
@@ -257,8 +257,8 @@ func (r *request) keepGivenLocked(b table.Slot, level Durability) {
 	}
 }
 
-// checkShares adds up the floors, and reports those that are above their
-// ceilings or more than their total.
+// checkShares adds up the floors. It reports floors that are above their
+// ceilings, and floors that together are more than their total.
 func (b *limitsBuilder) checkShares() {
 	ls := b.ls
 	for name, m := range ls.members {
@@ -385,8 +385,8 @@ func (b *limitsBuilder) recheckShares(old *Limits, id OverrideID, limits map[Nam
 	}
 }
 
-// sameTrees returns an error if a Name that both limits declare has another
-// part in one than in the other.
+// sameTrees returns an error if a Name that ls declares has another part in the
+// trees of shares of other.
 func (ls *Limits) sameTrees(other *Limits) error {
 	for name := range other.names {
 		was, is := ls.member(name), other.member(name)

@@ -27,7 +27,7 @@ type Limiter struct {
 
 	limitsMu sync.Mutex             // held by SetLimits
 	limits   atomic.Pointer[Limits] // the newest
-	given    givenRules             // of limits that requests bring
+	given    givenRules             // for limits that requests bring
 
 	statsMu sync.Mutex // guards errs and past
 	errs    map[Name]int64
@@ -256,13 +256,13 @@ func (l *Limiter) flushForRoom(evict func(used bool) bool) *roomFlush {
 // flushUntil saves buckets until room has removed one from memory.
 func (f *flusher) flushUntil(room func() bool) error {
 	unsaved := func(err error) error { return fmt.Errorf("and they cannot be saved: %w", err) }
-	if err := f.flushAndWait(); err != nil { // buckets in commits stay until those have ended
+	if err := f.flushAndWait(); err != nil { // buckets in commits stay until the commits end
 		return unsaved(err)
 	}
 	if room() {
 		return nil
 	}
-	f.mu.Lock() // while no other save runs, no bucket stays because of one
+	f.mu.Lock() // no other save runs now, which could keep buckets in memory
 	defer f.mu.Unlock()
 	for range 4 {
 		for next := 0; next >= 0; {

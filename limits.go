@@ -44,22 +44,22 @@ func Groups(groups ...Group) map[Name][]Override {
 }
 
 // Limits are the limits of a program, a default for each Name and overrides.
-// They are immutable: With returns others, and Limiter.SetLimits replaces them.
+// They are immutable: With returns a copy, and Limiter.SetLimits replaces them.
 type Limits struct {
 	names     Names
-	order     []Name      // the declared
-	rules     []rule      // those of the book when the Limits were made
-	book      *rulebook   // shared with those that With made
+	order     []Name      // all that are declared
+	rules     []rule      // in the book when the Limits were made
+	book      *rulebook   // shared with the results of With
 	settings  []settings  // by Name
 	overrides []overrides // by index in order
 	members   []member    // by Name; nil if no limit has a Parent
 	totals    []share.Sum // of the floors of each total
 }
 
-// overrides are those of one Name, by canonical id.
+// overrides has the overrides of one Name, by canonical id.
 type overrides struct {
 	rules    idmap.Map[uint32]
-	comments idmap.Map[string] // without those that are empty
+	comments idmap.Map[string] // the nonempty ones
 }
 
 // settings are what resolve needs to know of a Name.
@@ -76,11 +76,11 @@ const (
 	blocked
 )
 
-// rulebook has each limit once. A rule keeps its index, so what refers to it is
-// valid under all Limits of the book.
+// rulebook has each limit once. A rule keeps its index, so an index means the
+// same rule under all Limits of the book.
 type rulebook struct {
 	mu    sync.Mutex
-	rules []rule // what was appended never changes
+	rules []rule // append-only
 	index map[Limit]uint32
 }
 
@@ -150,13 +150,13 @@ func NewLimits(
 	return ls, nil
 }
 
-// With returns the limits with other overrides of one id, such as another plan:
-// limits has the new one of each Name, and the zero Limit to remove one. The
-// other Names keep theirs. The error is a ConfigError for each mistake, joined.
+// With returns the limits with other overrides of one id, such as another plan.
+// limits has the new override by Name, and the zero Limit removes one. Other
+// Names keep theirs. The error is a ConfigError for each mistake, joined.
 //
 // With takes microseconds, however many ids there are, because both Limits share
 // what they have in common. A limit that is new to them takes 250 bytes, which
-// are free again when all of them are.
+// are freed with the last of these Limits.
 func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 	other := *ls
 	other.overrides = slices.Clone(ls.overrides)

@@ -21,13 +21,13 @@ import (
 // MaxResident bounds the buckets in memory. At the bound, a decision on a
 // bucket that is not in memory waits until another one has left. If all have
 // changed since the last flush, it waits for a flush. So among new ids one
-// decision in MaxResident waits, with those that come during that flush.
+// decision in MaxResident waits, and so do those that come during that flush.
 // Buckets with a queue stay in memory. If none can leave, the error is ErrFull.
 //
 // MaxResident does not bound the following. In a flood of new ids, the index of
-// the journal takes 200 bytes for each of MaxResident up to 1.3 million, and a
-// few MB at least. The filter of stored buckets takes 6 to 12 bytes for each
-// bucket.
+// the journal takes 200 bytes times MaxResident, or times 1.3 million if that
+// is less, and a few MB at least. The filter of stored buckets takes 6 to 12
+// bytes for each bucket.
 // Holds and queues take a few hundred bytes each. The system counts pages of
 // the file that were read as resident memory, and reclaims them when it needs
 // to.
@@ -46,7 +46,7 @@ type Options struct {
 }
 
 // Decider decides on requests. The buckets of a *Limiter belong to this
-// process. Those of another Decider may belong to a process that several share.
+// process. Those of another Decider may belong to a process that serves others.
 // Its methods may be called from any number of goroutines, and mean what those
 // of *Limiter mean:
 //
@@ -138,9 +138,9 @@ func (o *Options) withDefaults() (Options, error) {
 // has returned.
 //
 // A bucket keeps the time at which it will be full, but never waits longer
-// than an empty bucket of the new limit. If the larger limit comes back, such
-// a bucket has more tokens than before. The next flush writes that to the
-// file; after a crash before it, the bucket is empty.
+// than an empty bucket of the new limit. If the larger limit comes back, a
+// bucket whose time was cut has more tokens than before. The next flush saves
+// the new time. After a crash before that flush, the bucket is empty.
 //
 // Names keep their numbers: otherwise the error is ErrNameMismatch. They keep
 // their Parent and Floor, too. After an error the old limits stay in force.
@@ -269,7 +269,7 @@ const (
 	SaveEnded                           // an overdue save, or upkeep, ended
 	FileGone                            // the file is not at its path: ErrGone
 	FileBack                            // the file, or a new one with all buckets, is there
-	ClockWrong                          // Open does not believe the wall clock; Health says when that ends
+	ClockWrong                          // Open does not believe the wall clock; Health reports it while that lasts
 )
 
 var eventKinds = [...]string{
@@ -333,9 +333,9 @@ var (
 	ErrNameMismatch = boltstore.ErrNameMismatch
 )
 
-// ErrGone: the file was removed or renamed, or another one has its name. It is
-// returned by Flush and Close, and with ErrNotDurable by decisions. A file that
-// was removed is made anew, with all buckets, within moments.
+// ErrGone: the file was removed or renamed, or another one has its name. Flush
+// and Close return it, and decisions return it with ErrNotDurable. The Limiter
+// makes a removed file anew, with all buckets, within moments.
 var ErrGone = boltstore.ErrGone
 
 // The errors of a decision. Unless the error is ErrNotDurable, nothing was
@@ -366,7 +366,7 @@ var (
 	// ErrBlocked: the limit of the id is Blocked, so its turn never comes.
 	ErrBlocked = errors.New("stint: id is blocked")
 
-	// ErrShare: the call is not for a limit with a Parent, or for a Parent or a
+	// ErrShare: the call does not serve a limit with a Parent, or a Parent or
 	// Floor. They have no queue, and a floor pays only for its own limit.
 	ErrShare = errors.New("stint: not for shares of a total")
 

@@ -12,7 +12,7 @@ import (
 	"github.com/stint-go/stint/internal/table"
 )
 
-// member returns the part of a Name. ls may be nil.
+// member returns the part that a Name has in a tree of shares. ls may be nil.
 func (ls *Limits) member(name Name) member {
 	if ls == nil || int(name) >= len(ls.members) {
 		return member{}
@@ -33,7 +33,7 @@ func (ls *Limits) kept(total Name) int64 {
 	return 0
 }
 
-// Share is what a limit with a Parent shares.
+// Share has the total and the floor that an id takes from.
 type Share struct {
 	Total Key
 	Floor Key   // zero if the id has no floor
@@ -63,8 +63,8 @@ func (ls *Limits) floorOf(m member, id string) (Key, bool) {
 	return key, true
 }
 
-// mistaken reports a mistake in a tree of shares, in a whole limit if there is
-// no id.
+// mistaken reports a mistake in a tree of shares: of one id, or of the whole
+// limit if there is no id.
 func (b *limitsBuilder) mistaken(name Name, id []string, format string, args ...any) {
 	m := &share.Mistake{Label: b.ls.label(name), Text: fmt.Sprintf(format, args...)}
 	if len(id) > 0 {
@@ -73,7 +73,7 @@ func (b *limitsBuilder) mistaken(name Name, id []string, format string, args ...
 	b.wrong(name, m)
 }
 
-// group is a request for a class or a total, on its way to all its buckets.
+// group is a request for a class or a total, with a part for each bucket.
 type group struct {
 	at   [totalRole + 1]int // by role: index in the sorted requests
 	has  [totalRole + 1]bool
@@ -106,7 +106,7 @@ func (l *Limiter) fastPathShare(m member, req *Request, d *Decision) (done bool)
 		return false
 	}
 	var at [len(keys)]spot
-	var order [len(keys)]*shard // in which they are locked
+	var order [len(keys)]*shard // of locking
 	n := len(keys)
 	if m.floor == 0 {
 		n--
@@ -198,8 +198,8 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 	return true
 }
 
-// decisionOf returns the decision of a class: of its ceiling, or of the floor
-// or total that pays, whichever is stricter.
+// decisionOf returns the stricter of two decisions on a class: that of its
+// ceiling, and that of the floor or total that pays.
 func decisionOf(w *share.Waits, ofCeiling, ofTotal, ofFloor *Decision) Decision {
 	source := *ofTotal
 	if w.Best(ofFloor.Remaining, ofTotal.Remaining) {
@@ -213,7 +213,7 @@ func decisionOf(w *share.Waits, ofCeiling, ofTotal, ofFloor *Decision) Decision 
 	return source
 }
 
-// withShares adds the buckets that classes take from to the requests.
+// withShares adds the requests to the total and the floor of each class in rs.
 func (l *Limiter) withShares(rs []request) ([]request, error) {
 	ls := l.limits.Load()
 	if ls.members == nil {
@@ -258,8 +258,8 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 	return rs, nil
 }
 
-// decidePartLocked is decideLocked of rs[i], which may be a part of a group. It
-// returns false until it was called for all of the group, and decides then.
+// decidePartLocked is decideLocked for rs[i], which may be part of a group. It
+// decides on a group at its last part, and returns false before that.
 func decidePartLocked(rs []request, i int, now int64, d *Decision) (decided bool, err error) {
 	r := &rs[i]
 	g := r.group
@@ -275,8 +275,8 @@ func decidePartLocked(rs []request, i int, now int64, d *Decision) (decided bool
 	return true, g.decideLocked(rs, now, d)
 }
 
-// decideLocked decides on a group at the instant now, and sets the TATs that
-// its buckets are to have.
+// decideLocked decides on a group at the instant now, and sets the new TATs of
+// its buckets.
 func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 	ceiling, floor, total := g.part(rs, classRole), g.part(rs, floorRole), g.part(rs, totalRole)
 	var ofCeiling, ofFloor, ofTotal Decision
@@ -313,8 +313,8 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 	return nil
 }
 
-// borrowLocked returns the wait until a total lends, and takes what it keeps
-// from what it has left.
+// borrowLocked returns the wait until a total lends. It subtracts the tokens
+// that loans leave in the total from of.Remaining.
 func (r *request) borrowLocked(now int64, of *Decision) (wait int64) {
 	if r.rule <= blocked || r.op == opRefund {
 		return int64(of.RetryAfter)
@@ -331,7 +331,7 @@ func (r *request) borrowLocked(now int64, of *Decision) (wait int64) {
 	return int64(d.RetryAfter)
 }
 
-// chargeLocked has the buckets of a group that do not pay keep their TATs.
+// chargeLocked cancels the new TATs of the buckets in a group that do not pay.
 // ceiling and floor may be nil.
 func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 	allowed, own := w.RetryAfter() == 0, w.Own() == 0
@@ -353,19 +353,19 @@ func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 	if floor.allowed = true; !allowed || !own {
 		floor.op = opCheck
 	} else if total.to != total.from && floor.to != floor.from {
-		floor.pair = &pair{} // after a failed commit no floor has what the total has not
+		floor.pair = &pair{} // a failed commit leaves no floor tokens that the total lacks
 		total.pair = floor.pair
 		floor.leads = floor.op == opRefund
 		total.leads = !floor.leads
 	}
 }
 
-// pair is what two changes of one call have in common: if their commit fails,
-// the second is undone only if the leading one was.
+// pair links two changes of one call: if their commit fails, the second is
+// undone only if the leading one was.
 type pair struct{ undone bool }
 
-// mayUndo reports whether a change may be undone by itself, and notes that it
-// was. The leading change is asked first.
+// mayUndo reports whether a change may be undone. It notes that the leading
+// change of a pair is undone, so call it for that one first.
 func (ch *change) mayUndo() bool {
 	if ch.pair != nil && ch.leads {
 		ch.pair.undone = true
@@ -373,8 +373,8 @@ func (ch *change) mayUndo() bool {
 	return ch.pair == nil || ch.pair.undone
 }
 
-// orderPairs puts the leading changes of one call behind its others: what
-// finishes a commit begins with the last.
+// orderPairs puts the leading changes of one call last, because save finishes
+// the last change of a commit first.
 func orderPairs(changes []change) {
 	last := len(changes)
 	for i := len(changes) - 1; i >= 0; i-- {

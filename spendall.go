@@ -29,10 +29,11 @@ const (
 // the plan of a customer. It replaces the configured one for this request, at
 // its own Durability, and may differ from request to request: a bucket is one
 // number, whatever the limits are. Each request is held to its own limit, and
-// all of them together never pass the largest. A bucket that was emptied under
-// a larger limit has no tokens for a smaller one until it has refilled so far.
-// Only a bucket that is read from the file is cut down, to the larger of the
-// given and the configured limit. Stats count such a request like others.
+// all together spend no more than the largest allows. A bucket that was emptied
+// under a larger limit has no tokens for a smaller one until its ResetAfter is
+// less than the smaller one's Tolerance. Only a bucket that is read from the
+// file is cut down, to the larger of the given and the configured limit. Stats
+// count such a request like others.
 //
 // If the Limit is not the configured one, a Leased limit commits every request
 // as a Synced one does. A mistake in it is a ConfigError, and nothing is spent.
@@ -56,8 +57,8 @@ func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) {
 // SpendTogether is SpendAll that also puts the decision on reqs[i] into ds[i].
 // If the strictest decision denies, nothing was spent, and the others are what
 // Check would return. After an error every decision is the zero one, which
-// denies, and the tokens are as SpendAll says: unspent, except that after
-// ErrNotDurable those of all requests may stay spent.
+// denies. Nothing was spent, except that after ErrNotDurable the tokens of all
+// requests may stay spent.
 func (l *Limiter) SpendTogether(reqs []Request, ds []Decision) (Decision, error) {
 	return l.SpendTogetherContext(context.Background(), reqs, ds)
 }
@@ -76,7 +77,7 @@ type located struct {
 	hash  uint64
 }
 
-// spot is a bucket in memory, and what SpendAll is to do to it.
+// spot is a bucket in memory, with the change that SpendAll makes.
 type spot struct {
 	located
 	index uint32
@@ -88,7 +89,7 @@ type spot struct {
 // nil.
 func (l *Limiter) fastPathAll(reqs []Request, ds []Decision) (strictest Decision, done bool) {
 	var at [4]spot
-	var order [len(at)]*shard // in which they are locked
+	var order [len(at)]*shard // of locking
 	if len(reqs) == 0 || len(reqs) > len(at) {
 		return Decision{}, false
 	}
@@ -174,7 +175,7 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, ds []Decision, op op)
 			return d, nil
 		}
 	}
-	if len(reqs) == 0 { // no bucket tells that the limiter is closed
+	if len(reqs) == 0 { // no bucket shows whether the limiter is closed
 		if l.isClosed() {
 			return Decision{}, ErrClosed
 		}
@@ -378,8 +379,8 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	return errors.Join(errs...)
 }
 
-// configuredLocked reports whether the limit of a request is that of a bucket
-// in memory.
+// configuredLocked reports whether the bucket is in memory, and the limit of
+// the request is the configured one.
 func (l *Limiter) configuredLocked(s *shard, h uint64, r *Request) bool {
 	i, ok := s.findLocked(r.Key, h)
 	return ok && s.limits != nil && same(r.Limit, s.limits.rules[s.At(i).Rule()].limit, l.opts.Durability)

@@ -21,8 +21,8 @@ import (
 //
 // Holds are kept under the Name Unknown, which no limit can have: the id is the
 // held bucket's key as text, and the TAT is the end of the hold. The entry with
-// the empty id is no hold: its TAT is the time of the last save. All may leave
-// it out.
+// the empty id is no hold: its TAT is the time of the last save. The iterator
+// All may leave it out.
 type Store interface {
 	// Declare adds the names of the Limiter's limits. New and SetLimits call
 	// it. The error is ErrNameMismatch if the Store knows a number or a
@@ -33,13 +33,13 @@ type Store interface {
 	Load(key Key) (tat int64, err error)
 
 	// Save carries out all of the changes or none, and returns nil when they
-	// are durable. No two are of one key. It may reorder them. It keeps neither
-	// the slice nor anything that the slice points to. Without changes it
-	// returns nil if the next process would find everything that was saved.
+	// are durable. No two have the same key. It may reorder them. It keeps
+	// neither the slice nor anything that the slice points to. Without changes
+	// it returns nil if the next process would find everything that was saved.
 	Save(changes []Change) error
 
 	// All yields every bucket stored under the name, in the order of the ids'
-	// bytes, except that ids of nothing but stars may come elsewhere. A bucket
+	// bytes, except that ids that consist of stars may come elsewhere. A bucket
 	// that is saved during the loop may be missing. An error is the last thing
 	// yielded.
 	All(name Name) iter.Seq2[Change, error]
@@ -148,9 +148,9 @@ type BoltOptions struct {
 	MaxResident int
 
 	// ReadOnly leaves the file as it is, byte for byte. The file has to exist.
-	// Names that it does not have are not entered, and whatever would write
-	// fails. Several processes may open a file like this. While they have it,
-	// no process can open it to write.
+	// OpenBolt enters no names in it then, and calls that would write fail.
+	// Several processes may open a file like this. While they have it, no
+	// process can open it to write.
 	ReadOnly bool
 }
 
@@ -274,7 +274,7 @@ func (s *BoltStore) Close() error { return s.store.Close() }
 type FileStats struct {
 	Format      int   // the number in the file: docs/format.md
 	Bytes       int64 // of the file
-	Free        int64 // of those, in free pages
+	Free        int64 // bytes in free pages
 	Journal     int64 // bytes of the journal, about
 	Journaled   int64 // buckets whose newest TAT is in the journal
 	Checkpoints int64 // times the journal was applied to the tree

@@ -20,8 +20,8 @@ import (
 // microseconds.
 //
 // Locks of the package, in order: Limiter.limitsMu, flusher.mu, directory.mu,
-// the mutexes of shards by their order, the mutex of the group commit, and
-// those that guard counts.
+// the mutexes of shards by their order, the mutex of the group commit, and the
+// mutexes that guard counts.
 type directory struct {
 	seed     maphash.Seed
 	shift    uint          // from a hash to the index of its shard
@@ -83,8 +83,8 @@ func (t *directory) each(f func(*shard)) {
 	t.eachFrom(0, func(s *shard) bool { f(s); return true })
 }
 
-// eachFrom calls f with every shard, locked, from a number on until f returns
-// false. It returns the number to go on with, or -1.
+// eachFrom calls f with shard number from and later ones, each locked, until f
+// returns false. It returns the number to go on with, or -1.
 func (t *directory) eachFrom(from int, f func(*shard) bool) (next int) {
 	perClass := 1 << (64 - t.shift)
 	for n := from; n < len(t.classes)*perClass; n++ {
@@ -104,8 +104,8 @@ func (t *directory) eachFrom(from int, f func(*shard) bool) (next int) {
 	return -1
 }
 
-// setLimits puts limits in force, shard after shard, by calling f with each of
-// them locked; nil closes the directory to decisions.
+// setLimits puts limits in force by calling f with each shard, locked. Nil
+// limits close the directory to decisions.
 func (t *directory) setLimits(limits *Limits, f func(*shard)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,9 +113,8 @@ func (t *directory) setLimits(limits *Limits, f func(*shard)) {
 	t.each(f)
 }
 
-// evict removes buckets from one shard after the other, until there are no
-// longer too many or it has seen each shard once. It returns how many it
-// removed.
+// evict removes buckets from one shard after the other, until tooMany returns
+// false or each shard had its turn. It returns the number of removed buckets.
 func (t *directory) evict(now int64, used bool, tooMany func() bool) (removed int) {
 	perClass := uint32(1) << (64 - t.shift)
 	for range len(t.classes) * int(perClass) {
@@ -141,7 +140,7 @@ func (t *directory) evict(now int64, used bool, tooMany func() bool) (removed in
 // …Locked, and those of Slots, need it.
 type shard struct {
 	// The fields that every decision reads share a cache line, up to the start
-	// of Slots. TestShardLayout holds them there.
+	// of Slots. TestShardLayout checks that.
 	mu     sync.Mutex
 	limits *Limits  // in force; nil once closed
 	few    [2]count // of the first Names in limits
@@ -307,7 +306,7 @@ func (g *gate) notBefore() int64 {
 	return max(g.hold, g.queue.Last())
 }
 
-// gateLocked returns the key's gate, made if it has none.
+// gateLocked returns the key's gate, and makes it if there is none.
 func (s *shard) gateLocked(key Key, h uint64) *gate {
 	g := s.gates[key]
 	if g == nil {

@@ -19,7 +19,7 @@ import (
 // bucket has. The arithmetic ends at 2162-04-10 23:47 UTC, and a later time
 // counts as that one. A new hold replaces the present one. A hold that ends now
 // or earlier removes it, and so does Reset. Queued requests never move forward.
-// If a turn falls inside the hold, it moves to its end.
+// A turn inside the hold moves to the end of the hold.
 //
 // The hold is durable when Hold returns nil. After an error the earlier hold,
 // or none, is in force again, unless the error is ErrNotDurable and the commit
@@ -51,7 +51,7 @@ func (l *Limiter) Hold(key Key, until time.Time) error {
 	return nil
 }
 
-// holdLocked puts a hold in force, and into a commit. The same commit has the
+// holdLocked puts a hold in force, and into a commit. The same commit saves the
 // bucket if the hold moves its queue, or if r is a reset.
 func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
 	s := r.shard
@@ -130,7 +130,7 @@ type Reservation struct {
 // yet, and returns a place in its queue. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
 // would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
-// If it is a share of a total, the error is ErrShare.
+// If the limit is a share of a total, the error is ErrShare.
 // After an error there is no place in the queue, and only after ErrNotDurable
 // the tokens may stay spent.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
@@ -146,7 +146,7 @@ func (l *Limiter) ReserveRequest(req Request) (Reservation, error) {
 
 var errTooLate = errors.New("its turn would come too late")
 
-// reserve takes a place in the queue whose turn comes within a time.
+// reserve takes a place in the queue, if its turn comes within that time.
 func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
 	if l.limits.Load().member(req.Key.Name).role != plainRole {
 		return Reservation{}, fmt.Errorf("%w: %v has no queue", ErrShare, req.Key)
@@ -264,8 +264,8 @@ func (r Reservation) Delay() time.Duration {
 // Requests behind it keep their times. If the turn has come, the tokens stay
 // spent; Refund returns them. A second Cancel does nothing.
 //
-// At Leased and Synced, Cancel waits for a commit. If that fails the tokens
-// are back in memory, and the next flush that succeeds makes it durable.
+// At Leased and Synced, Cancel waits for a commit. If the commit fails, the
+// tokens are back in memory, and the next flush that succeeds saves them.
 func (r Reservation) Cancel() {
 	if r.l == nil || r.done.Swap(true) {
 		return

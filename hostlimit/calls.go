@@ -41,7 +41,7 @@ func (l *Limiter) Refund(key stint.Key, cost int64) (stint.Decision, error) {
 	return l.one(opRefund, stint.Request{Key: key, Cost: cost})
 }
 
-// one asks for one request.
+// one is together for one request.
 func (l *Limiter) one(o op, req stint.Request) (stint.Decision, error) {
 	return l.together(o, []stint.Request{req}, nil)
 }
@@ -110,7 +110,7 @@ func (l *Limiter) given(reqs []stint.Request) ([]stint.Request, error) {
 }
 
 // SpendEach is stint.Limiter.SpendEach. If the owner changes, the requests of
-// one message may fail and others not.
+// one message may fail and those of others succeed.
 func (l *Limiter) SpendEach(reqs []stint.Request, ds []stint.Decision) error {
 	if err := lengths("SpendEach", len(reqs), len(ds)); err != nil {
 		return err
@@ -160,7 +160,7 @@ func (l *Limiter) Bucket(key stint.Key) (k stint.Bucket, err error) {
 	return k, err
 }
 
-// seen returns a bucket as the limit of this process has it.
+// seen returns a bucket with the Limit and the Remaining of this process.
 func (l *Limiter) seen(k stint.Bucket) stint.Bucket {
 	limit, ok := l.limits.Load().limits.For(k.Key)
 	if k.Limit, k.Remaining = limit, 0; ok && limit.Interval() > 0 {
@@ -264,8 +264,8 @@ func (l *Limiter) Flush() error {
 	return l.call(context.Background(), true, (*stint.Limiter).Flush, remote.flush)
 }
 
-// Health returns nil, or what is wrong with the owner now, or that there is
-// none.
+// Health returns nil, or what is wrong with the owner now. ErrNoOwner says that
+// there is none.
 func (l *Limiter) Health() error {
 	return l.call(context.Background(), true, (*stint.Limiter).Health, remote.health)
 }

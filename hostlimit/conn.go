@@ -28,29 +28,29 @@ type conn struct {
 	pid   int
 	began time.Time          // of the owner
 	names []named            // of the owner
-	lost  func(*conn, error) // called once, when no more calls can be made
+	lost  func(*conn, error) // called once, when calls are no longer possible
 
-	heard atomic.Int64 // when the owner last said something, since base
-	busy  atomic.Bool  // the reader is busy with what it heard
+	heard atomic.Int64 // time of the owner's last frame, since base
+	busy  atomic.Bool  // the reader handles a part of a reply
 	base  time.Time
 
 	mu      sync.Mutex
 	offset  int64 // of the owner's clock from base
 	calls   map[uint32]*call
 	last    uint32
-	err     error // no more calls; nil while there may be
-	leaving bool  // the owner said so
+	err     error // why calls are no longer possible; nil before that
+	leaving bool  // the owner or this process closes
 	quit    chan struct{}
 	closed  atomic.Bool // by this process
 }
 
-// call is one that waits for its reply.
+// call is a call that waits for its reply.
 type call struct {
 	done chan struct{}
 	buf  []byte // the reply
 	part func(*body)
 	err  error
-	sent int64 // since base
+	sent int64 // time of sending, since base
 }
 
 var callPool = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
@@ -68,7 +68,7 @@ func dialConn(socket string, names []named, timeout time.Duration, lost func(*co
 	return c, err
 }
 
-// newConn makes a guest's connection of one that nothing was sent over.
+// newConn makes a guest's connection from a new connection.
 func newConn(nc net.Conn, names []named, timeout time.Duration, lost func(*conn, error)) (*conn, error) {
 	c := &conn{
 		nc: nc, out: newOutbox(nc), frames: newFrames(nc), timeout: timeout, base: time.Now(), lost: lost,
@@ -86,7 +86,7 @@ func newConn(nc net.Conn, names []named, timeout time.Duration, lost func(*conn,
 // hello introduces the guest, and waits for the owner's answer.
 func (c *conn) hello(names []named) error {
 	c.nc.SetDeadline(time.Now().Add(c.timeout))
-	// it fails if the owner has refused already, and said why
+	// Write fails if the owner has refused already, and has sent the reason.
 	c.nc.Write(appendFrame(nil, opHello, 0, func(b []byte) []byte {
 		return appendNames(append(append(b, magic...), version), names)
 	}))
@@ -128,9 +128,9 @@ func (c *conn) now() time.Time {
 	return time.Unix(0, c.offset+int64(time.Since(c.base)))
 }
 
-// do makes a call. request appends its body, reply reads the answer, and part,
-// which may be nil, what comes before it. The error is errMoved if the call was
-// not carried out, and ErrNoAnswer if that is not known.
+// do makes a call. request appends its body, and reply reads the answer. part,
+// which may be nil, reads each part before the answer. The error is errMoved if
+// the call was not carried out, and ErrNoAnswer if that is not known.
 func (c *conn) do(o op, request func([]byte) []byte, reply func(*body), part func(*body)) error {
 	return c.doContext(context.Background(), o, request, reply, part)
 }
@@ -198,7 +198,7 @@ func (c *conn) isOver() bool {
 	return c.err != nil || c.leaving
 }
 
-// nextLocked returns a number that no call has. 0 is that of a ping.
+// nextLocked returns a number that no call has. Pings have 0.
 func (c *conn) nextLocked() uint32 {
 	for {
 		c.last++
@@ -229,7 +229,7 @@ func (c *conn) read() {
 			empty := c.leaving && len(c.calls) == 0
 			c.mu.Unlock()
 			switch {
-			case call == nil: // of a ping
+			case call == nil: // the reply to a ping
 				if f.op == opReply && f.id == 0 && f.body.byte() == replyOK {
 					c.setClock(f.body.int())
 				}
@@ -297,13 +297,13 @@ func (c *conn) fail(err error) {
 func (c *conn) close() {
 	c.closed.Store(true)
 	c.mu.Lock()
-	c.leaving = true // nobody is told
+	c.leaving = true // so that fail does not call lost
 	c.mu.Unlock()
 	c.fail(stint.ErrClosed)
 }
 
-// watch ends the connection if calls wait and the owner says nothing, not even
-// to a ping.
+// watch ends the connection if calls wait and the owner sends nothing, not even
+// a reply to a ping.
 func (c *conn) watch() {
 	ticker := time.NewTicker(c.timeout / 4)
 	defer ticker.Stop()
@@ -334,7 +334,7 @@ func (c *conn) watch() {
 	}
 }
 
-// labels returns what the owner declares.
+// labels returns the labels that the owner declares.
 func (c *conn) labels() map[stint.Name]string {
 	labels := make(map[stint.Name]string, len(c.names))
 	for _, n := range c.names {

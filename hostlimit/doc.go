@@ -1,5 +1,5 @@
 // Package hostlimit lets several processes of one machine share the limits in
-// one file, without a server that somebody has to start.
+// one file, without a server to start.
 //
 // The first process that opens the file owns it, and serves it on a Unix socket
 // beside it. The others are guests: they find the file locked, connect, and
@@ -22,16 +22,16 @@
 //
 // # Durability
 //
-// A guest hears of a decision when the owner's level allows it: at leased and
-// synced it is on the disk then. If the owner dies, the file is as docs say of
-// a crash.
+// The owner answers a guest when the level of the limit allows it: at leased
+// and synced, the decision is on the disk before the answer. The death of an
+// owner is a crash, as package stint describes it.
 //
 // # Errors
 //
 // The errors are those of [stint.Limiter], and errors.Is finds them also if
 // they come from another process. A call that was under way when the owner died
-// or stopped answering returns [ErrNoAnswer]: it may have been carried out. It
-// is not repeated, except for calls that change nothing. Later calls wait for
+// or stopped answering returns [ErrNoAnswer]: it may have been carried out. The
+// Limiter repeats such a call only if it changes nothing. Later calls wait for
 // the next owner, for at most Options.TakeoverTimeout, and then return
 // [ErrNoOwner]: nothing was done. If the owner closes, no call fails.
 //
@@ -45,7 +45,7 @@
 // # The socket
 //
 // The socket is FILE.sock, with mode 0600. If that path is too long for the
-// system, it is in /tmp/stint-UID, which has mode 0700, by a hash of the path.
-// A process of another user is refused, unless it is root. docs/hostlimit.md
-// has more of this.
+// system, the socket is in /tmp/stint-UID, which has mode 0700, and is named by
+// a hash of the path. The owner refuses a process of another user, unless that
+// is root. docs/hostlimit.md has more.
 package hostlimit

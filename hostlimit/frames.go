@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// frame is one that was received. Its body is valid until the next one.
+// frame is a received frame. Its body is valid until the next frame.
 type frame struct {
 	op   op
 	id   uint32
@@ -27,7 +27,7 @@ func newFrames(nc net.Conn) *frames {
 	return &frames{nc: nc, r: bufio.NewReaderSize(nc, bufferSize)}
 }
 
-// buffered reports whether a whole frame is there.
+// buffered reports whether a whole frame is in the buffer.
 func (f *frames) buffered() bool {
 	if f.r.Buffered() < 4 {
 		return false
@@ -36,7 +36,7 @@ func (f *frames) buffered() bool {
 	return f.r.Buffered()-4 >= int(binary.BigEndian.Uint32(head))
 }
 
-// next returns the next frame. Once it has begun it must end within frameTime.
+// next returns the next frame, which must end within frameTime once it begins.
 func (f *frames) next() (frame, error) {
 	late := false
 	if f.r.Buffered() == 0 {

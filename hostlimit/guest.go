@@ -19,13 +19,14 @@ type OwnerInfo struct {
 }
 
 // A Guest asks the owner of a file, and never becomes the owner: for an
-// operator's command. Its methods mean those of stint.Limiter. A request
+// operator's command. Its methods do what those of stint.Limiter do. A request
 // without a Limit is held to the owner's limits.
 type Guest struct{ r remote }
 
-// Dial connects to the process that serves the file at path. Names, which may be
-// nil, must mean the same there. The errors are ErrNoOwner, ErrRefused and
-// stint.ErrNameMismatch. After the owner has gone, calls return ErrNoOwner.
+// Dial connects to the process that serves the file at path. names, which may
+// be nil, must mean the same to the owner. The errors are ErrNoOwner,
+// ErrRefused and stint.ErrNameMismatch. After the owner has gone, calls return
+// ErrNoOwner.
 func Dial(path string, names stint.Names, opts *DialOptions) (*Guest, error) {
 	var o DialOptions
 	if opts != nil {
@@ -45,7 +46,7 @@ func Dial(path string, names stint.Names, opts *DialOptions) (*Guest, error) {
 	return &Guest{remote{c}}, nil
 }
 
-// gone returns the error of a call that was not carried out.
+// gone returns err, or the error to return in place of errMoved.
 func (g *Guest) gone(err error) error {
 	if errors.Is(err, errMoved) {
 		if g.r.closed.Load() {
@@ -56,7 +57,7 @@ func (g *Guest) gone(err error) error {
 	return err
 }
 
-// Owner returns which process has the file.
+// Owner returns the process that has the file.
 func (g *Guest) Owner() OwnerInfo { return OwnerInfo{g.r.pid, g.r.began} }
 
 // Labels returns the Names that the owner declared when Dial connected.
@@ -118,7 +119,7 @@ func (g *Guest) SpendEach(reqs []stint.Request, ds []stint.Decision) error {
 	})
 }
 
-// inParts calls f with as many requests as one message takes.
+// inParts calls f with parts of the requests that fit into one message each.
 func inParts(
 	reqs []stint.Request, ds []stint.Decision, f func(int, []stint.Request, []stint.Decision) ([]error, error),
 ) error {
@@ -158,8 +159,8 @@ func (g *Guest) Held() iter.Seq2[stint.Held, error] {
 // Hold is stint.Limiter.Hold.
 func (g *Guest) Hold(key stint.Key, until time.Time) error { return g.gone(g.r.hold(key, until)) }
 
-// Reset is stint.Limiter.Reset. After an error the keys behind the first 256
-// that failed are not reset.
+// Reset is stint.Limiter.Reset. It sends 256 keys at a time, and stops at the
+// first error.
 func (g *Guest) Reset(keys ...stint.Key) error { return g.gone(g.r.reset(keys)) }
 
 // Wait is stint.Limiter.Wait.

@@ -13,8 +13,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Limiter is a stint.Limiter whose file several processes share. Its methods
-// mean those of stint.Limiter, and may be called from any number of goroutines.
+// Limiter is a stint.Limiter whose file several processes share. Its methods do
+// what those of stint.Limiter do. Any number of goroutines may call them.
 type Limiter struct {
 	place  place
 	opts   Options
@@ -45,9 +45,9 @@ type backend struct {
 
 // Open returns a Limiter for the file at path. If no process has the file, this
 // one opens it as stint.Open does, and serves it. Otherwise it becomes a guest
-// of the one that does. The errors are those of stint.Open; ErrLocked means
-// that a process has the file and does not serve it. On a system without Unix
-// sockets the error is errors.ErrUnsupported.
+// of the process that has it. The errors are those of stint.Open; ErrLocked
+// means that a process has the file and does not serve it. On a system without
+// Unix sockets the error is errors.ErrUnsupported.
 func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	o, err := opts.withDefaults()
 	if err != nil {
@@ -114,7 +114,7 @@ func (l *Limiter) pause(d time.Duration) {
 	}
 }
 
-// become puts a backend in place. It is closed again if the Limiter is.
+// become puts a backend in place, or closes it if the Limiter is closed.
 func (l *Limiter) become(b *backend) {
 	l.mu.Lock()
 	select {
@@ -134,7 +134,7 @@ func (l *Limiter) become(b *backend) {
 		return
 	}
 	l.tell(Event{Kind: BecameGuest})
-	if b.remote.isOver() { // it was lost before it was known
+	if b.remote.isOver() { // it was lost before l.now had it
 		l.lost(b.remote.conn, errMoved)
 	}
 }
@@ -147,7 +147,7 @@ func (b *backend) close() (err error) {
 	return errors.Join(b.server.Close(), b.limiter.Close())
 }
 
-// lost looks for another owner after the one of a connection has gone.
+// lost looks for another owner after c has lost its own.
 func (l *Limiter) lost(c *conn, err error) {
 	l.mu.Lock()
 	b := l.now.Load()
@@ -173,7 +173,7 @@ func (l *Limiter) lost(c *conn, err error) {
 	l.mu.Unlock()
 }
 
-// seek becomes the owner or a guest of the next one.
+// seek makes this process the next owner, or a guest of it.
 func (l *Limiter) seek() {
 	told := false
 	for {
@@ -216,9 +216,9 @@ func (l *Limiter) tell(e Event) {
 	l.opts.OnEvent(e)
 }
 
-// call makes a call at the owner: f if this process is it, or else g. It waits
-// for the next owner if the call was not carried out. A call that changes
-// nothing is made again if there was no answer.
+// call calls f if this process is the owner, or else g. If that was not carried
+// out, call waits for the next owner and tries again. It does so after
+// ErrNoAnswer, too, if repeat says that the call changes nothing.
 func (l *Limiter) call(ctx context.Context, repeat bool, f func(*stint.Limiter) error, g func(remote) error) error {
 	begun := time.Time{}
 	for {
@@ -230,7 +230,7 @@ func (l *Limiter) call(ctx context.Context, repeat bool, f func(*stint.Limiter) 
 			return f(b.limiter)
 		default:
 			if repeat && begun.IsZero() {
-				begun = time.Now() // so that no answer twice takes no longer than once
+				begun = time.Now() // so that two unanswered calls take no longer than one
 			}
 			err = g(b.remote)
 		}
@@ -288,7 +288,7 @@ func (l *Limiter) owner() *stint.Limiter {
 	return nil
 }
 
-// Role returns whether this process has the file.
+// Role says which process has the file.
 func (l *Limiter) Role() Role {
 	switch b := l.now.Load(); {
 	case b == nil:
@@ -343,7 +343,7 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	})
 }
 
-// declared are limits, and their Names.
+// declared has limits and their Names.
 type declared struct {
 	limits *stint.Limits
 	names  stint.Names
@@ -351,8 +351,8 @@ type declared struct {
 
 func declare(limits *stint.Limits) *declared { return &declared{limits, limits.Names()} }
 
-// give puts the limit of this process into a request, for another one to decide
-// under.
+// give puts the limit of this process into a request that another process
+// decides.
 func (l *Limiter) give(req *stint.Request) error {
 	d := l.limits.Load()
 	if _, ok := d.names[req.Key.Name]; !ok {

@@ -13,11 +13,11 @@ import (
 type Options struct {
 	// Limiter has the options of the file while this process owns it. Its
 	// Durability and FailOpen hold for a guest, too. Open waits for
-	// LockTimeout, if the file is locked and nobody serves it.
+	// LockTimeout, if the file is locked and no process serves it.
 	Limiter stint.Options
 
-	// TakeoverTimeout limits how long a call waits for an owner, and for a sign
-	// of life of the one that it has asked. The default is 1s.
+	// TakeoverTimeout limits how long a call waits for an owner, and then for a
+	// sign of life from that owner. The default is 1s.
 	TakeoverTimeout time.Duration
 
 	// MaxGuests is the number of connections that an owner serves. The default
@@ -38,10 +38,10 @@ type ServeOptions struct {
 // DialOptions are the options of Dial; nil or the zero value means the
 // defaults.
 type DialOptions struct {
-	Timeout time.Duration // of connecting, and for a sign of life; default 1s
+	Timeout time.Duration // to connect, and for each sign of life; default 1s
 }
 
-// Event is something that an operator may want to know of when it happens.
+// Event reports something to an operator when it happens.
 type Event struct {
 	Kind EventKind
 	Time time.Time
@@ -56,8 +56,8 @@ const (
 	BecameOwner    EventKind = iota + 1 // this process has the file
 	BecameGuest                         // another process has the file
 	OwnerLost                           // the owner closed, died, or does not answer
-	TakeoverFailed                      // the file is free and cannot be opened; it is tried again
-	GuestRefused                        // a connection ended because of what came over it
+	TakeoverFailed                      // the file is free and cannot be opened; the Limiter tries again
+	GuestRefused                        // the owner refused a connection, or ended it for an error
 )
 
 // String returns what happened, in two or three words.

@@ -12,8 +12,8 @@ const (
 	bufferSize = 32 << 10
 )
 
-// outbox writes frames to a connection. A goroutine that finds no other one
-// writing writes for all, so frames that come together share a system call.
+// outbox writes frames to a connection. One goroutine at a time writes, for all
+// of them, so frames that come together share a system call.
 type outbox struct {
 	nc net.Conn
 
@@ -40,7 +40,7 @@ func (o *outbox) add(p op, id uint32, f func([]byte) []byte) {
 }
 
 // send appends a frame, and writes it unless another goroutine does. It waits
-// while that one has much to write. An error says that the frame was not sent.
+// while the other has much to write. An error says that the frame was not sent.
 func (o *outbox) send(p op, id uint32, f func([]byte) []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -66,7 +66,7 @@ func (o *outbox) waitLocked() {
 	}
 }
 
-// flush writes what add has left.
+// flush writes the frames that add has appended.
 func (o *outbox) flush() {
 	o.mu.Lock()
 	o.writeLocked()

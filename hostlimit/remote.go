@@ -26,7 +26,7 @@ func lengths(method string, reqs, ds int) error {
 	return nil
 }
 
-// checkKey returns an error for an id that does not fit into a message.
+// checkKeys returns an error for a request that does not fit into a message.
 func checkKeys(reqs []stint.Request) error {
 	for i := range reqs {
 		if n := len(reqs[i].Key.ID); n > maxID {
@@ -68,8 +68,8 @@ func (r remote) one(o op, req stint.Request) (stint.Decision, error) {
 	return r.together(o, []stint.Request{req}, nil)
 }
 
-// each decides requests by themselves. The errors are those of single requests,
-// the first of which has a number.
+// each decides each request by itself. errs are those of single requests, and
+// first is the number of reqs[0] in them.
 func (r remote) each(first int, reqs []stint.Request, ds []stint.Decision) (errs []error, err error) {
 	if err := checkKeys(reqs); err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (r remote) hold(key stint.Key, until time.Time) error {
 		return err
 	}
 	at := until.UnixNano()
-	if until.Year() < 1970 || until.Year() > 2200 { // outside of what UnixNano has
+	if until.Year() < 1970 || until.Year() > 2200 { // outside the range of UnixNano
 		at = 0
 		if until.Year() > 2000 {
 			at = 1<<63 - 1
@@ -256,11 +256,11 @@ type Reservation struct {
 	remote
 	id   int64
 	base time.Time
-	at   atomic.Int64 // when the turn comes, as far as is known, since base
+	at   atomic.Int64 // time of the turn by the last answer, since base
 }
 
 // Delay returns the time until the request may go, or 0. It grows if the bucket
-// is held. If the owner is gone, it is as it was known.
+// is held. If the owner is gone, Delay goes by the owner's last answer.
 func (p *Reservation) Delay() time.Duration {
 	if p.conn == nil {
 		return p.local.Delay()

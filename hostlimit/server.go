@@ -13,7 +13,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// drainTime is how long a server that closes waits for answers to be read.
+// drainTime is how long Close waits for guests to read their answers.
 const drainTime = 250 * time.Millisecond
 
 var errClosing = errors.New("hostlimit: the owner is closing")
@@ -22,7 +22,7 @@ var errClosing = errors.New("hostlimit: the owner is closing")
 type Server struct {
 	limiter   *stint.Limiter
 	listener  net.Listener
-	file      os.FileInfo // whose user may connect
+	file      os.FileInfo // its user may connect
 	maxGuests int
 	tell      func(Event)
 	began     time.Time
@@ -34,8 +34,8 @@ type Server struct {
 }
 
 // Serve answers guests of the file at path, which l has open. Close the Server
-// before l. A socket that is there already is replaced: while this process has
-// the file, nobody else serves it.
+// before l. Serve replaces a socket that is there already, because no other
+// process serves a file that this process has.
 func Serve(l *stint.Limiter, path string, opts *ServeOptions) (*Server, error) {
 	var o ServeOptions
 	if opts != nil {
@@ -103,7 +103,7 @@ func (s *Server) accept() {
 	}
 }
 
-// admit counts a connection, or says why it may not be.
+// admit counts a connection, or returns why the owner refuses it.
 func (s *Server) admit(c *serverConn) error {
 	if err := checkPeer(c.nc, s.file); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 
 const (
 	maxBusy         = 1024 // calls of one guest that wait for the disk
-	maxWaits        = 1024 // and for a turn
+	maxWaits        = 1024 // calls of one guest that wait for a turn
 	maxReservations = 1024
 )
 
@@ -34,7 +34,7 @@ type serverConn struct {
 	ctx     context.Context // ends with the connection
 	end     context.CancelFunc
 
-	reqs []stint.Request // of the reader, to be used again
+	reqs []stint.Request // of the reader, which reuses it
 	ds   []stint.Decision
 
 	mu      sync.Mutex
@@ -75,7 +75,7 @@ func (c *serverConn) serve() {
 		if !f.buffered() {
 			c.out.flush()
 		}
-		c.out.wait() // so that a guest that reads slowly asks slowly
+		c.out.wait() // reads no more from a guest that reads too slowly
 	}
 	c.server.remove(c)
 	c.out.close(err)
@@ -149,8 +149,8 @@ func (c *serverConn) isLeaving() bool {
 	return c.leaving
 }
 
-// reply answers a call. The frame is written when the reader has nothing left
-// to read, or at once.
+// reply answers a call. It writes the frame at once if now is set. Otherwise
+// the reader writes it when it has nothing left to read.
 func (c *serverConn) reply(id uint32, now bool, f func([]byte) []byte) {
 	body := func(b []byte) []byte {
 		b = append(b, replyOK)
@@ -280,8 +280,8 @@ func (c *serverConn) handle(f frame) error {
 	return nil
 }
 
-// declared repeats a call that failed because the owner does not declare a Name
-// of the guest's.
+// declared makes a call. If it fails because the owner does not declare a Name
+// of the guest, declared adds the guest's Names and repeats the call.
 func (c *serverConn) declared(call func() error) error {
 	err := call()
 	if errors.Is(err, stint.ErrUnknownName) && c.names != nil {
@@ -293,8 +293,8 @@ func (c *serverConn) declared(call func() error) error {
 	return err
 }
 
-// decide carries out requests. Those that wait for no commit are answered by
-// the reader itself.
+// decide carries out requests. The reader itself answers those that wait for no
+// commit.
 func (c *serverConn) decide(f frame) error {
 	c.reqs = f.body.requests(c.reqs[:0])
 	if err := f.body.end(); err != nil {
@@ -351,11 +351,11 @@ func (c *serverConn) decision(o op, reqs []stint.Request, ds []stint.Decision) (
 	}, err
 }
 
-// each decides the requests one by one, and says for each whether it failed.
+// each decides each request by itself, and answers each with its own error.
 func (c *serverConn) each(reqs []stint.Request, ds []stint.Decision) (func([]byte) []byte, error) {
 	errs := make([]error, len(reqs))
 	err := c.server.limiter.SpendEach(reqs, ds)
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { // one of each request that left no decision
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // one error for each request without a decision
 		of := joined.Unwrap()
 		for i := range ds {
 			if ds[i] == (stint.Decision{}) && len(of) > 0 {

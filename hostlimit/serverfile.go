@@ -63,7 +63,7 @@ func text(err *error) (s string) {
 	return s
 }
 
-// whole carries out what concerns the file as a whole.
+// whole carries out a call for the whole file.
 func (c *serverConn) whole(o op, id uint32) (func([]byte) []byte, error) {
 	l := c.server.limiter
 	switch o {

@@ -12,10 +12,10 @@ import (
 	"github.com/stint-go/stint/internal/boltstore"
 )
 
-// maxSocketPath is the longest path of a socket on every system.
+// maxSocketPath is a length that every system allows for a socket's path.
 const maxSocketPath = 100
 
-// place is where a file and its socket are.
+// place has the paths of a file and its socket.
 type place struct {
 	file   string // without links
 	socket string
@@ -48,7 +48,7 @@ func placeOf(path string) (place, error) {
 }
 
 // listen makes the socket. The caller has the file, so a socket that is there
-// belongs to nobody.
+// belongs to no process.
 func (p place) listen(file os.FileInfo) (net.Listener, error) {
 	if p.folder != "" {
 		if err := makeFolder(p.folder, p.uid); err != nil {

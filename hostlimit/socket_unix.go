@@ -34,8 +34,8 @@ func uidOf(info os.FileInfo) int {
 	return os.Geteuid()
 }
 
-// makeFolder makes a folder that only a user may enter, or checks that it is
-// one.
+// makeFolder makes a folder that only one user may enter, or checks the folder
+// that is there.
 func makeFolder(path string, uid int) error {
 	if err := os.Mkdir(path, 0o700); err == nil && os.Geteuid() != uid {
 		os.Chown(path, uid, -1)

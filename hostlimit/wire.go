@@ -41,7 +41,7 @@ const (
 	opDelay
 	opCancel
 	opWait
-	opAbort // of a Wait, whose number it has; it gets no answer
+	opAbort // ends the Wait of the same number; gets no reply
 	opFlush
 	opStats
 	opHealth
@@ -49,7 +49,7 @@ const (
 	opPing
 	opHeld
 
-	opReply // the last of a call
+	opReply // the last frame of a call
 	opPart  // of a reply: more follows
 	opBye   // the owner closes: calls that come now are not carried out
 )
@@ -103,7 +103,7 @@ func (r *body) int() int64 {
 	return n
 }
 
-// uint reads a number that is at most most.
+// uint reads a number up to most.
 func (r *body) uint(most uint64) uint64 {
 	n, size := binary.Uvarint(r.b)
 	if size <= 0 || n > most {
@@ -163,7 +163,7 @@ func (r *body) limit() (l stint.Limit) {
 }
 
 const (
-	requestMode  = 3 // of its first byte
+	requestMode  = 3 // in the first byte of a request
 	requestLimit = 4 // a limit follows
 )
 
@@ -202,7 +202,7 @@ func appendRequests(b []byte, reqs []stint.Request) []byte {
 	return b
 }
 
-// requests appends to reqs.
+// requests reads requests and appends them to reqs.
 func (r *body) requests(reqs []stint.Request) []stint.Request {
 	for range r.uint(maxReqs) {
 		if r.bad {
@@ -216,7 +216,7 @@ func (r *body) requests(reqs []stint.Request) []stint.Request {
 // The first byte of a decision.
 const (
 	decisionAllowed  = 1
-	decisionNoKey    = 2 // of no request, because none took part
+	decisionNoKey    = 2 // no request took part
 	decisionGiven    = 4 // the limit is that of the request
 	decisionLimit    = 8 // the limit follows
 	decisionMistaken = ^byte(15)
@@ -362,7 +362,7 @@ func (r *body) error() error {
 	return e
 }
 
-// named is a Name as it is declared.
+// named is a declared Name.
 type named struct {
 	name   stint.Name
 	label  string

@@ -1,12 +1,12 @@
 // Package gcra has the arithmetic of limits.
 //
-// The Generic Cell Rate Algorithm, as the ATM Forum's Traffic Management
+// It is the Generic Cell Rate Algorithm, as the ATM Forum's Traffic Management
 // Specification 4.0 (1996) gives it in its virtual scheduling form, over int64
 // nanoseconds. A bucket is one number, its TAT (theoretical arrival time): the
 // instant at which it will be full again. A TAT that is past, or absent (0), is
 // a full bucket.
 //
-// Instants are Unix nanoseconds in [0, endOfTime]. A reading outside counts as
+// Instants are Unix nanoseconds in [0, EndOfTime]. A reading outside counts as
 // the nearest end. Time stands still there, so a limiter is stricter then,
 // never more generous.
 package gcra

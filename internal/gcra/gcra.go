@@ -16,8 +16,8 @@ type Rate struct {
 	halves    divisor // by τ÷16, half of a lease
 }
 
-// divisor divides by a number by multiplication: a division costs as much as
-// the rest of a decision.
+// divisor divides by means of a multiplication, because a division costs as
+// much as the rest of a decision.
 type divisor struct {
 	n          int64
 	reciprocal uint64 // ⌊(2⁶⁴−1)÷n⌋

@@ -1,4 +1,4 @@
-// Package share has the arithmetic of limits that are shares of a total: who
+// Package share has the arithmetic of limits that are shares of a total: what
 // pays for a request, and whether the floors fit into the total. It knows
 // nothing of buckets, ids or files.
 //
@@ -14,5 +14,5 @@
 //     together, until it is full; then it holds more than full floors do.
 //   - A refund to a floor is also one to the total.
 //
-// Sum.Fits checks the two conditions that this needs.
+// Sum.FitsBurst and Sum.FitsRate check the two conditions that this needs.
 package share

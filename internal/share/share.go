@@ -2,7 +2,7 @@ package share
 
 import "math"
 
-// Never is a wait for what cannot be.
+// Never is the wait of a request that a bucket never admits.
 const Never = math.MaxInt64
 
 // Waits are the nanoseconds until each bucket of a class admits a request; 0
@@ -20,19 +20,19 @@ func (w *Waits) Own() int64 { return max(w.Floor, w.Total) }
 // RetryAfter returns the wait until the request is allowed.
 func (w *Waits) RetryAfter() int64 { return max(w.Ceiling, min(w.Own(), w.Loan)) }
 
-// Mistake is one in the limits of a tree.
+// Mistake is a mistake in the limits of a tree of shares.
 type Mistake struct {
 	Label string // of the limit that is wrong
 	ID    string // of the override that is wrong
-	OfID  bool   // ID is the place, not all of the limit
+	OfID  bool   // the override of ID is wrong, not the whole limit
 	Text  string
 }
 
 func (m *Mistake) Error() string { return m.Text }
 
-// Best reports whether a decision tells of the floor, and not of the total. An
-// allowed one tells of the floor if it has more tokens left than the total
-// lends, and a denied one if the floor pays sooner.
+// Best reports whether a decision shows the floor instead of the total. An
+// allowed decision does if the floor has more tokens left than the total lends,
+// and a denied one if the floor pays sooner.
 func (w *Waits) Best(floor, lendable int64) bool {
 	if min(w.Own(), w.Loan) == 0 {
 		return floor > lendable

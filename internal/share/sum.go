@@ -56,7 +56,7 @@ func (f fixed) less(g fixed) bool {
 	return f[0] < g[0]
 }
 
-// Add adds a floor of a burst, which regains a token in each interval.
+// Add adds a floor with a burst, which regains a token in each interval.
 func (s *Sum) Add(burst, interval int64) {
 	var carry uint64
 	s.burst[0], carry = bits.Add64(s.burst[0], uint64(burst), 0)
@@ -90,7 +90,7 @@ func (s *Sum) FitsBurst(total int64) bool { return s.Burst() < total }
 // regains no fewer than the floors do together. It is exact: if the rounded
 // sum does not tell, it adds up the intervals of all floors.
 func (s *Sum) FitsRate(interval int64, all iter.Seq[int64]) bool {
-	total := inverse(uint64(interval)) // or less than a unit more
+	total := inverse(uint64(interval)) // rounded down, by less than a unit
 	switch most := s.rate.plus(fixed{s.n}); {
 	case !total.less(most):
 		return true

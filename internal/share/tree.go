@@ -56,8 +56,8 @@ func (t Tree) checkParent(n uint16, wrong func(format string, args ...any)) {
 	}
 }
 
-// checkFloor reports what is wrong with a Floor. child is a limit whose Parent
-// it is, or 0; owner is the first one whose Floor it is.
+// checkFloor reports what is wrong with the Floor of n. child is a limit with
+// that Floor as its Parent, or 0. owner is the first limit with that Floor.
 func (t Tree) checkFloor(n, child, owner uint16, wrong func(format string, args ...any)) {
 	node := t[n]
 	floor, declared := t[node.Floor]
