@@ -59,8 +59,7 @@ type Page struct {
 // their limit and those denied most often. It also has the flushes, the size of
 // the file, and the Limiter's health. A search finds the buckets of an id.
 // ?format=json has the same for programs, as the package documentation says.
-// ?format=prometheus has counters for each limit. ?format=snapshot is a copy of
-// the file, if AllowSnapshot is set.
+// ?format=prometheus has counters for each limit.
 //
 // The chart counts every decision of the Limiter. For decisions that the page
 // observes, it is exact to a second. The others, and the first one after an
