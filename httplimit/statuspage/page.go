@@ -69,8 +69,8 @@ type Page struct {
 // Denials by Shadow rules are counted as denials, and the page says so. The
 // list of the buckets that are denied most leaves them out.
 //
-// The page shows ids, and may reset and hold buckets. Serve it only to those who
-// may do that.
+// The page shows ids, and may reset and hold buckets. Serve it only to operators
+// who may do that.
 func New(lim *stint.Limiter, opts *Options) *Page {
 	if lim == nil {
 		panic("statuspage: New: no limiter")
