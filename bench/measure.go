@@ -253,7 +253,7 @@ func sum(xs []int) (n int) {
 	return n
 }
 
-// procField returns the number behind a word in one of the files of /proc/self,
+// procField returns the number after a word in one of the files of /proc/self,
 // or 0 if there is none.
 func procField(file, word string) (n int64) {
 	fmt.Sscan(procText("/proc/self/"+file, word), &n)
