@@ -39,8 +39,8 @@ var (
 
 const lineColors = len(colors{}) - 4
 
-// css returns the rules that put the colors on. They are plain ones: not every
-// reader knows CSS variables.
+// css returns the rules that set the colors. They have no CSS variables, which
+// not every viewer knows.
 func (c colors) css() string {
 	s := fmt.Sprintf(".ground { fill: %s } text { fill: %s } .faint { fill: %s } .grid { stroke: %s }\n", c[0], c[1],
 		c[2], c[3])
@@ -146,7 +146,7 @@ func (c chart) svg() string {
 	return s.String()
 }
 
-// values returns all that occur, sorted.
+// values returns all x and y of the lines, sorted.
 func (c chart) values() (xs, ys []float64) {
 	for _, l := range c.lines {
 		for k, y := range l.ys {

@@ -36,8 +36,8 @@ type order struct {
 	Length     time.Duration
 	Best       time.Duration // the shortest spin known
 	Seed       uint64
-	First      int // of the ids to go through,
-	Count      int // and how many; 0: all
+	First      int // of the ids to go through
+	Count      int // of the ids to go through; 0 means all
 }
 
 // A reply is the result of an order.
@@ -217,7 +217,7 @@ func (w *worker) memory() (r reply, err error) {
 		collections = append(collections, time.Since(begun))
 	}
 	r.GC = median(collections)
-	if w.decider.Allow(id(0)) && w.workload.IDs > 1 { // the limit of this table allows one of each
+	if w.decider.Allow(id(0)) && w.workload.IDs > 1 { // the limit of this table allows one request of each id
 		return r, errors.New("the first id was forgotten")
 	}
 	return r, nil
@@ -319,7 +319,7 @@ func (w *worker) load(o order) (r reply, err error) {
 			total.merge(&h)
 		})
 	}
-	var longest time.Duration // of the flushes meanwhile
+	var longest time.Duration // of the flushes under load
 	over, watched := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(watched)

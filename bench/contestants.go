@@ -21,10 +21,10 @@ type Config struct {
 	IDs      int           // number of ids
 	Burst    int64         // requests at once
 	Interval time.Duration // time of one more request
-	Dir      string        // for files; empty
+	Dir      string        // an empty directory for files
 	Callers  int           // goroutines that will ask at the same time
 
-	// Of stint; 0 means: room for all of the ids, and the default.
+	// For stint only; 0 means room for all ids, and the default Flush.
 	Resident int
 	Flush    time.Duration
 }
@@ -64,7 +64,7 @@ var durable = []Contestant{bareLog, stintSynced, redisAlways, sqliteFull, pebble
 // Written behind: a crash may lose about a second of decisions.
 var flushed = []Contestant{stintMemory, stintFlushed, redisEverysec, sqliteNormal, pebbleNoSync, badgerNoSync}
 
-// hasFiles reports whether a contestant is one of those that keep what they decide in files.
+// hasFiles reports whether a contestant keeps its decisions in files.
 func hasFiles(name string) bool {
 	named := func(c Contestant) bool { return c.Name == name }
 	return slices.ContainsFunc(durable, named) || slices.ContainsFunc(flushed, named)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// perHour is the limit of what follows: 1,000 per hour.
+// perHour is the limit of the tables in this file: 1,000 per hour.
 var perHour = Config{Burst: 1000, Interval: time.Hour / 1000}
 
 // durable measures decisions per second that no crash loses.
@@ -16,9 +16,9 @@ func (b *bench) durable() error {
 	if b.quick {
 		length, rounds = 300*time.Millisecond, 9
 	}
-	// Every load gets ids of its own. They are few, so that leases of 125 tokens are
-	// renewed again and again, once in 62 decisions. They are enough not to run out
-	// of tokens.
+	// Every load gets ids of its own. There are few, so that leases of 125 tokens
+	// are renewed again and again, once in 62 decisions. There are enough that no
+	// id runs out of tokens.
 	const ids = 10_000
 	w := sizeWorkload(ids * len(callers) * rounds)
 	cfg := perHour
@@ -84,7 +84,7 @@ func (b *bench) flushed() error {
 	for _, n := range sizes {
 		w := sizeWorkload(n)
 		cfg := perHour
-		cfg.Burst = 100_000 // few ids run out of a thousand
+		cfg.Burst = 100_000 // a thousand would not be enough for few ids
 		cfg.Callers = callers[len(callers)-1]
 		figures, failed := b.loads(flushed, w, cfg, callers, length, rounds, 0)
 		errs = append(errs, failed...)

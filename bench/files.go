@@ -13,7 +13,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// What children are told to do with stint's file.
+// fileOrders are the orders about stint's file, by name.
 var fileOrders = map[string]func(order) (reply, error){
 	"build file": buildFile,
 	"open file":  openFile,
@@ -24,9 +24,8 @@ var fileOrders = map[string]func(order) (reply, error){
 
 const fileName = "stint.db"
 
-// buildFile makes a file in which all of the ids are stored, and in their
-// places, so that what is measured later is not beside a checkpoint of
-// millions.
+// buildFile makes a file with all of the ids in its tree. So no later
+// measurement runs during a checkpoint of millions.
 func buildFile(o order) (r reply, err error) {
 	begun := time.Now()
 	l, err := openLimiter(filepath.Join(o.Config.Dir, fileName), stint.Flushed, o.Config)
@@ -40,7 +39,7 @@ func buildFile(o order) (r reply, err error) {
 		return r, err
 	}
 	r.Took, r.Bytes = time.Since(begun), sizeOf(o.Config.Dir)
-	o.Config.Flush = 10 * time.Millisecond // a journal that nothing is added to for some of them is taken home
+	o.Config.Flush = 10 * time.Millisecond // an idle journal is applied after some of these
 	if l, err = openLimiter(filepath.Join(o.Config.Dir, fileName), stint.Flushed, o.Config); err != nil {
 		return r, err
 	}
@@ -56,7 +55,8 @@ func buildFile(o order) (r reply, err error) {
 	return r, nil
 }
 
-// openFile times Open, and the first decision, of a copy of the file, which is in the page cache.
+// openFile times Open, and the first decision, on a copy of the file in the
+// page cache.
 func openFile(o order) (r reply, err error) {
 	path := filepath.Join(o.Config.Dir, "copy.db")
 	if err := copyFile(path, filepath.Join(o.Config.Dir, fileName)); err != nil {
@@ -152,7 +152,8 @@ func missFile(o order) (r reply, err error) {
 	return r, l.Close()
 }
 
-// spendOn spends a token of so many different buckets, so far apart.
+// spendOn spends a token of count buckets, the ids of which are step numbers
+// apart.
 func spendOn(l *stint.Limiter, first, count, step int) error {
 	d := stintDecider{l, stint.Flushed, 1}
 	for i := range count {

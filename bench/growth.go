@@ -48,7 +48,7 @@ func (b *bench) growth() error {
 			progress("%s: %s", w.Name, o.Do)
 			o.Contestant, o.Config, o.Workload = "stint", cfg, w
 			r, err := b.doIn(dir, o)
-			if err != nil && o.Do != "crash file" { // of which it dies
+			if err != nil && o.Do != "crash file" { // that order kills the process
 				errs = append(errs, err)
 			}
 			return r

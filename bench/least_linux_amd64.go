@@ -50,7 +50,7 @@ func openLeast(hashes, group bool) func(Config) (Decider, error) {
 		if err != nil {
 			return nil, err
 		}
-		_ = syscall.Madvise(l.mapping, syscall.MADV_HUGEPAGE) // without them it goes on
+		_ = syscall.Madvise(l.mapping, syscall.MADV_HUGEPAGE) // an error leaves small pages
 		aligned := unsafe.Pointer(&l.mapping[-uintptr(unsafe.Pointer(&l.mapping[0]))%hugePage])
 		l.blocks = unsafe.Slice((*[blockLen]uint64)(aligned), blocks)
 		if group {

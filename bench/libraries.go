@@ -14,7 +14,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// golang.org/x/time/rate limits one thing; a map of them is what programs write around it.
+// A limiter of golang.org/x/time/rate limits one thing, so programs write a map
+// of them.
 
 var (
 	xtimeSyncMap = Contestant{"x/time in sync.Map", true, "golang.org/x/time/rate", func(cfg Config) (Decider, error) {
@@ -87,9 +88,8 @@ func (d goLimiterDecider) Allow(id string) bool {
 
 func (d goLimiterDecider) Close() error { return d.Store.Close(context.Background()) }
 
-// Bounded, its store would forget exhausted keys: it gets no bound. It gives up
-// after ten lost races, with an error that is neither a yes nor a no; it gets
-// more attempts.
+// With a bound, its store would forget exhausted keys, so it gets none. By
+// default it returns an error after ten lost races, so it gets more attempts.
 var throttledGCRA = Contestant{"throttled v2", true, "GCRA, memstore without a bound",
 	func(cfg Config) (Decider, error) {
 		store, err := memstore.NewCtx(0)

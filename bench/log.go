@@ -34,16 +34,16 @@ const logSize = 64 << 20
 
 type logDecider struct {
 	f      *os.File
-	offset int64 // of the one who writes
+	offset int64 // used by the caller that writes
 
 	mu    sync.Mutex
-	batch *logBatch // that collects
+	batch *logBatch // collects records
 }
 
 type logBatch struct {
 	records []byte
-	after   chan struct{} // closed when the one before is durable,
-	durable chan struct{} // and this one
+	after   chan struct{} // closed when the batch before is durable
+	durable chan struct{} // closed when this batch is durable
 	err     error
 }
 

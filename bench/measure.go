@@ -46,7 +46,8 @@ type Round struct {
 	Slices, Kept int
 }
 
-// measureRound has so many goroutines ask for about length. All of them must be allowed, or denied.
+// measureRound lets goroutines ask for about length. All requests must be
+// allowed, or with denied all denied.
 func measureRound(d Decider, w Workload, denied bool, threads int, length, best time.Duration,
 	seed uint64) (r Round, err error) {
 	group, decisions := groupOf(d)
@@ -87,7 +88,7 @@ func measureRound(d Decider, w Workload, denied bool, threads int, length, best 
 				quiet[t] = before <= fast && spin() <= fast
 				draws[t] += len(ids)
 				end.wait()
-				if t == 0 { // the others wait at start until it is there, too
+				if t == 0 { // the others wait for this one at start
 					mean := 0.0
 					for _, ns := range took {
 						mean += ns / float64(threads)
@@ -150,7 +151,8 @@ func allow(d Decider, group int, ids []string) (allowed int) {
 	return allowed
 }
 
-// allocations returns how many there are in a call, rounded down as testing.AllocsPerRun does.
+// allocations returns the number in a call, rounded down as
+// testing.AllocsPerRun does.
 func allocations(d Decider, w Workload) float64 {
 	group, _ := groupOf(d)
 	least := math.Inf(1)
@@ -210,7 +212,8 @@ func (h *histogram) merge(other *histogram) {
 	h.max = max(h.max, other.max)
 }
 
-// quantile returns a duration that so much of them do not exceed, to three per cent.
+// quantile returns the duration that a share q does not exceed, to three per
+// cent.
 func (h *histogram) quantile(q float64) time.Duration {
 	left := int64(math.Ceil(q * float64(h.n)))
 	for i, n := range h.counts {
@@ -250,8 +253,8 @@ func sum(xs []int) (n int) {
 	return n
 }
 
-// procField returns the number behind a word in one of the files of /proc/self;
-// 0 where there is none.
+// procField returns the number after a word in one of the files of /proc/self,
+// or 0 if there is none.
 func procField(file, word string) (n int64) {
 	fmt.Sscan(procText("/proc/self/"+file, word), &n)
 	return n
@@ -260,6 +263,6 @@ func procField(file, word string) (n int64) {
 func rss() int64 { return procField("status", "VmRSS") * 1024 }
 
 // bytesWritten returns what the process wrote to files and pipes. bytesOnDisk
-// returns what of it went to the disk, with the file system's own data.
+// returns how much of that went to the disk, with the file system's own data.
 func bytesWritten() int64 { return procField("io", "wchar") }
 func bytesOnDisk() int64  { return procField("io", "write_bytes") }

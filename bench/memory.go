@@ -12,7 +12,7 @@ func joined(errs []error) error { return errors.Join(errs...) }
 // A scenario is the background work while single decisions are timed.
 type scenario struct {
 	name  string
-	label string // the same in the chart
+	label string // name in the chart
 	cs    []Contestant
 	most  int  // ids
 	fill  bool // all of them are known beforehand, and asked for in turn; else each comes for the first time
@@ -123,7 +123,8 @@ func (b *bench) memory() error {
 	return joined(errs)
 }
 
-// latencyRounds times a contestant's decisions, round after round; growing, each time anew.
+// latencyRounds times a contestant's decisions in five rounds. Without fill,
+// each round starts with an empty contestant.
 func (b *bench) latencyRounds(c Contestant, s scenario, w Workload, length time.Duration) (all []Latencies, err error) {
 	cfg := Config{IDs: w.IDs}
 	cfg.Burst, cfg.Interval = w.Limit(false)

@@ -16,8 +16,8 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// Embedded stores are no limiters: what is measured is the limiter that one
-// would write on top of them, GCRA with a transaction per decision.
+// Embedded stores are no limiters. Each gets a limiter as programs write them
+// on top: GCRA with a transaction per decision.
 
 var (
 	sqliteFull   = Contestant{"SQLite FULL", true, "WAL, synchronous=FULL; an upsert per decision", openSQLite("FULL")}
@@ -40,7 +40,8 @@ func newGCRA(cfg Config) gcra {
 	return gcra{int64(cfg.Interval), cfg.Burst * int64(cfg.Interval)}
 }
 
-// spend returns the TAT after a token is taken, and whether it may be.
+// spend returns the TAT after a token is taken, and whether the limit allows
+// that.
 func (g gcra) spend(tat, now int64) (int64, bool) {
 	tat = max(tat, now) + g.interval
 	return tat, tat <= now+g.tolerance
@@ -93,7 +94,7 @@ func (d *sqliteDecider) Fill(w Workload) error {
 	for i := range ids {
 		ids[i] = id(uint32(i))
 	}
-	slices.Sort(ids) // page after page, not page by page
+	slices.Sort(ids) // in the order of the pages
 	for _, id := range ids {
 		if _, err := put.Exec(id, now, d.interval, d.tolerance); err != nil {
 			return err
@@ -174,7 +175,7 @@ func (quiet) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args
 func openBadger(sync bool) func(Config) (Decider, error) {
 	return func(cfg Config) (Decider, error) {
 		db, err := badger.Open(badger.DefaultOptions(filepath.Join(cfg.Dir, "badger")).
-			WithLogger(nil).WithSyncWrites(sync).WithDetectConflicts(false)) // the locks leave none
+			WithLogger(nil).WithSyncWrites(sync).WithDetectConflicts(false)) // the locks prevent them
 		return &badgerDecider{newGCRA(cfg), stripes{seed: maphash.MakeSeed()}, db}, err
 	}
 }

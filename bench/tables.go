@@ -130,7 +130,7 @@ func (b *bench) assemble(cs []Contestant, w Workload, cfg Config, fill bool) *te
 	return t
 }
 
-// do has one contestant carry out an order. One that fails is out.
+// do has one contestant carry out an order. A contestant that fails drops out.
 func (t *team) do(name string, o order) (reply, bool) {
 	t.mu.Lock()
 	c := t.members[name]
@@ -255,7 +255,7 @@ func count(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-// round leaves out a fraction that is nothing.
+// round leaves out a fraction of zero.
 func round(s string) string { return strings.TrimSuffix(strings.TrimSuffix(s, ".00"), ".0") }
 
 // durationOf is duration, for an axis.

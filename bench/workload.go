@@ -14,10 +14,11 @@ import (
 	"unsafe"
 )
 
-// A Workload is whose requests come, and how often: the same for every contestant.
+// A Workload says which ids ask, and how often. It is the same for every
+// contestant.
 type Workload struct {
 	Name string
-	IDs  int     // how many there are; each has been seen before the measuring begins
+	IDs  int     // number of ids, all seen before the measurement begins
 	Zipf float64 // exponent of their frequencies; 0: all alike
 }
 
@@ -52,7 +53,8 @@ const idLen = 24
 
 // appendID appends the id with a number: 24 hexadecimal digits, all different
 // from one id to the next, so that a comparison of some of them gains nothing.
-// The last eight are the number times an odd one: no two numbers have the same.
+// The last eight are the number times an odd constant, so no two ids share
+// them.
 func appendID(b []byte, i uint32) []byte {
 	var raw [idLen / 2]byte
 	hi, lo := bits.Mul64(uint64(i)+0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
@@ -70,10 +72,10 @@ type stream struct {
 	rng   *rand.Rand
 	zipf  *rand.Zipf
 	sweep *sweep // nil: at random
-	group int    // so many in a row are of different ids
+	group int    // requests in a row with different ids
 
 	buf  []byte
-	ids  []string // the requests; they share buf, and are good until the next is called
+	ids  []string // the requests; they share buf, and are valid until the next call
 	seen []uint64 // a bit for each number drawn
 }
 
@@ -160,7 +162,7 @@ func distinct(streams []*stream) (n int) {
 func (w Workload) checkDistinct(draws, met int) error {
 	n := float64(w.IDs)
 	if w.Zipf != 0 {
-		n = min(n, 1e4) // of the ranks that nearly all draws are of
+		n = min(n, 1e4) // nearly all draws are of these ranks
 	}
 	want := n * -math.Expm1(-float64(draws)/n)
 	if slack := 0.05*want + 2*math.Sqrt(want); float64(met) < want/2-slack || w.Zipf == 0 &&

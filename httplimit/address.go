@@ -17,8 +17,8 @@ import (
 // If the peer is a trusted proxy, the field that proxies write is read from its
 // right end. The rightmost entry comes from the nearest proxy. The client is
 // the first entry that is not a trusted proxy. Entries further left come from
-// the client and are ignored. If an entry is not an address, the answer is the
-// entry read before it.
+// the client and are ignored. If an entry is not an address, the client is
+// the entry read before it.
 //
 // Other middleware must not write a header field into RemoteAddr. Its result
 // would be believed, even if the client sent the field.
@@ -34,9 +34,9 @@ type ClientAddress struct {
 	// field is read.
 	Field string
 
-	// IPv6Bits is the size of the network that counts as one client, which may
-	// choose any address in it: 1 to 128, or 0 for the default of 64. Some
-	// providers give each subscriber a /56 or a /48.
+	// IPv6Bits is the size of the network that counts as one client: 1 to 128,
+	// or 0 for the default of 64. A client may choose any address in its
+	// network. Some providers give each subscriber a /56 or a /48.
 	IPv6Bits int
 }
 
@@ -140,7 +140,7 @@ func isUnix(ctx context.Context) bool {
 }
 
 // asText returns an IPv4 address as text. If remote begins with that text, it
-// returns that part, which needs no memory.
+// returns that part of remote, without an allocation.
 func asText(addr netip.Addr, remote string) string {
 	var room [len("255.255.255.255")]byte
 	text := addr.AppendTo(room[:0])

@@ -58,7 +58,7 @@ func TestClientAddress(t *testing.T) {
 		{ClientAddress{}, "fe80::1%eth0", "", "", "fe80::/64"},
 		{trusting, "192.0.2.1", "X-Forwarded-For", victim, "192.0.2.1"},
 		{trusting, "10.1.2.3", "X-Forwarded-For", victim, victim},
-		{ClientAddress{}, "::1:1", "", "", "::/64"}, // an address that ends so
+		{ClientAddress{}, "::1:1", "", "", "::/64"}, // ":1" is part of the address
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = tc.peer
@@ -79,9 +79,9 @@ func TestClientAddress(t *testing.T) {
 	}
 }
 
-// A client on a Unix socket has the id "unix", whatever RemoteAddr is, which
-// the client chooses. The id needs no IDFormat, and other clients cannot send
-// it.
+// A client on a Unix socket has the id "unix", whatever RemoteAddr is, because
+// the client chooses that. The id need not fit the IDFormat, and other clients
+// cannot send it.
 func TestUnixSocket(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	byHeader := ByHeader(perIP, "X-Forwarded-For")

@@ -114,8 +114,8 @@ func (s *outcome) lockOut() {
 		now := s.lim.Now()
 		b, err := s.lim.Bucket(a.Key)
 		if err == nil {
-			// Other requests may have returned tokens since. Tokens that came back
-			// with time do not count.
+			// Since the decision, other requests may have returned tokens. Tokens
+			// that came back with time do not count.
 			back := a.ResetAfter - now.Sub(s.begun) - b.ResetAfter
 			if a.Remaining+int64(back/a.Limit.Interval()) >= enough {
 				continue

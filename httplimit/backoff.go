@@ -9,13 +9,13 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// The hold after a refusal that gives no time.
+// The shortest and the longest hold after a refusal that gives no time.
 const (
 	firstBackoff = time.Second
 	lastBackoff  = time.Hour
 )
 
-// refusal is the last refusal of a bucket that gave no time.
+// refusal is a bucket's last refusal without a time.
 type refusal struct {
 	wait  time.Duration
 	until time.Time

@@ -16,8 +16,8 @@ import (
 
 // decide spends the tokens of the rules that apply to a request, except for
 // buckets that c already has a decision about. It appends these rules to mine,
-// and returns the strictest decision that can deny. After an error it returns
-// no rules, and the request has spent nothing.
+// and returns the strictest decision of a rule that can deny. After an error it
+// returns no rules, and the request has spent nothing.
 func (m *middleware) decide(
 	c *carried, r *http.Request, mine []applied,
 ) ([]applied, stint.Decision, error) {
@@ -77,8 +77,8 @@ func (m *middleware) applying(r *http.Request, mine []applied) ([]applied, error
 }
 
 // replaceShadows returns the rules whose buckets have no decision in c, or only
-// a decision of a Shadow rule. It returns the tokens of those Shadow rules. If
-// that fails, both rules have spent.
+// a decision of a Shadow rule. It refunds what those Shadow rules have spent.
+// If that fails, both the Shadow rule and the new rule spend.
 func (m *middleware) replaceShadows(c *carried, mine []applied) ([]applied, error) {
 	var back []stint.Request
 	c.mu.Lock()
@@ -101,8 +101,8 @@ func (m *middleware) replaceShadows(c *carried, mine []applied) ([]applied, erro
 	return mine, err
 }
 
-// asked has the arguments of SpendTogether, which a Decider may keep until it
-// returns.
+// asked has the arguments of SpendTogether. A Decider may keep them until the
+// call returns.
 type asked struct {
 	reqs []stint.Request
 	ds   []stint.Decision
@@ -179,8 +179,8 @@ func (q *asked) free() {
 }
 
 // learn sets the decision of a Shadow rule, which spends only if the other
-// rules allowed the request. If the bucket cannot be read, the decision has
-// only that result.
+// rules allowed the request. If the bucket cannot be read, the decision only
+// says whether they did.
 func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err error) {
 	spent := allowed && !a.After
 	var d stint.Decision
@@ -207,8 +207,8 @@ func (a *applied) set(d stint.Decision, spent bool) {
 	a.Decision.Decision = d
 }
 
-// record writes the header. If there is a c, it adds the decisions to it, and
-// returns the index of the first one.
+// record writes the header. If c is not nil, it adds the decisions to c, and
+// returns the index of the first of them.
 func (m *middleware) record(c *carried, w http.ResponseWriter, mine []applied) (first int) {
 	if c == nil {
 		m.writeFields(w, mine)

@@ -44,8 +44,8 @@ type applied struct {
 	locked   time.Duration // rest of a hold that began after the decision
 }
 
-// replaced is the rule of a decision that a nested rule has replaced. Before
-// that, it was the decision of a Shadow rule. It does nothing after the status.
+// replaced takes the place of a Shadow rule whose decision a nested rule has
+// replaced. It does nothing after the status.
 var replaced Rule
 
 // waits reports whether the rule needs the status.
@@ -78,17 +78,17 @@ func (a *applied) stricterThan(b *applied) bool {
 	return left < least
 }
 
-// state returns the number of tokens that the client has left, and a time in
-// seconds. Until then it can use no more than these. The time is that of the
-// next token, at least 1 s. During a hold nothing is left, and the time is the
-// end of the hold. For a full bucket it is the time in which a spent token
+// state returns the number of tokens that the client has left, and a window in
+// seconds, in which it can use no more than these. The window ends with the
+// next token, after at least 1 s. During a hold nothing is left, and the window
+// ends with the hold. For a full bucket it is the time in which a spent token
 // returns.
 func (a *applied) state() (left, window int64) {
 	if a.locked > 0 {
 		return 0, seconds(a.locked)
 	}
 	interval := a.Limit.Interval()
-	empty := a.ResetAfter - time.Duration(a.Limit.Burst)*interval // until the first token, less one
+	empty := a.ResetAfter - time.Duration(a.Limit.Burst)*interval // until the first token, less one interval
 	if held := a.RetryAfter > empty+time.Duration(a.Cost)*interval; held && !a.Allowed {
 		return 0, seconds(a.RetryAfter)
 	}
@@ -114,8 +114,8 @@ func find(as []applied, lim stint.Decider, key stint.Key) *applied {
 }
 
 // carried is the context of a request that has passed middleware. Nested
-// middleware finds the decisions there. http.TimeoutHandler runs it in another
-// goroutine.
+// middleware finds the decisions there. Inside http.TimeoutHandler, it runs in
+// another goroutine.
 type carried struct {
 	context.Context
 	mu      sync.Mutex

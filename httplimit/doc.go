@@ -2,8 +2,7 @@
 // [stint.Limiter].
 //
 // A server wraps its handlers in middleware. [New] makes it from rules. Each
-// [Rule] has the requests that it applies to, the bucket that they spend from, how
-// much, and when:
+// [Rule] says which requests spend, from which bucket, how much, and when:
 //
 //	limit := httplimit.New(limiter, nil,
 //		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
@@ -49,9 +48,9 @@
 // # Locks
 //
 // A request carries its decisions from outer to nested middleware, under one
-// mutex (carried.mu). While it is locked, nothing calls the Limiter, a client,
-// or a function of the user, except PartitionKey. Transport.holds is locked
-// while one hold is read and extended, Transport.mu only for an access to a
-// map. A lock of countingLocks is held while a lock-out that grows is made
-// durable.
+// mutex (carried.mu). While it is locked, nothing calls the Limiter or a
+// function of the user, except PartitionKey, or waits for a client.
+// Transport.holds is locked while one hold is read and extended, Transport.mu
+// only for an access to a map. A lock of countingLocks is held while a lock-out
+// that grows is made durable.
 package httplimit

@@ -19,7 +19,7 @@ const (
 	RequestsPerServer  stint.Name = 3
 )
 
-// open returns a Limiter of a few limits. A program would stint.Open a file.
+// open returns a Limiter of a few limits. A real program calls stint.Open.
 func open() *stint.Limiter {
 	limits, err := stint.NewLimits(stint.Names{
 		RequestsPerAddress: {Label: "requests", Limit: stint.PerMinute(100)},

@@ -8,8 +8,9 @@ import (
 	"sync"
 )
 
-// fromRight yields the entries of a list in one or more lines, the last entry
-// first. If quotes is set, commas within quotes do not separate entries.
+// fromRight yields the entries of a list, which may have several lines. The
+// last entry comes first. If quotes is set, commas within quotes do not
+// separate entries.
 func fromRight(lines []string, quotes bool) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i := len(lines) - 1; i >= 0; i-- {

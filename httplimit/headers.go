@@ -14,8 +14,8 @@ type Headers uint8
 const (
 	// Standard writes RateLimit-Policy and RateLimit for every rule that
 	// applies, as in draft-ietf-httpapi-ratelimit-headers-11. For example
-	// "login";q=5;w=60 has a burst of 5 that takes 60 s to refill, and
-	// "login";r=3;t=12 has 3 tokens left, and no more within 12 s.
+	// "login";q=5;w=60 means a burst of 5 that takes 60 s to refill.
+	// "login";r=3;t=12 means that 3 tokens are left, and no more within 12 s.
 	//
 	// Parameter t, like Reset in the other fields, is the time in seconds, rounded
 	// up, until the next token returns or a hold ends. Until then the client can
@@ -52,7 +52,7 @@ const (
 // writeFields sets the fields of the middleware's Headers, for the rules of all
 // middleware with the same Headers.
 func (m *middleware) writeFields(w http.ResponseWriter, as []applied) {
-	switch m.opts.Headers { // without NoHeaders: w.Header() costs net/http a copy
+	switch m.opts.Headers { // not with NoHeaders, because w.Header() costs net/http a copy
 	case Standard:
 		m.writeStandard(w.Header(), as)
 	case XRateLimit:

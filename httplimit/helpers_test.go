@@ -48,7 +48,8 @@ func (c *testClock) now() time.Time       { return c.base.Add(time.Duration(c.go
 func (c *testClock) pass(d time.Duration) { c.gone.Add(int64(d)) }
 func newTestClock() *testClock            { return &testClock{base: time.Date(2021, 2, 3, 4, 5, 6, 0, time.UTC)} }
 
-// newLimiter returns a Limiter of 5 a minute for each Name, with some others.
+// newLimiter returns a Limiter of others, and of 5 a minute for each Name that
+// others lacks.
 func newLimiter(t testing.TB, others map[stint.Name]stint.Limit) (*stint.Limiter, *testClock) {
 	t.Helper()
 	clock := newTestClock()

@@ -57,8 +57,8 @@ func ByBasicAuthUser(name stint.Name) KeyFunc {
 	}
 }
 
-// ByPathValue finds the bucket of a wildcard's value: of the rule's Pattern, or
-// of the pattern that routed the request to the middleware.
+// ByPathValue finds the bucket of a wildcard's value. The wildcard is in the
+// rule's Pattern, or in the pattern that routed the request to the middleware.
 func ByPathValue(name stint.Name, wildcard string) KeyFunc {
 	return func(r *http.Request) (stint.Key, error) { return sent(name, r.PathValue(wildcard)) }
 }
@@ -73,9 +73,9 @@ func Shared(name stint.Name) KeyFunc {
 // an API key that is another client's address.
 //
 // A client that can invent ids finds a full bucket with each new id, and never
-// reaches the later KeyFuncs. That evades all limits. Such a KeyFunc should
-// check the id and return ErrNoID for unknown ones. Otherwise add a rule of its
-// own that limits the address.
+// reaches the later KeyFuncs. That evades all limits. So a KeyFunc should check
+// such an id, and return ErrNoID if it is unknown. Otherwise add another rule,
+// which limits the address.
 func FirstOf(keys ...KeyFunc) KeyFunc {
 	keys = slices.Clone(keys)
 	return func(r *http.Request) (stint.Key, error) {

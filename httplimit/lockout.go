@@ -20,8 +20,8 @@ const (
 	countBits   = 1<<6 - 1
 )
 
-// countingLocks serialize the lock-outs of an id. Hold waits for the disk, so
-// different ids seldom wait for each other.
+// countingLocks serialize the lock-outs of an id. There are many, because Hold
+// waits for the disk, and different ids should seldom wait for each other.
 var (
 	countingLocks [64]sync.Mutex
 	countingSeed  = maphash.MakeSeed()
@@ -37,8 +37,8 @@ func counted(key stint.Key) stint.Key {
 	return key
 }
 
-// IsLockOutCount reports whether a key is that of a count of lock-outs, as
-// Rule.LockOutMax makes them. A hold on it denies no request.
+// IsLockOutCount reports whether a key is that of a count of lock-outs, which
+// Rule.LockOutMax keeps. A hold on it denies no request.
 func IsLockOutCount(key stint.Key) bool { return strings.HasSuffix(key.ID, countSuffix) }
 
 // isCount reports whether a client sent the id of a count.

@@ -18,12 +18,13 @@ import (
 // [stint.Limiter.SpendAll]: if one of them denies, no token is spent. A denied
 // request is answered with 429 and Retry-After. If an error about the request
 // happens before the handler runs, the answer is 400. After any other error it
-// is 503. After both, no token is spent, except as [stint.ErrNotDurable] says.
+// is 503. In both cases no token is spent, except as [stint.ErrNotDurable]
+// says.
 //
 // If one rule is of a [stint.Leased] limit and another of a [stint.Memory] or
 // [stint.Flushed] one, every request waits for a commit. Nested middleware
-// avoids that, because its rules spend apart. But then the outer tokens stay
-// spent if the inner middleware denies.
+// avoids that, because its rules spend separately. But then the outer tokens
+// stay spent if the inner middleware denies.
 //
 // A request spends from a bucket once, even if several rules or several
 // middlewares find it. The first rule that is not a Shadow rule spends. A
@@ -93,7 +94,7 @@ type declared struct {
 // serve decides on a request, and runs the handler unless it is denied.
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	c := carriedBy(r)
-	var room [2]applied // on the stack, because a denied request needs no more
+	var room [2]applied // on the stack, so that a denial allocates nothing
 	mine, d, err := m.decide(c, r, room[:0])
 	first := m.record(c, w, mine)
 	m.observe(r, mine)
@@ -137,8 +138,8 @@ func keepBody(r, read *http.Request) {
 	r.Body, r.Form, r.PostForm, r.MultipartForm = read.Body, read.Form, read.PostForm, read.MultipartForm
 }
 
-// keepFiles lets net/http remove the files of a form. net/http removes those of the
-// request that it has made.
+// keepFiles lets net/http remove the files of a form. net/http removes only the
+// files of the request that it has made itself.
 func keepFiles(r, read *http.Request) {
 	if r.MultipartForm == nil {
 		r.MultipartForm = read.MultipartForm

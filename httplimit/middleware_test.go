@@ -153,7 +153,7 @@ func TestMiddleware(t *testing.T) {
 	})
 }
 
-// Decisions, called by a function of the user, has the decisions so far.
+// Decisions, called by a function of the user, returns the decisions so far.
 func TestObservers(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	var asked []int

@@ -35,7 +35,8 @@ var (
 		"The server cannot check the limit of the request at present.", "")
 )
 
-// newProblem returns a problem whose JSON has first and last as other members.
+// newProblem returns a problem. first and last are the members of its JSON
+// before and after status and detail.
 func newProblem(status int, first, detail, last string) problem {
 	json := fmt.Appendf(nil, `{%s,"status":%d,"detail":"%s"%s}`+"\n", first, status, detail, last)
 	return problem{status, detail, json}

@@ -60,8 +60,8 @@ func serverTime(date string, now time.Time) time.Time {
 
 // until reads a Retry-After or Reset field: seconds, perhaps with a fraction, a
 // date, or a Unix time in seconds or milliseconds. No number of seconds is as
-// large as a Unix time. It returns 0 for a time that is over, and for anything
-// else.
+// large as a Unix time. It returns 0 for a time that is over, and for a value
+// that it cannot read.
 func until(value string, now time.Time) time.Duration {
 	const epoch, epochMilli = 1e8, 1e11 // of the year 1973
 	value = strings.TrimSpace(value)

@@ -12,7 +12,7 @@ import (
 type route struct {
 	mux     *http.ServeMux
 	method  string // "" is any
-	literal string // path up to the first wildcard; "" after a host
+	literal string // path up to the first wildcard; "" with a host or %
 	whole   bool   // literal is the whole path
 	wild    bool   // has wildcards
 }

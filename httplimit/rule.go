@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A Rule applies a limit to requests. It has the requests that it applies to,
-// the bucket that they spend from, how much they spend, and when.
+// A Rule applies a limit to requests. It says which requests spend, from which
+// bucket, how much, and when.
 type Rule struct {
 	// Pattern is an http.ServeMux pattern, such as "POST /login" or
 	// "/users/{id}/"; "" matches every request. A rule applies if its own
@@ -33,17 +33,17 @@ type Rule struct {
 
 	// CountStatus makes the rule spend after the handler has chosen a status,
 	// and only if CountStatus returns true for it. Before the handler, the bucket
-	// is only checked, so requests that arrive together may all pass. If that
-	// is too many, spend before the handler and use RefundStatus.
+	// is only checked, so requests that arrive together may all pass. If too
+	// many would pass, spend before the handler and use RefundStatus.
 	CountStatus func(status int) bool
 
-	// RefundStatus returns the tokens if the handler chooses a status for which
-	// it returns true, such as ServerError.
+	// RefundStatus makes the rule refund its tokens if RefundStatus returns true
+	// for the status that the handler chooses. ServerError is an example.
 	RefundStatus func(status int) bool
 
 	// LockOut holds the bucket for this long once a request leaves fewer tokens
-	// than Cost in it, or none with CostFunc, and does not return them. The hold
-	// is durable, as stint.Limiter.Hold says. 0 means no hold.
+	// than Cost in it, or none with CostFunc. A refunded request does not count.
+	// The hold is durable, as stint.Limiter.Hold says. 0 means no hold.
 	LockOut time.Duration
 
 	// LockOutMax makes each lock-out of an id twice as long as its last one, up to
@@ -52,7 +52,7 @@ type Rule struct {
 	//
 	// The count is durable too: it is a hold on the id with " lock-outs" added,
 	// which Buckets lists. Reset of the id ends a lock-out, but the count stays
-	// until that one is reset. A request whose own id ends like that is answered
+	// until that longer id is reset. A request with such a longer id is answered
 	// with 400. A Shared limit has no id, so its lock-outs do not grow.
 	LockOutMax time.Duration
 

@@ -50,7 +50,8 @@ func fixedWindows() counting {
 	}
 }
 
-// windowsFromFirst begin with the first request after the last one.
+// windowsFromFirst begin with the first request after the end of the window
+// before.
 func windowsFromFirst() counting {
 	var end time.Time
 	used := 0
@@ -216,7 +217,7 @@ func TestServers(t *testing.T) {
 					t.Logf("%s: share %.3f, refusals %d", name, share, refusals)
 					least, most := 0.95, 1
 					if countName == "sliding log" || countName == "windows from the first request" {
-						// A time in whole seconds may cost one in each window.
+						// Rounding up to whole seconds may cost a second in each window.
 						least = min(least, float64(q.window)/float64(q.window+time.Second))
 					}
 					if countName == "sliding log" && q.jitter {

@@ -49,10 +49,10 @@ import (
 //
 // The limit may be the API's quota, such as stint.PerHour(5000). The client
 // then uses at least 95 % of it, if its period is 20 seconds or more. A server
-// may count fixed windows or tokens. It refuses at most one request in each
-// window after the first, or each of the requests that are under way at the
-// same time. A server that counts the last hour, and sends only Retry-After,
-// may refuse a few more.
+// that counts fixed windows or tokens refuses at most one request in each
+// window after the first. If several requests are under way at the same time,
+// it may refuse each of them. A server that counts the last hour, and sends
+// only Retry-After, may refuse a few more.
 //
 // With stint.WithinWindow(5000, time.Hour) a server refuses no request,
 // whichever kind of window it counts. The price is that a burst is at most a
@@ -61,11 +61,11 @@ import (
 //
 // A request spends its tokens before it is sent. They are returned if the
 // request never had a connection: dialling or TLS failed, or the request was
-// cancelled before. After any other error they stay spent, because the server
-// may have counted the request. They also stay spent if Base refuses without
-// dialling, for example an unknown scheme. A Base that is not from net/http
-// must report connections to httptrace, or fail with the *net.OpError of
-// dialling.
+// cancelled before that. After any other error they stay spent, because the
+// server may have counted the request. They also stay spent if Base refuses
+// without dialling, for example an unknown scheme. A Base that is not from
+// net/http must report connections to httptrace, or fail with the *net.OpError
+// of dialling.
 //
 // Any number of goroutines may use a Transport. Its fields must not change once
 // it is in use.
@@ -128,7 +128,8 @@ func (e *QuotaError) Error() string {
 
 // Unwrap returns stint.ErrBlocked if the limit is stint.Blocked. If Wait is set,
 // it returns context.DeadlineExceeded if the turn of the request is after its
-// deadline, or stint.ErrQueueFull if too many wait. Otherwise it returns nil.
+// deadline, or stint.ErrQueueFull if the queue is full. Otherwise it returns
+// nil.
 func (e *QuotaError) Unwrap() error { return e.err }
 
 // ByHost finds the bucket of the server that a request goes to, such as
@@ -249,7 +250,8 @@ func (t *Transport) base() http.RoundTripper {
 	return t.Base
 }
 
-// CloseIdleConnections closes those of Base, for http.Client.
+// CloseIdleConnections closes the idle connections of Base. http.Client calls
+// it.
 func (t *Transport) CloseIdleConnections() {
 	if c, ok := t.base().(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()

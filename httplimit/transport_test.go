@@ -212,7 +212,7 @@ func TestTransportWait(t *testing.T) {
 	})
 }
 
-// A blocked limit is a *QuotaError, with and without Wait.
+// A request of a blocked limit fails with a *QuotaError, with and without Wait.
 func TestTransportBlocked(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.Blocked})
 	for _, wait := range []bool{false, true} {

@@ -47,8 +47,8 @@ var (
 
 const maxSetLen = 64 * 1024 // bytes of an FQDNSet before it is hashed
 
-// AnyOf is an id of the first of the formats that accepts it. A nil format means
-// stint.AnyID.
+// AnyOf accepts an id of any of the formats. The first that accepts it also
+// chooses its spelling. A nil format means stint.AnyID.
 func AnyOf(formats ...stint.IDFormat) stint.IDFormat {
 	a := &anyOf{slices.Clone(formats)}
 	for i, f := range a.formats {

@@ -31,7 +31,7 @@
 // has a Limit. Every mistake is reported at once, with its file and line.
 // Mistakes include labels that the program does not declare, unknown keys, and
 // ids that are not of the declared format. They also include floors that do not
-// fit into their total, which a stint.NameSpec makes their Parent.
+// fit into their total, the Parent of a stint.NameSpec.
 package limitsfile
 
 import (
@@ -109,7 +109,7 @@ func read(names stint.Names, sources []source) (*stint.Limits, error) {
 // the order of their first appearance.
 //
 // A program whose limits are named at run time declares these labels, and then
-// calls Load. Labels ignores other files, because Load reports them.
+// calls Load. Labels skips text in another format, because Load reports it.
 func Labels(files ...string) ([]string, error) {
 	var labels []string
 	seen := make(map[string]bool)

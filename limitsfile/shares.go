@@ -7,8 +7,8 @@ import (
 	"github.com/stint-go/stint/internal/share"
 )
 
-// finish returns the limits, or the mistakes of all files, then those in shares
-// of a total: these are between limits that may be in several files.
+// finish returns the limits, or the mistakes of all files. Mistakes in shares
+// of a total come last, because their limits may be in several files.
 func (r *reader) finish() (*stint.Limits, error) {
 	limits, err := stint.NewLimits(r.names, r.defaults, r.overrides)
 	others, shares := mistakesIn(err)
@@ -25,8 +25,8 @@ func (r *reader) finish() (*stint.Limits, error) {
 	return limits, nil
 }
 
-// mistakesIn returns the mistakes in shares of a total, and all others, that
-// NewLimits has joined.
+// mistakesIn splits what NewLimits has joined: the mistakes in shares of a
+// total, and all others.
 func mistakesIn(err error) (others []error, shares []*stint.ConfigError) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
@@ -43,8 +43,8 @@ func mistakesIn(err error) (others []error, shares []*stint.ConfigError) {
 	return others, shares
 }
 
-// place says where the limit of a mistake is, or the override of its id. A
-// mistake in the declarations is where the label is first.
+// place sets the file and line of a mistake: those of the override of its id,
+// or else of the first label of its limit.
 func (r *reader) place(wrong *stint.ConfigError) {
 	var m *share.Mistake
 	errors.As(wrong, &m)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Probes of a server that is away, and time-outs in a row until it is.
+// The pauses between probes, and how many time-outs in a row mean away.
 const (
 	firstProbe  = 100 * time.Millisecond
 	lastProbe   = time.Second
@@ -60,8 +60,8 @@ func (l *Limiter) probe() {
 	}
 }
 
-// explainProbe returns why the server is still away. An error that it replied
-// means that it is there, unless it says otherwise: calls have that error, too.
+// explainProbe returns why the server is still away. A server that replies with
+// an error is there, unless the error says otherwise. Calls get that error too.
 func (l *Limiter) explainProbe(err error) error {
 	if err == nil {
 		return nil

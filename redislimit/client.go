@@ -13,15 +13,15 @@ import (
 )
 
 // Client is a connection to a server or cluster. Open makes one with rueidis.
-// For another one, write an adapter and give it to New.
+// For another library, write an adapter and give it to New.
 //
 // A reply is a string, an int64, nil or a []any of those. An error that the
 // server replied is a ServerError. No method may send a command a second time,
 // unless the server said that it did not run it (MOVED, ASK, TRYAGAIN). All
 // must return when ctx ends.
 type Client interface {
-	// Eval runs EVALSHA or EVAL, as command says. All keys are in one slot,
-	// unless the server is no cluster.
+	// Eval runs EVALSHA or EVAL, as command says. In a cluster, all keys are in
+	// one slot.
 	Eval(ctx context.Context, command, script string, keys, args []string) (any, error)
 
 	// Do runs a command without keys at any node.
@@ -43,13 +43,14 @@ type SyncClient interface {
 }
 
 // ClusterClient is a Client that knows whether its server is a cluster, or has
-// several nodes to look at. Without it, the first CROSSSLOT error tells.
+// several nodes to look at. With another Client, the first CROSSSLOT error
+// tells that there is a cluster.
 type ClusterClient interface {
 	Client
 	IsCluster() bool
 
-	// DoEach runs a command without keys at every node, and returns what the
-	// nodes that answered replied.
+	// DoEach runs a command without keys at every node, and returns the replies
+	// of the nodes that answered.
 	DoEach(ctx context.Context, args ...string) ([]any, error)
 }
 
@@ -159,7 +160,7 @@ func (c *rueidisClient) EvalWait(ctx context.Context, command, script string, ke
 			return err
 		}
 		if n, err := rs[1].AsInt64(); err == nil {
-			acknowledged = int(n) // after an error none has it for certain
+			acknowledged = int(n) // after an error no replica is known to have it
 		}
 		return nil
 	})
@@ -208,7 +209,8 @@ func (c *rueidisClient) Close() {
 	}
 }
 
-// result returns a reply, and what became of a command without one.
+// result returns a reply, or an error that says whether the command may have
+// run.
 func result(r rueidis.RedisResult) (any, error) {
 	err := r.Error()
 	if err == nil {

@@ -71,7 +71,7 @@ func (l *Limiter) one(op string, req stint.Request) (stint.Decision, error) {
 	return d, nil
 }
 
-// elapsed returns the time by the clock that ages what was seen.
+// elapsed returns the time by the clock that tells the age of a sighting.
 func (l *Limiter) elapsed() int64 {
 	if l.opts.Now != nil {
 		return instant(l.opts.Now())
@@ -102,8 +102,8 @@ func (l *Limiter) SpendTogether(reqs []stint.Request, ds []stint.Decision) (stin
 	return l.all(opSpend, reqs, ds[:len(reqs)])
 }
 
-// RefundAll returns what a SpendAll of the same requests spent, and returns the
-// strictest decision. For a CheckOnly request it only reports the state.
+// RefundAll gives back what a SpendAll of the same requests spent, and returns
+// the strictest decision. For a CheckOnly request it only reports the state.
 func (l *Limiter) RefundAll(reqs ...stint.Request) (stint.Decision, error) {
 	return l.all(opRefund, reqs, nil)
 }
@@ -173,8 +173,8 @@ func (l *Limiter) together(op string, reqs []stint.Request, ds []stint.Decision)
 	return strictest(reqs, ds, nil), nil
 }
 
-// strictest returns the strictest decision of the requests that take part in
-// it, except those that are not decided yet.
+// strictest returns the strictest decision, leaving out SpendOnly requests and
+// those that are not decided yet.
 func strictest(reqs []stint.Request, ds []stint.Decision, undecided []request) stint.Decision {
 	d, voted := stint.Decision{Allowed: true, Remaining: math.MaxInt64}, false
 	for i := range reqs {
@@ -208,9 +208,9 @@ func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 
 // Hold denies every request for the key before until, on all nodes, whatever
 // its bucket holds. Other nodes notice within Options.Fresh. A new hold replaces
-// the one that there is; one that ends now or earlier ends it, as does Reset. A
-// key that is not limited cannot be held, because nothing asks the server about
-// it, nor can a key of Options.Plain.
+// the old one. A new hold that ends now or earlier, or Reset, ends it. A key
+// without a limit cannot be held, because nothing asks the server about it.
+// Keys of Options.Plain cannot be held either.
 func (l *Limiter) Hold(key stint.Key, until time.Time) error {
 	if l.opts.Plain {
 		return fmt.Errorf("redislimit: hold %v: Boulder's buckets (Options.Plain) have no holds", key)
@@ -223,8 +223,8 @@ func (l *Limiter) Hold(key stint.Key, until time.Time) error {
 }
 
 // Reset makes the buckets full, as if they had never been used, and ends their
-// holds. Keys are reset in order. After an error those behind the one that
-// failed are not reset.
+// holds. Keys are reset in order. After an error the keys after the failed
+// one are not reset.
 func (l *Limiter) Reset(keys ...stint.Key) error {
 	for _, key := range keys {
 		if _, _, err := l.direct(key, opReset, 0); err != nil {
@@ -234,8 +234,8 @@ func (l *Limiter) Reset(keys ...stint.Key) error {
 	return nil
 }
 
-// direct carries an operation without a cost out on one bucket. It does
-// nothing if the key is not limited, unless that is a reset.
+// direct runs an operation without a cost on one bucket. If the key is not
+// limited, it only runs a reset.
 func (l *Limiter) direct(key stint.Key, op string, fourth int64) (r request, now int64, err error) {
 	if l.closed.Load() {
 		return r, 0, stint.ErrClosed
@@ -262,10 +262,10 @@ func (l *Limiter) direct(key stint.Key, op string, fourth int64) (r request, now
 
 // Wait takes cost tokens from the key's bucket as soon as they are there. It
 // spends, sleeps for RetryAfter if that is denied, and tries again: there is no
-// queue, so those who wait are not served in order. It fails at once and takes
-// nothing if ctx would end before the tokens are there, with an error that wraps
-// context.DeadlineExceeded. Errors of Spend end the wait. If the id is blocked,
-// the error is stint.ErrBlocked.
+// queue, so waiting callers are not served in order. It fails at once and takes
+// nothing if ctx would end before the tokens are there, with an error that
+// wraps context.DeadlineExceeded. Errors of Spend end the wait. If the id is
+// blocked, the error is stint.ErrBlocked.
 func (l *Limiter) Wait(ctx context.Context, key stint.Key, cost int64) error {
 	for {
 		if err := ctx.Err(); err != nil {

@@ -12,22 +12,23 @@ The time is the server's. Several buckets are decided in one trip, as
 [Limiter.SpendAll] says. A denial is repeated for up to Options.Fresh without a
 trip; its RetryAfter may then be early by the time of one round trip.
 
-Three levels of durability exist: memory and flushed are what the server's own
-persistence is, and synced also waits until Options.Replicas replicas have the
-decision. If they do not have it in time, the error is stint.ErrNotDurable, and
-the tokens stay spent. Leased is refused with ErrNoLeases, and so are shares of a
-total (NameSpec.Parent). There is no fallback
-while the server is away. A server that refuses a connection, or leaves three
-calls in a row without an answer, is away. Decisions then return ErrAway at once,
-and one goroutine probes until it is back. In a cluster, each call asks. There are no
-queues: Wait sleeps and tries again, and Reserve does not exist.
+Three levels of durability exist: memory and flushed are as durable as the
+server's own persistence, and synced also waits until Options.Replicas replicas
+have the decision. If they do not have it in time, the error is
+stint.ErrNotDurable, and the tokens stay spent. Leased is refused with
+ErrNoLeases, and so are shares of a total (NameSpec.Parent). There is no
+fallback while the server is away. A server is away if it refuses a connection,
+or leaves three calls in a row without an answer. Decisions then return ErrAway
+at once, and one goroutine probes until the server is back. In a cluster, every
+call still asks. There are no queues: Wait sleeps and tries again, and Reserve
+does not exist.
 
 # Errors
 
 An error never admits, unless Options.FailOpen says so for Allow. After ErrAway
 nothing was spent. After ErrNoAnswer the tokens may be spent, because the request
-was sent and no answer came; it is not sent again. A key of the server that is
-not a bucket is an error that names it, and so is a refusal by the server.
+was sent and no answer came; it is not sent again. If a key of the server is not
+a bucket, the error names it. A refusal by the server is an error too.
 
 # Keys
 

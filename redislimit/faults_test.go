@@ -17,8 +17,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// A reply that is lost after the script ran is ErrNoAnswer, and the spend is
-// not sent again. The connection breaks with each: a proxy cuts it.
+// If a reply is lost after the script ran, the error is ErrNoAnswer, and the
+// spend is not sent again. A proxy cuts the connection in place of each reply.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	n := int64(300)

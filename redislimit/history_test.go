@@ -126,15 +126,15 @@ func (b *both) step(given bool) {
 	require.NoError(b, err1)
 	require.NoError(b, err2)
 	if l, _ := b.local.Limits().For(r.Key); l == (stint.Limit{}) || l == stint.Blocked {
-		bucket1.ResetAfter, bucket2.ResetAfter = 0, 0 // the local one knows it without a limit
+		bucket1.ResetAfter, bucket2.ResetAfter = 0, 0 // only the local one knows it without a limit
 	}
 	bucket1.HeldUntil, bucket2.HeldUntil = bucket1.HeldUntil.UTC(), bucket2.HeldUntil.UTC()
 	require.Equal(b, bucket1, bucket2)
 }
 
-// TestHistory holds random histories at the server to those in memory. A
-// Request's own limit and changed limits are in different histories: memory cuts
-// a bucket of both down at another time.
+// TestHistory compares random histories at the server with those in memory. A
+// Request's own limit and changed limits are in different histories, because
+// with both, memory cuts a bucket down at another time.
 func TestHistory(t *testing.T) {
 	steps := 2_000
 	if long {

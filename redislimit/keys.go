@@ -9,8 +9,8 @@ import (
 )
 
 // keyOf returns the key of a bucket. Different buckets have different keys,
-// whatever bytes their ids have: the number of the limit is behind the last
-// colon. With a Tag it is between the first brace that closes and the id.
+// whatever bytes their ids have: the number of the limit is after the last
+// colon. With a Tag it is between the first closing brace and the id.
 func (o *Options) keyOf(k stint.Key) string {
 	switch {
 	case o.Plain:
@@ -26,8 +26,8 @@ func (o *Options) keyOf(k stint.Key) string {
 }
 
 // slotOf returns the slot of a key in a cluster. It is a checksum of the bytes
-// between the first brace that opens and the next that closes. If there are
-// none, it is that of the whole key.
+// between the first opening brace and the next closing one. If there are no
+// such bytes, it is the checksum of the whole key.
 func slotOf(key string) uint16 {
 	if open := strings.IndexByte(key, '{'); open >= 0 {
 		if n := strings.IndexByte(key[open+1:], '}'); n > 0 {

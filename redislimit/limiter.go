@@ -43,7 +43,7 @@ type Limiter struct {
 
 	failing atomic.Pointer[failure] // of the last call; nil after a success
 	evicts  atomic.Pointer[failure]
-	evicted atomic.Int64 // buckets and other keys, when the Limiter was made
+	evicted atomic.Int64 // keys evicted before the Limiter was made
 
 	closed  atomic.Bool
 	closing chan struct{}
@@ -92,9 +92,8 @@ func Open(url string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	return l, nil
 }
 
-// New returns a Limiter that asks through the client, which belongs to it from
-// then on: Close closes it. After an error the client still belongs to the
-// caller.
+// New returns a Limiter that uses the client, and closes it in Close. After an
+// error the client still belongs to the caller.
 func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	c, err := opts.withDefaults()
 	if err != nil {
@@ -139,7 +138,7 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	}
 	ctx, cancel := l.context()
 	defer cancel()
-	l.generation(ctx, n) // otherwise the first decision asks for it
+	l.generation(ctx, n) // if it fails, the first decision asks again
 	l.Store(n)
 	l.seen.clear()
 	return nil
@@ -158,8 +157,8 @@ func (l *Limiter) supports(limit stint.Limit) error {
 	return nil
 }
 
-// generation returns when the limits were loaded, by the server's clock, as the
-// script wants it. An unknown one is the present time.
+// generation returns the server's time when the limits were loaded, as the
+// script wants it. If that time is unknown, it is the present one.
 func (l *Limiter) generation(ctx context.Context, n *limitsInForce) (string, error) {
 	if l.opts.Plain {
 		return "", nil
@@ -167,7 +166,7 @@ func (l *Limiter) generation(ctx context.Context, n *limitsInForce) (string, err
 	if n.generation.Load() == 0 {
 		micros, err := l.serverTime(ctx)
 		if err != nil {
-			if err = l.explain(err, nil); errors.Is(err, ErrNoAnswer) { // to TIME, so nothing was spent
+			if err = l.explain(err, nil); errors.Is(err, ErrNoAnswer) { // TIME spends nothing
 				err = fmt.Errorf("%w: no answer in time", ErrAway)
 			}
 			return "", err
@@ -311,8 +310,8 @@ func setFailure(at *atomic.Pointer[failure], err error, now time.Time) {
 	}
 }
 
-// begin has Close wait for a goroutine that is about to start, unless the
-// Limiter is closed.
+// begin starts a goroutine that Close waits for. If the Limiter is closed,
+// begin returns false instead.
 func (l *Limiter) begin(f func()) bool {
 	l.workMu.Lock()
 	defer l.workMu.Unlock()

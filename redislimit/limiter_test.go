@@ -85,7 +85,8 @@ func TestHostileIDs(t *testing.T) {
 	}
 }
 
-// What is not a bucket is an error that names the key, and stays as it is.
+// A key that is not a bucket leads to an error that names it, and stays as it
+// is.
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
 	s, _ := commonServer(t)
@@ -258,7 +259,7 @@ func TestRollOut(t *testing.T) {
 	require.GreaterOrEqual(t, admitted, large.Burst+int64(elapsed/large.Interval())-10)
 }
 
-// Deleting by policy is reported at Open, and by later looks.
+// Eviction by policy is reported at Open, and by later looks.
 func TestEvicts(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru")
@@ -274,7 +275,7 @@ func TestEvicts(t *testing.T) {
 	require.ErrorContains(t, l.Health(), "allkeys-random")
 }
 
-// A server that refuses is a clear error, and never admits.
+// If the server refuses, the error is clear, and nothing is admitted.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	limits := testLimits(t, stint.PerHour(2))

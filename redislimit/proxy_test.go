@@ -70,7 +70,7 @@ func (p *proxy) pass(to io.WriteCloser, from io.ReadCloser, ok func([]byte) bool
 	}
 }
 
-// freePort returns a port of the loopback interface that nobody listens at.
+// freePort returns a port of the loopback interface on which nothing listens.
 func freePort(tb testing.TB) string {
 	tb.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -12,7 +12,7 @@ import (
 const (
 	maxIDLen     = 512
 	maxTolerance = 36525 * 24 * 60 * 60 * 1e9
-	endOfTime    = math.MaxInt64 - int64(maxTolerance) // as in package stint: now + τ is an int64
+	endOfTime    = math.MaxInt64 - int64(maxTolerance) // so that now + τ is an int64, as in package stint
 )
 
 // instant returns a time in Unix nanoseconds, within the range of the
@@ -38,7 +38,7 @@ type request struct {
 	need      int64 // nanoseconds that the cost takes to come back
 	fourth    int64 // argument of the script
 	asks      bool  // the server decides
-	at        int   // of the caller's requests
+	at        int   // index in the caller's requests
 
 	tat, wait, hold int64 // the script's answer
 }
@@ -46,7 +46,7 @@ type request struct {
 // limited reports whether the limit has a bucket to ask about.
 func (r *request) limited() bool { return r.limit != stint.Unlimited && r.limit != stint.Blocked }
 
-// request checks what can be checked without the server, and multiplies.
+// request checks what it can without the server, and computes the arguments.
 func (l *Limiter) request(n *limitsInForce, req *stint.Request, op string) (request, error) {
 	r := request{key: req.Key, mode: req.Mode}
 	if req.Cost < 0 {

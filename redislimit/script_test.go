@@ -13,8 +13,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// TestStep holds the script's arithmetic to whole numbers of any size, on the
-// server: 20,000 spends.
+// TestStep compares 20,000 spends of the script on the server with arithmetic
+// on whole numbers of any size.
 func TestStep(t *testing.T) {
 	t.Parallel()
 	l := newLimiter(t, stint.PerHour(1), nil)

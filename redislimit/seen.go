@@ -26,7 +26,7 @@ type sighting struct {
 	tat, hold int64
 	now       int64 // the server's time in the answer
 	sent      int64 // elapsed time of this node before the question
-	asked     int64 // elapsed time when somebody asked again; 0: nobody did
+	asked     int64 // elapsed time when a caller asked again, or 0
 }
 
 const seenWays = 4
@@ -38,9 +38,10 @@ func (s *seen) set(key stint.Key) *seenSet {
 }
 
 // denies reports whether a bucket that was seen denies the request, and sets
-// its answer. The server's time is then no later than now: it was read after the
-// question was sent. When the sighting is older than fresh, one caller asks
-// again, and the others are denied until it has its answer.
+// its answer. The server's time is then at most the returned now, because the
+// server read its clock after the question was sent. When the sighting is older
+// than fresh, one caller asks again, and the others are denied until it has its
+// answer.
 func (s *seen) denies(r *request, elapsed int64, fresh, timeout time.Duration) (now int64, denied bool) {
 	if fresh <= 0 {
 		return 0, false
@@ -72,8 +73,8 @@ func (s *seen) denies(r *request, elapsed int64, fresh, timeout time.Duration) (
 	return 0, false
 }
 
-// put remembers the answer of an empty bucket. Otherwise it forgets an older
-// one.
+// put remembers the answer if the bucket is empty. Otherwise it forgets an
+// older answer.
 func (s *seen) put(r *request, now, sent int64, empty bool) {
 	set := s.set(r.key)
 	set.mu.Lock()

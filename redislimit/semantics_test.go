@@ -31,7 +31,7 @@ type example struct {
 	}
 }
 
-// TestSemantics has both kinds of Decider answer as the sources do.
+// TestSemantics checks that both kinds of Decider answer as the sources do.
 func TestSemantics(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../testdata/semantics/*.yml")

@@ -14,9 +14,9 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// A server that is stopped is a connection that says nothing. It costs callers
-// their Timeout and an error, until three calls in a row had no answer: then no
-// call asks. When the server goes on, so do decisions.
+// A stopped server keeps its connections, and does not answer. Each call waits
+// for its Timeout and fails. After three such calls in a row, no call asks.
+// When the server goes on, so do decisions.
 func TestStoppedServer(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -60,8 +60,8 @@ func TestStoppedServer(t *testing.T) {
 	require.NoError(t, l.Health())
 }
 
-// A server that is killed and started again, under 64 callers: each call ends
-// with a decision or an error, and no goroutine is left.
+// A server is killed and started again, under 64 callers. Each call ends with a
+// decision or an error, and no goroutine is left.
 func TestKilledServer(t *testing.T) {
 	s := startServer(t)
 	before := runtime.NumGoroutine()

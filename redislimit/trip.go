@@ -173,8 +173,8 @@ func (l *Limiter) explain(err error, keys []string) error {
 	return fmt.Errorf("redislimit: server replied: %w", err)
 }
 
-// ask carries an operation out on several buckets: all of them or none if it is
-// a spend. It returns the trips that it took, with the answers.
+// ask runs an operation on several buckets. A spend takes from all of them or
+// from none. It returns the trips that it took, with the answers.
 func (l *Limiter) ask(n *limitsInForce, op string, rs []request) (trips []trip, err error) {
 	trips = l.split(op, rs)
 	if len(trips) == 1 {

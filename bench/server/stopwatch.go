@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// stopwatch measures how long requests are in a middleware, without the handler:
-// for wrk.sh.
+// stopwatch measures for wrk.sh how long requests are in a middleware, without
+// the handler.
 type stopwatch struct {
 	mu   sync.Mutex
 	took map[bool][]time.Duration // by whether they reached the handler

@@ -27,7 +27,7 @@ func build(t *testing.T) (binary string) {
 	return binary
 }
 
-// runs is what a process said, and how it ended.
+// runs starts a process, and returns its output and exit status.
 func runs(t *testing.T, binary string, args ...string) (said string, code int) {
 	t.Helper()
 	out, err := exec.Command(binary, args...).CombinedOutput()
@@ -60,10 +60,9 @@ func threeAnHour(t *testing.T) (url string, seen *atomic.Int64) {
 	return srv.URL, seen
 }
 
-// Five processes, a server that allows three an hour: three answers, two
-// refusals that say how long, and the server is not asked for those. Once
-// because the client knows the quota, and once because the server has said that
-// nothing is left.
+// Five processes ask a server that allows three requests an hour. Three get an
+// answer. Two send nothing, and say how long to wait: the client knows the
+// quota, or the server has said that nothing is left.
 func TestFiveProcesses(t *testing.T) {
 	binary := build(t)
 	for name, quota := range map[string]string{"knows the quota": "3/1h", "is told by the server": "1000/1d"} {
@@ -86,7 +85,7 @@ func TestFiveProcesses(t *testing.T) {
 	}
 }
 
-// The file is kept where the user's settings are. The directory need not be there.
+// The file is kept where the user's settings are. The directory need not exist.
 func TestDefaultFile(t *testing.T) {
 	binary := build(t)
 	config := filepath.Join(t.TempDir(), "not", "there")
@@ -148,7 +147,7 @@ func TestWaitTooLong(t *testing.T) {
 func TestParallelProcesses(t *testing.T) {
 	binary := build(t)
 	var seen atomic.Int64
-	all := make(chan struct{}) // closed when all requests are there: nobody can have waited for another
+	all := make(chan struct{}) // closed when all requests have arrived, so no process waited for another
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if seen.Add(1) == 20 {
 			close(all)

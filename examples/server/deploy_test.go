@@ -72,7 +72,7 @@ func behindNginx(t *testing.T, binary string) {
 	require.Equal(t, 429, through.get(t, "/api/time", "X-Forwarded-For", "192.0.2.2").StatusCode)
 }
 
-// tempPaths has nginx keep bodies below dir, for tests that are not root.
+// tempPaths makes nginx keep bodies below dir, for tests that run without root.
 func tempPaths(dir string) (directives string) {
 	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		directives += " " + kind + "_temp_path " + dir + "/" + kind + ";"
@@ -103,8 +103,8 @@ func alertsNameMetrics(t *testing.T, binary string) {
 	}
 }
 
-// deployedArguments starts the server with the flags of the unit, and holds the
-// Dockerfile and the compose file to the names that they share.
+// deployedArguments starts the server with the flags of the unit, and checks
+// that the unit, the Dockerfile and the compose file use the same names.
 func deployedArguments(t *testing.T, binary string) {
 	unit, dockerfile := read(t, "stint-server.service"), read(t, "Dockerfile")
 	line := regexp.MustCompile(`(?m)^ExecStart=\S+ (.*)$`).FindStringSubmatch(unit)
@@ -150,8 +150,8 @@ func deployedArguments(t *testing.T, binary string) {
 	require.Equal(t, []string{"127.0.0.1:8080:8080"}, service.Ports, "the status page has no port")
 }
 
-// operatorCommands runs the commands in docs/production.md against the server,
-// and after kill -9 of it.
+// operatorCommands runs the commands in docs/production.md while the server
+// runs, and again after kill -9.
 func operatorCommands(t *testing.T, binary string) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no sh")

@@ -9,8 +9,8 @@ import (
 	"github.com/stint-go/stint/limitsfile"
 )
 
-// The limits of this program. The file stores the numbers: never give one
-// another meaning.
+// The limits of this program. The file stores the numbers, so never change what
+// a number means.
 const (
 	RequestsPerAddress stint.Name = 1
 	RequestsPerAccount stint.Name = 2

@@ -24,7 +24,7 @@ import (
 type program struct {
 	cmd        *exec.Cmd
 	lines      *bufio.Scanner
-	url, pages string // of clients and of operators
+	url, pages string // for clients, and for operators
 }
 
 func build(t *testing.T) (binary string) {
@@ -71,7 +71,7 @@ func (p *program) get(t *testing.T, path string, fields ...string) *http.Respons
 	return res
 }
 
-// login returns the status of a login, and for how long not to try again.
+// login returns the status of a login, and its Retry-After.
 func (p *program) login(t *testing.T, password string) (status int, retryAfter time.Duration) {
 	t.Helper()
 	res, err := http.PostForm(p.url+"/login", url.Values{"user": {"ada"}, "password": {password}})
@@ -206,7 +206,8 @@ func reload(t *testing.T, binary string) {
 	require.Equal(t, `"RequestsPerAddress";q=10;w=3600`, server.get(t, "/api/time").Header.Get("RateLimit-Policy"))
 }
 
-// A trusted proxy says which client a request is from. Others do not.
+// A trusted proxy says which client a request is from. Other proxies are
+// ignored.
 func proxy(t *testing.T, binary string) {
 	for trusted, want := range map[string]int{"127.0.0.0/8": 200, "10.0.0.0/8": 429} {
 		server := start(t, binary, "-file", newFile(t), "-limits", limitsFile(t, 1), "-trust", trusted)

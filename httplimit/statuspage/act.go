@@ -38,8 +38,9 @@ type question struct {
 	Form   string // proves that the page made the form
 }
 
-// asked returns the action that a request names, and its bucket. After an
-// error, which asked answers, ok is false. Without an action, all are zero.
+// asked returns the action that a request names, and its bucket. If asked has
+// answered with an error, ok is false. Without an action, action and key are
+// zero.
 func (p *Page) asked(w http.ResponseWriter, value func(name string) string) (action string, key stint.Key, ok bool) {
 	for _, action = range []string{actReset, actHold, actEnd} {
 		token := value(action)
@@ -108,8 +109,8 @@ const formLife = time.Hour
 func (p *Page) newForm() string { return p.seal("form", p.lim.Now().Format(time.RFC3339)) }
 
 // ownForm reports whether the page itself made the form. Browsers name the site
-// that sends it. Over plain HTTP they only name the origin, which differs from
-// the Host behind a proxy that changes it. Then the form must have a text that
+// that sends a form. Over plain HTTP they only name the origin, which differs
+// from the Host if a proxy changes that. Then the form must have a text that
 // other sites cannot read.
 func (p *Page) ownForm(r *http.Request) bool {
 	if p.origin.Check(r) == nil {

@@ -42,7 +42,7 @@
 //	    id, burst, remaining          "#" and six digits with HideIDs
 //	    retry_after_seconds           until a cost of 1 passes
 //	    reset_after_seconds           until it is full, and no longer held
-//	    denied                        at least so often lately (optional)
+//	    denied                        lately, at least (optional)
 //	    token                         for a POST, until the program ends
 //
 // POST reset=token fills a bucket and ends its hold, end=token ends the hold,

@@ -30,7 +30,8 @@ var (
 	client = perAddress.Key("192.0.2.1") // of httptest.NewRequest
 )
 
-// testLimits has 5 a minute for each name but off, and some others.
+// testLimits has others, and 5 a minute for each name that others lacks, except
+// off.
 func testLimits(t *testing.T, others map[stint.Name]stint.Limit) *stint.Limits {
 	t.Helper()
 	limits := map[stint.Name]stint.Limit{}

@@ -50,9 +50,9 @@ type view struct {
 	Periods    any // of holds, to choose from
 }
 
-// writeHTML writes the report as HTML, or with ?id= what a search finds, or
-// with the name of an action the question whether to do it. Only the report
-// reloads, unless there is ?refresh=0.
+// writeHTML writes HTML: with ?id= the result of a search, with the name of an
+// action the question whether to do it, and otherwise the report. Only the
+// report reloads, unless there is ?refresh=0.
 func (p *Page) writeHTML(w http.ResponseWriter, r *http.Request) {
 	v := view{report: p.report(), Title: p.opts.Title, CSS: template.CSS(pageCSS),
 		HideIDs: p.opts.HideIDs, AllowReset: p.opts.AllowReset, Periods: holdPeriods}

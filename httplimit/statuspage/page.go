@@ -59,8 +59,7 @@ type Page struct {
 // their limit and those denied most often. It also has the flushes, the size of
 // the file, and the Limiter's health. A search finds the buckets of an id.
 // ?format=json has the same for programs, as the package documentation says.
-// ?format=prometheus has counters for each limit. ?format=snapshot is a copy of
-// the file, if AllowSnapshot is set.
+// ?format=prometheus has counters for each limit.
 //
 // The chart counts every decision of the Limiter. For decisions that the page
 // observes, it is exact to a second. The others, and the first one after an
@@ -70,8 +69,8 @@ type Page struct {
 // Denials by Shadow rules are counted as denials, and the page says so. The
 // list of the buckets that are denied most leaves them out.
 //
-// The page shows ids, and may reset and hold buckets. Serve it only to those who
-// may do that.
+// The page shows ids, and may reset and hold buckets. Serve it only to operators
+// who may do that.
 func New(lim *stint.Limiter, opts *Options) *Page {
 	if lim == nil {
 		panic("statuspage: New: no limiter")

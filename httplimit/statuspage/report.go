@@ -203,8 +203,8 @@ func (p *Page) limitLocked(name stint.Name, c stint.LimitStats, now time.Time) l
 	return l
 }
 
-// bucket returns the state of a bucket. It is false if the bucket has no limit,
-// or cannot be read.
+// bucket returns the state of a bucket, and false if the bucket has no limit or
+// cannot be read.
 func (p *Page) bucket(key stint.Key) (bucketReport, bool) {
 	d, err := p.lim.Check(key, 1)
 	if err != nil || d.Limit.Count == 0 && d.Allowed {

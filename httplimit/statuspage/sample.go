@@ -60,8 +60,8 @@ func (p *Page) count(now time.Time, ds []httplimit.Decision) (due bool) {
 
 // sampleLocked adds the decisions since the last sample to the charts, unless
 // that was less than a second ago. Observed decisions in the second after the
-// last sample are added to that second. The others were made at any time since
-// then. The caller holds sampling.
+// last sample are added to that second. The others are spread over the time
+// since then. The caller holds sampling.
 func (p *Page) sampleLocked(now time.Time, counts map[stint.Name]stint.LimitStats) {
 	from := p.looked
 	if now.Sub(from) < time.Second {

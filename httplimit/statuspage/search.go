@@ -27,7 +27,7 @@ type bucketState struct {
 }
 
 // search returns the buckets of an id that are limited or held. The id has one
-// spelling in each limit. The empty id is that of limits which all share.
+// spelling in each limit. A limit that all requests share has the empty id.
 func (p *Page) search(id string) *found {
 	f := &found{ID: id}
 	names := p.lim.Limits().Names()
@@ -46,7 +46,7 @@ func (p *Page) search(id string) *found {
 	return f
 }
 
-// state returns the state of a bucket. It is false if the limit is not declared
+// state returns the state of a bucket, and false if the limit is not declared
 // or the store fails, which Health reports.
 func (p *Page) state(key stint.Key) (bucketState, bool) {
 	b, err := p.lim.Bucket(key)

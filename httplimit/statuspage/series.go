@@ -15,7 +15,7 @@ type series struct {
 	newest          int64 // number of the current slot
 }
 
-// add spreads decisions evenly over the time from from to to.
+// add spreads decisions evenly over the time between from and to.
 func (s *series) add(from, to time.Time, allowed, denied int64) {
 	s.advance(to)
 	begin, end := from.UnixNano(), to.UnixNano()
@@ -37,7 +37,8 @@ func (s *series) advance(to time.Time) {
 	s.newest = max(s.newest, now)
 }
 
-// perSecond returns the rates of all slots but the current one, oldest first.
+// perSecond returns the rates of all slots except the current one, oldest
+// first.
 func (s *series) perSecond() (allowed, denied []float64) {
 	for slot := s.newest - slots + 1; slot < s.newest; slot++ {
 		i := (slot%slots + slots) % slots

@@ -9,8 +9,9 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// generation is how long counters are added to. The current generation and the
-// one before it are shown, so the lists are of the last five to ten minutes.
+// generation is how long decisions go to the same counters. The current
+// generation and the one before it are shown, so the lists are of the last five
+// to ten minutes.
 const generation = 5 * time.Minute
 
 // topK has the buckets of one limit that count most in two generations.
