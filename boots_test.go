@@ -37,7 +37,7 @@ func tenIn10m(t testing.TB) *Limits {
 	return levelLimits(t, Limit{Burst: 10, Count: 10, Period: 10 * time.Minute})
 }
 
-// boot starts a Limiter. Its wall clock is wrong by so much.
+// boot starts a Limiter whose wall clock is wrong by that much.
 func (b *board) boot(wrong time.Duration) {
 	b.t.Helper()
 	b.wrong, b.events = wrong, nil
@@ -69,7 +69,7 @@ func (b *board) cut() {
 	require.NoError(b.t, b.Close())
 }
 
-// clocks are what a wall clock may say at a boot: the error at that moment.
+// clocks has, by name, the error of a wall clock at a boot.
 var clocks = map[string]func() time.Duration{
 	"right":      func() time.Duration { return 0 },
 	"1970":       func() time.Duration { return time.Unix(1, 0).Sub(truth()) },
@@ -80,7 +80,8 @@ var clocks = map[string]func() time.Duration{
 }
 
 // TestBoots: power cuts and wrong clocks admit no more than the limit and what
-// each level may forget, and shut no id out for longer than an empty bucket is.
+// each level may forget, and shut no id out for longer than an empty bucket
+// does.
 func TestBoots(t *testing.T) {
 	t.Parallel()
 	const flush, tick, full = time.Second, 500 * time.Millisecond, 10 * time.Minute
@@ -176,7 +177,7 @@ func TestBootsUptime(t *testing.T) {
 					}
 					require.NoError(t, b.Flush())
 					b.cut()
-					for range 10 { // each is shorter than the time for which 3 tokens take
+					for range 10 { // each is shorter than the time in which 3 tokens return
 						b.boot(clocks["1970"]())
 						if allowed(t, b.Limiter, key, 3) {
 							b.cut()

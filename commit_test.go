@@ -211,8 +211,8 @@ func TestExactAfterClose(t *testing.T) {
 	}
 }
 
-// A caller stops waiting for a commit when its context ends. The decision stands
-// as if it had not.
+// A caller stops waiting for a commit when its context ends. The decision
+// stands as if the context had not ended.
 func TestSpendContext(t *testing.T) {
 	tenHours := Limit{Burst: 10, Count: 1, Period: time.Hour}
 	run := func(name string, test func(t *testing.T, r *rig)) {

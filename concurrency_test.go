@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whenever it is closed: what was admitted is in the file, and nothing else,
-// and every call after it is told so.
+// Whenever a Limiter is closed, the file has what was admitted and nothing
+// else. Every call after that returns ErrClosed.
 func TestConcurrentClose(t *testing.T) {
 	const burst, keys = 1000, 50
 	limits := limitsOf(t, testNames, map[Name]Limit{perID: PerHour(burst)})

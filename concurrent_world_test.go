@@ -16,11 +16,11 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// admission is what passed at an instant that lies between two.
+// admission is a cost that was admitted between two instants.
 type admission struct{ after, before, cost int64 }
 
 // requireLaw requires that over any stretch of time no more than burst +
-// elapsed ÷ T passed, as late and as early as each of them may have.
+// elapsed ÷ T was admitted. The longest stretch that the instants allow counts.
 func requireLaw(t *testing.T, limit stint.Limit, log []admission) {
 	t.Helper()
 	slices.SortFunc(log, func(a, b admission) int { return cmp.Compare(a.before, b.before) })
@@ -36,8 +36,8 @@ func requireLaw(t *testing.T, limit stint.Limit, log []admission) {
 	}
 }
 
-// Many goroutines do everything at once while time passes: what passes keeps
-// the law, and no id is stranded. Then time stands still, and no token is lost.
+// Many goroutines do everything at once while time passes: admissions keep the
+// law, and no id is stranded. Then time stands still, and no token is lost.
 func TestConcurrentLaw(t *testing.T) {
 	stores := map[string]func(t *testing.T) stint.Store{
 		"mem": func(*testing.T) stint.Store { return stint.NewMemStore() },

@@ -89,7 +89,8 @@ func fileOf(t testing.TB, content []byte) (path string) {
 var damagedErrors = []error{ErrCorrupt, ErrFormat, ErrNameMismatch}
 
 // lifeOf opens a file of n buckets, decides on each of them, flushes, compacts
-// and closes. It returns the first error by its name, or how the decisions were.
+// and closes. It returns the first error by its name, or a summary of the
+// decisions.
 func lifeOf(t testing.TB, path string, n int) (outcome string) {
 	note := func(when string, err error) bool {
 		if err != nil && outcome == "" {

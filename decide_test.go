@@ -23,7 +23,7 @@ func TestAllow(t *testing.T) {
 			r.disk.fail(errDisk)
 			require.Equal(t, failOpen, r.Allow(key))
 			r.disk.fail(nil)
-			for range 5 { // none was spent by the error
+			for range 5 { // the errors spent no token
 				require.True(t, r.Allow(key))
 			}
 			require.False(t, r.Allow(key), "a denial is not an error")

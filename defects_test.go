@@ -199,9 +199,9 @@ func TestDelayedFlushRealClock(t *testing.T) {
 			}
 		}
 	})
-	// An admission lies between the instants before and after its call. So from
-	// the first to the last of any stretch, the law must hold for the longest
-	// time that it may have taken.
+	// An admission lies between the instants before and after its call. So any row
+	// of admissions must keep the law over the longest time that it may have
+	// taken.
 	begun := l.Now() // the law is kept by the Limiter's clock
 	admitted, least, excess := time.Duration(0), time.Duration(1<<62), time.Duration(0)
 	for !over.Load() {

@@ -17,7 +17,7 @@ import (
 	"github.com/stint-go/stint/internal/boltfile"
 )
 
-// bytesWritten returns how many bytes this process has given to write: also
+// bytesWritten returns how many bytes this process has written. They include
 // those with which the runtime wakes its threads, some 80 for each timer.
 func bytesWritten(t *testing.T) (n int64) {
 	t.Helper()
@@ -83,7 +83,7 @@ func TestWear(t *testing.T) {
 					return bytesWritten(t) - before, syncs.Load() - begun + 2*int64(is.Tx-was.Tx)
 				}
 				if c.busy {
-					hour() // until TATs are as far ahead as they get
+					hour() // until TATs are as far ahead of the clock as they get
 				}
 				writes.Store(0)
 				written, synced := hour()

@@ -46,8 +46,8 @@ func ExamplePerDay() {
 	// 98/24h burst 3     at once   3, in a day 100, in 30 days 2942
 }
 
-// A quota that a contract sets: never more than n in any window, exact after a
-// crash, and one crash costs nothing.
+// A contract sets a quota: never more than n in any window, not even after a
+// crash. A crash withholds no token.
 func Example_hardQuota() {
 	limit := stint.WithinWindow(1000, 24*time.Hour)
 	limit.Durability = stint.Synced

@@ -7,8 +7,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Two tenants of a server that bears 1000 requests a second. Each is sure of
-// 200, and may use what the other leaves.
+// Two tenants of a server that can serve 1000 requests a second. Each is
+// guaranteed 200, and may use what the other leaves.
 func ExampleLimits_Share() {
 	const (
 		Total       stint.Name = 1

@@ -11,8 +11,8 @@ import (
 
 var errDisk = errors.New("the disk is on fire")
 
-// fakeStore is a Store into whose operations a test looks. A hook may fail
-// them, and saves can be held up.
+// fakeStore is a Store that calls a hook at each operation. The hook may fail
+// the operation, and saves can be held up.
 type fakeStore struct {
 	Store
 	health error

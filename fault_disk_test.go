@@ -16,8 +16,8 @@ type faultDisk struct {
 	Store
 	path   string       // "" for a MemStore
 	files  *boltfile.FS // of the file
-	met    func() error // by each save, or by a write or a sync of one; nil if there is no fault
-	failed bool         // bbolt, which is asked next, would not meet the fault
+	met    func() error // called by each save, or by its write or sync; nil if there is no fault
+	failed bool         // the next save goes to bbolt, which would not meet the fault
 }
 
 func (d *faultDisk) fault() error {

@@ -31,7 +31,7 @@ var faultRows = map[string]func(t *testing.T){
 	"The wall clock is set, or the machine slept":                testClockSteps,
 }
 
-// TestFaultTable: what docs/faults.md says of each fault is so.
+// TestFaultTable checks what docs/faults.md says of each fault.
 func TestFaultTable(t *testing.T) {
 	text, err := os.ReadFile("docs/faults.md")
 	require.NoError(t, err)
@@ -76,7 +76,8 @@ func (f *faultLife) told() []EventKind {
 }
 
 // spendUnsaved spends 4 tokens more, which the store does not take. At the
-// levels that wait for the store, the error is ErrNotDurable, and want.
+// levels that wait for the store, the error wraps ErrNotDurable, and want
+// unless it is nil.
 func (f *faultLife) spendUnsaved(t *testing.T, want error) {
 	t.Helper()
 	_, err := f.Spend(f.key, 4)

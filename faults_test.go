@@ -13,8 +13,8 @@ import (
 	"github.com/stint-go/stint/internal/boltfile"
 )
 
-// fault makes operations of a fakeStore fail. The first is the one of its kind
-// with the number first, before or after it is carried out. Then operations of
+// fault makes operations of a fakeStore fail. The first one is operation number
+// first of the kind, before or after it is carried out. Then operations of
 // every kind fail, until the fault is over.
 type fault struct {
 	mu    sync.Mutex
@@ -189,8 +189,8 @@ func (g *faultLedger) check(store Store, now func() time.Time, closed bool) {
 }
 
 // TestFaultSweep fails each operation of a store in turn. The caller sees the
-// failure, nothing passes that the store had to take and did not, and nothing
-// is lost.
+// failure, no request is admitted without a save that it needs, and nothing is
+// lost.
 func TestFaultSweep(t *testing.T) {
 	now := func() time.Time { return damagedStart }
 	files := boltfile.OS() // no power is cut, so syncs only take time

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// held requires that the key is held for a time, whatever it is asked.
+// held requires that every call finds the key held for that time.
 func (r *rig) held(key Key, want time.Duration) {
 	r.t.Helper()
 	for _, d := range []Decision{r.check(key, 1), r.spend(key, 1), r.check(key, 0),

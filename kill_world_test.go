@@ -29,7 +29,7 @@ import (
 
 const (
 	killEnv     = "STINT_TEST_KILLED_PROCESS"
-	killWorkers = 3 // beside the model's calls, that commits have company
+	killWorkers = 3 // beside the model's calls, so that calls share commits
 	killBurst   = 1 << 40
 	killBegin   = 1 << 39 // tokens that a worker's bucket lacks from the start
 	workerName  = 100     // and the names after it, one for each level
@@ -270,7 +270,7 @@ func copied(t *testing.T, path string) string {
 	return to
 }
 
-// workersKept requires that the file has what the workers were told is spent.
+// workersKept requires that the file has the workers' acknowledged tokens.
 func workersKept(t *testing.T, path string, ls modeltest.Limits, level modeltest.Level, now int64,
 	spent *[killWorkers]int64) {
 	clock := newHeldClock()

@@ -159,7 +159,7 @@ func TestResolve(t *testing.T) {
 		{Key{2, "1234:example.com"}, PerMinute(20), nil},
 		{Key{2, "1234:2001:db8::1"}, PerMinute(20), nil},
 		{Key{2, "1234:"}, PerMinute(20), nil},
-		{Key{2, "1234"}, PerMinute(2), nil}, // there is no part that it leads
+		{Key{2, "1234"}, PerMinute(2), nil}, // no second part
 		{Key{2, "123:4:example.com"}, PerMinute(2), nil},
 		{Key{2, "12345:example.com"}, PerMinute(2), nil},
 		{Key{2, ":1234"}, PerMinute(2), nil},

@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// children are what the test binary does instead of the tests, if childVar
-// names one of them.
+// children are the programs that the test binary can run instead of the tests.
+// childVar names the one to run.
 var children = map[string]func(args []string){}
 
 const childVar = "STINT_TEST_CHILD"
@@ -38,8 +38,8 @@ type child struct {
 	lines *bufio.Scanner
 }
 
-// self returns this program, for another process. STINT_EXEC is what runs it,
-// as it is told to go test -exec.
+// self returns this program, for another process. STINT_EXEC is the command
+// that runs it: the value of go test -exec.
 func self(ctx context.Context, args ...string) *exec.Cmd {
 	argv := slices.Concat(strings.Fields(os.Getenv("STINT_EXEC")), []string{os.Args[0]}, args)
 	return exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -81,8 +81,8 @@ func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 // simClock is a clock that a test moves.
 type simClock struct{ ns atomic.Int64 }
 
-// newSimClock returns a clock at an instant at which half leases begin, of
-// limits whose half lease is a whole number of hours and quarters.
+// newSimClock returns a clock at an instant at which half a lease of hundred
+// begins.
 func newSimClock() *simClock {
 	c := &simClock{}
 	c.ns.Store(1_800_000_000_000_000_000)
@@ -147,7 +147,8 @@ func levelLimits(t testing.TB, limit Limit) *Limits {
 	return limitsOf(t, levelNames, defaults)
 }
 
-// hundred is a limit whose lease is 12.5 tokens; a token of ten is a second.
+// hundred is a limit whose lease is 12.5 tokens; a token of ten returns in a
+// second.
 var (
 	hundred = Limit{Burst: 100, Count: 1, Period: time.Hour}
 	ten     = Limit{Burst: 10, Count: 1, Period: time.Second}
@@ -164,7 +165,7 @@ type rig struct {
 }
 
 // rigOn returns a limiter on a store. Unless opts say otherwise, it has a clock
-// that the test moves, flushes when it is told to, and waits an hour for a
+// that the test moves, flushes when the test says so, and waits an hour for a
 // commit.
 func rigOn(t testing.TB, store Store, limits *Limits, opts Options) *rig {
 	t.Helper()
@@ -290,7 +291,7 @@ func (r *rig) listed(name Name) map[Key]Bucket {
 	return all
 }
 
-// pass lets time pass in a bubble, and what comes with it happen.
+// pass lets time pass in a bubble, and waits until all goroutines block.
 func pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()

@@ -60,7 +60,7 @@ func usedOf(l *Limiter, key Key) int64 {
 }
 
 // killedTenants is the process that is killed. Each tenant spends and refunds,
-// and says what that changed once it was acknowledged.
+// and reports each change that was acknowledged.
 func killedTenants(args []string) {
 	level, _ := ParseDurability(args[1])
 	now, _ := strconv.ParseInt(args[2], 10, 64)
@@ -94,15 +94,14 @@ func killedTenants(args []string) {
 	tenants.Wait()
 }
 
-// killUsed is what the buckets lack, as far as it was acknowledged.
+// killUsed has the tokens that the buckets lack, as acknowledged.
 type killUsed struct {
 	floors [killTenants]int64
 	total  int64
 }
 
-// TestShareKill kills a process again and again. What the next finds in the
-// file is what each level promises of law 2: the total holds what the floors
-// hold, together.
+// TestShareKill kills a process again and again. Each time the file has what
+// the level promises of law 2: the total holds what all floors hold together.
 func TestShareKill(t *testing.T) {
 	kills := 3
 	if long {

@@ -33,8 +33,8 @@ func withinWindows(t *testing.T, law string, spent []spentAt, l Limit) {
 	}
 }
 
-// The Names of one tree in a Limiter that has many. Twin is a second tree with
-// the same limits, and plain a class and a total without a Parent.
+// The Names of one tree; a Limiter has many. The twin is a second tree with the
+// same limits. The plain class and total have no Parent.
 const (
 	treeTotal Name = iota
 	treeClass
@@ -149,7 +149,7 @@ type lawHistory struct {
 	demand   []*ratBucket // of tenants that ask for no more than their floor
 	spent    []spentAt
 	by       [][]spentAt
-	net      bool // tokens were refunded: windows tell nothing
+	net      bool // tokens were refunded, so windows prove nothing
 	own      int
 	borrowed int
 	denied   int
@@ -228,7 +228,7 @@ func (h *lawHistory) step() {
 	tenant, cost := h.rng.IntN(len(h.ceilings)), h.rng.Int64N(7)
 	steady := h.demand[tenant]
 	if steady != nil && !steady.has(cost) {
-		return // more than it may ask for
+		return // more than a tenant within its floor asks for
 	}
 	wait, own := h.wait(tenant, cost)
 	key := h.key(treeClass, tenant)
@@ -307,8 +307,8 @@ func (h *lawHistory) spend(key Key, tenant int, cost int64, with bool) Decision 
 	return d
 }
 
-// twins requires that another order decides the same, and that without floors
-// it is what SpendAll decides over ceiling and total.
+// twins requires the same decision in another order of the requests. Without
+// floors, it also requires that of SpendAll over ceiling and total.
 func (h *lawHistory) twins(tenant int, cost int64, with bool, d Decision) {
 	reqs := []Request{{Key: h.key(twinClass, tenant), Cost: cost}}
 	if with {
@@ -427,8 +427,8 @@ func TestShareLaws(t *testing.T) {
 	require.Positive(t, min(own, borrowed, denied))
 }
 
-// Each mutant of the rule breaks the law that its part is for, which shows that
-// the histories would find it.
+// Each mutant of the rule breaks the law that the changed part serves. So the
+// histories would find such a mistake.
 func TestShareMutants(t *testing.T) {
 	t.Parallel()
 	for rule, law := range map[mutant]string{keepNone: "law 2", askTotal: "law 3"} {

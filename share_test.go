@@ -35,8 +35,8 @@ var (
 	theTotal              = shareTotal.Key("")
 )
 
-// shareLimits returns a total of 1000, of which acme and globex have 100 for
-// sure, at a level.
+// shareLimits returns a total of 1000 at a level. acme and globex have floors
+// of 100 tokens each.
 func shareLimits(t testing.TB, level Durability) *Limits {
 	at := func(l Limit) Limit { l.Durability = level; return l }
 	ls, err := NewLimits(shareNames,
@@ -276,7 +276,7 @@ func TestShareFailedCommit(t *testing.T) {
 		name      string
 		op        func(r *rig) (Decision, error)
 		alone     [3]int64 // floor, ceiling and total after the failure
-		disturbed [3]int64 // if another tenant has spent 10 by then
+		disturbed [3]int64 // if another tenant spends 10 before the failure
 	}{
 		{"spend", func(r *rig) (Decision, error) { return r.Spend(acme, 30) },
 			[3]int64{60, 560, 960}, [3]int64{30, 560, 920}},

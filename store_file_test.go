@@ -300,8 +300,8 @@ func testErrLocked(t *testing.T) {
 	c.finish(t)
 }
 
-// Several that open a file at once make it once, and set a corrupt one aside
-// once.
+// If several Limiters open a file at once, the file is made once, or a corrupt
+// one is set aside once.
 func TestOpenAtOnce(t *testing.T) {
 	opens := 4
 	if long {

@@ -26,7 +26,7 @@ func TestBoltStore(t *testing.T) {
 	})
 }
 
-// save saves, and fails the test where that fails.
+// save saves, and fails the test if that fails.
 func save(t testing.TB, s Store, changes ...Change) {
 	t.Helper()
 	require.NoError(t, s.Save(changes))
@@ -190,7 +190,7 @@ func testStore(t *testing.T, open func(*testing.T) Store) {
 			require.Less(t, last, c.Key.ID, "in order, and none twice")
 			last = c.Key.ID
 			seen[c.Key] = c.TAT
-			if len(seen)%1000 == 0 { // ahead and behind: new ones, deleted ones; also the very one that was read last
+			if len(seen)%1000 == 0 { // changes ahead, behind, and to the entry that was read last
 				var id int
 				fmt.Sscanf(c.Key.ID, "%d", &id)
 				save(t, s, Change{Key{2, fmt.Sprintf("%06d", id+1)}, 1}, Change{Key{2, c.Key.ID}, 0},

@@ -146,7 +146,8 @@ func TestRequirements(t *testing.T) {
 	}, direct)
 }
 
-// TestDependencies: who imports the package links bbolt, and what bbolt needs.
+// TestDependencies: a program that imports the package links only bbolt, and
+// what bbolt needs.
 func TestDependencies(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	require.NoError(t, err)

@@ -74,7 +74,7 @@ func TestWithinWindow(t *testing.T) {
 					now += rnd.Int64N(period)
 				case 1:
 				default:
-					now += max(wait, 1) // as soon as it can be
+					now += max(wait, 1) // as soon as it can be admitted
 				}
 			}
 		}

@@ -45,7 +45,7 @@ func memWorld(t *testing.T, opts stint.Options, disk *modeltest.Disk) *modeltest
 	return world(t, opts, disk, func(*stint.Limits) stint.Store { return store })
 }
 
-// Limiters decide as the model does, whatever they live on, and keep the law.
+// Limiters decide as the model does on every kind of store, and keep the law.
 func TestWorlds(t *testing.T) {
 	t.Run("mem", func(t *testing.T) {
 		runWorlds(t, 10, length(1000, 40), func(t *testing.T) modeltest.Env {

@@ -102,9 +102,9 @@ func hasLabel(labels map[stint.Name]string, label string) bool {
 // mostTime is how long a shell waits for completions.
 const mostTime = 500 * time.Millisecond
 
-// completer returns the labels of the file that the command's flags name, and
-// what finds the ids of each. They come from the program that has it open, if
-// there is one. Without a file there are none.
+// completer returns the labels of the file that the command's flags name, and a
+// function that finds the ids of each. They come from the program that has it
+// open, if there is one. Without a file there are none.
 func completer(cmd *cobra.Command) (
 	labels map[stint.Name]string, idsOf func(stint.Name) iter.Seq[string], done func() error) {
 	db := dbFlags{cmd: cmd, lockTimeout: 100 * time.Millisecond, silent: true}

@@ -69,7 +69,8 @@ func process(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// runner is what runs a test binary, as it is told to go test -exec.
+// runner is the variable with the command that runs a test binary: the value of
+// go test -exec.
 const runner = "STINT_EXEC"
 
 // commandDir returns a directory with the command in it, for PATH.

@@ -83,8 +83,8 @@ type endedJSON struct {
 	PID     int  `json:"pid,omitempty"`
 }
 
-// lockOutCount ends the ids under which httplimit counts lock-outs, as holds that
-// deny no request.
+// lockOutCount is the end of an id under which httplimit counts lock-outs. Such
+// a hold denies no request.
 const lockOutCount = " lock-outs"
 
 const clockFormat = "2006-01-02 15:04:05 MST"

@@ -14,13 +14,13 @@ import (
 	"github.com/stint-go/stint/hostlimit"
 )
 
-// opener opens the file, and waits for at most a time while another process has
-// it open.
+// opener opens the file, and waits for at most timeout while another process
+// has it open.
 type opener[S any] func(timeout time.Duration) (S, error)
 
 // openOrAsk opens the file or, if another process has it open, connects to that
-// process. It returns the one or the other. A process that is about to open or
-// to close the file is waited for.
+// process. It returns the one or the other. It waits for a process that is
+// about to open or to close the file.
 func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Guest, err error) {
 	path, _, err := f.file()
 	if err != nil {

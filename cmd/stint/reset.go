@@ -146,7 +146,7 @@ type foundBuckets struct {
 	keys    []stint.Key    // in the program that has it open
 }
 
-// find finds the buckets of a limit whose id begins so, and the holds.
+// find finds the buckets and holds of a limit whose ids begin with prefix.
 func (f *foundBuckets) find(ctx context.Context, in *target, prefix string) error {
 	if in.owner != nil {
 		for b, err := range in.owner.Buckets(in.name) {

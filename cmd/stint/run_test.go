@@ -143,7 +143,8 @@ func TestRunPassesSignals(t *testing.T) {
 	}
 }
 
-// --timeout bounds the wait for the file too. --lock-timeout is another error.
+// --timeout bounds the wait for the file too. If --lock-timeout ends first, the
+// exit status is another.
 func TestRunTimeoutLocked(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	owner, err := stint.OpenBolt(db, nil, nil)

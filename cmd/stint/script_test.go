@@ -185,10 +185,10 @@ func signalWhen(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // interruptAt runs "interrupt PATTERN RESULT COMMAND [ARGS...]". It interrupts
-// the command when a file matches the pattern, in which the command works. That
-// file must go, and RESULT must not be there unless the signal came too late.
-// If the command ended first, it is begun again. TRY in an argument is another
-// number each time.
+// the command when the command's temporary file, which matches the pattern, is
+// there. The command must remove that file, and leave no RESULT unless the
+// signal came too late. If the command ended first, it is begun again. TRY in
+// an argument is another number each time.
 func interruptAt(ts *testscript.TestScript, _ bool, args []string) {
 	const tries = 100
 	path, err := exec.LookPath(args[2])

@@ -67,7 +67,7 @@ func (f *showFlags) addShares(found []*shown, limits *stint.Limits, numbers map[
 		one := *f
 		one.limits.name = names[key.Name].Label
 		found, err := one.find(key.ID, now)
-		if err != nil && !errors.As(err, new(noSuchLabel)) { // of which nothing was spent yet
+		if err != nil && !errors.As(err, new(noSuchLabel)) { // nothing of it was spent yet
 			return b, false, err
 		}
 		for _, is := range found {

@@ -127,7 +127,7 @@ func (f *dbFlags) openToReadWithin(timeout time.Duration) (*readStore, error) {
 	return readFile(path, path, timeout)
 }
 
-// readFile opens the file at path, which stands for another one.
+// readFile opens the file at path: the file that of names, or a copy of it.
 func readFile(path, of string, timeout time.Duration) (*readStore, error) {
 	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true, LockTimeout: timeout})
 	if err != nil {

@@ -404,7 +404,7 @@ denied most
 	}
 }
 
-// A year that was found out is counted and reported.
+// An inferred year is counted and reported.
 func TestReplayYears(t *testing.T) {
 	line := func(at string) string {
 		return at + " host sshd[1]: Failed password for root from 10.0.0.1 port 1 ssh2\n"

@@ -58,7 +58,8 @@ func (f *dbFlags) openToGive(label string) (*target, error) {
 	})
 }
 
-// reach opens the target of a label: found makes it of the open file.
+// reach opens the target of a label. If no program has the file, found makes
+// the target from the open file.
 func reach[S any](f *dbFlags, label string, open opener[S], found func(S) (*target, error)) (*target, error) {
 	store, owner, err := openOrAsk(f, open)
 	switch {

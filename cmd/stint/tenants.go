@@ -11,7 +11,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// scenario is what a file of a scenario has: limits that decide on the same
+// scenario is the content of a scenario file: limits that decide on the same
 // load, or tenants that share a total, each with a load of its own.
 type scenario struct {
 	Title        string

@@ -37,7 +37,7 @@ func TestFolded(t *testing.T) {
 }
 
 // fits checks that no line of what was shown is longer than the terminal is
-// wide, and that its words are those that are printed elsewhere.
+// wide, and that its words are those that are printed without a terminal.
 func fits(t *testing.T, printed, shown string, columns int) {
 	t.Helper()
 	words := map[string]bool{`\`: true} // a command that goes on

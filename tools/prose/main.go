@@ -1,6 +1,6 @@
-// Command prose checks the comments and the documents of a tree for what can be
-// counted of good style. It prints each hit with its file and line, then one line
-// of counts. It exits with 1 if a count is above its target.
+// Command prose counts where the comments and the documents of a tree break
+// rules of style. It prints each hit with its file and line, then one line of
+// counts. It exits with 1 if a count is above its target.
 //
 //	go -C tools run ./prose ..
 //

@@ -14,7 +14,7 @@ type word struct {
 	line int
 }
 
-// sentence is a list of words, of which the last mostly ends in a full stop.
+// sentence is a list of words. The last one mostly ends in a full stop.
 type sentence []word
 
 func (s sentence) String() string {
@@ -72,7 +72,7 @@ func (s sentence) kinds() (kinds []string) {
 	return kinds
 }
 
-// text is what a file says: paragraphs of words, and the hits in its lines.
+// text is the prose of a file: paragraphs of words, and the hits in its lines.
 type text struct {
 	paragraphs [][]word
 	hits       []hit
