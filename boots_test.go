@@ -2,6 +2,8 @@ package stint
 
 import (
 	"maps"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +19,8 @@ type board struct {
 	inMemory map[Key]int64 // what the last power cut left; nil for a file
 	path     string        // of the file
 	store    Store
-	wrong    time.Duration // of the wall clock now
+	wrong    atomic.Int64 // nanoseconds, of the wall clock now
+	mu       sync.Mutex
 	events   []Event
 }
 
@@ -40,7 +43,8 @@ func tenIn10m(t testing.TB) *Limits {
 // boot starts a Limiter whose wall clock is wrong by that much.
 func (b *board) boot(wrong time.Duration) {
 	b.t.Helper()
-	b.wrong, b.events = wrong, nil
+	b.wrong.Store(int64(wrong))
+	b.told()
 	if b.inMemory != nil {
 		mem := NewMemStore()
 		mem.tats = maps.Clone(b.inMemory)
@@ -50,10 +54,22 @@ func (b *board) boot(wrong time.Duration) {
 	}
 	var err error
 	b.Limiter, err = New(b.store, tenIn10m(b.t), &Options{
-		OnEvent: func(e Event) { b.events = append(b.events, e) },
-		wall:    func() time.Time { return truth().Add(b.wrong) },
+		OnEvent: func(e Event) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.events = append(b.events, e)
+		},
+		wall: func() time.Time { return truth().Add(time.Duration(b.wrong.Load())) },
 	})
 	require.NoError(b.t, err)
+}
+
+// told returns the events since the last call.
+func (b *board) told() (events []Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	events, b.events = b.events, nil
+	return events
 }
 
 // cut cuts the power: only what was saved is there at the next boot.
@@ -129,7 +145,7 @@ func TestBoots(t *testing.T) {
 								b.boot(wrong())
 								for i := range 30 * time.Second / tick {
 									if mended && i == 15*time.Second/tick {
-										b.wrong = 0
+										b.wrong.Store(0)
 									}
 									spend()
 									pass(tick)
@@ -211,23 +227,25 @@ func testWrongClock(t *testing.T) {
 		b.boot(-2 * time.Hour)
 		pass(2 * time.Second)
 		require.ErrorContains(t, b.Health(), "time goes on from the save, until the clock is right")
-		require.Len(t, b.events, 1)
-		require.Equal(t, ClockWrong, b.events[0].Kind)
-		require.Equal(t, -time.Hour, b.events[0].Step)
+		events := b.told()
+		require.Len(t, events, 1)
+		require.Equal(t, ClockWrong, events[0].Kind)
+		require.Equal(t, -time.Hour, events[0].Step)
 		require.Equal(t, begun.Add(2*time.Second), b.Now())
-		b.wrong = 0
+		b.wrong.Store(0)
 		pass(time.Second)
 		require.NoError(t, b.Health())
 		require.True(t, truth().Equal(b.Now()))
-		require.Len(t, b.events, 2)
-		require.Equal(t, ClockStepped, b.events[1].Kind)
-		require.Equal(t, 2*time.Hour, b.events[1].Step)
+		events = b.told()
+		require.Len(t, events, 1)
+		require.Equal(t, ClockStepped, events[0].Kind)
+		require.Equal(t, 2*time.Hour, events[0].Step)
 		b.cut()
 
 		b = newBoard(t, "mem") // a new file
 		b.boot(clocks["1970"]())
 		b.Spend(key, 1)
-		b.wrong = 0
+		b.wrong.Store(0)
 		pass(time.Second)
 		require.NoError(t, b.Health())
 		require.True(t, truth().Equal(b.Now()))
