@@ -192,6 +192,7 @@ func (g *faultLedger) check(store Store, now func() time.Time, closed bool) {
 // failure, no request is admitted without a save that it needs, and nothing is
 // lost.
 func TestFaultSweep(t *testing.T) {
+	t.Parallel()
 	now := func() time.Time { return damagedStart }
 	files := boltfile.OS() // no power is cut, so syncs only take time
 	files.SyncFile = func(*os.File) error { return nil }

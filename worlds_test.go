@@ -47,6 +47,7 @@ func memWorld(t *testing.T, opts stint.Options, disk *modeltest.Disk) *modeltest
 
 // Limiters decide as the model does on every kind of store, and keep the law.
 func TestWorlds(t *testing.T) {
+	t.Parallel()
 	t.Run("mem", func(t *testing.T) {
 		runWorlds(t, 10, length(1000, 40), func(t *testing.T) modeltest.Env {
 			return *memWorld(t,
