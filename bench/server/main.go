@@ -61,10 +61,9 @@ func run(addr, file, api string, watch *stopwatch) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("listening on", listener.Addr())
-
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	fmt.Println("listening on", listener.Addr())
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	select {

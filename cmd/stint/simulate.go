@@ -261,6 +261,18 @@ func (s *simulation) add(load string) error {
 	return nil
 }
 
+// newSimulated returns a Limiter in memory, whose clock is now.
+func newSimulated(names stint.Names, now *atomic.Int64) (*stint.Limiter, error) {
+	limits, err := stint.NewLimits(names, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	return stint.New(stint.NewMemStore(), limits, &stint.Options{
+		Now: func() time.Time { return start.Add(time.Duration(now.Load())) },
+	})
+}
+
 // run decides on all requests with a Limiter.
 func (s *simulation) run() (err error) {
 	if s.total != (stint.Limit{}) {
@@ -274,15 +286,8 @@ func (s *simulation) run() (err error) {
 		requests[i] = stint.Request{Key: name.Key("all"), Cost: 1}
 		l.admitted = make([]bool, len(s.times))
 	}
-	limits, err := stint.NewLimits(names, nil, nil)
-	if err != nil {
-		return err
-	}
 	var now atomic.Int64
-	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{
-		Now: func() time.Time { return start.Add(time.Duration(now.Load())) },
-	})
+	limiter, err := newSimulated(names, &now)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/stint-go/stint"
 )
@@ -111,15 +110,8 @@ func (s *simulation) runTenants() (err error) {
 		names[class(i)] = spec
 		l.admitted = make([]bool, len(s.times))
 	}
-	limits, err := stint.NewLimits(names, nil, nil)
-	if err != nil {
-		return err
-	}
 	var now atomic.Int64
-	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{
-		Now: func() time.Time { return start.Add(time.Duration(now.Load())) },
-	})
+	limiter, err := newSimulated(names, &now)
 	if err != nil {
 		return err
 	}

@@ -88,13 +88,13 @@ func serve(limiter *hostlimit.Limiter, address string) error {
 	if err != nil {
 		return err
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	fmt.Printf("http://%s\n", listener.Addr())
 	limited := httplimit.New(limiter, nil, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})
 	server := &http.Server{Handler: limited(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "hello from process", os.Getpid())
 	}))}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	select {
