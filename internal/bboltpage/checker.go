@@ -49,8 +49,8 @@ func (c *Checker) IsSound(id uint64) bool {
 var pageBuffers = sync.Pool{New: func() any { return new([Size]byte) }}
 
 // Page reads a page, and checks it if that was not done before. All keys of the
-// page must lie between first and next, which may be nil. The page is in the
-// buffer if it fits.
+// page must lie between first and next, which may be nil. The result is in the
+// buffer if the page fits there, and otherwise in a new slice.
 func (c *Checker) Page(id, pages uint64, first, next []byte, buffer []byte) ([]byte, error) {
 	if id < 2 || id >= pages {
 		return nil, format.Damaged(c.path, "page %d is not in the file", id)
@@ -93,7 +93,8 @@ func (c *Checker) SetWhole() {
 func (c *Checker) isWhole() bool { return c == nil || c.whole.Load() }
 
 // Key checks the pages on the way to a key of the bucket, which may be absent.
-// It also checks their neighbours, because bbolt may merge pages with those.
+// It also checks the pages beside them, because bbolt may merge a page with its
+// neighbour.
 func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
 	id := uint64(b.RootPage())
 	if c.isWhole() || id == 0 {

@@ -23,11 +23,11 @@ const (
 	Size       = 4096
 	Header     = 16
 	Element    = 16
-	Branch     = 1
-	Leaf       = 2
-	freelist   = 16
-	BucketFlag = 1  // of an element that is a bucket
-	deepest    = 40 // no tree has more levels
+	Branch     = 1  // type of a page
+	Leaf       = 2  // type of a page
+	freelist   = 16 // type of a page
+	BucketFlag = 1  // flag of an element that is a bucket
+	deepest    = 40 // most levels of a tree
 )
 
 const (
@@ -118,7 +118,8 @@ func CheckMagic(file *os.File) error {
 	return nil
 }
 
-// ReadMeta returns the meta page that is in force.
+// ReadMeta returns the meta page in force: the sound one of the latest
+// transaction.
 func ReadMeta(file *os.File) (Meta, error) {
 	ms, err := ReadMetas(file)
 	if err != nil {
@@ -166,8 +167,8 @@ func MetaOf(file *os.File, tx uint64) (*Meta, error) {
 	return nil, err
 }
 
-// CheckMeta checks the meta pages, and that the file is as long as they say.
-// With short, which salvaging sets, the file may end early.
+// CheckMeta checks the meta pages, and that the file is as long as they say. If
+// short is true, the file may end early. Salvage needs that.
 func CheckMeta(file *os.File, short bool) (Meta, error) {
 	m, err := ReadMeta(file)
 	if err != nil {
@@ -183,7 +184,7 @@ func CheckMeta(file *os.File, short bool) (Meta, error) {
 		err = fmt.Errorf("%w: %s: a bbolt file without a list of free pages, not one of stint's",
 			format.ErrFormat, path)
 	case m.Pages > most*1024:
-		err = format.Damaged(path, "it has %d bytes, and should have %d pages", info.Size(), m.Pages)
+		err = format.Damaged(path, "it has %d bytes, want %d pages of %d bytes", info.Size(), m.Pages, Size)
 	case m.Pages > most && !short:
 		err = Short(file, path, int64(m.Pages*Size))
 	case m.Root < 2 || m.Root >= m.Pages || m.Freelist < 2 || m.Freelist >= m.Pages:
@@ -231,7 +232,7 @@ func CheckFile(file *os.File) (Meta, error) {
 	for ; len(list) > 0; list = list[8:] {
 		id := word(list, 0)
 		if id <= last || id >= m.Pages || id == m.Root || id >= m.Freelist && id < m.Freelist+long {
-			return m, format.Damaged(path, "page %d is in its list of free pages", id)
+			return m, format.Damaged(path, "its list of free pages has page %d, which does not belong there", id)
 		}
 		last = id
 	}

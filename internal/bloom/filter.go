@@ -17,7 +17,7 @@ type Filter struct {
 	seed  maphash.Seed
 	lines []line
 	shift uint         // from a hash to the number of a line
-	added atomic.Int64 // number of keys, about
+	added atomic.Int64 // approximate number of keys
 	room  int64        // number of keys until the filter is overfull
 }
 
