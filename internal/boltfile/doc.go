@@ -20,15 +20,18 @@
 //   - Append acknowledges a small save after one write and one sync. A commit
 //     of bbolt needs two of each. The log is part of the journal: each
 //     transaction first moves the records of the log into the tree.
-//   - After a failed commit or append, the state of the disk is unknown. The
-//     next one first makes it known, or fails too.
+//   - After a failed commit or append, the state of the disk is unknown. Then
+//     the next save is a transaction. It first writes again what may be
+//     missing, or fails too.
 //
-// The order of the locks is: commitLog.mu, views. Each write to the file holds
-// commitLog.mu. Each reader holds views for reading. After a failed commit the
-// writer locks views, to wait until no reader uses the pages that the commit
-// freed.
+// The order of the locks is: commitLog.mu, views. Update and Append hold
+// commitLog.mu while they write. BuildUpon holds no lock, because no other
+// goroutine has the File yet. Each reader holds views for reading. After a
+// failed commit the next writer locks views once, to wait until no reader uses
+// the pages that the commit freed.
 //
-// An FS stands for the calls to the operating system that a test can make fail.
-// It is an option of Open, so tests may run in parallel. bbolt's own writes do
-// not go through it; failCommits in the tests of boltstore replaces them.
+// An FS has the calls to the operating system that a test replaces to make them
+// fail. It is an option of Open, so tests may run in parallel. bbolt's own
+// writes do not go through it; failCommits in the tests of boltstore replaces
+// them.
 package boltfile

@@ -186,8 +186,8 @@ func Create(path, what string, files *FS) (*File, error) {
 // BuildUpon makes durable what the next save relies on: the meta page and the
 // name. The process that wrote them may have been killed before its sync, or
 // its sync may have failed. After a failed write the operating system reports
-// the page as written. So the meta page is written again, and the next save
-// begins another round.
+// the page as written. So the meta page is written again, and the next save is
+// a transaction, which begins another round of the log.
 func (f *File) BuildUpon() error {
 	m, err := bboltpage.ReadMeta(f.file)
 	if err != nil {
@@ -241,8 +241,8 @@ func (f *File) guard(fn func() error) (err error) {
 	return fn()
 }
 
-// whole returns ErrCorrupt if the file was truncated since the last transaction
-// that read. Without this check a transaction would extend the file, and hide
+// whole returns ErrCorrupt if the file is shorter than at the last reading
+// transaction. Without this check a transaction would extend the file, and hide
 // the damage.
 func (f *File) whole() error {
 	info, err := f.file.Stat()
@@ -318,10 +318,12 @@ func (f *File) Update(fn func(tx *bolt.Tx) error) error {
 	})
 }
 
-// confirm makes the last commit durable if it failed but is in force. Without
-// that, bbolt would reuse pages that it freed and that are still in use on the
-// disk. The meta page is written again, because the operating system reports a
-// page as written even if the write failed.
+// confirm makes the last commit durable if that commit failed after it wrote
+// its meta page. bbolt goes on from that page, and reuses the pages that the
+// commit freed. If the meta page were not on the disk, a power cut would bring
+// back a tree that needs them. So the meta page is written again. A sync alone
+// does not help, because the operating system reports a page as written even if
+// the write failed.
 func (f *File) confirm() error {
 	if f.unsure == nil {
 		return nil

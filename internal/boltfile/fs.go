@@ -22,9 +22,10 @@ type FS struct {
 	MaxSize     int           // bytes of a file; 0 means no limit
 }
 
-// maxSize is the most bytes of a file on 32 bits. bbolt maps all of the file.
-// It unmaps the file before it maps more. If that fails, no bucket can be read
-// any more. An address space of 512 MiB does not have 256 MiB in one piece.
+// maxSize is the largest file on a 32-bit system, in bytes. bbolt maps all of a
+// file. When a file outgrows its mapping, bbolt unmaps it, and then maps twice
+// as much. If that fails, no bucket can be read any more. An address space of
+// 512 MiB has no 256 MiB free in one piece.
 const maxSize = 128 << 20
 
 // OS returns an FS that calls the operating system.

@@ -24,8 +24,9 @@ import (
 // rounds, and from the bytes of an id.
 //
 // Each transaction begins a round, and nothing is written to the log in that
-// round before the transaction is durable. If the log begins with the round
-// after the tree's, then the meta page of a later transaction is damaged.
+// round before the transaction is durable. So if the log begins with the round
+// after the one in the tree, a later transaction was durable, and its meta page
+// is damaged.
 type commitLog struct {
 	mu sync.Mutex
 	LogState
@@ -116,7 +117,7 @@ func (f *File) MakeLog() {
 		})
 	}
 	l.Refused = err != nil
-	l.failed = true // the next save is a transaction, so that both meta pages have a log
+	l.failed = true // the next save is a transaction, so the trees of both meta pages have a log
 }
 
 // Append appends entries to the log as one record, and returns the record's

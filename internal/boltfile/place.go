@@ -79,9 +79,9 @@ func SetAside(path, to string, found os.FileInfo,
 }
 
 // Make completes and syncs a file under another name, and then links it to
-// path. After a power cut bbolt alone could leave a file that it cannot open. A
-// link, unlike a rename, never replaces a file. If path has a file, the error
-// is fs.ErrExist.
+// path. If bbolt made the file at path, a power cut could leave a file that
+// bbolt cannot open. A link, unlike a rename, never replaces a file. If path
+// has a file, the error is fs.ErrExist.
 func Make(path string, files *FS, fill func(f *File) error) error {
 	f, err := Create(path, "new", files)
 	if err != nil {

@@ -62,7 +62,7 @@ func ReadNames(table *bolt.Bucket) (map[uint16]string, error) {
 	return labels, table.ForEach(func(k, v []byte) error {
 		n, ok := format.ParseDecimal(k)
 		if !ok || len(v) == 0 {
-			return fmt.Errorf("its names table has %q for the number %q", v, k)
+			return fmt.Errorf("its names table has the label %q for the number %q", v, k)
 		}
 		labels[n] = string(v)
 		return nil

@@ -66,7 +66,7 @@ func TestVerify(t *testing.T) {
 		"short format":   {put(at("meta"), "format", []byte{1}), "a value of 1 bytes"},
 		"names lost": {func(tx *bolt.Tx) error { return at("meta")(tx).DeleteBucket([]byte("names")) },
 			"no names table"},
-		"name 0":          {put(names, "0", []byte("x")), `its names table has "x" for the number "0"`},
+		"name 0":          {put(names, "0", []byte("x")), `its names table has the label "x" for the number "0"`},
 		"name too large":  {put(names, "65536", []byte("x")), "its names table has"},
 		"name of letters": {put(names, "one", []byte("x")), "its names table has"},
 		"holds lost":      {func(tx *bolt.Tx) error { return tx.DeleteBucket(format.HoldsBucket) }, `no bucket "holds"`},
