@@ -21,9 +21,10 @@ const (
 	checkpointStep = 2000
 	checkpointRush = 10_000
 
-	// A checkpoint is due when the journal has journalRepeat times as many bytes
-	// as its index. The journal must also have journalMost bytes, or journalRepeat
-	// times the longest index if that is less.
+	// The index is the journal in memory, and has each bucket once. A checkpoint
+	// is due if the records in the file are journalRepeat times as long as the
+	// index, and longer than journalMost. If the bound of the index is small,
+	// journalRepeat times that bound replaces journalMost.
 	journalRepeat = 8
 	journalMost   = 8 << 20
 
@@ -120,7 +121,7 @@ func (j *journalState) dueLocked() bool {
 }
 
 // fullLocked reports whether the journal or its index is twice as large as it
-// should be, because no checkpoint has run.
+// is when a checkpoint is due.
 func (j *journalState) fullLocked() bool {
 	size := j.fresh.Size()
 	if j.old != nil {
@@ -134,9 +135,10 @@ func (j *journalState) fullLocked() bool {
 func (j *journalState) outpacedLocked() bool { return j.backoff == 0 && j.fullLocked() }
 
 // pace makes a save wait while saves are faster than the checkpoint, because
-// the journal is also in memory. If a compaction keeps the checkpoint waiting,
-// the compaction gives up. If a snapshot does, the save waits for it. pace
-// reports whether the journal is full after that.
+// the journal is also in memory. A save also waits if the journal is full and a
+// compaction or a snapshot delays the checkpoint. Then the compaction gives up;
+// a snapshot goes on to its end. pace reports whether the journal is full after
+// that.
 func (j *journalState) pace() (full bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -153,8 +153,8 @@ func TestCompactOutpaced(t *testing.T) {
 	s.sameAs(t, want)
 }
 
-// When a compaction stops saves, the new file already has all older saves. It
-// still needs only the later ones.
+// When a compaction makes saves wait, the new file already has all saves before
+// that. Only the later ones are copied then.
 func TestCompactJournal(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))

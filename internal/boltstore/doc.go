@@ -26,7 +26,7 @@
 //	names.mu        the labels
 //	saves.mu        one save at a time: records are in the order of the saves
 //	journal.mu      the journal in memory, and how full it is
-//	inUse.mu        read by each transaction, written when the file is replaced
+//	inUse.mu        read-locked by each transaction, locked when the file is replaced
 //	stats.mu        never held while the disk is read or written
 //
 // The locks of boltfile come after all of these.

@@ -47,7 +47,8 @@ const (
 // Save saves all of the entries or none, and returns nil when they are durable.
 // It may reorder the slice, in which no bucket may occur twice. The error is
 // ErrGone if the file is not at its path any more. Then the entries are in the
-// open file, and in the new file that the background puts at the path.
+// open file. If the path has no file, the background puts a copy of the open
+// file there.
 //
 // A save looks at the path if no save has done so for FS.LookEvery. A save
 // without entries always looks.
