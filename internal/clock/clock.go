@@ -34,16 +34,17 @@ var earliest = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()
 
 const (
 	// A wall clock is not believed either if it is this far ahead of the last
-	// save. A device that was really off for that long loses little. If a wall
-	// clock after the release is this far behind the last save, the save was
-	// ahead.
+	// save. A device that was really off for that long loses little. If the wall
+	// clock is after the release, and this far behind the last save, it is
+	// believed: the clock was wrong at the save.
 	farAhead = 10 * 365 * 24 * int64(time.Hour)
 
-	// A wall clock that is only this far behind the last save is right. It was set
-	// back a little since.
+	// A wall clock that is at most this far behind the last save is believed. It
+	// was set back a little after the save.
 	littleBehind = 5 * int64(time.Second)
 
-	// If a wall clock is still behind after this time, the last save was ahead.
+	// If a wall clock is still behind after this time, it is believed: the clock
+	// was wrong at the save.
 	patience = time.Hour
 )
 
@@ -61,8 +62,9 @@ func New(simulated, wall func() time.Time, end int64) *Clock {
 
 // Begin compares the wall clock with seen, the time of the last save; 0 means
 // none. If the wall clock is behind it, or ten years ahead, time goes on from
-// the save until Follow finds the wall clock right. If the wall clock is not
-// believed, Begin returns how far it is from the save, or else 0.
+// the save until Follow finds the wall clock right. Begin returns how far a
+// wall clock that is not believed is from the save, and 0 if the wall clock is
+// believed.
 func (c *Clock) Begin(seen int64) time.Duration {
 	if c.simulated != nil || seen == 0 {
 		return 0
@@ -92,9 +94,9 @@ func (c *Clock) Health() error {
 }
 
 // Seen returns the time to store with a save, for Begin of the next process. It
-// is that of the wall clock, or Now if the wall clock is not believed. The
-// Clock may be ahead of a wall clock that was set back. The Clock of the next
-// process is not.
+// is the time of the wall clock, or Now if the wall clock is not believed. If
+// the wall clock was set back, Now is ahead of it. But the next process starts
+// at the wall clock.
 func (c *Clock) Seen() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,7 +4,7 @@
 // clock, so it never goes back. Follow compares the two: if the wall clock is
 // ahead, the Clock is set ahead too. If the wall clock was set back, the Clock
 // goes on. Instants are Unix nanoseconds between 0 and the end given to New; a
-// time outside that range counts as the nearest end.
+// time outside that range counts as the nearer of the two.
 //
 // A device may boot with a wrong wall clock. So each save stores the time, and
 // Begin compares the wall clock with it. If the wall clock cannot be right, the

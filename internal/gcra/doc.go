@@ -6,7 +6,7 @@
 // instant at which it will be full again. A TAT that is past, or absent (0), is
 // a full bucket.
 //
-// Instants are Unix nanoseconds in [0, EndOfTime]. A reading outside counts as
-// the nearest end. Time stands still there, so a limiter is stricter then,
-// never more generous.
+// Instants are Unix nanoseconds in [0, EndOfTime]. An instant outside counts as
+// the nearer of the two. Time stands still there, and no token comes back. So a
+// limiter is stricter then, never more generous.
 package gcra

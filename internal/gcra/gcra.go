@@ -99,9 +99,9 @@ func (r *Rate) Refund(tat, now, cost int64) int64 {
 	return tat - cost*r.Interval
 }
 
-// Clamp returns the TAT, or now + τ if it is further ahead than spending
-// could have brought it: the clock was set back, or the limit was made smaller.
-// No request waits longer than an empty bucket takes to refill.
+// Clamp returns the TAT, or now + τ if the TAT is further ahead. No spend
+// leaves such a TAT: the clock was set back, or the limit was made smaller. No
+// request waits longer than an empty bucket takes to refill.
 func (r *Rate) Clamp(tat, now int64) int64 { return min(tat, instant(now)+r.Tolerance) }
 
 // Remaining returns the tokens in the bucket, rounded down, within [0, burst].
@@ -120,9 +120,10 @@ func ResetAfter(tat, now int64) int64 {
 }
 
 // Lease returns the end of the half lease that a TAT is in, and the end of the
-// next one. The store gets the end of the next one, at most an eighth of τ
-// ahead of the TAT. Half leases of a limit end at the same instants for every
-// bucket, so a bucket need not remember which TAT the store has.
+// next half lease. A half lease is a stretch of τ÷16. The store gets the second
+// result, which is at most an eighth of τ ahead of the TAT. Half leases of a
+// limit end at the same instants for every bucket, so a bucket need not
+// remember which TAT the store has.
 func (r *Rate) Lease(tat int64) (end, next int64) {
 	step := r.halves.n
 	if step == 0 || tat > EndOfTime {
@@ -143,8 +144,8 @@ const (
 
 // Renew returns the lease that a bucket needs when its TAT moves from one
 // instant to a later one, and when the store must have it. covered: the store
-// has the half lease that from is in. ahead: it has the next one too. pending:
-// a commit is about to save one.
+// has the half lease that from is in. ahead: it has the next half lease too.
+// pending: a commit is about to save a lease.
 func (r *Rate) Renew(from, to int64, covered, ahead, pending bool) (tat int64, when Need) {
 	end, tat := r.Lease(to)
 	step := tat - end

@@ -13,9 +13,9 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// walk is an example of one of the sources: limits that a request has to pass,
-// all of them or none, and requests. testdata/semantics/boulder.yml says what
-// the keys of a step mean.
+// walk is an example from one of the sources: limits, and requests that pass
+// all of the limits or spend from none. testdata/semantics/boulder.yml says
+// what the keys of a step mean.
 type walk struct {
 	Name   string
 	Limits []struct {
@@ -39,8 +39,8 @@ type walkStep struct {
 
 func (s walkStep) repeat() int64 { return orOne(s.Repeat) }
 
-// instant returns when request i comes. Rounding does not add up, so the last
-// one is at the end.
+// instant returns when request i comes. Rounding errors do not add up, so the
+// last request is exactly at the end.
 func (s walkStep) instant(i int64) time.Duration {
 	if s.Over > 0 {
 		return s.At + time.Duration(int64(s.Over)*i/(s.repeat()-1))
@@ -121,7 +121,8 @@ func runWalk(t *testing.T, w walk) {
 	}
 }
 
-// TestArithmeticImports: it reads no clock, and locks and stores nothing.
+// TestArithmeticImports: the package imports nothing that reads a clock, locks
+// or stores.
 func TestArithmeticImports(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "gcra.go", nil, parser.ImportsOnly)
 	require.NoError(t, err)

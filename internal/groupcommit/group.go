@@ -126,7 +126,7 @@ func (b *Batch[W]) Await(stop <-chan struct{}) error {
 	select {
 	case <-b.done:
 		return b.err
-	default: // overdue for the first caller; this one may have come later
+	default: // the first caller has waited for the timeout; this one may have come later
 	}
 	timer := time.NewTimer(b.group.timeout - time.Since(begun))
 	defer timer.Stop()
@@ -237,7 +237,7 @@ func (g *Group[W]) Stats() Stats {
 }
 
 // Close saves the work that is left, and waits for that save. After Close no
-// caller may come.
+// caller may submit work.
 func (g *Group[W]) Close() {
 	close(g.stop)
 	<-g.stopped

@@ -145,5 +145,5 @@ func (b *Builder[V]) Put(id string, value V) bool {
 	return added > 0
 }
 
-// Map returns the ids that were put.
+// Map returns a Map with all ids that were put.
 func (b *Builder[V]) Map() Map[V] { return b.m }
