@@ -6,8 +6,8 @@
 // the package boltfile writes the bytes to a file.
 //
 // The limiter and its store exchange Entries. An Entry is the number of a
-// limit, an id and a TAT. Number 0 (Holds) stands for the holds, whose id is
-// the held bucket's key as text.
+// limit, an id and a TAT. Number 0 (Holds) stands for the holds: the id of a
+// hold is the key of the held bucket, as text.
 //
 // Each function that reads bytes checks them first. It returns ErrCorrupt for
 // bytes that docs/format.md does not allow. A record is read as a whole or not

@@ -126,7 +126,7 @@ func CheckID(name uint16, id string) error {
 		id = held
 	}
 	if len(id) > MaxID {
-		return fmt.Errorf("an id of %d bytes, which is never stored", len(id))
+		return fmt.Errorf("an id of %d bytes, want at most %d", len(id), MaxID)
 	}
 	return nil
 }

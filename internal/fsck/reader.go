@@ -138,7 +138,7 @@ func (r *reader) names(table []byte) {
 	for e := range r.bucket(format.NamesBucket, table) {
 		n, ok := format.ParseDecimal(e.key)
 		if !ok || len(e.value) == 0 || e.bucket || r.taken[string(e.value)] {
-			r.lose("name %q, with the label %q", e.key, e.value)
+			r.lose("its names table has the label %q for the number %q", e.value, e.key)
 			continue
 		}
 		r.taken[string(e.value)] = true
@@ -164,7 +164,7 @@ func (r *reader) label(name uint16) {
 func (r *reader) record(e item) {
 	seq, err := format.Uint64(e.key)
 	if err != nil || e.bucket {
-		r.lose("journal record %q", e.key)
+		r.lose("its journal has the key %q, which is not the number of a record", e.key)
 		return
 	}
 	for raw, err := range format.Entries(seq, e.value) {
@@ -209,7 +209,7 @@ func (r *reader) log(log, round []byte) {
 func (r *reader) sane(e format.Entry, least int64) bool {
 	err := format.CheckID(e.Name, e.ID)
 	if err == nil && e.TAT < least {
-		err = fmt.Errorf("the instant %d, which is never stored", e.TAT)
+		err = fmt.Errorf("its TAT is %d, want at least %d", e.TAT, least)
 	}
 	if err != nil {
 		r.lose("%s: %v", e, err)
@@ -224,7 +224,7 @@ func (r *reader) entries(name uint16) iter.Seq[format.Entry] {
 			tat, err := format.Uint64(e.value)
 			found := format.Entry{Name: name, ID: format.DecodeID(e.key), TAT: int64(tat)}
 			if e.bucket {
-				r.lose("%s: it is a bucket", found)
+				r.lose("%s: it is a bucket of the database, not a value", found)
 			} else if err != nil {
 				r.lose("%s: %v", found, err)
 			} else if r.sane(found, 1) && !yield(found) {
