@@ -26,7 +26,8 @@ func (f *floors) remove(i int) {
 	f.bursts, f.intervals = slices.Delete(f.bursts, i, i+1), slices.Delete(f.intervals, i, i+1)
 }
 
-// A sum is that of its floors, in whatever order they came and went.
+// A Sum adds up the floors in it, in whatever order floors were added and
+// removed.
 func TestSum(t *testing.T) {
 	rng := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 500 {
@@ -62,7 +63,8 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// Floors that come to the whole total fit, and one nanosecond less does not.
+// Floors that regain exactly as much as the total fit. If one interval is a
+// nanosecond shorter, they do not.
 func TestSumOfAll(t *testing.T) {
 	for _, whole := range [][]int64{{1}, {2, 2}, {3, 3, 3}, {2, 3, 6}, {3e9, 3e9, 3e9}, {2, 4, 8, 16, 32, 32}} {
 		var f, more floors
@@ -90,7 +92,7 @@ func TestWaits(t *testing.T) {
 	for _, c := range []struct {
 		w     Waits
 		retry int64
-		floor bool // it is told of, with 9 tokens left if the total lends 10
+		floor bool // the decision shows the floor, which has 9 tokens; the total can lend 10
 	}{
 		{Waits{0, 0, 0, 0}, 0, false},
 		{Waits{0, 0, 0, 5}, 0, false},
@@ -98,7 +100,7 @@ func TestWaits(t *testing.T) {
 		{Waits{0, 3, 0, 5}, 3, true},
 		{Waits{9, 3, 0, 5}, 9, true},
 		{Waits{0, Never, 0, 5}, 5, false},
-		{Waits{0, 0, 2, 5}, 2, false}, // the total lacks what the floor has: it decides
+		{Waits{0, 0, 2, 5}, 2, false}, // an own request waits for the total, so that is shown
 		{Waits{0, Never, 0, Never}, Never, false},
 	} {
 		require.Equal(t, c.retry, c.w.RetryAfter(), "%+v", c.w)

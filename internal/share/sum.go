@@ -87,8 +87,8 @@ func (s *Sum) Burst() int64 {
 func (s *Sum) FitsBurst(total int64) bool { return s.Burst() < total }
 
 // FitsRate reports whether a total that regains a token in each interval
-// regains no fewer than the floors do together. It is exact: if the rounded
-// sum does not tell, it adds up the intervals of all floors.
+// regains no fewer than the floors do together. It is exact: if the rounded sum
+// is too close to decide, it adds up the rates of all floors as fractions.
 func (s *Sum) FitsRate(interval int64, all iter.Seq[int64]) bool {
 	total := inverse(uint64(interval)) // rounded down, by less than a unit
 	switch most := s.rate.plus(fixed{s.n}); {

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Node is the declaration of a limit, as far as trees of shares go.
+// Node has the parts of a limit's declaration that matter in a tree of shares.
 type Node struct {
 	Label         string
 	Format        string // of its ids
-	Shared        bool   // it has one bucket, for everyone
-	Prefix        bool   // an override names only a part of the id
+	Shared        bool   // it has one bucket for everyone
+	Prefix        bool   // an override may name only a part of the id
 	Parent, Floor uint16 // 0: none
 }
 
@@ -66,14 +66,14 @@ func (t Tree) checkFloor(n, child, owner uint16, wrong func(format string, args 
 		wrong("its Floor, Name %d, is not declared", node.Floor)
 		return
 	case node.Floor == n || node.Floor == node.Parent:
-		wrong("its Floor, %s, is itself or its Parent: want a limit of its own", floor.Label)
+		wrong("its Floor, %s, is itself or its Parent: want another limit", floor.Label)
 		return
 	}
 	if node.Parent == 0 {
-		wrong("it has a Floor and no Parent")
+		wrong("it has a Floor and no Parent: want both, or no Floor")
 	}
 	if floor.Parent != 0 || floor.Floor != 0 {
-		wrong("its Floor, %s, has a Parent or a Floor: want a limit without", floor.Label)
+		wrong("its Floor, %s, has a Parent or a Floor: want a limit with neither", floor.Label)
 	}
 	if floor.Format != node.Format || floor.Prefix {
 		wrong("its Floor, %s, has ids of format %s: want %s, and no Override", floor.Label, floor.Format, node.Format)
@@ -82,7 +82,7 @@ func (t Tree) checkFloor(n, child, owner uint16, wrong func(format string, args 
 		wrong("its Floor, %s, is the Parent of %s", floor.Label, t[child].Label)
 	}
 	if owner != n {
-		wrong("its Floor, %s, is that of %s, too", floor.Label, t[owner].Label)
+		wrong("its Floor, %s, is also the Floor of %s: want a Floor for each", floor.Label, t[owner].Label)
 	}
 }
 
