@@ -21,7 +21,8 @@ func hull(s Span, more ...Span) Span {
 // Turn is a reservation that waits for its instant.
 type Turn struct{ At, Cost int64 }
 
-// Bucket is the model of one bucket.
+// Bucket is the model of one bucket. A look is a Check: it may clamp the TAT in
+// memory, but not in the store.
 type Bucket struct {
 	TAT   Span    // time when it is full, without waiting turns
 	Queue []*Turn // waiting turns, in order
@@ -179,8 +180,9 @@ func (s Span) narrow(seen, now, tau int64) Span {
 	return Span{max(s.Lo, seen), max(s.Hi, seen)}
 }
 
-// Reserve returns the instants at which a reservation's turn may come, at
-// both ends of the TAT, and whether more would wait than the limit allows.
+// Reserve returns the instants at which a reservation's turn may come, at both
+// ends of the TAT. full says whether more tokens would wait then than the
+// limit's queue takes.
 func (b *Bucket) Reserve(l Limit, now, cost int64) (at Span, full [2]bool) {
 	start := max(now, b.Hold)
 	for i, tat := range []int64{b.TAT.Lo, b.TAT.Hi} {

@@ -49,7 +49,7 @@ func TestBucket(t *testing.T) {
 		holdTill int64
 	}
 	for name, steps := range map[string][]step{
-		"a burst, and then each second one": {
+		"a burst, and then one a second": {
 			{0, Spend, 10, true, 0, 0, 10, 0},
 			{0, Spend, 1, false, 1, 0, 10, 0},
 			{1, Spend, 1, true, 0, 0, 10, 0},
@@ -150,7 +150,7 @@ func TestLaw(t *testing.T) {
 	}{
 		"a burst":         {admitted: []admission{{0, 10}}},
 		"a burst and one": {admitted: []admission{{0, 10}, {0, 1}}, broken: true},
-		"each second one": {admitted: []admission{{0, 10}, {1, 1}, {2, 1}, {3, 1}}},
+		"one a second":    {admitted: []admission{{0, 10}, {1, 1}, {2, 1}, {3, 1}}},
 		"one too early": {admitted: []admission{{0, 10}, {1, 1}, {2, 2}},
 			broken: true},
 		"full again":        {admitted: []admission{{0, 10}, {10, 10}}},

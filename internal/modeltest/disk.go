@@ -40,7 +40,7 @@ func (d *Disk) Open() *Session {
 	return &Session{disk: d}
 }
 
-// Session is the Disk of one process.
+// Session is the Disk as one process uses it.
 type Session struct {
 	disk *Disk
 	dead bool

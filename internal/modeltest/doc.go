@@ -13,14 +13,14 @@
 // Bucket does. After a failure the model knows only an interval of TATs. Each
 // answer must lie inside that interval, and narrows it.
 //
-// The law: [Law] sees only what the System admitted. In any stretch of time
-// that is at most burst + elapsed ÷ T, plus what Refund, Reset and new limits
-// return. A turn counts at its instant. One tolerance after the last event,
-// every bucket must be full, so no id is denied for ever.
+// The law: in any stretch of time, the System admits at most burst + elapsed ÷
+// T tokens, plus what Refund, Reset and new limits return. [Law] sees only what
+// the System admitted. A turn counts at its instant. One tolerance after the
+// last event, every bucket must be full, so no id is denied for ever.
 //
-// The model keeps a list of the intervals that a crash may leave of a bucket.
-// An acknowledged call at Leased or Synced, or a flush, replaces the list with
-// one interval. Every other call adds an interval.
+// For each bucket the model keeps a list of intervals. After a crash, the TAT
+// is in one of them. An acknowledged call at Leased or Synced, or a flush,
+// replaces the list with one interval. Every other call adds an interval.
 //
 // An [Env] describes the surroundings of the System: failing saves and loads,
 // crashes, little memory, delayed flushes, a file, a real process that is
@@ -33,9 +33,10 @@
 //     after all waiting turns.
 //   - Cancel of a waiting turn removes it, and the turns after it keep their
 //     instants. Any other Cancel does nothing.
-//   - A TAT further ahead than the limit allows counts as now + τ. A request for
-//     tokens writes that. Check keeps it in memory until the bucket is evicted or
-//     other limits come; Bucket does not.
+//   - A TAT further ahead than the limit allows counts as now + τ. A request
+//     for tokens writes that TAT. The method Check keeps it in memory, until
+//     the bucket is evicted or other limits come. The method Bucket does not
+//     keep it.
 //   - After a failed commit the bucket is as before or as after the call.
 //
 // A failure reports a seed. STINT_SEED repeats the same history:

@@ -2,8 +2,8 @@ package modeltest
 
 import "slices"
 
-// closeAndReopen closes the System and opens another. If the test kills
-// processes, it does so only once in eight times.
+// closeAndReopen closes the System and opens another. In a test that kills
+// processes, seven calls out of eight do nothing.
 func (w *World) closeAndReopen(limits Limits) {
 	if w.env.Dead == nil || w.rnd.IntN(8) == 0 {
 		w.reopen(false, limits)

@@ -258,7 +258,7 @@ func (w *World) pass(d int64) {
 	w.gone = w.gone[max(0, len(w.gone)-8):]
 }
 
-// newLaws begins the accounts of the limits in force anew.
+// newLaws begins a new Law for each key, under the limits in force.
 func (w *World) newLaws() {
 	w.epoch++
 	for key := range w.states {
@@ -266,7 +266,7 @@ func (w *World) newLaws() {
 	}
 }
 
-// newLaw begins the account of a key anew, under the limit in force.
+// newLaw begins a new Law for a key, under the limit in force.
 func (w *World) newLaw(key Key) {
 	s := w.states[key]
 	l, on, _ := w.limits.For(key)
@@ -399,8 +399,8 @@ func (w *World) found(key Key) {
 	may := slices.DeleteFunc(slices.Clone(s.file), func(f Span) bool {
 		return max(w.now, min(f.Lo, cap)) > seen || max(w.now, min(f.Hi, cap)) < seen
 	})
-	w.require(len(may) > 0, "%v: found %d ahead; a crash may leave %v, from %d; TAT was %v", key,
-		seen-w.now, s.file, w.now, s.TAT)
+	w.require(len(may) > 0, "%v: found a TAT %d ahead of %d; a crash may leave %v; the TAT was %v", key,
+		seen-w.now, w.now, s.file, s.TAT)
 	s.set(hull(may[0], may...).narrow(seen, w.now, l.Tau()))
 	s.file = []Span{s.TAT}
 	s.looked(l, w.now, w.env.MaxResident > 0)
