@@ -23,15 +23,17 @@
 //     PerMinute: {burst: 100, count: 100, period: 1m}
 //     PerDay: {unlimited: true}
 //
-// An id may be in several groups if these have no label in common. Boulder
-// reads a file without groups, and without stint's own keys and spellings:
-// durability, queue, unlimited, blocked, and the days and weeks of a period.
+// An id may be in several groups if these have no label in common. Boulder can
+// read a file that has no groups, and none of the keys and spellings that only
+// stint has. These are durability, queue, unlimited, blocked, and the days and
+// weeks of a period.
 //
 // A limit that the files do not configure is off, even if its stint.NameSpec
 // has a Limit. Every mistake is reported at once, with its file and line.
 // Mistakes include labels that the program does not declare, unknown keys, and
-// ids that are not of the declared format. They also include floors that do not
-// fit into their total, the Parent of a stint.NameSpec.
+// ids that are not of the declared format. They also include floors that
+// together promise more than their total has. A floor is the Floor of a
+// stint.NameSpec, and its total is the Parent.
 package limitsfile
 
 import (
@@ -122,7 +124,7 @@ func Labels(files ...string) ([]string, error) {
 		if yaml.Unmarshal(text, &root) != nil || len(root.Content) != 1 {
 			continue
 		}
-		maps := root.Content // of labels: one in a defaults file, in an overrides file one per entry
+		maps := root.Content // mappings of labels: one in all, or one for each override
 		if maps[0].Kind == yaml.SequenceNode {
 			maps = maps[0].Content
 		}

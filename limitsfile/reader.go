@@ -358,7 +358,7 @@ func (r *reader) fields(node *yaml.Node, label string) iter.Seq2[*yaml.Node, *ya
 			first, twice := lines[key.Value]
 			switch {
 			case key.Tag == "!!merge":
-				r.failNode(key, label, "merge keys (<<) are not for limits files")
+				r.failNode(key, label, "merge keys (<<) are not allowed in a limits file")
 			case key.Kind != yaml.ScalarNode || key.Tag == "!!null":
 				r.failNode(key, label, "the key is %s, want a word", describe(key))
 			case twice:
@@ -378,11 +378,11 @@ func (r *reader) fields(node *yaml.Node, label string) iter.Seq2[*yaml.Node, *ya
 func (r *reader) refuseAnchors(node *yaml.Node) {
 	switch {
 	case node.Kind == yaml.AliasNode:
-		r.fail(node.Line, "", fmt.Errorf("aliases (*%s) are not for limits files", node.Value))
+		r.fail(node.Line, "", fmt.Errorf("aliases (*%s) are not allowed in a limits file", node.Value))
 	case node.Anchor != "":
-		r.fail(node.Line, "", fmt.Errorf("anchors (&%s) are not for limits files", node.Anchor))
+		r.fail(node.Line, "", fmt.Errorf("anchors (&%s) are not allowed in a limits file", node.Anchor))
 	case node.Style&yaml.TaggedStyle != 0:
-		r.fail(node.Line, "", fmt.Errorf("tags (%s) are not for limits files", node.Tag))
+		r.fail(node.Line, "", fmt.Errorf("tags (%s) are not allowed in a limits file", node.Tag))
 	}
 	for _, child := range node.Content {
 		r.refuseAnchors(child)

@@ -25,8 +25,8 @@ func (r *reader) finish() (*stint.Limits, error) {
 	return limits, nil
 }
 
-// mistakesIn splits what NewLimits has joined: the mistakes in shares of a
-// total, and all others.
+// mistakesIn splits the error of NewLimits: the mistakes in shares of a total,
+// and all others.
 func mistakesIn(err error) (others []error, shares []*stint.ConfigError) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
