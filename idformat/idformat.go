@@ -1,9 +1,9 @@
 // Package idformat has the formats of ids that Boulder's rate limits use.
 //
-// They are for the ID and Override of a stint.NameSpec, beside stint.AnyID,
-// stint.Shared, stint.IPAddress and stint.Tuple. The errors of all formats wrap
-// stint.ErrInvalidID. These formats are in a package of their own because
-// Domain links the public suffix list.
+// They are for the ID and Override of a stint.NameSpec, in addition to
+// stint.AnyID, stint.Shared, stint.IPAddress and stint.Tuple. The errors of all
+// formats wrap stint.ErrInvalidID. These formats are in a package of their own
+// because Domain links the public suffix list.
 package idformat
 
 import (
@@ -66,10 +66,10 @@ func (a *anyOf) String() string { return spell.Call("anyOf", a.formats) }
 func (a *anyOf) Canonical(id string) (string, error) {
 	canonical, err := a.first(id)
 	if err == nil && canonical != id {
-		// Another format must not accept the canonical spelling as another id. Two
-		// ids would share one bucket then.
+		// Another of the formats must not read the canonical spelling as another id.
+		// Otherwise two ids would share one bucket.
 		if again, _ := a.first(canonical); again != canonical {
-			err = fmt.Errorf("its canonical spelling %s reads as another id", spell.Quote(canonical))
+			err = fmt.Errorf("its canonical spelling %s would be read as another id", spell.Quote(canonical))
 		}
 	}
 	return spell.Finish(a, id, canonical, err)
@@ -125,7 +125,7 @@ func hostname(id string) (string, error) {
 		}
 	}
 	if strings.Trim(labels[len(labels)-1], "0123456789") == "" {
-		return "", errors.New("the last label is a number")
+		return "", errors.New("the last label is a number: want a name such as example.com")
 	}
 	return id, nil
 }

@@ -141,9 +141,9 @@ func TestNotCanonical(t *testing.T) {
 		{AnyOf(RegID, stint.Shared), "", "not of format anyOf(regId,shared): it is empty"},
 		{AnyOf(RegID, fickle{}), "x", "not of format anyOf(regId,fickle): not of format regId: want a decimal number " +
 			"below 2⁶⁴ without leading zeros; not of format fickle: not today"},
-		{AnyOf(fickle{}), "flip", `its canonical spelling "flop" reads as another id`},
+		{AnyOf(fickle{}), "flip", `its canonical spelling "flop" would be read as another id`},
 		{AnyOf(stint.Tuple(RegID, FQDNSet), stint.IPAddress), "01:2::3",
-			`its canonical spelling "1:2::3" reads as another id`},
+			`its canonical spelling "1:2::3" would be read as another id`},
 		{AnyOf(fickle{}), "long", "it is 513 bytes long"},
 	} {
 		got, err := tc.format.Canonical(tc.id)
