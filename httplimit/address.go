@@ -20,8 +20,8 @@ import (
 // the client and are ignored. If an entry is not an address, the client is
 // the entry read before it.
 //
-// Other middleware must not write a header field into RemoteAddr. Its result
-// would be believed, even if the client sent the field.
+// Other middleware must not write a header field into RemoteAddr. ClientAddress
+// would believe the value, even if the client sent the field.
 type ClientAddress struct {
 	// TrustedProxies are the networks of your proxies.
 	TrustedProxies []netip.Prefix

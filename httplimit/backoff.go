@@ -15,7 +15,7 @@ const (
 	lastBackoff  = time.Hour
 )
 
-// refusal is a bucket's last refusal without a time.
+// refusal is a bucket's last refusal that gave no time.
 type refusal struct {
 	wait  time.Duration
 	until time.Time
@@ -54,9 +54,9 @@ func (t *Transport) obey(key stint.Key, sent time.Time, res *http.Response) erro
 	return t.Limiter.Hold(key, until)
 }
 
-// backOff returns how long to stay away after a refusal that gives no time. The
-// time doubles if the request was sent after the last such hold. It is never
-// more than most.
+// backOff returns how long to stay away after a refusal that gives no time.
+// Each such refusal doubles the time, up to most. If the request was sent
+// before the last such hold ended, backOff returns the rest of that hold.
 func (t *Transport) backOff(key stint.Key, sent, now time.Time, most time.Duration) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,7 +76,7 @@ func (t *Transport) backOff(key stint.Key, sent, now time.Time, most time.Durati
 }
 
 // endBackOff ends the doubling after a success, unless the request was sent
-// before the refusal. It spends the tokens that came back during the hold,
+// before the hold ended. It spends the tokens that came back during the hold,
 // because the server would refuse a burst.
 func (t *Transport) endBackOff(key stint.Key, sent time.Time) error {
 	t.mu.Lock()

@@ -180,7 +180,7 @@ func (q *asked) free() {
 
 // learn sets the decision of a Shadow rule, which spends only if the other
 // rules allowed the request. If the bucket cannot be read, the decision only
-// says whether they did.
+// says whether those rules allowed the request.
 func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err error) {
 	spent := allowed && !a.After
 	var d stint.Decision
@@ -197,8 +197,8 @@ func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err e
 	return err
 }
 
-// set sets the decision of a rule. If the rule spent nothing, set changes d to
-// the state that a spend would leave.
+// set sets the decision of a rule. If the rule spent nothing, d has the state
+// that a spend would leave, and set changes it to the state without that spend.
 func (a *applied) set(d stint.Decision, spent bool) {
 	if d.Allowed && !spent && d.Limit.Count > 0 {
 		d.Remaining += a.Cost
@@ -231,7 +231,8 @@ func (m *middleware) key(ru *routedRule, r *http.Request) (stint.Key, string, er
 	names := m.declared()
 	label := names[found.Name].Label
 	if ru.isCount(found.ID) {
-		return stint.Key{}, "", fmt.Errorf("%w: it ends in %q", stint.ErrInvalidID, countSuffix)
+		err := fmt.Errorf("%w %.80q: want an id that does not end in %q", stint.ErrInvalidID, found.ID, countSuffix)
+		return stint.Key{}, "", err
 	}
 	key, err := names.Key(found.Name, found.ID)
 	if !errors.Is(err, stint.ErrInvalidID) {

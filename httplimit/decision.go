@@ -20,7 +20,8 @@ type Decision struct {
 }
 
 // Decisions returns the decisions about a request so far, of all middleware
-// around the handler. It returns nil for a request of another handler.
+// around the handler. It returns nil if the request did not pass through
+// middleware.
 func Decisions(r *http.Request) []Decision {
 	c := carriedBy(r)
 	if c == nil {
@@ -79,10 +80,10 @@ func (a *applied) stricterThan(b *applied) bool {
 }
 
 // state returns the number of tokens that the client has left, and a window in
-// seconds, in which it can use no more than these. The window ends with the
-// next token, after at least 1 s. During a hold nothing is left, and the window
-// ends with the hold. For a full bucket it is the time in which a spent token
-// returns.
+// seconds, in which it can use no more than these. The window ends when the
+// next token returns, after at least 1 s. During a hold nothing is left, and
+// the window ends with the hold. For a full bucket the window is the time in
+// which a spent token returns.
 func (a *applied) state() (left, window int64) {
 	if a.locked > 0 {
 		return 0, seconds(a.locked)

@@ -48,9 +48,9 @@
 // # Locks
 //
 // A request carries its decisions from outer to nested middleware, under one
-// mutex (carried.mu). While it is locked, nothing calls the Limiter or a
-// function of the user, except PartitionKey, or waits for a client.
-// Transport.holds is locked while one hold is read and extended, Transport.mu
-// only for an access to a map. A lock of countingLocks is held while a lock-out
-// that grows is made durable.
+// mutex (carried.mu). While it is locked, the middleware does not call the
+// Limiter or wait for a client. PartitionKey is the only function of the user
+// that it calls then. Transport.holds is locked while one hold is read and
+// extended, Transport.mu only for an access to a map. A lock of countingLocks
+// is held while a lock-out that grows is made durable.
 package httplimit

@@ -13,8 +13,8 @@ import (
 
 // A rule with LockOutMax counts the lock-outs of an id in the Limiter, so that
 // the count survives a restart. The count is a hold on another id of the same
-// limit: the id and countSuffix. The hold lasts until the count starts anew.
-// The last six bits of its nanoseconds are the count.
+// limit: the id and countSuffix. The hold ends when the count starts anew. The
+// last six bits of that instant, in nanoseconds, are the count.
 const (
 	countSuffix = " lock-outs"
 	countBits   = 1<<6 - 1
@@ -59,8 +59,8 @@ func (ru *Rule) lockOutAfter(n int64) time.Duration {
 }
 
 // hold locks a bucket out, and returns the end of its hold. A longer hold
-// stays. If a request at the same time has locked the bucket out, the lock-out
-// does not become longer.
+// stays. If a concurrent request has already locked the bucket out, that
+// lock-out does not become longer.
 func (ru *Rule) hold(lim stint.Decider, b stint.Bucket, now time.Time) (time.Time, error) {
 	n, grows := int64(0), ru.LockOutMax > ru.LockOut && b.Key.ID != ""
 	if grows {

@@ -21,10 +21,10 @@ import (
 // is 503. In both cases no token is spent, except as [stint.ErrNotDurable]
 // says.
 //
-// If one rule is of a [stint.Leased] limit and another of a [stint.Memory] or
-// [stint.Flushed] one, every request waits for a commit. Nested middleware
-// avoids that, because its rules spend separately. But then the outer tokens
-// stay spent if the inner middleware denies.
+// If the limit of one rule is [stint.Leased] and that of another is
+// [stint.Memory] or [stint.Flushed], every request waits for a commit. Nested
+// middleware avoids that, because its rules spend separately. But then the
+// outer tokens stay spent if the inner middleware denies.
 //
 // A request spends from a bucket once, even if several rules or several
 // middlewares find it. The first rule that is not a Shadow rule spends. A
@@ -50,7 +50,7 @@ func New(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handler) htt
 		case ru.Key == nil:
 			panic(fmt.Sprintf("httplimit: New: rule %d has no Key", i+1))
 		case ru.Cost < 0:
-			panic(fmt.Sprintf("httplimit: New: rule %d has a negative Cost", i+1))
+			panic(fmt.Sprintf("httplimit: New: rule %d has the Cost %d, want 0 or more", i+1, ru.Cost))
 		case ru.Shadow:
 			shadows = append(shadows, routedRule{ru, newRoute(ru.Pattern)})
 		default:

@@ -28,7 +28,7 @@ type problem struct {
 
 var (
 	badRequest = newProblem(http.StatusBadRequest, `"title":"Bad Request"`,
-		"The request lacks the id, such as a key or an address, that its limit needs.", "")
+		"The request has no valid id, such as a key or an address. Its limit needs one.", "")
 	neverAdmitted = newProblem(http.StatusBadRequest, `"title":"Bad Request"`,
 		"The cost of the request is negative, or more than its limit ever admits.", "")
 	unavailable = newProblem(http.StatusServiceUnavailable, `"title":"Service Unavailable"`,

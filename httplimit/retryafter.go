@@ -40,7 +40,7 @@ func askedToWait(res *http.Response, now time.Time) (wait time.Duration, refused
 	return wait, refused
 }
 
-// longest stands for every longer time.
+// longest replaces every longer time.
 const longest = 100 * 365 * 24 * time.Hour
 
 func ofSeconds(n float64) time.Duration {
@@ -59,11 +59,11 @@ func serverTime(date string, now time.Time) time.Time {
 }
 
 // until reads a Retry-After or Reset field: seconds, perhaps with a fraction, a
-// date, or a Unix time in seconds or milliseconds. No number of seconds is as
-// large as a Unix time. It returns 0 for a time that is over, and for a value
-// that it cannot read.
+// date, or a Unix time in seconds or milliseconds. A number that is too large
+// for seconds is a Unix time. It returns 0 for a time that is over, and for a
+// value that it cannot read.
 func until(value string, now time.Time) time.Duration {
-	const epoch, epochMilli = 1e8, 1e11 // of the year 1973
+	const epoch, epochMilli = 1e8, 1e11 // Unix times in 1973
 	value = strings.TrimSpace(value)
 	var at time.Time
 	switch n, ok := decimal(value); {

@@ -54,7 +54,7 @@ func (ro *route) match(r *http.Request) (*http.Request, bool) {
 	if ok, sure := ro.quick(r); sure {
 		return r, ok
 	}
-	matched := *r // keeps Pattern and values from the handler
+	matched := *r // a copy, so that the handler does not see its Pattern and values
 	matched.Host = plainHost(r.Host)
 	if !ro.leads(&matched) && !ro.leadsAlike(&matched) {
 		return nil, false

@@ -41,14 +41,15 @@ type Rule struct {
 	// for the status that the handler chooses. ServerError is an example.
 	RefundStatus func(status int) bool
 
-	// LockOut holds the bucket for this long once a request leaves fewer tokens
-	// than Cost in it, or none with CostFunc. A refunded request does not count.
-	// The hold is durable, as stint.Limiter.Hold says. 0 means no hold.
+	// LockOut holds the bucket for this long after a request that leaves fewer
+	// tokens than Cost in it. If CostFunc is set, only a request that leaves none
+	// does so. A refunded request does not count. The hold is durable, as
+	// stint.Limiter.Hold says. 0 means no hold.
 	LockOut time.Duration
 
-	// LockOutMax makes each lock-out of an id twice as long as its last one, up to
-	// LockOutMax. If LockOutMax has passed since the end of the last lock-out, the
-	// next one takes LockOut again. 0 means that each takes LockOut.
+	// LockOutMax makes each lock-out of an id twice as long as the one before, up
+	// to LockOutMax. If LockOutMax has passed since the end of the last lock-out,
+	// the next one takes LockOut again. 0 means that each takes LockOut.
 	//
 	// The count is durable too: it is a hold on the id with " lock-outs" added,
 	// which Buckets lists. Reset of the id ends a lock-out, but the count stays

@@ -33,8 +33,8 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// ReadFrom lets net/http copy a file without reading it. The first byte, if
-// there is one, chooses the status.
+// ReadFrom lets net/http send a file by sendfile. The first byte, if there is
+// one, chooses the status 200.
 func (w *statusWriter) ReadFrom(src io.Reader) (n int64, err error) {
 	if w.onStatus != nil {
 		if n, err = io.CopyN(struct{ io.Writer }{w}, src, 512); err != nil {

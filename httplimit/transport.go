@@ -34,7 +34,7 @@ import (
 // Retry-After and Reset may be seconds, with a fraction or without, a Unix time,
 // or a date.
 //
-// A 429 without any of them, but with a Reset and no Remaining, asks for that
+// If a 429 has none of these, but a Reset without a Remaining, it asks for that
 // Reset. Times are compared to the server's clock, if the response has a Date.
 //
 // A refusal is a 429, or a 403 that has Retry-After or a field with nothing
@@ -52,7 +52,7 @@ import (
 // that counts fixed windows or tokens refuses at most one request in each
 // window after the first. If several requests are under way at the same time,
 // it may refuse each of them. A server that counts the last hour, and sends
-// only Retry-After, may refuse a few more.
+// only Retry-After, may refuse a few more requests.
 //
 // With stint.WithinWindow(5000, time.Hour) a server refuses no request,
 // whichever kind of window it counts. The price is that a burst is at most a
@@ -62,10 +62,10 @@ import (
 // A request spends its tokens before it is sent. They are returned if the
 // request never had a connection: dialling or TLS failed, or the request was
 // cancelled before that. After any other error they stay spent, because the
-// server may have counted the request. They also stay spent if Base refuses
-// without dialling, for example an unknown scheme. A Base that is not from
-// net/http must report connections to httptrace, or fail with the *net.OpError
-// of dialling.
+// server may have counted the request. They also stay spent if Base refuses the
+// request without dialling, for example because of an unknown scheme. A Base
+// that is not from net/http must report connections to httptrace, or fail with
+// the *net.OpError of dialling.
 //
 // Any number of goroutines may use a Transport. Its fields must not change once
 // it is in use.
