@@ -30,8 +30,9 @@ var holdPeriods = []struct{ Value, Text string }{
 	{"15m", "15 minutes"}, {"1h", "1 hour"}, {"24h", "24 hours"}, {"168h", "7 days"}, {"720h", "30 days"},
 }
 
-// question asks whether to act on a bucket. The page shows it alone and does
-// not reload, because the rows of a list move.
+// question asks whether to act on a bucket. The page shows nothing else then,
+// and does not reload. In a list that reloads, the rows move, and an operator
+// could press a button in the wrong row.
 type question struct {
 	bucketState
 	Action string
@@ -48,14 +49,14 @@ func (p *Page) asked(w http.ResponseWriter, value func(name string) string) (act
 			continue
 		}
 		if !p.opts.AllowReset {
-			http.Error(w, "This page only shows buckets: it changes none.", http.StatusForbidden)
+			http.Error(w, "This page shows buckets, and does not change them.", http.StatusForbidden)
 			return "", key, false
 		}
 		text, _ := p.unseal("bucket", token)
 		key, err := stint.ParseKey(text)
 		if err != nil {
-			http.Error(w, "The page does not know this bucket. If the program was restarted, begin again.",
-				http.StatusNotFound)
+			http.Error(w, "The page does not know this bucket, perhaps because the program was restarted. "+
+				"Go back and choose it again.", http.StatusNotFound)
 			return "", key, false
 		}
 		return action, key, true
@@ -71,7 +72,8 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !p.ownForm(r) {
-		http.Error(w, "The page itself did not send this form, or it is over an hour old.", http.StatusForbidden)
+		http.Error(w, "This form is over an hour old, or is not from this page. Go back and load the page again.",
+			http.StatusForbidden)
 		return
 	}
 	var err error
@@ -83,12 +85,12 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 	case actHold:
 		period, wrong := time.ParseDuration(r.PostFormValue("for"))
 		if wrong != nil || period <= 0 {
-			http.Error(w, `Say for how long: for=24h.`, http.StatusBadRequest)
+			http.Error(w, "Want the length of the hold in the parameter for, such as for=24h.", http.StatusBadRequest)
 			return
 		}
 		err = p.lim.Hold(key, p.lim.Now().Add(period))
 	default:
-		http.Error(w, "Nothing to do: name reset, hold or end.", http.StatusBadRequest)
+		http.Error(w, "Nothing to do: want the parameter reset, hold or end.", http.StatusBadRequest)
 		return
 	}
 	if err != nil {
@@ -110,8 +112,8 @@ func (p *Page) newForm() string { return p.seal("form", p.lim.Now().Format(time.
 
 // ownForm reports whether the page itself made the form. Browsers name the site
 // that sends a form. Over plain HTTP they only name the origin, which differs
-// from the Host if a proxy changes that. Then the form must have a text that
-// other sites cannot read.
+// from the Host if a proxy changes the Host. Then the form must have a text
+// that other sites cannot read.
 func (p *Page) ownForm(r *http.Request) bool {
 	if p.origin.Check(r) == nil {
 		return true

@@ -18,7 +18,7 @@
 //	time, since          now, and when the page was made (RFC 3339)
 //	healthy, problem     Limiter.Health, and its text (optional)
 //	version, go          of stint and of Go
-//	resident, loads, evictions        of Stats: buckets in memory, and moves
+//	resident, loads, evictions        buckets in memory, loaded, and evicted
 //	clock_steps_forward, clock_steps_backward
 //	file_bytes, file_free_bytes       the file and its free pages (optional)
 //	journal_bytes, journal_buckets    the journal in it (optional)
@@ -29,8 +29,9 @@
 //	held                 a list of holds, at most 100, latest end first:
 //	  label, id, until, held_seconds, token
 //	limits               a list, by number:
-//	  label, number, limit            as stint.ParseLimit reads it; without a
-//	                                  default there is no limit, nor these:
+//	  label, number
+//	  limit                           as stint.ParseLimit reads it; left out, with
+//	                                  the next five, if there is no default:
 //	  burst, count, period_seconds, queue, durability
 //	  overrides                       ids with a limit of their own (optional)
 //	  holds, waiting
@@ -42,7 +43,8 @@
 //	    id, burst, remaining          "#" and six digits with HideIDs
 //	    retry_after_seconds           until a cost of 1 passes
 //	    reset_after_seconds           until it is full, and no longer held
-//	    denied                        lately, at least (optional)
+//	    denied                        a lower bound for the denials in the last five
+//	                                  to ten minutes (optional)
 //	    token                         for a POST, until the program ends
 //
 // POST reset=token fills a bucket and ends its hold, end=token ends the hold,
@@ -51,13 +53,13 @@
 // # Files
 //
 //	page.go        Page, its options, and its answer to a request
-//	act.go         resets and holds: tokens, questions, forms of other sites
+//	act.go         resets and holds: tokens, questions, and forged forms
 //	search.go      the buckets of one id
 //	sample.go      the observer, and the samples of the Limiter's counts
 //	series.go      the chart of one limit: decisions in slots of five seconds
-//	topk.go        the buckets that count most, in bounded memory
+//	topk.go        the buckets with the highest counts, in bounded memory
 //	report.go      everything that the overview shows, as one value: the JSON
-//	held.go        the holds in it
+//	held.go        the holds in the report
 //	html.go        the report as HTML, with page.html and page.css
 //	prometheus.go  the report in Prometheus' text format
 //

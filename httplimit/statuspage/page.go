@@ -44,7 +44,7 @@ type Page struct {
 	madeAt   time.Time
 
 	mu     sync.Mutex // guards the rest; requests wait for it
-	looked time.Time  // when before was sampled; written with sampling held too
+	looked time.Time  // time of the sample in before; sampling is held to write it
 	spent  map[stint.Name]*topK
 	denied map[stint.Name]*topK
 	shadow map[stint.Name]bool              // Shadow rules have denied
@@ -130,7 +130,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		writePrometheus(w, p.report())
 	default:
-		http.Error(w, "The format is html, json or prometheus.", http.StatusBadRequest)
+		http.Error(w, "Unknown format: want html, json or prometheus.", http.StatusBadRequest)
 	}
 }
 

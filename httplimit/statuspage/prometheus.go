@@ -18,7 +18,7 @@ func writePrometheus(w io.Writer, rep *report) {
 		fmt.Fprintf(&b, "%s %v\n", name, value)
 	}
 
-	metric("stint_decisions_total", "counter", "Decisions to spend or to reserve, with those of Shadow rules.")
+	metric("stint_decisions_total", "counter", "Decisions to spend or to reserve, including those of Shadow rules.")
 	for _, l := range rep.Limits {
 		label := labelText(l.Label)
 		fmt.Fprintf(&b, "stint_decisions_total{limit=%s,decision=\"allowed\"} %d\n", label, l.Allowed)
@@ -48,7 +48,7 @@ func writePrometheus(w io.Writer, rep *report) {
 	one("stint_healthy", "gauge", "1 if the limiter is healthy, else 0.", healthy)
 	one("stint_resident_buckets", "gauge", "Buckets in memory.", float64(rep.Resident))
 	one("stint_loads_total", "counter", "Reads of buckets that were not in memory.", float64(rep.Loads))
-	one("stint_evictions_total", "counter", "Buckets removed from memory for others.", float64(rep.Evictions))
+	one("stint_evictions_total", "counter", "Buckets removed from memory to make space.", float64(rep.Evictions))
 	for _, v := range []struct {
 		verb, plural, past, help string
 		writeReport

@@ -14,7 +14,7 @@ import (
 // to ten minutes.
 const generation = 5 * time.Minute
 
-// topK has the buckets of one limit that count most in two generations.
+// topK has the buckets of one limit with the highest counts in two generations.
 type topK struct {
 	current, previous counters
 	since             time.Time // when the current generation began
@@ -31,7 +31,8 @@ func (t *topK) add(now time.Time, key stint.Key, n int64) {
 	t.current.add(key, n)
 }
 
-// counts returns the buckets that count most, with counts that are certain.
+// counts returns the buckets with the highest counts. Each count is a lower
+// bound.
 func (t *topK) counts(now time.Time) []counter {
 	sum := make(map[stint.Key]int64)
 	if now.Sub(t.since) < 2*generation {
@@ -54,9 +55,10 @@ func (t *topK) counts(now time.Time) []counter {
 // maxCounters is how many buckets are counted at a time.
 const maxCounters = 64
 
-// counters finds the buckets that count most with the space-saving algorithm:
-// a bucket that finds no free counter takes over the smallest one. Its old
-// count is remembered as an error, because it belongs to other buckets.
+// counters finds the buckets with the highest counts by the space-saving
+// algorithm: a bucket that finds no free counter takes over the smallest one.
+// The old count of that counter is kept as a possible error, because it belongs
+// to other buckets.
 type counters struct {
 	index map[stint.Key]int
 	all   []counter

@@ -1,4 +1,4 @@
-// Asks more often than the server allows, until it is stopped.
+// Sends more requests than the server allows, until it is stopped.
 const url = process.env.SERVER + '/api/time'
 for (;;) {
   const sent = Array.from({ length: 20 }, () => fetch(url).then(r => r.arrayBuffer(), () => {}))

@@ -37,7 +37,7 @@ const lockOut = async () => {
 // open shows the page, and fails if it asks another host for anything, or complains.
 async function open (options, path = '/status', site = operators) {
   const context = await browser.newContext(options)
-  const plain = site.startsWith('http://status.example') // of which Chromium says that COOP needs HTTPS
+  const plain = site.startsWith('http://status.example') // Chromium warns here that COOP needs HTTPS
   const page = await context.newPage()
   const wrong = []
   page.on('request', r => { if (!r.url().startsWith(site) && !r.url().startsWith('data:')) wrong.push(r.url()) })
@@ -84,7 +84,8 @@ for (const width of [1280, 390, 320]) {
   }
 }
 
-// looks runs in the page.
+// looks runs in the page. It returns how far the page scrolls sideways, and which texts are cut off or have too little
+// contrast.
 function looks () {
   const luminance = css => {
     const [r, g, b] = css.match(/[\d.]+/g).map(Number).map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
@@ -123,7 +124,7 @@ test('shows what happens', async () => {
   await close()
 })
 
-test('keeps itself up to date, until it is told to stand still', async () => {
+test('reloads, until it is paused', async () => {
   const { page, close } = await open({})
   const first = await page.locator('time').getAttribute('datetime')
   await page.waitForFunction(t => document.querySelector('time')?.getAttribute('datetime') !== t, first, { timeout: 20_000 })
@@ -136,7 +137,7 @@ test('keeps itself up to date, until it is told to stand still', async () => {
   await close()
 })
 
-test('searches, resets, holds and ends a hold when asked to, with the keyboard, without script', async () => {
+test('searches, resets, holds and ends a hold, by keyboard and without script', async () => {
   await lockOut()
   const { page, close } = await open({ javaScriptEnabled: false }, quiet)
   const press = async (role, name, url) => {
@@ -186,7 +187,7 @@ test('can be used behind a proxy that changes Host and path, over plain HTTP', a
   await limit(page, 'LoginsPerAddress').getByRole('link', { name: 'End hold…' }).click()
   await page.getByRole('button', { name: 'End hold' }).click()
   const headers = await (await sent).allHeaders()
-  assert.equal(headers['sec-fetch-site'], undefined, 'or this test shows nothing')
+  assert.equal(headers['sec-fetch-site'], undefined, 'otherwise this test proves nothing')
   assert.equal(headers.origin, site)
   await page.waitForURL(/\/ops\/limits\?id=127\.0\.0\.1$/)
   assert.equal(await page.getByRole('link', { name: 'End hold…' }).count(), 0)
@@ -194,7 +195,7 @@ test('can be used behind a proxy that changes Host and path, over plain HTTP', a
   proxy.close()
 })
 
-test('is not to be pressed from another page', async () => {
+test('refuses a form that another site sends', async () => {
   const token = (await json()).limits.flatMap(l => l.most_denied)[0].token
   const { context, page } = await open({}, '/nothing')
   const evil = operators.replace('127.0.0.1', 'localhost')
@@ -206,7 +207,7 @@ test('is not to be pressed from another page', async () => {
   await context.close()
 })
 
-test('is not to be framed', async () => {
+test('cannot be framed by another page', async () => {
   const { context, page } = await open({}, '/nothing')
   await page.setContent(`<iframe src="${operators}/status"></iframe>`)
   await page.waitForLoadState('networkidle')
