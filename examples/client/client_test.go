@@ -85,7 +85,7 @@ func TestFiveProcesses(t *testing.T) {
 	}
 }
 
-// The file is kept where the user's settings are. The directory need not exist.
+// The file is beside the user's settings. The directory need not exist.
 func TestDefaultFile(t *testing.T) {
 	binary := build(t)
 	config := filepath.Join(t.TempDir(), "not", "there")

@@ -27,10 +27,10 @@ const RequestsPerServer stint.Name = 1
 var names = stint.Names{RequestsPerServer: {Label: "RequestsPerServer"}}
 
 func main() {
-	file := flag.String("file", "", "the file that remembers; default "+
+	file := flag.String("file", "", "file that keeps the quota across runs; default "+
 		filepath.Join("stint", "client.db")+" in the user's configuration directory")
-	quota := flag.String("quota", "1000/1d", "how much the API gives away")
-	wait := flag.Duration("wait", 0, "how long the request may take, with the wait for its turn; 0 does not wait")
+	quota := flag.String("quota", "1000/1d", "requests that the API allows, as COUNT/PERIOD")
+	wait := flag.Duration("wait", 0, "longest time for the wait and the request together; 0 does not wait")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "usage: client [-file FILE] [-quota COUNT/PERIOD] [-wait DURATION] URL")
@@ -47,13 +47,14 @@ func main() {
 	}
 }
 
-// defaultFile returns a file that lasts as long as the user's settings. In a
-// cache directory it would be deleted, and the API would lock the user out. It
-// makes the directory, which other users cannot read.
+// defaultFile returns the path of a file that lasts as long as the user's
+// settings. A file in a cache directory may be deleted. The client would then
+// exceed the quota, and the API would lock the user out. defaultFile makes the
+// directory, which other users cannot read.
 func defaultFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", fmt.Errorf("no place for the quota, use -file: %w", err)
+		return "", fmt.Errorf("no directory for the file of the quota, use -file: %w", err)
 	}
 	dir = filepath.Join(dir, "stint")
 	return filepath.Join(dir, "client.db"), os.MkdirAll(dir, 0o700)
@@ -90,7 +91,7 @@ func run(file, quota string, wait time.Duration, url string) (err error) {
 		Key:     httplimit.ByHost(RequestsPerServer),
 		Wait:    wait > 0,
 		OnError: func(_ *http.Request, err error) {
-			fmt.Fprintln(os.Stderr, "cannot remember what the server said:", err)
+			fmt.Fprintln(os.Stderr, "cannot save how long the server asked to wait:", err)
 		},
 	}}
 	ctx := context.Background()

@@ -31,8 +31,8 @@ var defaultLimits []byte
 //go:embed plans.yml
 var defaultPlans []byte
 
-// loadLimits returns the limits in the files, or those of the program if no
-// file is named.
+// loadLimits returns the limits in the files, or the built-in limits if no file
+// is named.
 func loadLimits(limitsFile, plansFile string) (*stint.Limits, error) {
 	switch {
 	case limitsFile == "":

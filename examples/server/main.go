@@ -47,7 +47,7 @@ func main() {
 	flag.StringVar(&c.addr, "addr", "localhost:8080", "address for clients")
 	flag.StringVar(&c.operators, "operators", "localhost:8081", "address of the status page")
 	flag.StringVar(&c.file, "file", "limits.db", "file of the limiter")
-	flag.StringVar(&c.limits, "limits", "", "limits file; without it, the limits of the program")
+	flag.StringVar(&c.limits, "limits", "", "file of limits; without it, the built-in limits")
 	flag.StringVar(&c.plans, "plans", "", "file of overrides; needs -limits")
 	flag.StringVar(&c.trusted, "trust", "", "networks of your proxies, with commas between them")
 	flag.BoolVar(&c.allowReset, "reset", false, "let the status page reset and hold buckets")
@@ -75,7 +75,7 @@ func run(c config) (err error) {
 	}
 	defer func() { err = cmp.Or(err, limiter.Close()) }() // after all requests have ended
 
-	shared, err := hostlimit.Serve(limiter, c.file, nil) // answers the command stint
+	shared, err := hostlimit.Serve(limiter, c.file, nil) // answers the command stint while this process has the file
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func start(t *testing.T, binary string, args ...string) *program {
 // line returns the next line that the server prints.
 func (p *program) line(t *testing.T) string {
 	t.Helper()
-	require.True(t, p.lines.Scan(), "the server says nothing: %v", p.lines.Err())
+	require.True(t, p.lines.Scan(), "the server printed no line: %v", p.lines.Err())
 	return p.lines.Text()
 }
 
@@ -216,8 +216,8 @@ func proxy(t *testing.T, binary string) {
 	}
 }
 
-// begin sends a login up to a body of a length, and returns when the server
-// starts to read the body.
+// begin sends the head of a login whose body has this length, and returns when
+// the server starts to read the body.
 func (p *program) begin(t *testing.T, contentType string, length int) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
