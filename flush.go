@@ -91,7 +91,7 @@ func (f *flusher) run() {
 		case <-ticker.C:
 		}
 		if step := f.clock.Follow(); step != 0 {
-			f.tell(Event{Kind: ClockStepped, Step: step})
+			f.emit(Event{Kind: ClockStepped, Step: step})
 		}
 		if skip -= f.interval; skip > 0 {
 			continue

@@ -126,7 +126,7 @@ func TestFlusher(t *testing.T) {
 				for i := range 100 {
 					r.disk.fail([]error{nil, errDisk}[i%2])
 					r.Spend(key, int64(i%2))
-					r.flusher.tell(Event{Kind: ClockStepped})
+					r.flusher.emit(Event{Kind: ClockStepped})
 					r.Flush()
 				}
 			})

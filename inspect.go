@@ -252,7 +252,7 @@ func (f *flusher) record(buckets int, took time.Duration, err error) {
 	st.Failures++
 	if st.Err == nil {
 		st.Since = time.Unix(0, f.clock.Now())
-		f.tell(Event{Kind: FlushFailed, Err: err})
+		f.emit(Event{Kind: FlushFailed, Err: err})
 	}
 	st.Err = err
 }
@@ -274,7 +274,7 @@ func (f *flusher) recovered() {
 	f.commit = failure{}
 	if f.status.Err != nil {
 		f.status.Err, f.status.Since = nil, time.Time{}
-		f.tell(Event{Kind: FlushRecovered})
+		f.emit(Event{Kind: FlushRecovered})
 	}
 }
 
@@ -317,7 +317,7 @@ func (f *flusher) late(w *watch) {
 	if !w.since.IsZero() && time.Since(w.begun) >= f.timeout {
 		err := fmt.Errorf("no answer from the store for %v", f.timeout)
 		w.overdue = failure{err, w.since}.says(w.what + " under way")
-		f.tell(Event{Kind: SaveOverdue, Err: w.overdue})
+		f.emit(Event{Kind: SaveOverdue, Err: w.overdue})
 	}
 }
 
@@ -327,15 +327,15 @@ func (f *flusher) end(w *watch, err error) {
 	f.statusMu.Lock()
 	defer f.statusMu.Unlock()
 	if w.overdue != nil {
-		f.tell(Event{Kind: SaveEnded, Err: err})
+		f.emit(Event{Kind: SaveEnded, Err: err})
 	}
 	w.since, w.overdue = time.Time{}, nil
 	if gone := errors.Is(err, ErrGone); gone && !f.gone {
 		f.gone = true
-		f.tell(Event{Kind: FileGone, Err: err})
+		f.emit(Event{Kind: FileGone, Err: err})
 	} else if f.gone && err == nil && w == &f.saving {
 		f.gone = false
-		f.tell(Event{Kind: FileBack})
+		f.emit(Event{Kind: FileBack})
 	}
 }
 

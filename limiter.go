@@ -77,7 +77,7 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	case err != nil && done:
 		return nil, fmt.Errorf("%w (the corrupt file is %s now)", err, aside)
 	case done:
-		l.flusher.tell(Event{Kind: FileSetAside, Err: corrupt, Path: aside})
+		l.flusher.emit(Event{Kind: FileSetAside, Err: corrupt, Path: aside})
 	}
 	return l, err
 }
@@ -128,7 +128,7 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	}
 	l.flusher = newFlusher(l.directory, store, l.clock, o)
 	if step != 0 {
-		l.flusher.tell(Event{Kind: ClockWrong, Step: step})
+		l.flusher.emit(Event{Kind: ClockWrong, Step: step})
 	}
 	l.committer = newCommitter(l.flusher, o.CommitTimeout)
 	return l, nil

@@ -286,9 +286,9 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
-// tell sends an event to the listener. It does not wait: if 64 events are
+// emit sends an event to the listener. It does not wait: if 64 events are
 // queued, the listener misses this one.
-func (f *flusher) tell(e Event) {
+func (f *flusher) emit(e Event) {
 	e.Time = time.Unix(0, f.clock.Now())
 	select {
 	case f.events <- e:
