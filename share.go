@@ -202,7 +202,7 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 // ceiling, and that of the floor or total that pays.
 func decisionOf(w *share.Waits, ofCeiling, ofTotal, ofFloor *Decision) Decision {
 	source := *ofTotal
-	if w.Best(ofFloor.Remaining, ofTotal.Remaining) {
+	if w.ShowsFloor(ofFloor.Remaining, ofTotal.Remaining) {
 		source = *ofFloor
 	}
 	wait := min(w.Own(), w.Loan)

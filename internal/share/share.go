@@ -30,12 +30,12 @@ type Mistake struct {
 
 func (m *Mistake) Error() string { return m.Text }
 
-// Best reports whether a decision shows the state of the floor. Otherwise it
-// shows the total. An allowed decision shows the floor if the floor has more
+// ShowsFloor reports whether a decision shows the state of the floor. Otherwise
+// it shows the total. An allowed decision shows the floor if the floor has more
 // tokens left than the total can lend. A denied decision shows the floor if an
 // own request passes before a loan, and waits for the floor and not for the
 // total.
-func (w *Waits) Best(floor, lendable int64) bool {
+func (w *Waits) ShowsFloor(floor, lendable int64) bool {
 	if min(w.Own(), w.Loan) == 0 {
 		return floor > lendable
 	}

@@ -104,8 +104,8 @@ func TestWaits(t *testing.T) {
 		{Waits{0, Never, 0, Never}, Never, false},
 	} {
 		require.Equal(t, c.retry, c.w.RetryAfter(), "%+v", c.w)
-		require.Equal(t, c.floor, c.w.Best(9, 10), "%+v", c.w)
+		require.Equal(t, c.floor, c.w.ShowsFloor(9, 10), "%+v", c.w)
 	}
-	require.True(t, (&Waits{}).Best(11, 10), "both pay, and the floor has more left")
-	require.True(t, (&Waits{Floor: 7}).Best(11, 10), "the total lends, and the floor has more left")
+	require.True(t, (&Waits{}).ShowsFloor(11, 10), "both pay, and the floor has more left")
+	require.True(t, (&Waits{Floor: 7}).ShowsFloor(11, 10), "the total lends, and the floor has more left")
 }
