@@ -130,8 +130,8 @@ func (j *journalState) fullLocked() bool {
 	return j.bytes > 2*max(j.least, journalRepeat*size) || j.fresh.Size() > 2*j.most
 }
 
-// outpacedLocked reports whether the journal is full because a compaction or a
-// sweep keeps the checkpoint waiting.
+// outpacedLocked reports whether the journal is full because other maintenance
+// keeps the checkpoint waiting.
 func (j *journalState) outpacedLocked() bool { return j.backoff == 0 && j.fullLocked() }
 
 // pace makes a save wait while saves are faster than the checkpoint, because

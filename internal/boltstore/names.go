@@ -77,8 +77,8 @@ func (s *Store) enter(wanted map[uint16]string, replace bool) error {
 				wrong = append(wrong, fmt.Errorf("%w: %s: name %d is %q in the file, and declared as %q",
 					ErrNameMismatch, s.path, name, have, label))
 			case taken:
-				wrong = append(wrong, fmt.Errorf("%w: %s: %q is name %d in the file, which keeps its number, "+
-					"and cannot be %d", ErrNameMismatch, s.path, label, number, name))
+				wrong = append(wrong, fmt.Errorf("%w: %s: %q is name %d in the file: a label keeps its number, "+
+					"so it cannot be %d", ErrNameMismatch, s.path, label, number, name))
 			case replace || !s.readOnly:
 				labels[name] = label
 			}

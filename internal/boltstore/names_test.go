@@ -16,7 +16,7 @@ import (
 func TestEnterLabels(t *testing.T) {
 	t.Parallel()
 	have := labels{1: "One", 2: "Two", 6: "Six"}
-	moved := `"One" is name 1 in the file, which keeps its number, and cannot be 9`
+	moved := `"One" is name 1 in the file: a label keeps its number, so it cannot be 9`
 	declare, relabel := (*Store).Declare, (*Store).Relabel
 	for what, c := range map[string]struct {
 		enter         func(*Store, map[uint16]string) error
