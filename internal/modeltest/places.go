@@ -135,7 +135,7 @@ func (w *World) hold() {
 			break
 		}
 		at := w.now + int64(d.Delay)
-		w.require(at >= max(p.turn.At, s.Hold), "%v: a turn at %d is at %d after a hold until %d",
+		w.require(at >= max(p.turn.At, s.Hold), "%v: a turn at %d moved to %d in a hold until %d",
 			key, p.turn.At, at, s.Hold)
 		moved = moved || at != p.turn.At
 		if p.turn.At = at; r.Failure != "" {
@@ -222,8 +222,8 @@ func (w *World) heldNow(key Key, would int64) {
 	if r.Failure == "" {
 		retry := int64(r.Decisions[0].RetryAfter)
 		was := retry == max(0, s.Hold-w.now)
-		w.require(was || retry == max(0, would-w.now), "%v is held for %d; before the call until %d",
-			key, retry, s.Hold)
+		w.require(was || retry == max(0, would-w.now), "%v is held for %d more; before the call it was for %d",
+			key, retry, max(0, s.Hold-w.now))
 		if !was {
 			s.Hold = would
 		}

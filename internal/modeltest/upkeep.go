@@ -15,7 +15,7 @@ func (w *World) setLimits() {
 	switch w.rnd.IntN(4) {
 	case 0:
 		limits = w.limits
-	case 1: // one Name goes
+	case 1: // one Name is declared no longer
 		gone := w.pickKey().Name
 		limits = Limits{Names: make(map[uint16]*Limit)}
 		for name, l := range w.limits.Names {

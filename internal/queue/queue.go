@@ -9,7 +9,7 @@ import (
 type Turn struct {
 	At   int64 // instant at which it may go, Unix nanoseconds
 	Cost int64 // tokens
-	Rate Rate  // rate of this turn; zero means the queue's
+	Rate Rate  // rate of this turn; zero means the r of Advance and Tail
 }
 
 // Rate is the part of a limit that the arithmetic needs.

@@ -1,6 +1,6 @@
 // Package share has the arithmetic of limits that are shares of a total: what
-// pays for a request, and whether the floors fit into the total. It knows
-// nothing of buckets, ids or files.
+// pays for a request, and whether the floors fit into the total. It has only
+// numbers, and knows nothing of ids or files.
 //
 // A class has a ceiling and, perhaps, a floor; all classes of a tree have a
 // total in common. Each of these is a bucket. Every request takes its tokens

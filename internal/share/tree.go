@@ -86,7 +86,8 @@ func (t Tree) checkFloor(n, child, owner uint16, wrong func(format string, args 
 	}
 }
 
-// backTo returns the way from a limit over its Parents back to it, or "".
+// backTo returns the path from a limit through its Parents back to the limit,
+// or "".
 func (t Tree) backTo(n uint16) string {
 	way := []string{t[n].Label}
 	for next := t[n].Parent; next != 0 && len(way) <= len(t); next = t[next].Parent {
