@@ -115,8 +115,8 @@ func find(as []applied, lim stint.Decider, key stint.Key) *applied {
 }
 
 // carried is the context of a request that has passed middleware. Nested
-// middleware finds the decisions there. Inside http.TimeoutHandler, it runs in
-// another goroutine.
+// middleware finds the decisions there, perhaps in another goroutine:
+// http.TimeoutHandler starts one.
 type carried struct {
 	context.Context
 	mu      sync.Mutex

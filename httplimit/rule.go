@@ -42,8 +42,8 @@ type Rule struct {
 	RefundStatus func(status int) bool
 
 	// LockOut holds the bucket for this long after a request that leaves fewer
-	// tokens than Cost in it. If CostFunc is set, only a request that leaves none
-	// does so. A refunded request does not count. The hold is durable, as
+	// tokens than Cost in it. If CostFunc is set, only a request that leaves no
+	// token counts. A refunded request does not count. The hold is durable, as
 	// stint.Limiter.Hold says. 0 means no hold.
 	LockOut time.Duration
 

@@ -72,8 +72,8 @@ import (
 type Transport struct {
 	Limiter stint.Decider
 
-	// Key finds the bucket: ByHost for one per server, Shared for one in all.
-	// If it returns an error, the request fails with it.
+	// Key finds the bucket: ByHost has one for each server, and Shared has one for
+	// all servers. If Key returns an error, the request fails with that error.
 	Key KeyFunc
 
 	// Cost is how many tokens a request takes; nil means 1.

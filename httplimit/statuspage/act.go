@@ -85,7 +85,7 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 	case actHold:
 		period, wrong := time.ParseDuration(r.PostFormValue("for"))
 		if wrong != nil || period <= 0 {
-			http.Error(w, "Want the length of the hold in the parameter for, such as for=24h.", http.StatusBadRequest)
+			http.Error(w, `Want the length of the hold as the parameter "for", such as for=24h.`, http.StatusBadRequest)
 			return
 		}
 		err = p.lim.Hold(key, p.lim.Now().Add(period))
