@@ -4,8 +4,8 @@
 // A file of defaults is a mapping of labels to limits, or {} for none. A file of
 // overrides is a list of such mappings, or empty. The keys of a limit are:
 //
-//	burst       tokens in a full bucket, an integer from 1; it refills within 100 years
-//	count       tokens that return in a period, an integer from 1 to one a nanosecond
+//	burst       tokens in a full bucket, at least 1; it must refill within 100 years
+//	count       tokens that return in a period, at least 1 and at most 1 per nanosecond
 //	period      such as 180m, 2w or 1w2d12h: weeks, days of 24 hours, then a Go duration
 //	durability  memory, flushed, leased or synced; optional
 //	queue       the most tokens that may queue, 0 for no bound; optional
@@ -124,7 +124,7 @@ func Labels(files ...string) ([]string, error) {
 		if yaml.Unmarshal(text, &root) != nil || len(root.Content) != 1 {
 			continue
 		}
-		maps := root.Content // mappings of labels: one in all, or one for each override
+		maps := root.Content // mappings of labels: that of the defaults, or one for each override
 		if maps[0].Kind == yaml.SequenceNode {
 			maps = maps[0].Content
 		}
