@@ -240,7 +240,7 @@ func TestCompactUnsyncedName(t *testing.T) {
 		s.put(t, change)
 		want = with(want, change)
 	}
-	for fine, replaced := range []bool{false, true} { // fine: syncs before the one that fails
+	for fine, replaced := range []bool{false, true} { // fine is the number of syncs before the one that fails
 		s.fs.SyncDir = func(path string) error {
 			if fine--; fine < 0 {
 				return errFault

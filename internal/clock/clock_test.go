@@ -104,7 +104,8 @@ func TestBegin(t *testing.T) {
 }
 
 // TestPatience: if the wall clock is behind the last save for an hour, it is
-// right, and the save was ahead. Time goes back in the next process only.
+// believed from then on: the clock was wrong at the save. Time goes back in the
+// next process only.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		saved := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
