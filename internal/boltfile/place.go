@@ -122,9 +122,9 @@ func CreateTemp(path, what string) (*os.File, error) {
 // Otherwise another file is at the path.
 var ErrGone = errors.New("stint: file was taken away")
 
-// InPlace returns nil if this file is still at its path, or ErrGone. If this
-// process may not look at the path, it returns nil. The error is ErrCorrupt if
-// the file was truncated.
+// InPlace returns ErrGone if this file is not at its path any more. It returns
+// nil if it is, or if this process may not look at the path. The error is
+// ErrCorrupt if the file was truncated.
 func (f *File) InPlace() error {
 	mine, err := f.file.Stat()
 	if err != nil {

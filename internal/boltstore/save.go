@@ -61,8 +61,8 @@ func (s *Store) Save(entries []format.Entry) error {
 	return s.inPlace()
 }
 
-// inPlace returns nil if the file is at its path, or ErrGone. If the path has
-// no file, it tells the background to put one there.
+// inPlace returns ErrGone if the file is not at its path. If the path has no
+// file, it also tells the background to put one there.
 func (s *Store) inPlace() error {
 	err := s.place()
 	if errors.Is(err, fs.ErrNotExist) {
