@@ -25,7 +25,7 @@
 //     missing, or fails too.
 //
 // The order of the locks is: commitLog.mu, views. Update and Append hold
-// commitLog.mu while they write. BuildUpon holds no lock, because no other
+// commitLog.mu while they write. BuildUpon writes without it, because no other
 // goroutine has the File yet. Each reader holds views for reading. After a
 // failed commit the next writer locks views once, to wait until no reader uses
 // the pages that the commit freed.
