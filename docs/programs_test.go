@@ -6,15 +6,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// TestPrograms pastes each program of the documents into a module of its own,
-// which has nothing but a requirement of stint, and compares what it prints.
-// A second text block is what it prints when it is run again.
+// TestPrograms pastes each program of the documents into a module that the
+// commands of the README made, and compares what the program prints. A second
+// text block is what it prints when it is run again.
 func TestPrograms(t *testing.T) {
 	programs := 0
 	for _, path := range documents(t) {
@@ -56,11 +57,16 @@ func compile(t *testing.T, source string) string {
 	if runtime.GOOS == "windows" {
 		program += ".exe"
 	}
-	for _, args := range [][]string{
-		{"mod", "init", "example.com/app"},
-		{"mod", "edit", "-require=github.com/stint-go/stint@v0.0.0", "-replace=github.com/stint-go/stint=" + root},
-		{"build", "-mod=mod", "-o", program, "."},
-	} {
+	setup := readmeBlocks(t, "run by", "TestPrograms")
+	require.Len(t, setup, 1)
+	var commands [][]string
+	for line := range strings.Lines(setup[0]) {
+		args := strings.Fields(line)
+		require.Equal(t, "go", args[0])
+		args[len(args)-1] = strings.Replace(args[len(args)-1], "../stint", root, 1)
+		commands = append(commands, args[1:])
+	}
+	for _, args := range append(commands, []string{"build", "-mod=mod", "-o", program, "."}) {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
