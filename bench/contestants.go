@@ -24,7 +24,7 @@ type Config struct {
 	Dir      string        // an empty directory for files
 	Callers  int           // goroutines that will ask at the same time
 
-	// For stint only; 0 means room for all ids, and the default Flush.
+	// For stint only; 0 means space for all ids, and the default Flush.
 	Resident int
 	Flush    time.Duration
 }
@@ -61,7 +61,7 @@ var grouped = []Contestant{stintEach, stintAll}
 var durable = []Contestant{bareLog, stintSynced, redisAlways, sqliteFull, pebbleSync, badgerSync, stintLeased,
 	stintFlushed}
 
-// Written behind: a crash may lose about a second of decisions.
+// Saved about once a second: a crash may lose the decisions since then.
 var flushed = []Contestant{stintMemory, stintFlushed, redisEverysec, sqliteNormal, pebbleNoSync, badgerNoSync}
 
 // hasFiles reports whether a contestant keeps its decisions in files.

@@ -73,7 +73,7 @@ func (b *bench) decision() error {
 	for _, denied := range []bool{false, true} {
 		for threads := 1; threads <= 2; threads++ {
 			t := &table{title: fmt.Sprintf("%s, %d %s, ns per decision", outcome(denied), threads, plural(threads, "thread"))}
-			t.header = []string{"24-byte ids, all known"}
+			t.header = []string{"24-byte ids, all seen before"}
 			for _, w := range workloads {
 				t.header = append(t.header, w.Name)
 			}
@@ -123,7 +123,7 @@ func (b *bench) decision() error {
 	}
 	if measured > 0 {
 		ts[len(ts)-1].notes = append([]string{fmt.Sprintf(
-			"%d of %d slices ran at full speed, and count; ~ marks figures with hardly any of those.",
+			"%d of %d slices ran at full speed, and only these count. ~ marks figures with hardly any of them.",
 			kept, measured)}, b.notes(cs)...)
 	}
 

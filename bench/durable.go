@@ -45,10 +45,10 @@ func (b *bench) durable() error {
 		t.add(row...)
 		c.lines = append(c.lines, l)
 	}
-	t.notes = append([]string{"The ids are in the store beforehand. " +
-		"Flushed is not durable, and is here to compare leased with."}, b.notes(durable)...)
-	times := &table{title: "The same, of two contestants: times as many", header: []string{"callers"},
-		notes: []string{"Each is the median of what it was in each round, in which they come one after the other."}}
+	t.notes = append([]string{"The ids are in the store before the measurement. " +
+		"Flushed is not durable. It is here to compare leased with."}, b.notes(durable)...)
+	times := &table{title: "One contestant's decisions per second ÷ another's", header: []string{"callers"},
+		notes: []string{"Each ratio is the median of the ratios of the rounds. In a round the contestants take turns."}}
 	for _, n := range callers {
 		times.header = append(times.header, fmt.Sprint(n))
 	}
@@ -89,7 +89,7 @@ func (b *bench) flushed() error {
 		figures, failed := b.loads(flushed, w, cfg, callers, length, rounds, 0)
 		errs = append(errs, failed...)
 		t := &table{
-			title: fmt.Sprintf("Decisions per second, written behind each second; %s ids in turn, so that all are dirty",
+			title: fmt.Sprintf("Decisions per second, saved once a second; %s ids in turn, so that all are dirty",
 				w.Name),
 			header: []string{"per second, by callers", "1", "p99.9", "2", "p99.9", "64", "p99.9", "written, MB/s",
 				"a flush, buckets", "the longest"},
@@ -128,9 +128,9 @@ func (b *bench) flushed() error {
 		t.notes = []string{fmt.Sprintf("With one caller, memory ÷ flushed: %s. "+
 			"Flushed with one caller ÷ the most that Redis does: %s.",
 			ratio(per(stintMemory.Name, 1), per(stintFlushed.Name, 1)), ratio(per(stintFlushed.Name, 1), best)),
-			"The caller makes its ids between decisions. It reads the clock for each, " +
+			"The caller makes its ids between decisions. It reads the clock for each decision, " +
 				"or for each sixteenth if a decision takes less than 5 µs. " +
-				"What Redis writes is not counted."}
+				"The bytes that Redis writes are not counted."}
 		ts = append(ts, t)
 	}
 	ts[len(ts)-1].notes = append(ts[len(ts)-1].notes, b.notes(flushed)...)

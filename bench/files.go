@@ -152,7 +152,7 @@ func missFile(o order) (r reply, err error) {
 	return r, l.Close()
 }
 
-// spendOn spends a token of count buckets, the ids of which are step numbers
+// spendOn spends a token of each of count buckets. Their ids are step numbers
 // apart.
 func spendOn(l *stint.Limiter, first, count, step int) error {
 	d := stintDecider{l, stint.Flushed, 1}

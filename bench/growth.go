@@ -14,21 +14,21 @@ func (b *bench) growth() error {
 	dirty := []int{1_000, 10_000, 100_000, 1_000_000}
 
 	files := &table{
-		title: "A file of so many buckets",
+		title: "Open, and a miss, by the buckets in the file",
 		header: []string{"buckets", "file", "made in", "Open, clean", "Open, after a crash", "miss, in the file",
 			"miss, in neither"},
-		notes: []string{"Open until the first decision on a stored bucket; what is in the file is in the page cache. " +
-			"The crash comes after a flush " +
-			"of as many buckets as there are, at most a million. A miss is a decision on a bucket that is not in memory."},
+		notes: []string{"The time of Open includes the first decision on a stored bucket. The file is in the page cache. " +
+			"The crash comes after a flush of all buckets, or of a million if there are more. " +
+			"A miss is a decision on a bucket that is not in memory."},
 	}
 	flushes := &table{
-		title: "Flush of so many dirty buckets",
+		title: "A flush, by stored and dirty buckets",
 		header: []string{"stored", "dirty", "a flush", "a bucket", "written", "a bucket", "on the disk",
 			"with what is written later"},
 		notes: []string{"All stored buckets are in memory, and the dirty ones are spread over them. " +
-			"Written: what stint gives to the system (wchar of /proc/self/io). " +
-			"On the disk: with what the file system adds, for each bucket (write_bytes). " +
-			"Written later: by upkeep and by Close, for each flushed bucket."},
+			`"Written" is what stint gives to the system (wchar of /proc/self/io). ` +
+			`"On the disk" adds what the file system writes, for each bucket (write_bytes). ` +
+			`"Written later" is by upkeep and by Close, for each flushed bucket.`},
 	}
 	opens := chart{title: "Open", y: "log scale", x: "buckets in the file", xText: count, yText: durationOf,
 		lines: []line{{name: "clean"}, {name: "after a crash"}}}

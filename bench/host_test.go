@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The limit of the comparison: no request is denied, and no bucket full.
+// The limit of the comparison: no request is denied, and no bucket becomes
+// full.
 var hostLimits = func() map[stint.Durability]*stint.Limits {
 	all := make(map[stint.Durability]*stint.Limits)
 	for _, level := range []stint.Durability{stint.Flushed, stint.Synced} {

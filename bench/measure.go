@@ -11,10 +11,11 @@ import (
 	"time"
 )
 
-// Decisions are measured in slices of a fraction of a millisecond. Between slices is a
-// loop of known length. If it takes longer than at its best, another program had the
-// core, or the other half of it, and the slice does not count. The figure of a round is
-// the median of the others, and a cell of a table is the median of its rounds.
+// Decisions are measured in slices of a fraction of a millisecond. Between
+// slices is a loop of known length. If it takes longer than at its best,
+// another program had the core, or the other half of it, and the slice does not
+// count. The figure of a round is the median of the slices that count, and a
+// cell of a table is the median of its rounds.
 
 var spinSink atomic.Uint64
 
@@ -47,7 +48,7 @@ type Round struct {
 }
 
 // measureRound lets goroutines ask for about length. All requests must be
-// allowed, or with denied all denied.
+// allowed or, if denied is true, all denied.
 func measureRound(d Decider, w Workload, denied bool, threads int, length, best time.Duration,
 	seed uint64) (r Round, err error) {
 	group, decisions := groupOf(d)
@@ -167,7 +168,7 @@ func allocations(d Decider, w Workload) float64 {
 	return math.Floor(least)
 }
 
-// A barrier keeps n goroutines that spin until all of them are there.
+// A barrier makes n goroutines spin until all of them are there.
 type barrier struct{ n, arrived int64 }
 
 func (b *barrier) wait() {

@@ -15,17 +15,17 @@ type scenario struct {
 	label string // name in the chart
 	cs    []Contestant
 	most  int  // ids
-	fill  bool // all of them are known beforehand, and asked for in turn; else each comes for the first time
+	fill  bool // all ids are seen before, and asked for in turn; else each comes for the first time
 	tweak func(*Config)
 }
 
 var scenarios = []scenario{
 	{name: "nothing", cs: []Contestant{control, stintMemory}, fill: true},
-	{name: "flushes, each second, of all that is dirty", label: ", flushing", cs: []Contestant{stintFlushed}, fill: true},
+	{name: "flushes of all dirty buckets, each second", label: ", flushing", cs: []Contestant{stintFlushed}, fill: true},
 	{name: "flushes and checkpoints, one after the other", label: ", checkpointing", cs: []Contestant{stintFlushed},
 		fill:  true,
 		tweak: func(cfg *Config) { cfg.Flush = 20 * time.Millisecond }},
-	{name: "evictions: room for half of the ids", label: ", evicting", cs: []Contestant{stintFlushed}, fill: true,
+	{name: "evictions, with space for half of the ids", label: ", evicting", cs: []Contestant{stintFlushed}, fill: true,
 		tweak: func(cfg *Config) { cfg.Resident = cfg.IDs / 2 }},
 	{name: "growth from empty", label: ", growing", cs: []Contestant{stintMemory, stintFlushed}},
 	{name: "growth from empty", label: ", growing", cs: inMemory[2:], most: 1_000_000},
@@ -42,9 +42,8 @@ func (b *bench) memory() error {
 	m := &table{
 		title:  "A bucket, its id of 24 bytes included, in a table grown from empty",
 		header: []string{"bytes per bucket"},
-		notes: []string{"Heap is what a forced collection leaves; resident is by how much the process has grown. " +
-			"GC is the time that " +
-			"runtime.GC takes then, the median of five."},
+		notes: []string{"Heap is what a forced collection leaves. Resident is by how much the process has grown. " +
+			"GC is the time of runtime.GC with all buckets in memory, the median of five."},
 	}
 	for _, n := range sizes {
 		w := sizeWorkload(n)
@@ -76,9 +75,9 @@ func (b *bench) memory() error {
 	for _, n := range sizes {
 		w := sizeWorkload(n)
 		t := &table{
-			title:  fmt.Sprintf("Single decisions while something goes on, %s ids, one caller", w.Name),
-			header: []string{"", "meanwhile", "p50", "p99", "p99.9", "p99.99", "longest"},
-			notes:  []string{"With the reading of the clock. The median of the rounds, of each percentile and of the longest."},
+			title:  fmt.Sprintf("Single decisions during other work, %s ids, one caller", w.Name),
+			header: []string{"", "other work", "p50", "p99", "p99.9", "p99.99", "longest"},
+			notes:  []string{"Times include a reading of the clock. Each figure is the median of the rounds."},
 		}
 		for _, s := range scenarios {
 			if s.most != 0 && n > s.most {

@@ -87,8 +87,8 @@ func newStream(w Workload, seed uint64, group int) *stream {
 	return s
 }
 
-// A sweep goes through some of the ids in turn, again and again, with all the
-// streams that are made of it.
+// A sweep goes through some of the ids in turn, again and again. The streams
+// that share it take the next id in turn.
 type sweep struct {
 	w           Workload
 	first, span uint64

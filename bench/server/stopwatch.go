@@ -55,7 +55,7 @@ func (s *stopwatch) print(w io.Writer) {
 	for reached, what := range map[bool]string{true: "allowed", false: "denied"} {
 		if took := s.took[reached]; len(took) > 0 {
 			slices.Sort(took)
-			fmt.Fprintf(w, "in the limiter: %d requests, %s, for %v (half of them), %v (nine of ten)\n",
+			fmt.Fprintf(w, "in the limiter: %d requests, %s: half took at most %v, nine of ten at most %v\n",
 				len(took), what, took[len(took)/2], took[len(took)*9/10])
 		}
 	}

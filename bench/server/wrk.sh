@@ -25,7 +25,7 @@ stop() {
   wait $server 2>/dev/null || true
 }
 
-# turns PATH... measures the CPU time of the server for a request to each path, by turns, in no order.
+# turns PATH... measures the CPU time of the server for a request to each path, by turns, in random order.
 turns() {
   for i in $(seq 15); do
     for path in $(shuf -e "$@"); do
@@ -56,14 +56,15 @@ done
 
 start 100/1s denying
 turns /unlimited/empty /unlimited/denial /limited
-echo "CPU time per request: of an empty handler $(more /unlimited/empty ''); with a limit that denies it, and its answer, $(more /limited /unlimited/empty) more;" \
-  "with that answer, and no limit, $(more /unlimited/denial /unlimited/empty) more"
-echo "of a denial and its answer, the limit: $(more /limited /unlimited/denial)"
+echo "CPU time per request: an empty handler takes $(more /unlimited/empty '');" \
+  "a denial by the limit takes $(more /limited /unlimited/empty) more, the same answer without a limit $(more /unlimited/denial /unlimited/empty) more"
+echo "CPU time of the limit in a denial: $(more /limited /unlimited/denial)"
 stop
 
-# With a limit that is never reached, with and without the two header fields that the limiter sets, and with none but those.
+# A limit that is never reached, with its two header fields and without them, and the two fields without a limit.
 start 1000000000/1s open
 turns /unlimited/empty /unlimited/fields /silent /limited
-echo "CPU time per request: of an empty handler $(more /unlimited/empty ''); with a limit, and no header fields, $(more /silent /unlimited/empty) more;" \
-  "with a limit, and its two fields, $(more /limited /unlimited/empty) more; with two fields, and no limit, $(more /unlimited/fields /unlimited/empty) more"
-echo "of a limit and its fields, the limit: $(more /limited /unlimited/fields)"
+echo "CPU time per request: an empty handler takes $(more /unlimited/empty '');" \
+  "a limit without header fields takes $(more /silent /unlimited/empty) more, a limit with its two fields $(more /limited /unlimited/empty) more," \
+  "the two fields without a limit $(more /unlimited/fields /unlimited/empty) more"
+echo "CPU time of the limit in an allowed request with fields: $(more /limited /unlimited/fields)"
