@@ -41,8 +41,8 @@ func BenchmarkDecisions(b *testing.B) {
 	}
 }
 
-// BenchmarkSave saves one of four sets of buckets in turn, as a synced Spend, a
-// small and a large flush do.
+// BenchmarkSave saves as many buckets at once as a synced Spend, a small and a
+// large flush do. It takes four sets of buckets in turn.
 func BenchmarkSave(b *testing.B) {
 	for _, size := range []int{1, 1000, 50_000} {
 		b.Run(strconv.Itoa(size), func(b *testing.B) {

@@ -180,8 +180,8 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 }
 
 // changedLocked returns the slot of a request, and whether the store must save
-// it. It must if the request changed the bucket. After a refund or a reset it
-// also must if the store may lack earlier changes.
+// it. That is so if the request changed the bucket. After a refund or a reset
+// it is also so if the store may lack earlier changes.
 func (r *request) changedLocked() (b table.Slot, changed bool) {
 	i, ok := r.shard.findLocked(r.key, r.hash)
 	if !ok {

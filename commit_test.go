@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// inBubble runs a test in a bubble, with a limit at each level.
+// inBubble runs a test in a bubble of synctest, with a limit at each level.
 func inBubble(t *testing.T, limit Limit, opts Options, test func(t *testing.T, r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rigOn(t, NewMemStore(), levelLimits(t, limit), opts)
@@ -156,7 +156,7 @@ func TestRenewal(t *testing.T) {
 			close(answered)
 		}()
 		rest()
-		require.Empty(t, answered, "no lease that is not saved covers a spend")
+		require.Empty(t, answered, "a lease covers a spend only once it is saved")
 		r.disk.gate <- nil
 		rest()
 		require.Equal(t, 3, r.disk.count(), "it is in a later commit")

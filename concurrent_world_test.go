@@ -20,7 +20,8 @@ import (
 type admission struct{ after, before, cost int64 }
 
 // requireLaw requires that over any stretch of time no more than burst +
-// elapsed ÷ T was admitted. The longest stretch that the instants allow counts.
+// elapsed ÷ T was admitted. An admission may be anywhere between its two
+// instants, so each stretch counts as the longest that these allow.
 func requireLaw(t *testing.T, limit stint.Limit, log []admission) {
 	t.Helper()
 	slices.SortFunc(log, func(a, b admission) int { return cmp.Compare(a.before, b.before) })
@@ -124,7 +125,7 @@ func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
 					}
 					l.Stats()
 					err = l.Health()
-				case 10: // makes room scarce
+				case 10: // makes memory scarce
 					_, err = l.Spend(key.Name.Key(fmt.Sprint("other ", rnd.IntN(2000))), 1)
 				default:
 					clock.advance(time.Duration(rnd.IntN(2000)) * time.Microsecond)

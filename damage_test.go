@@ -68,7 +68,7 @@ func writeSound(t testing.TB, n int) []byte {
 	for part := range slices.Chunk(journal, 500) {
 		require.NoError(t, s.Save(part))
 	}
-	for range 2 * pageSize / fileformat.LogBlock { // their loss looks like a crash, and they say nothing new
+	for range 2 * pageSize / fileformat.LogBlock { // a loss of these looks like a crash, and changes no bucket
 		require.NoError(t, s.Save(journal[:1]))
 	}
 	content, err := os.ReadFile(path)

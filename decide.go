@@ -124,12 +124,12 @@ func (l *Limiter) reset(key Key) error {
 	return l.committer.await(in)
 }
 
-// readClock as the instant of a decision means: read the clock.
+// readClock stands for an instant, and tells slowPath to read the clock.
 const readClock = math.MinInt64
 
 // fastPath decides on a bucket that is in memory and has no hold, queue or
-// commit to deal with. If it returns done as false it has changed nothing, and
-// the caller must take the slow path. d may be nil.
+// commit to deal with. If done is false, fastPath has changed nothing, and the
+// caller must take the slow path. d may be nil.
 func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) (allowed, done bool) {
 	if len(key.ID) > maxIDLen {
 		return false, false

@@ -327,10 +327,10 @@ func TestCancelWithoutLimits(t *testing.T) {
 	require.LessOrEqual(t, r.Delay(), time.Minute)
 }
 
-// An acknowledged change is on disk. This holds also if an earlier call, which
-// failed, has made it in memory, and the acknowledging call found nothing to
-// change. TestFaultTable has a call that is tried again; here, both come at
-// once.
+// An acknowledged change is on disk, even if an earlier call made the change in
+// memory and then failed, so that the acknowledged call found nothing to
+// change. In TestFaultTable the calls come one after the other. Here they come
+// at once.
 func TestAcknowledgement(t *testing.T) {
 	key := only.Key("a")
 	calls := map[string]func(l *stint.Limiter) error{

@@ -7,7 +7,7 @@ background or before it answers, as each limit asks.
 It is for programs on one machine: servers, edge devices, desktop programs,
 command-line tools. One process at a time has the file. It is not for limits
 that several machines share, nor for quotas that start anew on the first of the
-month: a bucket knows only how long things take.
+month, because a bucket knows durations and no calendar.
 
 # Words
 
@@ -71,10 +71,10 @@ every level. If all of them have changed since the last flush, it waits for a
 flush.
 
 A lease is a number of tokens, at most an eighth of the burst, that the file
-counts as spent in advance. They are then spent in memory. A lease is renewed
-while half of it is left, so a bucket in use seldom waits for the disk. Leased
-is for quotas that cost money. Synced is for quotas of which a crash may not
-withhold even a lease.
+counts as spent in advance. Spends then take the tokens of the lease in memory.
+A lease is renewed while half of it is left, so a bucket in use seldom waits for
+the disk. Leased is for quotas that cost money. Synced is for quotas of which a
+crash may not withhold even a lease.
 
 [Limiter.Flush] makes everything spent so far durable, at every level. A
 [Limiter.Hold] is durable when it returns. A [Limiter.SpendAll] with a Leased or
@@ -100,10 +100,11 @@ what each leaves.
 # Waiting
 
 [Limiter.Reserve] takes tokens that are not there yet, and [Limiter.Wait] sleeps
-until they are: first come, first served. While requests wait in the queue, Spend
-is denied. [Limit.Queue] bounds the queue. [Reservation.Cancel] leaves it, and
-returns the tokens if the turn has not come; after that they are spent. The queue
-ends with the process: after a restart the bucket is at worst empty.
+until they are: first come, first served. While requests wait in the queue,
+Spend is denied. [Limit.Queue] bounds the queue. [Reservation.Cancel] leaves the
+queue, and returns the tokens if the turn has not come yet. Once the turn has
+come, they are spent. The queue ends with the process. After a restart the
+bucket is at worst empty.
 
 # Ids
 
@@ -115,24 +116,24 @@ ErrInvalidID. Package idformat has more formats.
 
 # Time
 
-A Limiter's clock is the wall clock at its start, and goes on by the monotonic
-clock. If the wall clock runs ahead, because the machine slept or the clock was
-set, the Limiter follows. If it is set back, the Limiter does not, as long as the
-process lives.
+A Limiter's clock starts with the time of the wall clock, and goes on by the
+monotonic clock. If the wall clock runs ahead, because the machine slept or the
+clock was set, the Limiter follows. If it is set back, the Limiter does not, as
+long as the process lives.
 
-A machine without a battery may start with a wrong clock. The file has the time of
-the last save. If the wall clock is behind that, or more than ten years ahead, time
-goes on from the save until the clock is right, and [Limiter.Health] says so. A
-new file has no save: open it after the clock is set. Options.Now replaces the
-clock, for a test or a simulation.
+A machine without a battery may start with a wrong clock. The file has the time
+of the last save. If the wall clock is behind that time, or more than ten years
+ahead of it, time goes on from the save until the clock is right.
+[Limiter.Health] says so. A new file has no save: open it after the clock is
+set. Options.Now replaces the clock, for a test or a simulation.
 
 # Files
 
-The names of limits are written in Go, each with its limit beside it. [NewLimits]
-takes other defaults, and overrides; a [Group] is a list of ids with several
-limits, such as a plan. Package limitsfile reads them from YAML. A running Limiter
-takes other limits with [Limiter.SetLimits], and other overrides of one id with
-[Limiter.SetOverrides].
+The names of limits are written in Go, each with its limit beside it.
+[NewLimits] takes other defaults, and overrides. A [Group] is a list of ids with
+several limits, such as a plan. Package limitsfile reads defaults, overrides and
+groups from YAML. A running Limiter takes other limits with [Limiter.SetLimits],
+and other overrides of one id with [Limiter.SetOverrides].
 
 docs/format.md describes the bytes of a stint file. The file stores the numbers
 and labels of Names. Never give a number another meaning: if the file has another

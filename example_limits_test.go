@@ -136,7 +136,7 @@ func ExampleGroup() {
 	_, limited := limits.For(PerDay.Key("key-2"))
 	fmt.Println(limited)
 
-	// A customer buys the plan. The Limits that there were stay as they are.
+	// A customer buys the plan. The old Limits stay as they are.
 	others, err := limits.With(stint.OverrideID{ID: "key-3"}, pro.Limits)
 	fmt.Println(err)
 	fmt.Println(others.For(PerMinute.Key("key-3")))

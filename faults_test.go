@@ -13,9 +13,10 @@ import (
 	"github.com/stint-go/stint/internal/boltfile"
 )
 
-// fault makes operations of a fakeStore fail. The first one is operation number
-// first of the kind, before or after it is carried out. Then operations of
-// every kind fail, until the fault is over.
+// fault makes operations of a fakeStore fail. The first to fail is operation
+// number first of its kind. Operations fail before they are carried out or, if
+// after is set, once they are done. After the first, operations of every kind
+// fail, until the fault is over.
 type fault struct {
 	mu    sync.Mutex
 	kind  string

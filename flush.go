@@ -156,7 +156,8 @@ func (f *flusher) flush(all bool) error {
 	return err
 }
 
-// flushParts is flush. It returns the commits of buckets that it left out.
+// flushParts is flush. It also returns the commits of the buckets that it left
+// out.
 func (f *flusher) flushParts(all bool) (skipped []*batch, err error) {
 	var errs []error
 	for next, first := 0, true; next >= 0; first = false {

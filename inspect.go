@@ -86,8 +86,8 @@ func (l *Limiter) freshKeys(name Name) map[Key]bool {
 	return fresh
 }
 
-// Bucket returns the state of one bucket, which may be full. It changes
-// nothing and takes no space in memory: a bucket that is not there is read
+// Bucket returns the state of one bucket, which may be full. Bucket changes
+// nothing and takes no space in memory: a bucket that is not in memory is read
 // from the store. Its errors are those of Check.
 func (l *Limiter) Bucket(key Key) (Bucket, error) {
 	b, err := l.bucket(key)
@@ -170,11 +170,11 @@ func (l *Limiter) Snapshot(w io.Writer) (int64, error) {
 	return l.store.Snapshot(w)
 }
 
-// Health returns nil, or everything that is wrong now and since when. It
-// reports failed saves and loads until one succeeds, a save that takes longer
-// than CommitTimeout until it ends, a wrong clock, and what Store.Health says.
-// It reads no disk and waits for no call that does. Decisions go on from memory
-// if they can.
+// Health returns nil, or everything that is wrong now, and since when. It
+// reports failed saves and loads until one succeeds, a wrong clock, and what
+// Store.Health says. It reports a save, or upkeep of the store, that takes
+// longer than CommitTimeout, until the call ends. Health reads no disk, and
+// waits for no call that does. Decisions go on from memory if they can.
 func (l *Limiter) Health() error {
 	f := l.flusher
 	f.statusMu.Lock()
@@ -196,7 +196,7 @@ type Stats struct {
 	Resident  int64               // buckets in memory
 	Dirty     int64               // buckets in memory, changed since they were saved
 	Loads     int64               // of buckets that were not in memory
-	Evictions int64               // buckets removed from memory to make room
+	Evictions int64               // buckets removed from memory to make space
 	Flush     FlushStats
 	Commit    CommitStats
 	Saving    time.Time // begin of the save under way, by the Limiter's clock; zero if there is none

@@ -17,7 +17,7 @@ import (
 const maxIDLen = spell.MaxID
 
 // Name is the number of a limit that a program declares. The file stores the
-// number, so it is never given another meaning. 0 is no limit.
+// number, so never give it another meaning. 0 is no limit.
 type Name uint16
 
 // Unknown is the Name that no limit has.
@@ -102,7 +102,7 @@ type NameSpec struct {
 
 	// Parent is the total that the limit is a share of: its requests need
 	// tokens of the total, too. A total is a Shared limit without a Parent.
-	// Floor is the limit whose overrides promise an id so much of the total,
+	// Floor is the limit whose overrides promise a part of the total to an id,
 	// whatever others spend. docs/shares.md has the rules. 0 means none.
 	Parent, Floor Name
 }
@@ -179,7 +179,7 @@ func (ns Names) mistakes() (errs []error) {
 			continue
 		}
 		if id, ok := spec.ID.(*tuple); !ok {
-			wrong("Override is %v, which is the leading part of a Tuple: the ID is %v",
+			wrong("Override is %v: want an ID that is a Tuple, not %v",
 				spec.Override, spec.format())
 		} else if len(id.parts) <= parts(spec.Override) {
 			wrong("Override is %v: want fewer parts than the ID, %v, has", spec.Override, id)
@@ -188,7 +188,7 @@ func (ns Names) mistakes() (errs []error) {
 	return errs
 }
 
-// role is the part that a Name has in a tree of shares.
+// role is the place of a Name in a tree of shares.
 type role uint8
 
 const (
@@ -207,8 +207,8 @@ type member struct {
 	sum   int // index in Limits.totals
 }
 
-// members returns the part that each Name has in a tree of shares, the number
-// of trees, and the mistakes by Name.
+// members returns the place of each Name in a tree of shares, the number of
+// trees, and the mistakes by Name.
 func (ns Names) members() (all []member, trees int, mistakes map[uint16][]string) {
 	tree := make(share.Tree, len(ns))
 	for name, spec := range ns {

@@ -228,8 +228,8 @@ func TestNamesMistakes(t *testing.T) {
 	}.mistakes()...), `stint: Zero: Name 0 is no limit: want numbers from 1
 stint: Twice: Names 1 and 2 have the same label
 stint: Name 3 has no label
-stint: NoTuple: Override is number, which is the leading part of a Tuple: the ID is number
-stint: NoID: Override is number, which is the leading part of a Tuple: the ID is anyID
+stint: NoTuple: Override is number: want an ID that is a Tuple, not number
+stint: NoID: Override is number: want an ID that is a Tuple, not anyID
 stint: TooWide: Override is tuple(number,word): want fewer parts than the ID, tuple(number,word), has`)
 }
 

@@ -32,7 +32,7 @@ const (
 	killWorkers = 3 // beside the model's calls, so that calls share commits
 	killBurst   = 1 << 40
 	killBegin   = 1 << 39 // tokens that a worker's bucket lacks from the start
-	workerName  = 100     // and the names after it, one for each level
+	workerName  = 100     // Name of the workers' buckets
 )
 
 // killOptions are those of the process that is killed.

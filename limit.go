@@ -55,7 +55,7 @@ func PerDay(n int64) Limit { return Limit{Burst: n, Count: n, Period: 24 * time.
 
 // WithinWindow returns a limit that admits at most n tokens in any window of
 // that length, its end excluded. It is for hard quotas. PerMinute(n) admits
-// 2n−1: a full bucket, and the tokens that return within the minute.
+// 2n−1 within a minute: a full bucket, and the tokens that return.
 //
 // Burst and the Count−1 tokens that return within a window are n together. So
 // Burst is 1 + n/50, rounded down, and Count is n − n/50: in the long run the
@@ -180,7 +180,7 @@ var (
 // givenRules caches the rules of limits that callers give.
 type givenRules [256]atomic.Pointer[rule]
 
-// of returns the rule of a limit that a caller gives, or its mistakes.
+// of returns the rule of a limit that a caller gives. The error is Validate's.
 func (g *givenRules) of(l Limit) (*rule, error) {
 	switch l {
 	case Unlimited:
@@ -235,7 +235,7 @@ func (r *request) ruleLocked() *rule {
 }
 
 // clampLocked clamps a TAT that was loaded. A bucket in memory is not clamped
-// by a given limit, because other requests may have larger ones.
+// to a given limit, because other requests may bring larger limits.
 func (r *request) clampLocked(now int64) {
 	configured, held := &r.shard.limits.rules[r.rule].rate, &r.ruleLocked().rate
 	if held.Tolerance < configured.Tolerance {
@@ -246,8 +246,8 @@ func (r *request) clampLocked(now int64) {
 	}
 }
 
-// keepGivenLocked marks a bucket that a given limit has changed, so that a
-// flush saves it as the level of that limit asks, not the configured level.
+// keepGivenLocked marks a bucket that was changed under a given limit. So a
+// flush saves it at the level of that limit, not at the configured level.
 func (r *request) keepGivenLocked(b table.Slot, level Durability) {
 	b.Clear(table.Covered) // the lease is of the configured limit
 	if level > Memory {
@@ -284,7 +284,7 @@ func (b *limitsBuilder) checkShares() {
 	}
 }
 
-// checkListed reports an override that is no floor.
+// checkListed reports a floor that is Unlimited or Blocked.
 func (b *limitsBuilder) checkListed(name Name, id OverrideID, l Limit) {
 	if m := b.ls.member(name); m.role == floorRole && (l == Unlimited || l == Blocked) {
 		b.mistaken(name, []string{id.ID}, "a floor of %s is %v: want a limit", b.ls.label(m.class), l)
@@ -385,13 +385,13 @@ func (b *limitsBuilder) recheckShares(old *Limits, id OverrideID, limits map[Nam
 	}
 }
 
-// sameTrees returns an error if a Name that ls declares has another part in the
-// trees of shares of other.
+// sameTrees returns an error if a Name that ls declares has another place in
+// the trees of shares of other.
 func (ls *Limits) sameTrees(other *Limits) error {
 	for name := range other.names {
 		was, is := ls.member(name), other.member(name)
 		if was.sum, is.sum = 0, 0; ls.declares(name) && was != is {
-			return fmt.Errorf("stint: %s: its Parent or Floor, or what it is to others, has changed: "+
+			return fmt.Errorf("stint: %s: its Parent or Floor, or its place in a tree of shares, has changed: "+
 				"open another Limiter", other.label(name))
 		}
 	}

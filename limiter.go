@@ -198,7 +198,7 @@ func (l *Limiter) load(r *request) error {
 }
 
 // makeRoom removes at least one bucket from memory. If each bucket must be
-// saved first, it flushes.
+// saved first, makeRoom flushes.
 func (l *Limiter) makeRoom() error {
 	full := func() bool { return l.directory.resident.Load() >= int64(l.opts.MaxResident) }
 	evict := func(used bool) bool {

@@ -62,7 +62,7 @@ type overrides struct {
 	comments idmap.Map[string] // the nonempty ones
 }
 
-// settings are what resolve needs to know of a Name.
+// settings are what resolve needs to know about a Name.
 type settings struct {
 	declared, shared bool
 	index            uint32 // in Limits.order
@@ -70,14 +70,14 @@ type settings struct {
 	leading          int    // parts that an override names; 0 means all
 }
 
-// The rules that need no bucket. The first has no limit.
+// The indices of the rules without arithmetic, which need no bucket.
 const (
 	unlimited uint32 = iota
 	blocked
 )
 
 // rulebook has each limit once. A rule keeps its index, so an index means the
-// same rule under all Limits of the book.
+// same rule under all Limits that share the book.
 type rulebook struct {
 	mu    sync.Mutex
 	rules []rule // append-only

@@ -147,8 +147,7 @@ func levelLimits(t testing.TB, limit Limit) *Limits {
 	return limitsOf(t, levelNames, defaults)
 }
 
-// hundred is a limit whose lease is 12.5 tokens; a token of ten returns in a
-// second.
+// A lease of hundred is 12.5 tokens. A token of ten returns in a second.
 var (
 	hundred = Limit{Burst: 100, Count: 1, Period: time.Hour}
 	ten     = Limit{Burst: 10, Count: 1, Period: time.Second}

@@ -22,7 +22,8 @@ import (
 // bucket that is not in memory waits until another one has left. If all have
 // changed since the last flush, it waits for a flush. So among new ids one
 // decision in MaxResident waits, and so do those that come during that flush.
-// Buckets with a queue stay in memory. If none can leave, the error is ErrFull.
+// Buckets with a queue stay in memory. If no bucket can leave, the error is
+// ErrFull.
 //
 // MaxResident does not bound the following. In a flood of new ids, the index of
 // the journal takes 200 bytes times MaxResident, or times 1.3 million if that
@@ -46,21 +47,22 @@ type Options struct {
 }
 
 // Decider decides on requests. The buckets of a *Limiter belong to this
-// process. Those of another Decider may belong to a process that serves others.
-// Its methods may be called from any number of goroutines, and mean what those
+// process. Those of another Decider may belong to another process. The methods
+// of a Decider may be called from any number of goroutines, and mean what those
 // of *Limiter mean:
 //
 //   - A denial is a Decision. An error comes with the zero Decision, which
-//     denies, and nothing was spent, unless the error says otherwise.
-//     ErrNotDurable does, and so do errors of a Decider that may have lost the
-//     answer.
+//     denies, and nothing was spent. Two kinds of errors are exceptions: after
+//     ErrNotDurable, or if a Decider lost the answer of another process, the
+//     tokens may be spent.
 //   - SpendTogether decides at one instant, spends for all or for none, and
 //     RetryAfter is exact.
 //   - The limit is that of the Request, or else that of Limits.
 //   - Now is the time by the clock of the decisions, which holds use too.
 //   - Check, Bucket and Now change nothing.
 //
-// Two Deciders are the same if == says so, as for pointers.
+// Deciders are compared with ==, so a Decider must be comparable, as a pointer
+// is.
 type Decider interface {
 	Limits() *Limits
 	Now() time.Time
@@ -133,17 +135,18 @@ func (o *Options) withDefaults() (Options, error) {
 	return c, nil
 }
 
-// SetLimits puts other limits in force while decisions go on. A decision is
-// held to the old limits or to the new ones, and to the new ones once SetLimits
-// has returned.
+// SetLimits puts other limits in force while decisions go on. Until SetLimits
+// has returned, a decision is held to the old limits or to the new ones. After
+// that it is held to the new ones.
 //
-// A bucket keeps the time at which it will be full, but never waits longer
-// than an empty bucket of the new limit. If the larger limit comes back, a
-// bucket whose time was cut has more tokens than before. The next flush saves
-// the new time. After a crash before that flush, the bucket is empty.
+// A bucket keeps the time at which it will be full, but never waits longer than
+// an empty bucket of the new limit. A bucket whose time was cut has more tokens
+// than before if the larger limit comes back. The next flush saves the new
+// time. After a crash before that flush, the bucket is empty.
 //
-// Names keep their numbers: otherwise the error is ErrNameMismatch. They keep
-// their Parent and Floor, too. After an error the old limits stay in force.
+// Names must keep their numbers, or the error is ErrNameMismatch. They must
+// keep their Parent and Floor, too. After an error the old limits stay in
+// force.
 func (l *Limiter) SetLimits(limits *Limits) error {
 	if limits == nil {
 		return errors.New("stint: SetLimits: no limits")
@@ -175,7 +178,7 @@ func (l *Limiter) setLimits(limits *Limits) error {
 	return nil
 }
 
-// retireCountsLocked keeps a shard's counts when its limits go.
+// retireCountsLocked adds a shard's counts to those of replaced limits.
 func (l *Limiter) retireCountsLocked(s *shard) {
 	l.statsMu.Lock()
 	defer l.statsMu.Unlock()
@@ -189,12 +192,12 @@ func (l *Limiter) retireCountsLocked(s *shard) {
 
 // SetOverrides puts other overrides of one id in force, as Limits.With makes
 // them, while decisions go on: a new plan, or Blocked for a while. Its buckets
-// stay, as SetLimits says, and so do all others. The cost does not grow with
-// the number of ids, unless the Name has an Override format. Such an override
-// covers many buckets, and each bucket in memory is compared with it.
+// stay, as SetLimits says, and so do all others. The call takes microseconds,
+// however many ids there are, unless the Name has an Override format. Such an
+// override covers many buckets, and each bucket in memory is compared with it.
 //
-// Nothing is written to a limits file: a later SetLimits decides for the id
-// again. After an error the old overrides stay in force.
+// Nothing is written to a limits file: a later SetLimits replaces the overrides
+// of the id, too. After an error the old overrides stay in force.
 func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 	l.limitsMu.Lock()
 	defer l.limitsMu.Unlock()
@@ -214,9 +217,9 @@ func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 	return nil
 }
 
-// Declare adds Names that are not declared yet, without a limit: for requests
-// that bring their own. The other Names, and all limits, stay as they are. The
-// error is ErrNameMismatch, or a ConfigError for a mistake.
+// Declare adds Names that are not declared yet. They have no limit: they are
+// for requests that bring their own. The other Names, and all limits, stay as
+// they are. The error is ErrNameMismatch, or a ConfigError for a mistake.
 func (l *Limiter) Declare(names Names) error {
 	l.limitsMu.Lock()
 	defer l.limitsMu.Unlock()
@@ -328,8 +331,8 @@ var (
 	// ErrFormat: the file belongs to another program or to a newer version.
 	ErrFormat = fileformat.ErrFormat
 
-	// ErrNameMismatch: the file has another meaning for a number or label of
-	// the Names.
+	// ErrNameMismatch: the file has another label for a number of the Names, or
+	// another number for a label.
 	ErrNameMismatch = boltstore.ErrNameMismatch
 )
 
@@ -366,8 +369,9 @@ var (
 	// ErrBlocked: the limit of the id is Blocked, so its turn never comes.
 	ErrBlocked = errors.New("stint: id is blocked")
 
-	// ErrShare: the call does not serve a limit with a Parent, or a Parent or
-	// Floor. They have no queue, and a floor pays only for its own limit.
+	// ErrShare: the call does not support limits that share a total. Such a limit,
+	// its total and its floor have no queue, and a floor pays only for its own
+	// limit.
 	ErrShare = errors.New("stint: not for shares of a total")
 
 	// ErrNotDurable: the store could not make the decision durable; the tokens

@@ -12,7 +12,7 @@ import (
 	"github.com/stint-go/stint/internal/table"
 )
 
-// member returns the part that a Name has in a tree of shares. ls may be nil.
+// member returns the place of a Name in a tree of shares. ls may be nil.
 func (ls *Limits) member(name Name) member {
 	if ls == nil || int(name) >= len(ls.members) {
 		return member{}

@@ -16,7 +16,7 @@ import (
 // Mode says what part a Request has in a SpendAll.
 type Mode uint8
 
-// The zero Mode takes part in the decision, and spends.
+// The modes. CheckAndSpend is the zero Mode.
 const (
 	CheckAndSpend Mode = iota // takes part in the decision, and spends
 	CheckOnly                 // takes part in the decision, and spends nothing

@@ -25,17 +25,17 @@ import (
 // All may leave it out.
 type Store interface {
 	// Declare adds the names of the Limiter's limits. New and SetLimits call
-	// it. The error is ErrNameMismatch if the Store knows a number or a
-	// label by another meaning.
+	// it. The error is ErrNameMismatch if the Store has another label for a
+	// number, or another number for a label.
 	Declare(names Names) error
 
 	// Load returns the TAT that was last saved for the key, or 0.
 	Load(key Key) (tat int64, err error)
 
-	// Save carries out all of the changes or none, and returns nil when they
-	// are durable. No two have the same key. It may reorder them. It keeps
-	// neither the slice nor anything that the slice points to. Without changes
-	// it returns nil if the next process would find everything that was saved.
+	// Save carries out all of the changes or none, and returns nil when they are
+	// durable. No two changes have the same key. Save may reorder the slice, but
+	// keeps neither the slice nor anything that it points to. Without changes,
+	// Save returns nil if the next process would find everything that was saved.
 	Save(changes []Change) error
 
 	// All yields every bucket stored under the name, in the order of the ids'
@@ -147,18 +147,18 @@ type BoltOptions struct {
 	// may save all of them. The default is 1<<20. Open sets it.
 	MaxResident int
 
-	// ReadOnly leaves the file as it is, byte for byte. The file has to exist.
-	// OpenBolt enters no names in it then, and calls that would write fail.
-	// Several processes may open a file like this. While they have it, no
-	// process can open it to write.
+	// ReadOnly leaves the file as it is, byte for byte. The file has to exist,
+	// OpenBolt enters no names, and calls that would write fail. Several
+	// processes may have a file open with ReadOnly. While they do, no process
+	// can open it to write.
 	ReadOnly bool
 }
 
 // BoltStore is a Store in one bbolt file, which it keeps locked until Close.
 // docs/format.md describes the file.
 //
-// Damage is ErrCorrupt, from each call that meets it, while other calls go on.
-// If it made bbolt panic, every call returns that error from then on, and this
+// Each call that meets damage returns ErrCorrupt, and other calls go on. If
+// damage makes bbolt panic, every later call returns that error, and this
 // process does not touch the file again.
 type BoltStore struct {
 	store *boltstore.Store
@@ -200,7 +200,7 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	return &BoltStore{store: store}, nil
 }
 
-// labels returns the labels of the names, as the file knows them.
+// labels returns the labels by number, as the file has them.
 func (ns Names) labels() map[uint16]string {
 	labels := make(map[uint16]string, len(ns))
 	for name, spec := range ns {
@@ -272,7 +272,7 @@ func (s *BoltStore) Close() error { return s.store.Close() }
 // FileStats describe a BoltStore's file, and what was done for it since it was
 // opened.
 type FileStats struct {
-	Format      int   // the number in the file: docs/format.md
+	Format      int   // number of the format: docs/format.md
 	Bytes       int64 // of the file
 	Free        int64 // bytes in free pages
 	Journal     int64 // bytes of the journal, about

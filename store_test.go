@@ -198,7 +198,7 @@ func testStore(t *testing.T, open func(*testing.T) Store) {
 			}
 		}
 		for _, c := range changes {
-			require.Equal(t, c.TAT, seen[c.Key], "what nobody touched is there: %v", c.Key)
+			require.Equal(t, c.TAT, seen[c.Key], "a bucket that no save touched is there: %v", c.Key)
 		}
 
 		for range s.All(2) { // a caller that has seen enough

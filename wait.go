@@ -17,9 +17,10 @@ import (
 
 // Hold denies every request for the key before until, however many tokens its
 // bucket has. The arithmetic ends at 2162-04-10 23:47 UTC, and a later time
-// counts as that one. A new hold replaces the present one. A hold that ends now
-// or earlier removes it, and so does Reset. Queued requests never move forward.
-// A turn inside the hold moves to the end of the hold.
+// counts as that one. A new hold replaces the present one. If it ends now or
+// earlier, the bucket has no hold after that. Reset ends a hold, too. Queued
+// requests never move forward. A turn inside the hold moves to the end of the
+// hold.
 //
 // The hold is durable when Hold returns nil. After an error the earlier hold,
 // or none, is in force again, unless the error is ErrNotDurable and the commit
@@ -130,9 +131,9 @@ type Reservation struct {
 // yet, and returns a place in its queue. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
 // would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
-// If the limit is a share of a total, the error is ErrShare.
-// After an error there is no place in the queue, and only after ErrNotDurable
-// the tokens may stay spent.
+// If the limit is a share of a total, the error is ErrShare. After an error
+// there is no place in the queue. After ErrNotDurable the tokens may stay
+// spent, and after no other error.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	return l.ReserveRequest(Request{Key: key, Cost: cost})
 }
