@@ -51,7 +51,7 @@ func (l *Limiter) Allow(key Key) bool {
 // request changes nothing. An error comes with the zero Decision, and nothing
 // was spent, except that after ErrNotDurable the tokens may stay spent.
 func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
-	if l.planted.Load() && l.isClass(key.Name) {
+	if l.hasShares.Load() && l.isClass(key.Name) {
 		return l.slowPath(key, cost, opSpend, readClock)
 	}
 	if _, done := l.fastPath(key, cost, opSpend, &d); !done {

@@ -26,7 +26,7 @@ var faultRows = map[string]func(t *testing.T){
 	"Another process has the file":                               testErrLocked,
 	"The process is killed, or the power fails":                  testKilled,
 	"A call that returned an error is tried again":               testTriedAgain,
-	"Memory holds `MaxResident` buckets, and none can be saved":  testMakeRoom,
+	"Memory holds `MaxResident` buckets, and none can be saved":  testEvictOne,
 	"The wall clock is wrong when the file is opened":            testWrongClock,
 	"The wall clock is set, or the machine slept":                testClockSteps,
 }

@@ -150,7 +150,7 @@ const maxSave = 1 << 17
 
 // flush saves the dirty buckets. If all is set, it also saves buckets that need
 // not survive a crash, and exact TATs in place of leases. Close, Flush and
-// makeRoom set it.
+// evictOne set it.
 func (f *flusher) flush(all bool) error {
 	_, err := f.flushParts(all)
 	return err

@@ -20,7 +20,7 @@ type Limiter struct {
 	opts      Options
 	directory *directory
 	clock     *clock.Clock
-	planted   atomic.Bool // some limit has a Parent
+	hasShares atomic.Bool // some limit has a Parent
 	store     Store
 	flusher   *flusher
 	committer *committer
@@ -33,8 +33,8 @@ type Limiter struct {
 	errs    map[Name]int64
 	past    map[Name]count // decisions under limits that were replaced
 
-	roomMu sync.Mutex // guards room
-	room   *roomFlush // the one under way
+	evictionMu sync.Mutex     // guards evicting
+	evicting   *evictionFlush // the flush under way; nil if there is none
 
 	closing   sync.Once
 	closed    chan struct{}
@@ -118,7 +118,7 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 		closed:    make(chan struct{}),
 	}
 	l.limits.Store(limits)
-	l.planted.Store(limits.members != nil)
+	l.hasShares.Store(limits.members != nil)
 	if err := store.Declare(limits.names); err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (l *Limiter) lockFound(r *request) error {
 // load asks the store for the TAT of a bucket that is not in memory.
 func (l *Limiter) load(r *request) error {
 	if l.directory.resident.Load() >= int64(l.opts.MaxResident) {
-		if err := l.makeRoom(); err != nil {
+		if err := l.evictOne(); err != nil {
 			return err
 		}
 	}
@@ -197,9 +197,9 @@ func (l *Limiter) load(r *request) error {
 	return err
 }
 
-// makeRoom removes at least one bucket from memory. If each bucket must be
-// saved first, makeRoom flushes.
-func (l *Limiter) makeRoom() error {
+// evictOne removes at least one bucket from memory. If each bucket must be
+// saved first, evictOne flushes.
+func (l *Limiter) evictOne() error {
 	full := func() bool { return l.directory.resident.Load() >= int64(l.opts.MaxResident) }
 	evict := func(used bool) bool {
 		n := l.directory.evict(l.clock.Now(), used, full)
@@ -214,7 +214,7 @@ func (l *Limiter) makeRoom() error {
 	timer := time.NewTimer(l.opts.CommitTimeout)
 	defer timer.Stop()
 	for !evict(true) {
-		f := l.flushForRoom(evict)
+		f := l.flushToEvict(evict)
 		select {
 		case <-f.done:
 			if f.err != nil {
@@ -228,38 +228,38 @@ func (l *Limiter) makeRoom() error {
 	return nil
 }
 
-// roomFlush is a flush for all calls that need space in memory.
-type roomFlush struct {
+// evictionFlush is a flush for all calls that wait for space in memory.
+type evictionFlush struct {
 	done chan struct{}
 	err  error // valid once done is closed
 }
 
-// flushForRoom returns the flush under way, or begins one. After it a bucket
+// flushToEvict returns the flush under way, or begins one. After it a bucket
 // can be evicted even if it was used.
-func (l *Limiter) flushForRoom(evict func(used bool) bool) *roomFlush {
-	l.roomMu.Lock()
-	defer l.roomMu.Unlock()
-	if l.room == nil {
-		f := &roomFlush{done: make(chan struct{})}
-		l.room = f
+func (l *Limiter) flushToEvict(evict func(used bool) bool) *evictionFlush {
+	l.evictionMu.Lock()
+	defer l.evictionMu.Unlock()
+	if l.evicting == nil {
+		f := &evictionFlush{done: make(chan struct{})}
+		l.evicting = f
 		go func() {
 			f.err = l.flusher.flushUntil(func() bool { return evict(true) })
-			l.roomMu.Lock()
-			l.room = nil
-			l.roomMu.Unlock()
+			l.evictionMu.Lock()
+			l.evicting = nil
+			l.evictionMu.Unlock()
 			close(f.done)
 		}()
 	}
-	return l.room
+	return l.evicting
 }
 
-// flushUntil saves buckets until room has removed one from memory.
-func (f *flusher) flushUntil(room func() bool) error {
+// flushUntil saves buckets until evict has removed one from memory.
+func (f *flusher) flushUntil(evict func() bool) error {
 	unsaved := func(err error) error { return fmt.Errorf("and they cannot be saved: %w", err) }
 	if err := f.flushAndWait(); err != nil { // buckets in commits stay until the commits end
 		return unsaved(err)
 	}
-	if room() {
+	if evict() {
 		return nil
 	}
 	f.mu.Lock() // no other save runs now, which could keep buckets in memory
@@ -270,7 +270,7 @@ func (f *flusher) flushUntil(room func() bool) error {
 			if next, _, err = f.flushPartLocked(true, next, false); err != nil {
 				return unsaved(err)
 			}
-			if room() {
+			if evict() {
 				return nil
 			}
 		}

@@ -127,8 +127,8 @@ func requireClosed(t testing.TB, l *Limiter) {
 	l.Health()
 }
 
-// testMakeRoom is about a Limiter that has MaxResident buckets in memory.
-func testMakeRoom(t *testing.T) {
+// testEvictOne is about a Limiter that has MaxResident buckets in memory.
+func testEvictOne(t *testing.T) {
 	t.Run("nothing can be saved", func(t *testing.T) {
 		r := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{MaxResident: 8})
 		r.disk.fail(errDisk, "save")

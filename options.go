@@ -170,7 +170,7 @@ func (l *Limiter) setLimits(limits *Limits) error {
 	l.flusher.mu.Lock() // a save ends under the limits that it began under
 	defer l.flusher.mu.Unlock()
 	l.limits.Store(limits)
-	l.planted.Store(limits.members != nil)
+	l.hasShares.Store(limits.members != nil)
 	l.directory.setLimits(limits, func(s *shard) {
 		l.retireCountsLocked(s)
 		s.changeLimitsLocked(limits, l.clock.Now())
