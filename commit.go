@@ -258,7 +258,7 @@ func (c *committer) putHoldLocked(in *batch, ch *change, g *gate) {
 // await waits for a commit. It returns nil or ErrNotDurable.
 func (c *committer) await(in *batch) error { return c.awaitUntil(context.Background(), in) }
 
-// awaitUntil is await, and ends with ctx too.
+// awaitUntil is await, but also returns when ctx ends.
 func (c *committer) awaitUntil(ctx context.Context, in *batch) error {
 	err := in.Await(ctx.Done())
 	switch {

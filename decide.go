@@ -201,8 +201,7 @@ func (r *rule) report(d *Decision, tat, now int64) {
 }
 
 // slowPath decides on one bucket, at the instant now. It reads the clock
-// instead if now is readClock, or if the bucket's state at that instant may be
-// lost.
+// instead if now is readClock, or if the bucket's state may be newer than now.
 func (l *Limiter) slowPath(key Key, cost int64, op op, now int64) (Decision, error) {
 	if m := l.limits.Load().member(key.Name); m.role != plainRole {
 		return l.slowPathShare(m, Request{Key: key, Cost: cost}, op)

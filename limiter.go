@@ -50,7 +50,8 @@ type Limiter struct {
 // Close. The errors are those of OpenBolt and New.
 //
 // With Options.Recover, Open renames a corrupt file and makes a new one; the
-// buckets are full then. A file that was never stint's is ErrFormat, and stays.
+// buckets are full then. A file that was never stint's stays as it is, and the
+// error is ErrFormat.
 func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	o, err := opts.withDefaults()
 	if err != nil {
@@ -304,7 +305,7 @@ func (l *Limiter) Limits() *Limits { return l.limits.Load() }
 // Durability returns the level of limits that name none.
 func (l *Limiter) Durability() Durability { return l.opts.Durability }
 
-// Now returns the time by the Limiter's clock, which Hold goes by.
+// Now returns the time by the Limiter's clock. Holds end by that clock.
 func (l *Limiter) Now() time.Time { return time.Unix(0, l.clock.Now()) }
 
 // Flush saves everything spent so far, at every level. It is in the store when

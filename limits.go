@@ -151,8 +151,9 @@ func NewLimits(
 }
 
 // With returns the limits with other overrides of one id, such as another plan.
-// limits has the new override by Name, and the zero Limit removes one. Other
-// Names keep theirs. The error is a ConfigError for each mistake, joined.
+// limits has the new override of the id for each Name, and the zero Limit
+// removes an override. The overrides of other Names stay. The error is a
+// ConfigError for each mistake, joined.
 //
 // With takes microseconds, however many ids there are, because both Limits share
 // what they have in common. A limit that is new to them takes 250 bytes, which

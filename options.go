@@ -28,10 +28,9 @@ import (
 // MaxResident does not bound the following. In a flood of new ids, the index of
 // the journal takes 200 bytes times MaxResident, or times 1.3 million if that
 // is less, and a few MB at least. The filter of stored buckets takes 6 to 12
-// bytes for each bucket.
-// Holds and queues take a few hundred bytes each. The system counts pages of
-// the file that were read as resident memory, and reclaims them when it needs
-// to.
+// bytes for each bucket. Holds and queues take a few hundred bytes each. The
+// system counts pages of the file that were read as resident memory, and
+// reclaims them when it needs to.
 type Options struct {
 	Durability    Durability       // of limits that name none; default Flushed
 	FlushInterval time.Duration    // default 1s

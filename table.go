@@ -200,7 +200,7 @@ func (s *shard) changeRuleLocked(i uint32, b table.Slot, now int64) table.Outcom
 		s.removeLocked(i)
 		return table.Removed
 	}
-	rule, _ := s.limits.resolve(slotKey(b)) // the next call for an undeclared name is an error
+	rule, _ := s.limits.resolve(slotKey(b)) // 0 if the Name is not declared: then the next call is an error
 	b.SetRule(rule)
 	b.Clear(table.Covered)
 	if s.limits.member(Name(b.Name())).role != plainRole {

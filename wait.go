@@ -15,12 +15,12 @@ import (
 	"github.com/stint-go/stint/internal/table"
 )
 
-// Hold denies every request for the key before until, however many tokens its
-// bucket has. The arithmetic ends at 2162-04-10 23:47 UTC, and a later time
-// counts as that one. A new hold replaces the present one. If it ends now or
-// earlier, the bucket has no hold after that. Reset ends a hold, too. Queued
-// requests never move forward. A turn inside the hold moves to the end of the
-// hold.
+// Hold denies every request for the key before the time until, however many
+// tokens its bucket has. The arithmetic ends at 2162-04-10 23:47 UTC, and a
+// later time counts as that one. A new hold replaces the present one. If it
+// ends now or earlier, the bucket has no hold after that. Reset ends a hold,
+// too. Queued requests never move forward. A turn inside the hold moves to the
+// end of the hold.
 //
 // The hold is durable when Hold returns nil. After an error the earlier hold,
 // or none, is in force again, unless the error is ErrNotDurable and the commit
@@ -72,8 +72,8 @@ func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
 	return in
 }
 
-// Held is a bucket that denies requests, however many tokens it has: it is
-// held, or requests wait in its queue.
+// Held is a bucket that denies requests, however many tokens it has: it has a
+// hold, or requests wait in its queue.
 type Held struct {
 	Key     Key
 	Until   time.Time // end of the hold; zero if there is none
@@ -133,7 +133,7 @@ type Reservation struct {
 // would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
 // If the limit is a share of a total, the error is ErrShare. After an error
 // there is no place in the queue. After ErrNotDurable the tokens may stay
-// spent, and after no other error.
+// spent; after other errors they do not.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
 	return l.ReserveRequest(Request{Key: key, Cost: cost})
 }
@@ -213,7 +213,7 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 		start = max(now, g.hold)
 	}
 	next, delay, ok := rule.rate.Reserve(g.tail(r.tat), start, r.cost)
-	waiting := int64(0) // tokens, with these
+	waiting := int64(0) // tokens in the queue, with those of r
 	if delay > 0 {
 		waiting = (delay-1)/rule.rate.Interval + 1
 	}
@@ -328,7 +328,8 @@ func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Deci
 	return d, err
 }
 
-// SpendTogetherContext is SpendTogether with the ctx of SpendContext.
+// SpendTogetherContext is SpendTogether, but waits for a commit only until ctx
+// ends, as SpendContext does.
 func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (Decision, error) {
 	if len(ds) < len(reqs) {
 		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and space for %d decisions", len(reqs), len(ds))
