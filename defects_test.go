@@ -173,7 +173,8 @@ func TestDelayedFlush(t *testing.T) {
 	}
 }
 
-// The same with the real clock, whatever the scheduler does to the flushes.
+// As TestDelayedFlush, with the real clock, and with flushes that the scheduler
+// delays.
 func TestDelayedFlushRealClock(t *testing.T) {
 	const burst, interval = 50, time.Microsecond
 	limit := stint.Limit{Burst: burst, Count: 1, Period: interval}
@@ -272,7 +273,8 @@ func TestReturnedTwice(t *testing.T) {
 	})
 }
 
-// A look at a bucket under another limit changes nothing on file.
+// Calls that only look at a bucket under another limit change nothing in the
+// file.
 func TestCheckUnderAnotherLimit(t *testing.T) {
 	for name, look := range map[string]func(l *stint.Limiter, key stint.Key) error{
 		"Check": func(l *stint.Limiter, key stint.Key) error { _, err := l.Check(key, 1); return err },

@@ -44,7 +44,7 @@ func (c *clock) now() time.Time {
 
 func (c *clock) pass(d time.Duration) { c.since2026.Add(int64(d)) }
 
-// limitsOf returns limits with one that is not the default of its Name.
+// limitsOf returns limits in which one Name has another default.
 func limitsOf(name stint.Name, limit stint.Limit) *stint.Limits {
 	return must(stint.NewLimits(names, map[stint.Name]stint.Limit{name: limit}, nil))
 }

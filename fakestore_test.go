@@ -39,7 +39,8 @@ func (s *fakeStore) on(hook func(op storeOp) error) {
 	s.hook = hook
 }
 
-// fail makes operations fail that load, save or list; nil ends that.
+// fail makes the named operations return err, or loads, saves and listings if
+// none is named. A nil err ends that.
 func (s *fakeStore) fail(err error, ops ...string) {
 	if ops == nil {
 		ops = []string{"load", "save", "all"}

@@ -264,7 +264,8 @@ func (r *rig) stored(key Key) int64 { r.t.Helper(); return load(r.t, r.disk.Stor
 // tat returns the TAT of a bucket from which so many hours are missing.
 func (r *rig) tat(hours int64) int64 { return r.clock.ns.Load() + hours*hour }
 
-// rest waits until all commits so far have ended, with a commit of nothing.
+// rest makes an empty commit, and so waits until all earlier commits have
+// ended.
 func (r *rig) rest() {
 	in := r.committer.Lock(true)
 	r.committer.Unlock()

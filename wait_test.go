@@ -214,8 +214,9 @@ func TestReserve(t *testing.T) {
 	})
 }
 
-// TestResetQueue resets a bucket that is full, except for its queue. That it
-// has no queue is on disk when Reset returns nil. If it fails, the queue stays.
+// TestResetQueue resets a bucket that is full, except for its queue. When Reset
+// returns nil, the disk has the bucket without the queue. If Reset fails, the
+// queue stays.
 func TestResetQueue(t *testing.T) {
 	for _, name := range []Name{leased, synced} {
 		r, key := newLevels(t, ten), name.Key("a")
