@@ -172,9 +172,10 @@ func TestWorldsCheats(t *testing.T) {
 	}
 }
 
-// seed returns the seed in STINT_SEED. With the seed that a failure has
-// reported, a test goes through the same history: STINT_SEED=… go test -run
-// TestWorlds/mem .
+// seed returns the seed in STINT_SEED, or a random one. With the seed that a
+// failure has reported, a test goes through the same history:
+//
+//	STINT_SEED=… go test -run TestWorlds/mem .
 func seed() uint64 {
 	if n, err := strconv.ParseUint(os.Getenv("STINT_SEED"), 10, 64); err == nil {
 		return n
