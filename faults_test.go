@@ -217,7 +217,7 @@ func TestFaultSweep(t *testing.T) {
 			}
 		},
 	}
-	step := 31
+	step := 61
 	if long {
 		step = 1
 	}
