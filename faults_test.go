@@ -217,7 +217,7 @@ func TestFaultSweep(t *testing.T) {
 			}
 		},
 	}
-	step := 61
+	step := 31
 	if long {
 		step = 1
 	}
