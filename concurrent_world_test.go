@@ -1,4 +1,4 @@
-package stint_test
+package stint
 
 import (
 	"cmp"
@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/stint-go/stint"
 )
 
 // admission is a cost that was admitted between two instants.
@@ -22,16 +20,18 @@ type admission struct{ after, before, cost int64 }
 // requireLaw requires that over any stretch of time no more than burst +
 // elapsed ÷ T was admitted. An admission may be anywhere between its two
 // instants, so each stretch counts as the longest that these allow.
-func requireLaw(t *testing.T, limit stint.Limit, log []admission) {
+func requireLaw(t *testing.T, law string, limit Limit, log []admission) {
 	t.Helper()
 	slices.SortFunc(log, func(a, b admission) int { return cmp.Compare(a.before, b.before) })
 	for _, first := range log {
 		sum := int64(0)
 		for _, a := range log {
-			if a.after >= first.after {
-				sum += a.cost
-				require.LessOrEqual(t, (sum-limit.Burst)*int64(limit.Interval()),
-					a.before-first.after, "%d tokens", sum)
+			if a.after < first.after {
+				continue
+			}
+			sum += a.cost
+			if (sum-limit.Burst)*int64(limit.Interval()) > a.before-first.after {
+				t.Fatalf("%s: %d tokens of %v in %d ns", law, sum, limit, a.before-first.after)
 			}
 		}
 	}
@@ -40,10 +40,10 @@ func requireLaw(t *testing.T, limit stint.Limit, log []admission) {
 // Many goroutines do everything at once while time passes: admissions keep the
 // law, and no id is stranded. Then time stands still, and no token is lost.
 func TestConcurrentLaw(t *testing.T) {
-	stores := map[string]func(t *testing.T) stint.Store{
-		"mem": func(*testing.T) stint.Store { return stint.NewMemStore() },
-		"file": func(t *testing.T) stint.Store {
-			s, err := stint.OpenBolt(filepath.Join(t.TempDir(), "buckets.db"), nil, nil)
+	stores := map[string]func(t *testing.T) Store{
+		"mem": func(*testing.T) Store { return NewMemStore() },
+		"file": func(t *testing.T) Store {
+			s, err := OpenBolt(filepath.Join(t.TempDir(), "buckets.db"), nil, nil)
 			require.NoError(t, err)
 			return s
 		},
@@ -57,29 +57,29 @@ func TestConcurrentLaw(t *testing.T) {
 	}
 }
 
-func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
-	clock, names, defaults := newHeldClock(), stint.Names{}, map[stint.Name]stint.Limit{}
-	for name := stint.Name(1); name <= 4; name++ {
-		names[name] = stint.NameSpec{Label: fmt.Sprint("level ", name)}
-		defaults[name] = stint.Limit{Burst: 20, Count: 1, Period: time.Millisecond,
-			Durability: stint.Durability(name)}
+func concurrentLaw(t *testing.T, store Store, resident, calls int) {
+	clock, names, defaults := newSimClock(), Names{}, map[Name]Limit{}
+	for name := Name(1); name <= 4; name++ {
+		names[name] = NameSpec{Label: fmt.Sprint("level ", name)}
+		defaults[name] = Limit{Burst: 20, Count: 1, Period: time.Millisecond,
+			Durability: Durability(name)}
 	}
-	limits, err := stint.NewLimits(names, defaults, nil)
+	limits, err := NewLimits(names, defaults, nil)
 	require.NoError(t, err)
-	l, err := stint.New(store, limits, &stint.Options{Now: clock.Now,
+	l, err := New(store, limits, &Options{Now: clock.Now,
 		FlushInterval: time.Millisecond, CommitTimeout: time.Hour, MaxResident: resident})
 	require.NoError(t, err)
 	var mu sync.Mutex
-	logs := make(map[stint.Key][]admission)
+	logs := make(map[Key][]admission)
 	var all sync.WaitGroup
 	for g := range 16 {
 		rnd := rand.New(rand.NewPCG(rand.Uint64(), uint64(g)))
 		all.Go(func() {
 			for range calls {
-				key := stint.Name(1 + rnd.IntN(4)).Key(fmt.Sprint(rnd.IntN(2)))
+				key := Name(1 + rnd.IntN(4)).Key(fmt.Sprint(rnd.IntN(2)))
 				cost := 1 + rnd.Int64N(8)
 				after := clock.ns.Load()
-				admit := func(key stint.Key, from, to int64) {
+				admit := func(key Key, from, to int64) {
 					mu.Lock()
 					defer mu.Unlock()
 					logs[key] = append(logs[key], admission{from, to, cost})
@@ -87,20 +87,20 @@ func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
 				var err error
 				switch rnd.IntN(12) {
 				case 0, 1, 2, 3:
-					var d stint.Decision
+					var d Decision
 					if d, err = l.Spend(key, cost); d.Allowed {
 						admit(key, after, clock.ns.Load())
 					}
 				case 4:
-					other := stint.Name(1 + key.Name%4).Key("0")
-					var d stint.Decision
-					if d, err = l.SpendAll(stint.Request{Key: key, Cost: cost},
-						stint.Request{Key: other, Cost: cost}); d.Allowed {
+					other := Name(1 + key.Name%4).Key("0")
+					var d Decision
+					if d, err = l.SpendAll(Request{Key: key, Cost: cost},
+						Request{Key: other, Cost: cost}); d.Allowed {
 						admit(key, after, clock.ns.Load())
 						admit(other, after, clock.ns.Load())
 					}
 				case 5, 6:
-					var r stint.Reservation
+					var r Reservation
 					if r, err = l.Reserve(key, cost); err != nil {
 						break
 					}
@@ -139,27 +139,27 @@ func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
 	all.Wait()
 	longest := time.Duration(0)
 	for key, log := range logs {
-		requireLaw(t, defaults[key.Name], log)
+		requireLaw(t, key.String(), defaults[key.Name], log)
 		r, err := l.Reserve(key, 0)
 		require.NoError(t, err)
 		longest = max(longest, r.Delay())
 	}
 	clock.advance(longest + 20*time.Millisecond)
-	var keys []stint.Key
+	var keys []Key
 	for key := range logs {
-		require.EqualValues(t, 20, remaining(t, l, key), "%v is stranded", key)
+		require.EqualValues(t, 20, remainingOf(t, l, key), "%v is stranded", key)
 		keys = append(keys, key)
 	}
 	spent := concurrentGroups(t, l, keys, calls)
 	for i, key := range keys {
-		require.Equal(t, 20-spent[i].Load(), remaining(t, l, key), "%v", key)
+		require.Equal(t, 20-spent[i].Load(), remainingOf(t, l, key), "%v", key)
 	}
 	require.NoError(t, l.Close())
 }
 
 // concurrentGroups spends from sets of keys while time stands still, and gives
 // some of it back. It returns what is spent of each.
-func concurrentGroups(t *testing.T, l *stint.Limiter, keys []stint.Key, calls int) []atomic.Int64 {
+func concurrentGroups(t *testing.T, l *Limiter, keys []Key, calls int) []atomic.Int64 {
 	spent := make([]atomic.Int64, len(keys))
 	var all sync.WaitGroup
 	for g := range 16 {
@@ -167,9 +167,9 @@ func concurrentGroups(t *testing.T, l *stint.Limiter, keys []stint.Key, calls in
 		all.Go(func() {
 			for range calls {
 				picked := rnd.Perm(len(keys))[:1+rnd.IntN(len(keys))]
-				var reqs []stint.Request
+				var reqs []Request
 				for _, i := range picked {
-					reqs = append(reqs, stint.Request{Key: keys[i], Cost: int64(rnd.IntN(3))})
+					reqs = append(reqs, Request{Key: keys[i], Cost: int64(rnd.IntN(3))})
 				}
 				d, err := l.SpendAll(reqs...)
 				if err == nil && d.Allowed && rnd.IntN(4) == 0 {

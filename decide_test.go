@@ -220,6 +220,8 @@ func TestDecisionAllocations(t *testing.T) {
 	a, b, c, gone, free := perID.Key("a"), perID.Key("some longer id"), perID.Key("c"), single.Key("a"), off.Key("a")
 	three := []Request{{Key: a, Cost: 1}, {Key: b, Cost: 1}, {Key: c, Cost: 1}}
 	denied := []Request{{Key: a, Cost: 1}, {Key: gone, Cost: 1}, {Key: c, Cost: 1, Mode: CheckOnly}}
+	given := []Request{{Key: other.Key("a"), Cost: 1}, {Key: other.Key("b"), Cost: 1}}
+	limits, n := []Limit{PerMinute(1e6), PerMinute(2e6), Unlimited, {}}, 0
 	ds := make([]Decision, len(three))
 	for name, call := range map[string]func(){
 		"Allow":           func() { r.Allow(a) },
@@ -239,6 +241,13 @@ func TestDecisionAllocations(t *testing.T) {
 		},
 		"RefundAll": func() { r.RefundAll(three...) },
 		"SpendEach": func() { r.SpendEach(three, ds) },
+		"given limits": func() {
+			n++
+			given[0].Limit, given[1].Limit = limits[n%4], limits[n/4%4]
+			r.SpendAll(given...)
+			r.SpendTogether(given, ds)
+			r.SpendEach(given, ds)
+		},
 	} {
 		call() // makes the buckets
 		require.Zero(t, testing.AllocsPerRun(200, call), name)

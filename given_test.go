@@ -261,18 +261,4 @@ func TestGivenLimit(t *testing.T) {
 		third.Cancel()
 		require.Equal(t, 60*time.Second, r.check(key, 0).ResetAfter, "the first turn was charged at its own rate")
 	})
-	t.Run("allocations", func(t *testing.T) {
-		r := newRig(t)
-		limits := []Limit{PerMinute(1e6), PerMinute(2e6), Unlimited, {}}
-		reqs := []Request{{Key: other.Key("a"), Cost: 1}, {Key: other.Key("b"), Cost: 1}}
-		ds := make([]Decision, 2)
-		n := 0
-		require.Zero(t, testing.AllocsPerRun(200, func() {
-			n++
-			reqs[0].Limit, reqs[1].Limit = limits[n%4], limits[n/4%4]
-			r.SpendAll(reqs...)
-			r.SpendTogether(reqs, ds)
-			r.SpendEach(reqs, ds)
-		}))
-	})
 }

@@ -1,4 +1,4 @@
-package stint_test
+package stint
 
 import (
 	"bufio"
@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/modeltest"
 )
 
@@ -60,8 +58,8 @@ func withWorkers(ls modeltest.Limits, level modeltest.Level) modeltest.Limits {
 }
 
 // workerKey returns the key of a worker: long, to fill the log.
-func workerKey(w int) stint.Key {
-	return stint.Name(workerName).Key(fmt.Sprint("worker-", w, strings.Repeat("-", 480)))
+func workerKey(w int) Key {
+	return Name(workerName).Key(fmt.Sprint("worker-", w, strings.Repeat("-", 480)))
 }
 
 // TestKilledProcess is the process that is killed. It answers calls, each in a
@@ -72,13 +70,13 @@ func TestKilledProcess(t *testing.T) {
 	if err := json.Unmarshal([]byte(os.Getenv(killEnv)), &opts); err != nil {
 		t.Skip("TestProcessKill runs it")
 	}
-	clock := newHeldClock()
+	clock := newSimClock()
 	clock.ns.Store(opts.Now)
 	s := &limiterSystem{clock: clock, limits: limitsOfModel(withWorkers(opts.Limits, opts.Level))}
 	var err error
-	s.bolt, err = stint.OpenBolt(opts.Path, s.limits.Names(), nil)
+	s.bolt, err = OpenBolt(opts.Path, s.limits.Names(), nil)
 	require.NoError(t, err)
-	s.Limiter, err = stint.New(s.bolt, s.limits, &stint.Options{
+	s.Limiter, err = New(s.bolt, s.limits, &Options{
 		FlushInterval: 2 * time.Millisecond, CommitTimeout: time.Hour, MaxResident: opts.Resident, Now: clock.Now,
 	})
 	require.NoError(t, err)
@@ -88,7 +86,7 @@ func TestKilledProcess(t *testing.T) {
 			for {
 				d, err := s.Spend(workerKey(w), 1)
 				switch {
-				case errors.Is(err, stint.ErrClosed):
+				case errors.Is(err, ErrClosed):
 					return
 				case err != nil || !d.Allowed:
 					panic(fmt.Sprint(d, err))
@@ -133,7 +131,7 @@ type killed struct {
 
 func startKilled(t *testing.T, rnd *rand.Rand, opts killOptions, calls int) *killed {
 	k := &killed{t: t, rnd: rnd, left: calls}
-	k.cmd = stint.Self(context.WithoutCancel(t.Context()), "-test.run=^TestKilledProcess$")
+	k.cmd = self(context.WithoutCancel(t.Context()), "-test.run=^TestKilledProcess$")
 	told, err := json.Marshal(opts)
 	require.NoError(t, err)
 	k.cmd.Env = append(os.Environ(), killEnv+"="+string(told))
@@ -209,7 +207,7 @@ func (k *killed) end() {
 func TestProcessKill(t *testing.T) {
 	kills, calls := length(2, 100), length(500, 8)
 	for level := modeltest.Memory; level <= modeltest.Synced; level++ {
-		t.Run(stint.Durability(level).String(), func(t *testing.T) {
+		t.Run(Durability(level).String(), func(t *testing.T) {
 			t.Parallel()
 			rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
 			path := filepath.Join(t.TempDir(), "killed.db")
@@ -232,8 +230,8 @@ func TestProcessKill(t *testing.T) {
 					for w, n := range process.counted {
 						spent[w] += n
 					}
-					if rnd.IntN(3) > 0 {
-						path = copied(t, path)
+					if _, err := os.Stat(path); err == nil && rnd.IntN(3) > 0 {
+						path = copyOf(t, path)
 					}
 				}
 				workersKept(t, path, ls, level, now, &spent)
@@ -255,28 +253,13 @@ func TestProcessKill(t *testing.T) {
 	}
 }
 
-// copied returns a copy of a file, which may not be there yet.
-func copied(t *testing.T, path string) string {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return path
-	}
-	require.NoError(t, err)
-	to := strings.TrimSuffix(path, ".copy") + ".copy"
-	if to == path {
-		to = strings.TrimSuffix(path, ".copy")
-	}
-	require.NoError(t, os.WriteFile(to, b, 0o600))
-	return to
-}
-
 // workersKept requires that the file has the workers' acknowledged tokens.
 func workersKept(t *testing.T, path string, ls modeltest.Limits, level modeltest.Level, now int64,
 	spent *[killWorkers]int64) {
-	clock := newHeldClock()
+	clock := newSimClock()
 	clock.ns.Store(now)
-	l, err := stint.Open(path, limitsOfModel(withWorkers(ls, level)),
-		&stint.Options{Now: clock.Now, FlushInterval: time.Hour})
+	l, err := Open(path, limitsOfModel(withWorkers(ls, level)),
+		&Options{Now: clock.Now, FlushInterval: time.Hour})
 	require.NoError(t, err)
 	for w := range spent {
 		d, err := l.Check(workerKey(w), 0)

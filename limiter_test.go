@@ -72,6 +72,18 @@ func TestClose(t *testing.T) {
 		require.ErrorIs(t, err, errDisk)
 		require.Equal(t, err, r.Close(), "a second Close returns what the first did")
 	})
+	t.Run("while a bucket is loaded", func(t *testing.T) {
+		r := newRig(t)
+		r.disk.on(func(op storeOp) error {
+			if op.name == "load" && op.done {
+				r.disk.on(nil)
+				require.NoError(t, r.Close())
+			}
+			return nil
+		})
+		_, err := r.Spend(perID.Key("a"), 1)
+		require.ErrorIs(t, err, ErrClosed)
+	})
 	t.Run("SetLimits by a listener for which Close waits", func(t *testing.T) {
 		limits := testLimits(t)
 		told, goOn := make(chan struct{}), make(chan struct{})

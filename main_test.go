@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -78,8 +79,15 @@ func (c *child) finish(t *testing.T) {
 // say prints a line that readLine reads.
 func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-// simClock is a clock that a test moves.
-type simClock struct{ ns atomic.Int64 }
+// simClock is a clock that a test moves. One reading can be held: its caller
+// gets the time at which it asked, and gets it late.
+type simClock struct {
+	ns      atomic.Int64
+	skip    atomic.Int64 // readings until the one to hold
+	reading atomic.Pointer[heldReading]
+}
+
+type heldReading struct{ held, release chan struct{} }
 
 // newSimClock returns a clock at an instant at which half a lease of hundred
 // begins.
@@ -89,7 +97,26 @@ func newSimClock() *simClock {
 	return c
 }
 
-func (c *simClock) Now() time.Time          { return time.Unix(0, c.ns.Load()) }
+func (c *simClock) Now() time.Time {
+	now := c.ns.Load()
+	if r := c.reading.Load(); r != nil && c.skip.Add(-1) < 0 && c.reading.CompareAndSwap(r, nil) {
+		close(r.held)
+		<-r.release
+	}
+	return time.Unix(0, now)
+}
+
+// hold holds the reading after skip others.
+func (c *simClock) hold(skip int64) (held <-chan struct{}, release func()) {
+	r := &heldReading{make(chan struct{}), make(chan struct{})}
+	c.skip.Store(skip)
+	c.reading.Store(r)
+	return r.held, sync.OnceFunc(func() {
+		c.reading.Store(nil)
+		close(r.release)
+	})
+}
+
 func (c *simClock) advance(d time.Duration) { c.ns.Add(int64(d)) }
 
 // The Names of most tests.

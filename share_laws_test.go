@@ -16,23 +16,6 @@ import (
 // The laws of shares, on random histories. The model is exact rationals; it
 // knows the rule of payment, and nothing of TATs.
 
-// spentAt is an allowed request.
-type spentAt struct{ at, cost int64 }
-
-// withinWindows requires that no window has more than a full bucket and what
-// it regains.
-func withinWindows(t *testing.T, law string, spent []spentAt, l Limit) {
-	for i := range spent {
-		sum := int64(0)
-		for _, s := range spent[i:] {
-			sum += s.cost
-			if (sum-l.Burst)*int64(l.Interval()) > s.at-spent[i].at {
-				t.Fatalf("%s: %d spent of %v in %d ns", law, sum, l, s.at-spent[i].at)
-			}
-		}
-	}
-}
-
 // The Names of one tree; a Limiter has many. The twin is a second tree with the
 // same limits. The plain class and total have no Parent.
 const (
@@ -147,8 +130,8 @@ type lawHistory struct {
 	ceilings []*ratBucket
 	floors   []*ratBucket // nil: none
 	demand   []*ratBucket // of tenants that ask for no more than their floor
-	spent    []spentAt
-	by       [][]spentAt
+	spent    []admission
+	by       [][]admission
 	net      bool // tokens were refunded, so windows prove nothing
 	own      int
 	borrowed int
@@ -268,8 +251,8 @@ func (h *lawHistory) step() {
 	if h.rng.IntN(4) == 0 && !with {
 		h.remains(key, d.Remaining)
 	}
-	h.spent = append(h.spent, spentAt{h.now(), cost})
-	h.by[tenant] = append(h.by[tenant], spentAt{h.now(), cost})
+	h.spent = append(h.spent, admission{h.now(), h.now(), cost})
+	h.by[tenant] = append(h.by[tenant], admission{h.now(), h.now(), cost})
 	if steady == nil && h.rng.IntN(8) == 0 {
 		h.refund(key, tenant, h.rng.Int64N(9))
 	}
@@ -416,9 +399,9 @@ func TestShareLaws(t *testing.T) {
 				net++
 				continue
 			}
-			withinWindows(t, "law 1", h.spent, tr.total)
+			requireLaw(t, "law 1", tr.total, h.spent)
 			for tenant, spent := range h.by {
-				withinWindows(t, "law 4", spent, tr.ceilings[tenant])
+				requireLaw(t, "law 4", tr.ceilings[tenant], spent)
 			}
 		}
 		require.NoError(t, l.Close())

@@ -1,7 +1,6 @@
 package stint
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -47,36 +46,6 @@ func TestWithinWindow(t *testing.T) {
 				require.Equal(t, n, most, "reaches n")
 			}
 			require.LessOrEqual(t, most, n)
-		}
-	})
-	t.Run("large ones", func(t *testing.T) {
-		rnd := rand.New(rand.NewPCG(3, 4))
-		for range 300 {
-			n := 1 + rnd.Int64N(1<<rnd.IntN(13))
-			period := n * (1 + rnd.Int64N(1e9))
-			r := newRateOf(t, n, period)
-			type spent struct{ at, cost int64 }
-			var inWindow []spent
-			now, tat, sum := int64(1e15), int64(0), int64(0)
-			for range 3 * n {
-				cost := 1 + rnd.Int64N(r.Burst)
-				next, wait := r.Spend(tat, now, cost)
-				if tat = next; wait == 0 {
-					inWindow, sum = append(inWindow, spent{now, cost}), sum+cost
-				}
-				for inWindow[0].at <= now-period {
-					sum -= inWindow[0].cost
-					inWindow = inWindow[1:]
-				}
-				require.LessOrEqual(t, sum, n, "%d in %d", n, period)
-				switch rnd.IntN(20) {
-				case 0:
-					now += rnd.Int64N(period)
-				case 1:
-				default:
-					now += max(wait, 1) // as soon as it can be admitted
-				}
-			}
 		}
 	})
 	t.Run("share in the long run", func(t *testing.T) {

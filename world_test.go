@@ -1,4 +1,4 @@
-package stint_test
+package stint
 
 import (
 	"cmp"
@@ -9,17 +9,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/modeltest"
 )
 
 // limiterSystem is a Limiter as internal/modeltest drives it.
 type limiterSystem struct {
-	*stint.Limiter
-	clock  *heldClock
-	limits *stint.Limits
-	bolt   *stint.BoltStore // nil if it has no file
-	places []stint.Reservation
+	*Limiter
+	clock  *simClock
+	limits *Limits
+	bolt   *BoltStore // nil if it has no file
+	places []Reservation
 	tick   func()
 	crash  func()
 }
@@ -37,10 +36,10 @@ func failureOf(err error) modeltest.Failure {
 		err     error
 		failure modeltest.Failure
 	}{
-		{nil, ""}, {stint.ErrNotDurable, modeltest.NotDurable}, {stint.ErrFull, modeltest.Full},
-		{stint.ErrQueueFull, modeltest.QueueFull}, {stint.ErrCostOverBurst,
+		{nil, ""}, {ErrNotDurable, modeltest.NotDurable}, {ErrFull, modeltest.Full},
+		{ErrQueueFull, modeltest.QueueFull}, {ErrCostOverBurst,
 			modeltest.CostOverBurst},
-		{stint.ErrUnknownName, modeltest.UnknownName}, {modeltest.ErrDisk, modeltest.NotLoaded},
+		{ErrUnknownName, modeltest.UnknownName}, {modeltest.ErrDisk, modeltest.NotLoaded},
 	} {
 		if errors.Is(err, known.err) {
 			return known.failure
@@ -49,28 +48,28 @@ func failureOf(err error) modeltest.Failure {
 	return modeltest.Failure(err.Error())
 }
 
-func keyOf(key modeltest.Key) stint.Key { return stint.Name(key.Name).Key(key.ID) }
+func keyOf(key modeltest.Key) Key { return Name(key.Name).Key(key.ID) }
 
-func limitOfModel(l modeltest.Limit) stint.Limit {
-	return stint.Limit{Burst: l.Burst, Count: l.Count, Period: l.Period, Queue: l.Queue,
-		Durability: stint.Durability(l.Level)}
+func limitOfModel(l modeltest.Limit) Limit {
+	return Limit{Burst: l.Burst, Count: l.Count, Period: l.Period, Queue: l.Queue,
+		Durability: Durability(l.Level)}
 }
 
 // limitsOfModel returns the model's limits as a program declares them.
-func limitsOfModel(ls modeltest.Limits) *stint.Limits {
-	names, defaults, overrides := stint.Names{}, map[stint.Name]stint.Limit{}, map[stint.Name][]stint.Override{}
+func limitsOfModel(ls modeltest.Limits) *Limits {
+	names, defaults, overrides := Names{}, map[Name]Limit{}, map[Name][]Override{}
 	for name, l := range ls.Names {
-		names[stint.Name(name)] = stint.NameSpec{Label: "name" + string(rune('0'+name)), Limit: stint.Unlimited}
+		names[Name(name)] = NameSpec{Label: "name" + string(rune('0'+name)), Limit: Unlimited}
 		if l != nil {
-			defaults[stint.Name(name)] = limitOfModel(*l)
+			defaults[Name(name)] = limitOfModel(*l)
 		}
 	}
 	for _, o := range ls.Overrides {
-		name := stint.Name(o.Key.Name)
+		name := Name(o.Key.Name)
 		overrides[name] = append(overrides[name],
-			stint.Override{IDs: []stint.OverrideID{{ID: o.Key.ID}}, Limit: limitOfModel(o.Limit)})
+			Override{IDs: []OverrideID{{ID: o.Key.ID}}, Limit: limitOfModel(o.Limit)})
 	}
-	made, err := stint.NewLimits(names, defaults, overrides)
+	made, err := NewLimits(names, defaults, overrides)
 	if err != nil {
 		panic(err)
 	}
@@ -78,7 +77,7 @@ func limitsOfModel(ls modeltest.Limits) *stint.Limits {
 }
 
 // decided returns a decision as the model has it.
-func (s *limiterSystem) decided(reqs []stint.Request, key stint.Key, d stint.Decision, err error) (modeltest.Decision,
+func (s *limiterSystem) decided(reqs []Request, key Key, d Decision, err error) (modeltest.Decision,
 	modeltest.Failure) {
 	failure := failureOf(err)
 	limit, _ := s.limits.For(d.Key)
@@ -87,8 +86,8 @@ func (s *limiterSystem) decided(reqs []stint.Request, key stint.Key, d stint.Dec
 			limit = cmp.Or(req.Limit, limit)
 		}
 	}
-	if failure == "" && d.Key != (stint.Key{}) &&
-		(d.Limit != limit || key != (stint.Key{}) && d.Key != key) {
+	if failure == "" && d.Key != (Key{}) &&
+		(d.Limit != limit || key != (Key{}) && d.Key != key) {
 		failure = modeltest.Failure("a decision on " + d.Key.String() + " with the limit " +
 			d.Limit.String())
 	}
@@ -97,7 +96,7 @@ func (s *limiterSystem) decided(reqs []stint.Request, key stint.Key, d stint.Dec
 }
 
 // listed returns a bucket as the model has it.
-func (s *limiterSystem) listed(key stint.Key, b stint.Bucket) modeltest.Listed {
+func (s *limiterSystem) listed(key Key, b Bucket) modeltest.Listed {
 	l := modeltest.Listed{Key: modeltest.Key{Name: uint16(key.Name), ID: key.ID}}
 	l.Decision.Remaining, l.Decision.ResetAfter = b.Remaining, b.ResetAfter
 	if !b.HeldUntil.IsZero() {
@@ -108,18 +107,18 @@ func (s *limiterSystem) listed(key stint.Key, b stint.Bucket) modeltest.Listed {
 
 func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	s.clock.ns.Store(c.Now)
-	var keys []stint.Key
-	var reqs []stint.Request
+	var keys []Key
+	var reqs []Request
 	for _, q := range c.Reqs {
 		keys = append(keys, keyOf(q.Key))
-		req := stint.Request{Key: keyOf(q.Key), Cost: q.Cost, Mode: stint.Mode(q.Mode)}
+		req := Request{Key: keyOf(q.Key), Cost: q.Cost, Mode: Mode(q.Mode)}
 		if q.Limit != nil {
 			req.Limit = limitOfModel(*q.Limit)
 		}
 		reqs = append(reqs, req)
 	}
-	ds := make([]stint.Decision, len(reqs))
-	var d stint.Decision
+	ds := make([]Decision, len(reqs))
+	var d Decision
 	var err error
 	switch c.Op {
 	case modeltest.Spend:
@@ -141,7 +140,7 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 			r.Decisions = append(r.Decisions, decision)
 		}
 	case modeltest.Reserve:
-		var place stint.Reservation
+		var place Reservation
 		place, err = s.Reserve(keys[0], reqs[0].Cost)
 		s.places = append(s.places, place)
 		r.Place, r.Delay = len(s.places)-1, place.Delay()
@@ -157,18 +156,18 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		s.limits = limitsOfModel(*c.Limits)
 		err = s.SetLimits(s.limits)
 	case modeltest.SetOverrides:
-		key, limits := c.Reqs[0].Key, map[stint.Name]stint.Limit{keys[0].Name: {}}
+		key, limits := c.Reqs[0].Key, map[Name]Limit{keys[0].Name: {}}
 		for _, o := range c.Limits.Overrides {
 			limits[keys[0].Name] = limitOfModel(o.Limit)
 		}
-		err = s.SetOverrides(stint.OverrideID{ID: key.ID}, limits)
+		err = s.SetOverrides(OverrideID{ID: key.ID}, limits)
 		s.limits = s.Limits()
 	case modeltest.Flush:
 		err = s.Flush()
 	case modeltest.Tick:
 		s.tick()
 	case modeltest.Inspect:
-		var b stint.Bucket
+		var b Bucket
 		b, err = s.Bucket(keys[0])
 		r.Listed = append(r.Listed, s.listed(keys[0], b))
 	case modeltest.Buckets:
@@ -189,7 +188,7 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	switch c.Op {
 	case modeltest.Spend, modeltest.Check, modeltest.Refund, modeltest.SpendAll, modeltest.RefundAll,
 		modeltest.SpendTogether:
-		var key stint.Key
+		var key Key
 		if len(keys) == 1 {
 			key = keys[0]
 		}
@@ -211,11 +210,11 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 
 // diskStore is a Store whose loads and saves pass through a Disk.
 type diskStore struct {
-	stint.Store
+	Store
 	session *modeltest.Session
 }
 
-func (s *diskStore) Load(key stint.Key) (tat int64, err error) {
+func (s *diskStore) Load(key Key) (tat int64, err error) {
 	err = s.session.Load(func() error {
 		tat, err = s.Store.Load(key)
 		return err
@@ -223,15 +222,15 @@ func (s *diskStore) Load(key stint.Key) (tat int64, err error) {
 	return tat, err
 }
 
-func (s *diskStore) Save(changes []stint.Change) error {
+func (s *diskStore) Save(changes []Change) error {
 	return s.session.Save(func() error { return s.Store.Save(changes) })
 }
 
 // world is an Env with Limiters on stores that open returns.
-func world(tb testing.TB, opts stint.Options, disk *modeltest.Disk,
-	open func(ls *stint.Limits) stint.Store) *modeltest.Env {
+func world(tb testing.TB, opts Options, disk *modeltest.Disk,
+	open func(ls *Limits) Store) *modeltest.Env {
 	env := &modeltest.Env{Disk: disk, MaxResident: opts.MaxResident}
-	clock := newHeldClock()
+	clock := newSimClock()
 	opts.Now = clock.Now
 	if opts.FlushInterval == 0 {
 		opts.FlushInterval = math.MaxInt64
@@ -243,7 +242,7 @@ func world(tb testing.TB, opts stint.Options, disk *modeltest.Disk,
 	env.Open = func(ls modeltest.Limits) modeltest.System {
 		latest = &limiterSystem{clock: clock, limits: limitsOfModel(ls)}
 		store := open(latest.limits)
-		if bolt, ok := store.(*stint.BoltStore); ok {
+		if bolt, ok := store.(*BoltStore); ok {
 			latest.bolt = bolt
 		}
 		if disk != nil {
@@ -256,7 +255,7 @@ func world(tb testing.TB, opts stint.Options, disk *modeltest.Disk,
 				synctest.Wait()
 			}
 		}
-		l, err := stint.New(store, latest.limits, &opts)
+		l, err := New(store, latest.limits, &opts)
 		if err != nil {
 			tb.Fatal(err)
 		}

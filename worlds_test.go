@@ -1,4 +1,4 @@
-package stint_test
+package stint
 
 import (
 	"fmt"
@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/modeltest"
 )
 
@@ -34,15 +33,15 @@ func runWorlds(t *testing.T, histories, steps int, env func(t *testing.T) modelt
 
 // length returns n, or many times as much with the tag long.
 func length(n, times int) int {
-	if stint.Long {
+	if long {
 		return n * times
 	}
 	return n
 }
 
-func memWorld(t *testing.T, opts stint.Options, disk *modeltest.Disk) *modeltest.Env {
-	store := stint.NewMemStore()
-	return world(t, opts, disk, func(*stint.Limits) stint.Store { return store })
+func memWorld(t *testing.T, opts Options, disk *modeltest.Disk) *modeltest.Env {
+	store := NewMemStore()
+	return world(t, opts, disk, func(*Limits) Store { return store })
 }
 
 // Limiters decide as the model does on every kind of store, and keep the law.
@@ -51,19 +50,19 @@ func TestWorlds(t *testing.T) {
 	t.Run("mem", func(t *testing.T) {
 		runWorlds(t, 10, length(1000, 40), func(t *testing.T) modeltest.Env {
 			return *memWorld(t,
-				stint.Options{}, nil)
+				Options{}, nil)
 		})
 	})
 	t.Run("faults and crashes", func(t *testing.T) {
 		runWorlds(t, 10, length(1000, 100), func(t *testing.T) modeltest.Env {
-			env := memWorld(t, stint.Options{}, &modeltest.Disk{})
+			env := memWorld(t, Options{}, &modeltest.Disk{})
 			env.Crashes = true
 			return *env
 		})
 	})
 	t.Run("evictions, faults and crashes", func(t *testing.T) {
 		runWorlds(t, 10, length(1000, 100), func(t *testing.T) modeltest.Env {
-			env := memWorld(t, stint.Options{MaxResident: 8}, &modeltest.Disk{})
+			env := memWorld(t, Options{MaxResident: 8}, &modeltest.Disk{})
 			env.Crashes = true
 			return *env
 		})
@@ -72,9 +71,9 @@ func TestWorlds(t *testing.T) {
 		t.Run(fmt.Sprint("file/resident ", resident), func(t *testing.T) {
 			runWorlds(t, 1, length(1000, 50), func(t *testing.T) modeltest.Env {
 				path := filepath.Join(t.TempDir(), "buckets.db")
-				env := world(t, stint.Options{MaxResident: resident}, nil,
-					func(ls *stint.Limits) stint.Store {
-						store, err := stint.OpenBolt(path, ls.Names(), nil)
+				env := world(t, Options{MaxResident: resident}, nil,
+					func(ls *Limits) Store {
+						store, err := OpenBolt(path, ls.Names(), nil)
 						require.NoError(t, err)
 						return store
 					})
@@ -87,7 +86,7 @@ func TestWorlds(t *testing.T) {
 		for range length(5, 20) {
 			synctest.Test(t, func(t *testing.T) {
 				runWorlds(t, 1, 2000, func(t *testing.T) modeltest.Env {
-					env := memWorld(t, stint.Options{FlushInterval: time.Second}, &modeltest.Disk{})
+					env := memWorld(t, Options{FlushInterval: time.Second}, &modeltest.Disk{})
 					env.Disk, env.DelayFlush, env.Ticks, env.Crashes = nil, nil, true, true
 					return *env
 				})
@@ -98,7 +97,7 @@ func TestWorlds(t *testing.T) {
 		for range length(5, 20) {
 			synctest.Test(t, func(t *testing.T) {
 				runWorlds(t, 1, 2000, func(t *testing.T) modeltest.Env {
-					env := memWorld(t, stint.Options{CommitTimeout: 5 * time.Second},
+					env := memWorld(t, Options{CommitTimeout: 5 * time.Second},
 						&modeltest.Disk{})
 					env.DelayFlush, env.Settle = nil, synctest.Wait
 					return *env
@@ -159,7 +158,7 @@ func TestWorldsCheats(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := &verdict{TB: t}
 			for history := 0; history < 40 && !v.failed; history++ {
-				env := *memWorld(t, stint.Options{}, &modeltest.Disk{})
+				env := *memWorld(t, Options{}, &modeltest.Disk{})
 				open := env.Open
 				env.Open = func(ls modeltest.Limits) modeltest.System { return cheat{open(ls), do} }
 				env.Crashes = true

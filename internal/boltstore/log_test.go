@@ -45,7 +45,7 @@ func TestLogCommit(t *testing.T) {
 	}
 	s.fs.SyncFile = func(file *os.File) error { did = append(did, "synced"); return sound.SyncFile(file) }
 	made, full := commits(t, s.path), uint64(0)
-	for i, before := 0, readFile(t, s.path); full < 3; i++ {
+	for i, before := 0, readFile(t, s.path); full < uint64(steps(3, 2)); i++ {
 		changes := numbered(2, 10_000+i, 1+i%1024)
 		want = with(want, changes...)
 		log := s.inUse.file.LogState()
@@ -160,7 +160,7 @@ func TestLogDamagedMetaPage(t *testing.T) {
 	s, have := openLogged(t)
 	rnd := rand.New(rand.NewPCG(7, 1))
 	logged, other := 0, 0
-	for step := range 60 {
+	for step := range steps(60, 30) {
 		made, before := commits(t, s.path), have
 		c := entry(Key{1, fmt.Sprint(strings.Repeat("long", rnd.IntN(120)), rnd.IntN(10))}, 1<<60+int64(step))
 		switch rnd.IntN(6) {
@@ -200,8 +200,8 @@ func TestLogDamagedMetaPage(t *testing.T) {
 		require.ErrorIs(t, lost[0], format.ErrOldMeta)
 		require.Equal(t, have[keyOf(c)], got[keyOf(c)], "what was logged last")
 	}
-	require.Greater(t, logged, 15)
-	require.Greater(t, other, 15)
+	require.Greater(t, logged, steps(15, 4))
+	require.Greater(t, other, steps(15, 4))
 }
 
 // newerMeta returns the offset of the meta page in force.

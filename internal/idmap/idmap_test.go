@@ -70,32 +70,3 @@ func TestMap(t *testing.T) {
 		})
 	}
 }
-
-func BenchmarkGet(b *testing.B) {
-	const n = 1_000_000
-	ids := make([]string, n)
-	var build Builder[[3]int]
-	inGo := make(map[string][3]int, n)
-	for i := range ids {
-		ids[i] = "key_" + strconv.FormatUint(uint64(i)*0x9E3779B97F4A7C15, 16)
-		build.Put(ids[i], [3]int{i})
-		inGo[ids[i]] = [3]int{i}
-	}
-	m := build.Map()
-	b.Run("Map", func(b *testing.B) {
-		for i := 0; b.Loop(); i++ {
-			m.Get(ids[i*7919%n])
-		}
-	})
-	b.Run("a Go map", func(b *testing.B) {
-		for i := 0; b.Loop(); i++ {
-			_ = inGo[ids[i*7919%n]]
-		}
-	})
-	b.Run("With", func(b *testing.B) {
-		b.ReportAllocs()
-		for i := 0; b.Loop(); i++ {
-			m = m.With(ids[i*7919%n], [3]int{-i})
-		}
-	})
-}

@@ -1,6 +1,0 @@
-package stint
-
-// Names for the tests of package stint_test.
-const Long = long
-
-var Self = self
