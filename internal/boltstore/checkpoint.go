@@ -21,6 +21,10 @@ const (
 	checkpointStep = 2000
 	checkpointRush = 10_000
 
+	// A step has at most one bucket for each stepPer bytes of the index's bound.
+	// bbolt takes 5 KB of memory for a bucket that is alone in its leaf.
+	stepPer = 1024
+
 	// A checkpoint is due when the journal has journalRepeat times as many bytes
 	// as its index. The journal must also have journalMost bytes, or journalRepeat
 	// times the longest index if that is less.
@@ -49,6 +53,7 @@ type journalState struct {
 	idle    int            // sweeps since the last save
 	most    int64          // size of fresh at which a checkpoint is due
 	least   int64          // size of the records at which a checkpoint may be due
+	step    int            // most buckets of a step of a checkpoint
 	backoff time.Duration  // wait after a failed checkpoint; 0 after a success
 	retry   time.Time      // earliest time of the next attempt
 
@@ -63,6 +68,7 @@ type journalState struct {
 func (j *journalState) bound(resident int) {
 	j.most = max(indexLeast, min(indexMost, indexPer*int64(resident)))
 	j.least = min(journalMost, journalRepeat*j.most)
+	j.step = int(j.most / stepPer)
 }
 
 // get returns what the journal has for a bucket. A TAT of 0 means deleted.
@@ -221,7 +227,7 @@ func (s *Store) applyLocked() (done int64, err error) {
 		if s.journal.is((*journalState).pressedLocked) {
 			most = checkpointRush
 		}
-		step := rest.Take(most)
+		step := rest.Take(min(most, s.journal.step))
 		err := s.update(func(tx *bolt.Tx) (err error) {
 			err = boltfile.Apply(tx, s.inUse.file.Check, s.unexpired(step))
 			if err == nil && rest.Left == 0 {
