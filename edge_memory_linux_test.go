@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/subprocess"
 )
 
 func init() { children["memory"] = memoryChild }
@@ -77,7 +79,7 @@ func memoryChild(args []string) {
 // read, which the system takes back when it needs them.
 func TestMemory(t *testing.T) {
 	switch {
-	case os.Getenv("STINT_EXEC") != "":
+	case subprocess.Emulated():
 		t.Skip("the system counts the memory of the emulator")
 	case raceEnabled:
 		t.Skip("the race detector takes memory, too")
