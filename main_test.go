@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/subprocess"
 )
 
 // children are the programs that the test binary can run instead of the tests.
@@ -39,11 +39,9 @@ type child struct {
 	lines *bufio.Scanner
 }
 
-// self returns this program, for another process. STINT_EXEC is the command
-// that runs it: the value of go test -exec.
+// self returns this program, for another process.
 func self(ctx context.Context, args ...string) *exec.Cmd {
-	argv := slices.Concat(strings.Fields(os.Getenv("STINT_EXEC")), []string{os.Args[0]}, args)
-	return exec.CommandContext(ctx, argv[0], argv[1:]...)
+	return subprocess.Command(ctx, os.Args[0], args...)
 }
 
 // startChild runs one of the children in a process of its own.

@@ -48,6 +48,7 @@ var allowedImports = map[string][]string{
 		"internal/spell",
 		"internal/table"},
 
+	"internal/subprocess":  {},                                                                              // tests only
 	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"}, // tests only
 	"idformat":             {".", "internal/spell", "golang.org/x/net/publicsuffix"},
 	"limitsfile":           {".", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/subprocess"
 )
 
 // dialRaw connects without a hello.
@@ -279,7 +279,7 @@ func TestOtherUser(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(exe, binary, 0o755))
 	dial := func() string {
-		cmd := exec.Command(exe)
+		cmd := subprocess.Command(t.Context(), exe)
 		cmd.Dir = "/"
 		cmd.Env = append(os.Environ(), dialVar+"="+path)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

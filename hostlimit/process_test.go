@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/subprocess"
 )
 
 // length returns how much a test does: with the tag long, or without.
@@ -174,7 +175,7 @@ type worker struct {
 
 func startWorker(t testing.TB, o workerOptions, acks bool) *worker {
 	t.Helper()
-	w := &worker{t: t, cmd: exec.Command(os.Args[0]), came: make(chan struct{}, 1), ended: make(chan struct{})}
+	w := &worker{t: t, cmd: subprocess.Command(t.Context(), os.Args[0]), came: make(chan struct{}, 1), ended: make(chan struct{})}
 	told, err := json.Marshal(o)
 	require.NoError(t, err)
 	w.cmd.Env = append(os.Environ(), workerVar+"="+string(told))

@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,6 +17,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/subprocess"
 )
 
 // runMain in the environment makes the test binary the command. runServer makes
@@ -29,6 +29,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	commandOf = subprocess.Command
 	if path := os.Getenv(runServer); path != "" {
 		serve(path)
 	}
@@ -63,27 +64,21 @@ func process(t *testing.T, args ...string) *exec.Cmd {
 	heedSignals()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	argv := slices.Concat(strings.Fields(os.Getenv(runner)), []string{self}, args)
-	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
+	cmd := subprocess.Command(t.Context(), self, args...)
 	cmd.Env = append(os.Environ(), runMain+"=1")
 	return cmd
 }
 
-// runner is the variable with the command that runs a test binary: the value of
-// go test -exec.
-const runner = "STINT_EXEC"
-
 // commandDir returns a directory with the command in it, for PATH.
 func commandDir(t *testing.T) string {
-	dir, name := t.TempDir(), "stint"
+	dir := t.TempDir()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	if with := os.Getenv(runner); with != "" {
-		script := fmt.Sprintf("#!/bin/sh\nexport %s=1\nexec %s '%s' \"$@\"\n", runMain, with, self)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700))
-	} else {
-		require.NoError(t, os.Symlink(self, filepath.Join(dir, name)))
+	var env []string
+	if subprocess.Emulated() {
+		env = append(env, runMain+"=1")
 	}
+	require.NoError(t, subprocess.Install(filepath.Join(dir, "stint"), self, env...))
 	return dir
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/subprocess"
 )
 
 const orders stint.Name = 6
@@ -47,7 +48,7 @@ func startServer(t *testing.T, path string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), self)
+	cmd := subprocess.Command(t.Context(), self)
 	cmd.Env = append(os.Environ(), runServer+"="+path)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/subprocess"
 )
 
 // TestScripts runs the files in testdata/script. In them, "exec stint" is the
@@ -31,16 +32,19 @@ func TestScripts(t *testing.T) {
 			for _, name := range []string{"HOME", "XDG_STATE_HOME", "LocalAppData"} {
 				env.Setenv(name, env.WorkDir)
 			}
-			if os.Getenv(runner) != "" {
+			if subprocess.Emulated() {
 				env.Setenv("PATH", commandDir(t)+string(os.PathListSeparator)+env.Getenv("PATH"))
 			}
 			return nil
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond != "root" {
-				return false, fmt.Errorf("unknown condition %q", cond)
+			switch cond {
+			case "root":
+				return os.Geteuid() == 0, nil
+			case "emulated":
+				return subprocess.Emulated(), nil
 			}
-			return os.Geteuid() == 0, nil
+			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"status":    expectStatus,
@@ -163,12 +167,22 @@ func makeMany(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), b.Bytes(), 0o600))
 }
 
+// lookPath finds a command in the PATH of the script.
+func lookPath(ts *testscript.TestScript, command string) (string, error) {
+	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
+		if path, err := exec.LookPath(filepath.Join(dir, command)); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s: %w", command, exec.ErrNotFound)
+}
+
 // signalWhen runs "signal FILE COMMAND [ARGS...]". The command reads the file
 // from a pipe, and is interrupted after that.
 func signalWhen(ts *testscript.TestScript, _ bool, args []string) {
 	content, err := os.ReadFile(ts.MkAbs(args[0]))
 	ts.Check(err)
-	path, err := exec.LookPath(args[1])
+	path, err := lookPath(ts, args[1])
 	ts.Check(err)
 	cmd := exec.Command(path, args[2:]...)
 	cmd.Dir = ts.Getenv("WORK")
@@ -191,7 +205,7 @@ func signalWhen(ts *testscript.TestScript, _ bool, args []string) {
 // an argument is another number each time.
 func interruptAt(ts *testscript.TestScript, _ bool, args []string) {
 	const tries = 100
-	path, err := exec.LookPath(args[2])
+	path, err := lookPath(ts, args[2])
 	ts.Check(err)
 	dir := ts.Getenv("WORK")
 	files := func(pattern string) int {

@@ -192,6 +192,10 @@ func (v *verified) print(w io.Writer, path string) error {
 	return err
 }
 
+// commandOf returns the command that runs a program. Tests replace it if the
+// processor is emulated.
+var commandOf = exec.CommandContext
+
 // askBbolt runs bbolt's check of the pages in another process, because a
 // damaged page may end that process.
 func askBbolt(ctx context.Context, path string) error {
@@ -200,7 +204,7 @@ func askBbolt(ctx context.Context, path string) error {
 		return err
 	}
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, self, "verify", "--bbolt-pages", "--", path)
+	cmd := commandOf(ctx, self, "verify", "--bbolt-pages", "--", path)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); errors.As(err, new(*exec.ExitError)) {
 		first, _, _ := strings.Cut(stderr.String(), "\n")

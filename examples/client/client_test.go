@@ -17,6 +17,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/internal/subprocess"
 )
 
 func build(t *testing.T) (binary string) {
@@ -30,7 +31,7 @@ func build(t *testing.T) (binary string) {
 // runs starts a process, and returns its output and exit status.
 func runs(t *testing.T, binary string, args ...string) (said string, code int) {
 	t.Helper()
-	out, err := exec.Command(binary, args...).CombinedOutput()
+	out, err := subprocess.Command(t.Context(), binary, args...).CombinedOutput()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		return string(out), exit.ExitCode()

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
+	"github.com/stint-go/stint/internal/subprocess"
 	"github.com/stint-go/stint/limitsfile"
 )
 
@@ -157,8 +158,10 @@ func operatorCommands(t *testing.T, binary string) {
 		t.Skip("no sh")
 	}
 	bin, dir := t.TempDir(), t.TempDir()
-	out, err := exec.Command("go", "build", "-o", bin, "../../cmd/stint").CombinedOutput()
+	command := filepath.Join(t.TempDir(), "stint")
+	out, err := exec.Command("go", "build", "-o", command, "../../cmd/stint").CombinedOutput()
 	require.NoError(t, err, string(out))
+	require.NoError(t, subprocess.Install(filepath.Join(bin, "stint"), command))
 	server := start(t, binary, "-file", filepath.Join(dir, "limits.db"))
 	require.Equal(t, 200, server.get(t, "/api/time").StatusCode)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "limits.yml"), defaultLimits, 0o600))

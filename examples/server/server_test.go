@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/subprocess"
 )
 
 // program is a running server.
@@ -38,7 +40,7 @@ func build(t *testing.T) (binary string) {
 func start(t *testing.T, binary string, args ...string) *program {
 	t.Helper()
 	args = append([]string{"-addr", "127.0.0.1:0", "-operators", "127.0.0.1:0"}, args...)
-	cmd := exec.Command(binary, args...)
+	cmd := subprocess.Command(t.Context(), binary, args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/subprocess"
 )
 
 // Two servers and the client share the file. The client also works while none
@@ -20,7 +22,7 @@ func TestShared(t *testing.T) {
 	out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput()
 	require.NoError(t, err, string(out))
 	command := func(args ...string) *exec.Cmd {
-		cmd := exec.Command(binary, args...)
+		cmd := subprocess.Command(t.Context(), binary, args...)
 		cmd.Env = append(os.Environ(), "SHARED_FILE="+filepath.Join(dir, "shared.db"))
 		cmd.Stderr = os.Stderr
 		return cmd

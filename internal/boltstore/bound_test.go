@@ -35,6 +35,20 @@ func TestBound(t *testing.T) {
 	require.Equal(t, strconv.IntSize == 32, boltfile.OS().MaxSize == 128<<20)
 }
 
+// TestStep: a program with few buckets in memory has few in a transaction.
+func TestStep(t *testing.T) {
+	t.Parallel()
+	for resident, transactions := range map[int]uint64{1000: 5, 10_000: 5, 0: 1} {
+		s, err := Open(storePath(t), storeNames, Options{LockTimeout: longLock, MaxResident: resident})
+		require.NoError(t, err)
+		require.NoError(t, s.Save(numbered(2, 0, 1251)))
+		before := commits(t, s.path)
+		require.NoError(t, s.checkpoint())
+		require.Equal(t, before+transactions, commits(t, s.path), resident)
+		require.NoError(t, s.Close())
+	}
+}
+
 // TestFlood: an endless stream of new ids leaves no long index if few buckets
 // are in memory.
 func TestFlood(t *testing.T) {

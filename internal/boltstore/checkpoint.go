@@ -21,6 +21,10 @@ const (
 	checkpointStep = 2000
 	checkpointRush = 10_000
 
+	// A step has at most one bucket for each stepPer bytes of the index's bound.
+	// bbolt takes 5 KB of memory for a bucket that is alone in its leaf.
+	stepPer = 1024
+
 	// The index is the journal in memory, and has each bucket once. A checkpoint
 	// is due if the records in the file are journalRepeat times as long as the
 	// index, and longer than journalMost. If the bound of the index is small,
@@ -50,6 +54,7 @@ type journalState struct {
 	idle    int            // sweeps since the last save
 	most    int64          // size of fresh at which a checkpoint is due
 	least   int64          // size of the records at which a checkpoint may be due
+	step    int            // most buckets of a step of a checkpoint
 	backoff time.Duration  // wait after a failed checkpoint; 0 after a success
 	retry   time.Time      // earliest time of the next attempt
 
@@ -64,6 +69,7 @@ type journalState struct {
 func (j *journalState) bound(resident int) {
 	j.most = max(indexLeast, min(indexMost, indexPer*int64(resident)))
 	j.least = min(journalMost, journalRepeat*j.most)
+	j.step = int(j.most / stepPer)
 }
 
 // get returns what the journal has for a bucket. A TAT of 0 means deleted.
@@ -223,7 +229,7 @@ func (s *Store) applyLocked() (done int64, err error) {
 		if s.journal.is((*journalState).pressedLocked) {
 			most = checkpointRush
 		}
-		step := rest.Take(most)
+		step := rest.Take(min(most, s.journal.step))
 		err := s.update(func(tx *bolt.Tx) (err error) {
 			err = boltfile.Apply(tx, s.inUse.file.Check, s.unexpired(step))
 			if err == nil && rest.Left == 0 {

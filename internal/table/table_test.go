@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/subprocess"
 )
 
 type key struct {
@@ -229,7 +231,7 @@ func TestLargePages(t *testing.T) {
 	r := newRig(0)
 	r.resize(200_000)
 	first := uintptr(unsafe.Pointer(r.first.Load()))
-	if os.Getenv("STINT_EXEC") != "" {
+	if subprocess.Emulated() {
 		t.Skip("an emulator has the memory of this program in mappings of its own")
 	}
 	for at := first; at < first+uintptr(r.capacity.Load()*r.stride); at += 1 << 20 {

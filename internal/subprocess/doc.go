@@ -1,0 +1,39 @@
+// Package subprocess starts the programs that tests have built. Only tests use
+// it. If the processor is emulated, the programs run in the same emulator.
+package subprocess
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// Var is the variable with the command that runs programs of the test's
+// processor: the value of go test -exec. It is empty if the system runs them.
+const Var = "STINT_EXEC"
+
+// Emulated reports whether the processor is emulated.
+func Emulated() bool { return os.Getenv(Var) != "" }
+
+// Command returns the command that runs a program.
+func Command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	argv := slices.Concat(strings.Fields(os.Getenv(Var)), []string{program}, args)
+	return exec.CommandContext(ctx, argv[0], argv[1:]...)
+}
+
+// Install makes the file path a command that runs a program, with the variables
+// of env in its environment.
+func Install(path, program string, env ...string) error {
+	if !Emulated() && len(env) == 0 {
+		return os.Symlink(program, path)
+	}
+	script := "#!/bin/sh\n"
+	for _, variable := range append(env, Var+"="+os.Getenv(Var)) {
+		script += fmt.Sprintf("export '%s'\n", variable)
+	}
+	script += fmt.Sprintf("exec %s '%s' \"$@\"\n", os.Getenv(Var), program)
+	return os.WriteFile(path, []byte(script), 0o700)
+}
