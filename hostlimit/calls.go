@@ -12,28 +12,34 @@ import (
 
 // Allow is stint.Limiter.Allow. Options.Limiter.FailOpen is the answer if Spend
 // returns an error.
-func (l *Limiter) Allow(key stint.Key) bool {
-	if o := l.owner(); o != nil {
-		return o.Allow(key)
-	}
-	d, err := l.Spend(key, 1)
-	return d.Allowed || err != nil && l.opts.Limiter.FailOpen
-}
+func (l *Limiter) Allow(key stint.Key) bool { return (*l.front.Load()).Allow(key) }
 
 // Spend is stint.Limiter.Spend.
-func (l *Limiter) Spend(key stint.Key, cost int64) (stint.Decision, error) {
-	if o := l.owner(); o != nil {
-		return o.Spend(key, cost)
-	}
-	return l.one(opTogether, stint.Request{Key: key, Cost: cost})
+func (l *Limiter) Spend(key stint.Key, cost int64) (d stint.Decision, err error) {
+	d, err = (*l.front.Load()).Spend(key, cost) // with "return" in front it is too long to be inlined
+	return
 }
 
 // Check is stint.Limiter.Check.
-func (l *Limiter) Check(key stint.Key, cost int64) (stint.Decision, error) {
-	if o := l.owner(); o != nil {
-		return o.Check(key, cost)
-	}
-	return l.one(opTogether, stint.Request{Key: key, Cost: cost, Mode: stint.CheckOnly})
+func (l *Limiter) Check(key stint.Key, cost int64) (d stint.Decision, err error) {
+	d, err = (*l.front.Load()).Check(key, cost)
+	return
+}
+
+// distant is the spender of a process that is not the owner.
+type distant struct{ l *Limiter }
+
+func (o distant) Allow(key stint.Key) bool {
+	d, err := o.Spend(key, 1)
+	return d.Allowed || err != nil && o.l.opts.Limiter.FailOpen
+}
+
+func (o distant) Spend(key stint.Key, cost int64) (stint.Decision, error) {
+	return o.l.one(opTogether, stint.Request{Key: key, Cost: cost})
+}
+
+func (o distant) Check(key stint.Key, cost int64) (stint.Decision, error) {
+	return o.l.one(opTogether, stint.Request{Key: key, Cost: cost, Mode: stint.CheckOnly})
 }
 
 // Refund is stint.Limiter.Refund.

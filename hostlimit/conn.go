@@ -34,12 +34,16 @@ type conn struct {
 	busy  atomic.Bool  // the reader handles a part of a reply
 	base  time.Time
 
+	reading sync.Mutex    // held by the goroutine that reads
+	wake    chan struct{} // signals read
+
 	mu      sync.Mutex
 	offset  int64 // of the owner's clock from base
 	calls   map[uint32]*call
 	last    uint32
 	err     error // why calls are no longer possible; nil before that
 	leaving bool  // the owner or this process closes
+	readers int   // calls that have read for themselves
 	quit    chan struct{}
 	closed  atomic.Bool // by this process
 }
@@ -72,7 +76,7 @@ func dialConn(socket string, names []named, timeout time.Duration, lost func(*co
 func newConn(nc net.Conn, names []named, timeout time.Duration, lost func(*conn, error)) (*conn, error) {
 	c := &conn{
 		nc: nc, out: newOutbox(nc), frames: newFrames(nc), timeout: timeout, base: time.Now(), lost: lost,
-		calls: make(map[uint32]*call), quit: make(chan struct{}),
+		calls: make(map[uint32]*call), quit: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	if err := c.hello(names); err != nil {
 		nc.Close()
@@ -149,8 +153,9 @@ func (c *conn) doContext(ctx context.Context, o op, request func([]byte) []byte,
 	id := c.nextLocked()
 	call.sent = int64(time.Since(c.base))
 	c.calls[id] = call
+	alone := len(c.calls) == 1
 	c.mu.Unlock()
-	if err := c.out.send(o, id, request); err != nil {
+	if err := c.out.post(o, id, alone, request); err != nil {
 		c.mu.Lock()
 		_, waits := c.calls[id]
 		delete(c.calls, id)
@@ -159,6 +164,11 @@ func (c *conn) doContext(ctx context.Context, o op, request func([]byte) []byte,
 			callPool.Put(call)
 			return errMoved
 		}
+	}
+	if ctx.Done() == nil {
+		c.readFor(call, alone)
+	} else {
+		c.wakeReader()
 	}
 	select {
 	case <-call.done:
@@ -208,51 +218,117 @@ func (c *conn) nextLocked() uint32 {
 	}
 }
 
-// read hands replies to their calls.
+// readFor reads frames until the reply to a call has come, unless another
+// goroutine reads. A caller that is alone so wakes no goroutine.
+func (c *conn) readFor(own *call, alone bool) {
+	if !c.reading.TryLock() {
+		return // the goroutine that reads hands over the reply
+	}
+	c.frames.nc.spin = alone
+	for len(own.done) == 0 && c.next() {
+	}
+	for c.frames.buffered() && c.next() {
+	}
+	c.reading.Unlock()
+	c.mu.Lock()
+	c.readers++
+	waits := len(c.calls) > 0
+	c.mu.Unlock()
+	if waits {
+		c.wakeReader()
+	}
+}
+
+// wakeReader makes read hand over the replies that are to come.
+func (c *conn) wakeReader() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// idleTime is how long no call has read for itself when read begins to.
+const idleTime = 5 * time.Millisecond
+
+// read reads if no caller does. It notices that the owner closes or dies while
+// there are no calls.
 func (c *conn) read() {
+	timer := time.NewTimer(idleTime)
+	defer timer.Stop()
+	readers := -1
 	for {
-		f, err := c.frames.next()
-		if err != nil {
-			c.fail(fmt.Errorf("%w: %w", ErrNoAnswer, err))
-			return
-		}
-		c.heard.Store(int64(time.Since(c.base)))
-		switch f.op {
-		case opBye:
-			c.leave()
-		case opReply, opPart:
-			c.mu.Lock()
-			call := c.calls[f.id]
-			if call != nil && f.op == opReply {
-				delete(c.calls, f.id)
-			}
-			empty := c.leaving && len(c.calls) == 0
-			c.mu.Unlock()
-			switch {
-			case call == nil: // the reply to a ping
-				if f.op == opReply && f.id == 0 && f.body.byte() == replyOK {
-					c.setClock(f.body.int())
-				}
-			case f.op == opPart:
-				if call.part != nil {
-					c.busy.Store(true)
-					call.part(&f.body)
-					c.busy.Store(false)
-					c.heard.Store(int64(time.Since(c.base)))
-				}
-			default:
-				call.buf = append(call.buf[:0], f.body.b...)
-				call.done <- struct{}{}
-			}
-			if empty {
-				c.fail(errMoved)
+		c.reading.Lock()
+		c.frames.nc.spin = false
+		for more := true; more; {
+			if !c.next() {
+				c.reading.Unlock()
 				return
 			}
-		default:
-			c.fail(fmt.Errorf("%w: %w", ErrNoAnswer, errMessage))
-			return
+			c.mu.Lock()
+			more = len(c.calls) > 0 || c.frames.buffered()
+			c.mu.Unlock()
+		}
+		c.reading.Unlock()
+		for idle := false; !idle; {
+			timer.Reset(idleTime)
+			select {
+			case <-c.quit:
+				return
+			case <-c.wake:
+				idle = true
+			case <-timer.C:
+				c.mu.Lock()
+				idle, readers = readers == c.readers, c.readers
+				c.mu.Unlock()
+			}
 		}
 	}
+}
+
+// next hands a frame to its call. It returns false if the connection is over.
+func (c *conn) next() bool {
+	f, err := c.frames.next()
+	if err != nil {
+		c.fail(fmt.Errorf("%w: %w", ErrNoAnswer, err))
+		return false
+	}
+	c.heard.Store(int64(time.Since(c.base)))
+	switch f.op {
+	case opBye:
+		c.leave()
+	case opReply, opPart:
+		c.mu.Lock()
+		call := c.calls[f.id]
+		if call != nil && f.op == opReply {
+			delete(c.calls, f.id)
+		}
+		empty := c.leaving && len(c.calls) == 0
+		c.mu.Unlock()
+		switch {
+		case call == nil: // the reply to a ping
+			if f.op == opReply && f.id == 0 && f.body.byte() == replyOK {
+				c.setClock(f.body.int())
+			}
+		case f.op == opPart:
+			if call.part != nil {
+				c.busy.Store(true)
+				call.part(&f.body)
+				c.busy.Store(false)
+				c.heard.Store(int64(time.Since(c.base)))
+			}
+		default:
+			call.buf = append(call.buf[:0], f.body.b...)
+			call.done <- struct{}{}
+		}
+		if empty {
+			c.fail(errMoved)
+			return false
+		}
+	default:
+		c.fail(fmt.Errorf("%w: %w", ErrNoAnswer, errMessage))
+		return false
+	}
+	return true
 }
 
 // leave notes that the owner closes. The calls under way get their answers.

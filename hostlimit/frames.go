@@ -18,13 +18,14 @@ type frame struct {
 
 // frames reads frames from a connection.
 type frames struct {
-	nc  net.Conn
+	nc  *stream
 	r   *bufio.Reader
 	buf []byte
 }
 
 func newFrames(nc net.Conn) *frames {
-	return &frames{nc: nc, r: bufio.NewReaderSize(nc, bufferSize)}
+	s := newStream(nc)
+	return &frames{nc: s, r: bufio.NewReaderSize(s, bufferSize)}
 }
 
 // buffered reports whether a whole frame is in the buffer.

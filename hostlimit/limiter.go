@@ -16,6 +16,7 @@ import (
 // Limiter is a stint.Limiter whose file several processes share. Its methods do
 // what those of stint.Limiter do. Any number of goroutines may call them.
 type Limiter struct {
+	front  atomic.Pointer[spender] // of now; first, or the compiler does not inline Spend
 	place  place
 	opts   Options
 	limits atomic.Pointer[declared]
@@ -43,6 +44,24 @@ type backend struct {
 	remote  remote
 }
 
+// spender has the calls that are so short that it takes time to ask for the role
+// and to copy a Decision. The methods of Limiter are inlined to one call of it.
+type spender interface {
+	Allow(key stint.Key) bool
+	Spend(key stint.Key, cost int64) (stint.Decision, error)
+	Check(key stint.Key, cost int64) (stint.Decision, error)
+}
+
+// put puts a backend, or none, in the place of the last one.
+func (l *Limiter) put(b *backend) {
+	front := spender(distant{l})
+	if b != nil && b.limiter != nil {
+		front = b.limiter
+	}
+	l.now.Store(b)
+	l.front.Store(&front)
+}
+
 // Open returns a Limiter for the file at path. If no process has the file, this
 // one opens it as stint.Open does, and serves it. Otherwise it becomes a guest
 // of the process that has it. The errors are those of stint.Open; ErrLocked
@@ -62,6 +81,7 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	}
 	l := &Limiter{place: p, opts: o, changed: make(chan struct{}), closed: make(chan struct{}), seeking: true}
 	l.limits.Store(declare(limits))
+	l.put(nil)
 	deadline := time.Now().Add(o.Limiter.LockTimeout)
 	for {
 		b, err := l.try()
@@ -124,7 +144,7 @@ func (l *Limiter) become(b *backend) {
 		return
 	default:
 	}
-	l.now.Store(b)
+	l.put(b)
 	l.failure = nil
 	close(l.changed)
 	l.changed = make(chan struct{})
@@ -161,7 +181,7 @@ func (l *Limiter) lost(c *conn, err error) {
 		return
 	default:
 	}
-	l.now.Store(nil)
+	l.put(nil)
 	l.seeking = true
 	l.running.Go(func() {
 		if errors.Is(err, errMoved) {

@@ -15,7 +15,7 @@ const (
 // outbox writes frames to a connection. One goroutine at a time writes, for all
 // of them, so frames that come together share a system call.
 type outbox struct {
-	nc net.Conn
+	nc *stream
 
 	mu         sync.Mutex
 	sent       sync.Cond // signalled after each write
@@ -25,7 +25,7 @@ type outbox struct {
 }
 
 func newOutbox(nc net.Conn) *outbox {
-	o := &outbox{nc: nc}
+	o := &outbox{nc: newStream(nc)}
 	o.sent.L = &o.mu
 	return o
 }
@@ -42,6 +42,11 @@ func (o *outbox) add(p op, id uint32, f func([]byte) []byte) {
 // send appends a frame, and writes it unless another goroutine does. It waits
 // while the other has much to write. An error says that the frame was not sent.
 func (o *outbox) send(p op, id uint32, f func([]byte) []byte) error {
+	return o.post(p, id, false, f)
+}
+
+// post is send. If alone is set, no other goroutine is about to send.
+func (o *outbox) post(p op, id uint32, alone bool, f func([]byte) []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.waitLocked()
@@ -49,7 +54,7 @@ func (o *outbox) send(p op, id uint32, f func([]byte) []byte) error {
 		return o.err
 	}
 	o.buf = appendFrame(o.buf, p, id, f)
-	o.writeLocked()
+	o.writeLocked(alone)
 	return nil
 }
 
@@ -66,26 +71,28 @@ func (o *outbox) waitLocked() {
 	}
 }
 
-// flush writes the frames that add has appended.
-func (o *outbox) flush() {
+// flush writes the frames that add has appended. If alone is set, no other
+// goroutine is about to send.
+func (o *outbox) flush(alone bool) {
 	o.mu.Lock()
-	o.writeLocked()
+	o.writeLocked(alone)
 	o.mu.Unlock()
 }
 
-func (o *outbox) writeLocked() {
+func (o *outbox) writeLocked(alone bool) {
 	if o.writing {
 		return
 	}
 	o.writing = true
-	o.mu.Unlock()
-	runtime.Gosched() // others that are about to send share the system call
-	o.mu.Lock()
+	if !alone {
+		o.mu.Unlock()
+		runtime.Gosched() // others that are about to send share the system call
+		o.mu.Lock()
+	}
 	for len(o.buf) > 0 && o.err == nil {
 		b := o.buf
 		o.buf = o.spare[:0]
 		o.mu.Unlock()
-		o.nc.SetWriteDeadline(time.Now().Add(frameTime))
 		_, err := o.nc.Write(b)
 		o.mu.Lock()
 		if o.spare = b[:0]; cap(b) > maxFrame {

@@ -67,13 +67,16 @@ func (c *serverConn) refuse(err error) {
 func (c *serverConn) serve() {
 	f := newFrames(c.nc)
 	err := c.hello(f)
-	for err == nil {
+	for handled := 0; err == nil; {
 		var next frame
 		if next, err = f.next(); err == nil {
 			err = c.handle(next)
+			handled++
 		}
 		if !f.buffered() {
-			c.out.flush()
+			f.nc.spin = handled == 1 && len(c.busy) == 0
+			c.out.flush(f.nc.spin)
+			handled = 0
 		}
 		c.out.wait() // reads no more from a guest that reads too slowly
 	}

@@ -16,8 +16,9 @@ reset_after_ns (until the bucket is full), and pid if a program answered. With -
 that of the --name, or an override of exactly this id.
 
 If a program has the file open and shares it (package hostlimit), the program answers, and a line on
-stderr says which process that is. So it is with check, refund, reset, hold, show, list, names, stat,
-export and backup. The limit is still that of the flags, and --name is a label of the program.
+stderr says which process that is. So it is with check, spend, refund, reset, hold, show, list, names,
+stat, export and backup, and with run, without the line. The limit is still that of the flags, and
+--name is a label of the program.
 
 Put -- before an ID that begins with -.`,
 			Example: `  stint allow --limit 3/1m alice && echo hello

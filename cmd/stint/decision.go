@@ -106,18 +106,22 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	}
 	f.pid = to.pid()
 	switch {
-	case f.force && to.owner != nil:
-		return stint.Decision{}, errors.Join(fmt.Errorf("--force changes the file itself, which process %d has open",
-			f.pid), to.Close())
 	case f.act == nil:
 		err := to.do(f.limits.label(), stint.Unlimited, id, func(l decider, key stint.Key) error { return reset(l, key) })
 		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, err
-	case f.force:
+	case f.force && to.owner == nil:
 		return f.forced(to.store, to.name.Key(id), limit, limited)
 	case !limited:
 		limit = stint.Unlimited
 	}
-	return to.decide(f.act, f.limits.label(), limit, id, f.cost)
+	act, cost := f.act, f.cost
+	if f.force {
+		act = spendUpTo
+		if limit.Burst > 0 {
+			cost = min(cost, limit.Burst)
+		}
+	}
+	return to.decide(act, f.limits.label(), limit, id, cost)
 }
 
 // isUsage reports whether a decision failed because of the arguments.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 )
 
 const lineSuffix = " line"
@@ -45,6 +46,9 @@ func (l *line) stand(ctx context.Context, signals <-chan os.Signal) error {
 	deadline := time.Now().Add(cmp.Or(l.f.timeout, math.MaxInt64))
 	for {
 		delay, err := l.step(signals, deadline)
+		if errors.Is(err, errOwnerLeft) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -81,10 +85,11 @@ func (l *line) step(signals <-chan os.Signal, deadline time.Time) (delay time.Du
 		db.lockTimeout, outOfTime = left, true
 	}
 	var store *stint.BoltStore
+	var owner *hostlimit.Guest
 	opened := make(chan error, 1)
 	go func() {
 		var err error
-		store, err = db.open()
+		store, owner, err = openOrAsk(&db, db.openWithin)
 		opened <- err
 	}()
 	select {
@@ -97,6 +102,9 @@ func (l *line) step(signals <-chan os.Signal, deadline time.Time) (delay time.Du
 	}
 	if err != nil {
 		return 0, err
+	}
+	if owner != nil {
+		return 0, l.ask(owner, signals, deadline)
 	}
 	delay, err = l.spend(store, time.Now(), deadline)
 	return delay, errors.Join(err, failed(store.Close()))
@@ -119,28 +127,38 @@ func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay tim
 	if first {
 		delay = max(delay, time.Duration(last+l.needs()-now.UnixNano()))
 	}
-	full := first && l.limit.Queue > 0 && int64((delay-1)/l.limit.Interval()) >= l.limit.Queue
-	if l.f.wait && full {
-		place := delay - time.Duration(l.limit.Queue)*l.limit.Interval() // until the queue has space
-		return 0, &ended{statusTryLater, fmt.Sprintf(
-			"%s is denied by %s: the queue is full, which holds %s: retry in %s",
-			printable(l.id), l.limit, plural(int(l.limit.Queue), "token"), duration(place))}
-	}
-	if !l.f.wait || delay > deadline.Sub(now) {
-		todo := ", or queue with --wait"
-		if l.f.wait {
-			todo = ", or wait longer with --timeout"
-		} else if full {
-			todo = ""
-		}
-		return 0, &ended{statusTryLater, fmt.Sprintf("%s is denied by %s: retry in %s%s",
-			printable(l.id), l.limit, duration(delay), todo)}
+	full := first && l.isFull(delay)
+	if !l.f.wait || full || delay > deadline.Sub(now) {
+		return 0, l.denied(delay, full)
 	}
 	if first {
 		l.turn = now.Add(delay).UnixNano()
 		err = l.setLast(store, l.turn)
 	}
 	return delay, err
+}
+
+// isFull reports whether the queue has no space for a turn after a delay.
+func (l *line) isFull(delay time.Duration) bool {
+	return l.limit.Queue > 0 && int64((delay-1)/l.limit.Interval()) >= l.limit.Queue
+}
+
+// denied returns the error of a turn that is not taken.
+func (l *line) denied(delay time.Duration, full bool) error {
+	if l.f.wait && full {
+		place := delay - time.Duration(l.limit.Queue)*l.limit.Interval() // until the queue has space
+		return &ended{statusTryLater, fmt.Sprintf(
+			"%s is denied by %s: the queue is full, which holds %s: retry in %s",
+			printable(l.id), l.limit, plural(int(l.limit.Queue), "token"), duration(place))}
+	}
+	todo := ", or queue with --wait"
+	if l.f.wait {
+		todo = ", or wait longer with --timeout"
+	} else if full {
+		todo = ""
+	}
+	return &ended{statusTryLater, fmt.Sprintf("%s is denied by %s: retry in %s%s",
+		printable(l.id), l.limit, duration(delay), todo)}
 }
 
 // needs returns the nanoseconds in which the tokens come back.
@@ -170,31 +188,30 @@ func (l *line) setLast(store *stint.BoltStore, turn int64) error {
 	return failed(store.Save([]stint.Change{{Key: name.Key(l.id), TAT: turn}}))
 }
 
-// leave gives up the turn. Later turns do not move.
+// leave gives up the turn. Later turns do not move. While a program has the
+// file, there is nothing to give up: the queue is that of the program.
 func (l *line) leave() error {
-	return l.again(func(store *stint.BoltStore) error {
-		last, err := l.last(store, time.Now())
-		if err == nil && last == l.turn {
-			err = l.setLast(store, last-l.needs())
-		}
+	store, owner, err := openOrAsk(&l.f.db, l.f.db.openExistingWithin)
+	if err != nil {
 		return err
-	})
+	}
+	if owner != nil {
+		return failed(owner.Close())
+	}
+	last, err := l.last(store, time.Now())
+	if err == nil && last == l.turn {
+		err = l.setLast(store, last-l.needs())
+	}
+	return errors.Join(err, failed(store.Close()))
 }
 
 // refund returns the tokens.
 func (l *line) refund() error {
-	return l.again(func(store *stint.BoltStore) error {
-		_, err := l.decide(store, refund)
-		return err
-	})
-}
-
-func (l *line) again(do func(*stint.BoltStore) error) error {
-	store, err := l.f.db.openExisting()
-	if err != nil {
-		return err
+	to, err := l.f.db.openToGive(l.f.limits.label())
+	if err == nil {
+		_, err = to.decide(refund, l.f.limits.label(), l.limit, l.id, l.f.cost)
 	}
-	return errors.Join(do(store), failed(store.Close()))
+	return err
 }
 
 // decide acts on the bucket. When it returns, the result is durable.

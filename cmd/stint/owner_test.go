@@ -146,8 +146,6 @@ func TestOwner(t *testing.T) {
 		{[]string{"show", "alice", "--db", db, "--name", "Tpyo"}, 2, `has no limit "Tpyo": it has Orders`},
 		{[]string{"allow", "alice", "--db", db, "--limit", "3/1h"}, 2, `process ` + pid +
 			`, which has the file open, has no limit "default": it has Orders; name one with --name`},
-		{[]string{"spend", "alice", "--force", "--limit", "3/1h", "--name", "Orders", "--db", db}, 2,
-			"--force changes the file itself, which process " + pid + " has open"},
 		{[]string{"allow", "alice", "--cost", "4", "--limit", "3/1h", "--name", "Orders", "--db", db}, 2,
 			"no wait is long enough: lower --cost"},
 		{[]string{"compact", db, "--lock-timeout", "10ms"}, 3, "another process has it open"},

@@ -44,6 +44,9 @@ full. If the wait is interrupted, nothing is spent. Other commands do not queue:
 tokens that they spend. The file keeps the last turn of each id under a label of its own, "LABEL
 line", which list and show report.
 
+If a program has the file open and shares it, as allow describes, the program decides. With --wait
+the queue is then that of the program. If the program closes the file, the wait goes on.
+
 The exit status is that of the command, or 128+N if signal N ended it. It is 127 if the command was
 not found and 126 if it could not be started; neither costs a token. Signals are passed on to the
 command, except the INT and QUIT that a terminal sends to both. To end a command from elsewhere while
@@ -67,6 +70,7 @@ it runs in a terminal, send TERM. Under nohup, both ignore HUP.`,
 		},
 	}
 	f.db.register(cmd, dbUsage)
+	f.db.silent = true             // stderr is for the command
 	f.db.lockTimeout = time.Minute // cron may start twenty at once
 	cmd.Flags().Lookup("lock-timeout").DefValue = f.db.lockTimeout.String()
 	f.limits.register(cmd, true)

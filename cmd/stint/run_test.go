@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 )
 
 // Three of the processes that start at the same moment are admitted, and none
@@ -159,4 +160,62 @@ func TestRunTimeoutLocked(t *testing.T) {
 	assert.Empty(t, r.stdout)
 	assert.Regexp(t, `locked.*, or wait longer with --timeout\n$`, r.stderr)
 	assert.Equal(t, 3, run("--timeout", "1h", "--lock-timeout", "1ms").status)
+}
+
+// A process waits in the queue of the program that has the file, and gives up
+// its turn if it is interrupted. If the program closes the file, it waits on.
+func TestRunAtOwner(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot be sent a signal")
+	}
+	db := filepath.Join(t.TempDir(), "stint.db")
+	key := orders.Key("a")
+	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: stint.PerHour(1)}}, nil, nil)
+	require.NoError(t, err)
+	owner, err := stint.Open(db, limits, nil)
+	require.NoError(t, err)
+	defer owner.Close()
+	server, err := hostlimit.Serve(owner, db, nil)
+	require.NoError(t, err)
+	defer server.Close()
+	require.True(t, owner.Allow(key))
+	waits := func() bool {
+		for held := range owner.Held() {
+			if held.Waiting > 0 {
+				return true
+			}
+		}
+		return false
+	}
+	inLine := func() bool { // of the file
+		store, err := stint.OpenBolt(db, nil, &stint.BoltOptions{LockTimeout: time.Minute})
+		require.NoError(t, err)
+		defer store.Close()
+		_, ok := numberOf(store, "Orders"+lineSuffix)
+		return ok
+	}
+	for _, closes := range []bool{false, true} {
+		cmd := process(t, "run", "--wait", "--db", db, "--limit", "1/1h", "--name", "Orders", "a", "--", "echo", "ran")
+		var stdout, stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		require.NoError(t, cmd.Start())
+		for !waits() {
+			runtime.Gosched()
+		}
+		if closes {
+			require.NoError(t, server.Close())
+			require.NoError(t, owner.Close())
+			for !inLine() {
+			}
+		}
+		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		_ = cmd.Wait()
+		assert.Equal(t, result{130, "", "stint: interrupted: the command was not run, and no token was spent\n"},
+			result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()})
+		if !closes {
+			d, err := owner.Check(key, 1)
+			require.NoError(t, err)
+			assert.LessOrEqual(t, d.RetryAfter, time.Hour, "its turn was given back")
+		}
+	}
 }

@@ -18,12 +18,30 @@ func newSpend() *cobra.Command {
 		Short: "Spend tokens of ID's bucket, or with --force all that are there",
 		Long: `Spend tokens of ID's bucket if they are there, as allow does. --force is for something that was done
 anyway: it spends as many tokens as there are. The bucket is empty then. It owes nothing, and refills
-as its limit says.`,
+as its limit says. If a program has the file open, a bucket that is held or has a queue may not be
+forced.`,
 		Example: `  stint spend --limit 3/1m alice
   stint spend --limit 100/1d --cost 150 --force alice`,
 	})
 	cmd.Flags().BoolVar(&f.force, "force", false, "spend all tokens if there are too few")
 	return cmd
+}
+
+// spendUpTo spends as many tokens as there are, up to the cost.
+func spendUpTo(l decider, r stint.Request) (stint.Decision, error) {
+	for {
+		d, err := l.SpendAll(r)
+		switch {
+		case err != nil || d.Allowed || d.Limit == stint.Blocked:
+			return d, err
+		case d.Remaining == 0:
+			d.Allowed = true
+			return d, nil
+		case d.Remaining >= r.Cost:
+			return d, nil // a hold denies it
+		}
+		r.Cost = d.Remaining
+	}
 }
 
 // forced spends without a decision. The TAT goes no further than that of an

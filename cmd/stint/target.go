@@ -68,6 +68,11 @@ func reach[S any](f *dbFlags, label string, open opener[S], found func(S) (*targ
 	case owner == nil:
 		return found(store)
 	}
+	return targetAt(owner, label)
+}
+
+// targetAt returns the target of a label that a program declares.
+func targetAt(owner *hostlimit.Guest, label string) (*target, error) {
 	labels := owner.Labels()
 	for name, l := range labels {
 		if l == label {
@@ -97,18 +102,24 @@ func (e notDeclared) Error() string {
 // decide acts on the bucket of an id, and closes the target.
 func (t *target) decide(do action, label string, limit stint.Limit, id string, cost int64) (
 	d stint.Decision, err error) {
-	err = t.do(label, limit, id, func(l decider, key stint.Key) (err error) {
-		r := stint.Request{Key: key, Cost: cost}
-		if t.owner != nil {
-			r.Limit = limit // instead of the program's own
-			if limit != stint.Unlimited && limit != stint.Blocked {
-				r.Limit.Durability = stint.Synced
-			}
-		}
-		d, err = do(l, r)
+	err = t.do(label, limit, id, func(l decider, _ stint.Key) (err error) {
+		d, err = do(l, t.request(limit, id, cost))
 		return err
 	})
 	return d, err
+}
+
+// request returns a request for the bucket of an id. A program gets the limit
+// with it, instead of its own.
+func (t *target) request(limit stint.Limit, id string, cost int64) stint.Request {
+	r := stint.Request{Key: t.name.Key(id), Cost: cost}
+	if t.owner != nil {
+		r.Limit = limit
+		if limit != stint.Unlimited && limit != stint.Blocked {
+			r.Limit.Durability = stint.Synced
+		}
+	}
+	return r
 }
 
 // do acts on the bucket of an id, and closes the target. When it returns, the

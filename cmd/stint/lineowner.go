@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
+)
+
+// ask spends the tokens at the program that has the file open, and waits in its
+// queue. If the program closes the file, the next step begins again.
+func (l *line) ask(owner *hostlimit.Guest, signals <-chan os.Signal, deadline time.Time) (err error) {
+	to, err := targetAt(owner, l.f.limits.label())
+	if err != nil {
+		return err
+	}
+	r := to.request(l.limit, l.id, l.f.cost)
+	var d stint.Decision
+	if l.f.wait {
+		err = l.queue(owner, r, signals, deadline)
+	} else {
+		d, err = owner.SpendAll(r)
+	}
+	tooLate := errors.Is(err, stint.ErrQueueFull) || errors.Is(err, context.DeadlineExceeded)
+	if full := errors.Is(err, stint.ErrQueueFull); tooLate || err == nil && !l.f.wait && !d.Allowed {
+		if tooLate {
+			d, err = check(owner, r)
+		}
+		if err == nil {
+			err = l.denied(d.RetryAfter, full || !l.f.wait && l.isFull(d.RetryAfter))
+		}
+	}
+	owner.Close()
+	switch denied := (*ended)(nil); {
+	case errors.Is(err, hostlimit.ErrNoOwner): // nothing was spent
+		return errOwnerLeft
+	case errors.As(err, &denied) || errors.Is(err, errInterrupted):
+		return err
+	}
+	return failed(err)
+}
+
+// errOwnerLeft says that the program has closed the file before the tokens were
+// spent.
+var errOwnerLeft = errors.New("the program has closed the file")
+
+// queue waits for the tokens in the queue of a program, until a signal comes.
+func (l *line) queue(
+	owner *hostlimit.Guest, r stint.Request, signals <-chan os.Signal, deadline time.Time,
+) error {
+	ctx, stop := context.WithDeadline(context.Background(), deadline)
+	defer stop()
+	waited := make(chan error, 1)
+	go func() { waited <- owner.WaitRequest(ctx, r) }()
+	select {
+	case err := <-waited:
+		return err
+	case <-signals:
+	}
+	stop()
+	if err := <-waited; err == nil { // the turn came at the same moment
+		if _, err := refund(owner, r); err != nil {
+			return errors.Join(errInterrupted, err)
+		}
+	}
+	return errNotRun
+}
