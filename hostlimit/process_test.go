@@ -180,7 +180,8 @@ type worker struct {
 
 func startWorker(t testing.TB, o workerOptions, acks bool) *worker {
 	t.Helper()
-	w := &worker{t: t, cmd: subprocess.Command(t.Context(), os.Args[0]), came: make(chan struct{}, 1), ended: make(chan struct{})}
+	w := &worker{t: t, cmd: subprocess.Command(t.Context(), os.Args[0]),
+		came: make(chan struct{}, 1), ended: make(chan struct{})}
 	told, err := json.Marshal(o)
 	require.NoError(t, err)
 	w.cmd.Env = append(os.Environ(), workerVar+"="+string(told))
