@@ -189,9 +189,9 @@ func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 // DividedBy returns the part of the limit that each of n machines may use by
 // itself: the burst ÷ n, at least 1, and n times the interval. All n together use
 // no more than the limit, or than n tokens at once if its burst is less than n.
-// An empty bucket of it refills in the same time, or sooner if n does not divide
-// the burst, so an instant at which a bucket is full means the same fraction of
-// both. Unlimited and Blocked stay as they are.
+// If n divides the burst, an empty bucket refills in the same time. So an instant
+// at which a bucket is full means the same fraction of both. Unlimited and
+// Blocked stay as they are.
 func (l Limit) DividedBy(n int64) Limit {
 	interval := int64(l.Interval())
 	if n <= 1 || interval == 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRaise has what the model of TestWorlds leaves out: given limits, limits of
-// which there are none, totals, and what a restart finds.
+// TestRaise has what the model of TestWorlds leaves out: given limits, limits that are
+// missing, totals, and what a restart finds.
 func TestRaise(t *testing.T) {
 	t.Run("given limits", func(t *testing.T) {
 		r := newRig(t)
@@ -56,8 +56,9 @@ func TestRaise(t *testing.T) {
 		require.ErrorIs(t, err, ErrUnknownName)
 		_, err = r.Raise(Request{Key: perID.Key("a"), Limit: Limit{Burst: -1}}, r.Now())
 		require.ErrorAs(t, err, new(*ConfigError))
-		names := Names{1: {Label: "total", ID: Shared, Limit: PerHour(100)}, 2: {Label: "share", Limit: PerHour(10), Parent: 1}}
-		limits, err := NewLimits(names, nil, nil)
+		limits, err := NewLimits(Names{
+			1: {Label: "total", ID: Shared, Limit: PerHour(100)}, 2: {Label: "share", Limit: PerHour(10), Parent: 1},
+		}, nil, nil)
 		require.NoError(t, err)
 		l, err := New(NewMemStore(), limits, nil)
 		require.NoError(t, err)
