@@ -3,7 +3,9 @@ package redislimit
 import (
 	"bytes"
 	"io"
+	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,13 +72,24 @@ func (p *proxy) pass(to io.WriteCloser, from io.ReadCloser, ok func([]byte) bool
 	}
 }
 
-// freePort returns a port of the loopback interface on which nothing listens.
+var ports sync.Map // that freePort has returned, or found in use
+
+// freePort returns a port of the loopback interface on which nothing listens. It
+// is below those that the system gives to connections, which would take it away
+// before a server has it.
 func freePort(tb testing.TB) string {
 	tb.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(tb, err)
-	defer ln.Close()
-	_, port, err := net.SplitHostPort(ln.Addr().String())
-	require.NoError(tb, err)
-	return port
+	for range 1000 {
+		port := strconv.Itoa(10_000 + rand.IntN(22_000))
+		if _, given := ports.LoadOrStore(port, true); given {
+			continue
+		}
+		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+		if err == nil {
+			require.NoError(tb, ln.Close())
+			return port
+		}
+	}
+	require.Fail(tb, "no port is free")
+	return ""
 }
