@@ -5,7 +5,8 @@
 -- Unix nanoseconds, and in microseconds the generation that it was seen by last.
 --
 -- ARGV[1] is the time in Unix nanoseconds, or empty for the server's time.
--- ARGV[2] is the operation: spend, check, refund, undo, reset or hold.
+-- ARGV[2] is the operation: spend, check, refund, undo, reset, hold or charge.
+-- A charge takes what the bucket has, up to its need, and admits nothing.
 -- ARGV[3] is the generation of the caller's limits, or empty for plain values.
 -- Four follow for each bucket: its mode, the nanoseconds that the cost takes to
 -- come back, the tolerance, and a fourth. That is for undo the instant of the
@@ -134,6 +135,13 @@ for i = 1, #KEYS do
       if less(ls, ln, b.ts, b.tn) then b.ns, b.nn = sub(b.ts, b.tn, cs, cn) end
       b.moves = true
     end
+  elseif op == 'charge' then
+    local ss, sn = b.ts, b.tn
+    if full then ss, sn = nows, nown end
+    ss, sn = add(ss, sn, cs, cn)
+    local ms, mn = add(nows, nown, os, on)
+    if less(ms, mn, ss, sn) then ss, sn = ms, mn end
+    if less(b.ts, b.tn, ss, sn) then b.ns, b.nn, b.moves = ss, sn, true end
   elseif op == 'reset' then
     if not full then b.ns, b.nn = nows, nown end
     b.hs, b.hn, b.moves = 0, 0, true

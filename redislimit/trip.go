@@ -21,6 +21,7 @@ const (
 	opUndo   = "undo"
 	opReset  = "reset"
 	opHold   = "hold"
+	opCharge = "charge"
 )
 
 // maxTogether is the most buckets of one script call.
@@ -32,6 +33,7 @@ type trip struct {
 	requests []request // the answers, too
 	now      int64     // the server's time
 	allowed  bool
+	here     bool // decided while the server was away
 	err      error
 }
 
@@ -67,6 +69,7 @@ func (l *Limiter) tryRun(t *trip, n *limitsInForce) error {
 			strconv.FormatInt(r.tolerance, 10), strconv.FormatInt(r.fourth, 10))
 		synced = synced || cmp.Or(r.limit.Durability, l.opts.Durability) == stint.Synced
 	}
+	l.stats.trips.Add(1)
 	sent := time.Now()
 	reply, acknowledged, err := l.eval(keys, args, synced && t.op != opCheck)
 	if err != nil {
@@ -179,7 +182,7 @@ func (l *Limiter) ask(n *limitsInForce, op string, rs []request) (trips []trip, 
 	trips = l.split(op, rs)
 	if len(trips) == 1 {
 		t := &trips[0]
-		l.run(t, n)
+		l.carryOut(t, n)
 		if errors.Is(t.err, ErrCrossSlot) && !l.cluster.Swap(true) { // the server is a cluster
 			return l.ask(n, op, rs)
 		}
@@ -190,7 +193,7 @@ func (l *Limiter) ask(n *limitsInForce, op string, rs []request) (trips []trip, 
 	}
 	var wg sync.WaitGroup
 	for i := range trips {
-		wg.Go(func() { l.run(&trips[i], n) })
+		wg.Go(func() { l.carryOut(&trips[i], n) })
 	}
 	wg.Wait()
 	allowed := true
@@ -238,6 +241,10 @@ func (l *Limiter) undo(n *limitsInForce, trips []trip) {
 	for i := range trips {
 		t := &trips[i]
 		if !t.allowed || t.err != nil && !errors.Is(t.err, stint.ErrNotDurable) {
+			continue
+		}
+		if t.here {
+			l.undoHere(t)
 			continue
 		}
 		back := trip{op: opUndo}
