@@ -66,7 +66,7 @@ func (l *Limiter) explainProbe(err error) error {
 	if err == nil {
 		return nil
 	}
-	if err = l.explain(err, nil); errors.Is(err, ErrAway) || errors.Is(err, ErrNoAnswer) {
+	if err = l.explain(err); errors.Is(err, ErrAway) || errors.Is(err, ErrNoAnswer) {
 		return err
 	}
 	return nil

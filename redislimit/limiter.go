@@ -34,6 +34,7 @@ type Limiter struct {
 	inForce
 	seen    *seen
 	cluster atomic.Bool // keys must be asked for slot by slot
+	lanes   lanes
 
 	start time.Time
 	ahead atomic.Int64 // server's time minus that of this machine
@@ -100,6 +101,7 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{client: client, opts: c, seen: newSeen(), start: time.Now(), closing: make(chan struct{})}
+	l.lanes.of = make(map[laneOf]*lane)
 	if err := l.SetLimits(limits); err != nil {
 		return nil, err
 	}
@@ -146,7 +148,7 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 
 // supports returns nil if decisions can be as durable as the limit asks.
 func (l *Limiter) supports(limit stint.Limit) error {
-	switch cmp.Or(limit.Durability, l.opts.Durability) {
+	switch l.durability(limit) {
 	case stint.Leased:
 		return ErrNoLeases
 	case stint.Synced:
@@ -155,6 +157,10 @@ func (l *Limiter) supports(limit stint.Limit) error {
 		}
 	}
 	return nil
+}
+
+func (l *Limiter) durability(limit stint.Limit) stint.Durability {
+	return cmp.Or(limit.Durability, l.opts.Durability)
 }
 
 // generation returns the server's time when the limits were loaded, as the
@@ -166,7 +172,7 @@ func (l *Limiter) generation(ctx context.Context, n *limitsInForce) (string, err
 	if n.generation.Load() == 0 {
 		micros, err := l.serverTime(ctx)
 		if err != nil {
-			if err = l.explain(err, nil); errors.Is(err, ErrNoAnswer) { // TIME spends nothing
+			if err = l.explain(err); errors.Is(err, ErrNoAnswer) { // TIME spends nothing
 				err = fmt.Errorf("%w: no answer in time", ErrAway)
 			}
 			return "", err
@@ -255,7 +261,7 @@ func (l *Limiter) look(first bool) error {
 		infos = []any{info}
 	}
 	if err != nil {
-		err = l.explain(err, nil)
+		err = l.explain(err)
 		l.note(err)
 		return err
 	}
