@@ -131,7 +131,7 @@ func (l *Limiter) probeOnce(key string) error {
 	if err == nil {
 		return nil
 	}
-	if err = l.explain(err, nil); isAway(err) {
+	if err = l.explain(err); isAway(err) {
 		return err
 	}
 	return nil

@@ -128,13 +128,13 @@ func (l *Limiter) chargeThese(n *limitsInForce, rs []request, locked bool) error
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			t := &trips[i]
-			if t.err = l.tryRun(t, n); t.err == nil || isAway(t.err) {
+			if t.err = l.chargeOnce(t, n); t.err == nil || isAway(t.err) {
 				return
 			}
 			l.note(t.err)
 			for j := range t.requests { // one of them may be the reason
 				one := trip{op: opCharge, requests: t.requests[j : j+1]}
-				if one.err = l.tryRun(&one, n); isAway(one.err) {
+				if one.err = l.chargeOnce(&one, n); isAway(one.err) {
 					t.err = one.err
 					return
 				}
@@ -155,6 +155,13 @@ func (l *Limiter) chargeThese(n *limitsInForce, rs []request, locked bool) error
 		}
 	}
 	return failed
+}
+
+// chargeOnce asks a server that still counts as away.
+func (l *Limiter) chargeOnce(t *trip, n *limitsInForce) error {
+	t.limits, t.deadline = n, time.Now().Add(l.opts.Timeout)
+	err := l.tryCall([]*trip{t}, false)
+	return cmp.Or(err, t.err)
 }
 
 func isAway(err error) bool { return errors.Is(err, ErrAway) || errors.Is(err, ErrNoAnswer) }

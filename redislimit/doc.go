@@ -9,8 +9,10 @@ of package stint, and is a [stint.Decider]: httplimit takes one in place of a
 Every decision is one round trip to the server, and exact: over any stretch of
 time all machines together admit at most burst + elapsed ÷ T tokens of a bucket.
 The time is the server's. Several buckets are decided in one trip, as
-[Limiter.SpendAll] says. A denial is repeated for up to Options.Fresh without a
-trip; its RetryAfter may then be early by the time of one round trip.
+[Limiter.SpendAll] says. Callers that arrive while two trips are under way share
+the next one, each with an answer or an error of its own. A denial is repeated
+for up to Options.Fresh without a trip; its RetryAfter may then be early by the
+time of one round trip.
 
 Three levels of durability exist: memory and flushed are as durable as the
 server's own persistence, and synced also waits until Options.Replicas replicas

@@ -153,7 +153,7 @@ func TestCharge(t *testing.T) {
 	for call := range 50 {
 		now := []int64{0, 1_000_000_000, endOfTime, rnd.Int64N(endOfTime), 1_700_000_000_000_000_000}[rnd.IntN(5)]
 		keys, set := make([]string, together), []string{"MSET"}
-		args := []string{strconv.FormatInt(now, 10), opCharge, "0"}
+		args := []string{strconv.FormatInt(now, 10), "0"}
 		var want []string
 		for i := range keys {
 			tau := 1 + rnd.Int64N([]int64{10, 1e9, maxTolerance}[rnd.IntN(3)])
@@ -161,7 +161,8 @@ func TestCharge(t *testing.T) {
 			tat := max(0, []int64{0, now, now + 1, now + tau, now + tau + 1, now + rnd.Int64N(tau)}[rnd.IntN(6)])
 			keys[i] = fmt.Sprintf("charge:%d:%d", call, i)
 			set = append(set, keys[i], fmt.Sprintf("%d 0", tat))
-			args = append(args, "0", strconv.FormatInt(need, 10), strconv.FormatInt(tau, 10), "0")
+			r := request{need: need, tolerance: tau}
+			args = append(args, string(r.appendRecord(nil, opCharge, i < together-1)))
 			next := new(big.Int).Add(big.NewInt(max(now, tat)), big.NewInt(need))
 			if full := new(big.Int).Add(big.NewInt(now), big.NewInt(tau)); next.Cmp(full) > 0 {
 				next = full
@@ -173,12 +174,14 @@ func TestCharge(t *testing.T) {
 		}
 		_, err := l.client.Do(t.Context(), set...)
 		require.NoError(t, err)
-		reply, _, err := l.eval(keys, args, false)
+		reply, _, err := l.eval(t.Context(), keys, args, false)
 		require.NoError(t, err)
+		batch := []*trip{{requests: make([]request, together)}}
+		require.NoError(t, l.parse(batch, reply))
 		stored, err := l.client.Do(t.Context(), append([]string{"MGET"}, keys...)...)
 		require.NoError(t, err)
 		for i := range keys {
-			require.Equal(t, want[i], reply.([]any)[2+3*i])
+			require.Equal(t, want[i], strconv.FormatInt(batch[0].requests[i].tat, 10))
 			value, _ := stored.([]any)[i].(string)
 			tat, _, _ := strings.Cut(value, " ")
 			require.Equal(t, want[i], tat)

@@ -35,6 +35,7 @@ type Limiter struct {
 	seen    *seen
 	home    *home       // nil if no limit has AwayShare
 	cluster atomic.Bool // keys must be asked for slot by slot
+	lanes   lanes
 
 	start time.Time
 	ahead atomic.Int64 // server's time minus that of this machine
@@ -105,6 +106,7 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{client: client, opts: c, seen: newSeen(), start: time.Now(), closing: make(chan struct{})}
+	l.lanes.of = make(map[laneOf]*lane)
 	if err := l.SetLimits(limits); err != nil {
 		return nil, err
 	}
@@ -163,7 +165,7 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 
 // supports returns nil if decisions can be as durable as the limit asks.
 func (l *Limiter) supports(limit stint.Limit) error {
-	switch cmp.Or(limit.Durability, l.opts.Durability) {
+	switch l.durability(limit) {
 	case stint.Leased:
 		return ErrNoLeases
 	case stint.Synced:
@@ -172,6 +174,10 @@ func (l *Limiter) supports(limit stint.Limit) error {
 		}
 	}
 	return nil
+}
+
+func (l *Limiter) durability(limit stint.Limit) stint.Durability {
+	return cmp.Or(limit.Durability, l.opts.Durability)
 }
 
 // generation returns the server's time when the limits were loaded, as the
@@ -183,7 +189,7 @@ func (l *Limiter) generation(ctx context.Context, n *limitsInForce) (string, err
 	if n.generation.Load() == 0 {
 		micros, err := l.serverTime(ctx)
 		if err != nil {
-			if err = l.explain(err, nil); errors.Is(err, ErrNoAnswer) { // TIME spends nothing
+			if err = l.explain(err); errors.Is(err, ErrNoAnswer) { // TIME spends nothing
 				err = fmt.Errorf("%w: no answer in time", ErrAway)
 			}
 			return "", err
@@ -274,7 +280,7 @@ func (l *Limiter) look(first bool) error {
 		infos = []any{info}
 	}
 	if err != nil {
-		err = l.explain(err, nil)
+		err = l.explain(err)
 		l.note(err)
 		return err
 	}

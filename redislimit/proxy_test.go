@@ -17,8 +17,9 @@ import (
 // proxy passes connections on to a server. When cut is set, it closes the
 // connection in place of the next reply of a script.
 type proxy struct {
-	url string
-	cut atomic.Bool
+	url     string
+	cut     atomic.Bool
+	scripts atomic.Int64 // calls of a script that were passed on
 }
 
 func newProxy(t *testing.T, s *server) *proxy {
@@ -50,8 +51,9 @@ func newProxy(t *testing.T, s *server) *proxy {
 }
 
 func (p *proxy) noteScript(b []byte, scripted *atomic.Bool) bool {
-	if bytes.Contains(b, []byte("EVAL")) {
+	if n := bytes.Count(b, []byte("\r\nEVAL")); n > 0 {
 		scripted.Store(true)
+		p.scripts.Add(int64(n))
 	}
 	return true
 }
