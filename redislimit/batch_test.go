@@ -388,15 +388,21 @@ func TestBatchTimeout(t *testing.T) {
 		require.False(t, l.away.Load(), "the server answers")
 		check([3]int{1, 0, 0}, 1, 0, 1)
 
-		c.takes = time.Hour
+		take := func(d time.Duration) { // a probe may read it
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.takes = d
+		}
+		take(time.Hour)
 		check([3]int{0, 1000 - maxCalls, maxCalls}, 1000, 0, 1)
 		require.True(t, l.away.Load(), "three callers had no answer")
 		check([3]int{0, 1000, 0}, 1000, 0, 1)
-		c.takes = time.Millisecond
+		take(time.Millisecond)
 		time.Sleep(time.Second)
 		check([3]int{10, 0, 0}, 10, 0, 1)
 
-		for _, c.takes = range []time.Duration{time.Hour, 90 * time.Millisecond, 60 * time.Millisecond} {
+		for _, takes := range []time.Duration{time.Hour, 90 * time.Millisecond, 60 * time.Millisecond} {
+			take(takes)
 			check([3]int{}, 100, time.Millisecond, 20) // callers that come back at once
 		}
 		require.NoError(t, l.Close())
