@@ -81,6 +81,7 @@ func newRueidisClient(url string, timeout time.Duration) (*rueidisClient, error)
 	opt.DisableRetry = true
 	opt.DisableCache = true
 	opt.Dialer.Timeout = timeout
+	opt.Sentinel.TopologyRefreshInterval = 5 * time.Second // a sentinel's message may be missed
 	opt.ConnWriteTimeout = max(timeout, time.Second)
 	return &rueidisClient{opt: opt, timeout: timeout}, nil
 }
