@@ -76,8 +76,10 @@ var _ stint.Decider = (*Limiter)(nil)
 
 // Open returns a Limiter whose buckets live at a Redis or Valkey server, a
 // cluster or a sentinel's primary. The url is redis://HOST:PORT/DB,
-// rediss://USER:PASSWORD@HOST:PORT, or unix:///PATH. Several addresses of a
-// cluster follow as ?addr=HOST:PORT, a sentinel's primary as ?master_set=NAME.
+// rediss://USER:PASSWORD@HOST:PORT, or unix:///PATH. Further addresses follow as
+// ?addr=HOST:PORT&addr=HOST:PORT. With &master_set=NAME they are those of
+// sentinels, and the Limiter follows the primary that they call NAME. Sentinels
+// that ask for a password need a Client of your own, and New.
 //
 // Open does not fail if the server is away: Options.Away says what holds then. It
 // fails if the server refuses it, or is too old.

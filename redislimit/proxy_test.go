@@ -20,6 +20,9 @@ type proxy struct {
 	url     string
 	cut     atomic.Bool
 	scripts atomic.Int64 // calls of a script that were passed on
+
+	lag  sync.RWMutex // while it is locked, nothing comes from the server
+	lost atomic.Bool  // what comes from the server is dropped
 }
 
 func newProxy(t *testing.T, s *server) *proxy {
@@ -41,7 +44,11 @@ func newProxy(t *testing.T, s *server) *proxy {
 			scripted := new(atomic.Bool)
 			conns.Go(func() { p.pass(to, c, func(b []byte) bool { return p.noteScript(b, scripted) }) })
 			conns.Go(func() {
-				p.pass(c, to, func([]byte) bool { return !scripted.Load() || !p.cut.CompareAndSwap(true, false) })
+				p.pass(c, to, func([]byte) bool {
+					p.lag.RLock()
+					defer p.lag.RUnlock()
+					return !p.lost.Load() && (!scripted.Load() || !p.cut.CompareAndSwap(true, false))
+				})
 			})
 		}
 	})
