@@ -17,9 +17,9 @@ import (
 //
 // A reply is a string, an int64, nil or a []any of those. An error that the
 // server replied is a ServerError. A net.OpError of "dial", or ErrAway, says
-// that nothing was sent. After any other error the command may have run. No method may send a command a second time,
-// unless the server said that it did not run it (MOVED, ASK, TRYAGAIN). All
-// must return when ctx ends.
+// that nothing was sent. After any other error the command may have run. No
+// method may send a command a second time, unless the server said that it did
+// not run it (MOVED, ASK, TRYAGAIN). All must return when ctx ends.
 type Client interface {
 	// Eval runs EVALSHA or EVAL, as command says. In a cluster, all keys are in
 	// one slot.
