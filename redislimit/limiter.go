@@ -33,6 +33,7 @@ type Limiter struct {
 	opts   Options
 	inForce
 	seen    *seen
+	leases  *leases
 	cluster atomic.Bool // keys must be asked for slot by slot
 
 	start time.Time
@@ -99,7 +100,8 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{client: client, opts: c, seen: newSeen(), start: time.Now(), closing: make(chan struct{})}
+	l := &Limiter{client: client, opts: c, seen: newSeen(), leases: newLeases(), start: time.Now(),
+		closing: make(chan struct{})}
 	if err := l.SetLimits(limits); err != nil {
 		return nil, err
 	}
@@ -140,16 +142,14 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	defer cancel()
 	l.generation(ctx, n) // if it fails, the first decision asks again
 	l.Store(n)
+	l.leases.dropChanged(n)
 	l.seen.clear()
 	return nil
 }
 
 // supports returns nil if decisions can be as durable as the limit asks.
 func (l *Limiter) supports(limit stint.Limit) error {
-	switch cmp.Or(limit.Durability, l.opts.Durability) {
-	case stint.Leased:
-		return ErrNoLeases
-	case stint.Synced:
+	if cmp.Or(limit.Durability, l.opts.Durability) == stint.Synced {
 		if _, ok := l.client.(SyncClient); !ok {
 			return fmt.Errorf("redislimit: durability synced: %T is no SyncClient", l.client)
 		}
@@ -322,8 +322,8 @@ func (l *Limiter) begin(f func()) bool {
 	return true
 }
 
-// Close waits for spends that are being undone, and closes the client. Later
-// calls return stint.ErrClosed. The buckets stay at the server.
+// Close waits for spends that are being undone, gives back the tokens of leases,
+// and closes the client. Later calls return stint.ErrClosed. The buckets stay at the server.
 func (l *Limiter) Close() error {
 	l.close.Do(func() {
 		l.workMu.Lock()
@@ -331,6 +331,7 @@ func (l *Limiter) Close() error {
 		l.workMu.Unlock()
 		close(l.closing)
 		l.work.Wait()
+		l.giveBack(l.leases.ended(l, true))
 		l.client.Close()
 	})
 	return nil

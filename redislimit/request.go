@@ -38,6 +38,7 @@ type request struct {
 	need      int64 // nanoseconds that the cost takes to come back
 	fourth    int64 // argument of the script
 	asks      bool  // the server decides
+	leased    bool  // a lease may decide
 	at        int   // index in the caller's requests
 
 	tat, wait, hold int64 // the script's answer
@@ -84,6 +85,7 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op string) (requ
 		r.need = req.Cost * r.interval
 	}
 	r.name = l.opts.keyOf(req.Key)
+	r.leased = l.mayLease(r.limit, configured)
 	return r, nil
 }
 
