@@ -49,13 +49,9 @@ func (l *Limiter) one(op string, req stint.Request) (stint.Decision, error) {
 	if !r.asks {
 		return r.decision(0, op), nil
 	}
-	if r.leased && op == opSpend {
-		if d, done, err := l.spendLeased(n, &r, req.Cost); done {
+	if r.leased {
+		if d, done, err := l.oneLeased(n, op, &r, req.Cost); done {
 			return d, err
-		}
-	} else if r.leased && op == opCheck {
-		if d, done := l.checkLeased(&r, req.Cost); done {
-			return d, nil
 		}
 	}
 	sent := l.elapsed()
@@ -167,7 +163,7 @@ func (l *Limiter) together(op string, reqs []stint.Request, ds []stint.Decision)
 	if op == opSpend && !strictest(reqs, ds, rs).Allowed {
 		op = opCheck // a Blocked request denies all
 	}
-	if op == opSpend && l.spendAllLeased(n, reqs, rs, ds) {
+	if l.allLeased(n, op, reqs, rs, ds) {
 		return strictest(reqs, ds, nil), nil
 	}
 	if len(rs) > 0 {

@@ -26,7 +26,7 @@ does not exist.
 # Leases
 
 If a limit is Leased, a trip takes tokens to this machine in advance, and the
-following decisions are made here, in less than a microsecond. Over any stretch Δ
+following decisions are made here, from memory. Over any stretch Δ
 all machines together use at most burst + (Δ + H) ÷ T tokens, so at most
 9/8 burst + Δ ÷ T, whatever crashes, hangs or is cut off. H is the longest life of
 a lease: τ ÷ 8, and at most Options.MaxLease (a minute). It begins before the

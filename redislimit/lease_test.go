@@ -443,3 +443,24 @@ func TestLeasesBounded(t *testing.T) {
 	require.Nil(t, s.of(l, &r, l.elapsed()))
 	clear(s.buckets)
 }
+
+// Close gives back the leases of many buckets, of any slots of a cluster.
+func TestLeasesGoBack(t *testing.T) {
+	t.Parallel()
+	for _, cluster := range []bool{false, true} {
+		clock := newTestClock()
+		_, prefix := commonServer(t)
+		l, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
+		l.cluster.Store(cluster) // one server takes keys of any slots
+		used := make(map[stint.Key]int64)
+		for i := range 150 {
+			key := perID.Key(fmt.Sprint(i))
+			used[key] = l.fill(t, key, 4)
+		}
+		require.NoError(t, l.Close())
+		after, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
+		for key, n := range used {
+			require.Equal(t, 1000-n, after.remaining(t, key))
+		}
+	}
+}

@@ -89,8 +89,23 @@ func (s *leaseShard) makeRoom() bool {
 	return false
 }
 
-// spendLeased decides on a bucket with a lease. If done is false, nothing was
+// oneLeased decides on a bucket with a lease. If done is false, nothing was
 // spent, and the server has to be asked in another way.
+func (l *Limiter) oneLeased(n *limitsInForce, op string, r *request, cost int64) (d stint.Decision, done bool,
+	err error) {
+	switch op {
+	case opSpend:
+		d, done, err = l.spendLeased(n, r, cost)
+	case opCheck:
+		d, done = l.checkLeased(r, cost)
+	}
+	if !done {
+		r.name = l.opts.keyOf(r.key)
+	}
+	return d, done, err
+}
+
+// spendLeased takes tokens of the lease, or waits until the server grants some.
 func (l *Limiter) spendLeased(n *limitsInForce, r *request, cost int64) (d stint.Decision, done bool, err error) {
 	if cost == 0 {
 		return d, false, nil
@@ -170,6 +185,18 @@ func (l *Limiter) checkLeased(r *request, cost int64) (d stint.Decision, done bo
 	}
 	r.need = (cost - left) * r.interval
 	return d, false
+}
+
+// allLeased decides on several requests without a trip, if it can.
+func (l *Limiter) allLeased(n *limitsInForce, op string, reqs []stint.Request, rs []request,
+	ds []stint.Decision) (done bool) {
+	if op == opSpend && l.spendAllLeased(n, reqs, rs, ds) {
+		return true
+	}
+	for i := range rs {
+		rs[i].name = l.opts.keyOf(rs[i].key)
+	}
+	return false
 }
 
 // spendAllLeased takes from the leases if each bucket has one with enough tokens.
@@ -366,7 +393,7 @@ func (l *Limiter) giveBack(parts []leasePart) {
 	var mu sync.Mutex
 	slots := make(chan struct{}, 16)
 	together := maxTogether
-	if l.cluster.Load() {
+	if c, ok := l.client.(ClusterClient); l.cluster.Load() || ok && c.IsCluster() {
 		together = 1
 	}
 	n := l.Load()
@@ -381,7 +408,8 @@ func (l *Limiter) giveBack(parts []leasePart) {
 		group.Go(func() {
 			defer func() { <-slots }()
 			_, err := l.callLease(n, chunk)
-			if errors.Is(err, ErrCrossSlot) && len(chunk) > 1 && !l.cluster.Swap(true) {
+			if errors.Is(err, ErrCrossSlot) && len(chunk) > 1 {
+				l.cluster.Store(true)
 				l.giveBack(chunk)
 				return
 			}
