@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -223,6 +224,12 @@ func (l *Limiter) explain(err error) error {
 	if !errors.As(err, &replied) {
 		if errors.Is(err, ErrAway) || errors.Is(err, ErrNoAnswer) {
 			return err
+		}
+		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+			return fmt.Errorf("%w: %w", ErrAway, err)
+		}
+		if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() { // a Client may have its own words for it
+			return fmt.Errorf("%w: %w: %w", ErrNoAnswer, context.DeadlineExceeded, err)
 		}
 		return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}
