@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Var is the variable with the command that runs programs of the test's
-// processor: the value of go test -exec. It is empty if the system runs them.
+// Var is the environment variable with the command of the emulator, which is the
+// value of go test -exec. It is empty if the system itself runs the programs.
 const Var = "STINT_EXEC"
 
 // Emulated reports whether the processor is emulated.
@@ -24,8 +24,8 @@ func Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, argv[0], argv[1:]...)
 }
 
-// Install makes the file path a command that runs a program, with the variables
-// of env in its environment.
+// Install makes a file at path, which is a command that runs program with the
+// variables of env in its environment.
 func Install(path, program string, env ...string) error {
 	if !Emulated() && len(env) == 0 {
 		return os.Symlink(program, path)
