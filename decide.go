@@ -248,6 +248,7 @@ const (
 	opCheck
 	opRefund
 	opReset
+	opRaise // its cost is an instant
 )
 
 // request is one call for one bucket, in progress. Its field to is the new TAT
@@ -326,8 +327,12 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 		d.Allowed = d.RetryAfter == 0
 		return nil
 	}
-	if r.op == opRefund {
-		r.to = rule.rate.Refund(r.tat, now, r.cost)
+	if r.op == opRefund || r.op == opRaise {
+		if r.op == opRefund {
+			r.to = rule.rate.Refund(r.tat, now, r.cost)
+		} else if r.cost > now {
+			r.to = max(r.tat, rule.rate.Clamp(r.cost, now))
+		}
 		d.Allowed = true
 		rule.report(d, g.tail(r.to), now)
 		return nil

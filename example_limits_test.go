@@ -259,3 +259,17 @@ func ExampleLimiter_SpendContext() {
 	// true true
 	// 1 left after the next one
 }
+
+// A fleet of four machines, each with a limiter of its own: together they admit
+// what one with the whole limit would.
+func ExampleLimit_DividedBy() {
+	whole := stint.PerMinute(20)
+	share := whole.DividedBy(4)
+	fmt.Println(share, "for each of 4")
+	fmt.Println(share.Interval(), "instead of", whole.Interval())
+	fmt.Println(share.Tolerance() == whole.Tolerance())
+	// Output:
+	// 20/4m burst 5 for each of 4
+	// 12s instead of 3s
+	// true
+}

@@ -405,6 +405,23 @@ func ExampleLimiter_Hold() {
 	// true 0s <nil>
 }
 
+// Another machine has said when the bucket is full there. An earlier instant,
+// which comes late, changes nothing.
+func ExampleLimiter_Raise() {
+	limiter, c := newLimiter(OrdersPerAccount, stint.PerHour(60))
+	defer limiter.Close()
+	key := OrdersPerAccount.Key("12345678")
+	for _, ahead := range []time.Duration{20 * time.Minute, 10 * time.Minute, 5 * time.Hour} {
+		full, err := limiter.Raise(stint.Request{Key: key}, c.now().Add(ahead))
+		bucket := must(limiter.Bucket(key))
+		fmt.Println(full.UTC().Format(time.TimeOnly), bucket.Remaining, bucket.ResetAfter, err)
+	}
+	// Output:
+	// 00:20:00 40 20m0s <nil>
+	// 00:20:00 40 20m0s <nil>
+	// 01:00:00 0 1h0m0s <nil>
+}
+
 func ExampleLimiter_Buckets() {
 	limiter, c := newLimiter(LoginsPerAddress, stint.PerMinute(6))
 	defer limiter.Close()

@@ -298,6 +298,30 @@ func (l *Limiter) loadTAT(key Key) (tat int64, err error) {
 	return 0, fmt.Errorf("stint: %w", err)
 }
 
+// Raise empties a bucket until it is full no earlier than that, and returns when
+// it will be full. A time that has passed means that it is full. Raise is for
+// buckets whose state is known from elsewhere: of two states the emptier stays,
+// so nothing is spent twice, in whatever order they come. It empties a bucket at
+// most, and leaves one without a limit, or a queue, as it is.
+//
+// The Limit of the Request counts, or else the configured one. Cost and Mode do
+// not. The change is as durable as a spend. Errors are those of Spend, and
+// ErrShare for a share of a total.
+func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
+	rs := [1]request{{change: change{key: req.Key}, cost: l.clock.Instant(full), op: opRaise}}
+	err := l.give(&rs[0], &req)
+	if err == nil && l.limits.Load().member(req.Key.Name).role != plainRole {
+		err = fmt.Errorf("%w: %v cannot be raised", ErrShare, req.Key)
+	}
+	if err != nil {
+		return time.Time{}, l.failed(req.Key, err)
+	}
+	if _, err := l.slowPathOf(rs[:], readClock); err != nil {
+		return time.Time{}, err
+	}
+	return time.Unix(0, rs[0].to), nil
+}
+
 // Limits returns the limits in force, or those that SetLimits is putting in
 // force.
 func (l *Limiter) Limits() *Limits { return l.limits.Load() }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/idmap"
@@ -183,6 +185,31 @@ func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 		return nil, errors.Join(b.errs...)
 	}
 	return &other, nil
+}
+
+// DividedBy returns the part of the limit that each of n machines may use by
+// itself: the burst ÷ n, at least 1, and n times the interval. All n together use
+// no more than the limit, or than n tokens at once if its burst is less than n.
+// If n divides the burst, an empty bucket refills in the same time. So an instant
+// at which a bucket is full means the same fraction of both. Unlimited and
+// Blocked stay as they are.
+func (l Limit) DividedBy(n int64) Limit {
+	interval := int64(l.Interval())
+	if n <= 1 || interval == 0 {
+		return l
+	}
+	l.Burst = max(1, l.Burst/n)
+	if n > gcra.MaxTolerance/interval { // only of a burst of 1
+		l.Count, l.Period = 1, gcra.MaxTolerance
+	} else if int64(l.Period) == l.Count*interval && n <= math.MaxInt64/int64(l.Period) {
+		l.Period *= time.Duration(n)
+	} else {
+		l.Count, l.Period = 1, time.Duration(n*interval)
+	}
+	if l.Queue > 0 {
+		l.Queue = max(1, l.Queue/n)
+	}
+	return l
 }
 
 type limitsBuilder struct {

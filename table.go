@@ -260,8 +260,8 @@ func (s *shard) removeLocked(i uint32) {
 }
 
 // lowerLocked gives a bucket an earlier TAT: for a refund, a reset, a smaller
-// limit. Write gives it a later one: for a spend. Only two other things change
-// the TAT of a bucket in memory. A queue charges its turns, which leaves the
+// limit. Write gives it a later one: for a spend or a raise. Only two other things
+// change the TAT of a bucket in memory. A queue charges its turns, which leaves the
 // tail as it is. A failed commit takes back its own change.
 func (s *shard) lowerLocked(i uint32, tat int64) {
 	if p := s.pendingLocked(s.At(i)); p != nil {

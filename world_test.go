@@ -150,6 +150,10 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		s.places[c.Place].Cancel()
 	case modeltest.Hold:
 		err = s.Hold(keys[0], time.Unix(0, c.Until))
+	case modeltest.Raise:
+		var full time.Time
+		full, err = s.Raise(reqs[0], time.Unix(0, c.Until))
+		r.TAT = full.UnixNano()
 	case modeltest.Reset:
 		err = s.Reset(keys...)
 	case modeltest.SetLimits:

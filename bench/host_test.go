@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,6 +59,7 @@ func hostOwner(told string) {
 	if err != nil || l.Role() != hostlimit.RoleOwner {
 		panic(fmt.Sprint(l.Role(), err))
 	}
+	go hostEcho(o.Path + ".echo")
 	fmt.Println("ready")
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
@@ -68,6 +70,22 @@ func hostOwner(told string) {
 		out.Encode(perSecond(order.Callers, order.Length, hostSpend(l)))
 	}
 	l.Close()
+}
+
+// hostEcho sends back what it reads: the least that two processes do over a
+// socket.
+func hostEcho(path string) {
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		panic(err)
+	}
+	for {
+		c, err := listener.Accept()
+		if err != nil {
+			panic(err)
+		}
+		go io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
+	}
 }
 
 func hostSpend(l *hostlimit.Limiter) func(caller, n int) {
@@ -111,8 +129,10 @@ func perSecond(callers int, length time.Duration, call func(caller, n int)) floa
 }
 
 // TestHost compares guests in a process of their own with Redis over a Unix
-// socket, and with callers in the owner. They take turns, and a figure is the
-// median of its rounds: go test -run TestHost -v .
+// socket, and with callers in the owner. They take turns. Of each, the median and
+// the best turn count, because other work on the machine only takes time:
+//
+//	go test -run TestHost -v .
 func TestHost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it measures")
@@ -134,6 +154,9 @@ func TestHost(t *testing.T) {
 	all := []contestant{{"redis", func(callers int, length time.Duration) float64 {
 		return perSecond(callers, length, func(caller, n int) { redis.Allow(hostID(caller, n)) })
 	}}}
+	alone := []contestant{{"redis PING", func(callers int, length time.Duration) float64 {
+		return perSecond(callers, length, func(int, int) { must(redis.(*redisDecider).client.Ping(t.Context()).Err()) })
+	}}} // with one caller
 	for _, level := range []stint.Durability{stint.Flushed, stint.Synced} {
 		path := filepath.Join(dir, level.String()+".db")
 		told, _ := json.Marshal(map[string]any{"Path": path, "Level": level})
@@ -149,6 +172,11 @@ func TestHost(t *testing.T) {
 		defer stdin.Close()
 		if _, err := io.ReadFull(stdout, make([]byte, len("ready\n"))); err != nil {
 			t.Fatal(err)
+		}
+		if level == stint.Flushed {
+			alone = append(alone, contestant{"a byte", func(callers int, length time.Duration) float64 {
+				return perSecond(callers, length, echo(t, path+".echo"))
+			}})
 		}
 		guest, err := hostlimit.Open(path, hostLimits[level], nil)
 		if err != nil || guest.Role() != hostlimit.RoleGuest {
@@ -168,27 +196,57 @@ func TestHost(t *testing.T) {
 	}
 	figures := make(map[string][]float64)
 	name := func(c contestant, callers int) string { return fmt.Sprintf("%-14s %2d callers", c.name, callers) }
-	for round := range 12 {
+	for round := range 40 {
 		for _, callers := range []int{1, 64} {
-			for _, c := range all {
+			now := all
+			if callers == 1 {
+				now = slices.Concat(all, alone)
+			}
+			for _, c := range now {
 				runtime.GC()
-				figure := c.run(callers, 150*time.Millisecond)
+				figure := c.run(callers, 50*time.Millisecond)
 				if round > 0 { // the first is to warm up
 					figures[name(c, callers)] = append(figures[name(c, callers)], figure)
 				}
 			}
 		}
 	}
-	of := func(i, callers int) float64 {
-		all := figures[name(all[i], callers)]
-		slices.Sort(all)
-		return all[len(all)/2]
-	}
 	for _, callers := range []int{1, 64} {
-		for i, c := range all {
-			t.Logf("%s: %8.0f a second", name(c, callers), of(i, callers))
+		for _, share := range []struct {
+			name string
+			of   func(sorted []float64) float64
+		}{
+			{"median", func(sorted []float64) float64 { return sorted[len(sorted)/2] }},
+			{"best", func(sorted []float64) float64 { return sorted[len(sorted)-1] }},
+		} {
+			of := func(c contestant) float64 {
+				slices.Sort(figures[name(c, callers)])
+				return share.of(figures[name(c, callers)])
+			}
+			for _, c := range slices.Concat(all, alone) {
+				if figures[name(c, callers)] != nil {
+					t.Logf("%s: %8.0f a second (%s)", name(c, callers), of(c), share.name)
+				}
+			}
+			t.Logf("guest flushed ÷ redis: %.2f; guest synced ÷ owner synced: %.2f (%s)", of(all[1])/of(all[0]),
+				of(all[3])/of(all[4]), share.name)
 		}
-		t.Logf("guest flushed ÷ redis: %.2f; guest synced ÷ owner synced: %.2f", of(1, callers)/of(0, callers),
-			of(3, callers)/of(4, callers))
+	}
+}
+
+// echo returns a call that sends a byte and waits for it.
+func echo(t *testing.T, path string) func(caller, n int) {
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	b := make([]byte, 1)
+	return func(int, int) {
+		_, err := c.Write(b)
+		if err == nil {
+			_, err = io.ReadFull(c, b)
+		}
+		must(err)
 	}
 }

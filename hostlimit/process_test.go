@@ -80,8 +80,13 @@ func work(o workerOptions) {
 	}
 	var lostAt atomic.Int64
 	begun := time.Now()
+	patience := time.Duration(0) // the default
+	if subprocess.Emulated() {
+		patience = time.Minute // an emulator takes long to start a process
+	}
 	l, err := Open(o.Path, limits, &Options{
-		Limiter: stint.Options{FlushInterval: 20 * time.Millisecond, LockTimeout: 5 * time.Second},
+		TakeoverTimeout: patience,
+		Limiter:         stint.Options{FlushInterval: 20 * time.Millisecond, LockTimeout: 5 * time.Second},
 		OnEvent: func(e Event) {
 			m := message{}
 			switch m.Event = map[EventKind]string{BecameOwner: "owner", BecameGuest: "guest",

@@ -16,6 +16,7 @@ import (
 
 const (
 	maxBusy         = 1024 // calls of one guest that wait for the disk
+	maxIdle         = 128  // goroutines of one guest that wait for a call
 	maxWaits        = 1024 // calls of one guest that wait for a turn
 	maxReservations = 1024
 )
@@ -30,6 +31,8 @@ type serverConn struct {
 	names  []named
 
 	busy    chan struct{} // a place for each call in a goroutine
+	idle    chan struct{} // a place for each goroutine without a call
+	calls   chan func()   // for the goroutines without one; closed by serve
 	running sync.WaitGroup
 	ctx     context.Context // ends with the connection
 	end     context.CancelFunc
@@ -47,6 +50,7 @@ type serverConn struct {
 func newServerConn(s *Server, nc net.Conn) *serverConn {
 	c := &serverConn{
 		server: s, nc: nc, out: newOutbox(nc), busy: make(chan struct{}, maxBusy),
+		idle: make(chan struct{}, maxIdle), calls: make(chan func()),
 		waits: make(map[uint32]context.CancelFunc), places: make(map[int64]stint.Reservation),
 	}
 	c.ctx, c.end = context.WithCancel(context.Background())
@@ -83,6 +87,7 @@ func (c *serverConn) serve() {
 	c.server.remove(c)
 	c.out.close(err)
 	c.end()
+	close(c.calls)
 	c.mu.Lock()
 	places := c.places
 	c.places = nil
@@ -179,17 +184,37 @@ func (c *serverConn) fail(id uint32, err error) {
 	})
 }
 
-// run runs a call that may wait, in a goroutine of its own.
+// run runs a call that may wait, in another goroutine.
 func (c *serverConn) run(id uint32, f func() (func([]byte) []byte, error)) {
 	c.busy <- struct{}{}
-	c.running.Go(func() {
-		defer func() { <-c.busy }()
+	call := func() {
 		if body, err := f(); err != nil {
 			c.fail(id, err)
 		} else {
 			c.reply(id, true, body)
 		}
-	})
+		<-c.busy
+	}
+	select {
+	case c.calls <- call:
+	default:
+		c.running.Go(func() { c.work(call) })
+	}
+}
+
+// work runs a call, and others after it. The stack of a new goroutine is so
+// small that a decision would copy it.
+func (c *serverConn) work(call func()) {
+	for call != nil {
+		call()
+		select {
+		case c.idle <- struct{}{}:
+		default:
+			return
+		}
+		call = <-c.calls
+		<-c.idle
+	}
 }
 
 // handle carries out a call. An error ends the connection.

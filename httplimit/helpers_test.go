@@ -48,13 +48,21 @@ func (c *testClock) now() time.Time       { return c.base.Add(time.Duration(c.go
 func (c *testClock) pass(d time.Duration) { c.gone.Add(int64(d)) }
 func newTestClock() *testClock            { return &testClock{base: time.Date(2021, 2, 3, 4, 5, 6, 0, time.UTC)} }
 
+// limiter is what most tests need. Module redislimit runs them with its own.
+type limiter interface {
+	stint.Decider
+	Refund(key stint.Key, cost int64) (stint.Decision, error)
+	Reset(keys ...stint.Key) error
+	SetLimits(limits *stint.Limits) error
+	Close() error
+}
+
 // newLimiter returns a Limiter of others, and of 5 a minute for each Name that
 // others lacks.
-func newLimiter(t testing.TB, others map[stint.Name]stint.Limit) (*stint.Limiter, *testClock) {
+func newLimiter(t testing.TB, others map[stint.Name]stint.Limit) (limiter, *testClock) {
 	t.Helper()
 	clock := newTestClock()
-	lim, err := stint.New(stint.NewMemStore(), testLimits(t, others), &stint.Options{Now: clock.now})
-	require.NoError(t, err)
+	lim := openLimiter(t, testLimits(t, others), clock.now)
 	t.Cleanup(func() { require.NoError(t, lim.Close()) })
 	return lim, clock
 }
@@ -129,14 +137,14 @@ func status(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(code)
 }
 
-func left(t testing.TB, lim *stint.Limiter, key stint.Key) int64 {
+func left(t testing.TB, lim stint.Decider, key stint.Key) int64 {
 	t.Helper()
 	d, err := lim.Check(key, 0)
 	require.NoError(t, err)
 	return d.Remaining
 }
 
-func heldUntil(t testing.TB, lim *stint.Limiter, key stint.Key) time.Time {
+func heldUntil(t testing.TB, lim stint.Decider, key stint.Key) time.Time {
 	t.Helper()
 	b, err := lim.Bucket(key)
 	require.NoError(t, err)
@@ -148,7 +156,7 @@ var local = map[stint.Name]stint.Key{ // of clients of serve
 }
 
 // limited serves status behind rules, and returns its URL.
-func limited(t testing.TB, lim *stint.Limiter, rules ...Rule) string {
+func limited(t testing.TB, lim stint.Decider, rules ...Rule) string {
 	return serve(t, New(lim, nil, rules...)(http.HandlerFunc(status))).URL
 }
 
@@ -157,7 +165,7 @@ func costing(n int64) func(*http.Request) int64 {
 	return func(*http.Request) int64 { return n }
 }
 
-func spend(t testing.TB, lim *stint.Limiter, key stint.Key, n int64) {
+func spend(t testing.TB, lim stint.Decider, key stint.Key, n int64) {
 	t.Helper()
 	_, err := lim.Spend(key, n)
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 )
 
 // lockedOut locks an id out with five failures, and returns for how long.
-func lockedOut(t *testing.T, lim *stint.Limiter, clock *testClock, ru Rule, id string) time.Duration {
+func lockedOut(t *testing.T, lim limiter, clock *testClock, ru Rule, id string) time.Duration {
 	t.Helper()
 	h := New(lim, nil, ru)(http.HandlerFunc(status))
 	for {

@@ -27,7 +27,7 @@ func TestMiddleware(t *testing.T) {
 	both := []Rule{{Key: ByIP(perAddress)}, {Key: Shared(everyone)}, {Key: ByHeader(off, "X-Key"), Optional: true}}
 	ofKey := func(r *http.Request) int64 { return int64(len(r.Header.Get("X-Key"))) }
 	address := func(ru Rule) []Rule { ru.Key = ByIP(perAddress); return []Rule{ru} }
-	closes := func(lim *stint.Limiter, _ *testClock) { lim.Close() }
+	closes := func(lim limiter, _ *testClock) { lim.Close() }
 	own := func(*http.Request) (stint.Key, error) { return stint.Key{}, errors.New("own") }
 	const closed = `
 		200: 200
@@ -223,7 +223,10 @@ func TestPanics(t *testing.T) {
 
 // docs/performance.md has these figures.
 func TestAllocations(t *testing.T) {
-	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerSecond(1_000_000_000)})
+	limits := testLimits(t, map[stint.Name]stint.Limit{perAddress: stint.PerSecond(1_000_000_000)})
+	lim, err := stint.New(stint.NewMemStore(), limits, nil)
+	require.NoError(t, err)
+	defer lim.Close()
 	spend(t, lim, failures.Key("192.0.2.1"), 5)
 	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	for name, most := range map[stint.Name]float64{perAddress: 4, failures: 0} {

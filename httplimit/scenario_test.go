@@ -33,7 +33,7 @@ type scenario struct {
 	limits          map[stint.Name]stint.Limit
 	opts, outerOpts Options
 	rules, outer    []Rule // outer: of middleware around the other
-	inside          func(*stint.Limiter, *testClock)
+	inside          func(limiter, *testClock)
 	script          string
 }
 

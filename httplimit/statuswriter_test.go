@@ -21,7 +21,7 @@ import (
 
 // waiting returns middleware that acts on the status. It counts each status
 // except 200, and refunds server errors.
-func waiting(lim *stint.Limiter) func(http.Handler) http.Handler {
+func waiting(lim limiter) func(http.Handler) http.Handler {
 	return New(lim, nil,
 		Rule{Key: ByIP(failures), CountStatus: func(status int) bool { return status != 200 }},
 		Rule{Key: ByIP(perAddress), RefundStatus: ServerError})
@@ -184,7 +184,7 @@ func TestTimeoutHandler(t *testing.T) {
 	memory, _ := newLimiter(t, nil)
 	for _, tc := range []struct {
 		name    string
-		lim     *stint.Limiter
+		lim     limiter
 		rule    Rule
 		handler http.HandlerFunc
 	}{

@@ -254,7 +254,7 @@ func TestTransportRefund(t *testing.T) {
 		text string
 		left int64
 	}{
-		"refused": {refused.URL, nil, "connection refused", 5},
+		"refused": {refused.URL, nil, "connect: ", 5},
 		"cancelled while dialling": {"http://a", &http.Transport{DialContext: func(ctx context.Context, _,
 			_ string) (net.Conn, error) {
 			cancel()

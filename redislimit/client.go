@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"sync"
 	"time"
@@ -13,12 +12,14 @@ import (
 )
 
 // Client is a connection to a server or cluster. Open makes one with rueidis.
-// For another library, write an adapter and give it to New.
+// For another library, write an adapter and give it to New. Module
+// examples/redisclients has those of go-redis and valkey-go.
 //
 // A reply is a string, an int64, nil or a []any of those. An error that the
-// server replied is a ServerError. No method may send a command a second time,
-// unless the server said that it did not run it (MOVED, ASK, TRYAGAIN). All
-// must return when ctx ends.
+// server replied is a ServerError. A net.OpError of "dial", or ErrAway, says
+// that nothing was sent. After any other error the command may have run. No
+// method may send a command a second time, unless the server said that it did
+// not run it (MOVED, ASK, TRYAGAIN). All must return when ctx ends.
 type Client interface {
 	// Eval runs EVALSHA or EVAL, as command says. In a cluster, all keys are in
 	// one slot.
@@ -81,6 +82,7 @@ func newRueidisClient(url string, timeout time.Duration) (*rueidisClient, error)
 	opt.DisableRetry = true
 	opt.DisableCache = true
 	opt.Dialer.Timeout = timeout
+	opt.Sentinel.TopologyRefreshInterval = 5 * time.Second // a sentinel's message may be missed
 	opt.ConnWriteTimeout = max(timeout, time.Second)
 	return &rueidisClient{opt: opt, timeout: timeout}, nil
 }
@@ -222,9 +224,5 @@ func result(r rueidis.RedisResult) (any, error) {
 	if replied, ok := rueidis.IsRedisErr(err); ok {
 		return nil, ServerError(replied.Error())
 	}
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" {
-		return nil, fmt.Errorf("%w: %w", ErrAway, err)
-	}
-	return nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
+	return nil, err
 }

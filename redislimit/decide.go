@@ -65,7 +65,7 @@ func (l *Limiter) one(op string, req stint.Request) (stint.Decision, error) {
 	}
 	answer, now := &trips[0].requests[0], trips[0].now
 	d := answer.decision(now, op)
-	if op != opRefund && l.opts.Fresh > 0 {
+	if op != opRefund && l.opts.Fresh > 0 && !trips[0].here {
 		l.seen.put(answer, now, sent, !d.Allowed || op == opSpend && d.Remaining == 0)
 	}
 	return d, nil

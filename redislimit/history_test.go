@@ -16,17 +16,18 @@ type both struct {
 	*testing.T
 	clock  *testClock
 	remote *Limiter
+	gate   *gate
 	local  *stint.Limiter
 	keys   []stint.Key
 	rnd    *rand.Rand
 }
 
-func newBoth(t *testing.T, seed uint64) *both {
-	clock := newTestClock()
-	b := &both{T: t, clock: clock, rnd: rand.New(rand.NewPCG(seed, 20))}
-	b.remote = newLimiter(t, stint.PerMinute(5), func(o *Options) { o.Now = clock.now })
+func newBoth(t *testing.T, seed uint64, change func(*Options)) *both {
+	b := &both{T: t, rnd: rand.New(rand.NewPCG(seed, 20))}
+	s, _ := commonServer(t)
+	b.remote, b.gate, b.clock = s.gated(t, stint.PerMinute(5), change)
 	var err error
-	b.local, err = stint.New(stint.NewMemStore(), testLimits(t, stint.PerMinute(5)), &stint.Options{Now: clock.now})
+	b.local, err = stint.New(stint.NewMemStore(), testLimits(t, stint.PerMinute(5)), &stint.Options{Now: b.clock.now})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.local.Close()) })
 	for _, id := range []string{"a", "b", "c"} {
@@ -59,73 +60,119 @@ func (b *both) sameError(want, got error, together bool) {
 	}
 }
 
-// step carries one random operation out on both, and compares.
-func (b *both) step(given bool) {
+// decider is what both kinds of Limiter have.
+type decider interface {
+	stint.Decider
+	Refund(key stint.Key, cost int64) (stint.Decision, error)
+	Reset(keys ...stint.Key) error
+}
+
+// operation is what a history does to a Limiter.
+type operation struct {
+	reqs []stint.Request
+	run  func(lim decider, o *outcome)
+}
+
+type outcome struct {
+	d   stint.Decision
+	ds  []stint.Decision
+	err error
+}
+
+// draw returns a random operation.
+func (b *both) draw(given bool) operation {
+	r := b.request(given)
+	o := operation{reqs: []stint.Request{r}}
+	switch n := b.rnd.IntN(22); {
+	case n < 6:
+		o.run = func(lim decider, o *outcome) { o.d, o.err = lim.Spend(r.Key, r.Cost) }
+	case n < 8:
+		o.run = func(lim decider, o *outcome) { o.d, o.err = lim.Check(r.Key, r.Cost) }
+	case n < 14:
+		for range b.rnd.IntN(4) {
+			o.reqs = append(o.reqs, b.request(given))
+		}
+		o.run = func(lim decider, out *outcome) {
+			out.ds = make([]stint.Decision, len(o.reqs))
+			out.d, out.err = lim.SpendTogether(o.reqs, out.ds)
+		}
+	case n < 16:
+		o.run = func(lim decider, o *outcome) { o.d, o.err = lim.Refund(r.Key, r.Cost) }
+	case n < 18:
+		o.reqs = append(o.reqs, b.request(given))
+		o.run = func(lim decider, out *outcome) { out.d, out.err = lim.RefundAll(o.reqs...) }
+	case n == 18 && b.rnd.IntN(2) == 0:
+		o.run = func(lim decider, o *outcome) { o.err = lim.Reset(r.Key) }
+	case n == 19 && b.rnd.IntN(4) == 0:
+		if _, limited := b.local.Limits().For(r.Key); !limited {
+			return b.draw(given) // only memory can hold it
+		}
+		until := b.clock.now().Add(time.Duration(b.rnd.Int64N(int64(time.Minute))) - 10*time.Second)
+		o.run = func(lim decider, o *outcome) { o.err = lim.Hold(r.Key, until) }
+	default:
+		return b.draw(given)
+	}
+	return o
+}
+
+// step passes some time, and carries random operations out on both. If they
+// are several, they share a call to the server.
+func (b *both) step(given bool, operations int) {
 	b.Helper()
 	b.clock.pass(time.Duration(b.rnd.ExpFloat64() * float64([]time.Duration{0, time.Microsecond, time.Second,
 		20 * time.Second, time.Hour}[b.rnd.IntN(5)])))
-	r := b.request(given)
-	var want, got stint.Decision
-	var err1, err2 error
-	op := b.rnd.IntN(12)
-	switch op {
-	case 0, 1, 2:
-		want, err1 = b.local.Spend(r.Key, r.Cost)
-		got, err2 = b.remote.Spend(r.Key, r.Cost)
-	case 3:
-		want, err1 = b.local.Check(r.Key, r.Cost)
-		got, err2 = b.remote.Check(r.Key, r.Cost)
-	case 4, 5, 6:
-		reqs := []stint.Request{r}
-		for range b.rnd.IntN(4) {
-			reqs = append(reqs, b.request(given))
-		}
-		ds1, ds2 := make([]stint.Decision, len(reqs)), make([]stint.Decision, len(reqs))
-		want, err1 = b.local.SpendTogether(reqs, ds1)
-		got, err2 = b.remote.SpendTogether(reqs, ds2)
-		require.Equal(b, ds1, ds2, "%+v", reqs)
-	case 7:
-		want, err1 = b.local.Refund(r.Key, r.Cost)
-		got, err2 = b.remote.Refund(r.Key, r.Cost)
-	case 8:
-		other := b.request(given)
-		want, err1 = b.local.RefundAll(r, other)
-		got, err2 = b.remote.RefundAll(r, other)
-	case 9:
-		if b.rnd.IntN(4) > 0 {
-			return
-		}
-		err1, err2 = b.local.Reset(r.Key), b.remote.Reset(r.Key)
-	case 10:
-		if _, limited := b.local.Limits().For(r.Key); !limited || b.rnd.IntN(8) > 0 {
-			return // only memory can hold it
-		}
-		until := b.clock.now().Add(time.Duration(b.rnd.Int64N(int64(time.Minute))) - 10*time.Second)
-		err1, err2 = b.local.Hold(r.Key, until), b.remote.Hold(r.Key, until)
-	case 11:
-		if given || b.rnd.IntN(8) > 0 {
-			return
-		}
-		b.clock.pass(time.Microsecond) // the unit of a generation
-		next := []stint.Limit{stint.PerMinute(5), stint.PerMinute(50), stint.PerHour(9), stint.Unlimited,
-			stint.Blocked, stint.PerSecond(6)}[b.rnd.IntN(6)]
-		limits := testLimits(b, next)
-		if next == stint.Unlimited { // only memory sees holds without a limit
-			require.NoError(b, b.local.Reset(b.keys...))
-			require.NoError(b, b.remote.Reset(b.keys...))
-		}
-		err1, err2 = b.local.SetLimits(limits), b.remote.SetLimits(limits)
-		for _, key := range b.keys { // a bucket is cut down when it is used next
-			b.remote.Check(key, 0)
+	if !given && b.rnd.IntN(96/operations) == 0 {
+		b.change()
+	}
+	all := make([]operation, operations)
+	want, got := make([]outcome, operations), make([]outcome, operations)
+	var remote []func()
+	for i := range all {
+		all[i] = b.draw(given)
+		all[i].run(b.local, &want[i])
+		remote = append(remote, func() { all[i].run(b.remote, &got[i]) })
+	}
+	if operations == 1 {
+		remote[0]()
+	} else {
+		require.LessOrEqual(b, b.gate.together(b.T, b.remote, remote...), int64(1))
+	}
+	for i, o := range all {
+		b.sameError(want[i].err, got[i].err, len(o.reqs) > 1)
+		want[i].err, got[i].err = nil, nil
+		require.Equal(b, want[i], got[i], "operation %d: %+v", i, o.reqs)
+	}
+	for _, o := range all {
+		for _, r := range o.reqs {
+			b.sameBucket(r.Key)
 		}
 	}
-	b.sameError(err1, err2, op >= 4 && op <= 8)
-	require.Equal(b, want, got, "%+v", r)
-	bucket1, err1 := b.local.Bucket(r.Key)
-	bucket2, err2 := b.remote.Bucket(r.Key)
+}
+
+// change puts other limits in force.
+func (b *both) change() {
+	b.clock.pass(time.Microsecond) // the unit of a generation
+	next := []stint.Limit{stint.PerMinute(5), stint.PerMinute(50), stint.PerHour(9), stint.Unlimited,
+		stint.Blocked, stint.PerSecond(6)}[b.rnd.IntN(6)]
+	limits := testLimits(b, next)
+	if next == stint.Unlimited { // only memory sees holds without a limit
+		require.NoError(b, b.local.Reset(b.keys...))
+		require.NoError(b, b.remote.Reset(b.keys...))
+	}
+	require.NoError(b, b.local.SetLimits(limits))
+	require.NoError(b, b.remote.SetLimits(limits))
+	for _, key := range b.keys { // a bucket is cut down when it is used next
+		b.remote.Check(key, 0)
+	}
+}
+
+func (b *both) sameBucket(key stint.Key) {
+	b.Helper()
+	bucket1, err1 := b.local.Bucket(key)
+	bucket2, err2 := b.remote.Bucket(key)
 	require.NoError(b, err1)
 	require.NoError(b, err2)
-	if l, _ := b.local.Limits().For(r.Key); l == (stint.Limit{}) || l == stint.Blocked {
+	if l, _ := b.local.Limits().For(key); l == (stint.Limit{}) || l == stint.Blocked {
 		bucket1.ResetAfter, bucket2.ResetAfter = 0, 0 // only the local one knows it without a limit
 	}
 	bucket1.HeldUntil, bucket2.HeldUntil = bucket1.HeldUntil.UTC(), bucket2.HeldUntil.UTC()
@@ -136,9 +183,9 @@ func (b *both) step(given bool) {
 // Request's own limit and changed limits are in different histories, because
 // with both, memory cuts a bucket down at another time.
 func TestHistory(t *testing.T) {
-	steps := 2_000
+	steps, batches := 2_000, 150
 	if long {
-		steps = 100_000
+		steps, batches = 100_000, 5_000
 	}
 	for _, given := range []bool{false, true} {
 		name := "changed limits"
@@ -147,9 +194,16 @@ func TestHistory(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBoth(t, 7)
+			b := newBoth(t, 7, nil)
 			for range steps {
-				b.step(given)
+				b.step(given, 1)
+			}
+		})
+		t.Run(name+", batches", func(t *testing.T) {
+			t.Parallel()
+			b := newBoth(t, 8, func(o *Options) { o.Fresh = -1 })
+			for range batches {
+				b.step(given, 2+b.rnd.IntN(10))
 			}
 		})
 	}

@@ -33,23 +33,29 @@ type Limiter struct {
 	opts   Options
 	inForce
 	seen    *seen
+	home    *home       // nil if no limit has AwayShare
 	cluster atomic.Bool // keys must be asked for slot by slot
+	lanes   lanes
 
 	start time.Time
 	ahead atomic.Int64 // server's time minus that of this machine
 
-	away     atomic.Bool  // no call waits for the server; a probe does
-	timeouts atomic.Int32 // in a row
+	outage               // of a single server: while it is away, no call waits for it
+	shards  shards       // of a cluster
+	awayNow atomic.Int32 // outages under way
+	stats   counts
+	events  sync.Mutex // one event at a time
 
 	failing atomic.Pointer[failure] // of the last call; nil after a success
 	evicts  atomic.Pointer[failure]
 	evicted atomic.Int64 // keys evicted before the Limiter was made
 
-	closed  atomic.Bool
-	closing chan struct{}
-	close   sync.Once
-	work    sync.WaitGroup // lookout, and undos under way
-	workMu  sync.Mutex     // orders work.Add before work.Wait
+	closed   atomic.Bool
+	closing  chan struct{}
+	close    sync.Once
+	closeErr error
+	work     sync.WaitGroup // lookout, and undos under way
+	workMu   sync.Mutex     // orders work.Add before work.Wait
 }
 
 // inForce are the limits in force.
@@ -70,11 +76,13 @@ var _ stint.Decider = (*Limiter)(nil)
 
 // Open returns a Limiter whose buckets live at a Redis or Valkey server, a
 // cluster or a sentinel's primary. The url is redis://HOST:PORT/DB,
-// rediss://USER:PASSWORD@HOST:PORT, or unix:///PATH. Several addresses of a
-// cluster follow as ?addr=HOST:PORT, a sentinel's primary as ?master_set=NAME.
+// rediss://USER:PASSWORD@HOST:PORT, or unix:///PATH. Further addresses follow as
+// ?addr=HOST:PORT&addr=HOST:PORT. With &master_set=NAME they are those of
+// sentinels, and the Limiter follows the primary that they call NAME. Sentinels
+// that ask for a password need a Client of your own, and New.
 //
-// Open does not fail if the server is away: decisions return ErrAway until it
-// is there. It fails if the server refuses it, or is too old.
+// Open does not fail if the server is away: Options.Away says what holds then. It
+// fails if the server refuses it, or is too old.
 func Open(url string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	c, err := opts.withDefaults()
 	if err != nil {
@@ -100,11 +108,21 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{client: client, opts: c, seen: newSeen(), start: time.Now(), closing: make(chan struct{})}
+	l.lanes.of = make(map[laneOf]*lane)
 	if err := l.SetLimits(limits); err != nil {
 		return nil, err
 	}
-	if err := l.look(true); err != nil && !errors.Is(err, ErrAway) && !errors.Is(err, ErrNoAnswer) {
-		return nil, fmt.Errorf("redislimit: open: %w", err)
+	if l.home, err = openHome(&l.opts, limits.Names()); err != nil {
+		return nil, err
+	}
+	switch err = l.look(true); {
+	case isAway(err):
+		l.outage.settled.Store(-1) // there may be debts of an earlier process
+		l.beginAway(&l.outage, err)
+	case err != nil:
+		return nil, fmt.Errorf("redislimit: open: %w", errors.Join(err, l.home.close()))
+	default:
+		l.settleEarlier()
 	}
 	l.work.Go(l.lookout)
 	return l, nil
@@ -136,6 +154,9 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 			return fmt.Errorf("%w: limit %s", err, n.names[name].Label)
 		}
 	}
+	if err := l.home.declare(&l.opts, n.names); err != nil {
+		return err
+	}
 	ctx, cancel := l.context()
 	defer cancel()
 	l.generation(ctx, n) // if it fails, the first decision asks again
@@ -146,7 +167,7 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 
 // supports returns nil if decisions can be as durable as the limit asks.
 func (l *Limiter) supports(limit stint.Limit) error {
-	switch cmp.Or(limit.Durability, l.opts.Durability) {
+	switch l.durability(limit) {
 	case stint.Leased:
 		return ErrNoLeases
 	case stint.Synced:
@@ -155,6 +176,10 @@ func (l *Limiter) supports(limit stint.Limit) error {
 		}
 	}
 	return nil
+}
+
+func (l *Limiter) durability(limit stint.Limit) stint.Durability {
+	return cmp.Or(limit.Durability, l.opts.Durability)
 }
 
 // generation returns the server's time when the limits were loaded, as the
@@ -166,7 +191,7 @@ func (l *Limiter) generation(ctx context.Context, n *limitsInForce) (string, err
 	if n.generation.Load() == 0 {
 		micros, err := l.serverTime(ctx)
 		if err != nil {
-			if err = l.explain(err, nil); errors.Is(err, ErrNoAnswer) { // TIME spends nothing
+			if err = l.explain(err); errors.Is(err, ErrNoAnswer) { // TIME spends nothing
 				err = fmt.Errorf("%w: no answer in time", ErrAway)
 			}
 			return "", err
@@ -210,11 +235,12 @@ func (l *Limiter) context() (context.Context, context.CancelFunc) {
 }
 
 // Health returns nil, or what is wrong now and since when: the server is away
-// (ErrAway), the last call failed, or the server evicts buckets (ErrEvicts).
+// (ErrAway), the last call failed, or the server evicts buckets (ErrEvicts). It
+// also returns what is wrong with the file at Options.Local.
 func (l *Limiter) Health() error {
-	var errs []error
-	if l.away.Load() {
-		errs = append(errs, ErrAway)
+	errs := []error{l.awayHealth()}
+	if l.home != nil {
+		errs = append(errs, l.home.l.Health())
 	}
 	for _, f := range []*failure{l.failing.Load(), l.evicts.Load()} {
 		if f != nil {
@@ -249,13 +275,14 @@ func (l *Limiter) look(first bool) error {
 	if c, ok := l.client.(ClusterClient); ok {
 		infos, err = c.DoEach(ctx, "INFO")
 		l.cluster.Store(c.IsCluster() || l.cluster.Load())
+		l.loadShards()
 	} else {
 		var info any
 		info, err = l.client.Do(ctx, "INFO")
 		infos = []any{info}
 	}
 	if err != nil {
-		err = l.explain(err, nil)
+		err = l.explain(err)
 		l.note(err)
 		return err
 	}
@@ -322,8 +349,9 @@ func (l *Limiter) begin(f func()) bool {
 	return true
 }
 
-// Close waits for spends that are being undone, and closes the client. Later
-// calls return stint.ErrClosed. The buckets stay at the server.
+// Close waits for spends that are being undone, and closes the client and the
+// file at Options.Local. Later calls return stint.ErrClosed. The buckets stay at
+// the server.
 func (l *Limiter) Close() error {
 	l.close.Do(func() {
 		l.workMu.Lock()
@@ -332,6 +360,7 @@ func (l *Limiter) Close() error {
 		close(l.closing)
 		l.work.Wait()
 		l.client.Close()
+		l.closeErr = l.home.close()
 	})
-	return nil
+	return l.closeErr
 }

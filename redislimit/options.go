@@ -3,6 +3,7 @@ package redislimit
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -24,11 +25,49 @@ type Options struct {
 	FailOpen bool             // answer of Allow if Spend returns an error
 	Now      func() time.Time // for tests: the time of decisions, in place of the server's
 
+	// Nodes is the number of machines that use the server. It says what part of a
+	// limit each may use by itself while the server is away.
+	Nodes int
+
+	// Away says what holds while the server is away. The default is AwayShare if
+	// Nodes is given, and otherwise AwayClosed. AwayFor is for single limits.
+	Away    Away
+	AwayFor map[stint.Name]Away
+
+	// Local is the path of a stint file for AwayShare. What this node has seen and
+	// spent outlives a restart there. One process can have it. Without it a restart
+	// forgets, and memory has at most LocalOptions.MaxResident buckets: two for
+	// each id. LocalOptions are for the Limiter on that file. Its Durability and
+	// Now are those of these Options, and its CommitTimeout is Timeout by default.
+	Local        string
+	LocalOptions *stint.Options
+
+	// OnEvent is called with one event at a time. It must not call Close.
+	OnEvent func(Event)
+
 	// Tag returns the part of an id that chooses the slot of its buckets in a
 	// cluster. Buckets in one slot are decided together. By default it is the
 	// whole id.
 	Tag func(id string) string
 }
+
+// Away says what holds while the server is away.
+type Away uint8
+
+// The zero Away means the default.
+const (
+	// AwayShare decides with this node's share of each limit: the burst ÷ Nodes,
+	// and Nodes times the interval. It goes on from the bucket as this node saw it
+	// last. When the server is back, it is charged with what was spent.
+	AwayShare Away = iota + 1
+
+	// AwayClosed makes each decision ErrAway.
+	AwayClosed
+
+	// AwayOpen admits, as if there were no limit. Stats count it. Limits of
+	// stint.Blocked still deny.
+	AwayOpen
+)
 
 // Errors of a Limiter, besides those of package stint. Test for them with
 // errors.Is.
@@ -72,6 +111,8 @@ func (o *Options) withDefaults() (Options, error) {
 		return c, fmt.Errorf("redislimit: Options.Timeout is %v, want more than 0", c.Timeout)
 	case c.Replicas < 0:
 		return c, fmt.Errorf("redislimit: Options.Replicas is %d, want at least 1", c.Replicas)
+	case c.Nodes < 0:
+		return c, fmt.Errorf("redislimit: Options.Nodes is %d, want at least 1", c.Nodes)
 	case c.Plain && (c.Prefix != "" || c.Tag != nil):
 		return c, errors.New("redislimit: Options.Plain has keys without a Prefix and a Tag")
 	}
@@ -90,5 +131,49 @@ func (o *Options) withDefaults() (Options, error) {
 	if c.Replicas == 0 {
 		c.Replicas = 1
 	}
-	return c, nil
+	if c.Away == 0 {
+		if c.Away = AwayClosed; c.Nodes > 0 {
+			c.Away = AwayShare
+		}
+	}
+	c.AwayFor = maps.Clone(c.AwayFor)
+	return c, c.checkAway()
+}
+
+// checkAway returns the mistake in what is to hold while the server is away.
+func (o *Options) checkAway() error {
+	shares := o.Away == AwayShare
+	for name, a := range o.AwayFor {
+		if a < AwayShare || a > AwayOpen {
+			return fmt.Errorf("redislimit: Options.AwayFor is %d for %d, want AwayShare, AwayClosed or AwayOpen", a, name)
+		}
+		shares = shares || a == AwayShare
+	}
+	switch {
+	case o.Away > AwayOpen:
+		return fmt.Errorf("redislimit: Options.Away is %d, want AwayShare, AwayClosed or AwayOpen", o.Away)
+	case shares && o.Nodes == 0:
+		return errors.New("redislimit: AwayShare needs Options.Nodes, the number of machines")
+	case !shares && o.Local != "":
+		return errors.New("redislimit: Options.Local is only for AwayShare, which needs Options.Nodes")
+	}
+	return nil
+}
+
+// decidesAway reports whether some decisions are made without the server.
+func (o *Options) decidesAway() bool {
+	for _, a := range o.AwayFor {
+		if a != AwayClosed {
+			return true
+		}
+	}
+	return o.Away != AwayClosed
+}
+
+// away returns what holds for a limit.
+func (o *Options) away(name stint.Name) Away {
+	if a, ok := o.AwayFor[name]; ok {
+		return a
+	}
+	return o.Away
 }

@@ -3,7 +3,9 @@ package redislimit
 import (
 	"bytes"
 	"io"
+	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,8 +17,12 @@ import (
 // proxy passes connections on to a server. When cut is set, it closes the
 // connection in place of the next reply of a script.
 type proxy struct {
-	url string
-	cut atomic.Bool
+	url     string
+	cut     atomic.Bool
+	scripts atomic.Int64 // calls of a script that were passed on
+
+	lag  sync.RWMutex // while it is locked, nothing comes from the server
+	lost atomic.Bool  // what comes from the server is dropped
 }
 
 func newProxy(t *testing.T, s *server) *proxy {
@@ -38,7 +44,11 @@ func newProxy(t *testing.T, s *server) *proxy {
 			scripted := new(atomic.Bool)
 			conns.Go(func() { p.pass(to, c, func(b []byte) bool { return p.noteScript(b, scripted) }) })
 			conns.Go(func() {
-				p.pass(c, to, func([]byte) bool { return !scripted.Load() || !p.cut.CompareAndSwap(true, false) })
+				p.pass(c, to, func([]byte) bool {
+					p.lag.RLock()
+					defer p.lag.RUnlock()
+					return !p.lost.Load() && (!scripted.Load() || !p.cut.CompareAndSwap(true, false))
+				})
 			})
 		}
 	})
@@ -48,8 +58,9 @@ func newProxy(t *testing.T, s *server) *proxy {
 }
 
 func (p *proxy) noteScript(b []byte, scripted *atomic.Bool) bool {
-	if bytes.Contains(b, []byte("EVAL")) {
+	if n := bytes.Count(b, []byte("\r\nEVAL")); n > 0 {
 		scripted.Store(true)
+		p.scripts.Add(int64(n))
 	}
 	return true
 }
@@ -70,13 +81,24 @@ func (p *proxy) pass(to io.WriteCloser, from io.ReadCloser, ok func([]byte) bool
 	}
 }
 
-// freePort returns a port of the loopback interface on which nothing listens.
+var ports sync.Map // that freePort has returned, or found in use
+
+// freePort returns a port of the loopback interface on which nothing listens. It
+// is below those that the system gives to connections, which would take it away
+// before a server has it.
 func freePort(tb testing.TB) string {
 	tb.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(tb, err)
-	defer ln.Close()
-	_, port, err := net.SplitHostPort(ln.Addr().String())
-	require.NoError(tb, err)
-	return port
+	for range 1000 {
+		port := strconv.Itoa(10_000 + rand.IntN(22_000))
+		if _, given := ports.LoadOrStore(port, true); given {
+			continue
+		}
+		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+		if err == nil {
+			require.NoError(tb, ln.Close())
+			return port
+		}
+	}
+	require.Fail(tb, "no port is free")
+	return ""
 }

@@ -39,6 +39,7 @@ type request struct {
 	fourth    int64 // argument of the script
 	asks      bool  // the server decides
 	at        int   // index in the caller's requests
+	owed      debt  // of a charge
 
 	tat, wait, hold int64 // the script's answer
 }

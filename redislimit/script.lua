@@ -1,34 +1,38 @@
 -- The decisions of redislimit. Go multiplies; this script adds and compares.
 --
--- KEYS has one bucket each. A value is "TAT", or "TAT MARK", or "TAT MARK
--- HOLD": the instant at which the bucket is full and the end of its hold, in
--- Unix nanoseconds, and in microseconds the generation that it was seen by last.
+-- A call has groups of requests, which are decided in order. The requests of a
+-- group are carried out all or none. KEYS has the bucket of each request. A
+-- value is "TAT", or "TAT MARK", or "TAT MARK HOLD": the instant at which the
+-- bucket is full and the end of its hold, in Unix nanoseconds, and in
+-- microseconds the generation that it was seen by last.
 --
 -- ARGV[1] is the time in Unix nanoseconds, or empty for the server's time.
--- ARGV[2] is the operation: spend, check, refund, undo, reset or hold.
--- ARGV[3] is the generation of the caller's limits, or empty for plain values.
--- Four follow for each bucket: its mode, the nanoseconds that the cost takes to
--- come back, the tolerance, and a fourth. That is for undo the instant of the
--- spend, for hold its end, and otherwise the tolerance that a TAT of an earlier
--- generation is cut down to.
+-- ARGV[2] is the generation of the callers' limits, or empty for plain values.
+-- ARGV[2 + i] is the i-th request: three letters and six doubles.
+--   the operation: (s)pend, (c)heck, (r)efund, (u)ndo, rese(t), (h)old
+--     or (d)ebt, which takes what the bucket has, up to its cost, and admits nothing
+--   the mode: 0, 1 or 2, as in package stint
+--   + if the group goes on with the next request, or -
+--   the time that the cost takes to come back, as seconds and nanoseconds
+--   the tolerance
+--   a fourth: for undo the instant of the spend, for hold its end, and
+--   otherwise the tolerance that a TAT of an earlier generation is cut down to
 --
--- The reply is the time, 1 or 0 for all of them, and for each bucket its TAT,
--- the nanoseconds to wait and the end of its hold.
+-- The reply is one line: the time, and for each group 1 or 0 for allowed, and
+-- for each of its requests the TAT, the time to wait and the end of the hold. A
+-- group with a key that is no string is Ti, if that is its i-th key, and a group
+-- with a value that is not a bucket's is Vi. Nothing else is said of it, and
+-- nothing of it is carried out. If the server refuses a command, the error begins
+-- with STINT NONE if nothing was written, and otherwise with STINT SOME.
 --
 -- An instant needs 61 bits and a number has 53, so every instant and duration is
 -- a pair of seconds and nanoseconds.
 local billion = 1000000000
-local largest = '9223372036854775807'
-
-local function split(v)
-  local n = #v
-  if n <= 9 then return 0, tonumber(v, 10) end
-  return tonumber(string.sub(v, 1, n - 9), 10), tonumber(string.sub(v, n - 8), 10)
-end
+local format, match = string.format, string.match
 
 local function join(s, n)
-  if s == 0 then return string.format('%d', n) end
-  return string.format('%d%09d', s, n)
+  if s == 0 then return format('%d', n) end
+  return format('%d%09d', s, n)
 end
 
 local function add(as, an, bs, bn)
@@ -43,134 +47,176 @@ local function sub(as, an, bs, bn)
   return s, n
 end
 
-local function less(as, an, bs, bn)
-  return as < bs or as == bs and an < bn
-end
-
+-- number returns digits as a pair, or nil if they are no int64.
 local function number(v)
-  return #v < 19 or #v == 19 and v <= largest
+  local n = #v
+  if n > 19 or n == 19 and v > '9223372036854775807' then return nil end
+  if n <= 9 then return 0, tonumber(v, 10) end
+  return tonumber(string.sub(v, 1, n - 9), 10), tonumber(string.sub(v, n - 8), 10)
 end
 
-local given, op, generation = ARGV[1] ~= '', ARGV[2], ARGV[3]
-local plain = generation == ''
-local nows, nown, micros
+local given, plain, generation = ARGV[1] ~= '', ARGV[2] == '', tonumber(ARGV[2], 10)
+local nows, nown
 if given then
-  nows, nown = split(ARGV[1])
+  nows, nown = number(ARGV[1])
 else
   local t = redis.call('TIME')
   nows, nown = tonumber(t[1], 10), tonumber(t[2], 10) * 1000
 end
-micros = join(nows, nown)
-micros = #micros > 3 and string.sub(micros, 1, -4) or '0'
+local micros = format('%d', nows * 1000000 + (nown - nown % 1000) / 1000)
 
-local clamps = {spend = true, check = true, refund = true}
-local buckets, all = {}, true
-for i = 1, #KEYS do
-  local v = redis.pcall('GET', KEYS[i])
+-- open reads a bucket. If its key is not one, it returns what to reply. What a
+-- request makes of its bucket is ns, nn, mark and held, if it moves.
+local function open(key)
+  local v = redis.pcall('GET', key)
+  local ts, tn, mark, hs, hn = 0, 0, '0', 0, 0
   if type(v) == 'table' then
-    if string.sub(v.err or '', 1, 9) == 'WRONGTYPE' then
-      return redis.error_reply('STINT TYPE ' .. string.format('%d', i))
-    end
-    return v
-  end
-  local b = {existed = v and true, mark = '0', hs = 0, hn = 0, ts = 0, tn = 0}
-  if v then
-    local tat, mark, hold = string.match(v, '^(%d+)$'), nil, nil
-    if not tat and not plain then
-      tat, mark = string.match(v, '^(%d+) (%d+)$')
-      if not tat then tat, mark, hold = string.match(v, '^(%d+) (%d+) (%d+)$') end
-    end
-    if not tat or not number(tat) or mark and #mark > 16 or hold and not number(hold) then
-      return redis.error_reply('STINT VALUE ' .. string.format('%d', i))
-    end
-    b.ts, b.tn = split(tat)
-    if mark then b.mark = mark end
-    if hold then b.hs, b.hn = split(hold) end
-  end
-  local a = 4 * i
-  b.mode = ARGV[a]
-  local cs, cn = split(ARGV[a + 1])
-  local os, on = split(ARGV[a + 2])
-  local fs, fn = split(ARGV[a + 3])
-  local full = not less(nows, nown, b.ts, b.tn)
-  if not plain and full then
-    b.mark = micros
-  elseif not plain and clamps[op] and (fs > 0 or fn > 0) and tonumber(b.mark, 10) < tonumber(generation, 10) then
-    b.mark = generation
-    local ms, mn = add(nows, nown, fs, fn)
-    if less(ms, mn, b.ts, b.tn) then
-      b.ts, b.tn, b.write = ms, mn, true
-    end
-  end
-  b.ns, b.nn, b.ws, b.wn = b.ts, b.tn, 0, 0
-  if op == 'spend' or op == 'check' then
-    local ss, sn = b.ts, b.tn
-    if full then ss, sn = nows, nown end
-    ss, sn = add(ss, sn, cs, cn)
-    local ms, mn = add(nows, nown, os, on)
-    if less(ms, mn, ss, sn) then
-      b.ws, b.wn = sub(ss, sn, ms, mn)
+    if match(v.err, '^WRONGTYPE') then return nil, 'T' end
+    return nil, 'STINT NONE ' .. v.err
+  elseif v then
+    local tat, m, hold
+    if plain then
+      tat = match(v, '^%d+$')
     else
-      b.ns, b.nn = ss, sn
+      tat, m = match(v, '^(%d+) (%d+)$')
+      if not tat then tat, m, hold = match(v, '^(%d+) (%d+) (%d+)$') end
+      if not tat then tat = match(v, '^%d+$') end
     end
-    if less(nows, nown, b.hs, b.hn) then
-      local es, en = sub(b.hs, b.hn, nows, nown)
-      if less(b.ws, b.wn, es, en) then
-        b.ns, b.nn, b.ws, b.wn = b.ts, b.tn, es, en
+    if tat then ts, tn = number(tat) end
+    if hold then hs, hn = number(hold) end
+    if not tat or not ts or not hs or m and #m > 16 then return nil, 'V' end
+    mark = m or mark
+  end
+  return {key = key, existed = v, mark = mark, ts = ts, tn = tn, hs = hs, hn = hn, ns = 0, nn = 0, ws = 0, wn = 0}
+end
+
+local known, changed, changes = {}, {}, 0
+local reply, replies = {format('%d %d', nows, nown)}, 1
+local group, members, all, failed = {}, 0, true, nil
+for i = 1, #KEYS do
+  local op, mode, more, cs, cn, os, on, fs, fn = struct.unpack('>c1c1c1dddddd', ARGV[2 + i])
+  local b, why = known[KEYS[i]], nil
+  if not b then
+    b, why = open(KEYS[i])
+    if b then
+      known[KEYS[i]] = b
+    elseif why ~= 'T' and why ~= 'V' then
+      return redis.error_reply(why)
+    else
+      failed = failed or why .. format('%d', members + 1)
+      b = {mark = '0', ts = 0, tn = 0, hs = 0, hn = 0}
+    end
+  end
+  members = members + 1
+  group[members] = b
+  local ts, tn, mark = b.ts, b.tn, b.mark
+  local full, moves = ts < nows or ts == nows and tn <= nown, false
+  if full then
+    mark = micros
+  elseif not plain and (fs > 0 or fn > 0) and (op == 's' or op == 'c' or op == 'r') and
+      tonumber(mark, 10) < generation then
+    mark = ARGV[2]
+    local ms, mn = add(nows, nown, fs, fn)
+    if ms < ts or ms == ts and mn < tn then -- cut down, whatever becomes of the request
+      ts, tn = ms, mn
+      b.ts, b.tn, b.mark = ts, tn, mark
+      if not b.changed then
+        changes = changes + 1
+        changed[changes], b.changed = b, true
       end
     end
-    b.denied = b.ws > 0 or b.wn > 0
-    b.moves = not b.denied and b.mode ~= '1' and (cs > 0 or cn > 0)
-    if b.denied and b.mode ~= '2' then all = false end
-  elseif op == 'refund' or op == 'undo' then
-    if op == 'undo' then -- less what has come back by itself
+  end
+  local ns, nn, ws, wn = ts, tn, 0, 0
+  if op == 's' or op == 'c' then
+    local ss, sn = ts + cs, tn + cn
+    if full then ss, sn = nows + cs, nown + cn end
+    if sn >= billion then ss, sn = ss + 1, sn - billion end
+    local ms, mn = nows + os, nown + on
+    if mn >= billion then ms, mn = ms + 1, mn - billion end
+    if ms < ss or ms == ss and mn < sn then
+      ws, wn = sub(ss, sn, ms, mn)
+    else
+      ns, nn = ss, sn
+    end
+    if nows < b.hs or nows == b.hs and nown < b.hn then
+      local es, en = sub(b.hs, b.hn, nows, nown)
+      if ws < es or ws == es and wn < en then ns, nn, ws, wn = ts, tn, es, en end
+    end
+    if ws > 0 or wn > 0 then
+      all = all and mode == '2'
+    else
+      moves = op == 's' and mode ~= '1' and (cs > 0 or cn > 0)
+    end
+  elseif op == 'r' or op == 'u' then
+    if op == 'u' then -- less what has come back by itself
       local es, en = sub(nows, nown, fs, fn)
       if es < 0 then es, en = 0, 0 end
-      if less(es, en, cs, cn) then cs, cn = sub(cs, cn, es, en) else cs, cn = 0, 0 end
+      if es < cs or es == cs and en < cn then cs, cn = sub(cs, cn, es, en) else cs, cn = 0, 0 end
     end
     if not full and (cs > 0 or cn > 0) then
-      b.ns, b.nn = nows, nown
+      ns, nn, moves = nows, nown, true
       local ls, ln = add(nows, nown, cs, cn)
-      if less(ls, ln, b.ts, b.tn) then b.ns, b.nn = sub(b.ts, b.tn, cs, cn) end
-      b.moves = true
+      if ls < ts or ls == ts and ln < tn then ns, nn = sub(ts, tn, cs, cn) end
     end
-  elseif op == 'reset' then
-    if not full then b.ns, b.nn = nows, nown end
-    b.hs, b.hn, b.moves = 0, 0, true
-  elseif op == 'hold' then
-    b.hs, b.hn, b.moves = fs, fn, true
+  elseif op == 'd' then
+    local ss, sn = add(ts, tn, cs, cn)
+    if full then ss, sn = add(nows, nown, cs, cn) end
+    local ms, mn = add(nows, nown, os, on)
+    if ms < ss or ms == ss and mn < sn then ss, sn = ms, mn end
+    if ts < ss or ts == ss and tn < sn then ns, nn, moves = ss, sn, true end
+  elseif op == 't' then
+    if not full then ns, nn = nows, nown end
+    b.held, moves = {0, 0}, true
+  elseif op == 'h' then
+    b.held, moves = {fs, fn}, true
   else
-    return redis.error_reply('STINT OP')
+    return redis.error_reply('STINT NONE operation ' .. op)
   end
-  buckets[i] = b
+  b.moves, b.next, b.ns, b.nn, b.ws, b.wn = moves, mark, ns, nn, ws, wn
+  if more == '-' then
+    replies = replies + 1
+    reply[replies] = failed or all and '1' or '0'
+    for j = 1, failed and 0 or members do
+      b = group[j]
+      if b.moves and all then
+        b.ts, b.tn, b.mark = b.ns, b.nn, b.next
+        if b.held then b.hs, b.hn, b.held = b.held[1], b.held[2], nil end
+        if not b.changed then
+          changes = changes + 1
+          changed[changes], b.changed = b, true
+        end
+      end
+      local hs, hn = b.hs, b.hn
+      if hs < nows or hs == nows and hn <= nown then hs, hn = 0, 0 end
+      replies = replies + 1
+      reply[replies] = format('%d %d %d %d %d %d', b.ns, b.nn, b.ws, b.wn, hs, hn)
+    end
+    members, all, failed = 0, true, nil
+  end
 end
 
-local reply = {join(nows, nown), all and '1' or '0'}
-for i, b in ipairs(buckets) do
-  local moves = b.moves and all and op ~= 'check'
-  if moves or b.write then
-    local ts, tn = b.ts, b.tn
-    if moves then ts, tn = b.ns, b.nn end
-    local held = less(nows, nown, b.hs, b.hn)
-    local es, en = ts, tn
-    if held and less(es, en, b.hs, b.hn) then es, en = b.hs, b.hn end
-    if less(nows, nown, es, en) then
-      local v = join(ts, tn)
-      if not plain then v = v .. ' ' .. b.mark end
-      if held then v = v .. ' ' .. join(b.hs, b.hn) end
-      if given then
-        redis.call('SET', KEYS[i], v)
-      else
-        es, en = sub(es, en, nows, nown)
-        redis.call('SET', KEYS[i], v, 'PX', string.format('%d', es * 1000 + math.ceil(en / 1000000) + 1))
-      end
-    elseif b.existed then
-      redis.call('DEL', KEYS[i])
+local wrote = false
+for i = 1, changes do
+  local b = changed[i]
+  local es, en, result = b.ts, b.tn, nil
+  local held = nows < b.hs or nows == b.hs and nown < b.hn
+  if held and (es < b.hs or es == b.hs and en < b.hn) then es, en = b.hs, b.hn end
+  if nows < es or nows == es and nown < en then
+    local v = join(b.ts, b.tn)
+    if not plain then v = v .. ' ' .. b.mark end
+    if held then v = v .. ' ' .. join(b.hs, b.hn) end
+    if given then
+      result = redis.pcall('SET', b.key, v)
+    else
+      es, en = sub(es, en, nows, nown)
+      result = redis.pcall('SET', b.key, v, 'PX', format('%d', es * 1000 + math.ceil(en / 1000000) + 1))
     end
+  elseif b.existed then
+    result = redis.pcall('DEL', b.key)
   end
-  local at = 3 * i
-  reply[at] = join(b.ns, b.nn)
-  reply[at + 1] = join(b.ws, b.wn)
-  reply[at + 2] = less(nows, nown, b.hs, b.hn) and join(b.hs, b.hn) or ''
+  if type(result) == 'table' and result.err then
+    return redis.error_reply((wrote and 'STINT SOME ' or 'STINT NONE ') .. result.err)
+  end
+  wrote = wrote or result and true
 end
-return reply
+return table.concat(reply, ' ')

@@ -24,7 +24,7 @@ func TestStep(t *testing.T) {
 		now := []int64{0, 1, 999_999_999, 1_000_000_000, endOfTime, endOfTime - 1, rnd.Int64N(endOfTime),
 			1_700_000_000_000_000_000 + rnd.Int64N(1e18)}[rnd.IntN(8)]
 		keys, set := make([]string, together), []string{"MSET"}
-		args := []string{strconv.FormatInt(now, 10), opSpend, "0"}
+		args := []string{strconv.FormatInt(now, 10), "0"}
 		var tats, needs, taus [together]int64
 		for i := range keys {
 			interval := []int64{1, 2, 999_999_999, 1_000_000_000, 1_000_000_001, 1 + rnd.Int64N(1e18)}[rnd.IntN(6)]
@@ -37,37 +37,39 @@ func TestStep(t *testing.T) {
 				rnd.Int64(), now + rnd.Int64N(taus[i])}[rnd.IntN(11)])
 			keys[i] = fmt.Sprintf("step:%d:%d", call, i)
 			set = append(set, keys[i], fmt.Sprintf("%d 0", tats[i]))
-			args = append(args, strconv.Itoa(int(stint.SpendOnly)), strconv.FormatInt(needs[i], 10),
-				strconv.FormatInt(taus[i], 10), "0")
+			r := request{mode: stint.SpendOnly, need: needs[i], tolerance: taus[i]}
+			args = append(args, string(r.appendRecord(nil, opSpend, i < together-1)))
 		}
 		_, err := l.client.Do(t.Context(), set...)
 		require.NoError(t, err)
-		reply, _, err := l.eval(keys, args, false)
+		reply, _, err := l.eval(t.Context(), keys, args, false)
 		require.NoError(t, err)
+		batch := []*trip{{requests: make([]request, together)}}
+		require.NoError(t, l.parse(batch, reply))
 		stored, err := l.client.Do(t.Context(), append([]string{"MGET"}, keys...)...)
 		require.NoError(t, err)
 		for i := range keys {
 			base := big.NewInt(max(now, tats[i]))
 			next := new(big.Int).Add(base, big.NewInt(needs[i]))
 			end := new(big.Int).Add(big.NewInt(now), big.NewInt(taus[i]))
-			tat, wait := next.String(), "0"
+			tat, wait := next.Int64(), int64(0)
 			if next.Cmp(end) > 0 {
-				tat, wait = strconv.FormatInt(tats[i], 10), new(big.Int).Sub(next, end).String()
+				tat, wait = tats[i], new(big.Int).Sub(next, end).Int64()
 			} else if needs[i] == 0 {
-				tat = base.String()
+				tat = base.Int64()
 			}
-			got := reply.([]any)[2+3*i:]
+			got := batch[0].requests[i]
 			what := fmt.Sprintf("tat %d, now %d, need %d, τ %d", tats[i], now, needs[i], taus[i])
-			require.Equal(t, []any{tat, wait}, got[:2], what)
+			require.Equal(t, []int64{tat, wait}, []int64{got.tat, got.wait}, what)
 			value, _ := stored.([]any)[i].(string)
-			if wait != "0" || needs[i] == 0 {
+			if wait != 0 || needs[i] == 0 {
 				require.Equal(t, fmt.Sprintf("%d 0", tats[i]), value, what)
 			} else {
-				mark := "0"
+				mark := int64(0)
 				if tats[i] <= now {
-					mark = strconv.FormatInt(now/1000, 10)
+					mark = now / 1000
 				}
-				require.Equal(t, tat+" "+mark, value, what)
+				require.Equal(t, fmt.Sprint(tat, mark), value, what)
 			}
 		}
 	}

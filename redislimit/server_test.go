@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -114,6 +115,16 @@ func (s *server) cli(args ...string) any {
 		require.NoError(s.tb, err)
 	}
 	return reply
+}
+
+// scripts returns the number of script calls that the server has carried out.
+func (s *server) scripts() (calls int64) {
+	s.tb.Helper()
+	_, text, _ := strings.Cut(fmt.Sprint(s.cli("INFO", "commandstats")), "cmdstat_evalsha:calls=")
+	text, _, _ = strings.Cut(text, ",")
+	calls, err := strconv.ParseInt(text, 10, 64)
+	require.NoError(s.tb, err)
+	return calls
 }
 
 // commons is a server that tests share. Their prefixes keep them apart.

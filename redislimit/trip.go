@@ -3,8 +3,11 @@ package redislimit
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,124 +18,195 @@ import (
 
 // Operations of the script.
 const (
-	opSpend  = "spend"
-	opCheck  = "check"
-	opRefund = "refund"
-	opUndo   = "undo"
-	opReset  = "reset"
-	opHold   = "hold"
+	opSpend  = "s"
+	opCheck  = "c"
+	opRefund = "r"
+	opUndo   = "u"
+	opReset  = "t"
+	opHold   = "h"
+	opCharge = "d"
 )
 
 // maxTogether is the most buckets of one script call.
 const maxTogether = 64
 
-// trip is one script call. Its buckets are in one slot.
+// trip is a group of requests that the script carries out all or none. Their
+// buckets are in one slot.
 type trip struct {
 	op       string
 	requests []request // the answers, too
 	now      int64     // the server's time
 	allowed  bool
+	here     bool // decided while the server was away
 	err      error
+
+	limits   *limitsInForce
+	deadline time.Time
+	news     chan news // of a trip that waits; nil if it never did
 }
 
-// run asks the server. An error leaves the answers zero.
-func (l *Limiter) run(t *trip, n *limitsInForce) {
-	if l.away.Load() {
-		t.err = fmt.Errorf("%w: it has not come back", ErrAway)
-		return
-	}
-	t.err = l.tryRun(t, n)
-	l.note(t.err)
-	l.watch(t.err)
-}
-
-func (l *Limiter) tryRun(t *trip, n *limitsInForce) error {
-	ctx, cancel := l.context()
-	generation, err := l.generation(ctx, n)
-	cancel()
+// tryCall asks the server about all trips of the batch. An error leaves their
+// answers zero.
+func (l *Limiter) tryCall(batch []*trip, synced bool) error {
+	ctx, cancel := context.WithDeadline(context.Background(), batch[0].deadline)
+	defer cancel()
+	generation, err := l.generation(ctx, batch[0].limits)
 	if err != nil {
 		return err
 	}
-	keys := make([]string, len(t.requests))
-	args := make([]string, 3, 3+4*len(keys))
-	args[1], args[2] = t.op, generation
-	if l.opts.Now != nil {
-		args[0] = strconv.FormatInt(instant(l.opts.Now()), 10)
-	}
-	synced := false
-	for i := range t.requests {
-		r := &t.requests[i]
-		keys[i] = r.name
-		args = append(args, strconv.Itoa(int(r.mode)), strconv.FormatInt(r.need, 10),
-			strconv.FormatInt(r.tolerance, 10), strconv.FormatInt(r.fourth, 10))
-		synced = synced || cmp.Or(r.limit.Durability, l.opts.Durability) == stint.Synced
-	}
+	keys, args := l.arguments(batch, generation)
+	l.stats.trips.Add(1)
 	sent := time.Now()
-	reply, acknowledged, err := l.eval(keys, args, synced && t.op != opCheck)
+	reply, acknowledged, err := l.eval(ctx, keys, args, synced)
 	if err != nil {
-		return l.explain(err, keys)
+		return l.explain(err)
 	}
-	if err := t.parse(reply); err != nil {
+	if err := l.parse(batch, reply); err != nil {
 		return err
 	}
 	if l.opts.Now == nil {
-		l.ahead.Store(t.now - sent.Add(time.Since(sent)/2).UnixNano())
+		l.ahead.Store(batch[0].now - sent.Add(time.Since(sent)/2).UnixNano())
 	}
-	if synced && t.op != opCheck && t.allowed && acknowledged < l.opts.Replicas {
-		return fmt.Errorf("%w: %d of %d replicas have it", stint.ErrNotDurable, acknowledged, l.opts.Replicas)
+	if synced && acknowledged < l.opts.Replicas {
+		for _, t := range batch {
+			if t.allowed {
+				t.err = cmp.Or(t.err, fmt.Errorf("%w: %d of %d replicas have it", stint.ErrNotDurable, acknowledged,
+					l.opts.Replicas))
+			}
+		}
 	}
 	return nil
 }
 
+// arguments returns the keys and arguments of the script.
+func (l *Limiter) arguments(batch []*trip, generation string) (keys, args []string) {
+	n := 0
+	for _, t := range batch {
+		n += len(t.requests)
+	}
+	keys, args = make([]string, 0, n), make([]string, 2, 2+n)
+	if l.opts.Now != nil {
+		args[0] = strconv.FormatInt(instant(l.opts.Now()), 10)
+	}
+	args[1] = generation
+	all := make([]byte, 0, n*recordLen)
+	for _, t := range batch {
+		for i := range t.requests {
+			keys = append(keys, t.requests[i].name)
+			all = t.requests[i].appendRecord(all, t.op, i < len(t.requests)-1)
+		}
+	}
+	for text := string(all); text != ""; text = text[recordLen:] {
+		args = append(args, text[:recordLen])
+	}
+	return keys, args
+}
+
+// recordLen is the length of what the script gets for each request.
+const recordLen = 3 + 6*8
+
+// appendRecord appends it.
+func (r *request) appendRecord(b []byte, op string, more bool) []byte {
+	follows := byte('-')
+	if more {
+		follows = '+'
+	}
+	b = append(b, op[0], '0'+byte(r.mode), follows)
+	for _, v := range [3]int64{r.need, r.tolerance, r.fourth} {
+		b = binary.BigEndian.AppendUint64(b, math.Float64bits(float64(v/1e9)))
+		b = binary.BigEndian.AppendUint64(b, math.Float64bits(float64(v%1e9)))
+	}
+	return b
+}
+
 // eval runs the script. If the server does not know it, nothing ran, and eval
 // sends its text.
-func (l *Limiter) eval(keys, args []string, synced bool) (reply any, acknowledged int, err error) {
-	reply, acknowledged, err = l.evalOnce("EVALSHA", scriptSHA, keys, args, synced)
+func (l *Limiter) eval(ctx context.Context, keys, args []string, synced bool) (reply any, acknowledged int,
+	err error) {
+	reply, acknowledged, err = l.evalOnce(ctx, "EVALSHA", scriptSHA, keys, args, synced)
 	var replied ServerError
 	if errors.As(err, &replied) && strings.HasPrefix(string(replied), "NOSCRIPT") {
-		return l.evalOnce("EVAL", script, keys, args, synced)
+		if synced { // the server waited for replicas although nothing ran
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(context.Background(), l.timeout(synced))
+			defer cancel()
+		}
+		return l.evalOnce(ctx, "EVAL", script, keys, args, synced)
 	}
 	return reply, acknowledged, err
 }
 
-func (l *Limiter) evalOnce(command, text string, keys, args []string, synced bool) (reply any, acknowledged int,
-	err error) {
-	timeout := l.opts.Timeout
+func (l *Limiter) evalOnce(ctx context.Context, command, text string, keys, args []string, synced bool) (reply any,
+	acknowledged int, err error) {
 	if synced {
-		timeout *= 2 // the replicas get as much time as the trip
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	if synced {
-		return l.client.(SyncClient).EvalWait(ctx, command, text, keys, args, l.opts.Replicas, l.opts.Timeout)
+		deadline, _ := ctx.Deadline()
+		return l.client.(SyncClient).EvalWait(ctx, command, text, keys, args, l.opts.Replicas, time.Until(deadline)/2)
 	}
 	reply, err = l.client.Eval(ctx, command, text, keys, args)
 	return reply, 0, err
 }
 
-func (t *trip) parse(reply any) error {
-	all, _ := reply.([]any)
-	if len(all) != 2+3*len(t.requests) {
-		return fmt.Errorf("redislimit: script replied %d values for %d buckets", len(all), len(t.requests))
-	}
-	var wrong error
-	number := func(i int) int64 {
-		s, _ := all[i].(string)
-		n, err := strconv.ParseInt(s, 10, 64)
-		wrong = cmp.Or(wrong, err)
-		return n
-	}
-	t.now = number(0)
-	t.allowed = number(1) == 1
-	for i := range t.requests {
-		r := &t.requests[i]
-		r.tat, r.wait, r.hold = number(2+3*i), number(3+3*i), 0
-		if all[4+3*i] != "" {
-			r.hold = number(4 + 3*i)
+// parse puts the script's reply into the trips. A group may have an error of its
+// own.
+func (l *Limiter) parse(batch []*trip, reply any) error {
+	text, _ := reply.(string)
+	r := numbers{text: text}
+	now := r.instant()
+	for _, t := range batch {
+		t.now = now
+		switch word := r.word(); word {
+		case "0", "1":
+			t.allowed = word == "1"
+			for i := range t.requests {
+				a := &t.requests[i]
+				a.tat, a.wait, a.hold = r.instant(), r.instant(), r.instant()
+			}
+		default:
+			t.err = t.wrongKey(word)
+			r.wrong = r.wrong || t.err == nil
 		}
 	}
-	if wrong != nil {
-		return fmt.Errorf("redislimit: script replied: %w", wrong)
+	if r.wrong || r.text != "" {
+		return fmt.Errorf("redislimit: script replied %.100q", text)
+	}
+	return nil
+}
+
+// numbers reads the words of a reply.
+type numbers struct {
+	text  string
+	wrong bool
+}
+
+func (r *numbers) word() (word string) {
+	word, r.text, _ = strings.Cut(r.text, " ")
+	return word
+}
+
+// instant reads seconds and nanoseconds.
+func (r *numbers) instant() int64 {
+	s, err1 := strconv.ParseInt(r.word(), 10, 64)
+	n, err2 := strconv.ParseInt(r.word(), 10, 64)
+	r.wrong = r.wrong || err1 != nil || err2 != nil
+	return s*1e9 + n
+}
+
+// wrongKey returns the error of a group with a key that is not a bucket, or nil
+// if the word is not one of the script's.
+func (t *trip) wrongKey(word string) error {
+	if word == "" {
+		return nil
+	}
+	i, err := strconv.Atoi(word[1:])
+	switch {
+	case err != nil || i < 1 || i > len(t.requests):
+		return nil
+	case word[0] == 'T':
+		return fmt.Errorf("redislimit: key %q is no string, so it is not a bucket: delete it, or choose a Prefix",
+			t.requests[i-1].name)
+	case word[0] == 'V':
+		return fmt.Errorf("redislimit: key %q has a value that is not a bucket's: delete it, or choose a Prefix",
+			t.requests[i-1].name)
 	}
 	return nil
 }
@@ -144,31 +218,39 @@ var awayReplies = []string{
 	"NOREPLICAS",
 }
 
+// errNothingRan is in errors that the server replied before it wrote anything.
+var errNothingRan = errors.New("nothing was spent")
+
 // explain returns an error of a Client as one of this package.
-func (l *Limiter) explain(err error, keys []string) error {
+func (l *Limiter) explain(err error) error {
 	var replied ServerError
 	if !errors.As(err, &replied) {
 		if errors.Is(err, ErrAway) || errors.Is(err, ErrNoAnswer) {
 			return err
 		}
+		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+			return fmt.Errorf("%w: %w", ErrAway, err)
+		}
+		if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() { // a Client may have its own words for it
+			return fmt.Errorf("%w: %w: %w", ErrNoAnswer, context.DeadlineExceeded, err)
+		}
 		return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}
-	text := string(replied)
+	text, none := strings.CutPrefix(string(replied), "STINT NONE ")
+	text, some := strings.CutPrefix(text, "STINT SOME ")
+	err = ServerError(text)
 	for _, prefix := range awayReplies {
-		if strings.HasPrefix(text, prefix) {
+		if !some && strings.HasPrefix(text, prefix) {
 			return fmt.Errorf("%w: server replied: %w", ErrAway, err)
 		}
 	}
-	what, number, _ := strings.Cut(strings.TrimPrefix(text, "STINT "), " ")
-	if i, bad := strconv.Atoi(number); bad == nil && 0 < i && i <= len(keys) && strings.HasPrefix(text, "STINT ") {
-		if what == "TYPE" {
-			return fmt.Errorf("redislimit: key %q is no string, so it is not a bucket: delete it, or choose a Prefix",
-				keys[i-1])
-		}
-		return fmt.Errorf("redislimit: key %q has a value that is not a bucket's: delete it, or choose a Prefix", keys[i-1])
-	}
-	if strings.HasPrefix(text, "CROSSSLOT") {
+	switch {
+	case some:
+		return fmt.Errorf("%w: the script ended early: server replied: %w", ErrNoAnswer, err)
+	case strings.HasPrefix(text, "CROSSSLOT"):
 		return fmt.Errorf("%w: server replied: %w", ErrCrossSlot, err)
+	case none || strings.HasPrefix(text, "NOPERM"):
+		return fmt.Errorf("redislimit: server replied: %w: %w", err, errNothingRan)
 	}
 	return fmt.Errorf("redislimit: server replied: %w", err)
 }
@@ -176,11 +258,13 @@ func (l *Limiter) explain(err error, keys []string) error {
 // ask runs an operation on several buckets. A spend takes from all of them or
 // from none. It returns the trips that it took, with the answers.
 func (l *Limiter) ask(n *limitsInForce, op string, rs []request) (trips []trip, err error) {
+	single := !l.cluster.Load()
 	trips = l.split(op, rs)
 	if len(trips) == 1 {
 		t := &trips[0]
-		l.run(t, n)
-		if errors.Is(t.err, ErrCrossSlot) && !l.cluster.Swap(true) { // the server is a cluster
+		l.carryOut(t, n)
+		if errors.Is(t.err, ErrCrossSlot) && single { // the server is a cluster
+			l.cluster.Store(true)
 			return l.ask(n, op, rs)
 		}
 		return trips, t.err
@@ -190,7 +274,7 @@ func (l *Limiter) ask(n *limitsInForce, op string, rs []request) (trips []trip, 
 	}
 	var wg sync.WaitGroup
 	for i := range trips {
-		wg.Go(func() { l.run(&trips[i], n) })
+		wg.Go(func() { l.carryOut(&trips[i], n) })
 	}
 	wg.Wait()
 	allowed := true
@@ -238,6 +322,10 @@ func (l *Limiter) undo(n *limitsInForce, trips []trip) {
 	for i := range trips {
 		t := &trips[i]
 		if !t.allowed || t.err != nil && !errors.Is(t.err, stint.ErrNotDurable) {
+			continue
+		}
+		if t.here {
+			l.undoHere(t)
 			continue
 		}
 		back := trip{op: opUndo}

@@ -174,6 +174,10 @@ func operatorCommands(t *testing.T, binary string) {
 		answers := fmt.Sprintf("stint: process %d, which has limits.db open, answers\n", server.cmd.Process.Pid)
 		for line := range strings.Lines(block) {
 			require.True(t, strings.HasPrefix(line, "stint "), line)
+			if strings.HasPrefix(line, "stint verify") && subprocess.Emulated() {
+				t.Logf("not run: %s starts itself, without the emulator", strings.TrimSpace(line))
+				continue
+			}
 			cmd := exec.Command("sh", "-c", line)
 			cmd.Dir = dir
 			cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))

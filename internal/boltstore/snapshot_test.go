@@ -179,6 +179,9 @@ func TestSnapshotCopy(t *testing.T) {
 // A file of an older version has no sums. A compaction adds them.
 func TestVerifyWithoutSums(t *testing.T) {
 	t.Parallel()
+	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
+		t.Skip("the file was written by a machine of the other byte order")
+	}
 	path := writeFile(t, readFile(t, "../../testdata/format1.db"))
 	v, err := verify(path)
 	require.NoError(t, err)

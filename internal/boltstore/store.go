@@ -161,17 +161,20 @@ func openFile(path string, labels map[uint16]string, o Options) (*boltfile.File,
 
 // read reads what the Store keeps in memory: the labels and the journal.
 func (s *Store) read() error {
+	var entries []format.Entry // of a record
 	return s.inUse.file.Explain(s.view(func(tx *bolt.Tx) (err error) {
 		if s.names.labels, err = s.inUse.file.ReadHead(tx); err != nil {
 			return err
 		}
 		return s.inUse.file.ReadJournal(tx, func(seq uint64, record []byte) error {
+			entries = entries[:0]
 			for e, err := range format.Entries(seq, record) {
 				if err != nil {
 					return err
 				}
-				s.journal.fresh.Put(e.Entry())
+				entries = append(entries, e.Entry())
 			}
+			s.journal.fresh.Put(entries...)
 			s.saves.seq = seq
 			s.journal.bytes += int64(len(record))
 			return nil

@@ -33,6 +33,7 @@ var Actions = []Action{
 	{"cancel", 25, (*World).cancel, nil},
 	{"cancel again", 15, (*World).cancelAgain, nil},
 	{"hold", 15, (*World).hold, nil},
+	{"raise", 20, (*World).raise, nil},
 	{"reset", 15, (*World).reset, nil},
 	{"set limits", 8, (*World).setLimits, nil},
 	{"set overrides", 15, (*World).setOverrides, nil},

@@ -309,3 +309,41 @@ func (w *World) maybe(q Request, op Op) {
 		w.unknown(q.Key, hull(w.outcomes(lo, hi, l), s.TAT.cap(w.now+l.clamp())))
 	}
 }
+
+// raise empties a bucket until it is full no earlier than some instant.
+func (w *World) raise() {
+	key := w.pickKey()
+	l, on, _ := w.limits.For(key)
+	until := w.now
+	if on && w.rnd.IntN(4) > 0 {
+		until += w.rnd.Int64N(l.Tau() + l.Tau()/4 + 1)
+	}
+	r := w.call(Call{Op: Raise, Reqs: []Request{{Key: key}}, Until: until})
+	if w.refused(key, Raise, 0, r.Failure) {
+		return
+	}
+	if !on {
+		w.require(r.Failure == "" || r.Failure == Crashed, "%v has no limit: %s", key, r.Failure)
+		return
+	}
+	before := w.states[key].TAT.cap(w.now + l.clamp())
+	after := before
+	if end := min(until, w.now+l.Tau()); until > w.now {
+		after = Span{max(before.Lo, end), max(before.Hi, end)}
+	}
+	switch {
+	case r.Failure != "":
+		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
+		w.faulty(r.Failure)
+		w.require(until > w.now || r.Failure == Crashed, "a raise that changes nothing fails: %s", r.Failure)
+		w.unknown(key, after)
+	default:
+		full := max(w.now, r.TAT)
+		w.require(between(max(w.now, after.Lo), full, max(w.now, after.Hi)),
+			"%v is raised to %d ahead; the model has %d to %d", key, full-w.now, after.Lo-w.now, after.Hi-w.now)
+		w.put(key, after.narrow(full, w.now, l.clamp()))
+		if full > max(w.now, before.Hi) {
+			w.savedAt(l.Level, key)
+		}
+	}
+}

@@ -81,6 +81,7 @@ const (
 	Delay         Op = "delay"
 	Cancel        Op = "cancel"
 	Hold          Op = "hold"
+	Raise         Op = "raise"
 	Reset         Op = "reset"
 	SetLimits     Op = "set limits"
 	SetOverrides  Op = "set overrides"
@@ -118,7 +119,7 @@ type Call struct {
 	Now    int64
 	Reqs   []Request `json:",omitempty"`
 	Place  int       `json:",omitempty"` // of Delay and Cancel: the reply of Reserve
-	Until  int64     `json:",omitempty"` // of Hold
+	Until  int64     `json:",omitempty"` // of Hold and Raise
 	Limits *Limits   `json:",omitempty"` // of SetLimits; of SetOverrides, one override, or none to remove it
 }
 
@@ -158,6 +159,7 @@ type Reply struct {
 	Delay     time.Duration `json:",omitempty"`
 	Listed    []Listed      `json:",omitempty"`
 	Resident  int64         `json:",omitempty"`
+	TAT       int64         `json:",omitempty"` // of Raise
 }
 
 // System is a limiter with a clock that each call sets.

@@ -1,0 +1,122 @@
+package stint
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/boltstore"
+	"github.com/stint-go/stint/internal/subprocess"
+)
+
+func init() {
+	children["limited"] = limitedChild
+	children["bound"] = boundChild
+}
+
+// limitedChild becomes boundChild, with an address space of 512 MiB.
+func limitedChild([]string) {
+	limit := syscall.Rlimit{Cur: 512 << 20, Max: 512 << 20}
+	err := syscall.Setrlimit(syscall.RLIMIT_AS, &limit)
+	if err == nil {
+		os.Setenv(childVar, "bound")
+		err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
+	}
+	panic(err)
+}
+
+// largestMapping returns the largest power of two that can be mapped in one
+// piece.
+func largestMapping() (size int) {
+	for size = 1 << 30; ; size /= 2 {
+		b, err := syscall.Mmap(-1, 0, size, syscall.PROT_NONE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+		if err == nil {
+			syscall.Munmap(b)
+			return size
+		}
+	}
+}
+
+// boundChild fills a file until a flush fails, and decides after that. Its
+// second argument is the bound of the file, or 0 for the usual one.
+func boundChild(args []string) {
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	say("%d", largestMapping())
+	files := boltfile.OS()
+	files.NoSync = true // faster
+	files.SyncFile = func(*os.File) error { return nil }
+	bound, err := strconv.Atoi(args[1])
+	must(err)
+	if bound > 0 {
+		files.MaxSize = bound
+	}
+	names := Names{flushed: {Label: "flushed", Limit: PerHour(3)}}
+	limits, err := NewLimits(names, nil, nil)
+	must(err)
+	const resident = 10_000
+	store, err := boltstore.Open(args[0], names.labels(), boltstore.Options{MaxResident: resident, FS: files})
+	must(err)
+	l, err := New(&BoltStore{store: store}, limits, &Options{MaxResident: resident, CommitTimeout: time.Minute})
+	must(err)
+	long := strings.Repeat("x", 200)
+	for n := 1; err == nil; n++ {
+		if _, err = l.Spend(flushed.Key(fmt.Sprint(n, long)), 1); err == nil && n%(resident/2) == 0 {
+			err = l.Flush()
+		}
+	}
+	say("%q", l.Health().Error())
+	say("%d", l.Stats().File.Bytes)
+	for _, id := range []string{"1" + long, "new", "new", "new", "new"} {
+		d, err := l.Spend(flushed.Key(id), 1)
+		say("%v %v", d.Allowed, err)
+	}
+	l.Close()
+}
+
+// TestBoundOn512MB: a file of 32 bits that cannot grow any more is an error of
+// Health, and decisions go on. With twice the bound, bbolt unmaps the file and
+// cannot map twice as much. Then no bucket can be read any more.
+func TestBoundOn512MB(t *testing.T) {
+	switch {
+	case subprocess.Emulated():
+		t.Skip("the address space is that of the emulator")
+	case strconv.IntSize == 64:
+		t.Skip("the bound is that of 32 bits: GOARCH=386 go test -run TestBoundOn512MB -v .")
+	}
+	for name, c := range map[string]struct {
+		bound         int
+		failure, load string // load: of a bucket that is not in memory
+	}{
+		"128 MiB": {0, "database reached maximum size", "true <nil>"},
+		"256 MiB": {256 << 20, "mmap allocate error|isn't correctly mapped", "isn't correctly mapped"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			child := startChild(t, "limited", storePath(t), fmt.Sprint(c.bound))
+			require.Equal(t, fmt.Sprint(128<<20), child.readLine(t), "what can be mapped in one piece")
+			health := child.readLine(t)
+			require.Regexp(t, c.failure, health)
+			size, err := strconv.Atoi(child.readLine(t))
+			require.NoError(t, err)
+			require.InDelta(t, 128<<20, size, 2<<20)
+			require.Contains(t, child.readLine(t), c.load)
+			for i := range 4 {
+				allowed := child.readLine(t)
+				require.True(t, c.bound > 0 || allowed == fmt.Sprint(i < 3, " <nil>"), allowed)
+			}
+			child.finish(t)
+			t.Logf("at %d bytes: %s", size, health)
+		})
+	}
+}

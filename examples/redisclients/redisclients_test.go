@@ -1,0 +1,201 @@
+package redisclients_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/examples/redisclients"
+	"github.com/stint-go/stint/redislimit"
+)
+
+var addr string // of the server
+
+// TestMain starts a server on the loopback interface.
+func TestMain(m *testing.M) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		fmt.Println("skipped, because it needs redis-server; on Debian: apt-get install redis-server")
+		return
+	}
+	var stop func()
+	addr, _, stop = start()
+	code := m.Run()
+	stop()
+	os.Exit(code)
+}
+
+func start() (addr string, server *os.Process, stop func()) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	addr = ln.Addr().String()
+	ln.Close()
+	_, port, _ := net.SplitHostPort(addr)
+	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		panic(err)
+	}
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+	stop = func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if strings.Contains(lines.Text(), "eady to accept connections") {
+			return addr, cmd.Process, stop
+		}
+	}
+	stop()
+	panic("redis-server did not start")
+}
+
+// cutting is a connection that ends in place of the reply to a script if cut is
+// set.
+type cutting struct {
+	net.Conn
+	cut, sent *atomic.Bool
+}
+
+func (c cutting) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("EVAL")) {
+		c.sent.Store(true)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c cutting) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.sent.Load() && c.cut.Swap(false) {
+		c.Conn.Close()
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// clients returns both kinds for a server. Their connections end if cut is set.
+func clients(t *testing.T, addr string, cut *atomic.Bool) map[string]redislimit.Client {
+	dial := func(ctx context.Context) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		return cutting{conn, cut, new(atomic.Bool)}, err
+	}
+	goRedis := redis.NewClient(&redis.Options{
+		ContextTimeoutEnabled: true,
+		MaxRetries:            3,
+		Dialer:                func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+	})
+	t.Cleanup(func() { goRedis.Close() })
+	valkeyGo, err := valkey.NewClient(valkey.ClientOption{
+		InitAddress:  []string{addr},
+		DisableCache: true,
+		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return dial(ctx)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(valkeyGo.Close)
+	return map[string]redislimit.Client{
+		"go-redis":  redisclients.GoRedis{Pool: goRedis},
+		"valkey-go": redisclients.ValkeyGo{Pool: valkeyGo},
+	}
+}
+
+// A lost reply is ErrNoAnswer, and the script is not sent again. An error of the
+// server says what is wrong. A server that does not answer, or is not there, is
+// away.
+func TestClients(t *testing.T) {
+	addr, server, stop := start()
+	defer stop()
+	cut := new(atomic.Bool)
+	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(100)}}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func(client redislimit.Client, name string, timeout time.Duration) *redislimit.Limiter {
+		lim, err := redislimit.New(client, limits, &redislimit.Options{Timeout: timeout, Prefix: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { lim.Close() })
+		return lim
+	}
+	impatient := map[string]*redislimit.Limiter{}
+	for name, client := range clients(t, addr, cut) {
+		lim := open(client, name, 20*time.Second)
+		impatient[name] = open(client, name, 200*time.Millisecond)
+		key := perAccount.Key("a")
+		if _, err := client.Do(t.Context(), "SET", name+":{foreign}:1", "x"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lim.Spend(perAccount.Key("foreign"), 1); err == nil || !strings.Contains(err.Error(), "{foreign}") {
+			t.Error(name, err)
+		}
+		if reply, err := client.Do(t.Context(), "NONSENSE"); !errors.As(err, new(redislimit.ServerError)) {
+			t.Error(name, reply, err)
+		}
+		for range 10 {
+			cut.Store(true)
+			if _, err := lim.Spend(key, 1); !errors.Is(err, redislimit.ErrNoAnswer) || cut.Load() {
+				t.Error(name, err)
+			}
+			for !lim.Stats().AwaySince.IsZero() { // a broken connection says that the server is away
+				runtime.Gosched()
+			}
+		}
+		if b, err := lim.Bucket(key); err != nil || b.Remaining != 90 {
+			t.Error(name, b.Remaining, err)
+		}
+	}
+	for _, state := range []string{"stopped", "killed"} {
+		if state == "stopped" {
+			server.Signal(syscall.SIGSTOP)
+		} else {
+			stop()
+		}
+		for name, lim := range impatient {
+			for away := false; !away; {
+				_, err := lim.Spend(perAccount.Key("b"), 1)
+				if away = errors.Is(err, redislimit.ErrAway); !away && !errors.Is(err, redislimit.ErrNoAnswer) {
+					t.Fatal(name, state, err)
+				}
+			}
+		}
+		if state == "stopped" {
+			server.Signal(syscall.SIGCONT)
+			for name, lim := range impatient {
+				for {
+					_, err := lim.Spend(perAccount.Key("b"), 1)
+					if err == nil {
+						break
+					}
+					if !errors.Is(err, redislimit.ErrAway) && !errors.Is(err, redislimit.ErrNoAnswer) {
+						t.Fatal(name, err)
+					}
+					runtime.Gosched()
+				}
+			}
+		}
+	}
+}

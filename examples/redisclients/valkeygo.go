@@ -1,0 +1,36 @@
+package redisclients
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/stint-go/stint/redislimit"
+)
+
+// ValkeyGo is a redislimit.Client with a client of valkey-go. It does not send
+// commands again that may write.
+type ValkeyGo struct{ Pool valkey.Client }
+
+// Do runs a command.
+func (c ValkeyGo) Do(ctx context.Context, args ...string) (any, error) {
+	return answer(c.Pool.Do(ctx, c.Pool.B().Arbitrary(args...).Build()))
+}
+
+// Eval runs a script.
+func (c ValkeyGo) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
+	cmd := c.Pool.B().Arbitrary(command, script, strconv.Itoa(len(keys))).Keys(keys...).Args(args...)
+	return answer(c.Pool.Do(ctx, cmd.Build()))
+}
+
+// Close does nothing: the pool belongs to the program.
+func (ValkeyGo) Close() {}
+
+func answer(r valkey.ValkeyResult) (any, error) {
+	reply, err := r.ToAny()
+	if replied, ok := valkey.IsValkeyErr(err); ok {
+		err = redislimit.ServerError(replied.Error())
+	}
+	return reply, err
+}

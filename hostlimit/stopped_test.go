@@ -1,0 +1,116 @@
+//go:build unix
+
+package hostlimit
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// A guest that is stopped in the middle of its calls, as by a debugger, keeps no
+// other from deciding, and takes no more memory of the owner. Afterwards its
+// calls are answered, or end with ErrNoAnswer if it was stopped for too long.
+func TestStoppedGuest(t *testing.T) {
+	path := filePath(t)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
+	require.NoError(t, err)
+	owner, polite := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
+	const callers = 32
+	guest := startWorker(t, workerOptions{Path: path, Callers: callers, Limit: whole, ID: "a", Lossy: true}, true)
+	signal := func(s syscall.Signal) { require.NoError(t, guest.cmd.Process.Signal(s)) }
+	stopped := func() { // waits until it is
+		state := syscall.WaitStatus(0)
+		_, err := syscall.Wait4(guest.cmd.Process.Pid, &state, syscall.WUNTRACED, nil)
+		require.NoError(t, err)
+		require.True(t, state.Stopped())
+	}
+	goesOn := func() {
+		for was := guest.acked.Load(); guest.acked.Load() < was+100; {
+			<-time.After(time.Millisecond)
+		}
+	}
+	guest.waitFor("guest", 1)
+	for turn := range length(20, 4) {
+		goesOn()
+		signal(syscall.SIGSTOP)
+		stopped()
+		calls := 200
+		if long && turn == 0 { // for longer than TakeoverTimeout
+			calls = 50_000
+		}
+		for range calls {
+			d, err := polite.Spend(perID.Key("b"), 1)
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+		}
+		require.NoError(t, owner.Health())
+		for _, c := range connsOf(owner) {
+			c.out.mu.Lock()
+			unread := len(c.out.buf)
+			c.out.mu.Unlock()
+			require.LessOrEqual(t, unread, maxFrame)
+			require.LessOrEqual(t, len(c.busy), callers)
+		}
+		signal(syscall.SIGCONT)
+	}
+	goesOn()
+	require.Empty(t, guest.stop().Err)
+}
+
+// connsOf returns the connections of an owner.
+func connsOf(owner *Limiter) (all []*serverConn) {
+	s := owner.now.Load().server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		all = append(all, c)
+	}
+	return all
+}
+
+// Stopped guests do not slow the others down: by turns, a polite guest decides
+// beside guests that run, and beside the same guests while they are stopped.
+func TestStoppedLatency(t *testing.T) {
+	if !long {
+		t.Skip("it measures")
+	}
+	path := filePath(t)
+	owner := startWorker(t, workerOptions{Path: path, Limit: whole, ID: "a"}, false)
+	owner.waitFor("owner", 1)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
+	require.NoError(t, err)
+	polite := openOn(t, path, limits, nil)
+	guests := make([]*worker, 8)
+	for i := range guests {
+		guests[i] = startWorker(t, workerOptions{Path: path, Limit: whole, ID: "a"}, false)
+		guests[i].waitFor("guest", 1)
+	}
+	var took [2][]time.Duration
+	for turn := range 80 {
+		for _, g := range guests {
+			require.NoError(t, g.cmd.Process.Signal([]syscall.Signal{syscall.SIGCONT, syscall.SIGSTOP}[turn%2]))
+		}
+		for range 1000 {
+			begun := time.Now()
+			_, err := polite.Spend(perID.Key("a"), 1)
+			require.NoError(t, err)
+			took[turn%2] = append(took[turn%2], time.Since(begun))
+		}
+	}
+	p99 := func(of []time.Duration) time.Duration {
+		slices.Sort(of)
+		return of[len(of)*99/100]
+	}
+	run, stop := p99(took[0]), p99(took[1])
+	t.Logf("p99 %v beside guests that run, %v beside stopped ones: %.2f times", run, stop, float64(stop)/float64(run))
+	for _, g := range append(guests, owner) {
+		require.NoError(t, g.cmd.Process.Signal(syscall.SIGCONT))
+		require.Empty(t, g.stop().Err)
+	}
+}

@@ -1,0 +1,315 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
+)
+
+// line is a Client whose line to the server can be cut. Calls then fail with
+// the error that cut has.
+type line struct {
+	*rueidisClient
+	cut *atomic.Pointer[error]
+}
+
+func newLine() line { return line{cut: new(atomic.Pointer[error])} }
+
+func (c line) fail(err error) { c.cut.Store(&err) }
+func (c line) mend()          { c.cut.Store(nil) }
+
+func (c line) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
+	if err := c.cut.Load(); err != nil {
+		return nil, *err
+	}
+	return c.rueidisClient.Eval(ctx, command, script, keys, args)
+}
+
+func (c line) Do(ctx context.Context, args ...string) (any, error) {
+	if err := c.cut.Load(); err != nil {
+		return nil, *err
+	}
+	return c.rueidisClient.Do(ctx, args...)
+}
+
+func (c line) DoEach(ctx context.Context, args ...string) ([]any, error) {
+	if err := c.cut.Load(); err != nil {
+		return nil, *err
+	}
+	return c.rueidisClient.DoEach(ctx, args...)
+}
+
+// node opens a Limiter on the line. Close it before the test ends.
+func (c line) node(t *testing.T, limits *stint.Limits, opts Options) *Limiter {
+	t.Helper()
+	s, _ := commonServer(t)
+	var err error
+	opts.Timeout = 20 * time.Second
+	c.rueidisClient, err = newRueidisClient(s.url, opts.Timeout)
+	require.NoError(t, err)
+	l, err := New(c, limits, &opts)
+	require.NoError(t, err)
+	return l
+}
+
+// newAway returns a Limiter with a line that can be cut.
+func newAway(t *testing.T, limit stint.Limit, opts Options) (*Limiter, line) {
+	t.Helper()
+	if opts.Prefix == "" {
+		_, opts.Prefix = commonServer(t)
+	}
+	c := newLine()
+	l := c.node(t, testLimits(t, limit), opts)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l, c
+}
+
+func (l *Limiter) comesBack(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool { return !l.away.Load() }, time.Minute, 100*time.Microsecond)
+}
+
+func (l *Limiter) left(t *testing.T, key stint.Key) int64 {
+	t.Helper()
+	b, err := l.Bucket(key)
+	require.NoError(t, err)
+	return b.Remaining
+}
+
+var errCut = fmt.Errorf("%w: cut", ErrAway)
+
+// Options.Away and AwayFor say what holds.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	var events []string
+	l, c := newAway(t, stint.PerHour(9), Options{Nodes: 3, Now: clock.now, Prefix: "",
+		AwayFor: map[stint.Name]Away{other: AwayOpen, everyone: AwayClosed},
+		OnEvent: func(e Event) { events = append(events, e.Kind.String()) }})
+	require.NoError(t, l.Health())
+	d, err := l.Spend(perID.Key("a"), 3)
+	require.NoError(t, err)
+	require.Equal(t, int64(6), d.Remaining)
+	c.fail(errCut)
+	clock.pass(time.Second)
+
+	d, err = l.Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.Equal(t, stint.PerHour(9).DividedBy(3), d.Limit, "the share is the limit")
+	require.Equal(t, int64(1), d.Remaining, "a third of the six that were left is two")
+	require.Equal(t, 2*20*time.Minute-time.Second, d.ResetAfter)
+	d, err = l.Check(perID.Key("a"), 2)
+	require.NoError(t, err)
+	require.Equal(t, 20*time.Minute-time.Second, d.RetryAfter)
+	d, err = l.Refund(perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.Equal(t, int64(2), d.Remaining)
+	b, err := l.Bucket(perID.Key("a"))
+	require.NoError(t, err)
+	require.Equal(t, stint.Bucket{Key: perID.Key("a"), Limit: d.Limit, Remaining: 2, ResetAfter: d.ResetAfter}, b)
+	_, err = l.Spend(perID.Key("a"), 4)
+	require.ErrorIs(t, err, ErrAway, "the share never has so many")
+	require.NotErrorIs(t, err, stint.ErrCostOverBurst, "but the limit does")
+
+	_, err = l.Spend(everyone.Key(""), 1)
+	require.ErrorIs(t, err, ErrAway)
+	_, err = l.SpendAll(stint.Request{Key: perID.Key("a"), Cost: 1}, stint.Request{Key: everyone.Key(""), Cost: 1})
+	require.ErrorIs(t, err, ErrAway)
+	require.Equal(t, int64(2), l.left(t, perID.Key("a")), "and nothing is spent")
+	for range 20 {
+		d, err = l.Spend(other.Key("a"), 7)
+		require.NoError(t, err)
+		require.Equal(t, stint.Decision{Allowed: true, Remaining: math.MaxInt64, Key: other.Key("a")}, d)
+	}
+	d, err = l.Spend(shut.Key("a"), 1)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	require.ErrorIs(t, l.Hold(perID.Key("a"), clock.now().Add(time.Hour)), ErrAway)
+	require.ErrorIs(t, l.Reset(perID.Key("a")), ErrAway)
+
+	ds := make([]stint.Decision, 3)
+	d, err = l.SpendTogether([]stint.Request{{Key: perID.Key("a"), Cost: 2}, {Key: other.Key("a"), Cost: 1},
+		{Key: perID.Key("b"), Cost: 1, Mode: stint.SpendOnly}}, ds)
+	require.NoError(t, err)
+	require.Equal(t, ds[0], d)
+	require.Equal(t, []int64{0, math.MaxInt64, 2}, []int64{ds[0].Remaining, ds[1].Remaining, ds[2].Remaining})
+
+	clock.pass(time.Second)
+	require.ErrorIs(t, l.Health(), ErrAway)
+	for _, text := range []string{"since 2021-02-03T04:05:07Z", "with 1/3 of", "without a limit", "are errors"} {
+		require.ErrorContains(t, l.Health(), text)
+	}
+	st := l.Stats()
+	require.Equal(t, []int64{1, 21}, []int64{st.Aways, st.Open})
+	require.Equal(t, time.Second, st.Away)
+	require.Positive(t, st.Share)
+	c.mend()
+	l.comesBack(t)
+	require.Equal(t, int64(4), l.left(t, perID.Key("a")), "two more are spent, and two seconds have brought none back")
+	require.Equal(t, int64(8), l.left(t, perID.Key("b")))
+	require.NoError(t, l.Health())
+	require.Equal(t, int64(2), l.Stats().Charged)
+	require.Equal(t, time.Second, l.Stats().Away)
+	require.Zero(t, l.Stats().AwaySince)
+	require.NoError(t, l.Close())
+	require.Equal(t, []string{"server away", "server back"}, events)
+}
+
+// What says that the server is away, and what is an error of its own.
+func TestAwayBegins(t *testing.T) {
+	t.Parallel()
+	late := fmt.Errorf("%w: %w", ErrNoAnswer, context.DeadlineExceeded)
+	for name, c := range map[string]struct {
+		err   error
+		calls int // until the server is away; 0 means never
+	}{
+		"refused":     {errCut, 1},
+		"reset":       {fmt.Errorf("%w: connection reset", ErrNoAnswer), 1},
+		"time-outs":   {late, 3},
+		"READONLY":    {ServerError("READONLY You can't write against a read only replica."), 1},
+		"LOADING":     {ServerError("LOADING Redis is loading the dataset in memory"), 1},
+		"MASTERDOWN":  {ServerError("MASTERDOWN Link with MASTER is down"), 1},
+		"CLUSTERDOWN": {ServerError("CLUSTERDOWN The cluster is down"), 1},
+		"NOAUTH":      {ServerError("NOAUTH Authentication required."), 0},
+		"NOPERM":      {ServerError("NOPERM this user has no permissions"), 0},
+		"WRONGTYPE":   {ServerError("WRONGTYPE Operation against a key"), 0},
+		"OOM":         {ServerError("OOM command not allowed"), 0},
+		"script":      {ServerError("ERR user_script:1: attempt to index a nil value"), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, line := newAway(t, stint.PerHour(100), Options{Nodes: 2})
+			_, err := l.Spend(perID.Key("a"), 1)
+			require.NoError(t, err)
+			line.fail(c.err)
+			for i := range 5 {
+				_, err := l.Spend(perID.Key("a"), 1)
+				require.Equal(t, c.calls > 0 && i+1 >= c.calls, l.away.Load())
+				if l.away.Load() {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, c.err)
+					require.Error(t, l.Health())
+				}
+			}
+			line.mend()
+			l.comesBack(t)
+			_, err = l.Spend(perID.Key("a"), 1)
+			require.NoError(t, err)
+		})
+	}
+}
+
+// Mistakes in the options are errors of New.
+func TestAwayOptions(t *testing.T) {
+	t.Parallel()
+	limits := testLimits(t, stint.PerHour(8))
+	large, err := stint.NewLimits(stint.Names{40_000: {Label: "large", Limit: stint.PerHour(1)}}, nil, nil)
+	require.NoError(t, err)
+	for want, c := range map[string]struct {
+		limits *stint.Limits
+		opts   Options
+	}{
+		"Options.Nodes is -1":                   {limits, Options{Nodes: -1}},
+		"AwayShare needs Options.Nodes":         {limits, Options{Away: AwayShare}},
+		"Options.Away is 9":                     {limits, Options{Away: 9}},
+		"Options.AwayFor is 0 for 3":            {limits, Options{AwayFor: map[stint.Name]Away{3: 0}}},
+		"Options.Local is only for AwayShare":   {limits, Options{Local: "x"}},
+		"number 40000, want a number under 327": {large, Options{Nodes: 2}},
+		"no such file or directory":             {limits, Options{Nodes: 2, Local: filepath.Join(t.TempDir(), "x", "y")}},
+	} {
+		_, err := Open("redis://127.0.0.1:1", c.limits, &c.opts)
+		require.ErrorContains(t, err, want)
+	}
+	l, err := Open("redis://127.0.0.1:1", large, nil)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+}
+
+// The answers of httplimit while the server is away.
+func TestHTTPWhileAway(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		away     Away
+		failOpen bool
+		want     []int
+		policy   string
+	}{
+		{"share", AwayShare, false, []int{200, 200, 429}, `"perID";q=2;w=3600`},
+		{"closed", AwayClosed, false, []int{503, 503, 503}, ""},
+		{"closed, and httplimit fails open", AwayClosed, true, []int{200, 200, 200}, ""},
+		{"open", AwayOpen, false, []int{200, 200, 200}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			clock := newTestClock()
+			l, line := newAway(t, stint.PerHour(4), Options{Nodes: 2, Away: c.away, Now: clock.now})
+			h := httplimit.New(l, &httplimit.Options{FailOpen: c.failOpen}, httplimit.Rule{Key: httplimit.ByIP(perID)})(
+				http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			line.fail(errCut)
+			var got []int
+			for range c.want {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+				got = append(got, w.Code)
+				require.Equal(t, c.policy, w.Header().Get("RateLimit-Policy"))
+				if w.Code == 429 {
+					require.Equal(t, "1800", w.Header().Get("Retry-After"))
+				}
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+// Close ends a probe, and a Limiter that was opened while the server was away
+// comes back without a call.
+func TestOpenWhileAway(t *testing.T) {
+	t.Parallel()
+	limits := testLimits(t, stint.PerHour(8))
+	c := newLine()
+	c.fail(errors.New("no route"))
+	l := c.node(t, limits, Options{Nodes: 2})
+	d, err := l.Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.Equal(t, int64(3), d.Remaining)
+	require.NoError(t, l.Close())
+	_, err = l.Spend(perID.Key("a"), 1)
+	require.ErrorIs(t, err, stint.ErrClosed)
+	l = c.node(t, limits, Options{Nodes: 2})
+	require.ErrorIs(t, l.Health(), ErrAway)
+	c.mend()
+	l.comesBack(t)
+	require.NoError(t, l.Close())
+}
+
+// A replica answers, and cannot decide. So it is away, until it is no replica.
+func TestReplicaIsAway(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "--replicaof", "127.0.0.1 1")
+	l := s.limiter(t, testLimits(t, stint.PerHour(8)), func(o *Options) { o.Nodes = 2 })
+	for range 4 {
+		d, err := l.Spend(perID.Key("a"), 1)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		require.True(t, l.away.Load())
+	}
+	require.ErrorContains(t, l.Health(), "READONLY")
+	s.cli("REPLICAOF", "NO", "ONE")
+	l.comesBack(t)
+	require.Equal(t, int64(4), l.left(t, perID.Key("a")))
+}

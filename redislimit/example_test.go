@@ -1,0 +1,35 @@
+package redislimit_test
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit"
+)
+
+// One of four machines while the server is away: it goes on with a quarter of
+// the limit. Health says so.
+func ExampleOpen_away() {
+	const perAccount stint.Name = 1
+	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(12)}}, nil, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := redislimit.Open("redis://127.0.0.1:1", limits, &redislimit.Options{Nodes: 4})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limiter.Close()
+	for range 4 {
+		d, err := limiter.Spend(perAccount.Key("alice"), 1)
+		fmt.Println(d.Allowed, d.Remaining, "of", d.Limit.Burst, err)
+	}
+	fmt.Println(limiter.Health() != nil, limiter.Stats().Aways)
+	// Output:
+	// true 2 of 3 <nil>
+	// true 1 of 3 <nil>
+	// true 0 of 3 <nil>
+	// false 0 of 3 <nil>
+	// true 1
+}

@@ -1,0 +1,388 @@
+package redislimit
+
+import (
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// A node decides as a Limiter of its own with a share of the limits, once it has
+// begun at the same state.
+func TestShareDecides(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	whole := stint.PerMinute(6)
+	b := &both{T: t, clock: clock, rnd: rand.New(rand.NewPCG(8, 20))}
+	l, c := newAway(t, whole, Options{Nodes: 2, Now: clock.now})
+	b.remote = l
+	shares, err := stint.NewLimits(testNames, map[stint.Name]stint.Limit{
+		perID: whole.DividedBy(2), everyone: whole.DividedBy(2), other: stint.PerHour(7).DividedBy(2), off: stint.Unlimited,
+		shut: stint.Blocked,
+	}, nil)
+	require.NoError(t, err)
+	b.local, err = stint.New(stint.NewMemStore(), shares, &stint.Options{Now: clock.now})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.local.Close()) })
+	for _, id := range []string{"a", "b", "c"} {
+		b.keys = append(b.keys, perID.Key(id), other.Key(id))
+	}
+	b.keys = append(b.keys, everyone.Key(""), off.Key("a"), shut.Key("a"))
+	for _, key := range b.keys[:4] {
+		d, err := l.Spend(key, 3)
+		require.NoError(t, err)
+		_, err = b.local.Raise(stint.Request{Key: key}, clock.now().Add(d.ResetAfter))
+		require.NoError(t, err)
+	}
+	c.fail(errCut)
+	require.True(t, l.Allow(off.Key("a")))
+	_, err = l.Check(perID.Key("x"), 1)
+	require.NoError(t, err)
+	steps := 2_000
+	if long {
+		steps = 50_000
+	}
+	for range steps {
+		clock.pass(time.Duration(b.rnd.ExpFloat64() * float64([]time.Duration{0, time.Microsecond, time.Second,
+			20 * time.Second, time.Hour}[b.rnd.IntN(5)])))
+		reqs := []stint.Request{b.request(false)}
+		for range b.rnd.IntN(3) {
+			reqs = append(reqs, b.request(false))
+		}
+		var want, got stint.Decision
+		var err1, err2 error
+		ds1, ds2 := make([]stint.Decision, len(reqs)), make([]stint.Decision, len(reqs))
+		switch b.rnd.IntN(5) {
+		case 0:
+			want, err1 = b.local.Check(reqs[0].Key, reqs[0].Cost)
+			got, err2 = l.Check(reqs[0].Key, reqs[0].Cost)
+		case 1:
+			want, err1 = b.local.Refund(reqs[0].Key, reqs[0].Cost)
+			got, err2 = l.Refund(reqs[0].Key, reqs[0].Cost)
+		default:
+			want, err1 = b.local.SpendTogether(reqs, ds1)
+			got, err2 = l.SpendTogether(reqs, ds2)
+		}
+		require.Equal(t, err1 == nil, err2 == nil, "%v, %v", err1, err2)
+		require.Equal(t, want, got, "%+v", reqs)
+		require.Equal(t, ds1, ds2, "%+v", reqs)
+	}
+}
+
+// Callers go on while the line is cut and mended again and again. By a clock
+// that stands still, a bucket never admits more than its burst, and the server
+// is charged with what was admitted, neither more nor less.
+func TestBackUnderLoad(t *testing.T) {
+	t.Parallel()
+	const ids, burst = 4, 10_000_000
+	clock := newTestClock()
+	l, c := newAway(t, stint.PerHour(burst), Options{Nodes: 1, Now: clock.now})
+	done := make(chan struct{})
+	var admitted [ids]atomic.Int64
+	var callers sync.WaitGroup
+	for i := range 16 {
+		callers.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(i), 1))
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				id := rnd.IntN(ids)
+				d, err := l.Spend(perID.Key(strconv.Itoa(id)), 1)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if d.Allowed {
+					admitted[id].Add(1)
+				}
+			}
+		})
+	}
+	all := func() (n int64) {
+		for i := range admitted {
+			n += admitted[i].Load()
+		}
+		return n
+	}
+	more := func() {
+		was := all()
+		require.Eventually(t, func() bool { return all() >= was+200 }, time.Minute, 50*time.Microsecond)
+	}
+	rounds := 8
+	if long {
+		rounds = 200
+	}
+	for range rounds {
+		more()
+		c.fail(errCut)
+		require.Eventually(t, l.away.Load, time.Minute, 50*time.Microsecond)
+		more()
+		c.mend()
+		l.comesBack(t)
+	}
+	close(done)
+	callers.Wait()
+	for i := range admitted {
+		n := admitted[i].Load()
+		require.LessOrEqual(t, n, int64(burst))
+		require.Equal(t, burst-n, l.left(t, perID.Key(strconv.Itoa(i))))
+	}
+	t.Logf("%d admitted, %d of the calls here, %d buckets charged", all(), l.Stats().Share, l.Stats().Charged)
+}
+
+// A charge of the script is what arithmetic on whole numbers of any size says:
+// it takes what the bucket has, and no more.
+func TestCharge(t *testing.T) {
+	t.Parallel()
+	l := newLimiter(t, stint.PerHour(1), nil)
+	rnd := rand.New(rand.NewPCG(5, 6))
+	const together = 64
+	for call := range 50 {
+		now := []int64{0, 1_000_000_000, endOfTime, rnd.Int64N(endOfTime), 1_700_000_000_000_000_000}[rnd.IntN(5)]
+		keys, set := make([]string, together), []string{"MSET"}
+		args := []string{strconv.FormatInt(now, 10), "0"}
+		var want []string
+		for i := range keys {
+			tau := 1 + rnd.Int64N([]int64{10, 1e9, maxTolerance}[rnd.IntN(3)])
+			need := 1 + rnd.Int64N(2*tau)
+			tat := max(0, []int64{0, now, now + 1, now + tau, now + tau + 1, now + rnd.Int64N(tau)}[rnd.IntN(6)])
+			keys[i] = fmt.Sprintf("charge:%d:%d", call, i)
+			set = append(set, keys[i], fmt.Sprintf("%d 0", tat))
+			r := request{need: need, tolerance: tau}
+			args = append(args, string(r.appendRecord(nil, opCharge, i < together-1)))
+			next := new(big.Int).Add(big.NewInt(max(now, tat)), big.NewInt(need))
+			if full := new(big.Int).Add(big.NewInt(now), big.NewInt(tau)); next.Cmp(full) > 0 {
+				next = full
+			}
+			if next.Cmp(big.NewInt(tat)) < 0 {
+				next = big.NewInt(tat)
+			}
+			want = append(want, next.String())
+		}
+		_, err := l.client.Do(t.Context(), set...)
+		require.NoError(t, err)
+		reply, _, err := l.eval(t.Context(), keys, args, false)
+		require.NoError(t, err)
+		batch := []*trip{{requests: make([]request, together)}}
+		require.NoError(t, l.parse(batch, reply))
+		stored, err := l.client.Do(t.Context(), append([]string{"MGET"}, keys...)...)
+		require.NoError(t, err)
+		for i := range keys {
+			require.Equal(t, want[i], strconv.FormatInt(batch[0].requests[i].tat, 10))
+			value, _ := stored.([]any)[i].(string)
+			tat, _, _ := strings.Cut(value, " ")
+			require.Equal(t, want[i], tat)
+		}
+	}
+}
+
+// What cannot be charged because another key is no bucket is charged without it.
+func TestChargeBesideAForeignKey(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	l, c := newAway(t, stint.PerHour(8), Options{Nodes: 2, Now: clock.now})
+	c.fail(errCut)
+	for _, id := range []string{"a", "b", "c"} {
+		_, err := l.Spend(perID.Key(id), 2)
+		require.NoError(t, err)
+	}
+	s, _ := commonServer(t)
+	s.cli("SET", l.opts.keyOf(perID.Key("b")), "no bucket")
+	c.mend()
+	l.comesBack(t)
+	require.Equal(t, []int64{6, 6}, []int64{l.left(t, perID.Key("a")), l.left(t, perID.Key("c"))})
+	_, err := l.Spend(perID.Key("b"), 1)
+	require.ErrorContains(t, err, "not a bucket's")
+}
+
+// The memory of what was seen is bounded, and with a file nothing is forgotten.
+func TestHomeIsBounded(t *testing.T) {
+	t.Parallel()
+	const ids, most = 6000, 1000
+	for _, local := range []string{"", filepath.Join(t.TempDir(), "local.db")} {
+		clock := newTestClock()
+		l, c := newAway(t, stint.PerHour(4), Options{Nodes: 2, Now: clock.now, Local: local,
+			LocalOptions: &stint.Options{MaxResident: most, CommitTimeout: time.Minute}})
+		for i := range ids {
+			_, err := l.Spend(perID.Key(strconv.Itoa(i)), 4)
+			require.NoError(t, err)
+		}
+		c.fail(errCut)
+		allowed := 0
+		for i := range ids {
+			d, err := l.Spend(perID.Key(strconv.Itoa(i)), 1)
+			require.NoError(t, err)
+			if d.Allowed {
+				allowed++
+			}
+		}
+		if local != "" {
+			require.Zero(t, allowed)
+		}
+		require.LessOrEqual(t, l.Stats().Local.Resident, int64(1.1*most))
+		t.Logf("%d of %d ids are forgotten, %d buckets in memory", allowed, ids, l.Stats().Local.Resident)
+	}
+}
+
+// A hold that this node has seen is in force while the server is away, also
+// after a restart, and ends when it has ended at the server.
+func TestHoldWhileAway(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), Fresh: -1}
+	_, opts.Prefix = commonServer(t)
+	c, limits, key := newLine(), testLimits(t, stint.PerHour(8)), perID.Key("a")
+	l := c.node(t, limits, opts)
+	elsewhere := newLimiter(t, stint.PerHour(8), func(o *Options) { o.Prefix, o.Now = opts.Prefix, clock.now })
+	until := clock.now().Add(time.Hour)
+	require.NoError(t, elsewhere.Hold(key, until))
+	heldHere := func(want bool) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			b, err := l.home.l.Bucket(ownKey(key))
+			return err == nil && b.HeldUntil.IsZero() != want
+		}, time.Minute, time.Millisecond)
+	}
+	denied := func(want time.Duration) {
+		t.Helper()
+		d, err := l.Spend(key, 1)
+		require.NoError(t, err)
+		require.Equal(t, want, d.RetryAfter)
+	}
+	denied(time.Hour)
+	heldHere(true)
+	c.fail(errCut)
+	for range 2 {
+		clock.pass(time.Minute)
+		denied(until.Sub(clock.now()))
+		b, err := l.Bucket(key)
+		require.NoError(t, err)
+		require.True(t, until.Equal(b.HeldUntil))
+		require.NoError(t, l.Close())
+		l = c.node(t, limits, opts)
+	}
+	c.mend()
+	l.comesBack(t)
+	require.NoError(t, elsewhere.Reset(key))
+	denied(0)
+	heldHere(false)
+	c.fail(errCut)
+	denied(0)
+	require.NoError(t, l.Close())
+}
+
+// Debts of a process that has ended are charged when the next one is opened.
+func TestDebtsOfAnEarlierProcess(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db")}
+	_, opts.Prefix = commonServer(t)
+	c, limits := newLine(), testLimits(t, stint.PerHour(8))
+	l := c.node(t, limits, opts)
+	c.fail(errCut)
+	_, err := l.Spend(perID.Key("a"), 3)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	c.mend()
+	l = c.node(t, limits, opts)
+	require.False(t, l.away.Load())
+	require.Equal(t, int64(5), l.left(t, perID.Key("a")))
+	require.NoError(t, l.Close())
+	l = c.node(t, limits, opts)
+	require.Equal(t, int64(5), l.left(t, perID.Key("a")), "once")
+	require.NoError(t, l.Close())
+}
+
+// Tokens that came back while the server was away are not charged, and a charge
+// empties a bucket at most.
+func TestCharges(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spent, elsewhere int64
+		pass             time.Duration
+		left             int64
+	}{
+		"all of it":                  {4, 0, 0, 4},
+		"some has come back":         {4, 0, time.Hour / 4, 5},
+		"all has come back":          {4, 0, 2 * time.Hour, 8},
+		"others have spent the rest": {4, 8, 0, 0},
+		"others have spent some":     {2, 5, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := newTestClock()
+			l, line := newAway(t, stint.PerHour(8), Options{Nodes: 2, Now: clock.now})
+			line.fail(errCut)
+			_, err := l.Spend(perID.Key("a"), c.spent)
+			require.NoError(t, err)
+			if c.elsewhere > 0 {
+				other := newLimiter(t, stint.PerHour(8), func(o *Options) { o.Prefix, o.Now = l.opts.Prefix, clock.now })
+				d, err := other.Spend(perID.Key("a"), c.elsewhere)
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+			}
+			clock.pass(c.pass)
+			line.mend()
+			l.comesBack(t)
+			require.Equal(t, c.left, l.left(t, perID.Key("a")))
+			d, err := l.Check(perID.Key("a"), 8)
+			require.NoError(t, err)
+			require.LessOrEqual(t, d.RetryAfter, time.Hour, "not below empty")
+			tat, err := l.home.tat(ownKey(perID.Key("a")), maxTolerance)
+			require.NoError(t, err)
+			require.LessOrEqual(t, tat, clock.ns.Load(), "nothing is owed")
+		})
+	}
+}
+
+// More debts than one script call takes are charged, each once.
+func TestManyDebts(t *testing.T) {
+	t.Parallel()
+	const ids = 3000
+	clock := newTestClock()
+	l, c := newAway(t, stint.PerHour(8), Options{Nodes: 2, Now: clock.now})
+	c.fail(errCut)
+	for i := range ids {
+		_, err := l.Spend(perID.Key(strconv.Itoa(i)), 1+int64(i%4))
+		require.NoError(t, err)
+	}
+	c.mend()
+	l.comesBack(t)
+	require.Equal(t, int64(ids), l.Stats().Charged)
+	for i := range ids {
+		require.Equal(t, int64(7-i%4), l.left(t, perID.Key(strconv.Itoa(i))))
+	}
+}
+
+// Two Names that are new in other limits have a share, too.
+func TestSetLimitsWhileAway(t *testing.T) {
+	t.Parallel()
+	l, c := newAway(t, stint.PerHour(8), Options{Nodes: 2})
+	c.fail(errCut)
+	d, err := l.Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.Equal(t, int64(3), d.Remaining)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "perID", Limit: stint.PerHour(4)},
+		77: {Label: "new", Limit: stint.PerHour(6)}}, nil, nil)
+	require.NoError(t, err)
+	require.NoError(t, l.SetLimits(limits))
+	d, err = l.Spend(stint.Name(77).Key("a"), 1)
+	require.NoError(t, err)
+	require.Equal(t, int64(2), d.Remaining)
+	d, err = l.Spend(perID.Key("b"), 1)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), d.Remaining)
+}

@@ -1,0 +1,76 @@
+package redislimit
+
+import (
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// A shard of a cluster that stops is away, and the others are not. A request
+// over both is decided in part by this node. When the shard is back it is
+// charged.
+func TestShardAway(t *testing.T) {
+	if !long {
+		t.Skip("skipped, because time-outs of 3 seconds take time; -tags long runs it")
+	}
+	t.Parallel()
+	nodes := startCluster(t)
+	var addrs []string
+	for _, n := range nodes {
+		n.cli("CONFIG", "SET", "cluster-require-full-coverage", "no")
+		addrs = append(addrs, "addr="+net.JoinHostPort("127.0.0.1", n.port))
+	}
+	limit := stint.Limit{Burst: 100, Count: 1, Period: time.Hour}
+	l, err := Open("redis://127.0.0.1:"+nodes[0].port+"?"+strings.Join(addrs[1:], "&"), testLimits(t, limit),
+		&Options{Timeout: 3 * time.Second, Nodes: 2, Fresh: -1})
+	require.NoError(t, err)
+	defer l.Close()
+	a, b := perID.Key("a"), perID.Key("b")
+	of := func(key stint.Key) *outage { return l.outageOf(l.opts.keyOf(key)) }
+	require.NotSame(t, of(a), of(b))
+	require.NotSame(t, &l.outage, of(a))
+	both := []stint.Request{{Key: a, Cost: 2}, {Key: b, Cost: 2}}
+	d, err := l.SpendAll(both...)
+	require.NoError(t, err)
+	require.Equal(t, int64(98), d.Remaining)
+
+	owner := min(int(slotOf(l.opts.keyOf(a)))/5461, 2)
+	stopped := []node{nodes[owner], nodes[owner+3]}
+	for _, n := range stopped {
+		require.NoError(t, n.cmd.Process.Signal(syscall.SIGSTOP))
+	}
+	eventually(t, "the shard is away", func() bool {
+		l.Check(a, 1)
+		return of(a).away.Load()
+	})
+	require.ErrorIs(t, l.Health(), ErrAway)
+	before := l.left(t, b)
+	d, err = l.SpendAll(both...)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.Equal(t, int64(47), d.Remaining, "half of the 98 that were left, and 2 are spent")
+	require.Equal(t, before-2, l.left(t, b), "the other shard knows")
+	_, err = l.Spend(b, before-2)
+	require.NoError(t, err)
+	d, err = l.SpendAll(both...)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	require.Equal(t, b, d.Key)
+	require.Equal(t, int64(47), l.left(t, a), "what was spent here is returned")
+	require.False(t, of(b).away.Load())
+	for _, n := range stopped {
+		require.NoError(t, n.cmd.Process.Signal(syscall.SIGCONT))
+	}
+	eventually(t, "the shard is back", func() bool { return !of(a).away.Load() })
+	eventually(t, "it is charged", func() bool {
+		bucket, err := l.Bucket(a)
+		return err == nil && bucket.Limit == limit && bucket.Remaining == 96
+	})
+	require.Equal(t, int64(1), l.Stats().Charged)
+}
