@@ -72,7 +72,7 @@ func dialConn(socket string, names []named, timeout time.Duration, lost func(*co
 	return c, err
 }
 
-// newConn makes a guest's connection from a new connection.
+// newConn makes nc a guest's connection: it says hello to the owner.
 func newConn(nc net.Conn, names []named, timeout time.Duration, lost func(*conn, error)) (*conn, error) {
 	c := &conn{
 		nc: nc, out: newOutbox(nc), frames: newFrames(nc), timeout: timeout, base: time.Now(), lost: lost,
@@ -96,11 +96,11 @@ func (c *conn) hello(names []named) error {
 	}))
 	f, err := c.frames.next()
 	if err != nil {
-		return fmt.Errorf("%w: it does not answer: %w", ErrNoOwner, err)
+		return fmt.Errorf("%w: the process at the socket does not answer: %w", ErrNoOwner, err)
 	}
 	c.nc.SetDeadline(time.Time{})
 	if f.op == opBye {
-		return fmt.Errorf("%w: it is closing", ErrNoOwner)
+		return fmt.Errorf("%w: the last one is closing", ErrNoOwner)
 	}
 	if f.op != opReply {
 		return fmt.Errorf("%w: %w", ErrNoOwner, errMessage)
@@ -219,7 +219,7 @@ func (c *conn) nextLocked() uint32 {
 }
 
 // readFor reads frames until the reply to a call has come, unless another
-// goroutine reads. A caller that is alone so wakes no goroutine.
+// goroutine reads. So a caller that is alone wakes no goroutine.
 func (c *conn) readFor(own *call, alone bool) {
 	if !c.reading.TryLock() {
 		return // the goroutine that reads hands over the reply
@@ -239,7 +239,7 @@ func (c *conn) readFor(own *call, alone bool) {
 	}
 }
 
-// wakeReader makes read hand over the replies that are to come.
+// wakeReader makes read begin to read, for the replies that have not come.
 func (c *conn) wakeReader() {
 	select {
 	case c.wake <- struct{}{}:
@@ -247,7 +247,8 @@ func (c *conn) wakeReader() {
 	}
 }
 
-// idleTime is how long no call has read for itself when read begins to.
+// idleTime is how long read waits. If no call has read for itself in that time,
+// read begins to read.
 const idleTime = 5 * time.Millisecond
 
 // read reads if no caller does. It notices that the owner closes or dies while

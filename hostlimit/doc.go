@@ -15,14 +15,14 @@
 // # Limits
 //
 // Each process's limits apply to its own requests, so two versions of a program
-// with different limits may run side by side. A bucket is one number, whatever
-// the limits are: see [stint.Request]. A Name means the same in all processes:
-// another label for a number, or another number for a label, is
+// with different limits may run side by side. A bucket is stored as the time at
+// which it is full, without its limit. A Name must mean the same in all
+// processes: another label for a number, or another number for a label, is
 // [stint.ErrNameMismatch].
 //
 // # Durability
 //
-// The owner answers a guest when the level of the limit allows it: at leased
+// The owner answers a guest when the durability level allows it: at leased
 // and synced, the decision is on the disk before the answer. The death of an
 // owner is a crash, as package stint describes it.
 //
@@ -46,6 +46,6 @@
 //
 // The socket is FILE.sock, with mode 0600. If that path is too long for the
 // system, the socket is in /tmp/stint-UID, which has mode 0700, and is named by
-// a hash of the path. The owner refuses a process of another user, unless that
-// is root. docs/hostlimit.md has more.
+// a hash of the path. The owner serves processes of its own user, of the file's
+// user and of root, and refuses others. docs/hostlimit.md has more.
 package hostlimit

@@ -55,7 +55,7 @@ func (f *frames) next() (frame, error) {
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n < headerLen-4 || n > maxFrame {
-		return frame{}, fmt.Errorf("%w: a frame of %d bytes", errMessage, n)
+		return frame{}, fmt.Errorf("%w: a frame of %d bytes, want %d to %d", errMessage, n, headerLen-4, maxFrame)
 	}
 	if _, err := io.ReadFull(f.r, head[4:]); err != nil {
 		return frame{}, err

@@ -18,8 +18,8 @@ type OwnerInfo struct {
 	Since time.Time // by the clock of its Limiter
 }
 
-// A Guest asks the owner of a file, and never becomes the owner: for an
-// operator's command. Its methods do what those of stint.Limiter do. A request
+// A Guest asks the owner of a file, and never becomes the owner. It is for the
+// commands of operators. Its methods do what those of stint.Limiter do. A request
 // without a Limit is held to the owner's limits.
 type Guest struct{ r remote }
 

@@ -16,7 +16,7 @@ import (
 // Limiter is a stint.Limiter whose file several processes share. Its methods do
 // what those of stint.Limiter do. Any number of goroutines may call them.
 type Limiter struct {
-	front  atomic.Pointer[spender] // of now; first, or the compiler does not inline Spend
+	front  atomic.Pointer[spender] // of now; the first field, or Spend is not inlined
 	place  place
 	opts   Options
 	limits atomic.Pointer[declared]
@@ -31,28 +31,29 @@ type Limiter struct {
 	err     error // of Close
 	running sync.WaitGroup
 
-	telling sync.Mutex
+	telling sync.Mutex // held while OnEvent runs
 }
 
 var _ stint.Decider = (*Limiter)(nil)
 
-// backend decides: it is this process, or the owner that this process is a
-// guest of.
+// backend is what decides: the Limiter of this process, or the owner of which
+// this process is a guest.
 type backend struct {
 	limiter *stint.Limiter
 	server  *Server
 	remote  remote
 }
 
-// spender has the calls that are so short that it takes time to ask for the role
-// and to copy a Decision. The methods of Limiter are inlined to one call of it.
+// spender has the calls that are so short that a look at the role, or one more
+// copy of a Decision, would slow them down. The methods of Limiter are inlined,
+// so each of them is one call of a spender.
 type spender interface {
 	Allow(key stint.Key) bool
 	Spend(key stint.Key, cost int64) (stint.Decision, error)
 	Check(key stint.Key, cost int64) (stint.Decision, error)
 }
 
-// put puts a backend, or none, in the place of the last one.
+// put replaces the backend. b is nil if there is none now.
 func (l *Limiter) put(b *backend) {
 	front := spender(distant{l})
 	if b != nil && b.limiter != nil {
@@ -90,8 +91,8 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 			l.become(b)
 			return l, nil
 		}
-		free := errors.Is(err, stint.ErrLocked) || errors.Is(err, ErrNoOwner)
-		if !free || time.Now().After(deadline) {
+		again := errors.Is(err, stint.ErrLocked) || errors.Is(err, ErrNoOwner)
+		if !again || time.Now().After(deadline) {
 			return nil, err
 		}
 		l.pause(3 * time.Millisecond)
@@ -99,7 +100,7 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 }
 
 // try opens the file, or connects to the process that has it. The error is
-// ErrLocked or ErrNoOwner if that may work a moment later.
+// ErrLocked or ErrNoOwner if another try may succeed a moment later.
 func (l *Limiter) try() (*backend, error) {
 	o := l.opts.Limiter
 	o.LockTimeout = time.Millisecond
@@ -167,7 +168,7 @@ func (b *backend) close() (err error) {
 	return errors.Join(b.server.Close(), b.limiter.Close())
 }
 
-// lost looks for another owner after c has lost its own.
+// lost begins to look for another owner, after c has lost the last one.
 func (l *Limiter) lost(c *conn, err error) {
 	l.mu.Lock()
 	b := l.now.Load()
@@ -193,7 +194,7 @@ func (l *Limiter) lost(c *conn, err error) {
 	l.mu.Unlock()
 }
 
-// seek makes this process the next owner, or a guest of it.
+// seek makes this process the next owner, or a guest of the next owner.
 func (l *Limiter) seek() {
 	told := false
 	for {
@@ -236,7 +237,7 @@ func (l *Limiter) tell(e Event) {
 	l.opts.OnEvent(e)
 }
 
-// call calls f if this process is the owner, or else g. If that was not carried
+// call calls f if this process is the owner, or else g. If g was not carried
 // out, call waits for the next owner and tries again. It does so after
 // ErrNoAnswer, too, if repeat says that the call changes nothing.
 func (l *Limiter) call(ctx context.Context, repeat bool, f func(*stint.Limiter) error, g func(remote) error) error {

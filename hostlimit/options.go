@@ -92,8 +92,8 @@ func (r Role) String() string { return [...]string{"none", "owner", "guest"}[min
 
 // The errors of this package.
 var (
-	// ErrNoAnswer: the owner died or stopped while a call was under way. The
-	// call may have been carried out.
+	// ErrNoAnswer: the owner died or stopped answering while a call was under
+	// way. The call may have been carried out.
 	ErrNoAnswer = errors.New("hostlimit: no answer from the owner")
 
 	// ErrNoOwner: no process serves the file. Nothing was done.

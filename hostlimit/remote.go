@@ -13,13 +13,13 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// remote makes the calls of a Limiter at an owner.
+// remote sends the calls of a Limiter to an owner.
 type remote struct{ *conn }
 
 func lengths(method string, reqs, ds int) error {
 	switch {
 	case ds < reqs:
-		return fmt.Errorf("hostlimit: %s: %d requests, and room for %d decisions", method, reqs, ds)
+		return fmt.Errorf("hostlimit: %s: %d requests, and space for %d decisions", method, reqs, ds)
 	case reqs > maxReqs && method != "SpendEach":
 		return fmt.Errorf("hostlimit: %s: %d requests, want at most %d", method, reqs, maxReqs)
 	}
@@ -33,7 +33,7 @@ func checkKeys(reqs []stint.Request) error {
 			return fmt.Errorf("%w: %d bytes, want at most %d", stint.ErrInvalidID, n, maxID)
 		}
 		if reqs[i].Mode > stint.SpendOnly {
-			return fmt.Errorf("hostlimit: Mode %d is none", reqs[i].Mode)
+			return fmt.Errorf("hostlimit: there is no Mode %d", reqs[i].Mode)
 		}
 	}
 	return nil
@@ -68,8 +68,8 @@ func (r remote) one(o op, req stint.Request) (stint.Decision, error) {
 	return r.together(o, []stint.Request{req}, nil)
 }
 
-// each decides each request by itself. errs are those of single requests, and
-// first is the number of reqs[0] in them.
+// each decides each request by itself. errs has the errors of single requests.
+// Their texts number the requests, and first is the number of reqs[0].
 func (r remote) each(first int, reqs []stint.Request, ds []stint.Decision) (errs []error, err error) {
 	if err := checkKeys(reqs); err != nil {
 		return nil, err
@@ -245,7 +245,7 @@ func (r remote) snapshot(w io.Writer) (n int64, err error) {
 		}
 	})
 	if err == nil && writeErr == nil && n != written {
-		err = fmt.Errorf("%w: %d bytes of %d", ErrNoAnswer, written, n)
+		err = fmt.Errorf("%w: the copy has %d bytes, want %d", ErrNoAnswer, written, n)
 	}
 	return written, errors.Join(writeErr, err)
 }

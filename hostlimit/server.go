@@ -114,7 +114,7 @@ func (s *Server) admit(c *serverConn) error {
 	case s.closing:
 		return errClosing
 	case len(s.conns) >= s.maxGuests:
-		return fmt.Errorf("%w: %d guests are connected", ErrRefused, s.maxGuests)
+		return fmt.Errorf("%w: %d guests are connected, as many as MaxGuests allows", ErrRefused, s.maxGuests)
 	}
 	s.conns[c] = true
 	return nil

@@ -120,7 +120,7 @@ func (c *serverConn) hello(f *frames) error {
 	}
 	theirs := r.byte()
 	if first.op == opHello && theirs != version {
-		err = fmt.Errorf("%w: version %d of the protocol, and the owner has %d", ErrRefused, theirs, version)
+		err = fmt.Errorf("%w: the guest has version %d of the protocol, the owner %d", ErrRefused, theirs, version)
 	} else if c.names = r.names(); first.op != opHello || r.end() != nil {
 		return fmt.Errorf("%w: not a hello", errMessage)
 	} else {

@@ -90,7 +90,7 @@ func (c *serverConn) reserve(req stint.Request) (func([]byte) []byte, error) {
 	return func(b []byte) []byte { return binary.AppendVarint(binary.AppendVarint(b, id), int64(delay)) }, nil
 }
 
-// place answers a call for a reservation. A missing one has had its turn.
+// place answers a call for a reservation. A missing reservation has had its turn.
 func (c *serverConn) place(o op, id int64) (func([]byte) []byte, error) {
 	c.mu.Lock()
 	place, ok := c.places[id]

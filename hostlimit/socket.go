@@ -19,7 +19,7 @@ const maxSocketPath = 100
 type place struct {
 	file   string // without links
 	socket string
-	folder string // to be made for the socket; "" if it is beside the file
+	folder string // of the socket; "" if it is beside the file
 	uid    int    // of the folder
 }
 

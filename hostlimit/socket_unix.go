@@ -50,7 +50,8 @@ func makeFolder(path string, uid int) error {
 	return nil
 }
 
-// protect lets only the file's user connect. Root's socket becomes that user's.
+// protect lets only the file's user connect. If the process is root, it gives
+// the socket to that user.
 func protect(socket string, file os.FileInfo) error {
 	if err := os.Chmod(socket, 0o600); err != nil {
 		return err
@@ -79,10 +80,10 @@ func checkPeer(nc net.Conn, file os.FileInfo) error {
 		return err
 	}
 	if peerErr != nil {
-		return fmt.Errorf("%w: its user is not known: %w", ErrRefused, peerErr)
+		return fmt.Errorf("%w: the user of the process is not known: %w", ErrRefused, peerErr)
 	}
 	if known && !mayConnect(uid, os.Geteuid(), uidOf(file)) {
-		return fmt.Errorf("%w: a process of user %d", ErrRefused, uid)
+		return fmt.Errorf("%w: a process of user %d, want the user of the owner or of the file", ErrRefused, uid)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func (d *direct) init(nc net.Conn) {
 }
 
 // readWithin reads what comes within a time. If it returns 0, nothing came, or
-// the next read returns why.
+// the next read returns the error.
 func (d *direct) readWithin(p []byte, within time.Duration) int {
 	if d.raw == nil {
 		return 0

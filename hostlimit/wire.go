@@ -13,8 +13,8 @@ import (
 
 // The protocol. Both sides send frames: the length of what follows (4 bytes,
 // big-endian), an op (1 byte), the number of the call (4 bytes), and a body.
-// A guest begins with a hello; the owner answers it, and each call after it, in
-// any order. Numbers in bodies are varints.
+// A guest begins with a hello, which the owner answers first. The owner answers
+// the calls after it in any order. Numbers in bodies are varints.
 const (
 	version   = 1
 	magic     = "stint\x00"
@@ -75,7 +75,7 @@ func appendFrame(b []byte, o op, id uint32, f func([]byte) []byte) []byte {
 	return b
 }
 
-// body reads the body of a frame. After a mistake all reads return zero.
+// body reads the body of a frame. After a malformed value all reads return zero.
 type body struct {
 	b   []byte
 	bad bool
@@ -216,10 +216,10 @@ func (r *body) requests(reqs []stint.Request) []stint.Request {
 // The first byte of a decision.
 const (
 	decisionAllowed  = 1
-	decisionNoKey    = 2 // no request took part
-	decisionGiven    = 4 // the limit is that of the request
-	decisionLimit    = 8 // the limit follows
-	decisionMistaken = ^byte(15)
+	decisionNoKey    = 2         // no request took part
+	decisionGiven    = 4         // the limit is that of the request
+	decisionLimit    = 8         // the limit follows
+	decisionMistaken = ^byte(15) // bits that no decision has
 )
 
 // appendDecision appends the decision on one of the requests.

@@ -10,15 +10,16 @@ func newAllow() *cobra.Command {
 			Long: `Spend tokens of ID's bucket if they are there. The exit status is 0 if they were spent, and 1 if not.
 What was spent is on disk.
 
---json prints one object, as check, refund and reset do: allowed, name, id, cost, remaining, limit
-(burst, count, and the period as in "1m0s"; null without a limit), retry_after_ns (0 if allowed),
-reset_after_ns (until the bucket is full), and pid if a program answered. With --limits, the limit is
-that of the --name, or an override of exactly this id.
+With --limits, the limit is the one with the label of --name, or its override for exactly this id.
 
-If a program has the file open and shares it (package hostlimit), the program answers, and a line on
-stderr says which process that is. So it is with check, spend, refund, reset, hold, show, list, names,
-stat, export and backup, and with run, without the line. The limit is still that of the flags, and
---name is a label of the program.
+--json prints one object, as check, spend and refund do: allowed, name, id, cost, remaining, limit
+(burst, count, and the period as in "1m0s"; null without a limit), retry_after_ns (0 if allowed),
+reset_after_ns (until the bucket is full), and pid if a program answered.
+
+If a program has the file open and shares it (package hostlimit), the program answers, and a message
+on stderr says which process that is. The same holds for check, spend, refund, reset, hold, show,
+list, names, stat, export and backup. For run it holds too, without the message. The limit still comes
+from the flags. --name must be a label that the program declares.
 
 Put -- before an ID that begins with -.`,
 			Example: `  stint allow --limit 3/1m alice && echo hello

@@ -36,7 +36,7 @@ func oneID(cmd *cobra.Command, args []string) error {
 func atMostOne(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > 1 {
-			return misuse(cmd, "one %s, not %d", what, len(args))
+			return misuse(cmd, "want at most one %s, not %d", what, len(args))
 		}
 		return nil
 	}

@@ -12,9 +12,9 @@ func newBackup() *cobra.Command {
 	f := &dbFlags{}
 	cmd := &cobra.Command{
 		Use:   "backup TO",
-		Short: "Copy a file, also of a running program",
-		Long: `Copy a file as it is at one moment to TO, or to standard output if TO is -. There must be no file TO.
-If a program has the file open, the program sends the copy.
+		Short: "Copy a file, even while a program has it open",
+		Long: `Copy a file as it is at one moment to TO, or to standard output if TO is -. A file TO
+must not exist yet. If a program has the file open, the program sends the copy.
 
 The copy is an ordinary file of stint.`,
 		Example: `  stint backup --db quota.db quota-monday.db

@@ -14,7 +14,7 @@ type bucket struct {
 	remaining int64       // by that limit
 	fullIn    time.Duration
 	heldFor   time.Duration // 0 without a hold
-	lineFor   time.Duration // time until the last turn of run --wait
+	lineFor   time.Duration // time until the last turn of run --wait; 0 without a queue
 }
 
 // asked returns a bucket of a running program.
@@ -26,7 +26,7 @@ func asked(label string, b stint.Bucket, now time.Time) *bucket {
 	return answer
 }
 
-// measure sets what is left of a limit. A bucket that lacks more than the limit
+// measure sets the limit of the bucket, and what is left. A bucket that lacks more than the limit
 // can hold counts as empty, as it will at its next spend.
 func (b *bucket) measure(limit stint.Limit) {
 	b.limit = limit
@@ -101,8 +101,8 @@ func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error)
 	return held, collect(held, store, stint.Unknown, now, stint.ParseKey)
 }
 
-// lines returns how long it takes until the last turn at each bucket. A bucket
-// without a line is not in the map.
+// lines returns the time until the last turn in the queue of each bucket. A
+// bucket without a queue is not in the map.
 func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
 	waited := map[stint.Key]time.Duration{}
 	for name, label := range namesOf(store.BoltStore) {

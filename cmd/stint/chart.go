@@ -267,7 +267,7 @@ func niceTop(most float64) axis {
 	return axis{step, math.Ceil(most/step) * step}
 }
 
-// timeMarks returns at most eight round instants from one to another.
+// timeMarks returns at most eight round instants between two instants.
 func timeMarks(from, to int64) (marks []int64, step time.Duration) {
 	units := []time.Duration{1}
 	for unit := time.Duration(1); unit < time.Second; unit *= 10 {

@@ -14,8 +14,8 @@ func newCheck() *cobra.Command {
 		&cobra.Command{
 			Use:   "check ID",
 			Short: "Say what allow would, and spend nothing",
-			Long: `Say what allow would say, and the state that it would leave. Nothing is spent. --cost 0 shows the
-present state.`,
+			Long: `Say what allow would answer, and spend nothing. If the answer is "allowed", the command shows what
+would be left after the spend. --cost 0 shows what is left now.`,
 			Example: `  stint check --limit 3/1m alice
   stint check --limit 3/1m --cost 0 --json alice`,
 		})

@@ -15,11 +15,12 @@ func newCompact() *cobra.Command {
 		Use:   "compact [FILE]",
 		Short: "Rewrite a file without its free pages",
 		Long: `Rewrite a file without its free pages, and with all buckets in the tree instead of the journal. The
-new file replaces the old one in one step. Space for the journal is reserved, so a file of many new
-buckets grows, as after an import. Then the first word is "rewritten", not "compacted".
+new file replaces the old one in one step. The space of the journal stays reserved, so a file whose
+buckets were in the journal grows, for example after an import. If the new file is not smaller, the
+output begins with "rewritten" instead of "compacted".
 
-A program that has the file open compacts it by itself, if it is larger than 64 MiB and more than half of it is
-free. compact also adds the sums that verify needs to a file of an older version.`,
+A program that has the file open compacts it by itself, if the file is larger than 64 MiB and more
+than half of it is free. In a file of an older version, compact also adds the sums that verify needs.`,
 		Example: `  stint compact quota.db`,
 		Args:    atMostOne("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

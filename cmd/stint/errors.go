@@ -101,8 +101,8 @@ func (h hinted) Is(err error) bool { return err == h.hint }
 
 var (
 	errNotShared    = errors.New("locked by a program that does not answer others")
-	errBeyondRepair = errors.New("corrupt, and not to be repaired")
-	errEmpty        = errors.New("corrupt, for there is nothing in it")
+	errBeyondRepair = errors.New("corrupt beyond repair")
+	errEmpty        = errors.New("corrupt, because it is empty")
 )
 
 // hints has what the user can do about an error of the library.
@@ -110,7 +110,7 @@ var hints = []struct {
 	err  error
 	todo string
 }{
-	{errNotShared, "another process has it open, and does not answer others, as package hostlimit would: " +
+	{errNotShared, "another process has it open, and does not share it through package hostlimit: " +
 		"try again, or wait longer with --lock-timeout"},
 	{errBeyondRepair, "nothing in it can be read: restore a backup, or move the file away to begin a new one"},
 	{errEmpty, "or name another with --db"}, // the error says to remove it
@@ -142,8 +142,8 @@ func badValue(err error) error {
 }
 
 // Temporary files are gone when the user reads an error, so their names would
-// not help. A file is written under such a name beside its own. So is the copy
-// of a running program's file.
+// not help. A new file has such a name, in the directory of its final name,
+// until it is complete. The copy of a running program's file has one too.
 var (
 	tempSuffix = regexp.MustCompile(`\.(?:new|compact|snapshot)-[0-9]{5,10}\b`)
 	tempCopy   = regexp.MustCompile(`[^ "]*stint-snapshot-[0-9]+\.db`)

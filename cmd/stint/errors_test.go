@@ -123,7 +123,7 @@ func TestErrors(t *testing.T) {
 			"another process has it open"},
 		{"another program's, run", "run --limit 3/1m --db " + foreign + " alice -- echo", 3, "use the program that wrote it"},
 		{"locked, listed", "list --lock-timeout 1ms --db " + locked, 3,
-			"another process has it open, and does not answer others"},
+			"another process has it open, and does not share it"},
 		{"missing, listed", "list --db " + missing, 3, missing + ": no such file or directory; name another file with --db"},
 		{"no directory", "allow --limit 3/1m alice --db " + noDirectory, 3, "make the directory first"},
 		{"under a file", "allow --limit 3/1m alice --db " + filepath.Join(garbage, "stint.db"), 3, "garbage.db"},

@@ -37,7 +37,7 @@ func newExport() *cobra.Command {
 		Use:   "export",
 		Short: "Write the buckets of a file as JSON lines",
 		Long: `Write the buckets of a file that are not full, and the holds, as JSON lines. import reads them into
-another file, also of another version. The file does not change.
+another file, even if its format is of another version. The exported file does not change.
 
 The first line is {"stint":1,"names":{"6":"Orders"}}. Each other line is a bucket,
 {"name":"Orders","id":"alice","tat":N}, or a hold, {"name":"Orders","id":"alice","hold":N}. N is the

@@ -30,9 +30,9 @@ func newHold() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hold [ID]",
 		Short: "Hold ID's bucket, end its hold, or list the holds",
-		Long: `Hold ID's bucket for a time: every request of it is denied until then, whatever is left. A new hold replaces
-the one that there is, and --end ends it. The bucket keeps its tokens. Without an ID, list what is held, and
-until when, with --name of that limit only.
+		Long: `Hold ID's bucket for a time: until the hold ends, every request for the id is denied, however many
+tokens are left. A new hold replaces the old one, and --end ends it. The bucket keeps its tokens.
+Without an ID, list all holds and when they end. With --name, list only the holds of that limit.
 
 --json prints one object for each bucket: name, id, held_ns and until; with --end, name, id and was_held.`,
 		Example: `  stint hold --name LoginsPerAddress --for 24h 10.0.0.7
@@ -83,8 +83,8 @@ type endedJSON struct {
 	PID     int  `json:"pid,omitempty"`
 }
 
-// lockOutCount is the end of an id under which httplimit counts lock-outs. Such
-// a hold denies no request.
+// lockOutCount is the suffix of the ids under which httplimit counts lock-outs,
+// as holds. Such a hold denies no request.
 const lockOutCount = " lock-outs"
 
 const clockFormat = "2006-01-02 15:04:05 MST"

@@ -25,11 +25,12 @@ func newImport() *cobra.Command {
 		Use:   "import [FILE]",
 		Short: "Put the buckets of an export into a file",
 		Long: `Put the buckets of an export into a file. A missing file is made. The export is read from FILE, or
-from standard input, to its end. Then all buckets are put in in one step or, after a mistake, none.
+from standard input, to its end. Then all its buckets are saved in one step. If the export has a
+mistake, none is saved.
 
-If the file has a bucket already, the one that is full later stays, so no id gets tokens. The same
-holds for holds. A limit has the number that it has in the file. A new limit keeps the number of the
-export, if it is free.`,
+If the file already has the bucket of an id, the fuller one is dropped, so no id gains tokens. Of two
+holds, the one that ends later stays. A limit that the file already has keeps its number there. A new
+limit keeps the number that it has in the export, unless the file uses that number.`,
 		Example: `  stint import --db quota.db quota.jsonl
   gzip -dc quota.jsonl.gz | stint import --db quota.db`,
 		Args: atMostOne("FILE"),
@@ -223,7 +224,7 @@ func readExport(_ *importFlags, lines *lineReader, now time.Time) (*imported, er
 		return nil, lines.wrong("not the first line of what stint export writes")
 	}
 	if header.Stint != 1 {
-		return nil, lines.wrong("version %d of these lines: a newer stint reads them", header.Stint)
+		return nil, lines.wrong("version %d of the export format, want 1: use a newer stint", header.Stint)
 	}
 	in.names = header.Names
 	numbers := map[string]stint.Name{}

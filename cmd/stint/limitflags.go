@@ -111,7 +111,7 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 		}
 		numbers[label], names[name] = name, stint.NameSpec{Label: label, Limit: stint.Unlimited}
 	}
-	if err := f.plant(names, numbers); err != nil {
+	if err := f.setShares(names, numbers); err != nil {
 		return nil, nil, err
 	}
 	if f.file != "" {
@@ -198,7 +198,7 @@ func (f *limitFlags) parse() (stint.Limit, error) {
 	limit, err := stint.ParseLimit(f.limit)
 	if err == nil && f.cmd.Flags().Changed("burst") {
 		if strings.Contains(f.limit, " burst ") {
-			return stint.Limit{}, misuse(f.cmd, "--limit %q has a burst: leave that out, or --burst", f.limit)
+			return stint.Limit{}, misuse(f.cmd, "--limit %q has a burst: leave out that burst, or --burst", f.limit)
 		}
 		limit = limit.WithBurst(f.burst)
 		if err := limit.Validate(); err != nil {
@@ -211,7 +211,7 @@ func (f *limitFlags) parse() (stint.Limit, error) {
 // source returns in words where the limit of an id comes from.
 func (f *limitFlags) source(label, id string) (string, error) {
 	if f.file == "" {
-		return "of --limit", nil
+		return "from --limit", nil
 	}
 	for _, file := range f.overrides {
 		one := *f

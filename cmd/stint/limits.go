@@ -33,14 +33,14 @@ func newLimitsCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE [OVERRIDES...]",
 		Short: "Say whether files of limits are valid",
-		Long: `Say whether files of limits are valid. Each mistake is printed with its line, and then the exit status
-is 2.
+		Long: `Say whether files of limits are valid. Each mistake is printed with its line number, and then the exit
+status is 2.
 
 Labels and ids may be anything: a program checks its own names and formats when it loads the files. An
-override may stand for a limit that FILE does not have. With --share, floors must fit into their total.
+override may be for a limit that FILE does not have. With --share, floors must fit into their total.
 
---json prints one object: valid, files, limits (their labels) and mistakes (an array of the lines that
-stderr has). Nothing is printed if a file cannot be read.`,
+--json prints one object: valid, files, limits (their labels) and mistakes (an array of the lines on
+stderr). Nothing is printed if a file cannot be read.`,
 		Example: `  stint limits check defaults.yml
   stint limits check defaults.yml overrides.yml
   stint limits check --json defaults.yml
@@ -99,12 +99,12 @@ func newSetNames() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set-names NUMBER=LABEL...",
 		Short: "Give the limits of a file the labels that the program has for them now",
-		Long: `Give the limits of a file the labels that the program has for them now. It is for a program that
-cannot open the file because they differ.
+		Long: `Give the limits of a file the labels that the program has for them now. Use it if the program
+cannot open the file because the labels differ.
 
-The buckets of a number stay, and get the new label. Numbers are permanent. A label that the file has
-for another number is an error, and then nothing changes. If the program gave a limit another number,
-give the limit its old number in the program again.`,
+The buckets of a number stay, and get the new label. If the file already has the label for another
+number, that is an error, and nothing changes. Numbers are permanent: if the program has given a limit
+another number, change the program back.`,
 		Example: `  stint limits set-names --db quota.db 6=OrdersPerAccount   # 6 was NewOrdersPerAccount`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -146,8 +146,9 @@ func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
 	return failed(printNames(cmd.OutOrStdout(), before, names))
 }
 
-// withLines adds the labels of the turns of renamed limits. A new label must
-// not look like such a label.
+// withLines also renames the queues of the renamed limits: if Orders becomes api,
+// "Orders line" becomes "api line". A new label that looks like that of a queue
+// is an error.
 func withLines(names, before map[stint.Name]string) error {
 	had := map[string]stint.Name{}
 	for name, label := range before {

@@ -14,6 +14,8 @@ import (
 	"github.com/stint-go/stint/hostlimit"
 )
 
+// lineSuffix ends the label of a queue: the file keeps the last turn of each id
+// of the limit LABEL under "LABEL line". A line is a queue here.
 const lineSuffix = " line"
 
 // lineOf returns the limit whose turns the file keeps under a label. ok is
@@ -29,20 +31,20 @@ func lineOf(store *stint.BoltStore, label string) (limit stint.Name, ok bool) {
 // a last turn that is far in the future.
 const mostInLine = 1000
 
-// line is a process that wants tokens, and may have to wait for them. It gets a
-// turn, which is an instant, and spends when the instant comes. The file has
-// the last turn of each id, as its TAT at a label beside that of the limit. The
-// TAT of the limit itself cannot be so far ahead. It would also lose the tokens
-// of a process that is killed while it waits.
-type line struct {
+// waiter is this process, which wants tokens and may have to wait for them. It
+// gets a turn, which is an instant, and spends when the instant comes. The file
+// has the last turn of each id, as the id's TAT under the label of the queue. The
+// TAT under the limit's own label cannot be so far ahead. Besides, tokens that
+// are spent ahead are lost if the process is killed while it waits.
+type waiter struct {
 	f     *runFlags
 	id    string
 	limit stint.Limit
 	turn  int64 // Unix nanoseconds; 0 without a turn
 }
 
-// stand waits for the turn, and returns after it has spent the tokens.
-func (l *line) stand(ctx context.Context, signals <-chan os.Signal) error {
+// wait waits for the turn, and returns after it has spent the tokens.
+func (l *waiter) wait(ctx context.Context, signals <-chan os.Signal) error {
 	deadline := time.Now().Add(cmp.Or(l.f.timeout, math.MaxInt64))
 	for {
 		delay, err := l.step(signals, deadline)
@@ -78,7 +80,7 @@ var errNotRun = fmt.Errorf("%w: the command was not run, and no token was spent"
 
 // step spends the tokens and returns 0, or takes a turn and returns the time
 // until that turn.
-func (l *line) step(signals <-chan os.Signal, deadline time.Time) (delay time.Duration, err error) {
+func (l *waiter) step(signals <-chan os.Signal, deadline time.Time) (delay time.Duration, err error) {
 	db, outOfTime := l.f.db, false
 	// A process whose turn comes at the deadline may still spend, without a wait.
 	if left := max(1, time.Until(deadline)); left < db.lockTimeout {
@@ -111,7 +113,7 @@ func (l *line) step(signals <-chan os.Signal, deadline time.Time) (delay time.Du
 }
 
 // spend is step on the open file.
-func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay time.Duration, err error) {
+func (l *waiter) spend(store *stint.BoltStore, now, deadline time.Time) (delay time.Duration, err error) {
 	last, err := l.last(store, now)
 	if err != nil {
 		return 0, err
@@ -139,16 +141,16 @@ func (l *line) spend(store *stint.BoltStore, now, deadline time.Time) (delay tim
 }
 
 // isFull reports whether the queue has no space for a turn after a delay.
-func (l *line) isFull(delay time.Duration) bool {
+func (l *waiter) isFull(delay time.Duration) bool {
 	return l.limit.Queue > 0 && int64((delay-1)/l.limit.Interval()) >= l.limit.Queue
 }
 
-// denied returns the error of a turn that is not taken.
-func (l *line) denied(delay time.Duration, full bool) error {
+// denied returns the error of a request that gets no turn.
+func (l *waiter) denied(delay time.Duration, full bool) error {
 	if l.f.wait && full {
 		place := delay - time.Duration(l.limit.Queue)*l.limit.Interval() // until the queue has space
 		return &ended{statusTryLater, fmt.Sprintf(
-			"%s is denied by %s: the queue is full, which holds %s: retry in %s",
+			"%s is denied by %s: its queue of %s is full: retry in %s",
 			printable(l.id), l.limit, plural(int(l.limit.Queue), "token"), duration(place))}
 	}
 	todo := ", or queue with --wait"
@@ -162,13 +164,13 @@ func (l *line) denied(delay time.Duration, full bool) error {
 }
 
 // needs returns the nanoseconds in which the tokens come back.
-func (l *line) needs() int64 { return l.f.cost * int64(l.limit.Interval()) }
+func (l *waiter) needs() int64 { return l.f.cost * int64(l.limit.Interval()) }
 
 // label returns the label of the turns.
-func (l *line) label() string { return l.f.limits.label() + lineSuffix }
+func (l *waiter) label() string { return l.f.limits.label() + lineSuffix }
 
 // last returns the last turn of the id, or 0 if there is none.
-func (l *line) last(store *stint.BoltStore, now time.Time) (int64, error) {
+func (l *waiter) last(store *stint.BoltStore, now time.Time) (int64, error) {
 	name, ok := numberOf(store, l.label())
 	if !ok {
 		return 0, nil
@@ -180,7 +182,7 @@ func (l *line) last(store *stint.BoltStore, now time.Time) (int64, error) {
 	return min(last, now.UnixNano()+most*interval), failed(err)
 }
 
-func (l *line) setLast(store *stint.BoltStore, turn int64) error {
+func (l *waiter) setLast(store *stint.BoltStore, turn int64) error {
 	name, err := numberFor(store, l.label())
 	if err != nil {
 		return failed(err)
@@ -190,7 +192,7 @@ func (l *line) setLast(store *stint.BoltStore, turn int64) error {
 
 // leave gives up the turn. Later turns do not move. While a program has the
 // file, there is nothing to give up: the queue is that of the program.
-func (l *line) leave() error {
+func (l *waiter) leave() error {
 	store, owner, err := openOrAsk(&l.f.db, l.f.db.openExistingWithin)
 	if err != nil {
 		return err
@@ -206,7 +208,7 @@ func (l *line) leave() error {
 }
 
 // refund returns the tokens.
-func (l *line) refund() error {
+func (l *waiter) refund() error {
 	to, err := l.f.db.openToGive(l.f.limits.label())
 	if err == nil {
 		_, err = to.decide(refund, l.f.limits.label(), l.limit, l.id, l.f.cost)
@@ -215,7 +217,7 @@ func (l *line) refund() error {
 }
 
 // decide acts on the bucket. When it returns, the result is durable.
-func (l *line) decide(store *stint.BoltStore, do action) (stint.Decision, error) {
+func (l *waiter) decide(store *stint.BoltStore, do action) (stint.Decision, error) {
 	name, err := numberFor(store, l.f.limits.label())
 	if err != nil {
 		return stint.Decision{}, failed(err)

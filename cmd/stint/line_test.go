@@ -12,8 +12,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// waiter returns a line for a token of a limit of one an hour.
-func waiter(t *testing.T, db string) *line {
+// newWaiter returns a waiter for one token of a limit of one an hour.
+func newWaiter(t *testing.T, db string) *waiter {
 	cmd := &cobra.Command{}
 	f := &runFlags{wait: true, cost: 1}
 	f.db.register(cmd, "")
@@ -22,7 +22,7 @@ func waiter(t *testing.T, db string) *line {
 	limit, limited, err := f.limits.resolve("a")
 	require.NoError(t, err)
 	require.True(t, limited)
-	return &line{f: f, id: "a", limit: limit}
+	return &waiter{f: f, id: "a", limit: limit}
 }
 
 // Each step opens the file anew, as in a process of its own.
@@ -30,22 +30,22 @@ func TestLine(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	now := time.Now()
 	const anyTime = 10_000 * time.Hour
-	spend := func(l *line, within time.Duration) (delay time.Duration, err error) {
+	spend := func(l *waiter, within time.Duration) (delay time.Duration, err error) {
 		store, err := l.f.db.open()
 		require.NoError(t, err)
 		delay, err = l.spend(store, now, now.Add(within))
 		require.NoError(t, store.Close())
 		return delay, err
 	}
-	place := func(want time.Duration) *line {
+	place := func(want time.Duration) *waiter {
 		t.Helper()
-		l := waiter(t, db)
+		l := newWaiter(t, db)
 		delay, err := spend(l, anyTime)
 		require.NoError(t, err)
 		assert.InDelta(t, want, delay, float64(time.Minute), "the bucket itself goes by the time that it is")
 		return l
 	}
-	denied := func(l *line, within time.Duration) {
+	denied := func(l *waiter, within time.Duration) {
 		t.Helper()
 		_, err := spend(l, within)
 		assert.Equal(t, 75, status(err), err)
@@ -58,11 +58,11 @@ func TestLine(t *testing.T) {
 			require.Equal(t, 1, r.status, r.stderr)
 		}
 	}
-	denied(waiter(t, db), 3*time.Hour)
-	l := waiter(t, db)
+	denied(newWaiter(t, db), 3*time.Hour)
+	l := newWaiter(t, db)
 	l.f.wait = false
 	denied(l, anyTime)
-	l = waiter(t, db)
+	l = newWaiter(t, db)
 	l.limit.Queue = 4 // of which four are taken
 	denied(l, anyTime)
 	last := place(5 * time.Hour)
@@ -74,7 +74,7 @@ func TestLine(t *testing.T) {
 
 	// The bucket is full again, and a process without a turn still cannot pass.
 	require.Equal(t, 0, runArgs(t, "reset", "--db", db, "a").status)
-	l = waiter(t, db)
+	l = newWaiter(t, db)
 	l.f.wait = false
 	denied(l, anyTime)
 	delay, err := spend(last, anyTime)
@@ -95,7 +95,7 @@ func TestLineSlowLimit(t *testing.T) {
 		require.NoError(t, err)
 		_, err = numberFor(store, defaultLabel+lineSuffix)
 		require.NoError(t, err)
-		l := &line{f: &runFlags{cost: 1}, id: "x", limit: stint.Limit{Burst: 1, Count: 1, Period: period}}
+		l := &waiter{f: &runFlags{cost: 1}, id: "x", limit: stint.Limit{Burst: 1, Count: 1, Period: period}}
 		now := time.Now()
 		last, err := l.last(store, now)
 		require.NoError(t, err)

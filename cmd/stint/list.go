@@ -31,20 +31,21 @@ func newList() *cobra.Command {
 		Use:   "list",
 		Short: "Show the buckets that are not full",
 		Long: `Show the buckets that are not full, are held, or have a queue of "run --wait": the label of the limit,
-the id, and when the bucket is full. If a limit is given, also show what is left. --limit is the limit
-of the label --name, or else of "default". With --limits, the limit is that of the label, or an
-override of exactly the id.
+the id, and when the bucket is full. If a bucket's limit is given, also show what is left. --limit
+gives the limit of one label: that of --name, or "default". With --limits, a bucket's limit is the one
+of its label, or the override for exactly its id.
 
-The order is that of the labels and ids. --top shows only the first few of all limits: those that will
-be full last. With --by fill it shows those with the smallest part left, which needs their limits.
+The list is sorted by label, then by id. --top N shows only N buckets of all limits: those that will
+be full last, or whose hold or queue ends last. --top N --by fill shows the N buckets with the smallest
+part of their burst left, so their limits must be given.
 
-If there are no buckets, a line on stderr says so. The file does not change. A missing file is an
-error, not an empty list. If a program has the file open, the list has its buckets as they are now,
-and shows what is left by the limits of the program.
+If there are no buckets, a message on stderr says so. The file does not change. A missing file is an
+error, not an empty list. If a program has the file open, the list has the program's buckets as they
+are now, and shows what is left by the program's limits, unless the flags give others.
 
 --json prints an object in a line for each bucket: name, id, remaining, limit (burst, count, period)
-and reset_after_ns. If the bucket is held it also has held_ns, and with a queue line_ns. In all output
-of --json, an id that is not UTF-8 is in base64, and "base64":true says so.
+and reset_after_ns. A held bucket also has held_ns. A bucket with a queue (a waiting line) has line_ns,
+the time until the last turn. In all output of --json, an id that is not UTF-8 is in base64, and "base64":true says so.
 
 --csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns.
 What is not known is empty.`,

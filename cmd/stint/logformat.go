@@ -22,7 +22,7 @@ type entry struct {
 	times int64 // requests
 	cost  int64 // tokens of each
 
-	repeated bool // the line stands for repeated ones
+	repeated bool // the line stands for repeated messages
 }
 
 var (
@@ -58,7 +58,7 @@ func compiled(flag, value string) (*regexp.Regexp, error) {
 		return nil, nil
 	}
 	if p, ok = strings.CutSuffix(p, "/"); !ok {
-		return nil, fmt.Errorf("--%s %q: a regular expression ends in / too", flag, value)
+		return nil, fmt.Errorf("--%s %q: a regular expression begins and ends with /: add the last one", flag, value)
 	}
 	pattern, err := regexp.Compile(p)
 	if err != nil {
@@ -248,9 +248,9 @@ func (f *lineFlags) pattern(by, cost *regexp.Regexp, t *logTime) (reading, error
 		return nil, fmt.Errorf("--lines has no group %q for the time: it has %s; name another with --time",
 			f.time, strings.Join(groups, ", "))
 	case id < 0 && by == nil:
-		return nil, fmt.Errorf("--by %q: --lines has the groups %s", f.by, strings.Join(groups, ", "))
+		return nil, fmt.Errorf("--by %q: --lines has no such group: it has %s", f.by, strings.Join(groups, ", "))
 	case f.cost != "" && tokens < 0 && cost == nil:
-		return nil, fmt.Errorf("--cost %q: --lines has the groups %s", f.cost, strings.Join(groups, ", "))
+		return nil, fmt.Errorf("--cost %q: --lines has no such group: it has %s", f.cost, strings.Join(groups, ", "))
 	}
 	return func(text []byte) (e entry, err error) {
 		m := line.FindSubmatchIndex(text)

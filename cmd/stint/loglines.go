@@ -13,8 +13,8 @@ import (
 // KiB.
 const maxLine = 1 << 20
 
-// errUnended is the error of a last line that has no line feed.
-var errUnended = errors.New("the last line does not end: it may be cut")
+// errUnended is the warning about a last line that has no line feed.
+var errUnended = errors.New("the last line has no line feed: it may be cut off")
 
 // eachLine calls f with the number of each line, and the line without its end.
 // The line is valid until f returns. If a line is too long, f gets

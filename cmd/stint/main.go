@@ -38,7 +38,7 @@ limit, and maintain the file. An error is one line on stderr, which says what to
 colors.
 
 ` + exitStatusTable(),
-		Example: `  stint allow --limit 3/1m alice    # may alice, who may three times a minute?
+		Example: `  stint allow --limit 3/1m alice    # may alice do it again? 3 a minute at most
   stint list                        # who has spent what?
   stint replay --limit 20/1m --by ip access.log`,
 		Version:       thisBuild().String(),

@@ -30,13 +30,16 @@ func newMigrateRedis() *cobra.Command {
 	f := &importFlags{}
 	cmd := &cobra.Command{
 		Use:   "redis NUMBER=LABEL...",
-		Short: "Import buckets from a Redis of Boulder's rate limits",
-		Long: `Import buckets from a Redis of Boulder's rate limits. A key is a limit's number and an id, such as
-6:12345678, and its value is the TAT in Unix nanoseconds. They are read from standard input: a key and
-its value in one line, or each in a line of its own. A key with an empty value has expired.
+		Short: "Import buckets from the Redis of a Boulder server",
+		Long: `Import buckets from the Redis in which Boulder, the server of Let's Encrypt, keeps rate limits.
 
-The arguments give the numbers labels. Numbers that the file has already need none. As with import,
-all is read first and put in in one step, and of two TATs the later one stays.`,
+The keys and values are read from standard input. A key is a limit's number and an id, such as
+6:12345678. Its value is the TAT, the time at which the bucket is full, in Unix nanoseconds. A key and
+its value are in one line, or each in a line of its own. A key with an empty value has expired.
+
+The arguments give the numbers labels. Numbers that the file already has need none. As with import,
+the whole input is read first and then saved in one step. If the file already has the bucket, the
+later TAT stays.`,
 		Example: `  redis-cli --scan --pattern '[0-9]*:*' > keys
   xargs redis-cli mget < keys > values
   paste keys values > keys-and-values

@@ -17,7 +17,8 @@ func newNames() *cobra.Command {
 		Use:   "names",
 		Short: "Show the labels of the limits in a file, by number",
 		Long: `Show the labels of the limits in a file, by number. "limits set-names" changes labels. The file does
-not change. "LABEL line" is not a limit: there "run --wait" keeps the last turn of each id.
+not change. The label "LABEL line" is not a limit. It is the queue, or waiting line, of the limit
+LABEL: under it "run --wait" keeps the last turn of each id.
 
 --json prints one object, with the labels by number.`,
 		Example: `  stint names
@@ -31,7 +32,7 @@ not change. "LABEL line" is not a limit: there "run --wait" keeps the last turn 
 			names, lines := namesOf(store.BoltStore), map[stint.Name]string{}
 			for name, label := range names {
 				if limit, ok := lineOf(store.BoltStore, label); ok {
-					lines[name] = "\tthe last turns of run --wait at " + printable(names[limit])
+					lines[name] = "\tthe queue of run --wait for " + printable(names[limit])
 				}
 			}
 			if err := store.Close(); err != nil {

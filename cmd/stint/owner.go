@@ -58,7 +58,8 @@ func (f *dbFlags) say(owner *hostlimit.Guest, path string) {
 	}
 }
 
-// look opens the file to be read or, if a program has it open, a copy from there.
+// look opens the file for reading or, if a program has the file open, a copy that
+// the program sends.
 func (f *dbFlags) look() (*readStore, error) {
 	store, owner, err := openOrAsk(f, f.openToReadWithin)
 	if owner == nil {

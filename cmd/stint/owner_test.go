@@ -131,9 +131,9 @@ func TestOwner(t *testing.T) {
 	// The program knows its limits, so they need not be given.
 	require.Regexp(t, `^Orders  alice  2 of 3 left, full in .*\n$`, runArgs(t, "list", "--db", db).stdout)
 	require.Regexp(t, `^Orders  alice  2 of 3 left, full in .*\n$`, runArgs(t, "list", "--db", db, "--top", "1").stdout)
-	require.Regexp(t, `^Orders  alice\n  limit   3/3000h, of process `+pid+`\n  tokens  2 of 3 left\n  full `,
+	require.Regexp(t, `^Orders  alice\n  limit   3/3000h, from process `+pid+`\n  tokens  2 of 3 left\n  full `,
 		runArgs(t, "show", "alice", "--db", db).stdout)
-	require.Regexp(t, `^Orders  dora\n  limit   3/3000h, of process `+pid+`\n  tokens  3 of 3 left\n  full    now\n`,
+	require.Regexp(t, `^Orders  dora\n  limit   3/3000h, from process `+pid+`\n  tokens  3 of 3 left\n  full    now\n`,
 		runArgs(t, "show", "dora", "--db", db, "--name", "Orders").stdout)
 	require.Regexp(t, `^dora  full: `, runArgs(t, "show", "dora", "--db", db).stdout)
 

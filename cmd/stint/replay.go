@@ -32,23 +32,23 @@ func newReplay(decided func(allowed []bool)) *cobra.Command {
 		Use:   "replay LOG...",
 		Short: "Say what a limit would have done to the requests of a log",
 		Long: `Say what a limit would have done to the requests of a log. The log is plain or gzipped, and - is
-standard input. Give the oldest log first. Each request is decided at the time of its line. A line
-that is older than one before it counts as of that one's time.
+standard input. Give the oldest log first. Each request is decided at the time of its line. If a
+line is older than a line before it, it is decided at the time of that earlier line.
 
---limit is the limit. Each --and is another limit that must admit the request too, all or nothing.
---try compares several limits side by side: for each, a line says how many requests it would have
-denied, and which ids most. --top is the number of ids.
+--limit is the limit. Each --and adds a limit that must admit the request too: either all of the limits
+admit it, or nothing is spent. --try compares several limits side by side: how many requests each would
+have denied, and the ids that it would have denied most. --top is the number of these ids.
 
 --lines is the format of the log:
   access   Common or Combined Log Format; --by ip, user, method, path
   json     one object in a line; --by, --time and --cost name fields, such as "remote_ip" or "request.remote_ip"
   syslog   rsyslog, syslogd, journalctl; --by ip (the address after the last "from"), host, program
   REGEXP   a regular expression (RE2) with named groups, one of them (?P<time>...); --by and --cost name others
-With each of them --by and --cost may be regular expressions too, in slashes. The value is the first
-group, or all that matches. With syslog they are matched against the message.
+In every format, --by and --cost may also be regular expressions, in slashes. The value is then the
+first group or, without groups, the whole match. In syslog, only the message is searched.
 
 A request costs one token, unless --cost or a group (?P<cost>...) gives another cost. A cost must be a
-whole number from 1, and a group may be optional. A request that costs more than the burst is denied.
+whole number of at least 1. If the group is optional and a line lacks it, the cost is 1. A request that costs more than the burst is denied.
 With --lines syslog a line "message repeated 5 times: [ ... ]", or "last message repeated 5 times",
 stands for five requests at the time of that line.
 
@@ -57,19 +57,19 @@ httplimit.ByIP; --ipv6-bits 128 gives each address its own.
 
 Times of access logs, RFC 3339, syslog and Unix time in seconds to nanoseconds are recognized.
 --time-format is the Go layout of others. A time without a zone is in UTC. A time without a year gets
-one from the order of the log. --year is the year of the first line. Without it, the year is the last
-that had that date, and stderr says so.
+the year in which it is nearest to the time before it. --year is the year of the first line. Without
+--year, that is the latest year that does not put the line in the future, and stderr says so.
 
-A line without an id counts as other, and a line that cannot be read as malformed. If all lines are
-malformed, the exit status is 2. Memory grows with the number of ids, not of lines.
+A line without an id counts as "other". A line that cannot be read counts as "malformed". If all lines
+are malformed, the exit status is 2. Memory grows with the number of ids, not of lines.
 
-With --db the file keeps the buckets, and the replay of the next log goes on from them. The times in
+With --db, FILE keeps the buckets, and the replay of the next log goes on from them. The times in
 the file are those of the log, so give it a file that no other command uses.
 
 --json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied),
-busiest_minute (start, requests, denied; null without requests). If there are such lines it also has
-other, repeated (lines, requests), tokens (asked, allowed), over_burst and no_year (lines, first,
-last). With --and it has denied_by. With --try it has tried, an array of limit, allowed, denied,
+busiest_minute (start, requests, denied; null without requests). It also has these, unless they are
+zero: other, repeated (lines, requests), tokens (asked, allowed; if costs differ from 1), over_burst
+and no_year (lines, first, last). With --and it has denied_by. With --try it has tried, an array of limit, allowed, denied,
 ids_denied, top_denied and, if there are costs, tokens_allowed.`,
 		Example: `  stint replay --limit 20/1m --by ip access.log
   stint replay --try 10/1m,20/1m,'60/1m burst 20' access.log.2.gz access.log.1 access.log
@@ -81,7 +81,7 @@ ids_denied, top_denied and, if there are costs, tokens_allowed.`,
   ssh www cat /var/log/nginx/access.log | stint replay --limit 20/1m -`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return misuse(cmd, "no LOG given, or - for standard input")
+				return misuse(cmd, "no LOG given: name a file, or - for standard input")
 			}
 			return nil
 		},
@@ -105,7 +105,7 @@ ids_denied, top_denied and, if there are costs, tokens_allowed.`,
 	f.limits.register(cmd, true)
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.and, "and", nil,
-		"a further `LIMIT` that has to admit: COUNT/PERIOD, or with --limits a label; may be repeated")
+		"a further `LIMIT` that must admit each request: COUNT/PERIOD, or with --limits a label; may be repeated")
 	flags.StringSliceVar(&f.try, "try", nil,
 		"`LIMITS` to compare, as COUNT/PERIOD or 'COUNT/PERIOD burst N', with commas between them")
 	flags.StringVar(&f.lines.format, "lines", "access",
@@ -113,12 +113,12 @@ ids_denied, top_denied and, if there are costs, tokens_allowed.`,
 	flags.StringVar(&f.lines.by, "by", "ip", "source of the id: a `FIELD` of the line, or /REGEXP/")
 	flags.StringVar(&f.lines.cost, "cost", "",
 		"source of a request's cost in tokens: a `FIELD` of the line, or /REGEXP/ (default: one token)")
-	flags.IntVar(&f.lines.ipv6Bits, "ipv6-bits", 64, "how many `BITS` of an IPv6 address are one client")
+	flags.IntVar(&f.lines.ipv6Bits, "ipv6-bits", 64, "how many leading `BITS` of an IPv6 address name a client")
 	flags.IntVar(&f.top, "top", 0, "name the `N` ids that were denied most (default 10, and 3 beside each --try)")
 	flags.StringVar(&f.lines.time, "time", defaultTime, "the `FIELD` or group that has the time")
 	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: recognized)")
 	flags.IntVar(&f.lines.year, "year", 0,
-		"the `YEAR` of the first line, if times have no year (default: the latest with its date)")
+		"the `YEAR` of the first line, if times have no year (default: the latest that is not in the future)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	for flag, values := range map[string][]string{
 		"by":    {"host", "ip", "method", "path", "program", "user"},

@@ -17,10 +17,10 @@ import (
 // replayer is the state of a replay.
 type replayer struct {
 	limiter  *stint.Limiter
-	names    []stint.Name // of the limits
-	limits   []string     // in words
-	sweep    bool         // each limit decides for itself
-	of       *stint.Limits
+	names    []stint.Name  // of the limits
+	limits   []string      // in words
+	sweep    bool          // each limit decides for itself
+	of       *stint.Limits // of all names
 	reading  reading
 	times    *logTime
 	ipv6Bits int
@@ -33,7 +33,7 @@ type replayer struct {
 	allowed    []bool
 
 	newest atomic.Int64 // Unix nanoseconds; the Limiter reads it too
-	behind int64        // how late the latest line was
+	behind int64        // the longest time by which a line was too late
 
 	requests, malformed, other int64
 

@@ -17,15 +17,15 @@ func newReset() *cobra.Command {
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "reset [ID]",
 		Short: "Make ID's bucket full, or all buckets of a limit",
-		Long: `Make ID's bucket full, and end a hold on it. That needs no limit, only its --name if it is not
-"default".
+		Long: `Make ID's bucket full, and end a hold on it. The command need not know the limit, only its label,
+--name, if that is not "default".
 
---prefix resets all buckets of the limit whose ids begin with this text, and --all all buckets of the
-limit. The command first prints how many there are. With --dry-run it stops then. All of them are
-reset in one step, or none. A running program resets them one after another.
+--prefix TEXT resets the buckets of the limit whose ids begin with TEXT, and --all resets every bucket
+of the limit. The command first prints how many there are. With --dry-run it stops then. In a file,
+all of them are reset in one step, or none. A running program resets them one after another.
 
 --json prints one object: name, id and reset, and also remaining and limit if --limit or --limits is
-given; of many buckets name, buckets, holds and reset.`,
+given. With --prefix or --all it prints name, buckets, holds and reset.`,
 		Example: `  stint reset alice
   stint reset --name NewOrdersPerAccount 12345678
   stint reset --name LoginsPerRange --prefix 2001:db8: --dry-run
@@ -42,7 +42,7 @@ given; of many buckets name, buckets, holds and reset.`,
 		case !wanted(cmd):
 			return oneID(cmd, args)
 		case len(args) > 0:
-			return misuse(cmd, "an ID goes with none of --prefix, --all and --dry-run")
+			return misuse(cmd, "give an ID, or --prefix or --all, not both")
 		case many.all == cmd.Flags().Changed("prefix"):
 			return misuse(cmd, "give --prefix TEXT or --all, and not both")
 		case cmd.Flags().Changed("prefix") && many.prefix == "":

@@ -38,19 +38,22 @@ file is not locked while the command runs. If the tokens are not there, nothing 
 status is 75, which mail systems and schedulers take for "try later".
 
 With --wait the command queues for its turn, first come, first served. Then the tokens are spent, and
-it runs. --timeout bounds the wait, for the turn and for the file. After that the exit status is 75.
-It is 75 at once if the turn would come later, or if a limit of a limits file has a queue that is
-full. If the wait is interrupted, nothing is spent. Other commands do not queue: the queue waits for
-tokens that they spend. The file keeps the last turn of each id under a label of its own, "LABEL
-line", which list and show report.
+it runs. --timeout bounds the whole wait, for the turn and for the file. If it runs out, the exit
+status is 75. The exit status is 75 at once if the turn would come after the timeout. It is also 75 at
+once if the limits file bounds the queue of the limit, and the queue is full. If the wait is
+interrupted, nothing is spent. Other commands, such as allow, do not queue: if they spend tokens, the
+commands in the queue wait longer.
 
-If a program has the file open and shares it, as allow describes, the program decides. With --wait
+list and show report the queue of an id. The file keeps the id's last turn under a second label,
+"LABEL line" (a waiting line).
+
+If a program has the file open and shares it (see "stint help allow"), the program decides. With --wait
 the queue is then that of the program. If the program closes the file, the wait goes on.
 
 The exit status is that of the command, or 128+N if signal N ended it. It is 127 if the command was
 not found and 126 if it could not be started; neither costs a token. Signals are passed on to the
 command, except the INT and QUIT that a terminal sends to both. To end a command from elsewhere while
-it runs in a terminal, send TERM. Under nohup, both ignore HUP.`,
+it runs in a terminal, send TERM. Under nohup, stint and the command ignore HUP.`,
 		Example: `  stint run --limit 10/1h backup -- rsync -a /srv/ backup:/srv/
   stint run --limit 1/1m --wait --timeout 10m api -- curl -fsS https://api.example/report
   stint run --limit 3/1d --refund-on-failure mail -- sendmail alice@example.com < letter`,
@@ -106,8 +109,8 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 		return err
 	}
 	if !limited {
-		return fmt.Errorf("%s has a limit %q for overrides only, and none for %s",
-			f.limits.file, f.limits.name, printable(id))
+		return fmt.Errorf("%s does not limit %s by %q: run needs a limit",
+			f.limits.file, printable(id), f.limits.name)
 	}
 	if limit == stint.Blocked {
 		return fmt.Errorf("%w: %s", stint.ErrBlocked, printable(id))
@@ -123,8 +126,8 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, heeded(passedOn)...)
 	defer signal.Stop(signals)
-	line := &line{f: f, id: id, limit: limit}
-	if err := line.stand(cmd.Context(), signals); err != nil {
+	waiting := &waiter{f: f, id: id, limit: limit}
+	if err := waiting.wait(cmd.Context(), signals); err != nil {
 		return err
 	}
 
@@ -132,7 +135,7 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	child.Args[0] = command[0]
 	child.Stdin, child.Stdout, child.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if err := child.Start(); err != nil {
-		return errors.Join(unstartable(command[0], err), line.refund())
+		return errors.Join(unstartable(command[0], err), waiting.refund())
 	}
 	finished := make(chan struct{})
 	go func() {
@@ -156,7 +159,7 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 		return failed(err) // its output could not be copied
 	}
 	if f.refund {
-		if err := line.refund(); err != nil {
+		if err := waiting.refund(); err != nil {
 			report(cmd.ErrOrStderr(), fmt.Errorf("the refund failed: %w", err))
 		}
 	}

@@ -16,11 +16,11 @@ import (
 // program has that in its code, not in its limits files.
 func (f *limitFlags) registerShares(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.shares, "share", nil,
-		"`LABEL:TOTAL[:FLOOR]`: the label of a limit, of its Parent and of its Floor; may be repeated")
+		"`LABEL:TOTAL[:FLOOR]`, the labels of a limit, of the total that it shares, and of its floor; may be repeated")
 }
 
-// plant sets the Parent and the Floor of the names that --share gives.
-func (f *limitFlags) plant(names stint.Names, numbers map[string]stint.Name) error {
+// setShares sets the Parent and the Floor of the names that --share gives.
+func (f *limitFlags) setShares(names stint.Names, numbers map[string]stint.Name) error {
 	for _, given := range f.shares {
 		labels := strings.Split(given, ":")
 		if len(labels) < 2 || len(labels) > 3 {
@@ -42,7 +42,7 @@ func (f *limitFlags) plant(names stint.Names, numbers map[string]stint.Name) err
 	return nil
 }
 
-// shareOf is what a bucket of a class has of its total.
+// shareOf is the share that a bucket has in the total of its limit.
 type shareOf struct {
 	Own   *levelJSON `json:"own,omitempty"` // nil without a floor
 	Total *levelJSON `json:"total"`         // nil without a limit
@@ -55,7 +55,7 @@ type levelJSON struct {
 	Burst     int64 `json:"burst"`
 }
 
-// addShares adds what the buckets of classes have of their totals.
+// addShares adds the shares of the buckets whose limit has a total (a Parent).
 func (f *showFlags) addShares(found []*shown, limits *stint.Limits, numbers map[string]stint.Name, id string,
 	now time.Time) error {
 	names := limits.Names()

@@ -29,12 +29,14 @@ func newShow() *cobra.Command {
 		Short: "Say why an id was limited, and until when",
 		Long: `Say why an id was limited. For each limit that has a bucket of the id, show which limit applies and
 its source, what is left, when the bucket is full, whether it is held, and whether "run --wait" has a
-queue for it. --name shows that limit only. With --limits, the limit is that of the label, or an
-override of exactly this id. The file does not change. With --share, show the tokens of floor, ceiling
-and total, and what loans leave in the total.
+queue for it. --name shows that limit only. With --limits, the limit is the one of the label, or
+its override for exactly this id. The file does not change. With --share, show what is left of the
+limit's floor, of the limit itself (the ceiling) and of the total. The total keeps some tokens back
+for the floors: loans do not take them.
 
---json prints one object for each: as list does, with source (the origin of the limit) and
-retry_after_ns (until one token is there), and share, with own and total (remaining, burst) and kept.`,
+--json prints one object for each limit. It has the fields of list, source (the origin of the limit)
+and retry_after_ns (until one token is there). With --share it also has share, with own and total
+(remaining, burst) and kept.`,
 		Example: `  stint show alice --limit 3/1m
   stint show 12345678 --limits defaults.yml --overrides overrides.yml
   stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount
@@ -156,7 +158,7 @@ func (f *showFlags) ask(owner *hostlimit.Guest, id string) (found []*shown, err 
 			return nil, failed(err)
 		}
 		if one := asked(label, b, owner.Now()); !one.idle() || f.limits.name != "" {
-			found = append(found, &shown{bucket: *one, source: fmt.Sprintf("of process %d", pid)})
+			found = append(found, &shown{bucket: *one, source: fmt.Sprintf("from process %d", pid)})
 		}
 	}
 	return found, nil
@@ -249,7 +251,7 @@ func (b *shown) words() string {
 			duration(b.heldFor), b.heldUntil.Format(clockFormat))
 	}
 	if b.lineFor > 0 {
-		line("queue", "run --wait has turns for %s; stint reset --name %q removes them",
+		line("queue", "the last turn of run --wait is in %s; stint reset --name %q ID removes the queue",
 			duration(b.lineFor), b.label+lineSuffix)
 	}
 	return s.String()

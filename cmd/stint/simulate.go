@@ -39,20 +39,20 @@ A LIMIT is COUNT/PERIOD or 'COUNT/PERIOD burst N', and may have a name, 'NAME=LI
 makes it a token bucket, and a burst of 1 a leaky bucket.
 
 A LOAD is one of these, and may end in "after 5s idle"; several follow each other:
-  200 in 100ms        evenly, the first at the beginning and the last at the end
-  300/1s for 2s       the same: 600 in 2s
-  600 every 3333333ns the first at the beginning, and the last that long before the end
+  200 in 100ms         evenly, the first at the beginning and the last at the end
+  300/1s for 2s        the same: 600 in 2s
+  600 every 3333333ns  the first at the beginning, and the last one step before the end
   200 at once
-The two ways to spread a load are not the same to a limit: three steps of 3333333ns are a nanosecond
-less than 10ms. The nearest miss is the shortest time by which a request came too early.
+To a limit, the second and the third are not the same: if a token takes 10ms, three steps of 3333333ns
+are one nanosecond too short. The nearest miss is the shortest time by which a request came too early.
 
-A scenario is a YAML file of lists, limits and load, and a title. Instead of limits and load it may
-have a total, a LIMIT, and tenants, a list of name, ceiling, floor and load. Each tenant has its own
-load. It is sure of its floor, and borrows from the total up to its ceiling.
+A scenario is a YAML file with a title and two lists, limits and load. Instead of the two lists it may
+have a total, which is a LIMIT, and a list of tenants, each with name, ceiling, floor and load. Each
+tenant has its own load. Its floor is guaranteed, and it borrows from the total up to its ceiling.
 
 --json prints one object: requests, and limits, an array of name, limit, allowed, denied,
-nearest_miss_ns (null without a denial). Of tenants, the limit is the ceiling, and there are floor and
-borrowed, too.`,
+nearest_miss_ns (null without a denial). For a tenant, limit is the ceiling, and there are also floor
+and borrowed.`,
 		Example: `  stint simulate 'token bucket=100/1s burst 200' 'leaky bucket=100/1s burst 1' \
     --load '200 in 100ms after 5s idle'
   stint simulate '100/1s burst 200' '100/1s burst 1' --load '300/1s for 2s' --svg overload.svg
@@ -133,7 +133,7 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulation, er
 	in := scenario{Limits: args, Load: f.load}
 	if f.scenario != "" {
 		if len(args) > 0 {
-			return nil, misuse(cmd, "a LIMIT is in the scenario, or is an argument, but not both")
+			return nil, misuse(cmd, "give limits in a scenario or as arguments, not both")
 		}
 		content, err := os.ReadFile(f.scenario)
 		if err != nil {
@@ -194,8 +194,8 @@ const mostRequests = 1_000_000
 
 // add appends a load to the others.
 func (s *simulation) add(load string) error {
-	wrong := fmt.Errorf("load %q: want such as '200 in 100ms', '300/1s for 2s', '600 every 4ms', '200 at once', "+
-		"with 'after 5s idle' at the end", load)
+	wrong := fmt.Errorf("load %q: want one like '200 in 100ms', '300/1s for 2s', '600 every 4ms' or '200 at once'; "+
+		"'after 5s idle' may follow", load)
 	m := loadPattern.FindStringSubmatch(load)
 	if m == nil {
 		return wrong
@@ -223,8 +223,8 @@ func (s *simulation) add(load string) error {
 		count = number(m[1])
 		every := period(m[5])
 		if count > mostRequests || every > int64(1<<62)/mostRequests {
-			return fmt.Errorf("load %q: it has more than %s, or takes longer than a limiter counts",
-				load, plural(mostRequests, "request"))
+			return fmt.Errorf("load %q: want at most %s, and at most %s from one to the next",
+				load, plural(mostRequests, "request"), duration(time.Duration(1<<62/mostRequests).Truncate(time.Minute)))
 		}
 		over, length = (count-1)*every, count*every
 	case m[6] != "":
@@ -245,7 +245,7 @@ func (s *simulation) add(load string) error {
 	}
 	most := int64(50 * 365 * 24 * time.Hour)
 	if int64(len(s.times))+count > mostRequests || s.end < 0 || s.end+length < s.end || s.end+length > most {
-		return fmt.Errorf("load %q: together more than %s, or more than 50 years",
+		return fmt.Errorf("load %q: with it, the loads have more than %s, or take more than 50 years",
 			load, plural(mostRequests, "request"))
 	}
 	for i := range count {

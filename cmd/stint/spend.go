@@ -17,9 +17,9 @@ func newSpend() *cobra.Command {
 		Use:   "spend ID",
 		Short: "Spend tokens of ID's bucket, or with --force all that are there",
 		Long: `Spend tokens of ID's bucket if they are there, as allow does. --force is for something that was done
-anyway: it spends as many tokens as there are. The bucket is empty then. It owes nothing, and refills
-as its limit says. If a program has the file open, a bucket that is held or has a queue may not be
-forced.`,
+anyway: if there are too few tokens, it spends those that there are. The bucket is then empty, but
+owes nothing: it refills at the rate of its limit. If a program has the file open, --force spends
+nothing from a bucket that is held or has a queue.`,
 		Example: `  stint spend --limit 3/1m alice
   stint spend --limit 100/1d --cost 150 --force alice`,
 	})

@@ -110,10 +110,10 @@ func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (
 func (st *fileStat) print(w io.Writer) error {
 	open := "by no program"
 	if st.PID != 0 {
-		open = fmt.Sprintf("by process %d, whose buckets these are", st.PID)
+		open = fmt.Sprintf("by process %d, which sent this copy of the file", st.PID)
 	}
 	if _, err := fmt.Fprintf(w, "file     %s, format %d\nopen     %s\nsize     %s, of which %s are free\n"+
-		"journal  %s, with %s not yet in place\nholds    %d\n\n", visible(st.File), st.Format, open, size(st.Bytes),
+		"journal  %s, with %s not yet in the tree\nholds    %d\n\n", visible(st.File), st.Format, open, size(st.Bytes),
 		size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func stateDir() (string, error) {
 // open opens the file, or makes one if there is none.
 func (f *dbFlags) open() (*stint.BoltStore, error) { return f.openWithin(f.lockTimeout) }
 
-// openWithin is open that waits for another process no longer than a time.
+// openWithin is open, but waits for another process for at most timeout.
 func (f *dbFlags) openWithin(timeout time.Duration) (*stint.BoltStore, error) {
 	path, dir, err := f.file()
 	if err != nil {
@@ -127,7 +127,8 @@ func (f *dbFlags) openToReadWithin(timeout time.Duration) (*readStore, error) {
 	return readFile(path, path, timeout)
 }
 
-// readFile opens the file at path: the file that of names, or a copy of it.
+// readFile opens the file at path for reading. Messages name it as of: path
+// itself, or the file of which path is a copy.
 func readFile(path, of string, timeout time.Duration) (*readStore, error) {
 	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true, LockTimeout: timeout})
 	if err != nil {
@@ -194,5 +195,5 @@ func namesOf(store *stint.BoltStore) map[stint.Name]string {
 type noSuchLabel string
 
 func (l noSuchLabel) Error() string {
-	return fmt.Sprintf("the file has no limit %q: stint names lists its limits", string(l))
+	return fmt.Sprintf("the file has no limit %q: see its limits with stint names", string(l))
 }

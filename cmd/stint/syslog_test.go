@@ -443,7 +443,7 @@ func TestReplayUnendedLine(t *testing.T) {
 	log := write(t, "a.log", strings.TrimSuffix(accessLines("a", "b"), "\n"))
 	r := runArgs(t, "replay", "--limit", "1/1h", "--json", log)
 	assert.EqualValues(t, 2, object(t, r.stdout)["requests"])
-	assert.Equal(t, "stint: "+log+":2: the last line does not end: it may be cut\n", r.stderr)
+	assert.Equal(t, "stint: "+log+":2: the last line has no line feed: it may be cut off\n", r.stderr)
 }
 
 // The state of --db holds repeated requests like others.

@@ -19,7 +19,7 @@ type scenario struct {
 	Tenants      []tenant
 }
 
-// tenant is one of those that share a total.
+// tenant shares a total with other tenants.
 type tenant struct {
 	Name    string
 	Ceiling string // none if it is empty

@@ -37,22 +37,23 @@ func newVerify() *cobra.Command {
 		Use:   "verify [FILE]",
 		Short: "Say whether a file is sound",
 		Long: `Say whether a file is sound. Each finding is printed, and then the exit status is 3. The command reads
-all of the file: its pages, its checksums, and its sums, which show that a bit of a TAT has flipped.
-bbolt checks which pages are in use. The file does not change.
+all of the file. It checks the structure of the pages, the checksums of records, and the sums of all
+contents: a sum shows if a bit of a TAT has flipped. bbolt checks which pages are in use. The file does
+not change.
 
-With --limit or --limits, it also counts the buckets that will be full later than their limit allows.
-That is no damage: the clock was set back, or a limit was made smaller. Such a bucket counts as empty.
-With --limits, the limit is that of the label, or an override of exactly the id.
+With --limit or --limits, the command also counts the buckets that will be full later than their limit
+allows. That is no damage: the clock was set back, or a limit was made smaller. Such a bucket counts as
+empty. With --limits, a bucket's limit is the one of its label, or the override for exactly its id.
 
 --repair writes what can be read to a new file, FILE.repaired or that of --to, and prints what is
 lost. The exit status is 0 if nothing is lost, and 3 if something is, or if no new file could be
 written. If a page is lost, all pages that only it leads to are lost too, which may be most of the
-file. If only a sum was wrong, nothing is lost, but one unknown bucket has another state. Move the new
-file to FILE yourself.
+file. If only a sum was wrong, nothing is lost, but some bucket has a wrong state, and the sum does not say
+which. Move the new file to FILE yourself.
 
 --json prints one object: file, sound, buckets, journaled, wrong (an array of findings),
-further_behind (a number of buckets by label) and without_sums; with --repair file, repaired, buckets
-and lost (an array).`,
+further_behind (by label, the number of buckets that count as empty) and without_sums. With --repair
+the object has file, repaired, buckets and lost (an array).`,
 		Example: `  stint verify quota.db
   stint verify quota.db --limits defaults.yml --overrides overrides.yml
   stint verify quota.db --repair --to sound.db
@@ -184,8 +185,8 @@ func (v *verified) print(w io.Writer, path string) error {
 			plural(v.ahead[label], "bucket"), printable(label))
 	}
 	if len(v.Unsummed) > 0 {
-		s += fmt.Sprintf("note   no sums of %s, so a changed byte there would not be noticed: "+
-			"an older version wrote it; stint compact adds them\n",
+		s += fmt.Sprintf("note   without sums: %s; a changed byte there would not be noticed: "+
+			"an older version wrote the file, and stint compact adds the sums\n",
 			strings.Join(v.Unsummed, ", "))
 	}
 	_, err := io.WriteString(w, s)

@@ -11,7 +11,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// requests are the ids that each program is asked for.
+// requests has the id of each request that the programs decide.
 var requests = []string{"alice", "alice", "alice", "alice", "bob"}
 
 func rateBefore(w io.Writer) error {

@@ -144,7 +144,7 @@ func clientAddress(trusted string) (c httplimit.ClientAddress, err error) {
 		}
 		prefix, err := netip.ParsePrefix(network)
 		if err != nil {
-			return c, fmt.Errorf("-trust: %w", err)
+			return c, fmt.Errorf("-trust: want networks such as 10.0.0.0/8, with commas between them: %w", err)
 		}
 		c.TrustedProxies = append(c.TrustedProxies, prefix)
 	}

@@ -27,8 +27,8 @@ func routes(limiter *stint.Limiter, clients httplimit.ClientAddress, o httplimit
 
 		// A login spends before the password is checked, so that guesses that
 		// arrive together are counted. A right password gets its token back.
-		// The last wrong one locks the address out, each time for twice as
-		// long.
+		// A wrong one that spends the last token locks the address out, each
+		// time for twice as long.
 		httplimit.Rule{
 			Pattern: "POST /login", Key: clients.ByIP(LoginsPerAddress),
 			RefundStatus: right, LockOut: 15 * time.Minute, LockOutMax: 24 * time.Hour,

@@ -31,6 +31,8 @@ var names = stint.Names{
 	RequestsPerAddress: {Label: "RequestsPerAddress", ID: stint.IPAddress, Limit: stint.PerHour(100)},
 }
 
+const usage = "usage: shared serve ADDRESS | left IP | ban IP DURATION | unban IP"
+
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -40,7 +42,7 @@ func main() {
 
 func run(args []string) (err error) {
 	if len(args) < 2 {
-		return errors.New("usage: shared serve ADDRESS | left IP | ban IP DURATION | unban IP")
+		return errors.New(usage)
 	}
 	file := os.Getenv("SHARED_FILE")
 	if file == "" {
@@ -79,7 +81,7 @@ func run(args []string) (err error) {
 	case args[0] == "unban":
 		return limiter.Hold(key, limiter.Now())
 	}
-	return fmt.Errorf("no such command: %s", args)
+	return fmt.Errorf("no such command: %q; %s", args, usage)
 }
 
 // serve answers requests until it is interrupted.
