@@ -175,11 +175,12 @@ overrides 3:1: not YAML: did not find expected node content`, stint.ErrUnknownNa
 	require.ErrorContains(t, err, "count is 0", "a count of 0 is not Unlimited")
 }
 
-// TestLoadBoulder loads Boulder's own files, which are not part of this repository.
+// TestLoadBoulder loads Boulder's own files, which are not part of this
+// repository. BOULDER_LIMITS is the directory that has copies of them.
 func TestLoadBoulder(t *testing.T) {
-	const dir = "../../shared/data/limits/"
-	if _, err := os.Stat(dir); err != nil {
-		t.Skip("Boulder's limits files are not here: ", err)
+	dir := os.Getenv("BOULDER_LIMITS")
+	if dir == "" {
+		t.Skip("BOULDER_LIMITS is not set")
 	}
 	account := stint.Tuple(idformat.RegID, idformat.AnyOf(idformat.Hostname, stint.IPAddress))
 	names := stint.Names{
@@ -216,7 +217,7 @@ func TestLoadBoulder(t *testing.T) {
 		{"documented-defaults", "documented-overrides", stint.Name(6).Key("12345678"), hours(600, 3).WithBurst(300)},
 		{"documented-defaults", "documented-overrides", stint.Name(6).Key("1"), hours(300, 3)},
 	} {
-		ls, err := Load(names, dir+tc.defaults+".yml", dir+tc.overrides+".yml")
+		ls, err := Load(names, filepath.Join(dir, tc.defaults+".yml"), filepath.Join(dir, tc.overrides+".yml"))
 		require.NoError(t, err)
 		got, _ := ls.For(tc.key)
 		if tc.want.Period == time.Second { // the periods only tell these files apart
