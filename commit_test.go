@@ -133,7 +133,7 @@ func TestLease(t *testing.T) {
 }
 
 // TestRenewal is about a lease that is renewed while half of it is left: only
-// the first spend waits. Half a lease of hundred is 6.25 tokens.
+// the first spend waits. With the limit hundred, half a lease is 6.25 tokens.
 func TestRenewal(t *testing.T) {
 	rest := func() { pass(renewalPause) } // package groupcommit has the tests of the pause
 	key := leased.Key("a")

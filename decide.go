@@ -251,8 +251,8 @@ const (
 	opRaise // its cost is an instant
 )
 
-// request is one call for one bucket, in progress. Its field to is the new TAT
-// of the bucket.
+// request is one call for one bucket, in progress. Its field `to` has the new
+// TAT of the bucket.
 type request struct {
 	change
 	cost int64

@@ -41,8 +41,8 @@ func readMemory() (m memory, err error) {
 	return m, nil
 }
 
-// memoryChild spends once from each of so many ids, which it has in no order,
-// and prints the most memory that it had.
+// memoryChild spends once from each of so many ids, in an arbitrary order, and
+// prints the most memory that it had.
 func memoryChild(args []string) {
 	mustNot := func(err error) {
 		if err != nil {

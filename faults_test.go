@@ -13,10 +13,10 @@ import (
 	"github.com/stint-go/stint/internal/boltfile"
 )
 
-// fault makes operations of a fakeStore fail. The first to fail is operation
-// number first of its kind. Operations fail before they are carried out or, if
-// after is set, once they are done. After the first, operations of every kind
-// fail, until the fault is over.
+// fault makes operations of a fakeStore fail. It begins with an operation of
+// its kind, after `first` others that succeed. From then on operations of every
+// kind fail, until `lasts` have failed. They fail before they are carried out
+// or, if `after` is set, once they are done.
 type fault struct {
 	mu    sync.Mutex
 	kind  string

@@ -385,8 +385,8 @@ func (b *limitsBuilder) recheckShares(old *Limits, id OverrideID, limits map[Nam
 	}
 }
 
-// sameTrees returns an error if a Name that ls declares has another place in
-// the trees of shares of other.
+// sameTrees returns an error if a Name that both Limits declare has different
+// places in their trees of shares.
 func (ls *Limits) sameTrees(other *Limits) error {
 	for name := range other.names {
 		was, is := ls.member(name), other.member(name)

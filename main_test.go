@@ -87,8 +87,8 @@ type simClock struct {
 
 type heldReading struct{ held, release chan struct{} }
 
-// newSimClock returns a clock at an instant at which half a lease of hundred
-// begins.
+// newSimClock returns a clock at an instant at which half a lease begins, if the
+// limit is hundred.
 func newSimClock() *simClock {
 	c := &simClock{}
 	c.ns.Store(1_800_000_000_000_000_000)
@@ -172,7 +172,8 @@ func levelLimits(t testing.TB, limit Limit) *Limits {
 	return limitsOf(t, levelNames, defaults)
 }
 
-// A lease of hundred is 12.5 tokens. A token of ten returns in a second.
+// With the limit hundred, a lease is 12.5 tokens. With the limit ten, a token
+// returns in a second.
 var (
 	hundred = Limit{Burst: 100, Count: 1, Period: time.Hour}
 	ten     = Limit{Burst: 10, Count: 1, Period: time.Second}

@@ -369,8 +369,8 @@ var (
 	ErrBlocked = errors.New("stint: id is blocked")
 
 	// ErrShare: the call does not support limits that share a total. Such a limit,
-	// its total and its floor have no queue, and a floor pays only for its own
-	// limit.
+	// its total and its floor have no queue, and no call may spend from a floor
+	// directly, or refund to it.
 	ErrShare = errors.New("stint: not for shares of a total")
 
 	// ErrNotDurable: the store could not make the decision durable; the tokens

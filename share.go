@@ -345,7 +345,7 @@ func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 		}
 	}
 	if !allowed && total.allowed && total.op == opSpend {
-		total.op = opCheck // the ceiling alone counts it
+		total.op = opCheck // only the ceiling counts the denial
 	}
 	if floor == nil {
 		return
@@ -353,7 +353,7 @@ func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 	if floor.allowed = true; !allowed || !own {
 		floor.op = opCheck
 	} else if total.to != total.from && floor.to != floor.from {
-		floor.pair = &pair{} // a failed commit leaves no floor tokens that the total lacks
+		floor.pair = &pair{} // after a failed commit the floor must not have tokens that the total lacks
 		total.pair = floor.pair
 		floor.leads = floor.op == opRefund
 		total.leads = !floor.leads

@@ -33,7 +33,7 @@ const (
 
 // lawTree is one tree with random limits.
 type lawTree struct {
-	first    Name // 0 of its Names
+	first    Name // its treeTotal
 	total    Limit
 	other    Limit
 	ceilings []Limit // by tenant
@@ -373,7 +373,7 @@ func (h *lawHistory) refund(key Key, tenant int, tokens int64) {
 
 var shareHistories = flag.Int("histories", 0, "random histories of TestShareLaws; a million take seven minutes")
 
-// TestShareLaws holds the laws of docs/shares.md to random histories.
+// TestShareLaws checks the laws of docs/shares.md in random histories.
 func TestShareLaws(t *testing.T) {
 	t.Parallel()
 	const trees, each = 50, 4

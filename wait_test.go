@@ -252,7 +252,7 @@ func TestCancelOfLeased(t *testing.T) {
 	require.LessOrEqual(t, r.stored(key), r.tat(50)+100*hour/8)
 }
 
-// inBubbleNamed runs a subtest in a bubble, with limits of ten.
+// inBubbleNamed runs a subtest in a bubble, with the limit ten at each level.
 func inBubbleNamed(t *testing.T, name string, test func(t *testing.T, r *rig)) {
 	t.Run(name, func(t *testing.T) { inBubble(t, ten, Options{CommitTimeout: 5 * time.Second}, test) })
 }

@@ -29,9 +29,9 @@ import (
 // A request spends from a bucket once, even if several rules or several
 // middlewares find it. The first rule that is not a Shadow rule spends. A
 // request with the context of another one counts as nested in it, and does not
-// spend from the same buckets again. The client sees each rule in the fields
-// that its own middleware selects with Headers and PartitionKey. Rules with the
-// same Headers share the fields.
+// spend from the same buckets again. Each middleware writes its own rules into
+// the fields that its Headers select, with its own PartitionKey. Nested
+// middlewares with the same Headers write into the same fields.
 //
 // Similar denials share the values of header fields. Do not change such a value
 // in place. The methods of http.Header do not.

@@ -49,6 +49,11 @@ func (l *Limiter) one(op string, req stint.Request) (stint.Decision, error) {
 	if !r.asks {
 		return r.decision(0, op), nil
 	}
+	if r.leased {
+		if d, done, err := l.oneLeased(n, op, &r, req.Cost); done {
+			return d, err
+		}
+	}
 	sent := l.elapsed()
 	if op == opRefund {
 		l.seen.forget(r.key)
@@ -158,6 +163,9 @@ func (l *Limiter) together(op string, reqs []stint.Request, ds []stint.Decision)
 	if op == opSpend && !strictest(reqs, ds, rs).Allowed {
 		op = opCheck // a Blocked request denies all
 	}
+	if l.allLeased(n, op, reqs, rs, ds) {
+		return strictest(reqs, ds, nil), nil
+	}
 	if len(rs) > 0 {
 		trips, err := l.ask(n, op, rs)
 		if err != nil {
@@ -252,6 +260,8 @@ func (l *Limiter) direct(key stint.Key, op string, fourth int64) (r request, now
 		r.fourth = fourth
 		l.seen.forget(key)
 		defer l.seen.forget(key)
+		l.dropLease(key, op == opHold)
+		defer l.dropLease(key, op == opHold)
 	}
 	trips, err := l.ask(n, op, []request{r})
 	if err != nil {

@@ -6,20 +6,19 @@ of package stint, and is a [stint.Decider]: httplimit takes one in place of a
 
 # What is there
 
-Every decision is one round trip to the server, and exact: over any stretch of
-time all machines together admit at most burst + elapsed ÷ T tokens of a bucket.
-The time is the server's. Several buckets are decided in one trip, as
-[Limiter.SpendAll] says. Callers that arrive while two trips are under way share
-the next one, each with an answer or an error of its own. A denial is repeated
-for up to Options.Fresh without a trip; its RetryAfter may then be early by the
-time of one round trip.
+Every decision is one round trip to the server, unless its limit is Leased. It is
+exact: over any stretch of time all machines together admit at most
+burst + elapsed ÷ T tokens of a bucket. The time is the server's. Several buckets
+are decided in one trip, as [Limiter.SpendAll] says. Callers that arrive while two
+trips are under way share the next one, each with an answer or an error of its
+own. A denial is repeated for up to Options.Fresh without a trip; its RetryAfter
+may then be early by the time of one round trip.
 
-Three levels of durability exist: memory and flushed are as durable as the
-server's own persistence, and synced also waits until Options.Replicas replicas
-have the decision. If they do not have it in time, the error is
-stint.ErrNotDurable, and the tokens stay spent. Leased is refused with
-ErrNoLeases, and so are shares of a total (NameSpec.Parent). There are no
-queues: Wait sleeps and tries again, and Reserve does not exist.
+Memory and flushed are as durable as the server's own persistence. Synced also
+waits until Options.Replicas replicas have the decision. If they do not have it in
+time, the error is stint.ErrNotDurable, and the tokens stay spent. Shares of a
+total (NameSpec.Parent) are refused. There are no queues: Wait sleeps and tries
+again, and Reserve does not exist.
 
 # While the server is away
 
@@ -42,7 +41,42 @@ since each of them looked last.
 Holds that a machine has seen stay in force. Hold and Reset are ErrAway, because
 other machines would not know. A Refund returns at most what this machine has
 spent in the meantime. A call that the server left without an answer may
-be decided here, and its tokens may be spent at the server, too.
+be decided here, and its tokens may be spent at the server, too. A lease is used
+until it ends.
+
+# Leases
+
+If a limit is Leased, a trip takes tokens to this machine in advance, and the
+following decisions are made here, from memory. Over any stretch Δ
+all machines together use at most burst + (Δ + H) ÷ T tokens, so at most
+9/8 burst + Δ ÷ T, whatever crashes, hangs or is cut off. H is the longest life of
+a lease: τ ÷ 8, and at most Options.MaxLease (a minute). It begins before the
+request for the lease is sent, by the machine's monotonic clock. A call that
+waited for the server counts at the instant at which the server decided.
+
+A lease is at most burst ÷ 8, and at most an eighth of what is free, unless the
+callers that wait need more at once. How much a machine asks for follows the
+demand. If it asked less than a quarter of a life ago, it asks for twice as much
+as then. Otherwise it asks for what it has used since. When half of the tokens or of
+the time is gone, it asks in the background. Callers that find no tokens share a
+trip. Unused tokens go back at Close and when a lease has ended, less what time
+has brought back. So a machine that dies withholds at most its lease, burst ÷ 8,
+until time brings it back. If the reply to a request for tokens is lost, they are
+withheld in the same way, and never used.
+
+Refund, Bucket and a request with a Limit of its own are a trip as without a lease,
+and leave the lease as it is. So is a SpendAll for which some lease has too few
+tokens. A call that costs more than its lease has hands it back in the same trip,
+and takes what it needs. Hold and Reset end the lease of this machine. Another
+machine notices them at its next trip for the bucket, or at the end of its lease.
+Until then it uses what it has, besides what the reset bucket gives. SetLimits
+drops the leases of limits that have changed; time brings their tokens back. A
+bucket with a burst under 8 has no leases, and neither have buckets beyond the
+65,536 that a machine remembers.
+
+Tokens on lease count as spent, except in the decisions of the machine that has
+them. Remaining and ResetAfter are as of its last trip. They do not know what
+others have spent since.
 
 # Errors
 

@@ -123,7 +123,7 @@ func TestBackUnderLoad(t *testing.T) {
 	}
 	rounds := 8
 	if long {
-		rounds = 200
+		rounds = 60
 	}
 	for range rounds {
 		more()

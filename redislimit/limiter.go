@@ -33,6 +33,7 @@ type Limiter struct {
 	opts   Options
 	inForce
 	seen    *seen
+	leases  *leases
 	home    *home       // nil if no limit has AwayShare
 	cluster atomic.Bool // keys must be asked for slot by slot
 	lanes   lanes
@@ -107,7 +108,8 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{client: client, opts: c, seen: newSeen(), start: time.Now(), closing: make(chan struct{})}
+	l := &Limiter{client: client, opts: c, seen: newSeen(), leases: newLeases(), start: time.Now(),
+		closing: make(chan struct{})}
 	l.lanes.of = make(map[laneOf]*lane)
 	if err := l.SetLimits(limits); err != nil {
 		return nil, err
@@ -161,16 +163,14 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	defer cancel()
 	l.generation(ctx, n) // if it fails, the first decision asks again
 	l.Store(n)
+	l.leases.dropChanged(n)
 	l.seen.clear()
 	return nil
 }
 
 // supports returns nil if decisions can be as durable as the limit asks.
 func (l *Limiter) supports(limit stint.Limit) error {
-	switch l.durability(limit) {
-	case stint.Leased:
-		return ErrNoLeases
-	case stint.Synced:
+	if l.durability(limit) == stint.Synced {
 		if _, ok := l.client.(SyncClient); !ok {
 			return fmt.Errorf("redislimit: durability synced: %T is no SyncClient", l.client)
 		}
@@ -349,9 +349,9 @@ func (l *Limiter) begin(f func()) bool {
 	return true
 }
 
-// Close waits for spends that are being undone, and closes the client and the
-// file at Options.Local. Later calls return stint.ErrClosed. The buckets stay at
-// the server.
+// Close waits for spends that are being undone, gives back the tokens of leases,
+// and closes the client and the file at Options.Local. Later calls return
+// stint.ErrClosed. The buckets stay at the server.
 func (l *Limiter) Close() error {
 	l.close.Do(func() {
 		l.workMu.Lock()
@@ -359,6 +359,7 @@ func (l *Limiter) Close() error {
 		l.workMu.Unlock()
 		close(l.closing)
 		l.work.Wait()
+		l.giveBack(l.leases.ended(l, true))
 		l.client.Close()
 		l.closeErr = l.home.close()
 	})

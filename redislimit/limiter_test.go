@@ -327,15 +327,6 @@ func TestRefusals(t *testing.T) {
 		_, err = New(oldServer{client}, limits, nil)
 		require.ErrorContains(t, err, "Redis 4.0.14, want 5.0 or later")
 	})
-	t.Run("leases", func(t *testing.T) {
-		t.Parallel()
-		_, err := Open("redis://127.0.0.1:1", limits, &Options{Durability: stint.Leased})
-		require.ErrorIs(t, err, ErrNoLeases)
-		leased := stint.PerHour(2)
-		leased.Durability = stint.Leased
-		_, err = Open("redis://127.0.0.1:1", testLimits(t, leased), nil)
-		require.ErrorIs(t, err, ErrNoLeases)
-	})
 	t.Run("shares of a total", func(t *testing.T) {
 		t.Parallel()
 		shares, err := stint.NewLimits(stint.Names{

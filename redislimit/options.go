@@ -13,13 +13,13 @@ import (
 // Options are the settings of a Limiter. The zero value has the defaults.
 type Options struct {
 	// Durability is that of limits that name none. The default is Flushed.
-	// Leased does not exist here: New refuses it.
 	Durability stint.Durability
 
 	Prefix   string           // of every key; default "stint"
 	Plain    bool             // keys and values as Boulder has them: "6:12345678"
 	Timeout  time.Duration    // of each round trip; default 100 ms
 	Fresh    time.Duration    // a denial may be repeated without a trip; default 1 s, negative: never
+	MaxLease time.Duration    // longest life of a lease; default 1 min
 	Replicas int              // that must have a decision of Synced; default 1
 	Atomic   bool             // requests in several slots are ErrCrossSlot
 	FailOpen bool             // answer of Allow if Spend returns an error
@@ -87,10 +87,6 @@ var (
 	// ErrEvicts is an error of Health: the server deletes buckets when it has
 	// too little memory, and a bucket that is deleted is full.
 	ErrEvicts = errors.New("redislimit: server evicts buckets")
-
-	// ErrNoLeases means that a limit asks for Leased, which does not exist
-	// here. Nothing was spent.
-	ErrNoLeases = errors.New("redislimit: durability leased does not exist on a shared server")
 )
 
 // withDefaults returns the options with zero values replaced by defaults. The
@@ -102,13 +98,13 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	switch {
 	case c.Durability > stint.Synced:
-		return c, fmt.Errorf("redislimit: Options.Durability is %v, want memory, flushed or synced", c.Durability)
-	case c.Durability == stint.Leased:
-		return c, fmt.Errorf("%w: Options.Durability", ErrNoLeases)
+		return c, fmt.Errorf("redislimit: Options.Durability is %v, want memory, flushed, leased or synced", c.Durability)
 	case strings.ContainsAny(c.Prefix, "{}"):
 		return c, fmt.Errorf("redislimit: Options.Prefix is %q, want no braces: they choose the slot", c.Prefix)
 	case c.Timeout < 0:
 		return c, fmt.Errorf("redislimit: Options.Timeout is %v, want more than 0", c.Timeout)
+	case c.MaxLease < 0:
+		return c, fmt.Errorf("redislimit: Options.MaxLease is %v, want more than 0", c.MaxLease)
 	case c.Replicas < 0:
 		return c, fmt.Errorf("redislimit: Options.Replicas is %d, want at least 1", c.Replicas)
 	case c.Nodes < 0:
@@ -127,6 +123,9 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if c.Fresh == 0 {
 		c.Fresh = time.Second
+	}
+	if c.MaxLease == 0 {
+		c.MaxLease = time.Minute
 	}
 	if c.Replicas == 0 {
 		c.Replicas = 1

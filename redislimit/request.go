@@ -38,6 +38,7 @@ type request struct {
 	need      int64 // nanoseconds that the cost takes to come back
 	fourth    int64 // argument of the script
 	asks      bool  // the server decides
+	leased    bool  // a lease may decide
 	at        int   // index in the caller's requests
 	owed      debt  // of a charge
 
@@ -78,13 +79,18 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op string) (requ
 	if req.Cost > r.limit.Burst && op != opRefund {
 		return r, fmt.Errorf("%w: %d of %d for %v", stint.ErrCostOverBurst, req.Cost, r.limit.Burst, req.Key)
 	}
-	r.interval, r.tolerance = int64(r.limit.Interval()), int64(r.limit.Tolerance())
-	r.fourth = max(r.tolerance, int64(configured.Tolerance()))
+	r.tolerance = int64(r.limit.Tolerance())
+	r.interval = r.tolerance / r.limit.Burst
+	if r.fourth = r.tolerance; r.limit != configured {
+		r.fourth = max(r.tolerance, int64(configured.Tolerance()))
+	}
 	r.need = math.MaxInt64 // a refund of more than the bucket holds
 	if req.Cost <= math.MaxInt64/r.interval {
 		r.need = req.Cost * r.interval
 	}
-	r.name = l.opts.keyOf(req.Key)
+	if r.leased = l.mayLease(r.limit, configured); !r.leased { // a lease seldom needs it
+		r.name = l.opts.keyOf(req.Key)
+	}
 	return r, nil
 }
 

@@ -251,7 +251,7 @@ func (s *Store) applyLocked() (done int64, err error) {
 	s.journal.bytes = 0
 	if s.saves.seq > last {
 		// There are later records, perhaps only of a failed save. While bytes is not
-		// 0, no save goes straight to the tree and past them.
+		// 0, no save bypasses these records by going straight to the tree.
 		s.journal.bytes = max(1, s.journal.fresh.Size()) // a lower bound, because records repeat buckets
 	}
 	return 1, nil

@@ -143,9 +143,10 @@ const (
 )
 
 // Renew returns the lease that a bucket needs when its TAT moves from one
-// instant to a later one, and when the store must have it. covered: the store
-// has the half lease that from is in. ahead: it has the next half lease too.
-// pending: a commit is about to save a lease.
+// instant to a later one, and when the store must have it. covered means that
+// the store has the half lease of the first instant. ahead means that it has
+// the next half lease too. pending means that a commit is about to save a
+// lease.
 func (r *Rate) Renew(from, to int64, covered, ahead, pending bool) (tat int64, when Need) {
 	end, tat := r.Lease(to)
 	step := tat - end

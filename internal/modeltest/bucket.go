@@ -84,7 +84,8 @@ func (b *Bucket) looked(l Limit, now int64, evicts bool) {
 // set gives the bucket a TAT that the System has written.
 func (b *Bucket) set(s Span) { b.TAT, b.clamped = s, false }
 
-// cap returns the span, cut off at the end.
+// cap returns the span without the instants after `end`. A span that is wholly
+// after it becomes that instant.
 func (s Span) cap(end int64) Span { return Span{min(s.Lo, end), min(s.Hi, end)} }
 
 // tail returns the TAT after all waiting turns.

@@ -97,7 +97,8 @@ func (w *World) outcomes(lo, hi outcome, l Limit) Span {
 	return Span{lo.next, hi.next}
 }
 
-// failed handles a failed call that would have changed the TAT to one in would.
+// failed handles a failed call. If it had succeeded, the TAT would be in the
+// span `would`.
 func (w *World) failed(key Key, op Op, cost int64, would Span) {
 	w.unknown(key, would)
 	if op == Refund && w.states[key].law != nil {

@@ -195,7 +195,8 @@ func (w *World) savedAt(strictest Level, keys ...Key) {
 	}
 }
 
-// unknown handles a failed call: the bucket's TAT is as before, or is in would.
+// unknown handles a failed call: the bucket's TAT is as before, or is in the
+// span `would`.
 func (w *World) unknown(key Key, would Span) {
 	s := w.states[key]
 	s.set(hull(s.TAT, would))

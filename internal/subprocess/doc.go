@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Var is the environment variable with the command of the emulator, which is the
-// value of go test -exec. It is empty if the system itself runs the programs.
+// Var is the environment variable with the emulator's command: the value of
+// go test -exec. It is empty if the processor is not emulated.
 const Var = "STINT_EXEC"
 
 // Emulated reports whether the processor is emulated.

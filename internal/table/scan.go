@@ -79,8 +79,8 @@ func (s *Slots) Each(visit func(i uint32, b Slot) Outcome) {
 // removed. It removes full buckets that the store does not have. It also
 // removes buckets that the store has as they are, unless they were used since
 // the last scan of that part. If used is true, it removes those too. Three
-// kinds of buckets stay: those in a commit, those in the save with the number
-// saving, and those that busy reports.
+// kinds of buckets stay: those in a commit, those in the save whose number is
+// `saving`, and those that busy reports.
 func (s *Slots) Evict(now int64, used bool, saving uint64, busy func(Slot) bool) (removed int) {
 	keep := uint64(Dirty | Used)
 	if used {

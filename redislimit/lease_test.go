@@ -1,0 +1,466 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+func leasedLimit(l stint.Limit) stint.Limit {
+	l.Durability = stint.Leased
+	return l
+}
+
+// settled waits until no lease of the Limiter has a question under way.
+func (l *Limiter) settled(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		for i := range l.leases.shards {
+			s := &l.leases.shards[i]
+			s.mu.Lock()
+			busy := false
+			for _, b := range s.buckets {
+				busy = busy || b.busy
+			}
+			s.mu.Unlock()
+			if busy {
+				return false
+			}
+		}
+		return true
+	}, 20*time.Second, 100*time.Microsecond)
+}
+
+// inHand returns the tokens of a bucket that the node may use without a trip.
+func (l *Limiter) inHand(key stint.Key) int64 {
+	s := &l.leases.shards[l.leases.shardOf(key)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.buckets[key]; b != nil {
+		return b.left(l.elapsed())
+	}
+	return 0
+}
+
+func (l *Limiter) remaining(t *testing.T, key stint.Key) int64 {
+	t.Helper()
+	b, err := l.Bucket(key)
+	require.NoError(t, err)
+	return b.Remaining
+}
+
+// leaseNode returns a node with leases of the prefix.
+func leaseNode(t *testing.T, clock *testClock, prefix string, limit stint.Limit) (*Limiter, *counter) {
+	t.Helper()
+	return newCounted(t, leasedLimit(limit), func(o *Options) {
+		o.Now, o.Prefix, o.MaxLease = clock.now, prefix, time.Hour
+	})
+}
+
+// While nobody else spends, decisions with leases are those without.
+func TestLeasedAlone(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	_, prefix := commonServer(t)
+	l, c := leaseNode(t, clock, prefix, stint.PerHour(800))
+	key := perID.Key("a")
+	before := c.calls.Load()
+	for i := range int64(800) {
+		d, err := l.Spend(key, 1)
+		require.NoError(t, err)
+		require.Equal(t, stint.Decision{Allowed: true, Key: key, Limit: leasedLimit(stint.PerHour(800)),
+			Remaining: 799 - i, ResetAfter: time.Duration(i+1) * time.Hour / 800}, d)
+		l.settled(t)
+		require.LessOrEqual(t, l.inHand(key), int64(100), "an eighth")
+	}
+	trips := c.calls.Load() - before
+	t.Logf("%d trips for 800 decisions", trips)
+	require.Less(t, trips, int64(80))
+	d, err := l.Spend(key, 1)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	require.Equal(t, time.Hour/800, d.RetryAfter)
+	require.Equal(t, time.Hour, d.ResetAfter)
+	before = c.calls.Load()
+	d, err = l.Spend(key, 2)
+	require.NoError(t, err)
+	require.Equal(t, 2*time.Hour/800, d.RetryAfter)
+	require.Equal(t, before, c.calls.Load(), "a denial is repeated without a trip")
+}
+
+// Nodes with leases never have more than the burst together. What they do not
+// use is back after Close.
+func TestLeasedNodes(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	_, prefix := commonServer(t)
+	key, used := perID.Key("a"), int64(0)
+	var nodes []*Limiter
+	for range 4 {
+		l, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
+		nodes = append(nodes, l)
+	}
+	for i := range 600 {
+		d, err := nodes[i%4].Spend(key, int64(i%3))
+		require.NoError(t, err)
+		if d.Allowed {
+			used += int64(i % 3)
+		}
+	}
+	require.Equal(t, int64(600), used)
+	for i, n := range nodes {
+		n.settled(t)
+		if i > 0 {
+			require.NoError(t, n.Close())
+		}
+		_, err := n.Spend(key, 1)
+		require.Equal(t, i > 0, errors.Is(err, stint.ErrClosed))
+		if i == 0 {
+			used++
+		}
+	}
+	nodes[0].settled(t)
+	require.Equal(t, 1000-used-nodes[0].inHand(key), nodes[0].remaining(t, key))
+	d, err := nodes[0].Spend(key, 1000-used)
+	require.NoError(t, err)
+	require.True(t, d.Allowed, "a call that the lease is too small for hands it back")
+	require.Zero(t, d.Remaining)
+	require.Zero(t, nodes[0].inHand(key))
+	d, err = nodes[0].Spend(key, 1)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+}
+
+// fill spends until the node has a lease of some tokens. It returns what it
+// spent.
+func (l *Limiter) fill(t *testing.T, key stint.Key, tokens int64) (used int64) {
+	t.Helper()
+	for ; l.inHand(key) < tokens; used++ {
+		d, err := l.Spend(key, 1)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		l.settled(t)
+	}
+	return used
+}
+
+// A lease ends in time. What is left then goes back, less what has come back by
+// itself.
+func TestLeaseEnds(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	_, prefix := commonServer(t)
+	l, _ := newCounted(t, leasedLimit(stint.PerHour(3600)), func(o *Options) {
+		o.Now, o.Prefix, o.MaxLease = clock.now, prefix, 5*time.Second
+	})
+	key := perID.Key("a")
+	used := l.fill(t, key, 200)
+	hand := l.inHand(key)
+	require.Equal(t, 3600-used-hand, l.remaining(t, key))
+	l.giveBack(l.leases.ended(l, false))
+	require.Equal(t, hand, l.inHand(key), "it has not ended")
+	clock.pass(5*time.Second - 1)
+	require.Equal(t, hand, l.inHand(key))
+	clock.pass(1)
+	require.Zero(t, l.inHand(key))
+	require.Equal(t, 3600-used-hand+5, l.remaining(t, key), "five are back by time")
+	l.giveBack(l.leases.ended(l, false))
+	left := l.remaining(t, key)
+	require.LessOrEqual(t, left, 3600-used+5)
+	require.GreaterOrEqual(t, left, 3600-used)
+	l.giveBack(l.leases.ended(l, true))
+	require.Equal(t, left, l.remaining(t, key), "nothing goes back twice")
+}
+
+// SpendAll takes from the leases if each bucket has one, and from all or none.
+func TestLeasedTogether(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	_, prefix := commonServer(t)
+	l, c := leaseNode(t, clock, prefix, stint.PerHour(1000))
+	a, b := perID.Key("a"), everyone.Key("")
+	reqs := []stint.Request{{Key: a, Cost: 2}, {Key: b, Cost: 1}, {Key: perID.Key("c"), Cost: 1, Mode: stint.CheckOnly}}
+	used := int64(0)
+	for range 20 {
+		d, err := l.SpendAll(reqs...)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		used++
+		l.settled(t)
+	}
+	l.fill(t, perID.Key("c"), 10)
+	spentA, spentB := 2*used+l.fill(t, a, 60), used+l.fill(t, b, 60)
+	before := c.calls.Load()
+	ds := make([]stint.Decision, 3)
+	for range 10 {
+		d, err := l.SpendTogether(reqs, ds)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		require.Equal(t, b.Name, ds[1].Key.Name)
+	}
+	require.Equal(t, before, c.calls.Load(), "no trip")
+	spentA, spentB = spentA+20, spentB+10
+	require.Equal(t, []int64{1000 - spentA, 1000 - spentB}, []int64{ds[0].Remaining, ds[1].Remaining})
+	handA, handB := l.inHand(a), l.inHand(b)
+	d, err := l.SpendAll(stint.Request{Key: a, Cost: 1}, stint.Request{Key: b, Cost: 1000})
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	l.settled(t)
+	require.Equal(t, handA, l.inHand(a), "from none")
+	require.GreaterOrEqual(t, l.inHand(b), handB)
+	require.NoError(t, l.Close())
+	after, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
+	require.Equal(t, []int64{1000 - spentA, 1000 - spentB}, []int64{after.remaining(t, a), after.remaining(t, b)})
+}
+
+// Check, Refund, Reset and Hold of a bucket with a lease.
+func TestLeasedOthers(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	_, prefix := commonServer(t)
+	l, c := leaseNode(t, clock, prefix, stint.PerHour(1000))
+	peer, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
+	key := perID.Key("a")
+	used := l.fill(t, key, 50)
+	before := c.calls.Load()
+	d, err := l.Check(key, 50)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.Equal(t, 1000-used, d.Remaining)
+	require.Equal(t, before, c.calls.Load(), "no trip")
+	d, err = l.Check(key, 1000-used)
+	require.NoError(t, err)
+	require.True(t, d.Allowed, "the server and the lease together have them")
+	d, err = l.Check(key, 1001-used)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	hand := l.inHand(key)
+	_, err = l.Refund(key, 5)
+	require.NoError(t, err)
+	require.Equal(t, 1000-used-hand+5, l.remaining(t, key))
+	require.Equal(t, hand, l.inHand(key))
+
+	require.NoError(t, l.Hold(key, clock.now().Add(time.Minute)))
+	require.Zero(t, l.inHand(key))
+	d, err = l.Spend(key, 1)
+	require.NoError(t, err)
+	require.Equal(t, []any{false, time.Minute}, []any{d.Allowed, d.RetryAfter})
+	require.GreaterOrEqual(t, l.remaining(t, key), 1000-used+5, "the lease went back")
+	require.NoError(t, l.Reset(key))
+	require.Equal(t, int64(1000), l.remaining(t, key))
+
+	// Another node notices at its next question, and then gives its lease back.
+	l.fill(t, key, 50)
+	require.NoError(t, peer.Hold(key, clock.now().Add(time.Minute)))
+	notices := int64(0)
+	for ; ; notices++ {
+		d, err := l.Spend(key, 1)
+		require.NoError(t, err)
+		l.settled(t)
+		if !d.Allowed {
+			break
+		}
+	}
+	require.LessOrEqual(t, notices, int64(125))
+	require.Zero(t, l.inHand(key))
+	require.NoError(t, l.Reset(key))
+	l.fill(t, key, 50)
+	require.NoError(t, l.Reset(key))
+	require.Zero(t, l.inHand(key))
+	l.giveBack(l.leases.ended(l, true))
+	require.Equal(t, int64(1000), l.remaining(t, key))
+}
+
+// With other limits in force the old leases are dropped. A limit that a request
+// brings, and one of a small burst, have none.
+func TestLeasedLimits(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	_, prefix := commonServer(t)
+	l, c := leaseNode(t, clock, prefix, stint.PerHour(1000))
+	key := perID.Key("a")
+	l.fill(t, key, 50)
+	require.NoError(t, l.SetLimits(l.Limits()))
+	require.Positive(t, l.inHand(key))
+	before := l.remaining(t, key)
+	d, err := l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: leasedLimit(stint.PerHour(2000))})
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.Less(t, l.remaining(t, key), before)
+	clock.pass(time.Microsecond)
+	require.NoError(t, l.SetLimits(testLimits(t, leasedLimit(stint.PerHour(500)))))
+	require.Zero(t, l.inHand(key))
+	l.fill(t, key, 5)
+	require.NoError(t, l.SetLimits(testLimits(t, stint.Blocked)))
+	d, err = l.Spend(key, 1)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+
+	require.NoError(t, l.SetLimits(testLimits(t, leasedLimit(stint.PerHour(7)))))
+	calls := c.calls.Load()
+	for range 7 {
+		_, err := l.Spend(perID.Key("small"), 1)
+		require.NoError(t, err)
+	}
+	require.Equal(t, int64(7), c.calls.Load()-calls)
+	_, err = Open("redis://127.0.0.1:1", l.Limits(), &Options{MaxLease: -1})
+	require.ErrorContains(t, err, "Options.MaxLease is -1ns")
+}
+
+// cutClient is a Client whose server is away while cut is set.
+type cutClient struct {
+	*rueidisClient
+	cut  atomic.Bool
+	lose atomic.Bool // replies
+}
+
+func (c *cutClient) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
+	if c.cut.Load() {
+		return nil, fmt.Errorf("%w: cut", ErrAway)
+	}
+	reply, err := c.rueidisClient.Eval(ctx, command, script, keys, args)
+	if c.lose.Load() && err == nil {
+		return nil, fmt.Errorf("%w: lost", ErrNoAnswer)
+	}
+	return reply, err
+}
+
+func (c *cutClient) Do(ctx context.Context, args ...string) (any, error) {
+	if c.cut.Load() {
+		return nil, fmt.Errorf("%w: cut", ErrAway)
+	}
+	return c.rueidisClient.Do(ctx, args...)
+}
+
+// A lease lasts while the server is away. If the reply to a question is lost, so
+// are the tokens: they stay spent and are not used.
+func TestLeasedAway(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	s, prefix := commonServer(t)
+	client, err := newRueidisClient(s.url, 20*time.Second)
+	require.NoError(t, err)
+	c := &cutClient{rueidisClient: client}
+	l, err := New(c, testLimits(t, leasedLimit(stint.PerHour(1000))),
+		&Options{Timeout: 20 * time.Second, Prefix: prefix, Now: clock.now})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	key := perID.Key("a")
+	used := l.fill(t, key, 50)
+	c.cut.Store(true)
+	hand := l.inHand(key)
+	_, err = l.Spend(key, 500)
+	require.ErrorIs(t, err, ErrAway)
+	require.Equal(t, hand, l.inHand(key), "a question that was not sent changes nothing")
+	for range hand {
+		d, err := l.Spend(key, 1)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+	}
+	_, err = l.Spend(key, 1)
+	require.ErrorIs(t, err, ErrAway)
+	c.cut.Store(false)
+	require.Eventually(t, func() bool { return !l.away.Load() }, 20*time.Second, time.Millisecond)
+	used += hand + l.fill(t, key, 20)
+	c.lose.Store(true)
+	_, err = l.Spend(key, 300)
+	require.ErrorIs(t, err, ErrNoAnswer)
+	c.lose.Store(false)
+	require.Eventually(t, func() bool { return !l.away.Load() }, 20*time.Second, time.Millisecond)
+	require.Zero(t, l.inHand(key))
+	require.Equal(t, 1000-used-300, l.remaining(t, key))
+}
+
+// A key that is not a bucket leads to an error that names it.
+func TestLeasedForeignKeys(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	s, prefix := commonServer(t)
+	l, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
+	name := l.opts.keyOf(perID.Key("a"))
+	s.cli("SET", name, "x")
+	_, err := l.Spend(perID.Key("a"), 1)
+	require.ErrorContains(t, err, fmt.Sprintf("key %q has a value that is not a bucket's", name))
+	s.cli("DEL", name)
+	s.cli("RPUSH", name, "x")
+	_, err = l.Spend(perID.Key("a"), 1)
+	require.ErrorContains(t, err, fmt.Sprintf("key %q is no string", name))
+	require.ErrorContains(t, l.Health(), name)
+}
+
+// Callers that find no tokens share a trip.
+func TestLeasedCallersShare(t *testing.T) {
+	t.Parallel()
+	l, c := newCounted(t, leasedLimit(stint.PerHour(100_000)), nil)
+	before := c.calls.Load()
+	var callers sync.WaitGroup
+	var allowed atomic.Int64
+	for range 64 {
+		callers.Go(func() {
+			for range 50 {
+				d, err := l.Spend(perID.Key("a"), 1)
+				if err != nil {
+					t.Error(err)
+				}
+				if d.Allowed {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	require.Equal(t, int64(3200), allowed.Load())
+	trips := c.calls.Load() - before
+	t.Logf("%d trips for 3200 decisions of 64 callers", trips)
+	require.Less(t, trips, int64(320))
+}
+
+// Buckets with leases are bounded: more of them are decided without.
+func TestLeasesBounded(t *testing.T) {
+	t.Parallel()
+	l := newLimiter(t, leasedLimit(stint.PerHour(1000)), nil)
+	s := &l.leases.shards[0]
+	for i := range 2 * maxLeases {
+		r, err := l.request(l.Load(), &stint.Request{Key: perID.Key(fmt.Sprint(i)), Cost: 1}, opSpend)
+		require.NoError(t, err)
+		b := s.of(l, &r, l.elapsed())
+		require.NotNil(t, b, "a bucket without tokens makes room")
+		require.LessOrEqual(t, len(s.buckets), maxLeases)
+	}
+	for _, b := range s.buckets {
+		b.busy = true
+	}
+	r, err := l.request(l.Load(), &stint.Request{Key: perID.Key("x"), Cost: 1}, opSpend)
+	require.NoError(t, err)
+	require.Nil(t, s.of(l, &r, l.elapsed()))
+	clear(s.buckets)
+}
+
+// Close gives back the leases of many buckets, of any slots of a cluster.
+func TestLeasesGoBack(t *testing.T) {
+	t.Parallel()
+	for _, cluster := range []bool{false, true} {
+		clock := newTestClock()
+		_, prefix := commonServer(t)
+		l, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
+		l.cluster.Store(cluster) // one server takes keys of any slots
+		used := make(map[stint.Key]int64)
+		for i := range 150 {
+			key := perID.Key(fmt.Sprint(i))
+			used[key] = l.fill(t, key, 4)
+		}
+		require.NoError(t, l.Close())
+		after, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
+		for key, n := range used {
+			require.Equal(t, 1000-n, after.remaining(t, key))
+		}
+	}
+}
