@@ -116,7 +116,8 @@ func (l *Limiter) given(reqs []stint.Request) ([]stint.Request, error) {
 }
 
 // SpendEach is stint.Limiter.SpendEach. A guest sends 256 requests in a message.
-// If the owner changes between messages, all requests of a message may fail.
+// If the owner changes, the requests of one message may fail, and the others
+// succeed.
 func (l *Limiter) SpendEach(reqs []stint.Request, ds []stint.Decision) error {
 	if err := lengths("SpendEach", len(reqs), len(ds)); err != nil {
 		return err

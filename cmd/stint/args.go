@@ -19,7 +19,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if !cmd.HasSubCommands() {
 		return misuse(cmd, "unknown argument %q", args[0])
 	}
-	cmd.SuggestionsMinimumDistance = 2 // cobra's own
+	cmd.SuggestionsMinimumDistance = 2 // cobra's default
 	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
 		return misuse(cmd, "unknown command %q (did you mean %s?)", args[0], strings.Join(like, " or "))
 	}

@@ -13,8 +13,8 @@ func newBackup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup TO",
 		Short: "Copy a file, even while a program has it open",
-		Long: `Copy a file as it is at one moment to TO, or to standard output if TO is -. A file TO
-must not exist yet. If a program has the file open, the program sends the copy.
+		Long: `Copy a file as it is at one moment to TO, or to standard output if TO is -. TO must
+not exist yet. If a program has the file open, the program sends the copy.
 
 The copy is an ordinary file of stint.`,
 		Example: `  stint backup --db quota.db quota-monday.db

@@ -26,8 +26,8 @@ func asked(label string, b stint.Bucket, now time.Time) *bucket {
 	return answer
 }
 
-// measure sets the limit of the bucket, and what is left. A bucket that lacks more than the limit
-// can hold counts as empty, as it will at its next spend.
+// measure sets the limit of the bucket, and what is left. A bucket that lacks
+// more than the limit can hold counts as empty, as it will at its next spend.
 func (b *bucket) measure(limit stint.Limit) {
 	b.limit = limit
 	if limit == stint.Blocked {

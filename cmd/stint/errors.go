@@ -89,7 +89,7 @@ var errDenied = errors.New("denied")
 
 var errInterrupted = errors.New("interrupted")
 
-// hinted is an error of the library with a hint of its own.
+// hinted is an error of the library. Its hint is that of another error.
 type hinted struct {
 	error
 	hint error
@@ -110,7 +110,7 @@ var hints = []struct {
 	err  error
 	todo string
 }{
-	{errNotShared, "another process has it open, and does not share it through package hostlimit: " +
+	{errNotShared, "it does not share the file through package hostlimit: " +
 		"try again, or wait longer with --lock-timeout"},
 	{errBeyondRepair, "nothing in it can be read: restore a backup, or move the file away to begin a new one"},
 	{errEmpty, "or name another with --db"}, // the error says to remove it

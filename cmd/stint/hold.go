@@ -30,8 +30,8 @@ func newHold() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hold [ID]",
 		Short: "Hold ID's bucket, end its hold, or list the holds",
-		Long: `Hold ID's bucket for a time: until the hold ends, every request for the id is denied, however many
-tokens are left. A new hold replaces the old one, and --end ends it. The bucket keeps its tokens.
+		Long: `Hold ID's bucket for a time: until the hold ends, the limit denies every request of the id, however
+many tokens are left. A new hold replaces the old one, and --end ends it. The bucket keeps its tokens.
 Without an ID, list all holds and when they end. With --name, list only the holds of that limit.
 
 --json prints one object for each bucket: name, id, held_ns and until; with --end, name, id and was_held.`,

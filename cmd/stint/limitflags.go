@@ -51,8 +51,8 @@ func (f *limitFlags) label() string {
 	return f.name
 }
 
-// wants reports whether to show the buckets of a label. Without
-// --name, those of all limits are shown.
+// wants reports whether to show the buckets of a label. Without --name, those of
+// all limits are shown.
 func (f *limitFlags) wants(store *readStore, label string) bool {
 	_, isLine := lineOf(store.BoltStore, label)
 	return label == f.name || f.name == "" && !isLine

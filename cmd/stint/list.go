@@ -45,7 +45,8 @@ are now, and shows what is left by the program's limits, unless the flags give o
 
 --json prints an object in a line for each bucket: name, id, remaining, limit (burst, count, period)
 and reset_after_ns. A held bucket also has held_ns. A bucket with a queue (a waiting line) has line_ns,
-the time until the last turn. In all output of --json, an id that is not UTF-8 is in base64, and "base64":true says so.
+the time until the last turn. In all output of --json, an id that is not UTF-8 is in base64, and
+"base64":true says so.
 
 --csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns.
 What is not known is empty.`,

@@ -58,7 +58,7 @@ func compiled(flag, value string) (*regexp.Regexp, error) {
 		return nil, nil
 	}
 	if p, ok = strings.CutSuffix(p, "/"); !ok {
-		return nil, fmt.Errorf("--%s %q: a regular expression begins and ends with /: add the last one", flag, value)
+		return nil, fmt.Errorf("--%s %q: a regular expression ends in /, too: want /REGEXP/", flag, value)
 	}
 	pattern, err := regexp.Compile(p)
 	if err != nil {

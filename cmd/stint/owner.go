@@ -45,7 +45,7 @@ func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Gue
 		case !errors.Is(asked, hostlimit.ErrNoOwner) && !errors.Is(asked, errors.ErrUnsupported):
 			return store, nil, failed(asked)
 		case time.Now().After(deadline):
-			err = fmt.Errorf("%w: %s: still in use by another after %v", stint.ErrLocked, path, f.lockTimeout)
+			err = fmt.Errorf("%w: %s: still in use by another process after %v", stint.ErrLocked, path, f.lockTimeout)
 			return store, nil, hinted{failed(err), errNotShared}
 		}
 	}

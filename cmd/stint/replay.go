@@ -48,7 +48,8 @@ In every format, --by and --cost may also be regular expressions, in slashes. Th
 first group or, without groups, the whole match. In syslog, only the message is searched.
 
 A request costs one token, unless --cost or a group (?P<cost>...) gives another cost. A cost must be a
-whole number of at least 1. If the group is optional and a line lacks it, the cost is 1. A request that costs more than the burst is denied.
+whole number of at least 1. If the group is optional and a line lacks it, the cost is 1. A request
+that costs more than the burst is denied.
 With --lines syslog a line "message repeated 5 times: [ ... ]", or "last message repeated 5 times",
 stands for five requests at the time of that line.
 
@@ -56,7 +57,7 @@ All spellings of an IPv4 address share one bucket. All IPv6 addresses in a /64 s
 httplimit.ByIP; --ipv6-bits 128 gives each address its own.
 
 Times of access logs, RFC 3339, syslog and Unix time in seconds to nanoseconds are recognized.
---time-format is the Go layout of others. A time without a zone is in UTC. A time without a year gets
+--time-format is the Go layout of other times. A time without a zone is in UTC. A time without a year gets
 the year in which it is nearest to the time before it. --year is the year of the first line. Without
 --year, that is the latest year that does not put the line in the future, and stderr says so.
 
@@ -69,8 +70,8 @@ the file are those of the log, so give it a file that no other command uses.
 --json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied),
 busiest_minute (start, requests, denied; null without requests). It also has these, unless they are
 zero: other, repeated (lines, requests), tokens (asked, allowed; if costs differ from 1), over_burst
-and no_year (lines, first, last). With --and it has denied_by. With --try it has tried, an array of limit, allowed, denied,
-ids_denied, top_denied and, if there are costs, tokens_allowed.`,
+and no_year (lines, first, last). With --and it has denied_by. With --try it has tried, an array of
+limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_allowed.`,
 		Example: `  stint replay --limit 20/1m --by ip access.log
   stint replay --try 10/1m,20/1m,'60/1m burst 20' access.log.2.gz access.log.1 access.log
   stint replay --limit 20/1m --and 300/1h --by '/"GET (\/[^\/ ]*)/' --json access.log

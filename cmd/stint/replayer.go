@@ -162,7 +162,7 @@ func (r *replayer) skip(log string, number int, err error) {
 }
 
 func (r *replayer) tally(text []byte) (*tally, error) {
-	if t, ok := r.byID[string(text)]; ok { // for most lines: it makes no string
+	if t, ok := r.byID[string(text)]; ok { // most lines end here, and make no string
 		return t, nil
 	}
 	var buffer [64]byte // for the longest address

@@ -17,8 +17,8 @@ func newReset() *cobra.Command {
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "reset [ID]",
 		Short: "Make ID's bucket full, or all buckets of a limit",
-		Long: `Make ID's bucket full, and end a hold on it. The command need not know the limit, only its label,
---name, if that is not "default".
+		Long: `Make ID's bucket full, and end a hold on it. Give the label of the limit with --name, unless it is
+"default". The limit itself is not needed.
 
 --prefix TEXT resets the buckets of the limit whose ids begin with TEXT, and --all resets every bucket
 of the limit. The command first prints how many there are. With --dry-run it stops then. In a file,
@@ -97,7 +97,7 @@ type resetJSON struct {
 }
 
 func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
-	_, numbers, err := f.limits.load(counter()) // as for one ID, they must name the limit
+	_, numbers, err := f.limits.load(counter()) // the flags must name the limit, as for one ID
 	if err != nil {
 		return err
 	}

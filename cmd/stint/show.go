@@ -86,7 +86,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	if err != nil {
 		return nil, err
 	}
-	for label, name := range numbers { // without a bucket in the file
+	for label, name := range numbers { // limits without a bucket in the file
 		_, limited := limits.For(name.Key(id))
 		asked := label == f.limits.name || f.limits.name == "" && f.limits.limit != ""
 		if limited && asked && !slices.ContainsFunc(found, func(b *shown) bool { return b.label == label }) {

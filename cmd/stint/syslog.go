@@ -21,7 +21,7 @@ type syslogLine struct {
 const mostRepeats = 1_000_000
 
 var (
-	errSyslog   = errors.New("does not begin with TIME HOST PROGRAM: as syslog does")
+	errSyslog   = errors.New(`does not begin with "TIME HOST PROGRAM:", as syslog does`)
 	errRepeat   = errors.New("says that a message was repeated, but ends before the message does")
 	errNoBefore = errors.New("says that the last message was repeated, but the host has none before it")
 )

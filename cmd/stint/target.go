@@ -110,7 +110,7 @@ func (t *target) decide(do action, label string, limit stint.Limit, id string, c
 }
 
 // request returns a request for the bucket of an id. If a program answers, the
-// request brings the limit, which replaces the program's own.
+// request brings the limit of the flags, which replaces the program's own.
 func (t *target) request(limit stint.Limit, id string, cost int64) stint.Request {
 	r := stint.Request{Key: t.name.Key(id), Cost: cost}
 	if t.owner != nil {

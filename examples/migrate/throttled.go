@@ -15,7 +15,7 @@ func throttledBefore(handler http.Handler) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	quota := throttled.RateQuota{MaxRate: throttled.PerHour(3), MaxBurst: 2} // one more than MaxBurst
+	quota := throttled.RateQuota{MaxRate: throttled.PerHour(3), MaxBurst: 2} // a burst of 3
 	limiter, err := throttled.NewGCRARateLimiterCtx(store, quota)
 	if err != nil {
 		return nil, err

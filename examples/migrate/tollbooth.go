@@ -10,7 +10,7 @@ import (
 )
 
 func tollboothBefore(handler http.Handler) http.Handler {
-	limit := tollbooth.NewLimiter(3.0/3600, nil) // a second
+	limit := tollbooth.NewLimiter(3.0/3600, nil) // requests a second
 	limit.SetBurst(3)
 	limit.SetIPLookups([]string{"RemoteAddr"})
 	limit.SetHeader("X-User", nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/stint-go/stint/redislimit"
 )
 
-// GoRedis is a redislimit.Client with a pool of go-redis: a server, a cluster or
-// sentinels. Set ContextTimeoutEnabled in the pool's options: calls then end with
+// GoRedis is a redislimit.Client with a pool of go-redis, for a server, a cluster
+// or sentinels. Set ContextTimeoutEnabled in the pool's options: calls then end with
 // redislimit's Timeout, instead of the pool's ReadTimeout.
 type GoRedis struct{ Pool redis.UniversalClient }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/stint-go/stint/redislimit"
 )
 
-// ValkeyGo is a redislimit.Client with a client of valkey-go. It does not send
-// commands again that may write.
+// ValkeyGo is a redislimit.Client with a client of valkey-go, which does not
+// repeat commands that may write.
 type ValkeyGo struct{ Pool valkey.Client }
 
 // Do runs a command.
