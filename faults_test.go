@@ -218,7 +218,7 @@ func TestFaultSweep(t *testing.T) {
 			}
 		},
 	}
-	step := 31
+	step := 61
 	if long {
 		step = 1
 	}
