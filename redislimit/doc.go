@@ -47,19 +47,19 @@ until it ends.
 # Leases
 
 If a limit is Leased, a trip takes tokens to this machine in advance, and the
-following decisions are made here, from memory. Over any stretch Δ
-all machines together use at most burst + (Δ + H) ÷ T tokens, so at most
-9/8 burst + Δ ÷ T, whatever crashes, hangs or is cut off. H is the longest life of
-a lease: τ ÷ 8, and at most Options.MaxLease (a minute). It begins before the
-request for the lease is sent, by the machine's monotonic clock. A call that
-waited for the server counts at the instant at which the server decided.
+following decisions are made here, from memory. Over any stretch Δ all machines
+together use at most burst + (Δ + H) ÷ T tokens, so at most 9/8 burst + Δ ÷ T,
+whatever crashes, hangs or is cut off. H is the longest life of a lease: τ ÷ 8, and
+at most Options.MaxLease (a minute). It begins before the request for the lease is
+sent, by the machine's monotonic clock. A call that waited for the server counts
+at the instant at which the server decided.
 
 A lease is at most burst ÷ 8, and at most an eighth of what is free, unless the
 callers that wait need more at once. How much a machine asks for follows the
 demand. If it asked less than a quarter of a life ago, it asks for twice as much
-as then. Otherwise it asks for what it has used since. When half of the tokens or of
-the time is gone, it asks in the background. Callers that find no tokens share a
-trip. Unused tokens go back at Close and when a lease has ended, less what time
+as then. Otherwise it asks for what it has used since. When half of the tokens or
+of the time is gone, it asks in the background. Callers that find no tokens share
+a trip. Unused tokens go back at Close and when a lease has ended, less what time
 has brought back. So a machine that dies withholds at most its lease, burst ÷ 8,
 until time brings it back. If the reply to a request for tokens is lost, they are
 withheld in the same way, and never used.
