@@ -379,6 +379,35 @@ func TestLeasedAway(t *testing.T) {
 	require.Equal(t, 1000-used-300, l.remaining(t, key))
 }
 
+// While the server is away, a node uses its lease. Then it goes on with its share
+// from what the server said with the lease, and is charged when the server is back.
+func TestLeasedShare(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	l, line := newAway(t, leasedLimit(stint.PerHour(800)), Options{Nodes: 2, Now: clock.now})
+	key := perID.Key("a")
+	const used = 700
+	for range used {
+		require.True(t, l.Allow(key))
+	}
+	l.settled(t)
+	line.fail(errCut)
+	hand, here := l.inHand(key), int64(0)
+	for d := (stint.Decision{Allowed: true}); d.Allowed; {
+		var err error
+		d, err = l.Spend(key, 1)
+		require.NoError(t, err)
+		if d.Allowed {
+			here++
+		}
+	}
+	own := here - hand
+	require.Equal(t, (800-used-hand)/2, own, "half of what the server had")
+	line.mend()
+	l.comesBack(t)
+	require.Equal(t, 800-used-hand-own, l.remaining(t, key))
+}
+
 // A key that is not a bucket leads to an error that names it.
 func TestLeasedForeignKeys(t *testing.T) {
 	t.Parallel()
