@@ -133,7 +133,11 @@ func TestCompactOutpaced(t *testing.T) {
 	goOn, done := s.compactHeld()
 	s.put(t, numbered(2, 0, 200)...)
 	saved := make(chan error, 1)
-	go func() { saved <- s.append(numbered(2, 200, 1)) }()
+	go func() {
+		s.saves.mu.Lock() // as Save does
+		defer s.saves.mu.Unlock()
+		saved <- s.append(numbered(2, 200, 1))
+	}()
 	awaitWaiter("pace", saved)
 	require.Empty(t, saved, "the save did not wait")
 	goOn()
