@@ -41,11 +41,15 @@ func (l Limit) charge(tat int64, turns ...*Turn) int64 {
 	return tat
 }
 
+func (l Limit) chargeSpan(s Span, turns ...*Turn) Span {
+	return Span{l.charge(s.Lo, turns...), l.charge(s.Hi, turns...)}
+}
+
 // advance charges the turns whose instant has come.
 func (b *Bucket) advance(now int64) (came bool) {
 	for len(b.Queue) > 0 && b.Queue[0].At <= now {
 		t := b.Queue[0]
-		b.TAT = Span{b.Rate.charge(b.TAT.Lo, t), b.Rate.charge(b.TAT.Hi, t)}
+		b.TAT, b.stored = b.Rate.chargeSpan(b.TAT, t), b.Rate.chargeSpan(b.stored, t)
 		b.Queue, came = b.Queue[1:], true
 	}
 	return came
@@ -91,7 +95,7 @@ func (s Span) cap(end int64) Span { return Span{min(s.Lo, end), min(s.Hi, end)} 
 // tail returns the TAT after all waiting turns.
 func (b *Bucket) tail(tat int64) int64 { return b.Rate.charge(tat, b.Queue...) }
 
-func (b *Bucket) tailSpan() Span { return Span{b.tail(b.TAT.Lo), b.tail(b.TAT.Hi)} }
+func (b *Bucket) tailSpan() Span { return b.Rate.chargeSpan(b.TAT, b.Queue...) }
 
 // last returns the instant of the last turn, or 0.
 func (b *Bucket) last() int64 {
