@@ -24,11 +24,13 @@ type gate struct {
 	*rueidisClient
 	holds map[string]chan struct{} // by key
 	lose  string                   // a key whose calls lose their replies
+	held  atomic.Int64             // calls that it has held back
 	calls atomic.Int64
 }
 
 func (g *gate) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
 	if held, ok := g.holds[keys[0]]; ok {
+		g.held.Add(1)
 		<-held
 	}
 	if script == probeScript {
@@ -68,13 +70,13 @@ func (s *server) exact(t *testing.T) (*Limiter, *gate) {
 	return l, g
 }
 
-func (l *Limiter) laneOfTest(of laneOf) (under, waiting int) {
+func (l *Limiter) waitingOfTest() int {
 	l.lanes.mu.Lock()
 	defer l.lanes.mu.Unlock()
-	if in := l.lanes.of[of]; in != nil {
-		return in.under, len(in.waiting)
+	if in := l.lanes.of[laneOf{}]; in != nil {
+		return len(in.waiting)
 	}
-	return 0, 0
+	return 0
 }
 
 func until(done func() bool) {
@@ -96,27 +98,28 @@ func (g *gate) together(t *testing.T, l *Limiter, operations ...func()) int64 {
 		opens = append(opens, make(chan struct{}))
 		g.holds[l.opts.keyOf(keys[i])] = opens[i]
 	}
+	held := g.held.Load()
 	for i, key := range keys {
 		running.Go(func() {
 			if _, err := l.Check(key, 1); err != nil {
 				t.Error(err)
 			}
 		})
-		until(func() bool { under, _ := l.laneOfTest(laneOf{}); return under == i+1 })
+		until(func() bool { return g.held.Load() == held+int64(i)+1 }) // from now on, it takes no operation with it
 	}
 	for _, operation := range operations {
-		_, before := l.laneOfTest(laneOf{})
+		before := l.waitingOfTest()
 		var ended atomic.Bool
 		running.Go(func() {
 			operation()
 			ended.Store(true)
 		})
-		until(func() bool { _, now := l.laneOfTest(laneOf{}); return now > before || ended.Load() })
+		until(func() bool { return l.waitingOfTest() > before || ended.Load() })
 	}
-	_, waiting := l.laneOfTest(laneOf{})
+	waiting := l.waitingOfTest()
 	before := g.calls.Load()
 	close(opens[0])
-	until(func() bool { _, now := l.laneOfTest(laneOf{}); return now == 0 }) // all are in the next call
+	until(func() bool { return l.waitingOfTest() == 0 }) // all are in the next call
 	for _, open := range opens[1:] {
 		close(open)
 	}

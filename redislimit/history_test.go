@@ -183,10 +183,9 @@ func (b *both) sameBucket(key stint.Key) {
 // Request's own limit and changed limits are in different histories, because
 // with both, memory cuts a bucket down at another time.
 func TestHistory(t *testing.T) {
-	const batches = 150
-	steps := 2_000
+	steps, batches := 2_000, 150
 	if long {
-		steps = 100_000
+		steps, batches = 100_000, 5_000
 	}
 	for _, given := range []bool{false, true} {
 		name := "changed limits"
