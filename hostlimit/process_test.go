@@ -80,9 +80,9 @@ func work(o workerOptions) {
 	}
 	var lostAt atomic.Int64
 	begun := time.Now()
-	patience := time.Duration(0) // the default
-	if subprocess.Emulated() {
-		patience = time.Minute // an emulator takes long to start a process
+	patience := time.Minute // the machine may be busy, or an emulator
+	if o.Lossy && !subprocess.Emulated() {
+		patience = 0 // the default
 	}
 	l, err := Open(o.Path, limits, &Options{
 		TakeoverTimeout: patience,
