@@ -218,7 +218,7 @@ func TestFaultSweep(t *testing.T) {
 			}
 		},
 	}
-	step := 61
+	step := 97
 	if long {
 		step = 1
 	}

@@ -310,11 +310,7 @@ func testErrLocked(t *testing.T) {
 // If several Limiters open a file at once, the file is made once, or a corrupt
 // one is set aside once.
 func TestOpenAtOnce(t *testing.T) {
-	opens := 4
-	if long {
-		opens = 10
-	}
-	for i := range opens {
+	for i := range length(2, 5) {
 		path := storePath(t)
 		if i%2 == 0 {
 			require.NoError(t, openBolt(t, path, nil).Close())

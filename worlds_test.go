@@ -83,7 +83,7 @@ func TestWorlds(t *testing.T) {
 		})
 	}
 	t.Run("ticks", func(t *testing.T) {
-		for range length(5, 20) {
+		for range length(2, 50) {
 			synctest.Test(t, func(t *testing.T) {
 				runWorlds(t, 1, 2000, func(t *testing.T) modeltest.Env {
 					env := memWorld(t, Options{FlushInterval: time.Second}, &modeltest.Disk{})
@@ -94,7 +94,7 @@ func TestWorlds(t *testing.T) {
 		}
 	})
 	t.Run("commit timeouts", func(t *testing.T) {
-		for range length(5, 20) {
+		for range length(2, 50) {
 			synctest.Test(t, func(t *testing.T) {
 				runWorlds(t, 1, 2000, func(t *testing.T) modeltest.Env {
 					env := memWorld(t, Options{CommitTimeout: 5 * time.Second},

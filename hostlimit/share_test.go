@@ -15,7 +15,7 @@ import (
 // nearly all of it.
 func TestShare(t *testing.T) {
 	limit := stint.Limit{Burst: 1000, Count: 4000, Period: time.Second}
-	path, processes, lasts := filePath(t), length(16, 4), length(30*time.Second, 1500*time.Millisecond)
+	path, processes, lasts := filePath(t), length(16, 4), length(30*time.Second, 800*time.Millisecond)
 	o := workerOptions{Path: path, Callers: 4, Limit: limit, ID: "a"}
 	begun := time.Now()
 	running := make([]*worker, processes)

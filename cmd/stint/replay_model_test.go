@@ -93,7 +93,7 @@ func denials(allowed []bool) (n int) {
 // A replay decides as the model does: in memory, with a file, and with several
 // limits side by side.
 func TestReplayAgainstModel(t *testing.T) {
-	logs := map[string]string{"made up": madeUpLog(10_000)}
+	logs := map[string]string{"made up": madeUpLog(4_000)}
 	shared, err := os.ReadFile(filepath.Join("..", "..", "..", "shared", "data", "access.log"))
 	if err == nil {
 		logs["shared"] = string(shared) // for developers and CI only
@@ -123,7 +123,9 @@ func TestReplayAgainstModel(t *testing.T) {
 			require.Len(t, got, len(limits)*len(want[0]))
 			for i, tried := range out["tried"].([]any) {
 				for j, ok := range want[i] {
-					require.Equal(t, ok, got[j*len(limits)+i], "request %d at %s", j+1, limits[i])
+					if got[j*len(limits)+i] != ok {
+						t.Fatalf("request %d at %s: %v", j+1, limits[i], !ok)
+					}
 				}
 				assert.EqualValues(t, denials(want[i]), tried.(map[string]any)["denied"])
 				assert.True(t, i == 0 || denials(want[i]) > 0, "a limit that denies nothing compares nothing")

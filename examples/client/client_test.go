@@ -20,18 +20,23 @@ import (
 	"github.com/stint-go/stint/internal/subprocess"
 )
 
-func build(t *testing.T) (binary string) {
-	t.Helper()
-	binary = filepath.Join(t.TempDir(), "client")
-	out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput()
-	require.NoError(t, err, string(out))
-	return binary
+// asProgram is in the environment of the processes that a test starts. There,
+// the test binary is the program.
+const asProgram = "STINT_TEST_CLIENT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Setenv(asProgram, "1")
+	os.Exit(m.Run())
 }
 
 // runs starts a process, and returns its output and exit status.
-func runs(t *testing.T, binary string, args ...string) (said string, code int) {
+func runs(t *testing.T, args ...string) (said string, code int) {
 	t.Helper()
-	out, err := subprocess.Command(t.Context(), binary, args...).CombinedOutput()
+	out, err := subprocess.Command(t.Context(), os.Args[0], args...).CombinedOutput()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		return string(out), exit.ExitCode()
@@ -65,13 +70,12 @@ func threeAnHour(t *testing.T) (url string, seen *atomic.Int64) {
 // answer. Two send nothing, and say how long to wait: the client knows the
 // quota, or the server has said that nothing is left.
 func TestFiveProcesses(t *testing.T) {
-	binary := build(t)
 	for name, quota := range map[string]string{"knows the quota": "3/1h", "is told by the server": "1000/1d"} {
 		t.Run(name, func(t *testing.T) {
 			url, seen := threeAnHour(t)
 			file := filepath.Join(t.TempDir(), "client.db")
 			for i := range 5 {
-				said, code := runs(t, binary, "-file", file, "-quota", quota, url)
+				said, code := runs(t, "-file", file, "-quota", quota, url)
 				t.Logf("run %d: exit status %d: %s", i+1, code, strings.TrimSpace(said))
 				if i < 3 {
 					require.Equal(t, "answer\n", said)
@@ -88,14 +92,13 @@ func TestFiveProcesses(t *testing.T) {
 
 // The file is beside the user's settings. The directory need not exist.
 func TestDefaultFile(t *testing.T) {
-	binary := build(t)
 	config := filepath.Join(t.TempDir(), "not", "there")
 	t.Setenv("XDG_CONFIG_HOME", config)
 	t.Setenv("HOME", config)
 	t.Setenv("AppData", config)
 	url, seen := threeAnHour(t)
 	for i, want := range []string{"answer\n", "not sent"} {
-		said, _ := runs(t, binary, "-quota", "1/1h", url)
+		said, _ := runs(t, "-quota", "1/1h", url)
 		require.Contains(t, said, want, i)
 	}
 	require.EqualValues(t, 1, seen.Load())
@@ -112,7 +115,6 @@ func TestDefaultFile(t *testing.T) {
 }
 
 func TestOtherAnswers(t *testing.T) {
-	binary := build(t)
 	for after, want := range map[string]string{
 		"":                              "the server says 404 Not Found\n",
 		"Wed, 21 Oct 2015 07:28:00 GMT": "the server says 404 Not Found; Retry-After: Wed, 21 Oct 2015 07:28:00 GMT\n",
@@ -124,20 +126,19 @@ func TestOtherAnswers(t *testing.T) {
 			http.NotFound(w, r)
 		}))
 		defer srv.Close()
-		said, code := runs(t, binary, "-file", filepath.Join(t.TempDir(), "client.db"), srv.URL)
+		said, code := runs(t, "-file", filepath.Join(t.TempDir(), "client.db"), srv.URL)
 		require.Equal(t, want, said)
 		require.Equal(t, 1, code)
 	}
 }
 
 func TestWaitTooLong(t *testing.T) {
-	binary := build(t)
 	url, seen := threeAnHour(t)
 	args := []string{"-file", filepath.Join(t.TempDir(), "client.db"), "-quota", "1/1h", "-wait", "1m", url}
-	said, code := runs(t, binary, args...)
+	said, code := runs(t, args...)
 	require.Equal(t, "answer\n", said)
 	require.Zero(t, code)
-	said, code = runs(t, binary, args...)
+	said, code = runs(t, args...)
 	require.Contains(t, said, "not sent: the quota is used up")
 	require.Equal(t, 75, code)
 	require.EqualValues(t, 1, seen.Load())
@@ -149,7 +150,6 @@ func TestParallelProcesses(t *testing.T) {
 	if subprocess.Emulated() {
 		t.Skip("twenty emulated processes take more than a second to start, and a client waits for one")
 	}
-	binary := build(t)
 	var seen atomic.Int64
 	all := make(chan struct{}) // closed when all requests have arrived, so no process waited for another
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -168,14 +168,14 @@ func TestParallelProcesses(t *testing.T) {
 	ends := make(chan end)
 	for range 20 {
 		go func() {
-			said, code := runs(t, binary, "-file", file, "-quota", "20/1h", srv.URL)
+			said, code := runs(t, "-file", file, "-quota", "20/1h", srv.URL)
 			ends <- end{said, code}
 		}()
 	}
 	for range 20 {
 		require.Equal(t, end{"answer\n", 0}, <-ends)
 	}
-	said, code := runs(t, binary, "-file", file, "-quota", "20/1h", srv.URL)
+	said, code := runs(t, "-file", file, "-quota", "20/1h", srv.URL)
 	require.Equal(t, 75, code, said)
 	require.EqualValues(t, 20, seen.Load())
 }

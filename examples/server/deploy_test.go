@@ -36,12 +36,12 @@ func freeAddress(t *testing.T) string {
 
 // behindNginx runs nginx with nginx.conf. The server sees the address of the
 // client, whatever field the client sends.
-func behindNginx(t *testing.T, binary string) {
+func behindNginx(t *testing.T) {
 	nginx, err := exec.LookPath("nginx")
 	if err != nil {
 		t.Skip("nginx is not installed")
 	}
-	server := start(t, binary, "-file", newFile(t), "-limits", limitsFile(t, 1), "-trust", "127.0.0.0/8")
+	server := start(t, "-file", newFile(t), "-limits", limitsFile(t, 1), "-trust", "127.0.0.0/8")
 	address, dir := freeAddress(t), t.TempDir()
 	conf := read(t, "nginx.conf")
 	for old, replacement := range map[string]string{
@@ -83,8 +83,8 @@ func tempPaths(dir string) (directives string) {
 
 // alertsNameMetrics reads the rules for Prometheus. The status page has each
 // metric that they name.
-func alertsNameMetrics(t *testing.T, binary string) {
-	server := start(t, binary, "-file", newFile(t))
+func alertsNameMetrics(t *testing.T) {
+	server := start(t, "-file", newFile(t))
 	metrics := server.metrics(t)
 	var rules struct {
 		Groups []struct {
@@ -106,7 +106,7 @@ func alertsNameMetrics(t *testing.T, binary string) {
 
 // deployedArguments starts the server with the flags of the unit, and checks
 // that the unit, the Dockerfile and the compose file use the same names.
-func deployedArguments(t *testing.T, binary string) {
+func deployedArguments(t *testing.T) {
 	unit, dockerfile := read(t, "stint-server.service"), read(t, "Dockerfile")
 	line := regexp.MustCompile(`(?m)^ExecStart=\S+ (.*)$`).FindStringSubmatch(unit)
 	require.NotNil(t, line)
@@ -118,11 +118,11 @@ func deployedArguments(t *testing.T, binary string) {
 			args[i] = newFile(t)
 		}
 	}
-	server := start(t, binary, args...)
+	server := start(t, args...)
 	require.Equal(t, 200, server.get(t, "/api/time").StatusCode)
 	require.Contains(t, unit, "WorkingDirectory=/var/lib/stint-server\n", "of StateDirectory")
 	if analyze, err := exec.LookPath("systemd-analyze"); err == nil {
-		local := strings.Replace(unit, "/usr/local/bin/stint-server", binary, 1)
+		local := strings.Replace(unit, "/usr/local/bin/stint-server", os.Args[0], 1)
 		path := filepath.Join(t.TempDir(), "stint-server.service")
 		require.NoError(t, os.WriteFile(path, []byte(local), 0o600))
 		out, err := exec.Command(analyze, "verify", "--man=no", path).CombinedOutput()
@@ -153,7 +153,7 @@ func deployedArguments(t *testing.T, binary string) {
 
 // operatorCommands runs the commands in docs/production.md while the server
 // runs, and again after kill -9.
-func operatorCommands(t *testing.T, binary string) {
+func operatorCommands(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no sh")
 	}
@@ -162,7 +162,7 @@ func operatorCommands(t *testing.T, binary string) {
 	out, err := exec.Command("go", "build", "-o", command, "../../cmd/stint").CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.NoError(t, subprocess.Install(filepath.Join(bin, "stint"), command))
-	server := start(t, binary, "-file", filepath.Join(dir, "limits.db"))
+	server := start(t, "-file", filepath.Join(dir, "limits.db"))
 	require.Equal(t, 200, server.get(t, "/api/time").StatusCode)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "limits.yml"), defaultLimits, 0o600))
 

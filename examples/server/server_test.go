@@ -29,18 +29,23 @@ type program struct {
 	url, pages string // for clients, and for operators
 }
 
-func build(t *testing.T) (binary string) {
-	t.Helper()
-	binary = filepath.Join(t.TempDir(), "server")
-	out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput()
-	require.NoError(t, err, string(out))
-	return binary
+// asProgram is in the environment of the processes that a test starts. There,
+// the test binary is the program.
+const asProgram = "STINT_TEST_SERVER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Setenv(asProgram, "1")
+	os.Exit(m.Run())
 }
 
-func start(t *testing.T, binary string, args ...string) *program {
+func start(t *testing.T, args ...string) *program {
 	t.Helper()
 	args = append([]string{"-addr", "127.0.0.1:0", "-operators", "127.0.0.1:0"}, args...)
-	cmd := subprocess.Command(t.Context(), binary, args...)
+	cmd := subprocess.Command(t.Context(), os.Args[0], args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -106,8 +111,7 @@ func writeLimits(t *testing.T, path string, requests int) {
 func newFile(t *testing.T) string { return filepath.Join(t.TempDir(), "limits.db") }
 
 func TestServer(t *testing.T) {
-	binary := build(t)
-	for name, test := range map[string]func(*testing.T, string){
+	for name, test := range map[string]func(*testing.T){
 		"lock-out outlives kill -9":              lockOutOutlivesKill,
 		"status page":                            statusPage,
 		"requests end before the file is closed": stopsAfterRequests,
@@ -122,14 +126,14 @@ func TestServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, binary)
+			test(t)
 		})
 	}
 }
 
-func lockOutOutlivesKill(t *testing.T, binary string) {
+func lockOutOutlivesKill(t *testing.T) {
 	file := newFile(t)
-	server := start(t, binary, "-file", file)
+	server := start(t, "-file", file)
 	for range 3 {
 		status, _ := server.login(t, "lovelace")
 		require.Equal(t, 200, status, "a right password costs nothing")
@@ -147,7 +151,7 @@ func lockOutOutlivesKill(t *testing.T, binary string) {
 	require.NoError(t, server.cmd.Process.Kill()) // SIGKILL
 	require.Error(t, server.cmd.Wait())
 
-	server = start(t, binary, "-file", file)
+	server = start(t, "-file", file)
 	status, after := server.login(t, "lovelace")
 	require.Equal(t, 429, status)
 	elapsed := time.Since(measured)
@@ -156,8 +160,8 @@ func lockOutOutlivesKill(t *testing.T, binary string) {
 	t.Logf("%v before the kill, %v after it and %v", before, after, elapsed)
 }
 
-func statusPage(t *testing.T, binary string) {
-	server := start(t, binary, "-file", newFile(t), "-limits", limitsFile(t, 2))
+func statusPage(t *testing.T) {
+	server := start(t, "-file", newFile(t), "-limits", limitsFile(t, 2))
 	for _, want := range []int{200, 200, 429} {
 		require.Equal(t, want, server.get(t, "/api/time").StatusCode)
 	}
@@ -179,8 +183,8 @@ func (p *program) metrics(t *testing.T) string {
 }
 
 // An account spends by its plan, and a made-up key spends from the address.
-func plans(t *testing.T, binary string) {
-	server := start(t, binary, "-file", newFile(t))
+func plans(t *testing.T) {
+	server := start(t, "-file", newFile(t))
 	for key, want := range map[string]string{
 		"key-of-ada": `"RequestsPerAccount";q=600;w=60`,
 		"key-of-bob": `"RequestsPerAccount";q=60;w=60`,
@@ -192,12 +196,12 @@ func plans(t *testing.T, binary string) {
 }
 
 // SIGHUP puts other limits in force. After a mistake the old ones stay.
-func reload(t *testing.T, binary string) {
+func reload(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot be sent a signal")
 	}
 	limits := limitsFile(t, 2)
-	server := start(t, binary, "-file", newFile(t), "-limits", limits)
+	server := start(t, "-file", newFile(t), "-limits", limits)
 	require.Equal(t, 200, server.get(t, "/api/time").StatusCode)
 	writeLimits(t, limits, 0)
 	require.NoError(t, server.cmd.Process.Signal(syscall.SIGHUP))
@@ -210,9 +214,9 @@ func reload(t *testing.T, binary string) {
 
 // A trusted proxy says which client a request is from. Other proxies are
 // ignored.
-func proxy(t *testing.T, binary string) {
+func proxy(t *testing.T) {
 	for trusted, want := range map[string]int{"127.0.0.0/8": 200, "10.0.0.0/8": 429} {
-		server := start(t, binary, "-file", newFile(t), "-limits", limitsFile(t, 1), "-trust", trusted)
+		server := start(t, "-file", newFile(t), "-limits", limitsFile(t, 1), "-trust", trusted)
 		require.Equal(t, 200, server.get(t, "/api/time", "X-Forwarded-For", "192.0.2.1").StatusCode)
 		require.Equal(t, want, server.get(t, "/api/time", "X-Forwarded-For", "192.0.2.2").StatusCode)
 	}
@@ -237,11 +241,11 @@ func (p *program) begin(t *testing.T, contentType string, length int) (net.Conn,
 }
 
 // A login that has begun before the interrupt is answered and counted.
-func stopsAfterRequests(t *testing.T, binary string) {
+func stopsAfterRequests(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot be sent a signal")
 	}
-	server := start(t, binary, "-file", newFile(t))
+	server := start(t, "-file", newFile(t))
 	const body = "user=ada&password=guess"
 	conn, r := server.begin(t, "application/x-www-form-urlencoded", len(body))
 	require.NoError(t, server.cmd.Process.Signal(os.Interrupt))
@@ -261,8 +265,8 @@ func stopsAfterRequests(t *testing.T, binary string) {
 }
 
 // The server reads no more of a body than maxBody.
-func longBody(t *testing.T, binary string) {
-	server := start(t, binary, "-file", newFile(t))
+func longBody(t *testing.T) {
+	server := start(t, "-file", newFile(t))
 	conn, r := server.begin(t, "multipart/form-data; boundary=b", 1<<30)
 	io.WriteString(conn, "--b\r\nContent-Disposition: form-data; name=f; filename=f\r\n\r\n"+strings.Repeat("x", 128<<10))
 	res, err := http.ReadResponse(r, nil) // a deadlock if the server waits for the rest

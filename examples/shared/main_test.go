@@ -14,15 +14,25 @@ import (
 	"github.com/stint-go/stint/internal/subprocess"
 )
 
+// asProgram is in the environment of the processes that a test starts. There,
+// the test binary is the program.
+const asProgram = "STINT_TEST_SHARED"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Setenv(asProgram, "1")
+	os.Exit(m.Run())
+}
+
 // Two servers and the client share the file. The client also works while none
 // runs, and what it does is in force when the next one starts.
 func TestShared(t *testing.T) {
 	dir := t.TempDir()
-	binary := filepath.Join(dir, "shared")
-	out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput()
-	require.NoError(t, err, string(out))
 	command := func(args ...string) *exec.Cmd {
-		cmd := subprocess.Command(t.Context(), binary, args...)
+		cmd := subprocess.Command(t.Context(), os.Args[0], args...)
 		cmd.Env = append(os.Environ(), "SHARED_FILE="+filepath.Join(dir, "shared.db"))
 		cmd.Stderr = os.Stderr
 		return cmd

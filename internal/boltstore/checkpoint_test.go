@@ -17,7 +17,6 @@ import (
 // Close does not wait for the checkpoint of a long journal, begun or not. The
 // next Open continues it, in steps.
 func TestCloseLongJournal(t *testing.T) {
-	t.Parallel()
 	changes := numbered(2, 0, 2*checkpointStep+1)
 	for range steps(20, 2) { // the background may notice a due checkpoint before Close
 		for _, state := range []string{"about to begin", "begun", "failed before"} {
@@ -150,7 +149,8 @@ func TestJournalBound(t *testing.T) {
 	s.setMost(256 << 10)
 	const save = 2_000
 	most := int64(0)
-	for i := range 60 {
+	saves := steps(60, 30)
+	for i := range saves {
 		s.together()
 		require.NoError(t, s.Save(numbered(1, 1e9+i*save, save)))
 		s.journal.mu.Lock()
@@ -168,7 +168,7 @@ func TestJournalBound(t *testing.T) {
 	}
 	const more = 3 // saves beyond the bound: one makes the checkpoint due, and two begin to wait
 	require.Less(t, most, int64(4*(256<<10)+more*save*32))
-	requireCrash(t, s, with(nil, numbered(1, 1e9, 60*save)...))
+	requireCrash(t, s, with(nil, numbered(1, 1e9, saves*save)...))
 }
 
 // A few changes go to the tree if they come alone or in pairs. They go to the

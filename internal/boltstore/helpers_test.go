@@ -272,7 +272,8 @@ func temporaries(t testing.TB, s *Store) []string {
 }
 
 // awaitWaiter returns when a goroutine waits in a function, for a lock or a
-// condition, or when that function has ended.
+// condition, or when that function has ended. It sees the goroutines of all
+// tests, so its callers are not parallel.
 func awaitWaiter(function string, ended <-chan error) {
 	waits := regexp.MustCompile(`\[sync\..*\]:\n(.*sync\..*\n\t.*\n)+.*\)\.` + function + `\(`)
 	for stacks := make([]byte, 1<<20); len(ended) == 0 && !waits.Match(stacks[:runtime.Stack(stacks, true)]); {

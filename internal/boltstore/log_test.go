@@ -46,7 +46,7 @@ func TestLogCommit(t *testing.T) {
 	s.fs.SyncFile = func(file *os.File) error { did = append(did, "synced"); return sound.SyncFile(file) }
 	made, full := commits(t, s.path), uint64(0)
 	for i, before := 0, readFile(t, s.path); full < uint64(steps(3, 1)); i++ {
-		changes := numbered(2, 10_000+i, 1+i%1024)
+		changes := numbered(2, 10_000+i, 1+i*steps(1, 5)%1024)
 		want = with(want, changes...)
 		log := s.inUse.file.LogState()
 		s.together()
@@ -77,7 +77,7 @@ func TestLogPowerCut(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(4, 2))
 	some := func(int) bool { return rnd.IntN(2) == 0 }
 	appends, transactions := 0, 0
-	for step := range steps(90, 15) {
+	for step := range steps(90, 10) {
 		before, made, next := readFile(t, s.path), commits(t, s.path), have
 		switch rnd.IntN(6) {
 		case 0:
@@ -148,7 +148,7 @@ func TestLogPowerCut(t *testing.T) {
 		}
 		have = next
 	}
-	require.Greater(t, appends, steps(30, 4))
+	require.Greater(t, appends, steps(30, 2))
 	require.Greater(t, transactions, steps(15, 1))
 }
 

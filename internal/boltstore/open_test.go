@@ -238,7 +238,6 @@ func TestHealth(t *testing.T) {
 // A writer that maps more of the file waits for readers. If a reader meets
 // damage, the writer does not wait for ever.
 func TestDamageDuringMap(t *testing.T) {
-	t.Parallel()
 	files := boltfile.OS()
 	files.MaxSize = 1 << 30 // then a growing file must be mapped again
 	s := openOn(t, storePath(t), storeNames, files)

@@ -93,7 +93,6 @@ func TestSnapshot(t *testing.T) {
 // Saves go on during the copy until the journal is full, and again after it.
 // The copy has the records of the log, but its own log is empty.
 func TestSaveDuringSnapshot(t *testing.T) {
-	t.Parallel()
 	s, want := openLogged(t)
 	want = with(want, numbered(1, 0, 100)...)
 	fill(t, s, 100)
@@ -132,7 +131,6 @@ func TestSaveDuringSnapshot(t *testing.T) {
 // A snapshot that waits for a save does not make the save wait for the
 // snapshot.
 func TestSnapshotFullJournal(t *testing.T) {
-	t.Parallel()
 	s := openStore(t, storePath(t))
 	s.together()
 	require.NoError(t, s.Save(numbered(2, 0, 3)))

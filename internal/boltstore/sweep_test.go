@@ -106,7 +106,8 @@ func TestFilterGrowth(t *testing.T) {
 func TestNoFalseNegatives(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
-	const writers, ids, rounds = 3, 60, 60
+	const writers, ids = 3, 60
+	rounds := steps(60, 20)
 	var writing, upkeep sync.WaitGroup
 	stop := make(chan struct{})
 	for _, f := range []func() error{func() error { return s.sweep(1) }, s.checkpoint, s.Compact} {

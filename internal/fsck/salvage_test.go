@@ -77,6 +77,7 @@ func TestSalvageErrors(t *testing.T) {
 
 // Salvage loses only the entries of damaged pages.
 func TestSalvageWithoutPages(t *testing.T) {
+	t.Parallel()
 	path := makeFile(t, labels{1: "One", 2: "Two"}, inTree(many(20_000)...),
 		inJournal(1, format.Entry{Name: 1, ID: "id00000", TAT: 7},
 			format.Entry{Name: 1, ID: "new", TAT: 8}, format.Entry{Name: 2, ID: "id00001"}))
@@ -90,7 +91,7 @@ func TestSalvageWithoutPages(t *testing.T) {
 	}
 	require.NotEmpty(t, branches)
 	r := rand.New(rand.NewPCG(1, 2))
-	some, rounds := false, 12
+	some, rounds := false, 8
 	if long {
 		rounds = 60
 	}

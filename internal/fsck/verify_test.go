@@ -127,6 +127,7 @@ func TestVerifyMetaPages(t *testing.T) {
 // Verify finds any flipped byte, unless nothing reads that byte. Then the file
 // has the same contents.
 func TestVerifyFlippedBytes(t *testing.T) {
+	t.Parallel()
 	all := many(20_000)
 	sound := readFile(t, makeFile(t, labels{1: "One", 2: "Two", 300: "Everyone"}, inTree(all[:10_000]...),
 		inTree(all[5_000:]...),
@@ -153,7 +154,7 @@ func TestVerifyFlippedBytes(t *testing.T) {
 		return found
 	}
 	rnd := rand.New(rand.NewPCG(3, 4))
-	wanted := 10
+	wanted := 4
 	if long {
 		wanted = 500
 	}
@@ -166,7 +167,7 @@ func TestVerifyFlippedBytes(t *testing.T) {
 			}
 		}
 	}
-	require.GreaterOrEqual(t, bySum, wanted/10)
+	require.Greater(t, bySum, wanted/12)
 	at := bytes.LastIndex(sound, []byte("id19999")) + len("id19999") // a TAT
 	for bit := range 64 {
 		if long || bit%9 == 0 {

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"testing"
 
@@ -38,16 +39,16 @@ func TestIndex(t *testing.T) {
 	}
 	require.Equal(t, len(want), x.Len())
 	for k, wantTAT := range want {
-		tat, ok := x.Get(k.name, k.id)
-		require.True(t, ok)
-		require.Equal(t, wantTAT, tat)
+		if tat, ok := x.Get(k.name, k.id); !ok || tat != wantTAT {
+			t.Fatalf("%v: %d, %v; want %d", k, tat, ok, wantTAT)
+		}
 	}
 	got, size := make(map[key]int64), 0
 	for e := range x.All() {
 		got[key{e.Name, string(e.ID)}] = e.TAT
 		size += e.Size
 	}
-	require.Equal(t, want, got)
+	require.True(t, maps.Equal(want, got))
 	require.EqualValues(t, size, x.Size())
 
 	sorter := x.Sorted(nil)
