@@ -277,7 +277,7 @@ func temporaries(t testing.TB, s *Store) []string {
 func awaitWaiter(function string, ended <-chan error) {
 	waits := regexp.MustCompile(`\[sync\..*\]:\n(.*sync\..*\n\t.*\n)+.*\)\.` + function + `\(`)
 	for stacks := make([]byte, 1<<20); len(ended) == 0 && !waits.Match(stacks[:runtime.Stack(stacks, true)]); {
-		runtime.Gosched()
+		<-time.After(time.Millisecond) // a look stops all goroutines
 	}
 }
 
