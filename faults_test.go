@@ -218,7 +218,7 @@ func TestFaultSweep(t *testing.T) {
 			}
 		},
 	}
-	step := 97
+	step := 149
 	if long {
 		step = 1
 	}

@@ -2,6 +2,7 @@ package boltstore
 
 import (
 	"fmt"
+	"runtime"
 	"strconv"
 	"testing"
 
@@ -64,5 +65,7 @@ func TestFlood(t *testing.T) {
 		require.NoError(t, s.Save(es))
 		require.True(t, s.journal.is(func(j *journalState) bool { return j.fresh.Size() < 6*indexLeast }))
 	}
-	require.Positive(t, s.Stats().Checkpoints)
+	for s.Stats().Checkpoints == 0 { // the first may still be under way
+		runtime.Gosched()
+	}
 }
