@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The pauses between probes, and how many time-outs in a row mean away.
+// The pauses between probes, and the time-outs in a row that mean away.
 const (
 	firstProbe  = 100 * time.Millisecond
 	lastProbe   = time.Second
@@ -18,7 +18,7 @@ const (
 
 // watch notices that the server is away: it cannot be reached, it broke a
 // connection, or several calls in a row had no answer in time. From then on no
-// call waits for it, until a probe is answered. watchShard does that for a
+// call waits for it, until probe finds it back. watchShard does that for a
 // cluster.
 func (l *Limiter) watch(err error) {
 	if !l.cluster.Load() {
@@ -85,8 +85,8 @@ func (l *Limiter) endAway(o *outage) {
 	}
 }
 
-// probe asks the server until it can decide. Then it settles the debts of this
-// node, and ends the time away.
+// probe asks the server until it can decide. Then it charges the debts of this
+// machine, and ends the time away.
 func (l *Limiter) probe(o *outage, begin Event) {
 	o.probing.Lock() // the events of the last time away come first
 	defer o.probing.Unlock()
@@ -118,12 +118,13 @@ func (l *Limiter) probe(o *outage, begin Event) {
 	}
 }
 
-// probeScript writes a key, as decisions do: a replica and a server that loads
-// its data answer other commands.
+// probeScript writes a key, as decisions do, because a server that cannot write
+// may still answer other commands.
 const probeScript = "return redis.call('SET', KEYS[1], '', 'PX', '1')"
 
-// probeOnce returns why the server is still away. A server that replies with an
-// error is there, unless the error says otherwise. Calls get that error too.
+// probeOnce returns why the server is still away, or nil if it is back. A
+// server that replies with an error is back, unless the error begins as one of
+// awayReplies. Calls get that error too.
 func (l *Limiter) probeOnce(key string) error {
 	ctx, cancel := l.context()
 	defer cancel()
@@ -138,7 +139,7 @@ func (l *Limiter) probeOnce(key string) error {
 }
 
 // awaySince returns when the server went away, or the first of the shards that
-// are away; 0 if all are there.
+// are away. It returns 0 if none is away.
 func (l *Limiter) awaySince() (since int64) {
 	for _, o := range l.outages() {
 		if at := o.since.Load(); o.away.Load() && (since == 0 || at < since) {
@@ -148,7 +149,8 @@ func (l *Limiter) awaySince() (since int64) {
 	return since
 }
 
-// awayHealth returns nil, or since when the server is away and what holds.
+// awayHealth returns an error if the server is away. It says since when, and
+// how this machine decides.
 func (l *Limiter) awayHealth() error {
 	since := l.awaySince()
 	if since == 0 {
@@ -160,7 +162,7 @@ func (l *Limiter) awayHealth() error {
 	}
 	var says []string
 	if holds[AwayShare] {
-		says = append(says, fmt.Sprintf("this node decides with 1/%d of the limits", l.opts.Nodes))
+		says = append(says, fmt.Sprintf("this machine decides with 1/%d of the limits", l.opts.Nodes))
 	}
 	if holds[AwayOpen] {
 		says = append(says, "requests pass without a limit")

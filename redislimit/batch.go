@@ -13,22 +13,22 @@ import (
 )
 
 // maxCalls is the most script calls of one lane that are under way. Trips that
-// arrive meanwhile share the next call. With one call at a time, either the
-// server or this process would be idle.
+// arrive during these calls share the next one. With one call at a time, either
+// the server or this process would be idle.
 const maxCalls = 2
 
-// lanes order the trips of each slot. A trip calls the server at once if it can.
-// Otherwise it waits in its lane, and the first in a lane leads the next call,
-// which takes those that wait behind it. Trips leave a lane in the order in
-// which they came. So the calls under way when a trip arrives end by its
-// deadline, and so do those of the trips before it, and no trip needs a timer.
+// lanes order the trips of each slot. A trip calls the server at once if its
+// lane has fewer than maxCalls calls under way. Otherwise it waits. The first
+// waiting trip leads the next call, which also takes trips that wait behind it.
+// Trips leave a lane in the order in which they came. So all calls before a
+// trip's own end by the trip's deadline, and no trip needs a timer.
 type lanes struct {
 	mu sync.Mutex
-	of map[laneOf]*lane // those in use
+	of map[laneOf]*lane // lanes in use
 }
 
-// laneOf says which trips may share a call: those to one slot, and only with
-// each other those that wait for replicas.
+// laneOf says which trips may share a call: trips to one slot, if all of them
+// wait for replicas or none does.
 type laneOf struct {
 	slot   uint16
 	synced bool
@@ -39,13 +39,13 @@ type lane struct {
 	waiting []*trip
 }
 
-// What a waiting trip is told.
+// news is what a waiting trip receives.
 type news int
 
 const (
 	answered news = iota
 	leads         // it makes the next call
-	alone         // its call ran nothing, because of another trip perhaps
+	alone         // its call ran nothing; it calls again, alone
 )
 
 // run asks the server, together with trips that wait at the same time. An error
@@ -90,8 +90,9 @@ func (l *Limiter) laneOf(t *trip) (of laneOf) {
 	return of
 }
 
-// lead makes a call with the trip and those that wait behind it, and hands the
-// lead on. If the trip is late, it only does the latter.
+// lead makes a call with the trip and trips that wait behind it. Then the first
+// trip that still waits leads the next call. If the trip is late, lead makes no
+// call.
 func (l *Limiter) lead(t *trip, of laneOf, in *lane) {
 	batch, again := []*trip{t}, false
 	if !l.late(t, of.synced) {
@@ -121,9 +122,9 @@ func (l *Limiter) lead(t *trip, of laneOf, in *lane) {
 	}
 }
 
-// late reports whether half of a trip's time is over. Then it ends, because the
-// calls before it took too long. If they had no answer at all, it counts as one
-// without an answer, too.
+// late reports whether half of a trip's time is over. If so, late ends the trip
+// with ErrAway. If the last call had no answer in time, the trip counts as
+// another call without an answer.
 func (l *Limiter) late(t *trip, synced bool) bool {
 	if time.Until(t.deadline) >= l.timeout(synced)/2 {
 		return false
@@ -141,8 +142,8 @@ func (l *Limiter) callAlone(t *trip, synced bool) {
 	}
 }
 
-// take returns the trip, and as many of those that wait as fit into its call.
-// lanes.mu is held.
+// take returns the trip, and as many waiting trips as fit into its call. The
+// caller holds lanes.mu.
 func (in *lane) take(t *trip) []*trip {
 	batch, requests := []*trip{t}, len(t.requests)
 	for len(in.waiting) > 0 {
@@ -156,10 +157,10 @@ func (in *lane) take(t *trip) []*trip {
 	return batch
 }
 
-// call makes one script call. It returns true if nothing ran, and one trip of
-// the batch may be the reason: then each is to call alone.
+// call makes one script call. It returns true if nothing ran and one trip of
+// the batch may be the reason. Each trip must then call alone.
 func (l *Limiter) call(batch []*trip, synced bool) (again bool) {
-	if l.away.Load() { // since they began to wait
+	if l.away.Load() { // it went away while they waited
 		finish(batch, fmt.Errorf("%w: it has not come back", ErrAway))
 		return false
 	}
@@ -187,7 +188,7 @@ func (l *Limiter) timeout(synced bool) time.Duration {
 	return l.opts.Timeout
 }
 
-// finish ends trips with an error. If it is nil, each has its own answer.
+// finish gives all trips the error. If it is nil, each has its own answer.
 func finish(batch []*trip, err error) {
 	if err == nil {
 		return

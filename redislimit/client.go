@@ -13,13 +13,14 @@ import (
 
 // Client is a connection to a server or cluster. Open makes one with rueidis.
 // For another library, write an adapter and give it to New. Module
-// examples/redisclients has those of go-redis and valkey-go.
+// examples/redisclients has adapters for go-redis and valkey-go.
 //
 // A reply is a string, an int64, nil or a []any of those. An error that the
-// server replied is a ServerError. A net.OpError of "dial", or ErrAway, says
-// that nothing was sent. After any other error the command may have run. No
-// method may send a command a second time, unless the server said that it did
-// not run it (MOVED, ASK, TRYAGAIN). All must return when ctx ends.
+// server replied is a ServerError. ErrAway, or a net.OpError whose Op is
+// "dial", says that nothing was sent. After any other error the command may
+// have run. No method may send a command a second time, unless the server said
+// that it did not run it (MOVED, ASK, TRYAGAIN). Every method must return when
+// ctx ends.
 type Client interface {
 	// Eval runs EVALSHA or EVAL, as command says. In a cluster, all keys are in
 	// one slot.
@@ -43,9 +44,9 @@ type SyncClient interface {
 		timeout time.Duration) (reply any, acknowledged int, err error)
 }
 
-// ClusterClient is a Client that knows whether its server is a cluster, or has
-// several nodes to look at. With another Client, the first CROSSSLOT error
-// tells that there is a cluster.
+// ClusterClient is a Client that knows whether its server is a cluster, and
+// runs commands at every node of it. With another Client, the first CROSSSLOT
+// error shows that the server is a cluster.
 type ClusterClient interface {
 	Client
 	IsCluster() bool

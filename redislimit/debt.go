@@ -11,13 +11,13 @@ import (
 
 const (
 	debtsAtOnce  = 1024 // buckets that are charged together
-	settlePasses = 4    // the last one lets no decision go on meanwhile
+	settlePasses = 4    // during the last one decisions wait
 )
 
-// settleDebts charges what this node has spent by itself to the server's
-// buckets, and then ends the time away. Decisions go on during the first passes.
-// If the server is away again, its error is returned, and the debts that are left
-// stay.
+// settleDebts charges the server's buckets with what this machine has spent by
+// itself, and then ends the time away. Decisions go on during the first passes,
+// and wait during the last. If the server is away again, settleDebts returns
+// the error, and keeps the debts that it has not charged.
 func (l *Limiter) settleDebts(o *outage) error {
 	h := l.home
 	if h == nil {
@@ -91,8 +91,9 @@ func (l *Limiter) charge(o *outage, spends int64, locked bool) error {
 	return l.chargeThese(n, rs, locked)
 }
 
-// debtOf returns the request that charges a bucket with what this node spent,
-// less what has come back.
+// debtOf returns the request that charges a bucket with what this machine
+// spent, less what time has brought back. owes is false if nothing is left to
+// charge, or the debt cannot be read.
 func (l *Limiter) debtOf(n *limitsInForce, own stint.Key, locked bool) (r request, owes bool) {
 	h := l.home
 	if !locked {
@@ -114,8 +115,8 @@ func (l *Limiter) debtOf(n *limitsInForce, own stint.Key, locked bool) (r reques
 	return r, true
 }
 
-// chargeThese charges some buckets. A bucket that the server refuses to charge
-// is left out: its decisions are errors, too.
+// chargeThese charges some buckets. It skips a bucket that the server refuses
+// to charge, because decisions on it are errors too.
 func (l *Limiter) chargeThese(n *limitsInForce, rs []request, locked bool) error {
 	if len(rs) == 0 {
 		return nil
@@ -157,7 +158,7 @@ func (l *Limiter) chargeThese(n *limitsInForce, rs []request, locked bool) error
 	return failed
 }
 
-// chargeOnce asks a server that still counts as away.
+// chargeOnce makes one call, although the server still counts as away.
 func (l *Limiter) chargeOnce(t *trip, n *limitsInForce) error {
 	t.limits, t.deadline = n, time.Now().Add(l.opts.Timeout)
 	err := l.tryCall([]*trip{t}, false)
@@ -166,8 +167,8 @@ func (l *Limiter) chargeOnce(t *trip, n *limitsInForce) error {
 
 func isAway(err error) bool { return errors.Is(err, ErrAway) || errors.Is(err, ErrNoAnswer) }
 
-// paid takes debts that were charged from the own buckets. What this node has
-// spent since is the new debt.
+// paid removes the debts that were charged from the own buckets. What this
+// machine has spent since then is the new debt.
 func (l *Limiter) paid(t *trip) {
 	h := l.home
 	for i := range t.requests {

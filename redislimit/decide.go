@@ -76,7 +76,8 @@ func (l *Limiter) one(op string, req stint.Request) (stint.Decision, error) {
 	return d, nil
 }
 
-// elapsed returns the time by the clock that tells the age of a sighting.
+// elapsed returns the time by the clock that measures the age of sightings and
+// leases.
 func (l *Limiter) elapsed() int64 {
 	if l.opts.Now != nil {
 		return instant(l.opts.Now())
@@ -88,17 +89,17 @@ func (l *Limiter) elapsed() int64 {
 // returns the strictest decision, as stint.Limiter.SpendAll does.
 //
 // On one server, or if all buckets are in one slot of a cluster, this is one
-// round trip, and no other call sees a part of it. Otherwise the slots decide at
-// the same time. If one denies, what the others spent is returned in the
-// background: until then other calls may be denied, but never too many are
+// round trip, and no other call sees a part of it. Otherwise the slots decide
+// at the same time. If one denies, what the others spent is returned in the
+// background. Until then other calls may be denied, but never too many are
 // allowed.
 func (l *Limiter) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
 	return l.all(opSpend, reqs, nil)
 }
 
 // SpendTogether is SpendAll that also puts the decision on reqs[i] into ds[i].
-// If the strictest decision denies, nothing was spent, and the others are what
-// Check would return. After an error every decision is the zero one.
+// If the strictest decision denies, nothing was spent, and the other decisions
+// are what Check would return. After an error every decision is the zero one.
 func (l *Limiter) SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	if len(ds) < len(reqs) {
 		return stint.Decision{}, fmt.Errorf("redislimit: SpendTogether: %d requests, and room for %d decisions", len(reqs),
@@ -181,8 +182,8 @@ func (l *Limiter) together(op string, reqs []stint.Request, ds []stint.Decision)
 	return strictest(reqs, ds, nil), nil
 }
 
-// strictest returns the strictest decision, leaving out SpendOnly requests and
-// those that are not decided yet.
+// strictest returns the strictest decision, without SpendOnly and undecided
+// requests.
 func strictest(reqs []stint.Request, ds []stint.Decision, undecided []request) stint.Decision {
 	d, voted := stint.Decision{Allowed: true, Remaining: math.MaxInt64}, false
 	for i := range reqs {
@@ -214,11 +215,11 @@ func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 	return b, nil
 }
 
-// Hold denies every request for the key before until, on all nodes, whatever
-// its bucket holds. Other nodes notice within Options.Fresh. A new hold replaces
-// the old one. A new hold that ends now or earlier, or Reset, ends it. A key
-// without a limit cannot be held, because nothing asks the server about it.
-// Keys of Options.Plain cannot be held either.
+// Hold denies every request for the key before until, on all machines, even if
+// its bucket has tokens. Other machines notice within Options.Fresh. A new hold
+// replaces the old one. Reset ends a hold, and so does a new hold that ends now
+// or earlier. A key without a limit cannot be held, because nothing asks the
+// server about it. Keys of Options.Plain cannot be held either.
 func (l *Limiter) Hold(key stint.Key, until time.Time) error {
 	if l.opts.Plain {
 		return fmt.Errorf("redislimit: hold %v: Boulder's buckets (Options.Plain) have no holds", key)
@@ -242,8 +243,8 @@ func (l *Limiter) Reset(keys ...stint.Key) error {
 	return nil
 }
 
-// direct runs an operation without a cost on one bucket. If the key is not
-// limited, it only runs a reset.
+// direct runs an operation without a cost on one bucket. On a key without a
+// limit it runs only a reset.
 func (l *Limiter) direct(key stint.Key, op string, fourth int64) (r request, now int64, err error) {
 	if l.closed.Load() {
 		return r, 0, stint.ErrClosed

@@ -14,45 +14,46 @@ trips are under way share the next one, each with an answer or an error of its
 own. A denial is repeated for up to Options.Fresh without a trip; its RetryAfter
 may then be early by the time of one round trip.
 
-Memory and flushed are as durable as the server's own persistence. Synced also
-waits until Options.Replicas replicas have the decision. If they do not have it in
-time, the error is stint.ErrNotDurable, and the tokens stay spent. Shares of a
-total (NameSpec.Parent) are refused. There are no queues: Wait sleeps and tries
-again, and Reserve does not exist.
+The levels memory and flushed are as durable as the server's own persistence.
+Synced also waits until Options.Replicas replicas have the decision. If they do
+not have it in time, the error is stint.ErrNotDurable, and the tokens stay
+spent. Shares of a total (NameSpec.Parent) are refused. There are no queues:
+Wait sleeps and tries again, and Reserve does not exist.
 
 # While the server is away
 
 A server is away if it refuses or breaks a connection, or leaves three calls in
-a row without an answer. So is one that replies that it cannot decide now, as a
-replica does. From then on no call waits for it, and one goroutine probes until
-it is back. [Options].Away says what holds meanwhile. In a cluster this is so for
-each shard, unless all limits have AwayClosed: then every call still asks.
+a row without an answer. A server that replies that it cannot decide now, as a
+replica does, is away too. From then on no call waits for it, and one goroutine
+probes until it is back. [Options].Away says how this machine decides until
+then. In a cluster each shard is away by itself. If all limits have AwayClosed
+there, every call still asks.
 
 With [AwayShare] each machine has a share of each limit: the burst ÷ Nodes, and
-Nodes times the interval. Its buckets begin as the machine saw those of the
-server last. Decisions are those of a stint.Limiter with these limits, and a
-Decision has the share as its Limit. A request for more tokens than the share
-ever has is ErrAway. When the server is back, each of its buckets is charged
-before the next decision. The charge is what this machine has spent in it and
-what has not come back, ÷ Nodes, and it empties the bucket at most. So all
-machines together admit at most burst + elapsed ÷ T, and what others had spent
-since each of them looked last.
+Nodes times the interval. Its buckets begin as the machine last saw them at the
+server. A stint.Limiter with these limits decides, and each Decision has the
+share as its Limit. A request for more tokens than the burst of the share is
+ErrAway. When the server is back, each of its buckets is charged before the next
+decision. The charge is what this machine has spent and time has not brought
+back, ÷ Nodes. If that is more than the bucket has, the bucket is empty then. So
+all machines together admit at most burst + elapsed ÷ T, plus what others had
+spent since each machine last saw the bucket.
 
 Holds that a machine has seen stay in force. Hold and Reset are ErrAway, because
-other machines would not know. A Refund returns at most what this machine has
-spent in the meantime. A call that the server left without an answer may
-be decided here, and its tokens may be spent at the server, too. A lease is used
-until it ends.
+other machines would not notice. A Refund returns at most what this machine has
+spent by itself. If the server leaves a call without an answer, this machine may
+decide it, and its tokens may also be spent at the server. A lease is used until
+it ends.
 
 # Leases
 
 If a limit is Leased, a trip takes tokens to this machine in advance, and the
 following decisions are made here, from memory. Over any stretch Δ all machines
 together use at most burst + (Δ + H) ÷ T tokens, so at most 9/8 burst + Δ ÷ T,
-whatever crashes, hangs or is cut off. H is the longest life of a lease: τ ÷ 8, and
-at most Options.MaxLease (a minute). It begins before the request for the lease is
-sent, by the machine's monotonic clock. A call that waited for the server counts
-at the instant at which the server decided.
+whatever crashes, hangs or is cut off. H is the longest life of a lease: τ ÷ 8,
+and at most Options.MaxLease (a minute). A life begins before the request for
+the lease is sent, by the machine's monotonic clock. A call that waited for the
+server counts at the instant at which the server decided.
 
 A lease is at most burst ÷ 8, and at most an eighth of what is free, unless the
 callers that wait need more at once. How much a machine asks for follows the
@@ -64,18 +65,18 @@ has brought back. So a machine that dies withholds at most its lease, burst ÷ 8
 until time brings it back. If the reply to a request for tokens is lost, they are
 withheld in the same way, and never used.
 
-Refund, Bucket and a request with a Limit of its own are a trip as without a lease,
-and leave the lease as it is. So is a SpendAll for which some lease has too few
-tokens. A call that costs more than its lease has hands it back in the same trip,
-and takes what it needs. Hold and Reset end the lease of this machine. Another
-machine notices them at its next trip for the bucket, or at the end of its lease.
-Until then it uses what it has, besides what the reset bucket gives. SetLimits
-drops the leases of limits that have changed; time brings their tokens back. A
-bucket with a burst under 8 has no leases, and neither have buckets beyond the
-65,536 that a machine remembers.
+Refund, Bucket and a request with its own Limit make a trip, and leave the lease
+as it is. So does a SpendAll if one of its leases has too few tokens. A call
+that costs more than its lease makes a trip that hands the lease back and takes
+what the call needs. Hold and Reset end the lease of this machine. Another
+machine notices them at its next trip for the bucket, or at the end of its
+lease. Until then it uses its lease, in addition to the tokens of the reset
+bucket. SetLimits drops the leases of limits that have changed; time brings
+their tokens back. A bucket with a burst under 8 has no leases, and neither have
+buckets beyond the 65,536 that a machine remembers.
 
 Tokens on lease count as spent, except in the decisions of the machine that has
-them. Remaining and ResetAfter are as of its last trip. They do not know what
+them. Remaining and ResetAfter are as of its last trip, and leave out what
 others have spent since.
 
 # Errors
@@ -88,8 +89,8 @@ a bucket, the error names it. A refusal by the server is an error too.
 # Keys
 
 The key of a bucket is PREFIX:{ID}:NAME, such as stint:{alice}:6. Braces choose
-the slot in a cluster, so all limits on one id are decided together there.
-Options.Tag chooses by another part of the id. Options.Plain shares buckets with a
+the slot in a cluster, so all limits on one id are decided together there. With
+Options.Tag, a part of the id chooses it. Options.Plain shares buckets with a
 Boulder that runs on the same server; such buckets have no holds, and keep their
 time when limits change.
 */

@@ -10,19 +10,21 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// home is this node's share of the limits, for the time while the server is
-// away. A key has two buckets in it. The seen one is as the server's bucket was
-// when this node last looked. The own one begins where the seen one is, and takes
-// what this node spends by itself. So the excess of the own bucket over the seen
-// one is what the server does not know yet. The own one is full, and so not kept,
-// until this node has to decide by itself.
+// home is this machine's share of the limits, for the time while the server is
+// away. It has two buckets for each key. The seen bucket is the server's bucket
+// as this machine last saw it. The own bucket starts from the seen one, and
+// this machine spends from it while it decides by itself. The debt is the time
+// by which the own TAT is later than the seen one. The server does not know it
+// yet. Until this machine decides by itself, the own bucket is full, and takes
+// no space.
 //
-// With a burst ÷ n and n times the interval the tolerance is the same. So a TAT
-// means the same fraction in the server's bucket and in the own one.
+// A share has the burst ÷ n and n times the interval. If n divides the burst,
+// its tolerance is that of the limit, and a TAT means the same fraction of
+// both.
 type home struct {
 	l     *stint.Limiter
 	nodes int64
-	level stint.Durability // at most, of the buckets; 0 means no bound
+	level stint.Durability // of all buckets; 0: as their limits say
 
 	// mu is read-locked by decisions and replies. It is locked when the server goes
 	// away or comes back, and while debts move. It comes before the locks of l.
@@ -33,7 +35,8 @@ type home struct {
 	holdOrder sync.Mutex          // before holdsMu: one hold at a time
 }
 
-// ownBit makes the Name of a seen bucket that of the own one.
+// ownBit is set in the Name of an own bucket. The seen bucket's Name is the
+// same without it.
 const ownBit stint.Name = 0x8000
 
 func ownKey(key stint.Key) stint.Key { return stint.Key{Name: key.Name | ownBit, ID: key.ID} }
@@ -44,7 +47,7 @@ type forgetful struct{ *stint.MemStore }
 
 func (forgetful) Save([]stint.Change) error { return nil }
 
-// openHome returns the home of a node, or nil if no Name has AwayShare.
+// openHome returns this machine's home, or nil if no Name has AwayShare.
 func openHome(o *Options, names stint.Names) (*home, error) {
 	own, err := homeNames(o, names)
 	if err != nil || len(own) == 0 {
@@ -141,13 +144,13 @@ func (h *home) tat(key stint.Key, tolerance int64) (int64, error) {
 // now returns the present by the clock of l.
 func (h *home) now() int64 { return instant(h.l.Now()) }
 
-// saw keeps what a reply of the server says of the buckets.
+// saw updates the seen buckets and the holds from a reply of the server.
 func (l *Limiter) saw(t *trip) {
 	h := l.home
 	if h == nil {
 		return
 	}
-	ahead := h.now() - instant(l.Now()) // clock of the home, to the server's
+	ahead := h.now() - instant(l.Now()) // clock of the home, less the server's
 	for i := range t.requests {
 		r := &t.requests[i]
 		if l.opts.away(r.key.Name) != AwayShare {
@@ -180,8 +183,8 @@ func (l *Limiter) saw(t *trip) {
 	}
 }
 
-// raiseSeen raises a seen bucket. If this node has spent meanwhile, its debt stays
-// what it was, on top of what is seen now.
+// raiseSeen raises a seen bucket. If this machine has a debt on it, raiseSeen
+// also raises the own bucket, so that the debt stays the same.
 func (l *Limiter) raiseSeen(r *request, tat int64) {
 	h := l.home
 	seen := h.wide(r.key, max(r.tolerance, r.fourth))
@@ -202,7 +205,7 @@ func (l *Limiter) raiseSeen(r *request, tat int64) {
 	}
 }
 
-// debt returns the TATs of both buckets of a key.
+// debt returns what this machine owes on a key.
 func (h *home) debt(key stint.Key) (d debt, err error) {
 	if d.own, err = h.tat(ownKey(key), maxTolerance); err == nil && d.own > h.now() {
 		d.seen, err = h.tat(key, maxTolerance)
@@ -210,14 +213,16 @@ func (h *home) debt(key stint.Key) (d debt, err error) {
 	return d, err
 }
 
-// debt is what this node has spent in a bucket and the server does not know.
+// debt is what this machine has spent on a key and the server does not know
+// yet: the TATs of the own and the seen bucket.
 type debt struct{ own, seen int64 }
 
-// at returns how much of it has not come back: nanoseconds of the own bucket.
+// at returns the part of the debt that time has not brought back, in
+// nanoseconds of the own bucket.
 func (d debt) at(now int64) int64 { return max(0, d.own-max(now, d.seen)) }
 
-// sawHold holds a key in the home as the server does. A hold waits for a commit,
-// so another goroutine does it.
+// sawHold gives a key in the home the hold that it has at the server. A hold
+// waits for a commit, so another goroutine sets it.
 func (l *Limiter) sawHold(r *request, ahead int64) {
 	h, own := l.home, ownKey(r.key)
 	h.holdsMu.Lock()
@@ -292,8 +297,8 @@ func (l *Limiter) whileAway(t *trip, cause error) bool {
 	return true
 }
 
-// decideHere decides on buckets of which none has AwayClosed. A decision with an
-// error spends nothing here.
+// decideHere decides on buckets without the server. None of them may have
+// AwayClosed. After an error nothing was spent on this machine.
 func (l *Limiter) decideHere(t *trip, o *outage) error {
 	h := l.home
 	t.here, t.allowed, t.now = true, true, instant(l.Now())
@@ -330,7 +335,7 @@ func (l *Limiter) decideHere(t *trip, o *outage) error {
 		o.spends.Add(1)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: and this node cannot decide by itself: %w", ErrAway, err)
+		return fmt.Errorf("%w: and this machine cannot decide by itself: %w", ErrAway, err)
 	}
 	for i, r := range at {
 		d := &ds[i]
@@ -346,8 +351,8 @@ func (l *Limiter) decideHere(t *trip, o *outage) error {
 	return nil
 }
 
-// requestHere returns the request to the own bucket, and makes r one under this
-// node's share of the limit.
+// requestHere returns the request to the own bucket, and gives r this machine's
+// share of the limit.
 func (l *Limiter) requestHere(r *request, op string) (stint.Request, error) {
 	h := l.home
 	share := r.limit.DividedBy(h.nodes)
@@ -359,7 +364,7 @@ func (l *Limiter) requestHere(r *request, op string) (stint.Request, error) {
 		return req, nil
 	}
 	if req.Cost = r.need / r.interval; req.Cost > req.Limit.Burst && op != opRefund {
-		return req, fmt.Errorf("%w: %v asks for %d tokens, and the share of this node is %d", ErrAway, r.key, req.Cost,
+		return req, fmt.Errorf("%w: %v asks for %d tokens, and the share of this machine is %d", ErrAway, r.key, req.Cost,
 			req.Limit.Burst)
 	}
 	most := max(r.tolerance, r.fourth)
@@ -368,7 +373,7 @@ func (l *Limiter) requestHere(r *request, op string) (stint.Request, error) {
 		_, err = h.l.Raise(h.wide(req.Key, most), time.Unix(0, seen))
 	}
 	if err != nil {
-		return req, fmt.Errorf("%w: and this node cannot decide by itself: %w", ErrAway, err)
+		return req, fmt.Errorf("%w: and this machine cannot decide by itself: %w", ErrAway, err)
 	}
 	r.limit = share
 	r.interval, r.tolerance = int64(r.limit.Interval()), int64(r.limit.Tolerance())

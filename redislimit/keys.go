@@ -9,8 +9,9 @@ import (
 )
 
 // keyOf returns the key of a bucket. Different buckets have different keys,
-// whatever bytes their ids have: the number of the limit is after the last
-// colon. With a Tag it is between the first closing brace and the id.
+// whatever bytes their ids have, because the number of the limit is after the
+// last colon. With a Tag the number is between the first closing brace and the
+// id.
 func (o *Options) keyOf(k stint.Key) string {
 	switch {
 	case o.Plain:

@@ -2,14 +2,14 @@ package redislimit
 
 import "time"
 
-// lease is what a node knows of one bucket whose limit is Leased: the tokens in
-// its hand, the demand, and the callers that wait. It reads no clock and sends
-// nothing, so that the simulated network has the same one. Whoever calls it
-// holds the lock of its shard.
+// lease is what a machine knows of one bucket whose limit is Leased: the tokens
+// that it has, the demand, and the callers that wait. It reads no clock and
+// sends nothing, so that the tests can use it in a simulated network. The
+// caller holds the lock of the lease's shard.
 //
-// elapsed is the node's monotonic time. A grant lives for at most life from
-// before its request was sent. So of the tokens that a node uses in any stretch,
-// the server counted each at most that long before.
+// elapsed is the machine's monotonic time. A grant lives for at most life,
+// which begins before its request is sent. So a machine uses each token less
+// than life after the server counted it.
 type lease struct {
 	interval  int64 // T
 	tolerance int64 // τ
@@ -19,8 +19,8 @@ type lease struct {
 	grants [2]grant // the older first
 	want   int64    // tokens of the next grant
 	used   int64    // tokens since the last grant was asked for
-	asked  int64    // elapsed time when it was
-	empty  bool     // the last grant that no caller waited for brought nothing
+	asked  int64    // elapsed time of that request
+	empty  bool     // the last background request was granted nothing
 
 	tat, now int64 // the server's last answer
 	sent     int64 // elapsed time before its question
@@ -31,8 +31,8 @@ type lease struct {
 // grant is tokens that the server has counted as spent.
 type grant struct {
 	left int64 // not used yet
-	all  int64 // that were granted
-	at   int64 // the server's time then
+	all  int64 // tokens granted
+	at   int64 // the server's time of the grant
 	sent int64 // elapsed time before its request
 	over bool  // it has ended early
 }
@@ -50,8 +50,8 @@ type waiter struct {
 // question is one bucket's part in a call of the lease script.
 type question struct {
 	first, need, want int64    // tokens
-	callers           int      // those that need them
-	back              [2]grant // ended, with what is left of them
+	callers           int      // number of callers with this need
+	back              [2]grant // ended, with unused tokens
 	sent              int64    // elapsed time
 }
 
@@ -102,7 +102,7 @@ func (b *lease) take(elapsed, cost int64) bool {
 }
 
 // low reports whether it is time to ask for a grant before a caller waits: half
-// of the tokens are spent, or half of the time.
+// of the tokens are used, or half of the life is over.
 func (b *lease) low(elapsed int64) bool {
 	if b.most < 1 || b.empty && elapsed-b.asked < b.life/4 {
 		return false
@@ -116,11 +116,11 @@ func (b *lease) low(elapsed int64) bool {
 	return live == 0 || live == 1 && (old || b.left(elapsed) <= b.want/2)
 }
 
-// ask returns the next question. What is wanted follows the demand. If the last
-// grant was asked for less than a quarter of a life ago, it doubles. Otherwise it
-// is what was used since then. If callers wait, the lease was too small for them,
-// and ends. What is left of it goes back in the same call, so the server decides
-// on all there is.
+// ask returns the next question. How many tokens it wants follows the demand.
+// If the last question is less than a quarter of a life old, it wants twice as
+// many as that one. Otherwise it wants as many as were used since. If callers
+// wait, the lease was too small for them, and ends. Its unused tokens go back
+// in the same call, so the server decides with them, too.
 func (b *lease) ask(elapsed int64) (q question) {
 	q.sent = elapsed
 	for i, w := range b.waiting {
@@ -145,8 +145,8 @@ func (b *lease) ask(elapsed int64) (q question) {
 	return q
 }
 
-// end takes the grants that have ended out of the lease, or all of them. It
-// returns those that have tokens to give back.
+// end removes the grants that have ended from the lease, or all grants if all
+// is true. It returns the removed grants that have unused tokens.
 func (b *lease) end(elapsed int64, all bool) (back [2]grant) {
 	kept := [2]grant{}
 	n := 0
@@ -164,9 +164,10 @@ func (b *lease) end(elapsed int64, all bool) (back [2]grant) {
 	return back
 }
 
-// receive takes an answer in. Callers of the question are served from the grant,
-// however late it comes, because the server decided on them. What is left is the
-// lease. It returns the callers that are decided; the others wait on.
+// receive applies an answer. It serves the callers of the question from the
+// grant, however late the answer comes, because the server decided on them. The
+// rest of the grant joins the lease. receive returns the callers that are
+// decided. The others go on waiting.
 func (b *lease) receive(q *question, a *answer, elapsed int64) (decided []*waiter) {
 	k := a.granted / b.interval
 	g := grant{left: k, all: k, at: a.now, sent: q.sent}
@@ -190,7 +191,7 @@ func (b *lease) receive(q *question, a *answer, elapsed int64) (decided []*waite
 	b.waiting = nil
 	for i, w := range callers {
 		w.now = a.now
-		if i >= q.callers { // it came later
+		if i >= q.callers { // it came after the question
 			w.now += elapsed - q.sent
 		}
 		w.served = w.served || b.take(elapsed, w.cost)
@@ -209,7 +210,8 @@ func (b *lease) receive(q *question, a *answer, elapsed int64) (decided []*waite
 	return decided
 }
 
-// restore puts the grants of a question that was not asked back into the lease.
+// restore returns the grants of a question to the lease, if the script did not
+// run.
 func (b *lease) restore(q *question) {
 	for _, g := range q.back {
 		switch {
@@ -223,19 +225,20 @@ func (b *lease) restore(q *question) {
 }
 
 // short returns how long the bucket and the lease together lack the cost, if
-// nothing was spent since the last answer, or 0 or less.
+// nothing was spent since the last answer. It is 0 or less if they have the
+// cost.
 func (b *lease) short(now, elapsed, cost int64) int64 {
 	return max(b.tat-now, 0) - (b.tolerance - (cost-b.left(elapsed))*b.interval)
 }
 
-// seenTAT returns the bucket's TAT as the server last said it, if the tokens in
-// hand were in the bucket.
+// seenTAT returns the TAT of the server's last answer, as if the lease's tokens
+// were back in the bucket.
 func (b *lease) seenTAT(elapsed int64) int64 {
 	return max(0, b.tat-b.left(elapsed)*b.interval)
 }
 
-// useful reports whether a grant that ends has tokens that have not come back by
-// themselves.
+// useful reports whether a grant that ends has unused tokens that time has not
+// brought back.
 func (b *lease) useful(g *grant, elapsed int64) bool {
 	return g.left > 0 && (elapsed-g.sent)/b.interval < g.all
 }

@@ -1,19 +1,20 @@
--- Leases of redislimit: tokens that a node takes in advance, and those that it
--- did not use. Go multiplies; this script adds, compares and halves. Values,
--- instants and pairs are those of script.lua.
+-- The leases of redislimit: a machine takes tokens in advance, and gives unused
+-- ones back. Go multiplies; this script adds, compares and halves. Values,
+-- instants and pairs are as in script.lua.
 --
--- KEYS has one bucket each. ARGV[1] is the time in Unix nanoseconds, or empty for
--- the server's time. ARGV[2] is the generation of the caller's limits, or empty
--- for plain values.
+-- KEYS are the keys of the buckets. ARGV[1] is the time in Unix nanoseconds, or
+-- empty for the server's time. ARGV[2] is the generation of the caller's limits,
+-- or empty for plain values.
 --
--- Twelve follow for each bucket. All are nanoseconds, and tokens are the time in
--- which they come back: T, the tolerance, the tolerance that a TAT of an earlier
--- generation is cut down to; the least that the first caller needs, what all
--- callers need, what the node wants; and two leases that end: what is unused,
--- what was granted, the instant of the grant.
+-- Twelve arguments follow for each bucket, all in nanoseconds. Tokens are given
+-- as the time in which they come back.
+--   T, the tolerance, the tolerance that a TAT of an earlier generation is cut
+--     down to
+--   what the first caller needs, what all callers need, what the machine wants
+--   two grants that end, each with its unused tokens, all its tokens, its instant
 --
--- First the leases that end give back what is unused, less what has come back by
--- itself. If the first caller's tokens are there then, the grant is
+-- First the grants that end give back their unused tokens, less what time has
+-- brought back. If the bucket then has what the first caller needs, the grant is
 --
 --   max(min(all need, free), min(want, free ÷ 8)), in whole tokens
 --

@@ -34,8 +34,7 @@ func (b *leased) part(l *Limiter, q question) leasePart {
 	return leasePart{b.key, l.opts.keyOf(b.key), b.interval, b.tolerance, b.fourth, q}
 }
 
-// gives reports whether the part returns tokens that have not come back by
-// themselves.
+// gives reports whether the part returns tokens that time has not brought back.
 func (p *leasePart) gives(b *leased, elapsed int64) bool {
 	return b.useful(&p.back[0], elapsed) || b.useful(&p.back[1], elapsed)
 }
@@ -53,8 +52,8 @@ func (p *leasePart) args() (args [12]int64) {
 	return args
 }
 
-// callLease runs the lease script. All parts are of one server. After ErrAway it
-// did not run.
+// callLease runs the lease script. All parts belong to one server. After
+// ErrAway the script did not run.
 func (l *Limiter) callLease(n *limitsInForce, parts []leasePart) ([]answer, error) {
 	o := l.outageOf(parts[0].name)
 	if o.away.Load() {

@@ -11,8 +11,9 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// leases are those of a node. Each shard's lock guards its buckets; several are
-// locked in the order of their numbers. The locks of seen come after them.
+// leases are the leases of this machine. Each shard's lock guards its buckets.
+// Several shards are locked in the order of their numbers, and before any lock
+// of seen.
 type leases struct {
 	seed   maphash.Seed
 	shards [64]leaseShard
@@ -25,7 +26,7 @@ type leaseShard struct {
 	_       [48]byte // a cache line each
 }
 
-// maxLeases is the most buckets of a shard. Decisions on others are a trip each.
+// maxLeases is the most buckets of a shard. A decision on any other is a trip.
 const maxLeases = 1024
 
 // leased is a bucket with a lease.
@@ -50,7 +51,8 @@ func (ls *leases) shardOf(key stint.Key) int {
 }
 
 // mayLease reports whether the limit's tokens may come from a lease. A limit
-// that a Request brings has none, and neither has one whose burst is too small.
+// that a Request brings has no lease, and neither has a limit with a burst
+// under 8.
 func (l *Limiter) mayLease(limit, configured stint.Limit) bool {
 	return l.durability(limit) == stint.Leased && limit == configured && limit.Burst >= 8
 }
@@ -74,7 +76,8 @@ func (s *leaseShard) of(l *Limiter, r *request, elapsed int64) *leased {
 	return b
 }
 
-// makeRoom removes a bucket that has no tokens. It looks at a few.
+// makeRoom removes a bucket that has no tokens. It tries a few, and returns
+// false if all of them are in use.
 func (s *leaseShard) makeRoom() bool {
 	looks := 8
 	for _, b := range s.buckets {
@@ -90,7 +93,7 @@ func (s *leaseShard) makeRoom() bool {
 }
 
 // oneLeased decides on a bucket with a lease. If done is false, nothing was
-// spent, and the server has to be asked in another way.
+// spent, and the caller must make a trip.
 func (l *Limiter) oneLeased(n *limitsInForce, op string, r *request, cost int64) (d stint.Decision, done bool,
 	err error) {
 	switch op {
@@ -153,16 +156,16 @@ func (l *Limiter) awayFrom(key stint.Key) bool {
 	return l.awayNow.Load() > 0 && l.outageOf(l.opts.keyOf(key)).away.Load()
 }
 
-// decide puts the answer of the lease into the request, and returns the server's
-// time: at most that, because the server read its clock after the question was
-// sent.
+// decide puts the answer of the lease into the request. The server's time is at
+// most the returned now, because the server read its clock after the question
+// was sent.
 func (b *leased) decide(r *request, elapsed int64) (now int64) {
 	r.tat, r.wait, r.hold = b.seenTAT(elapsed), 0, 0
 	return b.now + elapsed - b.sent
 }
 
-// deniedLeased returns the request with its denial if a sighting denies it, even
-// with the tokens of the lease.
+// deniedLeased returns the request with its denial, or nil unless a sighting
+// denies it even with the tokens of the lease.
 func (l *Limiter) deniedLeased(b *leased, r request, cost, elapsed int64) (now int64, denied *request) {
 	left := b.left(elapsed)
 	r.need = (cost - left) * r.interval
@@ -174,8 +177,8 @@ func (l *Limiter) deniedLeased(b *leased, r request, cost, elapsed int64) (now i
 	return now, &r
 }
 
-// checkLeased decides on a check if the lease has the tokens. Otherwise it takes
-// what the lease has off what the server has to have.
+// checkLeased decides on a check if the lease has the tokens. Otherwise it
+// lowers the need of the request by the tokens of the lease.
 func (l *Limiter) checkLeased(r *request, cost int64) (d stint.Decision, done bool) {
 	elapsed := l.elapsed()
 	s := &l.leases.shards[l.leases.shardOf(r.key)]
@@ -205,8 +208,8 @@ func (l *Limiter) allLeased(n *limitsInForce, op string, reqs []stint.Request, r
 	return false
 }
 
-// spendAllLeased takes from the leases if each bucket has one with enough tokens.
-// Otherwise it takes nothing, and notes the demand.
+// spendAllLeased takes from the leases if each bucket has one with enough
+// tokens. Otherwise it takes nothing, and records the demand.
 func (l *Limiter) spendAllLeased(n *limitsInForce, reqs []stint.Request, rs []request, ds []stint.Decision) bool {
 	for i := range rs {
 		if !rs[i].leased || reqs[rs[i].at].Cost == 0 {
@@ -293,15 +296,15 @@ func (l *Limiter) askFor(n *limitsInForce, s *leaseShard, b *leased) {
 	b.busy = false
 }
 
-// sawLease keeps what an answer says of the bucket, for the time while the server
-// is away.
+// sawLease updates the seen bucket and the hold from an answer.
 func (l *Limiter) sawLease(b *leased, name string, a *answer) {
 	r := request{key: b.key, name: name, limit: b.limit, interval: b.interval, tolerance: b.tolerance,
 		fourth: b.fourth, tat: a.tat, hold: a.hold}
 	l.saw(&trip{op: opCharge, now: a.now, allowed: true, requests: []request{r}})
 }
 
-// answered takes the answer in, and returns the callers that are decided.
+// answered applies the answer to the lease, and returns the callers that are
+// decided.
 func (l *Limiter) answered(b *leased, q *question, answers []answer, err error) (decided []*waiter) {
 	elapsed := l.elapsed()
 	if err == nil {
@@ -344,8 +347,9 @@ func (l *Limiter) endLeases() {
 	}
 }
 
-// ended takes the grants that have ended out of the leases, or all of them, and
-// forgets buckets that are not used. It returns what is to be given back.
+// ended removes the grants that have ended from the leases, or all grants if
+// all is true, and forgets idle buckets. It returns the parts that give their
+// tokens back.
 func (ls *leases) ended(l *Limiter, all bool) (parts []leasePart) {
 	for i := range ls.shards {
 		s := &ls.shards[i]

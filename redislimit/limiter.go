@@ -55,7 +55,7 @@ type Limiter struct {
 	closing  chan struct{}
 	close    sync.Once
 	closeErr error
-	work     sync.WaitGroup // lookout, and undos under way
+	work     sync.WaitGroup // background goroutines
 	workMu   sync.Mutex     // orders work.Add before work.Wait
 }
 
@@ -77,13 +77,13 @@ var _ stint.Decider = (*Limiter)(nil)
 
 // Open returns a Limiter whose buckets live at a Redis or Valkey server, a
 // cluster or a sentinel's primary. The url is redis://HOST:PORT/DB,
-// rediss://USER:PASSWORD@HOST:PORT, or unix:///PATH. Further addresses follow as
-// ?addr=HOST:PORT&addr=HOST:PORT. With &master_set=NAME they are those of
+// rediss://USER:PASSWORD@HOST:PORT, or unix:///PATH. Further addresses follow
+// as ?addr=HOST:PORT&addr=HOST:PORT. With &master_set=NAME the addresses are
 // sentinels, and the Limiter follows the primary that they call NAME. Sentinels
 // that ask for a password need a Client of your own, and New.
 //
-// Open does not fail if the server is away: Options.Away says what holds then. It
-// fails if the server refuses it, or is too old.
+// Open does not fail if the server is away: Options.Away says how the Limiter
+// then decides. Open fails if the server refuses the Limiter, or is too old.
 func Open(url string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	c, err := opts.withDefaults()
 	if err != nil {
@@ -133,10 +133,10 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 // Limits returns the limits in force.
 func (l *Limiter) Limits() *stint.Limits { return l.Load().limits }
 
-// SetLimits puts other limits in force on this node. A bucket that was made
+// SetLimits puts other limits in force on this machine. A bucket that was made
 // before waits no longer than an empty bucket of the new limit. A bucket that
-// another node has used under a larger limit since then keeps its time, so
-// nodes with different limits do not refill it in turns.
+// another machine has used under a larger limit since then keeps its time, so
+// machines with different limits do not refill it in turns.
 func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	if limits == nil {
 		return errors.New("redislimit: limits are nil")
@@ -250,7 +250,7 @@ func (l *Limiter) Health() error {
 	return errors.Join(errs...)
 }
 
-// lookEvery is the time between two looks at the server's settings.
+// lookEvery is the time between two readings of the server's settings.
 var lookEvery = time.Minute
 
 func (l *Limiter) lookout() {

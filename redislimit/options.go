@@ -12,7 +12,7 @@ import (
 
 // Options are the settings of a Limiter. The zero value has the defaults.
 type Options struct {
-	// Durability is that of limits that name none. The default is Flushed.
+	// Durability applies to limits that name none. The default is Flushed.
 	Durability stint.Durability
 
 	Prefix   string           // of every key; default "stint"
@@ -25,20 +25,22 @@ type Options struct {
 	FailOpen bool             // answer of Allow if Spend returns an error
 	Now      func() time.Time // for tests: the time of decisions, in place of the server's
 
-	// Nodes is the number of machines that use the server. It says what part of a
-	// limit each may use by itself while the server is away.
+	// Nodes is the number of machines that use the server. While the server is
+	// away, each may use 1/Nodes of a limit by itself.
 	Nodes int
 
-	// Away says what holds while the server is away. The default is AwayShare if
-	// Nodes is given, and otherwise AwayClosed. AwayFor is for single limits.
+	// Away says how this machine decides while the server is away. The default is
+	// AwayShare if Nodes is given, and otherwise AwayClosed. AwayFor says it for
+	// single limits.
 	Away    Away
 	AwayFor map[stint.Name]Away
 
-	// Local is the path of a stint file for AwayShare. What this node has seen and
-	// spent outlives a restart there. One process can have it. Without it a restart
-	// forgets, and memory has at most LocalOptions.MaxResident buckets: two for
-	// each id. LocalOptions are for the Limiter on that file. Its Durability and
-	// Now are those of these Options, and its CommitTimeout is Timeout by default.
+	// Local is the path of a stint file for AwayShare. It keeps what this machine
+	// has seen and spent over a restart. One process at a time can open it.
+	// Without a file a restart forgets, and memory has at most
+	// LocalOptions.MaxResident buckets, two for each id. LocalOptions are for the
+	// Limiter that decides with AwayShare. Durability and Now of these Options
+	// replace its own, and its CommitTimeout is Timeout by default.
 	Local        string
 	LocalOptions *stint.Options
 
@@ -51,21 +53,22 @@ type Options struct {
 	Tag func(id string) string
 }
 
-// Away says what holds while the server is away.
+// Away says how a machine decides while the server is away.
 type Away uint8
 
 // The zero Away means the default.
 const (
-	// AwayShare decides with this node's share of each limit: the burst ÷ Nodes,
-	// and Nodes times the interval. It goes on from the bucket as this node saw it
-	// last. When the server is back, it is charged with what was spent.
+	// AwayShare decides with this machine's share of each limit: the burst ÷
+	// Nodes, and Nodes times the interval. It goes on from the bucket as this
+	// machine last saw it. When the server is back, its bucket is charged with
+	// what was spent.
 	AwayShare Away = iota + 1
 
 	// AwayClosed makes each decision ErrAway.
 	AwayClosed
 
-	// AwayOpen admits, as if there were no limit. Stats count it. Limits of
-	// stint.Blocked still deny.
+	// AwayOpen admits, as if there were no limit. Stats.Open counts these spends.
+	// Limits of stint.Blocked still deny.
 	AwayOpen
 )
 
@@ -80,8 +83,8 @@ var (
 	// tokens may be spent. The request is not sent again.
 	ErrNoAnswer = errors.New("redislimit: no answer, it may have been spent")
 
-	// ErrCrossSlot means that requests which Options.Atomic asks to decide
-	// together are in several slots of the cluster. Nothing was spent.
+	// ErrCrossSlot means that Options.Atomic is set, and the buckets of a call are
+	// in several slots of the cluster. Nothing was spent.
 	ErrCrossSlot = errors.New("redislimit: buckets are in several slots")
 
 	// ErrEvicts is an error of Health: the server deletes buckets when it has
@@ -139,7 +142,7 @@ func (o *Options) withDefaults() (Options, error) {
 	return c, c.checkAway()
 }
 
-// checkAway returns the mistake in what is to hold while the server is away.
+// checkAway returns what is wrong with Away, AwayFor, Nodes and Local.
 func (o *Options) checkAway() error {
 	shares := o.Away == AwayShare
 	for name, a := range o.AwayFor {
@@ -169,7 +172,7 @@ func (o *Options) decidesAway() bool {
 	return o.Away != AwayClosed
 }
 
-// away returns what holds for a limit.
+// away returns how this machine decides on a limit while the server is away.
 func (o *Options) away(name stint.Name) Away {
 	if a, ok := o.AwayFor[name]; ok {
 		return a

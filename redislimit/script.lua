@@ -1,10 +1,11 @@
 -- The decisions of redislimit. Go multiplies; this script adds and compares.
 --
 -- A call has groups of requests, which are decided in order. The requests of a
--- group are carried out all or none. KEYS has the bucket of each request. A
--- value is "TAT", or "TAT MARK", or "TAT MARK HOLD": the instant at which the
--- bucket is full and the end of its hold, in Unix nanoseconds, and in
--- microseconds the generation that it was seen by last.
+-- group are carried out all or none. KEYS has the key of each request's bucket.
+-- A value is "TAT", "TAT MARK" or "TAT MARK HOLD". TAT is the instant at which
+-- the bucket is full, and HOLD is the end of its hold, both in Unix
+-- nanoseconds. MARK is the newest generation that used the bucket, or the
+-- instant at which it was last found full, in Unix microseconds.
 --
 -- ARGV[1] is the time in Unix nanoseconds, or empty for the server's time.
 -- ARGV[2] is the generation of the callers' limits, or empty for plain values.
@@ -14,16 +15,16 @@
 --   the mode: 0, 1 or 2, as in package stint
 --   + if the group goes on with the next request, or -
 --   the time that the cost takes to come back, as seconds and nanoseconds
---   the tolerance
---   a fourth: for undo the instant of the spend, for hold its end, and
---   otherwise the tolerance that a TAT of an earlier generation is cut down to
+--   the tolerance, likewise
+--   a fourth, likewise: for undo the instant of the spend, for hold its end, and
+--     otherwise the tolerance that a TAT of an earlier generation is cut down to
 --
 -- The reply is one line: the time, and for each group 1 or 0 for allowed, and
--- for each of its requests the TAT, the time to wait and the end of the hold. A
--- group with a key that is no string is Ti, if that is its i-th key, and a group
--- with a value that is not a bucket's is Vi. Nothing else is said of it, and
--- nothing of it is carried out. If the server refuses a command, the error begins
--- with STINT NONE if nothing was written, and otherwise with STINT SOME.
+-- for each of its requests the TAT, the time to wait and the end of the hold.
+-- If the i-th key of a group is no string, the group's part is only Ti. If the
+-- value of that key is not a bucket's, it is only Vi. No request of such a group
+-- is carried out. If the server refuses a command, the error begins with STINT
+-- NONE if nothing was written, and otherwise with STINT SOME.
 --
 -- An instant needs 61 bits and a number has 53, so every instant and duration is
 -- a pair of seconds and nanoseconds.
@@ -65,8 +66,8 @@ else
 end
 local micros = format('%d', nows * 1000000 + (nown - nown % 1000) / 1000)
 
--- open reads a bucket. If its key is not one, it returns what to reply. What a
--- request makes of its bucket is ns, nn, mark and held, if it moves.
+-- open reads a bucket. If its key is not one, it returns what to reply. If a
+-- request moves its bucket, ns, nn, next and held are the new state.
 local function open(key)
   local v = redis.pcall('GET', key)
   local ts, tn, mark, hs, hn = 0, 0, '0', 0, 0

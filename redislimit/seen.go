@@ -25,7 +25,7 @@ type sighting struct {
 	key       stint.Key
 	tat, hold int64
 	now       int64 // the server's time in the answer
-	sent      int64 // elapsed time of this node before the question
+	sent      int64 // elapsed time before the question
 	asked     int64 // elapsed time when a caller asked again, or 0
 }
 

@@ -12,13 +12,14 @@ type outage struct {
 	away     atomic.Bool
 	since    atomic.Int64 // server's time when away began
 	timeouts atomic.Int32 // in a row
-	spends   atomic.Int64 // decisions of this node that may have moved own buckets
+	spends   atomic.Int64 // decisions that may have moved own buckets
 	settled  atomic.Int64 // value of spends when no debt was left
 	probing  sync.Mutex   // held by the probe
 }
 
-// shards are the outages of a cluster. They are by the id of the primary, or its
-// address. If they are not known, all slots have the outage of the Limiter.
+// shards are the outages of a cluster, by the id or the address of each shard's
+// primary. Until the shards are known, all slots have the outage of the
+// Limiter.
 type shards struct {
 	of  atomic.Pointer[[16384]*outage] // by slot
 	mu  sync.Mutex                     // guards all
@@ -46,8 +47,9 @@ func (l *Limiter) outages() []*outage {
 	return all
 }
 
-// loadShards asks a cluster which slots belong together. While a shard is away
-// they stay as they are: a replica that takes its place is the same shard.
+// loadShards asks a cluster which slots each shard has. While a shard is away
+// it changes nothing, because a replica that takes over belongs to the same
+// shard.
 func (l *Limiter) loadShards() {
 	if !l.cluster.Load() || l.awayNow.Load() > 0 || !l.opts.decidesAway() {
 		return
@@ -93,7 +95,8 @@ func (l *Limiter) loadShards() {
 	l.shards.of.Store(of)
 }
 
-// probeKeyOf returns a key that is no bucket, and that a server has.
+// probeKeyOf returns a key in a slot of the outage's server. It is no bucket's
+// key.
 func (l *Limiter) probeKeyOf(o *outage) string {
 	key := l.opts.Prefix + ":probe"
 	for i := 0; l.outageOf(key) != o && i < 1<<18; i++ { // a shard may have a single slot

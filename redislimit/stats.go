@@ -9,12 +9,11 @@ import (
 )
 
 // Event reports to an operator that the server, or a shard of a cluster, went
-// away or came back. Health
-// and Stats report it too.
+// away or came back. Health and Stats report it too.
 type Event struct {
 	Kind EventKind
-	Time time.Time // of the server, as far as this node knows it
-	Err  error     // of ServerAway: what was seen
+	Time time.Time // of the server, as far as this machine knows it
+	Err  error     // of ServerAway: why it counts as away
 }
 
 // EventKind says what an Event is about.
@@ -23,7 +22,7 @@ type EventKind uint8
 // The kinds of events.
 const (
 	ServerAway EventKind = iota + 1 // Options.Away holds from now on
-	ServerBack                      // and no longer; what this node spent is charged
+	ServerBack                      // it decides again, and has charged what this machine spent
 )
 
 // String returns what happened, in two words.
@@ -50,10 +49,10 @@ type Stats struct {
 	Trips     int64         // script calls
 	Aways     int64         // times that the server, or a shard of a cluster, went away
 	Away      time.Duration // time that it was away, until now; the sum over shards
-	AwaySince time.Time     // zero while all are there
-	Share     int64         // calls decided with this node's share, and SpendAll for each slot
-	Open      int64         // buckets of which AwayOpen let spends pass
-	Charged   int64         // buckets that the server was charged for when it was back
+	AwaySince time.Time     // zero if none is away
+	Share     int64         // calls decided with this machine's share; SpendAll once for each slot
+	Open      int64         // spends that AwayOpen let pass, one for each bucket
+	Charged   int64         // buckets that were charged when the server was back
 	Local     stint.Stats   // of the file at Options.Local, or of memory
 }
 

@@ -105,7 +105,7 @@ func (l *Limiter) arguments(batch []*trip, generation string) (keys, args []stri
 // recordLen is the length of what the script gets for each request.
 const recordLen = 3 + 6*8
 
-// appendRecord appends it.
+// appendRecord appends the record of a request.
 func (r *request) appendRecord(b []byte, op string, more bool) []byte {
 	follows := byte('-')
 	if more {
@@ -231,7 +231,7 @@ func (l *Limiter) explain(err error) error {
 		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 			return fmt.Errorf("%w: %w", ErrAway, err)
 		}
-		if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() { // a Client may have its own words for it
+		if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() { // a Client may have its own error for it
 			return fmt.Errorf("%w: %w: %w", ErrNoAnswer, context.DeadlineExceeded, err)
 		}
 		return fmt.Errorf("%w: %w", ErrNoAnswer, err)
@@ -317,7 +317,7 @@ func (l *Limiter) split(op string, rs []request) []trip {
 
 // undo returns in the background what the trips spent, because another trip of
 // the same call denied or failed. Tokens that have come back by themselves are
-// not returned again. If an undo fails, they stay spent.
+// not returned again. If an undo fails, the tokens stay spent.
 func (l *Limiter) undo(n *limitsInForce, trips []trip) {
 	for i := range trips {
 		t := &trips[i]

@@ -15,7 +15,7 @@ import (
 
 const perAccount stint.Name = 1
 
-// spend takes three tokens of two, from a server that a test has started.
+// spend asks three times for a token of a bucket of two.
 func spend(client redislimit.Client, id string) {
 	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(2)}}, nil, nil)
 	if err != nil {

@@ -70,8 +70,8 @@ func start() (addr string, server *os.Process, stop func()) {
 	panic("redis-server did not start")
 }
 
-// cutting is a connection that ends in place of the reply to a script if cut is
-// set.
+// cutting is a connection. If cut is set, it ends instead of delivering the
+// reply to a script.
 type cutting struct {
 	net.Conn
 	cut, sent *atomic.Bool
@@ -93,7 +93,8 @@ func (c cutting) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// clients returns both kinds for a server. Their connections end if cut is set.
+// clients returns a Client of each library for a server, with connections that
+// cut ends.
 func clients(t *testing.T, addr string, cut *atomic.Bool) map[string]redislimit.Client {
 	dial := func(ctx context.Context) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -160,7 +161,7 @@ func TestClients(t *testing.T) {
 			if _, err := lim.Spend(key, 1); !errors.Is(err, redislimit.ErrNoAnswer) || cut.Load() {
 				t.Error(name, err)
 			}
-			for !lim.Stats().AwaySince.IsZero() { // a broken connection says that the server is away
+			for !lim.Stats().AwaySince.IsZero() { // after a broken connection the server is away
 				runtime.Gosched()
 			}
 		}

@@ -1,5 +1,5 @@
-// Program example shares one bucket between two processes: it starts a second
-// one of itself, and both spend until they are denied.
+// Program example shares one bucket between two processes. It starts itself a
+// second time, and both processes spend until they are denied.
 package main
 
 import (
@@ -19,7 +19,7 @@ const perAccount stint.Name = 1
 func main() {
 	url := flag.String("url", "redis://127.0.0.1:6399", "of the server")
 	second := flag.Bool("second", false, "be the second process")
-	id := flag.String("id", time.Now().Format(time.RFC3339Nano), "of the account: by default one that was never used")
+	id := flag.String("id", time.Now().Format(time.RFC3339Nano), "of the account; the default is a new one")
 	flag.Parse()
 	log.SetFlags(0)
 	names := stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(20)}}
