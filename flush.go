@@ -231,7 +231,7 @@ func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, ski
 		err = f.save(nil) // finds out whether the file is still at its path
 	}
 	for _, change := range c.changes[:n] {
-		if err != nil || change.TAT == 0 {
+		if err != nil || change.TAT == 0 || change.Key.Name == Unknown {
 			f.directory.saved(change, err, c.now)
 		}
 	}
@@ -253,11 +253,10 @@ func (f *flusher) sweep(c *collector) {
 			s.expireLocked(c.now)
 		}
 		for key, g := range s.gates {
-			if over := g.hold != 0 && g.hold <= c.now; over || g.unsaved {
-				if over {
-					g.hold = 0
-				}
-				g.unsaved = false
+			if g.hold != 0 && g.hold <= c.now {
+				g.hold, g.unsaved = 0, true
+			}
+			if g.unsaved {
 				c.changes = append(c.changes, Change{holdKey(key), g.hold})
 			}
 			s.tidyGateLocked(key, g, c.now)
@@ -349,14 +348,15 @@ func (c *collector) waits(s *shard, b table.Slot) bool {
 	return false
 }
 
-// saved notes how the save of a change ended. If it failed, the bucket is
-// dirty again. A bucket that was deleted from the store may leave memory, too.
+// saved notes how the save of a change ended. If it failed, the bucket is dirty
+// again, and a hold stays unsaved. A bucket that was deleted from the store may
+// leave memory, too.
 func (t *directory) saved(change Change, err error, now int64) {
 	key := change.Key
 	isHold := key.Name == Unknown
 	if isHold {
 		held, keyErr := ParseKey(key.ID)
-		if err == nil || keyErr != nil {
+		if keyErr != nil {
 			return
 		}
 		key = held
@@ -365,7 +365,9 @@ func (t *directory) saved(change Change, err error, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if isHold {
-		s.gateLocked(key, h).unsaved = true
+		g := s.gateLocked(key, h)
+		g.unsaved = err != nil || g.hold != change.TAT
+		s.tidyGateLocked(key, g, now)
 		return
 	}
 	i, ok := s.findLocked(key, h)

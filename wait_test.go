@@ -2,6 +2,7 @@ package stint
 
 import (
 	"context"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -232,6 +233,40 @@ func TestResetQueue(t *testing.T) {
 		require.NoError(t, r.Reset(key))
 		require.Zero(t, r.stored(key))
 	}
+}
+
+// TestResetHold: a Hold fails, but the store has the hold. The flush that is to
+// delete it fails, too. A Reset during that flush returns nil, so a crash does
+// not bring the hold back.
+func TestResetHold(t *testing.T) {
+	r, key := newLevels(t, ten), synced.Key("a")
+	r.disk.on(func(op storeOp) error {
+		if op.name == "save" && op.done {
+			return errDisk
+		}
+		return nil
+	})
+	require.ErrorIs(t, r.Hold(key, r.clock.Now().Add(time.Hour)), ErrNotDurable)
+	reset := make(chan error, 1)
+	r.disk.on(func(op storeOp) error {
+		if op.name != "save" {
+			return nil
+		}
+		r.disk.on(nil)
+		go func() { reset <- r.Reset(key) }()
+		s, _ := r.directory.shard(key)
+		for waits := false; len(reset) == 0 && !waits; { // until it has ended, or waits for its commit
+			s.mu.Lock()
+			g := s.gates[key]
+			waits = g != nil && g.commits > 0
+			s.mu.Unlock()
+			runtime.Gosched()
+		}
+		return errDisk
+	})
+	require.ErrorIs(t, r.Flush(), errDisk)
+	require.NoError(t, <-reset)
+	require.True(t, r.next(levelLimits(t, ten)).check(key, 1).Allowed)
 }
 
 // TestFailedReset: a bucket waits no longer than an empty one of its
