@@ -35,7 +35,7 @@ func newBoard(t *testing.T, kind string) *board {
 	return b
 }
 
-// tenIn10m is a limit of which an empty bucket is full after ten minutes.
+// tenIn10m is a limit under which an empty bucket is full after ten minutes.
 func tenIn10m(t testing.TB) *Limits {
 	return levelLimits(t, Limit{Burst: 10, Count: 10, Period: 10 * time.Minute})
 }

@@ -49,7 +49,7 @@ func TestConcurrentLaw(t *testing.T) {
 		},
 	}
 	for kind, open := range stores {
-		for _, resident := range []int{0, 700} { // of 256 shards
+		for _, resident := range []int{0, 700} { // 0 evicts nothing
 			t.Run(fmt.Sprint(kind, "/resident ", resident), func(t *testing.T) {
 				concurrentLaw(t, open(t), resident, length(40, 50))
 			})

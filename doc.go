@@ -61,8 +61,8 @@ had never stopped, except that the queues are gone.
 	Flushed (default)   nothing                what was spent since the     refunds and resets
 	                                           last flush: FlushInterval    since then
 	                                           and the time of one flush
-	Leased              one commit for each    nothing                      one lease of each bucket
-	                    lease
+	Leased              one commit, if it      nothing                      one lease of each bucket
+	                    begins a lease
 	Synced              one commit             nothing                      nothing
 
 Callers that wait at the same time share a commit. If memory holds
@@ -73,8 +73,8 @@ flush.
 A lease is a number of tokens, at most an eighth of the burst, that the file
 counts as spent in advance. Spends then take the tokens of the lease in memory.
 A lease is renewed while half of it is left, so a bucket in use seldom waits for
-the disk. Leased is for quotas that cost money. Synced is for quotas of which a
-crash may not withhold even a lease.
+the disk. Leased is for quotas that cost money. Synced is for quotas that a
+crash may not reduce even by a lease.
 
 [Limiter.Flush] makes everything spent so far durable, at every level. A
 [Limiter.Hold] is durable when it returns. A [Limiter.SpendAll] with a Leased or
@@ -87,15 +87,15 @@ Flushed or Memory, it always waits.
 A denial is a Decision, not an error. An error says that there was no decision:
 with it comes the zero Decision, which denies, and nothing was spent. There is
 one exception: [ErrNotDurable] says that the store could not make the decision
-durable, and the tokens may stay spent. [Limiter.Allow], which returns no error,
-answers Options.FailOpen then.
+durable, and the tokens may stay spent. [Limiter.Allow] returns no error: it
+answers Options.FailOpen instead.
 
-Errors wrap one of the variables below, or a [ConfigError]; [errors.Is] and
-[errors.As] tell them apart. If the disk fails, limits at Memory and Flushed go
-on deciding from memory, exactly. Limits at Leased and Synced return
-ErrNotDurable when they would have to write. [Limiter.Health] says what is wrong
-and since when, until it is over. docs/faults.md has a table of faults, and of
-what each leaves.
+Most errors wrap one of the variables below, or a [ConfigError]; [errors.Is] and
+[errors.As] tell them apart. If a bucket cannot be read, the error is the
+store's. If the disk fails, limits at Memory and Flushed go on deciding from
+memory, exactly. Limits at Leased and Synced return ErrNotDurable when they
+would have to write. [Limiter.Health] says what is wrong and since when, until
+it is over. docs/faults.md has a table of faults, and of what each leaves.
 
 # Waiting
 

@@ -55,7 +55,7 @@ func newLimiter(name stint.Name, limit stint.Limit) (*stint.Limiter, *clock) {
 	return must(stint.New(stint.NewMemStore(), limitsOf(name, limit), &stint.Options{Now: c.now})), c
 }
 
-// Three logins an hour. The README begins with this, as a program.
+// Three logins a minute. The README begins with such a program.
 func Example() {
 	defer inTempDir()()
 

@@ -21,7 +21,7 @@ func TestFlood(t *testing.T) {
 	const flood, quota Name = 1, 2
 	const expiry = 20 * time.Second
 	clock := newSimClock()
-	tick := 5 * expiry / time.Duration(decisions) // ids begin to expire after a fifth of it
+	tick := 5 * expiry / time.Duration(decisions) // ids begin to expire after a fifth of the flood
 	limits := limitsOf(t, Names{flood: {Label: "flood"}, quota: {Label: "quota"}},
 		map[Name]Limit{flood: {Burst: 5, Count: 5, Period: expiry}, quota: PerDay(10)})
 	l, err := Open(storePath(t), limits, &Options{

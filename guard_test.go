@@ -16,11 +16,10 @@ import (
 )
 
 // TestGuard fails if a decision has become a third slower. In one run it
-// compares decisions with a reference, which does the least that a limiter
-// does. The reference hashes the id, finds it in a map under a lock, reads the
-// clock, and adds to a TAT. All take turns in short slices, and the shortest
-// slice of each counts. Other work on the machine only makes slices longer, and
-// never all of five hundred.
+// compares decisions with a reference, a map of TATs. The reference hashes the
+// id, finds it in the map under a lock, reads the clock, and adds to the TAT.
+// All take turns in short slices, and the shortest slice of each counts. Other
+// work on the machine only makes slices longer, and never all of five hundred.
 func TestGuard(t *testing.T) {
 	if testing.CoverMode() != "" {
 		t.Skip("coverage slows the two down differently")

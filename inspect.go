@@ -227,7 +227,8 @@ func (l *Limiter) failed(key Key, err error) error {
 	return err
 }
 
-// FlushStats are counts and times of the flushes of one Limiter.
+// FlushStats are counts and times of the flushes of one Limiter. A large flush
+// is several saves, and each of them counts.
 type FlushStats struct {
 	Flushes  int64         // that wrote something
 	Buckets  int64         // written or deleted by them

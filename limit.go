@@ -33,10 +33,10 @@ var (
 	// Unlimited is the absence of a limit: every request is allowed.
 	Unlimited = Limit{Burst: math.MaxInt64, Period: -1}
 
-	// Blocked denies every request, whatever its cost, with the RetryAfter and
-	// ResetAfter of math.MaxInt64 nanoseconds, 292 years. Reserve and Wait
-	// return ErrBlocked, but requests that are in the queue keep their turns.
-	// The bucket keeps its state for a later limit: Refund changes nothing.
+	// Blocked denies every request, whatever its cost. RetryAfter and ResetAfter
+	// are math.MaxInt64 nanoseconds, 292 years. Reserve and Wait return
+	// ErrBlocked, but requests that are in the queue keep their turns. The bucket
+	// keeps its state for a later limit: Refund changes nothing.
 	Blocked = Limit{Period: -1}
 )
 

@@ -198,8 +198,8 @@ func (l *Limiter) load(r *request) error {
 	return err
 }
 
-// evictOne removes at least one bucket from memory. If each bucket must be
-// saved first, evictOne flushes.
+// evictOne makes space in memory for one bucket. If each bucket must be saved
+// first, evictOne flushes.
 func (l *Limiter) evictOne() error {
 	full := func() bool { return l.directory.resident.Load() >= int64(l.opts.MaxResident) }
 	evict := func(used bool) bool {
@@ -298,11 +298,12 @@ func (l *Limiter) loadTAT(key Key) (tat int64, err error) {
 	return 0, fmt.Errorf("stint: %w", err)
 }
 
-// Raise empties a bucket until it is full no earlier than that, and returns when
-// it will be full. A time that has passed means that it is full. Raise is for
-// buckets whose state is known from elsewhere: of two states the emptier stays,
-// so nothing is spent twice, in whatever order they come. It empties a bucket at
-// most, and leaves one without a limit, or a queue, as it is.
+// Raise takes tokens from a bucket, so that it is full no earlier than at the
+// time full, and returns when it will be full. If that time has passed, Raise
+// takes nothing. It is for buckets whose state is known from elsewhere: of two
+// states the emptier stays, so nothing is spent twice, in whatever order they
+// come. Raise empties a bucket at most. It changes no queue, and no bucket
+// without a limit.
 //
 // The Limit of the Request counts, or else the configured one. Cost and Mode do
 // not. The change is as durable as a spend. Errors are those of Spend, and

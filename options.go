@@ -56,7 +56,7 @@ type Options struct {
 //     tokens may be spent.
 //   - SpendTogether decides at one instant, spends for all or for none, and
 //     RetryAfter is exact.
-//   - The limit is that of the Request, or else that of Limits.
+//   - The limit is the Request's, or else the one in Limits.
 //   - Now is the time by the clock of the decisions, which holds use too.
 //   - Check, Bucket and Now change nothing.
 //
@@ -141,7 +141,7 @@ func (o *Options) withDefaults() (Options, error) {
 // A bucket keeps the time at which it will be full, but never waits longer than
 // an empty bucket of the new limit. A bucket whose time was cut has more tokens
 // than before if the larger limit comes back. The next flush saves the new
-// time. After a crash before that flush, the bucket is empty.
+// time. After a crash before that flush, the bucket is at worst empty.
 //
 // Names must keep their numbers, or the error is ErrNameMismatch. They must
 // keep their Parent and Floor, too. After an error the old limits stay in

@@ -198,8 +198,8 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 	return true
 }
 
-// decisionOf returns the stricter of two decisions on a class: that of its
-// ceiling, and that of the floor or total that pays.
+// decisionOf returns the decision of a class's ceiling, or of the floor or
+// total that pays: the stricter of the two.
 func decisionOf(w *share.Waits, ofCeiling, ofTotal, ofFloor *Decision) Decision {
 	source := *ofTotal
 	if w.ShowsFloor(ofFloor.Remaining, ofTotal.Remaining) {

@@ -251,7 +251,7 @@ func TestShareLimitsChange(t *testing.T) {
 	require.False(t, ok)
 }
 
-// The sums that With keeps are those of limits that are made anew.
+// With keeps the same sums as NewLimits computes from the same limits.
 func TestShareSumsStay(t *testing.T) {
 	ls := shareLimits(t, Flushed)
 	for i := range 50 {

@@ -45,8 +45,8 @@ type Store interface {
 	All(name Name) iter.Seq2[Change, error]
 
 	// Maintain does a small part of the Store's upkeep. The Limiter calls it
-	// after each flush, with the time of its own clock. A failure must show in
-	// Health.
+	// after each periodic flush, with the time of its own clock. A failure must
+	// show in Health.
 	Maintain(now time.Time) error
 
 	// Health returns what is wrong with the Store now, or nil. It must not
@@ -254,7 +254,7 @@ func (s *BoltStore) Health() error { return s.store.Health() }
 
 // Compact rewrites the file without its free pages, and puts the new one in
 // place of the old one in one step, while saves and loads go on. A file over
-// 64 MiB of which more than half is free is compacted automatically. After an
+// 64 MiB is compacted automatically when more than half of it is free. After an
 // error the old file stays in use, with one exception. If only the name of the
 // new file could not be made durable, the new file is in use. Each save then
 // tries first to make the name durable.

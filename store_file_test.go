@@ -107,7 +107,7 @@ const (
 	goldenFileLog  = "testdata/format1-log.db.gz" // most of it is zeros
 )
 
-// golden is what each golden file holds.
+// goldenTATs returns what each golden file has.
 func goldenTATs() map[Key]int64 {
 	return map[Key]int64{
 		{1, ""}:                            1_700_000_000_000_000_000,

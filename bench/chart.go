@@ -27,8 +27,8 @@ const (
 	plotLeft, plotTop, plotRight, plotBottom = 76, 64, 640, 420
 )
 
-// colors are those of the background, the text, the faint text and the grid,
-// and then of the lines.
+// colors are the colors of the background, the text, the faint text, the grid,
+// and then the lines.
 type colors [14]string
 
 var (

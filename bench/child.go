@@ -36,8 +36,8 @@ type order struct {
 	Length     time.Duration
 	Best       time.Duration // the shortest spin known
 	Seed       uint64
-	First      int // of the ids to go through
-	Count      int // of the ids to go through; 0 means all
+	First      int // first id to go through
+	Count      int // number of ids to go through; 0 means all
 }
 
 // A reply is the result of an order.
@@ -52,7 +52,7 @@ type reply struct {
 	Bytes     int64   // written, or on the disk, or of the heap
 	RSS       int64   // of the process
 	PerID     float64 // bytes
-	OnDisk    int64   // of the bytes written, and of the file system's own
+	OnDisk    int64   // bytes written to the disk, with the file system's own
 	GC        time.Duration
 	Flushes   int64 // of stint
 	Flushed   int64 // buckets

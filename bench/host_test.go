@@ -46,7 +46,7 @@ type hostOrder struct {
 	Length  time.Duration
 }
 
-// hostOwner owns the file, and spends when it is told to.
+// hostOwner owns the file, and runs the rounds that it reads from its input.
 func hostOwner(told string) {
 	var o struct {
 		Path  string
@@ -107,7 +107,7 @@ var hostIDs = func() (ids [1000]string) {
 	return ids
 }()
 
-// perSecond returns how many calls in a second the callers make.
+// perSecond returns the calls per second of all callers together.
 func perSecond(callers int, length time.Duration, call func(caller, n int)) float64 {
 	var calls atomic.Int64
 	var stop atomic.Bool

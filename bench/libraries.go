@@ -66,7 +66,8 @@ func (d *rwMutexMap) Allow(id string) bool {
 
 func (d *rwMutexMap) Close() error { return nil }
 
-// Its own benchmark takes from one key, "", and says that it takes from 100,000.
+// The benchmark in go-limiter's repository takes from one key, "", and says that
+// it takes from 100,000.
 var goLimiter = Contestant{"sethvargo/go-limiter", false,
 	"memorystore; fixed windows: up to twice the limit across the end of one",
 	func(cfg Config) (Decider, error) {

@@ -61,9 +61,9 @@ func run() (err error) {
 	b := &bench{rounds: 5, skipped: make(map[string]string)}
 	flag.BoolVar(&b.quick, "quick", false, "take a few minutes only: short rounds, and at most 100,000 ids")
 	flag.IntVar(&b.maxIDs, "ids", 0, "leave out workloads with more `ids` (default 10000000, with -quick 100000)")
-	flag.StringVar(&b.results, "results", "results", "where the tables and charts go")
+	flag.StringVar(&b.results, "results", "results", "the `folder` for the tables and charts")
 	flag.StringVar(&b.dir, "dir", "",
-		"the `folder` for the contestants' files, on the measured disk (default: that of temporary files)")
+		"the `folder` for the contestants' files, on the measured disk (default: the system's for temporary files)")
 	only := flag.String("only", "", "the `tables` to make, of decision,memory,durable,flushed,growth (default all)")
 	flag.Parse()
 	switch {

@@ -13,7 +13,7 @@ import (
 
 // Decisions are measured in slices of a fraction of a millisecond. Between
 // slices is a loop of known length. If it takes longer than at its best,
-// another program had the core, or the other half of it, and the slice does not
+// another program used the core, or the other half of it, and the slice does not
 // count. The figure of a round is the median of the slices that count, and a
 // cell of a table is the median of its rounds.
 
@@ -152,7 +152,7 @@ func allow(d Decider, group int, ids []string) (allowed int) {
 	return allowed
 }
 
-// allocations returns the number in a call, rounded down as
+// allocations returns the number of allocations in a call, rounded down as
 // testing.AllocsPerRun does.
 func allocations(d Decider, w Workload) float64 {
 	group, _ := groupOf(d)
@@ -183,7 +183,7 @@ func (b *barrier) wait() {
 	}
 }
 
-// A histogram counts durations, told apart to about three per cent.
+// A histogram counts durations, to about three per cent.
 type histogram struct {
 	counts [64 * 32]int64
 	n      int64
@@ -229,7 +229,7 @@ func (h *histogram) quantile(q float64) time.Duration {
 	return h.max
 }
 
-// Latencies are those of a Decider's decisions.
+// Latencies says how long the decisions of a Decider took.
 type Latencies struct {
 	N                          int64
 	P50, P99, P999, P9999, Max time.Duration

@@ -92,7 +92,7 @@ func (d *redisDecider) Close() error {
 	return errors.Join(d.client.Close(), d.server.Process.Signal(syscall.SIGTERM), d.server.Wait())
 }
 
-// redisVersion returns what redis-server says that it is.
+// redisVersion returns the version that redis-server prints.
 func redisVersion() string {
 	out, err := exec.Command("redis-server", "--version").Output()
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// Embedded stores are no limiters. Each gets a limiter as programs write them
-// on top: GCRA with a transaction per decision.
+// Embedded stores are no limiters. Each gets a limiter as programs write it:
+// GCRA with a transaction per decision.
 
 var (
 	sqliteFull   = Contestant{"SQLite FULL", true, "WAL, synchronous=FULL; an upsert per decision", openSQLite("FULL")}
@@ -40,8 +40,7 @@ func newGCRA(cfg Config) gcra {
 	return gcra{int64(cfg.Interval), cfg.Burst * int64(cfg.Interval)}
 }
 
-// spend returns the TAT after a token is taken, and whether the limit allows
-// that.
+// spend returns the TAT after a token is taken, and whether the limit allows it.
 func (g gcra) spend(tat, now int64) (int64, bool) {
 	tat = max(tat, now) + g.interval
 	return tat, tat <= now+g.tolerance

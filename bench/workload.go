@@ -51,9 +51,9 @@ func (w Workload) Limit(denied bool) (burst int64, interval time.Duration) {
 
 const idLen = 24
 
-// appendID appends the id with a number: 24 hexadecimal digits, all different
-// from one id to the next, so that a comparison of some of them gains nothing.
-// The last eight are the number times an odd constant, so no two ids share
+// appendID appends the id with a number: 24 hexadecimal digits. Ids differ in
+// all their parts, so a limiter gains nothing if it compares only a part. The
+// last eight digits are the number times an odd constant, so no two ids share
 // them.
 func appendID(b []byte, i uint32) []byte {
 	var raw [idLen / 2]byte
@@ -103,7 +103,7 @@ func (sw *sweep) stream() *stream {
 
 func sweepAll(w Workload) *sweep { return &sweep{w: w, span: uint64(w.IDs)} }
 
-// draw returns the number of the next id: of a sweep, the one whose turn it is.
+// draw returns the number of the next id. Only a sweep uses turn.
 func (s *stream) draw(turn uint64) (i uint32) {
 	switch {
 	case s.sweep != nil:

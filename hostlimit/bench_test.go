@@ -56,8 +56,8 @@ func BenchmarkSpend(b *testing.B) {
 }
 
 // TestOwnerCost compares the decisions of owners that have guests, by Open and
-// by Serve, with those of a Limiter without. They take turns, and the shortest
-// slice of each counts.
+// by Serve, with decisions of a Limiter without guests. The three take turns,
+// and the shortest turn of each counts.
 func TestOwnerCost(t *testing.T) {
 	if !long {
 		t.Skip("it measures")

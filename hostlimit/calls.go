@@ -226,7 +226,7 @@ func (l *Limiter) Reset(keys ...stint.Key) error {
 		func(r remote) error { return r.reset(keys) })
 }
 
-// Wait is stint.Limiter.Wait. The queue is that of all processes.
+// Wait is stint.Limiter.Wait. All processes share the queue.
 func (l *Limiter) Wait(ctx context.Context, key stint.Key, cost int64) error {
 	return l.WaitRequest(ctx, stint.Request{Key: key, Cost: cost})
 }

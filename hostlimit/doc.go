@@ -33,7 +33,8 @@
 // or stopped answering returns [ErrNoAnswer]: it may have been carried out. The
 // Limiter repeats such a call only if it changes nothing. Later calls wait for
 // the next owner, for at most Options.TakeoverTimeout, and then return
-// [ErrNoOwner]: nothing was done. If the owner closes, no call fails.
+// [ErrNoOwner]: nothing was done. If the owner closes, only calls fail that it
+// cannot answer within 250 ms.
 //
 // # Waiting
 //

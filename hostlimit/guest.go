@@ -19,8 +19,8 @@ type OwnerInfo struct {
 }
 
 // A Guest asks the owner of a file, and never becomes the owner. It is for the
-// commands of operators. Its methods do what those of stint.Limiter do. A request
-// without a Limit is held to the owner's limits.
+// commands of operators. Its methods do what those of stint.Limiter do. The
+// owner's limits apply to a request without a Limit.
 type Guest struct{ r remote }
 
 // Dial connects to the process that serves the file at path. names, which may

@@ -103,7 +103,8 @@ func TestHostileGuest(t *testing.T) {
 	require.NoError(t, polite.Health())
 }
 
-// An owner ends a guest that sends half a frame, and one that never reads.
+// An owner disconnects a guest that sends half a frame, and one that never
+// reads.
 func TestSlowGuest(t *testing.T) {
 	if !long {
 		t.Skip("takes five seconds: run it with -tags long")
@@ -129,12 +130,12 @@ func TestSlowGuest(t *testing.T) {
 	for err == nil {
 		_, err = unread.Write(pings)
 	}
-	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the owner ends it")
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the owner disconnects it")
 	_, err = polite.Spend(perID.Key("a"), 1)
 	require.NoError(t, err)
 }
 
-// An owner serves so many guests, and refuses the next.
+// An owner serves MaxGuests guests, and refuses the next.
 func TestManyGuests(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
 	events := newRecorder()
@@ -293,8 +294,8 @@ func TestOtherUser(t *testing.T) {
 	require.ErrorIs(t, events.wait(t, GuestRefused).Err, ErrRefused)
 }
 
-// Two versions of a program have different limits for one key. Each is held to
-// its own, and both together to the larger.
+// Two versions of a program have different limits for one key. Each keeps its
+// own limit, and both together keep the larger one.
 func TestTwoVersions(t *testing.T) {
 	path := filePath(t)
 	small, large := stint.PerHour(10), stint.PerHour(100)
@@ -369,8 +370,8 @@ func TestNewName(t *testing.T) {
 	}
 }
 
-// Hostile guests do not slow the others down: by turns, a polite guest decides
-// beside idle connections, and beside as many that do what they can.
+// TestHostileLatency measures how much hostile guests slow the others down. By
+// turns, a polite guest decides beside idle connections and beside hostile ones.
 func TestHostileLatency(t *testing.T) {
 	if !long {
 		t.Skip("it measures")

@@ -16,7 +16,7 @@ import (
 // Limiter is a stint.Limiter whose file several processes share. Its methods do
 // what those of stint.Limiter do. Any number of goroutines may call them.
 type Limiter struct {
-	front  atomic.Pointer[spender] // of now; the first field, or Spend is not inlined
+	front  atomic.Pointer[spender] // for the current role; first, or Spend is not inlined
 	place  place
 	opts   Options
 	limits atomic.Pointer[declared]
@@ -36,16 +36,16 @@ type Limiter struct {
 
 var _ stint.Decider = (*Limiter)(nil)
 
-// backend is what decides: the Limiter of this process, or the owner of which
-// this process is a guest.
+// backend decides. It is the Limiter of this process and its server, or a
+// connection to the owner.
 type backend struct {
 	limiter *stint.Limiter
 	server  *Server
 	remote  remote
 }
 
-// spender has the calls that are so short that a look at the role, or one more
-// copy of a Decision, would slow them down. The methods of Limiter are inlined,
+// spender has the calls that are so short that reading the role, or copying a
+// Decision once more, would slow them down. The methods of Limiter are inlined,
 // so each of them is one call of a spender.
 type spender interface {
 	Allow(key stint.Key) bool
@@ -168,7 +168,7 @@ func (b *backend) close() (err error) {
 	return errors.Join(b.server.Close(), b.limiter.Close())
 }
 
-// lost begins to look for another owner, after c has lost the last one.
+// lost starts seek after the connection c has lost the owner.
 func (l *Limiter) lost(c *conn, err error) {
 	l.mu.Lock()
 	b := l.now.Load()

@@ -203,7 +203,7 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// A guest whose owner closes takes over before a call fails.
+// When the owner closes, a guest takes over before a call fails.
 func TestOwnerCloses(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, map[stint.Name]stint.Limit{perID: stint.PerHour(1_000_000)})
 	events := newRecorder()
@@ -239,7 +239,7 @@ func TestOwnerCloses(t *testing.T) {
 	}
 }
 
-// Many callers with long lists get their answers, however much that is at once.
+// Many callers that send long lists at once get all their answers.
 func TestManyLongLists(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
 	openOn(t, path, limits, nil)

@@ -40,7 +40,7 @@ func filePath(t testing.TB) string {
 	return filepath.Join(folder, "quota.db")
 }
 
-// openOn returns a Limiter of the file, which ends with the test.
+// openOn returns a Limiter of the file, and closes it at the end of the test.
 func openOn(t testing.TB, path string, limits *stint.Limits, opts *Options) *Limiter {
 	t.Helper()
 	l, err := Open(path, limits, opts)

@@ -12,8 +12,8 @@ import (
 // Options are the options of Open; nil or the zero value means the defaults.
 type Options struct {
 	// Limiter has the options of the file while this process owns it. Its
-	// Durability and FailOpen hold for a guest, too. Open waits for
-	// LockTimeout, if the file is locked and no process serves it.
+	// Durability and FailOpen apply to a guest, too. Open waits for up to
+	// LockTimeout if the file is locked and no process serves it.
 	Limiter stint.Options
 
 	// TakeoverTimeout limits how long a call waits for an owner, and then for a
@@ -56,7 +56,7 @@ const (
 	BecameOwner    EventKind = iota + 1 // this process has the file
 	BecameGuest                         // another process has the file
 	OwnerLost                           // the owner closed, died, or does not answer
-	TakeoverFailed                      // the file is free and cannot be opened; the Limiter tries again
+	TakeoverFailed                      // the file cannot be opened, or its owner refuses; the Limiter tries again
 	GuestRefused                        // the owner refused a connection, or ended it for an error
 )
 

@@ -12,8 +12,8 @@ const (
 	bufferSize = 32 << 10
 )
 
-// outbox writes frames to a connection. One goroutine at a time writes, for all
-// of them, so frames that come together share a system call.
+// outbox writes frames to a connection. One goroutine at a time writes the
+// frames of all, so frames that come together share a system call.
 type outbox struct {
 	nc *stream
 

@@ -46,16 +46,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// workerOptions are those of a process that spends until its input is closed.
+// workerOptions are the options of a process that spends until its input is
+// closed.
 type workerOptions struct {
 	Path    string
 	Callers int
 	Limit   stint.Limit
 	ID      string
-	Lossy   bool // ErrNoAnswer and ErrNoOwner are to be expected
+	Lossy   bool // ErrNoAnswer and ErrNoOwner are expected
 }
 
-// message is what a worker prints, each in a line.
+// message is one line of a worker's output, as JSON.
 type message struct {
 	Event    string // "ready", "owner", "guest", "lost", "again" or "done"
 	Took     time.Duration
@@ -64,8 +65,8 @@ type message struct {
 	Err      string
 }
 
-// work spends with several callers. It writes a byte to file 3 for each
-// acknowledged token, if there is one.
+// work spends with several callers. If file 3 is open, it writes a byte to it
+// for each acknowledged token.
 func work(o workerOptions) {
 	var printing sync.Mutex
 	out := json.NewEncoder(os.Stdout)
@@ -259,13 +260,13 @@ func (w *worker) waitFor(event string, nth int) message {
 		select {
 		case <-w.came:
 		case <-timeout:
-			w.t.Fatalf("no %q for the %d. time: %+v", event, nth, w.messages())
+			w.t.Fatalf("%q came less than %d times: %+v", event, nth, w.messages())
 		}
 	}
 }
 
-// isOwner reports whether the last role that the worker told is that of the
-// owner.
+// isOwner reports whether the worker is the owner, by its last message about its
+// role.
 func (w *worker) isOwner() bool {
 	owner := false
 	for _, m := range w.messages() {
@@ -279,7 +280,7 @@ func (w *worker) isOwner() bool {
 	return owner
 }
 
-// stop ends the worker, and returns the last that it says.
+// stop ends the worker, and returns its last message.
 func (w *worker) stop() message {
 	w.t.Helper()
 	require.NoError(w.t, w.stdin.Close())
@@ -302,7 +303,7 @@ func (w *worker) end() message {
 	return last
 }
 
-// kill ends the process as nothing else does.
+// kill ends the process without warning.
 func (w *worker) kill() {
 	w.t.Helper()
 	require.NoError(w.t, w.cmd.Process.Kill())

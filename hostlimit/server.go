@@ -140,8 +140,8 @@ func (s *Server) declare(names []named) error {
 	return s.limiter.Declare(all)
 }
 
-// Close tells the guests, answers the calls that came before, and ends the
-// connections. Guests look for another owner then.
+// Close tells the guests to look for another owner, answers the calls that came
+// before, and ends the connections.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	if s.closing {

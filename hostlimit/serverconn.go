@@ -32,7 +32,7 @@ type serverConn struct {
 
 	busy    chan struct{} // a place for each call in a goroutine
 	idle    chan struct{} // a place for each goroutine without a call
-	calls   chan func()   // for the goroutines without one; closed by serve
+	calls   chan func()   // for the idle goroutines; closed by serve
 	running sync.WaitGroup
 	ctx     context.Context // ends with the connection
 	end     context.CancelFunc
@@ -202,8 +202,8 @@ func (c *serverConn) run(id uint32, f func() (func([]byte) []byte, error)) {
 	}
 }
 
-// work runs a call, and others after it. The stack of a new goroutine is so
-// small that a decision would copy it.
+// work runs a call, and then others. Goroutines are reused because the stack of
+// a new one is too small for a decision, and would be copied to a larger one.
 func (c *serverConn) work(call func()) {
 	for call != nil {
 		call()

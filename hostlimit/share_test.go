@@ -11,8 +11,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Processes that start and stop at random admit what one limit admits, and
-// nearly all of it.
+// Processes that start and stop at random admit no more than one limit allows,
+// and nearly as much.
 func TestShare(t *testing.T) {
 	limit := stint.Limit{Burst: 1000, Count: 4000, Period: time.Second}
 	path, processes, lasts := filePath(t), length(16, 4), length(30*time.Second, 800*time.Millisecond)
@@ -148,7 +148,7 @@ func count(w *worker, event string) (n int) {
 	return n
 }
 
-// indexOfOwner returns the index of the worker that is the owner, once one is.
+// indexOfOwner waits until a worker is the owner, and returns its index.
 func indexOfOwner(t *testing.T, workers []*worker) int {
 	t.Helper()
 	for range 10_000 {
@@ -159,7 +159,7 @@ func indexOfOwner(t *testing.T, workers []*worker) int {
 		}
 		<-time.After(time.Millisecond)
 	}
-	t.Fatal("nobody is the owner")
+	t.Fatal("no worker is the owner")
 	return 0
 }
 

@@ -13,9 +13,10 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// A guest that is stopped in the middle of its calls, as by a debugger, keeps no
-// other from deciding, and takes no more memory of the owner. Afterwards its
-// calls are answered, or end with ErrNoAnswer if it was stopped for too long.
+// If a guest is stopped in the middle of its calls, as by a debugger, the others
+// go on deciding, and the owner buffers at most maxFrame bytes for it. When the
+// guest goes on, its calls are answered, or end with ErrNoAnswer if it was
+// stopped for too long.
 func TestStoppedGuest(t *testing.T) {
 	path := filePath(t)
 	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
@@ -74,8 +75,9 @@ func connsOf(owner *Limiter) (all []*serverConn) {
 	return all
 }
 
-// Stopped guests do not slow the others down: by turns, a polite guest decides
-// beside guests that run, and beside the same guests while they are stopped.
+// TestStoppedLatency measures how much stopped guests slow the others down. By
+// turns, a polite guest decides beside guests that run, and beside the same
+// guests while they are stopped.
 func TestStoppedLatency(t *testing.T) {
 	if !long {
 		t.Skip("it measures")

@@ -10,8 +10,8 @@ import (
 // takes longer than a decision.
 const spinTime = 20 * time.Microsecond
 
-// spinning is set while a goroutine spins. One at a time does, so that others
-// have a processor.
+// spinning is set while a goroutine spins. Only one spins at a time, so that the
+// others have a processor.
 var spinning atomic.Bool
 
 // stream reads from a connection and writes to it. It has one reader and one

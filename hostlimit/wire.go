@@ -217,7 +217,7 @@ func (r *body) requests(reqs []stint.Request) []stint.Request {
 const (
 	decisionAllowed  = 1
 	decisionNoKey    = 2         // no request took part
-	decisionGiven    = 4         // the limit is that of the request
+	decisionGiven    = 4         // the request brought the limit
 	decisionLimit    = 8         // the limit follows
 	decisionMistaken = ^byte(15) // bits that no decision has
 )
@@ -311,8 +311,8 @@ func (r *body) held() (h stint.Held) {
 	return h
 }
 
-// kinds are the errors that keep their identity on the way to a guest. The
-// order is that of the bits in the protocol.
+// kinds are the errors that keep their identity on the way to a guest, in the
+// order of their bits in the protocol.
 var kinds = [...]error{
 	stint.ErrClosed, stint.ErrUnknownName, stint.ErrInvalidID, stint.ErrNegativeCost, stint.ErrCostOverBurst,
 	stint.ErrDuplicateKey,

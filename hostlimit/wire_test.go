@@ -20,7 +20,7 @@ func helloFrame() []byte {
 	})
 }
 
-// What is appended is read again.
+// The read functions return what the append functions were given.
 func TestWire(t *testing.T) {
 	limit := stint.Limit{Burst: 5, Count: 2, Period: time.Hour, Queue: 7, Durability: stint.Leased}
 	reqs := []stint.Request{
@@ -53,8 +53,7 @@ func TestWire(t *testing.T) {
 	require.Equal(t, names, r.names())
 }
 
-// Whatever an owner reads, it answers or ends the connection, and no request
-// that was not understood spends.
+// An owner answers any input or ends the connection, and stays healthy.
 func FuzzOwner(f *testing.F) {
 	frames := func(fs ...[]byte) (all []byte) {
 		for _, one := range fs {
@@ -105,7 +104,8 @@ func FuzzOwner(f *testing.F) {
 	})
 }
 
-// Whatever a guest reads, its calls end, and none is allowed by mistake.
+// On any input a guest's calls end. A call that fails returns no Decision, and an
+// allowed one has no RetryAfter.
 func FuzzGuest(f *testing.F) {
 	hello := appendFrame(nil, opReply, 0, func(b []byte) []byte { return append(b, replyOK, 2, 2, 2, 0) })
 	d := stint.Decision{Allowed: true, Remaining: 3, Key: perID.Key("a"), Limit: stint.PerHour(5)}

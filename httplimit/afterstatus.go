@@ -91,7 +91,7 @@ func (s *outcome) refund() {
 			s.failures = append(s.failures, err)
 			continue
 		}
-		a.locked = d.RetryAfter // only a hold denies a cost of 0
+		a.locked = d.RetryAfter // of a hold or a queue, because a cost of 0 needs no token
 		d.Allowed, d.RetryAfter = true, 0
 		a.Decision.Decision = d
 		s.changed = true

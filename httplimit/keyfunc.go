@@ -9,8 +9,9 @@ import (
 )
 
 // A KeyFunc finds the bucket of a request. It returns ErrNoID if the request
-// has no id. It runs for every request, even if the request is denied. If it
-// reads the body, put http.MaxBytesHandler around the middleware.
+// has no id. It runs for every request to which its rule applies, even if the
+// request is denied. If it reads the body, put http.MaxBytesHandler around the
+// middleware.
 type KeyFunc func(*http.Request) (stint.Key, error)
 
 // ErrNoID says that a request does not have the id of its bucket.

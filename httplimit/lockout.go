@@ -37,8 +37,8 @@ func counted(key stint.Key) stint.Key {
 	return key
 }
 
-// IsLockOutCount reports whether a key is that of a count of lock-outs, which
-// Rule.LockOutMax keeps. A hold on it denies no request.
+// IsLockOutCount reports whether a rule with LockOutMax counts lock-outs under a
+// key. A hold on that key denies no request.
 func IsLockOutCount(key stint.Key) bool { return strings.HasSuffix(key.ID, countSuffix) }
 
 // isCount reports whether a client sent the id of a count.
@@ -60,7 +60,7 @@ func (ru *Rule) lockOutAfter(n int64) time.Duration {
 
 // hold locks a bucket out, and returns the end of its hold. A longer hold
 // stays. If a concurrent request has already locked the bucket out, that
-// lock-out does not become longer.
+// lock-out does not double.
 func (ru *Rule) hold(lim stint.Decider, b stint.Bucket, now time.Time) (time.Time, error) {
 	n, grows := int64(0), ru.LockOutMax > ru.LockOut && b.Key.ID != ""
 	if grows {

@@ -16,15 +16,15 @@ import (
 //
 // All rules that apply to a request spend together, as in
 // [stint.Limiter.SpendAll]: if one of them denies, no token is spent. A denied
-// request is answered with 429 and Retry-After. If an error about the request
-// happens before the handler runs, the answer is 400. After any other error it
-// is 503. In both cases no token is spent, except as [stint.ErrNotDurable]
-// says.
+// request is answered with 429 and Retry-After. An error before the handler
+// runs is answered with 400 if it is about the request, and otherwise with 503,
+// unless FailOpen is set. In both cases no token is spent, except as
+// [stint.ErrNotDurable] says.
 //
-// If the limit of one rule is [stint.Leased] and that of another is
-// [stint.Memory] or [stint.Flushed], every request waits for a commit. Nested
-// middleware avoids that, because its rules spend separately. But then the
-// outer tokens stay spent if the inner middleware denies.
+// If one rule's limit is [stint.Leased] and another's is [stint.Memory] or
+// [stint.Flushed], every request waits for a commit. Nested middleware avoids
+// that, because its rules spend separately. But then the outer tokens stay
+// spent if the inner middleware denies.
 //
 // A request spends from a bucket once, even if several rules or several
 // middlewares find it. The first rule that is not a Shadow rule spends. A

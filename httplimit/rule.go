@@ -27,7 +27,8 @@ type Rule struct {
 
 	// Cost is how many tokens a request takes; 0 means 1. CostFunc replaces it.
 	// A request whose cost is negative, or over the limit's Burst, is answered
-	// with 400. A cost of 0 by CostFunc passes if the bucket is not held.
+	// with 400. A cost of 0 by CostFunc passes, unless the bucket is held or has a
+	// queue, or the limit is stint.Blocked.
 	Cost     int64
 	CostFunc func(*http.Request) int64
 

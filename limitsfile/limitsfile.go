@@ -25,8 +25,8 @@
 //
 // An id may be in several groups if these have no label in common. Boulder can
 // read a file that has no groups, and none of the keys and spellings that only
-// stint has. These are durability, queue, unlimited, blocked, and the days and
-// weeks of a period.
+// stint has. These are durability, queue, unlimited, blocked, the days and weeks
+// of a period, and ids that are not mappings.
 //
 // A limit that the files do not configure is off, even if its stint.NameSpec
 // has a Limit. Every mistake is reported at once, with its file and line.
@@ -124,7 +124,7 @@ func Labels(files ...string) ([]string, error) {
 		if yaml.Unmarshal(text, &root) != nil || len(root.Content) != 1 {
 			continue
 		}
-		maps := root.Content // mappings of labels: that of the defaults, or one for each override
+		maps := root.Content // mappings of labels: one in the defaults, or one for each override
 		if maps[0].Kind == yaml.SequenceNode {
 			maps = maps[0].Content
 		}

@@ -90,7 +90,7 @@ func (l *Limiter) left(t *testing.T, key stint.Key) int64 {
 
 var errCut = fmt.Errorf("%w: cut", ErrAway)
 
-// Options.Away and AwayFor say what holds.
+// Options.Away and AwayFor determine the decisions while the server is away.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
@@ -168,7 +168,7 @@ func TestAway(t *testing.T) {
 	require.Equal(t, []string{"server away", "server back"}, events)
 }
 
-// What says that the server is away, and what is an error of its own.
+// Some errors mean that the server is away. The others are errors of one call.
 func TestAwayBegins(t *testing.T) {
 	t.Parallel()
 	late := fmt.Errorf("%w: %w", ErrNoAnswer, context.DeadlineExceeded)
@@ -213,7 +213,7 @@ func TestAwayBegins(t *testing.T) {
 	}
 }
 
-// Mistakes in the options are errors of New.
+// Open returns an error for a mistake in the options.
 func TestAwayOptions(t *testing.T) {
 	t.Parallel()
 	limits := testLimits(t, stint.PerHour(8))
@@ -276,8 +276,8 @@ func TestHTTPWhileAway(t *testing.T) {
 	}
 }
 
-// Close ends a probe, and a Limiter that was opened while the server was away
-// comes back without a call.
+// Close ends a probe. A Limiter that was opened while the server was away needs
+// no call to notice that the server is back.
 func TestOpenWhileAway(t *testing.T) {
 	t.Parallel()
 	limits := testLimits(t, stint.PerHour(8))
@@ -297,7 +297,8 @@ func TestOpenWhileAway(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// A replica answers, and cannot decide. So it is away, until it is no replica.
+// A replica answers, but cannot decide. So it counts as away until it becomes a
+// primary.
 func TestReplicaIsAway(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "--replicaof", "127.0.0.1 1")

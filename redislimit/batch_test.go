@@ -64,7 +64,7 @@ func (s *server) gated(t *testing.T, l stint.Limit, change func(*Options)) (*Lim
 	return lim, g, clock
 }
 
-// exact returns a gated Limiter that answers nothing without a trip.
+// exact returns a gated Limiter that asks the server for every decision.
 func (s *server) exact(t *testing.T) (*Limiter, *gate) {
 	l, g, _ := s.gated(t, stint.PerHour(20), func(o *Options) { o.Fresh = -1 })
 	return l, g
@@ -85,9 +85,9 @@ func until(done func() bool) {
 	}
 }
 
-// together starts the operations one after the other, while calls are held
-// back, so that those that ask the server share one call in this order. It
-// returns the number of calls that they took.
+// together starts the operations in order while calls are held back, so that all
+// that need the server share one call. It returns the number of calls that they
+// took.
 func (g *gate) together(t *testing.T, l *Limiter, operations ...func()) int64 {
 	t.Helper()
 	var running sync.WaitGroup
@@ -105,7 +105,7 @@ func (g *gate) together(t *testing.T, l *Limiter, operations ...func()) int64 {
 				t.Error(err)
 			}
 		})
-		until(func() bool { return g.held.Load() == held+int64(i)+1 }) // from now on, it takes no operation with it
+		until(func() bool { return g.held.Load() == held+int64(i)+1 }) // no operation can join it any more
 	}
 	for _, operation := range operations {
 		before := l.waitingOfTest()
@@ -208,8 +208,8 @@ func TestBatchForeignKey(t *testing.T) {
 	require.Equal(t, "x", s.cli("GET", foreign))
 }
 
-// If the reply is lost, every caller of the call is told, and nothing is sent
-// again.
+// If the reply is lost, every caller of the call gets an error, and nothing is
+// sent again.
 func TestBatchLost(t *testing.T) {
 	t.Parallel()
 	s, _ := commonServer(t)
@@ -231,8 +231,8 @@ func TestBatchLost(t *testing.T) {
 	require.Equal(t, int64(8), b.Remaining)
 }
 
-// If the server refuses what one caller asks for, the others of the call have
-// their answers.
+// If the server refuses the request of one caller, the other callers of the call
+// get their answers.
 func TestBatchRefused(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -275,8 +275,8 @@ func (c *plainCluster) Eval(ctx context.Context, command, script string, keys, a
 	return c.Client.Eval(ctx, command, script, keys, args)
 }
 
-// The first call with keys of several slots tells that there is a cluster. No
-// caller notices.
+// The Limiter learns that the server is a cluster from the first call with keys
+// of several slots. No caller notices.
 func TestBatchCrossSlot(t *testing.T) {
 	t.Parallel()
 	s, _ := commonServer(t)
@@ -335,7 +335,7 @@ func (c *slow) Eval(ctx context.Context, _, _ string, keys, _ []string) (any, er
 func (c *slow) Do(context.Context, ...string) (any, error) { return []any{"1700000000", "0"}, nil }
 func (c *slow) Close()                                     {}
 
-// No call takes longer than its Timeout, whatever waits before it.
+// No call takes longer than its Timeout, however many calls wait before it.
 func TestBatchTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/stint-go/stint/redislimit"
 )
 
-// One of four machines while the server is away: it goes on with a quarter of
-// the limit. Health says so.
+// While the server is away, each of four machines decides with a quarter of the
+// limit. Health says so.
 func ExampleOpen_away() {
 	const perAccount stint.Name = 1
 	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(12)}}, nil, nil)

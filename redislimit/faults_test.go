@@ -47,7 +47,8 @@ func TestLostReplies(t *testing.T) {
 	require.Equal(t, n+2, s.scripts(), "with the Check, whose script the server did not know, and the Bucket")
 }
 
-// If the slot of one bucket denies or fails, what other slots spent comes back.
+// If the slot of one bucket denies or fails, the tokens spent in other slots are
+// returned.
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
@@ -115,8 +116,7 @@ func TestLateUndo(t *testing.T) {
 	require.Zero(t, b.Remaining)
 }
 
-// Synced waits for replicas: with one the decision stands, without it the error
-// is ErrNotDurable.
+// Synced waits for a replica. If there is none, the error is ErrNotDurable.
 func TestSynced(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -155,7 +155,7 @@ func TestSynced(t *testing.T) {
 	require.LessOrEqual(t, b.Remaining, 1000-answered)
 }
 
-// Wait spends as soon as the tokens are there, and gives up when it cannot.
+// Wait spends as soon as the tokens are there, and fails if it cannot.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	l := newLimiter(t, stint.Limit{Burst: 1, Count: 100, Period: time.Second}, nil)
@@ -178,8 +178,7 @@ func TestWait(t *testing.T) {
 
 const processEnv = "REDISLIMIT_TEST_PROCESS"
 
-// Several processes share one bucket: they admit what its limit allows, and
-// use it up.
+// Several processes that share one bucket admit at most what its limit allows.
 func TestProcesses(t *testing.T) {
 	limit := stint.Limit{Burst: 50, Count: 2000, Period: time.Second}
 	if url := os.Getenv(processEnv); url != "" {

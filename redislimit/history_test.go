@@ -48,8 +48,8 @@ func (b *both) request(given bool) stint.Request {
 	return r
 }
 
-// sameError requires that both fail or neither. If several requests of a call
-// are wrong, either may be named.
+// sameError requires that both Limiters fail, or neither. If several requests of
+// a call are wrong, the errors may name different ones.
 func (b *both) sameError(want, got error, together bool) {
 	b.Helper()
 	require.Equal(b, want == nil, got == nil, "%v, %v", want, got)
@@ -60,14 +60,14 @@ func (b *both) sameError(want, got error, together bool) {
 	}
 }
 
-// decider is what both kinds of Limiter have.
+// decider has the methods of both kinds of Limiter.
 type decider interface {
 	stint.Decider
 	Refund(key stint.Key, cost int64) (stint.Decision, error)
 	Reset(keys ...stint.Key) error
 }
 
-// operation is what a history does to a Limiter.
+// operation is a call that a history makes on a Limiter.
 type operation struct {
 	reqs []stint.Request
 	run  func(lim decider, o *outcome)
@@ -115,8 +115,8 @@ func (b *both) draw(given bool) operation {
 	return o
 }
 
-// step passes some time, and carries random operations out on both. If they
-// are several, they share a call to the server.
+// step passes some time, and carries random operations out on both. Several
+// operations share a call to the server.
 func (b *both) step(given bool, operations int) {
 	b.Helper()
 	b.clock.pass(time.Duration(b.rnd.ExpFloat64() * float64([]time.Duration{0, time.Microsecond, time.Second,

@@ -17,8 +17,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// A node decides as a Limiter of its own with a share of the limits, once it has
-// begun at the same state.
+// While the server is away, a node decides as a stint.Limiter with a share of the
+// limits, if both start from the same state.
 func TestShareDecides(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
@@ -79,9 +79,9 @@ func TestShareDecides(t *testing.T) {
 	}
 }
 
-// Callers go on while the line is cut and mended again and again. By a clock
-// that stands still, a bucket never admits more than its burst, and the server
-// is charged with what was admitted, neither more nor less.
+// Callers go on while the line is cut and mended again and again. The clock
+// stands still, so a bucket never admits more than its burst. The server is
+// charged exactly what was admitted.
 func TestBackUnderLoad(t *testing.T) {
 	t.Parallel()
 	const ids, burst = 4, 10_000_000
@@ -143,8 +143,8 @@ func TestBackUnderLoad(t *testing.T) {
 	t.Logf("%d admitted, %d of the calls here, %d buckets charged", all(), l.Stats().Share, l.Stats().Charged)
 }
 
-// A charge of the script is what arithmetic on whole numbers of any size says:
-// it takes what the bucket has, and no more.
+// TestCharge compares charges of the script with arithmetic on whole numbers of
+// any size. A charge takes at most what the bucket has.
 func TestCharge(t *testing.T) {
 	t.Parallel()
 	l := newLimiter(t, stint.PerHour(1), nil)
@@ -182,7 +182,8 @@ func TestCharge(t *testing.T) {
 	}
 }
 
-// What cannot be charged because another key is no bucket is charged without it.
+// If one of the keys is not a bucket's, the debts of the others are still
+// charged.
 func TestChargeBesideAForeignKey(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
@@ -201,7 +202,8 @@ func TestChargeBesideAForeignKey(t *testing.T) {
 	require.ErrorContains(t, err, "not a bucket's")
 }
 
-// The memory of what was seen is bounded, and with a file nothing is forgotten.
+// A node keeps a bounded number of buckets in memory. With a file it forgets
+// none.
 func TestHomeIsBounded(t *testing.T) {
 	t.Parallel()
 	const ids, most = 6000, 1000
@@ -360,7 +362,7 @@ func TestManyDebts(t *testing.T) {
 	}
 }
 
-// Two Names that are new in other limits have a share, too.
+// A Name that is new in other limits has a share, too.
 func TestSetLimitsWhileAway(t *testing.T) {
 	t.Parallel()
 	l, c := newAway(t, stint.PerHour(8), Options{Nodes: 2})

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestHTTPLimit runs the tests of httplimit with buckets at a server. One of
-// their files, which makes the Limiter, is replaced by that of testdata.
+// TestHTTPLimit runs the tests of httplimit with buckets at a server. The file
+// that makes their Limiter is replaced by the one in testdata.
 func TestHTTPLimit(t *testing.T) {
 	t.Parallel()
 	if !long {

@@ -57,7 +57,7 @@ func (l *Limiter) remaining(t *testing.T, key stint.Key) int64 {
 	return b.Remaining
 }
 
-// leaseNode returns a node with leases of the prefix.
+// leaseNode returns a node that has leases and uses the prefix.
 func leaseNode(t *testing.T, clock *testClock, prefix string, limit stint.Limit) (*Limiter, *counter) {
 	t.Helper()
 	return newCounted(t, leasedLimit(limit), func(o *Options) {
@@ -65,7 +65,7 @@ func leaseNode(t *testing.T, clock *testClock, prefix string, limit stint.Limit)
 	})
 }
 
-// While nobody else spends, decisions with leases are those without.
+// While no other node spends, leases change no decision.
 func TestLeasedAlone(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
@@ -96,8 +96,8 @@ func TestLeasedAlone(t *testing.T) {
 	require.Equal(t, before, c.calls.Load(), "a denial is repeated without a trip")
 }
 
-// Nodes with leases never have more than the burst together. What they do not
-// use is back after Close.
+// Together, nodes with leases never have more than the burst. Close returns the
+// tokens that they have not used.
 func TestLeasedNodes(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
@@ -131,7 +131,7 @@ func TestLeasedNodes(t *testing.T) {
 	require.Equal(t, 1000-used-nodes[0].inHand(key), nodes[0].remaining(t, key))
 	d, err := nodes[0].Spend(key, 1000-used)
 	require.NoError(t, err)
-	require.True(t, d.Allowed, "a call that the lease is too small for hands it back")
+	require.True(t, d.Allowed, "a call that needs more than the lease hands it back")
 	require.Zero(t, d.Remaining)
 	require.Zero(t, nodes[0].inHand(key))
 	d, err = nodes[0].Spend(key, 1)
@@ -152,8 +152,8 @@ func (l *Limiter) fill(t *testing.T, key stint.Key, tokens int64) (used int64) {
 	return used
 }
 
-// A lease ends in time. What is left then goes back, less what has come back by
-// itself.
+// A lease ends after MaxLease at the latest. Its unused tokens then go back, less
+// those that have come back by themselves.
 func TestLeaseEnds(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
@@ -279,8 +279,8 @@ func TestLeasedOthers(t *testing.T) {
 	require.Equal(t, int64(1000), l.remaining(t, key))
 }
 
-// With other limits in force the old leases are dropped. A limit that a request
-// brings, and one of a small burst, have none.
+// With other limits in force the old leases are dropped. A request's own limit
+// has no lease, and neither has a limit with a small burst.
 func TestLeasedLimits(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
@@ -380,7 +380,8 @@ func TestLeasedAway(t *testing.T) {
 }
 
 // While the server is away, a node uses its lease. Then it goes on with its share
-// from what the server said with the lease, and is charged when the server is back.
+// of what the server had when it granted the lease. It is charged when the server
+// is back.
 func TestLeasedShare(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
@@ -452,7 +453,8 @@ func TestLeasedCallersShare(t *testing.T) {
 	require.Less(t, trips, int64(320))
 }
 
-// Buckets with leases are bounded: more of them are decided without.
+// The number of buckets with leases is bounded. The others are decided without
+// leases.
 func TestLeasesBounded(t *testing.T) {
 	t.Parallel()
 	l := newLimiter(t, leasedLimit(stint.PerHour(1000)), nil)
@@ -461,7 +463,7 @@ func TestLeasesBounded(t *testing.T) {
 		r, err := l.request(l.Load(), &stint.Request{Key: perID.Key(fmt.Sprint(i)), Cost: 1}, opSpend)
 		require.NoError(t, err)
 		b := s.of(l, &r, l.elapsed())
-		require.NotNil(t, b, "a bucket without tokens makes room")
+		require.NotNil(t, b, "a bucket without tokens makes space")
 		require.LessOrEqual(t, len(s.buckets), maxLeases)
 	}
 	for _, b := range s.buckets {

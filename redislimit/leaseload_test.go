@@ -17,8 +17,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// TestLeaseTrips counts the trips of two nodes that decide 10,000 times a second
-// together, by a clock of its own, on one bucket.
+// TestLeaseTrips counts the trips of two nodes that together decide 10,000 times
+// a second on one bucket, by the clock of the test.
 func TestLeaseTrips(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -123,8 +123,8 @@ func TestLeaseKills(t *testing.T) {
 		withheld, worst, burst)
 }
 
-// spendAndKill starts a process that spends, and kills it when it has said that
-// it used so many. It returns how many it said.
+// spendAndKill starts a process that spends, and kills it when it has reported
+// stopAt tokens. It returns the number of tokens that the process reported.
 func spendAndKill(url, id string, stopAt int64, closes bool) (used int64, err error) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestLeaseKills$")
 	cmd.Env = append(os.Environ(), killedEnv+"="+url, "REDISLIMIT_TEST_ID="+id)
@@ -161,7 +161,7 @@ func spendAndKill(url, id string, stopAt int64, closes bool) (used int64, err er
 	return used, err
 }
 
-// killedProcess says a dot for each token that it used.
+// killedProcess prints a dot for each token that it used.
 func killedProcess(t *testing.T, url string, limit stint.Limit) {
 	most, closes := int64(limit.Burst), false
 	if n, err := strconv.ParseInt(os.Getenv("REDISLIMIT_TEST_CLOSE"), 10, 64); err == nil {
@@ -181,8 +181,8 @@ func killedProcess(t *testing.T, url string, limit stint.Limit) {
 	}
 }
 
-// BenchmarkLeased has a decision with a lease beside an exact one, alone and
-// with 64 callers.
+// BenchmarkLeased compares a decision with a lease with an exact one, for one
+// caller and for 64.
 func BenchmarkLeased(b *testing.B) {
 	exact := stint.Limit{Burst: 1e12, Count: 1e9, Period: time.Second}
 	for _, c := range []struct {

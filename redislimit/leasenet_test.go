@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mutant is a mistake that the law must not survive.
+// mutant is a mistake that makes nodes break the law.
 type mutant int
 
 const (
@@ -25,8 +25,8 @@ const (
 )
 
 // network is one history of nodes with leases of one bucket, in virtual time.
-// Messages are late or lost, nodes die, and all tokens that callers get are
-// noted.
+// Messages are late or lost, and nodes die. It records all tokens that callers
+// get.
 type network struct {
 	rnd     *rand.Rand
 	mutant  mutant
@@ -38,7 +38,7 @@ type network struct {
 	spent   int64 // tokens
 
 	interval, burst, life int64
-	delay                 int64 // mean of a message's way
+	delay                 int64 // mean delay of a message
 	loss                  float64
 	timeout               int64
 }
@@ -50,8 +50,8 @@ type netNode struct {
 	question question
 }
 
-// message is on its way to the server, or back, or the end of a node's
-// patience.
+// message is on its way to the server or to a node, or is the timeout of a
+// node's question.
 type message struct {
 	at       int64
 	kind     messageKind
@@ -116,7 +116,7 @@ func (w *network) send(m message) {
 	}
 }
 
-// run lets time pass until then, and delivers what is due.
+// run advances the time to until, and delivers the messages that are due.
 func (w *network) run(until int64) {
 	for {
 		first := -1
@@ -218,8 +218,8 @@ func (w *network) hoard(i int) {
 	}
 }
 
-// stop ends a node's leases. They go back, unless it dies. A new one comes in
-// its place, or it goes on.
+// stop ends a node's leases. They go back, unless the node dies. Then it goes
+// on, or a new node replaces it.
 func (w *network) stop(i int, dies, goesOn bool) {
 	n := &w.nodes[i]
 	q := question{back: n.end(w.now+n.clock, !goesOn)}
@@ -252,8 +252,8 @@ func (w *network) act(spending bool) {
 	}
 }
 
-// history runs one history, and returns the highest level that the tokens used
-// reached, and what the law allows, in nanoseconds.
+// history runs one history. It returns the highest level of the used tokens, and
+// the level that the law allows, in nanoseconds.
 func (w *network) history(seed uint64, m mutant) (level, most int64) {
 	w.reset(seed, m)
 	if w.rnd.IntN(4) == 0 {
@@ -265,7 +265,7 @@ func (w *network) history(seed uint64, m mutant) (level, most int64) {
 			w.run(w.now + w.exp(w.life/16))
 			w.act(false)
 		}
-		if w.rnd.IntN(2) == 0 { // as long as the leases live, as nearly as possible
+		if w.rnd.IntN(2) == 0 { // until just before the leases end
 			w.run(max(w.now, begin+w.life-1))
 		}
 		for i := range w.nodes { // then they spend
@@ -282,9 +282,10 @@ func (w *network) history(seed uint64, m mutant) (level, most int64) {
 	return w.level(), w.burst*w.interval + w.life
 }
 
-// idleHoards lets all nodes hoard of a full bucket, and wait, while the tokens
-// come back by time. Then one node spends all there is. The hoards are spent too
-// if they still live, or go back, and are spent then.
+// idleHoards lets all nodes hoard from a full bucket, and wait while the tokens
+// come back by time. Then there are two cases. Either all nodes spend the hoards
+// that still live, and one node spends the rest. Or that node spends first, the
+// hoards go back, and it spends again.
 func (w *network) idleHoards() {
 	w.server.tat = 0
 	for range 1 + w.rnd.IntN(2) {
@@ -318,9 +319,9 @@ func (w *network) idleHoards() {
 	spend()
 }
 
-// level is that of a bucket which the used tokens fill, and which empties at the
-// rate of the limit. Over any stretch Δ they are at most most/T + Δ/T if and only
-// if the level never passes most.
+// level returns the highest level of a bucket that the used tokens fill, and
+// that empties at the rate of the limit. The level never exceeds most if and only
+// if no stretch Δ has more than most/T + Δ/T used tokens.
 func (w *network) level() (highest int64) {
 	slices.SortFunc(w.used, func(a, b usage) int { return cmp.Compare(a.at, b.at) })
 	level, last := int64(0), int64(0)
@@ -360,9 +361,9 @@ func violations(histories uint64, m mutant) (broken int64, first uint64, nearest
 	return broken, first, nearest, spent
 }
 
-// TestLeaseLaw: whatever is late or lost and whoever dies, nodes with leases use
-// at most burst + (Δ + H)/T tokens in any stretch Δ. With each of the mutants
-// that law breaks.
+// TestLeaseLaw: nodes with leases use at most burst + (Δ + H)/T tokens in any
+// stretch Δ, even if messages are late or lost and nodes die. With each mutant,
+// some histories break that law.
 func TestLeaseLaw(t *testing.T) {
 	t.Parallel()
 	histories := uint64(20_000)

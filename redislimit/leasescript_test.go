@@ -57,7 +57,7 @@ func (s *leaseServer) step(now, generation int64, args [12]int64) answer {
 	return a
 }
 
-// value returns what the server has then, and whether the script wrote it.
+// value returns the value of the server's key then, or nil if there is no key.
 func (s *leaseServer) value(now int64) any {
 	end := s.tat
 	if s.hold > now {

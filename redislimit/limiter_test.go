@@ -18,7 +18,7 @@ import (
 	"github.com/stint-go/stint/httplimit"
 )
 
-// counter is a Client that counts script calls, and may lose their replies.
+// counter is a Client that counts script calls.
 type counter struct {
 	*rueidisClient
 	calls atomic.Int64
@@ -181,7 +181,7 @@ func TestScriptFlush(t *testing.T) {
 	}
 }
 
-// Exhausted ids cost one trip for each id and Options.Fresh.
+// An exhausted id costs one trip per Options.Fresh.
 func TestFresh(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
@@ -221,8 +221,8 @@ func TestFresh(t *testing.T) {
 	require.True(t, l.Allow(key(0)), "tokens that this node returned are there at once")
 }
 
-// Nodes with different limits on one bucket refill it once for each start, and
-// not in turns.
+// Nodes with different limits on one bucket refill it at most once for each
+// start of a node. They do not refill it again and again by turns.
 func TestRollOut(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
@@ -267,7 +267,7 @@ func TestRollOut(t *testing.T) {
 	require.GreaterOrEqual(t, admitted, large.Burst+int64(elapsed/large.Interval())-10)
 }
 
-// Eviction by policy is reported at Open, and by later looks.
+// Open reports that the server may evict keys, and so does each later look.
 func TestEvicts(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru")

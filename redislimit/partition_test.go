@@ -15,9 +15,10 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Three nodes lose the server for ten seconds, at three times the demand that
-// the limit admits. All of them together admit what one bucket would, and what
-// they had not seen. One of them is restarted meanwhile, which changes nothing.
+// Three nodes lose the server for ten seconds, under three times the demand that
+// the limit admits. Together they admit at most what one bucket would, plus the
+// spent tokens that they had not seen. A restart of one node during that time
+// changes nothing.
 func TestPartition(t *testing.T) {
 	t.Parallel()
 	limit := stint.Limit{Burst: 60, Count: 10, Period: time.Second}
@@ -80,8 +81,9 @@ func newPartition(t *testing.T, limit stint.Limit) *partition {
 	return p
 }
 
-// pass lets each node try three spends in the time in which three tokens return,
-// in turn or one after the other.
+// pass lets each node try three spends in the time in which three tokens return.
+// The nodes alternate or, if moves is "in turns", each spends three times in a
+// row.
 func (p *partition) pass(d time.Duration, moves string) {
 	for end := p.clock.now().Add(d); p.clock.now().Before(end); p.steps++ {
 		n := 0
@@ -102,8 +104,8 @@ func (p *partition) pass(d time.Duration, moves string) {
 	}
 }
 
-// cutAll cuts the lines one after the other, and returns the tokens that some
-// nodes have not seen spent when the last one is cut.
+// cutAll cuts the lines one after the other. It returns the spent tokens that
+// some nodes have not seen when the last line is cut.
 func (p *partition) cutAll(gap time.Duration, moves string) (unseen float64) {
 	for i := range p.lines {
 		p.lines[i].fail(fmt.Errorf("%w: cut", ErrAway))
@@ -144,9 +146,10 @@ func (p *partition) restart(i int) {
 	require.ErrorIs(p, p.nodes[i].Health(), ErrAway)
 }
 
-// The same at a real clock: the server stops for ten seconds, and the nodes find
-// that out by themselves. Between the first that is back and the last, the
-// server does not know yet what the others have spent. That part is left out.
+// TestPartitionRealTime is TestPartition with a real clock. The server stops for
+// ten seconds, and the nodes notice by themselves. Until all nodes are back, the
+// server does not know all that they have spent. What they admit too much
+// because of this is not counted.
 func TestPartitionRealTime(t *testing.T) {
 	if !long {
 		t.Skip("skipped, because it takes 20 seconds; -tags long runs it")

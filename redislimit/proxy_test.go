@@ -84,8 +84,8 @@ func (p *proxy) pass(to io.WriteCloser, from io.ReadCloser, ok func([]byte) bool
 var ports sync.Map // that freePort has returned, or found in use
 
 // freePort returns a port of the loopback interface on which nothing listens. It
-// is below those that the system gives to connections, which would take it away
-// before a server has it.
+// is below the ports that the system gives to connections, so that no connection
+// takes it before the server does.
 func freePort(tb testing.TB) string {
 	tb.Helper()
 	for range 1000 {

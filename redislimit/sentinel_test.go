@@ -18,8 +18,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// startSentinel starts a sentinel that watches the primary at a port, and
-// returns its own.
+// startSentinel starts a sentinel that watches the primary at a port.
 func startSentinel(t *testing.T, primary string) *server {
 	t.Helper()
 	port, dir := freePort(t), t.TempDir()
@@ -46,8 +45,8 @@ sentinel failover-timeout primary 60000
 }
 
 // Sentinels replace a primary that dies by a replica that lags behind it. The
-// Limiter follows. No token of durability synced that was acknowledged is lost.
-// Those of flushed are: this shows that the replica lags.
+// Limiter follows. No acknowledged token of durability synced is lost. Tokens of
+// flushed are lost, which shows that the replica lags.
 func TestSentinel(t *testing.T) {
 	t.Parallel()
 	if !long {

@@ -134,7 +134,7 @@ var commons struct {
 	n    atomic.Int64
 }
 
-// commonServer returns it, and a prefix of the test's own.
+// commonServer returns the shared server, and a prefix for this test only.
 func commonServer(tb testing.TB) (s *server, prefix string) {
 	tb.Helper()
 	commons.once.Do(func() { commons.s = startServer(lasting{tb}) })
@@ -159,7 +159,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// testClock stands still until it is told to go on.
+// testClock stands still until pass moves it.
 type testClock struct{ ns atomic.Int64 }
 
 func newTestClock() *testClock {

@@ -12,9 +12,9 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// A shard of a cluster that stops is away, and the others are not. A request
-// over both is decided in part by this node. When the shard is back it is
-// charged.
+// If a shard of a cluster stops, that shard is away and the others are not. For
+// a request over several shards, this node decides the part of the stopped one.
+// When the shard is back, it is charged.
 func TestShardAway(t *testing.T) {
 	if !long {
 		t.Skip("skipped, because time-outs of 3 seconds take time; -tags long runs it")

@@ -1,5 +1,5 @@
-// Command server is what wrk.sh measures: handlers with a limit, with one that
-// sends no fields, and without a limit.
+// Command server has the handlers that wrk.sh measures: with a limit, with a
+// limit that sends no header fields, and without a limit.
 package main
 
 import (

@@ -37,7 +37,7 @@ turns() {
 }
 cpu() { awk '{ print ($14 + $15) / '"$(getconf CLK_TCK)"' }' /proc/$server/stat; }
 
-# more PATH THAN prints how much more a request to one path takes than to another in the same round: the median.
+# more PATH THAN prints how much more CPU time a request to PATH takes than one to THAN, as the median of the rounds.
 more() {
   awk -v a="$1" -v b="$2" '$2 == a { x[$1] = $3 } $2 == b { y[$1] = $3 } END { for (i in x) print x[i] - y[i] }' "$dir/turns" |
     sort -n | awk '{ v[NR] = $1 } END { printf "%.1f us", v[int((NR + 1) / 2)] }'

@@ -19,8 +19,9 @@ new file replaces the old one in one step. The space of the journal stays reserv
 buckets were in the journal grows, for example after an import. If the new file is not smaller, the
 output begins with "rewritten" instead of "compacted".
 
-A program that has the file open compacts it by itself, if the file is larger than 64 MiB and more
-than half of it is free. In a file of an older version, compact also adds the sums that verify needs.`,
+A program that has the file open compacts it by itself, if the file is larger than 64 MiB (8 MiB on a
+32-bit system) and more than half of it is free. In a file of an older version, compact also adds the
+sums that verify needs.`,
 		Example: `  stint compact quota.db`,
 		Args:    atMostOne("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

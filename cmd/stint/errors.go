@@ -48,8 +48,7 @@ func exitStatusTable() string {
 	for _, s := range exitStatuses {
 		fmt.Fprintf(&b, "  %3d  %s\n", s.status, s.meaning)
 	}
-	b.WriteString("If run starts a command, the exit status is that of the command: " +
-		"128+N if signal N ended it.")
+	b.WriteString("If run starts a command, the exit status is the command's, or 128+N if signal N ended it.")
 	return b.String()
 }
 
@@ -89,7 +88,7 @@ var errDenied = errors.New("denied")
 
 var errInterrupted = errors.New("interrupted")
 
-// hinted is an error of the library. Its hint is that of another error.
+// hinted is an error of the library. It has the hint of another error.
 type hinted struct {
 	error
 	hint error

@@ -36,8 +36,10 @@ func helpText(cmd *cobra.Command, width int) string {
 	if width == 0 {
 		return about + "\n\n" + cmd.UsageString()
 	}
+	const examples = "\uE000" // stands for the examples, which folded would break inside quotes
 	example := cmd.Example
 	defer func() { cmd.Example = example }()
-	cmd.Example = foldedCommands(example, width)
-	return reflowed(about, width) + "\n\n" + folded(cmd.UsageString(), width)
+	cmd.Example = examples
+	usage := strings.Replace(folded(cmd.UsageString(), width), examples, foldedCommands(example, width), 1)
+	return reflowed(about, width) + "\n\n" + usage
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/stint-go/stint/internal/subprocess"
 )
 
-// runMain in the environment makes the test binary the command. runServer makes
-// it a program that has the file which it names.
+// runMain in the environment makes the test binary the command. runServer,
+// which names a file, makes it a program that has that file open.
 const (
 	runMain   = "STINT_TEST_RUN_MAIN"
 	runServer = "STINT_TEST_RUN_SERVER"

@@ -147,8 +147,8 @@ func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
 }
 
 // withLines also renames the queues of the renamed limits: if Orders becomes api,
-// "Orders line" becomes "api line". A new label that looks like that of a queue
-// is an error.
+// "Orders line" becomes "api line". A new label that looks like a queue's is
+// an error.
 func withLines(names, before map[stint.Name]string) error {
 	had := map[string]stint.Name{}
 	for name, label := range before {

@@ -191,7 +191,7 @@ func (l *waiter) setLast(store *stint.BoltStore, turn int64) error {
 }
 
 // leave gives up the turn. Later turns do not move. While a program has the
-// file, there is nothing to give up: the queue is that of the program.
+// file, there is nothing to give up, because the queue is the program's.
 func (l *waiter) leave() error {
 	store, owner, err := openOrAsk(&l.f.db, l.f.db.openExistingWithin)
 	if err != nil {

@@ -63,7 +63,7 @@ func TestLine(t *testing.T) {
 	l.f.wait = false
 	denied(l, anyTime)
 	l = newWaiter(t, db)
-	l.limit.Queue = 4 // of which four are taken
+	l.limit.Queue = 4 // all four are taken
 	denied(l, anyTime)
 	last := place(5 * time.Hour)
 	require.NoError(t, last.leave())

@@ -32,7 +32,7 @@ func newList() *cobra.Command {
 		Short: "Show the buckets that are not full",
 		Long: `Show the buckets that are not full, are held, or have a queue of "run --wait": the label of the limit,
 the id, and when the bucket is full. If a bucket's limit is given, also show what is left. --limit
-gives the limit of one label: that of --name, or "default". With --limits, a bucket's limit is the one
+gives the limit of one label: the one in --name, or "default". With --limits, a bucket's limit is the one
 of its label, or the override for exactly its id.
 
 The list is sorted by label, then by id. --top N shows only N buckets of all limits: those that will

@@ -48,10 +48,10 @@ list and show report the queue of an id. The file keeps the id's last turn under
 "LABEL line" (a waiting line).
 
 If a program has the file open and shares it (see "stint help allow"), the program decides. With --wait
-the queue is then that of the program. If the program closes the file, the wait goes on.
+the command waits in the program's queue. If the program closes the file, the wait goes on.
 
-The exit status is that of the command, or 128+N if signal N ended it. It is 127 if the command was
-not found and 126 if it could not be started; neither costs a token. Signals are passed on to the
+The exit status is the command's, or 128+N if signal N ended it. It is 127 if the command was not
+found and 126 if it could not be started; neither costs a token. Signals are passed on to the
 command, except the INT and QUIT that a terminal sends to both. To end a command from elsewhere while
 it runs in a terminal, send TERM. Under nohup, stint and the command ignore HUP.`,
 		Example: `  stint run --limit 10/1h backup -- rsync -a /srv/ backup:/srv/

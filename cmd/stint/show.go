@@ -35,7 +35,7 @@ limit's floor, of the limit itself (the ceiling) and of the total. The total kee
 for the floors: loans do not take them.
 
 --json prints one object for each limit. It has the fields of list, source (the origin of the limit)
-and retry_after_ns (until one token is there). With --share it also has share, with own and total
+and retry_after_ns (until one token can be spent). With --share it also has share, with own and total
 (remaining, burst) and kept.`,
 		Example: `  stint show alice --limit 3/1m
   stint show 12345678 --limits defaults.yml --overrides overrides.yml

@@ -214,7 +214,7 @@ func (s *simulation) add(load string) error {
 	if m[10] != "" {
 		s.end += period(m[10])
 	}
-	var count, over, length int64 // over is from the first to the last request, length that of the load
+	var count, over, length int64 // over: from the first to the last request; length: of the whole load
 	switch {
 	case m[2] != "":
 		count, over = number(m[1]), period(m[3])

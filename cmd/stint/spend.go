@@ -44,8 +44,8 @@ func spendUpTo(l decider, r stint.Request) (stint.Decision, error) {
 	}
 }
 
-// forced spends without a decision. The TAT goes no further than that of an
-// empty bucket, because the next load would clamp it.
+// forced spends without a decision. It moves the TAT no further than an empty
+// bucket's, because the next load would clamp it.
 func (f *decideFlags) forced(store stint.Store, key stint.Key, limit stint.Limit, limited bool) (
 	stint.Decision, error) {
 	d := stint.Decision{Allowed: true, Key: key, Limit: limit, Remaining: math.MaxInt64}

@@ -425,7 +425,7 @@ func TestReplayYears(t *testing.T) {
 	assert.Empty(t, r.stderr)
 	assert.NotContains(t, r.stdout, "no_year")
 
-	// A day that the year does not have is no other day.
+	// A day that the year lacks does not become another day.
 	log = write(t, "auth.log", line("Feb 28 23:59:59")+line("Feb 29 00:00:00")+line("Mar  1 00:00:00"))
 	for year, malformed := range map[string]int{"2023": 1, "2024": 0} {
 		_, out := replayed(t, "--limit", "9/1h", "--lines", "syslog", "--year", year, log)

@@ -45,7 +45,7 @@ With --limit or --limits, the command also counts the buckets that will be full 
 allows. That is no damage: the clock was set back, or a limit was made smaller. Such a bucket counts as
 empty. With --limits, a bucket's limit is the one of its label, or the override for exactly its id.
 
---repair writes what can be read to a new file, FILE.repaired or that of --to, and prints what is
+--repair writes what can be read to a new file, FILE.repaired or the one in --to, and prints what is
 lost. The exit status is 0 if nothing is lost, and 3 if something is, or if no new file could be
 written. If a page is lost, all pages that only it leads to are lost too, which may be most of the
 file. If only a sum was wrong, nothing is lost, but some bucket has a wrong state, and the sum does not

@@ -126,15 +126,20 @@ func reflowed(text string, width int) string {
 }
 
 // foldedCommands breaks shell commands between their words, with a backslash,
-// so that they can still be run.
+// so that they can still be run. The comment of a command that is too long goes
+// above it. A word in quotes stays whole.
 func foldedCommands(text string, width int) string {
 	const quoted = '\uE000' // a space inside quotes
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
-		if wide(line) <= width || strings.Contains(line, " # ") {
+		if wide(line) <= width {
 			continue
 		}
-		quote, runes := rune(0), []rune(line)
+		line, comment, _ := strings.Cut(line, " # ")
+		if comment != "" {
+			comment = "  # " + strings.ReplaceAll(folded(comment, width-len("  # ")), "\n", "\n  # ") + "\n"
+		}
+		quote, runes := rune(0), []rune(strings.TrimRight(line, " "))
 		for j, r := range runes {
 			switch {
 			case quote == 0 && (r == '\'' || r == '"'):
@@ -145,8 +150,10 @@ func foldedCommands(text string, width int) string {
 				runes[j] = quoted
 			}
 		}
-		folded := strings.Join(foldLine(runes, width-len(`   \`)), " \\\n  ")
-		lines[i] = strings.ReplaceAll(folded, string(quoted), " ")
+		if len(runes) > width {
+			runes = []rune(strings.Join(foldLine(runes, width-len(`   \`)), " \\\n  "))
+		}
+		lines[i] = comment + strings.ReplaceAll(string(runes), string(quoted), " ")
 	}
 	return strings.Join(lines, "\n")
 }

@@ -33,6 +33,7 @@ func TestFolded(t *testing.T) {
 	assert.Equal(t, "  stint run \\\n    'a b c d e f g h' \\\n    x",
 		foldedCommands("  stint run 'a b c d e f g h' x", 20))
 	assert.Equal(t, "  stint run 'a b'", foldedCommands("  stint run 'a b'", 20))
+	assert.Equal(t, "  # one two\n  # three\n  stint run a", foldedCommands("  stint run a  # one two three", 14))
 	assert.NotContains(t, foldedCommands(strings.Repeat("x ' ' ", 20), 10), "\ue000")
 }
 
@@ -46,7 +47,7 @@ func fits(t *testing.T, printed, shown string, columns int) {
 	}
 	for line := range strings.Lines(shown) {
 		line = strings.TrimSuffix(line, "\n")
-		if len(strings.Fields(line)) > 1 { // a single word has no place to break
+		if len(strings.Fields(line)) > 1 && !aQuote.MatchString(line) { // a single word has no place to break
 			assert.LessOrEqual(t, wide(line), columns, line)
 		}
 		for _, word := range strings.Fields(aBar.ReplaceAllString(line, "")) {
@@ -57,6 +58,33 @@ func fits(t *testing.T, printed, shown string, columns int) {
 		}
 	}
 }
+
+// commandsOf returns the commands of examples, one a line, as a shell reads them.
+func commandsOf(examples string) string {
+	examples = regexp.MustCompile(` *\\\n *`).ReplaceAllString(examples, " ")
+	examples = regexp.MustCompile(`(?m) *# .*$`).ReplaceAllString(examples, "")
+	return regexp.MustCompile(`\n+`).ReplaceAllString(strings.TrimSpace(examples), "\n")
+}
+
+// Examples can be pasted from the help in a terminal of any width.
+func TestHelpExamples(t *testing.T) {
+	var check func(cmd *cobra.Command)
+	check = func(cmd *cobra.Command) {
+		cmd.InitDefaultHelpFlag()
+		for _, columns := range []int{40, 60, 80, 200} {
+			_, shown, _ := strings.Cut(helpText(cmd, columns), "\nExamples:\n")
+			shown, _, _ = strings.Cut(shown, "\n\n")
+			assert.Equal(t, commandsOf(cmd.Example), commandsOf(shown), "%s, %d columns", cmd.CommandPath(), columns)
+		}
+		for _, sub := range cmd.Commands() {
+			check(sub)
+		}
+	}
+	check(newRoot())
+}
+
+// aQuote matches a line that is one word in quotes.
+var aQuote = regexp.MustCompile(`^ *('[^']*'|"[^"]*")( \\)?$`)
 
 var aBar = regexp.MustCompile(`[█░]+`)
 

@@ -199,7 +199,7 @@ func TestGorilla(t *testing.T) {
 	twice(t, serve(t, r))
 }
 
-// twice sends three requests for each bucket, of which two are allowed.
+// twice sends three requests for each bucket. Two of them are allowed.
 func twice(t *testing.T, url string) {
 	t.Helper()
 	for _, path := range []string{"/users/7", "/users/8", "/orders/9", "/orders/10"} {

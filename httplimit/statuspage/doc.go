@@ -32,7 +32,7 @@
 //	  label, number
 //	  limit                           as stint.ParseLimit reads it; left out, with
 //	                                  the next five, if there is no default:
-//	  burst, count, period_seconds, queue, durability
+//	  burst, count, period_seconds, queue, durability    (each optional)
 //	  overrides                       ids with a limit of their own (optional)
 //	  holds, waiting
 //	  allowed, denied, errors         counts since the Limiter was opened

@@ -106,7 +106,7 @@ func TestReportChart(t *testing.T) {
 		require.Zero(t, denied[i])
 	}
 
-	burst() // right after a sample; the next sample is that of a request
+	burst() // right after a sample; a request takes the next sample
 	clock.pass(100 * time.Second)
 	ask(1, "")
 	allowed, denied = history(4500 * time.Millisecond)

@@ -128,8 +128,8 @@ func ReadMeta(file *os.File) (Meta, error) {
 	return ms[0], nil
 }
 
-// ReadMetas returns the sound meta pages: first the one in force, then that of
-// the transaction before.
+// ReadMetas returns the sound meta pages: first the one in force, then the one
+// of the transaction before.
 func ReadMetas(file *os.File) (ms []Meta, err error) {
 	for place := range uint64(2) {
 		m := Meta{Place: place}

@@ -46,8 +46,8 @@ func (a *activity) says(what string) error {
 	return fmt.Errorf("stint: %s since %s: %w", what, a.since.UTC().Format(time.RFC3339), a.err)
 }
 
-// record records the end of an attempt, and returns err. The time of a failure
-// is that of the last Maintain, because its caller may have another clock.
+// record records the end of an attempt, and returns err. A failure gets the time
+// of the last Maintain, because Maintain's caller may have another clock.
 func (s *Store) record(a *activity, n int64, err error) error {
 	s.stats.mu.Lock()
 	defer s.stats.mu.Unlock()

@@ -186,8 +186,8 @@ func (s Span) narrow(seen, now, tau int64) Span {
 }
 
 // Reserve returns the instants at which a reservation's turn may come, at both
-// ends of the TAT. full says whether more tokens would wait then than the
-// limit's queue takes.
+// ends of the TAT. full says whether more tokens would then wait than
+// Limit.Queue allows.
 func (b *Bucket) Reserve(l Limit, now, cost int64) (at Span, full [2]bool) {
 	start := max(now, b.Hold)
 	for i, tat := range []int64{b.TAT.Lo, b.TAT.Hi} {

@@ -32,7 +32,7 @@ type Disk struct {
 	block, blocked chan struct{} // hold up the next save
 }
 
-// Open begins the life of another process.
+// Open returns the Session of a new process.
 func (d *Disk) Open() *Session {
 	d.mu.Lock()
 	defer d.mu.Unlock()

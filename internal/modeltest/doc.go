@@ -26,7 +26,7 @@
 // crashes, little memory, delayed flushes, a file, a real process that is
 // killed.
 //
-// The rules that the model follows, beside those of the package stint:
+// Besides the rules of the package stint, the model follows these:
 //
 //   - A turn that waits is charged to the TAT at its instant At:
 //     TAT = min(max(TAT, At) + cost·T, At + τ). Newcomers decide on the TAT

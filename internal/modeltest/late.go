@@ -2,7 +2,7 @@ package modeltest
 
 // commitLate spends from a group of buckets, and holds up the save for longer
 // than the caller waits. Later calls wait for the next commit. Then the save
-// goes on, and fails or not.
+// continues, and may fail.
 func (w *World) commitLate() {
 	reqs, before, undo := w.pickRequests(), make(map[Key]Span), make(map[Key]Span)
 	if len(reqs) == 0 {

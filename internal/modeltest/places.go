@@ -36,7 +36,7 @@ func (w *World) reserve() {
 		w.look(key)
 		return
 	}
-	w.require(!full[0], "%v: more wait than the queue of %d has room for", key, l.Queue)
+	w.require(!full[0], "%v: more wait than the queue of %d allows", key, l.Queue)
 	turn := &Turn{w.now + int64(r.Delay), cost}
 	w.require(at.Lo <= turn.At && turn.At <= at.Hi, "%v: a turn in %v; the model has %d to %d", key,
 		r.Delay, at.Lo-w.now, at.Hi-w.now)
@@ -61,7 +61,7 @@ func (w *World) reserve() {
 	}
 }
 
-// cancel cancels a reservation, whose turn waits or has come.
+// cancel cancels a reservation whose turn has not come.
 func (w *World) cancel() {
 	if len(w.places) == 0 {
 		return

@@ -311,7 +311,8 @@ func (w *World) maybe(q Request, op Op) {
 	}
 }
 
-// raise empties a bucket until it is full no earlier than some instant.
+// raise takes tokens from a bucket, so that it is full no earlier than some
+// instant.
 func (w *World) raise() {
 	key := w.pickKey()
 	l, on, _ := w.limits.For(key)

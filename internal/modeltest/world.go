@@ -203,7 +203,8 @@ func (w *World) unknown(key Key, would Span) {
 	w.maySave(key, w.leaves(key, true))
 }
 
-// compare requires that a decision lies between those at both ends.
+// compare requires that a decision lies between the decisions lo and hi at the
+// ends of the TAT.
 func (w *World) compare(key Key, d Decision, lo, hi Decision) {
 	w.tb.Helper()
 	s := w.states[key]
@@ -337,8 +338,8 @@ func (w *World) endFlush() {
 	}
 }
 
-// reopen closes the System, or crashes it. It opens another one, and compares
-// what that finds on file.
+// reopen closes the System, or crashes it. Then it opens another System, and
+// compares its buckets with the model.
 func (w *World) reopen(crash bool, limits Limits) {
 	if w.release != nil {
 		w.endFlush()
@@ -458,7 +459,7 @@ func (w *World) End() {
 	}
 	var keys []Key
 	for _, key := range w.keys {
-		if _, on, _ := w.limits.For(key); on { // spans above the largest possible TAT are capped
+		if _, on, _ := w.limits.For(key); on { // the spend caps a TAT that is too far ahead
 			w.one(Spend, key, 1)
 			keys = append(keys, key)
 		}

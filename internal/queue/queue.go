@@ -95,8 +95,8 @@ func (q *Queue) Tail(tat int64, r Rate) int64 {
 }
 
 // charge returns the TAT after a turn went at its instant. The limit may have
-// become smaller since the turn joined. So the TAT is never later than that of
-// a bucket that is empty at that instant.
+// become smaller since the turn joined. So the TAT is never later than if the
+// bucket were empty at that instant.
 func (r Rate) charge(tat int64, t *Turn) int64 {
 	if t.Rate != (Rate{}) {
 		r = t.Rate

@@ -7,8 +7,8 @@ import (
 	"math/bits"
 )
 
-// Sum is what floors promise together. The zero Sum is that of no floors. A
-// copy is independent.
+// Sum is what floors promise together. The zero Sum has no floors. A copy is
+// independent.
 type Sum struct {
 	burst bigInt // a sum of bursts may be more than an int64
 	rate  fixed  // rounded down for each floor, by less than its last bit

@@ -44,7 +44,7 @@ func (Shared) String() string { return "shared" }
 func (Shared) Canonical(id string) (string, error) { return Finish(Shared{}, id, id, nil) }
 
 // Canonical returns f.Canonical(id) if that has a valid length. Its error wraps
-// ErrInvalidID, even if that of f does not.
+// ErrInvalidID, even if f's error does not.
 func Canonical(f Format, id string) (string, error) {
 	canonical, err := f.Canonical(id)
 	if err != nil && errors.Is(err, ErrInvalidID) {

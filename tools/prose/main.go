@@ -1,5 +1,5 @@
-// Command prose counts where the comments and the documents of a tree break
-// rules of style. It prints each hit with its file and line, then one line of
+// Command prose finds breaches of style rules in the comments, documents and
+// code of a tree. It prints each hit with its file and line, then one line of
 // counts. It exits with 1 if a count is above its target.
 //
 //	go -C tools run ./prose ..

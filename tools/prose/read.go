@@ -12,7 +12,7 @@ import (
 // item matches the start of an item of a list.
 var item = regexp.MustCompile(`^\s*([-*]|\d+\.)\s+`)
 
-// outputOf matches the comment of an example that has its output.
+// outputOf matches the comment that has the output of an example.
 var outputOf = regexp.MustCompile(`^// (Unordered output|Output):`)
 
 // readGo returns the comments of a Go file.
