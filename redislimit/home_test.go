@@ -172,17 +172,10 @@ func TestCharge(t *testing.T) {
 			}
 			want = append(want, next.String())
 		}
-		_, err := l.client.Do(t.Context(), set...)
-		require.NoError(t, err)
-		reply, _, err := l.eval(t.Context(), keys, args, false)
-		require.NoError(t, err)
-		batch := []*trip{{requests: make([]request, together)}}
-		require.NoError(t, l.parse(batch, reply))
-		stored, err := l.client.Do(t.Context(), append([]string{"MGET"}, keys...)...)
-		require.NoError(t, err)
+		answers, stored := l.decided(t, set, keys, args)
 		for i := range keys {
-			require.Equal(t, want[i], strconv.FormatInt(batch[0].requests[i].tat, 10))
-			value, _ := stored.([]any)[i].(string)
+			require.Equal(t, want[i], strconv.FormatInt(answers[i].tat, 10))
+			value, _ := stored[i].(string)
 			tat, _, _ := strings.Cut(value, " ")
 			require.Equal(t, want[i], tat)
 		}

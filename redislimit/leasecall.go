@@ -1,10 +1,6 @@
 package redislimit
 
 import (
-	"context"
-	"crypto/sha1"
-	_ "embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -13,14 +9,6 @@ import (
 
 	"github.com/stint-go/stint"
 )
-
-//go:embed lease.lua
-var leaseScript string
-
-var leaseSHA = func() string {
-	sum := sha1.Sum([]byte(leaseScript))
-	return hex.EncodeToString(sum[:])
-}()
 
 // leasePart is one bucket's part in a call of the lease script.
 type leasePart struct {
@@ -81,7 +69,7 @@ func (l *Limiter) tryLease(n *limitsInForce, parts []leasePart) ([]answer, error
 	keys, args := leaseArgs(now, generation, parts)
 	l.stats.trips.Add(1)
 	sent := time.Now()
-	reply, err := l.evalLease(ctx, keys, args)
+	reply, _, err := l.eval(ctx, leasing, keys, args, false)
 	if err != nil {
 		return nil, l.explainLease(err, keys)
 	}
@@ -103,32 +91,15 @@ func leaseArgs(now, generation string, parts []leasePart) (keys, args []string) 
 	return keys, args
 }
 
-// evalLease runs the script. If the server does not know it, nothing ran, and
-// evalLease sends its text.
-func (l *Limiter) evalLease(ctx context.Context, keys, args []string) (any, error) {
-	reply, err := l.client.Eval(ctx, "EVALSHA", leaseSHA, keys, args)
-	var replied ServerError
-	if errors.As(err, &replied) && strings.HasPrefix(string(replied), "NOSCRIPT") {
-		return l.client.Eval(ctx, "EVAL", leaseScript, keys, args)
-	}
-	return reply, err
-}
-
 func (l *Limiter) explainLease(err error, keys []string) error {
 	var replied ServerError
 	if !errors.As(err, &replied) {
 		return l.explain(err)
 	}
-	text, ours := strings.CutPrefix(string(replied), "STINT ")
-	what, number, _ := strings.Cut(text, " ")
-	i, bad := strconv.Atoi(number)
-	if !ours || bad != nil || i < 1 || i > len(keys) {
-		return l.explain(err)
+	if word, ours := strings.CutPrefix(string(replied), "STINT KEY "); ours {
+		return wrongKey(word, keys)
 	}
-	if what == "TYPE" {
-		return fmt.Errorf("redislimit: key %q is no string, so it is not a bucket: delete it, or choose a Prefix", keys[i-1])
-	}
-	return fmt.Errorf("redislimit: key %q has a value that is not a bucket's: delete it, or choose a Prefix", keys[i-1])
+	return l.explain(err)
 }
 
 func parseAnswers(reply any, n int) ([]answer, error) {

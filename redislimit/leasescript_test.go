@@ -139,7 +139,7 @@ func TestLeaseScript(t *testing.T) {
 		}
 		_, err := l.client.Do(t.Context(), set...)
 		require.NoError(t, err)
-		reply, err := l.evalLease(t.Context(), keys, args)
+		reply, _, err := l.eval(t.Context(), leasing, keys, args, false)
 		require.NoError(t, err)
 		answers, err := parseAnswers(reply, together)
 		require.NoError(t, err)

@@ -3,9 +3,6 @@ package redislimit
 import (
 	"cmp"
 	"context"
-	"crypto/sha1"
-	_ "embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -16,14 +13,6 @@ import (
 
 	"github.com/stint-go/stint"
 )
-
-//go:embed script.lua
-var script string
-
-var scriptSHA = func() string {
-	sum := sha1.Sum([]byte(script))
-	return hex.EncodeToString(sum[:])
-}()
 
 // Limiter decides whether requests may pass, with buckets that all Limiters on
 // the same server and Prefix share. Open and New make one. Its methods may be

@@ -1,14 +1,9 @@
 -- The decisions of redislimit. Go multiplies; this script adds and compares.
+-- bucket.lua stands before it.
 --
 -- A call has groups of requests, which are decided in order. The requests of a
 -- group are carried out all or none. KEYS has the key of each request's bucket.
--- A value is "TAT", "TAT MARK" or "TAT MARK HOLD". TAT is the instant at which
--- the bucket is full, and HOLD is the end of its hold, both in Unix
--- nanoseconds. MARK is the newest generation that used the bucket, or the
--- instant at which it was last found full, in Unix microseconds.
 --
--- ARGV[1] is the time in Unix nanoseconds, or empty for the server's time.
--- ARGV[2] is the generation of the callers' limits, or empty for plain values.
 -- ARGV[2 + i] is the i-th request: three letters and six doubles.
 --   the operation: (s)pend, (c)heck, (r)efund, (u)ndo, rese(t), (h)old
 --     or (d)ebt, which takes what the bucket has, up to its cost, and admits nothing
@@ -25,71 +20,6 @@
 -- value of that key is not a bucket's, it is only Vi. No request of such a group
 -- is carried out. If the server refuses a command, the error begins with STINT
 -- NONE if nothing was written, and otherwise with STINT SOME.
---
--- An instant needs 61 bits and a number has 53, so every instant and duration is
--- a pair of seconds and nanoseconds.
-local billion = 1000000000
-local format, match = string.format, string.match
-
-local function join(s, n)
-  if s == 0 then return format('%d', n) end
-  return format('%d%09d', s, n)
-end
-
-local function add(as, an, bs, bn)
-  local s, n = as + bs, an + bn
-  if n >= billion then return s + 1, n - billion end
-  return s, n
-end
-
-local function sub(as, an, bs, bn)
-  local s, n = as - bs, an - bn
-  if n < 0 then return s - 1, n + billion end
-  return s, n
-end
-
--- number returns digits as a pair, or nil if they are no int64.
-local function number(v)
-  local n = #v
-  if n > 19 or n == 19 and v > '9223372036854775807' then return nil end
-  if n <= 9 then return 0, tonumber(v, 10) end
-  return tonumber(string.sub(v, 1, n - 9), 10), tonumber(string.sub(v, n - 8), 10)
-end
-
-local given, plain, generation = ARGV[1] ~= '', ARGV[2] == '', tonumber(ARGV[2], 10)
-local nows, nown
-if given then
-  nows, nown = number(ARGV[1])
-else
-  local t = redis.call('TIME')
-  nows, nown = tonumber(t[1], 10), tonumber(t[2], 10) * 1000
-end
-local micros = format('%d', nows * 1000000 + (nown - nown % 1000) / 1000)
-
--- open reads a bucket. If its key is not one, it returns what to reply. If a
--- request moves its bucket, ns, nn, next and held are the new state.
-local function open(key)
-  local v = redis.pcall('GET', key)
-  local ts, tn, mark, hs, hn = 0, 0, '0', 0, 0
-  if type(v) == 'table' then
-    if match(v.err, '^WRONGTYPE') then return nil, 'T' end
-    return nil, 'STINT NONE ' .. v.err
-  elseif v then
-    local tat, m, hold
-    if plain then
-      tat = match(v, '^%d+$')
-    else
-      tat, m = match(v, '^(%d+) (%d+)$')
-      if not tat then tat, m, hold = match(v, '^(%d+) (%d+) (%d+)$') end
-      if not tat then tat = match(v, '^%d+$') end
-    end
-    if tat then ts, tn = number(tat) end
-    if hold then hs, hn = number(hold) end
-    if not tat or not ts or not hs or m and #m > 16 then return nil, 'V' end
-    mark = m or mark
-  end
-  return {key = key, existed = v, mark = mark, ts = ts, tn = tn, hs = hs, hn = hn, ns = 0, nn = 0, ws = 0, wn = 0}
-end
 
 local known, changed, changes = {}, {}, 0
 local reply, replies = {format('%d %d', nows, nown)}, 1
@@ -98,11 +28,11 @@ for i = 1, #KEYS do
   local op, mode, more, cs, cn, os, on, fs, fn = struct.unpack('>c1c1c1dddddd', ARGV[2 + i])
   local b, why = known[KEYS[i]], nil
   if not b then
-    b, why = open(KEYS[i])
+    b, why = read(KEYS[i])
     if b then
       known[KEYS[i]] = b
     elseif why ~= 'T' and why ~= 'V' then
-      return redis.error_reply(why)
+      return redis.error_reply('STINT NONE ' .. why)
     else
       failed = failed or why .. format('%d', members + 1)
       b = {mark = '0', ts = 0, tn = 0, hs = 0, hn = 0}
@@ -198,26 +128,8 @@ end
 
 local wrote = false
 for i = 1, changes do
-  local b = changed[i]
-  local es, en, result = b.ts, b.tn, nil
-  local held = nows < b.hs or nows == b.hs and nown < b.hn
-  if held and (es < b.hs or es == b.hs and en < b.hn) then es, en = b.hs, b.hn end
-  if nows < es or nows == es and nown < en then
-    local v = join(b.ts, b.tn)
-    if not plain then v = v .. ' ' .. b.mark end
-    if held then v = v .. ' ' .. join(b.hs, b.hn) end
-    if given then
-      result = redis.pcall('SET', b.key, v)
-    else
-      es, en = sub(es, en, nows, nown)
-      result = redis.pcall('SET', b.key, v, 'PX', format('%d', es * 1000 + math.ceil(en / 1000000) + 1))
-    end
-  elseif b.existed then
-    result = redis.pcall('DEL', b.key)
-  end
-  if type(result) == 'table' and result.err then
-    return redis.error_reply((wrote and 'STINT SOME ' or 'STINT NONE ') .. result.err)
-  end
-  wrote = wrote or result and true
+  local failure, did = write(changed[i])
+  if failure then return redis.error_reply((wrote and 'STINT SOME ' or 'STINT NONE ') .. failure) end
+  wrote = wrote or did
 end
 return table.concat(reply, ' ')

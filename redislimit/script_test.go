@@ -40,14 +40,7 @@ func TestStep(t *testing.T) {
 			r := request{mode: stint.SpendOnly, need: needs[i], tolerance: taus[i]}
 			args = append(args, string(r.appendRecord(nil, opSpend, i < together-1)))
 		}
-		_, err := l.client.Do(t.Context(), set...)
-		require.NoError(t, err)
-		reply, _, err := l.eval(t.Context(), keys, args, false)
-		require.NoError(t, err)
-		batch := []*trip{{requests: make([]request, together)}}
-		require.NoError(t, l.parse(batch, reply))
-		stored, err := l.client.Do(t.Context(), append([]string{"MGET"}, keys...)...)
-		require.NoError(t, err)
+		answers, stored := l.decided(t, set, keys, args)
 		for i := range keys {
 			base := big.NewInt(max(now, tats[i]))
 			next := new(big.Int).Add(base, big.NewInt(needs[i]))
@@ -58,10 +51,10 @@ func TestStep(t *testing.T) {
 			} else if needs[i] == 0 {
 				tat = base.Int64()
 			}
-			got := batch[0].requests[i]
+			got := answers[i]
 			what := fmt.Sprintf("tat %d, now %d, need %d, τ %d", tats[i], now, needs[i], taus[i])
 			require.Equal(t, []int64{tat, wait}, []int64{got.tat, got.wait}, what)
-			value, _ := stored.([]any)[i].(string)
+			value, _ := stored[i].(string)
 			if wait != 0 || needs[i] == 0 {
 				require.Equal(t, fmt.Sprintf("%d 0", tats[i]), value, what)
 			} else {
@@ -73,4 +66,19 @@ func TestStep(t *testing.T) {
 			}
 		}
 	}
+}
+
+// decided stores values, runs the script, and returns its answers and the
+// values after it.
+func (l *Limiter) decided(t *testing.T, set, keys, args []string) (answers []request, stored []any) {
+	t.Helper()
+	_, err := l.client.Do(t.Context(), set...)
+	require.NoError(t, err)
+	reply, _, err := l.eval(t.Context(), decisions, keys, args, false)
+	require.NoError(t, err)
+	batch := []*trip{{requests: make([]request, len(keys))}}
+	require.NoError(t, l.parse(batch, reply))
+	values, err := l.client.Do(t.Context(), append([]string{"MGET"}, keys...)...)
+	require.NoError(t, err)
+	return batch[0].requests, values.([]any)
 }

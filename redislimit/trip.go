@@ -57,7 +57,7 @@ func (l *Limiter) tryCall(batch []*trip, synced bool) error {
 	keys, args := l.arguments(batch, generation)
 	l.stats.trips.Add(1)
 	sent := time.Now()
-	reply, acknowledged, err := l.eval(ctx, keys, args, synced)
+	reply, acknowledged, err := l.eval(ctx, decisions, keys, args, synced)
 	if err != nil {
 		return l.explain(err)
 	}
@@ -121,9 +121,9 @@ func (r *request) appendRecord(b []byte, op string, more bool) []byte {
 
 // eval runs the script. If the server does not know it, nothing ran, and eval
 // sends its text.
-func (l *Limiter) eval(ctx context.Context, keys, args []string, synced bool) (reply any, acknowledged int,
+func (l *Limiter) eval(ctx context.Context, s script, keys, args []string, synced bool) (reply any, acknowledged int,
 	err error) {
-	reply, acknowledged, err = l.evalOnce(ctx, "EVALSHA", scriptSHA, keys, args, synced)
+	reply, acknowledged, err = l.evalOnce(ctx, "EVALSHA", s.sha, keys, args, synced)
 	var replied ServerError
 	if errors.As(err, &replied) && strings.HasPrefix(string(replied), "NOSCRIPT") {
 		if synced { // the server waited for replicas although nothing ran
@@ -131,7 +131,7 @@ func (l *Limiter) eval(ctx context.Context, keys, args []string, synced bool) (r
 			ctx, cancel = context.WithTimeout(context.Background(), l.timeout(synced))
 			defer cancel()
 		}
-		return l.evalOnce(ctx, "EVAL", script, keys, args, synced)
+		return l.evalOnce(ctx, "EVAL", s.text, keys, args, synced)
 	}
 	return reply, acknowledged, err
 }
@@ -162,7 +162,7 @@ func (l *Limiter) parse(batch []*trip, reply any) error {
 				a.tat, a.wait, a.hold = r.instant(), r.instant(), r.instant()
 			}
 		default:
-			t.err = t.wrongKey(word)
+			t.err = wrongKey(word, t.keys())
 			r.wrong = r.wrong || t.err == nil
 		}
 	}
@@ -170,6 +170,13 @@ func (l *Limiter) parse(batch []*trip, reply any) error {
 		return fmt.Errorf("redislimit: script replied %.100q", text)
 	}
 	return nil
+}
+
+func (t *trip) keys() (keys []string) {
+	for i := range t.requests {
+		keys = append(keys, t.requests[i].name)
+	}
+	return keys
 }
 
 // numbers reads the words of a reply.
@@ -191,22 +198,20 @@ func (r *numbers) instant() int64 {
 	return s*1e9 + n
 }
 
-// wrongKey returns the error of a group with a key that is not a bucket, or nil
-// if the word is not one of the script's.
-func (t *trip) wrongKey(word string) error {
+// wrongKey returns the error for a key that is not a bucket, or nil if the word
+// is not one of the scripts'.
+func wrongKey(word string, keys []string) error {
 	if word == "" {
 		return nil
 	}
 	i, err := strconv.Atoi(word[1:])
 	switch {
-	case err != nil || i < 1 || i > len(t.requests):
+	case err != nil || i < 1 || i > len(keys):
 		return nil
 	case word[0] == 'T':
-		return fmt.Errorf("redislimit: key %q is no string, so it is not a bucket: delete it, or choose a Prefix",
-			t.requests[i-1].name)
+		return fmt.Errorf("redislimit: key %q is no string, so it is not a bucket: delete it, or choose a Prefix", keys[i-1])
 	case word[0] == 'V':
-		return fmt.Errorf("redislimit: key %q has a value that is not a bucket's: delete it, or choose a Prefix",
-			t.requests[i-1].name)
+		return fmt.Errorf("redislimit: key %q has a value that is not a bucket's: delete it, or choose a Prefix", keys[i-1])
 	}
 	return nil
 }
