@@ -205,6 +205,7 @@ func (k *killed) end() {
 // file that it left, or with a copy. The file has what the level of durability
 // promises.
 func TestProcessKill(t *testing.T) {
+	t.Parallel()
 	kills, calls := length(2, 100), length(500, 8)
 	for level := modeltest.Memory; level <= modeltest.Synced; level++ {
 		t.Run(Durability(level).String(), func(t *testing.T) {

@@ -103,6 +103,7 @@ type killUsed struct {
 // TestShareKill kills a process again and again. Each time the file has what
 // the level promises of law 2: the total holds what all floors hold together.
 func TestShareKill(t *testing.T) {
+	t.Parallel()
 	kills := 3
 	if long {
 		kills = 200

@@ -232,7 +232,7 @@ func TestHomeIsBounded(t *testing.T) {
 	}
 }
 
-// A hold that this node has seen is in force while the server is away, also
+// A hold that this machine has seen is in force while the server is away, also
 // after a restart, and ends when it has ended at the server.
 func TestHoldWhileAway(t *testing.T) {
 	t.Parallel()

@@ -218,7 +218,7 @@ func TestFresh(t *testing.T) {
 	require.Equal(t, before, c.calls.Load())
 	_, err = l.Refund(key(0), 1)
 	require.NoError(t, err)
-	require.True(t, l.Allow(key(0)), "tokens that this node returned are there at once")
+	require.True(t, l.Allow(key(0)), "tokens that this machine returned are there at once")
 }
 
 // Nodes with different limits on one bucket refill it at most once for each

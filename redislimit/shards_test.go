@@ -13,7 +13,7 @@ import (
 )
 
 // If a shard of a cluster stops, that shard is away and the others are not. For
-// a request over several shards, this node decides the part of the stopped one.
+// a request over several shards, this machine decides the part of the stopped one.
 // When the shard is back, it is charged.
 func TestShardAway(t *testing.T) {
 	if !long {

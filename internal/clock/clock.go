@@ -43,8 +43,8 @@ const (
 	// was set back a little after the save.
 	littleBehind = 5 * int64(time.Second)
 
-	// If a wall clock is still behind after this time, it is believed: the clock
-	// was wrong at the save.
+	// If a wall clock that says 2026 or later is still behind after this time, it
+	// is believed: the clock was wrong at the save.
 	patience = time.Hour
 )
 

@@ -1,4 +1,4 @@
-// Package modeltest is one model of a limiter, for every random test. Only
+// Package modeltest is one model of a limiter, for nearly all random tests. Only
 // tests import it. It imports nothing of this module.
 //
 // A [World] takes a [System] through a random history: it picks actions from
