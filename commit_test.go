@@ -166,8 +166,9 @@ func TestRenewal(t *testing.T) {
 	})
 }
 
-// TestExactAfterClose shows that the store has what was spent before a Flush,
-// and after Close to the nanosecond, whatever commits are under way.
+// TestExactAfterClose shows that after a Flush the store has all that was spent
+// before it, and after Close every TAT to the nanosecond, whatever commits are
+// under way.
 func TestExactAfterClose(t *testing.T) {
 	rounds := 5
 	if long {

@@ -267,9 +267,9 @@ func (f *flusher) sweep(c *collector) {
 // holdKey is the key under which the store has a bucket's hold.
 func holdKey(key Key) Key { return Key{Unknown, key.String()} }
 
-// expireLocked removes full buckets. The next flush deletes buckets that are in
-// the store. Buckets that only a Check has clamped stay until they are evicted,
-// because the store's TAT may be ahead.
+// expireLocked removes full buckets, and marks stored ones so that the flush
+// deletes them. Buckets that only a Check has clamped stay until they are
+// evicted, because the store's TAT may be ahead.
 func (s *shard) expireLocked(now int64) {
 	s.Each(func(i uint32, b table.Slot) table.Outcome {
 		switch {

@@ -329,10 +329,10 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 
 // SpendEach decides each request by itself, and puts the decision on reqs[i]
 // into ds[i]. It decides at one instant, except on buckets that are not in
-// memory. A key may come more than once: later requests see what earlier ones
-// spent. A request that fails leaves the zero Decision. The errors are joined,
-// and each names its request. SpendEach takes less time for each request than
-// Spend.
+// memory, have a hold or a queue, or share a total. A key may come more than
+// once: later requests see what earlier ones spent. A request that fails leaves
+// the zero Decision. The errors are joined, and each names its request.
+// SpendEach takes less time for each request than Spend.
 func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
 		return fmt.Errorf("stint: SpendEach: %d requests, and space for %d decisions", len(reqs), len(ds))
