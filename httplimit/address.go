@@ -40,7 +40,7 @@ type ClientAddress struct {
 	IPv6Bits int
 }
 
-// unixID is the id of all clients on Unix sockets.
+// unixID is the id of all clients on Unix sockets that have no address.
 const unixID = "unix"
 
 // ByIP finds the bucket of the client's address. The id of an IPv4 client is
@@ -50,8 +50,9 @@ const unixID = "unix"
 // ErrNoID if RemoteAddr is not an address, and panics if IPv6Bits is out of
 // range.
 //
-// All clients on a Unix socket that is not trusted have the id "unix", whatever
-// the IDFormat is. RemoteAddr is not read, because these clients choose it.
+// A client on a Unix socket has the id "unix", whatever the IDFormat is, unless
+// the socket is trusted and the field has the client's address. RemoteAddr is
+// not read, because the client chooses it.
 func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 	c = c.withDefaults()
 	return func(r *http.Request) (stint.Key, error) {
@@ -70,8 +71,9 @@ func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 
 // Of returns the client's address. It has no zone, and an IPv4-mapped IPv6
 // address becomes an IPv4 address. The result is not valid if RemoteAddr is not
-// an address, or if the request came over a Unix socket that is not trusted. Of
-// panics if IPv6Bits is out of range.
+// an address. For a request over a Unix socket RemoteAddr is not read: the
+// result is not valid if the socket is not trusted, or if the field has no
+// address. Of panics if IPv6Bits is out of range.
 func (c ClientAddress) Of(r *http.Request) netip.Addr {
 	c = c.withDefaults()
 	addr, _ := c.of(r)
@@ -101,7 +103,7 @@ func (c ClientAddress) withDefaults() ClientAddress {
 }
 
 // of returns the client's address. If the request came over a Unix socket that
-// is not trusted, unix is true instead.
+// is not trusted, or whose field has no address, unix is true instead.
 func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, unix bool) {
 	if isUnix(r.Context()) {
 		if !c.TrustUnix {

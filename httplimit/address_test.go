@@ -79,9 +79,9 @@ func TestClientAddress(t *testing.T) {
 	}
 }
 
-// A client on a Unix socket has the id "unix", whatever RemoteAddr is, because
-// the client chooses that. The id need not fit the IDFormat, and other clients
-// cannot send it.
+// A client on a Unix socket has the id "unix", unless a trusted proxy names its
+// address. RemoteAddr does not matter, because the client chooses it. The id
+// need not fit the IDFormat, and other clients cannot send it.
 func TestUnixSocket(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	byHeader := ByHeader(perIP, "X-Forwarded-For")

@@ -17,7 +17,8 @@ import (
 // decide spends the tokens of the rules that apply to a request, except for
 // buckets that c already has a decision about. It appends these rules to mine,
 // and returns the strictest decision of a rule that can deny. After an error it
-// returns no rules, and the request has spent nothing.
+// returns no rules, and the request has spent nothing, except as
+// stint.ErrNotDurable says.
 func (m *middleware) decide(
 	c *carried, r *http.Request, mine []applied,
 ) ([]applied, stint.Decision, error) {

@@ -66,7 +66,7 @@ func (a *applied) request() stint.Request {
 	return req
 }
 
-// stricterThan reports whether the fields for the client name a rather than b.
+// stricterThan reports whether the response fields show a rather than b.
 func (a *applied) stricterThan(b *applied) bool {
 	if a.Allowed != b.Allowed {
 		return !a.Allowed

@@ -57,8 +57,8 @@ type limiter interface {
 	Close() error
 }
 
-// newLimiter returns a Limiter of others, and of 5 a minute for each Name that
-// others lacks.
+// newLimiter returns a Limiter with the limits in others. Each other Name has 5
+// a minute, except off, which has no limit.
 func newLimiter(t testing.TB, others map[stint.Name]stint.Limit) (limiter, *testClock) {
 	t.Helper()
 	clock := newTestClock()

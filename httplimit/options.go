@@ -32,9 +32,10 @@ type Options struct {
 
 // An Observer receives the decisions and the errors of middleware. A nil
 // function is not called. Each function runs in the goroutine of the request,
-// which waits for it, and must be safe for concurrent use. Both functions get
-// the request as the middleware received it. So [Decisions] of that request may
-// lack the decisions of this middleware.
+// which waits for it, and must be safe for concurrent use. Until the handler
+// has chosen a status, both functions get the request as the middleware
+// received it. So [Decisions] of that request may lack the decisions of this
+// middleware.
 type Observer struct {
 	// Decisions is called with the decisions of the rules that apply to a request:
 	// first those that can deny, then the Shadow rules, each in the order of New.

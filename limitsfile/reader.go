@@ -393,7 +393,8 @@ func (r *reader) fail(line int, label string, err error) {
 	r.errs = append(r.errs, &stint.ConfigError{File: r.file, Line: line, Label: label, Err: err})
 }
 
-// failNode reports a node, unless refuseAnchors reported it.
+// failNode reports a node, unless it is an alias or has a tag, which
+// refuseAnchors reports.
 func (r *reader) failNode(node *yaml.Node, label, format string, args ...any) {
 	if node.Kind != yaml.AliasNode && node.Style&yaml.TaggedStyle == 0 {
 		r.fail(node.Line, label, fmt.Errorf(format, args...))

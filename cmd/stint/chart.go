@@ -256,7 +256,8 @@ func escaped(s string) string {
 // axis is from 0 to last, with a mark at each step.
 type axis struct{ step, last float64 }
 
-// niceTop returns an axis that reaches most, with marks at round numbers.
+// niceTop returns an axis that is long enough for the number most, with marks
+// at round numbers.
 func niceTop(most float64) axis {
 	step := math.Pow(10, math.Floor(math.Log10(max(1, most))))
 	for _, part := range []float64{0.1, 0.2, 0.25, 0.5, 1, 2} {

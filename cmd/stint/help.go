@@ -36,7 +36,7 @@ func helpText(cmd *cobra.Command, width int) string {
 	if width == 0 {
 		return about + "\n\n" + cmd.UsageString()
 	}
-	const examples = "\uE000" // stands for the examples, which folded would break inside quotes
+	const examples = "\uE000" // stands for the examples, because folded would break them inside quotes
 	example := cmd.Example
 	defer func() { cmd.Example = example }()
 	cmd.Example = examples

@@ -42,7 +42,7 @@ func TestLine(t *testing.T) {
 		l := newWaiter(t, db)
 		delay, err := spend(l, anyTime)
 		require.NoError(t, err)
-		assert.InDelta(t, want, delay, float64(time.Minute), "the bucket itself goes by the time that it is")
+		assert.InDelta(t, want, delay, float64(time.Minute), "the bucket goes by the real time, not by now")
 		return l
 	}
 	denied := func(l *waiter, within time.Duration) {

@@ -59,8 +59,8 @@ func startServer(t *testing.T, path string) *exec.Cmd {
 	return cmd
 }
 
-// The command acts through a program that has the file open, and says so; and on
-// the file after the program was killed.
+// The command acts through a program that has the file open, and says so. After
+// the program was killed, it acts on the file.
 func TestOwner(t *testing.T) {
 	dir := t.TempDir()
 	db := filepath.Join(dir, "quota.db")

@@ -13,8 +13,8 @@ import (
 // its methods do nothing.
 type progress struct{ bar *progressbar.ProgressBar }
 
-// newProgress returns a bar on stderr for total steps or bytes, or -1 if the
-// total is not known.
+// newProgress returns a bar on stderr for total steps or bytes. A total of -1
+// means that it is not known.
 func newProgress(stderr io.Writer, what string, total int64, bytes bool) *progress {
 	file, ok := stderr.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {

@@ -261,7 +261,8 @@ func (s *simulation) add(load string) error {
 	return nil
 }
 
-// newSimulated returns a Limiter in memory, whose clock is now.
+// newSimulated returns a Limiter in memory. The variable now is its clock, in
+// nanoseconds since the beginning.
 func newSimulated(names stint.Names, now *atomic.Int64) (*stint.Limiter, error) {
 	limits, err := stint.NewLimits(names, nil, nil)
 	if err != nil {

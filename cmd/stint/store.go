@@ -127,8 +127,8 @@ func (f *dbFlags) openToReadWithin(timeout time.Duration) (*readStore, error) {
 	return readFile(path, path, timeout)
 }
 
-// readFile opens the file at path for reading. Messages call it by the name in
-// of, because path may be a copy.
+// readFile opens the file at path for reading. If path is a copy, of is the
+// path of the original, which the output names.
 func readFile(path, of string, timeout time.Duration) (*readStore, error) {
 	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true, LockTimeout: timeout})
 	if err != nil {

@@ -27,7 +27,8 @@ func (t *target) pid() int {
 	return t.owner.Owner().PID
 }
 
-// Close closes a target on which nothing was done.
+// Close closes the target. Do not call it after decide or do, which close the
+// target too.
 func (t *target) Close() error {
 	if t.owner != nil {
 		return t.owner.Close()

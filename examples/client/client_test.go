@@ -148,7 +148,7 @@ func TestWaitTooLong(t *testing.T) {
 // to end.
 func TestParallelProcesses(t *testing.T) {
 	if subprocess.Emulated() {
-		t.Skip("twenty emulated processes take more than a second to start, and a client waits for one")
+		t.Skip("twenty emulated processes take more than a second to start, and a client waits only a second")
 	}
 	var seen atomic.Int64
 	all := make(chan struct{}) // closed when all requests have arrived, so no process waited for another
