@@ -122,9 +122,9 @@ func (l *Limiter) probe(o *outage, begin Event) {
 // may still answer other commands.
 const probeScript = "return redis.call('SET', KEYS[1], '', 'PX', '1')"
 
-// probeOnce returns why the server is still away, or nil if it is back. A
-// server that replies with an error is back, unless the error begins as one of
-// awayReplies. Calls get that error too.
+// probeOnce returns why the server is still away, or nil if it is back. If the
+// server replies with an error that does not begin as one of awayReplies, it is
+// back, and calls get the same error.
 func (l *Limiter) probeOnce(key string) error {
 	ctx, cancel := l.context()
 	defer cancel()

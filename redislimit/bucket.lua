@@ -50,8 +50,8 @@ end
 local micros = format('%d', nows * 1000000 + (nown - nown % 1000) / 1000)
 
 -- read returns a bucket. If the key is no string, it returns nil and T, and if
--- its value is not a bucket's, nil and V. Otherwise it returns nil and the
--- server's error. The scripts set ns, nn, ws and wn.
+-- its value is not a bucket's, nil and V. If GET fails in another way, it returns
+-- nil and the server's error. The scripts set ns, nn, ws and wn.
 local function read(key)
   local v = redis.pcall('GET', key)
   local ts, tn, mark, hs, hn = 0, 0, '0', 0, 0

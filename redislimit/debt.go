@@ -167,8 +167,8 @@ func (l *Limiter) chargeOnce(t *trip, n *limitsInForce) error {
 
 func isAway(err error) bool { return errors.Is(err, ErrAway) || errors.Is(err, ErrNoAnswer) }
 
-// paid removes the debts that were charged from the own buckets. What this
-// machine has spent since then is the new debt.
+// paid clears the own buckets of debts that were charged. What this machine has
+// spent since then is the new debt.
 func (l *Limiter) paid(t *trip) {
 	h := l.home
 	for i := range t.requests {

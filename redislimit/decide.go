@@ -216,10 +216,11 @@ func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 }
 
 // Hold denies every request for the key before until, on all machines, even if
-// its bucket has tokens. Other machines notice within Options.Fresh. A new hold
-// replaces the old one. Reset ends a hold, and so does a new hold that ends now
-// or earlier. A key without a limit cannot be held, because nothing asks the
-// server about it. Keys of Options.Plain cannot be held either.
+// its bucket has tokens. Other machines notice within Options.Fresh, unless the
+// limit is Leased. A new hold replaces the old one. Reset ends a hold, and so
+// does a new hold that ends now or earlier. A key without a limit cannot be
+// held, because nothing asks the server about it. Keys of Options.Plain cannot
+// be held either.
 func (l *Limiter) Hold(key stint.Key, until time.Time) error {
 	if l.opts.Plain {
 		return fmt.Errorf("redislimit: hold %v: Boulder's buckets (Options.Plain) have no holds", key)

@@ -65,15 +65,15 @@ has brought back. So a machine that dies withholds at most its lease, burst ÷ 8
 until time brings it back. If the reply to a request for tokens is lost, they are
 withheld in the same way, and never used.
 
-Refund, Bucket and a request with its own Limit make a trip, and leave the lease
-as it is. So does a SpendAll if one of its leases has too few tokens. A call
-that costs more than its lease makes a trip that hands the lease back and takes
-what the call needs. Hold and Reset end the lease of this machine. Another
-machine notices them at its next trip for the bucket, or at the end of its
+Refund, Bucket and a request with its own Limit make a trip, and leave the
+lease as it is. So does a SpendAll if one of its leases has too few tokens. A
+call that costs more than its lease makes a trip that hands the lease back and
+takes what the call needs. Hold and Reset end the lease of this machine.
+Another machine notices them when it next asks for tokens, or at the end of its
 lease. Until then it uses its lease, in addition to the tokens of the reset
 bucket. SetLimits drops the leases of limits that have changed; time brings
-their tokens back. A bucket with a burst under 8 has no leases, and neither have
-buckets beyond the 65,536 that a machine remembers.
+their tokens back. A bucket with a burst under 8 has no leases, and neither
+have buckets beyond the 65,536 that a machine remembers.
 
 Tokens on lease count as spent, except in the decisions of the machine that has
 them. Remaining and ResetAfter are as of its last trip, and leave out what

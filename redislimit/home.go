@@ -298,7 +298,8 @@ func (l *Limiter) whileAway(t *trip, cause error) bool {
 }
 
 // decideHere decides on buckets without the server. None of them may have
-// AwayClosed. After an error nothing was spent on this machine.
+// AwayClosed. After an error nothing was spent on this machine, except that after
+// stint.ErrNotDurable the tokens may be spent.
 func (l *Limiter) decideHere(t *trip, o *outage) error {
 	h := l.home
 	t.here, t.allowed, t.now = true, true, instant(l.Now())

@@ -218,8 +218,8 @@ func (w *network) hoard(i int) {
 	}
 }
 
-// stop ends a node's leases. They go back, unless the node dies. Then it goes
-// on, or a new node replaces it.
+// stop gives back a node's leases, unless the node dies. If the node goes on,
+// only leases that have ended go back. Otherwise a new node replaces it.
 func (w *network) stop(i int, dies, goesOn bool) {
 	n := &w.nodes[i]
 	q := question{back: n.end(w.now+n.clock, !goesOn)}

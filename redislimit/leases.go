@@ -92,8 +92,8 @@ func (s *leaseShard) makeRoom() bool {
 	return false
 }
 
-// oneLeased decides on a bucket with a lease. If done is false, nothing was
-// spent, and the caller must make a trip.
+// oneLeased decides on a bucket with a lease. If done is false, no token of the
+// lease was used, and the caller must make a trip.
 func (l *Limiter) oneLeased(n *limitsInForce, op string, r *request, cost int64) (d stint.Decision, done bool,
 	err error) {
 	switch op {
@@ -164,8 +164,8 @@ func (b *leased) decide(r *request, elapsed int64) (now int64) {
 	return b.now + elapsed - b.sent
 }
 
-// deniedLeased returns the request with its denial, or nil unless a sighting
-// denies it even with the tokens of the lease.
+// deniedLeased returns the request with its denial if a sighting denies it even
+// with the tokens of the lease. Otherwise it returns nil.
 func (l *Limiter) deniedLeased(b *leased, r request, cost, elapsed int64) (now int64, denied *request) {
 	left := b.left(elapsed)
 	r.need = (cost - left) * r.interval

@@ -11,8 +11,9 @@
 --   + if the group goes on with the next request, or -
 --   the time that the cost takes to come back, as seconds and nanoseconds
 --   the tolerance, likewise
---   a fourth, likewise: for undo the instant of the spend, for hold its end, and
---     otherwise the tolerance that a TAT of an earlier generation is cut down to
+--   an argument of the operation, likewise: for undo the instant of the spend,
+--     for hold its end, and otherwise the tolerance that a TAT of an earlier
+--     generation is cut down to
 --
 -- The reply is one line: the time, and for each group 1 or 0 for allowed, and
 -- for each of its requests the TAT, the time to wait and the end of the hold.

@@ -93,8 +93,8 @@ func (c cutting) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// clients returns a Client of each library for a server, with connections that
-// cut ends.
+// clients returns a Client of each library for a server, with connections of
+// type cutting.
 func clients(t *testing.T, addr string, cut *atomic.Bool) map[string]redislimit.Client {
 	dial := func(ctx context.Context) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
