@@ -92,8 +92,8 @@ func crashFile(o order) (r reply, err error) {
 }
 
 // flushFile times flushes of o.Count dirty buckets, and returns what they wrote. Bytes
-// are of a flush, and OnDisk adds those of the file system. PerID also adds what
-// upkeep and Close write later.
+// are of a flush, and OnDisk adds those of the file system. PerID has the
+// bytes for each bucket, with what upkeep and Close write later.
 func flushFile(o order) (r reply, err error) {
 	o.Config.Flush = time.Hour // only when told to
 	l, err := openLimiter(filepath.Join(o.Config.Dir, fileName), stint.Flushed, o.Config)

@@ -129,8 +129,9 @@ func perSecond(callers int, length time.Duration, call func(caller, n int)) floa
 }
 
 // TestHost compares guests in a process of their own with Redis over a Unix
-// socket, and with callers in the owner. They take turns. Of each, the median and
-// the best turn count, because other work on the machine only takes time:
+// socket, and with callers in the owner. They take turns. It reports the median
+// and the best turn of each, because other work on the machine can only slow a
+// turn down.
 //
 //	go test -run TestHost -v .
 func TestHost(t *testing.T) {

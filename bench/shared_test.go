@@ -77,8 +77,8 @@ func share(allow func(id string), ids, callers int) float64 {
 	return float64(decided.Load()) / time.Since(begun).Seconds()
 }
 
-// openShared returns a function of each that decides. Both may open a connection
-// for each caller.
+// openShared returns two functions that decide, by redislimit and redis_rate.
+// Both may open a connection for each caller.
 func openShared(b *testing.B, addr string, callers int) (ours, theirs func(id string)) {
 	client := redis.NewClient(&redis.Options{Addr: addr, PoolSize: max(10, callers), MinIdleConns: callers})
 	b.Cleanup(func() { client.Close() })

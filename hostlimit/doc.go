@@ -45,8 +45,8 @@
 //
 // # The socket
 //
-// The socket is FILE.sock, with mode 0600. If that path is too long for the
-// system, the socket is in /tmp/stint-UID, which has mode 0700, and is named by
+// The socket is FILE.sock, with mode 0600. If that path has more than 100
+// bytes, the socket is in /tmp/stint-UID, which has mode 0700, and is named by
 // a hash of the path. The owner serves processes of its own user, of the file's
 // user and of root, and refuses others. docs/hostlimit.md has more.
 package hostlimit

@@ -225,8 +225,8 @@ func isAny(err error, of ...error) bool {
 	return slices.ContainsFunc(of, func(target error) bool { return errors.Is(err, target) })
 }
 
-// A guest that is stopped, or dies, delays no other. Its place in the queue goes
-// to the requests behind it.
+// A guest that dies delays no other. Its place in the queue goes to the
+// requests behind it.
 func TestGuestDies(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
 	openOn(t, path, limits, nil)

@@ -103,7 +103,7 @@ func (r remote) hold(key stint.Key, until time.Time) error {
 		return err
 	}
 	at := until.UnixNano()
-	if until.Year() < 1970 || until.Year() > 2200 { // outside the range of UnixNano
+	if until.Year() < 1970 || until.Year() > 2200 { // UnixNano overflows before 1678 and after 2262
 		at = 0
 		if until.Year() > 2000 {
 			at = 1<<63 - 1

@@ -50,8 +50,8 @@ func makeFolder(path string, uid int) error {
 	return nil
 }
 
-// protect lets only the file's user connect. If the process is root, it gives
-// the socket to that user.
+// protect lets only this process's user connect. If that is root, it gives the
+// socket to the file's user.
 func protect(socket string, file os.FileInfo) error {
 	if err := os.Chmod(socket, 0o600); err != nil {
 		return err

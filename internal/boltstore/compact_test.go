@@ -157,8 +157,8 @@ func TestCompactOutpaced(t *testing.T) {
 	s.sameAs(t, want)
 }
 
-// When a compaction makes saves wait, the new file already has all saves before
-// that. Only the later ones are copied then.
+// Before a compaction makes saves wait, it copies the whole journal. While
+// saves wait, it copies only the records that came after that.
 func TestCompactJournal(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
@@ -181,7 +181,7 @@ func TestCompactJournal(t *testing.T) {
 	got, err := found(t, writeFile(t, readFile(t, temporaries(t, s)[0])))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
-	save(entry(Key{2, "since"}, 1)) // an earlier save
+	save(entry(Key{2, "since"}, 1)) // while the compaction waits for saves.mu
 	save(tooManyForTheLog()[1:]...)
 	save(entry(Key{2, "in the log"}, 1))
 	s.saves.mu.Unlock()

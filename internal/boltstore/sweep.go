@@ -47,7 +47,7 @@ type sweepPass struct {
 // begins. It reads more at once while there is no filter, or an overfull one.
 //
 // If a checkpoint or a compaction is under way, it does nothing, and the
-// background calls it again after that.
+// background sweeps later.
 func (s *Store) Maintain(now time.Time) error { return s.sweep(now.UnixNano()) }
 
 func (s *Store) sweep(now int64) error {

@@ -17,7 +17,7 @@ const (
 	LogSkip = 4096 - 16 - 16 - 3
 )
 
-// Record is a record of the journal that is in the log.
+// Record is a record of the journal, in the log or in the tree.
 type Record struct {
 	Seq  uint64
 	Data []byte

@@ -108,8 +108,8 @@ func (r Rate) charge(tat int64, t *Turn) int64 {
 	return min(add(max(tat, t.At), t.Cost*r.Interval), empty)
 }
 
-// Delay makes all turns later by the same time, so that the first goes at the
-// instant until or after it. It reports whether any moved.
+// Delay makes all turns later by the same time, so that the first does not go
+// before `until`. It reports whether any moved.
 func (q *Queue) Delay(until int64) bool {
 	if len(q.turns) == 0 || q.turns[0].At >= until {
 		return false

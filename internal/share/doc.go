@@ -1,6 +1,7 @@
 // Package share has the arithmetic of limits that are shares of a total: what
-// pays for a request, and whether the floors fit into the total. It has only
-// numbers, and knows nothing of ids or files.
+// pays for a request, and whether the floors fit into the total. Tree checks
+// how the limits are declared. The package keeps no buckets, and reads no
+// files.
 //
 // A class has a ceiling and, perhaps, a floor; all classes of a tree have a
 // total in common. Each of these is a bucket. Every request takes its tokens
