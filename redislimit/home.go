@@ -335,6 +335,9 @@ func (l *Limiter) decideHere(t *trip, o *outage) error {
 		_, err = h.l.SpendTogether(reqs, ds)
 		o.spends.Add(1)
 	}
+	if errors.Is(err, stint.ErrNotDurable) {
+		return fmt.Errorf("redislimit: server is away, and this machine decided by itself: %w", err)
+	}
 	if err != nil {
 		return fmt.Errorf("%w: and this machine cannot decide by itself: %w", ErrAway, err)
 	}

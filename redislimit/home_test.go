@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"fmt"
+	"io"
 	"math/big"
 	"math/rand/v2"
 	"path/filepath"
@@ -230,6 +231,35 @@ func TestHomeIsBounded(t *testing.T) {
 		require.LessOrEqual(t, l.Stats().Local.Resident, int64(1.1*most))
 		t.Logf("%d of %d ids are forgotten, %d buckets in memory", allowed, ids, l.Stats().Local.Resident)
 	}
+}
+
+// failing is a Store that keeps nothing.
+type failing struct{ *stint.MemStore }
+
+func (failing) Save([]stint.Change) error { return io.ErrShortWrite }
+
+// If the machine's own file fails, a decision that may be in it is not ErrAway,
+// which would say that nothing was spent.
+func TestLocalNotDurable(t *testing.T) {
+	t.Parallel()
+	opts := Options{Nodes: 2, Local: filepath.Join(t.TempDir(), "local.db"), Fresh: -1}
+	_, opts.Prefix = commonServer(t)
+	limit := stint.PerHour(8)
+	limit.Durability = stint.Leased
+	c := newLine()
+	l := c.node(t, testLimits(t, limit), opts)
+	file := l.home.l
+	local, err := stint.New(failing{stint.NewMemStore()}, file.Limits(), nil)
+	require.NoError(t, err)
+	l.home.l = local
+	defer func() {
+		l.home.l = file
+		require.ErrorIs(t, local.Close(), io.ErrShortWrite)
+	}()
+	c.fail(errCut)
+	_, err = l.Spend(perID.Key("a"), 1)
+	require.ErrorIs(t, err, stint.ErrNotDurable)
+	require.NotErrorIs(t, err, ErrAway)
 }
 
 // A hold that this machine has seen is in force while the server is away, also
