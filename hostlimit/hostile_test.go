@@ -376,12 +376,7 @@ func TestHostileLatency(t *testing.T) {
 	if !long {
 		t.Skip("it measures")
 	}
-	path := filePath(t)
-	owner := startWorker(t, workerOptions{Path: path, Limit: whole, ID: "a"}, false)
-	owner.waitFor("owner", 1)
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
-	require.NoError(t, err)
-	polite := openOn(t, path, limits, nil)
+	path, owner, polite := startOwner(t)
 	attacks := [][]byte{
 		bytes.Repeat([]byte{0xA5}, 1000), binary.BigEndian.AppendUint32(nil, 1<<31),
 		append(helloFrame(), 0, 0, 0), helloFrame()[:5],

@@ -234,6 +234,17 @@ func startWorker(t testing.TB, o workerOptions, acks bool) *worker {
 	return w
 }
 
+// startOwner starts an owner in another process, and returns a guest of it, too.
+func startOwner(t *testing.T) (path string, owner *worker, guest *Limiter) {
+	t.Helper()
+	path = filePath(t)
+	owner = startWorker(t, workerOptions{Path: path, Limit: whole, ID: "a"}, false)
+	owner.waitFor("owner", 1)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
+	require.NoError(t, err)
+	return path, owner, openOn(t, path, limits, nil)
+}
+
 // messages returns what the worker has said.
 func (w *worker) messages() []message {
 	w.mu.Lock()

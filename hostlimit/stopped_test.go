@@ -82,12 +82,7 @@ func TestStoppedLatency(t *testing.T) {
 	if !long {
 		t.Skip("it measures")
 	}
-	path := filePath(t)
-	owner := startWorker(t, workerOptions{Path: path, Limit: whole, ID: "a"}, false)
-	owner.waitFor("owner", 1)
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
-	require.NoError(t, err)
-	polite := openOn(t, path, limits, nil)
+	path, owner, polite := startOwner(t)
 	guests := make([]*worker, 8)
 	for i := range guests {
 		guests[i] = startWorker(t, workerOptions{Path: path, Limit: whole, ID: "a"}, false)

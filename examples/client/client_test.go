@@ -20,18 +20,7 @@ import (
 	"github.com/stint-go/stint/internal/subprocess"
 )
 
-// asProgram is in the environment of the processes that a test starts. There,
-// the test binary is the program.
-const asProgram = "STINT_TEST_CLIENT"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
-		main()
-		os.Exit(0)
-	}
-	os.Setenv(asProgram, "1")
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { subprocess.Main(m, main) }
 
 // runs starts a process, and returns its output and exit status.
 func runs(t *testing.T, args ...string) (said string, code int) {

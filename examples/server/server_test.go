@@ -29,18 +29,7 @@ type program struct {
 	url, pages string // for clients, and for operators
 }
 
-// asProgram is in the environment of the processes that a test starts. There,
-// the test binary is the program.
-const asProgram = "STINT_TEST_SERVER"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
-		main()
-		os.Exit(0)
-	}
-	os.Setenv(asProgram, "1")
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { subprocess.Main(m, main) }
 
 func start(t *testing.T, args ...string) *program {
 	t.Helper()

@@ -14,18 +14,7 @@ import (
 	"github.com/stint-go/stint/internal/subprocess"
 )
 
-// asProgram is in the environment of the processes that a test starts. There,
-// the test binary is the program.
-const asProgram = "STINT_TEST_SHARED"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
-		main()
-		os.Exit(0)
-	}
-	os.Setenv(asProgram, "1")
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { subprocess.Main(m, main) }
 
 // Two servers and the client share the file. The client also works while none
 // runs, and what it does is in force when the next one starts.

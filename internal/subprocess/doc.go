@@ -1,5 +1,5 @@
-// Package subprocess starts the programs that tests have built. Only tests use
-// it. If the processor is emulated, the programs run in the same emulator.
+// Package subprocess starts the programs of tests. Only tests use it. If the
+// processor is emulated, the programs run in the same emulator.
 package subprocess
 
 import (
@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"testing"
 )
 
 // Var is the environment variable with the emulator's command: the value of
@@ -17,6 +18,19 @@ const Var = "STINT_EXEC"
 
 // Emulated reports whether the processor is emulated.
 func Emulated() bool { return os.Getenv(Var) != "" }
+
+const programVar = "STINT_TEST_PROGRAM"
+
+// Main runs the tests of a command. In the processes that they start with
+// os.Args[0], it runs the command itself.
+func Main(m *testing.M, command func()) {
+	if os.Getenv(programVar) != "" {
+		command()
+		os.Exit(0)
+	}
+	os.Setenv(programVar, "1")
+	os.Exit(m.Run())
+}
 
 // Command returns the command that runs a program.
 func Command(ctx context.Context, program string, args ...string) *exec.Cmd {
