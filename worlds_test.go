@@ -48,20 +48,20 @@ func memWorld(t *testing.T, opts Options, disk *modeltest.Disk) *modeltest.Env {
 func TestWorlds(t *testing.T) {
 	t.Parallel()
 	t.Run("mem", func(t *testing.T) {
-		runWorlds(t, length(6, 2), length(1000, 40), func(t *testing.T) modeltest.Env {
+		runWorlds(t, length(5, 2), length(1000, 40), func(t *testing.T) modeltest.Env {
 			return *memWorld(t,
 				Options{}, nil)
 		})
 	})
 	t.Run("faults and crashes", func(t *testing.T) {
-		runWorlds(t, length(6, 2), length(1000, 100), func(t *testing.T) modeltest.Env {
+		runWorlds(t, length(5, 2), length(1000, 100), func(t *testing.T) modeltest.Env {
 			env := memWorld(t, Options{}, &modeltest.Disk{})
 			env.Crashes = true
 			return *env
 		})
 	})
 	t.Run("evictions, faults and crashes", func(t *testing.T) {
-		runWorlds(t, length(6, 2), length(1000, 100), func(t *testing.T) modeltest.Env {
+		runWorlds(t, length(5, 2), length(1000, 100), func(t *testing.T) modeltest.Env {
 			env := memWorld(t, Options{MaxResident: 8}, &modeltest.Disk{})
 			env.Crashes = true
 			return *env

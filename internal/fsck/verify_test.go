@@ -156,7 +156,7 @@ func TestVerifyFlippedBytes(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	wanted := 4
 	if long {
-		wanted = 500
+		wanted = 250
 	}
 	bySum := 0
 	for n := 0; n < wanted; {
