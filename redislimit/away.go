@@ -16,10 +16,10 @@ const (
 	maxTimeouts = 3
 )
 
-// watch notices that the server is away: it cannot be reached, it broke a
-// connection, or several calls in a row had no answer in time. From then on no
-// call waits for it, until probe finds it back. watchShard does that for a
-// cluster.
+// watch notices that the server is away: it cannot be reached, it replied that
+// it cannot decide, it broke a connection, or several calls in a row had no
+// answer in time. From then on no call waits for it, until probe finds it back.
+// watchShard does that for a cluster.
 func (l *Limiter) watch(err error) {
 	if !l.cluster.Load() {
 		l.watchAt(&l.outage, err)

@@ -115,8 +115,8 @@ func (l *Limiter) debtOf(n *limitsInForce, own stint.Key, locked bool) (r reques
 	return r, true
 }
 
-// chargeThese charges some buckets. It skips a bucket that the server refuses
-// to charge, because decisions on it are errors too.
+// chargeThese charges some buckets. If the server refuses to charge one of them,
+// its debt is dropped, because decisions on it are errors too.
 func (l *Limiter) chargeThese(n *limitsInForce, rs []request, locked bool) error {
 	if len(rs) == 0 {
 		return nil

@@ -84,7 +84,7 @@ var (
 	ErrNoAnswer = errors.New("redislimit: no answer, it may have been spent")
 
 	// ErrCrossSlot means that Options.Atomic is set, and the buckets of a call are
-	// in several slots of the cluster. Nothing was spent.
+	// in several slots of the cluster, or more than 64. Nothing was spent.
 	ErrCrossSlot = errors.New("redislimit: buckets are in several slots")
 
 	// ErrEvicts is an error of Health: the server deletes buckets when it has

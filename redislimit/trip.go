@@ -296,8 +296,8 @@ func (l *Limiter) ask(n *limitsInForce, op string, rs []request) (trips []trip, 
 	return trips, err
 }
 
-// split returns the trips that an operation takes: one for each slot if the
-// server is a cluster.
+// split returns the trips that an operation takes, each with at most maxTogether
+// requests. In a cluster each slot has its own trips.
 func (l *Limiter) split(op string, rs []request) []trip {
 	if len(rs) <= maxTogether && (len(rs) == 1 || !l.cluster.Load()) {
 		return []trip{{op: op, requests: rs}}
