@@ -77,9 +77,10 @@ func (m *middleware) applying(r *http.Request, mine []applied) ([]applied, error
 	return mine, nil
 }
 
-// replaceShadows returns the rules whose buckets have no decision in c, or only
-// a decision of a Shadow rule. It refunds what those Shadow rules have spent.
-// If that fails, both the Shadow rule and the new rule spend.
+// replaceShadows returns the rules whose buckets have no decision in c. It also
+// returns rules that can deny if c has only a decision of a Shadow rule for the
+// bucket, and refunds what that Shadow rule has spent. If the refund fails, both
+// the Shadow rule and the new rule spend.
 func (m *middleware) replaceShadows(c *carried, mine []applied) ([]applied, error) {
 	var back []stint.Request
 	c.mu.Lock()

@@ -48,8 +48,9 @@ func ofSeconds(n float64) time.Duration {
 }
 
 // serverTime returns the time by the server's clock. The Date of the response
-// has it without the fraction of a second. If the client's clock has the same
-// second, serverTime returns the client's time, which is more exact.
+// has it without the fraction of a second. If the client's clock shows that
+// second or the next one, serverTime returns the client's time, which is more
+// exact.
 func serverTime(date string, now time.Time) time.Time {
 	theirs, err := http.ParseTime(date)
 	if err != nil || !now.Before(theirs) && now.Before(theirs.Add(2*time.Second)) {

@@ -112,7 +112,7 @@ type Transport struct {
 // wraps it, so use errors.As.
 type QuotaError struct {
 	Key        stint.Key
-	Limit      stint.Limit   // zero if the server's hold is the only reason
+	Limit      stint.Limit   // zero if the bucket has no limit
 	RetryAfter time.Duration // until the request would pass
 
 	err error

@@ -34,8 +34,9 @@ const mostInLine = 1000
 // waiter is this process, which wants tokens and may have to wait for them. It
 // gets a turn, which is an instant, and spends when the instant comes. The file
 // has the last turn of each id, as the id's TAT under the label of the queue. The
-// TAT under the limit's own label cannot be so far ahead. Besides, tokens that
-// are spent ahead are lost if the process is killed while it waits.
+// limit's own label cannot have it, because a load clamps a TAT that is further
+// ahead than an empty bucket's. Besides, tokens that are spent ahead are lost if
+// the process is killed while it waits.
 type waiter struct {
 	f     *runFlags
 	id    string

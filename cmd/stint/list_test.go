@@ -49,8 +49,8 @@ func TestList(t *testing.T) {
 		assert.EqualValues(t, left[o["id"].(string)], o["remaining"], line)
 		assert.Equal(t, o["id"] == "x", o["held_ns"] != nil)
 	}
-	// The limit was made smaller: an empty bucket is full as soon as one of the
-	// new limit.
+	// The limit was made smaller: each bucket counts as an empty one of the new
+	// limit.
 	r = runArgs(t, "list", "--db", db, "--limit", "1/1h", "--name", "b")
 	assert.Equal(t, 6, strings.Count(r.stdout, "  0 of 1 left, full in 1h"), r.stdout)
 
