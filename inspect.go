@@ -192,7 +192,7 @@ func (l *Limiter) Health() error {
 
 // Stats are counts since the Limiter was opened, and present sizes.
 type Stats struct {
-	Limits    map[Name]LimitStats // of declared Names; errors of others are under Unknown
+	Limits    map[Name]LimitStats // of Names declared now or before; Unknown has errors of undeclared ones
 	Resident  int64               // buckets in memory
 	Dirty     int64               // buckets in memory, changed since they were saved
 	Loads     int64               // of buckets that were not in memory

@@ -190,16 +190,16 @@ func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 // DividedBy returns the part of the limit that each of n machines may use by
 // itself: the burst ÷ n, at least 1, and n times the interval. All n together use
 // no more than the limit, or than n tokens at once if its burst is less than n.
-// If n divides the burst, an empty bucket refills in the same time. So an instant
-// at which a bucket is full means the same fraction of both. Unlimited and
-// Blocked stay as they are.
+// If n divides the burst, an empty bucket refills in the same time. So two
+// buckets that are full at the same instant, one of each limit, have the same
+// fraction of their bursts. Unlimited and Blocked stay as they are.
 func (l Limit) DividedBy(n int64) Limit {
 	interval := int64(l.Interval())
 	if n <= 1 || interval == 0 {
 		return l
 	}
 	l.Burst = max(1, l.Burst/n)
-	if n > gcra.MaxTolerance/interval { // only of a burst of 1
+	if n > gcra.MaxTolerance/interval { // then the new burst is 1
 		l.Count, l.Period = 1, gcra.MaxTolerance
 	} else if int64(l.Period) == l.Count*interval && n <= math.MaxInt64/int64(l.Period) {
 		l.Period *= time.Duration(n)

@@ -254,10 +254,10 @@ func (s *BoltStore) Health() error { return s.store.Health() }
 
 // Compact rewrites the file without its free pages, and puts the new one in
 // place of the old one in one step, while saves and loads go on. A file over
-// 64 MiB is compacted automatically when more than half of it is free. After an
-// error the old file stays in use, with one exception. If only the name of the
-// new file could not be made durable, the new file is in use. Each save then
-// tries first to make the name durable.
+// 64 MiB, or 8 MiB on 32 bits, is compacted automatically when more than half of
+// it is free. After an error the old file stays in use, with one exception. If
+// only the name of the new file could not be made durable, the new file is in
+// use. Each save then tries first to make the name durable.
 func (s *BoltStore) Compact() error { return s.store.Compact() }
 
 // Snapshot implements Store. It writes a copy of the file, as it is at one

@@ -59,8 +59,9 @@ func (s *Store) Number(label string) (name uint16, err error) {
 // is ErrNameMismatch. A read-only file stays as it is.
 func (s *Store) Declare(declared map[uint16]string) error { return s.enter(declared, false) }
 
-// Relabel gives numbers new labels. Numbers are permanent: if the file has a
-// label for another number, the error is ErrNameMismatch and nothing changes.
+// Relabel gives numbers new labels. Numbers are permanent: if the file has
+// another number for one of the labels, the error is ErrNameMismatch and nothing
+// changes.
 func (s *Store) Relabel(labels map[uint16]string) error { return s.enter(labels, true) }
 
 func (s *Store) enter(wanted map[uint16]string, replace bool) error {
