@@ -16,9 +16,9 @@ const (
 	maxTimeouts = 3
 )
 
-// watch notices that the server is away: it cannot be reached, it replied that
-// it cannot decide, it broke a connection, or several calls in a row had no
-// answer in time. From then on no call waits for it, until probe finds it back.
+// watch notices that the server is away. That is so if it cannot be reached,
+// replied that it cannot decide, broke a connection, or gave several calls in a
+// row no answer in time. From then on no call waits for it, until probe finds it back.
 // watchShard does that for a cluster.
 func (l *Limiter) watch(err error) {
 	if !l.cluster.Load() {

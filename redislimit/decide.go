@@ -88,9 +88,9 @@ func (l *Limiter) elapsed() int64 {
 // SpendAll decides several requests, and spends for all of them or for none. It
 // returns the strictest decision, as stint.Limiter.SpendAll does.
 //
-// On one server, or if all buckets are in one slot of a cluster, up to 64
-// buckets take one round trip, and no other call sees a part of it. Otherwise
-// several trips are made at the same time. If one denies, what the others spent
+// Up to 64 buckets take one round trip, on one server or in one slot of a
+// cluster, and no other call sees a part of it. Otherwise several trips are made
+// at the same time. If one denies, what the others spent
 // is returned in the background. Until then other calls may be denied, but
 // never too many are allowed.
 func (l *Limiter) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
