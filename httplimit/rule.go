@@ -53,8 +53,8 @@ type Rule struct {
 	// the next one takes LockOut again. 0 means that each takes LockOut.
 	//
 	// The count is durable too: it is a hold on the id with " lock-outs" added,
-	// which Buckets lists. Reset of the id ends a lock-out, but the count stays
-	// until that longer id is reset. A request with such a longer id is answered
+	// which Buckets lists. Reset of the id ends a lock-out, but not the count: for
+	// that, reset the longer id too. A request with such a longer id is answered
 	// with 400. A Shared limit has no id, so its lock-outs do not grow.
 	LockOutMax time.Duration
 

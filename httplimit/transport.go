@@ -55,9 +55,9 @@ import (
 // only Retry-After, may refuse a few more requests.
 //
 // With stint.WithinWindow(5000, time.Hour) a server refuses no request,
-// whichever kind of window it counts. The price is that a burst is at most a
-// fiftieth of the quota. Use it if the server punishes refusals.
-// docs/decisions.md has the figures for each kind of server.
+// whichever kind of window it counts. The price is that a burst is at most one
+// token more than a fiftieth of the quota. Use it if the server punishes
+// refusals. docs/decisions.md has the figures for each kind of server.
 //
 // A request spends its tokens before it is sent. They are returned if the
 // request never had a connection: dialling or TLS failed, or the request was
@@ -98,7 +98,7 @@ type Transport struct {
 	// Base sends the requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
 
-	// OnError is called if the hold that a server asked for could not be saved. The
+	// OnError is called if the Limiter could not do what a response asks. The
 	// response is returned all the same.
 	OnError func(*http.Request, error)
 

@@ -153,8 +153,8 @@ func readable(err error) string {
 	return tempCopy.ReplaceAllString(tempSuffix.ReplaceAllString(err.Error(), ""), "the copy of the program's file")
 }
 
-// report writes err in one line. Joined errors, as of a limits file with many
-// mistakes, get a line each.
+// report writes err in one line. Joined errors, such as those of a limits file
+// with many mistakes, get a line each.
 func report(stderr io.Writer, err error) {
 	if err == nil || errors.Is(err, errDenied) || err.Error() == "" {
 		return

@@ -40,7 +40,7 @@ Labels and ids may be anything: a program checks its own names and formats when 
 override may be for a limit that FILE does not have. With --share, floors must fit into their total.
 
 --json prints one object: valid, files, limits (their labels) and mistakes (an array of the lines on
-stderr). Nothing is printed if a file cannot be read.`,
+stderr). No object is printed if a file cannot be read.`,
 		Example: `  stint limits check defaults.yml
   stint limits check defaults.yml overrides.yml
   stint limits check --json defaults.yml

@@ -73,7 +73,7 @@ func TestListSharedBucket(t *testing.T) {
 	r := runArgs(t, "show", "--db", db, "--name", "everyone", "")
 	assert.Equal(t, 0, r.status, r.stderr)
 	assert.Regexp(t, `^everyone  ""\n`, r.stdout)
-	assert.Equal(t, 2, runArgs(t, "show", "--db", db, "").status, "as of a variable that is not set")
+	assert.Equal(t, 2, runArgs(t, "show", "--db", db, "").status, "as if from a variable that is not set")
 	assert.Equal(t, 2, runArgs(t, "reset", "--db", db, "").status)
 	assert.Equal(t, "reset  \"\"  full\n", runArgs(t, "reset", "--db", db, "--name", "everyone", "").stdout)
 	const none = "stint: no buckets to show: every bucket is full, and none is held\n"

@@ -33,7 +33,7 @@ func newReplay(decided func(allowed []bool)) *cobra.Command {
 		Short: "Say what a limit would have done to the requests of a log",
 		Long: `Say what a limit would have done to the requests of a log. The log is plain or gzipped, and - is
 standard input. Give the oldest log first. Each request is decided at the time of its line. If a
-line is older than a line before it, it is decided at the time of that earlier line.
+line is older than a line before it, it is decided at the newest time so far.
 
 --limit is the limit. Each --and adds a limit that must admit the request too: either all of the limits
 admit it, or nothing is spent. --try compares several limits side by side: how many requests each would

@@ -446,7 +446,7 @@ func TestReplayUnendedLine(t *testing.T) {
 	assert.Equal(t, "stint: "+log+":2: the last line has no line feed: it may be cut off\n", r.stderr)
 }
 
-// The state of --db holds repeated requests like others.
+// In the file of --db, repeated requests count like others.
 func TestReplaySyslogKeepsBuckets(t *testing.T) {
 	const line = "Mar  1 09:00:01 host sshd[1]: message repeated 3 times: " +
 		"[ Failed password for root from 10.0.0.1 port 1 ssh2]\n"
