@@ -11,8 +11,8 @@ exact: over any stretch of time all machines together admit at most
 burst + elapsed ÷ T tokens of a bucket. The time is the server's. Several buckets
 are decided in one trip, as [Limiter.SpendAll] says. Callers that arrive while two
 trips are under way share the next one, each with an answer or an error of its
-own. A denial is repeated for up to Options.Fresh without a trip; its RetryAfter
-may then be early by the time of one round trip.
+own. A denial is repeated without a trip for up to Options.Fresh, and then while
+one caller asks again. Its RetryAfter may be early by the time of one round trip.
 
 The levels memory and flushed are as durable as the server's own persistence.
 Synced also waits until Options.Replicas replicas have the decision. If they do

@@ -17,7 +17,7 @@ type lease struct {
 	life      int64 // of a grant: min(τ ÷ 8, Options.MaxLease)
 
 	grants [2]grant // the older first
-	want   int64    // tokens of the next grant
+	want   int64    // tokens wanted by the last question
 	used   int64    // tokens since the last grant was asked for
 	asked  int64    // elapsed time of that request
 	empty  bool     // the last background request was granted nothing

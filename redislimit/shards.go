@@ -17,9 +17,8 @@ type outage struct {
 	probing  sync.Mutex   // held by the probe
 }
 
-// shards are the outages of a cluster, by the id or the address of each shard's
-// primary. Until the shards are known, all slots have the outage of the
-// Limiter.
+// shards are the outages of a cluster, by the id of each shard's primary. Until
+// the shards are known, all slots have the outage of the Limiter.
 type shards struct {
 	of  atomic.Pointer[[16384]*outage] // by slot
 	mu  sync.Mutex                     // guards all
