@@ -86,7 +86,8 @@ func TestLine(t *testing.T) {
 	place((mostInLine + 1) * time.Hour)
 }
 
-// A thousand intervals of more than 85 days are more than an int64.
+// With a period of 100 days, an instant a thousand intervals from now is more
+// than an int64.
 func TestLineSlowLimit(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, period := range []time.Duration{day, 100 * day, 200 * day, 365 * day, 36500 * day} {

@@ -98,9 +98,10 @@ func (f *listFlags) misused(cmd *cobra.Command) error {
 	return errors.Join(f.out.misused(cmd), exclusive(cmd, "csv", "json"), exclusive(cmd, "csv", "quiet"))
 }
 
-// list returns the buckets that are held or not full, in the order in which
-// they are shown. From a file it reads the TATs without a Limiter, which would
-// delete holds that are over. A program knows the limits, too.
+// list returns the buckets that are not full, are held, or have a queue, in the
+// order in which they are shown. From a file it reads the TATs without a
+// Limiter, which would delete holds that are over. A program knows the limits,
+// too.
 func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {

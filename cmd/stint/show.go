@@ -124,7 +124,9 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	return found, nil
 }
 
-// find returns the buckets of an id that are held or not full.
+// find returns the buckets of an id that are not full, are held, or have a
+// queue. With --name, it returns the bucket of a running program even if it is
+// full.
 func (f *showFlags) find(id string, now time.Time) (found []*shown, err error) {
 	store, owner, err := openOrAsk(&f.db, f.db.openToReadWithin)
 	switch {

@@ -122,8 +122,8 @@ func (r *replayer) summary(top int) summary {
 	return s
 }
 
-// topDenied returns the ids with the most denials, at most most of them, and
-// the number of all ids with a denial.
+// topDenied returns the ids with the most denials, and the number of all ids
+// with a denial. The parameter most bounds only the list.
 func (r *replayer) topDenied(column, most int) (top []idSummary, ids int) {
 	top = []idSummary{}
 	for id, t := range r.byID {

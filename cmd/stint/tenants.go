@@ -27,7 +27,8 @@ type tenant struct {
 	Load    []string
 }
 
-// shared are the limits of a simulated tenant that has a part of a total.
+// shared is what a simulated tenant has besides its ceiling: its floor, its
+// requests, and how many of them were admitted on loan.
 type shared struct {
 	floor    stint.Limit // zero: none
 	asks     []bool      // by request: it is the tenant's

@@ -220,7 +220,8 @@ func askBbolt(ctx context.Context, path string) error {
 	return errors.Join(errs...)
 }
 
-// checkPages is bbolt's check. It prints a line for each finding.
+// checkPages is bbolt's check. It prints a line for each of the first 20
+// findings.
 func checkPages(w io.Writer, path string, lockTimeout time.Duration) error {
 	const most = 20
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: lockTimeout})
