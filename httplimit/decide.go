@@ -199,8 +199,9 @@ func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err e
 	return err
 }
 
-// set sets the decision of a rule. If the rule spent nothing, d has the state
-// that a spend would leave, and set changes it to the state without that spend.
+// set sets the decision of a rule. If d allows but the rule spent nothing, d has
+// the state that a spend would leave, and set changes it to the state without
+// that spend.
 func (a *applied) set(d stint.Decision, spent bool) {
 	if d.Allowed && !spent && d.Limit.Count > 0 {
 		d.Remaining += a.Cost

@@ -20,8 +20,8 @@ const maxCalls = 2
 // lanes order the trips of each slot. A trip calls the server at once if its
 // lane has fewer than maxCalls calls under way. Otherwise it waits. The first
 // waiting trip leads the next call, which also takes trips that wait behind it.
-// Trips leave a lane in the order in which they came. So all calls before a
-// trip's own end by the trip's deadline, and no trip needs a timer.
+// Trips leave a lane in the order in which they came. When a trip's deadline
+// comes, all earlier calls have ended, so no trip needs a timer.
 type lanes struct {
 	mu sync.Mutex
 	of map[laneOf]*lane // lanes in use
