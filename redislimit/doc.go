@@ -36,8 +36,8 @@ share as its Limit. A request for more tokens than the burst of the share is
 ErrAway. When the server is back, each of its buckets is charged before the next
 decision. The charge is the tokens that this machine has spent and that have not
 come back to its share. If that is more than the bucket has, the bucket is empty
-then. So all machines together admit at most burst + elapsed ÷ T, plus what others had
-spent since each machine last saw the bucket.
+then. So all machines together admit at most burst + elapsed ÷ T, plus what
+others had spent since each machine last saw the bucket.
 
 Holds that a machine has seen stay in force. Hold and Reset are ErrAway, because
 other machines would not notice. A Refund returns at most what this machine has
