@@ -223,7 +223,7 @@ func TestServers(t *testing.T) {
 					if countName == "sliding log" && q.jitter {
 						most = 10 // a burst that is faster than the last one
 					}
-					if limitName == "WithinWindow" && !q.jitter {
+					if limitName == "WithinWindow" {
 						most = 0
 					}
 					assert.GreaterOrEqual(t, share, least-0.001, name)

@@ -55,7 +55,9 @@ import (
 // only Retry-After, may refuse a few more requests.
 //
 // With stint.WithinWindow(5000, time.Hour) a server refuses no request,
-// whichever kind of window it counts. The price is that a burst is at most one
+// whichever kind of window it counts, if all requests take the same time to
+// reach it. If that time varies, it may refuse one at the end of a window. The
+// price is that a burst is at most one
 // token more than a fiftieth of the quota. Use it if the server punishes
 // refusals. docs/decisions.md has the figures for each kind of server.
 //
