@@ -111,6 +111,19 @@ func TestBucket(t *testing.T) {
 	}
 }
 
+// A turn charges the store's TAT, too, if a look has clamped the one in memory.
+func TestTurnAfterLook(t *testing.T) {
+	now := 100 * second
+	b := Bucket{TAT: Span{now + 30*second, now + 30*second}, Rate: tenTokens}
+	b.Queue = []*Turn{{now + second, 2}}
+	b.looked(tenTokens, now, false)
+	b.advance(now + second)
+	b.newLimits(Limit{Burst: 100, Count: 1, Period: time.Second}, true, now+second)
+	if full := now + 11*second; b.TAT != (Span{full, full}) {
+		t.Errorf("full at %v, want %d", b.TAT, full)
+	}
+}
+
 // Bucket and Tokens agree, over any history.
 func TestBucketAgainstTokens(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
