@@ -96,3 +96,14 @@ local function write(b)
   return nil, result ~= nil
 end
 
+-- writeAll writes buckets in order. If the server refuses a command, it returns an
+-- error that begins with STINT NONE if nothing was written, and with STINT SOME
+-- otherwise.
+local function writeAll(buckets)
+  local wrote = false
+  for i = 1, #buckets do
+    local failure, did = write(buckets[i])
+    if failure then return redis.error_reply((wrote and 'STINT SOME ' or 'STINT NONE ') .. failure) end
+    wrote = wrote or did
+  end
+end

@@ -210,8 +210,8 @@ func (b *lease) receive(q *question, a *answer, elapsed int64) (decided []*waite
 	return decided
 }
 
-// restore returns the grants of a question to the lease, if the script did not
-// run.
+// restore returns the grants of a question to the lease. The script must not have
+// taken them back.
 func (b *lease) restore(q *question) {
 	for _, g := range q.back {
 		switch {

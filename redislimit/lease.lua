@@ -17,7 +17,8 @@
 --
 -- The reply is the time, and for each bucket the grant, its TAT, the nanoseconds
 -- to wait and the end of its hold. If the i-th key is not a bucket, the reply is
--- the error STINT KEY Ti or STINT KEY Vi, as in script.lua.
+-- the error STINT KEY Ti or STINT KEY Vi, as in script.lua, and nothing is
+-- written. If the server refuses a command, the error is that of writeAll.
 
 local function less(as, an, bs, bn)
   return as < bs or as == bs and an < bn
@@ -51,11 +52,11 @@ local function whole(xs, xn, ts, tn)
   return sub(xs, xn, rs, rn)
 end
 
-local buckets = {}
+local buckets, changed = {}, {}
 for i = 1, #KEYS do
   local b, why = read(KEYS[i])
   if why == 'T' or why == 'V' then return redis.error_reply(format('STINT KEY %s%d', why, i)) end
-  if why then return redis.error_reply(why) end
+  if why then return redis.error_reply('STINT NONE ' .. why) end
   b.gs, b.gn = 0, 0
   local a = 12 * i - 9
   for j = a + 6, a + 9, 3 do
@@ -112,17 +113,16 @@ for i = 1, #KEYS do
     end
   end
   buckets[i] = b
+  if b.write then changed[#changed + 1] = b end
 end
 
 local reply = {join(nows, nown)}
 for i, b in ipairs(buckets) do
   local held = less(nows, nown, b.hs, b.hn)
-  local failure = b.write and write(b)
-  if failure then return redis.error_reply(failure) end
   local at = 4 * i - 2
   reply[at] = join(b.gs, b.gn)
   reply[at + 1] = join(b.ts, b.tn)
   reply[at + 2] = join(b.ws, b.wn)
   reply[at + 3] = held and join(b.hs, b.hn) or ''
 end
-return reply
+return writeAll(changed) or reply

@@ -426,6 +426,45 @@ func TestLeasedForeignKeys(t *testing.T) {
 	require.ErrorContains(t, l.Health(), name)
 }
 
+// If the server refuses a command before the script has written, the lease keeps
+// its tokens. If it refuses one after that, the call is ErrNoAnswer.
+func TestLeasedRefused(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	l := s.limiter(t, testLimits(t, leasedLimit(stint.PerHour(1000))), func(o *Options) {
+		o.Now, o.MaxLease = newTestClock().now, time.Hour
+	})
+	a := perID.Key("a")
+	for range 2 {
+		_, err := l.Spend(a, 1)
+		require.NoError(t, err)
+	}
+	l.settled(t)
+	hand, there := l.inHand(a), l.remaining(t, a)
+	require.Positive(t, hand)
+	s.cli("ACL", "SETUSER", "default", "-get")
+	_, err := l.Spend(a, hand+1)
+	require.ErrorIs(t, err, errNothingRan)
+	require.Equal(t, hand, l.inHand(a))
+	s.cli("ACL", "SETUSER", "default", "+get")
+	require.Equal(t, there, l.remaining(t, a))
+
+	s.cli("ACL", "SETUSER", "default", "-del")
+	const interval = int64(time.Hour / 1000)
+	part := func(id string, q question) leasePart {
+		return leasePart{perID.Key(id), l.opts.keyOf(perID.Key(id)), interval, 1000 * interval, 0, q}
+	}
+	now := instant(l.opts.Now())
+	s.cli("SET", l.opts.keyOf(perID.Key("full")), fmt.Sprint(now+interval, 0))
+	_, err = l.callLease(l.Load(), []leasePart{
+		part("b", question{first: 1, need: 1, want: 1}),
+		part("full", question{back: [2]grant{{left: 1, all: 1, at: now}}}), // its key is deleted
+	})
+	require.ErrorIs(t, err, ErrNoAnswer)
+	require.NotErrorIs(t, err, errNothingRan)
+	require.Equal(t, int64(999), l.remaining(t, perID.Key("b")))
+}
+
 // Callers that find no tokens share a trip.
 func TestLeasedCallersShare(t *testing.T) {
 	t.Parallel()

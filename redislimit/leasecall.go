@@ -40,8 +40,8 @@ func (p *leasePart) args() (args [12]int64) {
 	return args
 }
 
-// callLease runs the lease script. All parts belong to one server. After
-// ErrAway the script did not run.
+// callLease runs the lease script. All parts belong to one server. After ErrAway
+// or errNothingRan the script wrote nothing.
 func (l *Limiter) callLease(n *limitsInForce, parts []leasePart) ([]answer, error) {
 	o := l.outageOf(parts[0].name)
 	if o.away.Load() {
@@ -97,7 +97,9 @@ func (l *Limiter) explainLease(err error, keys []string) error {
 		return l.explain(err)
 	}
 	if word, ours := strings.CutPrefix(string(replied), "STINT KEY "); ours {
-		return wrongKey(word, keys)
+		if wrong := wrongKey(word, keys); wrong != nil {
+			return wrong
+		}
 	}
 	return l.explain(err)
 }

@@ -319,7 +319,7 @@ func (l *Limiter) answered(b *leased, q *question, answers []answer, err error) 
 		}
 		return decided
 	}
-	if errors.Is(err, ErrAway) { // nothing ran
+	if errors.Is(err, ErrAway) || errors.Is(err, errNothingRan) {
 		b.restore(q)
 	}
 	decided, b.waiting = b.waiting, nil

@@ -85,7 +85,7 @@ var (
 
 	// ErrCrossSlot means that Options.Atomic is set, and the buckets of a call are
 	// in several slots of the cluster, or more than 64. Nothing was spent.
-	ErrCrossSlot = errors.New("redislimit: buckets are in several slots")
+	ErrCrossSlot = errors.New("redislimit: buckets take more than one call of the script")
 
 	// ErrEvicts is an error of Health: the server deletes buckets when it has
 	// too little memory, and a bucket that is deleted is full.

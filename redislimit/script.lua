@@ -19,8 +19,7 @@
 -- for each of its requests the TAT, the time to wait and the end of the hold.
 -- If the i-th key of a group is no string, the group's part is only Ti. If the
 -- value of that key is not a bucket's, it is only Vi. No request of such a group
--- is carried out. If the server refuses a command, the error begins with STINT
--- NONE if nothing was written, and otherwise with STINT SOME.
+-- is carried out. If the server refuses a command, the error is that of writeAll.
 
 local known, changed, changes = {}, {}, 0
 local reply, replies = {format('%d %d', nows, nown)}, 1
@@ -127,10 +126,4 @@ for i = 1, #KEYS do
   end
 end
 
-local wrote = false
-for i = 1, changes do
-  local failure, did = write(changed[i])
-  if failure then return redis.error_reply((wrote and 'STINT SOME ' or 'STINT NONE ') .. failure) end
-  wrote = wrote or did
-end
-return table.concat(reply, ' ')
+return writeAll(changed) or table.concat(reply, ' ')

@@ -52,7 +52,7 @@ type Stats struct {
 	AwaySince time.Time     // zero if none is away
 	Share     int64         // calls decided with this machine's share; SpendAll once for each slot
 	Open      int64         // spends that AwayOpen let pass, one for each bucket
-	Charged   int64         // buckets that were charged when the server was back
+	Charged   int64         // buckets whose debt ended when the server was back: it was charged, or refused
 	Local     stint.Stats   // of the file at Options.Local, or of memory
 }
 

@@ -275,7 +275,7 @@ func (l *Limiter) ask(n *limitsInForce, op string, rs []request) (trips []trip, 
 		return trips, t.err
 	}
 	if l.opts.Atomic {
-		return nil, fmt.Errorf("%w: %d of them", ErrCrossSlot, len(trips))
+		return nil, fmt.Errorf("%w: %d calls", ErrCrossSlot, len(trips))
 	}
 	var wg sync.WaitGroup
 	for i := range trips {
@@ -320,9 +320,9 @@ func (l *Limiter) split(op string, rs []request) []trip {
 	return trips
 }
 
-// undo returns in the background what the trips spent, because another trip of
-// the same call denied or failed. Tokens that have come back by themselves are
-// not returned again. If an undo fails, the tokens stay spent.
+// undo returns what the trips spent, because another trip of the same call denied
+// or failed. A server is asked in the background. Tokens that have come back by
+// themselves are not returned again. If an undo fails, the tokens stay spent.
 func (l *Limiter) undo(n *limitsInForce, trips []trip) {
 	for i := range trips {
 		t := &trips[i]
