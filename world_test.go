@@ -242,30 +242,37 @@ func world(tb testing.TB, opts Options, disk *modeltest.Disk,
 	if opts.CommitTimeout == 0 {
 		opts.CommitTimeout = time.Hour
 	}
+	// A history has thousands of Limiters. Only the latest is kept.
 	var latest *limiterSystem
+	endFlush := func() {}
+	tb.Cleanup(func() {
+		endFlush() // Close waits for it
+		if latest != nil {
+			latest.Crash()
+		}
+	})
 	env.Open = func(ls modeltest.Limits) modeltest.System {
-		latest = &limiterSystem{clock: clock, limits: limitsOfModel(ls)}
-		store := open(latest.limits)
+		s := &limiterSystem{clock: clock, limits: limitsOfModel(ls)}
+		store := open(s.limits)
 		if bolt, ok := store.(*BoltStore); ok {
-			latest.bolt = bolt
+			s.bolt = bolt
 		}
 		if disk != nil {
 			session := disk.Open()
-			store, latest.crash = &diskStore{store, session}, session.Kill
+			store, s.crash = &diskStore{store, session}, session.Kill
 		}
 		if opts.FlushInterval != math.MaxInt64 {
-			latest.tick = func() {
+			s.tick = func() {
 				time.Sleep(opts.FlushInterval)
 				synctest.Wait()
 			}
 		}
-		l, err := New(store, latest.limits, &opts)
+		l, err := New(store, s.limits, &opts)
 		if err != nil {
 			tb.Fatal(err)
 		}
-		latest.Limiter = l
-		tb.Cleanup(latest.Crash)
-		return latest
+		s.Limiter, latest = l, s
+		return s
 	}
 	env.DelayFlush = func(at string) (bool, func() modeltest.Reply) {
 		stopped, release := clock.hold(0)
@@ -273,7 +280,7 @@ func world(tb testing.TB, opts Options, disk *modeltest.Disk,
 			release()
 			stopped, release = disk.Block()
 		}
-		tb.Cleanup(release) // before the Limiter is closed
+		endFlush = release
 		flushed, l := make(chan error, 1), latest.Limiter
 		go func() { flushed <- l.Flush() }()
 		end := func() modeltest.Reply {

@@ -48,12 +48,14 @@ func memWorld(t *testing.T, opts Options, disk *modeltest.Disk) *modeltest.Env {
 func TestWorlds(t *testing.T) {
 	t.Parallel()
 	t.Run("mem", func(t *testing.T) {
+		t.Parallel()
 		runWorlds(t, length(5, 2), length(1000, 40), func(t *testing.T) modeltest.Env {
 			return *memWorld(t,
 				Options{}, nil)
 		})
 	})
 	t.Run("faults and crashes", func(t *testing.T) {
+		t.Parallel()
 		runWorlds(t, length(5, 2), length(1000, 100), func(t *testing.T) modeltest.Env {
 			env := memWorld(t, Options{}, &modeltest.Disk{})
 			env.Crashes = true
@@ -61,6 +63,7 @@ func TestWorlds(t *testing.T) {
 		})
 	})
 	t.Run("evictions, faults and crashes", func(t *testing.T) {
+		t.Parallel()
 		runWorlds(t, length(5, 2), length(1000, 100), func(t *testing.T) modeltest.Env {
 			env := memWorld(t, Options{MaxResident: 8}, &modeltest.Disk{})
 			env.Crashes = true
@@ -69,6 +72,7 @@ func TestWorlds(t *testing.T) {
 	})
 	for _, resident := range []int{0, 8} {
 		t.Run(fmt.Sprint("file/resident ", resident), func(t *testing.T) {
+			t.Parallel()
 			runWorlds(t, 1, length(1000, 50), func(t *testing.T) modeltest.Env {
 				path := filepath.Join(t.TempDir(), "buckets.db")
 				env := world(t, Options{MaxResident: resident}, nil,
@@ -83,6 +87,7 @@ func TestWorlds(t *testing.T) {
 		})
 	}
 	t.Run("ticks", func(t *testing.T) {
+		t.Parallel()
 		for range length(2, 50) {
 			synctest.Test(t, func(t *testing.T) {
 				runWorlds(t, 1, 2000, func(t *testing.T) modeltest.Env {
@@ -94,6 +99,7 @@ func TestWorlds(t *testing.T) {
 		}
 	})
 	t.Run("commit timeouts", func(t *testing.T) {
+		t.Parallel()
 		for range length(2, 50) {
 			synctest.Test(t, func(t *testing.T) {
 				runWorlds(t, 1, 2000, func(t *testing.T) modeltest.Env {
