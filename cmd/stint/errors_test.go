@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"path/filepath"
 	"runtime"
@@ -18,8 +19,9 @@ import (
 
 func TestErrors(t *testing.T) {
 	stateHome(t)
+	bboltMagic := string(binary.NativeEndian.AppendUint32(nil, 0xED0CDAED))
 	garbage := write(t, "garbage.db",
-		"a page of bbolt:\xED\xDA\x0C\xED"+strings.Repeat("and nothing of it is right\n", 1000))
+		"a page of bbolt:"+bboltMagic+strings.Repeat("and nothing of it is right\n", 1000))
 	empty := write(t, "empty.db", "")
 	missing := filepath.Join(t.TempDir(), "missing.db")
 	noDirectory := filepath.Join(t.TempDir(), "no", "stint.db")
