@@ -58,7 +58,7 @@ type Options struct {
 //     RetryAfter is exact.
 //   - The limit is the Request's, or else the one in Limits.
 //   - Now is the time by the clock of the decisions, which holds use too.
-//   - Check, Bucket and Now change nothing.
+//   - Check, Bucket and Now spend nothing.
 //
 // Deciders are compared with ==, so a Decider must be comparable, as a pointer
 // is.

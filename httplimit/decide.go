@@ -17,8 +17,8 @@ import (
 // decide spends the tokens of the rules that apply to a request, except for
 // buckets that c already has a decision about. It appends these rules to mine,
 // and returns the strictest decision of a rule that can deny. After an error it
-// returns no rules, and the request has spent nothing, except as
-// stint.ErrNotDurable says.
+// returns no rules, and the request has spent nothing, except as the errors of
+// stint.Decider say.
 func (m *middleware) decide(
 	c *carried, r *http.Request, mine []applied,
 ) ([]applied, stint.Decision, error) {
@@ -137,7 +137,8 @@ func (m *middleware) spend(ctx context.Context, mine []applied) (strictest stint
 }
 
 // spendOne spends for one rule. It waits for a commit until ctx ends. After
-// that no client reads the answer, and the tokens stay spent.
+// that no client reads the answer, and the tokens stay spent if the commit
+// succeeds.
 func (m *middleware) spendOne(ctx context.Context, a *applied) (stint.Decision, error) {
 	if m.local != nil {
 		return m.local.SpendContext(ctx, a.Key, a.Cost)
@@ -192,7 +193,7 @@ func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err e
 		d, err = m.lim.Check(a.Key, a.Cost)
 	}
 	if err != nil {
-		a.refunded = !a.After // the rule spent nothing
+		a.refunded = !a.After // there is nothing to refund
 		d = stint.Decision{Allowed: allowed, Key: a.Key, Remaining: math.MaxInt64}
 	}
 	a.set(d, spent)

@@ -18,8 +18,8 @@ import (
 // [stint.Limiter.SpendAll]: if one of them denies, no token is spent. A denied
 // request is answered with 429 and Retry-After. An error before the handler
 // runs is answered with 400 if it is about the request, and otherwise with 503,
-// unless FailOpen is set. In both cases no token is spent, except as
-// [stint.ErrNotDurable] says.
+// unless FailOpen is set. In both cases no token is spent. After
+// [stint.ErrNotDurable], or if a Decider lost an answer, tokens may be spent.
 //
 // If one rule's limit is [stint.Leased] and another's is [stint.Memory] or
 // [stint.Flushed], every request waits for a commit. Nested middleware avoids

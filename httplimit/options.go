@@ -22,11 +22,13 @@ type Options struct {
 	Denied func(w http.ResponseWriter, r *http.Request, d stint.Decision)
 
 	// FailOpen lets a request pass if the Limiter returns an error, instead of
-	// answering 503. Such a request is not counted. Errors about the request
-	// itself are answered with 400 in any case.
+	// answering 503. Such a request spends no token, except as the errors of
+	// stint.Decider say. Errors about the request itself are answered with 400 in
+	// any case.
 	FailOpen bool
 
-	// Observers receive every decision and error, in this order.
+	// Observers receive every decision and error. The first in the slice is called
+	// first.
 	Observers []Observer
 }
 

@@ -90,6 +90,32 @@ func (l *Limiter) left(t *testing.T, key stint.Key) int64 {
 
 var errCut = fmt.Errorf("%w: cut", ErrAway)
 
+// If a call may have spent and this machine cannot decide by itself, the error is
+// ErrNoAnswer, although the server is away now.
+func TestAwayUnsure(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]stint.Limit{
+		"flushed": stint.PerHour(100), "leased": leasedLimit(stint.PerHour(100)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, line := newAway(t, limit, Options{Nodes: 50})
+			line.fail(fmt.Errorf("%w: connection reset", ErrNoAnswer))
+			_, err := l.Spend(perID.Key("a"), 3)
+			require.ErrorIs(t, err, ErrNoAnswer)
+			require.NotErrorIs(t, err, ErrAway)
+			require.ErrorContains(t, err, "the share of this machine is 2")
+			_, err = l.Spend(perID.Key("a"), 3)
+			require.ErrorIs(t, err, ErrAway)
+			d, err := l.Spend(perID.Key("a"), 2)
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			line.mend()
+			l.comesBack(t)
+		})
+	}
+}
+
 // Options.Away and AwayFor determine the decisions while the server is away.
 func TestAway(t *testing.T) {
 	t.Parallel()

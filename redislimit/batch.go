@@ -20,8 +20,9 @@ const maxCalls = 2
 // lanes order the trips of each slot. A trip calls the server at once if its
 // lane has fewer than maxCalls calls under way. Otherwise it waits. The first
 // waiting trip leads the next call, which also takes trips that wait behind it.
-// Trips leave a lane in the order in which they came. When a trip's deadline
-// comes, all earlier calls have ended, so no trip needs a timer.
+// Trips leave a lane in the order in which they came. By a trip's deadline all
+// earlier calls have ended, unless a synced call must send its script again. So no
+// trip needs a timer.
 type lanes struct {
 	mu sync.Mutex
 	of map[laneOf]*lane // lanes in use
@@ -48,8 +49,8 @@ const (
 	alone         // its call ran nothing; it calls again, alone
 )
 
-// run asks the server, together with trips that wait at the same time. An error
-// leaves the answers zero.
+// run asks the server, together with trips that wait at the same time. After
+// an error other than stint.ErrNotDurable the answers mean nothing.
 func (l *Limiter) run(t *trip, n *limitsInForce) {
 	if l.away.Load() {
 		t.err = fmt.Errorf("%w: it has not come back", ErrAway)

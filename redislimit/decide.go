@@ -17,14 +17,15 @@ func (l *Limiter) Allow(key stint.Key) bool {
 }
 
 // Spend takes cost tokens from the key's bucket if it has that many. A denied
-// request changes nothing. An error comes with the zero Decision, and nothing
+// request spends nothing. An error comes with the zero Decision, and nothing
 // was spent, except that after ErrNoAnswer and stint.ErrNotDurable the tokens
 // may be spent.
 func (l *Limiter) Spend(key stint.Key, cost int64) (stint.Decision, error) {
 	return l.one(opSpend, stint.Request{Key: key, Cost: cost})
 }
 
-// Check returns the Decision that Spend would return, and changes nothing.
+// Check returns the Decision that Spend would return, and spends nothing. As the
+// first call after SetLimits it may shorten the bucket's time.
 func (l *Limiter) Check(key stint.Key, cost int64) (stint.Decision, error) {
 	return l.one(opCheck, stint.Request{Key: key, Cost: cost})
 }
@@ -49,10 +50,13 @@ func (l *Limiter) one(op string, req stint.Request) (stint.Decision, error) {
 	if !r.asks {
 		return r.decision(0, op), nil
 	}
+	var lost error // of a lease's call
 	if r.leased {
-		if d, done, err := l.oneLeased(n, op, &r, req.Cost); done {
+		d, done, err := l.oneLeased(n, op, &r, req.Cost)
+		if done {
 			return d, err
 		}
+		lost = err
 	}
 	sent := l.elapsed()
 	if op == opRefund {
@@ -66,7 +70,7 @@ func (l *Limiter) one(op string, req stint.Request) (stint.Decision, error) {
 		l.seen.forget(r.key) // a denial that was under way
 	}
 	if err != nil {
-		return stint.Decision{}, err
+		return stint.Decision{}, unsure(lost, err)
 	}
 	answer, now := &trips[0].requests[0], trips[0].now
 	d := answer.decision(now, op)
@@ -90,16 +94,16 @@ func (l *Limiter) elapsed() int64 {
 //
 // Up to 64 buckets take one round trip, on one server or in one slot of a
 // cluster, and no other call sees a part of it. Otherwise several trips are made
-// at the same time. If one denies, what the others spent
-// is returned in the background. Until then other calls may be denied, but
-// never too many are allowed.
+// at the same time. If one denies or fails, what the others spent is returned in
+// the background. Until then other calls may be denied, but never too many are
+// allowed. If it cannot be returned, it stays spent.
 func (l *Limiter) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
 	return l.all(opSpend, reqs, nil)
 }
 
 // SpendTogether is SpendAll that also puts the decision on reqs[i] into ds[i].
-// If the strictest decision denies, nothing was spent, and the other decisions
-// are what Check would return. After an error every decision is the zero one.
+// If the strictest decision denies, the other decisions are what Check would
+// return. After an error every decision is the zero one.
 func (l *Limiter) SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	if len(ds) < len(reqs) {
 		return stint.Decision{}, fmt.Errorf("redislimit: SpendTogether: %d requests, and room for %d decisions", len(reqs),
@@ -196,8 +200,8 @@ func strictest(reqs []stint.Request, ds []stint.Decision, undecided []request) s
 	return d
 }
 
-// Bucket returns the state of one bucket, which may be full, and changes
-// nothing. If the key is not limited, the server is not asked.
+// Bucket returns the state of one bucket, which may be full. Like Check it may
+// shorten the bucket's time. If the key is not limited, the server is not asked.
 func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 	b := stint.Bucket{Key: key}
 	r, now, err := l.direct(key, opCheck, 0)

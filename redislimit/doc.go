@@ -16,7 +16,7 @@ one caller asks again. Its RetryAfter may be early by the time of one round trip
 
 The levels memory and flushed are as durable as the server's own persistence.
 Synced also waits until Options.Replicas replicas have the decision. If they do
-not have it in time, the error is stint.ErrNotDurable, and the tokens stay
+not have it in time, the error is stint.ErrNotDurable, and the tokens may stay
 spent. Shares of a total (NameSpec.Parent) are refused. There are no queues:
 Wait sleeps and tries again, and Reserve does not exist.
 
@@ -39,7 +39,7 @@ come back to its share. If that is more than the bucket has, the bucket is empty
 then. So all machines together admit at most burst + elapsed ÷ T, plus what
 others had spent since each machine last saw the bucket.
 
-Holds that a machine has seen stay in force. Hold and Reset are ErrAway, because
+With AwayShare, holds that a machine has seen stay in force. Hold and Reset are ErrAway, because
 other machines would not notice. A Refund returns at most what this machine has
 spent by itself. If the server leaves a call without an answer, this machine may
 decide it, and its tokens may also be spent at the server. A lease is used until
@@ -75,15 +75,16 @@ bucket. SetLimits drops the leases of limits that have changed; time brings
 their tokens back. A bucket with a burst under 8 has no leases, and neither
 have buckets beyond the 65,536 that a machine remembers.
 
-Tokens on lease count as spent, except in the decisions of the machine that has
-them. Remaining and ResetAfter are as of its last trip, and leave out what
+Tokens on lease count as spent, except in decisions from the lease itself.
+Remaining and ResetAfter are as of its last trip, and leave out what
 others have spent since.
 
 # Errors
 
 An error never admits, unless Options.FailOpen says so for Allow. After ErrAway
-nothing was spent. After ErrNoAnswer the tokens may be spent, because the request
-was sent and no answer came; it is not sent again. If a key of the server is not
+nothing was spent, or it is returned in the background. After ErrNoAnswer the
+tokens may be spent, because the request was sent and no answer says that it was
+carried out; it is not sent again. If a key of the server is not
 a bucket, the error names it. A refusal by the server is an error too.
 
 # Keys

@@ -292,9 +292,18 @@ func (l *Limiter) whileAway(t *trip, cause error) bool {
 		decides = decides && l.opts.away(t.requests[i].key.Name) != AwayClosed
 	}
 	if t.err = cause; decides {
-		t.err = l.decideHere(t, o)
+		t.err = unsure(cause, l.decideHere(t, o))
 	}
 	return true
+}
+
+// unsure returns the error of a decision that this machine made after a call with
+// the error cause. If that call may have spent, the error is not ErrAway.
+func unsure(cause, err error) error {
+	if errors.Is(cause, ErrNoAnswer) && errors.Is(err, ErrAway) {
+		return fmt.Errorf("%w, and then: %v", cause, err)
+	}
+	return err
 }
 
 // decideHere decides on buckets without the server. None of them may have

@@ -101,8 +101,9 @@ func (b *lease) take(elapsed, cost int64) bool {
 	return true
 }
 
-// low reports whether it is time to ask for a grant before a caller waits: half
-// of the tokens are used, or half of the life is over.
+// low reports whether it is time to ask for a grant before a caller waits. That
+// is so if at most half of the tokens that the lease last wanted are left, or
+// half of its life is over.
 func (b *lease) low(elapsed int64) bool {
 	if b.most < 1 || b.empty && elapsed-b.asked < b.life/4 {
 		return false

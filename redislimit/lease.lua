@@ -1,6 +1,6 @@
 -- The leases of redislimit: a machine takes tokens in advance, and gives unused
--- ones back. Go multiplies; this script adds, compares and halves. bucket.lua
--- stands before it.
+-- ones back. Go multiplies; this script adds, compares and divides by 8.
+-- bucket.lua stands before it.
 --
 -- KEYS are the keys of the buckets. After ARGV[2] come twelve arguments for each
 -- bucket, all in nanoseconds. Tokens are given as the time in which they come

@@ -107,7 +107,7 @@ func (l *Limiter) explainLease(err error, keys []string) error {
 func parseAnswers(reply any, n int) ([]answer, error) {
 	all, _ := reply.([]any)
 	if len(all) != 1+4*n {
-		return nil, fmt.Errorf("redislimit: lease script replied %d values for %d buckets", len(all), n)
+		return nil, fmt.Errorf("%w: %w", ErrNoAnswer, ServerError(fmt.Sprintf("%d values for %d buckets", len(all), n)))
 	}
 	var wrong error
 	number := func(i int) int64 {
@@ -117,7 +117,7 @@ func parseAnswers(reply any, n int) ([]answer, error) {
 		}
 		v, err := strconv.ParseInt(s, 10, 64)
 		if err != nil {
-			wrong = fmt.Errorf("redislimit: lease script replied: %w", err)
+			wrong = fmt.Errorf("%w: %w", ErrNoAnswer, ServerError(err.Error()))
 		}
 		return v
 	}

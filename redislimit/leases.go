@@ -93,7 +93,8 @@ func (s *leaseShard) makeRoom() bool {
 }
 
 // oneLeased decides on a bucket with a lease. If done is false, no token of the
-// lease was used, and the caller must make a trip.
+// lease was used, and the caller must make a trip. err is then the error of a call
+// that the lease made.
 func (l *Limiter) oneLeased(n *limitsInForce, op string, r *request, cost int64) (d stint.Decision, done bool,
 	err error) {
 	switch op {

@@ -123,10 +123,9 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 func (l *Limiter) Limits() *stint.Limits { return l.Load().limits }
 
 // SetLimits puts other limits in force on this machine. A bucket that was made
-// before waits no longer than an empty bucket of the new limit. This machine
-// shortens its time only once, when it first uses the bucket. If another machine
-// then uses the bucket under a larger limit, it keeps its time, so machines with
-// different limits do not refill it in turns.
+// before waits no longer than an empty bucket of the new limit. Its time is
+// shortened only once, when this machine first uses it. If machines have
+// different limits, they do not shorten it in turns, which would refill it.
 func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	if limits == nil {
 		return errors.New("redislimit: limits are nil")

@@ -64,7 +64,7 @@ const (
 	// what was spent.
 	AwayShare Away = iota + 1
 
-	// AwayClosed makes each decision ErrAway.
+	// AwayClosed makes each decision that needs the server ErrAway.
 	AwayClosed
 
 	// AwayOpen admits, as if there were no limit. Stats.Open counts these spends.
@@ -76,11 +76,12 @@ const (
 // errors.Is.
 var (
 	// ErrAway means that the server cannot decide now: it cannot be reached, or
-	// is loading, or is a replica. Nothing was spent.
+	// is loading, or is a replica. Nothing was spent. If other trips of a SpendAll
+	// have spent, that is returned in the background.
 	ErrAway = errors.New("redislimit: server is away, nothing was spent")
 
-	// ErrNoAnswer means that a request was sent and no answer came in time. The
-	// tokens may be spent. The request is not sent again.
+	// ErrNoAnswer means that a request was sent, and no answer says that it was
+	// carried out. The tokens may be spent. The request is not sent again.
 	ErrNoAnswer = errors.New("redislimit: no answer, it may have been spent")
 
 	// ErrCrossSlot means that Options.Atomic is set, and the buckets of a call are
@@ -113,7 +114,7 @@ func (o *Options) withDefaults() (Options, error) {
 	case c.Nodes < 0:
 		return c, fmt.Errorf("redislimit: Options.Nodes is %d, want at least 1", c.Nodes)
 	case c.Plain && (c.Prefix != "" || c.Tag != nil):
-		return c, errors.New("redislimit: Options.Plain has keys without a Prefix and a Tag")
+		return c, errors.New("redislimit: Options.Plain allows no Prefix and no Tag")
 	}
 	if c.Durability == 0 {
 		c.Durability = stint.Flushed

@@ -45,8 +45,8 @@ type trip struct {
 	news     chan news // of a trip that waits; nil if it never did
 }
 
-// tryCall asks the server about all trips of the batch. An error leaves their
-// answers zero.
+// tryCall asks the server about all trips of the batch. After an error their
+// answers mean nothing.
 func (l *Limiter) tryCall(batch []*trip, synced bool) error {
 	ctx, cancel := context.WithDeadline(context.Background(), batch[0].deadline)
 	defer cancel()
@@ -167,7 +167,7 @@ func (l *Limiter) parse(batch []*trip, reply any) error {
 		}
 	}
 	if r.wrong || r.text != "" {
-		return fmt.Errorf("redislimit: script replied %.100q", text)
+		return fmt.Errorf("%w: %w", ErrNoAnswer, ServerError(fmt.Sprintf("script replied %.100q", text)))
 	}
 	return nil
 }

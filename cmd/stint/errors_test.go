@@ -174,8 +174,8 @@ func TestUnwritableOutput(t *testing.T) {
 	}
 }
 
-// No error names a temporary file, Go's own functions, or a directory that the
-// user did not choose.
+// Errors of these commands name no temporary file, no function of Go, and no
+// directory besides those in the arguments.
 func TestErrorNames(t *testing.T) {
 	db, none := stateHome(t), filepath.Join(t.TempDir(), "none")
 	require.Equal(t, 0, runArgs(t, "allow", "--limit", "3/1m", "alice").status)

@@ -185,7 +185,7 @@ func (f *holdFlags) list(cmd *cobra.Command) error {
 		return nil
 	}
 	if len(held) == 0 {
-		fmt.Fprintln(cmd.ErrOrStderr(), "stint: nothing is held")
+		fmt.Fprintln(cmd.ErrOrStderr(), "stint: no holds to show")
 	}
 	keys := slices.SortedFunc(maps.Keys(held), func(a, b stint.Key) int {
 		return cmp.Or(cmp.Compare(names[a.Name], names[b.Name]), cmp.Compare(a.ID, b.ID))

@@ -229,7 +229,7 @@ func (f *limitFlags) source(label, id string) (string, error) {
 	return "the default in " + f.file, nil
 }
 
-// counter numbers labels from 1, for limits that are in no file of buckets.
+// counter numbers labels from 1. A file of buckets may have other numbers for them.
 func counter() func(label string) (stint.Name, error) {
 	n := 0
 	return func(label string) (stint.Name, error) {

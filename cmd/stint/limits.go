@@ -33,8 +33,8 @@ func newLimitsCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE [OVERRIDES...]",
 		Short: "Say whether files of limits are valid",
-		Long: `Say whether files of limits are valid. Each mistake is printed with its line number, and then the exit
-status is 2.
+		Long: `Say whether files of limits are valid. Mistakes are printed with the lines that they are in, and then
+the exit status is 2.
 
 Labels and ids may be anything: a program checks its own names and formats when it loads the files. An
 override may be for a limit that FILE does not have. With --share, floors must fit into their total.
@@ -160,8 +160,7 @@ func withLines(names, before map[stint.Name]string) error {
 			continue
 		}
 		if strings.HasSuffix(label, lineSuffix) {
-			return fmt.Errorf("label %q: run --wait keeps its turns under such a label, "+
-				"which changes with the label of its limit: choose another", label)
+			return fmt.Errorf("label %q: run --wait uses labels that end in %q: choose another", label, lineSuffix)
 		}
 		old := before[name]
 		line := had[old+lineSuffix]

@@ -64,7 +64,7 @@ What is not known is empty.`,
 				return err
 			}
 			if len(buckets) == 0 && !f.out.quiet {
-				fmt.Fprintln(cmd.ErrOrStderr(), "stint: no buckets to show: every bucket is full, and none is held")
+				fmt.Fprintln(cmd.ErrOrStderr(), "stint: no buckets to show: full ones that are not held are left out")
 			}
 			if f.csv {
 				return failed(listCSV(cmd.OutOrStdout(), buckets))

@@ -76,7 +76,7 @@ func TestListSharedBucket(t *testing.T) {
 	assert.Equal(t, 2, runArgs(t, "show", "--db", db, "").status, "as if from a variable that is not set")
 	assert.Equal(t, 2, runArgs(t, "reset", "--db", db, "").status)
 	assert.Equal(t, "reset  \"\"  full\n", runArgs(t, "reset", "--db", db, "--name", "everyone", "").stdout)
-	const none = "stint: no buckets to show: every bucket is full, and none is held\n"
+	const none = "stint: no buckets to show: full ones that are not held are left out\n"
 	assert.Equal(t, result{0, "", none}, runArgs(t, "list", "--db", db))
 	assert.Equal(t, result{0, "", none}, runArgs(t, "list", "--db", db, "--json"))
 	assert.Equal(t, result{0, "", ""}, runArgs(t, "list", "--db", db, "--quiet"))

@@ -34,8 +34,8 @@ func newRoot() *cobra.Command {
 		Use:   "stint",
 		Short: "Durable rate limits in one file",
 		Long: `Durable rate limits in one file: look at them, change them, run commands within a limit, choose a
-limit, and maintain the file. An error is one line on stderr, which says what to do. The output has no
-colors.
+limit, and maintain the file. An error is one line on stderr. If you can do something about it, the line
+says what. The output has no colors.
 
 ` + exitStatusTable(),
 		Example: `  stint allow --limit 3/1m alice    # may alice do it again? 3 a minute at most

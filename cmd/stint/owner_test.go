@@ -118,7 +118,7 @@ func TestOwner(t *testing.T) {
 				}
 			}
 			if step.args == "list" {
-				said += "stint: no buckets to show: every bucket is full, and none is held\n"
+				said += "stint: no buckets to show: full ones that are not held are left out\n"
 			}
 			require.Equal(t, said, r.stderr, step.args)
 			require.Regexp(t, "^"+want+"\n?$", r.stdout, step.args)

@@ -59,7 +59,7 @@ httplimit.ByIP; --ipv6-bits 128 gives each address its own.
 Times of access logs, RFC 3339, syslog and Unix time in seconds to nanoseconds are recognized.
 --time-format is the Go layout of other times. A time without a zone is in UTC. A time without a year gets
 the year in which it is nearest to the time before it. --year is the year of the first line. Without
---year, that is the latest year that does not put the line in the future, and stderr says so.
+--year, that is the latest year that puts the line at most a day in the future, and stderr says so.
 
 A line without an id counts as "other". A line that cannot be read counts as "malformed". If all lines
 are malformed, the exit status is 2. Memory grows with the number of ids, not of lines.
@@ -120,7 +120,7 @@ denied, ids_denied, top_denied and, if there are costs, tokens_allowed.`,
 	flags.StringVar(&f.lines.time, "time", defaultTime, "the `FIELD` or group that has the time")
 	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: recognized)")
 	flags.IntVar(&f.lines.year, "year", 0,
-		"the `YEAR` of the first line, if times have no year (default: the latest that is not in the future)")
+		"the `YEAR` of the first line, if times have no year (default: the latest that is at most a day in the future)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	for flag, values := range map[string][]string{
 		"by":    {"host", "ip", "method", "path", "program", "user"},

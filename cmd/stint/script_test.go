@@ -20,8 +20,8 @@ import (
 	"github.com/stint-go/stint/internal/subprocess"
 )
 
-// TestScripts runs the files in testdata/script. In them, "exec stint" is the
-// command in a process and with a home of its own.
+// TestScripts runs the files in testdata/script. In them, each "exec stint" runs
+// the command in a process. Each script has a home of its own.
 func TestScripts(t *testing.T) {
 	heedSignals()
 	testscript.Run(t, testscript.Params{

@@ -212,7 +212,11 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 		return nil
 	}
 	if len(found) == 0 {
-		_, err := fmt.Fprintf(w, "%s  full: all of its tokens are back\n", printable(id))
+		of := ""
+		if f.limits.name != "" {
+			of = " of " + printable(f.limits.name)
+		}
+		_, err := fmt.Fprintf(w, "%s  full: all of its tokens%s are back\n", printable(id), of)
 		return err
 	}
 	for _, b := range found {

@@ -9,7 +9,7 @@ import (
 )
 
 // syslogLine is a line of a log that rsyslog, syslogd or journalctl writes. Its
-// bytes are part of the line, or of the one before it.
+// bytes are part of the line, or of a copy of the host's last message.
 type syslogLine struct {
 	time, host, program, message []byte
 

@@ -48,12 +48,12 @@ empty. With --limits, a bucket's limit is the one of its label, or the override 
 --repair writes what can be read to a new file, FILE.repaired or the one in --to, and prints what is
 lost. The exit status is 0 if nothing is lost, and 3 if something is, or if no new file could be
 written. If a page is lost, all pages that only it leads to are lost too, which may be most of the
-file. If only a sum was wrong, nothing is lost, but some bucket has a wrong state, and the sum does not
-say which. Move the new file to FILE yourself.
+file. If only a sum was wrong, nothing is lost, but an entry may be wrong, or the sum itself. Move the
+new file to FILE yourself.
 
 --json prints one object: file, sound, buckets, journaled, wrong (an array of findings),
 further_behind (by label, the number of buckets that count as empty) and without_sums. With --repair
-the object has file, repaired, buckets and lost (an array).`,
+the object has file, repaired, buckets and lost (an array). The number of buckets includes holds.`,
 		Example: `  stint verify quota.db
   stint verify quota.db --limits defaults.yml --overrides overrides.yml
   stint verify quota.db --repair --to sound.db

@@ -66,8 +66,8 @@ func folded(text string, width int) string {
 }
 
 // foldLine returns the parts of a line that is broken at spaces. Later parts
-// are indented: as far as the last column of the line, if that column begins in
-// the left half.
+// are indented as far as the text after the line's last two spaces, if that text
+// begins in the left half.
 func foldLine(line []rune, width int) (parts []string) {
 	indent := 0
 	for indent < len(line) && line[indent] == ' ' {
