@@ -187,7 +187,7 @@ func (f *limitFlags) misused() error {
 	case given("overrides") && !given("limits"):
 		return misuse(f.cmd, "--overrides goes with --limits")
 	case f.required && strings.HasSuffix(f.name, lineSuffix):
-		return misuse(f.cmd, "--name %q: run --wait keeps its turns under such a label: choose another", f.name)
+		return misuse(f.cmd, "--name %q: run --wait uses labels that end in %q: choose another", f.name, lineSuffix)
 	case f.required && !given("limit") && !given("limits"):
 		return misuse(f.cmd, "no limit given: --limit COUNT/PERIOD, or --limits FILE and --name LABEL")
 	}
