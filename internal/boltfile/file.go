@@ -143,6 +143,7 @@ func (f *File) inspect(o Options) (m bboltpage.Meta, err error) {
 		f.DB = db
 		return m, nil
 	}
+	unlock(f.file) // a process that is being started would keep the lock
 	return m, errors.Join(err, db.Close())
 }
 
