@@ -47,10 +47,13 @@ type forgetful struct{ *stint.MemStore }
 
 func (forgetful) Save([]stint.Change) error { return nil }
 
-// openHome returns this machine's home, or nil if no Name has AwayShare.
+// openHome returns this machine's home, or nil if no limit may have AwayShare.
 func openHome(o *Options, names stint.Names) (*home, error) {
+	if !o.shares() {
+		return nil, nil
+	}
 	own, err := homeNames(o, names)
-	if err != nil || len(own) == 0 {
+	if err != nil {
 		return nil, err
 	}
 	limits, err := stint.NewLimits(own, nil, nil)

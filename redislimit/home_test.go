@@ -392,6 +392,32 @@ func TestManyDebts(t *testing.T) {
 	}
 }
 
+// A Name that is new in other limits has a share, too, although no earlier one
+// had.
+func TestSetLimitsFirstShare(t *testing.T) {
+	t.Parallel()
+	_, prefix := commonServer(t)
+	limits := func(names ...stint.Name) *stint.Limits {
+		all := stint.Names{}
+		for _, name := range names {
+			all[name] = stint.NameSpec{Label: strconv.Itoa(int(name)), Limit: stint.PerHour(8)}
+		}
+		limits, err := stint.NewLimits(all, nil, nil)
+		require.NoError(t, err)
+		return limits
+	}
+	c := newLine()
+	l := c.node(t, limits(1), Options{Prefix: prefix, Nodes: 2, AwayFor: map[stint.Name]Away{1: AwayClosed}})
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	require.NoError(t, l.SetLimits(limits(1, 2)))
+	c.fail(errCut)
+	_, err := l.Spend(stint.Name(1).Key("a"), 1)
+	require.ErrorIs(t, err, ErrAway)
+	d, err := l.Spend(stint.Name(2).Key("a"), 1)
+	require.NoError(t, err)
+	require.Equal(t, int64(3), d.Remaining)
+}
+
 // A Name that is new in other limits has a share, too.
 func TestSetLimitsWhileAway(t *testing.T) {
 	t.Parallel()

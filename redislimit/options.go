@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,7 +39,7 @@ type Options struct {
 	// Local is the path of a stint file for AwayShare. It keeps what this machine
 	// has seen and spent over a restart. One process at a time can open it.
 	// Without a file a restart forgets, and memory has at most
-	// LocalOptions.MaxResident buckets, two for each id. LocalOptions are for the
+	// LocalOptions.MaxResident buckets, two for each key. LocalOptions are for the
 	// Limiter that decides with AwayShare. Durability and Now of these Options
 	// replace its own, and its CommitTimeout is Timeout by default.
 	Local        string
@@ -145,22 +146,25 @@ func (o *Options) withDefaults() (Options, error) {
 
 // checkAway returns what is wrong with Away, AwayFor, Nodes and Local.
 func (o *Options) checkAway() error {
-	shares := o.Away == AwayShare
 	for name, a := range o.AwayFor {
 		if a < AwayShare || a > AwayOpen {
 			return fmt.Errorf("redislimit: Options.AwayFor is %d for %d, want AwayShare, AwayClosed or AwayOpen", a, name)
 		}
-		shares = shares || a == AwayShare
 	}
 	switch {
 	case o.Away > AwayOpen:
 		return fmt.Errorf("redislimit: Options.Away is %d, want AwayShare, AwayClosed or AwayOpen", o.Away)
-	case shares && o.Nodes == 0:
+	case o.shares() && o.Nodes == 0:
 		return errors.New("redislimit: AwayShare needs Options.Nodes, the number of machines")
-	case !shares && o.Local != "":
+	case !o.shares() && o.Local != "":
 		return errors.New("redislimit: Options.Local is only for AwayShare, which needs Options.Nodes")
 	}
 	return nil
+}
+
+// shares reports whether a limit may have AwayShare.
+func (o *Options) shares() bool {
+	return o.Away == AwayShare || slices.Contains(slices.Collect(maps.Values(o.AwayFor)), AwayShare)
 }
 
 // decidesAway reports whether some decisions are made without the server.

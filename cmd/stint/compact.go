@@ -15,9 +15,9 @@ func newCompact() *cobra.Command {
 		Use:   "compact [FILE]",
 		Short: "Rewrite a file without its free pages",
 		Long: `Rewrite a file without its free pages, and with all buckets in the tree instead of the journal. The
-new file replaces the old one in one step. The space of the journal stays reserved, so a file whose
-buckets were in the journal grows, for example after an import. If the new file is not smaller, the
-output begins with "rewritten" instead of "compacted".
+new file replaces the old one in one step. A bucket takes more space in the tree than in the journal,
+so a file whose buckets were in the journal may grow, for example after an import. If the new file is
+not smaller, the output begins with "rewritten" instead of "compacted".
 
 A program that has the file open compacts it by itself, if the file is larger than 64 MiB (8 MiB on a
 32-bit system) and more than half of it is free. In a file of an older version, compact also adds the
@@ -64,8 +64,8 @@ func (f *dbFlags) compact(cmd *cobra.Command) error {
 	return failed(err)
 }
 
-// compacted returns the result in words. The space of the journal is reserved,
-// so the file may grow when its buckets move to the tree.
+// compacted returns the result in words. A bucket takes more space in the tree
+// than in the journal, so the file may grow.
 func compacted(path string, before stint.FileStats, after int64) string {
 	sizes := fmt.Sprintf("%s  %s, was %s", path, size(after), size(before.Bytes))
 	switch {
@@ -74,5 +74,5 @@ func compacted(path string, before stint.FileStats, after int64) string {
 	case before.Journaled > 0:
 		return "rewritten  " + sizes + ": " + plural(int(before.Journaled), "bucket") + " moved from the journal to the tree"
 	}
-	return "rewritten  " + sizes + ": nothing in it was free"
+	return "rewritten  " + sizes + ": it could not be made smaller"
 }
