@@ -70,9 +70,9 @@ the file are those of the log, so give it a file that no other command uses.
 --json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied),
 busiest_minute (start, requests, denied; null without requests). It also has these, unless they are
 zero: other, repeated (lines, requests), tokens (asked, allowed; if costs differ from 1), over_burst
-and no_year (lines, first, last). With --and it has denied_by. With --try, the array tried replaces
-allowed, denied and top_denied, also in tokens and busiest_minute. Each element has limit, allowed,
-denied, ids_denied, top_denied and, if there are costs, tokens_allowed.`,
+and no_year (lines, first, last). With --and it has denied_by. With --try it has the array tried. Then
+allowed, denied and top_denied are only there, and not in tokens or busiest_minute. Each element has
+limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_allowed.`,
 		Example: `  stint replay --limit 20/1m --by ip access.log
   stint replay --try 10/1m,20/1m,'60/1m burst 20' access.log.2.gz access.log.1 access.log
   stint replay --limit 20/1m --and 300/1h --by '/"GET (\/[^\/ ]*)/' --json access.log
