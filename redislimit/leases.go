@@ -191,7 +191,9 @@ func (l *Limiter) checkLeased(r *request, cost int64) (d stint.Decision, done bo
 	}
 	left := b.left(elapsed)
 	if left >= cost {
-		return r.decision(b.decide(r, elapsed), opCheck), true
+		now := b.decide(r, elapsed)
+		r.tat += cost * b.interval // as if they were spent
+		return r.decision(now, opCheck), true
 	}
 	r.need = (cost - left) * r.interval
 	return d, false

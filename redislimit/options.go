@@ -40,8 +40,8 @@ type Options struct {
 	// has seen and spent over a restart. One process at a time can open it.
 	// Without a file a restart forgets, and memory has at most
 	// LocalOptions.MaxResident buckets, two for each key. LocalOptions are for the
-	// Limiter that decides with AwayShare. Durability and Now of these Options
-	// replace its own, and its CommitTimeout is Timeout by default.
+	// stint.Limiter that decides with AwayShare. Their Durability and Now are
+	// ignored, and their CommitTimeout is Timeout by default.
 	Local        string
 	LocalOptions *stint.Options
 
