@@ -50,7 +50,7 @@ type importFlags struct {
 
 func (f *importFlags) register(cmd *cobra.Command) {
 	f.db.register(cmd, dbUsage)
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be imported, and write nothing")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print how much would be imported at most, and write nothing")
 }
 
 // importer reads all that an import puts into a file.
@@ -95,7 +95,7 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 	}
 	done, kept := "imported", fmt.Sprintf("; %d stay as they are in the file", all-len(found.changes))
 	if f.dryRun {
-		done, kept = "would import", ""
+		done, kept = "would import at most", ""
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s  %s and %s%s; %d expired\n",
 		done, plural(buckets, "bucket"), plural(len(found.changes)-buckets, "hold"), kept, found.past)
