@@ -49,7 +49,7 @@ func TestWorlds(t *testing.T) {
 	t.Parallel()
 	t.Run("mem", func(t *testing.T) {
 		t.Parallel()
-		runWorlds(t, length(5, 2), length(1000, 40), func(t *testing.T) modeltest.Env {
+		runWorlds(t, length(5, 2), length(1000, 20), func(t *testing.T) modeltest.Env {
 			return *memWorld(t,
 				Options{}, nil)
 		})
