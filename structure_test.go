@@ -107,6 +107,26 @@ func TestImports(t *testing.T) {
 	}
 }
 
+// TestFileLengths: a reader can take in a file, and the root's files in order.
+func TestFileLengths(t *testing.T) {
+	own := 0
+	require.NoError(t, filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") {
+			return err
+		}
+		most := 500
+		if filepath.Dir(name) == "." && !strings.HasSuffix(name, "_test.go") {
+			most, own = 400, own+1
+		}
+		content, err := os.ReadFile(name)
+		if n := strings.Count(string(content), "\n"); n > most {
+			t.Errorf("%s has %d lines, want at most %d", name, n, most)
+		}
+		return err
+	}))
+	require.LessOrEqual(t, own, 15)
+}
+
 // goFiles returns the Go files of the module, without nested modules.
 func goFiles(t *testing.T) (files []string) {
 	require.NoError(t, filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {

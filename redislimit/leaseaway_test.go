@@ -1,0 +1,163 @@
+package redislimit
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// cutClient is a Client whose server is away while cut is set.
+type cutClient struct {
+	*rueidisClient
+	cut  atomic.Bool
+	lose atomic.Bool // replies
+}
+
+func (c *cutClient) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
+	if c.cut.Load() {
+		return nil, fmt.Errorf("%w: cut", ErrAway)
+	}
+	reply, err := c.rueidisClient.Eval(ctx, command, script, keys, args)
+	if c.lose.Load() && err == nil {
+		return nil, fmt.Errorf("%w: lost", ErrNoAnswer)
+	}
+	return reply, err
+}
+
+func (c *cutClient) Do(ctx context.Context, args ...string) (any, error) {
+	if c.cut.Load() {
+		return nil, fmt.Errorf("%w: cut", ErrAway)
+	}
+	return c.rueidisClient.Do(ctx, args...)
+}
+
+// A lease lasts while the server is away. If the reply to a question is lost, so
+// are the tokens: they stay spent and are not used.
+func TestLeasedAway(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	s, prefix := commonServer(t)
+	client, err := newRueidisClient(s.url, 20*time.Second)
+	require.NoError(t, err)
+	c := &cutClient{rueidisClient: client}
+	l, err := New(c, testLimits(t, leasedLimit(stint.PerHour(1000))),
+		&Options{Timeout: 20 * time.Second, Prefix: prefix, Now: clock.now})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	key := perID.Key("a")
+	used := l.fill(t, key, 50)
+	c.cut.Store(true)
+	hand := l.inHand(key)
+	_, err = l.Spend(key, 500)
+	require.ErrorIs(t, err, ErrAway)
+	require.Equal(t, hand, l.inHand(key), "a question that was not sent changes nothing")
+	for range hand {
+		d, err := l.Spend(key, 1)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+	}
+	_, err = l.Spend(key, 1)
+	require.ErrorIs(t, err, ErrAway)
+	c.cut.Store(false)
+	require.Eventually(t, func() bool { return !l.away.Load() }, 20*time.Second, time.Millisecond)
+	used += hand + l.fill(t, key, 20)
+	c.lose.Store(true)
+	_, err = l.Spend(key, 300)
+	require.ErrorIs(t, err, ErrNoAnswer)
+	c.lose.Store(false)
+	require.Eventually(t, func() bool { return !l.away.Load() }, 20*time.Second, time.Millisecond)
+	require.Zero(t, l.inHand(key))
+	require.Equal(t, 1000-used-300, l.remaining(t, key))
+}
+
+// While the server is away, a node uses its lease. Then it goes on with its share
+// of what the server had when it granted the lease. It is charged when the server
+// is back.
+func TestLeasedShare(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	l, line := newAway(t, leasedLimit(stint.PerHour(800)), Options{Nodes: 2, Now: clock.now})
+	key := perID.Key("a")
+	const used = 700
+	for range used {
+		require.True(t, l.Allow(key))
+	}
+	l.settled(t)
+	line.fail(errCut)
+	hand, here := l.inHand(key), int64(0)
+	for d := (stint.Decision{Allowed: true}); d.Allowed; {
+		var err error
+		d, err = l.Spend(key, 1)
+		require.NoError(t, err)
+		if d.Allowed {
+			here++
+		}
+	}
+	own := here - hand
+	require.Equal(t, (800-used-hand)/2, own, "half of what the server had")
+	line.mend()
+	l.comesBack(t)
+	require.Equal(t, 800-used-hand-own, l.remaining(t, key))
+}
+
+// A key that is not a bucket leads to an error that names it.
+func TestLeasedForeignKeys(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	s, prefix := commonServer(t)
+	l, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
+	name := l.opts.keyOf(perID.Key("a"))
+	s.cli("SET", name, "x")
+	_, err := l.Spend(perID.Key("a"), 1)
+	require.ErrorContains(t, err, fmt.Sprintf("key %q has a value that is not a bucket's", name))
+	s.cli("DEL", name)
+	s.cli("RPUSH", name, "x")
+	_, err = l.Spend(perID.Key("a"), 1)
+	require.ErrorContains(t, err, fmt.Sprintf("key %q is no string", name))
+	require.ErrorContains(t, l.Health(), name)
+}
+
+// If the server refuses a command before the script has written, the lease keeps
+// its tokens. If it refuses one after that, the call is ErrNoAnswer.
+func TestLeasedRefused(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	l := s.limiter(t, testLimits(t, leasedLimit(stint.PerHour(1000))), func(o *Options) {
+		o.Now, o.MaxLease = newTestClock().now, time.Hour
+	})
+	a := perID.Key("a")
+	for range 2 {
+		_, err := l.Spend(a, 1)
+		require.NoError(t, err)
+	}
+	l.settled(t)
+	hand, there := l.inHand(a), l.remaining(t, a)
+	require.Positive(t, hand)
+	s.cli("ACL", "SETUSER", "default", "-get")
+	_, err := l.Spend(a, hand+1)
+	require.ErrorIs(t, err, errNothingRan)
+	require.Equal(t, hand, l.inHand(a))
+	s.cli("ACL", "SETUSER", "default", "+get")
+	require.Equal(t, there, l.remaining(t, a))
+
+	s.cli("ACL", "SETUSER", "default", "-del")
+	const interval = int64(time.Hour / 1000)
+	part := func(id string, q question) leasePart {
+		return leasePart{perID.Key(id), l.opts.keyOf(perID.Key(id)), interval, 1000 * interval, 0, q}
+	}
+	now := instant(l.opts.Now())
+	s.cli("SET", l.opts.keyOf(perID.Key("full")), fmt.Sprint(now+interval, 0))
+	_, err = l.callLease(l.Load(), []leasePart{
+		part("b", question{first: 1, need: 1, want: 1}),
+		part("full", question{back: [2]grant{{left: 1, all: 1, at: now}}}), // its key is deleted
+	})
+	require.ErrorIs(t, err, ErrNoAnswer)
+	require.NotErrorIs(t, err, errNothingRan)
+	require.Equal(t, int64(999), l.remaining(t, perID.Key("b")))
+}
