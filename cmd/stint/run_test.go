@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"io"
 	"os"
 	"os/exec"
@@ -76,16 +77,6 @@ func TestRunInterrupted(t *testing.T) {
 	}
 	db := filepath.Join(t.TempDir(), "stint.db")
 	args := []string{"run", "--wait", "--db", db, "--limit", "1/1h", "a", "--", "echo", "ran"}
-	interrupted := func(wait func()) result {
-		cmd := process(t, args...)
-		var stdout, stderr strings.Builder
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		require.NoError(t, cmd.Start())
-		wait()
-		require.NoError(t, cmd.Process.Signal(os.Interrupt))
-		_ = cmd.Wait()
-		return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
-	}
 	tats := func() (tats [2]int64) { // of the bucket, and of its line
 		store, err := stint.OpenBolt(db, nil, &stint.BoltOptions{LockTimeout: time.Minute})
 		require.NoError(t, err)
@@ -98,10 +89,7 @@ func TestRunInterrupted(t *testing.T) {
 	}
 	require.Equal(t, "ran\n", runProcess(t, args...).stdout)
 	spent := tats()
-	r := interrupted(func() {
-		for tats()[1] == 0 {
-		}
-	})
+	r := interrupted(t, process(t, args...), func() bool { return hasText(t, db, lineSuffix) })
 	assert.Equal(t, result{130, "", "stint: interrupted: the command was not run, and no token was spent\n"}, r)
 	left := tats()
 	assert.Equal(t, spent[0], left[0])
@@ -109,9 +97,7 @@ func TestRunInterrupted(t *testing.T) {
 
 	owner, err := stint.OpenBolt(db, nil, nil)
 	require.NoError(t, err)
-	r = interrupted(func() {
-		// An early signal ends the process before it spends anything.
-	})
+	r = interrupted(t, process(t, args...)) // an early signal ends it before it spends anything
 	require.NoError(t, owner.Close())
 	assert.Contains(t, []int{130, -1}, r.status)
 	assert.Empty(t, r.stdout)
@@ -185,35 +171,53 @@ func TestRunAtOwner(t *testing.T) {
 		}
 		return false
 	}
-	inLine := func() bool { // of the file
-		store, err := stint.OpenBolt(db, nil, &stint.BoltOptions{LockTimeout: time.Minute})
-		require.NoError(t, err)
-		defer store.Close()
-		_, ok := numberOf(store, "Orders"+lineSuffix)
-		return ok
-	}
 	for _, closes := range []bool{false, true} {
-		cmd := process(t, "run", "--wait", "--db", db, "--limit", "1/1h", "--name", "Orders", "a", "--", "echo", "ran")
-		var stdout, stderr strings.Builder
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		require.NoError(t, cmd.Start())
-		for !waits() {
-			runtime.Gosched()
-		}
+		steps := []func() bool{waits}
 		if closes {
-			require.NoError(t, server.Close())
-			require.NoError(t, owner.Close())
-			for !inLine() {
-			}
+			steps = append(steps, func() bool {
+				require.NoError(t, server.Close())
+				require.NoError(t, owner.Close())
+				return true
+			}, func() bool { return hasText(t, db, lineSuffix) })
 		}
-		require.NoError(t, cmd.Process.Signal(os.Interrupt))
-		_ = cmd.Wait()
+		cmd := process(t, "run", "--wait", "--db", db, "--limit", "1/1h", "--name", "Orders", "a", "--", "echo", "ran")
 		assert.Equal(t, result{130, "", "stint: interrupted: the command was not run, and no token was spent\n"},
-			result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()})
+			interrupted(t, cmd, steps...))
 		if !closes {
 			d, err := owner.Check(key, 1)
 			require.NoError(t, err)
 			assert.LessOrEqual(t, d.RetryAfter, time.Hour, "its turn was given back")
 		}
 	}
+}
+
+// interrupted starts a process, and interrupts it when each step, in turn, has
+// been true.
+func interrupted(t *testing.T, cmd *exec.Cmd, steps ...func() bool) result {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	require.NoError(t, cmd.Start())
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	for i, step := range steps {
+		if !seenBefore(ended, step) {
+			t.Fatalf("it ended before step %d: %s", i, &stderr)
+		}
+	}
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	<-ended
+	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// hasText reports whether a file contains the text. It does not lock the file:
+// a process that asks for the lock again and again can keep others from it.
+func hasText(t *testing.T, path, text string) bool {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return bytes.Contains(content, []byte(text))
 }
