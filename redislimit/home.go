@@ -41,12 +41,6 @@ const ownBit stint.Name = 0x8000
 
 func ownKey(key stint.Key) stint.Key { return stint.Key{Name: key.Name | ownBit, ID: key.ID} }
 
-// forgetful is a Store that keeps nothing. The buckets are only in memory, and
-// MaxResident bounds them.
-type forgetful struct{ *stint.MemStore }
-
-func (forgetful) Save([]stint.Change) error { return nil }
-
 // openHome returns this machine's home, or nil if no limit may have AwayShare.
 func openHome(o *Options, names stint.Names) (*home, error) {
 	if !o.shares() {
@@ -69,7 +63,7 @@ func openHome(o *Options, names stint.Names) (*home, error) {
 	h := &home{nodes: int64(o.Nodes), holds: make(map[stint.Key]int64)}
 	if o.Local == "" {
 		h.level = stint.Memory
-		h.l, err = stint.New(forgetful{stint.NewMemStore()}, limits, &local)
+		h.l, err = stint.New(newDebtStore(cmp.Or(local.MaxResident, 1<<20)), limits, &local)
 	} else {
 		h.l, err = stint.Open(o.Local, limits, &local)
 	}

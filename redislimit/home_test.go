@@ -87,7 +87,8 @@ func TestBackUnderLoad(t *testing.T) {
 	t.Parallel()
 	const ids, burst = 4, 10_000_000
 	clock := newTestClock()
-	l, c := newAway(t, stint.PerHour(burst), Options{Nodes: 1, Now: clock.now})
+	l, c := newAway(t, stint.PerHour(burst), Options{Nodes: 1, Now: clock.now,
+		LocalOptions: &stint.Options{FlushInterval: time.Millisecond}})
 	done := make(chan struct{})
 	var admitted [ids]atomic.Int64
 	var callers sync.WaitGroup
@@ -201,6 +202,63 @@ func TestChargeBesideAForeignKey(t *testing.T) {
 	require.Equal(t, []int64{6, 6}, []int64{l.left(t, perID.Key("a")), l.left(t, perID.Key("c"))})
 	_, err := l.Spend(perID.Key("b"), 1)
 	require.ErrorContains(t, err, "not a bucket's")
+}
+
+// A debt is charged although no call has used its bucket since a flush, and
+// although the bucket has left memory since.
+func TestDebtFlushed(t *testing.T) {
+	t.Parallel()
+	const ids, most = 600, 1000
+	for _, local := range []string{"", filepath.Join(t.TempDir(), "local.db")} {
+		clock := newTestClock()
+		l, c := newAway(t, stint.PerHour(100), Options{Nodes: 1, Now: clock.now, Local: local,
+			LocalOptions: &stint.Options{MaxResident: most, CommitTimeout: time.Minute}})
+		c.fail(errCut)
+		for i := range ids {
+			d, err := l.Spend(perID.Key(strconv.Itoa(i)), 30)
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			if i == 0 {
+				require.NoError(t, l.home.l.Flush())
+			}
+		}
+		for i := range 2 * most { // other buckets take the memory
+			_, err := l.Check(perID.Key("other"+strconv.Itoa(i)), 1)
+			require.NoError(t, err)
+		}
+		c.mend()
+		l.comesBack(t)
+		for i := range ids {
+			require.EqualValues(t, 70, l.left(t, perID.Key(strconv.Itoa(i))), i)
+		}
+	}
+}
+
+// A home without a file stores a bounded number of debts, and no seen buckets.
+func TestDebtStore(t *testing.T) {
+	t.Parallel()
+	s := newDebtStore(2)
+	all := func() (n int) {
+		for c, err := range s.All(perID | ownBit) {
+			require.NoError(t, err)
+			tat, err := s.Load(c.Key)
+			require.NoError(t, err)
+			require.Equal(t, c.TAT, tat)
+			n++
+		}
+		return n
+	}
+	a, b, c := ownKey(perID.Key("a")), ownKey(perID.Key("b")), ownKey(perID.Key("c"))
+	require.NoError(t, s.Save([]stint.Change{{Key: perID.Key("a"), TAT: 1}, {Key: a, TAT: 2}, {Key: b, TAT: 3}}))
+	require.Equal(t, 2, all())
+	require.NoError(t, s.Save([]stint.Change{{Key: b, TAT: 4}, {Key: c, TAT: 5}}))
+	require.Equal(t, 2, all())
+	tat, _ := s.Load(c)
+	require.EqualValues(t, 5, tat, "the newest stays")
+	require.NoError(t, s.Save([]stint.Change{{Key: c}}))
+	require.Equal(t, 1, all())
+	tat, _ = s.Load(perID.Key("a"))
+	require.Zero(t, tat)
 }
 
 // A node keeps a bounded number of buckets in memory. With a file it forgets

@@ -38,10 +38,11 @@ type Options struct {
 
 	// Local is the path of a stint file for AwayShare. It keeps what this machine
 	// has seen and spent over a restart. One process at a time can open it.
-	// Without a file a restart forgets, and memory has at most
-	// LocalOptions.MaxResident buckets, two for each key. LocalOptions are for the
-	// stint.Limiter that decides with AwayShare. Their Durability and Now are
-	// ignored, and their CommitTimeout is Timeout by default.
+	// Memory has at most LocalOptions.MaxResident buckets, two for each key. Without
+	// a file it has as many again, for what this machine spent, and a restart
+	// forgets all of them. LocalOptions are for the stint.Limiter that decides with
+	// AwayShare. Their Durability and Now are ignored, and their CommitTimeout is
+	// Timeout by default.
 	Local        string
 	LocalOptions *stint.Options
 
