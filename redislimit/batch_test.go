@@ -22,14 +22,37 @@ import (
 // replies.
 type gate struct {
 	*rueidisClient
-	holds map[string]chan struct{} // by key
-	lose  string                   // a key whose calls lose their replies
-	held  atomic.Int64             // calls that it has held back
+	lose  string       // a key whose calls lose their replies
+	held  atomic.Int64 // calls that it has held back
 	calls atomic.Int64
+
+	mu    sync.Mutex
+	holds map[string]chan struct{} // by key
+}
+
+// hold holds back calls of key until the channel is closed.
+func (g *gate) hold(key string) chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.holds[key] = make(chan struct{})
+	return g.holds[key]
+}
+
+func (g *gate) holdOf(key string) (chan struct{}, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	held, ok := g.holds[key]
+	return held, ok
+}
+
+func (g *gate) holdNothing() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	clear(g.holds)
 }
 
 func (g *gate) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
-	if held, ok := g.holds[keys[0]]; ok {
+	if held, ok := g.holdOf(keys[0]); ok {
 		g.held.Add(1)
 		<-held
 	}
@@ -95,8 +118,7 @@ func (g *gate) together(t *testing.T, l *Limiter, operations ...func()) int64 {
 	var opens []chan struct{}
 	for i := range maxCalls {
 		keys = append(keys, other.Key(fmt.Sprintf("held back %d", i)))
-		opens = append(opens, make(chan struct{}))
-		g.holds[l.opts.keyOf(keys[i])] = opens[i]
+		opens = append(opens, g.hold(l.opts.keyOf(keys[i])))
 	}
 	held := g.held.Load()
 	for i, key := range keys {
@@ -124,7 +146,7 @@ func (g *gate) together(t *testing.T, l *Limiter, operations ...func()) int64 {
 		close(open)
 	}
 	running.Wait()
-	clear(g.holds)
+	g.holdNothing()
 	if waiting == 0 {
 		require.Equal(t, before+maxCalls, g.calls.Load())
 	}
