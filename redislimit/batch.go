@@ -57,7 +57,10 @@ func (l *Limiter) run(t *trip, n *limitsInForce) {
 		return
 	}
 	of := l.laneOf(t)
-	t.limits, t.deadline = n, time.Now().Add(l.timeout(of.synced))
+	t.limits = n
+	if t.deadline.IsZero() {
+		t.deadline = time.Now().Add(l.timeout(of.synced))
+	}
 	l.lanes.mu.Lock()
 	in := l.lanes.of[of]
 	if in == nil {

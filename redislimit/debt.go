@@ -167,8 +167,8 @@ func (l *Limiter) chargeOnce(t *trip, n *limitsInForce) error {
 
 func isAway(err error) bool { return errors.Is(err, ErrAway) || errors.Is(err, ErrNoAnswer) }
 
-// paid clears the own buckets of debts that were charged. What this machine has
-// spent since then is the new debt.
+// paid ends the debts that were charged. What this machine has spent since then
+// is the new debt.
 func (l *Limiter) paid(t *trip) {
 	h := l.home
 	for i := range t.requests {
@@ -177,14 +177,11 @@ func (l *Limiter) paid(t *trip) {
 		d, err := h.debt(r.key)
 		now := h.now()
 		since := d.at(now) - r.owed.at(now)
-		if err != nil || h.l.Reset(own) != nil {
+		ahead := now - instant(l.Now())
+		full, err2 := h.l.Raise(h.wide(r.key, maxTolerance), time.Unix(0, max(0, r.tat+ahead)))
+		if err != nil || err2 != nil || h.setDebt(own, d.own, instant(full), since) != nil {
 			continue // it is charged again
 		}
 		l.stats.charged.Add(1)
-		ahead := now - instant(l.Now())
-		seen, _ := h.l.Raise(h.wide(r.key, maxTolerance), time.Unix(0, max(0, r.tat+ahead)))
-		if since > 0 {
-			h.l.Raise(h.wide(own, maxTolerance), time.Unix(0, max(now, instant(seen))+since))
-		}
 	}
 }

@@ -165,9 +165,7 @@ func (l *Limiter) saw(t *trip) {
 			l.sawHold(r, ahead)
 		case opRefund:
 			if r.limited() && r.need > 0 {
-				limit := r.limit
-				limit.Durability = cmp.Or(h.level, stint.Flushed)
-				h.l.RefundAll(stint.Request{Key: r.key, Cost: r.need / r.interval, Limit: limit})
+				l.refundSeen(r)
 			}
 		case opHold:
 			l.sawHold(r, ahead)
@@ -198,8 +196,45 @@ func (l *Limiter) raiseSeen(r *request, tat int64) {
 	d, err := h.debt(r.key)
 	full, err2 := h.l.Raise(seen, time.Unix(0, tat))
 	if owes := d.at(h.now()); err == nil && err2 == nil && owes > 0 {
-		h.l.Raise(h.wide(ownKey(r.key), maxTolerance), full.Add(time.Duration(owes)))
+		h.setDebt(ownKey(r.key), d.own, instant(full), owes)
 	}
+}
+
+// refundSeen gives tokens back to a seen bucket. It also lowers the own bucket,
+// so that the debt stays the same.
+func (l *Limiter) refundSeen(r *request) {
+	h, own := l.home, ownKey(r.key)
+	limit := r.limit
+	limit.Durability = cmp.Or(h.level, stint.Flushed)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, err := h.debt(r.key)
+	h.l.RefundAll(stint.Request{Key: r.key, Cost: r.need / r.interval, Limit: limit})
+	now := h.now()
+	if err != nil || d.own <= now {
+		return
+	}
+	if seen, err := h.tat(r.key, maxTolerance); err == nil {
+		h.setDebt(own, d.own, seen, d.at(now))
+	}
+}
+
+// setDebt brings an own bucket from a TAT, in one step, to what the debt and the
+// seen TAT make of it. Without a debt it is full. A hold stays.
+func (h *home) setDebt(own stint.Key, from, seen, owes int64) error {
+	to := h.now()
+	if owes > 0 {
+		to = max(to, seen) + owes
+	}
+	req := h.wide(own, maxTolerance)
+	if to > from {
+		_, err := h.l.Raise(req, time.Unix(0, to))
+		return err
+	}
+	req.Limit.Burst, req.Limit.Count = maxTolerance, maxTolerance // a token is a nanosecond
+	req.Cost = from - to
+	_, err := h.l.RefundAll(req)
+	return err
 }
 
 // debt returns what this machine owes on a key.
@@ -253,16 +288,24 @@ func (l *Limiter) sawHold(r *request, ahead int64) {
 	})
 }
 
-// carryOut asks the server, or decides without it while it is away.
+// carryOut asks the server, or decides without it while it is away. If the server
+// went away and came back during a call that spent nothing, carryOut asks again.
 func (l *Limiter) carryOut(t *trip, n *limitsInForce) {
-	if l.whileAway(t, nil) {
-		return
-	}
-	l.run(t, n)
-	if l.watchShard(t); t.err == nil {
-		l.saw(t)
-	} else {
-		l.whileAway(t, t.err)
+	for {
+		aways := l.stats.aways.Load()
+		if l.whileAway(t, nil) {
+			return
+		}
+		l.run(t, n)
+		l.watchShard(t)
+		if t.err == nil {
+			l.saw(t)
+			return
+		}
+		if l.whileAway(t, t.err) || !errors.Is(t.err, ErrAway) || l.stats.aways.Load() == aways {
+			return
+		}
+		t.err = nil
 	}
 }
 

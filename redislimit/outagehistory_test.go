@@ -1,0 +1,202 @@
+package redislimit
+
+import (
+	"context"
+	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// A single node decides over many outages as a Limiter in memory that has none.
+// While the server is away, its home flushes, and other buckets take its memory.
+func TestOutageHistory(t *testing.T) {
+	t.Parallel()
+	outages := 20
+	if long {
+		outages = 200
+	}
+	for name, local := range map[string]string{"memory": "", "file": filepath.Join(t.TempDir(), "local.db")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := &both{T: t, clock: newTestClock(), rnd: rand.New(rand.NewPCG(9, 20))}
+			limit := stint.PerMinute(5)
+			var cut line
+			b.remote, cut = newAway(t, limit, Options{Nodes: 1, Now: b.clock.now, Fresh: -1, Local: local,
+				LocalOptions: &stint.Options{MaxResident: 256, CommitTimeout: time.Minute}})
+			var err error
+			b.local, err = stint.New(stint.NewMemStore(), testLimits(t, limit), &stint.Options{Now: b.clock.now})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, b.local.Close()) })
+			for _, id := range []string{"a", "b", "c"} {
+				b.keys = append(b.keys, perID.Key(id), other.Key(id))
+			}
+			b.keys = append(b.keys, everyone.Key(""), off.Key("a"), shut.Key("a"))
+			for range outages {
+				for range b.rnd.IntN(20) {
+					b.decide(mayGive)
+				}
+				cut.fail(errCut)
+				for range b.rnd.IntN(40) {
+					b.decide(mayTake)
+					switch b.rnd.IntN(20) {
+					case 0:
+						require.NoError(t, b.remote.home.l.Flush())
+					case 1:
+						if local != "" { // without a file seen buckets are forgotten
+							b.crowd()
+						}
+					}
+				}
+				cut.mend()
+				b.remote.comesBack(t)
+				for _, key := range b.keys {
+					b.sameBucket(key)
+				}
+			}
+			st := b.remote.Stats()
+			t.Logf("%d decisions here, %d buckets charged, %d evicted", st.Share, st.Charged, st.Local.Evictions)
+			require.Positive(t, st.Charged)
+			require.Equal(t, local != "", st.Local.Evictions > 0)
+		})
+	}
+}
+
+// What decide may draw. While the server is away, a Reset is an error, and a
+// refund gives back at most what this machine has spent since.
+const (
+	mayTake   = iota // checks and spends
+	mayRefund        // and refunds
+	mayGive          // and resets
+)
+
+// decide passes some time, and compares a random decision.
+func (b *both) decide(may int) {
+	b.Helper()
+	b.clock.pass(time.Duration(b.rnd.ExpFloat64() * float64([]time.Duration{0, time.Microsecond, time.Second,
+		20 * time.Second, time.Hour}[b.rnd.IntN(5)])))
+	reqs := []stint.Request{b.request(false)}
+	for range b.rnd.IntN(3) {
+		reqs = append(reqs, b.request(false))
+	}
+	var want, got stint.Decision
+	var err1, err2 error
+	ds1, ds2 := make([]stint.Decision, len(reqs)), make([]stint.Decision, len(reqs))
+	switch n := b.rnd.IntN(6); {
+	case n == 0:
+		want, err1 = b.local.Check(reqs[0].Key, reqs[0].Cost)
+		got, err2 = b.remote.Check(reqs[0].Key, reqs[0].Cost)
+	case n == 1 && may >= mayRefund:
+		want, err1 = b.local.Refund(reqs[0].Key, reqs[0].Cost)
+		got, err2 = b.remote.Refund(reqs[0].Key, reqs[0].Cost)
+	case n == 2 && may >= mayGive && b.rnd.IntN(8) == 0:
+		err1, err2 = b.local.Reset(reqs[0].Key), b.remote.Reset(reqs[0].Key)
+	default:
+		want, err1 = b.local.SpendTogether(reqs, ds1)
+		got, err2 = b.remote.SpendTogether(reqs, ds2)
+	}
+	require.Equal(b, err1 == nil, err2 == nil, "%v, %v", err1, err2)
+	require.Equal(b, want, got, "%+v", reqs)
+	require.Equal(b, ds1, ds2, "%+v", reqs)
+}
+
+// crowd makes buckets leave the memory of the home, into its file.
+func (b *both) crowd() {
+	b.Helper()
+	h := b.remote.home
+	for i := range 600 {
+		_, err := h.l.Raise(h.wide(perID.Key("crowd"+strconv.Itoa(i)), maxTolerance), b.clock.now().Add(time.Minute))
+		require.NoError(b, err)
+	}
+}
+
+// A refund that the server carried out stays in force over the next outage.
+func TestRefundAfterOutage(t *testing.T) {
+	t.Parallel()
+	l, c := newAway(t, stint.PerHour(10), Options{Nodes: 1, Now: newTestClock().now, Fresh: -1})
+	key := perID.Key("a")
+	_, err := l.Spend(key, 5)
+	require.NoError(t, err)
+	outage := func(cost int64) {
+		t.Helper()
+		c.fail(errCut)
+		_, err := l.Spend(key, cost)
+		require.NoError(t, err)
+		c.mend()
+		l.comesBack(t)
+	}
+	outage(6) // is denied, so there is no debt
+	_, err = l.Refund(key, 3)
+	require.NoError(t, err)
+	outage(1)
+	require.EqualValues(t, 7, l.left(t, key))
+}
+
+// A refund does not end a hold on this machine.
+func TestRefundLeavesHold(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	l, c := newAway(t, stint.PerHour(10), Options{Nodes: 1, Now: clock.now, Fresh: -1})
+	key := perID.Key("a")
+	_, err := l.Spend(key, 5)
+	require.NoError(t, err)
+	c.fail(errCut)
+	_, err = l.Check(key, 1)
+	require.NoError(t, err)
+	c.mend()
+	l.comesBack(t)
+	require.NoError(t, l.Hold(key, clock.now().Add(time.Hour)))
+	require.Eventually(t, func() bool {
+		b, err := l.home.l.Bucket(ownKey(key))
+		return err == nil && !b.HeldUntil.IsZero()
+	}, time.Minute, time.Millisecond)
+	_, err = l.Refund(key, 3)
+	require.NoError(t, err)
+	c.fail(errCut)
+	d, err := l.Spend(key, 1)
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, d.RetryAfter)
+	require.EqualValues(t, 8, l.left(t, key))
+	c.mend()
+	l.comesBack(t)
+}
+
+// interrupted is a Client with an outage during a call that spends nothing.
+type interrupted struct {
+	line
+	outage *atomic.Pointer[func()]
+}
+
+func (c interrupted) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
+	if outage := c.outage.Swap(nil); outage != nil {
+		(*outage)()
+		return nil, ServerError("TRYAGAIN the slot moves")
+	}
+	return c.line.Eval(ctx, command, script, keys, args)
+}
+
+// A call that spends nothing, because the server goes away and comes back
+// meanwhile, asks again.
+func TestOutageDuringCall(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{0, 2} {
+		l, c := newAway(t, stint.PerHour(10), Options{Nodes: nodes})
+		during := func() {
+			l.beginAway(&l.outage, errCut)
+			l.comesBack(t)
+		}
+		client := interrupted{c, new(atomic.Pointer[func()])}
+		client.rueidisClient = l.client.(line).rueidisClient
+		l.client = client
+		client.outage.Store(&during)
+		d, err := l.Spend(perID.Key("a"), 1)
+		require.NoError(t, err)
+		require.EqualValues(t, 9, d.Remaining)
+	}
+}
