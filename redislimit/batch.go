@@ -58,7 +58,7 @@ func (l *Limiter) run(t *trip, n *limitsInForce) {
 	}
 	of := l.laneOf(t)
 	t.limits = n
-	if t.deadline.IsZero() {
+	if t.deadline.IsZero() { // a trip that asks again keeps its own
 		t.deadline = time.Now().Add(l.timeout(of.synced))
 	}
 	l.lanes.mu.Lock()

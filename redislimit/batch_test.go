@@ -22,39 +22,16 @@ import (
 // replies.
 type gate struct {
 	*rueidisClient
+	holds sync.Map     // by key: a channel, which is closed to let the calls go on
 	lose  string       // a key whose calls lose their replies
 	held  atomic.Int64 // calls that it has held back
 	calls atomic.Int64
-
-	mu    sync.Mutex
-	holds map[string]chan struct{} // by key
-}
-
-// hold holds back calls of key until the channel is closed.
-func (g *gate) hold(key string) chan struct{} {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.holds[key] = make(chan struct{})
-	return g.holds[key]
-}
-
-func (g *gate) holdOf(key string) (chan struct{}, bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	held, ok := g.holds[key]
-	return held, ok
-}
-
-func (g *gate) holdNothing() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	clear(g.holds)
 }
 
 func (g *gate) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
-	if held, ok := g.holdOf(keys[0]); ok {
+	if held, ok := g.holds.Load(keys[0]); ok {
 		g.held.Add(1)
-		<-held
+		<-held.(chan struct{})
 	}
 	if script == probeScript {
 		return g.rueidisClient.Eval(ctx, command, script, keys, args)
@@ -74,7 +51,7 @@ func (s *server) gated(t *testing.T, l stint.Limit, change func(*Options)) (*Lim
 	_, prefix := commonServer(t)
 	client, err := newRueidisClient(s.url, 20*time.Second)
 	require.NoError(t, err)
-	g := &gate{rueidisClient: client, holds: make(map[string]chan struct{})}
+	g := &gate{rueidisClient: client}
 	opts := &Options{Timeout: 20 * time.Second, Prefix: prefix, Now: clock.now}
 	if change != nil {
 		change(opts)
@@ -118,7 +95,8 @@ func (g *gate) together(t *testing.T, l *Limiter, operations ...func()) int64 {
 	var opens []chan struct{}
 	for i := range maxCalls {
 		keys = append(keys, other.Key(fmt.Sprintf("held back %d", i)))
-		opens = append(opens, g.hold(l.opts.keyOf(keys[i])))
+		opens = append(opens, make(chan struct{}))
+		g.holds.Store(l.opts.keyOf(keys[i]), opens[i])
 	}
 	held := g.held.Load()
 	for i, key := range keys {
@@ -146,7 +124,7 @@ func (g *gate) together(t *testing.T, l *Limiter, operations ...func()) int64 {
 		close(open)
 	}
 	running.Wait()
-	g.holdNothing()
+	g.holds.Clear()
 	if waiting == 0 {
 		require.Equal(t, before+maxCalls, g.calls.Load())
 	}

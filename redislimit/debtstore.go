@@ -1,7 +1,6 @@
 package redislimit
 
 import (
-	"iter"
 	"strings"
 	"sync"
 
@@ -12,59 +11,39 @@ import (
 // they are debts, but at most as many as most says: then it forgets any one for
 // each new one. It does not keep seen buckets, which the server has.
 type debtStore struct {
-	*stint.MemStore // has nothing
-	most            int
+	*stint.MemStore
+	most int
 
 	mu   sync.Mutex
-	tats map[stint.Key]int64
+	keys map[stint.Key]struct{} // of the buckets in MemStore
 }
 
 func newDebtStore(most int) *debtStore {
-	return &debtStore{MemStore: stint.NewMemStore(), most: most, tats: make(map[stint.Key]int64)}
-}
-
-// Load implements stint.Store.
-func (s *debtStore) Load(key stint.Key) (int64, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tats[key], nil
+	return &debtStore{MemStore: stint.NewMemStore(), most: most, keys: make(map[stint.Key]struct{})}
 }
 
 // Save implements stint.Store.
 func (s *debtStore) Save(changes []stint.Change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var debts []stint.Change
 	for _, c := range changes {
-		if c.TAT == 0 || c.Key.Name&ownBit == 0 {
-			delete(s.tats, c.Key)
+		if c.Key.Name&ownBit == 0 {
 			continue
 		}
-		if _, has := s.tats[c.Key]; !has && len(s.tats) >= s.most {
-			for other := range s.tats {
-				delete(s.tats, other)
-				break
+		if c.TAT == 0 {
+			delete(s.keys, c.Key)
+		} else if _, has := s.keys[c.Key]; !has {
+			for other := range s.keys {
+				if len(s.keys) < s.most {
+					break
+				}
+				delete(s.keys, other)
+				debts = append(debts, stint.Change{Key: other})
 			}
+			s.keys[stint.Key{Name: c.Key.Name, ID: strings.Clone(c.Key.ID)}] = struct{}{}
 		}
-		s.tats[stint.Key{Name: c.Key.Name, ID: strings.Clone(c.Key.ID)}] = c.TAT
+		debts = append(debts, c)
 	}
-	return nil
-}
-
-// All implements stint.Store.
-func (s *debtStore) All(name stint.Name) iter.Seq2[stint.Change, error] {
-	return func(yield func(stint.Change, error) bool) {
-		var all []stint.Change
-		s.mu.Lock()
-		for key, tat := range s.tats {
-			if key.Name == name {
-				all = append(all, stint.Change{Key: key, TAT: tat})
-			}
-		}
-		s.mu.Unlock()
-		for _, c := range all {
-			if !yield(c, nil) {
-				return
-			}
-		}
-	}
+	return s.MemStore.Save(debts)
 }

@@ -227,7 +227,7 @@ func (h *home) setDebt(own stint.Key, from, seen, owes int64) error {
 		to = max(to, seen) + owes
 	}
 	req := h.wide(own, maxTolerance)
-	if to > from {
+	if to >= from {
 		_, err := h.l.Raise(req, time.Unix(0, to))
 		return err
 	}

@@ -39,10 +39,10 @@ type Options struct {
 	// Local is the path of a stint file for AwayShare. It keeps what this machine
 	// has seen and spent over a restart. One process at a time can open it.
 	// Memory has at most LocalOptions.MaxResident buckets, two for each key. Without
-	// a file it has as many again, for what this machine spent, and a restart
-	// forgets all of them. LocalOptions are for the stint.Limiter that decides with
-	// AwayShare. Their Durability and Now are ignored, and their CommitTimeout is
-	// Timeout by default.
+	// a file it also keeps what this machine spent, for as many buckets at most, and a
+	// restart forgets everything. LocalOptions are for the stint.Limiter that decides
+	// with AwayShare. Their Durability and Now are ignored, and their CommitTimeout
+	// is Timeout by default.
 	Local        string
 	LocalOptions *stint.Options
 

@@ -79,8 +79,11 @@ const (
 // decide passes some time, and compares a random decision.
 func (b *both) decide(may int) {
 	b.Helper()
-	b.clock.pass(time.Duration(b.rnd.ExpFloat64() * float64([]time.Duration{0, time.Microsecond, time.Second,
-		20 * time.Second, time.Hour}[b.rnd.IntN(5)])))
+	scale := []time.Duration{0, time.Microsecond, time.Second, 20 * time.Second}[b.rnd.IntN(4)]
+	if b.rnd.IntN(50) == 0 {
+		scale = time.Hour
+	}
+	b.clock.pass(time.Duration(b.rnd.ExpFloat64() * float64(scale)))
 	reqs := []stint.Request{b.request(false)}
 	for range b.rnd.IntN(3) {
 		reqs = append(reqs, b.request(false))
@@ -170,10 +173,13 @@ func TestRefundLeavesHold(t *testing.T) {
 // interrupted is a Client with an outage during a call that spends nothing.
 type interrupted struct {
 	line
-	outage *atomic.Pointer[func()]
+	outage   atomic.Pointer[func()]
+	deadline atomic.Pointer[time.Time] // of the last call
 }
 
-func (c interrupted) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
+func (c *interrupted) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
+	deadline, _ := ctx.Deadline()
+	c.deadline.Store(&deadline)
 	if outage := c.outage.Swap(nil); outage != nil {
 		(*outage)()
 		return nil, ServerError("TRYAGAIN the slot moves")
@@ -181,22 +187,25 @@ func (c interrupted) Eval(ctx context.Context, command, script string, keys, arg
 	return c.line.Eval(ctx, command, script, keys, args)
 }
 
-// A call that spends nothing, because the server goes away and comes back
-// meanwhile, asks again.
+// If the server goes away and comes back during a call, and the call spent
+// nothing, it is made again, in what is left of its time.
 func TestOutageDuringCall(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{0, 2} {
 		l, c := newAway(t, stint.PerHour(10), Options{Nodes: nodes})
+		client := &interrupted{line: c}
+		client.rueidisClient = l.client.(line).rueidisClient
+		l.client = client
+		var first time.Time
 		during := func() {
+			first = *client.deadline.Load()
 			l.beginAway(&l.outage, errCut)
 			l.comesBack(t)
 		}
-		client := interrupted{c, new(atomic.Pointer[func()])}
-		client.rueidisClient = l.client.(line).rueidisClient
-		l.client = client
 		client.outage.Store(&during)
 		d, err := l.Spend(perID.Key("a"), 1)
 		require.NoError(t, err)
 		require.EqualValues(t, 9, d.Remaining)
+		require.Equal(t, first, *client.deadline.Load())
 	}
 }
