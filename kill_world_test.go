@@ -167,8 +167,8 @@ func (k *killed) Do(c modeltest.Call) (r modeltest.Reply) {
 		return modeltest.Reply{Failure: modeltest.Crashed}
 	}
 	require.NoError(k.t, k.calls.Encode(c))
-	if c.Op == modeltest.Compact && k.left > 0 && k.rnd.IntN(4) == 0 {
-		k.left = 1 + k.rnd.IntN(2) // while nothing has been saved in the new file
+	if (c.Op == modeltest.Compact || c.Op == modeltest.Hold) && k.left > 0 && k.rnd.IntN(4) == 0 {
+		k.left = 1 + k.rnd.IntN(2) // nothing has been saved in a new file, or the delays are not known
 	}
 	if k.left--; k.left == 0 {
 		for range k.rnd.IntN(1 << k.rnd.IntN(14)) {

@@ -142,6 +142,11 @@ func (w *World) hold() {
 			p.epoch = 0 // a crash may forget the delay
 		}
 	}
+	if w.dead() { // the new instants of the turns may be unknown
+		tail := w.leaves(key, true)
+		w.maySave(key, Span{tail.Lo, tail.Hi + max(0, until-w.now)})
+		return
+	}
 	for _, t := range s.Queue {
 		w.require(t.At >= last, "%v: a turn goes before one that came first", key)
 		last = t.At
