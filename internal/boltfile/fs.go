@@ -16,10 +16,11 @@ type FS struct {
 	SyncFile    func(file *os.File) error
 	SyncDir     func(dir string) error
 	Link        func(old, name string) error
-	LookEvery   time.Duration // time between checks of the path by saves
-	RenamesOpen bool          // a file may be renamed while it is open
-	NoSync      bool          // bbolt does not sync
-	MaxSize     int           // bytes of a file; 0 means no limit
+	Exchange    func(a, b string) error // of two files' names, in one step; or errors.ErrUnsupported
+	LookEvery   time.Duration           // time between checks of the path by saves
+	RenamesOpen bool                    // a file may be renamed while it is open
+	NoSync      bool                    // bbolt does not sync
+	MaxSize     int                     // bytes of a file; 0 means no limit
 }
 
 // maxSize is the largest file on a 32-bit system, in bytes. bbolt maps all of a
@@ -35,6 +36,7 @@ func OS() *FS {
 		SyncFile:    syncData,
 		SyncDir:     syncNames,
 		Link:        os.Link,
+		Exchange:    exchange,
 		LookEvery:   10 * time.Millisecond,
 		RenamesOpen: runtime.GOOS != "windows",
 	}

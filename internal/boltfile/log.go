@@ -24,9 +24,9 @@ import (
 // rounds, and from the bytes of an id.
 //
 // Each transaction begins a round, and nothing is written to the log in that
-// round before the transaction is durable. So if the log begins with the round
-// after the one in the tree, a later transaction was durable, and its meta page
-// is damaged.
+// round before the transaction is durable. So if the log begins with a later
+// round than the one in the tree, a later transaction was durable, and its meta
+// page is damaged.
 type commitLog struct {
 	mu sync.Mutex
 	LogState
@@ -82,7 +82,7 @@ func (f *File) OpenLog(tx *bolt.Tx) ([]format.Record, error) {
 	if err := bboltpage.ReadAt(f.file, region, l.Begin); err != nil {
 		return nil, err
 	}
-	if len(format.ReadNextRound(region, l.Round)) > 0 {
+	if len(format.ReadLaterRound(region, l.Round)) > 0 {
 		return nil, format.Damaged(f.Path, "%w", format.ErrOldMeta)
 	}
 	records, end, err := format.ReadLog(region, l.Round)

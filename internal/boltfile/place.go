@@ -1,12 +1,15 @@
 package boltfile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -174,7 +177,7 @@ func (f *File) ReplaceWith(target *File) (*File, error) {
 			os.Remove(target.Path)
 		}
 	default:
-		err = os.Rename(target.Path, f.Path)
+		err = f.takePlace(target.Path)
 	}
 	if err != nil {
 		target.Close()
@@ -183,6 +186,49 @@ func (f *File) ReplaceWith(target *File) (*File, error) {
 	target.Path = f.Path
 	target.unsynced.Store(true)
 	return target, errors.Join(target.syncName(), f.Close())
+}
+
+// takePlace gives the file at target the path of this file, in one step. If
+// another program has put a file there since the last look, that one stays, and
+// the error is ErrGone.
+func (f *File) takePlace(target string) error {
+	err := f.fs.Exchange(target, f.Path)
+	if errors.Is(err, errors.ErrUnsupported) { // a file that comes just now would be lost
+		if err := f.InPlace(); err != nil {
+			return err
+		}
+		return os.Rename(target, f.Path)
+	}
+	if err != nil {
+		return err
+	}
+	mine, err := f.file.Stat()
+	if err == nil {
+		var was os.FileInfo
+		if was, err = os.Stat(target); err == nil && os.SameFile(mine, was) {
+			os.Remove(target) // if that fails, the next Open removes it
+			return nil
+		}
+	}
+	if back := f.fs.Exchange(target, f.Path); back != nil {
+		err = errors.Join(err, os.Rename(target, f.Path))
+	}
+	return fmt.Errorf("%w: %s: another file came to its path: %w", ErrGone, f.Path, errors.Join(err, f.InPlace()))
+}
+
+// RemoveLeft removes copies beside the file that killed processes left. The
+// caller has the file's lock, so no process is making one.
+func RemoveLeft(path string) {
+	dir, base := filepath.Split(path)
+	entries, _ := os.ReadDir(cmp.Or(dir, "."))
+	for _, e := range entries {
+		for _, what := range []string{".compact-", ".snapshot-"} {
+			number, ok := strings.CutPrefix(e.Name(), base+what)
+			if _, err := strconv.ParseUint(number, 10, 64); ok && err == nil && e.Type().IsRegular() {
+				os.Remove(filepath.Join(dir, e.Name()))
+			}
+		}
+	}
 }
 
 // replaceClosed is ReplaceWith on a system that renames no open file. For a

@@ -238,6 +238,25 @@ func Seen(tx *bolt.Tx) (seen int64, err error) {
 	return format.ParseSeen(v)
 }
 
+// PutClock writes the record of the clock, unless it is empty.
+func PutClock(tx *bolt.Tx, record []byte) error {
+	if len(record) == 0 {
+		return nil
+	}
+	return tx.Bucket(format.MetaBucket).Put(format.ClockKey, format.ClockValue(record))
+}
+
+// Clock returns a copy of the record of the clock, or nil if the file does not
+// have it.
+func Clock(tx *bolt.Tx) (record []byte, err error) {
+	v := tx.Bucket(format.MetaBucket).Get(format.ClockKey)
+	if v == nil {
+		return nil, nil
+	}
+	record, err = format.ParseClock(v)
+	return slices.Clone(record), err
+}
+
 // put puts an entry into a bucket, or deletes it if the value is nil. It also
 // updates the bucket's sum, if there is one. The argument bucket is the name of
 // b.

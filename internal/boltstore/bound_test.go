@@ -1,15 +1,19 @@
 package boltstore
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/journal"
 )
 
 // TestBound: the number of buckets in memory bounds the journal.
@@ -48,6 +52,50 @@ func TestStep(t *testing.T) {
 		require.Equal(t, before+transactions, commits(t, s.path), resident)
 		require.NoError(t, s.Close())
 	}
+}
+
+// A step takes about stepTime, because saves wait for it.
+func TestPacedStep(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		n    int
+		took time.Duration
+		want int
+	}{
+		{2000, 0, 4000},
+		{2000, stepTime / 10, 4000},
+		{2000, stepTime, 2000},
+		{2000, 2 * stepTime, 1000},
+		{2000, time.Hour, stepLeast},
+		{8000, stepTime / 10, stepMost},
+	} {
+		var j journalState
+		j.bound(1 << 20)
+		j.pacedStep(c.n, c.took)
+		require.Equal(t, c.want, j.step, c)
+		j.bound(1000)
+		j.pacedStep(c.n, c.took)
+		require.Equal(t, indexLeast/stepPer, j.step, "few buckets in memory")
+	}
+}
+
+// A save is small if saves are about to wait for the checkpoint, because the
+// next save waits for what this one adds.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	j := journalState{fresh: journal.New()}
+	j.bound(1 << 19)
+	rooms := []int{j.room()}
+	require.Greater(t, j.room(), 1<<17)
+	j.checkpointing = true
+	for i := range 80 {
+		j.fresh.Put(numbered(1, 20_000*i, 20_000)...)
+		rooms = append(rooms, j.room())
+	}
+	require.True(t, slices.IsSortedFunc(rooms, func(a, b int) int { return cmp.Compare(b, a) }))
+	require.Equal(t, roomLeast, j.room())
+	j.progress = 0.9
+	require.Greater(t, j.room(), 10*roomLeast)
 }
 
 // TestFlood: an endless stream of new ids leaves no long index if few buckets

@@ -14,12 +14,13 @@ import (
 )
 
 const (
-	// checkpointStep is the number of buckets that one transaction applies. A save
-	// waits for at most one transaction. If saves are about to wait for the
-	// checkpoint, a step has checkpointRush buckets, because a step mostly waits
-	// for the disk.
+	// checkpointStep is the number of buckets that the first transaction applies.
+	// Later ones have as many as take about stepTime, because a save waits for one
+	// or two transactions. Below stepLeast the syncs would take most of the time.
 	checkpointStep = 2000
-	checkpointRush = 10_000
+	stepTime       = 40 * time.Millisecond
+	stepLeast      = 1000
+	stepMost       = 10_000
 
 	// A step has at most one bucket for each stepPer bytes of the index's bound.
 	// bbolt takes 5 KB of memory for a bucket that is alone in its leaf.
@@ -41,6 +42,8 @@ const (
 	indexMost  = 40 << 20
 	idleSweeps = 16
 
+	roomLeast = 1000 // buckets of a save while saves wait for the checkpoint
+
 	longestRetry = time.Minute // between checkpoints that fail; the first wait is a second
 )
 
@@ -54,7 +57,8 @@ type journalState struct {
 	idle    int            // sweeps since the last save
 	most    int64          // size of fresh at which a checkpoint is due
 	least   int64          // size of the records at which a checkpoint may be due
-	step    int            // most buckets of a step of a checkpoint
+	step    int            // buckets of the next step of a checkpoint
+	steps   int            // most buckets of a step
 	backoff time.Duration  // wait after a failed checkpoint; 0 after a success
 	retry   time.Time      // earliest time of the next attempt
 
@@ -69,7 +73,8 @@ type journalState struct {
 func (j *journalState) bound(resident int) {
 	j.most = max(indexLeast, min(indexMost, indexPer*int64(resident)))
 	j.least = min(journalMost, journalRepeat*j.most)
-	j.step = int(j.most / stepPer)
+	j.steps = min(stepMost, int(j.most/stepPer))
+	j.step = min(checkpointStep, j.steps)
 }
 
 // get returns what the journal has for a bucket. A TAT of 0 means deleted.
@@ -148,15 +153,36 @@ func (j *journalState) outpacedLocked() bool { return j.backoff == 0 && j.fullLo
 func (j *journalState) pace() (full bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	room := func() int64 { return j.most + int64(float64(j.most)*j.progress) }
-	for j.checkpointing && j.fresh.Size() > room() || j.copying && j.outpacedLocked() {
+	for j.checkpointing && j.fresh.Size() > j.roomLocked() || j.copying && j.outpacedLocked() {
 		j.stepped.Wait()
 	}
 	return j.fresh.Full() || j.backoff > 0 && j.fullLocked()
 }
 
-// pressedLocked reports whether saves are about to wait for the checkpoint.
-func (j *journalState) pressedLocked() bool { return j.fresh.Size() > j.most/2 }
+// room returns how many buckets a save may have. It is a fraction of those that
+// the index takes before a save waits: so saves are small when the waits begin.
+func (j *journalState) room() int {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	left := 2*j.most - j.fresh.Size()
+	if j.checkpointing {
+		left = j.roomLocked() - j.fresh.Size()
+	}
+	return max(roomLeast, int(left/(4*indexPer)))
+}
+
+// roomLocked returns the size of the index from which saves wait for the
+// checkpoint.
+func (j *journalState) roomLocked() int64 { return j.most + int64(float64(j.most)*j.progress) }
+
+// pacedStep sets the buckets of the next step, after one of n that took so long.
+func (j *journalState) pacedStep(n int, took time.Duration) {
+	next := 2 * n
+	if took > 0 {
+		next = min(next, int(int64(n)*int64(stepTime)/int64(took)))
+	}
+	j.step = min(max(next, stepLeast), j.steps)
+}
 
 // progressed tells the waiting saves which part of the checkpoint is done. At 1
 // the checkpoint has ended.
@@ -225,12 +251,10 @@ func (s *Store) applyLocked() (done int64, err error) {
 		return 0, nil
 	}
 	for dropped := false; rest.Left > 0 || !dropped; {
-		most := checkpointStep
-		if s.journal.is((*journalState).pressedLocked) {
-			most = checkpointRush
-		}
-		step := rest.Take(min(most, s.journal.step))
+		step := rest.Take(s.journal.step)
+		var begun time.Time
 		err := s.update(func(tx *bolt.Tx) (err error) {
+			begun = time.Now() // no save is under way
 			err = boltfile.Apply(tx, s.inUse.file.Check, s.unexpired(step))
 			if err == nil && rest.Left == 0 {
 				dropped, err = boltfile.DropRecords(tx, last)
@@ -239,6 +263,9 @@ func (s *Store) applyLocked() (done int64, err error) {
 		})
 		if err != nil {
 			return 0, fmt.Errorf("checkpoint: %w", err)
+		}
+		if len(step) == s.journal.step {
+			s.journal.pacedStep(len(step), time.Since(begun))
 		}
 		s.journal.progressed(float64(old.Len()-rest.Left) / float64(old.Len()+1))
 		if rest.Left > 0 && interrupted() {

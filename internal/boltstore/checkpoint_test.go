@@ -40,8 +40,9 @@ func TestCloseLongJournal(t *testing.T) {
 			s = openStore(t, s.path)
 			require.EqualValues(t, len(changes), s.Stats().Journaled, state)
 			before := commits(t, s.path)
+			s.journal.steps = checkpointStep
 			require.NoError(t, s.checkpoint())
-			require.Equal(t, before+3, commits(t, s.path), "each has at most checkpointStep buckets")
+			require.GreaterOrEqual(t, commits(t, s.path), before+3, "each has at most checkpointStep buckets")
 			s.sameAs(t, with(nil, changes...))
 			require.NoError(t, s.Close())
 		}

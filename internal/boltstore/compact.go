@@ -58,7 +58,7 @@ func (s *Store) compactIfDue() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	retry := compactRetry
-	if errors.Is(s.place(), fs.ErrNotExist) {
+	if errors.Is(s.InPlace(), fs.ErrNotExist) {
 		retry = restoreRetry
 	} else if size, free := s.sizes(); size <= m.compactMin || free <= size/2 {
 		s.record(&s.stats.compactions, 0, nil) // an earlier failure does not matter now
@@ -117,7 +117,7 @@ func (s *Store) copyAndReplaceLocked() (err error) {
 	if err := s.write((*boltfile.File).EmptyLog); err != nil {
 		return err
 	}
-	if err := s.copyJournal(target); err != nil {
+	if err := errors.Join(s.copyJournal(target), s.copyClock(target)); err != nil {
 		return err
 	}
 	if err := target.DB.Sync(); err != nil {
@@ -225,6 +225,17 @@ func (s *Store) copyJournal(target *boltfile.File) error {
 		}
 	}
 	return nil
+}
+
+// copyClock copies the record of the clock. No save may come after it.
+func (s *Store) copyClock(target *boltfile.File) error {
+	return s.view(func(from *bolt.Tx) error {
+		record, err := boltfile.Clock(from)
+		if err != nil {
+			return err
+		}
+		return target.Update(func(to *bolt.Tx) error { return boltfile.PutClock(to, record) })
+	})
 }
 
 func copyRecords(to, from *bolt.Tx) (all bool, err error) {

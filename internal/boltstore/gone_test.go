@@ -63,7 +63,49 @@ func TestFileTakenAway(t *testing.T) {
 			require.NoError(t, os.Remove(s.path))
 			require.NoError(t, s.Save(numbered(2, 0, 1)))
 			require.ErrorIs(t, s.Save(nil), ErrGone)
-			restored(t, s, with(want, append(numbered(2, 0, 1), saved...)...))
+			for range 3 { // no save is acknowledged until a look has found the file
+				require.ErrorIs(t, s.Save(numbered(2, 1, 1)), ErrGone)
+			}
+			restored(t, s, with(want, append(numbered(2, 0, 2), saved...)...))
+			require.NoError(t, s.Save(saved))
+		},
+		"during a save": func(t *testing.T, s *Store, want map[Key]int64) {
+			s.fs.LookEvery = 50 * time.Millisecond
+			s.together()
+			require.NoError(t, s.Save(saved))
+			sync := s.fs.SyncFile
+			s.fs.SyncFile = func(file *os.File) error { // the disk hangs
+				require.NoError(t, os.Remove(s.path))
+				<-time.After(60 * time.Millisecond)
+				s.fs.SyncFile = sync
+				return sync(file)
+			}
+			s.together()
+			require.ErrorIs(t, s.Save(saved), ErrGone)
+			s.fs.LookEvery = 0
+			restored(t, s, with(want, saved...))
+		},
+		"replaced during a compaction": func(t *testing.T, s *Store, want map[Key]int64) {
+			exchange := s.fs.Exchange
+			s.fs.Exchange = func(a, b string) error {
+				require.NoError(t, os.WriteFile(s.path+".other", []byte(foreign), 0o600))
+				require.NoError(t, os.Rename(s.path+".other", s.path))
+				s.fs.Exchange = exchange
+				return exchange(a, b)
+			}
+			require.ErrorIs(t, s.Compact(), ErrGone)
+			require.Equal(t, foreign, string(readFile(t, s.path)))
+			require.Empty(t, temporaries(t, s))
+			s.sameAs(t, want)
+			require.NoError(t, os.Remove(s.path))
+			require.ErrorIs(t, s.Save(nil), ErrGone)
+			restored(t, s, want)
+		},
+		"closed, and another file is there": func(t *testing.T, s *Store, want map[Key]int64) {
+			require.NoError(t, os.Remove(s.path))
+			require.NoError(t, os.WriteFile(s.path, []byte(foreign), 0o600))
+			require.ErrorIs(t, s.Close(), ErrGone)
+			require.Equal(t, foreign, string(readFile(t, s.path)))
 		},
 		"renamed": func(t *testing.T, s *Store, want map[Key]int64) {
 			moved := filepath.Join(t.TempDir(), "moved")
@@ -112,7 +154,7 @@ func TestFileTakenAway(t *testing.T) {
 		},
 		"closed": func(t *testing.T, s *Store, want map[Key]int64) {
 			require.NoError(t, os.Remove(s.path))
-			require.NoError(t, s.Close())
+			require.ErrorIs(t, s.Close(), ErrGone)
 			require.ErrorIs(t, s.Save(nil), ErrClosed)
 			require.NoFileExists(t, s.path)
 		},

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -202,6 +203,73 @@ func TestLogDamagedMetaPage(t *testing.T) {
 	}
 	require.Greater(t, logged, steps(15, 4))
 	require.Greater(t, other, steps(15, 4))
+}
+
+// Meta pages of another time, such as those of a backup that was copied page by
+// page, are found: both of them by the log, if it has a record of any later
+// transaction, and one of them by verify.
+func TestMetaPagesOfAnotherTime(t *testing.T) {
+	t.Parallel()
+	s, _ := openLogged(t)
+	var images [][]byte
+	for step := range 6 {
+		s.put(t, entry(Key{1, "a"}, 1<<60+int64(step)))
+		images = append(images, readFile(t, s.path))
+		require.NoError(t, s.checkpoint())
+	}
+	damaged := 0
+	for earlier, image := range images {
+		for later := earlier + 1; later < len(images); later++ {
+			both := bytes.Clone(images[later])
+			copy(both, image[:2*bboltpage.Size])
+			got, err := foundUnverified(t, writeFile(t, both))
+			if err == nil { // the pages of the earlier tree have the later one
+				require.Equal(t, 1<<60+int64(later), got[Key{1, "a"}], "pages of %d in %d", earlier, later)
+			} else {
+				require.ErrorIs(t, err, format.ErrCorrupt)
+				damaged++
+			}
+			one := bytes.Clone(images[later])
+			at := bboltpage.Size - newerMeta(one)
+			if bytes.Equal(one[at:at+bboltpage.Size], image[at:at+bboltpage.Size]) {
+				continue
+			}
+			copy(one[at:at+bboltpage.Size], image[at:at+bboltpage.Size])
+			_, err = verify(writeFile(t, one))
+			require.ErrorContains(t, err, "do not follow each other", "page of %d in %d", earlier, later)
+		}
+	}
+	require.Greater(t, damaged, 5)
+}
+
+// TestLeftOver: Open removes copies that killed processes left beside the file,
+// and nothing else.
+func TestLeftOver(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, storePath(t))
+	require.NoError(t, s.Save([]format.Entry{entry(Key{1, "a"}, 1<<60)}))
+	left := []string{".compact-123", ".snapshot-4"}
+	others := []string{".compact-", ".compact-x", ".compact-12.old", ".snapshots", ".new-1", ".corrupt-20260101T000000Z"}
+	for _, name := range slices.Concat(left, others) {
+		require.NoError(t, os.WriteFile(s.path+name, nil, 0o600))
+	}
+	require.NoError(t, os.Mkdir(s.path+".compact-77", 0o700))
+	_, err := Open(s.path, storeNames, Options{LockTimeout: time.Millisecond})
+	require.ErrorIs(t, err, ErrLocked)
+	require.FileExists(t, s.path+left[0], "another process has the lock")
+	require.NoError(t, s.Close())
+	s, err = Open(s.path, storeNames, Options{ReadOnly: true, LockTimeout: longLock})
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.FileExists(t, s.path+left[0], "a reader changes nothing")
+	s = openStore(t, s.path)
+	for _, name := range left {
+		require.NoFileExists(t, s.path+name)
+	}
+	for _, name := range others {
+		require.FileExists(t, s.path+name)
+	}
+	require.DirExists(t, s.path+".compact-77")
 }
 
 // newerMeta returns the offset of the meta page in force.

@@ -30,12 +30,6 @@ func (s *Store) Names() map[uint16]string {
 	return maps.Clone(s.names.labels)
 }
 
-// NumberOf returns the number that the file has for a label.
-func (s *Store) NumberOf(label string) (name uint16, ok bool) {
-	name, ok = inverse(s.Names())[label]
-	return name, ok
-}
-
 // Number returns the number that the file has for a label. A new label gets the
 // lowest free number, and keeps it for ever.
 func (s *Store) Number(label string) (name uint16, err error) {

@@ -67,10 +67,10 @@ func TestNumber(t *testing.T) {
 		n, err := s.Number(c.label)
 		require.NoError(t, err)
 		require.Equal(t, c.want, n, c.label)
-		n, ok := s.NumberOf(c.label)
+		n, ok := inverse(s.Names())[c.label]
 		require.True(t, ok && n == c.want)
 	}
-	_, ok := s.NumberOf("none")
+	_, ok := inverse(s.Names())["none"]
 	require.False(t, ok)
 	var wg sync.WaitGroup
 	got := make([]uint16, 32)

@@ -21,7 +21,7 @@ type saves struct {
 	mu       sync.Mutex
 	seq      uint64 // number of the last record; also guarded by journal.mu
 	last     time.Time
-	looked   time.Time // last look at the path
+	looked   time.Time // begin of the last look that found the file; zero if a later one did not
 	recent   int       // saves in a row without a pause of aloneAfter
 	diverted bool      // saves go to the journal, for a compaction
 }
@@ -50,28 +50,49 @@ const (
 // open file. If the path has no file, the background puts a copy of the open
 // file there.
 //
-// A save looks at the path if no save has done so for FS.LookEvery. A save
-// without entries always looks.
+// A save looks at the path after it has written, unless a look that began within
+// FS.LookEvery found the file there. After a look that did not, every save looks.
+// A save without entries always does.
 func (s *Store) Save(entries []format.Entry) error {
 	if len(entries) > 0 {
-		if look, err := s.save(entries); err != nil || !look {
+		if err := s.save(entries); err != nil || s.saves.sawFile(s.fs.LookEvery) {
 			return err
 		}
 	}
 	return s.inPlace()
 }
 
+// Room returns about how many entries a save should have. The time that saves
+// wait for the checkpoint then comes in small parts.
+func (s *Store) Room() int { return s.journal.room() }
+
+// sawFile reports whether a look within that time found the file at its path.
+func (s *saves) sawFile(within time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.looked.IsZero() && time.Since(s.looked) < within
+}
+
 // inPlace returns ErrGone if the file is not at its path. If the path has no
 // file, it also tells the background to put one there.
 func (s *Store) inPlace() error {
-	err := s.place()
+	begun := time.Now()
+	err := s.InPlace()
+	if err != nil {
+		begun = time.Time{}
+	}
+	s.saves.mu.Lock()
+	s.saves.looked = begun
+	s.saves.mu.Unlock()
 	if errors.Is(err, fs.ErrNotExist) {
 		s.wake()
 	}
 	return err
 }
 
-func (s *Store) place() error {
+// InPlace returns nil if the file is at its path, and ErrGone otherwise. If the
+// path has no file, the error is fs.ErrNotExist, too.
+func (s *Store) InPlace() error {
 	s.inUse.mu.RLock()
 	defer s.inUse.mu.RUnlock()
 	if s.inUse.closed {
@@ -80,15 +101,12 @@ func (s *Store) place() error {
 	return cmp.Or(s.inUse.file.Broken(), s.inUse.file.InPlace())
 }
 
-// save saves entries. It reports whether the caller should look at the path.
-func (s *Store) save(entries []format.Entry) (look bool, err error) {
+// save saves entries.
+func (s *Store) save(entries []format.Entry) error {
 	s.saves.mu.Lock()
 	defer s.saves.mu.Unlock()
 	s.addToFilters(entries)
 	now := time.Now()
-	if look = now.Sub(s.saves.looked) >= s.fs.LookEvery; look {
-		s.saves.looked = now
-	}
 	if now.Sub(s.saves.last) > aloneAfter {
 		s.saves.recent = 0
 	}
@@ -101,11 +119,11 @@ func (s *Store) save(entries []format.Entry) (look bool, err error) {
 	s.journal.mu.Unlock()
 	if direct {
 		slices.SortFunc(entries, format.Entry.CompareStored)
-		return look, s.update(func(tx *bolt.Tx) error {
+		return s.update(func(tx *bolt.Tx) error {
 			return boltfile.Apply(tx, s.inUse.file.Check, entries)
 		})
 	}
-	return look, s.append(entries)
+	return s.append(entries)
 }
 
 // addToFilters adds the keys of a save to both filters.

@@ -103,6 +103,9 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 	if s.inUse.file, err = openFile(path, labels, o); err != nil {
 		return nil, err
 	}
+	if !o.ReadOnly {
+		boltfile.RemoveLeft(path)
+	}
 	err = s.read()
 	if err == nil && !o.ReadOnly {
 		if err = s.inUse.file.BuildUpon(); err != nil {
@@ -272,6 +275,7 @@ func (s *Store) Close() error {
 			// An empty log cannot be damaged. Damage to the last record of a log would
 			// look like a crash during that save.
 			s.closeErr = errors.Join(s.closeErr, s.write((*boltfile.File).EmptyLog))
+			s.closeErr = errors.Join(s.closeErr, s.InPlace()) // the next Open must find what was saved
 		}
 		s.inUse.mu.Lock()
 		defer s.inUse.mu.Unlock()
@@ -316,7 +320,3 @@ func (s *Store) stopping() bool {
 		return false
 	}
 }
-
-// Of returns the Store inside a BoltStore. The root package sets it. cmd/stint
-// uses it to read and write labels; the library's users need no such function.
-var Of func(boltStore any) *Store

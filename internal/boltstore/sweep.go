@@ -109,7 +109,9 @@ func (s *Store) sweepStepLocked(now int64) (deleted int64, done bool, err error)
 		}
 	}
 	if err != nil {
-		next.Add(name, format.DecodeID(p.after)) // so a load of this key reads the file, and finds the error
+		if p.after != nil { // a value is damaged: a load of this key must read the file, and find the error
+			next.Add(name, format.DecodeID(p.after))
+		}
 		return 0, false, err
 	}
 	if len(batch) < sweepStep {

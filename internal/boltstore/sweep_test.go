@@ -66,6 +66,28 @@ func TestDamagedValue(t *testing.T) {
 	}
 }
 
+// A sweep that cannot read the first page of a limit's buckets reports it.
+func TestSweepDamagedFirstPage(t *testing.T) {
+	t.Parallel()
+	path := makeFile(t, storeNames, numbered(1, 0, 500)...)
+	var first int64
+	edit(t, path, func(tx *bolt.Tx) error {
+		first = int64(tx.Bucket([]byte("1")).Root()) * int64(tx.DB().Info().PageSize)
+		return nil
+	})
+	require.NotZero(t, first)
+	content := readFile(t, path)
+	copy(content[first:], make([]byte, 16)) // the header of a page
+	s := openStore(t, writeFile(t, content))
+	for range 3 {
+		require.ErrorIs(t, s.sweep(-1), format.ErrCorrupt)
+		require.ErrorIs(t, s.Health(), format.ErrCorrupt)
+	}
+	_, err := s.Load(1, "1")
+	require.ErrorIs(t, err, format.ErrCorrupt)
+	require.Zero(t, load(t, s, Key{2, "1"}), "other limits can be read")
+}
+
 // A bucket that is saved between a sweep's read and its delete stays.
 func TestSweepRace(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,7 @@ const end int64 = 1 << 62
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead time.Duration // of the wall clock
-		c := New(nil, nil, end)
+		c := New(nil, nil, nil, end)
 		c.SetWall(func() time.Time { return time.Now().Add(ahead) })
 		begun := c.Now()
 		for _, step := range []struct {
@@ -45,8 +45,26 @@ func TestFollow(t *testing.T) {
 	})
 }
 
+// TestFollowDrift: many small corrections together change the record, too.
+func TestFollowDrift(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		wall := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+		c := New(nil, func() time.Time { return wall }, func(int64) (string, int64) { return "boot", 7 }, end)
+		c.Begin(0, Record{})
+		for range 1000 {
+			<-time.After(time.Minute)
+			wall = wall.Add(time.Minute + 100*time.Millisecond)
+			c.Follow()
+			r, _ := c.Record()
+			right := wall.UnixNano() - int64(time.Since(begun)) - 7
+			require.InDelta(t, right, r.Start, float64(startSlack))
+		}
+	})
+}
+
 func TestInstant(t *testing.T) {
-	c := New(func() time.Time { return time.Unix(-5, 0) }, nil, end)
+	c := New(func() time.Time { return time.Unix(-5, 0) }, nil, nil, end)
 	require.Zero(t, c.Now())
 	require.Zero(t, c.Follow(), "a simulated clock has no steps")
 	require.Equal(t, end, c.Instant(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))
@@ -82,8 +100,8 @@ func TestBegin(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				wall := c.says
-				k := New(nil, func() time.Time { return wall }, end)
-				step := k.Begin(c.saved.UnixNano())
+				k := New(nil, func() time.Time { return wall }, nil, end)
+				step, _ := k.Begin(c.saved.UnixNano(), Record{})
 				require.Equal(t, c.begins.UnixNano(), k.Now())
 				require.Equal(t, c.believed, k.Health() == nil)
 				if c.believed {
@@ -111,8 +129,8 @@ func TestPatience(t *testing.T) {
 		saved := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 		begun := time.Now()
 		wall := func() time.Time { return saved.Add(time.Since(begun) - 2*time.Hour) }
-		c := New(nil, wall, end)
-		c.Begin(saved.UnixNano())
+		c := New(nil, wall, nil, end)
+		c.Begin(saved.UnixNano(), Record{})
 		<-time.After(time.Hour - 1)
 		c.Follow()
 		require.Error(t, c.Health())
@@ -121,12 +139,51 @@ func TestPatience(t *testing.T) {
 		require.NoError(t, c.Health())
 		require.Equal(t, saved.Add(time.Hour).UnixNano(), c.Now())
 		require.Equal(t, wall().UnixNano(), c.Seen())
-		require.Zero(t, New(nil, wall, end).Begin(c.Seen()))
+		wrong, back := New(nil, wall, nil, end).Begin(c.Seen(), Record{})
+		require.Zero(t, wrong)
+		require.Zero(t, back)
 
-		c = New(nil, func() time.Time { return time.Unix(1, 0) }, end)
-		c.Begin(saved.UnixNano())
+		c = New(nil, func() time.Time { return time.Unix(1, 0) }, nil, end)
+		c.Begin(saved.UnixNano(), Record{})
 		<-time.After(1000 * time.Hour)
 		c.Follow()
 		require.Error(t, c.Health(), "1970 is never right")
+	})
+}
+
+// TestPatienceFarAhead: a clock that is more than ten years ahead is not behind,
+// so that time does not count towards the hour after which one that is behind is
+// believed.
+func TestPatienceFarAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		machine := func(int64) (string, int64) { return "boot", int64(time.Since(begun)) + 1 }
+		saved := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+		wall := saved
+		c := New(nil, func() time.Time { return wall }, machine, end)
+		c.Begin(saved.UnixNano(), Record{})
+		behind := func(d time.Duration) {
+			wall = saved.Add(-2 * time.Hour)
+			c.Follow()
+			<-time.After(d)
+			wall = saved.AddDate(73, 0, 0)
+			c.Follow()
+		}
+		behind(time.Minute)
+		<-time.After(2 * time.Hour)
+		wall = saved.Add(-time.Hour)
+		seen := c.Now()
+		was, unsaved := c.Record()
+		require.True(t, unsaved)
+		wrong, back := New(nil, func() time.Time { return wall }, machine, end).Begin(seen, was)
+		require.Equal(t, -3*time.Hour-time.Minute, wrong)
+		require.Zero(t, back)
+
+		behind(time.Hour - time.Minute)
+		was, _ = c.Record()
+		wall = saved.Add(-time.Hour)
+		wrong, back = New(nil, func() time.Time { return wall }, machine, end).Begin(c.Now(), was)
+		require.Zero(t, wrong)
+		require.Equal(t, 4*time.Hour, back)
 	})
 }

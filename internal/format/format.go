@@ -33,7 +33,8 @@ var (
 	NamesBucket   = []byte("names")
 	HoldsBucket   = []byte("holds")
 	JournalBucket = []byte("journal")
-	SeenKey       = []byte("seen") // of the time of the last save
+	SeenKey       = []byte("seen")  // of the time of the last save
+	ClockKey      = []byte("clock") // of the record of the clock
 	LogBucket     = []byte("log")
 	LogKey        = []byte("log") // key of the log in LogBucket, and of its round in MetaBucket
 )
@@ -103,9 +104,10 @@ func storedID(id string) string {
 	return id
 }
 
-// DecodeID is the inverse of EncodeID.
+// DecodeID is the inverse of EncodeID. An empty key, which only a damaged file
+// has, is the empty id.
 func DecodeID(key []byte) string {
-	if OnlyStars(string(key)) {
+	if len(key) > 0 && OnlyStars(string(key)) {
 		key = key[1:]
 	}
 	return string(key)

@@ -19,6 +19,7 @@ func TestID(t *testing.T) {
 		"a*": "a*"} {
 		require.Equal(t, key, string(EncodeID(id)))
 		require.Equal(t, id, DecodeID([]byte(key)))
+		require.Equal(t, "", DecodeID(nil))
 	}
 	require.Positive(t, Entry{1, "**", 0}.CompareStored(Entry{1, "*!", 0}), "as the database has them")
 	long := strings.Repeat("x", MaxID)
@@ -209,8 +210,8 @@ func TestLogForgedRecord(t *testing.T) {
 	require.Len(t, records, 1, "a record, except for the round")
 }
 
-// ReadNextRound finds the next round at the start of the log, and nowhere else.
-func TestNextRound(t *testing.T) {
+// ReadLaterRound finds the next round at the start of the log, and nowhere else.
+func TestLaterRound(t *testing.T) {
 	for _, round := range []uint64{0, 1, 1<<32 - 1, 1 << 32, 1<<64 - 1, rand.Uint64()} {
 		logs := make([][]byte, 4) // of this round and the next three
 		for i := range logs {
@@ -220,13 +221,13 @@ func TestNextRound(t *testing.T) {
 			}
 			frame, _ := Frame(later, 5, []Entry{{1, "a", 1}})
 			logs[i] = append(frame, make([]byte, LogSize-len(frame))...)
-			require.Equal(t, i == 1, len(ReadNextRound(logs[i], round)) == 1, "%d: %d rounds on", round, i)
-			require.Empty(t, ReadNextRound(logs[i], later))
+			require.Equal(t, i > 0, len(ReadLaterRound(logs[i], round)) == 1, "%d: %d rounds on", round, i)
+			require.Empty(t, ReadLaterRound(logs[i], later))
 		}
-		require.Empty(t, ReadNextRound(append(make([]byte, LogBlock), logs[1]...), round))
+		require.Empty(t, ReadLaterRound(append(make([]byte, LogBlock), logs[1]...), round))
 		logs[1][30] ^= 1
-		require.Empty(t, ReadNextRound(logs[1], round))
-		require.Empty(t, ReadNextRound(make([]byte, LogSize), round))
+		require.Empty(t, ReadLaterRound(logs[1], round))
+		require.Empty(t, ReadLaterRound(make([]byte, LogSize), round))
 		got, err := ParseRound(RoundValue(round))
 		require.NoError(t, err)
 		require.Equal(t, round, got)

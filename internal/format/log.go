@@ -80,12 +80,12 @@ func ReadLog(b []byte, round uint64) (records []Record, end int, err error) {
 // choose an id that looks like a record of the round.
 func NextRound(round uint64) uint64 { return (round>>32+1)<<32 | uint64(rand.Uint32()) }
 
-// ReadNextRound returns the records of the round after the given one. It looks
+// ReadLaterRound returns the records of a round after the given one. It looks
 // only at the start of the log: the bytes after it may be those of an id.
-func ReadNextRound(b []byte, round uint64) (records []Record) {
-	next := binary.BigEndian.Uint64(b)
-	if _, _, ok := readFrame(b, next); ok && uint32(next>>32) == uint32(round>>32)+1 {
-		records, _, _ = ReadLog(b, next)
+func ReadLaterRound(b []byte, round uint64) (records []Record) {
+	later := binary.BigEndian.Uint64(b)
+	if _, _, ok := readFrame(b, later); ok && int32(uint32(later>>32)-uint32(round>>32)) > 0 {
+		records, _, _ = ReadLog(b, later)
 	}
 	return records
 }
@@ -116,6 +116,21 @@ func ParseSeen(v []byte) (seen int64, err error) {
 		return 0, fmt.Errorf("%w: the time of its last save is damaged", ErrCorrupt)
 	}
 	return int64(n), nil
+}
+
+// ClockValue returns a record of the clock as it is stored in MetaBucket.
+func ClockValue(record []byte) []byte {
+	v := append(make([]byte, 4), record...)
+	Seal(0, v)
+	return v
+}
+
+// ParseClock is the inverse of ClockValue. The error is ErrCorrupt.
+func ParseClock(v []byte) (record []byte, err error) {
+	if len(v) < 4 || binary.BigEndian.Uint32(v) != recordSum(0, v[4:]) {
+		return nil, fmt.Errorf("%w: its record of the clock is damaged", ErrCorrupt)
+	}
+	return v[4:], nil
 }
 
 // withSum returns the checksum of a number, and then the number.

@@ -24,6 +24,7 @@ type reader struct {
 	unsummed  []string
 	labels    map[uint16]string
 	seen      int64             // time of the last save, as stored in meta
+	clock     []byte            // record of the clock
 	taken     map[string]bool   // labels in use
 	places    map[uint16][]byte // each name's bucket, as stored in its parent
 	journal   *journal.Index
@@ -94,6 +95,12 @@ func (r *reader) plan() error {
 			if r.seen, err = format.ParseSeen(e.value); err != nil {
 				r.lose("its bucket meta: %v", err)
 			}
+		case !e.bucket && key == string(format.ClockKey):
+			record, err := format.ParseClock(e.value)
+			if err != nil {
+				r.lose("its bucket meta: %v", err)
+			}
+			r.clock = bytes.Clone(record)
 		case !e.bucket && key == string(format.FormatKey):
 			if n, err := format.Uint64(e.value); err == nil && n != format.Number {
 				return format.OtherNumber(r.file.Path, n)
@@ -190,7 +197,7 @@ func (r *reader) log(log, round []byte) {
 			r.lose("the log: %v", err)
 			continue
 		}
-		newer := format.ReadNextRound(e.value[format.LogSkip:], n)
+		newer := format.ReadLaterRound(e.value[format.LogSkip:], n)
 		if len(newer) > 0 {
 			r.lose("the changes of the last transaction are lost: %w", format.ErrOldMeta)
 		}

@@ -52,7 +52,7 @@ func Salvage(path, to string, lockTimeout time.Duration,
 // writeTo writes all entries to a new file, and returns their number.
 func (r *reader) writeTo(to *boltfile.File, read func(n int) error) (n int64, err error) {
 	err = to.Update(func(tx *bolt.Tx) error {
-		return errors.Join(boltfile.LayOut(tx, r.labels), boltfile.PutSeen(tx, r.seen))
+		return errors.Join(boltfile.LayOut(tx, r.labels), boltfile.PutSeen(tx, r.seen), boltfile.PutClock(tx, r.clock))
 	})
 	if err != nil {
 		return 0, err

@@ -35,6 +35,9 @@ type Group[W any] struct {
 	timeout time.Duration // longest wait of a caller
 	pause   time.Duration // longest wait of work without callers
 
+	yield   func()    // runtime.Gosched
+	crowded time.Time // when gather last found the processors busy
+
 	wake    chan struct{} // signals a next batch
 	hurry   chan struct{} // signals a caller that waits
 	stop    chan struct{}
@@ -63,7 +66,7 @@ type Stats struct {
 // a later one, so save must reset it.
 func New[W any](timeout, pause time.Duration, order sync.Locker, save func(*Batch[W]) error) *Group[W] {
 	g := &Group[W]{
-		order: order, save: save, timeout: timeout, pause: pause,
+		order: order, save: save, timeout: timeout, pause: pause, yield: runtime.Gosched,
 		wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
 		stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
@@ -169,27 +172,46 @@ func (g *Group[W]) run() {
 }
 
 // patience is how many times in a row gather yields the processor without a new
-// caller.
-const patience = 32
+// caller. If one such yield takes longer than busyYield, goroutines that compute
+// have the processors, and callers will not come sooner if gather yields: it
+// does not for a while. gatherMost bounds all yields together.
+const (
+	patience   = 32
+	busyYield  = 5 * time.Millisecond
+	busyPause  = time.Second
+	gatherMost = 100 * time.Millisecond
+)
 
 // gather yields the processor to callers that are about to submit work. It
 // returns when as many have come as expected, or when no more come.
 func (g *Group[W]) gather() {
-	most := 0
-	for idle := 0; idle < patience; idle++ {
+	begun := time.Now()
+	if begun.Sub(g.crowded) < busyPause {
+		return
+	}
+	most, yielded := 0, time.Duration(0)
+	for idle, last := 0, begun; idle < patience; idle++ {
 		g.mu.Lock()
 		callers := g.expected
 		if g.next != nil {
 			callers = g.next.callers
 		}
 		g.mu.Unlock()
-		if callers >= g.expected {
+		switch {
+		case callers >= g.expected:
+			return
+		case callers > most:
+			most, idle = callers, 0
+		case yielded > busyYield:
+			g.crowded = last
 			return
 		}
-		if callers > most {
-			most, idle = callers, 0
+		if last.Sub(begun) > gatherMost {
+			return
 		}
-		runtime.Gosched()
+		g.yield()
+		now := time.Now()
+		yielded, last = now.Sub(last), now
 	}
 }
 

@@ -144,3 +144,40 @@ func TestGroup(t *testing.T) {
 		})
 	})
 }
+
+// While other goroutines compute, a yield takes long and brings no caller. Then
+// a commit does not wait for callers that it expects.
+func TestGather(t *testing.T) {
+	// yields returns how often gather yields for 2 of 10 callers, if each yield
+	// takes this long, and brings a caller for the first n times.
+	yields := func(g *Group[int], took time.Duration, callers int) (n int) {
+		g.next = &Batch[int]{callers: 2}
+		g.expected = 10
+		g.yield = func() {
+			<-time.After(took)
+			if n++; n <= callers {
+				g.next.callers++
+			}
+		}
+		g.gather()
+		return n
+	}
+	synctest.Test(t, func(t *testing.T) {
+		g := &Group[int]{}
+		for range 2 {
+			require.Equal(t, patience, yields(g, 0, 0))
+			require.Equal(t, 8, yields(g, 0, 8), "all have come")
+			require.Equal(t, 3+patience, yields(g, time.Millisecond, 3))
+		}
+		require.Equal(t, 1, yields(g, 400*time.Millisecond, 0))
+		for range 10 {
+			require.Zero(t, yields(g, 0, 8))
+			<-time.After(busyPause / 11)
+		}
+		<-time.After(busyPause / 10)
+		require.Equal(t, 8, yields(g, 0, 8))
+		require.Equal(t, 3, yields(g, busyYield+1, 2), "as long as callers come")
+		<-time.After(busyPause)
+		require.Equal(t, 4, yields(g, gatherMost/3, 8), "not for ever")
+	})
+}

@@ -17,22 +17,25 @@ func faults(e Env) bool  { return e.Disk != nil }
 func crashes(e Env) bool { return e.Crashes }
 func files(e Env) bool   { return e.File }
 func ticks(e Env) bool   { return e.Ticks }
+func settles(e Env) bool { return e.Disk != nil && e.Settle != nil }
 func delays(e Env) bool  { return e.DelayFlush != nil }
 
 // Actions lists everything that may happen to a limiter.
 var Actions = []Action{
 	{"time passes", 220, (*World).passSome, nil},
 	{"spend", 300, func(w *World) { w.request(Spend) }, nil},
+	{"spend up to", 40, (*World).spendUpTo, nil},
 	{"check", 40, func(w *World) { w.request(Check) }, nil},
 	{"refund", 60, func(w *World) { w.request(Refund) }, nil},
 	{"spend all", 60, func(w *World) { w.group(SpendAll, w.withLimits(w.pickRequests())) }, nil},
 	{"spend together", 40, func(w *World) { w.group(SpendTogether, w.withLimits(w.pickRequests())) }, nil},
-	{"refund all", 20, func(w *World) { w.group(RefundAll, w.pickRequests()) }, nil},
+	{"refund all", 20, func(w *World) { w.group(RefundAll, w.withSpent(w.pickRequests())) }, nil},
 	{"spend each", 20, (*World).spendEach, nil},
 	{"reserve", 60, (*World).reserve, nil},
 	{"cancel", 25, (*World).cancel, nil},
 	{"cancel again", 15, (*World).cancelAgain, nil},
-	{"hold", 15, (*World).hold, nil},
+	{"hold", 15, func(w *World) { w.hold(Hold) }, nil},
+	{"extend hold", 10, func(w *World) { w.hold(ExtendHold) }, nil},
 	{"raise", 20, (*World).raise, nil},
 	{"reset", 15, (*World).reset, nil},
 	{"set limits", 8, (*World).setLimits, nil},
@@ -47,7 +50,8 @@ var Actions = []Action{
 	{"a load fails", 10, func(w *World) { w.env.Disk.set(FailLoad) }, faults},
 	{"crash in a save", 8, func(w *World) { w.env.Disk.set(CrashBefore + Fault(w.rnd.IntN(2))) },
 		func(e Env) bool { return e.Disk != nil && e.Crashes }},
-	{"commit timeout", 30, (*World).commitLate, func(e Env) bool { return faults(e) && e.Settle != nil }},
+	{"commit timeout", 30, (*World).commitLate, settles},
+	{"calls in commits", 60, (*World).flight, func(e Env) bool { return settles(e) && e.MaxResident == 0 }},
 	{"delay a flush", 10, (*World).delayFlush, delays},
 	{"end the delayed flush", 8, func(w *World) {
 		if w.release != nil {
@@ -57,6 +61,7 @@ var Actions = []Action{
 	{"bucket", 15, (*World).inspect, nil},
 	{"buckets", 4, (*World).list, nil},
 	{"stats", 10, (*World).stats, nil},
+	{"the file is taken away", 10, (*World).takeAway, func(e Env) bool { return e.TakeAway != nil }},
 	{"snapshot", 4, func(w *World) { w.upkeep(Snapshot) }, files},
 	{"compact", 4, func(w *World) { w.upkeep(Compact) }, files},
 }
@@ -77,6 +82,7 @@ func (w *World) Step() {
 		}
 		if n -= a.Weight; n < 0 {
 			w.action = a.Name
+			w.Counts[a.Name]++
 			a.Do(w)
 			break
 		}
@@ -120,6 +126,8 @@ func (w *World) pickLimits() Limits {
 		case 0: // not declared
 		case 1:
 			ls.Names[name] = nil
+		case 2:
+			ls.Names[name] = &Limit{Blocked: true}
 		default:
 			l := pick()
 			ls.Names[name] = &l
@@ -127,6 +135,9 @@ func (w *World) pickLimits() Limits {
 	}
 	if key := w.keys[0]; ls.Names[key.Name] != nil {
 		ls.Overrides = append(ls.Overrides, Override{key, pick()})
+		if w.rnd.IntN(8) == 0 {
+			ls.Overrides[0].Limit = Limit{Blocked: true}
+		}
 	}
 	return ls
 }

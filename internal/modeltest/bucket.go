@@ -2,6 +2,7 @@ package modeltest
 
 import (
 	"math"
+	"math/big"
 	"time"
 )
 
@@ -19,7 +20,10 @@ func hull(s Span, more ...Span) Span {
 }
 
 // Turn is a reservation that waits for its instant.
-type Turn struct{ At, Cost int64 }
+type Turn struct {
+	At, Cost int64
+	limit    *Limit // its own, or nil
+}
 
 // Bucket is the model of one bucket. A look is a Check: it may clamp the TAT in
 // memory, but not in the store.
@@ -36,7 +40,11 @@ type Bucket struct {
 // charge returns the TAT after the turns went.
 func (l Limit) charge(tat int64, turns ...*Turn) int64 {
 	for _, t := range turns {
-		tat = min(max(tat, t.At)+t.Cost*l.T(), t.At+l.Tau())
+		own, least := l, int64(0)
+		if t.limit != nil { // perhaps smaller: the turn gives nothing back
+			own, least = *t.limit, tat
+		}
+		tat = max(least, min(max(tat, t.At)+t.Cost*own.T(), t.At+own.Tau()))
 	}
 	return tat
 }
@@ -63,6 +71,25 @@ func (b *Bucket) newLimits(l Limit, on bool, now int64) {
 		b.Rate = l
 		b.TAT.Lo = min(b.TAT.Lo, now+l.Tau())
 	}
+}
+
+// convert gives the bucket the TAT with which as many tokens are used under a
+// limit as were under another, rounded up to a nanosecond.
+func (b *Bucket) convert(was, is Limit, now int64) {
+	b.advance(now)
+	to := func(tat int64) int64 {
+		if tat <= now {
+			return tat
+		}
+		used := new(big.Int).SetInt64(min(tat-now, was.Tau()))
+		used.Mul(used, big.NewInt(is.T()))
+		used.Add(used, big.NewInt(was.T()-1)).Div(used, big.NewInt(was.T()))
+		if !used.IsInt64() {
+			return now + is.Tau()
+		}
+		return now + min(used.Int64(), is.Tau())
+	}
+	b.set(Span{to(b.TAT.Lo), to(b.TAT.Hi)})
 }
 
 // forget undoes the clamp of a look.
@@ -113,10 +140,16 @@ type outcome struct {
 
 // decide decides on a request as if the TAT were tat.
 func (b *Bucket) decide(l Limit, tat, now int64, op Op, cost int64) (o outcome) {
+	return b.decideSpent(l, tat, now, op, cost, 0)
+}
+
+// decideSpent is decide for a refund of what was spent some time ago, and has
+// come back since with that time.
+func (b *Bucket) decideSpent(l Limit, tat, now int64, op Op, cost, ago int64) (o outcome) {
 	capped := min(tat, now+l.clamp())
 	shown := b.tail(capped)
 	if op == Refund {
-		o.Allowed, o.next = true, max(min(capped, now), capped-cost*l.T())
+		o.Allowed, o.next = true, max(min(capped, now), capped-max(0, cost*l.T()-ago))
 		shown = b.tail(o.next)
 	} else {
 		after := max(now, shown) + cost*l.T()
@@ -138,11 +171,18 @@ func (b *Bucket) decide(l Limit, tat, now int64, op Op, cost int64) (o outcome) 
 	return o
 }
 
-// decideOff decides for a bucket that has no limit.
-func (b *Bucket) decideOff(now int64, op Op) (o outcome) {
-	o.Remaining, o.next = math.MaxInt64, b.TAT.Lo
-	if op != Refund {
-		o.RetryAfter = time.Duration(max(0, b.Hold-now))
+// decideOff decides for a bucket without a limit, or with one that allows
+// nothing.
+func (b *Bucket) decideOff(l Limit, now int64, op Op) (o outcome) {
+	o.next = b.TAT.Lo
+	switch {
+	case l.Blocked && op != Refund:
+		o.RetryAfter, o.ResetAfter = math.MaxInt64, math.MaxInt64
+	case !l.Blocked:
+		o.Remaining = math.MaxInt64
+		if op != Refund {
+			o.RetryAfter = time.Duration(max(0, b.Hold-now))
+		}
 	}
 	o.Allowed = o.RetryAfter == 0
 	return o
@@ -151,10 +191,19 @@ func (b *Bucket) decideOff(now int64, op Op) (o outcome) {
 // Decide decides on a request at both ends of the TAT.
 func (b *Bucket) Decide(l Limit, on bool, now int64, op Op, cost int64) (lo, hi outcome) {
 	if !on {
-		o := b.decideOff(now, op)
+		o := b.decideOff(l, now, op)
 		return o, o
 	}
 	return b.decide(l, b.TAT.Lo, now, op, cost), b.decide(l, b.TAT.Hi, now, op, cost)
+}
+
+// free returns how many tokens a SpendUpTo takes at both ends of the TAT.
+func (b *Bucket) free(l Limit, now, cost int64) (lo, hi int64) {
+	if b.last() > now || b.Hold > now {
+		return 0, 0
+	}
+	free := func(tat int64) int64 { return min(cost, max(0, l.Tau()-max(0, b.tail(tat)-now))/l.T()) }
+	return free(b.TAT.Lo), free(b.TAT.Hi)
 }
 
 // after returns the TATs that fit the answer d to a request.
@@ -191,7 +240,7 @@ func (s Span) narrow(seen, now, tau int64) Span {
 func (b *Bucket) Reserve(l Limit, now, cost int64) (at Span, full [2]bool) {
 	start := max(now, b.Hold)
 	for i, tat := range []int64{b.TAT.Lo, b.TAT.Hi} {
-		tail := b.tail(min(tat, now+l.Tau()))
+		tail := b.tail(min(tat, now+l.clamp()))
 		wait := max(0, max(start, tail)+cost*l.T()-start-l.Tau())
 		tokens := (wait + l.T() - 1) / l.T()
 		if start > now {

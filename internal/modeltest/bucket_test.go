@@ -29,7 +29,7 @@ func (b *Bucket) wait(l Limit, now, cost int64) (at int64) {
 	if at = span.Lo; at == now {
 		b.do(l, now, Spend, cost)
 	} else {
-		b.Queue = append(b.Queue, &Turn{at, cost})
+		b.Queue = append(b.Queue, &Turn{At: at, Cost: cost})
 	}
 	return at
 }
@@ -115,7 +115,7 @@ func TestBucket(t *testing.T) {
 func TestTurnAfterLook(t *testing.T) {
 	now := 100 * second
 	b := Bucket{TAT: Span{now + 30*second, now + 30*second}, Rate: tenTokens}
-	b.Queue = []*Turn{{now + second, 2}}
+	b.Queue = []*Turn{{At: now + second, Cost: 2}}
 	b.looked(tenTokens, now, false)
 	b.advance(now + second)
 	b.newLimits(Limit{Burst: 100, Count: 1, Period: time.Second}, true, now+second)

@@ -103,7 +103,9 @@ func (d *Disk) Block() (blocked <-chan struct{}, release func()) {
 	d.block, d.blocked = block, here
 	return here, sync.OnceFunc(func() {
 		d.mu.Lock()
-		d.block, d.blocked = nil, nil
+		if d.block == block {
+			d.block, d.blocked = nil, nil
+		}
 		d.mu.Unlock()
 		close(block)
 	})

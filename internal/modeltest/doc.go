@@ -30,7 +30,8 @@
 //
 //   - A turn that waits is charged to the TAT at its instant At:
 //     TAT = min(max(TAT, At) + cost·T, At + τ). Newcomers decide on the TAT
-//     after all waiting turns.
+//     after all waiting turns. A turn with a limit of its own has that limit's T
+//     and τ, and makes no TAT earlier.
 //   - Cancel of a waiting turn removes it, and the turns after it keep their
 //     instants. Any other Cancel does nothing.
 //   - A TAT further ahead than the limit allows counts as now + τ. A request
@@ -38,6 +39,7 @@
 //     the bucket is evicted or other limits come. The method Bucket does not
 //     keep it.
 //   - After a failed commit the bucket is as before or as after the call.
+//   - While a save is held up, calls on one bucket mix as a flight says.
 //
 // A failure reports a seed. STINT_SEED repeats the same history:
 //

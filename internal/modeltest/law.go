@@ -22,7 +22,7 @@ func (w *Law) Admit(at, cost int64) error {
 	return nil
 }
 
-// Refund allows for tokens that a caller gave back.
+// Refund allows for tokens that a caller gave back, or more of them.
 func (w *Law) Refund(at, cost int64) {
 	w.level = max(min(w.level, at), w.level-cost*w.limit.T())
 }

@@ -12,18 +12,27 @@ func (w *World) reserve() {
 	if len(w.places) >= 6 {
 		return
 	}
-	r := w.one(Reserve, key, cost)
-	l, on, _ := w.limits.For(key)
+	q := w.withLimits([]Request{{Key: key, Cost: cost}})[0]
+	if cost = q.Cost; q.Limit != nil {
+		q.Limit.Queue = w.rnd.Int64N(3) * q.Limit.Burst
+	}
+	r := w.call(Call{Op: Reserve, Reqs: []Request{q}})
 	if w.refused(key, Reserve, cost, r.Failure) {
 		return
 	}
+	l, on := w.limitOf(q)
+	configured, _, _ := w.limits.For(key)
 	s := w.states[key]
 	if !on {
-		w.require(r.Failure == "" || r.Failure == Crashed, "%v: %s", key, r.Failure)
+		want := Failure("")
+		if l.Blocked {
+			want = IsBlocked
+		}
+		w.require(r.Failure == want || r.Failure == Crashed, "%v: %q", key, r.Failure)
 		return
 	}
 	at, full := s.Reserve(l, w.now, cost)
-	capped := s.TAT.cap(w.now + l.Tau())
+	capped := s.TAT.cap(w.now + l.clamp())
 	switch {
 	case r.Failure == QueueFull:
 		w.require(full[1], "%v: the queue of %d is full, and %d wait", key, l.Queue, len(s.Queue))
@@ -31,13 +40,13 @@ func (w *World) reserve() {
 	case r.Failure != "":
 		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
 		w.faulty(r.Failure)
-		w.maySave(key, Span{capped.Lo, at.Hi + l.Tau() + l.Tau()/8})
+		w.maySave(key, Span{capped.Lo, at.Hi + l.Tau() + configured.Tau()/8})
 		w.unknown(key, Span{capped.Lo, max(s.TAT.Hi, at.Hi, w.now) + cost*l.T()})
 		w.look(key)
 		return
 	}
 	w.require(!full[0], "%v: more wait than the queue of %d allows", key, l.Queue)
-	turn := &Turn{w.now + int64(r.Delay), cost}
+	turn := &Turn{w.now + int64(r.Delay), cost, q.Limit}
 	w.require(at.Lo <= turn.At && turn.At <= at.Hi, "%v: a turn in %v; the model has %d to %d", key,
 		r.Delay, at.Lo-w.now, at.Hi-w.now)
 	p := &place{key, r.Place, turn, r.Delay == 0, w.epoch}
@@ -57,7 +66,7 @@ func (w *World) reserve() {
 		w.Counts["queued"]++
 	}
 	if cost > 0 {
-		w.saved(key)
+		w.savedAt(l.Level, key)
 	}
 }
 
@@ -66,7 +75,20 @@ func (w *World) cancel() {
 	if len(w.places) == 0 {
 		return
 	}
-	i := w.rnd.IntN(len(w.places))
+	w.cancelPlace(w.rnd.IntN(len(w.places)))
+}
+
+// cancelGiven cancels the turns with limits of their own, before other limits
+// come that may be stricter than these.
+func (w *World) cancelGiven() {
+	for i := len(w.places) - 1; i >= 0; i-- {
+		if w.places[i].turn.limit != nil {
+			w.cancelPlace(i)
+		}
+	}
+}
+
+func (w *World) cancelPlace(i int) {
 	p := w.places[i]
 	w.places = slices.Delete(w.places, i, i+1)
 	w.gone = append(w.gone, p)
@@ -95,24 +117,36 @@ func (w *World) cancelAgain() {
 }
 
 // hold holds a bucket, or ends its hold, and reads the new instants of its
-// turns.
-func (w *World) hold() {
+// turns. ExtendHold never ends a hold, nor moves its end forward.
+func (w *World) hold(op Op) {
 	key := w.pickKey()
 	until := w.now + w.rnd.Int64N(5e9) - 1e9
 	if n := len(w.places); n > 0 && w.rnd.IntN(2) == 0 { // over a queue
 		p := w.places[w.rnd.IntN(n)]
 		key, until = p.key, w.now+w.rnd.Int64N(2*(p.turn.At-w.now)+1)
 	}
-	r := w.call(Call{Op: Hold, Reqs: []Request{{Key: key}}, Until: until})
-	if w.refused(key, Hold, 0, r.Failure) {
+	s := w.states[key]
+	if op == ExtendHold && s.unseen {
 		return
+	}
+	r := w.call(Call{Op: op, Reqs: []Request{{Key: key}}, Until: until})
+	if w.refused(key, op, 0, r.Failure) {
+		return
+	}
+	if op == ExtendHold {
+		until = max(until, s.Hold)
 	}
 	if until <= w.now {
 		until = 0
 	}
-	s := w.states[key]
+	if op == ExtendHold && r.Failure == "" {
+		w.require(r.Until == until, "%v is held until %d, not %d", key, r.Until, until)
+		if until == 0 { // it promises nothing: a crash may bring back a hold that failed
+			return
+		}
+	}
 	if r.Failure == "" {
-		s.Hold, s.holds = until, []int64{until}
+		s.Hold, s.holds, s.unseen = until, []int64{until}, false
 	} else {
 		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
 		w.faulty(r.Failure)
@@ -221,6 +255,10 @@ func (w *World) resetKeys(keys ...Key) {
 func (w *World) heldNow(key Key, would int64) {
 	s := w.states[key]
 	if w.dead() || len(s.Queue) > 0 {
+		return
+	}
+	if l, _, _ := w.limits.For(key); l.Blocked { // its decisions do not show the hold
+		s.unseen = true
 		return
 	}
 	r := w.one(Check, key, 0)

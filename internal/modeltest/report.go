@@ -37,12 +37,18 @@ func (e entry) String() string {
 
 func describe(ls Limits) (s string) {
 	for name := range uint16(5) {
-		if l := ls.Names[name]; l != nil {
+		if l := ls.Names[name]; l != nil && l.Blocked {
+			s += fmt.Sprintf("[%d: blocked]", name)
+		} else if l != nil {
 			s += fmt.Sprintf("[%d: %d per %dns, level %d, queue %d]", name, l.Burst, l.T(), l.Level,
 				l.Queue)
 		}
 	}
 	for _, o := range ls.Overrides {
+		if o.Limit.Blocked {
+			s += fmt.Sprintf("[%d:%s: blocked]", o.Key.Name, o.Key.ID)
+			continue
+		}
 		s += fmt.Sprintf("[%d:%s: %d per %dns, level %d, queue %d]", o.Key.Name, o.Key.ID, o.Limit.Burst,
 			o.Limit.T(), o.Limit.Level, o.Limit.Queue)
 	}

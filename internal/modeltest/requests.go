@@ -45,6 +45,39 @@ func (w *World) request(op Op) {
 	}
 }
 
+// spendUpTo spends what a bucket has.
+func (w *World) spendUpTo() {
+	key := w.pickKey()
+	cost := 2 * w.pickCost(key)
+	q := w.withLimits([]Request{{Key: key}})[0]
+	q.Cost = cost
+	r := w.call(Call{Op: SpendUpTo, Reqs: []Request{q}})
+	if w.refused(key, SpendUpTo, 0, r.Failure) {
+		return
+	}
+	l, on := w.limitOf(q)
+	taken := r.Taken
+	if on {
+		w.states[key].advance(w.now)
+		most, least := w.states[key].free(l, w.now, cost)
+		if r.Failure != "" {
+			taken = most
+		}
+		w.require(least <= taken && taken <= most, "%v: %d of %d are taken; the model has %d to %d", key, taken, cost, least, most)
+	} else if r.Failure == "" {
+		all := cost
+		if !r.Decisions[0].Allowed {
+			all = 0
+		}
+		w.require(taken == all, "%v: %d of %d are taken", key, taken, cost)
+	}
+	var d Decision
+	if r.Failure == "" {
+		d = r.Decisions[0]
+	}
+	w.decided(key, l, on, Spend, taken, d, r.Failure)
+}
+
 // again repeats a request, and reports whether it was admitted.
 func (w *World) again(key Key, op Op, cost int64, l Limit) bool {
 	r := w.one(op, key, cost)
@@ -156,6 +189,16 @@ func (w *World) withLimits(reqs []Request) []Request {
 	return reqs
 }
 
+// withSpent tells when some of the requests were spent.
+func (w *World) withSpent(reqs []Request) []Request {
+	for i := range reqs {
+		if l, on, _ := w.limits.For(reqs[i].Key); on && w.rnd.IntN(2) == 0 {
+			reqs[i].Spent = w.now - w.rnd.Int64N(l.Tau()/2+2)
+		}
+	}
+	return reqs
+}
+
 // limitOf returns the limit that applies to a request, and whether there is
 // one.
 func (w *World) limitOf(q Request) (l Limit, on bool) {
@@ -183,6 +226,10 @@ func (w *World) group(op Op, reqs []Request) Failure {
 		}
 		l, on := w.limitOf(q)
 		outcomes[i][0], outcomes[i][1] = s.Decide(l, on, w.now, one, cost)
+		if q.Spent != 0 && on {
+			outcomes[i][0] = s.decideSpent(l, s.TAT.Lo, w.now, one, cost, w.now-q.Spent)
+			outcomes[i][1] = s.decideSpent(l, s.TAT.Hi, w.now, one, cost, w.now-q.Spent)
+		}
 		exact = exact && s.TAT.Lo == s.TAT.Hi
 		if q.Mode == SpendOnly {
 			continue
@@ -255,7 +302,7 @@ func (w *World) group(op Op, reqs []Request) Failure {
 		if allowed && q.Mode != CheckOnly && (single == Refund || hi.Allowed) {
 			w.account(q.Key, single, q.Cost, true)
 		}
-		took := single == Spend && hi.Allowed || single == Refund && s.TAT.Lo > w.now
+		took := single == Spend && hi.Allowed || single == Refund && lo.next < capped.Lo
 		if took && allowed && q.Cost > 0 && q.Mode != CheckOnly {
 			changed, committed = append(changed, q.Key), max(committed, l.Level)
 		}
@@ -315,12 +362,16 @@ func (w *World) maybe(q Request, op Op) {
 // instant.
 func (w *World) raise() {
 	key := w.pickKey()
-	l, on, _ := w.limits.For(key)
+	if n := len(w.places); n > 0 && w.rnd.IntN(2) == 0 { // over a queue
+		key = w.places[w.rnd.IntN(n)].key
+	}
+	q := w.withLimits([]Request{{Key: key}})[0]
+	l, on := w.limitOf(q)
 	until := w.now
 	if on && w.rnd.IntN(4) > 0 {
 		until += w.rnd.Int64N(l.Tau() + l.Tau()/4 + 1)
 	}
-	r := w.call(Call{Op: Raise, Reqs: []Request{{Key: key}}, Until: until})
+	r := w.call(Call{Op: Raise, Reqs: []Request{q}, Until: until})
 	if w.refused(key, Raise, 0, r.Failure) {
 		return
 	}

@@ -25,6 +25,7 @@ type Limit struct {
 	Period       time.Duration
 	Queue        int64
 	Level        Level
+	Blocked      bool // nothing is allowed; the other fields are 0
 
 	most int64 // tolerance for clamping, if more than Tau
 }
@@ -50,19 +51,19 @@ type Override struct {
 	Limit Limit
 }
 
-// For returns the limit of a key, whether it has one, and whether its Name is
-// declared.
+// For returns the limit of a key, whether it counts tokens, and whether its Name
+// is declared. A limit that counts none is Blocked or off.
 func (ls Limits) For(key Key) (l Limit, on, declared bool) {
 	byName, declared := ls.Names[key.Name]
 	for _, o := range ls.Overrides {
 		if o.Key == key && declared {
-			return o.Limit, true, true
+			return o.Limit, !o.Limit.Blocked, true
 		}
 	}
 	if byName == nil {
 		return Limit{}, false, declared
 	}
-	return *byName, true, true
+	return *byName, !byName.Blocked, true
 }
 
 // Op is a method of the System.
@@ -71,6 +72,7 @@ type Op string
 // The methods of a limiter, and Tick.
 const (
 	Spend         Op = "spend"
+	SpendUpTo     Op = "spend up to"
 	Check         Op = "check"
 	Refund        Op = "refund"
 	SpendAll      Op = "spend all"
@@ -81,6 +83,7 @@ const (
 	Delay         Op = "delay"
 	Cancel        Op = "cancel"
 	Hold          Op = "hold"
+	ExtendHold    Op = "extend hold"
 	Raise         Op = "raise"
 	Reset         Op = "reset"
 	SetLimits     Op = "set limits"
@@ -111,6 +114,7 @@ type Request struct {
 	Cost  int64  `json:",omitempty"`
 	Mode  Mode   `json:",omitempty"`
 	Limit *Limit `json:",omitempty"` // nil: the one in force
+	Spent int64  `json:",omitempty"` // of RefundAll: instant of the spend; 0: unknown
 }
 
 // Call is one call of the System, at the instant Now of its clock.
@@ -119,7 +123,7 @@ type Call struct {
 	Now    int64
 	Reqs   []Request `json:",omitempty"`
 	Place  int       `json:",omitempty"` // of Delay and Cancel: the reply of Reserve
-	Until  int64     `json:",omitempty"` // of Hold and Raise
+	Until  int64     `json:",omitempty"` // of Hold, ExtendHold and Raise
 	Limits *Limits   `json:",omitempty"` // of SetLimits; of SetOverrides, one override, or none to remove it
 }
 
@@ -148,6 +152,7 @@ const (
 	QueueFull     Failure = "queue full"
 	CostOverBurst Failure = "cost over burst"
 	UnknownName   Failure = "unknown name"
+	IsBlocked     Failure = "blocked"
 	Crashed       Failure = "crashed" // the process died in the call
 )
 
@@ -160,6 +165,8 @@ type Reply struct {
 	Listed    []Listed      `json:",omitempty"`
 	Resident  int64         `json:",omitempty"`
 	TAT       int64         `json:",omitempty"` // of Raise
+	Taken     int64         `json:",omitempty"` // of SpendUpTo
+	Until     int64         `json:",omitempty"` // of ExtendHold; 0 if there is no hold
 }
 
 // System is a limiter with a clock that each call sets.
@@ -178,6 +185,7 @@ type Env struct {
 	File        bool                // it has Snapshot and Compact
 	Ticks       bool                // it has Tick
 	Dead        func() bool         // whether the process was killed; may be nil
+	TakeAway    func() (put func()) // puts another file in place of the System's; may be nil
 	// Settle waits until the goroutines of the System are idle. nil means that
 	// commits have no timeout.
 	Settle func()

@@ -11,6 +11,9 @@ func (w *World) closeAndReopen(limits Limits) {
 }
 
 func (w *World) setLimits() {
+	if w.cancelGiven(); w.dead() {
+		return
+	}
 	limits := w.pickLimits()
 	switch w.rnd.IntN(4) {
 	case 0:
@@ -35,7 +38,7 @@ func (w *World) setLimits() {
 		s := w.states[key]
 		w.maySave(key, w.leaves(key, true))
 		w.look(key)
-		if s.unseen { // the load failed
+		if l, _, _ := w.limits.For(key); s.unseen && !l.Blocked { // the load failed
 			w.look(key)
 		}
 	}
@@ -47,6 +50,9 @@ func (w *World) setOverrides() {
 	if _, _, declared := w.limits.For(key); !declared {
 		return
 	}
+	if w.cancelGiven(); w.dead() {
+		return
+	}
 	limits, one := w.limits, Limits{Names: map[uint16]*Limit{}}
 	isKey := func(o Override) bool { return o.Key == key }
 	limits.Overrides = slices.DeleteFunc(slices.Clone(limits.Overrides), isKey)
@@ -54,15 +60,39 @@ func (w *World) setOverrides() {
 		one.Overrides = []Override{{key, picked[0].Limit}}
 		limits.Overrides = append(limits.Overrides, one.Overrides[0])
 	}
+	was, wasOn, _ := w.limits.For(key)
+	is, isOn, _ := limits.For(key)
+	converts := wasOn && isOn && was.T() != is.T()
+	durable := converts && max(was.Level, is.Level) >= Leased
 	r := w.call(Call{Op: SetOverrides, Reqs: []Request{{Key: key}}, Limits: &one})
-	if r.Failure == Crashed {
+	s := w.states[key]
+	switch {
+	case r.Failure == "":
+	case converts && w.untouched(r.Failure):
 		return
+	case r.Failure == Crashed:
+		if converts { // the file may have the converted bucket, but no limit lasts
+			b := s.Bucket
+			b.convert(was, is, w.now)
+			span := b.tailSpan()
+			span.Hi += is.Tau() / 8
+			w.maySave(key, span)
+		}
+		return
+	default:
+		w.require(durable && r.Failure == NotDurable, "set overrides: %s", r.Failure)
+		w.faulty(r.Failure)
 	}
-	w.require(r.Failure == "", "set overrides: %s", r.Failure)
+	if converts {
+		s.convert(was, is, w.now)
+	}
 	w.limits = limits
 	w.epoch++
 	w.newLaw(key)
 	w.maySave(key, w.leaves(key, true))
+	if durable && r.Failure == "" {
+		w.flushed()
+	}
 	w.look(key)
 }
 
@@ -116,7 +146,7 @@ func (w *World) shows(key Key, got Listed) {
 	if s.Hold > w.now {
 		held = s.Hold
 	}
-	w.require(got.HeldUntil == held, "%v is shown as held until %d, not %d",
+	w.require(got.HeldUntil == held || s.unseen, "%v is shown as held until %d, not %d",
 		key, got.HeldUntil, held)
 	if on {
 		lo, hi := s.Decide(l, on, w.now, Refund, 0)
@@ -167,6 +197,38 @@ func (w *World) stats() {
 		w.require(r.Resident <= int64(w.env.MaxResident+8), "%d buckets are in memory, of %d",
 			r.Resident, w.env.MaxResident)
 	}
+}
+
+// takeAway puts another file in place of the System's for a few calls. Until the
+// file is back, nothing that needs a save is acknowledged.
+func (w *World) takeAway() {
+	put := w.env.TakeAway()
+	w.late = true // calls may fail
+	for range 1 + w.rnd.IntN(4) {
+		switch w.rnd.IntN(6) {
+		case 0:
+			w.raise()
+		case 1:
+			w.hold(Hold)
+		case 2:
+			w.reserve()
+		case 3:
+			w.group(SpendAll, w.pickRequests())
+		case 4:
+			r := w.call(Call{Op: Flush})
+			w.require(r.Failure != "", "a flush succeeds without the file")
+		default:
+			w.request(Spend)
+			q := w.calls[len(w.calls)-1]
+			if l, on, _ := w.limits.For(q.call.Reqs[0].Key); on && l.Level == Synced && q.reply.Failure == "" {
+				d := q.reply.Decisions[0]
+				w.require(q.call.Reqs[0].Cost == 0 || !d.Allowed, "a spend is acknowledged without the file: %+v", d)
+			}
+		}
+	}
+	put()
+	w.late = false
+	w.flush()
 }
 
 // upkeep takes a snapshot or compacts the file.

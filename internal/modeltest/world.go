@@ -20,7 +20,7 @@ type state struct {
 	holds      []int64 // holds that a crash may leave
 	during     []Span  // file, since a delayed flush began
 	heldDuring []int64
-	unseen     bool // the Name is not declared, so no call shows the hold
+	unseen     bool // no decision shows the hold: the Name is not declared, or is Blocked
 }
 
 // place is a reservation of the World.
@@ -295,8 +295,10 @@ func (w *World) look(key Key) {
 		return
 	}
 	w.require(r.Failure == "", "%v: %s", key, r.Failure)
-	if s.unseen {
+	if s.unseen && !l.Blocked {
+		file := s.holds
 		w.holdFound(key, r.Decisions[0])
+		s.holds = file
 	}
 	lo, hi := s.Decide(l, on, w.now, Check, 0)
 	w.compare(key, r.Decisions[0], lo.Decision, hi.Decision)
@@ -383,7 +385,7 @@ func (w *World) found(key Key) {
 	l, on, declared := w.limits.For(key)
 	if !declared || !on {
 		s.set(hull(s.file[0], s.file...))
-		if s.unseen = !declared; s.unseen {
+		if s.unseen = !declared || l.Blocked; s.unseen {
 			return
 		}
 	}

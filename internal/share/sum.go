@@ -4,98 +4,64 @@ import (
 	"iter"
 	"math"
 	"math/big"
-	"math/bits"
+	"strconv"
 )
 
 // Sum is what floors promise together. The zero Sum has no floors. A copy is
-// independent.
+// independent, because a Sum never changes the numbers that it points to.
 type Sum struct {
-	burst bigInt // a sum of bursts may be more than an int64
-	rate  fixed  // rounded down for each floor, by less than its last bit
-	n     uint64
+	burst *big.Int   // may be more than an int64
+	most  int64      // burst, or math.MaxInt64 if that is less
+	rate  *big.Float // tokens per nanosecond, about
 }
 
-// bigInt is a number of 128 bits, the lower half first.
-type bigInt [2]uint64
+// A rate has 256 bits and is below 2⁶⁴, so each rounding is off by less than
+// 2⁻¹⁹¹, and all that there can be by less than margin.
+const precision = 256
 
-// fixed is a number of tokens per nanosecond, in units of 2⁻¹²⁸, the lowest 64
-// bits first.
-type fixed [3]uint64
+var margin = new(big.Float).SetMantExp(big.NewFloat(1), -120)
 
-// inverse returns 1÷n, rounded down.
-func inverse(n uint64) (f fixed) {
-	var rest uint64
-	f[2], rest = 1/n, 1%n
-	f[1], rest = bits.Div64(rest, 0, n)
-	f[0], _ = bits.Div64(rest, 0, n)
-	return f
+// quotient returns n÷d.
+func quotient(n, d int64) *big.Float {
+	x := new(big.Float).SetPrec(precision).SetInt64(n)
+	return x.Quo(x, new(big.Float).SetInt64(d))
 }
 
-func (f fixed) plus(g fixed) fixed {
-	var carry uint64
-	for i := range f {
-		f[i], carry = bits.Add64(f[i], g[i], carry)
+// Add adds n floors with a burst, which regain a token in each interval. If n is
+// negative, it takes them out again.
+func (s *Sum) Add(n, burst, interval int64) {
+	if s.burst == nil {
+		s.burst, s.rate = new(big.Int), new(big.Float).SetPrec(precision)
 	}
-	return f
-}
-
-func (f fixed) minus(g fixed) fixed {
-	var borrow uint64
-	for i := range f {
-		f[i], borrow = bits.Sub64(f[i], g[i], borrow)
+	bursts := new(big.Int).Mul(big.NewInt(n), big.NewInt(burst))
+	s.burst = bursts.Add(bursts, s.burst)
+	if s.most = math.MaxInt64; s.burst.IsInt64() {
+		s.most = s.burst.Int64()
 	}
-	return f
-}
-
-func (f fixed) less(g fixed) bool {
-	for i := len(f) - 1; i > 0; i-- {
-		if f[i] != g[i] {
-			return f[i] < g[i]
-		}
-	}
-	return f[0] < g[0]
-}
-
-// Add adds a floor with a burst, which regains a token in each interval.
-func (s *Sum) Add(burst, interval int64) {
-	var carry uint64
-	s.burst[0], carry = bits.Add64(s.burst[0], uint64(burst), 0)
-	s.burst[1] += carry
-	s.rate = s.rate.plus(inverse(uint64(interval)))
-	s.n++
-}
-
-// Remove takes a floor out again.
-func (s *Sum) Remove(burst, interval int64) {
-	var borrow uint64
-	s.burst[0], borrow = bits.Sub64(s.burst[0], uint64(burst), 0)
-	s.burst[1] -= borrow
-	s.rate = s.rate.minus(inverse(uint64(interval)))
-	s.n--
+	s.rate = new(big.Float).Add(s.rate, quotient(n, interval))
 }
 
 // Burst returns the tokens that all floors hold when they are full, or
 // math.MaxInt64 if they are more.
-func (s *Sum) Burst() int64 {
-	if s.burst[1] != 0 || s.burst[0] > math.MaxInt64 {
-		return math.MaxInt64
-	}
-	return int64(s.burst[0])
-}
+func (s *Sum) Burst() int64 { return s.most }
 
 // FitsBurst reports whether a full total holds more than full floors do.
-func (s *Sum) FitsBurst(total int64) bool { return s.Burst() < total }
+func (s *Sum) FitsBurst(total int64) bool { return s.most < total }
 
 // FitsRate reports whether a total that regains a token in each interval
 // regains no fewer than the floors do together. It is exact: if the rounded sum
-// is too close to decide, it adds up the rates of all floors as fractions.
+// is too close to decide, it adds up the rates of all floors as fractions. It
+// does not always do so, because the sum of a thousand different fractions has
+// a denominator of thousands of digits, and an override is checked in
+// microseconds.
 func (s *Sum) FitsRate(interval int64, all iter.Seq[int64]) bool {
-	total := inverse(uint64(interval)) // rounded down, by less than a unit
-	switch most := s.rate.plus(fixed{s.n}); {
-	case !total.less(most):
+	if s.rate == nil {
 		return true
-	case total.less(s.rate):
-		return false
+	}
+	left := quotient(1, interval)
+	left.Sub(left, s.rate)
+	if new(big.Float).Abs(left).Cmp(margin) > 0 {
+		return left.Sign() > 0
 	}
 	return exactRate(all).Cmp(big.NewRat(1, interval)) <= 0
 }
@@ -113,11 +79,21 @@ func exactRate(all iter.Seq[int64]) *big.Rat {
 	return sum
 }
 
-// PerSecond returns about how many tokens all floors regain in a second.
-func (s *Sum) PerSecond() float64 {
-	rate := 0.0
-	for i, word := range s.rate {
-		rate += math.Ldexp(float64(word), 64*i-128)
+// Promised returns the tokens that floors promise in the period of their total,
+// and whether these are more than its count. The rates are a count and a period
+// each. It rounds to a thousandth, or more finely if that does not show more.
+func Promised(count, period int64, rates iter.Seq2[int64, int64]) (tokens string, more bool) {
+	sum := new(big.Float).SetPrec(precision)
+	for n, each := range rates {
+		sum.Add(sum, quotient(n, each))
 	}
-	return rate * 1e9
+	exact, _ := sum.Mul(sum, new(big.Float).SetInt64(period)).Float64()
+	round := func(scale float64) float64 { return math.Round(exact*scale) / scale }
+	rounded := round(1e3)
+	for scale := 1e3; scale <= 1e9 && !more; scale *= 1e3 {
+		if more = round(scale) > float64(count); more {
+			rounded = round(scale)
+		}
+	}
+	return strconv.FormatFloat(rounded, 'f', -1, 64), more
 }

@@ -3,6 +3,7 @@ package spell
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +20,18 @@ const (
 type FieldError struct{ Field, Value, Want string }
 
 func (e *FieldError) Error() string { return e.Field + " is " + e.Value + ", want " + e.Want }
+
+// Bucket returns a bucket as errors have it: "Logins:bob", or "Total" without an
+// id. If its limit has no label, Bucket returns the number instead.
+func Bucket(label string, number uint16, id string) string {
+	switch {
+	case label == "":
+		return strconv.Itoa(int(number)) + ":" + id
+	case id == "":
+		return label
+	}
+	return label + ":" + id
+}
 
 // Quote returns s in quotes. If s is long, it returns the first 80 bytes.
 func Quote(s string) string {
@@ -69,6 +82,28 @@ func Period(s string) (time.Duration, error) {
 		return 0, wrong
 	}
 	return total, nil
+}
+
+// MeantPeriod returns the period that a text such as "min", "m" or "10 hours"
+// stands for, as Period reads it. For other texts it returns "".
+func MeantPeriod(s string) string {
+	unit := strings.TrimLeft(s, "0123456789")
+	n := s[:len(s)-len(unit)]
+	if n == "" {
+		n = "1"
+	}
+	unit = strings.ToLower(strings.TrimSpace(unit))
+	if len(unit) > 1 {
+		unit = strings.TrimSuffix(unit, "s")
+	}
+	for _, words := range [][]string{
+		{"s", "sec", "second"}, {"m", "min", "minute"}, {"h", "hr", "hour"}, {"d", "day"}, {"w", "wk", "week"},
+	} {
+		if slices.Contains(words, unit) {
+			return n + words[0]
+		}
+	}
+	return ""
 }
 
 // ShortPeriod returns d.String() without zeros at the end: "3h", not "3h0m0s".

@@ -20,7 +20,7 @@
 //
 // Slots has no lock. The shard's mutex guards it, except for Prefetch, which
 // may be called at any time. A Slot is valid until the next Insert, Remove,
-// Shrink, EachDirty or Evict.
+// Shrink, NextDirty or Evict.
 //
 // The tests compare Slots with a map.
 package table

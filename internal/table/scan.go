@@ -5,55 +5,76 @@ import "math/bits"
 // Outcome is what a visitor did with a bucket.
 type Outcome uint8
 
-// The outcomes of a visit. Again and Defer are for EachDirty.
+// The outcomes of a visit. Again and Defer are for NextDirty.
 const (
 	Done    Outcome = iota // nothing is left to do
-	Again                  // visit the bucket next time, too
-	Defer                  // visit it in the next EachDirty with all
+	Again                  // visit the bucket in the next round, too
+	Defer                  // visit it in the next round of all
 	Removed                // Remove was called on it
 )
 
-// EachDirty visits the dirty buckets, except those that an earlier visit
-// deferred. If all is true it visits those, too.
-func (s *Slots) EachDirty(all bool, visit func(i uint32, b Slot) Outcome) {
-	unmarked := all && s.deferred
-	if all {
+// BeginDirty begins a round of visits to the dirty buckets. If all is true, the
+// round also visits those that an earlier round deferred. A round may be left
+// unfinished: the next one visits what is still dirty.
+func (s *Slots) BeginDirty(all bool) {
+	if all && s.deferred {
 		s.deferred = false
+		for w := range s.marks {
+			s.marks[w] = 1<<64 - 1
+		}
 	}
-	const ahead = 16 // words of marks to prefetch ahead
-	for next := range len(s.marks) + ahead {
-		if next < len(s.marks) {
-			if unmarked {
-				s.marks[next] = 1<<64 - 1
-			}
+	s.round = 0
+}
+
+const (
+	dirtyAhead = 16 // words of marks to prefetch ahead
+	dirtyStep  = 64 // dirty buckets after which NextDirty returns
+)
+
+// NextDirty visits the next few dirty buckets of the round, and reports whether
+// some are left. The caller may release the lock before the next call. The round
+// visits each bucket that was dirty when it began, unless it was cleaned or
+// removed before its visit. It may visit a bucket twice.
+func (s *Slots) NextDirty(visit func(i uint32, b Slot) Outcome) (more bool) {
+	for visits := 0; int(s.round) < len(s.marks)+dirtyAhead; s.round++ {
+		if visits >= dirtyStep {
+			return true
+		}
+		if next := int(s.round); next < len(s.marks) {
 			for rest := s.marks[next]; rest != 0; rest &= rest - 1 {
 				s.prefetchSlot(s.firstOf(next, rest))
 			}
 		}
-		if w := next - ahead; w >= 0 {
+		if w := s.visited(); w >= 0 {
 			for marked := s.marks[w]; marked != 0; {
 				group := marked & -marked
 				s.marks[w] &^= group
-				s.eachInGroup(s.firstOf(w, group), visit)
+				visits += s.eachInGroup(s.firstOf(w, group), visit)
 				// A removal may have moved dirty slots into later groups.
 				marked = s.marks[w] &^ (group<<1 - 1)
 			}
 		}
 	}
+	return false
 }
+
+// visited returns the number of words of marks that the round has visited, if
+// it is not negative.
+func (s *Slots) visited() int { return int(s.round) - dirtyAhead }
 
 // firstOf returns the first slot of the first group in a word of marks.
 func (s *Slots) firstOf(word int, marks uint64) uint32 {
 	return uint32(word*64+bits.TrailingZeros64(marks)) << s.groupShift
 }
 
-func (s *Slots) eachInGroup(first uint32, visit func(i uint32, b Slot) Outcome) {
+func (s *Slots) eachInGroup(first uint32, visit func(i uint32, b Slot) Outcome) (visits int) {
 	end := min(first+1<<s.groupShift, s.capacity.Load())
 	for i := first; i < end; i++ {
 		b := s.At(i)
 		if !b.Has(Dirty) {
 			continue
 		}
+		visits++
 		switch visit(i, b) {
 		case Again:
 			s.mark(i)
@@ -63,6 +84,7 @@ func (s *Slots) eachInGroup(first uint32, visit func(i uint32, b Slot) Outcome) 
 			i-- // another may have moved here
 		}
 	}
+	return visits
 }
 
 // Each visits every bucket. visit may call Remove on its own bucket, and then
@@ -75,10 +97,15 @@ func (s *Slots) Each(visit func(i uint32, b Slot) Outcome) {
 	}
 }
 
-// Evict scans the next part of the slots, and returns how many buckets it
-// removed. It removes full buckets that the store does not have. It also
+// evictStep is the number of slots that one call of Evict scans.
+const evictStep = 128
+
+// EvictSteps returns how many calls of Evict scan all slots. It needs no lock.
+func (s *Slots) EvictSteps() int { return int(s.capacity.Load()+evictStep-1) / evictStep }
+
+// Evict scans the next few slots, and returns how many buckets it removed. It removes full buckets that the store does not have. It also
 // removes buckets that the store has as they are, unless they were used since
-// the last scan of that part. If used is true, it removes those too. Three
+// the last scan of these slots. If used is true, it removes those too. Three
 // kinds of buckets stay: those in a commit, those in the save whose number is
 // `saving`, and those that busy reports.
 func (s *Slots) Evict(now int64, used bool, saving uint64, busy func(Slot) bool) (removed int) {
@@ -86,7 +113,7 @@ func (s *Slots) Evict(now int64, used bool, saving uint64, busy func(Slot) bool)
 	if used {
 		keep = Dirty
 	}
-	for range min(s.capacity.Load(), max(16, s.capacity.Load()/8)) {
+	for range min(s.capacity.Load(), evictStep) {
 		if s.hand >= s.capacity.Load() {
 			s.hand = 0
 		}

@@ -23,6 +23,7 @@ type Slots struct {
 	removals   uint32 // removals so far
 	hand       uint32 // next slot that Evict looks at
 	deferred   bool   // some dirty slots have no mark
+	round      uint16 // word of marks that NextDirty looks at next
 	marks      []uint64
 	seed       maphash.Seed
 }
@@ -147,7 +148,7 @@ func (s *Slots) resize(capacity uint32) {
 	words := int((capacity-1)>>s.groupShift/64 + 1)
 	s.marks = slices.Grow(s.marks[:0], words)[:words]
 	clear(s.marks)
-	s.hand = 0
+	s.hand, s.round = 0, 0
 	for ; len(old) > 0; old = old[s.stride:] {
 		if b := (Slot{unsafe.Pointer(&old[0])}); b.Meta() != 0 {
 			s.move(s.place(s.hashOf(b)), b)
@@ -191,6 +192,9 @@ func (s *Slots) Remove(i uint32) {
 		home := s.home(s.hashOf(s.At(j)))
 		if i < j && (home <= i || home > j) || i > j && home <= i && home > j {
 			s.move(i, s.At(j))
+			if from, to := s.wordOf(j), s.wordOf(i); s.At(j).Has(Dirty) && to < s.visited() && from >= s.visited() {
+				s.round = uint16(to + dirtyAhead) // NextDirty has not visited it yet, and would miss it
+			}
 			i = j
 		}
 	}
@@ -235,6 +239,9 @@ func (s *Slots) MarkClean(i uint32) {
 		s.dirty--
 	}
 }
+
+// wordOf returns the word of marks that a slot belongs to.
+func (s *Slots) wordOf(i uint32) int { return int(i >> s.groupShift / 64) }
 
 func (s *Slots) mark(i uint32) {
 	g := i >> s.groupShift

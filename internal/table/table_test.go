@@ -38,13 +38,23 @@ func (r *rig) find(k key) (uint32, bool) {
 }
 
 func (r *rig) insert(k key, tat int64, flags uint64) uint32 {
+	if len(k.id) > int(r.stride)-slotID {
+		panic("an id of another class: " + k.id)
+	}
 	return r.Insert(k.name, k.id, Hash(r.seed, k.name, k.id), tat, 1, flags)
 }
 
-// dirtyOf returns what EachDirty visits, and marks it clean.
+// eachDirty visits the dirty buckets of one round.
+func (r *rig) eachDirty(all bool, visit func(i uint32, b Slot) Outcome) {
+	r.BeginDirty(all)
+	for r.NextDirty(visit) {
+	}
+}
+
+// dirtyOf returns what a round visits, and marks it clean.
 func (r *rig) dirtyOf(all bool) map[key]int64 {
 	got := make(map[key]int64)
-	r.EachDirty(all, func(i uint32, b Slot) Outcome {
+	r.eachDirty(all, func(i uint32, b Slot) Outcome {
 		got[key{b.Name(), string(b.ID())}] = b.TAT()
 		r.MarkClean(i)
 		return Done
@@ -90,7 +100,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-func TestEachDirty(t *testing.T) {
+func TestNextDirty(t *testing.T) {
 	t.Run("more slots than groups", func(t *testing.T) {
 		r, want := newRig(0), make(map[key]int64)
 		for i := range 3 * maxGroups {
@@ -115,7 +125,7 @@ func TestEachDirty(t *testing.T) {
 			r.insert(key{1, fmt.Sprint(i)}, int64(i), Dirty)
 		}
 		visit := func(outcome Outcome) (n int) {
-			r.EachDirty(false, func(i uint32, b Slot) Outcome {
+			r.eachDirty(false, func(i uint32, b Slot) Outcome {
 				if n++; outcome == Removed {
 					r.Remove(i)
 				}
@@ -127,10 +137,49 @@ func TestEachDirty(t *testing.T) {
 		require.Equal(t, 200, visit(Defer))
 		require.Zero(t, visit(Again), "deferred until all are visited")
 		n := 0
-		r.EachDirty(true, func(uint32, Slot) Outcome { n++; return Again })
+		r.eachDirty(true, func(uint32, Slot) Outcome { n++; return Again })
 		require.Equal(t, 200, n)
 		require.Equal(t, 200, visit(Removed))
 		require.Zero(t, r.Len())
+	})
+	t.Run("changes between its steps", func(t *testing.T) {
+		for seed := range uint64(50) {
+			rnd := rand.New(rand.NewPCG(seed, 2))
+			r, dirty, more := newRig(0), make(map[key]bool), 0
+			for i := range 2000 {
+				k := key{1, fmt.Sprint(i)}
+				dirty[k] = rnd.IntN(2) == 0
+				r.insert(k, 1, map[bool]uint64{true: Dirty | Stored, false: Stored}[dirty[k]])
+			}
+			r.BeginDirty(true)
+			visits := 0
+			for r.NextDirty(func(i uint32, b Slot) Outcome {
+				visits++
+				r.MarkClean(i)
+				delete(dirty, key{1, string(b.ID())})
+				return Done
+			}) {
+				require.Less(t, visits, 2*dirtyStep, "the lock is free every few buckets")
+				visits = 0
+				for range 20 { // as evictions do
+					if k := (key{1, fmt.Sprint(rnd.IntN(2000))}); !dirty[k] {
+						if i, ok := r.find(k); ok {
+							r.Remove(i)
+						}
+					}
+				}
+				if rnd.IntN(50) == 0 {
+					for range rnd.IntN(1000) {
+						more++
+						r.insert(key{2, fmt.Sprint(more)}, 1, Stored)
+					}
+				}
+			}
+			for k, left := range dirty {
+				require.False(t, left, "seed %d: %v was not visited", seed, k)
+			}
+			require.Zero(t, r.Dirty())
+		}
 	})
 }
 

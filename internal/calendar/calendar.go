@@ -1,0 +1,235 @@
+package calendar
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Unit is the length of a period.
+type Unit uint8
+
+// The units. The zero Unit is none: a limit that does not follow the calendar.
+const (
+	None Unit = iota
+	Hour
+	Day
+	Week
+	Month
+	Year
+)
+
+var units = [...]string{"none", "hour", "day", "week", "month", "year"}
+
+// String returns "hour", "day", "week", "month" or "year".
+func (u Unit) String() string { return units[u] }
+
+// ParseUnit is the inverse of String, for all units except None.
+func ParseUnit(s string) (u Unit, ok bool) {
+	i := slices.Index(units[1:], s)
+	return Unit(i + 1), i >= 0
+}
+
+// Nominal returns the average length of a period.
+func (u Unit) Nominal() time.Duration {
+	return [...]time.Duration{0, time.Hour, 24 * time.Hour, 7 * 24 * time.Hour, 730 * time.Hour, 8760 * time.Hour}[u]
+}
+
+// Calendar is a sequence of periods without gaps.
+type Calendar struct {
+	unit  Unit
+	zone  *time.Location
+	start int64 // after the midnight or full hour of the zone, in nanoseconds
+	text  string
+}
+
+// Index stands for a Calendar within this process. 0 is none.
+type Index uint32
+
+// table has every calendar of the process, by Index. It only grows, as limits
+// with new calendars are made.
+var table struct {
+	mu    sync.Mutex
+	all   atomic.Pointer[[]*Calendar]
+	byKey map[key][]Index // zones may have one name and different clocks
+}
+
+type key struct {
+	unit  Unit
+	start time.Duration
+	zone  string
+}
+
+// Of returns the calendar with these parts. A nil zone is UTC. Check tells
+// whether the start is in range.
+func Of(unit Unit, zone *time.Location, start time.Duration) Index {
+	if zone == nil {
+		zone = time.UTC
+	}
+	k := key{unit, start, ZoneText(zone)}
+	table.mu.Lock()
+	defer table.mu.Unlock()
+	all := known()
+	for _, i := range table.byKey[k] {
+		if sameClock(all[i].zone, zone) {
+			return i
+		}
+	}
+	c := &Calendar{unit: unit, zone: zone, start: int64(start), text: text(unit, k.zone, start)}
+	i := Index(len(all))
+	all = append(all[:i:i], c)
+	table.all.Store(&all)
+	if table.byKey == nil {
+		table.byKey = make(map[key][]Index)
+	}
+	table.byKey[k] = append(table.byKey[k], i)
+	return i
+}
+
+func known() []*Calendar {
+	if all := table.all.Load(); all != nil {
+		return *all
+	}
+	return []*Calendar{0: nil}
+}
+
+// Calendar returns the calendar, or nil for 0.
+func (i Index) Calendar() *Calendar { return known()[i] }
+
+// Unit returns the length of a period.
+func (c *Calendar) Unit() Unit { return c.unit }
+
+// Zone returns the time zone whose clock counts.
+func (c *Calendar) Zone() *time.Location { return c.zone }
+
+// Start returns when a date begins, after midnight; of hours, after the full
+// hour.
+func (c *Calendar) Start() time.Duration { return time.Duration(c.start) }
+
+// Most returns what a start must be less than.
+func (u Unit) Most() time.Duration {
+	if u == Hour {
+		return time.Hour
+	}
+	return 24 * time.Hour
+}
+
+// Check returns an error if the start is out of range, or if there is no unit.
+func (c *Calendar) Check() error {
+	switch most := c.unit.Most(); {
+	case c.unit == None:
+		return fmt.Errorf("only a limit that follows the calendar has a start, such as 100/day from 4h")
+	case c.start < 0 || c.start >= int64(most):
+		return fmt.Errorf("start is %s, want 0 or more, and less than %s", short(c.Start()), short(most))
+	}
+	return nil
+}
+
+// String returns the calendar as Parse reads it: "month", "day@Europe/Berlin",
+// "day@America/Los_Angeles from 4h". UTC is not written.
+func (c *Calendar) String() string { return c.text }
+
+func text(unit Unit, zone string, start time.Duration) string {
+	s := unit.String()
+	if zone != "UTC" {
+		s += "@" + zone
+	}
+	if start != 0 {
+		s += " from " + short(start)
+	}
+	return s
+}
+
+// short returns a duration without units that are 0: "4h".
+func short(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// IsUnit reports whether the text begins with a unit, and so is meant for
+// Parse.
+func IsUnit(s string) bool {
+	word, _, _ := strings.Cut(s, " ")
+	word, _, _ = strings.Cut(word, "@")
+	_, ok := ParseUnit(word)
+	return ok
+}
+
+// Parse returns the calendar that is written as String writes it.
+func Parse(s string) (Index, error) {
+	rest, start, hasStart := strings.Cut(s, " from ")
+	word, zoneName, hasZone := strings.Cut(rest, "@")
+	unit, ok := ParseUnit(word)
+	if !ok {
+		return 0, fmt.Errorf("period is %q, want hour, day, week, month or year", word)
+	}
+	zone := time.UTC
+	var after time.Duration
+	var err error
+	if hasZone {
+		if zone, err = Zone(zoneName); err != nil {
+			return 0, err
+		}
+	}
+	if hasStart {
+		if after, err = time.ParseDuration(start); err != nil {
+			return 0, fmt.Errorf("start is %q, want a duration such as 4h", start)
+		}
+	}
+	i := Of(unit, zone, after)
+	return i, i.Calendar().Check()
+}
+
+// Clock finds the period of an instant. It remembers the last period, so a
+// call takes a few nanoseconds until that period ends.
+type Clock struct {
+	*Calendar
+	last atomic.Pointer[Period]
+}
+
+// NewClock returns a Clock for the calendar.
+func NewClock(c *Calendar) *Clock {
+	k := &Clock{Calendar: c}
+	k.last.Store(&Period{})
+	return k
+}
+
+// Last returns the period that the Clock remembers. It may be another one than
+// the present one.
+func (k *Clock) Last() *Period { return k.last.Load() }
+
+// End returns the end of the period that contains now.
+func (k *Clock) End(now int64) int64 {
+	p := k.last.Load()
+	if now < p.Start || now >= p.End {
+		p = k.find(now)
+	}
+	return p.End
+}
+
+// Now returns the period that contains now.
+func (k *Clock) Now(now int64) Period {
+	if p := k.last.Load(); p.Contains(now) {
+		return *p
+	}
+	return *k.find(now)
+}
+
+// find computes the period of now, and remembers it if it is the latest.
+// Callers that read the clock just before the end of a period may come later.
+func (k *Clock) find(now int64) *Period {
+	p := k.Period(now)
+	if p.Start >= k.last.Load().Start {
+		k.last.Store(&p)
+	}
+	return &p
+}

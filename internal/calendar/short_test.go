@@ -1,0 +1,5 @@
+//go:build !long
+
+package calendar
+
+const long = false

@@ -1,0 +1,146 @@
+package calendar
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// zones has the zones that were loaded by name, and the texts of zones that
+// callers made.
+var zones struct {
+	mu     sync.Mutex
+	loaded map[string]*time.Location
+	texts  map[*time.Location]string
+}
+
+// ErrNoDatabase is the error of every zone except UTC and fixed offsets if the
+// machine has no tz database.
+var ErrNoDatabase = errors.New(
+	`no time zones on this machine: install tzdata, or import _ "time/tzdata" in the program`)
+
+// Zone returns the zone with a name of the tz database, such as Europe/Berlin.
+// It also accepts UTC, Local, and fixed offsets such as +02:00.
+func Zone(name string) (*time.Location, error) {
+	switch name {
+	case "":
+		return nil, errors.New("zone is empty, want a name such as Europe/Berlin")
+	case "UTC":
+		return time.UTC, nil
+	}
+	if offset, ok := parseOffset(name); ok {
+		return time.FixedZone(name, offset), nil
+	}
+	zones.mu.Lock()
+	defer zones.mu.Unlock()
+	return load(name)
+}
+
+// load returns a zone of the tz database. zones.mu is held.
+func load(name string) (*time.Location, error) {
+	if zone := zones.loaded[name]; zone != nil {
+		return zone, nil
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		if _, none := time.LoadLocation("Europe/London"); none != nil {
+			return nil, fmt.Errorf("zone %s: %w", quote(name), ErrNoDatabase)
+		}
+		return nil, fmt.Errorf("zone is %s, want a name of the tz database such as Europe/Berlin", quote(name))
+	}
+	if zones.loaded == nil {
+		zones.loaded = make(map[string]*time.Location)
+	}
+	zones.loaded[name] = zone
+	return zone, nil
+}
+
+func quote(name string) string {
+	if len(name) > 80 {
+		name = name[:80] + "…"
+	}
+	return fmt.Sprintf("%q", name)
+}
+
+// ZoneText returns the zone as Zone reads it: its name in the tz database, or
+// its offset if that is fixed. A zone that was made in another way keeps its
+// own name.
+func ZoneText(zone *time.Location) string {
+	if zone == time.UTC || zone == time.Local {
+		return zone.String()
+	}
+	zones.mu.Lock()
+	defer zones.mu.Unlock()
+	if text, ok := zones.texts[zone]; ok {
+		return text
+	}
+	text := zone.String()
+	if known, err := load(text); err != nil || !sameClock(known, zone) {
+		if t := time.Unix(0, 0).In(zone); isFixed(t) {
+			text = offsetText(t)
+		}
+	}
+	const most = 1000 // programs load a zone once, or each time
+	if len(zones.texts) >= most || zones.texts == nil {
+		zones.texts = make(map[*time.Location]string)
+	}
+	zones.texts[zone] = text
+	return text
+}
+
+// isFixed reports whether the offset of the time's zone never changes.
+func isFixed(t time.Time) bool {
+	from, until := t.ZoneBounds()
+	return from.IsZero() && until.IsZero()
+}
+
+// offsetText returns a fixed offset: "+02:00", or "UTC".
+func offsetText(t time.Time) string {
+	switch _, seconds := t.Zone(); {
+	case seconds == 0:
+		return "UTC"
+	case seconds%60 != 0:
+		return t.Format("-07:00:00")
+	}
+	return t.Format("-07:00")
+}
+
+// parseOffset reads what offsetText writes. The result is in seconds.
+func parseOffset(s string) (seconds int, ok bool) {
+	if len(s) < len("+02:00") || !strings.Contains("+-", s[:1]) {
+		return 0, false
+	}
+	layout := "-07:00"
+	if len(s) > len(layout) {
+		layout = "-07:00:00"
+	}
+	t, err := time.Parse(layout, s)
+	if err != nil {
+		return 0, false
+	}
+	_, seconds = t.Zone()
+	return seconds, true
+}
+
+// end is the year 2162, in which the arithmetic of limits ends.
+var end = time.Date(2162, 4, 11, 0, 0, 0, 0, time.UTC).UnixNano()
+
+// sameClock reports whether the clocks of two zones show the same time from 1970
+// to 2162.
+func sameClock(a, b *time.Location) bool {
+	if a == b {
+		return true
+	}
+	for at := int64(0); at < end; {
+		inA, inB := instant(at, a), instant(at, b)
+		_, untilA := bounds(inA)
+		_, untilB := bounds(inB)
+		if offset(inA) != offset(inB) || untilA != untilB {
+			return false
+		}
+		at = untilA
+	}
+	return true
+}

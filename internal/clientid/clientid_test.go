@@ -1,0 +1,58 @@
+package clientid
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+const (
+	anyID stint.Name = 1 + iota
+	address
+)
+
+func TestKey(t *testing.T) {
+	names := stint.Names{anyID: {Label: "any"}, address: {Label: "address", ID: stint.IPAddress}}
+	for _, c := range []struct {
+		found        stint.Key
+		unix, counts bool
+		want         stint.Key
+		err          error
+	}{
+		{found: anyID.Key("a"), want: anyID.Key("a")},
+		{found: anyID.Key(""), err: stint.ErrInvalidID},
+		{found: stint.Name(9).Key("a"), err: stint.ErrUnknownName},
+		{found: address.Key("::ffff:192.0.2.1"), want: address.Key("192.0.2.1")},
+		{found: address.Key("2001:db8::/64"), want: address.Key("2001:db8::")},
+		{found: address.Key("2001:db8::1/64"), err: stint.ErrInvalidID},
+		{found: address.Key("192.0.2.0/24"), err: stint.ErrInvalidID},
+		{found: address.Key(Unix), err: stint.ErrInvalidID},
+		{found: address.Key(Unix), unix: true, want: address.Key(Unix)},
+		{found: anyID.Key("a lock-outs"), want: anyID.Key("a lock-outs")},
+		{found: anyID.Key("a lock-outs"), counts: true, err: stint.ErrInvalidID},
+	} {
+		got, err := Key(names, c.found, c.unix, c.counts)
+		if c.err != nil {
+			assert.ErrorIs(t, err, c.err, "%v", c.found)
+			continue
+		}
+		require.NoError(t, err, "%v", c.found)
+		assert.Equal(t, c.want, got)
+	}
+}
+
+func TestNames(t *testing.T) {
+	limits, err := stint.NewLimits(stint.Names{anyID: {Label: "any", Limit: stint.PerHour(1)}}, nil, nil)
+	require.NoError(t, err)
+	lim, err := stint.New(stint.NewMemStore(), limits, nil)
+	require.NoError(t, err)
+	defer lim.Close()
+	var n Names
+	assert.Equal(t, "any", n.Of(lim)[anyID].Label)
+	assert.Zero(t, testing.AllocsPerRun(100, func() { n.Of(lim) }))
+	require.NoError(t, lim.Declare(stint.Names{address: {Label: "address"}}))
+	assert.Equal(t, "address", n.Of(lim)[address].Label)
+}

@@ -1,0 +1,27 @@
+package clock
+
+import (
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// bootID returns the id of the present boot, or "".
+var bootID = sync.OnceValue(func() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+})
+
+// kernel returns the id of the boot and the time since it, or "".
+func kernel() (boot string, since int64) {
+	var t unix.Timespec
+	if bootID() == "" || unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
+		return "", 0
+	}
+	return bootID(), t.Nano()
+}

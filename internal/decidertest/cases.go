@@ -1,0 +1,271 @@
+package decidertest
+
+import (
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// cases has every case. Each opens a Decider of its own.
+var cases = []testCase{
+	{"spend", caseSpend, []string{"Spend"}},
+	{"check", caseCheck, []string{"Check"}},
+	{"cost 0", caseCostZero, nil},
+	{"limits and clock", caseLimits, []string{"Limits", "Now"}},
+	{"unlimited", caseUnlimited, nil},
+	{"blocked", caseBlocked, nil},
+	{"overrides", caseOverrides, nil},
+	{"bucket", caseBucket, []string{"Bucket"}},
+	{"refund", caseRefund, nil},
+	{"allow", caseAllow, nil},
+	{"reset", caseReset, nil},
+	{"all at once", caseAllAtOnce, nil},
+	{"leases", caseLeases, nil},
+	{"together", caseTogether, []string{"SpendTogether"}},
+	{"together, denied", caseTogetherDenied, nil},
+	{"together, modes", caseModes, nil},
+	{"together, many", caseMany, nil},
+	{"together, no decisions wanted", caseNilDecisions, nil},
+	{"together, no requests", caseNoRequests, nil},
+	{"refund all", caseRefundAll, []string{"RefundAll"}},
+	{"given limits", caseGiven, nil},
+	{"given limits, levels", caseGivenLevels, nil},
+	{"given limits, mistakes", caseGivenMistakes, nil},
+	{"hold", caseHold, []string{"Hold"}},
+	{"hold, together", caseHoldTogether, nil},
+	{"hold, replaced and ended", caseHoldReplaced, nil},
+	{"hold, unlimited id", caseHoldUnlimited, nil},
+	{"hold, far ahead and long ago", caseHoldFar, nil},
+	{"extend hold", caseExtendHold, []string{"ExtendHold"}},
+	{"wait", caseWait, []string{"Wait"}},
+	{"wait, context", caseWaitContext, nil},
+	{"wait, sleeps", caseWaitSleeps, nil},
+	{"wait, queue", caseWaitQueue, nil},
+	{"contexts", caseContexts, []string{"SpendContext", "SpendTogetherContext"}},
+	{"spend up to", caseSpendUpTo, []string{"SpendUpTo"}},
+	{"settle", caseSettle, nil},
+	{"settle, not durable", caseSettleNotDurable, nil},
+	{"refund all, after a while", caseSpent, nil},
+	{"calendar", caseCalendar, nil},
+	{"shares", caseShares, nil},
+	{"set limits", caseSetLimits, nil},
+	{"set overrides", caseSetOverrides, nil},
+	{"errors", caseErrors, nil},
+	{"errors, not durable", caseNotDurable, nil},
+	{"errors, closed", caseClosed, nil},
+	{"sources", caseSources, nil},
+	{"history", caseHistory, nil},
+}
+
+func caseSpend(e *env) {
+	e.open()
+	for _, key := range []stint.Key{plain.Key("a"), everyone.Key(""), plain.Key("a b:c{}\n\xff"),
+		plain.Key(strings.Repeat("x", 512))} {
+		require.Equal(e, e.decision(key, token, 0), e.spend(key, 1))
+		require.Equal(e, e.decision(key, 5*token, 0), e.spend(key, 4))
+		require.Equal(e, e.decision(key, 5*token, token), e.spend(key, 2), "a denial takes nothing")
+		require.Equal(e, e.decision(key, 6*token, 0), e.spend(key, 1))
+		e.clock.pass(token - 1)
+		require.Equal(e, e.decision(key, 5*token+1, 1), e.spend(key, 1))
+		e.clock.pass(1)
+		require.Equal(e, e.decision(key, 6*token, 0), e.spend(key, 1))
+		e.clock.pass(time.Hour)
+		require.Equal(e, e.decision(key, 6*token, 0), e.spend(key, 6), "it is full again, and no fuller")
+	}
+}
+
+func caseCheck(e *env) {
+	e.open()
+	key := plain.Key("a")
+	for range 3 {
+		require.Equal(e, e.decision(key, 2*token, 0), e.check(key, 2))
+	}
+	e.spend(key, 5)
+	for range 3 {
+		require.Equal(e, e.decision(key, 5*token, token), e.check(key, 2))
+		require.Equal(e, e.decision(key, 6*token, 0), e.check(key, 1))
+	}
+	require.EqualValues(e, 1, e.left(key))
+}
+
+func caseCostZero(e *env) {
+	e.open()
+	key := plain.Key("a")
+	require.Equal(e, e.decision(key, 0, 0), e.spend(key, 0))
+	e.spend(key, 6)
+	require.Equal(e, e.decision(key, 6*token, 0), e.spend(key, 0), "it is allowed by an empty bucket")
+	require.Equal(e, e.decision(key, 6*token, 0), e.check(key, 0))
+	_, ds := e.together(stint.Request{Key: key}, stint.Request{Key: plain.Key("b"), Cost: 1})
+	require.Equal(e, e.decision(key, 6*token, 0), ds[0])
+}
+
+func caseLimits(e *env) {
+	limits, c := usualLimits(e), newClock()
+	e.openWith(limits, c)
+	require.Same(e, limits, e.Limits())
+	for range 2 {
+		e.spend(plain.Key("a"), 1)
+		if off := e.Now().Sub(c.now()); e.subject.has(OwnClock) {
+			require.Zero(e, off)
+			c.pass(time.Hour)
+		} else {
+			require.Less(e, off.Abs(), time.Minute)
+		}
+	}
+}
+
+func caseUnlimited(e *env) {
+	e.open()
+	for _, key := range []stint.Key{off.Key("a"), plain.Key("free")} {
+		want := stint.Decision{Allowed: true, Remaining: math.MaxInt64, Key: key}
+		require.Equal(e, want, e.spend(key, math.MaxInt64))
+		require.Equal(e, want, e.check(key, 1))
+		b, err := e.Bucket(key)
+		require.NoError(e, err)
+		require.Equal(e, stint.Bucket{Key: key}, b)
+	}
+}
+
+func caseBlocked(e *env) {
+	e.open()
+	for _, key := range []stint.Key{shut.Key("a"), plain.Key("bad")} {
+		want := stint.Decision{RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64, Key: key, Limit: stint.Blocked}
+		for _, cost := range []int64{0, 1, math.MaxInt64} {
+			require.Equal(e, want, e.spend(key, cost))
+			require.Equal(e, want, e.check(key, cost))
+		}
+		b, err := e.Bucket(key)
+		require.NoError(e, err)
+		require.Equal(e, stint.Bucket{Key: key, Limit: stint.Blocked}, b)
+		d, ds := e.together(stint.Request{Key: key, Cost: 1}, stint.Request{Key: plain.Key("a"), Cost: 1})
+		require.Equal(e, want, d)
+		require.Equal(e, want, ds[0])
+		require.EqualValues(e, 6, e.left(plain.Key("a")))
+	}
+}
+
+func caseOverrides(e *env) {
+	e.open()
+	key := plain.Key("vip")
+	d := e.spend(key, 7)
+	require.True(e, d.Allowed)
+	require.Equal(e, stint.PerMinute(7), d.Limit)
+	require.False(e, e.spend(key, 1).Allowed)
+	require.True(e, e.spend(plain.Key("a"), 6).Allowed)
+}
+
+func caseBucket(e *env) {
+	e.open()
+	key := plain.Key("a")
+	b, err := e.Bucket(key)
+	require.NoError(e, err)
+	require.Equal(e, stint.Bucket{Key: key, Limit: stint.PerMinute(6), Remaining: 6}, b)
+	e.spend(key, 4)
+	e.clock.pass(time.Second)
+	for range 2 {
+		b, err = e.Bucket(key)
+		require.NoError(e, err)
+		require.Equal(e, stint.Bucket{Key: key, Limit: stint.PerMinute(6), Remaining: 2, ResetAfter: 39 * time.Second}, b)
+	}
+}
+
+func caseRefund(e *env) {
+	e.open()
+	m := method[interface {
+		Refund(key stint.Key, cost int64) (stint.Decision, error)
+	}](e)
+	key := plain.Key("a")
+	refund := func(cost int64) stint.Decision {
+		d, err := m.Refund(key, cost)
+		require.NoError(e, err)
+		return d
+	}
+	e.spend(key, 6)
+	require.Equal(e, e.decision(key, 4*token, 0), refund(2))
+	require.Equal(e, e.decision(key, 4*token, 0), refund(0))
+	require.EqualValues(e, 2, e.left(key))
+	require.Equal(e, e.decision(key, 0, 0), refund(math.MaxInt64), "up to the burst")
+	require.EqualValues(e, 6, e.left(key))
+}
+
+func caseAllow(e *env) {
+	e.open()
+	m := method[interface{ Allow(key stint.Key) bool }](e)
+	for range 6 {
+		require.True(e, m.Allow(plain.Key("a")))
+	}
+	require.False(e, m.Allow(plain.Key("a")))
+	require.False(e, m.Allow(stint.Name(99).Key("a")), "an error does not admit")
+}
+
+func caseReset(e *env) {
+	e.open()
+	m := method[interface{ Reset(keys ...stint.Key) error }](e)
+	a, b := plain.Key("a"), leasable.Key("b")
+	e.spend(a, 6)
+	e.spend(b, 600)
+	e.hold(a, time.Hour)
+	require.NoError(e, m.Reset(a, b, plain.Key("unused")))
+	require.Equal(e, e.decision(a, 6*token, 0), e.spend(a, 6), "it has no hold")
+	require.EqualValues(e, 600, e.left(b))
+	require.NoError(e, m.Reset())
+}
+
+// Goroutines that ask at one instant get the burst and no more.
+func caseAllAtOnce(e *env) {
+	e.open()
+	var admitted atomic.Int64
+	var all sync.WaitGroup
+	errs := make(chan error, 8*20)
+	for range 8 {
+		all.Go(func() {
+			for i := range 20 {
+				d, err := stint.Decision{}, error(nil)
+				if i%2 == 0 {
+					d, err = e.Spend(plain.Key("a"), 1)
+				} else {
+					d, err = e.SpendTogether([]stint.Request{{Key: plain.Key("a"), Cost: 1}, {Key: off.Key("x"), Cost: 1}},
+						make([]stint.Decision, 2))
+				}
+				if err != nil {
+					errs <- err
+				} else if d.Allowed {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(errs)
+	for err := range errs {
+		require.NoError(e, err)
+	}
+	require.EqualValues(e, 6, admitted.Load())
+}
+
+// A bucket that is large enough for leases admits its burst and no more.
+func caseLeases(e *env) {
+	e.open()
+	key, admitted := leasable.Key("a"), int64(0)
+	for i := range 900 {
+		cost := int64(1 + i%2)
+		if e.spend(key, cost).Allowed {
+			admitted += cost
+		}
+	}
+	require.EqualValues(e, 600, admitted)
+	e.clock.pass(time.Second) // 10 tokens
+	admitted = 0
+	for range 20 {
+		if e.spend(key, 1).Allowed {
+			admitted++
+		}
+	}
+	require.EqualValues(e, 10, admitted)
+}

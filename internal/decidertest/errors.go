@@ -1,0 +1,189 @@
+package decidertest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/settle"
+)
+
+// exported has the errors of package stint.
+var exported = map[string]error{
+	"ErrLocked": stint.ErrLocked, "ErrCorrupt": stint.ErrCorrupt, "ErrFormat": stint.ErrFormat,
+	"ErrNameMismatch": stint.ErrNameMismatch, "ErrGone": stint.ErrGone, "ErrClosed": stint.ErrClosed,
+	"ErrUnknownName": stint.ErrUnknownName, "ErrInvalidID": stint.ErrInvalidID,
+	"ErrNegativeCost": stint.ErrNegativeCost, "ErrCostOverBurst": stint.ErrCostOverBurst,
+	"ErrDuplicateKey": stint.ErrDuplicateKey, "ErrQueueFull": stint.ErrQueueFull, "ErrBlocked": stint.ErrBlocked,
+	"ErrShare": stint.ErrShare, "ErrCalendar": stint.ErrCalendar, "ErrNotDurable": stint.ErrNotDurable, "ErrFull": stint.ErrFull,
+}
+
+// elsewhere says why no case meets an error, or which case meets it.
+var elsewhere = map[string]string{
+	"ErrLocked":  "of Open, which is not part of Decider",
+	"ErrCorrupt": "of Open, or of a damaged file",
+	"ErrFormat":  "of Open",
+	"ErrFull":    "needs a full memory and a store that fails: each package tests it",
+
+	"ErrNameMismatch": "case set limits",
+	"ErrGone":         "case errors, not durable",
+	"ErrNotDurable":   "case errors, not durable",
+	"ErrClosed":       "case errors, closed",
+	"ErrQueueFull":    "case wait, queue",
+	"ErrBlocked":      "case wait",
+	"ErrShare":        "case shares",
+	"ErrCalendar":     "case calendar",
+}
+
+// mistakes has the error of each mistaken request.
+var mistakes = map[string][]stint.Request{
+	"ErrUnknownName": {{Key: stint.Name(99).Key("a"), Cost: 1}, {Key: stint.Key{ID: "a"}, Cost: 1}},
+	"ErrInvalidID": {{Key: plain.Key(""), Cost: 1}, {Key: everyone.Key("a"), Cost: 1},
+		{Key: plain.Key(strings.Repeat("x", 513)), Cost: 1}},
+	"ErrNegativeCost":  {{Key: plain.Key("a"), Cost: -1}, {Key: off.Key("a"), Cost: -1}, {Key: shut.Key("a"), Cost: -1}},
+	"ErrCostOverBurst": {{Key: plain.Key("a"), Cost: 7}, {Key: plain.Key("vip"), Cost: 8}},
+}
+
+func caseErrors(e *env) {
+	e.open()
+	full := stint.Decision{Allowed: true}
+	for name, reqs := range mistakes {
+		for _, req := range reqs {
+			want := exported[name]
+			d, err := e.Spend(req.Key, req.Cost)
+			require.ErrorIs(e, err, want, "Spend %+v", req)
+			require.Zero(e, d)
+			if label := usualNames()[req.Key.Name].Label; label != "" && name != "ErrInvalidID" {
+				require.ErrorContains(e, err, label, "errors name limits by their labels")
+			}
+			d, err = e.Check(req.Key, req.Cost)
+			require.ErrorIs(e, err, want, "Check %+v", req)
+			require.Zero(e, d)
+			for _, more := range [][]stint.Request{{req}, {{Key: plain.Key("b"), Cost: 1}, req}} {
+				ds := []stint.Decision{full, full}[:len(more)]
+				d, err = e.SpendTogether(more, ds)
+				require.ErrorIs(e, err, want, "SpendTogether %+v", more)
+				require.Zero(e, d)
+				require.Equal(e, make([]stint.Decision, len(more)), ds, "an error never comes with permission")
+				if !errors.Is(want, stint.ErrCostOverBurst) {
+					d, err = e.RefundAll(more...)
+					require.ErrorIs(e, err, want, "RefundAll %+v", more)
+					require.Zero(e, d)
+				}
+			}
+			if name == "ErrUnknownName" || name == "ErrInvalidID" {
+				_, err = e.Bucket(req.Key)
+				require.ErrorIs(e, err, want, "Bucket %+v", req)
+				require.ErrorIs(e, e.Hold(req.Key, e.clock.now().Add(time.Hour)), want, "Hold %+v", req)
+			}
+		}
+	}
+	twice := []stint.Request{{Key: plain.Key("b"), Cost: 1}, {Key: other.Key("b"), Cost: 1}, {Key: plain.Key("b"), Cost: 1}}
+	ds := []stint.Decision{full, full, full}
+	_, err := e.SpendTogether(twice, ds)
+	require.ErrorIs(e, err, stint.ErrDuplicateKey)
+	require.ErrorContains(e, err, "plain:b")
+	require.Equal(e, make([]stint.Decision, 3), ds)
+	_, err = e.RefundAll(twice...)
+	require.ErrorIs(e, err, stint.ErrDuplicateKey)
+	require.EqualValues(e, 6, e.left(plain.Key("b")), "nothing was spent")
+	require.EqualValues(e, 4, e.left(other.Key("b")))
+}
+
+// A decision that the store cannot make durable is an error. At the other levels
+// decisions go on.
+func caseNotDurable(e *env) {
+	if e.subject.Break == nil {
+		e.skip("%s has no store that could fail", e.subject.Name)
+	}
+	e.open()
+	e.subject.Break(e.T, e.Decider)
+	if e.level < stint.Leased {
+		require.True(e, e.spend(plain.Key("a"), 1).Allowed)
+		return
+	}
+	d, err := e.Spend(plain.Key("a"), 1)
+	require.ErrorIs(e, err, stint.ErrNotDurable)
+	require.Zero(e, d)
+	ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
+	d, err = e.SpendTogether([]stint.Request{{Key: plain.Key("a"), Cost: 1}, {Key: plain.Key("b"), Cost: 1}}, ds)
+	require.ErrorIs(e, err, stint.ErrNotDurable)
+	require.Zero(e, d)
+	require.Equal(e, make([]stint.Decision, 2), ds)
+	require.ErrorIs(e, e.Hold(plain.Key("a"), e.clock.now().Add(time.Hour)), stint.ErrNotDurable)
+}
+
+// A commit that fails at the settlement: the bound stays spent, and nothing
+// beside it is.
+func caseSettleNotDurable(e *env) {
+	if e.subject.Break == nil {
+		e.skip("%s has no store that could fail", e.subject.Name)
+	}
+	e.open()
+	key := plain.Key("a")
+	b := settle.Bound{Key: key, Cost: 3, At: e.clock.now()}
+	require.True(e, e.spend(key, 3).Allowed)
+	e.subject.Break(e.T, e.Decider)
+	for n := 0; e.level >= stint.Leased; n++ { // until a save has noticed
+		if _, err := e.Spend(plain.Key(fmt.Sprint(n)), 1); err != nil {
+			require.ErrorIs(e, err, stint.ErrNotDurable)
+			break
+		}
+	}
+	short, _, err := b.Replace(e.Decider, 5)
+	if e.level < stint.Leased {
+		require.NoError(e, err)
+		require.Zero(e, short)
+		require.EqualValues(e, 1, e.left(key))
+		return
+	}
+	require.ErrorIs(e, err, stint.ErrNotDurable)
+	require.EqualValues(e, 2, short)
+	require.EqualValues(e, 3, e.left(key))
+	short, _, err = b.Replace(e.Decider, 1)
+	require.Zero(e, short)
+	if err != nil {
+		require.ErrorIs(e, err, stint.ErrNotDurable)
+	}
+	left := e.left(key)
+	require.True(e, left == 5 || err != nil && left == 3, "the rest is returned, or the bound stays: %d left, %v", left, err)
+}
+
+func caseClosed(e *env) {
+	e.open()
+	e.spend(plain.Key("a"), 1)
+	limits := e.Limits()
+	m := method[interface{ Close() error }](e)
+	require.NoError(e, m.Close())
+	for _, key := range []stint.Key{plain.Key("a"), off.Key("a"), shut.Key("a")} {
+		d, err := e.Spend(key, 1)
+		require.ErrorIs(e, err, stint.ErrClosed, "Spend %v", key)
+		require.Zero(e, d)
+		_, err = e.Check(key, 1)
+		require.ErrorIs(e, err, stint.ErrClosed, "Check %v", key)
+		_, err = e.RefundAll(stint.Request{Key: key, Cost: 1})
+		require.ErrorIs(e, err, stint.ErrClosed, "RefundAll %v", key)
+		_, err = e.Bucket(key)
+		require.ErrorIs(e, err, stint.ErrClosed, "Bucket %v", key)
+		require.ErrorIs(e, e.Wait(e.Context(), key, 1), stint.ErrClosed, "Wait %v", key)
+	}
+	ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
+	_, err := e.SpendTogether([]stint.Request{{Key: plain.Key("a"), Cost: 1}, {Key: other.Key("b"), Cost: 1}}, ds)
+	require.ErrorIs(e, err, stint.ErrClosed)
+	require.Equal(e, make([]stint.Decision, 2), ds)
+	_, err = e.SpendTogether(nil, nil)
+	require.ErrorIs(e, err, stint.ErrClosed)
+	require.ErrorIs(e, e.Hold(plain.Key("a"), time.Now().Add(time.Hour)), stint.ErrClosed)
+	if m, ok := e.Decider.(interface{ SetLimits(*stint.Limits) error }); ok {
+		require.ErrorIs(e, m.SetLimits(limits), stint.ErrClosed)
+	}
+	if m, ok := e.Decider.(interface{ Reset(...stint.Key) error }); ok {
+		require.ErrorIs(e, m.Reset(plain.Key("a")), stint.ErrClosed)
+	}
+	require.Same(e, limits, e.Limits())
+	require.NoError(e, m.Close(), "a second Close returns what the first did")
+}

@@ -1,0 +1,112 @@
+package decidertest
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// caseHistory makes random calls of the Decider and of a *stint.Limiter in
+// memory, and requires the same answers.
+func caseHistory(e *env) {
+	seeds := uint64(8)
+	if e.level >= stint.Leased { // each call may be a commit
+		seeds = 2
+	}
+	for seed := range seeds {
+		runHistory(e, seed, 120)
+	}
+}
+
+func runHistory(e *env, seed uint64, steps int) {
+	c, limits := newClock(), usualLimits(e)
+	e.openWith(limits, c)
+	model, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Durability: stint.Memory, Now: c.now})
+	require.NoError(e, err)
+	defer model.Close()
+	h := &history{e: e, model: model, rand: rand.New(rand.NewPCG(seed, 1))}
+	for step := range steps {
+		what, same := h.step()
+		require.True(e, same, "seed %d, step %d: %s", seed, step, what)
+		require.False(e, e.failed.Load(), "seed %d, step %d: %s", seed, step, what)
+	}
+}
+
+type history struct {
+	e     *env
+	model *stint.Limiter
+	rand  *rand.Rand
+}
+
+func (h *history) key() stint.Key {
+	keys := []stint.Key{plain.Key("a"), plain.Key("b"), plain.Key("vip"), other.Key("a"), everyone.Key(""), off.Key("a"),
+		shut.Key("a"), plain.Key("bad"), plain.Key("free")}
+	return keys[h.rand.IntN(len(keys))]
+}
+
+func (h *history) request() stint.Request {
+	r := stint.Request{Key: h.key(), Cost: int64(h.rand.IntN(4)), Mode: stint.Mode(h.rand.IntN(3))}
+	if h.rand.IntN(40) == 0 {
+		r.Cost = int64(h.rand.IntN(10) - 1)
+	}
+	return r
+}
+
+// step makes one call, and reports whether both answer it alike.
+func (h *history) step() (what string, same bool) {
+	e, key, cost := h.e, h.key(), int64(h.rand.IntN(5))
+	// Of several mistakes in one call, Deciders report different ones.
+	fails := func(want, got error) bool {
+		require.Equal(e, want != nil, got != nil, "%v, want %v", got, want)
+		return true
+	}
+	decisions := func(want, got stint.Decision, wantErr, gotErr error) bool {
+		require.Equal(e, want, got)
+		return fails(wantErr, gotErr)
+	}
+	switch n := h.rand.IntN(20); {
+	case n < 5:
+		e.clock.pass(time.Duration(h.rand.Int64N(int64(20 * time.Second))))
+		return "time passes", true
+	case n < 9:
+		want, wantErr := h.model.Spend(key, cost)
+		got, gotErr := e.Spend(key, cost)
+		return "Spend", decisions(want, got, wantErr, gotErr)
+	case n < 11:
+		want, wantErr := h.model.Check(key, cost)
+		got, gotErr := e.Check(key, cost)
+		return "Check", decisions(want, got, wantErr, gotErr)
+	case n < 15:
+		reqs := make([]stint.Request, 1+h.rand.IntN(4))
+		for i := range reqs {
+			reqs[i] = h.request()
+		}
+		want, got := make([]stint.Decision, len(reqs)), make([]stint.Decision, len(reqs))
+		wantD, wantErr := h.model.SpendTogether(reqs, want)
+		gotD, gotErr := e.SpendTogether(reqs, got)
+		require.Equal(e, want, got)
+		return "SpendTogether", decisions(wantD, gotD, wantErr, gotErr)
+	case n < 17:
+		req := h.request()
+		req.Cost = max(0, req.Cost)
+		want, wantErr := h.model.RefundAll(req)
+		got, gotErr := e.RefundAll(req)
+		return "RefundAll", decisions(want, got, wantErr, gotErr)
+	case n < 19:
+		want, wantErr := h.model.Bucket(key)
+		got, gotErr := e.Bucket(key)
+		require.True(e, want.HeldUntil.Equal(got.HeldUntil), "held until %v, want %v", got.HeldUntil, want.HeldUntil)
+		got.HeldUntil = want.HeldUntil
+		require.Equal(e, want, got)
+		return "Bucket", fails(wantErr, gotErr)
+	}
+	if key.Name == off || key.ID == "free" || !e.subject.has(Holds) {
+		return "no hold", true // not all Deciders have it
+	}
+	until := e.clock.now().Add(time.Duration(h.rand.Int64N(int64(time.Minute))) - 20*time.Second)
+	wantErr, gotErr := h.model.Hold(key, until), e.Hold(key, until)
+	return "Hold", fails(wantErr, gotErr)
+}

@@ -1,0 +1,316 @@
+package decidertest
+
+import (
+	"context"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/settle"
+)
+
+// heldFor requires that a key has a hold with that time to go.
+func (e *env) heldFor(key stint.Key, want time.Duration) {
+	for _, cost := range []int64{1, 0} {
+		require.Equal(e, want, e.spend(key, cost).RetryAfter)
+		require.Equal(e, want, e.check(key, cost).RetryAfter)
+	}
+	b, err := e.Bucket(key)
+	require.NoError(e, err)
+	if want == 0 {
+		require.True(e, b.HeldUntil.IsZero(), "%v", b.HeldUntil)
+	} else {
+		until := e.clock.now().Add(want)
+		require.True(e, until.Equal(b.HeldUntil), "held until %v, want %v", b.HeldUntil, until)
+	}
+}
+
+func caseHold(e *env) {
+	e.open()
+	for _, key := range []stint.Key{plain.Key("a"), everyone.Key("")} {
+		e.spend(key, 2)
+		e.hold(key, time.Hour)
+		e.heldFor(key, time.Hour)
+		d := e.spend(key, 1)
+		require.False(e, d.Allowed)
+		require.Equal(e, key, d.Key)
+		require.EqualValues(e, 4, d.Remaining, "the tokens stay")
+		e.clock.pass(time.Hour - 1)
+		e.heldFor(key, 1)
+		e.clock.pass(1)
+		require.Equal(e, e.decision(key, token, 0), e.spend(key, 1))
+		e.clock.pass(time.Hour)
+	}
+	e.spend(plain.Key("b"), 6)
+	e.hold(plain.Key("b"), time.Second)
+	require.Equal(e, token, e.spend(plain.Key("b"), 1).RetryAfter, "the tokens come later")
+	e.hold(leasable.Key("b"), time.Minute)
+	e.heldFor(leasable.Key("b"), time.Minute)
+}
+
+func caseHoldTogether(e *env) {
+	e.open()
+	a, b := plain.Key("a"), plain.Key("b")
+	e.hold(a, time.Hour)
+	d, ds := e.together(stint.Request{Key: b, Cost: 1}, stint.Request{Key: a, Cost: 1})
+	require.Equal(e, []time.Duration{time.Hour, 0, time.Hour}, []time.Duration{d.RetryAfter, ds[0].RetryAfter, ds[1].RetryAfter})
+	require.Equal(e, a, d.Key)
+	require.EqualValues(e, 6, e.left(b))
+	d, ds = e.together(stint.Request{Key: b, Cost: 1}, stint.Request{Key: a, Cost: 1, Mode: stint.SpendOnly})
+	require.True(e, d.Allowed)
+	require.False(e, ds[1].Allowed)
+	d, _ = e.together(stint.Request{Key: a, Cost: 1, Limit: stint.PerMinute(5)})
+	require.Equal(e, time.Hour, d.RetryAfter, "a given limit is held, too")
+}
+
+func caseHoldReplaced(e *env) {
+	e.open()
+	key := plain.Key("a")
+	for _, d := range []time.Duration{time.Hour, 2 * time.Hour, time.Minute} {
+		e.hold(key, d)
+		e.heldFor(key, d)
+	}
+	e.hold(key, 0)
+	require.True(e, e.check(key, 1).Allowed)
+	b, err := e.Bucket(key)
+	require.NoError(e, err)
+	require.True(e, b.HeldUntil.IsZero())
+}
+
+func caseHoldUnlimited(e *env) {
+	e.open()
+	for _, key := range []stint.Key{off.Key("a"), plain.Key("free")} {
+		if !e.subject.has(HeldFreeIDs) {
+			require.Error(e, e.Hold(key, e.clock.now().Add(time.Hour)))
+			require.True(e, e.spend(key, 1).Allowed)
+			continue
+		}
+		e.hold(key, time.Hour)
+		e.heldFor(key, time.Hour)
+		e.clock.pass(time.Hour)
+		require.True(e, e.spend(key, 1).Allowed)
+	}
+}
+
+func caseHoldFar(e *env) {
+	e.open()
+	key := plain.Key("a")
+	e.hold(key, time.Hour)
+	require.NoError(e, e.Hold(key, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))
+	require.Greater(e, e.spend(key, 1).RetryAfter, 130*365*24*time.Hour)
+	require.NoError(e, e.Hold(key, time.Date(-9999, 1, 1, 0, 0, 0, 0, time.UTC)))
+	require.True(e, e.spend(key, 1).Allowed)
+	require.NoError(e, e.Hold(key, time.Time{}))
+	require.True(e, e.spend(key, 1).Allowed)
+}
+
+func caseExtendHold(e *env) {
+	e.open()
+	key := plain.Key("a")
+	extend := func(d, want time.Duration) {
+		until, err := e.ExtendHold(key, e.clock.now().Add(d))
+		if !e.subject.has(Holds) {
+			require.Error(e, err)
+			e.skip("%s has no holds", e.subject.Name)
+		}
+		require.NoError(e, err)
+		require.True(e, e.clock.now().Add(want).Equal(until), "%v, want %v", until, e.clock.now().Add(want))
+		e.heldFor(key, want)
+	}
+	extend(time.Minute, time.Minute)
+	extend(time.Hour, time.Hour)
+	extend(time.Minute, time.Hour)
+	extend(-time.Hour, time.Hour)
+	e.clock.pass(time.Hour)
+	extend(time.Second, time.Second)
+	e.hold(key, time.Millisecond)
+	e.heldFor(key, time.Millisecond)
+	_, err := e.ExtendHold(stint.Name(99).Key("a"), e.Now())
+	require.ErrorIs(e, err, stint.ErrUnknownName)
+}
+
+func caseWait(e *env) {
+	e.open()
+	key := plain.Key("a")
+	require.NoError(e, e.Wait(e.Context(), key, 4))
+	require.EqualValues(e, 2, e.left(key))
+	require.NoError(e, e.Wait(e.Context(), key, 0))
+	require.NoError(e, e.Wait(e.Context(), off.Key("a"), 4))
+	require.ErrorIs(e, e.Wait(e.Context(), shut.Key("a"), 1), stint.ErrBlocked)
+	require.ErrorIs(e, e.Wait(e.Context(), key, 7), stint.ErrCostOverBurst)
+	require.ErrorIs(e, e.Wait(e.Context(), key, -1), stint.ErrNegativeCost)
+	require.ErrorIs(e, e.Wait(e.Context(), plain.Key(""), 1), stint.ErrInvalidID)
+	require.ErrorIs(e, e.Wait(e.Context(), stint.Name(99).Key("a"), 1), stint.ErrUnknownName)
+}
+
+func caseWaitContext(e *env) {
+	e.open()
+	key := plain.Key("a")
+	e.spend(key, 6)
+	soon, cancel := context.WithTimeout(e.Context(), 5*time.Second)
+	defer cancel()
+	require.ErrorIs(e, e.Wait(soon, key, 1), context.DeadlineExceeded, "the turn is after the deadline")
+	require.NoError(e, soon.Err(), "it fails at once")
+	over, cancel := context.WithCancel(e.Context())
+	cancel()
+	require.ErrorIs(e, e.Wait(over, key, 1), context.Canceled)
+	e.clock.pass(token)
+	require.True(e, e.spend(key, 1).Allowed, "none took anything")
+}
+
+func caseWaitSleeps(e *env) {
+	fast := stint.Limit{Burst: 2, Count: 1, Period: 20 * time.Millisecond}
+	e.openWith(limitsOf(e, usualNames(), map[stint.Name]stint.Limit{plain: fast}, nil), nil)
+	begun := time.Now()
+	for range 5 {
+		require.NoError(e, e.Wait(e.Context(), plain.Key("a"), 1))
+	}
+	require.GreaterOrEqual(e, time.Since(begun), 59*time.Millisecond)
+	canceled, cancel := context.WithCancel(e.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	e.spend(other.Key("b"), 4)
+	require.ErrorIs(e, e.Wait(canceled, other.Key("b"), 1), context.Canceled)
+}
+
+func caseWaitQueue(e *env) {
+	e.openWith(usualLimits(e), nil)
+	key := queued.Key("a")
+	e.spend(key, 6)
+	ctx, cancel := context.WithCancel(e.Context())
+	defer cancel()
+	done := make(chan error, 3)
+	for range 3 {
+		go func() { done <- e.Wait(ctx, key, 1) }()
+	}
+	if !e.subject.has(Queues) {
+		e.skip("%s has no queues", e.subject.Name)
+	}
+	require.Eventually(e, func() bool { return e.check(key, 1).RetryAfter > 35*time.Second }, 20*time.Second,
+		time.Millisecond, "three are in the queue")
+	require.ErrorIs(e, e.Wait(ctx, key, 1), stint.ErrQueueFull)
+	cancel()
+	for range 3 {
+		require.ErrorIs(e, <-done, context.Canceled)
+	}
+	// A Wait ends with its context, and does not wait until its tokens are back.
+	require.Eventually(e, func() bool { return e.check(key, 1).RetryAfter < 11*time.Second }, 20*time.Second,
+		time.Millisecond, "their tokens are back")
+}
+
+func caseContexts(e *env) {
+	e.open()
+	m := method[interface {
+		SpendContext(ctx context.Context, key stint.Key, cost int64) (stint.Decision, error)
+		SpendTogetherContext(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error)
+	}](e)
+	key := plain.Key("a")
+	d, err := m.SpendContext(e.Context(), key, 2)
+	require.NoError(e, err)
+	require.Equal(e, e.decision(key, 2*token, 0), d)
+	ds := make([]stint.Decision, 1)
+	d, err = m.SpendTogetherContext(e.Context(), []stint.Request{{Key: key, Cost: 1}}, ds)
+	require.NoError(e, err)
+	require.Equal(e, e.decision(key, 3*token, 0), d)
+	require.Equal(e, d, ds[0])
+	_, err = m.SpendContext(e.Context(), key, 7)
+	require.ErrorIs(e, err, stint.ErrCostOverBurst)
+	over, cancel := context.WithCancel(e.Context())
+	cancel()
+	if d, err = m.SpendContext(over, key, 1); err == nil { // it was decided in time
+		require.Equal(e, e.decision(key, 4*token, 0), d)
+	} else {
+		require.ErrorIs(e, err, context.Canceled)
+		require.Zero(e, d)
+	}
+}
+
+func caseSpendUpTo(e *env) {
+	e.open()
+	m := method[interface {
+		SpendUpTo(key stint.Key, cost int64) (taken int64, d stint.Decision, err error)
+	}](e)
+	key := plain.Key("a")
+	spendUpTo := func(key stint.Key, cost int64) (int64, stint.Decision) {
+		taken, d, err := m.SpendUpTo(key, cost)
+		require.NoError(e, err)
+		require.Equal(e, key, d.Key)
+		return taken, d
+	}
+	taken, d := spendUpTo(key, 4)
+	require.EqualValues(e, 4, taken)
+	require.EqualValues(e, 2, d.Remaining)
+	taken, d = spendUpTo(key, 4)
+	require.EqualValues(e, 2, taken, "what is there")
+	require.Zero(e, d.Remaining)
+	taken, _ = spendUpTo(key, 1)
+	require.Zero(e, taken)
+	taken, _ = spendUpTo(off.Key("a"), 9)
+	require.EqualValues(e, 9, taken)
+	taken, _ = spendUpTo(shut.Key("a"), 9)
+	require.Zero(e, taken)
+	e.clock.pass(3 * token)
+	e.hold(key, time.Minute)
+	taken, _ = spendUpTo(key, 1)
+	require.Zero(e, taken, "it is held")
+	for want, bad := range map[error]stint.Request{
+		stint.ErrNegativeCost: {Key: key, Cost: -1}, stint.ErrUnknownName: {Key: stint.Name(99).Key("a"), Cost: 1},
+		stint.ErrInvalidID: {Key: plain.Key(""), Cost: 1},
+	} {
+		taken, d, err := m.SpendUpTo(bad.Key, bad.Cost)
+		require.ErrorIs(e, err, want)
+		require.Zero(e, taken)
+		require.Zero(e, d)
+	}
+}
+
+// A cost that is settled while the bucket is held, and while others queue.
+func caseSettle(e *env) {
+	e.open()
+	key := plain.Key("a")
+	bound := func() settle.Bound {
+		require.True(e, e.spend(key, 3).Allowed)
+		return settle.Bound{Key: key, Cost: 3, At: e.clock.now()}
+	}
+	replace := func(b settle.Bound, cost, short int64) stint.Decision {
+		got, d, err := b.Replace(e.Decider, cost)
+		require.NoError(e, err)
+		require.Equal(e, short, got)
+		return d
+	}
+	less, more := bound(), bound()
+	require.Zero(e, replace(more, 5, 2).Remaining, "there is nothing beside the bounds")
+	require.EqualValues(e, 2, replace(less, 1, 0).Remaining)
+	e.clock.pass(4 * token)
+	require.EqualValues(e, 6, replace(bound(), 0, 0).Remaining)
+	_, _, err := less.Replace(e.Decider, -1)
+	require.ErrorIs(e, err, stint.ErrNegativeCost)
+
+	held, more := bound(), bound()
+	e.hold(key, time.Minute)
+	replace(more, 4, 1)
+	replace(held, 1, 0)
+	e.heldFor(key, time.Minute)
+	require.EqualValues(e, 2, e.left(key), "a hold ends no sooner, and keeps no token")
+
+	key = queued.Key("a")
+	less, more = bound(), bound()
+	ctx, cancel := context.WithCancel(e.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- e.Wait(ctx, key, 1) }()
+	if !e.subject.has(Queues) {
+		e.skip("%s has no queues", e.subject.Name)
+	}
+	require.Eventually(e, func() bool { return e.check(key, 1).RetryAfter > token }, 20*time.Second, time.Millisecond,
+		"one is in the queue")
+	replace(more, 4, 1)
+	replace(less, 1, 0)
+	cancel()
+	if err := <-done; err != nil {
+		require.ErrorIs(e, err, context.Canceled)
+		require.EqualValues(e, 2, e.left(key))
+	} else { // the returned tokens were for the one in the queue
+		require.EqualValues(e, 1, e.left(key))
+	}
+}

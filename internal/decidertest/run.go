@@ -1,0 +1,265 @@
+package decidertest
+
+import (
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// Config is how a case wants its Decider.
+type Config struct {
+	Limits *stint.Limits
+	Now    func() time.Time // the clock of all decisions; nil: the system's
+	Level  stint.Durability // of limits that name none
+}
+
+// Subject is a kind of Decider.
+type Subject struct {
+	// Name is the Subject's name in messages.
+	Name string
+
+	// Open returns a new Decider with full buckets. The test closes it. The error
+	// is that of the function that refuses the limits.
+	Open func(t testing.TB, c Config) (stint.Decider, error)
+
+	// Break makes the store of a Decider fail, so that nothing becomes durable.
+	// It is nil if a Decider has no store that could fail.
+	Break func(t testing.TB, d stint.Decider)
+
+	// Lacks has what the Decider does not support by design.
+	Lacks []Feature
+}
+
+// Feature is something that not every Decider supports.
+type Feature string
+
+// The features.
+const (
+	Shares        Feature = "shares of a total"         // Open returns ErrShare
+	Calendars     Feature = "quotas by the calendar"    // Open returns ErrCalendar
+	Queues        Feature = "queues"                    // waiting callers are not served in order, and Spend passes them
+	Holds         Feature = "holds and resets"          // Hold, ExtendHold and Reset return an error
+	HeldFreeIDs   Feature = "holds on unlimited ids"    // Hold returns an error, and decisions pass
+	OwnClock      Feature = "the clock of decisions"    // Now goes on by the monotonic clock between decisions
+	Clamps        Feature = "limits that end waits"     // SetLimits leaves buckets as they are
+	LeasedFigures Feature = "exact figures with leases" // Remaining is that of the last lease
+)
+
+func (s *Subject) has(f Feature) bool { return !slices.Contains(s.Lacks, f) }
+
+// A testCase checks one rule with a new Decider.
+type testCase struct {
+	name string
+	run  func(e *env)
+	// methods of Decider that the case calls
+	methods []string
+}
+
+// Run runs every case at every level.
+func Run(t *testing.T, s *Subject) {
+	t.Run("methods", func(t *testing.T) {
+		for m := range reflect.TypeFor[stint.Decider]().Methods() {
+			require.True(t, slices.ContainsFunc(cases, func(c testCase) bool { return slices.Contains(c.methods, m.Name) }),
+				"no case of the suite says that it calls %s", m.Name)
+		}
+	})
+	for level := stint.Memory; level <= stint.Synced; level++ {
+		t.Run(level.String(), func(t *testing.T) {
+			t.Parallel()
+			for _, c := range cases {
+				t.Run(c.name, func(t *testing.T) { s.runCase(t, &c, level) })
+			}
+		})
+	}
+}
+
+// runCase runs a case.
+func (s *Subject) runCase(t *testing.T, c *testCase, level stint.Durability) {
+	r := &result{T: t}
+	done := make(chan struct{})
+	go func() { // FailNow ends this goroutine, and not the test
+		defer close(done)
+		c.run(&env{result: r, subject: s, level: level})
+	}()
+	<-done
+	switch {
+	case r.skipped != "":
+		t.Skip(r.skipped)
+	case r.failed.Load():
+		t.FailNow()
+	}
+}
+
+// result is a require.TestingT whose FailNow ends the goroutine of a case.
+type result struct {
+	*testing.T
+	failed  atomic.Bool
+	skipped string
+}
+
+func (r *result) Errorf(format string, args ...any) {
+	r.failed.Store(true)
+	r.T.Helper()
+	r.T.Errorf(format, args...)
+}
+
+func (r *result) FailNow() {
+	r.failed.Store(true)
+	runtime.Goexit()
+}
+
+func (r *result) skip(format string, args ...any) {
+	r.skipped = fmt.Sprintf(format, args...)
+	runtime.Goexit()
+}
+
+// Clock stands still until pass moves it.
+type clock struct{ ns atomic.Int64 }
+
+func newClock() *clock {
+	c := new(clock)
+	c.ns.Store(time.Date(2026, 2, 3, 4, 5, 6, 789, time.UTC).UnixNano())
+	return c
+}
+
+func (c *clock) now() time.Time       { return time.Unix(0, c.ns.Load()) }
+func (c *clock) pass(d time.Duration) { c.ns.Add(int64(d)) }
+
+// env is the surroundings of a case.
+type env struct {
+	*result
+	stint.Decider
+	subject *Subject
+	level   stint.Durability
+	clock   *clock // nil: the system's
+}
+
+// open opens the Decider with the usual limits and a clock that stands still.
+func (e *env) open() { e.openWith(usualLimits(e), newClock()) }
+
+// openWith opens the Decider. It may be nil: then the clock is the system's.
+func (e *env) openWith(limits *stint.Limits, c *clock) {
+	d, err := e.tryOpen(limits, c)
+	require.NoError(e, err)
+	e.Decider, e.clock = d, c
+}
+
+func (e *env) tryOpen(limits *stint.Limits, c *clock) (stint.Decider, error) {
+	config := Config{Limits: limits, Level: e.level}
+	if c != nil {
+		config.Now = c.now
+	}
+	return e.subject.Open(e.T, config)
+}
+
+// method returns the Decider as a type that has further methods, or skips the
+// case.
+func method[M any](e *env) M {
+	m, ok := e.Decider.(M)
+	if !ok {
+		e.skip("%T does not have the methods of %v", e.Decider, reflect.TypeFor[M]())
+	}
+	return m
+}
+
+// The names of the usual limits. Buckets of fewer than 8 tokens have no lease,
+// so their figures are exact at every level.
+const (
+	plain stint.Name = 1 + iota
+	everyone
+	other
+	off
+	shut
+	queued
+	leasable
+)
+
+// token is the interval of the limits that are 6 a minute.
+const token = 10 * time.Second
+
+func usualNames() stint.Names {
+	return stint.Names{
+		plain:    {Label: "plain", Limit: stint.PerMinute(6)},
+		everyone: {Label: "everyone", ID: stint.Shared, Limit: stint.PerMinute(6)},
+		other:    {Label: "other", Limit: stint.PerHour(4)},
+		off:      {Label: "off", Limit: stint.Unlimited},
+		shut:     {Label: "shut", Limit: stint.Blocked},
+		queued:   {Label: "queued", Limit: stint.Limit{Burst: 6, Count: 6, Period: time.Minute, Queue: 3}},
+		leasable: {Label: "leasable", Limit: stint.PerMinute(600)},
+	}
+}
+
+func usualLimits(e *env) *stint.Limits {
+	return limitsOf(e, usualNames(), nil, map[stint.Name][]stint.Override{plain: {
+		{IDs: []stint.OverrideID{{ID: "vip"}}, Limit: stint.PerMinute(7)},
+		{IDs: []stint.OverrideID{{ID: "free"}}, Limit: stint.Unlimited},
+		{IDs: []stint.OverrideID{{ID: "bad"}}, Limit: stint.Blocked},
+	}})
+}
+
+func limitsOf(e *env, names stint.Names, defaults map[stint.Name]stint.Limit,
+	overrides map[stint.Name][]stint.Override,
+) *stint.Limits {
+	limits, err := stint.NewLimits(names, defaults, overrides)
+	require.NoError(e, err)
+	return limits
+}
+
+// limitOf returns the configured limit of a key; zero if there is none.
+func (e *env) limitOf(key stint.Key) stint.Limit {
+	l, _ := e.Limits().For(key)
+	return l
+}
+
+func (e *env) spend(key stint.Key, cost int64) stint.Decision {
+	d, err := e.Spend(key, cost)
+	require.NoError(e, err)
+	return d
+}
+
+func (e *env) check(key stint.Key, cost int64) stint.Decision {
+	d, err := e.Check(key, cost)
+	require.NoError(e, err)
+	return d
+}
+
+func (e *env) together(reqs ...stint.Request) (stint.Decision, []stint.Decision) {
+	ds := make([]stint.Decision, len(reqs))
+	d, err := e.SpendTogether(reqs, ds)
+	require.NoError(e, err)
+	return d, ds
+}
+
+// left returns the tokens of a bucket.
+func (e *env) left(key stint.Key) int64 {
+	b, err := e.Bucket(key)
+	require.NoError(e, err)
+	require.Equal(e, key, b.Key)
+	return b.Remaining
+}
+
+// decision returns what a bucket of 6 a minute answers: used is the time until
+// it is full, and wait is RetryAfter.
+func (e *env) decision(key stint.Key, used, wait time.Duration) stint.Decision {
+	l := e.limitOf(key)
+	return stint.Decision{Allowed: wait == 0, Remaining: int64((l.Tolerance() - used) / l.Interval()), RetryAfter: wait,
+		ResetAfter: used, Key: key, Limit: l}
+}
+
+// hold holds a key for a time. If the Decider has no holds, hold skips the case.
+func (e *env) hold(key stint.Key, d time.Duration) {
+	err := e.Hold(key, e.clock.now().Add(d))
+	if !e.subject.has(Holds) {
+		require.Error(e, err)
+		e.skip("%s has no holds", e.subject.Name)
+	}
+	require.NoError(e, err)
+}

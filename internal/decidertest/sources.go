@@ -1,0 +1,115 @@
+package decidertest
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gopkg.in/yaml.v3"
+
+	"github.com/stint-go/stint"
+)
+
+// source is one example of testdata/semantics; boulder.yml there says what the
+// fields of a step mean.
+type source struct {
+	Name   string
+	Limits []struct {
+		Burst, Count int64
+		Period       time.Duration
+	}
+	Steps []struct {
+		At, Every, Over time.Duration
+		Repeat, Cost    *int64
+		Allowed         int64
+		Remaining       *int64
+		RetryAfter      *time.Duration `yaml:"retry_after"`
+		ResetAfter      *time.Duration `yaml:"reset_after"`
+	}
+}
+
+// caseSources checks that the Decider answers as the sources do: Boulder, and
+// descriptions of other algorithms.
+func caseSources(e *env) {
+	if e.level == stint.Leased && !e.subject.has(LeasedFigures) {
+		e.skip("%s has no exact figures with leases", e.subject.Name)
+	}
+	_, here, _, _ := runtime.Caller(0)
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(here), "../../testdata/semantics/*.yml"))
+	require.NoError(e, err)
+	require.NotEmpty(e, files)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(e, err)
+		var sources []source
+		require.NoError(e, yaml.Unmarshal(text, &sources))
+		for _, s := range sources {
+			if e.level >= stint.Leased && s.decisions() > 100 { // each is a commit
+				continue
+			}
+			s.run(e, filepath.Base(file)+"/"+s.Name)
+		}
+	}
+}
+
+func orOne(n *int64) int64 {
+	if n == nil {
+		return 1
+	}
+	return *n
+}
+
+func (s *source) decisions() (n int64) {
+	for _, step := range s.Steps {
+		n += orOne(step.Repeat)
+	}
+	return n
+}
+
+func (s *source) run(e *env, of string) {
+	names, defaults := stint.Names{}, map[stint.Name]stint.Limit{}
+	for i, l := range s.Limits {
+		name := stint.Name(i + 1)
+		names[name] = stint.NameSpec{Label: "limit" + string(rune('a'+i))}
+		defaults[name] = stint.Limit{Burst: l.Burst, Count: l.Count, Period: l.Period}
+	}
+	e.openWith(limitsOf(e, names, defaults, nil), newClock())
+	begin := e.clock.now()
+	for n, step := range s.Steps {
+		allowed, repeat := int64(0), orOne(step.Repeat)
+		var last stint.Decision
+		for i := range repeat {
+			at := step.At + step.Every*time.Duration(i)
+			if step.Over > 0 {
+				at = step.At + time.Duration(int64(step.Over)*i/(repeat-1))
+			}
+			e.clock.pass(begin.Add(at).Sub(e.clock.now()))
+			reqs := make([]stint.Request, len(s.Limits))
+			for j := range reqs {
+				reqs[j] = stint.Request{Key: stint.Name(j + 1).Key("id"), Cost: orOne(step.Cost)}
+			}
+			if last, _ = e.together(reqs...); last.Allowed {
+				allowed++
+			}
+		}
+		remaining, reset := int64(math.MaxInt64), time.Duration(0)
+		for j := range s.Limits {
+			b, err := e.Bucket(stint.Name(j + 1).Key("id"))
+			require.NoError(e, err)
+			remaining, reset = min(remaining, b.Remaining), max(reset, b.ResetAfter)
+		}
+		require.Equal(e, step.Allowed, allowed, "%s, step %d: allowed", of, n+1)
+		if step.Remaining != nil {
+			require.Equal(e, *step.Remaining, remaining, "%s, step %d: remaining", of, n+1)
+		}
+		if step.RetryAfter != nil {
+			require.Equal(e, *step.RetryAfter, last.RetryAfter, "%s, step %d: retry_after", of, n+1)
+		}
+		if step.ResetAfter != nil {
+			require.Equal(e, *step.ResetAfter, reset, "%s, step %d: reset_after", of, n+1)
+		}
+	}
+}

@@ -1,0 +1,27 @@
+package display
+
+import (
+	"testing"
+	"time"
+	_ "time/tzdata" // for machines without a database of time zones
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+func TestReset(t *testing.T) {
+	now := time.Date(2026, 11, 23, 20, 0, 0, 0, time.UTC)
+	for text, want := range map[string]string{
+		"5/hour":                        "at 21:00 UTC",
+		"5/day@Europe/Berlin":           "at 00:00 Europe/Berlin",
+		"5/day@+05:30 from 4h":          "at 04:00 +05:30",
+		"5/week":                        "on 30 November at 00:00 UTC",
+		"5/month@America/Los_Angeles":   "on 1 December at 00:00 America/Los_Angeles",
+		"5/year@Europe/Berlin from 30m": "on 1 January 2027 at 00:30 Europe/Berlin",
+	} {
+		limit, err := stint.ParseLimit(text)
+		require.NoError(t, err)
+		require.Equal(t, want, Reset(limit, now), text)
+	}
+}

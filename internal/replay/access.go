@@ -1,0 +1,91 @@
+package replay
+
+import (
+	"bytes"
+	"errors"
+)
+
+// logLine is a line of an access log. Its bytes are part of the line.
+type logLine struct {
+	host, user, request []byte
+	unix                int64 // seconds
+}
+
+// method returns the first word of the request.
+func (l logLine) method() []byte {
+	method, _, _ := bytes.Cut(l.request, []byte(" "))
+	return method
+}
+
+// path returns the second word of the request, up to a question mark.
+func (l logLine) path() []byte {
+	_, rest, _ := bytes.Cut(l.request, []byte(" "))
+	target, _, _ := bytes.Cut(rest, []byte(" "))
+	path, _, _ := bytes.Cut(target, []byte("?"))
+	return path
+}
+
+// parseLogLine reads a line of Common Log Format.
+//
+// HOST IDENT USER [17/May/2015:10:05:03 +0000] "REQUEST" STATUS BYTES
+//
+// More may follow after a space, as in Combined Log Format.
+func parseLogLine(line []byte) (logLine, error) {
+	host, rest, ok1 := bytes.Cut(line, []byte(" "))
+	ident, rest, ok2 := bytes.Cut(rest, []byte(" "))
+	user, rest, ok3 := bytes.Cut(rest, []byte(" "))
+	if !ok1 || !ok2 || !ok3 || len(host) == 0 || len(ident) == 0 || len(user) == 0 || !bytes.HasPrefix(rest, []byte("[")) {
+		return logLine{}, errNoFields
+	}
+	rest = rest[1:]
+	if len(rest) <= len(logTimeLayout) || rest[len(logTimeLayout)] != ']' {
+		return logLine{}, errLogTime
+	}
+	unix, ok := parseLogTime(rest[:len(logTimeLayout)])
+	if !ok {
+		return logLine{}, errLogTime
+	}
+	request, ok := requestOf(rest[len(logTimeLayout)+1:])
+	if !ok {
+		return logLine{}, errNoRequest
+	}
+	return logLine{host, user, request, unix}, nil
+}
+
+// requestOf returns the request of ` "REQUEST" STATUS BYTES`. After a space,
+// anything may follow.
+func requestOf(b []byte) (request []byte, ok bool) {
+	b, ok = bytes.CutPrefix(b, []byte(` "`))
+	if !ok {
+		return nil, false
+	}
+	end := 0
+	for ; ; end++ {
+		if end >= len(b) {
+			return nil, false
+		}
+		if b[end] == '"' {
+			break
+		}
+		if b[end] == '\\' {
+			end++
+		}
+	}
+	request, b = b[:end], b[end+1:]
+	if len(b) < 6 || b[0] != ' ' || b[4] != ' ' {
+		return nil, false
+	}
+	if _, ok := digits(b[1:4]); !ok {
+		return nil, false
+	}
+	size, _, _ := bytes.Cut(b[5:], []byte(" "))
+	_, ok = digits(size)
+	return request, ok && len(size) > 0 || string(size) == "-"
+}
+
+var (
+	errLineTooLong = errors.New("longer than 1 MiB")
+	errNoFields    = errors.New("does not begin with HOST IDENT USER [TIME]")
+	errLogTime     = errors.New("has no time as in [17/May/2015:10:05:03 +0000], from 1970 to 2161")
+	errNoRequest   = errors.New(`has no "REQUEST" STATUS BYTES after the time`)
+)

@@ -1,0 +1,305 @@
+package replay
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestParseLogLine(t *testing.T) {
+	const at = ` [17/May/2015:10:05:03 +0000] `
+	for _, c := range []struct {
+		name, line, host string
+		err              error
+	}{
+		{"common", `127.0.0.1 - -` + at + `"GET / HTTP/1.0" 200 2326`, "127.0.0.1", nil},
+		{"combined", `::1 - -` + at + `"GET / HTTP/1.0" 200 2326 "-" "Mozilla/5.0"`, "::1", nil},
+		{"user", `a.example ident frank` + at + `"GET / HTTP/1.0" 200 2326`, "a.example", nil},
+		{"no bytes", `h - -` + at + `"GET / HTTP/1.0" 304 -`, "h", nil},
+		{"empty request", `h - -` + at + `"" 408 0`, "h", nil},
+		{"escaped quote", `h - -` + at + `"GET /\"x\" 200 \\" 404 1`, "h", nil},
+		{"cut user agent", `h - -` + at + `"GET /" 404 1 "-" "Moz`, "h", nil},
+
+		{"blank", ``, "", errNoFields},
+		{"words", `Starting nginx now please`, "", errNoFields},
+		{"no host", ` - -` + at + `"GET /" 200 1`, "", errNoFields},
+		{"a virtual host before it", `example.com:80 10.0.0.1 - -` + at + `"GET /" 200 1`, "", errNoFields},
+		{"ends in user", `h - -`, "", errNoFields},
+		{"ends in bracket", `h - - [`, "", errLogTime},
+		{"iso time", `h - - [2015-05-17T10:05:03+00:00Z] "GET /" 200 1`, "", errLogTime},
+		{"no such day", `h - - [31/Jun/2015:10:05:03 +0000] "GET /" 200 1`, "", errLogTime},
+		{"before 1970", `h - - [17/May/1969:10:05:03 +0000] "GET /" 200 1`, "", errLogTime},
+		{"after 2161", `h - - [17/May/9999:10:05:03 +0000] "GET /" 200 1`, "", errLogTime},
+		{"ends in time", `h - - [17/May/2015:10:05:03 +0000`, "", errLogTime},
+		{"ends in request", `h - -` + at + `"GET /`, "", errNoRequest},
+		{"ends in escape", `h - -` + at + `"GET /\`, "", errNoRequest},
+		{"no request", `h - -` + at + `200 1`, "", errNoRequest},
+		{"no status", `h - -` + at + `"GET /"`, "", errNoRequest},
+		{"status of letters", `h - -` + at + `"GET /" abc 1`, "", errNoRequest},
+		{"no size", `h - -` + at + `"GET /" 200 `, "", errNoRequest},
+		{"size of letters", `h - -` + at + `"GET /" 200 x`, "", errNoRequest},
+		{"size and more", `h - -` + at + `"GET /" 200 1x "-"`, "", errNoRequest},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := parseLogLine([]byte(c.line))
+			require.ErrorIs(t, err, c.err)
+			assert.Equal(t, c.host, string(got.host))
+			if err == nil {
+				assert.Equal(t, time.Date(2015, 5, 17, 10, 5, 3, 0, time.UTC).Unix(), got.unix)
+			}
+		})
+	}
+}
+
+func BenchmarkParseLogLine(b *testing.B) {
+	line := []byte(`83.149.9.216 - - [17/May/2015:10:05:03 +0000] ` +
+		`"GET /presentations/kibana-search.png HTTP/1.1" 200 203023 ` +
+		`"http://example.com/" "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_9_1) AppleWebKit/537.36 (KHTML, like Gecko)"`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := parseLogLine(line); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// Reading a line of an access log allocates nothing.
+func TestReadingAllocations(t *testing.T) {
+	line := []byte(`10.0.0.1 - alice [01/Jan/2020:00:00:00 +0000] "GET /a?b HTTP/1.1" 200 1`)
+	for _, by := range []string{"ip", "user", "method", "path"} {
+		read, err := (Format{Lines: "access", By: by}).reading(&logTime{})
+		require.NoError(t, err)
+		assert.Zero(t, testing.AllocsPerRun(100, func() {
+			if _, err := read(line); err != nil {
+				t.Error(err)
+			}
+		}), by)
+	}
+}
+
+func TestReading(t *testing.T) {
+	const access = `::ffff:10.0.0.1 - alice [17/May/2015:10:05:03 +0000] "GET /a/b?key=7 HTTP/1.1" 200 1`
+	const caddy = `{"ts":1431857103.25,"request":{"remote_ip":"10.0.0.1","user":null},` +
+		`"user.name":"bob","status":200,"tags":["x"]}`
+	const sshd = `May 17 10:05:03 host sshd[42]: Failed password for invalid user root from 10.0.0.1 port 22 ssh2`
+	const sshdLines = `^(?P<time>\w+ +\d+ [\d:]+) .* sshd.*: Failed password for (?:invalid user )?` +
+		`(?P<user>\S+) from (?P<ip>\S+)(?: key (?P<key>\S+))?`
+	for _, c := range []struct {
+		format, by, time, line, id string
+		err                        error
+	}{
+		{"access", "ip", "", access, "::ffff:10.0.0.1", nil},
+		{"access", "user", "", access, "alice", nil},
+		{"access", "method", "", access, "GET", nil},
+		{"access", "path", "", access, "/a/b", nil},
+		{"access", `/key=(\d+)/`, "", access, "7", nil},
+		{"access", `/key=\d+/`, "", access, "key=7", nil},
+		{"access", `/lock=(\d+)/`, "", access, "", errNoID},
+		{"access", `/(lock)?key/`, "", access, "", errNoID},
+		{"access", "user", "", `h - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1`, "", errNoID},
+		{"access", "path", "", `h - - [17/May/2015:10:05:03 +0000] "-" 408 0`, "", errNoID},
+		{"access", "path", "", `h - - [17/May/2015:10:05:03 +0000]`, "", errNoRequest},
+
+		{"json", "request.remote_ip", "ts", caddy, "10.0.0.1", nil},
+		{"json", "user.name", "ts", caddy, "bob", nil},
+		{"json", "status", "ts", caddy, "200", nil},
+		{"json", `/"remote_ip":"([0-9]+)/`, "ts", caddy, "10", nil},
+		{"json", "request.user", "ts", caddy, "", errNoID},
+		{"json", "request", "ts", caddy, "", errNoID},
+		{"json", "tags", "ts", caddy, "", errNoID},
+		{"json", "status.code", "ts", caddy, "", errNoID},
+		{"json", "nothing", "ts", caddy, "", errNoID},
+		{"json", "user.name", "time", caddy, "", errFieldTime},
+		{"json", "user.name", "user.name", caddy, "", errFieldTime},
+		{"json", "user.name", "ts", `["ts"]`, "", errNotJSON},
+		{"json", "user.name", "ts", `null`, "", errNotJSON},
+		{"json", "user.name", "ts", caddy[1:], "", errNotJSON},
+
+		{sshdLines, "user", "time", sshd, "root", nil},
+		{sshdLines, "ip", "time", sshd, "10.0.0.1", nil},
+		{sshdLines, `/invalid user (\S+)/`, "time", sshd, "root", nil},
+		{sshdLines, "key", "time", sshd, "", errNoID},
+		{sshdLines, "ip", "time", "May 17 10:05:03 host sshd[42]: Accepted password for root", "", errNoID},
+		{sshdLines, "ip", "user", sshd, "", errFieldTime},
+	} {
+		f := Format{Lines: c.format, By: c.by, Time: c.time}
+		if c.format == sshdLines {
+			f.Year = 2015
+		}
+		read, err := f.reading(&logTime{})
+		require.NoError(t, err, c.format)
+		e, err := read([]byte(c.line))
+		require.ErrorIs(t, err, c.err, "by %s of %s", c.by, c.line)
+		if err == nil {
+			assert.Equal(t, c.id, string(e.id))
+			assert.Equal(t, time.Date(2015, 5, 17, 10, 5, 3, 0, time.UTC).Unix(), e.at/1e9, c.line)
+		}
+	}
+	for _, f := range []Format{
+		{Lines: "access", By: "shoe"}, {Lines: "access", By: "/("}, {Lines: "access", By: "/(/"},
+		{Lines: "xml", By: "ip"},
+		{Lines: "access", By: "ip", Year: 2015}, {Lines: "json", By: "ip", Year: 20150},
+		{Lines: "(?P<time>.*", By: "time", Time: "time"}, {Lines: "(?P<ip>.*)", By: "ip", Time: "time"},
+		{Lines: "(?P<time>.*)", By: "ip", Time: "time"},
+	} {
+		_, err := f.reading(&logTime{})
+		assert.ErrorContains(t, err, "--", f)
+	}
+}
+
+func TestEachLine(t *testing.T) {
+	oneLong := strings.Repeat("x", 100_000)
+	longest := strings.Repeat("y", maxLine-1)
+	tooLong := strings.Repeat("z", 3*maxLine)
+	text := "one\r\n\n" + oneLong + "\n" + tooLong + "\n" + longest + "\ntwo"
+	want := []string{"one", "", oneLong, "TOO LONG", longest, "two"}
+
+	var zipped bytes.Buffer
+	for _, part := range []string{text[:50_000], text[50_000:]} { // members, as after `cat a.gz b.gz`
+		zw := gzip.NewWriter(&zipped)
+		_, err := io.WriteString(zw, part)
+		require.NoError(t, err)
+		require.NoError(t, zw.Close())
+	}
+	for name, in := range map[string]io.Reader{
+		"plain": strings.NewReader(text),
+		"gzip":  &zipped,
+		"pipe":  iotest.HalfReader(strings.NewReader(text)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			require.NoError(t, eachLine(t.Context(), in, func(number int, line []byte, err error) error {
+				assert.Equal(t, len(got)+1, number)
+				if err == errLineTooLong {
+					line = []byte("TOO LONG")
+				} else if len(got) == len(want)-1 {
+					assert.Equal(t, errUnended, err)
+				} else {
+					assert.NoError(t, err)
+				}
+				got = append(got, string(line))
+				return nil
+			}))
+			assert.True(t, assert.ObjectsAreEqual(want, got), "%d lines", len(got))
+		})
+	}
+
+	t.Run("bounded", func(t *testing.T) {
+		line, _, err := readLong(bufio.NewReader(strings.NewReader(tooLong)), nil)
+		require.ErrorIs(t, err, io.EOF)
+		assert.Less(t, len(line), 2*maxLine)
+	})
+	t.Run("nothing", func(t *testing.T) {
+		require.NoError(t, eachLine(t.Context(), strings.NewReader(""), func(int, []byte, error) error { panic("no line") }))
+	})
+	t.Run("cut gzip", func(t *testing.T) {
+		var b bytes.Buffer
+		zw := gzip.NewWriter(&b)
+		_, _ = io.WriteString(zw, text)
+		require.NoError(t, zw.Close())
+		err := eachLine(t.Context(), bytes.NewReader(b.Bytes()[:b.Len()-4]), func(int, []byte, error) error { return nil })
+		require.ErrorIs(t, err, errCutOff)
+	})
+	t.Run("byte order mark", func(t *testing.T) {
+		var got []string
+		require.NoError(t, eachLine(t.Context(), strings.NewReader("\ufeffa\n\ufeffb\ufeff\n"),
+			func(_ int, line []byte, _ error) error { got = append(got, string(line)); return nil }))
+		assert.Equal(t, []string{"a", "b\ufeff"}, got)
+	})
+	t.Run("interrupted", func(t *testing.T) {
+		silent, _ := io.Pipe()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		err := eachLine(ctx, silent, func(int, []byte, error) error { return nil })
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}
+
+func TestLogTime(t *testing.T) {
+	want := time.Date(2015, 5, 17, 10, 5, 3, 0, time.UTC).UnixNano()
+	for s, more := range map[string]int64{
+		"17/May/2015:12:05:03 +0200": 0, "2015-05-17T10:05:03Z": 0, "2015-05-17T12:05:03.25+02:00": 250e6,
+		"2015-05-17T12:05:03+0200": 0, "2015-05-17 10:05:03": 0, "2015-05-17 10:05:03.000000001": 1,
+		"2015-05-17T10:05:03": 0, "1431857103": 0,
+		"1431857103.5": 500e6, "1431857103250": 250e6, "1431857103250.125": 250125000, "1431857103000001": 1000,
+		"1431857103000000001": 1, "1431857103.00000000199": 1, "May 17 10:05:03": 0,
+	} {
+		at, err := (&logTime{year: 2015}).parse([]byte(s))
+		assert.NoError(t, err, s)
+		assert.Equal(t, want+more, at, s)
+	}
+	for _, s := range []string{"", "soon", "-1431857103", "1431857103.x", "99999999999999999999", "7258118400000000000",
+		"17/May/2015", "0001-01-01T00:00:00Z", "2162-01-01T00:00:00Z"} {
+		_, err := (&logTime{}).parse([]byte(s))
+		assert.Error(t, err, s)
+	}
+	for _, c := range []struct {
+		layout, text string
+		ok           bool
+		want         int64
+	}{
+		{"02.01.2006 15h04", "17.05.2015 10h05", true, want - 3e9},
+		{"02.01.2006 15h04", "1431857103", false, 0},
+		{"2006-01-02 15:04:05 MST", "2015-05-17 10:05:03 UTC", true, want},
+		{"2006-01-02 15:04:05 MST", "2015-05-17 10:05:03 GMT", true, want},
+		{"2006-01-02 15:04:05 MST", "2015-05-17 10:05:03 XYZT", false, want}, // package time takes it for UTC
+	} {
+		at, err := (&logTime{layout: c.layout}).parse([]byte(c.text))
+		assert.Equal(t, c.ok, err == nil, c.text)
+		assert.True(t, err != nil || at == c.want, c.text)
+	}
+
+	// The year changes if the log passes New Year, also for a line that is late
+	// there.
+	inLog := &logTime{year: 2023}
+	var years []int
+	for _, s := range []string{"Dec 31 23:59:58", "Jan  1 00:00:00", "Dec 31 23:59:59", "Jan  1 00:00:01",
+		"Feb 29 12:00:00", "Aug  1 00:00:00", "Jan  2 00:00:00"} {
+		at, err := inLog.parse([]byte(s))
+		require.NoError(t, err)
+		years = append(years, time.Unix(0, at).UTC().Year())
+	}
+	assert.Equal(t, []int{2023, 2024, 2023, 2024, 2024, 2024, 2025}, years)
+
+	// The first line is of the last year that had the date.
+	week := time.Now().UTC().AddDate(0, 0, -7)
+	at, err := (&logTime{}).parse([]byte(week.Format(syslogLayout)))
+	require.NoError(t, err)
+	assert.Equal(t, week.Unix(), at/1e9)
+	at, err = (&logTime{}).parse([]byte("Feb 29 09:00:00"))
+	require.NoError(t, err)
+	assert.Equal(t, "02-29", time.Unix(0, at).UTC().Format("01-02"))
+}
+
+// parseLogTime agrees with time.Parse, and reads what time.Format writes.
+func FuzzParseLogTime(f *testing.F) {
+	for _, s := range []string{
+		"17/May/2015:10:05:03 +0000", "29/Feb/2016:23:59:59 -0730", "29/Feb/2015:00:00:00 +0000",
+		"31/Dec/2161:23:59:59 +1400", "00/Jan/2015:00:00:00 +0000", "1 /Jan/2015:00:00:00 +0000",
+		"01/Jan/2015:24:00:00 +0000", "01/Jan/2015:00:00:60 +0000", "01/jan/2015:00:00:00 +0000",
+		"01/anF/2015:00:00:00 +0000", "01/Jan/2015:00:00:00  0000", "01/Jan/2015:00:00:00 +2400",
+	} {
+		f.Add(s, int64(1431857103), 3600)
+	}
+	f.Fuzz(func(t *testing.T, s string, unix int64, zone int) {
+		if got, ok := parseLogTime([]byte(s)); ok {
+			want, err := time.Parse(logTimeLayout, s)
+			require.NoError(t, err, s)
+			require.Equal(t, want.Unix(), got, s)
+		}
+		unix, zone = (unix%6e9+6e9)%6e9+86400, zone%(23*60)*60
+		s = time.Unix(unix, 0).In(time.FixedZone("", zone)).Format(logTimeLayout)
+		got, ok := parseLogTime([]byte(s))
+		require.True(t, ok, s)
+		require.Equal(t, unix, got, s)
+	})
+}

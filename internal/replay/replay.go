@@ -1,0 +1,317 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
+)
+
+// Config is what a replay needs.
+type Config struct {
+	Format   Format
+	Deciding []Deciding
+	Each     bool          // each limit decides for itself; otherwise all must admit a request
+	Limits   *stint.Limits // of all names
+	Store    stint.Store   // keeps the buckets; Close closes it
+	Warn     func(warning string)
+	Decided  func(allowed []bool) // gets the decisions on each request; may be nil
+	Chart    bool                 // SVG is wanted
+}
+
+// Deciding is a limit that decides.
+type Deciding struct {
+	Name  stint.Name
+	Limit string // in words
+}
+
+// Replay decides on the requests of logs, each at the time of its line.
+type Replay struct {
+	limiter  *stint.Limiter
+	names    []stint.Name  // of the limits
+	limits   []string      // in words
+	sweep    bool          // each limit decides for itself
+	of       *stint.Limits // of all names
+	reading  reading
+	times    *logTime
+	ipv6Bits int
+	warn     func(warning string)
+	decided  func(allowed []bool)
+
+	requestsOf []stint.Request // of one line, one for each limit
+	decisions  []stint.Decision
+	allowed    []bool
+
+	newest atomic.Int64 // Unix nanoseconds; the Limiter reads it too
+	behind int64        // the longest time by which a line was too late
+
+	requests, malformed, other int64
+	checked                    int64 // requests that spend nothing
+
+	repeatedLines, repeats int64 // lines for several requests, and those requests
+	costs                  bool  // a line had another cost than 1
+	tokens                 int64 // tokens of all requests
+	overBurst              int64 // requests that cost more than a limit's burst
+
+	columns  []counts
+	deniedBy []int64 // by limit, if all have to admit
+	byID     map[string]*tally
+	byMinute map[int64]*counts // first column, by minutes since 1970
+	timeline *timeline         // nil without a chart
+}
+
+// counts are requests.
+type counts struct {
+	allowed, denied int64
+	tokens          int64 // tokens of the allowed requests
+}
+
+func (c *counts) requests() int64 { return c.allowed + c.denied }
+
+func (c *counts) add(allowed bool, cost int64) {
+	if allowed {
+		c.allowed++
+		c.tokens = capped(c.tokens, cost)
+	} else {
+		c.denied++
+	}
+}
+
+// capped returns the sum of two positive numbers, or the largest
+// number.
+func capped(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// tally has the decisions on one id.
+type tally struct {
+	id      string
+	columns []counts
+}
+
+// New begins a replay. If it returns an error, the store is still open.
+func New(c Config) (*Replay, error) {
+	times := &logTime{}
+	read, err := c.Format.reading(times)
+	if err != nil {
+		return nil, err
+	}
+	r := &Replay{reading: read, times: times, ipv6Bits: c.Format.IPv6Bits, warn: c.Warn, decided: c.Decided,
+		sweep: c.Each, of: c.Limits, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
+	if c.Chart {
+		r.timeline = &timeline{}
+	}
+	for _, d := range c.Deciding {
+		r.names, r.limits = append(r.names, d.Name), append(r.limits, d.Limit)
+	}
+	r.requestsOf, r.decisions = make([]stint.Request, len(r.names)), make([]stint.Decision, len(r.names))
+	if r.columns = make([]counts, 1); r.sweep {
+		r.columns = make([]counts, len(r.names))
+	}
+	r.allowed, r.deniedBy = make([]bool, len(r.columns)), make([]int64, len(r.names))
+	r.limiter, err = stint.New(c.Store, c.Limits, &stint.Options{Now: r.now, MaxResident: 1 << 24})
+	if err != nil {
+		return nil, StoreError{err}
+	}
+	return r, nil
+}
+
+// StoreError is an error of the store, not of a log.
+type StoreError struct{ Err error }
+
+func (e StoreError) Error() string { return e.Err.Error() }
+
+func (e StoreError) Unwrap() error { return e.Err }
+
+// Requests returns how many requests were decided.
+func (r *Replay) Requests() int64 { return r.requests }
+
+// Lines reports whether any line was read.
+func (r *Replay) Lines() bool { return r.requests+r.other+r.malformed > 0 }
+
+// OnlyMalformed reports whether there were lines, and none could be read.
+func (r *Replay) OnlyMalformed() bool { return r.malformed > 0 && r.requests+r.other == 0 }
+
+// Close warns of what is odd in the logs, and closes the store.
+func (r *Replay) Close() error {
+	r.warnOfYears()
+	r.warnOfCosts()
+	r.warnOfOrder()
+	if err := r.limiter.Close(); err != nil {
+		return StoreError{err}
+	}
+	return nil
+}
+
+func (r *Replay) now() time.Time { return time.Unix(0, r.newest.Load()) }
+
+// Read decides on the requests of a log, until ctx ends. Its name is for errors
+// and warnings. If the log cannot be read to its end, the requests before are
+// decided, and the error says why.
+func (r *Replay) Read(ctx context.Context, log string, in io.Reader) error {
+	err := eachLine(ctx, in, func(number int, text []byte, err error) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == errUnended {
+			r.warn(fmt.Sprintf("%s:%d: %v", display.Visible(log), number, err))
+			err = nil
+		}
+		var e entry
+		if err == nil {
+			e, err = r.reading(text)
+		}
+		if err == errNoID {
+			r.other++
+			return nil
+		}
+		var t *tally
+		if err == nil {
+			t, err = r.tally(e.id)
+		}
+		if err != nil {
+			r.skip(log, number, err)
+			return nil
+		}
+		if e.repeated {
+			r.repeatedLines, r.repeats = r.repeatedLines+1, r.repeats+e.times
+		}
+		for range e.times {
+			if err := r.decide(t, &e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.As(err, new(StoreError)) {
+		err = fmt.Errorf("%s: %w", log, err)
+	}
+	return err
+}
+
+// skip counts a malformed line, and reports the first few.
+func (r *Replay) skip(log string, number int, err error) {
+	const most = 5
+	if r.malformed++; r.malformed <= most {
+		r.warn(fmt.Sprintf("%s:%d: skipped: %s", display.Visible(log), number, display.Visible(err.Error())))
+	}
+	if r.malformed == most+1 {
+		r.warn("further malformed lines are only counted")
+	}
+}
+
+func (r *Replay) tally(text []byte) (*tally, error) {
+	if t, ok := r.byID[string(text)]; ok { // most lines end here, and make no string
+		return t, nil
+	}
+	var buffer [64]byte // for the longest address
+	text = canonical(buffer[:0], text, r.ipv6Bits)
+	if t, ok := r.byID[string(text)]; ok {
+		return t, nil
+	}
+	id, err := stint.AnyID.Canonical(string(text))
+	if err != nil {
+		return nil, err
+	}
+	t := &tally{id, make([]counts, len(r.columns))}
+	r.byID[id] = t
+	return t, nil
+}
+
+func (r *Replay) decide(t *tally, e *entry) error {
+	at, cost, mode := e.at, e.cost, stint.Mode(0)
+	if e.checked {
+		mode = stint.CheckOnly
+	}
+	newest := r.newest.Load()
+	r.behind = max(r.behind, newest-at)
+	r.newest.Store(max(newest, at))
+	for i, name := range r.names {
+		r.requestsOf[i] = stint.Request{Key: name.Key(t.id), Cost: cost, Mode: mode}
+	}
+	var err error
+	if r.sweep {
+		err = r.limiter.SpendEach(r.requestsOf, r.decisions)
+	} else {
+		r.decisions[0], err = r.limiter.SpendAll(r.requestsOf...)
+	}
+	if errors.Is(err, stint.ErrCostOverBurst) { // no wait is long enough
+		r.overBurst++
+		if !r.sweep {
+			r.decisions[0].Key = r.tooSmall(cost)
+		}
+	} else if err != nil {
+		return StoreError{err}
+	}
+	if r.requests++; e.checked {
+		r.checked, cost = r.checked+1, 0
+	} else {
+		r.costs, r.tokens = r.costs || cost != 1, capped(r.tokens, cost)
+	}
+	for i := range r.columns {
+		ok := r.decisions[i].Allowed
+		r.allowed[i] = ok
+		r.columns[i].add(ok, cost)
+		t.columns[i].add(ok, cost)
+	}
+	if !r.allowed[0] && !r.sweep {
+		r.deniedBy[slices.Index(r.names, r.decisions[0].Key.Name)]++
+	}
+	if r.timeline != nil {
+		r.timeline.add(at, r.allowed)
+	}
+	minute, ok := r.byMinute[at/60e9]
+	if !ok {
+		minute = &counts{}
+		r.byMinute[at/60e9] = minute
+	}
+	minute.add(r.allowed[0], cost)
+	if r.decided != nil {
+		r.decided(r.allowed)
+	}
+	return nil
+}
+
+// tooSmall returns the key of the first limit with a burst below the cost.
+func (r *Replay) tooSmall(cost int64) stint.Key {
+	i := slices.IndexFunc(r.requestsOf, func(q stint.Request) bool {
+		limit, ok := r.of.For(q.Key)
+		return ok && limit != stint.Blocked && cost > limit.Burst
+	})
+	return r.requestsOf[max(0, i)].Key
+}
+
+// warnOfYears reports that years were inferred.
+func (r *Replay) warnOfYears() {
+	if t := r.times; t.inferred > 0 {
+		r.warn(fmt.Sprintf("lines without a year: %d, read as %s; --year sets the year of the first line",
+			t.inferred, t.years()))
+	}
+}
+
+// warnOfCosts reports requests that no wait admits.
+func (r *Replay) warnOfCosts() {
+	if r.overBurst > 0 {
+		r.warn(fmt.Sprintf("requests that cost more than a limit's burst: %d; such requests are always denied",
+			r.overBurst))
+	}
+}
+
+// warnOfOrder reports logs that were given newest first. A server's own lines
+// are only seconds out of order.
+func (r *Replay) warnOfOrder() {
+	if r.behind > int64(time.Hour) {
+		r.warn(fmt.Sprintf("lines are up to %s older than ones before them: give the oldest log first",
+			display.Duration(time.Duration(r.behind))))
+	}
+}

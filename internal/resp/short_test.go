@@ -1,0 +1,5 @@
+//go:build !long
+
+package resp
+
+const long = false

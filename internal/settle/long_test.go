@@ -1,0 +1,5 @@
+//go:build long
+
+package settle_test
+
+const kills = 200 // at each level

@@ -1,0 +1,62 @@
+// Package settle replaces the bound that a request has spent by its true cost.
+package settle
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// A Bound is what a request has spent before its cost was known.
+type Bound struct {
+	Key  stint.Key
+	Cost int64
+	At   time.Time // no later than the spend, by the Limiter's clock
+}
+
+// Replace returns the tokens that a request did not use, or spends those that
+// it used beside the bound, as far as the bucket has them. short is how many it
+// does not have. A bound that is returned after a while brings no token back
+// that time has brought back already, as stint.Request.Spent says.
+//
+// The Decision is the state after that. After an error the bound stays spent,
+// and short is what the request used beside it; after stint.ErrNotDurable, or
+// if a Decider lost an answer, more may be spent.
+func (b Bound) Replace(lim stint.Decider, cost int64) (short int64, d stint.Decision, err error) {
+	switch more := cost - b.Cost; {
+	case cost < 0:
+		return 0, d, fmt.Errorf("%w: %d for %v", stint.ErrNegativeCost, cost, b.Key)
+	case more < 0:
+		d, err = lim.RefundAll(stint.Request{Key: b.Key, Cost: -more, Spent: b.At})
+		return 0, d, err
+	case more > 0:
+		taken, d, err := SpendUpTo(lim, b.Key, more)
+		return more - taken, d, err
+	}
+	d, err = lim.Check(b.Key, 0)
+	return 0, d, err
+}
+
+// SpendUpTo takes as many of cost tokens as a bucket has. Deciders of this
+// module do it at one instant. Of others it takes what one Check reports.
+func SpendUpTo(lim stint.Decider, key stint.Key, cost int64) (taken int64, d stint.Decision, err error) {
+	type spender interface {
+		SpendUpTo(stint.Key, int64) (int64, stint.Decision, error)
+	}
+	if s, ok := lim.(spender); ok {
+		return s.SpendUpTo(key, cost)
+	}
+	for {
+		if d, err = lim.Check(key, 0); err != nil || !d.Allowed || d.Remaining == 0 {
+			return 0, d, err
+		}
+		n := min(cost, d.Remaining)
+		if d, err = lim.Spend(key, n); err != nil {
+			return 0, d, err
+		}
+		if d.Allowed {
+			return n, d, nil
+		}
+	}
+}

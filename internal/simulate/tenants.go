@@ -1,0 +1,178 @@
+package simulate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/chart"
+	"github.com/stint-go/stint/internal/display"
+)
+
+// Scenario is the content of a scenario file: limits that decide on the same
+// load, or tenants that share a total, each with a load of its own.
+type Scenario struct {
+	Title        string
+	Limits, Load []string
+	Total        string
+	Tenants      []Tenant
+}
+
+// Tenant shares a total with other tenants.
+type Tenant struct {
+	Name    string
+	Ceiling string // none if it is empty
+	Floor   string // none if it is empty
+	Load    []string
+}
+
+// HasTenants reports whether the scenario is one of tenants.
+func (in *Scenario) HasTenants() bool { return in.Total != "" || in.Tenants != nil }
+
+// shared is what a simulated tenant has besides its ceiling: its floor, its
+// requests, and how many of them were admitted on loan.
+type shared struct {
+	floor    stint.Limit // zero: none
+	asks     []bool      // by request: it is the tenant's
+	requests int64
+	borrowed int64
+}
+
+// readTenants returns the simulation of tenants.
+func readTenants(in *Scenario) (*Simulation, error) {
+	switch {
+	case len(in.Limits)+len(in.Load) > 0:
+		return nil, errors.New("a scenario has limits and load, or total and tenants, not both")
+	case in.Total == "":
+		return nil, errors.New("tenants share a total: the scenario has none")
+	case len(in.Tenants) == 0:
+		return nil, errors.New("a total is for tenants: the scenario has none")
+	case len(in.Tenants) > chart.MostCurves:
+		return nil, fmt.Errorf("%d tenants: no more than %d can be told apart in a chart", len(in.Tenants), chart.MostCurves)
+	}
+	total, err := stint.ParseLimit(in.Total)
+	if err != nil {
+		return nil, err
+	}
+	s := &Simulation{title: cmp.Or(in.Title, "Tenants of "+total.String()), total: total}
+	type asked struct {
+		at int64
+		by int
+	}
+	var all []asked
+	for i, t := range in.Tenants {
+		l := &simulated{name: cmp.Or(t.Name, fmt.Sprint("tenant ", i+1)), limit: stint.Unlimited, shared: &shared{}}
+		if t.Ceiling != "" {
+			if l.limit, err = stint.ParseLimit(t.Ceiling); err != nil {
+				return nil, err
+			}
+		}
+		if t.Floor != "" {
+			if l.shared.floor, err = stint.ParseLimit(t.Floor); err != nil {
+				return nil, err
+			}
+		}
+		own := &Simulation{}
+		for _, load := range t.Load {
+			if err := own.add(load); err != nil {
+				return nil, err
+			}
+		}
+		for _, at := range own.times {
+			all = append(all, asked{at, i})
+		}
+		s.end = max(s.end, own.end)
+		s.limits = append(s.limits, l)
+	}
+	if len(all) == 0 || len(all) > mostRequests {
+		return nil, fmt.Errorf("the tenants have %s: want 1 to %d", display.Plural(len(all), "request"), mostRequests)
+	}
+	slices.SortStableFunc(all, func(a, b asked) int { return cmp.Compare(a.at, b.at) })
+	for _, l := range s.limits {
+		l.shared.asks = make([]bool, len(all))
+	}
+	for i, a := range all {
+		s.times = append(s.times, a.at)
+		s.limits[a.by].shared.asks[i] = true
+		s.limits[a.by].shared.requests++
+	}
+	return s, nil
+}
+
+// runTenants has a Limiter decide on the requests of all tenants.
+func (s *Simulation) runTenants() (err error) {
+	const total = stint.Name(1)
+	names := stint.Names{total: {Label: "total", ID: stint.Shared, Limit: s.total}}
+	class := func(i int) stint.Name { return stint.Name(2 + 2*i) }
+	for i, l := range s.limits {
+		spec := stint.NameSpec{Label: l.name, ID: stint.Shared, Limit: l.limit, Parent: total}
+		if l.shared.floor != (stint.Limit{}) {
+			spec.Floor = class(i) + 1
+			names[spec.Floor] = stint.NameSpec{Label: "floor of " + l.name, ID: stint.Shared, Limit: l.shared.floor}
+		}
+		names[class(i)] = spec
+		l.admitted = make([]bool, len(s.times))
+	}
+	var now atomic.Int64
+	limiter, err := newSimulated(names, &now)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, limiter.Close()) }()
+	for i, at := range s.times {
+		now.Store(at)
+		for j, l := range s.limits {
+			if !l.shared.asks[i] {
+				continue
+			}
+			d, err := limiter.Spend(class(j).Key(""), 1)
+			if err != nil {
+				return err
+			}
+			l.note(i, &d)
+		}
+	}
+	stats := limiter.Stats().Limits
+	for i, l := range s.limits {
+		l.shared.borrowed = stats[class(i)].Borrowed
+	}
+	return nil
+}
+
+// describe returns the limits of a simulated limit or tenant.
+func (l *simulated) describe() string {
+	if l.shared == nil {
+		return l.limit.String()
+	}
+	words := "no floor"
+	if l.shared.floor != (stint.Limit{}) {
+		words = "floor " + l.shared.floor.String()
+	}
+	if l.limit != stint.Unlimited {
+		words += ", ceiling " + l.limit.String()
+	}
+	return words
+}
+
+// asks reports whether the request is for the limit.
+func (l *simulated) asks(request int) bool { return l.shared == nil || l.shared.asks[request] }
+
+// requests returns how many of all requests are for the limit.
+func (l *simulated) requests(all int) int64 {
+	if l.shared == nil {
+		return int64(all)
+	}
+	return l.shared.requests
+}
+
+// counts returns how many requests were admitted, and how many on loan.
+func (l *simulated) counts(all int) string {
+	s := fmt.Sprintf("%d of %d", l.allowed, l.requests(all))
+	if l.shared != nil {
+		s += fmt.Sprintf(", %d borrowed", l.shared.borrowed)
+	}
+	return s
+}

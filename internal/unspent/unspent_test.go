@@ -1,0 +1,38 @@
+package unspent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// State returns what a Check of cost 0 says.
+func TestState(t *testing.T) {
+	const name stint.Name = 1
+	for _, limit := range []stint.Limit{
+		stint.PerHour(5), stint.EachDay(5, time.UTC), stint.Unlimited, stint.PerHour(1),
+	} {
+		limits, err := stint.NewLimits(stint.Names{name: {Label: "a", Limit: limit}}, nil, nil)
+		require.NoError(t, err)
+		now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
+		require.NoError(t, err)
+		for range 6 {
+			want, err := lim.Check(name.Key("a"), 0)
+			require.NoError(t, err)
+			got, err := lim.Check(name.Key("a"), 1)
+			require.NoError(t, err)
+			if got.Allowed {
+				require.Equal(t, want, State(got, 1), limit)
+			} else {
+				require.Equal(t, got, State(got, 1), limit)
+			}
+			_, err = lim.Spend(name.Key("a"), 1)
+			require.NoError(t, err)
+		}
+		require.NoError(t, lim.Close())
+	}
+}
