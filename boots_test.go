@@ -230,6 +230,7 @@ func testWrongClock(t *testing.T) {
 		events := b.told()
 		require.Len(t, events, 1)
 		require.Equal(t, ClockWrong, events[0].Kind)
+		require.Error(t, events[0].Err)
 		require.Equal(t, -time.Hour, events[0].Step)
 		require.Equal(t, begun.Add(2*time.Second), b.Now())
 		b.wrong.Store(0)
@@ -239,6 +240,7 @@ func testWrongClock(t *testing.T) {
 		events = b.told()
 		require.Len(t, events, 1)
 		require.Equal(t, ClockStepped, events[0].Kind)
+		require.ErrorContains(t, events[0].Err, "2h0m0s")
 		require.Equal(t, 2*time.Hour, events[0].Step)
 		b.cut()
 

@@ -8,17 +8,38 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/groupcommit"
 	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
 )
 
-// A decision at Leased or Synced waits for a commit, and so does a hold. The
-// committer puts changes that arrive together into one save. When the save has
-// ended, it finishes them in the reverse order of their submission. If the save
-// failed, a bucket gets its old TAT back. The tokens stay spent only if the TAT
-// has changed again, or if a later commit has the bucket.
+// A hold is answered after a save. So is a change of a bucket at Synced, and one
+// at Leased that no lease covers. This is what happens between the decision and
+// the answer:
+//
+//   - The caller has changed memory, and still holds the lock of the shard.
+//     submitLocked asks needLocked what the store must get, and whether the caller
+//     waits.
+//   - putLocked puts the TAT, and the change that may be undone, into the batch
+//     that groupcommit is filling. The bucket is pending now: it stays in memory,
+//     and flushes leave it out. The caller unlocks the shard, and awaits the batch.
+//   - Other callers decide on the new TAT at once. They join the same batch, or
+//     the one after it if the save has begun.
+//   - The group's goroutine calls save, which gives all TATs of the batch to the
+//     Store in one call, and then finishes the changes, the last one first.
+//   - If the save succeeded, finishLocked marks the bucket clean, unless its TAT
+//     is no longer the saved one. If the saved TAT is a lease, finishLocked
+//     records what the lease covers.
+//   - If the save failed, the bucket is dirty again, because the file may or may
+//     not have the new TAT. The bucket gets its old TAT back, unless the TAT has
+//     changed since, a later batch has the bucket, or an answer builds on the TAT.
+//     Then the tokens stay spent, because a token that comes back twice is worse
+//     than one that is lost. If the limits have changed, the old TAT is converted
+//     or cut as they ask.
+//   - The callers wake up, with nil or ErrNotDurable.
+//
+// The renewal of a lease takes the same path, except that no caller waits. Two
+// changes of one call can be a pair: the second is undone only if the first was.
 
 // change is the change that one call made to one bucket, or to its hold.
 type change struct {
@@ -31,6 +52,7 @@ type change struct {
 	turn     *queue.Turn   // that joined the queue
 	turns    []*queue.Turn // that a reset took out of the queue
 	isHold   bool
+	limits   int  // how many of pending.limits came before it
 	renewal  bool // of a lease: no caller waits
 	counted  bool // as allowed
 	leads    bool // in its pair
@@ -41,8 +63,18 @@ type change struct {
 type work struct {
 	saves   []Change
 	changes []change
-	holds   map[Key]int // index in saves, by the held bucket
+	holds   map[Key]savedHold
 }
+
+// savedHold is the newest hold of a bucket in a commit. A Store may reorder
+// saves, so after the save its index is no longer valid.
+type savedHold struct {
+	index int // in work.saves
+	end   int64
+}
+
+// batch is the work of one commit.
+type batch = groupcommit.Batch[work]
 
 // renewalPause is the longest that a renewal of a lease waits for others. Half
 // a lease lasts longer, unless callers spend much faster than tokens come back.
@@ -57,27 +89,10 @@ type committer struct {
 	leases  atomic.Int64
 }
 
-// CommitStats are counts and times of commits. Holds wait for commits, and so
-// do decisions at Leased and Synced.
-type CommitStats struct {
-	Commits  int64
-	Buckets  int64 // buckets and holds written
-	Leases   int64 // leases written, new or renewed
-	Failures int64
-	Last     time.Duration // how long the last one took
-	Longest  time.Duration
-	Err      error // why the last one failed; nil if it did not
-}
-
 func newCommitter(f *flusher, timeout time.Duration) *committer {
 	c := &committer{flusher: f, timeout: timeout}
 	c.Group = groupcommit.New(timeout, renewalPause, &f.mu, c.save)
 	return c
-}
-
-func (c *committer) stats() CommitStats {
-	st := c.Stats()
-	return CommitStats{st.Saves, c.buckets.Load(), c.leases.Load(), st.Failures, st.Last, st.Longest, st.Err}
 }
 
 // levelOf returns the durability of a rule.
@@ -100,13 +115,13 @@ func (c *committer) levelFor(ch *change, rule uint32) Durability {
 
 // needLocked returns the TAT that the store must get for a changed bucket, and
 // when. A TAT of 0 deletes the bucket.
-func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, when gcra.Need) {
+func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, when need) {
 	s := ch.shard
 	level := c.levelFor(ch, b.Rule())
 	tail := s.tailLocked(b)
-	durable := gcra.NeedNone
+	durable := needNone
 	if level >= Leased {
-		durable = gcra.NeedFirst
+		durable = needFirst
 	}
 	switch {
 	case tail <= now:
@@ -114,27 +129,25 @@ func (c *committer) needLocked(ch *change, b table.Slot, now int64) (tat int64, 
 	case level != Leased:
 		return tail, durable
 	case tail != ch.to: // there is a queue
-		_, tat = s.limits.rules[b.Rule()].rate.Lease(tail)
-		return tat, gcra.NeedFirst
+		_, tat = s.limits.rules[b.Rule()].rate.lease(tail)
+		return tat, needFirst
 	}
 	r := &s.limits.rules[b.Rule()].rate
-	return r.Renew(ch.from, ch.to, b.Has(table.Covered), b.Has(table.Ahead), b.Has(table.Pending))
+	return r.renew(ch.from, ch.to, coveredBy(b.Meta()))
 }
 
-// unsavedLocked reports whether the store may have another TAT for a bucket
-// than memory has.
-func (s *shard) unsavedLocked(b table.Slot) bool {
-	saving := s.directory.saving.Load()
-	return b.Has(table.Dirty|table.Pending) || saving != 0 && b.Meta()&table.SaveMask == saving
+// coveredBy returns what the meta word of a slot says of the bucket's leases.
+func coveredBy(meta uint64) covered {
+	return covered{this: meta&table.Covered != 0, next: meta&table.Ahead != 0, coming: meta&table.Pending != 0}
 }
 
-// submitLocked puts the changes of rs into one commit in two cases. Either one
-// of them must be in the store before the answer, or a crash would forget some
-// of them and not others. It returns the commit to wait for. In all other cases
-// it renews the leases that are due, and returns nil.
+// submitLocked puts the changes of rs into one commit and returns it, if the
+// caller must wait for it: one of them must be in the store before the answer,
+// or a crash could forget some of them and keep others. Otherwise submitLocked
+// renews the leases that are due, and returns nil.
 func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 	c := l.committer
-	most, least, strictest := gcra.NeedNone, Synced, Memory
+	most, least, strictest := needNone, Synced, Memory
 	for i := range rs {
 		r := &rs[i]
 		b, changed := r.changedLocked()
@@ -150,12 +163,17 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 		most = max(most, when)
 	}
 	if least < Leased && strictest >= Leased {
-		most = gcra.NeedFirst
+		most = needFirst
 	}
-	if most == gcra.NeedNone {
+	if most != needFirst {
+		for i := range rs {
+			rs[i].keepLocked()
+		}
+	}
+	if most == needNone {
 		return nil
 	}
-	in := c.Lock(most == gcra.NeedFirst)
+	in := c.Lock(most == needFirst)
 	defer c.Unlock()
 	begin := len(in.Work.changes)
 	for i := range rs {
@@ -164,32 +182,71 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 		if !changed {
 			continue
 		}
-		if tat, when := c.needLocked(&r.change, b, now); when == most || most == gcra.NeedFirst {
+		if tat, when := c.needLocked(&r.change, b, now); when == most || most == needFirst {
 			ch := r.change
-			if most == gcra.NeedSoon { // the caller has its answer: nothing to undo
+			if most == needSoon { // the caller has its answer: nothing to undo
 				ch = renewalOf(r.shard, r.hash, b)
 			}
 			c.putLocked(in, &ch, b, tat)
 		}
 	}
 	orderPairs(in.Work.changes[begin:])
-	if most == gcra.NeedSoon {
+	if most == needSoon {
 		return nil
 	}
 	return in
 }
 
-// changedLocked returns the slot of a request, and whether the store must save
-// it. That is so if the request changed the bucket. After a refund or a reset
-// it is also so if the store may lack earlier changes.
+// submitCancelLocked is called after a turn has left the queue of a bucket. It
+// puts the bucket into a commit if the limit is Leased or Synced.
+func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64, given *rule) *batch {
+	if s.limits == nil || b.Rule() == 0 && given == nil {
+		return nil
+	}
+	if p := s.pendingLocked(b); p != nil {
+		p.kept = true
+	}
+	b.Clear(table.Covered) // the store has a lease that the queue needed
+	ch := change{key: slotKey(b), shard: s, hash: h, from: b.TAT(), to: b.TAT(), given: given}
+	tat, when := l.committer.needLocked(&ch, b, now)
+	if when != needFirst {
+		return nil
+	}
+	in := l.committer.Lock(true)
+	defer l.committer.Unlock()
+	l.committer.putLocked(in, &ch, b, tat)
+	return in
+}
+
+// changedLocked returns the slot of a request, and whether there is something
+// to save: the request changed the bucket, or its answer builds on changes that
+// the store may lack.
 func (r *request) changedLocked() (b table.Slot, changed bool) {
 	i, ok := r.shard.findLocked(r.key, r.hash)
 	if !ok {
 		return b, false
 	}
 	b = r.shard.At(i)
-	again := r.op == opReset || r.op == opRefund && r.cost > 0
-	return b, r.from != r.to || r.turn != nil || again && r.shard.unsavedLocked(b)
+	return b, r.from != r.to || r.turn != nil || r.builds() && r.shard.unsavedLocked(b)
+}
+
+// builds reports whether the answer builds on the TAT that the request finds,
+// even if the request changes nothing.
+func (r *request) builds() bool {
+	return r.op == opReset || (r.op == opRefund || r.op == opRaise) && r.cost > 0
+}
+
+// keepLocked is for a call that waits for no commit. If its answer builds on
+// changes that are in a commit, they stay even if that commit fails.
+func (r *request) keepLocked() {
+	if !r.builds() || r.from != r.to {
+		return
+	}
+	if i, ok := r.shard.findLocked(r.key, r.hash); ok {
+		if p := r.shard.pendingLocked(r.shard.At(i)); p != nil {
+			p.kept = true
+		}
+	}
 }
 
 // putLocked puts the TAT that the store must get for a bucket into a batch. The
@@ -205,10 +262,14 @@ func (c *committer) putLocked(in *batch, ch *change, b table.Slot, tat int64) {
 		*p = pending{batch: in, index: len(w.saves)}
 		w.saves = append(w.saves, Change{})
 	}
-	p.key = ch.key
+	p.key, p.tat = ch.key, tat
 	p.entries++
 	w.saves[p.index] = Change{ch.key, tat}
+	ch.limits = len(p.limits)
 	w.changes = append(w.changes, *ch)
+	if ch.turns != nil {
+		s.gateOfLocked(b).resets++
+	}
 	b.Set(table.Pending | table.Stored)
 	if ch.renewal {
 		b.Clear(table.Ahead)
@@ -240,16 +301,17 @@ func (c *committer) renewLocked(s *shard, hash uint64, b table.Slot, tat int64) 
 // putHoldLocked puts a hold into a batch. It is in force in memory already.
 func (c *committer) putHoldLocked(in *batch, ch *change, g *gate) {
 	w := &in.Work
-	i, ok := w.holds[ch.key]
+	saved, ok := w.holds[ch.key]
 	if !ok {
-		i = len(w.saves)
+		saved.index = len(w.saves)
 		w.saves = append(w.saves, Change{})
 		if w.holds == nil {
-			w.holds = make(map[Key]int)
+			w.holds = make(map[Key]savedHold)
 		}
-		w.holds[ch.key] = i
 	}
-	w.saves[i] = Change{holdKey(ch.key), ch.to}
+	saved.end = ch.to
+	w.holds[ch.key] = saved
+	w.saves[saved.index] = Change{holdKey(ch.key), ch.to}
 	w.changes = append(w.changes, *ch)
 	g.newest = in
 	g.commits++
@@ -291,7 +353,7 @@ func (c *committer) save(in *batch) error {
 			w.changes[next].shard.Prefetch(w.changes[next].hash)
 		}
 		ch := &w.changes[i]
-		ch.shard.mu.Lock()
+		ch.shard.lock()
 		if ch.isHold {
 			ch.shard.finishHoldLocked(ch, in, now, err)
 		} else {
@@ -310,18 +372,23 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 	s := ch.shard
 	i, ok := s.findLocked(ch.key, ch.hash)
 	if !ok {
-		return // no bucket leaves memory while it is in a commit
+		return // this does not happen: a bucket in a commit stays in memory
 	}
 	b := s.At(i)
 	if err != nil {
 		s.failLocked(ch, i)
 	}
+	if ch.turns != nil {
+		g := s.gateOfLocked(b)
+		g.resets--
+		defer s.tidyGateLocked(ch.key, g, now)
+	}
 	p := s.pendingLocked(b)
 	if p == nil || p.batch != in {
 		return // a later commit has the bucket
 	}
-	if err != nil && !p.lowered && b.TAT() == ch.to && ch.mayUndo() {
-		b.SetTAT(ch.from)
+	if err != nil && !p.kept && b.TAT() == ch.to && ch.mayUndo() {
+		b.SetTAT(p.undone(ch))
 		if g := s.gateOfLocked(b); g != nil {
 			g.queue.Put(ch.turns)
 		}
@@ -329,7 +396,7 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 	if p.entries--; p.entries > 0 {
 		return
 	}
-	tat := in.Work.saves[p.index].TAT
+	tat := p.tat
 	s.dropPendingLocked(b, p)
 	if err != nil || s.limits == nil {
 		return // a flush saves it
@@ -341,13 +408,16 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 		b.Clear(table.Stored)
 	case tail == tat:
 		s.MarkClean(i)
+	default: // the store has a lease, perhaps in place of a TAT that a flush saved before
+		s.MarkDirty(i)
 	}
 	if tat != 0 && b.Rule() > blocked && c.levelOf(s.limits, b.Rule()) == Leased {
 		s.coverLocked(b, tail, tat)
 	}
 }
 
-// failLocked notes that the store may or may not have a change.
+// failLocked notes that the store may or may not have a change. Its decision no
+// longer counts as allowed, and its turn leaves the queue.
 func (s *shard) failLocked(ch *change, i uint32) {
 	b := s.At(i)
 	if ch.counted && s.limits != nil && s.limits.declares(ch.key.Name) {
@@ -365,7 +435,7 @@ func (s *shard) failLocked(ch *change, i uint32) {
 
 // coverLocked notes that the store has a TAT, maybe a lease, for a bucket.
 func (s *shard) coverLocked(b table.Slot, tail, stored int64) {
-	switch this, next := s.limits.rules[b.Rule()].rate.Lease(tail); stored {
+	switch this, next := s.limits.rules[b.Rule()].rate.lease(tail); stored {
 	case next:
 		b.Set(table.Covered | table.Ahead)
 	case this:
@@ -374,21 +444,117 @@ func (s *shard) coverLocked(b table.Slot, tail, stored int64) {
 	}
 }
 
-// finishHoldLocked notes how the commit of a hold ended.
+// finishHoldLocked notes how the commit of a hold ended. If the newest commit
+// fails, the hold that was last saved is in force again, and not a newer one
+// whose commit failed before.
 func (s *shard) finishHoldLocked(ch *change, in *batch, now int64, err error) {
 	g := s.gateLocked(ch.key, ch.hash)
 	g.commits--
 	switch newest := g.newest == in; {
-	case err == nil && newest:
-		g.unsaved = false
-	case err != nil:
-		g.unsaved = true
-		if newest && g.hold == ch.to {
-			g.hold = ch.from
-		}
+	case err == nil:
+		g.saved = in.Work.holds[ch.key].end
+		g.unsaved = g.hold != g.saved
+	case newest:
+		g.hold, g.unsaved = g.saved, true
 	}
 	if g.commits == 0 {
 		g.newest = nil
 	}
 	s.tidyGateLocked(ch.key, g, now)
+}
+
+// pending is a bucket in a commit that has not ended.
+type pending struct {
+	key     Key
+	batch   *batch // newest commit of the bucket
+	index   int    // of its change in the batch, until the save
+	tat     int64  // that the batch saves
+	entries int    // changes of the batch to this bucket
+	limits  []limitChange
+	kept    bool // a failed commit takes nothing back: TAT was lowered since, or an answer builds on it
+}
+
+// limitChange is a change of the limit of a pending bucket.
+type limitChange struct {
+	was, is *rule
+	at      int64
+	convert bool
+}
+
+// undone returns the TAT that a bucket gets back: the one before a change, under
+// the limits that came since.
+func (p *pending) undone(ch *change) int64 {
+	tat := ch.from
+	for _, c := range p.limits[ch.limits:] {
+		if c.convert {
+			tat = c.is.convert(tat, c.at, c.was)
+		} else {
+			tat = c.is.clamp(tat, c.at)
+		}
+	}
+	return tat
+}
+
+// pendingLocked returns the commit that a bucket is in, or nil.
+func (s *shard) pendingLocked(b table.Slot) *pending {
+	if b.Has(table.Pending) {
+		for i := range s.pending {
+			if p := &s.pending[i]; uint16(p.key.Name) == b.Name() && p.key.ID == string(b.ID()) {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// dropPendingLocked notes that a bucket's newest commit has ended.
+func (s *shard) dropPendingLocked(b table.Slot, p *pending) {
+	last := &s.pending[len(s.pending)-1]
+	*p, *last = *last, pending{}
+	s.pending = s.pending[:len(s.pending)-1]
+	b.Clear(table.Pending)
+}
+
+// unsavedLocked reports whether the store may have another TAT for a bucket
+// than memory has.
+func (s *shard) unsavedLocked(b table.Slot) bool {
+	saving := s.directory.saving.Load()
+	return b.Has(table.Dirty|table.Pending) || saving != 0 && b.Meta()&table.SaveMask == saving
+}
+
+// lowerLocked gives a bucket an earlier TAT, after a refund, a reset or a change
+// of its limit. Write gives it a later one, after a spend, a raise or a change of
+// its limit. Only two other things change the TAT of a bucket in memory. A queue
+// charges its turns, which leaves the tail as it is. A failed commit takes back
+// its own change.
+func (s *shard) lowerLocked(i uint32, tat int64) {
+	if p := s.pendingLocked(s.At(i)); p != nil {
+		p.kept = true
+	}
+	s.Write(i, tat)
+}
+
+// pair links two changes of one call: if their commit fails, the second is
+// undone only if the leading one was.
+type pair struct{ undone bool }
+
+// mayUndo reports whether a change may be undone. It notes that the leading
+// change of a pair is undone, so call it for that one first.
+func (ch *change) mayUndo() bool {
+	if ch.pair != nil && ch.leads {
+		ch.pair.undone = true
+	}
+	return ch.pair == nil || ch.pair.undone
+}
+
+// orderPairs puts the leading changes of one call last, because save finishes
+// the last change of a commit first.
+func orderPairs(changes []change) {
+	last := len(changes)
+	for i := len(changes) - 1; i >= 0; i-- {
+		if changes[i].leads {
+			last--
+			changes[i], changes[last] = changes[last], changes[i]
+		}
+	}
 }

@@ -49,18 +49,23 @@ func TestCommit(t *testing.T) {
 		require.Zero(t, r.stored(holdKey(held)))
 		require.EqualValues(t, 20, r.spent(key))
 	})
-	run("a context ends during the commit", Options{}, func(t *testing.T, r *rig) {
-		key := synced.Key("a")
-		r.disk.shut()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		ended := make(chan error)
-		go func() { ended <- r.Wait(ctx, key, 100) }()
-		pass(2 * time.Second)
-		r.disk.open()
-		require.ErrorIs(t, <-ended, context.DeadlineExceeded)
-		require.EqualValues(t, 100, r.spent(key), "its turn had come")
-	})
+	for name, used := range map[string]int64{"the tokens are there": 0, "the turn comes during the commit": 40} {
+		run("a context ends during the commit of a Wait, "+name, Options{}, func(t *testing.T, r *rig) {
+			key := synced.Key("a")
+			r.take(key, used)
+			r.disk.shut()
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- r.Wait(ctx, key, 100) }()
+			synctest.Wait()
+			r.clock.advance(time.Duration(used) * time.Hour)
+			cancel()
+			r.disk.open()
+			require.ErrorIs(t, <-ended, context.Canceled)
+			require.Zero(t, r.spent(key), "the caller does not go")
+			require.LessOrEqual(t, r.stored(key), r.tat(0))
+		})
+	}
 	run("a failed commit", Options{}, func(t *testing.T, r *rig) {
 		r.disk.fail(errDisk, "save")
 		_, err := r.Spend(synced.Key("a"), 1)
@@ -164,6 +169,153 @@ func TestRenewal(t *testing.T) {
 		<-answered
 		require.Equal(t, r.tat(25), r.stored(key), "the store has the next half as well")
 	})
+}
+
+// A flush has saved the exact TAT of a bucket, and then a commit saves a lease in
+// its place. The lease is not the bucket's last word: the next flush saves the
+// exact TAT again. Otherwise eviction would withhold tokens without a crash.
+func TestLeaseAfterFlush(t *testing.T) {
+	inBubble(t, hundred, Options{}, func(t *testing.T, r *rig) {
+		key := leased.Key("a")
+		r.take(key, 1)
+		r.disk.shut()
+		flushed, raised := make(chan error, 1), make(chan error, 1)
+		go func() { flushed <- r.Flush() }()
+		synctest.Wait()
+		require.Equal(t, []Change{{key, r.tat(1)}}, r.disk.latest(), "the flush is in its save")
+		go func() { // it changes nothing, but waits until the store has that
+			_, err := r.Raise(Request{Key: key}, r.Now().Add(time.Minute))
+			raised <- err
+		}()
+		for joined := false; !joined; runtime.Gosched() { // synctest.Wait would wait for the commit, which waits for the flush
+			s, _ := r.directory.shard(key)
+			s.mu.Lock()
+			joined = len(s.pending) > 0
+			s.mu.Unlock()
+		}
+		require.Empty(t, raised)
+		r.disk.open()
+		require.NoError(t, <-flushed)
+		require.NoError(t, <-raised)
+		require.Greater(t, r.stored(key), r.tat(1), "the commit has saved a lease")
+
+		require.NoError(t, r.Flush())
+		require.Equal(t, r.tat(1), r.stored(key))
+		r.evictAll(true)
+		require.Zero(t, r.Stats().Resident)
+		require.EqualValues(t, 1, r.spent(key))
+	})
+}
+
+// A commit fails that had taken a bucket from one TAT to another. The bucket was
+// full in between, because of a refund that needed no commit, and now it has the
+// second TAT again, because of a spend that was acknowledged. That spend is not
+// taken back.
+func TestFailedCommitAfterRefund(t *testing.T) {
+	inBubble(t, hundred, Options{}, func(t *testing.T, r *rig) {
+		key := flushed.Key("a")
+		r.disk.shut()
+		failed := make(chan error, 1)
+		go func() {
+			_, err := r.SpendAll(Request{Key: key, Cost: 30}, Request{Key: synced.Key("a"), Cost: 1})
+			failed <- err
+		}()
+		synctest.Wait()
+		r.refund(key, 100)
+		r.take(key, 30)
+		r.disk.gate <- errDisk
+		require.ErrorIs(t, <-failed, ErrNotDurable)
+		r.disk.open()
+		require.EqualValues(t, 30, r.spent(key))
+		require.NoError(t, r.Flush())
+		require.Equal(t, r.tat(30), r.stored(key))
+	})
+}
+
+// A call that waits for no commit finds nothing to change, because a change in a
+// commit has done so already. It was acknowledged, so that change stays even if
+// its commit fails.
+func TestAnswerBuildsOnFailedCommit(t *testing.T) {
+	key := flushed.Key("a")
+	run := func(name string, test func(t *testing.T, r *rig)) {
+		t.Run(name, func(t *testing.T) { inBubble(t, hundred, Options{}, test) })
+	}
+	fail := func(t *testing.T, r *rig, call func() error, then func()) {
+		failed := make(chan error, 1)
+		r.disk.shut()
+		go func() { failed <- call() }()
+		synctest.Wait()
+		then()
+		r.disk.gate <- errDisk
+		require.ErrorIs(t, <-failed, ErrNotDurable)
+		r.disk.open()
+	}
+	run("a raise on a spend", func(t *testing.T, r *rig) {
+		full := r.Now().Add(20 * time.Hour)
+		fail(t, r, func() error {
+			_, err := r.SpendAll(Request{Key: key, Cost: 30}, Request{Key: synced.Key("a"), Cost: 1})
+			return err
+		}, func() {
+			_, err := r.Raise(Request{Key: key}, full)
+			require.NoError(t, err)
+		})
+		require.GreaterOrEqual(t, r.spent(key), int64(20))
+	})
+	run("a refund on a reset", func(t *testing.T, r *rig) {
+		r.take(key, 30)
+		r.hold(key, time.Hour) // for the reset to need a commit
+		fail(t, r, func() error { return r.Reset(key) }, func() { r.refund(key, 10) })
+		require.LessOrEqual(t, r.spent(key), int64(20))
+	})
+}
+
+// A bucket is refunded, the limits change, and then the commit of the refund fails.
+func TestFailedCommitAfterOtherLimits(t *testing.T) {
+	key := synced.Key("a")
+	for name, c := range map[string]struct {
+		change func(t *testing.T, r *rig) error
+		left   int64
+		reset  time.Duration
+	}{
+		"SetLimits": {func(t *testing.T, r *rig) error { // no request waits longer than for an empty bucket
+			return r.SetLimits(levelLimits(t, ten))
+		}, 0, 10 * time.Second},
+		"SetOverrides": {func(_ *testing.T, r *rig) error { // what was used stays used
+			limit := Limit{Burst: 1000, Count: 1, Period: time.Second, Durability: Synced}
+			return r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{synced: limit})
+		}, 970, 30 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, hundred, Options{}, func(t *testing.T, r *rig) {
+				r.take(key, 30)
+				r.disk.shut()
+				failed, changed := make(chan error, 1), make(chan error, 1)
+				go func() {
+					_, err := r.Refund(key, 30)
+					failed <- err
+				}()
+				synctest.Wait()
+				was := r.Limits()
+				go func() { changed <- c.change(t, r) }()
+				for r.Limits() == was { // the limits are in force before a save of SetOverrides
+					runtime.Gosched()
+				}
+				for joined := false; !joined; runtime.Gosched() {
+					s, _ := r.directory.shard(key)
+					s.mu.Lock()
+					joined = len(s.pending) > 0 && len(s.pending[0].limits) > 0
+					s.mu.Unlock()
+				}
+				r.disk.gate <- errDisk
+				require.ErrorIs(t, <-failed, ErrNotDurable)
+				r.disk.open()
+				require.NoError(t, <-changed)
+				d := r.check(key, 0)
+				require.Equal(t, c.left, d.Remaining)
+				require.Equal(t, c.reset, d.ResetAfter)
+			})
+		})
+	}
 }
 
 // TestExactAfterClose shows that after a Flush the store has all that was spent

@@ -85,7 +85,7 @@ func concurrentLaw(t *testing.T, store Store, resident, calls int) {
 					logs[key] = append(logs[key], admission{from, to, cost})
 				}
 				var err error
-				switch rnd.IntN(12) {
+				switch rnd.IntN(14) {
 				case 0, 1, 2, 3:
 					var d Decision
 					if d, err = l.Spend(key, cost); d.Allowed {
@@ -127,6 +127,8 @@ func concurrentLaw(t *testing.T, store Store, resident, calls int) {
 					err = l.Health()
 				case 10: // makes memory scarce
 					_, err = l.Spend(key.Name.Key(fmt.Sprint("other ", rnd.IntN(2000))), 1)
+				case 11, 12:
+					promote(l, key)
 				default:
 					clock.advance(time.Duration(rnd.IntN(2000)) * time.Microsecond)
 				}

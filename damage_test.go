@@ -122,6 +122,7 @@ func lifeOf(t testing.TB, path string, n int) (outcome string) {
 		}
 	}
 	note("flush", l.Flush())
+	note("upkeep", l.store.Maintain(l.Now()))
 	note("compact", l.store.(*BoltStore).Compact())
 	for range l.Buckets(damagedPartly) {
 	}
@@ -231,7 +232,7 @@ func testRecover(t *testing.T) {
 		name  string
 		make  func(path string)
 		err   error
-		aside bool // with Recover
+		aside bool // with SetAsideCorrupt
 		want  string
 	}{
 		{"empty", write(""), ErrCorrupt, true, "it is empty; remove it to start anew"},
@@ -285,7 +286,7 @@ func testRecover(t *testing.T) {
 			}
 			o := damagedOptions()
 			events := make(chan Event, 10)
-			o.Recover, o.OnEvent = true, func(e Event) { events <- e }
+			o.SetAsideCorrupt, o.OnEvent = true, func(e Event) { events <- e }
 			l, err := Open(path, damagedLimits(t), o)
 			if !c.aside {
 				require.Error(t, err)

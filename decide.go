@@ -1,13 +1,13 @@
 package stint
 
 import (
-	"cmp"
+	"context"
 	"fmt"
 	"math"
+	"math/bits"
 	"runtime"
 	"time"
 
-	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -22,28 +22,40 @@ type Decision struct {
 	Limit      Limit         // the limit it was held to; zero if none is configured
 }
 
-// stricter reports whether a is a stricter decision than b: denied before
-// allowed, then the longer RetryAfter, then the fewer Remaining. The last two
-// fields only make the result independent of the order of comparison.
+// stricter reports whether a is a stricter decision than b: the longer
+// RetryAfter, which a denial has, then the fewer Remaining. The other fields only
+// make the result independent of the order of comparison.
 func (a *Decision) stricter(b *Decision) bool {
-	if a.Allowed != b.Allowed {
-		return b.Allowed
+	return a.state().stricter(b.state(), &a.Key, &b.Key) == 1
+}
+
+func (a *Decision) state() state {
+	return state{int64(a.RetryAfter), a.Remaining, int64(a.ResetAfter)}
+}
+
+// state has the numbers of a Decision. None is negative.
+type state struct{ wait, remaining, reset int64 }
+
+// stricter returns 1 if Decision.stricter is true, and otherwise 0. It compares
+// three numbers like three digits of one, because a processor cannot predict
+// branches on the state of buckets.
+func (a state) stricter(b state, key, other *Key) int {
+	if a.reset == b.reset && a.wait == b.wait && a.remaining == b.remaining {
+		return max(0, other.compare(*key))
 	}
-	return cmp.Or(
-		cmp.Compare(b.RetryAfter, a.RetryAfter),
-		cmp.Compare(a.Remaining, b.Remaining),
-		cmp.Compare(b.ResetAfter, a.ResetAfter),
-		a.Key.compare(b.Key),
-	) < 0
+	_, less := bits.Sub64(uint64(b.reset), uint64(a.reset), 0)
+	_, less = bits.Sub64(uint64(a.remaining), uint64(b.remaining), less)
+	_, less = bits.Sub64(uint64(b.wait), uint64(a.wait), less)
+	return int(less)
 }
 
 // Allow reports whether one request for the key may pass, and spends a token
 // if so. If Spend would return an error, the answer is Options.FailOpen.
 func (l *Limiter) Allow(key Key) bool {
-	if allowed, done := l.fastPath(key, 1, opSpend, nil); done {
-		return allowed
+	if answer := l.fastPath(key, 1, opSpend, nil); answer != fastDeclined {
+		return answer != fastDenied
 	}
-	d, err := l.slowPath(key, 1, opSpend, readClock)
+	d, err := l.slowPath(key, 1, opSpend)
 	return d.Allowed || err != nil && l.opts.FailOpen
 }
 
@@ -52,28 +64,96 @@ func (l *Limiter) Allow(key Key) bool {
 // was spent, except that after ErrNotDurable the tokens may stay spent.
 func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
 	if l.hasShares.Load() && l.isClass(key.Name) {
-		return l.slowPath(key, cost, opSpend, readClock)
+		return l.slowPath(key, cost, opSpend)
 	}
-	if _, done := l.fastPath(key, cost, opSpend, &d); !done {
-		d, err = l.slowPath(key, cost, opSpend, readClock)
+	if l.fastPath(key, cost, opSpend, &d) == fastDeclined {
+		d, err = l.slowPath(key, cost, opSpend)
+	}
+	return d, err
+}
+
+// SpendContext is Spend, but waits for a commit only until ctx ends. ctx has no
+// part in the decision, which is made even if ctx has ended: a client that
+// disconnects early spends all the same. If ctx ends before the commit, the
+// error wraps ErrNotDurable and the error of ctx. The tokens then stay spent if
+// the commit succeeds, and are returned if it fails. Loading a bucket does not
+// end with ctx.
+func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Decision, err error) {
+	if l.fastPath(key, cost, opSpend, &d) == fastDeclined {
+		err = l.all(ctx, []Request{{Key: key, Cost: cost}}, &d, nil, opSpend)
 	}
 	return d, err
 }
 
 // Check returns the Decision that Spend would return, and changes nothing.
 func (l *Limiter) Check(key Key, cost int64) (d Decision, err error) {
-	if _, done := l.fastPath(key, cost, opCheck, &d); !done {
-		d, err = l.slowPath(key, cost, opCheck, readClock)
+	if l.fastPath(key, cost, opCheck, &d) == fastDeclined {
+		d, err = l.slowPath(key, cost, opCheck)
 	}
 	return d, err
 }
 
+// SpendUpTo takes as many of cost tokens as the key's bucket has, at one
+// instant, and returns how many it took. It takes none from a bucket that is
+// held, has a queue, or is Blocked, and all from one without a limit. The cost
+// may be over the limit's Burst. The Decision is that of a Spend of the tokens
+// that it took. Errors are those of Spend, and taken is 0 then.
+//
+// If the limit is a share of a total, it takes what ceiling, floor and total
+// have at one instant. Tokens that come back during the call may stay.
+func (l *Limiter) SpendUpTo(key Key, cost int64) (taken int64, d Decision, err error) {
+	return l.SpendUpToRequest(Request{Key: key, Cost: cost})
+}
+
+// SpendUpToRequest is SpendUpTo for a Request, which may have a Limit of its
+// own. Its Mode is ignored.
+func (l *Limiter) SpendUpToRequest(req Request) (taken int64, d Decision, err error) {
+	if req.Cost > 0 && l.limits.Load().member(req.Key.Name).role != plainRole {
+		return l.spendUpToShare(req)
+	}
+	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: opSpend, upTo: true}}
+	if err := l.give(&rs[0], &req); err != nil {
+		return 0, Decision{}, l.failed(req.Key, err)
+	}
+	d, err = l.slowPathOf(rs[:])
+	if d.Allowed {
+		taken = rs[0].cost
+	}
+	return taken, d, err
+}
+
+// spendUpToShare is SpendUpTo for a limit in a tree of shares. Each round that
+// fails means that other requests have spent.
+func (l *Limiter) spendUpToShare(req Request) (taken int64, d Decision, err error) {
+	all := req.Cost
+	for {
+		req.Cost, req.Mode = 0, CheckOnly
+		if d, err = l.SpendAll(req); err != nil {
+			return 0, d, err
+		}
+		if d.Allowed {
+			taken = min(all, d.Remaining)
+		}
+		req.Cost, req.Mode = taken, CheckAndSpend
+		if d, err = l.SpendAll(req); err != nil {
+			return 0, d, err
+		}
+		if d.Allowed || taken == 0 {
+			return taken, d, nil
+		}
+		taken = 0
+	}
+}
+
 // Refund gives cost tokens back to the key's bucket, up to its burst, and
 // reports its state. The Decision always allows. Refunding a full bucket
-// changes nothing. After ErrNotDurable the tokens may be missing; after any
-// other error nothing changed.
+// changes nothing. Refund cannot know how many of the tokens have come back
+// with time since they were spent, and gives all of them back. So a late refund
+// may let a bucket admit more than its limit; RefundAll with Request.Spent does
+// not. After ErrNotDurable the tokens may be missing; after any other error
+// nothing changed.
 func (l *Limiter) Refund(key Key, cost int64) (Decision, error) {
-	return l.slowPath(key, cost, opRefund, readClock)
+	return l.slowPath(key, cost, opRefund)
 }
 
 // Reset makes the buckets full, as if they had never been used, and ends their
@@ -92,7 +172,7 @@ func (l *Limiter) Reset(keys ...Key) error {
 func (l *Limiter) reset(key Key) error {
 	rs := [1]request{{change: change{key: key}, op: opReset}}
 	r := &rs[0]
-	if err := r.locate(l.directory); err != nil {
+	if err := r.locate(l); err != nil {
 		return err
 	}
 	if err := l.lockFound(r); err != nil {
@@ -100,7 +180,7 @@ func (l *Limiter) reset(key Key) error {
 	}
 	now := l.clock.Now()
 	if !r.resident && r.rule > blocked {
-		r.tat = r.shard.limits.rules[r.rule].rate.Clamp(r.tat, now) // for an undo
+		r.tat = r.shard.limits.rules[r.rule].clamp(r.tat, now) // for an undo
 	}
 	r.from = r.tat
 	r.to = min(now, r.tat)
@@ -124,103 +204,171 @@ func (l *Limiter) reset(key Key) error {
 	return l.committer.await(in)
 }
 
-// readClock stands for an instant, and tells slowPath to read the clock.
-const readClock = math.MinInt64
-
-// fastPath decides on a bucket that is in memory and has no hold, queue or
-// commit to deal with. If done is false, fastPath has changed nothing, and the
-// caller must take the slow path. d may be nil.
-func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) (allowed, done bool) {
-	if len(key.ID) > maxIDLen {
-		return false, false
+// Raise takes tokens from a bucket, so that it is full no earlier than at the
+// time full, and returns when it will be full. If that time has passed, Raise
+// takes nothing. It is for buckets whose state is known from elsewhere: of two
+// states the emptier stays, so nothing is spent twice, in whatever order they
+// come. Raise empties a bucket at most. It changes no queue, and no bucket whose
+// limit is Unlimited or Blocked: for these it returns the present time.
+//
+// The Limit of the Request counts, or else the configured one. Cost and Mode do
+// not. The change is as durable as a spend. Errors are those of Spend, and
+// ErrShare for a share of a total.
+func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
+	rs := [1]request{{change: change{key: req.Key}, cost: l.clock.Instant(full), op: opRaise}}
+	err := l.give(&rs[0], &req)
+	if ls := l.limits.Load(); err == nil && ls.member(req.Key.Name).role != plainRole {
+		err = fmt.Errorf("%w: %s cannot be raised", ErrShare, ls.labeled(req.Key))
 	}
-	s, h := l.directory.shard(key)
-	s.Prefetch(h)
-	s.mu.Lock()
-	allowed, done, late := l.fastPathLocked(s, h, key, cost, op, l.clock.Now(), d)
-	s.mu.Unlock()
-	if late {
-		runtime.Gosched()
+	if err != nil {
+		return time.Time{}, l.failed(req.Key, err)
 	}
-	return allowed, done
+	d, err := l.slowPathOf(rs[:])
+	if err != nil {
+		return time.Time{}, err
+	}
+	if d.Limit == (Limit{}) || d.Limit == Blocked {
+		return l.Now(), nil
+	}
+	return time.Unix(0, rs[0].to), nil
 }
 
-func (l *Limiter) fastPathLocked(s *shard, h uint64, key Key, cost int64, op op, now int64, d *Decision) (allowed,
-	done, late bool) {
-	i, ok := s.findLocked(key, h)
+// fastAnswer is what the fast path found.
+type fastAnswer uint8
+
+const (
+	fastDeclined fastAnswer = iota // nothing was decided or changed: take the slow path
+	fastDenied
+	fastAllowed
+	fastYield // allowed, and the caller should let the committer run
+)
+
+// fastPath decides on a bucket that is in memory and has no hold, queue or
+// commit to deal with. d may be nil.
+func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) fastAnswer {
+	if len(key.ID) > maxIDLen {
+		return fastDeclined
+	}
+	var at located
+	at.shard, at.hash = l.directory.shard(key)
+	if l.directory.lanes.at(at.hash).Load() == nil {
+		at.shard.Prefetch(at.hash)
+	}
+	return l.fastPathAt(at, key, cost, op, l.clock.Now(), d)
+}
+
+// fastPathAt is fastPath at an instant that was read before. An older instant
+// makes a decision stricter, so the clock is read before the lock is taken.
+func (l *Limiter) fastPathAt(at located, key Key, cost int64, op op, now int64, d *Decision) fastAnswer {
+	s, hot := at.shard, l.directory.lanes.at(at.hash)
+	if n := hot.Load(); n != nil && n.is(key, at.hash) {
+		if answer := n.decide(cost, op, now, d); answer != fastDeclined {
+			return answer
+		}
+	}
+	contended := !s.mu.TryLock()
+	if contended {
+		s.mu.Lock()
+	}
+	var answer fastAnswer
+	if n := hot.Load(); n != nil && n.is(key, at.hash) { // while this waited for the lock
+		answer = n.decide(cost, op, now, d)
+	} else {
+		answer = l.fastPathLocked(at, key, cost, op, now, d)
+		if contended && op == opSpend && answer != fastDeclined {
+			s.contendedLocked(l, at, key)
+		}
+	}
+	s.mu.Unlock()
+	if answer == fastYield {
+		runtime.Gosched()
+	}
+	return answer
+}
+
+func (l *Limiter) fastPathLocked(at located, key Key, cost int64, op op, now int64, d *Decision) fastAnswer {
+	s := at.shard
+	i, ok := s.findLocked(key, at.hash)
 	if !ok || s.limits == nil {
-		return false, false, false
+		return fastDeclined
 	}
 	b := s.At(i)
 	m := b.Meta()
 	if table.RuleOf(m) <= blocked || m&table.Gate != 0 {
-		return false, false, false
+		return fastDeclined
 	}
 	r := &s.limits.rules[table.RuleOf(m)]
-	level := cmp.Or(r.limit.Durability, l.opts.Durability)
-	if uint64(cost) > uint64(r.rate.Burst) || level == Synced && op == opSpend { // the cost may be negative
-		return false, false, false
+	level := r.level(l.opts.Durability)
+	if uint64(cost) > uint64(r.rate.burst) || level == Synced && op == opSpend { // the cost may be negative
+		return fastDeclined
 	}
 	tat := b.TAT()
-	next, wait := r.rate.Spend(tat, now, cost)
-	allowed = wait == 0
+	base := now
+	if r.limit.calendar != 0 { // this is rule.at, which the compiler does not inline
+		if p := r.periods.Last(); p.Contains(now) {
+			base = p.End
+		} else {
+			base = r.periods.End(now)
+		}
+	}
+	answer := fastAllowed
+	next, wait := r.rate.spend(tat, base, cost)
+	if wait != 0 {
+		answer = fastDenied
+		if base != now {
+			wait = base - now
+		}
+	}
 	if op == opSpend {
 		switch {
-		case !allowed || cost == 0:
+		case wait > 0 || cost == 0:
 			if m&table.Used == 0 {
 				s.Use(i)
 			}
 		case level < Leased:
 			s.Write(i, next)
 		default:
-			lease, when := r.rate.Renew(tat, next, m&table.Covered != 0, m&table.Ahead != 0, m&table.Pending != 0)
-			if when == gcra.NeedFirst {
-				return false, false, false
+			lease, when := r.rate.renew(tat, next, coveredBy(m))
+			if when == needFirst {
+				return fastDeclined
 			}
 			s.Write(i, next)
-			if when == gcra.NeedSoon {
-				late = l.committer.renewLocked(s, h, b, lease)
+			if when == needSoon && l.committer.renewLocked(s, at.hash, b, lease) {
+				answer = fastYield
 			}
 		}
-		s.countLocked(key.Name, allowed)
+		s.countLocked(key.Name, wait == 0)
 	}
 	if d != nil {
-		d.Allowed = allowed
+		d.Allowed = wait == 0
 		d.RetryAfter = time.Duration(wait)
 		d.Key = key
-		r.report(d, next, now)
+		r.reportAt(d, next, now, base)
 	}
-	return allowed, true, late
+	return answer
 }
 
-// report puts the limit, and what a bucket with this TAT holds, into d.
-func (r *rule) report(d *Decision, tat, now int64) {
-	d.Limit = r.limit
-	d.Remaining = r.rate.Remaining(tat, now)
-	d.ResetAfter = time.Duration(gcra.ResetAfter(tat, now))
-}
-
-// slowPath decides on one bucket, at the instant now. It reads the clock
-// instead if now is readClock, or if the bucket's state may be newer than now.
-func (l *Limiter) slowPath(key Key, cost int64, op op, now int64) (Decision, error) {
+// slowPath decides on one bucket.
+func (l *Limiter) slowPath(key Key, cost int64, op op) (Decision, error) {
 	if m := l.limits.Load().member(key.Name); m.role != plainRole {
 		return l.slowPathShare(m, Request{Key: key, Cost: cost}, op)
 	}
 	rs := [1]request{{change: change{key: key}, cost: cost, op: op}}
-	return l.slowPathOf(rs[:], now)
+	return l.slowPathOf(rs[:])
 }
 
 // slowPathOf is slowPath for one request.
-func (l *Limiter) slowPathOf(rs []request, now int64) (Decision, error) {
+func (l *Limiter) slowPathOf(rs []request) (Decision, error) {
 	r := &rs[0]
-	if err := r.locate(l.directory); err != nil {
+	if err := r.locate(l); err != nil {
 		return Decision{}, l.failed(r.key, err)
 	}
 	if err := l.lockFound(r); err != nil {
 		return Decision{}, l.failed(r.key, err)
 	}
-	if now == readClock || !r.resident || r.shard.At(r.index).Has(table.Gate) {
-		now = l.clock.Now()
+	now := l.clock.Now()
+	if r.began != 0 && r.resident && !r.shard.At(r.index).Has(table.Gate) {
+		now = r.began // the state of the bucket is no newer
 	}
 	var d Decision
 	var in *batch
@@ -255,10 +403,15 @@ const (
 // TAT of the bucket.
 type request struct {
 	change
-	cost int64
-	op   op
-	mode Mode
-	at   int // index in the caller's requests
+	cost  int64
+	op    op
+	mode  Mode
+	at    int   // index in the caller's requests
+	began int64 // instant of the SpendEach that it is in; otherwise 0
+
+	waits bool  // it asks again: a denial does not count
+	spent int64 // of a refund: instant of the spend; 0 if it is unknown
+	upTo  bool  // decideLocked cuts the cost down to what the bucket has
 
 	resident bool // in memory: index is valid
 	index    uint32
@@ -274,15 +427,33 @@ type request struct {
 }
 
 // locate checks what can be checked without the bucket, and finds its shard.
-func (r *request) locate(t *directory) error {
+func (r *request) locate(l *Limiter) error {
 	if r.cost < 0 {
-		return fmt.Errorf("%w: %d for %v", ErrNegativeCost, r.cost, r.key)
+		return fmt.Errorf("%w: %d for %v", ErrNegativeCost, r.cost, l.limits.Load().labeled(r.key))
 	}
 	if len(r.key.ID) > maxIDLen {
 		return fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalidID, len(r.key.ID), maxIDLen)
 	}
-	r.shard, r.hash = t.shard(r.key)
+	r.shard, r.hash = l.directory.shard(r.key)
 	r.shard.Prefetch(r.hash)
+	return nil
+}
+
+// lockFound locks the shard of r once the state of its bucket is known.
+func (l *Limiter) lockFound(r *request) error {
+	r.shard.lock()
+	for !r.findLocked() {
+		r.shard.mu.Unlock()
+		if err := l.load(r); err != nil {
+			return err
+		}
+		r.shard.lock()
+	}
+	if r.shard.limits == nil {
+		r.shard.mu.Unlock()
+		return ErrClosed
+	}
+	r.useConfiguredLocked(l.opts.Durability)
 	return nil
 }
 
@@ -299,6 +470,51 @@ func (r *request) findLocked() bool {
 		}
 	}
 	return r.limits == s.limits && (r.resident || r.removals == s.Removals())
+}
+
+// load asks the store for the TAT of a bucket that is not in memory.
+func (l *Limiter) load(r *request) error {
+	if l.directory.resident.Load() >= int64(l.opts.MaxResident) {
+		if err := l.evictOne(); err != nil {
+			return err
+		}
+	}
+	r.shard.lock()
+	limits, removals := r.shard.limits, r.shard.Removals()
+	r.shard.mu.Unlock()
+	if limits == nil {
+		return ErrClosed
+	}
+	rule, err := limits.resolve(r.key)
+	if err != nil {
+		return err
+	}
+	r.rule, r.limits, r.removals, r.saved, r.tat = rule, limits, removals, 0, 0
+	if rule <= blocked && r.op != opReset && (r.given == nil || !r.given.limited()) {
+		return nil
+	}
+	r.saved, err = l.loadTAT(r.key)
+	r.tat = r.saved
+	return err
+}
+
+// loadTAT returns the TAT that the store has for a bucket.
+func (l *Limiter) loadTAT(key Key) (tat int64, err error) {
+	l.loads.Add(1)
+	tat, err = l.store.Load(key)
+	was := l.loadFailure.Load()
+	if err == nil {
+		if was != nil {
+			l.loadFailure.CompareAndSwap(was, nil)
+		}
+		return tat, nil
+	}
+	is := &failure{err, l.Now()}
+	if was != nil {
+		is.since = was.since
+	}
+	l.loadFailure.CompareAndSwap(was, is) // another load may have ended since
+	return 0, fmt.Errorf("stint: %w", err)
 }
 
 // decideLocked decides at the instant now, and sets the new TAT of the bucket.
@@ -329,18 +545,24 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 	}
 	if r.op == opRefund || r.op == opRaise {
 		if r.op == opRefund {
-			r.to = rule.rate.Refund(r.tat, now, r.cost)
+			r.to = rule.refund(r.tat, now, r.cost, r.spent)
 		} else if r.cost > now {
-			r.to = max(r.tat, rule.rate.Clamp(r.cost, now))
+			r.to = max(r.tat, rule.clamp(r.cost, now))
+		} else {
+			r.cost = 0 // it asks for nothing
 		}
 		d.Allowed = true
 		rule.report(d, g.tail(r.to), now)
 		return nil
 	}
-	if r.cost > rule.rate.Burst {
-		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, r.cost, rule.rate.Burst, r.key)
+	if r.upTo {
+		r.cost = min(r.cost, rule.remaining(g.tail(r.tat), now))
 	}
-	next, wait := rule.rate.Spend(g.tail(r.tat), now, r.cost)
+	if r.cost > rule.rate.burst {
+		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, r.cost, rule.rate.burst,
+			r.shard.limits.labeled(r.key))
+	}
+	next, wait := rule.spend(g.tail(r.tat), now, r.cost)
 	if early := g.notBefore() - now; early > wait {
 		next, wait = g.tail(r.tat), early
 	}
@@ -353,9 +575,53 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 	return nil
 }
 
+// ruleLocked returns the rule that the request is held to.
+func (r *request) ruleLocked() *rule {
+	if r.given != nil {
+		return r.given
+	}
+	return &r.shard.limits.rules[r.rule]
+}
+
+// clampLocked clamps a TAT that was loaded. A bucket in memory is not clamped
+// to a given limit, because other requests may bring larger limits.
+func (r *request) clampLocked(now int64) {
+	configured, held := &r.shard.limits.rules[r.rule], r.ruleLocked()
+	if r.resident || !configured.limited() && !held.limited() {
+		return
+	}
+	most := int64(0)
+	for _, rule := range [...]*rule{configured, held} {
+		if rule.limited() {
+			most = max(most, rule.clamp(math.MaxInt64, now))
+		}
+	}
+	r.tat = min(r.tat, most)
+}
+
+// report puts the limit, and what a bucket with this TAT holds, into d.
+func (r *rule) report(d *Decision, tat, now int64) { r.reportAt(d, tat, now, r.at(now)) }
+
+// reportAt is report for callers that have r.at(now).
+func (r *rule) reportAt(d *Decision, tat, now, at int64) {
+	d.Limit = r.limit
+	remaining, reset := r.holds(tat, now, at)
+	d.Remaining, d.ResetAfter = remaining, time.Duration(reset)
+}
+
+// holds returns the tokens in a bucket with this TAT, and the time until it is
+// full.
+func (r *rule) holds(tat, now, at int64) (remaining, reset int64) {
+	remaining, reset = r.rate.remaining(tat, at), resetAfter(tat, at)
+	if at != now && reset != 0 {
+		reset = at - now
+	}
+	return remaining, reset
+}
+
 // countLocked counts a decision to spend.
 func (r *request) countLocked(allowed bool) {
-	if r.op == opSpend {
+	if r.op == opSpend && (allowed || !r.waits) {
 		r.counted = allowed
 		r.shard.countLocked(r.key.Name, allowed)
 	}

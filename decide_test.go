@@ -196,7 +196,7 @@ func TestFastPath(t *testing.T) {
 				default:
 					ds[0], err = fast.Spend(key, cost)
 				}
-				want, wantErr := slow.slowPath(key, cost, op, readClock)
+				want, wantErr := slow.slowPath(key, cost, op)
 				require.Equal(t, want, ds[0])
 				require.Equal(t, fmt.Sprint(wantErr), fmt.Sprint(err))
 				require.Equal(t, slow.bucket(key), fast.bucket(key))
@@ -258,15 +258,18 @@ func TestDecisionAllocations(t *testing.T) {
 // each other, and the strictest does not depend on which comes first.
 func TestStricter(t *testing.T) {
 	var all []Decision
-	for i := range 32 {
+	numbers := []int64{0, 1, math.MaxInt64}
+	for i := range 2 * 3 * 3 * 3 {
+		wait := numbers[i/2%3]
 		all = append(all, Decision{
-			Allowed: i&1 != 0, Remaining: int64(i >> 1 & 1), RetryAfter: time.Duration(i >> 2 & 1),
-			ResetAfter: time.Duration(i >> 3 & 1), Key: Key{1, []string{"a", "b"}[i>>4]},
+			Allowed: wait == 0, RetryAfter: time.Duration(wait), Remaining: numbers[i/2/3%3],
+			ResetAfter: time.Duration(numbers[i/2/9]), Key: Key{1, []string{"a", "b"}[i%2]},
 		})
 	}
 	for _, a := range all {
 		for _, b := range all {
-			if a.stricter(&b) == b.stricter(&a) && a != b || a.stricter(&b) && a.Allowed && !b.Allowed {
+			if a.stricter(&b) == b.stricter(&a) && a != b || a.stricter(&b) != (a.RetryAfter > b.RetryAfter) && a.RetryAfter != b.RetryAfter ||
+				a.stricter(&b) != (a.Remaining < b.Remaining) && a.RetryAfter == b.RetryAfter && a.Remaining != b.Remaining {
 				t.Errorf("%+v and %+v", a, b)
 			}
 			for _, c := range all {

@@ -5,28 +5,29 @@ server to run. A [Limiter] decides in memory, and writes to the file in the
 background or before it answers, as each limit asks.
 
 It is for programs on one machine: servers, edge devices, desktop programs,
-command-line tools. One process at a time has the file. It is not for limits
-that several machines share, nor for quotas that start anew on the first of the
-month, because a bucket knows durations and no calendar.
+command-line tools. One process at a time owns the file. It is not for limits
+that several machines share.
 
 # Words
 
 A [Limit] is a burst, a count and a period. At most burst tokens can be spent at
 once, and count tokens come back in each period, evenly spread. The burst is
-exact: a full bucket admits burst tokens at one instant, and not one more.
+exact: a full bucket admits burst tokens at one instant, and not one more. A
+quota that follows the calendar, such as [EachMonth], is full again when its next
+period begins, and returns nothing before.
 
 A bucket is one limit held against one id: an address, an account, a host. A
-[Key] names it, by the [Name] of the limit and the id. Buckets need not be made.
-A bucket that was never used is full, and a bucket that is full again is
-forgotten. So the number of ids has no bound: unused ones cost nothing.
+[Key] names it, by the [Name] of the limit and the id. You do not create buckets:
+one that was never used is full, and one that is full again is forgotten. There
+may be any number of ids, because unused ones cost nothing.
 
-A request has a cost in tokens, mostly 1. Spend takes them if all of them are
-there, and takes none otherwise. The answer is a [Decision]. Its RetryAfter is
+A request has a cost in tokens, usually 1. Spend takes all of them if the bucket
+has that many, and none otherwise. The answer is a [Decision]. Its RetryAfter is
 exact to the nanosecond, and zero if and only if the request is allowed.
 [Limiter.Check] says what a spend would do, [Limiter.Refund] returns tokens, and
 [Limiter.Reset] fills the bucket.
 
-The default of a limit holds for every id, an override for some.
+The default of a limit applies to every id that has no override.
 
 # Algorithm
 
@@ -46,8 +47,8 @@ All of it is in integer nanoseconds, and T is rounded up, against the caller.
 Over any stretch of time a bucket admits at most burst + elapsed ÷ T tokens,
 however many goroutines ask.
 
-A TAT further ahead than τ is brought back to now + τ when it is loaded from the
-store, or when its limit changes. So no id is shut out for longer than an empty
+A TAT further ahead than τ is cut down to now + τ when it is loaded from the
+store, or when its limit changes. No id is therefore shut out longer than an empty
 bucket takes to refill, whatever happened to the clock or to the limit.
 
 # Durability
@@ -77,18 +78,18 @@ the disk. Leased is for quotas that cost money. Synced is for quotas that a
 crash may not reduce even by a lease.
 
 [Limiter.Flush] makes everything spent so far durable, at every level. A
-[Limiter.Hold] is durable when it returns. A [Limiter.SpendAll] with a Leased or
-Synced limit in it is one commit: after a crash all of it is there, or none. If
-all of its limits are Leased, it waits only at the end of a lease; if one is
-Flushed or Memory, it always waits.
+[Limiter.Hold] is durable when it returns. A [Limiter.SpendAll] that includes a
+Leased or Synced limit is one commit: a crash leaves all of it or nothing. If all
+of its limits are Leased, it waits only at the end of a lease; if one is Flushed
+or Memory, it waits each time.
 
 # Errors
 
-A denial is a Decision, not an error. An error says that there was no decision:
-with it comes the zero Decision, which denies, and nothing was spent. There is
-one exception: [ErrNotDurable] says that the store could not make the decision
-durable, and the tokens may stay spent. [Limiter.Allow] returns no error: it
-answers Options.FailOpen instead.
+A denial is a Decision, not an error. An error means that there was no decision:
+the Decision beside it is the zero one, which denies, and nothing was spent. The
+one exception is [ErrNotDurable]: the store could not make the decision durable,
+and the tokens may stay spent. [Limiter.Allow] returns no error: it answers
+Options.FailOpen instead.
 
 Most errors wrap one of the variables below, or a [ConfigError]; [errors.Is] and
 [errors.As] tell them apart. If a bucket cannot be read, the error is the
@@ -109,31 +110,33 @@ bucket is at worst empty.
 # Ids
 
 [Names.Key] checks an id that comes from outside against the [IDFormat] of its
-limit, and returns its one spelling: "::ffff:10.0.0.2" and "10.0.0.2" are one
-bucket. [Name.Key] takes the id as it is. An address that could not be parsed,
-passed to [Name.IP] or [Name.Prefix], has no bucket: the Limiter answers
-ErrInvalidID. Package idformat has more formats.
+limit, and returns the one spelling that stint uses: "::ffff:10.0.0.2" and
+"10.0.0.2" share a bucket. [Name.Key] takes the id as it is. If [Name.IP] or
+[Name.Prefix] gets an address that could not be parsed, the Limiter answers
+ErrInvalidID. Package idformat provides more formats.
 
 # Time
 
 A Limiter's clock starts with the time of the wall clock, and goes on by the
 monotonic clock. If the wall clock runs ahead, because the machine slept or the
-clock was set, the Limiter follows. If it is set back, the Limiter does not, as
-long as the process lives.
+clock was set, the Limiter follows. If it is set back, the Limiter does not
+follow as long as the process lives.
 
-A machine without a battery may start with a wrong clock. The file has the time
-of the last save. If the wall clock is behind that time, or more than ten years
-ahead of it, time goes on from the save until the clock is right.
-[Limiter.Health] says so. A new file has no save: open it after the clock is
-set. Options.Now replaces the clock, for a test or a simulation.
+A machine without a battery may start with a wrong clock. The file records the
+time of the last save, and the boot during which it was made. If the wall clock
+is behind that time, or more than ten years ahead of it, the Limiter counts on
+from the save, while the machine runs, until the clock is right. [Limiter.Health]
+reports it. docs/edge.md covers all cases. A new file records no save, so open it
+after the clock is set. Options.Now replaces the clock, for a test or a
+simulation.
 
 # Files
 
 The names of limits are written in Go, each with its limit beside it.
 [NewLimits] takes other defaults, and overrides. A [Group] is a list of ids with
 several limits, such as a plan. Package limitsfile reads defaults, overrides and
-groups from YAML. A running Limiter takes other limits with [Limiter.SetLimits],
-and other overrides of one id with [Limiter.SetOverrides].
+groups from YAML. [Limiter.SetLimits] replaces the limits of a running Limiter,
+and [Limiter.SetOverrides] the overrides of one id.
 
 docs/format.md describes the bytes of a stint file. The file stores the numbers
 and labels of Names. Never give a number another meaning: if the file has another

@@ -148,7 +148,8 @@ func ExampleGroup() {
 	// 100/1m true
 }
 
-// An id is blocked while the program runs, and later has its bucket again.
+// A customer buys a larger plan while the program runs, leaves it, and is blocked
+// in the end. What was used stays used.
 func ExampleLimiter_SetOverrides() {
 	limits := must(stint.NewLimits(names, nil, nil))
 	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
@@ -159,7 +160,7 @@ func ExampleLimiter_SetOverrides() {
 		fmt.Println(d.Allowed, d.Remaining, d.Limit, err)
 	}
 	spend()
-	for _, limit := range []stint.Limit{stint.Blocked, stint.PerHour(200), {}} { // {} is the default again
+	for _, limit := range []stint.Limit{stint.PerHour(200), {}, stint.Blocked} { // {} is the default again
 		if err := limiter.SetOverrides(id, map[stint.Name]stint.Limit{OrdersPerAccount: limit}); err != nil {
 			panic(err)
 		}
@@ -167,9 +168,9 @@ func ExampleLimiter_SetOverrides() {
 	}
 	// Output:
 	// true 70 100/1h <nil>
+	// true 140 200/1h <nil>
+	// true 10 100/1h <nil>
 	// false 0 blocked <nil>
-	// true 110 200/1h <nil>
-	// true 25 100/1h <nil>
 }
 
 func ExampleBlocked() {
@@ -184,7 +185,7 @@ func ExampleBlocked() {
 	fmt.Println(err)
 	// Output:
 	// false 0 true <nil>
-	// stint: id is blocked: 1:10.0.0.1
+	// stint: id is blocked: LoginsPerAddress:10.0.0.1
 }
 
 // A service knows the plan of each customer from elsewhere, and gives its limit

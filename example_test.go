@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"net/netip"
 	"os"
 	"sync/atomic"
@@ -182,7 +183,7 @@ func ExampleLimiter_Spend() {
 	// false 1 8.571428572s 34.285714288s
 	// false 1 2ns 25.714285718s
 	// false 1 1ns 25.714285717s
-	// stint: cost over burst: 6 of 5 for 6:12345678
+	// stint: cost over burst: 6 of 5 for OrdersPerAccount:12345678
 }
 
 func ExampleLimiter_Check() {
@@ -292,7 +293,7 @@ func ExampleLimiter_SpendEach() {
 	// 1:10.0.0.2 true 1
 	// 1:10.0.0.1 false 0
 	// 1:10.0.0.3 false 0
-	// request 3: stint: cost over burst: 3 of 2 for 1:10.0.0.3
+	// request 3: stint: cost over burst: 3 of 2 for LoginsPerAddress:10.0.0.3
 }
 
 // Three places in the queue of a limit that lets one through each second.
@@ -310,7 +311,7 @@ func ExampleLimiter_Reserve() {
 	// in 0s
 	// in 1s
 	// in 2s
-	// stint: queue is full: 6:12345678, the next turn is in 3s true
+	// stint: queue is full: OrdersPerAccount:12345678, the next turn is in 3s true
 	// meanwhile false
 }
 
@@ -386,6 +387,22 @@ func ExampleLimiter_SetLimits() {
 }
 
 // Hold is for a ban, or for a server's Retry-After.
+func ExampleLimiter_ExtendHold() {
+	limiter, c := newLimiter(FailuresPerHost, stint.PerHour(60))
+	defer limiter.Close()
+	key := FailuresPerHost.Key("12345678:example.com")
+	if err := limiter.Hold(key, c.now().Add(time.Hour)); err != nil { // an operator
+		log.Fatal(err)
+	}
+	for _, d := range []time.Duration{15 * time.Minute, 2 * time.Hour} {
+		until, err := limiter.ExtendHold(key, c.now().Add(d)) // a lock-out
+		fmt.Println(until.Sub(c.now()), err)
+	}
+	// Output:
+	// 1h0m0s <nil>
+	// 2h0m0s <nil>
+}
+
 func ExampleLimiter_Hold() {
 	limiter, c := newLimiter(FailuresPerHost, stint.PerHour(60))
 	defer limiter.Close()
@@ -494,4 +511,18 @@ func ExampleTuple() {
 	// Output:
 	// 7:2001:db8::1 <nil>
 	//  stint: invalid id "7:x": not of format tuple(regId,ipAddress): part 2, "x": not of format ipAddress: want an address such as 10.0.0.1 or 2001:db8::1
+}
+
+func ExampleEvent_LogValue() {
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Value.Kind() == slog.KindTime { // makes the output the same in each run
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+	opts := &stint.Options{OnEvent: func(e stint.Event) { logger.Warn("rate limits", "event", e) }}
+	opts.OnEvent(stint.Event{Kind: stint.FlushFailed, Err: errors.New("no space left on device")})
+	// Output: level=WARN msg="rate limits" event.kind="flush failed" event.error="no space left on device"
 }

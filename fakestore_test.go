@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"iter"
@@ -16,6 +17,7 @@ var errDisk = errors.New("the disk is on fire")
 type fakeStore struct {
 	Store
 	health error
+	most   int // buckets of a save; 0 means no limit
 
 	mu    sync.Mutex
 	hook  func(op storeOp) error
@@ -102,6 +104,8 @@ func (s *fakeStore) do(op storeOp, carryOut func() error) error {
 	return hook(op)
 }
 
+func (s *fakeStore) room() int { return cmp.Or(s.most, maxSave) }
+
 func (s *fakeStore) Save(changes []Change) error {
 	if len(changes) == 0 { // not counted: rig.rest makes an empty commit
 		return nil
@@ -116,6 +120,7 @@ func (s *fakeStore) Save(changes []Change) error {
 			return err
 		}
 	}
+	defer slices.Reverse(changes) // a Store may reorder them
 	return s.do(storeOp{name: "save"}, func() error { return s.Store.Save(changes) })
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-go/stint/internal/clock"
@@ -14,20 +15,37 @@ import (
 
 // flusher saves changed buckets to the store: once per interval, on request,
 // and when the Limiter closes.
+//
+// A flush goes from shard to shard. In each, collect copies the dirty buckets
+// and marks them clean. Decisions go on during the save, and make the buckets
+// that they change dirty again. collect leaves out buckets that are in a commit,
+// and buckets that need not be saved now: their limit is Memory, or a lease covers
+// them. When it has enough for a save, the flush saves them and goes on from
+// there. If the save fails, saved marks its buckets dirty again. A full bucket is
+// deleted from the store, and then leaves memory.
+//
+// mu lets one save run at a time, a flush's or a commit's, so the store gets the
+// TATs of a bucket in the order in which they were taken.
 type flusher struct {
 	directory *directory
 	store     Store
 	clock     *clock.Clock
 	level     Durability // of limits that name none
+	resident  int64      // most buckets in memory
 	interval  time.Duration
 	timeout   time.Duration // after which a call of the store is overdue
 
 	mu     sync.Mutex // held during a save, by a flush or a commit
 	closed bool       // the store is no longer the Limiter's
-	number uint64     // of the save, 1 to 3
+	number uint64     // of the last part of a flush, 1 to 3
 	round  int        // of the sweep
-	timed  int64      // the last time that was saved
-	spare  []Change   // for the next save
+	timed  int64      // the last time that was saved, also by an earlier process
+	spare  []Change   // memory for the next save
+	space  place      // where the next flush for space begins
+	used   bool       // whether to evict buckets that were used, too
+
+	waiting atomic.Int64  // callers that wait for space in memory
+	part    chan struct{} // closed when a part of a flush ends; guarded by statusMu
 
 	statusMu sync.Mutex
 	status   FlushStats
@@ -45,7 +63,8 @@ type flusher struct {
 // newFlusher returns a flusher that runs.
 func newFlusher(t *directory, store Store, c *clock.Clock, o Options) *flusher {
 	f := &flusher{
-		directory: t, store: store, clock: c, level: o.Durability, interval: o.FlushInterval,
+		directory: t, store: store, clock: c, timed: c.Last(), level: o.Durability, interval: o.FlushInterval,
+		resident: int64(o.MaxResident), part: make(chan struct{}),
 		timeout: o.CommitTimeout, saving: watch{what: "a save"}, upkeep: watch{what: "the upkeep of the store"},
 		stop: make(chan struct{}), stopped: make(chan struct{}),
 		silent: make(chan struct{}), delivered: make(chan struct{}),
@@ -58,21 +77,6 @@ func newFlusher(t *directory, store Store, c *clock.Clock, o Options) *flusher {
 	}
 	go f.run()
 	return f
-}
-
-// failure is the error of the last attempt, and the time of the first failure
-// in a row.
-type failure struct {
-	err   error
-	since time.Time
-}
-
-// says returns the failure as an error, or nil if there was none.
-func (f failure) says(what string) error {
-	if f.err == nil {
-		return nil
-	}
-	return fmt.Errorf("stint: %s since %s: %w", what, f.since.UTC().Format(time.RFC3339), f.err)
 }
 
 // longestBackoff is the longest pause after flushes that failed.
@@ -91,7 +95,7 @@ func (f *flusher) run() {
 		case <-ticker.C:
 		}
 		if step := f.clock.Follow(); step != 0 {
-			f.emit(Event{Kind: ClockStepped, Step: step})
+			f.emit(Event{Kind: ClockStepped, Step: step, Err: fmt.Errorf("stint: the wall clock stepped by %v", step)})
 		}
 		if skip -= f.interval; skip > 0 {
 			continue
@@ -108,49 +112,35 @@ func (f *flusher) run() {
 	}
 }
 
-// save saves changes for a flush or a commit. mu is held. With no changes it
-// only finds out whether the store can save.
-func (f *flusher) save(changes []Change) error {
-	f.begin(&f.saving)
-	err := f.store.Save(changes)
-	f.end(&f.saving, err)
-	return err
-}
+const (
+	// maxSave is about how many buckets one save writes. Commits go on between the
+	// saves of a larger flush.
+	maxSave = 1 << 17
 
-// timeOfSave returns the time that each save has besides buckets. The next
-// process learns from it whether its clock is behind. mu is held.
-func (f *flusher) timeOfSave() Change {
-	f.timed = f.clock.Seen()
-	return Change{Key{}, f.timed}
-}
+	// crowdedSave is the same while memory is nearly full. It is smaller because
+	// callers that wait for space wait for one save.
+	crowdedSave = 1 << 13
+)
 
-// beginClock lets c go on from the last save if the wall clock is wrong. It
-// returns how far a wall clock that is not believed is from the save, or 0.
-func beginClock(c *clock.Clock, store Store) (time.Duration, error) {
-	seen, err := store.Load(Key{})
-	if err != nil {
-		return 0, fmt.Errorf("stint: read the time of the last save: %w", err)
+// A pacedStore tells how many buckets it can save before a save has to wait.
+type pacedStore interface{ room() int }
+
+// saveSize returns about how many buckets the next save has. While the store is
+// slow, saves are small, so that callers get space in memory sooner.
+func (f *flusher) saveSize() int {
+	most := maxSave
+	if f.directory.resident.Load() >= f.resident-f.resident/8 {
+		most = crowdedSave
 	}
-	return c.Begin(seen), nil
+	if s, ok := f.store.(pacedStore); ok {
+		most = min(most, s.room())
+	}
+	return most
 }
-
-// timeAlone is how often the time is saved without buckets, while the wall clock
-// is not believed. The clock counts only uptime then, and the next boot would
-// lose uptime that is not saved.
-const timeAlone = int64(time.Minute)
-
-// timeDue reports whether the time is saved even without buckets. mu is held.
-func (f *flusher) timeDue(all bool) bool {
-	return f.clock.Health() != nil && (all || f.clock.Now()-f.timed >= timeAlone)
-}
-
-// maxSave is about how many buckets one save writes. Commits go on between the
-// saves of a larger flush.
-const maxSave = 1 << 17
 
 // flush saves the dirty buckets. If all is set, it also saves buckets that need
-// not survive a crash, and exact TATs in place of leases. Close, Flush and
-// evictOne set it.
+// not survive a crash, and exact TATs in place of leases. Close, Flush,
+// SetOverrides and evictOne set it.
 func (f *flusher) flush(all bool) error {
 	_, err := f.flushParts(all)
 	return err
@@ -160,15 +150,18 @@ func (f *flusher) flush(all bool) error {
 // out.
 func (f *flusher) flushParts(all bool) (skipped []*batch, err error) {
 	var errs []error
-	for next, first := 0, true; next >= 0; first = false {
-		var part []*batch
+	for at, first := (place{}), true; !at.end; first = false {
 		f.mu.Lock()
-		next, part, err = f.flushPartLocked(all, next, first)
-		f.mu.Unlock()
-		if err != nil {
-			errs = append(errs, err)
+		for more := true; more; first = false {
+			var part []*batch
+			at, part, err = f.flushPartLocked(all, at, first)
+			if err != nil {
+				errs = append(errs, err)
+			}
+			skipped = append(skipped, part...)
+			more = at.inside // another flush must not begin in this shard
 		}
-		skipped = append(skipped, part...)
+		f.mu.Unlock()
 	}
 	if errs == nil {
 		f.recovered()
@@ -196,18 +189,29 @@ func (f *flusher) flushAndWait() error {
 	return nil
 }
 
-// flushPartLocked saves the dirty buckets of shard number from and later ones,
-// until they fill one save. It returns the number to go on with, or -1.
-func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, skipped []*batch, err error) {
+// place is how far a flush has come.
+type place struct {
+	shard  int
+	inside bool // some buckets of the shard are done; only valid until mu is released
+	end    bool
+}
+
+// flushPartLocked saves dirty buckets, beginning at a place, until they fill one
+// save. It returns the place to go on from. If callers wait for space in memory,
+// it then evicts at least as many buckets as it has saved, if it can, and more
+// while memory is full.
+func (f *flusher) flushPartLocked(all bool, from place, first bool) (next place, skipped []*batch, err error) {
 	if f.closed {
-		return -1, nil, ErrClosed
+		return place{end: true}, nil, ErrClosed
 	}
+	defer f.partEnded()
 	f.number = f.number%3 + 1
 	f.directory.saving.Store(f.number << table.SaveShift)
 	defer f.directory.saving.Store(0)
 
 	begun := time.Now()
-	c := collector{now: f.clock.Now(), all: all, level: f.level, save: f.number << table.SaveShift, changes: f.spare}
+	c := collector{now: f.clock.Now(), all: all, level: f.level, save: f.number << table.SaveShift, changes: f.spare,
+		crowded: f.waiting.Load() > 0}
 	defer func() {
 		clear(c.changes)
 		f.spare = c.changes[:0]
@@ -215,37 +219,93 @@ func (f *flusher) flushPartLocked(all bool, from int, first bool) (next int, ski
 	if first {
 		f.sweep(&c)
 	}
-	next = f.directory.eachFrom(from, func(s *shard) bool {
-		c.collectLocked(s)
-		return len(c.changes) < maxSave
-	})
+	next = c.collect(f.directory, from, f.saveSize())
 	n := len(c.changes)
-	if n == 0 && !first {
-		return next, c.skipped, nil
+	if n > 0 || first {
+		err = f.saveCollected(&c, n, next.end, first && f.timeDue(all))
+		if n > 0 || err != nil {
+			f.record(n, time.Since(begun), err)
+		}
 	}
-	if n > 0 || first && f.timeDue(all) {
+	if err == nil && f.waiting.Load() > 0 {
+		f.directory.saving.Store(0) // they are saved
+		f.directory.evictBetween(from, next, c.now, f.used, func(removed int) bool {
+			return removed < n || f.full()
+		})
+	}
+	return next, c.skipped, err
+}
+
+// saveCollected saves n changes, and notes how the save ended. withTime adds the
+// time even if n is 0.
+func (f *flusher) saveCollected(c *collector, n int, last, withTime bool) error {
+	if n > 0 || withTime {
 		c.changes = append(c.changes, f.timeOfSave())
 	}
-	err = f.save(c.changes)
-	if n > 0 && next < 0 && err == nil {
+	err := f.save(c.changes)
+	if n > 0 && last && err == nil {
 		err = f.save(nil) // finds out whether the file is still at its path
 	}
-	for _, change := range c.changes[:n] {
-		if err != nil || change.TAT == 0 || change.Key.Name == Unknown {
+	for _, change := range c.changes { // the Store may have moved the time, which is no bucket
+		if change.Key != (Key{}) && (err != nil || change.TAT == 0 || change.Key.Name == Unknown) {
 			f.directory.saved(change, err, c.now)
 		}
 	}
-	if n > 0 || err != nil {
-		f.record(n, time.Since(begun), err)
+	return err
+}
+
+// full reports whether memory has no space for another bucket.
+func (f *flusher) full() bool { return f.directory.resident.Load() >= f.resident }
+
+// nextPart returns a channel that is closed when a part of a flush ends. The
+// caller has counted itself in waiting.
+func (f *flusher) nextPart() <-chan struct{} {
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	return f.part
+}
+
+// partEnded wakes the callers that wait for space.
+func (f *flusher) partEnded() {
+	if f.waiting.Load() > 0 {
+		f.statusMu.Lock()
+		defer f.statusMu.Unlock()
+		close(f.part)
+		f.part = make(chan struct{})
 	}
-	return next, c.skipped, err
+}
+
+// timeOfSave returns the time, which each save contains besides its buckets. The
+// next process learns from it whether its clock is behind. mu is held.
+func (f *flusher) timeOfSave() Change {
+	f.timed = f.clock.Now()
+	if _, ok := f.store.(ClockStore); !ok {
+		f.timed = f.clock.Seen()
+	}
+	return Change{Key{}, f.timed}
+}
+
+// timeAlone is how often the time is saved without buckets while the wall clock
+// is behind or not believed. The clock then counts only uptime, and the next boot
+// would lose the uptime since the last save. For the same reason, a flush of all
+// buckets saves the time if the last saved one is this old.
+const timeAlone = int64(time.Minute)
+
+// timeDue reports whether the time is saved even without buckets. mu is held.
+func (f *flusher) timeDue(all bool) bool {
+	_, unsaved := f.clock.Record()
+	late := f.clock.Now()-f.timed >= timeAlone
+	if all && !f.clock.Simulated() && (unsaved || late) {
+		return true
+	}
+	return f.clock.Wrong() && (all || late)
 }
 
 // sweepRounds is the number of flushes in which every shard is swept once.
 const sweepRounds = 64
 
-// sweep looks for full buckets in some of the shards, and deletes the holds
-// that have ended.
+// sweep looks for full buckets in some of the shards, ends the holds whose time
+// has passed, and adds to the save the holds that the store does not have.
 func (f *flusher) sweep(c *collector) {
 	f.round++
 	f.directory.each(func(s *shard) {
@@ -256,7 +316,7 @@ func (f *flusher) sweep(c *collector) {
 			if g.hold != 0 && g.hold <= c.now {
 				g.hold, g.unsaved = 0, true
 			}
-			if g.unsaved {
+			if g.unsaved && g.commits == 0 { // otherwise a commit saves it
 				c.changes = append(c.changes, Change{holdKey(key), g.hold})
 			}
 			s.tidyGateLocked(key, g, c.now)
@@ -264,12 +324,9 @@ func (f *flusher) sweep(c *collector) {
 	})
 }
 
-// holdKey is the key under which the store has a bucket's hold.
-func holdKey(key Key) Key { return Key{Unknown, key.String()} }
-
-// expireLocked removes full buckets, and marks stored ones so that the flush
-// deletes them. Buckets that only a Check has clamped stay until they are
-// evicted, because the store's TAT may be ahead.
+// expireLocked removes full buckets that the store does not have, and marks the
+// other full ones so that the flush deletes them. Buckets that only a Check has
+// clamped stay until they are evicted, because the store's TAT may be ahead.
 func (s *shard) expireLocked(now int64) {
 	s.Each(func(i uint32, b table.Slot) table.Outcome {
 		switch {
@@ -294,6 +351,7 @@ type collector struct {
 	changes []Change
 	ids     *strings.Builder // of changes: many share an allocation
 	skipped []*batch         // commits of buckets that were left out
+	crowded bool             // callers wait for space in memory
 }
 
 // key returns the key of a slot, which may move before the save.
@@ -308,9 +366,39 @@ func (c *collector) key(b table.Slot) Key {
 	return Key{Name(b.Name()), c.ids.String()[begin:]}
 }
 
-// collectLocked takes over the dirty buckets of a shard.
-func (c *collector) collectLocked(s *shard) {
-	s.EachDirty(c.all, func(i uint32, b table.Slot) table.Outcome {
+// collect copies dirty buckets, beginning at a place, until there are enough for
+// a save, and returns the place to go on from. It releases the lock of a shard
+// every few buckets, so that decisions wait only for microseconds.
+func (c *collector) collect(t *directory, from place, most int) (next place) {
+	for next = from; ; next = (place{shard: next.shard + 1}) {
+		s, at := t.shardFrom(next.shard)
+		if s == nil {
+			return place{end: true}
+		}
+		next.inside = next.inside && next.shard == at
+		next.shard = at
+		for more := true; more; {
+			if next.inside && len(c.changes) >= most {
+				return next
+			}
+			s.lock()
+			if !next.inside {
+				s.BeginDirty(c.all)
+				next.inside = true
+			}
+			more = c.collectLocked(s)
+			s.mu.Unlock()
+		}
+		if len(c.changes) >= most {
+			return place{shard: at + 1}
+		}
+	}
+}
+
+// collectLocked copies the next few dirty buckets of a shard, marks them clean,
+// and reports whether there are more.
+func (c *collector) collectLocked(s *shard) (more bool) {
+	return s.NextDirty(func(i uint32, b table.Slot) table.Outcome {
 		if b.Has(table.Pending) {
 			c.skipped = append(c.skipped, s.pendingLocked(b).batch)
 			return table.Again
@@ -331,13 +419,16 @@ func (c *collector) collectLocked(s *shard) {
 		s.MarkClean(i)
 		b.Clear(table.Covered | table.SaveMask)
 		b.Set(table.Stored | c.save)
+		if c.crowded {
+			b.Clear(table.Used) // it may leave memory after the save, unless it is used during the save
+		}
 		c.changes = append(c.changes, Change{c.key(b), tat})
 		return table.Done
 	})
 }
 
-// waits reports whether only a flush of all buckets saves a dirty bucket: it
-// need not survive a crash, or the store has a lease for it.
+// waits reports whether a dirty bucket waits for a flush of all buckets: it need
+// not survive a crash, or the store has a lease for it.
 func (c *collector) waits(s *shard, b table.Slot) bool {
 	switch cmp.Or(s.limits.rules[b.Rule()].limit.Durability, c.level) {
 	case Memory:
@@ -349,8 +440,8 @@ func (c *collector) waits(s *shard, b table.Slot) bool {
 }
 
 // saved notes how the save of a change ended. If it failed, the bucket is dirty
-// again, and a hold stays unsaved. A bucket that was deleted from the store may
-// leave memory, too.
+// again, and a hold stays unsaved. A bucket that was deleted from the store also
+// leaves memory, unless it is in use again.
 func (t *directory) saved(change Change, err error, now int64) {
 	key := change.Key
 	isHold := key.Name == Unknown
@@ -362,10 +453,13 @@ func (t *directory) saved(change Change, err error, now int64) {
 		key = held
 	}
 	s, h := t.shard(key)
-	s.mu.Lock()
+	s.lock()
 	defer s.mu.Unlock()
 	if isHold {
 		g := s.gateLocked(key, h)
+		if err == nil {
+			g.saved = change.TAT
+		}
 		g.unsaved = err != nil || g.hold != change.TAT
 		s.tidyGateLocked(key, g, now)
 		return

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"math"
+	"reflect"
 	"testing"
 	"time"
 
@@ -139,6 +140,20 @@ func TestGivenLimit(t *testing.T) {
 			require.Equal(t, want, r.check(key, 0).ResetAfter, "by the larger of %v and 5/1m", limit)
 		}
 	})
+	t.Run("kept when Names are declared, and when other limits change", func(t *testing.T) {
+		r := newRig(t)
+		day := Request{Key: perID.Key("a"), Cost: 100, Limit: PerDay(100)}
+		require.True(t, r.spendAll(day).Allowed)
+		full := r.check(day.Key, 0).ResetAfter
+		require.NoError(t, r.Declare(Names{99: {Label: "Late"}}))
+		require.Equal(t, full, r.check(day.Key, 0).ResetAfter)
+		limits, err := r.Limits().With(OverrideID{ID: "b"}, map[Name]Limit{perID: PerHour(7)})
+		require.NoError(t, err)
+		require.NoError(t, r.SetLimits(limits))
+		require.Equal(t, full, r.check(day.Key, 0).ResetAfter)
+		day.Cost = 1
+		require.False(t, r.spendAll(day).Allowed)
+	})
 	t.Run("instead of no limit, and no limit instead", func(t *testing.T) {
 		r := newRig(t)
 		for _, key := range []Key{off.Key("a"), perID.Key("blocked")} {
@@ -261,4 +276,14 @@ func TestGivenLimit(t *testing.T) {
 		third.Cancel()
 		require.Equal(t, 60*time.Second, r.check(key, 0).ResetAfter, "the first turn was charged at its own rate")
 	})
+}
+
+// isZero looks at every field of a Limit.
+func TestLimitIsZero(t *testing.T) {
+	var zero Limit
+	require.True(t, zero.isZero())
+	for _, l := range []Limit{{Burst: 1}, {Count: 1}, {Period: 1}, {Queue: 1}, {Durability: 1}, {calendar: 1}, {Period: -1}} {
+		require.False(t, l.isZero(), "%+v", l)
+	}
+	require.Equal(t, 6, reflect.TypeFor[Limit]().NumField(), "isZero must know the new field")
 }

@@ -132,3 +132,50 @@ func (r *guardReference) spend(id string) bool {
 	*tat = max(*tat, now) + 1
 	return *tat <= now+int64(time.Hour)
 }
+
+// TestGuardCalendar fails if a decision on a quota that follows the calendar
+// takes more than a twentieth longer than one on a rolling limit. The two take
+// turns in short slices, and the shortest slice of each counts.
+func TestGuardCalendar(t *testing.T) {
+	if testing.CoverMode() != "" {
+		t.Skip("coverage slows the two down differently")
+	}
+	for _, ids := range []int{1, 1000} {
+		t.Run(fmt.Sprint(ids), func(t *testing.T) {
+			const slice = 200
+			open := func(limit stint.Limit) *stint.Limiter {
+				l := must(stint.New(stint.NewMemStore(), limitsOf(LoginsPerAddress, limit),
+					&stint.Options{Durability: stint.Memory, FlushInterval: time.Hour}))
+				t.Cleanup(func() { l.Close() })
+				return l
+			}
+			limiters := []*stint.Limiter{
+				open(stint.PerMinute(1).WithBurst(50_000_000)), open(stint.EachMonth(50_000_000, time.UTC)),
+			}
+			keys := make([]stint.Key, ids)
+			for i := range keys {
+				keys[i] = LoginsPerAddress.Key(fmt.Sprintf("%024x", uint64(i)*0x9E3779B97F4A7C15))
+			}
+			least := [2]time.Duration{time.Hour, time.Hour}
+			for round := range 4000 {
+				for i := range limiters {
+					which := (round + i) % 2
+					l := limiters[which]
+					begun := time.Now()
+					for k := range slice {
+						if d, err := l.Spend(keys[(round*slice+k)%ids], 1); err != nil || !d.Allowed {
+							t.Fatal("not allowed: ", d, err)
+						}
+					}
+					least[which] = min(least[which], time.Since(begun))
+				}
+			}
+			ratio := float64(least[1]) / float64(least[0])
+			t.Logf("a calendar decision takes %.3f times as long as a rolling one (%v, %v)", ratio,
+				least[1]/slice, least[0]/slice)
+			if ratio > 1.05 {
+				t.Errorf("a calendar decision takes %.3f times as long, want at most 1.05", ratio)
+			}
+		})
+	}
+}

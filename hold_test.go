@@ -1,6 +1,9 @@
 package stint
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,4 +109,230 @@ func TestHold(t *testing.T) {
 		}
 		require.Zero(t, r.Stats().Resident)
 	})
+}
+
+func TestExtendHold(t *testing.T) {
+	key := perID.Key("a")
+	extend := func(r *rig, d, want time.Duration) {
+		r.t.Helper()
+		until, err := r.ExtendHold(key, r.Now().Add(d))
+		require.NoError(r.t, err)
+		require.Equal(r.t, want, until.Sub(r.Now()))
+	}
+	t.Run("never ends nor shortens", func(t *testing.T) {
+		r := newRig(t)
+		for _, none := range []time.Duration{0, -time.Hour} {
+			until, err := r.ExtendHold(key, r.Now().Add(none))
+			require.NoError(t, err)
+			require.Zero(t, until)
+		}
+		require.Zero(t, r.disk.count(), "there is nothing to save")
+		extend(r, time.Minute, time.Minute)
+		extend(r, time.Hour, time.Hour)
+		saves := r.disk.count()
+		for _, d := range []time.Duration{time.Hour, time.Minute, -time.Minute} {
+			extend(r, d, time.Hour)
+		}
+		require.Equal(t, saves, r.disk.count())
+		r.held(key, time.Hour)
+		r = r.next(r.Limits()) // as after a crash
+		extend(r, time.Minute, time.Hour)
+		r.clock.advance(time.Hour)
+		extend(r, time.Minute, time.Minute)
+		require.NoError(t, r.Reset(key))
+		extend(r, time.Second, time.Second)
+	})
+	t.Run("errors", func(t *testing.T) {
+		r := newRig(t)
+		for bad, want := range map[Key]error{nobody.Key("a"): ErrUnknownName, {perID, ""}: ErrInvalidID} {
+			until, err := r.ExtendHold(bad, r.Now().Add(time.Hour))
+			require.ErrorIs(t, err, want)
+			require.Zero(t, until)
+		}
+		r.disk.fail(errDisk, "save")
+		until, err := r.ExtendHold(key, r.Now().Add(time.Hour))
+		require.ErrorIs(t, err, ErrNotDurable)
+		require.Zero(t, until)
+		r.disk.fail(nil)
+		r.take(key, 1)
+		require.NoError(t, r.Close())
+		_, err = r.ExtendHold(key, r.Now().Add(time.Hour))
+		require.ErrorIs(t, err, ErrClosed)
+	})
+	t.Run("many at once, and a crash", func(t *testing.T) {
+		r := newRig(t)
+		var wg sync.WaitGroup
+		for w := range 8 {
+			wg.Go(func() {
+				for n := range 50 {
+					d := time.Duration(1+(n*8+w)*7919%400) * time.Second
+					until, err := r.ExtendHold(key, r.Now().Add(d))
+					if err != nil || until.Sub(r.Now()) < d {
+						t.Errorf("%v: %v, %v", d, until.Sub(r.Now()), err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		r.held(key, 400*time.Second)
+		r.next(r.Limits()).held(key, 400*time.Second)
+	})
+	inBubbleNamed(t, "the hold that it finds is in a commit", func(t *testing.T, r *rig) {
+		key := flushed.Key("a")
+		r.disk.shut()
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { first <- r.Hold(key, r.Now().Add(time.Hour)) }()
+		synctest.Wait()
+		go func() {
+			until, err := r.ExtendHold(key, r.Now().Add(time.Minute))
+			if err == nil && until.Sub(r.Now()) != time.Hour {
+				t.Error(until)
+			}
+			second <- err
+		}()
+		synctest.Wait()
+		require.Empty(t, second, "the store does not have the hold yet")
+		r.disk.gate <- errDisk
+		require.ErrorIs(t, <-first, ErrNotDurable)
+		r.disk.open()
+		require.NoError(t, <-second)
+		r.next(r.Limits()).held(key, time.Hour)
+	})
+}
+
+// After holds whose commits failed one after the other, the hold that the store
+// has is in force, and not one whose caller got an error.
+func TestHoldsThatFail(t *testing.T) {
+	for _, before := range []time.Duration{0, 10 * time.Hour} {
+		inBubbleNamed(t, fmt.Sprint("a hold of ", before, " before"), func(t *testing.T, r *rig) {
+			key := flushed.Key("a")
+			if before > 0 {
+				r.hold(key, before)
+			}
+			r.disk.shut()
+			var errs [3]chan error
+			for i := range errs {
+				errs[i] = make(chan error, 1)
+				go func() { errs[i] <- r.Hold(key, r.Now().Add(time.Duration(i+1)*time.Hour)) }()
+				synctest.Wait()
+			}
+			require.Equal(t, 3*time.Hour, r.check(key, 1).RetryAfter)
+			r.disk.gate <- errDisk // the first
+			r.disk.gate <- errDisk // the other two, in one commit
+			for _, err := range errs {
+				require.ErrorIs(t, <-err, ErrNotDurable)
+			}
+			r.held(key, before)
+			r.disk.open()
+			require.NoError(t, r.Flush())
+			r.next(r.Limits()).held(key, before)
+		})
+	}
+	inBubbleNamed(t, "the second fails", func(t *testing.T, r *rig) {
+		key := flushed.Key("a")
+		r.disk.shut()
+		var errs [2]chan error
+		for i := range errs {
+			errs[i] = make(chan error, 1)
+			go func() { errs[i] <- r.Hold(key, r.Now().Add(time.Duration(2-i)*time.Hour)) }()
+			synctest.Wait()
+		}
+		r.disk.gate <- nil
+		require.NoError(t, <-errs[0])
+		r.disk.gate <- errDisk
+		require.ErrorIs(t, <-errs[1], ErrNotDurable)
+		r.held(key, 2*time.Hour)
+		r.disk.open()
+	})
+}
+
+// TestHoldHistories holds random histories of holds, longer holds and resets to
+// a model. Commits may fail. The first call of a round is in one commit, and the
+// others, which come while that one is under way, are in the next.
+func TestHoldHistories(t *testing.T) {
+	for range length(60, 20) {
+		seed := rand.Uint64()
+		inBubble(t, ten, Options{}, func(t *testing.T, r *rig) {
+			rnd, key := rand.New(rand.NewPCG(seed, 0)), flushed.Key("a")
+			inForce := int64(0) // end of the hold in memory
+			saved := int64(0)   // and in the store
+			live := func(end int64) int64 {
+				if end <= r.clock.ns.Load() {
+					return 0
+				}
+				return end
+			}
+			for round := range 20 {
+				r.clock.advance(time.Duration(rnd.IntN(3000)) * time.Millisecond)
+				require.NoError(t, r.Flush())
+				inForce, saved = live(inForce), live(saved)
+				r.disk.shut()
+				type call struct {
+					name   string
+					commit int // 0: none
+					err    chan error
+				}
+				var calls []call
+				var last [3]int64 // the hold that each commit saves
+				commits := 0
+				for range 1 + rnd.IntN(4) {
+					c := call{err: make(chan error, 1)}
+					d := time.Duration(rnd.IntN(6)-1) * time.Second
+					end := live(r.clock.ns.Load() + int64(d))
+					saves := true
+					switch rnd.IntN(3) {
+					case 0:
+						c.name, inForce = fmt.Sprint("Hold ", d), end
+						go func() { c.err <- r.Hold(key, r.Now().Add(d)) }()
+					case 1:
+						want := max(end, inForce)
+						saves = want != 0 && (commits > 0 || want != inForce)
+						c.name, inForce = fmt.Sprint("ExtendHold ", d), want
+						go func() {
+							until, err := r.ExtendHold(key, r.Now().Add(d))
+							if err == nil && (until.IsZero() != (want == 0) || want != 0 && until.UnixNano() != want) {
+								err = fmt.Errorf("until %v, want %d", until, want)
+							}
+							c.err <- err
+						}()
+					default:
+						saves = commits > 0 || inForce != 0
+						c.name, inForce = "Reset", 0
+						go func() { c.err <- r.Reset(key) }()
+					}
+					synctest.Wait()
+					if saves {
+						commits = min(commits+1, 2)
+						c.commit = commits
+						last[commits] = inForce
+					}
+					calls = append(calls, c)
+				}
+				var failed [3]bool
+				for n := 1; n <= commits; n++ {
+					if failed[n] = rnd.IntN(2) == 0; failed[n] {
+						r.disk.gate <- errDisk
+						continue
+					}
+					r.disk.gate <- nil
+					saved = last[n]
+				}
+				synctest.Wait()
+				if commits > 0 && failed[commits] {
+					inForce = saved
+				}
+				for _, c := range calls {
+					if err := <-c.err; failed[c.commit] {
+						require.ErrorIs(t, err, ErrNotDurable, "seed %d, round %d: %s", seed, round, c.name)
+					} else {
+						require.NoError(t, err, "seed %d, round %d: %s", seed, round, c.name)
+					}
+				}
+				require.Equal(t, saved, live(r.stored(holdKey(key))), "seed %d, round %d", seed, round)
+				require.Equal(t, inForce, live(r.clock.ns.Load()+int64(r.check(key, 1).RetryAfter)),
+					"seed %d, round %d", seed, round)
+				r.disk.open()
+			}
+		})
+	}
 }

@@ -233,7 +233,7 @@ stint: NoID: Override is number: want an ID that is a Tuple, not anyID
 stint: TooWide: Override is tuple(number,word): want fewer parts than the ID, tuple(number,word), has`)
 }
 
-func TestOverrideID(t *testing.T) {
+func TestCanonicalOverride(t *testing.T) {
 	names := Names{
 		1: {Label: "Plain", ID: IPAddress},
 		2: {Label: "Led", ID: Tuple(word, number), Override: word},
@@ -251,7 +251,7 @@ func TestOverrideID(t *testing.T) {
 		{3, "Example", "", `stint: invalid id "Example": not of format anyID: part 1, "Example": in an id it is "example"`},
 		{4, "x", "", `stint: unknown name 4, for the id "x"`},
 	} {
-		got, err := names.OverrideID(tc.name, tc.id)
+		got, err := names.CanonicalOverride(tc.name, tc.id)
 		require.Equal(t, tc.want, got)
 		if tc.err != "" {
 			require.EqualError(t, err, tc.err)

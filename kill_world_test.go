@@ -83,6 +83,7 @@ func TestKilledProcess(t *testing.T) {
 	acknowledged := os.NewFile(3, "acknowledged")
 	for w := range killWorkers {
 		go func() {
+			pace := time.NewTicker(100 * time.Microsecond)
 			for {
 				d, err := s.Spend(workerKey(w), 1)
 				switch {
@@ -93,7 +94,7 @@ func TestKilledProcess(t *testing.T) {
 				}
 				acknowledged.Write([]byte{byte(w)})
 				if opts.Level < modeltest.Leased {
-					time.Sleep(100 * time.Microsecond) // nothing else slows it down
+					<-pace.C // nothing else slows it down
 				}
 			}
 		}()

@@ -2,8 +2,11 @@ package stint
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -11,7 +14,6 @@ import (
 
 	"github.com/stint-go/stint/internal/boltstore"
 	"github.com/stint-go/stint/internal/clock"
-	"github.com/stint-go/stint/internal/gcra"
 )
 
 // Limiter decides whether requests may pass. Open and New make one. Its
@@ -25,31 +27,92 @@ type Limiter struct {
 	flusher   *flusher
 	committer *committer
 
-	limitsMu sync.Mutex             // held by SetLimits
-	limits   atomic.Pointer[Limits] // the newest
-	given    givenRules             // for limits that requests bring
+	declareMu sync.Mutex             // held by SetLimits and Declare, while the store enters Names
+	limitsMu  sync.Mutex             // held by all that put limits in force; never during a save
+	limits    atomic.Pointer[Limits] // the newest
+	plansMu   sync.Mutex             // guards base and plans; taken after all of the above
+	base      *Limits                // of Open or SetLimits
+	plans     map[Key]plan           // that SetOverrides put in force, if KeepOverrides is set
+	given     givenRules             // for limits that requests bring
+	lines     lines                  // of callers that wait for the next period
 
 	statsMu sync.Mutex // guards errs and past
 	errs    map[Name]int64
 	past    map[Name]count // decisions under limits that were replaced
 
-	evictionMu sync.Mutex     // guards evicting
-	evicting   *evictionFlush // the flush under way; nil if there is none
+	evictionMu sync.Mutex  // guards evicting
+	evicting   *spaceFlush // the flush for space under way; nil if there is none
 
-	closing   sync.Once
-	closed    chan struct{}
-	closeErr  error
-	evictions atomic.Int64
-	loads     atomic.Int64
+	closing  sync.Once
+	closed   chan struct{}
+	closeErr error
+	loads    atomic.Int64
 
 	loadFailure atomic.Pointer[failure] // of the last load; nil if it succeeded
 }
+
+// Decider decides on requests. The buckets of a *Limiter belong to this
+// process. Those of another Decider may belong to another process. The methods
+// of a Decider may be called from any number of goroutines, and mean what those
+// of *Limiter mean:
+//
+//   - A denial is a Decision. An error comes with the zero Decision, which
+//     denies, and nothing was spent. Two kinds of errors are exceptions: after
+//     ErrNotDurable, or if a Decider lost the answer of another process, the
+//     tokens may be spent.
+//   - SpendTogether decides at one instant, spends for all or for none, and
+//     RetryAfter is exact.
+//   - The limit is the Request's, or else the one in Limits.
+//   - Now is the time by the clock of the decisions, which holds use too.
+//   - Check, Bucket and Now spend nothing.
+//
+// Deciders are compared with ==, so a Decider must be comparable, as a pointer
+// is.
+type Decider interface {
+	Limits() *Limits
+	Now() time.Time
+	Spend(key Key, cost int64) (Decision, error)
+	SpendContext(ctx context.Context, key Key, cost int64) (Decision, error)
+	Check(key Key, cost int64) (Decision, error)
+	SpendTogether(reqs []Request, ds []Decision) (Decision, error)
+	SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (Decision, error)
+	RefundAll(reqs ...Request) (Decision, error)
+	Bucket(key Key) (Bucket, error)
+	Hold(key Key, until time.Time) error
+	ExtendHold(key Key, until time.Time) (time.Time, error)
+	Wait(ctx context.Context, key Key, cost int64) error
+}
+
+// Operator is a Decider with what an operator's page or command needs besides.
+// The buckets may belong to another process; the Limits are those of this one.
+//
+// If a call needs that process and cannot reach it, Stats returns why in Err,
+// Held yields nothing, and the errors of the other methods and of Health say so.
+type Operator interface {
+	Decider
+	SetLimits(limits *Limits) error
+	SetOverrides(id OverrideID, limits map[Name]Limit) error
+	Declare(names Names) error
+	Durability() Durability
+	Buckets(name Name) iter.Seq2[Bucket, error]
+	Held() iter.Seq[Held]
+	Reset(keys ...Key) error
+	Flush() error
+	Snapshot(w io.Writer) (int64, error)
+	Stats() Stats
+	Health() error
+}
+
+var (
+	_ Decider  = (*Limiter)(nil)
+	_ Operator = (*Limiter)(nil)
+)
 
 // Open returns a Limiter whose buckets live in the bbolt file at path. If there
 // is no file, Open makes one with mode 0600. The Limiter locks the file until
 // Close. The errors are those of OpenBolt and New.
 //
-// With Options.Recover, Open renames a corrupt file and makes a new one; the
+// With Options.SetAsideCorrupt, Open renames a corrupt file and makes a new one; the
 // buckets are full then. A file that was never stint's stays as it is, and the
 // error is ErrFormat.
 func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
@@ -60,12 +123,12 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	if limits == nil {
 		return nil, errors.New("stint: Open: no limits")
 	}
-	if path, err = boltstore.Resolve(path); err != nil { // Recover renames the file, not a link to it
+	if path, err = boltstore.Resolve(path); err != nil { // SetAsideCorrupt renames the file, not a link to it
 		return nil, fmt.Errorf("stint: %w", err)
 	}
 	found, _ := os.Stat(path) // nil if there is no file yet
 	l, err := openFile(path, limits, o)
-	if !o.Recover || !errors.Is(err, ErrCorrupt) {
+	if !o.SetAsideCorrupt || !errors.Is(err, ErrCorrupt) {
 		return l, err
 	}
 	corrupt := err
@@ -112,215 +175,31 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	l := &Limiter{
 		opts:      o,
 		directory: newDirectory(limits, o.MaxResident),
-		clock:     clock.New(o.Now, o.wall, gcra.EndOfTime),
+		clock:     clock.New(o.Now, o.wall, o.machine, endOfTime),
 		store:     store,
 		errs:      make(map[Name]int64),
 		past:      make(map[Name]count),
 		closed:    make(chan struct{}),
 	}
 	l.limits.Store(limits)
+	l.base = limits
 	l.hasShares.Store(limits.members != nil)
 	if err := store.Declare(limits.names); err != nil {
 		return nil, err
 	}
-	step, err := beginClock(l.clock, store)
+	wrong, back, err := beginClock(l.clock, store)
 	if err = errors.Join(err, l.loadHolds()); err != nil {
 		return nil, err
 	}
+	if back > 0 {
+		l.moveBack(int64(back))
+	}
 	l.flusher = newFlusher(l.directory, store, l.clock, o)
-	if step != 0 {
-		l.flusher.emit(Event{Kind: ClockWrong, Step: step})
+	if wrong != 0 {
+		l.flusher.emit(Event{Kind: ClockWrong, Step: wrong, Err: l.clock.Health()})
 	}
 	l.committer = newCommitter(l.flusher, o.CommitTimeout)
 	return l, nil
-}
-
-// loadHolds puts the holds of the store in force.
-func (l *Limiter) loadHolds() error {
-	for hold, err := range l.store.All(Unknown) {
-		if err != nil {
-			return fmt.Errorf("stint: read the holds: %w", err)
-		}
-		if hold.Key == (Key{}) {
-			continue // the time of the last save
-		}
-		key, err := ParseKey(hold.Key.ID)
-		if err != nil {
-			return fmt.Errorf("%w: a hold on %q", ErrCorrupt, hold.Key.ID)
-		}
-		s, h := l.directory.shard(key)
-		s.gateLocked(key, h).hold = max(1, hold.TAT) // the first flush deletes those that are over
-	}
-	return nil
-}
-
-// lockFound locks the shard of r once the state of its bucket is known.
-func (l *Limiter) lockFound(r *request) error {
-	r.shard.mu.Lock()
-	for !r.findLocked() {
-		r.shard.mu.Unlock()
-		if err := l.load(r); err != nil {
-			return err
-		}
-		r.shard.mu.Lock()
-	}
-	if r.shard.limits == nil {
-		r.shard.mu.Unlock()
-		return ErrClosed
-	}
-	r.useConfiguredLocked(l.opts.Durability)
-	return nil
-}
-
-// load asks the store for the TAT of a bucket that is not in memory.
-func (l *Limiter) load(r *request) error {
-	if l.directory.resident.Load() >= int64(l.opts.MaxResident) {
-		if err := l.evictOne(); err != nil {
-			return err
-		}
-	}
-	r.shard.mu.Lock()
-	limits, removals := r.shard.limits, r.shard.Removals()
-	r.shard.mu.Unlock()
-	if limits == nil {
-		return ErrClosed
-	}
-	rule, err := limits.resolve(r.key)
-	if err != nil {
-		return err
-	}
-	r.rule, r.limits, r.removals, r.saved, r.tat = rule, limits, removals, 0, 0
-	if rule <= blocked && r.op != opReset && (r.given == nil || !r.given.limited()) {
-		return nil
-	}
-	r.saved, err = l.loadTAT(r.key)
-	r.tat = r.saved
-	return err
-}
-
-// evictOne makes space in memory for one bucket. If each bucket must be saved
-// first, evictOne flushes.
-func (l *Limiter) evictOne() error {
-	full := func() bool { return l.directory.resident.Load() >= int64(l.opts.MaxResident) }
-	evict := func(used bool) bool {
-		n := l.directory.evict(l.clock.Now(), used, full)
-		l.evictions.Add(int64(n))
-		return n > 0 || !full() // other calls may take the space that this one made
-	}
-	for range 2 { // the first round may find that all were used since the last eviction
-		if evict(false) {
-			return nil
-		}
-	}
-	timer := time.NewTimer(l.opts.CommitTimeout)
-	defer timer.Stop()
-	for !evict(true) {
-		f := l.flushToEvict(evict)
-		select {
-		case <-f.done:
-			if f.err != nil {
-				return fmt.Errorf("%w: %d in memory, %w", ErrFull, l.opts.MaxResident, f.err)
-			}
-		case <-timer.C:
-			return fmt.Errorf("%w: %d in memory, and no answer from the store for %v",
-				ErrFull, l.opts.MaxResident, l.opts.CommitTimeout)
-		}
-	}
-	return nil
-}
-
-// evictionFlush is a flush for all calls that wait for space in memory.
-type evictionFlush struct {
-	done chan struct{}
-	err  error // valid once done is closed
-}
-
-// flushToEvict returns the flush under way, or begins one. After it a bucket
-// can be evicted even if it was used.
-func (l *Limiter) flushToEvict(evict func(used bool) bool) *evictionFlush {
-	l.evictionMu.Lock()
-	defer l.evictionMu.Unlock()
-	if l.evicting == nil {
-		f := &evictionFlush{done: make(chan struct{})}
-		l.evicting = f
-		go func() {
-			f.err = l.flusher.flushUntil(func() bool { return evict(true) })
-			l.evictionMu.Lock()
-			l.evicting = nil
-			l.evictionMu.Unlock()
-			close(f.done)
-		}()
-	}
-	return l.evicting
-}
-
-// flushUntil saves buckets until evict has removed one from memory.
-func (f *flusher) flushUntil(evict func() bool) error {
-	unsaved := func(err error) error { return fmt.Errorf("and they cannot be saved: %w", err) }
-	if err := f.flushAndWait(); err != nil { // buckets in commits stay until the commits end
-		return unsaved(err)
-	}
-	if evict() {
-		return nil
-	}
-	f.mu.Lock() // no other save runs now, which could keep buckets in memory
-	defer f.mu.Unlock()
-	for range 4 {
-		for next := 0; next >= 0; {
-			var err error
-			if next, _, err = f.flushPartLocked(true, next, false); err != nil {
-				return unsaved(err)
-			}
-			if evict() {
-				return nil
-			}
-		}
-	}
-	return errors.New("each with a queue, or in use")
-}
-
-// loadTAT returns the TAT that the store has for a bucket.
-func (l *Limiter) loadTAT(key Key) (tat int64, err error) {
-	l.loads.Add(1)
-	tat, err = l.store.Load(key)
-	was := l.loadFailure.Load()
-	if err == nil {
-		if was != nil {
-			l.loadFailure.CompareAndSwap(was, nil)
-		}
-		return tat, nil
-	}
-	is := &failure{err, l.Now()}
-	if was != nil {
-		is.since = was.since
-	}
-	l.loadFailure.CompareAndSwap(was, is) // another load may have ended since
-	return 0, fmt.Errorf("stint: %w", err)
-}
-
-// Raise takes tokens from a bucket, so that it is full no earlier than at the
-// time full, and returns when it will be full. If that time has passed, Raise
-// takes nothing. It is for buckets whose state is known from elsewhere: of two
-// states the emptier stays, so nothing is spent twice, in whatever order they
-// come. Raise empties a bucket at most. It changes no queue, and no bucket
-// without a limit.
-//
-// The Limit of the Request counts, or else the configured one. Cost and Mode do
-// not. The change is as durable as a spend. Errors are those of Spend, and
-// ErrShare for a share of a total.
-func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
-	rs := [1]request{{change: change{key: req.Key}, cost: l.clock.Instant(full), op: opRaise}}
-	err := l.give(&rs[0], &req)
-	if err == nil && l.limits.Load().member(req.Key.Name).role != plainRole {
-		err = fmt.Errorf("%w: %v cannot be raised", ErrShare, req.Key)
-	}
-	if err != nil {
-		return time.Time{}, l.failed(req.Key, err)
-	}
-	if _, err := l.slowPathOf(rs[:], readClock); err != nil {
-		return time.Time{}, err
-	}
-	return time.Unix(0, rs[0].to), nil
 }
 
 // Limits returns the limits in force, or those that SetLimits is putting in
@@ -332,6 +211,16 @@ func (l *Limiter) Durability() Durability { return l.opts.Durability }
 
 // Now returns the time by the Limiter's clock. Holds end by that clock.
 func (l *Limiter) Now() time.Time { return time.Unix(0, l.clock.Now()) }
+
+// InPlace returns nil if the file is at its path, or if the store has no file.
+// Otherwise the error is ErrGone, and fs.ErrNotExist if the path has no file: the
+// Limiter then makes it anew. InPlace asks the system, and reads nothing.
+func (l *Limiter) InPlace() error {
+	if file, ok := l.store.(interface{ InPlace() error }); ok {
+		return file.InPlace()
+	}
+	return nil
+}
 
 // Flush saves everything spent so far, at every level. It is in the store when
 // Flush returns nil.

@@ -3,6 +3,7 @@ package stint
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -224,4 +225,84 @@ func TestSetLimits(t *testing.T) {
 	require.False(t, r.spend(key, 1).Allowed, "declared again")
 	require.NoError(t, r.Close())
 	require.Equal(t, "New", openBolt(t, path, nil).store.Names()[79])
+}
+
+// While the disk hangs, an operator can put other limits in force, and block an
+// id.
+func TestSetLimitsWhileASaveHangs(t *testing.T) {
+	done := func(t *testing.T, call func() error) {
+		t.Helper()
+		err := make(chan error, 1)
+		go func() { err <- call() }()
+		synctest.Wait()
+		select {
+		case err := <-err:
+			require.NoError(t, err)
+		default:
+			require.Fail(t, "it waits for the disk")
+		}
+	}
+	block := func(r *rig, key Key) func() error {
+		return func() error { return r.SetOverrides(OverrideID{ID: key.ID}, map[Name]Limit{key.Name: Blocked}) }
+	}
+	inBubbleNamed(t, "in a save", func(t *testing.T, r *rig) {
+		key := synced.Key("a")
+		r.take(key, 3)
+		r.disk.shut()
+		spent := make(chan Decision, 1)
+		go func() { d, _ := r.Spend(key, 4); spent <- d }()
+		synctest.Wait()
+		more := ten
+		more.Burst = 20
+		done(t, func() error { return r.SetLimits(levelLimits(t, more)) })
+		require.EqualValues(t, 13, r.left(key))
+		done(t, block(r, flushed.Key("b")))
+		require.False(t, r.Allow(flushed.Key("b")))
+		less := ten
+		less.Burst = 5
+		done(t, func() error { return r.SetLimits(levelLimits(t, less)) })
+		require.EqualValues(t, 0, r.left(key))
+		r.disk.gate <- errDisk
+		require.Zero(t, <-spent)
+		require.EqualValues(t, 0, r.left(key), "it was cut meanwhile: nothing is given back")
+		r.disk.open()
+		require.NoError(t, r.Flush())
+		require.Equal(t, r.clock.ns.Load()+int64(5*time.Second), r.stored(key))
+		require.Zero(t, r.Stats().Limits[synced].Denied)
+		require.EqualValues(t, 1, r.Stats().Limits[synced].Allowed, "the failed one does not count")
+	})
+	inBubbleNamed(t, "while the store enters a Name", func(t *testing.T, r *rig) {
+		held := make(chan error)
+		r.disk.on(func(op storeOp) error {
+			if op.name == "declare" && !op.done {
+				return <-held
+			}
+			return nil
+		})
+		names := maps.Clone(levelNames)
+		names[9] = NameSpec{Label: "new", Limit: PerHour(1)}
+		defaults := map[Name]Limit{}
+		for name := range levelNames {
+			defaults[name] = ten
+		}
+		declared, set := make(chan error, 1), make(chan error, 1)
+		go func() { declared <- r.Declare(Names{8: {Label: "late"}}) }()
+		synctest.Wait()
+		key := flushed.Key("b")
+		done(t, block(r, key))
+		require.False(t, r.Allow(key))
+		held <- nil
+		require.NoError(t, <-declared)
+		require.False(t, r.Allow(key), "Declare keeps an override that came meanwhile")
+		go func() { set <- r.SetLimits(limitsOf(t, names, defaults)) }()
+		synctest.Wait()
+		done(t, block(r, flushed.Key("c")))
+		held <- errDisk
+		require.ErrorIs(t, <-set, errDisk)
+		require.False(t, r.Allow(key), "the old limits are in force")
+		r.disk.on(nil)
+		done(t, func() error { return r.SetLimits(limitsOf(t, names, defaults)) })
+		require.True(t, r.Allow(key))
+		r.take(Name(9).Key("a"), 1)
+	})
 }

@@ -6,12 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"math"
 	"slices"
-	"sync"
-	"time"
 
-	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/idmap"
 	"github.com/stint-go/stint/internal/share"
 	"github.com/stint-go/stint/internal/spell"
@@ -78,28 +74,6 @@ const (
 	blocked
 )
 
-// rulebook has each limit once. A rule keeps its index, so an index means the
-// same rule under all Limits that share the book.
-type rulebook struct {
-	mu    sync.Mutex
-	rules []rule // append-only
-	index map[Limit]uint32
-}
-
-// number returns the index of a limit, and all rules.
-func (b *rulebook) number(l Limit) (uint32, []rule) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	i, known := b.index[l]
-	if !known {
-		r, _, _ := gcra.New(l.Burst, l.Count, int64(l.Period))
-		i = uint32(len(b.rules))
-		b.index[l] = i
-		b.rules = append(b.rules, rule{l, r})
-	}
-	return i, b.rules
-}
-
 // NewLimits returns the limits with these defaults and overrides, or a
 // ConfigError for each mistake, joined.
 //
@@ -110,10 +84,7 @@ func (b *rulebook) number(l Limit) (uint32, []rule) {
 func NewLimits(
 	names Names, defaults map[Name]Limit, overrides map[Name][]Override,
 ) (*Limits, error) {
-	book := &rulebook{
-		rules: []rule{unlimited: {}, blocked: {limit: Blocked}},
-		index: map[Limit]uint32{Unlimited: unlimited, Blocked: blocked},
-	}
+	book := newRulebook()
 	ls := &Limits{names: maps.Clone(names), rules: book.rules, book: book}
 	b := limitsBuilder{ls, names.mistakes()}
 	var trees int
@@ -149,7 +120,33 @@ func NewLimits(
 	if b.errs != nil {
 		return nil, errors.Join(b.errs...)
 	}
+	book.tidyAt = max(minTidy, 2*len(ls.rules))
 	return ls, nil
+}
+
+// WithNames returns the limits with Names that are not declared yet. They have
+// no limit: they are for requests that bring their own. The other Names, and all
+// limits, stay as they are. The error is a ConfigError for each mistake, joined.
+func (ls *Limits) WithNames(names Names) (*Limits, error) {
+	with := *ls
+	with.names, with.settings = maps.Clone(ls.names), slices.Clone(ls.settings)
+	with.order, with.overrides = slices.Clone(ls.order), slices.Clone(ls.overrides)
+	b := limitsBuilder{ls: &with}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if with.declares(name) {
+			continue
+		}
+		spec := names[name]
+		with.names[name] = spec
+		b.declare(name, spec, Unlimited)
+		if spec.Parent != 0 || spec.Floor != 0 {
+			b.wrong(name, errors.New("it has a Parent or a Floor: declare it with NewLimits"))
+		}
+	}
+	if errs := append(b.errs, with.names.mistakes()...); errs != nil {
+		return nil, errors.Join(errs...)
+	}
+	return &with, nil
 }
 
 // With returns the limits with other overrides of one id, such as another plan.
@@ -158,14 +155,21 @@ func NewLimits(
 // ConfigError for each mistake, joined.
 //
 // With takes microseconds, however many ids there are, because both Limits share
-// what they have in common. A limit that is new to them takes 250 bytes, which
-// are freed with the last of these Limits.
+// what they have in common. A limit that is new to them takes 250 bytes. When a
+// thousand such limits have come, and no more than half of all are still in use,
+// one call looks at all overrides and drops the others. There are at most 2²⁷
+// different limits.
 func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
+	return ls.tidied().with(id, limits)
+}
+
+// with is With, with the same rulebook.
+func (ls *Limits) with(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 	other := *ls
 	other.overrides = slices.Clone(ls.overrides)
 	b := limitsBuilder{ls: &other}
 	for _, name := range slices.Sorted(maps.Keys(limits)) {
-		canonical, err := ls.names.OverrideID(name, id.ID)
+		canonical, err := ls.names.CanonicalOverride(name, id.ID)
 		if err != nil {
 			b.wrong(name, err)
 			continue
@@ -185,31 +189,6 @@ func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
 		return nil, errors.Join(b.errs...)
 	}
 	return &other, nil
-}
-
-// DividedBy returns the part of the limit that each of n machines may use by
-// itself: the burst ÷ n, at least 1, and n times the interval. All n together use
-// no more than the limit, or than n tokens at once if its burst is less than n.
-// If n divides the burst, an empty bucket refills in the same time. So two
-// buckets that are full at the same instant, one of each limit, have the same
-// fraction of their bursts. Unlimited and Blocked stay as they are.
-func (l Limit) DividedBy(n int64) Limit {
-	interval := int64(l.Interval())
-	if n <= 1 || interval == 0 {
-		return l
-	}
-	l.Burst = max(1, l.Burst/n)
-	if n > gcra.MaxTolerance/interval { // then the new burst is 1
-		l.Count, l.Period = 1, gcra.MaxTolerance
-	} else if int64(l.Period) == l.Count*interval && n <= math.MaxInt64/int64(l.Period) {
-		l.Period *= time.Duration(n)
-	} else {
-		l.Count, l.Period = 1, time.Duration(n*interval)
-	}
-	if l.Queue > 0 {
-		l.Queue = max(1, l.Queue/n)
-	}
-	return l
 }
 
 type limitsBuilder struct {
@@ -246,7 +225,7 @@ func (b *limitsBuilder) override(name Name, given []Override) {
 		}
 		for _, given := range o.IDs {
 			b.checkListed(name, given, o.Limit)
-			id, err := b.ls.names.OverrideID(name, given.ID)
+			id, err := b.ls.names.CanonicalOverride(name, given.ID)
 			if err == nil && !rules.Put(id, rule) {
 				err = fmt.Errorf("id %s is overridden already, as %s", spell.Quote(given.ID), spell.Quote(id))
 			}
@@ -267,11 +246,18 @@ func (b *limitsBuilder) wrong(name Name, err error) {
 // rule returns the index of the limit in the rules, or reports its mistakes.
 func (b *limitsBuilder) rule(name Name, of string, l Limit) (index uint32) {
 	mistakes := l.mistakes()
+	if l.FollowsCalendar() && b.ls.member(name).role != plainRole {
+		b.mistaken(name, nil, "%s%v follows the calendar: a total, its shares and its floors are rates", of, l)
+		return 0
+	}
 	for _, m := range mistakes {
 		b.wrong(name, fmt.Errorf("%s%w", of, m))
 	}
 	if mistakes == nil {
-		index, b.ls.rules = b.ls.book.number(l)
+		var err error
+		if index, b.ls.rules, err = b.ls.book.number(l); err != nil {
+			b.wrong(name, err)
+		}
 	}
 	return index
 }
@@ -294,6 +280,13 @@ func (ls *Limits) Default(name Name) (Limit, bool) {
 		return Limit{}, false
 	}
 	return ls.rules[ls.settings[name].rule].limit, true
+}
+
+// Spec returns the declaration of a Name. It returns false if the Name is not
+// declared. It copies no map, as Names does.
+func (ls *Limits) Spec(name Name) (NameSpec, bool) {
+	spec, ok := ls.names[name]
+	return spec, ok
 }
 
 // Names returns a copy of the declared Names.
@@ -356,35 +349,6 @@ func (ls *Limits) accepts(key Key) bool {
 	return err == nil
 }
 
-// floors yields the ids of a class that have a floor, and their rules.
-func (ls *Limits) floors(m member) iter.Seq2[string, uint32] {
-	return func(yield func(string, uint32) bool) {
-		if m.floor == 0 {
-			return
-		}
-		ids := ls.overrides[ls.index(m.floor)].rules.IDs()
-		if ls.settings[m.floor].shared {
-			ids = slices.Values([]string{""})
-		}
-		for id := range ids {
-			if rule, err := ls.resolve(m.floor.Key(id)); err == nil && rule > blocked && !yield(id, rule) {
-				return
-			}
-		}
-	}
-}
-
-// classes yields the limits that share a total.
-func (ls *Limits) classes(sum int) iter.Seq2[Name, member] {
-	return func(yield func(Name, member) bool) {
-		for name, m := range ls.members {
-			if m.role == classRole && m.sum == sum && !yield(Name(name), m) {
-				return
-			}
-		}
-	}
-}
-
 func (ls *Limits) declares(name Name) bool {
 	return int(name) < len(ls.settings) && ls.settings[name].declared
 }
@@ -394,3 +358,9 @@ func (ls *Limits) index(name Name) uint32 { return ls.settings[name].index }
 
 // label returns the label of the Name, or "" if it is not declared.
 func (ls *Limits) label(name Name) string { return ls.names[name].Label }
+
+// labeled returns a key as errors have it: "Logins:bob", or "Total" without an
+// id. A Name that is not declared stays a number.
+func (ls *Limits) labeled(key Key) string {
+	return spell.Bucket(ls.label(key.Name), uint16(key.Name), key.ID)
+}

@@ -68,8 +68,16 @@ func TestParseLimit(t *testing.T) {
 	} {
 		mistakes[text] = form
 	}
-	for _, period := range []string{"m", "60", "1min", "1y", "1m/1m", "1m ", "1m burst"} {
+	for _, period := range []string{"60", "1y", "100000w", "99999999999h", "1m/1m", "1m burst", "months"} {
 		mistakes["5/"+period] = "period is " + spell.Quote(period) + ", want a duration such as 90s, 180m, 36h, 1d or 2w"
+	}
+	for text, meant := range map[string]string{
+		"5/min": "5/1m", "5/m": "5/1m", "5/Minute": "5/1m", "5/s": "5/1s", "10/sec": "10/1s", "5/h": "5/1h",
+		"5/2 hours": "5/2h", "5/1m ": "5/1m", "5/weeks": "5/1w", "5/1min burst 9": "5/1m burst 9",
+	} {
+		period, _, _ := strings.Cut(strings.TrimLeft(text, "0123456789")[1:], " burst")
+		mistakes[text] = "period is " + spell.Quote(period) +
+			", want a duration such as 90s, 180m, 36h, 1d or 2w; did you mean " + meant + "?"
 	}
 	for text, want := range mistakes {
 		_, err := ParseLimit(text)
@@ -181,7 +189,7 @@ func TestResolve(t *testing.T) {
 		i, err := ls.resolve(tc.key)
 		require.ErrorIs(t, err, tc.err, tc.key)
 		require.Equal(t, tc.want == Limit{}, i == 0, tc.key)
-		require.EqualValues(t, tc.want.Interval(), ls.rules[i].rate.Interval, tc.key)
+		require.EqualValues(t, tc.want.Interval(), ls.rules[i].rate.interval, tc.key)
 
 		if tc.err == nil {
 			require.Zero(t, testing.AllocsPerRun(10, func() { ls.resolve(tc.key) }), tc.key)
@@ -218,6 +226,11 @@ func TestLimitsCopied(t *testing.T) {
 	require.Equal(t, "PerIP", copied[1].Label)
 	delete(copied, 1)
 	require.Equal(t, "PerIP", ls.Names()[1].Label)
+	spec, ok := ls.Spec(1)
+	require.True(t, ok)
+	require.Equal(t, ls.Names()[1], spec)
+	_, ok = ls.Spec(2)
+	require.False(t, ok)
 	l, _ := ls.For(Key{1, "10.0.0.3"})
 	require.Equal(t, PerSecond(1), l)
 	l, _ = ls.For(Key{1, "10.0.0.2"})
@@ -234,6 +247,8 @@ func TestLimitsOfNothing(t *testing.T) {
 		require.False(t, ok)
 		_, ok = ls.Default(Unknown)
 		require.False(t, ok)
+		_, err = ls.With(OverrideID{ID: "x"}, map[Name]Limit{1: PerHour(1)})
+		require.ErrorIs(t, err, ErrUnknownName)
 	}
 }
 

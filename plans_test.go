@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/big"
+	"math/rand/v2"
 	"runtime"
 	"strconv"
 	"sync"
@@ -178,6 +180,215 @@ func TestSetOverrides(t *testing.T) {
 		require.Equal(t, 2, r.Limits().CountOverrides(perID))
 		require.Zero(t, old.CountOverrides(perID))
 	})
+}
+
+// Overrides that come and go with limits of their own do not fill the memory,
+// and every bucket keeps its state and its limit.
+func TestRulebook(t *testing.T) {
+	limit := func(n int) Limit { return Limit{Burst: 10, Count: 1, Period: time.Hour + time.Duration(n)} }
+	t.Run("SetOverrides", func(t *testing.T) {
+		r := newRig(t)
+		kept, still := perID.Key("kept"), perID.Key("still")
+		require.NoError(t, r.SetOverrides(OverrideID{ID: "kept", Comment: "why"}, map[Name]Limit{perID: limit(0)}))
+		r.take(kept, 3)
+		r.take(still, 2)
+		r.hold(off.Key("x"), time.Hour)
+		tidied := 0
+		for n := range 5 * minTidy {
+			book := r.Limits().book
+			key := perID.Key(fmt.Sprint(n % 10))
+			require.NoError(t, r.SetOverrides(OverrideID{ID: key.ID}, map[Name]Limit{perID: limit(1 + n)}))
+			if n < 20 {
+				r.take(key, 1)
+			}
+			if r.Limits().book != book {
+				tidied++
+				require.EqualValues(t, 7, r.left(kept))
+				require.Equal(t, limit(0), r.bucket(kept).Limit)
+				require.EqualValues(t, 3, r.left(still))
+				require.Equal(t, PerMinute(5), r.bucket(still).Limit)
+				require.Equal(t, limit(1+n), r.bucket(key).Limit)
+				require.EqualValues(t, 8, r.left(key))
+			}
+		}
+		require.Equal(t, 5, tidied)
+		require.Less(t, len(r.Limits().rules), 2*minTidy)
+		require.EqualValues(t, 22, r.Stats().Limits[perID].Allowed)
+		for id, l := range r.Limits().Overrides(perID) {
+			if id.ID == "kept" {
+				require.Equal(t, "why", id.Comment)
+				require.Equal(t, limit(0), l)
+			}
+		}
+	})
+	t.Run("With", func(t *testing.T) {
+		first := testLimits(t)
+		ls := first
+		for n := range 5 * minTidy {
+			var err error
+			ls, err = ls.With(OverrideID{ID: fmt.Sprint(n % 10)}, map[Name]Limit{perID: limit(n), off: Blocked})
+			require.NoError(t, err)
+		}
+		require.Less(t, len(ls.rules), minTidy+20)
+		l, _ := ls.For(perID.Key("3"))
+		require.Equal(t, limit(5*minTidy-7), l)
+		l, _ = ls.For(off.Key("3"))
+		require.Equal(t, Blocked, l)
+		_, on := ls.For(off.Key("other"))
+		require.False(t, on)
+		l, _ = first.For(perID.Key("3"))
+		require.Equal(t, PerMinute(5), l, "the first are as they were")
+	})
+	t.Run("as many as there can be", func(t *testing.T) {
+		ls := testLimits(t)
+		ls.book.most = len(ls.rules)
+		_, err := ls.With(OverrideID{ID: "a"}, map[Name]Limit{perID: limit(1)})
+		require.ErrorAs(t, err, new(*ConfigError))
+		require.ErrorContains(t, err, "different limits")
+		_, err = ls.With(OverrideID{ID: "a"}, map[Name]Limit{perID: PerMinute(5)})
+		require.NoError(t, err, "it is one of them")
+	})
+}
+
+// A plan that changes keeps what was used: in memory and in the file, at every
+// level, also over a crash.
+func TestSetOverridesKeepsUsed(t *testing.T) {
+	hours := func(n, h int64) Limit { return Limit{Burst: n, Count: n, Period: time.Duration(h) * time.Hour} }
+	for _, c := range []struct {
+		name       string
+		from, to   Limit
+		used, left int64
+	}{
+		{"upgrade", hours(100, 24), hours(10000, 24), 100, 9900},
+		{"upgrade of a full bucket", hours(100, 24), hours(10000, 24), 0, 10000},
+		{"downgrade", hours(10000, 24), hours(100, 24), 5000, 0},
+		{"downgrade, little used", hours(10000, 24), hours(100, 24), 30, 70},
+		{"another period", hours(100, 1), hours(100, 24), 40, 60},
+		{"a burst only", hours(100, 24), hours(100, 24).WithBurst(1000), 100, 900},
+	} {
+		for level := Memory; level <= Synced; level++ {
+			for _, resident := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, %v, in memory %v", c.name, level, resident), func(t *testing.T) {
+					c.from.Durability, c.to.Durability = level, level
+					key := perID.Key("a")
+					r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: c.from}), Options{})
+					if c.used > 0 {
+						r.take(key, c.used)
+					}
+					if !resident {
+						require.NoError(t, r.Flush())
+						r.evictAll(true)
+					}
+					require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: c.to}))
+					require.Equal(t, c.left, r.left(key))
+					_, limits := r.left(key), r.Limits()
+					if level >= Leased {
+						again := r.next(limits) // after a crash
+						require.LessOrEqual(t, again.left(key), c.left)
+						if level == Synced {
+							require.Equal(t, c.left, again.left(key))
+						}
+					}
+					require.NoError(t, r.Flush())
+					require.Equal(t, c.left, r.next(limits).left(key))
+					if c.left > 0 {
+						r.take(key, c.left)
+					}
+					require.False(t, r.spend(key, 1).Allowed)
+				})
+			}
+		}
+	}
+	t.Run("back and forth", func(t *testing.T) {
+		r := newRig(t)
+		key, rnd := perID.Key("a"), rand.New(rand.NewPCG(1, 2))
+		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: hours(1000, 1)}))
+		used := new(big.Rat) // tokens, exactly
+		limit := hours(1000, 1)
+		for range 2000 {
+			next := hours(1+rnd.Int64N(5000), 1+rnd.Int64N(30))
+			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: next}))
+			limit = next
+			if most := big.NewRat(limit.Burst, 1); used.Cmp(most) > 0 {
+				used.Set(most)
+			}
+			b, err := r.Bucket(key)
+			require.NoError(t, err)
+			// Each change rounds up to a nanosecond of the new limit.
+			got := big.NewRat(int64(b.ResetAfter), int64(limit.Interval()))
+			require.True(t, got.Cmp(used) >= 0, "%v used, want %v", got, used)
+			used.Add(used, big.NewRat(1, int64(limit.Interval())))
+			require.True(t, got.Cmp(used) <= 0, "%v used, want at most %v", got, used)
+			used.Set(got)
+			if n := rnd.Int64N(3); n <= b.Remaining {
+				r.take(key, n)
+				used.Add(used, big.NewRat(n, 1))
+			}
+			passed := time.Duration(rnd.Int64N(int64(time.Minute)))
+			r.clock.advance(passed)
+			if used.Sub(used, big.NewRat(int64(passed), int64(limit.Interval()))); used.Sign() < 0 {
+				used.SetInt64(0)
+			}
+		}
+	})
+	t.Run("SetLimits and a restart shorten the wait only", func(t *testing.T) {
+		r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: hours(100, 24)}), Options{})
+		r.take(perID.Key("a"), 50)
+		require.NoError(t, r.SetLimits(limitsOf(t, testNames, map[Name]Limit{perID: hours(1000, 24)})))
+		require.EqualValues(t, 500, r.left(perID.Key("a")), "half a day is half of it")
+	})
+}
+
+// Options.KeepOverrides keeps plans over SetLimits.
+func TestKeepOverrides(t *testing.T) {
+	pro, team := PerHour(1000), PerHour(5000)
+	base := func(overrides ...Override) *Limits {
+		limits, err := NewLimits(testNames, planDefaults, map[Name][]Override{perID: overrides})
+		require.NoError(t, err)
+		return limits
+	}
+	of := func(r *rig, id string) Limit {
+		l, _ := r.Limits().For(perID.Key(id))
+		return l
+	}
+	inFile := Override{[]OverrideID{{ID: "listed"}, {ID: "left"}, {ID: "moved"}}, team}
+	for _, keep := range []bool{true, false} {
+		r := rigOn(t, NewMemStore(), base(inFile), Options{KeepOverrides: keep})
+		set := func(id string, l Limit) {
+			require.NoError(t, r.SetOverrides(OverrideID{id, "why"}, map[Name]Limit{perID: l}))
+		}
+		set("a", pro)
+		set("ended", pro)
+		set("ended", Limit{})
+		set("moved", pro)
+		set("left", Limit{})
+		r.take(perID.Key("a"), 900)
+		for range 2 {
+			require.NoError(t, r.SetLimits(base(inFile)))
+		}
+		if !keep {
+			require.Equal(t, planDefaults[perID], of(r, "a"))
+			require.Equal(t, []Limit{team, team, team}, []Limit{of(r, "listed"), of(r, "left"), of(r, "moved")})
+			continue
+		}
+		require.Equal(t, pro, of(r, "a"))
+		require.EqualValues(t, 100, r.left(perID.Key("a")), "its bucket stays")
+		require.Equal(t, []Limit{team, planDefaults[perID], pro}, []Limit{of(r, "listed"), of(r, "left"), of(r, "moved")})
+		require.Equal(t, planDefaults[perID], of(r, "ended"))
+		for id := range r.Limits().Overrides(perID) {
+			if id.ID == "a" {
+				require.Equal(t, "why", id.Comment)
+			}
+		}
+		require.NoError(t, r.SetLimits(base())) // "left" has no override in the file now
+		require.Equal(t, planDefaults[perID], of(r, "left"))
+		require.NoError(t, r.SetLimits(base(inFile)))
+		require.Equal(t, []Limit{team, planDefaults[perID], pro}, []Limit{of(r, "listed"), of(r, "left"), of(r, "moved")})
+		require.Len(t, r.plans, 3, "a, left and moved; ended is forgotten")
+		var mistake *ConfigError
+		require.ErrorAs(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: {Burst: 1}}), &mistake)
+		require.Equal(t, pro, of(r, "a"))
+	}
 }
 
 func TestGroups(t *testing.T) {

@@ -1,10 +1,12 @@
 package stint
 
 import (
+	"fmt"
 	"math"
 	"math/big"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -32,6 +34,17 @@ func TestRaise(t *testing.T) {
 			r = r.next(r.Limits())
 		}
 	})
+	t.Run("a turn with a smaller limit comes after it", func(t *testing.T) {
+		r := newLevels(t, ten)
+		key := inMemory.Key("a")
+		r.take(key, 5)
+		_, err := r.ReserveRequest(Request{Key: key, Cost: 1, Limit: PerSecond(1)})
+		require.NoError(t, err)
+		full, err := r.Raise(Request{Key: key}, r.Now().Add(10*time.Second))
+		require.NoError(t, err)
+		r.clock.advance(5 * time.Second)
+		require.GreaterOrEqual(t, r.check(key, 0).ResetAfter, full.Sub(r.Now()), "the turn gives nothing back")
+	})
 	t.Run("no limit", func(t *testing.T) {
 		r := newRig(t)
 		full, err := r.Raise(Request{Key: off.Key("a")}, r.Now().Add(time.Hour))
@@ -50,6 +63,44 @@ func TestRaise(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, r.check(perID.Key("a"), 0).ResetAfter, full.Sub(r.Now()))
 	})
+	t.Run("no limit, whatever is in memory", func(t *testing.T) {
+		r := newRig(t)
+		for i, limit := range []Limit{Unlimited, Blocked} {
+			key := perID.Key(fmt.Sprint(i))
+			raise := func() {
+				t.Helper()
+				full, err := r.Raise(Request{Key: key}, r.Now().Add(time.Hour))
+				require.NoError(t, err)
+				require.True(t, full.Equal(r.Now()), "%v", full)
+			}
+			require.NoError(t, r.SetOverrides(OverrideID{ID: key.ID}, map[Name]Limit{perID: limit}))
+			raise()
+			require.NoError(t, r.SetOverrides(OverrideID{ID: key.ID}, map[Name]Limit{perID: PerHour(1)}))
+			r.take(key, 1)
+			require.NoError(t, r.SetOverrides(OverrideID{ID: key.ID}, map[Name]Limit{perID: limit}))
+			raise()
+		}
+	})
+	for level := leased; level <= synced; level++ {
+		inBubbleNamed(t, fmt.Sprint(Durability(level), ", an equal one is in a commit that fails"),
+			func(t *testing.T, r *rig) {
+				key := level.Key("a")
+				full := r.Now().Add(5 * time.Second)
+				r.disk.shut()
+				var errs [2]chan error
+				for i := range errs {
+					errs[i] = make(chan error, 1)
+					go func() { _, err := r.Raise(Request{Key: key}, full); errs[i] <- err }()
+					synctest.Wait()
+				}
+				require.Empty(t, errs[1], "the store does not have it yet")
+				r.disk.gate <- errDisk
+				require.ErrorIs(t, <-errs[0], ErrNotDurable)
+				r.disk.open()
+				require.NoError(t, <-errs[1])
+				require.LessOrEqual(t, r.next(r.Limits()).left(key), int64(5), "as after a crash")
+			})
+	}
 	t.Run("errors", func(t *testing.T) {
 		r := newRig(t)
 		_, err := r.Raise(Request{Key: Key{99, "a"}}, r.Now())

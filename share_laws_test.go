@@ -371,7 +371,7 @@ func (h *lawHistory) refund(key Key, tenant int, tokens int64) {
 	h.net = true
 }
 
-var shareHistories = flag.Int("histories", 0, "random histories of TestShareLaws; a million take seven minutes")
+var shareHistories = flag.Int("histories", 0, "random histories of TestShareLaws and TestCalendarWorld; a million take minutes")
 
 // TestShareLaws checks the laws of docs/shares.md in random histories.
 func TestShareLaws(t *testing.T) {

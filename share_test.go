@@ -3,6 +3,8 @@ package stint
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -81,7 +83,7 @@ func TestShare(t *testing.T) {
 		d = r.spend(shareTenant.Key("umbrella"), 1)
 		require.False(t, d.Allowed)
 		require.Equal(t, theTotal, d.Key)
-		require.Equal(t, PerSecond(1000), Limit{d.Limit.Burst, d.Limit.Count, d.Limit.Period, 0, 0})
+		require.Equal(t, PerSecond(1000), Limit{Burst: d.Limit.Burst, Count: d.Limit.Count, Period: d.Limit.Period})
 		require.Equal(t, time.Millisecond, d.RetryAfter)
 		r.take(globex, 100)
 		d = r.spend(acme, 71) // 1 ms until the floor has them, 72 ms until the total has 271
@@ -115,7 +117,7 @@ func TestShare(t *testing.T) {
 	run("total", func(t *testing.T, r *rig) {
 		_, err := r.Spend(theTotal, 801)
 		require.ErrorIs(t, err, ErrCostOverBurst)
-		require.ErrorContains(t, err, "801 of 800 for 1:", "it keeps 200")
+		require.ErrorContains(t, err, "801 of 800 for Total", "it keeps 200")
 		r.take(theTotal, 800)
 		r.take(acme, 100)
 		require.EqualValues(t, 0, r.check(theTotal, 0).Remaining)
@@ -216,12 +218,12 @@ func TestShareLimitsChange(t *testing.T) {
 	}
 	require.Equal(t, []string{
 		"stint: Total: the bursts of the floors of Tenant add up to 1000: want less than its burst, 1000",
-		"stint: Total: the floors of Tenant add up to 1049.99988 a second: want no more than its 1000/1s",
+		"stint: Total: the floors of Tenant add up to 1050/1s: want no more than its 1000/1s",
 	}, mistakes(set("umbrella", PerSecond(50).WithBurst(200))))
 	require.Equal(t, []string{
 		`stint: TenantFloor: the burst for "initech" is 601, above that of the ceiling, Tenant: 600`,
 		`stint: TenantFloor: the rate for "initech", 601/1s, is above that of the ceiling, Tenant: 600/1s`,
-		"stint: Total: the floors of Tenant add up to 1000.99982 a second: want no more than its 1000/1s",
+		"stint: Total: the floors of Tenant add up to 1001/1s: want no more than its 1000/1s",
 	}, mistakes(set("initech", PerSecond(601))))
 	require.Equal(t, []string{"stint: TenantFloor: a floor of Tenant is blocked: want a limit"},
 		mistakes(set("acme", Blocked)))
@@ -266,7 +268,45 @@ func TestShareSumsStay(t *testing.T) {
 	defaults := map[Name]Limit{shareTotal: PerSecond(1000), shareTenant: PerSecond(600)}
 	again, err := NewLimits(shareNames, defaults, overrides)
 	require.NoError(t, err)
-	require.Equal(t, again.totals, ls.totals)
+	require.Len(t, again.totals, 1)
+	require.Equal(t, again.totals[0].Burst(), ls.totals[0].Burst())
+	intervals := func(yield func(int64) bool) {
+		for _, l := range ls.Overrides(shareFloor) {
+			if !yield(int64(l.Interval())) {
+				return
+			}
+		}
+	}
+	longest := func(ls *Limits) int { // interval of a total that the floors fit into
+		return sort.Search(1e9, func(i int) bool { return !ls.totals[0].FitsRate(int64(i)+1, intervals) })
+	}
+	require.Equal(t, longest(again), longest(ls))
+	require.Less(t, longest(ls), int(1e9))
+}
+
+// The mistake says what the floors promise in the period of the total, and how
+// that is too much.
+func TestShareSumText(t *testing.T) {
+	for _, c := range []struct {
+		total, floor Limit // of acme, globex and initech
+		want         string
+	}{
+		{PerSecond(1000), PerSecond(400), "1200/1s: want no more than its 1000/1s"},
+		{PerMinute(60), PerMinute(21), "63/1m: want no more than its 60/1m"},
+		{PerMinute(60), PerSecond(2), "360/1m: want no more than its 60/1m"},
+		{PerSecond(1), PerMinute(25), "1.25/1s: want no more than its 1/1s"},
+		{PerSecond(1), Limit{Burst: 1, Count: 4, Period: 11 * time.Second}, "1.091/1s: want no more than its 1/1s"},
+		{PerSecond(1), Limit{Burst: 1, Count: 100001, Period: 300 * 1000 * time.Second},
+			"1.00001/1s: want no more than its 1/1s"},
+		{PerSecond(3e6), PerSecond(11e5), "3300000/1s: want no more than its 3000000/1s"},
+		{PerSecond(3), PerSecond(1), "3/1s: want no more than its 3/1s, rounded to a token each 333.333334ms"},
+	} {
+		_, err := NewLimits(shareNames,
+			map[Name]Limit{shareTotal: c.total.WithBurst(1000), shareTenant: c.floor.WithBurst(100)},
+			map[Name][]Override{shareFloor: {{[]OverrideID{{ID: "acme"}, {ID: "globex"}, {ID: "initech"}},
+				c.floor.WithBurst(1)}}})
+		require.EqualError(t, err, "stint: Total: the floors of Tenant add up to "+c.want)
+	}
 }
 
 // A failed commit returns tokens to a floor only if it returns them to the
@@ -314,6 +354,107 @@ func TestShareFailedCommit(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Tenants spend and refund while saves hang, which then succeed or fail, one after
+// the other. Each bucket lacks what was acknowledged, and at most what failed
+// besides. The floors never hold more than the total. A crash forgets nothing
+// that was acknowledged. Time stands still.
+func TestShareFlights(t *testing.T) {
+	type call struct {
+		tenant Key
+		cost   int64 // below 0: a refund
+		err    error
+		done   bool
+	}
+	failed := 0
+	for seed := range uint64(length(60, 100)) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			r := shareRig(t, []Durability{Leased, Synced}[seed%2])
+			hooli := shareTenant.Key("hooli")
+			tenants := []Key{acme, globex, initech, hooli}
+			// Loans have taken all that the floors do not keep.
+			calls := []*call{{initech, 600, nil, true}, {hooli, 200, nil, true}}
+			for _, c := range calls {
+				r.take(c.tenant, c.cost)
+			}
+			for range 5 {
+				r.disk.shut()
+				for range 1 + rng.IntN(6) {
+					c := &call{tenant: tenants[rng.IntN(3)], cost: 1 + rng.Int64N(40)}
+					known := int64(0) // what the tenant has used for certain
+					for _, o := range calls {
+						if o.tenant == c.tenant && (o.cost < 0 || o.done && o.err == nil) {
+							known += o.cost
+						}
+					}
+					if back := min(c.cost, known); back > 0 && rng.IntN(3) == 0 {
+						c.cost = -back
+					}
+					calls = append(calls, c)
+					plain := Request{Key: sharePlain.Key("a"), Cost: int64(rng.IntN(2))}
+					go func() {
+						var d Decision
+						if c.cost < 0 {
+							_, c.err = r.Refund(c.tenant, -c.cost)
+						} else if d, c.err = r.SpendAll(Request{Key: c.tenant, Cost: c.cost}, plain); c.err == nil && !d.Allowed {
+							c.cost = 0
+						}
+						c.done = true
+					}()
+					synctest.Wait()
+					if rng.IntN(3) == 0 {
+						select {
+						case r.disk.gate <- []error{nil, errDisk}[rng.IntN(2)]:
+							synctest.Wait()
+						default: // no save is under way
+						}
+					}
+				}
+				if rng.IntN(2) == 0 {
+					select {
+					case r.disk.gate <- errDisk:
+					default:
+					}
+				}
+				r.disk.open()
+				synctest.Wait()
+				var least, most [5]int64 // of each tenant, and of all
+				for _, c := range calls {
+					require.True(t, c.done)
+					for _, i := range []int{slices.Index(tenants, c.tenant), len(tenants)} {
+						if c.err == nil || c.cost < 0 {
+							least[i] += c.cost
+						}
+						if c.err == nil || c.cost > 0 {
+							most[i] += c.cost
+						}
+					}
+					if c.err != nil {
+						require.ErrorIs(t, c.err, ErrNotDurable)
+						failed++
+					}
+				}
+				requireUsed := func(r *rig, most [5]int64) {
+					for i, key := range append(tenants, theTotal) {
+						used := usedOf(r.Limiter, key)
+						require.True(t, least[i] <= used && used <= most[i], "seed %d, %v: %d are used, want %d to %d",
+							seed, key, used, least[i], most[i])
+					}
+				}
+				requireUsed(r, most)
+				held := r.levels("acme")[0] + r.levels("globex")[0]
+				require.LessOrEqual(t, held, r.bucket(theTotal).Remaining, "seed %d: what the floors hold", seed)
+				after := r.next(r.Limits()) // as after a crash
+				requireUsed(after, [5]int64{1 << 40, 1 << 40, 1 << 40, 1 << 40, 1 << 40})
+				after.disk.fail(errDisk, "save")
+				after.Close()
+			}
+			require.NoError(t, r.Close())
+		})
+	}
+	require.Greater(t, failed, 50)
 }
 
 // Many callers at once, while floors come and go: nothing deadlocks, and time

@@ -39,9 +39,14 @@ const (
 // as a Synced one does. A mistake in it is a ConfigError, and nothing is spent.
 type Request struct {
 	Key   Key
-	Cost  int64
+	Cost  int64 // in tokens, usually 1; a request that costs 0 spends nothing
 	Mode  Mode
 	Limit Limit // zero: the configured one
+
+	// Spent is for RefundAll: the instant before the spend, by Limiter.Now. The
+	// refund then leaves out what has come back with time since. Zero: it returns
+	// the whole cost.
+	Spent time.Time
 }
 
 // SpendAll decides several requests at one instant, and spends for all of them
@@ -50,136 +55,66 @@ type Request struct {
 // longest RetryAfter is the strictest, and otherwise the smallest Remaining. If
 // no request takes part in the decision, it allows. After an error, such as
 // ErrDuplicateKey, nothing was spent, except as Spend says of ErrNotDurable.
-func (l *Limiter) SpendAll(reqs ...Request) (Decision, error) {
-	return l.all(context.Background(), reqs, nil, opSpend)
+func (l *Limiter) SpendAll(reqs ...Request) (d Decision, err error) {
+	err = l.all(context.Background(), reqs, &d, nil, opSpend)
+	return d, err
 }
 
-// SpendTogether is SpendAll that also puts the decision on reqs[i] into ds[i].
-// If the strictest decision denies, nothing was spent, and the others are what
-// Check would return. After an error every decision is the zero one, which
-// denies. Nothing was spent, except that after ErrNotDurable the tokens of all
-// requests may stay spent.
+// SpendTogether is SpendAll that also puts the decision on reqs[i] into ds[i]. A
+// nil ds asks for the strictest decision only. If the strictest decision denies,
+// nothing was spent, and the others are what Check would return. After an error
+// every decision is the zero one, which denies. Nothing was spent, except that
+// after ErrNotDurable the tokens of all requests may stay spent.
 func (l *Limiter) SpendTogether(reqs []Request, ds []Decision) (Decision, error) {
 	return l.SpendTogetherContext(context.Background(), reqs, ds)
+}
+
+// SpendTogetherContext is SpendTogether, but waits for a commit only until ctx
+// ends, as SpendContext does.
+func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (d Decision, err error) {
+	if ds != nil && len(ds) < len(reqs) {
+		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and space for %d decisions", len(reqs), len(ds))
+	}
+	err = l.all(ctx, reqs, &d, ds, opSpend)
+	if err != nil && ds != nil {
+		clear(ds[:len(reqs)])
+	}
+	return d, err
 }
 
 // RefundAll returns what a SpendAll of the same requests spent, as Refund
 // does, and returns the strictest decision. For a CheckOnly request it only
 // reports the state. A SpendOnly request is refunded even if SpendAll had too
 // few tokens for it: leave such a request out.
-func (l *Limiter) RefundAll(reqs ...Request) (Decision, error) {
-	return l.all(context.Background(), reqs, nil, opRefund)
+//
+// A Request with Spent gets back what its spend still lacks: half an interval
+// after one token was spent, that is half a token. A caller may therefore spend
+// an upper bound, and return the rest once the true cost is known, without
+// exceeding the limit: over any stretch of time, the true costs of the requests
+// admitted in it are at most burst + elapsed ÷ interval. Without Spent they may
+// be more.
+func (l *Limiter) RefundAll(reqs ...Request) (d Decision, err error) {
+	err = l.all(context.Background(), reqs, &d, nil, opRefund)
+	return d, err
 }
 
-// located is the place of a bucket that may be in memory.
-type located struct {
-	shard *shard
-	hash  uint64
-}
-
-// spot is a bucket in memory, with the change that SpendAll makes.
-type spot struct {
-	located
-	index uint32
-	next  int64 // new TAT
-	wait  int64
-}
-
-// fastPathAll is fastPath for a few requests that all check and spend. ds may be
-// nil.
-func (l *Limiter) fastPathAll(reqs []Request, ds []Decision) (strictest Decision, done bool) {
-	var at [4]spot
-	var order [len(at)]*shard // of locking
-	if len(reqs) == 0 || len(reqs) > len(at) {
-		return Decision{}, false
-	}
-	for i := range reqs {
-		r, f := &reqs[i], &at[i]
-		if r.Mode != CheckAndSpend || len(r.Key.ID) > maxIDLen {
-			return Decision{}, false
-		}
-		f.shard, f.hash = l.directory.shard(r.Key)
-		f.shard.Prefetch(f.hash)
-		j := i
-		for ; j > 0 && order[j-1].order > f.shard.order; j-- {
-			order[j] = order[j-1]
-		}
-		order[j] = f.shard
-	}
-	shards := slices.Compact(order[:len(reqs)])
-	for _, s := range shards {
-		s.mu.Lock()
-	}
-	strictest, done = l.fastPathAllLocked(reqs, ds, at[:len(reqs)])
-	for _, s := range shards {
-		s.mu.Unlock()
-	}
-	return strictest, done
-}
-
-func (l *Limiter) fastPathAllLocked(reqs []Request, ds []Decision, at []spot) (strictest Decision, done bool) {
-	now := l.clock.Now()
-	for i := range reqs {
-		r, f := &reqs[i], &at[i]
-		index, ok := f.shard.findLocked(r.Key, f.hash)
-		if !ok || f.shard.limits == nil {
-			return Decision{}, false
-		}
-		b := f.shard.At(index)
-		if b.Rule() <= blocked || b.Has(table.Gate) {
-			return Decision{}, false
-		}
-		rule := &f.shard.limits.rules[b.Rule()]
-		if uint64(r.Cost) > uint64(rule.rate.Burst) || // the cost may be negative
-			cmp.Or(rule.limit.Durability, l.opts.Durability) >= Leased {
-			return Decision{}, false
-		}
-		if r.Limit != (Limit{}) && !same(r.Limit, rule.limit, l.opts.Durability) {
-			return Decision{}, false
-		}
-		for _, other := range at[:i] {
-			if other.shard == f.shard && other.index == index {
-				return Decision{}, false
-			}
-		}
-		f.index = index
-		f.next, f.wait = rule.rate.Spend(b.TAT(), now, r.Cost)
-		d := Decision{Allowed: f.wait == 0, RetryAfter: time.Duration(f.wait), Key: r.Key}
-		rule.report(&d, f.next, now)
-		if i == 0 || d.stricter(&strictest) {
-			strictest = d
-		}
-		if ds != nil {
-			ds[i] = d
-		}
-	}
-	for i := range at {
-		f, allowed := &at[i], at[i].wait == 0
-		if strictest.Allowed && reqs[i].Cost > 0 {
-			f.shard.Write(f.index, f.next)
-		} else if !f.shard.At(f.index).Has(table.Used) {
-			f.shard.Use(f.index)
-		}
-		if strictest.Allowed || !allowed {
-			f.shard.countLocked(reqs[i].Key.Name, allowed)
-		}
-	}
-	return strictest, true
-}
-
-// all decides several requests together, on the fast path if it can. ds gets
-// the decision on each, unless it is nil.
-func (l *Limiter) all(ctx context.Context, reqs []Request, ds []Decision, op op) (Decision, error) {
-	if op == opSpend {
-		if d, done := l.fastPathAll(reqs, ds); done {
-			return d, nil
-		}
+// all decides several requests together, on the fast path if it can. The
+// strictest decision goes to d, the zero Decision after an error. ds gets the
+// decision on each, unless it is nil.
+//
+// A Decision is written where the caller wants it. A copy of one that was just
+// written is slow: it reads larger pieces than were written, so the processor
+// waits until these have reached its cache.
+func (l *Limiter) all(ctx context.Context, reqs []Request, d *Decision, ds []Decision, op op) error {
+	if op == opSpend && l.fastPathAll(reqs, d, ds) {
+		return nil
 	}
 	if len(reqs) == 0 { // no bucket shows whether the limiter is closed
 		if l.isClosed() {
-			return Decision{}, ErrClosed
+			return ErrClosed
 		}
-		return Decision{Allowed: true, Remaining: math.MaxInt64}, nil
+		*d = Decision{Allowed: true, Remaining: math.MaxInt64}
+		return nil
 	}
 	var few [4]request
 	rs := few[:min(len(reqs), len(few))]
@@ -189,8 +124,11 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, ds []Decision, op op)
 	for i := range reqs {
 		r, given := &rs[i], &reqs[i]
 		r.key, r.cost, r.op, r.mode, r.at = given.Key, given.Cost, op, given.Mode, i
-		if err := cmp.Or(l.give(r, given), r.locate(l.directory)); err != nil {
-			return Decision{}, l.failed(r.key, err)
+		if !given.Spent.IsZero() {
+			r.spent = max(1, l.clock.Instant(given.Spent))
+		}
+		if err := cmp.Or(l.give(r, given), r.locate(l)); err != nil {
+			return l.failed(r.key, err)
 		}
 		switch {
 		case r.mode != CheckOnly:
@@ -202,21 +140,22 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, ds []Decision, op op)
 	}
 	rs, err := l.withShares(rs)
 	if err != nil {
-		return Decision{}, err
+		return err
 	}
 	sortRequests(rs)
 	for i := range rs[1:] {
 		if rs[i].key == rs[i+1].key {
-			return Decision{}, l.failed(rs[i].key, fmt.Errorf("%w: %v", ErrDuplicateKey, rs[i].key))
+			err := fmt.Errorf("%w: %s", ErrDuplicateKey, l.limits.Load().labeled(rs[i].key))
+			return l.failed(rs[i].key, err)
 		}
 	}
 	if at, err := l.lockAllFound(rs); err != nil {
-		return Decision{}, l.failed(rs[at].key, err)
+		return l.failed(rs[at].key, err)
 	}
 	now := l.clock.Now()
 	var in *batch
-	d, at, err := decideAllLocked(rs, ds, now)
-	if err == nil && d.Allowed {
+	strictest, at, err := decideAllLocked(rs, ds, now)
+	if err == nil && strictest.Allowed {
 		in = l.submitLocked(rs, now)
 	}
 	unlockAll(rs)
@@ -224,9 +163,10 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, ds []Decision, op op)
 		err = l.committer.awaitUntil(ctx, in)
 	}
 	if err != nil {
-		return Decision{}, l.failed(rs[at].key, err)
+		return l.failed(rs[at].key, err)
 	}
-	return d, nil
+	*d = strictest
+	return nil
 }
 
 // sortRequests sorts by the order of locking. Equal keys become neighbours.
@@ -255,7 +195,7 @@ func (l *Limiter) lockAllFound(rs []request) (at int, err error) {
 		known := true
 		for i := range rs {
 			if i == 0 || rs[i].shard != rs[i-1].shard {
-				rs[i].shard.mu.Lock()
+				rs[i].shard.lock()
 			}
 			known = rs[i].findLocked() && known
 		}
@@ -327,6 +267,153 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 	return strictest, 0, nil
 }
 
+// located is the place of a bucket that may be in memory.
+type located struct {
+	shard *shard
+	hash  uint64
+}
+
+// spot is a bucket in memory, with the decision on it.
+type spot struct {
+	located
+	index uint32
+	rule  *rule
+	next  int64 // new TAT
+	state
+}
+
+// The fast path takes at most this many requests.
+const fewSpots = 4
+
+// fastPathAll is fastPath for a few requests that all check and spend. It
+// reports whether it decided. ds may be nil.
+//
+// Nothing here branches on which shard comes first, or which decision is the
+// strictest, because a processor cannot predict either.
+func (l *Limiter) fastPathAll(reqs []Request, d *Decision, ds []Decision) bool {
+	var at [fewSpots]spot
+	if len(reqs) == 0 || len(reqs) > len(at) {
+		return false
+	}
+	for i := range reqs {
+		r, f := &reqs[i], &at[i]
+		if r.Mode != CheckAndSpend || len(r.Key.ID) > maxIDLen {
+			return false
+		}
+		f.shard, f.hash = l.directory.shard(r.Key)
+		f.shard.Prefetch(f.hash)
+	}
+	now := l.clock.Now() // before the locks, as in fastPathAt
+	var shards [fewSpots]*shard
+	locked := lockSpots(shards[:0], at[:len(reqs)])
+	strictest := l.fastPathAllLocked(reqs, at[:len(reqs)], now)
+	unlockSpots(locked)
+	if strictest < 0 {
+		return false
+	}
+	at[strictest].report(d, reqs[strictest].Key)
+	if ds != nil {
+		for i := range reqs {
+			at[i].report(&ds[i], reqs[i].Key)
+		}
+	}
+	return true
+}
+
+// lockSpots locks the shards of up to fewSpots spots in their order, and appends
+// them to locked.
+func lockSpots(locked []*shard, at []spot) []*shard {
+	var order [fewSpots]uint64 // the order of the shard, and the index of its spot
+	for i := range order {
+		order[i] = math.MaxUint64
+		if i < len(at) {
+			order[i] = uint64(at[i].shard.order)*fewSpots + uint64(i)
+		}
+	}
+	a, b, c, d := order[0], order[1], order[2], order[3]
+	a, b = min(a, b), max(a, b)
+	c, d = min(c, d), max(c, d)
+	a, c = min(a, c), max(a, c)
+	b, d = min(b, d), max(b, d)
+	b, c = min(b, c), max(b, c)
+	order = [...]uint64{a, b, c, d}
+	for _, o := range order[:len(at)] {
+		if s := at[o%fewSpots].shard; len(locked) == 0 || s != locked[len(locked)-1] {
+			s.lock()
+			locked = append(locked, s)
+		}
+	}
+	return locked
+}
+
+func unlockSpots(locked []*shard) {
+	for _, s := range locked {
+		s.mu.Unlock()
+	}
+}
+
+// report puts the decision on the bucket into d.
+func (f *spot) report(d *Decision, key Key) {
+	d.Allowed = f.wait == 0
+	d.Remaining = f.remaining
+	d.RetryAfter = time.Duration(f.wait)
+	d.ResetAfter = time.Duration(f.reset)
+	d.Key = key
+	d.Limit = f.rule.limit
+}
+
+// fastPathAllLocked returns the index of the strictest decision, or -1 if it
+// declines.
+func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (strictest int) {
+	for i := range reqs {
+		r, f := &reqs[i], &at[i]
+		index, ok := f.shard.findLocked(r.Key, f.hash)
+		if !ok || f.shard.limits == nil {
+			return -1
+		}
+		b := f.shard.At(index)
+		if b.Rule() <= blocked || b.Has(table.Gate) {
+			return -1
+		}
+		rule := &f.shard.limits.rules[b.Rule()]
+		if uint64(r.Cost) > uint64(rule.rate.burst) || // the cost may be negative
+			rule.level(l.opts.Durability) >= Leased {
+			return -1
+		}
+		if !r.Limit.isZero() && !same(r.Limit, rule.limit, l.opts.Durability) {
+			return -1
+		}
+		for j := range i {
+			if at[j].shard == f.shard && at[j].index == index {
+				return -1
+			}
+		}
+		f.index, f.rule = index, rule
+		base := rule.at(now)
+		if f.next, f.wait = rule.rate.spend(b.TAT(), base, r.Cost); f.wait != 0 && base != now {
+			f.wait = base - now
+		}
+		f.remaining, f.reset = rule.holds(f.next, now, base)
+	}
+	for i := 1; i < len(at); i++ {
+		more := at[i].stricter(at[strictest].state, &reqs[i].Key, &reqs[strictest].Key)
+		strictest += (i - strictest) * more
+	}
+	allowed := at[strictest].wait == 0
+	for i := range at {
+		f := &at[i]
+		if allowed && reqs[i].Cost > 0 {
+			f.shard.Write(f.index, f.next)
+		} else if !f.shard.At(f.index).Has(table.Used) {
+			f.shard.Use(f.index)
+		}
+		if allowed || f.wait != 0 {
+			f.shard.countLocked(reqs[i].Key.Name, f.wait == 0)
+		}
+	}
+	return strictest
+}
+
 // SpendEach decides each request by itself, and puts the decision on reqs[i]
 // into ds[i]. It decides at one instant, except on buckets that are not in
 // memory, have a hold or a queue, or share a total. A key may come more than
@@ -357,16 +444,7 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 				op = opCheck
 			}
 			if s := at.shard; s != nil {
-				s.mu.Lock()
-				var done, late bool
-				if r.Limit == (Limit{}) || l.configuredLocked(s, at.hash, r) {
-					_, done, late = l.fastPathLocked(s, at.hash, r.Key, r.Cost, op, now, d)
-				}
-				s.mu.Unlock()
-				if late {
-					runtime.Gosched()
-				}
-				if done {
+				if l.fastPathEach(*at, r, op, now, d) != fastDeclined {
 					continue
 				}
 			}
@@ -379,21 +457,40 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	return errors.Join(errs...)
 }
 
+// fastPathEach is fastPathAt for a request of a SpendEach.
+func (l *Limiter) fastPathEach(at located, r *Request, op op, now int64, d *Decision) fastAnswer {
+	if r.Limit.isZero() {
+		return l.fastPathAt(at, r.Key, r.Cost, op, now, d)
+	}
+	at.shard.lock()
+	answer := fastDeclined
+	if l.configuredLocked(&at, r) {
+		answer = l.fastPathLocked(at, r.Key, r.Cost, op, now, d)
+	}
+	at.shard.mu.Unlock()
+	if answer == fastYield {
+		runtime.Gosched()
+	}
+	return answer
+}
+
 // configuredLocked reports whether the bucket is in memory, and the limit of
 // the request is the configured one.
-func (l *Limiter) configuredLocked(s *shard, h uint64, r *Request) bool {
-	i, ok := s.findLocked(r.Key, h)
+func (l *Limiter) configuredLocked(at *located, r *Request) bool {
+	s := at.shard
+	i, ok := s.findLocked(r.Key, at.hash)
 	return ok && s.limits != nil && same(r.Limit, s.limits.rules[s.At(i).Rule()].limit, l.opts.Durability)
 }
 
-// slowPathGiven is slowPath for a request that may have a limit.
-func (l *Limiter) slowPathGiven(req *Request, op op, now int64) (Decision, error) {
+// slowPathGiven is slowPath for a request of a SpendEach, which may have a
+// limit.
+func (l *Limiter) slowPathGiven(req *Request, op op, began int64) (Decision, error) {
 	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
 		return l.slowPathShare(m, *req, op)
 	}
-	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: op}}
+	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: op, began: began}}
 	if err := l.give(&rs[0], req); err != nil {
 		return Decision{}, l.failed(req.Key, err)
 	}
-	return l.slowPathOf(rs[:], now)
+	return l.slowPathOf(rs[:])
 }

@@ -170,6 +170,67 @@ func TestSpendAll(t *testing.T) {
 	})
 }
 
+// Two requests for one key are refused wherever they stand, also if the buckets
+// are in memory.
+func TestSpendAllDuplicates(t *testing.T) {
+	r := newRig(t)
+	var keys []Key
+	for i := range fewSpots + 1 {
+		keys = append(keys, perID.Key(fmt.Sprint(i)))
+		require.True(t, r.spend(keys[i], 1).Allowed)
+	}
+	for n := 2; n <= len(keys); n++ {
+		for i := range n {
+			for j := range i {
+				var reqs []Request
+				for _, key := range keys[:n] {
+					reqs = append(reqs, Request{Key: key, Cost: 1})
+				}
+				reqs[i].Key = keys[j]
+				_, err := r.SpendAll(reqs...)
+				require.ErrorIs(t, err, ErrDuplicateKey, "%d and %d of %d", j, i, n)
+			}
+		}
+	}
+	for _, key := range keys {
+		require.EqualValues(t, 4, r.left(key))
+	}
+}
+
+// Two calls that locked their shards in different orders could wait for each
+// other, and one that locked a shard twice waits for itself.
+func TestLockSpots(t *testing.T) {
+	var shards [fewSpots]shard
+	for i := range shards {
+		shards[i].order = uint32(i) << 16
+	}
+	all := 1
+	for n := range fewSpots + 1 {
+		for choice := range all { // of n shards, some of them equal
+			at := make([]spot, n)
+			want := make(map[uint32]bool)
+			for i := range at {
+				at[i].shard = &shards[choice%fewSpots]
+				want[at[i].shard.order] = true
+				choice /= fewSpots
+			}
+			locked := lockSpots(nil, at)
+			require.Len(t, locked, len(want))
+			for i, s := range locked {
+				require.True(t, want[s.order])
+				require.False(t, s.mu.TryLock(), "it is not locked")
+				require.True(t, i == 0 || locked[i-1].order < s.order, "%d after %d", s.order, locked[max(0, i-1)].order)
+			}
+			unlockSpots(locked)
+			for i := range shards {
+				require.True(t, shards[i].mu.TryLock(), "it is still locked")
+				shards[i].mu.Unlock()
+			}
+		}
+		all *= fewSpots
+	}
+}
+
 func TestRefundAll(t *testing.T) {
 	r := newRig(t)
 	a, b, shared := perID.Key("a"), perID.Key("b"), everyone.Key("")

@@ -276,13 +276,13 @@ func init() {
 }
 
 // A file that another process has, or another store of this one, is ErrLocked
-// for all of LockTimeout. Recover does not set it aside.
+// for all of LockTimeout. SetAsideCorrupt leaves it alone.
 func testErrLocked(t *testing.T) {
 	path := storePath(t)
 	c := startChild(t, "hold the file", path)
 	require.Equal(t, "locked", c.readLine(t))
 	o := damagedOptions()
-	o.LockTimeout, o.Recover = time.Millisecond, true
+	o.LockTimeout, o.SetAsideCorrupt = time.Millisecond, true
 	_, err := Open(path, damagedLimits(t), o)
 	require.ErrorIs(t, err, ErrLocked)
 	require.ErrorContains(t, err, "stint: file is locked: "+path)
@@ -325,7 +325,7 @@ func TestOpenAtOnce(t *testing.T) {
 		for range n {
 			go func() {
 				o := damagedOptions()
-				o.LockTimeout, o.Recover = 300*time.Millisecond, true
+				o.LockTimeout, o.SetAsideCorrupt = 300*time.Millisecond, true
 				l, err := Open(path, damagedLimits(t), o)
 				all <- opened{l, err}
 			}()

@@ -4,118 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"math"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/queue"
-	"github.com/stint-go/stint/internal/table"
 )
-
-// Hold denies every request for the key before the time until, however many
-// tokens its bucket has. The arithmetic ends at 2162-04-10 23:47 UTC, and a
-// later time counts as that one. A new hold replaces the present one. If it
-// ends now or earlier, the bucket has no hold after that. Reset ends a hold,
-// too. Queued requests never move forward. A turn inside the hold moves to the
-// end of the hold.
-//
-// The hold is durable when Hold returns nil. After an error the earlier hold,
-// or none, is in force again, unless the error is ErrNotDurable and the commit
-// may still succeed.
-func (l *Limiter) Hold(key Key, until time.Time) error {
-	key.ID = strings.Clone(key.ID) // the hold may outlive the caller's string
-	r := request{change: change{key: key}}
-	if err := r.locate(l.directory); err != nil {
-		return l.failed(key, err)
-	}
-	if err := l.lockFound(&r); err != nil {
-		return l.failed(key, err)
-	}
-	now, end := l.clock.Now(), l.clock.Instant(until)
-	if end <= now {
-		end = 0
-	}
-	g := r.shard.gateLocked(key, r.hash)
-	if r.resident {
-		b := r.shard.At(r.index)
-		r.shard.advanceLocked(b, g, now)
-		r.from, r.to = b.TAT(), b.TAT()
-	}
-	in := l.holdLocked(&r, g, end, now)
-	r.shard.mu.Unlock()
-	if err := l.committer.await(in); err != nil {
-		return l.failed(key, fmt.Errorf("stint: hold %v: %w", key, err))
-	}
-	return nil
-}
-
-// holdLocked puts a hold in force, and into a commit. The same commit saves the
-// bucket if the hold moves its queue, or if r is a reset.
-func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
-	s := r.shard
-	hold := change{key: r.key, shard: s, hash: r.hash, from: g.hold, to: end, isHold: true}
-	g.hold = end
-	moved := g.queue.Delay(end)
-	in := l.committer.Lock(true)
-	defer l.committer.Unlock()
-	l.committer.putHoldLocked(in, &hold, g)
-	if i, ok := s.findLocked(r.key, r.hash); ok && (moved || r.op == opReset) {
-		s.MarkDirty(i)
-		tat, when := l.committer.needLocked(&r.change, s.At(i), now)
-		if when != gcra.NeedNone || r.op == opReset {
-			l.committer.putLocked(in, &r.change, s.At(i), tat)
-		}
-	}
-	return in
-}
-
-// Held is a bucket that denies requests, however many tokens it has: it has a
-// hold, or requests wait in its queue.
-type Held struct {
-	Key     Key
-	Until   time.Time // end of the hold; zero if there is none
-	Waiting int       // requests in the queue
-}
-
-// Held yields the buckets that are held or have a queue, in no particular
-// order. It reads neither other buckets nor the store. After Close it
-// yields nothing.
-func (l *Limiter) Held() iter.Seq[Held] {
-	return func(yield func(Held) bool) {
-		var found []Held
-		for next := 0; next >= 0; {
-			found = found[:0]
-			next = l.directory.eachFrom(next, func(s *shard) bool {
-				found = s.appendHeldLocked(found, l.clock.Now())
-				return false
-			})
-			for _, h := range found {
-				if !yield(h) {
-					return
-				}
-			}
-		}
-	}
-}
-
-func (s *shard) appendHeldLocked(to []Held, now int64) []Held {
-	if s.limits == nil {
-		return to
-	}
-	for key, g := range s.gates {
-		h := Held{Key: key, Waiting: g.queue.Waiting(now)}
-		if g.hold > now {
-			h.Until = time.Unix(0, g.hold)
-		}
-		if h.Waiting > 0 || !h.Until.IsZero() {
-			to = append(to, h)
-		}
-	}
-	return to
-}
 
 // Reservation is a place in a queue: the request may go once Delay is 0.
 type Reservation struct {
@@ -125,13 +22,27 @@ type Reservation struct {
 	done *atomic.Bool
 
 	given *rule // of the Request; nil: the configured one
+
+	elsewhere Place // nil if the place is in a queue of this process
 }
+
+// Place is a place in a queue that another package keeps, such as one in another
+// process.
+type Place interface {
+	Delay() time.Duration
+	Cancel()
+}
+
+// ReservationOf returns the Reservation of a Place. It is for packages that
+// implement Reserve.
+func ReservationOf(p Place) Reservation { return Reservation{elsewhere: p} }
 
 // Reserve takes cost tokens from the key's bucket even if they are not there
 // yet, and returns a place in its queue. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
 // would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
-// If the limit is a share of a total, the error is ErrShare. After an error
+// If the limit is a share of a total, the error is ErrShare; if it follows the
+// calendar, ErrCalendar. After an error
 // there is no place in the queue. After ErrNotDurable the tokens may stay
 // spent; after other errors they do not.
 func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
@@ -149,15 +60,15 @@ var errTooLate = errors.New("its turn would come too late")
 
 // reserve takes a place in the queue, if its turn comes within that time.
 func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
-	if l.limits.Load().member(req.Key.Name).role != plainRole {
-		return Reservation{}, fmt.Errorf("%w: %v has no queue", ErrShare, req.Key)
+	if ls := l.limits.Load(); ls.member(req.Key.Name).role != plainRole {
+		return Reservation{}, fmt.Errorf("%w: %s has no queue", ErrShare, ls.labeled(req.Key))
 	}
 	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: opSpend}}
 	r := &rs[0]
 	if err := l.give(r, req); err != nil {
 		return Reservation{}, err
 	}
-	if err := r.locate(l.directory); err != nil {
+	if err := r.locate(l); err != nil {
 		return Reservation{}, err
 	}
 	if err := l.lockFound(r); err != nil {
@@ -203,25 +114,28 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 	rule := r.ruleLocked()
 	switch {
 	case rule.limit == Blocked:
-		return 0, fmt.Errorf("%w: %v", ErrBlocked, r.key)
+		return 0, fmt.Errorf("%w: %s", ErrBlocked, r.shard.limits.labeled(r.key))
 	case !rule.limited():
 		return now + int64(d.RetryAfter), nil
+	case rule.periods != nil:
+		return 0, fmt.Errorf("%w: %s has no queue", ErrCalendar, r.shard.limits.labeled(r.key))
 	}
 	g := r.shard.gates[r.key]
 	start := now
 	if g != nil {
 		start = max(now, g.hold)
 	}
-	next, delay, ok := rule.rate.Reserve(g.tail(r.tat), start, r.cost)
+	next, delay, ok := rule.rate.reserve(g.tail(r.tat), start, r.cost)
 	waiting := int64(0) // tokens in the queue, with those of r
 	if delay > 0 {
-		waiting = (delay-1)/rule.rate.Interval + 1
+		waiting = (delay-1)/rule.rate.interval + 1
 	}
 	if start > now { // the whole queue waits for the end of the hold
 		waiting = max(waiting, g.queue.Tokens()+r.cost)
 	}
 	if most := rule.limit.Queue; !ok || most > 0 && waiting > most {
-		return 0, fmt.Errorf("%w: %v, the next turn is in %v", ErrQueueFull, r.key, time.Duration(start-now+delay))
+		return 0, fmt.Errorf("%w: %s, the next turn is in %v", ErrQueueFull, r.shard.limits.labeled(r.key),
+			time.Duration(start-now+delay))
 	}
 	if at = max(start+delay, g.notBefore()); at <= now {
 		r.to = next
@@ -248,11 +162,14 @@ func (r *request) joinLocked(turn *queue.Turn, now int64) {
 // Delay returns the time until the request may go, or 0. It grows if the
 // bucket is held.
 func (r Reservation) Delay() time.Duration {
+	if r.elsewhere != nil {
+		return r.elsewhere.Delay()
+	}
 	if r.l == nil {
 		return 0
 	}
 	s, _ := r.l.directory.shard(r.key)
-	s.mu.Lock()
+	s.lock()
 	defer s.mu.Unlock()
 	at := r.turn.At
 	if g := s.gates[r.key]; g != nil {
@@ -268,22 +185,34 @@ func (r Reservation) Delay() time.Duration {
 // At Leased and Synced, Cancel waits for a commit. If the commit fails, the
 // tokens are back in memory, and the next flush that succeeds saves them.
 func (r Reservation) Cancel() {
-	if r.l == nil || r.done.Swap(true) {
+	if r.elsewhere != nil {
+		r.elsewhere.Cancel()
 		return
 	}
+	if r.l != nil {
+		r.cancel()
+	}
+}
+
+// cancel is Cancel. It reports whether the request was still in the queue, and
+// has left it.
+func (r Reservation) cancel() (left bool) {
+	if r.done.Swap(true) {
+		return false
+	}
 	s, h := r.l.directory.shard(r.key)
-	s.mu.Lock()
+	s.lock()
 	g := s.gates[r.key]
 	i, resident := s.findLocked(r.key, h)
 	if g == nil || !resident {
 		s.mu.Unlock()
-		return
+		return false
 	}
 	now := r.l.clock.Now()
 	b := s.At(i)
 	s.advanceLocked(b, g, now)
 	var in *batch
-	if g.queue.Leave(r.turn) {
+	if left = g.queue.Leave(r.turn); left {
 		s.MarkDirty(i)
 		in = r.l.submitCancelLocked(s, h, b, now, r.given)
 	}
@@ -292,53 +221,23 @@ func (r Reservation) Cancel() {
 	if in != nil {
 		r.l.committer.await(in) // if the commit fails, a flush saves it
 	}
+	return left
 }
 
-// submitCancelLocked puts a bucket that a turn has left into a commit, if its
-// limit asks for that.
-func (l *Limiter) submitCancelLocked(s *shard, h uint64, b table.Slot, now int64, given *rule) *batch {
-	if s.limits == nil || b.Rule() == 0 && given == nil {
-		return nil
+// giveUp returns the tokens of a request whose caller does not go, even if its
+// turn has come. What has come back with time since the turn is not returned
+// twice.
+func (r Reservation) giveUp(req Request) {
+	if !r.cancel() {
+		r.l.giveBack(req, r.turn.At)
 	}
-	if p := s.pendingLocked(b); p != nil {
-		p.lowered = true
-	}
-	b.Clear(table.Covered) // the store has a lease that the queue needed
-	ch := change{key: slotKey(b), shard: s, hash: h, from: b.TAT(), to: b.TAT(), given: given}
-	tat, when := l.committer.needLocked(&ch, b, now)
-	if when != gcra.NeedFirst {
-		return nil
-	}
-	in := l.committer.Lock(true)
-	defer l.committer.Unlock()
-	l.committer.putLocked(in, &ch, b, tat)
-	return in
 }
 
-// SpendContext is Spend, but waits for a commit only until ctx ends. ctx has no
-// part in the decision, which is made even if ctx has ended: a client that
-// disconnects early spends all the same. If ctx ends before the commit, the
-// error wraps ErrNotDurable and the error of ctx. The tokens then stay spent if
-// the commit succeeds, and are returned if it fails. Loading a bucket does not
-// end with ctx.
-func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Decision, err error) {
-	if _, done := l.fastPath(key, cost, opSpend, &d); !done {
-		d, err = l.all(ctx, []Request{{Key: key, Cost: cost}}, nil, opSpend)
-	}
-	return d, err
-}
-
-// SpendTogetherContext is SpendTogether, but waits for a commit only until ctx
-// ends, as SpendContext does.
-func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (Decision, error) {
-	if len(ds) < len(reqs) {
-		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and space for %d decisions", len(reqs), len(ds))
-	}
-	d, err := l.all(ctx, reqs, ds, opSpend)
-	if err != nil {
-		clear(ds[:len(reqs)])
-	}
-	return d, err
+// giveBack returns the tokens that a request spent at an instant. If the bucket
+// is not in memory and cannot be loaded, they stay spent.
+func (l *Limiter) giveBack(req Request, spent int64) {
+	req.Mode, req.Spent = CheckAndSpend, time.Unix(0, spent)
+	l.RefundAll(req)
 }
 
 // Wait takes cost tokens from the key's bucket, and waits in its queue until
@@ -346,8 +245,13 @@ func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds [
 // or if the queue is full, Wait fails at once and takes nothing. The error then
 // wraps context.DeadlineExceeded, or is ErrQueueFull. If ctx ends while the
 // request waits, its tokens are returned and the error is that of ctx. Wait
-// also waits for a commit, up to Options.CommitTimeout, even if ctx ends. Other
-// errors are those of Reserve.
+// also waits for a commit, up to Options.CommitTimeout, even if ctx ends. The
+// tokens are returned then, too: whenever Wait returns the error of ctx, nothing
+// stays spent. Other errors are those of Reserve, without ErrCalendar.
+//
+// For a quota that follows the calendar, Wait waits for the next period, and
+// asks again then. Callers of Wait come first, first served among themselves.
+// Spend does not queue behind them: what is left of a period would be lost.
 func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
 	return l.WaitRequest(ctx, Request{Key: key, Cost: cost})
 }
@@ -364,14 +268,18 @@ func (l *Limiter) WaitRequest(ctx context.Context, req Request) error {
 		within = int64(time.Until(deadline))
 	}
 	r, err := l.reserve(&req, within)
+	if errors.Is(err, ErrCalendar) {
+		return l.waitForPeriod(ctx, &req)
+	}
 	if errors.Is(err, errTooLate) {
-		return l.failed(key, fmt.Errorf("stint: wait for %v: %w: %w", key, err, context.DeadlineExceeded))
+		return l.failed(key, fmt.Errorf("stint: wait for %s: %w: %w", l.limits.Load().labeled(key), err,
+			context.DeadlineExceeded))
 	}
 	if err != nil {
 		return l.failed(key, err)
 	}
 	if err := ctx.Err(); err != nil { // it ended during the commit
-		r.Cancel()
+		r.giveUp(req)
 		return err
 	}
 	for {
@@ -380,18 +288,118 @@ func (l *Limiter) WaitRequest(ctx context.Context, req Request) error {
 		if delay == 0 {
 			return nil
 		}
-		timer := time.NewTimer(delay)
-		select {
-		case <-timer.C:
-		case <-stepped:
-		case <-l.closed:
-			timer.Stop()
-			return ErrClosed
-		case <-ctx.Done():
-			timer.Stop()
-			r.Cancel()
-			return ctx.Err()
+		if err := l.sleep(ctx, delay, stepped); err != nil {
+			if ctx.Err() != nil {
+				r.giveUp(req)
+			}
+			return err
 		}
-		timer.Stop()
+	}
+}
+
+// sleep waits, at most until the clock steps forward. The error is that of ctx,
+// or ErrClosed.
+func (l *Limiter) sleep(ctx context.Context, d time.Duration, stepped <-chan struct{}) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-stepped:
+	case <-l.closed:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// lines has the callers of Wait for quotas that follow the calendar, first come
+// first, by key. The channel of a caller is closed when it is the first.
+type lines struct {
+	mu    sync.Mutex
+	byKey map[Key][]chan struct{}
+}
+
+func (ls *lines) join(key Key) chan struct{} {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.byKey == nil {
+		ls.byKey = make(map[Key][]chan struct{})
+	}
+	turn := make(chan struct{})
+	if len(ls.byKey[key]) == 0 {
+		close(turn)
+	}
+	ls.byKey[key] = append(ls.byKey[key], turn)
+	return turn
+}
+
+func (ls *lines) leave(key Key, turn chan struct{}) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	line := ls.byKey[key]
+	i := slices.Index(line, turn)
+	line = slices.Delete(line, i, i+1)
+	ls.byKey[key] = line
+	switch {
+	case len(line) == 0:
+		delete(ls.byKey, key)
+	case i == 0:
+		close(line[0])
+	}
+}
+
+// waitForPeriod is WaitRequest for a quota that follows the calendar.
+func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) error {
+	key := req.Key
+	tooLate := func(wait time.Duration) error {
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < wait {
+			return l.failed(key, fmt.Errorf("stint: wait for %s: %w: in %v: %w", l.limits.Load().labeled(key),
+				errTooLate, wait, context.DeadlineExceeded))
+		}
+		return nil
+	}
+	d, err := l.slowPathGiven(req, opCheck, 0)
+	if err == nil {
+		err = tooLate(d.RetryAfter)
+	}
+	if err != nil {
+		return err
+	}
+	key.ID = strings.Clone(key.ID)
+	turn := l.lines.join(key)
+	defer l.lines.leave(key, turn)
+	select {
+	case <-turn:
+	case <-l.closed:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for {
+		stepped := l.clock.NextStep()
+		rs := [1]request{{change: change{key: key}, cost: req.Cost, op: opSpend, waits: true}}
+		if err := l.give(&rs[0], req); err != nil {
+			return l.failed(key, err)
+		}
+		before := l.clock.Now()
+		d, err := l.slowPathOf(rs[:])
+		switch {
+		case err != nil:
+			return err
+		case d.Allowed && ctx.Err() != nil: // it ended during the commit
+			l.giveBack(*req, before)
+			return ctx.Err()
+		case d.Allowed:
+			return nil
+		case d.Limit == Blocked:
+			return l.failed(key, fmt.Errorf("%w: %s", ErrBlocked, l.limits.Load().labeled(key)))
+		}
+		if err := tooLate(d.RetryAfter); err != nil {
+			return err
+		}
+		if err := l.sleep(ctx, d.RetryAfter, stepped); err != nil {
+			return err
+		}
 	}
 }

@@ -69,7 +69,7 @@ func TestWait(t *testing.T) {
 		require.ErrorIs(t, r.Wait(t.Context(), key, 1), ErrQueueFull)
 		_, err := r.Reserve(key, 1)
 		require.ErrorIs(t, err, ErrQueueFull)
-		require.ErrorContains(t, err, "4:a, the next turn is in 6s")
+		require.ErrorContains(t, err, "Single:a, the next turn is in 6s")
 		require.Equal(t, 6*time.Second, r.spend(key, 1).RetryAfter, "Spend does not pass the queue")
 		require.Equal(t, 5*time.Second, r.spend(key, 0).RetryAfter, "even for no tokens")
 		for i, w := range ws[1:] {
@@ -90,7 +90,7 @@ func TestWait(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second-1)
 			err := r.Wait(ctx, key, 1)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.ErrorContains(t, err, "stint: wait for 4:a: its turn would come too late: in 1s")
+			require.ErrorContains(t, err, "stint: wait for Single:a: its turn would come too late: in 1s")
 			require.Zero(t, time.Since(begun), "at once")
 			cancel()
 		}
@@ -290,4 +290,103 @@ func TestCancelOfLeased(t *testing.T) {
 // inBubbleNamed runs a subtest in a bubble, with the limit ten at each level.
 func inBubbleNamed(t *testing.T, name string, test func(t *testing.T, r *rig)) {
 	t.Run(name, func(t *testing.T) { inBubble(t, ten, Options{CommitTimeout: 5 * time.Second}, test) })
+}
+
+// A Reset whose commit fails puts the queue back that it found, without the
+// turns that were left since.
+func TestResetFails(t *testing.T) {
+	key := synced.Key("a")
+	// begin empties the bucket, queues two requests of 5, and resets it. The
+	// Reset fails when `fail` is called.
+	begin := func(t *testing.T, r *rig) (places [2]Reservation, fail func()) {
+		r.take(key, 10)
+		for i := range places {
+			places[i] = r.reserve(key, 5)
+		}
+		r.disk.shut()
+		reset := make(chan error, 1)
+		go func() { reset <- r.Reset(key) }()
+		synctest.Wait()
+		return places, func() {
+			r.disk.gate <- errDisk
+			require.ErrorIs(t, <-reset, ErrNotDurable)
+			r.disk.open()
+			synctest.Wait()
+			r.directory.each(func(s *shard) {
+				for _, g := range s.gates {
+					require.Zero(t, g.resets)
+				}
+			})
+		}
+	}
+	inBubbleNamed(t, "the queue is back", func(t *testing.T, r *rig) {
+		places, fail := begin(t, r)
+		fail()
+		require.Equal(t, 5*time.Second, places[0].Delay())
+		require.Equal(t, 11*time.Second, r.check(key, 1).RetryAfter)
+		r.clock.advance(10 * time.Second)
+		require.EqualValues(t, 0, r.left(key), "both turns are charged")
+	})
+	inBubbleNamed(t, "one turn has left", func(t *testing.T, r *rig) {
+		places, fail := begin(t, r)
+		places[1].Cancel()
+		fail()
+		require.Equal(t, 6*time.Second, r.check(key, 1).RetryAfter)
+		r.clock.advance(5 * time.Second)
+		r.clock.advance(time.Second)
+		r.take(key, 1)
+	})
+	inBubbleNamed(t, "both have left", func(t *testing.T, r *rig) {
+		places, fail := begin(t, r)
+		places[0].Cancel()
+		places[1].Cancel()
+		fail()
+		require.Equal(t, time.Second, r.check(key, 1).RetryAfter)
+		r.clock.advance(time.Second)
+		r.take(key, 1)
+	})
+	inBubbleNamed(t, "a turn has left, and a hold comes", func(t *testing.T, r *rig) {
+		places, fail := begin(t, r)
+		places[0].Cancel()
+		held := make(chan error, 1)
+		go func() { held <- r.Hold(key, r.Now().Add(7*time.Second)) }()
+		synctest.Wait()
+		fail()
+		require.NoError(t, <-held)
+		require.Equal(t, 10*time.Second, places[1].Delay())
+		require.Equal(t, 10*time.Second, r.check(key, 1).RetryAfter)
+	})
+	inBubbleNamed(t, "other limits come", func(t *testing.T, r *rig) {
+		places, fail := begin(t, r)
+		done := make(chan error, 1)
+		// The overrides of one id are in force before the save has ended, and those of
+		// others too.
+		slow := Limit{Burst: 10, Count: 1, Period: 2 * time.Second, Durability: Synced}
+		go func() { done <- r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{synced: slow}) }()
+		for limit, _ := r.Limits().For(key); limit != slow; limit, _ = r.Limits().For(key) {
+			runtime.Gosched()
+		}
+		require.NoError(t, r.SetOverrides(OverrideID{ID: "b"}, map[Name]Limit{synced: Blocked}))
+		require.False(t, r.spend(synced.Key("b"), 1).Allowed)
+		fail()
+		require.NoError(t, <-done)
+		require.Equal(t, 5*time.Second, places[0].Delay(), "turns keep their times")
+		r.clock.advance(10 * time.Second)
+		require.EqualValues(t, 0, r.left(key), "at the new rate")
+	})
+	inBubbleNamed(t, "the turn's own commit fails, too", func(t *testing.T, r *rig) {
+		r.take(key, 10)
+		r.disk.shut()
+		reserved, reset := make(chan error, 1), make(chan error, 1)
+		go func() { _, err := r.Reserve(key, 5); reserved <- err }()
+		synctest.Wait()
+		go func() { reset <- r.Reset(key) }()
+		synctest.Wait()
+		r.disk.gate <- errDisk
+		require.ErrorIs(t, <-reserved, ErrNotDurable)
+		r.disk.gate <- errDisk
+		require.ErrorIs(t, <-reset, ErrNotDurable)
+		r.disk.open()
+		require.Equal(t, time.Second, r.check(key, 1).RetryAfter, "the turn belongs to no caller")
+	})
 }

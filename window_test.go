@@ -5,16 +5,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/stint-go/stint/internal/gcra"
 )
 
 // TestWithinWindow holds the limit to its promise: no window has more than n.
 func TestWithinWindow(t *testing.T) {
-	newRateOf := func(t *testing.T, n, period int64) gcra.Rate {
+	newRateOf := func(t *testing.T, n, period int64) rate {
 		l := WithinWindow(n, time.Duration(period))
 		require.NoError(t, l.Validate())
-		r, _, _ := gcra.New(l.Burst, l.Count, period)
+		r, _, _ := newRate(l.Burst, l.Count, period)
 		return r
 	}
 	t.Run("every history of small ones", func(t *testing.T) {
@@ -28,7 +26,7 @@ func TestWithinWindow(t *testing.T) {
 					if asked>>now&1 == 0 {
 						continue
 					}
-					next, wait := r.Spend(tat, 1000+now, 1)
+					next, wait := r.spend(tat, 1000+now, 1)
 					if wait == 0 {
 						admitted[now] = 1
 					}

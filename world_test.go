@@ -5,11 +5,13 @@ import (
 	"errors"
 	"io"
 	"math"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stint-go/stint/internal/modeltest"
+	"github.com/stint-go/stint/internal/table"
 )
 
 // limiterSystem is a Limiter as internal/modeltest drives it.
@@ -18,7 +20,9 @@ type limiterSystem struct {
 	clock  *simClock
 	limits *Limits
 	bolt   *BoltStore // nil if it has no file
+	mu     sync.Mutex
 	places []Reservation
+	calls  uint64
 	tick   func()
 	crash  func()
 }
@@ -39,7 +43,7 @@ func failureOf(err error) modeltest.Failure {
 		{nil, ""}, {ErrNotDurable, modeltest.NotDurable}, {ErrFull, modeltest.Full},
 		{ErrQueueFull, modeltest.QueueFull}, {ErrCostOverBurst,
 			modeltest.CostOverBurst},
-		{ErrUnknownName, modeltest.UnknownName}, {modeltest.ErrDisk, modeltest.NotLoaded},
+		{ErrUnknownName, modeltest.UnknownName}, {ErrBlocked, modeltest.IsBlocked}, {modeltest.ErrDisk, modeltest.NotLoaded}, {ErrGone, modeltest.NotLoaded},
 	} {
 		if errors.Is(err, known.err) {
 			return known.failure
@@ -51,6 +55,9 @@ func failureOf(err error) modeltest.Failure {
 func keyOf(key modeltest.Key) Key { return Name(key.Name).Key(key.ID) }
 
 func limitOfModel(l modeltest.Limit) Limit {
+	if l.Blocked {
+		return Blocked
+	}
 	return Limit{Burst: l.Burst, Count: l.Count, Period: l.Period, Queue: l.Queue,
 		Durability: Durability(l.Level)}
 }
@@ -77,10 +84,10 @@ func limitsOfModel(ls modeltest.Limits) *Limits {
 }
 
 // decided returns a decision as the model has it.
-func (s *limiterSystem) decided(reqs []Request, key Key, d Decision, err error) (modeltest.Decision,
+func (s *limiterSystem) decided(limits *Limits, reqs []Request, key Key, d Decision, err error) (modeltest.Decision,
 	modeltest.Failure) {
 	failure := failureOf(err)
-	limit, _ := s.limits.For(d.Key)
+	limit, _ := limits.For(d.Key)
 	for _, req := range reqs {
 		if req.Key == d.Key {
 			limit = cmp.Or(req.Limit, limit)
@@ -105,8 +112,18 @@ func (s *limiterSystem) listed(key Key, b Bucket) modeltest.Listed {
 	return l
 }
 
+// place returns a reservation. Calls may wait for commits at once.
+func (s *limiterSystem) place(i int) Reservation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.places[i]
+}
+
 func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	s.clock.ns.Store(c.Now)
+	s.mu.Lock()
+	limits := s.limits
+	s.mu.Unlock()
 	var keys []Key
 	var reqs []Request
 	for _, q := range c.Reqs {
@@ -115,14 +132,24 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		if q.Limit != nil {
 			req.Limit = limitOfModel(*q.Limit)
 		}
+		if q.Spent != 0 {
+			req.Spent = time.Unix(0, q.Spent)
+		}
 		reqs = append(reqs, req)
 	}
 	ds := make([]Decision, len(reqs))
+	for _, key := range keys {
+		if s.calls++; s.calls*table.Golden>>62 == 0 {
+			promote(s.Limiter, key)
+		}
+	}
 	var d Decision
 	var err error
 	switch c.Op {
 	case modeltest.Spend:
 		d, err = s.Spend(keys[0], reqs[0].Cost)
+	case modeltest.SpendUpTo:
+		r.Taken, d, err = s.SpendUpToRequest(reqs[0])
 	case modeltest.Check:
 		d, err = s.Check(keys[0], reqs[0].Cost)
 	case modeltest.Refund:
@@ -136,20 +163,28 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	case modeltest.SpendEach:
 		err = s.SpendEach(reqs, ds)
 		for i, d := range ds {
-			decision, _ := s.decided(nil, keys[i], d, nil)
+			decision, _ := s.decided(limits, nil, keys[i], d, nil)
 			r.Decisions = append(r.Decisions, decision)
 		}
 	case modeltest.Reserve:
 		var place Reservation
-		place, err = s.Reserve(keys[0], reqs[0].Cost)
+		place, err = s.ReserveRequest(reqs[0])
+		s.mu.Lock()
 		s.places = append(s.places, place)
-		r.Place, r.Delay = len(s.places)-1, place.Delay()
+		r.Place = len(s.places) - 1
+		s.mu.Unlock()
+		r.Delay = place.Delay()
 	case modeltest.Delay:
-		r.Delay = s.places[c.Place].Delay()
+		r.Delay = s.place(c.Place).Delay()
 	case modeltest.Cancel:
-		s.places[c.Place].Cancel()
+		s.place(c.Place).Cancel()
 	case modeltest.Hold:
 		err = s.Hold(keys[0], time.Unix(0, c.Until))
+	case modeltest.ExtendHold:
+		var end time.Time
+		if end, err = s.ExtendHold(keys[0], time.Unix(0, c.Until)); !end.IsZero() {
+			r.Until = end.UnixNano()
+		}
 	case modeltest.Raise:
 		var full time.Time
 		full, err = s.Raise(reqs[0], time.Unix(0, c.Until))
@@ -157,7 +192,9 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	case modeltest.Reset:
 		err = s.Reset(keys...)
 	case modeltest.SetLimits:
+		s.mu.Lock()
 		s.limits = limitsOfModel(*c.Limits)
+		s.mu.Unlock()
 		err = s.SetLimits(s.limits)
 	case modeltest.SetOverrides:
 		key, limits := c.Reqs[0].Key, map[Name]Limit{keys[0].Name: {}}
@@ -190,20 +227,20 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		err = s.Close()
 	}
 	switch c.Op {
-	case modeltest.Spend, modeltest.Check, modeltest.Refund, modeltest.SpendAll, modeltest.RefundAll,
+	case modeltest.Spend, modeltest.SpendUpTo, modeltest.Check, modeltest.Refund, modeltest.SpendAll, modeltest.RefundAll,
 		modeltest.SpendTogether:
 		var key Key
 		if len(keys) == 1 {
 			key = keys[0]
 		}
 		var decision modeltest.Decision
-		decision, r.Failure = s.decided(reqs, key, d, err)
+		decision, r.Failure = s.decided(limits, reqs, key, d, err)
 		r.Decisions = append(r.Decisions, decision)
 		if c.Op != modeltest.SpendTogether {
 			break
 		}
 		for i, d := range ds {
-			decision, failure := s.decided(reqs[i:i+1], keys[i], d, err)
+			decision, failure := s.decided(limits, reqs[i:i+1], keys[i], d, err)
 			r.Decisions, r.Failure = append(r.Decisions, decision), cmp.Or(r.Failure, failure)
 		}
 	default:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/modeltest"
 )
 
@@ -77,11 +78,16 @@ func TestWorlds(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "buckets.db")
 				env := world(t, Options{MaxResident: resident}, nil,
 					func(ls *Limits) Store {
-						store, err := OpenBolt(path, ls.Names(), nil)
-						require.NoError(t, err)
-						return store
+						files := boltfile.OS()
+						files.LookEvery = 0
+						return openBoltOn(t, path, ls.Names(), files)
 					})
 				env.File = true
+				env.TakeAway = func() func() {
+					require.NoError(t, os.Rename(path, path+".away"))
+					require.NoError(t, os.WriteFile(path, []byte("somebody else's"), 0o600))
+					return func() { require.NoError(t, os.Rename(path+".away", path)) }
+				}
 				return *env
 			})
 		})
@@ -100,12 +106,12 @@ func TestWorlds(t *testing.T) {
 	})
 	t.Run("commit timeouts", func(t *testing.T) {
 		t.Parallel()
-		for range length(2, 50) {
+		for range length(2, 250) {
 			synctest.Test(t, func(t *testing.T) {
 				runWorlds(t, 1, 2000, func(t *testing.T) modeltest.Env {
 					env := memWorld(t, Options{CommitTimeout: 5 * time.Second},
 						&modeltest.Disk{})
-					env.DelayFlush, env.Settle = nil, synctest.Wait
+					env.DelayFlush, env.Settle, env.Crashes = nil, synctest.Wait, true
 					return *env
 				})
 			})

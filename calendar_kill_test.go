@@ -1,0 +1,260 @@
+package stint
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func init() { children["calendar"] = killedCalendar }
+
+// TestCalendarKill takes a process with quotas at each level through histories
+// of TestCalendarWorld, and kills it again and again: at the edges of periods,
+// while it flushes, and while it spends. The next process goes on with its file.
+func TestCalendarKill(t *testing.T) {
+	t.Parallel()
+	const worlds = 5
+	kills, decisions := 0, 0
+	for range worlds {
+		w := newCalendarWorld(t, rand.Uint64())
+		path := filepath.Join(t.TempDir(), "killed.db")
+		w.start = func() calendarSystem { return startCalendar(w, path) }
+		w.l = w.start()
+		for w.kills < length(1, 100) {
+			w.step()
+		}
+		w.close()
+		kills, decisions = kills+w.kills, decisions+w.decisions
+	}
+	t.Logf("%d kills, %d decisions, 0 differences", kills, decisions)
+}
+
+// calendarCall is a call of the calendarSystem in another process. Limits have
+// zones, and so cross as text.
+type calendarCall struct {
+	Op     string
+	Now    int64
+	Reqs   []Request
+	Limits map[Name]string
+}
+
+type calendarReply struct {
+	Decisions []Decision // the first one is that of the call
+	Limits    []string   // of the Decisions
+	Err       string
+}
+
+// calendarProcess is a calendarSystem in a process that is killed.
+type calendarProcess struct {
+	*child
+	w *calendarWorld
+}
+
+func startCalendar(w *calendarWorld, path string) *calendarProcess {
+	flushes := []time.Duration{2 * time.Millisecond, time.Hour}[w.rng.IntN(2)]
+	p := &calendarProcess{startChild(w.t, "calendar", path, flushes.String()), w}
+	w.must(p.SetLimits(w.configured))
+	return p
+}
+
+func (p *calendarProcess) send(op string, reqs []Request) {
+	c := calendarCall{Op: op, Now: p.w.now().UnixNano(), Reqs: reqs}
+	if op == "limits" {
+		c.Limits = make(map[Name]string)
+		for name, l := range p.w.limits {
+			c.Limits[name] = l.String()
+		}
+	}
+	require.NoError(p.w.t, json.NewEncoder(p.stdin).Encode(c))
+}
+
+// receive returns the reply to a call. ok is false if the process was killed
+// before.
+func (p *calendarProcess) receive() (ds []Decision, err error, ok bool) {
+	if !p.lines.Scan() {
+		return nil, nil, false
+	}
+	var r calendarReply
+	p.w.must(json.Unmarshal(p.lines.Bytes(), &r))
+	for i, text := range r.Limits {
+		d := &r.Decisions[i]
+		d.Limit, err = levelLimit(d.Key.Name, text)
+		p.w.must(err)
+	}
+	if r.Err != "" {
+		return r.Decisions, errors.New(r.Err), true
+	}
+	return r.Decisions, nil, true
+}
+
+// levelLimit reads the limit of a Name, which stands for its level.
+func levelLimit(name Name, text string) (Limit, error) {
+	l, err := ParseLimit(text)
+	l.Durability = Durability(name)
+	return l, err
+}
+
+func (p *calendarProcess) call(op string, reqs ...Request) ([]Decision, error) {
+	p.send(op, reqs)
+	ds, err, ok := p.receive()
+	require.True(p.w.t, ok, "the process has ended")
+	return ds, err
+}
+
+func (p *calendarProcess) one(op string, reqs ...Request) (Decision, error) {
+	ds, err := p.call(op, reqs...)
+	if err != nil {
+		return Decision{}, err
+	}
+	return ds[0], nil
+}
+
+func (p *calendarProcess) Spend(key Key, cost int64) (Decision, error) {
+	return p.one("spend", Request{Key: key, Cost: cost})
+}
+
+func (p *calendarProcess) Check(key Key, cost int64) (Decision, error) {
+	return p.one("check", Request{Key: key, Cost: cost})
+}
+
+func (p *calendarProcess) RefundAll(reqs ...Request) (Decision, error) {
+	return p.one("refund", reqs...)
+}
+
+func (p *calendarProcess) SpendTogether(reqs []Request, ds []Decision) (Decision, error) {
+	all, err := p.call("together", reqs...)
+	if err != nil {
+		return Decision{}, err
+	}
+	copy(ds, all[1:])
+	return all[0], nil
+}
+
+func (p *calendarProcess) Reset(keys ...Key) error {
+	_, err := p.call("reset", Request{Key: keys[0]})
+	return err
+}
+
+func (p *calendarProcess) SetLimits(*Limits) error { // the world's
+	_, err := p.call("limits")
+	return err
+}
+
+func (p *calendarProcess) Flush() error {
+	_, err := p.call("flush")
+	return err
+}
+
+func (p *calendarProcess) evictAll() {
+	_, err := p.call("evict")
+	p.w.must(err)
+}
+
+func (p *calendarProcess) Close() error {
+	_, err := p.call("close")
+	p.finish(p.w.t)
+	return err
+}
+
+func (p *calendarProcess) kill(key Key, cost int64) (answer *Decision, begun bool) {
+	begun = p.w.rng.IntN(4) > 0
+	if begun {
+		p.send("spend", []Request{{Key: key, Cost: cost}})
+		for range rand.IntN(1 << rand.IntN(14)) {
+			runtime.Gosched()
+		}
+	}
+	require.NoError(p.w.t, p.cmd.Process.Kill())
+	if ds, err, ok := p.receive(); ok {
+		p.w.must(err)
+		answer = &ds[0]
+	}
+	p.cmd.Wait() // an error: it was killed
+	return answer, begun
+}
+
+// killedCalendar is the process that is killed.
+func killedCalendar(args []string) {
+	clock := newSimClock()
+	flushes, _ := time.ParseDuration(args[1])
+	opts := &Options{FlushInterval: flushes, Now: clock.Now}
+	var l *Limiter
+	replies := json.NewEncoder(os.Stdout)
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		var c calendarCall
+		err := json.Unmarshal(lines.Bytes(), &c)
+		clock.ns.Store(c.Now)
+		var ds []Decision
+		if err == nil && c.Op == "limits" {
+			l, err = limitCalendar(l, args[0], c.Limits, opts)
+		} else if err == nil {
+			ds, err = doCalendar(l, c)
+		}
+		var r calendarReply
+		if err != nil {
+			r.Err = err.Error()
+		} else {
+			for _, d := range ds {
+				r.Decisions, r.Limits = append(r.Decisions, d), append(r.Limits, d.Limit.String())
+			}
+		}
+		if err := replies.Encode(r); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// limitCalendar puts limits in force, and opens the file first if l is nil.
+func limitCalendar(l *Limiter, path string, texts map[Name]string, opts *Options) (*Limiter, error) {
+	limits := make(map[Name]Limit)
+	for name, text := range texts {
+		var err error
+		if limits[name], err = levelLimit(name, text); err != nil {
+			return l, err
+		}
+	}
+	ls, err := NewLimits(levelNames, limits, nil)
+	if err != nil {
+		return l, err
+	}
+	if l != nil {
+		return l, l.SetLimits(ls)
+	}
+	return Open(path, ls, opts)
+}
+
+func doCalendar(l *Limiter, c calendarCall) ([]Decision, error) {
+	one := func(d Decision, err error) ([]Decision, error) { return []Decision{d}, err }
+	switch c.Op {
+	case "spend":
+		return one(l.Spend(c.Reqs[0].Key, c.Reqs[0].Cost))
+	case "check":
+		return one(l.Check(c.Reqs[0].Key, c.Reqs[0].Cost))
+	case "refund":
+		return one(l.RefundAll(c.Reqs...))
+	case "together":
+		ds := make([]Decision, 1+len(c.Reqs))
+		var err error
+		ds[0], err = l.SpendTogether(c.Reqs, ds[1:])
+		return ds, err
+	case "reset":
+		return nil, l.Reset(c.Reqs[0].Key)
+	case "flush":
+		return nil, l.Flush()
+	case "evict":
+		evictNow(l)
+		return nil, nil
+	case "close":
+		return nil, l.Close()
+	}
+	return nil, fmt.Errorf("no such call: %s", c.Op)
+}

@@ -1,0 +1,457 @@
+package stint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+	_ "time/tzdata" // for machines without a database of time zones
+
+	"github.com/stretchr/testify/require"
+)
+
+func zoneOf(t testing.TB, name string) *time.Location {
+	t.Helper()
+	zone, err := time.LoadLocation(name)
+	require.NoError(t, err)
+	return zone
+}
+
+// rigFrom returns a rig whose clock shows the time, with one limit for perID.
+func rigFrom(t testing.TB, at string, limit Limit) *rig {
+	t.Helper()
+	when, err := time.Parse(time.RFC3339, at)
+	require.NoError(t, err)
+	clock := newSimClock()
+	clock.ns.Store(when.UnixNano())
+	return rigAt(t, clock, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: limit}), Options{})
+}
+
+func TestCalendar(t *testing.T) {
+	key := perID.Key("a")
+	pacific := zoneOf(t, "America/Los_Angeles")
+
+	t.Run("a quota ends at midnight", func(t *testing.T) {
+		r := rigFrom(t, "2026-11-23T23:59:50-08:00", EachDay(10, pacific))
+		require.Equal(t, Decision{Allowed: true, Remaining: 10, Key: key, Limit: EachDay(10, pacific)}, r.check(key, 0))
+		d := r.spend(key, 4)
+		require.EqualValues(t, 6, d.Remaining)
+		require.Equal(t, 10*time.Second, d.ResetAfter)
+		r.clock.advance(5 * time.Second)
+		d = r.spend(key, 7)
+		require.False(t, d.Allowed)
+		require.Equal(t, []time.Duration{5 * time.Second, 5 * time.Second}, []time.Duration{d.RetryAfter, d.ResetAfter})
+		require.EqualValues(t, 0, r.spend(key, 6).Remaining)
+		r.clock.advance(5*time.Second - 1)
+		require.Equal(t, time.Nanosecond, r.spend(key, 1).RetryAfter)
+		r.clock.advance(1)
+		d = r.spend(key, 10)
+		require.True(t, d.Allowed)
+		require.Equal(t, 24*time.Hour, d.ResetAfter)
+		require.False(t, r.spend(key, 1).Allowed)
+		require.Equal(t, Bucket{Key: key, Limit: EachDay(10, pacific), ResetAfter: 24 * time.Hour}, r.bucket(key))
+		require.Contains(t, r.listed(perID), key)
+		r.clock.advance(24 * time.Hour)
+		require.Equal(t, Bucket{Key: key, Limit: EachDay(10, pacific), Remaining: 10}, r.bucket(key))
+		require.Empty(t, r.listed(perID), "a bucket of the day before is full")
+		_, err := r.Spend(key, 11)
+		require.ErrorIs(t, err, ErrCostOverBurst)
+	})
+	t.Run("a restart", func(t *testing.T) {
+		for name := range levelNames {
+			limit := EachMonth(10_000, pacific)
+			limit.Durability = Durability(name)
+			r := rigFrom(t, "2026-11-23T12:00:00Z", limit)
+			r.take(key, 700)
+			require.NoError(t, r.Close())
+			r = r.next(r.Limits())
+			require.EqualValues(t, 9300, r.left(key), name)
+			r.take(key, 300)
+			require.NoError(t, r.Close())
+			r.clock.advance(9 * 24 * time.Hour)
+			r = r.next(r.Limits())
+			require.EqualValues(t, 10_000, r.left(key), name)
+		}
+	})
+	t.Run("a crash", func(t *testing.T) {
+		for _, c := range []struct {
+			level       Durability
+			least, most int64
+		}{{Flushed, 0, 0}, {Leased, 700, 700 + 10_000/8}, {Synced, 700, 700}} {
+			limit := EachMonth(10_000, pacific)
+			limit.Durability = c.level
+			r := rigFrom(t, "2026-11-23T12:00:00Z", limit)
+			for range 700 {
+				r.take(key, 1)
+			}
+			r.rest()
+			r = r.next(r.Limits())
+			used := r.spent(key)
+			require.True(t, c.least <= used && used <= c.most, "%v: %d", c.level, used)
+			r.clock.advance(9 * 24 * time.Hour)
+			require.EqualValues(t, 0, r.spent(key), "a lease is over at the end of the month")
+		}
+	})
+	t.Run("refunds", func(t *testing.T) {
+		r := rigFrom(t, "2026-11-23T23:59:50-08:00", EachDay(10, pacific))
+		spent := r.Now()
+		r.take(key, 5)
+		require.EqualValues(t, 8, r.refund(key, 3).Remaining)
+		r.clock.advance(4 * time.Second)
+		d := r.decided(r.RefundAll(Request{Key: key, Cost: 1, Spent: spent}))
+		require.EqualValues(t, 9, d.Remaining, "nothing returns with time, so the refund is whole")
+		r.take(key, 4)
+		r.clock.advance(6 * time.Second)
+		r.take(key, 6)
+		d = r.decided(r.RefundAll(Request{Key: key, Cost: 4, Spent: spent}))
+		require.EqualValues(t, 4, d.Remaining, "these were spent yesterday")
+		d = r.decided(r.RefundAll(Request{Key: key, Cost: 4, Spent: r.Now()}))
+		require.EqualValues(t, 8, d.Remaining)
+		require.Equal(t, Decision{Allowed: true, Remaining: 10, Key: key, Limit: EachDay(10, pacific)}, r.refund(key, 99))
+		require.LessOrEqual(t, r.bucketTAT(key), r.clock.ns.Load(), "a full bucket needs no space")
+	})
+	t.Run("holds", func(t *testing.T) {
+		r := rigFrom(t, "2026-11-23T23:00:00-08:00", EachDay(10, pacific))
+		r.take(key, 10)
+		r.hold(key, 2*time.Hour)
+		require.Equal(t, 2*time.Hour, r.spend(key, 1).RetryAfter, "a hold across midnight stays")
+		r.clock.advance(time.Hour)
+		require.Equal(t, time.Hour, r.spend(key, 1).RetryAfter)
+		require.EqualValues(t, 10, r.left(key))
+		r.clock.advance(time.Hour)
+		r.take(key, 10)
+		r.hold(key, time.Hour)
+		require.Equal(t, 23*time.Hour, r.spend(key, 1).RetryAfter, "the quota is later")
+	})
+	t.Run("with a rate", func(t *testing.T) {
+		names := Names{1: {Label: "Daily", Limit: EachDay(100, pacific)}, 2: {Label: "Rate", Limit: PerMinute(60)}}
+		r := rigOn(t, NewMemStore(), limitsOf(t, names, nil), Options{})
+		reqs := []Request{{Key: Key{1, "a"}, Cost: 1}, {Key: Key{2, "a"}, Cost: 1}}
+		for range 60 {
+			require.True(t, r.spendAll(reqs...).Allowed)
+		}
+		d := r.spendAll(reqs...)
+		require.Equal(t, time.Second, d.RetryAfter)
+		require.EqualValues(t, 40, r.left(Key{1, "a"}), "all or nothing")
+		r.take(Key{1, "a"}, 40)
+		_, end := EachDay(100, pacific).PeriodAt(r.Now())
+		require.Equal(t, end.Sub(r.Now()), r.spendAll(reqs...).RetryAfter, "the longer of the two")
+	})
+	t.Run("an hour that comes twice", func(t *testing.T) {
+		r := rigFrom(t, "2026-11-01T00:30:00-07:00", EachDay(10, pacific))
+		require.Equal(t, 24*time.Hour+30*time.Minute, r.spend(key, 1).ResetAfter)
+		r = rigFrom(t, "2026-11-01T01:30:00-07:00", EachHour(10, pacific))
+		require.Equal(t, 30*time.Minute, r.spend(key, 1).ResetAfter)
+	})
+	t.Run("a clock that was ahead", func(t *testing.T) {
+		r := rigFrom(t, "2026-11-24T01:00:00-08:00", EachDay(10, pacific))
+		r.take(key, 3)
+		require.NoError(t, r.Close())
+		r.clock.advance(-2 * time.Hour)
+		r = r.next(r.Limits())
+		require.EqualValues(t, 0, r.left(key), "at worst empty until the end of the right period")
+		require.Equal(t, time.Hour, r.spend(key, 1).RetryAfter)
+		r.clock.advance(time.Hour)
+		require.EqualValues(t, 10, r.left(key))
+	})
+	t.Run("the end of time", func(t *testing.T) {
+		r := rigFrom(t, "2162-04-10T23:00:00Z", EachYear(10, nil))
+		r.take(key, 10)
+		require.False(t, r.spend(key, 1).Allowed)
+		r.clock.advance(100 * 24 * time.Hour)
+		require.False(t, r.spend(key, 1).Allowed, "time stands still")
+	})
+	t.Run("raise", func(t *testing.T) {
+		r := rigFrom(t, "2026-11-23T12:00:00-08:00", EachDay(10, pacific))
+		_, end := EachDay(10, pacific).PeriodAt(r.Now())
+		_, err := r.Raise(Request{Key: key}, end.Add(7))
+		require.NoError(t, err)
+		require.EqualValues(t, 3, r.left(key))
+		_, err = r.Raise(Request{Key: key}, end.Add(time.Hour))
+		require.NoError(t, err)
+		require.EqualValues(t, 0, r.left(key))
+	})
+	t.Run("given limits", func(t *testing.T) {
+		r := newRig(t)
+		spend := func(l Limit, cost int64) Decision {
+			return r.spendAll(Request{Key: off.Key("a"), Cost: cost, Limit: l})
+		}
+		require.EqualValues(t, 6, spend(EachDay(10, pacific), 4).Remaining)
+		require.EqualValues(t, 16, spend(EachDay(20, pacific), 0).Remaining, "another n keeps what was used")
+		require.EqualValues(t, 1, spend(EachDay(5, pacific), 0).Remaining)
+		require.Equal(t, EachDay(5, zoneOf(t, "America/Los_Angeles")), spend(EachDay(5, pacific), 0).Limit)
+		_, err := r.SpendAll(Request{Key: off.Key("a"), Cost: 1, Limit: EachDay(10, pacific).WithBurst(3)})
+		require.ErrorAs(t, err, new(*ConfigError))
+	})
+}
+
+// bucketTAT returns the TAT of a bucket in memory, or 0.
+func (r *rig) bucketTAT(key Key) int64 {
+	s, h := r.directory.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i, ok := s.findLocked(key, h); ok {
+		return s.At(i).TAT()
+	}
+	return 0
+}
+
+func TestCalendarLimits(t *testing.T) {
+	berlin := zoneOf(t, "Europe/Berlin")
+	for text, limit := range map[string]Limit{
+		"1000/month":                      EachMonth(1000, nil),
+		"50/day@America/Los_Angeles":      EachDay(50, zoneOf(t, "America/Los_Angeles")),
+		"1/hour@Europe/Berlin from 30m":   EachHour(1, berlin).StartingAt(30 * time.Minute),
+		"7/week@Europe/Berlin from 4h":    EachWeek(7, berlin).StartingAt(4 * time.Hour),
+		"1000000000000/year@+05:30":       EachYear(mostQuota, time.FixedZone("IST", 19800)),
+		"5/day@Europe/Berlin from 23h59m": EachDay(5, berlin).StartingAt(time.Hour).StartingAt(24*time.Hour - time.Minute),
+	} {
+		require.NoError(t, limit.Validate(), text)
+		require.Equal(t, text, limit.String())
+		parsed, err := ParseLimit(text)
+		require.NoError(t, err)
+		require.Equal(t, limit, parsed)
+		require.True(t, limit == parsed && limit.FollowsCalendar())
+	}
+	require.False(t, PerDay(1).FollowsCalendar())
+	require.Equal(t, PerDay(1), PerDay(1).StartingAt(0))
+
+	for text, want := range map[string]string{
+		"0/day":               "quota is 0, want 1 to 1000000000000",
+		"1000000000001/month": "quota is 1000000000001, want 1 to 1000000000000",
+		"x/month":             `number is "x", want a plain decimal integer`,
+		"5/day burst 3":       "burst is 3, want none: a quota that follows the calendar has no other burst; a rolling limit is 5/24h burst 3",
+		"5/day@Nowhere":       `zone is "Nowhere", want a name of the tz database such as Europe/Berlin`,
+		"5/day from 25h":      "start is 25h, want 0 or more, and less than 24h",
+	} {
+		_, err := ParseLimit(text)
+		require.EqualError(t, err, fmt.Sprintf("stint: limit %q: %s", text, want))
+	}
+	queued := EachDay(5, berlin)
+	queued.Queue = 3
+	longer := EachDay(5, berlin)
+	longer.Period = time.Hour
+	for want, limit := range map[string]Limit{
+		"stint: burst is 3, want 5, the quota: a quota that follows the calendar has no other burst, and cannot be divided": EachDay(
+			5, berlin).WithBurst(3),
+		"stint: burst is 2, want 5, the quota: a quota that follows the calendar has no other burst, and cannot be divided": EachDay(
+			5, berlin).DividedBy(2),
+		"stint: queue is 3, want none: requests for a quota that follows the calendar wait for the next day": queued,
+		"stint: period is 1h, want 24h, as the quota is for each day":                                        longer,
+		"stint: quota is 0, want 1 to 1000000000000":                                                         EachDay(0, berlin),
+		"stint: start is -1h0m0s, want 0 or more, and less than 24h": EachDay(5, berlin).StartingAt(
+			-time.Hour),
+		"stint: start is 4h0m0s, want 0: only a limit that follows the calendar has a start": PerDay(5).StartingAt(4 * time.Hour),
+	} {
+		err := limit.Validate()
+		require.EqualError(t, err, want)
+		require.ErrorAs(t, err, new(*ConfigError))
+		_, err = NewLimits(testNames, map[Name]Limit{perID: limit}, nil)
+		require.ErrorContains(t, err, "PerID: ")
+	}
+	_, err := NewLimits(Names{
+		1: {Label: "total", ID: Shared, Limit: EachDay(100, nil)},
+		2: {Label: "share", Limit: EachHour(10, nil), Parent: 1, Floor: 3},
+		3: {Label: "floor"},
+	}, nil, map[Name][]Override{3: {{IDs: []OverrideID{{ID: "a"}}, Limit: EachDay(3, nil)}}})
+	for _, label := range []string{"total: 100/day", "share: 10/hour", "floor: override 1: 3/day"} {
+		require.ErrorContains(t, err, label+" follows the calendar: a total, its shares and its floors are rates")
+	}
+	shares := limitsOf(t, Names{
+		1: {Label: "total", ID: Shared, Limit: PerHour(100)}, 2: {Label: "share", Limit: PerHour(10), Parent: 1},
+	}, nil)
+	r := rigOn(t, NewMemStore(), shares, Options{})
+	_, err = r.SpendAll(Request{Key: Key{2, "a"}, Cost: 1, Limit: EachDay(5, nil)})
+	require.ErrorIs(t, err, ErrShare)
+	_, err = shares.With(OverrideID{ID: "a"}, map[Name]Limit{2: EachDay(1, nil)})
+	require.ErrorAs(t, err, new(*ConfigError))
+
+	start, end := EachMonth(1, berlin).StartingAt(4 * time.Hour).PeriodAt(time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC))
+	require.Equal(t, "2026-11-01T04:00:00+01:00 2026-12-01T04:00:00+01:00",
+		start.Format(time.RFC3339)+" "+end.Format(time.RFC3339))
+	start, end = PerDay(1).PeriodAt(time.Now())
+	require.True(t, start.IsZero() && end.IsZero())
+}
+
+func TestState(t *testing.T) {
+	r := rigFrom(t, "2026-11-23T12:00:00Z", EachDay(10, nil))
+	for _, limit := range []Limit{EachDay(10, nil), PerMinute(10), EachYear(10, nil)} {
+		key := off.Key(limit.String())
+		d := r.spendAll(Request{Key: key, Cost: 7, Limit: limit})
+		remaining, reset := limit.State(time.Unix(0, r.bucketTAT(key)), r.Now())
+		require.Equal(t, d.Remaining, remaining)
+		require.Equal(t, d.ResetAfter, reset)
+		remaining, reset = limit.State(time.Time{}, r.Now())
+		require.EqualValues(t, 10, remaining)
+		require.Zero(t, reset)
+	}
+}
+
+// TestCalendarChanges has what becomes of tokens that were used when a limit
+// gets another kind.
+func TestCalendarChanges(t *testing.T) {
+	key := perID.Key("a")
+	day, month := EachDay(10, nil), EachMonth(20, nil)
+	for _, c := range []struct {
+		from, to   Limit
+		used, want int64
+	}{
+		{PerDay(10), day, 4, 4}, {PerDay(10), day, 10, 10}, {PerDay(30), day, 25, 10},
+		{day, PerDay(10), 4, 4}, {day, PerHour(5), 9, 5}, {day, month, 4, 4}, {month, day, 15, 10},
+		{day, EachDay(10, zoneOf(t, "Asia/Tokyo")), 4, 4}, {day, EachDay(5, nil), 8, 5}, {EachDay(5, nil), day, 4, 4},
+	} {
+		for level := Memory; level <= Synced; level++ {
+			for _, resident := range []bool{true, false} {
+				c.from.Durability, c.to.Durability = level, level
+				r := rigFrom(t, "2026-11-23T12:00:00Z", c.from)
+				r.take(key, c.used)
+				if !resident {
+					require.NoError(t, r.Flush())
+					r.evictAll(true)
+					require.Zero(t, r.Stats().Resident)
+				}
+				require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: c.to}))
+				require.EqualValues(t, c.want, r.spent(key), "%v to %v", c.from, c.to)
+				if level >= Leased { // a crash forgets nothing
+					again := r.next(r.Limits())
+					require.GreaterOrEqual(t, again.spent(key), c.want)
+					if level == Synced || c.from.FollowsCalendar() != c.to.FollowsCalendar() {
+						require.EqualValues(t, c.want, again.spent(key), "%v to %v", c.from, c.to)
+					}
+				}
+			}
+		}
+	}
+	t.Run("a failed load changes nothing", func(t *testing.T) {
+		r := rigFrom(t, "2026-11-23T12:00:00Z", PerDay(10))
+		r.take(key, 4)
+		require.NoError(t, r.Flush())
+		r.evictAll(true)
+		r.disk.fail(errors.New("no disk"), "load")
+		require.ErrorContains(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: day}), "no disk")
+		r.disk.fail(nil)
+		require.EqualValues(t, 4, r.spent(key))
+		require.Equal(t, PerDay(10), r.check(key, 0).Limit)
+	})
+	t.Run("SetLimits", func(t *testing.T) {
+		for _, c := range []struct {
+			from, to   Limit
+			used, want int64
+		}{
+			{PerDay(10), day, 4, 0},   // full again before midnight, so full
+			{PerDay(10), day, 10, 10}, // full only after midnight, so empty
+			{day, PerHour(5), 1, 5}, {day, EachDay(20, nil), 4, 4}, {day, EachDay(3, nil), 4, 3},
+		} {
+			r := rigFrom(t, "2026-11-23T12:00:00Z", c.from)
+			r.take(key, c.used)
+			require.NoError(t, r.SetLimits(limitsOf(t, testNames, map[Name]Limit{perID: c.to})))
+			require.EqualValues(t, c.want, r.spent(key), "%v to %v", c.from, c.to)
+			require.NoError(t, r.Close())
+			require.EqualValues(t, c.want, r.next(r.Limits()).spent(key), "a restart finds the same")
+		}
+	})
+	t.Run("a queue", func(t *testing.T) {
+		r := rigFrom(t, "2026-11-23T12:00:00Z", PerDay(10))
+		r.take(key, 10)
+		turn := r.reserve(key, 3)
+		delay := turn.Delay()
+		require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: EachDay(20, nil)}))
+		require.EqualValues(t, 13, r.spent(key))
+		require.Equal(t, delay, turn.Delay())
+		turn.Cancel()
+		require.EqualValues(t, 13, r.spent(key))
+	})
+}
+
+func TestCalendarWait(t *testing.T) {
+	key := perID.Key("a")
+	bubble := func(t *testing.T, f func(t *testing.T, r *rig)) {
+		synctest.Test(t, func(t *testing.T) { // it is midnight on 1 January 2000, UTC
+			r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: EachDay(10, nil)}),
+				Options{Now: time.Now})
+			defer r.Close()
+			f(t, r)
+		})
+	}
+	t.Run("in order", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *rig) {
+			r.take(key, 7)
+			var mu sync.Mutex
+			var order []string
+			var wg sync.WaitGroup
+			wait := func(name string, cost int64) {
+				wg.Go(func() {
+					require.NoError(t, r.Wait(t.Context(), key, cost))
+					mu.Lock()
+					order = append(order, fmt.Sprintf("%s on day %d", name, time.Now().UTC().Day()))
+					mu.Unlock()
+				})
+				synctest.Wait()
+			}
+			wait("a", 5)
+			wait("b", 1)
+			wait("c", 6)
+			r.take(key, 3) // what is left of the day is not kept for those who wait
+			pass(72 * time.Hour)
+			wg.Wait()
+			slices.Sort(order) // a and b went at one instant, and wrote here in either order
+			require.Equal(t, []string{"a on day 2", "b on day 2", "c on day 3"}, order)
+			require.EqualValues(t, LimitStats{Allowed: 5}, r.Stats().Limits[perID])
+			require.Empty(t, r.lines.byKey)
+		})
+	})
+	t.Run("contexts", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *rig) {
+			r.take(key, 10)
+			early, cancel := context.WithTimeout(t.Context(), 23*time.Hour)
+			defer cancel()
+			begun := time.Now()
+			require.ErrorIs(t, r.Wait(early, key, 1), context.DeadlineExceeded)
+			require.Equal(t, begun, time.Now(), "it fails at once")
+
+			first, cancelFirst := context.WithCancel(t.Context())
+			second, cancelSecond := context.WithCancel(t.Context())
+			results := make(chan error, 3)
+			go func() { results <- r.Wait(first, key, 10) }()
+			synctest.Wait()
+			go func() { results <- r.Wait(second, key, 10) }()
+			synctest.Wait()
+			go func() { results <- r.Wait(t.Context(), key, 10) }()
+			synctest.Wait()
+			cancelSecond()
+			require.ErrorIs(t, <-results, context.Canceled)
+			cancelFirst()
+			require.ErrorIs(t, <-results, context.Canceled)
+			require.NoError(t, <-results)
+			require.Equal(t, 24*time.Hour, time.Since(begun))
+			require.EqualValues(t, 10, r.spent(key))
+		})
+	})
+	t.Run("blocked and closed", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *rig) {
+			r.take(key, 10)
+			results := make(chan error, 2)
+			go func() { results <- r.Wait(t.Context(), key, 10) }()
+			synctest.Wait()
+			require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: Blocked}))
+			require.ErrorIs(t, <-results, ErrBlocked)
+			require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: EachDay(5, nil)}))
+			r.take(key, 5)
+			go func() { results <- r.Wait(t.Context(), key, 5) }()
+			go func() { results <- r.Wait(t.Context(), key, 5) }()
+			pass(time.Hour)
+			_, err := r.Reserve(key, 1)
+			require.ErrorIs(t, err, ErrCalendar)
+			_, err = r.Reserve(key, 6)
+			require.ErrorIs(t, err, ErrCostOverBurst)
+			require.ErrorIs(t, r.Wait(t.Context(), key, 6), ErrCostOverBurst)
+			require.NoError(t, r.Close())
+			require.Equal(t, ErrClosed, <-results)
+			require.Equal(t, ErrClosed, <-results)
+		})
+	})
+}

@@ -1,0 +1,378 @@
+package stint
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stint-go/stint/internal/clock"
+	"github.com/stint-go/stint/internal/table"
+)
+
+// SetLimits puts other limits in force while decisions go on. Until SetLimits
+// has returned, a decision is held to the old limits or to the new ones. After
+// that it is held to the new ones.
+//
+// A bucket keeps the time at which it will be full, but never waits longer than
+// an empty bucket of the new limit. A bucket whose time was cut has more tokens
+// than before if the larger limit comes back. The next flush saves the new
+// time. After a crash before that flush, the bucket is at worst empty. The same
+// happens if a program is started with other limits. Only SetOverrides knows what
+// was used under the limit before.
+//
+// That rule also holds if a rolling limit becomes a quota that follows the
+// calendar: a bucket that would have been full before the end of the present
+// period is full, and any other one is empty. SetOverrides keeps what was used.
+//
+// Names must keep their numbers, or the error is ErrNameMismatch. They must
+// keep their Parent and Floor, too. After an error the old limits stay in
+// force.
+func (l *Limiter) SetLimits(limits *Limits) error {
+	if limits == nil {
+		return errors.New("stint: SetLimits: no limits")
+	}
+	var with *Limits
+	err := l.declare(func(*Limits) (_ *Limits, err error) {
+		with, err = l.withPlans(limits)
+		return with, err
+	}, func(s *shard) {
+		s.changeLimitsLocked(with, l.clock.Now())
+	})
+	if err == nil {
+		l.plansMu.Lock()
+		l.base = limits
+		l.plansMu.Unlock()
+	}
+	return err
+}
+
+// plan is an override that SetOverrides put in force. The zero Limit means that
+// it removed one.
+type plan struct {
+	id    OverrideID
+	limit Limit
+}
+
+// keepPlans remembers what SetOverrides puts in force, if Options.KeepOverrides
+// asks for that.
+func (l *Limiter) keepPlans(ls *Limits, id OverrideID, limits map[Name]Limit) {
+	if !l.opts.KeepOverrides {
+		return
+	}
+	l.plansMu.Lock()
+	defer l.plansMu.Unlock()
+	for name, limit := range limits {
+		canonical, _ := ls.names.CanonicalOverride(name, id.ID)
+		key, listed := name.Key(canonical), false
+		if l.base.declares(name) {
+			_, listed = l.base.overrides[l.base.index(name)].rules.Get(canonical)
+		}
+		if limit == (Limit{}) && !listed {
+			delete(l.plans, key)
+			continue
+		}
+		if l.plans == nil {
+			l.plans = make(map[Key]plan)
+		}
+		l.plans[key] = plan{id, limit}
+	}
+}
+
+// withPlans returns limits with the overrides that SetOverrides put in force.
+func (l *Limiter) withPlans(limits *Limits) (*Limits, error) {
+	l.plansMu.Lock()
+	defer l.plansMu.Unlock()
+	of := make(map[OverrideID]map[Name]Limit) // together, because a limit may need its floor
+	for key, p := range l.plans {
+		if !limits.declares(key.Name) {
+			continue
+		}
+		if of[p.id] == nil {
+			of[p.id] = make(map[Name]Limit)
+		}
+		of[p.id][key.Name] = p.limit
+	}
+	var errs []error
+	for id, plan := range of {
+		with, err := limits.With(id, plan)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		limits = with
+	}
+	return limits, errors.Join(errs...)
+}
+
+// declare enters new Names into the store, and then puts new limits in force by
+// calling change with each shard, locked. next returns the new limits. While the
+// store enters Names, which may take long, overrides can change. Afterwards next
+// is called again.
+func (l *Limiter) declare(next func(old *Limits) (*Limits, error), change func(*shard)) error {
+	l.declareMu.Lock()
+	defer l.declareMu.Unlock()
+	if l.isClosed() {
+		return ErrClosed
+	}
+	old := l.limits.Load()
+	ls, err := next(old)
+	if err == nil {
+		err = old.sameTrees(ls)
+	}
+	if err == nil && !old.declaresAll(ls.names) {
+		err = l.store.Declare(ls.names)
+	}
+	if err != nil {
+		return err
+	}
+	l.limitsMu.Lock()
+	defer l.limitsMu.Unlock()
+	if l.isClosed() {
+		return ErrClosed
+	}
+	if ls, err = next(l.limits.Load()); err != nil {
+		return err
+	}
+	l.limits.Store(ls)
+	l.hasShares.Store(ls.members != nil)
+	l.directory.setLimits(ls, func(s *shard) {
+		l.retireCountsLocked(s)
+		change(s)
+	})
+	return nil
+}
+
+// declaresAll reports whether ls, whose Names the store has, declares all of
+// names with the same labels.
+func (ls *Limits) declaresAll(names Names) bool {
+	for name, spec := range names {
+		if was, ok := ls.names[name]; !ok || was.Label != spec.Label {
+			return false
+		}
+	}
+	return true
+}
+
+// retireCountsLocked adds a shard's counts to those of replaced limits.
+func (l *Limiter) retireCountsLocked(s *shard) {
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	for i, name := range s.limits.order {
+		if c := s.countOf(uint32(i)); *c != (count{}) {
+			past := l.past[name]
+			l.past[name] = count{past.allowed + c.allowed, past.denied + c.denied}
+		}
+	}
+}
+
+// SetOverrides puts other overrides of one id in force, as Limits.With makes
+// them, while decisions go on: a new plan, or Blocked for a while. The call takes
+// microseconds, however many ids there are, unless the Name has an Override
+// format. Such an override covers many buckets, and each bucket in memory is
+// compared with it. A call in a thousand or more looks at all overrides, as
+// Limits.With says.
+//
+// What was used stays used: of 100 a day that are used up, an upgrade to 10,000 a
+// day leaves 9,900, and after 5,000 of 10,000, a downgrade to 100 leaves none.
+// This holds for buckets in memory and in the store, and for quotas that follow
+// the calendar. There are two exceptions, which are as after SetLimits: buckets
+// of an Override format that are not in memory, and limits that take the place of
+// Blocked or Unlimited.
+//
+// If the limit, or the one before, is Leased or Synced, SetOverrides saves what it
+// converted. ErrNotDurable then means that the new limits are in force, and that
+// after a crash the bucket may be as it was before. At the other levels the next
+// flush saves it.
+//
+// Nothing is written to a limits file: a later SetLimits replaces the overrides
+// of the id, too, unless Options.KeepOverrides is set, and a restart forgets them.
+// After another error the old overrides stay in force.
+func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
+	// Disks are waited for without limitsMu, so that another id can be blocked
+	// while one hangs.
+	if err := l.loadConverted(id, limits); err != nil {
+		return err
+	}
+	durable, err := l.setOverrides(id, limits)
+	if err != nil || !durable {
+		return err
+	}
+	saved := make(chan error, 1)
+	go func() { saved <- l.flusher.flushAndWait() }()
+	timer := time.NewTimer(l.opts.CommitTimeout)
+	defer timer.Stop()
+	select {
+	case err = <-saved:
+	case <-timer.C:
+		err = fmt.Errorf("no answer from the store for %v", l.opts.CommitTimeout)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: the new limits are in force: %w", ErrNotDurable, err)
+	}
+	return nil
+}
+
+// loadConverted brings the buckets into memory that SetOverrides will convert.
+func (l *Limiter) loadConverted(id OverrideID, limits map[Name]Limit) error {
+	old := l.limits.Load()
+	ls, err := old.With(id, limits)
+	if err != nil {
+		return err
+	}
+	for name := range limits {
+		canonical, _ := ls.names.CanonicalOverride(name, id.ID)
+		converts := ls.ruleOf(name, canonical).converts(old.ruleOf(name, canonical))
+		if !converts || ls.settings[name].leading > 0 { // changeRules finds only buckets in memory
+			continue
+		}
+		rs := [1]request{{change: change{key: name.Key(canonical)}, op: opRefund}}
+		if _, err := l.slowPathOf(rs[:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setOverrides puts overrides in force, and converts buckets in memory. durable
+// reports whether they are to be saved.
+func (l *Limiter) setOverrides(id OverrideID, limits map[Name]Limit) (durable bool, err error) {
+	l.limitsMu.Lock()
+	defer l.limitsMu.Unlock()
+	if l.isClosed() {
+		return false, ErrClosed
+	}
+	old := l.limits.Load()
+	if tidied := old.tidied(); tidied != old {
+		l.limits.Store(tidied)
+		l.directory.setLimits(tidied, func(s *shard) {
+			l.retireCountsLocked(s)
+			s.changeLimitsLocked(tidied, l.clock.Now())
+		})
+		old = tidied
+	}
+	ls, err := old.with(id, limits)
+	if err != nil {
+		return false, err
+	}
+	for name := range limits {
+		canonical, _ := ls.names.CanonicalOverride(name, id.ID)
+		was, is := old.ruleOf(name, canonical), ls.ruleOf(name, canonical)
+		level := max(cmp.Or(was.limit.Durability, l.opts.Durability), cmp.Or(is.limit.Durability, l.opts.Durability))
+		durable = durable || is.converts(was) && level >= Leased
+	}
+	l.keepPlans(ls, id, limits)
+	l.limits.Store(ls)
+	l.directory.setLimits(ls, func(s *shard) { s.limits = ls })
+	for name := range limits {
+		canonical, _ := ls.names.CanonicalOverride(name, id.ID)
+		l.directory.changeRules(name.Key(canonical), ls.settings[name].leading, l.clock)
+	}
+	return durable, nil
+}
+
+// ruleOf returns the rule of a canonical id of an override.
+func (ls *Limits) ruleOf(name Name, canonical string) *rule {
+	s := &ls.settings[name]
+	if r, ok := ls.overrides[s.index].rules.Get(canonical); ok {
+		return &ls.rules[r]
+	}
+	return &ls.rules[s.rule]
+}
+
+// Declare adds Names that are not declared yet, as Limits.WithNames does, while
+// decisions go on. The buckets in memory stay as they are, even those that a
+// given limit has emptied further than the configured limit could.
+func (l *Limiter) Declare(names Names) error {
+	var ls *Limits
+	next := func(old *Limits) (_ *Limits, err error) {
+		ls, err = old.WithNames(names)
+		return ls, err
+	}
+	return l.declare(next, func(s *shard) { s.setLimitsLocked(ls) })
+}
+
+// changeLimitsLocked puts limits in force in a shard, for every bucket in it.
+func (s *shard) changeLimitsLocked(limits *Limits, now int64) {
+	old := s.limits
+	s.setLimitsLocked(limits)
+	s.Each(func(i uint32, b table.Slot) table.Outcome { return s.changeRuleLocked(i, b, old, now, false) })
+}
+
+// changeRules holds the buckets of an override to the limits in force. The id
+// of the override is the whole id of the bucket if parts is 0.
+func (t *directory) changeRules(key Key, parts int, clock *clock.Clock) {
+	if parts == 0 {
+		s, h := t.shard(key)
+		s.lock()
+		defer s.mu.Unlock()
+		if i, ok := s.findLocked(key, h); ok && s.limits != nil {
+			s.changeRuleLocked(i, s.At(i), s.limits, clock.Now(), true)
+		}
+		return
+	}
+	t.each(func(s *shard) {
+		s.Each(func(i uint32, b table.Slot) table.Outcome {
+			if Name(b.Name()) == key.Name && bytes.HasPrefix(b.ID(), []byte(key.ID+":")) {
+				return s.changeRuleLocked(i, b, s.limits, clock.Now(), true)
+			}
+			return table.Done
+		})
+	})
+}
+
+// changeRuleLocked holds a bucket to the limits in force, after the old ones,
+// which have the bucket's rule. If its rate is the same, the bucket keeps its
+// TAT, which may be that of a larger given limit. If convert is true, and the
+// rules give a TAT another meaning, the bucket keeps the tokens that were used.
+func (s *shard) changeRuleLocked(i uint32, b table.Slot, old *Limits, now int64, convert bool) table.Outcome {
+	rule, _ := s.limits.resolve(slotKey(b)) // 0 if the Name is not declared: then the next call is an error
+	was, r := &old.rules[b.Rule()], &s.limits.rules[rule]
+	convert = convert && r.converts(was)
+	if b.Has(table.Clamped) && convert {
+		s.Use(i)
+	}
+	if b.Has(table.Clamped) { // by the old limit: the store's TAT may be ahead
+		s.removeLocked(i)
+		return table.Removed
+	}
+	b.SetRule(rule)
+	b.Clear(table.Covered)
+	if s.limits.member(Name(b.Name())).role != plainRole {
+		b.Set(table.Gate)
+	}
+	if b.Has(table.Dirty) {
+		s.MarkDirty(i) // at the new level it may no longer be deferred
+	}
+	if rule <= blocked {
+		return table.Done // a queue keeps the rate that it had
+	}
+	if g := s.gateOfLocked(b); g != nil && (g.queue.Len() > 0 || g.resets > 0) {
+		s.advanceLocked(b, g, now)
+		if r.periods == nil {
+			g.rate = queueRate(&r.rate)
+		} else { // what waits is charged at once, and still goes when its turn comes
+			b.SetTAT(g.tail(b.TAT()))
+			g.queue.Take()
+		}
+		s.MarkDirty(i)
+	}
+	if r.rate == was.rate && r.sameTime(was) {
+		return table.Done
+	}
+	if p := s.pendingLocked(b); p != nil {
+		p.limits = append(p.limits, limitChange{was, r, now, convert})
+	}
+	tat := r.clamp(b.TAT(), now)
+	if convert {
+		tat = r.convert(b.TAT(), now, was)
+	}
+	switch {
+	case tat < b.TAT():
+		s.lowerLocked(i, tat)
+	case tat > b.TAT():
+		s.Write(i, tat)
+	}
+	return table.Done
+}

@@ -1,0 +1,104 @@
+package stint
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/stint-go/stint/internal/boltstore"
+	fileformat "github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/spell"
+)
+
+// The errors of Open, OpenBolt, New and SetLimits.
+var (
+	// ErrLocked: another Limiter, of this process or another one, kept the file
+	// for all of LockTimeout.
+	ErrLocked = boltstore.ErrLocked
+
+	// ErrCorrupt: the file does not contain what stint wrote.
+	ErrCorrupt = fileformat.ErrCorrupt
+
+	// ErrFormat: the file belongs to another program or to a newer version.
+	ErrFormat = fileformat.ErrFormat
+
+	// ErrNameMismatch: the file has another label for a number of the Names, or
+	// another number for a label.
+	ErrNameMismatch = boltstore.ErrNameMismatch
+)
+
+// ErrGone: the file was removed or renamed, or another one has its name. Flush
+// and Close return it, and decisions return it with ErrNotDurable. The Limiter
+// makes a removed file anew, with all buckets, within moments.
+var ErrGone = boltstore.ErrGone
+
+// The errors of a decision. Unless the error is ErrNotDurable, nothing was
+// spent.
+var (
+	// ErrClosed: the Limiter is closed.
+	ErrClosed = boltstore.ErrClosed
+
+	// ErrUnknownName: the key's Name is not declared.
+	ErrUnknownName = errors.New("stint: unknown name")
+
+	// ErrInvalidID: the id is empty, longer than 512 bytes, or not of its
+	// limit's format.
+	ErrInvalidID = spell.ErrInvalidID
+
+	// ErrNegativeCost: the cost is below 0.
+	ErrNegativeCost = errors.New("stint: negative cost")
+
+	// ErrCostOverBurst: the cost is more than the bucket can hold.
+	ErrCostOverBurst = errors.New("stint: cost over burst")
+
+	// ErrDuplicateKey: one call names the same bucket twice.
+	ErrDuplicateKey = errors.New("stint: duplicate key")
+
+	// ErrQueueFull: the queue is as long as the limit's Queue allows.
+	ErrQueueFull = errors.New("stint: queue is full")
+
+	// ErrBlocked: the limit of the id is Blocked, so its turn never comes.
+	ErrBlocked = errors.New("stint: id is blocked")
+
+	// ErrShare: the call does not support limits that share a total. Such a limit,
+	// its total and its floor have no queue, and no call may spend from a floor
+	// directly, or refund to it.
+	ErrShare = errors.New("stint: not for shares of a total")
+
+	// ErrCalendar: the call does not support quotas that follow the calendar. Such
+	// a limit has no queue: Wait waits for the next period.
+	ErrCalendar = errors.New("stint: not for quotas that follow the calendar")
+
+	// ErrNotDurable: the store could not make the decision durable; the tokens
+	// may stay spent.
+	ErrNotDurable = errors.New("stint: not durable")
+
+	// ErrFull: memory holds MaxResident buckets, and none could be written to
+	// the store to make space.
+	ErrFull = errors.New("stint: too many buckets")
+)
+
+// ConfigError is a mistake in a limit or an override, with its place. NewLimits
+// and package limitsfile return all of them at once, joined: errors.As finds
+// the first.
+type ConfigError struct {
+	File  string // as it was passed; "" for limits in Go
+	Line  int    // from 1; 0 if there is none
+	Label string // of the limit; "" if there is none
+	Err   error
+}
+
+func (e *ConfigError) Error() string {
+	place := "stint: "
+	if e.File != "" && e.Line > 0 {
+		place = fmt.Sprintf("%s:%d: ", e.File, e.Line)
+	} else if e.File != "" {
+		place = e.File + ": "
+	}
+	if e.Label != "" {
+		place += e.Label + ": "
+	}
+	return place + strings.TrimPrefix(e.Err.Error(), "stint: ")
+}
+
+func (e *ConfigError) Unwrap() error { return e.Err }

@@ -1,0 +1,94 @@
+package stint
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Event reports something to an operator when it happens. Health and Stats
+// report it too.
+type Event struct {
+	Kind EventKind
+	Time time.Time     // by the Limiter's clock
+	Err  error         // what is wrong; nil of FlushRecovered and FileBack; of SaveEnded, how the save ended
+	Path string        // of FileSetAside: the file's new path
+	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back.
+	//                    Of ClockWrong: from the last save to the wall clock
+}
+
+// LogValue implements slog.LogValuer. The group has "kind" and "time", and
+// "error", "path" and "step" if the Event has them.
+func (e Event) LogValue() slog.Value {
+	attrs := []slog.Attr{slog.String("kind", e.Kind.String()), slog.Time("time", e.Time)}
+	if e.Err != nil {
+		attrs = append(attrs, slog.String("error", e.Err.Error()))
+	}
+	if e.Path != "" {
+		attrs = append(attrs, slog.String("path", e.Path))
+	}
+	if e.Step != 0 {
+		attrs = append(attrs, slog.Duration("step", e.Step))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// EventKind says what an Event is about.
+type EventKind uint8
+
+// The kinds of events.
+const (
+	FlushFailed    EventKind = iota + 1 // the first failure in a row
+	FlushRecovered                      // a flush succeeded after one that failed
+	ClockStepped                        // the wall clock was set, or the machine slept
+	FileSetAside                        // Open renamed a corrupt file, as Options.SetAsideCorrupt asks
+	SaveOverdue                         // a save, or upkeep, takes longer than CommitTimeout
+	SaveEnded                           // an overdue save, or upkeep, ended
+	FileGone                            // the file is not at its path: ErrGone
+	FileBack                            // the file, or a new one with all buckets, is there
+	ClockWrong                          // Open does not believe the wall clock; Health reports it while that lasts
+)
+
+var eventKinds = [...]string{
+	FlushFailed: "flush failed", FlushRecovered: "flush recovered",
+	ClockStepped: "clock stepped", ClockWrong: "clock wrong", FileSetAside: "file set aside",
+	SaveOverdue: "save overdue", SaveEnded: "overdue save ended", FileGone: "file gone", FileBack: "file back",
+}
+
+// String returns what happened, in two or three words.
+func (k EventKind) String() string {
+	if k > 0 && int(k) < len(eventKinds) {
+		return eventKinds[k]
+	}
+	return fmt.Sprintf("EventKind(%d)", uint8(k))
+}
+
+// emit sends an event to the listener. It does not wait: if 64 events are
+// queued, the listener misses this one.
+func (f *flusher) emit(e Event) {
+	e.Time = time.Unix(0, f.clock.Now())
+	select {
+	case f.events <- e:
+	default:
+	}
+}
+
+// deliver calls listen with each event, until no more come.
+func (f *flusher) deliver(listen func(Event)) {
+	defer close(f.delivered)
+	for {
+		select {
+		case e := <-f.events:
+			listen(e)
+		case <-f.silent:
+			for {
+				select {
+				case e := <-f.events:
+					listen(e)
+				default:
+					return
+				}
+			}
+		}
+	}
+}

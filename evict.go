@@ -1,0 +1,156 @@
+package stint
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// evictOne makes space in memory for one bucket. If no bucket can be evicted
+// unless it is saved first, evictOne waits for a flush, which evicts buckets after
+// each of its saves. If none is under way, evictOne begins one.
+func (l *Limiter) evictOne() error {
+	f := l.flusher
+	for range 2 { // the first round may find that all were used since the last eviction
+		if n := l.directory.evict(l.clock.Now(), false, f.full); n > 0 || !f.full() {
+			return nil // other calls may take the space that this one made
+		}
+	}
+	f.waiting.Add(1)
+	defer f.waiting.Add(-1)
+	timer := time.NewTimer(l.opts.CommitTimeout)
+	defer timer.Stop()
+	for {
+		part := f.nextPart()
+		if !f.full() {
+			return nil
+		}
+		flush := l.flushForSpace()
+		select {
+		case <-part:
+		case <-flush.done:
+			if flush.err != nil {
+				return fmt.Errorf("%w: %d in memory, %w", ErrFull, l.opts.MaxResident, flush.err)
+			}
+		case <-timer.C:
+			return fmt.Errorf("%w: %d in memory, and no answer from the store for %v",
+				ErrFull, l.opts.MaxResident, l.opts.CommitTimeout)
+		}
+	}
+}
+
+// evict goes from shard to shard, looks at an eighth of each, and removes the
+// buckets that may go. It stops when tooMany returns false, or after all shards.
+// It returns the number of removed buckets.
+func (t *directory) evict(now int64, used bool, tooMany func() bool) (removed int) {
+	perClass := uint32(1) << (64 - t.shift)
+	for range len(t.classes) * int(perClass) {
+		n := t.hand.Add(1) - 1
+		shards := t.classes[n/perClass%uint32(len(t.classes))].Load()
+		if shards == nil {
+			continue
+		}
+		s := &(*shards)[n%perClass]
+		for range (s.EvictSteps() + 7) / 8 {
+			removed += s.evictStep(now, used)
+			if !tooMany() {
+				return removed
+			}
+		}
+	}
+	return removed
+}
+
+// evictBetween removes buckets from the shards that a part of a flush has
+// visited, until more returns false.
+func (t *directory) evictBetween(from, to place, now int64, used bool, more func(removed int) bool) {
+	removed := 0
+	for n := from.shard; ; n++ {
+		var s *shard
+		s, n = t.shardFrom(n)
+		if s == nil || !to.end && (n > to.shard || n == to.shard && !to.inside) {
+			return
+		}
+		for range s.EvictSteps() {
+			if removed += s.evictStep(now, used); !more(removed) {
+				return
+			}
+		}
+	}
+}
+
+// evictStep looks at a few slots, so decisions wait only for microseconds.
+func (s *shard) evictStep(now int64, used bool) (removed int) {
+	s.lock()
+	removed = s.Evict(now, used, s.directory.saving.Load(), s.queuedLocked)
+	s.mu.Unlock()
+	s.directory.resident.Add(-int64(removed))
+	s.directory.evicted.Add(int64(removed))
+	return removed
+}
+
+// spaceFlush is a flush for all calls that wait for space in memory.
+type spaceFlush struct {
+	done chan struct{}
+	err  error // valid once done is closed
+}
+
+// flushForSpace returns the flush for space under way, or begins one.
+func (l *Limiter) flushForSpace() *spaceFlush {
+	l.evictionMu.Lock()
+	defer l.evictionMu.Unlock()
+	if l.evicting == nil {
+		f := &spaceFlush{done: make(chan struct{})}
+		l.evicting = f
+		go func() {
+			f.err = l.flusher.makeSpace()
+			l.evictionMu.Lock()
+			l.evicting = nil
+			l.evictionMu.Unlock()
+			close(f.done)
+		}()
+	}
+	return l.evicting
+}
+
+// makeSpace saves and evicts buckets until there is space in memory, or no
+// caller waits for it. It goes through all shards up to five times. The first
+// time may begin in the middle. The second and third time it evicts buckets that
+// were not used since the time before, and then also buckets that were used.
+func (f *flusher) makeSpace() error {
+	var skipped []*batch
+	for round := 0; round < 5; {
+		next, part, err := f.makeSpacePart(round >= 3)
+		if err != nil {
+			return fmt.Errorf("and they cannot be saved: %w", err)
+		}
+		if !f.full() || f.waiting.Load() == 0 {
+			return nil
+		}
+		if skipped = append(skipped, part...); next.end {
+			for _, b := range skipped {
+				<-b.Done() // buckets in commits stay until the commits end
+			}
+			skipped = nil
+			round++
+		}
+	}
+	return errors.New("each with a queue, or in use")
+}
+
+// makeSpacePart saves and evicts a part of the buckets.
+func (f *flusher) makeSpacePart(used bool) (next place, skipped []*batch, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.full() {
+		return f.space, nil, nil
+	}
+	f.used = used
+	next, skipped, err = f.flushPartLocked(true, f.space, false)
+	f.used = false
+	f.space = place{shard: next.shard}
+	if next.end {
+		f.space = place{}
+	}
+	return next, skipped, err
+}

@@ -1,0 +1,70 @@
+package stint
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMakeSpace: if all buckets in memory are dirty, a new one waits for one
+// save of a part of them, and not for the whole flush.
+func TestMakeSpace(t *testing.T) {
+	const resident, part = 1000, 50
+	synctest.Test(t, func(t *testing.T) {
+		r := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{MaxResident: resident})
+		r.disk.most = part
+		for i := range resident {
+			r.take(flushed.Key(fmt.Sprint(i)), 1)
+		}
+		for round := range 10 {
+			r.disk.shut()
+			done := make(chan error, 1)
+			go func() {
+				_, err := r.Spend(flushed.Key(fmt.Sprint("new ", round)), 1)
+				done <- err
+			}()
+			synctest.Wait()
+			require.Empty(t, done, "it waits for space")
+			saving := r.disk.latest()
+			require.Less(t, len(saving), 4*part)
+			dirty := r.Stats().Dirty
+			used := saving[0].Key
+			r.take(used, 0)
+			r.disk.gate <- nil
+			synctest.Wait()
+			require.Len(t, done, 1, "one save is enough")
+			require.NoError(t, <-done)
+			require.Greater(t, r.Stats().Dirty, dirty-4*part)
+			require.LessOrEqual(t, r.Stats().Resident, int64(resident-part/2))
+			loads := r.Stats().Loads
+			r.take(used, 0)
+			require.Equal(t, loads, r.Stats().Loads, "a bucket that was used during the save stays")
+			r.disk.open()
+			for i := 0; r.Stats().Resident < resident; i++ {
+				r.take(flushed.Key(fmt.Sprint(round, " more ", i)), 1)
+			}
+			for shard, n := r.directory.shardFrom(0); shard != nil; shard, n = r.directory.shardFrom(n + 1) {
+				for range 2 * shard.EvictSteps() {
+					shard.evictStep(0, false) // all are dirty now, or leave memory
+				}
+			}
+			for i := 0; r.Stats().Resident < resident; i++ {
+				r.take(flushed.Key(fmt.Sprint(round, " again ", i)), 1)
+			}
+		}
+	})
+}
+
+// TestFlushEvicts: while callers wait for space, a flush evicts what it saves,
+// although each bucket was used before the save.
+func TestFlushEvicts(t *testing.T) {
+	r := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{})
+	for i := range 100 {
+		r.take(flushed.Key(fmt.Sprint(i)), 1)
+	}
+	r.flusher.waiting.Store(1)
+	require.NoError(t, r.flusher.flush(false))
+	require.LessOrEqual(t, r.Stats().Resident, int64(30)) // a removal may move a slot past the hand
+}

@@ -1,0 +1,203 @@
+package stint
+
+import "math/bits"
+
+// This file has the arithmetic of limits: the Generic Cell Rate Algorithm, as
+// the ATM Forum's Traffic Management Specification 4.0 (1996) gives it in its
+// virtual scheduling form, over int64 nanoseconds. A bucket is one number, its
+// TAT (theoretical arrival time): the instant at which it will be full again. A
+// TAT that is past, or absent (0), is a full bucket.
+//
+// Instants are Unix nanoseconds in [0, endOfTime]. An instant outside counts as
+// the nearer of the two. Time stands still there, and no token comes back, so a
+// Limiter is stricter then, never more generous.
+
+const (
+	maxTolerance = 36525 * 24 * 60 * 60 * 1e9 // 100 years of 365.25 days
+	endOfTime    = 1<<63 - 1 - maxTolerance   // the year 2162: now + τ is an int64 for every limit
+)
+
+// rate is a limit in the form that the arithmetic uses.
+type rate struct {
+	burst     int64
+	interval  int64 // T: nanoseconds a token takes to come back
+	tolerance int64 // τ = burst·T: nanoseconds an empty bucket takes to refill
+	half      int64 // τ÷16, half of a lease
+
+	perInterval, perHalf reciprocal
+}
+
+// reciprocal divides by a number by means of a multiplication, because a
+// division costs as much as the rest of a decision. It is ⌊(2⁶⁴−1)÷n⌋.
+type reciprocal uint64
+
+func newReciprocal(n int64) reciprocal { return reciprocal((1<<64 - 1) / uint64(max(n, 1))) }
+
+// quotient returns ⌊x÷n⌋, for x ≥ 0 and the n that r is made of.
+func (r reciprocal) quotient(x, n int64) int64 {
+	high, _ := bits.Mul64(uint64(x), uint64(r)) // ⌊x÷n⌋, or one less
+	q := int64(high)
+	if x-q*n >= n {
+		q++
+	}
+	return q
+}
+
+// newRate returns the rate of a limit, or the field that is out of range and
+// its valid values.
+func newRate(burst, count, period int64) (r rate, field, want string) {
+	interval, field, want := intervalOf(burst, count, period)
+	if field != "" {
+		return rate{}, field, want
+	}
+	tolerance := burst * interval
+	half := tolerance / 16
+	return rate{burst, interval, tolerance, half, newReciprocal(interval), newReciprocal(half)}, "", ""
+}
+
+// intervalOf returns the time in which a token comes back, or else the field
+// that is out of range, and what it should be.
+func intervalOf(burst, count, period int64) (interval int64, field, want string) {
+	switch {
+	case burst < 1:
+		return 0, "burst", "at least 1"
+	case period < 1:
+		return 0, "period", "more than 0"
+	case count < 1:
+		return 0, "count", "at least 1"
+	case count > period:
+		return 0, "count", "at most 1 per nanosecond of the period"
+	}
+	interval = (period-1)/count + 1
+	if burst > maxTolerance/interval {
+		return 0, "burst", "a bucket that refills within 100 years"
+	}
+	return interval, "", ""
+}
+
+// instant returns now within the range that the arithmetic is exact in.
+func instant(now int64) int64 { return min(max(now, 0), endOfTime) }
+
+// spend returns the TAT after a spend of cost tokens, and 0. If it is denied,
+// spend returns the TAT as it was, and the nanoseconds until it would be
+// allowed. It takes 0 ≤ cost ≤ burst, and any tat and now.
+func (r *rate) spend(tat, now, cost int64) (next, retryAfter int64) {
+	now = instant(now)
+	base := max(now, tat)
+	need := cost * r.interval
+	if over := base - now - (r.tolerance - need); over > 0 {
+		return tat, over
+	}
+	return base + need, 0
+}
+
+// reserve returns the TAT after cost tokens are taken, and the nanoseconds
+// until all of them are there. ok is false if the TAT would leave the range of
+// an int64.
+func (r *rate) reserve(tat, now, cost int64) (next, delay int64, ok bool) {
+	now = instant(now)
+	base := max(now, tat)
+	need := cost * r.interval
+	delay = max(0, base-now-(r.tolerance-need))
+	if base > 1<<63-1-need {
+		return tat, delay, false
+	}
+	return base + need, delay, true
+}
+
+// refund returns the TAT after cost ≥ 0 tokens are given back. It is not before
+// now, because a bucket has no more than burst.
+func (r *rate) refund(tat, now, cost int64) int64 {
+	now = instant(now)
+	if tat <= now {
+		return tat
+	}
+	if cost > (tat-now)/r.interval {
+		return now
+	}
+	return tat - cost*r.interval
+}
+
+// refundSince is refund of tokens that were spent the nanoseconds `ago` before
+// now. In that time some have come back already, and these are not given back
+// again.
+func (r *rate) refundSince(tat, now, cost, ago int64) int64 {
+	now = instant(now)
+	back := int64(1<<63 - 1)
+	if cost <= back/r.interval {
+		back = cost * r.interval
+	}
+	if back -= max(ago, 0); back <= 0 || tat <= now {
+		return tat
+	}
+	if back > tat-now {
+		return now
+	}
+	return tat - back
+}
+
+// clamp returns the TAT, or now + τ if the TAT is further ahead. No spend
+// leaves such a TAT: the clock was set back, or the limit was made smaller. No
+// request waits longer than an empty bucket takes to refill.
+func (r *rate) clamp(tat, now int64) int64 { return min(tat, instant(now)+r.tolerance) }
+
+// remaining returns the tokens in the bucket, rounded down, within [0, burst].
+func (r *rate) remaining(tat, now int64) int64 {
+	free := r.tolerance - resetAfter(tat, now)
+	if free <= 0 {
+		return 0
+	}
+	return r.perInterval.quotient(free, r.interval)
+}
+
+// resetAfter returns the nanoseconds until the bucket is full.
+func resetAfter(tat, now int64) int64 {
+	now = instant(now)
+	return max(now, tat) - now
+}
+
+// lease returns the end of the half lease that a TAT is in, and the end of the
+// next half lease. A half lease is a stretch of τ÷16. The store gets the second
+// result, which is at most an eighth of τ ahead of the TAT. Half leases of a
+// limit end at the same instants for every bucket, so a bucket need not
+// remember which TAT the store has.
+func (r *rate) lease(tat int64) (end, next int64) {
+	step := r.half
+	if step == 0 || tat > endOfTime {
+		return tat, tat
+	}
+	end = r.perHalf.quotient(tat+step-1, step) * step
+	return end, end + step
+}
+
+// need is when the store must have a change.
+type need uint8
+
+const (
+	needNone  need = iota
+	needSoon       // no caller waits for it: half a lease is left
+	needFirst      // before the caller is answered
+)
+
+// covered is what the store has, or is about to have, of a bucket's leases.
+type covered struct {
+	this   bool // the store has the half lease that the TAT is in
+	next   bool // it has the half lease after that, too
+	coming bool // a commit that has not ended saves a lease
+}
+
+// renew returns the lease that a bucket needs when its TAT moves from one
+// instant to a later one, and when the store must have it.
+func (r *rate) renew(from, to int64, by covered) (tat int64, when need) {
+	end, tat := r.lease(to)
+	half := tat - end
+	sameHalf := from <= end && from > end-half
+	nextHalf := from <= end-half && from > end-2*half
+	switch {
+	case by.this && sameHalf && (by.next || by.coming):
+		return tat, needNone
+	case by.this && (sameHalf || nextHalf && by.next):
+		return tat, needSoon
+	}
+	return tat, needFirst
+}

@@ -1,0 +1,73 @@
+package stint
+
+import (
+	"cmp"
+	"sync/atomic"
+
+	"github.com/stint-go/stint/internal/table"
+)
+
+// givenRules caches the rules of limits that callers give.
+type givenRules [256]atomic.Pointer[rule]
+
+// of returns the rule of a limit that a caller gives. The error is Validate's.
+func (g *givenRules) of(l Limit) (*rule, error) {
+	switch l {
+	case Unlimited:
+		return &unlimitedRule, nil
+	case Blocked:
+		return &blockedRule, nil
+	}
+	const odd = 0x9E3779B97F4A7C15
+	h := ((uint64(l.Burst)*odd^uint64(l.Count))*odd^uint64(l.Period))*odd ^ uint64(l.Queue)<<3 ^ uint64(l.Durability) ^ uint64(l.calendar)<<32
+	at := &g[h*odd>>56]
+	if r := at.Load(); r != nil && r.limit == l {
+		return r, nil
+	}
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	r, _ := newRule(l)
+	at.Store(&r)
+	return &r, nil
+}
+
+// same reports whether two limits are the same. A limit without a level has the
+// default level.
+func same(a, b Limit, level Durability) bool {
+	a.Durability, b.Durability = cmp.Or(a.Durability, level), cmp.Or(b.Durability, level)
+	return a == b
+}
+
+// isZero is a comparison with Limit{}, which the compiler makes a call that reads
+// the Limit in larger pieces than the caller has just written it.
+func (l *Limit) isZero() bool {
+	return l.Burst|l.Count|int64(l.Period)|l.Queue == 0 && l.Durability == 0 && l.calendar == 0
+}
+
+// give makes the Limit of req, if it has one, the given limit of r.
+func (l *Limiter) give(r *request, req *Request) (err error) {
+	if !req.Limit.isZero() {
+		r.given, err = l.given.of(req.Limit)
+	}
+	return err
+}
+
+// useConfiguredLocked drops a given limit that equals the configured one. Only
+// the configured limit has leases, which last for several requests.
+func (r *request) useConfiguredLocked(level Durability) {
+	if r.given != nil && same(r.given.limit, r.shard.limits.rules[r.rule].limit, level) {
+		r.given = nil
+	}
+}
+
+// keepGivenLocked marks a bucket that was changed under a given limit. So a
+// flush saves it at the level of that limit, not at the configured level.
+func (r *request) keepGivenLocked(b table.Slot, level Durability) {
+	b.Clear(table.Covered) // the lease is of the configured limit
+	if level > Memory {
+		b.Set(table.Flush)
+		i, _ := r.shard.findLocked(r.key, r.hash)
+		r.shard.MarkDirty(i)
+	}
+}

@@ -1,0 +1,169 @@
+package stint
+
+import (
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+)
+
+// Hold denies every request for the key before the time until, however many
+// tokens its bucket has. The arithmetic ends at 2162-04-10 23:47 UTC, and a
+// later time counts as that one. A new hold replaces the present one. If it
+// ends now or earlier, the bucket has no hold after that. Reset ends a hold,
+// too. Queued requests never move forward. A turn inside the hold moves to the
+// end of the hold.
+//
+// The hold is durable when Hold returns nil. After an error the earlier hold,
+// or none, is in force again, unless the error is ErrNotDurable and the commit
+// may still succeed.
+func (l *Limiter) Hold(key Key, until time.Time) error {
+	_, err := l.hold(key, until, false)
+	return err
+}
+
+// ExtendHold is Hold that never ends a hold, nor moves its end forward: of the
+// hold that is in force and the new one the later stays. It returns the end of
+// that hold, or the zero time if there is none. It is for programs that hold a
+// key for a while, such as a lock-out, beside an operator who may hold it for
+// longer.
+//
+// The hold that ExtendHold returns is durable, even if an earlier call put it
+// in force and its commit has not ended.
+func (l *Limiter) ExtendHold(key Key, until time.Time) (time.Time, error) {
+	return l.hold(key, until, true)
+}
+
+// hold is ExtendHold, or Hold unless extend is set.
+func (l *Limiter) hold(key Key, until time.Time, extend bool) (time.Time, error) {
+	key.ID = strings.Clone(key.ID) // the hold may outlive the caller's string
+	r := request{change: change{key: key}}
+	if err := r.locate(l); err != nil {
+		return time.Time{}, l.failed(key, err)
+	}
+	if err := l.lockFound(&r); err != nil {
+		return time.Time{}, l.failed(key, err)
+	}
+	now, end := l.clock.Now(), l.clock.Instant(until)
+	if end <= now {
+		end = 0
+	}
+	if extend {
+		g := r.shard.gates[key]
+		if g != nil && g.hold > now {
+			end = max(end, g.hold)
+		}
+		if end == 0 || g != nil && g.hold == end && g.savedLocked() {
+			r.shard.mu.Unlock()
+			return endOfHold(end), nil
+		}
+	}
+	g := r.shard.gateLocked(key, r.hash)
+	if r.resident {
+		b := r.shard.At(r.index)
+		r.shard.advanceLocked(b, g, now)
+		r.from, r.to = b.TAT(), b.TAT()
+	}
+	in := l.holdLocked(&r, g, end, now)
+	r.shard.mu.Unlock()
+	if err := l.committer.await(in); err != nil {
+		return time.Time{}, l.failed(key, fmt.Errorf("stint: hold %s: %w", l.limits.Load().labeled(key), err))
+	}
+	return endOfHold(end), nil
+}
+
+// endOfHold returns the end of a hold as a time; zero if there is none.
+func endOfHold(end int64) time.Time {
+	if end == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, end)
+}
+
+// holdLocked puts a hold in force, and into a commit. The same commit saves the
+// bucket if the hold moves its queue, or if r is a reset.
+func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
+	s := r.shard
+	hold := change{key: r.key, shard: s, hash: r.hash, to: end, isHold: true}
+	g.hold = end
+	moved := g.queue.Delay(end)
+	in := l.committer.Lock(true)
+	defer l.committer.Unlock()
+	l.committer.putHoldLocked(in, &hold, g)
+	if i, ok := s.findLocked(r.key, r.hash); ok && (moved || r.op == opReset) {
+		s.MarkDirty(i)
+		tat, when := l.committer.needLocked(&r.change, s.At(i), now)
+		if when != needNone || r.op == opReset {
+			l.committer.putLocked(in, &r.change, s.At(i), tat)
+		}
+	}
+	return in
+}
+
+// Held is a bucket that denies requests, however many tokens it has: it has a
+// hold, or requests wait in its queue.
+type Held struct {
+	Key     Key
+	Until   time.Time // end of the hold; zero if there is none
+	Waiting int       // requests in the queue
+}
+
+// Held yields the buckets that are held or have a queue, in no particular
+// order. It reads neither other buckets nor the store. After Close it
+// yields nothing.
+func (l *Limiter) Held() iter.Seq[Held] {
+	return func(yield func(Held) bool) {
+		var found []Held
+		for n := 0; ; n++ {
+			var s *shard
+			if s, n = l.directory.shardFrom(n); s == nil {
+				return
+			}
+			s.lock()
+			found = s.appendHeldLocked(found[:0], l.clock.Now())
+			s.mu.Unlock()
+			for _, h := range found {
+				if !yield(h) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s *shard) appendHeldLocked(to []Held, now int64) []Held {
+	if s.limits == nil {
+		return to
+	}
+	for key, g := range s.gates {
+		h := Held{Key: key, Waiting: g.queue.Waiting(now)}
+		if g.hold > now {
+			h.Until = time.Unix(0, g.hold)
+		}
+		if h.Waiting > 0 || !h.Until.IsZero() {
+			to = append(to, h)
+		}
+	}
+	return to
+}
+
+// loadHolds puts the holds of the store in force.
+func (l *Limiter) loadHolds() error {
+	for hold, err := range l.store.All(Unknown) {
+		if err != nil {
+			return fmt.Errorf("stint: read the holds: %w", err)
+		}
+		if hold.Key == (Key{}) {
+			continue // the time of the last save
+		}
+		key, err := ParseKey(hold.Key.ID)
+		if err != nil {
+			return fmt.Errorf("%w: a hold on %q", ErrCorrupt, hold.Key.ID)
+		}
+		s, h := l.directory.shard(key)
+		g := s.gateLocked(key, h)
+		g.hold = max(1, hold.TAT) // the first flush deletes those that are over
+		g.saved = g.hold
+	}
+	return nil
+}

@@ -1,0 +1,272 @@
+package stint
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// promote gives a bucket a lane, as contention does, and reports whether it has
+// one.
+func promote(l *Limiter, key Key) bool {
+	if len(key.ID) > maxIDLen {
+		return false
+	}
+	var at located
+	at.shard, at.hash = l.directory.shard(key)
+	s := at.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i, ok := s.findLocked(key, at.hash); ok && s.limits != nil && s.lane == nil {
+		l.promoteLocked(at, i)
+	}
+	return s.lane != nil && s.lane.key == key
+}
+
+// laneLimiter returns a Limiter in memory whose time stands still until the test
+// moves it.
+func laneLimiter(t *testing.T, limit Limit) (*Limiter, *simClock) {
+	limits, err := NewLimits(Names{1: {Label: "hot"}}, map[Name]Limit{1: limit}, nil)
+	require.NoError(t, err)
+	clock := newSimClock()
+	l, err := New(NewMemStore(), limits, &Options{Now: clock.Now, FlushInterval: time.Hour})
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l, clock
+}
+
+// The lock must have been taken promoteAfter times in a row when a spend from one
+// bucket came, and not in between for anything else.
+func TestLaneAfterContention(t *testing.T) {
+	l, _ := laneLimiter(t, PerMinute(1000))
+	hot, other := Name(1).Key("hot"), Name(1).Key("other")
+	require.True(t, l.Allow(hot))
+	require.True(t, l.Allow(other))
+	var at located
+	at.shard, at.hash = l.directory.shard(hot)
+	contended := func(n int) bool {
+		at.shard.mu.Lock()
+		defer at.shard.mu.Unlock()
+		for range n {
+			at.shard.contendedLocked(l, at, hot)
+		}
+		return at.shard.lane != nil
+	}
+	require.False(t, contended(promoteAfter-1))
+	require.True(t, contended(1))
+	require.True(t, l.Allow(hot))
+	i, _ := at.shard.Find(1, "hot", at.hash)
+	require.NotEqual(t, at.shard.lane.tat.Load(), at.shard.At(i).TAT(), "the spend was not in the lane")
+	_, err := l.Check(hot, 1)
+	require.NoError(t, err)
+	require.EqualValues(t, 998, remainingOf(t, l, hot))
+	require.NotNil(t, at.shard.lane, "a Check has retired it")
+	l.Stats()
+	require.Nil(t, at.shard.lane, "Stats has not retired it")
+	require.False(t, contended(promoteAfter-1))
+}
+
+// Buckets that a lane cannot decide on get none.
+func TestLaneOnlyForPlainBuckets(t *testing.T) {
+	for name, limit := range map[string]Limit{
+		"leased":   {Burst: 9, Count: 9, Period: time.Minute, Durability: Leased},
+		"synced":   {Burst: 9, Count: 9, Period: time.Minute, Durability: Synced},
+		"calendar": EachDay(9, time.UTC),
+	} {
+		l, _ := laneLimiter(t, limit)
+		require.True(t, l.Allow(Name(1).Key("a")))
+		require.False(t, promote(l, Name(1).Key("a")), name)
+	}
+	l, clock := laneLimiter(t, PerMinute(9))
+	require.True(t, l.Allow(Name(1).Key("a")))
+	require.True(t, promote(l, Name(1).Key("a")))
+	require.NoError(t, l.Hold(Name(1).Key("a"), clock.Now().Add(time.Minute)))
+	require.False(t, l.Allow(Name(1).Key("a")), "the hold")
+	require.False(t, promote(l, Name(1).Key("a")), "a bucket with a hold")
+}
+
+// Every decision is counted once, in a lane or not, and also if its lane was
+// retired before it was counted.
+func TestLaneCounts(t *testing.T) {
+	const burst, spends = 1_000_000, 2_000_000
+	l, _ := laneLimiter(t, Limit{Burst: burst, Count: 1, Period: time.Second})
+	key := Name(1).Key("hot")
+	var all sync.WaitGroup
+	for g := range 8 {
+		rnd := rand.New(rand.NewPCG(rand.Uint64(), uint64(g)))
+		all.Go(func() {
+			for range spends / 8 {
+				l.Allow(key)
+				if rnd.IntN(100) == 0 {
+					promote(l, key)
+				}
+				if rnd.IntN(10_000) == 0 {
+					l.Stats()
+				}
+			}
+		})
+	}
+	all.Wait()
+	counts := l.Stats().Limits[1]
+	require.EqualValues(t, burst, counts.Allowed)
+	require.EqualValues(t, spends-burst, counts.Denied)
+}
+
+// laneCall is one call of a short history, and its answer.
+type laneCall struct {
+	what      string
+	cost      int64
+	allowed   bool
+	remaining int64
+}
+
+// A history of a few calls that three goroutines make at once has the answers that
+// the same calls have one after the other, in some order.
+func TestLaneHistories(t *testing.T) {
+	t.Parallel()
+	const burst = 5
+	l, clock := laneLimiter(t, Limit{Burst: burst, Count: 1, Period: time.Millisecond})
+	rnd := rand.New(rand.NewPCG(seed(), 0))
+	promoted := 0
+	for n := range length(10_000, 100) {
+		clock.advance(time.Minute)
+		key := Name(1).Key(fmt.Sprint(n % 8))
+		taken := rnd.Int64N(3)
+		_, err := l.Spend(key, taken)
+		require.NoError(t, err)
+		if promote(l, key) {
+			promoted++
+		}
+		var threads [3][]laneCall
+		for i := range threads {
+			for range 1 + rnd.IntN(2) {
+				what := []string{"spend", "spend", "spend", "check", "refund", "all", "each", "promote", "flush"}[rnd.IntN(9)]
+				threads[i] = append(threads[i], laneCall{what: what, cost: rnd.Int64N(4)})
+			}
+		}
+		var all sync.WaitGroup
+		var ready atomic.Int32
+		for i := range threads {
+			all.Go(func() {
+				for ready.Add(1); ready.Load() < int32(len(threads)); { // so that they run at once
+					runtime.Gosched()
+				}
+				for k := range threads[i] {
+					threads[i][k].do(t, l, key)
+				}
+			})
+		}
+		all.Wait()
+		final := remainingOf(t, l, key)
+		if !laneOrder(burst-taken, final, burst, threads) {
+			t.Fatalf("no order of these calls has these answers, with %d tokens first and %d at last: %+v", burst-taken,
+				final, threads)
+		}
+	}
+	t.Logf("%d histories, %d began with a lane", length(10_000, 100), promoted)
+}
+
+func (c *laneCall) do(t *testing.T, l *Limiter, key Key) {
+	var d Decision
+	var err error
+	switch c.what {
+	case "spend":
+		d, err = l.Spend(key, c.cost)
+	case "check":
+		d, err = l.Check(key, c.cost)
+	case "refund":
+		d, err = l.Refund(key, c.cost)
+	case "all":
+		d, err = l.SpendAll(Request{Key: key, Cost: c.cost})
+	case "each":
+		var ds [1]Decision
+		err = l.SpendEach([]Request{{Key: key, Cost: c.cost}}, ds[:])
+		d = ds[0]
+	case "promote":
+		promote(l, key)
+	case "flush":
+		err = l.Flush()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	c.allowed, c.remaining = d.Allowed, d.Remaining
+}
+
+// laneOrder reports whether the calls have their answers in some order.
+func laneOrder(tokens, final, burst int64, threads [3][]laneCall) bool {
+	done := true
+	for i := range threads {
+		if len(threads[i]) == 0 {
+			continue
+		}
+		done = false
+		c, left, allowed := threads[i][0], tokens, true
+		switch c.what {
+		case "spend", "all", "each":
+			if allowed = c.cost <= tokens; allowed {
+				left -= c.cost
+			}
+		case "check":
+			if allowed = c.cost <= tokens; allowed {
+				left -= c.cost // a Check answers what a Spend would
+			}
+		case "refund":
+			left = min(burst, tokens+c.cost)
+		default:
+			allowed, c.remaining, c.allowed = true, left, true
+		}
+		if c.allowed != allowed || c.remaining != left {
+			continue
+		}
+		if c.what == "check" {
+			left = tokens
+		}
+		rest := threads
+		rest[i] = rest[i][1:]
+		if laneOrder(left, final, burst, rest) {
+			return true
+		}
+	}
+	return done && tokens == final
+}
+
+// BenchmarkHot has goroutines that all spend from one bucket. Its figure is the
+// time of each decision of all of them together.
+func BenchmarkHot(b *testing.B) {
+	for _, denied := range []bool{false, true} {
+		for _, goroutines := range []int{1, 2, 4, 16} {
+			b.Run(fmt.Sprintf("denied=%v/%d", denied, goroutines), func(b *testing.B) {
+				limits, err := NewLimits(Names{1: {Label: "hot"}}, map[Name]Limit{1: PerMinute(1).WithBurst(50_000_000)}, nil)
+				require.NoError(b, err)
+				l, err := New(NewMemStore(), limits, &Options{FlushInterval: time.Hour})
+				require.NoError(b, err)
+				defer l.Close()
+				key := Name(1).Key("0123456789abcdef01234567")
+				if denied {
+					_, err = l.Spend(key, 50_000_000)
+					require.NoError(b, err)
+				}
+				var all sync.WaitGroup
+				b.ResetTimer()
+				for g := range goroutines {
+					all.Go(func() {
+						for range (b.N + g) / goroutines {
+							if d, err := l.Spend(key, 1); err != nil || d.Allowed == denied {
+								b.Error("allowed and error: ", d.Allowed, err)
+								return
+							}
+						}
+					})
+				}
+				all.Wait()
+			})
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package stint
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// keptCost is a request that was admitted, with the cost that it kept.
+type keptCost struct {
+	at   time.Duration
+	kept int64
+}
+
+// excess returns by how many tokens the costs that were kept break the law: in
+// any stretch they are at most burst + elapsed ÷ T, beside extra.
+func excess(l Limit, all []keptCost, extra int64) int64 {
+	worst := int64(0)
+	for i := range all {
+		sum := -extra
+		for _, a := range all[i:] {
+			sum += a.kept
+			over := sum - l.Burst - int64((a.at-all[i].at)/l.Interval())
+			worst = max(worst, over)
+		}
+	}
+	return worst
+}
+
+// A caller spends a bound, and returns what it did not use after a while. The
+// costs that it kept then obey the law of the limit, if each refund names the
+// instant of its spend. Without that they do not.
+func TestRefundSpent(t *testing.T) {
+	rounds := 20_000
+	if testing.Short() {
+		rounds = 2_000
+	}
+	clock := newSimClock()
+	l := PerMinute(1000)
+	limits, err := NewLimits(Names{perID: {Label: "id"}}, map[Name]Limit{perID: l}, nil)
+	require.NoError(t, err)
+	lim, err := New(NewMemStore(), limits, &Options{Now: clock.Now})
+	require.NoError(t, err)
+	defer lim.Close()
+	start := clock.Now()
+	broken := map[bool]int{}
+	for _, known := range []bool{true, false} {
+		rng := rand.New(rand.NewPCG(31, 20))
+		for round := range rounds {
+			key := perID.Key(fmt.Sprint(known, round))
+			var all []keptCost
+			open := map[int]Request{} // not settled, by index in all
+			for range 24 {
+				clock.advance(time.Duration(rng.Int64N(int64(15 * time.Second))))
+				if rng.IntN(3) > 0 {
+					cost := 1 + rng.Int64N(l.Burst)
+					now := lim.Now()
+					if d, err := lim.Spend(key, cost); err == nil && d.Allowed {
+						open[len(all)] = Request{Key: key, Cost: cost, Spent: now}
+						all = append(all, keptCost{clock.Now().Sub(start), cost})
+					}
+					continue
+				}
+				for i, req := range open {
+					delete(open, i)
+					req.Cost = rng.Int64N(req.Cost + 1)
+					if !known {
+						req.Spent = time.Time{}
+					}
+					_, err := lim.RefundAll(req)
+					require.NoError(t, err)
+					all[i].kept -= req.Cost
+					break
+				}
+			}
+			if over := excess(l, all, 0); over > 0 {
+				broken[known]++
+				require.False(t, known, "%d tokens over the law in %v", over, all)
+			}
+			require.NoError(t, lim.Reset(key))
+		}
+	}
+	require.NotZero(t, broken[false], "refunds that name no instant break the law in some histories")
+	t.Logf("without the instant, %d of %d histories break the law", broken[false], rounds)
+
+	t.Run("a slow handler", func(t *testing.T) { // the example of the documentation
+		key := perID.Key("slow")
+		spent := lim.Now()
+		_, err := lim.Spend(key, 1000)
+		require.NoError(t, err)
+		clock.advance(54 * time.Second)
+		d, err := lim.Spend(key, 900)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		clock.advance(6 * time.Second)
+		d, err = lim.RefundAll(Request{Key: key, Cost: 900, Spent: spent})
+		require.NoError(t, err)
+		require.EqualValues(t, 100, d.Remaining, "all 900 are back already")
+	})
+	for name, tc := range map[string]struct {
+		ago  time.Duration
+		cost int64
+		want int64 // remaining of 1000, after a spend of 1000
+	}{
+		"at once":               {0, 400, 400},
+		"a half is back":        {12 * time.Second, 400, 400}, // 200 with time, and 200
+		"all are back":          {30 * time.Second, 400, 500},
+		"more than was spent":   {0, 1 << 62, 1000},
+		"spent in the future":   {-time.Hour, 400, 400},
+		"spent before 1970":     {200 * 365 * 24 * time.Hour, 400, 0},
+		"spent after the end":   {-200 * 365 * 24 * time.Hour, 400, 400},
+		"less than an interval": {time.Millisecond, 1, 1}, // a part of a token, and the rest
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := perID.Key(name)
+			now := lim.Now()
+			_, err := lim.Spend(key, 1000)
+			require.NoError(t, err)
+			spent := now
+			if tc.ago > 0 && tc.ago < time.Hour {
+				clock.advance(tc.ago)
+			} else {
+				spent = now.Add(-tc.ago)
+			}
+			d, err := lim.RefundAll(Request{Key: key, Cost: tc.cost, Spent: spent})
+			require.NoError(t, err)
+			require.Equal(t, tc.want, d.Remaining)
+		})
+	}
+}
+
+// SpendUpTo takes what a share's three buckets have, and the Decision says so.
+func TestSpendUpTo(t *testing.T) {
+	const all, tenant, floor Name = 1, 2, 3
+	limits, err := NewLimits(Names{
+		all: {Label: "all", ID: Shared}, tenant: {Label: "tenant", Parent: all, Floor: floor}, floor: {Label: "floor"},
+	}, map[Name]Limit{all: PerHour(10), tenant: PerHour(8)},
+		map[Name][]Override{floor: {{IDs: []OverrideID{{ID: "acme"}}, Limit: PerHour(3)}}})
+	require.NoError(t, err)
+	lim, err := New(NewMemStore(), limits, &Options{Now: newSimClock().Now})
+	require.NoError(t, err)
+	defer lim.Close()
+	for _, step := range []struct {
+		id         string
+		cost, want int64
+	}{
+		{"other", 5, 5}, {"other", 5, 2}, {"other", 1, 0}, // 3 of the total are kept for acme
+		{"acme", 2, 2}, {"acme", 9, 1}, {"acme", 9, 0}, {"third", 0, 0},
+	} {
+		taken, d, err := lim.SpendUpTo(tenant.Key(step.id), step.cost)
+		require.NoError(t, err)
+		require.Equal(t, step.want, taken, "%s %d", step.id, step.cost)
+		require.True(t, d.Allowed)
+	}
+	require.NoError(t, lim.Hold(tenant.Key("acme"), lim.Now().Add(time.Hour)))
+	require.NoError(t, lim.Reset(all.Key(""), floor.Key("acme")))
+	taken, d, err := lim.SpendUpTo(tenant.Key("acme"), 1)
+	require.NoError(t, err)
+	require.Zero(t, taken)
+	require.False(t, d.Allowed)
+	_, _, err = lim.SpendUpTo(floor.Key("acme"), 1)
+	require.ErrorIs(t, err, ErrShare)
+}

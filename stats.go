@@ -1,0 +1,150 @@
+package stint
+
+import (
+	"slices"
+	"time"
+)
+
+// Stats are counts since the Limiter was opened, and present sizes.
+type Stats struct {
+	Limits    map[Name]LimitStats // of Names declared now or before; Unknown has errors of undeclared ones
+	Resident  int64               // buckets in memory
+	Dirty     int64               // buckets in memory, changed since they were saved
+	Loads     int64               // of buckets that were not in memory
+	Evictions int64               // buckets removed from memory to make space
+	Flush     FlushStats
+	Commit    CommitStats
+	Saving    time.Time // begin of the save under way, by the Limiter's clock; zero if there is none
+	File      FileStats // zero if the store has no file
+	Forward   int64     // steps of the wall clock ahead, which the Limiter follows
+	Backward  int64     // steps back, which it does not follow
+	Err       error     // of an Operator whose counts another process has: why they are missing
+}
+
+// LimitStats are counts of the calls for one limit.
+type LimitStats struct {
+	Allowed, Denied int64 // decisions to spend or to reserve
+	Borrowed        int64 // allowed with a Parent, and not paid by the floor
+	Errors          int64 // calls that returned an error
+}
+
+// FlushStats are counts and times of the flushes of one Limiter. A large flush
+// is several saves, and each of them counts.
+type FlushStats struct {
+	Flushes  int64         // that wrote something
+	Buckets  int64         // written or deleted by them
+	Failures int64         // flushes that failed; the next one writes what they did not
+	Last     time.Duration // how long the last one took
+	Longest  time.Duration
+	Err      error     // why the last one failed; nil if it did not
+	Since    time.Time // of the first failure in a row, by the Limiter's clock
+}
+
+// CommitStats are counts and times of commits. Holds wait for commits, and so
+// do decisions at Leased and Synced.
+type CommitStats struct {
+	Commits  int64
+	Buckets  int64 // buckets and holds written
+	Leases   int64 // leases written, new or renewed
+	Failures int64
+	Last     time.Duration // how long the last one took
+	Longest  time.Duration
+	Err      error // why the last one failed; nil if it did not
+}
+
+// Stats returns the counts. It looks at no bucket, so it takes as long with
+// ten million in memory as with none.
+func (l *Limiter) Stats() Stats {
+	st := Stats{
+		Limits:    make(map[Name]LimitStats),
+		Resident:  l.directory.resident.Load(),
+		Loads:     l.loads.Load(),
+		Evictions: l.directory.evicted.Load(),
+		Commit:    l.committer.stats(),
+		File:      l.store.Stats(),
+	}
+	st.Flush, st.Saving = l.flusher.stats()
+	st.Forward, st.Backward = l.clock.Steps()
+	add := func(name Name, allowed, denied, errs int64) {
+		ls := st.Limits[name]
+		ls.Allowed += allowed
+		ls.Denied += denied
+		ls.Errors += errs
+		st.Limits[name] = ls
+	}
+	for name := range l.limits.Load().names {
+		add(name, 0, 0, 0)
+	}
+	l.directory.mu.Lock() // new limits retire the counts, shard after shard
+	defer l.directory.mu.Unlock()
+	var order []Name // of sums
+	var sums []count
+	addSums := func() {
+		for i, name := range order {
+			add(name, int64(sums[i].allowed), int64(sums[i].denied), 0)
+		}
+	}
+	l.directory.each(func(s *shard) {
+		st.Dirty += int64(s.Dirty())
+		if s.limits == nil {
+			return
+		}
+		if !slices.Equal(order, s.limits.order) {
+			addSums()
+			order, sums = s.limits.order, make([]count, len(s.limits.order))
+		}
+		for i := range sums {
+			c := s.countOf(uint32(i))
+			sums[i].allowed += c.allowed
+			sums[i].denied += c.denied
+		}
+	})
+	addSums()
+	l.directory.tallies.Range(func(name, t any) bool {
+		c := t.(*tally).sum()
+		add(name.(Name), int64(c.allowed), int64(c.denied), 0)
+		return true
+	})
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	for name, c := range l.past {
+		add(name, int64(c.allowed), int64(c.denied), 0)
+	}
+	for name, n := range l.errs {
+		add(name, 0, 0, n)
+	}
+	for name, ls := range st.Limits {
+		if m := l.limits.Load().member(name); m.role == classRole {
+			ls.Borrowed = max(0, ls.Allowed-st.Limits[m.floor].Allowed)
+			st.Limits[name] = ls
+		}
+	}
+	return st
+}
+
+// stats returns the counts, and the begin of the save under way, or zero.
+func (f *flusher) stats() (FlushStats, time.Time) {
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	return f.status, f.saving.since
+}
+
+func (c *committer) stats() CommitStats {
+	st := c.Stats()
+	return CommitStats{st.Saves, c.buckets.Load(), c.leases.Load(), st.Failures, st.Last, st.Longest, st.Err}
+}
+
+// failed counts an error against the key's limit, and returns the error. A nil
+// err does nothing.
+func (l *Limiter) failed(key Key, err error) error {
+	if err == nil {
+		return nil
+	}
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	if l.limits.Load().label(key.Name) == "" {
+		key.Name = Unknown // names that are not declared must not fill the memory
+	}
+	l.errs[key.Name]++
+	return err
+}

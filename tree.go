@@ -1,0 +1,296 @@
+package stint
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/stint-go/stint/internal/share"
+	"github.com/stint-go/stint/internal/spell"
+)
+
+// role is the place of a Name in a tree of shares.
+type role uint8
+
+const (
+	plainRole role = iota // none
+	classRole             // it has a Parent
+	floorRole
+	totalRole
+)
+
+// member is a Name in a tree of shares.
+type member struct {
+	role  role
+	class Name // of a floor
+	floor Name // of a class; 0 if it has none
+	total Name
+	sum   int // index in Limits.totals
+}
+
+// members returns the place of each Name in a tree of shares, the number of
+// trees, and the mistakes by Name.
+func (ns Names) members() (all []member, trees int, mistakes map[uint16][]string) {
+	tree := make(share.Tree, len(ns))
+	for name, spec := range ns {
+		tree[uint16(name)] = share.Node{
+			Label: spec.Label, Format: spec.format().String(), Shared: spec.ID == Shared,
+			Prefix: spec.Override != nil, Parent: uint16(spec.Parent), Floor: uint16(spec.Floor),
+		}
+	}
+	mistakes = tree.Mistakes()
+	set := func(name Name, m member) {
+		for len(all) <= int(name) {
+			all = append(all, member{})
+		}
+		all[name] = m
+	}
+	for _, name := range slices.Sorted(maps.Keys(ns)) {
+		spec := ns[name]
+		if spec.Parent == 0 || mistakes[uint16(name)] != nil {
+			continue
+		}
+		if int(spec.Parent) >= len(all) || all[spec.Parent].role == plainRole {
+			set(spec.Parent, member{role: totalRole, total: spec.Parent, sum: trees})
+			trees++
+		}
+		sum := all[spec.Parent].sum
+		set(name, member{role: classRole, floor: spec.Floor, total: spec.Parent, sum: sum})
+		if spec.Floor != 0 {
+			set(spec.Floor, member{role: floorRole, class: name, total: spec.Parent, sum: sum})
+		}
+	}
+	return all, trees, mistakes
+}
+
+// member returns the place of a Name in a tree of shares. ls may be nil.
+func (ls *Limits) member(name Name) member {
+	if ls == nil || int(name) >= len(ls.members) {
+		return member{}
+	}
+	return ls.members[name]
+}
+
+func (l *Limiter) isClass(name Name) bool {
+	ls := l.limits.Load()
+	return int(name) < len(ls.members) && ls.members[name].role == classRole
+}
+
+// kept returns the tokens that loans leave in a total.
+func (ls *Limits) kept(total Name) int64 {
+	if m := ls.member(total); m.role == totalRole {
+		return ls.totals[m.sum].Burst()
+	}
+	return 0
+}
+
+// floorOf returns the floor of an id of a class.
+func (ls *Limits) floorOf(m member, id string) (Key, bool) {
+	if m.floor == 0 {
+		return Key{}, false
+	}
+	key := m.floor.Key(id)
+	if rule, err := ls.resolve(key); err != nil || rule <= blocked {
+		return Key{}, false
+	}
+	return key, true
+}
+
+// floors yields the ids of a class that have a floor, and their rules.
+func (ls *Limits) floors(m member) iter.Seq2[string, uint32] {
+	return func(yield func(string, uint32) bool) {
+		if m.floor == 0 {
+			return
+		}
+		ids := ls.overrides[ls.index(m.floor)].rules.IDs()
+		if ls.settings[m.floor].shared {
+			ids = slices.Values([]string{""})
+		}
+		for id := range ids {
+			if rule, err := ls.resolve(m.floor.Key(id)); err == nil && rule > blocked && !yield(id, rule) {
+				return
+			}
+		}
+	}
+}
+
+// classes yields the limits that share a total.
+func (ls *Limits) classes(sum int) iter.Seq2[Name, member] {
+	return func(yield func(Name, member) bool) {
+		for name, m := range ls.members {
+			if m.role == classRole && m.sum == sum && !yield(Name(name), m) {
+				return
+			}
+		}
+	}
+}
+
+// sameTrees returns an error if a Name that both Limits declare has different
+// places in their trees of shares.
+func (ls *Limits) sameTrees(other *Limits) error {
+	for name := range other.names {
+		was, is := ls.member(name), other.member(name)
+		if was.sum, is.sum = 0, 0; ls.declares(name) && was != is {
+			return fmt.Errorf("stint: %s: its Parent or Floor, or its place in a tree of shares, has changed: "+
+				"open another Limiter", other.label(name))
+		}
+	}
+	return nil
+}
+
+// checkShares adds up the floors. It reports floors that are above their
+// ceilings, and floors that together are more than their total.
+func (b *limitsBuilder) checkShares() {
+	ls := b.ls
+	for name, m := range ls.members {
+		if m.role != classRole || m.floor == 0 {
+			continue
+		}
+		if s := &ls.settings[m.floor]; s.rule != unlimited && (!s.shared || s.rule == blocked) {
+			b.mistaken(m.floor, nil, "it is the floor of %s: want overrides for the ids that have one, "+
+				"and no default", ls.label(Name(name)))
+		}
+		before := len(b.errs)
+		count := make(map[uint32]int64) // floors by rule
+		for id, rule := range ls.floors(m) {
+			count[rule]++
+			b.checkFloor(Name(name), id)
+		}
+		for rule, n := range count {
+			r := &ls.rules[rule].rate
+			ls.totals[m.sum].Add(n, r.burst, r.interval)
+		}
+		slices.SortFunc(b.errs[before:], func(x, y error) int { return strings.Compare(x.Error(), y.Error()) })
+	}
+	for _, m := range ls.members {
+		if m.role == totalRole {
+			b.checkTotal(m)
+		}
+	}
+}
+
+// checkListed reports a floor that is Unlimited or Blocked.
+func (b *limitsBuilder) checkListed(name Name, id OverrideID, l Limit) {
+	if m := b.ls.member(name); m.role == floorRole && (l == Unlimited || l == Blocked) {
+		b.mistaken(name, []string{id.ID}, "a floor of %s is %v: want a limit", b.ls.label(m.class), l)
+	}
+}
+
+// checkFloor reports a floor that is above its ceiling.
+func (b *limitsBuilder) checkFloor(class Name, id string) {
+	ls := b.ls
+	floor := ls.member(class).floor
+	f, err := ls.resolve(floor.Key(id))
+	c, err2 := ls.resolve(class.Key(id))
+	if errors.Join(err, err2) != nil || f <= blocked || c <= blocked {
+		return
+	}
+	low, high := &ls.rules[f], &ls.rules[c]
+	if low.rate.burst > high.rate.burst {
+		b.mistaken(floor, []string{id}, "the burst for %s is %d, above that of the ceiling, %s: %d",
+			spell.Quote(id), low.rate.burst, ls.label(class), high.rate.burst)
+	}
+	if low.rate.interval < high.rate.interval {
+		b.mistaken(floor, []string{id}, "the rate for %s, %v, is above that of the ceiling, %s: %v",
+			spell.Quote(id), low.limit.WithBurst(low.limit.Count), ls.label(class), high.limit.WithBurst(high.limit.Count))
+	}
+}
+
+// checkTotal reports floors that are more than their total.
+func (b *limitsBuilder) checkTotal(m member) {
+	ls := b.ls
+	of, err := ls.resolve(m.total.Key(""))
+	if err != nil || of <= blocked {
+		return
+	}
+	total, sum := &ls.rules[of], &ls.totals[m.sum]
+	var labels []string
+	for name := range ls.classes(m.sum) {
+		labels = append(labels, ls.label(name))
+	}
+	classes := strings.Join(labels, " and ")
+	if !sum.FitsBurst(total.rate.burst) {
+		b.mistaken(m.total, nil, "the bursts of the floors of %s add up to %d: want less than its burst, %d",
+			classes, sum.Burst(), total.rate.burst)
+	}
+	promised := func(yield func(*rule) bool) {
+		for _, class := range ls.classes(m.sum) {
+			for _, floor := range ls.floors(class) {
+				if !yield(&ls.rules[floor]) {
+					return
+				}
+			}
+		}
+	}
+	intervals := func(yield func(int64) bool) {
+		promised(func(r *rule) bool { return yield(r.rate.interval) })
+	}
+	if !sum.FitsRate(total.rate.interval, intervals) {
+		rates := func(yield func(int64, int64) bool) {
+			promised(func(r *rule) bool { return yield(r.limit.Count, int64(r.limit.Period)) })
+		}
+		l := total.limit
+		tokens, more := share.Promised(l.Count, int64(l.Period), rates)
+		text := fmt.Sprintf("the floors of %s add up to %s/%s: want no more than its %v", classes, tokens,
+			spell.ShortPeriod(l.Period), l.WithBurst(l.Count))
+		if !more {
+			text += fmt.Sprintf(", rounded to a token each %v", l.Interval())
+		}
+		b.mistaken(m.total, nil, "%s", text)
+	}
+}
+
+// recheckShares is checkShares after With has changed the limits of an id.
+func (b *limitsBuilder) recheckShares(old *Limits, id OverrideID, limits map[Name]Limit) {
+	ls := b.ls
+	ls.totals = slices.Clone(old.totals)
+	changed := make(map[Name]member) // totals, by Name
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		m := ls.member(name)
+		canonical, err := ls.names.CanonicalOverride(name, id.ID)
+		if m.role == plainRole || err != nil {
+			continue
+		}
+		switch m.role {
+		case totalRole:
+			changed[name] = m
+		case classRole:
+			if ls.settings[name].leading == 0 {
+				b.checkFloor(name, canonical)
+				break
+			}
+			for covered := range ls.floors(m) { // one override is the ceiling of many
+				b.checkFloor(name, covered)
+			}
+		case floorRole:
+			b.checkListed(name, id, limits[name])
+			sum := &ls.totals[m.sum]
+			if rule, _ := old.resolve(name.Key(canonical)); rule > blocked {
+				sum.Add(-1, old.rules[rule].rate.burst, old.rules[rule].rate.interval)
+			}
+			if rule, _ := ls.resolve(name.Key(canonical)); rule > blocked {
+				sum.Add(1, ls.rules[rule].rate.burst, ls.rules[rule].rate.interval)
+			}
+			if _, both := limits[m.class]; !both || ls.settings[m.class].leading != 0 {
+				b.checkFloor(m.class, canonical)
+			}
+			changed[m.total] = ls.member(m.total)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(changed)) {
+		b.checkTotal(changed[name])
+	}
+}
+
+// mistaken reports a mistake in a tree of shares: of one id, or of the whole
+// limit if there is no id.
+func (b *limitsBuilder) mistaken(name Name, id []string, format string, args ...any) {
+	m := &share.Mistake{Label: b.ls.label(name), Text: fmt.Sprintf(format, args...)}
+	if len(id) > 0 {
+		m.ID, m.OfID = id[0], true
+	}
+	b.wrong(name, m)
+}
