@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/clientid"
 )
 
 // ClientAddress finds the address of a client, directly connected or behind
@@ -40,9 +41,6 @@ type ClientAddress struct {
 	IPv6Bits int
 }
 
-// unixID is the id of all clients on Unix sockets that have no address.
-const unixID = "unix"
-
 // ByIP finds the bucket of the client's address. The id of an IPv4 client is
 // like "192.0.2.1". The id of an IPv6 client is its network, like
 // "2001:db8:0:1::/64", or "2001:db8:0:1::" if the limit's IDFormat takes only
@@ -63,7 +61,7 @@ func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 		case addr.IsValid():
 			return name.Prefix(addr, 32, c.IPv6Bits), nil
 		case unix:
-			return name.Key(unixID), nil
+			return name.Key(clientid.Unix), nil
 		}
 		return stint.Key{}, ErrNoID
 	}

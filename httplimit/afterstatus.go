@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/lockout"
+	"github.com/stint-go/stint/internal/onetotal"
 )
 
 // afterStatus applies the rules of c from first to last, once the handler has
@@ -13,39 +15,59 @@ import (
 // error of the Limiter is reported to the observers, and does not stop the
 // rest.
 func (m *middleware) afterStatus(
-	c *carried, first, last int, begun time.Time, w http.ResponseWriter, r *http.Request, status int,
+	c *carried, first, last int, w http.ResponseWriter, r *http.Request, status int,
 ) {
 	c.mu.Lock()
-	s := outcome{lim: m.lim, status: status, begun: begun, mine: slices.Clone(c.applied[first:last])}
+	s := outcome{lim: m.lim, status: status, mine: slices.Clone(c.applied[first:last])}
 	c.mu.Unlock()
 	s.spend()
-	s.refund()
+	s.refund(func(i int) bool { return c.mayRefund(first + i) })
 	s.lockOut()
-	if s.changed {
-		m.update(c, first, s.mine, w)
-	}
+	m.update(c, first, &s, w)
 	for _, err := range s.failures {
 		m.fail(r, err)
 	}
 	m.observe(r, s.spent)
 }
 
-// update replaces decisions of c and writes the header again.
-func (m *middleware) update(c *carried, first int, mine []applied, w http.ResponseWriter) {
+// mayRefund reports whether the cost of a request is not settled, and settles
+// it.
+func (c *carried) mayRefund(i int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.applied[i].settled
+	c.applied[i].settled = true
+	return !was
+}
+
+// update replaces decisions of c that have changed, and writes the header again
+// if any has.
+func (m *middleware) update(c *carried, first int, s *outcome, w http.ResponseWriter) {
 	c.mu.Lock()
 	defer c.mu.Unlock() // PartitionKey may panic
-	copy(c.applied[first:], mine)
-	m.writeFields(w, c.applied)
+	changed := s.changed
+	for i := range s.mine {
+		a := &c.applied[first+i]
+		changed = changed || a.fresh
+		a.fresh = false
+		if !a.rule.Settle || s.mine[i].refunded { // otherwise Settle may have changed it
+			settled := a.settled
+			*a = s.mine[i]
+			a.settled = settled
+		}
+	}
+	if changed {
+		m.writeFields(w, c.applied)
+	}
 }
 
 // outcome is what a status changes.
 type outcome struct {
 	lim      stint.Decider
 	status   int
-	begun    time.Time // start of the handler
 	mine     []applied
-	spent    []applied // rules that counted the status
-	changed  bool      // update the header
+	spent    []Decision // of the rules that counted the status
+	changed  bool       // update the header
 	failures []error
 }
 
@@ -53,47 +75,53 @@ type outcome struct {
 func (s *outcome) spend() {
 	for i := range s.mine {
 		a := &s.mine[i]
-		if !a.After || !a.rule.CountStatus(s.status) {
+		if !a.After || a.rule.CountStatus == nil || !a.rule.CountStatus(s.status) {
 			continue
 		}
-		d, err := s.lim.Spend(a.Key, a.Cost)
+		d, err := s.lim.Spend(a.RuleKey, a.Cost)
 		if err != nil {
 			s.failures = append(s.failures, err)
 			continue
 		}
-		a.Decision.Decision, a.After = d, false
-		s.spent = append(s.spent, *a)
+		a.setState(d)
+		a.After = false
+		s.spent = append(s.spent, a.decision())
 		s.changed = true
 	}
 }
 
-// refund returns the tokens of the rules with a RefundStatus for the status.
-func (s *outcome) refund() {
+// refund returns the tokens of the rules with a RefundStatus for the status. may
+// reports whether that of mine[i] may be refunded.
+func (s *outcome) refund(may func(i int) bool) {
 	var back []*applied
 	var reqs []stint.Request
 	for i := range s.mine {
 		a := &s.mine[i]
-		if a.rule.RefundStatus != nil && a.hasSpent() && a.rule.RefundStatus(s.status) {
-			back, reqs = append(back, a), append(reqs, stint.Request{Key: a.Key, Cost: a.Cost})
+		if a.rule.RefundStatus != nil && a.hasSpent() && a.rule.RefundStatus(s.status) && may(i) {
+			req := stint.Request{Key: a.RuleKey, Cost: a.Cost}
+			if a.rule.CountStatus == nil { // otherwise it was spent just now
+				req.Spent = time.Unix(0, a.begun)
+			}
+			back, reqs = append(back, a), append(reqs, req)
 		}
 	}
 	if len(reqs) == 0 {
 		return
 	}
-	if _, err := s.lim.RefundAll(reqs...); err != nil {
+	if _, err := onetotal.Refund(s.lim, reqs...); err != nil {
 		s.failures = append(s.failures, err)
 		return
 	}
 	for _, a := range back {
 		a.refunded = true
-		d, err := s.lim.Check(a.Key, 0)
+		d, err := s.lim.Check(a.RuleKey, 0)
 		if err != nil {
 			s.failures = append(s.failures, err)
 			continue
 		}
 		a.locked = d.RetryAfter // of a hold or a queue, because a cost of 0 needs no token
 		d.Allowed, d.RetryAfter = true, 0
-		a.Decision.Decision = d
+		a.setState(d)
 		s.changed = true
 	}
 }
@@ -103,30 +131,19 @@ func (s *outcome) refund() {
 func (s *outcome) lockOut() {
 	for i := range s.mine {
 		a := &s.mine[i]
-		enough := int64(1)
-		if a.rule.CostFunc == nil {
-			enough = a.Cost
-		}
-		if a.rule.LockOut <= 0 || a.Shadow ||
-			!a.hasSpent() || a.Cost <= 0 || a.Remaining >= enough {
+		if a.rule.LockOut <= 0 || a.Shadow || !a.hasSpent() || a.Cost <= 0 {
 			continue
 		}
-		now := s.lim.Now()
-		b, err := s.lim.Bucket(a.Key)
-		if err == nil {
-			// Since the decision, other requests may have returned tokens. Tokens
-			// that came back with time do not count.
-			back := a.ResetAfter - now.Sub(s.begun) - b.ResetAfter
-			if a.Remaining+int64(back/a.Limit.Interval()) >= enough {
-				continue
-			}
-			b.HeldUntil, err = a.rule.hold(s.lim, b, now)
+		least := int64(1)
+		if a.rule.CostFunc == nil {
+			least = a.Cost
 		}
+		spend := lockout.Spend{Key: a.RuleKey, Decision: a.Decision, Least: least, At: time.Unix(0, a.begun)}
+		locked, err := a.rule.lockOut().After(s.lim, spend)
 		if err != nil {
 			s.failures = append(s.failures, err)
-			continue
+		} else if locked > 0 {
+			a.locked, s.changed = locked, true
 		}
-		a.locked = b.HeldUntil.Sub(now)
-		s.changed = true
 	}
 }

@@ -46,13 +46,13 @@ func TestAfterStatus(t *testing.T) {
 			left key 2
 			404 other: 404
 			left address 3`},
-		"refunds nothing: Shadow rule denied": {rules: login(Rule{Shadow: true, Cost: 3, RefundStatus: Status(200)}),
+		"refunds nothing: Shadow rule denied": {rules: login(Rule{Shadow: true, Cost: 3, RefundStatus: Statuses(200)}),
 			script: `
 			spend login 3
 			200: 200
 			left login 2`},
 		"refunds nothing: status not counted": {
-			rules: login(Rule{CountStatus: AuthFailed, Cost: 2, RefundStatus: Status(200)}),
+			rules: login(Rule{CountStatus: AuthFailed, Cost: 2, RefundStatus: Statuses(200)}),
 			script: `
 			spend login 3
 			200: 200
@@ -83,7 +83,7 @@ func TestAfterStatus(t *testing.T) {
 			held login 0s`},
 		"refunded, with a queue since": {
 			limits: map[stint.Name]stint.Limit{failures: {Burst: 5, Count: 5, Period: time.Minute, Queue: 10}},
-			rules:  lockOut(Rule{RefundStatus: Status(200)}), script: `
+			rules:  lockOut(Rule{RefundStatus: Statuses(200)}), script: `
 			200: 200
 			held login 0s`,
 			inside: func(lim limiter, _ *testClock) {
@@ -107,16 +107,16 @@ func TestAfterStatus(t *testing.T) {
 					panic(err)
 				}
 			}},
-		"refunded, held since": {rules: login(Rule{RefundStatus: Status(200)}), script: `
+		"refunded, held since": {rules: login(Rule{RefundStatus: Statuses(200)}), script: `
 			200: 200
 			RateLimit: "login";r=0;t=3600
 			left login 5`,
 			inside: func(lim limiter, clock *testClock) { lim.Hold(ofClient["login"], clock.now().Add(time.Hour)) }},
-		"slow handler": {rules: lockOut(Rule{Cost: 5, RefundStatus: Status(200)}), script: `
+		"slow handler": {rules: lockOut(Rule{Cost: 5, RefundStatus: Statuses(200)}), script: `
 			401: 401
 			held login 1h0m0s`,
 			inside: func(_ limiter, clock *testClock) { clock.pass(2 * time.Minute) }}, // all tokens come back
-		"longer hold stays": {rules: lockOut(Rule{Cost: 5, RefundStatus: Status(200)}), script: `
+		"longer hold stays": {rules: lockOut(Rule{Cost: 5, RefundStatus: Statuses(200)}), script: `
 			401: 401
 			RateLimit: "login";r=0;t=86400
 			held login 24h0m0s`,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -44,14 +45,8 @@ func (t *Transport) obey(key stint.Key, sent time.Time, res *http.Response) erro
 	if wait <= 0 {
 		return nil
 	}
-	until = now.Add(min(wait, most))
-	t.holds.Lock()
-	defer t.holds.Unlock()
-	b, err := t.Limiter.Bucket(key)
-	if err != nil || !b.HeldUntil.Before(until) { // a longer hold stays
-		return err
-	}
-	return t.Limiter.Hold(key, until)
+	_, err := t.Limiter.ExtendHold(key, now.Add(min(wait, most)))
+	return err
 }
 
 // backOff returns how long to stay away after a refusal that gives no time.
@@ -64,8 +59,8 @@ func (t *Transport) backOff(key stint.Key, sent, now time.Time, most time.Durati
 	if sent.Before(last.until) {
 		return last.until.Sub(now)
 	}
-	if len(t.refusals) >= 1000 {
-		maps.DeleteFunc(t.refusals, func(_ stint.Key, f refusal) bool { return f.until.Before(now) })
+	if len(t.refusals) >= max(t.sweepAt, 1000) {
+		t.sweepLocked(now)
 	}
 	if t.refusals == nil {
 		t.refusals = make(map[stint.Key]refusal)
@@ -73,6 +68,30 @@ func (t *Transport) backOff(key stint.Key, sent, now time.Time, most time.Durati
 	wait := min(max(2*last.wait, firstBackoff), most)
 	t.refusals[key] = refusal{wait, now.Add(wait), last.total + wait}
 	return wait
+}
+
+// maxRefusals is how many buckets a Transport remembers to have refused.
+const maxRefusals = 1 << 16
+
+// sweepLocked forgets the refusals whose holds ended over an hour ago. Others
+// still count, because the time doubles even if the host is asked only a while
+// after its hold. If too many are left, it forgets the half that ended first.
+// The next sweep is so late that a refusal costs the same, however many buckets
+// refuse.
+func (t *Transport) sweepLocked(now time.Time) {
+	over := now.Add(-lastBackoff)
+	if len(t.refusals) >= maxRefusals {
+		ends := make([]time.Time, 0, len(t.refusals))
+		for _, f := range t.refusals {
+			ends = append(ends, f.until)
+		}
+		slices.SortFunc(ends, time.Time.Compare)
+		if middle := ends[len(ends)/2]; middle.After(over) {
+			over = middle
+		}
+	}
+	maps.DeleteFunc(t.refusals, func(_ stint.Key, f refusal) bool { return !f.until.After(over) })
+	t.sweepAt = min(2*len(t.refusals), maxRefusals)
 }
 
 // endBackOff ends the doubling after a success, unless the request was sent
@@ -89,7 +108,7 @@ func (t *Transport) endBackOff(key stint.Key, sent time.Time) error {
 		return nil
 	}
 	d, err := t.Limiter.Check(key, 0)
-	if err != nil || d.Limit.Count == 0 {
+	if err != nil || d.Limit.Count == 0 || d.Limit.FollowsCalendar() { // then no token came back with time
 		return err
 	}
 	_, err = t.Limiter.Spend(key, min(d.Remaining, int64(last.total/d.Limit.Interval())))

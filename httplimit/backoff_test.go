@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"fmt"
 	"math"
 	"net/http"
 	"strings"
@@ -91,10 +92,39 @@ func TestBackOff(t *testing.T) {
 	t.Run("memory is bounded", func(t *testing.T) {
 		tr := &Transport{}
 		now := time.Now()
-		for range 5000 {
-			now = now.Add(10 * time.Millisecond)
+		for range 200_000 {
+			now = now.Add(time.Millisecond)
 			tr.backOff(perKey.Key(now.String()), now, now, time.Hour)
 		}
-		require.LessOrEqual(t, len(tr.refusals), 1000)
+		require.LessOrEqual(t, len(tr.refusals), maxRefusals)
+		now = now.Add(3 * time.Hour)
+		for i := range maxRefusals + 1 {
+			tr.backOff(perKey.Key(fmt.Sprint(i%900)), now, now, time.Hour)
+		}
+		for i := range maxRefusals {
+			tr.backOff(perKey.Key(fmt.Sprint(i)), now, now, time.Hour)
+		}
+		require.LessOrEqual(t, len(tr.refusals), maxRefusals)
+	})
+	t.Run("many hosts", func(t *testing.T) {
+		inBubble(t, stint.PerSecond(1000), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
+			tr.Wait = false
+			asked := map[string]int{}
+			tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
+				asked[r.URL.Host]++
+				return answered(r, 429), nil
+			})
+			const hosts = 1500
+			for range 66 { // seconds
+				for i := range hosts {
+					send(t, t.Context(), tr, fmt.Sprint("http://h", i))
+				}
+				time.Sleep(time.Second)
+			}
+			require.Len(t, asked, hosts)
+			for host, n := range asked {
+				require.LessOrEqual(t, n, 7, "%s: after 0, 1, 3, 7, 15, 31 and 63 s", host)
+			}
+		})
 	})
 }

@@ -26,13 +26,16 @@ func BenchmarkServe(b *testing.B) {
 		h    http.Handler
 	}{
 		{"empty", empty},
-		{"one rule", New(lim, nil, Rule{Key: ByIP(perAddress)})(empty)},
-		{"two rules", New(lim, nil, Rule{Key: ByIP(perAddress)}, Rule{Key: Shared(everyone)})(empty)},
-		{"pattern", New(lim, nil, Rule{Pattern: "GET /", Key: ByIP(perAddress)})(empty)},
-		{"other pattern", New(lim, nil, Rule{Pattern: "POST /login", Key: ByIP(perAddress)})(empty)},
-		{"by status", New(lim, nil, Rule{Key: ByIP(perAddress), CountStatus: AuthFailed})(empty)},
-		{"denied", New(lim, nil, Rule{Key: ByIP(failures)})(empty)},
-		{"observed", New(lim, &Options{Observers: []Observer{{Decisions: func(*http.Request, []Decision) {}}}},
+		{"one rule", Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(empty)},
+		{"two rules", Middleware(lim, nil, Rule{Key: ByIP(perAddress)}, Rule{Key: Shared(everyone)})(empty)},
+		{"pattern", Middleware(lim, nil, Rule{Pattern: "GET /", Key: ByIP(perAddress)})(empty)},
+		{"other pattern", Middleware(lim, nil, Rule{Pattern: "POST /login", Key: ByIP(perAddress)})(empty)},
+		{"by status", Middleware(lim, nil, Rule{Key: ByIP(perAddress), CountStatus: AuthFailed})(empty)},
+		{"in flight", Middleware(lim, nil, Rule{Key: ByIP(perAddress), InFlight: 8})(empty)},
+		{"settled", Middleware(lim, nil, Rule{Key: ByIP(perAddress), Settle: true})(http.HandlerFunc(
+			func(_ http.ResponseWriter, r *http.Request) { Settle(r, perAddress, 1) }))},
+		{"denied", Middleware(lim, nil, Rule{Key: ByIP(failures)})(empty)},
+		{"observed", Middleware(lim, &Options{Observers: []Observer{{Decisions: func(*http.Request, []Decision) {}}}},
 			Rule{Key: ByIP(perAddress)})(empty)},
 	} {
 		b.Run(bc.name, func(b *testing.B) {

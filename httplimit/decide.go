@@ -3,15 +3,16 @@ package httplimit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"net/http"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/clientid"
+	"github.com/stint-go/stint/internal/onetotal"
+	"github.com/stint-go/stint/internal/unspent"
 )
 
 // decide spends the tokens of the rules that apply to a request, except for
@@ -20,7 +21,7 @@ import (
 // returns no rules, and the request has spent nothing, except as the errors of
 // stint.Decider say.
 func (m *middleware) decide(
-	c *carried, r *http.Request, mine []applied,
+	c *carried, r *http.Request, mine []applied, held *taken,
 ) ([]applied, stint.Decision, error) {
 	mine, err := m.applying(r, mine)
 	if err != nil {
@@ -31,12 +32,20 @@ func (m *middleware) decide(
 			m.fail(r, err)
 		}
 	}
+	if m.inFlight {
+		if i := m.enter(r.Context(), c, mine, held); i >= 0 {
+			return mine[i : i+1], mine[i].Decision, nil
+		}
+	}
+	if m.waits {
+		m.stamp(mine)
+	}
 	strictest, err := m.spend(r.Context(), mine)
 	if err != nil {
 		return nil, stint.Decision{}, err
 	}
 	for i := range mine {
-		if a := &mine[i]; a.Shadow {
+		if a := &mine[i]; a.Shadow && !a.replaced() {
 			if err := m.learn(r.Context(), a, strictest.Allowed); err != nil {
 				m.fail(r, err)
 			}
@@ -67,39 +76,69 @@ func (m *middleware) applying(r *http.Request, mine []applied) ([]applied, error
 			return nil, err
 		}
 		cost := ru.cost(matched)
+		places, bound := ru.places(matched)
 		keepBody(r, matched)
-		if find(mine, m.lim, key) == nil {
-			d := Decision{Label: label, Cost: cost, Shadow: ru.Shadow, After: ru.CountStatus != nil}
-			d.Key = key
-			mine = append(mine, applied{Decision: d, by: m, rule: &ru.Rule})
+		a := find(mine, m.lim, key)
+		if a == nil {
+			mine = append(mine, applied{})
+			a = &mine[len(mine)-1] // filled in place, because a copy of it costs more than the rest
+			a.Label, a.RuleKey, a.Cost, a.rule = label, key, cost, ru
+			a.Key, a.Shadow, a.After = key, ru.Shadow, ru.CountStatus != nil
+		}
+		if bound && a.gate == nil {
+			a.gate, a.most = &ru.gate, places
 		}
 	}
 	return mine, nil
 }
 
+// stamp notes the instant before the spend for the rules that may return
+// tokens.
+func (m *middleware) stamp(mine []applied) {
+	now := int64(0)
+	for i := range mine {
+		if a := &mine[i]; a.waits() {
+			if now == 0 {
+				now = m.lim.Now().UnixNano()
+			}
+			a.begun = now
+		}
+	}
+}
+
 // replaceShadows returns the rules whose buckets have no decision in c. It also
 // returns rules that can deny if c has only a decision of a Shadow rule for the
 // bucket, and refunds what that Shadow rule has spent. If the refund fails, both
-// the Shadow rule and the new rule spend.
+// the Shadow rule and the new rule spend. Of a rule whose bucket has a decision,
+// the bound on requests in flight stays.
 func (m *middleware) replaceShadows(c *carried, mine []applied) ([]applied, error) {
 	var back []stint.Request
 	c.mu.Lock()
 	mine = slices.DeleteFunc(mine, func(a applied) bool {
-		before := find(c.applied, m.lim, a.Key)
+		before := find(c.applied, m.lim, a.RuleKey)
 		if before == nil || !before.Shadow || a.Shadow {
-			return before != nil
+			return before != nil && a.gate == nil
 		}
-		if before.Allowed && !before.After && !before.refunded {
-			back = append(back, stint.Request{Key: before.Key, Cost: before.Cost})
+		if before.Allowed && !before.After && !before.refunded && !before.settled {
+			req := stint.Request{Key: before.RuleKey, Cost: before.Cost}
+			if before.begun != 0 {
+				req.Spent = time.Unix(0, before.begun)
+			}
+			back = append(back, req)
 		}
-		before.rule, before.After = &replaced, false
+		before.rule, before.After = &before.rule.by.replaced, false
 		return false
 	})
+	for i := range mine {
+		if a := &mine[i]; find(c.applied, m.lim, a.RuleKey) != nil {
+			a.rule, a.Allowed, a.Cost, a.After = &m.replaced, true, 0, true // only its gate counts
+		}
+	}
 	c.mu.Unlock()
 	if len(back) == 0 {
 		return mine, nil
 	}
-	_, err := m.lim.RefundAll(back...)
+	_, err := onetotal.Refund(m.lim, back...)
 	return mine, err
 }
 
@@ -113,12 +152,13 @@ type asked struct {
 var askedPool = sync.Pool{New: func() any { return new(asked) }}
 
 // spend decides on the rules that can deny, in one call, and returns the
-// strictest decision.
+// strictest decision. It waits for a commit until ctx ends. After that no client
+// reads the answer, and the tokens stay spent if the commit succeeds.
 func (m *middleware) spend(ctx context.Context, mine []applied) (strictest stint.Decision, err error) {
 	var one *applied
 	n := 0
 	for i := range mine {
-		if !mine[i].Shadow {
+		if mine[i].decides() {
 			one, n = &mine[i], n+1
 		}
 	}
@@ -128,22 +168,12 @@ func (m *middleware) spend(ctx context.Context, mine []applied) (strictest stint
 	case n > 1:
 		return m.spendTogether(ctx, mine)
 	case one.After:
-		strictest, err = m.lim.Check(one.Key, one.Cost)
+		strictest, err = m.lim.Check(one.RuleKey, one.Cost)
 	default:
-		strictest, err = m.spendOne(ctx, one)
+		strictest, err = m.lim.SpendContext(ctx, one.RuleKey, one.Cost)
 	}
 	one.set(strictest, strictest.Allowed && !one.After)
 	return strictest, err
-}
-
-// spendOne spends for one rule. It waits for a commit until ctx ends. After
-// that no client reads the answer, and the tokens stay spent if the commit
-// succeeds.
-func (m *middleware) spendOne(ctx context.Context, a *applied) (stint.Decision, error) {
-	if m.local != nil {
-		return m.local.SpendContext(ctx, a.Key, a.Cost)
-	}
-	return m.lim.Spend(a.Key, a.Cost)
 }
 
 // spendTogether is spend for several rules.
@@ -151,21 +181,15 @@ func (m *middleware) spendTogether(ctx context.Context, mine []applied) (stint.D
 	q := askedPool.Get().(*asked)
 	defer q.free()
 	for i := range mine {
-		if a := &mine[i]; !a.Shadow {
+		if a := &mine[i]; a.decides() {
 			q.reqs = append(q.reqs, a.request())
 		}
 	}
 	q.ds = slices.Grow(q.ds, len(q.reqs))[:len(q.reqs)]
-	var strictest stint.Decision
-	var err error
-	if m.local != nil {
-		strictest, err = m.local.SpendTogetherContext(ctx, q.reqs, q.ds)
-	} else {
-		strictest, err = m.lim.SpendTogether(q.reqs, q.ds)
-	}
+	strictest, err := onetotal.Spend(ctx, m.lim, q.reqs, q.ds)
 	ds := q.ds
 	for i := range mine {
-		if a := &mine[i]; !a.Shadow {
+		if a := &mine[i]; a.decides() {
 			a.set(ds[0], strictest.Allowed && !a.After)
 			ds = ds[1:]
 		}
@@ -188,13 +212,13 @@ func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err e
 	spent := allowed && !a.After
 	var d stint.Decision
 	if spent {
-		d, err = m.spendOne(ctx, a)
+		d, err = m.lim.SpendContext(ctx, a.RuleKey, a.Cost)
 	} else {
-		d, err = m.lim.Check(a.Key, a.Cost)
+		d, err = m.lim.Check(a.RuleKey, a.Cost)
 	}
 	if err != nil {
 		a.refunded = !a.After // there is nothing to refund
-		d = stint.Decision{Allowed: allowed, Key: a.Key, Remaining: math.MaxInt64}
+		d = stint.Decision{Allowed: allowed, Key: a.RuleKey, Remaining: math.MaxInt64}
 	}
 	a.set(d, spent)
 	return err
@@ -204,11 +228,19 @@ func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err e
 // the state that a spend would leave, and set changes it to the state without
 // that spend.
 func (a *applied) set(d stint.Decision, spent bool) {
-	if d.Allowed && !spent && d.Limit.Count > 0 {
-		d.Remaining += a.Cost
-		d.ResetAfter = max(0, d.ResetAfter-time.Duration(a.Cost)*d.Limit.Interval())
+	if !spent {
+		d = unspent.State(d, a.Cost)
 	}
-	a.Decision.Decision = d
+	a.setState(d)
+}
+
+// setState sets the decision of a rule, and the label of the bucket that
+// decided.
+func (a *applied) setState(d stint.Decision) {
+	if d.Key.Name != a.Key.Name {
+		a.Label = a.rule.by.names.Of(a.rule.by.lim)[d.Key.Name].Label
+	}
+	a.Decision = d
 }
 
 // record writes the header. If c is not nil, it adds the decisions to c, and
@@ -232,35 +264,8 @@ func (m *middleware) key(ru *routedRule, r *http.Request) (stint.Key, string, er
 	if err != nil {
 		return stint.Key{}, "", err
 	}
-	names := m.declared()
-	label := names[found.Name].Label
-	if ru.isCount(found.ID) {
-		err := fmt.Errorf("%w %.80q: want an id that does not end in %q", stint.ErrInvalidID, found.ID, countSuffix)
-		return stint.Key{}, "", err
-	}
-	key, err := names.Key(found.Name, found.ID)
-	if !errors.Is(err, stint.ErrInvalidID) {
-		return key, label, err
-	}
-	if found.ID == unixID && isUnix(r.Context()) {
-		return found, label, nil
-	}
-	network, notOne := netip.ParsePrefix(found.ID)
-	if notOne == nil && network.Addr().Unmap().Is6() && network == network.Masked() {
-		if asAddress, not := names.Key(found.Name, network.Addr().String()); not == nil {
-			return asAddress, label, nil
-		}
-	}
-	return key, label, err
-}
-
-// declared returns the Names of the limits in force.
-func (m *middleware) declared() stint.Names {
-	limits := m.lim.Limits()
-	d := m.names.Load()
-	if d == nil || d.limits != limits {
-		d = &declared{limits, limits.Names()}
-		m.names.Store(d)
-	}
-	return d.names
+	names := m.names.Of(m.lim)
+	unix := found.ID == clientid.Unix && isUnix(r.Context()) // asked only for such an id, because it costs a walk
+	key, err := clientid.Key(names, found, unix, ru.LockOutMax > 0)
+	return key, names[found.Name].Label, err
 }

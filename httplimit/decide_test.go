@@ -35,15 +35,15 @@ func TestShadow(t *testing.T) {
 			401: 401 401 401 401 401 401 401
 			left login 0`},
 		"refunds nothing if it could not spend: over the burst": {rules: []Rule{{Key: ByIP(perAddress),
-			RefundStatus: Status(200)},
-			{Key: ByIP(failures), Shadow: true, RefundStatus: Status(200), CostFunc: costing(6)}}, script: `
+			RefundStatus: Statuses(200)},
+			{Key: ByIP(failures), Shadow: true, RefundStatus: Statuses(200), CostFunc: costing(6)}}, script: `
 			spend login 3
 			200: 200
 			Error: burst
 			left login 2
 			left address 5`},
 		"refunds nothing if it could not spend: negative": {
-			rules: []Rule{{Key: ByIP(failures), Shadow: true, RefundStatus: Status(200), CostFunc: costing(-1)}}, script: `
+			rules: []Rule{{Key: ByIP(failures), Shadow: true, RefundStatus: Statuses(200), CostFunc: costing(-1)}}, script: `
 			spend login 3
 			200: 200
 			Error: negative
@@ -56,7 +56,7 @@ func TestNested(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		other, _ := newLimiter(t, nil)
 		ru := Rule{Key: ByIP(perAddress)}
-		h := New(other, nil, ru)(New(lim, nil, ru)(http.HandlerFunc(status)))
+		h := Middleware(other, nil, ru)(Middleware(lim, nil, ru)(http.HandlerFunc(status)))
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 		require.EqualValues(t, 4, left(t, lim, ofClient["address"]))
 		require.EqualValues(t, 4, left(t, other, ofClient["address"]))
@@ -86,7 +86,7 @@ func TestNested(t *testing.T) {
 		"inner counts": {outer: shadow(Rule{}), rules: login(Rule{CountStatus: AuthFailed, LockOut: time.Hour}), script: `
 			401: 401 401 401 401 401 429
 			held login 1h0m0s`},
-		"inner refunds": {outer: shadow(Rule{}), rules: login(Rule{RefundStatus: Status(200)}), script: `
+		"inner refunds": {outer: shadow(Rule{}), rules: login(Rule{RefundStatus: Statuses(200)}), script: `
 			200: 200 200 200 200 200 200
 			left login 5`},
 		"inner costs 5": {outer: shadow(Rule{}), rules: login(Rule{Cost: 5}), script: "200: 200 429"},
@@ -100,7 +100,7 @@ func TestNested(t *testing.T) {
 			require.NoError(t, lim.Hold(ofClient["key"], lim.Now().Add(3*time.Hour-wait)))
 			w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
 			r.Header.Set("X-Key", "k")
-			New(lim, nil, shadow)(New(lim, nil, address, key)(http.HandlerFunc(status))).ServeHTTP(w, r)
+			Middleware(lim, nil, shadow)(Middleware(lim, nil, address, key)(http.HandlerFunc(status))).ServeHTTP(w, r)
 			require.Equal(t, "7200", w.Header().Get("Retry-After"))
 		}
 	})
@@ -120,7 +120,7 @@ func TestClientGone(t *testing.T) {
 		{{Key: ByIP(perAddress), Shadow: true}},
 	} {
 		var failed error
-		h := New(lim, &Options{Observers: []Observer{{Error: func(_ *http.Request, err error) { failed = err }}}}, rules...)(
+		h := Middleware(lim, &Options{Observers: []Observer{{Error: func(_ *http.Request, err error) { failed = err }}}}, rules...)(
 			http.HandlerFunc(status))
 		ctx, gone := context.WithCancel(t.Context())
 		r := httptest.NewRequest("GET", "/200", nil).WithContext(ctx)

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -17,9 +18,9 @@ type callCounter struct {
 	calls int
 }
 
-func (c *callCounter) Spend(key stint.Key, cost int64) (stint.Decision, error) {
+func (c *callCounter) SpendContext(ctx context.Context, key stint.Key, cost int64) (stint.Decision, error) {
 	c.calls++
-	return c.Decider.Spend(key, cost)
+	return c.Decider.SpendContext(ctx, key, cost)
 }
 
 func (c *callCounter) Check(key stint.Key, cost int64) (stint.Decision, error) {
@@ -27,9 +28,11 @@ func (c *callCounter) Check(key stint.Key, cost int64) (stint.Decision, error) {
 	return c.Decider.Check(key, cost)
 }
 
-func (c *callCounter) SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+func (c *callCounter) SpendTogetherContext(
+	ctx context.Context, reqs []stint.Request, ds []stint.Decision,
+) (stint.Decision, error) {
 	c.calls++
-	return c.Decider.SpendTogether(reqs, ds)
+	return c.Decider.SpendTogetherContext(ctx, reqs, ds)
 }
 
 // All rules that can deny are decided in one call.
@@ -43,7 +46,7 @@ func TestOneCall(t *testing.T) {
 	rules := []Rule{{Key: ByIP(perAddress)}, {Key: Shared(everyone)}, {Key: ByIP(failures), CountStatus: AuthFailed}}
 	for n := 1; n <= len(rules); n++ {
 		var left []int64
-		h := New(counter, nil, rules[:n]...)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		h := Middleware(counter, nil, rules[:n]...)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			for _, d := range Decisions(r) {
 				left = append(left, d.Remaining)
 			}

@@ -11,12 +11,22 @@ import (
 
 // A Decision is what a rule decided about a request.
 type Decision struct {
-	stint.Decision
+	stint.Decision // Key and Limit are those of the bucket that decided
 
-	Label  string // of the limit
-	Cost   int64
-	Shadow bool // of a Shadow rule: it stops no request
-	After  bool // of a rule with CountStatus that has not spent yet
+	Label   string    // of the limit of Key
+	RuleKey stint.Key // bucket of the rule: not Key, if its total or floor decided
+	Cost    int64
+	Shadow  bool // of a Shadow rule: it stops no request
+	After   bool // of a rule with CountStatus that has not spent yet
+
+	InFlight InFlight // of a rule with InFlight
+}
+
+// InFlight has the requests of a Key that run at the time of a decision.
+type InFlight struct {
+	Limit   int64 // how many may run; 0 means no bound
+	Running int64 // with this request, if it has a place
+	Denied  bool  // there was no place, so that the rule has not asked the Limiter, unless it is a Shadow rule
 }
 
 // Decisions returns the decisions about a request so far, of all middleware
@@ -31,35 +41,76 @@ func Decisions(r *http.Request) []Decision {
 	defer c.mu.Unlock()
 	ds := make([]Decision, len(c.applied))
 	for i := range ds {
-		ds[i] = c.applied[i].Decision
+		ds[i] = c.applied[i].decision()
 	}
 	return ds
 }
 
-// applied is one rule that applies to one request.
+// applied is one rule that applies to one request, with the fields of its
+// Decision. Every request copies it, so it has no fields that it can do without.
 type applied struct {
-	Decision
-	by       *middleware   // has the rule
-	rule     *Rule         // &replaced if a nested rule decides instead
-	refunded bool          // nothing is spent (any more)
-	locked   time.Duration // rest of a hold that began after the decision
+	stint.Decision
+	Label   string
+	RuleKey stint.Key
+	Cost    int64
+	rule    *routedRule
+	gate    *gate         // bound on requests in flight; nil without one
+	most    int64         // InFlight.Limit
+	running int64         // InFlight.Running
+	begun   int64         // an instant before the spend, if the rule waits
+	locked  time.Duration // rest of a hold that began after the decision
+
+	Shadow   bool
+	After    bool
+	noPlace  bool // InFlight.Denied
+	refunded bool // nothing is spent (any more)
+	settled  bool // Settle or RefundStatus has come
+	fresh    bool // Settle has changed the decision since the fields were written
 }
 
-// replaced takes the place of a Shadow rule whose decision a nested rule has
-// replaced. It does nothing after the status.
-var replaced Rule
+// decision returns what the observers see.
+func (a *applied) decision() Decision {
+	return Decision{Decision: a.Decision, Label: a.Label, RuleKey: a.RuleKey, Cost: a.Cost, Shadow: a.Shadow,
+		After: a.After, InFlight: InFlight{Limit: a.most, Running: a.running, Denied: a.noPlace}}
+}
+
+// appliedOf returns the applied of a decision, for its fields in a response.
+func appliedOf(d *Decision, by *middleware) applied {
+	return applied{Decision: d.Decision, Label: d.Label, RuleKey: d.RuleKey, Cost: d.Cost, Shadow: d.Shadow,
+		After: d.After, most: d.InFlight.Limit, running: d.InFlight.Running, noPlace: d.InFlight.Denied,
+		rule: &routedRule{by: by}}
+}
+
+// replaced reports whether another rule decides on the bucket. Nothing happens
+// after the status then.
+func (a *applied) replaced() bool { return a.rule == &a.rule.by.replaced }
 
 // waits reports whether the rule needs the status.
-func (a applied) waits() bool {
-	return a.rule.CountStatus != nil || a.rule.RefundStatus != nil || a.rule.LockOut > 0
+func (a *applied) waits() bool { return a.rule.waits() }
+
+// waits reports whether one of the rules needs the status.
+func waits(mine []applied) bool {
+	for i := range mine {
+		if mine[i].waits() {
+			return true
+		}
+	}
+	return false
 }
+
+func (ru *Rule) waits() bool {
+	return ru.CountStatus != nil || ru.RefundStatus != nil || ru.LockOut > 0 || ru.Settle
+}
+
+// decides reports whether the rule takes part in the decision of the Limiter.
+func (a *applied) decides() bool { return !a.Shadow && !a.replaced() }
 
 // hasSpent reports whether the request has spent tokens that were not returned.
 func (a *applied) hasSpent() bool { return a.Allowed && !a.After && !a.refunded }
 
 // request returns what the rule asks the Limiter for before the handler.
 func (a *applied) request() stint.Request {
-	req := stint.Request{Key: a.Key, Cost: a.Cost}
+	req := stint.Request{Key: a.RuleKey, Cost: a.Cost}
 	if a.After {
 		req.Mode = stint.CheckOnly
 	}
@@ -83,10 +134,25 @@ func (a *applied) stricterThan(b *applied) bool {
 // seconds, in which it can use no more than these. The window ends when the
 // next token returns, after at least 1 s. During a hold nothing is left, and
 // the window ends with the hold. For a full bucket the window is the time in
-// which a spent token returns.
+// which a spent token returns. For a quota that follows the calendar the window
+// ends with its period.
 func (a *applied) state() (left, window int64) {
+	if a.concurrent() {
+		return max(0, a.most-a.running), 1
+	}
 	if a.locked > 0 {
 		return 0, seconds(a.locked)
+	}
+	if a.Limit.FollowsCalendar() {
+		if !a.Allowed && a.RetryAfter != a.ResetAfter { // in a hold
+			return 0, seconds(a.RetryAfter)
+		}
+		reset := a.ResetAfter
+		if reset == 0 { // the quota is full
+			_, end := a.period()
+			reset = end.Sub(a.now())
+		}
+		return a.Remaining, max(1, seconds(reset))
 	}
 	interval := a.Limit.Interval()
 	empty := a.ResetAfter - time.Duration(a.Limit.Burst)*interval // until the first token, less one interval
@@ -94,6 +160,50 @@ func (a *applied) state() (left, window int64) {
 		return 0, seconds(a.RetryAfter)
 	}
 	return a.Remaining, max(1, seconds(empty+time.Duration(a.Remaining+1)*interval))
+}
+
+// concurrent reports whether the response fields show the bound on requests in
+// flight instead of the tokens: if it denied, or if there is no other limit.
+func (a *applied) concurrent() bool {
+	return a.noPlace && !a.Allowed || a.most != 0 && a.Limit.Count == 0 && a.Limit != stint.Blocked
+}
+
+// quota returns the quota of the policy in the response fields.
+func (a *applied) quota() int64 {
+	if a.concurrent() {
+		return max(0, a.most)
+	}
+	return a.Limit.Burst
+}
+
+// window returns the time in which an empty bucket refills, or the length of the
+// period for a quota that follows the calendar.
+func (a *applied) window() time.Duration {
+	if a.Limit.FollowsCalendar() {
+		start, end := a.period()
+		return end.Sub(start)
+	}
+	return a.Limit.Tolerance()
+}
+
+// period returns the period of the calendar that the decision was made in. The
+// clock of the decision may differ a little from now.
+func (a *applied) period() (start, end time.Time) {
+	now := a.now()
+	start, end = a.Limit.PeriodAt(now)
+	if a.ResetAfter > 0 && end.Sub(now)-a.ResetAfter > end.Sub(start)/2 { // it has ended since
+		start, end = a.Limit.PeriodAt(start.Add(-1))
+	}
+	return start, end
+}
+
+// now returns the time by the clock of the decision. A Decider that is not a
+// Limiter may have to ask for it, so for that it is the time of this machine.
+func (a *applied) now() time.Time {
+	if lim, ok := a.rule.by.lim.(*stint.Limiter); ok {
+		return lim.Now()
+	}
+	return time.Now()
 }
 
 // seconds returns d in seconds, rounded up, and at least 0.
@@ -104,10 +214,10 @@ func seconds(d time.Duration) int64 {
 	return int64((d-1)/time.Second) + 1
 }
 
-// find returns the decision about a bucket, or nil.
+// find returns the decision of the rule that found a bucket, or nil.
 func find(as []applied, lim stint.Decider, key stint.Key) *applied {
 	for i := range as {
-		if a := &as[i]; a.Key == key && a.by.lim == lim && a.rule != &replaced {
+		if a := &as[i]; a.RuleKey == key && a.rule.by.lim == lim && !a.replaced() {
 			return a
 		}
 	}
@@ -120,8 +230,9 @@ func find(as []applied, lim stint.Decider, key stint.Key) *applied {
 type carried struct {
 	context.Context
 	mu      sync.Mutex
-	applied []applied  // guarded by mu
-	room    [1]applied // saves an allocation
+	applied []applied     // guarded by mu
+	writer  *statusWriter // the innermost that waits for the status; guarded by mu
+	room    [1]applied    // saves an allocation
 }
 
 type carriedKey struct{}

@@ -1,10 +1,10 @@
 // Package httplimit holds HTTP servers and clients to the limits of a
 // [stint.Limiter].
 //
-// A server wraps its handlers in middleware. [New] makes it from rules. Each
+// A server wraps its handlers in middleware. [Middleware] makes it from rules. Each
 // [Rule] says which requests spend, from which bucket, how much, and when:
 //
-//	limit := httplimit.New(limiter, nil,
+//	limit := httplimit.Middleware(limiter, nil,
 //		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
 //		httplimit.Rule{
 //			Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins),
@@ -13,12 +13,12 @@
 //	)
 //	http.ListenAndServe(":8080", limit(mux))
 //
-// Behind a proxy, [ClientAddress] finds the address of the client. Each
-// [Observer] receives decisions and errors. Package statuspage has one that
-// shows them to an operator.
+// Behind a proxy, [ClientAddress] finds the address of the client. An
+// [Observer] receives decisions and errors; the one of package statuspage shows
+// them to an operator.
 //
 // A client sends its requests through a [Transport]. It keeps them within a
-// quota across runs of the program, and waits as long as a server asks.
+// quota across runs of the program, and waits for as long as a server asks.
 //
 // # Files
 //
@@ -34,13 +34,14 @@
 //
 // A request passes through these:
 //
-//	middleware.go    New, and the steps of a request
+//	middleware.go    Middleware, and the steps of a request
 //	route.go         matches requests to the Pattern of a rule
+//	inflight.go      places of requests in progress
 //	decide.go        spend: before the handler
 //	problem.go       the answer to a request that does not pass
 //	statuswriter.go  a ResponseWriter that notices the status
 //	afterstatus.go   spend, refund and lock out: after the status
-//	lockout.go       lock-outs that grow, and their count
+//	settle.go        costs that are not known before the end; SetStatus
 //	forwarded.go     parser of Forwarded and X-Forwarded-For
 //	backoff.go       Transport stays away as long as a response asks
 //	retryafter.go    the fields that say how long
@@ -49,8 +50,7 @@
 //
 // A request carries its decisions from outer to nested middleware, under one
 // mutex (carried.mu). While it is locked, the middleware does not call the
-// Limiter or wait for a client. PartitionKey is the only function of the user
-// that it calls then. Transport.holds is locked while one hold is read and
-// extended, Transport.mu only for an access to a map. A lock of countingLocks
-// is held while a lock-out that grows is made durable.
+// Limiter or wait for a client, and PartitionKey is the only function of the
+// user that it calls. Transport.mu is locked only to read or change a map. A lock
+// of internal/lockout is held while a lock-out that grows is made durable.
 package httplimit

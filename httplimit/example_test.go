@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -54,7 +56,7 @@ func ExampleNew() {
 	defer limiter.Close()
 	mux := http.NewServeMux()
 	mux.Handle("POST /login", wrongPassword)
-	limit := httplimit.New(limiter, nil,
+	limit := httplimit.Middleware(limiter, nil,
 		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
 		httplimit.Rule{
 			Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins),
@@ -77,7 +79,7 @@ func ExampleNew() {
 func ExampleRule() {
 	limiter := open()
 	defer limiter.Close()
-	h := httplimit.New(limiter, nil, httplimit.Rule{
+	h := httplimit.Middleware(limiter, nil, httplimit.Rule{
 		Pattern:      "POST /login",
 		Key:          httplimit.ByIP(FailedLogins),
 		RefundStatus: func(status int) bool { return !httplimit.AuthFailed(status) },
@@ -93,8 +95,8 @@ func ExampleRule() {
 	// 429 "login";r=0;t=86400
 }
 
-func ExampleStatus() {
-	listed := httplimit.Status(http.StatusConflict, http.StatusTeapot)
+func ExampleStatuses() {
+	listed := httplimit.Statuses(http.StatusConflict, http.StatusTeapot)
 	for _, status := range []int{401, 403, 409, 499, 500} {
 		fmt.Println(status, httplimit.AuthFailed(status), httplimit.ServerError(status), listed(status))
 	}
@@ -117,7 +119,7 @@ func ExampleObserver() {
 		},
 		Error: func(r *http.Request, err error) { fmt.Println(err) },
 	}
-	h := httplimit.New(limiter, &httplimit.Options{Observers: []httplimit.Observer{log}},
+	h := httplimit.Middleware(limiter, &httplimit.Options{Observers: []httplimit.Observer{log}},
 		httplimit.Rule{Key: httplimit.ByIP(RequestsPerServer)},
 		httplimit.Rule{Key: httplimit.ByHeader(RequestsPerAddress, "X-Key"), Shadow: true},
 	)(wrongPassword)
@@ -134,7 +136,7 @@ func ExampleHeaders() {
 	limiter := open()
 	defer limiter.Close()
 	opts := &httplimit.Options{Headers: httplimit.Draft06}
-	h := httplimit.New(limiter, opts, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})(wrongPassword)
+	h := httplimit.Middleware(limiter, opts, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})(wrongPassword)
 	header := ask(h).Header()
 	fmt.Println(header.Get("RateLimit-Limit"), header.Get("RateLimit-Remaining"), header.Get("RateLimit-Reset"))
 	// Output: 100 99 1
@@ -143,7 +145,7 @@ func ExampleHeaders() {
 func ExampleDecisions() {
 	limiter := open()
 	defer limiter.Close()
-	ask(httplimit.New(limiter, nil, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})(
+	ask(httplimit.Middleware(limiter, nil, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			for _, d := range httplimit.Decisions(r) {
 				fmt.Println(d.Label, "leaves", d.Remaining)
@@ -237,4 +239,24 @@ func ExampleTransport() {
 	// Output:
 	// an answer
 	// not sent: wait 24h0m0s
+}
+
+// Of a flood of denials the log has one line for each client and minute.
+func ExampleLogDenials() {
+	limiter := open()
+	defer limiter.Close()
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey { // makes the output the same in each run
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+	opts := &httplimit.Options{Observers: []httplimit.Observer{httplimit.LogDenials(logger, time.Minute)}}
+	h := httplimit.Middleware(limiter, opts, httplimit.Rule{Key: httplimit.ByIP(RequestsPerServer)})(wrongPassword)
+	for range 100 {
+		ask(h)
+	}
+	// Output: level=WARN msg="request denied" limit=server id=192.0.2.1 retry_after=24h0m0s shadow=false left_out=0
 }

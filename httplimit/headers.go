@@ -4,6 +4,8 @@ import (
 	"encoding/base64"
 	"net/http"
 	"strconv"
+
+	"github.com/stint-go/stint"
 )
 
 // Headers selects the response fields that tell clients how much they have
@@ -20,6 +22,10 @@ const (
 	// Parameter t, like Reset in the other fields, is the time in seconds, rounded
 	// up, until the next token returns or a hold ends. Until then the client can
 	// use no more than is left. During a hold nothing is left.
+	//
+	// A bound on requests in flight has qu="concurrent-requests" instead of w. It
+	// is shown if the request was denied because of it, or if the rule has no
+	// other limit.
 	Standard Headers = iota
 
 	// XRateLimit writes X-RateLimit-Limit, X-RateLimit-Remaining and
@@ -47,6 +53,8 @@ const (
 	leftParam   = ";r="
 	resetParam  = ";t="
 	keyParam    = ";pk="
+
+	concurrentUnit = `;qu="concurrent-requests"`
 )
 
 // writeFields sets the fields of the middleware's Headers, for the rules of all
@@ -70,18 +78,9 @@ func (m *middleware) writeStandard(h http.Header, as []applied) {
 		if !m.tells(a) {
 			continue
 		}
-		if len(states) > 0 {
-			policies, states = append(policies, ", "...), append(states, ", "...)
-		}
 		denied = denied || !a.Allowed
-		policies = appendString(policies, a.Label)
-		policies = appendInt(append(policies, quotaParam...), a.Limit.Burst)
-		policies = appendInt(append(policies, windowParam...), seconds(a.Limit.Tolerance()))
-		states = appendString(states, a.Label)
-		left, window := a.state()
-		states = appendInt(append(states, leftParam...), left)
-		states = appendInt(append(states, resetParam...), window)
-		if of := a.by.opts.PartitionKey; of != nil {
+		policies, states = appendFields(policies, states, a)
+		if of := a.rule.by.opts.PartitionKey; of != nil {
 			pk := of(a.Key)
 			policies = appendBytes(append(policies, keyParam...), pk)
 			states = appendBytes(append(states, keyParam...), pk)
@@ -101,6 +100,40 @@ func (m *middleware) writeStandard(h http.Header, as []applied) {
 	h[policyField], h[stateField] = fields[:1:1], fields[1:]
 }
 
+// appendFields appends a rule to RateLimit-Policy and RateLimit.
+func appendFields(policies, states []byte, a *applied) ([]byte, []byte) {
+	if len(states) > 0 {
+		policies, states = append(policies, ", "...), append(states, ", "...)
+	}
+	policies = appendString(policies, a.Label)
+	policies = appendInt(append(policies, quotaParam...), a.quota())
+	if a.concurrent() {
+		policies = append(policies, concurrentUnit...)
+	} else {
+		policies = appendInt(append(policies, windowParam...), seconds(a.window()))
+	}
+	states = appendString(states, a.Label)
+	left, window := a.state()
+	states = appendInt(append(states, leftParam...), left)
+	states = appendInt(append(states, resetParam...), window)
+	return policies, states
+}
+
+// RateLimit returns the values of RateLimit-Policy and RateLimit for decisions of
+// a Limiter, as the Standard fields have them, for protocols other than HTTP.
+// Both are "" if the decisions have no limit to report.
+func RateLimit(lim stint.Decider, ds []Decision) (policy, state string) {
+	var room [2][128]byte
+	policies, states := room[0][:0], room[1][:0]
+	m := middleware{lim: lim}
+	for i := range ds {
+		if a := appliedOf(&ds[i], &m); m.tells(&a) {
+			policies, states = appendFields(policies, states, &a)
+		}
+	}
+	return string(policies), string(states)
+}
+
 // writeStrictest writes the rule that denied with the longest wait, or else
 // the one with the fewest tokens left.
 func (m *middleware) writeStrictest(h http.Header, as []applied, prefix string) {
@@ -114,14 +147,17 @@ func (m *middleware) writeStrictest(h http.Header, as []applied, prefix string) 
 		return
 	}
 	left, window := strictest.state()
-	h[prefix+"Limit"] = []string{strconv.FormatInt(strictest.Limit.Burst, 10)}
+	h[prefix+"Limit"] = []string{strconv.FormatInt(strictest.quota(), 10)}
 	h[prefix+"Remaining"] = []string{strconv.FormatInt(left, 10)}
 	h[prefix+"Reset"] = []string{strconv.FormatInt(window, 10)}
 }
 
 // tells reports whether this middleware writes a rule into its fields.
 func (m *middleware) tells(a *applied) bool {
-	return !a.Shadow && a.Limit.Count > 0 && a.by.opts.Headers == m.opts.Headers
+	if a.replaced() && a.Allowed { // another rule tells about the bucket
+		return false
+	}
+	return !a.Shadow && (a.Limit.Count > 0 || a.concurrent()) && a.rule.by.opts.Headers == m.opts.Headers
 }
 
 // appendString appends a String of RFC 9651. Bytes that are not printable

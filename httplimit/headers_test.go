@@ -24,8 +24,8 @@ func TestHeaders(t *testing.T) {
 		Fields:`
 	const forever = `
 		200: 429 429
-		Retry-After: 9223372037
-		Body: Try again in 106752 days
+		Retry-After: 
+		Body: The limit blocks the request.
 		Fields:`
 	runScenarios(t, map[string]scenario{
 		"Standard": {limits: hourly, rules: two, script: `
@@ -104,7 +104,7 @@ func TestHeadersNested(t *testing.T) {
 		"two kinds": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Shared(everyone), Cost: 2}},
 			inner + ` / X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 3 / X-Ratelimit-Reset 12`},
 		"two kinds, after the status": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Shared(everyone),
-			RefundStatus: Status(200)}},
+			RefundStatus: Statuses(200)}},
 			inner + ` / X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 5 / X-Ratelimit-Reset 12`},
 		"one kind": {Options{Headers: XRateLimit}, Options{Headers: XRateLimit}, []Rule{{Key: Shared(everyone), Cost: 2}},
 			` X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 3 / X-Ratelimit-Reset 12`},
@@ -117,10 +117,10 @@ func TestHeadersNested(t *testing.T) {
 	// net/http may be writing a value that nested middleware replaces.
 	t.Run("values stay", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
-		nested := New(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(status))
+		nested := Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(status))
 		var before []string
 		w := httptest.NewRecorder()
-		New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			before = w.Header()[stateField]
 			nested.ServeHTTP(w, r)
 		})).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
@@ -159,12 +159,30 @@ func TestState(t *testing.T) {
 		"locked out by this":       {true, 1, 0, 0, 60 * time.Second, time.Hour, 0, 3600},
 		"locked out for less than": {true, 1, 0, 0, 60 * time.Second, time.Second + 1, 0, 2},
 	} {
-		a := applied{locked: tc.locked, Decision: Decision{Cost: tc.cost, Decision: stint.Decision{
+		a := applied{locked: tc.locked, Cost: tc.cost, Decision: stint.Decision{
 			Allowed: tc.allowed, Remaining: tc.remaining, RetryAfter: tc.retry, ResetAfter: tc.full, Limit: limit,
-		}}}
+		}}
 		left, window := a.state()
 		require.Equal(t, [2]int64{tc.left, tc.window}, [2]int64{left, window}, name)
 		retry := max(1, seconds(a.RetryAfter))
 		require.True(t, a.Allowed || window <= retry, "%s: Retry-After ends before the window", name)
 	}
+}
+
+// RateLimit has what the fields have.
+func TestRateLimit(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(2), perIP: stint.EachDay(9, time.UTC)})
+	var ds []Decision
+	h := Middleware(lim, nil,
+		Rule{Key: ByIP(perAddress), InFlight: 3}, Rule{Key: ByIP(perKey)}, Rule{Key: ByIP(off)}, Rule{Key: ByIP(perIP)},
+		Rule{Key: ByIP(failures), Shadow: true}, Rule{Key: Shared(everyone), CountStatus: ServerError},
+	)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { ds = Decisions(r) }))
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	policy, state := RateLimit(lim, ds)
+	require.Equal(t, w.Header().Get("RateLimit-Policy"), policy)
+	require.Equal(t, w.Header().Get("RateLimit"), state)
+	require.Contains(t, policy, `"key";q=2;w=3600`)
+	policy, state = RateLimit(lim, nil)
+	require.Empty(t, policy+state)
 }

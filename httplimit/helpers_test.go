@@ -157,7 +157,7 @@ var local = map[stint.Name]stint.Key{ // of clients of serve
 
 // limited serves status behind rules, and returns its URL.
 func limited(t testing.TB, lim stint.Decider, rules ...Rule) string {
-	return serve(t, New(lim, nil, rules...)(http.HandlerFunc(status))).URL
+	return serve(t, Middleware(lim, nil, rules...)(http.HandlerFunc(status))).URL
 }
 
 // costing returns a CostFunc.

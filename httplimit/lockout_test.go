@@ -17,7 +17,7 @@ import (
 // lockedOut locks an id out with five failures, and returns for how long.
 func lockedOut(t *testing.T, lim limiter, clock *testClock, ru Rule, id string) time.Duration {
 	t.Helper()
-	h := New(lim, nil, ru)(http.HandlerFunc(status))
+	h := Middleware(lim, nil, ru)(http.HandlerFunc(status))
 	for {
 		r := httptest.NewRequest("GET", "/?status=401", nil)
 		r.Header.Set("X-Key", id)
@@ -56,22 +56,6 @@ func TestLockOutMax(t *testing.T) {
 			require.Equal(t, 15*time.Minute, lockedOut(t, lim, clock, ru, "k"), "quiet for its maximum")
 		})
 	})
-	for name, tc := range map[string]struct {
-		lockOut, most time.Duration
-		want          []time.Duration
-	}{
-		"not a power of two": {time.Hour, 3 * time.Hour, []time.Duration{time.Hour, 2 * time.Hour, 3 * time.Hour}},
-		"the longest, twice": {time.Nanosecond << 61, 1<<63 - 1, []time.Duration{1 << 61, 1 << 62, 1<<63 - 1}},
-		"below one":          {time.Hour, time.Minute, []time.Duration{time.Hour, time.Hour}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			ru := Rule{LockOut: tc.lockOut, LockOutMax: tc.most}
-			for n, want := range tc.want {
-				require.Equal(t, want, ru.lockOutAfter(int64(n)))
-			}
-			require.Equal(t, max(tc.lockOut, tc.most), ru.lockOutAfter(countBits))
-		})
-	}
 	t.Run("many", func(t *testing.T) {
 		lim, clock := newLimiter(t, nil)
 		for most, each := range map[time.Duration]time.Duration{0: time.Minute, time.Minute: time.Minute,
@@ -91,7 +75,7 @@ func TestLockOutMax(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				_, err := ru.hold(lim, stint.Bucket{Key: perKey.Key("k")}, clock.now())
+				_, err := ru.lockOut().Hold(lim, stint.Bucket{Key: perKey.Key("k")}, clock.now())
 				require.NoError(t, err)
 			})
 		}
@@ -110,7 +94,7 @@ func TestLockOutMax(t *testing.T) {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("X-Key", "k lock-outs")
 		w := httptest.NewRecorder()
-		New(lim, nil, ru)(http.HandlerFunc(status)).ServeHTTP(w, r)
+		Middleware(lim, nil, ru)(http.HandlerFunc(status)).ServeHTTP(w, r)
 		require.Equal(t, 400, w.Code, "no client writes a count")
 	})
 	t.Run("a reset of the count", func(t *testing.T) {

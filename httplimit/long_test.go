@@ -4,3 +4,6 @@ package httplimit
 
 // long has tests run at full length.
 const long = true
+
+// inFlightRounds is how many requests TestInFlightStorm sends.
+const inFlightRounds = 1_000_000

@@ -3,16 +3,17 @@ package httplimit
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/clientid"
 )
 
-// New returns middleware that holds requests to rules. Nil options mean the
+// Middleware returns middleware that holds requests to rules. Nil options mean the
 // defaults. It panics on mistakes in the program: no Limiter, a rule without a
-// Key, a negative Cost, or a Pattern that http.ServeMux refuses.
+// Key, a negative Cost or InFlight, a Pattern that http.ServeMux refuses, or
+// Settle beside CountStatus or LockOut.
 //
 // All rules that apply to a request spend together, as in
 // [stint.Limiter.SpendAll]: if one of them denies, no token is spent. A denied
@@ -33,14 +34,18 @@ import (
 // the fields that its Headers select, with its own PartitionKey. Nested
 // middlewares with the same Headers write into the same fields.
 //
+// If rules that apply to one request are shares of one total, the request spends
+// from the total once for each rule: the sum of their costs. Such rules spend one
+// after the other, and if one denies, the others get their tokens back.
+//
 // Similar denials share the values of header fields. Do not change such a value
 // in place. The methods of http.Header do not.
-func New(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
+func Middleware(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
 	if isMissing(lim) {
-		panic("httplimit: New: no limiter")
+		panic("httplimit: Middleware: no limiter")
 	}
 	m := &middleware{lim: lim}
-	m.local, _ = lim.(*stint.Limiter)
+	m.replaced.by = m
 	if opts != nil {
 		m.opts = *opts
 	}
@@ -48,16 +53,26 @@ func New(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handler) htt
 	for i, ru := range rules {
 		switch {
 		case ru.Key == nil:
-			panic(fmt.Sprintf("httplimit: New: rule %d has no Key", i+1))
+			panic(fmt.Sprintf("httplimit: Middleware: rule %d has no Key", i+1))
 		case ru.Cost < 0:
-			panic(fmt.Sprintf("httplimit: New: rule %d has the Cost %d, want 0 or more", i+1, ru.Cost))
+			panic(fmt.Sprintf("httplimit: Middleware: rule %d has the Cost %d, want 0 or more", i+1, ru.Cost))
+		case ru.InFlight < 0:
+			panic(fmt.Sprintf("httplimit: Middleware: rule %d has the InFlight %d, want 0 or more", i+1, ru.InFlight))
+		case ru.Settle && (ru.CountStatus != nil || ru.LockOut > 0):
+			panic(fmt.Sprintf("httplimit: Middleware: rule %d has Settle, and CountStatus or LockOut", i+1))
 		case ru.Shadow:
-			shadows = append(shadows, routedRule{ru, newRoute(ru.Pattern)})
+			shadows = append(shadows, routedRule{Rule: ru, by: m, route: newRoute(ru.Pattern)})
 		default:
-			m.rules = append(m.rules, routedRule{ru, newRoute(ru.Pattern)})
+			m.rules = append(m.rules, routedRule{Rule: ru, by: m, route: newRoute(ru.Pattern)})
 		}
 	}
 	m.rules = append(m.rules, shadows...)
+	for i := range m.rules {
+		ru := &m.rules[i]
+		ru.gate.rule = &ru.Rule
+		m.waits = m.waits || ru.waits()
+		m.inFlight = m.inFlight || ru.InFlight > 0 || ru.InFlightFunc != nil
+	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 	}
@@ -69,43 +84,51 @@ func isMissing(lim stint.Decider) bool {
 	return lim == nil || ok && l == nil
 }
 
-// middleware is what New returns.
+// middleware is what Middleware returns.
 type middleware struct {
-	lim    stint.Decider
-	local  *stint.Limiter // lim, if it is one
-	opts   Options
-	rules  []routedRule // Shadow rules last
-	names  atomic.Pointer[declared]
+	lim   stint.Decider
+	opts  Options
+	rules []routedRule // Shadow rules last
+
+	waits, inFlight bool // some rule waits for the status, or has a bound on requests in flight
+
+	replaced routedRule // takes the place of a rule if another one decides on its bucket
+
+	names  clientid.Names
 	denial atomic.Pointer[denial]
 	fields atomic.Pointer[[2]string] // of the last denial: RateLimit-Policy, RateLimit
 }
 
 type routedRule struct {
 	Rule
+	by    *middleware
 	route *route
-}
-
-// declared caches the Names of limits.
-type declared struct {
-	limits *stint.Limits
-	names  stint.Names
+	gate  gate // of its requests, unless it is a Shadow rule
 }
 
 // serve decides on a request, and runs the handler unless it is denied.
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	c := carriedBy(r)
 	var room [2]applied // on the stack, so that a denial allocates nothing
-	mine, d, err := m.decide(c, r, room[:0])
+	var held taken
+	if m.inFlight {
+		defer held.leave()
+	}
+	mine, d, err := m.decide(c, r, room[:0], &held)
 	first := m.record(c, w, mine)
-	m.observe(r, mine)
+	if len(m.opts.Observers) > 0 {
+		m.observeAll(r, mine)
+	}
 	switch {
 	case err != nil:
 		m.fail(r, err)
 		if p := problemOf(err); p != &unavailable || !m.opts.FailOpen {
+			held.leave()
 			answer(w, r, p)
 			return
 		}
 	case !d.Allowed:
+		held.leave()
 		m.deny(w, r, c, mine, d)
 		return
 	}
@@ -114,15 +137,17 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		c, inner = c.on(r, mine)
 		defer keepFiles(r, inner)
 	}
-	if !slices.ContainsFunc(mine, applied.waits) {
+	if !m.waits || !waits(mine) {
 		next.ServeHTTP(w, inner)
 		return
 	}
 	last := first + len(mine)
-	begun := m.lim.Now()
 	sw := &statusWriter{ResponseWriter: w, onStatus: func(status int) {
-		m.afterStatus(c, first, last, begun, w, inner, status)
+		m.afterStatus(c, first, last, w, inner, status)
 	}}
+	c.mu.Lock()
+	sw.outer, c.writer = c.writer, sw
+	c.mu.Unlock()
 	defer func() {
 		if v := recover(); v != nil {
 			sw.choose(http.StatusInternalServerError)
@@ -149,23 +174,28 @@ func keepFiles(r, read *http.Request) {
 // observed has slices of decisions for the observers. Making one takes 120 ns.
 var observed = sync.Pool{New: func() any { return new([]Decision) }}
 
-// observe reports decisions to the observers.
-func (m *middleware) observe(r *http.Request, mine []applied) {
-	if len(m.opts.Observers) == 0 || len(mine) == 0 {
-		return
-	}
+// observeAll reports the decisions of rules to the observers.
+func (m *middleware) observeAll(r *http.Request, mine []applied) {
 	ds := observed.Get().(*[]Decision)
 	for i := range mine {
-		*ds = append(*ds, mine[i].Decision)
+		*ds = append(*ds, mine[i].decision())
 	}
-	for _, o := range m.opts.Observers {
-		if o.Decisions != nil {
-			o.Decisions(r, *ds)
-		}
-	}
+	m.observe(r, *ds)
 	clear(*ds)
 	*ds = (*ds)[:0]
 	observed.Put(ds)
+}
+
+// observe reports decisions to the observers.
+func (m *middleware) observe(r *http.Request, ds []Decision) {
+	if len(ds) == 0 {
+		return
+	}
+	for _, o := range m.opts.Observers {
+		if o.Decisions != nil {
+			o.Decisions(r, ds)
+		}
+	}
 }
 
 // fail reports an error to the observers.

@@ -16,10 +16,10 @@ import (
 
 func TestNew(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	require.PanicsWithValue(t, "httplimit: New: no limiter", func() { New(nil, nil) })
-	require.Panics(t, func() { New(lim, nil, Rule{}) })
-	require.Panics(t, func() { New(lim, nil, Rule{Key: ByIP(perAddress), Cost: -1}) })
-	require.Panics(t, func() { New(lim, nil, Rule{Key: ByIP(perAddress), Pattern: "login"}) })
+	require.PanicsWithValue(t, "httplimit: Middleware: no limiter", func() { Middleware(nil, nil) })
+	require.Panics(t, func() { Middleware(lim, nil, Rule{}) })
+	require.Panics(t, func() { Middleware(lim, nil, Rule{Key: ByIP(perAddress), Cost: -1}) })
+	require.Panics(t, func() { Middleware(lim, nil, Rule{Key: ByIP(perAddress), Pattern: "login"}) })
 	require.Panics(t, func() { ClientAddress{IPv6Bits: 129}.ByIP(perAddress) })
 }
 
@@ -113,13 +113,13 @@ func TestMiddleware(t *testing.T) {
 			script: `
 			200: 200
 			200: 503`},
-		"closed before a spend":    {rules: address(Rule{CountStatus: Status(200)}), inside: closes, script: closed},
-		"closed before a refund":   {rules: address(Rule{RefundStatus: Status(200)}), inside: closes, script: closed},
+		"closed before a spend":    {rules: address(Rule{CountStatus: Statuses(200)}), inside: closes, script: closed},
+		"closed before a refund":   {rules: address(Rule{RefundStatus: Statuses(200)}), inside: closes, script: closed},
 		"closed before a lock-out": {rules: address(Rule{Cost: 5, LockOut: time.Hour}), inside: closes, script: closed},
 	})
 	t.Run("limits replaced", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
-		h := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+		h := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
 		for burst, want := range []string{5: `"address";q=5;w=60`, 10: `"address";q=10;w=120`} {
 			if want != "" {
 				limit := stint.Limit{Burst: int64(burst), Count: 5, Period: time.Minute}
@@ -136,7 +136,7 @@ func TestMiddleware(t *testing.T) {
 		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(50)})
 		var allowed, denied atomic.Int64
 		count := func(http.ResponseWriter, *http.Request) { allowed.Add(1) }
-		h := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(count))
+		h := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(count))
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
@@ -162,14 +162,14 @@ func TestObservers(t *testing.T) {
 		{Decisions: func(r *http.Request, ds []Decision) { require.Len(t, ds, 1); ask(r) }},
 		{Error: func(r *http.Request, err error) { ask(r) }},
 	}}
-	h := New(lim, opts,
-		Rule{Key: ByIP(failures), CountStatus: Status(200)},
+	h := Middleware(lim, opts,
+		Rule{Key: ByIP(failures), CountStatus: Statuses(200)},
 		Rule{Key: ByHeader(perNumber, "X-Key"), Shadow: true},
 	)(http.HandlerFunc(status))
 	require.Equal(t, 200, get(t, serve(t, h).URL, "X-Key", "x").StatusCode)
 	require.Equal(t, []int{0, 0, 1}, asked) // the error, the check, and the spend
 	asked = nil
-	outer := New(lim, nil, Rule{Key: ByIP(perAddress)})
+	outer := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})
 	require.Equal(t, 200, get(t, serve(t, outer(h)).URL, "X-Key", "x").StatusCode)
 	require.Equal(t, []int{1, 2, 2}, asked)
 
@@ -178,7 +178,7 @@ func TestObservers(t *testing.T) {
 		Key:      func(r *http.Request) (stint.Key, error) { ask(r); return failures.Key("a"), nil },
 		CostFunc: func(r *http.Request) int64 { ask(r); return 1 },
 	}
-	require.Equal(t, 200, get(t, serve(t, outer(New(lim, nil, rule)(http.HandlerFunc(status)))).URL).StatusCode)
+	require.Equal(t, 200, get(t, serve(t, outer(Middleware(lim, nil, rule)(http.HandlerFunc(status)))).URL).StatusCode)
 	require.Equal(t, []int{1, 1}, asked)
 	require.Nil(t, Decisions(&http.Request{}))
 }
@@ -205,14 +205,14 @@ func TestPanics(t *testing.T) {
 		"cost": {nil, Rule{Key: ByIP(failures),
 			CostFunc: func(*http.Request) int64 { oops(); return 1 }}, true},
 		"partition key":                  {partition, Rule{Key: ByIP(failures)}, true},
-		"partition key after the status": {partition, Rule{Key: ByIP(failures), CountStatus: Status(200)}, false},
+		"partition key after the status": {partition, Rule{Key: ByIP(failures), CountStatus: Statuses(200)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
 			panics = tc.before
 			handler := func(http.ResponseWriter, *http.Request) { panics = true }
-			h := New(lim, nil, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
-				New(lim, tc.opts, tc.rule)(http.HandlerFunc(handler)))
+			h := Middleware(lim, nil, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
+				Middleware(lim, tc.opts, tc.rule)(http.HandlerFunc(handler)))
 			require.PanicsWithValue(t, "oops", func() {
 				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 			})
@@ -230,7 +230,7 @@ func TestAllocations(t *testing.T) {
 	spend(t, lim, failures.Key("192.0.2.1"), 5)
 	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	for name, most := range map[stint.Name]float64{perAddress: 4, failures: 0} {
-		h := New(lim, nil, Rule{Key: ByIP(name)})(empty)
+		h := Middleware(lim, nil, Rule{Key: ByIP(name)})(empty)
 		r, w := httptest.NewRequest("GET", "/", nil), &discard{header: make(http.Header)}
 		require.LessOrEqual(t, testing.AllocsPerRun(200, func() { clear(w.header); h.ServeHTTP(w, r) }), most, name)
 	}

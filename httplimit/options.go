@@ -6,7 +6,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Options configure the middleware of New. The zero value is the safe choice.
+// Options configure the middleware of Middleware. The zero value is the safe choice.
 type Options struct {
 	// Headers selects the fields that tell clients what they have left.
 	Headers Headers
@@ -17,8 +17,10 @@ type Options struct {
 	PartitionKey func(stint.Key) []byte
 
 	// Denied writes the answer to a denied request. Retry-After and the fields
-	// of Headers are set already. If it is nil, the answer is 429 with a problem
-	// (RFC 9457), or with HTML or text for clients that prefer it.
+	// of Headers are set already, but if the limit is stint.Blocked there is no
+	// Retry-After. If the request lacks a place in flight, d.RetryAfter is one
+	// second. nil means 429 with a problem (RFC 9457), or with HTML or text for
+	// clients that prefer it.
 	Denied func(w http.ResponseWriter, r *http.Request, d stint.Decision)
 
 	// FailOpen lets a request pass if the Limiter returns an error, instead of
@@ -40,7 +42,7 @@ type Options struct {
 // middleware.
 type Observer struct {
 	// Decisions is called with the decisions of the rules that apply to a request:
-	// first those that can deny, then the Shadow rules, each in the order of New.
+	// first those that can deny, then the Shadow rules, each in the order of Middleware.
 	// It is called before the handler runs or the denial is written. For the rules
 	// with CountStatus it is called again after their tokens are spent. It must
 	// not keep or change the slice.

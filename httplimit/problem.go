@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"html"
+	"math"
 	"mime"
 	"net/http"
 	"strconv"
@@ -58,17 +59,31 @@ func (m *middleware) deny(
 	w http.ResponseWriter, r *http.Request, c *carried, mine []applied, d stint.Decision,
 ) {
 	after := max(1, seconds(d.RetryAfter))
+	noPlace := len(mine) > 0 && mine[0].noPlace && mine[0].gate != nil && !mine[0].Shadow
+	if d.RetryAfter == math.MaxInt64 { // stint.Blocked
+		after = 0
+	}
 	last := m.denial.Load()
 	var room [128]byte
 	labels := appendViolated(room[:0], mine)
-	if last == nil || last.after != after || last.labels != string(labels) {
-		last = &denial{after: after, field: []string{strconv.FormatInt(after, 10)}, labels: string(labels)}
+	if last == nil || last.after != after || last.noPlace != noPlace || last.labels != string(labels) {
+		last = &denial{after: after, noPlace: noPlace, labels: string(labels)}
+		detail := "The limit blocks the request."
+		if after > 0 {
+			last.field = []string{strconv.FormatInt(after, 10)}
+			detail = "Try again in " + inWords(d.RetryAfter) + "."
+		}
+		if noPlace {
+			detail = "Too many requests at the same time. Try again when one of them has ended."
+		}
 		last.problem = newProblem(http.StatusTooManyRequests,
 			`"type":"`+QuotaExceeded+`","title":"Request cannot be satisfied as assigned quota has been exceeded"`,
-			"Try again in "+inWords(d.RetryAfter)+".", `,"violated-policies":[`+last.labels+`]`)
+			detail, `,"violated-policies":[`+last.labels+`]`)
 		m.denial.Store(last)
 	}
-	w.Header()["Retry-After"] = last.field
+	if after > 0 {
+		w.Header()["Retry-After"] = last.field
+	}
 	if m.opts.Denied == nil {
 		answer(w, r, &last.problem)
 		return
@@ -81,9 +96,10 @@ func (m *middleware) deny(
 // denial is the last answer to a denied request. In a flood, most are the same.
 type denial struct {
 	problem
-	after  int64    // seconds
-	field  []string // Retry-After
-	labels string   // of the limits that denied
+	after   int64    // seconds; 0 means never
+	noPlace bool     // too many requests are in flight
+	field   []string // Retry-After
+	labels  string   // of the limits that denied
 }
 
 // appendViolated appends the labels of the limits that denied, as a JSON list.

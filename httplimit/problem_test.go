@@ -49,7 +49,7 @@ func TestProblem(t *testing.T) {
 		})
 	}
 	t.Run("fields about another body", func(t *testing.T) {
-		limited := New(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+		limited := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
 		res := get(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			for field, value := range map[string]string{
 				"Content-Length": "3", "Content-Encoding": "gzip", "ETag": `"x"`, "Last-Modified": "x", "Vary": "Origin",
@@ -71,7 +71,7 @@ func TestProblem(t *testing.T) {
 			w.WriteHeader(http.StatusTeapot)
 			w.Write([]byte(d.RetryAfter.String() + " " + Decisions(r)[0].Label))
 		}
-		res := get(t, serve(t, New(lim, &Options{Denied: denied}, Rule{Key: ByIP(perAddress)})(nil)).URL)
+		res := get(t, serve(t, Middleware(lim, &Options{Denied: denied}, Rule{Key: ByIP(perAddress)})(nil)).URL)
 		require.Equal(t, http.StatusTeapot, res.StatusCode)
 		require.Equal(t, "1h0m0s address", res.body)
 		require.Equal(t, "3600", res.Header.Get("Retry-After"))
@@ -119,7 +119,7 @@ func TestFormInKeyFunc(t *testing.T) {
 			}
 			io.WriteString(w, r.FormValue("password"))
 		}
-		srv := serve(t, New(lim, nil, Rule{Pattern: pattern, Key: byUser})(http.HandlerFunc(handler)))
+		srv := serve(t, Middleware(lim, nil, Rule{Pattern: pattern, Key: byUser})(http.HandlerFunc(handler)))
 		res, err := http.PostForm(srv.URL+"/up/7", url.Values{"user": {"ada"}, "password": {"lovelace"}})
 		require.NoError(t, err)
 		require.Equal(t, "lovelace", read(t, res))
@@ -145,11 +145,11 @@ func TestUploadRemoval(t *testing.T) {
 	}
 	denied := &Options{Denied: func(w http.ResponseWriter, r *http.Request, _ stint.Decision) { read(w, r) }}
 	full := func(*http.Request) (stint.Key, error) { return perKey.Key("k"), nil }
-	address := New(lim, nil, Rule{Key: ByIP(perAddress)})
+	address := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})
 	for name, h := range map[string]http.Handler{
-		"nested":         New(lim, nil, Rule{Key: Shared(everyone)})(address(http.HandlerFunc(read))),
-		"after status":   New(lim, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed})(http.HandlerFunc(read)),
-		"Options.Denied": New(lim, denied, Rule{Key: full})(nil),
+		"nested":         Middleware(lim, nil, Rule{Key: Shared(everyone)})(address(http.HandlerFunc(read))),
+		"after status":   Middleware(lim, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed})(http.HandlerFunc(read)),
+		"Options.Denied": Middleware(lim, denied, Rule{Key: full})(nil),
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

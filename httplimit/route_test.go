@@ -77,8 +77,8 @@ func TestRouteWildcards(t *testing.T) {
 			values := func(w http.ResponseWriter, r *http.Request) {
 				w.Write([]byte(r.Pattern + " " + r.PathValue("user") + r.PathValue("id")))
 			}
-			mux.Handle("/users/{user}/", New(lim, nil, tc.inner...)(http.HandlerFunc(values)))
-			url := serve(t, New(lim, nil, tc.outer...)(mux)).URL
+			mux.Handle("/users/{user}/", Middleware(lim, nil, tc.inner...)(http.HandlerFunc(values)))
+			url := serve(t, Middleware(lim, nil, tc.outer...)(mux)).URL
 			require.Equal(t, "/users/{user}/ 7", get(t, url+tc.path).body, "the handler sees its own")
 			require.Equal(t, "200 200 200 200 429", statuses(t, 5, url+tc.path))
 			require.Equal(t, "200", statuses(t, 1, url+"/users/8/"))

@@ -4,6 +4,9 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/lockout"
 )
 
 // A Rule applies a limit to requests. It says which requests spend, from which
@@ -33,7 +36,8 @@ type Rule struct {
 	CostFunc func(*http.Request) int64
 
 	// CountStatus makes the rule spend after the handler has chosen a status,
-	// and only if CountStatus returns true for it. Before the handler, the bucket
+	// and only if CountStatus returns true for it. See SetStatus for frameworks
+	// whose handlers return an error instead. Before the handler, the bucket
 	// is only checked, so requests that arrive together may all pass. If too
 	// many would pass, spend before the handler and use RefundStatus.
 	CountStatus func(status int) bool
@@ -46,6 +50,9 @@ type Rule struct {
 	// tokens than Cost in it. If CostFunc is set, only a request that leaves no
 	// token counts. A refunded request does not count. The hold is durable, as
 	// stint.Limiter.Hold says. 0 means no hold.
+	//
+	// If the limit is a share of a total, only the rule's own bucket counts, and
+	// only that one is held: an empty total or floor locks nobody out.
 	LockOut time.Duration
 
 	// LockOutMax makes each lock-out of an id twice as long as the one before, up
@@ -57,6 +64,37 @@ type Rule struct {
 	// that, reset the longer id too. A request with such a longer id is answered
 	// with 400. A Shared limit has no id, so its lock-outs do not grow.
 	LockOutMax time.Duration
+
+	// Settle makes Cost or CostFunc an upper bound, such as max_tokens. The
+	// request spends the bound, and the handler reports with the function Settle
+	// what it was. If it does not, the bound stays spent. If RefundStatus returns
+	// the tokens first, Settle changes nothing more. Such a rule has no
+	// CountStatus and no LockOut.
+	Settle bool
+
+	// InFlight bounds how many requests with the same Key may run at the same
+	// time; 0 means no bound. InFlightFunc replaces it: 0 means no bound, and a
+	// negative number that none may run. If it returns less than before, requests
+	// that run already go on.
+	//
+	// Only this process counts, and only requests that pass this package and
+	// package grpclimit. A request gets its place first, and then spends. If it
+	// has no tokens, it gives the place back at once. Otherwise it has its place
+	// until the handler returns, even if the connection was hijacked or the client
+	// is gone. A rule may have nothing but InFlight: the limit of its Name is then
+	// stint.Unlimited.
+	//
+	// Several rules take their places in the order of Middleware. If one place is
+	// missing, the request gives the others back, and spends nothing. A request
+	// takes one place of a key, even if several rules or middlewares find it.
+	InFlight     int64
+	InFlightFunc func(*http.Request) int64
+
+	// InFlightWait is how long a request may wait for its place, if at most
+	// InFlightQueue others of its Key wait. First come, first served. 0 means that
+	// it does not wait. Shadow rules do not wait.
+	InFlightWait  time.Duration
+	InFlightQueue int
 
 	// Shadow makes the rule decide and spend, but never deny. Use it to try a
 	// limit out: Observers and the Limiter's Stats show its denials. The response
@@ -72,6 +110,21 @@ func (ru *Rule) cost(r *http.Request) int64 {
 	return max(ru.Cost, 1)
 }
 
+func (ru *Rule) lockOut() lockout.Rule { return lockout.Rule{For: ru.LockOut, Max: ru.LockOutMax} }
+
+// IsLockOutCount reports whether a rule with LockOutMax counts lock-outs under a
+// key. A hold on that key denies no request.
+func IsLockOutCount(key stint.Key) bool { return lockout.IsCount(key.ID) }
+
+// places returns how many requests may run, and false if there is no bound.
+func (ru *Rule) places(r *http.Request) (n int64, bound bool) {
+	n = ru.InFlight
+	if ru.InFlightFunc != nil {
+		n = ru.InFlightFunc(r)
+	}
+	return n, n != 0
+}
+
 // AuthFailed reports whether a status says that the client failed to
 // authenticate, or is not authorized: 401 or 403.
 func AuthFailed(status int) bool {
@@ -81,8 +134,8 @@ func AuthFailed(status int) bool {
 // ServerError reports whether a status is 500 or more.
 func ServerError(status int) bool { return status >= 500 }
 
-// Status returns a function that reports whether a status is in the list.
-func Status(statuses ...int) func(int) bool {
+// Statuses returns a function that reports whether a status is in the list.
+func Statuses(statuses ...int) func(int) bool {
 	statuses = slices.Clone(statuses)
 	return func(status int) bool { return slices.Contains(statuses, status) }
 }

@@ -64,14 +64,14 @@ func (s scenario) run(t *testing.T) {
 			}
 		},
 	}}
-	h := New(lim, &s.opts, s.rules...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := Middleware(lim, &s.opts, s.rules...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.inside != nil {
 			s.inside(lim, clock)
 		}
 		status(w, r)
 	}))
 	if s.outer != nil {
-		h = New(lim, &s.outerOpts, s.outer...)(h)
+		h = Middleware(lim, &s.outerOpts, s.outer...)(h)
 	}
 	var w *httptest.ResponseRecorder
 	for line := range strings.Lines(s.script) {

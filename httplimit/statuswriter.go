@@ -5,19 +5,21 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 )
 
 // statusWriter is a ResponseWriter that reports the status once the handler has
 // chosen it, and before the client can see it.
 type statusWriter struct {
 	http.ResponseWriter
-	onStatus func(status int) // nil after its one call
+	onStatus func(status int) // called once
+	outer    *statusWriter    // of the middleware around; nil without one
+	chosen   atomic.Bool      // onStatus was called, perhaps by SetStatus in another goroutine
 }
 
 func (w *statusWriter) choose(status int) {
-	if f := w.onStatus; f != nil {
-		w.onStatus = nil
-		f(status)
+	if !w.chosen.Load() && w.chosen.CompareAndSwap(false, true) {
+		w.onStatus(status)
 	}
 }
 
@@ -36,7 +38,7 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 // ReadFrom lets net/http send a file by sendfile. The first byte, if there is
 // one, chooses the status 200.
 func (w *statusWriter) ReadFrom(src io.Reader) (n int64, err error) {
-	if w.onStatus != nil {
+	if !w.chosen.Load() {
 		if n, err = io.CopyN(struct{ io.Writer }{w}, src, 512); err != nil {
 			if err == io.EOF {
 				err = nil

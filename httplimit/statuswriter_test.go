@@ -22,7 +22,7 @@ import (
 // waiting returns middleware that acts on the status. It counts each status
 // except 200, and refunds server errors.
 func waiting(lim limiter) func(http.Handler) http.Handler {
-	return New(lim, nil,
+	return Middleware(lim, nil,
 		Rule{Key: ByIP(failures), CountStatus: func(status int) bool { return status != 200 }},
 		Rule{Key: ByIP(perAddress), RefundStatus: ServerError})
 }
@@ -141,7 +141,7 @@ func TestStatusWriter(t *testing.T) {
 		t.Run(name+" writes the header", func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
 			w := httptest.NewRecorder()
-			New(lim, nil, Rule{Key: ByIP(failures), RefundStatus: Status(200)})(http.HandlerFunc(
+			Middleware(lim, nil, Rule{Key: ByIP(failures), RefundStatus: Statuses(200)})(http.HandlerFunc(
 				func(w http.ResponseWriter, _ *http.Request) { f(w) })).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 			require.Equal(t, `"login";r=5;t=12`, w.Result().Header.Get("RateLimit"), "refunded before the client can see it")
 		})
@@ -196,12 +196,12 @@ func TestTimeoutHandler(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			done := make(chan struct{})
-			inner := New(tc.lim, nil, tc.rule)(tc.handler)
+			inner := Middleware(tc.lim, nil, tc.rule)(tc.handler)
 			signalled := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				defer close(done)
 				inner.ServeHTTP(w, r)
 			})
-			url := serve(t, New(outer, nil, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
+			url := serve(t, Middleware(outer, nil, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
 				http.TimeoutHandler(signalled, time.Millisecond, "late"))).URL
 			res := get(t, url) // a deadlock if it waits for the inner middleware
 			require.Equal(t, 503, res.StatusCode)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/settle"
 )
 
 // A Transport is an http.RoundTripper that keeps a client within a quota. It
@@ -57,9 +58,8 @@ import (
 // With stint.WithinWindow(5000, time.Hour) a server refuses no request,
 // whichever kind of window it counts, if all requests take the same time to
 // reach it. If that time varies, it may refuse one at the end of a window. The
-// price is that a burst is at most one
-// token more than a fiftieth of the quota. Use it if the server punishes
-// refusals. docs/decisions.md has the figures for each kind of server.
+// price is that a burst is at most one token more than a fiftieth of the quota.
+// Use it if the server punishes refusals.
 //
 // A request spends its tokens before it is sent. They are returned if the
 // request never had a connection: dialling or TLS failed, or the request was
@@ -68,6 +68,19 @@ import (
 // request without dialling, for example because of an unknown scheme. A Base
 // that is not from net/http must report connections to httptrace, or fail with
 // the *net.OpError of dialling.
+//
+// # Several quotas
+//
+// For an API with two quotas, such as one a second and one a day, use a
+// Transport as the Base of another: each request then spends from both. The
+// inner one is asked last, so give it the quota that is used up more often:
+//
+//	perDay := &httplimit.Transport{Limiter: limiter, Key: httplimit.ByHost(PerDay)}
+//	perSecond := &httplimit.Transport{Limiter: limiter, Key: httplimit.ByHost(PerSecond), Wait: true, Base: perDay}
+//
+// A request that the inner one does not send has no connection, so the outer one
+// returns its tokens. Each Transport obeys what a response asks, for its own
+// limit.
 //
 // Any number of goroutines may use a Transport. Its fields must not change once
 // it is in use.
@@ -97,17 +110,24 @@ type Transport struct {
 	// the Body that it reads. nil means no such signal.
 	Backoff func(*http.Response) (until time.Time, ok bool)
 
+	// Settle makes Cost an upper bound, such as max_tokens. It is called with each
+	// response, and passes the true cost to done, at once if a field has it, or
+	// later: it may replace the Body by one that calls done at its end. If it does
+	// not call done, the bound stays spent. Only the first call counts. Errors of
+	// the Limiter, and a negative cost, go to OnError. nil means that Cost is the
+	// true cost.
+	Settle func(res *http.Response, done func(cost int64))
+
 	// Base sends the requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
 
-	// OnError is called if the Limiter could not do what a response asks. The
-	// response is returned all the same.
+	// OnError is called if the Limiter could not do what a response asks, or could
+	// not settle a cost. The response is returned all the same.
 	OnError func(*http.Request, error)
 
-	holds sync.Mutex // held while a hold is read and extended
-
-	mu       sync.Mutex // guards refusals
+	mu       sync.Mutex // guards refusals and sweepAt
 	refusals map[stint.Key]refusal
+	sweepAt  int // forget old refusals when there are so many
 }
 
 // A QuotaError says that a request was not sent, and when it may be. http.Client
@@ -168,46 +188,89 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.Cost != nil {
 		cost = t.Cost(r)
 	}
+	bound := settle.Bound{Key: key, Cost: cost, At: t.Limiter.Now()}
 	if err := t.spend(r.Context(), key, cost); err != nil {
 		return nil, notSent(r, err)
 	}
-	if r.Context().Err() != nil { // cancelled during the commit
-		return nil, notSent(r, t.refund(key, cost, context.Cause(r.Context())))
+	if t.Wait { // the tokens were spent when its turn came
+		bound.At = t.Limiter.Now()
 	}
-	var asked, connected atomic.Bool // once connected, a server may have seen the request
-	traced := r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		GetConn: func(string) { asked.Store(true) },
-		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	if r.Context().Err() != nil { // cancelled during the commit
+		return nil, notSent(r, t.refund(bound, context.Cause(r.Context())))
+	}
+	var at attempt
+	ctx := context.WithValue(r.Context(), attemptKey{}, &at)
+	traced := r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { at.asked.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { at.connected.Store(true) },
 	}))
 	sent := t.Limiter.Now()
 	res, err := t.base().RoundTrip(traced)
 	if err != nil {
 		var op *net.OpError
-		if !connected.Load() && (asked.Load() || errors.As(err, &op) && op.Op == "dial") {
-			err = t.refund(key, cost, err)
+		if !at.connected.Load() &&
+			(at.asked.Load() || at.notSent.Load() || errors.As(err, &op) && op.Op == "dial") {
+			err = t.refund(bound, err)
 		}
 		return nil, err
 	}
 	if res.Request == traced {
 		res.Request = r
 	}
-	if err := t.obey(key, sent, res); err != nil && t.OnError != nil {
-		t.OnError(r, err)
+	if err := t.obey(key, sent, res); err != nil {
+		t.failed(r, err)
+	}
+	if t.Settle != nil {
+		t.Settle(res, t.settled(r, bound))
 	}
 	return res, nil
 }
 
 // refund returns the tokens of a request that failed. It returns the error why,
 // joined with the error of the refund, if there is one.
-func (t *Transport) refund(key stint.Key, cost int64, why error) error {
-	if _, err := t.Limiter.RefundAll(stint.Request{Key: key, Cost: cost}); err != nil {
+func (t *Transport) refund(of settle.Bound, why error) error {
+	_, err := t.Limiter.RefundAll(stint.Request{Key: of.Key, Cost: of.Cost, Spent: of.At})
+	if err != nil {
 		return errors.Join(why, err)
 	}
 	return why
 }
 
-// notSent closes the body of a request, as a RoundTripper must, and returns err.
+// settled returns the function that Settle passes the true cost of a request
+// to.
+func (t *Transport) settled(r *http.Request, bound settle.Bound) func(cost int64) {
+	var once sync.Once
+	return func(cost int64) {
+		once.Do(func() {
+			if _, _, err := bound.Replace(t.Limiter, cost); err != nil {
+				t.failed(r, fmt.Errorf("httplimit: Settle: %w", err))
+			}
+		})
+	}
+}
+
+// failed reports an error after the response.
+func (t *Transport) failed(r *http.Request, err error) {
+	if t.OnError != nil {
+		t.OnError(r, err)
+	}
+}
+
+// attempt is what a Transport knows of a request that it has passed to Base.
+type attempt struct {
+	asked     atomic.Bool // for a connection
+	connected atomic.Bool // a server may have seen the request
+	notSent   atomic.Bool // by a Transport that is Base
+}
+
+type attemptKey struct{}
+
+// notSent closes the body of a request, as a RoundTripper must, tells the
+// Transport around this one, and returns err.
 func notSent(r *http.Request, err error) error {
+	if at, ok := r.Context().Value(attemptKey{}).(*attempt); ok {
+		at.notSent.Store(true)
+	}
 	if r.Body != nil {
 		r.Body.Close()
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -300,8 +301,154 @@ func TestTransportRefund(t *testing.T) {
 		err = <-ended
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, broken, "not sent")
-		require.EqualValues(t, 5, left(t, lim, hostKey))
+		// The instant that the refund knows is a little earlier than the spend.
+		require.Eventually(t, func() bool { return left(t, lim, hostKey) == 5 }, 10*time.Second, time.Millisecond)
 	})
+	t.Run("two quotas", func(t *testing.T) {
+		lim, clock := newLimiter(t, nil)
+		answer := func(r *http.Request) (*http.Response, error) { return answered(r, 200), nil }
+		inner := &Transport{Limiter: lim, Key: Shared(everyone), Base: roundTrip(answer)}
+		outer := &Transport{Limiter: lim, Key: ByHost(perKey), Base: inner}
+		_, err := send(t, t.Context(), outer, "http://a")
+		require.NoError(t, err)
+		require.EqualValues(t, 4, left(t, lim, hostKey))
+		require.EqualValues(t, 4, left(t, lim, everyone.Key("")))
+		spend(t, lim, everyone.Key(""), 4)
+		_, err = send(t, t.Context(), outer, "http://a")
+		var quota *QuotaError
+		require.ErrorAs(t, err, &quota)
+		require.Equal(t, everyone.Key(""), quota.Key)
+		require.EqualValues(t, 4, left(t, lim, hostKey), "what was not sent costs nothing")
+
+		clock.pass(time.Hour)
+		tries := 0
+		inner.Base = failing(broken)
+		retrying := roundTrip(func(r *http.Request) (*http.Response, error) {
+			tries++
+			if trace := httptrace.ContextClientTrace(r.Context()); tries == 1 {
+				trace.GotConn(httptrace.GotConnInfo{}) // sent, and lost
+			}
+			return inner.RoundTrip(r)
+		})
+		spend(t, lim, everyone.Key(""), 5)
+		outer.Base = retrying
+		_, err = send(t, t.Context(), outer, "http://a")
+		require.ErrorAs(t, err, &quota)
+		require.EqualValues(t, 4, left(t, lim, hostKey), "a server may have seen the first try")
+	})
+	t.Run("after a while", func(t *testing.T) {
+		lim, clock := newLimiter(t, nil)
+		tr := &Transport{Limiter: lim, Key: ByHost(perKey), Cost: func(*http.Request) int64 { return 5 }}
+		tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
+			clock.pass(48 * time.Second) // four tokens are back, and others spend them
+			spend(t, lim, hostKey, 4)
+			r.Body.Close()
+			return nil, &net.OpError{Op: "dial", Err: broken}
+		})
+		_, err := send(t, t.Context(), tr, "http://a")
+		require.ErrorIs(t, err, broken)
+		require.EqualValues(t, 1, left(t, lim, hostKey), "only the fifth returns")
+	})
+}
+
+// The true cost of a request replaces its bound.
+func TestTransportSettle(t *testing.T) {
+	for name, tc := range map[string]struct {
+		costs []int64 // passed to done
+		left  int64
+		err   string
+	}{
+		"less":     {costs: []int64{1}, left: 4},
+		"more":     {costs: []int64{4}, left: 1},
+		"too many": {costs: []int64{9}, left: 0},
+		"the same": {costs: []int64{3}, left: 2},
+		"twice":    {costs: []int64{2, 1}, left: 3},
+		"not":      {left: 2},
+		"negative": {costs: []int64{-1}, left: 2, err: "negative"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			var failure error
+			tr := &Transport{
+				Limiter: lim, Key: ByHost(perKey), Cost: func(*http.Request) int64 { return 3 },
+				Base:    roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, 200), nil }),
+				OnError: func(_ *http.Request, err error) { failure = err },
+				Settle: func(res *http.Response, done func(int64)) {
+					require.Equal(t, 200, res.StatusCode)
+					for _, cost := range tc.costs {
+						done(cost)
+					}
+				},
+			}
+			_, err := send(t, t.Context(), tr, "http://a")
+			require.NoError(t, err)
+			require.Equal(t, tc.left, left(t, lim, hostKey))
+			if tc.err != "" {
+				require.ErrorContains(t, failure, tc.err)
+			} else {
+				require.NoError(t, failure)
+			}
+		})
+	}
+	t.Run("at the end of the body, after a while", func(t *testing.T) {
+		lim, clock := newLimiter(t, nil)
+		var finish func(int64)
+		tr := &Transport{
+			Limiter: lim, Key: ByHost(perKey), Cost: func(*http.Request) int64 { return 5 },
+			Base:   roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, 200), nil }),
+			Settle: func(_ *http.Response, done func(int64)) { finish = done },
+		}
+		_, err := send(t, t.Context(), tr, "http://a")
+		require.NoError(t, err)
+		clock.pass(48 * time.Second)
+		spend(t, lim, hostKey, 4)
+		finish(1)
+		require.EqualValues(t, 0, left(t, lim, hostKey), "four are back already")
+	})
+}
+
+// Two Transports on one Limiter: of two holds, the longer one stays.
+func TestTransportHolds(t *testing.T) {
+	for _, first := range []time.Duration{time.Hour, time.Minute} {
+		clock := newTestClock()
+		lim, err := stint.New(stint.NewMemStore(), testLimits(t, nil), &stint.Options{Now: clock.now})
+		require.NoError(t, err)
+		defer lim.Close()
+		between := &betweenCalls{Limiter: lim}
+		asks := func(wait time.Duration) *Transport {
+			return &Transport{Limiter: between, Key: ByHost(perKey), Base: roundTrip(
+				func(r *http.Request) (*http.Response, error) {
+					res := answered(r, 429)
+					res.Header.Set("Retry-After", strconv.Itoa(int(wait.Seconds())))
+					return res, nil
+				})}
+		}
+		between.onBucket = func() { // another Transport obeys between two calls of this one
+			between.onBucket = nil
+			require.NoError(t, lim.Hold(hostKey, clock.now().Add(time.Hour)))
+		}
+		_, err = send(t, t.Context(), asks(first), "http://a")
+		require.NoError(t, err)
+		if between.onBucket != nil { // no such gap
+			_, err := lim.ExtendHold(hostKey, clock.now().Add(time.Hour))
+			require.NoError(t, err)
+		}
+		require.Equal(t, clock.now().Add(time.Hour).UnixNano(), heldUntil(t, lim, hostKey).UnixNano())
+	}
+}
+
+// betweenCalls is a Limiter that calls a function after Bucket has read.
+type betweenCalls struct {
+	*stint.Limiter
+	onBucket func()
+}
+
+func (b *betweenCalls) Bucket(key stint.Key) (stint.Bucket, error) {
+	found, err := b.Limiter.Bucket(key)
+	if f := b.onBucket; f != nil {
+		f()
+	}
+	return found, err
 }
 
 // slowStore has saves that wait. saving has room for one.

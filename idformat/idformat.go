@@ -1,9 +1,9 @@
-// Package idformat has the formats of ids that Boulder's rate limits use.
+// Package idformat provides the formats of ids that Boulder's rate limits use.
 //
-// They are for the ID and Override of a stint.NameSpec, in addition to
-// stint.AnyID, stint.Shared, stint.IPAddress and stint.Tuple. The errors of all
-// formats wrap stint.ErrInvalidID. These formats are in a package of their own
-// because Domain links the public suffix list.
+// Use them as the ID or Override of a stint.NameSpec, in addition to stint.AnyID,
+// stint.Shared, stint.IPAddress and stint.Tuple. The errors of all formats wrap
+// stint.ErrInvalidID. These formats are in a package of their own because Domain
+// links the public suffix list.
 package idformat
 
 import (

@@ -7,6 +7,11 @@
 //	burst       tokens in a full bucket, at least 1; it must refill within 100 years
 //	count       tokens that return in a period, at least 1 and at most 1 per nanosecond
 //	period      such as 180m, 2w or 1w2d12h: weeks, days of 24 hours, then a Go duration
+//	quota       tokens for each period of the calendar, instead of burst, count and period
+//	resets      hourly, daily, weekly (on Mondays), monthly or yearly; with quota
+//	zone        such as Europe/Berlin or +02:00; the default is UTC; with quota
+//	day-starts  such as 4h, if the day, and so the month, begins at four; with quota
+//	hour-starts such as 15m, with a quota that resets hourly
 //	durability  memory, flushed, leased or synced; optional
 //	queue       the most tokens that may queue, 0 for no bound; optional
 //	unlimited   true, alone or with ids: stint.Unlimited
@@ -17,23 +22,25 @@
 // several limits in common, such as those of a plan. It has a name, which
 // appears only in error texts, and limits without ids of their own:
 //
-//   - group: pro
-//     ids: [key-1, {id: key-2, comment: until March}]
-//     limits:
-//     PerMinute: {burst: 100, count: 100, period: 1m}
-//     PerDay: {unlimited: true}
+//	# overrides.yml
+//	- group: pro
+//	  ids: [key-1, {id: key-2, comment: until March}]
+//	  limits:
+//	    PerMinute: {burst: 100, count: 100, period: 1m}
+//	    PerDay: {unlimited: true}
 //
-// An id may be in several groups if these have no label in common. Boulder can
-// read a file that has no groups, and none of the keys and spellings that only
-// stint has. These are durability, queue, unlimited, blocked, the days and weeks
-// of a period, and ids that are not mappings.
+// An id may be in several groups if these have no label in common.
+//
+// Boulder can read a file unless it uses what only stint knows: groups, the keys
+// quota, resets, zone, day-starts, hour-starts, durability, queue, unlimited and
+// blocked, days and weeks in a period, and ids that are not mappings.
 //
 // A limit that the files do not configure is off, even if its stint.NameSpec
-// has a Limit. Every mistake is reported at once, with its file and line.
-// Mistakes include labels that the program does not declare, unknown keys, and
-// ids that are not of the declared format. They also include floors that
-// together promise more than their total has. A floor is the Floor of a
-// stint.NameSpec, and its total is the Parent.
+// has a Limit. All mistakes are reported together, each with its file and line.
+// Mistakes include labels that the program does not declare, unknown keys, ids
+// that do not have the declared format, and floors that together promise more
+// than their total has. A floor is the Floor of a stint.NameSpec, and its total
+// is the Parent.
 package limitsfile
 
 import (

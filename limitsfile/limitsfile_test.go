@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	_ "time/tzdata" // for machines without a database of time zones
 
 	"github.com/stretchr/testify/require"
 
@@ -100,6 +101,12 @@ func TestLoadedLimits(t *testing.T) {
 	orders := stint.Limit{Burst: 300, Count: 300, Period: 3 * time.Hour, Queue: 50, Durability: stint.Leased}
 	moreOrders := stint.Limit{Burst: 300, Count: 600, Period: 3 * time.Hour, Durability: stint.Synced}
 	twice := stint.Limit{Burst: 2, Count: 2, Period: 3 * time.Hour}
+	quota := func(text string, level stint.Durability) stint.Limit {
+		l, err := stint.ParseLimit(text)
+		require.NoError(t, err)
+		l.Durability = level
+		return l
+	}
 	every := func(period time.Duration) stint.Limit { return stint.Limit{Burst: 1, Count: 1, Period: period} }
 	for _, tc := range []struct {
 		defaults, overrides string
@@ -133,6 +140,11 @@ func TestLoadedLimits(t *testing.T) {
 		{"", "_groups", stint.Name(6).Key("4"), orders},
 		{"", "_groups", stint.Name(7).Key("2:example.com"), stint.Limit{}},
 		{"", "_groups", stint.Name(1).Key("10.0.0.7"), stint.Blocked},
+		{"_calendar", "_calendar", stint.Name(1).Key("10.0.0.1"), quota("50/day@America/Los_Angeles", 0)},
+		{"_calendar", "_calendar", stint.Name(6).Key("9"), quota("1000/month@Europe/Berlin from 4h", stint.Leased)},
+		{"_calendar", "_calendar", stint.Name(6).Key("1"), quota("20/week@+05:30", 0)},
+		{"_calendar", "_calendar", stint.Name(6).Key("2"), quota("1000000000000/year", 0)},
+		{"_calendar", "_calendar", stint.Name(9).Key(""), quota("7/hour from 15m", 0)},
 	} {
 		ls, err := Load(names, dir+"ok_defaults"+tc.defaults+".yml", dir+"ok_overrides"+tc.overrides+".yml")
 		require.NoError(t, err)

@@ -2,6 +2,7 @@ package limitsfile
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,10 +10,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/calendar"
 	"github.com/stint-go/stint/internal/spell"
 )
 
@@ -194,6 +197,7 @@ func (r *reader) name(label *yaml.Node) (name stint.Name, declared bool) {
 // the ids, or nil if there is none.
 func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, ids *yaml.Node) {
 	required, optional := []string{"burst", "count", "period"}, []string{"durability", "queue", "unlimited", "blocked"}
+	ofCalendar := []string{"quota", "resets", "zone", "day-starts", "hour-starts"}
 	if override {
 		required = append(required, "ids")
 	}
@@ -220,6 +224,7 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 			want = spell.WantDurability
 		case field == "queue":
 			l.Queue, err = integer(value)
+		case slices.Contains(ofCalendar, field): // see quota
 		case field == "ids" && override:
 			ids = value
 		case field == "unlimited" || field == "blocked":
@@ -229,7 +234,7 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 			}
 		default:
 			r.failNode(key, label.Value, "unknown key %s, want %s",
-				spell.Quote(field), list(append(required, optional...)))
+				spell.Quote(field), list(slices.Concat(required, optional, ofCalendar)))
 			continue
 		}
 		given[key.Value] = value
@@ -239,7 +244,7 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 		}
 	}
 	if only != nil {
-		for _, field := range append(required[:3:3], optional...) {
+		for _, field := range slices.Concat(required[:3], optional, ofCalendar) {
 			if _, ok := given[field]; ok && field != only.Value {
 				r.failNode(only, label.Value, "%s and %s exclude each other", only.Value, field)
 			}
@@ -249,6 +254,8 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 			l = stint.Blocked
 		}
 		required = required[3:]
+	} else if r.quota(label, given, &l) {
+		required = append([]string{"quota", "resets"}, required[3:]...)
 	}
 	for _, field := range required {
 		if _, ok := given[field]; !ok {
@@ -256,11 +263,76 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 		}
 	}
 	for _, wrong := range mistakes(l) {
-		if value := given[wrong.Field]; value != nil {
+		if value := given[wrong.Field]; value != nil && (!l.FollowsCalendar() || wrong.Field == "quota") {
 			r.fail(value.Line, label.Value, wrong)
 		}
 	}
 	return l, ids
+}
+
+// periods are the values of the key resets.
+var periods = map[string]func(int64, *time.Location) stint.Limit{
+	"hourly": stint.EachHour, "daily": stint.EachDay, "weekly": stint.EachWeek, "monthly": stint.EachMonth,
+	"yearly": stint.EachYear,
+}
+
+// quota reads a quota that follows the calendar into l. It returns false if no
+// key is one of such a quota.
+func (r *reader) quota(label *yaml.Node, given map[string]*yaml.Node, l *stint.Limit) bool {
+	at := func(field string) *yaml.Node { return given[field] }
+	first := cmp.Or(at("quota"), at("resets"), at("zone"), at("day-starts"), at("hour-starts"))
+	if first == nil {
+		return false
+	}
+	for _, field := range []string{"burst", "count", "period", "queue"} {
+		if node, ok := given[field]; ok {
+			r.fail(cmp.Or(node, first).Line, label.Value, fmt.Errorf("a quota that follows the calendar has no %s", field))
+		}
+	}
+	wrong := func(node *yaml.Node, field, want string) {
+		r.failNode(node, label.Value, "%s is %s, want %s", field, describe(node), want)
+	}
+	var err error
+	n, zone, start := int64(1), time.UTC, time.Duration(0)
+	if node := at("quota"); node != nil {
+		if n, err = integer(node); err != nil {
+			wrong(node, "quota", spell.WantInteger)
+			n = 1
+		}
+	}
+	each := stint.EachDay
+	if node := at("resets"); node != nil {
+		if each = periods[node.Value]; each == nil {
+			wrong(node, "resets", "hourly, daily, weekly, monthly or yearly")
+			each = stint.EachDay
+		}
+		unit, most := "day-starts", 24*time.Hour
+		if node.Value == "hourly" {
+			unit, most = "hour-starts", time.Hour
+		}
+		for _, field := range []string{"day-starts", "hour-starts"} {
+			node := at(field)
+			switch {
+			case node == nil:
+			case field != unit:
+				r.fail(node.Line, label.Value, fmt.Errorf("%s is not for a quota that resets %s", field, at("resets").Value))
+			default:
+				if start, err = spell.Period(node.Value); err != nil || start >= most {
+					wrong(node, field, "a duration such as 4h or 30m, less than "+spell.ShortPeriod(most))
+					start = 0
+				}
+			}
+		}
+	}
+	if node := at("zone"); node != nil {
+		if zone, err = calendar.Zone(node.Value); err != nil {
+			r.fail(node.Line, label.Value, err)
+		}
+	}
+	durability := l.Durability
+	*l = each(n, zone).StartingAt(start)
+	l.Durability = durability
+	return true
 }
 
 // mistakes returns the fields of a limit that are out of range.
@@ -310,7 +382,7 @@ func (r *reader) override(name stint.Name, label string, l stint.Limit, given []
 	file := r.file
 	ids := make([]stint.OverrideID, 0, len(given))
 	for _, g := range given {
-		canonical, err := r.names.OverrideID(name, g.id.Value)
+		canonical, err := r.names.CanonicalOverride(name, g.id.Value)
 		if err != nil {
 			r.failNode(g.id, label, "%w", err)
 			continue

@@ -95,7 +95,7 @@ PerUser: {burst: 1, count: 1, period: 1s}
 		`overrides:10: TenantFloor: the burst for "globex" is 900, above that of the ceiling, Tenant: 50`,
 		`overrides:10: TenantFloor: the rate for "globex", 400/1s, is above that of the ceiling, Tenant: 100/1s`,
 		`defaults:2: Total: the bursts of the floors of Tenant and Batch add up to 1910: want less than its burst, 1000`,
-		`defaults:2: Total: the floors of Tenant and Batch add up to 1449.99988 a second: want no more than its 1000/1s`,
+		`defaults:2: Total: the floors of Tenant and Batch add up to 1450/1s: want no more than its 1000/1s`,
 	}, lines(err))
 	var wrong *stint.ConfigError
 	require.True(t, errors.As(err, &wrong))

@@ -82,7 +82,7 @@ func TestStructuredFields(t *testing.T) {
 		for i := range labels {
 			rules = append(rules, httplimit.Rule{Key: httplimit.ByIP(stint.Name(i + 1))})
 		}
-		url := serve(t, httplimit.New(lim, &httplimit.Options{PartitionKey: pk}, rules...)(ok))
+		url := serve(t, httplimit.Middleware(lim, &httplimit.Options{PartitionKey: pk}, rules...)(ok))
 		for range 25 {
 			res, _ := get(t, url)
 			policies, err := httpsfv.UnmarshalList(res.Header.Values("RateLimit-Policy"))
@@ -146,7 +146,7 @@ func TestPrometheus(t *testing.T) {
 	for i := range labels {
 		rules = append(rules, httplimit.Rule{Key: httplimit.ByIP(stint.Name(i + 1))})
 	}
-	url := serve(t, httplimit.New(lim, &httplimit.Options{Observers: []httplimit.Observer{status.Observer()}},
+	url := serve(t, httplimit.Middleware(lim, &httplimit.Options{Observers: []httplimit.Observer{status.Observer()}},
 		rules...)(ok))
 	for range 3 {
 		get(t, url)
@@ -176,9 +176,9 @@ func TestPrometheus(t *testing.T) {
 func TestChi(t *testing.T) {
 	lim := limiter(t, func(int) stint.Limit { return stint.PerHour(2) })
 	r := chi.NewRouter()
-	r.Use(httplimit.New(lim, nil, httplimit.Rule{Pattern: "/users/{id}", Key: httplimit.ByPathValue(2, "id")}))
+	r.Use(httplimit.Middleware(lim, nil, httplimit.Rule{Pattern: "/users/{id}", Key: httplimit.ByPathValue(2, "id")}))
 	r.Route("/orders", func(r chi.Router) {
-		r.With(httplimit.New(lim, nil, httplimit.Rule{Key: httplimit.ByPathValue(3, "order")})).Get("/{order}", ok)
+		r.With(httplimit.Middleware(lim, nil, httplimit.Rule{Key: httplimit.ByPathValue(3, "order")})).Get("/{order}", ok)
 	})
 	r.Get("/users/{user}", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, chi.URLParam(r, "user")) })
 	twice(t, serve(t, r))
@@ -187,7 +187,7 @@ func TestChi(t *testing.T) {
 func TestGorilla(t *testing.T) {
 	lim := limiter(t, func(int) stint.Limit { return stint.PerHour(2) })
 	r := mux.NewRouter()
-	r.Use(httplimit.New(lim, nil,
+	r.Use(httplimit.Middleware(lim, nil,
 		httplimit.Rule{Pattern: "/users/{id}", Key: httplimit.ByPathValue(2, "id")},
 		httplimit.Rule{Pattern: "/orders/", Key: func(r *http.Request) (stint.Key,
 			error) {

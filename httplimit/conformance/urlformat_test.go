@@ -38,7 +38,7 @@ func TestURLFormat(t *testing.T) {
 		return limiter
 	}
 
-	around := httplimit.New(open(), nil, httplimit.Rule{
+	around := httplimit.Middleware(open(), nil, httplimit.Rule{
 		Pattern: "POST /login", Key: httplimit.ByIP(logins),
 	})
 	r := chi.NewRouter()
@@ -46,7 +46,7 @@ func TestURLFormat(t *testing.T) {
 	r.Post("/login", login)
 	require.Equal(t, []int{200, 200}, statuses(around(r)), "the pitfall")
 
-	limit := httplimit.New(open(), nil, httplimit.Rule{Key: httplimit.ByIP(logins)})
+	limit := httplimit.Middleware(open(), nil, httplimit.Rule{Key: httplimit.ByIP(logins)})
 	r = chi.NewRouter()
 	r.Use(middleware.URLFormat)
 	r.With(limit).Post("/login", login)

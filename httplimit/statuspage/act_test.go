@@ -46,13 +46,13 @@ func TestPageActions(t *testing.T) {
 		left     int64
 		held     time.Duration
 	}{
-		{"reset=", []string{"Reset 192.0.2.1?", "address · 5 per minute", "0 of 5 left, full in 1\u202fmin",
+		{"reset=", []string{"Reset <bdi>192.0.2.1</bdi>?", "address · 5 per minute", "0 of 5 left, full in 1\u202fmin",
 			"A reset fills the bucket and ends its hold."}, 5, 0},
-		{"for=24h&hold=", []string{"Hold 192.0.2.1?", "5 of 5 left</p>", `<option value="24h" selected>`}, 5, 24 * time.Hour},
+		{"for=24h&hold=", []string{"Hold <bdi>192.0.2.1</bdi>?", "5 of 5 left</p>", `<option value="24h" selected>`}, 5, 24 * time.Hour},
 		{"for=15m&hold=", []string{"Held until 2001-09-10 01:46 UTC, for 24\u202fh more", "It replaces the hold"}, 5,
 			15 * time.Minute},
-		{"end=", []string{"End the hold of 192.0.2.1?", "The bucket keeps the tokens that it has."}, 5, 0},
-		{"for=1h&hold=", []string{"Hold 192.0.2.1?"}, 5, time.Hour},
+		{"end=", []string{"End the hold of <bdi>192.0.2.1</bdi>?", "The bucket keeps the tokens that it has."}, 5, 0},
+		{"for=1h&hold=", []string{"Hold <bdi>192.0.2.1</bdi>?"}, 5, time.Hour},
 		{"reset=", []string{"Held until 2001-09-09 02:46 UTC, for 1\u202fh more"}, 5, 0},
 	} {
 		left, held := func() int64 { b, _ := lim.Bucket(client); return b.Remaining }(), heldFor()

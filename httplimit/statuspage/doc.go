@@ -35,6 +35,9 @@
 //	  burst, count, period_seconds, queue, durability    (each optional)
 //	  overrides                       ids with a limit of their own (optional)
 //	  holds, waiting
+//	  in_flight, in_flight_peak       requests with a place now, over all buckets,
+//	                                  and the most of one bucket since the start
+//	  in_flight_denied                requests without a place that were observed
 //	  allowed, denied, errors         counts since the Limiter was opened
 //	  shadow_denials                  Shadow rules have denied too
 //	  allowed_per_second, denied_per_second, slot_seconds

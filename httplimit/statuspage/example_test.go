@@ -24,7 +24,7 @@ func ExampleNew() {
 	defer limiter.Close()
 
 	status := statuspage.New(limiter, &statuspage.Options{Title: "Our API"})
-	limit := httplimit.New(limiter, &httplimit.Options{Observers: []httplimit.Observer{status.Observer()}},
+	limit := httplimit.Middleware(limiter, &httplimit.Options{Observers: []httplimit.Observer{status.Observer()}},
 		httplimit.Rule{Key: httplimit.ByIP(1)})
 	mux := http.NewServeMux()
 	mux.Handle("/status", status) // a real program lets only operators see it

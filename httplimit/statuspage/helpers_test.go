@@ -73,7 +73,7 @@ func newLimiter(t *testing.T, store stint.Store, others map[stint.Name]stint.Lim
 // middleware of rules, and returns the last status.
 func asker(p *Page, rules ...httplimit.Rule) func(times int, key string) int {
 	opts := &httplimit.Options{Observers: []httplimit.Observer{p.Observer()}}
-	h := httplimit.New(p.lim, opts, rules...)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	h := httplimit.Middleware(p.lim, opts, rules...)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	return func(times int, key string) int {
 		var w *httptest.ResponseRecorder
 		for range times {
@@ -119,7 +119,7 @@ func allowed(key stint.Key) []httplimit.Decision { return decided(key, true) }
 func denied(key stint.Key) []httplimit.Decision  { return decided(key, false) }
 
 func decided(key stint.Key, ok bool) []httplimit.Decision {
-	return []httplimit.Decision{{Decision: stint.Decision{Key: key, Allowed: ok}, Cost: 1}}
+	return []httplimit.Decision{{Decision: stint.Decision{Key: key, Allowed: ok}, RuleKey: key, Cost: 1}}
 }
 
 // faultyStore is a MemStore with calls replaced.

@@ -198,6 +198,8 @@ func waitText(s float64) string {
 	switch {
 	case n <= 0:
 		return "now"
+	case n >= time.Duration(math.MaxInt64).Seconds(): // stint.Blocked
+		return "never"
 	case n >= 48*3600:
 		n, unit = n/86400, "d"
 	case n >= 3600:
@@ -218,6 +220,9 @@ func limitText(l stint.Limit) string {
 		return "no limit"
 	case stint.Blocked:
 		return "blocked"
+	}
+	if l.FollowsCalendar() {
+		return countText(l.Count) + " " + l.Resets()
 	}
 	period := l.Period.String()
 	for _, unit := range []struct {

@@ -27,7 +27,7 @@ type Options struct {
 
 // A Page is an http.Handler that shows what the limits of a Limiter do.
 type Page struct {
-	lim     *stint.Limiter
+	lim     stint.Operator
 	opts    Options
 	secret  []byte      // of the digits that stand for ids
 	sealer  cipher.AEAD // of tokens
@@ -43,12 +43,13 @@ type Page struct {
 	made     *report            // the last report
 	madeAt   time.Time
 
-	mu     sync.Mutex // guards the rest; requests wait for it
-	looked time.Time  // time of the sample in before; sampling is held to write it
-	spent  map[stint.Name]*topK
-	denied map[stint.Name]*topK
-	shadow map[stint.Name]bool              // Shadow rules have denied
-	early  map[stint.Name]*stint.LimitStats // observed in the second after looked
+	mu       sync.Mutex // guards the rest; requests wait for it
+	looked   time.Time  // time of the sample in before; sampling is held to write it
+	spent    map[stint.Name]*topK
+	denied   map[stint.Name]*topK
+	shadow   map[stint.Name]bool              // Shadow rules have denied
+	inFlight map[stint.Name]*inFlightReport   // peaks and denials
+	early    map[stint.Name]*stint.LimitStats // observed in the second after looked
 }
 
 // New returns a page about a Limiter. Nil options mean the defaults. It panics
@@ -69,24 +70,29 @@ type Page struct {
 // Denials by Shadow rules are counted as denials, and the page says so. The
 // list of the buckets that are denied most leaves them out.
 //
+// lim is a *stint.Limiter, or a *hostlimit.Limiter: then the page shows the
+// buckets and the counts that all processes share, under the limits of this one.
+// The counts begin anew when another process takes the file over.
+//
 // The page shows ids, and may reset and hold buckets. Serve it only to operators
 // who may do that.
-func New(lim *stint.Limiter, opts *Options) *Page {
+func New(lim stint.Operator, opts *Options) *Page {
 	if lim == nil {
 		panic("statuspage: New: no limiter")
 	}
 	p := &Page{
-		lim:     lim,
-		secret:  make([]byte, 32),
-		sealer:  newSealer(),
-		origin:  http.NewCrossOriginProtection(),
-		started: lim.Now(),
-		before:  lim.Stats().Limits,
-		charts:  make(map[stint.Name]*series),
-		spent:   make(map[stint.Name]*topK),
-		denied:  make(map[stint.Name]*topK),
-		shadow:  make(map[stint.Name]bool),
-		early:   make(map[stint.Name]*stint.LimitStats),
+		lim:      lim,
+		secret:   make([]byte, 32),
+		sealer:   newSealer(),
+		origin:   http.NewCrossOriginProtection(),
+		started:  lim.Now(),
+		before:   lim.Stats().Limits,
+		charts:   make(map[stint.Name]*series),
+		spent:    make(map[stint.Name]*topK),
+		denied:   make(map[stint.Name]*topK),
+		shadow:   make(map[stint.Name]bool),
+		inFlight: make(map[stint.Name]*inFlightReport),
+		early:    make(map[stint.Name]*stint.LimitStats),
 	}
 	if opts != nil {
 		p.opts = *opts

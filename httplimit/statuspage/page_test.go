@@ -2,8 +2,12 @@ package statuspage
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
+	_ "time/tzdata" // for machines without a database of time zones
 
 	"github.com/stretchr/testify/require"
 
@@ -83,4 +87,64 @@ func TestTexts(t *testing.T) {
 	for v, want := range map[float64]float64{0: 0.1, 0.3: 0.5, 101: 200, 1000: 1000} {
 		require.Equal(t, want, niceCeil(v))
 	}
+}
+
+// The bucket of a quota that follows the calendar is shown with the instant at
+// which it resets, and is full without one.
+func TestPageCalendar(t *testing.T) {
+	pacific, err := time.LoadLocation("America/Los_Angeles")
+	require.NoError(t, err)
+	lim, clock := newLimiter(t, nil, map[stint.Name]stint.Limit{perAddress: stint.EachMonth(5, pacific)})
+	p := New(lim, &Options{AllowReset: true})
+	search := func() string { return get(p, "?id="+client.ID).Body.String() }
+	const what = "</span> · 5 on the first of each month at 00:00 America/Los_Angeles</p>\n"
+	require.Contains(t, search(), what+"<p>5 of 5 left</p>")
+	require.Equal(t, 200, asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(2, ""))
+	require.Contains(t, search(), what+"<p>3 of 5 left, resets 2001-10-01 00:00 PDT</p>")
+
+	clock.pass(time.Second) // a report is at most that old
+	l := p.report().limit("address")
+	require.Equal(t, "5/month@America/Los_Angeles", l.Limit)
+	require.Len(t, l.Fullest, 1)
+	untilReset := time.Date(2001, 10, 1, 0, 0, 0, 0, pacific).Sub(clock.now()).Seconds()
+	l.Fullest[0].bucketID = bucketID{}
+	require.Equal(t, bucketReport{Burst: 5, Remaining: 3, ResetAfter: untilReset}, l.Fullest[0])
+	require.Contains(t, get(p, "").Body.String(), "<td>3 of 5</td><td>23\u202fd</td>")
+	require.Contains(t, get(p, "").Body.String(), `<p class="what">5 on the first of each month at 00:00 America/Los_Angeles`)
+
+	clock.pass(time.Duration(untilReset) * time.Second)
+	require.Contains(t, search(), what+"<p>5 of 5 left</p>")
+	clock.pass(time.Second)
+	require.Empty(t, p.report().limit("address").Fullest)
+}
+
+// Requests in flight are shown: now, at most, and denied.
+func TestPageInFlight(t *testing.T) {
+	lim, _ := newLimiter(t, nil, nil)
+	p := New(lim, nil)
+	entered, release := make(chan bool), make(chan bool)
+	h := httplimit.Middleware(lim, &httplimit.Options{Observers: []httplimit.Observer{p.Observer()}},
+		httplimit.Rule{Key: httplimit.ByIP(perAddress), InFlight: 2})(http.HandlerFunc(
+		func(http.ResponseWriter, *http.Request) {
+			entered <- true
+			<-release
+		}))
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() { h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)) })
+		<-entered
+	}
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	require.Contains(t, get(p, "/").Body.String(), `2 now</span>, at most 2 of one bucket, <span class="d">1 denied`)
+	require.Contains(t, get(p, "/?format=prometheus").Body.String(), `stint_in_flight_requests{limit="address"} 2`)
+	close(release)
+	wg.Wait()
+}
+
+// The numbers of a list have columns of their own width, and an id cannot
+// reverse the text beside it.
+func TestPageCSS(t *testing.T) {
+	require.NotContains(t, pageCSS, "table-layout: fixed", "numbers ran into each other")
+	require.Regexp(t, `th, td \{ padding: \.3rem 0 \.3rem \.9rem;`, pageCSS)
+	require.Regexp(t, `\.id \{ unicode-bidi: isolate;`, pageCSS)
 }

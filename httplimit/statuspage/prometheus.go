@@ -38,6 +38,15 @@ func writePrometheus(w io.Writer, rep *report) {
 		fmt.Fprintf(&b, "stint_waiting_requests{limit=%s} %d\n", labelText(l.Label), l.Waiting)
 	}
 
+	metric("stint_in_flight_requests", "gauge", "Requests that have a place in flight.")
+	for _, l := range rep.Limits {
+		fmt.Fprintf(&b, "stint_in_flight_requests{limit=%s} %d\n", labelText(l.Label), l.InFlight)
+	}
+	metric("stint_in_flight_denied_total", "counter", "Requests that found no place in flight.")
+	for _, l := range rep.Limits {
+		fmt.Fprintf(&b, "stint_in_flight_denied_total{limit=%s} %d\n", labelText(l.Label), l.InFlightDenied)
+	}
+
 	metric("stint_build_info", "gauge", "Always 1; the labels have the versions.")
 	fmt.Fprintf(&b, "stint_build_info{version=%s,goversion=%s} 1\n", labelText(rep.Version), labelText(rep.Go))
 

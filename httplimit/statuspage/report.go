@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
 )
 
 // report is everything that the page shows. Its JSON is ?format=json.
@@ -65,6 +66,7 @@ type limitReport struct {
 	Errors  int64 `json:"errors"`
 	Shadow  bool  `json:"shadow_denials"` // Shadow rules have denied too
 	heldCounts
+	inFlightReport
 
 	AllowedPerSecond float64   `json:"allowed_per_second"` // in the last slot
 	DeniedPerSecond  float64   `json:"denied_per_second"`
@@ -76,6 +78,13 @@ type limitReport struct {
 	MostDenied []bucketReport `json:"most_denied"`
 
 	limit stint.Limit // zero without a default
+}
+
+// inFlightReport has the requests of rules with InFlight that the page observes.
+type inFlightReport struct {
+	InFlight       int64 `json:"in_flight"`      // now, over all buckets
+	InFlightPeak   int64 `json:"in_flight_peak"` // most of one bucket since the start
+	InFlightDenied int64 `json:"in_flight_denied"`
 }
 
 type bucketReport struct {
@@ -99,7 +108,7 @@ func (p *Page) report() *report {
 		return p.made
 	}
 	st := p.lim.Stats()
-	p.sampleLocked(now, st.Limits)
+	p.sampleLocked(now, st)
 	p.describeLocked()
 	f, c := st.Flush, st.Commit
 	rep := &report{
@@ -115,12 +124,17 @@ func (p *Page) report() *report {
 		rep.Healthy, rep.Problem = false, p.errorText(err)
 	}
 	held := p.heldLocked(rep)
+	running := make(map[stint.Name]int64)
+	for r := range httplimit.InFlightOf(p.lim) {
+		running[r.Key.Name] += r.Running
+	}
 	for name, c := range st.Limits {
 		if _, declared := p.names[name]; !declared { // no longer, so it has no label
 			continue
 		}
 		l := p.limitLocked(name, c, now)
 		l.Holds, l.Waiting = entry(held, name).Holds, entry(held, name).Waiting
+		l.InFlight = running[name]
 		rep.AllowedPerSecond += l.AllowedPerSecond
 		rep.DeniedPerSecond += l.DeniedPerSecond
 		rep.Limits = append(rep.Limits, l)
@@ -181,6 +195,7 @@ func (p *Page) limitLocked(name stint.Name, c stint.LimitStats, now time.Time) l
 	p.mu.Lock()
 	denied, spent := entry(p.denied, name).counts(now), entry(p.spent, name).counts(now)
 	l.Shadow = p.shadow[name]
+	l.inFlightReport = *entry(p.inFlight, name)
 	p.mu.Unlock()
 	times := make(map[stint.Key]int64, len(denied))
 	for i, d := range denied {
@@ -214,7 +229,11 @@ func (p *Page) bucket(key stint.Key) (bucketReport, bool) {
 	reset := d.ResetAfter
 	if d.Allowed { // Check reports the state after a spend
 		b.Remaining++
-		reset -= d.Limit.Interval()
+		if !d.Limit.FollowsCalendar() {
+			reset -= d.Limit.Interval()
+		} else if b.Remaining >= d.Limit.Burst {
+			reset = 0
+		}
 	}
 	b.RetryAfter, b.ResetAfter = d.RetryAfter.Seconds(), max(0, reset, d.RetryAfter).Seconds()
 	return b, true

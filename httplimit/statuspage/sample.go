@@ -19,7 +19,7 @@ func (p *Page) Observer() httplimit.Observer {
 func (p *Page) observe(_ *http.Request, ds []httplimit.Decision) {
 	now := p.lim.Now()
 	if p.count(now, ds) && p.sampling.TryLock() {
-		p.sampleLocked(now, p.lim.Stats().Limits)
+		p.sampleLocked(now, p.lim.Stats())
 		p.sampling.Unlock()
 	}
 }
@@ -32,18 +32,25 @@ func (p *Page) count(now time.Time, ds []httplimit.Decision) (due bool) {
 	due = now.Sub(p.looked) >= time.Second
 	for i := range ds {
 		d := &ds[i]
-		name := d.Key.Name
+		name := d.RuleKey.Name
+		if d.InFlight.Limit != 0 {
+			f := entry(p.inFlight, name)
+			f.InFlightPeak = max(f.InFlightPeak, d.InFlight.Running)
+			if d.InFlight.Denied {
+				f.InFlightDenied++
+			}
+		}
 		switch {
 		case d.Allowed && d.After:
 			continue
 		case d.Allowed:
-			entry(p.spent, name).add(now, d.Key, d.Cost)
+			entry(p.spent, name).add(now, d.RuleKey, d.Cost)
 		default:
-			entry(p.spent, name).add(now, d.Key, 0)
+			entry(p.spent, name).add(now, d.RuleKey, 0)
 			if d.Shadow {
 				p.shadow[name] = true
 			} else {
-				entry(p.denied, name).add(now, d.Key, 1)
+				entry(p.denied, name).add(now, d.RuleKey, 1)
 			}
 		}
 		if due {
@@ -62,9 +69,9 @@ func (p *Page) count(now time.Time, ds []httplimit.Decision) (due bool) {
 // that was less than a second ago. Observed decisions in the second after the
 // last sample are added to that second. The others are spread over the time
 // since then. The caller holds sampling.
-func (p *Page) sampleLocked(now time.Time, counts map[stint.Name]stint.LimitStats) {
-	from := p.looked
-	if now.Sub(from) < time.Second {
+func (p *Page) sampleLocked(now time.Time, st stint.Stats) {
+	from, counts := p.looked, st.Limits
+	if now.Sub(from) < time.Second || st.Err != nil {
 		return
 	}
 	p.mu.Lock()
@@ -73,6 +80,9 @@ func (p *Page) sampleLocked(now time.Time, counts map[stint.Name]stint.LimitStat
 	p.mu.Unlock()
 	for name, c := range counts {
 		before, e, chart := p.before[name], entry(observed, name), entry(p.charts, name)
+		if c.Allowed < before.Allowed || c.Denied < before.Denied { // another process has taken the file over
+			before = stint.LimitStats{}
+		}
 		allowed, denied := c.Allowed-before.Allowed, c.Denied-before.Denied
 		// The observer sees checks too, which the Limiter does not count.
 		earlyAllowed, earlyDenied := min(e.Allowed, allowed), min(e.Denied, denied)

@@ -19,7 +19,7 @@ type bucketState struct {
 	bucketID
 	Label, Limit     string // Limit in words
 	Burst, Remaining int64
-	FullIn           float64   // seconds
+	Full             string    // when it is full, in words; "" if it is
 	HeldUntil        time.Time // zero if it is not held
 	HeldFor          float64   // seconds
 
@@ -55,7 +55,12 @@ func (p *Page) state(key stint.Key) (bucketState, bool) {
 	}
 	s := bucketState{
 		bucketID: p.bucketID(key), Label: p.lim.Limits().Names()[key.Name].Label, Limit: limitText(b.Limit),
-		Burst: b.Limit.Burst, Remaining: b.Remaining, FullIn: b.ResetAfter.Seconds(), limit: b.Limit,
+		Burst: b.Limit.Burst, Remaining: b.Remaining, limit: b.Limit,
+	}
+	if _, resets := b.Limit.PeriodAt(p.lim.Now()); b.ResetAfter > 0 && !resets.IsZero() {
+		s.Full = "resets " + resets.Format("2006-01-02 15:04 MST")
+	} else if b.ResetAfter > 0 {
+		s.Full = "full in " + waitText(b.ResetAfter.Seconds())
 	}
 	if !b.HeldUntil.IsZero() {
 		s.HeldUntil, s.HeldFor = b.HeldUntil.UTC(), b.HeldUntil.Sub(p.lim.Now()).Seconds()

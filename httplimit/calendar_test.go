@@ -1,0 +1,173 @@
+package httplimit
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+	_ "time/tzdata" // for machines without a database of time zones
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// TestTransportCalendar is a client of an API that admits 100 requests each day
+// and begins its days at midnight Pacific, over a year with both changes of the
+// clock.
+func TestTransportCalendar(t *testing.T) {
+	const quota = 100
+	pacific, err := time.LoadLocation("America/Los_Angeles")
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{
+			perKey: stint.EachDay(quota, pacific),
+		}), &stint.Options{FlushInterval: 24 * time.Hour})
+		require.NoError(t, err)
+		defer lim.Close()
+		used, refused := make(map[string]int), 0
+		api := roundTrip(func(r *http.Request) (*http.Response, error) {
+			today := time.Now().In(pacific).Format(time.DateOnly)
+			if used[today] == quota {
+				refused++
+				return answered(r, http.StatusTooManyRequests), nil
+			}
+			used[today]++
+			return answered(r, http.StatusOK), nil
+		})
+		tr := &Transport{Limiter: lim, Key: ByHost(perKey), Wait: true, Base: api}
+		first := time.Now() // 1 January 2000 in UTC
+		rng := rand.New(rand.NewPCG(6, 1))
+		sent := 0
+		for ; time.Since(first) < 366*24*time.Hour; sent++ {
+			res, err := send(t, t.Context(), tr, "http://a")
+			require.NoError(t, err)
+			require.Equal(t, http.StatusOK, res.StatusCode)
+			<-time.After(time.Duration(rng.Int64N(int64(20 * time.Minute))))
+		}
+		require.Zero(t, refused)
+		days := len(used) - 2 // the first one and the last one are not whole
+		total := 0
+		for day, n := range used {
+			if day != first.In(pacific).Format(time.DateOnly) && day != time.Now().In(pacific).Format(time.DateOnly) {
+				total += n
+			}
+		}
+		share := float64(total) / float64(days*quota)
+		t.Logf("%d days, %d requests, 0 refused, %.4f %% of the quota used", days, sent, 100*share)
+		require.GreaterOrEqual(t, share, 0.999)
+	})
+}
+
+// The fields are exact for a quota that follows the calendar: the length of this
+// period, and the time until it ends.
+func TestHeadersCalendar(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	require.NoError(t, err)
+	clock := newTestClock()
+	lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{
+		perAddress: stint.EachDay(5, berlin),
+	}), &stint.Options{Now: clock.now})
+	require.NoError(t, err)
+	defer lim.Close()
+	h := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	request := func(h http.Handler) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		return w
+	}
+	for _, c := range []struct {
+		at, policy, state string
+	}{
+		{"2027-03-27T12:00:00+01:00", `"address";q=5;w=86400`, `"address";r=4;t=43200`},
+		{"2027-03-28T00:00:00+01:00", `"address";q=5;w=82800`, `"address";r=4;t=82800`}, // a day of 23 hours
+		{"2027-03-28T23:59:59.5+02:00", `"address";q=5;w=82800`, `"address";r=3;t=1`},
+		{"2027-10-31T00:00:00+02:00", `"address";q=5;w=90000`, `"address";r=4;t=90000`}, // and one of 25
+	} {
+		at, err := time.Parse(time.RFC3339Nano, c.at)
+		require.NoError(t, err)
+		clock.pass(at.Sub(clock.now()))
+		w := request(h)
+		require.Equal(t, []string{c.policy, c.state}, []string{w.Header().Get("RateLimit-Policy"), w.Header().Get("RateLimit")})
+	}
+	for range 4 {
+		request(h)
+	}
+	w := request(h)
+	require.Equal(t, http.StatusTooManyRequests, w.Code)
+	require.Equal(t, `"address";r=0;t=90000`, w.Header().Get("RateLimit"))
+	require.Equal(t, "90000", w.Header().Get("Retry-After"))
+
+	// The day has 25 hours, and ends before the answer begins.
+	clock.pass(24 * time.Hour)
+	require.NoError(t, lim.Reset(perAddress.Key("192.0.2.1")))
+	w = request(Middleware(lim, nil, Rule{Key: ByIP(perAddress), RefundStatus: Statuses(500)})(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { clock.pass(2 * time.Hour) })))
+	require.Equal(t, `"address";q=5;w=90000`, w.Header().Get("RateLimit-Policy"))
+	require.Equal(t, `"address";r=4;t=3600`, w.Header().Get("RateLimit"))
+}
+
+// In a hold nothing is left, and t is the time until the hold ends or, if that is
+// later, until the period does.
+func TestHeadersCalendarHold(t *testing.T) {
+	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.EachDay(5, time.UTC)})
+	for _, headers := range []Headers{Standard, XRateLimit, Draft06} {
+		h := Middleware(lim, &Options{Headers: headers}, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+		key := perAddress.Key("192.0.2.1")
+		require.NoError(t, lim.Reset(key))
+		for _, c := range []struct {
+			hold        time.Duration
+			code        int
+			left, reset string
+		}{
+			{0, 200, "4", "71694"}, // it is 04:05:06
+			{time.Minute, 429, "0", "60"},
+			{24 * time.Hour, 429, "0", "86400"},
+			{0, 200, "3", "71694"},
+		} {
+			end := time.Time{}
+			if c.hold > 0 {
+				end = clock.now().Add(c.hold)
+			}
+			require.NoError(t, lim.Hold(key, end))
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			require.Equal(t, c.code, w.Code)
+			switch headers {
+			case Standard:
+				require.Equal(t, `"address";q=5;w=86400`, w.Header().Get("RateLimit-Policy"))
+				require.Equal(t, `"address";r=`+c.left+`;t=`+c.reset, w.Header().Get("RateLimit"))
+			case XRateLimit:
+				require.Equal(t, []string{"5", c.left, c.reset}, []string{w.Header().Get("X-RateLimit-Limit"),
+					w.Header().Get("X-RateLimit-Remaining"), w.Header().Get("X-RateLimit-Reset")})
+			case Draft06:
+				require.Equal(t, []string{"5", c.left, c.reset}, []string{w.Header().Get("RateLimit-Limit"),
+					w.Header().Get("RateLimit-Remaining"), w.Header().Get("RateLimit-Reset")})
+			}
+			if c.code == 429 {
+				require.Equal(t, c.reset, w.Header().Get("Retry-After"))
+			}
+		}
+	}
+}
+
+// The owner of a file may have a clock that is ahead of the one of this process.
+// w is the length of this month all the same.
+func TestHeadersCalendarOfOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		<-time.After((31 + 29 + 14) * 24 * time.Hour) // 15 March 2000
+		lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{
+			perAddress: stint.EachMonth(5, time.UTC),
+		}), &stint.Options{Now: func() time.Time { return time.Now().Add(time.Second) }})
+		require.NoError(t, err)
+		defer lim.Close()
+		owner := struct{ stint.Decider }{lim}
+		h := Middleware(owner, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		require.Equal(t, `"address";q=5;w=2678400`, w.Header().Get("RateLimit-Policy"), "31 days")
+		require.Equal(t, `"address";r=4;t=1468799`, w.Header().Get("RateLimit"))
+	})
+}

@@ -1,0 +1,378 @@
+package httplimit
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// requireNoneInFlight: no place of a Limiter is taken.
+func requireNoneInFlight(t testing.TB, lim stint.Decider) {
+	t.Helper()
+	for left := range InFlightOf(lim) {
+		t.Errorf("%+v is left", left)
+	}
+}
+
+// blocking is a handler that stays until release is closed.
+type blocking struct {
+	entered chan struct{}
+	release chan struct{}
+}
+
+func newBlocking() *blocking {
+	return &blocking{make(chan struct{}, 1000), make(chan struct{})}
+}
+
+func (b *blocking) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b.entered <- struct{}{}
+	<-b.release
+	status(w, r)
+}
+
+func withKey(id string) *http.Request {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("X-Key", id)
+	return r
+}
+
+// answerTo serves a request.
+func answerTo(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func TestInFlight(t *testing.T) {
+	byKey := ByHeader(perKey, "X-Key")
+	t.Run("denial", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		for name, tc := range map[string]struct {
+			headers Headers
+			want    map[string]string
+		}{
+			"standard": {Standard, map[string]string{
+				"RateLimit-Policy": `"key";q=2;qu="concurrent-requests"`, "RateLimit": `"key";r=0;t=1`}},
+			"x": {XRateLimit, map[string]string{
+				"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1"}},
+			"none": {NoHeaders, map[string]string{"RateLimit": "", "RateLimit-Policy": ""}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				require.NoError(t, lim.Reset(perKey.Key("k")))
+				var seen []Decision
+				inner := newBlocking()
+				h := Middleware(lim, &Options{Headers: tc.headers, Observers: []Observer{{
+					Decisions: func(_ *http.Request, ds []Decision) { seen = append(seen, ds...) },
+				}}}, Rule{Key: ByHeader(perNumber, "X-Number"), Optional: true}, Rule{Key: byKey, InFlight: 2})(inner)
+				var wg sync.WaitGroup
+				for range 2 {
+					wg.Go(func() { answerTo(h, withKey("k")) })
+					<-inner.entered
+				}
+				spent := left(t, lim, perKey.Key("k"))
+				seen = nil
+				w := answerTo(h, withKey("k"))
+				require.Equal(t, 429, w.Code)
+				require.Equal(t, "1", w.Header().Get("Retry-After"))
+				for field, want := range tc.want {
+					require.Equal(t, want, w.Header().Get(field), field)
+				}
+				require.Contains(t, w.Body.String(), `"violated-policies":["key"]`)
+				require.Contains(t, w.Body.String(), "at the same time")
+				require.Equal(t, spent, left(t, lim, perKey.Key("k")), "it spends nothing")
+				require.Len(t, seen, 1)
+				require.Equal(t, InFlight{Limit: 2, Running: 2, Denied: true}, seen[0].InFlight)
+				require.False(t, seen[0].Allowed)
+				close(inner.release)
+				wg.Wait()
+				requireNoneInFlight(t, lim)
+				require.Equal(t, 200, answerTo(h, withKey("k")).Code)
+			})
+		}
+	})
+	t.Run("without tokens the place is free at once", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		spend(t, lim, perKey.Key("k"), 5)
+		h := Middleware(lim, &Options{Denied: func(w http.ResponseWriter, _ *http.Request, d stint.Decision) {
+			requireNoneInFlight(t, lim)
+			w.WriteHeader(429)
+		}}, Rule{Key: byKey, InFlight: 1})(http.HandlerFunc(status))
+		require.Equal(t, 429, answerTo(h, withKey("k")).Code)
+	})
+	t.Run("an Unlimited Name has nothing but places", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		h := Middleware(lim, nil, Rule{Key: ByHeader(off, "X-Key"), InFlight: 3})(http.HandlerFunc(status))
+		w := answerTo(h, withKey("k"))
+		require.Equal(t, `"off";q=3;qu="concurrent-requests"`, w.Header().Get("RateLimit-Policy"))
+		require.Equal(t, `"off";r=2;t=1`, w.Header().Get("RateLimit"))
+	})
+	t.Run("a later place is missing", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		inner := newBlocking()
+		h := Middleware(lim, nil, Rule{Key: byKey, InFlight: 5}, Rule{Key: Shared(everyone), InFlight: 1})(inner)
+		var wg sync.WaitGroup
+		wg.Go(func() { answerTo(h, withKey("a")) })
+		<-inner.entered
+		require.Equal(t, 429, answerTo(h, withKey("b")).Code)
+		running := map[stint.Key]int64{}
+		for found := range InFlightOf(lim) {
+			running[found.Key] = found.Running
+		}
+		require.Equal(t, map[stint.Key]int64{perKey.Key("a"): 1, everyone.Key(""): 1}, running)
+		require.EqualValues(t, 5, left(t, lim, perKey.Key("b")))
+		close(inner.release)
+		wg.Wait()
+		requireNoneInFlight(t, lim)
+	})
+	t.Run("one place of a key", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		one := Rule{Key: byKey, InFlight: 1}
+		shadow := one
+		shadow.Shadow = true
+		plain := Rule{Key: byKey}
+		for name, layers := range map[string][][]Rule{ // outermost first
+			"two rules":                     {{one, one}},
+			"nested":                        {{one}, {one}},
+			"only the inner rule has bound": {{plain}, {one}},
+			"only the second rule":          {{plain, one}},
+			"in a Shadow rule":              {{shadow}, {one}},
+			"beside a Shadow rule":          {{shadow, one}},
+			"a Shadow rule inside":          {{one}, {shadow}},
+			"three layers":                  {{plain}, {one}, {one}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				require.NoError(t, lim.Reset(perKey.Key("k")))
+				inner := newBlocking()
+				var h http.Handler = inner
+				for i := len(layers) - 1; i >= 0; i-- {
+					h = Middleware(lim, nil, layers[i]...)(h)
+				}
+				var wg sync.WaitGroup
+				wg.Go(func() { require.Equal(t, 200, answerTo(h, withKey("k")).Code) })
+				<-inner.entered
+				for found := range InFlightOf(lim) {
+					require.Equal(t, Running{perKey.Key("k"), 1, 0}, found)
+				}
+				require.EqualValues(t, 4, left(t, lim, perKey.Key("k")), "it spends once")
+				require.Equal(t, 429, answerTo(h, withKey("k")).Code)
+				close(inner.release)
+				wg.Wait()
+				requireNoneInFlight(t, lim)
+			})
+		}
+	})
+	t.Run("Shadow rules count and do not deny", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		var denied atomic.Int64
+		inner := newBlocking()
+		h := Middleware(lim, &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []Decision) {
+			if ds[0].InFlight.Denied {
+				denied.Add(1)
+			}
+		}}}}, Rule{Key: byKey, InFlight: 2, Shadow: true})(inner)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() { require.Equal(t, 200, answerTo(h, withKey("k")).Code) })
+			<-inner.entered
+		}
+		close(inner.release)
+		wg.Wait()
+		require.EqualValues(t, 2, denied.Load())
+		requireNoneInFlight(t, lim)
+	})
+	t.Run("a number for each request", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		var most int64 = 1
+		inner := newBlocking()
+		h := Middleware(lim, nil, Rule{Key: ByHeader(off, "X-Key"),
+			InFlightFunc: func(*http.Request) int64 { return most }})(inner)
+		var wg sync.WaitGroup
+		for _, most = range []int64{2, 2, 3, 0} { // 0: no bound
+			wg.Go(func() { require.Equal(t, 200, answerTo(h, withKey("k")).Code) })
+			<-inner.entered
+		}
+		for _, most = range []int64{3, 1, -1} {
+			require.Equal(t, 429, answerTo(h, withKey("k")).Code)
+		}
+		require.Equal(t, 429, answerTo(h, withKey("other")).Code, "none may run")
+		close(inner.release)
+		wg.Wait()
+		requireNoneInFlight(t, lim)
+	})
+	t.Run("FailOpen keeps the place", func(t *testing.T) {
+		lim, err := stint.New(stint.NewMemStore(), testLimits(t, nil), nil)
+		require.NoError(t, err)
+		require.NoError(t, lim.Close())
+		running := int64(0)
+		h := Middleware(lim, &Options{FailOpen: true}, Rule{Key: byKey, InFlight: 1})(http.HandlerFunc(
+			func(http.ResponseWriter, *http.Request) {
+				for found := range InFlightOf(lim) {
+					running = found.Running
+				}
+			}))
+		require.Equal(t, 200, answerTo(h, withKey("k")).Code)
+		require.EqualValues(t, 1, running)
+		requireNoneInFlight(t, lim)
+	})
+	t.Run("however the handler ends", func(t *testing.T) {
+		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.Unlimited})
+		h := Middleware(lim, nil, Rule{Key: byKey, InFlight: 1})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			switch r.Header.Get("End") {
+			case "panic":
+				panic("x")
+			case "abort":
+				panic(http.ErrAbortHandler)
+			case "goexit":
+				runtime.Goexit()
+			}
+		}))
+		for _, end := range []string{"panic", "abort", "goexit", ""} {
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				defer func() { recover() }()
+				r := withKey("k")
+				r.Header.Set("End", end)
+				answerTo(h, r)
+			})
+			wg.Wait()
+			requireNoneInFlight(t, lim)
+		}
+		partition := Middleware(lim, &Options{PartitionKey: func(stint.Key) []byte { panic("x") }},
+			Rule{Key: byKey, InFlight: 1})(http.HandlerFunc(status))
+		require.Panics(t, func() { answerTo(partition, withKey("k")) })
+		requireNoneInFlight(t, lim)
+	})
+}
+
+// Requests wait for their place, first come first served, as long as the rule
+// and the client allow.
+func TestInFlightWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(1e6)}), nil)
+		require.NoError(t, err)
+		defer lim.Close()
+		const waiting = 1000
+		var order []string
+		h := Middleware(lim, nil, Rule{Key: ByHeader(perKey, "X-Key"), InFlight: 1, InFlightWait: time.Hour,
+			InFlightQueue: waiting})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			order = append(order, r.Header.Get("Number"))
+			time.Sleep(time.Second)
+		}))
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		var codes [waiting + 2]int
+		for i := range codes {
+			wg.Go(func() {
+				r := withKey("k")
+				r.Header.Set("Number", fmt.Sprint(i))
+				if i == 500 {
+					r = r.WithContext(ctx)
+				}
+				codes[i] = answerTo(h, r).Code
+			})
+			synctest.Wait()
+		}
+		require.Equal(t, 429, codes[waiting+1], "the queue is full")
+		spent, err := lim.Check(perKey.Key("k"), 0)
+		require.NoError(t, err)
+		require.EqualValues(t, 1e6-1, spent.Remaining, "waiting spends nothing")
+		cancel()
+		wg.Wait()
+		require.Equal(t, 429, codes[500], "its client is gone")
+		require.Len(t, order, waiting)
+		next := 0
+		for i := range waiting + 1 {
+			if i != 500 {
+				require.Equal(t, 200, codes[i])
+				require.Equal(t, fmt.Sprint(i), order[next])
+				next++
+			}
+		}
+		requireNoneInFlight(t, lim)
+	})
+}
+
+// hijackable is a ResponseWriter of a connection that can be hijacked.
+type hijackable struct{ *discard }
+
+func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, _ := net.Pipe()
+	return conn, bufio.NewReadWriter(bufio.NewReader(conn), bufio.NewWriter(conn)), nil
+}
+
+// However many ask, and however they end, no more run than may, and every place
+// comes back once.
+func TestInFlightStorm(t *testing.T) {
+	const callers, most = 64, 8
+	rounds := inFlightRounds / callers
+	lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{
+		perKey: stint.PerSecond(1000), off: stint.Unlimited}), nil)
+	require.NoError(t, err)
+	defer lim.Close()
+	var inside atomic.Int64
+	var served atomic.Int64
+	h := Middleware(lim, nil,
+		Rule{Key: ByHeader(off, "X-Key"), InFlight: most, InFlightWait: time.Millisecond, InFlightQueue: 10},
+		Rule{Key: ByHeader(perKey, "X-Key"), InFlight: 2 * most, RefundStatus: ServerError},
+	)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n := inside.Add(1); n > most {
+			t.Errorf("%d inside", n)
+		}
+		defer inside.Add(-1)
+		served.Add(1)
+		switch r.Header.Get("End") {
+		case "0":
+			panic(http.ErrAbortHandler)
+		case "1":
+			panic(errors.New("x"))
+		case "2":
+			runtime.Gosched()
+		case "3":
+			w.WriteHeader(500)
+		case "4":
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			go conn.Close()
+		}
+	}))
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(35, uint64(c)))
+			for range rounds {
+				ctx, cancel := context.WithCancel(t.Context())
+				r := withKey("k").WithContext(ctx)
+				r.Header.Set("End", fmt.Sprint(rng.IntN(8)))
+				if rng.IntN(4) == 0 {
+					go cancel()
+				}
+				func() {
+					defer func() { recover() }()
+					h.ServeHTTP(hijackable{&discard{header: make(http.Header)}}, r)
+				}()
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	require.NotZero(t, served.Load())
+	requireNoneInFlight(t, lim)
+}

@@ -1,0 +1,393 @@
+package netlimit
+
+import (
+	"bytes"
+
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+const perPeer stint.Name = 1
+
+// newLimiter returns a Limiter of connections for each peer.
+func newLimiter(t testing.TB, l stint.Limit) *stint.Limiter {
+	t.Helper()
+	limits, err := stint.NewLimits(stint.Names{perPeer: {Label: "connections"}},
+		map[stint.Name]stint.Limit{perPeer: l}, nil)
+	require.NoError(t, err)
+	lim, err := stint.Open(filepath.Join(t.TempDir(), "q.db"), limits, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, lim.Close()) })
+	return lim
+}
+
+// fakeConn is a connection of a peer.
+type fakeConn struct {
+	net.Conn
+	peer   net.Addr
+	closed atomic.Int64
+}
+
+func (c *fakeConn) RemoteAddr() net.Addr { return c.peer }
+func (c *fakeConn) Close() error         { c.closed.Add(1); return nil }
+
+// fakeListener accepts what is sent to it.
+type fakeListener chan net.Conn
+
+func (l fakeListener) Accept() (net.Conn, error) {
+	conn, ok := <-l
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+func (l fakeListener) Close() error   { close(l); return nil }
+func (l fakeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+func from(addr string) *fakeConn {
+	return &fakeConn{peer: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(addr))}
+}
+
+// accepted returns the indices of the connections that pass.
+func accepted(t *testing.T, opts *Options, lim stint.Decider, conns ...*fakeConn) (passed []int) {
+	inner := make(fakeListener, len(conns))
+	for _, c := range conns {
+		inner <- c
+	}
+	inner.Close()
+	ln := Listener(inner, lim, opts)
+	for {
+		conn, err := ln.Accept()
+		if err != nil {
+			require.ErrorIs(t, err, net.ErrClosed)
+			return passed
+		}
+		for i, c := range conns {
+			if l, ok := conn.(*limitedConn); ok && l.Conn == net.Conn(c) || conn == net.Conn(c) {
+				passed = append(passed, i)
+			}
+		}
+	}
+}
+
+func TestListener(t *testing.T) {
+	t.Run("rate", func(t *testing.T) {
+		conns := []*fakeConn{from("192.0.2.1:1"), from("192.0.2.1:2"), from("192.0.2.1:3"), from("192.0.2.2:1"),
+			from("[2001:db8::1]:1"), from("[2001:db8::2]:1"), from("[2001:db8::3]:1"), from("[::ffff:192.0.2.1]:9")}
+		lim := newLimiter(t, stint.PerHour(2))
+		var denied []string
+		passed := accepted(t, &Options{Rate: perPeer, Denied: func(addr net.Addr, err error) {
+			var why *DeniedError
+			require.ErrorAs(t, err, &why)
+			require.ErrorIs(t, err, ErrDenied)
+			denied = append(denied, why.Peer)
+		}}, lim, conns...)
+		require.Equal(t, []int{0, 1, 3, 4, 5}, passed)
+		require.EqualValues(t, 1, conns[2].closed.Load())
+		require.Equal(t, []string{"192.0.2.1", "2001:db8::/64"}, denied, "once for each peer and second")
+		b, err := lim.Bucket(perPeer.Key("2001:db8::/64"))
+		require.NoError(t, err)
+		require.Zero(t, b.Remaining, "as in httplimit, the id is the network")
+	})
+	t.Run("in flight", func(t *testing.T) {
+		conns := []*fakeConn{from("192.0.2.1:1"), from("192.0.2.1:2"), from("192.0.2.1:3"), from("192.0.2.2:1")}
+		require.Equal(t, []int{0, 1, 3}, accepted(t, &Options{InFlight: 2}, nil, conns...))
+	})
+	t.Run("exempt, and not from an address", func(t *testing.T) {
+		lim := newLimiter(t, stint.Blocked)
+		conns := []*fakeConn{from("10.1.2.3:1"), from("192.0.2.1:1"), {peer: &net.UnixAddr{Name: "@", Net: "unix"}}}
+		opts := &Options{Rate: perPeer, InFlight: 1, Exempt: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+		require.Equal(t, []int{0, 2}, accepted(t, opts, lim, conns...))
+	})
+	t.Run("errors", func(t *testing.T) {
+		lim := newLimiter(t, stint.PerHour(2))
+		require.NoError(t, lim.Close())
+		var why error
+		opts := &Options{Rate: perPeer, Denied: func(_ net.Addr, err error) { why = err }}
+		require.Empty(t, accepted(t, opts, lim, from("192.0.2.1:1")))
+		require.ErrorIs(t, why, stint.ErrClosed)
+		opts.FailOpen = true
+		require.Len(t, accepted(t, opts, lim, from("192.0.2.1:1")), 1)
+		require.Panics(t, func() { Listener(nil, nil, &Options{Rate: perPeer}) })
+		require.Panics(t, func() { Listener(nil, nil, &Options{InFlight: -1}) })
+	})
+	t.Run("reports leave out the rest", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var omitted []int
+			ln := Listener(nil, nil, &Options{Denied: func(_ net.Addr, err error) {
+				var why *DeniedError
+				require.ErrorAs(t, err, &why)
+				omitted = append(omitted, why.Omitted)
+			}}).(*listener)
+			peer := netip.MustParseAddr("192.0.2.1")
+			for range 2500 {
+				ln.deny(from("192.0.2.1:1"), peer, ErrDenied)
+				time.Sleep(time.Millisecond)
+			}
+			require.Equal(t, []int{0, 999, 999}, omitted)
+			for range 3 * maxReports {
+				peer = peer.Next()
+				ln.deny(from("192.0.2.1:1"), peer, ErrDenied)
+			}
+			require.LessOrEqual(t, len(ln.reports), maxReports)
+		})
+	})
+}
+
+// At Leased and Synced the first Read decides, and Accept does not wait.
+func TestListenerLater(t *testing.T) {
+	l := stint.PerHour(1)
+	l.Durability = stint.Synced
+	lim := newLimiter(t, l)
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ln := Listener(inner, lim, &Options{Rate: perPeer, InFlight: 5})
+	defer ln.Close()
+	for i := range 2 {
+		client, err := net.Dial("tcp", inner.Addr().String())
+		require.NoError(t, err)
+		defer client.Close()
+		client.Write([]byte("x"))
+		conn, err := ln.Accept()
+		require.NoError(t, err)
+		b, err := lim.Bucket(perPeer.Key("127.0.0.1"))
+		require.NoError(t, err)
+		require.EqualValues(t, 1-i, b.Remaining, "Accept decides nothing")
+		_, err = conn.Read(make([]byte, 1))
+		if i == 0 {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, ErrDenied)
+		_, err = conn.Write([]byte("x"))
+		require.ErrorIs(t, err, ErrDenied)
+		_, err = client.Read(make([]byte, 1))
+		require.Error(t, err)
+		require.False(t, errors.Is(err, io.EOF), "a reset, and no answer")
+		conn.Close()
+		running := 0
+		for _, state := range ln.(*listener).places.All() {
+			running = int(state.Running)
+		}
+		require.Equal(t, 1, running, "the denied one has no place, once")
+	}
+}
+
+// However connections end, never more are open than may be, and no place is
+// left.
+func TestListenerStorm(t *testing.T) {
+	const most, peers = 8, 3
+	inner := make(fakeListener, 100)
+	ln := Listener(inner, nil, &Options{InFlight: most})
+	var open [peers]atomic.Int64
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		rng := rand.New(rand.NewPCG(1, 2))
+		for range storm {
+			inner <- from(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(rng.IntN(peers))}), 1).String())
+		}
+		inner.Close()
+	})
+	for {
+		conn, err := ln.Accept()
+		if err != nil {
+			break
+		}
+		i := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().As4()[3]
+		if n := open[i].Add(1); n > most {
+			t.Errorf("%d open", n)
+		}
+		wg.Go(func() {
+			defer func() { recover() }()
+			end := rand.IntN(4)
+			if end == 0 { // a hijacker closes it in another goroutine, too
+				wg.Go(func() { conn.Close() })
+			}
+			// The place is given back in Close, so the count goes down before.
+			open[i].Add(-1)
+			defer conn.Close()
+			if end == 1 {
+				conn.Close()
+			}
+			if end == 2 {
+				panic("x")
+			}
+		})
+	}
+	wg.Wait()
+	for peer := range ln.(*listener).places.All() {
+		t.Errorf("%v has a place", peer)
+	}
+}
+
+// The methods of TCP connections still work.
+func TestListenerMethods(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ln := Listener(inner, nil, &Options{InFlight: 5})
+	defer ln.Close()
+	client, err := net.Dial("tcp", inner.Addr().String())
+	require.NoError(t, err)
+	defer client.Close()
+	conn, err := ln.Accept()
+	require.NoError(t, err)
+	defer conn.Close()
+	full := conn.(interface {
+		tcpMethods
+		io.ReaderFrom
+	})
+	require.NoError(t, full.SetNoDelay(true))
+	raw, err := full.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) { require.NotZero(t, fd) }))
+	file, err := full.File()
+	require.NoError(t, err)
+	file.Close()
+	_, err = full.ReadFrom(bytes.NewReader([]byte("hello")))
+	require.NoError(t, err)
+	require.NoError(t, full.CloseWrite())
+	got, err := io.ReadAll(client)
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(got))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(-time.Second)))
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+// tlsServer returns a server with TLS behind a Listener.
+func tlsServer(t testing.TB, lim stint.Decider, opts *Options) (addr string, client *http.Client) {
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "ok")
+	}))
+	srv.Listener = Listener(srv.Listener, lim, opts)
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	return srv.Listener.Addr().String(), srv.Client()
+}
+
+// A server of TLS and HTTP/2 serves the peers that have tokens.
+func TestListenerTLS(t *testing.T) {
+	for _, level := range []stint.Durability{stint.Memory, stint.Leased} {
+		l := stint.PerHour(1)
+		l.Durability = level
+		addr, client := tlsServer(t, newLimiter(t, l), &Options{Rate: perPeer, InFlight: 10})
+		res, err := client.Get("https://" + addr)
+		require.NoError(t, err)
+		require.Equal(t, 2, res.ProtoMajor)
+		body, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		require.Equal(t, "ok", string(body))
+		_, err = tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true})
+		require.Error(t, err)
+	}
+}
+
+// pipe is one end of a connection without a network, from a peer.
+type pipe struct {
+	net.Conn
+	peer net.Addr
+	open *atomic.Int64 // nil until it is accepted
+	once sync.Once
+}
+
+func (c *pipe) RemoteAddr() net.Addr { return c.peer }
+
+func (c *pipe) Close() error {
+	if c.open != nil {
+		c.once.Do(func() { c.open.Add(-1) })
+	}
+	return c.Conn.Close()
+}
+
+// However the connections of an HTTP server end, hijacked ones included, never
+// more are open than may be, and no place is left.
+func TestListenerHTTP(t *testing.T) {
+	const most, clients = 8, 32
+	inner := make(fakeListener)
+	ln := Listener(inner, nil, &Options{InFlight: most})
+	var open, served, hijacked atomic.Int64
+	var hijackers sync.WaitGroup
+	srv := &http.Server{
+		ErrorLog: log.New(io.Discard, "", 0),
+		ConnState: func(conn net.Conn, state http.ConnState) {
+			if state != http.StateNew {
+				return
+			}
+			conn.(*limitedConn).Conn.(*pipe).open = &open
+			if n := open.Add(1); n > most {
+				t.Errorf("%d open", n)
+			}
+		},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			served.Add(1)
+			switch r.URL.Path {
+			case "/panic":
+				panic("x")
+			case "/abort":
+				panic(http.ErrAbortHandler)
+			case "/hijack":
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				hijacked.Add(1)
+				hijackers.Go(func() {
+					io.WriteString(conn, "bye")
+					conn.Close()
+					conn.Close()
+				})
+			}
+		}),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(ln) }()
+	var wg sync.WaitGroup
+	for c := range clients {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(7, uint64(c)))
+			for range httpStorm / clients {
+				client, server := net.Pipe()
+				inner <- &pipe{Conn: server, peer: from("192.0.2.1:1").peer}
+				path := []string{"/", "/panic", "/abort", "/hijack", "/gone"}[rng.IntN(5)]
+				if path == "/gone" {
+					client.Close()
+					continue
+				}
+				if _, err := io.WriteString(client, "GET "+path+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); err == nil {
+					io.Copy(io.Discard, client)
+				}
+				client.Close()
+			}
+		})
+	}
+	wg.Wait()
+	hijackers.Wait()
+	require.NoError(t, srv.Shutdown(t.Context()))
+	require.ErrorIs(t, <-ended, http.ErrServerClosed)
+	require.NotZero(t, served.Load())
+	require.NotZero(t, hijacked.Load())
+	for peer := range ln.(*listener).places.All() {
+		t.Errorf("%v has a place", peer)
+	}
+}
