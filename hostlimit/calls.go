@@ -2,301 +2,282 @@ package hostlimit
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
-// Allow is stint.Limiter.Allow. Options.Limiter.FailOpen is the answer if Spend
-// returns an error.
-func (l *Limiter) Allow(key stint.Key) bool { return (*l.front.Load()).Allow(key) }
+// caller carries calls out: a Limiter, with the backend that it has, or a Guest.
+type caller interface {
+	do(ctx context.Context, c *wire.Call) error
+}
+
+// methods are those of a Limiter and of a Guest. Each makes one Call.
+type methods struct{ caller }
 
 // Spend is stint.Limiter.Spend.
-func (l *Limiter) Spend(key stint.Key, cost int64) (d stint.Decision, err error) {
-	d, err = (*l.front.Load()).Spend(key, cost) // with "return" in front it is too long to be inlined
-	return
+func (m methods) Spend(key stint.Key, cost int64) (stint.Decision, error) {
+	return m.spend(context.Background(), []stint.Request{{Key: key, Cost: cost}}, nil)
 }
 
 // Check is stint.Limiter.Check.
-func (l *Limiter) Check(key stint.Key, cost int64) (d stint.Decision, err error) {
-	d, err = (*l.front.Load()).Check(key, cost)
-	return
+func (m methods) Check(key stint.Key, cost int64) (stint.Decision, error) {
+	return m.spend(context.Background(), []stint.Request{{Key: key, Cost: cost, Mode: stint.CheckOnly}}, nil)
 }
 
-// distant is the spender of a process that is not the owner.
-type distant struct{ l *Limiter }
-
-func (o distant) Allow(key stint.Key) bool {
-	d, err := o.Spend(key, 1)
-	return d.Allowed || err != nil && o.l.opts.Limiter.FailOpen
-}
-
-func (o distant) Spend(key stint.Key, cost int64) (stint.Decision, error) {
-	return o.l.one(opTogether, stint.Request{Key: key, Cost: cost})
-}
-
-func (o distant) Check(key stint.Key, cost int64) (stint.Decision, error) {
-	return o.l.one(opTogether, stint.Request{Key: key, Cost: cost, Mode: stint.CheckOnly})
-}
-
-// Refund is stint.Limiter.Refund.
-func (l *Limiter) Refund(key stint.Key, cost int64) (stint.Decision, error) {
-	return l.one(opRefund, stint.Request{Key: key, Cost: cost})
-}
-
-// one is together for one request.
-func (l *Limiter) one(o op, req stint.Request) (stint.Decision, error) {
-	return l.together(o, []stint.Request{req}, nil)
+// SpendContext is stint.Limiter.SpendContext.
+func (m methods) SpendContext(ctx context.Context, key stint.Key, cost int64) (stint.Decision, error) {
+	return m.spend(ctx, []stint.Request{{Key: key, Cost: cost}}, nil)
 }
 
 // SpendAll is stint.Limiter.SpendAll, for at most 256 requests.
-func (l *Limiter) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
-	if err := lengths("SpendAll", len(reqs), len(reqs)); err != nil {
-		return stint.Decision{}, err
-	}
-	return l.together(opTogether, reqs, nil)
+func (m methods) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
+	return m.spend(context.Background(), reqs, nil)
 }
 
 // SpendTogether is stint.Limiter.SpendTogether, for at most 256 requests.
-func (l *Limiter) SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
-	if err := lengths("SpendTogether", len(reqs), len(ds)); err != nil {
+func (m methods) SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+	return m.SpendTogetherContext(context.Background(), reqs, ds)
+}
+
+// SpendTogetherContext is stint.Limiter.SpendTogetherContext, for at most 256
+// requests.
+func (m methods) SpendTogetherContext(
+	ctx context.Context, reqs []stint.Request, ds []stint.Decision,
+) (stint.Decision, error) {
+	if ds == nil {
+		return m.spend(ctx, reqs, nil)
+	}
+	if len(ds) < len(reqs) {
+		return stint.Decision{}, tooFew("SpendTogether", reqs, ds)
+	}
+	return m.spend(ctx, reqs, ds[:len(reqs)])
+}
+
+func tooFew(method string, reqs []stint.Request, ds []stint.Decision) error {
+	return fmt.Errorf("hostlimit: %s: %d requests, and space for %d decisions", method, len(reqs), len(ds))
+}
+
+// spend spends for all requests or for none. ds may be nil.
+func (m methods) spend(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+	c := wire.Call{Op: wire.OpSpend, Requests: reqs, Decisions: ds, Ended: ctx.Err() != nil}
+	err := c.Check()
+	if err == nil {
+		err = m.do(ctx, &c)
+	}
+	if err != nil {
+		clear(ds)
 		return stint.Decision{}, err
 	}
-	return l.together(opTogether, reqs, ds[:len(reqs)])
+	return c.Decision, nil
+}
+
+// SpendUpTo is stint.Limiter.SpendUpTo.
+func (m methods) SpendUpTo(key stint.Key, cost int64) (taken int64, d stint.Decision, err error) {
+	return m.SpendUpToRequest(stint.Request{Key: key, Cost: cost})
+}
+
+// SpendUpToRequest is stint.Limiter.SpendUpToRequest.
+func (m methods) SpendUpToRequest(req stint.Request) (taken int64, d stint.Decision, err error) {
+	req.Mode = stint.CheckAndSpend
+	c := wire.Call{Op: wire.OpSpend, Requests: []stint.Request{req}, UpTo: true}
+	if err := m.do(context.Background(), &c); err != nil {
+		return 0, stint.Decision{}, err
+	}
+	return c.Taken, c.Decision, nil
+}
+
+// SpendEach is stint.Limiter.SpendEach. It sends 256 requests in a message.
+func (m methods) SpendEach(reqs []stint.Request, ds []stint.Decision) error {
+	if len(ds) < len(reqs) {
+		return tooFew("SpendEach", reqs, ds)
+	}
+	var errs []error
+	for first := 0; first < len(reqs); first += wire.MaxRequests {
+		end := min(first+wire.MaxRequests, len(reqs))
+		c := wire.Call{Op: wire.OpEach, Requests: reqs[first:end], Decisions: ds[first:end]}
+		if err := m.do(context.Background(), &c); err != nil {
+			clear(c.Decisions)
+			errs = append(errs, fmt.Errorf("requests %d to %d: %w", first, end-1, err))
+			continue
+		}
+		for i, err := range c.Errs {
+			if err != nil {
+				errs = append(errs, fmt.Errorf("request %d: %w", first+i, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Refund is stint.Limiter.Refund.
+func (m methods) Refund(key stint.Key, cost int64) (stint.Decision, error) {
+	return m.RefundAll(stint.Request{Key: key, Cost: cost})
 }
 
 // RefundAll is stint.Limiter.RefundAll, for at most 256 requests.
-func (l *Limiter) RefundAll(reqs ...stint.Request) (stint.Decision, error) {
-	if err := lengths("RefundAll", len(reqs), len(reqs)); err != nil {
+func (m methods) RefundAll(reqs ...stint.Request) (stint.Decision, error) {
+	c := wire.Call{Op: wire.OpRefund, Requests: reqs}
+	if err := c.Check(); err != nil {
 		return stint.Decision{}, err
 	}
-	return l.together(opRefund, reqs, nil)
-}
-
-// together spends for all requests or for none, or refunds. ds may be nil.
-func (l *Limiter) together(o op, reqs []stint.Request, ds []stint.Decision) (d stint.Decision, err error) {
-	changes := func(q stint.Request) bool { return q.Mode != stint.CheckOnly }
-	err = l.call(context.Background(), !slices.ContainsFunc(reqs, changes), func(owner *stint.Limiter) (err error) {
-		switch {
-		case o == opRefund:
-			d, err = owner.RefundAll(reqs...)
-		case ds != nil:
-			d, err = owner.SpendTogether(reqs, ds)
-		default:
-			d, err = owner.SpendAll(reqs...)
-		}
-		return err
-	}, func(r remote) (err error) {
-		given, err := l.given(reqs)
-		if err != nil {
-			clear(ds)
-			return err
-		}
-		d, err = r.together(o, given, ds)
-		return err
-	})
-	if err != nil {
+	if err := m.do(context.Background(), &c); err != nil {
 		return stint.Decision{}, err
 	}
-	return d, nil
+	return c.Decision, nil
 }
 
-// given returns the requests with the limits of this process.
-func (l *Limiter) given(reqs []stint.Request) ([]stint.Request, error) {
-	given := slices.Clone(reqs)
-	for i := range given {
-		if err := l.give(&given[i]); err != nil {
-			return nil, err
-		}
+// Raise is stint.Limiter.Raise.
+func (m methods) Raise(req stint.Request, full time.Time) (time.Time, error) {
+	c := wire.Call{Op: wire.OpRaise, Requests: []stint.Request{req}, Until: full}
+	if err := m.do(context.Background(), &c); err != nil {
+		return time.Time{}, err
 	}
-	return given, nil
+	return c.Time, nil
 }
 
-// SpendEach is stint.Limiter.SpendEach. A guest sends 256 requests in a message.
-// If the owner changes, the requests of one message may fail, and the others
-// succeed.
-func (l *Limiter) SpendEach(reqs []stint.Request, ds []stint.Decision) error {
-	if err := lengths("SpendEach", len(reqs), len(ds)); err != nil {
-		return err
+// Now returns the time by the owner's clock, or by this machine's while there is
+// no owner.
+func (m methods) Now() time.Time {
+	c := wire.Call{Op: wire.OpNow}
+	if err := m.do(context.Background(), &c); err != nil {
+		return time.Now()
 	}
-	if o := l.owner(); o != nil {
-		return o.SpendEach(reqs, ds)
+	return c.Time
+}
+
+// Bucket is stint.Limiter.Bucket. A Limiter shows the limit of this process.
+func (m methods) Bucket(key stint.Key) (stint.Bucket, error) {
+	c := wire.Call{Op: wire.OpBucket, Keys: []stint.Key{key}}
+	if err := m.do(context.Background(), &c); err != nil {
+		return stint.Bucket{}, err
 	}
-	return inParts(reqs, ds, func(first int, reqs []stint.Request, ds []stint.Decision) (errs []error, err error) {
-		clear(ds)
-		err = l.call(context.Background(), false, func(o *stint.Limiter) error {
-			return o.SpendEach(reqs, ds)
-		}, func(r remote) (err error) {
-			given, err := l.given(reqs)
-			if err == nil {
-				errs, err = r.each(first, given, ds)
-			}
-			return err
-		})
-		return errs, err
-	})
+	return *c.Bucket, nil
 }
 
-// Now returns the time by the owner's clock.
-func (l *Limiter) Now() (now time.Time) {
-	now = time.Now()
-	l.call(context.Background(), true, func(o *stint.Limiter) error {
-		now = o.Now()
-		return nil
-	}, func(r remote) error {
-		now = r.now()
-		return nil
-	})
-	return now
-}
-
-// Bucket is stint.Limiter.Bucket, under the limit of this process.
-func (l *Limiter) Bucket(key stint.Key) (k stint.Bucket, err error) {
-	err = l.call(context.Background(), true, func(o *stint.Limiter) (err error) {
-		k, err = o.Bucket(key)
-		return err
-	}, func(r remote) (err error) {
-		if k, err = r.bucket(key); err == nil {
-			k = l.seen(k)
-		}
-		return err
-	})
-	return k, err
-}
-
-// seen returns a bucket with the Limit and the Remaining of this process.
-func (l *Limiter) seen(k stint.Bucket) stint.Bucket {
-	limit, ok := l.limits.Load().limits.For(k.Key)
-	if k.Limit, k.Remaining = limit, 0; ok && limit.Interval() > 0 {
-		k.Remaining = int64(max(0, limit.Tolerance()-k.ResetAfter) / limit.Interval())
-	}
-	return k
-}
-
-// Buckets is stint.Limiter.Buckets, under the limits of this process.
-func (l *Limiter) Buckets(name stint.Name) iter.Seq2[stint.Bucket, error] {
+// Buckets is stint.Limiter.Buckets. A Limiter shows the limits of this process.
+func (m methods) Buckets(name stint.Name) iter.Seq2[stint.Bucket, error] {
 	return func(yield func(stint.Bucket, error) bool) {
-		var own iter.Seq2[stint.Bucket, error]
-		var all []stint.Bucket
-		err := l.call(context.Background(), true, func(o *stint.Limiter) error {
-			own = o.Buckets(name)
-			return nil
-		}, func(r remote) (err error) {
-			all, err = r.buckets(name)
-			return err
-		})
-		if own != nil {
-			own(yield)
+		c := wire.Call{Op: wire.OpBuckets, Name: name}
+		if err := m.do(context.Background(), &c); err != nil {
+			yield(stint.Bucket{}, err)
 			return
 		}
-		for i := range all {
-			all[i] = l.seen(all[i])
-		}
-		yieldAll(all, err, yield)
+		c.Buckets(yield)
 	}
 }
 
-// Held is stint.Limiter.Held.
-func (l *Limiter) Held() iter.Seq2[stint.Held, error] {
-	return func(yield func(stint.Held, error) bool) {
-		var all []stint.Held
-		err := l.call(context.Background(), true, func(o *stint.Limiter) error {
-			all = slices.Collect(o.Held())
-			return nil
-		}, func(r remote) (err error) {
-			all, err = r.held()
-			return err
-		})
-		yieldAll(all, err, yield)
+// Held is stint.Limiter.Held. If there is no owner, it yields nothing, and Health
+// says why.
+func (m methods) Held() iter.Seq[stint.Held] {
+	return func(yield func(stint.Held) bool) {
+		c := wire.Call{Op: wire.OpHeld}
+		if m.do(context.Background(), &c) == nil {
+			c.Held(yield)
+		}
 	}
 }
 
 // Hold is stint.Limiter.Hold.
-func (l *Limiter) Hold(key stint.Key, until time.Time) error {
-	return l.call(context.Background(), false, func(o *stint.Limiter) error { return o.Hold(key, until) },
-		func(r remote) error { return r.hold(key, until) })
+func (m methods) Hold(key stint.Key, until time.Time) error {
+	return m.do(context.Background(), &wire.Call{Op: wire.OpHold, Keys: []stint.Key{key}, Until: until})
 }
 
-// Reset is stint.Limiter.Reset.
-func (l *Limiter) Reset(keys ...stint.Key) error {
-	return l.call(context.Background(), false, func(o *stint.Limiter) error { return o.Reset(keys...) },
-		func(r remote) error { return r.reset(keys) })
+// ExtendHold is stint.Limiter.ExtendHold.
+func (m methods) ExtendHold(key stint.Key, until time.Time) (time.Time, error) {
+	c := wire.Call{Op: wire.OpHold, Keys: []stint.Key{key}, Until: until, Keep: true}
+	if err := m.do(context.Background(), &c); err != nil {
+		return time.Time{}, err
+	}
+	return c.Time, nil
+}
+
+// Reset is stint.Limiter.Reset. It sends 256 keys in a message, and stops at the
+// first error.
+func (m methods) Reset(keys ...stint.Key) error {
+	for len(keys) > 0 {
+		part := keys[:min(len(keys), wire.MaxRequests)]
+		if err := m.do(context.Background(), &wire.Call{Op: wire.OpReset, Keys: part}); err != nil {
+			return err
+		}
+		keys = keys[len(part):]
+	}
+	return nil
 }
 
 // Wait is stint.Limiter.Wait. All processes share the queue.
-func (l *Limiter) Wait(ctx context.Context, key stint.Key, cost int64) error {
-	return l.WaitRequest(ctx, stint.Request{Key: key, Cost: cost})
+func (m methods) Wait(ctx context.Context, key stint.Key, cost int64) error {
+	return m.WaitRequest(ctx, stint.Request{Key: key, Cost: cost})
 }
 
 // WaitRequest is stint.Limiter.WaitRequest.
-func (l *Limiter) WaitRequest(ctx context.Context, req stint.Request) error {
-	return l.call(ctx, false, func(o *stint.Limiter) error { return o.WaitRequest(ctx, req) }, func(r remote) error {
-		given := req
-		if err := l.give(&given); err != nil {
-			return err
-		}
-		return r.wait(ctx, given)
-	})
-}
-
-// Reserve is stint.Limiter.Reserve.
-func (l *Limiter) Reserve(key stint.Key, cost int64) (*Reservation, error) {
-	return l.ReserveRequest(stint.Request{Key: key, Cost: cost})
-}
-
-// ReserveRequest is stint.Limiter.ReserveRequest.
-func (l *Limiter) ReserveRequest(req stint.Request) (p *Reservation, err error) {
-	err = l.call(context.Background(), false, func(o *stint.Limiter) error {
-		local, err := o.ReserveRequest(req)
-		p = &Reservation{local: local}
+func (m methods) WaitRequest(ctx context.Context, req stint.Request) error {
+	if err := ctx.Err(); err != nil {
 		return err
-	}, func(r remote) (err error) {
-		given := req
-		if err = l.give(&given); err == nil {
-			p, err = r.reserve(given)
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
 	}
-	return p, nil
+	return m.do(ctx, &wire.Call{Op: wire.OpWait, Requests: []stint.Request{req}})
+}
+
+// Reserve is stint.Limiter.Reserve. If the owner goes, Delay goes by its last
+// answer, and Cancel returns no tokens.
+func (m methods) Reserve(key stint.Key, cost int64) (stint.Reservation, error) {
+	return m.ReserveRequest(stint.Request{Key: key, Cost: cost})
+}
+
+// ReserveRequest is stint.Limiter.ReserveRequest, as Reserve says.
+func (m methods) ReserveRequest(req stint.Request) (stint.Reservation, error) {
+	c := wire.Call{Op: wire.OpReserve, Requests: []stint.Request{req}}
+	if err := m.do(context.Background(), &c); err != nil {
+		return stint.Reservation{}, err
+	}
+	return c.Reservation, nil
 }
 
 // Flush is stint.Limiter.Flush.
-func (l *Limiter) Flush() error {
-	return l.call(context.Background(), true, (*stint.Limiter).Flush, remote.flush)
-}
+func (m methods) Flush() error { return m.do(context.Background(), &wire.Call{Op: wire.OpFlush}) }
 
 // Health returns nil, or what is wrong with the owner now. ErrNoOwner says that
 // there is none.
-func (l *Limiter) Health() error {
-	return l.call(context.Background(), true, (*stint.Limiter).Health, remote.health)
-}
+func (m methods) Health() error { return m.do(context.Background(), &wire.Call{Op: wire.OpHealth}) }
 
 // Stats returns the counts of the owner, with the decisions of all processes.
-func (l *Limiter) Stats() (st stint.Stats, err error) {
-	err = l.call(context.Background(), true, func(o *stint.Limiter) error {
-		st = o.Stats()
-		return nil
-	}, func(r remote) (err error) {
-		st, err = r.stats()
-		return err
-	})
-	return st, err
+// They begin at 0 with each owner. If there is none, Err says why.
+func (m methods) Stats() stint.Stats {
+	c := wire.Call{Op: wire.OpStats}
+	if err := m.do(context.Background(), &c); err != nil {
+		return stint.Stats{Err: err}
+	}
+	return *c.Stats
 }
 
 // Snapshot is stint.Limiter.Snapshot.
-func (l *Limiter) Snapshot(w io.Writer) (n int64, err error) {
-	err = l.call(context.Background(), false, func(o *stint.Limiter) (err error) {
-		n, err = o.Snapshot(w)
-		return err
-	}, func(r remote) (err error) {
-		n, err = r.snapshot(w)
-		return err
-	})
-	return n, err
+func (m methods) Snapshot(w io.Writer) (int64, error) {
+	out := &counter{w: w}
+	c := wire.Call{Op: wire.OpSnapshot, Writer: out}
+	err := m.do(context.Background(), &c)
+	if err == nil && out.err == nil && out.n != c.Size {
+		err = fmt.Errorf("%w: the copy has %d bytes, want %d", ErrNoAnswer, out.n, c.Size)
+	}
+	return out.n, errors.Join(out.err, err)
+}
+
+// counter writes until an error, which it keeps.
+type counter struct {
+	w   io.Writer
+	n   int64
+	err error
+}
+
+func (c *counter) Write(p []byte) (n int, err error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	n, c.err = c.w.Write(p)
+	c.n += int64(n)
+	return n, c.err
 }

@@ -2,7 +2,6 @@ package hostlimit
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -11,72 +10,91 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
 // errMoved says that a call was not carried out, because its owner is going or
 // gone.
-var errMoved = errors.New("hostlimit: the owner is closing")
+var errMoved = wire.ErrNotDone
 
-// conn is a guest's connection to an owner.
+var errHungUp = errors.New("the process at the socket has hung up")
+
+const (
+	// abortTime is how long a call whose context has ended waits for the owner's
+	// last word.
+	abortTime = 100 * time.Millisecond
+
+	// drainTime is how long Close waits for calls under way.
+	drainTime = 250 * time.Millisecond
+)
+
+// conn is a guest's connection to an owner. One goroutine at a time reads the
+// answers of all calls: a caller that is alone reads its own, because waking it
+// takes longer than the decision. Otherwise, and while there is no call, read
+// does. Another goroutine watches whether the owner is alive.
 type conn struct {
-	socket  string
+	place   place // of the owner; zero if dialConn has not made the connection
 	nc      net.Conn
-	out     *outbox
-	frames  *frames
-	timeout time.Duration // for a sign of life
+	out     *wire.Outbox
+	frames  *wire.Reader
+	timeout time.Duration            // for a sign of life
+	lost    func(c *conn, err error) // called once, when calls are no longer possible
 
-	pid   int
-	began time.Time          // of the owner
-	names []named            // of the owner
-	lost  func(*conn, error) // called once, when calls are no longer possible
+	welcome wire.Welcome
+	names   []wire.Named // of the owner
 
-	heard atomic.Int64 // time of the owner's last frame, since base
-	busy  atomic.Bool  // the reader handles a part of a reply
 	base  time.Time
-
-	reading sync.Mutex    // held by the goroutine that reads
-	wake    chan struct{} // signals read
+	heard atomic.Bool   // a frame has come since watch has looked
+	busy  atomic.Bool   // the reader hands over a part of a copy
+	slots chan struct{} // a place for each call under way except Waits
+	turn  chan struct{} // receives a value if read is to read
+	quit  chan struct{} // closed when the connection is over
 
 	mu      sync.Mutex
+	reading bool  // a goroutine reads, or turn has a value
+	lone    bool  // a caller has read since read has looked
 	offset  int64 // of the owner's clock from base
-	calls   map[uint32]*call
+	calls   map[uint32]*pending
 	last    uint32
-	err     error // why calls are no longer possible; nil before that
-	leaving bool  // the owner or this process closes
-	readers int   // calls that have read for themselves
-	quit    chan struct{}
-	closed  atomic.Bool // by this process
+	err     error // why the connection is over; nil before that
+	leaving bool  // no more calls: the owner or this process closes
+	closed  bool  // by this process
 }
 
-// call is a call that waits for its reply.
-type call struct {
-	done chan struct{}
-	buf  []byte // the reply
-	part func(*body)
-	err  error
-	sent int64 // time of sending, since base
+// pending is a call that waits for its answer.
+type pending struct {
+	*wire.Call
+	answer    []byte     // its parts so far
+	done      chan error // receives one value
+	alone     bool       // no other call was under way
+	reads     bool       // the caller reads the answer
+	abandoned bool       // the caller is gone
 }
-
-var callPool = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
 
 // dialConn connects to the owner of a file.
-func dialConn(socket string, names []named, timeout time.Duration, lost func(*conn, error)) (*conn, error) {
-	nc, err := net.DialTimeout("unix", socket, timeout)
+func dialConn(
+	p place, names []wire.Named, timeout time.Duration, lost func(*conn, error),
+) (*conn, error) {
+	nc, err := p.dial(timeout)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNoOwner, err)
+		return nil, err
 	}
 	c, err := newConn(nc, names, timeout, lost)
-	if c != nil {
-		c.socket = socket
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	c.place = p
+	return c, nil
 }
 
 // newConn makes nc a guest's connection: it says hello to the owner.
-func newConn(nc net.Conn, names []named, timeout time.Duration, lost func(*conn, error)) (*conn, error) {
+func newConn(
+	nc net.Conn, names []wire.Named, timeout time.Duration, lost func(*conn, error),
+) (*conn, error) {
 	c := &conn{
-		nc: nc, out: newOutbox(nc), frames: newFrames(nc), timeout: timeout, base: time.Now(), lost: lost,
-		calls: make(map[uint32]*call), quit: make(chan struct{}), wake: make(chan struct{}, 1),
+		nc: nc, out: wire.NewOutbox(nc), frames: wire.NewReader(nc), timeout: timeout, lost: lost,
+		base: time.Now(), calls: make(map[uint32]*pending), slots: make(chan struct{}, maxBusy),
+		turn: make(chan struct{}, 1), quit: make(chan struct{}), reading: true,
 	}
 	if err := c.hello(names); err != nil {
 		nc.Close()
@@ -88,40 +106,62 @@ func newConn(nc net.Conn, names []named, timeout time.Duration, lost func(*conn,
 }
 
 // hello introduces the guest, and waits for the owner's answer.
-func (c *conn) hello(names []named) error {
-	c.nc.SetDeadline(time.Now().Add(c.timeout))
-	// Write fails if the owner has refused already, and has sent the reason.
-	c.nc.Write(appendFrame(nil, opHello, 0, func(b []byte) []byte {
-		return appendNames(append(append(b, magic...), version), names)
-	}))
-	f, err := c.frames.next()
-	if err != nil {
-		return fmt.Errorf("%w: the process at the socket does not answer: %w", ErrNoOwner, err)
+func (c *conn) hello(names []wire.Named) error {
+	var late atomic.Bool
+	timer := time.AfterFunc(c.timeout, func() {
+		late.Store(true)
+		c.nc.Close()
+	})
+	defer timer.Stop()
+	for i, parts := 0, wire.Split(names); i < len(parts); i++ {
+		more := i < len(parts)-1
+		said, err := wire.AppendFrame(nil, wire.OpHello, 0, func(b []byte) []byte {
+			return wire.AppendHello(b, parts[0], more)
+		})
+		if i > 0 {
+			said, err = wire.AppendFrame(nil, wire.OpNames, 0, func(b []byte) []byte {
+				return wire.AppendNames(b, parts[i], more)
+			})
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := c.nc.Write(said); err != nil {
+			break // the owner has refused already, and has sent the reason
+		}
 	}
-	c.nc.SetDeadline(time.Time{})
-	if f.op == opBye {
-		return fmt.Errorf("%w: the last one is closing", ErrNoOwner)
+	for {
+		f, err := c.frames.Next()
+		switch {
+		case late.Load():
+			return fmt.Errorf("%w: the process at the socket does not answer: %w", ErrNoOwner, ErrNoAnswer)
+		case err != nil:
+			return fmt.Errorf("%w: %w: %w", ErrNoOwner, errHungUp, err)
+		case f.Op == wire.OpBye:
+			return fmt.Errorf("%w: the last one is closing", ErrNoOwner)
+		case f.Op == wire.OpPart:
+			names, _ := f.Body.Names()
+			if f.Body.End() == nil {
+				c.names = append(c.names, names...)
+				continue
+			}
+		case f.Op == wire.OpReply:
+			c.welcome, err = f.Body.Welcome()
+			if err == nil {
+				c.setClock(c.welcome.Now)
+			}
+			if !errors.Is(err, wire.ErrMessage) {
+				return err
+			}
+		}
+		return fmt.Errorf("%w: %w", ErrNoOwner, wire.ErrMessage)
 	}
-	if f.op != opReply {
-		return fmt.Errorf("%w: %w", ErrNoOwner, errMessage)
-	}
-	if code := f.body.byte(); code == replyError {
-		return f.body.error()
-	}
-	c.pid = int(f.body.int())
-	c.began = time.Unix(0, f.body.int())
-	c.setClock(f.body.int())
-	c.names = f.body.names()
-	if f.body.end() != nil {
-		return fmt.Errorf("%w: %w", ErrNoOwner, errMessage)
-	}
-	return nil
 }
 
 // setClock notes what the owner's clock shows.
-func (c *conn) setClock(now int64) {
+func (c *conn) setClock(now time.Time) {
 	c.mu.Lock()
-	c.offset = now - int64(time.Since(c.base))
+	c.offset = now.UnixNano() - int64(time.Since(c.base))
 	c.mu.Unlock()
 }
 
@@ -132,72 +172,181 @@ func (c *conn) now() time.Time {
 	return time.Unix(0, c.offset+int64(time.Since(c.base)))
 }
 
-// do makes a call. request appends its body, and reply reads the answer. part,
-// which may be nil, reads each part before the answer. The error is errMoved if
-// the call was not carried out, and ErrNoAnswer if that is not known.
-func (c *conn) do(o op, request func([]byte) []byte, reply func(*body), part func(*body)) error {
-	return c.doContext(context.Background(), o, request, reply, part)
-}
-
-// doContext is do for a call that the end of ctx aborts.
-func (c *conn) doContext(ctx context.Context, o op, request func([]byte) []byte, reply func(*body),
-	part func(*body)) error {
-	call := callPool.Get().(*call)
-	call.part, call.err, call.buf = part, nil, call.buf[:0]
-	c.mu.Lock()
-	if c.err != nil || c.leaving {
-		c.mu.Unlock()
-		callPool.Put(call)
-		return errMoved
+// do makes a call. The error is errMoved if the call was not carried out, and
+// ErrNoAnswer if that is not known. If ctx ends, a Wait is over, and a spend no
+// longer waits for its commit.
+func (c *conn) do(ctx context.Context, call *wire.Call) error {
+	switch {
+	case call.Op == wire.OpNow:
+		call.Time = c.now()
+		return nil
+	case call.Op == wire.OpSnapshot && c.place != (place{}):
+		return c.copy(ctx, call)
+	case call.Op == wire.OpWait:
+		call.Within = -1
+		if deadline, ok := ctx.Deadline(); ok {
+			call.Within = max(0, time.Until(deadline))
+		}
 	}
-	id := c.nextLocked()
-	call.sent = int64(time.Since(c.base))
-	c.calls[id] = call
-	alone := len(c.calls) == 1
-	c.mu.Unlock()
-	if err := c.out.post(o, id, alone, request); err != nil {
-		c.mu.Lock()
-		_, waits := c.calls[id]
-		delete(c.calls, id)
-		c.mu.Unlock()
-		if waits {
-			callPool.Put(call)
+	if err := call.Check(); err != nil {
+		return err
+	}
+	if call.Op != wire.OpWait {
+		select {
+		case c.slots <- struct{}{}:
+			defer func() { <-c.slots }()
+		case <-c.quit:
 			return errMoved
 		}
 	}
-	if ctx.Done() == nil {
-		c.readFor(call, alone)
+	p := &pending{Call: call, done: make(chan error, 1)}
+	id, err := c.begin(p, call.Op == wire.OpSpend && ctx.Done() == nil)
+	if err != nil {
+		return err
+	}
+	if p.alone {
+		err = c.out.SendNow(call.Op, id, call.AppendArguments)
 	} else {
-		c.wakeReader()
+		err = c.out.Send(call.Op, id, call.AppendArguments)
+	}
+	if err != nil && c.forget(id, p) {
+		if errors.Is(err, wire.ErrTooLong) {
+			return err
+		}
+		return errMoved
+	}
+	if p.reads {
+		c.readFor(p)
+	}
+	ends := ctx.Done()
+	if call.Ended { // the owner knows
+		ends = nil
 	}
 	select {
-	case <-call.done:
-	case <-ctx.Done():
-		c.out.send(opAbort, id, nil)
-		<-call.done
+	case err = <-p.done:
+	case <-ends:
+		err = c.abort(id, p)
 	}
-	err := call.err
-	if err == nil {
-		r := body{b: call.buf}
-		switch r.byte() {
-		case replyOK:
-			if reply != nil {
-				reply(&r)
-			}
-			if r.end() != nil {
-				err = fmt.Errorf("%w: %w", ErrNoAnswer, errMessage)
-			}
-		case replyNotDone:
-			err = errMoved
-		default:
-			err = r.error()
+	switch {
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		return c.endOf(ctx, call, err)
+	case err == nil && call.Op == wire.OpReserve:
+		t := &turn{conn: c, id: call.ID}
+		t.at.Store(int64(time.Since(c.base) + call.Delay))
+		call.Reservation = stint.ReservationOf(t)
+	}
+	return err
+}
+
+// copy makes a connection of its own for a copy of the file, so that no other
+// call waits for the caller's Writer.
+func (c *conn) copy(ctx context.Context, call *wire.Call) error {
+	own, err := dialConn(c.place, nil, c.timeout, func(*conn, error) {})
+	if err != nil {
+		return err
+	}
+	own.place = place{}
+	defer own.close()
+	return own.do(ctx, call)
+}
+
+// turn is a reservation that the owner keeps.
+type turn struct {
+	conn *conn
+	id   int64
+	at   atomic.Int64 // by the last answer, since conn.base
+}
+
+func (t *turn) Delay() time.Duration {
+	call := wire.Call{Op: wire.OpDelay, ID: t.id}
+	if t.conn.do(context.Background(), &call) != nil {
+		return max(0, time.Duration(t.at.Load())-time.Since(t.conn.base))
+	}
+	t.at.Store(int64(time.Since(t.conn.base) + call.Delay))
+	return call.Delay
+}
+
+func (t *turn) Cancel() {
+	t.conn.do(context.Background(), &wire.Call{Op: wire.OpCancel, ID: t.id})
+}
+
+// begin gives a call its number, and decides who reads the answer: the caller
+// only if it may, because it then waits for nothing else.
+func (c *conn) begin(p *pending, mayRead bool) (id uint32, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil || c.leaving {
+		return 0, errMoved
+	}
+	p.alone = len(c.calls) == 0
+	if !c.reading {
+		c.reading = true
+		if p.reads = mayRead; p.reads {
+			c.lone = true
+		} else {
+			c.turn <- struct{}{}
 		}
 	}
-	call.part = nil
-	if cap(call.buf) > bufferSize {
-		call.buf = nil
+	for {
+		c.last++
+		if _, taken := c.calls[c.last]; !taken && c.last != 0 { // pings have 0
+			c.calls[c.last] = p
+			return c.last, nil
+		}
 	}
-	callPool.Put(call)
+}
+
+// forget removes a call that was not sent. It returns false if fail was faster.
+func (c *conn) forget(id uint32, p *pending) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.reads {
+		p.reads = false
+		c.turn <- struct{}{}
+	}
+	_, waits := c.calls[id]
+	delete(c.calls, id)
+	return waits
+}
+
+// abort tells the owner that the context of a call has ended, and returns how
+// the call ended. It does not wait for long: the owner may be stopped.
+func (c *conn) abort(id uint32, p *pending) error {
+	go c.out.Send(wire.OpAbort, id, nil)
+	timer := time.NewTimer(abortTime)
+	defer timer.Stop()
+	select {
+	case err := <-p.done:
+		return err
+	case <-timer.C:
+	}
+	c.mu.Lock()
+	_, waits := c.calls[id]
+	if waits { // the caller goes on to use its Call
+		left := *p.Call
+		p.Call, p.abandoned = &left, true
+	}
+	c.mu.Unlock()
+	if !waits { // the answer is there
+		return <-p.done
+	}
+	return context.Canceled
+}
+
+// endOf returns the error of a call that the end of a context has ended. The
+// owner reports Canceled if it was told so.
+func (c *conn) endOf(ctx context.Context, call *wire.Call, err error) error {
+	ended := ctx.Err()
+	switch {
+	case ended == nil && !errors.Is(err, context.Canceled):
+		return err // the deadline is too early for the queue
+	case ended == nil: // by close
+		return stint.ErrClosed
+	case call.Op == wire.OpWait && errors.Is(err, context.Canceled):
+		return ended
+	case call.Op == wire.OpSpend:
+		return fmt.Errorf("%w: the context ended before the commit: %w", stint.ErrNotDurable, ended)
+	}
 	return err
 }
 
@@ -208,218 +357,238 @@ func (c *conn) isOver() bool {
 	return c.err != nil || c.leaving
 }
 
-// nextLocked returns a number that no call has. Pings have 0.
-func (c *conn) nextLocked() uint32 {
-	for {
-		c.last++
-		if _, taken := c.calls[c.last]; !taken && c.last != 0 {
-			return c.last
-		}
-	}
-}
-
-// readFor reads frames until the reply to a call has come, unless another
-// goroutine reads. So a caller that is alone wakes no goroutine.
-func (c *conn) readFor(own *call, alone bool) {
-	if !c.reading.TryLock() {
-		return // the goroutine that reads hands over the reply
-	}
-	c.frames.nc.spin = alone
-	for len(own.done) == 0 && c.next() {
-	}
-	for c.frames.buffered() && c.next() {
-	}
-	c.reading.Unlock()
+// isClosed reports whether this process has closed the connection.
+func (c *conn) isClosed() bool {
 	c.mu.Lock()
-	c.readers++
-	waits := len(c.calls) > 0
-	c.mu.Unlock()
-	if waits {
-		c.wakeReader()
-	}
+	defer c.mu.Unlock()
+	return c.closed
 }
 
-// wakeReader makes read begin to read, for the replies that have not come.
-func (c *conn) wakeReader() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
+// loneTime is how long read leaves the reading to lone callers after the last
+// one. Until then nobody notices that the owner closes, unless there is a call.
+const loneTime = 5 * time.Millisecond
 
-// idleTime is how long read waits. If no call has read for itself in that time,
-// read begins to read.
-const idleTime = 5 * time.Millisecond
-
-// read reads if no caller does. It notices that the owner closes or dies while
-// there are no calls.
+// read hands over the frames that no caller reads, until the connection is over.
 func (c *conn) read() {
-	timer := time.NewTimer(idleTime)
-	defer timer.Stop()
-	readers := -1
-	for {
-		c.reading.Lock()
-		c.frames.nc.spin = false
-		for more := true; more; {
-			if !c.next() {
-				c.reading.Unlock()
-				return
-			}
-			c.mu.Lock()
-			more = len(c.calls) > 0 || c.frames.buffered()
-			c.mu.Unlock()
-		}
-		c.reading.Unlock()
-		for idle := false; !idle; {
-			timer.Reset(idleTime)
-			select {
-			case <-c.quit:
-				return
-			case <-c.wake:
-				idle = true
-			case <-timer.C:
-				c.mu.Lock()
-				idle, readers = readers == c.readers, c.readers
-				c.mu.Unlock()
-			}
-		}
+	for c.readFor(nil) && c.awaitTurn() {
 	}
 }
 
-// next hands a frame to its call. It returns false if the connection is over.
-func (c *conn) next() bool {
-	f, err := c.frames.next()
-	if err != nil {
-		c.fail(fmt.Errorf("%w: %w", ErrNoAnswer, err))
-		return false
-	}
-	c.heard.Store(int64(time.Since(c.base)))
-	switch f.op {
-	case opBye:
-		c.leave()
-	case opReply, opPart:
-		c.mu.Lock()
-		call := c.calls[f.id]
-		if call != nil && f.op == opReply {
-			delete(c.calls, f.id)
-		}
-		empty := c.leaving && len(c.calls) == 0
-		c.mu.Unlock()
-		switch {
-		case call == nil: // the reply to a ping
-			if f.op == opReply && f.id == 0 && f.body.byte() == replyOK {
-				c.setClock(f.body.int())
-			}
-		case f.op == opPart:
-			if call.part != nil {
-				c.busy.Store(true)
-				call.part(&f.body)
-				c.busy.Store(false)
-				c.heard.Store(int64(time.Since(c.base)))
-			}
-		default:
-			call.buf = append(call.buf[:0], f.body.b...)
-			call.done <- struct{}{}
-		}
-		if empty {
-			c.fail(errMoved)
+// awaitTurn waits until read is to read. It returns false if the connection is
+// over.
+func (c *conn) awaitTurn() bool {
+	for idle := false; !idle; {
+		select {
+		case <-c.quit:
 			return false
+		case <-c.turn:
+			return true
+		case <-time.After(loneTime):
 		}
-	default:
-		c.fail(fmt.Errorf("%w: %w", ErrNoAnswer, errMessage))
-		return false
+		c.mu.Lock()
+		idle = !c.reading && !c.lone
+		c.reading, c.lone = c.reading || idle, false
+		c.mu.Unlock()
 	}
 	return true
 }
 
+// readFor hands over frames until p has its answer, or, if p is nil, until no
+// call is under way. It returns false if the connection is over.
+func (c *conn) readFor(p *pending) bool {
+	for over := false; !over; {
+		f, err := c.frames.Next()
+		if err == nil {
+			c.heard.Store(true)
+			err = c.handle(&f)
+		}
+		if err != nil {
+			c.fail(err)
+			return false
+		}
+		c.mu.Lock()
+		c.reading = len(c.calls) > 0
+		over = !c.reading
+		if c.reading && p != nil && len(p.done) > 0 { // others wait
+			c.turn <- struct{}{}
+			over = true
+		}
+		c.mu.Unlock()
+	}
+	return true
+}
+
+// handle hands over a frame. An error ends the connection.
+func (c *conn) handle(f *wire.Frame) error {
+	switch f.Op {
+	case wire.OpBye:
+		return c.leave()
+	case wire.OpReply, wire.OpPart:
+	default:
+		return wire.ErrMessage
+	}
+	c.mu.Lock()
+	p := c.calls[f.ID]
+	if p != nil && f.Op == wire.OpReply {
+		delete(c.calls, f.ID)
+	}
+	over := c.leaving && len(c.calls) == 0
+	c.mu.Unlock()
+	switch {
+	case p == nil && f.ID == 0 && f.Op == wire.OpReply: // to a ping
+		if w, err := f.Body.Welcome(); err == nil {
+			c.setClock(w.Now)
+		}
+	case p == nil: // it was not sent: the owner breaks the protocol
+		return wire.ErrMessage
+	case f.Op == wire.OpPart:
+		c.part(p, f.Body.Rest())
+	default:
+		c.finish(p, &f.Body)
+	}
+	if over {
+		return errMoved
+	}
+	return nil
+}
+
+// part keeps a part of an answer, or hands over a part of a copy.
+func (c *conn) part(p *pending, b []byte) {
+	if p.Op != wire.OpSnapshot {
+		p.answer = append(p.answer, b...)
+		return
+	}
+	c.busy.Store(true)
+	p.Writer.Write(b) // which keeps its error
+	c.busy.Store(false)
+	c.heard.Store(true)
+}
+
+// finish reads the last part of an answer, and ends the call. If a caller that
+// is gone got its turn in a queue, finish returns the tokens.
+func (c *conn) finish(p *pending, last *wire.Body) {
+	err := last.Error()
+	if p.abandoned { // nobody reads the answer
+		if err == nil && p.Op == wire.OpWait {
+			go c.do(context.Background(), &wire.Call{Op: wire.OpRefund, Requests: p.Requests})
+		}
+		return
+	}
+	if err == nil {
+		if len(p.answer) > 0 {
+			last = wire.NewBody(append(p.answer, last.Rest()...))
+		}
+		err = p.ReadAnswer(last)
+	}
+	switch {
+	case errors.Is(err, errMoved):
+		err = errMoved
+	case errors.Is(err, wire.ErrMessage):
+		err = fmt.Errorf("%w: %w", ErrNoAnswer, err)
+	}
+	p.done <- err
+}
+
 // leave notes that the owner closes. The calls under way get their answers.
-func (c *conn) leave() {
+func (c *conn) leave() error {
 	c.mu.Lock()
 	first := !c.leaving && c.err == nil
 	c.leaving = true
-	empty := len(c.calls) == 0
+	over := len(c.calls) == 0
 	c.mu.Unlock()
 	if first {
 		c.lost(c, errMoved)
 	}
-	if empty {
-		c.fail(errMoved)
+	if over {
+		return errMoved
 	}
+	return nil
 }
 
-// fail ends the connection, and with it the calls under way.
-func (c *conn) fail(err error) {
+// fail ends the connection. The calls under way return ErrNoAnswer, because they
+// may have been carried out.
+func (c *conn) fail(why error) {
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
 		return
 	}
-	c.err = err
+	c.err = why
 	calls := c.calls
 	c.calls = nil
-	tell := !c.leaving
+	lost := !c.leaving
 	c.mu.Unlock()
 	close(c.quit)
-	c.out.close(err)
-	for _, call := range calls {
-		call.err = err
-		call.done <- struct{}{}
+	c.out.Close(why)
+	if !errors.Is(why, ErrNoAnswer) {
+		why = fmt.Errorf("%w: %w", ErrNoAnswer, why)
 	}
-	if tell {
-		c.lost(c, err)
+	for _, p := range calls {
+		if !p.abandoned {
+			p.done <- why
+		}
+	}
+	if lost {
+		c.lost(c, why)
 	}
 }
 
-// close ends the connection for this process.
+// errClosedHere is why a connection is over that this process has closed.
+var errClosedHere = errors.New("this Limiter was closed")
+
+// close ends the connection for this process. Calls under way have drainTime
+// to end, and those that wait in queues end at once.
 func (c *conn) close() {
-	c.closed.Store(true)
 	c.mu.Lock()
-	c.leaving = true // so that fail does not call lost
+	c.leaving, c.closed = true, true
+	under := len(c.calls)
+	var waits []uint32
+	for id, p := range c.calls {
+		if p.Op == wire.OpWait {
+			waits = append(waits, id)
+		}
+	}
 	c.mu.Unlock()
-	c.fail(stint.ErrClosed)
+	go func() {
+		for _, id := range waits {
+			c.out.Send(wire.OpAbort, id, nil)
+		}
+	}()
+	if under > 0 {
+		timer := time.NewTimer(drainTime)
+		defer timer.Stop()
+		select {
+		case <-c.quit:
+		case <-timer.C:
+		}
+	}
+	c.fail(errClosedHere)
 }
 
 // watch ends the connection if calls wait and the owner sends nothing, not even
-// a reply to a ping.
+// an answer to a ping. It counts its own steps: a process that was itself
+// stopped takes only one of them.
 func (c *conn) watch() {
-	ticker := time.NewTicker(c.timeout / 4)
+	const steps = 4
+	ticker := time.NewTicker(max(1, c.timeout/steps))
 	defer ticker.Stop()
-	for {
+	for silent := 0; ; {
 		select {
 		case <-c.quit:
 			return
 		case <-ticker.C:
 		}
-		now := int64(time.Since(c.base))
 		c.mu.Lock()
-		oldest := now
-		for _, call := range c.calls {
-			oldest = min(oldest, call.sent)
-		}
+		waits := len(c.calls) > 0
 		c.mu.Unlock()
-		silent := time.Duration(now - max(oldest, c.heard.Load()))
-		if c.busy.Load() {
+		if c.heard.Swap(false) || c.busy.Load() || !waits {
+			silent = 0
 			continue
 		}
-		if silent > c.timeout {
+		if silent++; silent > steps {
 			c.fail(fmt.Errorf("%w for %v", ErrNoAnswer, c.timeout))
 			return
 		}
-		if silent >= c.timeout/4 {
-			go c.out.send(opPing, 0, nil)
-		}
+		go c.out.Send(wire.OpPing, 0, nil)
 	}
-}
-
-// labels returns the labels that the owner declares.
-func (c *conn) labels() map[stint.Name]string {
-	labels := make(map[stint.Name]string, len(c.names))
-	for _, n := range c.names {
-		labels[n.name] = n.label
-	}
-	return labels
-}
-
-func appendInt(n int64) func([]byte) []byte {
-	return func(b []byte) []byte { return binary.AppendVarint(b, n) }
 }

@@ -4,8 +4,8 @@
 // The first process that opens the file owns it, and serves it on a Unix socket
 // beside it. The others are guests: they find the file locked, connect, and
 // decide through the owner. When the owner closes or dies, one of the guests
-// takes the file over, and the others connect to that one. A [Limiter] is a
-// [stint.Decider] in both roles.
+// takes the file over, and the others connect to that one. A [Limiter] has the
+// methods of a [stint.Limiter] in both roles: it is a [stint.Operator].
 //
 //	limiter, err := hostlimit.Open("quota.db", limits, nil)
 //
@@ -15,26 +15,27 @@
 // # Limits
 //
 // Each process's limits apply to its own requests, so two versions of a program
-// with different limits may run side by side. A bucket is stored as the time at
-// which it is full, without its limit. A Name must mean the same in all
-// processes: another label for a number, or another number for a label, is
-// [stint.ErrNameMismatch].
+// with different limits may run side by side. The file records when a bucket will
+// be full, and not its limit. A Name must mean the same in all processes. If
+// another process has another label for a number, or another number for a label,
+// the error is [stint.ErrNameMismatch].
 //
 // # Durability
 //
 // The owner answers a guest when the durability level allows it: at leased
-// and synced, the decision is on the disk before the answer. The death of an
-// owner is a crash, as package stint describes it.
+// and synced, the decision is on the disk before the answer. The death of an owner
+// costs what package stint says a crash may cost.
 //
 // # Errors
 //
-// The errors are those of [stint.Limiter], and errors.Is finds them also if
-// they come from another process. A call that was under way when the owner died
-// or stopped answering returns [ErrNoAnswer]: it may have been carried out. The
+// The errors are those of [stint.Limiter], and errors.Is finds them even if they
+// come from another process. A call that was under way when the owner died or
+// stopped answering returns [ErrNoAnswer]: it may have been carried out. The
 // Limiter repeats such a call only if it changes nothing. Later calls wait for
 // the next owner, for at most Options.TakeoverTimeout, and then return
-// [ErrNoOwner]: nothing was done. If the owner closes, only calls fail that it
-// cannot answer within 250 ms.
+// [ErrNoOwner]: nothing was done. An owner that hangs keeps the file: nobody
+// takes it over until that process dies. If the owner closes, only the calls that
+// it cannot answer within 250 ms fail.
 //
 // # Waiting
 //
@@ -45,8 +46,29 @@
 //
 // # The socket
 //
-// The socket is FILE.sock, with mode 0600. If that path has more than 100
-// bytes, the socket is in /tmp/stint-UID, which has mode 0700, and is named by
-// a hash of the path. The owner serves processes of its own user, of the file's
-// user and of root, and refuses others. docs/hostlimit.md has more.
+// The socket is FILE.sock, with mode 0600. Owner and guest ask the system for
+// the user at the other end before they send anything, and accept their own user,
+// the file's user and root. A socket that an earlier owner left is replaced.
+// Anything else at its path stays there, and Open returns [ErrRefused].
+// docs/hostlimit.md explains more.
+//
+// # Files
+//
+//	takeover.go    Open; how a process becomes the owner, or a guest of the next one
+//	limiter.go     Limiter: its role, and the limits of this process
+//	plans.go       overrides of SetOverrides that SetLimits keeps
+//	labels.go      Labels: the Names in a file
+//	guest.go       Dial
+//	calls.go       the methods of a Limiter and of a Guest; each makes one wire.Call
+//	conn.go        how a guest sends a call, and who reads the answer
+//	server.go      the owner's guests; what becomes of the file and the socket
+//	serverconn.go  the owner's side of one guest
+//	owner.go       what a call does in the owner, for itself and for guests
+//	socket.go      where the socket is, and who may be there
+//
+// # Locks
+//
+// Limiter.changing is locked before Limiter.mu. The mutexes of conn, Server and
+// serverConn are held for moments, and none is held while another one is taken,
+// except that a Server's may be held while it makes a socket.
 package hostlimit

@@ -5,22 +5,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
 // Limiter is a stint.Limiter whose file several processes share. Its methods do
 // what those of stint.Limiter do. Any number of goroutines may call them.
 type Limiter struct {
-	front  atomic.Pointer[spender] // for the current role; first, or Spend is not inlined
+	front atomic.Pointer[spender] // for the current role; first, or Spend is not inlined
+	methods
 	place  place
 	opts   Options
+	events *listener
 	limits atomic.Pointer[declared]
 	now    atomic.Pointer[backend] // nil while there is no owner
+
+	missing time.Duration // how long no file may be there before this process makes one
+	missed  time.Time     // since when there is none; zero if there is one. Of try
+
+	changing sync.Mutex         // held while limits change, before mu
+	base     *stint.Limits      // given to Open or SetLimits; guarded by changing
+	plans    map[stint.Key]plan // of SetOverrides, if they are kept; guarded by changing
 
 	mu      sync.Mutex
 	changed chan struct{} // closed when there is another backend
@@ -30,32 +40,51 @@ type Limiter struct {
 	closing sync.Once
 	err     error // of Close
 	running sync.WaitGroup
-
-	telling sync.Mutex // held while OnEvent runs
 }
 
-var _ stint.Decider = (*Limiter)(nil)
+var _ stint.Operator = (*Limiter)(nil)
 
-// backend decides. It is the Limiter of this process and its server, or a
+// backend carries out calls: the Limiter of this process, which it serves, or a
 // connection to the owner.
 type backend struct {
-	limiter *stint.Limiter
+	limiter *stint.Limiter // nil for a guest
 	server  *Server
-	remote  remote
+	conn    *conn // nil for an owner
+	limits  *stint.Limits
+}
+
+func (b *backend) do(ctx context.Context, c *wire.Call) error {
+	if b.limiter != nil {
+		return owner{b.limiter}.do(ctx, c)
+	}
+	return b.conn.do(ctx, c)
+}
+
+func (b *backend) close() error {
+	if b.limiter == nil {
+		b.conn.close()
+		return nil
+	}
+	return errors.Join(b.server.Close(), b.limiter.Close())
 }
 
 // spender has the calls that are so short that reading the role, or copying a
 // Decision once more, would slow them down. The methods of Limiter are inlined,
-// so each of them is one call of a spender.
+// so each of them is one call of a spender: of the *stint.Limiter itself in the
+// owner.
 type spender interface {
 	Allow(key stint.Key) bool
 	Spend(key stint.Key, cost int64) (stint.Decision, error)
+	SpendContext(ctx context.Context, key stint.Key, cost int64) (stint.Decision, error)
 	Check(key stint.Key, cost int64) (stint.Decision, error)
+	SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error)
+	SpendTogetherContext(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error)
+	SpendEach(reqs []stint.Request, ds []stint.Decision) error
 }
 
 // put replaces the backend. b is nil if there is none now.
 func (l *Limiter) put(b *backend) {
-	front := spender(distant{l})
+	front := spender(distant{l.methods, l.opts.LimiterOptions.FailOpen})
 	if b != nil && b.limiter != nil {
 		front = b.limiter
 	}
@@ -63,250 +92,62 @@ func (l *Limiter) put(b *backend) {
 	l.front.Store(&front)
 }
 
-// Open returns a Limiter for the file at path. If no process has the file, this
-// one opens it as stint.Open does, and serves it. Otherwise it becomes a guest
-// of the process that has it. The errors are those of stint.Open; ErrLocked
-// means that a process has the file and does not serve it. On a system without
-// Unix sockets the error is errors.ErrUnsupported.
-func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
-	o, err := opts.withDefaults()
-	if err != nil {
-		return nil, err
-	}
-	if limits == nil {
-		return nil, errors.New("hostlimit: Open: no limits")
-	}
-	p, err := placeOf(path)
-	if err != nil {
-		return nil, err
-	}
-	l := &Limiter{place: p, opts: o, changed: make(chan struct{}), closed: make(chan struct{}), seeking: true}
-	l.limits.Store(declare(limits))
-	l.put(nil)
-	deadline := time.Now().Add(o.Limiter.LockTimeout)
-	for {
-		b, err := l.try()
-		if err == nil {
-			l.seeking = false
-			l.become(b)
-			return l, nil
-		}
-		again := errors.Is(err, stint.ErrLocked) || errors.Is(err, ErrNoOwner)
-		if !again || time.Now().After(deadline) {
-			return nil, err
-		}
-		l.pause(3 * time.Millisecond)
-	}
+// distant is the spender of a process that is not the owner.
+type distant struct {
+	methods
+	failOpen bool
 }
 
-// try opens the file, or connects to the process that has it. The error is
-// ErrLocked or ErrNoOwner if another try may succeed a moment later.
-func (l *Limiter) try() (*backend, error) {
-	o := l.opts.Limiter
-	o.LockTimeout = time.Millisecond
-	limiter, err := stint.Open(l.place.file, l.limits.Load().limits, &o)
-	switch {
-	case err == nil:
-		server, err := serve(limiter, l.place, l.opts.MaxGuests, l.tell)
-		if err != nil {
-			return nil, errors.Join(err, limiter.Close())
-		}
-		return &backend{limiter: limiter, server: server}, nil
-	case !errors.Is(err, stint.ErrLocked):
-		return nil, err
-	}
-	c, dialErr := dialConn(l.place.socket, namedOf(l.limits.Load().names), l.opts.TakeoverTimeout, l.lost)
-	if dialErr != nil {
-		if errors.Is(dialErr, ErrNoOwner) {
-			return nil, fmt.Errorf("%w (%w)", err, dialErr)
-		}
-		return nil, dialErr
-	}
-	return &backend{remote: remote{c}}, nil
+func (o distant) Allow(key stint.Key) bool {
+	d, err := o.Spend(key, 1)
+	return d.Allowed || err != nil && o.failOpen
 }
 
-// pause waits for about d, or until the Limiter is closed.
-func (l *Limiter) pause(d time.Duration) {
-	timer := time.NewTimer(d/2 + rand.N(d))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-l.closed:
-	}
+// Allow is stint.Limiter.Allow. Options.LimiterOptions.FailOpen is the answer if Spend
+// returns an error.
+func (l *Limiter) Allow(key stint.Key) bool { return (*l.front.Load()).Allow(key) }
+
+// Spend is stint.Limiter.Spend.
+func (l *Limiter) Spend(key stint.Key, cost int64) (d stint.Decision, err error) {
+	d, err = (*l.front.Load()).Spend(key, cost) // with "return" in front it is too long to be inlined
+	return
 }
 
-// become puts a backend in place, or closes it if the Limiter is closed.
-func (l *Limiter) become(b *backend) {
-	l.mu.Lock()
-	select {
-	case <-l.closed:
-		l.mu.Unlock()
-		b.close()
-		return
-	default:
-	}
-	l.put(b)
-	l.failure = nil
-	close(l.changed)
-	l.changed = make(chan struct{})
-	l.mu.Unlock()
-	if b.limiter != nil {
-		l.tell(Event{Kind: BecameOwner})
-		return
-	}
-	l.tell(Event{Kind: BecameGuest})
-	if b.remote.isOver() { // it was lost before l.now had it
-		l.lost(b.remote.conn, errMoved)
-	}
+// Check is stint.Limiter.Check.
+func (l *Limiter) Check(key stint.Key, cost int64) (d stint.Decision, err error) {
+	d, err = (*l.front.Load()).Check(key, cost)
+	return
 }
 
-func (b *backend) close() (err error) {
-	if b.limiter == nil {
-		b.remote.close()
-		return nil
-	}
-	return errors.Join(b.server.Close(), b.limiter.Close())
+// SpendContext is stint.Limiter.SpendContext.
+func (l *Limiter) SpendContext(ctx context.Context, key stint.Key, cost int64) (stint.Decision, error) {
+	return (*l.front.Load()).SpendContext(ctx, key, cost)
 }
 
-// lost starts seek after the connection c has lost the owner.
-func (l *Limiter) lost(c *conn, err error) {
-	l.mu.Lock()
-	b := l.now.Load()
-	if b == nil || b.remote.conn != c || l.seeking {
-		l.mu.Unlock()
-		return
+// SpendTogether is stint.Limiter.SpendTogether, for at most 256 requests.
+func (l *Limiter) SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+	if len(reqs) > wire.MaxRequests { // an owner may be a guest next time
+		return l.methods.SpendTogether(reqs, ds)
 	}
-	select {
-	case <-l.closed:
-		l.mu.Unlock()
-		return
-	default:
-	}
-	l.put(nil)
-	l.seeking = true
-	l.running.Go(func() {
-		if errors.Is(err, errMoved) {
-			err = errClosing
-		}
-		l.tell(Event{Kind: OwnerLost, Err: err})
-		l.seek()
-	})
-	l.mu.Unlock()
+	return (*l.front.Load()).SpendTogether(reqs, ds)
 }
 
-// seek makes this process the next owner, or a guest of the next owner.
-func (l *Limiter) seek() {
-	told := false
-	for {
-		select {
-		case <-l.closed:
-			return
-		default:
-		}
-		b, err := l.try()
-		if err == nil {
-			l.mu.Lock()
-			l.seeking = false
-			l.mu.Unlock()
-			l.become(b)
-			return
-		}
-		pause := 2 * time.Millisecond
-		if !errors.Is(err, stint.ErrLocked) {
-			l.mu.Lock()
-			l.failure = err
-			l.mu.Unlock()
-			if !told {
-				told = true
-				l.tell(Event{Kind: TakeoverFailed, Err: err})
-			}
-			pause = 50 * time.Millisecond
-		}
-		l.pause(pause)
+// SpendTogetherContext is stint.Limiter.SpendTogetherContext, for at most 256
+// requests.
+func (l *Limiter) SpendTogetherContext(
+	ctx context.Context, reqs []stint.Request, ds []stint.Decision,
+) (stint.Decision, error) {
+	if len(reqs) > wire.MaxRequests {
+		return l.methods.SpendTogetherContext(ctx, reqs, ds)
 	}
+	return (*l.front.Load()).SpendTogetherContext(ctx, reqs, ds)
 }
 
-// tell calls OnEvent.
-func (l *Limiter) tell(e Event) {
-	if l.opts.OnEvent == nil {
-		return
-	}
-	l.telling.Lock()
-	defer l.telling.Unlock()
-	e.Time = time.Now()
-	l.opts.OnEvent(e)
-}
-
-// call calls f if this process is the owner, or else g. If g was not carried
-// out, call waits for the next owner and tries again. It does so after
-// ErrNoAnswer, too, if repeat says that the call changes nothing.
-func (l *Limiter) call(ctx context.Context, repeat bool, f func(*stint.Limiter) error, g func(remote) error) error {
-	begun := time.Time{}
-	for {
-		b, changed := l.backend()
-		err := errMoved
-		switch {
-		case b == nil:
-		case b.limiter != nil:
-			return f(b.limiter)
-		default:
-			if repeat && begun.IsZero() {
-				begun = time.Now() // so that two unanswered calls take no longer than one
-			}
-			err = g(b.remote)
-		}
-		again := errors.Is(err, errMoved) || repeat && errors.Is(err, ErrNoAnswer)
-		if !again {
-			return err
-		}
-		if begun.IsZero() {
-			begun = time.Now()
-		}
-		if waitErr := l.waitFor(ctx, b, changed, begun.Add(l.opts.TakeoverTimeout)); waitErr != nil {
-			if errors.Is(err, errMoved) {
-				return waitErr
-			}
-			return err
-		}
-	}
-}
-
-func (l *Limiter) backend() (*backend, chan struct{}) {
-	if b := l.now.Load(); b != nil && b.limiter != nil {
-		return b, nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.now.Load(), l.changed
-}
-
-// waitFor waits until there is another backend than b.
-func (l *Limiter) waitFor(ctx context.Context, b *backend, changed chan struct{}, deadline time.Time) error {
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
-	select {
-	case <-changed:
-		return nil
-	case <-l.closed:
-		return stint.ErrClosed
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.failure != nil {
-			return fmt.Errorf("%w within %v: %w", ErrNoOwner, l.opts.TakeoverTimeout, l.failure)
-		}
-		return fmt.Errorf("%w within %v", ErrNoOwner, l.opts.TakeoverTimeout)
-	}
-}
-
-// owner returns the Limiter of this process if it is the owner, or nil.
-func (l *Limiter) owner() *stint.Limiter {
-	if b := l.now.Load(); b != nil {
-		return b.limiter
-	}
-	return nil
+// SpendEach is stint.Limiter.SpendEach. A guest sends 256 requests in a message.
+// If the owner changes, the requests of one message may fail, and the others
+// succeed.
+func (l *Limiter) SpendEach(reqs []stint.Request, ds []stint.Decision) error {
+	return (*l.front.Load()).SpendEach(reqs, ds)
 }
 
 // Role says which process has the file.
@@ -320,8 +161,18 @@ func (l *Limiter) Role() Role {
 	return RoleGuest
 }
 
-// Close gives up the file or the connection. Calls then return stint.ErrClosed.
-// A second Close returns what the first did.
+func (l *Limiter) isClosed() bool {
+	select {
+	case <-l.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Close gives up the file or the connection. Later calls return stint.ErrClosed,
+// and those that a guest has under way after 250 ms return ErrNoAnswer. A second
+// Close returns what the first did.
 func (l *Limiter) Close() error {
 	l.closing.Do(func() {
 		l.mu.Lock()
@@ -332,6 +183,7 @@ func (l *Limiter) Close() error {
 		if b != nil {
 			l.err = b.close()
 		}
+		l.events.close()
 	})
 	return l.err
 }
@@ -339,55 +191,234 @@ func (l *Limiter) Close() error {
 // Limits returns the limits of this process.
 func (l *Limiter) Limits() *stint.Limits { return l.limits.Load().limits }
 
+// Durability returns the level of limits that name none.
+func (l *Limiter) Durability() stint.Durability { return l.opts.LimiterOptions.Durability }
+
 // SetLimits puts other limits of this process in force, as
 // stint.Limiter.SetLimits does. Other processes keep theirs.
 func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	if limits == nil {
 		return errors.New("hostlimit: SetLimits: no limits")
 	}
-	old := l.limits.Load().names
-	if err := mismatch(namedOf(limits.Names()), old); err != nil {
-		return err
-	}
-	return l.call(context.Background(), false, func(o *stint.Limiter) error {
-		if err := o.SetLimits(limits); err != nil {
-			return err
+	with := limits
+	return l.change(func(own *stint.Limits) (_ *stint.Limits, err error) {
+		if err := wire.Mismatch(wire.NamedOf(limits.Names()), own.Names()); err != nil {
+			return nil, err
 		}
-		l.limits.Store(declare(limits))
-		return nil
-	}, func(r remote) error {
-		if err := mismatch(r.names, limits.Names()); err != nil {
-			return err
-		}
-		l.limits.Store(declare(limits))
-		return nil
-	})
+		with, err = l.withPlans(limits)
+		return with, err
+	}, func(o *stint.Limiter) error { return o.SetLimits(with) }, func(*stint.Limits) { l.base = limits })
 }
 
-// declared has limits and their Names.
+// SetOverrides is stint.Limiter.SetOverrides, for the limits of this process.
+// Other processes keep theirs. With LimiterOptions.KeepOverrides, SetLimits keeps
+// these overrides in both roles, and so does a change of the owner.
+//
+// Only the owner converts buckets, so that what was used stays used. In a guest
+// the bucket is as after SetLimits: the processes that share it may all change to
+// the same plan, and each would convert it once more.
+func (l *Limiter) SetOverrides(id stint.OverrideID, limits map[stint.Name]stint.Limit) error {
+	return l.change(func(own *stint.Limits) (*stint.Limits, error) { return own.With(id, limits) },
+		func(o *stint.Limiter) error { return o.SetOverrides(id, limits) },
+		func(with *stint.Limits) { l.keepPlan(with, id, limits) })
+}
+
+// Declare is stint.Limiter.Declare, for this process.
+func (l *Limiter) Declare(names stint.Names) error {
+	return l.change(func(own *stint.Limits) (*stint.Limits, error) { return own.WithNames(names) },
+		func(o *stint.Limiter) error { return o.Declare(names) }, func(*stint.Limits) {})
+}
+
+// change puts other limits of this process in force. An owner decides under
+// them, too. A guest compares its Names with those of the owner, and tells the
+// owner of new ones. done is called with the new limits, while changing is
+// locked.
+func (l *Limiter) change(
+	next func(own *stint.Limits) (*stint.Limits, error), of func(*stint.Limiter) error, done func(*stint.Limits),
+) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if l.isClosed() {
+		return stint.ErrClosed
+	}
+	own := l.limits.Load().limits
+	limits, err := next(own)
+	if err != nil {
+		return err
+	}
+	switch b := l.now.Load(); {
+	case b == nil: // the next owner compares the Names
+	case b.limiter != nil:
+		if err := of(b.limiter); err != nil && !errors.Is(err, stint.ErrClosed) {
+			return err
+		}
+	default:
+		if err := wire.Mismatch(b.conn.names, limits.Names()); err != nil {
+			return err
+		}
+		if err := l.announce(b.conn, own.Names(), limits.Names()); err != nil {
+			return err
+		}
+	}
+	l.limits.Store(declare(limits))
+	done(limits)
+	return nil
+}
+
+// announce tells the owner of Names that are new since the hello.
+func (l *Limiter) announce(c *conn, old, names stint.Names) error {
+	added := slices.DeleteFunc(wire.NamedOf(names), func(n wire.Named) bool {
+		_, had := old[n.Name]
+		return had
+	})
+	for _, part := range wire.Split(added) {
+		if len(part) == 0 {
+			continue
+		}
+		err := c.do(context.Background(), &wire.Call{Op: wire.OpDeclare, Names: part})
+		if err != nil && !isAny(err, errMoved, ErrNoAnswer) { // the next hello has the Names
+			return err
+		}
+	}
+	return nil
+}
+
+// declared has limits with what is looked up at each call of a guest.
 type declared struct {
 	limits *stint.Limits
 	names  stint.Names
+	whole  map[stint.Name]bool // totals and floors: their limits are the owner's
 }
 
-func declare(limits *stint.Limits) *declared { return &declared{limits, limits.Names()} }
+func declare(limits *stint.Limits) *declared {
+	d := &declared{limits, limits.Names(), make(map[stint.Name]bool)}
+	for _, spec := range d.names {
+		d.whole[spec.Parent], d.whole[spec.Floor] = true, true
+	}
+	delete(d.whole, 0)
+	return d
+}
+
+// doWith carries a call out. A guest gives the owner the limits of this process
+// with the requests, and sees buckets under them.
+func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
+	if b.limiter != nil {
+		return b.do(ctx, c)
+	}
+	own, reqs := l.limits.Load(), c.Requests
+	c.Requests = slices.Clone(reqs)
+	given := c.Requests
+	defer func() { c.Requests = reqs }()
+	var errs []error // of single requests
+	for i := range given {
+		err := own.give(&given[i], l.opts.LimiterOptions.Durability)
+		if err == nil {
+			continue
+		}
+		if c.Op != wire.OpEach {
+			return err
+		}
+		if errs == nil {
+			errs = make([]error, len(given))
+		}
+		errs[i] = err
+	}
+	var err error
+	if c.Op == wire.OpEach {
+		err = each(ctx, b, c, errs)
+	} else {
+		err = b.do(ctx, c)
+	}
+	if err != nil {
+		return err
+	}
+	for i := range c.Decisions {
+		own.show(&c.Decisions[i], reqs[i:i+1], given[i:i+1])
+	}
+	own.show(&c.Decision, reqs, given)
+	switch c.Op {
+	case wire.OpBucket:
+		return own.seenNow(ctx, b, c.Bucket)
+	case wire.OpBuckets:
+		theirs := c.Buckets
+		c.Buckets = func(yield func(stint.Bucket, error) bool) {
+			for k, err := range theirs {
+				if err == nil {
+					err = own.seenNow(ctx, b, &k)
+				}
+				if !yield(k, err) {
+					return
+				}
+			}
+		}
+	}
+	return nil
+}
 
 // give puts the limit of this process into a request that another process
-// decides.
-func (l *Limiter) give(req *stint.Request) error {
-	d := l.limits.Load()
+// decides, and the level of limits that name none.
+func (d *declared) give(req *stint.Request, level stint.Durability) error {
 	if _, ok := d.names[req.Key.Name]; !ok {
 		return fmt.Errorf("%w %d", stint.ErrUnknownName, req.Key.Name)
 	}
-	if req.Limit == (stint.Limit{}) {
-		limit, ok := d.limits.For(req.Key)
-		if !ok {
-			limit = stint.Unlimited
+	if req.Limit == (stint.Limit{}) && !d.whole[req.Key.Name] {
+		req.Limit = d.limitOf(req.Key)
+	}
+	if req.Limit != (stint.Limit{}) && req.Limit != stint.Unlimited && req.Limit != stint.Blocked {
+		req.Limit.Durability = cmp.Or(req.Limit.Durability, level)
+	}
+	return nil
+}
+
+func (d *declared) limitOf(key stint.Key) stint.Limit {
+	if limit, ok := d.limits.For(key); ok {
+		return limit
+	}
+	return stint.Unlimited
+}
+
+// show puts the limit into a decision as the caller knows it: the one of the
+// request, without the level that give has added.
+func (d *declared) show(of *stint.Decision, reqs, given []stint.Request) {
+	for i := range reqs {
+		if given[i].Key == of.Key && given[i].Limit == of.Limit && of.Limit != (stint.Limit{}) {
+			if of.Limit = reqs[i].Limit; of.Limit == (stint.Limit{}) {
+				of.Limit = d.limitOf(of.Key)
+			}
+			return
 		}
-		req.Limit = limit
 	}
-	if req.Limit != stint.Unlimited && req.Limit != stint.Blocked {
-		req.Limit.Durability = cmp.Or(req.Limit.Durability, l.opts.Limiter.Durability)
+}
+
+// seen returns a bucket with the Limit and the Remaining of this process. If the
+// limit of this process follows the calendar and that of the owner is another
+// one, Remaining is the owner's: seenNow asks for it.
+func (d *declared) seen(k stint.Bucket) stint.Bucket {
+	limit, ok := d.limits.For(k.Key)
+	if d.whole[k.Key.Name] || limit == k.Limit {
+		return k
 	}
+	k.Limit = limit
+	if ok && limit.FollowsCalendar() {
+		return k
+	}
+	if k.Remaining = 0; ok && limit.Interval() > 0 {
+		k.Remaining = int64(max(0, limit.Tolerance()-k.ResetAfter) / limit.Interval())
+	}
+	return k
+}
+
+// seenNow is seen for a bucket that b may be asked about once more.
+func (d *declared) seenNow(ctx context.Context, b *backend, k *stint.Bucket) error {
+	theirs := k.Limit
+	*k = d.seen(*k)
+	if k.Limit == theirs || !k.Limit.FollowsCalendar() {
+		return nil
+	}
+	c := wire.Call{Op: wire.OpSpend, Requests: []stint.Request{{Key: k.Key, Mode: stint.CheckOnly, Limit: k.Limit}}}
+	if err := b.do(ctx, &c); err != nil {
+		return err
+	}
+	k.Remaining, k.ResetAfter = c.Decision.Remaining, c.Decision.ResetAfter
 	return nil
 }

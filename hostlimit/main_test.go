@@ -41,9 +41,17 @@ func filePath(t testing.TB) string {
 }
 
 // openOn returns a Limiter of the file, and closes it at the end of the test.
+// Without a TakeoverTimeout in the options it has one that lasts on a busy machine.
 func openOn(t testing.TB, path string, limits *stint.Limits, opts *Options) *Limiter {
 	t.Helper()
-	l, err := Open(path, limits, opts)
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.TakeoverTimeout == 0 {
+		o.TakeoverTimeout = 20 * time.Second
+	}
+	l, err := Open(path, limits, &o)
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l

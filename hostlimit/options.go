@@ -2,19 +2,19 @@ package hostlimit
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
 // Options are the options of Open; nil or the zero value means the defaults.
 type Options struct {
-	// Limiter has the options of the file while this process owns it. Its
+	// LimiterOptions are the options of the file while this process owns it. Its
 	// Durability and FailOpen apply to a guest, too. Open waits for up to
 	// LockTimeout if the file is locked and no process serves it.
-	Limiter stint.Options
+	LimiterOptions stint.Options
 
 	// TakeoverTimeout limits how long a call waits for an owner, and then for a
 	// sign of life from that owner. The default is 1s.
@@ -24,7 +24,8 @@ type Options struct {
 	// is 512.
 	MaxGuests int
 
-	// OnEvent is called with one event at a time, and must not call Close.
+	// OnEvent is called with one event at a time, in a goroutine of its own. It
+	// misses events if it is 64 behind. It must not call Close, which waits for it.
 	OnEvent func(Event)
 }
 
@@ -93,14 +94,21 @@ func (r Role) String() string { return [...]string{"none", "owner", "guest"}[min
 // The errors of this package.
 var (
 	// ErrNoAnswer: the owner died or stopped answering while a call was under
-	// way. The call may have been carried out.
-	ErrNoAnswer = errors.New("hostlimit: no answer from the owner")
+	// way, or the Limiter was closed during the call. The call may have been
+	// carried out.
+	ErrNoAnswer = wire.ErrNoAnswer
 
 	// ErrNoOwner: no process serves the file. Nothing was done.
-	ErrNoOwner = errors.New("hostlimit: no owner")
+	ErrNoOwner = wire.ErrNoOwner
 
-	// ErrRefused: the owner does not take this connection. Nothing was done.
-	ErrRefused = errors.New("hostlimit: refused")
+	// ErrRefused: the owner does not take this connection or this call, or this
+	// process does not trust the process at the socket. Nothing was done.
+	ErrRefused = wire.ErrRefused
+
+	// ErrZone: a quota that follows the calendar has a time zone that the owner
+	// does not have, or that has other clocks there, such as Local in a process
+	// with another TZ. Nothing was done.
+	ErrZone = wire.ErrZone
 )
 
 const (
@@ -119,12 +127,12 @@ func (o *Options) withDefaults() (Options, error) {
 		return c, fmt.Errorf("hostlimit: TakeoverTimeout %v: want more than 0", c.TakeoverTimeout)
 	case c.MaxGuests < 0:
 		return c, fmt.Errorf("hostlimit: MaxGuests %d: want more than 0", c.MaxGuests)
-	case c.Limiter.LockTimeout < 0:
-		return c, fmt.Errorf("hostlimit: LockTimeout %v: want more than 0", c.Limiter.LockTimeout)
+	case c.LimiterOptions.LockTimeout < 0:
+		return c, fmt.Errorf("hostlimit: LockTimeout %v: want more than 0", c.LimiterOptions.LockTimeout)
 	}
 	c.TakeoverTimeout = cmp.Or(c.TakeoverTimeout, defaultTimeout)
 	c.MaxGuests = cmp.Or(c.MaxGuests, defaultMaxGuests)
-	c.Limiter.LockTimeout = cmp.Or(c.Limiter.LockTimeout, defaultTimeout)
-	c.Limiter.Durability = cmp.Or(c.Limiter.Durability, stint.Flushed)
+	c.LimiterOptions.LockTimeout = cmp.Or(c.LimiterOptions.LockTimeout, defaultTimeout)
+	c.LimiterOptions.Durability = cmp.Or(c.LimiterOptions.Durability, stint.Flushed)
 	return c, nil
 }

@@ -30,6 +30,10 @@ func length[T any](full, sample T) T {
 
 const workerVar = "STINT_TEST_HOST_WORKER"
 
+// children has what other processes of the tests do, by the variable with their
+// orders.
+var children = map[string]func(told string){}
+
 func TestMain(m *testing.M) {
 	if told := os.Getenv(workerVar); told != "" {
 		var o workerOptions
@@ -38,6 +42,12 @@ func TestMain(m *testing.M) {
 		}
 		work(o)
 		os.Exit(0)
+	}
+	for name, be := range children {
+		if told := os.Getenv(name); told != "" {
+			be(told)
+			os.Exit(0)
+		}
 	}
 	if path := os.Getenv(dialVar); path != "" {
 		dialAs(path)
@@ -87,7 +97,7 @@ func work(o workerOptions) {
 	}
 	l, err := Open(o.Path, limits, &Options{
 		TakeoverTimeout: patience,
-		Limiter:         stint.Options{FlushInterval: 20 * time.Millisecond, LockTimeout: 5 * time.Second},
+		LimiterOptions:  stint.Options{FlushInterval: 20 * time.Millisecond, LockTimeout: 5 * time.Second},
 		OnEvent: func(e Event) {
 			m := message{}
 			switch m.Event = map[EventKind]string{BecameOwner: "owner", BecameGuest: "guest",

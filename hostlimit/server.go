@@ -2,40 +2,49 @@ package hostlimit
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"net"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
-// drainTime is how long Close waits for guests to read their answers.
-const drainTime = 250 * time.Millisecond
-
-var errClosing = errors.New("hostlimit: the owner is closing")
+// checkTime is how often a Server looks whether its file and its socket are
+// still at their paths.
+const checkTime = 200 * time.Millisecond
 
 // Server answers the guests of a file's owner.
 type Server struct {
 	limiter   *stint.Limiter
-	listener  net.Listener
-	file      os.FileInfo // its user may connect
+	place     place
 	maxGuests int
-	tell      func(Event)
+	events    *listener
+	ownEvents bool // Close ends them
 	began     time.Time
+	names     stint.Names   // that the Limiter declared at the beginning
+	gone      func(error)   // called once, if another file takes the place of this one
+	snapshots chan struct{} // a place for the copy under way
+	ctx       context.Context
+	end       context.CancelFunc
 
 	mu      sync.Mutex
+	socket  *socket
 	conns   map[*serverConn]bool
 	closing bool
 	running sync.WaitGroup
 }
 
 // Serve answers guests of the file at path, which l has open. Close the Server
-// before l. Serve replaces a socket that is there already, because no other
-// process serves a file that this process has.
+// before l. Serve replaces a socket that a dead process has left. If another
+// program listens there, or if there is a file that is no socket, the error is
+// ErrRefused. If another file takes the place of this one, guests leave for the
+// process that has the other file.
 func Serve(l *stint.Limiter, path string, opts *ServeOptions) (*Server, error) {
 	var o ServeOptions
 	if opts != nil {
@@ -47,55 +56,62 @@ func Serve(l *stint.Limiter, path string, opts *ServeOptions) (*Server, error) {
 	if o.MaxGuests < 0 {
 		return nil, fmt.Errorf("hostlimit: MaxGuests %d: want more than 0", o.MaxGuests)
 	}
-	tell := func(Event) {}
-	if o.OnEvent != nil {
-		var one sync.Mutex
-		tell = func(e Event) {
-			one.Lock()
-			defer one.Unlock()
-			e.Time = time.Now()
-			o.OnEvent(e)
-		}
-	}
-	place, err := placeOf(path)
+	p, err := placeOf(path)
 	if err != nil {
 		return nil, err
 	}
-	return serve(l, place, cmp.Or(o.MaxGuests, defaultMaxGuests), tell)
+	events := listen(o.OnEvent)
+	s, err := serve(l, p, cmp.Or(o.MaxGuests, defaultMaxGuests), events, func(err error) {
+		events.tell(Event{Kind: OwnerLost, Err: err})
+	})
+	if err != nil {
+		events.close()
+		return nil, err
+	}
+	s.ownEvents = true
+	return s, nil
 }
 
-func serve(l *stint.Limiter, p place, maxGuests int, tell func(Event)) (*Server, error) {
-	file, err := os.Stat(p.file)
-	if err != nil {
-		return nil, fmt.Errorf("hostlimit: %w", err)
-	}
-	listener, err := p.listen(file)
+func serve(
+	l *stint.Limiter, p place, maxGuests int, events *listener, gone func(error),
+) (*Server, error) {
+	so, err := p.listen()
 	if err != nil {
 		return nil, fmt.Errorf("hostlimit: listen on %s: %w", p.socket, err)
 	}
 	s := &Server{
-		limiter: l, listener: listener, file: file, maxGuests: maxGuests, tell: tell, began: l.Now(),
+		limiter: l, place: p, socket: so, maxGuests: maxGuests, events: events, gone: gone,
+		began: l.Now(), names: l.Limits().Names(), snapshots: make(chan struct{}, 1),
 		conns: make(map[*serverConn]bool),
 	}
-	s.running.Go(s.accept)
+	s.ctx, s.end = context.WithCancel(context.Background())
+	s.running.Go(func() { s.accept(so) })
+	s.running.Go(s.watch)
 	return s, nil
 }
 
-// accept takes connections until the listener is closed.
-func (s *Server) accept() {
+// accept takes connections until the socket is closed.
+func (s *Server) accept(so *socket) {
 	for {
-		nc, err := s.listener.Accept()
+		nc, err := so.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil { // such as too many open files
-			s.tell(Event{Kind: GuestRefused, Err: err})
-			time.Sleep(10 * time.Millisecond)
+			s.events.tell(Event{Kind: GuestRefused, Err: err})
+			timer := time.NewTimer(10 * time.Millisecond)
+			select {
+			case <-timer.C:
+			case <-s.ctx.Done():
+				timer.Stop()
+			}
 			continue
 		}
 		c := newServerConn(s, nc)
 		if err := s.admit(c); err != nil {
-			s.tell(Event{Kind: GuestRefused, Err: err})
+			if !errors.Is(err, errMoved) {
+				s.events.tell(Event{Kind: GuestRefused, Err: err})
+			}
 			c.refuse(err)
 			continue
 		}
@@ -105,14 +121,14 @@ func (s *Server) accept() {
 
 // admit counts a connection, or returns why the owner refuses it.
 func (s *Server) admit(c *serverConn) error {
-	if err := checkPeer(c.nc, s.file); err != nil {
+	if err := s.place.checkGuest(c.nc); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.closing:
-		return errClosing
+		return errMoved
 	case len(s.conns) >= s.maxGuests:
 		return fmt.Errorf("%w: %d guests are connected, as many as MaxGuests allows", ErrRefused, s.maxGuests)
 	}
@@ -126,26 +142,66 @@ func (s *Server) remove(c *serverConn) {
 	s.mu.Unlock()
 }
 
-// declare adds the Names of a guest that the owner does not declare. Requests
-// for them bring their own limits.
-func (s *Server) declare(names []named) error {
-	all := make(stint.Names)
-	for _, n := range names {
-		spec := stint.NameSpec{Label: n.label}
-		if n.shared {
-			spec.ID = stint.Shared
+// watch follows what becomes of the file and of the socket. If another file is
+// at the path, the guests must leave for its owner. If the socket was removed,
+// watch makes another one.
+func (s *Server) watch() {
+	ticker := time.NewTicker(checkTime)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-ticker.C:
 		}
-		all[n.name] = spec
+		err := s.limiter.InPlace()
+		switch {
+		case replaced(err):
+			go s.retire(err)
+			return
+		case err != nil:
+			continue // the Limiter makes a removed file anew
+		}
+		s.mu.Lock()
+		if !s.closing && !s.socket.inPlace() {
+			if so, err := s.place.listen(); err == nil {
+				s.socket.Close(false)
+				s.socket = so
+				s.running.Go(func() { s.accept(so) })
+			}
+		}
+		s.mu.Unlock()
 	}
-	return s.limiter.Declare(all)
+}
+
+// replaced reports whether an error of InPlace says that another file is at the
+// path.
+func replaced(err error) bool {
+	return errors.Is(err, stint.ErrGone) && !errors.Is(err, fs.ErrNotExist)
+}
+
+// retire ends the Server because another file is in the place of this one.
+func (s *Server) retire(err error) {
+	s.shut()
+	s.gone(err)
 }
 
 // Close tells the guests to look for another owner, answers the calls that came
 // before, and ends the connections.
 func (s *Server) Close() error {
+	err := s.shut()
+	if s.ownEvents {
+		s.events.close()
+	}
+	return err
+}
+
+// shut is Close without the last events.
+func (s *Server) shut() error {
 	s.mu.Lock()
 	if s.closing {
 		s.mu.Unlock()
+		s.running.Wait()
 		return nil
 	}
 	s.closing = true
@@ -153,8 +209,9 @@ func (s *Server) Close() error {
 	for c := range s.conns {
 		conns = append(conns, c)
 	}
+	err := s.socket.Close(len(conns) > 0)
 	s.mu.Unlock()
-	err := s.listener.Close()
+	s.end()
 	for _, c := range conns {
 		go c.leave()
 	}
@@ -171,25 +228,17 @@ func (s *Server) Close() error {
 	case <-timer.C:
 	}
 	for _, c := range conns {
-		c.out.close(errClosing)
+		c.out.Close(errMoved)
 	}
 	<-drained
 	return err
 }
 
-// snapshotWriter sends what is written to it as parts of a reply.
-type snapshotWriter func(p []byte) error
-
-func (w snapshotWriter) Write(p []byte) (n int, err error) {
-	for len(p) > 0 {
-		part := p[:min(len(p), 32<<10)]
-		if err := w(part); err != nil {
-			return n, err
-		}
-		n += len(part)
-		p = p[len(part):]
+// welcome returns what the owner says of itself.
+func (s *Server) welcome() (w wire.Welcome, err error) {
+	if err := s.limiter.InPlace(); replaced(err) {
+		return w, fmt.Errorf("%w: %w", errMoved, err)
 	}
-	return n, nil
+	id, _ := s.place.fileID() // zero if there is no file now
+	return wire.Welcome{PID: os.Getpid(), Began: s.began, Now: s.limiter.Now(), File: id}, nil
 }
-
-var _ io.Writer = snapshotWriter(nil)

@@ -1,57 +1,70 @@
 package hostlimit
 
 import (
+	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
 const (
-	maxBusy         = 1024 // calls of one guest that wait for the disk
-	maxIdle         = 128  // goroutines of one guest that wait for a call
-	maxWaits        = 1024 // calls of one guest that wait for a turn
-	maxReservations = 1024
+	maxBusy         = 1024 // calls of one guest that are carried out
+	maxWaits        = 4096 // calls of one guest that wait for a turn
+	maxReservations = 4096
+	maxNames        = 1 << 20 // bytes of Names that only one guest declares
 )
 
-var errTooMany = errors.New("hostlimit: too many requests of one process wait")
+var errTooMany = fmt.Errorf("%w: too many requests of one process wait", ErrRefused)
 
-// serverConn is the owner's side of one guest.
+// serverConn is the owner's side of one guest. A call that may wait is carried
+// out in a goroutine of its own, so it holds up no other, and no answer to a
+// ping. A decision that waits for no commit is carried out by the reader itself.
+// If it takes long all the same, such as for a load from a slow disk, another
+// goroutine goes on reading (relieve), and until that decision ends, each call
+// has a goroutine.
 type serverConn struct {
 	server *Server
 	nc     net.Conn
-	out    *outbox
-	names  []named
+	out    *wire.Outbox
+	ctx    context.Context // ends with the connection
+	end    context.CancelFunc
 
-	busy    chan struct{} // a place for each call in a goroutine
-	idle    chan struct{} // a place for each goroutine without a call
-	calls   chan func()   // for the idle goroutines; closed by serve
-	running sync.WaitGroup
-	ctx     context.Context // ends with the connection
-	end     context.CancelFunc
+	frames  *wire.Reader   // of the goroutine that reads
+	over    chan error     // receives why the connection is over
+	running sync.WaitGroup // calls and readers
+	relief  *time.Timer    // calls relieve
 
-	reqs []stint.Request // of the reader, which reuses it
-	ds   []stint.Decision
-
-	mu      sync.Mutex
-	leaving bool
-	waits   map[uint32]context.CancelFunc
-	places  map[int64]stint.Reservation
-	last    int64
+	mu       sync.Mutex
+	reader   int         // changes when another goroutine takes over reading
+	inside   bool        // the reader carries out a call
+	calls    int64       // that the reader has begun to carry out
+	seen     int64       // calls when relieve was here
+	watched  bool        // relief is set
+	stuck    int         // calls that a former reader still carries out
+	names    stint.Names // that the owner does not declare
+	leaving  bool
+	busy     int
+	waits    int
+	contexts map[uint32]context.CancelFunc // of calls that OpAbort may end
+	places   map[int64]stint.Reservation   // nil once the guest is gone
+	last     int64
 }
 
 func newServerConn(s *Server, nc net.Conn) *serverConn {
 	c := &serverConn{
-		server: s, nc: nc, out: newOutbox(nc), busy: make(chan struct{}, maxBusy),
-		idle: make(chan struct{}, maxIdle), calls: make(chan func()),
-		waits: make(map[uint32]context.CancelFunc), places: make(map[int64]stint.Reservation),
+		server: s, nc: nc, out: wire.NewOutbox(nc), frames: wire.NewReader(nc), over: make(chan error, 1),
+		names:    make(stint.Names),
+		contexts: make(map[uint32]context.CancelFunc), places: make(map[int64]stint.Reservation),
 	}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	return c
@@ -59,349 +72,517 @@ func newServerConn(s *Server, nc net.Conn) *serverConn {
 
 // refuse answers the hello of a guest that is not admitted.
 func (c *serverConn) refuse(err error) {
-	if errors.Is(err, errClosing) {
-		c.out.send(opBye, 0, nil)
+	if errors.Is(err, errMoved) {
+		c.out.Send(wire.OpBye, 0, nil)
 	} else {
-		c.out.send(opReply, 0, func(b []byte) []byte { return appendError(append(b, replyError), err) })
+		c.fail(0, err)
 	}
-	c.out.close(err)
+	c.out.Close(err)
+	c.end()
 }
 
 // serve answers a guest until the connection ends.
 func (c *serverConn) serve() {
-	f := newFrames(c.nc)
-	err := c.hello(f)
-	for handled := 0; err == nil; {
-		var next frame
-		if next, err = f.next(); err == nil {
-			err = c.handle(next)
-			handled++
-		}
-		if !f.buffered() {
-			f.nc.spin = handled == 1 && len(c.busy) == 0
-			c.out.flush(f.nc.spin)
-			handled = 0
-		}
-		c.out.wait() // reads no more from a guest that reads too slowly
+	err := c.hello()
+	if err == nil {
+		c.running.Go(func() { c.read(0) })
+		err = <-c.over
 	}
 	c.server.remove(c)
-	c.out.close(err)
+	c.out.Close(err)
 	c.end()
-	close(c.calls)
+	leaving := c.giveBack()
+	c.running.Wait()
+	if !leaving && isAny(err, wire.ErrMessage, ErrRefused, stint.ErrNameMismatch, os.ErrDeadlineExceeded) {
+		c.server.events.tell(Event{Kind: GuestRefused, Err: err})
+	}
+}
+
+// read begins the calls that come, until the connection is over or another
+// goroutine has taken over.
+func (c *serverConn) read(reader int) {
+	for {
+		if !c.frames.Buffered() {
+			c.out.Flush()
+		}
+		f, err := c.frames.Next()
+		mine := true
+		if err == nil {
+			mine, err = c.handle(&f, reader)
+		}
+		switch {
+		case !mine:
+			c.out.Flush()
+			return
+		case err != nil:
+			c.over <- err
+			return
+		}
+	}
+}
+
+// reliefTime is how long the reader may carry out one call.
+const reliefTime = 20 * time.Millisecond
+
+// enter notes that the reader carries out a call. mu is held.
+func (c *serverConn) enter() {
+	c.inside = true
+	c.calls++
+	if c.watched {
+		return
+	}
+	c.watched = true
+	if c.relief == nil {
+		c.relief = time.AfterFunc(reliefTime, c.relieve)
+	} else {
+		c.relief.Reset(reliefTime)
+	}
+}
+
+// relieve starts another reader if the present one has been carrying out one
+// call since the last look.
+func (c *serverConn) relieve() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inside && c.calls == c.seen {
+		c.inside = false
+		c.stuck++
+		c.reader++
+		reader := c.reader
+		c.running.Go(func() { c.read(reader) })
+	}
+	if c.watched = c.inside; c.watched {
+		c.seen = c.calls
+		c.relief.Reset(reliefTime)
+	}
+}
+
+// giveBack returns the tokens of the guest's reservations, unless the owner
+// closes: then the turns stay the guest's. The last turns leave first, so that
+// no gap stays at the end of a queue.
+func (c *serverConn) giveBack() (leaving bool) {
 	c.mu.Lock()
 	places := c.places
 	c.places = nil
-	leaving := c.leaving
+	leaving = c.leaving
 	c.mu.Unlock()
-	for _, place := range places {
-		if !leaving { // if the owner closes, the turn stays the guest's
-			place.Cancel()
-		}
+	if leaving {
+		return true
 	}
-	c.running.Wait()
-	if !leaving && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-		c.server.tell(Event{Kind: GuestRefused, Err: err})
+	ids := slices.SortedFunc(maps.Keys(places), func(a, b int64) int { return cmp.Compare(b, a) })
+	for _, id := range ids {
+		places[id].Cancel()
 	}
+	return false
 }
 
 // hello answers the first frame.
-func (c *serverConn) hello(f *frames) error {
-	c.nc.SetReadDeadline(time.Now().Add(frameTime))
-	first, err := f.next()
+func (c *serverConn) hello() error {
+	f := c.frames
+	c.nc.SetReadDeadline(time.Now().Add(wire.FrameTime))
+	first, err := f.Next()
 	if err != nil {
 		return err
 	}
-	c.nc.SetReadDeadline(time.Time{})
-	r := &first.body
-	for i := range len(magic) {
-		if r.byte() != magic[i] {
-			return fmt.Errorf("%w: not a hello", errMessage)
+	if first.Op != wire.OpHello {
+		return fmt.Errorf("%w: not a hello", wire.ErrMessage)
+	}
+	names, more, err := first.Body.Hello()
+	ours, size := c.server.limiter.Limits().Names(), 0
+	for err == nil {
+		if err = wire.Mismatch(names, ours); err != nil {
+			break
+		}
+		if size += c.keep(names, ours); size > maxNames {
+			err = fmt.Errorf("%w: the guest declares more than %d bytes of Names that the owner does not have",
+				ErrRefused, maxNames)
+		}
+		if err != nil || !more {
+			break
+		}
+		c.nc.SetReadDeadline(time.Now().Add(wire.FrameTime))
+		next, readErr := f.Next()
+		if readErr != nil {
+			return readErr
+		}
+		if names, more = next.Body.Names(); next.Op != wire.OpNames || next.Body.End() != nil {
+			return fmt.Errorf("%w: not a Name", wire.ErrMessage)
 		}
 	}
-	theirs := r.byte()
-	if first.op == opHello && theirs != version {
-		err = fmt.Errorf("%w: the guest has version %d of the protocol, the owner %d", ErrRefused, theirs, version)
-	} else if c.names = r.names(); first.op != opHello || r.end() != nil {
-		return fmt.Errorf("%w: not a hello", errMessage)
-	} else {
-		err = mismatch(c.names, c.server.limiter.Limits().Names())
+	c.nc.SetReadDeadline(time.Time{})
+	var w wire.Welcome
+	if err == nil {
+		w, err = c.server.welcome()
 	}
-	if err != nil {
-		c.fail(first.id, err)
+	switch {
+	case errors.Is(err, wire.ErrMessage):
+		return err
+	case errors.Is(err, errMoved):
+		c.out.Send(wire.OpBye, 0, nil)
+		return err
+	case err != nil:
+		c.fail(first.ID, err)
 		return err
 	}
-	return c.out.send(opReply, first.id, func(b []byte) []byte {
-		b = binary.AppendVarint(append(b, replyOK), int64(os.Getpid()))
-		b = binary.AppendVarint(b, c.server.began.UnixNano())
-		b = binary.AppendVarint(b, c.server.limiter.Now().UnixNano())
-		return appendNames(b, namedOf(c.server.limiter.Limits().Names()))
-	})
+	for _, part := range wire.Split(wire.NamedOf(ours)) {
+		c.out.Send(wire.OpPart, 0, func(b []byte) []byte { return wire.AppendNames(b, part, true) })
+	}
+	return c.out.Send(wire.OpReply, first.ID, func(b []byte) []byte { return wire.AppendWelcome(b, w) })
 }
 
-// leave tells the guest that the owner closes.
+// keep remembers the Names that the owner does not declare, and returns their
+// size.
+func (c *serverConn) keep(names []wire.Named, ours stint.Names) (size int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range names {
+		if _, ok := ours[n.Name]; !ok {
+			c.names[n.Name] = n.Spec()
+			size += len(n.Label) + 64
+		}
+	}
+	return size
+}
+
+// leave tells the guest that the owner closes. Its Waits end, to join the queue
+// of the next owner.
 func (c *serverConn) leave() {
 	c.mu.Lock()
 	c.leaving = true
-	waits := c.waits
-	c.waits = nil
+	ends := slices.Collect(maps.Values(c.contexts))
 	c.mu.Unlock()
-	for _, cancel := range waits {
-		cancel()
+	for _, end := range ends {
+		end()
 	}
-	c.out.send(opBye, 0, nil)
+	c.out.Send(wire.OpBye, 0, nil)
 }
 
-func (c *serverConn) isLeaving() bool {
+// handle begins a call. An error ends the connection. If mine is false, another
+// goroutine reads now.
+func (c *serverConn) handle(f *wire.Frame, reader int) (mine bool, err error) {
+	switch f.Op {
+	case wire.OpPing:
+		if err := f.Body.End(); err != nil {
+			return true, err
+		}
+		w := wire.Welcome{Now: c.server.limiter.Now()}
+		return true, c.out.Send(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, w) })
+	case wire.OpAbort:
+		c.mu.Lock()
+		end := c.contexts[f.ID]
+		c.mu.Unlock()
+		if end != nil {
+			end()
+		}
+		return true, f.Body.End()
+	}
+	call, err := wire.ReadCall(f.Op, &f.Body)
+	if err != nil {
+		return true, err
+	}
+	call.Number = f.ID
+	ctx, here, err := c.begin(call)
+	switch {
+	case err != nil:
+		c.fail(f.ID, err)
+	case here:
+		c.carryOut(ctx, call, c.out.Add)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.reader != reader {
+			c.stuck--
+			return false, nil
+		}
+		c.inside = false
+	default:
+		c.running.Go(func() { c.carryOut(ctx, call, c.out.Send) })
+	}
+	return true, nil
+}
+
+// begin counts a call, and gives it a context if OpAbort may end it. here says
+// that the reader itself may carry it out.
+func (c *serverConn) begin(call *wire.Call) (ctx context.Context, here bool, err error) {
+	id := call.Number
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.leaving
+	_, taken := c.contexts[id]
+	switch count, most := c.count(call.Op); {
+	case c.leaving:
+		return nil, false, errMoved
+	case *count >= most || taken:
+		return nil, false, errTooMany
+	default:
+		*count++
+	}
+	switch {
+	case call.Op == wire.OpWait && call.Within >= 0:
+		ctx, c.contexts[id] = context.WithTimeout(c.ctx, call.Within)
+	case call.Op == wire.OpWait || call.Op == wire.OpSpend && mayCommit(call.Requests):
+		ctx, c.contexts[id] = context.WithCancel(c.ctx)
+		if call.Ended {
+			c.contexts[id]()
+		}
+	default:
+		ctx = context.Background()
+		here = c.stuck == 0 && (call.Op == wire.OpSpend || call.Op == wire.OpEach) && !mayCommit(call.Requests)
+	}
+	if here {
+		c.enter()
+	}
+	return ctx, here, nil
 }
 
-// reply answers a call. It writes the frame at once if now is set. Otherwise
-// the reader writes it when it has nothing left to read.
-func (c *serverConn) reply(id uint32, now bool, f func([]byte) []byte) {
-	body := func(b []byte) []byte {
-		b = append(b, replyOK)
-		if f != nil {
-			b = f(b)
-		}
-		return b
+// count returns the count that a call belongs to, and its bound. mu is held.
+func (c *serverConn) count(o wire.Op) (count *int, most int) {
+	if o == wire.OpWait {
+		return &c.waits, maxWaits
 	}
-	if now {
-		c.out.send(opReply, id, body)
-	} else {
-		c.out.add(opReply, id, body)
+	return &c.busy, maxBusy
+}
+
+// mayCommit reports whether a spend may wait for a commit. A level that is left
+// out is the owner's.
+func mayCommit(reqs []stint.Request) bool {
+	return slices.ContainsFunc(reqs, func(q stint.Request) bool {
+		level := q.Limit.Durability
+		return level >= stint.Leased || level == 0 && q.Limit != stint.Unlimited && q.Limit != stint.Blocked
+	})
+}
+
+// carryOut carries out a call, and sends the answer.
+func (c *serverConn) carryOut(
+	ctx context.Context, call *wire.Call, send func(wire.Op, uint32, func([]byte) []byte) error,
+) {
+	id := call.Number
+	err := c.do(ctx, call)
+	if err == nil {
+		err = c.list(call)
 	}
+	c.mu.Lock()
+	count, _ := c.count(call.Op)
+	*count--
+	end := c.contexts[id]
+	delete(c.contexts, id)
+	leaving := c.leaving
+	c.mu.Unlock()
+	if end != nil {
+		end()
+	}
+	if leaving && call.Op == wire.OpWait && errors.Is(err, context.Canceled) {
+		err = errMoved // its tokens are back
+	}
+	switch {
+	case err != nil:
+		c.fail(id, err)
+	case call.Op == wire.OpStats: // with many Names it is long
+		c.inParts(id, call.AppendAnswer(nil))
+	default:
+		send(wire.OpReply, id, func(b []byte) []byte { return call.AppendAnswer(wire.AppendError(b, nil)) })
+	}
+}
+
+// inParts sends an answer that may be too long for a frame.
+func (c *serverConn) inParts(id uint32, answer []byte) {
+	for len(answer) > wire.PartSize {
+		part := answer[:wire.PartSize]
+		c.out.Send(wire.OpPart, id, func(b []byte) []byte { return append(b, part...) })
+		answer = answer[wire.PartSize:]
+	}
+	c.out.Send(wire.OpReply, id, func(b []byte) []byte { return append(wire.AppendError(b, nil), answer...) })
 }
 
 // fail answers a call with an error.
 func (c *serverConn) fail(id uint32, err error) {
-	c.out.send(opReply, id, func(b []byte) []byte {
-		if errors.Is(err, stint.ErrClosed) || errors.Is(err, errMoved) {
-			return append(b, replyNotDone)
-		}
-		return appendError(append(b, replyError), err)
-	})
+	if errors.Is(err, stint.ErrClosed) { // the guest's own Limiter is not closed
+		err = errMoved
+	}
+	c.out.Send(wire.OpReply, id, func(b []byte) []byte { return wire.AppendError(b, err) })
 }
 
-// run runs a call that may wait, in another goroutine.
-func (c *serverConn) run(id uint32, f func() (func([]byte) []byte, error)) {
-	c.busy <- struct{}{}
-	call := func() {
-		if body, err := f(); err != nil {
-			c.fail(id, err)
-		} else {
-			c.reply(id, true, body)
-		}
-		<-c.busy
+// do carries out a call. Calls for reservations, and for a copy of the file,
+// are the connection's own; others are the owner's.
+func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
+	l := owner{c.server.limiter}
+	if call.Wrong != nil {
+		return call.Wrong
 	}
-	select {
-	case c.calls <- call:
-	default:
-		c.running.Go(func() { c.work(call) })
-	}
-}
-
-// work runs a call, and then others. Goroutines are reused because the stack of
-// a new one is too small for a decision, and would be copied to a larger one.
-func (c *serverConn) work(call func()) {
-	for call != nil {
-		call()
-		select {
-		case c.idle <- struct{}{}:
-		default:
-			return
-		}
-		call = <-c.calls
-		<-c.idle
-	}
-}
-
-// handle carries out a call. An error ends the connection.
-func (c *serverConn) handle(f frame) error {
-	r, id := &f.body, f.id
-	if f.op == opPing {
-		if err := r.end(); err != nil {
-			return err
-		}
-		c.reply(id, false, appendInt(c.server.limiter.Now().UnixNano()))
+	switch call.Op {
+	case wire.OpReserve:
+		return c.reserve(call)
+	case wire.OpDelay, wire.OpCancel:
+		c.place(call)
 		return nil
+	case wire.OpSnapshot:
+		return c.snapshot(call)
+	case wire.OpDeclare:
+		err := l.do(ctx, call)
+		if err == nil {
+			c.keep(call.Names, nil)
+		}
+		return err
+	case wire.OpEach:
+		if call.Errs != nil {
+			return each(ctx, l, call, call.Errs)
+		}
+		err := l.do(ctx, call)
+		if errors.Is(errors.Join(call.Errs...), stint.ErrUnknownName) && c.declare() == nil {
+			for i := range call.Errs {
+				if errors.Is(call.Errs[i], stint.ErrUnknownName) {
+					one := wire.Call{Op: wire.OpEach, Requests: call.Requests[i : i+1], Decisions: call.Decisions[i : i+1]}
+					err = l.do(ctx, &one)
+					call.Errs[i] = one.Errs[0]
+				}
+			}
+		}
+		return err
 	}
-	if f.op != opAbort && c.isLeaving() {
-		c.fail(id, errMoved)
-		return nil
-	}
-	l := c.server.limiter
-	switch f.op {
-	case opTogether, opEach, opRefund:
-		return c.decide(f)
-	case opWait:
-		return c.wait(f)
-	case opReserve:
-		req := r.request()
-		if err := r.end(); err != nil {
+	err := l.do(ctx, call)
+	if errors.Is(err, stint.ErrUnknownName) {
+		if err := c.declare(); err != nil {
 			return err
 		}
-		c.run(id, func() (func([]byte) []byte, error) { return c.reserve(req) })
-	case opDelay, opCancel:
-		place := r.int()
-		if err := r.end(); err != nil {
-			return err
-		}
-		c.run(id, func() (func([]byte) []byte, error) { return c.place(f.op, place) })
-	case opAbort:
-		c.mu.Lock()
-		cancel := c.waits[id]
-		c.mu.Unlock()
-		if cancel != nil {
-			cancel()
-		}
-		return r.end()
-	case opBucket:
-		key := r.key()
-		if err := r.end(); err != nil {
-			return err
-		}
-		c.run(id, func() (body func([]byte) []byte, err error) {
-			var k stint.Bucket
-			err = c.declared(func() error { k, err = l.Bucket(key); return err })
-			return func(b []byte) []byte { return appendBucket(b, &k) }, err
-		})
-	case opHold:
-		key, until := r.key(), time.Unix(0, r.int())
-		if err := r.end(); err != nil {
-			return err
-		}
-		c.run(id, func() (func([]byte) []byte, error) {
-			return nil, c.declared(func() error { return l.Hold(key, until) })
-		})
-	case opReset:
-		var keys []stint.Key
-		for range r.uint(maxReqs) {
-			keys = append(keys, r.key())
-		}
-		if err := r.end(); err != nil {
-			return err
-		}
-		c.run(id, func() (func([]byte) []byte, error) {
-			return nil, c.declared(func() error { return l.Reset(keys...) })
-		})
-	case opBuckets:
-		name := stint.Name(r.uint(1<<16 - 1))
-		if err := r.end(); err != nil {
-			return err
-		}
-		c.run(id, func() (func([]byte) []byte, error) { return nil, c.buckets(id, name) })
-	case opHeld:
-		if err := r.end(); err != nil {
-			return err
-		}
-		c.run(id, func() (func([]byte) []byte, error) { return nil, c.held(id) })
-	case opFlush, opHealth, opStats, opSnapshot:
-		if err := r.end(); err != nil {
-			return err
-		}
-		c.run(id, func() (func([]byte) []byte, error) { return c.whole(f.op, id) })
-	default:
-		return fmt.Errorf("%w: op %d", errMessage, f.op)
-	}
-	return nil
-}
-
-// declared makes a call. If it fails because the owner does not declare a Name
-// of the guest, declared adds the guest's Names and repeats the call.
-func (c *serverConn) declared(call func() error) error {
-	err := call()
-	if errors.Is(err, stint.ErrUnknownName) && c.names != nil {
-		if err := c.server.declare(c.names); err != nil {
-			return err
-		}
-		err = call()
+		err = l.do(ctx, call)
 	}
 	return err
 }
 
-// decide carries out requests. The reader itself answers those that wait for no
-// commit.
-func (c *serverConn) decide(f frame) error {
-	c.reqs = f.body.requests(c.reqs[:0])
-	if err := f.body.end(); err != nil {
-		return err
+// declare adds the Names of the guest that the owner does not declare now.
+// Requests for them bring their own limits.
+func (c *serverConn) declare() error {
+	names := maps.Clone(c.server.names)
+	c.mu.Lock()
+	maps.Copy(names, c.names)
+	c.mu.Unlock()
+	for name := range c.server.limiter.Limits().Names() {
+		delete(names, name)
 	}
-	reqs := c.reqs
-	durable := false
-	for i := range reqs {
-		durable = durable || mayCommit(reqs[i].Limit)
-	}
-	if durable {
-		reqs = append([]stint.Request(nil), reqs...)
-		o, id := f.op, f.id
-		c.run(id, func() (func([]byte) []byte, error) { return c.decision(o, reqs, make([]stint.Decision, len(reqs))) })
+	if len(names) == 0 {
 		return nil
 	}
-	for len(c.ds) < len(reqs) {
-		c.ds = append(c.ds, stint.Decision{})
+	return c.server.limiter.Declare(names)
+}
+
+// list sends the list that a call has found, in parts.
+func (c *serverConn) list(call *wire.Call) error {
+	var buf []byte
+	send := func() error {
+		err := c.out.Send(wire.OpPart, call.Number, func(b []byte) []byte { return append(b, buf...) })
+		buf = buf[:0]
+		return err
 	}
-	body, err := c.decision(f.op, reqs, c.ds[:len(reqs)])
+	if call.Buckets != nil {
+		for k, err := range call.Buckets {
+			if err != nil {
+				return err
+			}
+			if buf = wire.AppendBucket(buf, &k); len(buf) > wire.PartSize {
+				if err := send(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if call.Held != nil {
+		for h := range call.Held {
+			if buf = wire.AppendHeld(buf, &h); len(buf) > wire.PartSize {
+				if err := send(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if len(buf) == 0 {
+		return nil
+	}
+	return send()
+}
+
+// snapshot sends a copy of the file. The owner makes one copy at a time, and
+// none for a guest that is gone.
+func (c *serverConn) snapshot(call *wire.Call) error {
+	select {
+	case c.server.snapshots <- struct{}{}:
+		defer func() { <-c.server.snapshots }()
+	case <-c.ctx.Done():
+		return c.ctx.Err()
+	}
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	call.Writer = partWriter(func(p []byte) error {
+		return c.out.Send(wire.OpPart, call.Number, func(b []byte) []byte { return append(b, p...) })
+	})
+	return owner{c.server.limiter}.do(c.ctx, call)
+}
+
+// partWriter sends what is written to it in parts.
+type partWriter func(p []byte) error
+
+func (w partWriter) Write(p []byte) (n int, err error) {
+	for len(p) > 0 {
+		part := p[:min(len(p), wire.PartSize)]
+		if err := w(part); err != nil {
+			return n, err
+		}
+		n += len(part)
+		p = p[len(part):]
+	}
+	return n, nil
+}
+
+var _ io.Writer = partWriter(nil)
+
+// reserve takes a place in a queue, and keeps it for the guest.
+func (c *serverConn) reserve(call *wire.Call) error {
+	c.mu.Lock()
+	if len(c.places) >= maxReservations {
+		maps.DeleteFunc(c.places, func(_ int64, place stint.Reservation) bool { return place.Delay() == 0 })
+	}
+	full := len(c.places) >= maxReservations
+	c.mu.Unlock()
+	if full {
+		return errTooMany
+	}
+	o := owner{c.server.limiter}
+	err := o.do(c.ctx, call)
+	if errors.Is(err, stint.ErrUnknownName) {
+		if err = c.declare(); err == nil {
+			err = o.do(c.ctx, call)
+		}
+	}
 	if err != nil {
-		c.fail(f.id, err)
-	} else {
-		c.reply(f.id, false, body)
+		return err
+	}
+	place := call.Reservation
+	call.Delay = place.Delay()
+	c.mu.Lock()
+	c.last++
+	call.ID = c.last
+	open := c.places != nil
+	if open && call.Delay > 0 {
+		c.places[call.ID] = place
+	}
+	c.mu.Unlock()
+	if !open { // the guest is gone
+		place.Cancel()
 	}
 	return nil
 }
 
-// mayCommit reports whether a request with this limit may wait for a commit. A
-// level that is left out is the owner's.
-func mayCommit(l stint.Limit) bool {
-	return l.Durability >= stint.Leased || l.Durability == 0 && l != stint.Unlimited && l != stint.Blocked
-}
-
-func (c *serverConn) decision(o op, reqs []stint.Request, ds []stint.Decision) (func([]byte) []byte, error) {
-	l := c.server.limiter
-	var d stint.Decision
-	var err error
-	switch o {
-	case opTogether:
-		err = c.declared(func() error { d, err = l.SpendTogether(reqs, ds); return err })
-	case opRefund:
-		err = c.declared(func() error { d, err = l.RefundAll(reqs...); return err })
-		ds = nil
+// place answers a call for a reservation. A missing reservation has had its turn.
+func (c *serverConn) place(call *wire.Call) {
+	c.mu.Lock()
+	place, ok := c.places[call.ID]
+	if ok && call.Op == wire.OpCancel {
+		delete(c.places, call.ID)
+	}
+	c.mu.Unlock()
+	switch {
+	case !ok:
+	case call.Op == wire.OpCancel:
+		place.Cancel()
 	default:
-		return c.each(reqs, ds)
+		call.Delay = place.Delay()
 	}
-	return func(b []byte) []byte {
-		b = appendDecision(b, &d, reqs)
-		for i := range ds {
-			b = appendDecision(b, &ds[i], reqs[i:i+1])
-		}
-		return b
-	}, err
-}
-
-// each decides each request by itself, and answers each with its own error.
-func (c *serverConn) each(reqs []stint.Request, ds []stint.Decision) (func([]byte) []byte, error) {
-	errs := make([]error, len(reqs))
-	err := c.server.limiter.SpendEach(reqs, ds)
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { // one error for each request without a decision
-		of := joined.Unwrap()
-		for i := range ds {
-			if ds[i] == (stint.Decision{}) && len(of) > 0 {
-				errs[i], of = errors.Unwrap(of[0]), of[1:]
-			}
-			if errors.Is(errs[i], stint.ErrUnknownName) {
-				errs[i] = c.declared(func() (err error) { ds[i], err = c.server.limiter.SpendAll(reqs[i]); return err })
-			}
-		}
-	}
-	return func(b []byte) []byte {
-		for i := range ds {
-			if errs[i] != nil {
-				b = appendError(append(b, replyError), errs[i])
-			} else {
-				b = appendDecision(append(b, replyOK), &ds[i], reqs[i:i+1])
-			}
-		}
-		return b
-	}, nil
 }

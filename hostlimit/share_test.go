@@ -65,8 +65,8 @@ func TestOwnerKilled(t *testing.T) {
 	for _, level := range []stint.Durability{stint.Synced, stint.Leased} {
 		t.Run(level.String(), func(t *testing.T) {
 			kills, took := 0, []time.Duration(nil)
-			for kills < length(300, 4) {
-				n := length(150, 4)
+			for kills < length(500, 4) {
+				n := length(250, 4)
 				if level == stint.Leased {
 					n = 4 // each may withhold an eighth of the bucket
 				}

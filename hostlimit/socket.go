@@ -5,22 +5,31 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
+	"github.com/stint-go/stint/hostlimit/internal/wire"
 	"github.com/stint-go/stint/internal/boltstore"
 )
 
-// maxSocketPath is a length that every system allows for a socket's path.
-const maxSocketPath = 100
+const (
+	// maxSocketPath is a length that every system allows for a socket's path.
+	maxSocketPath = 100
 
-// place has the paths of a file and its socket.
+	// maxSocketName is the longest name of a socket. It leaves space for the short
+	// way to its folder.
+	maxSocketName = 48
+)
+
+// place has the paths of a file and its socket. The socket is in the file's own
+// folder, so whoever may make the one may make the other.
 type place struct {
 	file   string // without links
 	socket string
-	folder string // of the socket; "" if it is beside the file
-	uid    int    // of the folder
 }
 
 // placeOf returns the place of a file, which need not be there yet.
@@ -29,45 +38,167 @@ func placeOf(path string) (place, error) {
 	if err == nil {
 		file, err = filepath.Abs(file)
 	}
+	var folder string
 	if err == nil { // the folder may be reached by several paths, too
-		var folder string
 		folder, err = filepath.EvalSymlinks(filepath.Dir(file))
-		file = filepath.Join(folder, filepath.Base(file))
 	}
 	if err != nil {
 		return place{}, fmt.Errorf("hostlimit: %w", err)
 	}
-	p := place{file: file, socket: file + ".sock"}
-	if len(p.socket) > maxSocketPath {
-		sum := sha256.Sum256([]byte(file))
-		p.uid = ownerOf(file)
-		p.folder = filepath.Join(socketFolder(), fmt.Sprintf("stint-%d", p.uid))
-		p.socket = filepath.Join(p.folder, hex.EncodeToString(sum[:16])+".sock")
+	file = filepath.Join(folder, filepath.Base(file))
+	name := filepath.Base(file) + ".sock"
+	if len(file)+len(".sock") > maxSocketPath && len(name) > maxSocketName {
+		sum := sha256.Sum256([]byte(name))
+		name = hex.EncodeToString(sum[:16]) + ".sock"
 	}
-	return p, nil
+	return place{file: file, socket: filepath.Join(folder, name)}, nil
 }
 
-// listen makes the socket. The caller has the file, so a socket that is there
-// belongs to no process.
-func (p place) listen(file os.FileInfo) (net.Listener, error) {
-	if p.folder != "" {
-		if err := makeFolder(p.folder, p.uid); err != nil {
-			return nil, err
-		}
+// fileID identifies the file that is at the path now.
+func (p place) fileID() (wire.FileID, error) {
+	info, err := os.Stat(p.file)
+	if err != nil {
+		return wire.FileID{}, err
 	}
-	if err := os.Remove(p.socket); err != nil && !os.IsNotExist(err) {
+	return idOf(info), nil
+}
+
+// socket is a listener that removes its own socket from the folder, and no
+// other.
+type socket struct {
+	net.Listener
+	path string
+	id   wire.FileID
+}
+
+// inPlace reports whether the socket is at its path.
+func (so *socket) inPlace() bool {
+	info, err := os.Lstat(so.path)
+	return err == nil && idOf(info) == so.id
+}
+
+// Close stops listening, and removes the socket if it is still at its path. It
+// leaves it to guests, of whom one will replace it: until then the socket says
+// that there is a file, or was one a moment ago.
+func (so *socket) Close(guests bool) error {
+	own := so.inPlace()
+	err := so.Listener.Close()
+	if own && !guests {
+		os.Remove(so.path)
+	}
+	return err
+}
+
+// listen makes the socket. The caller has the file. So a socket that is there
+// belongs to a dead process, or to an owner whose file was replaced, or to no
+// process of stint at all. The error is ErrRefused in the last case.
+func (p place) listen() (*socket, error) {
+	if err := p.clear(); err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("unix", p.socket)
+	short, done, err := shorten(p.socket)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	l, err := net.Listen("unix", short)
 	if noSockets(err) {
 		err = fmt.Errorf("this system has no Unix sockets: %w: %w", errors.ErrUnsupported, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := protect(p.socket, file); err != nil {
+	if l, ok := l.(*net.UnixListener); ok {
+		l.SetUnlinkOnClose(false) // it would remove what is at the path, whatever that is
+	}
+	err = p.protect()
+	info, statErr := os.Lstat(p.socket)
+	if err = errors.Join(err, statErr); err != nil {
 		l.Close()
+		os.Remove(p.socket)
 		return nil, err
 	}
-	return l, nil
+	return &socket{l, p.socket, idOf(info)}, nil
+}
+
+// clear removes a socket that no owner of this file uses.
+func (p place) clear() error {
+	info, err := os.Lstat(p.socket)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !isSocket(info):
+		return fmt.Errorf("%w: %s is there, and is not a socket: move it away", ErrRefused, p.socket)
+	}
+	for range 2 { // a process that hangs up may be dying
+		if err = p.listener(); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(p.socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// listener returns nil if no process listens at the socket, or an owner whose
+// file was replaced, and which will notice. The error is ErrNoOwner if the file
+// of the caller was replaced, and the process at the socket has the new one.
+func (p place) listener() error {
+	nc, err := p.dial(defaultTimeout)
+	if err != nil {
+		if isStale(err) {
+			return nil
+		}
+		return err
+	}
+	c, err := newConn(nc, nil, defaultTimeout, func(*conn, error) {})
+	switch {
+	case err == nil:
+		theirs := c.welcome.File
+		c.close()
+		if id, err := p.fileID(); err == nil && theirs != (wire.FileID{}) && id == theirs {
+			return fmt.Errorf("%w: %s was replaced, and another process has the new one", ErrNoOwner, p.file)
+		}
+	case isAny(err, wire.ErrMessage, ErrNoAnswer, errHungUp):
+		return foreign(p, err)
+	}
+	return nil
+}
+
+// foreign returns the error of a socket at which no process of stint listens.
+func foreign(p place, err error) error {
+	return fmt.Errorf("%w: another program listens at %s: stop it, or use another path for the file: %w",
+		ErrRefused, p.socket, err)
+}
+
+// dial connects to the process at the socket. The error is ErrNoOwner if there
+// is none, and ErrRefused if it belongs to a user who must not have the file.
+func (p place) dial(timeout time.Duration) (net.Conn, error) {
+	short, done, err := shorten(p.socket)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoOwner, err)
+	}
+	defer done()
+	nc, err := net.DialTimeout("unix", short, timeout)
+	if err != nil {
+		if op := (*net.OpError)(nil); errors.As(err, &op) {
+			op.Addr = &net.UnixAddr{Name: p.socket, Net: "unix"} // not the short way
+		}
+		return nil, fmt.Errorf("%w: %w", ErrNoOwner, err)
+	}
+	if err := p.checkOwner(nc); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return nc, nil
+}
+
+func isAny(err error, of ...error) bool {
+	return slices.ContainsFunc(of, func(target error) bool { return errors.Is(err, target) })
 }

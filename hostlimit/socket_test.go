@@ -3,7 +3,6 @@
 package hostlimit
 
 import (
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -45,19 +44,25 @@ func TestSocket(t *testing.T) {
 		require.NoError(t, os.Mkdir(filepath.Dir(path), 0o700))
 		p, err := placeOf(path)
 		require.NoError(t, err)
-		require.Equal(t, fmt.Sprintf("/tmp/stint-%d", os.Getuid()), filepath.Dir(p.socket))
+		require.Equal(t, path+".sock", p.socket, "in the file's own folder")
 		shares(t, path, path)
-		info, err := os.Stat(filepath.Dir(p.socket))
-		require.NoError(t, err)
-		require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+		shares(t, filepath.Join(filepath.Dir(path), strings.Repeat("y", 100)+".db"),
+			filepath.Join(filepath.Dir(path), strings.Repeat("y", 100)+".db"))
 	})
-	t.Run("a folder that others may write to", func(t *testing.T) {
-		folder := filepath.Join(t.TempDir(), "stint")
-		require.NoError(t, makeFolder(folder, os.Getuid()))
-		require.NoError(t, makeFolder(folder, os.Getuid()))
-		require.NoError(t, os.Chmod(folder, 0o777))
-		require.ErrorIs(t, makeFolder(folder, os.Getuid()), ErrRefused)
-		require.ErrorIs(t, makeFolder(folder, os.Getuid()+1), ErrRefused)
+	t.Run("a path that is too long, without /proc", func(t *testing.T) {
+		path := filepath.Join(filepath.Dir(filePath(t)), strings.Repeat("x", 90), "quota.db.sock")
+		require.NoError(t, os.Mkdir(filepath.Dir(path), 0o700))
+		short, done, err := shortenByLink(path)
+		require.NoError(t, err)
+		require.Less(t, len(short), maxSocketPath)
+		l, err := net.Listen("unix", short)
+		require.NoError(t, err)
+		_, err = os.Lstat(path)
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		done()
+		_, err = os.Lstat(filepath.Dir(filepath.Dir(short)))
+		require.ErrorIs(t, err, os.ErrNotExist)
 	})
 	t.Run("a socket that a dead process has left", func(t *testing.T) {
 		path := filePath(t)
@@ -76,9 +81,10 @@ func TestSocket(t *testing.T) {
 		l, err := stint.Open(path, limits, nil)
 		require.NoError(t, err)
 		defer l.Close()
-		_, err = Open(path, limits, &Options{Limiter: stint.Options{LockTimeout: 1}})
+		_, err = Open(path, limits, &Options{LimiterOptions: stint.Options{LockTimeout: 1}})
 		require.ErrorIs(t, err, stint.ErrLocked)
 		require.ErrorIs(t, err, ErrNoOwner)
+		require.ErrorContains(t, err, "a process that does not share it")
 		s, err := Serve(l, path, nil)
 		require.NoError(t, err)
 		guest := openOn(t, path, limits, nil)
@@ -88,7 +94,7 @@ func TestSocket(t *testing.T) {
 	})
 	t.Run("options", func(t *testing.T) {
 		path := filePath(t)
-		for _, o := range []Options{{TakeoverTimeout: -1}, {MaxGuests: -1}, {Limiter: stint.Options{LockTimeout: -1}}} {
+		for _, o := range []Options{{TakeoverTimeout: -1}, {MaxGuests: -1}, {LimiterOptions: stint.Options{LockTimeout: -1}}} {
 			_, err := Open(path, limits, &o)
 			require.ErrorContains(t, err, "want more than 0")
 		}

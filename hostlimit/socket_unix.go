@@ -8,23 +8,28 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
+
+	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
 // noSockets reports whether the system has no Unix sockets.
 func noSockets(err error) bool { return errors.Is(err, syscall.EAFNOSUPPORT) }
 
-// socketFolder is the same for all processes, whatever their environment.
-func socketFolder() string { return "/tmp" }
+// isStale reports whether no process listens at a socket.
+func isStale(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
+}
 
-// ownerOf returns the user of a file, or of its folder if it is not there yet.
-func ownerOf(file string) int {
-	for _, path := range []string{file, filepath.Dir(file)} {
-		if info, err := os.Stat(path); err == nil {
-			return uidOf(info)
-		}
+func isSocket(info os.FileInfo) bool { return info.Mode().Type() == os.ModeSocket }
+
+func idOf(info os.FileInfo) wire.FileID {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return wire.FileID{}
 	}
-	return os.Geteuid()
+	return wire.FileID{Device: uint64(st.Dev), Inode: st.Ino}
 }
 
 func uidOf(info os.FileInfo) int {
@@ -34,58 +39,114 @@ func uidOf(info os.FileInfo) int {
 	return os.Geteuid()
 }
 
-// makeFolder makes a folder that only one user may enter, or checks the folder
-// that is there.
-func makeFolder(path string, uid int) error {
-	if err := os.Mkdir(path, 0o700); err == nil && os.Geteuid() != uid {
-		os.Chown(path, uid, -1)
+// shorten returns a path of the same socket that is short enough to connect and
+// to listen. It goes through the open folder, if the system shows it, and else
+// through a link in a new folder that only this process knows. Call done when
+// the path is no longer needed.
+func shorten(path string) (short string, done func(), err error) {
+	if len(path) <= maxSocketPath {
+		return path, func() {}, nil
 	}
-	info, err := os.Lstat(path)
+	folder, err := os.OpenFile(filepath.Dir(path), openFolder, 0)
 	if err != nil {
-		return err
+		return "", nil, err
 	}
-	if !info.IsDir() || info.Mode().Perm() != 0o700 || uidOf(info) != uid {
-		return fmt.Errorf("%w: %s is not a folder of user %d with mode 0700", ErrRefused, path, uid)
+	open := "/proc/self/fd/" + strconv.Itoa(int(folder.Fd()))
+	if _, err := os.Stat(open + "/."); err == nil {
+		return open + "/" + filepath.Base(path), func() { folder.Close() }, nil
 	}
-	return nil
+	folder.Close()
+	return shortenByLink(path)
+}
+
+func shortenByLink(path string) (short string, done func(), err error) {
+	own, err := os.MkdirTemp("/tmp", "stint") // mode 0700
+	if err != nil {
+		return "", nil, err
+	}
+	done = func() { os.RemoveAll(own) }
+	link := filepath.Join(own, "f")
+	if err := os.Symlink(filepath.Dir(path), link); err != nil {
+		done()
+		return "", nil, err
+	}
+	return filepath.Join(link, filepath.Base(path)), done, nil
 }
 
 // protect lets only this process's user connect. If that is root, it gives the
 // socket to the file's user.
-func protect(socket string, file os.FileInfo) error {
-	if err := os.Chmod(socket, 0o600); err != nil {
+func (p place) protect() error {
+	if err := os.Chmod(p.socket, 0o600); err != nil {
 		return err
 	}
-	if uid := uidOf(file); os.Geteuid() == 0 && uid != 0 {
-		return os.Chown(socket, uid, -1)
+	if uid := p.uid(); os.Geteuid() == 0 && uid != 0 {
+		return os.Lchown(p.socket, uid, -1)
 	}
 	return nil
 }
 
-// checkPeer returns an error unless the other side is a process of this user,
-// of the file's user, or of root.
-func checkPeer(nc net.Conn, file os.FileInfo) error {
+// uid returns the user of the file or, while there is none, of its folder: the
+// user who may make it.
+func (p place) uid() int {
+	for _, path := range []string{p.file, filepath.Dir(p.file)} {
+		if info, err := os.Stat(path); err == nil {
+			return uidOf(info)
+		}
+	}
+	return os.Geteuid()
+}
+
+// checkGuest returns ErrRefused unless a guest is a process of this user, of
+// the file's user, or of root.
+func (p place) checkGuest(nc net.Conn) error {
+	uid, known, err := peerOf(nc)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: the user of the process is not known: %w", ErrRefused, err)
+	case known && !trusted(uid, os.Geteuid(), p.uid()):
+		return fmt.Errorf("%w: a process of user %d, want user %d or that of %s", ErrRefused, uid, os.Geteuid(), p.file)
+	}
+	return nil
+}
+
+// checkOwner returns ErrRefused unless the process at the socket belongs to
+// this user, to the file's user, or to root. It is called before anything is
+// sent. If the system does not say whose process it is, the socket's user
+// counts.
+func (p place) checkOwner(nc net.Conn) error {
+	uid, known, err := peerOf(nc)
+	if err == nil && !known {
+		var info os.FileInfo
+		if info, err = os.Lstat(p.socket); err == nil {
+			uid = uidOf(info)
+		}
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: the user of the process at %s is not known: %w", ErrRefused, p.socket, err)
+	case !trusted(uid, os.Geteuid(), p.uid()):
+		return fmt.Errorf("%w: the process at %s belongs to user %d, want user %d or that of %s",
+			ErrRefused, p.socket, uid, os.Geteuid(), p.file)
+	}
+	return nil
+}
+
+// trusted reports whether a process of user uid may have the same file.
+func trusted(uid, own, file int) bool { return uid == 0 || uid == own || uid == file }
+
+// peerOf returns the user at the other end of a socket.
+func peerOf(nc net.Conn) (uid int, known bool, err error) {
 	uc, ok := nc.(*net.UnixConn)
 	if !ok {
-		return nil
+		return 0, false, errors.ErrUnsupported
 	}
 	raw, err := uc.SyscallConn()
 	if err != nil {
-		return err
+		return 0, false, err
 	}
-	var uid int
-	var known bool
 	var peerErr error
 	if err := raw.Control(func(fd uintptr) { uid, known, peerErr = peerUID(int(fd)) }); err != nil {
-		return err
+		return 0, false, err
 	}
-	if peerErr != nil {
-		return fmt.Errorf("%w: the user of the process is not known: %w", ErrRefused, peerErr)
-	}
-	if known && !mayConnect(uid, os.Geteuid(), uidOf(file)) {
-		return fmt.Errorf("%w: a process of user %d, want the user of the owner or of the file", ErrRefused, uid)
-	}
-	return nil
+	return uid, known, peerErr
 }
-
-func mayConnect(uid, own, file int) bool { return uid == 0 || uid == own || uid == file }

@@ -1,0 +1,232 @@
+package hostlimit
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// eventually waits until is returns true.
+func eventually(t *testing.T, is func() bool, what string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(what)
+		}
+	}
+}
+
+// A guest's new Names, and a SetLimits that changes other limits, give no token
+// back to a bucket that a larger limit of a guest has emptied.
+func TestRollingDeployment(t *testing.T) {
+	path := filePath(t)
+	old := limitsWith(t, map[stint.Name]stint.Limit{perID: stint.PerHour(10)})
+	owner := openOn(t, path, old, nil)
+	day := stint.PerDay(100)
+	day.Durability = stint.Synced
+	names := stint.Names{perID: {Label: "PerID", Limit: day}}
+	for n := range 3 {
+		names[stint.Name(10+n)] = stint.NameSpec{Label: strings.Repeat("N", n+1), Limit: stint.PerHour(5)}
+	}
+	limits, err := stint.NewLimits(names, nil, nil)
+	require.NoError(t, err)
+	guest := openOn(t, path, limits, nil)
+	key, spent := perID.Key("a"), 0
+	for n := range 4 {
+		for {
+			d, err := guest.Spend(key, 1)
+			require.NoError(t, err)
+			if !d.Allowed {
+				break
+			}
+			spent++
+		}
+		if n < 3 {
+			_, err = guest.Spend(stint.Name(10+n).Key("x"), 1)
+			require.NoError(t, err)
+			require.NoError(t, owner.SetLimits(old))
+		}
+	}
+	require.Equal(t, 100, spent)
+}
+
+// While a file that was removed is not made anew, other processes are guests of
+// its owner: there is one owner, and no token comes back.
+func TestFileRemoved(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	owner := openOn(t, path, limits, &Options{LimiterOptions: stint.Options{FlushInterval: time.Hour}})
+	key := perID.Key("a")
+	d, err := owner.Spend(key, 60)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	for _, gone := range []func() error{
+		func() error { return os.Remove(path) }, func() error { return os.Rename(path, path+".moved") },
+	} {
+		require.NoError(t, gone())
+		late := openOn(t, path, limits, nil)
+		require.Equal(t, RoleGuest, late.Role())
+		d, err = late.Spend(key, 41)
+		require.NoError(t, err)
+		require.False(t, d.Allowed)
+		require.Error(t, owner.Flush(), "it notices now")
+		eventually(t, func() bool { _, err := os.Stat(path); return err == nil }, "the owner makes the file anew")
+		require.NoError(t, late.Close())
+		eventually(t, func() bool { return owner.Flush() == nil }, "it is the owner's file")
+	}
+	require.NoError(t, owner.Close())
+	require.InDelta(t, 60, spentOf(t, path, "a", stint.PerHour(100)), 1)
+}
+
+// A file is removed between an owner that closes and the next, which has opened
+// the file but does not listen yet. A process that starts then waits for it.
+func TestFileRemovedBetweenOwners(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	owner := openOn(t, path, limits, nil)
+	guest, err := Dial(path, nil, nil) // as if it were the next owner
+	require.NoError(t, err)
+	defer guest.Close()
+	key := perID.Key("a")
+	_, err = guest.Spend(key, 60)
+	require.NoError(t, err)
+	require.NoError(t, owner.Close())
+	next, err := stint.Open(path, limits, nil)
+	require.NoError(t, err)
+	defer next.Close()
+	require.NoError(t, os.Remove(path))
+	late := make(chan *Limiter)
+	go func() {
+		l, err := Open(path, limits, &Options{TakeoverTimeout: time.Minute,
+			LimiterOptions: stint.Options{LockTimeout: time.Minute}})
+		assert.NoError(t, err)
+		late <- l
+	}()
+	select {
+	case l := <-late:
+		l.Close()
+		t.Fatal("there are two owners")
+	case <-time.After(50 * time.Millisecond):
+	}
+	server, err := Serve(next, path, nil)
+	require.NoError(t, err)
+	defer server.Close()
+	l := <-late
+	defer l.Close()
+	require.Equal(t, RoleGuest, l.Role())
+	d, err := l.Spend(key, 41)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+}
+
+// A process whose file was replaced before it could listen leaves the socket of
+// the new file's owner alone.
+func TestLateOwner(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	late, err := stint.Open(path, limits, nil)
+	require.NoError(t, err)
+	defer late.Close()
+	require.NoError(t, os.Remove(path))
+	owner := openOn(t, path, limits, nil)
+	require.Equal(t, RoleOwner, owner.Role())
+	_, err = Serve(late, path, nil)
+	require.ErrorIs(t, err, ErrNoOwner)
+	require.True(t, owner.now.Load().server.socket.inPlace())
+}
+
+// If another file is put at the path, all processes move to it: the old owner
+// becomes a guest of the next one, and leaves its socket alone.
+func TestFileReplaced(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	other := filepath.Join(filepath.Dir(path), "backup.db")
+	backup, err := stint.Open(other, limits, nil)
+	require.NoError(t, err)
+	_, err = backup.Spend(perID.Key("a"), 70)
+	require.NoError(t, err)
+	require.NoError(t, backup.Close())
+
+	all := []*Limiter{openOn(t, path, limits, nil), openOn(t, path, limits, nil), openOn(t, path, limits, nil)}
+	require.NoError(t, os.Rename(other, path))
+	for _, l := range all {
+		eventually(t, func() bool {
+			b, err := l.Bucket(perID.Key("a"))
+			return err == nil && b.Remaining == 30
+		}, "it moves to the other file")
+	}
+	owners := 0
+	for _, l := range all {
+		if l.Role() == RoleOwner {
+			owners++
+		}
+		d, err := l.Spend(perID.Key("a"), 10)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+	}
+	require.Equal(t, 1, owners)
+	d, err := all[0].Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+}
+
+// A process that starts after another file was put at the path owns that file.
+// The old owner does not remove the new socket when it closes.
+func TestOldOwnerLeavesTheNewSocket(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	own, err := stint.Open(path, limits, nil)
+	require.NoError(t, err)
+	defer own.Close()
+	old, err := Serve(own, path, nil)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(path))
+	next, err := stint.Open(path, limits, nil)
+	require.NoError(t, err)
+	defer next.Close()
+	s, err := Serve(next, path, nil)
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, old.Close())
+	g, err := Dial(path, nil, nil)
+	require.NoError(t, err)
+	require.NoError(t, g.Close())
+}
+
+// A socket that was removed comes back.
+func TestSocketRemoved(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	openOn(t, path, limits, nil)
+	require.NoError(t, os.Remove(path+".sock"))
+	eventually(t, func() bool {
+		g, err := Dial(path, nil, nil)
+		if err == nil {
+			g.Close()
+		}
+		return err == nil
+	}, "the owner makes it anew")
+}
+
+// A request of SpendEach that cannot be sent fails alone.
+func TestSpendEachAlone(t *testing.T) {
+	both(t, func(t *testing.T, l *Limiter) {
+		reqs := []stint.Request{
+			{Key: stint.Name(99).Key("a"), Cost: 1}, {Key: perID.Key("a"), Cost: 1},
+			{Key: perID.Key(strings.Repeat("x", 513)), Cost: 1}, {Key: perID.Key("b"), Cost: 2}, {Key: perID.Key(""), Cost: 1},
+		}
+		ds := make([]stint.Decision, len(reqs))
+		err := l.SpendEach(reqs, ds)
+		require.ErrorIs(t, err, stint.ErrUnknownName)
+		require.ErrorIs(t, err, stint.ErrInvalidID)
+		require.ErrorContains(t, err, "request 0: ")
+		require.ErrorContains(t, err, "request 2: ")
+		require.ErrorContains(t, err, "request 4: ")
+		require.True(t, ds[1].Allowed)
+		require.EqualValues(t, 98, ds[3].Remaining)
+		require.Zero(t, ds[0])
+		require.Zero(t, ds[2])
+		require.Zero(t, ds[4])
+	})
+}

@@ -1,0 +1,330 @@
+package wire
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// Call is a call of a method, with its arguments and its answer. The Op says
+// which fields it uses.
+type Call struct {
+	Op     Op
+	Number uint32 // of a guest's call, in the owner
+	Wrong  error  // ErrZone: the call cannot be carried out
+
+	// The arguments.
+	Requests []stint.Request // OpRaise, OpReserve and OpWait have one
+	Keys     []stint.Key     // OpBucket and OpHold have one
+	Name     stint.Name
+	Names    []Named
+	Until    time.Time
+	Keep     bool          // of OpHold: a longer hold stays
+	ID       int64         // of a reservation
+	UpTo     bool          // of OpSpend: fewer tokens will do
+	Ended    bool          // of OpSpend: the caller's context has ended
+	Within   time.Duration // of OpWait: negative if there is no deadline
+	Writer   io.Writer     // of OpSnapshot
+
+	// The answer. Decisions is an argument, too: if it is not nil, it has space
+	// for a decision on each request.
+	Decision    stint.Decision
+	Decisions   []stint.Decision
+	Errs        []error // of OpEach: nil or the error of each request
+	Taken       int64
+	Bucket      *stint.Bucket
+	Buckets     iter.Seq2[stint.Bucket, error]
+	Held        iter.Seq[stint.Held]
+	Time        time.Time
+	Stats       *stint.Stats
+	Reservation stint.Reservation
+	Delay       time.Duration
+	Size        int64
+}
+
+// Check returns an error if an argument does not fit into a message. The calls
+// of OpEach are checked one by one.
+func (c *Call) Check() error {
+	if n := len(c.Requests); n > MaxRequests {
+		return fmt.Errorf("%w: %d requests, want at most %d", ErrTooLong, n, MaxRequests)
+	}
+	for i := range c.Requests {
+		if err := CheckRequest(&c.Requests[i]); err != nil {
+			return err
+		}
+	}
+	for _, key := range c.Keys {
+		if err := checkID(key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckRequest returns an error if a request does not fit into a message.
+func CheckRequest(q *stint.Request) error {
+	if q.Mode > stint.SpendOnly {
+		return fmt.Errorf("hostlimit: there is no Mode %d", q.Mode)
+	}
+	if q.Limit.FollowsCalendar() { // its text must be read again
+		if err := q.Limit.Validate(); err != nil {
+			return err
+		}
+	}
+	return checkID(q.Key)
+}
+
+func checkID(key stint.Key) error {
+	if n := len(key.ID); n > MaxID {
+		return fmt.Errorf("%w: %d bytes, want at most %d", stint.ErrInvalidID, n, MaxID)
+	}
+	return nil
+}
+
+// The first byte of OpSpend.
+const (
+	spendEach  = 1 // the answer has a decision on each request
+	spendUpTo  = 2
+	spendEnded = 4
+	spendBits  = 7
+)
+
+// AppendArguments appends the arguments of the call.
+func (c *Call) AppendArguments(b []byte) []byte {
+	switch c.Op {
+	case OpSpend:
+		flags := byte(0)
+		if c.Decisions != nil {
+			flags |= spendEach
+		}
+		if c.UpTo {
+			flags |= spendUpTo
+		}
+		if c.Ended {
+			flags |= spendEnded
+		}
+		return appendRequests(append(b, flags), c.Requests)
+	case OpEach, OpRefund:
+		return appendRequests(b, c.Requests)
+	case OpRaise:
+		return appendTime(appendRequest(b, &c.Requests[0]), c.Until)
+	case OpReserve:
+		return appendRequest(b, &c.Requests[0])
+	case OpWait:
+		return binary.AppendVarint(appendRequest(b, &c.Requests[0]), int64(c.Within))
+	case OpBucket:
+		return appendKey(b, c.Keys[0])
+	case OpBuckets:
+		return binary.AppendUvarint(b, uint64(c.Name))
+	case OpHold:
+		return appendBool(appendTime(appendKey(b, c.Keys[0]), c.Until), c.Keep)
+	case OpReset:
+		b = binary.AppendUvarint(b, uint64(len(c.Keys)))
+		for _, key := range c.Keys {
+			b = appendKey(b, key)
+		}
+		return b
+	case OpDelay, OpCancel:
+		return binary.AppendVarint(b, c.ID)
+	case OpDeclare:
+		return AppendNames(b, c.Names, false)
+	}
+	return b
+}
+
+// ReadCall reads the arguments of a call.
+func ReadCall(o Op, r *Body) (*Call, error) {
+	c := &Call{Op: o}
+	switch o {
+	case OpSpend:
+		flags := r.uint(spendBits)
+		c.Requests = r.requests()
+		if flags&spendEach != 0 {
+			c.Decisions = make([]stint.Decision, len(c.Requests))
+		}
+		c.UpTo, c.Ended = flags&spendUpTo != 0, flags&spendEnded != 0
+		if c.UpTo && len(c.Requests) != 1 {
+			r.fail()
+		}
+	case OpEach:
+		c.Requests = r.requests()
+		c.Decisions = make([]stint.Decision, len(c.Requests))
+		if r.zone != nil {
+			c.Errs = make([]error, len(c.Requests))
+			for i := range c.Requests {
+				c.Errs[i] = r.zones[i]
+			}
+			return c, r.End()
+		}
+	case OpRefund:
+		c.Requests = r.requests()
+	case OpRaise:
+		c.Requests, c.Until = []stint.Request{r.request()}, r.time()
+	case OpReserve:
+		c.Requests = []stint.Request{r.request()}
+	case OpWait:
+		c.Requests, c.Within = []stint.Request{r.request()}, time.Duration(r.Int())
+	case OpBucket:
+		c.Keys = []stint.Key{r.key()}
+	case OpBuckets:
+		c.Name = stint.Name(r.uint(math.MaxUint16))
+	case OpHold:
+		c.Keys, c.Until, c.Keep = []stint.Key{r.key()}, r.time(), r.bool()
+	case OpReset:
+		for range r.uint(MaxRequests) {
+			if c.Keys = append(c.Keys, r.key()); r.bad {
+				break
+			}
+		}
+	case OpDelay, OpCancel:
+		c.ID = r.Int()
+	case OpDeclare:
+		c.Names, _ = r.Names()
+	case OpFlush, OpStats, OpHealth, OpSnapshot, OpHeld:
+	default:
+		return nil, fmt.Errorf("%w: op %d", ErrMessage, o)
+	}
+	c.Wrong = r.zone
+	return c, r.End()
+}
+
+// AppendAnswer appends the answer to the call, without the error. The lists of
+// OpBuckets and OpHeld are left out, because they are sent in parts.
+func (c *Call) AppendAnswer(b []byte) []byte {
+	switch c.Op {
+	case OpSpend:
+		b = appendDecision(b, &c.Decision, c.Requests)
+		for i := range c.Decisions {
+			b = appendDecision(b, &c.Decisions[i], c.Requests[i:i+1])
+		}
+		if c.UpTo {
+			b = binary.AppendVarint(b, c.Taken)
+		}
+	case OpEach:
+		for i := range c.Decisions {
+			if b = AppendError(b, c.Errs[i]); c.Errs[i] == nil {
+				b = appendDecision(b, &c.Decisions[i], c.Requests[i:i+1])
+			}
+		}
+	case OpRefund:
+		b = appendDecision(b, &c.Decision, c.Requests)
+	case OpRaise, OpHold:
+		b = appendTime(b, c.Time)
+	case OpBucket:
+		b = AppendBucket(b, c.Bucket)
+	case OpReserve:
+		b = binary.AppendVarint(binary.AppendVarint(b, c.ID), int64(c.Delay))
+	case OpDelay:
+		b = binary.AppendVarint(b, int64(c.Delay))
+	case OpSnapshot:
+		b = binary.AppendVarint(b, c.Size)
+	case OpStats:
+		b = append(b, statsText(*c.Stats)...)
+	}
+	return b
+}
+
+// ReadAnswer reads what AppendAnswer has appended, and the lists.
+func (c *Call) ReadAnswer(r *Body) error {
+	switch c.Op {
+	case OpSpend:
+		c.Decision = r.decision(c.Requests)
+		for i := range c.Decisions {
+			c.Decisions[i] = r.decision(c.Requests[i : i+1])
+		}
+		if c.UpTo {
+			c.Taken = r.Int()
+		}
+	case OpEach:
+		c.Errs = make([]error, len(c.Requests))
+		for i := range c.Requests {
+			if c.Decisions[i], c.Errs[i] = (stint.Decision{}), r.Error(); c.Errs[i] == nil {
+				c.Decisions[i] = r.decision(c.Requests[i : i+1])
+			}
+		}
+	case OpRefund:
+		c.Decision = r.decision(c.Requests)
+	case OpRaise, OpHold:
+		c.Time = r.time()
+	case OpBucket:
+		k := r.bucket()
+		c.Bucket = &k
+	case OpBuckets:
+		all := list(r, (*Body).bucket)
+		c.Buckets = func(yield func(stint.Bucket, error) bool) {
+			for _, k := range all {
+				if !yield(k, nil) {
+					return
+				}
+			}
+		}
+	case OpHeld:
+		all := list(r, (*Body).held)
+		c.Held = func(yield func(stint.Held) bool) {
+			for _, h := range all {
+				if !yield(h) {
+					return
+				}
+			}
+		}
+	case OpReserve:
+		c.ID, c.Delay = r.Int(), time.Duration(r.Int())
+	case OpDelay:
+		c.Delay = time.Duration(r.Int())
+	case OpSnapshot:
+		c.Size = r.Int()
+	case OpStats:
+		st, ok := readStats(r.b)
+		if c.Stats = &st; !ok {
+			r.fail()
+		}
+		r.b = nil
+	}
+	return r.End()
+}
+
+func list[T any](r *Body, read func(*Body) T) (all []T) {
+	for len(r.b) > 0 {
+		all = append(all, read(r))
+	}
+	return all
+}
+
+// wireStats are Stats whose errors are text.
+type wireStats struct {
+	stint.Stats
+	FlushErr, CommitErr, FileErr string
+}
+
+func statsText(st stint.Stats) []byte {
+	text := func(err *error) (s string) {
+		if *err != nil {
+			s, *err = (*err).Error(), nil
+		}
+		return s
+	}
+	w := wireStats{Stats: st}
+	w.FlushErr, w.CommitErr, w.FileErr = text(&w.Flush.Err), text(&w.Commit.Err), text(&w.File.Err)
+	b, _ := json.Marshal(w) // it has numbers, times and text
+	return b
+}
+
+func readStats(b []byte) (stint.Stats, bool) {
+	var w wireStats
+	if json.Unmarshal(b, &w) != nil {
+		return stint.Stats{}, false
+	}
+	for err, text := range map[*error]string{&w.Flush.Err: w.FlushErr, &w.Commit.Err: w.CommitErr, &w.File.Err: w.FileErr} {
+		if text != "" {
+			*err = errors.New(text)
+		}
+	}
+	return w.Stats, true
+}

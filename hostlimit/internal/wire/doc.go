@@ -1,0 +1,23 @@
+// Package wire is the protocol between the processes that share a file: the
+// guests call methods of a Limiter, and the owner of the file answers.
+//
+// Both sides send frames over a Unix socket. A frame is the length of what
+// follows (4 bytes, big-endian), an [Op] (1 byte), the number of the call
+// (4 bytes), and a body of at most [MaxFrame] bytes. Numbers in bodies are
+// varints.
+//
+// A guest begins with OpHello: the magic, the version, and its Names. Names
+// that do not fit into one frame follow in frames of OpNames. The owner sends
+// its own Names as OpPart, and then a [Welcome] as OpReply, or an error.
+//
+// After that the guest sends calls. Each has a number that no other call under
+// way has, and the owner answers in any order: with OpPart as often as it
+// likes, and then with OpReply. An answer is what the bodies of these frames
+// are together; only those of OpSnapshot are the copy of the file, part by
+// part. OpAbort ends the context of the call with the same number, and has no
+// reply of its own. OpBye says that the owner closes: it carries out no call
+// that comes later, and answers those with [ErrNotDone].
+//
+// A [Call] has the arguments and the answer of one call, and this package
+// writes and reads both. What a call does is not known here.
+package wire

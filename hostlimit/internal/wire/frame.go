@@ -1,0 +1,154 @@
+package wire
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+const (
+	version   = 2
+	magic     = "stint\x00"
+	headerLen = 9
+
+	// MaxFrame is the largest number of bytes after the length of a frame.
+	MaxFrame = 256 << 10
+
+	// PartSize is about the size of the parts of a long answer.
+	PartSize = 32 << 10
+
+	// FrameTime is the longest time from the first byte of a frame to its last.
+	FrameTime = 5 * time.Second
+)
+
+// Op says what a frame is.
+type Op uint8
+
+// The frames that are not calls.
+const (
+	OpHello Op = iota + 1
+	OpNames    // more Names of a guest
+	OpReply    // the last frame of an answer
+	OpPart     // of an answer: more follows
+	OpAbort    // ends the context of the call with the same number
+	OpPing     // the answer is the time of the owner's clock
+	OpBye      // the owner closes
+)
+
+// The calls.
+const (
+	OpSpend Op = iota + 16 // of all requests, or of none
+	OpEach
+	OpRefund
+	OpRaise
+	OpBucket
+	OpBuckets
+	OpHold
+	OpReset
+	OpReserve
+	OpDelay
+	OpCancel
+	OpWait
+	OpDeclare
+	OpFlush
+	OpStats
+	OpHealth
+	OpSnapshot
+	OpHeld
+	OpNow // never sent: a guest knows the time
+)
+
+// ErrMessage says that the other side broke the protocol.
+var ErrMessage = errors.New("hostlimit: malformed message")
+
+// ErrTooLong says that a message is too long for a frame. It was not sent.
+var ErrTooLong = errors.New("hostlimit: the message is too long")
+
+// AppendFrame appends a frame whose body f appends. f may be nil. After
+// ErrTooLong it has appended nothing.
+func AppendFrame(b []byte, o Op, id uint32, f func([]byte) []byte) ([]byte, error) {
+	begin := len(b)
+	b = append(b, 0, 0, 0, 0, byte(o))
+	b = binary.BigEndian.AppendUint32(b, id)
+	if f != nil {
+		b = f(b)
+	}
+	n := len(b) - begin - 4
+	if n > MaxFrame {
+		return b[:begin], fmt.Errorf("%w: %d bytes, want at most %d", ErrTooLong, n, MaxFrame)
+	}
+	binary.BigEndian.PutUint32(b[begin:], uint32(n))
+	return b, nil
+}
+
+// Frame is a frame that was received. Its body is valid until the next one is.
+type Frame struct {
+	Op   Op
+	ID   uint32
+	Body Body
+}
+
+// Reader reads frames from a connection.
+type Reader struct {
+	nc  net.Conn
+	r   *bufio.Reader
+	buf []byte
+}
+
+// NewReader returns a Reader of nc.
+func NewReader(nc net.Conn) *Reader {
+	return &Reader{nc: nc, r: bufio.NewReaderSize(nc, PartSize)}
+}
+
+// Buffered reports whether a whole frame has been received already.
+func (f *Reader) Buffered() bool {
+	if f.r.Buffered() < 4 {
+		return false
+	}
+	head, _ := f.r.Peek(4)
+	return f.r.Buffered()-4 >= int(binary.BigEndian.Uint32(head))
+}
+
+// Next returns the next frame. Once its first byte has come, the frame must end
+// within FrameTime.
+func (f *Reader) Next() (Frame, error) {
+	if f.r.Buffered() == 0 {
+		if _, err := f.r.Peek(1); err != nil {
+			return Frame{}, err
+		}
+	}
+	if !f.Buffered() {
+		f.nc.SetReadDeadline(time.Now().Add(FrameTime))
+		defer f.nc.SetReadDeadline(time.Time{})
+	}
+	var head [headerLen]byte
+	if _, err := io.ReadFull(f.r, head[:4]); err != nil {
+		return Frame{}, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n < headerLen-4 || n > MaxFrame {
+		return Frame{}, fmt.Errorf("%w: a frame of %d bytes, want %d to %d", ErrMessage, n, headerLen-4, MaxFrame)
+	}
+	if _, err := io.ReadFull(f.r, head[4:]); err != nil {
+		return Frame{}, err
+	}
+	n -= headerLen - 4
+	var b []byte
+	if int(n) <= f.r.Buffered() {
+		b, _ = f.r.Peek(int(n))
+		f.r.Discard(int(n))
+	} else {
+		if cap(f.buf) < int(n) {
+			f.buf = make([]byte, n)
+		}
+		b = f.buf[:n]
+		if _, err := io.ReadFull(f.r, b); err != nil {
+			return Frame{}, err
+		}
+	}
+	return Frame{Op(head[4]), binary.BigEndian.Uint32(head[5:]), Body{b: b}}, nil
+}

@@ -1,0 +1,143 @@
+package wire
+
+import (
+	"net"
+	"runtime"
+
+	"sync"
+	"time"
+)
+
+// Outbox writes frames to a connection. One goroutine at a time writes the
+// frames of all, so frames that come together share a system call.
+type Outbox struct {
+	nc net.Conn
+
+	mu         sync.Mutex
+	sent       sync.Cond // signalled after each write
+	buf, spare []byte
+	writing    bool
+	err        error
+
+	deadline time.Time // of writes
+}
+
+// NewOutbox returns an Outbox of nc.
+func NewOutbox(nc net.Conn) *Outbox {
+	o := &Outbox{nc: nc}
+	o.sent.L = &o.mu
+	return o
+}
+
+// Send sends a frame whose body f appends. If another goroutine writes, that one
+// writes this frame too. Send waits while the other side has much to read. The
+// error is ErrTooLong, or says that the connection is over; the frame was not
+// sent.
+func (o *Outbox) Send(p Op, id uint32, f func([]byte) []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	err := o.addLocked(p, id, f)
+	if !o.writing {
+		o.writing = true
+		o.mu.Unlock()
+		runtime.Gosched() // frames that others are about to send share the system call
+		o.mu.Lock()
+		o.writing = false
+	}
+	o.flushLocked()
+	return err
+}
+
+// SendNow is Send for a caller that expects no other. It lets no other goroutine
+// run first: that wakes another thread, which takes longer than to write.
+func (o *Outbox) SendNow(p Op, id uint32, f func([]byte) []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	err := o.addLocked(p, id, f)
+	o.flushLocked()
+	return err
+}
+
+// Add is Send, but leaves the frame to the next Send or Flush.
+func (o *Outbox) Add(p Op, id uint32, f func([]byte) []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.addLocked(p, id, f)
+}
+
+// Flush writes the frames that Add has left.
+func (o *Outbox) Flush() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.flushLocked()
+}
+
+func (o *Outbox) addLocked(p Op, id uint32, f func([]byte) []byte) (err error) {
+	for o.err == nil && len(o.buf) > MaxFrame {
+		if !o.writing {
+			o.flushLocked()
+			continue
+		}
+		o.sent.Wait()
+	}
+	if o.err != nil {
+		return o.err
+	}
+	o.buf, err = AppendFrame(o.buf, p, id, f)
+	return err
+}
+
+func (o *Outbox) flushLocked() {
+	if o.writing || len(o.buf) == 0 {
+		return
+	}
+	o.writing = true
+	for len(o.buf) > 0 && o.err == nil {
+		b := o.buf
+		o.buf = o.spare[:0]
+		o.mu.Unlock()
+		_, err := o.write(b)
+		o.mu.Lock()
+		if o.spare = b[:0]; cap(b) > MaxFrame {
+			o.spare = nil
+		}
+		if err != nil {
+			o.closeLocked(err)
+		}
+		o.sent.Broadcast()
+	}
+	o.writing = false
+}
+
+// write writes b, or fails after FrameTime, or half of it: to move the deadline
+// takes longer than to write.
+func (o *Outbox) write(b []byte) (int, error) {
+	if now := time.Now(); o.deadline.Sub(now) < FrameTime/2 {
+		o.deadline = now.Add(FrameTime)
+		o.nc.SetWriteDeadline(o.deadline)
+	}
+	return o.nc.Write(b)
+}
+
+// Unsent returns the number of bytes that wait for the other side.
+func (o *Outbox) Unsent() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.buf)
+}
+
+// Close ends the connection. Later calls of Send return err.
+func (o *Outbox) Close(err error) {
+	o.mu.Lock()
+	o.closeLocked(err)
+	o.mu.Unlock()
+}
+
+func (o *Outbox) closeLocked(err error) {
+	if o.err == nil {
+		o.err = err
+		o.buf = nil
+		o.nc.Close()
+		o.sent.Broadcast()
+	}
+}

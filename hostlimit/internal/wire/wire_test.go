@@ -1,0 +1,212 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// A call that was sent and answered is as it was.
+func TestCall(t *testing.T) {
+	limit := stint.Limit{Burst: 5, Count: 2, Period: time.Hour, Queue: 7, Durability: stint.Leased}
+	reqs := []stint.Request{
+		{Key: stint.Name(1).Key("a"), Cost: 3, Mode: stint.CheckOnly, Spent: time.Unix(7, 7)},
+		{Key: stint.Name(65535).Key("b"), Cost: -1, Limit: limit},
+		{Key: stint.Name(2).Key(""), Limit: stint.Unlimited, Mode: stint.SpendOnly},
+	}
+	ds := []stint.Decision{
+		{Allowed: true, Remaining: 9, ResetAfter: time.Hour, Key: reqs[0].Key, Limit: limit},
+		{RetryAfter: time.Second, Key: reqs[1].Key, Limit: limit},
+		{Allowed: true, Remaining: math.MaxInt64, Key: stint.Name(9).Key("the total"), Limit: limit},
+	}
+	at := time.Unix(1, 5)
+	one := stint.Key{Name: 7, ID: strings.Repeat("x", MaxID)}
+	for _, c := range []Call{
+		{Op: OpSpend, Requests: reqs, Decisions: ds, Decision: ds[2]},
+		{Op: OpSpend, Requests: reqs, Decision: stint.Decision{}, Ended: true},
+		{Op: OpSpend, Requests: reqs[:1], Decision: ds[0], UpTo: true, Taken: 4},
+		{Op: OpEach, Requests: reqs[:2], Decisions: ds[:2], Errs: make([]error, 2)},
+		{Op: OpRefund, Requests: reqs, Decision: ds[1]},
+		{Op: OpRaise, Requests: reqs[:1], Until: at, Time: at},
+		{Op: OpBucket, Keys: []stint.Key{one}, Bucket: &stint.Bucket{Key: one, Limit: limit, Remaining: 3, HeldUntil: at}},
+		{Op: OpBuckets, Name: 65535},
+		{Op: OpHold, Keys: []stint.Key{one}, Until: at, Keep: true},
+		{Op: OpReset, Keys: []stint.Key{one, reqs[0].Key}},
+		{Op: OpReserve, Requests: reqs[:1], ID: 3, Delay: time.Second},
+		{Op: OpDelay, ID: 3, Delay: time.Second},
+		{Op: OpWait, Requests: reqs[1:2], Within: -1},
+		{Op: OpDeclare, Names: []Named{{1, "One", false, 0, 0}, {65535, "Two", true, 1, 3}}},
+		{Op: OpSnapshot, Size: 1 << 40},
+	} {
+		t.Run(fmt.Sprint(c.Op), func(t *testing.T) {
+			read, err := ReadCall(c.Op, NewBody(c.AppendArguments(nil)))
+			require.NoError(t, err)
+			got := c
+			got.Decisions, got.Errs = make([]stint.Decision, len(c.Decisions)), nil
+			if c.Decisions == nil {
+				got.Decisions = nil
+			}
+			require.NoError(t, got.ReadAnswer(NewBody(c.AppendAnswer(nil))))
+			got.Buckets = nil
+			require.Equal(t, c, got)
+			require.Equal(t, c.AppendArguments(nil), read.AppendArguments(nil))
+		})
+	}
+	t.Run("stats", func(t *testing.T) {
+		st := stint.Stats{Limits: map[stint.Name]stint.LimitStats{3: {Allowed: 1}}, Resident: 4,
+			Flush: stint.FlushStats{Err: errors.New("disk full"), Since: at.UTC()}}
+		c := Call{Op: OpStats, Stats: &st}
+		got := Call{Op: OpStats}
+		require.NoError(t, got.ReadAnswer(NewBody(c.AppendAnswer(nil))))
+		require.EqualError(t, got.Stats.Flush.Err, "disk full")
+		got.Stats.Flush.Err = st.Flush.Err
+		require.Equal(t, st, *got.Stats)
+	})
+	t.Run("quotas", func(t *testing.T) {
+		berlin, err := time.LoadLocation("Europe/Berlin")
+		require.NoError(t, err)
+		for _, l := range []stint.Limit{
+			stint.EachMonth(1000, berlin), stint.EachDay(7, nil).StartingAt(4 * time.Hour),
+			stint.EachWeek(5, time.FixedZone("x", 3600)), stint.EachHour(5, time.Local),
+		} {
+			l.Durability = stint.Leased
+			q := stint.Request{Key: one, Limit: l}
+			require.NoError(t, CheckRequest(&q))
+			r := NewBody(appendRequest(nil, &q))
+			require.Equal(t, q, r.request())
+			require.NoError(t, r.End())
+			require.NoError(t, r.zone)
+		}
+		require.Error(t, CheckRequest(&stint.Request{Limit: stint.EachDay(5, nil).StartingAt(25 * time.Hour)}))
+		none := strings.Replace(string((&Call{Op: OpEach, Requests: []stint.Request{
+			{Key: one, Limit: stint.EachDay(5, berlin)}, {Key: one}}}).AppendArguments(nil)), "Europe/Berlin", "Europe/Brelin", 1)
+		strange, err := ReadCall(OpEach, NewBody([]byte(none)))
+		require.NoError(t, err)
+		require.ErrorIs(t, strange.Errs[0], ErrZone)
+		require.NoError(t, strange.Errs[1])
+		none = strings.Replace(string((&Call{Op: OpReserve, Requests: []stint.Request{
+			{Key: one, Limit: stint.EachDay(5, berlin)}}}).AppendArguments(nil)), "Europe/Berlin", "Asia/Tashkent", 1)
+		strange, err = ReadCall(OpReserve, NewBody([]byte(none)))
+		require.NoError(t, err)
+		require.ErrorIs(t, strange.Wrong, ErrZone)
+		require.ErrorContains(t, strange.Wrong, "periods of 5/day@Asia/Tashkent differ")
+	})
+	t.Run("too long", func(t *testing.T) {
+		long := Call{Op: OpSpend, Requests: make([]stint.Request, MaxRequests)}
+		for i := range long.Requests {
+			long.Requests[i] = stint.Request{Key: one, Cost: math.MinInt64, Limit: limit}
+		}
+		require.NoError(t, long.Check())
+		_, err := AppendFrame(nil, OpSpend, 1, long.AppendArguments)
+		require.NoError(t, err, "what Check accepts fits into a frame")
+		long.Requests = append(long.Requests, stint.Request{})
+		require.ErrorIs(t, long.Check(), ErrTooLong)
+		b, err := AppendFrame([]byte("kept"), OpPart, 1, func(b []byte) []byte { return append(b, make([]byte, MaxFrame)...) })
+		require.ErrorIs(t, err, ErrTooLong)
+		require.Equal(t, "kept", string(b))
+		require.ErrorIs(t, (&Call{Op: OpBucket, Keys: []stint.Key{{ID: one.ID + "x"}}}).Check(), stint.ErrInvalidID)
+	})
+	t.Run("names", func(t *testing.T) {
+		var names []Named
+		for n := range 40_000 {
+			names = append(names, Named{Name: stint.Name(n), Label: fmt.Sprint("Label ", n)})
+		}
+		var got []Named
+		parts := Split(names)
+		for i, part := range parts {
+			b, err := AppendFrame(nil, OpNames, 0, func(b []byte) []byte { return AppendNames(b, part, i < len(parts)-1) })
+			require.NoError(t, err)
+			require.Less(t, len(b), 2*PartSize)
+			r := NewBody(b[headerLen:])
+			some, more := r.Names()
+			require.NoError(t, r.End())
+			require.Equal(t, i < len(parts)-1, more)
+			got = append(got, some...)
+		}
+		require.Equal(t, names, got)
+		require.Len(t, Split(nil), 1)
+	})
+}
+
+// Each error that package stint or hostlimit exports is the same error after it
+// has crossed the socket.
+func TestErrors(t *testing.T) {
+	for _, kind := range kinds {
+		r := NewBody(AppendError(nil, errors.Join(kind, errors.New("more"))))
+		err := r.Error()
+		require.ErrorIs(t, err, kind)
+		require.ErrorContains(t, err, "more")
+		require.NoError(t, r.End())
+		for _, other := range kinds {
+			require.Equal(t, other == kind, errors.Is(err, other))
+		}
+	}
+	require.NoError(t, NewBody(AppendError(nil, nil)).Error())
+	config := (*stint.ConfigError)(nil)
+	require.ErrorAs(t, NewBody(AppendError(nil, stint.Limit{Burst: 1}.Validate())).Error(), &config)
+	long := NewBody(AppendError(nil, errors.New(strings.Repeat("x", 5000)))).Error()
+	require.Len(t, long.Error(), maxErrorText)
+
+	var exported []string
+	for _, folder := range []string{"../../..", "../.."} {
+		files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+		require.NoError(t, err)
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+			require.NoError(t, err)
+			for _, decl := range f.Decls {
+				vars, ok := decl.(*ast.GenDecl)
+				if !ok || vars.Tok != token.VAR {
+					continue
+				}
+				for _, spec := range vars.Specs {
+					for _, name := range spec.(*ast.ValueSpec).Names {
+						if strings.HasPrefix(name.Name, "Err") {
+							exported = append(exported, name.Name)
+						}
+					}
+				}
+			}
+		}
+	}
+	require.Contains(t, exported, "ErrShare")
+	require.Contains(t, exported, "ErrNoAnswer")
+	carried := carriedNames(t)
+	for _, name := range exported {
+		require.Contains(t, carried, name, "add it to kinds")
+	}
+}
+
+// carriedNames returns the names of the errors in kinds, as the source has them.
+func carriedNames(t *testing.T) (names []string) {
+	f, err := parser.ParseFile(token.NewFileSet(), "errors.go", nil, 0)
+	require.NoError(t, err)
+	ast.Inspect(f, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || spec.Names[0].Name != "kinds" {
+			return true
+		}
+		ast.Inspect(spec, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok {
+				names = append(names, id.Name)
+			}
+			return true
+		})
+		return false
+	})
+	return names
+}

@@ -1,0 +1,445 @@
+package hostlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit/internal/wire"
+)
+
+// slowStore is a store whose loads of ids that begin with "slow" wait.
+type slowStore struct {
+	stint.Store
+	waiting atomic.Int64
+	loads   <-chan struct{}
+	goOn    func() // lets the loads go on
+}
+
+func (s *slowStore) Load(key stint.Key) (int64, error) {
+	if strings.HasPrefix(key.ID, "slow") {
+		s.waiting.Add(1)
+		<-s.loads
+	}
+	return s.Store.Load(key)
+}
+
+// serveSlow serves a Limiter with a slow store.
+func serveSlow(t *testing.T) (path string, store *slowStore) {
+	t.Helper()
+	loads := make(chan struct{})
+	store = &slowStore{Store: stint.NewMemStore(), loads: loads, goOn: sync.OnceFunc(func() { close(loads) })}
+	l, err := stint.New(store, limitsWith(t, nil), nil)
+	require.NoError(t, err)
+	path = filePath(t)
+	s, err := Serve(l, path, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		store.goOn() // a test that failed may have left them
+		require.NoError(t, s.Close())
+		require.NoError(t, l.Close())
+	})
+	return path, store
+}
+
+// While a disk does not answer, the owner does: no call of a guest ends with
+// ErrNoAnswer, and calls that need no disk go on.
+func TestSlowDisk(t *testing.T) {
+	t.Parallel()
+	path, store := serveSlow(t)
+	const timeout = time.Second
+	g, err := Dial(path, nil, &DialOptions{Timeout: timeout})
+	require.NoError(t, err)
+	defer g.Close()
+	quick := perID.Key("quick")
+	_, err = g.SpendAll(stint.Request{Key: quick, Cost: 1, Limit: stint.PerHour(1_000_000)})
+	require.NoError(t, err)
+	flushed := stint.PerHour(100)
+	flushed.Durability = stint.Flushed
+	const callers = 1200
+	errs := make(chan error, callers)
+	for i := range callers {
+		go func() {
+			_, err := g.SpendAll(stint.Request{Key: perID.Key(fmt.Sprint("slow", i)), Cost: 1, Limit: flushed})
+			errs <- err
+		}()
+	}
+	for store.waiting.Load() < maxBusy/2 { // the others wait in the guest for their places
+		runtime.Gosched()
+	}
+	other, err := Dial(path, nil, &DialOptions{Timeout: timeout})
+	require.NoError(t, err)
+	defer other.Close()
+	for begun := time.Now(); time.Since(begun) < 2*timeout; {
+		_, err := other.Spend(quick, 0)
+		require.NoError(t, err)
+	}
+	select {
+	case err := <-errs:
+		t.Fatal("a call ended while the disk was silent: ", err)
+	default:
+	}
+	store.goOn()
+	for range callers {
+		require.NoError(t, <-errs)
+	}
+}
+
+// A guest that closes does not know what became of the calls that it leaves. It
+// closes a moment later if that lets them end.
+func TestCloseWithCallsUnderWay(t *testing.T) {
+	path, store := serveSlow(t)
+	g, err := Dial(path, nil, nil)
+	require.NoError(t, err)
+	slow, wait := make(chan error), make(chan error)
+	go func() {
+		_, err := g.Spend(perID.Key("slow"), 1)
+		slow <- err
+	}()
+	_, err = g.Spend(perID.Key("b"), 100)
+	require.NoError(t, err)
+	go func() { wait <- g.Wait(t.Context(), perID.Key("b"), 1) }()
+	for store.waiting.Load() == 0 || !waits(g, perID.Key("b")) {
+		runtime.Gosched()
+	}
+	require.NoError(t, g.Close())
+	require.ErrorIs(t, <-slow, ErrNoAnswer)
+	require.ErrorIs(t, <-wait, stint.ErrClosed, "its tokens are back")
+	_, err = g.Spend(perID.Key("b"), 1)
+	require.ErrorIs(t, err, stint.ErrClosed)
+	store.goOn()
+}
+
+func waits(g *Guest, key stint.Key) bool {
+	for h := range g.Held() {
+		if h.Key == key && h.Waiting > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// deafOwner returns a connection to an owner that says hello and then nothing.
+func deafOwner(timeout time.Duration) *conn {
+	ours, theirs := net.Pipe()
+	go io.Copy(io.Discard, theirs)
+	go theirs.Write(frame(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) }))
+	c, err := newConn(ours, nil, timeout, func(*conn, error) {})
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// The end of a context ends a Wait, and a spend's wait for its commit, even if
+// the owner is stopped.
+func TestContextOfACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &Guest{conn: deafOwner(time.Minute)}
+		g.methods = methods{g}
+		defer g.Close()
+		begun := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, g.Wait(ctx, perID.Key("a"), 1), context.DeadlineExceeded)
+		require.Equal(t, time.Second+abortTime, time.Since(begun))
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		_, err := g.SpendContext(ctx, perID.Key("a"), 1)
+		require.ErrorIs(t, err, stint.ErrNotDurable)
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}
+
+// An owner that is silent while calls wait is given up after the timeout.
+func TestSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &Guest{conn: deafOwner(time.Second)}
+		g.methods = methods{g}
+		defer g.Close()
+		time.Sleep(time.Hour) // without calls it may be silent
+		begun := time.Now()
+		_, err := g.Spend(perID.Key("a"), 1)
+		require.ErrorIs(t, err, ErrNoAnswer)
+		require.LessOrEqual(t, time.Since(begun), 1500*time.Millisecond)
+		require.GreaterOrEqual(t, time.Since(begun), time.Second)
+	})
+}
+
+// A lone caller reads its own answer, and those of calls that join it. What it
+// leaves, and what comes while there is no call, read hands over.
+func TestWhoReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		send := func(o wire.Op, id uint32, f func([]byte) []byte) {
+			_, err := theirs.Write(frame(o, id, f))
+			require.NoError(t, err)
+		}
+		came := make(chan uint32, 10)
+		go func() {
+			frames := wire.NewReader(theirs)
+			for f, err := frames.Next(); err == nil; f, err = frames.Next() {
+				came <- f.ID
+			}
+		}()
+		go send(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) })
+		lost := make(chan error, 1)
+		c, err := newConn(ours, nil, time.Minute, func(_ *conn, err error) { lost <- err })
+		require.NoError(t, err)
+		<-came // the hello
+		g := &Guest{conn: c}
+		g.methods = methods{g}
+		defer g.Close()
+		call := func(do func() error) (id uint32, over chan error) {
+			over = make(chan error, 1)
+			go func() { over <- do() }()
+			synctest.Wait()
+			return <-came, over
+		}
+		spend := func() error { _, err := g.Spend(perID.Key("a"), 1); return err }
+		answer := func(id uint32, over chan error) {
+			send(wire.OpReply, id, func(b []byte) []byte { return wire.AppendError(b, stint.ErrQueueFull) })
+			require.ErrorIs(t, <-over, stint.ErrQueueFull)
+			synctest.Wait()
+		}
+		reads := func() (lone, reading bool) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.lone, c.reading
+		}
+		for _, others := range []func() error{spend, g.Flush} {
+			answer(call(spend)) // read by read, which waits for it
+			_, reading := reads()
+			require.False(t, reading)
+			first, firstOver := call(spend)
+			lone, _ := reads()
+			require.True(t, lone)
+			second, secondOver := call(others)
+			third, thirdOver := call(others)
+			answer(second, secondOver)
+			answer(first, firstOver)
+			fourth, fourthOver := call(others)
+			answer(third, thirdOver)
+			answer(fourth, fourthOver)
+			answer(call(g.Flush)) // which never reads
+			time.Sleep(2 * loneTime)
+			synctest.Wait()
+			lone, reading = reads()
+			require.False(t, lone)
+			require.True(t, reading, "read reads while there is no call")
+		}
+		send(wire.OpBye, 0, nil)
+		require.ErrorIs(t, <-lost, errMoved)
+	})
+}
+
+// Calls wait for an owner for TakeoverTimeout, and anew after each owner that
+// came and went.
+func TestOwnersComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, err := (&Options{TakeoverTimeout: time.Second}).withDefaults()
+		require.NoError(t, err)
+		l := &Limiter{opts: o, changed: make(chan struct{}), closed: make(chan struct{}), seeking: true}
+		l.methods = methods{l}
+		l.limits.Store(declare(limitsWith(t, nil)))
+		l.put(nil)
+		gone := &backend{conn: &conn{err: errMoved, slots: make(chan struct{}, 1)}}
+		own, err := stint.New(stint.NewMemStore(), l.Limits(), nil)
+		require.NoError(t, err)
+		defer own.Close()
+		done := make(chan error)
+		go func() {
+			_, err := l.Spend(perID.Key("a"), 1)
+			done <- err
+		}()
+		change := func(b *backend) {
+			synctest.Wait()
+			l.mu.Lock()
+			l.put(b)
+			close(l.changed)
+			l.changed = make(chan struct{})
+			l.mu.Unlock()
+		}
+		for range 5 {
+			time.Sleep(900 * time.Millisecond)
+			change(gone)
+		}
+		time.Sleep(900 * time.Millisecond)
+		change(&backend{limiter: own})
+		require.NoError(t, <-done)
+		l.put(nil)
+		begun := time.Now()
+		_, err = l.Spend(perID.Key("a"), 1)
+		require.ErrorIs(t, err, ErrNoOwner)
+		require.Equal(t, time.Second, time.Since(begun))
+	})
+}
+
+// An OnEvent that does not return holds up no decision, and no take-over.
+func TestSlowOnEvent(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	goOn := make(chan struct{})
+	owner := openOn(t, path, limits, nil)
+	guest := openOn(t, path, limits, &Options{OnEvent: func(Event) { <-goOn }})
+	require.NoError(t, owner.Close())
+	_, err := guest.Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.Equal(t, RoleOwner, guest.Role())
+	close(goOn)
+	require.NoError(t, guest.Close())
+}
+
+// The owner keeps nothing of a Wait with a deadline that is over.
+func TestWaitsLeaveNothing(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, map[stint.Name]stint.Limit{perID: {Burst: 1 << 30, Count: 1000, Period: time.Second}})
+	openOn(t, path, limits, nil)
+	guest := openOn(t, path, limits, nil)
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	wait := func(n int) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		for range n {
+			require.NoError(t, guest.Wait(ctx, perID.Key("a"), 1))
+		}
+	}
+	wait(100)
+	before := heap()
+	wait(10_000)
+	require.Less(t, heap()-before, int64(600_000), "120 bytes each were 1.2 MB")
+}
+
+// Any method may be called while a Limiter closes.
+func TestCloseAtAnyInstant(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	owner := openOn(t, path, limits, nil)
+	key := perID.Key("a")
+	for range length(150, 15) {
+		guest := openOn(t, path, limits, nil)
+		fine := func(err error) {
+			if err != nil && !isAny(err, stint.ErrClosed, ErrNoAnswer, ErrNoOwner, stint.ErrQueueFull) {
+				t.Error(err)
+			}
+		}
+		calls := []func(){
+			func() { _, err := guest.Spend(key, 1); fine(err) },
+			func() { _, err := guest.Bucket(key); fine(err) },
+			func() {
+				for _, err := range guest.Buckets(perID) {
+					fine(err)
+				}
+			},
+			func() {
+				for range guest.Held() {
+				}
+			},
+			func() { fine(guest.Stats().Err) },
+			func() { _, err := guest.Snapshot(io.Discard); fine(err) },
+			func() {
+				p, err := guest.Reserve(key, 1)
+				if fine(err); err == nil {
+					p.Delay()
+					p.Cancel()
+				}
+			},
+			func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				defer cancel()
+				if err := guest.Wait(ctx, key, 1); !errors.Is(err, context.DeadlineExceeded) {
+					fine(err)
+				}
+			},
+			func() { fine(guest.SetLimits(limits)) },
+			func() { guest.Now() },
+		}
+		var all sync.WaitGroup
+		for _, call := range calls {
+			all.Go(func() {
+				for range 20 {
+					call()
+				}
+			})
+		}
+		for range rand.IntN(2000) {
+			runtime.Gosched()
+		}
+		require.NoError(t, guest.Close())
+		all.Wait()
+	}
+	require.NoError(t, owner.Health())
+}
+
+// Tens of thousands of Names fit, and the owner keeps none of a guest's that it
+// has itself.
+func TestManyNames(t *testing.T) {
+	names := make(stint.Names)
+	for n := range 40_000 {
+		names[stint.Name(n+1)] = stint.NameSpec{Label: fmt.Sprintf("Label %d", n+1), Limit: stint.PerHour(5)}
+	}
+	limits, err := stint.NewLimits(names, nil, nil)
+	require.NoError(t, err)
+	path := filePath(t)
+	owner := openOn(t, path, limits, nil)
+	guest := openOn(t, path, limits, &Options{TakeoverTimeout: time.Minute}) // the hello is long
+	require.Equal(t, RoleGuest, guest.Role())
+	_, err = guest.Spend(stint.Name(40_000).Key("a"), 1)
+	require.NoError(t, err)
+	require.Len(t, guest.Stats().Limits, 40_000)
+	s := owner.now.Load().server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		require.Empty(t, c.names)
+	}
+}
+
+// A guest that is gone leaves its queues at the end first, so the place at the
+// end is free again, and no owner reports it as refused.
+func TestGuestLeavesQueues(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	events := newRecorder()
+	owner := openOn(t, path, limits, &Options{OnEvent: events.record})
+	key := perID.Key("a")
+	_, err := owner.Spend(key, 100)
+	require.NoError(t, err)
+	first, err := owner.Reserve(key, 1)
+	require.NoError(t, err)
+	delay := first.Delay()
+	guest := openOn(t, path, limits, nil)
+	for range 1000 {
+		_, err := guest.Reserve(key, 1)
+		require.NoError(t, err)
+	}
+	guest.now.Load().conn.nc.Close() // as if it were killed
+	for queued := int64(1000); queued > 1; {
+		for h := range owner.Held() {
+			queued = int64(h.Waiting)
+		}
+	}
+	next, err := owner.Reserve(key, 1)
+	require.NoError(t, err)
+	require.LessOrEqual(t, next.Delay(), delay+time.Hour/100+time.Second)
+	require.NoError(t, guest.Close())
+	require.NoError(t, owner.Close())
+	close(events.came)
+	for e := range events.came {
+		require.NotEqual(t, GuestRefused, e.Kind, "%v", e.Err)
+	}
+}

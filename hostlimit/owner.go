@@ -1,0 +1,117 @@
+package hostlimit
+
+import (
+	"context"
+	"errors"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit/internal/wire"
+)
+
+// owner carries out calls with the Limiter of this process, for this process
+// and for its guests.
+type owner struct{ *stint.Limiter }
+
+func (o owner) do(ctx context.Context, c *wire.Call) (err error) {
+	l := o.Limiter
+	switch c.Op {
+	case wire.OpSpend:
+		if c.UpTo {
+			c.Taken, c.Decision, err = l.SpendUpToRequest(c.Requests[0])
+			break
+		}
+		c.Decision, err = l.SpendTogetherContext(ctx, c.Requests, c.Decisions)
+	case wire.OpEach:
+		o.each(c)
+	case wire.OpRefund:
+		c.Decision, err = l.RefundAll(c.Requests...)
+	case wire.OpRaise:
+		c.Time, err = l.Raise(c.Requests[0], c.Until)
+	case wire.OpBucket:
+		var k stint.Bucket
+		k, err = l.Bucket(c.Keys[0])
+		c.Bucket = &k
+	case wire.OpBuckets:
+		c.Buckets = l.Buckets(c.Name)
+	case wire.OpHeld:
+		c.Held = l.Held()
+	case wire.OpHold:
+		if c.Keep {
+			c.Time, err = l.ExtendHold(c.Keys[0], c.Until)
+		} else {
+			err = l.Hold(c.Keys[0], c.Until)
+		}
+	case wire.OpReset:
+		err = l.Reset(c.Keys...)
+	case wire.OpReserve:
+		c.Reservation, err = l.ReserveRequest(c.Requests[0])
+	case wire.OpWait:
+		err = l.WaitRequest(ctx, c.Requests[0])
+	case wire.OpFlush:
+		err = l.Flush()
+	case wire.OpStats:
+		st := l.Stats()
+		c.Stats = &st
+	case wire.OpHealth:
+		err = l.Health()
+	case wire.OpSnapshot:
+		c.Size, err = l.Snapshot(c.Writer)
+	case wire.OpNow:
+		c.Time = l.Now()
+	case wire.OpDeclare:
+		names := make(stint.Names)
+		for _, n := range c.Names {
+			names[n.Name] = n.Spec()
+		}
+		err = l.Declare(names)
+	default:
+		err = wire.ErrMessage
+	}
+	return err
+}
+
+// each decides each request by itself, and finds the error of each.
+func (o owner) each(c *wire.Call) {
+	c.Errs = make([]error, len(c.Requests))
+	joined, ok := o.SpendEach(c.Requests, c.Decisions).(interface{ Unwrap() []error })
+	if !ok {
+		return
+	}
+	errs := joined.Unwrap() // one for each request without a decision, in order
+	for i := range c.Decisions {
+		if c.Decisions[i] == (stint.Decision{}) && len(errs) > 0 {
+			c.Errs[i], errs = errors.Unwrap(errs[0]), errs[1:]
+		}
+	}
+}
+
+// each carries out the requests of a call that fit into a message and have no
+// error yet, and finds the errors of all.
+func each(ctx context.Context, to caller, c *wire.Call, errs []error) error {
+	if errs == nil {
+		errs = make([]error, len(c.Requests))
+	}
+	good := wire.Call{Op: wire.OpEach}
+	var at []int
+	for i := range c.Requests {
+		if errs[i] == nil {
+			errs[i] = wire.CheckRequest(&c.Requests[i])
+		}
+		if c.Decisions[i] = (stint.Decision{}); errs[i] == nil {
+			good.Requests = append(good.Requests, c.Requests[i])
+			at = append(at, i)
+		}
+	}
+	c.Errs = errs
+	if len(at) == 0 {
+		return nil
+	}
+	good.Decisions = make([]stint.Decision, len(at))
+	if err := to.do(ctx, &good); err != nil {
+		return err
+	}
+	for k, i := range at {
+		c.Decisions[i], c.Errs[i] = good.Decisions[k], good.Errs[k]
+	}
+	return nil
+}

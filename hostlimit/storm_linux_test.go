@@ -1,0 +1,349 @@
+package hostlimit
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/subprocess"
+)
+
+var stormTime = flag.Duration("storm", 0, "how long TestStorm lasts")
+
+const stormVar = "STINT_TEST_HOST_STORM"
+
+func init() { children[stormVar] = beInStorm }
+
+// stormLimit is the limit of each level.
+var stormLimit = stint.Limit{Burst: 200, Count: 200, Period: time.Second}
+
+var stormLevels = []stint.Durability{stint.Flushed, stint.Leased, stint.Synced}
+
+// stormLimits returns the limits of a process. The limit beside those of the
+// test differs.
+func stormLimits(other int64) *stint.Limits {
+	names := stint.Names{9: {Label: "Other", Limit: stint.PerHour(other)}}
+	for i, level := range stormLevels {
+		limit := stormLimit
+		limit.Durability = level
+		names[stint.Name(1+i)] = stint.NameSpec{Label: level.String(), Limit: limit}
+	}
+	limits, err := stint.NewLimits(names, nil, nil)
+	if err != nil {
+		panic(err)
+	}
+	return limits
+}
+
+// beInStorm spends until its input ends. It writes each admission to its output:
+// the level, and the instants before and after the call. Orders come as lines.
+func beInStorm(path string) {
+	l, err := Open(path, stormLimits(5), &Options{LimiterOptions: stint.Options{LockTimeout: 20 * time.Second,
+		FlushInterval: 50 * time.Millisecond}})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "open:", err)
+		os.Exit(1)
+	}
+	stop := make(chan struct{})
+	var writing sync.Mutex
+	out := bufio.NewWriter(os.Stdout)
+	var callers sync.WaitGroup
+	for i := range stormLevels {
+		callers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				before := time.Now()
+				d, err := l.Spend(stint.Name(1+i).Key("a"), 1)
+				after := time.Now()
+				pause := min(d.RetryAfter, 20*time.Millisecond)
+				switch {
+				case d.Allowed:
+					var b [17]byte
+					b[0] = byte(i)
+					binary.BigEndian.PutUint64(b[1:], uint64(before.UnixNano()))
+					binary.BigEndian.PutUint64(b[9:], uint64(after.UnixNano()))
+					writing.Lock()
+					out.Write(b[:])
+					writing.Unlock()
+				case isAny(err, ErrNoAnswer, ErrNoOwner, stint.ErrNotDurable):
+					if errors.Is(err, stint.ErrNotDurable) {
+						writing.Lock()
+						out.Write(append([]byte{stormNotDurable}, make([]byte, 16)...))
+						writing.Unlock()
+					}
+					pause = 5 * time.Millisecond
+				case err != nil:
+					fmt.Fprintln(os.Stderr, "spend:", err)
+				}
+				if pause > 0 {
+					<-time.After(pause)
+				}
+			}
+		})
+	}
+	orders := bufio.NewScanner(os.Stdin)
+	for orders.Scan() {
+		switch orders.Text() {
+		case "full": // no file may grow
+			syscall.Setrlimit(1, &syscall.Rlimit{Cur: 4096, Max: ^uint64(0)})
+		case "free":
+			syscall.Setrlimit(1, &syscall.Rlimit{Cur: ^uint64(0), Max: ^uint64(0)})
+		case "limits":
+			if err := l.SetLimits(stormLimits(1 + rand.Int64N(9))); err != nil {
+				fmt.Fprintln(os.Stderr, "limits:", err)
+			}
+		case "role":
+			writing.Lock()
+			out.Write(append([]byte{stormRole + byte(l.Role())}, make([]byte, 16)...))
+			out.Flush()
+			writing.Unlock()
+		}
+	}
+	close(stop)
+	callers.Wait()
+	err = l.Close()
+	out.Flush()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "close:", err)
+		os.Exit(1)
+	}
+}
+
+// The first byte of what is no admission.
+const (
+	stormNotDurable = 99
+	stormRole       = 100
+)
+
+// admission is what a process of the storm says of one token.
+type admission struct{ before, after int64 }
+
+type stormProcess struct {
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	ended chan struct{}
+
+	mu   sync.Mutex
+	of   [3][]admission
+	role Role
+	lost int // calls that were not durable
+	said chan struct{}
+}
+
+func startStorm(t *testing.T, path string) *stormProcess {
+	t.Helper()
+	p := &stormProcess{cmd: subprocess.Command(t.Context(), os.Args[0]), ended: make(chan struct{}), said: make(chan struct{}, 1)}
+	p.cmd.Env = append(os.Environ(), stormVar+"="+path)
+	p.cmd.Stderr = os.Stderr
+	var err error
+	p.in, err = p.cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := p.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		defer close(p.ended)
+		r := bufio.NewReader(out)
+		var b [17]byte
+		for {
+			if _, err := io.ReadFull(r, b[:]); err != nil {
+				return
+			}
+			p.mu.Lock()
+			switch {
+			case b[0] == stormNotDurable:
+				p.lost++
+			case b[0] >= stormRole:
+				p.role = Role(b[0] - stormRole)
+				select {
+				case p.said <- struct{}{}:
+				default:
+				}
+			default:
+				at := func(i int) int64 { return int64(binary.BigEndian.Uint64(b[i:])) }
+				p.of[b[0]] = append(p.of[b[0]], admission{at(1), at(9)})
+			}
+			p.mu.Unlock()
+		}
+	}()
+	return p
+}
+
+func (p *stormProcess) order(what string) { fmt.Fprintln(p.in, what) }
+
+func (p *stormProcess) isOwner() bool {
+	p.order("role")
+	select {
+	case <-p.said:
+	case <-time.After(10 * time.Second):
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.role == RoleOwner
+}
+
+// Twelve processes start and stop, the file is removed and renamed, processes
+// are stopped, disks are full, and limits change. In any window, the tokens of
+// all processes together are at most a burst and what came back.
+func TestStorm(t *testing.T) {
+	lasts := max(*stormTime, length(20*time.Second, time.Second))
+	path := filePath(t)
+	running := make([]*stormProcess, length(12, 3))
+	for i := range running {
+		running[i] = startStorm(t, path)
+	}
+	var all [3][]admission
+	acts := map[string]int{}
+	var log []string // of acts, if the law does not hold
+	end := func(p *stormProcess) {
+		require.NoError(t, p.in.Close())
+		select {
+		case <-p.ended:
+		case <-time.After(time.Minute):
+			p.cmd.Process.Signal(syscall.SIGQUIT)
+			t.Fatal("it does not end")
+		}
+		require.NoError(t, p.cmd.Wait())
+		acts["not durable"] += p.lost
+		for i, of := range p.of {
+			all[i] = append(all[i], of...)
+		}
+	}
+	pause := func(most time.Duration) { <-time.After(rand.N(most)) }
+	backAgain := func() {
+		eventually(t, func() bool { _, err := os.Stat(path); return err == nil }, "the file comes back")
+	}
+	for begun := time.Now(); time.Since(begun) < lasts; pause(100 * time.Millisecond) {
+		p := running[rand.IntN(len(running))]
+		if rand.IntN(2) == 0 { // the owner
+			if i := slices.IndexFunc(running, (*stormProcess).isOwner); i >= 0 {
+				p = running[i]
+			}
+		}
+		act := rand.IntN(6)
+		log = append(log, fmt.Sprintf("%d: act %d on %d, owner %v", time.Now().UnixNano()/1e6, act, p.cmd.Process.Pid, p.role))
+		switch act {
+		case 0, 1:
+			acts["ends"]++
+			i := slices.Index(running, p)
+			running[i] = startStorm(t, path)
+			end(p)
+		case 2:
+			acts["stops"]++
+			require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+			pause(1500 * time.Millisecond)
+			if rand.IntN(3) == 0 {
+				acts["removals while stopped"]++
+				os.Remove(path)
+			}
+			require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
+			backAgain()
+		case 3:
+			acts["full disks"]++
+			p.order("full")
+			pause(300 * time.Millisecond)
+			p.order("free")
+		case 4:
+			acts["new limits"]++
+			p.order("limits")
+		case 5:
+			acts["removals"]++
+			if rand.IntN(2) == 0 {
+				os.Remove(path)
+			} else {
+				os.Rename(path, path+".moved")
+			}
+			if rand.IntN(2) == 0 {
+				i := rand.IntN(len(running))
+				next := startStorm(t, path) // while there is no file
+				backAgain()
+				end(running[i])
+				running[i] = next
+			}
+			backAgain()
+		}
+	}
+	for _, p := range running {
+		end(p)
+	}
+	t.Logf("%v for %v", acts, lasts)
+	var most int64 // of all levels: a level by itself says less about the cause
+	for i, level := range stormLevels {
+		over, share := overLimit(all[i], stormLimit)
+		t.Logf("%v: %d tokens, %.0f %% of what there was, at most %d over the limit of a window", level, len(all[i]), 100*share, over)
+		if over > 1 {
+			t.Logf("at %d\n%s", stormAt/1e6, strings.Join(log, "\n"))
+		}
+		most = max(most, over)
+		require.NotEmpty(t, all[i])
+	}
+	require.LessOrEqual(t, most, int64(1))
+}
+
+var stormAt int64
+
+// overLimit returns by how many tokens the admissions in some window are over
+// the limit, and the share of the tokens that were used. The instant of a
+// decision is within its call. So calls that took at most `quick` count at their
+// end, in windows that are longer by that; the others count in the whole.
+func overLimit(all []admission, limit stint.Limit) (over int64, share float64) {
+	const quick = 50 * time.Millisecond
+	slices.SortFunc(all, func(a, b admission) int { return cmp.Compare(a.after, b.after) })
+	first, last := all[0].before, all[len(all)-1].after
+	for _, a := range all {
+		first = min(first, a.before)
+	}
+	interval := int64(limit.Interval())
+	over = int64(len(all)) - limit.Burst - (last-first)/interval - 1
+	most, level, at := limit.Burst+int64(quick)/interval+1, int64(0), first // level: nanoseconds
+	for _, a := range all {
+		if a.after-a.before > int64(quick) {
+			continue
+		}
+		level = max(0, level-(a.after-at)) + interval
+		at = a.after
+		if o := level/interval - most; o > 1 && over <= 1 {
+			stormAt = a.after
+		}
+		over = max(over, level/interval-most)
+	}
+	return max(0, over), float64(len(all)) / float64(limit.Burst+(last-first)/interval)
+}
+
+// overLimit finds admissions that are over a limit.
+func TestOverLimit(t *testing.T) {
+	var all []admission
+	for i := range int64(2000) { // a burst, and what comes back in 9 s
+		at := max(0, i-200) * int64(stormLimit.Interval())
+		all = append(all, admission{at, at + 1})
+	}
+	over, share := overLimit(all, stormLimit)
+	require.Zero(t, over)
+	require.InDelta(t, 1, share, 0.01)
+	for range 20 { // two owners, for a tenth of a second
+		all = append(all, admission{5e9, 5e9 + 1})
+	}
+	over, _ = overLimit(all, stormLimit)
+	require.Greater(t, over, int64(5))
+}

@@ -1,0 +1,314 @@
+package hostlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit/internal/wire"
+)
+
+// How a Limiter becomes the owner of the file, or a guest of the owner. try opens
+// the file or connects to its owner, and returns a backend. Open calls try until
+// it succeeds, and become puts the backend in place. When a guest loses its owner
+// (lost), or another file takes the place of an owner's file (replaced), the
+// Limiter has no backend for a while. Calls wait (do, waitFor), and seek calls try
+// until there is a backend again.
+
+// Open returns a Limiter for the file at path. If no process has the file, this
+// one opens it as stint.Open does, and serves it. Otherwise it becomes a guest
+// of the process that has it. The errors are those of stint.Open; ErrLocked
+// means that a process has the file and does not serve it. ErrRefused means that
+// the path of the socket has a file that is no socket, or the socket of a process
+// that this one does not trust. On a system without Unix sockets the error is
+// errors.ErrUnsupported.
+func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if limits == nil {
+		return nil, errors.New("hostlimit: Open: no limits")
+	}
+	p, err := placeOf(path)
+	if err != nil {
+		return nil, err
+	}
+	l := &Limiter{place: p, opts: o, changed: make(chan struct{}), closed: make(chan struct{}), seeking: true}
+	l.methods = methods{l}
+	l.limits.Store(declare(limits))
+	l.base = limits
+	l.put(nil)
+	l.events = listen(o.OnEvent)
+	l.missing = min(5*time.Millisecond, o.LimiterOptions.LockTimeout/2)
+	deadline := time.Now().Add(o.LimiterOptions.LockTimeout)
+	for {
+		b, err := l.try()
+		if err == nil {
+			l.missing = o.TakeoverTimeout / 4 // there was a file
+			l.become(b)
+			return l, nil
+		}
+		if !errors.Is(err, ErrNoOwner) || time.Now().After(deadline) {
+			l.events.close()
+			return nil, l.inTime(err)
+		}
+		l.pause(3 * time.Millisecond)
+	}
+}
+
+// inTime returns the error of try with the time that Open has waited.
+func (l *Limiter) inTime(err error) error {
+	if !errors.Is(err, ErrNoOwner) {
+		return err
+	}
+	waited := l.opts.LimiterOptions.LockTimeout
+	switch {
+	case isAny(err, wire.ErrMessage, errHungUp):
+		return foreign(l.place, err)
+	case errors.Is(err, ErrNoAnswer):
+		return fmt.Errorf("%w: %s: the process that has it does not answer within %v: %w",
+			stint.ErrLocked, l.place.file, waited, err)
+	}
+	return fmt.Errorf("%w: %s: still in use after %v by a process that does not share it: %w",
+		stint.ErrLocked, l.place.file, waited, err)
+}
+
+// try opens the file, or connects to the process that has it. The error is
+// ErrNoOwner if another try may succeed a moment later.
+//
+// If there is no file but an owner answers, the file was removed a moment ago,
+// and the owner is about to make it anew. If try made one, two processes would
+// have a file each, so it looks for an owner first. A new owner listens some
+// moments after it has opened the file. So try makes a file only after there was
+// none for l.missing, and waits longer if a socket shows that an owner has just
+// gone.
+func (l *Limiter) try() (*backend, error) {
+	if _, err := os.Lstat(l.place.file); !errors.Is(err, fs.ErrNotExist) {
+		l.missed = time.Time{}
+	} else {
+		b, err := l.join()
+		if err == nil || !isStale(err) {
+			return b, err
+		}
+		if l.missed.IsZero() {
+			l.missed = time.Now()
+		}
+		missing := l.missing
+		if !errors.Is(err, fs.ErrNotExist) { // there is a socket
+			missing = max(missing, min(l.opts.TakeoverTimeout/4, l.opts.LimiterOptions.LockTimeout/2))
+		}
+		if time.Since(l.missed) < missing {
+			return nil, err
+		}
+	}
+	o := l.opts.LimiterOptions
+	o.LockTimeout = time.Millisecond
+	own := l.limits.Load()
+	limiter, err := stint.Open(l.place.file, own.limits, &o)
+	switch {
+	case errors.Is(err, stint.ErrLocked):
+		return l.join()
+	case err != nil:
+		return nil, err
+	}
+	server, err := serve(limiter, l.place, l.opts.MaxGuests, l.events, l.replaced)
+	if err != nil {
+		return nil, errors.Join(err, limiter.Close())
+	}
+	return &backend{limiter: limiter, server: server, limits: own.limits}, nil
+}
+
+// join connects to the owner. If the process at the socket has another file than
+// the one at the path, the error is ErrNoOwner.
+func (l *Limiter) join() (*backend, error) {
+	c, err := dialConn(l.place, wire.NamedOf(l.limits.Load().limits.Names()), l.opts.TakeoverTimeout, l.lost)
+	if err != nil {
+		return nil, err
+	}
+	if id, err := l.place.fileID(); err == nil && c.welcome.File != (wire.FileID{}) && id != c.welcome.File {
+		c.close()
+		return nil, fmt.Errorf("%w: the process at %s has another file", ErrNoOwner, l.place.socket)
+	}
+	return &backend{conn: c}, nil
+}
+
+// pause waits for about d, or until the Limiter is closed.
+func (l *Limiter) pause(d time.Duration) {
+	timer := time.NewTimer(d/2 + rand.N(d))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-l.closed:
+	}
+}
+
+// become puts a backend in place, or closes it if the Limiter is closed.
+func (l *Limiter) become(b *backend) {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if own := l.limits.Load().limits; b.limiter != nil && own != b.limits {
+		b.limiter.SetLimits(own) // the limits changed while try opened the file
+	}
+	l.mu.Lock()
+	if l.isClosed() {
+		l.mu.Unlock()
+		b.close()
+		return
+	}
+	l.seeking = false
+	l.put(b)
+	l.failure = nil
+	close(l.changed)
+	l.changed = make(chan struct{})
+	l.mu.Unlock()
+	if b.limiter != nil {
+		l.events.tell(Event{Kind: BecameOwner})
+		return
+	}
+	l.events.tell(Event{Kind: BecameGuest})
+	if b.conn.isOver() { // it ended before put, and lost has ignored that
+		l.lost(b.conn, errMoved)
+	}
+}
+
+// lost gives up the connection c, whose owner is gone, silent or closing, and
+// starts seek.
+func (l *Limiter) lost(c *conn, err error) {
+	l.leave(func(b *backend) bool { return b.conn == c }, err, func(*backend) {})
+}
+
+// replaced gives up the file of this process after another file was put at its
+// path, and starts seek for an owner of that one. Decisions under way have
+// drainTime to end before the Limiter of the old file closes.
+func (l *Limiter) replaced(err error) {
+	l.leave(func(b *backend) bool { return b.limiter != nil }, err, func(b *backend) {
+		l.pause(drainTime)
+		b.close()
+	})
+}
+
+// leave gives up the backend b that is in place, if is(b). A goroutine then calls
+// after(b), and seek.
+func (l *Limiter) leave(is func(*backend) bool, why error, after func(*backend)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.now.Load()
+	if b == nil || l.seeking || l.isClosed() || !is(b) {
+		return
+	}
+	l.put(nil)
+	l.seeking = true
+	l.running.Go(func() {
+		l.events.tell(Event{Kind: OwnerLost, Err: why})
+		after(b)
+		l.seek()
+	})
+}
+
+// seek makes this process the next owner, or a guest of the next owner.
+func (l *Limiter) seek() {
+	told := false
+	for !l.isClosed() {
+		b, err := l.try()
+		if err == nil {
+			l.become(b)
+			return
+		}
+		pause := 2 * time.Millisecond
+		if !errors.Is(err, ErrNoOwner) || errors.Is(err, ErrNoAnswer) {
+			l.mu.Lock()
+			l.failure = err
+			l.mu.Unlock()
+			if !told {
+				told = true
+				l.events.tell(Event{Kind: TakeoverFailed, Err: err})
+			}
+			pause = 50 * time.Millisecond
+		}
+		l.pause(pause)
+	}
+}
+
+// do carries a call out with the backend that is in place. If the call was not
+// carried out, do waits for the next backend and tries again. If the call changes
+// nothing, do also tries again after ErrNoAnswer.
+//
+// While there is no owner, a call waits for at most TakeoverTimeout. If an owner
+// comes and goes, the time begins again. After ErrNoAnswer it counts from the
+// beginning of the call.
+func (l *Limiter) do(ctx context.Context, c *wire.Call) error {
+	begun := time.Now()
+	for since := begun; ; since = time.Now() {
+		b, changed := l.backend()
+		err := errMoved
+		if b != nil {
+			if err = l.doWith(ctx, b, c); errors.Is(err, stint.ErrClosed) && !l.isClosed() {
+				err = errMoved // only the Limiter of a file that was replaced is closed
+			}
+		}
+		unanswered := errors.Is(err, ErrNoAnswer) && reads(c)
+		if !unanswered && !errors.Is(err, errMoved) {
+			return err
+		}
+		if unanswered {
+			since = begun
+		}
+		if waitErr := l.waitFor(ctx, changed, since.Add(l.opts.TakeoverTimeout)); waitErr != nil {
+			if unanswered {
+				return err
+			}
+			return waitErr
+		}
+	}
+}
+
+// reads reports whether a call changes nothing.
+func reads(c *wire.Call) bool {
+	switch c.Op {
+	case wire.OpSpend, wire.OpEach:
+		for i := range c.Requests {
+			if c.Requests[i].Mode != stint.CheckOnly {
+				return false
+			}
+		}
+		return true
+	case wire.OpBucket, wire.OpBuckets, wire.OpHeld, wire.OpFlush, wire.OpHealth, wire.OpStats, wire.OpNow:
+		return true
+	}
+	return false
+}
+
+// backend returns the backend in place, or nil, and a channel that is closed
+// when there is another one.
+func (l *Limiter) backend() (*backend, chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now.Load(), l.changed
+}
+
+// waitFor waits until there is another backend.
+func (l *Limiter) waitFor(ctx context.Context, changed chan struct{}, deadline time.Time) error {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-changed:
+		return nil
+	case <-l.closed:
+		return stint.ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failure != nil {
+		return fmt.Errorf("%w within %v: %w", ErrNoOwner, l.opts.TakeoverTimeout, l.failure)
+	}
+	return fmt.Errorf("%w within %v", ErrNoOwner, l.opts.TakeoverTimeout)
+}

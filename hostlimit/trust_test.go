@@ -1,0 +1,203 @@
+//go:build unix
+
+package hostlimit
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/subprocess"
+)
+
+const (
+	strangerVar = "STINT_TEST_HOST_STRANGER"
+	nobody      = 65534
+)
+
+// strangerOptions say what a process of another user does. It ends when its
+// input does.
+type strangerOptions struct {
+	Listen string // answers each connection like an owner that allows everything
+	Open   string
+	Dial   string
+}
+
+func init() { children[strangerVar] = beStranger }
+
+// beStranger is what a process of another user does.
+func beStranger(told string) {
+	var o strangerOptions
+	if err := json.Unmarshal([]byte(told), &o); err != nil {
+		panic(err)
+	}
+	limits, _ := stint.NewLimits(testNames, nil, nil)
+	var err error
+	switch {
+	case o.Listen != "":
+		l, _ := stint.New(stint.NewMemStore(), limits, nil)
+		p, _ := placeOf(strings.TrimSuffix(o.Listen, ".sock"))
+		_, err = serve(l, p, 10, nil, func(error) {})
+		os.Chmod(o.Listen, 0o777)
+	case o.Open != "":
+		_, err = Open(o.Open, limits, nil)
+	default:
+		_, err = Dial(o.Dial, nil, nil)
+	}
+	fmt.Println(err)
+	bufio.NewReader(os.Stdin).ReadString('\n')
+}
+
+// startStranger starts a process of the user nobody, and returns what it says.
+func startStranger(t *testing.T, o strangerOptions) (said string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	folder, err := os.MkdirTemp("/tmp", "stranger")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	require.NoError(t, os.Chmod(folder, 0o755))
+	exe := filepath.Join(folder, "stranger.test")
+	binary, err := os.ReadFile(os.Args[0])
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(exe, binary, 0o755))
+	told, err := json.Marshal(o)
+	require.NoError(t, err)
+	cmd := subprocess.Command(t.Context(), exe)
+	cmd.Dir, cmd.Stderr = "/", os.Stderr
+	cmd.Env = append(os.Environ(), strangerVar+"="+string(told))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		in.Close()
+		cmd.Wait()
+	})
+	said, err = bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	return said
+}
+
+// stickyFolder returns a folder in which every user may make files, but remove
+// only own ones, like /tmp.
+func stickyFolder(t *testing.T) string {
+	t.Helper()
+	folder, err := os.MkdirTemp("/tmp", "sticky")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	require.NoError(t, os.Chmod(folder, 0o777|os.ModeSticky))
+	return folder
+}
+
+// A process trusts no process of another user, whatever that one has prepared.
+func TestStranger(t *testing.T) {
+	limits := limitsWith(t, nil)
+	long := strings.Repeat("x", 90)
+	t.Run("has the socket in a folder of all", func(t *testing.T) {
+		path := filepath.Join(stickyFolder(t), "quota.db")
+		require.Equal(t, "<nil>\n", startStranger(t, strangerOptions{Listen: path + ".sock"}))
+		_, err := Open(path, limits, nil)
+		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorContains(t, err, fmt.Sprintf("%s.sock belongs to user %d", path, nobody))
+		_, err = Dial(path, nil, nil)
+		require.ErrorIs(t, err, ErrRefused)
+		own, err := stint.Open(path, limits, nil)
+		require.NoError(t, err)
+		defer own.Close()
+		_, err = Serve(own, path, nil)
+		require.ErrorIs(t, err, ErrRefused)
+		_, err = Open(path, limits, nil)
+		require.ErrorIs(t, err, ErrRefused, "also as a guest")
+	})
+	t.Run("has the folder that long paths used to share", func(t *testing.T) {
+		folder := filepath.Join(stickyFolder(t), long)
+		require.NoError(t, os.Mkdir(folder, 0o755))
+		path := filepath.Join(folder, "quota.db")
+		owner := openOn(t, path, limits, nil)
+		guest := openOn(t, path, limits, nil)
+		require.Equal(t, RoleOwner, owner.Role())
+		require.Equal(t, RoleGuest, guest.Role())
+		require.Contains(t, startStranger(t, strangerOptions{Dial: path}), "permission denied")
+		require.Contains(t, startStranger(t, strangerOptions{Open: path}), "permission denied")
+	})
+	t.Run("may not make the file", func(t *testing.T) {
+		folder := filepath.Join(stickyFolder(t), long)
+		require.NoError(t, os.Mkdir(folder, 0o755))
+		path := filepath.Join(folder, "quota.db")
+		require.Contains(t, startStranger(t, strangerOptions{Open: path}), "permission denied")
+		require.Equal(t, RoleOwner, openOn(t, path, limits, nil).Role(), "and leaves nothing that is in the way")
+		require.Equal(t, RoleGuest, openOn(t, path, limits, nil).Role())
+	})
+	t.Run("has the file", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			t.Skip("only root can be another user")
+		}
+		folder := filepath.Join(stickyFolder(t), long)
+		require.NoError(t, os.Mkdir(folder, 0o755))
+		require.NoError(t, os.Chown(folder, nobody, nobody))
+		path := filepath.Join(folder, "quota.db")
+		require.Equal(t, "<nil>\n", startStranger(t, strangerOptions{Open: path}))
+		require.Equal(t, RoleGuest, openOn(t, path, limits, nil).Role(), "root may use the file of any user")
+	})
+}
+
+// What is in the place of the socket stays there, unless a dead owner left it.
+func TestInTheWay(t *testing.T) {
+	limits := limitsWith(t, nil)
+	refused := func(t *testing.T, path, why string) {
+		t.Helper()
+		_, err := Open(path, limits, &Options{LimiterOptions: stint.Options{LockTimeout: 10 * time.Millisecond}})
+		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorContains(t, err, why)
+	}
+	t.Run("a file", func(t *testing.T) {
+		path := filePath(t)
+		require.NoError(t, os.WriteFile(path+".sock", []byte("mine"), 0o600))
+		refused(t, path, "is not a socket")
+		content, err := os.ReadFile(path + ".sock")
+		require.NoError(t, err)
+		require.Equal(t, "mine", string(content))
+	})
+	t.Run("a folder", func(t *testing.T) {
+		path := filePath(t)
+		require.NoError(t, os.Mkdir(path+".sock", 0o700))
+		refused(t, path, "is not a socket")
+		require.DirExists(t, path+".sock")
+	})
+	for name, says := range map[string]string{"that talks": "220 ready\r\n", "that hangs up": ""} {
+		t.Run("a program "+name, func(t *testing.T) {
+			path := filePath(t)
+			l, err := net.Listen("unix", path+".sock")
+			require.NoError(t, err)
+			defer l.Close()
+			go func() {
+				for {
+					nc, err := l.Accept()
+					if err != nil {
+						return
+					}
+					nc.Write([]byte(says))
+					nc.Close()
+				}
+			}()
+			refused(t, path, "another program listens")
+			nc, err := net.Dial("unix", path+".sock")
+			require.NoError(t, err)
+			nc.Close()
+		})
+	}
+}
