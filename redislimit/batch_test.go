@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // gate is a Client that holds script calls of some keys back, and may lose
@@ -26,18 +27,24 @@ type gate struct {
 	lose  string       // a key whose calls lose their replies
 	held  atomic.Int64 // calls that it has held back
 	calls atomic.Int64
+	wrap  atomic.Pointer[plainCluster] // refuses calls before they come here
 }
 
-func (g *gate) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
+func (g *gate) Eval(ctx context.Context, command, text string, keys, args []string) (any, error) {
 	if held, ok := g.holds.Load(keys[0]); ok {
 		g.held.Add(1)
 		<-held.(chan struct{})
 	}
-	if script == probeScript {
-		return g.rueidisClient.Eval(ctx, command, script, keys, args)
+	if text == script.ProbeText {
+		return g.rueidisClient.Eval(ctx, command, text, keys, args)
+	}
+	if c := g.wrap.Load(); c != nil {
+		if err := c.refuses(keys); err != nil {
+			return nil, err
+		}
 	}
 	g.calls.Add(1)
-	reply, err := g.rueidisClient.Eval(ctx, command, script, keys, args)
+	reply, err := g.rueidisClient.Eval(ctx, command, text, keys, args)
 	if err == nil && slices.Contains(keys, g.lose) {
 		return nil, ErrNoAnswer
 	}
@@ -58,6 +65,7 @@ func (s *server) gated(t *testing.T, l stint.Limit, change func(*Options)) (*Lim
 	}
 	lim, err := New(g, testLimits(t, l), opts)
 	require.NoError(t, err)
+	lim.server.Pace = time.Hour // only full calls begin early
 	t.Cleanup(func() { require.NoError(t, lim.Close()) })
 	_, err = lim.Check(perID.Key("a"), 1) // from now on the server knows the script
 	require.NoError(t, err)
@@ -66,17 +74,8 @@ func (s *server) gated(t *testing.T, l stint.Limit, change func(*Options)) (*Lim
 
 // exact returns a gated Limiter that asks the server for every decision.
 func (s *server) exact(t *testing.T) (*Limiter, *gate) {
-	l, g, _ := s.gated(t, stint.PerHour(20), func(o *Options) { o.Fresh = -1 })
+	l, g, _ := s.gated(t, stint.PerHour(20), func(o *Options) { o.RepeatDenials = -1 })
 	return l, g
-}
-
-func (l *Limiter) waitingOfTest() int {
-	l.lanes.mu.Lock()
-	defer l.lanes.mu.Unlock()
-	if in := l.lanes.of[laneOf{}]; in != nil {
-		return len(in.waiting)
-	}
-	return 0
 }
 
 func until(done func() bool) {
@@ -93,7 +92,7 @@ func (g *gate) together(t *testing.T, l *Limiter, operations ...func()) int64 {
 	var running sync.WaitGroup
 	var keys []stint.Key
 	var opens []chan struct{}
-	for i := range maxCalls {
+	for i := range script.MinCalls {
 		keys = append(keys, other.Key(fmt.Sprintf("held back %d", i)))
 		opens = append(opens, make(chan struct{}))
 		g.holds.Store(l.opts.keyOf(keys[i]), opens[i])
@@ -108,27 +107,27 @@ func (g *gate) together(t *testing.T, l *Limiter, operations ...func()) int64 {
 		until(func() bool { return g.held.Load() == held+int64(i)+1 }) // no operation can join it any more
 	}
 	for _, operation := range operations {
-		before := l.waitingOfTest()
+		before := l.server.Waiting()
 		var ended atomic.Bool
 		running.Go(func() {
 			operation()
 			ended.Store(true)
 		})
-		until(func() bool { return l.waitingOfTest() > before || ended.Load() })
+		until(func() bool { return l.server.Waiting() > before || ended.Load() })
 	}
-	waiting := l.waitingOfTest()
+	waiting := l.server.Waiting()
 	before := g.calls.Load()
 	close(opens[0])
-	until(func() bool { return l.waitingOfTest() == 0 }) // all are in the next call
+	until(func() bool { return l.server.Waiting() == 0 }) // all are in the next call
 	for _, open := range opens[1:] {
 		close(open)
 	}
 	running.Wait()
 	g.holds.Clear()
 	if waiting == 0 {
-		require.Equal(t, before+maxCalls, g.calls.Load())
+		require.Equal(t, before+script.MinCalls, g.calls.Load())
 	}
-	return g.calls.Load() - before - maxCalls
+	return g.calls.Load() - before - script.MinCalls
 }
 
 // Callers that arrive while calls are under way share the next one. On one
@@ -265,14 +264,14 @@ type plainCluster struct {
 	refused atomic.Int64
 }
 
-func (c *plainCluster) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
+func (c *plainCluster) refuses(keys []string) error {
 	for _, key := range keys {
-		if slotOf(key) != slotOf(keys[0]) {
+		if script.Slot(key) != script.Slot(keys[0]) {
 			c.refused.Add(1)
-			return nil, ServerError("CROSSSLOT Keys in request don't hash to the same slot")
+			return ServerError("CROSSSLOT Keys in request don't hash to the same slot")
 		}
 	}
-	return c.Client.Eval(ctx, command, script, keys, args)
+	return nil
 }
 
 // The Limiter learns that the server is a cluster from the first call with keys
@@ -282,7 +281,7 @@ func TestBatchCrossSlot(t *testing.T) {
 	s, _ := commonServer(t)
 	l, g := s.exact(t)
 	c := &plainCluster{Client: g}
-	l.client = c
+	g.wrap.Store(c)
 	var spends []func()
 	for i := range 10 {
 		spends = append(spends, func() {
@@ -299,7 +298,7 @@ func TestBatchCrossSlot(t *testing.T) {
 		})
 	}
 	g.together(t, l, spends...)
-	require.True(t, l.cluster.Load())
+	require.True(t, l.server.IsCluster())
 	require.Positive(t, c.refused.Load())
 	for i := range 10 {
 		b, err := l.Bucket(perID.Key(fmt.Sprint(i)))
@@ -332,8 +331,14 @@ func (c *slow) Eval(ctx context.Context, _, _ string, keys, _ []string) (any, er
 	return "1700000000 0" + strings.Repeat(" 1 1700000000 0 0 0 0 0", len(keys)), nil
 }
 
-func (c *slow) Do(context.Context, ...string) (any, error) { return []any{"1700000000", "0"}, nil }
-func (c *slow) Close()                                     {}
+func (c *slow) Do(_ context.Context, args ...string) (any, error) {
+	if args[0] == "INFO" {
+		return "redis_mode:standalone", nil
+	}
+	return []any{"1700000000", "0"}, nil
+}
+
+func (c *slow) Close() {}
 
 // No call takes longer than its Timeout, however many calls wait before it.
 func TestBatchTimeout(t *testing.T) {
@@ -341,14 +346,13 @@ func TestBatchTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &slow{takes: 30 * time.Millisecond}
 		const timeout = 100 * time.Millisecond
-		l, err := New(c, testLimits(t, stint.PerHour(20)), &Options{Timeout: timeout, Fresh: -1})
+		l, err := New(c, testLimits(t, stint.PerHour(20)), &Options{Timeout: timeout, RepeatDenials: -1})
 		require.NoError(t, err)
 		// check lets callers arrive, and compares how many calls were decided,
 		// were not sent and had no answer.
-		check := func(want [3]int, callers int, every time.Duration, calls int) {
+		check := func(want [3]int, callers int, every time.Duration, calls int) (got [3]int) {
 			t.Helper()
 			var mu sync.Mutex
-			var got [3]int
 			spend := func(i int) {
 				begin := time.Now()
 				_, err := l.Spend(perID.Key(fmt.Sprint(i)), 1)
@@ -361,7 +365,7 @@ func TestBatchTimeout(t *testing.T) {
 				switch {
 				case err == nil:
 					got[0]++
-				case errors.Is(err, ErrAway):
+				case errors.Is(err, ErrAway), errors.Is(err, ErrBusy):
 					got[1]++
 				case errors.Is(err, ErrNoAnswer):
 					got[2]++
@@ -373,7 +377,7 @@ func TestBatchTimeout(t *testing.T) {
 			for i := range callers {
 				running.Go(func() {
 					time.Sleep(time.Duration(i) * every)
-					for range calls {
+					for range max(1, calls) {
 						spend(i)
 					}
 				})
@@ -382,13 +386,21 @@ func TestBatchTimeout(t *testing.T) {
 			if calls == 1 {
 				require.Equal(t, want, got)
 			}
+			return got
 		}
 		check([3]int{500, 0, 0}, 500, time.Millisecond, 1)
-		require.Less(t, c.calls, 100)
+		require.Less(t, c.calls, 300)
 
-		// At 30 ms two calls of 64 begin, at 60 ms the others have 40 ms left.
-		check([3]int{maxCalls * (1 + maxTogether), 1000 - maxCalls*(1+maxTogether), 0}, 1000, 0, 1)
-		require.False(t, l.away.Load(), "the server answers")
+		// Two callers begin calls, and each 64 after them another, up to 32. At 30 ms the
+		// others share two more.
+		check([3]int{1000, 0, 0}, 1000, 0, 1)
+		// When 32 calls are under way, the next ones take up to 256 callers. At 60 ms all
+		// callers that are left have less than half of their time.
+		got := check([3]int{}, 30_000, 0, 0)
+		require.Zero(t, got[2])
+		require.Greater(t, got[0], 6000)
+		require.Less(t, got[0], 12_000, "the calls and their size are bounded")
+		require.False(t, l.isAway(), "the server answers")
 		check([3]int{1, 0, 0}, 1, 0, 1)
 
 		take := func(d time.Duration) { // a probe may read it
@@ -397,8 +409,12 @@ func TestBatchTimeout(t *testing.T) {
 			c.takes = d
 		}
 		take(time.Hour)
-		check([3]int{0, 1000 - maxCalls, maxCalls}, 1000, 0, 1)
-		require.True(t, l.away.Load(), "three callers had no answer")
+		got = check([3]int{}, 500, 0, 0)
+		require.Zero(t, got[0])
+		require.False(t, l.isAway(), "it may be slow")
+		time.Sleep(timeout)
+		synctest.Wait()
+		require.True(t, l.isAway(), "neither callers nor a probe had an answer")
 		check([3]int{0, 1000, 0}, 1000, 0, 1)
 		take(time.Millisecond)
 		time.Sleep(time.Second)

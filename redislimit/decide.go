@@ -2,11 +2,14 @@ package redislimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/lease"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // Allow reports whether one request for the key may pass, and spends a token
@@ -21,24 +24,86 @@ func (l *Limiter) Allow(key stint.Key) bool {
 // was spent, except that after ErrNoAnswer and stint.ErrNotDurable the tokens
 // may be spent.
 func (l *Limiter) Spend(key stint.Key, cost int64) (stint.Decision, error) {
-	return l.one(opSpend, stint.Request{Key: key, Cost: cost})
+	return l.one(script.Spend, stint.Request{Key: key, Cost: cost})
+}
+
+// SpendContext is Spend. Every call ends within Options.Timeout, so ctx has no
+// part in it: a client that disconnects early spends all the same.
+func (l *Limiter) SpendContext(_ context.Context, key stint.Key, cost int64) (stint.Decision, error) {
+	return l.Spend(key, cost)
+}
+
+// SpendUpTo takes as many of cost tokens as the key's bucket has, and returns how
+// many it took. It takes none from a bucket that is held or Blocked, and all from
+// one without a limit. The cost may be over the limit's burst. The Decision is
+// that of a Spend of the tokens that it took. Errors are those of Spend, and taken
+// is 0 then.
+func (l *Limiter) SpendUpTo(key stint.Key, cost int64) (taken int64, d stint.Decision, err error) {
+	return l.SpendUpToRequest(stint.Request{Key: key, Cost: cost})
+}
+
+// SpendUpToRequest is SpendUpTo for a Request, which may have a Limit of its
+// own. Its Mode is ignored.
+func (l *Limiter) SpendUpToRequest(req stint.Request) (taken int64, d stint.Decision, err error) {
+	if l.closed.Load() {
+		return 0, d, stint.ErrClosed
+	}
+	n := l.Load()
+	r, err := l.request(n, &req, script.Part)
+	if err != nil {
+		return 0, d, err
+	}
+	if !r.limited() {
+		op := script.Spend // it is Blocked, or perhaps held
+		req.Mode = stint.CheckAndSpend
+		if d, err = l.one(op, req); d.Allowed {
+			taken = req.Cost
+		}
+		return taken, d, err
+	}
+	var first stint.Decision
+	if r.leased {
+		b := r.bucket(n)
+		var o lease.Outcome
+		if o, taken = l.leases.Take(&b, req.Cost); taken > 0 {
+			r.decided(o)
+			if first = r.decision(script.Part); taken == req.Cost {
+				return taken, first, nil
+			}
+			r.Need -= taken * r.interval
+			r.cost -= taken
+		}
+		r.Key = l.opts.keyOf(r.key)
+	}
+	sent := l.elapsed()
+	if err := l.ask(n, script.Part, []*request{&r}, time.Time{}); err != nil {
+		if taken > 0 { // of the lease
+			return taken, first, nil
+		}
+		return 0, d, l.ended(err)
+	}
+	d = r.decision(script.Part)
+	if l.opts.RepeatDenials > 0 && !r.here {
+		l.seen.Put(r.key, lease.Outcome{Now: r.now, TAT: r.TAT, Hold: r.Hold}, sent, d.Remaining == 0)
+	}
+	return taken + r.taken, d, nil
 }
 
 // Check returns the Decision that Spend would return, and spends nothing. As the
 // first call after SetLimits it may shorten the bucket's time.
 func (l *Limiter) Check(key stint.Key, cost int64) (stint.Decision, error) {
-	return l.one(opCheck, stint.Request{Key: key, Cost: cost})
+	return l.one(script.Check, stint.Request{Key: key, Cost: cost})
 }
 
 // Refund gives cost tokens back to the key's bucket, up to its burst, and
 // reports its state. The Decision always allows.
 func (l *Limiter) Refund(key stint.Key, cost int64) (stint.Decision, error) {
-	return l.one(opRefund, stint.Request{Key: key, Cost: cost})
+	return l.one(script.Refund, stint.Request{Key: key, Cost: cost})
 }
 
 // one decides on one bucket. A denial that was seen lately answers without a
 // trip.
-func (l *Limiter) one(op string, req stint.Request) (stint.Decision, error) {
+func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	if l.closed.Load() {
 		return stint.Decision{}, stint.ErrClosed
 	}
@@ -48,45 +113,49 @@ func (l *Limiter) one(op string, req stint.Request) (stint.Decision, error) {
 		return stint.Decision{}, err
 	}
 	if !r.asks {
-		return r.decision(0, op), nil
+		return r.decision(op), nil
 	}
-	var lost error // of a lease's call
+	var lost error      // of a lease's call
+	var begun time.Time // of the wait for it
 	if r.leased {
-		d, done, err := l.oneLeased(n, op, &r, req.Cost)
-		if done {
-			return d, err
+		var done bool
+		if done, begun, lost = l.oneLeased(n, op, &r); done {
+			return r.decisionOr(op, l.ended(lost))
 		}
-		lost = err
 	}
 	sent := l.elapsed()
-	if op == opRefund {
-		l.seen.forget(r.key)
-	} else if now, denied := l.seen.denies(&r, sent, l.opts.Fresh, l.opts.Timeout); denied {
-		return r.decision(now, op), nil
+	if op == script.Refund {
+		l.seen.Forget(r.key)
+	} else if o, denied := l.seen.Denies(r.key, r.Tolerance-r.Need, sent, l.opts.RepeatDenials, l.opts.Timeout); denied {
+		return r.decided(o).decision(op), nil
 	}
-	rs := [1]request{r}
-	trips, err := l.ask(n, op, rs[:])
-	if op == opRefund {
-		l.seen.forget(r.key) // a denial that was under way
+	err = l.ask(n, op, []*request{&r}, begun)
+	if op == script.Refund {
+		l.seen.Forget(r.key) // a denial that was under way
 	}
 	if err != nil {
-		return stint.Decision{}, unsure(lost, err)
+		return stint.Decision{}, l.ended(unsure(lost, err))
 	}
-	answer, now := &trips[0].requests[0], trips[0].now
-	d := answer.decision(now, op)
-	if op != opRefund && l.opts.Fresh > 0 && !trips[0].here {
-		l.seen.put(answer, now, sent, !d.Allowed || op == opSpend && d.Remaining == 0)
+	d := r.decision(op)
+	if op != script.Refund && l.opts.RepeatDenials > 0 && !r.here {
+		l.seen.Put(r.key, lease.Outcome{Now: r.now, TAT: r.TAT, Hold: r.Hold}, sent,
+			!d.Allowed || op == script.Spend && d.Remaining == 0)
 	}
 	return d, nil
 }
 
-// elapsed returns the time by the clock that measures the age of sightings and
-// leases.
-func (l *Limiter) elapsed() int64 {
-	if l.opts.Now != nil {
-		return instant(l.opts.Now())
+// ended returns the error of a call. After Close, a call that was not made is
+// stint.ErrClosed.
+func (l *Limiter) ended(err error) error {
+	switch {
+	case err == nil || !l.closed.Load():
+		return err
+	case errors.Is(err, ErrNoAnswer):
+		return fmt.Errorf("%w: %w", stint.ErrClosed, err)
+	case errors.Is(err, ErrAway), errors.Is(err, ErrBusy):
+		return stint.ErrClosed
 	}
-	return int64(time.Since(l.start))
+	return err
 }
 
 // SpendAll decides several requests, and spends for all of them or for none. It
@@ -98,27 +167,39 @@ func (l *Limiter) elapsed() int64 {
 // the background. Until then other calls may be denied, but never too many are
 // allowed. If it cannot be returned, it stays spent.
 func (l *Limiter) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
-	return l.all(opSpend, reqs, nil)
+	return l.all(script.Spend, reqs, nil)
 }
 
 // SpendTogether is SpendAll that also puts the decision on reqs[i] into ds[i].
-// If the strictest decision denies, the other decisions are what Check would
-// return. After an error every decision is the zero one.
+// A nil ds asks for the strictest decision only. If the strictest decision denies,
+// the other decisions are what Check would return. After an error every decision
+// is the zero one.
 func (l *Limiter) SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+	if ds == nil {
+		return l.all(script.Spend, reqs, nil)
+	}
 	if len(ds) < len(reqs) {
 		return stint.Decision{}, fmt.Errorf("redislimit: SpendTogether: %d requests, and room for %d decisions", len(reqs),
 			len(ds))
 	}
-	return l.all(opSpend, reqs, ds[:len(reqs)])
+	return l.all(script.Spend, reqs, ds[:len(reqs)])
+}
+
+// SpendTogetherContext is SpendTogether. As with SpendContext, ctx has no part in
+// it.
+func (l *Limiter) SpendTogetherContext(_ context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision,
+	error) {
+	return l.SpendTogether(reqs, ds)
 }
 
 // RefundAll gives back what a SpendAll of the same requests spent, and returns
-// the strictest decision. For a CheckOnly request it only reports the state.
+// the strictest decision. For a CheckOnly request it only reports the state. A
+// Request with Spent gets back what its spend still lacks.
 func (l *Limiter) RefundAll(reqs ...stint.Request) (stint.Decision, error) {
-	return l.all(opRefund, reqs, nil)
+	return l.all(script.Refund, reqs, nil)
 }
 
-func (l *Limiter) all(op string, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+func (l *Limiter) all(op script.Op, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	if len(reqs) == 1 && reqs[0].Mode == stint.CheckAndSpend {
 		d, err := l.one(op, reqs[0])
 		if ds != nil {
@@ -137,58 +218,65 @@ func (l *Limiter) all(op string, reqs []stint.Request, ds []stint.Decision) (sti
 	return d, err
 }
 
-func (l *Limiter) together(op string, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	if l.closed.Load() {
 		return stint.Decision{}, stint.ErrClosed
 	}
 	n := l.Load()
-	var rs []request
-	keys := make(map[stint.Key]bool, len(reqs))
-	for i := range reqs {
-		r, err := l.request(n, &reqs[i], op)
-		if err != nil {
-			return stint.Decision{}, err
+	rs, err := l.requests(n, op, reqs)
+	if err != nil {
+		return stint.Decision{}, err
+	}
+	var asks []*request
+	for i := range rs {
+		r := &rs[i]
+		if !r.asks {
+			ds[i] = r.decision(op)
+			continue
 		}
-		if keys[r.key] {
-			return stint.Decision{}, fmt.Errorf("%w: %v", stint.ErrDuplicateKey, r.key)
-		}
-		keys[r.key] = true
-		if r.at = i; r.asks {
-			if op == opRefund {
-				l.seen.forget(r.key)
-				if r.mode == stint.CheckOnly {
-					r.need = 0
-				}
-			}
-			rs = append(rs, r)
-		} else {
-			ds[i] = r.decision(0, op)
+		asks = append(asks, r)
+		if op == script.Refund {
+			l.seen.Forget(r.key)
 		}
 	}
-	if op == opSpend && !strictest(reqs, ds, rs).Allowed {
-		op = opCheck // a Blocked request denies all
+	if op == script.Spend && !strictest(reqs, ds, asks).Allowed {
+		op = script.Check // a Blocked request denies all
 	}
-	if l.allLeased(n, op, reqs, rs, ds) {
-		return strictest(reqs, ds, nil), nil
+	if len(asks) > 0 && !l.allLeased(n, op, asks) {
+		if err := l.ask(n, op, asks, time.Time{}); err != nil {
+			return stint.Decision{}, l.ended(err)
+		}
 	}
-	if len(rs) > 0 {
-		trips, err := l.ask(n, op, rs)
-		if err != nil {
-			return stint.Decision{}, err
-		}
-		for _, t := range trips {
-			for i := range t.requests {
-				r := &t.requests[i]
-				ds[r.at] = r.decision(t.now, op)
-			}
-		}
+	for _, r := range asks {
+		ds[r.at] = r.decision(op)
 	}
 	return strictest(reqs, ds, nil), nil
 }
 
+// requests checks several requests.
+func (l *Limiter) requests(n *limitsInForce, op script.Op, reqs []stint.Request) ([]request, error) {
+	rs := make([]request, len(reqs))
+	keys := make(map[stint.Key]bool, len(reqs))
+	for i := range reqs {
+		r, err := l.request(n, &reqs[i], op)
+		if err != nil {
+			return nil, err
+		}
+		if keys[r.key] {
+			return nil, fmt.Errorf("%w: %s", stint.ErrDuplicateKey, n.labeled(r.key))
+		}
+		keys[r.key] = true
+		if r.at = i; op == script.Refund && r.mode() == stint.CheckOnly {
+			r.Need = 0
+		}
+		rs[i] = r
+	}
+	return rs, nil
+}
+
 // strictest returns the strictest decision, without SpendOnly and undecided
 // requests.
-func strictest(reqs []stint.Request, ds []stint.Decision, undecided []request) stint.Decision {
+func strictest(reqs []stint.Request, ds []stint.Decision, undecided []*request) stint.Decision {
 	d, voted := stint.Decision{Allowed: true, Remaining: math.MaxInt64}, false
 	for i := range reqs {
 		if len(undecided) > 0 && undecided[0].at == i {
@@ -204,36 +292,51 @@ func strictest(reqs []stint.Request, ds []stint.Decision, undecided []request) s
 // shorten the bucket's time. If the key is not limited, the server is not asked.
 func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 	b := stint.Bucket{Key: key}
-	r, now, err := l.direct(key, opCheck, 0)
+	r, err := l.direct(key, script.Check, 0)
 	if err != nil || r.limit == stint.Unlimited {
 		return b, err
 	}
 	b.Limit = r.limit
-	b.ResetAfter = time.Duration(max(0, r.tat-now))
 	if r.limited() {
-		b.Remaining = r.decision(now, opCheck).Remaining
+		b.ResetAfter = time.Duration(max(0, r.TAT-r.now))
+		b.Remaining = r.decision(script.Check).Remaining
 	}
-	if r.hold > now {
-		b.HeldUntil = time.Unix(0, r.hold)
+	if r.Hold > r.now {
+		b.HeldUntil = time.Unix(0, r.Hold)
 	}
 	return b, nil
 }
 
 // Hold denies every request for the key before until, on all machines, even if
-// its bucket has tokens. Other machines notice within Options.Fresh, unless the
+// its bucket has tokens. Other machines notice within Options.RepeatDenials, unless the
 // limit is Leased. A new hold replaces the old one. Reset ends a hold, and so
 // does a new hold that ends now or earlier. A key without a limit cannot be
-// held, because nothing asks the server about it. Keys of Options.Plain cannot
+// held, because nothing asks the server about it. Keys of Options.PlainKeys cannot
 // be held either.
 func (l *Limiter) Hold(key stint.Key, until time.Time) error {
-	if l.opts.Plain {
-		return fmt.Errorf("redislimit: hold %v: Boulder's buckets (Options.Plain) have no holds", key)
-	}
-	r, _, err := l.direct(key, opHold, instant(until))
-	if err == nil && r.limit == stint.Unlimited {
-		err = fmt.Errorf("redislimit: hold %v: it has no limit, so it cannot be held", key)
-	}
+	_, err := l.hold(script.Hold, key, until)
 	return err
+}
+
+// ExtendHold is Hold that never ends a hold, nor moves its end forward: of the
+// hold that is in force and the new one the later stays. It returns the end of
+// that hold, or the zero time if there is none.
+func (l *Limiter) ExtendHold(key stint.Key, until time.Time) (time.Time, error) {
+	return l.hold(script.Extend, key, until)
+}
+
+func (l *Limiter) hold(op script.Op, key stint.Key, until time.Time) (end time.Time, err error) {
+	if l.opts.PlainKeys {
+		return end, fmt.Errorf("redislimit: hold %s: Boulder's buckets (Options.PlainKeys) have no holds", l.labeled(key))
+	}
+	r, err := l.direct(key, op, script.Instant(until))
+	if err == nil && r.limit == stint.Unlimited {
+		err = fmt.Errorf("redislimit: hold %s: it has no limit, so it cannot be held", l.labeled(key))
+	}
+	if err == nil && r.Hold > r.now {
+		end = time.Unix(0, r.Hold)
+	}
+	return end, err
 }
 
 // Reset makes the buckets full, as if they had never been used, and ends their
@@ -241,7 +344,7 @@ func (l *Limiter) Hold(key stint.Key, until time.Time) error {
 // one are not reset.
 func (l *Limiter) Reset(keys ...stint.Key) error {
 	for _, key := range keys {
-		if _, _, err := l.direct(key, opReset, 0); err != nil {
+		if _, err := l.direct(key, script.Reset, 0); err != nil {
 			return err
 		}
 	}
@@ -250,30 +353,26 @@ func (l *Limiter) Reset(keys ...stint.Key) error {
 
 // direct runs an operation without a cost on one bucket. On a key without a
 // limit it runs only a reset.
-func (l *Limiter) direct(key stint.Key, op string, fourth int64) (r request, now int64, err error) {
+func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r request, err error) {
 	if l.closed.Load() {
-		return r, 0, stint.ErrClosed
+		return r, stint.ErrClosed
 	}
 	n := l.Load()
 	if r, err = l.request(n, &stint.Request{Key: key, Mode: stint.CheckOnly}, op); err != nil {
-		return r, 0, err
+		return r, err
 	}
-	if r.limit == stint.Unlimited && op != opReset {
-		return r, 0, nil
+	if r.limit == stint.Unlimited && op != script.Reset {
+		return r, nil
 	}
-	r.name = l.opts.keyOf(key)
-	if op != opCheck {
-		r.fourth = fourth
-		l.seen.forget(key)
-		defer l.seen.forget(key)
-		l.dropLease(key, op == opHold)
-		defer l.dropLease(key, op == opHold)
+	r.Key = l.opts.keyOf(key)
+	if op != script.Check {
+		r.Fourth = fourth
+		l.seen.Forget(key)
+		defer l.seen.Forget(key)
+		l.leases.Drop(key, op != script.Reset)
+		defer l.leases.Drop(key, op != script.Reset)
 	}
-	trips, err := l.ask(n, op, []request{r})
-	if err != nil {
-		return r, 0, err
-	}
-	return trips[0].requests[0], trips[0].now, nil
+	return r, l.ended(l.ask(n, op, []*request{&r}, time.Time{}))
 }
 
 // Wait takes cost tokens from the key's bucket as soon as they are there. It
@@ -294,11 +393,11 @@ func (l *Limiter) Wait(ctx context.Context, key stint.Key, cost int64) error {
 		case d.Allowed:
 			return nil
 		case d.Limit == stint.Blocked:
-			return fmt.Errorf("%w: %v", stint.ErrBlocked, key)
+			return fmt.Errorf("%w: %s", stint.ErrBlocked, l.labeled(key))
 		}
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d.RetryAfter {
-			return fmt.Errorf("redislimit: wait for %v: its tokens would come too late, in %v: %w", key, d.RetryAfter,
-				context.DeadlineExceeded)
+			return fmt.Errorf("redislimit: wait for %s: its tokens would come too late, in %v: %w", l.labeled(key),
+				d.RetryAfter, context.DeadlineExceeded)
 		}
 		timer := time.NewTimer(d.RetryAfter)
 		select {

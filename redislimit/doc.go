@@ -1,59 +1,61 @@
 /*
 Package redislimit keeps the buckets of stint on a Redis or Valkey server, so
-that several machines share them. A [Limiter] has the Limits, Keys and Decisions
-of package stint, and is a [stint.Decider]: httplimit takes one in place of a
-*stint.Limiter.
+that several machines share them. A [Limiter] works with the Limits, Keys and
+Decisions of package stint, and is a [stint.Decider]: httplimit takes one in place
+of a *stint.Limiter.
 
-# What is there
+# Decisions
 
 Every decision is one round trip to the server, unless its limit is Leased. It is
 exact: over any stretch of time all machines together admit at most
 burst + elapsed ÷ T tokens of a bucket. The time is the server's. Several buckets
 are decided in one trip, as [Limiter.SpendAll] says. Callers that arrive while two
-trips are under way share the next one, each with an answer or an error of its
-own. A denial is repeated without a trip for up to Options.Fresh, and then while
-one caller asks again. Its RetryAfter may be early by the time of one round trip.
+trips are under way share the next one, and each gets an answer or an error of its
+own. A denial is repeated without a trip for up to Options.RepeatDenials. After that one
+caller asks again, and until it has an answer the others still get the old one.
+The RetryAfter of a repeated denial may be too short by one round trip.
 
 The levels memory and flushed are as durable as the server's own persistence.
-Synced also waits until Options.Replicas replicas have the decision. If they do
-not have it in time, the error is stint.ErrNotDurable, and the tokens may stay
-spent. Shares of a total (NameSpec.Parent) are refused. There are no queues:
+Synced also waits until Options.Replicas replicas have received the decision. If
+that takes too long, the error is stint.ErrNotDurable, and the tokens may stay
+spent. Shares of a total (NameSpec.Parent) and quotas that follow the calendar
+are refused. There are no queues:
 Wait sleeps and tries again, and Reserve does not exist.
 
 # While the server is away
 
-A server is away if it refuses or breaks a connection, or leaves three calls in
-a row without an answer. A server that replies that it cannot decide now, as a
-replica does, is away too. From then on no call waits for it, and one goroutine
+A server is away if it refuses or breaks a connection, or if a call, and then a
+probe, have had no answer in time. A server that replies that it cannot decide
+now, as a replica does, is away too. From then on no call waits for it, and one goroutine
 probes until it is back. [Options].Away says how this machine decides until
-then. In a cluster each shard is away by itself. If all limits have AwayClosed
-there, every call still asks.
+then. In a cluster, each shard can be away without the others, and if all limits
+have AwayClosed, every call still asks.
 
 With [AwayShare] each machine has a share of each limit: the burst ÷ Nodes, and
-Nodes times the interval. Its buckets begin as the machine last saw them at the
-server. A stint.Limiter with these limits decides, and each Decision has the
-share as its Limit. A request for more tokens than the burst of the share is
-ErrAway. When the server is back, each of its buckets is charged before the next
-decision. The charge is the tokens that this machine has spent and that have not
-come back to its share. If that is more than the bucket has, the bucket is empty
-then. So all machines together admit at most burst + elapsed ÷ T, plus what
+Nodes times the interval. Its buckets start in the state in which the machine last
+saw them at the server. A stint.Limiter with these limits decides, and each
+Decision shows the share as its Limit. A request for more tokens than the burst of
+the share returns ErrAway. When the server is back, each of its buckets is charged
+before the next decision, with the tokens that this machine has spent and that
+have not come back to its share. A bucket with fewer tokens than that becomes
+empty. All machines together therefore admit at most burst + elapsed ÷ T, plus what
 others had spent since each machine last saw the bucket.
 
-With AwayShare, holds that a machine has seen stay in force. Hold and Reset are ErrAway, because
-other machines would not notice. A Refund returns at most what this machine has
-spent by itself. If the server leaves a call without an answer, this machine may
-decide it, and its tokens may also be spent at the server. A lease is used until
-it ends.
+With AwayShare, holds that a machine has seen stay in force. Hold and Reset return
+ErrAway, because other machines would not notice them. A Refund returns at most
+what this machine has spent by itself. If the server leaves a call without an
+answer, this machine may decide it, and its tokens may also be spent at the server.
+A lease is used until it ends.
 
 # Leases
 
-If a limit is Leased, a trip takes tokens to this machine in advance, and the
-following decisions are made here, from memory. Over any stretch Δ all machines
+If a limit is Leased, a trip takes tokens in advance, and this machine makes the
+following decisions from memory. Over any stretch Δ all machines
 together use at most burst + (Δ + H) ÷ T tokens, so at most 9/8 burst + Δ ÷ T,
 whatever crashes, hangs or is cut off. H is the longest life of a lease: τ ÷ 8,
 and at most Options.MaxLease (a minute). A life begins before the request for
 the lease is sent, by the machine's monotonic clock. A call that waited for the
-server counts at the instant at which the server decided.
+server counts as of the instant at which the server decided.
 
 A lease is at most burst ÷ 8, and at most an eighth of what is free, unless the
 callers that wait need more at once. How much a machine asks for follows the
@@ -66,33 +68,35 @@ until time brings it back. If the reply to a request for tokens is lost, they ar
 withheld in the same way, and never used.
 
 Refund, Bucket and a request with its own Limit make a trip, and leave the
-lease as it is. So does a SpendAll if one of its leases has too few tokens. A
-call that costs more than its lease makes a trip that hands the lease back and
-takes what the call needs. Hold and Reset end the lease of this machine.
+lease as it is. SpendUpTo takes what the lease has, and makes a trip for the rest.
+A SpendAll makes a trip if one of its leases has too few tokens. A call that costs
+more than its lease makes a trip that hands the lease back and takes what the call
+needs. Hold and Reset end the lease of this machine.
 Another machine notices them when it next asks for tokens, or at the end of its
 lease. Until then it uses its lease, in addition to the tokens of the reset
 bucket. SetLimits drops the leases of limits that have changed; time brings
-their tokens back. A bucket with a burst under 8 has no leases, and neither
-have buckets beyond the 65,536 that a machine remembers.
+their tokens back. A bucket with a burst under 8 gets no leases, and neither do
+buckets beyond the 65,536 that a machine remembers.
 
-Tokens on lease count as spent, except in decisions from the lease itself.
-Remaining and ResetAfter are as of its last trip, and leave out what
-others have spent since.
+Tokens on lease count as spent, except in decisions from the lease itself. Their
+Remaining and ResetAfter are as of the last trip of the lease, without what others
+have spent since.
 
 # Errors
 
-An error never admits, unless Options.FailOpen says so for Allow. After ErrAway
-nothing was spent, or it is returned in the background. After ErrNoAnswer the
-tokens may be spent, because the request was sent and no answer says that it was
-carried out; it is not sent again. If a key of the server is not
-a bucket, the error names it. A refusal by the server is an error too.
+An error never admits a request, except that Allow follows Options.FailOpen. After
+ErrAway nothing was spent, or what was spent is returned in the background. ErrBusy means that
+the calls before this one took too long, and that nothing was spent. After
+ErrNoAnswer the tokens may be spent: the request was sent, no answer came, and it
+is not sent again. If a key of the server is not a bucket, the error names it. A
+refusal by the server is an error too.
 
 # Keys
 
 The key of a bucket is PREFIX:{ID}:NAME, such as stint:{alice}:6. Braces choose
 the slot in a cluster, so all limits on one id are decided together there. With
-Options.Tag, a part of the id chooses it. Options.Plain shares buckets with a
-Boulder that runs on the same server; such buckets have no holds, and keep their
-time when limits change.
+Options.Tag, a part of the id chooses it. With Options.PlainKeys, a Boulder on the same
+server shares the buckets; such buckets have no holds, and keep their time when
+limits change.
 */
 package redislimit

@@ -25,7 +25,7 @@ func ExampleOpen_away() {
 		d, err := limiter.Spend(perAccount.Key("alice"), 1)
 		fmt.Println(d.Allowed, d.Remaining, "of", d.Limit.Burst, err)
 	}
-	fmt.Println(limiter.Health() != nil, limiter.Stats().Aways)
+	fmt.Println(limiter.Health() != nil, limiter.Stats().Outages)
 	// Output:
 	// true 2 of 3 <nil>
 	// true 1 of 3 <nil>

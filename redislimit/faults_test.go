@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // If a reply is lost after the script ran, the error is ErrNoAnswer, and the
@@ -39,12 +40,12 @@ func TestLostReplies(t *testing.T) {
 		require.ErrorIs(t, err, ErrNoAnswer)
 		require.NotErrorIs(t, err, ErrAway)
 		require.False(t, p.cut.Load(), "the proxy saw the reply, so the script ran")
-		require.Eventually(t, func() bool { return !l.away.Load() }, 20*time.Second, 100*time.Microsecond)
+		require.Eventually(t, func() bool { return !l.isAway() }, 20*time.Second, 100*time.Microsecond)
 	}
 	b, err := l.Bucket(perID.Key("a"))
 	require.NoError(t, err)
 	require.Zero(t, b.Remaining)
-	require.Equal(t, n+2, s.scripts(), "with the Check, whose script the server did not know, and the Bucket")
+	require.Equal(t, n+3, s.scripts(), "with that of Open, the Check and the Bucket")
 }
 
 // If the slot of one bucket denies or fails, the tokens spent in other slots are
@@ -53,7 +54,7 @@ func TestUndo(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
 	l := newLimiter(t, stint.PerHour(4), func(o *Options) { o.Now = clock.now })
-	l.cluster.Store(true) // one server takes keys of any slots
+	l.server.SetCluster(true) // one server takes keys of any slots
 	a, b, c := perID.Key("a"), perID.Key("b"), perID.Key("c")
 	left := func(key stint.Key) int64 {
 		bucket, err := l.Bucket(key)
@@ -94,10 +95,11 @@ func TestLateUndo(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
 	l := newLimiter(t, stint.PerHour(4), func(o *Options) { o.Now = clock.now })
-	r, err := l.request(l.Load(), &stint.Request{Key: perID.Key("a"), Cost: 4}, opSpend)
+	r, err := l.request(l.Load(), &stint.Request{Key: perID.Key("a"), Cost: 4}, script.Spend)
 	require.NoError(t, err)
-	trips, err := l.ask(l.Load(), opSpend, []request{r})
-	require.NoError(t, err)
+	trips := l.trips(l.Load(), script.Spend, []*request{&r}, time.Now())
+	l.carryOutAll(trips)
+	require.NoError(t, trips[0].Err)
 	for _, step := range []struct {
 		pass time.Duration
 		left int64
@@ -227,7 +229,7 @@ func TestProcesses(t *testing.T) {
 func processOf(t *testing.T, url string, limit stint.Limit) {
 	run, err := time.ParseDuration(os.Getenv("REDISLIMIT_TEST_RUN"))
 	require.NoError(t, err)
-	l, err := Open(url, testLimits(t, limit), &Options{Timeout: 20 * time.Second, Fresh: -1})
+	l, err := Open(url, testLimits(t, limit), &Options{Timeout: 20 * time.Second, RepeatDenials: -1})
 	require.NoError(t, err)
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), run)

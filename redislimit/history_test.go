@@ -65,6 +65,8 @@ type decider interface {
 	stint.Decider
 	Refund(key stint.Key, cost int64) (stint.Decision, error)
 	Reset(keys ...stint.Key) error
+	SpendUpToRequest(req stint.Request) (taken int64, d stint.Decision, err error)
+	ExtendHold(key stint.Key, until time.Time) (time.Time, error)
 }
 
 // operation is a call that a history makes on a Limiter.
@@ -77,13 +79,16 @@ type outcome struct {
 	d   stint.Decision
 	ds  []stint.Decision
 	err error
+
+	taken int64
+	end   int64
 }
 
 // draw returns a random operation.
 func (b *both) draw(given bool) operation {
 	r := b.request(given)
 	o := operation{reqs: []stint.Request{r}}
-	switch n := b.rnd.IntN(22); {
+	switch n := b.rnd.IntN(25); {
 	case n < 6:
 		o.run = func(lim decider, o *outcome) { o.d, o.err = lim.Spend(r.Key, r.Cost) }
 	case n < 8:
@@ -101,6 +106,12 @@ func (b *both) draw(given bool) operation {
 	case n < 18:
 		o.reqs = append(o.reqs, b.request(given))
 		o.run = func(lim decider, out *outcome) { out.d, out.err = lim.RefundAll(o.reqs...) }
+	case n == 22:
+		o.reqs[0].Spent = b.clock.now().Add(-time.Duration(b.rnd.Int64N(int64(time.Minute))))
+		o.run = func(lim decider, out *outcome) { out.d, out.err = lim.RefundAll(o.reqs...) }
+	case n == 23:
+		r.Cost *= 1 + b.rnd.Int64N(2)
+		o.run = func(lim decider, out *outcome) { out.taken, out.d, out.err = lim.SpendUpToRequest(r) }
 	case n == 18 && b.rnd.IntN(2) == 0:
 		o.run = func(lim decider, o *outcome) { o.err = lim.Reset(r.Key) }
 	case n == 19 && b.rnd.IntN(4) == 0:
@@ -109,6 +120,12 @@ func (b *both) draw(given bool) operation {
 		}
 		until := b.clock.now().Add(time.Duration(b.rnd.Int64N(int64(time.Minute))) - 10*time.Second)
 		o.run = func(lim decider, o *outcome) { o.err = lim.Hold(r.Key, until) }
+		if b.rnd.IntN(2) == 0 {
+			o.run = func(lim decider, o *outcome) {
+				end, err := lim.ExtendHold(r.Key, until)
+				o.end, o.err = end.UnixNano(), err
+			}
+		}
 	default:
 		return b.draw(given)
 	}
@@ -201,7 +218,7 @@ func TestHistory(t *testing.T) {
 		})
 		t.Run(name+", batches", func(t *testing.T) {
 			t.Parallel()
-			b := newBoth(t, 8, func(o *Options) { o.Fresh = -1 })
+			b := newBoth(t, 8, func(o *Options) { o.RepeatDenials = -1 })
 			for range batches {
 				b.step(given, 2+b.rnd.IntN(10))
 			}

@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/away"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // While the server is away, a node decides as a stint.Limiter with a share of the
@@ -71,7 +73,7 @@ func TestBackUnderLoad(t *testing.T) {
 	const ids, burst = 4, 10_000_000
 	clock := newTestClock()
 	l, c := newAway(t, stint.PerHour(burst), Options{Nodes: 1, Now: clock.now,
-		LocalOptions: &stint.Options{FlushInterval: time.Millisecond}})
+		LocalOptions: stint.Options{FlushInterval: time.Millisecond}})
 	done := make(chan struct{})
 	var admitted [ids]atomic.Int64
 	var callers sync.WaitGroup
@@ -113,7 +115,7 @@ func TestBackUnderLoad(t *testing.T) {
 	for range rounds {
 		more()
 		c.fail(errCut)
-		require.Eventually(t, l.away.Load, time.Minute, 50*time.Microsecond)
+		require.Eventually(t, l.isAway, time.Minute, 50*time.Microsecond)
 		more()
 		c.mend()
 		l.comesBack(t)
@@ -125,7 +127,7 @@ func TestBackUnderLoad(t *testing.T) {
 		require.LessOrEqual(t, n, int64(burst))
 		require.Equal(t, burst-n, l.left(t, perID.Key(strconv.Itoa(i))))
 	}
-	t.Logf("%d admitted, %d of the calls here, %d buckets charged", all(), l.Stats().Share, l.Stats().Charged)
+	t.Logf("%d admitted, %d of the calls here, %d buckets charged", all(), l.Stats().AwayShare, l.Stats().Charged)
 }
 
 // TestCharge compares charges of the script with arithmetic on whole numbers of
@@ -136,18 +138,18 @@ func TestCharge(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	const together = 64
 	for call := range 50 {
-		now := []int64{0, 1_000_000_000, endOfTime, rnd.Int64N(endOfTime), 1_700_000_000_000_000_000}[rnd.IntN(5)]
+		now := []int64{0, 1_000_000_000, script.EndOfTime, rnd.Int64N(script.EndOfTime), 1_700_000_000_000_000_000}[rnd.IntN(5)]
 		keys, set := make([]string, together), []string{"MSET"}
 		args := []string{strconv.FormatInt(now, 10), "0"}
 		var want []string
 		for i := range keys {
-			tau := 1 + rnd.Int64N([]int64{10, 1e9, maxTolerance}[rnd.IntN(3)])
+			tau := 1 + rnd.Int64N([]int64{10, 1e9, script.MaxTolerance}[rnd.IntN(3)])
 			need := 1 + rnd.Int64N(2*tau)
 			tat := max(0, []int64{0, now, now + 1, now + tau, now + tau + 1, now + rnd.Int64N(tau)}[rnd.IntN(6)])
 			keys[i] = fmt.Sprintf("charge:%d:%d", call, i)
 			set = append(set, keys[i], fmt.Sprintf("%d 0", tat))
-			r := request{need: need, tolerance: tau}
-			args = append(args, string(r.appendRecord(nil, opCharge, i < together-1)))
+			r := script.Request{Need: need, Tolerance: tau}
+			args = append(args, string(r.AppendRecord(nil, script.Charge, i < together-1)))
 			next := new(big.Int).Add(big.NewInt(max(now, tat)), big.NewInt(need))
 			if full := new(big.Int).Add(big.NewInt(now), big.NewInt(tau)); next.Cmp(full) > 0 {
 				next = full
@@ -159,7 +161,7 @@ func TestCharge(t *testing.T) {
 		}
 		answers, stored := l.decided(t, set, keys, args)
 		for i := range keys {
-			require.Equal(t, want[i], strconv.FormatInt(answers[i].tat, 10))
+			require.Equal(t, want[i], strconv.FormatInt(answers[i].TAT, 10))
 			value, _ := stored[i].(string)
 			tat, _, _ := strings.Cut(value, " ")
 			require.Equal(t, want[i], tat)
@@ -195,14 +197,14 @@ func TestDebtFlushed(t *testing.T) {
 	for _, local := range []string{"", filepath.Join(t.TempDir(), "local.db")} {
 		clock := newTestClock()
 		l, c := newAway(t, stint.PerHour(100), Options{Nodes: 1, Now: clock.now, Local: local,
-			LocalOptions: &stint.Options{MaxResident: most, CommitTimeout: time.Minute}})
+			LocalOptions: stint.Options{MaxResident: most, CommitTimeout: time.Minute}})
 		c.fail(errCut)
 		for i := range ids {
 			d, err := l.Spend(perID.Key(strconv.Itoa(i)), 30)
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
 			if i == 0 {
-				require.NoError(t, l.home.l.Flush())
+				require.NoError(t, l.node.Local.Flush())
 			}
 		}
 		for i := range 2 * most { // other buckets take the memory
@@ -217,34 +219,6 @@ func TestDebtFlushed(t *testing.T) {
 	}
 }
 
-// A home without a file stores a bounded number of debts, and no seen buckets.
-func TestDebtStore(t *testing.T) {
-	t.Parallel()
-	s := newDebtStore(2)
-	all := func() (n int) {
-		for c, err := range s.All(perID | ownBit) {
-			require.NoError(t, err)
-			tat, err := s.Load(c.Key)
-			require.NoError(t, err)
-			require.Equal(t, c.TAT, tat)
-			n++
-		}
-		return n
-	}
-	a, b, c := ownKey(perID.Key("a")), ownKey(perID.Key("b")), ownKey(perID.Key("c"))
-	require.NoError(t, s.Save([]stint.Change{{Key: a, TAT: 1}, {Key: b, TAT: 2}, {Key: perID.Key("a"), TAT: 3}}))
-	require.Equal(t, 2, all())
-	tat, _ := s.Load(perID.Key("a"))
-	require.Zero(t, tat)
-	require.NoError(t, s.Save([]stint.Change{{Key: b, TAT: 4}, {Key: c, TAT: 5}}))
-	require.Equal(t, 2, all())
-	tat, _ = s.Load(c)
-	require.EqualValues(t, 5, tat, "the newest stays")
-	require.NoError(t, s.Save([]stint.Change{{Key: c}}))
-	require.Equal(t, 1, all())
-	require.Len(t, s.keys, 1)
-}
-
 // A node keeps a bounded number of buckets in memory. With a file it forgets
 // none.
 func TestHomeIsBounded(t *testing.T) {
@@ -253,7 +227,7 @@ func TestHomeIsBounded(t *testing.T) {
 	for _, local := range []string{"", filepath.Join(t.TempDir(), "local.db")} {
 		clock := newTestClock()
 		l, c := newAway(t, stint.PerHour(4), Options{Nodes: 2, Now: clock.now, Local: local,
-			LocalOptions: &stint.Options{MaxResident: most, CommitTimeout: time.Minute}})
+			LocalOptions: stint.Options{MaxResident: most, CommitTimeout: time.Minute}})
 		for i := range ids {
 			_, err := l.Spend(perID.Key(strconv.Itoa(i)), 4)
 			require.NoError(t, err)
@@ -284,18 +258,18 @@ func (failing) Save([]stint.Change) error { return io.ErrShortWrite }
 // which would say that nothing was spent.
 func TestLocalNotDurable(t *testing.T) {
 	t.Parallel()
-	opts := Options{Nodes: 2, Local: filepath.Join(t.TempDir(), "local.db"), Fresh: -1}
+	opts := Options{Nodes: 2, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
 	_, opts.Prefix = commonServer(t)
 	limit := stint.PerHour(8)
 	limit.Durability = stint.Leased
 	c := newLine()
 	l := c.node(t, testLimits(t, limit), opts)
-	file := l.home.l
+	file := l.node.Local
 	local, err := stint.New(failing{stint.NewMemStore()}, file.Limits(), nil)
 	require.NoError(t, err)
-	l.home.l = local
+	l.node.Local = local
 	defer func() {
-		l.home.l = file
+		l.node.Local = file
 		require.ErrorIs(t, local.Close(), io.ErrShortWrite)
 	}()
 	c.fail(errCut)
@@ -309,7 +283,7 @@ func TestLocalNotDurable(t *testing.T) {
 func TestHoldWhileAway(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
-	opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), Fresh: -1}
+	opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
 	_, opts.Prefix = commonServer(t)
 	c, limits, key := newLine(), testLimits(t, stint.PerHour(8)), perID.Key("a")
 	l := c.node(t, limits, opts)
@@ -319,7 +293,7 @@ func TestHoldWhileAway(t *testing.T) {
 	heldHere := func(want bool) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			b, err := l.home.l.Bucket(ownKey(key))
+			b, err := l.node.Local.Bucket(away.OwnKey(key))
 			return err == nil && b.HeldUntil.IsZero() != want
 		}, time.Minute, time.Millisecond)
 	}
@@ -365,7 +339,7 @@ func TestDebtsOfAnEarlierProcess(t *testing.T) {
 	require.NoError(t, l.Close())
 	c.mend()
 	l = c.node(t, limits, opts)
-	require.False(t, l.away.Load())
+	require.False(t, l.isAway())
 	require.Equal(t, int64(5), l.left(t, perID.Key("a")))
 	require.NoError(t, l.Close())
 	l = c.node(t, limits, opts)
@@ -408,7 +382,7 @@ func TestCharges(t *testing.T) {
 			d, err := l.Check(perID.Key("a"), 8)
 			require.NoError(t, err)
 			require.LessOrEqual(t, d.RetryAfter, time.Hour, "not below empty")
-			tat, err := l.home.tat(ownKey(perID.Key("a")), maxTolerance)
+			tat, err := l.node.TAT(away.OwnKey(perID.Key("a")))
 			require.NoError(t, err)
 			require.LessOrEqual(t, tat, clock.ns.Load(), "nothing is owed")
 		})

@@ -21,33 +21,11 @@ func leasedLimit(l stint.Limit) stint.Limit {
 // settled waits until no lease of the Limiter has a question under way.
 func (l *Limiter) settled(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool {
-		for i := range l.leases.shards {
-			s := &l.leases.shards[i]
-			s.mu.Lock()
-			busy := false
-			for _, b := range s.buckets {
-				busy = busy || b.busy
-			}
-			s.mu.Unlock()
-			if busy {
-				return false
-			}
-		}
-		return true
-	}, 20*time.Second, 100*time.Microsecond)
+	require.Eventually(t, func() bool { return !l.leases.Busy() }, 20*time.Second, 100*time.Microsecond)
 }
 
 // inHand returns the tokens of a bucket that the node may use without a trip.
-func (l *Limiter) inHand(key stint.Key) int64 {
-	s := &l.leases.shards[l.leases.shardOf(key)]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b := s.buckets[key]; b != nil {
-		return b.left(l.elapsed())
-	}
-	return 0
-}
+func (l *Limiter) inHand(key stint.Key) int64 { return l.leases.Left(key) }
 
 func (l *Limiter) remaining(t *testing.T, key stint.Key) int64 {
 	t.Helper()
@@ -164,18 +142,18 @@ func TestLeaseEnds(t *testing.T) {
 	used := l.fill(t, key, 200)
 	hand := l.inHand(key)
 	require.Equal(t, 3600-used-hand, l.remaining(t, key))
-	l.giveBack(l.leases.ended(l, false))
+	l.leases.GiveBackEnded()
 	require.Equal(t, hand, l.inHand(key), "it has not ended")
 	clock.pass(5*time.Second - 1)
 	require.Equal(t, hand, l.inHand(key))
 	clock.pass(1)
 	require.Zero(t, l.inHand(key))
 	require.Equal(t, 3600-used-hand+5, l.remaining(t, key), "five are back by time")
-	l.giveBack(l.leases.ended(l, false))
+	l.leases.GiveBackEnded()
 	left := l.remaining(t, key)
 	require.LessOrEqual(t, left, 3600-used+5)
 	require.GreaterOrEqual(t, left, 3600-used)
-	l.giveBack(l.leases.ended(l, true))
+	l.leases.GiveBack()
 	require.Equal(t, left, l.remaining(t, key), "nothing goes back twice")
 }
 
@@ -257,7 +235,7 @@ func TestLeasedOthers(t *testing.T) {
 	d, err = l.Spend(key, 1)
 	require.NoError(t, err)
 	require.Equal(t, []any{false, time.Minute}, []any{d.Allowed, d.RetryAfter})
-	require.GreaterOrEqual(t, l.remaining(t, key), 1000-used+5, "the lease went back")
+	eventually(t, "the lease goes back", func() bool { return l.remaining(t, key) >= 1000-used+5 })
 	require.NoError(t, l.Reset(key))
 	require.Equal(t, int64(1000), l.remaining(t, key))
 
@@ -279,7 +257,7 @@ func TestLeasedOthers(t *testing.T) {
 	l.fill(t, key, 50)
 	require.NoError(t, l.Reset(key))
 	require.Zero(t, l.inHand(key))
-	l.giveBack(l.leases.ended(l, true))
+	l.leases.GiveBack()
 	require.Equal(t, int64(1000), l.remaining(t, key))
 }
 
@@ -346,28 +324,6 @@ func TestLeasedCallersShare(t *testing.T) {
 	require.Less(t, trips, int64(320))
 }
 
-// The number of buckets with leases is bounded. The others are decided without
-// leases.
-func TestLeasesBounded(t *testing.T) {
-	t.Parallel()
-	l := newLimiter(t, leasedLimit(stint.PerHour(1000)), nil)
-	s := &l.leases.shards[0]
-	for i := range 2 * maxLeases {
-		r, err := l.request(l.Load(), &stint.Request{Key: perID.Key(fmt.Sprint(i)), Cost: 1}, opSpend)
-		require.NoError(t, err)
-		b := s.of(l, &r, l.elapsed())
-		require.NotNil(t, b, "a bucket without tokens makes space")
-		require.LessOrEqual(t, len(s.buckets), maxLeases)
-	}
-	for _, b := range s.buckets {
-		b.busy = true
-	}
-	r, err := l.request(l.Load(), &stint.Request{Key: perID.Key("x"), Cost: 1}, opSpend)
-	require.NoError(t, err)
-	require.Nil(t, s.of(l, &r, l.elapsed()))
-	clear(s.buckets)
-}
-
 // Close gives back the leases of many buckets, of any slots of a cluster.
 func TestLeasesGoBack(t *testing.T) {
 	t.Parallel()
@@ -375,7 +331,7 @@ func TestLeasesGoBack(t *testing.T) {
 		clock := newTestClock()
 		_, prefix := commonServer(t)
 		l, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
-		l.cluster.Store(cluster) // one server takes keys of any slots
+		l.server.SetCluster(cluster) // one server takes keys of any slots
 		used := make(map[stint.Key]int64)
 		for i := range 150 {
 			key := perID.Key(fmt.Sprint(i))

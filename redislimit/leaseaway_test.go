@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/lease"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // cutClient is a Client whose server is away while cut is set.
@@ -65,13 +67,13 @@ func TestLeasedAway(t *testing.T) {
 	_, err = l.Spend(key, 1)
 	require.ErrorIs(t, err, ErrAway)
 	c.cut.Store(false)
-	require.Eventually(t, func() bool { return !l.away.Load() }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !l.isAway() }, 20*time.Second, time.Millisecond)
 	used += hand + l.fill(t, key, 20)
 	c.lose.Store(true)
 	_, err = l.Spend(key, 300)
 	require.ErrorIs(t, err, ErrNoAnswer)
 	c.lose.Store(false)
-	require.Eventually(t, func() bool { return !l.away.Load() }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !l.isAway() }, 20*time.Second, time.Millisecond)
 	require.Zero(t, l.inHand(key))
 	require.Equal(t, 1000-used-300, l.remaining(t, key))
 }
@@ -132,7 +134,7 @@ func TestLeasedRefused(t *testing.T) {
 		o.Now, o.MaxLease = newTestClock().now, time.Hour
 	})
 	a := perID.Key("a")
-	for range 2 {
+	for range 6 {
 		_, err := l.Spend(a, 1)
 		require.NoError(t, err)
 	}
@@ -141,23 +143,24 @@ func TestLeasedRefused(t *testing.T) {
 	require.Positive(t, hand)
 	s.cli("ACL", "SETUSER", "default", "-get")
 	_, err := l.Spend(a, hand+1)
-	require.ErrorIs(t, err, errNothingRan)
+	require.ErrorIs(t, err, script.ErrNothingRan)
 	require.Equal(t, hand, l.inHand(a))
 	s.cli("ACL", "SETUSER", "default", "+get")
 	require.Equal(t, there, l.remaining(t, a))
 
 	s.cli("ACL", "SETUSER", "default", "-del")
 	const interval = int64(time.Hour / 1000)
-	part := func(id string, q question) leasePart {
-		return leasePart{perID.Key(id), l.opts.keyOf(perID.Key(id)), interval, 1000 * interval, 0, q}
+	part := func(id string, args [12]int64) lease.Part {
+		return lease.Part{Bucket: lease.Bucket{Key: perID.Key(id), Interval: interval, Tolerance: 1000 * interval,
+			Since: &l.Load().since}, Args: args}
 	}
-	now := instant(l.opts.Now())
+	now := script.Instant(l.opts.Now())
 	s.cli("SET", l.opts.keyOf(perID.Key("full")), fmt.Sprint(now+interval, 0))
-	_, err = l.callLease(l.Load(), []leasePart{
-		part("b", question{first: 1, need: 1, want: 1}),
-		part("full", question{back: [2]grant{{left: 1, all: 1, at: now}}}), // its key is deleted
+	err = leaseServer{l}.Lease([]lease.Part{
+		part("b", [12]int64{interval, 1000 * interval, 0, interval, interval, interval}),
+		part("full", [12]int64{6: interval, interval, now}), // its key is deleted
 	})
 	require.ErrorIs(t, err, ErrNoAnswer)
-	require.NotErrorIs(t, err, errNothingRan)
+	require.NotErrorIs(t, err, script.ErrNothingRan)
 	require.Equal(t, int64(999), l.remaining(t, perID.Key("b")))
 }

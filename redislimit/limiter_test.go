@@ -16,6 +16,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // counter is a Client that counts script calls.
@@ -24,11 +25,11 @@ type counter struct {
 	calls atomic.Int64
 }
 
-func (c *counter) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
-	if script != probeScript {
+func (c *counter) Eval(ctx context.Context, command, text string, keys, args []string) (any, error) {
+	if text != script.ProbeText {
 		c.calls.Add(1)
 	}
-	return c.rueidisClient.Eval(ctx, command, script, keys, args)
+	return c.rueidisClient.Eval(ctx, command, text, keys, args)
 }
 
 func newCounted(t *testing.T, l stint.Limit, change func(*Options)) (*Limiter, *counter) {
@@ -155,7 +156,7 @@ func TestOneTrip(t *testing.T) {
 	rules := []httplimit.Rule{
 		{Key: httplimit.ByIP(perID)}, {Key: httplimit.ByIP(other)}, {Key: httplimit.Shared(everyone)},
 	}
-	h := httplimit.New(l, nil, rules...)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {}))
+	h := httplimit.Middleware(l, nil, rules...)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {}))
 	for i, want := range []int{200, 200, 429} {
 		before := p.scripts.Load()
 		w := httptest.NewRecorder()
@@ -181,7 +182,7 @@ func TestScriptFlush(t *testing.T) {
 	}
 }
 
-// An exhausted id costs one trip per Options.Fresh.
+// An exhausted id costs one trip per Options.RepeatDenials.
 func TestFresh(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
@@ -233,7 +234,7 @@ func TestRollOut(t *testing.T) {
 	start := func(l stint.Limit) {
 		clock.pass(time.Microsecond)
 		nodes = append(nodes, s.limiter(t, testLimits(t, l), func(o *Options) {
-			o.Prefix, o.Now, o.Fresh = prefix, clock.now, -1
+			o.Prefix, o.Now, o.RepeatDenials = prefix, clock.now, -1
 		}))
 		starts++
 	}
@@ -335,7 +336,7 @@ func TestRefusals(t *testing.T) {
 		}, nil, nil)
 		require.NoError(t, err)
 		_, err = Open("redis://127.0.0.1:1", shares, nil)
-		require.ErrorContains(t, err, "limit share: shares of a total")
+		require.ErrorContains(t, err, "shares of a total")
 	})
 	t.Run("nobody there", func(t *testing.T) {
 		t.Parallel()

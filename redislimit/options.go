@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // Options are the settings of a Limiter. The zero value has the defaults.
@@ -16,15 +18,19 @@ type Options struct {
 	// Durability applies to limits that name none. The default is Flushed.
 	Durability stint.Durability
 
-	Prefix   string           // of every key; default "stint"
-	Plain    bool             // keys and values as Boulder has them: "6:12345678"
-	Timeout  time.Duration    // of each round trip; default 100 ms
-	Fresh    time.Duration    // a denial may be repeated without a trip; default 1 s, negative: never
-	MaxLease time.Duration    // longest life of a lease; default 1 min
-	Replicas int              // that must have a decision of Synced; default 1
-	Atomic   bool             // requests in several slots are ErrCrossSlot
-	FailOpen bool             // answer of Allow if Spend returns an error
-	Now      func() time.Time // for tests: the time of decisions, in place of the server's
+	Prefix    string           // of every key; default "stint"
+	PlainKeys bool             // keys and values as Boulder has them: "6:12345678"
+	Timeout   time.Duration    // of each round trip; default 100 ms
+	MaxLease  time.Duration    // longest life of a lease; default 1 min
+	Replicas  int              // that must have a decision of Synced; default 1
+	Atomic    bool             // requests in several slots are ErrCrossSlot
+	FailOpen  bool             // answer of Allow if Spend returns an error
+	TLS       *tls.Config      // of Open with rediss://; nil: the certificates of the system
+	Now       func() time.Time // for tests: the time of decisions, in place of the server's
+
+	// RepeatDenials is how long a denial may be repeated without a trip. The
+	// default is a second, and a negative time means never.
+	RepeatDenials time.Duration
 
 	// Nodes is the number of machines that use the server. While the server is
 	// away, each may use 1/Nodes of a limit by itself.
@@ -44,7 +50,7 @@ type Options struct {
 	// with AwayShare. Their Durability and Now are ignored, and their CommitTimeout
 	// is Timeout by default.
 	Local        string
-	LocalOptions *stint.Options
+	LocalOptions stint.Options
 
 	// OnEvent is called with one event at a time. It must not call Close.
 	OnEvent func(Event)
@@ -69,7 +75,7 @@ const (
 	// AwayClosed makes each decision that needs the server ErrAway.
 	AwayClosed
 
-	// AwayOpen admits, as if there were no limit. Stats.Open counts these spends.
+	// AwayOpen admits, as if there were no limit. Stats.AwayOpen counts these spends.
 	// Limits of stint.Blocked still deny.
 	AwayOpen
 )
@@ -80,19 +86,28 @@ var (
 	// ErrAway means that the server cannot decide now: it cannot be reached, or
 	// is loading, or is a replica. Nothing was spent. If other trips of a SpendAll
 	// have spent, that is returned in the background.
-	ErrAway = errors.New("redislimit: server is away, nothing was spent")
+	ErrAway = script.ErrAway
+
+	// ErrBusy means that the calls before this one took so long that half of its
+	// Timeout was over before it could be sent. Nothing was spent.
+	ErrBusy = script.ErrBusy
 
 	// ErrNoAnswer means that a request was sent, and no answer says that it was
 	// carried out. The tokens may be spent. The request is not sent again.
-	ErrNoAnswer = errors.New("redislimit: no answer, it may have been spent")
+	ErrNoAnswer = script.ErrNoAnswer
 
 	// ErrCrossSlot means that Options.Atomic is set, and the buckets of a call are
 	// in several slots of the cluster, or more than 64. Nothing was spent.
-	ErrCrossSlot = errors.New("redislimit: buckets take more than one call of the script")
+	ErrCrossSlot = script.ErrCrossSlot
 
 	// ErrEvicts is an error of Health: the server deletes buckets when it has
 	// too little memory, and a bucket that is deleted is full.
 	ErrEvicts = errors.New("redislimit: server evicts buckets")
+
+	// ErrClock is an error of Health: the server's clock and that of this machine
+	// differ by more than 10 seconds. If the server's clock was set back, buckets
+	// that were used before wait for that much longer.
+	ErrClock = errors.New("redislimit: clocks differ")
 )
 
 // withDefaults returns the options with zero values replaced by defaults. The
@@ -107,16 +122,16 @@ func (o *Options) withDefaults() (Options, error) {
 		return c, fmt.Errorf("redislimit: Options.Durability is %v, want memory, flushed, leased or synced", c.Durability)
 	case strings.ContainsAny(c.Prefix, "{}"):
 		return c, fmt.Errorf("redislimit: Options.Prefix is %q, want no braces: they choose the slot", c.Prefix)
-	case c.Timeout < 0:
-		return c, fmt.Errorf("redislimit: Options.Timeout is %v, want more than 0", c.Timeout)
+	case c.Timeout < 0 || c.Timeout > 0 && c.Timeout < time.Millisecond:
+		return c, fmt.Errorf("redislimit: Options.Timeout is %v, want at least 1ms", c.Timeout)
 	case c.MaxLease < 0:
 		return c, fmt.Errorf("redislimit: Options.MaxLease is %v, want more than 0", c.MaxLease)
 	case c.Replicas < 0:
 		return c, fmt.Errorf("redislimit: Options.Replicas is %d, want at least 1", c.Replicas)
 	case c.Nodes < 0:
 		return c, fmt.Errorf("redislimit: Options.Nodes is %d, want at least 1", c.Nodes)
-	case c.Plain && (c.Prefix != "" || c.Tag != nil):
-		return c, errors.New("redislimit: Options.Plain allows no Prefix and no Tag")
+	case c.PlainKeys && (c.Prefix != "" || c.Tag != nil):
+		return c, errors.New("redislimit: Options.PlainKeys allows no Prefix and no Tag")
 	}
 	if c.Durability == 0 {
 		c.Durability = stint.Flushed
@@ -127,8 +142,8 @@ func (o *Options) withDefaults() (Options, error) {
 	if c.Timeout == 0 {
 		c.Timeout = 100 * time.Millisecond
 	}
-	if c.Fresh == 0 {
-		c.Fresh = time.Second
+	if c.RepeatDenials == 0 {
+		c.RepeatDenials = time.Second
 	}
 	if c.MaxLease == 0 {
 		c.MaxLease = time.Minute

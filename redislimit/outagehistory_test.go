@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/away"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // A single node decides over many outages as a Limiter in memory that has none.
@@ -28,8 +30,8 @@ func TestOutageHistory(t *testing.T) {
 			b := &both{T: t, clock: newTestClock(), rnd: rand.New(rand.NewPCG(9, 20))}
 			limit := stint.PerMinute(5)
 			var cut line
-			b.remote, cut = newAway(t, limit, Options{Nodes: 1, Now: b.clock.now, Fresh: -1, Local: local,
-				LocalOptions: &stint.Options{MaxResident: 256, CommitTimeout: time.Minute}})
+			b.remote, cut = newAway(t, limit, Options{Nodes: 1, Now: b.clock.now, RepeatDenials: -1, Local: local,
+				LocalOptions: stint.Options{MaxResident: 256, CommitTimeout: time.Minute}})
 			var err error
 			b.local, err = stint.New(stint.NewMemStore(), testLimits(t, limit), &stint.Options{Now: b.clock.now})
 			require.NoError(t, err)
@@ -47,7 +49,7 @@ func TestOutageHistory(t *testing.T) {
 					b.decide(mayTake)
 					switch b.rnd.IntN(20) {
 					case 0:
-						require.NoError(t, b.remote.home.l.Flush())
+						require.NoError(t, b.remote.node.Local.Flush())
 					case 1:
 						if local != "" { // without a file seen buckets are forgotten
 							b.crowd()
@@ -61,7 +63,7 @@ func TestOutageHistory(t *testing.T) {
 				}
 			}
 			st := b.remote.Stats()
-			t.Logf("%d decisions here, %d buckets charged, %d evicted", st.Share, st.Charged, st.Local.Evictions)
+			t.Logf("%d decisions here, %d buckets charged, %d evicted", st.AwayShare, st.Charged, st.Local.Evictions)
 			require.Positive(t, st.Charged)
 			require.Equal(t, local != "", st.Local.Evictions > 0)
 		})
@@ -112,9 +114,10 @@ func (b *both) decide(may int) {
 // crowd makes buckets leave the memory of the home, into its file.
 func (b *both) crowd() {
 	b.Helper()
-	h := b.remote.home
 	for i := range 600 {
-		_, err := h.l.Raise(h.wide(perID.Key("crowd"+strconv.Itoa(i)), maxTolerance), b.clock.now().Add(time.Minute))
+		_, err := b.remote.node.Local.Raise(stint.Request{Key: perID.Key("crowd" + strconv.Itoa(i)),
+			Limit: stint.Limit{Burst: 1, Count: 1, Period: script.MaxTolerance, Durability: stint.Flushed}},
+			b.clock.now().Add(time.Minute))
 		require.NoError(b, err)
 	}
 }
@@ -122,7 +125,7 @@ func (b *both) crowd() {
 // A refund that the server carried out stays in force over the next outage.
 func TestRefundAfterOutage(t *testing.T) {
 	t.Parallel()
-	l, c := newAway(t, stint.PerHour(10), Options{Nodes: 1, Now: newTestClock().now, Fresh: -1})
+	l, c := newAway(t, stint.PerHour(10), Options{Nodes: 1, Now: newTestClock().now, RepeatDenials: -1})
 	key := perID.Key("a")
 	_, err := l.Spend(key, 5)
 	require.NoError(t, err)
@@ -145,7 +148,7 @@ func TestRefundAfterOutage(t *testing.T) {
 func TestRefundLeavesHold(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
-	l, c := newAway(t, stint.PerHour(10), Options{Nodes: 1, Now: clock.now, Fresh: -1})
+	l, c := newAway(t, stint.PerHour(10), Options{Nodes: 1, Now: clock.now, RepeatDenials: -1})
 	key := perID.Key("a")
 	_, err := l.Spend(key, 5)
 	require.NoError(t, err)
@@ -156,7 +159,7 @@ func TestRefundLeavesHold(t *testing.T) {
 	l.comesBack(t)
 	require.NoError(t, l.Hold(key, clock.now().Add(time.Hour)))
 	require.Eventually(t, func() bool {
-		b, err := l.home.l.Bucket(ownKey(key))
+		b, err := l.node.Local.Bucket(away.OwnKey(key))
 		return err == nil && !b.HeldUntil.IsZero()
 	}, time.Minute, time.Millisecond)
 	_, err = l.Refund(key, 3)
@@ -177,14 +180,14 @@ type interrupted struct {
 	deadline atomic.Pointer[time.Time] // of the last call
 }
 
-func (c *interrupted) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
+func (c *interrupted) Eval(ctx context.Context, command, text string, keys, args []string) (any, error) {
 	deadline, _ := ctx.Deadline()
 	c.deadline.Store(&deadline)
 	if outage := c.outage.Swap(nil); outage != nil {
 		(*outage)()
 		return nil, ServerError("TRYAGAIN the slot moves")
 	}
-	return c.line.Eval(ctx, command, script, keys, args)
+	return c.line.Eval(ctx, command, text, keys, args)
 }
 
 // If the server goes away and comes back during a call, and the call spent
@@ -192,14 +195,19 @@ func (c *interrupted) Eval(ctx context.Context, command, script string, keys, ar
 func TestOutageDuringCall(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{0, 2} {
-		l, c := newAway(t, stint.PerHour(10), Options{Nodes: nodes})
-		client := &interrupted{line: c}
-		client.rueidisClient = l.client.(line).rueidisClient
-		l.client = client
+		server, prefix := commonServer(t)
+		client := &interrupted{line: newLine()}
+		var err error
+		client.rueidisClient, err = newRueidisClient(server.url, 20*time.Second)
+		require.NoError(t, err)
+		l, err := New(client, testLimits(t, stint.PerHour(10)),
+			&Options{Timeout: 20 * time.Second, Prefix: prefix, Nodes: nodes})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, l.Close()) })
 		var first time.Time
 		during := func() {
 			first = *client.deadline.Load()
-			l.beginAway(&l.outage, errCut)
+			l.node.Whole().Begin(errCut)
 			l.comesBack(t)
 		}
 		client.outage.Store(&during)

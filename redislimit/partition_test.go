@@ -121,7 +121,7 @@ func (p *partition) cutAll(gap time.Duration, moves string) (unseen float64) {
 	var seen [3]int64
 	for i, l := range p.nodes {
 		var err error
-		seen[i], err = l.home.tat(perID.Key("a"), maxTolerance)
+		seen[i], err = l.node.TAT(perID.Key("a"))
 		require.NoError(p, err)
 		require.Positive(p, seen[i])
 	}
@@ -203,8 +203,8 @@ func TestPartitionRealTime(t *testing.T) {
 	require.NoError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
 	var seen []int64
 	for _, l := range nodes {
-		require.Eventually(t, l.away.Load, time.Minute, time.Millisecond)
-		tat, err := l.home.tat(key, maxTolerance)
+		require.Eventually(t, l.isAway, time.Minute, time.Millisecond)
+		tat, err := l.node.TAT(key)
 		require.NoError(t, err)
 		seen = append(seen, tat)
 	}
@@ -228,7 +228,7 @@ func TestPartitionRealTime(t *testing.T) {
 	most := float64(limit.Burst) + time.Since(begin).Seconds()*100
 	t.Logf("admitted %d: at most %.0f, %.2f unseen, and %.0f more in the %v in which only some were back",
 		admitted.Load(), most, unseen, more, between)
-	t.Logf("%d without an answer, away %d times, for %v", failed.Load(), nodes[0].Stats().Aways, nodes[0].Stats().Away)
+	t.Logf("%d without an answer, away %d times, for %v", failed.Load(), nodes[0].Stats().Outages, nodes[0].Stats().Away)
 	// The nodes know the server's time to a few milliseconds.
 	require.LessOrEqual(t, float64(admitted.Load())-more, most+unseen+3)
 	require.Positive(t, admitted.Load())

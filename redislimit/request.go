@@ -7,52 +7,39 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/away"
+	"github.com/stint-go/stint/redislimit/internal/lease"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
-
-const (
-	maxIDLen     = 512
-	maxTolerance = 36525 * 24 * 60 * 60 * 1e9
-	endOfTime    = math.MaxInt64 - int64(maxTolerance) // so that now + τ is an int64, as in package stint
-)
-
-// instant returns a time in Unix nanoseconds, within the range of the
-// arithmetic.
-func instant(t time.Time) int64 {
-	switch s := t.Unix(); {
-	case s < 0:
-		return 0
-	case s > endOfTime/1e9:
-		return endOfTime
-	}
-	return min(t.UnixNano(), endOfTime)
-}
 
 // request is one bucket's part in a call.
 type request struct {
-	key       stint.Key
-	name      string // key at the server
-	limit     stint.Limit
-	mode      stint.Mode
-	interval  int64 // T
-	tolerance int64 // τ
-	need      int64 // nanoseconds that the cost takes to come back
-	fourth    int64 // argument of the script
-	asks      bool  // the server decides
-	leased    bool  // a lease may decide
-	at        int   // index in the caller's requests
-	owed      debt  // of a charge
+	script.Request
+	key      stint.Key
+	limit    stint.Limit
+	cost     int64
+	interval int64 // T
+	asks     bool  // the server decides
+	leased   bool  // a lease may decide
+	at       int   // index in the caller's requests
 
-	tat, wait, hold int64 // the script's answer
+	spent time.Time // of a refund: the instant of the spend, if it is known
+	taken int64     // tokens of a Part
+
+	now  int64      // the server's time of the answer
+	here bool       // this machine decided
+	own  *away.Part // what it decided on; nil if it did not need a bucket
 }
 
 // limited reports whether the limit has a bucket to ask about.
 func (r *request) limited() bool { return r.limit != stint.Unlimited && r.limit != stint.Blocked }
 
 // request checks what it can without the server, and computes the arguments.
-func (l *Limiter) request(n *limitsInForce, req *stint.Request, op string) (request, error) {
-	r := request{key: req.Key, mode: req.Mode}
+func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (request, error) {
+	r := request{key: req.Key, cost: req.Cost}
+	r.Mode = uint8(req.Mode)
 	if req.Cost < 0 {
-		return r, fmt.Errorf("%w: %d for %v", stint.ErrNegativeCost, req.Cost, req.Key)
+		return r, fmt.Errorf("%w: %d for %s", stint.ErrNegativeCost, req.Cost, n.labeled(req.Key))
 	}
 	configured, err := n.limitOf(req.Key)
 	if err != nil {
@@ -68,74 +55,93 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op string) (requ
 		}
 	}
 	if r.asks = r.limited(); !r.asks {
-		if r.limit == stint.Unlimited && configured != stint.Unlimited && op != opRefund { // it may be held
-			r.asks, r.name, r.tolerance = true, l.opts.keyOf(req.Key), maxTolerance
+		if r.limit == stint.Unlimited && configured != stint.Unlimited && op != script.Refund { // it may be held
+			r.asks, r.Key, r.Tolerance = true, l.opts.keyOf(req.Key), script.MaxTolerance
 		}
 		return r, nil
 	}
 	if err := l.supports(r.limit); err != nil {
-		return r, fmt.Errorf("%w: %v", err, req.Key)
+		return r, fmt.Errorf("%w: %s", err, n.labeled(req.Key))
 	}
-	if req.Cost > r.limit.Burst && op != opRefund {
-		return r, fmt.Errorf("%w: %d of %d for %v", stint.ErrCostOverBurst, req.Cost, r.limit.Burst, req.Key)
+	if req.Cost > r.limit.Burst && op != script.Refund && op != script.Part {
+		return r, fmt.Errorf("%w: %d of %d for %s", stint.ErrCostOverBurst, req.Cost, r.limit.Burst,
+			n.labeled(req.Key))
 	}
-	r.tolerance = int64(r.limit.Tolerance())
-	r.interval = r.tolerance / r.limit.Burst
-	if r.fourth = r.tolerance; r.limit != configured {
-		r.fourth = max(r.tolerance, int64(configured.Tolerance()))
+	r.Tolerance = int64(r.limit.Tolerance())
+	r.interval = r.Tolerance / r.limit.Burst
+	if r.Fourth = r.Tolerance; r.limit != configured {
+		r.Fourth = max(r.Tolerance, int64(configured.Tolerance()))
 	}
-	r.need = math.MaxInt64 // a refund of more than the bucket holds
+	r.Need = math.MaxInt64 // a refund of more than the bucket holds
 	if req.Cost <= math.MaxInt64/r.interval {
-		r.need = req.Cost * r.interval
+		r.Need = req.Cost * r.interval
+	}
+	switch {
+	case op == script.Part:
+		if r.Fourth, r.Mode = r.interval, uint8(stint.CheckAndSpend); r.limit != configured {
+			r.Mode = uint8(stint.CheckOnly) // it cuts nothing down
+		}
+	case op == script.Refund && !req.Spent.IsZero():
+		r.Op, r.Fourth, r.spent = script.Undo, script.Instant(req.Spent), req.Spent
 	}
 	if r.leased = l.mayLease(r.limit, configured); !r.leased { // a lease seldom needs it
-		r.name = l.opts.keyOf(req.Key)
+		r.Key = l.opts.keyOf(req.Key)
 	}
 	return r, nil
 }
 
-// limitOf returns the limit of a key, or why the key is not accepted.
-func (n *limitsInForce) limitOf(key stint.Key) (stint.Limit, error) {
-	spec, declared := n.names[key.Name]
-	switch {
-	case !declared:
-		return stint.Limit{}, fmt.Errorf("%w %d", stint.ErrUnknownName, key.Name)
-	case len(key.ID) > maxIDLen:
-		return stint.Limit{}, fmt.Errorf("%w: %d bytes, want at most %d (%s)", stint.ErrInvalidID, len(key.ID), maxIDLen,
-			spec.Label)
-	case (key.ID == "") != (spec.ID == stint.Shared):
-		return stint.Limit{}, fmt.Errorf("%w: %q (%s)", stint.ErrInvalidID, key.ID, spec.Label)
-	}
-	if limit, ok := n.limits.For(key); ok {
-		return limit, nil
-	}
-	return stint.Unlimited, nil
-}
-
-// decision returns what the answer means, at the server's time now.
-func (r *request) decision(now int64, op string) stint.Decision {
+// decision returns what the answer means.
+func (r *request) decision(op script.Op) stint.Decision {
 	d := stint.Decision{Key: r.key, Allowed: true}
 	switch {
 	case r.limit == stint.Unlimited:
 		d.Remaining = math.MaxInt64
-		d.Allowed, d.RetryAfter = r.wait == 0, time.Duration(r.wait)
+		d.Allowed, d.RetryAfter = r.Wait == 0, time.Duration(r.Wait)
 		return d
 	case r.limit == stint.Blocked:
 		d.Limit = r.limit
-		if op != opRefund {
+		if op != script.Refund {
 			d.Allowed, d.RetryAfter, d.ResetAfter = false, math.MaxInt64, math.MaxInt64
 		}
 		return d
 	}
 	d.Limit = r.limit
-	reset := max(0, r.tat-now)
+	reset := max(0, r.TAT-r.now)
 	d.ResetAfter = time.Duration(reset)
-	d.Remaining = max(0, r.tolerance-reset) / r.interval
-	if op != opRefund {
-		d.Allowed, d.RetryAfter = r.wait == 0, time.Duration(r.wait)
+	d.Remaining = max(0, r.Tolerance-reset) / r.interval
+	if op != script.Refund {
+		d.Allowed, d.RetryAfter = r.Wait == 0, time.Duration(r.Wait)
 	}
 	return d
 }
+
+// most returns how far the bucket's TAT may be ahead.
+func (r *request) most() int64 {
+	if r.Op == script.Undo {
+		return script.MaxTolerance
+	}
+	return max(r.Tolerance, r.Fourth)
+}
+
+// bucket returns the request's bucket, as leases have it.
+func (r *request) bucket(n *limitsInForce) lease.Bucket {
+	return lease.Bucket{Key: r.key, Limit: r.limit, Interval: r.interval, Tolerance: r.Tolerance, Fourth: r.Fourth,
+		Since: &n.since}
+}
+
+// decided puts an outcome into the request.
+func (r *request) decided(o lease.Outcome) *request {
+	r.now, r.TAT, r.Wait, r.Hold = o.Now, o.TAT, o.Wait, o.Hold
+	return r
+}
+
+// took reads the answer to a Part: what was taken, and when more can be.
+func (r *request) took() {
+	r.taken, r.Wait = r.Wait/r.interval, max(0, r.Hold-r.now, r.TAT-r.now-r.Tolerance)
+}
+
+// mode returns how the request takes part in a call.
+func (r *request) mode() stint.Mode { return stint.Mode(r.Mode) }
 
 // stricter reports whether a is a stricter decision than b, as package stint
 // orders them.
@@ -150,4 +156,12 @@ func stricter(a, b *stint.Decision) bool {
 		cmp.Compare(a.Key.Name, b.Key.Name),
 		cmp.Compare(a.Key.ID, b.Key.ID),
 	) < 0
+}
+
+// decisionOr returns the decision, or the zero one with an error.
+func (r *request) decisionOr(op script.Op, err error) (stint.Decision, error) {
+	if err != nil {
+		return stint.Decision{}, err
+	}
+	return r.decision(op), nil
 }

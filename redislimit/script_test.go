@@ -6,12 +6,33 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
+
+// A spend marks the bucket with the generation of its limits, so that the bucket is
+// cut down only once for each.
+func TestMark(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	l := newLimiter(t, stint.PerHour(20), func(o *Options) { o.Now = clock.now })
+	s, _ := commonServer(t)
+	for range 3 {
+		d, err := l.Spend(perID.Key("a"), 1)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		value := s.cli("GET", l.opts.keyOf(perID.Key("a"))).(string)
+		require.Equal(t, fmt.Sprint(l.Load().since.Load()), strings.Fields(value)[1])
+		clock.pass(time.Second)
+		require.NoError(t, l.SetLimits(l.Limits()))
+	}
+}
 
 // TestStep compares 20,000 spends of the script on the server with arithmetic
 // on whole numbers of any size.
@@ -21,14 +42,14 @@ func TestStep(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	const together, calls = 64, 313
 	for call := range calls {
-		now := []int64{0, 1, 999_999_999, 1_000_000_000, endOfTime, endOfTime - 1, rnd.Int64N(endOfTime),
+		now := []int64{0, 1, 999_999_999, 1_000_000_000, script.EndOfTime, script.EndOfTime - 1, rnd.Int64N(script.EndOfTime),
 			1_700_000_000_000_000_000 + rnd.Int64N(1e18)}[rnd.IntN(8)]
 		keys, set := make([]string, together), []string{"MSET"}
 		args := []string{strconv.FormatInt(now, 10), "0"}
 		var tats, needs, taus [together]int64
 		for i := range keys {
 			interval := []int64{1, 2, 999_999_999, 1_000_000_000, 1_000_000_001, 1 + rnd.Int64N(1e18)}[rnd.IntN(6)]
-			most := int64(maxTolerance) / interval
+			most := int64(script.MaxTolerance) / interval
 			burst := []int64{1, most, 1 + rnd.Int64N(most)}[rnd.IntN(3)]
 			cost := []int64{0, 1, burst, rnd.Int64N(burst + 1)}[rnd.IntN(4)]
 			needs[i], taus[i] = cost*interval, burst*interval
@@ -37,8 +58,8 @@ func TestStep(t *testing.T) {
 				rnd.Int64(), now + rnd.Int64N(taus[i])}[rnd.IntN(11)])
 			keys[i] = fmt.Sprintf("step:%d:%d", call, i)
 			set = append(set, keys[i], fmt.Sprintf("%d 0", tats[i]))
-			r := request{mode: stint.SpendOnly, need: needs[i], tolerance: taus[i]}
-			args = append(args, string(r.appendRecord(nil, opSpend, i < together-1)))
+			r := script.Request{Mode: script.SpendOnly, Need: needs[i], Tolerance: taus[i]}
+			args = append(args, string(r.AppendRecord(nil, script.Spend, i < together-1)))
 		}
 		answers, stored := l.decided(t, set, keys, args)
 		for i := range keys {
@@ -53,7 +74,7 @@ func TestStep(t *testing.T) {
 			}
 			got := answers[i]
 			what := fmt.Sprintf("tat %d, now %d, need %d, τ %d", tats[i], now, needs[i], taus[i])
-			require.Equal(t, []int64{tat, wait}, []int64{got.tat, got.wait}, what)
+			require.Equal(t, []int64{tat, wait}, []int64{got.TAT, got.Wait}, what)
 			value, _ := stored[i].(string)
 			if wait != 0 || needs[i] == 0 {
 				require.Equal(t, fmt.Sprintf("%d 0", tats[i]), value, what)
@@ -70,15 +91,19 @@ func TestStep(t *testing.T) {
 
 // decided stores values, runs the script, and returns its answers and the
 // values after it.
-func (l *Limiter) decided(t *testing.T, set, keys, args []string) (answers []request, stored []any) {
+func (l *Limiter) decided(t *testing.T, set, keys, args []string) (answers []script.Request, stored []any) {
 	t.Helper()
 	_, err := l.client.Do(t.Context(), set...)
 	require.NoError(t, err)
-	reply, _, err := l.eval(t.Context(), decisions, keys, args, false)
+	reply, _, err := l.server.Eval(t.Context(), script.Decisions, keys, args, false)
 	require.NoError(t, err)
-	batch := []*trip{{requests: make([]request, len(keys))}}
-	require.NoError(t, l.parse(batch, reply))
+	answers = make([]script.Request, len(keys))
+	batch := []*script.Trip{{}}
+	for i := range answers {
+		batch[0].Requests = append(batch[0].Requests, &answers[i])
+	}
+	require.NoError(t, script.Parse(batch, reply))
 	values, err := l.client.Do(t.Context(), append([]string{"MGET"}, keys...)...)
 	require.NoError(t, err)
-	return batch[0].requests, values.([]any)
+	return answers, values.([]any)
 }

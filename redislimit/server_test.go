@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 const (
@@ -45,6 +47,10 @@ func testLimits(tb testing.TB, l stint.Limit) *stint.Limits {
 	return limits
 }
 
+// serverProgram is the server of the tests. With valkey-server they show that it
+// does as well.
+var serverProgram = cmp.Or(os.Getenv("REDISLIMIT_TEST_SERVER"), "redis-server")
+
 // server is a redis-server that ends with the test.
 type server struct {
 	tb   testing.TB
@@ -58,8 +64,8 @@ type server struct {
 // choose a port. Without redis-server the test is skipped.
 func startServer(tb testing.TB, args ...string) *server {
 	tb.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		tb.Skip("skipped, because it needs redis-server; on Debian: apt-get install redis-server")
+	if _, err := exec.LookPath(serverProgram); err != nil {
+		tb.Skip("skipped, because it needs " + serverProgram + "; on Debian: apt-get install redis-server")
 	}
 	dir, err := os.MkdirTemp("", "redis")
 	require.NoError(tb, err)
@@ -74,7 +80,7 @@ func startServer(tb testing.TB, args ...string) *server {
 
 func (s *server) start() {
 	s.tb.Helper()
-	s.cmd = exec.Command("redis-server", s.args...)
+	s.cmd = exec.Command(serverProgram, s.args...)
 	out, err := s.cmd.StdoutPipe()
 	require.NoError(s.tb, err)
 	require.NoError(s.tb, s.cmd.Start())
@@ -152,12 +158,26 @@ var atEnd []func()
 func (lasting) Cleanup(f func()) { atEnd = append(atEnd, f) }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(hogEnv) != "" {
+		beHog()
+		return
+	}
 	code := m.Run()
 	for i := range atEnd {
 		atEnd[len(atEnd)-1-i]()
 	}
 	os.Exit(code)
 }
+
+// rueidisClient is the Client of Open.
+type rueidisClient = script.Rueidis
+
+func newRueidisClient(url string, timeout time.Duration) (*rueidisClient, error) {
+	return script.NewRueidis(url, timeout, nil)
+}
+
+// isAway reports whether the server is away.
+func (l *Limiter) isAway() bool { return l.node.Whole().Away() }
 
 // testClock stands still until pass moves it.
 type testClock struct{ ns atomic.Int64 }

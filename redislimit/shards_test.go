@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/away"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // If a shard of a cluster stops, that shard is away and the others are not. For
@@ -28,26 +30,26 @@ func TestShardAway(t *testing.T) {
 	}
 	limit := stint.Limit{Burst: 100, Count: 1, Period: time.Hour}
 	l, err := Open("redis://127.0.0.1:"+nodes[0].port+"?"+strings.Join(addrs[1:], "&"), testLimits(t, limit),
-		&Options{Timeout: 3 * time.Second, Nodes: 2, Fresh: -1})
+		&Options{Timeout: 3 * time.Second, Nodes: 2, RepeatDenials: -1})
 	require.NoError(t, err)
 	defer l.Close()
 	a, b := perID.Key("a"), perID.Key("b")
-	of := func(key stint.Key) *outage { return l.outageOf(l.opts.keyOf(key)) }
+	of := func(key stint.Key) *away.Outage { return l.node.Of(key) }
 	require.NotSame(t, of(a), of(b))
-	require.NotSame(t, &l.outage, of(a))
+	require.NotSame(t, l.node.Whole(), of(a))
 	both := []stint.Request{{Key: a, Cost: 2}, {Key: b, Cost: 2}}
 	d, err := l.SpendAll(both...)
 	require.NoError(t, err)
 	require.Equal(t, int64(98), d.Remaining)
 
-	owner := min(int(slotOf(l.opts.keyOf(a)))/5461, 2)
+	owner := min(int(script.Slot(l.opts.keyOf(a)))/5461, 2)
 	stopped := []node{nodes[owner], nodes[owner+3]}
 	for _, n := range stopped {
 		require.NoError(t, n.cmd.Process.Signal(syscall.SIGSTOP))
 	}
 	eventually(t, "the shard is away", func() bool {
 		l.Check(a, 1)
-		return of(a).away.Load()
+		return of(a).Away()
 	})
 	require.ErrorIs(t, l.Health(), ErrAway)
 	before := l.left(t, b)
@@ -63,11 +65,11 @@ func TestShardAway(t *testing.T) {
 	require.False(t, d.Allowed)
 	require.Equal(t, b, d.Key)
 	require.Equal(t, int64(47), l.left(t, a), "what was spent here is returned")
-	require.False(t, of(b).away.Load())
+	require.False(t, of(b).Away())
 	for _, n := range stopped {
 		require.NoError(t, n.cmd.Process.Signal(syscall.SIGCONT))
 	}
-	eventually(t, "the shard is back", func() bool { return !of(a).away.Load() })
+	eventually(t, "the shard is back", func() bool { return !of(a).Away() })
 	eventually(t, "it is charged", func() bool {
 		bucket, err := l.Bucket(a)
 		return err == nil && bucket.Limit == limit && bucket.Remaining == 96

@@ -2,7 +2,6 @@ package redislimit
 
 import (
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -47,36 +46,27 @@ func (l *Limiter) tell(e Event) {
 // Stats are counts since the Limiter was opened.
 type Stats struct {
 	Trips     int64         // script calls
-	Aways     int64         // times that the server, or a shard of a cluster, went away
+	Outages   int64         // times that the server, or a shard of a cluster, went away
 	Away      time.Duration // time that it was away, until now; the sum over shards
 	AwaySince time.Time     // zero if none is away
-	Share     int64         // calls decided with this machine's share; SpendAll once for each slot
-	Open      int64         // spends that AwayOpen let pass, one for each bucket
-	Charged   int64         // buckets whose debt ended when the server was back: it was charged, or refused
+	AwayShare int64         // calls that AwayShare decided; SpendAll once for each slot
+	AwayOpen  int64         // spends that AwayOpen let pass, one for each bucket
+	Charged   int64         // debts that ended when the server was back: charged, or dropped as their key is no bucket
 	Local     stint.Stats   // of the file at Options.Local, or of memory
 }
 
-// counts are what Stats reports.
-type counts struct{ trips, aways, away, here, open, charged atomic.Int64 }
-
 // Stats returns the counts. It asks no server.
 func (l *Limiter) Stats() Stats {
-	c := &l.stats
+	gone := l.node.Stats()
 	s := Stats{
-		Trips: c.trips.Load(), Aways: c.aways.Load(), Away: time.Duration(c.away.Load()),
-		Share: c.here.Load(), Open: c.open.Load(), Charged: c.charged.Load(),
+		Trips: l.server.Trips.Load(), Outages: gone.Aways, Away: gone.Away, AwayShare: gone.Shared, AwayOpen: l.open.Load(),
+		Charged: gone.Charged,
 	}
-	now := instant(l.Now())
-	for _, o := range l.outages() {
-		if o.away.Load() {
-			s.Away += time.Duration(max(0, now-o.since.Load()))
-		}
-	}
-	if since := l.awaySince(); since != 0 {
+	if since := l.node.Since(); since != 0 {
 		s.AwaySince = time.Unix(0, since)
 	}
-	if l.home != nil {
-		s.Local = l.home.l.Stats()
+	if l.node.Local != nil {
+		s.Local = l.node.Local.Stats()
 	}
 	return s
 }

@@ -1,0 +1,190 @@
+package redislimit
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// startPrimaries starts a cluster of three primaries without replicas, which go
+// on if one is away, and returns its URL.
+func startPrimaries(t *testing.T) (nodes []node, url string) {
+	t.Helper()
+	var addrs []string
+	for i := range 3 {
+		n := node{port: freePort(t), bus: freePort(t)}
+		n.server = startServer(t, "--port", n.port, "--cluster-port", n.bus, "--bind", "127.0.0.1", "--cluster-enabled",
+			"yes", "--cluster-require-full-coverage", "no")
+		n.cli("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+		n.cli("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*5461), strconv.Itoa([]int{5460, 10921, 16383}[i]))
+		nodes = append(nodes, n)
+		addrs = append(addrs, net.JoinHostPort("127.0.0.1", n.port))
+	}
+	for _, n := range nodes[1:] {
+		nodes[0].cli("CLUSTER", "MEET", "127.0.0.1", n.port, n.bus)
+	}
+	eventually(t, "all nodes know each other", func() bool {
+		for _, n := range nodes {
+			if info := fmt.Sprint(n.cli("CLUSTER", "INFO")); !strings.Contains(info, "cluster_state:ok") ||
+				!strings.Contains(info, "cluster_known_nodes:3") {
+				return false
+			}
+		}
+		return true
+	})
+	return nodes, "redis://" + addrs[0] + "?addr=" + addrs[1] + "&addr=" + addrs[2]
+}
+
+func (n node) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	require.NoError(t, n.cmd.Process.Signal(s))
+}
+
+// plainClient hides that a Client knows whether its server is a cluster.
+type plainClient struct{ Client }
+
+// clusterClients are the kinds of Clients of a cluster.
+func clusterClients(t *testing.T, url string, timeout time.Duration) map[string]func() Client {
+	open := func() Client {
+		c, err := newRueidisClient(url, timeout)
+		require.NoError(t, err)
+		return c
+	}
+	return map[string]func() Client{"rueidis": open, "plain": func() Client { return plainClient{open()} }}
+}
+
+// If a cluster is away when a Limiter is opened, and comes back, no call of the
+// Limiter has keys of several slots: neither callers that arrive together, nor a
+// SpendAll, nor charges.
+func TestClusterAwayAtOpen(t *testing.T) {
+	t.Parallel()
+	nodes, url := startPrimaries(t)
+	const timeout = 200 * time.Millisecond
+	for name, client := range clusterClients(t, url, timeout) {
+		for _, n := range nodes {
+			n.signal(t, syscall.SIGSTOP)
+		}
+		limit := stint.Limit{Burst: 1_000_000, Count: 1, Period: time.Minute}
+		l, err := New(client(), testLimits(t, limit), &Options{Timeout: timeout, Nodes: 2, RepeatDenials: -1, Prefix: name})
+		require.NoError(t, err)
+		const ids = 40
+		for i := range ids {
+			d, err := l.Spend(perID.Key(strconv.Itoa(i)), 100)
+			require.NoError(t, err)
+			require.Equal(t, limit.DividedBy(2), d.Limit, "this machine decides")
+		}
+		for _, n := range nodes {
+			n.signal(t, syscall.SIGCONT)
+		}
+		var callers sync.WaitGroup
+		for c := range 16 {
+			callers.Go(func() {
+				for i := c; ; i++ {
+					a, b := perID.Key(strconv.Itoa(i%ids)), perID.Key(strconv.Itoa((i+1)%ids))
+					d, err := l.SpendAll(stint.Request{Key: a, Cost: 1}, stint.Request{Key: b, Cost: 1})
+					if err != nil && !script.IsAway(err) && !errors.Is(err, ErrBusy) {
+						t.Error(err)
+						return
+					}
+					if err == nil && d.Limit == limit && l.Stats().AwaySince.IsZero() {
+						return
+					}
+				}
+			})
+		}
+		callers.Wait()
+		eventually(t, "all debts are charged", func() bool { return l.Stats().Charged >= ids })
+		for i := range ids {
+			require.LessOrEqual(t, l.left(t, perID.Key(strconv.Itoa(i))), int64(1_000_000-100))
+		}
+		require.True(t, l.server.IsCluster())
+		require.NoError(t, l.Close())
+	}
+}
+
+// If one node of a cluster hangs, at Open or later, the others decide.
+func TestClusterHangs(t *testing.T) {
+	t.Parallel()
+	nodes, url := startPrimaries(t)
+	const timeout = 100 * time.Millisecond
+	limit := stint.PerHour(1_000_000)
+	const ids = 36
+	for name, client := range clusterClients(t, url, timeout) {
+		for hung, n := range nodes {
+			others := func(l *Limiter, when string) {
+				t.Helper()
+				begin := time.Now()
+				eventually(t, "the other shards decide", func() bool {
+					for i := range ids {
+						key := perID.Key(strconv.Itoa(i))
+						if min(int(script.Slot(l.opts.keyOf(key)))/5461, 2) == hung {
+							continue
+						}
+						if d, err := l.Spend(key, 1); err != nil || d.Limit != limit {
+							return false
+						}
+					}
+					return true
+				})
+				t.Logf("%s, node %d hangs %s: the others decide after %v", name, hung, when,
+					time.Since(begin).Round(time.Millisecond))
+			}
+			open := func() *Limiter {
+				l, err := New(client(), testLimits(t, limit), &Options{Timeout: timeout, Nodes: 2, RepeatDenials: -1, Prefix: name})
+				require.NoError(t, err)
+				return l
+			}
+			n.signal(t, syscall.SIGSTOP)
+			l := open()
+			others(l, "at Open")
+			n.signal(t, syscall.SIGCONT)
+			all := func() bool {
+				for i := range ids {
+					if d, err := l.Spend(perID.Key(strconv.Itoa(i)), 1); err != nil || d.Limit != limit {
+						return false
+					}
+				}
+				return true
+			}
+			eventually(t, "all shards decide", all)
+			n.signal(t, syscall.SIGSTOP)
+			others(l, "later")
+			n.signal(t, syscall.SIGCONT)
+			eventually(t, "all shards decide", all)
+			require.NoError(t, l.Close())
+		}
+	}
+}
+
+// The first call of a Client that does not know clusters may have more buckets
+// than a call of the script, at a server and at a cluster.
+func TestFirstCallOfMany(t *testing.T) {
+	t.Parallel()
+	s, prefix := commonServer(t)
+	_, url := startPrimaries(t)
+	for _, url := range []string{s.url, url} {
+		client, err := newRueidisClient(url, 20*time.Second)
+		require.NoError(t, err)
+		l, err := New(plainClient{client}, testLimits(t, stint.PerHour(8)), &Options{Timeout: 20 * time.Second, Prefix: prefix})
+		require.NoError(t, err)
+		var reqs []stint.Request
+		for i := range 100 {
+			reqs = append(reqs, stint.Request{Key: perID.Key(strconv.Itoa(i)), Cost: 1})
+		}
+		d, err := l.SpendAll(reqs...)
+		require.NoError(t, err)
+		require.EqualValues(t, 7, d.Remaining)
+		require.NoError(t, l.Close())
+	}
+}

@@ -1,0 +1,210 @@
+package redislimit
+
+import (
+	"context"
+	"iter"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// owing returns a Limiter at a server of its own that owes three tokens of a
+// bucket of eight.
+func owing(t *testing.T, opts Options) (*Limiter, line, *server) {
+	t.Helper()
+	s := startServer(t)
+	c := newLine()
+	client, err := newRueidisClient(s.url, 20*time.Second)
+	require.NoError(t, err)
+	c.rueidisClient = client
+	opts.Timeout, opts.RepeatDenials = 20*time.Second, -1
+	l, err := New(c, testLimits(t, stint.PerHour(8)), &opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	c.fail(errCut)
+	_, err = l.Spend(perID.Key("a"), 3)
+	require.NoError(t, err)
+	return l, c, s
+}
+
+// If the server refuses a charge, it stays away, Health says why, and the debt is
+// charged when the reason is gone.
+func TestChargeRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		refuse, allow []string
+		says          string
+	}{
+		"full memory": {[]string{"CONFIG", "SET", "maxmemory", "1"}, []string{"CONFIG", "SET", "maxmemory", "0"}, "OOM"},
+		"permission": {[]string{"ACL", "SETUSER", "default", "-evalsha"}, []string{"ACL", "SETUSER", "default", "+evalsha"},
+			"NOPERM"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := newTestClock()
+			l, line, s := owing(t, Options{Nodes: 2, Now: clock.now})
+			s.cli(c.refuse...)
+			line.mend()
+			eventually(t, "the charge is refused", func() bool {
+				f := l.failing.Load()
+				return f != nil && strings.Contains(f.err.Error(), c.says)
+			})
+			require.True(t, l.isAway())
+			require.Zero(t, l.Stats().Charged)
+			s.cli(c.allow...)
+			l.comesBack(t)
+			require.EqualValues(t, 5, l.left(t, perID.Key("a")))
+			require.EqualValues(t, 1, l.Stats().Charged)
+		})
+	}
+}
+
+// Debts are worth the same if the number of machines changes over a restart.
+func TestDebtsOfOtherNodes(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range [][2]int{{2, 8}, {8, 2}, {4, 4}} {
+		clock := newTestClock()
+		limits := testLimits(t, stint.PerHour(800))
+		opts := Options{Nodes: nodes[0], Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db")}
+		_, opts.Prefix = commonServer(t)
+		c := newLine()
+		l := c.node(t, limits, opts)
+		c.fail(errCut)
+		spent := int64(0)
+		for i := range 20 {
+			n := int64(1 + i*4)
+			_, err := l.Spend(perID.Key(strconv.Itoa(i)), n)
+			require.NoError(t, err)
+			spent += n
+		}
+		require.NoError(t, l.Close())
+		opts.Nodes = nodes[1]
+		for range 2 { // while the server is away, and when it is back
+			l = c.node(t, limits, opts)
+			if c.cut.Load() != nil {
+				require.NoError(t, l.Close())
+				c.mend()
+				continue
+			}
+			for i := range 20 {
+				require.EqualValues(t, 800-(1+i*4), l.left(t, perID.Key(strconv.Itoa(i))), nodes)
+			}
+			require.NoError(t, l.Close())
+		}
+	}
+}
+
+// While debts of a file cannot be read, the server stays away.
+func TestDebtsUnreadable(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db")}
+	_, opts.Prefix = commonServer(t)
+	c := newLine()
+	l := c.node(t, testLimits(t, stint.PerHour(8)), opts)
+	c.fail(errCut)
+	_, err := l.Spend(perID.Key("a"), 3)
+	require.NoError(t, err)
+	require.NoError(t, l.node.Local.Flush())
+	file := l.node.Local
+	store := &unreadable{MemStore: stint.NewMemStore()}
+	broken, err := stint.New(store, file.Limits(), nil)
+	require.NoError(t, err)
+	store.broken.Store(true)
+	l.node.Local = broken
+	c.mend()
+	eventually(t, "the debts cannot be read", func() bool {
+		f := l.failing.Load()
+		return f != nil && strings.Contains(f.err.Error(), "cannot be read")
+	})
+	require.True(t, l.isAway())
+	l.node.Local = file
+	l.comesBack(t)
+	require.EqualValues(t, 5, l.left(t, perID.Key("a")))
+	require.NoError(t, broken.Close())
+	require.NoError(t, l.Close())
+}
+
+// unreadable is a Store that cannot be read.
+type unreadable struct {
+	*stint.MemStore
+	broken atomic.Bool
+}
+
+func (s *unreadable) All(name stint.Name) iter.Seq2[stint.Change, error] {
+	if !s.broken.Load() {
+		return s.MemStore.All(name)
+	}
+	return func(yield func(stint.Change, error) bool) { yield(stint.Change{}, os.ErrInvalid) }
+}
+
+// late is a line whose charges take longer than Timeout.
+type late struct {
+	line
+	charges atomic.Int64
+	takes   time.Duration
+}
+
+func (c *late) Eval(ctx context.Context, command, text string, keys, args []string) (any, error) {
+	reply, err := c.line.Eval(context.Background(), command, text, keys, args)
+	if err == nil && len(args) > 2 && args[2][0] == 'd' {
+		c.charges.Add(int64(len(keys)))
+		select {
+		case <-time.After(c.takes):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return reply, err
+}
+
+// A charge whose answer comes after Timeout is made once.
+func TestLateCharges(t *testing.T) {
+	t.Parallel()
+	s, prefix := commonServer(t)
+	clock := newTestClock()
+	c := &late{line: newLine(), takes: 300 * time.Millisecond}
+	var err error
+	c.rueidisClient, err = newRueidisClient(s.url, time.Second)
+	require.NoError(t, err)
+	l, err := New(c, testLimits(t, stint.PerHour(80)),
+		&Options{Timeout: 200 * time.Millisecond, Prefix: prefix, Nodes: 2, Now: clock.now, RepeatDenials: -1})
+	require.NoError(t, err)
+	c.fail(errCut)
+	for i := range 10 {
+		_, err := l.Spend(perID.Key(strconv.Itoa(i)), 3)
+		require.NoError(t, err)
+	}
+	c.mend()
+	l.comesBack(t)
+	require.EqualValues(t, 10, c.charges.Load())
+	for i := range 10 {
+		eventually(t, "the bucket is read", func() bool {
+			b, err := l.Bucket(perID.Key(strconv.Itoa(i)))
+			return err == nil && b.Remaining == 77
+		})
+	}
+	require.NoError(t, l.Close())
+}
+
+// A decision that too few replicas have was made all the same, so this machine has
+// seen the bucket.
+func TestSeenAfterNotDurable(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	l, _ := newAway(t, stint.PerHour(8), Options{Nodes: 2, Now: clock.now, RepeatDenials: -1, Durability: stint.Synced})
+	l.server.Timeout = time.Second // there is no replica to wait for
+	_, err := l.Spend(perID.Key("a"), 4)
+	require.ErrorIs(t, err, stint.ErrNotDurable)
+	tat, err := l.node.TAT(perID.Key("a"))
+	require.NoError(t, err)
+	require.Equal(t, clock.now().Add(time.Hour/2).UnixNano(), tat)
+}

@@ -1,0 +1,67 @@
+package redislimit
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/decidertest"
+)
+
+// replicated is a Client of a server with any number of replicas, which have
+// everything at once.
+type replicated struct{ *rueidisClient }
+
+func (c replicated) EvalWait(ctx context.Context, command, script string, keys, args []string, replicas int,
+	_ time.Duration,
+) (any, int, error) {
+	reply, err := c.Eval(ctx, command, script, keys, args)
+	return reply, replicas, err
+}
+
+// TestDecider runs the conformance suite of Decider with a server, and without
+// one: then the machine has the whole of each limit for itself.
+func TestDecider(t *testing.T) {
+	t.Parallel()
+	lacks := []decidertest.Feature{decidertest.Shares, decidertest.Calendars, decidertest.Queues,
+		decidertest.HeldFreeIDs, decidertest.LeasedFigures}
+	opened := func(t testing.TB, url string, c decidertest.Config, o *Options) (stint.Decider, error) {
+		o.Durability, o.Now, o.Timeout = c.Level, c.Now, 20*time.Second
+		client, err := newRueidisClient(url, o.Timeout)
+		if err != nil {
+			return nil, err
+		}
+		l, err := New(replicated{client}, c.Limits, o)
+		if err != nil {
+			client.Close()
+			return nil, err
+		}
+		t.Cleanup(func() { l.Close() })
+		return l, nil
+	}
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		s, prefix := commonServer(t)
+		decidertest.Run(t, &decidertest.Subject{
+			Name:  "redis",
+			Lacks: lacks,
+			Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+				return opened(t, s.url, c, &Options{Prefix: fmt.Sprintf("%s-%d", prefix, commons.n.Add(1))})
+			},
+		})
+	})
+	t.Run("away", func(t *testing.T) {
+		t.Parallel()
+		nowhere := "unix://" + filepath.Join(t.TempDir(), "s")
+		decidertest.Run(t, &decidertest.Subject{
+			Name:  "away",
+			Lacks: append(lacks, decidertest.Holds, decidertest.Clamps),
+			Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+				return opened(t, nowhere, c, &Options{Nodes: 1})
+			},
+		})
+	})
+}

@@ -1,0 +1,146 @@
+package redislimit
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+type failure struct {
+	err   error
+	since time.Time
+}
+
+// Health returns nil, or what is wrong now and since when: the server is away
+// (ErrAway), the last call failed, or the server evicts buckets (ErrEvicts). It
+// also returns what is wrong with the file at Options.Local.
+func (l *Limiter) Health() error {
+	errs := []error{l.awayHealth()}
+	if l.node.Local != nil {
+		errs = append(errs, l.node.Local.Health())
+	}
+	for _, f := range []*failure{l.failing.Load(), l.evicts.Load(), l.clock.Load()} {
+		if f != nil {
+			errs = append(errs, fmt.Errorf("%w (since %s)", f.err, f.since.UTC().Format(time.RFC3339)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lookEvery is the time between two readings of the server's settings.
+var lookEvery = time.Minute
+
+func (l *Limiter) lookout() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			l.look(false)
+			l.node.LoadShards()
+		case <-l.closing:
+			return
+		}
+	}
+}
+
+// look reads whether the server is a cluster, evicts keys, is new enough, and has
+// the right time. The first look also tries whether it runs the scripts.
+func (l *Limiter) look(first bool) error {
+	ctx, cancel := l.context()
+	defer cancel()
+	nodes, err := l.server.Info(ctx)
+	if err != nil {
+		l.note(err)
+		return err
+	}
+	var wrong error
+	evicted := int64(0)
+	for _, fields := range nodes {
+		if v := fields["redis_version"]; v != "" {
+			if major, err := strconv.Atoi(strings.Split(v, ".")[0]); err == nil && major < 5 {
+				return fmt.Errorf("server is Redis %s, want 5.0 or later", v)
+			}
+		}
+		n, _ := strconv.ParseInt(fields["evicted_keys"], 10, 64)
+		evicted += n
+		if policy := fields["maxmemory_policy"]; policy != "" && policy != "noeviction" && fields["maxmemory"] != "0" {
+			wrong = fmt.Errorf("%w: maxmemory-policy is %s, want noeviction", ErrEvicts, policy)
+		}
+	}
+	if first {
+		l.evicted.Store(evicted)
+	} else if n := evicted - l.evicted.Load(); n > 0 {
+		wrong = fmt.Errorf("%w: %d keys evicted", cmp.Or(wrong, ErrEvicts), n)
+	}
+	setFailure(&l.evicts, wrong, l.Now())
+	if ahead, err := l.server.ClockAhead(ctx); err == nil {
+		wrong = nil
+		if ahead.Abs() > maxClockError {
+			word := "ahead of"
+			if ahead < 0 {
+				word = "behind"
+			}
+			wrong = fmt.Errorf("%w: the server's is %v %s this machine's", ErrClock, ahead.Abs().Round(time.Second), word)
+		}
+		setFailure(&l.clock, wrong, l.Now())
+	}
+	if first {
+		err := l.server.TryScripts(ctx, l.opts.Prefix+":probe")
+		if l.server.IsCluster() && script.IsAway(err) { // one of its nodes
+			err = nil
+		}
+		return err
+	}
+	return nil
+}
+
+// maxClockError is the difference of two clocks from which on Health reports it.
+const maxClockError = 10 * time.Second
+
+// note remembers how the last call ended, for Health.
+func (l *Limiter) note(err error) { setFailure(&l.failing, err, l.Now()) }
+
+func setFailure(at *atomic.Pointer[failure], err error, now time.Time) {
+	old := at.Load()
+	switch {
+	case err == nil && old == nil:
+	case err == nil:
+		at.Store(nil)
+	case old == nil:
+		at.Store(&failure{err, now})
+	default:
+		at.Store(&failure{err, old.since})
+	}
+}
+
+// awayHealth returns an error if the server is away. It says since when, and
+// how this machine decides.
+func (l *Limiter) awayHealth() error {
+	since := l.node.Since()
+	if since == 0 {
+		return nil
+	}
+	holds := map[Away]bool{}
+	for name := range l.Load().names {
+		holds[l.opts.away(name)] = true
+	}
+	var says []string
+	if holds[AwayShare] {
+		says = append(says, fmt.Sprintf("this machine decides with 1/%d of the limits", l.opts.Nodes))
+	}
+	if holds[AwayOpen] {
+		says = append(says, "requests pass without a limit")
+	}
+	if holds[AwayClosed] {
+		says = append(says, "decisions are errors")
+	}
+	return fmt.Errorf("%w (since %s): %s", ErrAway, time.Unix(0, since).UTC().Format(time.RFC3339),
+		strings.Join(says, ", "))
+}

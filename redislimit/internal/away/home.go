@@ -1,0 +1,233 @@
+package away
+
+import (
+	"cmp"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// Config are the settings of a Node.
+type Config struct {
+	Server  Server
+	Nodes   int                           // number of machines; 0 if no limit has a share
+	Shares  func(name stint.Name) bool    // the limit has a share while the server is away
+	Decides bool                          // some limits are decided without the server
+	Level   stint.Durability              // of limits that name none
+	Local   string                        // path of the file; "": memory
+	Options stint.Options                 // of the local Limiter
+	Timeout time.Duration                 // of a call
+	Now     func() time.Time              // nil: the time of day
+	Prefix  string                        // of the keys
+	Name    func(stint.Key) string        // the key of a bucket at the server
+	Label   func(stint.Key) string        // a bucket, as errors have it
+	Limit   func(stint.Key) stint.Limit   // the limit in force
+	Begin   func(f func()) bool           // starts a goroutine, unless closed
+	Closing chan struct{}                 // closed when the probes must end
+	Tell    func(err error, at time.Time) // an outage began because of err, or ended: nil
+	Note    func(error)                   // what is wrong now
+}
+
+// Server is the server, as this package sees it.
+type Server interface {
+	// Time returns the server's time, as far as this machine knows it.
+	Time() time.Time
+
+	// Learn asks what the server is.
+	Learn() error
+
+	// IsCluster reports whether it is known to be a cluster.
+	IsCluster() bool
+
+	// Shards returns the id of each slot's primary.
+	Shards() (*[16384]string, error)
+
+	// Probe returns why the server of a key cannot decide, or nil.
+	Probe(key string) error
+
+	// Charge takes from the buckets of debts, and puts the answers into them. It
+	// takes patience at most.
+	Charge(debts []Debt, patience time.Duration)
+}
+
+// Node decides for this machine while the server is away. Its home has two
+// buckets for each key. The seen bucket is the server's bucket as this machine
+// last saw it. The own bucket starts from the seen one, and this machine spends
+// from it while it decides by itself. The debt is the time by which the own TAT is
+// later than the seen one. The server does not know it yet. Until this machine
+// decides by itself, the own bucket is full, and takes no space.
+//
+// A share has the burst ÷ n and n times the interval. If n divides the burst,
+// its tolerance is that of the limit, and a TAT means the same fraction of
+// both.
+type Node struct {
+	Config
+	Local *stint.Limiter   // the home; nil if no limit has a share
+	level stint.Durability // of all buckets; 0: as their limits say
+
+	// mu is read-locked by decisions and replies. It is locked when the server goes
+	// away or comes back, and while debts move.
+	mu sync.RWMutex
+
+	holdsMu   sync.Mutex
+	holds     map[stint.Key]int64 // ends, by the server's time, of holds in Local
+	holdOrder sync.Mutex          // one hold at a time
+
+	whole  Outage // of a single server, and of a cluster until its shards are known
+	shards shards
+
+	under                        atomic.Int32 // outages under way
+	aways, gone, shared, charged atomic.Int64
+	charges                      atomic.Int64 // buckets whose charge was answered
+}
+
+// ownBit is set in the Name of an own bucket. The seen bucket's Name is the
+// same without it.
+const ownBit stint.Name = 0x8000
+
+// OwnKey returns the key of a bucket's own bucket.
+func OwnKey(key stint.Key) stint.Key { return stint.Key{Name: key.Name | ownBit, ID: key.ID} }
+
+// Open returns a Node for limits with the names.
+func Open(c Config, names stint.Names) (*Node, error) {
+	n := &Node{Config: c, holds: make(map[stint.Key]int64)}
+	n.whole.node = n
+	if c.Nodes == 0 {
+		return n, nil
+	}
+	own, err := n.names(names)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := stint.NewLimits(own, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("redislimit: names while the server is away: %w", err)
+	}
+	local := c.Options
+	local.Now, local.Durability = c.Now, stint.Flushed
+	local.CommitTimeout = cmp.Or(local.CommitTimeout, c.Timeout)
+	if c.Local == "" {
+		n.level = stint.Memory
+		n.Local, err = stint.New(newDebtStore(cmp.Or(local.MaxResident, 1<<20)), limits, &local)
+	} else {
+		n.Local, err = stint.Open(c.Local, limits, &local)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("redislimit: Options.Local: %w", err)
+	}
+	if c.Local != "" {
+		if err := n.adoptDebts(names); err != nil {
+			n.Local.Close()
+			return nil, fmt.Errorf("redislimit: Options.Local: %w", err)
+		}
+	}
+	for held := range n.Local.Held() {
+		n.holds[held.Key] = -1 // its end by the server's time is not known
+	}
+	return n, nil
+}
+
+// names returns the Names of the home.
+func (n *Node) names(names stint.Names) (stint.Names, error) {
+	own := stint.Names{nodesKey.Name: {Label: "redislimit.nodes", ID: stint.Shared, Limit: stint.Unlimited}}
+	for name, spec := range names {
+		if !n.Shares(name) {
+			continue
+		}
+		if name >= ownBit {
+			return nil, fmt.Errorf("redislimit: limit %s is number %d, want a number under %d for AwayShare", spec.Label, name,
+				ownBit)
+		}
+		var id stint.IDFormat
+		if spec.ID == stint.Shared {
+			id = stint.Shared
+		}
+		own[name] = stint.NameSpec{Label: spec.Label, ID: id, Limit: stint.Unlimited}
+		own[name|ownBit] = stint.NameSpec{Label: spec.Label + ".away", ID: id, Limit: stint.Unlimited}
+	}
+	return own, nil
+}
+
+// Declare adds names that new limits have.
+func (n *Node) Declare(names stint.Names) error {
+	if n.Local == nil {
+		return nil
+	}
+	own, err := n.names(names)
+	if err != nil {
+		return err
+	}
+	return n.Local.Declare(own)
+}
+
+// Close saves the buckets.
+func (n *Node) Close() error {
+	if n.Local == nil {
+		return nil
+	}
+	return n.Local.Close()
+}
+
+// wide returns the request that raises or reads a bucket. Its limit only bounds
+// how far the TAT may be ahead.
+func (n *Node) wide(key stint.Key, tolerance int64) stint.Request {
+	return stint.Request{Key: key, Limit: stint.Limit{Burst: 1, Count: 1, Period: time.Duration(tolerance),
+		Durability: cmp.Or(n.level, stint.Flushed)}}
+}
+
+// durable returns a limit with the durability that its own bucket has.
+func (n *Node) durable(limit stint.Limit) stint.Limit {
+	if limit.Count > 0 {
+		limit.Durability = cmp.Or(n.level, limit.Durability, n.Level)
+	}
+	return limit
+}
+
+// now returns the present by the clock of Local.
+func (n *Node) now() int64 { return script.Instant(n.Local.Now()) }
+
+// TAT returns the TAT of a bucket of the home.
+func (n *Node) TAT(key stint.Key) (int64, error) { return n.tat(key, script.MaxTolerance) }
+
+func (n *Node) tat(key stint.Key, tolerance int64) (int64, error) {
+	full, err := n.Local.Raise(n.wide(key, tolerance), time.Time{})
+	return script.Instant(full), err
+}
+
+// debt is what this machine has spent on a key and the server does not know
+// yet: the TATs of the own and the seen bucket.
+type debt struct{ own, seen int64 }
+
+// at returns the part of the debt that time has not brought back, in
+// nanoseconds of the own bucket.
+func (d debt) at(now int64) int64 { return max(0, d.own-max(now, d.seen)) }
+
+// debt returns what this machine owes on a key.
+func (n *Node) debt(key stint.Key) (d debt, err error) {
+	if d.own, err = n.TAT(OwnKey(key)); err == nil && d.own > n.now() {
+		d.seen, err = n.TAT(key)
+	}
+	return d, err
+}
+
+// setDebt brings an own bucket from a TAT, in one step, to what the debt and the
+// seen TAT make of it. Without a debt it is full. A hold stays.
+func (n *Node) setDebt(own stint.Key, from, seen, owes int64) error {
+	to := n.now()
+	if owes > 0 {
+		to = max(to, seen) + owes
+	}
+	req := n.wide(own, script.MaxTolerance)
+	if to >= from {
+		_, err := n.Local.Raise(req, time.Unix(0, to))
+		return err
+	}
+	req.Limit.Burst, req.Limit.Count = script.MaxTolerance, script.MaxTolerance // a token is a nanosecond
+	req.Cost = from - to
+	_, err := n.Local.RefundAll(req)
+	return err
+}

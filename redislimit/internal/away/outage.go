@@ -1,0 +1,233 @@
+package away
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// The pauses between probes.
+const (
+	firstProbe = 100 * time.Millisecond
+	lastProbe  = time.Second
+)
+
+// Outage says whether a server is away, and is the Gate of the calls to it. A
+// cluster has one for each of its shards.
+type Outage struct {
+	node    *Node
+	away    atomic.Bool
+	since   atomic.Int64          // server's time when away began
+	doubted atomic.Pointer[doubt] // nil unless a call had no answer in time, and none has had one since
+	probing sync.Mutex            // held by the probe
+
+	spends  atomic.Int64 // decisions that may have moved own buckets
+	settled atomic.Int64 // value of spends when no debt was left; -1: there may be debts of an earlier process
+	mu      sync.Mutex   // guards recent
+	recent  map[stint.Key]struct{}
+
+	charging chan struct{} // closed when decisions may go on; nil if none has to wait. Guarded by Node.mu
+}
+
+// maxRecent is the most own buckets that an outage remembers between two passes
+// over the debts. If there are more, the next pass reads all debts.
+const maxRecent = 1 << 16
+
+// spent notes decisions on own buckets.
+func (o *Outage) spent(reqs []stint.Request) {
+	o.spends.Add(1)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i := range reqs {
+		if o.recent == nil {
+			o.recent = make(map[stint.Key]struct{})
+		}
+		if len(o.recent) <= maxRecent {
+			o.recent[reqs[i].Key] = struct{}{}
+		}
+	}
+}
+
+// Away reports whether no call may be made now.
+func (o *Outage) Away() bool { return o.away.Load() }
+
+// doubt is the time between a call without an answer and the next answer.
+type doubt struct{ cause error }
+
+// Ended notices that the server is away. That is so if it cannot be reached,
+// replied that it cannot decide, or broke a connection. If it gave no answer in
+// time, it may be slow, or this machine may be, so a probe asks again. If all
+// limits of a cluster are closed while it is away, every call asks, because a
+// replica may have taken its place.
+func (o *Outage) Ended(err error) {
+	if o.node.Server.IsCluster() && !o.node.Decides {
+		return
+	}
+	var replied script.ServerError
+	isReply := errors.As(err, &replied)
+	switch {
+	case strings.HasPrefix(string(replied), "TRYAGAIN"): // a slot moves
+	case errors.Is(err, script.ErrAway):
+		o.Begin(err)
+	case errors.Is(err, script.ErrNoAnswer) && errors.Is(err, context.DeadlineExceeded):
+		if d := (&doubt{err}); o.doubted.CompareAndSwap(nil, d) {
+			o.node.Config.Begin(func() { o.dispel(d) })
+		}
+	case errors.Is(err, script.ErrNoAnswer) && !isReply:
+		o.Begin(err)
+	default:
+		if o.doubted.Load() != nil {
+			o.doubted.Store(nil)
+		}
+	}
+}
+
+// dispel probes the server. It is away if neither the probe nor a call since the
+// doubt began has an answer.
+func (o *Outage) dispel(d *doubt) {
+	_, err := o.answers()
+	if script.IsAway(err) && o.doubted.Load() == d {
+		o.Begin(d.cause)
+	}
+	o.doubted.CompareAndSwap(d, nil)
+}
+
+// Begin begins the time away, unless it has begun.
+func (o *Outage) Begin(err error) {
+	n := o.node
+	if o.away.Load() {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !o.away.Load() {
+		o.mark()
+		n.Config.Begin(func() { o.probe(err, time.Unix(0, o.since.Load())) })
+	}
+}
+
+// mark makes the server count as away. The caller holds Node.mu, and then starts
+// the probe.
+func (o *Outage) mark() {
+	o.since.Store(script.Instant(o.node.Server.Time()))
+	o.away.Store(true)
+	o.node.under.Add(1)
+	o.node.aways.Add(1)
+}
+
+// end lets calls wait for the server again. The caller holds Node.mu.
+func (o *Outage) end() {
+	if o.away.Load() {
+		o.node.gone.Add(max(0, script.Instant(o.node.Server.Time())-o.since.Load()))
+		o.node.under.Add(-1)
+		o.away.Store(false)
+	}
+}
+
+// probe asks the server until it can decide. Then it charges the debts of this
+// machine, and ends the time away.
+func (o *Outage) probe(cause error, at time.Time) {
+	n := o.node
+	o.probing.Lock() // the events of the last time away come first
+	defer o.probing.Unlock()
+	n.Tell(cause, at)
+	for pause := time.Duration(0); ; pause = min(max(firstProbe, 2*pause), lastProbe) {
+		if pause > 0 {
+			timer := time.NewTimer(pause/2 + rand.N(pause/2))
+			select {
+			case <-timer.C:
+			case <-n.Closing:
+			}
+			timer.Stop()
+		}
+		select {
+		case <-n.Closing:
+			return
+		default:
+		}
+		err := o.back()
+		if n.Note(err); err == nil {
+			n.Tell(nil, n.Server.Time())
+			return
+		}
+	}
+}
+
+// back ends the time away if the server can decide again.
+func (o *Outage) back() error {
+	n := o.node
+	if shards, err := o.answers(); shards || err != nil {
+		return err
+	}
+	if err := o.settle(n.patience()); err != nil {
+		return err
+	}
+	if n.under.Load() == 0 {
+		n.LoadShards()
+	}
+	return nil
+}
+
+// answers returns why the server cannot decide, or nil. If it turns out to be a
+// cluster, of which some shards may be away, answers learns its shards and returns
+// true.
+func (o *Outage) answers() (shards bool, err error) {
+	n := o.node
+	if o == &n.whole && n.shards.of.Load() == nil {
+		if err := n.Server.Learn(); script.IsAway(err) {
+			return false, err
+		}
+		if n.LoadShards() {
+			return true, nil
+		}
+	}
+	return false, n.Server.Probe(n.probeKeyOf(o))
+}
+
+// patience is how long a charge may take, which no caller waits for. A charge
+// whose answer comes too late is made again.
+func (n *Node) patience() time.Duration { return max(n.Timeout, min(10*n.Timeout, 5*time.Second)) }
+
+// Under reports whether any outage is under way.
+func (n *Node) Under() bool { return n.under.Load() > 0 }
+
+// Aways returns the number of outages, with those that have ended.
+func (n *Node) Aways() int64 { return n.aways.Load() }
+
+// Since returns when the server went away, or the first of the shards that
+// are away. It returns 0 if none is away.
+func (n *Node) Since() (since int64) {
+	for _, o := range n.Outages() {
+		if at := o.since.Load(); o.away.Load() && (since == 0 || at < since) {
+			since = at
+		}
+	}
+	return since
+}
+
+// Stats are counts since Open.
+type Stats struct {
+	Aways   int64         // outages
+	Away    time.Duration // their time, until now
+	Shared  int64         // decisions of this machine
+	Charged int64         // debts that ended
+}
+
+// Stats returns the counts.
+func (n *Node) Stats() Stats {
+	s := Stats{n.aways.Load(), time.Duration(n.gone.Load()), n.shared.Load(), n.charged.Load()}
+	now := script.Instant(n.Server.Time())
+	for _, o := range n.Outages() {
+		if o.away.Load() {
+			s.Away += time.Duration(max(0, now-o.since.Load()))
+		}
+	}
+	return s
+}

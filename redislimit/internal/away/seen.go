@@ -1,0 +1,97 @@
+package away
+
+import (
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// ahead returns the time of Local less the server's.
+func (n *Node) ahead() int64 { return n.now() - script.Instant(n.Server.Time()) }
+
+// SawTAT raises the seen bucket to a TAT of the server, which is ahead by most at
+// most. If this machine has a debt on it, SawTAT also raises the own bucket, so
+// that the debt stays the same.
+func (n *Node) SawTAT(key stint.Key, tat, most int64) {
+	tat += n.ahead()
+	seen := n.wide(key, most)
+	o := n.Of(key)
+	n.mu.RLock()
+	if !o.away.Load() && o.spends.Load() == o.settled.Load() {
+		n.Local.Raise(seen, time.Unix(0, tat))
+		n.mu.RUnlock()
+		return
+	}
+	n.mu.RUnlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	d, err := n.debt(key)
+	full, err2 := n.Local.Raise(seen, time.Unix(0, tat))
+	if owes := d.at(n.now()); err == nil && err2 == nil && owes > 0 {
+		n.setDebt(OwnKey(key), d.own, script.Instant(full), owes)
+	}
+}
+
+// SawRefund gives tokens back to a seen bucket. It also lowers the own bucket, so
+// that the debt stays the same.
+func (n *Node) SawRefund(req stint.Request) {
+	req.Limit.Durability = n.wide(req.Key, 1).Limit.Durability
+	if !req.Spent.IsZero() {
+		req.Spent = req.Spent.Add(time.Duration(n.ahead()))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	d, err := n.debt(req.Key)
+	n.Local.RefundAll(req)
+	now := n.now()
+	if err != nil || d.own <= now {
+		return
+	}
+	if seen, err := n.TAT(req.Key); err == nil {
+		n.setDebt(OwnKey(req.Key), d.own, seen, d.at(now))
+	}
+}
+
+// SawReset makes the buckets of a key full.
+func (n *Node) SawReset(key stint.Key) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.Local.Reset(key, OwnKey(key))
+}
+
+// SawHold gives a key in the home the hold that it has at the server. A hold
+// waits for a commit, so another goroutine sets it.
+func (n *Node) SawHold(key stint.Key, hold int64) {
+	own := OwnKey(key)
+	n.holdsMu.Lock()
+	known, has := n.holds[own]
+	if !has && hold == 0 || known == hold {
+		n.holdsMu.Unlock()
+		return
+	}
+	if len(n.holds)%1024 == 1023 {
+		now := script.Instant(n.Server.Time())
+		for key, end := range n.holds {
+			if end >= 0 && end <= now {
+				delete(n.holds, key)
+			}
+		}
+	}
+	n.holds[own] = hold
+	n.holdsMu.Unlock()
+	ahead := n.ahead()
+	n.Begin(func() {
+		n.holdOrder.Lock() // the last one reads the newest end
+		defer n.holdOrder.Unlock()
+		n.holdsMu.Lock()
+		end, has := n.holds[own]
+		if end == 0 {
+			delete(n.holds, own)
+		}
+		n.holdsMu.Unlock()
+		if has {
+			n.Local.Hold(own, time.Unix(0, max(0, end+ahead)))
+		}
+	})
+}

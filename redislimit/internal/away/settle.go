@@ -1,0 +1,289 @@
+package away
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// Debt is what a bucket at the server is charged.
+type Debt struct {
+	Key       stint.Key
+	Need      int64 // nanoseconds
+	Tolerance int64 // the bucket is empty then
+
+	TAT int64 // the answer
+	Err error
+
+	owed debt
+}
+
+const (
+	debtsAtOnce = 1024 // buckets that are charged together
+	maxPasses   = 30
+	lastDebts   = 512 // the most that decisions wait for, until there were maxPasses
+)
+
+// settle charges the server's buckets with what this machine has spent by itself,
+// and then ends the time away. The first pass reads all debts, and each further
+// one those that decisions have made since. When few are left, decisions wait for
+// one more pass, for a quarter of Timeout at most. If they have made new debts
+// after all, there are further passes, and after maxPasses they wait for Timeout.
+// If a charge fails, settle returns the error and keeps the debt.
+func (o *Outage) settle(patience time.Duration) error {
+	n := o.node
+	if n.Local == nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		o.end()
+		return nil
+	}
+	all := o.settled.Load() != o.spends.Load()
+	for pass := 1; ; pass++ {
+		if all {
+			o.forget()
+			if err := o.chargeKeys(o.allKeys, patience); err != nil {
+				return err
+			}
+			all = false
+		}
+		if o.owed() > lastDebts && pass < maxPasses {
+			keys, every := o.forget()
+			if all = every; all {
+				continue
+			}
+			if err := o.chargeKeys(keysOf(keys), patience); err != nil {
+				return err
+			}
+			continue
+		}
+		wait := n.Timeout / 4 // so that a decision that waits has time for a trip
+		if pass >= maxPasses {
+			wait = n.Timeout
+		}
+		if done, err := o.settleLast(wait, patience); done || err != nil {
+			return err
+		}
+	}
+}
+
+// settleLast charges what is left while decisions wait, and ends the time away
+// if they have made no further debts.
+func (o *Outage) settleLast(wait, patience time.Duration) (done bool, err error) {
+	n := o.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	keys, _ := o.forget()
+	debts, err := o.debtsOf(keys)
+	if err != nil {
+		return false, err
+	}
+	spends := o.spends.Load()
+	if len(debts) > 0 {
+		goOn := make(chan struct{})
+		o.charging = goOn
+		n.mu.Unlock()
+		timer := time.AfterFunc(wait, func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			o.goOn(goOn)
+		})
+		err = n.charge(debts, patience)
+		timer.Stop()
+		n.mu.Lock()
+		defer o.goOn(goOn)
+		n.paid(debts)
+	}
+	if done = err == nil && o.spends.Load() == spends; done {
+		o.settled.Store(spends)
+		o.end()
+	}
+	return done, err
+}
+
+// goOn lets decisions go on that wait for a charge. The caller holds Node.mu.
+func (o *Outage) goOn(waiting chan struct{}) {
+	if o.charging == waiting {
+		o.charging = nil
+		close(waiting)
+	}
+}
+
+// owed returns the number of own buckets that decisions have moved since the last
+// forget.
+func (o *Outage) owed() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.recent)
+}
+
+// forget returns the own buckets that decisions have moved since the last forget,
+// or true if there are too many.
+func (o *Outage) forget() (keys map[stint.Key]struct{}, every bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	keys, o.recent = o.recent, nil
+	return keys, len(keys) > maxRecent
+}
+
+// SettleEarlier charges what an earlier process has spent by itself. A server that
+// cannot be charged is away.
+func (n *Node) SettleEarlier() {
+	for _, o := range n.Outages() {
+		o.settled.Store(-1)
+		if err := o.settle(n.Timeout); err != nil {
+			o.Begin(err)
+		}
+	}
+}
+
+// MayOwe says that there may be debts of an earlier process.
+func (n *Node) MayOwe() { n.whole.settled.Store(-1) }
+
+// Whole returns the outage of the whole server.
+func (n *Node) Whole() *Outage { return &n.whole }
+
+// allKeys yields the own buckets that have spent.
+func (o *Outage) allKeys(yield func(stint.Key, error) bool) {
+	for name := range o.node.Local.Limits().Names() {
+		if name&ownBit == 0 || name == nodesKey.Name {
+			continue
+		}
+		for b, err := range o.node.Local.Buckets(name) {
+			if err != nil {
+				err = fmt.Errorf("redislimit: Options.Local: debts cannot be read: %w", err)
+			} else if b.ResetAfter <= 0 {
+				continue // only held
+			}
+			if !yield(b.Key, err) {
+				return
+			}
+		}
+	}
+}
+
+func keysOf(keys map[stint.Key]struct{}) iter.Seq2[stint.Key, error] {
+	return func(yield func(stint.Key, error) bool) {
+		for key := range keys {
+			if !yield(key, nil) {
+				return
+			}
+		}
+	}
+}
+
+// chargeKeys charges the debts of own buckets once. Decisions go on, and may make
+// new ones.
+func (o *Outage) chargeKeys(keys iter.Seq2[stint.Key, error], patience time.Duration) error {
+	n := o.node
+	var debts []Debt
+	chargeThese := func() error {
+		err := n.charge(debts, patience)
+		n.mu.Lock()
+		n.paid(debts)
+		n.mu.Unlock()
+		debts = debts[:0]
+		return err
+	}
+	for key, err := range keys {
+		if err != nil {
+			return err
+		}
+		n.mu.RLock()
+		d, owes, err := o.debtOf(key)
+		n.mu.RUnlock()
+		if err != nil {
+			return err
+		}
+		if owes {
+			debts = append(debts, d)
+		}
+		if len(debts) == debtsAtOnce {
+			if err := chargeThese(); err != nil {
+				return err
+			}
+		}
+	}
+	return chargeThese()
+}
+
+// debtsOf returns the debts of own buckets. The caller holds Node.mu.
+func (o *Outage) debtsOf(keys map[stint.Key]struct{}) (debts []Debt, err error) {
+	for key := range keys {
+		d, owes, err := o.debtOf(key)
+		if err != nil {
+			return nil, err
+		}
+		if owes {
+			debts = append(debts, d)
+		}
+	}
+	return debts, nil
+}
+
+// debtOf returns what this machine spent on a bucket of the outage's server, less
+// what time has brought back. owes is false if nothing is left to charge. The
+// caller holds Node.mu.
+func (o *Outage) debtOf(own stint.Key) (d Debt, owes bool, err error) {
+	n := o.node
+	d.Key = stint.Key{Name: own.Name &^ ownBit, ID: own.ID}
+	if n.Of(d.Key) != o {
+		return d, false, nil
+	}
+	if d.owed, err = n.debt(d.Key); err != nil {
+		return d, false, fmt.Errorf("redislimit: Options.Local: a debt cannot be read: %w", err)
+	}
+	now := n.now()
+	excess := d.owed.at(now)
+	if excess == 0 {
+		return d, false, nil
+	}
+	d.Need = (excess-1)/int64(n.Nodes) + 1
+	d.Tolerance = max(int64(n.Limit(d.Key).Tolerance()), d.owed.own-now)
+	return d, true, nil
+}
+
+// charge charges debts, and returns the error of one that stays. A key that is not
+// a bucket cannot be charged, and its debt ends, because decisions on it are
+// errors, too.
+func (n *Node) charge(debts []Debt, patience time.Duration) (failed error) {
+	if len(debts) == 0 {
+		return nil
+	}
+	n.Server.Charge(debts, patience)
+	for i := range debts {
+		d := &debts[i]
+		if _, wrong := errors.AsType[script.WrongKey](d.Err); wrong {
+			n.Note(d.Err)
+			d.Err = nil
+		}
+		if failed == nil {
+			failed = d.Err
+		}
+	}
+	return failed
+}
+
+// paid ends the debts that were charged. What this machine has spent since then
+// is the new debt. The caller holds Node.mu.
+func (n *Node) paid(debts []Debt) {
+	for i := range debts {
+		c := &debts[i]
+		if c.Err != nil {
+			continue
+		}
+		n.charges.Add(1)
+		d, err := n.debt(c.Key)
+		now := n.now()
+		since := d.at(now) - c.owed.at(now)
+		full, err2 := n.Local.Raise(n.wide(c.Key, script.MaxTolerance), time.Unix(0, max(0, c.TAT+n.ahead())))
+		if err != nil || err2 != nil || n.setDebt(OwnKey(c.Key), d.own, script.Instant(full), since) != nil {
+			continue // it is charged again
+		}
+		n.charged.Add(1)
+	}
+}

@@ -1,0 +1,118 @@
+package away
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// shards are the outages of a cluster, by the id of each shard's primary. Until
+// the shards are known, all slots have the outage of the whole.
+type shards struct {
+	of  atomic.Pointer[[16384]*Outage] // by slot
+	mu  sync.Mutex                     // guards all
+	all map[string]*Outage
+}
+
+// Of returns the outage of the server that has a bucket.
+func (n *Node) Of(key stint.Key) *Outage {
+	if n.shards.of.Load() == nil {
+		return &n.whole
+	}
+	return n.OfSlot(script.Slot(n.Name(key)))
+}
+
+// OfSlot returns the outage of the server that has a slot.
+func (n *Node) OfSlot(slot uint16) *Outage {
+	if of := n.shards.of.Load(); of != nil {
+		if o := of[slot]; o != nil {
+			return o
+		}
+	}
+	return &n.whole
+}
+
+// Outages returns all of them.
+func (n *Node) Outages() []*Outage {
+	all := []*Outage{&n.whole}
+	n.shards.mu.Lock()
+	defer n.shards.mu.Unlock()
+	for _, o := range n.shards.all {
+		all = append(all, o)
+	}
+	return all
+}
+
+var errUncharged = errors.New("redislimit: its shards are being charged")
+
+// LoadShards asks a cluster which slots each shard has, and returns whether they
+// are known. While a shard is away it changes nothing, because a replica that
+// takes over belongs to the same shard. If the whole cluster is away, each shard
+// is away by itself until it has been charged.
+func (n *Node) LoadShards() bool {
+	if !n.Decides || !n.Server.IsCluster() {
+		return false
+	}
+	known := n.shards.of.Load() != nil
+	if known && n.Under() {
+		return true
+	}
+	ids, err := n.Server.Shards()
+	if err != nil {
+		return known
+	}
+	owes := n.whole.settled.Load() != n.whole.spends.Load()
+	n.mu.Lock()
+	of, all := new([16384]*Outage), make(map[string]*Outage)
+	var fresh []*Outage
+	for slot, id := range ids {
+		if id == "" {
+			continue
+		}
+		o := all[id]
+		if o == nil {
+			o = n.shards.all[id]
+		}
+		if o == nil {
+			o = &Outage{node: n}
+			if owes {
+				o.settled.Store(-1)
+			}
+			if owes && n.whole.away.Load() {
+				o.mark()
+				fresh = append(fresh, o)
+			}
+		}
+		all[id] = o
+		of[slot] = o
+	}
+	n.shards.mu.Lock()
+	n.shards.all = all
+	n.shards.mu.Unlock()
+	n.shards.of.Store(of)
+	n.whole.end()
+	n.mu.Unlock()
+	for _, o := range fresh {
+		n.Config.Begin(func() { o.probe(errUncharged, time.Unix(0, o.since.Load())) })
+	}
+	return true
+}
+
+// probeKeyOf returns a key in a slot of the outage's server. It is no bucket's
+// key. As long as the shards of a cluster are not known, it is in any slot.
+func (n *Node) probeKeyOf(o *Outage) string {
+	if o == &n.whole && n.Server.IsCluster() {
+		return n.Prefix + ":{" + strconv.Itoa(rand.IntN(1<<16)) + "}:probe"
+	}
+	key := n.Prefix + ":probe"
+	for i := 0; n.OfSlot(script.Slot(key)) != o && i < 1<<18; i++ { // a shard may have a single slot
+		key = n.Prefix + ":{" + strconv.Itoa(i) + "}:probe"
+	}
+	return key
+}

@@ -1,0 +1,6 @@
+//go:build long
+
+package lease
+
+// long tests run at full length.
+const long = true

@@ -1,0 +1,6 @@
+//go:build !long
+
+package lease
+
+// long tests run at full length with -tags long.
+const long = false

@@ -1,0 +1,299 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// Spend takes tokens of the bucket's lease, or waits until the server grants
+// some, for at most Config.Timeout. If done is false, no token of the lease was
+// used, and the caller must make a trip. So it is for a bucket that is seldom
+// asked for, and if as many callers wait as a lease has tokens. waited is when the
+// caller began to wait, or zero if it did not.
+func (t *Table) Spend(r *Bucket, cost int64) (o Outcome, done bool, waited time.Time, err error) {
+	if cost == 0 {
+		return o, false, waited, nil
+	}
+	elapsed := t.Server.Elapsed()
+	s := &t.shards[t.shardOf(r.Key)]
+	s.mu.Lock()
+	b := s.of(t, r, elapsed)
+	if b == nil {
+		s.mu.Unlock()
+		return o, false, waited, nil
+	}
+	demanded := b.demanded(elapsed)
+	if b.take(elapsed, cost) {
+		o = b.outcome(elapsed)
+		t.renew(s, b, elapsed)
+		s.mu.Unlock()
+		return o, true, waited, nil
+	}
+	if o, denied := t.denied(b, cost, elapsed); denied {
+		s.mu.Unlock()
+		return o, true, waited, nil
+	}
+	seldom := !demanded && !b.busy && b.left(elapsed) == 0
+	crowded := int64(len(b.waiting)) >= b.most // a lease cannot serve so many
+	if seldom || crowded || t.Server.Away(r.Key) {
+		s.mu.Unlock()
+		return o, false, waited, nil
+	}
+	w := &waiter{cost: cost, done: make(chan struct{})}
+	b.waiting = append(b.waiting, w)
+	if !b.busy && !t.startAsking(s, b) {
+		b.waiting = nil
+		s.mu.Unlock()
+		return o, true, waited, stint.ErrClosed
+	}
+	s.mu.Unlock()
+	waited = time.Now()
+	timer := time.NewTimer(t.Timeout)
+	defer timer.Stop()
+	select {
+	case <-w.done:
+		return w.Outcome, true, waited, w.err
+	case <-timer.C:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-w.done:
+		return w.Outcome, true, waited, w.err
+	default:
+	}
+	if b.leave(w) {
+		return o, true, waited, fmt.Errorf("%w: %w", script.ErrNoAnswer, context.DeadlineExceeded)
+	}
+	return o, true, waited, fmt.Errorf("%w: others wait for the lease of %s", script.ErrBusy, t.Label(r.Key))
+}
+
+// Cost is one bucket's part in SpendAll.
+type Cost struct {
+	Bucket
+	Cost      int64
+	CheckOnly bool
+	Outcome
+}
+
+// SpendAll takes from the leases if each bucket has one with enough tokens.
+// Otherwise it takes nothing, and records the demand.
+func (t *Table) SpendAll(costs []Cost) bool {
+	elapsed := t.Server.Elapsed()
+	var at []int
+	for i := range costs {
+		at = append(at, t.shardOf(costs[i].Key))
+	}
+	order := slices.Compact(slices.Sorted(slices.Values(at)))
+	for _, i := range order {
+		t.shards[i].mu.Lock()
+	}
+	defer func() {
+		for _, i := range order {
+			t.shards[i].mu.Unlock()
+		}
+	}()
+	all := true
+	bs := make([]*bucket, len(costs))
+	for i := range costs {
+		c, s := &costs[i], &t.shards[at[i]]
+		is := s.buckets[c.Key] != nil
+		if bs[i] = s.of(t, &c.Bucket, elapsed); bs[i] == nil {
+			return false
+		}
+		if bs[i].left(elapsed) < c.Cost {
+			all = false
+			if bs[i].used += c.Cost; is {
+				t.renew(s, bs[i], elapsed)
+			} else {
+				bs[i].asked = elapsed
+			}
+		}
+	}
+	if !all {
+		return false
+	}
+	for i := range costs {
+		c, b := &costs[i], bs[i]
+		if !c.CheckOnly {
+			b.take(elapsed, c.Cost)
+			t.renew(&t.shards[at[i]], b, elapsed)
+		}
+		c.Outcome = b.outcome(elapsed)
+		if c.CheckOnly {
+			c.TAT += c.Cost * b.Interval // as if they were spent
+		}
+	}
+	return true
+}
+
+// renew asks for a grant in the background if the lease is low.
+func (t *Table) renew(s *shard, b *bucket, elapsed int64) {
+	if !b.busy && b.low(elapsed) && !t.Server.Away(b.Key) {
+		t.startAsking(s, b)
+	}
+}
+
+// startAsking starts the goroutine that asks for a bucket. It returns false if no
+// goroutine may start any more.
+func (t *Table) startAsking(s *shard, b *bucket) bool {
+	t.once.Do(func() { t.Server.Begin(t.endLeases) })
+	b.busy = t.Server.Begin(func() { t.askFor(s, b) })
+	return b.busy
+}
+
+// askFor asks until no caller waits. Each answer decides on one caller at least.
+func (t *Table) askFor(s *shard, b *bucket) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for again := true; again; again = len(b.waiting) > 0 {
+		q := b.ask(t.Server.Elapsed())
+		parts := []Part{b.part(&q)}
+		s.mu.Unlock()
+		err := t.Server.Lease(parts)
+		s.mu.Lock()
+		for _, w := range t.answered(b, &q, &parts[0].Answer, err) {
+			close(w.done)
+		}
+	}
+	b.busy = false
+}
+
+func (b *bucket) part(q *question) Part {
+	return Part{Bucket: b.Bucket, Args: q.args(b.Interval, b.Tolerance, b.Fourth)}
+}
+
+// answered applies the answer to the lease, and returns the callers that are
+// decided.
+func (t *Table) answered(b *bucket, q *question, a *answer, err error) (decided []*waiter) {
+	elapsed := t.Server.Elapsed()
+	if err == nil {
+		denied := a.Wait > 0
+		decided = b.receive(q, a, elapsed)
+		for _, w := range decided {
+			denied = denied || !w.served
+		}
+		if t.RepeatDenials > 0 && (denied || q.back != [2]grant{}) {
+			t.Seen.Put(b.Key, Outcome{Now: a.Now, TAT: a.TAT, Hold: a.Hold}, q.sent, denied)
+		}
+		return decided
+	}
+	if errors.Is(err, script.ErrAway) || errors.Is(err, script.ErrNothingRan) {
+		b.restore(q)
+	}
+	decided, b.waiting, b.asking = b.waiting, nil, 0
+	for _, w := range decided {
+		if w.gone {
+			continue
+		}
+		if w.served = b.take(elapsed, w.cost); w.served {
+			w.Outcome = b.outcome(elapsed)
+		} else {
+			w.err = err
+		}
+	}
+	return decided
+}
+
+// endLeases gives back the tokens of leases that have ended, until closing.
+func (t *Table) endLeases() {
+	tick := time.NewTicker(max(t.MaxLease/4, 10*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			t.GiveBackEnded()
+		case <-t.Closing:
+			return
+		}
+	}
+}
+
+// ended removes the grants that have ended from the leases, or all grants if
+// all is true, and forgets idle buckets. It returns the parts that give their
+// tokens back.
+func (t *Table) ended(all bool) (parts []Part) {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		elapsed := t.Server.Elapsed()
+		for _, b := range s.buckets {
+			if b.busy {
+				continue
+			}
+			if part, gives := b.partOfEnd(elapsed, all); gives {
+				parts = append(parts, part)
+			}
+			if b.left(elapsed) == 0 && elapsed-b.asked > b.life {
+				delete(s.buckets, b.Key)
+			}
+		}
+		s.mu.Unlock()
+	}
+	return parts
+}
+
+// partOfEnd ends grants, as lease.end does. The part gives their tokens back, if
+// time has not brought all of them back.
+func (b *bucket) partOfEnd(elapsed int64, all bool) (part Part, gives bool) {
+	q := question{back: b.end(elapsed, all)}
+	return b.part(&q), b.useful(&q.back[0], elapsed) || b.useful(&q.back[1], elapsed)
+}
+
+// Drop forgets the lease of a bucket that a Reset makes full, or that a Hold
+// denies. If back is true, its tokens go back in the background.
+func (t *Table) Drop(key stint.Key, back bool) {
+	s := &t.shards[t.shardOf(key)]
+	s.mu.Lock()
+	b := s.buckets[key]
+	if b == nil {
+		s.mu.Unlock()
+		return
+	}
+	part, gives := b.partOfEnd(t.Server.Elapsed(), true)
+	delete(s.buckets, b.Key)
+	s.mu.Unlock()
+	if back && gives {
+		t.Server.Begin(func() { t.giveBack([]Part{part}) })
+	}
+}
+
+// SetLimits puts other limits in force, and forgets the leases of limits that
+// have changed. Their tokens do not go back, because they may be worth more under
+// the new limit.
+func (t *Table) SetLimits(since *script.Since, limitOf func(stint.Key) (stint.Limit, error)) {
+	t.since.Store(since)
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		for key, b := range s.buckets {
+			if limit, err := limitOf(key); err != nil || limit != b.Limit {
+				delete(s.buckets, b.Key)
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// GiveBackEnded returns the unused tokens of leases that have ended.
+func (t *Table) GiveBackEnded() { t.giveBack(t.ended(false)) }
+
+// GiveBack ends all leases, and returns their tokens to the server. If that fails,
+// they stay spent.
+func (t *Table) GiveBack() { t.giveBack(t.ended(true)) }
+
+func (t *Table) giveBack(parts []Part) {
+	if len(parts) == 0 {
+		return
+	}
+	t.Server.Lease(parts)
+	for i := range parts {
+		t.Seen.Forget(parts[i].Key)
+	}
+}

@@ -1,0 +1,206 @@
+package lease
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// Table has the leases of this machine.
+type Table struct {
+	Config
+	seed   maphash.Seed
+	since  atomic.Pointer[script.Since] // of the limits in force
+	shards [shards]shard
+	once   sync.Once // starts the goroutine that ends leases
+}
+
+const shards = 64
+
+// shard has some of the buckets. Its lock guards them.
+type shard struct {
+	mu      sync.Mutex
+	buckets map[stint.Key]*bucket
+	_       [48]byte // a cache line each
+}
+
+// maxBuckets is the most buckets of a shard. A decision on any other is a trip.
+const maxBuckets = 1024
+
+// bucket is a bucket with a lease.
+type bucket struct {
+	lease
+	Bucket
+	busy bool // a question is under way
+}
+
+// Bucket is a bucket, as a request has it.
+type Bucket struct {
+	Key       stint.Key
+	Limit     stint.Limit
+	Interval  int64         // T
+	Tolerance int64         // τ
+	Fourth    int64         // the tolerance that a TAT of an earlier generation is cut down to
+	Since     *script.Since // of the limits that the request was made with
+}
+
+// Config are the settings of a Table.
+type Config struct {
+	MaxLease      time.Duration          // the longest life of a lease
+	RepeatDenials time.Duration          // a denial may be repeated without a trip
+	Timeout       time.Duration          // of a call
+	Label         func(stint.Key) string // a bucket, as errors have it
+	Seen          *Seen
+	Server        Server
+	Closing       chan struct{} // closed when no lease may be given back in the background any more
+}
+
+// Server is the server, as leases see it.
+type Server interface {
+	// Elapsed returns the time by the clock that measures the age of leases.
+	Elapsed() int64
+
+	// Away reports whether the server that has a bucket is away.
+	Away(key stint.Key) bool
+
+	// Lease makes the calls that the parts need.
+	Lease(parts []Part) error
+
+	// Begin starts a goroutine, or returns false because no more may start.
+	Begin(f func()) bool
+}
+
+// Part is one bucket's part in a call of the lease script.
+type Part struct {
+	Bucket
+	Args   [12]int64
+	Answer script.LeaseAnswer
+	Err    error // of its call
+}
+
+// NewTable returns a Table without leases.
+func NewTable(c Config) *Table {
+	t := &Table{Config: c, seed: maphash.MakeSeed()}
+	for i := range t.shards {
+		t.shards[i].buckets = make(map[stint.Key]*bucket)
+	}
+	return t
+}
+
+func (t *Table) shardOf(key stint.Key) int {
+	return int((maphash.String(t.seed, key.ID) + uint64(key.Name)*0x9E3779B97F4A7C15) % shards)
+}
+
+// of returns the bucket, which may be new, or nil if it may have no lease: there
+// are too many buckets, or the limits of the request are not in force any more.
+// A bucket whose limit has changed is new.
+func (s *shard) of(t *Table, r *Bucket, elapsed int64) *bucket {
+	b := s.buckets[r.Key]
+	if b != nil && b.Limit == r.Limit {
+		b.Since = r.Since
+		return b
+	}
+	if r.Since != t.since.Load() || b == nil && len(s.buckets) >= maxBuckets && !s.makeRoom() {
+		return nil
+	}
+	b = &bucket{lease: newLease(r.Limit.Burst, r.Interval, r.Tolerance, t.MaxLease, elapsed), Bucket: *r}
+	s.buckets[r.Key] = b
+	return b
+}
+
+// makeRoom removes a bucket that has no tokens. It tries a few, and returns
+// false if all of them are in use.
+func (s *shard) makeRoom() bool {
+	looks := 8
+	for _, b := range s.buckets {
+		if !b.busy && b.grants[0].left == 0 && b.grants[1].left == 0 {
+			delete(s.buckets, b.Key)
+			return true
+		}
+		if looks--; looks == 0 {
+			break
+		}
+	}
+	return false
+}
+
+// outcome returns a decision of the lease. The server's time is at most the one of
+// the outcome, because the server read its clock after the question was sent.
+func (b *bucket) outcome(elapsed int64) Outcome {
+	return Outcome{Now: b.now + elapsed - b.sent, TAT: b.seenTAT(elapsed)}
+}
+
+// denied returns a denial if a sighting denies the cost even with the tokens of
+// the lease.
+func (t *Table) denied(b *bucket, cost, elapsed int64) (o Outcome, is bool) {
+	left := b.left(elapsed)
+	o, is = t.Seen.Denies(b.Key, b.Tolerance-(cost-left)*b.Interval, elapsed, t.RepeatDenials, t.Timeout)
+	o.TAT = max(0, o.TAT-left*b.Interval)
+	return o, is
+}
+
+// Check decides on a check if the lease has the tokens. Otherwise left is the
+// tokens that the lease has besides the server's bucket.
+func (t *Table) Check(r *Bucket, cost int64) (o Outcome, left int64, done bool) {
+	elapsed := t.Server.Elapsed()
+	s := &t.shards[t.shardOf(r.Key)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.buckets[r.Key]
+	if b == nil || b.Limit != r.Limit || cost == 0 {
+		return o, 0, false
+	}
+	if left = b.left(elapsed); left < cost {
+		return o, left, false
+	}
+	o = b.outcome(elapsed)
+	o.TAT += cost * b.Interval // as if they were spent
+	return o, left, true
+}
+
+// Take takes as many tokens of a bucket's lease as it has, up to cost.
+func (t *Table) Take(r *Bucket, cost int64) (o Outcome, taken int64) {
+	elapsed := t.Server.Elapsed()
+	s := &t.shards[t.shardOf(r.Key)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.buckets[r.Key]
+	if b == nil || b.Limit != r.Limit {
+		return o, 0
+	}
+	if taken = min(cost, b.left(elapsed)); taken > 0 {
+		b.take(elapsed, taken)
+	}
+	return b.outcome(elapsed), taken
+}
+
+// Busy reports whether a question is under way.
+func (t *Table) Busy() bool {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		for _, b := range s.buckets {
+			if b.busy {
+				s.mu.Unlock()
+				return true
+			}
+		}
+		s.mu.Unlock()
+	}
+	return false
+}
+
+// Left returns the tokens of a bucket that may be used without a trip.
+func (t *Table) Left(key stint.Key) int64 {
+	s := &t.shards[t.shardOf(key)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.buckets[key]; b != nil {
+		return b.left(t.Server.Elapsed())
+	}
+	return 0
+}

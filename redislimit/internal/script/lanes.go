@@ -1,0 +1,307 @@
+package script
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A lane has this many calls under way before a trip waits for one of them, and
+// at most this many. With one call at a time, either the server or this process
+// would be idle. While a round trip takes long, more are under way: if trips wait,
+// another begins when they fill a call, or an eighth of the last round trip after
+// the one before.
+const (
+	MinCalls = 2
+	maxCalls = 32
+)
+
+// maxBatch is the most buckets of a call that trips share once maxCalls are under
+// way.
+const maxBatch = 4 * MaxTogether
+
+// lanes order the trips of each slot. A trip calls the server at once if its
+// lane has a call free. Otherwise it waits. The first waiting trip leads the next
+// call, which also takes trips that wait behind it. Trips leave a lane in the
+// order in which they came. By a trip's deadline all earlier calls have ended, so
+// it needs no timer, unless its caller had to wait for something else before.
+type lanes struct {
+	mu sync.Mutex
+	of map[laneOf]*lane // lanes in use
+}
+
+// laneOf says which trips may share a call: trips to one slot, if all of them
+// wait for replicas or none does.
+type laneOf struct {
+	slot   uint16
+	synced bool
+}
+
+type lane struct {
+	under   int           // calls under way
+	last    time.Time     // when the last one began
+	took    time.Duration // the last one that ended
+	waiting []*Trip
+	buckets int  // of the waiting trips
+	leaders int  // trips that lead a call under way, and have not taken others yet
+	timed   bool // a timer will begin a call
+}
+
+// news is what a waiting trip receives.
+type news int
+
+const (
+	nothing news = iota // it has waited for too long
+	answered
+	leads // it makes the next call
+	alone // its call ran nothing; it calls again, alone
+)
+
+// Waiting returns the number of trips that wait for a call to end.
+func (s *Server) Waiting() (n int) {
+	s.lanes.mu.Lock()
+	defer s.lanes.mu.Unlock()
+	for _, in := range s.lanes.of {
+		n += len(in.waiting)
+	}
+	return n
+}
+
+// Run asks the server, together with trips that wait at the same time. If half
+// of a trip's time is over before its call begins, its error is ErrBusy.
+func (s *Server) Run(t *Trip) {
+	if t.Gate.Away() {
+		t.Err = notYet()
+		return
+	}
+	now := time.Now()
+	if t.Begun.IsZero() {
+		t.Begun = now
+	}
+	t.deadline = s.Deadline(t)
+	if s.late(t) {
+		return
+	}
+	of := laneOf{synced: t.Synced}
+	if s.Spreads() {
+		of.slot = Slot(t.Requests[0].Key)
+	}
+	s.lanes.mu.Lock()
+	in := s.lanes.of[of]
+	if in == nil {
+		in = new(lane)
+		s.lanes.of[of] = in
+	}
+	if in.under < MinCalls || in.under < maxCalls && len(in.waiting) == 0 && s.pause(in, now) <= 0 {
+		in.under++
+		in.leaders++
+		in.last = now
+		s.lanes.mu.Unlock()
+		s.lead(t, of, in)
+		return
+	}
+	t.news = make(chan news, 1)
+	in.waiting = append(in.waiting, t)
+	in.buckets += len(t.Requests)
+	s.another(in, now)
+	s.lanes.mu.Unlock()
+	switch s.wait(t, in, now) {
+	case nothing:
+		s.tooLate(t)
+	case leads:
+		s.lead(t, of, in)
+	case alone:
+		s.callAlone(t)
+	}
+}
+
+// pause returns the time until another call of the lane may begin for few
+// callers. The caller holds lanes.mu.
+func (s *Server) pause(in *lane, now time.Time) time.Duration {
+	return max(s.Pace, in.took/8) - now.Sub(in.last)
+}
+
+// another begins another call if trips wait that no leader will take, and enough
+// of them wait or the pause is over. Otherwise a timer does so after the pause. The
+// caller holds lanes.mu.
+func (s *Server) another(in *lane, now time.Time) {
+	left, pause := in.buckets-in.leaders*MaxTogether, s.pause(in, now)
+	switch {
+	case left <= 0 || in.under >= maxCalls:
+	case left >= MaxTogether || pause <= 0:
+		in.under++
+		in.begin(now)
+	case !in.timed:
+		in.timed = true
+		time.AfterFunc(pause, func() {
+			s.lanes.mu.Lock()
+			defer s.lanes.mu.Unlock()
+			in.timed = false
+			s.another(in, time.Now())
+		})
+	}
+}
+
+// begin lets the first waiting trip lead a call. The caller holds lanes.mu.
+func (in *lane) begin(now time.Time) {
+	in.leaders++
+	in.last = now
+	in.pop().news <- leads
+}
+
+// wait returns the news of a waiting trip. If the trip's caller had waited for
+// something else before, calls that end later may be before it. Then wait removes
+// the trip from the lane at its deadline, and returns nothing.
+func (s *Server) wait(t *Trip, in *lane, arrived time.Time) news {
+	if arrived.Sub(t.Begun) < time.Millisecond {
+		return <-t.news
+	}
+	timer := time.NewTimer(time.Until(t.deadline))
+	defer timer.Stop()
+	select {
+	case n := <-t.news:
+		return n
+	case <-timer.C:
+	}
+	s.lanes.mu.Lock()
+	i := slices.Index(in.waiting, t)
+	if i >= 0 {
+		in.waiting = slices.Delete(in.waiting, i, i+1)
+		in.buckets -= len(t.Requests)
+	}
+	s.lanes.mu.Unlock()
+	if i >= 0 {
+		return nothing
+	}
+	return <-t.news
+}
+
+// pop removes the first waiting trip. The caller holds lanes.mu.
+func (in *lane) pop() *Trip {
+	t := in.waiting[0]
+	in.waiting = in.waiting[1:]
+	in.buckets -= len(t.Requests)
+	return t
+}
+
+// lead makes a call with the trip and trips that wait behind it. Then the first
+// trip that still waits leads the next call. If the trip is late, lead makes no
+// call.
+func (s *Server) lead(t *Trip, of laneOf, in *lane) {
+	batch, again, late := []*Trip{t}, false, s.late(t)
+	s.lanes.mu.Lock()
+	if in.leaders--; !late {
+		batch = in.take(t)
+	}
+	begin := time.Now()
+	s.another(in, begin)
+	s.lanes.mu.Unlock()
+	if !late {
+		again = s.call(batch)
+	}
+	s.lanes.mu.Lock()
+	if !late {
+		in.took = time.Since(begin)
+	}
+	if len(in.waiting) > 0 {
+		in.begin(time.Now())
+	} else if in.under--; in.under == 0 && of.slot != 0 {
+		delete(s.lanes.of, of)
+	}
+	s.lanes.mu.Unlock()
+	what := answered
+	if again {
+		what = alone
+	}
+	for _, other := range batch[1:] {
+		other.news <- what
+	}
+	if again {
+		s.callAlone(t)
+	}
+}
+
+// late reports whether half of a trip's time is over. If so, late ends the
+// trip.
+func (s *Server) late(t *Trip) bool {
+	if time.Until(t.deadline) >= s.timeout(t.Synced)/2 {
+		return false
+	}
+	s.tooLate(t)
+	return true
+}
+
+// tooLate ends a trip for which no call was made.
+func (s *Server) tooLate(t *Trip) {
+	t.Err = fmt.Errorf("%w: the calls before it took too long", ErrBusy)
+}
+
+func (s *Server) callAlone(t *Trip) {
+	if !s.late(t) {
+		s.call([]*Trip{t})
+	}
+}
+
+// take returns the trip, and as many waiting trips as fit into its call. The
+// caller holds lanes.mu.
+func (in *lane) take(t *Trip) []*Trip {
+	most := MaxTogether
+	if in.under >= maxCalls {
+		most = maxBatch
+	}
+	batch, buckets := []*Trip{t}, len(t.Requests)
+	for len(in.waiting) > 0 {
+		next := in.waiting[0]
+		if buckets += len(next.Requests); buckets > most || next.Since != t.Since || next.Gate != t.Gate {
+			break
+		}
+		batch = append(batch, in.pop())
+	}
+	return batch
+}
+
+// call makes one script call. It returns true if nothing ran and one trip of
+// the batch may be the reason. Each trip must then call alone.
+func (s *Server) call(batch []*Trip) (again bool) {
+	gate := batch[0].Gate
+	if gate.Away() { // it went away while they waited
+		finish(batch, notYet())
+		return false
+	}
+	deadline := batch[0].deadline
+	for _, t := range batch[1:] {
+		if t.deadline.Before(deadline) {
+			deadline = t.deadline
+		}
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	err := s.Call(ctx, batch)
+	cancel()
+	if errors.Is(err, ErrCrossSlot) {
+		s.SetCluster(true)
+	}
+	if len(batch) > 1 && (refused(err) || errors.Is(err, ErrCrossSlot)) {
+		return true
+	}
+	finish(batch, err)
+	for _, t := range batch {
+		err = cmp.Or(err, t.Err)
+	}
+	s.Note(err)
+	gate.Ended(err)
+	return false
+}
+
+// finish gives all trips the error. If it is nil, each has its own answer.
+func finish(batch []*Trip, err error) {
+	if err == nil {
+		return
+	}
+	for _, t := range batch {
+		t.Err = err
+	}
+}

@@ -1,0 +1,148 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"strings"
+)
+
+// What is known about the server.
+const (
+	unknown int32 = iota // it has not been asked, or does not say
+	single
+	cluster
+)
+
+// Spreads reports whether keys must be asked for slot by slot: always, unless
+// the server is known to be a single one.
+func (s *Server) Spreads() bool { return s.mode.Load() != single }
+
+// IsCluster reports whether the server is known to be a cluster.
+func (s *Server) IsCluster() bool { return s.mode.Load() == cluster }
+
+// SetCluster says what the server is.
+func (s *Server) SetCluster(is bool) {
+	if s.mode.Store(single); is {
+		s.mode.Store(cluster)
+	}
+}
+
+// Info returns the settings of all nodes that answer, and learns from them
+// whether the server is a cluster.
+func (s *Server) Info(ctx context.Context) (nodes []map[string]string, err error) {
+	replies, err := s.client.each(ctx, "INFO")
+	if err != nil {
+		return nil, Explain(err)
+	}
+	mode := unknown
+	for _, reply := range replies {
+		text, _ := reply.(string)
+		fields := infoFields(text)
+		switch {
+		case fields["cluster_enabled"] == "1" || fields["redis_mode"] == "cluster":
+			mode = cluster
+		case mode == unknown && (fields["cluster_enabled"] == "0" || fields["redis_mode"] == "standalone"):
+			mode = single
+		}
+		nodes = append(nodes, fields)
+	}
+	if s.client.isCluster() {
+		mode = cluster
+	}
+	if mode != unknown && s.mode.Load() != cluster {
+		s.mode.Store(mode)
+	}
+	return nodes, nil
+}
+
+func infoFields(info string) map[string]string {
+	fields := make(map[string]string)
+	for line := range strings.Lines(info) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields
+}
+
+// Shards returns the id of each slot's primary. A slot without one has "".
+func (s *Server) Shards(ctx context.Context) (*[16384]string, error) {
+	replies, err := s.client.each(ctx, "CLUSTER", "SLOTS")
+	for _, reply := range replies {
+		if ids := primaries(reply); ids != nil {
+			return ids, nil
+		}
+	}
+	if err == nil {
+		return nil, errors.New("redislimit: no node has slots of the cluster")
+	}
+	return nil, Explain(err)
+}
+
+// primaries reads a reply to CLUSTER SLOTS. It returns nil if it is none.
+func primaries(reply any) *[16384]string {
+	ranges, _ := reply.([]any)
+	ids := new([16384]string)
+	for _, v := range ranges {
+		part, _ := v.([]any)
+		if len(part) < 3 {
+			return nil
+		}
+		from, ok1 := part[0].(int64)
+		to, ok2 := part[1].(int64)
+		primary, ok3 := part[2].([]any)
+		if !ok1 || !ok2 || !ok3 || len(primary) < 2 || from < 0 || to >= int64(len(ids)) {
+			return nil
+		}
+		id, _ := primary[len(primary)-1].(string)
+		if len(primary) > 2 {
+			id, _ = primary[2].(string)
+		}
+		for slot := from; slot <= to; slot++ {
+			ids[slot] = id
+		}
+	}
+	if len(ranges) == 0 {
+		return nil
+	}
+	return ids
+}
+
+// group is the keys of one call, by their indices.
+type group []int
+
+// groups is the one place that decides how keys are put into calls: at most most
+// keys each, and keys of one slot only, unless the server is a single one.
+func (s *Server) groups(n, most int, key func(i int) string) (all []group) {
+	if n == 1 {
+		return []group{{0}}
+	}
+	open := make(map[uint16]int) // slot → its last group
+	spreads := s.Spreads()
+	for i := range n {
+		slot := uint16(0)
+		if spreads {
+			slot = Slot(key(i))
+		}
+		at, ok := open[slot]
+		if !ok || len(all[at]) == most {
+			at = len(all)
+			open[slot] = at
+			all = append(all, nil)
+		}
+		all[at] = append(all[at], i)
+	}
+	return all
+}
+
+// Split returns the trips that an operation takes.
+func (s *Server) Split(op Op, rs []*Request) (trips []*Trip) {
+	for _, g := range s.groups(len(rs), MaxTogether, func(i int) string { return rs[i].Key }) {
+		t := &Trip{Op: op, At: g}
+		for _, i := range g {
+			t.Requests = append(t.Requests, rs[i])
+		}
+		trips = append(trips, t)
+	}
+	return trips
+}

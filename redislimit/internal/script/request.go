@@ -1,0 +1,110 @@
+package script
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Op is an operation of the script.
+type Op string
+
+// The operations.
+const (
+	Spend  Op = "s"
+	Check  Op = "c"
+	Refund Op = "r"
+	Undo   Op = "u" // a refund, less what time has brought back since Fourth
+	Reset  Op = "t"
+	Hold   Op = "h"
+	Extend Op = "e" // a hold that never ends earlier than the one before
+	Part   Op = "p" // takes whole tokens that the bucket has, up to Need, and answers in Wait what it took
+	Charge Op = "d" // takes what the bucket has, up to Need, and admits nothing
+)
+
+// Modes of a Request, as in package stint.
+const (
+	CheckAndSpend uint8 = iota
+	CheckOnly
+	SpendOnly
+)
+
+// Request is one bucket's part in a call, and the answer to it. Times are in
+// nanoseconds, instants in Unix nanoseconds.
+type Request struct {
+	Key       string
+	Op        Op // "": that of the trip
+	Mode      uint8
+	Need      int64 // the time that the cost takes to come back
+	Tolerance int64 // τ
+	Fourth    int64 // argument of the operation, as script.lua says
+
+	TAT, Wait, Hold int64 // the answer
+}
+
+// recordLen is the length of what the script gets for each request.
+const recordLen = 3 + 6*8
+
+// AppendRecord appends what the script gets for a request. If more, the group
+// goes on with the next request.
+func (r *Request) AppendRecord(b []byte, op Op, more bool) []byte {
+	if r.Op != "" {
+		op = r.Op
+	}
+	follows := byte('-')
+	if more {
+		follows = '+'
+	}
+	b = append(b, op[0], '0'+r.Mode, follows)
+	for _, v := range [3]int64{r.Need, r.Tolerance, r.Fourth} {
+		b = binary.BigEndian.AppendUint64(b, math.Float64bits(float64(v/1e9)))
+		b = binary.BigEndian.AppendUint64(b, math.Float64bits(float64(v%1e9)))
+	}
+	return b
+}
+
+// Parse puts the script's reply into the trips. A trip may have an error of its
+// own.
+func Parse(batch []*Trip, reply any) error {
+	text, _ := reply.(string)
+	r := numbers{text: text}
+	now := r.instant()
+	for _, t := range batch {
+		t.Now = now
+		switch word := r.word(); word {
+		case "0", "1":
+			t.Allowed = word == "1"
+			for _, a := range t.Requests {
+				a.TAT, a.Wait, a.Hold = r.instant(), r.instant(), r.instant()
+			}
+		default:
+			t.Err = wrongKey(word, func(i int) string { return t.Requests[i].Key }, len(t.Requests))
+			r.wrong = r.wrong || t.Err == nil
+		}
+	}
+	if r.wrong || r.text != "" {
+		return fmt.Errorf("%w: %w", ErrNoAnswer, ServerError(fmt.Sprintf("script replied %.100q", text)))
+	}
+	return nil
+}
+
+// numbers reads the words of a reply.
+type numbers struct {
+	text  string
+	wrong bool
+}
+
+func (r *numbers) word() (word string) {
+	word, r.text, _ = strings.Cut(r.text, " ")
+	return word
+}
+
+// instant reads seconds and nanoseconds.
+func (r *numbers) instant() int64 {
+	s, err1 := strconv.ParseInt(r.word(), 10, 64)
+	n, err2 := strconv.ParseInt(r.word(), 10, 64)
+	r.wrong = r.wrong || err1 != nil || err2 != nil
+	return s*1e9 + n
+}

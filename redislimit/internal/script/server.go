@@ -1,0 +1,284 @@
+package script
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// MaxTolerance is the longest tolerance of a limit: 100 years.
+	MaxTolerance = 36525 * 24 * 60 * 60 * 1e9
+
+	// EndOfTime is the last instant of the arithmetic, so that now + τ is an int64.
+	EndOfTime = math.MaxInt64 - int64(MaxTolerance)
+)
+
+// Instant returns a time in Unix nanoseconds, within the range of the
+// arithmetic.
+func Instant(t time.Time) int64 {
+	switch s := t.Unix(); {
+	case s < 0:
+		return 0
+	case s > EndOfTime/1e9:
+		return EndOfTime
+	}
+	return min(t.UnixNano(), EndOfTime)
+}
+
+// Config are the settings of a Server.
+type Config struct {
+	Timeout  time.Duration    // of a call
+	Replicas int              // that must have what a synced trip wrote
+	Plain    bool             // values without generations
+	Now      func() time.Time // nil: the server's time
+	Note     func(error)      // learns how each call ended
+}
+
+// Server makes calls of the scripts at a server or a cluster. Its methods may be
+// called from any number of goroutines.
+type Server struct {
+	client guarded
+	Config
+	mode  atomic.Int32
+	lanes lanes
+	ahead atomic.Int64 // server's time minus that of this machine
+
+	// Pace is the least time after which another call begins although two are under
+	// way, and too few callers for a call wait.
+	Pace time.Duration
+
+	Trips atomic.Int64 // calls of a script
+}
+
+// NewServer returns a Server that uses the client, and never closes it.
+func NewServer(client Client, c Config) *Server {
+	s := &Server{Config: c, Pace: 2 * time.Millisecond}
+	s.client = guarded{client, s.Spreads}
+	s.lanes.of = make(map[laneOf]*lane)
+	return s
+}
+
+// CanSync reports whether trips may be synced.
+func (s *Server) CanSync() error {
+	if _, ok := s.client.Client.(SyncClient); !ok {
+		return fmt.Errorf("redislimit: durability synced: %T is no SyncClient", s.client.Client)
+	}
+	return nil
+}
+
+// Time returns the server's time, as far as this machine knows it from the last
+// call.
+func (s *Server) Time() time.Time {
+	if s.Now != nil {
+		return s.Now()
+	}
+	return time.Now().Add(time.Duration(s.ahead.Load()))
+}
+
+// sawTime learns the server's time from a call that was sent at the instant.
+func (s *Server) sawTime(now int64, sent time.Time) {
+	if s.Now == nil {
+		s.ahead.Store(now - sent.Add(time.Since(sent)/2).UnixNano())
+	}
+}
+
+// Load sets the Since to the server's present time, if it is not known yet.
+func (s *Server) Load(ctx context.Context, n *Since) (string, error) {
+	if s.Plain {
+		return "", nil
+	}
+	if n.Int64.Load() == 0 {
+		micros, err := s.askTime(ctx)
+		if err != nil {
+			if err = Explain(err); errors.Is(err, ErrNoAnswer) { // TIME spends nothing
+				err = fmt.Errorf("%w: no answer in time", ErrAway)
+			}
+			return "", err
+		}
+		n.CompareAndSwap(0, max(1, micros))
+	}
+	return strconv.FormatInt(n.Int64.Load(), 10), nil
+}
+
+// askTime returns the server's time in microseconds.
+func (s *Server) askTime(ctx context.Context) (micros int64, err error) {
+	if s.Now != nil {
+		return Instant(s.Now()) / 1000, nil
+	}
+	reply, err := s.client.Do(ctx, "TIME")
+	if err != nil {
+		return 0, err
+	}
+	if micros, ok := timeOf(reply); ok {
+		return micros, nil
+	}
+	return 0, fmt.Errorf("redislimit: server replied %v to TIME", reply)
+}
+
+// timeOf reads a reply to TIME.
+func timeOf(reply any) (micros int64, ok bool) {
+	parts, _ := reply.([]any)
+	if len(parts) != 2 {
+		return 0, false
+	}
+	s, _ := parts[0].(string)
+	us, _ := parts[1].(string)
+	seconds, err1 := strconv.ParseInt(s, 10, 64)
+	rest, err2 := strconv.ParseInt(us, 10, 64)
+	return seconds*1e6 + rest, err1 == nil && err2 == nil
+}
+
+// ClockAhead returns the time of the node whose clock differs most from this
+// machine's, less this machine's.
+func (s *Server) ClockAhead(ctx context.Context) (ahead time.Duration, err error) {
+	if s.Now != nil {
+		return 0, nil
+	}
+	replies, err := s.client.each(ctx, "TIME")
+	now := time.Now().UnixMicro()
+	for _, reply := range replies {
+		if micros, ok := timeOf(reply); ok {
+			if d := time.Duration(micros-now) * time.Microsecond; d.Abs() > ahead.Abs() {
+				ahead = d
+			}
+		}
+	}
+	return ahead, err
+}
+
+// Call asks the server about all trips of the batch. It makes one call, although
+// a Gate may be away. After an error their answers mean nothing.
+func (s *Server) Call(ctx context.Context, batch []*Trip) error {
+	generation, err := s.Load(ctx, batch[0].Since)
+	if err != nil {
+		return err
+	}
+	synced := batch[0].Synced
+	keys, args := s.arguments(batch, generation)
+	s.Trips.Add(1)
+	sent := time.Now()
+	reply, acknowledged, err := s.Eval(ctx, Decisions, keys, args, synced)
+	if err != nil {
+		return Explain(err)
+	}
+	if err := Parse(batch, reply); err != nil {
+		return err
+	}
+	s.sawTime(batch[0].Now, sent)
+	if synced && acknowledged < s.Replicas {
+		for _, t := range batch {
+			if t.Allowed {
+				t.Err = cmp.Or(t.Err, fmt.Errorf("%w: %d of %d", ErrReplicas, acknowledged, s.Replicas))
+			}
+		}
+	}
+	return nil
+}
+
+// Charge makes a call in the background, although a Gate may be away. No caller
+// waits for it, so it may take longer than Timeout.
+func (s *Server) Charge(batch []*Trip, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := s.Call(ctx, batch)
+	if errors.Is(err, ErrCrossSlot) {
+		s.SetCluster(true)
+	}
+	return err
+}
+
+// arguments returns the keys and arguments of the script.
+func (s *Server) arguments(batch []*Trip, generation string) (keys, args []string) {
+	n := 0
+	for _, t := range batch {
+		n += len(t.Requests)
+	}
+	keys, args = make([]string, 0, n), make([]string, 2, 2+n)
+	if s.Now != nil {
+		args[0] = strconv.FormatInt(Instant(s.Now()), 10)
+	}
+	args[1] = generation
+	all := make([]byte, 0, n*recordLen)
+	for _, t := range batch {
+		for i, r := range t.Requests {
+			keys = append(keys, r.Key)
+			all = r.AppendRecord(all, t.Op, i < len(t.Requests)-1)
+		}
+	}
+	for text := string(all); text != ""; text = text[recordLen:] {
+		args = append(args, text[:recordLen])
+	}
+	return keys, args
+}
+
+// Eval runs a script. If the server does not know it, nothing ran, and Eval sends
+// its text.
+func (s *Server) Eval(ctx context.Context, script Script, keys, args []string, synced bool) (reply any,
+	acknowledged int, err error) {
+	reply, acknowledged, err = s.evalOnce(ctx, "EVALSHA", script.sha, keys, args, synced)
+	var replied ServerError
+	if errors.As(err, &replied) && strings.HasPrefix(string(replied), "NOSCRIPT") {
+		return s.evalOnce(ctx, "EVAL", script.Text, keys, args, synced)
+	}
+	return reply, acknowledged, err
+}
+
+func (s *Server) evalOnce(ctx context.Context, command, text string, keys, args []string, synced bool) (reply any,
+	acknowledged int, err error) {
+	if synced {
+		deadline, _ := ctx.Deadline()
+		return s.client.EvalWait(ctx, command, text, keys, args, s.Replicas, time.Until(deadline)/2)
+	}
+	reply, err = s.client.Eval(ctx, command, text, keys, args)
+	return reply, 0, err
+}
+
+// Deadline returns when a trip that has begun must end.
+func (s *Server) Deadline(t *Trip) time.Time { return t.Begun.Add(s.timeout(t.Synced)) }
+
+// timeout returns how long a trip may take. The replicas get as much time as the
+// server.
+func (s *Server) timeout(synced bool) time.Duration {
+	if synced {
+		return 2 * s.Timeout
+	}
+	return s.Timeout
+}
+
+// ProbeText is a script that writes a key, as decisions do, because a server that
+// cannot write may still answer other commands.
+const ProbeText = "return redis.call('SET', KEYS[1], '', 'PX', '1')"
+
+// Probe returns why the server of a key is away, or nil if it is back. If the
+// server replies with an error that does not begin as one of awayReplies, it is
+// back, and calls get the same error.
+func (s *Server) Probe(key string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
+	defer cancel()
+	_, err := s.client.Eval(ctx, "EVAL", ProbeText, []string{key}, nil)
+	if err == nil {
+		return nil
+	}
+	if err = Explain(err); IsAway(err) {
+		return err
+	}
+	return nil
+}
+
+// TryScripts returns an error if this user may not run the scripts. It reads and
+// changes no bucket.
+func (s *Server) TryScripts(ctx context.Context, key string) error {
+	r := Request{Key: key, Mode: CheckOnly, Tolerance: 1}
+	args := []string{strconv.FormatInt(EndOfTime, 10), "", string(r.AppendRecord(nil, Check, false))}
+	if _, _, err := s.Eval(ctx, Decisions, []string{key}, args, false); err != nil {
+		return Explain(err)
+	}
+	return nil
+}

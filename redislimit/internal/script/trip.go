@@ -1,0 +1,41 @@
+package script
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Trip is a group of requests that the script carries out all or none. Server.Split
+// makes trips, Server.Run carries them out.
+type Trip struct {
+	Op       Op
+	Requests []*Request // with the answers
+	At       []int      // of each request, its index in what was split
+	Synced   bool       // wait for replicas
+	Since    *Since     // when the settings of these requests were loaded
+	Gate     Gate
+	Begun    time.Time // when its caller's call began; zero: when it is run
+
+	Now     int64 // the server's time
+	Allowed bool
+	Err     error // after an error other than ErrReplicas the answers mean nothing
+
+	deadline time.Time
+	news     chan news // of a trip that waits; nil if it never did
+}
+
+// Gate guards the way to one server.
+type Gate interface {
+	// Away reports whether no call may be made now.
+	Away() bool
+
+	// Ended learns how a call ended.
+	Ended(err error)
+}
+
+// Since is the server's time when limits were loaded, in microseconds. The
+// script cuts a bucket down once for each. 0 means that it is not known yet.
+type Since struct{ atomic.Int64 }
+
+// MaxTogether is the most buckets of one trip.
+const MaxTogether = 64

@@ -1,0 +1,128 @@
+package redislimit
+
+import (
+	"cmp"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/lease"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// oneLeased decides on a bucket with a lease. If done is false, no token of the
+// lease was used, and the caller must make a trip. err is then the error of a call
+// that the lease made, and waited is when the caller began to wait for it.
+func (l *Limiter) oneLeased(n *limitsInForce, op script.Op, r *request) (done bool, waited time.Time, err error) {
+	b := r.bucket(n)
+	switch op {
+	case script.Spend:
+		var o lease.Outcome
+		o, done, waited, err = l.leases.Spend(&b, r.cost)
+		r.decided(o)
+		if err != nil && (errors.Is(err, ErrAway) || l.opts.away(r.key.Name) != AwayClosed && l.node.Of(r.key).Away()) {
+			done = false // perhaps this machine decides
+		}
+	case script.Check:
+		var o lease.Outcome
+		var left int64
+		o, left, done = l.leases.Check(&b, r.cost)
+		if r.decided(o); !done {
+			r.Need = max(0, r.Need-left*r.interval)
+		}
+	}
+	if !done {
+		r.Key = l.opts.keyOf(r.key)
+	}
+	return done, waited, err
+}
+
+// allLeased decides on several requests without a trip, if each has a lease with
+// enough tokens.
+func (l *Limiter) allLeased(n *limitsInForce, op script.Op, rs []*request) (done bool) {
+	leased := op == script.Spend
+	for _, r := range rs {
+		leased = leased && r.leased && r.cost > 0
+	}
+	if leased {
+		costs := make([]lease.Cost, len(rs))
+		for i, r := range rs {
+			costs[i] = lease.Cost{Bucket: r.bucket(n), Cost: r.cost, CheckOnly: r.mode() == stint.CheckOnly}
+		}
+		if l.leases.SpendAll(costs) {
+			for i, r := range rs {
+				r.decided(costs[i].Outcome)
+			}
+			return true
+		}
+	}
+	for _, r := range rs {
+		r.Key = l.opts.keyOf(r.key)
+	}
+	return false
+}
+
+// leaseServer is the Limiter, as its leases see it.
+type leaseServer struct{ *Limiter }
+
+// Elapsed implements lease.Server.
+func (l leaseServer) Elapsed() int64 { return l.elapsed() }
+
+// Begin implements lease.Server.
+func (l leaseServer) Begin(f func()) bool { return l.begin(f) }
+
+// Away implements lease.Server.
+func (l leaseServer) Away(key stint.Key) bool { return l.node.Under() && l.node.Of(key).Away() }
+
+// Lease implements lease.Server. If one of several calls fails, it makes no
+// further ones.
+func (l leaseServer) Lease(parts []lease.Part) (err error) {
+	keys := make([]string, len(parts))
+	for i := range parts {
+		keys[i] = l.opts.keyOf(parts[i].Key)
+	}
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	slots := make(chan struct{}, 16)
+	for _, call := range l.server.Calls(keys) {
+		slots <- struct{}{}
+		mu.Lock()
+		stop := err != nil
+		mu.Unlock()
+		if stop {
+			break
+		}
+		group.Go(func() {
+			defer func() { <-slots }()
+			failed := l.leaseOnce(parts, keys, call)
+			mu.Lock()
+			defer mu.Unlock()
+			err = cmp.Or(err, failed)
+		})
+	}
+	group.Wait()
+	return err
+}
+
+// leaseOnce makes the call with these of the parts.
+func (l leaseServer) leaseOnce(parts []lease.Part, keys []string, call []int) error {
+	rs := make([]script.LeaseRequest, len(call))
+	for i, at := range call {
+		rs[i] = script.LeaseRequest{Key: keys[at], Args: parts[at].Args}
+	}
+	answers, err := l.server.Lease(rs, parts[call[0]].Since, l.node.Of(parts[call[0]].Key))
+	if errors.Is(err, ErrCrossSlot) && len(call) > 1 { // the server is a cluster
+		for i := range call {
+			err = l.leaseOnce(parts, keys, call[i:i+1])
+		}
+		return err
+	}
+	for i := range answers {
+		p, a := &parts[call[i]], &answers[i]
+		p.Answer = *a
+		l.sawTAT(p.Key, a.TAT, a.Now, max(p.Tolerance, p.Fourth))
+		l.sawHold(p.Key, a.Hold)
+	}
+	return err
+}

@@ -1,0 +1,113 @@
+package redislimit
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/spell"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// inForce are the limits in force.
+type inForce struct{ atomic.Pointer[limitsInForce] }
+
+// labeled returns a key as errors have it, with the limits in force now.
+func (f *inForce) labeled(key stint.Key) string { return f.Load().labeled(key) }
+
+type limitsInForce struct {
+	limits *stint.Limits
+	names  stint.Names
+	since  script.Since // when they were loaded
+}
+
+// limitOf returns the limit of a key, or why the key is not accepted.
+func (n *limitsInForce) limitOf(key stint.Key) (stint.Limit, error) {
+	spec, declared := n.names[key.Name]
+	switch {
+	case !declared:
+		return stint.Limit{}, fmt.Errorf("%w %d", stint.ErrUnknownName, key.Name)
+	case len(key.ID) > spell.MaxID:
+		return stint.Limit{}, fmt.Errorf("%w: %d bytes, want at most %d (%s)", stint.ErrInvalidID, len(key.ID), spell.MaxID,
+			spec.Label)
+	case (key.ID == "") != (spec.ID == stint.Shared):
+		return stint.Limit{}, fmt.Errorf("%w: %q (%s)", stint.ErrInvalidID, key.ID, spec.Label)
+	}
+	if limit, ok := n.limits.For(key); ok {
+		return limit, nil
+	}
+	return stint.Unlimited, nil
+}
+
+// labeled returns a key as errors have it: "Logins:bob".
+func (n *limitsInForce) labeled(key stint.Key) string {
+	return spell.Bucket(n.names[key.Name].Label, uint16(key.Name), key.ID)
+}
+
+// Limits returns the limits in force.
+func (l *Limiter) Limits() *stint.Limits { return l.Load().limits }
+
+// SetLimits puts other limits in force on this machine. A bucket that was made
+// before waits no longer than an empty bucket of the new limit. Its time is
+// shortened only once, when this machine first uses it. If machines have
+// different limits, they do not shorten it in turns, which would refill it.
+func (l *Limiter) SetLimits(limits *stint.Limits) error {
+	if limits == nil {
+		return errors.New("redislimit: limits are nil")
+	}
+	if l.closed.Load() {
+		return stint.ErrClosed
+	}
+	n := &limitsInForce{limits: limits, names: limits.Names()}
+	for name, spec := range n.names {
+		if spec.Parent != stint.Unknown {
+			return fmt.Errorf("redislimit: limit %s: %w: shares of a total (NameSpec.Parent) do not exist on a shared server",
+				spec.Label, stint.ErrShare)
+		}
+		d, _ := limits.Default(name)
+		err := l.supports(d)
+		for _, other := range limits.Overrides(name) {
+			err = cmp.Or(err, l.supports(other))
+		}
+		if err != nil {
+			return fmt.Errorf("%w: limit %s", err, n.names[name].Label)
+		}
+	}
+	if l.node != nil {
+		if err := l.node.Declare(n.names); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := l.context()
+	defer cancel()
+	l.server.Load(ctx, &n.since) // if it fails, the first decision asks again
+	l.Store(n)
+	l.leases.SetLimits(&n.since, n.limitOf)
+	l.seen.Clear()
+	return nil
+}
+
+// supports returns nil if the server can decide on the limit, and decisions can be
+// as durable as it asks.
+func (l *Limiter) supports(limit stint.Limit) error {
+	if limit.FollowsCalendar() {
+		return fmt.Errorf("redislimit: %w: the server has no calendar, so it cannot keep %v", stint.ErrCalendar, limit)
+	}
+	if l.durability(limit) == stint.Synced {
+		return l.server.CanSync()
+	}
+	return nil
+}
+
+func (l *Limiter) durability(limit stint.Limit) stint.Durability {
+	return cmp.Or(limit.Durability, l.opts.Durability)
+}
+
+// mayLease reports whether the limit's tokens may come from a lease. A limit
+// that a Request brings has no lease, and neither has a limit with a burst
+// under 8.
+func (l *Limiter) mayLease(limit, configured stint.Limit) bool {
+	return l.durability(limit) == stint.Leased && limit == configured && limit.Burst >= 8
+}

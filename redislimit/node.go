@@ -1,0 +1,163 @@
+package redislimit
+
+import (
+	"cmp"
+	"sync"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/away"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// openNode returns what decides while the server is away.
+func (l *Limiter) openNode() (*away.Node, error) {
+	o, nodes := &l.opts, l.opts.Nodes
+	if !o.shares() {
+		nodes = 0
+	}
+	return away.Open(away.Config{
+		Server: awayServer{l}, Nodes: nodes, Shares: l.hasShare, Decides: o.decidesAway(), Level: o.Durability,
+		Local: o.Local, Options: o.LocalOptions, Timeout: o.Timeout, Now: o.Now, Prefix: o.Prefix, Name: o.keyOf, Label: l.labeled,
+		Limit: func(key stint.Key) stint.Limit { limit, _ := l.Limits().For(key); return limit },
+		Begin: l.begin, Closing: l.closing, Note: l.note,
+		Tell: func(err error, at time.Time) {
+			if err != nil {
+				l.tell(Event{ServerAway, at, err})
+			} else {
+				l.tell(Event{Kind: ServerBack, Time: at})
+			}
+		},
+	}, l.Load().names)
+}
+
+func (l *Limiter) hasShare(name stint.Name) bool {
+	return l.opts.shares() && l.opts.away(name) == AwayShare
+}
+
+// saw tells the node what the server answered.
+func (l *Limiter) saw(t *trip) {
+	for _, r := range t.rs {
+		if !l.hasShare(r.key.Name) {
+			continue
+		}
+		switch t.Op {
+		case script.Spend, script.Check, script.Part:
+			tat := r.TAT
+			if r.Wait == 0 && (t.Op == script.Check || t.Op == script.Spend && (!t.Allowed || r.mode() == stint.CheckOnly)) {
+				tat -= r.Need // the reply is what a spend would have left
+			}
+			if r.limited() {
+				l.sawTAT(r.key, tat, t.Now, r.most())
+			}
+			l.sawHold(r.key, r.Hold)
+		case script.Refund:
+			if r.limited() && r.Need > 0 {
+				l.node.SawRefund(stint.Request{Key: r.key, Cost: r.Need / r.interval, Limit: r.limit, Spent: r.spent})
+			}
+		case script.Hold, script.Extend:
+			l.sawHold(r.key, r.Hold)
+		case script.Reset:
+			l.node.SawReset(r.key)
+			l.sawHold(r.key, r.Hold)
+		}
+	}
+}
+
+func (l *Limiter) sawTAT(key stint.Key, tat, now, most int64) {
+	if tat > now && l.hasShare(key.Name) {
+		l.node.SawTAT(key, tat, most)
+	}
+}
+
+func (l *Limiter) sawHold(key stint.Key, hold int64) {
+	if l.hasShare(key.Name) {
+		l.node.SawHold(key, hold)
+	}
+}
+
+// awayServer is the server, as the node sees it.
+type awayServer struct{ *Limiter }
+
+// Time implements away.Server.
+func (l awayServer) Time() time.Time { return l.server.Time() }
+
+// IsCluster implements away.Server.
+func (l awayServer) IsCluster() bool { return l.server.IsCluster() }
+
+// Learn implements away.Server.
+func (l awayServer) Learn() error {
+	if !l.server.Spreads() {
+		return nil
+	}
+	return l.severally(func() error { return l.look(false) })
+}
+
+// severally asks any node of a cluster, and again if it does not answer, because
+// the next one may be another.
+func (l awayServer) severally(ask func() error) (err error) {
+	tries := 3
+	if _, all := l.client.(ClusterClient); all {
+		tries = 1 // it asks all nodes
+	}
+	for range tries {
+		if err = ask(); !script.IsAway(err) || l.closed.Load() {
+			break
+		}
+	}
+	return err
+}
+
+// Probe implements away.Server.
+func (l awayServer) Probe(key string) error { return l.server.Probe(key) }
+
+// Shards implements away.Server.
+func (l awayServer) Shards() (ids *[16384]string, err error) {
+	err = l.severally(func() error {
+		ctx, cancel := l.context()
+		defer cancel()
+		ids, err = l.server.Shards(ctx)
+		return err
+	})
+	return ids, err
+}
+
+// Charge implements away.Server.
+func (l awayServer) Charge(debts []away.Debt, patience time.Duration) {
+	n := l.Load()
+	keys := make([]string, len(debts))
+	for i := range debts {
+		keys[i] = l.opts.keyOf(debts[i].Key)
+	}
+	var wg sync.WaitGroup
+	var stop sync.Once
+	failed := make(chan struct{})
+	slots := make(chan struct{}, 16)
+	for _, call := range l.server.Calls(keys) {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			err := error(nil)
+			select {
+			case <-failed:
+				err = ErrAway // another call has failed, and this one is not made
+			default:
+			}
+			batch := make([]*script.Trip, len(call)) // each by itself, because one may fail
+			for i, at := range call {
+				d := &debts[at]
+				batch[i] = &script.Trip{Op: script.Charge, Since: &n.since,
+					Requests: []*script.Request{{Key: keys[at], Need: d.Need, Tolerance: d.Tolerance}}}
+			}
+			if err == nil {
+				if err = l.server.Charge(batch, patience); err != nil {
+					stop.Do(func() { close(failed) })
+				}
+			}
+			for i, at := range call {
+				debts[at].TAT, debts[at].Err = batch[i].Requests[0].TAT, cmp.Or(err, batch[i].Err)
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,261 @@
+package redislimit
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/away"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// ask runs an operation on several buckets, and puts the answers into the
+// requests. A spend takes from all of them or from none. begun is when the
+// caller's call began, or zero if that is now: all that is done for the call
+// shares one Timeout.
+func (l *Limiter) ask(n *limitsInForce, op script.Op, rs []*request, begun time.Time) (err error) {
+	if begun.IsZero() {
+		begun = time.Now()
+	}
+	trips := l.trips(n, op, rs, begun)
+	if l.carryOutAll(trips); !l.server.Spreads() {
+		return l.outcome(n, op, trips)
+	}
+	for i, t := range trips { // the server may have turned out to be a cluster
+		if !errors.Is(t.Err, ErrCrossSlot) || len(t.rs) == 1 || l.opts.Atomic {
+			continue
+		}
+		trips[i].again = l.trips(n, op, t.rs, begun)
+		l.carryOutAll(trips[i].again)
+	}
+	var all []*trip
+	for _, t := range trips {
+		if all = append(all, t); t.again != nil {
+			all = append(all[:len(all)-1], t.again...)
+		}
+	}
+	return l.outcome(n, op, all)
+}
+
+// trip is a script.Trip with the requests that it answers.
+type trip struct {
+	*script.Trip
+	rs    []*request
+	again []*trip // that replace it
+}
+
+// trips splits an operation. If Options.Atomic forbids that, all trips fail.
+func (l *Limiter) trips(n *limitsInForce, op script.Op, rs []*request, begun time.Time) (trips []*trip) {
+	asked := make([]*script.Request, len(rs))
+	for i, r := range rs {
+		asked[i] = &r.Request
+	}
+	for _, t := range l.server.Split(op, asked) {
+		t.Since, t.Begun = &n.since, begun
+		own := &trip{Trip: t}
+		for _, i := range t.At {
+			own.rs = append(own.rs, rs[i])
+			t.Synced = t.Synced || op != script.Check && l.durability(rs[i].limit) == stint.Synced
+		}
+		trips = append(trips, own)
+	}
+	if len(trips) > 1 && l.opts.Atomic {
+		err := fmt.Errorf("%w: %d calls", ErrCrossSlot, len(trips))
+		if l.server.Spreads() && !l.server.IsCluster() && len(rs) <= script.MaxTogether {
+			err = fmt.Errorf("%w: it is not known yet whether it is a cluster", ErrAway)
+		}
+		for _, t := range trips {
+			t.Err = err
+		}
+	}
+	return trips
+}
+
+// carryOutAll carries trips out at the same time.
+func (l *Limiter) carryOutAll(trips []*trip) {
+	if len(trips) == 1 {
+		l.carryOut(trips[0])
+		return
+	}
+	var wg sync.WaitGroup
+	for _, t := range trips {
+		wg.Go(func() { l.carryOut(t) })
+	}
+	wg.Wait()
+}
+
+// outcome returns the error of an operation, and undoes spends that are in vain.
+func (l *Limiter) outcome(n *limitsInForce, op script.Op, trips []*trip) (err error) {
+	allowed := true
+	for _, t := range trips {
+		allowed = allowed && t.Err == nil && t.Allowed
+		if err == nil || errors.Is(t.Err, ErrNoAnswer) || errors.Is(t.Err, stint.ErrNotDurable) {
+			err = cmp.Or(t.Err, err)
+		}
+	}
+	if op == script.Spend && !allowed && len(trips) > 1 {
+		l.undo(n, trips)
+	}
+	return err
+}
+
+// carryOut asks the server, or decides without it while it is away. If the server
+// went away and came back during a call that spent nothing, carryOut asks again.
+func (l *Limiter) carryOut(t *trip) {
+	if t.Err != nil {
+		return
+	}
+	for {
+		o, aways := l.node.Of(t.rs[0].key), l.node.Aways()
+		if l.whileAway(t, o, nil) {
+			return
+		}
+		if l.node.Of(t.rs[0].key) != o { // the shards have become known
+			continue
+		}
+		t.Gate = o
+		l.server.Run(t.Trip)
+		if t.Err == nil || errors.Is(t.Err, script.ErrReplicas) {
+			l.answered(t)
+			return
+		}
+		if l.whileAway(t, o, t.Err) || !errors.Is(t.Err, ErrAway) || l.node.Aways() == aways {
+			return
+		}
+		t.Err = nil
+	}
+}
+
+// answered gives the requests of a trip their time, and tells the node.
+func (l *Limiter) answered(t *trip) {
+	for _, r := range t.rs {
+		if r.now = t.Now; t.Op == script.Part && r.limited() {
+			r.took()
+		}
+	}
+	l.saw(t)
+	if t.Err != nil {
+		t.Err = fmt.Errorf("%w: %w", stint.ErrNotDurable, t.Err)
+	}
+}
+
+// undo returns what the trips spent, because another trip of the same call denied
+// or failed. A server is asked in the background. Tokens that have come back by
+// themselves are not returned again. If an undo fails, the tokens stay spent.
+func (l *Limiter) undo(n *limitsInForce, trips []*trip) {
+	for _, t := range trips {
+		if !t.Allowed || t.Err != nil && !errors.Is(t.Err, stint.ErrNotDurable) {
+			continue
+		}
+		var back []*request
+		for _, r := range t.rs {
+			if r.mode() == stint.CheckOnly || r.Wait != 0 || r.Need == 0 || r.limit == stint.Unlimited {
+				continue
+			}
+			if r.here && (r.own == nil || l.node.Undo(r.own)) {
+				continue
+			}
+			again := *r
+			again.Fourth = t.Now
+			if r.here { // the server has been charged in between
+				again.Need = r.cost * int64(r.own.Limit.Interval())
+			}
+			back = append(back, &again)
+		}
+		if len(back) > 0 {
+			l.begin(func() {
+				for _, t := range l.trips(n, script.Undo, back, time.Now()) {
+					t.Gate = l.node.Of(t.rs[0].key)
+					l.server.Run(t.Trip)
+				}
+			})
+		}
+	}
+}
+
+// unsure returns the error of a decision that this machine made after a call with
+// the error cause. If that call may have spent, the error is not ErrAway.
+func unsure(cause, err error) error {
+	if errors.Is(cause, ErrNoAnswer) && errors.Is(err, ErrAway) {
+		return fmt.Errorf("%w, and then: %v", cause, err)
+	}
+	return err
+}
+
+// whileAway decides a trip without the server, as Options.Away says. cause is
+// the error of the trip, or nil if it was not made. It returns false, and changes
+// nothing, if the server is not away.
+func (l *Limiter) whileAway(t *trip, o *away.Outage, cause error) bool {
+	nothing := cause == nil || errors.Is(cause, ErrAway) || errors.Is(cause, ErrBusy)
+	if !nothing && !errors.Is(cause, ErrNoAnswer) {
+		return false
+	}
+	was, err := l.node.While(o, l.server.Deadline(t.Trip), func() {
+		if cause == nil {
+			cause = fmt.Errorf("%w: it has not come back", ErrAway)
+		}
+		decides := t.Op == script.Spend || t.Op == script.Check || t.Op == script.Part || t.Op == script.Refund && nothing
+		for _, r := range t.rs {
+			decides = decides && l.opts.away(r.key.Name) != AwayClosed
+		}
+		if t.Err = cause; decides {
+			t.Err = unsure(cause, l.decideHere(t, o))
+		}
+	})
+	if err != nil {
+		t.Err = cmp.Or(cause, err)
+	}
+	return was
+}
+
+// decideHere decides on buckets without the server. None of them may have
+// AwayClosed. After an error nothing was spent on this machine, except that after
+// stint.ErrNotDurable the tokens may be spent.
+func (l *Limiter) decideHere(t *trip, o *away.Outage) error {
+	t.Allowed, t.Now = true, script.Instant(l.Now())
+	var parts []*away.Part
+	for _, r := range t.rs {
+		r.here, r.now = true, t.Now
+		if l.opts.away(r.key.Name) == AwayOpen {
+			r.limit, r.TAT, r.Wait, r.Hold = stint.Unlimited, 0, 0, 0
+			if t.Op == script.Spend || t.Op == script.Part {
+				l.open.Add(1)
+			}
+			r.taken = r.cost
+			continue
+		}
+		r.own = &away.Part{Request: stint.Request{Key: r.key, Mode: r.mode(), Limit: r.limit, Spent: r.spent},
+			Most: r.most()}
+		if r.limited() {
+			r.own.Cost = r.Need / r.interval
+		}
+		parts = append(parts, r.own)
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	if err := l.node.Decide(o, t.Op, parts); err != nil {
+		return err
+	}
+	for _, r := range t.rs {
+		if r.own == nil {
+			continue
+		}
+		d := &r.own.Decision
+		if r.limited() {
+			r.limit = r.own.Share
+			r.interval, r.Tolerance = int64(r.limit.Interval()), int64(r.limit.Tolerance())
+			r.Need = r.own.Cost * r.interval
+		}
+		r.taken = r.own.Taken
+		r.TAT, r.Wait, r.Hold = t.Now+int64(d.ResetAfter), int64(d.RetryAfter), 0
+		if r.own.Hold > 0 {
+			r.Hold = t.Now + int64(r.own.Hold)
+		}
+		t.Allowed = t.Allowed && (d.Allowed || r.mode() == stint.SpendOnly)
+	}
+	return nil
+}

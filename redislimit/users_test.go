@@ -1,0 +1,243 @@
+package redislimit
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/limitsfile"
+)
+
+// The ACL line of docs/redis.md suffices for decisions, leases, holds, debts and
+// probes.
+func TestACL(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/redis.md")
+	require.NoError(t, err)
+	rule := regexp.MustCompile(`(?m)^    ACL SETUSER limiter (.*)$`).FindSubmatch(text)
+	require.NotNil(t, rule)
+	s := startServer(t, "--port", freePort(t), "--bind", "127.0.0.1")
+	s.cli(append([]string{"ACL", "SETUSER", "limiter"}, strings.Fields(string(rule[1]))...)...)
+	s.cli("ACL", "SETUSER", "default", "resetpass", ">admin", "+@all")
+	c := newLine()
+	port := s.args[len(s.args)-3]
+	c.rueidisClient, err = newRueidisClient("redis://limiter:SECRET@127.0.0.1:"+port, 20*time.Second)
+	require.NoError(t, err)
+	limits := testLimits(t, leasedLimit(stint.PerHour(100)))
+	l, err := New(c, limits, &Options{Timeout: 20 * time.Second, Nodes: 1, RepeatDenials: -1})
+	require.NoError(t, err)
+	key := perID.Key("a")
+	for range 20 {
+		_, err := l.Spend(key, 1)
+		require.NoError(t, err)
+	}
+	_, err = l.Refund(key, 1)
+	require.NoError(t, err)
+	_, err = l.ExtendHold(key, l.Now().Add(time.Hour))
+	require.NoError(t, err)
+	require.NoError(t, l.Reset(key))
+	c.fail(errCut)
+	_, err = l.Spend(other.Key("a"), 1)
+	require.NoError(t, err)
+	c.mend()
+	l.comesBack(t)
+	require.EqualValues(t, 6, l.left(t, other.Key("a")))
+	require.NoError(t, l.Health())
+	require.NoError(t, l.Close())
+}
+
+// Open with rediss:// takes a private certificate authority.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	write := func(name, kind string, der []byte) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		return path
+	}
+	cert, secret := write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", private)
+	port := freePort(t)
+	startServer(t, "--tls-port", port, "--bind", "127.0.0.1", "--tls-cert-file", cert, "--tls-key-file", secret,
+		"--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
+	limits := testLimits(t, stint.PerHour(2))
+	pool := x509.NewCertPool()
+	authority, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	pool.AddCert(authority)
+	l, err := Open("rediss://127.0.0.1:"+port, limits, &Options{Timeout: 10 * time.Second,
+		TLS: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}})
+	require.NoError(t, err)
+	require.NoError(t, l.Health())
+	require.True(t, l.Allow(perID.Key("a")))
+	require.NoError(t, l.Close())
+	l, err = Open("rediss://127.0.0.1:"+port, limits, &Options{Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	require.ErrorContains(t, l.Health(), "certificate")
+	require.NoError(t, l.Close())
+	_, err = Open("redis://127.0.0.1:"+port, limits, &Options{TLS: new(tls.Config)})
+	require.ErrorContains(t, err, "only for rediss://")
+}
+
+// Open fails for a user who may not run the scripts.
+func TestOpenWithoutScripts(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"evalsha", "eval", "get"} {
+		s := startServer(t)
+		s.cli("ACL", "SETUSER", "default", "-"+command)
+		_, err := Open(s.url, testLimits(t, stint.PerHour(2)), &Options{Timeout: 10 * time.Second})
+		require.ErrorContains(t, err, "open: redislimit: server replied", command)
+	}
+}
+
+// Options and limits that cannot work are refused.
+func TestRefusedAtOpen(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []time.Duration{-1, 1, 3, time.Millisecond - 1} {
+		_, err := Open("redis://127.0.0.1:1", testLimits(t, stint.PerHour(2)), &Options{Timeout: timeout})
+		require.ErrorContains(t, err, "want at least 1ms")
+	}
+}
+
+// A quota that follows the calendar is refused wherever it comes from, and the
+// limits in force stay.
+func TestCalendarsRefused(t *testing.T) {
+	t.Parallel()
+	day := stint.EachDay(5, time.UTC)
+	names := stint.Names{perID: {Label: "perID", Limit: stint.PerHour(2)}}
+	override, err := stint.NewLimits(names, nil,
+		map[stint.Name][]stint.Override{perID: {{Limit: day, IDs: []stint.OverrideID{{ID: "a"}}}}})
+	require.NoError(t, err)
+	file, err := limitsfile.Parse(names, []byte("perID: {quota: 5, resets: daily, zone: UTC}"))
+	require.NoError(t, err)
+	l := newLimiter(t, stint.PerHour(2), nil)
+	was := l.Limits()
+	for name, limits := range map[string]*stint.Limits{
+		"default": testLimits(t, day), "override": override, "limits file": file,
+	} {
+		_, err := Open("redis://127.0.0.1:1", limits, nil)
+		for _, err := range []error{err, l.SetLimits(limits)} {
+			require.ErrorIs(t, err, stint.ErrCalendar, name)
+			require.ErrorContains(t, err, "the server has no calendar", name)
+		}
+	}
+	require.Same(t, was, l.Limits())
+	key := perID.Key("a")
+	_, err = l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: day})
+	require.ErrorIs(t, err, stint.ErrCalendar)
+	_, err = l.RefundAll(stint.Request{Key: key, Cost: 1, Limit: day})
+	require.ErrorIs(t, err, stint.ErrCalendar)
+	_, _, err = l.SpendUpToRequest(stint.Request{Key: key, Cost: 1, Limit: day})
+	require.ErrorIs(t, err, stint.ErrCalendar)
+	_, err = l.SpendAll(stint.Request{Key: key, Cost: 1}, stint.Request{Key: other.Key("a"), Cost: 1, Limit: day})
+	require.ErrorIs(t, err, stint.ErrCalendar)
+	require.ErrorContains(t, err, "other:a")
+	b, err := l.Bucket(key)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, b.Remaining, "nothing was spent")
+}
+
+// wrongClock is a Client of a server whose clock is wrong.
+type wrongClock struct {
+	*rueidisClient
+	by time.Duration
+}
+
+func (c wrongClock) DoEach(ctx context.Context, args ...string) ([]any, error) {
+	replies, err := c.rueidisClient.DoEach(ctx, args...)
+	if args[0] == "TIME" && err == nil {
+		parts := replies[0].([]any)
+		seconds, _ := strconv.ParseInt(parts[0].(string), 10, 64)
+		parts[0] = strconv.FormatInt(seconds+int64(c.by/time.Second), 10)
+	}
+	return replies, err
+}
+
+// Health says that the server's clock is wrong.
+func TestWrongClock(t *testing.T) {
+	t.Parallel()
+	s, prefix := commonServer(t)
+	for by, want := range map[time.Duration]string{-time.Hour: "behind this", time.Hour: "ahead of this", 0: ""} {
+		client, err := newRueidisClient(s.url, 20*time.Second)
+		require.NoError(t, err)
+		l, err := New(wrongClock{client, by}, testLimits(t, stint.PerHour(2)),
+			&Options{Timeout: 20 * time.Second, Prefix: prefix})
+		require.NoError(t, err)
+		if by == 0 {
+			require.NoError(t, l.Health())
+		} else {
+			require.ErrorIs(t, l.Health(), ErrClock)
+			require.ErrorContains(t, l.Health(), "the server's is 1h0m0s "+want)
+		}
+		require.NoError(t, l.Close())
+	}
+}
+
+// A CheckOnly request of a lease counts its cost, as one at the server does.
+func TestLeasedCheckOnly(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	_, prefix := commonServer(t)
+	l, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
+	a, b := perID.Key("a"), perID.Key("b")
+	l.fill(t, a, 50)
+	l.fill(t, b, 50)
+	before, err := l.Check(a, 5)
+	require.NoError(t, err)
+	ds := make([]stint.Decision, 2)
+	_, err = l.SpendTogether([]stint.Request{{Key: a, Cost: 5, Mode: stint.CheckOnly}, {Key: b, Cost: 1}}, ds)
+	require.NoError(t, err)
+	require.Equal(t, before, ds[0])
+}
+
+// During Close, a call that is not made any more is ErrClosed.
+func TestSpendDuringClose(t *testing.T) {
+	t.Parallel()
+	s, _ := commonServer(t)
+	for range 20 {
+		_, prefix := commonServer(t)
+		l, err := Open(s.url, testLimits(t, stint.PerHour(1_000_000)), &Options{Timeout: 20 * time.Second, Prefix: prefix})
+		require.NoError(t, err)
+		ended := make(chan error, 8)
+		for range cap(ended) {
+			go func() {
+				for {
+					if _, err := l.Spend(perID.Key("a"), 1); err != nil {
+						ended <- err
+						return
+					}
+				}
+			}()
+		}
+		require.Eventually(t, func() bool { return l.Stats().Trips > 100 }, 20*time.Second, time.Millisecond)
+		require.NoError(t, l.Close())
+		for range cap(ended) {
+			require.ErrorIs(t, <-ended, stint.ErrClosed)
+		}
+	}
+}
