@@ -53,7 +53,7 @@ func exclusive(cmd *cobra.Command, a, b string) error {
 // checkFlags returns an error if a flag has an empty value, for example from a
 // shell variable that is not set. An empty value must not mean the default.
 func checkFlags(cmd *cobra.Command, _ []string) error {
-	for _, name := range []string{"db", "for", "limit", "limits", "name", "scenario", "svg", "to"} {
+	for _, name := range []string{"db", "for", "limit", "limits", "name", "scenario", "spend-if", "svg", "to"} {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
 			return misuse(cmd, "--%s is empty: give it a value, or leave the flag out", name)
 		}

@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint/internal/display"
 )
 
 func newBackup() *cobra.Command {
@@ -59,6 +61,6 @@ func (f *dbFlags) backup(cmd *cobra.Command, to string) (err error) {
 	} else if err != nil {
 		return failed(err)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "copied  %s  %s\n", visible(to), size(n))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "copied  %s  %s\n", display.Visible(to), display.Size(n))
 	return failed(err)
 }

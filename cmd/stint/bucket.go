@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 )
 
 // bucket is a bucket as list shows it.
@@ -27,14 +28,15 @@ func asked(label string, b stint.Bucket, now time.Time) *bucket {
 }
 
 // measure sets the limit of the bucket, and what is left. A bucket that lacks
-// more than the limit can hold counts as empty, as it will at its next spend.
-func (b *bucket) measure(limit stint.Limit) {
+// more than the limit can hold counts as empty, as it will at its next spend. A
+// program that runs has already measured a quota that follows the calendar.
+func (b *bucket) measure(limit stint.Limit, now time.Time) {
+	measured := limit.FollowsCalendar() && b.limit.String() == limit.String()
 	b.limit = limit
-	if limit == stint.Blocked {
+	if limit == stint.Blocked || measured {
 		return
 	}
-	b.fullIn = min(b.fullIn, limit.Tolerance())
-	b.remaining = int64((limit.Tolerance() - b.fullIn) / limit.Interval())
+	b.remaining, b.fullIn = limit.State(now.Add(b.fullIn), now)
 }
 
 // idle reports whether list leaves the bucket out.
@@ -46,6 +48,9 @@ func (b *bucket) fill() float64 {
 	if b.limit.Burst == 0 {
 		return 0
 	}
+	if b.limit.FollowsCalendar() {
+		return 1 - float64(b.remaining)/float64(b.limit.Burst)
+	}
 	return float64(b.fullIn) / float64(b.limit.Tolerance())
 }
 
@@ -56,16 +61,16 @@ func until(nanos int64, now time.Time) time.Duration {
 // bucketJSON is what --json prints of a bucket, one in a line.
 type bucketJSON struct {
 	Name string `json:"name"`
-	idJSON
-	Remaining  *int64        `json:"remaining,omitempty"`
-	Limit      *limitJSON    `json:"limit,omitempty"`
-	ResetAfter time.Duration `json:"reset_after_ns"`
-	Held       time.Duration `json:"held_ns,omitempty"`
-	Line       time.Duration `json:"line_ns,omitempty"`
+	display.JSONID
+	Remaining  *int64             `json:"remaining,omitempty"`
+	Limit      *display.JSONLimit `json:"limit,omitempty"`
+	ResetAfter time.Duration      `json:"reset_after_ns"`
+	Held       time.Duration      `json:"held_ns,omitempty"`
+	Line       time.Duration      `json:"line_ns,omitempty"`
 }
 
 func (b *bucket) json() bucketJSON {
-	line := bucketJSON{Name: b.label, idJSON: newIDJSON(b.id), Limit: newLimitJSON(b.limit),
+	line := bucketJSON{Name: b.label, JSONID: display.NewJSONID(b.id), Limit: display.NewJSONLimit(b.limit),
 		ResetAfter: b.fullIn, Held: b.heldFor, Line: b.lineFor}
 	if line.Limit != nil {
 		line.Remaining = &b.remaining
@@ -77,7 +82,10 @@ func (b *bucket) json() bucketJSON {
 func (b *bucket) state() string {
 	s := "full"
 	if b.fullIn > 0 {
-		s = "full in " + duration(b.fullIn)
+		s = "full in " + display.Duration(b.fullIn)
+		if b.limit.FollowsCalendar() {
+			s = "resets " + display.Reset(b.limit, time.Now())
+		}
 		if b.limit.Burst > 0 {
 			s = fmt.Sprintf("%d of %d left, %s", b.remaining, b.limit.Burst, s)
 		}
@@ -86,10 +94,10 @@ func (b *bucket) state() string {
 		s = "blocked, " + s
 	}
 	if b.heldFor > 0 {
-		s += ", held for " + duration(b.heldFor)
+		s += ", held for " + display.Duration(b.heldFor)
 	}
 	if b.lineFor > 0 {
-		s += ", queue for " + duration(b.lineFor)
+		s += ", queue for " + display.Duration(b.lineFor)
 	}
 	return s
 }
@@ -105,7 +113,7 @@ func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error)
 // bucket without a queue is not in the map.
 func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
 	waited := map[stint.Key]time.Duration{}
-	for name, label := range namesOf(store.BoltStore) {
+	for name, label := range store.Labels() {
 		limit, ok := lineOf(store.BoltStore, label)
 		if !ok {
 			continue

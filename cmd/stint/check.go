@@ -27,7 +27,7 @@ would be left after the spend. --cost 0 shows what is left now.`,
 func (f *dbFlags) openToLook(label string) (*target, error) {
 	to, err := reach(f, label, f.openToReadWithin, func(store *readStore) (*target, error) {
 		if name, ok := numberOf(store.BoltStore, label); ok {
-			return &target{store: unsaved{store}, name: name}, nil
+			return &target{cmd: f.cmd, store: unsaved{store}, name: name}, nil
 		}
 		return nothing(), failed(store.Close())
 	})
@@ -42,3 +42,13 @@ func (f *dbFlags) openToLook(label string) (*target, error) {
 type unsaved struct{ stint.Store }
 
 func (unsaved) Save([]stint.Change) error { return nil }
+
+// LoadClock and SaveClock implement stint.ClockStore.
+func (s unsaved) LoadClock() ([]byte, error) {
+	if c, ok := s.Store.(stint.ClockStore); ok {
+		return c.LoadClock()
+	}
+	return nil, nil
+}
+
+func (unsaved) SaveClock([]byte) error { return nil }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 )
 
 func newCompact() *cobra.Command {
@@ -60,19 +61,19 @@ func (f *dbFlags) compact(cmd *cobra.Command) error {
 		return failed(err)
 	}
 	path, _, _ := f.file()
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), compacted(visible(path), before, after))
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), compacted(display.Visible(path), before, after))
 	return failed(err)
 }
 
 // compacted returns the result in words. A bucket takes more space in the tree
 // than in the journal, so the file may grow.
 func compacted(path string, before stint.FileStats, after int64) string {
-	sizes := fmt.Sprintf("%s  %s, was %s", path, size(after), size(before.Bytes))
+	sizes := fmt.Sprintf("%s  %s, was %s", path, display.Size(after), display.Size(before.Bytes))
 	switch {
 	case after < before.Bytes:
 		return "compacted  " + sizes
 	case before.Journaled > 0:
-		return "rewritten  " + sizes + ": " + plural(int(before.Journaled), "bucket") + " moved from the journal to the tree"
+		return "rewritten  " + sizes + ": " + display.Plural(int(before.Journaled), "bucket") + " moved from the journal to the tree"
 	}
 	return "rewritten  " + sizes + ": it could not be made smaller"
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 	"github.com/stint-go/stint/limitsfile"
 )
 
@@ -65,7 +66,7 @@ func completeID(cmd *cobra.Command, args []string, begun string) (ids []string, 
 			continue
 		}
 		for id := range idsOf(name) {
-			if strings.HasPrefix(id, begun) && printable(id) == id {
+			if strings.HasPrefix(id, begun) && display.Printable(id) == id {
 				ids = append(ids, id)
 			}
 			if len(ids) == mostCompletions {
@@ -127,7 +128,7 @@ func completer(cmd *cobra.Command) (
 			}
 		}, owner.Close
 	}
-	return namesOf(store.BoltStore), func(name stint.Name) iter.Seq[string] {
+	return store.Labels(), func(name stint.Name) iter.Seq[string] {
 		return func(yield func(string) bool) {
 			for change, err := range store.All(name) {
 				if err != nil || time.Now().After(end) || !yield(change.Key.ID) {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 )
 
 type decideFlags struct {
@@ -35,6 +36,7 @@ type decider interface {
 	Reset(keys ...stint.Key) error
 	Hold(key stint.Key, until time.Time) error
 	Bucket(key stint.Key) (stint.Bucket, error)
+	Now() time.Time
 	Flush() error
 }
 
@@ -135,13 +137,13 @@ func isUsage(err error) bool {
 type decisionJSON struct {
 	Allowed bool   `json:"allowed"`
 	Name    string `json:"name"`
-	idJSON
-	Cost       int64         `json:"cost"`
-	Remaining  int64         `json:"remaining"`
-	Limit      *limitJSON    `json:"limit"`
-	RetryAfter time.Duration `json:"retry_after_ns"`
-	ResetAfter time.Duration `json:"reset_after_ns"`
-	PID        int           `json:"pid,omitempty"`
+	display.JSONID
+	Cost       int64              `json:"cost"`
+	Remaining  int64              `json:"remaining"`
+	Limit      *display.JSONLimit `json:"limit"`
+	RetryAfter time.Duration      `json:"retry_after_ns"`
+	ResetAfter time.Duration      `json:"reset_after_ns"`
+	PID        int                `json:"pid,omitempty"`
 }
 
 func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d stint.Decision) error {
@@ -149,10 +151,10 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	case f.quiet:
 		return nil
 	case f.json && asked.act == nil:
-		return printJSON(w, newResetOneJSON(asked.limits.label(), id, d.Limit, asked.pid))
+		return display.WriteJSON(w, newResetOneJSON(asked.limits.label(), id, d.Limit, asked.pid))
 	case f.json:
-		return printJSON(w, decisionJSON{d.Allowed, asked.limits.label(), newIDJSON(id), asked.cost, d.Remaining,
-			newLimitJSON(d.Limit), d.RetryAfter, d.ResetAfter, asked.pid})
+		return display.WriteJSON(w, decisionJSON{d.Allowed, asked.limits.label(), display.NewJSONID(id), asked.cost, d.Remaining,
+			display.NewJSONLimit(d.Limit), d.RetryAfter, d.ResetAfter, asked.pid})
 	}
 	done, state := asked.done, "no limit"
 	if !d.Allowed {
@@ -165,7 +167,7 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	} else if asked.act == nil {
 		state = "full"
 	}
-	_, err := fmt.Fprintf(w, "%s  %s  %s\n", done, printable(id), state)
+	_, err := fmt.Fprintf(w, "%s  %s  %s\n", done, display.Printable(id), state)
 	return err
 }
 
@@ -173,10 +175,12 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 func stateOf(d stint.Decision) string {
 	s := fmt.Sprintf("%d of %d left", d.Remaining, d.Limit.Burst)
 	switch {
+	case d.Limit.FollowsCalendar() && d.ResetAfter > 0 && d.RetryAfter <= d.ResetAfter:
+		s += ", resets " + display.Reset(d.Limit, time.Now())
 	case !d.Allowed:
-		s += ", retry in " + duration(d.RetryAfter)
+		s += ", retry in " + display.Duration(d.RetryAfter)
 	case d.ResetAfter > 0:
-		s += ", full in " + duration(d.ResetAfter)
+		s += ", full in " + display.Duration(d.ResetAfter)
 	}
 	return s
 }

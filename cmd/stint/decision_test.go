@@ -110,7 +110,7 @@ func TestDecisionFile(t *testing.T) {
 	store, err := stint.OpenBolt(db, nil, nil)
 	require.NoError(t, err)
 	defer store.Close()
-	assert.Equal(t, map[stint.Name]string{1: defaultLabel}, namesOf(store))
+	assert.Equal(t, map[stint.Name]string{1: defaultLabel}, store.Labels())
 }
 
 // failing is a Store that cannot save.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 )
 
 // The exit statuses of every command.
@@ -171,6 +172,6 @@ func report(stderr io.Writer, err error) {
 	}
 	for line := range strings.Lines(readable(err)) {
 		line = strings.ReplaceAll(": "+strings.TrimSpace(line), ": stint: ", ": ")[2:] // the prefix of library errors
-		fmt.Fprintf(stderr, "stint: %s%s\n", visible(line), hint)
+		fmt.Fprintf(stderr, "stint: %s%s\n", display.Visible(line), hint)
 	}
 }

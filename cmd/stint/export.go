@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 )
 
 // An export has one JSON object in a line. The first is a header with the
@@ -26,7 +27,7 @@ type exportHeader struct {
 
 type exportLine struct {
 	Name string `json:"name"`
-	idJSON
+	display.JSONID
 	TAT  int64 `json:"tat,omitempty"`  // Unix nanoseconds
 	Hold int64 `json:"hold,omitempty"` // end of a hold, instead of TAT
 }
@@ -62,7 +63,7 @@ in base64, and "base64":true says so.`,
 func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 	bar := newProgress(cmd.ErrOrStderr(), "exporting", -1, false)
 	defer bar.close()
-	names := namesOf(store.BoltStore)
+	names := store.Labels()
 	for name, label := range names {
 		if !utf8.ValidString(label) { // JSON would change it
 			return fmt.Errorf("the label %q of number %d is not UTF-8; "+
@@ -70,7 +71,7 @@ func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 		}
 	}
 	w := bufio.NewWriterSize(cmd.OutOrStdout(), 1<<16)
-	if err := printJSON(w, exportHeader{1, names}); err != nil {
+	if err := display.WriteJSON(w, exportHeader{1, names}); err != nil {
 		return err
 	}
 	for _, name := range append([]stint.Name{stint.Unknown}, slices.Sorted(maps.Keys(names))...) {
@@ -88,11 +89,11 @@ func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 					return err
 				}
 			}
-			if line.Name, line.idJSON = names[key.Name], newIDJSON(key.ID); line.Name == "" {
+			if line.Name, line.JSONID = names[key.Name], display.NewJSONID(key.ID); line.Name == "" {
 				return fmt.Errorf("bucket %s: the file has no label for number %d; "+
 					"stint limits set-names gives it one", key, key.Name)
 			}
-			if err := printJSON(w, line); err != nil {
+			if err := display.WriteJSON(w, line); err != nil {
 				return err
 			}
 			bar.add(1)

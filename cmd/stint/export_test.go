@@ -38,3 +38,16 @@ func TestImport(t *testing.T) {
 	r := runArgs(t, "import", "--dry-run", "--db", filepath.Join(t.TempDir(), "a.db"), path)
 	assert.Equal(t, 0, r.status, r.stderr)
 }
+
+// A byte order mark in front of the first line is not part of it.
+func TestImportByteOrderMark(t *testing.T) {
+	export := write(t, "a.jsonl", "\ufeff"+`{"stint":1,"names":{"1":"a"}}`+"\n")
+	r := runArgs(t, "import", "--dry-run", "--db", filepath.Join(t.TempDir(), "a.db"), export)
+	assert.Equal(t, 0, r.status, r.stderr)
+	keys := write(t, "keys.txt", "\ufeff1:alice 4000000000000000000\n")
+	file, err := os.Open(keys)
+	require.NoError(t, err)
+	defer file.Close()
+	r = runWith(t, file, "migrate", "redis", "--dry-run", "--db", filepath.Join(t.TempDir(), "b.db"), "1=Orders")
+	assert.Equal(t, 0, r.status, r.stderr)
+}

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint/internal/display"
 )
 
 // adoptHelp makes cobra's help command like the others: it has examples, and an
@@ -23,7 +25,9 @@ func adoptHelp(root *cobra.Command) {
 		return failed(of.Help())
 	}
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
-		if _, err := io.WriteString(cmd.OutOrStdout(), helpText(cmd, columns(cmd.OutOrStdout()))); err != nil {
+		const piped = 80 // columns, if the output is not a terminal
+		width := cmp.Or(display.Columns(cmd.OutOrStdout()), piped)
+		if _, err := io.WriteString(cmd.OutOrStdout(), helpText(cmd, width)); err != nil {
 			cmd.PrintErrln(err)
 		}
 	})
@@ -40,6 +44,6 @@ func helpText(cmd *cobra.Command, width int) string {
 	example := cmd.Example
 	defer func() { cmd.Example = example }()
 	cmd.Example = examples
-	usage := strings.Replace(folded(cmd.UsageString(), width), examples, foldedCommands(example, width), 1)
-	return reflowed(about, width) + "\n\n" + usage
+	usage := strings.Replace(display.Folded(cmd.UsageString(), width), examples, display.FoldedCommands(example, width), 1)
+	return display.Reflowed(about, width) + "\n\n" + usage
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 	"github.com/stint-go/stint/internal/spell"
 )
 
@@ -69,7 +70,7 @@ Without an ID, list all holds and when they end. With --name, list only the hold
 // holdJSON is what --json prints of a hold.
 type holdJSON struct {
 	Name string `json:"name"`
-	idJSON
+	display.JSONID
 	Held  time.Duration `json:"held_ns"`
 	Until time.Time     `json:"until"`
 	PID   int           `json:"pid,omitempty"`
@@ -78,7 +79,7 @@ type holdJSON struct {
 // endedJSON is what --end --json prints.
 type endedJSON struct {
 	Name string `json:"name"`
-	idJSON
+	display.JSONID
 	WasHeld bool `json:"was_held"`
 	PID     int  `json:"pid,omitempty"`
 }
@@ -95,8 +96,11 @@ func (f *holdFlags) hold(cmd *cobra.Command, id string) error {
 	if err != nil || period <= 0 {
 		return fmt.Errorf("--for %q: want a period such as 90s, 24h, 7d or 1w", f.period)
 	}
-	now := time.Now()
-	_, after, err := f.change(id, now.Add(period))
+	var now time.Time // of the buckets
+	_, after, err := f.change(id, func(l decider) time.Time {
+		now = l.Now()
+		return now.Add(period)
+	})
 	if err != nil {
 		return err
 	}
@@ -106,16 +110,16 @@ func (f *holdFlags) hold(cmd *cobra.Command, id string) error {
 	case f.out.quiet:
 		return nil
 	case f.out.json:
-		return failed(printJSON(w, holdJSON{f.label(), newIDJSON(id), period, until, f.pid}))
+		return failed(display.WriteJSON(w, holdJSON{f.label(), display.NewJSONID(id), period, until, f.pid}))
 	default:
-		_, err = fmt.Fprintf(w, "held  %s  for %s, until %s\n", printable(id), duration(period), until.Format(clockFormat))
+		_, err = fmt.Fprintf(w, "held  %s  for %s, until %s\n", display.Printable(id), display.Duration(period), until.Format(clockFormat))
 		return failed(err)
 	}
 }
 
 // endHold ends the hold of an id, and says whether there was one.
 func (f *holdFlags) endHold(cmd *cobra.Command, id string) error {
-	before, _, err := f.change(id, time.Time{})
+	before, _, err := f.change(id, func(decider) time.Time { return time.Time{} })
 	if err != nil {
 		return err
 	}
@@ -127,9 +131,9 @@ func (f *holdFlags) endHold(cmd *cobra.Command, id string) error {
 	case f.out.quiet:
 		return nil
 	case f.out.json:
-		return failed(printJSON(w, endedJSON{f.label(), newIDJSON(id), !before.HeldUntil.IsZero(), f.pid}))
+		return failed(display.WriteJSON(w, endedJSON{f.label(), display.NewJSONID(id), !before.HeldUntil.IsZero(), f.pid}))
 	default:
-		_, err = fmt.Fprintf(w, "ended  %s  %s\n", printable(id), state)
+		_, err = fmt.Fprintf(w, "ended  %s  %s\n", display.Printable(id), state)
 		return failed(err)
 	}
 }
@@ -143,7 +147,7 @@ func (f *holdFlags) label() string {
 
 // change holds the bucket of an id until a time, and returns how it was before
 // and how it is after that.
-func (f *holdFlags) change(id string, until time.Time) (before, after stint.Bucket, err error) {
+func (f *holdFlags) change(id string, until func(decider) time.Time) (before, after stint.Bucket, err error) {
 	if id != "" || f.name == "" { // a stint.Shared limit has one bucket, without an id
 		if _, err := stint.AnyID.Canonical(id); err != nil {
 			return before, after, err
@@ -158,7 +162,7 @@ func (f *holdFlags) change(id string, until time.Time) (before, after stint.Buck
 		if before, err = l.Bucket(key); err != nil {
 			return err
 		}
-		if err = l.Hold(key, until); err == nil {
+		if err = l.Hold(key, until(l)); err == nil {
 			after, err = l.Bucket(key)
 		}
 		return err
@@ -172,7 +176,11 @@ func (f *holdFlags) list(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	now, names := time.Now(), namesOf(store.BoltStore)
+	names := store.Labels()
+	now, err := timeOf(cmd, store.BoltStore)
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
 	held, err := holds(store, now)
 	if err := errors.Join(err, store.Close()); err != nil {
 		return failed(err)
@@ -190,16 +198,16 @@ func (f *holdFlags) list(cmd *cobra.Command) error {
 	keys := slices.SortedFunc(maps.Keys(held), func(a, b stint.Key) int {
 		return cmp.Or(cmp.Compare(names[a.Name], names[b.Name]), cmp.Compare(a.ID, b.ID))
 	})
-	tw := tabwriter.NewWriter(folding(cmd.OutOrStdout()), 0, 0, 2, ' ', 0)
+	tw := tabwriter.NewWriter(display.Folding(cmd.OutOrStdout()), 0, 0, 2, ' ', 0)
 	for _, key := range keys {
 		label, d := names[key.Name], held[key]
-		what := "for " + duration(d)
+		what := "for " + display.Duration(d)
 		if strings.HasSuffix(key.ID, lockOutCount) {
 			what = "counts lock-outs"
 		}
 		if until := now.Add(d); !f.out.json {
-			fmt.Fprintf(tw, "%s\t%s\t%s, until %s\n", printable(label), printable(key.ID), what, until.Format(clockFormat))
-		} else if err := printJSON(cmd.OutOrStdout(), holdJSON{label, newIDJSON(key.ID), d, until, store.pid}); err != nil {
+			fmt.Fprintf(tw, "%s\t%s\t%s, until %s\n", display.Printable(label), display.Printable(key.ID), what, until.Format(clockFormat))
+		} else if err := display.WriteJSON(cmd.OutOrStdout(), holdJSON{label, display.NewJSONID(key.ID), d, until, store.pid}); err != nil {
 			return failed(err)
 		}
 	}

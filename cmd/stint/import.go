@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/base64"
@@ -17,6 +18,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/replay"
 )
 
 func newImport() *cobra.Command {
@@ -73,7 +76,7 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 		in, name = file, args[0]
 	}
 	bar := newProgress(cmd.ErrOrStderr(), "reading", total, true)
-	found, err := read(f, &lineReader{Scanner: newScanner(bar.reader(readAhead(ctx, in))), name: name}, time.Now())
+	found, err := read(f, &lineReader{Scanner: newScanner(bar.reader(replay.ReadAhead(ctx, in))), name: name}, time.Now())
 	bar.close()
 	if ctx.Err() != nil {
 		return errInterrupted
@@ -98,7 +101,7 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 		done, kept = "would import at most", ""
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s  %s and %s%s; %d expired\n",
-		done, plural(buckets, "bucket"), plural(len(found.changes)-buckets, "hold"), kept, found.past)
+		done, display.Plural(buckets, "bucket"), display.Plural(len(found.changes)-buckets, "hold"), kept, found.past)
 	return failed(err)
 }
 
@@ -148,7 +151,7 @@ func number(store *stint.BoltStore, names map[stint.Name]string) (map[stint.Name
 			var err error
 			if err = store.Declare(stint.Names{name: {Label: names[name]}}); err == nil {
 				n = name
-			} else if n, err = numberFor(store, names[name]); err != nil {
+			} else if n, err = store.Number(names[name]); err != nil {
 				return nil, err
 			}
 		}
@@ -200,6 +203,18 @@ func (r *lineReader) next() bool {
 	r.line++
 	return r.Scan()
 }
+
+// Bytes returns the line. A byte order mark in front of the first is not part of
+// it.
+func (r *lineReader) Bytes() []byte {
+	if r.line == 1 {
+		return bytes.TrimPrefix(r.Scanner.Bytes(), []byte("\ufeff"))
+	}
+	return r.Scanner.Bytes()
+}
+
+// Text returns the line.
+func (r *lineReader) Text() string { return string(r.Bytes()) }
 
 // Err returns why there are no more lines, or nil at the end.
 func (r *lineReader) Err() error {

@@ -28,6 +28,7 @@ type limitFlags struct {
 
 	cmd      *cobra.Command
 	required bool
+	also     string            // a label that needs no limit
 	piped    map[string][]byte // contents of files such as pipes
 }
 
@@ -102,6 +103,9 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 		if labels, err = limitsfile.Labels(files...); err != nil {
 			return nil, nil, f.named(err, files)
 		}
+	}
+	if f.also != "" {
+		labels = append(labels, f.also)
 	}
 	numbers, names := map[string]stint.Name{}, stint.Names{}
 	for _, label := range labels {

@@ -9,11 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/boltstore"
+	"github.com/stint-go/stint/internal/display"
 )
 
 func newLimits() *cobra.Command {
@@ -53,23 +54,54 @@ stderr). No object is printed if a file cannot be read.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.file, f.overrides, f.cmd = args[0], args[1:], cmd
-			_, numbers, err := f.load(counter())
+			limits, numbers, err := f.load(counter())
 			unread := errors.As(err, new(*fs.PathError)) || errors.As(err, new(failure))
 			if asJSON && !unread {
 				found := checkedJSON{err == nil, args, slices.Sorted(maps.Keys(numbers)), findings(err)}
-				err = errors.Join(err, failed(printJSON(cmd.OutOrStdout(), found)))
+				err = errors.Join(err, failed(display.WriteJSON(cmd.OutOrStdout(), found)))
 			}
 			if err != nil || asJSON {
 				return err
 			}
-			files := visible(strings.Join(args, " "))
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid  %s  %s\n", files, plural(len(numbers), "limit"))
+			files := display.Visible(strings.Join(args, " "))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid  %s  %s\n%s", files, display.Plural(len(numbers), "limit"),
+				resets(limits, time.Now()))
 			return failed(err)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	f.registerShares(cmd)
 	return cmd
+}
+
+// resets returns the next two resets of each quota that follows the calendar, a
+// line for each: of the defaults, and of overrides that differ from them.
+func resets(limits *stint.Limits, now time.Time) string {
+	var text strings.Builder
+	names := limits.Names()
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		quotas := map[stint.Limit]bool{}
+		if limit, ok := limits.Default(name); ok {
+			quotas[limit] = true
+		}
+		for _, limit := range limits.Overrides(name) {
+			quotas[limit] = true
+		}
+		var lines []string
+		for limit := range quotas {
+			if !limit.FollowsCalendar() {
+				continue
+			}
+			_, first := limit.PeriodAt(now)
+			_, second := limit.PeriodAt(first)
+			const layout = "Mon 2006-01-02 15:04 MST"
+			lines = append(lines, fmt.Sprintf("%s  %v  resets %s, then %s\n", display.Visible(names[name].Label), limit,
+				first.Format(layout), second.Format(layout)))
+		}
+		slices.Sort(lines)
+		text.WriteString(strings.Join(lines, ""))
+	}
+	return text.String()
 }
 
 // checkedJSON is what limits check --json prints.
@@ -134,11 +166,7 @@ func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	labels := map[uint16]string{}
-	for name, label := range names {
-		labels[uint16(name)] = label
-	}
-	if err := boltstore.Of(store).Relabel(labels); errors.Is(err, stint.ErrNameMismatch) {
+	if err := store.Relabel(names); errors.Is(err, stint.ErrNameMismatch) {
 		return errors.Join(err, failed(store.Close()))
 	} else if err = errors.Join(err, store.Close()); err != nil {
 		return failed(err)
@@ -199,7 +227,7 @@ func (f *dbFlags) names() (map[stint.Name]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return namesOf(store.BoltStore), failed(store.Close())
+	return store.Labels(), failed(store.Close())
 }
 
 // printNames writes what changed for each number.
@@ -209,9 +237,9 @@ func printNames(w io.Writer, before, names map[stint.Name]string) error {
 		if old, had := before[name]; !had {
 			what = "new"
 		} else if old != names[name] {
-			what = "renamed from " + printable(old)
+			what = "renamed from " + display.Printable(old)
 		}
-		if _, err := fmt.Fprintf(w, "%d  %s  %s\n", name, printable(names[name]), what); err != nil {
+		if _, err := fmt.Fprintf(w, "%d  %s  %s\n", name, display.Printable(names[name]), what); err != nil {
 			return err
 		}
 	}

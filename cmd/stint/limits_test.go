@@ -56,7 +56,7 @@ func TestLimitsFiles(t *testing.T) {
 	store, err := stint.OpenBolt(db, nil, nil)
 	require.NoError(t, err)
 	want := map[stint.Name]string{1: "Logins", 2: "Orders", 3: "Exports"} // in the order of their first use
-	assert.Equal(t, want, namesOf(store))
+	assert.Equal(t, want, store.Labels())
 	require.NoError(t, store.Close())
 
 	r = runArgs(t, "list", "--db", db, "--limits", defaults, "--overrides", overrides)

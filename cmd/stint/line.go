@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/display"
 )
 
 // lineSuffix ends the label of a queue: the file keeps the last turn of each id
@@ -109,7 +110,10 @@ func (l *waiter) step(signals <-chan os.Signal, deadline time.Time) (delay time.
 	if owner != nil {
 		return 0, l.ask(owner, signals, deadline)
 	}
-	delay, err = l.spend(store, time.Now(), deadline)
+	now, err := timeOf(db.cmd, store)
+	if err == nil {
+		delay, err = l.spend(store, now, now.Add(time.Until(deadline)))
+	}
 	return delay, errors.Join(err, failed(store.Close()))
 }
 
@@ -152,7 +156,7 @@ func (l *waiter) denied(delay time.Duration, full bool) error {
 		place := delay - time.Duration(l.limit.Queue)*l.limit.Interval() // until the queue has space
 		return &ended{statusTryLater, fmt.Sprintf(
 			"%s is denied by %s: its queue of %s is full: retry in %s",
-			printable(l.id), l.limit, plural(int(l.limit.Queue), "token"), duration(place))}
+			display.Printable(l.id), l.limit, display.Plural(int(l.limit.Queue), "token"), display.Duration(place))}
 	}
 	todo := ", or queue with --wait"
 	if l.f.wait {
@@ -161,7 +165,7 @@ func (l *waiter) denied(delay time.Duration, full bool) error {
 		todo = ""
 	}
 	return &ended{statusTryLater, fmt.Sprintf("%s is denied by %s: retry in %s%s",
-		printable(l.id), l.limit, duration(delay), todo)}
+		display.Printable(l.id), l.limit, display.Duration(delay), todo)}
 }
 
 // needs returns the nanoseconds in which the tokens come back.
@@ -184,7 +188,7 @@ func (l *waiter) last(store *stint.BoltStore, now time.Time) (int64, error) {
 }
 
 func (l *waiter) setLast(store *stint.BoltStore, turn int64) error {
-	name, err := numberFor(store, l.label())
+	name, err := store.Number(l.label())
 	if err != nil {
 		return failed(err)
 	}
@@ -201,7 +205,11 @@ func (l *waiter) leave() error {
 	if owner != nil {
 		return failed(owner.Close())
 	}
-	last, err := l.last(store, time.Now())
+	now, err := timeOf(l.f.db.cmd, store)
+	if err != nil {
+		return errors.Join(err, failed(store.Close()))
+	}
+	last, err := l.last(store, now)
 	if err == nil && last == l.turn {
 		err = l.setLast(store, last-l.needs())
 	}
@@ -219,7 +227,7 @@ func (l *waiter) refund() error {
 
 // decide acts on the bucket. When it returns, the result is durable.
 func (l *waiter) decide(store *stint.BoltStore, do action) (stint.Decision, error) {
-	name, err := numberFor(store, l.f.limits.label())
+	name, err := store.Number(l.f.limits.label())
 	if err != nil {
 		return stint.Decision{}, failed(err)
 	}

@@ -94,7 +94,7 @@ func TestLineSlowLimit(t *testing.T) {
 		db := filepath.Join(t.TempDir(), "a.db")
 		store, err := stint.OpenBolt(db, nil, nil)
 		require.NoError(t, err)
-		_, err = numberFor(store, defaultLabel+lineSuffix)
+		_, err = store.Number(defaultLabel + lineSuffix)
 		require.NoError(t, err)
 		l := &waiter{f: &runFlags{cost: 1}, id: "x", limit: stint.Limit{Burst: 1, Count: 1, Period: period}}
 		now := time.Now()

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/display"
 )
 
 type listFlags struct {
@@ -110,7 +111,7 @@ func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	measure := func(b *bucket) {
 		if name, ok := numbers[b.label]; ok {
 			if limit, ok := limits.For(name.Key(b.id)); ok {
-				b.measure(limit)
+				b.measure(limit, now)
 			}
 		}
 	}
@@ -124,6 +125,10 @@ func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	}
 	if _, ok := numberOf(store.BoltStore, f.limits.name); !ok && f.limits.name != "" {
 		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
+	}
+	now, err = timeOf(cmd, store.BoltStore)
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
 	}
 	buckets, err := f.read(store, now, measure)
 	return buckets, failed(errors.Join(err, store.Close()))
@@ -171,7 +176,7 @@ func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket
 	if err != nil {
 		return nil, err
 	}
-	for name, label := range namesOf(store.BoltStore) {
+	for name, label := range store.Labels() {
 		if !f.limits.wants(store, label) {
 			continue
 		}
@@ -226,15 +231,15 @@ func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 	}
 	if f.json {
 		for _, b := range buckets {
-			if err := printJSON(w, b.json()); err != nil {
+			if err := display.WriteJSON(w, b.json()); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	tw := tabwriter.NewWriter(folding(w), 0, 0, 2, ' ', 0)
+	tw := tabwriter.NewWriter(display.Folding(w), 0, 0, 2, ' ', 0)
 	for _, b := range buckets {
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", printable(b.label), printable(b.id), b.state())
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", display.Printable(b.label), display.Printable(b.id), b.state())
 	}
 	return tw.Flush()
 }

@@ -3,13 +3,19 @@
 // once more.
 //
 // Each command is in a file that has its name. The exit status is the answer:
-// see errors.go.
+// see errors.go. Read what the commands share in this order, and then the
+// commands in any: errors, args, signals, file, store, clock, progress, output, owner,
+// target, limitflags, decision, line, bucket, shares. Logs and charts are in
+// packages of their own: internal/replay, internal/simulate. The server is in
+// serve_listen, serve_limits, serve_throttle, serve_commands, serve_conn and
+// serve, and its protocol in internal/resp.
 package main
 
 import (
 	"context"
 	"io"
 	"os"
+	_ "time/tzdata" // for machines without a database of time zones: Windows, and containers from scratch
 
 	"github.com/spf13/cobra"
 )
@@ -55,7 +61,7 @@ says what. The output has no colors.
 		}
 		return misuse(cmd, "%w", badValue(err))
 	})
-	root.AddCommand(newRun(), newSimulate(), newVersion(), newMan())
+	root.AddCommand(newRun(), newServe(), newSimulate(), newVersion(), newMan())
 	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newHold(), newList(), newLimits(), newReplay(nil))
 	root.AddCommand(newShow(), newStat(), newNames(), newSpend())
 	root.AddCommand(newVerify(), newCompact(), newBackup(), newExport(), newImport(), newMigrate())

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/display"
 )
 
 func TestHelp(t *testing.T) {
@@ -20,7 +22,12 @@ func TestHelp(t *testing.T) {
 		args := append(strings.Fields(cmd.CommandPath())[1:], "--help")
 		r := runArgs(t, args...)
 		assert.Equal(t, 0, r.status)
-		assert.Contains(t, r.stdout, cmd.Example)
+		_, shown, _ := strings.Cut(r.stdout, "\nExamples:\n")
+		shown, _, _ = strings.Cut(shown, "\n\n")
+		assert.Equal(t, commandsOf(cmd.Example), commandsOf(shown), cmd.CommandPath())
+		for line := range strings.Lines(r.stdout) {
+			assert.LessOrEqual(t, display.Wide(line)-1, 80, "%s: %s", cmd.CommandPath(), line)
+		}
 		for _, sub := range cmd.Commands() {
 			each(sub)
 		}
@@ -73,4 +80,11 @@ func TestStateDir(t *testing.T) {
 	r := runArgs(t, "allow", "--limit", "3/1m", "alice")
 	assert.Equal(t, 2, r.status)
 	assert.Contains(t, r.stderr, "name the file with --db")
+}
+
+func TestManMakesDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "share", "man1")
+	r := runArgs(t, "man", dir)
+	require.Equal(t, 0, r.status, r.stderr)
+	assert.FileExists(t, filepath.Join(dir, "stint-replay.1"))
 }

@@ -2,17 +2,20 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint/internal/display"
 )
 
 func newMan() *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIRECTORY",
 		Short: "Write the manual pages, one for each command",
-		Long:  `Write the manual pages, one for each command, into an existing directory.`,
+		Long:  `Write the manual pages, one for each command, into a directory. It is made if it is not there.`,
 		Example: `  stint man /usr/local/share/man/man1
   stint man . && man ./stint-run.1`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -22,6 +25,9 @@ func newMan() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return failed(err)
+			}
 			pages := 0
 			var write func(c *cobra.Command) error
 			write = func(c *cobra.Command) error {
@@ -39,7 +45,7 @@ func newMan() *cobra.Command {
 			if err := write(cmd.Root()); err != nil {
 				return failed(err)
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "wrote  %s  %s\n", visible(args[0]), plural(pages, "page"))
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "wrote  %s  %s\n", display.Visible(args[0]), display.Plural(pages, "page"))
 			return failed(err)
 		},
 	}

@@ -114,7 +114,7 @@ func (f *importFlags) addNames(names map[stint.Name]string) error {
 	if err != nil {
 		return err
 	}
-	for name, label := range namesOf(store) {
+	for name, label := range store.Labels() {
 		if names[name] == "" && !slices.Contains(slices.Collect(maps.Values(names)), label) {
 			names[name] = label
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 )
 
 func newNames() *cobra.Command {
@@ -29,21 +30,21 @@ LABEL: under it "run --wait" keeps the last turn of each id.
 			if err != nil {
 				return err
 			}
-			names, lines := namesOf(store.BoltStore), map[stint.Name]string{}
+			names, lines := store.Labels(), map[stint.Name]string{}
 			for name, label := range names {
 				if limit, ok := lineOf(store.BoltStore, label); ok {
-					lines[name] = "\tthe queue of run --wait for " + printable(names[limit])
+					lines[name] = "\tthe queue of run --wait for " + display.Printable(names[limit])
 				}
 			}
 			if err := store.Close(); err != nil {
 				return failed(err)
 			}
 			if f.json {
-				return failed(printJSON(cmd.OutOrStdout(), names))
+				return failed(display.WriteJSON(cmd.OutOrStdout(), names))
 			}
 			tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			for _, name := range slices.Sorted(maps.Keys(names)) {
-				fmt.Fprintf(tw, "%d\t%s%s\n", name, printable(names[name]), lines[name])
+				fmt.Fprintf(tw, "%d\t%s%s\n", name, display.Printable(names[name]), lines[name])
 			}
 			return failed(tw.Flush())
 		},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/display"
 )
 
 // opener opens the file, and waits for at most timeout while another process
@@ -44,6 +45,9 @@ func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Gue
 			return store, nil, failed(fmt.Errorf("ask the program that has %s open: %w", path, asked))
 		case !errors.Is(asked, hostlimit.ErrNoOwner) && !errors.Is(asked, errors.ErrUnsupported):
 			return store, nil, failed(asked)
+		case time.Now().After(deadline) && errors.Is(asked, hostlimit.ErrNoAnswer):
+			return store, nil, failed(fmt.Errorf("%w: %s: the process that has it shares it, but does not answer: "+
+				"it may be stopped", stint.ErrLocked, path))
 		case time.Now().After(deadline):
 			err = fmt.Errorf("%w: %s: still in use by another process after %v", stint.ErrLocked, path, f.lockTimeout)
 			return store, nil, hinted{failed(err), errNotShared}
@@ -54,7 +58,7 @@ func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Gue
 // say tells the user that a running program answers.
 func (f *dbFlags) say(owner *hostlimit.Guest, path string) {
 	if quiet := f.cmd.Flag("quiet"); !f.silent && (quiet == nil || !quiet.Changed) {
-		fmt.Fprintf(f.cmd.ErrOrStderr(), "stint: process %d, which has %s open, answers\n", owner.Owner().PID, visible(path))
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "stint: process %d, which has %s open, answers\n", owner.Owner().PID, display.Visible(path))
 	}
 }
 

@@ -208,3 +208,29 @@ func TestOwnerLater(t *testing.T) {
 		})
 	}
 }
+
+// A program that shares the file, but is stopped, is not told to share it.
+func TestOwnerIsStopped(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("it reads /proc to see that the process is stopped")
+	}
+	db := filepath.Join(t.TempDir(), "quota.db")
+	server := startServer(t, db)
+	defer server.Process.Kill()
+	pid := strconv.Itoa(server.Process.Pid)
+	require.NoError(t, exec.Command("kill", "-STOP", pid).Run())
+	for stopped := false; !stopped; {
+		tasks, err := filepath.Glob("/proc/" + pid + "/task/*/stat")
+		require.NoError(t, err)
+		stopped = len(tasks) > 0
+		for _, task := range tasks {
+			stat, err := os.ReadFile(task)
+			require.NoError(t, err)
+			stopped = stopped && strings.Contains(string(stat), ") T ")
+		}
+	}
+	r := runArgs(t, "show", "alice", "--db", db, "--lock-timeout", "1ms")
+	require.NotZero(t, r.status)
+	require.Contains(t, r.stderr, "shares it, but does not answer")
+	require.NotContains(t, r.stderr, "does not share")
+}

@@ -12,6 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/chart"
+	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/replay"
 )
 
 type replayFlags struct {
@@ -19,8 +22,9 @@ type replayFlags struct {
 	limits limitFlags
 	and    []string
 	try    []string
-	lines  lineFlags
+	lines  replay.Format
 	top    int
+	svg    string
 	json   bool
 }
 
@@ -45,11 +49,16 @@ have denied, and the ids that it would have denied most. --top is the number of 
   syslog   rsyslog, syslogd, journalctl; --by ip (the address after the last "from"), host, program
   REGEXP   a regular expression (RE2) with named groups, one of them (?P<time>...); --by and --cost name others
 In every format, --by and --cost may also be regular expressions, in slashes. The value is then the
-first group or, without groups, the whole match. In syslog, only the message is searched.
+first group or, without groups, the whole match. In syslog, --by, --cost and --spend-if search only
+the message.
 
 A request costs one token, unless --cost or a group (?P<cost>...) gives another cost. A cost must be a
 whole number of at least 1. If the group is optional and a line lacks it, the cost is 1. A request
 that costs more than the burst is denied.
+With --spend-if, only the requests of lines that match spend: failed logins, for example. The bucket of
+each request is checked, so a request without a token left is denied, whatever its line says. It is
+what the option CountStatus of package httplimit does.
+
 With --lines syslog a line "message repeated 5 times: [ ... ]", or "last message repeated 5 times",
 stands for five requests at the time of that line.
 
@@ -62,14 +71,15 @@ the year in which it is nearest to the time before it. --year is the year of the
 --year, that is the latest year that puts the line at most a day in the future, and stderr says so.
 
 A line without an id counts as "other". A line that cannot be read counts as "malformed". If all lines
-are malformed, the exit status is 2. Memory grows with the number of ids, not of lines.
+are malformed, the exit status is 2. If a log ends too early, or cannot be read to its end, the figures are
+of the other lines, and the exit status is 2. Memory grows with the number of ids, not of lines.
 
 With --db, FILE keeps the buckets, and the replay of the next log goes on from them. The times in
 the file are those of the log, so give it a file that no other command uses.
 
 --json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied),
 busiest_minute (start, requests, denied; null without requests). It also has these, unless they are
-zero: other, repeated (lines, requests), tokens (asked, allowed; if costs differ from 1), over_burst
+zero: checked (requests that spent nothing), other, repeated (lines, requests), tokens (asked, allowed; if costs differ from 1), over_burst
 and no_year (lines, first, last). With --and it has denied_by. With --try it has the array tried. Then
 allowed, denied and top_denied are only there, and not in tokens or busiest_minute. Each element has
 limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_allowed.`,
@@ -78,6 +88,7 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
   stint replay --limit 20/1m --and 300/1h --by '/"GET (\/[^\/ ]*)/' --json access.log
   stint replay --limit 1000/1m --lines json --time ts --by request.remote_ip --cost tokens caddy.log
   stint replay --limit 5/1h --lines syslog --by '/Failed password for .* from ([^ ]+)/' auth.log
+  stint replay --limit 5/15m --spend-if '/" 401 /' --svg failures.svg access.log
   stint replay --limit 5/1h --by ip jail.log \
     --lines '^(?P<time>.{15}) (?P<ip>[^ ]+) failed(?: (?P<cost>[0-9]+) times)?'
   ssh www cat /var/log/nginx/access.log | stint replay --limit 20/1m -`,
@@ -90,17 +101,20 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := untilInterrupted(cmd)
 			defer stop()
-			r, err := f.replay(ctx, args, cmd.InOrStdin(), cmd.ErrOrStderr(), decided)
+			r, unread, err := f.replay(ctx, args, cmd.InOrStdin(), cmd.ErrOrStderr(), decided)
 			if err != nil {
 				return err
 			}
-			if err := f.print(cmd.OutOrStdout(), r.summary(f.top)); err != nil {
+			if unread != nil && !r.Lines() {
+				return unread
+			}
+			if err := f.print(cmd.OutOrStdout(), r, args); err != nil {
 				return failed(err)
 			}
-			if r.malformed > 0 && r.requests+r.other == 0 {
-				return misuse(cmd, "no line could be read as --lines %s says", f.lines.format)
+			if r.OnlyMalformed() {
+				return errors.Join(unread, misuse(cmd, "no line could be read as --lines %s says", f.lines.Lines))
 			}
-			return nil
+			return unread
 		},
 	}
 	f.db.register(cmd, "a `FILE` to keep the buckets in (default: nothing is kept)")
@@ -110,16 +124,20 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
 		"a further `LIMIT` that must admit each request: COUNT/PERIOD, or with --limits a label; may be repeated")
 	flags.StringSliceVar(&f.try, "try", nil,
 		"`LIMITS` to compare, as COUNT/PERIOD or 'COUNT/PERIOD burst N', with commas between them")
-	flags.StringVar(&f.lines.format, "lines", "access",
+	flags.StringVar(&f.lines.Lines, "lines", "access",
 		"how the log is written: access, json, syslog, or a `REGEXP` with named groups")
-	flags.StringVar(&f.lines.by, "by", "ip", "source of the id: a `FIELD` of the line, or /REGEXP/")
-	flags.StringVar(&f.lines.cost, "cost", "",
+	flags.StringVar(&f.lines.By, "by", "ip", "source of the id: a `FIELD` of the line, or /REGEXP/")
+	flags.StringVar(&f.lines.Cost, "cost", "",
 		"source of a request's cost in tokens: a `FIELD` of the line, or /REGEXP/ (default: one token)")
-	flags.IntVar(&f.lines.ipv6Bits, "ipv6-bits", 64, "how many leading `BITS` of an IPv6 address name a client")
+	flags.StringVar(&f.lines.SpendIf, "spend-if", "",
+		"a `/REGEXP/`: a line that matches spends, and every other is only checked (default: all spend)")
+	flags.StringVar(&f.svg, "svg", "",
+		"also write a chart as SVG to a `FILE`; - for standard output instead of the text")
+	flags.IntVar(&f.lines.IPv6Bits, "ipv6-bits", 64, "how many leading `BITS` of an IPv6 address name a client")
 	flags.IntVar(&f.top, "top", 0, "name the `N` ids that were denied most (default 10, and 3 beside each --try)")
-	flags.StringVar(&f.lines.time, "time", defaultTime, "the `FIELD` or group that has the time")
-	flags.StringVar(&f.lines.timeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: recognized)")
-	flags.IntVar(&f.lines.year, "year", 0,
+	flags.StringVar(&f.lines.Time, "time", replay.DefaultTime, "the `FIELD` or group that has the time")
+	flags.StringVar(&f.lines.TimeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: recognized)")
+	flags.IntVar(&f.lines.Year, "year", 0,
 		"the `YEAR` of the first line, if times have no year (default: the latest that is at most a day in the future)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	for flag, values := range map[string][]string{
@@ -131,46 +149,97 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
 	return cmd
 }
 
-// replay reads the logs.
+// replay reads the logs. unread says which of them could not be read to their
+// ends.
 func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader, stderr io.Writer,
-	decided func(allowed []bool)) (*replayer, error) {
+	decided func(allowed []bool)) (r *replay.Replay, unread, err error) {
 	switch {
-	case f.lines.ipv6Bits < 1 || f.lines.ipv6Bits > 128:
-		return nil, misuse(f.limits.cmd, "--ipv6-bits %d: must be from 1 to 128", f.lines.ipv6Bits)
+	case f.lines.IPv6Bits < 1 || f.lines.IPv6Bits > 128:
+		return nil, nil, misuse(f.limits.cmd, "--ipv6-bits %d: must be from 1 to 128", f.lines.IPv6Bits)
 	case f.top < 1 && f.limits.cmd.Flags().Changed("top"):
-		return nil, misuse(f.limits.cmd, "--top %d: must be 1 or more", f.top)
+		return nil, nil, misuse(f.limits.cmd, "--top %d: must be 1 or more", f.top)
 	}
-	times := &logTime{}
-	read, err := f.lines.reading(times)
-	if err != nil {
-		return nil, err
+	if f.svg == "-" && f.json {
+		return nil, nil, misuse(f.limits.cmd, "--svg - and --json exclude each other: both take standard output")
+	}
+	if f.svg != "" && len(f.try) > chart.MostCurves {
+		return nil, nil, misuse(f.limits.cmd, "--svg with %d limits: a chart can show at most %d", len(f.try), chart.MostCurves)
+	}
+	if err := f.lines.Validate(); err != nil {
+		return nil, nil, err
 	}
 	for _, log := range logs { // before the first spend
 		var wrong *os.PathError
 		if _, err := os.Stat(log); log != "-" && errors.As(err, &wrong) {
 			wrong.Op = "open"
-			return nil, wrong
+			return nil, nil, wrong
 		}
 	}
-	r := &replayer{reading: read, times: times, ipv6Bits: f.lines.ipv6Bits, stderr: stderr, decided: decided,
-		sweep: f.try != nil, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
-	if err := f.open(r); err != nil {
-		return nil, err
+	progress := newProgress(stderr, "replay", sizeOf(logs), true)
+	c := replay.Config{Format: f.lines, Decided: decided, Each: f.try != nil, Chart: f.svg != "", Warn: func(warning string) {
+		progress.close()
+		fmt.Fprintf(stderr, "stint: %s\n", warning)
+	}}
+	r, err = f.open(&c)
+	if err != nil {
+		return nil, nil, err
 	}
-	r.progress = newProgress(stderr, "replay", sizeOf(logs), true)
 	for _, log := range logs {
-		if err = r.read(ctx, log, stdin); err != nil {
+		err = read(ctx, r, log, stdin, progress)
+		if errors.Is(err, context.Canceled) || errors.As(err, new(replay.StoreError)) {
 			break
 		}
+		if err != nil {
+			unread, err = errors.Join(unread, fmt.Errorf("%w; the figures are of the lines before it", err)), nil
+		}
 	}
-	r.progress.close()
+	progress.close()
 	if errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("%w after %s", errInterrupted, plural(int(r.requests), "request"))
+		err = fmt.Errorf("%w after %s", errInterrupted, display.Plural(int(r.Requests()), "request"))
 	}
-	r.warnOfYears()
-	r.warnOfCosts()
-	r.warnOfOrder()
-	return r, errors.Join(err, failed(r.limiter.Close()))
+	return r, unread, errors.Join(err, storeFailed(r.Close()))
+}
+
+// read reads one log.
+func read(ctx context.Context, r *replay.Replay, log string, stdin io.Reader, progress *progress) error {
+	in := stdin
+	if log != "-" {
+		file, err := os.Open(log)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		in = file
+	}
+	return storeFailed(r.Read(ctx, log, progress.reader(in)))
+}
+
+// storeFailed returns an error of the store as a failure, and others as they are.
+func storeFailed(err error) error {
+	if errors.As(err, new(replay.StoreError)) {
+		return failed(err)
+	}
+	return err
+}
+
+// print writes the summary and the chart.
+func (f *replayFlags) print(w io.Writer, r *replay.Replay, logs []string) error {
+	if f.svg != "" {
+		chart := r.SVG(fmt.Sprintf("%s, by %s", strings.Join(logs, ", "), f.lines.By))
+		if f.svg == "-" {
+			_, err := w.Write(chart)
+			return err
+		}
+		if err := replaceFile(f.svg, chart); err != nil {
+			return err
+		}
+	}
+	s := r.Summary(f.top)
+	if f.json {
+		return display.WriteJSON(w, s)
+	}
+	_, err := io.WriteString(display.Folding(w), s.Text(display.Columns(w)))
+	return err
 }
 
 // sizeOf returns the bytes of the logs together, or -1 if that is not known.
@@ -185,34 +254,33 @@ func sizeOf(logs []string) (size int64) {
 	return size
 }
 
-// open gives r its limits, and a Limiter on the store of the flags.
-func (f *replayFlags) open(r *replayer) error {
-	limits, err := f.load(r, counter())
-	if err != nil {
-		return err
+// open begins a replay with the limits and the store of the flags.
+func (f *replayFlags) open(c *replay.Config) (_ *replay.Replay, err error) {
+	if c.Limits, err = f.load(c, counter()); err != nil {
+		return nil, err
 	}
-	var store stint.Store = stint.NewMemStore()
+	c.Store = stint.NewMemStore()
 	if f.db.path != "" {
 		file, err := f.db.open()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if limits, err = f.load(r, func(label string) (stint.Name, error) { return numberFor(file, label) }); err != nil {
-			return failed(errors.Join(err, file.Close()))
+		c.Limits, err = f.load(c, file.Number)
+		if err != nil {
+			return nil, failed(errors.Join(err, file.Close()))
 		}
-		store = file
+		c.Store = file
 	}
-	r.of = limits
-	r.limiter, err = stint.New(store, limits, &stint.Options{Now: r.now, MaxResident: 1 << 24})
+	r, err := replay.New(*c)
 	if err != nil {
-		return failed(errors.Join(err, store.Close()))
+		return nil, failed(errors.Join(err, c.Store.Close()))
 	}
-	return nil
+	return r, nil
 }
 
-// load returns the limits of the flags, and adds them to r.
-func (f *replayFlags) load(r *replayer, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
-	if r.sweep {
+// load returns the limits of the flags, and makes those that decide part of c.
+func (f *replayFlags) load(c *replay.Config, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
+	if c.Each {
 		f.limits.required = false
 		for _, other := range []string{"limit", "limits", "and", "name", "db"} {
 			if err := exclusive(f.limits.cmd, "try", other); err != nil {
@@ -220,7 +288,7 @@ func (f *replayFlags) load(r *replayer, number func(label string) (stint.Name, e
 			}
 		}
 	}
-	r.names, r.limits = nil, nil
+	c.Deciding = nil
 	if f.limits.file != "" {
 		limits, numbers, err := f.limits.load(number)
 		if err != nil {
@@ -233,7 +301,7 @@ func (f *replayFlags) load(r *replayer, number func(label string) (stint.Name, e
 			if err != nil {
 				return nil, err
 			}
-			if err := r.add(name, label); err != nil {
+			if err := decides(c, name, label); err != nil {
 				return nil, err
 			}
 		}
@@ -249,9 +317,9 @@ func (f *replayFlags) load(r *replayer, number func(label string) (stint.Name, e
 			return err
 		}
 		names[name] = stint.NameSpec{Label: label, Limit: limit}
-		return r.add(name, limit.String())
+		return decides(c, name, limit.String())
 	}
-	if !r.sweep {
+	if !c.Each {
 		limit, err := f.limits.parse()
 		if err != nil {
 			return nil, err
@@ -260,7 +328,7 @@ func (f *replayFlags) load(r *replayer, number func(label string) (stint.Name, e
 			return nil, err
 		}
 	}
-	if r.sweep && len(f.try) == 0 {
+	if c.Each && len(f.try) == 0 {
 		return nil, misuse(f.limits.cmd, "no limit in --try: COUNT/PERIOD, with commas between them")
 	}
 	for _, s := range slices.Concat(f.try, f.and) {
@@ -273,4 +341,13 @@ func (f *replayFlags) load(r *replayer, number func(label string) (stint.Name, e
 		}
 	}
 	return stint.NewLimits(names, nil, nil)
+}
+
+// decides makes a limit one of those that decide.
+func decides(c *replay.Config, name stint.Name, limit string) error {
+	if slices.ContainsFunc(c.Deciding, func(d replay.Deciding) bool { return d.Limit == limit }) {
+		return fmt.Errorf("the limit %s is given twice: once is enough", limit)
+	}
+	c.Deciding = append(c.Deciding, replay.Deciding{Name: name, Limit: limit})
+	return nil
 }

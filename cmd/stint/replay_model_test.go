@@ -151,7 +151,7 @@ func makeUpLog(w io.Writer, lines int) {
 		}
 		stamp := at.Add(-time.Duration(max(0, random.IntN(60)-50)) * time.Second).In(zones[random.IntN(len(zones))])
 		line := fmt.Sprintf(`%s - - [%s] "GET /\"%d HTTP/1.1" 200 %d "-" "agent"`, hosts[random.IntN(len(hosts))],
-			stamp.Format(logTimeLayout), random.IntN(100), random.IntN(1e6))
+			stamp.Format("02/Jan/2006:15:04:05 -0700"), random.IntN(100), random.IntN(1e6))
 		if random.IntN(100) == 0 {
 			line = line[:random.IntN(len(line)-len(` "-" "agent"`)-8)]
 		}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/xml"
 	"fmt"
 	"io"
 	"os"
@@ -41,7 +42,8 @@ func TestReplay(t *testing.T) {
 	t.Run("output", func(t *testing.T) {
 		log := write(t, "access.log", smallLog)
 		skipped := func(log string) string {
-			return fmt.Sprintf("stint: %s:4: skipped: %v\nstint: %[1]s:9: skipped: %[2]v\n", log, errNoFields)
+			return fmt.Sprintf("stint: %s:4: skipped: %v\nstint: %[1]s:9: skipped: %[2]v\n", log,
+				"does not begin with HOST IDENT USER [TIME]")
 		}
 		r := runArgs(t, "replay", "--limit", "1/1m", "--by", "ip", log)
 		assert.Equal(t, result{0, `requests   8
@@ -73,8 +75,8 @@ denied most
 		cut := write(t, "cut.gz", zipped.String()[:zipped.Len()-3])
 		r = runArgs(t, "replay", "--limit", "1/1m", cut)
 		assert.Equal(t, 2, r.status)
-		assert.Empty(t, r.stdout)
-		assert.Contains(t, r.stderr, "stint: "+cut+": unexpected EOF\n")
+		assert.Contains(t, r.stderr,
+			"stint: "+cut+": the compressed log ends too early: it may be cut off; the figures are of the lines before it\n")
 
 		const none = `{"requests":0,"allowed":0,"denied":0,"malformed":0,"ids":0,"top_denied":[],"busiest_minute":null}`
 		assert.Equal(t, result{0, none + "\n", ""},
@@ -268,21 +270,114 @@ func TestReplayInterrupted(t *testing.T) {
 	}
 }
 
-func TestSummary(t *testing.T) {
-	r := &replayer{byID: map[string]*tally{}, byMinute: map[int64]*counts{}, columns: make([]counts, 1), times: &logTime{}}
-	for i := range 20 {
-		r.byID[fmt.Sprintf("id%02d", i)] = &tally{columns: []counts{{allowed: 1, denied: int64(i / 2)}}}
-	}
-	s := r.summary(0)
-	assert.Len(t, s.TopDenied, 10)
-	assert.Len(t, r.summary(12).TopDenied, 12)
-	for i, id := range []string{"id18", "id19", "id16"} {
-		assert.Equal(t, idSummary{idJSON{id, false}, 1, int64(9 - i/2), id}, s.TopDenied[i])
-	}
+// Two ids that are not UTF-8 stay two.
+func TestReadingInvalidUTF8(t *testing.T) {
+	log := write(t, "a.log", `{"time":1400000000,"ip":"a`+"\xff\"}\n"+`{"time":1400000000,"ip":"a`+"\xfe\"}\n")
+	r := runArgs(t, "replay", "--limit", "1/1h", "--lines", "json", "--json", log)
+	assert.EqualValues(t, 2, object(t, r.stdout)["ids"])
+}
 
-	for minute := range int64(50) {
-		r.byMinute[minute] = &counts{allowed: minute / 40}
+// A log that is cut off gives the figures of its lines, and those of the other
+// logs.
+func TestReplayCutOff(t *testing.T) {
+	var zipped bytes.Buffer
+	zw := gzip.NewWriter(&zipped)
+	_, _ = io.WriteString(zw, strings.Repeat(accessLines("a"), 2000))
+	require.NoError(t, zw.Flush())
+	_, _ = io.WriteString(zw, strings.Repeat(accessLines("b"), 2000))
+	flushed := zipped.Len()
+	require.NoError(t, zw.Close())
+	cut := write(t, "cut.gz", zipped.String()[:flushed])
+	log := write(t, "access.log", accessLines("c", "c"))
+	r := runArgs(t, "replay", "--limit", "1/1m", "--json", cut, log)
+	assert.Equal(t, 2, r.status)
+	assert.Contains(t, r.stderr, cut+": the compressed log ends too early")
+	out := object(t, r.stdout)
+	assert.GreaterOrEqual(t, out["requests"], 2002.0)
+	assert.LessOrEqual(t, out["requests"], 4002.0)
+	assert.GreaterOrEqual(t, out["ids"], 2.0)
+}
+
+// A byte order mark is not part of the first id.
+func TestReplayByteOrderMark(t *testing.T) {
+	log := write(t, "access.log", "\ufeff"+accessLines("a", "a"))
+	out := object(t, runArgs(t, "replay", "--limit", "1/1m", "--json", log).stdout)
+	assert.EqualValues(t, 1, out["ids"])
+	assert.EqualValues(t, 1, out["denied"])
+}
+
+// loginLog has a login of one address at each time, with its status.
+func loginLog(t *testing.T, every time.Duration, statuses ...int) string {
+	var b strings.Builder
+	at := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, status := range statuses {
+		fmt.Fprintf(&b, "10.0.0.1 - - [%s] \"POST /login HTTP/1.1\" %d 1\n",
+			at.Format("02/Jan/2006:15:04:05 -0700"), status)
+		at = at.Add(every)
 	}
-	first := &minuteSummary{time.Unix(40*60, 0).UTC(), 1, new(int64)}
-	assert.Equal(t, first, r.summary(0).BusiestMinute)
+	return write(t, "access.log", b.String())
+}
+
+// With --spend-if, failures spend, and each line is checked.
+func TestReplaySpendIf(t *testing.T) {
+	const failure = `/" 401 /`
+	got, out := replayed(t, "--limit", "2/1h", "--spend-if", failure,
+		loginLog(t, time.Second, 200, 401, 200, 200, 200, 401, 200, 401, 200))
+	assert.Equal(t, []bool{true, true, true, true, true, true, false, false, false}, got)
+	assert.EqualValues(t, 9, out["requests"])
+	assert.EqualValues(t, 6, out["checked"])
+	assert.EqualValues(t, 3, out["denied"])
+
+	got, _ = replayed(t, "--try", "1/1h,2/1h", "--spend-if", failure, loginLog(t, time.Second, 401, 200, 401, 200))
+	assert.Equal(t, []bool{true, true, false, true, false, true, false, false}, got)
+
+	log := write(t, "auth.log", `Mar  1 09:00:01 h sshd[1]: Accepted password for a from 10.0.0.1 port 1
+Mar  1 09:00:02 h sshd[1]: message repeated 2 times: [ Failed password for a from 10.0.0.1 port 1]
+Mar  1 09:00:03 h sshd[1]: Accepted password for a from 10.0.0.1 port 1
+`)
+	got, _ = replayed(t, "--limit", "2/1h", "--lines", "syslog", "--spend-if", "/^Failed/", log)
+	assert.Equal(t, []bool{true, true, true, false}, got)
+
+	for _, value := range []string{"", "401", "/(/", "/401"} {
+		r := runArgs(t, "replay", "--limit", "1/1h", "--spend-if", value, log)
+		assert.Equal(t, 2, r.status, value)
+		assert.Contains(t, r.stderr, "--spend-if", value)
+	}
+}
+
+// A limit of 5 failures in 15 minutes never stops a client that makes four.
+func TestReplaySlowGuesses(t *testing.T) {
+	failures := make([]int, 400)
+	for i := range failures {
+		failures[i] = 401
+	}
+	got, _ := replayed(t, "--limit", "5/15m", "--spend-if", `/" 401 /`, loginLog(t, 15*time.Minute/4, failures...))
+	assert.NotContains(t, got, false)
+	got, _ = replayed(t, "--limit", "5/15m", "--and", "20/24h", "--spend-if", `/" 401 /`,
+		loginLog(t, 15*time.Minute/4, failures...))
+	assert.Contains(t, got, false)
+}
+
+// --svg draws the requests, and those that each limit admits.
+func TestReplaySVG(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.svg")
+	log := longLog(t, 20_000)
+	r := runArgs(t, "replay", "--try", "10/1m,20/1m", "--json", "--svg", file, log)
+	require.Equal(t, 0, r.status, r.stderr)
+	svg, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, xml.Unmarshal(svg, new(struct{ XMLName xml.Name })))
+	out := object(t, r.stdout)
+	assert.Contains(t, string(svg), fmt.Sprintf(">%v requests<", out["requests"]))
+	for _, tried := range out["tried"].([]any) {
+		tried := tried.(map[string]any)
+		assert.Contains(t, string(svg), fmt.Sprintf(">%v  admitted<", tried["allowed"]))
+		assert.Contains(t, string(svg), fmt.Sprintf(">%v<", tried["limit"]))
+	}
+	r = runArgs(t, "replay", "--limit", "10/1m", "--svg", "-", log)
+	require.Equal(t, 0, r.status, r.stderr)
+	assert.True(t, strings.HasPrefix(r.stdout, "<svg "))
+	assert.Equal(t, 0, runArgs(t, "replay", "--limit", "10/1m", "--svg", file, write(t, "empty.log", "")).status)
+	assert.Equal(t, 2, runArgs(t, "replay", "--limit", "10/1m", "--svg", "-", "--json", log).status)
+	assert.Equal(t, 2, runArgs(t, "replay", "--try", "1/1m,2/1m,3/1m,4/1m,5/1m,6/1m,7/1m", "--svg", file, log).status)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 )
 
 func newReset() *cobra.Command {
@@ -72,17 +73,17 @@ type resetFlags struct {
 // prints none unless the flags give one.
 type resetOneJSON struct {
 	Name string `json:"name"`
-	idJSON
-	Remaining int64      `json:"remaining,omitempty"`
-	Limit     *limitJSON `json:"limit,omitempty"`
-	Reset     bool       `json:"reset"`
-	PID       int        `json:"pid,omitempty"`
+	display.JSONID
+	Remaining int64              `json:"remaining,omitempty"`
+	Limit     *display.JSONLimit `json:"limit,omitempty"`
+	Reset     bool               `json:"reset"`
+	PID       int                `json:"pid,omitempty"`
 }
 
 func newResetOneJSON(label, id string, limit stint.Limit, pid int) resetOneJSON {
-	one := resetOneJSON{Name: label, idJSON: newIDJSON(id), Reset: true, PID: pid}
+	one := resetOneJSON{Name: label, JSONID: display.NewJSONID(id), Reset: true, PID: pid}
 	if limit != stint.Unlimited {
-		one.Remaining, one.Limit = limit.Burst, newLimitJSON(limit)
+		one.Remaining, one.Limit = limit.Burst, display.NewJSONLimit(limit)
 	}
 	return one
 }
@@ -114,7 +115,7 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	if err := found.find(ctx, to, m.prefix); err != nil {
 		return errors.Join(err, failed(to.Close()))
 	}
-	what := plural(found.Buckets, "bucket") + " and " + plural(found.Holds, "hold") + " of " + printable(found.Name)
+	what := display.Plural(found.Buckets, "bucket") + " and " + display.Plural(found.Holds, "hold") + " of " + display.Printable(found.Name)
 	say := func(format string) error {
 		if f.out.json || f.out.quiet {
 			return nil
@@ -134,7 +135,7 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 		err = say("reset  %s")
 	}
 	if err == nil && f.out.json {
-		err = printJSON(cmd.OutOrStdout(), found.resetJSON)
+		err = display.WriteJSON(cmd.OutOrStdout(), found.resetJSON)
 	}
 	return failed(err)
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 )
 
 type runFlags struct {
@@ -110,10 +111,10 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	}
 	if !limited {
 		return fmt.Errorf("%s does not limit %s by %q: run needs a limit",
-			f.limits.file, printable(id), f.limits.name)
+			f.limits.file, display.Printable(id), f.limits.name)
 	}
 	if limit == stint.Blocked {
-		return fmt.Errorf("%w: %s", stint.ErrBlocked, printable(id))
+		return fmt.Errorf("%w: %s", stint.ErrBlocked, display.Printable(id))
 	}
 	if f.cost > limit.Burst {
 		return fmt.Errorf("%w: %d of %d", stint.ErrCostOverBurst, f.cost, limit.Burst)
@@ -187,7 +188,7 @@ func unstartable(command string, err error) error {
 		err = execError.Err
 	}
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
-		return &ended{statusNotFound, fmt.Sprintf("%s: command not found: no token was spent", printable(command))}
+		return &ended{statusNotFound, fmt.Sprintf("%s: command not found: no token was spent", display.Printable(command))}
 	}
-	return &ended{statusNotStarted, fmt.Sprintf("%s: %v: no token was spent", printable(command), err)}
+	return &ended{statusNotStarted, fmt.Sprintf("%s: %v: no token was spent", display.Printable(command), err)}
 }

@@ -66,14 +66,14 @@ func (f *showFlags) addShares(found []*shown, limits *stint.Limits, numbers map[
 		}
 		one := *f
 		one.limits.name = names[key.Name].Label
-		found, err := one.find(key.ID, now)
+		found, err := one.find(nil, key.ID, &now)
 		if err != nil && !errors.As(err, new(noSuchLabel)) { // nothing of it was spent yet
 			return b, false, err
 		}
 		for _, is := range found {
 			b.fullIn = is.fullIn
 		}
-		b.measure(limit)
+		b.measure(limit, now)
 		return b, true, nil
 	}
 	for _, b := range found {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/display"
 )
 
 type showFlags struct {
@@ -43,7 +44,7 @@ and retry_after_ns (until one token can be spent). With --share it also has shar
   stint show acme --limits defaults.yml --overrides overrides.yml --share Tenant:Total:TenantFloor`,
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			shown, err := f.show(cmd, args[0], time.Now())
+			shown, err := f.show(cmd, args[0])
 			if err != nil {
 				return err
 			}
@@ -67,7 +68,7 @@ type shown struct {
 	share      *shareOf // nil if it has no Parent
 }
 
-func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown, error) {
+func (f *showFlags) show(cmd *cobra.Command, id string) ([]*shown, error) {
 	// A stint.Shared limit has one bucket, without an id. It needs a label.
 	if id != "" || f.limits.name == "" {
 		if _, err := stint.AnyID.Canonical(id); err != nil {
@@ -78,7 +79,9 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 	if err != nil {
 		return nil, err
 	}
-	found, err := f.find(id, now)
+	opened := time.Now()
+	now := opened
+	found, err := f.find(cmd, id, &now)
 	var none noSuchLabel
 	if _, declared := numbers[f.limits.name]; errors.As(err, &none) && f.limits.file != "" && declared {
 		err = nil // the limit exists, but nothing of it was spent yet
@@ -101,7 +104,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 		limit, limited := limits.For(name.Key(id))
 		switch {
 		case ok && limited:
-			b.measure(limit)
+			b.measure(limit, now)
 			if b.source, err = f.limits.source(b.label, id); err != nil {
 				return nil, err
 			}
@@ -110,15 +113,20 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 		default:
 			limit = b.limit // the running program's
 		}
-		if b.retryAfter = max(0, b.fullIn+limit.Interval()-limit.Tolerance()); limit == stint.Blocked {
+		switch b.retryAfter = max(0, b.fullIn+limit.Interval()-limit.Tolerance()); {
+		case limit == stint.Blocked:
 			b.retryAfter = math.MaxInt64
+		case limit.FollowsCalendar() && b.remaining == 0:
+			b.retryAfter = b.fullIn
+		case limit.FollowsCalendar():
+			b.retryAfter = 0
 		}
 		if b.share != nil {
 			b.retryAfter = max(b.retryAfter, b.share.wait)
 		}
 	}
 	for _, b := range found {
-		b.fullAt, b.heldUntil = now.Add(b.fullIn), now.Add(b.heldFor)
+		b.fullAt, b.heldUntil = opened.Add(b.fullIn), opened.Add(b.heldFor) // by the user's clock
 	}
 	slices.SortFunc(found, func(a, b *shown) int { return cmp.Compare(a.label, b.label) })
 	return found, nil
@@ -126,8 +134,8 @@ func (f *showFlags) show(cmd *cobra.Command, id string, now time.Time) ([]*shown
 
 // find returns the buckets of an id that are not full, are held, or have a
 // queue. With --name, it returns the bucket of a running program even if it is
-// full.
-func (f *showFlags) find(id string, now time.Time) (found []*shown, err error) {
+// full. now becomes the time of the file.
+func (f *showFlags) find(cmd *cobra.Command, id string, now *time.Time) (found []*shown, err error) {
 	store, owner, err := openOrAsk(&f.db, f.db.openToReadWithin)
 	switch {
 	case err != nil:
@@ -139,7 +147,10 @@ func (f *showFlags) find(id string, now time.Time) (found []*shown, err error) {
 	if _, has := numberOf(store.BoltStore, f.limits.name); f.limits.name != "" && !has {
 		return nil, errors.Join(noSuchLabel(f.limits.name), failed(store.Close()))
 	}
-	found, err = f.read(store, id, now)
+	if *now, err = timeOf(cmd, store.BoltStore); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	found, err = f.read(store, id, *now)
 	return found, failed(errors.Join(err, store.Close()))
 }
 
@@ -168,7 +179,7 @@ func (f *showFlags) ask(owner *hostlimit.Guest, id string) (found []*shown, err 
 
 // read returns the buckets that a file has of the id.
 func (f *showFlags) read(store *readStore, id string, now time.Time) (found []*shown, err error) {
-	for name, label := range namesOf(store.BoltStore) {
+	for name, label := range store.Labels() {
 		if !f.limits.wants(store, label) {
 			continue
 		}
@@ -205,7 +216,7 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 				RetryAfter time.Duration `json:"retry_after_ns"`
 				Share      *shareOf      `json:"share,omitempty"`
 			}{b.json(), b.source, max(b.retryAfter, b.heldFor), b.share}
-			if err := printJSON(w, line); err != nil {
+			if err := display.WriteJSON(w, line); err != nil {
 				return err
 			}
 		}
@@ -214,13 +225,13 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 	if len(found) == 0 {
 		of := ""
 		if f.limits.name != "" {
-			of = " of " + printable(f.limits.name)
+			of = " of " + display.Printable(f.limits.name)
 		}
-		_, err := fmt.Fprintf(w, "%s  full: all of its tokens%s are back\n", printable(id), of)
+		_, err := fmt.Fprintf(w, "%s  full: all of its tokens%s are back\n", display.Printable(id), of)
 		return err
 	}
 	for _, b := range found {
-		if _, err := fmt.Fprintf(w, "%s  %s\n%s", printable(b.label), printable(id), b.words()); err != nil {
+		if _, err := fmt.Fprintf(w, "%s  %s\n%s", display.Printable(b.label), display.Printable(id), b.words()); err != nil {
 			return err
 		}
 	}
@@ -234,31 +245,33 @@ func (b *shown) words() string {
 		fmt.Fprintf(&s, "  %-6s  "+format+"\n", append([]any{what}, args...)...)
 	}
 	if b.limit.Burst > 0 {
-		line("limit", "%v, %s", b.limit, visible(b.source))
+		line("limit", "%v, %s", b.limit, display.Visible(b.source))
 		line("tokens", "%d of %d left", b.remaining, b.limit.Burst)
 		if b.share != nil {
 			line("share", "%s", b.share.words(&b.bucket))
 		}
 		if b.retryAfter > 0 {
-			line("next", "in %s; requests are denied until then", duration(b.retryAfter))
+			line("next", "in %s; requests are denied until then", display.Duration(b.retryAfter))
 		}
 	} else if b.limit == stint.Blocked {
-		line("limit", "%v, %s", b.limit, visible(b.source))
+		line("limit", "%v, %s", b.limit, display.Visible(b.source))
 	} else {
 		line("limit", "not known: give it with --limit, or --limits and --overrides")
 	}
-	if b.fullIn > 0 {
-		line("full", "in %s, at %s", duration(b.fullIn), b.fullAt.Format(clockFormat))
+	if b.limit.FollowsCalendar() {
+		line("resets", "%s", display.Reset(b.limit, time.Now()))
+	} else if b.fullIn > 0 {
+		line("full", "in %s, at %s", display.Duration(b.fullIn), b.fullAt.Format(clockFormat))
 	} else {
 		line("full", "now")
 	}
 	if b.heldFor > 0 {
 		line("hold", "every request is denied for %s, until %s; stint hold --end ends it",
-			duration(b.heldFor), b.heldUntil.Format(clockFormat))
+			display.Duration(b.heldFor), b.heldUntil.Format(clockFormat))
 	}
 	if b.lineFor > 0 {
 		line("queue", "the last turn of run --wait is in %s; stint reset --name %q ID removes the queue",
-			duration(b.lineFor), b.label+lineSuffix)
+			display.Duration(b.lineFor), b.label+lineSuffix)
 	}
 	return s.String()
 }

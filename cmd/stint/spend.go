@@ -63,6 +63,24 @@ func (f *decideFlags) forced(store stint.Store, key stint.Key, limit stint.Limit
 		return d, failed(errors.Join(err, store.Close()))
 	}
 	now := time.Now().UnixNano()
+	if file, ok := store.(*stint.BoltStore); ok {
+		at, err := timeOf(f.db.cmd, file)
+		if err != nil {
+			return d, errors.Join(err, store.Close())
+		}
+		now = at.UnixNano()
+	}
+	if limit.FollowsCalendar() {
+		at := time.Unix(0, now)
+		_, end := limit.PeriodAt(at)
+		used := min(max(0, tat-end.UnixNano())+min(f.cost, limit.Burst), limit.Burst)
+		tat = end.UnixNano() + used
+		if f.cost > 0 {
+			err = store.Save([]stint.Change{{Key: key, TAT: tat}})
+		}
+		d.Remaining, d.ResetAfter = limit.State(time.Unix(0, tat), at)
+		return d, failed(errors.Join(err, store.Close()))
+	}
 	ahead := min(max(0, tat-now), int64(limit.Tolerance()))
 	if cost := min(f.cost, limit.Burst); cost > 0 {
 		ahead = min(ahead+cost*int64(limit.Interval()), int64(limit.Tolerance()))

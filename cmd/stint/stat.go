@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 )
 
 type statFlags struct {
@@ -39,7 +40,7 @@ journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
 				return err
 			}
 			if f.json {
-				return failed(printJSON(cmd.OutOrStdout(), st))
+				return failed(display.WriteJSON(cmd.OutOrStdout(), st))
 			}
 			return failed(st.print(cmd.OutOrStdout()))
 		},
@@ -88,7 +89,7 @@ func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (
 		Journaled: info.Journaled, Holds: len(held), PID: store.pid, Limits: []limitStat{}}
 	bar := newProgress(cmd.ErrOrStderr(), "counting", -1, false)
 	defer bar.close()
-	names := namesOf(store.BoltStore)
+	names := store.Labels()
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		l := limitStat{Name: names[name], Number: name}
 		for c, err := range store.All(name) {
@@ -113,14 +114,14 @@ func (st *fileStat) print(w io.Writer) error {
 		open = fmt.Sprintf("by process %d, which sent this copy of the file", st.PID)
 	}
 	if _, err := fmt.Fprintf(w, "file     %s, format %d\nopen     %s\nsize     %s, of which %s are free\n"+
-		"journal  %s, with %s not yet in the tree\nholds    %d\n\n", visible(st.File), st.Format, open, size(st.Bytes),
-		size(st.Free), size(st.Journal), plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
+		"journal  %s, with %s not yet in the tree\nholds    %d\n\n", display.Visible(st.File), st.Format, open, display.Size(st.Bytes),
+		display.Size(st.Free), display.Size(st.Journal), display.Plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
 		return err
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprint(tw, "number\tlimit\tlive\texpired\n")
 	for _, l := range st.Limits {
-		fmt.Fprintf(tw, "%d\t%s\t%d\t%d\n", l.Number, printable(l.Name), l.Live, l.Expired)
+		fmt.Fprintf(tw, "%d\t%s\t%d\t%d\n", l.Number, display.Printable(l.Name), l.Live, l.Expired)
 	}
 	return tw.Flush()
 }

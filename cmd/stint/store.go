@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/boltstore"
 )
 
 // dbFlags name the file of the buckets.
@@ -171,25 +170,20 @@ func ifEmpty(path string, err error) error {
 	return err
 }
 
-func numberOf(store *stint.BoltStore, label string) (stint.Name, bool) {
-	name, ok := boltstore.Of(store).NumberOf(label)
-	return stint.Name(name), ok
+// numberOf returns the number that the file has for a label, if it has one.
+func numberOf(store *stint.BoltStore, label string) (name stint.Name, ok bool) {
+	name = numberIn(store.Labels(), label)
+	return name, name != stint.Unknown
 }
 
-// numberFor returns the number that the file has for a label. If it has none,
-// the label gets one.
-func numberFor(store *stint.BoltStore, label string) (stint.Name, error) {
-	name, err := boltstore.Of(store).Number(label)
-	return stint.Name(name), err
-}
-
-// namesOf returns the labels that the file has.
-func namesOf(store *stint.BoltStore) map[stint.Name]string {
-	names := map[stint.Name]string{}
-	for name, label := range boltstore.Of(store).Names() {
-		names[stint.Name(name)] = label
+// numberIn returns the number of a label, or stint.Unknown.
+func numberIn(labels map[stint.Name]string, label string) stint.Name {
+	for name, has := range labels {
+		if has == label {
+			return name
+		}
 	}
-	return names
+	return stint.Unknown
 }
 
 type noSuchLabel string

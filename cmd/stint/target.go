@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/spf13/cobra"
+
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
 )
@@ -11,6 +13,7 @@ import (
 // target has the buckets of one limit: those of the file, or of the program that
 // has it open.
 type target struct {
+	cmd   *cobra.Command
 	store stint.Store
 	owner *hostlimit.Guest // nil if it is the file
 	name  stint.Name
@@ -40,11 +43,11 @@ func (t *target) Close() error {
 // limit. If it has none, the label gets one.
 func (f *dbFlags) openToSpend(label string) (*target, error) {
 	return reach(f, label, f.openWithin, func(store *stint.BoltStore) (*target, error) {
-		name, err := numberFor(store, label)
+		name, err := store.Number(label)
 		if err != nil {
 			return nil, failed(errors.Join(err, store.Close()))
 		}
-		return &target{store: store, name: name}, nil
+		return &target{cmd: f.cmd, store: store, name: name}, nil
 	})
 }
 
@@ -53,7 +56,7 @@ func (f *dbFlags) openToSpend(label string) (*target, error) {
 func (f *dbFlags) openToGive(label string) (*target, error) {
 	return reach(f, label, f.openExistingWithin, func(store *stint.BoltStore) (*target, error) {
 		if name, ok := numberOf(store, label); ok {
-			return &target{store: store, name: name}, nil
+			return &target{cmd: f.cmd, store: store, name: name}, nil
 		}
 		return nil, errors.Join(noSuchLabel(label), failed(store.Close()))
 	})
@@ -141,7 +144,7 @@ func (t *target) do(label string, limit stint.Limit, id string, act func(l decid
 	if err != nil {
 		return failed(errors.Join(err, t.store.Close()))
 	}
-	limiter, err := stint.New(t.store, limits, nil)
+	limiter, err := stint.New(t.store, limits, &stint.Options{OnEvent: warnOfClock(t.cmd)})
 	if err != nil {
 		return failed(errors.Join(err, t.store.Close()))
 	}

@@ -19,6 +19,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 	"github.com/stint-go/stint/internal/fsck"
 )
 
@@ -106,7 +107,7 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 		return failed(err)
 	}
 	if f.json {
-		return failed(printJSON(cmd.OutOrStdout(), verifiedJSON{path, true, &found.Buckets, &found.Journaled,
+		return failed(display.WriteJSON(cmd.OutOrStdout(), verifiedJSON{path, true, &found.Buckets, &found.Journaled,
 			[]string{}, found.ahead, found.Unsummed}))
 	}
 	return failed(found.print(cmd.OutOrStdout(), path))
@@ -135,7 +136,7 @@ type salvagedJSON struct {
 func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
 	wrong := findings(err)
 	if f.json {
-		if err := printJSON(cmd.OutOrStdout(), verifiedJSON{File: path, Wrong: wrong}); err != nil {
+		if err := display.WriteJSON(cmd.OutOrStdout(), verifiedJSON{File: path, Wrong: wrong}); err != nil {
 			return err
 		}
 	} else if err := printFindings(cmd.OutOrStdout(), "wrong  ", wrong); err != nil {
@@ -145,12 +146,12 @@ func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
 		return fmt.Errorf("%s is not sound: it is empty, so nothing can be repaired", path)
 	}
 	return fmt.Errorf("%s is not sound: %s; stint verify --repair copies the readable part to a new file",
-		path, plural(len(wrong), "finding"))
+		path, display.Plural(len(wrong), "finding"))
 }
 
 func printFindings(w io.Writer, first string, findings []string) error {
 	for _, line := range findings {
-		if _, err := fmt.Fprintf(w, "%s%s\n", first, visible(line)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s%s\n", first, display.Visible(line)); err != nil {
 			return err
 		}
 	}
@@ -179,10 +180,10 @@ func (v *verified) look(cmd *cobra.Command, store *readStore, lockTimeout time.D
 
 func (v *verified) print(w io.Writer, path string) error {
 	s := fmt.Sprintf("sound  %s  %s, %s in the journal\n",
-		visible(path), plural(int(v.Buckets), "bucket"), plural(int(v.Journaled), "entry"))
+		display.Visible(path), display.Plural(int(v.Buckets), "bucket"), display.Plural(int(v.Journaled), "entry"))
 	for _, label := range slices.Sorted(maps.Keys(v.ahead)) {
 		s += fmt.Sprintf("note   %s of %s will be full later than the limit allows: each counts as empty\n",
-			plural(v.ahead[label], "bucket"), printable(label))
+			display.Plural(v.ahead[label], "bucket"), display.Printable(label))
 	}
 	if len(v.Unsummed) > 0 {
 		s += fmt.Sprintf("note   without sums: %s; a changed byte there would not be noticed: "+
@@ -267,11 +268,11 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 	}
 	lost := findings(errors.Join(found.Lost...))
 	if f.json {
-		err = printJSON(cmd.OutOrStdout(), salvagedJSON{path, to, found.Buckets, lost})
+		err = display.WriteJSON(cmd.OutOrStdout(), salvagedJSON{path, to, found.Buckets, lost})
 	} else {
 		err = printFindings(cmd.OutOrStdout(), "lost  ", lost)
 		_, failed := fmt.Fprintf(cmd.OutOrStdout(), "repaired  %s  %s, findings: %d\n",
-			visible(to), plural(int(found.Buckets), "bucket"), len(lost))
+			display.Visible(to), display.Plural(int(found.Buckets), "bucket"), len(lost))
 		err = errors.Join(err, failed)
 	}
 	if err == nil && len(lost) > 0 {
@@ -285,7 +286,7 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 func tooFarAhead(store *readStore, limits *stint.Limits, numbers map[string]stint.Name, now time.Time) (
 	map[string]int, error) {
 	ahead := map[string]int{}
-	for name, label := range namesOf(store.BoltStore) {
+	for name, label := range store.Labels() {
 		number, ok := numbers[label]
 		if !ok {
 			continue
@@ -294,8 +295,16 @@ func tooFarAhead(store *readStore, limits *stint.Limits, numbers map[string]stin
 			if err != nil {
 				return nil, err
 			}
-			if limit, ok := limits.For(number.Key(c.Key.ID)); ok && limit != stint.Blocked &&
-				until(c.TAT, now) > limit.Tolerance() {
+			limit, ok := limits.For(number.Key(c.Key.ID))
+			if !ok || limit == stint.Blocked {
+				continue
+			}
+			most := now.Add(limit.Tolerance())
+			if limit.FollowsCalendar() { // a lease is an eighth of the quota ahead at most
+				_, most = limit.PeriodAt(now)
+				most = most.Add(time.Duration(limit.Burst + limit.Burst/8 + 1))
+			}
+			if time.Unix(0, c.TAT).After(most) {
 				ahead[label]++
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint/internal/display"
 )
 
 // build describes the build of the program.
@@ -69,7 +71,7 @@ func newVersion() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b := thisBuild()
 			if asJSON {
-				return failed(printJSON(cmd.OutOrStdout(), b))
+				return failed(display.WriteJSON(cmd.OutOrStdout(), b))
 			}
 			var out strings.Builder
 			fmt.Fprintf(&out, "version   %s\n", b.Version)

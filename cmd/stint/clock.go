@@ -1,0 +1,32 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+)
+
+// timeOf returns the time of the file's buckets. If that is not the clock's, a
+// warning says so.
+func timeOf(cmd *cobra.Command, store *stint.BoltStore) (time.Time, error) {
+	now, doubt, err := store.Now()
+	if err == nil && doubt != nil && cmd != nil {
+		warn(cmd.ErrOrStderr(), doubt)
+	}
+	return now, failed(err)
+}
+
+// warnOfClock reports a clock that a Limiter does not believe.
+func warnOfClock(cmd *cobra.Command) func(stint.Event) {
+	return func(e stint.Event) {
+		if e.Kind == stint.ClockWrong && cmd != nil {
+			warn(cmd.ErrOrStderr(), e.Err)
+		}
+	}
+}
+
+func warn(stderr io.Writer, err error) { fmt.Fprintf(stderr, "%v\n", err) }

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// The file was once used while the clock was two hours ahead. Each command says
+// so on stderr, and time goes on between commands that live for milliseconds.
+func TestClockBehind(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	require.Zero(t, runArgs(t, "allow", "--db", db, "--limit", "1/1h", "alice").status)
+	store, err := stint.OpenBolt(db, nil, nil)
+	require.NoError(t, err)
+	ahead := time.Now().Add(2 * time.Hour)
+	require.NoError(t, store.Save([]stint.Change{{Key: stint.Name(1).Key("alice"), TAT: ahead.Add(time.Hour).UnixNano()},
+		{TAT: ahead.UnixNano()}}))
+	require.NoError(t, store.Close())
+	const warning = "the clock says "
+	ask := func(command ...string) time.Duration {
+		r := runArgs(t, append(command, "--db", db, "--limit", "1/1h", "--json", "alice")...)
+		require.Equal(t, 1, r.status, r.stderr)
+		require.Contains(t, r.stderr, warning)
+		var d struct {
+			RetryAfter time.Duration `json:"retry_after_ns"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(r.stdout), &d))
+		require.LessOrEqual(t, d.RetryAfter, time.Hour)
+		return d.RetryAfter
+	}
+	first := ask("allow")
+	begun := time.Now()
+	<-time.After(200 * time.Millisecond)
+	for _, command := range []string{"allow", "check", "allow"} {
+		asked := time.Since(begun)
+		last := ask(command)
+		if runtime.GOOS == "linux" {
+			require.Greater(t, first-last, asked-time.Millisecond, "it waits no longer than the machine runs")
+		}
+	}
+	for _, args := range [][]string{{"show", "alice"}, {"list"}, {"run", "--limit", "1/1h", "alice", "--", "true"},
+		{"hold", "--for", "1m", "alice"}, {"reset", "--limit", "1/1h", "alice"}} {
+		r := runArgs(t, append([]string{args[0], "--db", db}, args[1:]...)...)
+		require.Contains(t, r.stderr, warning, "%v", args)
+	}
+}

@@ -1,0 +1,397 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/display"
+)
+
+type serveFlags struct {
+	db           dbFlags
+	limits       limitFlags
+	listen       []string
+	group        string
+	passwordFile string
+	durability   string
+	most         int
+}
+
+func newServe() *cobra.Command {
+	f := &serveFlags{}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve limits to programs in any language that has a Redis client",
+		Long: `Serve limits to programs in any language that has a Redis client: PHP, Python, Ruby, JavaScript.
+CL.THROTTLE is the command of redis-cell, and its limit is in the command:
+  CL.THROTTLE KEY MAX_BURST COUNT PERIOD [QUANTITY]
+The reply is five integers: 1 if denied, the burst, the tokens left, the seconds until a retry (-1 if
+allowed), and the seconds until the bucket is full. A quantity of 0 only looks. DEL KEY fills a bucket.
+
+With --limits these commands use the limits of a file, by label. All of a STINT.SPEND are allowed, or
+nothing is spent:
+  STINT.SPEND LABEL ID COST [LABEL ID COST ...]     STINT.CHECK and STINT.REFUND likewise
+  STINT.RESET LABEL ID [LABEL ID ...]               STINT.HOLD LABEL ID SECONDS
+  STINT.WAIT LABEL ID COST SECONDS                  1 if the tokens came, 0 after SECONDS (0: no bound)
+HUP loads the files again.
+
+Without --listen, the server listens at FILE.resp, which only the user may open. --listen is the path
+of a socket, or HOST:PORT; it may be repeated. Without a password, HOST must be a loopback address.
+Sockets that systemd passes are used instead.
+
+Other commands, and programs that use package hostlimit, work on the file at the same time. A second
+serve of the same socket waits, and takes over when the first ends. TERM and INT answer what was read,
+save, and end with status 0.`,
+		Example: `  stint serve --db limits.db &
+  redis-cli -s limits.db.resp CL.THROTTLE user:1 15 30 60
+  stint serve --db limits.db --listen /run/stint/resp.sock --socket-group www-data
+  stint serve --db limits.db --listen 127.0.0.1:6380 --password-file secret --durability leased`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := untilInterrupted(cmd)
+			defer stop()
+			return f.serve(ctx, cmd.ErrOrStderr())
+		},
+	}
+	f.db.register(cmd, dbUsage)
+	f.limits.cmd = cmd
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.listen, "listen", nil, "an `ADDRESS`: the path of a socket, or HOST:PORT (default FILE.resp)")
+	flags.StringVar(&f.group, "socket-group", "", "a `GROUP` whose members may open the sockets, too")
+	flags.StringVar(&f.passwordFile, "password-file", "", "a `FILE` whose first line clients must send with AUTH or HELLO")
+	flags.StringVar(&f.durability, "durability", stint.Flushed.String(),
+		"`LEVEL` of CL.THROTTLE: memory, flushed, leased or synced")
+	flags.IntVar(&f.most, "max-connections", 1024, "refuse connections beyond `N`")
+	flags.StringVar(&f.limits.file, "limits", "", "a YAML `FILE` of limits, for the commands STINT.*")
+	flags.StringArrayVar(&f.limits.overrides, "overrides", nil, "a YAML `FILE` of overrides to --limits; may be repeated")
+	f.limits.registerShares(cmd)
+	_ = cmd.MarkFlagFilename("limits", "yml", "yaml")
+	_ = cmd.MarkFlagFilename("overrides", "yml", "yaml")
+	_ = cmd.MarkFlagFilename("password-file")
+	levels := []string{"memory", "flushed", "leased", "synced"}
+	_ = cmd.RegisterFlagCompletionFunc("durability", cobra.FixedCompletions(levels, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// throttleLabel is the label of the buckets of CL.THROTTLE.
+const throttleLabel = "CL.THROTTLE"
+
+// server answers clients.
+type server struct {
+	limiter    *hostlimit.Limiter
+	throttle   stint.Name
+	durability stint.Durability
+	labels     map[string]stint.Name // of the limits file; they do not change
+	password   *[sha256.Size]byte    // its sum; nil without a password
+	most       int
+
+	log func(format string, args ...any)
+
+	ending  context.Context // ends when the server stops reading
+	serving sync.WaitGroup  // connections
+
+	mu    sync.Mutex
+	conns map[*serveConn]struct{}
+	ids   int64
+}
+
+// serve answers clients until ctx ends.
+func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
+	s := &server{ending: ctx, most: f.most, conns: map[*serveConn]struct{}{}}
+	var line sync.Mutex
+	s.log = func(format string, args ...any) {
+		line.Lock()
+		defer line.Unlock()
+		fmt.Fprintf(stderr, "stint: "+format+"\n", args...)
+	}
+	path, _, err := f.db.file()
+	if err != nil {
+		return err
+	}
+	if err := f.check(s); err != nil {
+		return err
+	}
+	listen := f.listen
+	if listen == nil {
+		listen = []string{path + ".resp"}
+	}
+	for _, address := range listen {
+		if err := f.allowed(address, s.password != nil); err != nil {
+			return err
+		}
+	}
+	if err := s.open(f, path); err != nil {
+		return err
+	}
+	defer func() {
+		if s.limiter != nil {
+			_ = s.limiter.Close()
+		}
+	}()
+	listeners, err := f.listeners(ctx, s, listen)
+	if err != nil || len(listeners) == 0 { // the signal came first
+		return errors.Join(failed(err), s.close())
+	}
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP)
+	defer signal.Stop(reload)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-reload:
+				if err := s.reload(f); err != nil {
+					s.log("the limits stay as they are: %v", err)
+				} else {
+					s.log("loaded %s", display.Visible(f.limits.file))
+				}
+			}
+		}
+	}()
+	for _, l := range listeners {
+		s.log("serving %s at %s", display.Visible(path), display.Visible(l.Addr().String()))
+		go s.accept(l)
+	}
+	notifySystemd("READY=1")
+	<-ctx.Done()
+	notifySystemd("STOPPING=1")
+	for _, l := range listeners {
+		_ = l.Close()
+	}
+	s.drain()
+	return s.close()
+}
+
+// check reads the flags and the password.
+func (f *serveFlags) check(s *server) error {
+	cmd := f.limits.cmd
+	if f.limits.file == "" && f.limits.overrides != nil {
+		return misuse(cmd, "--overrides needs --limits")
+	}
+	if f.most < 1 {
+		return misuse(cmd, "--max-connections %d: must be 1 or more", f.most)
+	}
+	for level := stint.Memory; level <= stint.Synced; level++ {
+		if level.String() == f.durability {
+			s.durability = level
+		}
+	}
+	if s.durability == 0 {
+		return misuse(cmd, "--durability %q: must be memory, flushed, leased or synced", f.durability)
+	}
+	if f.passwordFile != "" {
+		content, err := os.ReadFile(f.passwordFile)
+		if err != nil {
+			return err
+		}
+		first, _, _ := bytes.Cut(content, []byte("\n"))
+		if first = bytes.TrimSuffix(first, []byte("\r")); len(first) == 0 {
+			return fmt.Errorf("--password-file: the first line of %s is empty", f.passwordFile)
+		}
+		sum := sha256.Sum256(first)
+		s.password = &sum
+	}
+	return nil
+}
+
+// open opens the file. Names get the numbers that the file has for their labels.
+func (s *server) open(f *serveFlags, path string) error {
+	for attempt := 0; ; attempt++ {
+		limits, err := s.load(f)
+		if err != nil {
+			return err
+		}
+		s.limiter, err = hostlimit.Open(path, limits, &hostlimit.Options{
+			LimiterOptions: stint.Options{LockTimeout: f.db.lockTimeout, OnEvent: func(e stint.Event) {
+				s.log("%s", strings.TrimSuffix(fmt.Sprintf("%v: %v", e.Kind, e.Err), ": <nil>"))
+			}},
+			OnEvent: func(e hostlimit.Event) {
+				s.log("%s", strings.TrimSuffix(fmt.Sprintf("%v: %v", e.Kind, e.Err), ": <nil>"))
+			},
+		})
+		if err == nil {
+			return nil
+		}
+		s.limiter = nil
+		if !errors.Is(err, stint.ErrNameMismatch) || attempt == 3 {
+			return failed(ifEmpty(path, err))
+		} // another process has taken a number for another label
+	}
+}
+
+// load returns the limits of the flags, with the numbers of the file or of the
+// program that has it open.
+func (s *server) load(f *serveFlags) (*stint.Limits, error) {
+	number, done, err := f.numbers()
+	if err != nil {
+		return nil, err
+	}
+	limits, err := s.numbered(f, number)
+	return limits, errors.Join(err, failed(done()))
+}
+
+// numbered returns the limits of the flags, and notes their numbers.
+func (s *server) numbered(f *serveFlags, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
+	of := f.limits
+	if of.file == "" {
+		of.name = throttleLabel
+	} else {
+		of.also = throttleLabel
+	}
+	limits, numbers, err := of.load(number)
+	if err != nil {
+		return nil, err
+	}
+	s.throttle = numbers[throttleLabel]
+	if _, limited := limits.For(s.throttle.Key("any")); limited {
+		return nil, fmt.Errorf("%s: the label %s is that of the command", of.file, throttleLabel)
+	}
+	delete(numbers, throttleLabel)
+	s.labels = numbers
+	return limits, nil
+}
+
+// numbers returns a function that numbers labels as the file does. done ends its
+// use of the file.
+func (f *serveFlags) numbers() (number func(label string) (stint.Name, error), done func() error, err error) {
+	f.db.cmd, f.db.silent = f.limits.cmd, true
+	store, owner, err := openOrAsk(&f.db, f.db.openWithin)
+	if err != nil {
+		return nil, nil, err
+	}
+	if owner == nil {
+		return store.Number, store.Close, nil
+	}
+	labels, all := owner.Labels(), false
+	return func(label string) (stint.Name, error) {
+		if name := numberIn(labels, label); name != stint.Unknown {
+			return name, nil
+		}
+		if !all { // the file may have labels that the program does not declare
+			file, err := f.db.look()
+			if err != nil {
+				return 0, err
+			}
+			labels, all = file.Labels(), true
+			if err := file.Close(); err != nil {
+				return 0, failed(err)
+			}
+		}
+		name := numberIn(labels, label)
+		for free := stint.Name(1); name == stint.Unknown; free++ {
+			if free == 0 {
+				return 0, fmt.Errorf("%w: no number is left for %q", stint.ErrNameMismatch, label)
+			}
+			if _, taken := labels[free]; !taken {
+				name, labels[free] = free, label
+			}
+		}
+		return name, nil
+	}, owner.Close, nil
+}
+
+// reload loads the limits files again.
+func (s *server) reload(f *serveFlags) error {
+	if f.limits.file == "" {
+		return errors.New("there is no --limits")
+	}
+	f.limits.piped = nil
+	numbers := map[string]stint.Name{throttleLabel: s.throttle}
+	for label, name := range s.labels {
+		numbers[label] = name
+	}
+	labels := s.labels
+	limits, err := (&server{}).numbered(f, func(label string) (stint.Name, error) {
+		name, ok := numbers[label]
+		if !ok {
+			return 0, fmt.Errorf("the limit %q is new: restart the server to add it", label)
+		}
+		return name, nil
+	})
+	if err != nil {
+		return err
+	}
+	for label, name := range labels {
+		if _, ok := limits.Names()[name]; !ok {
+			return fmt.Errorf("the limit %q is missing: restart the server to remove it", label)
+		}
+	}
+	return s.limiter.SetLimits(limits)
+}
+
+// accept serves the connections of a listener until it is closed.
+func (s *server) accept(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if s.ending.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			s.log("%v", err)
+			if !pause(s.ending) {
+				return
+			}
+			continue
+		}
+		s.mu.Lock()
+		if s.ending.Err() != nil { // drain may have begun
+			s.mu.Unlock()
+			_ = conn.Close()
+			return
+		}
+		full := len(s.conns) >= s.most
+		var c *serveConn
+		if !full {
+			s.ids++
+			c = newServeConn(s, conn, s.ids)
+			s.conns[c] = struct{}{}
+			s.serving.Add(1)
+		}
+		s.mu.Unlock()
+		if full {
+			refuse(conn)
+			continue
+		}
+		go c.serve()
+	}
+}
+
+// drain lets the connections answer the commands that they have read.
+func (s *server) drain() {
+	s.mu.Lock()
+	for c := range s.conns {
+		c.stopReading()
+	}
+	s.mu.Unlock()
+	s.serving.Wait()
+}
+
+// left is called by a connection that ends.
+func (s *server) left(c *serveConn) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+	s.serving.Done()
+}
+
+// close saves what was decided.
+func (s *server) close() error {
+	err := s.limiter.Close()
+	s.limiter = nil
+	return failed(err)
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// foreignClient is a program of testdata/serve, with a client of its language. The
+// tests skip a client that the machine does not have.
+type foreignClient struct {
+	language, has string // has ends with status 0 if the client is there
+	command       []string
+}
+
+var foreignClients = []foreignClient{
+	{"PHP", "php -r 'new Redis();'", []string{"php", "throttle.php"}},
+	{"Python", "/usr/bin/python3 -c 'import redis'", []string{"/usr/bin/python3", "throttle.py"}},
+	{"Ruby", "ruby -e 'require \"redis\"'", []string{"ruby", "throttle.rb"}},
+	{"Node", "node -v", []string{"node", "throttle.mjs"}},
+}
+
+// program returns the path of a program of testdata/serve.
+func (c foreignClient) program(t *testing.T, name string) string {
+	t.Helper()
+	if out, err := exec.Command("sh", "-c", c.has).CombinedOutput(); err != nil {
+		t.Skipf("%v: %s", err, out)
+	}
+	path, err := filepath.Abs(filepath.Join("testdata/serve", name))
+	require.NoError(t, err)
+	if c.language != "Node" {
+		return path
+	}
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	dir := t.TempDir() // Node looks for ioredis in node_modules beside the program
+	require.NoError(t, os.Symlink(nodeModules(t), filepath.Join(dir, "node_modules")))
+	path = filepath.Join(dir, name)
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	return path
+}
+
+// nodeModules returns a directory node_modules that has ioredis: that of
+// $STINT_TEST_NODE, or npm's global one.
+func nodeModules(t *testing.T) string {
+	t.Helper()
+	var dirs []string
+	if dir := os.Getenv("STINT_TEST_NODE"); dir != "" {
+		dirs = append(dirs, filepath.Join(dir, "node_modules"))
+	}
+	if out, err := exec.Command("npm", "root", "--global").Output(); err == nil {
+		dirs = append(dirs, strings.TrimSpace(string(out)))
+	}
+	for _, dir := range dirs {
+		if _, err := os.Stat(filepath.Join(dir, "ioredis", "package.json")); err == nil {
+			return dir
+		}
+	}
+	t.Skipf("no ioredis in %q: npm install --global ioredis, or set STINT_TEST_NODE to a directory that has it", dirs)
+	return ""
+}
+
+// The programs in docs/serve.md work with default options, also after a restart.
+func TestServeLanguages(t *testing.T) {
+	for _, c := range foreignClients {
+		t.Run(c.language, func(t *testing.T) {
+			program := c.program(t, c.command[1])
+			db := serveDB(t)
+			run := func(s *servedProcess) string {
+				cmd := exec.Command(c.command[0], program)
+				cmd.Env = append(os.Environ(), "STINT="+s.at[0])
+				out, err := cmd.CombinedOutput()
+				require.NoError(t, err, "%s", out)
+				return string(out)
+			}
+			s := startServe(t, 1, nil, "--db", db, "--durability", "synced")
+			assert.Equal(t, "99 of 100 left\n", run(s))
+			s.kill()
+			s = startServe(t, 1, nil, "--db", db)
+			assert.Equal(t, "98 of 100 left\n", run(s))
+			client := dialResp(t, s.at[0])
+			assert.Contains(t, client.do(t, "CL.THROTTLE user:1 99 100 86400 98"), "[0 100 0 -1 ")
+			assert.Regexp(t, `^retry in 8\d\ds\n$`, run(s))
+		})
+	}
+}
+
+// Worker processes share one limit, exactly.
+func TestServeWorkers(t *testing.T) {
+	for _, c := range foreignClients[:2] {
+		t.Run(c.language, func(t *testing.T) {
+			program := c.program(t, "workers"+filepath.Ext(c.command[1]))
+			s := startServe(t, 1, nil, "--db", serveDB(t))
+			var workers []*exec.Cmd
+			var begin []io.Closer
+			outs := make([]bytes.Buffer, 8)
+			for i := range outs {
+				cmd := exec.Command(c.command[0], program)
+				cmd.Env = append(os.Environ(), "STINT="+s.at[0])
+				cmd.Stdout, cmd.Stderr = &outs[i], &outs[i]
+				stdin, err := cmd.StdinPipe()
+				require.NoError(t, err)
+				require.NoError(t, cmd.Start())
+				workers, begin = append(workers, cmd), append(begin, stdin)
+			}
+			for _, stdin := range begin {
+				require.NoError(t, stdin.Close())
+			}
+			admitted := 0
+			for i, cmd := range workers {
+				require.NoError(t, cmd.Wait(), outs[i].String())
+				var n int
+				_, err := fmt.Sscan(strings.TrimSpace(outs[i].String()), &n)
+				require.NoError(t, err, outs[i].String())
+				admitted += n
+			}
+			assert.Equal(t, 1000, admitted, "of 3,200 requests")
+		})
+	}
+}
+
+// One client of redis-py, and one of ioredis, goes on after the server was killed
+// and started again.
+func TestServeReconnects(t *testing.T) {
+	for _, c := range []foreignClient{foreignClients[1], foreignClients[3]} {
+		t.Run(c.language, func(t *testing.T) {
+			program := c.program(t, "reconnect"+filepath.Ext(c.command[1]))
+			db := serveDB(t)
+			s := startServe(t, 1, nil, "--db", db, "--durability", "synced")
+			cmd := exec.Command(c.command[0], program)
+			cmd.Env = append(os.Environ(), "STINT="+s.at[0])
+			cmd.Stderr = os.Stderr
+			stdin, err := cmd.StdinPipe()
+			require.NoError(t, err)
+			stdout, err := cmd.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, cmd.Start())
+			t.Cleanup(func() {
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+			})
+			lines := bufio.NewReader(stdout)
+			line, err := lines.ReadString('\n')
+			require.NoError(t, err)
+			require.Equal(t, "99\n", line)
+			s.kill()
+			startServe(t, 1, nil, "--db", db)
+			_, err = io.WriteString(stdin, "\n")
+			require.NoError(t, err)
+			line, err = lines.ReadString('\n')
+			require.NoError(t, err)
+			require.Equal(t, "98\n", line)
+		})
+	}
+}

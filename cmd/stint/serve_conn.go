@@ -1,0 +1,158 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/resp"
+)
+
+const (
+	// writeTimeout is how long a client may take to read replies before its
+	// connection is closed.
+	writeTimeout = 10 * time.Second
+
+	// mostUnsent bounds the replies that are collected before they are sent.
+	mostUnsent = 16 << 10
+
+	// mostTogether is how many requests are decided in one step.
+	mostTogether = 32
+)
+
+// serveConn is a connection. A goroutine reads commands, decides those that came
+// in one read, and sends the replies before it reads again. So a client that does
+// not read its replies is not read either, and others do not wait for it.
+type serveConn struct {
+	server *server
+	conn   net.Conn
+	in     *resp.Reader
+	out    resp.Writer
+	id     int64
+	name   string // by CLIENT SETNAME
+	doing  string // of the command
+	known  bool   // the password was right, or there is none
+	quits  bool
+
+	// The commands CL.THROTTLE that are decided next, together.
+	throttles []throttle
+	requests  []stint.Request
+	decisions []stint.Decision
+	valid     stint.Limit // the last one that was checked
+
+	writeTimeout time.Duration
+	measured     func() // for tests: before the replies are sent
+
+	mu      sync.Mutex
+	stopped bool // the server reads nothing more
+}
+
+func newServeConn(s *server, conn net.Conn, id int64) *serveConn {
+	c := &serveConn{server: s, conn: conn, id: id, known: s.password == nil, writeTimeout: writeTimeout}
+	c.in = resp.NewReader(conn)
+	return c
+}
+
+// refuse tells a client that there are too many connections.
+func refuse(conn net.Conn) {
+	_ = conn.SetWriteDeadline(time.Now().Add(time.Second / 10)) // the socket's buffer is empty
+	_, _ = conn.Write([]byte("-ERR max number of clients reached\r\n"))
+	_ = conn.Close()
+}
+
+// serve answers until the client leaves, or the server stops reading.
+func (c *serveConn) serve() {
+	defer c.server.left(c)
+	defer c.conn.Close()
+	for {
+		command, err := c.in.Next()
+		switch {
+		case err != nil: // a resp.ProtocolError
+			c.decide()
+			c.out.Error("ERR " + err.Error())
+			_ = c.send()
+			return
+		case command != nil:
+			c.do(command)
+			if c.quits || len(c.out.Buf) >= mostUnsent {
+				c.decide()
+				if c.send() != nil || c.quits {
+					return
+				}
+			}
+			continue
+		}
+		c.decide()
+		if c.send() != nil || c.in.Fill() != nil {
+			return
+		}
+	}
+}
+
+// send sends the replies.
+func (c *serveConn) send() error {
+	if len(c.out.Buf) == 0 {
+		return nil
+	}
+	if c.measured != nil {
+		c.measured()
+	}
+	if err := c.conn.SetWriteDeadline(time.Now().Add(c.writeTimeout)); err != nil {
+		return err
+	}
+	_, err := c.conn.Write(c.out.Buf)
+	if c.out.Buf = c.out.Buf[:0]; cap(c.out.Buf) > 2*mostUnsent {
+		c.out.Buf = nil
+	}
+	return err
+}
+
+// size returns the bytes that the connection keeps.
+func (c *serveConn) size() int {
+	n := c.in.Size() + cap(c.out.Buf) + cap(c.throttles)*int(unsafe.Sizeof(throttle{})) +
+		cap(c.requests)*int(unsafe.Sizeof(stint.Request{})) + cap(c.decisions)*int(unsafe.Sizeof(stint.Decision{}))
+	for _, r := range c.requests {
+		n += len(r.Key.ID)
+	}
+	return n
+}
+
+// stopReading ends the connection after the commands that were read.
+func (c *serveConn) stopReading() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = true
+	_ = c.conn.SetReadDeadline(time.Unix(1, 0))
+}
+
+// whileConnected calls wait, and calls cancel if the client leaves meanwhile. The
+// last command stays valid.
+func (c *serveConn) whileConnected(cancel func(), wait func()) {
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		for {
+			switch err := c.in.FillBehind(); {
+			case err == nil:
+			case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.ErrShortBuffer): // it sends, so it is there
+				return
+			default:
+				cancel()
+				return
+			}
+		}
+	}()
+	wait()
+	_ = c.conn.SetReadDeadline(time.Unix(1, 0))
+	<-left
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.stopped {
+		_ = c.conn.SetReadDeadline(time.Time{})
+	}
+}

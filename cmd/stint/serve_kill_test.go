@@ -1,0 +1,121 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/hostlimit"
+)
+
+// A server ends while 8 clients throttle. No bucket has spent more afterwards than
+// was asked for. After a kill, flushed has what was answered before the last flush
+// began, and leased and synced have every reply that a client got. After an
+// orderly end, memory has them, too.
+func TestServeKilled(t *testing.T) {
+	rounds := 2
+	if long {
+		rounds = 50
+	}
+	for _, level := range []string{"memory", "flushed", "leased", "synced"} {
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			for round := range rounds {
+				testServeEnds(t, level, round, true)
+			}
+			testServeEnds(t, level, rounds, false)
+		})
+	}
+}
+
+func testServeEnds(t *testing.T, level string, round int, kill bool) {
+	const clients, burst = 8, 1_000_000
+	db := serveDB(t)
+	s := startServe(t, 1, nil, "--db", db, "--durability", level)
+	var answered, asked [clients]atomic.Int64
+	var wg sync.WaitGroup
+	enough := make(chan struct{}, clients)
+	for i := range clients {
+		c := dialResp(t, s.at[0])
+		wg.Go(func() {
+			batch := 1 + i%4 // of different keys, so that they are decided together
+			var text strings.Builder
+			for j := range batch {
+				fmt.Fprintf(&text, "CL.THROTTLE user:%d:%d %d 100 86400\n", i, j, burst-1)
+			}
+			commands := encoded(text.String())
+			for {
+				asked[i].Add(1)
+				if _, err := io.WriteString(c, commands); err != nil {
+					return
+				}
+				for range batch {
+					for range 6 {
+						if _, err := c.in.ReadString('\n'); err != nil {
+							return
+						}
+					}
+				}
+				if answered[i].Add(1) == int64(20*(round%5)+1) {
+					enough <- struct{}{}
+				}
+			}
+		})
+	}
+	for range clients {
+		<-enough
+	}
+	var saved [clients]int64 // at least
+	if kill && level == "flushed" {
+		for i := range clients {
+			saved[i] = answered[i].Load()
+		}
+		twoFlushes(t, db) // the second one began after these replies
+	}
+	if kill {
+		s.kill()
+	} else {
+		require.Equal(t, 0, s.end(t))
+	}
+	wg.Wait()
+	if !kill || level == "leased" || level == "synced" {
+		for i := range clients {
+			saved[i] = answered[i].Load()
+		}
+	}
+
+	s = startServe(t, 1, nil, "--db", db, "--durability", level)
+	c := dialResp(t, s.at[0])
+	for i := range clients {
+		for j := range 1 + i%4 {
+			var zero, of, left, retry, reset int64
+			reply := c.do(t, fmt.Sprintf("CL.THROTTLE user:%d:%d %d 100 86400 0", i, j, burst-1))
+			_, err := fmt.Sscanf(reply, "[%d %d %d %d %d]", &zero, &of, &left, &retry, &reset)
+			require.NoError(t, err, reply)
+			spent := burst - left
+			require.LessOrEqual(t, spent, asked[i].Load(), "%s: client %d", level, i)
+			require.GreaterOrEqual(t, spent, saved[i], "%s: client %d", level, i)
+		}
+	}
+	require.Equal(t, 0, s.end(t))
+}
+
+// twoFlushes returns after two flushes. Traffic runs, so each has something to save.
+func twoFlushes(t *testing.T, db string) {
+	owner, err := hostlimit.Dial(db, nil, &hostlimit.DialOptions{Timeout: time.Minute})
+	require.NoError(t, err)
+	defer owner.Close()
+	flushes := func() int64 {
+		st := owner.Stats()
+		require.NoError(t, st.Err)
+		return st.Flush.Flushes
+	}
+	before := flushes()
+	eventually(t, func() bool { return flushes() >= before+2 })
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// reason returns the text of an error, without the library's prefix.
+func reason(err error) string { return strings.TrimPrefix(err.Error(), "stint: ") }
+
+// failed writes the reply of a command that returned an error.
+func (c *serveConn) failed(err error) {
+	switch {
+	case errors.Is(err, stint.ErrCostOverBurst):
+		c.out.Error("OVERBURST " + reason(err))
+	case errors.Is(err, stint.ErrNotDurable):
+		c.out.Error("NOTDURABLE " + reason(err))
+	case errors.Is(err, stint.ErrQueueFull):
+		c.out.Error("QUEUEFULL " + reason(err))
+	case errors.Is(err, stint.ErrBlocked):
+		c.out.Error("BLOCKED " + reason(err))
+	default:
+		c.out.Error("ERR " + reason(err))
+	}
+}
+
+// key returns the bucket of a label and an id.
+func (s *server) key(label, id []byte) (stint.Key, error) {
+	name, ok := s.labels[string(label)]
+	if !ok && len(s.labels) == 0 {
+		return stint.Key{}, errors.New("no limits: start stint serve with --limits")
+	}
+	if !ok {
+		return stint.Key{}, fmt.Errorf("no limit %q", label)
+	}
+	spec, _ := s.limiter.Limits().Spec(name)
+	if spec.ID == nil {
+		spec.ID = stint.AnyID
+	}
+	canonical, err := spec.ID.Canonical(string(id))
+	return name.Key(canonical), err
+}
+
+// triples reads "LABEL ID COST" once or more.
+func (s *server) triples(args [][]byte) (requests []stint.Request, err error) {
+	for ; len(args) > 0; args = args[3:] {
+		key, err := s.key(args[0], args[1])
+		if err != nil {
+			return nil, err
+		}
+		cost, err := strconv.ParseInt(string(args[2]), 10, 64)
+		if err != nil || cost < 0 {
+			return nil, fmt.Errorf("cost %q: want a whole number from 0", args[2])
+		}
+		requests = append(requests, stint.Request{Key: key, Cost: cost})
+	}
+	return requests, nil
+}
+
+// together is STINT.SPEND, CHECK or REFUND. The reply is that of CL.THROTTLE, for
+// the limit that decided, and its label.
+func (c *serveConn) together(args [][]byte, act func(...stint.Request) (stint.Decision, error), mode stint.Mode) {
+	if len(args) == 0 || len(args)%3 != 0 {
+		c.wrongCount()
+		return
+	}
+	requests, err := c.server.triples(args)
+	if err != nil {
+		c.failed(err)
+		return
+	}
+	for i := range requests {
+		requests[i].Mode = mode
+	}
+	d, err := act(requests...)
+	if err != nil {
+		c.failed(err)
+		return
+	}
+	spec, _ := c.server.limiter.Limits().Spec(d.Key.Name)
+	c.out.Array(6)
+	c.five(d.Limit.Burst, d.Remaining, &d)
+	c.out.Bulk(spec.Label)
+}
+
+// reset is STINT.RESET.
+func (c *serveConn) reset(args [][]byte) {
+	if len(args) == 0 || len(args)%2 != 0 {
+		c.wrongCount()
+		return
+	}
+	var keys []stint.Key
+	for ; len(args) > 0; args = args[2:] {
+		key, err := c.server.key(args[0], args[1])
+		if err != nil {
+			c.failed(err)
+			return
+		}
+		keys = append(keys, key)
+	}
+	c.done(c.server.reset(keys...))
+}
+
+// reset fills buckets. At levels that are durable, it is on the disk.
+func (s *server) reset(keys ...stint.Key) error {
+	err := s.limiter.Reset(keys...)
+	if err == nil && s.durability >= stint.Leased {
+		err = s.limiter.Flush()
+	}
+	return err
+}
+
+// delete is DEL: it fills buckets of CL.THROTTLE, and returns how many of them
+// were not full.
+func (c *serveConn) delete(args [][]byte) {
+	n, now := int64(0), c.server.limiter.Now()
+	var keys []stint.Key
+	for _, id := range args {
+		if len(id) == 0 || len(id) > 512 {
+			continue // CL.THROTTLE has no such key
+		}
+		key := c.server.throttle.Key(string(id))
+		b, err := c.server.limiter.Bucket(key)
+		if err != nil {
+			c.failed(err)
+			return
+		}
+		if b.ResetAfter > 0 || b.HeldUntil.After(now) {
+			n++
+		}
+		keys = append(keys, key)
+	}
+	if err := c.server.reset(keys...); err != nil {
+		c.failed(err)
+		return
+	}
+	c.out.Int(n)
+}
+
+// hold is STINT.HOLD. Zero seconds end a hold.
+func (c *serveConn) hold(args [][]byte) {
+	if len(args) != 3 {
+		c.wrongCount()
+		return
+	}
+	key, err := c.server.key(args[0], args[1])
+	if err != nil {
+		c.failed(err)
+		return
+	}
+	period, err := wholeSeconds(args[2])
+	if err != nil {
+		c.failed(err)
+		return
+	}
+	c.done(c.server.limiter.Hold(key, c.server.limiter.Now().Add(period)))
+}
+
+// wait is STINT.WAIT. Only this connection waits. As with BLPOP, zero seconds are
+// no bound.
+func (c *serveConn) wait(args [][]byte) {
+	if len(args) != 4 {
+		c.wrongCount()
+		return
+	}
+	requests, err := c.server.triples(args[:3])
+	if err != nil {
+		c.failed(err)
+		return
+	}
+	timeout, err := wholeSeconds(args[3])
+	if err != nil {
+		c.failed(err)
+		return
+	}
+	if c.send() != nil { // the replies before this one do not wait
+		c.quits = true
+		return
+	}
+	ctx, cancel := context.WithCancel(c.server.ending)
+	if timeout > 0 {
+		ctx, cancel = context.WithTimeout(c.server.ending, timeout)
+	}
+	defer cancel()
+	c.whileConnected(cancel, func() { err = c.server.limiter.WaitRequest(ctx, requests[0]) })
+	switch {
+	case err == nil:
+		c.out.Int(1)
+	case c.server.ending.Err() != nil:
+		c.out.Error("ERR the server is ending")
+	case errors.Is(err, context.DeadlineExceeded):
+		c.out.Int(0)
+	case errors.Is(err, context.Canceled):
+		c.quits = true
+	default:
+		c.failed(err)
+	}
+}
+
+// wholeSeconds reads a number of seconds.
+func wholeSeconds(arg []byte) (time.Duration, error) {
+	n, err := strconv.ParseInt(string(arg), 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("seconds %q: want a whole number from 0", arg)
+	}
+	return time.Duration(min(n, math.MaxInt64/int64(time.Second))) * time.Second, nil
+}
+
+// done writes OK, or the error.
+func (c *serveConn) done(err error) {
+	if err != nil {
+		c.failed(err)
+	} else {
+		c.out.Simple("OK")
+	}
+}

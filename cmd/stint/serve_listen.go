@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/stint-go/stint/internal/display"
+)
+
+// isPath reports whether an address is the path of a socket, and not HOST:PORT.
+func isPath(address string) bool {
+	return strings.ContainsAny(address, `/\`) || !strings.Contains(address, ":")
+}
+
+// allowed returns an error if the address would let everybody in.
+func (f *serveFlags) allowed(address string, password bool) error {
+	if isPath(address) {
+		if address == "" {
+			return misuse(f.limits.cmd, "--listen is empty: give it a value, or leave the flag out")
+		}
+		return nil
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return misuse(f.limits.cmd, "--listen %q: want the path of a socket, or HOST:PORT", address)
+	}
+	if password || host == "localhost" {
+		return nil
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	return misuse(f.limits.cmd, "--listen %s: other machines can reach it: add --password-file, or listen at 127.0.0.1",
+		address)
+}
+
+// listeners returns the sockets that systemd passed, or else those of the
+// addresses. It returns none if ctx ends while another server has one of them.
+func (f *serveFlags) listeners(ctx context.Context, s *server, addresses []string) (ls []net.Listener, err error) {
+	defer func() {
+		if err != nil || ctx.Err() != nil {
+			for _, l := range ls {
+				_ = l.Close()
+			}
+			ls = nil
+		}
+	}()
+	if ls, err = systemdListeners(); len(ls) > 0 || err != nil {
+		for _, l := range ls {
+			if address := l.Addr(); address.Network() != "unix" {
+				if err := f.allowed(address.String(), s.password != nil); err != nil {
+					return ls, err
+				}
+			}
+		}
+		return ls, err
+	}
+	gid := -1
+	if f.group != "" {
+		if gid, err = groupID(f.group); err != nil {
+			return nil, err
+		}
+	}
+	for _, address := range addresses {
+		var l net.Listener
+		if isPath(address) {
+			l, err = s.listenUnix(ctx, address, gid)
+		} else {
+			l, err = s.listenTCP(ctx, address)
+		}
+		if err != nil {
+			return ls, err
+		}
+		if l == nil {
+			return ls, nil
+		}
+		ls = append(ls, l)
+	}
+	return ls, nil
+}
+
+// groupID returns the number of a group.
+func groupID(name string) (int, error) {
+	group, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, fmt.Errorf("--socket-group %s: %w", name, err)
+	}
+	return strconv.Atoi(group.Gid)
+}
+
+// listenTCP listens at HOST:PORT, as soon as no other server does. It returns
+// nil if ctx ends before.
+func (s *server) listenTCP(ctx context.Context, address string) (net.Listener, error) {
+	for waits := false; ; waits = true {
+		l, err := net.Listen("tcp", address)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+		if !waits {
+			s.log("%s is in use: waiting to take over", display.Visible(address))
+		}
+		if !pause(ctx) {
+			return nil, nil
+		}
+	}
+}
+
+// listenUnix listens at a path, as soon as no other server does. It returns nil
+// if ctx ends before. Only the user, and the group unless it is -1, may connect.
+func (s *server) listenUnix(ctx context.Context, path string, gid int) (net.Listener, error) {
+	unlock, err := lockSocket(ctx, path, func() {
+		s.log("another server has %s: waiting to take over", display.Visible(path))
+	})
+	if err != nil || unlock == nil {
+		return nil, err
+	}
+	l, err := bindPrivate(path, gid)
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	return &unixListener{l, path, unlock}, nil
+}
+
+// bindPrivate binds a socket under another name, gives it its owner and mode, and
+// then its name: no other process can connect in between, and a socket that a killed
+// server left is replaced.
+func bindPrivate(path string, gid int) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
+		return nil, fmt.Errorf("%s is there, and no socket: name another with --listen", path)
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".resp-") // mode 0700
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	temp := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temp, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	mode := os.FileMode(0o600)
+	if gid >= 0 {
+		mode = 0o660
+		err = os.Chown(temp, -1, gid)
+	}
+	if err = errors.Join(err, os.Chmod(temp, mode)); err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// unixListener removes its socket when it is closed.
+type unixListener struct {
+	net.Listener
+	path   string
+	unlock func()
+}
+
+func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
+
+func (l *unixListener) Close() error {
+	err := errors.Join(os.Remove(l.path), l.Listener.Close())
+	l.unlock()
+	return err
+}
+
+// pause waits for a tenth of a second. It returns false if ctx ends before.
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(100 * time.Millisecond):
+		return true
+	}
+}

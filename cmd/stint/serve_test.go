@@ -1,0 +1,600 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// served is a server in a process of its own.
+type servedProcess struct {
+	*exec.Cmd
+	stderr *bufio.Reader
+	at     []string // addresses
+	log    []string
+}
+
+var servingAt = regexp.MustCompile(`^stint: serving .* at (.*)\n$`)
+
+// startServe starts a server, and returns when it listens at n addresses.
+func startServe(t *testing.T, n int, change func(cmd *exec.Cmd), args ...string) *servedProcess {
+	t.Helper()
+	s := &servedProcess{Cmd: process(t, append([]string{"serve"}, args...)...)}
+	if change != nil {
+		change(s.Cmd)
+	}
+	stderr, err := s.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, s.Start())
+	t.Cleanup(func() { s.kill() })
+	s.stderr = bufio.NewReader(stderr)
+	for len(s.at) < n {
+		line := s.line(t)
+		if m := servingAt.FindStringSubmatch(line); m != nil {
+			s.at = append(s.at, m[1])
+		}
+	}
+	return s
+}
+
+// line returns the next line that the server writes.
+func (s *servedProcess) line(t *testing.T) string {
+	t.Helper()
+	line, err := s.stderr.ReadString('\n')
+	s.log = append(s.log, line)
+	require.NoError(t, err, "%q", s.log)
+	return line
+}
+
+// lineWith skips what the server says until a line contains want. Events, such
+// as the one of becoming the owner, may come between any two lines.
+func (s *servedProcess) lineWith(t *testing.T, want string) {
+	t.Helper()
+	for !strings.Contains(s.line(t), want) {
+	}
+}
+
+func (s *servedProcess) kill() {
+	_ = s.Process.Kill()
+	_ = s.Wait()
+}
+
+// end ends the server with a signal, and returns its exit status.
+func (s *servedProcess) end(t *testing.T) int {
+	t.Helper()
+	require.NoError(t, s.Process.Signal(syscall.SIGTERM))
+	_, _ = io.Copy(io.Discard, s.stderr)
+	_ = s.Wait()
+	return s.ProcessState.ExitCode()
+}
+
+// respClient is a client that speaks the protocol by hand.
+type respClient struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func dialResp(t *testing.T, address string) *respClient {
+	t.Helper()
+	network := "tcp"
+	if isPath(address) {
+		network = "unix"
+	}
+	conn, err := net.Dial(network, address)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return &respClient{conn, bufio.NewReader(conn)}
+}
+
+// encoded returns commands as a client sends them, one in each line.
+func encoded(commands string) string {
+	var b strings.Builder
+	for line := range strings.Lines(commands) {
+		words := strings.Fields(line)
+		fmt.Fprintf(&b, "*%d\r\n", len(words))
+		for _, word := range words {
+			fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(word), word)
+		}
+	}
+	return b.String()
+}
+
+// do sends commands in one write, and returns the replies, one in each line.
+func (c *respClient) do(t *testing.T, commands string) string {
+	t.Helper()
+	_, err := io.WriteString(c, encoded(commands))
+	require.NoError(t, err)
+	var replies []string
+	for range strings.Count(strings.TrimSpace(commands), "\n") + 1 {
+		replies = append(replies, c.reply(t))
+	}
+	return strings.Join(replies, "\n")
+}
+
+// reply reads one reply: "[0 16 15 -1 2]".
+func (c *respClient) reply(t *testing.T) string {
+	t.Helper()
+	line, err := c.in.ReadString('\n')
+	require.NoError(t, err)
+	line = strings.TrimSuffix(line, "\r\n")
+	n, _ := strconv.Atoi(line[1:])
+	switch line[0] {
+	case '+', ':', '_':
+		return line[1:]
+	case '$':
+		if n < 0 {
+			return "nil"
+		}
+		b := make([]byte, n+2)
+		_, err := io.ReadFull(c.in, b)
+		require.NoError(t, err)
+		return string(b[:n])
+	case '*', '%':
+		if line[0] == '%' {
+			n *= 2
+		}
+		parts := []string{}
+		for range n {
+			parts = append(parts, c.reply(t))
+		}
+		return "[" + strings.Join(parts, " ") + "]"
+	}
+	return line
+}
+
+// replies checks replies. A number from 1000 is a time in seconds, and may be up
+// to two minutes less, because time goes on.
+func replies(t *testing.T, want, got, about string) {
+	t.Helper()
+	numbers := regexp.MustCompile(`\d{4,}`)
+	left := numbers.FindAllString(got, -1)
+	same := numbers.ReplaceAllStringFunc(want, func(number string) string {
+		if len(left) > 0 {
+			n, _ := strconv.Atoi(number)
+			is, _ := strconv.Atoi(left[0])
+			if is <= n && is > n-120 {
+				number = left[0]
+			}
+			left = left[1:]
+		}
+		return number
+	})
+	assert.Equal(t, same, got, about)
+}
+
+func serveDB(t *testing.T) string {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot be sent a signal")
+	}
+	return filepath.Join(t.TempDir(), "limits.db")
+}
+
+// The replies go on after a crash and after an end.
+func TestServe(t *testing.T) {
+	db := serveDB(t)
+	const user1 = "CL.THROTTLE user:1 15 24 86400"
+	s := startServe(t, 1, nil, "--db", db, "--durability", "synced")
+	require.Equal(t, []string{db + ".resp"}, s.at)
+	info, err := os.Stat(db + ".resp")
+	require.NoError(t, err)
+	assert.Equal(t, os.ModeSocket|0o600, info.Mode())
+	c := dialResp(t, s.at[0])
+	do := func(want, commands string) {
+		t.Helper()
+		replies(t, want, c.do(t, commands), commands)
+	}
+	do("[0 16 15 -1 3600]", user1)
+	do("[0 16 14 -1 7200]", user1)
+	s.kill()
+
+	s = startServe(t, 1, nil, "--db", db)
+	c = dialResp(t, s.at[0])
+	do("[0 16 14 -1 7200]", user1+" 0")
+	do("[1 16 14 -1 7200]", user1+" 17") // never allowed
+	do("[0 16 0 -1 57600]", user1+" 14")
+	do("[1 16 0 3600 57600]", user1)
+	assert.Equal(t, 0, s.end(t))
+	_, err = c.in.ReadByte()
+	assert.Equal(t, io.EOF, err)
+	assert.NoFileExists(t, db+".resp")
+
+	s = startServe(t, 1, nil, "--db", db)
+	c = dialResp(t, s.at[0])
+	do("[1 16 0 3600 57600]\n1\n[0 16 16 -1 0]\n0", user1+"\nDEL user:1 other\n"+user1+" 0\nDEL user:1")
+	r := runArgs(t, "allow", "--db", db, "--name", throttleLabel, "--limit", "9/9h", "user:2") // beside it
+	assert.Equal(t, 0, r.status, r.stderr)
+	do("[0 9 8 -1 3600]", "CL.THROTTLE user:2 8 24 86400 0")
+	r = runArgs(t, "hold", "--db", db, "--name", throttleLabel, "--for", "2h", "user:2")
+	assert.Equal(t, 0, r.status, r.stderr)
+	do("[1 9 8 7200 3600]\n[0 9 9 -1 0]", "CL.THROTTLE user:2 8 24 86400\nCL.THROTTLE user:3 8 24 86400 0")
+}
+
+// The transcripts of redis-cell are in testdata. The clock stands still.
+func TestServeTranscript(t *testing.T) {
+	var now atomic.Int64
+	now.Store(time.Now().UnixNano())
+	c := &serveConn{server: newTestServer(t, &now), known: true}
+	text, err := os.ReadFile("testdata/throttle.txt")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		words, want, _ := strings.Cut(line, " => ")
+		if wait, ok := strings.CutPrefix(words, "wait "); ok {
+			d, err := time.ParseDuration(wait)
+			require.NoError(t, err)
+			now.Add(int64(d))
+			continue
+		}
+		var command [][]byte
+		for _, word := range strings.Fields(words) {
+			command = append(command, []byte(strings.Trim(word, `"`)))
+		}
+		c.do(command)
+		c.decide()
+		require.Equal(t, strings.ReplaceAll(want, `\r\n`, "\r\n"), string(c.out.Buf), words)
+		c.out.Buf = c.out.Buf[:0]
+	}
+}
+
+// Clients get an answer to what they send when they connect.
+func TestServeConnects(t *testing.T) {
+	s := startServe(t, 1, nil, "--db", serveDB(t))
+	for commands, want := range map[string]string{
+		"PING":                      "PONG",
+		"ping hello":                "hello",
+		"ECHO hello":                "hello",
+		"SELECT 0":                  "OK",
+		"SELECT 1":                  "-ERR DB index is out of range",
+		"CLIENT SETINFO LIB-NAME x": "OK",
+		"CLIENT GETNAME\nCLIENT SETNAME web\nCLIENT GETNAME": "nil\nOK\nweb",
+		"AUTH default x":                    "OK",
+		"HELLO 4":                           "-NOPROTO unsupported protocol version",
+		"HELLO 2 SETNAME a\nCLIENT GETNAME": "[server redis version 7.2.0 proto 2 id ID mode standalone role master modules []]\na",
+		"HELLO 3\nCLIENT GETNAME":           "[server redis version 7.2.0 proto 3 id ID mode standalone role master modules []]\n",
+		"HELLO 3 AUTH default any":          "[server redis version 7.2.0 proto 3 id ID mode standalone role master modules []]",
+		"COMMAND COUNT":                     strconv.Itoa(len(served)),
+		"COMMAND INFO CL.THROTTLE nothing":  "[[cl.throttle -5 [write] 1 1 1] nil]",
+		"COMMAND DOCS ping":                 "[ping [summary Returns PONG. since 1.0.0 group stint]]",
+		"CLUSTER SLOTS":                     "-ERR This instance has cluster support disabled",
+		"GET a":                             "-ERR unknown command 'GET', with args beginning with: 'a' ",
+		"ECHO":                              "-ERR wrong number of arguments for 'echo' command",
+		"PING a b":                          "-ERR wrong number of arguments for 'ping' command",
+		"AUTH x": "-ERR AUTH <password> called without any password configured for the default user. " +
+			"Are you sure your configuration is correct?",
+		"EVALSHA x 1 y": "-ERR unknown command 'evalsha': stint serve runs no scripts, so those of other limiters " +
+			"do not work here: use CL.THROTTLE",
+		"STINT.SPEND a b 1": "-ERR no limits: start stint serve with --limits",
+	} {
+		c := dialResp(t, s.at[0])
+		got := regexp.MustCompile(` id \d+ `).ReplaceAllString(c.do(t, commands), " id ID ")
+		assert.Equal(t, want, got, commands)
+	}
+	c := dialResp(t, s.at[0])
+	assert.Contains(t, c.do(t, "INFO"), "\r\nloading:0\r\n")
+	assert.Regexp(t, `^\[\d{10} \d{1,6}\]$`, c.do(t, "TIME"))
+	assert.Equal(t, "OK", c.do(t, "QUIT"))
+	_, err := c.in.ReadByte()
+	assert.Equal(t, io.EOF, err)
+
+	c = dialResp(t, s.at[0])
+	_, err = io.WriteString(c, "PING\r\n*1\r\n*1\r\n")
+	require.NoError(t, err)
+	rest, err := io.ReadAll(c.in)
+	require.NoError(t, err)
+	assert.Equal(t, "+PONG\r\n-ERR Protocol error: expected '$', got '*'\r\n", string(rest))
+}
+
+// The commands of one read are decided in their order, and so are the replies.
+func TestServePipeline(t *testing.T) {
+	s := startServe(t, 1, nil, "--db", serveDB(t))
+	c := dialResp(t, s.at[0])
+	var commands, want strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&commands, "CL.THROTTLE user:%d 9 1 3600 %d\n", i%40, i%3)
+		used := map[int]int{}
+		for j := range i + 1 {
+			used[j%40] += j % 3
+		}
+		fmt.Fprintf(&want, "[0 10 %d -1 %d]\n", 10-used[i%40], 3600*used[i%40])
+		switch i % 10 {
+		case 3:
+			commands.WriteString("CL.THROTTLE user:1 x 1 1\n")
+			want.WriteString("-Cell error: Store error: Couldn't parse as integer: x\n")
+		case 4: // refills in 3,170 years
+			commands.WriteString("CL.THROTTLE slow:1 99999 1 1000000\n")
+			want.WriteString("-Cell error: burst is 100000, want a bucket that refills within 100 years\n")
+		case 5:
+			commands.WriteString("ECHO five\n")
+			want.WriteString("five\n")
+		case 7:
+			commands.WriteString("CL.THROTTLE big:1 1 1 3600 5\n")
+			want.WriteString("[1 2 2 -1 0]\n")
+		}
+	}
+	replies(t, strings.TrimSpace(want.String()), c.do(t, commands.String()), "")
+}
+
+const serveLimits = `
+Orders: {burst: 3, count: 3, period: 1h}
+Logins: {burst: 1, count: 1, period: 1h}
+Slow: {burst: 1, count: 1, period: 1h, queue: 1}
+Fast: {burst: 1, count: 10, period: 1s}
+`
+
+// With --limits, commands use the limits of a file.
+func TestServeLimits(t *testing.T) {
+	db, limits := serveDB(t), write(t, "limits.yml", serveLimits)
+	s := startServe(t, 1, nil, "--db", db, "--limits", limits)
+	c := dialResp(t, s.at[0])
+	for _, step := range [][2]string{
+		{"STINT.SPEND Orders a 1", "[0 3 2 -1 1200 Orders]"},
+		{"STINT.SPEND Orders a 1 Logins a 1", "[0 1 0 -1 3600 Logins]"},
+		{"STINT.SPEND Orders a 1 Logins a 1", "[1 1 0 3600 3600 Logins]"},
+		{"STINT.CHECK Orders a 1", "[0 3 0 -1 3600 Orders]"},
+		{"STINT.REFUND Orders a 1", "[0 3 2 -1 1200 Orders]"},
+		{"STINT.RESET Orders a Logins a", "OK"},
+		{"STINT.CHECK Logins a 1 Orders a 3", "[0 3 0 -1 3600 Orders]"},
+		{"STINT.HOLD Orders a 6000", "OK"},
+		{"STINT.SPEND Orders a 1", "[1 3 3 6000 0 Orders]"},
+		{"STINT.HOLD Orders a 0", "OK"},
+		{"STINT.SPEND Orders a 1", "[0 3 2 -1 1200 Orders]"},
+		{"STINT.WAIT Slow a 1 0", "1"},
+		{"STINT.WAIT Slow a 1 1", "0"},
+		{"STINT.WAIT Fast a 1 9", "1"},
+		{"STINT.WAIT Fast a 1 9", "1"},
+
+		{"STINT.SPEND Orders a 4", "-OVERBURST cost over burst: 4 of 3 for Orders:a"},
+		{"STINT.SPEND Orders a 1 Orders a 1", "-ERR duplicate key: Orders:a"},
+		{"STINT.SPEND Other a 1", `-ERR no limit "Other"`},
+		{"STINT.SPEND Orders a x", `-ERR cost "x": want a whole number from 0`},
+		{"STINT.SPEND Orders a", "-ERR wrong number of arguments for 'stint.spend' command"},
+		{"STINT.SPEND Orders a 1 Logins", "-ERR wrong number of arguments for 'stint.spend' command"},
+		{"STINT.HOLD Orders a -1", `-ERR seconds "-1": want a whole number from 0`},
+		{"CL.THROTTLE a 0 1 3600", "[0 1 0 -1 3600]"},
+	} {
+		got := c.do(t, step[0])
+		replies(t, step[1], got, step[0])
+	}
+	r := runArgs(t, "show", "--db", db, "--limits", limits, "--name", "Orders", "a")
+	assert.Contains(t, r.stdout, "2 of 3")
+
+	require.NoError(t, os.WriteFile(limits, []byte(strings.Replace(serveLimits, "burst: 3", "burst: 5", 1)), 0o600))
+	require.NoError(t, s.Process.Signal(syscall.SIGHUP))
+	s.lineWith(t, "loaded")
+	replies(t, "[0 5 4 -1 1200 Orders]", c.do(t, "STINT.CHECK Orders b 1"), "")
+	require.NoError(t, os.WriteFile(limits, []byte("Orders: {burst: 3, count: 3, period: 1h}"), 0o600))
+	require.NoError(t, s.Process.Signal(syscall.SIGHUP))
+	s.lineWith(t, "the limits stay as they are")
+	replies(t, "[0 5 4 -1 1200 Orders]", c.do(t, "STINT.CHECK Orders b 1"), "")
+}
+
+// A client that leaves while it waits leaves the queue.
+func TestServeWaitLeaves(t *testing.T) {
+	s := startServe(t, 1, nil, "--db", serveDB(t), "--limits", write(t, "limits.yml", serveLimits))
+	c := dialResp(t, s.at[0])
+	require.Equal(t, "1", c.do(t, "STINT.WAIT Slow a 1 0"))
+	waiting := dialResp(t, s.at[0])
+	_, err := io.WriteString(waiting, encoded("PING\nSTINT.WAIT Slow a 1 7200"))
+	require.NoError(t, err)
+	require.Equal(t, "PONG", waiting.reply(t), "sent before the wait")
+	// The queue has space for one token.
+	const tries = "STINT.WAIT Slow a 1 1"
+	eventually(t, func() bool { return strings.HasPrefix(c.do(t, tries), "-QUEUEFULL ") })
+	require.NoError(t, waiting.Close())
+	eventually(t, func() bool { return c.do(t, tries) == "0" })
+	_, err = io.WriteString(c, encoded("STINT.WAIT Slow a 1 7200"))
+	require.NoError(t, err)
+	other := dialResp(t, s.at[0])
+	eventually(t, func() bool { return strings.HasPrefix(other.do(t, tries), "-QUEUEFULL ") })
+	assert.Equal(t, 0, s.end(t), "waits end")
+	assert.Equal(t, "-ERR the server is ending", c.reply(t))
+}
+
+// eventually polls for at most a minute.
+func eventually(t *testing.T, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); {
+		require.True(t, time.Now().Before(deadline))
+		runtime.Gosched()
+	}
+}
+
+// What was read before the signal is answered.
+func TestServeDrains(t *testing.T) {
+	db := serveDB(t)
+	s := startServe(t, 1, nil, "--db", db)
+	c := dialResp(t, s.at[0])
+	go func() { _, _ = io.WriteString(c, strings.Repeat(encoded("CL.THROTTLE a 899 1 3600"), 9000)) }()
+	first := c.reply(t)
+	replies(t, "[0 900 899 -1 3600]", first, "")
+	require.NoError(t, s.Process.Signal(syscall.SIGTERM))
+	answered := 1
+	for {
+		if _, err := c.in.Peek(1); err != nil {
+			break
+		}
+		if strings.HasPrefix(c.reply(t), "[0 900 ") {
+			answered++
+		}
+	}
+	_, _ = io.Copy(io.Discard, s.stderr)
+	_ = s.Wait()
+	require.Equal(t, 0, s.ProcessState.ExitCode())
+
+	s = startServe(t, 1, nil, "--db", db)
+	c = dialResp(t, s.at[0])
+	replies(t, fmt.Sprintf("[0 900 %d -1 %d]", 900-answered, 3600*answered), c.do(t, "CL.THROTTLE a 899 1 3600 0"),
+		"every answer is saved, and nothing else")
+}
+
+// A second server of the socket takes over, after an end and after a crash.
+func TestServeTakesOver(t *testing.T) {
+	db := serveDB(t)
+	first := startServe(t, 1, nil, "--db", db, "--durability", "synced")
+	c := dialResp(t, first.at[0])
+	replies(t, "[0 10 9 -1 3600]", c.do(t, "CL.THROTTLE a 9 1 3600"), "")
+	second := startServe(t, 0, nil, "--db", db, "--durability", "synced")
+	for !strings.Contains(second.line(t), "waiting to take over") {
+	}
+	replies(t, "[0 10 8 -1 7200]", c.do(t, "CL.THROTTLE a 9 1 3600"), "")
+	first.kill()
+	for !servingAt.MatchString(second.line(t)) {
+	}
+	c = dialResp(t, first.at[0])
+	replies(t, "[0 10 7 -1 10800]", c.do(t, "CL.THROTTLE a 9 1 3600"), "")
+	third := startServe(t, 0, nil, "--db", db)
+	for !strings.Contains(third.line(t), "waiting to take over") {
+	}
+	require.Equal(t, 0, second.end(t))
+	for !servingAt.MatchString(third.line(t)) {
+	}
+	c = dialResp(t, first.at[0])
+	replies(t, "[0 10 7 -1 10800]", c.do(t, "CL.THROTTLE a 9 1 3600 0"), "")
+	waiting := startServe(t, 0, nil, "--db", db)
+	for !strings.Contains(waiting.line(t), "waiting to take over") {
+	}
+	assert.Equal(t, 0, waiting.end(t), "a server that waits ends, too")
+}
+
+// A connection beyond the bound is refused, and a password is needed.
+func TestServeRefuses(t *testing.T) {
+	db := serveDB(t)
+	secret := write(t, "secret", "hunter2\nnot this\n")
+	s := startServe(t, 2, nil, "--db", db, "--listen", db+".s", "--listen", "127.0.0.1:0",
+		"--password-file", secret, "--max-connections", "2")
+	c := dialResp(t, s.at[1])
+	const hello = "-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> " +
+		"<pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
+	const wrong = "-WRONGPASS invalid username-password pair or user is disabled."
+	assert.Equal(t, "-NOAUTH Authentication required.\n-NOAUTH Authentication required.\n"+hello+"\n"+wrong+"\n"+wrong+"\n"+wrong,
+		c.do(t, "PING\nCL.THROTTLE a 1 1 1\nHELLO 3\nAUTH hunter\nAUTH admin hunter2\nHELLO 3 AUTH default x"))
+	assert.Equal(t, "OK\nPONG", c.do(t, "AUTH hunter2\nPING"))
+	other := dialResp(t, s.at[0])
+	assert.Equal(t, "OK\nPONG", other.do(t, "AUTH default hunter2\nPING"))
+	third := dialResp(t, s.at[0])
+	refused, err := io.ReadAll(third)
+	require.NoError(t, err)
+	assert.Equal(t, "-ERR max number of clients reached\r\n", string(refused))
+	require.NoError(t, other.Close())
+	eventually(t, func() bool {
+		c := dialResp(t, s.at[0])
+		defer c.Close()
+		_, _ = io.WriteString(c, encoded("AUTH hunter2"))
+		answer, _ := c.in.ReadString('\n') // it fails if the server refuses the connection first
+		return answer == "+OK\r\n"
+	})
+}
+
+// Flags that would let strangers in, or mean nothing, are refused.
+func TestServeMisuse(t *testing.T) {
+	db := serveDB(t)
+	for args, want := range map[string]string{
+		"--listen 0.0.0.0:6380":        "other machines can reach it: add --password-file",
+		"--listen :6380":               "other machines can reach it",
+		"--listen example.com:6380":    "other machines can reach it",
+		"--listen [::]:6380":           "other machines can reach it",
+		"--listen a:b:c":               "want the path of a socket, or HOST:PORT",
+		"--durability fast":            "must be memory, flushed, leased or synced",
+		"--max-connections 0":          "must be 1 or more",
+		"--overrides x.yml":            "--overrides needs --limits",
+		"--limits missing.yml":         "missing.yml",
+		"--password-file missing":      "missing",
+		"--socket-group no-such-group": "no-such-group",
+		"--listen " + db:               "is there, and no socket",
+		"more":                         `unknown argument "more"`,
+	} {
+		r := runArgs(t, append([]string{"serve", "--db", db}, strings.Fields(args)...)...)
+		assert.NotZero(t, r.status, args)
+		assert.Contains(t, r.stderr, want, args)
+	}
+	r := runArgs(t, "serve", "--db", db, "--password-file", write(t, "empty", "\n"))
+	assert.Contains(t, r.stderr, "is empty")
+}
+
+// systemd passes sockets, and hears when the server is ready and when it ends.
+func TestServeSystemd(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("systemd is of Linux")
+	}
+	db := serveDB(t)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
+	require.NoError(t, err)
+	defer l.Close()
+	file, err := l.File()
+	require.NoError(t, err)
+	defer file.Close()
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "n"), Net: "unixgram"})
+	require.NoError(t, err)
+	defer notify.Close()
+	hears := func() string {
+		b := make([]byte, 100)
+		n, err := notify.Read(b)
+		require.NoError(t, err)
+		return string(b[:n])
+	}
+	s := startServe(t, 1, func(cmd *exec.Cmd) {
+		sh, err := exec.LookPath("sh")
+		require.NoError(t, err)
+		args := append([]string{"sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"`, "sh"}, cmd.Args...)
+		cmd.Path, cmd.Args = sh, args
+		cmd.ExtraFiles = []*os.File{file}
+		cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+notify.LocalAddr().String())
+	}, "--db", db)
+	assert.Equal(t, "READY=1", hears())
+	c := dialResp(t, l.Addr().String())
+	assert.Equal(t, "PONG", c.do(t, "PING"))
+	assert.NoFileExists(t, db+".resp")
+	assert.Equal(t, 0, s.end(t))
+	assert.Equal(t, "STOPPING=1", hears())
+	_, err = os.Stat(l.Addr().String())
+	assert.NoError(t, err, "the socket is systemd's")
+}
+
+// redis-cli and redis-benchmark work.
+func TestServeRedisTools(t *testing.T) {
+	for _, tool := range []string{"redis-cli", "redis-benchmark"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(err)
+		}
+	}
+	db := serveDB(t)
+	s := startServe(t, 1, nil, "--db", db, "--durability", "synced")
+	cli := func(args ...string) string {
+		var out bytes.Buffer
+		cmd := exec.Command("redis-cli", append([]string{"-s", s.at[0]}, args...)...)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		require.NoError(t, cmd.Run(), out.String())
+		return out.String()
+	}
+	assert.Equal(t, "0\n16\n15\n-1\n2\n", cli("CL.THROTTLE", "user:1", "15", "30", "60"))
+	assert.Equal(t, "1) (integer) 0\n2) (integer) 16\n3) (integer) 15\n4) (integer) -1\n5) (integer) 2\n",
+		cli("--no-raw", "-3", "CL.THROTTLE", "user:2", "15", "30", "60"))
+	cli("CL.THROTTLE", "user:3", "15", "24", "86400", "16")
+	out, err := exec.Command("redis-benchmark", "-s", s.at[0], "-q", "-n", "2000", "-P", "16", "-c", "8", "-r", "100",
+		"CL.THROTTLE", "key:__rand_int__", "15", "30", "60").CombinedOutput()
+	require.NoError(t, err)
+	assert.Contains(t, string(out), "requests per second")
+	s.kill()
+	s = startServe(t, 1, nil, "--db", db)
+	assert.Regexp(t, `^1\n16\n0\n3\d\d\d\n57\d\d\d\n$`, cli("CL.THROTTLE", "user:3", "15", "24", "86400"))
+}

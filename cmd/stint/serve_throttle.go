@@ -1,0 +1,176 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// throttle is one CL.THROTTLE command.
+type throttle struct {
+	request stint.Request
+	burst   int64
+}
+
+// left returns the tokens that are left, as redis-cell computes them: in whole
+// microseconds, so that it may count a token that comes back within a thousandth
+// of its time. If a token takes less than a millisecond, that would be far off,
+// and the count is exact.
+func (t *throttle) left(d *stint.Decision) int64 {
+	interval := t.request.Limit.Period
+	if interval < time.Millisecond {
+		return d.Remaining
+	}
+	return int64(max(0, (t.request.Limit.Tolerance()-d.ResetAfter)/time.Microsecond) / (interval / time.Microsecond))
+}
+
+// The errors of redis-cell, as its module sends them: without ERR, and those of
+// its own checks with "Store error". Errors that only stint has lack the latter.
+const (
+	throttleError = "Cell error: "
+	cellError     = "Store error: "
+	throttleUsage = cellError + "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]"
+)
+
+// longestPeriod is the most seconds that a time.Duration has.
+const longestPeriod = math.MaxInt64 / int64(time.Second)
+
+// parseThrottle reads the command. wrong says what is wrong with it, in redis-cell's
+// words if it has them.
+func (c *serveConn) parseThrottle(command [][]byte) (t throttle, wrong string) {
+	if len(command) != 5 && len(command) != 6 {
+		return t, throttleUsage
+	}
+	numbers := [4]int64{3: 1}
+	for i, arg := range command[2:] {
+		n, err := strconv.ParseInt(string(arg), 10, 64)
+		if err != nil {
+			return t, fmt.Sprintf(cellError+"Couldn't parse as integer: %s", arg)
+		}
+		numbers[i] = n
+	}
+	burst, count, period, quantity := numbers[0], numbers[1], numbers[2], numbers[3]
+	key := command[1]
+	switch {
+	case len(key) == 0 || len(key) > 512:
+		return t, fmt.Sprintf("the key has %d bytes: want 1 to 512", len(key))
+	case burst < 0 || burst == math.MaxInt64:
+		return t, "max_burst must be 0 or more"
+	case count < 0 || period < 0:
+		return t, "count and period must not be negative"
+	case quantity < 0:
+		return t, "quantity must not be negative"
+	}
+	// As redis-cell computes it: the time of a token is a float's, cut to a nanosecond.
+	var interval int64
+	if count > 0 && period <= longestPeriod {
+		interval = int64(float64(period*int64(time.Second)) / float64(count))
+	}
+	switch {
+	case period > longestPeriod:
+		return t, fmt.Sprintf("period is %d, want at most %d seconds", period, longestPeriod)
+	case interval == 0:
+		return t, cellError + "Zero rates are not supported"
+	}
+	limit := stint.Limit{Burst: burst + 1, Count: 1, Period: time.Duration(interval), Durability: c.server.durability}
+	if limit != c.valid { // a client sends the same limits again and again
+		if err := limit.Validate(); err != nil { // it would fail all that are decided together
+			return t, reason(err)
+		}
+		c.valid = limit
+	}
+	t = throttle{stint.Request{Key: c.server.throttle.Key(string(key)), Cost: quantity, Limit: limit}, limit.Burst}
+	return t, ""
+}
+
+// throttle appends the command to those that are decided next. A key is there only
+// once, because each decision must see what the one before it spent.
+func (c *serveConn) throttle(command [][]byte) {
+	t, wrong := c.parseThrottle(command)
+	if wrong != "" {
+		c.decide()
+		c.out.Error(throttleError + wrong)
+		return
+	}
+	if t.request.Cost > t.burst {
+		c.decide()
+		c.neverAllowed(t)
+		return
+	}
+	if len(c.throttles) == mostTogether ||
+		slices.ContainsFunc(c.throttles, func(other throttle) bool { return other.request.Key == t.request.Key }) {
+		c.decide()
+	}
+	c.throttles = append(c.throttles, t)
+}
+
+// decide decides the commands that throttle has collected, at one instant and in
+// one commit, and replies in their order. Each is decided for itself.
+func (c *serveConn) decide() {
+	if len(c.throttles) == 0 {
+		return
+	}
+	mode := stint.SpendOnly
+	if len(c.throttles) == 1 {
+		mode = stint.CheckAndSpend
+	}
+	c.requests = c.requests[:0]
+	for _, t := range c.throttles {
+		t.request.Mode = mode
+		c.requests = append(c.requests, t.request)
+	}
+	c.decisions = append(c.decisions[:0], make([]stint.Decision, len(c.requests))...)
+	_, err := c.server.limiter.SpendTogether(c.requests, c.decisions)
+	for i, t := range c.throttles {
+		if err != nil {
+			c.out.Error(throttleError + reason(err))
+		} else {
+			c.answer(&t, &c.decisions[i])
+		}
+	}
+	c.throttles = c.throttles[:0]
+}
+
+// neverAllowed answers a request for more than a full bucket has.
+func (c *serveConn) neverAllowed(t throttle) {
+	t.request.Cost = 0
+	d, err := c.server.limiter.SpendAll(t.request)
+	if err != nil {
+		c.out.Error(throttleError + reason(err))
+		return
+	}
+	d.Allowed, d.RetryAfter = false, -1
+	c.answer(&t, &d)
+}
+
+// answer writes the reply of a CL.THROTTLE.
+func (c *serveConn) answer(t *throttle, d *stint.Decision) {
+	c.out.Array(5)
+	c.five(t.burst, t.left(d), d)
+}
+
+// five writes the integers of a decision.
+func (c *serveConn) five(burst, left int64, d *stint.Decision) {
+	limited, retry := int64(1), seconds(d.RetryAfter)
+	if d.Allowed {
+		limited, retry = 0, -1
+	}
+	c.out.Int(limited)
+	c.out.Int(burst)
+	c.out.Int(left)
+	c.out.Int(retry)
+	c.out.Int(seconds(d.ResetAfter))
+}
+
+// seconds rounds up, so that a client does not retry too early. A negative
+// duration is -1.
+func seconds(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return int64((d + time.Second - 1) / time.Second)
+}
