@@ -1,0 +1,55 @@
+// Package grpclimit holds gRPC servers and clients to the limits of a
+// [stint.Limiter], as package httplimit does for HTTP.
+//
+// A server installs interceptors. [Server] makes them from rules. Each [Rule]
+// says which calls spend, from which bucket, how much, and when:
+//
+//	unary, stream := grpclimit.Server(limiter, nil,
+//		grpclimit.Rule{Key: grpclimit.ByPeer(CallsPerAddress)},
+//		grpclimit.Rule{
+//			Method: "/shop.Auth/Login", Key: grpclimit.ByPeer(FailedLogins),
+//			CountCode: grpclimit.AuthFailed,
+//		},
+//	)
+//	server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary), grpc.ChainStreamInterceptor(stream))
+//
+// Put them before interceptors that do expensive work, and after those that find
+// out who calls, if a KeyFunc needs that.
+//
+// A client installs the interceptors of [Client]. They keep it within a quota
+// across runs of the program, and do not call a server again until the time that
+// its RetryInfo asks for has passed.
+//
+// # What a client sees
+//
+// A denial has the code ResourceExhausted. Its RetryInfo says exactly when the
+// call would pass, and its QuotaFailure names the limits. gRPC clients with a
+// retryPolicy read neither. For them a denial also sets the trailer
+// grpc-retry-pushback-ms, and sends no header metadata, because a client that has
+// received some does not retry. grpc-gateway and Connect answer with 429.
+// [SetRetryAfter] and [RetryAfterHandler] add Retry-After, as the README shows.
+//
+// # Files
+//
+// For users, in reading order:
+//
+//	rule.go     Rule: which calls, how much, when; codes to count
+//	key.go      KeyFunc: whose bucket; ByPeer, ByMetadata, FirstOf, ...
+//	options.go  Options of the interceptors, and Observer
+//	settle.go   Settle: costs that are not known before the end
+//	client.go   Client: the client's side
+//	retryafter.go  RetryAfter of a status, for clients and gateways
+//
+// A call passes through these:
+//
+//	server.go   Server, and the steps of a call
+//	decide.go   spend before the handler; count, refund and lock out after it
+//	stream.go   messages of streams
+//	status.go   the status and the trailer of a call that does not pass
+//
+// # Locks
+//
+// A call carries its decisions from outer to nested interceptors, under one
+// mutex (carried.mu). While it is locked, the interceptors call nothing else. A
+// stream may receive and send at the same time.
+package grpclimit

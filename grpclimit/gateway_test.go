@@ -1,0 +1,156 @@
+package grpclimit_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	connectrpc "connectrpc.com/connect"
+	"connectrpc.com/vanguard/vanguardgrpc"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/grpclimit"
+	"github.com/stint-go/stint/httplimit"
+)
+
+// A client of grpc-gateway sees 429 with Retry-After.
+func TestGateway(t *testing.T) {
+	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(1)})
+	client := dial(t, serve(t, new(service), limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)})...))
+	mux := runtime.NewServeMux(runtime.WithErrorHandler(func(
+		ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error,
+	) {
+		grpclimit.SetRetryAfter(w.Header(), err)
+		runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, err)
+	}))
+	// What generated code does.
+	require.NoError(t, mux.HandlePath("GET", "/empty", func(w http.ResponseWriter, r *http.Request, _ map[string]string) {
+		_, m := runtime.MarshalerForRequest(mux, r)
+		ctx, err := runtime.AnnotateContext(r.Context(), mux, r, "/grpc.testing.TestService/EmptyCall")
+		require.NoError(t, err)
+		resp, err := client.EmptyCall(ctx, &pb.Empty{})
+		if err != nil {
+			runtime.HTTPError(ctx, mux, m, w, r, err)
+			return
+		}
+		runtime.ForwardResponseMessage(ctx, mux, m, w, r, resp)
+	}))
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	get := func() *http.Response {
+		res, err := srv.Client().Get(srv.URL + "/empty")
+		require.NoError(t, err)
+		res.Body.Close()
+		return res
+	}
+	res := get()
+	assert.Equal(t, http.StatusOK, res.StatusCode)
+	assert.Empty(t, res.Header.Get("Retry-After"))
+	clock.pass(1500 * time.Millisecond)
+	res = get()
+	assert.Equal(t, http.StatusTooManyRequests, res.StatusCode)
+	assert.Equal(t, "59", res.Header.Get("Retry-After"))
+}
+
+// Rules of httplimit around a gateway count the statuses that it writes.
+func TestGatewayMiddleware(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(1)})
+	mux := runtime.NewServeMux()
+	// What generated code does after the server's answer.
+	require.NoError(t, mux.HandlePath("GET", "/private", func(w http.ResponseWriter, r *http.Request, _ map[string]string) {
+		_, m := runtime.MarshalerForRequest(mux, r)
+		runtime.HTTPError(r.Context(), mux, m, w, r, status.Error(codes.Unauthenticated, "who are you?"))
+	}))
+	srv := httptest.NewServer(httplimit.Middleware(lim, nil,
+		httplimit.Rule{Key: httplimit.ByIP(perAddress), CountStatus: httplimit.AuthFailed})(mux))
+	defer srv.Close()
+	for _, want := range []int{http.StatusUnauthorized, http.StatusTooManyRequests} {
+		res, err := srv.Client().Get(srv.URL + "/private")
+		require.NoError(t, err)
+		res.Body.Close()
+		assert.Equal(t, want, res.StatusCode)
+	}
+}
+
+// A client of connect-go that speaks gRPC understands the denial.
+func TestConnect(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(1)})
+	addr := serve(t, new(service), limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)})...)
+	var h2c http.Protocols
+	h2c.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: &h2c}
+	defer transport.CloseIdleConnections()
+	client := connectrpc.NewClient[pb.Empty, pb.Empty](&http.Client{Transport: transport},
+		"http://"+addr+"/grpc.testing.TestService/EmptyCall", connectrpc.WithGRPC())
+	_, err := client.CallUnary(t.Context(), connectrpc.NewRequest(&pb.Empty{}))
+	require.NoError(t, err)
+	_, err = client.CallUnary(t.Context(), connectrpc.NewRequest(&pb.Empty{}))
+	var refused *connectrpc.Error
+	require.ErrorAs(t, err, &refused)
+	assert.Equal(t, connectrpc.CodeResourceExhausted, refused.Code())
+	assert.Equal(t, "60000", refused.Meta().Get(pushback))
+	var wait time.Duration
+	for _, d := range refused.Details() {
+		value, err := d.Value()
+		require.NoError(t, err)
+		if retry, ok := value.(*errdetails.RetryInfo); ok {
+			wait = retry.GetRetryDelay().AsDuration()
+		}
+	}
+	assert.Equal(t, time.Minute, wait)
+}
+
+func TestSetRetryAfter(t *testing.T) {
+	for wait, want := range map[time.Duration]string{
+		0: "", 1: "1", time.Second: "1", time.Second + 1: "2", -time.Second: "1", time.Hour: "3600",
+	} {
+		h := make(http.Header)
+		grpclimit.SetRetryAfter(h, refusing(exhausted, wait))
+		assert.Equal(t, want, h.Get("Retry-After"), wait)
+	}
+	_, found := grpclimit.RetryAfter(context.Canceled)
+	assert.False(t, found)
+}
+
+// A client of the Connect protocol, which a transcoder in front of the gRPC
+// server speaks, sees 429 with Retry-After.
+func TestConnectProtocol(t *testing.T) {
+	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(1)})
+	srv := grpc.NewServer(limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)})...)
+	defer srv.Stop()
+	pb.RegisterTestServiceServer(srv, new(service))
+	transcoder, err := vanguardgrpc.NewTranscoder(srv)
+	require.NoError(t, err)
+	web := httptest.NewServer(grpclimit.RetryAfterHandler(transcoder))
+	defer web.Close()
+	client := connectrpc.NewClient[pb.Empty, pb.Empty](web.Client(), web.URL+"/grpc.testing.TestService/EmptyCall")
+	_, err = client.CallUnary(t.Context(), connectrpc.NewRequest(&pb.Empty{}))
+	require.NoError(t, err)
+	clock.pass(1500 * time.Millisecond)
+	_, err = client.CallUnary(t.Context(), connectrpc.NewRequest(&pb.Empty{}))
+	var refused *connectrpc.Error
+	require.ErrorAs(t, err, &refused)
+	assert.Equal(t, connectrpc.CodeResourceExhausted, refused.Code())
+	assert.Equal(t, "59", refused.Meta().Get("Retry-After"), "%v", refused.Meta())
+
+	req, err := http.NewRequest("POST", web.URL+"/grpc.testing.TestService/EmptyCall", strings.NewReader("{}"))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Connect-Protocol-Version", "1")
+	res, err := web.Client().Do(req)
+	require.NoError(t, err)
+	res.Body.Close()
+	assert.Equal(t, http.StatusTooManyRequests, res.StatusCode)
+	assert.Equal(t, "59", res.Header.Get("Retry-After"))
+}

@@ -1,0 +1,434 @@
+package grpclimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/grpclimit"
+	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/internal/places"
+)
+
+const (
+	ok        = codes.OK
+	exhausted = codes.ResourceExhausted
+)
+
+// recovering turns panics into Internal, as the usual interceptor does.
+func recovering(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = status.Errorf(codes.Internal, "panic: %v", v)
+		}
+	}()
+	return next(ctx, req)
+}
+
+// TestRules: what each field of a Rule does over a few calls, on a plain limit
+// and on a share of a total.
+func TestRules(t *testing.T) {
+	unauthenticated := codes.Unauthenticated
+	for name, c := range map[string]struct {
+		rule  grpclimit.Rule
+		asked []codes.Code
+		want  []codes.Code
+		left  int64
+		held  time.Duration
+	}{
+		"spends": {asked: []codes.Code{ok, ok, ok, ok}, want: []codes.Code{ok, ok, ok, exhausted}},
+		"cost":   {rule: grpclimit.Rule{Cost: 2}, asked: []codes.Code{ok, ok}, want: []codes.Code{ok, exhausted}, left: 1},
+		"cost of 0": {rule: grpclimit.Rule{CostFunc: func(context.Context, *grpclimit.Call) int64 { return 0 }},
+			asked: []codes.Code{ok, ok}, want: []codes.Code{ok, ok}, left: 3},
+		"cost of the request": {
+			rule: grpclimit.Rule{CostFunc: func(_ context.Context, c *grpclimit.Call) int64 {
+				return int64(c.Request.(*pb.SimpleRequest).GetResponseStatus().GetCode())
+			}},
+			asked: []codes.Code{codes.Unknown, codes.Canceled}, want: []codes.Code{codes.Unknown, codes.Canceled},
+		},
+		"other method": {rule: grpclimit.Rule{Method: "/grpc.testing.TestService/EmptyCall"},
+			asked: []codes.Code{ok}, want: []codes.Code{ok}, left: 3},
+		"method": {rule: grpclimit.Rule{Method: "/grpc.testing.TestService/UnaryCall"},
+			asked: []codes.Code{ok}, want: []codes.Code{ok}, left: 2},
+		"service": {rule: grpclimit.Rule{Method: "/grpc.testing.TestService/*"},
+			asked: []codes.Code{ok}, want: []codes.Code{ok}, left: 2},
+		"other service": {rule: grpclimit.Rule{Method: "/grpc.testing.Test/*"},
+			asked: []codes.Code{ok}, want: []codes.Code{ok}, left: 3},
+		"counts codes": {rule: grpclimit.Rule{CountCode: grpclimit.AuthFailed},
+			asked: []codes.Code{ok, unauthenticated, ok, codes.PermissionDenied, unauthenticated, ok},
+			want:  []codes.Code{ok, unauthenticated, ok, codes.PermissionDenied, unauthenticated, exhausted}},
+		"refunds codes": {rule: grpclimit.Rule{RefundCode: grpclimit.ServerError},
+			asked: []codes.Code{codes.Internal, codes.Unavailable, ok, codes.NotFound}, left: 1,
+			want: []codes.Code{codes.Internal, codes.Unavailable, ok, codes.NotFound}},
+		"counts and refunds": {rule: grpclimit.Rule{CountCode: grpclimit.AuthFailed, RefundCode: grpclimit.Codes(unauthenticated)},
+			asked: []codes.Code{unauthenticated, codes.PermissionDenied}, left: 2,
+			want: []codes.Code{unauthenticated, codes.PermissionDenied}},
+		"locks out": {rule: grpclimit.Rule{LockOut: time.Hour}, held: time.Hour,
+			asked: []codes.Code{ok, ok, ok, ok}, want: []codes.Code{ok, ok, ok, exhausted}},
+		"locks out not, refunded": {rule: grpclimit.Rule{LockOut: time.Hour, RefundCode: grpclimit.ServerError}, left: 1,
+			asked: []codes.Code{ok, ok, codes.Internal}, want: []codes.Code{ok, ok, codes.Internal}},
+		"locks out after counting": {rule: grpclimit.Rule{LockOut: time.Hour, CountCode: grpclimit.AuthFailed, Cost: 2}, left: 1,
+			held: time.Hour, asked: []codes.Code{ok, unauthenticated, ok}, want: []codes.Code{ok, unauthenticated, exhausted}},
+		"shadow": {rule: grpclimit.Rule{Shadow: true, LockOut: time.Hour},
+			asked: []codes.Code{ok, ok, ok, ok, ok}, want: []codes.Code{ok, ok, ok, ok, ok}},
+		"shadow counts": {rule: grpclimit.Rule{Shadow: true, CountCode: grpclimit.AuthFailed}, left: 2,
+			asked: []codes.Code{ok, unauthenticated}, want: []codes.Code{ok, unauthenticated}},
+		"shadow refunds": {rule: grpclimit.Rule{Shadow: true, RefundCode: grpclimit.ServerError}, left: 3,
+			asked: []codes.Code{codes.Internal}, want: []codes.Code{codes.Internal}},
+		"in flight": {rule: grpclimit.Rule{InFlight: 1}, left: 1,
+			asked: []codes.Code{ok, ok}, want: []codes.Code{ok, ok}},
+	} {
+		for _, limit := range []struct {
+			kind string
+			name stint.Name
+		}{{"plain", perAddress}, {"share", class}} {
+			t.Run(name+"/"+limit.kind, func(t *testing.T) {
+				lim, _ := newLimiter(t, map[stint.Name]stint.Limit{limit.name: stint.PerDay(3), total: stint.PerDay(30)})
+				rule := c.rule
+				rule.Key = grpclimit.ByPeer(limit.name)
+				client := dial(t, serve(t, new(service), limited(lim, nil, rule)...))
+				var got []codes.Code
+				for _, code := range c.asked {
+					got = append(got, ask(t, client, code))
+				}
+				assert.Equal(t, c.want, got)
+				key := limit.name.Key("127.0.0.1")
+				b, err := lim.Bucket(key)
+				require.NoError(t, err)
+				assert.Equal(t, c.left, b.Remaining)
+				assert.Equal(t, c.held, heldFor(t, lim, key))
+			})
+		}
+	}
+}
+
+// Every Durability holds, and a panic refunds. Nothing is left in flight.
+func TestPanic(t *testing.T) {
+	for _, d := range []stint.Durability{stint.Memory, stint.Flushed, stint.Leased, stint.Synced} {
+		t.Run(d.String(), func(t *testing.T) {
+			limit := stint.PerDay(3)
+			limit.Durability = d
+			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: limit})
+			s := &service{empty: func(context.Context) error { panic("oops") }}
+			s.duplex = func(pb.TestService_FullDuplexCallServer) error { panic("oops") }
+			unary, stream := grpclimit.Server(lim, nil, grpclimit.Rule{
+				Key: grpclimit.ByPeer(perAddress), RefundCode: grpclimit.ServerError, InFlight: 1, LockOut: time.Hour, Cost: 3,
+			})
+			c := dial(t, serve(t, s, grpc.ChainUnaryInterceptor(recovering, unary), grpc.ChainStreamInterceptor(
+				func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+					defer func() { err = status.Errorf(codes.Internal, "panic: %v", recover()) }()
+					return next(srv, ss)
+				}, stream)))
+			for range 3 {
+				assert.Equal(t, codes.Internal, status.Code(call(t, c)))
+				assert.EqualValues(t, 3, left(t, lim, local))
+				str, err := c.FullDuplexCall(t.Context())
+				require.NoError(t, err)
+				_, err = str.Recv()
+				assert.Equal(t, codes.Internal, status.Code(err))
+				assert.EqualValues(t, 3, left(t, lim, local))
+			}
+			for bucket := range places.Requests.All() {
+				assert.NotSame(t, lim, bucket.Limiter)
+			}
+		})
+	}
+}
+
+// Health and reflection pass without tokens, unless Exempt says otherwise.
+func TestExempt(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.Blocked})
+	try := func(opts *grpclimit.Options) (got []codes.Code) {
+		cc := connect(t, serve(t, new(service), limited(lim, opts, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)})...))
+		_, err := healthpb.NewHealthClient(cc).Check(t.Context(), &healthpb.HealthCheckRequest{})
+		got = append(got, status.Code(err))
+		v1, err := reflectionpb.NewServerReflectionClient(cc).ServerReflectionInfo(t.Context())
+		require.NoError(t, err)
+		v1.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
+		_, err = v1.Recv()
+		got = append(got, status.Code(err))
+		alpha, err := cc.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
+			"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo") // with the same messages
+		require.NoError(t, err)
+		alpha.SendMsg(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
+		err = alpha.RecvMsg(new(reflectionpb.ServerReflectionResponse))
+		got = append(got, status.Code(err))
+		return append(got, status.Code(call(t, pb.NewTestServiceClient(cc))))
+	}
+	assert.Equal(t, []codes.Code{ok, ok, ok, exhausted}, try(nil))
+	assert.Equal(t, []codes.Code{exhausted, exhausted, exhausted, exhausted}, try(&grpclimit.Options{Exempt: []string{}}))
+	assert.Equal(t, []codes.Code{exhausted, exhausted, exhausted, ok},
+		try(&grpclimit.Options{Exempt: []string{"/grpc.testing.TestService/*"}}))
+}
+
+// At most InFlight calls of a key run, of streams and unary calls together, and
+// with nested interceptors. A denied call spends nothing.
+func TestInFlight(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(100)})
+	started, release := make(chan struct{}), make(chan struct{})
+	s := &service{
+		empty: func(context.Context) error { started <- struct{}{}; <-release; return nil },
+		duplex: func(pb.TestService_FullDuplexCallServer) error {
+			started <- struct{}{}
+			<-release
+			return nil
+		},
+	}
+	var full []grpclimit.Decision
+	opts := &grpclimit.Options{Observers: []grpclimit.Observer{{Decisions: func(_ context.Context, ds []grpclimit.Decision) {
+		if !ds[0].Allowed {
+			full = append(full, ds...)
+		}
+	}}}}
+	rule := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 2}
+	c := dial(t, serve(t, s, append(limited(lim, opts, rule), limited(lim, nil, rule)...)...))
+	var running sync.WaitGroup
+	running.Go(func() { assert.NoError(t, call(t, c)) })
+	<-started
+	stream, err := c.FullDuplexCall(t.Context())
+	require.NoError(t, err)
+	<-started
+
+	err = call(t, c)
+	assert.Equal(t, exhausted, status.Code(err))
+	retry, quota, _ := detailsOf(t, err)
+	assert.Equal(t, time.Second, retry.GetRetryDelay().AsDuration())
+	require.Len(t, quota.GetViolations(), 1)
+	assert.Equal(t, "too many calls at the same time", quota.GetViolations()[0].GetDescription())
+	assert.EqualValues(t, 98, left(t, lim, local), "of a call without a place nothing is spent")
+	require.Len(t, full, 1)
+	assert.Equal(t, "address", full[0].Label)
+	assert.Equal(t, httplimit.InFlight{Limit: 2, Running: 2, Denied: true}, full[0].InFlight)
+
+	release <- struct{}{}
+	release <- struct{}{}
+	running.Wait()
+	_, err = stream.Recv()
+	assert.ErrorContains(t, err, "EOF")
+	running.Go(func() { assert.NoError(t, call(t, c)) })
+	<-started
+	release <- struct{}{}
+	running.Wait()
+	for bucket := range places.Requests.All() {
+		assert.NotSame(t, lim, bucket.Limiter)
+	}
+}
+
+// A Shadow rule counts and never denies. A nested rule with the same key takes
+// the only place of a call.
+func TestInFlightShadow(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(100)})
+	var running []httplimit.Running
+	s := &service{empty: func(ctx context.Context) error {
+		running = slices.Collect(httplimit.InFlightOf(lim))
+		return nil
+	}}
+	shadow := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1, Shadow: true}
+	rule := shadow
+	rule.Shadow = false
+	for _, rules := range [][]grpclimit.Rule{{shadow, rule}, {rule, shadow}, {shadow, shadow}, {rule, rule}} {
+		c := dial(t, serve(t, s, append(limited(lim, nil, rules[0]), limited(lim, nil, rules[1])...)...))
+		assert.Equal(t, []codes.Code{ok, ok}, answers(t, 2, c))
+		assert.Equal(t, []httplimit.Running{{Key: local, Running: 1}}, running)
+	}
+	assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
+	assert.EqualValues(t, 92, left(t, lim, local))
+}
+
+// A call that is denied for its tokens gives its place back.
+func TestInFlightDenied(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(1)})
+	c := dial(t, serve(t, new(service), limited(lim, nil,
+		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1},
+		grpclimit.Rule{Key: grpclimit.ByPeer(off), InFlight: 1})...))
+	assert.Equal(t, []codes.Code{ok, exhausted, exhausted}, answers(t, 3, c))
+	for bucket := range places.Requests.All() {
+		assert.NotSame(t, lim, bucket.Limiter)
+	}
+}
+
+func TestSettle(t *testing.T) {
+	for name, c := range map[string]struct {
+		costs []int64 // that the handler reports
+		code  codes.Code
+		errs  []error
+		short int64
+		left  int64
+	}{
+		"less":           {costs: []int64{10}, errs: []error{nil}, left: 90},
+		"more":           {costs: []int64{70}, errs: []error{nil}, left: 30},
+		"short":          {costs: []int64{120}, errs: []error{nil}, short: 20},
+		"same":           {costs: []int64{50}, errs: []error{nil}, left: 50},
+		"nothing":        {costs: []int64{0}, errs: []error{nil}, left: 100},
+		"twice":          {costs: []int64{10, 20}, errs: []error{nil, grpclimit.ErrSettled}, left: 90},
+		"negative":       {costs: []int64{-1, 20}, errs: []error{stint.ErrNegativeCost, nil}, left: 80},
+		"not":            {left: 50},
+		"then refunded":  {costs: []int64{10}, errs: []error{nil}, code: codes.Internal, left: 90},
+		"never refunded": {code: codes.Internal, left: 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(100)})
+			s := &service{empty: func(ctx context.Context) error {
+				for i, cost := range c.costs {
+					short, err := grpclimit.Settle(ctx, perAddress, cost)
+					assert.ErrorIs(t, err, c.errs[i])
+					if err == nil {
+						assert.Equal(t, c.short, short)
+					}
+				}
+				_, err := grpclimit.Settle(ctx, perKey, 1)
+				assert.ErrorIs(t, err, grpclimit.ErrNotSettled)
+				return status.Error(c.code, "as asked")
+			}}
+			client := dial(t, serve(t, s, limited(lim, nil, grpclimit.Rule{
+				Key: grpclimit.ByPeer(perAddress), Cost: 50, Settle: true, RefundCode: grpclimit.ServerError,
+			}, grpclimit.Rule{Key: grpclimit.ByPeer(perKey)})...))
+			assert.Equal(t, c.code, status.Code(call(t, client)))
+			assert.Equal(t, c.left, left(t, lim, local))
+		})
+	}
+	_, err := grpclimit.Settle(t.Context(), perAddress, 1)
+	assert.ErrorIs(t, err, grpclimit.ErrNotSettled)
+}
+
+// Settle after the handler has returned, and after RefundCode.
+func TestSettleLate(t *testing.T) {
+	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(60)})
+	contexts := make(chan context.Context, 1)
+	var code atomic.Uint32
+	s := &service{empty: func(ctx context.Context) error {
+		contexts <- ctx
+		return status.Error(codes.Code(code.Load()), "as asked")
+	}}
+	client := dial(t, serve(t, s, limited(lim, nil, grpclimit.Rule{
+		Key: grpclimit.ByPeer(perAddress), Cost: 60, Settle: true, RefundCode: grpclimit.ServerError,
+	})...))
+	require.NoError(t, call(t, client))
+	clock.pass(30 * time.Second) // brings 30 tokens back
+	spend(t, lim, local, 30)
+	short, err := grpclimit.Settle(<-contexts, perAddress, 20)
+	require.NoError(t, err)
+	assert.Zero(t, short)
+	assert.EqualValues(t, 10, left(t, lim, local), "40 are refunded, of which 30 had come back")
+
+	clock.pass(time.Minute)
+	code.Store(uint32(codes.Internal))
+	assert.Equal(t, codes.Internal, status.Code(call(t, client)))
+	_, err = grpclimit.Settle(<-contexts, perAddress, 20)
+	assert.ErrorIs(t, err, grpclimit.ErrSettled)
+	assert.EqualValues(t, 60, left(t, lim, local))
+}
+
+// The refund of a long call does not return what time has brought back.
+func TestRefundAfterAWhile(t *testing.T) {
+	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(60)})
+	s := &service{empty: func(context.Context) error {
+		clock.pass(30 * time.Second)
+		spend(t, lim, local, 30)
+		return status.Error(codes.Internal, "after a while")
+	}}
+	client := dial(t, serve(t, s, limited(lim, nil, grpclimit.Rule{
+		Key: grpclimit.ByPeer(perAddress), Cost: 60, RefundCode: grpclimit.ServerError,
+	})...))
+	assert.Equal(t, codes.Internal, status.Code(call(t, client)))
+	assert.EqualValues(t, 30, left(t, lim, local))
+}
+
+func TestObservers(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(2), failures: stint.PerDay(1)})
+	var seen []string
+	var out strings.Builder
+	opts := &grpclimit.Options{Observers: []grpclimit.Observer{
+		grpclimit.LogDenials(slog.New(slog.NewTextHandler(&out, nil)), time.Hour),
+		{Decisions: func(ctx context.Context, ds []grpclimit.Decision) {
+			method, _ := grpc.Method(ctx)
+			seen = append(seen, method[strings.LastIndex(method, "/")+1:]+":")
+			for _, d := range ds {
+				seen = append(seen, fmt.Sprint(d.Label, " ", d.Allowed, d.After, d.Shadow))
+			}
+		}},
+		{},
+	}}
+	c := dial(t, serve(t, new(service), limited(lim, opts,
+		grpclimit.Rule{Key: grpclimit.ByPeer(failures), Shadow: true},
+		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)},
+		grpclimit.Rule{Key: grpclimit.ByPeer(perKey), CountCode: grpclimit.AuthFailed},
+	)...))
+	ask(t, c, codes.Unauthenticated)
+	ask(t, c, ok)
+	ask(t, c, ok)
+	assert.Equal(t, []string{
+		"UnaryCall:", "address true false false", "key true true false", "login true false true",
+		"UnaryCall:", "key true false false",
+		"UnaryCall:", "address true false false", "key true true false", "login false false true",
+		"UnaryCall:", "address false false false", "key true true false", "login false false true",
+	}, seen)
+	assert.Equal(t, 2, strings.Count(out.String(), "request denied"), out.String())
+	assert.Contains(t, out.String(), "limit=address id=127.0.0.1")
+}
+
+// A call whose handler runs in many goroutines, with panics, refunds and
+// settlements. The race detector looks for the rest.
+func TestConcurrent(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(1000), perKey: stint.PerDay(1_000_000)})
+	var inside, calls atomic.Int64
+	s := &service{empty: func(ctx context.Context) error {
+		assert.LessOrEqual(t, inside.Add(1), int64(4))
+		defer inside.Add(-1)
+		var all sync.WaitGroup
+		for i := range 3 {
+			all.Go(func() {
+				grpclimit.Settle(ctx, perKey, int64(i))
+				grpclimit.Decisions(ctx)
+			})
+		}
+		all.Wait()
+		switch calls.Add(1) % 3 {
+		case 0:
+			panic("oops")
+		case 1:
+			return errors.New("failed")
+		}
+		return nil
+	}}
+	unary, _ := grpclimit.Server(lim, nil,
+		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 4, RefundCode: grpclimit.ServerError},
+		grpclimit.Rule{Key: grpclimit.Shared(everyone), Shadow: true, InFlight: 1},
+		grpclimit.Rule{Key: grpclimit.ByPeer(perKey), Settle: true, Cost: 10})
+	c := dial(t, serve(t, s, grpc.ChainUnaryInterceptor(recovering, unary)))
+	var allowed atomic.Int64
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 100 {
+				if err := call(t, c); err == nil {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	b, err := lim.Bucket(local)
+	require.NoError(t, err)
+	assert.Equal(t, allowed.Load(), 1000-b.Remaining, "all others were refunded, or not admitted")
+	for bucket := range places.Requests.All() {
+		assert.NotSame(t, lim, bucket.Limiter)
+	}
+}

@@ -1,0 +1,125 @@
+package grpclimit_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/grpclimit"
+	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/decidertest"
+	"github.com/stint-go/stint/internal/rulestest"
+)
+
+// door returns a door of rulestest: a server on the loopback interface, with the
+// interceptors of each layer, for unary calls or for streams.
+func door(streams bool) rulestest.Door {
+	return func(t testing.TB, lim stint.Decider, layers ...[]rulestest.Rule) func(rulestest.Request) bool {
+		var do rulestest.Request // of the innermost call
+		reached := false
+		handle := func(ctx context.Context) error {
+			req := do
+			if req.Inside != nil {
+				req.Inside()
+			}
+			for _, cost := range req.Settle {
+				for _, ru := range layers[len(layers)-1] {
+					grpclimit.Settle(ctx, ru.Name, cost)
+				}
+			}
+			reached = true
+			return status.Error(map[rulestest.Outcome]codes.Code{"": ok, rulestest.OK: ok,
+				rulestest.Failed: codes.Unauthenticated, rulestest.Broken: codes.Internal}[req.Outcome], "as asked")
+		}
+		s := &service{empty: handle}
+		s.duplex = func(stream pb.TestService_FullDuplexCallServer) error { return handle(stream.Context()) }
+		var opts []grpc.ServerOption
+		for _, layer := range layers {
+			var rules []grpclimit.Rule
+			for _, ru := range layer {
+				key := grpclimit.ByMetadata(ru.Name, "id")
+				if spec, _ := lim.Limits().Spec(ru.Name); spec.ID == stint.Shared {
+					key = grpclimit.Shared(ru.Name)
+				}
+				as := grpclimit.Rule{Key: key, Cost: ru.Cost, LockOut: ru.LockOut, Optional: ru.Optional,
+					Shadow: ru.Shadow, Settle: ru.Settle, InFlight: ru.InFlight}
+				if ru.Count {
+					as.CountCode = grpclimit.AuthFailed
+				}
+				if ru.Refund {
+					as.RefundCode = grpclimit.ServerError
+				}
+				rules = append(rules, as)
+			}
+			opts = append(opts, limited(lim, nil, rules...)...)
+		}
+		client := dial(t, serve(t, s, opts...))
+		return func(req rulestest.Request) bool {
+			do, reached = req, false
+			ctx := t.Context()
+			if req.ID != "" {
+				ctx = metadata.AppendToOutgoingContext(ctx, "id", req.ID)
+			}
+			if !streams {
+				client.EmptyCall(ctx, &pb.Empty{})
+				return reached
+			}
+			stream, err := client.FullDuplexCall(ctx)
+			require.NoError(t, err)
+			_, err = stream.Recv() // the end
+			require.Error(t, err)
+			return reached
+		}
+	}
+}
+
+// TestRulesEverywhere runs the rules with every kind of limit, on a Limiter, the
+// owner of a file and a guest.
+func TestRulesEverywhere(t *testing.T) {
+	t.Run("limiter", func(t *testing.T) {
+		t.Parallel()
+		rulestest.Run(t, door(false), &decidertest.Subject{Name: "limiter", Open: openLimiter})
+	})
+	t.Run("streams", func(t *testing.T) {
+		t.Parallel()
+		rulestest.Run(t, door(true), &decidertest.Subject{Name: "limiter", Open: openLimiter})
+	})
+	for _, role := range []hostlimit.Role{hostlimit.RoleOwner, hostlimit.RoleGuest} {
+		t.Run(role.String(), func(t *testing.T) {
+			t.Parallel()
+			rulestest.Run(t, door(false), &decidertest.Subject{Name: role.String(),
+				Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+					folder, err := os.MkdirTemp("", "rules") // a short path, for the socket
+					require.NoError(t, err)
+					t.Cleanup(func() { os.RemoveAll(folder) })
+					opts := hostlimit.Options{LimiterOptions: stint.Options{Durability: c.Level, Now: c.Now}}
+					opts.TakeoverTimeout, opts.LimiterOptions.LockTimeout = time.Minute, time.Minute // the machine may be busy
+					var l *hostlimit.Limiter
+					for range role { // the first is the owner
+						opened, err := hostlimit.Open(filepath.Join(folder, "q.db"), c.Limits, &opts)
+						if err != nil {
+							return nil, err
+						}
+						t.Cleanup(func() { opened.Close() })
+						l = opened
+					}
+					require.Equal(t, role, l.Role())
+					return l, nil
+				}})
+		})
+	}
+}
+
+func openLimiter(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+	return stint.Open(filepath.Join(t.TempDir(), "q.db"), c.Limits, &stint.Options{Durability: c.Level, Now: c.Now})
+}

@@ -1,0 +1,166 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
+)
+
+// pushbackKey is in the trailer of a denial. A client with a retryPolicy waits
+// for so many milliseconds before it tries again, and does not try again if the
+// value is negative. It does not read RetryInfo. If the trailer has the key
+// twice, it does not try again, either.
+const pushbackKey = "grpc-retry-pushback-ms"
+
+// longestPushback is the longest pushback in a trailer. Nobody waits for longer
+// within a call, and a client with ints of 32 bits refuses over 24.8 days.
+const longestPushback = 24 * time.Hour
+
+// never is the pushback of a call that would not pass.
+const never = "-1"
+
+// onUnix reports whether a call came over a Unix socket.
+func onUnix(ctx context.Context) bool {
+	p, ok := peer.FromContext(ctx)
+	return ok && isUnix(p.Addr)
+}
+
+// failed returns the status for an error, or nil if the call may pass because of
+// FailOpen.
+func (p *pass) failed(ctx context.Context, err error) error {
+	p.fail(ctx, err)
+	switch {
+	case errors.Is(err, ErrNoID), errors.Is(err, stint.ErrInvalidID):
+		return status.Error(codes.InvalidArgument,
+			"the call has no valid id, such as a key or an address: its limit needs one")
+	case errors.Is(err, stint.ErrNegativeCost):
+		return status.Error(codes.InvalidArgument, "the cost of the call is negative")
+	case errors.Is(err, stint.ErrCostOverBurst):
+		p.pushBack(ctx, never)
+		return status.Error(codes.ResourceExhausted, "the cost of the call is more than its limit ever admits")
+	case p.opts.FailOpen:
+		return nil
+	}
+	return status.Error(codes.Unavailable, "the server cannot check the limit of the call at present")
+}
+
+// refusal is what denials by the same limits have in common. In a flood, most are
+// the same.
+type refusal struct {
+	by      []deniedBy
+	blocked bool
+	message string
+	details []protoadapt.MessageV1 // without RetryInfo
+}
+
+// deniedBy is a limit that denied.
+type deniedBy struct {
+	label string
+	limit stint.Limit
+	full  bool // too many calls ran
+}
+
+// denied returns the status for the rules of a denied call, and sets the
+// trailer. It sets no header, because a client does not retry after a header.
+func (p *pass) denied(ctx context.Context, mine []*applied) error {
+	var room [4]deniedBy
+	by, retry := room[:0], time.Duration(0)
+	for _, a := range mine {
+		if a.decided && !a.Allowed && !a.Shadow {
+			by, retry = append(by, deniedBy{a.Label, a.Limit, a.InFlight.Denied}), max(retry, a.RetryAfter)
+		}
+	}
+	r := p.last.Load()
+	if r == nil || !slices.Equal(r.by, by) {
+		r = newRefusal(p.opts.Domain, slices.Clone(by))
+		p.last.Store(r)
+	}
+	details := r.details
+	switch {
+	case r.blocked:
+		p.pushBack(ctx, never)
+	case retry > longestPushback:
+		p.pushBack(ctx, never)
+		details = append(details[:len(details):len(details)], retryInfo(retry))
+	default:
+		p.pushBack(ctx, strconv.FormatInt(int64((retry+time.Millisecond-1)/time.Millisecond), 10))
+		details = append(details[:len(details):len(details)], retryInfo(retry))
+	}
+	st, err := status.New(codes.ResourceExhausted, r.message).WithDetails(details...)
+	if err != nil { // the Domain is not UTF-8
+		return status.Error(codes.ResourceExhausted, r.message)
+	}
+	return st.Err()
+}
+
+func retryInfo(after time.Duration) *errdetails.RetryInfo {
+	return &errdetails.RetryInfo{RetryDelay: durationpb.New(after)}
+}
+
+func newRefusal(domain string, by []deniedBy) *refusal {
+	r := &refusal{by: by}
+	quota := &errdetails.QuotaFailure{}
+	var labels []string
+	for _, d := range by {
+		what := d.limit.String() + " used up"
+		switch {
+		case d.full:
+			what = "too many calls at the same time"
+		case d.limit == stint.Blocked:
+			r.blocked, what = true, "blocked"
+		}
+		label := strings.ToValidUTF8(d.label, "\uFFFD")
+		labels = append(labels, label)
+		quota.Violations = append(quota.Violations,
+			&errdetails.QuotaFailure_Violation{Subject: label, Description: what})
+	}
+	r.message, r.details = "rate limit exceeded: "+strings.Join(labels, ", "), []protoadapt.MessageV1{quota}
+	if domain != "" {
+		info := &errdetails.ErrorInfo{Reason: "RATE_LIMIT_EXCEEDED", Domain: domain}
+		r.details = append(r.details, info)
+	}
+	return r
+}
+
+// pushBack sets the trailer of a denial, once for a call.
+func (p *pass) pushBack(ctx context.Context, ms string) {
+	p.c.mu.Lock()
+	told := p.c.told
+	p.c.told = true
+	p.c.mu.Unlock()
+	if !told {
+		grpc.SetTrailer(ctx, metadata.MD{pushbackKey: {ms}}) // fails only in a call without a transport
+	}
+}
+
+// tell sets the RateLimit fields of the decisions in the trailer, if the Options
+// say so.
+func (p *pass) tell(ctx context.Context, mine []*applied) {
+	if !p.opts.RateLimit {
+		return
+	}
+	ds := make([]Decision, 0, len(mine))
+	for _, a := range mine {
+		if a.decided {
+			ds = append(ds, a.Decision)
+		}
+	}
+	if policy, state := httplimit.RateLimit(p.lim, ds); state != "" {
+		grpc.SetTrailer(ctx, metadata.MD{"ratelimit-policy": {policy}, "ratelimit": {state}})
+	}
+}

@@ -1,0 +1,194 @@
+package grpclimit_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/grpclimit"
+)
+
+// exchange sends n messages to an echo, and returns how many came back, and the
+// error that ended the stream.
+func exchange(t testing.TB, c pb.TestServiceClient, n int, opts ...grpc.CallOption) (echoes int, err error) {
+	t.Helper()
+	stream, err := c.FullDuplexCall(t.Context(), opts...)
+	require.NoError(t, err)
+	for range n {
+		if err := stream.Send(&pb.StreamingOutputCallRequest{}); err != nil {
+			break // the status comes from Recv
+		}
+		if _, err := stream.Recv(); err != nil {
+			return echoes, err
+		}
+		echoes++
+	}
+	require.NoError(t, stream.CloseSend())
+	_, err = stream.Recv()
+	return echoes, err
+}
+
+// A stream of 100 messages ends at the eleventh if the limit is 10.
+func TestMessages(t *testing.T) {
+	two := func(any) int64 { return 2 }
+	for name, c := range map[string]struct {
+		rule   grpclimit.Rule
+		echoes int
+		left   int64
+		held   time.Duration
+		passes bool
+	}{
+		"received":        {rule: grpclimit.Rule{Messages: grpclimit.Received}, echoes: 10},
+		"sent":            {rule: grpclimit.Rule{Messages: grpclimit.Sent}, echoes: 10},
+		"both":            {rule: grpclimit.Rule{Messages: grpclimit.Received | grpclimit.Sent}, echoes: 5},
+		"cost":            {rule: grpclimit.Rule{Messages: grpclimit.Received, Cost: 3}, echoes: 3, left: 1},
+		"cost of each":    {rule: grpclimit.Rule{Messages: grpclimit.Received, MessageCost: two}, echoes: 5},
+		"shadow":          {rule: grpclimit.Rule{Messages: grpclimit.Received, Shadow: true}, echoes: 100, passes: true},
+		"the call":        {rule: grpclimit.Rule{}, echoes: 100, left: 9, passes: true},
+		"locks out":       {rule: grpclimit.Rule{Messages: grpclimit.Received, LockOut: time.Hour}, echoes: 10, held: time.Hour},
+		"in flight, too":  {rule: grpclimit.Rule{Messages: grpclimit.Received, InFlight: 1}, echoes: 10},
+		"of other method": {rule: grpclimit.Rule{Messages: grpclimit.Received, Method: "/a.B/C"}, echoes: 100, left: 10, passes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(10)})
+			c.rule.Key = grpclimit.ByPeer(perAddress)
+			client := dial(t, serve(t, new(service), limited(lim, nil, c.rule)...))
+			var trailer metadata.MD
+			echoes, err := exchange(t, client, 100, grpc.Trailer(&trailer))
+			assert.Equal(t, c.echoes, echoes)
+			assert.Equal(t, c.left, left(t, lim, local))
+			assert.Equal(t, c.held, heldFor(t, lim, local))
+			if c.passes {
+				assert.Equal(t, io.EOF, err)
+				return
+			}
+			assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+			retry, quota, _ := detailsOf(t, err)
+			assert.Positive(t, retry.GetRetryDelay().AsDuration())
+			assert.Equal(t, "address", quota.GetViolations()[0].GetSubject())
+			assert.Len(t, trailer[pushback], 1)
+			assert.NoError(t, call(t, client), "a rule with Messages is not for unary calls")
+		})
+	}
+}
+
+// A stream ends with the denial, even if its handler returns something else,
+// and stays denied if the handler goes on.
+func TestMessagesIgnored(t *testing.T) {
+	for name, returned := range map[string]error{"nothing": nil, "another error": errors.New("other")} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(2), perKey: stint.PerDay(1)})
+			s := &service{duplex: func(stream pb.TestService_FullDuplexCallServer) error {
+				for range 3 {
+					stream.Recv()
+				}
+				_, err := stream.Recv()
+				assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+				assert.Equal(t, codes.ResourceExhausted, status.Code(stream.Send(&pb.StreamingOutputCallResponse{})))
+				return returned
+			}}
+			c := dial(t, serve(t, s, limited(lim, nil,
+				grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Messages: grpclimit.Received},
+				grpclimit.Rule{Key: grpclimit.ByPeer(perKey), Messages: grpclimit.Sent})...))
+			stream, err := c.FullDuplexCall(t.Context())
+			require.NoError(t, err)
+			for range 3 {
+				require.NoError(t, stream.Send(&pb.StreamingOutputCallRequest{}))
+			}
+			_, err = stream.Recv()
+			assert.Equal(t, "rate limit exceeded: address", status.Convert(err).Message())
+			assert.EqualValues(t, 1, left(t, lim, perKey.Key("127.0.0.1")), "what is denied already is not spent")
+		})
+	}
+}
+
+// Two rules spend for a message together, or not at all. A Limiter that fails
+// ends the stream, unless FailOpen is set.
+func TestMessagesTogether(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(10), everyone: stint.PerDay(3)})
+	rules := []grpclimit.Rule{
+		{Key: grpclimit.ByPeer(perAddress), Messages: grpclimit.Received},
+		{Key: grpclimit.Shared(everyone), Messages: grpclimit.Received},
+		{Key: grpclimit.ByPeer(perKey), Messages: grpclimit.Received, Shadow: true},
+	}
+	client := dial(t, serve(t, new(service), limited(lim, nil, rules...)...))
+	echoes, err := exchange(t, client, 100)
+	assert.Equal(t, 3, echoes)
+	assert.Equal(t, "rate limit exceeded: everyone", status.Convert(err).Message())
+	assert.EqualValues(t, 7, left(t, lim, local))
+	assert.EqualValues(t, 2, left(t, lim, perKey.Key("127.0.0.1")))
+
+	for _, open := range []bool{false, true} {
+		client := dial(t, serve(t, new(service), limited(broken{lim}, &grpclimit.Options{FailOpen: open}, rules[0])...))
+		echoes, err := exchange(t, client, 5)
+		if open {
+			assert.Equal(t, 5, echoes)
+			assert.Equal(t, io.EOF, err)
+		} else {
+			assert.Zero(t, echoes)
+			assert.Equal(t, codes.Unavailable, status.Code(err))
+		}
+	}
+}
+
+// A stream sends and receives at the same time. The race detector looks for the
+// rest.
+func TestMessagesConcurrent(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(150)})
+	const n = 100
+	s := &service{duplex: func(stream pb.TestService_FullDuplexCallServer) error {
+		var all sync.WaitGroup
+		all.Go(func() {
+			for range n {
+				if _, err := stream.Recv(); err != nil {
+					return
+				}
+				grpclimit.Decisions(stream.Context())
+			}
+		})
+		all.Go(func() {
+			for range n {
+				if stream.Send(&pb.StreamingOutputCallResponse{}) != nil {
+					return
+				}
+			}
+		})
+		all.Wait()
+		return nil
+	}}
+	both := grpclimit.Received | grpclimit.Sent
+	seen := 0
+	var mu sync.Mutex
+	opts := &grpclimit.Options{Observers: []grpclimit.Observer{{Decisions: func(_ context.Context, ds []grpclimit.Decision) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ds[0].Allowed {
+			seen++
+		}
+	}}}}
+	c := dial(t, serve(t, s, limited(lim, opts, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Messages: both})...))
+	stream, err := c.FullDuplexCall(t.Context())
+	require.NoError(t, err)
+	for range n {
+		if stream.Send(&pb.StreamingOutputCallRequest{}) != nil {
+			break
+		}
+	}
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+	assert.Equal(t, 150, seen)
+}

@@ -1,0 +1,139 @@
+package otellimit
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/stint-go/stint/httplimit"
+)
+
+// An Observer counts the requests that rules decide, and sets the
+// attributes stint.decision and stint.limit on the span of each request that is
+// recorded. [NewObserver] makes one. Any number of middlewares may share it.
+type Observer struct {
+	requests metric.Int64Counter
+	failed   []metric.AddOption
+
+	mu     sync.Mutex // held while series is replaced
+	series atomic.Pointer[map[request]*series]
+}
+
+// series is what requests of one kind have in common.
+type series struct {
+	add  []metric.AddOption
+	span []attribute.KeyValue
+}
+
+// request is a kind of requests, which have one series.
+type request struct {
+	label           string
+	allowed, shadow bool
+}
+
+// NewObserver returns an observer for httplimit and grpclimit:
+//
+//	observer, err := otellimit.NewObserver(meter)
+//	httplimit.Options{Observers: []httplimit.Observer{observer.HTTP()}}
+//	grpclimit.Options{Observers: []grpclimit.Observer{{Decisions: observer.Decisions, Error: observer.Error}}}
+//
+// A request counts once for each rule that applies to it. A rule with
+// CountStatus or CountCode counts a request when it spends, or denies. The
+// error is that of the Meter.
+func NewObserver(m metric.Meter) (*Observer, error) {
+	c, err := m.Int64Counter("stint.requests", metric.WithUnit("{request}"),
+		metric.WithDescription("Requests that a rule decided."))
+	if err != nil {
+		return nil, err
+	}
+	o := &Observer{requests: c, failed: adding(DecisionKey.String("error"))}
+	o.series.Store(new(map[request]*series))
+	return o, nil
+}
+
+func adding(attrs ...attribute.KeyValue) []metric.AddOption {
+	return []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(attrs...))}
+}
+
+// HTTP returns the observer for httplimit.Options.
+func (o *Observer) HTTP() httplimit.Observer {
+	return httplimit.Observer{
+		Decisions: func(r *http.Request, ds []httplimit.Decision) { o.Decisions(r.Context(), ds) },
+		Error:     func(r *http.Request, err error) { o.Error(r.Context(), err) },
+	}
+}
+
+// Decisions counts the decisions of rules about one request. The span of ctx
+// gets the strictest of them that can deny: a denial with the longest
+// RetryAfter, or else the decision that leaves the fewest tokens.
+func (o *Observer) Decisions(ctx context.Context, ds []httplimit.Decision) {
+	var strictest *httplimit.Decision
+	for i := range ds {
+		d := &ds[i]
+		if !d.Shadow && (strictest == nil || stricter(d, strictest)) {
+			strictest = d
+		}
+		if !d.After || !d.Allowed {
+			o.requests.Add(ctx, 1, o.of(d).add...)
+		}
+	}
+	if strictest == nil {
+		return
+	}
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.SetAttributes(o.of(strictest).span...)
+	}
+}
+
+// Error counts an error. The span of ctx gets stint.decision "error", until
+// Decisions is called, as after an error of a Shadow rule.
+func (o *Observer) Error(ctx context.Context, err error) {
+	o.requests.Add(ctx, 1, o.failed...)
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.SetAttributes(DecisionKey.String("error"))
+	}
+}
+
+func stricter(a, b *httplimit.Decision) bool {
+	if a.Allowed != b.Allowed {
+		return !a.Allowed
+	}
+	if !a.Allowed {
+		return a.RetryAfter > b.RetryAfter
+	}
+	return a.Remaining < b.Remaining
+}
+
+// of returns the series of a decision.
+func (o *Observer) of(d *httplimit.Decision) *series {
+	r := request{d.Label, d.Allowed, d.Shadow}
+	if s, ok := (*o.series.Load())[r]; ok {
+		return s
+	}
+	word := "denied"
+	if r.allowed {
+		word = "allowed"
+	}
+	attrs := []attribute.KeyValue{DecisionKey.String(word), LimitKey.String(r.label)}
+	s := &series{span: attrs}
+	if r.shadow {
+		attrs = append(slices.Clone(attrs), ShadowKey.Bool(true))
+	}
+	s.add = adding(slices.Clone(attrs)...) // a Set sorts its attributes
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	more := maps.Clone(*o.series.Load())
+	if more == nil {
+		more = make(map[request]*series)
+	}
+	more[r] = s
+	o.series.Store(&more)
+	return s
+}

@@ -1,0 +1,241 @@
+package otellimit
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
+)
+
+// Attributes of the metrics and spans.
+const (
+	LimitKey     = attribute.Key("stint.limit")
+	DecisionKey  = attribute.Key("stint.decision")
+	ShadowKey    = attribute.Key("stint.shadow")
+	DirectionKey = attribute.Key("stint.clock.direction")
+)
+
+// undeclared is the value of LimitKey for Names that are not declared.
+const undeclared = "_OTHER"
+
+// A Source has what Register reports. A *stint.Limiter is one, and so is a
+// *hostlimit.Limiter.
+type Source interface {
+	Stats() stint.Stats
+	Limits() *stint.Limits
+	Health() error
+}
+
+// Options configure Register. nil or the zero value means the defaults.
+type Options struct {
+	// Attributes are added to each series. Two Limiters of one program need
+	// different ones, such as the name of the file. Otherwise the SDK adds up
+	// the values of both.
+	Attributes []attribute.KeyValue
+}
+
+// Register makes instruments that read Stats and Health of s whenever metrics
+// are collected. The package's documentation lists them. Stats looks at no
+// bucket, so a collection takes as long with ten million buckets as with none.
+//
+// Unregister of the Registration ends the collection. Call it before another
+// Limiter takes the place of s. A closed Limiter has its last counts. The error
+// is that of the Meter, which the SDK also returns for instruments that exist
+// already with another unit or kind.
+func Register(m metric.Meter, s Source, opts *Options) (metric.Registration, error) {
+	var attrs []attribute.KeyValue
+	if opts != nil {
+		attrs = opts.Attributes
+	}
+	r := &reader{source: s, attrs: attrs, limits: make(map[stint.Name]*limitSeries)}
+	r.plain, r.forward, r.backward =
+		r.with(), r.with(DirectionKey.String("forward")), r.with(DirectionKey.String("backward"))
+	in := instruments{meter: m}
+	r.decisions = in.counter("stint.decisions", "{decision}", "Decisions to spend or to reserve.")
+	r.borrowed = in.counter("stint.borrowed", "{decision}",
+		"Allowed decisions that used tokens of the total which no floor paid.")
+	r.errors = in.counter("stint.errors", "{error}", "Calls that returned an error.")
+	r.resident = in.size("stint.buckets.resident", "{bucket}", "Buckets in memory.")
+	r.dirty = in.size("stint.buckets.dirty", "{bucket}", "Buckets in memory, changed since they were saved.")
+	r.flush = in.duration("stint.flush.duration", "How long the last flush took.")
+	r.commit = in.duration("stint.commit.duration", "How long the last commit took.")
+	r.file = in.size("stint.file.size", "By", "Size of the file.")
+	r.free = in.size("stint.file.free", "By", "Part of the file in free pages.")
+	r.journal = in.size("stint.journal.size", "By", "Part of the file in the journal.")
+	r.journaled = in.size("stint.journal.buckets", "{bucket}", "Buckets whose newest state is in the journal.")
+	r.steps = in.counter("stint.clock.steps", "{step}", "Steps of the wall clock.")
+	r.healthy = in.gauge("stint.healthy", "1 if the limiter is healthy, else 0.")
+	if in.err != nil {
+		return nil, in.err
+	}
+	return m.RegisterCallback(r.observe, in.all...)
+}
+
+// instruments makes instruments, and remembers them and the errors.
+type instruments struct {
+	meter metric.Meter
+	all   []metric.Observable
+	err   error
+}
+
+func (in *instruments) made(o metric.Observable, err error) {
+	in.all, in.err = append(in.all, o), errors.Join(in.err, err)
+}
+
+func (in *instruments) counter(name, unit, what string) metric.Int64Observable {
+	c, err := in.meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(what))
+	in.made(c, err)
+	return c
+}
+
+// size makes an instrument of a number that goes up and down, and can be added
+// up over Limiters.
+func (in *instruments) size(name, unit, what string) metric.Int64Observable {
+	c, err := in.meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(what))
+	in.made(c, err)
+	return c
+}
+
+func (in *instruments) gauge(name, what string) metric.Int64Observable {
+	g, err := in.meter.Int64ObservableGauge(name, metric.WithDescription(what))
+	in.made(g, err)
+	return g
+}
+
+func (in *instruments) duration(name, what string) metric.Float64Observable {
+	g, err := in.meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(what))
+	in.made(g, err)
+	return g
+}
+
+// reader is the callback of the instruments.
+type reader struct {
+	source Source
+	attrs  []attribute.KeyValue // of each series
+
+	decisions, borrowed, errors metric.Int64Observable
+	resident, dirty             metric.Int64Observable
+	file, free                  metric.Int64Observable
+	journal, journaled          metric.Int64Observable
+	steps, healthy              metric.Int64Observable
+	flush, commit               metric.Float64Observable
+
+	plain, forward, backward []metric.ObserveOption
+
+	mu     sync.Mutex // guards the following; several readers may collect at once
+	names  stint.Names
+	of     *stint.Limits // that names are of
+	limits map[stint.Name]*limitSeries
+}
+
+// limitSeries are the series of one limit.
+type limitSeries struct {
+	label                string
+	all, allowed, denied []metric.ObserveOption
+	borrowed             int64 // most that was reported
+}
+
+// with returns the option of a series with attributes.
+func (r *reader) with(attrs ...attribute.KeyValue) []metric.ObserveOption {
+	set := attribute.NewSet(append(attrs, r.attrs...)...)
+	return []metric.ObserveOption{metric.WithAttributeSet(set)}
+}
+
+// observe reports the present values.
+func (r *reader) observe(_ context.Context, o metric.Observer) error {
+	healthy := int64(1)
+	if r.source.Health() != nil {
+		healthy = 0
+	}
+	o.ObserveInt64(r.healthy, healthy, r.plain...)
+	if st, ok := r.stats(); ok {
+		r.observeStats(o, &st)
+	}
+	return nil
+}
+
+// stats returns the counts of this process. It returns false if there are none:
+// zeros would look like a restart.
+func (r *reader) stats() (stint.Stats, bool) {
+	shared, ok := r.source.(*hostlimit.Limiter)
+	if !ok {
+		st := r.source.Stats()
+		return st, st.Err == nil
+	}
+	if shared.Role() != hostlimit.RoleOwner {
+		return stint.Stats{}, false
+	}
+	st := shared.Stats()
+	return st, st.Err == nil && shared.Role() == hostlimit.RoleOwner // still: they are not another process's
+}
+
+func (r *reader) observeStats(o metric.Observer, st *stint.Stats) {
+	r.observeLimits(o, st.Limits)
+	o.ObserveInt64(r.resident, st.Resident, r.plain...)
+	o.ObserveInt64(r.dirty, st.Dirty, r.plain...)
+	o.ObserveInt64(r.steps, st.Forward, r.forward...)
+	o.ObserveInt64(r.steps, st.Backward, r.backward...)
+	if st.Flush.Flushes+st.Flush.Failures > 0 {
+		o.ObserveFloat64(r.flush, st.Flush.Last.Seconds(), r.plain...)
+	}
+	if st.Commit.Commits+st.Commit.Failures > 0 {
+		o.ObserveFloat64(r.commit, st.Commit.Last.Seconds(), r.plain...)
+	}
+	if st.File.Format > 0 {
+		o.ObserveInt64(r.file, st.File.Bytes, r.plain...)
+		o.ObserveInt64(r.free, st.File.Free, r.plain...)
+		o.ObserveInt64(r.journal, st.File.Journal, r.plain...)
+		o.ObserveInt64(r.journaled, st.File.Journaled, r.plain...)
+	}
+}
+
+func (r *reader) observeLimits(o metric.Observer, counts map[stint.Name]stint.LimitStats) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if limits := r.source.Limits(); r.of != limits {
+		r.of, r.names = limits, limits.Names()
+	}
+	for name, c := range counts {
+		s := r.seriesLocked(name)
+		o.ObserveInt64(r.errors, c.Errors, s.all...)
+		if name == stint.Unknown {
+			continue // it has errors only
+		}
+		o.ObserveInt64(r.decisions, c.Allowed, s.allowed...)
+		o.ObserveInt64(r.decisions, c.Denied, s.denied...)
+		if r.names[name].Parent != 0 {
+			// Stats reads the floor a moment after the class, so Borrowed may fall.
+			// A counter that falls looks like a restart.
+			s.borrowed = max(s.borrowed, c.Borrowed)
+			o.ObserveInt64(r.borrowed, s.borrowed, s.all...)
+		}
+	}
+}
+
+// seriesLocked returns the series of a limit. A limit that is no longer declared
+// keeps its label.
+func (r *reader) seriesLocked(name stint.Name) *limitSeries {
+	s, label := r.limits[name], r.names[name].Label
+	switch {
+	case s != nil && (label == s.label || label == ""):
+		return s
+	case name == stint.Unknown:
+		label = undeclared
+	case label == "": // declared only before Register
+		label = strconv.Itoa(int(name))
+	}
+	s = &limitSeries{
+		label:   label,
+		all:     r.with(LimitKey.String(label)),
+		allowed: r.with(LimitKey.String(label), DecisionKey.String("allowed")),
+		denied:  r.with(LimitKey.String(label), DecisionKey.String("denied")),
+	}
+	r.limits[name] = s
+	return s
+}
