@@ -1,0 +1,239 @@
+package caddylimit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/limitsfile"
+)
+
+func init() {
+	caddy.RegisterModule(App{})
+}
+
+// App has the file of the buckets, and the limits of all zones of a
+// configuration.
+type App struct {
+	// File is the path of the file. The default is stint/limits.db in Caddy's data
+	// directory.
+	File string `json:"file,omitempty"`
+
+	path    string
+	zones   map[string]*Zone       // one of each name
+	all     []*Zone                // also those with the name of another one
+	onStart []func(stint.Operator) // of handlers, which need the Limiter
+	metrics *prometheus.CounterVec
+
+	file    *file         // from Start on
+	limits  *stint.Limits // of the zones, from Start on
+	before  *App          // whose limits were in force before
+	started chan struct{} // closed once the limits are in force
+	ended   chan struct{} // closed by Cleanup
+}
+
+// CaddyModule implements caddy.Module.
+func (App) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "stint", New: func() caddy.Module { return new(App) }}
+}
+
+// Provision implements caddy.Provisioner. It leaves the file alone, because
+// caddy validate provisions too, perhaps as another user.
+func (a *App) Provision(ctx caddy.Context) error {
+	path := a.File
+	if path == "" {
+		path = filepath.Join(caddy.AppDataDir(), "stint", "limits.db")
+	}
+	path, err := filepath.Abs(caddy.NewReplacer().ReplaceAll(path, ""))
+	if err != nil {
+		return err
+	}
+	a.path, a.zones = path, make(map[string]*Zone)
+	a.started, a.ended = make(chan struct{}), make(chan struct{})
+	a.metrics = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "stint", Name: "requests_total",
+		Help: "Requests to which a zone applied, by result.",
+	}, []string{"zone", "result"})
+	return ctx.GetMetricsRegistry().Register(a.metrics)
+}
+
+// register adds a zone to the limits of the configuration.
+func (a *App) register(z *Zone) error {
+	if first, ok := a.zones[z.Name]; ok {
+		if err := z.conflict(first); err != nil {
+			return err
+		}
+	} else {
+		a.zones[z.Name] = z
+	}
+	a.all = append(a.all, z)
+	return nil
+}
+
+// Start implements caddy.App. It opens the file, unless an earlier configuration
+// has it open, and puts the limits of the configuration in force.
+func (a *App) Start() (err error) {
+	if a.file, err = openFile(a.path); err != nil {
+		return err
+	}
+	a.file.mu.Lock()
+	defer a.file.mu.Unlock()
+	for _, z := range a.all {
+		if z.number, err = a.file.numberLocked(z.Name); err != nil {
+			return err
+		}
+	}
+	limits, err := a.build()
+	if err != nil {
+		return err
+	}
+	if err := a.file.limiter.SetLimits(limits); err != nil {
+		return a.file.explain(err)
+	}
+	a.limits, a.before, a.file.inForce = limits, a.file.inForce, a
+	for _, start := range a.onStart {
+		start(a.file.limiter)
+	}
+	close(a.started)
+	return nil
+}
+
+// wait returns when the limits are in force. Caddy starts apps in any order, so
+// requests may come before. If the configuration fails, they are answered with
+// 503.
+func (a *App) wait(ctx context.Context) error {
+	select {
+	case <-a.started:
+		return nil
+	default:
+	}
+	select {
+	case <-a.started:
+		return nil
+	case <-a.ended:
+		return caddyhttp.Error(http.StatusServiceUnavailable, errors.New("the configuration could not be started"))
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Stop implements caddy.App. If a later app of the configuration could not
+// start, the limits of the one before are put in force again.
+func (a *App) Stop() error {
+	a.file.mu.Lock()
+	defer a.file.mu.Unlock()
+	before := a.before
+	a.before = nil // what came before it is of no use any more
+	if a.file.inForce != a {
+		return nil // a newer configuration has replaced this one
+	}
+	a.file.inForce = before
+	if n, _ := files.References(a.file.path); n < 2 || before == nil {
+		return nil // Caddy ends
+	}
+	return a.file.limiter.SetLimits(before.limits)
+}
+
+// Cleanup implements caddy.CleanerUpper. It closes the file, unless another
+// configuration uses it.
+func (a *App) Cleanup() error {
+	close(a.ended)
+	if a.file == nil {
+		return nil
+	}
+	return a.file.close()
+}
+
+// build returns the limits of all zones. Zones of the configuration that is in
+// force until now, and of the file, keep a Name: requests that it has begun to
+// answer are decided under its limits.
+func (a *App) build() (*stint.Limits, error) {
+	names := make(stint.Names)
+	overrides := make(map[stint.Name]map[string]stint.Limit)
+	for label, number := range a.file.numbers {
+		names[number] = stint.NameSpec{Label: label, Limit: stint.Unlimited}
+	}
+	for _, of := range []*App{a.file.inForce, a} {
+		if of == nil {
+			continue
+		}
+		for _, z := range of.zones {
+			limit, err := z.limit()
+			if err != nil {
+				return nil, err
+			}
+			names[z.number] = stint.NameSpec{Label: z.Name, Limit: limit}
+			if overrides[z.number], err = z.overrides(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, z := range a.zones {
+		for _, path := range z.OverrideFiles {
+			if err := addFile(names, z, path, overrides[z.number]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	lists := make(map[stint.Name][]stint.Override)
+	for number, limits := range overrides {
+		for _, id := range slices.Sorted(maps.Keys(limits)) {
+			lists[number] = append(lists[number], stint.Override{IDs: []stint.OverrideID{{ID: id}}, Limit: limits[id]})
+		}
+	}
+	return stint.NewLimits(names, nil, lists)
+}
+
+// addFile adds to overrides what a file says of a zone. An override of the
+// Caddyfile comes before one of a file.
+func addFile(names stint.Names, z *Zone, path string, overrides map[string]stint.Limit) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("zone %s: overrides: %w", z.Name, err)
+	}
+	limits, err := limitsfile.Parse(names, []byte("{}"), bytes.TrimPrefix(text, []byte("\ufeff")))
+	if err != nil {
+		return fmt.Errorf("zone %s: %w", z.Name, inFile(err, path))
+	}
+	for id, limit := range limits.Overrides(z.number) {
+		canonical := z.canonical(id.ID)
+		if _, ok := overrides[canonical]; !ok {
+			overrides[canonical] = limit
+		}
+	}
+	return nil
+}
+
+// inFile names the file in each mistake that package limitsfile found in it.
+func inFile(err error, path string) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var errs []error
+		for _, err := range joined.Unwrap() {
+			errs = append(errs, inFile(err, path))
+		}
+		return errors.Join(errs...)
+	}
+	if mistake := (*stint.ConfigError)(nil); errors.As(err, &mistake) {
+		named := *mistake
+		named.File = path
+		return &named
+	}
+	return err
+}
+
+var (
+	_ caddy.App          = (*App)(nil)
+	_ caddy.Provisioner  = (*App)(nil)
+	_ caddy.CleanerUpper = (*App)(nil)
+)

@@ -1,0 +1,43 @@
+// Package caddylimit puts stint into Caddy: rate limits that survive restarts
+// and reloads, in one file, without a server to run.
+//
+// Build a Caddy with it (xcaddy build --with
+// github.com/stint-go/stint/caddylimit), then write limits into the Caddyfile:
+//
+//	example.com {
+//		stint {
+//			zone logins {
+//				match {
+//					path /login
+//				}
+//				limit 5/15m
+//				count_status 401 403
+//				lock_out 15m 24h
+//			}
+//		}
+//		reverse_proxy localhost:3000
+//	}
+//
+// docs/caddy.md explains each line, and how to move from other plugins.
+//
+// # Modules
+//
+// The app "stint" opens the file of the buckets. The handler
+// "http.handlers.stint" holds requests to zones, and "http.handlers.stint_status"
+// is a page that shows them. A zone is a limit with a name: all handlers that
+// name the same zone share its buckets.
+//
+// # The file
+//
+// The file stays open over reloads, and other processes share it through package
+// hostlimit: the command stint works on it while Caddy runs, and a second Caddy,
+// such as one that replaces the first in an upgrade, keeps the same limits. The
+// file gives each zone a permanent number, and finds it by the zone's name.
+//
+// # Errors
+//
+// A mistake in a zone is a config error with its file and line. If the file
+// cannot be opened, Caddy does not start, and the error says what to do. If it
+// fails later, requests are answered with 503, or pass if fail_open is set, and
+// each event is logged.
+package caddylimit

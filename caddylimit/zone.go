@@ -1,0 +1,260 @@
+package caddylimit
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
+)
+
+// A Zone is a limit with a name, and the requests that it applies to.
+type Zone struct {
+	// Name is the label of the limit in the file. Zones with the same name share
+	// their buckets, and must have the same limit and overrides.
+	Name string `json:"name"`
+
+	// MatcherSetsRaw says which requests spend. The default is all of them.
+	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+
+	// Key is whose bucket a request spends from, with placeholders. The default is
+	// the address of the client, as Caddy's trusted_proxies finds it. If the key is
+	// an address, all spellings of it are one bucket.
+	Key string `json:"key,omitempty"`
+
+	// IPv6Prefix is how many bits of an IPv6 address count; the default is 64.
+	IPv6Prefix int `json:"ipv6_prefix,omitempty"`
+
+	// Limit is the limit of each key, such as "5/15m", "100/1m burst 20",
+	// "10000/month@Europe/Berlin", "unlimited" or "blocked".
+	Limit string `json:"limit"`
+
+	// Durability says what a crash may cost: memory, flushed (the default), leased
+	// or synced.
+	Durability string `json:"durability,omitempty"`
+
+	// CountStatus makes only responses with these statuses spend. RefundStatus
+	// returns the tokens of responses with these statuses.
+	CountStatus  []int `json:"count_status,omitempty"`
+	RefundStatus []int `json:"refund_status,omitempty"`
+
+	// LockOut denies everything to a key for this long after it has used up its
+	// tokens. Each lock-out is twice as long as the one before, up to LockOutMax.
+	LockOut    caddy.Duration `json:"lock_out,omitempty"`
+	LockOutMax caddy.Duration `json:"lock_out_max,omitempty"`
+
+	// InFlight is how many requests of one key may run at the same time; 0 means
+	// any number.
+	InFlight int64 `json:"in_flight,omitempty"`
+
+	// Optional lets requests pass for which the key is empty. Otherwise they are
+	// answered with 400.
+	Optional bool `json:"optional,omitempty"`
+
+	// Shadow makes the zone count, and never deny.
+	Shadow bool `json:"shadow,omitempty"`
+
+	// Overrides are the limits of some keys.
+	Overrides map[string]string `json:"overrides,omitempty"`
+
+	// OverrideFiles are files of overrides and groups, as package limitsfile reads
+	// them. They are read again at each reload.
+	OverrideFiles []string `json:"override_files,omitempty"`
+
+	matchers caddyhttp.MatcherSets
+	number   stint.Name
+
+	allowed, denied, shadowed prometheus.Counter
+}
+
+const defaultKey = "{http.vars." + caddyhttp.ClientIPVarKey + "}"
+
+func replacerOf(r *http.Request) *caddy.Replacer {
+	return r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+}
+
+// provision loads the matchers of a zone.
+func (z *Zone) provision(ctx caddy.Context) error {
+	if z.Key == "" {
+		z.Key = defaultKey
+	}
+	if z.IPv6Prefix == 0 {
+		z.IPv6Prefix = 64
+	}
+	loaded, err := ctx.LoadModule(z, "MatcherSetsRaw")
+	if err != nil {
+		return fmt.Errorf("zone %s: %w", z.Name, err)
+	}
+	return z.matchers.FromInterface(loaded)
+}
+
+// validate returns the first mistake of a zone that needs no file to find.
+func (z *Zone) validate() error {
+	var err error
+	switch {
+	case z.Name == "":
+		err = errors.New("a zone needs a name")
+	case z.Limit == "" && z.InFlight == 0:
+		err = errors.New("a zone needs a limit, such as 100/1m, or in_flight")
+	case z.IPv6Prefix < 0 || z.IPv6Prefix > 128:
+		err = fmt.Errorf("ipv6_prefix is %d, want 1 to 128", z.IPv6Prefix)
+	case z.InFlight < 0:
+		err = fmt.Errorf("in_flight is %d, want 1 or more", z.InFlight)
+	case z.LockOut < 0 || z.LockOutMax < 0:
+		err = errors.New("lock_out is negative")
+	case z.LockOutMax > 0 && z.LockOutMax < z.LockOut:
+		err = fmt.Errorf("lock_out grows from %v to %v: want a longer second time",
+			time.Duration(z.LockOut), time.Duration(z.LockOutMax))
+	case len(z.CountStatus) > 0 && len(z.RefundStatus) > 0:
+		err = errors.New("count_status and refund_status exclude each other")
+	}
+	if err == nil {
+		_, err = z.limit()
+	}
+	for _, text := range z.Overrides {
+		if err == nil {
+			_, err = parseLimit(text, z.Durability)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("zone %s: %w", z.Name, err)
+	}
+	return nil
+}
+
+// limit returns the limit of each key.
+func (z *Zone) limit() (stint.Limit, error) {
+	if z.Limit == "" { // the zone only bounds how many requests run
+		return stint.Unlimited, nil
+	}
+	return parseLimit(z.Limit, z.Durability)
+}
+
+// parseLimit reads a limit with its durability.
+func parseLimit(text, durability string) (limit stint.Limit, err error) {
+	switch text {
+	case "unlimited":
+		return stint.Unlimited, nil
+	case "blocked":
+		return stint.Blocked, nil
+	}
+	if limit, err = stint.ParseLimit(text); err == nil && durability != "" {
+		limit.Durability, err = stint.ParseDurability(durability)
+	}
+	return limit, err
+}
+
+// overrides returns the overrides of the Caddyfile, by canonical id.
+func (z *Zone) overrides() (map[string]stint.Limit, error) {
+	overrides := make(map[string]stint.Limit, len(z.Overrides))
+	for given, text := range z.Overrides {
+		limit, err := parseLimit(text, z.Durability)
+		if err != nil {
+			return nil, fmt.Errorf("zone %s: override %s: %w", z.Name, given, err)
+		}
+		overrides[z.canonical(given)] = limit
+	}
+	return overrides, nil
+}
+
+// counters finds the counters of a zone, so that a request need not.
+func (z *Zone) counters(of *prometheus.CounterVec) {
+	z.allowed = of.WithLabelValues(z.Name, "allowed")
+	z.denied = of.WithLabelValues(z.Name, "denied")
+	z.shadowed = of.WithLabelValues(z.Name, "denied in shadow")
+}
+
+// count returns the counter of a decision.
+func (z *Zone) count(d *httplimit.Decision) prometheus.Counter {
+	switch {
+	case d.Allowed:
+		return z.allowed
+	case d.Shadow:
+		return z.shadowed
+	}
+	return z.denied
+}
+
+// conflict returns an error if two zones with one name are not one limit.
+func (z *Zone) conflict(other *Zone) error {
+	for field, equal := range map[string]bool{
+		"limit":          z.Limit == other.Limit,
+		"durability":     z.Durability == other.Durability,
+		"ipv6_prefix":    z.IPv6Prefix == other.IPv6Prefix,
+		"override":       maps.Equal(z.Overrides, other.Overrides),
+		"override files": reflect.DeepEqual(z.OverrideFiles, other.OverrideFiles),
+	} {
+		if !equal {
+			return fmt.Errorf("zone %s has two meanings: its %s differs between two places; "+
+				"give one of them another name", z.Name, field)
+		}
+	}
+	return nil
+}
+
+// rule returns the zone as a rule of package httplimit.
+func (z *Zone) rule() httplimit.Rule {
+	ru := httplimit.Rule{
+		Key:        z.keyOf,
+		Optional:   true, // keyOf says which requests the zone skips
+		LockOut:    time.Duration(z.LockOut),
+		LockOutMax: time.Duration(z.LockOutMax),
+		InFlight:   z.InFlight,
+		Shadow:     z.Shadow,
+	}
+	if len(z.CountStatus) > 0 {
+		ru.CountStatus = httplimit.Statuses(z.CountStatus...)
+	}
+	if len(z.RefundStatus) > 0 {
+		ru.RefundStatus = httplimit.Statuses(z.RefundStatus...)
+	}
+	return ru
+}
+
+// keyOf is the zone's httplimit.KeyFunc.
+func (z *Zone) keyOf(r *http.Request) (stint.Key, error) {
+	if matched, err := z.matchers.AnyMatchWithError(r); err != nil {
+		return stint.Key{}, err
+	} else if !matched {
+		return stint.Key{}, httplimit.ErrNoID
+	}
+	var id string
+	if z.Key == defaultKey { // without a look at each placeholder
+		id, _ = caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	} else {
+		id = replacerOf(r).ReplaceAll(z.Key, "")
+	}
+	switch {
+	case id != "":
+		return z.number.Key(z.canonical(id)), nil
+	case z.Optional:
+		return stint.Key{}, httplimit.ErrNoID
+	}
+	return stint.Key{}, fmt.Errorf("%w: the key of zone %s is empty", stint.ErrInvalidID, z.Name)
+}
+
+// canonical returns the one spelling of an id. An address that a proxy wrote as
+// IPv6 is an IPv4 one, and an IPv6 address stands for its network.
+func (z *Zone) canonical(id string) string {
+	if !strings.ContainsAny(id, ".:") {
+		return id
+	}
+	addr, err := netip.ParseAddr(id)
+	switch {
+	case err != nil:
+		return id
+	case addr.Unmap().Is4():
+		return z.number.IP(addr).ID
+	}
+	return z.number.Prefix(addr, 32, z.IPv6Prefix).ID
+}
