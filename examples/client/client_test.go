@@ -10,9 +10,11 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
@@ -42,7 +44,7 @@ func threeAnHour(t *testing.T) (url string, seen *atomic.Int64) {
 	lim, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(t, err)
 	seen = new(atomic.Int64)
-	limited := httplimit.New(lim, nil, httplimit.Rule{Key: httplimit.ByIP(1)})(
+	limited := httplimit.Middleware(lim, nil, httplimit.Rule{Key: httplimit.ByIP(1)})(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("answer\n")) }))
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen.Add(1)
@@ -167,4 +169,35 @@ func TestParallelProcesses(t *testing.T) {
 	said, code := runs(t, "-file", file, "-quota", "20/1h", srv.URL)
 	require.Equal(t, 75, code, said)
 	require.EqualValues(t, 20, seen.Load())
+}
+
+// An API asks one run for an hour of rest. No later run sends a request, also
+// if six of them run at the same time.
+func TestCooldown(t *testing.T) {
+	var seen atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen.Add(1)
+		w.Header().Set("Retry-After", "3600")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer srv.Close()
+	file := filepath.Join(t.TempDir(), "client.db")
+	said, code := runs(t, "-file", file, srv.URL)
+	require.Equal(t, "the server says 429 Too Many Requests; Retry-After: 3600\n", said)
+	require.Equal(t, 1, code)
+
+	laterRun := func() {
+		said, code := runs(t, "-file", file, srv.URL)
+		assert.Regexp(t, `^not sent: the quota is used up, try again in (59m\d+|1h0m0)s\n$`, said)
+		assert.Equal(t, 75, code)
+	}
+	for range 6 {
+		laterRun()
+	}
+	var together sync.WaitGroup
+	for range 6 {
+		together.Go(laterRun)
+	}
+	together.Wait()
+	require.EqualValues(t, 1, seen.Load())
 }

@@ -79,7 +79,7 @@ func run(file, quota string, wait time.Duration, url string) (err error) {
 	// Many of these programs may run at once, and share the quota. A request
 	// that was sent counts, whatever ends the program.
 	limiter, err := hostlimit.Open(file, limits, &hostlimit.Options{
-		Limiter: stint.Options{Durability: stint.Synced},
+		LimiterOptions: stint.Options{Durability: stint.Synced},
 	})
 	if err != nil {
 		return err

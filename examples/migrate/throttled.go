@@ -28,7 +28,7 @@ func throttledBefore(handler http.Handler) (http.Handler, error) {
 }
 
 func throttledAfter(limiter *stint.Limiter, handler http.Handler) http.Handler {
-	limit := httplimit.New(limiter, nil,
+	limit := httplimit.Middleware(limiter, nil,
 		httplimit.Rule{Key: httplimit.ByHeader(Requests, "X-User")},
 	)
 	return limit(handler)

@@ -18,7 +18,7 @@ func tollboothBefore(handler http.Handler) http.Handler {
 }
 
 func tollboothAfter(limiter *stint.Limiter, handler http.Handler) http.Handler {
-	limit := httplimit.New(limiter, nil,
+	limit := httplimit.Middleware(limiter, nil,
 		httplimit.Rule{Key: httplimit.ByHeader(Requests, "X-User")},
 	)
 	return limit(handler)

@@ -21,7 +21,7 @@ func ululeBefore(handler http.Handler) http.Handler {
 }
 
 func ululeAfter(limiter *stint.Limiter, handler http.Handler) http.Handler {
-	limit := httplimit.New(limiter, &httplimit.Options{Headers: httplimit.XRateLimit},
+	limit := httplimit.Middleware(limiter, &httplimit.Options{Headers: httplimit.XRateLimit},
 		httplimit.Rule{Key: httplimit.ByHeader(Requests, "X-User")},
 	)
 	return limit(handler)

@@ -36,7 +36,7 @@ func spend(client redislimit.Client, id string) {
 }
 
 func ExampleGoRedis() {
-	pool := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+	pool := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, DialerRetries: 1})
 	defer pool.Close()
 	spend(redisclients.GoRedis{Pool: pool}, "alice")
 	// Output:

@@ -3,6 +3,7 @@ package redisclients_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -28,10 +29,13 @@ import (
 
 var addr string // of the server
 
+// serverProgram is the server of the tests.
+var serverProgram = cmp.Or(os.Getenv("REDISLIMIT_TEST_SERVER"), "redis-server")
+
 // TestMain starts a server on the loopback interface.
 func TestMain(m *testing.M) {
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		fmt.Println("skipped, because it needs redis-server; on Debian: apt-get install redis-server")
+	if _, err := exec.LookPath(serverProgram); err != nil {
+		fmt.Println("skipped, because it needs " + serverProgram + "; on Debian: apt-get install redis-server")
 		return
 	}
 	var stop func()
@@ -41,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func start() (addr string, server *os.Process, stop func()) {
+func start(args ...string) (addr string, server *os.Process, stop func()) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		panic(err)
@@ -49,7 +53,7 @@ func start() (addr string, server *os.Process, stop func()) {
 	addr = ln.Addr().String()
 	ln.Close()
 	_, port, _ := net.SplitHostPort(addr)
-	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "")
+	cmd := exec.Command(serverProgram, append([]string{"--port", port, "--bind", "127.0.0.1", "--save", ""}, args...)...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		panic(err)
@@ -67,7 +71,7 @@ func start() (addr string, server *os.Process, stop func()) {
 		}
 	}
 	stop()
-	panic("redis-server did not start")
+	panic(serverProgram + " did not start")
 }
 
 // cutting is a connection. If cut is set, it ends instead of delivering the
@@ -102,6 +106,7 @@ func clients(t *testing.T, addr string, cut *atomic.Bool) map[string]redislimit.
 	}
 	goRedis := redis.NewClient(&redis.Options{
 		ContextTimeoutEnabled: true,
+		DialerRetries:         1,
 		MaxRetries:            3,
 		Dialer:                func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 	})
@@ -197,6 +202,28 @@ func TestClients(t *testing.T) {
 					runtime.Gosched()
 				}
 			}
+		}
+	}
+}
+
+// A refused connection is ErrAway: nothing was sent.
+func TestRefusedConnection(t *testing.T) {
+	addr, _, stop := start()
+	stop()
+	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(100)}}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, DialerRetries: 1})
+	defer pool.Close()
+	lim, err := redislimit.New(redisclients.GoRedis{Pool: pool}, limits, &redislimit.Options{Timeout: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lim.Close()
+	for range 3 {
+		if _, err := lim.Spend(perAccount.Key("a"), 1); !errors.Is(err, redislimit.ErrAway) {
+			t.Error(err)
 		}
 	}
 }

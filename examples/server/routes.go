@@ -18,7 +18,7 @@ const maxBody = 64 << 10
 func routes(limiter *stint.Limiter, clients httplimit.ClientAddress, o httplimit.Observer) http.Handler {
 	right := func(status int) bool { return !httplimit.AuthFailed(status) }
 	opts := &httplimit.Options{Observers: []httplimit.Observer{o, {Error: logError}}}
-	limit := httplimit.New(limiter, opts,
+	limit := httplimit.Middleware(limiter, opts,
 		// A request with an API key spends from its account, by its plan. The
 		// others spend from their address.
 		httplimit.Rule{

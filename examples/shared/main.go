@@ -93,7 +93,7 @@ func serve(limiter *hostlimit.Limiter, address string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	fmt.Printf("http://%s\n", listener.Addr())
-	limited := httplimit.New(limiter, nil, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})
+	limited := httplimit.Middleware(limiter, nil, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})
 	server := &http.Server{Handler: limited(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "hello from process", os.Getpid())
 	}))}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/subprocess"
+)
+
+func TestMain(m *testing.M) { subprocess.Main(m, main) }
+
+// program returns a run of the program, in a directory that keeps its file.
+func program(t *testing.T, dir string, args ...string) *exec.Cmd {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := subprocess.Command(t.Context(), self, args...)
+	cmd.Dir = dir
+	return cmd
+}
+
+// What a program has used is in the file when it prints a line, so a kill loses
+// none of it.
+func TestQuota(t *testing.T) {
+	dir := t.TempDir()
+	out, err := program(t, dir).Output()
+	require.NoError(t, err)
+	require.Regexp(t, `^call 1 of 10000, resets on 1 [A-Z][a-z]+, 00:00 Pacific\n$`, string(out))
+
+	used := 1
+	for range 3 {
+		cmd := program(t, dir, "-n", "1000000")
+		stdout, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		lines := bufio.NewScanner(stdout)
+		for range 5 {
+			require.True(t, lines.Scan())
+			used++
+		}
+		require.NoError(t, cmd.Process.Kill())
+		for lines.Scan() && strings.HasSuffix(lines.Text(), "Pacific") { // printed before the kill
+			used++
+		}
+		require.Error(t, cmd.Wait())
+	}
+	out, err = program(t, dir).Output()
+	require.NoError(t, err)
+	var call int
+	require.Regexp(t, `^call \d+ of 10000`, string(out))
+	for _, digit := range strings.Fields(string(out))[1] {
+		call = 10*call + int(digit-'0')
+	}
+	require.Greater(t, call, used, "nothing that was printed is forgotten")
+	require.LessOrEqual(t, call, used+1+3, "a kill can hit a call that was not printed yet")
+
+	out, err = program(t, dir, "-file", filepath.Join(dir, "small.db"), "-quota", "2", "-n", "3").CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, 75, exit.ExitCode())
+	require.Contains(t, string(out), "not sent: the quota is used up: it resets on 1 ")
+}
