@@ -57,6 +57,7 @@ type reply struct {
 	Flushes   int64 // of stint
 	Flushed   int64 // buckets
 	Longest   time.Duration
+	Flood     []floodPart
 }
 
 type child struct {
@@ -169,7 +170,11 @@ func (w *worker) carryOut(o order) (r reply, err error) {
 		err = errors.Join(err, flushDirty(w.decider))
 		debug.FreeOSMemory()
 	case "round":
-		r.Round, err = measureRound(w.decider, w.workload, o.Denied, o.Callers, o.Length, o.Best, o.Seed)
+		measure := measureRound
+		if o.Callers > runtime.NumCPU() && o.Callers > 2 {
+			measure = measureCrowd
+		}
+		r.Round, err = measure(w.decider, w.workload, o.Denied, o.Callers, o.Length, o.Best, o.Seed)
 	case "allocations":
 		r.Allocs = allocations(w.decider, w.workload)
 	case "memory":

@@ -18,6 +18,13 @@ func (b *bench) decision() error {
 		threads  int
 		workload string
 	}
+	const crowd = 16 // goroutines, on two workloads
+	threadsOf := func(w Workload) []int {
+		if w.Name == "hot" || w.Name == "1k" {
+			return []int{1, 2, crowd}
+		}
+		return []int{1, 2}
+	}
 	figures := make(map[cell]map[string]float64) // by contestant
 	busy := make(map[cell]map[string]bool)       // hardly any quiet slices
 	allocs := make(map[bool]map[string]float64)
@@ -36,7 +43,7 @@ func (b *bench) decision() error {
 			rounds := make(map[cell]map[string][]float64)
 			quiet := make(map[cell]map[string]int)
 			for r := -1; r < b.rounds; r++ { // the first is to warm up
-				for threads := 1; threads <= 2; threads++ {
+				for _, threads := range threadsOf(w) {
 					at := cell{denied, threads, w.Name}
 					if rounds[at] == nil {
 						rounds[at], quiet[at] = make(map[string][]float64), make(map[string]int)
@@ -74,14 +81,25 @@ func (b *bench) decision() error {
 		for threads := 1; threads <= 2; threads++ {
 			t := &table{title: fmt.Sprintf("%s, %d %s, ns per decision", outcome(denied), threads, plural(threads, "thread"))}
 			t.header = []string{"24-byte ids, all seen before"}
+			var columns []cell
 			for _, w := range workloads {
 				t.header = append(t.header, w.Name)
+				columns = append(columns, cell{denied, threads, w.Name})
+			}
+			if threads == 2 {
+				for _, w := range workloads {
+					if slices.Contains(threadsOf(w), crowd) {
+						t.header = append(t.header, fmt.Sprintf("%s, %d goroutines", w.Name, crowd))
+						columns = append(columns, cell{denied, crowd, w.Name})
+					}
+				}
+				t.notes = append(t.notes, fmt.Sprintf("With %d goroutines a figure is the processors' time for a decision: "+
+					"one goroutine's, if each had a processor.", crowd))
 			}
 			t.header = append(t.header, "allocations", "exact")
 			for _, c := range cs {
 				row := []string{c.Name}
-				for _, w := range workloads {
-					at := cell{denied, threads, w.Name}
+				for _, at := range columns {
 					text := nanoseconds(figures[at][c.Name])
 					if busy[at][c.Name] {
 						text = "~" + text
@@ -92,8 +110,8 @@ func (b *bench) decision() error {
 			}
 			compare := func(title string, figure func(of map[string]float64) string) {
 				row := []string{title}
-				for _, w := range workloads {
-					row = append(row, figure(figures[cell{denied, threads, w.Name}]))
+				for _, at := range columns {
+					row = append(row, figure(figures[at]))
 				}
 				t.add(row...)
 			}
@@ -122,9 +140,11 @@ func (b *bench) decision() error {
 		}
 	}
 	if measured > 0 {
-		ts[len(ts)-1].notes = append([]string{fmt.Sprintf(
+		last := ts[len(ts)-1]
+		last.notes = append(last.notes, fmt.Sprintf(
 			"%d of %d slices ran at full speed, and only these count. ~ marks figures with hardly any of them.",
-			kept, measured)}, b.notes(cs)...)
+			kept, measured))
+		last.notes = append(last.notes, b.notes(cs)...)
 	}
 
 	c := chart{title: "A decision, allowed, one thread", y: "ns, log scale", x: "ids", xText: count,

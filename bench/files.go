@@ -20,6 +20,7 @@ var fileOrders = map[string]func(order) (reply, error){
 	"crash file": crashFile,
 	"flush file": flushFile,
 	"miss file":  missFile,
+	"flood file": floodFile,
 }
 
 const fileName = "stint.db"

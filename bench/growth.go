@@ -111,9 +111,42 @@ func (b *bench) growth() error {
 		}
 		threads.add(row...)
 	}
-	errs = append(errs, b.report("growth", "Growth", []*table{files, flushes, threads}, b.draw("flush", flush),
+	flood, err := b.flood()
+	errs = append(errs, err)
+	errs = append(errs, b.report("growth", "Growth", []*table{files, flushes, flood, threads}, b.draw("flush", flush),
 		b.draw("open", opens)))
 	return joined(errs)
+}
+
+// flood measures what a new id costs while a flood of them fills a large file.
+func (b *bench) flood() (*table, error) {
+	resident := min(floodResident, max(b.flooded/10, 1000))
+	t := &table{
+		title: fmt.Sprintf("A flood of %s new ids at full speed, MaxResident %s", count(float64(b.flooded)),
+			count(float64(resident))),
+		header: []string{"stored", "a new id", "a second", "the longest wait", "in memory, p99.9", "the longest", "file",
+			"resident memory"},
+		notes: []string{"One goroutine spends once on each new id. " +
+			`"In memory" are decisions of another goroutine on 100 ids, 16 each millisecond.`},
+	}
+	dir, err := os.MkdirTemp(b.dir, "flood")
+	if err != nil {
+		return t, err
+	}
+	defer os.RemoveAll(dir)
+	w := sizeWorkload(b.flooded)
+	cfg := Config{Resident: resident}
+	cfg.Burst, cfg.Interval = w.Limit(false)
+	r, err := b.doIn(dir, order{Do: "flood file", Contestant: "stint", Config: cfg, Workload: w, Count: b.flooded})
+	for _, p := range r.Flood {
+		t.add(count(float64(p.Stored)), duration(p.PerID), count(float64(time.Second)/float64(p.PerID)),
+			duration(p.Longest), duration(p.Known.P999), duration(p.Known.Max), bytesText(float64(p.Bytes)),
+			bytesText(float64(p.RSS)))
+	}
+	if err != nil {
+		t.notes = append(t.notes, "The flood ended early: "+err.Error())
+	}
+	return t, err
 }
 
 // doIn has a child of its own carry out one order in a folder.

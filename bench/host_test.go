@@ -122,7 +122,7 @@ func perSecond(callers int, length time.Duration, call func(caller, n int)) floa
 			calls.Add(int64(n))
 		})
 	}
-	time.Sleep(length)
+	<-time.After(length)
 	stop.Store(true)
 	all.Wait()
 	return float64(calls.Load()) / time.Since(begun).Seconds()

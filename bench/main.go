@@ -1,6 +1,6 @@
 // The benchmarks of stint and of its alternatives.
 //
-//	go run . [-quick] [-only decision,memory,durable,flushed,growth] [-ids 10000000] [-dir DIR] [-results DIR]
+//	go run . [-quick] [-only decision,memory,durable,flushed,growth] [-ids 10000000] [-flood 100000000] [-dir DIR] [-results DIR]
 //
 // It prints tables, and writes them to results/*.md, with charts in
 // results/*.svg. Besides Go it needs a C compiler for SQLite, and redis-server
@@ -19,6 +19,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -32,6 +33,9 @@ type bench struct {
 	results string
 	best    time.Duration // the shortest spin
 	skipped map[string]string
+	mu      sync.Mutex
+	failed  map[string]string // contestants that dropped out, and why
+	flooded int               // new ids of the flood
 }
 
 var tables = []struct {
@@ -58,9 +62,10 @@ func main() {
 }
 
 func run() (err error) {
-	b := &bench{rounds: 5, skipped: make(map[string]string)}
+	b := &bench{rounds: 5, skipped: make(map[string]string), failed: make(map[string]string)}
 	flag.BoolVar(&b.quick, "quick", false, "take a few minutes only: short rounds, and at most 100,000 ids")
 	flag.IntVar(&b.maxIDs, "ids", 0, "leave out workloads with more `ids` (default 10000000, with -quick 100000)")
+	flag.IntVar(&b.flooded, "flood", 0, "the new `ids` of the flood in the table growth (default ten times -ids)")
 	flag.StringVar(&b.results, "results", "results", "the `folder` for the tables and charts")
 	flag.StringVar(&b.dir, "dir", "",
 		"the `folder` for the contestants' files, on the measured disk (default: the system's for temporary files)")
@@ -72,6 +77,9 @@ func run() (err error) {
 		b.maxIDs = 100_000
 	default:
 		b.maxIDs = 10_000_000
+	}
+	if b.flooded == 0 {
+		b.flooded = 10 * b.maxIDs
 	}
 	if b.dir, err = os.MkdirTemp(b.dir, "stint-bench-"); err != nil {
 		return err
@@ -98,6 +106,7 @@ func run() (err error) {
 		}
 		known++
 		begun := time.Now()
+		clear(b.failed)
 		if err := t.run(b); err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", t.name, err))
 		}

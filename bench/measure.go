@@ -121,6 +121,58 @@ func measureRound(d Decider, w Workload, denied bool, threads int, length, best 
 	return r, nil
 }
 
+// measureCrowd is measureRound for more goroutines than processors. They ask for
+// a slice of time, each for its own ids again and again. The figure is the
+// processors' time for a decision.
+func measureCrowd(d Decider, w Workload, denied bool, goroutines int, length, best time.Duration,
+	seed uint64) (r Round, err error) {
+	const slice = 10 * time.Millisecond
+	group, decisions := groupOf(d)
+	fast := best + best/16
+	unit := 192 / group * group
+	parts := make([][][]string, goroutines) // a unit each
+	for g := range parts {
+		ids := newStream(w, seed+uint64(g), group).next(8 * unit)
+		parts[g] = slices.Collect(slices.Chunk(ids, unit))
+	}
+	var kept, all []float64
+	for begun := time.Now(); time.Since(begun) < length || len(all) < 3; {
+		var asked, passed atomic.Int64
+		var wg sync.WaitGroup
+		before := spin()
+		sliceBegun := time.Now()
+		for g := range goroutines {
+			wg.Go(func() {
+				n, allowed := 0, 0
+				for i := 0; time.Since(sliceBegun) < slice; i++ {
+					ids := parts[g][i%len(parts[g])]
+					allowed += allow(d, group, ids)
+					n += len(ids)
+				}
+				asked.Add(int64(n))
+				passed.Add(int64(allowed))
+			})
+		}
+		wg.Wait()
+		took := time.Since(sliceBegun)
+		quiet := before <= fast && spin() <= fast
+		if want := asked.Load(); denied && passed.Load() != 0 || !denied && passed.Load() != want {
+			return r, fmt.Errorf("%s: %d of %d allowed, denied is %v", w.Name, passed.Load(), want, denied)
+		}
+		cores := min(goroutines, runtime.GOMAXPROCS(0))
+		ns := float64(took.Nanoseconds()) * float64(cores) / float64(asked.Load()/int64(group)*int64(decisions))
+		if all = append(all, ns); quiet {
+			kept = append(kept, ns)
+		}
+	}
+	r = Round{Slices: len(all), Kept: len(kept)}
+	if r.Kept < 3 { // a busy machine: better than nothing, and the table says so
+		r.Kept, kept = 0, all
+	}
+	r.NS = median(kept)
+	return r, nil
+}
+
 // together reports whether all threads ran at the same time for most of the time. On a
 // busy machine they may have run one after the other.
 func together(begins, ends []time.Time) bool {

@@ -74,7 +74,7 @@ func (d *stintDecider) Fill(w Workload) error {
 	if d.level <= stint.Flushed {
 		return w.fill(d, 1)
 	}
-	const idle = 150 // tokens: nine minutes
+	const idle = 600 // tokens: nine minutes
 	err := w.fill(d, d.callers)
 	if d.level == stint.Leased && err == nil {
 		err = w.each(d.callers, func(i int, id string) error {

@@ -149,9 +149,24 @@ func (t *team) do(name string, o order) (reply, bool) {
 			t.b.skipped[name] = err.Error()
 		} else {
 			t.errs = append(t.errs, err)
+			t.b.note(name, err)
 		}
 	}
 	return r, err == nil
+}
+
+// note notes why a contestant dropped out. Fills run at the same time.
+func (b *bench) note(name string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failed[name] = strings.ReplaceAll(err.Error(), "\n", "; ")
+}
+
+func (b *bench) failedFor(name string) (why string, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	why, ok = b.failed[name]
+	return why, ok
 }
 
 // disband ends the children, and returns what went wrong.
@@ -178,6 +193,9 @@ func (b *bench) notes(cs []Contestant) (notes []string) {
 		}
 		if why, ok := b.skipped[c.Name]; ok {
 			exact = "left out: " + why
+		}
+		if why, ok := b.failedFor(c.Name); ok {
+			exact += "; **dropped out**: " + why
 		}
 		fmt.Fprintf(&s, "- %s: %s; %s\n", c.Name, c.Note, exact)
 	}

@@ -77,8 +77,8 @@ func run(addr, file, api string, watch *stopwatch) error {
 func routes(limiter *stint.Limiter, watch *stopwatch) http.Handler {
 	observers := []httplimit.Observer{statuspage.New(limiter, nil).Observer()}
 	rule := httplimit.Rule{Key: httplimit.ByIP(Requests)}
-	limit := httplimit.New(limiter, &httplimit.Options{Observers: observers}, rule)
-	silent := httplimit.New(limiter,
+	limit := httplimit.Middleware(limiter, &httplimit.Options{Observers: observers}, rule)
+	silent := httplimit.Middleware(limiter,
 		&httplimit.Options{Observers: observers, Headers: httplimit.NoHeaders}, rule)
 
 	mux := http.NewServeMux()
