@@ -61,8 +61,9 @@ func TestFirstScreen(t *testing.T) {
 	require.NoError(t, err)
 	at := -1
 	for _, want := range []string{
-		"durable rate limiter (token bucket, GCRA) in one file", "**Use it**", "**Do not use it**",
-		"package main", "httplimit.New(", "a crash may forget", "go run ./cmd/stint", "go test ./...",
+		"durable rate limiter (token bucket, GCRA) in one file", "**Use it**",
+		"package main", "go get", "limiter.SpendAll(", "limiter.Hold(", "## Which door", "a crash may forget",
+		"go run ./cmd/stint", "go test ./...",
 	} {
 		i := strings.Index(string(text), want)
 		require.Greater(t, i, at, "%q is missing or too late", want)
