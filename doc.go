@@ -14,7 +14,7 @@ A [Limit] is a burst, a count and a period. At most burst tokens can be spent at
 once, and count tokens come back in each period, evenly spread. The burst is
 exact: a full bucket admits burst tokens at one instant, and not one more. A
 quota that follows the calendar, such as [EachMonth], is full again when its next
-period begins, and returns nothing before.
+period begins, and returns nothing before then.
 
 A bucket is one limit held against one id: an address, an account, a host. A
 [Key] names it, by the [Name] of the limit and the id. You do not create buckets:
@@ -96,7 +96,7 @@ Most errors wrap one of the variables below, or a [ConfigError]; [errors.Is] and
 store's. If the disk fails, limits at Memory and Flushed go on deciding from
 memory, exactly. Limits at Leased and Synced return ErrNotDurable when they
 would have to write. [Limiter.Health] says what is wrong and since when, until
-it is over. docs/faults.md has a table of faults, and of what each leaves.
+it is over. docs/faults.md lists the faults, and what each leaves behind.
 
 # Waiting
 
@@ -117,18 +117,18 @@ ErrInvalidID. Package idformat provides more formats.
 
 # Time
 
-A Limiter's clock starts with the time of the wall clock, and goes on by the
+A Limiter's clock starts at the time of the wall clock, and then follows the
 monotonic clock. If the wall clock runs ahead, because the machine slept or the
 clock was set, the Limiter follows. If it is set back, the Limiter does not
-follow as long as the process lives.
+follow for as long as the process lives.
 
 A machine without a battery may start with a wrong clock. The file records the
 time of the last save, and the boot during which it was made. If the wall clock
-is behind that time, or more than ten years ahead of it, the Limiter counts on
-from the save, while the machine runs, until the clock is right. [Limiter.Health]
-reports it. docs/edge.md covers all cases. A new file records no save, so open it
-after the clock is set. Options.Now replaces the clock, for a test or a
-simulation.
+is behind that time, or more than ten years ahead of it, the Limiter continues
+from the save, counting the time that the machine runs, until the clock is
+right. [Limiter.Health] reports it. docs/edge.md covers all cases. A new file
+records no save, so open it after the clock is set. Options.Now replaces the
+clock, for a test or a simulation.
 
 # Files
 

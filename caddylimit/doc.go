@@ -23,16 +23,17 @@
 // # Modules
 //
 // The app "stint" opens the file of the buckets. The handler
-// "http.handlers.stint" holds requests to zones, and "http.handlers.stint_status"
-// is a page that shows them. A zone is a limit with a name: all handlers that
-// name the same zone share its buckets.
+// "http.handlers.stint" applies zones to requests, and
+// "http.handlers.stint_status" serves a page that shows them. A zone is a limit
+// with a name: all handlers that name the same zone share its buckets.
 //
 // # The file
 //
-// The file stays open over reloads, and other processes share it through package
-// hostlimit: the command stint works on it while Caddy runs, and a second Caddy,
-// such as one that replaces the first in an upgrade, keeps the same limits. The
-// file gives each zone a permanent number, and finds it by the zone's name.
+// The file stays open across reloads, and other processes share it through
+// package hostlimit: the command stint works on it while Caddy runs, and a
+// second Caddy, such as one that replaces the first in an upgrade, keeps the
+// same limits. The file gives each zone a permanent number, and finds it by the
+// zone's name.
 //
 // # Errors
 //

@@ -13,8 +13,8 @@
 //	)
 //	server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary), grpc.ChainStreamInterceptor(stream))
 //
-// Put them before interceptors that do expensive work, and after those that find
-// out who calls, if a KeyFunc needs that.
+// Put them before interceptors that do expensive work, and after those that
+// identify the caller, if a KeyFunc needs that.
 //
 // A client installs the interceptors of [Client]. They keep it within a quota
 // across runs of the program, and do not call a server again until the time that
@@ -26,7 +26,7 @@
 // call would pass, and its QuotaFailure names the limits. gRPC clients with a
 // retryPolicy read neither. For them a denial also sets the trailer
 // grpc-retry-pushback-ms, and sends no header metadata, because a client that has
-// received some does not retry. grpc-gateway and Connect answer with 429.
+// received any does not retry. grpc-gateway and Connect answer with 429.
 // [SetRetryAfter] and [RetryAfterHandler] add Retry-After, as the README shows.
 //
 // # Files

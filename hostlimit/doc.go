@@ -16,9 +16,9 @@
 //
 // Each process's limits apply to its own requests, so two versions of a program
 // with different limits may run side by side. The file records when a bucket will
-// be full, and not its limit. A Name must mean the same in all processes. If
-// another process has another label for a number, or another number for a label,
-// the error is [stint.ErrNameMismatch].
+// be full, not its limit. A Name must mean the same in all processes. If
+// another process gives a number another label, or a label another number, the
+// error is [stint.ErrNameMismatch].
 //
 // # Durability
 //
@@ -33,7 +33,7 @@
 // stopped answering returns [ErrNoAnswer]: it may have been carried out. The
 // Limiter repeats such a call only if it changes nothing. Later calls wait for
 // the next owner, for at most Options.TakeoverTimeout, and then return
-// [ErrNoOwner]: nothing was done. An owner that hangs keeps the file: nobody
+// [ErrNoOwner]: nothing was done. An owner that hangs keeps the file: no guest
 // takes it over until that process dies. If the owner closes, only the calls that
 // it cannot answer within 250 ms fail.
 //

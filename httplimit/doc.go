@@ -14,7 +14,7 @@
 //	http.ListenAndServe(":8080", limit(mux))
 //
 // Behind a proxy, [ClientAddress] finds the address of the client. An
-// [Observer] receives decisions and errors; the one of package statuspage shows
+// [Observer] receives decisions and errors; the one in package statuspage shows
 // them to an operator.
 //
 // A client sends its requests through a [Transport]. It keeps them within a

@@ -6,7 +6,7 @@
 //	registration, err := otellimit.Register(meter, limiter, nil)
 //
 // An [Observer] counts the requests that httplimit or grpclimit decide, and puts
-// the decision on the span of each request that is recorded.
+// the decision on the request's span, if that is recorded.
 //
 // # Metrics of Register
 //

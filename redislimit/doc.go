@@ -24,28 +24,28 @@ Wait sleeps and tries again, and Reserve does not exist.
 
 # While the server is away
 
-A server is away if it refuses or breaks a connection, or if a call, and then a
-probe, have had no answer in time. A server that replies that it cannot decide
-now, as a replica does, is away too. From then on no call waits for it, and one goroutine
-probes until it is back. [Options].Away says how this machine decides until
-then. In a cluster, each shard can be away without the others, and if all limits
-have AwayClosed, every call still asks.
+A server is away if it refuses or breaks a connection, or if neither a call nor
+the probe after it gets an answer in time. A server that replies that it cannot
+decide now, as a replica does, is away too. From then on no call waits for it,
+and one goroutine probes until it is back. [Options].Away says how this machine
+decides until then. In a cluster, one shard can be away while the others are
+not, and if all limits have AwayClosed, every call still asks.
 
 With [AwayShare] each machine has a share of each limit: the burst ÷ Nodes, and
 Nodes times the interval. Its buckets start in the state in which the machine last
 saw them at the server. A stint.Limiter with these limits decides, and each
 Decision shows the share as its Limit. A request for more tokens than the burst of
-the share returns ErrAway. When the server is back, each of its buckets is charged
-before the next decision, with the tokens that this machine has spent and that
-have not come back to its share. A bucket with fewer tokens than that becomes
-empty. All machines together therefore admit at most burst + elapsed ÷ T, plus what
-others had spent since each machine last saw the bucket.
+the share returns ErrAway. When the server is back, each of its buckets is
+charged, before the next decision, with the tokens that this machine has spent
+and that have not come back to its share. A bucket with fewer tokens than that
+becomes empty. All machines together therefore admit at most burst + elapsed ÷
+T, plus what others had spent since each machine last saw the bucket.
 
 With AwayShare, holds that a machine has seen stay in force. Hold and Reset return
 ErrAway, because other machines would not notice them. A Refund returns at most
-what this machine has spent by itself. If the server leaves a call without an
-answer, this machine may decide it, and its tokens may also be spent at the server.
-A lease is used until it ends.
+what this machine has spent by itself. If the server does not answer a call,
+this machine may decide it, and its tokens may also be spent at the server. A
+lease is used until it ends.
 
 # Leases
 

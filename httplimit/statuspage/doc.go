@@ -4,7 +4,7 @@
 //
 // The program makes a [Page] with [New], serves it where only operators can
 // reach it, and passes [Page.Observer] to the middleware of httplimit. The
-// Limiter counts every decision, but it does not know when each was made, nor
+// Limiter counts every decision, but it does not know when each was made, or
 // which buckets are denied most. The page learns both as an observer. It never
 // scans the buckets, its memory is bounded, and it needs no script and nothing
 // from other hosts.
@@ -12,8 +12,8 @@
 // # JSON
 //
 // A program reads ?format=json. Fields may be added, and none changes its
-// meaning. Names that end in _seconds are seconds, _per_second are rates. An
-// empty optional field is left out.
+// meaning. Names that end in _seconds are seconds; those in _per_second are
+// rates. An empty optional field is left out.
 //
 //	time, since          now, and when the page was made (RFC 3339)
 //	healthy, problem     Limiter.Health, and its text (optional)

@@ -14,8 +14,7 @@
 //
 // bbolt writes a page without gaps, and the order of its keys and its length
 // follow from its contents. So the checks here notice a change of almost any
-// byte outside the values. The sums of the package format notice changed
-// values.
+// byte outside the values. The sums of package format notice changed values.
 //
 // fsck reads all pages with Checker.Leaves, even those that bbolt would refuse.
 // Snapshots seal meta pages with SealMeta.

@@ -1,6 +1,6 @@
-// Package bloom has a Bloom filter of the keys in a file. boltstore asks the
-// filter before it reads the file, because most new clients have no bucket in
-// it.
+// Package bloom provides a Bloom filter of the keys in a file. boltstore asks
+// the filter before it reads the file, because most new clients have no bucket
+// in it.
 //
 // All the bits of a key are in one cache line, so a lookup is one cache miss.
 // AddAll prefetches the lines of 16 keys before it sets their bits. The idea is

@@ -15,12 +15,12 @@
 // (checkpoint.go). The sweep deletes full buckets and fills the Bloom filter
 // (sweep.go). A compaction removes free pages (compact.go).
 //
-// What it guarantees: a Save is done as a whole or not at all, and durable when
-// it returns nil. A Load returns what was last saved. Damage is ErrCorrupt,
-// from each call that meets it, while other calls go on. Entries that a failed
-// save left in the file never replace those of a later save.
+// What it guarantees: a Save happens as a whole or not at all, and is durable
+// when it returns nil. A Load returns what was last saved. A call that meets
+// damage returns ErrCorrupt; other calls go on. Entries that a failed save left
+// in the file never replace those of a later save.
 //
-// The order of the locks. A goroutine that has one takes only later ones:
+// The order of the locks; a goroutine that holds one takes only later ones:
 //
 //	maintenance.mu  one checkpoint, sweep, compaction or snapshot at a time
 //	names.mu        the labels

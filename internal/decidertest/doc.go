@@ -7,8 +7,8 @@
 //
 //	func TestDecider(t *testing.T) { decidertest.Run(t, &decidertest.Subject{...}) }
 //
-// Lacks of the Subject names what the Decider does not support by design. The
-// suite then requires the error that says so.
+// Subject.Lacks names what the Decider does not support by design. The suite
+// then requires the error that says so.
 //
 // A new method of Decider needs a case: [Run] fails if none calls it. A new
 // exported error needs one, too.

@@ -1,9 +1,9 @@
 // Package format is docs/format.md in Go: what the bytes of a stint file mean.
 //
-// It knows the names of the database's buckets, and how an id becomes a key. It
-// also knows the entries and records of the journal, the frames of the log, and
-// the sums. It reads and writes byte slices, and knows neither bbolt nor files:
-// the package boltfile writes the bytes to a file.
+// It defines the names of the database's buckets, how an id becomes a key, the
+// entries and records of the journal, the frames of the log, and the sums. It
+// reads and writes byte slices, and knows neither bbolt nor files: package
+// boltfile writes the bytes to a file.
 //
 // The limiter and its store exchange Entries. An Entry is the number of a
 // limit, an id and a TAT. Number 0 (Holds) stands for the holds: the id of a

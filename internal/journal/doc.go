@@ -1,11 +1,11 @@
 // Package journal keeps the file's journal in memory: the newest entry of each
 // bucket that a checkpoint has not yet applied to the tree.
 //
-// A save appends a few sequential pages to the journal. Writing each bucket to
-// its place in the tree would rewrite a page for every bucket. A checkpoint of
-// boltstore applies the journal to the tree later, and writes each bucket only
-// once. Until then boltstore answers loads from the Index. The checkpoint takes
-// the entries in the order of their keys (Sorted).
+// A save appends a few sequential pages to the journal, whereas writing each
+// bucket to its place in the tree would rewrite a page for every bucket. A
+// checkpoint of boltstore applies the journal to the tree later, and writes
+// each bucket only once. Until then boltstore answers loads from the Index. The
+// checkpoint takes the entries in the order of their keys (Sorted).
 //
 // Put prefetches the slots of 16 keys before it reads them, because each key is
 // a cache miss.

@@ -1,5 +1,5 @@
-// Package modeltest is one model of a limiter, for nearly all random tests. Only
-// tests import it. It imports nothing of this module.
+// Package modeltest is the model of a limiter that nearly all random tests use.
+// Only tests import it. It imports nothing of this module.
 //
 // A [World] takes a [System] through a random history: it picks actions from
 // the table [Actions], carries each out on the System and on the model, and
@@ -26,7 +26,7 @@
 // crashes, little memory, delayed flushes, a file, a real process that is
 // killed.
 //
-// Besides the rules of the package stint, the model follows these:
+// Besides the rules of package stint, the model follows these:
 //
 //   - A turn that waits is charged to the TAT at its instant At:
 //     TAT = min(max(TAT, At) + cost·T, At + τ). Newcomers decide on the TAT
@@ -35,11 +35,11 @@
 //   - Cancel of a waiting turn removes it, and the turns after it keep their
 //     instants. Any other Cancel does nothing.
 //   - A TAT further ahead than the limit allows counts as now + τ. A request
-//     for tokens writes that TAT. The method Check keeps it in memory, until
-//     the bucket is evicted or other limits come. The method Bucket does not
-//     keep it.
+//     for tokens writes that TAT. Check keeps it in memory until the bucket is
+//     evicted or the limits change. Bucket does not keep it.
 //   - After a failed commit the bucket is as before or as after the call.
-//   - While a save is held up, calls on one bucket mix as a flight says.
+//   - While a save is held up, calls on one bucket interleave as flight.go
+//     describes.
 //
 // A failure reports a seed. STINT_SEED repeats the same history:
 //

@@ -1,4 +1,4 @@
-// Package prefetch has one instruction that Go does not offer: it asks the
+// Package prefetch provides one instruction that Go does not offer: it asks the
 // processor for memory before the program needs it.
 //
 // The table of a limiter, the index of the journal and the Bloom filter look up

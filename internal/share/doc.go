@@ -1,14 +1,14 @@
-// Package share has the arithmetic of limits that are shares of a total: what
+// Package share is the arithmetic of limits that are shares of a total: what
 // pays for a request, and whether the floors fit into the total. Tree checks
 // how the limits are declared. The package keeps no buckets, and reads no
 // files.
 //
-// A class has a ceiling and, perhaps, a floor; all classes of a tree have a
-// total in common. Each of these is a bucket. Every request takes its tokens
-// from the ceiling and from the total. An own request takes them from the
-// floor, too. Any other request is a loan, and must leave in the total what all
-// full floors hold together. So the total always holds at least what the floors
-// hold, and a floor can promise what it has:
+// A class has a ceiling and, optionally, a floor; all classes of a tree share
+// one total. Each of these is a bucket. Every request takes its tokens from the
+// ceiling and from the total. An own request takes them from the floor, too.
+// Any other request is a loan, and must leave in the total what all full floors
+// hold together. So the total always holds at least what the floors hold, and a
+// floor can promise what it has:
 //
 //   - An own request takes the same from the floor and from the total.
 //   - After a loan the total holds what full floors would, or more.

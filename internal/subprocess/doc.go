@@ -38,8 +38,8 @@ func Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, argv[0], argv[1:]...)
 }
 
-// Install makes a file at path, which is a command that runs program with the
-// variables of env in its environment.
+// Install makes path a command that runs program with the variables of env in
+// its environment.
 func Install(path, program string, env ...string) error {
 	if !Emulated() && len(env) == 0 {
 		return os.Symlink(program, path)

@@ -1,7 +1,7 @@
 // Package table keeps buckets in memory: open addressing with linear probing,
 // no pointers, ids inline.
 //
-// A slot holds one bucket whole, including its id. So the garbage collector has
+// A slot holds a whole bucket, including its id. So the garbage collector has
 // nothing to scan in ten million buckets, and a decision touches one or two
 // cache lines. Lookups compare ids, not only hashes, so no two ids share a
 // bucket.

@@ -10,14 +10,14 @@
 // that do not fit into one frame follow in frames of OpNames. The owner sends
 // its own Names as OpPart, and then a [Welcome] as OpReply, or an error.
 //
-// After that the guest sends calls. Each has a number that no other call under
-// way has, and the owner answers in any order: with OpPart as often as it
-// likes, and then with OpReply. An answer is what the bodies of these frames
-// are together; only those of OpSnapshot are the copy of the file, part by
+// After that the guest sends calls. Each carries a number that no other call
+// under way uses, and the owner answers in any order: with OpPart as often as
+// it likes, and then with OpReply. An answer is the bodies of these frames put
+// together, except that for OpSnapshot they are the copy of the file, part by
 // part. OpAbort ends the context of the call with the same number, and has no
-// reply of its own. OpBye says that the owner closes: it carries out no call
-// that comes later, and answers those with [ErrNotDone].
+// reply of its own. OpBye says that the owner is closing: it carries out no
+// call that arrives later, and answers each with [ErrNotDone].
 //
-// A [Call] has the arguments and the answer of one call, and this package
-// writes and reads both. What a call does is not known here.
+// A [Call] holds the arguments and the answer of one call. This package writes
+// and reads both, but does not know what a call does.
 package wire

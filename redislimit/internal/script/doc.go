@@ -1,9 +1,9 @@
 /*
-Package script runs the scripts of redislimit at a Redis or Valkey server, or at a cluster. It
-decides how buckets are put into calls, who shares a call, and what an error means. It knows keys,
-instants and durations, and no limits.
+Package script runs the scripts of redislimit on a Redis or Valkey server, or on a cluster. It
+decides how buckets are put into calls, which callers share a call, and what an error means. It
+knows keys, instants and durations, but no limits.
 
 Read the files in this order: errors, slot, client, rueidis, scripts, request, trip, mode, server,
-lanes, leasecall. No function of a later file is used.
+lanes, leasecall. No file uses a function of a later one.
 */
 package script
