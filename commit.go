@@ -13,9 +13,9 @@ import (
 	"github.com/stint-go/stint/internal/table"
 )
 
-// A hold is answered after a save. So is a change of a bucket at Synced, and one
-// at Leased that no lease covers. This is what happens between the decision and
-// the answer:
+// Some calls return only after a save: one that sets a hold, one that changes a
+// bucket at Synced, and one that changes a bucket at Leased beyond its lease.
+// This is what happens between the decision and the answer:
 //
 //   - The caller has changed memory, and still holds the lock of the shard.
 //     submitLocked asks needLocked what the store must get, and whether the caller
@@ -30,16 +30,18 @@ import (
 //   - If the save succeeded, finishLocked marks the bucket clean, unless its TAT
 //     is no longer the saved one. If the saved TAT is a lease, finishLocked
 //     records what the lease covers.
-//   - If the save failed, the bucket is dirty again, because the file may or may
-//     not have the new TAT. The bucket gets its old TAT back, unless the TAT has
-//     changed since, a later batch has the bucket, or an answer builds on the TAT.
-//     Then the tokens stay spent, because a token that comes back twice is worse
-//     than one that is lost. If the limits have changed, the old TAT is converted
-//     or cut as they ask.
-//   - The callers wake up, with nil or ErrNotDurable.
+//   - If the save failed, the bucket is dirty again, because the file may or
+//     may not have the new TAT. The bucket gets its old TAT back, with three
+//     exceptions: the TAT has changed since, other than in this batch; a later
+//     batch has the bucket; or an answer builds on the TAT. In these cases the
+//     tokens stay spent, because a token that comes back twice is worse than
+//     one that is lost. If the limits have changed, the old TAT is converted or
+//     cut as they ask.
+//   - The waiting callers return, with nil or ErrNotDurable.
 //
 // The renewal of a lease takes the same path, except that no caller waits. Two
-// changes of one call can be a pair: the second is undone only if the first was.
+// changes of one call can form a pair: the second is undone only if the first
+// was.
 
 // change is the change that one call made to one bucket, or to its hold.
 type change struct {

@@ -16,10 +16,10 @@ exact: a full bucket admits burst tokens at one instant, and not one more. A
 quota that follows the calendar, such as [EachMonth], is full again when its next
 period begins, and returns nothing before then.
 
-A bucket is one limit held against one id: an address, an account, a host. A
-[Key] names it, by the [Name] of the limit and the id. You do not create buckets:
-one that was never used is full, and one that is full again is forgotten. There
-may be any number of ids, because unused ones cost nothing.
+A bucket is one limit applied to one id: an address, an account, a host. A [Key]
+names it, by the [Name] of the limit and the id. You do not create buckets: one
+that was never used is full, and one that is full again is forgotten. There may
+be any number of ids, because unused ones cost nothing.
 
 A request has a cost in tokens, usually 1. Spend takes all of them if the bucket
 has that many, and none otherwise. The answer is a [Decision]. Its RetryAfter is
@@ -48,7 +48,7 @@ Over any stretch of time a bucket admits at most burst + elapsed ÷ T tokens,
 however many goroutines ask.
 
 A TAT further ahead than τ is cut down to now + τ when it is loaded from the
-store, or when its limit changes. No id is therefore shut out longer than an empty
+store, or when its limit changes. So no id is shut out for longer than an empty
 bucket takes to refill, whatever happened to the clock or to the limit.
 
 # Durability
@@ -74,8 +74,8 @@ flush.
 A lease is a number of tokens, at most an eighth of the burst, that the file
 counts as spent in advance. Spends then take the tokens of the lease in memory.
 A lease is renewed while half of it is left, so a bucket in use seldom waits for
-the disk. Leased is for quotas that cost money. Synced is for quotas that a
-crash may not reduce even by a lease.
+the disk. Leased is for quotas that cost money. Synced is for quotas from which
+a crash must not take even a lease.
 
 [Limiter.Flush] makes everything spent so far durable, at every level. A
 [Limiter.Hold] is durable when it returns. A [Limiter.SpendAll] that includes a
@@ -100,12 +100,12 @@ it is over. docs/faults.md lists the faults, and what each leaves behind.
 
 # Waiting
 
-[Limiter.Reserve] takes tokens that are not there yet, and [Limiter.Wait] sleeps
-until they are: first come, first served. While requests wait in the queue,
-Spend is denied. [Limit.Queue] bounds the queue. [Reservation.Cancel] leaves the
-queue, and returns the tokens if the turn has not come yet. Once the turn has
-come, they are spent. The queue ends with the process. After a restart the
-bucket is at worst empty.
+[Limiter.Reserve] takes tokens that the bucket does not have yet, and
+[Limiter.Wait] sleeps until they are: first come, first served. While requests
+wait in the queue, Spend is denied. [Limit.Queue] bounds the queue.
+[Reservation.Cancel] leaves the queue, and returns the tokens if the turn has
+not come yet. Once the turn has come, they are spent. The queue ends with the
+process. After a restart the bucket is at worst empty.
 
 # Ids
 
@@ -122,21 +122,21 @@ monotonic clock. If the wall clock runs ahead, because the machine slept or the
 clock was set, the Limiter follows. If it is set back, the Limiter does not
 follow for as long as the process lives.
 
-A machine without a battery may start with a wrong clock. The file records the
-time of the last save, and the boot during which it was made. If the wall clock
-is behind that time, or more than ten years ahead of it, the Limiter continues
-from the save, counting the time that the machine runs, until the clock is
-right. [Limiter.Health] reports it. docs/edge.md covers all cases. A new file
-records no save, so open it after the clock is set. Options.Now replaces the
-clock, for a test or a simulation.
+A machine without a battery for its clock may start with a wrong clock. The file
+records the time of the last save, and the boot during which it was made. If the
+wall clock is behind that time, or more than ten years ahead of it, the Limiter
+continues from the save, counting the time that the machine runs, until the
+clock is right. [Limiter.Health] reports it. docs/edge.md covers all cases. A
+new file records no save, so open it after the clock is set. Options.Now
+replaces the clock, for a test or a simulation.
 
 # Files
 
-The names of limits are written in Go, each with its limit beside it.
-[NewLimits] takes other defaults, and overrides. A [Group] is a list of ids with
-several limits, such as a plan. Package limitsfile reads defaults, overrides and
-groups from YAML. [Limiter.SetLimits] replaces the limits of a running Limiter,
-and [Limiter.SetOverrides] the overrides of one id.
+Names are declared in Go, each together with its limit. [NewLimits] takes other
+defaults, and overrides. A [Group] is a list of ids with several limits, such as
+a plan. Package limitsfile reads defaults, overrides and groups from YAML.
+[Limiter.SetLimits] replaces the limits of a running Limiter, and
+[Limiter.SetOverrides] the overrides of one id.
 
 docs/format.md describes the bytes of a stint file. The file stores the numbers
 and labels of Names. Never give a number another meaning: if the file has another

@@ -22,9 +22,9 @@
 //
 // # Durability
 //
-// The owner answers a guest when the durability level allows it: at leased
-// and synced, the decision is on the disk before the answer. The death of an owner
-// costs what package stint says a crash may cost.
+// The owner answers a guest as soon as the durability level allows: at leased
+// and synced, the decision is on the disk before the answer. The death of an
+// owner costs what package stint says a crash may cost.
 //
 // # Errors
 //

@@ -41,7 +41,7 @@
 //	problem.go       the answer to a request that does not pass
 //	statuswriter.go  a ResponseWriter that notices the status
 //	afterstatus.go   spend, refund and lock out: after the status
-//	settle.go        costs that are not known before the end; SetStatus
+//settle.go        costs that are known only at the end; SetStatus
 //	forwarded.go     parser of Forwarded and X-Forwarded-For
 //	backoff.go       Transport stays away as long as a response asks
 //	retryafter.go    the fields that say how long
@@ -50,7 +50,7 @@
 //
 // A request carries its decisions from outer to nested middleware, under one
 // mutex (carried.mu). While it is locked, the middleware does not call the
-// Limiter or wait for a client, and PartitionKey is the only function of the
-// user that it calls. Transport.mu is locked only to read or change a map. A lock
-// of internal/lockout is held while a lock-out that grows is made durable.
+// Limiter or wait for a client, and PartitionKey is the only function of its
+// user that it calls. Transport.mu is locked only to read or change a map. A
+// lock of internal/lockout is held while a lock-out that grows is made durable.
 package httplimit

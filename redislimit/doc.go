@@ -6,14 +6,15 @@ of a *stint.Limiter.
 
 # Decisions
 
-Every decision is one round trip to the server, unless its limit is Leased. It is
-exact: over any stretch of time all machines together admit at most
-burst + elapsed ÷ T tokens of a bucket. The time is the server's. Several buckets
-are decided in one trip, as [Limiter.SpendAll] says. Callers that arrive while two
-trips are under way share the next one, and each gets an answer or an error of its
-own. A denial is repeated without a trip for up to Options.RepeatDenials. After that one
-caller asks again, and until it has an answer the others still get the old one.
-The RetryAfter of a repeated denial may be too short by one round trip.
+Every decision is one round trip to the server, unless its limit is Leased. It
+is exact: over any stretch of time all machines together admit at most burst +
+elapsed ÷ T tokens of a bucket. Decisions use the server's clock. Several
+buckets are decided in one trip, as [Limiter.SpendAll] says. Callers that arrive
+while two trips are under way share the next one, and each gets an answer or an
+error of its own. A denial is repeated without a trip for up to
+Options.RepeatDenials. After that, one caller asks again, and until it has an
+answer the others still get the old one. The RetryAfter of a repeated denial may
+be too short by one round trip.
 
 The levels memory and flushed are as durable as the server's own persistence.
 Synced also waits until Options.Replicas replicas have received the decision. If
@@ -26,10 +27,10 @@ Wait sleeps and tries again, and Reserve does not exist.
 
 A server is away if it refuses or breaks a connection, or if neither a call nor
 the probe after it gets an answer in time. A server that replies that it cannot
-decide now, as a replica does, is away too. From then on no call waits for it,
-and one goroutine probes until it is back. [Options].Away says how this machine
-decides until then. In a cluster, one shard can be away while the others are
-not, and if all limits have AwayClosed, every call still asks.
+decide now, such as a replica, also counts as away. From then on no call waits
+for it, and one goroutine probes until it is back. [Options].Away says how this
+machine decides until then. In a cluster, one shard can be away while the others
+are not, and if all limits have AwayClosed, every call still asks.
 
 With [AwayShare] each machine has a share of each limit: the burst ÷ Nodes, and
 Nodes times the interval. Its buckets start in the state in which the machine last
@@ -50,22 +51,23 @@ lease is used until it ends.
 # Leases
 
 If a limit is Leased, a trip takes tokens in advance, and this machine makes the
-following decisions from memory. Over any stretch Δ all machines
-together use at most burst + (Δ + H) ÷ T tokens, so at most 9/8 burst + Δ ÷ T,
-whatever crashes, hangs or is cut off. H is the longest life of a lease: τ ÷ 8,
-and at most Options.MaxLease (a minute). A life begins before the request for
-the lease is sent, by the machine's monotonic clock. A call that waited for the
-server counts as of the instant at which the server decided.
+following decisions from memory. Over any stretch Δ all machines together use at
+most burst + (Δ + H) ÷ T tokens, so at most 9/8 burst + Δ ÷ T, whatever crashes,
+hangs or is cut off. H is the longest life of a lease: τ ÷ 8, and at most
+Options.MaxLease (a minute). A life begins before the request for the lease is
+sent, by the machine's monotonic clock. In this sum, a call that waited for the
+server counts at the instant at which the server decided.
 
 A lease is at most burst ÷ 8, and at most an eighth of what is free, unless the
 callers that wait need more at once. How much a machine asks for follows the
-demand. If it asked less than a quarter of a life ago, it asks for twice as much
-as then. Otherwise it asks for what it has used since. When half of the tokens or
-of the time is gone, it asks in the background. Callers that find no tokens share
-a trip. Unused tokens go back at Close and when a lease has ended, less what time
-has brought back. So a machine that dies withholds at most its lease, burst ÷ 8,
-until time brings it back. If the reply to a request for tokens is lost, they are
-withheld in the same way, and never used.
+demand. If its last question is less than a quarter of a life old, it asks for
+twice as many tokens as then. Otherwise it asks for what it has used since. When
+half of the tokens or of the time is gone, it asks in the background. Callers
+that find no tokens share a trip. Unused tokens go back at Close and when a
+lease has ended, less what time has brought back. So a machine that dies
+withholds at most its lease, burst ÷ 8, until time brings it back. If the reply
+to a request for tokens is lost, they are withheld in the same way, and never
+used.
 
 Refund, Bucket and a request with its own Limit make a trip, and leave the
 lease as it is. SpendUpTo takes what the lease has, and makes a trip for the rest.
@@ -78,9 +80,9 @@ bucket. SetLimits drops the leases of limits that have changed; time brings
 their tokens back. A bucket with a burst under 8 gets no leases, and neither do
 buckets beyond the 65,536 that a machine remembers.
 
-Tokens on lease count as spent, except in decisions from the lease itself. Their
-Remaining and ResetAfter are as of the last trip of the lease, without what others
-have spent since.
+Tokens on lease count as spent, except in decisions from the lease itself.
+Remaining and ResetAfter in such decisions are those of the lease's last trip,
+without what others have spent since.
 
 # Errors
 

@@ -1,7 +1,7 @@
 /*
 Package away is what a machine does while the server is away: it notices, decides with its share of
 the limits, and charges the server once it is back. It knows nothing of leases or of how calls are
-made: Server is all that it needs from the rest.
+made: it reaches the server through Server.
 
 Read the files in this order: debtstore (the home without a file), home (the two buckets of each
 key), nodes (debts of another number of machines), shards (which server), seen (what replies and
