@@ -64,7 +64,9 @@
 //	server.go      the owner's guests; what becomes of the file and the socket
 //	serverconn.go  the owner's side of one guest
 //	owner.go       what a call does in the owner, for itself and for guests
-//	socket.go      where the socket is, and who may be there
+//	socket.go      where the socket is, and who may be there; also socket_*.go and peer_*.go
+//	options.go     Options
+//	events.go      Event
 //
 // # Locks
 //

@@ -30,6 +30,7 @@
 //	options.go    Options of the middleware, and Observer
 //	decision.go   Decision, and the state that a request carries
 //	headers.go    RateLimit and the other fields that clients read
+//	logdenials.go LogDenials: an Observer that writes to a log
 //	transport.go  Transport: the client's side
 //
 // A request passes through these:
@@ -41,10 +42,10 @@
 //	problem.go       the answer to a request that does not pass
 //	statuswriter.go  a ResponseWriter that notices the status
 //	afterstatus.go   spend, refund and lock out: after the status
-//settle.go        costs that are known only at the end; SetStatus
+//	settle.go        costs that are known only at the end; SetStatus
 //	forwarded.go     parser of Forwarded and X-Forwarded-For
 //	backoff.go       Transport stays away as long as a response asks
-//	retryafter.go    the fields that say how long
+//	retryafter.go    the header fields that say how long to wait
 //
 // # Locks
 //
