@@ -1,10 +1,12 @@
 package boltfile
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
@@ -45,16 +47,20 @@ func NamesTable(tx *bolt.Tx) *bolt.Bucket {
 	return tx.Bucket(format.MetaBucket).Bucket(format.NamesBucket)
 }
 
-// PutNames writes the labels of numbers.
+// PutNames writes the labels of numbers, in the order of their keys: bbolt moves
+// all keys behind an inserted one.
 func PutNames(tx *bolt.Tx, labels map[uint16]string) error {
-	for name, label := range labels {
-		err := put(NamesTable(tx), format.NamesBucket, format.Decimal(name), []byte(label))
+	for _, name := range slices.SortedFunc(maps.Keys(labels), compareDecimal) {
+		err := put(NamesTable(tx), format.NamesBucket, format.Decimal(name), []byte(labels[name]))
 		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// compareDecimal orders numbers as the names table does.
+func compareDecimal(a, b uint16) int { return bytes.Compare(format.Decimal(a), format.Decimal(b)) }
 
 // ReadNames returns the labels in the names table.
 func ReadNames(table *bolt.Bucket) (map[uint16]string, error) {
