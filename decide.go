@@ -262,7 +262,7 @@ func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) fastAnswer {
 func (l *Limiter) fastPathAt(at located, key Key, cost int64, op op, now int64, d *Decision) fastAnswer {
 	s, hot := at.shard, l.directory.lanes.at(at.hash)
 	if n := hot.Load(); n != nil && n.is(key, at.hash) {
-		if answer := n.decide(cost, op, now, d); answer != fastDeclined {
+		if answer := n.decide(cost, op, now, d, laneTries); answer != fastDeclined {
 			return answer
 		}
 	}
@@ -272,7 +272,7 @@ func (l *Limiter) fastPathAt(at located, key Key, cost int64, op op, now int64, 
 	}
 	var answer fastAnswer
 	if n := hot.Load(); n != nil && n.is(key, at.hash) { // while this waited for the lock
-		answer = n.decide(cost, op, now, d)
+		answer = n.decide(cost, op, now, d, math.MaxInt)
 	} else {
 		answer = l.fastPathLocked(at, key, cost, op, now, d)
 		if contended && op == opSpend && answer != fastDeclined {

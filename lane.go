@@ -12,6 +12,9 @@ import (
 // A lane decides on one hot bucket without the lock of its shard. A lock that
 // many goroutines want at once costs more than the work that it guards: its cache
 // line moves from core to core, and goroutines end up waiting for the scheduler.
+// A fast path that fails to swap the TAT twice takes the lock after all, because
+// too many processors try. Those that wait for the lock leave the line of the TAT
+// to the others.
 //
 // A fast path counts the spends for which it had to wait for the lock. After
 // promoteAfter of them at one bucket, and none at another bucket of the shard in
@@ -46,6 +49,7 @@ type lane struct {
 
 const (
 	promoteAfter = 16
+	laneTries    = 2             // to swap the TAT, without the lock
 	laneRetired  = math.MinInt64 // in place of a TAT
 )
 
@@ -59,8 +63,9 @@ func (n *lane) is(key Key, hash uint64) bool {
 	return n.hash == hash && n.key == key
 }
 
-// decide is fastPathLocked without a lock.
-func (n *lane) decide(cost int64, op op, now int64, d *Decision) fastAnswer {
+// decide is fastPathLocked without a lock. It declines if it cannot swap the TAT
+// in as many tries.
+func (n *lane) decide(cost int64, op op, now int64, d *Decision, tries int) fastAnswer {
 	r := n.rule
 	if uint64(cost) > uint64(r.rate.burst) { // it may be negative
 		return fastDeclined
@@ -76,6 +81,9 @@ func (n *lane) decide(cost int64, op op, now int64, d *Decision) fastAnswer {
 		}
 		if n.tat.CompareAndSwap(tat, next) {
 			break
+		}
+		if tries--; tries == 0 {
+			return fastDeclined
 		}
 		tat = n.tat.Load()
 	}
