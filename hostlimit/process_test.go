@@ -97,7 +97,8 @@ func work(o workerOptions) {
 	}
 	l, err := Open(o.Path, limits, &Options{
 		TakeoverTimeout: patience,
-		LimiterOptions:  stint.Options{FlushInterval: 20 * time.Millisecond, LockTimeout: 5 * time.Second},
+		LimiterOptions: stint.Options{FlushInterval: 20 * time.Millisecond, LockTimeout: time.Minute,
+			CommitTimeout: time.Minute},
 		OnEvent: func(e Event) {
 			m := message{}
 			switch m.Event = map[EventKind]string{BecameOwner: "owner", BecameGuest: "guest",
