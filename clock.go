@@ -59,6 +59,11 @@ func saveClock(store Store, c *clock.Clock) error {
 // in time that the machine runs. If more buckets than MaxResident are not full,
 // the others wait for as long as an empty bucket.
 //
+// Periods of the calendar do not move: what was used in the present one stays
+// used, and a bucket of a later one is empty until the present one ends. Buckets
+// without a configured limit stay as they are, because the limit that requests
+// give may follow the calendar. The next request cuts them down to an empty one.
+//
 // A crash may come at any time, and nothing may be moved twice. So the first save
 // says that holds and buckets are about to be moved, and the second, which moves
 // them, also changes the time of the last save.
@@ -79,12 +84,20 @@ func (l *Limiter) moveBack(by int64) {
 			g.saved = g.hold // where a hold goes back to whose commit fails
 		}
 	})
-	for _, name := range l.limits.Load().order {
+	limits := l.limits.Load()
+	for _, name := range limits.order {
 		for bucket, err := range l.store.All(name) {
 			if err != nil || len(changes) >= l.opts.MaxResident {
 				break // what is left is cut down when it is loaded
 			}
-			changes = append(changes, Change{bucket.Key, moved(bucket.TAT)})
+			rule, err := limits.resolve(bucket.Key)
+			switch r := &limits.rules[rule]; {
+			case err != nil || !r.limited():
+			case r.periods != nil:
+				changes = append(changes, Change{bucket.Key, r.clamp(bucket.TAT, now)})
+			default:
+				changes = append(changes, Change{bucket.Key, moved(bucket.TAT)})
+			}
 		}
 	}
 	s, ok := l.store.(ClockStore)

@@ -371,3 +371,74 @@ func TestClocksCutPower(t *testing.T) {
 		}
 	})
 }
+
+// TestClocksCalendar: a quota that follows the calendar has used in its period
+// what was used while the clock was ahead, or at worst all of it. It is full
+// again when the right period ends.
+func TestClocksCalendar(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		ahead time.Duration
+		used  int64 // of 10, on the right day
+	}{
+		{"the same day", 2 * time.Hour, 4},
+		{"the next day", 20 * time.Hour, 10},
+		{"2101", 73 * 365 * 24 * time.Hour, 10},
+	} {
+		for level := Flushed; level <= Synced; level++ {
+			for _, given := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%v/given=%v", c.name, level, given), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						pass(10 * time.Hour) // since midnight
+						ahead := c.ahead
+						booted := time.Now().Add(-time.Hour)
+						s := &states{MemStore: NewMemStore()}
+						day, key := EachDay(10, time.UTC), Name(level).Key("a")
+						day.Durability = level
+						limits := levelLimits(t, day)
+						req := Request{Key: key, Cost: 4}
+						if given {
+							limits = limitsOf(t, levelNames, map[Name]Limit{
+								inMemory: Unlimited, flushed: Unlimited, leased: Unlimited, synced: Unlimited})
+							req.Limit = day
+						}
+						open := func() *Limiter {
+							l, err := New(s, limits, &Options{
+								wall:    func() time.Time { return truth().Add(ahead) },
+								machine: func(int64) (string, int64) { return "boot", int64(time.Since(booted)) },
+							})
+							require.NoError(t, err)
+							return l
+						}
+						used := func() int64 {
+							l := open()
+							defer l.Close()
+							d, err := l.SpendAll(Request{Key: key, Limit: req.Limit})
+							require.NoError(t, err)
+							return 10 - d.Remaining
+						}
+						l := open()
+						d, err := l.SpendAll(req)
+						require.NoError(t, err)
+						require.True(t, d.Allowed)
+						require.NoError(t, l.Close())
+						ahead = 0
+						require.NoError(t, open().Close())
+						pass(2 * time.Hour)
+						l = open()
+						require.NoError(t, l.Health(), "the clock is believed")
+						require.True(t, truth().Equal(l.Now()))
+						require.NoError(t, l.Close())
+						require.Equal(t, c.used, used())
+						pass(12*time.Hour - 1)
+						require.Equal(t, c.used, used())
+						pass(1)
+						require.EqualValues(t, 0, used(), "a new day")
+						pass(24 * time.Hour)
+						require.EqualValues(t, 0, used(), "another one")
+					})
+				})
+			}
+		}
+	}
+}
