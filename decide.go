@@ -586,8 +586,11 @@ func (r *request) ruleLocked() *rule {
 // clampLocked clamps a TAT that was loaded. A bucket in memory is not clamped
 // to a given limit, because other requests may bring larger limits.
 func (r *request) clampLocked(now int64) {
+	if r.resident || r.tat <= now {
+		return
+	}
 	configured, held := &r.shard.limits.rules[r.rule], r.ruleLocked()
-	if r.resident || !configured.limited() && !held.limited() {
+	if !configured.limited() && !held.limited() {
 		return
 	}
 	most := int64(0)
