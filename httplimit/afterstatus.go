@@ -23,7 +23,9 @@ func (m *middleware) afterStatus(
 	s.spend()
 	s.refund(func(i int) bool { return c.mayRefund(first + i) })
 	s.lockOut()
-	m.update(c, first, &s, w)
+	if s.changed || s.hasFresh() {
+		m.update(c, first, &s, w)
+	}
 	for _, err := range s.failures {
 		m.fail(r, err)
 	}
@@ -40,15 +42,23 @@ func (c *carried) mayRefund(i int) bool {
 	return !was
 }
 
-// update replaces decisions of c that have changed, and writes the header again
-// if any has.
+// hasFresh reports whether Settle has changed a decision before the status was
+// chosen.
+func (s *outcome) hasFresh() bool {
+	for i := range s.mine {
+		if s.mine[i].fresh {
+			return true
+		}
+	}
+	return false
+}
+
+// update replaces decisions of c that have changed, and writes the header again.
 func (m *middleware) update(c *carried, first int, s *outcome, w http.ResponseWriter) {
 	c.mu.Lock()
 	defer c.mu.Unlock() // PartitionKey may panic
-	changed := s.changed
 	for i := range s.mine {
 		a := &c.applied[first+i]
-		changed = changed || a.fresh
 		a.fresh = false
 		if !a.rule.Settle || s.mine[i].refunded { // otherwise Settle may have changed it
 			settled := a.settled
@@ -56,9 +66,7 @@ func (m *middleware) update(c *carried, first int, s *outcome, w http.ResponseWr
 			a.settled = settled
 		}
 	}
-	if changed {
-		m.writeFields(w, c.applied)
-	}
+	m.writeFields(w, c.applied)
 }
 
 // outcome is what a status changes.
@@ -67,7 +75,7 @@ type outcome struct {
 	status   int
 	mine     []applied
 	spent    []Decision // of the rules that counted the status
-	changed  bool       // update the header
+	changed  bool       // a decision of mine has changed
 	failures []error
 }
 
@@ -112,6 +120,7 @@ func (s *outcome) refund(may func(i int) bool) {
 		s.failures = append(s.failures, err)
 		return
 	}
+	s.changed = true
 	for _, a := range back {
 		a.refunded = true
 		d, err := s.lim.Check(a.RuleKey, 0)
@@ -122,7 +131,6 @@ func (s *outcome) refund(may func(i int) bool) {
 		a.locked = d.RetryAfter // of a hold or a queue, because a cost of 0 needs no token
 		d.Allowed, d.RetryAfter = true, 0
 		a.setState(d)
-		s.changed = true
 	}
 }
 
