@@ -32,6 +32,7 @@ type decideFlags struct {
 // decider is a Limiter, or the program that has the file.
 type decider interface {
 	SpendAll(reqs ...stint.Request) (stint.Decision, error)
+	SpendUpToRequest(req stint.Request) (taken int64, d stint.Decision, err error)
 	RefundAll(reqs ...stint.Request) (stint.Decision, error)
 	Reset(keys ...stint.Key) error
 	Hold(key stint.Key, until time.Time) error
@@ -116,14 +117,11 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	case !limited:
 		limit = stint.Unlimited
 	}
-	act, cost := f.act, f.cost
+	act := f.act
 	if f.force {
 		act = spendUpTo
-		if limit.Burst > 0 {
-			cost = min(cost, limit.Burst)
-		}
 	}
-	return to.decide(act, f.limits.label(), limit, id, cost)
+	return to.decide(act, f.limits.label(), limit, id, f.cost)
 }
 
 // isUsage reports whether a decision failed because of the arguments.

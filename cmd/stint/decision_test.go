@@ -147,3 +147,19 @@ func TestDecisionAfterHold(t *testing.T) {
 	r := runArgs(t, "check", "--db", db, "--limit", "3/1m", "a")
 	assert.Equal(t, 0, r.status, r.stderr)
 }
+
+// spend --force asks an owner once, and takes what is there at that instant.
+func TestSpendUpTo(t *testing.T) {
+	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: stint.EachDay(3, nil)}}, nil, nil)
+	require.NoError(t, err)
+	lim, err := stint.New(stint.NewMemStore(), limits, nil)
+	require.NoError(t, err)
+	defer lim.Close()
+	for _, left := range []int64{2, 0, 0} {
+		d, err := spendUpTo(lim, stint.Request{Key: orders.Key("alice"), Cost: 5 - 2*left})
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		require.Equal(t, left, d.Remaining)
+	}
+	require.Equal(t, stint.LimitStats{Allowed: 3}, lim.Stats().Limits[orders])
+}

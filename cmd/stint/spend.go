@@ -29,19 +29,8 @@ nothing from a bucket that is held or has a queue.`,
 
 // spendUpTo spends as many tokens as there are, up to the cost.
 func spendUpTo(l decider, r stint.Request) (stint.Decision, error) {
-	for {
-		d, err := l.SpendAll(r)
-		switch {
-		case err != nil || d.Allowed || d.Limit == stint.Blocked:
-			return d, err
-		case d.Remaining == 0:
-			d.Allowed = true
-			return d, nil
-		case d.Remaining >= r.Cost:
-			return d, nil // a hold denies it
-		}
-		r.Cost = d.Remaining
-	}
+	_, d, err := l.SpendUpToRequest(r)
+	return d, err
 }
 
 // forced spends without a decision. It moves the TAT no further than an empty
