@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -80,6 +81,23 @@ func TestProxy(t *testing.T) {
 		require.Equal(t, 400, ask(t, to, "sk-alice", "{").StatusCode)
 		require.Equal(t, 400, ask(t, to, "sk-alice", `{"max_tokens":20001}`).StatusCode, "more than a minute has")
 		requireUsed(t, lim, "alice", 0)
+	})
+	t.Run("several answers", func(t *testing.T) {
+		to, lim := newServer(t, func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			require.NoError(t, err)
+			require.Contains(t, string(body), `"max_tokens":5`)
+			io.WriteString(w, `{"usage":{"total_tokens":18}}`)
+		})
+		res := ask(t, to, "sk-alice", strings.Replace(question, "{", `{"n":3,`, 1))
+		require.Equal(t, 200, res.StatusCode)
+		bound := len(question) + len(`"n":3,`) + 3*5
+		require.Contains(t, res.Header.Get("RateLimit"), fmt.Sprintf("r=%d;", 20_000-bound))
+		requireUsed(t, lim, "alice", 18)
+		require.Equal(t, 400, ask(t, to, "sk-alice", `{"n":4001,"max_tokens":5}`).StatusCode, "more than a minute has")
+		require.Equal(t, 400, ask(t, to, "sk-alice", `{"n":9000000000000000000,"max_tokens":5}`).StatusCode)
+		require.Equal(t, 400, ask(t, to, "sk-alice", `{"n":2,"max_tokens":9000000000000000000}`).StatusCode)
+		requireUsed(t, lim, "alice", 18)
 	})
 	t.Run("the API fails", func(t *testing.T) {
 		to, lim := newServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) })

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -18,7 +19,7 @@ import (
 // call is what the proxy knows of a request.
 type call struct {
 	prompt int64 // at most so many tokens: a token has at least one byte
-	answer int64 // at most so many tokens
+	answer int64 // at most so many tokens, of all answers
 }
 
 type callKey struct{}
@@ -49,6 +50,9 @@ func readCall(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 			c.answer = n
 		}
 		fields[limit], _ = json.Marshal(c.answer)
+		if n := int64(0); json.Unmarshal(fields["n"], &n) == nil && n > 1 { // so many answers
+			c.answer *= max(1, min(n, math.MaxInt64/2/c.answer))
+		}
 		if string(fields["stream"]) == "true" {
 			fields["stream_options"] = json.RawMessage(`{"include_usage":true}`)
 		}
