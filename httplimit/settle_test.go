@@ -396,10 +396,18 @@ func TestSettleLaw(t *testing.T) {
 	require.NotZero(t, shorts, "some true costs are over the bound, and not there")
 }
 
-// Sixty-four event streams at the same time, each settled when it ends.
+// Sixty-four event streams at the same time, each settled when it ends. Those of
+// a quota that follows the calendar begin in the last half minute of an hour, and
+// most of them end in the next hour.
 func TestSettleStreams(t *testing.T) {
+	for _, l := range []stint.Limit{stint.PerMinute(20_000), stint.EachHour(64_000, time.UTC)} {
+		t.Run(l.String(), func(t *testing.T) { settleStreams(t, l) })
+	}
+}
+
+func settleStreams(t *testing.T, l stint.Limit) {
 	synctest.Test(t, func(t *testing.T) {
-		l := stint.PerMinute(20_000)
+		time.Sleep(59*time.Minute + 30*time.Second) // since midnight
 		lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{perKey: l}), nil)
 		require.NoError(t, err)
 		defer lim.Close()
