@@ -80,7 +80,7 @@ func Of(unit Unit, zone *time.Location, start time.Duration) Index {
 	}
 	c := &Calendar{unit: unit, zone: zone, start: int64(start), text: text(unit, k.zone, start)}
 	i := Index(len(all))
-	all = append(all[:i:i], c)
+	all = append(all, c) // readers of a shorter slice do not see it
 	table.all.Store(&all)
 	if table.byKey == nil {
 		table.byKey = make(map[key][]Index)
@@ -185,8 +185,10 @@ func Parse(s string) (Index, error) {
 			return 0, fmt.Errorf("start is %q, want a duration such as 4h", start)
 		}
 	}
-	i := Of(unit, zone, after)
-	return i, i.Calendar().Check()
+	if err := (&Calendar{unit: unit, start: int64(after)}).Check(); err != nil {
+		return 0, err // before the table has it
+	}
+	return Of(unit, zone, after), nil
 }
 
 // Clock finds the period of an instant. It remembers the last period, so a

@@ -103,3 +103,11 @@ func BenchmarkClock(b *testing.B) {
 		}
 	})
 }
+
+// A start that is out of range takes no place in the table.
+func TestParseOutOfRange(t *testing.T) {
+	was := len(known())
+	_, err := Parse("day from 999h")
+	require.EqualError(t, err, "start is 999h, want 0 or more, and less than 24h")
+	require.Len(t, known(), was)
+}
