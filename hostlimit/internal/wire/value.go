@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -164,7 +165,7 @@ func (r *Body) limit() (l stint.Limit) {
 		return l
 	}
 	text, print := string(r.bytes(maxLimit)), r.uint(math.MaxUint64)
-	quota, err := stint.ParseLimit(text)
+	quota, err := calendars.parse(text)
 	if err == nil && fingerprint(quota) != print {
 		err = fmt.Errorf("the periods of %s differ", text)
 	}
@@ -176,6 +177,37 @@ func (r *Body) limit() (l stint.Limit) {
 	quota.Burst, quota.Count, quota.Period = l.Burst, l.Count, l.Period
 	quota.Queue, quota.Durability = l.Queue, l.Durability
 	return quota
+}
+
+// A process keeps each calendar that it has met, and other processes can name as
+// many as there are starts of a day. So it accepts no more than mostCalendars of
+// them.
+const mostCalendars = 10_000
+
+// calendars has the calendars that other processes have sent.
+var calendars sentCalendars
+
+type sentCalendars struct {
+	mu   sync.Mutex
+	sent map[string]bool // by its part of the limit's text
+}
+
+// parse reads a quota that follows the calendar.
+func (s *sentCalendars) parse(text string) (stint.Limit, error) {
+	_, calendar, _ := strings.Cut(text, "/")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.sent[calendar] && len(s.sent) >= mostCalendars {
+		return stint.Limit{}, fmt.Errorf("%s is one of more than %d calendars", text, mostCalendars)
+	}
+	quota, err := stint.ParseLimit(text)
+	if err == nil && !s.sent[calendar] {
+		if s.sent == nil {
+			s.sent = make(map[string]bool)
+		}
+		s.sent[calendar] = true
+	}
+	return quota, err
 }
 
 // fingerprints has the fingerprint of each calendar, by a Limit without numbers.

@@ -210,3 +210,24 @@ func carriedNames(t *testing.T) (names []string) {
 	})
 	return names
 }
+
+// Another process cannot fill the memory of this one with calendars.
+func TestManyCalendars(t *testing.T) {
+	var s sentCalendars
+	for i := range mostCalendars {
+		_, err := s.parse(fmt.Sprintf("5/day from %dns", 1+i))
+		require.NoError(t, err)
+	}
+	_, err := s.parse("5/day from 1s")
+	require.ErrorContains(t, err, "5/day from 1s is one of more than 10000 calendars")
+	limit, err := s.parse("7/day from 1ns")
+	require.NoError(t, err, "it is known")
+	require.Equal(t, stint.EachDay(7, nil).StartingAt(1), limit)
+
+	s = sentCalendars{}
+	for _, bad := range []string{"5/day from 24h", "5/day@Nowhere", "5/5/day", "x/day", "0/day"} {
+		_, err := s.parse(bad)
+		require.Error(t, err, bad)
+	}
+	require.Empty(t, s.sent)
+}
