@@ -60,7 +60,7 @@ var allowedImports = map[string][]string{
 
 	"internal/subprocess":  {},                                                                              // tests only
 	"internal/decidertest": {".", "internal/settle", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"},    // tests only
-	"internal/rulestest":   {".", "internal/decidertest", "github.com/stretchr/testify/"},                   // tests only
+	"internal/rulestest":   {".", "httplimit", "internal/decidertest", "github.com/stretchr/testify/"},      // tests only
 	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"}, // tests only
 	"idformat":             {".", "internal/spell", "golang.org/x/net/publicsuffix"},
 	"limitsfile":           {".", "internal/calendar", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},

@@ -74,14 +74,17 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		rules[i] = z.rule()
 	}
 	h.errors = h.app.metrics.WithLabelValues("", "error")
-	h.app.onStart = append(h.app.onStart, func(lim stint.Operator) {
-		h.limited = httplimit.Middleware(lim, &httplimit.Options{
-			FailOpen:  h.FailOpen,
-			Denied:    denied,
-			Observers: []httplimit.Observer{{Decisions: h.observe, Error: h.observeError}},
-		}, rules...)(http.HandlerFunc(next))
-	})
+	h.app.onStart = append(h.app.onStart, func(lim stint.Operator) { h.limit(lim, rules) })
 	return nil
+}
+
+// limit puts the rules of the zones in front of the next handler.
+func (h *Handler) limit(lim stint.Decider, rules []httplimit.Rule) {
+	h.limited = httplimit.Middleware(lim, &httplimit.Options{
+		FailOpen:  h.FailOpen,
+		Denied:    denied,
+		Observers: []httplimit.Observer{{Decisions: h.observe, Error: h.observeError}},
+	}, rules...)(http.HandlerFunc(next))
 }
 
 // A call is one request on its way through a Handler, and the context of that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,26 +23,30 @@ func (c replicated) EvalWait(ctx context.Context, command, script string, keys, 
 	return reply, replicas, err
 }
 
+// lacks has what no Limiter of this package supports.
+var lacks = slices.Clip([]decidertest.Feature{decidertest.Shares, decidertest.Calendars, decidertest.Queues,
+	decidertest.HeldFreeIDs, decidertest.LeasedFigures})
+
+// opened returns a Limiter for a case of a suite.
+func opened(t testing.TB, url string, c decidertest.Config, o *Options) (stint.Decider, error) {
+	o.Durability, o.Now, o.Timeout = c.Level, c.Now, 20*time.Second
+	client, err := newRueidisClient(url, o.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	l, err := New(replicated{client}, c.Limits, o)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	t.Cleanup(func() { l.Close() })
+	return l, nil
+}
+
 // TestDecider runs the conformance suite of Decider with a server, and without
 // one: then the machine has the whole of each limit for itself.
 func TestDecider(t *testing.T) {
 	t.Parallel()
-	lacks := []decidertest.Feature{decidertest.Shares, decidertest.Calendars, decidertest.Queues,
-		decidertest.HeldFreeIDs, decidertest.LeasedFigures}
-	opened := func(t testing.TB, url string, c decidertest.Config, o *Options) (stint.Decider, error) {
-		o.Durability, o.Now, o.Timeout = c.Level, c.Now, 20*time.Second
-		client, err := newRueidisClient(url, o.Timeout)
-		if err != nil {
-			return nil, err
-		}
-		l, err := New(replicated{client}, c.Limits, o)
-		if err != nil {
-			client.Close()
-			return nil, err
-		}
-		t.Cleanup(func() { l.Close() })
-		return l, nil
-	}
 	t.Run("server", func(t *testing.T) {
 		t.Parallel()
 		s, prefix := commonServer(t)

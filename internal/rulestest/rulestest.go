@@ -1,7 +1,10 @@
 // Package rulestest tests the rules of a door, such as HTTP or gRPC
 // middleware, with every kind of limit: each case of a rule on a plain limit, a
-// Shared one, shares of a total, quotas by the calendar and each durability. It
-// is for tests only.
+// Shared one, shares of a total, quotas by the calendar, an override, each
+// durability, and a limit that is Blocked or Unlimited. It is for tests only.
+//
+// rulestest.go has the kinds and the surroundings, cases.go the cases, and
+// http.go the door of package httplimit.
 package rulestest
 
 import (
@@ -50,13 +53,15 @@ type Request struct {
 
 // A Door returns a function that serves a request behind layers of rules, the
 // outermost first. The function reports whether the request reached the
-// handler. The door of a rule with Settle reports the costs under its Name.
+// handler. The door of a rule with Settle reports the costs under its Name. A
+// door that has no such rules returns nil.
 type Door func(t testing.TB, lim stint.Decider, layers ...[]Rule) func(Request) (passed bool)
 
 // The Names of the kinds of limits.
 const (
-	own   stint.Name = 1 + iota // the limit of the rule
-	total                       // its Parent, for shares
+	own    stint.Name = 1 + iota // the limit of the rule
+	second                       // of a second rule: the same limit, without the floor
+	total                        // the Parent of both, for shares
 	floor
 )
 
@@ -65,40 +70,53 @@ const each = 5
 
 // kind is a kind of limit.
 type kind struct {
-	limit  stint.Limit
-	shared bool // one bucket for all ids
-	parent bool
-	floor  bool
+	limit    stint.Limit
+	shared   bool // one bucket for all ids
+	parent   bool
+	floor    bool
+	override bool                  // the limit is that of the ids, and others have one more token
+	cases    map[string]func(*env) // nil means cases
 }
 
 var kinds = map[string]kind{
 	"plain":              {limit: stint.PerHour(each)},
-	"memory":             {limit: at(stint.Memory)},
-	"flushed":            {limit: at(stint.Flushed)},
-	"leased":             {limit: at(stint.Leased)},
-	"synced":             {limit: at(stint.Synced)},
+	"memory":             {limit: at(stint.Memory, stint.PerHour(each))},
+	"flushed":            {limit: at(stint.Flushed, stint.PerHour(each))},
+	"leased":             {limit: at(stint.Leased, stint.PerHour(each))},
+	"synced":             {limit: at(stint.Synced, stint.PerHour(each))},
+	"override":           {limit: stint.PerHour(each), override: true},
 	"shared":             {limit: stint.PerHour(each), shared: true},
+	"shared, synced":     {limit: at(stint.Synced, stint.PerHour(each)), shared: true},
 	"share of a total":   {limit: stint.PerHour(each), parent: true},
 	"share with a floor": {limit: stint.PerHour(each), parent: true, floor: true},
+	"share, synced":      {limit: at(stint.Synced, stint.PerHour(each)), parent: true, floor: true},
 	"calendar":           {limit: stint.EachDay(each, time.UTC)},
+	"calendar, synced":   {limit: at(stint.Synced, stint.EachDay(each, time.UTC))},
+	"blocked":            {limit: stint.Blocked, cases: blockedCases},
+	"unlimited":          {limit: stint.Unlimited, cases: unlimitedCases},
 }
 
-func at(level stint.Durability) stint.Limit {
-	l := stint.PerHour(each)
+func at(level stint.Durability, l stint.Limit) stint.Limit {
 	l.Durability = level
 	return l
 }
 
 // limits returns the limits of a kind. A total has twice as many tokens.
 func (k kind) limits(t testing.TB) *stint.Limits {
-	spec := stint.NameSpec{Label: "own"}
+	spec, other := stint.NameSpec{Label: "own"}, stint.NameSpec{Label: "second"}
 	if k.shared {
-		spec.ID = stint.Shared
+		spec.ID, other.ID = stint.Shared, stint.Shared
 	}
-	names, defaults := stint.Names{}, map[stint.Name]stint.Limit{own: k.limit}
+	names, defaults := stint.Names{}, map[stint.Name]stint.Limit{own: k.limit, second: k.limit}
 	overrides := map[stint.Name][]stint.Override{}
+	if k.override {
+		for name := range defaults {
+			overrides[name] = []stint.Override{{IDs: []stint.OverrideID{{ID: "a"}, {ID: "another"}}, Limit: k.limit}}
+			defaults[name] = k.limit.WithBurst(each + 1)
+		}
+	}
 	if k.parent {
-		spec.Parent = total
+		spec.Parent, other.Parent = total, total
 		names[total] = stint.NameSpec{Label: "total", ID: stint.Shared}
 		defaults[total] = stint.PerHour(2 * each)
 		if k.floor {
@@ -107,7 +125,7 @@ func (k kind) limits(t testing.TB) *stint.Limits {
 			overrides[floor] = []stint.Override{{IDs: []stint.OverrideID{{ID: "a"}}, Limit: stint.PerHour(2)}}
 		}
 	}
-	names[own] = spec
+	names[own], names[second] = spec, other
 	limits, err := stint.NewLimits(names, defaults, overrides)
 	require.NoError(t, err)
 	return limits
@@ -116,35 +134,64 @@ func (k kind) limits(t testing.TB) *stint.Limits {
 // env is a door in front of a Decider with one kind of limit.
 type env struct {
 	testing.TB
-	kind  kind
-	lim   stint.Decider
-	door  Door
-	clock atomic.Int64
+	kind    kind
+	subject *decidertest.Subject
+	lim     stint.Decider
+	door    Door
+	clock   atomic.Int64
 }
 
 // start is noon, so that no day ends in a test.
 var start = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
-func (e *env) now() time.Time { return start.Add(time.Duration(e.clock.Load())) }
+func (e *env) now() time.Time       { return start.Add(time.Duration(e.clock.Load())) }
+func (e *env) pass(d time.Duration) { e.clock.Add(int64(d)) }
 
-func (e *env) key(id string) stint.Key {
+// behind returns the door with layers of rules, or skips the case if the door
+// has no such rules.
+func (e *env) behind(layers ...[]Rule) func(Request) bool {
+	do := e.door(e, e.lim, layers...)
+	if do == nil {
+		e.Skip("the door has no such rules")
+	}
+	return do
+}
+
+// needs skips the case if the Decider lacks something by design.
+func (e *env) needs(f decidertest.Feature) {
+	if slices.Contains(e.subject.Lacks, f) {
+		e.Skipf("%s has no %s", e.subject.Name, f)
+	}
+}
+
+func (e *env) key(id string) stint.Key { return e.keyOf(own, id) }
+
+func (e *env) keyOf(name stint.Name, id string) stint.Key {
 	if e.kind.shared {
 		id = ""
 	}
-	return own.Key(id)
+	return name.Key(id)
+}
+
+// hold is a hold by an operator.
+func (e *env) hold(id string, d time.Duration) {
+	require.NoError(e, e.lim.Hold(e.key(id), e.now().Add(d)))
+}
+
+func (e *env) requireBucket(want int64, key stint.Key) {
+	e.Helper()
+	b, err := e.lim.Bucket(key)
+	require.NoError(e, err)
+	require.Equal(e, want, b.Remaining, "left in %v", key)
 }
 
 // requireLeft requires what is left of the bucket of an id, and that its total
 // has spent the same.
 func (e *env) requireLeft(want int64, id string) {
 	e.Helper()
-	b, err := e.lim.Bucket(e.key(id))
-	require.NoError(e, err)
-	require.Equal(e, want, b.Remaining, "left in %v", b.Key)
+	e.requireBucket(want, e.key(id))
 	if e.kind.parent {
-		b, err := e.lim.Bucket(total.Key(""))
-		require.NoError(e, err)
-		require.Equal(e, want+each, b.Remaining, "left in the total")
+		e.requireBucket(want+each, total.Key(""))
 	}
 }
 
@@ -152,9 +199,9 @@ func (e *env) requireLeft(want int64, id string) {
 // nothing else is.
 func (e *env) requireHeld(want time.Duration, id string) {
 	e.Helper()
-	keys := []stint.Key{e.key(id)}
+	keys := []stint.Key{e.key(id), e.keyOf(second, id)}
 	if !e.kind.shared {
-		keys = append(keys, own.Key("another"))
+		keys = append(keys, own.Key("one more"))
 	}
 	if e.kind.parent {
 		keys = append(keys, total.Key(""))
@@ -182,184 +229,29 @@ func passed(n int, do func(Request) bool, r Request) (count int) {
 	return count
 }
 
-var cases = map[string]func(e *env){
-	"spends": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own}})
-		require.Equal(e, each, passed(each+2, do, Request{ID: "a"}))
-		e.requireLeft(0, "a")
-	},
-	"a cost, and one over the burst": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Cost: 2}})
-		require.Equal(e, 2, passed(3, do, Request{ID: "a"}))
-		e.requireLeft(1, "a")
-		do = e.door(e, e.lim, []Rule{{Name: own, Cost: each + 1}})
-		require.False(e, do(Request{ID: "a"}))
-		e.requireLeft(1, "a")
-	},
-	"Count": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Count: true}})
-		require.Equal(e, 8, passed(8, do, Request{ID: "a"}))
-		e.requireLeft(each, "a")
-		require.Equal(e, each, passed(each+2, do, Request{ID: "a", Outcome: Failed}))
-		e.requireLeft(0, "a")
-		require.False(e, do(Request{ID: "a"}))
-	},
-	"Refund": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Cost: 2, Refund: true}})
-		require.Equal(e, 8, passed(8, do, Request{ID: "a", Outcome: Broken}))
-		e.requireLeft(each, "a")
-		require.True(e, do(Request{ID: "a"}))
-		e.requireLeft(each-2, "a")
-	},
-	"LockOut": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, LockOut: time.Hour}})
-		require.Equal(e, each-1, passed(each-1, do, Request{ID: "a"}))
-		e.requireHeld(0, "a")
-		require.True(e, do(Request{ID: "a"}))
-		e.requireHeld(time.Hour, "a")
-		require.False(e, do(Request{ID: "a"}))
-		if !e.kind.shared {
-			require.True(e, do(Request{ID: "another"}))
-		}
-	},
-	"LockOut beside a longer hold": func(e *env) {
-		require.NoError(e, e.lim.Hold(e.key("a"), e.now().Add(2*time.Hour)))
-		do := e.door(e, e.lim, []Rule{{Name: own, LockOut: time.Hour}})
-		require.False(e, do(Request{ID: "a"}))
-		e.requireHeld(2*time.Hour, "a")
-	},
-	"LockOut of counted failures": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Count: true, LockOut: time.Hour}})
-		require.Equal(e, 8, passed(8, do, Request{ID: "a"}))
-		require.Equal(e, each, passed(each, do, Request{ID: "a", Outcome: Failed}))
-		e.requireHeld(time.Hour, "a")
-	},
-	"LockOut, refunded": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Refund: true, LockOut: time.Hour}})
-		require.Equal(e, each-1, passed(each-1, do, Request{ID: "a"}))
-		require.True(e, do(Request{ID: "a", Outcome: Broken}))
-		e.requireHeld(0, "a")
-	},
-	"Shadow": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Shadow: true, LockOut: time.Hour}})
-		require.Equal(e, each+3, passed(each+3, do, Request{ID: "a"}))
-		e.requireLeft(0, "a")
-		e.requireHeld(0, "a")
-	},
-	"Shadow, refunded": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Shadow: true, Refund: true}})
-		require.Equal(e, each+3, passed(each+3, do, Request{ID: "a", Outcome: Broken}))
-		e.requireLeft(each, "a")
-	},
-	"Optional": func(e *env) {
-		if e.kind.shared {
-			e.Skip("a Shared limit needs no id")
-		}
-		do := e.door(e, e.lim, []Rule{{Name: own, Optional: true}})
-		require.True(e, do(Request{}))
-		e.requireLeft(each, "a")
-		require.True(e, do(Request{ID: "a"}))
-		e.requireLeft(each-1, "a")
-		do = e.door(e, e.lim, []Rule{{Name: own}})
-		require.False(e, do(Request{}))
-	},
-	"nested": func(e *env) {
-		ru := []Rule{{Name: own}}
-		do := e.door(e, e.lim, ru, ru, ru)
-		require.Equal(e, each, passed(each+1, do, Request{ID: "a"}))
-		e.requireLeft(0, "a")
-	},
-	"nested in a Shadow rule": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Shadow: true}}, []Rule{{Name: own}})
-		require.Equal(e, each, passed(each+1, do, Request{ID: "a"}))
-		e.requireLeft(0, "a")
-	},
-	"Settle": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Cost: 3, Settle: true}})
-		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))
-		e.requireLeft(4, "a")
-		require.True(e, do(Request{ID: "a", Settle: []int64{0, 3}}), "the second call changes nothing")
-		e.requireLeft(4, "a")
-		require.True(e, do(Request{ID: "a"}), "the bound stays spent")
-		e.requireLeft(1, "a")
-		require.False(e, do(Request{ID: "a"}))
-	},
-	"Settle more than the bound": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Cost: 3, Settle: true}})
-		require.True(e, do(Request{ID: "a", Settle: []int64{4}}))
-		e.requireLeft(1, "a")
-	},
-	"Settle more than there is": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Cost: 3, Settle: true}})
-		require.True(e, do(Request{ID: "a", Settle: []int64{9}}))
-		e.requireLeft(0, "a")
-	},
-	"Settle, nested": func(e *env) {
-		ru := []Rule{{Name: own, Cost: 3, Settle: true}}
-		do := e.door(e, e.lim, ru, ru)
-		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))
-		e.requireLeft(4, "a")
-	},
-	"Settle, refunded": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Cost: 3, Settle: true, Refund: true}})
-		require.True(e, do(Request{ID: "a", Outcome: Broken}))
-		e.requireLeft(each, "a")
-	},
-	"Settle, Shadow": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, Cost: 3, Settle: true, Shadow: true}})
-		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))
-		e.requireLeft(4, "a")
-	},
-	"InFlight": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, InFlight: 1}})
-		require.True(e, do(Request{ID: "a", Inside: func() {
-			require.False(e, do(Request{ID: "a"}), "one runs already")
-			if !e.kind.shared {
-				require.True(e, do(Request{ID: "another"}))
-			}
-		}}))
-		require.True(e, do(Request{ID: "a"}), "none runs any more")
-		if e.kind.shared || !e.kind.parent {
-			e.requireLeft(each-2, "a")
-		}
-	},
-	"InFlight without tokens": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, InFlight: 1}})
-		require.Equal(e, each, passed(each+2, do, Request{ID: "a"}), "a denial keeps no place")
-	},
-	"InFlight, nested": func(e *env) {
-		ru := []Rule{{Name: own, InFlight: 1}}
-		do := e.door(e, e.lim, ru, ru)
-		require.True(e, do(Request{ID: "a"}))
-		e.requireLeft(each-1, "a")
-	},
-	"InFlight, Shadow": func(e *env) {
-		do := e.door(e, e.lim, []Rule{{Name: own, InFlight: 1, Shadow: true}})
-		inner := false
-		require.True(e, do(Request{ID: "a", Inside: func() { inner = do(Request{ID: "a"}) }}))
-		require.True(e, inner)
-	},
-}
-
 // Run tests the rules of a door with every kind of limit that a Subject
 // supports.
 func Run(t *testing.T, door Door, s *decidertest.Subject) {
 	for _, name := range slices.Sorted(maps.Keys(kinds)) {
 		k := kinds[name]
-		if k.parent && slices.Contains(s.Lacks, decidertest.Shares) {
+		if k.parent && slices.Contains(s.Lacks, decidertest.Shares) ||
+			k.limit.FollowsCalendar() && slices.Contains(s.Lacks, decidertest.Calendars) {
 			continue
 		}
+		if k.cases == nil {
+			k.cases = cases
+		}
 		t.Run(name, func(t *testing.T) {
-			for _, name := range slices.Sorted(maps.Keys(cases)) {
+			for _, name := range slices.Sorted(maps.Keys(k.cases)) {
 				t.Run(name, func(t *testing.T) {
-					e := &env{TB: t, kind: k, door: door}
+					e := &env{TB: t, kind: k, subject: s, door: door}
 					lim, err := s.Open(t, decidertest.Config{Limits: k.limits(t), Now: e.now, Level: stint.Flushed})
 					require.NoError(t, err)
 					if c, ok := lim.(interface{ Close() error }); ok {
 						t.Cleanup(func() { c.Close() })
 					}
 					e.lim = lim
-					cases[name](e)
+					k.cases[name](e)
 				})
 			}
 		})

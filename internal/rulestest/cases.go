@@ -1,0 +1,486 @@
+package rulestest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/decidertest"
+)
+
+// cases are those of limits that count tokens.
+var cases = map[string]func(e *env){
+	"spends": func(e *env) {
+		do := e.behind([]Rule{{Name: own}})
+		require.Equal(e, each, passed(each+2, do, Request{ID: "a"}))
+		e.requireLeft(0, "a")
+	},
+	"a cost, and one over the burst": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: 2}})
+		require.Equal(e, 2, passed(3, do, Request{ID: "a"}))
+		e.requireLeft(1, "a")
+		do = e.behind([]Rule{{Name: own, Cost: each + 1}})
+		require.False(e, do(Request{ID: "a"}))
+		e.requireLeft(1, "a")
+	},
+	"Count": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Count: true}})
+		require.Equal(e, 8, passed(8, do, Request{ID: "a"}))
+		e.requireLeft(each, "a")
+		require.Equal(e, each, passed(each+2, do, Request{ID: "a", Outcome: Failed}))
+		e.requireLeft(0, "a")
+		require.False(e, do(Request{ID: "a"}))
+	},
+	"Refund": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: 2, Refund: true}})
+		require.Equal(e, 8, passed(8, do, Request{ID: "a", Outcome: Broken}))
+		e.requireLeft(each, "a")
+		require.True(e, do(Request{ID: "a"}))
+		e.requireLeft(each-2, "a")
+	},
+	"LockOut": func(e *env) {
+		e.needs(decidertest.Holds)
+		do := e.behind([]Rule{{Name: own, LockOut: time.Hour}})
+		require.Equal(e, each-1, passed(each-1, do, Request{ID: "a"}))
+		e.requireHeld(0, "a")
+		require.True(e, do(Request{ID: "a"}))
+		e.requireHeld(time.Hour, "a")
+		require.False(e, do(Request{ID: "a"}))
+		if !e.kind.shared {
+			require.True(e, do(Request{ID: "another"}))
+		}
+	},
+	"LockOut beside a longer hold": func(e *env) {
+		e.needs(decidertest.Holds)
+		e.hold("a", 2*time.Hour)
+		do := e.behind([]Rule{{Name: own, LockOut: time.Hour}})
+		require.False(e, do(Request{ID: "a"}))
+		e.requireHeld(2*time.Hour, "a")
+	},
+	"LockOut of counted failures": func(e *env) {
+		e.needs(decidertest.Holds)
+		do := e.behind([]Rule{{Name: own, Count: true, LockOut: time.Hour}})
+		require.Equal(e, 8, passed(8, do, Request{ID: "a"}))
+		require.Equal(e, each, passed(each, do, Request{ID: "a", Outcome: Failed}))
+		e.requireHeld(time.Hour, "a")
+	},
+	"LockOut, refunded": func(e *env) {
+		e.needs(decidertest.Holds)
+		do := e.behind([]Rule{{Name: own, Refund: true, LockOut: time.Hour}})
+		require.Equal(e, each-1, passed(each-1, do, Request{ID: "a"}))
+		require.True(e, do(Request{ID: "a", Outcome: Broken}))
+		e.requireHeld(0, "a")
+	},
+	"Shadow": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Shadow: true, LockOut: time.Hour}})
+		require.Equal(e, each+3, passed(each+3, do, Request{ID: "a"}))
+		e.requireLeft(0, "a")
+		e.requireHeld(0, "a")
+	},
+	"Shadow, refunded": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Shadow: true, Refund: true}})
+		require.Equal(e, each+3, passed(each+3, do, Request{ID: "a", Outcome: Broken}))
+		e.requireLeft(each, "a")
+	},
+	"Optional": func(e *env) {
+		if e.kind.shared {
+			e.Skip("a Shared limit needs no id")
+		}
+		do := e.behind([]Rule{{Name: own, Optional: true}})
+		require.True(e, do(Request{}))
+		e.requireLeft(each, "a")
+		require.True(e, do(Request{ID: "a"}))
+		e.requireLeft(each-1, "a")
+		do = e.behind([]Rule{{Name: own}})
+		require.False(e, do(Request{}))
+	},
+	"nested": func(e *env) {
+		ru := []Rule{{Name: own}}
+		do := e.behind(ru, ru, ru)
+		require.Equal(e, each, passed(each+1, do, Request{ID: "a"}))
+		e.requireLeft(0, "a")
+	},
+	"nested in a Shadow rule": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Shadow: true}}, []Rule{{Name: own}})
+		require.Equal(e, each, passed(each+1, do, Request{ID: "a"}))
+		e.requireLeft(0, "a")
+	},
+	"Settle": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true}})
+		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))
+		e.requireLeft(4, "a")
+		require.True(e, do(Request{ID: "a", Settle: []int64{0, 3}}), "the second call changes nothing")
+		e.requireLeft(4, "a")
+		require.True(e, do(Request{ID: "a"}), "the bound stays spent")
+		e.requireLeft(1, "a")
+		require.False(e, do(Request{ID: "a"}))
+	},
+	"Settle more than the bound": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true}})
+		require.True(e, do(Request{ID: "a", Settle: []int64{4}}))
+		e.requireLeft(1, "a")
+	},
+	"Settle more than there is": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true}})
+		require.True(e, do(Request{ID: "a", Settle: []int64{9}}))
+		e.requireLeft(0, "a")
+	},
+	"Settle, nested": func(e *env) {
+		ru := []Rule{{Name: own, Cost: 3, Settle: true}}
+		do := e.behind(ru, ru)
+		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))
+		e.requireLeft(4, "a")
+	},
+	"Settle, refunded": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true, Refund: true}})
+		require.True(e, do(Request{ID: "a", Outcome: Broken}))
+		e.requireLeft(each, "a")
+	},
+	"Settle, Shadow": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true, Shadow: true}})
+		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))
+		e.requireLeft(4, "a")
+	},
+	"InFlight": func(e *env) {
+		do := e.behind([]Rule{{Name: own, InFlight: 1}})
+		require.True(e, do(Request{ID: "a", Inside: func() {
+			require.False(e, do(Request{ID: "a"}), "one runs already")
+			if !e.kind.shared {
+				require.True(e, do(Request{ID: "another"}))
+			}
+		}}))
+		require.True(e, do(Request{ID: "a"}), "none runs any more")
+		if e.kind.shared || !e.kind.parent {
+			e.requireLeft(each-2, "a")
+		}
+	},
+	"InFlight without tokens": func(e *env) {
+		do := e.behind([]Rule{{Name: own, InFlight: 1}})
+		require.Equal(e, each, passed(each+2, do, Request{ID: "a"}), "a denial keeps no place")
+	},
+	"InFlight, nested": func(e *env) {
+		ru := []Rule{{Name: own, InFlight: 1}}
+		do := e.behind(ru, ru)
+		require.True(e, do(Request{ID: "a"}))
+		e.requireLeft(each-1, "a")
+	},
+	"InFlight, Shadow": func(e *env) {
+		do := e.behind([]Rule{{Name: own, InFlight: 1, Shadow: true}})
+		inner := false
+		require.True(e, do(Request{ID: "a", Inside: func() { inner = do(Request{ID: "a"}) }}))
+		require.True(e, inner)
+	},
+	"Count, nested": func(e *env) {
+		ru := []Rule{{Name: own, Count: true}}
+		do := e.behind(ru, ru, ru)
+		require.Equal(e, each, passed(each+1, do, Request{ID: "a", Outcome: Failed}))
+		e.requireLeft(0, "a")
+	},
+	"Count, Shadow": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Count: true, Shadow: true}})
+		require.Equal(e, each+3, passed(each+3, do, Request{ID: "a", Outcome: Failed}))
+		e.requireLeft(0, "a")
+	},
+	"Refund, nested": func(e *env) {
+		ru := []Rule{{Name: own, Cost: 2, Refund: true}}
+		do := e.behind(ru, ru, ru)
+		require.Equal(e, 8, passed(8, do, Request{ID: "a", Outcome: Broken}))
+		e.requireLeft(each, "a")
+	},
+	"Refund of a slow handler": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: each, Refund: true}})
+		require.True(e, do(Request{ID: "a", Outcome: Broken, Inside: e.slow}))
+		e.requireBucket(e.afterSlow(), e.key("a"))
+	},
+	"Settle after a while": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: each, Settle: true}})
+		require.True(e, do(Request{ID: "a", Settle: []int64{0}, Inside: e.slow}))
+		e.requireBucket(e.afterSlow(), e.key("a"))
+	},
+	"LockOut, nested": func(e *env) {
+		e.needs(decidertest.Holds)
+		ru := []Rule{{Name: own, LockOut: time.Hour}}
+		do := e.behind(ru, ru)
+		require.Equal(e, each, passed(each, do, Request{ID: "a"}))
+		e.requireHeld(time.Hour, "a")
+	},
+	"LockOut beside an operator's hold that comes meanwhile": func(e *env) {
+		e.needs(decidertest.Holds)
+		do := e.behind([]Rule{{Name: own, Cost: each, LockOut: time.Hour}})
+		require.True(e, do(Request{ID: "a", Inside: func() { e.hold("a", 2*time.Hour) }}))
+		e.requireHeld(2*time.Hour, "a")
+	},
+	"LockOut of an empty total": func(e *env) {
+		e.needs(decidertest.Holds)
+		if !e.kind.parent {
+			e.Skip("it has no total")
+		}
+		free := int64(2 * each)
+		if e.kind.floor {
+			free -= 2
+		}
+		do := e.behind([]Rule{{Name: own, LockOut: time.Hour}})
+		_, err := e.lim.Spend(total.Key(""), free-1)
+		require.NoError(e, err)
+		require.True(e, do(Request{ID: "another"}), "the last token of the total")
+		require.False(e, do(Request{ID: "another"}))
+		e.requireHeld(0, "another")
+	},
+	"a hold": func(e *env) {
+		e.needs(decidertest.Holds)
+		e.hold("a", 2*time.Hour)
+		for _, ru := range []Rule{{Name: own}, {Name: own, Count: true}, {Name: own, Refund: true}} {
+			require.False(e, e.behind([]Rule{ru})(Request{ID: "a"}))
+		}
+		require.True(e, e.behind([]Rule{{Name: own, Shadow: true}})(Request{ID: "a"}))
+		e.requireLeft(each, "a")
+		e.requireHeld(2*time.Hour, "a")
+	},
+	"a hold that comes meanwhile": func(e *env) {
+		e.needs(decidertest.Holds)
+		held := func() { e.hold("a", 2*time.Hour) }
+		do := e.behind([]Rule{{Name: own, Cost: 3, Refund: true}})
+		require.True(e, do(Request{ID: "a", Outcome: Broken, Inside: held}))
+		e.requireLeft(each, "a")
+		e.requireHeld(2*time.Hour, "a")
+		e.hold("a", 0)
+		do = e.behind([]Rule{{Name: own, Cost: 3, Settle: true}})
+		require.True(e, do(Request{ID: "a", Settle: []int64{1}, Inside: held}))
+		e.requireLeft(each-1, "a")
+		e.requireHeld(2*time.Hour, "a")
+	},
+	"two rules": func(e *env) {
+		do := e.behind([]Rule{{Name: own}, {Name: second}})
+		most := e.mostOfBoth()
+		require.EqualValues(e, most, passed(each+1, do, Request{ID: "a"}))
+		e.requireBoth(each-most, each-most)
+	},
+	"two rules, the second denies": func(e *env) {
+		require.True(e, e.behind([]Rule{{Name: second, Cost: each}})(Request{ID: "a"}))
+		require.False(e, e.behind([]Rule{{Name: own}, {Name: second}})(Request{ID: "a"}))
+		e.requireBoth(each, 0)
+	},
+	"two rules, one of them Shadow": func(e *env) {
+		require.True(e, e.behind([]Rule{{Name: second, Cost: each}})(Request{ID: "a"}))
+		require.True(e, e.behind([]Rule{{Name: own}, {Name: second, Shadow: true}})(Request{ID: "a"}))
+		e.requireBoth(each-1, 0)
+	},
+	"two rules, one of them counts": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Count: true}, {Name: second}})
+		require.True(e, do(Request{ID: "a"}))
+		require.True(e, do(Request{ID: "a", Outcome: Failed}))
+		e.requireBoth(each-1, each-2)
+	},
+	"two rules, refunded": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: 2, Refund: true}, {Name: second, Refund: true}})
+		require.Equal(e, 8, passed(8, do, Request{ID: "a", Outcome: Broken}))
+		e.requireBoth(each, each)
+	},
+	"two rules of an empty total": func(e *env) {
+		if !e.kind.parent {
+			e.Skip("they have no total")
+		}
+		_, err := e.lim.Spend(total.Key(""), 7)
+		require.NoError(e, err)
+		require.False(e, e.behind([]Rule{{Name: own, Cost: 2}, {Name: second, Cost: 2}})(Request{ID: "a"}))
+		e.requireBucket(each, e.key("a"))
+		e.requireBucket(each, e.keyOf(second, "a"))
+		e.requireBucket(3, total.Key(""))
+	},
+	"two rules in two layers": func(e *env) {
+		do := e.behind([]Rule{{Name: own}}, []Rule{{Name: second}})
+		most := e.mostOfBoth()
+		require.EqualValues(e, most, passed(int(most), do, Request{ID: "a"}))
+		e.requireBoth(each-most, each-most)
+	},
+	"Settle beside another rule": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true}, {Name: second}})
+		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))
+		e.requireBoth(each-1, each-1)
+	},
+	"InFlight, Count": func(e *env) {
+		do := e.behind([]Rule{{Name: own, InFlight: 1, Count: true}})
+		require.True(e, do(Request{ID: "a", Outcome: Failed, Inside: func() {
+			require.False(e, do(Request{ID: "a", Outcome: Failed}))
+		}}))
+		e.requireLeft(each-1, "a")
+	},
+	"InFlight, Refund": func(e *env) {
+		do := e.behind([]Rule{{Name: own, InFlight: 1, Refund: true}})
+		require.Equal(e, 8, passed(8, do, Request{ID: "a", Outcome: Broken}))
+		e.requireLeft(each, "a")
+	},
+	"InFlight, Settle": func(e *env) {
+		do := e.behind([]Rule{{Name: own, InFlight: 1, Cost: 3, Settle: true}})
+		require.Equal(e, 2, passed(2, do, Request{ID: "a", Settle: []int64{1}}))
+		e.requireLeft(each-2, "a")
+	},
+	"InFlight, LockOut": func(e *env) {
+		e.needs(decidertest.Holds)
+		do := e.behind([]Rule{{Name: own, InFlight: 1, LockOut: time.Hour}})
+		require.True(e, do(Request{ID: "a", Inside: func() { require.False(e, do(Request{ID: "a"})) }}))
+		e.requireHeld(0, "a")
+		require.Equal(e, each-1, passed(each+1, do, Request{ID: "a"}))
+		e.requireHeld(time.Hour, "a")
+	},
+}
+
+// slow is a handler that takes an hour. After 48 minutes another request spends
+// four tokens, if they are there.
+func (e *env) slow() {
+	e.pass(48 * time.Minute)
+	_, err := e.lim.Spend(e.key("a"), 4)
+	require.NoError(e, err)
+	e.pass(12 * time.Minute)
+}
+
+// afterSlow returns what is left of a bucket after slow, if all tokens were
+// spent before it, and none were used. Only a calendar has not brought them back
+// with time.
+func (e *env) afterSlow() int64 {
+	if e.kind.limit.FollowsCalendar() {
+		return each
+	}
+	return each - 4
+}
+
+// mostOfBoth returns how many requests of "a" spend from both limits. A total
+// keeps two tokens for the floor, and the second limit has none.
+func (e *env) mostOfBoth() int64 {
+	if e.kind.floor {
+		return each - 1
+	}
+	return each
+}
+
+// requireBoth requires what is left of both limits of "a", and that their total
+// has spent the same.
+func (e *env) requireBoth(ofOwn, ofSecond int64) {
+	e.Helper()
+	e.requireBucket(ofOwn, e.key("a"))
+	e.requireBucket(ofSecond, e.keyOf(second, "a"))
+	if e.kind.parent {
+		e.requireBucket(ofOwn+ofSecond, total.Key(""))
+	}
+}
+
+// blockedCases are those of a limit that is Blocked.
+var blockedCases = map[string]func(e *env){
+	"denies": func(e *env) {
+		for name, ru := range map[string]Rule{
+			"a rule": {}, "Count": {Count: true}, "Refund": {Refund: true}, "LockOut": {LockOut: time.Hour},
+			"Optional": {Optional: true}, "InFlight": {InFlight: 1}, "Settle": {Cost: 3, Settle: true},
+		} {
+			ru.Name = own
+			do := e.door(e, e.lim, []Rule{ru})
+			if do == nil {
+				continue
+			}
+			for range 2 {
+				require.False(e, do(Request{ID: "a"}), name)
+			}
+		}
+		e.requireHeld(0, "a")
+	},
+	"Optional, without an id": func(e *env) {
+		require.True(e, e.behind([]Rule{{Name: own, Optional: true}})(Request{}))
+	},
+	"Shadow": func(e *env) {
+		for _, ru := range []Rule{{}, {Count: true}, {Refund: true}, {LockOut: time.Hour}} {
+			ru.Name, ru.Shadow = own, true
+			for _, outcome := range []Outcome{OK, Failed, Broken} {
+				require.True(e, e.behind([]Rule{ru})(Request{ID: "a", Outcome: outcome}))
+			}
+		}
+		e.requireHeld(0, "a")
+	},
+	"nested": func(e *env) {
+		require.False(e, e.behind([]Rule{{Name: second, Shadow: true}}, []Rule{{Name: own}})(Request{ID: "a"}))
+	},
+	"meanwhile": func(e *env) { // it is blocked by an override while a handler runs
+		m, ok := e.lim.(interface {
+			SetOverrides(stint.OverrideID, map[stint.Name]stint.Limit) error
+		})
+		if !ok {
+			e.Skipf("%s has no overrides that change", e.subject.Name)
+		}
+		for n, ru := range []Rule{{Refund: true}, {Count: true}, {Cost: 3, Settle: true}, {LockOut: time.Hour}} {
+			ru.Name = own
+			do := e.door(e, e.lim, []Rule{ru})
+			if do == nil {
+				continue
+			}
+			var settle []int64
+			if ru.Settle {
+				settle = []int64{1}
+			}
+			for _, outcome := range []Outcome{OK, Failed, Broken} {
+				id := fmt.Sprint(outcome, n)
+				set := func(l stint.Limit) {
+					require.NoError(e, m.SetOverrides(stint.OverrideID{ID: id}, map[stint.Name]stint.Limit{own: l}))
+				}
+				set(stint.PerHour(each))
+				require.True(e, do(Request{ID: id, Outcome: outcome, Settle: settle, Inside: func() { set(stint.Blocked) }}))
+				require.False(e, do(Request{ID: id}))
+				e.requireHeld(0, id)
+			}
+		}
+	},
+}
+
+// unlimitedCases are those of a limit that is Unlimited.
+var unlimitedCases = map[string]func(e *env){
+	"passes": func(e *env) {
+		for name, ru := range map[string]Rule{
+			"a rule": {}, "a cost": {Cost: 1 << 40}, "Count": {Count: true}, "Refund": {Refund: true},
+			"LockOut": {LockOut: time.Hour}, "Optional": {Optional: true}, "Shadow": {Shadow: true},
+			"Settle": {Cost: 3, Settle: true},
+		} {
+			ru.Name = own
+			do := e.door(e, e.lim, []Rule{ru})
+			if do == nil {
+				continue
+			}
+			for _, outcome := range []Outcome{OK, Failed, Broken} {
+				settle := []int64{9}
+				if !ru.Settle {
+					settle = nil
+				}
+				require.Equal(e, each+2, passed(each+2, do, Request{ID: "a", Outcome: outcome, Settle: settle}), name)
+			}
+		}
+		e.requireHeld(0, "a")
+		b, err := e.lim.Bucket(e.key("a"))
+		require.NoError(e, err)
+		require.Zero(e, b.Limit)
+	},
+	"a hold": func(e *env) {
+		e.needs(decidertest.Holds)
+		e.needs(decidertest.HeldFreeIDs)
+		e.hold("a", 2*time.Hour)
+		require.False(e, e.behind([]Rule{{Name: own}})(Request{ID: "a"}))
+		require.True(e, e.behind([]Rule{{Name: own}})(Request{ID: "another"}))
+	},
+	"InFlight": func(e *env) {
+		do := e.behind([]Rule{{Name: own, InFlight: 1}})
+		require.True(e, do(Request{ID: "a", Inside: func() {
+			require.False(e, do(Request{ID: "a"}))
+			require.True(e, do(Request{ID: "another"}))
+		}}))
+		require.True(e, do(Request{ID: "a"}))
+	},
+	"beside a limit": func(e *env) {
+		m, ok := e.lim.(interface {
+			SetOverrides(stint.OverrideID, map[stint.Name]stint.Limit) error
+		})
+		if !ok {
+			e.Skipf("%s has no overrides that change", e.subject.Name)
+		}
+		require.NoError(e, m.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{second: stint.PerHour(each)}))
+		do := e.behind([]Rule{{Name: own}, {Name: second, Refund: true}})
+		require.Equal(e, each, passed(each+1, do, Request{ID: "a"}))
+		e.requireBucket(0, second.Key("a"))
+	},
+}
