@@ -75,10 +75,24 @@ func caseErrors(e *env) {
 					require.Zero(e, d)
 				}
 			}
+			d, err = e.SpendContext(e.Context(), req.Key, req.Cost)
+			require.ErrorIs(e, err, want, "SpendContext %+v", req)
+			require.Zero(e, d)
+			ds := []stint.Decision{full}
+			d, err = e.SpendTogetherContext(e.Context(), []stint.Request{req}, ds)
+			require.ErrorIs(e, err, want, "SpendTogetherContext %+v", req)
+			require.Zero(e, d)
+			require.Zero(e, ds[0])
+			if req.Key != shut.Key("a") || want != stint.ErrNegativeCost { // which of the two errors is open
+				require.ErrorIs(e, e.Wait(e.Context(), req.Key, req.Cost), want, "Wait %+v", req)
+			}
 			if name == "ErrUnknownName" || name == "ErrInvalidID" {
 				_, err = e.Bucket(req.Key)
 				require.ErrorIs(e, err, want, "Bucket %+v", req)
 				require.ErrorIs(e, e.Hold(req.Key, e.clock.now().Add(time.Hour)), want, "Hold %+v", req)
+				until, err := e.ExtendHold(req.Key, e.clock.now().Add(time.Hour))
+				require.ErrorIs(e, err, want, "ExtendHold %+v", req)
+				require.Zero(e, until)
 			}
 		}
 	}
@@ -101,12 +115,32 @@ func caseNotDurable(e *env) {
 		e.skip("%s has no store that could fail", e.subject.Name)
 	}
 	e.open()
+	used := plain.Key("used")
+	e.spend(used, 6)
 	e.subject.Break(e.T, e.Decider)
+	e.noticed()
+	require.ErrorIs(e, e.Hold(plain.Key("a"), e.clock.now().Add(time.Hour)), stint.ErrNotDurable, "at every level")
+	until, err := e.ExtendHold(plain.Key("a"), e.clock.now().Add(time.Hour))
+	require.ErrorIs(e, err, stint.ErrNotDurable)
+	require.Zero(e, until)
+	require.True(e, e.check(plain.Key("a"), 0).Allowed, "it is not held")
 	if e.level < stint.Leased {
 		require.True(e, e.spend(plain.Key("a"), 1).Allowed)
+		require.NoError(e, e.Wait(e.Context(), plain.Key("a"), 1))
+		_, err = e.RefundAll(stint.Request{Key: used, Cost: 2})
+		require.NoError(e, err)
+		require.EqualValues(e, 2, e.left(used))
 		return
 	}
 	d, err := e.Spend(plain.Key("a"), 1)
+	require.ErrorIs(e, err, stint.ErrNotDurable)
+	require.ErrorIs(e, err, stint.ErrGone, "the reason")
+	require.Zero(e, d)
+	d, err = e.SpendContext(e.Context(), plain.Key("a"), 1)
+	require.ErrorIs(e, err, stint.ErrNotDurable)
+	require.Zero(e, d)
+	require.ErrorIs(e, e.Wait(e.Context(), plain.Key("a"), 1), stint.ErrNotDurable)
+	d, err = e.RefundAll(stint.Request{Key: used, Cost: 2})
 	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.Zero(e, d)
 	ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
@@ -114,7 +148,19 @@ func caseNotDurable(e *env) {
 	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.Zero(e, d)
 	require.Equal(e, make([]stint.Decision, 2), ds)
-	require.ErrorIs(e, e.Hold(plain.Key("a"), e.clock.now().Add(time.Hour)), stint.ErrNotDurable)
+	d, err = e.Check(plain.Key("a"), 1)
+	require.NoError(e, err, "Check waits for no store")
+	require.True(e, d.Allowed)
+}
+
+// noticed waits until a save has noticed that the store is broken.
+func (e *env) noticed() {
+	for n := 0; ; n++ {
+		if err := e.Hold(other.Key(fmt.Sprint(n)), e.clock.now().Add(time.Hour)); err != nil {
+			require.ErrorIs(e, err, stint.ErrNotDurable)
+			return
+		}
+	}
 }
 
 // A commit that fails at the settlement: the bound stays spent, and nothing
@@ -128,12 +174,7 @@ func caseSettleNotDurable(e *env) {
 	b := settle.Bound{Key: key, Cost: 3, At: e.clock.now()}
 	require.True(e, e.spend(key, 3).Allowed)
 	e.subject.Break(e.T, e.Decider)
-	for n := 0; e.level >= stint.Leased; n++ { // until a save has noticed
-		if _, err := e.Spend(plain.Key(fmt.Sprint(n)), 1); err != nil {
-			require.ErrorIs(e, err, stint.ErrNotDurable)
-			break
-		}
-	}
+	e.noticed()
 	short, _, err := b.Replace(e.Decider, 5)
 	if e.level < stint.Leased {
 		require.NoError(e, err)
@@ -170,6 +211,12 @@ func caseClosed(e *env) {
 		_, err = e.Bucket(key)
 		require.ErrorIs(e, err, stint.ErrClosed, "Bucket %v", key)
 		require.ErrorIs(e, e.Wait(e.Context(), key, 1), stint.ErrClosed, "Wait %v", key)
+		d, err = e.SpendContext(e.Context(), key, 1)
+		require.ErrorIs(e, err, stint.ErrClosed, "SpendContext %v", key)
+		require.Zero(e, d)
+		d, err = e.SpendTogetherContext(e.Context(), []stint.Request{{Key: key, Cost: 1}}, nil)
+		require.ErrorIs(e, err, stint.ErrClosed, "SpendTogetherContext %v", key)
+		require.Zero(e, d)
 	}
 	ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
 	_, err := e.SpendTogether([]stint.Request{{Key: plain.Key("a"), Cost: 1}, {Key: other.Key("b"), Cost: 1}}, ds)
@@ -178,6 +225,15 @@ func caseClosed(e *env) {
 	_, err = e.SpendTogether(nil, nil)
 	require.ErrorIs(e, err, stint.ErrClosed)
 	require.ErrorIs(e, e.Hold(plain.Key("a"), time.Now().Add(time.Hour)), stint.ErrClosed)
+	until, err := e.ExtendHold(plain.Key("a"), time.Now().Add(time.Hour))
+	require.ErrorIs(e, err, stint.ErrClosed)
+	require.Zero(e, until)
+	if m, ok := e.Decider.(interface {
+		SetOverrides(stint.OverrideID, map[stint.Name]stint.Limit) error
+	}); ok {
+		require.ErrorIs(e, m.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{plain: stint.Blocked}),
+			stint.ErrClosed)
+	}
 	if m, ok := e.Decider.(interface{ SetLimits(*stint.Limits) error }); ok {
 		require.ErrorIs(e, m.SetLimits(limits), stint.ErrClosed)
 	}

@@ -2,6 +2,7 @@ package decidertest
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -128,6 +129,49 @@ func caseExtendHold(e *env) {
 	e.heldFor(key, time.Millisecond)
 	_, err := e.ExtendHold(stint.Name(99).Key("a"), e.Now())
 	require.ErrorIs(e, err, stint.ErrUnknownName)
+}
+
+// caseHoldKinds holds a bucket of each kind of limit, and extends the hold.
+func caseHoldKinds(e *env) {
+	e.open()
+	for _, key := range []stint.Key{plain.Key("a"), plain.Key("vip"), everyone.Key(""), queued.Key("a"), leasable.Key("a"),
+		other.Key("a")} {
+		e.hold(key, time.Minute)
+		until, err := e.ExtendHold(key, e.clock.now().Add(time.Hour))
+		require.NoError(e, err)
+		require.True(e, e.clock.now().Add(time.Hour).Equal(until))
+		e.heldFor(key, time.Hour)
+		soon, cancel := context.WithTimeout(e.Context(), time.Minute)
+		require.ErrorIs(e, e.Wait(soon, key, 1), context.DeadlineExceeded, "%v: its hold ends after the deadline", key)
+		require.NoError(e, soon.Err(), "it fails at once")
+		cancel()
+		d, err := e.RefundAll(stint.Request{Key: key, Cost: 1})
+		require.NoError(e, err)
+		require.True(e, d.Allowed, "a refund to a held bucket")
+		e.heldFor(key, time.Hour)
+	}
+	for _, key := range []stint.Key{shut.Key("a"), plain.Key("bad")} {
+		e.hold(key, time.Hour)
+		require.Equal(e, stint.Decision{RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64, Key: key, Limit: stint.Blocked},
+			e.check(key, 1), "it is blocked for longer")
+	}
+}
+
+// caseWaitHeld waits for the end of a hold.
+func caseWaitHeld(e *env) {
+	e.openWith(usualLimits(e), nil)
+	key := plain.Key("a")
+	held := 50 * time.Millisecond
+	begun := time.Now()
+	err := e.Hold(key, begun.Add(held))
+	if !e.subject.has(Holds) {
+		require.Error(e, err)
+		e.skip("%s has no holds", e.subject.Name)
+	}
+	require.NoError(e, err)
+	require.NoError(e, e.Wait(e.Context(), key, 1))
+	require.False(e, e.Now().Before(begun.Add(held)), "it waited for the end of the hold")
+	require.EqualValues(e, 5, e.left(key))
 }
 
 func caseWait(e *env) {

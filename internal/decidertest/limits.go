@@ -1,6 +1,7 @@
 package decidertest
 
 import (
+	"context"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -51,17 +52,85 @@ func caseShares(e *env) {
 	d = e.spend(t, 1)
 	require.True(e, d.Allowed, "the total is spent from directly")
 	require.Equal(e, t, d.Key)
-	_, err = e.Spend(floor.Key("a"), 1)
+	f := floor.Key("a")
+	_, err = e.Spend(f, 1)
 	require.ErrorIs(e, err, stint.ErrShare)
-	_, err = e.RefundAll(stint.Request{Key: floor.Key("a"), Cost: 1})
+	_, err = e.SpendContext(e.Context(), f, 1)
 	require.ErrorIs(e, err, stint.ErrShare)
-	require.ErrorIs(e, e.Wait(e.Context(), b, 1), stint.ErrShare)
-	e.hold(t, time.Hour)
-	require.Equal(e, time.Hour, e.spend(b, 1).RetryAfter, "a hold on the total holds all")
+	require.Equal(e, f, e.check(f, 1).Key, "a floor is only checked")
+	require.EqualValues(e, 0, e.left(f))
+	_, err = e.RefundAll(stint.Request{Key: f, Cost: 1})
+	require.ErrorIs(e, err, stint.ErrShare)
+	for _, key := range []stint.Key{a, b, t} {
+		require.ErrorIs(e, e.Wait(e.Context(), key, 1), stint.ErrShare)
+	}
+	require.EqualValues(e, 2, e.left(t))
+	for _, wrong := range []stint.Request{{Key: f, Cost: 1}, {Key: t, Cost: 1, Limit: stint.PerMinute(3)},
+		{Key: b, Cost: 1, Limit: stint.EachDay(3, time.UTC)}} {
+		ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
+		_, err = e.SpendTogether([]stint.Request{{Key: plain.Key("x"), Cost: 1}, wrong}, ds)
+		require.ErrorIs(e, err, stint.ErrShare, "%+v", wrong)
+		require.Equal(e, make([]stint.Decision, 2), ds)
+	}
+	for _, twice := range [][]stint.Request{{{Key: a, Cost: 1}, {Key: b, Cost: 1}}, {{Key: b, Cost: 1}, {Key: t, Cost: 1}}} {
+		_, err = e.SpendTogether(twice, nil)
+		require.ErrorIs(e, err, stint.ErrDuplicateKey, "both take from the total")
+		require.ErrorContains(e, err, "total")
+	}
+	require.EqualValues(e, 2, e.left(t), "nothing was spent")
+	for _, cost := range []int64{-1, 7} {
+		want := map[int64]error{-1: stint.ErrNegativeCost, 7: stint.ErrCostOverBurst}[cost]
+		_, err = e.Spend(b, cost)
+		require.ErrorIs(e, err, want)
+	}
+	caseSharesHeld(e, a, b, t)
 	if m, ok := e.Decider.(interface{ SetLimits(*stint.Limits) error }); ok {
 		names := shareNames()
 		names[class] = stint.NameSpec{Label: "class", Limit: stint.PerMinute(5)}
 		require.Error(e, m.SetLimits(limitsOf(e, names, nil, nil)), "a limit keeps its Parent")
+	}
+}
+
+// caseSharesHeld holds shares, and then their total.
+func caseSharesHeld(e *env, a, b, t stint.Key) {
+	e.clock.pass(time.Hour)
+	once := stint.Request{Key: b, Cost: 1, Limit: stint.PerMinute(1)}
+	d, _ := e.together(once)
+	require.True(e, d.Allowed, "a share may have a given limit")
+	require.EqualValues(e, 5, e.left(t))
+	d, _ = e.together(once)
+	require.False(e, d.Allowed)
+	require.Equal(e, []any{b, once.Limit}, []any{d.Key, d.Limit})
+	e.clock.pass(time.Hour)
+	e.hold(b, time.Hour)
+	e.heldFor(b, time.Hour)
+	require.True(e, e.spend(a, 1).Allowed, "a hold on a share holds no other")
+	until, err := e.ExtendHold(b, e.clock.now().Add(time.Minute))
+	require.NoError(e, err)
+	require.True(e, e.clock.now().Add(time.Hour).Equal(until))
+	e.hold(b, 0)
+	require.True(e, e.spend(b, 1).Allowed)
+	until, err = e.ExtendHold(t, e.clock.now().Add(time.Hour))
+	require.NoError(e, err)
+	require.True(e, e.clock.now().Add(time.Hour).Equal(until))
+	for _, key := range []stint.Key{a, b, t} {
+		d := e.spend(key, 1)
+		require.Equal(e, time.Hour, d.RetryAfter, "a hold on the total holds all")
+		require.Equal(e, t, d.Key)
+		found, err := e.Bucket(key)
+		require.NoError(e, err)
+		require.Equal(e, key == t, !found.HeldUntil.IsZero(), "Bucket tells of its own hold")
+	}
+	taken, d, err := method[interface {
+		SpendUpTo(key stint.Key, cost int64) (int64, stint.Decision, error)
+	}](e).SpendUpTo(b, 3)
+	require.NoError(e, err)
+	require.Zero(e, taken)
+	require.Equal(e, t, d.Key)
+	if m, ok := e.Decider.(interface{ Reset(...stint.Key) error }); ok {
+		require.NoError(e, m.Reset(t))
+		require.EqualValues(e, 6, e.left(t))
+		require.True(e, e.spend(b, 1).Allowed)
 	}
 }
 
@@ -132,6 +201,9 @@ func caseCalendar(e *env) {
 	if !e.subject.has(Calendars) {
 		_, err := e.tryOpen(limits, c)
 		require.ErrorIs(e, err, stint.ErrCalendar)
+		e.open()
+		_, err = e.SpendTogether([]stint.Request{{Key: plain.Key("a"), Cost: 1, Limit: daily}}, nil)
+		require.ErrorIs(e, err, stint.ErrCalendar)
 		return
 	}
 	e.openWith(limits, c)
@@ -180,6 +252,47 @@ func caseCalendar(e *env) {
 	}](e).SpendUpTo(b, 9)
 	require.NoError(e, err)
 	require.EqualValues(e, 3, taken)
+}
+
+// caseCalendarOthers has calendars with given limits and with waiting callers.
+func caseCalendarOthers(e *env) {
+	if !e.subject.has(Calendars) {
+		e.skip("%s has no calendars", e.subject.Name)
+	}
+	daily := stint.EachDay(6, time.UTC)
+	e.openWith(limitsOf(e, usualNames(), map[stint.Name]stint.Limit{plain: daily}, nil), newClock())
+	_, end := daily.PeriodAt(e.clock.now())
+	left := func() time.Duration { return end.Sub(e.clock.now()) }
+
+	free := stint.Request{Key: off.Key("a"), Cost: 4, Limit: daily}
+	d, _ := e.together(free)
+	require.Equal(e, stint.Decision{Allowed: true, Remaining: 2, ResetAfter: left(), Key: free.Key, Limit: daily}, d)
+	e.clock.pass(time.Hour)
+	d, _ = e.together(free)
+	require.False(e, d.Allowed)
+	require.Equal(e, left(), d.RetryAfter)
+	e.hold(free.Key, 30*time.Hour)
+	d, _ = e.together(free)
+	require.Equal(e, 30*time.Hour, d.RetryAfter, "a hold outlasts the period")
+	key := plain.Key("a")
+	rolling, _ := e.together(stint.Request{Key: key, Cost: 3, Limit: stint.PerMinute(3)})
+	require.True(e, rolling.Allowed, "a rolling limit for one request")
+
+	e.spend(plain.Key("b"), 6)
+	soon, cancel := context.WithTimeout(e.Context(), time.Minute)
+	defer cancel()
+	require.ErrorIs(e, e.Wait(soon, plain.Key("b"), 1), context.DeadlineExceeded, "the next period is after the deadline")
+	require.NoError(e, soon.Err(), "it fails at once")
+	require.NoError(e, e.Wait(e.Context(), plain.Key("c"), 2))
+	require.EqualValues(e, 4, e.left(plain.Key("c")))
+	over, cancel := context.WithCancel(e.Context())
+	cancel()
+	require.ErrorIs(e, e.Wait(over, plain.Key("c"), 1), context.Canceled)
+	require.ErrorIs(e, e.Wait(e.Context(), plain.Key("c"), 7), stint.ErrCostOverBurst)
+	require.EqualValues(e, 4, e.left(plain.Key("c")))
+	d, err := e.RefundAll(stint.Request{Key: plain.Key("c"), Cost: 9})
+	require.NoError(e, err)
+	require.EqualValues(e, 6, d.Remaining)
 }
 
 func (e *env) tooMany(key stint.Key) error {
