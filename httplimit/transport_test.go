@@ -407,7 +407,8 @@ func TestTransportSettle(t *testing.T) {
 	})
 }
 
-// Two Transports on one Limiter: of two holds, the longer one stays.
+// Two Transports on one Limiter: of two holds, the longer one stays, in whatever
+// order their answers come, and even if one comes between two calls of the other.
 func TestTransportHolds(t *testing.T) {
 	for _, first := range []time.Duration{time.Hour, time.Minute} {
 		clock := newTestClock()
@@ -415,25 +416,32 @@ func TestTransportHolds(t *testing.T) {
 		require.NoError(t, err)
 		defer lim.Close()
 		between := &betweenCalls{Limiter: lim}
-		asks := func(wait time.Duration) *Transport {
+		asks := func(wait time.Duration, before func()) *Transport {
 			return &Transport{Limiter: between, Key: ByHost(perKey), Base: roundTrip(
 				func(r *http.Request) (*http.Response, error) {
-					res := answered(r, 429)
-					res.Header.Set("Retry-After", strconv.Itoa(int(wait.Seconds())))
-					return res, nil
+					before()
+					return answered(r, 429, "Retry-After", strconv.Itoa(int(wait.Seconds()))), nil
 				})}
 		}
-		between.onBucket = func() { // another Transport obeys between two calls of this one
-			between.onBucket = nil
-			require.NoError(t, lim.Hold(hostKey, clock.now().Add(time.Hour)))
-		}
-		_, err = send(t, t.Context(), asks(first), "http://a")
-		require.NoError(t, err)
-		if between.onBucket != nil { // no such gap
-			_, err := lim.ExtendHold(hostKey, clock.now().Add(time.Hour))
+		one := asks(first, func() {})
+		other := asks(time.Hour+time.Minute-first, func() { // it is under way when the other one is answered
+			_, err := send(t, t.Context(), one, "http://a")
 			require.NoError(t, err)
+		})
+		_, err = send(t, t.Context(), other, "http://a")
+		require.NoError(t, err)
+		require.Equal(t, time.Hour, heldUntil(t, lim, hostKey).Sub(clock.now()))
+
+		clock.pass(2 * time.Hour)
+		between.onBucket = func() {
+			between.onBucket = nil
+			require.NoError(t, lim.Hold(hostKey, clock.now().Add(2*time.Hour)))
 		}
-		require.Equal(t, clock.now().Add(time.Hour).UnixNano(), heldUntil(t, lim, hostKey).UnixNano())
+		_, err = send(t, t.Context(), one, "http://a")
+		require.NoError(t, err)
+		if between.onBucket == nil { // otherwise it has no such gap
+			require.Equal(t, 2*time.Hour, heldUntil(t, lim, hostKey).Sub(clock.now()))
+		}
 	}
 }
 

@@ -135,9 +135,10 @@ func (ru Rule) Hold(lim stint.Decider, b stint.Bucket, now time.Time) (time.Time
 	if !b.HeldUntil.Before(until) {
 		return b.HeldUntil, nil
 	}
-	if end, err := lim.ExtendHold(b.Key, until); err != nil || !grows {
+	end, err := lim.ExtendHold(b.Key, until) // another hold may have come
+	if err != nil || !grows {
 		return end, err
 	}
 	forget := until.Add(ru.Max).UnixNano() | countBits
-	return until, lim.Hold(CountKey(b.Key), time.Unix(0, forget-countBits+min(n+1, countBits)))
+	return end, lim.Hold(CountKey(b.Key), time.Unix(0, forget-countBits+min(n+1, countBits)))
 }
