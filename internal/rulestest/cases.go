@@ -48,7 +48,7 @@ var cases = map[string]func(e *env){
 		require.True(e, do(Request{ID: "a"}))
 		e.requireHeld(time.Hour, "a")
 		require.False(e, do(Request{ID: "a"}))
-		if !e.kind.shared {
+		if !e.kind.shared && !e.kind.strict {
 			require.True(e, do(Request{ID: "another"}))
 		}
 	},
@@ -217,7 +217,7 @@ var cases = map[string]func(e *env){
 		if !e.kind.parent {
 			e.Skip("it has no total")
 		}
-		free := int64(2 * each)
+		free := e.kind.tokens()
 		if e.kind.floor {
 			free -= 2
 		}
@@ -264,8 +264,11 @@ var cases = map[string]func(e *env){
 	},
 	"two rules, one of them Shadow": func(e *env) {
 		require.True(e, e.behind([]Rule{{Name: second, Cost: each}})(Request{ID: "a"}))
-		require.True(e, e.behind([]Rule{{Name: own}, {Name: second, Shadow: true}})(Request{ID: "a"}))
-		e.requireBoth(each-1, 0)
+		passes := e.behind([]Rule{{Name: own}, {Name: second, Shadow: true}})(Request{ID: "a"})
+		require.Equal(e, !e.kind.strict, passes, "the total is empty")
+		if passes {
+			e.requireBoth(each-1, 0)
+		}
 	},
 	"two rules, one of them counts": func(e *env) {
 		do := e.behind([]Rule{{Name: own, Count: true}, {Name: second}})
@@ -282,7 +285,7 @@ var cases = map[string]func(e *env){
 		if !e.kind.parent {
 			e.Skip("they have no total")
 		}
-		_, err := e.lim.Spend(total.Key(""), 7)
+		_, err := e.lim.Spend(total.Key(""), e.kind.tokens()-3)
 		require.NoError(e, err)
 		require.False(e, e.behind([]Rule{{Name: own, Cost: 2}, {Name: second, Cost: 2}})(Request{ID: "a"}))
 		e.requireBucket(each, e.key("a"))
@@ -337,10 +340,10 @@ func (e *env) slow() {
 }
 
 // afterSlow returns what is left of a bucket after slow, if all tokens were
-// spent before it, and none were used. Only a calendar has not brought them back
-// with time.
+// spent before it, and none were used. A calendar brings none back in that time,
+// and a strict total two: then the other request is denied.
 func (e *env) afterSlow() int64 {
-	if e.kind.limit.FollowsCalendar() {
+	if e.kind.limit.FollowsCalendar() || e.kind.strict {
 		return each
 	}
 	return each - 4
@@ -349,8 +352,11 @@ func (e *env) afterSlow() int64 {
 // mostOfBoth returns how many requests of "a" spend from both limits. A total
 // keeps two tokens for the floor, and the second limit has none.
 func (e *env) mostOfBoth() int64 {
-	if e.kind.floor {
+	switch {
+	case e.kind.floor:
 		return each - 1
+	case e.kind.strict:
+		return each / 2
 	}
 	return each
 }
@@ -362,7 +368,7 @@ func (e *env) requireBoth(ofOwn, ofSecond int64) {
 	e.requireBucket(ofOwn, e.key("a"))
 	e.requireBucket(ofSecond, e.keyOf(second, "a"))
 	if e.kind.parent {
-		e.requireBucket(ofOwn+ofSecond, total.Key(""))
+		e.requireBucket(e.kind.tokens()-2*each+ofOwn+ofSecond, total.Key(""))
 	}
 }
 

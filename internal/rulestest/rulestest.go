@@ -73,27 +73,29 @@ type kind struct {
 	limit    stint.Limit
 	shared   bool // one bucket for all ids
 	parent   bool
+	strict   bool // the total has as many tokens as the limit, and is slower: it decides
 	floor    bool
 	override bool                  // the limit is that of the ids, and others have one more token
 	cases    map[string]func(*env) // nil means cases
 }
 
 var kinds = map[string]kind{
-	"plain":              {limit: stint.PerHour(each)},
-	"memory":             {limit: at(stint.Memory, stint.PerHour(each))},
-	"flushed":            {limit: at(stint.Flushed, stint.PerHour(each))},
-	"leased":             {limit: at(stint.Leased, stint.PerHour(each))},
-	"synced":             {limit: at(stint.Synced, stint.PerHour(each))},
-	"override":           {limit: stint.PerHour(each), override: true},
-	"shared":             {limit: stint.PerHour(each), shared: true},
-	"shared, synced":     {limit: at(stint.Synced, stint.PerHour(each)), shared: true},
-	"share of a total":   {limit: stint.PerHour(each), parent: true},
-	"share with a floor": {limit: stint.PerHour(each), parent: true, floor: true},
-	"share, synced":      {limit: at(stint.Synced, stint.PerHour(each)), parent: true, floor: true},
-	"calendar":           {limit: stint.EachDay(each, time.UTC)},
-	"calendar, synced":   {limit: at(stint.Synced, stint.EachDay(each, time.UTC))},
-	"blocked":            {limit: stint.Blocked, cases: blockedCases},
-	"unlimited":          {limit: stint.Unlimited, cases: unlimitedCases},
+	"plain":                   {limit: stint.PerHour(each)},
+	"memory":                  {limit: at(stint.Memory, stint.PerHour(each))},
+	"flushed":                 {limit: at(stint.Flushed, stint.PerHour(each))},
+	"leased":                  {limit: at(stint.Leased, stint.PerHour(each))},
+	"synced":                  {limit: at(stint.Synced, stint.PerHour(each))},
+	"override":                {limit: stint.PerHour(each), override: true},
+	"shared":                  {limit: stint.PerHour(each), shared: true},
+	"shared, synced":          {limit: at(stint.Synced, stint.PerHour(each)), shared: true},
+	"share of a total":        {limit: stint.PerHour(each), parent: true},
+	"share of a strict total": {limit: stint.PerHour(each), parent: true, strict: true},
+	"share with a floor":      {limit: stint.PerHour(each), parent: true, floor: true},
+	"share, synced":           {limit: at(stint.Synced, stint.PerHour(each)), parent: true, floor: true},
+	"calendar":                {limit: stint.EachDay(each, time.UTC)},
+	"calendar, synced":        {limit: at(stint.Synced, stint.EachDay(each, time.UTC))},
+	"blocked":                 {limit: stint.Blocked, cases: blockedCases},
+	"unlimited":               {limit: stint.Unlimited, cases: unlimitedCases},
 }
 
 func at(level stint.Durability, l stint.Limit) stint.Limit {
@@ -101,7 +103,15 @@ func at(level stint.Durability, l stint.Limit) stint.Limit {
 	return l
 }
 
-// limits returns the limits of a kind. A total has twice as many tokens.
+// tokens returns how many tokens the total has.
+func (k kind) tokens() int64 {
+	if k.strict {
+		return each
+	}
+	return 2 * each
+}
+
+// limits returns the limits of a kind.
 func (k kind) limits(t testing.TB) *stint.Limits {
 	spec, other := stint.NameSpec{Label: "own"}, stint.NameSpec{Label: "second"}
 	if k.shared {
@@ -118,7 +128,10 @@ func (k kind) limits(t testing.TB) *stint.Limits {
 	if k.parent {
 		spec.Parent, other.Parent = total, total
 		names[total] = stint.NameSpec{Label: "total", ID: stint.Shared}
-		defaults[total] = stint.PerHour(2 * each)
+		defaults[total] = stint.Limit{Burst: k.tokens(), Count: k.tokens(), Period: time.Hour}
+		if k.strict {
+			defaults[total] = stint.Limit{Burst: k.tokens(), Count: k.tokens(), Period: 2 * time.Hour}
+		}
 		if k.floor {
 			spec.Floor = floor
 			names[floor] = stint.NameSpec{Label: "floor"}
@@ -191,7 +204,7 @@ func (e *env) requireLeft(want int64, id string) {
 	e.Helper()
 	e.requireBucket(want, e.key(id))
 	if e.kind.parent {
-		e.requireBucket(want+each, total.Key(""))
+		e.requireBucket(e.kind.tokens()-each+want, total.Key(""))
 	}
 }
 
