@@ -68,3 +68,43 @@ func TestFlushEvicts(t *testing.T) {
 	require.NoError(t, r.flusher.flush(false))
 	require.LessOrEqual(t, r.Stats().Resident, int64(30)) // a removal may move a slot past the hand
 }
+
+// TestMaxResident: calls look for space before they load, so each request of the
+// calls under way may add a bucket above the bound. The next call makes space
+// again.
+func TestMaxResident(t *testing.T) {
+	const resident = 100
+	for _, c := range []struct{ calls, requests int }{{20, 1}, {1, 20}} {
+		t.Run(fmt.Sprintf("%d calls of %d", c.calls, c.requests), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{MaxResident: resident})
+				for i := range resident - 1 {
+					r.take(flushed.Key(fmt.Sprint(i)), 1)
+				}
+				loading := make(chan struct{})
+				r.disk.on(func(op storeOp) error {
+					if op.name == "load" && !op.done {
+						<-loading
+					}
+					return nil
+				})
+				done := make(chan error, c.calls)
+				for call := range c.calls {
+					reqs := make([]Request, c.requests)
+					for i := range reqs {
+						reqs[i] = Request{Key: flushed.Key(fmt.Sprint("new ", call, " ", i)), Cost: 1}
+					}
+					go func() { _, err := r.SpendAll(reqs...); done <- err }()
+				}
+				synctest.Wait()
+				close(loading)
+				for range c.calls {
+					require.NoError(t, <-done)
+				}
+				require.EqualValues(t, resident-1+20, r.Stats().Resident)
+				r.take(flushed.Key("next"), 1)
+				require.LessOrEqual(t, r.Stats().Resident, int64(resident))
+			})
+		})
+	}
+}

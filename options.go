@@ -16,7 +16,8 @@ import (
 // changed since the last flush, it waits for a flush. So among new ids one
 // decision in MaxResident waits, and so do those that come during that flush.
 // Buckets with a queue stay in memory. If no bucket can leave, the error is
-// ErrFull.
+// ErrFull. Calls make space before they load, so each request of the calls under
+// way may add one bucket above the bound, until the next call makes space.
 //
 // MaxResident does not bound the following. In a flood of new ids, the index of
 // the journal takes 200 bytes times MaxResident, or times 1.3 million if that
@@ -27,7 +28,7 @@ import (
 type Options struct {
 	Durability      Durability       // of limits that name none; default Flushed
 	FlushInterval   time.Duration    // default 1s
-	MaxResident     int              // buckets in memory, and one for each call under way; default 1<<20
+	MaxResident     int              // buckets in memory, and one for each request under way; default 1<<20
 	LockTimeout     time.Duration    // longest wait for the file lock; default 1s, then ErrLocked
 	CommitTimeout   time.Duration    // longest wait for a commit; default 5s, then ErrNotDurable
 	KeepOverrides   bool             // SetLimits keeps what SetOverrides put in force; default false
