@@ -113,14 +113,35 @@ func TestVerifyOpenErrors(t *testing.T) {
 	require.ErrorIs(t, err, boltfile.ErrLocked)
 }
 
-// Verify finds an unsound meta page, even though bbolt uses the other one.
+// Verify finds an unsound meta page, even though bbolt uses the other one. It
+// also finds one of another time, or of another file: the two do not follow each
+// other.
 func TestVerifyMetaPages(t *testing.T) {
-	sound := readFile(t, makeFile(t, labels{1: "One"}, inTree(many(1)...)))
+	path := makeFile(t, labels{1: "One"}, inTree(many(1)...))
+	sound := readFile(t, path)
 	for page := range 2 {
 		content := bytes.Clone(sound)
 		content[page*bboltpage.Size+40] ^= 1
 		_, err := verify(t, writeFile(t, content))
 		require.ErrorContains(t, err, fmt.Sprintf("page %d is not sound", page))
+	}
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	defer file.Close()
+	metas, err := bboltpage.ReadMetas(file)
+	require.NoError(t, err)
+	require.Len(t, metas, 2)
+	older := metas[1]
+	for _, tx := range []uint64{0, older.Tx - 1, older.Tx, older.Tx + 1} {
+		content := bytes.Clone(sound)
+		bboltpage.SealMeta(content[older.Place*bboltpage.Size:], older.Place, tx)
+		_, err := verify(t, writeFile(t, content))
+		if tx == older.Tx {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, format.ErrCorrupt)
+			require.ErrorContains(t, err, "do not follow each other", "transaction %d, and %d is in force", tx, metas[0].Tx)
+		}
 	}
 }
 
