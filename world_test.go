@@ -197,12 +197,20 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		s.mu.Unlock()
 		err = s.SetLimits(s.limits)
 	case modeltest.SetOverrides:
-		key, limits := c.Reqs[0].Key, map[Name]Limit{keys[0].Name: {}}
+		id, limits := OverrideID{ID: c.Reqs[0].Key.ID}, map[Name]Limit{keys[0].Name: {}}
 		for _, o := range c.Limits.Overrides {
 			limits[keys[0].Name] = limitOfModel(o.Limit)
 		}
-		err = s.SetOverrides(OverrideID{ID: key.ID}, limits)
-		s.limits = s.Limits()
+		// They are in force before SetOverrides has saved what it converted.
+		with, withErr := s.Limits().With(id, limits)
+		s.mu.Lock()
+		s.limits = with
+		s.mu.Unlock()
+		if err = errors.Join(withErr, s.SetOverrides(id, limits)); err != nil && !errors.Is(err, ErrNotDurable) {
+			s.mu.Lock()
+			s.limits = s.Limits()
+			s.mu.Unlock()
+		}
 	case modeltest.Flush:
 		err = s.Flush()
 	case modeltest.Tick:

@@ -15,7 +15,7 @@ import (
 //   - A call that was acknowledged counts, and is in the file.
 //   - A call that failed counts or does not count, in memory and in the file.
 //   - New limits hold for what comes after them. They cut what is further ahead
-//     than they allow.
+//     than they allow. An override keeps what was used, even if it is not durable.
 //   - A turn whose Reserve failed, or that was cancelled, is in no queue.
 //   - The hold in force is that of the newest call. If that call failed, it is
 //     that of the last one that was acknowledged.
@@ -39,8 +39,8 @@ type flightCall struct {
 	Call
 	at     int64 // when it began
 	epoch  int
-	l      Limit // in force then; of a SetLimits, from then on
-	was    Limit // of a SetLimits: in force before
+	l      Limit // in force then; of new limits, from then on
+	was    Limit // of new limits: in force before
 	cost   int64 // of a SpendUpTo: what it takes
 	lo, hi outcome
 	turn   *Turn // that a Reserve adds or a Cancel removes
@@ -114,7 +114,8 @@ func (f *flight) begin() {
 	s, l := f.states[f.key], f.l
 	exact := s.TAT.Lo == s.TAT.Hi
 	c := &flightCall{at: f.now, epoch: f.epoch, l: l, replies: make(chan Reply, 1)}
-	ops := []Op{Spend, Spend, Spend, Refund, Refund, SpendUpTo, Raise, Raise, Reserve, Reserve, Cancel, Cancel, Hold, ExtendHold, Reset, SetLimits}
+	ops := []Op{Spend, Spend, Spend, Refund, Refund, SpendUpTo, Raise, Raise, Reserve, Reserve, Cancel, Cancel, Hold, ExtendHold, Reset, SetLimits,
+		SetOverrides}
 	c.Op, c.Now, c.Reqs = ops[f.rnd.IntN(len(ops))], f.now, []Request{{Key: f.key}}
 	switch c.Op {
 	case Spend:
@@ -157,9 +158,12 @@ func (f *flight) begin() {
 				t.At += c.hold - s.Queue[0].At
 			}
 		}
-	case SetLimits:
+	case SetLimits, SetOverrides:
 		if slices.ContainsFunc(s.Queue, func(t *Turn) bool { return t.limit != nil }) {
 			return // as before any new limits
+		}
+		if c.Op == SetOverrides && l.Level >= Leased {
+			return // it would wait for a mutex until the save has ended, and Settle for it
 		}
 		f.changeLimit(c)
 	case Reset:
@@ -173,7 +177,7 @@ func (f *flight) begin() {
 	op := c.Op
 	if c.Op == SpendUpTo {
 		op = Spend
-	} else if op != SetLimits {
+	} else if op != SetLimits && op != SetOverrides {
 		c.Reqs[0].Cost = c.cost
 	}
 	switch op {
@@ -197,8 +201,8 @@ func (f *flight) begin() {
 	f.Counts["in commits: "+string(c.Op)]++
 }
 
-// changeLimit gives the bucket a limit of its own in new limits. They have the
-// level of the last, so that the same calls wait for commits.
+// changeLimit gives the bucket a limit of its own, in new limits or as an
+// override. It has the level of the last, so that the same calls wait for commits.
 func (f *flight) changeLimit(c *flightCall) {
 	c.was = c.l
 	c.l.Burst, c.l.Period = 1+f.rnd.Int64N(2*c.l.Burst), 1+c.l.Period/2+time.Duration(f.rnd.Int64N(int64(c.l.Period)))
@@ -206,9 +210,15 @@ func (f *flight) changeLimit(c *flightCall) {
 	limits := f.limits
 	limits.Overrides = slices.DeleteFunc(slices.Clone(limits.Overrides), func(o Override) bool { return o.Key == f.key })
 	limits.Overrides = append(limits.Overrides, Override{f.key, c.l})
-	f.limits, c.Limits, c.Reqs = limits, &limits, nil
-	f.l, f.tau = c.l, max(f.tau, c.l.Tau())
-	f.newLaws()
+	f.limits, f.l, f.tau = limits, c.l, max(f.tau, c.l.Tau())
+	if c.Op == SetLimits {
+		c.Limits, c.Reqs = &limits, nil
+		f.newLaws()
+		return
+	}
+	c.Limits = &Limits{Overrides: []Override{{f.key, c.l}}}
+	f.epoch++
+	f.newLaw(f.key)
 }
 
 // oneOf returns one of the numbers.
@@ -354,6 +364,10 @@ func (f *flight) replay(rate *Limit) Bucket {
 			if b.TAT = b.TAT.cap(c.at + c.l.Tau()); rate == nil {
 				b.Rate = c.l
 			}
+		case SetOverrides:
+			if b.convert(c.was, c.l, c.at); rate == nil {
+				b.Rate = c.l
+			}
 		case Reset:
 			change(func(tat int64) int64 { return min(tat, c.at) })
 			left := slices.DeleteFunc(slices.Clone(b.Queue), func(t *Turn) bool {
@@ -395,9 +409,12 @@ func (f *flight) end() {
 	if saved && f.l.Level >= Leased {
 		span.Lo = s.tailSpan().Lo
 		for _, c := range f.calls {
-			if c.Op == SetLimits { // the file may have the turns as the limit before it charged them
+			switch c.Op {
+			case SetLimits: // the file may have the turns as the limit before it charged them
 				was := f.replay(&c.was)
 				span.Lo = min(span.Lo, was.tailSpan().Lo)
+			case SetOverrides: // the file may have what was saved before it
+				span.Lo = min(span.Lo, f.low)
 			}
 		}
 		if f.lost {
