@@ -119,7 +119,7 @@ func TestBackOff(t *testing.T) {
 				for i := range hosts {
 					send(t, t.Context(), tr, fmt.Sprint("http://h", i))
 				}
-				time.Sleep(time.Second)
+				<-time.After(time.Second)
 			}
 			require.Len(t, asked, hosts)
 			for host, n := range asked {

@@ -82,7 +82,7 @@ func (r *reader) metaPages() {
 	ms, err := bboltpage.ReadMetas(r.file.OS())
 	if err == nil && len(ms) == 1 {
 		r.lose("page %d is not sound: the last save may be lost", 1-ms[0].Place)
-	} else if err == nil && (ms[0].Tx-ms[1].Tx != 1 || ms[0].Place == ms[1].Place) {
+	} else if err == nil && ms[0].Tx-ms[1].Tx != 1 {
 		r.lose("its first two pages are of transactions %d and %d, which do not follow each other: one of them is "+
 			"of another time, or of another file", ms[0].Tx, ms[1].Tx)
 	}
