@@ -38,6 +38,7 @@ type serveConn struct {
 	doing  string // of the command
 	known  bool   // the password was right, or there is none
 	quits  bool
+	sent   time.Time // when the last replies were
 
 	// The commands CL.THROTTLE that are decided next, together.
 	throttles []throttle
@@ -68,7 +69,7 @@ func refuse(conn net.Conn) {
 // serve answers until the client leaves, or the server stops reading.
 func (c *serveConn) serve() {
 	defer c.server.left(c)
-	defer c.conn.Close()
+	defer c.close()
 	for {
 		command, err := c.in.Next()
 		switch {
@@ -106,15 +107,38 @@ func (c *serveConn) send() error {
 		return err
 	}
 	_, err := c.conn.Write(c.out.Buf)
+	c.sent = time.Now()
 	if c.out.Buf = c.out.Buf[:0]; cap(c.out.Buf) > 2*mostUnsent {
 		c.out.Buf = nil
 	}
 	return err
 }
 
+// close closes the connection. If input comes after a TCP connection was closed,
+// or is unread then, the system resets it, and drops the replies that it has not
+// sent yet. So if there were replies just now, close reads on until the client
+// leaves or sends nothing for a second, but at most for as long as a client may
+// take to read replies. The replies of a Unix socket are with the client already.
+func (c *serveConn) close() {
+	defer c.conn.Close()
+	tcp, ok := c.conn.(*net.TCPConn)
+	if !ok || time.Since(c.sent) > time.Second || tcp.CloseWrite() != nil {
+		return
+	}
+	ignored := make([]byte, 4<<10)
+	for end := time.Now().Add(c.writeTimeout); time.Now().Before(end); {
+		if tcp.SetReadDeadline(time.Now().Add(time.Second)) != nil {
+			return
+		}
+		if _, err := tcp.Read(ignored); err != nil {
+			return
+		}
+	}
+}
+
 // size returns the bytes that the connection keeps.
 func (c *serveConn) size() int {
-	n := c.in.Size() + cap(c.out.Buf) + cap(c.throttles)*int(unsafe.Sizeof(throttle{})) +
+	n := c.in.Size() + len(c.name) + cap(c.out.Buf) + cap(c.throttles)*int(unsafe.Sizeof(throttle{})) +
 		cap(c.requests)*int(unsafe.Sizeof(stint.Request{})) + cap(c.decisions)*int(unsafe.Sizeof(stint.Decision{}))
 	for _, r := range c.requests {
 		n += len(r.Key.ID)

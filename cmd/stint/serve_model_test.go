@@ -213,21 +213,20 @@ func TestServeMemory(t *testing.T) {
 	now.Store(time.Now().UnixNano())
 	s := newTestServer(t, &now)
 	long := strings.Repeat("k", 480)
+	var keys strings.Builder // each once
+	for i := range 3000 {
+		keys.WriteString(encoded(fmt.Sprintf("CL.THROTTLE %s%d 1 1 1", long, i)))
+	}
 	for name, sent := range map[string]string{
-		"keys":       strings.Repeat(encoded("CL.THROTTLE "+long+" 1 1 1"), 3000),
+		"keys":       keys.String(),
 		"short":      strings.Repeat("COMMAND\n", 9000),
 		"largest":    strings.Repeat("*2\r\n$4\r\nECHO\r\n$16000\r\n"+strings.Repeat("x", 16000)+"\r\n", 20),
 		"incomplete": "*64\r\n" + strings.Repeat("$200\r\n"+strings.Repeat("x", 200)+"\r\n", 63),
 		"docs":       strings.Repeat("COMMAND DOCS\n", 3000),
+		"name": encoded("CLIENT SETNAME "+strings.Repeat("n", 16_000)) +
+			encoded("HELLO 2 SETNAME "+strings.Repeat("n", 16_000)) + keys.String(),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name == "keys" { // each key once
-				var b strings.Builder
-				for i := range 3000 {
-					b.WriteString(encoded(fmt.Sprintf("CL.THROTTLE %s%d 1 1 1", long, i)))
-				}
-				sent = b.String()
-			}
 			ours, its := net.Pipe()
 			c := newServeConn(s, its, 1)
 			most, done := 0, make(chan struct{})

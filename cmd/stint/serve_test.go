@@ -419,32 +419,60 @@ func eventually(t *testing.T, done func() bool) {
 	}
 }
 
-// What was read before the signal is answered.
+// What was read before the signal is answered, also to a client that sends more
+// than it reads.
 func TestServeDrains(t *testing.T) {
-	db := serveDB(t)
-	s := startServe(t, 1, nil, "--db", db)
-	c := dialResp(t, s.at[0])
-	go func() { _, _ = io.WriteString(c, strings.Repeat(encoded("CL.THROTTLE a 899 1 3600"), 9000)) }()
-	first := c.reply(t)
-	replies(t, "[0 900 899 -1 3600]", first, "")
-	require.NoError(t, s.Process.Signal(syscall.SIGTERM))
-	answered := 1
-	for {
-		if _, err := c.in.Peek(1); err != nil {
-			break
-		}
-		if strings.HasPrefix(c.reply(t), "[0 900 ") {
-			answered++
-		}
-	}
-	_, _ = io.Copy(io.Discard, s.stderr)
-	_ = s.Wait()
-	require.Equal(t, 0, s.ProcessState.ExitCode())
+	const burst = 800_000 // refills in 91 years
+	for name, listen := range map[string]string{"unix": "", "TCP": "127.0.0.1:0"} {
+		t.Run(name, func(t *testing.T) {
+			db := serveDB(t)
+			args := []string{"--db", db}
+			if listen != "" {
+				args = append(args, "--listen", listen)
+			}
+			s := startServe(t, 1, nil, args...)
+			c := dialResp(t, s.at[0])
+			if tcp, ok := c.Conn.(*net.TCPConn); ok {
+				require.NoError(t, tcp.SetReadBuffer(64<<10)) // then most replies wait in the server's system
+			}
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				commands := strings.Repeat(encoded(fmt.Sprintf("CL.THROTTLE a %d 1 3600", burst-1)), 100)
+				for {
+					if _, err := io.WriteString(c, commands); err != nil {
+						return
+					}
+				}
+			}()
+			answered, signalled := 0, false
+			for {
+				if _, err := c.in.Peek(1); err != nil {
+					if name == "TCP" {
+						require.Equal(t, io.EOF, err)
+					}
+					break
+				}
+				require.True(t, strings.HasPrefix(c.reply(t), fmt.Sprintf("[0 %d ", burst)))
+				if answered++; !signalled {
+					require.NoError(t, s.Process.Signal(syscall.SIGTERM))
+					signalled = true
+				}
+			}
+			require.NoError(t, c.Close())
+			<-sent
+			_, _ = io.Copy(io.Discard, s.stderr)
+			_ = s.Wait()
+			require.Equal(t, 0, s.ProcessState.ExitCode())
 
-	s = startServe(t, 1, nil, "--db", db)
-	c = dialResp(t, s.at[0])
-	replies(t, fmt.Sprintf("[0 900 %d -1 %d]", 900-answered, 3600*answered), c.do(t, "CL.THROTTLE a 899 1 3600 0"),
-		"every answer is saved, and nothing else")
+			s = startServe(t, 1, nil, args...)
+			c = dialResp(t, s.at[0])
+			var zero, of, left int
+			_, err := fmt.Sscanf(c.do(t, fmt.Sprintf("CL.THROTTLE a %d 1 3600 0", burst-1)), "[%d %d %d ", &zero, &of, &left)
+			require.NoError(t, err)
+			require.Equal(t, burst-left, answered, "every answer is saved, and nothing else")
+		})
+	}
 }
 
 // A second server of the socket takes over, after an end and after a crash.
