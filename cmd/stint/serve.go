@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -129,11 +130,17 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 	if listen == nil {
 		listen = []string{path + ".resp"}
 	}
-	for _, address := range listen {
+	for i, address := range listen {
 		if err := f.allowed(address, s.password != nil); err != nil {
 			return err
 		}
+		if slices.Contains(listen[:i], address) {
+			return misuse(f.limits.cmd, "--listen %s: is there twice", address)
+		}
 	}
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP) // also while the server waits to take over
+	defer signal.Stop(reload)
 	if err := s.open(f, path); err != nil {
 		return err
 	}
@@ -142,27 +149,21 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 			_ = s.limiter.Close()
 		}
 	}()
+	reloading, endReloads := context.WithCancel(ctx)
+	reloaded := make(chan struct{})
+	go func() {
+		defer close(reloaded)
+		s.reloads(reloading, f, reload)
+	}()
+	end := func() error {
+		endReloads()
+		<-reloaded
+		return s.close()
+	}
 	listeners, err := f.listeners(ctx, s, listen)
 	if err != nil || len(listeners) == 0 { // the signal came first
-		return errors.Join(failed(err), s.close())
+		return errors.Join(failed(err), end())
 	}
-	reload := make(chan os.Signal, 1)
-	signal.Notify(reload, syscall.SIGHUP)
-	defer signal.Stop(reload)
-	go func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-reload:
-				if err := s.reload(f); err != nil {
-					s.log("the limits stay as they are: %v", err)
-				} else {
-					s.log("loaded %s", display.Visible(f.limits.file))
-				}
-			}
-		}
-	}()
 	for _, l := range listeners {
 		s.log("serving %s at %s", display.Visible(path), display.Visible(l.Addr().String()))
 		go s.accept(l)
@@ -174,7 +175,7 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 		_ = l.Close()
 	}
 	s.drain()
-	return s.close()
+	return end()
 }
 
 // check reads the flags and the password.
@@ -303,6 +304,22 @@ func (f *serveFlags) numbers() (number func(label string) (stint.Name, error), d
 		}
 		return name, nil
 	}, owner.Close, nil
+}
+
+// reloads loads the limits files again at each signal, until ctx ends.
+func (s *server) reloads(ctx context.Context, f *serveFlags, signals <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+			if err := s.reload(f); err != nil {
+				s.log("the limits stay as they are: %v", err)
+			} else {
+				s.log("loaded %s", display.Visible(f.limits.file))
+			}
+		}
+	}
 }
 
 // reload loads the limits files again.

@@ -123,12 +123,33 @@ func (s *server) listenUnix(ctx context.Context, path string, gid int) (net.List
 	if err != nil || unlock == nil {
 		return nil, err
 	}
+	for waits := false; answers(path); waits = true {
+		if !waits {
+			s.log("another program listens at %s: waiting to take over", display.Visible(path))
+		}
+		if !pause(ctx) {
+			unlock()
+			return nil, nil
+		}
+	}
 	l, err := bindPrivate(path, gid)
 	if err != nil {
 		unlock()
 		return nil, err
 	}
 	return &unixListener{l, path, unlock}, nil
+}
+
+// answers reports whether a program listens at a path. A stint serve has the lock
+// while it does, so this is another program, which must keep its socket, or a
+// server whose process is just ending.
+func answers(path string) bool {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 // bindPrivate binds a socket under another name, gives it its owner and mode, and

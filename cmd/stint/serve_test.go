@@ -504,6 +504,38 @@ func TestServeTakesOver(t *testing.T) {
 	assert.Equal(t, 0, waiting.end(t), "a server that waits ends, too")
 }
 
+// A server that waits to take over loads its limits again, too.
+func TestServeReloadsWhileItWaits(t *testing.T) {
+	db, limits := serveDB(t), write(t, "limits.yml", serveLimits)
+	first := startServe(t, 1, nil, "--db", db, "--limits", limits)
+	second := startServe(t, 0, nil, "--db", db, "--limits", limits)
+	second.lineWith(t, "waiting to take over")
+	require.NoError(t, os.WriteFile(limits, []byte(strings.Replace(serveLimits, "burst: 3", "burst: 5", 1)), 0o600))
+	require.NoError(t, second.Process.Signal(syscall.SIGHUP))
+	second.lineWith(t, "loaded")
+	require.Equal(t, 0, first.end(t))
+	second.lineWith(t, "serving")
+	replies(t, "[0 5 4 -1 1200 Orders]", dialResp(t, first.at[0]).do(t, "STINT.SPEND Orders a 1"), "")
+}
+
+// A program that is no stint keeps its socket, until it ends.
+func TestServeLeavesSocketsAlone(t *testing.T) {
+	db := serveDB(t)
+	at := db + ".s"
+	other, err := net.Listen("unix", at)
+	require.NoError(t, err)
+	s := startServe(t, 0, nil, "--db", db, "--listen", at)
+	s.lineWith(t, "another program listens at")
+	conn, err := net.Dial("unix", at)
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	other.(*net.UnixListener).SetUnlinkOnClose(false) // as if it were killed
+	require.NoError(t, other.Close())
+	s.lineWith(t, "serving")
+	assert.Equal(t, "PONG", dialResp(t, at).do(t, "PING"))
+	assert.Equal(t, 0, s.end(t))
+}
+
 // A connection beyond the bound is refused, and a password is needed.
 func TestServeRefuses(t *testing.T) {
 	db := serveDB(t)
@@ -537,19 +569,20 @@ func TestServeRefuses(t *testing.T) {
 func TestServeMisuse(t *testing.T) {
 	db := serveDB(t)
 	for args, want := range map[string]string{
-		"--listen 0.0.0.0:6380":        "other machines can reach it: add --password-file",
-		"--listen :6380":               "other machines can reach it",
-		"--listen example.com:6380":    "other machines can reach it",
-		"--listen [::]:6380":           "other machines can reach it",
-		"--listen a:b:c":               "want the path of a socket, or HOST:PORT",
-		"--durability fast":            "must be memory, flushed, leased or synced",
-		"--max-connections 0":          "must be 1 or more",
-		"--overrides x.yml":            "--overrides needs --limits",
-		"--limits missing.yml":         "missing.yml",
-		"--password-file missing":      "missing",
-		"--socket-group no-such-group": "no-such-group",
-		"--listen " + db:               "is there, and no socket",
-		"more":                         `unknown argument "more"`,
+		"--listen 0.0.0.0:6380":            "other machines can reach it: add --password-file",
+		"--listen :6380":                   "other machines can reach it",
+		"--listen example.com:6380":        "other machines can reach it",
+		"--listen [::]:6380":               "other machines can reach it",
+		"--listen s --listen t --listen s": "--listen s: is there twice",
+		"--listen a:b:c":                   "want the path of a socket, or HOST:PORT",
+		"--durability fast":                "must be memory, flushed, leased or synced",
+		"--max-connections 0":              "must be 1 or more",
+		"--overrides x.yml":                "--overrides needs --limits",
+		"--limits missing.yml":             "missing.yml",
+		"--password-file missing":          "missing",
+		"--socket-group no-such-group":     "no-such-group",
+		"--listen " + db:                   "is there, and no socket",
+		"more":                             `unknown argument "more"`,
 	} {
 		r := runArgs(t, append([]string{"serve", "--db", db}, strings.Fields(args)...)...)
 		assert.NotZero(t, r.status, args)
