@@ -94,7 +94,13 @@ type call struct {
 	next caddyhttp.Handler
 	err  error // of next, or the denial
 
-	zone     *Zone // that decided: the strictest
+	first verdict
+	about *verdict // of all Handlers around the request: first, or that of an outer call
+}
+
+// A verdict is the strictest decision about a request.
+type verdict struct {
+	zone     *Zone
 	decision stint.Decision
 }
 
@@ -116,7 +122,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	c := &call{Context: r.Context(), next: next}
-	replacerOf(r).Map(c.placeholder)
+	if outer, ok := r.Context().Value(callKey{}).(*call); ok {
+		c.about = outer.about
+	} else {
+		c.about = &c.first
+		replacerOf(r).Map(c.about.placeholder)
+	}
 	h.limited.ServeHTTP(w, r.WithContext(c))
 	return c.err
 }
@@ -138,19 +149,19 @@ func next(w http.ResponseWriter, r *http.Request) {
 // denied makes the denial an error, as Caddy's handlers do.
 func denied(_ http.ResponseWriter, r *http.Request, _ stint.Decision) {
 	c := callOf(r)
-	c.err = caddyhttp.Error(http.StatusTooManyRequests, fmt.Errorf("zone %s denies the request", c.zone.Name))
+	c.err = caddyhttp.Error(http.StatusTooManyRequests, fmt.Errorf("zone %s denies the request", c.about.zone.Name))
 }
 
 // observe counts decisions, by zone and result only: a label with the key would
 // grow without bound. It notes the strictest one for the placeholders.
 func (h *Handler) observe(r *http.Request, ds []httplimit.Decision) {
-	c := callOf(r)
+	v := callOf(r).about
 	for i := range ds {
 		d := &ds[i]
 		z := h.zone(d.RuleKey.Name)
 		z.count(d).Inc()
-		if !d.Shadow && (c.zone == nil || stricter(&d.Decision, &c.decision)) {
-			c.zone, c.decision = z, d.Decision
+		if !d.Shadow && (v.zone == nil || stricter(&d.Decision, &v.decision)) {
+			v.zone, v.decision = z, d.Decision
 		}
 	}
 }
@@ -177,14 +188,14 @@ func stricter(a, b *stint.Decision) bool {
 }
 
 // placeholder returns the value of a placeholder of this package.
-func (c *call) placeholder(name string) (value any, ok bool) {
+func (v *verdict) placeholder(name string) (value any, ok bool) {
 	name, ok = strings.CutPrefix(name, "http.stint.")
-	if !ok || c.zone == nil {
+	if !ok || v.zone == nil {
 		return nil, false
 	}
-	switch d := &c.decision; name {
+	switch d := &v.decision; name {
 	case "zone":
-		return c.zone.Name, true
+		return v.zone.Name, true
 	case "remaining":
 		return d.Remaining, true
 	case "retry_after":
