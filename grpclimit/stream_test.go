@@ -114,6 +114,31 @@ func TestMessagesIgnored(t *testing.T) {
 	}
 }
 
+// Of nested interceptors the outer one denies what the stream receives, and then
+// the inner one what it sends, because the handler goes on. The pushback is set
+// once: two values would end all retries.
+func TestMessagesNested(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(24), perKey: stint.PerDay(24)})
+	spend(t, lim, local, 24)
+	spend(t, lim, perKey.Key("127.0.0.1"), 24)
+	s := &service{duplex: func(stream pb.TestService_FullDuplexCallServer) error {
+		_, err := stream.Recv()
+		assert.Equal(t, "rate limit exceeded: address", status.Convert(err).Message())
+		err = stream.Send(&pb.StreamingOutputCallResponse{})
+		assert.Equal(t, "rate limit exceeded: key", status.Convert(err).Message())
+		return nil
+	}}
+	c := dial(t, serve(t, s, append(
+		limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Messages: grpclimit.Received}),
+		limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perKey), Messages: grpclimit.Sent})...)...))
+	stream, err := c.FullDuplexCall(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&pb.StreamingOutputCallRequest{}))
+	_, err = stream.Recv()
+	assert.Equal(t, "rate limit exceeded: address", status.Convert(err).Message())
+	assert.Equal(t, []string{"3600000"}, stream.Trailer()[pushback])
+}
+
 // Two rules spend for a message together, or not at all. A Limiter that fails
 // ends the stream, unless FailOpen is set.
 func TestMessagesTogether(t *testing.T) {

@@ -1,0 +1,73 @@
+package grpclimit_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/grpclimit"
+	"github.com/stint-go/stint/internal/places"
+)
+
+// A call that its client cancels gives its place back, and its tokens if
+// RefundCode says so.
+func TestCancel(t *testing.T) {
+	for name, c := range map[string]struct {
+		refund func(codes.Code) bool
+		left   []int64 // after each call
+	}{
+		"refunds": {grpclimit.Codes(codes.Canceled), []int64{10, 10}},
+		"spends":  {grpclimit.ServerError, []int64{9, 8}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(10)})
+			started, ended := make(chan struct{}), make(chan struct{}, 2)
+			s := &service{
+				empty: func(ctx context.Context) error {
+					started <- struct{}{}
+					<-ctx.Done()
+					return ctx.Err()
+				},
+				duplex: func(stream pb.TestService_FullDuplexCallServer) error {
+					started <- struct{}{}
+					_, err := stream.Recv()
+					return err
+				},
+			}
+			ends := []grpc.ServerOption{
+				grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+					defer func() { ended <- struct{}{} }()
+					return next(ctx, req)
+				}),
+				grpc.ChainStreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+					defer func() { ended <- struct{}{} }()
+					return next(srv, ss)
+				}),
+			}
+			rule := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1, RefundCode: c.refund}
+			client := dial(t, serve(t, s, append(ends, limited(lim, nil, rule)...)...))
+			calls := []func(context.Context) error{
+				func(ctx context.Context) error { _, err := client.EmptyCall(ctx, &pb.Empty{}); return err },
+				func(ctx context.Context) error { _, err := client.FullDuplexCall(ctx); return err },
+			}
+			for i, call := range calls {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go call(ctx)
+				<-started // so it had the place
+				cancel()
+				<-ended
+				for bucket := range places.Requests.All() {
+					require.NotSame(t, lim, bucket.Limiter)
+				}
+				assert.Equal(t, c.left[i], left(t, lim, local))
+			}
+		})
+	}
+}
