@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -118,4 +120,76 @@ func twoFlushes(t *testing.T, db string) {
 	}
 	before := flushes()
 	eventually(t, func() bool { return flushes() >= before+2 })
+}
+
+// A server is killed, or ends, while clients throttle and another server waits.
+// They connect again, and go on with every token that a reply spent, and no
+// others than they asked for.
+func TestServeTakesOverUnderLoad(t *testing.T) {
+	const clients, burst = 4, 800_000 // which refills in 91 years
+	for name, kill := range map[string]bool{"killed": true, "ended": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := serveDB(t)
+			args := []string{"--db", db, "--durability", "synced"}
+			first := startServe(t, 1, nil, args...)
+			second := startServe(t, 0, nil, args...)
+			second.lineWith(t, "waiting to take over")
+			var answered, asked [clients]atomic.Int64
+			var wg sync.WaitGroup
+			var end atomic.Bool
+			defer end.Store(true)
+			for i := range clients {
+				command := encoded(fmt.Sprintf("CL.THROTTLE user:%d %d 1 3600", i, burst-1))
+				wg.Go(func() {
+					for !end.Load() {
+						conn, err := net.Dial("unix", first.at[0])
+						if err != nil {
+							continue
+						}
+						for in := bufio.NewReader(conn); err == nil && !end.Load(); {
+							asked[i].Add(1)
+							if _, err = io.WriteString(conn, command); err != nil {
+								break
+							}
+							for range 6 {
+								if _, err = in.ReadString('\n'); err != nil {
+									break
+								}
+							}
+							if err == nil {
+								answered[i].Add(1)
+							}
+						}
+						_ = conn.Close()
+					}
+				})
+			}
+			more := func(n int64) { // n answers for each client
+				for i := range clients {
+					want := answered[i].Load() + n
+					eventually(t, func() bool { return answered[i].Load() >= want })
+				}
+			}
+			more(20)
+			if kill {
+				first.kill()
+			} else {
+				require.Equal(t, 0, first.end(t))
+			}
+			second.lineWith(t, "serving")
+			more(20)
+			end.Store(true)
+			wg.Wait()
+			c := dialResp(t, first.at[0])
+			for i := range clients {
+				var zero, of, left int64
+				reply := c.do(t, fmt.Sprintf("CL.THROTTLE user:%d %d 1 3600 0", i, burst-1))
+				_, err := fmt.Sscanf(reply, "[%d %d %d ", &zero, &of, &left)
+				require.NoError(t, err, reply)
+				require.LessOrEqual(t, burst-left, asked[i].Load())
+				require.GreaterOrEqual(t, burst-left, answered[i].Load())
+			}
+		})
+	}
 }
