@@ -168,7 +168,8 @@ func TestClusterHangs(t *testing.T) {
 }
 
 // The first call of a Client that does not know clusters may have more buckets
-// than a call of the script, at a server and at a cluster.
+// than a call of the script, at a server and at a cluster, unless Options.Atomic
+// is set.
 func TestFirstCallOfMany(t *testing.T) {
 	t.Parallel()
 	s, prefix := commonServer(t)
@@ -182,9 +183,16 @@ func TestFirstCallOfMany(t *testing.T) {
 		for i := range 100 {
 			reqs = append(reqs, stint.Request{Key: perID.Key(strconv.Itoa(i)), Cost: 1})
 		}
+		before := l.Stats().Trips
 		d, err := l.SpendAll(reqs...)
 		require.NoError(t, err)
 		require.EqualValues(t, 7, d.Remaining)
+		if !l.server.IsCluster() {
+			require.EqualValues(t, 2, l.Stats().Trips-before)
+		}
+		l.opts.Atomic = true
+		_, err = l.SpendAll(reqs[:script.MaxTogether+1]...)
+		require.ErrorIs(t, err, ErrCrossSlot)
 		require.NoError(t, l.Close())
 	}
 }

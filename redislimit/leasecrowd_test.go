@@ -279,29 +279,37 @@ func (*hangs) Eval(ctx context.Context, _, _ string, _, _ []string) (any, error)
 }
 
 // Timeout bounds the time that callers wait for a lease, also if they come while
-// another question is under way.
+// another question is under way, and whether the server answers or not.
 func TestLeaseTimeout(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const timeout = 100 * time.Millisecond
-		l, err := New(new(hangs), testLimits(t, leasedLimit(stint.PerMinute(10_000))), &Options{Timeout: timeout})
-		require.NoError(t, err)
-		var callers sync.WaitGroup
-		for i := range 50 {
-			callers.Go(func() {
-				time.Sleep(time.Duration(i) * 3 * time.Millisecond)
-				begin := time.Now()
-				_, err := l.Spend(perID.Key("a"), 1)
-				if took := time.Since(begin); err == nil || took > timeout {
-					t.Error(took, err)
+	const timeout = 100 * time.Millisecond
+	for name, client := range map[string]Client{"hangs": new(hangs), "answers late": newModelServer(90 * time.Millisecond)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, err := New(client, testLimits(t, leasedLimit(stint.PerMinute(10_000))), &Options{Timeout: timeout})
+				require.NoError(t, err)
+				var callers sync.WaitGroup
+				var decided atomic.Int64
+				for i := range 50 {
+					callers.Go(func() {
+						time.Sleep(time.Duration(i) * 3 * time.Millisecond)
+						begin := time.Now()
+						_, err := l.Spend(perID.Key("a"), 1)
+						if took := time.Since(begin); took > timeout {
+							t.Error(took, err)
+						}
+						if err == nil {
+							decided.Add(1)
+						} else if !script.IsAway(err) {
+							require.ErrorIs(t, err, ErrBusy)
+							require.ErrorContains(t, err, "perID:a")
+						}
+					})
 				}
-				if !script.IsAway(err) {
-					require.ErrorIs(t, err, ErrBusy)
-					require.ErrorContains(t, err, "perID:a")
-				}
+				callers.Wait()
+				require.Equal(t, name != "hangs", decided.Load() > 0)
+				require.NoError(t, l.Close())
 			})
-		}
-		callers.Wait()
-		require.NoError(t, l.Close())
-	})
+		})
+	}
 }

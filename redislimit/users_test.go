@@ -25,19 +25,29 @@ import (
 	"github.com/stint-go/stint/limitsfile"
 )
 
+// documented returns the words of docs/redis.md that a pattern finds.
+func documented(t *testing.T, pattern string) []string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/redis.md")
+	require.NoError(t, err)
+	found := regexp.MustCompile(pattern).FindSubmatch(text)
+	require.NotNil(t, found)
+	return strings.Fields(string(found[1]))
+}
+
+// aclLine is the ACL line of docs/redis.md, without the user.
+const aclLine = `(?m)^    ACL SETUSER limiter (.*)$`
+
 // The ACL line of docs/redis.md suffices for decisions, leases, holds, debts and
 // probes.
 func TestACL(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/redis.md")
-	require.NoError(t, err)
-	rule := regexp.MustCompile(`(?m)^    ACL SETUSER limiter (.*)$`).FindSubmatch(text)
-	require.NotNil(t, rule)
 	s := startServer(t, "--port", freePort(t), "--bind", "127.0.0.1")
-	s.cli(append([]string{"ACL", "SETUSER", "limiter"}, strings.Fields(string(rule[1]))...)...)
+	s.cli(append([]string{"ACL", "SETUSER", "limiter"}, documented(t, aclLine)...)...)
 	s.cli("ACL", "SETUSER", "default", "resetpass", ">admin", "+@all")
 	c := newLine()
 	port := s.args[len(s.args)-3]
+	var err error
 	c.rueidisClient, err = newRueidisClient("redis://limiter:SECRET@127.0.0.1:"+port, 20*time.Second)
 	require.NoError(t, err)
 	limits := testLimits(t, leasedLimit(stint.PerHour(100)))
@@ -59,6 +69,30 @@ func TestACL(t *testing.T) {
 	c.mend()
 	l.comesBack(t)
 	require.EqualValues(t, 6, l.left(t, other.Key("a")))
+	require.NoError(t, l.Health())
+	require.NoError(t, l.Close())
+}
+
+// In a cluster, the user needs what docs/redis.md says for it, and then the
+// Limiter knows the shards.
+func TestACLCluster(t *testing.T) {
+	t.Parallel()
+	nodes, url := startPrimaries(t)
+	for _, n := range nodes {
+		n.cli(append([]string{"ACL", "SETUSER", "limiter"}, documented(t, aclLine)...)...)
+		n.cli(append([]string{"ACL", "SETUSER", "limiter"}, documented(t, "`([^`]*)` in a cluster")...)...)
+		n.cli("ACL", "SETUSER", "default", "resetpass", ">admin", "+@all")
+	}
+	l, err := Open(strings.Replace(url, "redis://", "redis://limiter:SECRET@", 1), testLimits(t, leasedLimit(stint.PerHour(100))),
+		&Options{Timeout: 20 * time.Second, Nodes: 1, RepeatDenials: -1})
+	require.NoError(t, err)
+	for i := range 40 {
+		d, err := l.SpendAll(stint.Request{Key: perID.Key(strconv.Itoa(i)), Cost: 1},
+			stint.Request{Key: perID.Key(strconv.Itoa(i + 1)), Cost: 1})
+		require.NoError(t, err)
+		require.Equal(t, leasedLimit(stint.PerHour(100)), d.Limit)
+	}
+	require.NotSame(t, l.node.Whole(), l.node.Of(perID.Key("0")), "the shards are known")
 	require.NoError(t, l.Health())
 	require.NoError(t, l.Close())
 }
