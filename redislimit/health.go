@@ -51,12 +51,12 @@ func (l *Limiter) lookout() {
 }
 
 // look reads whether the server is a cluster, evicts keys, is new enough, and has
-// the right time. The first look also tries whether it runs the scripts.
+// the right time. The first look also tries whether it runs the scripts. Each
+// question has its own Timeout.
 func (l *Limiter) look(first bool) error {
 	ctx, cancel := l.context()
-	defer cancel()
 	nodes, err := l.server.Info(ctx)
-	if err != nil {
+	if cancel(); err != nil {
 		l.note(err)
 		return err
 	}
@@ -80,7 +80,9 @@ func (l *Limiter) look(first bool) error {
 		wrong = fmt.Errorf("%w: %d keys evicted", cmp.Or(wrong, ErrEvicts), n)
 	}
 	setFailure(&l.evicts, wrong, l.Now())
-	if ahead, err := l.server.ClockAhead(ctx); err == nil {
+	ctx, cancel = l.context()
+	ahead, err := l.server.ClockAhead(ctx)
+	if cancel(); err == nil {
 		wrong = nil
 		if ahead.Abs() > maxClockError {
 			word := "ahead of"
@@ -92,7 +94,7 @@ func (l *Limiter) look(first bool) error {
 		setFailure(&l.clock, wrong, l.Now())
 	}
 	if first {
-		err := l.server.TryScripts(ctx, l.opts.Prefix+":probe")
+		err := l.server.TryScripts(l.opts.Prefix + ":probe")
 		if l.server.IsCluster() && script.IsAway(err) { // one of its nodes
 			err = nil
 		}

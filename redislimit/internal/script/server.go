@@ -273,8 +273,10 @@ func (s *Server) Probe(key string) error {
 }
 
 // TryScripts returns an error if this user may not run the scripts. It reads and
-// changes no bucket.
-func (s *Server) TryScripts(ctx context.Context, key string) error {
+// changes no bucket. A server that does not know the scripts takes two round trips.
+func (s *Server) TryScripts(key string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*s.Timeout)
+	defer cancel()
 	r := Request{Key: key, Mode: CheckOnly, Tolerance: 1}
 	args := []string{strconv.FormatInt(EndOfTime, 10), "", string(r.AppendRecord(nil, Check, false))}
 	if _, _, err := s.Eval(ctx, Decisions, []string{key}, args, false); err != nil {
