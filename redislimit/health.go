@@ -61,22 +61,17 @@ func (l *Limiter) look(first bool) error {
 		return err
 	}
 	var wrong error
-	evicted := int64(0)
 	for _, fields := range nodes {
 		if v := fields["redis_version"]; v != "" {
 			if major, err := strconv.Atoi(strings.Split(v, ".")[0]); err == nil && major < 5 {
 				return fmt.Errorf("server is Redis %s, want 5.0 or later", v)
 			}
 		}
-		n, _ := strconv.ParseInt(fields["evicted_keys"], 10, 64)
-		evicted += n
 		if policy := fields["maxmemory_policy"]; policy != "" && policy != "noeviction" && fields["maxmemory"] != "0" {
 			wrong = fmt.Errorf("%w: maxmemory-policy is %s, want noeviction", ErrEvicts, policy)
 		}
 	}
-	if first {
-		l.evicted.Store(evicted)
-	} else if n := evicted - l.evicted.Load(); n > 0 {
+	if n := l.evictedSince(nodes); n > 0 {
 		wrong = fmt.Errorf("%w: %d keys evicted", cmp.Or(wrong, ErrEvicts), n)
 	}
 	setFailure(&l.evicts, wrong, l.Now())
@@ -101,6 +96,25 @@ func (l *Limiter) look(first bool) error {
 		return err
 	}
 	return nil
+}
+
+// evictedSince returns how many keys the nodes have evicted since the last look at
+// each of them.
+func (l *Limiter) evictedSince(nodes []map[string]string) (keys int64) {
+	l.evictedMu.Lock()
+	defer l.evictedMu.Unlock()
+	for _, fields := range nodes {
+		n, err := strconv.ParseInt(fields["evicted_keys"], 10, 64)
+		if err != nil {
+			continue
+		}
+		id := fields["run_id"]
+		if was, known := l.evicted[id]; known {
+			keys += max(0, n-was)
+		}
+		l.evicted[id] = n
+	}
+	return keys
 }
 
 // maxClockError is the difference of two clocks from which on Health reports it.

@@ -2,7 +2,9 @@ package redislimit
 
 import (
 	"context"
+	"fmt"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,73 @@ import (
 
 	"github.com/stint-go/stint"
 )
+
+// evicting is a Client of nodes that have evicted keys.
+type evicting struct {
+	slow
+	keys atomic.Pointer[map[string]int] // by node; if there is none, they are away
+}
+
+func (c *evicting) nodes(keys map[string]int) { c.keys.Store(&keys) }
+
+func (c *evicting) IsCluster() bool { return false }
+
+func (c *evicting) DoEach(ctx context.Context, args ...string) (replies []any, err error) {
+	keys := *c.keys.Load()
+	if len(keys) == 0 {
+		return nil, ErrAway
+	}
+	for node, n := range keys {
+		reply, err := c.slow.Do(ctx, args...)
+		if err != nil {
+			return nil, err
+		}
+		if args[0] == "INFO" {
+			reply = fmt.Sprintf("redis_mode:standalone\r\nrun_id:%s\r\nevicted_keys:%d\r\n", node, n)
+		}
+		replies = append(replies, reply)
+	}
+	return replies, nil
+}
+
+// Health reports keys that were evicted since the last look, and none that were
+// evicted before the node was first seen.
+func TestEvictedKeys(t *testing.T) {
+	t.Parallel()
+	c := &evicting{}
+	c.nodes(nil)
+	l, err := New(c, testLimits(t, stint.PerHour(2)), &Options{Timeout: 20 * time.Second, Now: newTestClock().now})
+	require.NoError(t, err)
+	defer l.Close()
+	require.True(t, l.isAway())
+	c.nodes(map[string]int{"a": 5})
+	l.comesBack(t)
+	require.Nil(t, l.evicts.Load())
+	for i, at := range []struct {
+		keys map[string]int
+		says string // "": nothing
+	}{
+		{map[string]int{"a": 5}, ""},
+		{map[string]int{"a": 7}, "2 keys evicted"},
+		{map[string]int{"a": 7}, ""},
+		{map[string]int{"a": 7, "b": 100}, ""},
+		{map[string]int{"b": 100}, ""},
+		{map[string]int{"a": 8, "b": 103}, "4 keys evicted"},
+		{map[string]int{"a": 0, "b": 103}, ""}, // after CONFIG RESETSTAT
+		{map[string]int{"a": 1, "b": 103}, "1 keys evicted"},
+	} {
+		c.nodes(at.keys)
+		require.NoError(t, l.look(false))
+		f := l.evicts.Load()
+		if at.says == "" {
+			require.Nil(t, f, i)
+			continue
+		}
+		require.NotNil(t, f, i)
+		require.ErrorIs(t, f.err, ErrEvicts)
+		require.ErrorContains(t, f.err, at.says)
+	}
+}
 
 // A server that is so far away that Open's questions take longer than one Timeout
 // together is not away, and its clock is compared.

@@ -32,7 +32,9 @@ type Limiter struct {
 	failing atomic.Pointer[failure] // of the last call; nil after a success
 	evicts  atomic.Pointer[failure]
 	clock   atomic.Pointer[failure]
-	evicted atomic.Int64 // keys evicted before the Limiter was made
+
+	evictedMu sync.Mutex
+	evicted   map[string]int64 // keys that a node had evicted at the last look, by its run_id
 
 	closed   atomic.Bool
 	closing  chan struct{}
@@ -77,7 +79,8 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{client: client, opts: c, seen: lease.NewSeen(), start: time.Now(), closing: make(chan struct{})}
+	l := &Limiter{client: client, opts: c, seen: lease.NewSeen(), start: time.Now(), closing: make(chan struct{}),
+		evicted: make(map[string]int64)}
 	l.server = script.NewServer(client, script.Config{Timeout: c.Timeout, Replicas: c.Replicas, Plain: c.PlainKeys, Now: c.Now,
 		Note: l.note})
 	l.leases = lease.NewTable(lease.Config{MaxLease: c.MaxLease, RepeatDenials: c.RepeatDenials, Timeout: c.Timeout, Seen: l.seen,
