@@ -208,3 +208,32 @@ func TestSeenAfterNotDurable(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, clock.now().Add(time.Hour/2).UnixNano(), tat)
 }
+
+// At Open, too, a charge whose answer comes after Timeout is made once.
+func TestLateChargesAtOpen(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
+	s, prefix := commonServer(t)
+	opts.Prefix = prefix
+	cut, limits := newLine(), testLimits(t, stint.PerHour(80))
+	l := cut.node(t, limits, opts)
+	cut.fail(errCut)
+	for i := range 10 {
+		_, err := l.Spend(perID.Key(strconv.Itoa(i)), 3)
+		require.NoError(t, err)
+	}
+	require.NoError(t, l.Close())
+	cut.mend()
+	c := &late{line: cut, takes: 300 * time.Millisecond}
+	var err error
+	c.rueidisClient, err = newRueidisClient(s.url, time.Second)
+	require.NoError(t, err)
+	opts.Timeout = 200 * time.Millisecond
+	l, err = New(c, limits, &opts)
+	require.NoError(t, err)
+	l.comesBack(t)
+	require.EqualValues(t, 10, c.charges.Load())
+	require.EqualValues(t, 10, l.Stats().Charged)
+	require.NoError(t, l.Close())
+}

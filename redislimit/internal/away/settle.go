@@ -135,7 +135,7 @@ func (o *Outage) forget() (keys map[stint.Key]struct{}, every bool) {
 func (n *Node) SettleEarlier() {
 	for _, o := range n.Outages() {
 		o.settled.Store(-1)
-		if err := o.settle(n.Timeout); err != nil {
+		if err := o.settle(n.patience()); err != nil {
 			o.Begin(err)
 		}
 	}
