@@ -2,7 +2,12 @@ package away
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -16,17 +21,26 @@ type fakeServer struct {
 	now     time.Time
 	charged map[stint.Key]int64 // nanoseconds
 	refuses error
-	during  func() // called by Charge
+	during  func(debts []Debt) // called by Charge
+	yields  bool               // other goroutines run whenever the time is read
 }
 
-func (s *fakeServer) Time() time.Time                 { return s.now }
+func (s *fakeServer) Time() time.Time {
+	if s.yields {
+		for range rand.IntN(8) {
+			runtime.Gosched()
+		}
+	}
+	return s.now
+}
+
 func (s *fakeServer) Learn() error                    { return nil }
 func (s *fakeServer) IsCluster() bool                 { return false }
 func (s *fakeServer) Shards() (*[16384]string, error) { return nil, script.ErrAway }
 func (s *fakeServer) Probe(string) error              { return nil }
 func (s *fakeServer) Charge(debts []Debt, _ time.Duration) {
 	if s.during != nil {
-		s.during()
+		s.during(debts)
 	}
 	for i := range debts {
 		d := &debts[i]
@@ -86,6 +100,112 @@ func TestUndo(t *testing.T) {
 	require.Zero(t, n.owes(t, "b"))
 }
 
+// While the last debts are charged, what this machine spent on them cannot be
+// undone here.
+func TestUndoWhileCharged(t *testing.T) {
+	t.Parallel()
+	n, s := newNode(t)
+	n.spend(t, "a", 1)
+	var b *Part
+	passes := 0
+	s.during = func([]Debt) {
+		if passes++; passes == 1 {
+			b = n.spend(t, "b", 2)
+			return
+		}
+		if n.Whole().charging == nil || n.Undo(b) {
+			t.Error("it was undone")
+		}
+	}
+	require.NoError(t, n.Whole().settle(time.Minute))
+	require.Equal(t, 2, passes)
+	require.Equal(t, int64(2*time.Hour/8), s.charged[perID.Key("b")])
+}
+
+// Decisions, their undoing and answers of the server at the same time leave a debt
+// of exactly what was not undone.
+func TestUndoTogether(t *testing.T) {
+	t.Parallel()
+	limit, key := stint.PerHour(1_000_000), perID.Key("a")
+	for range 4 {
+		n, s := newNode(t)
+		s.yields = true
+		var running sync.WaitGroup
+		var spent atomic.Int64
+		for range 4 {
+			running.Go(func() {
+				for i := range 2000 {
+					p := &Part{Request: stint.Request{Key: key, Cost: 1, Limit: limit}, Most: int64(limit.Tolerance())}
+					var err error
+					n.While(n.Whole(), time.Now().Add(time.Minute), func() { err = n.Decide(n.Whole(), script.Spend, []*Part{p}) })
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if i%4 == 0 || !n.Undo(p) {
+						spent.Add(1)
+					}
+				}
+			})
+		}
+		running.Go(func() {
+			for i := range 2000 {
+				n.SawTAT(key, s.now.UnixNano()+int64(i)*int64(limit.Interval()), int64(limit.Tolerance()))
+			}
+		})
+		running.Wait()
+		require.NoError(t, n.Whole().settle(time.Minute))
+		require.Equal(t, spent.Load(), s.charged[key]/int64(limit.Interval()))
+	}
+}
+
+// Decisions wait for the last few debts only, and not for as long as a charge may
+// take.
+func TestSettleGoesOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, s := newNode(t)
+		n.Timeout = 100 * time.Millisecond
+		n.spend(t, "a", 1)
+		var running sync.WaitGroup
+		waits := 0
+		s.during = func(debts []Debt) {
+			n.mu.RLock()
+			charging := n.Whole().charging
+			n.mu.RUnlock()
+			if charging == nil { // decisions go on, and make many debts
+				for i := range lastDebts {
+					n.spend(t, fmt.Sprint(len(debts), " ", i), 1)
+				}
+				if len(debts) == 1 {
+					n.spend(t, "and one more", 1)
+				}
+				return
+			}
+			if len(debts) > lastDebts {
+				t.Error("decisions wait for", len(debts), "debts")
+			}
+			if waits++; waits > 1 {
+				return
+			}
+			running.Go(func() {
+				begin := time.Now()
+				n.spend(t, "b", 1)
+				if waited := time.Since(begin); waited != n.Timeout/4 {
+					t.Error("a decision waited for", waited)
+				}
+			})
+			<-time.After(time.Second)
+		}
+		require.NoError(t, n.Whole().settle(time.Minute))
+		running.Wait()
+		require.Equal(t, 2, waits)
+		require.False(t, n.Whole().Away())
+		require.Equal(t, int64(time.Hour/8), s.charged[perID.Key("b")])
+		require.Equal(t, 3+2*lastDebts, len(s.charged))
+	})
+}
+
 // Decisions that are made while debts are charged are charged, too, each once.
 func TestSettle(t *testing.T) {
 	t.Parallel()
@@ -94,7 +214,7 @@ func TestSettle(t *testing.T) {
 		n.spend(t, fmt.Sprint(i), 1)
 	}
 	passes := 0
-	s.during = func() {
+	s.during = func([]Debt) {
 		if passes++; passes <= 3 { // the first pass is in chunks
 			n.spend(t, fmt.Sprint(passes), 1)
 			n.spend(t, fmt.Sprint("new", passes), 1)
