@@ -82,7 +82,8 @@ func TestEvictedKeys(t *testing.T) {
 }
 
 // A server that is so far away that Open's questions take longer than one Timeout
-// together is not away, and its clock is compared.
+// together is not away, although it does not know the script yet, and its clock is
+// compared.
 func TestOpenFarAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -103,12 +104,17 @@ func TestOpenFarAway(t *testing.T) {
 // farAway takes a round trip for every question. Its clock is an hour behind.
 type farAway struct {
 	*modelServer
+	knows   bool // the script
 	refuses bool // scripts
 }
 
 func (c *farAway) Eval(ctx context.Context, command, text string, keys, args []string) (any, error) {
 	if c.refuses {
 		return after(ctx, c.trip, nil, ServerError("NOPERM this user has no permissions to run the 'evalsha' command"))
+	}
+	if !c.knows {
+		c.knows = true
+		return after(ctx, c.trip, nil, ServerError("NOSCRIPT No matching script."))
 	}
 	return c.modelServer.Eval(ctx, command, text, keys, args)
 }

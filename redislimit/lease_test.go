@@ -297,6 +297,18 @@ func TestLeasedLimits(t *testing.T) {
 	require.ErrorContains(t, err, "Options.MaxLease is -1ns")
 }
 
+// The shortest lease is as good as none.
+func TestShortestLease(t *testing.T) {
+	t.Parallel()
+	l, _ := newCounted(t, leasedLimit(stint.PerHour(1000)), func(o *Options) { o.MaxLease, o.Now = 1, newTestClock().now })
+	for i := range int64(20) {
+		d, err := l.Spend(perID.Key("a"), 1)
+		require.NoError(t, err)
+		require.Equal(t, 999-i, d.Remaining)
+		l.settled(t)
+	}
+}
+
 // Callers that find no tokens share a trip.
 func TestLeasedCallersShare(t *testing.T) {
 	t.Parallel()
