@@ -206,17 +206,37 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// A refused connection is ErrAway: nothing was sent.
+// A refused connection is ErrAway: nothing was sent. With the pool's own number of
+// dialer retries, Timeout ends before the pool gives up, and nobody knows.
 func TestRefusedConnection(t *testing.T) {
 	addr, _, stop := start()
 	stop()
+	const timeout = 200 * time.Millisecond
+	spend := func(dialerRetries int) error {
+		pool := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, DialerRetries: dialerRetries})
+		defer pool.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		_, err := redisclients.GoRedis{Pool: pool}.Eval(ctx, "EVAL", "return 1", []string{"a"}, nil)
+		return err
+	}
+	isDial := func(err error) bool {
+		op, ok := errors.AsType[*net.OpError](err)
+		return ok && op.Op == "dial"
+	}
+	if err := spend(1); !isDial(err) {
+		t.Error(err)
+	}
+	if err := spend(0); isDial(err) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Error("DialerRetries is not needed any more:", err)
+	}
 	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(100)}}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pool := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, DialerRetries: 1})
 	defer pool.Close()
-	lim, err := redislimit.New(redisclients.GoRedis{Pool: pool}, limits, &redislimit.Options{Timeout: 200 * time.Millisecond})
+	lim, err := redislimit.New(redisclients.GoRedis{Pool: pool}, limits, &redislimit.Options{Timeout: timeout})
 	if err != nil {
 		t.Fatal(err)
 	}
