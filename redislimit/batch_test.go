@@ -311,6 +311,45 @@ func TestBatchCrossSlot(t *testing.T) {
 	}
 }
 
+// In a cluster, callers share calls of one slot, and do not wait for calls of
+// another.
+func TestBatchSlots(t *testing.T) {
+	t.Parallel()
+	s, _ := commonServer(t)
+	l, g := s.exact(t)
+	l.server.SetCluster(true) // one server takes keys of any slots
+	a, b := perID.Key("a"), perID.Key("b")
+	goOn := make(chan struct{})
+	g.holds.Store(l.opts.keyOf(a), goOn)
+	before, held := g.calls.Load(), g.held.Load()
+	var running sync.WaitGroup
+	spend := func(key stint.Key) {
+		if _, err := l.Spend(key, 1); err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range script.MinCalls {
+		running.Go(func() { spend(a) })
+		until(func() bool { return g.held.Load() == held+int64(i)+1 })
+	}
+	for i := range 3 {
+		running.Go(func() { spend(a) })
+		until(func() bool { return l.server.Waiting() == i+1 })
+	}
+	var ended atomic.Bool
+	running.Go(func() {
+		spend(b)
+		ended.Store(true)
+	})
+	until(func() bool { return l.server.Waiting() > 3 || ended.Load() })
+	if !ended.Load() {
+		t.Error("a caller waits for calls of another slot")
+	}
+	close(goOn)
+	running.Wait()
+	require.Equal(t, before+script.MinCalls+2, g.calls.Load())
+}
+
 // slow is a server that takes its time, by the clock of the test.
 type slow struct {
 	takes time.Duration
