@@ -1,12 +1,14 @@
 package redislimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -54,6 +56,20 @@ func (n node) signal(t *testing.T, s syscall.Signal) {
 // plainClient hides that a Client knows whether its server is a cluster.
 type plainClient struct{ Client }
 
+// unlucky is a plainClient whose first question goes to a node that hangs.
+type unlucky struct {
+	plainClient
+	asked atomic.Bool
+}
+
+func (c *unlucky) Do(ctx context.Context, args ...string) (any, error) {
+	if !c.asked.Swap(true) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return c.plainClient.Do(ctx, args...)
+}
+
 // clusterClients are the kinds of Clients of a cluster.
 func clusterClients(t *testing.T, url string, timeout time.Duration) map[string]func() Client {
 	open := func() Client {
@@ -61,7 +77,8 @@ func clusterClients(t *testing.T, url string, timeout time.Duration) map[string]
 		require.NoError(t, err)
 		return c
 	}
-	return map[string]func() Client{"rueidis": open, "plain": func() Client { return plainClient{open()} }}
+	return map[string]func() Client{"rueidis": open, "plain": func() Client { return plainClient{open()} },
+		"unlucky": func() Client { return &unlucky{plainClient: plainClient{open()}} }}
 }
 
 // If a cluster is away when a Limiter is opened, and comes back, no call of the
@@ -159,7 +176,26 @@ func TestClusterHangs(t *testing.T) {
 			}
 			eventually(t, "all shards decide", all)
 			n.signal(t, syscall.SIGSTOP)
+			done := make(chan struct{})
+			var callers sync.WaitGroup
+			for i := range ids {
+				callers.Go(func() { // also of the node that hangs
+					tick := time.NewTicker(10 * time.Millisecond)
+					defer tick.Stop()
+					for {
+						select {
+						case <-done:
+							return
+						case <-tick.C:
+							l.Spend(perID.Key(strconv.Itoa(i)), 1)
+						}
+					}
+				})
+			}
+			eventually(t, "the shard is away", func() bool { return !l.Stats().AwaySince.IsZero() })
 			others(l, "later")
+			close(done)
+			callers.Wait()
 			n.signal(t, syscall.SIGCONT)
 			eventually(t, "all shards decide", all)
 			require.NoError(t, l.Close())

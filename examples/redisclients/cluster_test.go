@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -156,9 +157,28 @@ func TestClusterHangs(t *testing.T) {
 			process.Signal(syscall.SIGCONT)
 			poll(t, "all shards decide", func() bool { return decide(lim, true) })
 			process.Signal(syscall.SIGSTOP)
+			done := make(chan struct{})
+			var callers sync.WaitGroup
+			for i := range ids {
+				callers.Go(func() { // also of the node that hangs
+					tick := time.NewTicker(10 * time.Millisecond)
+					defer tick.Stop()
+					for {
+						select {
+						case <-done:
+							return
+						case <-tick.C:
+							lim.Spend(perAccount.Key(strconv.Itoa(i)), 1)
+						}
+					}
+				})
+			}
+			poll(t, "the shard is away", func() bool { return !lim.Stats().AwaySince.IsZero() })
 			begin = time.Now()
 			poll(t, "the other shards decide", func() bool { return decide(lim, false) })
 			t.Logf("%s, node %d hangs later: the others decide after %v", name, hung, time.Since(begin))
+			close(done)
+			callers.Wait()
 			process.Signal(syscall.SIGCONT)
 			poll(t, "all shards decide", func() bool { return decide(lim, true) })
 			lim.Close()
