@@ -162,6 +162,7 @@ func TestMain(m *testing.M) {
 		beHog()
 		return
 	}
+	lookEvery = time.Hour // nothing may be left to the next look
 	code := m.Run()
 	for i := range atEnd {
 		atEnd[len(atEnd)-1-i]()
