@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/stint-go/stint/hostlimit/internal/wire"
@@ -178,7 +179,8 @@ func foreign(p place, err error) error {
 }
 
 // dial connects to the process at the socket. The error is ErrNoOwner if there
-// is none, and ErrRefused if it belongs to a user who must not have the file.
+// is none, and ErrRefused if it belongs to a user who must not have the file, or
+// is no process of stint. If the socket's mode keeps this user out, it is both.
 func (p place) dial(timeout time.Duration) (net.Conn, error) {
 	short, done, err := shorten(p.socket)
 	if err != nil {
@@ -189,6 +191,12 @@ func (p place) dial(timeout time.Duration) (net.Conn, error) {
 	if err != nil {
 		if op := (*net.OpError)(nil); errors.As(err, &op) {
 			op.Addr = &net.UnixAddr{Name: p.socket, Net: "unix"} // not the short way
+		}
+		switch {
+		case errors.Is(err, syscall.EPROTOTYPE): // no process of stint listens like that
+			return nil, foreign(p, err)
+		case errors.Is(err, fs.ErrPermission): // perhaps only until an owner has given the socket to the file's user
+			return nil, fmt.Errorf("%w: %w: %w", ErrRefused, ErrNoOwner, err)
 		}
 		return nil, fmt.Errorf("%w: %w", ErrNoOwner, err)
 	}

@@ -69,6 +69,8 @@ func (l *Limiter) inTime(err error) error {
 	}
 	waited := l.opts.LimiterOptions.LockTimeout
 	switch {
+	case errors.Is(err, ErrRefused):
+		return err
 	case isAny(err, wire.ErrMessage, errHungUp):
 		return foreign(l.place, err)
 	case errors.Is(err, ErrNoAnswer):

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,6 +30,7 @@ const (
 // input does.
 type strangerOptions struct {
 	Listen string // answers each connection like an owner that allows everything
+	Spy    string // says how many bytes each connection sends
 	Open   string
 	Dial   string
 }
@@ -49,6 +51,12 @@ func beStranger(told string) {
 		p, _ := placeOf(strings.TrimSuffix(o.Listen, ".sock"))
 		_, err = serve(l, p, 10, nil, func(error) {})
 		os.Chmod(o.Listen, 0o777)
+	case o.Spy != "":
+		var l net.Listener
+		if l, err = net.Listen("unix", o.Spy); err == nil {
+			os.Chmod(o.Spy, 0o777)
+			go spy(l)
+		}
 	case o.Open != "":
 		_, err = Open(o.Open, limits, nil)
 	default:
@@ -58,8 +66,32 @@ func beStranger(told string) {
 	bufio.NewReader(os.Stdin).ReadString('\n')
 }
 
+func spy(l net.Listener) {
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			return
+		}
+		said, _ := io.ReadAll(nc)
+		fmt.Println(len(said), "bytes")
+	}
+}
+
 // startStranger starts a process of the user nobody, and returns what it says.
 func startStranger(t *testing.T, o strangerOptions) (said string) {
+	t.Helper()
+	return nextLine(t, beginStranger(t, o))
+}
+
+func nextLine(t *testing.T, from *bufio.Reader) string {
+	t.Helper()
+	line, err := from.ReadString('\n')
+	require.NoError(t, err)
+	return line
+}
+
+// beginStranger starts a process of the user nobody.
+func beginStranger(t *testing.T, o strangerOptions) (says *bufio.Reader) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
@@ -87,9 +119,7 @@ func startStranger(t *testing.T, o strangerOptions) (said string) {
 		in.Close()
 		cmd.Wait()
 	})
-	said, err = bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
-	return said
+	return bufio.NewReader(out)
 }
 
 // stickyFolder returns a folder in which every user may make files, but remove
@@ -123,6 +153,40 @@ func TestStranger(t *testing.T) {
 		_, err = Open(path, limits, nil)
 		require.ErrorIs(t, err, ErrRefused, "also as a guest")
 	})
+	t.Run("receives nothing", func(t *testing.T) {
+		path := filepath.Join(stickyFolder(t), "quota.db")
+		spy := beginStranger(t, strangerOptions{Spy: path + ".sock"})
+		require.Equal(t, "<nil>\n", nextLine(t, spy))
+		_, err := Open(path, limits, nil)
+		require.ErrorIs(t, err, ErrRefused)
+		require.Equal(t, "0 bytes\n", nextLine(t, spy))
+		_, err = Dial(path, limits.Names(), nil)
+		require.ErrorIs(t, err, ErrRefused)
+		require.Equal(t, "0 bytes\n", nextLine(t, spy))
+		own, err := stint.Open(path, limits, nil)
+		require.NoError(t, err)
+		defer own.Close()
+		_, err = Serve(own, path, nil)
+		require.ErrorIs(t, err, ErrRefused)
+		require.Equal(t, "0 bytes\n", nextLine(t, spy))
+	})
+	t.Run("may not connect", func(t *testing.T) {
+		path := filepath.Join(stickyFolder(t), "quota.db")
+		require.Equal(t, RoleOwner, openOn(t, path, limits, nil).Role())
+		said := startStranger(t, strangerOptions{Dial: path})
+		require.Contains(t, said, "hostlimit: refused")
+		require.Contains(t, said, "permission denied")
+	})
+	t.Run("may not connect, and has no file", func(t *testing.T) {
+		path := filepath.Join(stickyFolder(t), "quota.db")
+		l, err := net.Listen("unix", path+".sock")
+		require.NoError(t, err)
+		defer l.Close()
+		require.NoError(t, os.Chmod(path+".sock", 0o600))
+		said := startStranger(t, strangerOptions{Open: path})
+		require.True(t, strings.HasPrefix(said, "hostlimit: refused"), said)
+		require.Contains(t, said, "permission denied")
+	})
 	t.Run("has the folder that long paths used to share", func(t *testing.T) {
 		folder := filepath.Join(stickyFolder(t), long)
 		require.NoError(t, os.Mkdir(folder, 0o755))
@@ -153,6 +217,27 @@ func TestStranger(t *testing.T) {
 		require.Equal(t, "<nil>\n", startStranger(t, strangerOptions{Open: path}))
 		require.Equal(t, RoleGuest, openOn(t, path, limits, nil).Role(), "root may use the file of any user")
 	})
+	t.Run("has the file, and root opens it first", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			t.Skip("only root can be another user")
+		}
+		folder := stickyFolder(t)
+		path := filepath.Join(folder, "quota.db")
+		makeFile(t, path, limits)
+		require.NoError(t, os.Chown(path, nobody, nobody))
+		owner := openOn(t, path, limits, nil)
+		require.Equal(t, RoleOwner, owner.Role())
+		require.Equal(t, "<nil>\n", startStranger(t, strangerOptions{Open: path}))
+		eventually(t, func() bool { return len(connsOf(owner)) == 1 }, "it is a guest")
+		require.NoError(t, owner.Close())
+		eventually(t, func() bool {
+			g, err := Dial(path, nil, nil)
+			if err == nil {
+				defer g.Close()
+			}
+			return err == nil && g.Owner().PID != os.Getpid()
+		}, "it takes the file over")
+	})
 }
 
 // What is in the place of the socket stays there, unless a dead owner left it.
@@ -178,8 +263,21 @@ func TestInTheWay(t *testing.T) {
 		refused(t, path, "is not a socket")
 		require.DirExists(t, path+".sock")
 	})
-	for name, says := range map[string]string{"that talks": "220 ready\r\n", "that hangs up": ""} {
+	t.Run("a datagram socket", func(t *testing.T) {
+		path := filePath(t)
+		l, err := net.ListenPacket("unixgram", path+".sock")
+		require.NoError(t, err)
+		defer l.Close()
+		refused(t, path, "another program listens")
+		makeFile(t, path, limits)
+		refused(t, path, "another program listens")
+		nc, err := net.Dial("unixgram", path+".sock")
+		require.NoError(t, err)
+		nc.Close()
+	})
+	for name, says := range map[string]string{"that talks": "220 ready\r\n", "that hangs up": "", "that is silent": "nothing"} {
 		t.Run("a program "+name, func(t *testing.T) {
+			t.Parallel()
 			path := filePath(t)
 			l, err := net.Listen("unix", path+".sock")
 			require.NoError(t, err)
@@ -190,14 +288,30 @@ func TestInTheWay(t *testing.T) {
 					if err != nil {
 						return
 					}
-					nc.Write([]byte(says))
+					if says == "nothing" {
+						io.Copy(io.Discard, nc)
+					} else {
+						nc.Write([]byte(says))
+					}
 					nc.Close()
 				}
 			}()
+			if says != "nothing" { // a stopped owner, whose file was removed, is as silent
+				refused(t, path, "another program listens")
+			}
+			makeFile(t, path, limits)
 			refused(t, path, "another program listens")
 			nc, err := net.Dial("unix", path+".sock")
 			require.NoError(t, err)
 			nc.Close()
 		})
 	}
+}
+
+// makeFile makes a file that no process has open.
+func makeFile(t *testing.T, path string, limits *stint.Limits) {
+	t.Helper()
+	l, err := stint.Open(path, limits, nil)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
 }
