@@ -5,12 +5,14 @@ package hostlimit
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -214,6 +216,9 @@ func TestStoppedOwner(t *testing.T) {
 	t.Logf("the calls ended after %v", time.Since(begun))
 	_, err = guest.Spend(perID.Key("b"), 1)
 	require.ErrorIs(t, err, ErrNoOwner)
+	_, err = Open(path, limits, &Options{TakeoverTimeout: timeout, LimiterOptions: stint.Options{LockTimeout: timeout}})
+	require.ErrorIs(t, err, stint.ErrLocked)
+	require.ErrorContains(t, err, "does not answer within 300ms")
 	require.NoError(t, owner.cmd.Process.Signal(syscall.SIGCONT))
 	for err != nil {
 		_, err = guest.Spend(perID.Key("b"), 1)
@@ -410,4 +415,134 @@ func TestHostileLatency(t *testing.T) {
 	t.Logf("p99 %v beside idle connections, %v beside hostile ones: %.2f times", idle, hostile,
 		float64(hostile)/float64(idle))
 	require.Empty(t, owner.stop().Err)
+}
+
+// An owner bounds what a guest makes it keep. What is over the bound is refused,
+// and the connection stays.
+func TestBounds(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	owner := openOn(t, path, limits, nil)
+	key := perID.Key("a")
+	day := stint.Limit{Burst: 1, Count: 1, Period: 24 * time.Hour, Queue: 1 << 20}
+	_, err := owner.SpendAll(stint.Request{Key: key, Cost: 1, Limit: day})
+	require.NoError(t, err)
+	request := stint.Request{Key: key, Cost: 1, Limit: day}
+	waiting := func() (n int) {
+		for h := range owner.Held() {
+			n = h.Waiting
+		}
+		return n
+	}
+	dial := func(t *testing.T) *Guest {
+		g, err := Dial(path, nil, &DialOptions{Timeout: time.Minute})
+		require.NoError(t, err)
+		return g
+	}
+	empty := func(t *testing.T) {
+		eventually(t, func() bool { return waiting() == 0 }, "a guest that is gone has no places")
+	}
+	t.Run("reservations", func(t *testing.T) {
+		g := dial(t)
+		for range maxReservations {
+			_, err := g.ReserveRequest(request)
+			require.NoError(t, err)
+		}
+		_, err := g.ReserveRequest(request)
+		require.ErrorIs(t, err, ErrRefused)
+		require.Equal(t, maxReservations, waiting())
+		_, err = g.Check(key, 0)
+		require.NoError(t, err)
+		require.NoError(t, g.Close())
+		empty(t)
+	})
+	t.Run("waits", func(t *testing.T) {
+		g := dial(t)
+		errs := make(chan error, maxWaits+1)
+		for range maxWaits + 1 {
+			go func() { errs <- g.WaitRequest(t.Context(), request) }()
+		}
+		require.ErrorIs(t, <-errs, ErrRefused, "of one, while the others wait")
+		eventually(t, func() bool { return waiting() == maxWaits }, "the others wait")
+		require.NoError(t, g.Close())
+		for range maxWaits {
+			require.True(t, isAny(<-errs, stint.ErrClosed, ErrNoAnswer))
+		}
+		empty(t)
+	})
+	t.Run("names", func(t *testing.T) {
+		names := make(stint.Names)
+		for n := range 2000 {
+			names[stint.Name(n+100)] = stint.NameSpec{Label: fmt.Sprint(strings.Repeat("x", 1000), n), Limit: stint.Unlimited}
+		}
+		_, err := Dial(path, names, nil)
+		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorContains(t, err, "bytes of Names")
+		g := dial(t)
+		defer g.Close()
+		for _, part := range wire.Split(wire.NamedOf(names)) {
+			if err = g.conn.do(t.Context(), &wire.Call{Op: wire.OpDeclare, Names: part}); err != nil {
+				break
+			}
+		}
+		require.ErrorIs(t, err, ErrRefused)
+		require.Less(t, len(owner.now.Load().limiter.Limits().Names()), 1500)
+		_, err = g.Check(key, 0)
+		require.NoError(t, err)
+	})
+}
+
+// snapshotStore counts the copies that a Limiter makes.
+type snapshotStore struct {
+	stint.Store
+	made atomic.Int64
+}
+
+func (s *snapshotStore) Snapshot(io.Writer) (int64, error) {
+	s.made.Add(1)
+	return 0, nil
+}
+
+// The owner makes no copy of the file for a guest that is gone.
+func TestSnapshotsOfGuestsThatAreGone(t *testing.T) {
+	store := &snapshotStore{Store: stint.NewMemStore()}
+	l, err := stint.New(store, limitsWith(t, nil), nil)
+	require.NoError(t, err)
+	defer l.Close()
+	path := filePath(t)
+	s, err := Serve(l, path, nil)
+	require.NoError(t, err)
+	s.snapshots <- struct{}{} // a copy is under way
+	snapshot := append(helloFrame(), callFrame(1, wire.Call{Op: wire.OpSnapshot})...)
+	all := make([]net.Conn, 20)
+	for i := range all {
+		all[i] = dialRaw(t, path)
+		_, err := all[i].Write(snapshot)
+		require.NoError(t, err)
+	}
+	busy := func() (n int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for c := range s.conns {
+			c.mu.Lock()
+			n += c.busy
+			c.mu.Unlock()
+		}
+		return n
+	}
+	eventually(t, func() bool { return busy() == len(all) }, "they wait for their copies")
+	for _, nc := range all {
+		require.NoError(t, nc.Close())
+	}
+	eventually(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.conns) == 0 }, "they are gone")
+	closed := make(chan error)
+	go func() { closed <- s.Close() }()
+	select { // while the copy is under way
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-time.After(20 * time.Second):
+		<-s.snapshots
+		<-closed
+		t.Error("they wait on")
+	}
+	require.Zero(t, store.made.Load())
 }

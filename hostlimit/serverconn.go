@@ -52,6 +52,7 @@ type serverConn struct {
 	watched  bool        // relief is set
 	stuck    int         // calls that a former reader still carries out
 	names    stint.Names // that the owner does not declare
+	size     int         // of names
 	leaving  bool
 	busy     int
 	waits    int
@@ -188,16 +189,15 @@ func (c *serverConn) hello() error {
 		return fmt.Errorf("%w: not a hello", wire.ErrMessage)
 	}
 	names, more, err := first.Body.Hello()
-	ours, size := c.server.limiter.Limits().Names(), 0
+	ours := c.server.limiter.Limits().Names()
 	for err == nil {
 		if err = wire.Mismatch(names, ours); err != nil {
 			break
 		}
-		if size += c.keep(names, ours); size > maxNames {
-			err = fmt.Errorf("%w: the guest declares more than %d bytes of Names that the owner does not have",
-				ErrRefused, maxNames)
+		if err = c.fits(names, ours); err != nil {
+			break
 		}
-		if err != nil || !more {
+		if c.keep(names, ours); !more {
 			break
 		}
 		c.nc.SetReadDeadline(time.Now().Add(wire.FrameTime))
@@ -230,19 +230,40 @@ func (c *serverConn) hello() error {
 	return c.out.Send(wire.OpReply, first.ID, func(b []byte) []byte { return wire.AppendWelcome(b, w) })
 }
 
-// keep remembers the Names that the owner does not declare, and returns their
-// size.
-func (c *serverConn) keep(names []wire.Named, ours stint.Names) (size int) {
+// fits returns ErrRefused if too many Names would be kept.
+func (c *serverConn) fits(names []wire.Named, ours stint.Names) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	size := c.size
+	for _, n := range names {
+		_, ok := ours[n.Name]
+		if _, kept := c.names[n.Name]; !ok && !kept {
+			size += sizeOf(n)
+		}
+	}
+	if size > maxNames {
+		return fmt.Errorf("%w: the guest declares more than %d bytes of Names that the owner does not have",
+			ErrRefused, maxNames)
+	}
+	return nil
+}
+
+// keep remembers the Names that the owner does not declare.
+func (c *serverConn) keep(names []wire.Named, ours stint.Names) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range names {
-		if _, ok := ours[n.Name]; !ok {
-			c.names[n.Name] = n.Spec()
-			size += len(n.Label) + 64
+		if _, ok := ours[n.Name]; ok {
+			continue
 		}
+		if _, kept := c.names[n.Name]; !kept {
+			c.size += sizeOf(n)
+		}
+		c.names[n.Name] = n.Spec()
 	}
-	return size
 }
+
+func sizeOf(n wire.Named) int { return len(n.Label) + 64 }
 
 // leave tells the guest that the owner closes. Its Waits end, to join the queue
 // of the next owner.
@@ -416,7 +437,10 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 	case wire.OpSnapshot:
 		return c.snapshot(call)
 	case wire.OpDeclare:
-		err := l.do(ctx, call)
+		err := c.fits(call.Names, nil)
+		if err == nil {
+			err = l.do(ctx, call)
+		}
 		if err == nil {
 			c.keep(call.Names, nil)
 		}
