@@ -1,9 +1,12 @@
 package hostlimit
 
 import (
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
 // eventually waits until is returns true.
@@ -137,6 +141,44 @@ func TestLateOwner(t *testing.T) {
 	_, err = Serve(late, path, nil)
 	require.ErrorIs(t, err, ErrNoOwner)
 	require.True(t, owner.now.Load().server.socket.inPlace())
+}
+
+// A process is no guest of an owner that has another file than the one at the
+// path, even if that owner has not noticed yet.
+func TestOwnerOfAnotherFile(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	own, err := stint.Open(path, limits, nil) // which another process has
+	require.NoError(t, err)
+	defer own.Close()
+	l, err := net.Listen("unix", path+".sock")
+	require.NoError(t, err)
+	defer l.Close()
+	id, err := place{file: path}.fileID()
+	require.NoError(t, err)
+	var theirs atomic.Pointer[wire.FileID]
+	theirs.Store(&id)
+	go func() {
+		for {
+			nc, err := l.Accept()
+			if err != nil {
+				return
+			}
+			nc.Write(frame(wire.OpReply, 0, func(b []byte) []byte {
+				return wire.AppendWelcome(b, wire.Welcome{PID: 1, File: *theirs.Load()})
+			}))
+			go io.Copy(io.Discard, nc)
+		}
+	}()
+	opts := &Options{LimiterOptions: stint.Options{LockTimeout: 20 * time.Millisecond}}
+	guest, err := Open(path, limits, opts)
+	require.NoError(t, err)
+	require.Equal(t, RoleGuest, guest.Role())
+	require.NoError(t, guest.Close())
+	theirs.Store(&wire.FileID{Device: id.Device, Inode: id.Inode + 1})
+	_, err = Open(path, limits, opts)
+	require.ErrorIs(t, err, stint.ErrLocked)
+	require.ErrorContains(t, err, "after 20ms")
+	require.ErrorContains(t, err, "has another file")
 }
 
 // If another file is put at the path, all processes move to it: the old owner
