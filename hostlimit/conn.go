@@ -26,6 +26,9 @@ const (
 
 	// drainTime is how long Close waits for calls under way.
 	drainTime = 250 * time.Millisecond
+
+	// watchSteps is how many steps of watch the owner may be silent for.
+	watchSteps = 4
 )
 
 // conn is a guest's connection to an owner. One goroutine at a time reads the
@@ -101,7 +104,7 @@ func newConn(
 		return nil, err
 	}
 	go c.read()
-	go c.watch()
+	go c.watch(time.Tick(max(1, timeout/watchSteps)))
 	return c, nil
 }
 
@@ -568,15 +571,12 @@ func (c *conn) close() {
 // watch ends the connection if calls wait and the owner sends nothing, not even
 // an answer to a ping. It counts its own steps: a process that was itself
 // stopped takes only one of them.
-func (c *conn) watch() {
-	const steps = 4
-	ticker := time.NewTicker(max(1, c.timeout/steps))
-	defer ticker.Stop()
+func (c *conn) watch(step <-chan time.Time) {
 	for silent := 0; ; {
 		select {
 		case <-c.quit:
 			return
-		case <-ticker.C:
+		case <-step:
 		}
 		c.mu.Lock()
 		waits := len(c.calls) > 0
@@ -585,7 +585,7 @@ func (c *conn) watch() {
 			silent = 0
 			continue
 		}
-		if silent++; silent > steps {
+		if silent++; silent > watchSteps {
 			c.fail(fmt.Errorf("%w for %v", ErrNoAnswer, c.timeout))
 			return
 		}

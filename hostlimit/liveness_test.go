@@ -179,6 +179,35 @@ func TestSilence(t *testing.T) {
 	})
 }
 
+// However long a process is stopped for, its ticker has one tick when it goes on.
+// That is no silence of the owner.
+func TestStoppedHere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		go io.Copy(io.Discard, theirs)
+		call := &pending{Call: &wire.Call{Op: wire.OpWait}, done: make(chan error, 1)}
+		c := &conn{nc: ours, out: wire.NewOutbox(ours), timeout: time.Second, quit: make(chan struct{}),
+			calls: map[uint32]*pending{1: call}, lost: func(*conn, error) {}}
+		defer c.close()
+		steps := make(chan time.Time)
+		go c.watch(steps)
+		for range 10 {
+			time.Sleep(time.Hour)
+			steps <- time.Now()
+			synctest.Wait()
+			require.Empty(t, call.done)
+			c.heard.Store(true) // a frame that came before, or an answer to the ping
+			steps <- time.Now()
+		}
+		for range watchSteps + 1 {
+			require.Empty(t, call.done)
+			steps <- time.Now()
+			synctest.Wait()
+		}
+		require.ErrorIs(t, <-call.done, ErrNoAnswer)
+	})
+}
+
 // A lone caller reads its own answer, and those of calls that join it. What it
 // leaves, and what comes while there is no call, read hands over.
 func TestWhoReads(t *testing.T) {
