@@ -164,6 +164,41 @@ func TestContextOfACall(t *testing.T) {
 	})
 }
 
+// If the turn of a Wait comes after its caller has given up, the guest returns
+// the tokens.
+func TestTurnOfACallerThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		came := make(chan wire.Frame, 10)
+		go func() {
+			frames := wire.NewReader(theirs)
+			for f, err := frames.Next(); err == nil; f, err = frames.Next() {
+				came <- f
+			}
+		}()
+		go theirs.Write(frame(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) }))
+		c, err := newConn(ours, nil, time.Minute, func(*conn, error) {})
+		require.NoError(t, err)
+		g := &Guest{conn: c}
+		g.methods = methods{g}
+		defer g.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, g.Wait(ctx, perID.Key("a"), 3), context.DeadlineExceeded)
+		synctest.Wait()
+		require.Equal(t, wire.OpHello, (<-came).Op)
+		wait := <-came
+		require.Equal(t, wire.OpWait, wait.Op)
+		require.Equal(t, wire.OpAbort, (<-came).Op)
+		theirs.Write(frame(wire.OpReply, wait.ID, func(b []byte) []byte { return wire.AppendError(b, nil) }))
+		synctest.Wait()
+		require.Len(t, came, 1)
+		refund := <-came
+		require.Equal(t, wire.OpRefund, refund.Op)
+		theirs.Write(frame(wire.OpReply, refund.ID, func(b []byte) []byte { return wire.AppendError(b, stint.ErrQueueFull) }))
+	})
+}
+
 // An owner that is silent while calls wait is given up after the timeout.
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
