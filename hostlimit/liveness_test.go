@@ -474,6 +474,28 @@ func TestManyNames(t *testing.T) {
 	}
 }
 
+// lastPlace is a place in a queue that notes when it is left.
+type lastPlace struct {
+	id   int64
+	left *[]int64
+}
+
+func (p lastPlace) Delay() time.Duration { return time.Hour }
+func (p lastPlace) Cancel()              { *p.left = append(*p.left, p.id) }
+
+// The last turns of a guest leave first: a request that joins in between gets a
+// place that is free, and not one at the end.
+func TestGiveBack(t *testing.T) {
+	c := &serverConn{places: make(map[int64]stint.Reservation)}
+	var left, want []int64
+	for id := int64(100); id > 0; id-- {
+		c.places[id] = stint.ReservationOf(lastPlace{id, &left})
+		want = append(want, id)
+	}
+	require.False(t, c.giveBack())
+	require.Equal(t, want, left)
+}
+
 // A guest that is gone leaves its queues at the end first, so the place at the
 // end is free again, and no owner reports it as refused.
 func TestGuestLeavesQueues(t *testing.T) {
