@@ -244,6 +244,9 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 // copy makes a connection of its own for a copy of the file, so that no other
 // call waits for the caller's Writer.
 func (c *conn) copy(ctx context.Context, call *wire.Call) error {
+	if c.isOver() {
+		return errMoved
+	}
 	own, err := dialConn(c.place, nil, c.timeout, func(*conn, error) {})
 	if err != nil {
 		return err

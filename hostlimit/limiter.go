@@ -306,6 +306,9 @@ func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
 		return b.do(ctx, c)
 	}
 	own, reqs := l.limits.Load(), c.Requests
+	if err := own.declares(c); err != nil {
+		return err
+	}
 	c.Requests = slices.Clone(reqs)
 	given := c.Requests
 	defer func() { c.Requests = reqs }()
@@ -350,6 +353,17 @@ func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
 					return
 				}
 			}
+		}
+	}
+	return nil
+}
+
+// declares returns ErrUnknownName if a call is for a Name that only another
+// process declares. give checks the requests.
+func (d *declared) declares(c *wire.Call) error {
+	for _, key := range c.Keys {
+		if _, ok := d.names[key.Name]; !ok {
+			return fmt.Errorf("%w %d", stint.ErrUnknownName, key.Name)
 		}
 	}
 	return nil

@@ -1,8 +1,16 @@
 package hostlimit
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -31,4 +39,290 @@ func TestVocabulary(t *testing.T) {
 			require.Equal(t, want.Func.Type().Out(k), got.Func.Type().Out(k), want.Name)
 		}
 	}
+}
+
+// vocabulary is the methods of a *stint.Limiter.
+type vocabulary interface {
+	stint.Operator
+	Allow(key stint.Key) bool
+	SpendAll(reqs ...stint.Request) (stint.Decision, error)
+	SpendEach(reqs []stint.Request, ds []stint.Decision) error
+	SpendUpTo(key stint.Key, cost int64) (int64, stint.Decision, error)
+	SpendUpToRequest(req stint.Request) (int64, stint.Decision, error)
+	Refund(key stint.Key, cost int64) (stint.Decision, error)
+	Raise(req stint.Request, full time.Time) (time.Time, error)
+	Reserve(key stint.Key, cost int64) (stint.Reservation, error)
+	ReserveRequest(req stint.Request) (stint.Reservation, error)
+	WaitRequest(ctx context.Context, req stint.Request) error
+	Close() error
+}
+
+var (
+	_ vocabulary = (*stint.Limiter)(nil)
+	_ vocabulary = (*Limiter)(nil)
+)
+
+// The same calls have the same answers from a *stint.Limiter, an owner and a
+// guest.
+func TestSameAnswers(t *testing.T) {
+	const (
+		blocked stint.Name = 4
+		total   stint.Name = 5
+		class   stint.Name = 6
+		quota   stint.Name = 7
+		late    stint.Name = 9
+	)
+	names := stint.Names{
+		perID: testNames[perID], shared: testNames[shared], free: testNames[free],
+		blocked: {Label: "Blocked", Limit: stint.Blocked},
+		total:   {Label: "Total", ID: stint.Shared, Limit: stint.PerHour(100)},
+		class:   {Label: "Class", Parent: total, Limit: stint.PerHour(50)},
+		quota:   {Label: "Quota", Limit: stint.EachYear(10, time.UTC)},
+	}
+	limits, err := stint.NewLimits(names, nil, nil)
+	require.NoError(t, err)
+	now := time.Date(2027, 5, 6, 7, 8, 9, 0, time.UTC) // stands still
+	options := stint.Options{Now: func() time.Time { return now }, Durability: stint.Flushed}
+	alone, err := stint.Open(filePath(t), limits, &options)
+	require.NoError(t, err)
+	defer alone.Close()
+	owner := openOn(t, filePath(t), limits, &Options{LimiterOptions: options})
+	path := filePath(t)
+	openOn(t, path, limits, &Options{LimiterOptions: options})
+	guest := openOn(t, path, limits, &Options{LimiterOptions: options})
+	require.Equal(t, []Role{RoleOwner, RoleGuest}, []Role{owner.Role(), guest.Role()})
+
+	a, none, long := perID.Key("a"), stint.Name(99).Key("a"), perID.Key(strings.Repeat("x", 600))
+	strange := []stint.Key{none, long, perID.Key(""), shared.Key("a"), blocked.Key("a"), total.Key(""), class.Key("a"),
+		quota.Key("a"), free.Key("a")}
+	given := stint.Request{Key: a, Cost: 1, Limit: stint.PerDay(7)}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	type call struct {
+		name string
+		do   func(l vocabulary) (any, error)
+	}
+	var calls []call
+	add := func(name string, do func(l vocabulary) (any, error)) { calls = append(calls, call{name, do}) }
+	forKeys := func(name string, do func(l vocabulary, key stint.Key) (any, error)) {
+		for i, key := range append([]stint.Key{a}, strange...) {
+			if strings.HasSuffix(name, " -1") && (key.Name == 99 || len(key.ID) != 1) {
+				continue // has two mistakes, and either may be reported
+			}
+			add(fmt.Sprintf("%s of key %d (Name %d)", name, i, key.Name), func(l vocabulary) (any, error) { return do(l, key) })
+		}
+	}
+	forKeys("Allow", func(l vocabulary, key stint.Key) (any, error) { return l.Allow(key), nil })
+	for _, cost := range []int64{0, 1, 3, -1, 1000} {
+		spend := fmt.Sprint(cost)
+		forKeys("Spend "+spend, func(l vocabulary, key stint.Key) (any, error) { return l.Spend(key, cost) })
+		forKeys("Check "+spend, func(l vocabulary, key stint.Key) (any, error) { return l.Check(key, cost) })
+		forKeys("SpendContext "+spend, func(l vocabulary, key stint.Key) (any, error) { return l.SpendContext(t.Context(), key, cost) })
+		forKeys("SpendUpTo "+spend, func(l vocabulary, key stint.Key) (any, error) {
+			taken, d, err := l.SpendUpTo(key, cost)
+			return []any{taken, d}, err
+		})
+		forKeys("Refund "+spend, func(l vocabulary, key stint.Key) (any, error) { return l.Refund(key, cost) })
+		forKeys("Reserve "+spend, func(l vocabulary, key stint.Key) (any, error) {
+			p, err := l.Reserve(key, cost)
+			if err != nil {
+				return nil, err
+			}
+			defer p.Cancel()
+			return p.Delay(), nil
+		})
+		forKeys("Raise "+spend, func(l vocabulary, key stint.Key) (any, error) {
+			return l.Raise(stint.Request{Key: key, Cost: cost}, now.Add(time.Hour))
+		})
+		forKeys("Wait, ended, "+spend, func(l vocabulary, key stint.Key) (any, error) { return nil, l.Wait(ended, key, cost) })
+	}
+	add("SpendUpToRequest", func(l vocabulary) (any, error) {
+		taken, d, err := l.SpendUpToRequest(given)
+		return []any{taken, d}, err
+	})
+	add("ReserveRequest", func(l vocabulary) (any, error) {
+		p, err := l.ReserveRequest(given)
+		defer p.Cancel()
+		return p.Delay(), err
+	})
+	add("WaitRequest", func(l vocabulary) (any, error) { return nil, l.WaitRequest(t.Context(), given) })
+	add("SpendContext, ended", func(l vocabulary) (any, error) { return l.SpendContext(ended, a, 1) })
+	add("SpendAll of none", func(l vocabulary) (any, error) { return l.SpendAll() })
+	add("RefundAll of none", func(l vocabulary) (any, error) { return l.RefundAll() })
+	add("SpendEach of none", func(l vocabulary) (any, error) { return nil, l.SpendEach(nil, nil) })
+	add("SpendTogether of none", func(l vocabulary) (any, error) { return l.SpendTogether(nil, nil) })
+	add("SpendTogether, no space", func(l vocabulary) (any, error) {
+		return l.SpendTogether([]stint.Request{given}, make([]stint.Decision, 0))
+	})
+	add("SpendEach, no space", func(l vocabulary) (any, error) { return nil, l.SpendEach([]stint.Request{given}, nil) })
+	add("SpendEach of all", func(l vocabulary) (any, error) {
+		reqs, ds := []stint.Request{given}, make([]stint.Decision, 1+len(strange))
+		for _, key := range strange {
+			reqs = append(reqs, stint.Request{Key: key, Cost: 1})
+		}
+		err := l.SpendEach(reqs, ds)
+		return ds, err
+	})
+	add("SpendTogether of some", func(l vocabulary) (any, error) {
+		reqs := []stint.Request{given, {Key: class.Key("b"), Cost: 2}, {Key: free.Key("a"), Cost: 1}, {Key: quota.Key("b"), Cost: 1}}
+		ds := make([]stint.Decision, len(reqs))
+		d, err := l.SpendTogether(reqs, ds)
+		return []any{d, ds}, err
+	})
+	forKeys("Bucket", func(l vocabulary, key stint.Key) (any, error) { return l.Bucket(key) })
+	forKeys("Hold", func(l vocabulary, key stint.Key) (any, error) { return nil, l.Hold(key, now.Add(time.Hour)) })
+	forKeys("ExtendHold", func(l vocabulary, key stint.Key) (any, error) {
+		at, err := l.ExtendHold(key, now.Add(time.Minute))
+		return at.UnixNano(), err
+	})
+	buckets := func(name string) {
+		for n := range stint.Name(11) {
+			add(fmt.Sprint("Buckets of ", n, name), func(l vocabulary) (any, error) { return sorted(l.Buckets(n)) })
+		}
+		add("Held"+name, func(l vocabulary) (any, error) {
+			var all []string
+			for h := range l.Held() {
+				all = append(all, fmt.Sprint(h.Key, h.Until.UnixNano(), h.Waiting))
+			}
+			slices.Sort(all)
+			return all, nil
+		})
+	}
+	buckets("")
+	forKeys("Reset", func(l vocabulary, key stint.Key) (any, error) { return nil, l.Reset(key) })
+	add("Reset of none", func(l vocabulary) (any, error) { return nil, l.Reset() })
+	add("Durability", func(l vocabulary) (any, error) { return l.Durability(), nil })
+	add("Limits", func(l vocabulary) (any, error) { return len(l.Limits().Names()), nil })
+	add("Now", func(l vocabulary) (any, error) { return l.Now().Sub(now) < time.Minute, nil })
+	add("Declare", func(l vocabulary) (any, error) {
+		return nil, l.Declare(stint.Names{late: {Label: "Late", Limit: stint.PerHour(3)}})
+	})
+	add("Spend of a late Name", func(l vocabulary) (any, error) { return l.Spend(late.Key("a"), 1) })
+	add("Declare again", func(l vocabulary) (any, error) {
+		return nil, l.Declare(stint.Names{late: {Label: "Other", Limit: stint.PerHour(3)}})
+	})
+	add("Declare a taken label", func(l vocabulary) (any, error) {
+		return nil, l.Declare(stint.Names{10: {Label: "PerID", Limit: stint.PerHour(3)}})
+	})
+	add("SetOverrides", func(l vocabulary) (any, error) {
+		return nil, l.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{perID: stint.Blocked})
+	})
+	add("Spend of an override", func(l vocabulary) (any, error) { return l.Spend(a, 1) })
+	add("Bucket of an override", func(l vocabulary) (any, error) { return l.Bucket(a) })
+	add("SetOverrides of no Name", func(l vocabulary) (any, error) {
+		return nil, l.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{99: stint.Blocked})
+	})
+	add("SetOverrides of a bad limit", func(l vocabulary) (any, error) {
+		return nil, l.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{perID: {Burst: -1}})
+	})
+	add("SetLimits of none", func(l vocabulary) (any, error) { return nil, l.SetLimits(nil) })
+	add("SetLimits of another label", func(l vocabulary) (any, error) {
+		other, err := stint.NewLimits(stint.Names{perID: {Label: "Other", Limit: stint.PerHour(1)}}, nil, nil)
+		require.NoError(t, err)
+		return nil, l.SetLimits(other)
+	})
+	add("Flush", func(l vocabulary) (any, error) { return nil, l.Flush() })
+	add("Health", func(l vocabulary) (any, error) { return nil, l.Health() })
+	add("Snapshot", func(l vocabulary) (any, error) {
+		n, err := l.Snapshot(io.Discard)
+		return n > 0, err
+	})
+	add("Snapshot, no space", func(l vocabulary) (any, error) {
+		_, err := l.Snapshot(fullWriter{})
+		return errors.Is(err, io.ErrShortWrite), nil
+	})
+	add("Stats", func(l vocabulary) (any, error) {
+		counts := l.Stats().Limits
+		for name, c := range counts {
+			if c.Errors = 0; c == (stint.LimitStats{}) { // a guest finds some mistakes itself
+				delete(counts, name)
+			} else {
+				counts[name] = c
+			}
+		}
+		return counts, l.Stats().Err
+	})
+	buckets(" at the end")
+	add("Close", func(l vocabulary) (any, error) { return nil, l.Close() })
+	add("closed Spend", func(l vocabulary) (any, error) { return l.Spend(a, 1) })
+	add("closed Allow", func(l vocabulary) (any, error) { return l.Allow(a), nil })
+	add("closed SetLimits", func(l vocabulary) (any, error) { return nil, l.SetLimits(limits) })
+	add("closed Declare", func(l vocabulary) (any, error) { return nil, l.Declare(stint.Names{}) })
+	add("closed Hold", func(l vocabulary) (any, error) { return nil, l.Hold(a, now) })
+	add("closed Bucket", func(l vocabulary) (any, error) { return l.Bucket(a) })
+	add("closed Buckets", func(l vocabulary) (any, error) { return sorted(l.Buckets(perID)) })
+	add("closed Snapshot", func(l vocabulary) (any, error) { return l.Snapshot(io.Discard) })
+	add("closed Wait", func(l vocabulary) (any, error) { return nil, l.Wait(t.Context(), a, 1) })
+	add("closed Close", func(l vocabulary) (any, error) { return nil, l.Close() })
+
+	for _, c := range calls {
+		want := fmt.Sprintf("%+v", answerOf(c.do(alone)))
+		for who, l := range map[string]vocabulary{"owner": owner, "guest": guest} {
+			if got := fmt.Sprintf("%+v", answerOf(c.do(l))); got != want {
+				t.Errorf("%s of the %s:\n%s\nof a *stint.Limiter:\n%s", c.name, who, got, want)
+			}
+		}
+	}
+}
+
+// A process uses only Names that it declares, even if the owner has others.
+func TestNameOfTheOwner(t *testing.T) {
+	path, names := filePath(t), stint.Names{perID: testNames[perID]}
+	limits, err := stint.NewLimits(names, nil, nil)
+	require.NoError(t, err)
+	owner, guest := openOn(t, path, limitsWith(t, nil), nil), openOn(t, path, limits, nil)
+	require.Equal(t, RoleGuest, guest.Role())
+	key := shared.Key("")
+	_, err = owner.Spend(key, 3)
+	require.NoError(t, err)
+	require.NoError(t, owner.Flush())
+	for name, call := range map[string]func() error{
+		"Spend":      func() error { _, err := guest.Spend(key, 1); return err },
+		"Bucket":     func() error { _, err := guest.Bucket(key); return err },
+		"Hold":       func() error { return guest.Hold(key, time.Now().Add(time.Hour)) },
+		"ExtendHold": func() error { _, err := guest.ExtendHold(key, time.Now().Add(time.Hour)); return err },
+		"Reset":      func() error { return guest.Reset(perID.Key("a"), key) },
+		"Raise":      func() error { _, err := guest.Raise(stint.Request{Key: key}, time.Now()); return err },
+	} {
+		require.ErrorIs(t, call(), stint.ErrUnknownName, name)
+	}
+	b, err := owner.Bucket(key)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, b.Remaining)
+	require.Zero(t, b.HeldUntil)
+}
+
+// fullWriter is a Writer without space.
+type fullWriter struct{}
+
+func (fullWriter) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
+
+// answerOf returns an answer with the kinds of its error, whose text may differ.
+func answerOf(answer any, err error) []any {
+	if err == nil {
+		return []any{answer}
+	}
+	kinds := []any{answer, "error"}
+	for _, kind := range []error{
+		stint.ErrClosed, stint.ErrUnknownName, stint.ErrInvalidID, stint.ErrNegativeCost, stint.ErrCostOverBurst,
+		stint.ErrDuplicateKey, stint.ErrQueueFull, stint.ErrBlocked, stint.ErrShare, stint.ErrCalendar, stint.ErrNotDurable,
+		stint.ErrFull, stint.ErrGone, stint.ErrNameMismatch, context.DeadlineExceeded, context.Canceled,
+	} {
+		if errors.Is(err, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
+}
+
+// sorted returns buckets as text in order, and the first error.
+func sorted(buckets iter.Seq2[stint.Bucket, error]) (all []string, err error) {
+	for b, err := range buckets {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, fmt.Sprintf("%+v", b))
+	}
+	slices.Sort(all)
+	return all, nil
 }
