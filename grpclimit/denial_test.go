@@ -19,6 +19,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/grpclimit"
+	"github.com/stint-go/stint/hostlimit"
 )
 
 const pushback = "grpc-retry-pushback-ms"
@@ -342,6 +343,7 @@ func TestMistakes(t *testing.T) {
 	}
 	assert.Panics(t, func() { grpclimit.Server(nil, nil) })
 	assert.Panics(t, func() { grpclimit.Server((*stint.Limiter)(nil), nil) })
+	assert.Panics(t, func() { grpclimit.Server((*hostlimit.Limiter)(nil), nil) })
 	assert.Panics(t, func() { grpclimit.Server(lim, &grpclimit.Options{Exempt: []string{"x"}}) })
 	assert.Panics(t, func() { grpclimit.Client(lim, nil) })
 	assert.Panics(t, func() { grpclimit.Client(nil, &grpclimit.ClientOptions{Key: key}) })

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -77,10 +78,10 @@ func Server(
 	return s.unary, s.stream
 }
 
-// isMissing reports whether there is no Limiter.
+// isMissing reports whether there is no Limiter, or a nil one of any type.
 func isMissing(lim stint.Decider) bool {
-	l, ok := lim.(*stint.Limiter)
-	return lim == nil || ok && l == nil
+	v := reflect.ValueOf(lim)
+	return lim == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // server is what the interceptors of Server share.

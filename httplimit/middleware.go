@@ -3,6 +3,7 @@ package httplimit
 import (
 	"fmt"
 	"net/http"
+	"reflect"
 	"sync"
 	"sync/atomic"
 
@@ -78,10 +79,10 @@ func Middleware(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handl
 	}
 }
 
-// isMissing reports whether there is no Limiter.
+// isMissing reports whether there is no Limiter, or a nil one of any type.
 func isMissing(lim stint.Decider) bool {
-	l, ok := lim.(*stint.Limiter)
-	return lim == nil || ok && l == nil
+	v := reflect.ValueOf(lim)
+	return lim == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // middleware is what Middleware returns.

@@ -12,11 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 )
 
 func TestNew(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	require.PanicsWithValue(t, "httplimit: Middleware: no limiter", func() { Middleware(nil, nil) })
+	for _, none := range []stint.Decider{(*stint.Limiter)(nil), (*hostlimit.Limiter)(nil)} {
+		require.PanicsWithValue(t, "httplimit: Middleware: no limiter", func() { Middleware(none, nil) })
+	}
 	require.Panics(t, func() { Middleware(lim, nil, Rule{}) })
 	require.Panics(t, func() { Middleware(lim, nil, Rule{Key: ByIP(perAddress), Cost: -1}) })
 	require.Panics(t, func() { Middleware(lim, nil, Rule{Key: ByIP(perAddress), Pattern: "login"}) })
