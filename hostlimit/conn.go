@@ -52,6 +52,7 @@ type conn struct {
 	slots chan struct{} // a place for each call under way except Waits
 	turn  chan struct{} // receives a value if read is to read
 	quit  chan struct{} // closed when the connection is over
+	spare sync.Pool     // of the *pending of spends that have been answered
 
 	mu      sync.Mutex
 	reading bool  // a goroutine reads, or turn has a value
@@ -197,12 +198,16 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 	if call.Op != wire.OpWait {
 		select {
 		case c.slots <- struct{}{}:
-			defer func() { <-c.slots }()
 		case <-c.quit:
 			return errMoved
 		}
+		defer func() { <-c.slots }()
 	}
-	p := &pending{Call: call, done: make(chan error, 1)}
+	p, _ := c.spare.Get().(*pending)
+	if p == nil {
+		p = &pending{done: make(chan error, 1)}
+	}
+	p.Call = call
 	id, err := c.begin(p, call.Op == wire.OpSpend && ctx.Done() == nil)
 	if err != nil {
 		return err
@@ -225,10 +230,18 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 	if call.Ended { // the owner knows
 		ends = nil
 	}
-	select {
-	case err = <-p.done:
-	case <-ends:
-		err = c.abort(id, p)
+	if ends == nil {
+		err = <-p.done
+		if call.Op == wire.OpSpend { // has no parts, so the answer was the last use
+			*p = pending{done: p.done}
+			c.spare.Put(p)
+		}
+	} else {
+		select {
+		case err = <-p.done:
+		case <-ends:
+			err = c.abort(id, p)
+		}
 	}
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
@@ -438,9 +451,12 @@ func (c *conn) handle(f *wire.Frame) error {
 	if p != nil && f.Op == wire.OpReply {
 		delete(c.calls, f.ID)
 	}
+	strange := p != nil && f.Op == wire.OpPart && p.Op == wire.OpSpend
 	over := c.leaving && len(c.calls) == 0
 	c.mu.Unlock()
 	switch {
+	case strange: // a part of what has none
+		return wire.ErrMessage
 	case p == nil && f.ID == 0 && f.Op == wire.OpReply: // to a ping
 		if w, err := f.Body.Welcome(); err == nil {
 			c.setClock(w.Now)

@@ -309,7 +309,7 @@ func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
 	if err := own.declares(c); err != nil {
 		return err
 	}
-	c.Requests = slices.Clone(reqs)
+	c.Requests = append(c.Given, reqs...)
 	given := c.Requests
 	defer func() { c.Requests = reqs }()
 	var errs []error // of single requests

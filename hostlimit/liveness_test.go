@@ -529,3 +529,67 @@ func TestGuestLeavesQueues(t *testing.T) {
 		require.NotEqual(t, GuestRefused, e.Kind, "%v", e.Err)
 	}
 }
+
+// Spends share what earlier ones have left. Each gets its own answer, whatever
+// becomes of the connection.
+func TestAnswersOfSpends(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, map[stint.Name]stint.Limit{perID: {Burst: 1 << 19, Count: 1, Period: time.Hour}})
+	openOn(t, path, limits, nil)
+	guest := openOn(t, path, limits, nil)
+	const callers = 16
+	var all sync.WaitGroup
+	var over atomic.Int64
+	for c := range callers {
+		all.Go(func() {
+			defer over.Add(1)
+			key, left := perID.Key(fmt.Sprint("caller ", c)), int64(1<<19)
+			for i := range int64(length(10_000, 1000)) {
+				cost := 1 + i%7
+				d, err := guest.Spend(key, cost)
+				if errors.Is(err, ErrNoAnswer) {
+					d, err = guest.Check(key, 0)
+					for errors.Is(err, ErrNoAnswer) {
+						d, err = guest.Check(key, 0)
+					}
+					left = d.Remaining + cost
+				}
+				if left -= cost; err != nil || d.Key != key || !d.Allowed || d.Remaining != left {
+					t.Errorf("%v, want %d left, %v: %v", d, left, key, err)
+					return
+				}
+			}
+		})
+	}
+	for over.Load() < callers {
+		if b := guest.now.Load(); b != nil && b.conn != nil {
+			b.conn.nc.Close()
+		}
+		for range rand.IntN(100_000) {
+			runtime.Gosched()
+		}
+	}
+	all.Wait()
+}
+
+// An owner that sends a part of an answer that has none loses its guest.
+func TestPartOfASpend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		go func() {
+			go theirs.Write(frame(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) }))
+			frames := wire.NewReader(theirs)
+			frames.Next()
+			f, _ := frames.Next()
+			theirs.Write(frame(wire.OpPart, f.ID, nil))
+			io.Copy(io.Discard, theirs)
+		}()
+		c, err := newConn(ours, nil, time.Minute, func(*conn, error) {})
+		require.NoError(t, err)
+		defer c.close()
+		g := &Guest{conn: c}
+		g.methods = methods{g}
+		_, err = g.Spend(perID.Key("a"), 1)
+		require.ErrorIs(t, err, ErrNoAnswer)
+		require.ErrorIs(t, err, wire.ErrMessage)
+	})
+}

@@ -102,6 +102,7 @@ func (c *serverConn) serve() {
 // read begins the calls that come, until the connection is over or another
 // goroutine has taken over.
 func (c *serverConn) read(reader int) {
+	call := new(wire.Call)
 	for {
 		if !c.frames.Buffered() {
 			c.out.Flush()
@@ -109,7 +110,7 @@ func (c *serverConn) read(reader int) {
 		f, err := c.frames.Next()
 		mine := true
 		if err == nil {
-			mine, err = c.handle(&f, reader)
+			call, mine, err = c.handle(&f, reader, call)
 		}
 		switch {
 		case !mine:
@@ -279,15 +280,15 @@ func (c *serverConn) leave() {
 }
 
 // handle begins a call. An error ends the connection. If mine is false, another
-// goroutine reads now.
-func (c *serverConn) handle(f *wire.Frame, reader int) (mine bool, err error) {
+// goroutine reads now. call has space for the call, and next for the one after it.
+func (c *serverConn) handle(f *wire.Frame, reader int, call *wire.Call) (next *wire.Call, mine bool, err error) {
 	switch f.Op {
 	case wire.OpPing:
 		if err := f.Body.End(); err != nil {
-			return true, err
+			return call, true, err
 		}
 		w := wire.Welcome{Now: c.server.limiter.Now()}
-		return true, c.out.Send(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, w) })
+		return call, true, c.out.Send(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, w) })
 	case wire.OpAbort:
 		c.mu.Lock()
 		end := c.contexts[f.ID]
@@ -295,11 +296,10 @@ func (c *serverConn) handle(f *wire.Frame, reader int) (mine bool, err error) {
 		if end != nil {
 			end()
 		}
-		return true, f.Body.End()
+		return call, true, f.Body.End()
 	}
-	call, err := wire.ReadCall(f.Op, &f.Body)
-	if err != nil {
-		return true, err
+	if err := call.Read(f.Op, &f.Body); err != nil {
+		return call, true, err
 	}
 	call.Number = f.ID
 	ctx, here, err := c.begin(call)
@@ -312,13 +312,14 @@ func (c *serverConn) handle(f *wire.Frame, reader int) (mine bool, err error) {
 		defer c.mu.Unlock()
 		if c.reader != reader {
 			c.stuck--
-			return false, nil
+			return nil, false, nil
 		}
 		c.inside = false
 	default:
 		c.running.Go(func() { c.carryOut(ctx, call, c.out.Send) })
+		return new(wire.Call), true, nil
 	}
-	return true, nil
+	return call, true, nil
 }
 
 // begin counts a call, and gives it a context if OpAbort may end it. here says
@@ -377,7 +378,7 @@ func (c *serverConn) carryOut(
 ) {
 	id := call.Number
 	err := c.do(ctx, call)
-	if err == nil {
+	if err == nil && (call.Buckets != nil || call.Held != nil) {
 		err = c.list(call)
 	}
 	c.mu.Lock()

@@ -22,6 +22,7 @@ type Call struct {
 
 	// The arguments.
 	Requests []stint.Request // OpRaise, OpReserve and OpWait have one
+	Given    []stint.Request // empty, with space for Requests that are given limits
 	Keys     []stint.Key     // OpBucket and OpHold have one
 	Name     stint.Name
 	Names    []Named
@@ -139,13 +140,14 @@ func (c *Call) AppendArguments(b []byte) []byte {
 	return b
 }
 
-// ReadCall reads the arguments of a call.
-func ReadCall(o Op, r *Body) (*Call, error) {
-	c := &Call{Op: o}
+// Read reads the arguments of a call. It uses the space for requests that an
+// earlier call has left in c.
+func (c *Call) Read(o Op, r *Body) error {
+	*c = Call{Op: o, Requests: c.Requests[:0]}
 	switch o {
 	case OpSpend:
 		flags := r.uint(spendBits)
-		c.Requests = r.requests()
+		c.Requests = r.requests(c.Requests)
 		if flags&spendEach != 0 {
 			c.Decisions = make([]stint.Decision, len(c.Requests))
 		}
@@ -154,23 +156,23 @@ func ReadCall(o Op, r *Body) (*Call, error) {
 			r.fail()
 		}
 	case OpEach:
-		c.Requests = r.requests()
+		c.Requests = r.requests(c.Requests)
 		c.Decisions = make([]stint.Decision, len(c.Requests))
 		if r.zone != nil {
 			c.Errs = make([]error, len(c.Requests))
 			for i := range c.Requests {
 				c.Errs[i] = r.zones[i]
 			}
-			return c, r.End()
+			return r.End()
 		}
 	case OpRefund:
-		c.Requests = r.requests()
+		c.Requests = r.requests(c.Requests)
 	case OpRaise:
-		c.Requests, c.Until = []stint.Request{r.request()}, r.time()
+		c.Requests, c.Until = append(c.Requests, r.request()), r.time()
 	case OpReserve:
-		c.Requests = []stint.Request{r.request()}
+		c.Requests = append(c.Requests, r.request())
 	case OpWait:
-		c.Requests, c.Within = []stint.Request{r.request()}, time.Duration(r.Int())
+		c.Requests, c.Within = append(c.Requests, r.request()), time.Duration(r.Int())
 	case OpBucket:
 		c.Keys = []stint.Key{r.key()}
 	case OpBuckets:
@@ -189,10 +191,10 @@ func ReadCall(o Op, r *Body) (*Call, error) {
 		c.Names, _ = r.Names()
 	case OpFlush, OpStats, OpHealth, OpSnapshot, OpHeld:
 	default:
-		return nil, fmt.Errorf("%w: op %d", ErrMessage, o)
+		return fmt.Errorf("%w: op %d", ErrMessage, o)
 	}
 	c.Wrong = r.zone
-	return c, r.End()
+	return r.End()
 }
 
 // AppendAnswer appends the answer to the call, without the error. The lists of

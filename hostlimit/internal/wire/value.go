@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -281,13 +282,13 @@ func appendRequests(b []byte, reqs []stint.Request) []byte {
 	return b
 }
 
-func (r *Body) requests() []stint.Request {
+func (r *Body) requests(space []stint.Request) []stint.Request {
 	n := r.uint(MaxRequests)
 	if uint64(len(r.b)) < n { // each has some bytes
 		r.fail()
 		return nil
 	}
-	reqs := make([]stint.Request, 0, n)
+	reqs := slices.Grow(space, int(n))
 	for i := range n {
 		if r.bad {
 			return nil

@@ -17,6 +17,13 @@ import (
 	"github.com/stint-go/stint"
 )
 
+// readCall reads a call into the space of another one.
+func readCall(o Op, r *Body) (*Call, error) {
+	c := &Call{Op: OpHold, Requests: make([]stint.Request, 2, 5), Until: time.Unix(9, 9), Keep: true, UpTo: true,
+		Errs: make([]error, 1), Decisions: make([]stint.Decision, 1), Wrong: ErrZone}
+	return c, c.Read(o, r)
+}
+
 // A call that was sent and answered is as it was.
 func TestCall(t *testing.T) {
 	limit := stint.Limit{Burst: 5, Count: 2, Period: time.Hour, Queue: 7, Durability: stint.Leased}
@@ -50,7 +57,7 @@ func TestCall(t *testing.T) {
 		{Op: OpSnapshot, Size: 1 << 40},
 	} {
 		t.Run(fmt.Sprint(c.Op), func(t *testing.T) {
-			read, err := ReadCall(c.Op, NewBody(c.AppendArguments(nil)))
+			read, err := readCall(c.Op, NewBody(c.AppendArguments(nil)))
 			require.NoError(t, err)
 			got := c
 			got.Decisions, got.Errs = make([]stint.Decision, len(c.Decisions)), nil
@@ -91,13 +98,13 @@ func TestCall(t *testing.T) {
 		require.Error(t, CheckRequest(&stint.Request{Limit: stint.EachDay(5, nil).StartingAt(25 * time.Hour)}))
 		none := strings.Replace(string((&Call{Op: OpEach, Requests: []stint.Request{
 			{Key: one, Limit: stint.EachDay(5, berlin)}, {Key: one}}}).AppendArguments(nil)), "Europe/Berlin", "Europe/Brelin", 1)
-		strange, err := ReadCall(OpEach, NewBody([]byte(none)))
+		strange, err := readCall(OpEach, NewBody([]byte(none)))
 		require.NoError(t, err)
 		require.ErrorIs(t, strange.Errs[0], ErrZone)
 		require.NoError(t, strange.Errs[1])
 		none = strings.Replace(string((&Call{Op: OpReserve, Requests: []stint.Request{
 			{Key: one, Limit: stint.EachDay(5, berlin)}}}).AppendArguments(nil)), "Europe/Berlin", "Asia/Tashkent", 1)
-		strange, err = ReadCall(OpReserve, NewBody([]byte(none)))
+		strange, err = readCall(OpReserve, NewBody([]byte(none)))
 		require.NoError(t, err)
 		require.ErrorIs(t, strange.Wrong, ErrZone)
 		require.ErrorContains(t, strange.Wrong, "periods of 5/day@Asia/Tashkent differ")
