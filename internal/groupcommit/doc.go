@@ -1,9 +1,9 @@
 // Package groupcommit lets callers that wait at the same time share one save.
 //
 // A Batch collects work. The save of a Batch begins after the last save has
-// ended and its callers have had time to submit more work. Later work goes into
-// the next Batch. Work that no caller waits for shares the same batches, and
-// may wait longer.
+// ended and its callers, even those in other processes, have had time to submit
+// more work. Later work goes into the next Batch. Work that no caller waits for
+// shares the same batches, and may wait longer.
 //
 // The root package provides the save function, which writes the work to the
 // store and finishes every entry of it before the callers wake up. Package

@@ -37,9 +37,11 @@ type Group[W any] struct {
 
 	yield   func()    // runtime.Gosched
 	crowded time.Time // when gather last found the processors busy
+	vain    time.Time // when linger last waited for callers that did not come
 
 	wake    chan struct{} // signals a next batch
 	hurry   chan struct{} // signals a caller that waits
+	full    chan struct{} // signals that as many callers wait as expected
 	stop    chan struct{}
 	stopped chan struct{}
 
@@ -67,7 +69,7 @@ type Stats struct {
 func New[W any](timeout, pause time.Duration, order sync.Locker, save func(*Batch[W]) error) *Group[W] {
 	g := &Group[W]{
 		order: order, save: save, timeout: timeout, pause: pause, yield: runtime.Gosched,
-		wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), full: make(chan struct{}, 1),
 		stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	go g.run()
@@ -91,6 +93,9 @@ func (g *Group[W]) Lock(wait bool) *Batch[W] {
 	if wait {
 		if g.next.callers++; g.next.callers == 1 {
 			signal(g.hurry)
+		}
+		if g.next.callers == g.expected {
+			signal(g.full)
 		}
 	}
 	return g.next
@@ -213,6 +218,54 @@ func (g *Group[W]) gather() {
 		now := time.Now()
 		yielded, last = now.Sub(last), now
 	}
+	g.linger(begun)
+}
+
+// lingerMost bounds the time of linger, which a machine without a free processor
+// would otherwise stretch.
+const lingerMost = 10 * time.Millisecond
+
+// linger waits for callers in other processes, for which the answers and the
+// next requests take longer than some yields. Without it a save takes one half
+// of them, and the next save the other half. linger waits for at most half the
+// time of a save, and only if a quarter of the callers are missing. If some of
+// those still do not come, it waits for none for a while: they may not be callers
+// that come again and again.
+func (g *Group[W]) linger(now time.Time) {
+	if now.Sub(g.vain) < busyPause {
+		return
+	}
+	select {
+	case <-g.full: // of an earlier save
+	default:
+	}
+	g.mu.Lock()
+	missing, most := g.missingLocked(), min(g.stats.Last/2, lingerMost)
+	few := missing < 2 || missing < g.expected/4
+	g.mu.Unlock()
+	if few || most <= 0 {
+		return
+	}
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-g.full:
+		return
+	case <-timer.C:
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.missingLocked() > missing/4 {
+		g.vain = now
+	}
+}
+
+// missingLocked returns how many callers are expected and have not come.
+func (g *Group[W]) missingLocked() int {
+	if g.next == nil {
+		return g.expected
+	}
+	return g.expected - g.next.callers
 }
 
 func (g *Group[W]) saveNext() {

@@ -2,6 +2,7 @@ package groupcommit
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -179,5 +180,72 @@ func TestGather(t *testing.T) {
 		require.Equal(t, 3, yields(g, busyYield+1, 2), "as long as callers come")
 		<-time.After(busyPause)
 		require.Equal(t, 4, yields(g, gatherMost/3, 8), "not for ever")
+	})
+}
+
+// Callers in other processes come again some time after their save, when all
+// goroutines of this process sleep. They share a save, as those of this process
+// do, and not every other save.
+func TestLinger(t *testing.T) {
+	// callers makes each of n callers put again some time after each save, and
+	// returns the numbers of callers of the last saves.
+	callers := func(r *rig, n int, after time.Duration) (shared []int) {
+		var all sync.WaitGroup
+		for i := range n {
+			all.Go(func() {
+				<-time.After(time.Duration(i%2) * 1500 * time.Millisecond) // the halves take turns
+				for range 20 {
+					require.NoError(t, r.put(i, true).Await(nil))
+					<-time.After(after)
+				}
+			})
+		}
+		all.Wait()
+		for _, work := range r.saved[10:20] {
+			shared = append(shared, len(work))
+		}
+		return shared
+	}
+	t.Run("callers that come", func(t *testing.T) {
+		run(t, func(r *rig) {
+			require.Equal(t, slices.Repeat([]int{10}, 10), callers(r, 10, time.Millisecond))
+		})
+	})
+	t.Run("callers that come too late", func(t *testing.T) {
+		run(t, func(r *rig) {
+			require.Less(t, slices.Max(callers(r, 10, 500*time.Millisecond)), 7)
+		})
+	})
+	t.Run("callers that do not come", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := &Group[int]{next: &Batch[int]{callers: 2}, expected: 10, yield: func() {}, full: make(chan struct{}, 1)}
+			g.stats.Last = 18 * time.Millisecond
+			gather := func() time.Duration {
+				begun := time.Now()
+				g.gather()
+				return time.Since(begun)
+			}
+			require.Equal(t, 9*time.Millisecond, gather())
+			require.Zero(t, gather())
+			<-time.After(busyPause)
+			g.stats.Last = time.Hour
+			require.Equal(t, lingerMost, gather())
+			<-time.After(busyPause)
+			g.next.callers = 9
+			require.Zero(t, gather(), "one may be gone")
+			g.next.callers = 2
+			g.Lock(false)
+			g.Unlock()
+			go func() {
+				<-time.After(time.Millisecond)
+				for range 8 {
+					g.Lock(true)
+					g.Unlock()
+				}
+			}()
+			require.Equal(t, time.Millisecond, gather(), "all have come")
+			g.next.callers = 2
+			require.Equal(t, lingerMost, gather(), "it was not in vain")
+		})
 	})
 }
