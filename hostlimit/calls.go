@@ -270,11 +270,12 @@ func (m methods) ReserveRequest(req stint.Request) (stint.Reservation, error) {
 func (m methods) Flush() error { return m.do(context.Background(), &wire.Call{Op: wire.OpFlush}) }
 
 // Health returns nil, or what is wrong with the owner now. ErrNoOwner says that
-// there is none.
+// there is none. After Close a guest returns stint.ErrClosed.
 func (m methods) Health() error { return m.do(context.Background(), &wire.Call{Op: wire.OpHealth}) }
 
 // Stats returns the counts of the owner, with the decisions of all processes.
-// They begin at 0 with each owner. If there is none, Err says why.
+// They begin at 0 with each owner. Errors leaves out calls that a guest refuses
+// itself, such as those for an unknown Name. If there is no owner, Err says why.
 func (m methods) Stats() stint.Stats {
 	c := wire.Call{Op: wire.OpStats}
 	if err := m.do(context.Background(), &c); err != nil {
