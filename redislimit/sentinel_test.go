@@ -28,7 +28,7 @@ bind 127.0.0.1
 dir %s
 sentinel monitor primary 127.0.0.1 %s 2
 sentinel down-after-milliseconds primary 1000
-sentinel failover-timeout primary 60000
+sentinel failover-timeout primary 10000
 `, port, dir, primary), 0o600))
 	cmd := exec.Command(serverProgram, conf, "--sentinel")
 	require.NoError(t, cmd.Start())
