@@ -45,7 +45,8 @@ type Request struct {
 
 	// Spent is for RefundAll: the instant before the spend, by Limiter.Now. The
 	// refund then leaves out what has come back with time since. Zero: it returns
-	// the whole cost.
+	// the whole cost. If SetOverrides has given the id a slower limit since the
+	// spend, the refund may return tokens that came back under the faster one.
 	Spent time.Time
 }
 

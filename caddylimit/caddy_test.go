@@ -407,6 +407,22 @@ respond ok`))
 	require.Equal(t, 429, s.status("/", "X-Api-Key", "2001:db8::2"))
 }
 
+// A key of several placeholders is empty if all of them are.
+func TestComposedKey(t *testing.T) {
+	s := newSite(t)
+	s.start(s.caddyfile(`stint {
+	zone api {
+		key {header.X-Api-Key}/{header.X-User}
+		limit 1/10h
+	}
+}
+respond ok`))
+	require.Equal(t, 400, s.status("/"))
+	require.Equal(t, 200, s.status("/", "X-Api-Key", "k"))
+	require.Equal(t, 429, s.status("/", "X-Api-Key", "k"))
+	require.Equal(t, 200, s.status("/", "X-Api-Key", "k", "X-User", "u"))
+}
+
 // Zones of one name share their buckets, and zones that do not match spend
 // nothing. All zones of a request spend, or none.
 func TestZones(t *testing.T) {

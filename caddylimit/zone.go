@@ -232,7 +232,7 @@ func (z *Zone) keyOf(r *http.Request) (stint.Key, error) {
 	if z.Key == defaultKey { // without a look at each placeholder
 		id, _ = caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	} else {
-		id = replacerOf(r).ReplaceAll(z.Key, "")
+		id = z.expand(replacerOf(r))
 	}
 	switch {
 	case id != "":
@@ -241,6 +241,21 @@ func (z *Zone) keyOf(r *http.Request) (stint.Key, error) {
 		return stint.Key{}, httplimit.ErrNoID
 	}
 	return stint.Key{}, fmt.Errorf("%w: the key of zone %s is empty", stint.ErrInvalidID, z.Name)
+}
+
+// expand returns the zone's key with the values of its placeholders. If all of
+// them are empty, so is the key: what stands between them is nobody's id.
+func (z *Zone) expand(repl *caddy.Replacer) string {
+	placeholders, filled := false, false
+	id, err := repl.ReplaceFunc(z.Key, func(_ string, value any) (any, error) {
+		placeholders = true
+		filled = filled || caddy.ToString(value) != ""
+		return value, nil
+	})
+	if err != nil || placeholders && !filled {
+		return ""
+	}
+	return id
 }
 
 // canonical returns the one spelling of an id. An address that a proxy wrote as
