@@ -70,7 +70,6 @@ type pending struct {
 	*wire.Call
 	answer    []byte     // its parts so far
 	done      chan error // receives one value
-	alone     bool       // no other call was under way
 	reads     bool       // the caller reads the answer
 	abandoned bool       // the caller is gone
 }
@@ -212,11 +211,7 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 	if err != nil {
 		return err
 	}
-	if p.alone {
-		err = c.out.SendNow(call.Op, id, call.AppendArguments)
-	} else {
-		err = c.out.Send(call.Op, id, call.AppendArguments)
-	}
+	err = c.out.Send(call.Op, id, call.AppendArguments)
 	if err != nil && c.forget(id, p) {
 		if errors.Is(err, wire.ErrTooLong) {
 			return err
@@ -297,7 +292,6 @@ func (c *conn) begin(p *pending, mayRead bool) (id uint32, err error) {
 	if c.err != nil || c.leaving {
 		return 0, errMoved
 	}
-	p.alone = len(c.calls) == 0
 	if !c.reading {
 		c.reading = true
 		if p.reads = mayRead; p.reads {

@@ -2,8 +2,6 @@ package wire
 
 import (
 	"net"
-	"runtime"
-
 	"sync"
 	"time"
 )
@@ -34,23 +32,6 @@ func NewOutbox(nc net.Conn) *Outbox {
 // error is ErrTooLong, or says that the connection is over; the frame was not
 // sent.
 func (o *Outbox) Send(p Op, id uint32, f func([]byte) []byte) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	err := o.addLocked(p, id, f)
-	if !o.writing {
-		o.writing = true
-		o.mu.Unlock()
-		runtime.Gosched() // frames that others are about to send share the system call
-		o.mu.Lock()
-		o.writing = false
-	}
-	o.flushLocked()
-	return err
-}
-
-// SendNow is Send for a caller that expects no other. It lets no other goroutine
-// run first: that wakes another thread, which takes longer than to write.
-func (o *Outbox) SendNow(p Op, id uint32, f func([]byte) []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	err := o.addLocked(p, id, f)
