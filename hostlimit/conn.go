@@ -33,8 +33,9 @@ const (
 
 // conn is a guest's connection to an owner. One goroutine at a time reads the
 // answers of all calls: a caller that is alone reads its own, because waking it
-// takes longer than the decision. Otherwise, and while there is no call, read
-// does. Another goroutine watches whether the owner is alive.
+// takes longer than the decision. (A lone caller makes 1.3 to 1.6 times as many
+// decisions that way.) Otherwise, and while there is no call, read does. Another
+// goroutine watches whether the owner is alive.
 type conn struct {
 	place   place // of the owner; zero if dialConn has not made the connection
 	nc      net.Conn
