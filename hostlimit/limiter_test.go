@@ -206,7 +206,7 @@ func TestWait(t *testing.T) {
 
 // When the owner closes, a guest takes over before a call fails.
 func TestOwnerCloses(t *testing.T) {
-	path, limits := filePath(t), limitsWith(t, map[stint.Name]stint.Limit{perID: stint.PerHour(1_000_000)})
+	path, limits := filePath(t), limitsWith(t, map[stint.Name]stint.Limit{perID: whole})
 	events := newRecorder()
 	owner := openOn(t, path, limits, nil)
 	guest := openOn(t, path, limits, &Options{OnEvent: events.record})
