@@ -543,20 +543,21 @@ func TestAnswersOfSpends(t *testing.T) {
 		all.Go(func() {
 			defer over.Add(1)
 			key, left := perID.Key(fmt.Sprint("caller ", c)), int64(1<<19)
+			unsure := int64(0) // tokens of calls without an answer; the owner may still read those
 			for i := range int64(length(10_000, 1000)) {
 				cost := 1 + i%7
 				d, err := guest.Spend(key, cost)
 				if errors.Is(err, ErrNoAnswer) {
-					d, err = guest.Check(key, 0)
-					for errors.Is(err, ErrNoAnswer) {
-						d, err = guest.Check(key, 0)
-					}
-					left = d.Remaining + cost
+					unsure += cost
+					continue
 				}
-				if left -= cost; err != nil || d.Key != key || !d.Allowed || d.Remaining != left {
-					t.Errorf("%v, want %d left, %v: %v", d, left, key, err)
+				left -= cost
+				if late := left - d.Remaining; err != nil || d.Key != key || !d.Allowed || late < 0 || late > unsure {
+					t.Errorf("%v, want %d left, or up to %d less, %v: %v", d, left, unsure, key, err)
 					return
 				}
+				unsure -= left - d.Remaining
+				left = d.Remaining
 			}
 		})
 	}
