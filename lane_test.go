@@ -237,6 +237,36 @@ func laneOrder(tokens, final, burst int64, threads [3][]laneCall) bool {
 	return done && tokens == final
 }
 
+// A lane that gives up, because others have swapped the TAT, has spent nothing.
+func TestLaneGivesUp(t *testing.T) {
+	l, clock := laneLimiter(t, Limit{Burst: 1 << 30, Count: 1, Period: time.Second})
+	hot := Name(1).Key("hot")
+	require.True(t, l.Allow(hot))
+	require.True(t, promote(l, hot))
+	s, _ := l.directory.shard(hot)
+	n := s.lane
+	begun, now := n.tat.Load(), clock.Now().UnixNano()
+	var allowed, declined atomic.Int64
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 200_000 {
+				switch n.decide(1, opSpend, now, nil, 1) {
+				case fastAllowed:
+					allowed.Add(1)
+				case fastDeclined:
+					declined.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.EqualValues(t, 800_000, allowed.Load()+declined.Load())
+	require.Equal(t, allowed.Load()*int64(time.Second), n.tat.Load()-begun)
+	require.Equal(t, uint64(allowed.Load()), n.tally.sum().allowed)
+	t.Logf("%d of 800,000 tries gave up", declined.Load())
+}
+
 // BenchmarkHot has goroutines that all spend from one bucket. Its figure is the
 // time of each decision of all of them together.
 func BenchmarkHot(b *testing.B) {

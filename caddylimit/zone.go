@@ -244,7 +244,7 @@ func (z *Zone) keyOf(r *http.Request) (stint.Key, error) {
 }
 
 // expand returns the zone's key with the values of its placeholders. If all of
-// them are empty, so is the key: what stands between them is nobody's id.
+// them are empty, so is the key: the text between them identifies no client.
 func (z *Zone) expand(repl *caddy.Replacer) string {
 	placeholders, filled := false, false
 	id, err := repl.ReplaceFunc(z.Key, func(_ string, value any) (any, error) {

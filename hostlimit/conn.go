@@ -379,7 +379,7 @@ func (c *conn) isClosed() bool {
 }
 
 // loneTime is how long read leaves the reading to lone callers after the last
-// one. Until then nobody notices that the owner closes, unless there is a call.
+// one. Until then the guest notices that the owner closes only during a call.
 const loneTime = 5 * time.Millisecond
 
 // read hands over the frames that no caller reads, until the connection is over.
@@ -485,7 +485,7 @@ func (c *conn) part(p *pending, b []byte) {
 // is gone got its turn in a queue, finish returns the tokens.
 func (c *conn) finish(p *pending, last *wire.Body) {
 	err := last.Error()
-	if p.abandoned { // nobody reads the answer
+	if p.abandoned { // no caller reads the answer
 		if err == nil && p.Op == wire.OpWait {
 			go c.do(context.Background(), &wire.Call{Op: wire.OpRefund, Requests: p.Requests})
 		}

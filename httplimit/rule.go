@@ -52,7 +52,7 @@ type Rule struct {
 	// stint.Limiter.Hold says. 0 means no hold.
 	//
 	// If the limit is a share of a total, only the rule's own bucket counts, and
-	// only that one is held: an empty total or floor locks nobody out.
+	// only that one is held: an empty total or floor locks no client out.
 	LockOut time.Duration
 
 	// LockOutMax makes each lock-out of an id twice as long as the one before, up

@@ -154,7 +154,7 @@ func (c *serveConn) stopReading() {
 	_ = c.conn.SetReadDeadline(time.Unix(1, 0))
 }
 
-// whileConnected calls wait, and calls cancel if the client leaves meanwhile. The
+// whileConnected calls wait, and calls cancel if the client leaves first. The
 // last command stays valid.
 func (c *serveConn) whileConnected(cancel func(), wait func()) {
 	left := make(chan struct{})

@@ -73,7 +73,7 @@ type Spend struct {
 
 // After locks the bucket of a spend out if the spend has left too few tokens in
 // it. It returns the rest of the bucket's hold, or 0 if it did not lock it out.
-// A total or a floor that has too few tokens locks nobody out, because others
+// A total or a floor that has too few tokens locks no id out, because others
 // may have emptied it.
 func (ru Rule) After(lim stint.Decider, s Spend) (rest time.Duration, err error) {
 	if s.Decision.Remaining >= s.Least { // of several buckets the one with the fewest decides
