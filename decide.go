@@ -243,26 +243,42 @@ const (
 	fastYield // allowed, and the caller should let the committer run
 )
 
+// ask is a request on the fast path. It is passed by its address, because it has
+// more words than a function takes in registers.
+type ask struct {
+	located
+	lane *lane // in force when the request came, or nil
+	key  Key
+	cost int64
+	now  int64 // instant of the decision
+	op   op
+}
+
 // fastPath decides on a bucket that is in memory and has no hold, queue or
 // commit to deal with. d may be nil.
 func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) fastAnswer {
-	if len(key.ID) > maxIDLen {
-		return fastDeclined
-	}
-	var at located
-	at.shard, at.hash = l.directory.shard(key)
-	if l.directory.lanes.at(at.hash).Load() == nil {
-		at.shard.Prefetch(at.hash)
-	}
-	return l.fastPathAt(at, key, cost, op, l.clock.Now(), d)
+	var a ask
+	a.key, a.cost, a.op = key, cost, op
+	return l.fastPathOf(&a, d)
 }
 
-// fastPathAt is fastPath at an instant that was read before. An older instant
-// makes a decision stricter, so the clock is read before the lock is taken.
-func (l *Limiter) fastPathAt(at located, key Key, cost int64, op op, now int64, d *Decision) fastAnswer {
-	s, hot := at.shard, l.directory.lanes.at(at.hash)
-	if n := hot.Load(); n != nil && n.is(key, at.hash) {
-		if answer := n.decide(cost, op, now, d, laneTries); answer != fastDeclined {
+// fastPathOf is fastPath for a request whose shard is known, or nil. An older
+// instant makes a decision stricter, so the clock is read before the lock is taken.
+func (l *Limiter) fastPathOf(a *ask, d *Decision) fastAnswer {
+	s := a.shard
+	if s == nil {
+		if len(a.key.ID) > maxIDLen {
+			return fastDeclined
+		}
+		s, a.hash = l.directory.shard(a.key)
+		a.shard = s
+		if a.lane = l.directory.lanes.at(a.hash).Load(); a.lane == nil {
+			s.Prefetch(a.hash)
+		}
+		a.now = l.clock.Now()
+	}
+	if a.lane != nil && a.lane.is(a) {
+		if answer := a.lane.decide(a, d, laneTries); answer != fastDeclined {
 			return answer
 		}
 	}
@@ -271,12 +287,12 @@ func (l *Limiter) fastPathAt(at located, key Key, cost int64, op op, now int64, 
 		s.mu.Lock()
 	}
 	var answer fastAnswer
-	if n := hot.Load(); n != nil && n.is(key, at.hash) { // while this waited for the lock
-		answer = n.decide(cost, op, now, d, math.MaxInt)
+	if n := l.directory.lanes.at(a.hash).Load(); n != nil && n.is(a) { // while this waited for the lock
+		answer = n.decide(a, d, math.MaxInt)
 	} else {
-		answer = l.fastPathLocked(at, key, cost, op, now, d)
-		if contended && op == opSpend && answer != fastDeclined {
-			s.contendedLocked(l, at, key)
+		answer = l.fastPathLocked(a, d)
+		if contended && a.op == opSpend && answer != fastDeclined {
+			s.contendedLocked(l, a)
 		}
 	}
 	s.mu.Unlock()
@@ -286,9 +302,9 @@ func (l *Limiter) fastPathAt(at located, key Key, cost int64, op op, now int64, 
 	return answer
 }
 
-func (l *Limiter) fastPathLocked(at located, key Key, cost int64, op op, now int64, d *Decision) fastAnswer {
-	s := at.shard
-	i, ok := s.findLocked(key, at.hash)
+func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
+	s, now := a.shard, a.now
+	i, ok := s.findLocked(a.key, a.hash)
 	if !ok || s.limits == nil {
 		return fastDeclined
 	}
@@ -299,7 +315,7 @@ func (l *Limiter) fastPathLocked(at located, key Key, cost int64, op op, now int
 	}
 	r := &s.limits.rules[table.RuleOf(m)]
 	level := r.level(l.opts.Durability)
-	if uint64(cost) > uint64(r.rate.burst) || level == Synced && op == opSpend { // the cost may be negative
+	if uint64(a.cost) > uint64(r.rate.burst) || level == Synced && a.op == opSpend { // the cost may be negative
 		return fastDeclined
 	}
 	tat := b.TAT()
@@ -312,16 +328,16 @@ func (l *Limiter) fastPathLocked(at located, key Key, cost int64, op op, now int
 		}
 	}
 	answer := fastAllowed
-	next, wait := r.rate.spend(tat, base, cost)
+	next, wait := r.rate.spend(tat, base, a.cost)
 	if wait != 0 {
 		answer = fastDenied
 		if base != now {
 			wait = base - now
 		}
 	}
-	if op == opSpend {
+	if a.op == opSpend {
 		switch {
-		case wait > 0 || cost == 0:
+		case wait > 0 || a.cost == 0:
 			if m&table.Used == 0 {
 				s.Use(i)
 			}
@@ -333,17 +349,19 @@ func (l *Limiter) fastPathLocked(at located, key Key, cost int64, op op, now int
 				return fastDeclined
 			}
 			s.Write(i, next)
-			if when == needSoon && l.committer.renewLocked(s, at.hash, b, lease) {
+			if when == needSoon && l.committer.renewLocked(s, a.hash, b, lease) {
 				answer = fastYield
 			}
 		}
-		s.countLocked(key.Name, wait == 0)
+		s.countLocked(a.key.Name, wait == 0)
 	}
 	if d != nil {
 		d.Allowed = wait == 0
 		d.RetryAfter = time.Duration(wait)
-		d.Key = key
-		r.reportAt(d, next, now, base)
+		d.Key = a.key
+		d.Limit = r.limit
+		remaining, reset := r.holds(next, now, base)
+		d.Remaining, d.ResetAfter = remaining, time.Duration(reset)
 	}
 	return answer
 }
@@ -479,7 +497,7 @@ func (l *Limiter) load(r *request) error {
 			return err
 		}
 	}
-	r.shard.lock()
+	r.shard.mu.Lock() // a lane may stay
 	limits, removals := r.shard.limits, r.shard.Removals()
 	r.shard.mu.Unlock()
 	if limits == nil {
@@ -615,7 +633,10 @@ func (r *rule) reportAt(d *Decision, tat, now, at int64) {
 // holds returns the tokens in a bucket with this TAT, and the time until it is
 // full.
 func (r *rule) holds(tat, now, at int64) (remaining, reset int64) {
-	remaining, reset = r.rate.remaining(tat, at), resetAfter(tat, at)
+	reset = resetAfter(tat, at)
+	if free := r.rate.tolerance - reset; free > 0 {
+		remaining = r.rate.perInterval.quotient(free, r.rate.interval)
+	}
 	if at != now && reset != 0 {
 		reset = at - now
 	}

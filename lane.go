@@ -23,14 +23,14 @@ import (
 // for the lock, and compare and swap its TAT. A denial writes nothing but its
 // count.
 //
-// Everything else locks the shard with shard.lock, which also retires the lane: it
-// puts laneRetired in place of the TAT, and writes the TAT to the slot. So a hold, a
-// flush, an eviction, new limits, or a spend from several buckets finds the TATs of
-// all buckets in their slots. A decision that finds laneRetired takes the lock
-// instead. If the bucket gets hot again, it gets a new lane, so a decision that read
-// its TAT from the old lane cannot swap a stale one into the new lane. Fast paths
-// for other buckets of the shard take the lock without retiring the lane, because
-// they change only their own slots.
+// All else that needs a TAT locks the shard with shard.lock, which also retires
+// the lane: it puts laneRetired in place of the TAT, and writes the TAT to the
+// slot. So a hold, a flush, an eviction, new limits, or a spend from several
+// buckets finds the TATs of all buckets in their slots. A decision that finds
+// laneRetired takes the lock instead. If the bucket gets hot again, it gets a new
+// lane, so a decision that read its TAT from the old lane cannot swap a stale one
+// into the new lane. Fast paths for other buckets of the shard take the lock
+// without retiring the lane, because they change only their own slots.
 //
 // A shard has at most one lane. A bucket gets none if it has a hold or a queue, if
 // it is in a tree of shares, or if its limit is Leased or Synced or follows the
@@ -59,15 +59,15 @@ type lanes [64]atomic.Pointer[lane]
 
 func (ls *lanes) at(hash uint64) *atomic.Pointer[lane] { return &ls[hash%uint64(len(ls))] }
 
-func (n *lane) is(key Key, hash uint64) bool {
-	return n.hash == hash && n.key == key
+func (n *lane) is(a *ask) bool {
+	return n.hash == a.hash && n.key == a.key
 }
 
 // decide is fastPathLocked without a lock. It declines if it cannot swap the TAT
 // in as many tries.
-func (n *lane) decide(cost int64, op op, now int64, d *Decision, tries int) fastAnswer {
-	r := n.rule
-	if uint64(cost) > uint64(r.rate.burst) { // it may be negative
+func (n *lane) decide(a *ask, d *Decision, tries int) fastAnswer {
+	r, now := n.rule, a.now
+	if uint64(a.cost) > uint64(r.rate.burst) { // it may be negative
 		return fastDeclined
 	}
 	tat := n.tat.Load()
@@ -76,7 +76,7 @@ func (n *lane) decide(cost int64, op op, now int64, d *Decision, tries int) fast
 		if tat == laneRetired {
 			return fastDeclined
 		}
-		if next, wait = r.rate.spend(tat, now, cost); wait != 0 || op != opSpend || next == tat {
+		if next, wait = r.rate.spend(tat, now, a.cost); wait != 0 || a.op != opSpend || next == tat {
 			break
 		}
 		if n.tat.CompareAndSwap(tat, next) {
@@ -87,7 +87,7 @@ func (n *lane) decide(cost int64, op op, now int64, d *Decision, tries int) fast
 		}
 		tat = n.tat.Load()
 	}
-	if op == opSpend {
+	if a.op == opSpend {
 		n.tally.count(wait == 0)
 	}
 	if d != nil {
@@ -122,8 +122,8 @@ func (s *shard) retireLocked() {
 }
 
 // contendedLocked counts a spend for which a fast path had to wait for the lock.
-func (s *shard) contendedLocked(l *Limiter, at located, key Key) {
-	i, ok := s.findLocked(key, at.hash)
+func (s *shard) contendedLocked(l *Limiter, a *ask) {
+	i, ok := s.findLocked(a.key, a.hash)
 	if !ok || s.lane != nil {
 		return
 	}
@@ -132,7 +132,7 @@ func (s *shard) contendedLocked(l *Limiter, at located, key Key) {
 	}
 	if s.contended++; s.contended == promoteAfter {
 		s.contended = 0
-		l.promoteLocked(at, i)
+		l.promoteLocked(a.located, i)
 	}
 }
 

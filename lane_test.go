@@ -48,27 +48,27 @@ func TestLaneAfterContention(t *testing.T) {
 	hot, other := Name(1).Key("hot"), Name(1).Key("other")
 	require.True(t, l.Allow(hot))
 	require.True(t, l.Allow(other))
-	var at located
-	at.shard, at.hash = l.directory.shard(hot)
+	a := ask{key: hot}
+	a.shard, a.hash = l.directory.shard(hot)
 	contended := func(n int) bool {
-		at.shard.mu.Lock()
-		defer at.shard.mu.Unlock()
+		a.shard.mu.Lock()
+		defer a.shard.mu.Unlock()
 		for range n {
-			at.shard.contendedLocked(l, at, hot)
+			a.shard.contendedLocked(l, &a)
 		}
-		return at.shard.lane != nil
+		return a.shard.lane != nil
 	}
 	require.False(t, contended(promoteAfter-1))
 	require.True(t, contended(1))
 	require.True(t, l.Allow(hot))
-	i, _ := at.shard.Find(1, "hot", at.hash)
-	require.NotEqual(t, at.shard.lane.tat.Load(), at.shard.At(i).TAT(), "the spend was not in the lane")
+	i, _ := a.shard.Find(1, "hot", a.hash)
+	require.NotEqual(t, a.shard.lane.tat.Load(), a.shard.At(i).TAT(), "the spend was not in the lane")
 	_, err := l.Check(hot, 1)
 	require.NoError(t, err)
 	require.EqualValues(t, 998, remainingOf(t, l, hot))
-	require.NotNil(t, at.shard.lane, "a Check has retired it")
+	require.NotNil(t, a.shard.lane, "a Check has retired it")
 	l.Stats()
-	require.Nil(t, at.shard.lane, "Stats has not retired it")
+	require.Nil(t, a.shard.lane, "Stats has not retired it")
 	require.False(t, contended(promoteAfter-1))
 }
 
@@ -246,12 +246,13 @@ func TestLaneGivesUp(t *testing.T) {
 	s, _ := l.directory.shard(hot)
 	n := s.lane
 	begun, now := n.tat.Load(), clock.Now().UnixNano()
+	one := ask{key: hot, cost: 1, op: opSpend, now: now}
 	var allowed, declined atomic.Int64
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
 			for range 200_000 {
-				switch n.decide(1, opSpend, now, nil, 1) {
+				switch n.decide(&one, nil, 1) {
 				case fastAllowed:
 					allowed.Add(1)
 				case fastDeclined:

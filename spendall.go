@@ -304,7 +304,7 @@ func (l *Limiter) fastPathAll(reqs []Request, d *Decision, ds []Decision) bool {
 		f.shard, f.hash = l.directory.shard(r.Key)
 		f.shard.Prefetch(f.hash)
 	}
-	now := l.clock.Now() // before the locks, as in fastPathAt
+	now := l.clock.Now() // before the locks, as in fastPathOf
 	var shards [fewSpots]*shard
 	locked := lockSpots(shards[:0], at[:len(reqs)])
 	strictest := l.fastPathAllLocked(reqs, at[:len(reqs)], now)
@@ -426,31 +426,30 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 		return fmt.Errorf("stint: SpendEach: %d requests, and space for %d decisions", len(reqs), len(ds))
 	}
 	const ahead = 32 // cache lines that are being fetched
-	var places [ahead]located
+	var asks [ahead]ask
 	var errs []error
 	now := l.clock.Now()
 	for first := 0; first < len(reqs); first += ahead {
 		part := reqs[first:min(first+ahead, len(reqs))]
 		for i := range part {
-			at := &places[i]
-			if at.shard = nil; len(part[i].Key.ID) <= maxIDLen {
-				at.shard, at.hash = l.directory.shard(part[i].Key)
-				at.shard.Prefetch(at.hash)
+			a, r := &asks[i], &part[i]
+			a.key, a.cost, a.op, a.now = r.Key, r.Cost, opSpend, now
+			if r.Mode == CheckOnly {
+				a.op = opCheck
+			}
+			if a.shard = nil; len(r.Key.ID) <= maxIDLen {
+				a.shard, a.hash = l.directory.shard(r.Key)
+				a.lane = l.directory.lanes.at(a.hash).Load()
+				a.shard.Prefetch(a.hash)
 			}
 		}
 		for i := range part {
-			r, d, at := &part[i], &ds[first+i], &places[i]
-			op := opSpend
-			if r.Mode == CheckOnly {
-				op = opCheck
-			}
-			if s := at.shard; s != nil {
-				if l.fastPathEach(*at, r, op, now, d) != fastDeclined {
-					continue
-				}
+			a, r, d := &asks[i], &part[i], &ds[first+i]
+			if a.shard != nil && l.fastPathEach(a, r, d) != fastDeclined {
+				continue
 			}
 			var err error
-			if *d, err = l.slowPathGiven(r, op, now); err != nil {
+			if *d, err = l.slowPathGiven(r, a.op, now); err != nil {
 				errs = append(errs, fmt.Errorf("request %d: %w", first+i, err))
 			}
 		}
@@ -458,17 +457,17 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	return errors.Join(errs...)
 }
 
-// fastPathEach is fastPathAt for a request of a SpendEach.
-func (l *Limiter) fastPathEach(at located, r *Request, op op, now int64, d *Decision) fastAnswer {
+// fastPathEach is fastPathOf for a request of a SpendEach.
+func (l *Limiter) fastPathEach(a *ask, r *Request, d *Decision) fastAnswer {
 	if r.Limit.isZero() {
-		return l.fastPathAt(at, r.Key, r.Cost, op, now, d)
+		return l.fastPathOf(a, d)
 	}
-	at.shard.lock()
+	a.shard.lock()
 	answer := fastDeclined
-	if l.configuredLocked(&at, r) {
-		answer = l.fastPathLocked(at, r.Key, r.Cost, op, now, d)
+	if l.configuredLocked(&a.located, r) {
+		answer = l.fastPathLocked(a, d)
 	}
-	at.shard.mu.Unlock()
+	a.shard.mu.Unlock()
 	if answer == fastYield {
 		runtime.Gosched()
 	}
