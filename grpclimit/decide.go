@@ -88,7 +88,7 @@ func (p *pass) spend(ctx context.Context, mine []*applied) (strictest stint.Deci
 		d := ds[0]
 		ds = ds[1:]
 		if !strictest.Allowed && !a.After { // set does so for After
-			d = unspent.State(d, a.Cost)
+			unspent.TakeOut(&d, a.Cost)
 		}
 		p.set(a, d, at)
 	}
@@ -103,7 +103,7 @@ func (p *pass) set(a *applied, d stint.Decision, at time.Time) {
 		a.Label = p.names.Of(p.lim)[d.Key.Name].Label
 	}
 	if a.After {
-		d = unspent.State(d, a.Cost)
+		unspent.TakeOut(&d, a.Cost)
 	}
 	a.Decision.Decision, a.at, a.decided = d, at, true
 }
@@ -128,7 +128,7 @@ func (p *pass) learn(ctx context.Context, mine []*applied, allowed bool) {
 			d = stint.Decision{Allowed: allowed, Key: a.RuleKey, Remaining: math.MaxInt64}
 		}
 		if err == nil && !allowed && !a.After {
-			d = unspent.State(d, a.Cost)
+			unspent.TakeOut(&d, a.Cost)
 		}
 		p.set(a, d, at)
 		if err != nil || !allowed {

@@ -86,12 +86,13 @@ func (s *outcome) spend() {
 		if !a.After || a.rule.CountStatus == nil || !a.rule.CountStatus(s.status) {
 			continue
 		}
+		a.begun = s.lim.Now().UnixNano()
 		d, err := s.lim.Spend(a.RuleKey, a.Cost)
 		if err != nil {
 			s.failures = append(s.failures, err)
 			continue
 		}
-		a.setState(d)
+		a.setState(&d)
 		a.After = false
 		s.spent = append(s.spent, a.decision())
 		s.changed = true
@@ -130,7 +131,7 @@ func (s *outcome) refund(may func(i int) bool) {
 		}
 		a.locked = d.RetryAfter // of a hold or a queue, because a cost of 0 needs no token
 		d.Allowed, d.RetryAfter = true, 0
-		a.setState(d)
+		a.setState(&d)
 	}
 }
 

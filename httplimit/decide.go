@@ -92,12 +92,11 @@ func (m *middleware) applying(r *http.Request, mine []applied) ([]applied, error
 	return mine, nil
 }
 
-// stamp notes the instant before the spend for the rules that may return
-// tokens.
+// stamp notes the instant before the spend for the rules that need it.
 func (m *middleware) stamp(mine []applied) {
 	now := int64(0)
 	for i := range mine {
-		if a := &mine[i]; a.waits() {
+		if a := &mine[i]; a.rule.mayReturn() {
 			if now == 0 {
 				now = m.lim.Now().UnixNano()
 			}
@@ -172,7 +171,7 @@ func (m *middleware) spend(ctx context.Context, mine []applied) (strictest stint
 	default:
 		strictest, err = m.lim.SpendContext(ctx, one.RuleKey, one.Cost)
 	}
-	one.set(strictest, strictest.Allowed && !one.After)
+	one.set(&strictest, strictest.Allowed && !one.After)
 	return strictest, err
 }
 
@@ -190,7 +189,7 @@ func (m *middleware) spendTogether(ctx context.Context, mine []applied) (stint.D
 	ds := q.ds
 	for i := range mine {
 		if a := &mine[i]; a.decides() {
-			a.set(ds[0], strictest.Allowed && !a.After)
+			a.set(&ds[0], strictest.Allowed && !a.After)
 			ds = ds[1:]
 		}
 	}
@@ -220,27 +219,27 @@ func (m *middleware) learn(ctx context.Context, a *applied, allowed bool) (err e
 		a.refunded = !a.After // there is nothing to refund
 		d = stint.Decision{Allowed: allowed, Key: a.RuleKey, Remaining: math.MaxInt64}
 	}
-	a.set(d, spent)
+	a.set(&d, spent)
 	return err
 }
 
 // set sets the decision of a rule. If d allows but the rule spent nothing, d has
 // the state that a spend would leave, and set changes it to the state without
 // that spend.
-func (a *applied) set(d stint.Decision, spent bool) {
-	if !spent {
-		d = unspent.State(d, a.Cost)
-	}
+func (a *applied) set(d *stint.Decision, spent bool) {
 	a.setState(d)
+	if !spent && a.Allowed {
+		unspent.TakeOut(&a.Decision, a.Cost)
+	}
 }
 
 // setState sets the decision of a rule, and the label of the bucket that
 // decided.
-func (a *applied) setState(d stint.Decision) {
+func (a *applied) setState(d *stint.Decision) {
 	if d.Key.Name != a.Key.Name {
 		a.Label = a.rule.by.names.Of(a.rule.by.lim)[d.Key.Name].Label
 	}
-	a.Decision = d
+	a.Decision = *d
 }
 
 // record writes the header. If c is not nil, it adds the decisions to c, and

@@ -57,7 +57,7 @@ type applied struct {
 	gate    *gate         // bound on requests in flight; nil without one
 	most    int64         // InFlight.Limit
 	running int64         // InFlight.Running
-	begun   int64         // an instant before the spend, if the rule waits
+	begun   int64         // an instant before the spend, if the rule needs it
 	locked  time.Duration // rest of a hold that began after the decision
 
 	Shadow   bool
@@ -98,9 +98,11 @@ func waits(mine []applied) bool {
 	return false
 }
 
-func (ru *Rule) waits() bool {
-	return ru.CountStatus != nil || ru.RefundStatus != nil || ru.LockOut > 0 || ru.Settle
-}
+func (ru *Rule) waits() bool { return ru.CountStatus != nil || ru.mayReturn() }
+
+// mayReturn reports whether the rule may return tokens, or lock out. For that it
+// needs the instant of its spend.
+func (ru *Rule) mayReturn() bool { return ru.RefundStatus != nil || ru.LockOut > 0 || ru.Settle }
 
 // decides reports whether the rule takes part in the decision of the Limiter.
 func (a *applied) decides() bool { return !a.Shadow && !a.replaced() }

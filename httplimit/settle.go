@@ -106,7 +106,7 @@ func (c *carried) settle(i int, cost int64) (short int64, err error) {
 		now.locked = d.RetryAfter // of a hold or a queue, because what it spent was there
 	}
 	d.Allowed, d.RetryAfter = true, 0
-	now.setState(d)
+	now.setState(&d)
 	now.Cost, now.fresh = cost-short, true
 	return short, nil
 }

@@ -8,12 +8,11 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// State returns the state of a bucket from which nothing was spent. d is the
-// Decision of a Check: if it allows, it has the state that a spend of cost would
-// leave.
-func State(d stint.Decision, cost int64) stint.Decision {
+// TakeOut gives d the state of the bucket without the spend. d is the Decision
+// of a Check: if it allows, it has the state that a spend of cost would leave.
+func TakeOut(d *stint.Decision, cost int64) {
 	if !d.Allowed || d.Limit.Count <= 0 {
-		return d
+		return
 	}
 	d.Remaining += cost
 	switch {
@@ -22,5 +21,4 @@ func State(d stint.Decision, cost int64) stint.Decision {
 	case d.Remaining >= d.Limit.Burst:
 		d.ResetAfter = 0
 	}
-	return d
 }
