@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -66,6 +67,51 @@ func TestCommit(t *testing.T) {
 			require.LessOrEqual(t, r.stored(key), r.tat(0))
 		})
 	}
+	each := func(r *rig) (reqs []Request, ds []Decision) {
+		for _, id := range []string{"a", "b", "a", "c"} {
+			reqs = append(reqs, Request{Key: synced.Key(id), Cost: 1}, Request{Key: flushed.Key(id), Cost: 1})
+		}
+		return append(reqs, Request{Key: nobody.Key("x"), Cost: 1}), make([]Decision, len(reqs)+1)
+	}
+	run("SpendEach waits for its requests together", Options{}, func(t *testing.T, r *rig) {
+		reqs, ds := each(r)
+		r.disk.shut()
+		ended := make(chan error)
+		go func() { ended <- r.SpendEach(reqs, ds) }()
+		synctest.Wait() // the first request may be in a commit alone
+		for _, id := range []string{"a", "b", "c"} {
+			require.EqualValues(t, map[string]int{"a": 2, "b": 1, "c": 1}[id], r.spent(synced.Key(id)))
+		}
+		r.disk.open()
+		err := <-ended
+		require.ErrorContains(t, err, "request 8: ")
+		require.LessOrEqual(t, r.disk.count(), 2)
+		require.EqualValues(t, 98, ds[4].Remaining)
+		require.Equal(t, r.tat(2), r.stored(synced.Key("a")))
+	})
+	run("a commit of a SpendEach fails", Options{}, func(t *testing.T, r *rig) {
+		reqs, ds := each(r)
+		r.disk.fail(errDisk, "save")
+		err := r.SpendEach(reqs, ds)
+		require.Len(t, err.(interface{ Unwrap() []error }).Unwrap(), 5)
+		for i, err := range err.(interface{ Unwrap() []error }).Unwrap() {
+			require.ErrorContains(t, err, "request "+strconv.Itoa(2*i)+": ")
+			require.Equal(t, i < 4, errors.Is(err, ErrNotDurable))
+			require.Zero(t, ds[2*i])
+		}
+		require.True(t, ds[1].Allowed)
+		require.Zero(t, r.spent(synced.Key("a")))
+		require.EqualValues(t, 2, r.spent(flushed.Key("a")))
+		r.disk.fail(nil)
+	})
+	run("SpendEach times out once", late, func(t *testing.T, r *rig) {
+		reqs, ds := each(r)
+		r.disk.shut()
+		begun := time.Now()
+		require.ErrorIs(t, r.SpendEach(reqs, ds), ErrNotDurable)
+		require.LessOrEqual(t, time.Since(begun), 2*late.CommitTimeout)
+		r.disk.open()
+	})
 	run("a failed commit", Options{}, func(t *testing.T, r *rig) {
 		r.disk.fail(errDisk, "save")
 		_, err := r.Spend(synced.Key("a"), 1)

@@ -377,33 +377,39 @@ func (l *Limiter) slowPath(key Key, cost int64, op op) (Decision, error) {
 
 // slowPathOf is slowPath for one request.
 func (l *Limiter) slowPathOf(rs []request) (Decision, error) {
+	d, in, err := l.submit(rs)
+	if in != nil {
+		if err = l.committer.await(in); err != nil {
+			return Decision{}, l.failed(rs[0].key, err)
+		}
+	}
+	return d, err
+}
+
+// submit decides on one request. It returns the commit that the answer waits for,
+// or nil.
+func (l *Limiter) submit(rs []request) (d Decision, in *batch, err error) {
 	r := &rs[0]
 	if err := r.locate(l); err != nil {
-		return Decision{}, l.failed(r.key, err)
+		return Decision{}, nil, l.failed(r.key, err)
 	}
 	if err := l.lockFound(r); err != nil {
-		return Decision{}, l.failed(r.key, err)
+		return Decision{}, nil, l.failed(r.key, err)
 	}
 	now := l.clock.Now()
 	if r.began != 0 && r.resident && !r.shard.At(r.index).Has(table.Gate) {
 		now = r.began // the state of the bucket is no newer
 	}
-	var d Decision
-	var in *batch
-	err := r.decideLocked(now, &d)
-	if err == nil {
+	if err = r.decideLocked(now, &d); err == nil {
 		r.countLocked(d.Allowed)
 		r.writeLocked(now)
 		in = l.submitLocked(rs, now)
 	}
 	r.shard.mu.Unlock()
-	if in != nil {
-		err = l.committer.await(in)
-	}
 	if err != nil {
-		return Decision{}, l.failed(r.key, err)
+		return Decision{}, nil, l.failed(r.key, err)
 	}
-	return d, nil
+	return d, in, nil
 }
 
 // op is an operation on a bucket.

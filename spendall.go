@@ -420,14 +420,15 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 // memory, have a hold or a queue, or share a total. A key may come more than
 // once: later requests see what earlier ones spent. A request that fails leaves
 // the zero Decision. The errors are joined, and each names its request.
-// SpendEach takes less time for each request than Spend.
+// SpendEach takes less time for each request than Spend. Requests that wait for
+// a commit, except shares of a total, wait for it together.
 func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
 		return fmt.Errorf("stint: SpendEach: %d requests, and space for %d decisions", len(reqs), len(ds))
 	}
 	const ahead = 32 // cache lines that are being fetched
 	var asks [ahead]ask
-	var errs []error
+	var answers answers
 	now := l.clock.Now()
 	for first := 0; first < len(reqs); first += ahead {
 		part := reqs[first:min(first+ahead, len(reqs))]
@@ -448,13 +449,52 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 			if a.shard != nil && l.fastPathEach(a, r, d) != fastDeclined {
 				continue
 			}
+			var in *batch
 			var err error
-			if *d, err = l.slowPathGiven(r, a.op, now); err != nil {
-				errs = append(errs, fmt.Errorf("request %d: %w", first+i, err))
+			if *d, in, err = l.submitGiven(r, a.op, now); in != nil || err != nil {
+				answers.add(first+i, in, err)
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return answers.await(l, reqs, ds)
+}
+
+// answers has what requests of a SpendEach wait for, and their errors.
+type answers struct {
+	waiting []answer
+	errs    []error
+}
+
+// answer is a request that waits for a commit.
+type answer struct {
+	at int // index of the request
+	in *batch
+}
+
+func (as *answers) add(at int, in *batch, err error) {
+	if err != nil {
+		as.errs = append(as.errs, make([]error, max(0, at+1-len(as.errs)))...)
+		as.errs[at] = fmt.Errorf("request %d: %w", at, err)
+		return
+	}
+	as.waiting = append(as.waiting, answer{at, in})
+}
+
+// await waits for the commits, and returns the errors in the order of the
+// requests.
+func (as *answers) await(l *Limiter, reqs []Request, ds []Decision) error {
+	var last *batch
+	var err error
+	for _, a := range as.waiting {
+		if a.in != last {
+			last, err = a.in, l.committer.await(a.in)
+		}
+		if err != nil {
+			ds[a.at] = Decision{}
+			as.add(a.at, nil, l.failed(reqs[a.at].Key, err))
+		}
+	}
+	return errors.Join(as.errs...)
 }
 
 // fastPathEach is fastPathOf for a request of a SpendEach.
@@ -482,15 +522,16 @@ func (l *Limiter) configuredLocked(at *located, r *Request) bool {
 	return ok && s.limits != nil && same(r.Limit, s.limits.rules[s.At(i).Rule()].limit, l.opts.Durability)
 }
 
-// slowPathGiven is slowPath for a request of a SpendEach, which may have a
-// limit.
-func (l *Limiter) slowPathGiven(req *Request, op op, began int64) (Decision, error) {
+// submitGiven is submit for a Request, which may have a limit. Of a tree of
+// shares, it waits for the commit.
+func (l *Limiter) submitGiven(req *Request, op op, began int64) (d Decision, in *batch, err error) {
 	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
-		return l.slowPathShare(m, *req, op)
+		d, err = l.slowPathShare(m, *req, op)
+		return d, nil, err
 	}
 	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: op, began: began}}
 	if err := l.give(&rs[0], req); err != nil {
-		return Decision{}, l.failed(req.Key, err)
+		return Decision{}, nil, l.failed(req.Key, err)
 	}
-	return l.slowPathOf(rs[:])
+	return l.submit(rs[:])
 }

@@ -359,7 +359,7 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) error {
 		}
 		return nil
 	}
-	d, err := l.slowPathGiven(req, opCheck, 0)
+	d, _, err := l.submitGiven(req, opCheck, 0) // a check waits for no commit
 	if err == nil {
 		err = tooLate(d.RetryAfter)
 	}

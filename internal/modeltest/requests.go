@@ -330,22 +330,43 @@ func stricter(a, b Decision) bool {
 	return a.Remaining < b.Remaining
 }
 
-// spendEach decides requests one after the other, some twice on one key.
+// spendEach decides requests one after the other, some twice on one key. They
+// wait for a commit together. If it fails, other answers on their keys may have
+// seen what is returned then.
 func (w *World) spendEach() {
 	reqs := w.withLimits(append(w.pickRequests(), w.pickRequests()...))
 	r := w.call(Call{Op: SpendEach, Reqs: reqs})
+	decided := func(i int) bool { return i < len(r.Decisions) && r.Decisions[i] != (Decision{}) }
+	lost := make(map[Key]bool)
+	for i, q := range reqs {
+		lost[q.Key] = lost[q.Key] || !decided(i)
+	}
 	for i, q := range reqs {
 		op, f := Spend, r.Failure
 		if q.Mode == CheckOnly {
 			op = Check
 		}
-		if i < len(r.Decisions) && r.Decisions[i] != (Decision{}) {
-			l, on := w.limitOf(q)
+		l, on := w.limitOf(q)
+		switch {
+		case !decided(i):
+			w.require(f == NotDurable || f == Crashed || w.untouched(f), "spend each: %q", f)
+			w.maybe(q, op)
+		case lost[q.Key]:
+			w.roughly(q.Key, l, on, op, q.Cost, r.Decisions[i])
+		default:
 			w.decided(q.Key, l, on, op, q.Cost, r.Decisions[i], "")
-			continue
 		}
-		w.require(f == NotDurable || f == Crashed || w.untouched(f), "spend each: %q", f)
-		w.maybe(q, op)
+	}
+}
+
+// roughly is decided for an answer that may have seen a spend which was returned
+// since: it does not narrow the TAT.
+func (w *World) roughly(key Key, l Limit, on bool, op Op, cost int64, d Decision) {
+	lo, hi := w.states[key].Decide(l, on, w.now, op, cost)
+	w.compare(key, d, lo.Decision, hi.Decision)
+	if on && op == Spend && d.Allowed {
+		w.account(key, op, cost, true)
+		w.put(key, w.outcomes(lo, hi, l))
 	}
 }
 
