@@ -369,7 +369,8 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 // slowPath decides on one bucket.
 func (l *Limiter) slowPath(key Key, cost int64, op op) (Decision, error) {
 	if m := l.limits.Load().member(key.Name); m.role != plainRole {
-		return l.slowPathShare(m, Request{Key: key, Cost: cost}, op)
+		d, in, err := l.submitShare(m, Request{Key: key, Cost: cost}, op)
+		return l.await(key, d, in, err)
 	}
 	rs := [1]request{{change: change{key: key}, cost: cost, op: op}}
 	return l.slowPathOf(rs[:])
@@ -378,12 +379,18 @@ func (l *Limiter) slowPath(key Key, cost int64, op op) (Decision, error) {
 // slowPathOf is slowPath for one request.
 func (l *Limiter) slowPathOf(rs []request) (Decision, error) {
 	d, in, err := l.submit(rs)
-	if in != nil {
-		if err = l.committer.await(in); err != nil {
-			return Decision{}, l.failed(rs[0].key, err)
-		}
+	return l.await(rs[0].key, d, in, err)
+}
+
+// await waits for the commit of a decision, if there is one.
+func (l *Limiter) await(key Key, d Decision, in *batch, err error) (Decision, error) {
+	if in == nil {
+		return d, err
 	}
-	return d, err
+	if err := l.committer.await(in); err != nil {
+		return Decision{}, l.failed(key, err)
+	}
+	return d, nil
 }
 
 // submit decides on one request. It returns the commit that the answer waits for,

@@ -2,7 +2,6 @@ package stint
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math"
 	"time"
@@ -44,16 +43,16 @@ func (g *group) part(rs []request, of role) *request {
 	return &rs[g.at[of]]
 }
 
-// slowPathShare is slowPath for a limit in a tree of shares.
-func (l *Limiter) slowPathShare(m member, req Request, op op) (d Decision, err error) {
+// submitShare is submit for a limit in a tree of shares.
+func (l *Limiter) submitShare(m member, req Request, op op) (d Decision, in *batch, err error) {
 	if req.Mode = CheckAndSpend; op == opCheck {
 		req.Mode, op = CheckOnly, opSpend
 	}
 	if m.role == classRole && op == opSpend && req.Limit == (Limit{}) && l.fastPathShare(m, &req, &d) {
-		return d, nil
+		return d, nil, nil
 	}
-	err = l.all(context.Background(), []Request{req}, &d, nil, op)
-	return d, err
+	in, _, err = l.submitAll([]Request{req}, &d, nil, op)
+	return d, in, err
 }
 
 // withShares adds the requests to the total and the floor of each class in rs.

@@ -110,12 +110,28 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, d *Decision, ds []Dec
 	if op == opSpend && l.fastPathAll(reqs, d, ds) {
 		return nil
 	}
+	in, key, err := l.submitAll(reqs, d, ds, op)
+	if in == nil {
+		return err
+	}
+	if err := l.committer.awaitUntil(ctx, in); err != nil {
+		*d = Decision{}
+		return l.failed(key, err)
+	}
+	return nil
+}
+
+// submitAll decides on requests together. It returns the commit that the answer
+// waits for, or nil, and the key to name if that fails.
+func (l *Limiter) submitAll(
+	reqs []Request, d *Decision, ds []Decision, op op,
+) (in *batch, key Key, err error) {
 	if len(reqs) == 0 { // no bucket shows whether the limiter is closed
 		if l.isClosed() {
-			return ErrClosed
+			return nil, Key{}, ErrClosed
 		}
 		*d = Decision{Allowed: true, Remaining: math.MaxInt64}
-		return nil
+		return nil, Key{}, nil
 	}
 	var few [4]request
 	rs := few[:min(len(reqs), len(few))]
@@ -129,7 +145,7 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, d *Decision, ds []Dec
 			r.spent = max(1, l.clock.Instant(given.Spent))
 		}
 		if err := cmp.Or(l.give(r, given), r.locate(l)); err != nil {
-			return l.failed(r.key, err)
+			return nil, Key{}, l.failed(r.key, err)
 		}
 		switch {
 		case r.mode != CheckOnly:
@@ -139,35 +155,30 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, d *Decision, ds []Dec
 			r.op = opCheck
 		}
 	}
-	rs, err := l.withShares(rs)
-	if err != nil {
-		return err
+	if rs, err = l.withShares(rs); err != nil {
+		return nil, Key{}, err
 	}
 	sortRequests(rs)
 	for i := range rs[1:] {
 		if rs[i].key == rs[i+1].key {
 			err := fmt.Errorf("%w: %s", ErrDuplicateKey, l.limits.Load().labeled(rs[i].key))
-			return l.failed(rs[i].key, err)
+			return nil, Key{}, l.failed(rs[i].key, err)
 		}
 	}
 	if at, err := l.lockAllFound(rs); err != nil {
-		return l.failed(rs[at].key, err)
+		return nil, Key{}, l.failed(rs[at].key, err)
 	}
 	now := l.clock.Now()
-	var in *batch
 	strictest, at, err := decideAllLocked(rs, ds, now)
 	if err == nil && strictest.Allowed {
 		in = l.submitLocked(rs, now)
 	}
 	unlockAll(rs)
-	if in != nil {
-		err = l.committer.awaitUntil(ctx, in)
-	}
 	if err != nil {
-		return l.failed(rs[at].key, err)
+		return nil, Key{}, l.failed(rs[at].key, err)
 	}
 	*d = strictest
-	return nil
+	return in, rs[at].key, nil
 }
 
 // sortRequests sorts by the order of locking. Equal keys become neighbours.
@@ -421,7 +432,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 // once: later requests see what earlier ones spent. A request that fails leaves
 // the zero Decision. The errors are joined, and each names its request.
 // SpendEach takes less time for each request than Spend. Requests that wait for
-// a commit, except shares of a total, wait for it together.
+// a commit wait for it together.
 func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
 		return fmt.Errorf("stint: SpendEach: %d requests, and space for %d decisions", len(reqs), len(ds))
@@ -522,12 +533,10 @@ func (l *Limiter) configuredLocked(at *located, r *Request) bool {
 	return ok && s.limits != nil && same(r.Limit, s.limits.rules[s.At(i).Rule()].limit, l.opts.Durability)
 }
 
-// submitGiven is submit for a Request, which may have a limit. Of a tree of
-// shares, it waits for the commit.
+// submitGiven is submit for a Request, which may have a limit.
 func (l *Limiter) submitGiven(req *Request, op op, began int64) (d Decision, in *batch, err error) {
 	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
-		d, err = l.slowPathShare(m, *req, op)
-		return d, nil, err
+		return l.submitShare(m, *req, op)
 	}
 	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: op, began: began}}
 	if err := l.give(&rs[0], req); err != nil {
