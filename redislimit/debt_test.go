@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"os"
 	"path/filepath"
@@ -98,6 +99,132 @@ func TestDebtsOfOtherNodes(t *testing.T) {
 				require.EqualValues(t, 800-(1+i*4), l.left(t, perID.Key(strconv.Itoa(i))), nodes)
 			}
 			require.NoError(t, l.Close())
+		}
+	}
+}
+
+// hourly returns limits of 800 per hour on the Names.
+func hourly(t *testing.T, names ...stint.Name) *stint.Limits {
+	t.Helper()
+	declared := stint.Names{}
+	for _, name := range names {
+		declared[name] = stint.NameSpec{Label: testNames[name].Label, Limit: stint.PerHour(800)}
+	}
+	limits, err := stint.NewLimits(declared, nil, nil)
+	require.NoError(t, err)
+	return limits
+}
+
+// oweOnBoth makes debts on ten ids of perID and of other, while the server is
+// away, in a process of its own.
+func (c line) oweOnBoth(t *testing.T, opts Options) {
+	t.Helper()
+	l := c.node(t, hourly(t, perID, other), opts)
+	c.fail(errCut)
+	for i := range 10 {
+		for _, name := range []stint.Name{perID, other} {
+			d, err := l.Spend(name.Key(strconv.Itoa(i)), int64(1+i*4))
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+		}
+	}
+	require.NoError(t, l.Close())
+}
+
+// isChargedFor requires that the server was charged what oweOnBoth spent on a
+// Name.
+func (l *Limiter) isChargedFor(t *testing.T, name stint.Name) {
+	t.Helper()
+	for i := range 10 {
+		require.EqualValues(t, 800-(1+i*4), l.left(t, name.Key(strconv.Itoa(i))), "%s:%d", testNames[name].Label, i)
+	}
+}
+
+// makeOlder gives the file at Options.Local a record of Nodes for all Names
+// together, as older versions made it, in place of those of perID and other.
+func (o *Options) makeOlder(t *testing.T) {
+	t.Helper()
+	const nodesName stint.Name = 0x8000
+	store, err := stint.OpenBolt(o.Local, nil, nil)
+	require.NoError(t, err)
+	var changes []stint.Change
+	for _, name := range []stint.Name{perID, other} {
+		key := nodesName.Key(strconv.Itoa(int(name)))
+		tat, err := store.Load(key)
+		require.NoError(t, err)
+		require.EqualValues(t, o.Nodes, uint32(tat))
+		changes = append(changes, stint.Change{Key: key})
+	}
+	tat := o.Now().AddDate(50, 0, 0).UnixNano()>>32<<32 | int64(o.Nodes)
+	require.NoError(t, store.Save(append(changes, stint.Change{Key: nodesName.Key(""), TAT: tat})))
+	require.NoError(t, store.Close())
+}
+
+// Debts of a Name that only a later SetLimits declares are worth the same with
+// another number of machines, and are charged.
+func TestDebtsOfNamesDeclaredLater(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range [][]int{{2, 8}, {8, 2}, {4, 4}} {
+		for _, back := range []string{"after SetLimits"} {
+			t.Run(fmt.Sprintf("%d and %d machines, back %s", nodes[0], nodes[1], back), func(t *testing.T) {
+				t.Parallel()
+				clock := newTestClock()
+				opts := Options{Nodes: nodes[0], Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db")}
+				_, opts.Prefix = commonServer(t)
+				c := newLine()
+				c.oweOnBoth(t, opts)
+				opts.Nodes = nodes[1]
+				if back == "before Open" {
+					c.mend()
+				}
+				l := c.node(t, hourly(t, perID), opts)
+				if back == "after Open" {
+					c.mend()
+					l.comesBack(t)
+				}
+				aways := l.node.Aways()
+				require.NoError(t, l.SetLimits(hourly(t, perID, other)))
+				if back == "after SetLimits" {
+					c.mend()
+					l.comesBack(t)
+				}
+				l.isChargedFor(t, perID)
+				l.isChargedFor(t, other)
+				require.NoError(t, l.SetLimits(hourly(t, perID)))
+				require.NoError(t, l.SetLimits(hourly(t, perID, other)))
+				l.isChargedFor(t, other)
+				require.EqualValues(t, 20, l.Stats().Charged, "each once")
+				require.Equal(t, aways, l.node.Aways(), "a charge is no outage")
+				require.NoError(t, l.Close())
+			})
+		}
+	}
+}
+
+// Debts of a Name keep their worth over a process that does not declare it.
+func TestDebtsOfNamesDeclaredByALaterProcess(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range [][]int{{2, 8, 8}, {8, 2, 2}, {2, 8, 4}, {8, 2, 4}, {2, 8, 2}} {
+		for _, older := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v, older file %v", nodes, older), func(t *testing.T) {
+				t.Parallel()
+				clock := newTestClock()
+				opts := Options{Nodes: nodes[0], Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db")}
+				_, opts.Prefix = commonServer(t)
+				c := newLine()
+				c.oweOnBoth(t, opts)
+				if older {
+					opts.makeOlder(t)
+				}
+				opts.Nodes = nodes[1]
+				require.NoError(t, c.node(t, hourly(t, perID), opts).Close())
+				c.mend()
+				opts.Nodes = nodes[2]
+				l := c.node(t, hourly(t, perID, other), opts)
+				l.isChargedFor(t, perID)
+				l.isChargedFor(t, other)
+				require.NoError(t, l.Close())
+			})
 		}
 	}
 }

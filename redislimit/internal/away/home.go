@@ -71,7 +71,10 @@ type Node struct {
 
 	// mu is read-locked by decisions and replies. It is locked when the server goes
 	// away or comes back, and while debts move.
-	mu sync.RWMutex
+	mu      sync.RWMutex
+	adopted map[stint.Name]bool // whose debts are for this number of machines; guarded by mu
+
+	allNodes int64 // machines for which the debts of Names without a record were made; 0: as many as now
 
 	holdsMu   sync.Mutex
 	holds     map[stint.Key]int64 // ends, by the server's time, of holds in Local
@@ -94,7 +97,7 @@ func OwnKey(key stint.Key) stint.Key { return stint.Key{Name: key.Name | ownBit,
 
 // Open returns a Node for limits with the names.
 func Open(c Config, names stint.Names) (*Node, error) {
-	n := &Node{Config: c, holds: make(map[stint.Key]int64)}
+	n := &Node{Config: c, holds: make(map[stint.Key]int64), adopted: make(map[stint.Name]bool)}
 	n.whole.node = n
 	if c.Nodes == 0 {
 		return n, nil
@@ -119,11 +122,9 @@ func Open(c Config, names stint.Names) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redislimit: Options.Local: %w", err)
 	}
-	if c.Local != "" {
-		if err := n.adoptDebts(names); err != nil {
-			n.Local.Close()
-			return nil, fmt.Errorf("redislimit: Options.Local: %w", err)
-		}
+	if err := n.adoptEarlier(own, names); err != nil {
+		n.Local.Close()
+		return nil, fmt.Errorf("redislimit: Options.Local: %w", err)
 	}
 	for held := range n.Local.Held() {
 		n.holds[held.Key] = -1 // its end by the server's time is not known
@@ -133,7 +134,7 @@ func Open(c Config, names stint.Names) (*Node, error) {
 
 // names returns the Names of the home.
 func (n *Node) names(names stint.Names) (stint.Names, error) {
-	own := stint.Names{nodesKey.Name: {Label: "redislimit.nodes", ID: stint.Shared, Limit: stint.Unlimited}}
+	own := stint.Names{nodesName: nodesSpec(stint.Shared)}
 	for name, spec := range names {
 		if !n.Shares(name) {
 			continue
@@ -152,16 +153,31 @@ func (n *Node) names(names stint.Names) (stint.Names, error) {
 	return own, nil
 }
 
-// Declare adds names that new limits have.
+// Declare adds names that new limits have, and adopts the debts on them. Decisions
+// wait for that only if a Name is new to this process.
 func (n *Node) Declare(names stint.Names) error {
 	if n.Local == nil {
+		return nil
+	}
+	n.mu.RLock()
+	fresh := n.fresh(names)
+	n.mu.RUnlock()
+	if len(fresh) == 0 {
 		return nil
 	}
 	own, err := n.names(names)
 	if err != nil {
 		return err
 	}
-	return n.Local.Declare(own)
+	if err := n.Local.Declare(own); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.adopt(n.fresh(names)); err != nil {
+		return fmt.Errorf("redislimit: Options.Local: %w", err)
+	}
+	return nil
 }
 
 // Close saves the buckets.

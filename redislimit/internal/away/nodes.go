@@ -1,17 +1,29 @@
 package away
 
 import (
+	"cmp"
 	"math/bits"
+	"strconv"
 	"time"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
-// nodesKey is the bucket whose TAT says for how many machines the debts in the
-// file were made. A debt is in the time of a share, so it is worth less if there
-// are more machines.
-var nodesKey = stint.Key{Name: ownBit}
+// nodesName has a bucket for each Name whose TAT says for how many machines the
+// debts of the Name were made. A debt is in the time of a share, so it is worth
+// less if there are more machines.
+const nodesName = ownBit
+
+func nodesKey(name stint.Name) stint.Key { return nodesName.Key(strconv.Itoa(int(name))) }
+
+// allNodesKey is the record for all Names together, which older files have. It
+// counts for the Names without a record of their own.
+var allNodesKey = nodesName.Key("")
+
+func nodesSpec(id stint.IDFormat) stint.NameSpec {
+	return stint.NameSpec{Label: "redislimit.nodes", ID: id, Limit: stint.Unlimited}
+}
 
 // The number is in the low bits of the TAT. The high bits are far in the future,
 // so that the bucket stays.
@@ -20,72 +32,156 @@ const (
 	farAway   = 50 * 365 * 24 * time.Hour
 )
 
-// adoptDebts makes the debts of an earlier process worth as much with this number
-// of machines as they were with its own. If the process dies in between, some
-// debts are worth more than that, and never less.
-func (n *Node) adoptDebts(names stint.Names) error {
-	tat, err := n.TAT(nodesKey)
+// nodesIn returns the number of machines in the TAT of a record, or 0 if there is
+// no record.
+func (n *Node) nodesIn(tat int64) int64 {
+	if tat <= n.now() {
+		return 0
+	}
+	return tat & (1<<nodesBits - 1)
+}
+
+// adoptEarlier adopts the debts on names. own are the Names of the home, which
+// declare nodesName without ids, so that allNodesKey can be read. Afterwards
+// nodesName has ids.
+func (n *Node) adoptEarlier(own, names stint.Names) error {
+	tat, err := n.TAT(allNodesKey)
 	if err != nil {
 		return err
 	}
-	was := int64(n.Nodes)
-	if tat > n.now() {
-		was = tat & (1<<nodesBits - 1)
+	n.allNodes = n.nodesIn(tat)
+	own[nodesName] = nodesSpec(stint.AnyID)
+	limits, err := stint.NewLimits(own, nil, nil)
+	if err != nil {
+		return err
 	}
-	is := int64(n.Nodes)
-	if is > was {
-		if err := n.scaleDebts(names, is, was); err != nil {
+	if err := n.Local.SetLimits(limits); err != nil {
+		return err
+	}
+	return n.adopt(n.fresh(names))
+}
+
+// fresh returns the names that have shares and are not adopted. The caller holds
+// mu.
+func (n *Node) fresh(names stint.Names) (fresh []stint.Name) {
+	for name := range names {
+		if n.Shares(name) && !n.adopted[name] {
+			fresh = append(fresh, name)
+		}
+	}
+	return fresh
+}
+
+// adopt makes the debts on Names of an earlier process worth as much with this
+// number of machines as they were with its own. From then on they may be charged.
+// If the process dies in between, some debts are worth more than that, and never
+// less. The caller holds mu.
+func (n *Node) adopt(names []stint.Name) error {
+	if n.Config.Local != "" {
+		if err := n.rescale(names); err != nil {
 			return err
 		}
 	}
-	if err := n.setNodes(tat); err != nil {
-		return err
-	}
-	if is < was {
-		return n.scaleDebts(names, is, was)
+	for _, name := range names {
+		n.adopted[name] = true
 	}
 	return nil
 }
 
-// setNodes records the number of machines.
-func (n *Node) setNodes(tat int64) error {
-	next := (max(n.now()+int64(farAway), tat)>>nodesBits+1)<<nodesBits | int64(n.Nodes)
-	if tat > n.now()+int64(farAway)/2 && tat&(1<<nodesBits-1) == int64(n.Nodes) {
-		return nil
+// record is what the file says about the debts of a Name.
+type record struct {
+	name  stint.Name
+	tat   int64 // of nodesKey
+	nodes int64 // for which the debts were made
+}
+
+// rescale brings the debts on Names to this number of machines, and then the
+// records. Debts grow before the records say so, and shrink afterwards.
+func (n *Node) rescale(names []stint.Name) error {
+	records, err := n.outdated(names)
+	if err != nil || len(records) == 0 {
+		return err
 	}
-	req := n.wide(nodesKey, script.MaxTolerance)
-	req.Limit.Durability = stint.Synced
-	_, err := n.Local.Raise(req, time.Unix(0, next))
+	is := int64(n.Nodes)
+	grew := false
+	for _, r := range records {
+		if r.nodes < is {
+			if err := n.scaleDebts(r.name, is, r.nodes); err != nil {
+				return err
+			}
+			grew = true
+		}
+	}
+	if grew {
+		if err := n.Local.Flush(); err != nil {
+			return err
+		}
+	}
+	for _, r := range records {
+		if err := n.setRecord(r); err != nil {
+			return err
+		}
+	}
+	if err := n.Local.Flush(); err != nil {
+		return err
+	}
+	for _, r := range records {
+		if r.nodes > is {
+			if err := n.scaleDebts(r.name, is, r.nodes); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// outdated returns the records that have another number of machines, are missing,
+// or might end.
+func (n *Node) outdated(names []stint.Name) (records []record, err error) {
+	is := int64(n.Nodes)
+	for _, name := range names {
+		tat, err := n.TAT(nodesKey(name))
+		if err != nil {
+			return nil, err
+		}
+		nodes := n.nodesIn(tat)
+		if nodes == is && tat > n.now()+int64(farAway)/2 {
+			continue
+		}
+		records = append(records, record{name, tat, cmp.Or(nodes, n.allNodes, is)})
+	}
+	return records, nil
+}
+
+// setRecord records this number of machines. The next flush saves it.
+func (n *Node) setRecord(r record) error {
+	next := (max(n.now()+int64(farAway), r.tat)>>nodesBits+1)<<nodesBits | int64(n.Nodes)
+	_, err := n.Local.Raise(n.wide(nodesKey(r.name), script.MaxTolerance), time.Unix(0, next))
 	return err
 }
 
-// scaleDebts multiplies all debts by is ÷ was.
-func (n *Node) scaleDebts(names stint.Names, is, was int64) error {
-	for name := range names {
-		if !n.Shares(name) {
+// scaleDebts multiplies the debts on a Name by is ÷ was.
+func (n *Node) scaleDebts(name stint.Name, is, was int64) error {
+	for b, err := range n.Local.Buckets(name | ownBit) {
+		if err != nil {
+			return err
+		}
+		d, err := n.debt(stint.Key{Name: name, ID: b.Key.ID})
+		if err != nil {
+			return err
+		}
+		owes := d.at(n.now())
+		if owes == 0 {
 			continue
 		}
-		for b, err := range n.Local.Buckets(name | ownBit) {
-			if err != nil {
-				return err
-			}
-			d, err := n.debt(stint.Key{Name: name, ID: b.Key.ID})
-			if err != nil {
-				return err
-			}
-			owes := d.at(n.now())
-			if owes == 0 {
-				continue
-			}
-			high, low := bits.Mul64(uint64(owes), uint64(is))
-			scaled := int64(script.MaxTolerance)
-			if high < uint64(was) {
-				q, _ := bits.Div64(high, low, uint64(was))
-				scaled = int64(min(q, script.MaxTolerance))
-			}
-			if err := n.setDebt(b.Key, d.own, d.seen, scaled); err != nil {
-				return err
-			}
+		high, low := bits.Mul64(uint64(owes), uint64(is))
+		scaled := int64(script.MaxTolerance)
+		if high < uint64(was) {
+			q, _ := bits.Div64(high, low, uint64(was))
+			scaled = int64(min(q, script.MaxTolerance))
+		}
+		if err := n.setDebt(b.Key, d.own, d.seen, scaled); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -149,11 +151,11 @@ func (n *Node) Whole() *Outage { return &n.whole }
 
 // allKeys yields the own buckets that have spent.
 func (o *Outage) allKeys(yield func(stint.Key, error) bool) {
-	for name := range o.node.Local.Limits().Names() {
-		if name&ownBit == 0 || name == nodesKey.Name {
-			continue
-		}
-		for b, err := range o.node.Local.Buckets(name) {
+	o.node.mu.RLock()
+	names := slices.Collect(maps.Keys(o.node.adopted))
+	o.node.mu.RUnlock()
+	for _, name := range names {
+		for b, err := range o.node.Local.Buckets(name | ownBit) {
 			if err != nil {
 				err = fmt.Errorf("redislimit: Options.Local: debts cannot be read: %w", err)
 			} else if b.ResetAfter <= 0 {
