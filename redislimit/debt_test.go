@@ -165,7 +165,7 @@ func (o *Options) makeOlder(t *testing.T) {
 func TestDebtsOfNamesDeclaredLater(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range [][]int{{2, 8}, {8, 2}, {4, 4}} {
-		for _, back := range []string{"after SetLimits"} {
+		for _, back := range []string{"before Open", "after Open", "after SetLimits"} {
 			t.Run(fmt.Sprintf("%d and %d machines, back %s", nodes[0], nodes[1], back), func(t *testing.T) {
 				t.Parallel()
 				clock := newTestClock()

@@ -93,7 +93,6 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	}
 	switch err = l.look(true); {
 	case script.IsAway(err):
-		l.node.MayOwe()
 		l.node.Whole().Begin(err)
 	case err != nil:
 		return nil, fmt.Errorf("redislimit: open: %w", errors.Join(err, l.node.Close()))

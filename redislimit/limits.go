@@ -53,6 +53,9 @@ func (l *Limiter) Limits() *stint.Limits { return l.Load().limits }
 // before waits no longer than an empty bucket of the new limit. Its time is
 // shortened only once, when this machine first uses it. If machines have
 // different limits, they do not shorten it in turns, which would refill it.
+//
+// If the file at Options.Local has debts of a limit that is new to this process,
+// SetLimits waits until the server is charged, unless it is away.
 func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	if limits == nil {
 		return errors.New("redislimit: limits are nil")
@@ -75,17 +78,19 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 			return fmt.Errorf("%w: limit %s", err, n.names[name].Label)
 		}
 	}
-	if l.node != nil {
-		if err := l.node.Declare(n.names); err != nil {
-			return err
-		}
-	}
 	ctx, cancel := l.context()
 	defer cancel()
 	l.server.Load(ctx, &n.since) // if it fails, the first decision asks again
-	l.Store(n)
+	if l.node == nil {
+		l.Store(n)
+	} else if err := l.node.Declare(n.names, func() { l.Store(n) }); err != nil {
+		return err
+	}
 	l.leases.SetLimits(&n.since, n.limitOf)
 	l.seen.Clear()
+	if l.node != nil {
+		l.node.SettleEarlier()
+	}
 	return nil
 }
 

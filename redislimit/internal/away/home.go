@@ -153,16 +153,20 @@ func (n *Node) names(names stint.Names) (stint.Names, error) {
 	return own, nil
 }
 
-// Declare adds names that new limits have, and adopts the debts on them. Decisions
-// wait for that only if a Name is new to this process.
-func (n *Node) Declare(names stint.Names) error {
+// Declare adds names that new limits have, adopts the debts on them, and calls
+// inForce, which puts these limits in force. After an error it has not called
+// inForce. If a Name is new to this process, decisions wait, so that its debts are
+// charged with the new limits. SettleEarlier then charges them.
+func (n *Node) Declare(names stint.Names, inForce func()) error {
 	if n.Local == nil {
+		inForce()
 		return nil
 	}
 	n.mu.RLock()
 	fresh := n.fresh(names)
 	n.mu.RUnlock()
 	if len(fresh) == 0 {
+		inForce()
 		return nil
 	}
 	own, err := n.names(names)
@@ -177,6 +181,7 @@ func (n *Node) Declare(names stint.Names) error {
 	if err := n.adopt(n.fresh(names)); err != nil {
 		return fmt.Errorf("redislimit: Options.Local: %w", err)
 	}
+	inForce()
 	return nil
 }
 

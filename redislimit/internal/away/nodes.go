@@ -73,13 +73,16 @@ func (n *Node) fresh(names stint.Names) (fresh []stint.Name) {
 }
 
 // adopt makes the debts on Names of an earlier process worth as much with this
-// number of machines as they were with its own. From then on they may be charged.
-// If the process dies in between, some debts are worth more than that, and never
-// less. The caller holds mu.
+// number of machines as they were with its own, and lets them be charged. If the
+// process dies in between, some debts are worth more than that, and never less.
+// The caller holds mu.
 func (n *Node) adopt(names []stint.Name) error {
-	if n.Config.Local != "" {
+	if n.Config.Local != "" { // otherwise there is no earlier process
 		if err := n.rescale(names); err != nil {
 			return err
+		}
+		for _, o := range n.Outages() {
+			o.mayOwe()
 		}
 	}
 	for _, name := range names {

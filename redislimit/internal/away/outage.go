@@ -28,10 +28,12 @@ type Outage struct {
 	doubted atomic.Pointer[doubt] // nil unless a call had no answer in time, and none has had one since
 	probing sync.Mutex            // held by the probe
 
-	spends  atomic.Int64 // decisions that may have moved own buckets
-	settled atomic.Int64 // value of spends when no debt was left; -1: there may be debts of an earlier process
-	mu      sync.Mutex   // guards recent
-	recent  map[stint.Key]struct{}
+	settling sync.Mutex   // held while debts are charged
+	spends   atomic.Int64 // decisions that may have moved own buckets, and calls of mayOwe
+	settled  atomic.Int64 // value of spends when no debt was left
+	mu       sync.Mutex   // guards recent and unread
+	recent   map[stint.Key]struct{}
+	unread   bool // there may be debts of an earlier process, which are not in recent
 
 	charging chan struct{} // closed when decisions may go on; nil if none has to wait. Guarded by Node.mu
 }

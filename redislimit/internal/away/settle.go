@@ -44,6 +44,15 @@ func (o *Outage) settle(patience time.Duration) error {
 		o.end()
 		return nil
 	}
+	return o.chargeAll(patience, o.end)
+}
+
+// chargeAll charges the debts as settle does, and then calls done while it holds
+// Node.mu.
+func (o *Outage) chargeAll(patience time.Duration, done func()) error {
+	n := o.node
+	o.settling.Lock()
+	defer o.settling.Unlock()
 	all := o.settled.Load() != o.spends.Load()
 	for pass := 1; ; pass++ {
 		if all {
@@ -67,22 +76,28 @@ func (o *Outage) settle(patience time.Duration) error {
 		if pass >= maxPasses {
 			wait = n.Timeout
 		}
-		if done, err := o.settleLast(wait, patience); done || err != nil {
+		over, unread, err := o.chargeLast(wait, patience, done)
+		if over || err != nil {
 			return err
 		}
+		all = unread
 	}
 }
 
-// settleLast charges what is left while decisions wait, and ends the time away
-// if they have made no further debts.
-func (o *Outage) settleLast(wait, patience time.Duration) (done bool, err error) {
+// chargeLast charges what is left while decisions wait, and calls done if they
+// have made no further debts. If unread is true, it did nothing, because there are
+// debts that only a pass over all of them finds.
+func (o *Outage) chargeLast(wait, patience time.Duration, done func()) (over, unread bool, err error) {
 	n := o.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	keys, _ := o.forget()
+	keys, every := o.forget()
+	if every {
+		return false, true, nil
+	}
 	debts, err := o.debtsOf(keys)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	spends := o.spends.Load()
 	if len(debts) > 0 {
@@ -100,11 +115,11 @@ func (o *Outage) settleLast(wait, patience time.Duration) (done bool, err error)
 		defer o.goOn(goOn)
 		n.paid(debts)
 	}
-	if done = err == nil && o.spends.Load() == spends; done {
+	if over = err == nil && o.spends.Load() == spends; over {
 		o.settled.Store(spends)
-		o.end()
+		done()
 	}
-	return done, err
+	return over, false, err
 }
 
 // goOn lets decisions go on that wait for a charge. The caller holds Node.mu.
@@ -124,27 +139,37 @@ func (o *Outage) owed() int {
 }
 
 // forget returns the own buckets that decisions have moved since the last forget,
-// or true if there are too many.
+// or true if there are too many, or other debts besides.
 func (o *Outage) forget() (keys map[stint.Key]struct{}, every bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	keys, o.recent = o.recent, nil
-	return keys, len(keys) > maxRecent
+	keys, every = o.recent, o.unread || len(o.recent) > maxRecent
+	o.recent, o.unread = nil, false
+	return keys, every
 }
 
-// SettleEarlier charges what an earlier process has spent by itself. A server that
-// cannot be charged is away.
+// mayOwe says that there may be debts of an earlier process. The caller holds
+// Node.mu.
+func (o *Outage) mayOwe() {
+	o.spends.Add(1)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.unread = true
+}
+
+// SettleEarlier charges what an earlier process has spent by itself, except at a
+// server that is away, which is charged when it is back. A server that cannot be
+// charged is away.
 func (n *Node) SettleEarlier() {
 	for _, o := range n.Outages() {
-		o.settled.Store(-1)
-		if err := o.settle(n.patience()); err != nil {
+		if o.away.Load() || o.settled.Load() == o.spends.Load() {
+			continue
+		}
+		if err := o.chargeAll(n.patience(), func() {}); err != nil {
 			o.Begin(err)
 		}
 	}
 }
-
-// MayOwe says that there may be debts of an earlier process.
-func (n *Node) MayOwe() { n.whole.settled.Store(-1) }
 
 // Whole returns the outage of the whole server.
 func (n *Node) Whole() *Outage { return &n.whole }

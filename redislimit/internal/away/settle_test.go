@@ -3,6 +3,7 @@ package away
 import (
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -53,20 +54,40 @@ func (s *fakeServer) Charge(debts []Debt, _ time.Duration) {
 
 func newNode(t *testing.T) (*Node, *fakeServer) {
 	s := &fakeServer{now: time.Unix(1_700_000_000, 0), charged: make(map[stint.Key]int64)}
-	n, err := Open(Config{Server: s, Nodes: 2, Shares: func(stint.Name) bool { return true }, Decides: true,
-		Level: stint.Flushed, Timeout: time.Minute, Now: s.Time, Prefix: "test",
+	n := s.open(t, "", 2, perID)
+	t.Cleanup(func() { require.NoError(t, n.Close()) })
+	return n, s
+}
+
+// open returns a Node whose server is away.
+func (s *fakeServer) open(t *testing.T, file string, nodes int, names ...stint.Name) *Node {
+	t.Helper()
+	n, err := Open(Config{Server: s, Nodes: nodes, Shares: func(stint.Name) bool { return true }, Decides: true,
+		Level: stint.Flushed, Local: file, Timeout: time.Minute, Now: s.Time, Prefix: "test",
 		Name: stint.Key.String, Limit: func(stint.Key) stint.Limit { return stint.PerHour(8) },
 		Begin: func(func()) bool { return true }, Closing: make(chan struct{}), Tell: func(error, time.Time) {},
-		Note: func(error) {}}, stint.Names{perID: {Label: "perID"}})
+		Note: func(error) {}}, labeled(names...))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	n.Whole().Begin(script.ErrAway)
-	return n, s
+	return n
+}
+
+func labeled(names ...stint.Name) stint.Names {
+	all := stint.Names{}
+	for _, name := range names {
+		all[name] = stint.NameSpec{Label: fmt.Sprint("name", name)}
+	}
+	return all
 }
 
 func (n *Node) spend(t *testing.T, id string, cost int64) *Part {
 	t.Helper()
-	p := &Part{Request: stint.Request{Key: perID.Key(id), Cost: cost, Limit: stint.PerHour(8)},
+	return n.spendOn(t, perID.Key(id), cost)
+}
+
+func (n *Node) spendOn(t *testing.T, key stint.Key, cost int64) *Part {
+	t.Helper()
+	p := &Part{Request: stint.Request{Key: key, Cost: cost, Limit: stint.PerHour(8)},
 		Most: int64(stint.PerHour(8).Tolerance())}
 	var err error
 	was, late := n.While(n.Whole(), time.Now().Add(time.Minute), func() { err = n.Decide(n.Whole(), script.Spend, []*Part{p}) })
@@ -248,4 +269,46 @@ func TestSettleRefused(t *testing.T) {
 	require.NoError(t, n.Whole().settle(time.Minute))
 	require.False(t, n.Whole().Away())
 	require.Zero(t, n.owes(t, "a"))
+}
+
+// Debts of a Name that is declared while others are charged are charged, too,
+// before the time away ends.
+func TestDeclareWhileCharged(t *testing.T) {
+	t.Parallel()
+	const later stint.Name = 2
+	for pass, when := range []string{"in a pass over all", "while decisions wait"} {
+		for _, nodes := range []int{2, 8, 1} {
+			t.Run(fmt.Sprintf("%s, %d machines", when, nodes), func(t *testing.T) {
+				t.Parallel()
+				s := &fakeServer{now: time.Unix(1_700_000_000, 0), charged: make(map[stint.Key]int64)}
+				file := filepath.Join(t.TempDir(), "local.db")
+				n := s.open(t, file, 2, perID, later)
+				for i := range 2 * lastDebts {
+					n.spend(t, fmt.Sprint(i), 1)
+					n.spendOn(t, later.Key(fmt.Sprint(i)), 1)
+				}
+				require.NoError(t, n.Close())
+				n = s.open(t, file, nodes, perID)
+				passes := 0
+				s.during = func([]Debt) {
+					if passes == 0 {
+						n.spend(t, "one more", 1)
+					}
+					if passes == pass {
+						if err := n.Declare(labeled(perID, later), func() {}); err != nil {
+							t.Error(err)
+						}
+					}
+					passes++
+				}
+				require.NoError(t, n.Whole().settle(time.Minute))
+				require.False(t, n.Whole().Away())
+				require.Len(t, s.charged, 4*lastDebts+1)
+				for key, charged := range s.charged {
+					require.Equal(t, time.Hour/8, time.Duration(charged), key)
+				}
+				require.NoError(t, n.Close())
+			})
+		}
+	}
 }

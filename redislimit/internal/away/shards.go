@@ -67,8 +67,8 @@ func (n *Node) LoadShards() bool {
 	if err != nil {
 		return known
 	}
-	owes := n.whole.settled.Load() != n.whole.spends.Load()
 	n.mu.Lock()
+	owes := n.whole.settled.Load() != n.whole.spends.Load()
 	of, all := new([16384]*Outage), make(map[string]*Outage)
 	var fresh []*Outage
 	for slot, id := range ids {
@@ -82,7 +82,7 @@ func (n *Node) LoadShards() bool {
 		if o == nil {
 			o = &Outage{node: n}
 			if owes {
-				o.settled.Store(-1)
+				o.mayOwe()
 			}
 			if owes && n.whole.away.Load() {
 				o.mark()
