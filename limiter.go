@@ -136,6 +136,7 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("stint: set %s aside: %w", path, err)
 	}
+	o.ErrorIfNotExists = o.ErrorIfNotExists && !done
 	l, err = openFile(path, limits, o)
 	switch {
 	case err != nil && done:
@@ -147,7 +148,9 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 }
 
 func openFile(path string, limits *Limits, o Options) (*Limiter, error) {
-	store, err := OpenBolt(path, limits.names, &BoltOptions{LockTimeout: o.LockTimeout, MaxResident: o.MaxResident})
+	store, err := OpenBolt(path, limits.names, &BoltOptions{
+		LockTimeout: o.LockTimeout, MaxResident: o.MaxResident, ErrorIfNotExists: o.ErrorIfNotExists,
+	})
 	if err != nil {
 		return nil, err
 	}

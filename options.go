@@ -37,6 +37,11 @@ type Options struct {
 	OnEvent         func(Event)      // called with one event at a time; must not call Close
 	Now             func() time.Time // for tests and simulations; must not go backwards
 
+	// ErrorIfNotExists makes Open return fs.ErrNotExist if there is no file, instead
+	// of making one, in which all buckets are full. So a path that is wrong, or a
+	// volume that is not mounted, does not go unnoticed.
+	ErrorIfNotExists bool
+
 	wall    func() time.Time // the wall clock; nil means the system's
 	machine clock.Machine    // nil means the system's, unless there is a wall
 }

@@ -19,6 +19,10 @@ import (
 type BoltOptions struct {
 	LockTimeout time.Duration // wait for the file lock; default 1s, then ErrLocked
 
+	// ErrorIfNotExists makes OpenBolt return fs.ErrNotExist if there is no file,
+	// instead of making one.
+	ErrorIfNotExists bool
+
 	// MaxResident is how many buckets the Limiter keeps in memory: one flush
 	// may save all of them. The default is 1<<20. Open sets it.
 	MaxResident int
@@ -65,6 +69,7 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 		LockTimeout: cmp.Or(o.LockTimeout, time.Second),
 		MaxResident: cmp.Or(o.MaxResident, 1<<20),
 		ReadOnly:    o.ReadOnly,
+		MustExist:   o.ErrorIfNotExists,
 	})
 	if err != nil {
 		return nil, err

@@ -88,6 +88,8 @@ func TestOpenBolt(t *testing.T) {
 	}
 	_, err := OpenBolt(path, nil, &BoltOptions{ReadOnly: true})
 	require.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = OpenBolt(path, nil, &BoltOptions{ErrorIfNotExists: true})
+	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.NoFileExists(t, path)
 
 	s, err := OpenBolt(path, storeNames, nil)
@@ -343,5 +345,24 @@ func TestOpenAtOnce(t *testing.T) {
 		files, err := filepath.Glob(path + "*")
 		require.NoError(t, err)
 		require.Len(t, files, 2-i%2, fmt.Sprint(files))
+	}
+}
+
+// With ErrorIfNotExists only a file that is there is opened. If it is set aside,
+// another takes its place.
+func TestErrorIfNotExists(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "buckets.db")
+	opts := &Options{ErrorIfNotExists: true, SetAsideCorrupt: true}
+	_, err := Open(path, testLimits(t), opts)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NoFileExists(t, path)
+	l, err := Open(path, testLimits(t), nil)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	for range 2 {
+		l, err = Open(path, testLimits(t), opts)
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
 	}
 }

@@ -89,10 +89,15 @@ func (l *Limiter) inTime(err error) error {
 // have a file each, so it looks for an owner first. A new owner listens some
 // moments after it has opened the file. So try makes a file only after there was
 // none for l.missing, and waits longer if a socket shows that an owner has just
-// gone.
+// gone. A file that is removed while try opens it counts as one that was there.
 func (l *Limiter) try() (*backend, error) {
-	if _, err := os.Lstat(l.place.file); !errors.Is(err, fs.ErrNotExist) {
+	o := l.opts.LimiterOptions
+	o.LockTimeout = time.Millisecond
+	_, err := os.Lstat(l.place.file)
+	there := !errors.Is(err, fs.ErrNotExist)
+	if there {
 		l.missed = time.Time{}
+		o.ErrorIfNotExists = true
 	} else {
 		b, err := l.join()
 		if err == nil || !isStale(err) {
@@ -109,13 +114,13 @@ func (l *Limiter) try() (*backend, error) {
 			return nil, err
 		}
 	}
-	o := l.opts.LimiterOptions
-	o.LockTimeout = time.Millisecond
 	own := l.limits.Load()
 	limiter, err := stint.Open(l.place.file, own.limits, &o)
 	switch {
 	case errors.Is(err, stint.ErrLocked):
 		return l.join()
+	case there && errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: %w", ErrNoOwner, err)
 	case err != nil:
 		return nil, err
 	}

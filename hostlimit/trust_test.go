@@ -315,3 +315,20 @@ func makeFile(t *testing.T, path string, limits *stint.Limits) {
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 }
+
+// A file that is removed while another process opens it is not made by that
+// process, because its owner is about to make it anew. The link stands for the
+// moment between a look at the path and the open.
+func TestFileGoneDuringTry(t *testing.T) {
+	path := filePath(t)
+	l := openOn(t, path, limitsWith(t, nil), nil)
+	p := l.place
+	p.file = filepath.Join(filepath.Dir(path), "link.db")
+	gone := filepath.Join(filepath.Dir(path), "gone.db")
+	require.NoError(t, os.Symlink(gone, p.file))
+	other := &Limiter{place: p, opts: l.opts}
+	other.limits.Store(l.limits.Load())
+	_, err := other.try()
+	require.ErrorIs(t, err, ErrNoOwner)
+	require.NoFileExists(t, gone)
+}

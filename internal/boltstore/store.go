@@ -35,6 +35,7 @@ var (
 type Options struct {
 	LockTimeout time.Duration
 	ReadOnly    bool
+	MustExist   bool         // do not make a file
 	MaxResident int          // most buckets in memory; 0 means half a million
 	FS          *boltfile.FS // nil means boltfile.OS()
 }
@@ -134,8 +135,9 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 // once it is locked. Before that, other processes may replace it or set it
 // aside.
 func openFile(path string, labels map[uint16]string, o Options) (*boltfile.File, error) {
+	makes := !o.ReadOnly && !o.MustExist
 	for begun := time.Now(); ; {
-		if err := boltfile.CheckRegular(path); errors.Is(err, fs.ErrNotExist) && !o.ReadOnly {
+		if err := boltfile.CheckRegular(path); errors.Is(err, fs.ErrNotExist) && makes {
 			err := boltfile.Make(path, o.FS, func(f *boltfile.File) error {
 				return f.Update(func(tx *bolt.Tx) error { return boltfile.LayOut(tx, labels) })
 			})
@@ -152,7 +154,7 @@ func openFile(path string, labels map[uint16]string, o Options) (*boltfile.File,
 			return file, nil
 		case err == nil:
 			file.Close()
-		case !errors.Is(err, fs.ErrNotExist) || o.ReadOnly:
+		case !errors.Is(err, fs.ErrNotExist) || !makes:
 			return nil, err
 		}
 		if time.Since(begun) > o.LockTimeout {
