@@ -56,26 +56,41 @@ func (w *World) spendUpTo() {
 		return
 	}
 	l, on := w.limitOf(q)
-	taken := r.Taken
+	taken, most, least := r.Taken, int64(0), int64(0)
 	if on {
 		w.states[key].advance(w.now)
-		most, least := w.states[key].free(l, w.now, cost)
-		if r.Failure != "" {
-			taken = most
+		most, least = w.states[key].free(l, w.now, cost)
+	}
+	if r.Failure != "" {
+		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
+		w.faulty(r.Failure)
+		if on {
+			w.unknown(key, w.upTo(key, l, most, least))
 		}
+		return
+	}
+	d := r.Decisions[0]
+	switch {
+	case on:
 		w.require(least <= taken && taken <= most, "%v: %d of %d are taken; the model has %d to %d", key, taken, cost, least, most)
-	} else if r.Failure == "" {
-		all := cost
-		if !r.Decisions[0].Allowed {
-			all = 0
-		}
-		w.require(taken == all, "%v: %d of %d are taken", key, taken, cost)
+	case d.Allowed:
+		w.require(taken == cost, "%v: %d of %d are taken", key, taken, cost)
+	default:
+		w.require(taken == 0, "%v: %d of %d are taken", key, taken, cost)
 	}
-	var d Decision
-	if r.Failure == "" {
-		d = r.Decisions[0]
+	w.decided(key, l, on, Spend, taken, d, "")
+}
+
+// upTo returns the TATs that a SpendUpTo may lead to, if it takes most from the
+// fuller end of the TAT and least from the emptier one. What it leaves in between
+// is less than a token.
+func (w *World) upTo(key Key, l Limit, most, least int64) Span {
+	lo, hi := w.states[key].Decide(l, true, w.now, Spend, most)
+	would := w.outcomes(lo, hi, l)
+	if least < most {
+		would.Lo = min(would.Lo, w.now+l.Tau()-l.T()+1)
 	}
-	w.decided(key, l, on, Spend, taken, d, r.Failure)
+	return would
 }
 
 // again repeats a request, and reports whether it was admitted.
