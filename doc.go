@@ -66,14 +66,14 @@ had never stopped, except that the queues are gone.
 	                    begins a lease
 	Synced              one commit             nothing                      nothing
 
-Callers that wait at the same time share a commit. If memory holds
-Options.MaxResident buckets, a decision on another bucket waits for space, at
-every level. If all of them have changed since the last flush, it waits for a
-flush.
+Callers that wait at the same time share a commit. A denied Spend waits for
+none. If memory holds Options.MaxResident buckets, a decision on another bucket
+waits for space, at every level. If all of them have changed since the last
+flush, it waits for a flush.
 
 A lease is a number of tokens, at most an eighth of the burst, that the file
 counts as spent in advance. Spends then take the tokens of the lease in memory.
-A lease is renewed while half of it is left, so a bucket in use seldom waits for
+A lease is renewed when half of it is left, so a bucket in use seldom waits for
 the disk. Leased is for quotas that cost money. Synced is for quotas from which
 a crash must not take even a lease.
 
@@ -101,8 +101,8 @@ it is over. docs/faults.md lists the faults, and what each leaves behind.
 # Waiting
 
 [Limiter.Reserve] takes tokens that the bucket does not have yet, and
-[Limiter.Wait] sleeps until they are: first come, first served. While requests
-wait in the queue, Spend is denied. [Limit.Queue] bounds the queue.
+[Limiter.Wait] sleeps until it has them: first come, first served. While
+requests wait in the queue, Spend is denied. [Limit.Queue] bounds the queue.
 [Reservation.Cancel] leaves the queue, and returns the tokens if the turn has
 not come yet. Once the turn has come, they are spent. The queue ends with the
 process. After a restart the bucket is at worst empty.

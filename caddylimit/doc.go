@@ -32,7 +32,7 @@
 // The file stays open across reloads, and other processes share it through
 // package hostlimit: the command stint works on it while Caddy runs, and a
 // second Caddy, such as one that replaces the first in an upgrade, keeps the
-// same limits. The file gives each zone a permanent number, and finds it by the
+// same limits. The file records a permanent number for each zone, under the
 // zone's name.
 //
 // # Errors

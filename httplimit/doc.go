@@ -51,7 +51,7 @@
 //
 // A request carries its decisions from outer to nested middleware, under one
 // mutex (carried.mu). While it is locked, the middleware does not call the
-// Limiter or wait for a client, and PartitionKey is the only function of its
-// user that it calls. Transport.mu is locked only to read or change a map. A
-// lock of internal/lockout is held while a lock-out that grows is made durable.
+// Limiter or wait for a client. PartitionKey is the only function of the
+// program that it then calls. Transport.mu is locked only to read or change a
+// map. internal/lockout holds a lock while it makes a growing lock-out durable.
 package httplimit

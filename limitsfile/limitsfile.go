@@ -10,7 +10,7 @@
 //	quota       tokens for each period of the calendar, instead of burst, count and period
 //	resets      hourly, daily, weekly (on Mondays), monthly or yearly; with quota
 //	zone        such as Europe/Berlin or +02:00; the default is UTC; with quota
-//	day-starts  such as 4h, if the day, and so the month, begins at four; with quota
+//	day-starts  such as 4h, if days, and so months, begin at four; with quota
 //	hour-starts such as 15m, with a quota that resets hourly
 //	durability  memory, flushed, leased or synced; optional
 //	queue       the most tokens that may queue, 0 for no bound; optional

@@ -6,15 +6,15 @@ of a *stint.Limiter.
 
 # Decisions
 
-Every decision is one round trip to the server, unless its limit is Leased. It
-is exact: over any stretch of time all machines together admit at most burst +
-elapsed ÷ T tokens of a bucket. Decisions use the server's clock. Several
-buckets are decided in one trip, as [Limiter.SpendAll] says. Callers that arrive
-while two trips are under way share the next one, and each gets an answer or an
-error of its own. A denial is repeated without a trip for up to
-Options.RepeatDenials. After that, one caller asks again, and until it has an
-answer the others still get the old one. The RetryAfter of a repeated denial may
-be too short by one round trip.
+A decision is one round trip to the server, unless its limit is Leased or a
+denial is repeated. Decisions are exact: over any stretch of time all machines
+together admit at most burst + elapsed ÷ T tokens of a bucket. Decisions use the
+server's clock. Several buckets are decided in one trip, as [Limiter.SpendAll]
+says. Callers that arrive while two trips are under way share the next one, and
+each gets an answer or an error of its own. A denial is repeated without a trip
+for up to Options.RepeatDenials. After that, one caller asks again, and until it
+has an answer the others still get the old one. The RetryAfter of a repeated
+denial may be too short by one round trip.
 
 The levels memory and flushed are as durable as the server's own persistence.
 Synced also waits until Options.Replicas replicas have received the decision. If
@@ -54,9 +54,9 @@ If a limit is Leased, a trip takes tokens in advance, and this machine makes the
 following decisions from memory. Over any stretch Δ all machines together use at
 most burst + (Δ + H) ÷ T tokens, so at most 9/8 burst + Δ ÷ T, whatever crashes,
 hangs or is cut off. H is the longest life of a lease: τ ÷ 8, and at most
-Options.MaxLease (a minute). A life begins before the request for the lease is
-sent, by the machine's monotonic clock. In this sum, a call that waited for the
-server counts at the instant at which the server decided.
+Options.MaxLease (a minute). By the machine's monotonic clock, a life begins
+before the request for the lease is sent. In this sum, a call that waited for
+the server counts at the instant at which the server decided.
 
 A lease is at most burst ÷ 8, and at most an eighth of what is free, unless the
 callers that wait need more at once. How much a machine asks for follows the
@@ -95,10 +95,10 @@ refusal by the server is an error too.
 
 # Keys
 
-The key of a bucket is PREFIX:{ID}:NAME, such as stint:{alice}:6. Braces choose
-the slot in a cluster, so all limits on one id are decided together there. With
-Options.Tag, a part of the id chooses it. With Options.PlainKeys, a Boulder on the same
-server shares the buckets; such buckets have no holds, and keep their time when
-limits change.
+The key of a bucket is PREFIX:{ID}:NAME, such as stint:{alice}:6. In a cluster
+the part in braces chooses the slot, so all limits on one id are decided
+together. With Options.Tag, a part of the id chooses it. With Options.PlainKeys,
+a Boulder on the same server shares the buckets; such buckets have no holds, and
+keep their time when limits change.
 */
 package redislimit

@@ -35,11 +35,11 @@
 //	  burst, count, period_seconds, queue, durability    (each optional)
 //	  overrides                       ids with a limit of their own (optional)
 //	  holds, waiting
-//	  in_flight, in_flight_peak       requests with a place now, over all buckets,
-//	                                  and the most of one bucket since the start
+//	  in_flight, in_flight_peak       places taken now, in all buckets together, and
+//	                                  the most in one bucket since the start
 //	  in_flight_denied                requests without a place that were observed
 //	  allowed, denied, errors         counts since the Limiter was opened
-//	  shadow_denials                  Shadow rules have denied too
+//	  shadow_denials                  whether Shadow rules made some of the denials
 //	  allowed_per_second, denied_per_second, slot_seconds
 //	  allowed_history, denied_history per second in each slot, oldest first
 //	  fullest, most_denied            lists of buckets, each:
