@@ -328,8 +328,9 @@ func TestClocksCutPower(t *testing.T) {
 		open := func(s Store) *Limiter {
 			t.Helper()
 			l, err := New(s, tenIn10m(t), &Options{
-				wall:    func() time.Time { return truth().Add(time.Duration(wrong.Load())) },
-				machine: func(int64) (string, int64) { return fmt.Sprint(boots), int64(time.Since(booted)) },
+				MaxResident: 1000,
+				wall:        func() time.Time { return truth().Add(time.Duration(wrong.Load())) },
+				machine:     func(int64) (string, int64) { return fmt.Sprint(boots), int64(time.Since(booted)) },
 			})
 			require.NoError(t, err)
 			return l

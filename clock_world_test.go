@@ -94,6 +94,7 @@ func (w *clockWorld) open() {
 	var err error
 	w.process, err = New(clockWorldStore{w.store, w}, tenIn10m(w.t), &Options{
 		FlushInterval: 30 * time.Second,
+		MaxResident:   1000,
 		wall:          func() time.Time { return truth().Add(time.Duration(w.wrong.Load())) },
 		machine: func(int64) (string, int64) {
 			return fmt.Sprint("boot ", w.boots), int64(time.Since(w.booted))
