@@ -78,12 +78,12 @@ func TestSlowDisk(t *testing.T) {
 		}()
 	}
 	for store.waiting.Load() < maxBusy/2 { // the others wait in the guest for their places
-		runtime.Gosched()
+		<-time.After(time.Millisecond)
 	}
 	other, err := Dial(path, nil, &DialOptions{Timeout: timeout})
 	require.NoError(t, err)
 	defer other.Close()
-	for begun := time.Now(); time.Since(begun) < 2*timeout; {
+	for begun := time.Now(); time.Since(begun) < 2*timeout; <-time.After(time.Millisecond) {
 		_, err := other.Spend(quick, 0)
 		require.NoError(t, err)
 	}
@@ -113,7 +113,7 @@ func TestCloseWithCallsUnderWay(t *testing.T) {
 	require.NoError(t, err)
 	go func() { wait <- g.Wait(t.Context(), perID.Key("b"), 1) }()
 	for store.waiting.Load() == 0 || !waits(g, perID.Key("b")) {
-		runtime.Gosched()
+		<-time.After(time.Millisecond)
 	}
 	require.NoError(t, g.Close())
 	require.ErrorIs(t, <-slow, ErrNoAnswer)
