@@ -42,6 +42,7 @@ func testServeEnds(t *testing.T, level string, round int, kill bool) {
 	s := startServe(t, 1, nil, "--db", db, "--durability", level)
 	var answered, asked [clients]atomic.Int64
 	var wg sync.WaitGroup
+	var slow atomic.Bool // a client pauses after each batch
 	enough := make(chan struct{}, clients)
 	for i := range clients {
 		c := dialResp(t, s.at[0])
@@ -67,6 +68,9 @@ func testServeEnds(t *testing.T, level string, round int, kill bool) {
 				if answered[i].Add(1) == int64(20*(round%5)+1) {
 					enough <- struct{}{}
 				}
+				if slow.Load() {
+					<-time.After(time.Millisecond)
+				}
 			}
 		})
 	}
@@ -78,7 +82,13 @@ func testServeEnds(t *testing.T, level string, round int, kill bool) {
 		for i := range clients {
 			saved[i] = answered[i].Load()
 		}
+		slow.Store(true)  // a flush needs little to save
 		twoFlushes(t, db) // the second one began after these replies
+		slow.Store(false)
+		for i := range clients { // the kill finds them at full speed
+			was := answered[i].Load()
+			eventually(t, func() bool { return answered[i].Load() > was })
+		}
 	}
 	if kill {
 		s.kill()
@@ -145,6 +155,7 @@ func TestServeTakesOverUnderLoad(t *testing.T) {
 					for !end.Load() {
 						conn, err := net.Dial("unix", first.at[0])
 						if err != nil {
+							<-time.After(time.Millisecond) // the servers need the processors
 							continue
 						}
 						for in := bufio.NewReader(conn); err == nil && !end.Load(); {
