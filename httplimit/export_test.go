@@ -1,0 +1,4 @@
+package httplimit
+
+// Long has tests run at full length.
+const Long = long
