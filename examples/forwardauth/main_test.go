@@ -27,6 +27,10 @@ func start(t *testing.T, args ...string) (cmd *exec.Cmd, url string) {
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { // a program that outlives the tests holds their standard error
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
 	lines := bufio.NewScanner(out)
 	require.True(t, lines.Scan())
 	return cmd, "http://" + strings.TrimPrefix(lines.Text(), "listening on ")
