@@ -30,23 +30,29 @@ func TestMakeSpace(t *testing.T) {
 			saving := r.disk.latest()
 			require.Less(t, len(saving), 4*part)
 			dirty := r.Stats().Dirty
-			used := saving[0].Key
-			r.take(used, 0)
+			var used []Key // far apart
+			for i := range 5 {
+				used = append(used, saving[i*len(saving)/5].Key)
+				r.take(used[i], 0)
+			}
 			r.disk.gate <- nil
 			synctest.Wait()
 			require.Len(t, done, 1, "one save is enough")
 			require.NoError(t, <-done)
 			require.Greater(t, r.Stats().Dirty, dirty-4*part)
-			require.LessOrEqual(t, r.Stats().Resident, int64(resident-part/2))
+			require.LessOrEqual(t, r.Stats().Resident, int64(resident-part/2+len(used)))
 			loads := r.Stats().Loads
-			r.take(used, 0)
-			require.Equal(t, loads, r.Stats().Loads, "a bucket that was used during the save stays")
+			for _, key := range used {
+				r.take(key, 0)
+			}
+			require.LessOrEqual(t, r.Stats().Loads, loads+2,
+				"buckets that were used during the save stay, unless a removal moves them past the hand")
 			r.disk.open()
 			for i := 0; r.Stats().Resident < resident; i++ {
 				r.take(flushed.Key(fmt.Sprint(round, " more ", i)), 1)
 			}
 			for shard, n := r.directory.shardFrom(0); shard != nil; shard, n = r.directory.shardFrom(n + 1) {
-				for range 2 * shard.EvictSteps() {
+				for range 5 * shard.EvictSteps() {
 					shard.evictStep(0, false) // all are dirty now, or leave memory
 				}
 			}
