@@ -359,7 +359,7 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 		d.Allowed = wait == 0
 		d.RetryAfter = time.Duration(wait)
 		d.Key = a.key
-		d.Limit = r.limit
+		d.Limit = r.limit // this is reportAt, which the compiler does not inline
 		remaining, reset := r.holds(next, now, base)
 		d.Remaining, d.ResetAfter = remaining, time.Duration(reset)
 	}
@@ -647,9 +647,7 @@ func (r *rule) reportAt(d *Decision, tat, now, at int64) {
 // full.
 func (r *rule) holds(tat, now, at int64) (remaining, reset int64) {
 	reset = resetAfter(tat, at)
-	if free := r.rate.tolerance - reset; free > 0 {
-		remaining = r.rate.perInterval.quotient(free, r.rate.interval)
-	}
+	remaining = r.rate.left(reset)
 	if at != now && reset != 0 {
 		reset = at - now
 	}

@@ -142,8 +142,11 @@ func (r *rate) refundSince(tat, now, cost, ago int64) int64 {
 func (r *rate) clamp(tat, now int64) int64 { return min(tat, instant(now)+r.tolerance) }
 
 // remaining returns the tokens in the bucket, rounded down, within [0, burst].
-func (r *rate) remaining(tat, now int64) int64 {
-	free := r.tolerance - resetAfter(tat, now)
+func (r *rate) remaining(tat, now int64) int64 { return r.left(resetAfter(tat, now)) }
+
+// left returns the tokens in a bucket that is full in so many nanoseconds.
+func (r *rate) left(reset int64) int64 {
+	free := r.tolerance - reset
 	if free <= 0 {
 		return 0
 	}

@@ -432,7 +432,8 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 // once: later requests see what earlier ones spent. A request that fails leaves
 // the zero Decision. The errors are joined, and each names its request.
 // SpendEach takes less time for each request than Spend. Requests that wait for
-// a commit wait for it together.
+// a commit wait for it together. If it fails, all of them fail, and other answers
+// on their keys may have counted tokens that were returned since.
 func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
 		return fmt.Errorf("stint: SpendEach: %d requests, and space for %d decisions", len(reqs), len(ds))
