@@ -496,3 +496,23 @@ func TestShareConcurrency(t *testing.T) {
 		require.Positive(t, own.Load())
 	}
 }
+
+// Shares of a SpendEach wait for their commits together.
+func TestShareEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := shareRig(t, Synced)
+		r.disk.shut()
+		ended := make(chan error)
+		ds := make([]Decision, 3)
+		go func() {
+			ended <- r.SpendEach([]Request{{Key: acme, Cost: 1}, {Key: globex, Cost: 2}, {Key: initech, Cost: 3}}, ds)
+		}()
+		synctest.Wait()
+		require.EqualValues(t, 599, r.bucket(acme).Remaining)
+		require.EqualValues(t, 597, r.bucket(initech).Remaining, "it does not wait for the commit of the first")
+		r.disk.open()
+		require.NoError(t, <-ended)
+		require.LessOrEqual(t, r.disk.count(), 2)
+		require.NoError(t, r.Close())
+	})
+}
