@@ -120,11 +120,18 @@ func (t *directory) setLimits(limits *Limits, f func(*shard)) {
 // shard is one part of the directory. mu guards all of it. Methods named …Locked
 // need it, and so do those of Slots except Prefetch and EvictSteps.
 type shard struct {
-	// The fields that every decision reads share a cache line, up to the start
-	// of Slots. TestShardLayout checks that.
+	// The fields that every decision changes share a cache line. The first of Slots
+	// are in the next one, which all processors keep: so a slot that another
+	// processor has changed is on its way while the line of the lock is.
+	// TestShardLayout checks that.
 	mu     sync.Mutex
 	limits *Limits  // in force; nil once closed
 	few    [2]count // of the first Names in limits
+
+	lane      *lane  // of a hot bucket; nil if there is none
+	rival     uint32 // index of the last bucket for which a fast path waited
+	contended uint32 // how often it did so
+
 	table.Slots
 
 	more      []count // of the other Names
@@ -132,10 +139,6 @@ type shard struct {
 	gates     map[Key]*gate
 	pending   []pending // buckets in commits: a few at a time
 	directory *directory
-
-	lane      *lane  // of a hot bucket; nil if there is none
-	rival     uint32 // index of the last bucket for which a fast path waited
-	contended uint32 // how often it did so
 	_         [48]byte
 }
 

@@ -12,9 +12,10 @@ import (
 
 // Slots holds the buckets of one shard. Init makes it ready.
 type Slots struct {
-	// These fields share the shard's first cache line.
+	// These fields begin a cache line, which Prefetch reads without the lock. They
+	// change when the table is resized.
 	first    atomic.Pointer[byte] // slot 0; nil if there is none
-	capacity atomic.Uint32        // in slots; Prefetch reads both without a lock
+	capacity atomic.Uint32        // in slots
 	stride   uint32               // bytes of a slot
 
 	groupShift uint32 // slots of a group, as a shift
