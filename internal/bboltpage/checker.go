@@ -50,7 +50,8 @@ var pageBuffers = sync.Pool{New: func() any { return new([Size]byte) }}
 
 // Page reads a page, and checks it if that was not done before. All keys of the
 // page must lie between first and next, which may be nil. The result is in the
-// buffer if the page fits there, and otherwise in a new slice.
+// buffer if the keys of the page fit there, and otherwise in a new slice. Either
+// may lack the end of the last value.
 func (c *Checker) Page(id, pages uint64, first, next []byte, buffer []byte) ([]byte, error) {
 	if id < 2 || id >= pages {
 		return nil, format.Damaged(c.path, "page %d is not in the file", id)
@@ -63,18 +64,19 @@ func (c *Checker) Page(id, pages uint64, first, next []byte, buffer []byte) ([]b
 		return buffer, nil
 	}
 	long := uint64(binary.NativeEndian.Uint32(buffer[12:])) + 1
-	switch used := usedBytes(buffer); {
+	used, looked := usedBytes(buffer)
+	switch {
 	case binary.NativeEndian.Uint64(buffer) != id || kind != Leaf && kind != Branch || long > pages-id:
 		return nil, format.Damaged(c.path, "page %d is not a page of the tree", id)
 	case (used+Size-1)/Size != long:
 		return nil, format.Damaged(c.path, "page %d is not as long as it says", id)
-	case long > 1:
-		buffer = make([]byte, long*Size)
+	case looked > uint64(len(buffer)):
+		buffer = make([]byte, looked)
 		if err := c.read(id, buffer); err != nil {
 			return nil, err
 		}
 	}
-	if err := checkElements(buffer, pages, first, next); err != nil {
+	if err := checkElements(buffer, long*Size, pages, first, next); err != nil {
 		return nil, format.Damaged(c.path, "page %d: %v", id, err)
 	}
 	if id/64 < uint64(len(c.sound)) {
@@ -136,6 +138,18 @@ func (c *Checker) Key(b *bolt.Bucket, key []byte) error {
 // pages returns the length of the file in pages, in the bucket's transaction.
 func (c *Checker) pages(b *bolt.Bucket) uint64 { return uint64(b.Tx().Size()) / Size }
 
+// Root checks the first page of a bucket without reading its last value. The
+// bucket may be nil.
+func (c *Checker) Root(b *bolt.Bucket) error {
+	if c.isWhole() || b == nil || b.RootPage() == 0 {
+		return nil
+	}
+	buffer := pageBuffers.Get().(*[Size]byte)
+	defer pageBuffers.Put(buffer)
+	_, err := c.Page(uint64(b.RootPage()), c.pages(b), nil, nil, buffer[:])
+	return err
+}
+
 // Run checks the pages that hold the bucket's keys after the key `after`. It
 // stops when they hold at least want keys; a want of 0 means all. The bucket
 // may be nil.
@@ -183,6 +197,12 @@ func (w walk) page(id uint64, first, next []byte, deep int) bool {
 		return w.yield(nil, format.Damaged(w.path, "several pages point to page %d", id))
 	}
 	page, err := w.Page(id, w.pages, first, next, make([]byte, Size))
+	if err == nil {
+		if used, _ := usedBytes(page); used > uint64(len(page)) {
+			page = make([]byte, used)
+			err = w.read(id, page)
+		}
+	}
 	if err != nil || Kind(page) == Leaf {
 		return w.yield(page, err)
 	}

@@ -33,25 +33,31 @@ func ItemOf(page []byte, i uint64) (e Item) {
 }
 
 // usedBytes returns how many bytes the header, elements, keys and values of a
-// page use. It returns 0 if the header and the elements do not fit in page.
-func usedBytes(page []byte) uint64 {
+// page use, and how many of these checkElements looks at: not the last value,
+// unless it is a bucket. Both are 0 if the header and the elements do not fit in
+// page.
+func usedBytes(page []byte) (used, looked uint64) {
 	n := Count(page)
-	used := Header + Element*n
+	used = Header + Element*n
 	if used > uint64(len(page)) {
-		return 0
+		return 0, 0
 	}
+	looked = used
 	for i := range n {
 		e := ItemOf(page, i)
 		used += e.Key + e.Value
+		if looked = used; e.Flags != BucketFlag {
+			looked -= e.Value
+		}
 	}
-	return used
+	return used, looked
 }
 
 // checkElements checks the elements of a page. There must be no gap between
 // them, and their keys must be in order and between first and next. Each page
 // that they point to must be in the file, and each bucket in them must be
-// sound.
-func checkElements(page []byte, pages uint64, first, next []byte) error {
+// sound. The page has size bytes; its last value may be missing.
+func checkElements(page []byte, size, pages uint64, first, next []byte) error {
 	n := Count(page)
 	leaf := Kind(page) == Leaf
 	if n == 0 && (!leaf || first != nil || next != nil) { // only a whole bucket may be empty
@@ -61,11 +67,11 @@ func checkElements(page []byte, pages uint64, first, next []byte) error {
 	last := first
 	for i := range n {
 		e := ItemOf(page, i)
-		left := uint64(len(page)) - at
+		left := size - at
 		if e.At != at || e.Key == 0 || e.Key > left || e.Value > left-e.Key {
 			return fmt.Errorf("element %d is not in its place", i)
 		}
-		key, value := page[at:][:e.Key], page[at+e.Key:][:e.Value]
+		key := page[at:][:e.Key]
 		c := bytes.Compare(last, key)
 		if c > 0 || c == 0 && i > 0 || next != nil && bytes.Compare(key, next) >= 0 {
 			return fmt.Errorf("element %d is out of order", i)
@@ -78,7 +84,7 @@ func checkElements(page []byte, pages uint64, first, next []byte) error {
 		case leaf && e.Flags&^BucketFlag != 0:
 			return fmt.Errorf("element %d is neither a value nor a bucket", i)
 		case leaf && e.Flags == BucketFlag:
-			if err := checkBucket(value, pages); err != nil {
+			if err := checkBucket(page[at-e.Value:at], pages); err != nil {
 				return fmt.Errorf("element %d: %w", i, err)
 			}
 		}
@@ -100,11 +106,15 @@ func checkBucket(b []byte, pages uint64) error {
 		}
 		return nil
 	}
+	used := uint64(0)
+	if len(page) >= Header {
+		used, _ = usedBytes(page)
+	}
 	if len(page) < Header || Kind(page) != Leaf || binary.NativeEndian.Uint32(page[12:]) != 0 ||
-		usedBytes(page) != uint64(len(page)) {
+		used != uint64(len(page)) {
 		return errors.New("a bucket that is not as long as it says")
 	}
-	return checkElements(page, pages, nil, nil)
+	return checkElements(page, used, pages, nil, nil)
 }
 
 // KeyOf returns the key of an element.

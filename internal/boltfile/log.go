@@ -1,6 +1,7 @@
 package boltfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -53,7 +54,7 @@ func (f *File) LogState() LogState {
 }
 
 // OpenLog finds the log, and returns its records. The caller has checked the
-// pages of its bucket.
+// first page of its bucket.
 func (f *File) OpenLog(tx *bolt.Tx) ([]format.Record, error) {
 	l := &f.commitLog
 	value := tx.Bucket(format.MetaBucket).Get(format.LogKey)
@@ -78,17 +79,23 @@ func (f *File) OpenLog(tx *bolt.Tx) ([]format.Record, error) {
 		return nil, err
 	}
 	l.Begin = int64(b.RootPage()+1) * bboltpage.Size
-	region := make([]byte, format.LogSize)
-	if err := bboltpage.ReadAt(f.file, region, l.Begin); err != nil {
+	region := regions.Get().(*[format.LogSize]byte)
+	defer regions.Put(region)
+	if err := bboltpage.ReadAt(f.file, region[:], l.Begin); err != nil {
 		return nil, err
 	}
-	if len(format.ReadLaterRound(region, l.Round)) > 0 {
+	if len(format.ReadLaterRound(region[:], l.Round)) > 0 {
 		return nil, format.Damaged(f.Path, "%w", format.ErrOldMeta)
 	}
-	records, end, err := format.ReadLog(region, l.Round)
+	records, end, err := format.ReadLog(region[:], l.Round)
+	for i, r := range records {
+		records[i].Data = bytes.Clone(r.Data)
+	}
 	l.Pending, l.At = records, int64(end)
 	return records, err
 }
+
+var regions = sync.Pool{New: func() any { return new([format.LogSize]byte) }}
 
 // MakeLog gives the file a log if it has none. If that fails, the file has no
 // log, and saves go to the tree.

@@ -119,7 +119,7 @@ func (f *File) ReadJournal(tx *bolt.Tx, read func(seq uint64, record []byte) err
 	if err != nil {
 		return err
 	}
-	if err := f.Check.Run(tx.Bucket(format.LogBucket), nil, 0); err != nil {
+	if err := f.Check.Root(tx.Bucket(format.LogBucket)); err != nil { // OpenLog reads the value
 		return err
 	}
 	records, err := f.OpenLog(tx)
