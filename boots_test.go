@@ -50,7 +50,7 @@ func (b *board) boot(wrong time.Duration) {
 		mem.tats = maps.Clone(b.inMemory)
 		b.store = mem
 	} else {
-		b.store = openBolt(b.t, b.path, levelNames)
+		b.store = openBoltOn(b.t, b.path, levelNames, unsynced())
 	}
 	var err error
 	b.Limiter, err = New(b.store, tenIn10m(b.t), &Options{

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/boltstore"
 	"github.com/stint-go/stint/internal/subprocess"
 )
@@ -53,9 +52,7 @@ func boundChild(args []string) {
 		}
 	}
 	say("%d", largestMapping())
-	files := boltfile.OS()
-	files.NoSync = true // faster
-	files.SyncFile = func(*os.File) error { return nil }
+	files := unsynced()
 	bound, err := strconv.Atoi(args[1])
 	must(err)
 	if bound > 0 {

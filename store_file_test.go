@@ -40,15 +40,20 @@ func openBolt(t testing.TB, path string, names Names) *BoltStore {
 // openBoltOn is openBolt on a file system that may fail.
 func openBoltOn(t testing.TB, path string, names Names, files *boltfile.FS) *BoltStore {
 	t.Helper()
-	s, err := OpenBolt(path, names, &BoltOptions{LockTimeout: longLock})
+	store, err := boltstore.Open(path, names.labels(),
+		boltstore.Options{LockTimeout: longLock, MaxResident: 1 << 20, FS: files})
 	require.NoError(t, err)
-	if files != nil {
-		require.NoError(t, s.Close())
-		s.store, err = boltstore.Open(path, names.labels(), boltstore.Options{LockTimeout: longLock, FS: files})
-		require.NoError(t, err)
-	}
+	s := &BoltStore{store: store}
 	t.Cleanup(func() { s.Close() })
 	return s
+}
+
+// unsynced is a file system that syncs nothing, for tests that cut no power.
+func unsynced() *boltfile.FS {
+	files := boltfile.OS()
+	files.SyncFile = func(*os.File) error { return nil }
+	files.SyncDir, files.NoSync = func(string) error { return nil }, true
+	return files
 }
 
 // copyOf copies a file, as a killed process would leave it.
