@@ -40,6 +40,7 @@ func requireLaw(t *testing.T, law string, limit Limit, log []admission) {
 // Many goroutines do everything at once while time passes: admissions keep the
 // law, and no id is stranded. Then time stands still, and no token is lost.
 func TestConcurrentLaw(t *testing.T) {
+	t.Parallel()
 	stores := map[string]func(t *testing.T) Store{
 		"mem": func(*testing.T) Store { return NewMemStore() },
 		"file": func(t *testing.T) Store {

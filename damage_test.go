@@ -145,6 +145,7 @@ func lifeOf(t testing.TB, path string, n int) (outcome string) {
 // TestDamagedFile damages a file in many places. There is no panic, every error
 // has a name, and no bucket has more or fewer tokens than its limit allows.
 func TestDamagedFile(t *testing.T) {
+	t.Parallel()
 	const buckets = 1_500
 	sound := writeSound(t, buckets)
 	require.Equal(t, "harmless", lifeOf(t, fileOf(t, sound), buckets))

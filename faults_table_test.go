@@ -33,6 +33,7 @@ var faultRows = map[string]func(t *testing.T){
 
 // TestFaultTable checks what docs/faults.md says of each fault.
 func TestFaultTable(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("docs/faults.md")
 	require.NoError(t, err)
 	var rows []string

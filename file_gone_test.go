@@ -103,7 +103,7 @@ func TestFileTakenAwayCut(t *testing.T) {
 				cuts++
 				after := storePath(t)
 				require.NoError(t, os.WriteFile(after, content, 0o600))
-				next, err := New(openBolt(t, after, levelNames), limit, nil)
+				next, err := New(openBoltOn(t, after, levelNames, unsynced()), limit, nil)
 				require.NoError(t, err)
 				back := int64(time.Since(begun)/time.Second) + 1
 				require.LessOrEqual(t, remainingOf(t, next, key), int64(1<<31)-acked+back)

@@ -14,6 +14,7 @@ import (
 // forgotten, memory stays within its bound, and the file stops growing once the
 // flood's ids expire.
 func TestFlood(t *testing.T) {
+	t.Parallel()
 	decisions, ids, resident := int64(100_000), 20_000, 1_000
 	if long {
 		decisions, ids, resident = decisions*10, ids*10, resident*10
@@ -24,7 +25,7 @@ func TestFlood(t *testing.T) {
 	tick := 5 * expiry / time.Duration(decisions) // ids begin to expire after a fifth of the flood
 	limits := limitsOf(t, Names{flood: {Label: "flood"}, quota: {Label: "quota"}},
 		map[Name]Limit{flood: {Burst: 5, Count: 5, Period: expiry}, quota: PerDay(10)})
-	l, err := Open(storePath(t), limits, &Options{
+	l, err := New(openBoltOn(t, storePath(t), limits.Names(), unsynced()), limits, &Options{
 		MaxResident: resident, FlushInterval: time.Hour, CommitTimeout: time.Hour, Now: clock.Now,
 	})
 	require.NoError(t, err)

@@ -14,8 +14,8 @@ import (
 )
 
 // walk is an example from one of the sources: limits, and requests that pass
-// all of the limits or spend from none. testdata/semantics/boulder.yml says
-// what the keys of a step mean.
+// all of the limits or spend from none. boulder.yml says what the keys of a step
+// mean.
 type walk struct {
 	Name   string
 	Limits []struct {
@@ -69,7 +69,7 @@ func TestSemantics(t *testing.T) {
 	for _, source := range []string{
 		"boulder", "cheat_sheet", "flux", "token_bucket", "leaky_bucket", "dual_leaky_bucket",
 	} {
-		for _, w := range loadWalks(t, filepath.Join("testdata", "semantics", source+".yml")) {
+		for _, w := range loadWalks(t, filepath.Join("internal", "decidertest", "semantics", source+".yml")) {
 			t.Run(source+"/"+w.Name, func(t *testing.T) { runWalk(t, w) })
 		}
 	}

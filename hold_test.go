@@ -250,6 +250,7 @@ func TestHoldsThatFail(t *testing.T) {
 // a model. Commits may fail. The first call of a round is in one commit, and the
 // others, which come while that one is under way, are in the next.
 func TestHoldHistories(t *testing.T) {
+	t.Parallel()
 	for range length(60, 20) {
 		seed := rand.Uint64()
 		inBubble(t, ten, Options{}, func(t *testing.T, r *rig) {

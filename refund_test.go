@@ -34,6 +34,7 @@ func excess(l Limit, all []keptCost, extra int64) int64 {
 // costs that it kept then obey the law of the limit, if each refund names the
 // instant of its spend. Without that they do not.
 func TestRefundSpent(t *testing.T) {
+	t.Parallel()
 	rounds := 20_000
 	if testing.Short() {
 		rounds = 2_000

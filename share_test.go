@@ -361,6 +361,7 @@ func TestShareFailedCommit(t *testing.T) {
 // besides. The floors never hold more than the total. A crash forgets nothing
 // that was acknowledged. Time stands still.
 func TestShareFlights(t *testing.T) {
+	t.Parallel()
 	type call struct {
 		tenant Key
 		cost   int64 // below 0: a refund

@@ -317,6 +317,7 @@ func testErrLocked(t *testing.T) {
 // If several Limiters open a file at once, the file is made once, or a corrupt
 // one is set aside once.
 func TestOpenAtOnce(t *testing.T) {
+	t.Parallel()
 	for i := range length(2, 5) {
 		path := storePath(t)
 		if i%2 == 0 {

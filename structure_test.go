@@ -168,6 +168,7 @@ func TestDependencies(t *testing.T) {
 // Windows have none. Programs for small boards do not pay for them, so no package
 // that programs import brings them.
 func TestTimeZones(t *testing.T) {
+	t.Parallel()
 	brings := func(pkgs ...string) bool {
 		out, err := exec.Command("go", append([]string{"list", "-deps"}, pkgs...)...).Output()
 		require.NoError(t, err)

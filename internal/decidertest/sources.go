@@ -1,10 +1,10 @@
 package decidertest
 
 import (
+	"embed"
+	"io/fs"
 	"math"
-	"os"
-	"path/filepath"
-	"runtime"
+	"path"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -13,8 +13,11 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// source is one example of testdata/semantics; boulder.yml there says what the
-// fields of a step mean.
+//go:embed semantics/*.yml
+var semantics embed.FS
+
+// source is one example of the folder semantics; boulder.yml there says what
+// the fields of a step mean.
 type source struct {
 	Name   string
 	Limits []struct {
@@ -37,12 +40,11 @@ func caseSources(e *env) {
 	if e.level == stint.Leased && !e.subject.has(LeasedFigures) {
 		e.skip("%s has no exact figures with leases", e.subject.Name)
 	}
-	_, here, _, _ := runtime.Caller(0)
-	files, err := filepath.Glob(filepath.Join(filepath.Dir(here), "../../testdata/semantics/*.yml"))
+	files, err := fs.Glob(semantics, "*/*.yml")
 	require.NoError(e, err)
 	require.NotEmpty(e, files)
 	for _, file := range files {
-		text, err := os.ReadFile(file)
+		text, err := semantics.ReadFile(file)
 		require.NoError(e, err)
 		var sources []source
 		require.NoError(e, yaml.Unmarshal(text, &sources))
@@ -50,7 +52,7 @@ func caseSources(e *env) {
 			if e.level >= stint.Leased && s.decisions() > 100 { // each is a commit
 				continue
 			}
-			s.run(e, filepath.Base(file)+"/"+s.Name)
+			s.run(e, path.Base(file)+"/"+s.Name)
 		}
 	}
 }
