@@ -379,7 +379,7 @@ func TestShareLaws(t *testing.T) {
 	const trees, each = 50, 4
 	histories := cmp.Or(*shareHistories, 1000)
 	if long {
-		histories = cmp.Or(*shareHistories, 50_000)
+		histories = cmp.Or(*shareHistories, 20_000)
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

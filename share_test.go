@@ -369,7 +369,7 @@ func TestShareFlights(t *testing.T) {
 		done   bool
 	}
 	failed := 0
-	for seed := range uint64(length(60, 100)) {
+	for seed := range uint64(length(60, 40)) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			r := shareRig(t, []Durability{Leased, Synced}[seed%2])
