@@ -104,12 +104,15 @@ func runProcess(t *testing.T, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
+// homes are the variables that say where the user's files are.
+var homes = []string{"HOME", "XDG_STATE_HOME", "LocalAppData"}
+
 // stateHome makes a directory the user's home, and returns the path of the file
 // that the command has there.
 func stateHome(t *testing.T) string {
 	t.Helper()
 	home := t.TempDir()
-	for _, name := range []string{"HOME", "XDG_STATE_HOME", "LocalAppData"} {
+	for _, name := range homes {
 		t.Setenv(name, home)
 	}
 	if runtime.GOOS == "darwin" {
