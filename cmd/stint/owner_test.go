@@ -214,6 +214,7 @@ func TestOwnerIsStopped(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("it reads /proc to see that the process is stopped")
 	}
+	t.Parallel()
 	db := filepath.Join(t.TempDir(), "quota.db")
 	server := startServer(t, db)
 	defer server.Process.Kill()

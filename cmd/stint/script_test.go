@@ -240,9 +240,9 @@ func signalWhen(ts *testscript.TestScript, _ bool, args []string) {
 
 // interruptAt runs "interrupt PATTERN RESULT COMMAND [ARGS...]". It interrupts
 // the command when the command's temporary file, which matches the pattern, is
-// there. The command must remove that file, and leave no RESULT unless the
-// signal came too late. If the command ended first, it is begun again. TRY in
-// an argument is another number each time.
+// there. The command must remove that file, and leave no RESULT. If the command
+// was done before the signal came, it is begun again. TRY in an argument is
+// another number each time.
 func interruptAt(ts *testscript.TestScript, _ bool, args []string) {
 	const tries = 100
 	path, err := lookPath(ts, args[2])
@@ -279,12 +279,13 @@ func interruptAt(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Fatalf("exit status %d after an interrupt: %s", status, &stderr)
 		case files(args[0]) > 0, files(args[1]) > 0 && status == statusInterrupted:
 			ts.Fatalf("exit status %d, and there is a %s or %s", status, args[0], args[1])
+		case status == statusDone:
+			ts.Check(os.RemoveAll(filepath.Join(dir, args[1])))
 		default:
-			ts.Logf("exit status %d", status)
+			return
 		}
-		return
 	}
-	ts.Fatalf("it ended %d times before a %s was seen", tries, args[0])
+	ts.Fatalf("it was done %d times before an interrupt came", tries)
 }
 
 // seenBefore reports whether f was true before the channel was closed.

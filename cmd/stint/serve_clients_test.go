@@ -71,8 +71,10 @@ func nodeModules(t *testing.T) string {
 
 // The programs in docs/serve.md work with default options, also after a restart.
 func TestServeLanguages(t *testing.T) {
+	t.Parallel()
 	for _, c := range foreignClients {
 		t.Run(c.language, func(t *testing.T) {
+			t.Parallel()
 			program := c.program(t, c.command[1])
 			db := serveDB(t)
 			run := func(s *servedProcess) string {
@@ -96,13 +98,18 @@ func TestServeLanguages(t *testing.T) {
 
 // Worker processes share one limit, exactly.
 func TestServeWorkers(t *testing.T) {
+	t.Parallel()
+	workers := 4
+	if long {
+		workers = 8
+	}
 	for _, c := range foreignClients[:2] {
 		t.Run(c.language, func(t *testing.T) {
 			program := c.program(t, "workers"+filepath.Ext(c.command[1]))
 			s := startServe(t, 1, nil, "--db", serveDB(t))
-			var workers []*exec.Cmd
+			var started []*exec.Cmd
 			var begin []io.Closer
-			outs := make([]bytes.Buffer, 8)
+			outs := make([]bytes.Buffer, workers)
 			for i := range outs {
 				cmd := exec.Command(c.command[0], program)
 				cmd.Env = append(os.Environ(), "STINT="+s.at[0])
@@ -110,20 +117,20 @@ func TestServeWorkers(t *testing.T) {
 				stdin, err := cmd.StdinPipe()
 				require.NoError(t, err)
 				require.NoError(t, cmd.Start())
-				workers, begin = append(workers, cmd), append(begin, stdin)
+				started, begin = append(started, cmd), append(begin, stdin)
 			}
 			for _, stdin := range begin {
 				require.NoError(t, stdin.Close())
 			}
 			admitted := 0
-			for i, cmd := range workers {
+			for i, cmd := range started {
 				require.NoError(t, cmd.Wait(), outs[i].String())
 				var n int
 				_, err := fmt.Sscan(strings.TrimSpace(outs[i].String()), &n)
 				require.NoError(t, err, outs[i].String())
 				admitted += n
 			}
-			assert.Equal(t, 1000, admitted, "of 3,200 requests")
+			assert.Equal(t, 1000, admitted, "of %d requests", 400*workers)
 		})
 	}
 }
@@ -131,8 +138,10 @@ func TestServeWorkers(t *testing.T) {
 // One client of redis-py, and one of ioredis, goes on after the server was killed
 // and started again.
 func TestServeReconnects(t *testing.T) {
+	t.Parallel()
 	for _, c := range []foreignClient{foreignClients[1], foreignClients[3]} {
 		t.Run(c.language, func(t *testing.T) {
+			t.Parallel()
 			program := c.program(t, "reconnect"+filepath.Ext(c.command[1]))
 			db := serveDB(t)
 			s := startServe(t, 1, nil, "--db", db, "--durability", "synced")

@@ -21,11 +21,15 @@ import (
 // began, and leased and synced have every reply that a client got. After an
 // orderly end, memory has them, too.
 func TestServeKilled(t *testing.T) {
-	rounds := 2
-	if long {
-		rounds = 50
-	}
+	t.Parallel()
 	for _, level := range []string{"memory", "flushed", "leased", "synced"} {
+		rounds := 2
+		if level == "flushed" {
+			rounds = 1 // it waits for two flushes, a second each
+		}
+		if long {
+			rounds = 50
+		}
 		t.Run(level, func(t *testing.T) {
 			t.Parallel()
 			for round := range rounds {
@@ -69,7 +73,7 @@ func testServeEnds(t *testing.T, level string, round int, kill bool) {
 					enough <- struct{}{}
 				}
 				if slow.Load() {
-					<-time.After(time.Millisecond)
+					<-time.After(10 * time.Millisecond)
 				}
 			}
 		})
@@ -136,6 +140,7 @@ func twoFlushes(t *testing.T, db string) {
 // They connect again, and go on with every token that a reply spent, and no
 // others than they asked for.
 func TestServeTakesOverUnderLoad(t *testing.T) {
+	t.Parallel()
 	const clients, burst = 4, 800_000 // which refills in 91 years
 	for name, kill := range map[string]bool{"killed": true, "ended": false} {
 		t.Run(name, func(t *testing.T) {
