@@ -10,8 +10,9 @@ import (
 	"github.com/stint-go/stint/internal/decidertest"
 )
 
-// cases are those of limits that count tokens.
-var cases = map[string]func(e *env){
+// tokenCases are those of limits that count tokens. None changes overrides: they
+// share a Decider.
+var tokenCases = map[string]func(e *env){
 	"spends": func(e *env) {
 		do := e.behind([]Rule{{Name: own}})
 		require.Equal(e, each, passed(each+2, do, Request{ID: "a"}))

@@ -76,7 +76,7 @@ type kind struct {
 	strict   bool // the total has as many tokens as the limit, and is slower: it decides
 	floor    bool
 	override bool                  // the limit is that of the ids, and others have one more token
-	cases    map[string]func(*env) // nil means cases
+	cases    map[string]func(*env) // nil means tokenCases
 }
 
 var kinds = map[string]kind{
@@ -144,7 +144,7 @@ func (k kind) limits(t testing.TB) *stint.Limits {
 	return limits
 }
 
-// env is a door in front of a Decider with one kind of limit.
+// env is a door in front of a Decider with one kind of limit, in one case.
 type env struct {
 	testing.TB
 	kind    kind
@@ -251,22 +251,59 @@ func Run(t *testing.T, door Door, s *decidertest.Subject) {
 			k.limit.FollowsCalendar() && slices.Contains(s.Lacks, decidertest.Calendars) {
 			continue
 		}
-		if k.cases == nil {
-			k.cases = cases
+		t.Run(name, func(t *testing.T) { k.run(t, door, s) })
+	}
+}
+
+// run tests the rules of a door with one kind of limit. The cases share a
+// Decider whose buckets are reset, because a new one may cost a file and its
+// syncs. A case has a new Decider if it changes overrides, or the case before it
+// failed or moved the clock, which a guest notices late.
+func (k kind) run(t *testing.T, door Door, s *decidertest.Subject) {
+	cases, share := k.cases, k.cases == nil
+	if share {
+		cases = tokenCases
+	}
+	e := &env{kind: k, subject: s, door: door}
+	for _, name := range slices.Sorted(maps.Keys(cases)) {
+		if e.lim == nil || !share || t.Failed() || e.clock.Load() != 0 || !e.reset(t) {
+			e.clock.Store(0)
+			e.lim = e.open(t)
 		}
 		t.Run(name, func(t *testing.T) {
-			for _, name := range slices.Sorted(maps.Keys(k.cases)) {
-				t.Run(name, func(t *testing.T) {
-					e := &env{TB: t, kind: k, subject: s, door: door}
-					lim, err := s.Open(t, decidertest.Config{Limits: k.limits(t), Now: e.now, Level: stint.Flushed})
-					require.NoError(t, err)
-					if c, ok := lim.(interface{ Close() error }); ok {
-						t.Cleanup(func() { c.Close() })
-					}
-					e.lim = lim
-					k.cases[name](e)
-				})
-			}
+			e.TB = t
+			cases[name](e)
 		})
 	}
+}
+
+// reset makes the buckets of all cases full, and ends their holds. It returns
+// false if the Decider has no resets.
+func (e *env) reset(t *testing.T) bool {
+	m, ok := e.lim.(interface{ Reset(keys ...stint.Key) error })
+	if !ok || slices.Contains(e.subject.Lacks, decidertest.Holds) {
+		return false
+	}
+	var keys []stint.Key
+	for _, id := range []string{"a", "another", "one more"} {
+		keys = append(keys, e.keyOf(own, id), e.keyOf(second, id))
+	}
+	if e.kind.parent {
+		keys = append(keys, total.Key(""))
+	}
+	if e.kind.floor {
+		keys = append(keys, floor.Key("a"))
+	}
+	require.NoError(t, m.Reset(keys...))
+	return true
+}
+
+// open returns a new Decider, and closes it at the end of the test.
+func (e *env) open(t *testing.T) stint.Decider {
+	lim, err := e.subject.Open(t, decidertest.Config{Limits: e.kind.limits(t), Now: e.now, Level: stint.Flushed})
+	require.NoError(t, err)
+	if c, ok := lim.(interface{ Close() error }); ok {
+		t.Cleanup(func() { c.Close() })
+	}
+	return lim
 }
