@@ -18,6 +18,7 @@ import (
 // and begins its days at midnight Pacific, over a year with both changes of the
 // clock.
 func TestTransportCalendar(t *testing.T) {
+	t.Parallel()
 	const quota = 100
 	pacific, err := time.LoadLocation("America/Los_Angeles")
 	require.NoError(t, err)

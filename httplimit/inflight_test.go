@@ -262,6 +262,7 @@ func TestInFlight(t *testing.T) {
 // Requests wait for their place, first come first served, as long as the rule
 // and the client allow.
 func TestInFlightWait(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(1e6)}), nil)
 		require.NoError(t, err)
@@ -318,6 +319,7 @@ func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // However many ask, and however they end, no more run than may, and every place
 // comes back once.
 func TestInFlightStorm(t *testing.T) {
+	t.Parallel()
 	const callers, most = 64, 8
 	rounds := inFlightRounds / callers
 	lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{

@@ -30,6 +30,7 @@ func lockedOut(t *testing.T, lim limiter, clock *testClock, ru Rule, id string) 
 }
 
 func TestLockOutMax(t *testing.T) {
+	t.Parallel()
 	ru := Rule{Key: ByHeader(perKey, "X-Key"), CountStatus: AuthFailed, LockOut: 15 * time.Minute,
 		LockOutMax: 24 * time.Hour}
 	doubled := []time.Duration{

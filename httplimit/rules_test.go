@@ -18,6 +18,7 @@ import (
 // TestRules runs the rules with every kind of limit, on a Limiter, the owner of
 // a file and a guest.
 func TestRules(t *testing.T) {
+	t.Parallel()
 	t.Run("limiter", func(t *testing.T) {
 		t.Parallel()
 		rulestest.Run(t, rulestest.HTTP, &decidertest.Subject{Name: "limiter",

@@ -186,6 +186,7 @@ func runAgainst(t *testing.T, s *quotaServer, limit stint.Limit, requests int) (
 // TestServers runs a client against each kind of server, with the quota as its
 // limit and with WithinWindow.
 func TestServers(t *testing.T) {
+	t.Parallel()
 	type quota struct {
 		n      int
 		window time.Duration

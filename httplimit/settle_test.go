@@ -301,6 +301,7 @@ func (m *modelBucket) settle(bound, cost int64, ago time.Duration) (short int64)
 // Streams of a random length, with a bound and a true cost: the law holds for
 // true costs over every stretch, and short is what a model says.
 func TestSettleLaw(t *testing.T) {
+	t.Parallel()
 	const bound = 1000
 	histories := 1_000
 	if long {
@@ -400,6 +401,7 @@ func TestSettleLaw(t *testing.T) {
 // a quota that follows the calendar begin in the last half minute of an hour, and
 // most of them end in the next hour.
 func TestSettleStreams(t *testing.T) {
+	t.Parallel()
 	for _, l := range []stint.Limit{stint.PerMinute(20_000), stint.EachHour(64_000, time.UTC)} {
 		t.Run(l.String(), func(t *testing.T) { settleStreams(t, l) })
 	}

@@ -77,7 +77,8 @@ func answered(r *http.Request, status int, fields ...string) *http.Response {
 func inBubble(t *testing.T, limit stint.Limit, f func(t *testing.T, lim *stint.Limiter, tr *Transport)) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := testLimits(t, map[stint.Name]stint.Limit{perKey: limit})
-		lim, err := stint.New(stint.NewMemStore(), limits, nil)
+		// Without a flush each second, because the clock of the bubble goes on for hours.
+		lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{FlushInterval: 24 * time.Hour})
 		require.NoError(t, err)
 		defer lim.Close()
 		f(t, lim, &Transport{Limiter: lim, Key: ByHost(perKey), Wait: true})
