@@ -114,7 +114,7 @@ func caseNotDurable(e *env) {
 	if e.subject.Break == nil {
 		e.skip("%s has no store that could fail", e.subject.Name)
 	}
-	e.open()
+	e.openOwn()
 	used := plain.Key("used")
 	e.spend(used, 6)
 	e.subject.Break(e.T, e.Decider)
@@ -169,7 +169,7 @@ func caseSettleNotDurable(e *env) {
 	if e.subject.Break == nil {
 		e.skip("%s has no store that could fail", e.subject.Name)
 	}
-	e.open()
+	e.openOwn()
 	key := plain.Key("a")
 	b := settle.Bound{Key: key, Cost: 3, At: e.clock.now()}
 	require.True(e, e.spend(key, 3).Allowed)
@@ -195,7 +195,7 @@ func caseSettleNotDurable(e *env) {
 }
 
 func caseClosed(e *env) {
-	e.open()
+	e.openOwn()
 	e.spend(plain.Key("a"), 1)
 	limits := e.Limits()
 	m := method[interface{ Close() error }](e)

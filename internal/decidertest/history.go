@@ -22,9 +22,8 @@ func caseHistory(e *env) {
 }
 
 func runHistory(e *env, seed uint64, steps int) {
-	c, limits := newClock(), usualLimits(e)
-	e.openWith(limits, c)
-	model, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Durability: stint.Memory, Now: c.now})
+	e.open()
+	model, err := stint.New(stint.NewMemStore(), usualLimits(e), &stint.Options{Durability: stint.Memory, Now: e.clock.now})
 	require.NoError(e, err)
 	defer model.Close()
 	h := &history{e: e, model: model, rand: rand.New(rand.NewPCG(seed, 1))}

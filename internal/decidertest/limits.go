@@ -135,7 +135,7 @@ func caseSharesHeld(e *env, a, b, t stint.Key) {
 }
 
 func caseSetLimits(e *env) {
-	e.open()
+	e.openOwn()
 	m := method[interface{ SetLimits(*stint.Limits) error }](e)
 	key, idle := plain.Key("a"), plain.Key("idle")
 	e.spend(key, 6)
@@ -168,7 +168,7 @@ func caseSetLimits(e *env) {
 }
 
 func caseSetOverrides(e *env) {
-	e.open()
+	e.openOwn()
 	m := method[interface {
 		SetOverrides(id stint.OverrideID, limits map[stint.Name]stint.Limit) error
 	}](e)

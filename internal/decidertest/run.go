@@ -55,7 +55,7 @@ const (
 
 func (s *Subject) has(f Feature) bool { return !slices.Contains(s.Lacks, f) }
 
-// A testCase checks one rule with a new Decider.
+// A testCase checks one rule.
 type testCase struct {
 	name string
 	run  func(e *env)
@@ -74,26 +74,28 @@ func Run(t *testing.T, s *Subject) {
 	for level := stint.Memory; level <= stint.Synced; level++ {
 		t.Run(level.String(), func(t *testing.T) {
 			t.Parallel()
+			all := &common{T: t}
 			for _, c := range cases {
-				t.Run(c.name, func(t *testing.T) { s.runCase(t, &c, level) })
+				t.Run(c.name, func(t *testing.T) { s.runCase(t, &c, level, all) })
 			}
 		})
 	}
 }
 
 // runCase runs a case.
-func (s *Subject) runCase(t *testing.T, c *testCase, level stint.Durability) {
+func (s *Subject) runCase(t *testing.T, c *testCase, level stint.Durability, all *common) {
 	r := &result{T: t}
 	done := make(chan struct{})
 	go func() { // FailNow ends this goroutine, and not the test
 		defer close(done)
-		c.run(&env{result: r, subject: s, level: level})
+		c.run(&env{result: r, subject: s, level: level, common: all})
 	}()
 	<-done
 	switch {
 	case r.skipped != "":
 		t.Skip(r.skipped)
 	case r.failed.Load():
+		all.Decider = nil // the next case has a new one
 		t.FailNow()
 	}
 }
@@ -133,6 +135,14 @@ func newClock() *clock {
 func (c *clock) now() time.Time       { return time.Unix(0, c.ns.Load()) }
 func (c *clock) pass(d time.Duration) { c.ns.Add(int64(d)) }
 
+// common is what cases of a level have in common, because a new Decider may cost
+// a file with syncs.
+type common struct {
+	*testing.T // of the level
+	stint.Decider
+	clock *clock
+}
+
 // env is the surroundings of a case.
 type env struct {
 	*result
@@ -140,12 +150,30 @@ type env struct {
 	subject *Subject
 	level   stint.Durability
 	clock   *clock // nil: the system's
+	common  *common
 }
 
-// open opens the Decider with the usual limits and a clock that stands still.
-func (e *env) open() { e.openWith(usualLimits(e), newClock()) }
+// open gives the case the Decider that it has in common with others, with the
+// usual limits and a clock that stands still. Two days pass first: then all
+// buckets are full, and no hold lasts. The case does not change its limits, and
+// neither closes nor breaks it.
+func (e *env) open() {
+	c := e.common
+	if c.Decider == nil {
+		c.clock = newClock()
+		d, err := e.subject.Open(c.T, Config{Limits: usualLimits(e), Level: e.level, Now: c.clock.now})
+		require.NoError(e, err)
+		c.Decider = d
+	}
+	c.clock.pass(48 * time.Hour)
+	e.Decider, e.clock = c.Decider, c.clock
+}
 
-// openWith opens the Decider. It may be nil: then the clock is the system's.
+// openOwn opens a Decider as open does, for this case alone.
+func (e *env) openOwn() { e.openWith(usualLimits(e), newClock()) }
+
+// openWith opens a Decider for this case alone. c may be nil: then the clock is
+// the system's.
 func (e *env) openWith(limits *stint.Limits, c *clock) {
 	d, err := e.tryOpen(limits, c)
 	require.NoError(e, err)

@@ -2,6 +2,7 @@ package decidertest
 
 import (
 	"embed"
+	"fmt"
 	"io/fs"
 	"math"
 	"path"
@@ -32,6 +33,7 @@ type source struct {
 		RetryAfter      *time.Duration `yaml:"retry_after"`
 		ResetAfter      *time.Duration `yaml:"reset_after"`
 	}
+	names []stint.Name // of Limits, in the suite
 }
 
 // caseSources checks that the Decider answers as the sources do: Boulder, and
@@ -43,6 +45,8 @@ func caseSources(e *env) {
 	files, err := fs.Glob(semantics, "*/*.yml")
 	require.NoError(e, err)
 	require.NotEmpty(e, files)
+	var all []source
+	names := stint.Names{}
 	for _, file := range files {
 		text, err := semantics.ReadFile(file)
 		require.NoError(e, err)
@@ -52,8 +56,19 @@ func caseSources(e *env) {
 			if e.level >= stint.Leased && s.decisions() > 100 { // each is a commit
 				continue
 			}
-			s.run(e, path.Base(file)+"/"+s.Name)
+			s.Name = path.Base(file) + "/" + s.Name
+			for _, l := range s.Limits {
+				name := stint.Name(len(names) + 1)
+				names[name] = stint.NameSpec{Label: fmt.Sprint("limit", name),
+					Limit: stint.Limit{Burst: l.Burst, Count: l.Count, Period: l.Period}}
+				s.names = append(s.names, name)
+			}
+			all = append(all, s)
 		}
+	}
+	e.openWith(limitsOf(e, names, nil, nil), newClock())
+	for _, s := range all {
+		s.run(e)
 	}
 }
 
@@ -71,14 +86,8 @@ func (s *source) decisions() (n int64) {
 	return n
 }
 
-func (s *source) run(e *env, of string) {
-	names, defaults := stint.Names{}, map[stint.Name]stint.Limit{}
-	for i, l := range s.Limits {
-		name := stint.Name(i + 1)
-		names[name] = stint.NameSpec{Label: "limit" + string(rune('a'+i))}
-		defaults[name] = stint.Limit{Burst: l.Burst, Count: l.Count, Period: l.Period}
-	}
-	e.openWith(limitsOf(e, names, defaults, nil), newClock())
+// run makes the decisions of a source, on buckets that no other one has.
+func (s *source) run(e *env) {
 	begin := e.clock.now()
 	for n, step := range s.Steps {
 		allowed, repeat := int64(0), orOne(step.Repeat)
@@ -89,29 +98,29 @@ func (s *source) run(e *env, of string) {
 				at = step.At + time.Duration(int64(step.Over)*i/(repeat-1))
 			}
 			e.clock.pass(begin.Add(at).Sub(e.clock.now()))
-			reqs := make([]stint.Request, len(s.Limits))
+			reqs := make([]stint.Request, len(s.names))
 			for j := range reqs {
-				reqs[j] = stint.Request{Key: stint.Name(j + 1).Key("id"), Cost: orOne(step.Cost)}
+				reqs[j] = stint.Request{Key: s.names[j].Key("id"), Cost: orOne(step.Cost)}
 			}
 			if last, _ = e.together(reqs...); last.Allowed {
 				allowed++
 			}
 		}
 		remaining, reset := int64(math.MaxInt64), time.Duration(0)
-		for j := range s.Limits {
-			b, err := e.Bucket(stint.Name(j + 1).Key("id"))
+		for _, name := range s.names {
+			b, err := e.Bucket(name.Key("id"))
 			require.NoError(e, err)
 			remaining, reset = min(remaining, b.Remaining), max(reset, b.ResetAfter)
 		}
-		require.Equal(e, step.Allowed, allowed, "%s, step %d: allowed", of, n+1)
+		require.Equal(e, step.Allowed, allowed, "%s, step %d: allowed", s.Name, n+1)
 		if step.Remaining != nil {
-			require.Equal(e, *step.Remaining, remaining, "%s, step %d: remaining", of, n+1)
+			require.Equal(e, *step.Remaining, remaining, "%s, step %d: remaining", s.Name, n+1)
 		}
 		if step.RetryAfter != nil {
-			require.Equal(e, *step.RetryAfter, last.RetryAfter, "%s, step %d: retry_after", of, n+1)
+			require.Equal(e, *step.RetryAfter, last.RetryAfter, "%s, step %d: retry_after", s.Name, n+1)
 		}
 		if step.ResetAfter != nil {
-			require.Equal(e, *step.ResetAfter, reset, "%s, step %d: reset_after", of, n+1)
+			require.Equal(e, *step.ResetAfter, reset, "%s, step %d: reset_after", s.Name, n+1)
 		}
 	}
 }
