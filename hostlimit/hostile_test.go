@@ -139,6 +139,7 @@ func TestSlowGuest(t *testing.T) {
 
 // An owner serves MaxGuests guests, and refuses the next.
 func TestManyGuests(t *testing.T) {
+	t.Parallel()
 	path, limits := filePath(t), limitsWith(t, nil)
 	events := newRecorder()
 	openOn(t, path, limits, &Options{MaxGuests: 50, OnEvent: events.record})
@@ -260,6 +261,7 @@ func TestGuestDies(t *testing.T) {
 // A process of another user is refused, by the mode of the socket and, if that
 // lets it pass, by its credentials.
 func TestOtherUser(t *testing.T) {
+	t.Parallel()
 	require.True(t, trusted(0, 1000, 1000), "root")
 	require.True(t, trusted(1000, 1000, 1001), "the owner's user")
 	require.True(t, trusted(1001, 1000, 1001), "the file's user")
@@ -420,6 +422,7 @@ func TestHostileLatency(t *testing.T) {
 // An owner bounds what a guest makes it keep. What is over the bound is refused,
 // and the connection stays.
 func TestBounds(t *testing.T) {
+	t.Parallel()
 	path, limits := filePath(t), limitsWith(t, nil)
 	owner := openOn(t, path, limits, nil)
 	key := perID.Key("a")

@@ -14,6 +14,7 @@ import (
 // The labels come from the file, or from the process that shares it. A process
 // that does not share it is waited for.
 func TestLabels(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
 	labels, err := hostlimit.Labels(path)
 	require.NoError(t, err)

@@ -60,7 +60,7 @@ func serveSlow(t *testing.T) (path string, store *slowStore) {
 func TestSlowDisk(t *testing.T) {
 	t.Parallel()
 	path, store := serveSlow(t)
-	const timeout = time.Second
+	const timeout = 2 * time.Second // the machine may be busy
 	g, err := Dial(path, nil, &DialOptions{Timeout: timeout})
 	require.NoError(t, err)
 	defer g.Close()
@@ -83,7 +83,7 @@ func TestSlowDisk(t *testing.T) {
 	other, err := Dial(path, nil, &DialOptions{Timeout: timeout})
 	require.NoError(t, err)
 	defer other.Close()
-	for begun := time.Now(); time.Since(begun) < 2*timeout; <-time.After(time.Millisecond) {
+	for begun := time.Now(); time.Since(begun) < timeout*3/2; <-time.After(10 * time.Millisecond) {
 		_, err := other.Spend(quick, 0)
 		require.NoError(t, err)
 	}
@@ -386,12 +386,14 @@ func TestWaitsLeaveNothing(t *testing.T) {
 	}
 	wait(100)
 	before := heap()
-	wait(10_000)
-	require.Less(t, heap()-before, int64(600_000), "120 bytes each were 1.2 MB")
+	n := length(10_000, 4000)
+	wait(n)
+	require.Less(t, heap()-before, int64(60*n), "it was 120 bytes each")
 }
 
 // Any method may be called while a Limiter closes.
 func TestCloseAtAnyInstant(t *testing.T) {
+	t.Parallel()
 	path, limits := filePath(t), limitsWith(t, nil)
 	owner := openOn(t, path, limits, nil)
 	key := perID.Key("a")
@@ -453,8 +455,10 @@ func TestCloseAtAnyInstant(t *testing.T) {
 // Tens of thousands of Names fit, and the owner keeps none of a guest's that it
 // has itself.
 func TestManyNames(t *testing.T) {
+	t.Parallel()
+	count := length(40_000, 20_000) // in more than one message
 	names := make(stint.Names)
-	for n := range 40_000 {
+	for n := range count {
 		names[stint.Name(n+1)] = stint.NameSpec{Label: fmt.Sprintf("Label %d", n+1), Limit: stint.PerHour(5)}
 	}
 	limits, err := stint.NewLimits(names, nil, nil)
@@ -463,9 +467,9 @@ func TestManyNames(t *testing.T) {
 	owner := openOn(t, path, limits, nil)
 	guest := openOn(t, path, limits, &Options{TakeoverTimeout: time.Minute}) // the hello is long
 	require.Equal(t, RoleGuest, guest.Role())
-	_, err = guest.Spend(stint.Name(40_000).Key("a"), 1)
+	_, err = guest.Spend(stint.Name(count).Key("a"), 1)
 	require.NoError(t, err)
-	require.Len(t, guest.Stats().Limits, 40_000)
+	require.Len(t, guest.Stats().Limits, count)
 	s := owner.now.Load().server
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -533,6 +537,7 @@ func TestGuestLeavesQueues(t *testing.T) {
 // Spends share what earlier ones have left. Each gets its own answer, whatever
 // becomes of the connection.
 func TestAnswersOfSpends(t *testing.T) {
+	t.Parallel()
 	path, limits := filePath(t), limitsWith(t, map[stint.Name]stint.Limit{perID: {Burst: 1 << 19, Count: 1, Period: time.Hour}})
 	openOn(t, path, limits, nil)
 	guest := openOn(t, path, limits, nil)
@@ -544,7 +549,7 @@ func TestAnswersOfSpends(t *testing.T) {
 			defer over.Add(1)
 			key, left := perID.Key(fmt.Sprint("caller ", c)), int64(1<<19)
 			unsure := int64(0) // tokens of calls without an answer; the owner may still read those
-			for i := range int64(length(10_000, 1000)) {
+			for i := range int64(length(10_000, 500)) {
 				cost := 1 + i%7
 				d, err := guest.Spend(key, cost)
 				if errors.Is(err, ErrNoAnswer) {

@@ -51,6 +51,7 @@ func TestSettleAfterOwner(t *testing.T) {
 // admitted twice. At level Synced they cost no more, either. If the answer to a
 // settlement is lost, either the bound or what was used counts.
 func TestSettleAfterKill(t *testing.T) {
+	t.Parallel()
 	const burst = 2000
 	for name, limit := range map[string]stint.Limit{
 		"rolling":  {Burst: burst, Count: 1, Period: time.Hour},
@@ -58,6 +59,8 @@ func TestSettleAfterKill(t *testing.T) {
 	} {
 		for _, level := range []stint.Durability{stint.Leased, stint.Synced} {
 			t.Run(name+", "+level.String(), func(t *testing.T) {
+				t.Parallel()
+				limit := limit
 				limit.Durability = level
 				for range length(200, 2) {
 					settleAfterKill(t, limit)

@@ -14,8 +14,9 @@ import (
 // Processes that start and stop at random admit no more than one limit allows,
 // and nearly as much.
 func TestShare(t *testing.T) {
+	t.Parallel()
 	limit := stint.Limit{Burst: 1000, Count: 4000, Period: time.Second}
-	path, processes, lasts := filePath(t), length(16, 4), length(30*time.Second, 800*time.Millisecond)
+	path, processes, lasts := filePath(t), length(16, 3), length(30*time.Second, 600*time.Millisecond)
 	o := workerOptions{Path: path, Callers: 4, Limit: limit, ID: "a"}
 	begun := time.Now()
 	running := make([]*worker, processes)
@@ -62,13 +63,15 @@ var whole = stint.Limit{Burst: 1 << 31, Count: 1, Period: time.Second}
 
 // Owners are killed. No acknowledged token is forgotten, and the others go on.
 func TestOwnerKilled(t *testing.T) {
+	t.Parallel()
 	for _, level := range []stint.Durability{stint.Synced, stint.Leased} {
 		t.Run(level.String(), func(t *testing.T) {
+			t.Parallel()
 			kills, took := 0, []time.Duration(nil)
-			for kills < length(500, 4) {
-				n := length(250, 4)
+			for kills < length(500, 3) {
+				n := length(250, 3)
 				if level == stint.Leased {
-					n = 4 // each may withhold an eighth of the bucket
+					n = length(4, 3) // each may withhold an eighth of the bucket
 				}
 				took = append(took, killOwners(t, level, n)...)
 				kills += n
@@ -87,7 +90,7 @@ func killOwners(t *testing.T, level stint.Durability, kills int) (took []time.Du
 	path := filePath(t)
 	o := workerOptions{Path: path, Callers: 4, Limit: limit, ID: "a", Lossy: true}
 	begun := time.Now()
-	running := make([]*worker, length(8, 4))
+	running := make([]*worker, length(8, 3))
 	for i := range running {
 		running[i] = startWorker(t, o, true)
 	}
@@ -166,7 +169,8 @@ func indexOfOwner(t *testing.T, workers []*worker) int {
 // A deployment starts the new process before the old one stops. No call fails,
 // and no token comes back.
 func TestDeployments(t *testing.T) {
-	path, deployments := filePath(t), length(200, 8)
+	t.Parallel()
+	path, deployments := filePath(t), length(200, 5)
 	o := workerOptions{Path: path, Callers: 4, Limit: whole, ID: "a"}
 	begun := time.Now()
 	old := startWorker(t, o, false)

@@ -207,6 +207,7 @@ func (p *stormProcess) isOwner() bool {
 // are stopped, disks are full, and limits change. In any window, the tokens of
 // all processes together are at most a burst and what came back.
 func TestStorm(t *testing.T) {
+	t.Parallel()
 	lasts := max(*stormTime, length(20*time.Second, time.Second))
 	path := filePath(t)
 	running := make([]*stormProcess, length(12, 3))

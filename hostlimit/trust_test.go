@@ -77,10 +77,24 @@ func spy(l net.Listener) {
 	}
 }
 
-// startStranger starts a process of the user nobody, and returns what it says.
-func startStranger(t *testing.T, o strangerOptions) (said string) {
+// publicBinary returns a copy of this program that every user may run.
+func publicBinary(t *testing.T) (exe string) {
 	t.Helper()
-	return nextLine(t, beginStranger(t, o))
+	folder, err := os.MkdirTemp("/tmp", "stranger")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	require.NoError(t, os.Chmod(folder, 0o755))
+	binary, err := os.ReadFile(os.Args[0])
+	require.NoError(t, err)
+	exe = filepath.Join(folder, "stranger.test")
+	require.NoError(t, os.WriteFile(exe, binary, 0o755))
+	return exe
+}
+
+// startStranger starts a process of the user nobody, and returns what it says.
+func startStranger(t *testing.T, exe string, o strangerOptions) (said string) {
+	t.Helper()
+	return nextLine(t, beginStranger(t, exe, o))
 }
 
 func nextLine(t *testing.T, from *bufio.Reader) string {
@@ -91,19 +105,11 @@ func nextLine(t *testing.T, from *bufio.Reader) string {
 }
 
 // beginStranger starts a process of the user nobody.
-func beginStranger(t *testing.T, o strangerOptions) (says *bufio.Reader) {
+func beginStranger(t *testing.T, exe string, o strangerOptions) (says *bufio.Reader) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
 	}
-	folder, err := os.MkdirTemp("/tmp", "stranger")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(folder) })
-	require.NoError(t, os.Chmod(folder, 0o755))
-	exe := filepath.Join(folder, "stranger.test")
-	binary, err := os.ReadFile(os.Args[0])
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(exe, binary, 0o755))
 	told, err := json.Marshal(o)
 	require.NoError(t, err)
 	cmd := subprocess.Command(t.Context(), exe)
@@ -135,11 +141,13 @@ func stickyFolder(t *testing.T) string {
 
 // A process trusts no process of another user, whatever that one has prepared.
 func TestStranger(t *testing.T) {
-	limits := limitsWith(t, nil)
+	t.Parallel()
+	limits, exe := limitsWith(t, nil), publicBinary(t)
 	long := strings.Repeat("x", 90)
 	t.Run("has the socket in a folder of all", func(t *testing.T) {
+		t.Parallel()
 		path := filepath.Join(stickyFolder(t), "quota.db")
-		require.Equal(t, "<nil>\n", startStranger(t, strangerOptions{Listen: path + ".sock"}))
+		require.Equal(t, "<nil>\n", startStranger(t, exe, strangerOptions{Listen: path + ".sock"}))
 		_, err := Open(path, limits, nil)
 		require.ErrorIs(t, err, ErrRefused)
 		require.ErrorContains(t, err, fmt.Sprintf("%s.sock belongs to user %d", path, nobody))
@@ -154,8 +162,9 @@ func TestStranger(t *testing.T) {
 		require.ErrorIs(t, err, ErrRefused, "also as a guest")
 	})
 	t.Run("receives nothing", func(t *testing.T) {
+		t.Parallel()
 		path := filepath.Join(stickyFolder(t), "quota.db")
-		spy := beginStranger(t, strangerOptions{Spy: path + ".sock"})
+		spy := beginStranger(t, exe, strangerOptions{Spy: path + ".sock"})
 		require.Equal(t, "<nil>\n", nextLine(t, spy))
 		_, err := Open(path, limits, nil)
 		require.ErrorIs(t, err, ErrRefused)
@@ -171,23 +180,26 @@ func TestStranger(t *testing.T) {
 		require.Equal(t, "0 bytes\n", nextLine(t, spy))
 	})
 	t.Run("may not connect", func(t *testing.T) {
+		t.Parallel()
 		path := filepath.Join(stickyFolder(t), "quota.db")
 		require.Equal(t, RoleOwner, openOn(t, path, limits, nil).Role())
-		said := startStranger(t, strangerOptions{Dial: path})
+		said := startStranger(t, exe, strangerOptions{Dial: path})
 		require.Contains(t, said, "hostlimit: refused")
 		require.Contains(t, said, "permission denied")
 	})
 	t.Run("may not connect, and has no file", func(t *testing.T) {
+		t.Parallel()
 		path := filepath.Join(stickyFolder(t), "quota.db")
 		l, err := net.Listen("unix", path+".sock")
 		require.NoError(t, err)
 		defer l.Close()
 		require.NoError(t, os.Chmod(path+".sock", 0o600))
-		said := startStranger(t, strangerOptions{Open: path})
+		said := startStranger(t, exe, strangerOptions{Open: path})
 		require.True(t, strings.HasPrefix(said, "hostlimit: refused"), said)
 		require.Contains(t, said, "permission denied")
 	})
 	t.Run("has the folder that long paths used to share", func(t *testing.T) {
+		t.Parallel()
 		folder := filepath.Join(stickyFolder(t), long)
 		require.NoError(t, os.Mkdir(folder, 0o755))
 		path := filepath.Join(folder, "quota.db")
@@ -195,18 +207,20 @@ func TestStranger(t *testing.T) {
 		guest := openOn(t, path, limits, nil)
 		require.Equal(t, RoleOwner, owner.Role())
 		require.Equal(t, RoleGuest, guest.Role())
-		require.Contains(t, startStranger(t, strangerOptions{Dial: path}), "permission denied")
-		require.Contains(t, startStranger(t, strangerOptions{Open: path}), "permission denied")
+		require.Contains(t, startStranger(t, exe, strangerOptions{Dial: path}), "permission denied")
+		require.Contains(t, startStranger(t, exe, strangerOptions{Open: path}), "permission denied")
 	})
 	t.Run("may not make the file", func(t *testing.T) {
+		t.Parallel()
 		folder := filepath.Join(stickyFolder(t), long)
 		require.NoError(t, os.Mkdir(folder, 0o755))
 		path := filepath.Join(folder, "quota.db")
-		require.Contains(t, startStranger(t, strangerOptions{Open: path}), "permission denied")
+		require.Contains(t, startStranger(t, exe, strangerOptions{Open: path}), "permission denied")
 		require.Equal(t, RoleOwner, openOn(t, path, limits, nil).Role(), "and leaves nothing that is in the way")
 		require.Equal(t, RoleGuest, openOn(t, path, limits, nil).Role())
 	})
 	t.Run("has the file", func(t *testing.T) {
+		t.Parallel()
 		if os.Geteuid() != 0 {
 			t.Skip("only root can be another user")
 		}
@@ -214,10 +228,11 @@ func TestStranger(t *testing.T) {
 		require.NoError(t, os.Mkdir(folder, 0o755))
 		require.NoError(t, os.Chown(folder, nobody, nobody))
 		path := filepath.Join(folder, "quota.db")
-		require.Equal(t, "<nil>\n", startStranger(t, strangerOptions{Open: path}))
+		require.Equal(t, "<nil>\n", startStranger(t, exe, strangerOptions{Open: path}))
 		require.Equal(t, RoleGuest, openOn(t, path, limits, nil).Role(), "root may use the file of any user")
 	})
 	t.Run("has the file, and root opens it first", func(t *testing.T) {
+		t.Parallel()
 		if os.Geteuid() != 0 {
 			t.Skip("only root can be another user")
 		}
@@ -227,7 +242,7 @@ func TestStranger(t *testing.T) {
 		require.NoError(t, os.Chown(path, nobody, nobody))
 		owner := openOn(t, path, limits, nil)
 		require.Equal(t, RoleOwner, owner.Role())
-		require.Equal(t, "<nil>\n", startStranger(t, strangerOptions{Open: path}))
+		require.Equal(t, "<nil>\n", startStranger(t, exe, strangerOptions{Open: path}))
 		eventually(t, func() bool { return len(connsOf(owner)) == 1 }, "it is a guest")
 		require.NoError(t, owner.Close())
 		eventually(t, func() bool {
@@ -242,6 +257,7 @@ func TestStranger(t *testing.T) {
 
 // What is in the place of the socket stays there, unless a dead owner left it.
 func TestInTheWay(t *testing.T) {
+	t.Parallel()
 	limits := limitsWith(t, nil)
 	refused := func(t *testing.T, path, why string) {
 		t.Helper()

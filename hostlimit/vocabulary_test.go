@@ -65,6 +65,7 @@ var (
 // The same calls have the same answers from a *stint.Limiter, an owner and a
 // guest.
 func TestSameAnswers(t *testing.T) {
+	t.Parallel()
 	const (
 		blocked stint.Name = 4
 		total   stint.Name = 5
