@@ -27,6 +27,7 @@ type Limiter struct {
 
 	missing time.Duration // how long no file may be there before this process makes one
 	missed  time.Time     // since when there is none; zero if there is one. Of try
+	waits   time.Duration // how long from then, at least missing. Of try
 
 	changing sync.Mutex         // held while limits change, before mu
 	base     *stint.Limits      // given to Open or SetLimits; guarded by changing

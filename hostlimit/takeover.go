@@ -88,8 +88,8 @@ func (l *Limiter) inTime(err error) error {
 // and the owner is about to make it anew. If try made one, two processes would
 // have a file each, so it looks for an owner first. A new owner listens some
 // moments after it has opened the file. So try makes a file only after there was
-// none for l.missing, and waits longer if a socket shows that an owner has just
-// gone. A file that is removed while try opens it counts as one that was there.
+// none for l.missing, and waits longer if a socket has shown that an owner has
+// just gone. A file that is removed while try opens it counts as one that was there.
 func (l *Limiter) try() (*backend, error) {
 	o := l.opts.LimiterOptions
 	o.LockTimeout = time.Millisecond
@@ -104,13 +104,12 @@ func (l *Limiter) try() (*backend, error) {
 			return b, err
 		}
 		if l.missed.IsZero() {
-			l.missed = time.Now()
+			l.missed, l.waits = time.Now(), l.missing
 		}
-		missing := l.missing
-		if !errors.Is(err, fs.ErrNotExist) { // there is a socket
-			missing = max(missing, min(l.opts.TakeoverTimeout/4, l.opts.LimiterOptions.LockTimeout/2))
+		if !errors.Is(err, fs.ErrNotExist) { // there is a socket, even if a new owner is about to replace it
+			l.waits = max(l.waits, min(l.opts.TakeoverTimeout/4, l.opts.LimiterOptions.LockTimeout/2))
 		}
-		if time.Since(l.missed) < missing {
+		if time.Since(l.missed) < l.waits {
 			return nil, err
 		}
 	}

@@ -348,3 +348,23 @@ func TestFileGoneDuringTry(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoOwner)
 	require.NoFileExists(t, gone)
 }
+
+// A new owner removes the socket of the one before it, and then makes its own. A
+// process that looks in between does not make a file, because it saw the first.
+func TestSocketGoneDuringTry(t *testing.T) {
+	l := openOn(t, filePath(t), limitsWith(t, nil), nil)
+	p, err := placeOf(filePath(t))
+	require.NoError(t, err)
+	nc, err := net.Listen("unix", p.socket)
+	require.NoError(t, err)
+	nc.(*net.UnixListener).SetUnlinkOnClose(false)
+	require.NoError(t, nc.Close())
+	other := &Limiter{place: p, opts: l.opts}
+	other.limits.Store(l.limits.Load())
+	for range 2 {
+		_, err = other.try()
+		require.ErrorIs(t, err, ErrNoOwner)
+		os.Remove(p.socket)
+	}
+	require.NoFileExists(t, p.file)
+}
