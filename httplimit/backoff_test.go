@@ -90,6 +90,21 @@ func TestBackOff(t *testing.T) {
 			})
 		})
 	}
+	t.Run("no tokens of a quota come back", func(t *testing.T) {
+		inBubble(t, stint.EachHour(10, time.UTC), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
+			for i := range 16 { // over four hours, and only the last request in its hour
+				tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
+					if i == 15 {
+						return answered(r, 200), nil
+					}
+					return answered(r, 429), nil
+				})
+				_, err := send(t, t.Context(), tr, "http://a")
+				require.NoError(t, err)
+			}
+			require.EqualValues(t, 9, left(t, lim, hostKey))
+		})
+	})
 	t.Run("memory is bounded", func(t *testing.T) {
 		tr := &Transport{}
 		now := time.Now()

@@ -37,7 +37,7 @@ func (m *middleware) decide(
 			return mine[i : i+1], mine[i].Decision, nil
 		}
 	}
-	if m.waits {
+	if m.stamps {
 		m.stamp(mine)
 	}
 	strictest, err := m.spend(r.Context(), mine)
@@ -96,7 +96,7 @@ func (m *middleware) applying(r *http.Request, mine []applied) ([]applied, error
 func (m *middleware) stamp(mine []applied) {
 	now := int64(0)
 	for i := range mine {
-		if a := &mine[i]; a.rule.mayReturn() {
+		if a := &mine[i]; a.rule.stamps() {
 			if now == 0 {
 				now = m.lim.Now().UnixNano()
 			}
@@ -119,11 +119,7 @@ func (m *middleware) replaceShadows(c *carried, mine []applied) ([]applied, erro
 			return before != nil && a.gate == nil
 		}
 		if before.Allowed && !before.After && !before.refunded && !before.settled {
-			req := stint.Request{Key: before.RuleKey, Cost: before.Cost}
-			if before.begun != 0 {
-				req.Spent = time.Unix(0, before.begun)
-			}
-			back = append(back, req)
+			back = append(back, stint.Request{Key: before.RuleKey, Cost: before.Cost, Spent: time.Unix(0, before.begun)})
 		}
 		before.rule, before.After = &before.rule.by.replaced, false
 		return false

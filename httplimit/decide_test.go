@@ -91,6 +91,18 @@ func TestNested(t *testing.T) {
 			left login 5`},
 		"inner costs 5": {outer: shadow(Rule{}), rules: login(Rule{Cost: 5}), script: "200: 200 429"},
 	})
+	t.Run("an inner rule is later", func(t *testing.T) {
+		lim, clock := newLimiter(t, nil)
+		inner := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+		between := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			clock.pass(24 * time.Second) // two of three tokens come back
+			spend(t, lim, ofClient["address"], 1)
+			inner.ServeHTTP(w, r)
+		})
+		outer := Middleware(lim, nil, Rule{Key: ByIP(perAddress), Shadow: true, Cost: 3})
+		outer(between).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		require.EqualValues(t, 3, left(t, lim, ofClient["address"]), "as without the Shadow rule")
+	})
 	t.Run("longest wait", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		address, key := Rule{Key: ByIP(perAddress)}, Rule{Key: ByHeader(perKey, "X-Key")}

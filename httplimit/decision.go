@@ -100,8 +100,12 @@ func waits(mine []applied) bool {
 
 func (ru *Rule) waits() bool { return ru.CountStatus != nil || ru.mayReturn() }
 
-// mayReturn reports whether the rule may return tokens, or lock out. For that it
-// needs the instant of its spend.
+// stamps reports whether the rule needs the instant of its spend: to return
+// tokens, or to lock out. The tokens of a Shadow rule are returned if an inner
+// rule replaces it.
+func (ru *Rule) stamps() bool { return ru.Shadow || ru.mayReturn() }
+
+// mayReturn reports whether the rule itself may return tokens, or lock out.
 func (ru *Rule) mayReturn() bool { return ru.RefundStatus != nil || ru.LockOut > 0 || ru.Settle }
 
 // decides reports whether the rule takes part in the decision of the Limiter.

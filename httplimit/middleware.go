@@ -72,6 +72,7 @@ func Middleware(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handl
 		ru := &m.rules[i]
 		ru.gate.rule = &ru.Rule
 		m.waits = m.waits || ru.waits()
+		m.stamps = m.stamps || ru.stamps()
 		m.inFlight = m.inFlight || ru.InFlight > 0 || ru.InFlightFunc != nil
 	}
 	return func(next http.Handler) http.Handler {
@@ -92,6 +93,7 @@ type middleware struct {
 	rules []routedRule // Shadow rules last
 
 	waits, inFlight bool // some rule waits for the status, or has a bound on requests in flight
+	stamps          bool // some rule needs the instant of its spend
 
 	replaced routedRule // takes the place of a rule if another one decides on its bucket
 
