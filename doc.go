@@ -86,7 +86,7 @@ or Memory, it waits each time.
 # Errors
 
 A denial is a Decision, not an error. An error means that there was no decision:
-the Decision beside it is the zero one, which denies, and nothing was spent. The
+it comes with the zero Decision, which denies, and nothing was spent. The
 one exception is [ErrNotDurable]: the store could not make the decision durable,
 and the tokens may stay spent. [Limiter.Allow] returns no error: it answers
 Options.FailOpen instead.
@@ -119,8 +119,8 @@ ErrInvalidID. Package idformat provides more formats.
 
 A Limiter's clock starts at the time of the wall clock, and then follows the
 monotonic clock. If the wall clock runs ahead, because the machine slept or the
-clock was set, the Limiter follows. If it is set back, the Limiter does not
-follow for as long as the process lives.
+clock was set, the Limiter follows. If it is set back, the Limiter
+ignores that until the process ends.
 
 A machine without a battery for its clock may start with a wrong clock. The file
 records the time of the last save, and the boot during which it was made. If the

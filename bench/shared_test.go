@@ -27,7 +27,7 @@ import (
 //
 // Each iteration is a turn of both, of a quarter of a second each. The figures
 // are decisions a second in the median turn, and the median of the turns'
-// quotients. Every decision allows, so none is answered without the server.
+// ratios. Every decision allows, so none is answered without the server.
 func BenchmarkShared(b *testing.B) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		b.Skip("skipped, because it needs redis-server; on Debian: apt-get install redis-server")
@@ -37,18 +37,18 @@ func BenchmarkShared(b *testing.B) {
 		for _, callers := range []int{1, 8, 64} {
 			b.Run(fmt.Sprintf("ids=%d/callers=%d", ids, callers), func(b *testing.B) {
 				ours, theirs := openShared(b, addr, callers)
-				var speeds, others, quotients []float64
+				var speeds, others, ratios []float64
 				share(theirs, ids, callers)
 				share(ours, ids, callers)
 				for range b.N {
 					their, our := share(theirs, ids, callers), share(ours, ids, callers)
 					speeds, others = append(speeds, our), append(others, their)
-					quotients = append(quotients, our/their)
+					ratios = append(ratios, our/their)
 				}
 				b.ReportMetric(0, "ns/op")
 				b.ReportMetric(middle(speeds), "redislimit/s")
 				b.ReportMetric(middle(others), "redis_rate/s")
-				b.ReportMetric(middle(quotients), "quotient")
+				b.ReportMetric(middle(ratios), "ratio")
 			})
 		}
 	}

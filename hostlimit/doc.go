@@ -23,7 +23,7 @@
 // # Durability
 //
 // The owner answers a guest as soon as the durability level allows: at leased
-// and synced, the decision is on the disk before the answer. The death of an
+// and synced, no crash after the answer forgets the decision. The death of an
 // owner costs what package stint says a crash may cost.
 //
 // # Errors

@@ -54,8 +54,8 @@ If a limit is Leased, a trip takes tokens in advance, and this machine makes the
 following decisions from memory. Over any stretch Δ all machines together use at
 most burst + (Δ + H) ÷ T tokens, so at most 9/8 burst + Δ ÷ T, whatever crashes,
 hangs or is cut off. H is the longest life of a lease: τ ÷ 8, and at most
-Options.MaxLease (a minute). By the machine's monotonic clock, a life begins
-before the request for the lease is sent. In this sum, a call that waited for
+Options.MaxLease (a minute). The machine's monotonic clock measures a life,
+from before the request for the lease is sent. In this bound, a call that waited for
 the server counts at the instant at which the server decided.
 
 A lease is at most burst ÷ 8, and at most an eighth of what is free, unless the
@@ -99,6 +99,6 @@ The key of a bucket is PREFIX:{ID}:NAME, such as stint:{alice}:6. In a cluster
 the part in braces chooses the slot, so all limits on one id are decided
 together. With Options.Tag, a part of the id chooses it. With Options.PlainKeys,
 a Boulder on the same server shares the buckets; such buckets have no holds, and
-keep their time when limits change.
+keep their TATs when limits change.
 */
 package redislimit

@@ -5,8 +5,8 @@
 // asks a Store for the labels of a file. A Store knows numbers, ids and TATs,
 // and nothing of limits.
 //
-// A save goes one of three ways (save.go). A few entries that come alone go
-// straight to their places in the tree. Other small saves are appended to the
+// A save goes one of three ways (save.go). Small saves just after a pause
+// go straight to their places in the tree. Other small saves are appended to the
 // log of the file, and large ones to the journal in its tree. The journal is
 // also kept in memory, for loads. A checkpoint applies it to the tree.
 //

@@ -6,7 +6,7 @@
 // changed. Tail is the TAT after all waiting turns. Newcomers decide on Tail,
 // and the store saves it.
 //
-// Charging a turn does not change Tail. Turns never move forward.
+// Charging a turn does not change Tail. No turn ever gets an earlier instant.
 //
 // The root package keeps a Queue only for the few buckets with waiting
 // requests, under the mutex of their shard. Package queue reads no clock and

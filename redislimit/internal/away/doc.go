@@ -1,5 +1,5 @@
 /*
-Package away is what a machine does while the server is away: it notices, decides with its share of
+Package away takes over while the server is away: it notices, decides with this machine's share of
 the limits, and charges the server once it is back. It knows nothing of leases or of how calls are
 made: it reaches the server through Server.
 
