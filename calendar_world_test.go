@@ -20,7 +20,7 @@ import (
 // TestCalendarKill kills processes.
 func TestCalendarWorld(t *testing.T) {
 	t.Parallel()
-	histories := int64(length(600, 50))
+	histories := int64(length(600, 25))
 	if *shareHistories > 0 {
 		histories = int64(*shareHistories)
 	}

@@ -194,7 +194,7 @@ func (w *clockWorld) try() {
 // that is behind fills a bucket or is believed before an hour has passed.
 func TestClockWorlds(t *testing.T) {
 	t.Parallel()
-	for range length(10, 200) {
+	for range length(10, 100) {
 		s := seed()
 		synctest.Test(t, func(t *testing.T) {
 			w := &clockWorld{t: t, rnd: rand.New(rand.NewPCG(s, 0)), store: NewMemStore(), begun: time.Now(),

@@ -106,7 +106,7 @@ func TestShareKill(t *testing.T) {
 	t.Parallel()
 	kills := 3
 	if long {
-		kills = 200
+		kills = 100
 	}
 	for level := Memory; level <= Synced; level++ {
 		t.Run(level.String(), func(t *testing.T) {

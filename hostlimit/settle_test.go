@@ -62,7 +62,7 @@ func TestSettleAfterKill(t *testing.T) {
 				t.Parallel()
 				limit := limit
 				limit.Durability = level
-				for range length(200, 2) {
+				for range length(100, 2) {
 					settleAfterKill(t, limit)
 				}
 			})

@@ -170,7 +170,7 @@ func indexOfOwner(t *testing.T, workers []*worker) int {
 // and no token comes back.
 func TestDeployments(t *testing.T) {
 	t.Parallel()
-	path, deployments := filePath(t), length(200, 5)
+	path, deployments := filePath(t), length(100, 5)
 	o := workerOptions{Path: path, Callers: 4, Limit: whole, ID: "a"}
 	begun := time.Now()
 	old := startWorker(t, o, false)

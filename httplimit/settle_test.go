@@ -305,7 +305,7 @@ func TestSettleLaw(t *testing.T) {
 	const bound = 1000
 	histories := 1_000
 	if long {
-		histories = 100_000
+		histories = 50_000
 	}
 	limits := []stint.Limit{
 		stint.PerMinute(1000), stint.PerMinute(20_000), {Burst: 3000, Count: 100, Period: time.Second},

@@ -28,7 +28,7 @@ func TestServeKilled(t *testing.T) {
 			rounds = 1 // it waits for two flushes, a second each
 		}
 		if long {
-			rounds = 50
+			rounds = 25
 		}
 		t.Run(level, func(t *testing.T) {
 			t.Parallel()

@@ -113,7 +113,7 @@ func newTestServerWith(t testing.TB, now *atomic.Int64, names stint.Names) *serv
 func TestServeModel(t *testing.T) {
 	histories := 20_000
 	if long {
-		histories = 100_000
+		histories = 50_000
 	}
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()
 	var now atomic.Int64
