@@ -120,10 +120,9 @@ func (t *directory) setLimits(limits *Limits, f func(*shard)) {
 // shard is one part of the directory. mu guards all of it. Methods named …Locked
 // need it, and so do those of Slots except Prefetch and EvictSteps.
 type shard struct {
-	// The fields that every decision changes share a cache line. The first of Slots
-	// are in the next one, which all processors keep: so a slot that another
-	// processor has changed is on its way while the line of the lock is.
-	// TestShardLayout checks that.
+	// The fields that decisions change share a cache line. Slots begins the next
+	// one, with the address of the slots, which seldom changes: so a processor can
+	// ask for a slot before it has the line of the lock. TestShardLayout checks that.
 	mu     sync.Mutex
 	limits *Limits  // in force; nil once closed
 	few    [2]count // of the first Names in limits

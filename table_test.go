@@ -10,8 +10,8 @@ import (
 // TestShardLayout keeps what every decision changes in the shard's first cache
 // line, what it needs before the lock in the second, and shards out of each
 // other's lines. A layout of 288 bytes made decisions 11 % slower, and with all in
-// one line two threads took a third longer on a thousand buckets. A rule of 96 bytes lies in two lines, and one of 104 in
-// three at times.
+// one line two threads took a third longer on a thousand buckets. A rule of 96
+// bytes lies in two lines, and one of 104 in three at times.
 func TestShardLayout(t *testing.T) {
 	if unsafe.Sizeof(uintptr(0)) != 8 {
 		t.Skip("the layout is that of 64 bits")
