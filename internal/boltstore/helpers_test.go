@@ -1,6 +1,7 @@
 package boltstore
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -113,10 +114,18 @@ func (s *Store) put(t testing.TB, entries ...format.Entry) {
 
 func (s *Store) emptyLog() error { return s.write((*boltfile.File).EmptyLog) }
 
-// crash copies the file, as a killed process would leave it.
+// crash returns the path of a copy of the store's file, as it would be if the
+// process were killed now. A commit in the background that comes while the file
+// is read would leave pages of two transactions in the copy. So the file is
+// read again until its meta pages stay as they were.
 func crash(t testing.TB, s *Store) string {
 	t.Helper()
-	return writeFile(t, readFile(t, s.path))
+	for {
+		content := readFile(t, s.path)
+		if after := readFile(t, s.path); bytes.Equal(content[:2*bboltpage.Size], after[:2*bboltpage.Size]) {
+			return writeFile(t, content)
+		}
+	}
 }
 
 func readFile(t testing.TB, path string) []byte {
