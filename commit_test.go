@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"runtime"
@@ -23,6 +24,18 @@ func inBubble(t *testing.T, limit Limit, opts Options, test func(t *testing.T, r
 	})
 }
 
+// goroutines returns how many goroutines are in the caller's bubble. Tests that
+// run beside this one have others.
+func goroutines(t *testing.T) int {
+	t.Helper()
+	stacks := make([]byte, 4<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)] // the caller's is the first
+	header, _, _ := bytes.Cut(stacks, []byte("\n"))
+	_, bubble, ok := bytes.Cut(header, []byte("synctest bubble "))
+	require.True(t, ok, "%s", header)
+	return bytes.Count(stacks, append([]byte("synctest bubble "), bubble...))
+}
+
 // TestCommit is about what waits for a commit. Package groupcommit has the
 // tests of how callers share one.
 func TestCommit(t *testing.T) {
@@ -33,13 +46,13 @@ func TestCommit(t *testing.T) {
 	run("timeouts leave no goroutines", late, func(t *testing.T, r *rig) {
 		key, held := synced.Key("a"), flushed.Key("a")
 		r.disk.shut()
-		before := runtime.NumGoroutine()
+		before := goroutines(t)
 		for i := range 20 {
 			_, err := r.Spend(key, 1)
 			require.ErrorIs(t, err, ErrNotDurable)
 			require.ErrorIs(t, r.Hold(held, r.Now().Add(time.Duration(i+1)*time.Hour)), ErrNotDurable)
 		}
-		require.LessOrEqual(t, runtime.NumGoroutine(), before+1)
+		require.LessOrEqual(t, goroutines(t), before+1)
 		reset := make(chan error, 1)
 		go func() { reset <- r.Reset(held) }()
 		synctest.Wait()

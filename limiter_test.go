@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -172,7 +171,7 @@ func testEvictOne(t *testing.T) {
 		inBubble(t, ten, Options{MaxResident: 1, CommitTimeout: 5 * time.Second}, func(t *testing.T, r *rig) {
 			r.take(flushed.Key("a"), 1)
 			r.disk.shut()
-			goroutines := runtime.NumGoroutine()
+			before := goroutines(t)
 			for range 20 {
 				begun := time.Now()
 				_, err := r.Spend(flushed.Key("b"), 1)
@@ -180,7 +179,7 @@ func testEvictOne(t *testing.T) {
 				require.Equal(t, 5*time.Second, time.Since(begun))
 				r.take(flushed.Key("a"), 0) // it is in memory
 			}
-			require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+1)
+			require.LessOrEqual(t, goroutines(t), before+1)
 			r.disk.open()
 			synctest.Wait()
 			r.take(flushed.Key("b"), 1)

@@ -17,7 +17,7 @@ import (
 // has used stays used.
 func TestMigrateCalendar(t *testing.T) {
 	now := time.Now().UTC()
-	quota := fmt.Sprintf("3/day@%+03d:00", 12-now.Hour()) // it is noon there
+	quota := fmt.Sprintf("3/day@%+03d:30", 12-now.Hour()) // it is about noon there
 	limit, err := stint.ParseLimit(quota)
 	require.NoError(t, err)
 	_, end := limit.PeriodAt(now)
