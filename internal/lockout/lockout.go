@@ -31,7 +31,8 @@ const CountSuffix = " lock-outs"
 const countBits = 1<<6 - 1
 
 // countingLocks serialize the lock-outs of an id. There are many, because a
-// hold waits for the disk, and different ids should seldom wait for each other.
+// hold waits for the disk, and different ids should seldom wait for each other. They
+// are held while the Limiter is called, so they come before all of its locks.
 var (
 	countingLocks [64]sync.Mutex
 	countingSeed  = maphash.MakeSeed()
