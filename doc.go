@@ -1,8 +1,8 @@
 /*
-Package stint is a durable rate limiter: a token bucket for each id, kept by
-GCRA in memory and remembered across restarts in one bbolt file. There is no
+Package stint is a durable rate limiter: a token bucket for each id, implemented
+with GCRA in memory and preserved across restarts in one bbolt file. There is no
 server to run. A [Limiter] decides in memory, and writes to the file in the
-background or before it answers, as each limit asks.
+background or before it answers, depending on the Durability of each limit.
 
 It is for programs on one machine: servers, edge devices, desktop programs,
 command-line tools. One process at a time owns the file. It is not for limits
@@ -13,8 +13,8 @@ that several machines share.
 A [Limit] is a burst, a count and a period. At most burst tokens can be spent at
 once, and count tokens come back in each period, evenly spread. The burst is
 exact: a full bucket admits burst tokens at one instant, and not one more. A
-quota that follows the calendar, such as [EachMonth], is full again when its next
-period begins, and returns nothing before then.
+quota that follows the calendar, such as [EachMonth], returns no tokens during a
+period: its bucket is full again when the next period begins.
 
 A bucket is one limit applied to one id: an address, an account, a host. A [Key]
 names it, by the [Name] of the limit and the id. You do not create buckets: one
@@ -31,25 +31,25 @@ The default of a limit applies to every id that has no override.
 
 # Algorithm
 
-Limits are kept by the Generic Cell Rate Algorithm, in the virtual scheduling
-form of the ATM Forum's Traffic Management Specification 4.0 (1996). The state of
-a bucket is one number, its theoretical arrival time (TAT): the instant at which
-it will be full again. The emission interval T is the time in which one token
-comes back, period ÷ count. The tolerance τ is the time in which an empty bucket
-refills, burst × T. Then
+Limits are enforced by the Generic Cell Rate Algorithm, in the virtual
+scheduling form of the ATM Forum's Traffic Management Specification 4.0 (1996).
+The state of a bucket is one number, its theoretical arrival time (TAT): the
+instant at which it will be full again. The emission interval T is the time in
+which one token comes back, period ÷ count. The tolerance τ is the time in which
+an empty bucket refills, burst × T. Then
 
 	base = max(now, TAT)
 	next = base + cost × T
 	allowed if next ≤ now + τ: the TAT becomes next
 	denied otherwise: the TAT stays, and RetryAfter is next − (now + τ)
 
-All of it is in integer nanoseconds, and T is rounded up, against the caller.
-Over any stretch of time a bucket admits at most burst + elapsed ÷ T tokens,
-however many goroutines ask.
+All arithmetic is in integer nanoseconds, and T is rounded up, to the caller's
+disadvantage. Over any stretch of time a bucket admits at most burst + elapsed ÷
+T tokens, however many goroutines ask.
 
-A TAT further ahead than τ is cut down to now + τ when it is loaded from the
-store, or when its limit changes. So no id is shut out for longer than an empty
-bucket takes to refill, whatever happened to the clock or to the limit.
+A TAT that is more than τ in the future is reduced to now + τ when it is loaded
+from the store, or when its limit changes. So no id is shut out for longer than
+an empty bucket takes to refill, whatever happened to the clock or to the limit.
 
 # Durability
 
@@ -67,9 +67,9 @@ had never stopped, except that the queues are gone.
 	Synced              one commit             nothing                      nothing
 
 Callers that wait at the same time share a commit. A denied Spend waits for
-none. If memory holds Options.MaxResident buckets, a decision on another bucket
-waits for space, at every level. If all of them have changed since the last
-flush, it waits for a flush.
+none. Once memory holds Options.MaxResident buckets, a decision on any other
+bucket waits until one of them has left, at every level. If all of them have
+changed since the last flush, the decision waits for a flush.
 
 A lease is a number of tokens, at most an eighth of the burst, that the file
 counts as spent in advance. Spends then take the tokens of the lease in memory.
@@ -86,17 +86,17 @@ or Memory, it waits each time.
 # Errors
 
 A denial is a Decision, not an error. An error means that there was no decision:
-it comes with the zero Decision, which denies, and nothing was spent. The
-one exception is [ErrNotDurable]: the store could not make the decision durable,
-and the tokens may stay spent. [Limiter.Allow] returns no error: it answers
-Options.FailOpen instead.
+it comes with the zero Decision, which denies, and nothing was spent. The one
+exception is [ErrNotDurable]: the store could not make the decision durable, and
+the tokens may stay spent. [Limiter.Allow] returns no error: if there is no
+decision, it returns Options.FailOpen.
 
 Most errors wrap one of the variables below, or a [ConfigError]; [errors.Is] and
 [errors.As] tell them apart. If a bucket cannot be read, the error is the
-store's. If the disk fails, limits at Memory and Flushed go on deciding from
-memory, exactly. Limits at Leased and Synced return ErrNotDurable when they
-would have to write. [Limiter.Health] says what is wrong and since when, until
-it is over. docs/faults.md lists the faults, and what each leaves behind.
+store's. If the disk fails, decisions at Memory and Flushed continue from
+memory, and stay exact. Limits at Leased and Synced return ErrNotDurable when
+they would have to write. [Limiter.Health] says what is wrong and since when,
+until it is over. docs/faults.md lists the faults, and what each leaves behind.
 
 # Waiting
 
@@ -110,10 +110,11 @@ process. After a restart the bucket is at worst empty.
 # Ids
 
 [Names.Key] checks an id that comes from outside against the [IDFormat] of its
-limit, and returns the one spelling that stint uses: "::ffff:10.0.0.2" and
-"10.0.0.2" share a bucket. [Name.Key] takes the id as it is. If [Name.IP] or
-[Name.Prefix] gets an address that could not be parsed, the Limiter answers
-ErrInvalidID. Package idformat provides more formats.
+limit, and returns a Key with the one spelling that stint uses:
+"::ffff:10.0.0.2" and "10.0.0.2" share a bucket. [Name.Key] takes the id as it
+is. A Key that [Name.IP] or [Name.Prefix] makes from the zero netip.Addr, which
+a failed parse returns, gets ErrInvalidID from the Limiter. Package idformat
+provides more formats.
 
 # Time
 
@@ -125,18 +126,18 @@ ignores that until the process ends.
 A machine without a battery for its clock may start with a wrong clock. The file
 records the time of the last save, and the boot during which it was made. If the
 wall clock is behind that time, or more than ten years ahead of it, the Limiter
-continues from the save, counting the time that the machine runs, until the
-clock is right. [Limiter.Health] reports it. docs/edge.md covers all cases. A
-new file records no save, so open it after the clock is set. Options.Now
-replaces the clock, for a test or a simulation.
+continues from the time of that save, advancing only while the machine runs,
+until the clock is right. [Limiter.Health] reports it. docs/edge.md covers all
+cases. A new file records no save, so open it after the clock is set.
+Options.Now replaces the clock, for a test or a simulation.
 
 # Files
 
-Names are declared in Go, each together with its limit. [NewLimits] takes other
-defaults, and overrides. A [Group] is a list of ids with several limits, such as
-a plan. Package limitsfile reads defaults, overrides and groups from YAML.
-[Limiter.SetLimits] replaces the limits of a running Limiter, and
-[Limiter.SetOverrides] the overrides of one id.
+Names are declared in Go, each together with its limit. [NewLimits] takes
+defaults that replace these limits, and overrides for single ids. A [Group] is a
+list of ids with several limits, such as a plan. Package limitsfile reads
+defaults, overrides and groups from YAML. [Limiter.SetLimits] replaces the
+limits of a running Limiter, and [Limiter.SetOverrides] the overrides of one id.
 
 docs/format.md describes the bytes of a stint file. The file stores the numbers
 and labels of Names. Never give a number another meaning: if the file has another

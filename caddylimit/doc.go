@@ -1,7 +1,7 @@
-// Package caddylimit puts stint into Caddy: rate limits that survive restarts
-// and reloads, in one file, without a server to run.
+// Package caddylimit adds stint to Caddy: rate limits, kept in one file, that
+// survive restarts and reloads, with no separate server to run.
 //
-// Build a Caddy with it (xcaddy build --with
+// Build Caddy with it (xcaddy build --with
 // github.com/stint-go/stint/caddylimit), then write limits into the Caddyfile:
 //
 //	example.com {
@@ -30,9 +30,9 @@
 // # The file
 //
 // The file stays open across reloads, and other processes share it through
-// package hostlimit: the command stint works on it while Caddy runs, and a
-// second Caddy, such as one that replaces the first in an upgrade, keeps the
-// same limits. The file records a permanent number for each zone, under the
+// package hostlimit. The command stint can work on it while Caddy runs. A
+// second Caddy, such as one that replaces the first in an upgrade, uses the
+// same buckets. The file records a permanent number for each zone, under the
 // zone's name.
 //
 // # Errors

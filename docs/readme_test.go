@@ -61,8 +61,8 @@ func TestFirstScreen(t *testing.T) {
 	require.NoError(t, err)
 	at := -1
 	for _, want := range []string{
-		"durable rate limiter (token bucket, GCRA) in one file", "**Use it**",
-		"package main", "go get", "limiter.SpendAll(", "limiter.Hold(", "## Which door", "a crash may forget",
+		"durable rate limiter for Go (token bucket, GCRA) that keeps its state in one file", "**Use it**",
+		"package main", "go get", "limiter.SpendAll(", "limiter.Hold(", "## Which package or command", "a crash may forget",
 		"go run ./cmd/stint", "go test ./...",
 	} {
 		i := strings.Index(string(text), want)

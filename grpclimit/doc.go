@@ -1,7 +1,7 @@
 // Package grpclimit holds gRPC servers and clients to the limits of a
 // [stint.Limiter], as package httplimit does for HTTP.
 //
-// A server installs interceptors. [Server] makes them from rules. Each [Rule]
+// A server installs interceptors, which [Server] makes from rules. Each [Rule]
 // says which calls spend, from which bucket, how much, and when:
 //
 //	unary, stream := grpclimit.Server(limiter, nil,
@@ -23,11 +23,12 @@
 // # What a client sees
 //
 // A denial has the code ResourceExhausted. Its RetryInfo says exactly when the
-// call would pass, and its QuotaFailure names the limits. gRPC clients with a
-// retryPolicy read neither. For them a denial also sets the trailer
-// grpc-retry-pushback-ms, and sends no header metadata, because a client that has
-// received any does not retry. grpc-gateway and Connect answer with 429.
-// [SetRetryAfter] and [RetryAfterHandler] add Retry-After, as the README shows.
+// call would pass, and its QuotaFailure names the limits. The built-in retries
+// of gRPC clients (retryPolicy) read neither, so a denial also sets the trailer
+// grpc-retry-pushback-ms. It sends no header metadata, because gRPC does not
+// retry a call that has received some. grpc-gateway and Connect turn a denial
+// into a 429. [SetRetryAfter] and [RetryAfterHandler] add Retry-After, as the
+// README shows.
 //
 // # Files
 //

@@ -28,14 +28,14 @@
 //
 // # Errors
 //
-// The errors are those of [stint.Limiter], and errors.Is finds them even if they
-// come from another process. A call that was under way when the owner died or
-// stopped answering returns [ErrNoAnswer]: it may have been carried out. The
-// Limiter repeats such a call only if it changes nothing. Later calls wait for
-// the next owner, for at most Options.TakeoverTimeout, and then return
-// [ErrNoOwner]: nothing was done. An owner that hangs keeps the file: no guest
-// takes it over until that process dies. If the owner closes, only the calls that
-// it cannot answer within 250 ms fail.
+// The errors are those of [stint.Limiter], and errors.Is finds them even if
+// they come from another process. If the owner dies or stops answering, the
+// Limiter repeats a call that was under way only if it changes nothing. Any
+// other such call returns [ErrNoAnswer], because it may have been carried out.
+// Later calls wait for the next owner, for at most Options.TakeoverTimeout, and
+// then return [ErrNoOwner]: nothing was done. An owner that hangs keeps the
+// file: no guest takes it over until that process dies. If the owner closes,
+// only the calls that it cannot answer within 250 ms fail.
 //
 // # Waiting
 //

@@ -1,8 +1,9 @@
 // Package httplimit holds HTTP servers and clients to the limits of a
 // [stint.Limiter].
 //
-// A server wraps its handlers in middleware. [Middleware] makes it from rules. Each
-// [Rule] says which requests spend, from which bucket, how much, and when:
+// A server wraps its handlers in middleware, which [Middleware] makes from
+// rules. Each [Rule] says which requests spend, from which bucket, how much,
+// and when:
 //
 //	limit := httplimit.Middleware(limiter, nil,
 //		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
@@ -17,7 +18,7 @@
 // [Observer] receives decisions and errors; the one in package statuspage shows
 // them to an operator.
 //
-// A client sends its requests through a [Transport]. It keeps them within a
+// A client sends its requests through a [Transport], which keeps them within a
 // quota across runs of the program, and waits for as long as a server asks.
 //
 // # Files
@@ -50,8 +51,8 @@
 // # Locks
 //
 // A request carries its decisions from outer to nested middleware, under one
-// mutex (carried.mu). While it is locked, the middleware does not call the
-// Limiter or wait for a client. PartitionKey is the only function of the
-// program that it then calls. Transport.mu is locked only to read or change a
+// mutex (carried.mu). While it is locked, the middleware neither calls the
+// Limiter nor waits for a client, and PartitionKey is the only function of the
+// program's own that it calls. Transport.mu is locked only to read or change a
 // map. internal/lockout holds a lock while it makes a growing lock-out durable.
 package httplimit

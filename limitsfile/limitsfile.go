@@ -4,7 +4,7 @@
 // A file of defaults is a mapping of labels to limits, or {} for none. A file of
 // overrides is a list of such mappings, or empty. The keys of a limit are:
 //
-//	burst       tokens in a full bucket, at least 1; it must refill within 100 years
+//	burst       tokens in a full bucket, at least 1; an empty bucket must refill within 100 years
 //	count       tokens that return in a period, at least 1 and at most 1 per nanosecond
 //	period      such as 180m, 2w or 1w2d12h: weeks, days of 24 hours, then a Go duration
 //	quota       tokens for each period of the calendar, instead of burst, count and period
@@ -29,11 +29,12 @@
 //	    PerMinute: {burst: 100, count: 100, period: 1m}
 //	    PerDay: {unlimited: true}
 //
-// An id may be in several groups if these have no label in common.
+// An id may be in several groups, as long as these share no label.
 //
-// Boulder can read a file unless it uses what only stint knows: groups, the keys
-// quota, resets, zone, day-starts, hour-starts, durability, queue, unlimited and
-// blocked, days and weeks in a period, and ids that are not mappings.
+// Boulder can read a file unless the file uses what only stint has: groups, the
+// keys quota, resets, zone, day-starts, hour-starts, durability, queue,
+// unlimited and blocked, days and weeks in a period, and ids that are not
+// mappings.
 //
 // A limit that the files do not configure is off, even if its stint.NameSpec
 // has a Limit. All mistakes are reported together, each with its file and line.

@@ -12,10 +12,10 @@
 // every peer is the proxy, so use package httplimit there.
 //
 // A client whose connection is denied sees a reset, and no reason. Browsers and
-// well-behaved clients should not meet one: make the limits several times what
-// they need, because many clients may share an address.
+// other well-behaved clients should never see one. Set the limits to several
+// times what one client needs, because many clients may share an address.
 //
-// To bound the number of all connections together, put
+// To bound the total number of connections, put
 // golang.org/x/net/netutil.LimitListener around the Listener.
 package netlimit
 

@@ -11,7 +11,7 @@
 // # Metrics of Register
 //
 //	stint.decisions         {decision}  decisions to spend or to reserve, by stint.limit and stint.decision
-//	stint.borrowed          {decision}  allowed, with a Parent, and not paid by the floor, by stint.limit
+//	stint.borrowed          {decision}  allowed, with a Parent, and not paid for by its floor, by stint.limit
 //	stint.errors            {error}     calls that returned an error, by stint.limit
 //	stint.buckets.resident  {bucket}    buckets in memory
 //	stint.buckets.dirty     {bucket}    buckets in memory, changed since they were saved

@@ -29,18 +29,21 @@ A server is away if it refuses or breaks a connection, or if neither a call nor
 the probe after it gets an answer in time. A server that replies that it cannot
 decide now, such as a replica, also counts as away. From then on no call waits
 for it, and one goroutine probes until it is back. [Options].Away says how this
-machine decides until then. In a cluster, one shard can be away while the others
-are not, and if all limits have AwayClosed, every call still asks.
+machine decides until then. In a cluster, each shard can be away by itself. If
+all limits have AwayClosed, every call to a cluster still asks, because a
+replica may have taken over.
 
 With [AwayShare] each machine has a share of each limit: the burst ÷ Nodes, and
-Nodes times the interval. Its buckets start in the state in which the machine last
-saw them at the server. A stint.Limiter with these limits decides, and each
-Decision shows the share as its Limit. A request for more tokens than the burst of
-the share returns ErrAway. When the server is back, each of its buckets is
-charged, before the next decision, with the tokens that this machine has spent
-and that have not come back to its share. A bucket with fewer tokens than that
-becomes empty. All machines together therefore admit at most burst + elapsed ÷
-T, plus what others had spent since each machine last saw the bucket.
+Nodes times the interval. Its buckets start in the state in which the machine
+last saw them at the server. A stint.Limiter with these limits decides, and each
+Decision shows the share as its Limit. A request for more tokens than the burst
+of the share returns ErrAway. When the server is back, and before this machine
+asks it again, each bucket is charged with the tokens that this machine has
+spent and that have not come back to its share. A bucket with fewer tokens than
+that becomes empty. If all machines lose the server, they therefore admit
+together at most burst + elapsed ÷ T, plus an Nth of what others had spent since
+each machine last saw the bucket. If only some do, those add their shares to
+what the server admits.
 
 With AwayShare, holds that a machine has seen stay in force. Hold and Reset return
 ErrAway, because other machines would not notice them. A Refund returns at most
@@ -52,33 +55,34 @@ lease is used until it ends.
 
 If a limit is Leased, a trip takes tokens in advance, and this machine makes the
 following decisions from memory. Over any stretch Δ all machines together use at
-most burst + (Δ + H) ÷ T tokens, so at most 9/8 burst + Δ ÷ T, whatever crashes,
-hangs or is cut off. H is the longest life of a lease: τ ÷ 8, and at most
-Options.MaxLease (a minute). The machine's monotonic clock measures a life,
-from before the request for the lease is sent. In this bound, a call that waited for
-the server counts at the instant at which the server decided.
+most burst + (Δ + H) ÷ T tokens, so at most 9/8 burst + Δ ÷ T, whichever
+machines crash, hang or are cut off. A server that crashes may forget leases. H
+is the longest life of a lease: τ ÷ 8, and at most Options.MaxLease (a minute).
+The machine's monotonic clock measures a life, from before the request for the
+lease is sent. In this bound, a call that waited for the server counts at the
+instant at which the server decided.
 
 A lease is at most burst ÷ 8, and at most an eighth of what is free, unless the
 callers that wait need more at once. How much a machine asks for follows the
-demand. If its last question is less than a quarter of a life old, it asks for
-twice as many tokens as then. Otherwise it asks for what it has used since. When
-half of the tokens or of the time is gone, it asks in the background. Callers
-that find no tokens share a trip. Unused tokens go back at Close and when a
-lease has ended, less what time has brought back. So a machine that dies
-withholds at most its lease, burst ÷ 8, until time brings it back. If the reply
-to a request for tokens is lost, they are withheld in the same way, and never
-used.
+demand. If it last asked less than a quarter of a lease's life ago, it asks for
+twice as many tokens as it did then. Otherwise it asks for as many as it has
+used since. When half of the tokens or of the time is gone, it asks in the
+background. Callers that find no tokens share a trip. Unused tokens go back at
+Close and when a lease has ended, less what time has brought back. So a machine
+that dies withholds at most its lease, burst ÷ 8, until time brings it back. If
+the reply to a request for tokens is lost, its tokens are never used: they are
+withheld until time brings them back.
 
-Refund, Bucket and a request with its own Limit make a trip, and leave the
-lease as it is. SpendUpTo takes what the lease has, and makes a trip for the rest.
-A SpendAll makes a trip if one of its leases has too few tokens. A call that costs
-more than its lease makes a trip that hands the lease back and takes what the call
-needs. Hold and Reset end the lease of this machine.
-Another machine notices them when it next asks for tokens, or at the end of its
-lease. Until then it uses its lease, in addition to the tokens of the reset
-bucket. SetLimits drops the leases of limits that have changed; time brings
-their tokens back. A bucket with a burst under 8 gets no leases, and neither do
-buckets beyond the 65,536 that a machine remembers.
+Refund, Bucket and a request with its own Limit make a trip, and leave the lease
+as it is. SpendUpTo takes what the lease has, and makes a trip for the rest. A
+SpendAll makes a trip if one of its leases has too few tokens. A call that costs
+more than its lease makes a trip that hands the lease back and takes what the
+call needs. Hold and Reset end the lease of this machine. Another machine
+notices a Hold or a Reset when it next asks for tokens, or at the end of its
+lease. Until then it spends its lease as before, on top of the tokens of a
+bucket that was reset. SetLimits drops the leases of limits that have changed;
+time brings their tokens back. A bucket with a burst under 8 gets no leases, and
+neither do buckets beyond the 65,536 that a machine remembers.
 
 Tokens on lease count as spent, except in decisions from the lease itself.
 Remaining and ResetAfter in such decisions are those of the lease's last trip,
@@ -86,12 +90,12 @@ without what others have spent since.
 
 # Errors
 
-An error never admits a request, except that Allow follows Options.FailOpen. After
-ErrAway nothing was spent, or what was spent is returned in the background. ErrBusy means that
-the calls before this one took too long, and that nothing was spent. After
-ErrNoAnswer the tokens may be spent: the request was sent, no answer came, and it
-is not sent again. If a key of the server is not a bucket, the error names it. A
-refusal by the server is an error too.
+An error never admits a request, except that Allow follows Options.FailOpen.
+After ErrAway nothing was spent, or what was spent is returned in the
+background. ErrBusy means that the calls before this one took too long, and that
+nothing was spent. After ErrNoAnswer the tokens may have been spent: the request
+was sent, no answer came, and it is not sent again. If a key of the server is
+not a bucket, the error names it. A refusal by the server is an error too.
 
 # Keys
 
