@@ -68,7 +68,10 @@ func (k Key) String() string { return strconv.Itoa(int(k.Name)) + ":" + k.ID }
 // compare orders keys as a store does, by number and then by the bytes of the
 // id.
 func (k Key) compare(other Key) int {
-	return cmp.Or(cmp.Compare(k.Name, other.Name), strings.Compare(k.ID, other.ID))
+	if k.Name != other.Name {
+		return cmp.Compare(k.Name, other.Name)
+	}
+	return strings.Compare(k.ID, other.ID)
 }
 
 // ParseKey returns the key that Key.String wrote. The id is all that follows

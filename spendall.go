@@ -300,8 +300,8 @@ const fewSpots = 4
 // fastPathAll is fastPath for a few requests that all check and spend. It
 // reports whether it decided. ds may be nil.
 //
-// Nothing here branches on which shard comes first, or which decision is the
-// strictest, because a processor cannot predict either.
+// Nothing here branches on which decision is the strictest, because a processor
+// cannot predict it.
 func (l *Limiter) fastPathAll(reqs []Request, d *Decision, ds []Decision) bool {
 	var at [fewSpots]spot
 	if len(reqs) == 0 || len(reqs) > len(at) {
@@ -332,28 +332,34 @@ func (l *Limiter) fastPathAll(reqs []Request, d *Decision, ds []Decision) bool {
 	return true
 }
 
-// lockSpots locks the shards of up to fewSpots spots in their order, and appends
-// them to locked.
+// lockSpots locks the shards of spots, and appends them to locked. If it would
+// have to wait for one, it begins again, in the order of locking.
 func lockSpots(locked []*shard, at []spot) []*shard {
-	var order [fewSpots]uint64 // the order of the shard, and the index of its spot
-	for i := range order {
-		order[i] = math.MaxUint64
-		if i < len(at) {
-			order[i] = uint64(at[i].shard.order)*fewSpots + uint64(i)
+	for i := range at {
+		s := at[i].shard
+		if slices.Contains(locked, s) {
+			continue
 		}
+		if !s.mu.TryLock() {
+			unlockSpots(locked)
+			return lockSpotsInOrder(locked[:0], at)
+		}
+		if s.lane != nil {
+			s.retireLocked()
+		}
+		locked = append(locked, s)
 	}
-	a, b, c, d := order[0], order[1], order[2], order[3]
-	a, b = min(a, b), max(a, b)
-	c, d = min(c, d), max(c, d)
-	a, c = min(a, c), max(a, c)
-	b, d = min(b, d), max(b, d)
-	b, c = min(b, c), max(b, c)
-	order = [...]uint64{a, b, c, d}
-	for _, o := range order[:len(at)] {
-		if s := at[o%fewSpots].shard; len(locked) == 0 || s != locked[len(locked)-1] {
-			s.lock()
-			locked = append(locked, s)
-		}
+	return locked
+}
+
+func lockSpotsInOrder(locked []*shard, at []spot) []*shard {
+	for i := range at {
+		locked = append(locked, at[i].shard)
+	}
+	slices.SortFunc(locked, func(a, b *shard) int { return cmp.Compare(a.order, b.order) })
+	locked = slices.Compact(locked)
+	for _, s := range locked {
+		s.lock()
 	}
 	return locked
 }
