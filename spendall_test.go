@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -197,8 +198,7 @@ func TestSpendAllDuplicates(t *testing.T) {
 	}
 }
 
-// Two calls that locked their shards in different orders could wait for each
-// other, and one that locked a shard twice waits for itself.
+// One call locks each shard once: it would wait for itself.
 func TestLockSpots(t *testing.T) {
 	var shards [fewSpots]shard
 	for i := range shards {
@@ -208,27 +208,61 @@ func TestLockSpots(t *testing.T) {
 	for n := range fewSpots + 1 {
 		for choice := range all { // of n shards, some of them equal
 			at := make([]spot, n)
-			want := make(map[uint32]bool)
+			want := make(map[*shard]bool)
 			for i := range at {
 				at[i].shard = &shards[choice%fewSpots]
-				want[at[i].shard.order] = true
+				want[at[i].shard] = true
 				choice /= fewSpots
 			}
-			locked := lockSpots(nil, at)
-			require.Len(t, locked, len(want))
-			for i, s := range locked {
-				require.True(t, want[s.order])
-				require.False(t, s.mu.TryLock(), "it is not locked")
-				require.True(t, i == 0 || locked[i-1].order < s.order, "%d after %d", s.order, locked[max(0, i-1)].order)
-			}
-			unlockSpots(locked)
-			for i := range shards {
-				require.True(t, shards[i].mu.TryLock(), "it is still locked")
-				shards[i].mu.Unlock()
+			for _, ordered := range []bool{false, true} {
+				lock := lockSpots
+				if ordered {
+					lock = lockSpotsInOrder
+				}
+				locked := lock(nil, at)
+				require.Len(t, locked, len(want))
+				for i, s := range locked {
+					require.True(t, want[s])
+					require.False(t, s.mu.TryLock(), "it is not locked")
+					require.True(t, !ordered || i == 0 || locked[i-1].order < s.order)
+				}
+				unlockSpots(locked)
+				for i := range shards {
+					require.True(t, shards[i].mu.TryLock(), "it is still locked")
+					shards[i].mu.Unlock()
+				}
 			}
 		}
 		all *= fewSpots
 	}
+}
+
+// Calls that lock the same shards in different orders do not wait for each other
+// for ever.
+func TestLockSpotsTogether(t *testing.T) {
+	var shards [fewSpots]shard
+	for i := range shards {
+		shards[i].order = uint32(i)
+	}
+	var wg sync.WaitGroup
+	spent := [fewSpots]int{}
+	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0}, {1, 3}} {
+		wg.Go(func() {
+			var at []spot
+			for _, i := range order {
+				at = append(at, spot{located: located{shard: &shards[i]}})
+			}
+			for range 20_000 {
+				locked := lockSpots(nil, at)
+				for _, i := range order {
+					spent[i]++
+				}
+				unlockSpots(locked)
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, [...]int{60_000, 60_000, 60_000, 60_000}, spent)
 }
 
 func TestRefundAll(t *testing.T) {
