@@ -96,7 +96,7 @@ func evictNow(l *Limiter) { l.directory.evict(l.clock.Now(), true, func() bool {
 func (l calendarLimiter) kill(Key, int64) (answer *Decision, begun bool) {
 	in := l.committer.Lock(true) // let the commits end that no caller waits for
 	l.committer.Unlock()
-	in.Await(nil)
+	in.Await(time.Now(), nil)
 	l.disk.fail(errDisk, "save")
 	l.Close()
 	return nil, false

@@ -320,11 +320,14 @@ func (c *committer) putHoldLocked(in *batch, ch *change, g *gate) {
 }
 
 // await waits for a commit. It returns nil or ErrNotDurable.
-func (c *committer) await(in *batch) error { return c.awaitUntil(context.Background(), in) }
+func (c *committer) await(in *batch) error {
+	return c.awaitUntil(context.Background(), time.Now(), in)
+}
 
-// awaitUntil is await, but also returns when ctx ends.
-func (c *committer) awaitUntil(ctx context.Context, in *batch) error {
-	err := in.Await(ctx.Done())
+// awaitUntil is await, but also returns when ctx ends. The caller has waited
+// since begun, which counts towards CommitTimeout.
+func (c *committer) awaitUntil(ctx context.Context, begun time.Time, in *batch) error {
+	err := in.Await(begun, ctx.Done())
 	switch {
 	case err == nil:
 		return nil

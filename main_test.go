@@ -295,7 +295,7 @@ func (r *rig) tat(hours int64) int64 { return r.clock.ns.Load() + hours*hour }
 func (r *rig) rest() {
 	in := r.committer.Lock(true)
 	r.committer.Unlock()
-	in.Await(nil)
+	in.Await(time.Now(), nil)
 }
 
 // evictAll removes from memory all that may leave it.

@@ -114,7 +114,7 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, d *Decision, ds []Dec
 	if in == nil {
 		return err
 	}
-	if err := l.committer.awaitUntil(ctx, in); err != nil {
+	if err := l.committer.awaitUntil(ctx, time.Now(), in); err != nil {
 		*d = Decision{}
 		return l.failed(key, err)
 	}
@@ -503,9 +503,13 @@ func (as *answers) add(at int, in *batch, err error) {
 func (as *answers) await(l *Limiter, reqs []Request, ds []Decision) error {
 	var last *batch
 	var err error
-	for _, a := range as.waiting {
+	var begun time.Time
+	for i, a := range as.waiting {
+		if i == 0 {
+			begun = time.Now()
+		}
 		if a.in != last {
-			last, err = a.in, l.committer.await(a.in)
+			last, err = a.in, l.committer.awaitUntil(context.Background(), begun, a.in)
 		}
 		if err != nil {
 			ds[a.at] = Decision{}

@@ -122,10 +122,10 @@ func (g *Group[W]) Late() bool {
 	return oldest != nil && time.Since(oldest.begun) > 4*g.pause
 }
 
-// Await waits for the save. It returns the save's error, or ErrTimeout, or
-// ErrStopped when stop is closed. stop may be nil.
-func (b *Batch[W]) Await(stop <-chan struct{}) error {
-	begun := time.Now()
+// Await waits for the save, for a caller that has waited since begun. It returns
+// the save's error, or ErrTimeout, or ErrStopped when stop is closed. stop may be
+// nil.
+func (b *Batch[W]) Await(begun time.Time, stop <-chan struct{}) error {
 	select {
 	case <-b.overdue:
 	case <-stop:

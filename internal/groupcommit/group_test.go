@@ -56,9 +56,9 @@ func TestGroup(t *testing.T) {
 			synctest.Wait()
 			var wg sync.WaitGroup
 			for i := range 100 {
-				wg.Go(func() { require.NoError(t, r.put(i, true).Await(nil)) })
+				wg.Go(func() { require.NoError(t, r.put(i, true).Await(time.Now(), nil)) })
 			}
-			require.NoError(t, first.Await(nil))
+			require.NoError(t, first.Await(time.Now(), nil))
 			wg.Wait()
 			require.Equal(t, 2*time.Second, time.Since(begun))
 			require.Len(t, r.saved, 2)
@@ -70,7 +70,7 @@ func TestGroup(t *testing.T) {
 		run(t, func(r *rig) {
 			begun := time.Now()
 			r.put(1, false)
-			require.NoError(t, r.put(2, true).Await(nil))
+			require.NoError(t, r.put(2, true).Await(time.Now(), nil))
 			require.Equal(t, time.Second, time.Since(begun))
 			b := r.put(3, false)
 			<-b.Done()
@@ -88,13 +88,13 @@ func TestGroup(t *testing.T) {
 			r.Lock(false)
 			require.True(t, r.Late())
 			r.Unlock()
-			require.NoError(t, b.Await(nil))
+			require.NoError(t, b.Await(time.Now(), nil))
 		})
 	})
 	t.Run("failure", func(t *testing.T) {
 		run(t, func(r *rig) {
 			r.fail = errors.New("disk")
-			require.ErrorIs(t, r.put(1, true).Await(nil), r.fail)
+			require.ErrorIs(t, r.put(1, true).Await(time.Now(), nil), r.fail)
 			st := r.Stats()
 			require.EqualValues(t, 1, st.Failures)
 			require.ErrorIs(t, st.Err, r.fail)
@@ -109,11 +109,11 @@ func TestGroup(t *testing.T) {
 			first := r.put(1, true)
 			<-time.After(4 * time.Second)
 			second := r.put(2, true)
-			require.ErrorIs(t, second.Await(nil), ErrTimeout)
+			require.ErrorIs(t, second.Await(time.Now(), nil), ErrTimeout)
 			require.Equal(t, 9*time.Second, time.Since(begun), "each waits for its own time")
 			close(r.slow)
-			require.NoError(t, first.Await(nil), "the save succeeded late")
-			require.NoError(t, second.Await(nil))
+			require.NoError(t, first.Await(time.Now(), nil), "the save succeeded late")
+			require.NoError(t, second.Await(time.Now(), nil))
 		})
 	})
 	t.Run("stop", func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestGroup(t *testing.T) {
 			stop := make(chan struct{})
 			first, stopped := r.put(1, true), make(chan error)
 			for range 2 { // the first stops before the save is overdue, the second after
-				go func() { stopped <- first.Await(stop) }()
+				go func() { stopped <- first.Await(time.Now(), stop) }()
 				synctest.Wait()
 				close(stop)
 				require.ErrorIs(t, <-stopped, ErrStopped)
@@ -130,7 +130,7 @@ func TestGroup(t *testing.T) {
 				<-time.After(6 * time.Second)
 			}
 			close(r.slow)
-			require.NoError(t, first.Await(nil), "the save succeeded late")
+			require.NoError(t, first.Await(time.Now(), nil), "the save succeeded late")
 		})
 	})
 	t.Run("close saves what is left", func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestGroup(t *testing.T) {
 			b := r.put(1, true)
 			r.put(2, false)
 			done := make(chan error)
-			go func() { done <- b.Await(nil) }()
+			go func() { done <- b.Await(time.Now(), nil) }()
 			synctest.Wait()
 			require.NoError(t, <-done)
 			require.Equal(t, [][]int{{1, 2}}, r.saved)
@@ -195,7 +195,7 @@ func TestLinger(t *testing.T) {
 			all.Go(func() {
 				<-time.After(time.Duration(i%2) * 1200 * time.Millisecond) // the halves take turns
 				for range 20 {
-					require.NoError(t, r.put(i, true).Await(nil))
+					require.NoError(t, r.put(i, true).Await(time.Now(), nil))
 					<-time.After(after)
 				}
 			})
