@@ -92,7 +92,7 @@ func TestFileTakenAwayCut(t *testing.T) {
 					continue
 				}
 				acked += 1 << 20
-				content, err := os.ReadFile(path)
+				content, err := readBetweenCommits(path)
 				if level == Leased && err != nil {
 					continue // the file had the lease before
 				}

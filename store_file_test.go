@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/boltstore"
 	fileformat "github.com/stint-go/stint/internal/format"
@@ -59,11 +60,27 @@ func unsynced() *boltfile.FS {
 // copyOf copies a file, as a killed process would leave it.
 func copyOf(t testing.TB, path string) string {
 	t.Helper()
-	b, err := os.ReadFile(path)
+	b, err := readBetweenCommits(path)
 	require.NoError(t, err)
 	other := storePath(t)
 	require.NoError(t, os.WriteFile(other, b, 0o600))
 	return other
+}
+
+// readBetweenCommits reads a file that may be in use. A commit in the background
+// that comes meanwhile would leave pages of two transactions in what it returns.
+// So it reads again until the meta pages stay as they were.
+func readBetweenCommits(path string) ([]byte, error) {
+	for {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		after, err := os.ReadFile(path)
+		if err != nil || bytes.Equal(content[:2*bboltpage.Size], after[:2*bboltpage.Size]) {
+			return content, err
+		}
+	}
 }
 
 // edit changes a file behind stint's back.
