@@ -21,8 +21,8 @@ import (
 func TestCalendarWorld(t *testing.T) {
 	t.Parallel()
 	histories := int64(length(600, 25))
-	if *shareHistories > 0 {
-		histories = int64(*shareHistories)
+	if *randomHistories > 0 {
+		histories = int64(*randomHistories)
 	}
 	var begun, decisions, kills atomic.Int64
 	var workers sync.WaitGroup

@@ -212,10 +212,6 @@ func TestFaultSweep(t *testing.T) {
 			}
 		},
 	}
-	step := 149
-	if long {
-		step = 1
-	}
 	kinds := map[string][]string{"mem": {"load", "save", "all", "close"}}
 	kinds["file"] = append([]string{"declare", "maintain", "snapshot"}, kinds["mem"]...)
 	for name, open := range stores {
@@ -223,6 +219,10 @@ func TestFaultSweep(t *testing.T) {
 			for _, after := range []bool{false, true} {
 				if !long && after == (name == "file" != (lasts == 5)) {
 					continue // half of the cases, with each value of all three
+				}
+				step := 149
+				if long {
+					step = min(lasts, 4) // each operation fails alone, and one in four for longer
 				}
 				t.Run(fmt.Sprintf("%s/lasts %d/after %v", name, lasts, after), func(t *testing.T) {
 					for _, kind := range kinds[name] {

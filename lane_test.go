@@ -134,7 +134,11 @@ func TestLaneHistories(t *testing.T) {
 	l, clock := laneLimiter(t, Limit{Burst: burst, Count: 1, Period: time.Millisecond})
 	rnd := rand.New(rand.NewPCG(seed(), 0))
 	promoted := 0
-	for n := range length(10_000, 100) {
+	histories := length(10_000, 20)
+	if *randomHistories > 0 {
+		histories = *randomHistories
+	}
+	for n := range histories {
 		clock.advance(time.Minute)
 		key := Name(1).Key(fmt.Sprint(n % 8))
 		taken := rnd.Int64N(3)
@@ -169,7 +173,7 @@ func TestLaneHistories(t *testing.T) {
 				final, threads)
 		}
 	}
-	t.Logf("%d histories, %d began with a lane", length(10_000, 100), promoted)
+	t.Logf("%d histories, %d began with a lane", histories, promoted)
 }
 
 func (c *laneCall) do(t *testing.T, l *Limiter, key Key) {

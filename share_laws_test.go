@@ -371,15 +371,15 @@ func (h *lawHistory) refund(key Key, tenant int, tokens int64) {
 	h.net = true
 }
 
-var shareHistories = flag.Int("histories", 0, "random histories of TestShareLaws and TestCalendarWorld; a million take minutes")
+var randomHistories = flag.Int("histories", 0, "random histories of TestShareLaws, TestCalendarWorld and TestLaneHistories; a million take minutes")
 
 // TestShareLaws checks the laws of docs/shares.md in random histories.
 func TestShareLaws(t *testing.T) {
 	t.Parallel()
 	const trees, each = 50, 4
-	histories := cmp.Or(*shareHistories, 1000)
+	histories := cmp.Or(*randomHistories, 1000)
 	if long {
-		histories = cmp.Or(*shareHistories, 20_000)
+		histories = cmp.Or(*randomHistories, 20_000)
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
