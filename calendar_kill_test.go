@@ -29,7 +29,7 @@ func TestCalendarKill(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "killed.db")
 		w.start = func() calendarSystem { return startCalendar(w, path) }
 		w.l = w.start()
-		for w.kills < length(1, 100) {
+		for w.kills < length(1, 40) {
 			w.step()
 		}
 		w.close()
