@@ -123,16 +123,19 @@ func (l *Limiter) SpendUpToRequest(req Request) (taken int64, d Decision, err er
 }
 
 // spendUpToShare is SpendUpTo for a limit in a tree of shares. Each round that
-// fails means that other requests have spent.
+// fails means that other requests have spent. A round that finds no fewer tokens
+// than the one before takes none, so the rounds end.
 func (l *Limiter) spendUpToShare(req Request) (taken int64, d Decision, err error) {
 	all := req.Cost
-	for {
+	for again := false; ; again = true {
+		before := taken
 		req.Cost, req.Mode = 0, CheckOnly
 		if d, err = l.SpendAll(req); err != nil {
 			return 0, d, err
 		}
-		if d.Allowed {
-			taken = min(all, d.Remaining)
+		taken = 0
+		if found := min(all, d.Remaining); d.Allowed && (!again || found < before) {
+			taken = found
 		}
 		req.Cost, req.Mode = taken, CheckAndSpend
 		if d, err = l.SpendAll(req); err != nil {
@@ -141,7 +144,6 @@ func (l *Limiter) spendUpToShare(req Request) (taken int64, d Decision, err erro
 		if d.Allowed || taken == 0 {
 			return taken, d, nil
 		}
-		taken = 0
 	}
 }
 

@@ -3,6 +3,7 @@ package stint
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,4 +165,27 @@ func TestSpendUpTo(t *testing.T) {
 	require.False(t, d.Allowed)
 	_, _, err = lim.SpendUpTo(floor.Key("acme"), 1)
 	require.ErrorIs(t, err, ErrShare)
+}
+
+// If a share never has what SpendUpTo has just found, SpendUpTo ends all the
+// same. Here the clock is ahead whenever it looks, and back when it takes.
+func TestSpendUpToEnds(t *testing.T) {
+	clock := newSimClock()
+	const enough = 3000
+	var readings atomic.Int64
+	ahead := func() time.Time {
+		now := clock.Now()
+		if n := readings.Add(1); n%3 == 1 && n < enough { // SpendAll reads it twice to spend, and once to check
+			now = now.Add(50 * time.Millisecond)
+		}
+		return now
+	}
+	r := rigOn(t, NewMemStore(), shareLimits(t, Flushed), Options{Now: ahead})
+	r.take(initech, 600)
+	r.take(shareTenant.Key("umbrella"), 200)
+	readings.Store(0)
+	taken, _, err := r.SpendUpTo(initech, 1000)
+	require.NoError(t, err)
+	require.Zero(t, taken)
+	require.Less(t, readings.Load(), int64(enough))
 }

@@ -145,6 +145,9 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 			_ = floor.decideLocked(now, &ofFloor)
 		}
 		ofFloor.Remaining = min(ofFloor.Remaining, ofTotal.Remaining) // after a crash the total may have less
+		if floor.shard.gates[floor.key].notBefore() > now {
+			ofFloor.Remaining = 0 // a floor that is held pays nothing
+		}
 	}
 	w.Loan = total.borrowLocked(now, &ofTotal)
 	if w.Floor == share.Never && w.Loan == share.Never && total.rule > blocked {

@@ -148,6 +148,19 @@ func TestShare(t *testing.T) {
 		r.hold(theTotal, 2*time.Hour)
 		require.Equal(t, 2*time.Hour, r.spend(globex, 1).RetryAfter)
 	})
+	run("a held floor", func(t *testing.T, r *rig) {
+		r.take(initech, 600)
+		r.take(shareTenant.Key("umbrella"), 150) // the total has 250, and lends 50
+		r.hold(acmeFloor, time.Hour)
+		require.EqualValues(t, 50, r.check(acme, 0).Remaining, "the floor pays nothing")
+		require.True(t, r.check(acme, 50).Allowed)
+		require.False(t, r.check(acme, 51).Allowed)
+		taken, d, err := r.SpendUpTo(acme, 1000)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		require.EqualValues(t, 50, taken)
+		require.Equal(t, [3]int64{100, 550, 200}, r.levels("acme"))
+	})
 	run("errors", func(t *testing.T, r *rig) {
 		for _, key := range []Key{acme, theTotal, acmeFloor} {
 			_, err := r.Reserve(key, 1)
