@@ -92,6 +92,7 @@ func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
 		r.joinLocked(turn, now)
 	} else {
 		r.writeLocked(now)
+		turn.Charged = r.to != r.from
 	}
 	in := l.submitLocked(rs[:], now)
 	r.shard.mu.Unlock()
@@ -194,9 +195,9 @@ func (r Reservation) Cancel() {
 	}
 }
 
-// cancel is Cancel. It reports whether the request was still in the queue, and
-// has left it.
-func (r Reservation) cancel() (left bool) {
+// cancel is Cancel. It reports whether the turn was charged before. It was not if
+// the request was still in the queue, or if a Reset has emptied the queue.
+func (r Reservation) cancel() (charged bool) {
 	if r.done.Swap(true) {
 		return false
 	}
@@ -205,30 +206,31 @@ func (r Reservation) cancel() (left bool) {
 	g := s.gates[r.key]
 	i, resident := s.findLocked(r.key, h)
 	if g == nil || !resident {
-		s.mu.Unlock()
-		return false
+		defer s.mu.Unlock()
+		return r.turn.Charged
 	}
 	now := r.l.clock.Now()
 	b := s.At(i)
 	s.advanceLocked(b, g, now)
 	var in *batch
-	if left = g.queue.Leave(r.turn); left {
+	if g.queue.Leave(r.turn) {
 		s.MarkDirty(i)
 		in = r.l.submitCancelLocked(s, h, b, now, r.given)
 	}
 	s.tidyGateLocked(r.key, g, now)
+	charged = r.turn.Charged
 	s.mu.Unlock()
 	if in != nil {
 		r.l.committer.await(in) // if the commit fails, a flush saves it
 	}
-	return left
+	return charged
 }
 
 // giveUp returns the tokens of a request whose caller does not go, even if its
 // turn has come. What has come back with time since the turn is not returned
-// twice.
+// twice, and what was never taken is not returned at all.
 func (r Reservation) giveUp(req Request) {
-	if !r.cancel() {
+	if r.cancel() {
 		r.l.giveBack(req, r.turn.At)
 	}
 }
@@ -247,11 +249,16 @@ func (l *Limiter) giveBack(req Request, spent int64) {
 // request waits, its tokens are returned and the error is that of ctx. Wait
 // also waits for a commit, up to Options.CommitTimeout, even if ctx ends. The
 // tokens are returned then, too: whenever Wait returns the error of ctx, nothing
-// stays spent. Other errors are those of Reserve, without ErrCalendar.
+// stays spent, with the one exception below. Other errors are those of Reserve,
+// without ErrCalendar.
 //
 // For a quota that follows the calendar, Wait waits for the next period, and
 // asks again then. Callers of Wait come first, first served among themselves.
 // Spend does not queue behind them: what is left of a period would be lost.
+//
+// If a limit with a queue becomes such a quota, all that waits is charged at
+// once, and still goes when its turn comes. If ctx ends before that, the tokens
+// stay spent.
 func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
 	return l.WaitRequest(ctx, Request{Key: key, Cost: cost})
 }

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -277,6 +278,88 @@ func TestFailedReset(t *testing.T) {
 	r.disk.fail(errDisk, "save")
 	require.ErrorIs(t, r.Reset(key), ErrNotDurable)
 	require.Equal(t, time.Hour, r.check(key, 1).RetryAfter)
+}
+
+// A Reset empties the bucket's queue. A Wait that ends after that gives nothing
+// back, because its turn was not charged. Nor is it if the Reset fails meanwhile.
+func TestWaitReset(t *testing.T) {
+	for _, name := range []Name{inMemory, flushed, leased, synced} {
+		key := name.Key("a")
+		inBubbleNamed(t, fmt.Sprint(Durability(name)), func(t *testing.T, r *rig) {
+			r.take(key, 10)
+			w := r.wait(key, 8)
+			require.NoError(t, r.Reset(key))
+			r.take(key, 10)
+			w.cancel()
+			synctest.Wait()
+			require.ErrorIs(t, w.err, context.Canceled)
+			require.EqualValues(t, 0, r.left(key))
+		})
+		if name < leased {
+			continue
+		}
+		inBubbleNamed(t, fmt.Sprint(Durability(name), ", which fails"), func(t *testing.T, r *rig) {
+			r.take(key, 10)
+			w := r.wait(key, 8)
+			r.disk.shut()
+			reset := make(chan error, 1)
+			go func() { reset <- r.Reset(key) }()
+			synctest.Wait()
+			w.cancel()
+			synctest.Wait()
+			r.disk.gate <- errDisk
+			require.ErrorIs(t, <-reset, ErrNotDurable)
+			r.disk.open()
+			synctest.Wait()
+			require.ErrorIs(t, w.err, context.Canceled)
+			require.Equal(t, time.Second, r.check(key, 1).RetryAfter, "all 10 are spent, and nobody waits")
+		})
+	}
+}
+
+// A rolling limit becomes a quota that follows the calendar: what waits is
+// charged at once. A Wait that ends later gives nothing back to any period.
+func TestWaitBecomesQuota(t *testing.T) {
+	key := perID.Key("a")
+	for _, day := range []bool{false, true} {
+		t.Run(fmt.Sprint("in the next period=", day), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
+				r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: PerDay(10)}), Options{Now: time.Now})
+				r.take(key, 10)
+				w := r.wait(key, 10) // its turn comes at the next midnight
+				pass(12 * time.Hour)
+				quota := EachDay(12, nil).StartingAt(18 * time.Hour)
+				require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: quota}))
+				require.EqualValues(t, 12, r.spent(key), "5 of the 10, and those that wait")
+				if day {
+					pass(7 * time.Hour)
+					require.EqualValues(t, 0, r.spent(key))
+					r.take(key, 12)
+				}
+				w.cancel()
+				synctest.Wait()
+				require.ErrorIs(t, w.err, context.Canceled)
+				require.EqualValues(t, 12, r.spent(key))
+			})
+		})
+	}
+}
+
+// The turn of a Wait at a bucket without a limit takes nothing, so nothing comes
+// back if there is a limit when it ends.
+func TestWaitBecomesLimited(t *testing.T) {
+	inLine(t, "held", func(t *testing.T, r *rig) {
+		key := off.Key("a")
+		r.hold(key, time.Hour)
+		w := r.wait(key, 3)
+		require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{off: PerHour(5)}))
+		require.NoError(t, r.Hold(key, time.Time{}))
+		r.take(key, 5)
+		w.cancel()
+		synctest.Wait()
+		require.ErrorIs(t, w.err, context.Canceled)
+		require.EqualValues(t, 0, r.left(key))
+	})
 }
 
 // TestCancelOfLeased: what a Cancel returns is on disk, except for a lease.

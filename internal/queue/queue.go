@@ -11,6 +11,9 @@ type Turn struct {
 	At   int64 // instant at which it may go, Unix nanoseconds
 	Cost int64 // tokens
 	Rate Rate  // rate of this turn; zero means the r of Advance and Tail
+	// Charged says that Advance has charged the turn. Take does not set it.
+	Charged bool
+
 	left bool  // its caller has left
 	tail int64 // TAT after it, if it is one of Queue.known
 }
@@ -131,8 +134,9 @@ func (q *Queue) Advance(tat, now int64, r Rate) int64 {
 	q.startAt(tat, r)
 	came := 0
 	for ; came < len(q.turns) && q.turns[came].At <= now; came++ {
-		tat = r.charge(tat, q.turns[came])
-		q.tokens -= q.turns[came].Cost
+		t := q.turns[came]
+		tat, t.Charged = r.charge(tat, t), true
+		q.tokens -= t.Cost
 	}
 	q.dropFirst(came)
 	q.known, q.tat = max(0, q.known-came), tat
