@@ -2,7 +2,6 @@ package stint
 
 import (
 	"fmt"
-	"math/bits"
 	"strings"
 	"time"
 
@@ -250,14 +249,8 @@ func (r *rule) convert(tat, now int64, was *rule) int64 {
 		return min(tat, now)
 	}
 	if r.periods == nil && was.periods == nil {
-		ahead = min(ahead, was.rate.tolerance)
-		high, low := bits.Mul64(uint64(ahead), uint64(r.rate.interval))
-		low, carry := bits.Add64(low, uint64(was.rate.interval-1), 0)
-		if high += carry; high >= uint64(was.rate.interval) { // beyond an int64, and so beyond the tolerance
-			return instant(now) + r.rate.tolerance
-		}
-		used, _ := bits.Div64(high, low, uint64(was.rate.interval))
-		return instant(now) + int64(min(used, uint64(r.rate.tolerance)))
+		used := r.rate.timeFor(min(ahead, was.rate.tolerance), &was.rate)
+		return instant(now) + min(used, r.rate.tolerance)
 	}
 	used := min((ahead-1)/was.rate.interval+1, r.rate.burst)
 	return r.at(now) + used*r.rate.interval

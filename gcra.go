@@ -136,6 +136,18 @@ func (r *rate) refundSince(tat, now, cost, ago int64) int64 {
 	return tat - back
 }
 
+// timeFor returns the nanoseconds in which a bucket of rate r regains as many
+// tokens as one of another rate does in ns ≥ 0: rounded up, or the largest int64.
+func (r *rate) timeFor(ns int64, other *rate) int64 {
+	high, low := bits.Mul64(uint64(ns), uint64(r.interval))
+	low, carry := bits.Add64(low, uint64(other.interval-1), 0)
+	if high += carry; high >= uint64(other.interval) {
+		return 1<<63 - 1
+	}
+	n, _ := bits.Div64(high, low, uint64(other.interval))
+	return int64(min(n, 1<<63-1))
+}
+
 // clamp returns the TAT, or now + τ if the TAT is further ahead. No spend
 // leaves such a TAT: the clock was set back, or the limit was made smaller. No
 // request waits longer than an empty bucket takes to refill.

@@ -4,6 +4,8 @@ import (
 	"go/parser"
 	"go/token"
 	"math"
+	"math/big"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -119,6 +121,24 @@ func runWalk(t *testing.T, w walk) {
 			require.Equal(t, *s.ResetAfter, reset, "step %d: reset_after", n+1)
 		}
 	}
+}
+
+// timeFor is exact, and rounds up.
+func TestTimeFor(t *testing.T) {
+	rng := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	any := func() int64 { return rng.Int64() >> rng.IntN(63) }
+	largest := 0
+	for range 20_000 {
+		ns, of, other := any(), rate{interval: 1 + any()>>1}, rate{interval: 1 + any()>>1}
+		want := new(big.Int).Mul(big.NewInt(ns), big.NewInt(of.interval))
+		want.Add(want, big.NewInt(other.interval-1)).Quo(want, big.NewInt(other.interval))
+		if !want.IsInt64() {
+			want.SetInt64(math.MaxInt64)
+			largest++
+		}
+		requireInt(t, want, of.timeFor(ns, &other), "time")
+	}
+	require.Positive(t, largest)
 }
 
 // TestArithmeticImports: the package imports nothing that reads a clock, locks

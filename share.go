@@ -138,6 +138,7 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 	}
 	w := share.Waits{Ceiling: int64(ofCeiling.RetryAfter), Floor: share.Never, Total: int64(ofTotal.RetryAfter)}
 	if floor != nil && floor.rule > blocked {
+		floor.refundLikeLocked(total, now)
 		if floor.decideLocked(now, &ofFloor) == nil {
 			w.Floor = int64(ofFloor.RetryAfter)
 		} else { // the cost is over its burst
@@ -161,6 +162,19 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 	}
 	*d = decisionOf(&w, &ofCeiling, &ofTotal, &ofFloor)
 	return nil
+}
+
+// refundLikeLocked is called before a floor gets a refund of tokens that were
+// spent at a known instant. It puts that instant back, so that as many tokens have
+// come back to the floor since as to the total, which is faster: the total must get
+// what the floor gets.
+func (r *request) refundLikeLocked(total *request, now int64) {
+	ago := now - r.spent
+	if r.op != opRefund || r.spent == 0 || ago <= 0 || total.rule <= blocked {
+		return
+	}
+	ago = r.ruleLocked().rate.timeFor(ago, &total.ruleLocked().rate)
+	r.spent = cmp.Or(now-ago, -1) // 0 would mean that it is not known
 }
 
 // borrowLocked returns the wait until a total lends. It subtracts the tokens

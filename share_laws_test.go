@@ -353,20 +353,24 @@ func btoi(b bool) int {
 	return 0
 }
 
-// refund returns tokens to ceiling, floor and total.
+// refund returns tokens to ceiling, floor and total. Half of the refunds say when
+// the tokens were spent.
 func (h *lawHistory) refund(key Key, tenant int, tokens int64) {
-	_, err := h.l.Refund(key, tokens)
-	require.NoError(h.t, err)
-	for _, name := range []Name{twinClass, plainClass} {
-		_, err := h.l.Refund(h.key(name, tenant), tokens)
+	ago, spent := int64(0), time.Time{}
+	if h.rng.IntN(2) == 0 {
+		ago = h.rng.Int64N(1 + tokens*h.rng.Int64N(2*h.total.interval))
+		spent = h.clock.Now().Add(-time.Duration(ago))
+	}
+	for _, key := range []Key{
+		key, h.key(twinClass, tenant), h.key(plainClass, tenant), (h.first + plainTotal).Key(""),
+	} {
+		_, err := h.l.RefundAll(Request{Key: key, Cost: tokens, Spent: spent})
 		require.NoError(h.t, err)
 	}
-	_, err = h.l.Refund((h.first + plainTotal).Key(""), tokens)
-	require.NoError(h.t, err)
-	h.ceilings[tenant].give(tokens)
-	h.total.give(tokens)
+	h.ceilings[tenant].giveLate(tokens, ago, nil)
+	h.total.giveLate(tokens, ago, nil)
 	if h.floors[tenant] != nil {
-		h.floors[tenant].give(tokens)
+		h.floors[tenant].giveLate(tokens, ago, h.total)
 	}
 	h.net = true
 }

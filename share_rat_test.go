@@ -44,6 +44,22 @@ func (b *ratBucket) give(tokens int64) {
 	}
 }
 
+// giveLate returns tokens that were spent so many nanoseconds ago, less those
+// that have come back since. It rounds down to a nanosecond of the bucket. If
+// total is not nil, it leaves out those that have come back to the total.
+func (b *ratBucket) giveLate(tokens, ago int64, total *ratBucket) {
+	if total != nil {
+		ahead := new(big.Int).Mul(big.NewInt(ago), big.NewInt(b.interval))
+		ahead.Add(ahead, big.NewInt(total.interval-1)).Quo(ahead, big.NewInt(total.interval))
+		ago = ahead.Int64()
+	}
+	back, come := new(big.Rat).SetInt64(tokens), new(big.Rat).SetFrac64(ago, b.interval)
+	if back.Sub(back, come); back.Sign() > 0 {
+		b.level.Add(&b.level, back)
+		b.give(0)
+	}
+}
+
 // until returns the nanoseconds until the bucket has so many tokens; never is
 // larger than all others.
 func (b *ratBucket) until(tokens int64) int64 {

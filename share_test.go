@@ -114,6 +114,21 @@ func TestShare(t *testing.T) {
 		r.refund(acme, 20)
 		require.Equal(t, [3]int64{20, 470, 870}, r.levels("acme"), "the floor first")
 	})
+	run("late refund", func(t *testing.T, r *rig) {
+		drain(r)
+		spent := r.Now()
+		r.take(acme, 100)
+		r.take(globex, 100)
+		r.clock.advance(50 * time.Millisecond) // 50 have come back to the total, and 10 to each floor
+		for _, key := range []Key{acme, globex} {
+			r.decided(r.RefundAll(Request{Key: key, Cost: 100, Spent: spent}))
+			r.decided(r.RefundAll(Request{Key: key, Cost: 100, Spent: r.clock.Now().Add(-100 * time.Millisecond)}))
+		}
+		require.Equal(t, [3]int64{60, 600, 150}, r.levels("acme"), "the floor regains 50, as the total does")
+		require.Equal(t, [3]int64{60, 600, 150}, r.levels("globex"))
+		r.decided(r.RefundAll(Request{Key: acme, Cost: 100, Spent: time.Unix(0, 1)}))
+		require.Equal(t, [3]int64{60, 600, 150}, r.levels("acme"), "all are back")
+	})
 	run("total", func(t *testing.T, r *rig) {
 		_, err := r.Spend(theTotal, 801)
 		require.ErrorIs(t, err, ErrCostOverBurst)
