@@ -81,29 +81,21 @@ func (l *Limiter) keepPlans(ls *Limits, id OverrideID, limits map[Name]Limit) {
 }
 
 // withPlans returns limits with the overrides that SetOverrides put in force.
+// All are checked at once, because a limit may need its floor, and a floor the
+// tokens that another one has given up.
 func (l *Limiter) withPlans(limits *Limits) (*Limits, error) {
 	l.plansMu.Lock()
 	defer l.plansMu.Unlock()
-	of := make(map[OverrideID]map[Name]Limit) // together, because a limit may need its floor
+	var groups []Group
 	for key, p := range l.plans {
-		if !limits.declares(key.Name) {
-			continue
+		if limits.declares(key.Name) {
+			groups = append(groups, Group{[]OverrideID{p.id}, map[Name]Limit{key.Name: p.limit}})
 		}
-		if of[p.id] == nil {
-			of[p.id] = make(map[Name]Limit)
-		}
-		of[p.id][key.Name] = p.limit
 	}
-	var errs []error
-	for id, plan := range of {
-		with, err := limits.With(id, plan)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		limits = with
+	if groups == nil {
+		return limits, nil
 	}
-	return limits, errors.Join(errs...)
+	return limits.WithAll(groups...)
 }
 
 // declare enters new Names into the store, and then puts new limits in force by
@@ -252,7 +244,7 @@ func (l *Limiter) setOverrides(id OverrideID, limits map[Name]Limit) (durable bo
 		})
 		old = tidied
 	}
-	ls, err := old.with(id, limits)
+	ls, err := old.with(Group{[]OverrideID{id}, limits})
 	if err != nil {
 		return false, err
 	}

@@ -148,6 +148,31 @@ func ExampleGroup() {
 	// 100/1m true
 }
 
+// Tokens move from one tenant's floor to another's. The total is promised to the
+// last token before and after, so With would have to lower one floor first.
+func ExampleLimits_WithAll() {
+	const Total, Tenant, Floor stint.Name = 1, 2, 3
+	floor := func(id string, tokens int64) stint.Group {
+		limit := stint.PerSecond(tokens).WithBurst(10)
+		return stint.Group{IDs: []stint.OverrideID{{ID: id}}, Limits: map[stint.Name]stint.Limit{Floor: limit}}
+	}
+	limits := must(stint.NewLimits(stint.Names{
+		Total:  {Label: "Total", ID: stint.Shared, Limit: stint.PerSecond(1000)},
+		Tenant: {Label: "Tenant", Limit: stint.PerSecond(900), Parent: Total, Floor: Floor},
+		Floor:  {Label: "TenantFloor"},
+	}, nil, stint.Groups(floor("acme", 200), floor("globex", 800))))
+
+	_, err := limits.With(stint.OverrideID{ID: "acme"}, floor("acme", 700).Limits)
+	fmt.Println(err)
+	moved, err := limits.WithAll(floor("acme", 700), floor("globex", 300))
+	fmt.Println(err)
+	fmt.Println(moved.For(Floor.Key("acme")))
+	// Output:
+	// stint: Total: the floors of Tenant add up to 1500/1s: want no more than its 1000/1s
+	// <nil>
+	// 700/1s burst 10 true
+}
+
 // A customer buys a larger plan while the program runs, leaves it, and is blocked
 // in the end. What was used stays used.
 func ExampleLimiter_SetOverrides() {

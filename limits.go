@@ -160,35 +160,79 @@ func (ls *Limits) WithNames(names Names) (*Limits, error) {
 // one call looks at all overrides and drops the others. There are at most 2²⁷
 // different limits.
 func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
-	return ls.tidied().with(id, limits)
+	return ls.tidied().with(Group{[]OverrideID{id}, limits})
 }
 
-// with is With, with the same rulebook.
-func (ls *Limits) with(id OverrideID, limits map[Name]Limit) (*Limits, error) {
+// WithAll is With for the ids of all groups at once. It checks the limits that
+// come of it, and nothing in between: tokens can move from one floor to another
+// even if the total is promised to the last token. An id may be in several
+// groups if these have no Name in common.
+func (ls *Limits) WithAll(groups ...Group) (*Limits, error) { return ls.tidied().with(groups...) }
+
+// replacement is a new override of an id. The zero Limit means that it removes
+// one.
+type replacement struct {
+	name      Name
+	id        OverrideID // as it was given
+	canonical string
+	limit     Limit
+}
+
+// with is WithAll, with the same rulebook.
+func (ls *Limits) with(groups ...Group) (*Limits, error) {
 	other := *ls
 	other.overrides = slices.Clone(ls.overrides)
 	b := limitsBuilder{ls: &other}
-	for _, name := range slices.Sorted(maps.Keys(limits)) {
-		canonical, err := ls.names.CanonicalOverride(name, id.ID)
-		if err != nil {
-			b.wrong(name, err)
-			continue
+	changes := b.replacements(groups)
+	for _, c := range changes {
+		o := &other.overrides[ls.index(c.name)]
+		if o.comments = o.comments.Without(c.canonical); c.id.Comment != "" {
+			o.comments = o.comments.With(c.canonical, c.id.Comment)
 		}
-		o := &other.overrides[ls.index(name)]
-		if o.comments = o.comments.Without(canonical); id.Comment != "" {
-			o.comments = o.comments.With(canonical, id.Comment)
-		}
-		if l := limits[name]; l != (Limit{}) {
-			o.rules = o.rules.With(canonical, b.rule(name, "", l))
+		if c.limit != (Limit{}) {
+			o.rules = o.rules.With(c.canonical, b.rule(c.name, "", c.limit))
 		} else {
-			o.rules, o.comments = o.rules.Without(canonical), o.comments.Without(canonical)
+			o.rules, o.comments = o.rules.Without(c.canonical), o.comments.Without(c.canonical)
 		}
 	}
-	b.recheckShares(ls, id, limits)
+	b.recheckShares(ls, changes)
 	if b.errs != nil {
 		return nil, errors.Join(b.errs...)
 	}
 	return &other, nil
+}
+
+// replacements returns what groups replace, in order of the Names and ids, so
+// that the same groups in another order have the same mistakes.
+func (b *limitsBuilder) replacements(groups []Group) []replacement {
+	var all []replacement
+	for _, g := range groups {
+		for name, l := range g.Limits {
+			for _, id := range g.IDs {
+				all = append(all, replacement{name: name, id: id, limit: l})
+			}
+		}
+	}
+	slices.SortFunc(all, func(x, y replacement) int {
+		return cmp.Or(cmp.Compare(x.name, y.name), cmp.Compare(x.id.ID, y.id.ID))
+	})
+	seen := make(map[Key]bool, len(all))
+	good := all[:0]
+	for _, c := range all {
+		var err error
+		c.canonical, err = b.ls.names.CanonicalOverride(c.name, c.id.ID)
+		if key := c.name.Key(c.canonical); err == nil && seen[key] {
+			err = fmt.Errorf("id %s is overridden already, as %s", spell.Quote(c.id.ID), spell.Quote(c.canonical))
+		} else {
+			seen[key] = true
+		}
+		if err != nil {
+			b.wrong(c.name, err)
+			continue
+		}
+		good = append(good, c)
+	}
+	return good
 }
 
 type limitsBuilder struct {

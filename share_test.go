@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -310,6 +311,63 @@ func TestShareSumsStay(t *testing.T) {
 	}
 	require.Equal(t, longest(again), longest(ls))
 	require.Less(t, longest(ls), int(1e9))
+}
+
+// WithAll checks what comes of all overrides together, in whatever order they
+// are given, and reports the same mistakes each time.
+func TestShareWithAll(t *testing.T) {
+	ls := shareLimits(t, Flushed)
+	floor := func(id string, l Limit) Group {
+		return Group{[]OverrideID{{ID: id}}, map[Name]Limit{shareFloor: l}}
+	}
+	ceiling := Group{[]OverrideID{{ID: "acme", Comment: "large"}}, map[Name]Limit{shareTenant: PerSecond(900)}}
+	moved := []Group{floor("acme", PerSecond(850).WithBurst(800)), ceiling, floor("globex", PerSecond(50).WithBurst(50))}
+	for range 20 {
+		rand.Shuffle(len(moved), func(i, k int) { moved[i], moved[k] = moved[k], moved[i] })
+		with, err := ls.WithAll(moved...)
+		require.NoError(t, err)
+		require.EqualValues(t, 850, with.totals[0].Burst())
+		_, err = with.WithAll(floor("umbrella", PerSecond(200)), floor("acme", PerSecond(100)))
+		require.NoError(t, err)
+
+		wrong := []Group{floor("globex", PerSecond(700)), floor("acme", PerSecond(800)), floor("initech", Blocked)}
+		rand.Shuffle(len(wrong), func(i, k int) { wrong[i], wrong[k] = wrong[k], wrong[i] })
+		_, err = ls.WithAll(wrong...)
+		require.EqualError(t, err, strings.Join([]string{
+			"stint: TenantFloor: a floor of Tenant is blocked: want a limit",
+			`stint: TenantFloor: the burst for "acme" is 800, above that of the ceiling, Tenant: 600`,
+			`stint: TenantFloor: the burst for "globex" is 700, above that of the ceiling, Tenant: 600`,
+			`stint: TenantFloor: the rate for "acme", 800/1s, is above that of the ceiling, Tenant: 600/1s`,
+			`stint: TenantFloor: the rate for "globex", 700/1s, is above that of the ceiling, Tenant: 600/1s`,
+			"stint: Total: the bursts of the floors of Tenant add up to 1500: want less than its burst, 1000",
+			"stint: Total: the floors of Tenant add up to 1500/1s: want no more than its 1000/1s",
+		}, "\n"))
+	}
+	require.EqualValues(t, 200, ls.totals[0].Burst(), "the old Limits are as they were")
+	_, err := ls.WithAll(floor("acme", PerSecond(10)), floor("acme", PerSecond(20)))
+	require.EqualError(t, err, `stint: TenantFloor: id "acme" is overridden already, as "acme"`)
+	same, err := ls.WithAll()
+	require.NoError(t, err)
+	require.Equal(t, 2, same.CountOverrides(shareFloor))
+}
+
+// Options.KeepOverrides keeps floors and ceilings that fit together, in whatever
+// order and with whatever comments SetOverrides put them in force.
+func TestShareKeepOverrides(t *testing.T) {
+	for range 20 { // the plans are in a map
+		r := rigOn(t, NewMemStore(), shareLimits(t, Flushed), Options{KeepOverrides: true})
+		set := func(id OverrideID, name Name, l Limit) {
+			require.NoError(t, r.SetOverrides(id, map[Name]Limit{name: l}))
+		}
+		set(OverrideID{"globex", "small"}, shareFloor, PerSecond(50).WithBurst(50))
+		set(OverrideID{"acme", "its ceiling"}, shareTenant, PerSecond(900))
+		set(OverrideID{"acme", "its floor"}, shareFloor, PerSecond(880).WithBurst(850))
+		set(OverrideID{}, shareTotal, PerSecond(990))
+		require.NoError(t, r.SetLimits(shareLimits(t, Flushed)))
+		of, ok := r.Limits().Share(acme)
+		require.True(t, ok)
+		require.EqualValues(t, 900, of.Kept)
+	}
 }
 
 // The mistake says what the floors promise in the period of the total, and how

@@ -243,45 +243,50 @@ func (b *limitsBuilder) checkTotal(m member) {
 	}
 }
 
-// recheckShares is checkShares after With has changed the limits of an id.
-func (b *limitsBuilder) recheckShares(old *Limits, id OverrideID, limits map[Name]Limit) {
+// recheckShares is checkShares after WithAll has changed overrides.
+func (b *limitsBuilder) recheckShares(old *Limits, changes []replacement) {
 	ls := b.ls
 	ls.totals = slices.Clone(old.totals)
-	changed := make(map[Name]member) // totals, by Name
-	for _, name := range slices.Sorted(maps.Keys(limits)) {
-		m := ls.member(name)
-		canonical, err := ls.names.CanonicalOverride(name, id.ID)
-		if m.role == plainRole || err != nil {
-			continue
-		}
+	totals := make(map[Name]member)
+	ids, classes := make(map[Key]bool), make(map[Name]bool) // whose floors may be above their ceilings
+	for _, c := range changes {
+		m := ls.member(c.name)
 		switch m.role {
 		case totalRole:
-			changed[name] = m
+			totals[c.name] = m
 		case classRole:
-			if ls.settings[name].leading == 0 {
-				b.checkFloor(name, canonical)
-				break
-			}
-			for covered := range ls.floors(m) { // one override is the ceiling of many
-				b.checkFloor(name, covered)
+			if ls.settings[c.name].leading == 0 {
+				ids[c.name.Key(c.canonical)] = true
+			} else { // one override is the ceiling of many
+				classes[c.name] = true
 			}
 		case floorRole:
-			b.checkListed(name, id, limits[name])
-			sum := &ls.totals[m.sum]
-			if rule, _ := old.resolve(name.Key(canonical)); rule > blocked {
+			b.checkListed(c.name, c.id, c.limit)
+			sum, key := &ls.totals[m.sum], c.name.Key(c.canonical)
+			if rule, _ := old.resolve(key); rule > blocked {
 				sum.Add(-1, old.rules[rule].rate.burst, old.rules[rule].rate.interval)
 			}
-			if rule, _ := ls.resolve(name.Key(canonical)); rule > blocked {
+			if rule, _ := ls.resolve(key); rule > blocked {
 				sum.Add(1, ls.rules[rule].rate.burst, ls.rules[rule].rate.interval)
 			}
-			if _, both := limits[m.class]; !both || ls.settings[m.class].leading != 0 {
-				b.checkFloor(m.class, canonical)
-			}
-			changed[m.total] = ls.member(m.total)
+			ids[m.class.Key(c.canonical)] = true
+			totals[m.total] = ls.member(m.total)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(changed)) {
-		b.checkTotal(changed[name])
+	before := len(b.errs)
+	for key := range ids {
+		if !classes[key.Name] {
+			b.checkFloor(key.Name, key.ID)
+		}
+	}
+	for class := range classes {
+		for id := range ls.floors(ls.member(class)) {
+			b.checkFloor(class, id)
+		}
+	}
+	slices.SortFunc(b.errs[before:], func(x, y error) int { return strings.Compare(x.Error(), y.Error()) })
+	for _, name := range slices.Sorted(maps.Keys(totals)) {
+		b.checkTotal(totals[name])
 	}
 }
 

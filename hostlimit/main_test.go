@@ -32,6 +32,30 @@ func limitsWith(t testing.TB, defaults map[stint.Name]stint.Limit) *stint.Limits
 	return limits
 }
 
+// The Names of a tree of shares.
+const (
+	total       stint.Name = 10
+	tenant      stint.Name = 11
+	tenantFloor stint.Name = 12
+)
+
+// shareLimits returns a total of 100 an hour. acme has a floor of 20 tokens, and
+// globex one of 60.
+func shareLimits(t testing.TB) *stint.Limits {
+	t.Helper()
+	floor := func(id string, tokens int64) stint.Override {
+		return stint.Override{IDs: []stint.OverrideID{{ID: id}}, Limit: stint.PerHour(tokens)}
+	}
+	limits, err := stint.NewLimits(stint.Names{
+		perID:       testNames[perID],
+		total:       {Label: "Total", ID: stint.Shared, Limit: stint.PerHour(100)},
+		tenant:      {Label: "Tenant", Limit: stint.PerHour(90), Parent: total, Floor: tenantFloor},
+		tenantFloor: {Label: "TenantFloor"},
+	}, nil, map[stint.Name][]stint.Override{tenantFloor: {floor("acme", 20), floor("globex", 60)}})
+	require.NoError(t, err)
+	return limits
+}
+
 func filePath(t testing.TB) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "hostlimit")

@@ -1,10 +1,6 @@
 package hostlimit
 
-import (
-	"errors"
-
-	"github.com/stint-go/stint"
-)
+import "github.com/stint-go/stint"
 
 // plan is an override that SetOverrides put in force. The zero Limit means that
 // it removed one.
@@ -46,27 +42,18 @@ func lists(limits *stint.Limits, key stint.Key) bool {
 	return false
 }
 
-// withPlans returns limits with the overrides that SetOverrides put in force.
-// changing is locked.
+// withPlans returns limits with the overrides that SetOverrides put in force,
+// checked all at once. changing is locked.
 func (l *Limiter) withPlans(limits *stint.Limits) (*stint.Limits, error) {
-	of := make(map[stint.OverrideID]map[stint.Name]stint.Limit) // together, because a limit may need its floor
+	var groups []stint.Group
 	for key, p := range l.plans {
-		if _, ok := limits.Spec(key.Name); !ok {
-			continue
+		if _, ok := limits.Spec(key.Name); ok {
+			plan := map[stint.Name]stint.Limit{key.Name: p.limit}
+			groups = append(groups, stint.Group{IDs: []stint.OverrideID{p.id}, Limits: plan})
 		}
-		if of[p.id] == nil {
-			of[p.id] = make(map[stint.Name]stint.Limit)
-		}
-		of[p.id][key.Name] = p.limit
 	}
-	var errs []error
-	for id, plan := range of {
-		with, err := limits.With(id, plan)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		limits = with
+	if groups == nil {
+		return limits, nil
 	}
-	return limits, errors.Join(errs...)
+	return limits.WithAll(groups...)
 }

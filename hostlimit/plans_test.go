@@ -59,3 +59,22 @@ func TestKeepOverrides(t *testing.T) {
 	require.EqualValues(t, 50, burst(guest, "alice"))
 	require.EqualValues(t, 2, burst(guest, "bob"))
 }
+
+// SetLimits keeps plans that fit together, in whatever order SetOverrides put
+// them in force.
+func TestKeepOverridesOfShares(t *testing.T) {
+	limits := shareLimits(t)
+	for range 20 { // the plans are in a map
+		l := openOn(t, filePath(t), limits, &Options{LimiterOptions: stint.Options{KeepOverrides: true}})
+		for _, id := range []string{"globex", "acme"} {
+			tokens := map[string]int64{"globex": 10, "acme": 80}[id]
+			plan := map[stint.Name]stint.Limit{tenantFloor: stint.PerHour(tokens)}
+			require.NoError(t, l.SetOverrides(stint.OverrideID{ID: id, Comment: id}, plan))
+		}
+		require.NoError(t, l.SetLimits(limits))
+		of, ok := l.Limits().Share(tenant.Key("acme"))
+		require.True(t, ok)
+		require.EqualValues(t, 90, of.Kept)
+		require.NoError(t, l.Close())
+	}
+}
