@@ -272,3 +272,85 @@ func TestSpendEachAlone(t *testing.T) {
 		require.Zero(t, ds[4])
 	})
 }
+
+// withoutOwner takes the owner from a guest, as lost does, and leaves it to the
+// test to find another one.
+func withoutOwner(t *testing.T, guest *Limiter) {
+	t.Helper()
+	require.Equal(t, RoleGuest, guest.Role())
+	old := guest.now.Load()
+	guest.mu.Lock()
+	guest.put(nil)
+	guest.seeking = true
+	guest.mu.Unlock()
+	old.close()
+}
+
+// Limits that change after the hello to the next owner reach it before the guest
+// makes its first call.
+func TestChangesDuringJoin(t *testing.T) {
+	path := filePath(t)
+	openOn(t, path, limitsWith(t, nil), nil)
+	guest := openOn(t, path, limitsWith(t, nil), nil)
+	withoutOwner(t, guest)
+	b, err := guest.try()
+	require.NoError(t, err)
+	require.NoError(t, guest.Declare(stint.Names{7: {Label: "New"}}))
+	require.NoError(t, guest.become(b))
+	given := stint.Request{Key: stint.Name(7).Key("a"), Cost: 1, Limit: stint.PerHour(3)}
+	d, err := guest.SpendAll(given)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, d.Remaining)
+
+	withoutOwner(t, guest)
+	others, err := limitsWith(t, nil).WithNames(stint.Names{7: {Label: "New"}, 8: {Label: "Other"}})
+	require.NoError(t, err)
+	other := openOn(t, path, others, nil)
+	_, err = other.SpendAll(stint.Request{Key: stint.Name(8).Key("a"), Limit: stint.PerHour(1)})
+	require.NoError(t, err)
+	b, err = guest.try()
+	require.NoError(t, err)
+	require.NoError(t, guest.Declare(stint.Names{8: {Label: "Mine"}}))
+	require.ErrorIs(t, guest.become(b), stint.ErrNameMismatch)
+	require.Equal(t, RoleNone, guest.Role())
+	b.close()
+}
+
+// Limits that change while a process opens the file, and that the file does not
+// admit, are not forgotten: the process does not become the owner with the old
+// ones.
+func TestChangesDuringTakeover(t *testing.T) {
+	path := filePath(t)
+	others, err := limitsWith(t, nil).WithNames(stint.Names{7: {Label: "Other"}})
+	require.NoError(t, err)
+	owner := openOn(t, path, others, nil) // now the file has 7 as Other
+	events := newRecorder()
+	l := openOn(t, path, limitsWith(t, nil), &Options{OnEvent: events.record, TakeoverTimeout: time.Second})
+	require.Equal(t, RoleGuest, l.Role())
+
+	l.changing.Lock()
+	require.NoError(t, owner.Close())
+	eventually(t, func() bool { // l has the file, and become waits
+		g, err := Dial(path, nil, nil)
+		if err != nil {
+			return false
+		}
+		defer g.Close()
+		return g.Labels()[7] == ""
+	}, "another process serves the file")
+	wrong, err := limitsWith(t, nil).WithNames(stint.Names{7: {Label: "New"}})
+	require.NoError(t, err)
+	l.limits.Store(declare(wrong)) // as Declare does before become can lock changing
+	l.changing.Unlock()
+
+	require.ErrorIs(t, events.wait(t, TakeoverFailed).Err, stint.ErrNameMismatch)
+	_, err = l.Spend(perID.Key("a"), 1)
+	require.ErrorIs(t, err, ErrNoOwner)
+	require.ErrorIs(t, err, stint.ErrNameMismatch)
+	require.Equal(t, RoleNone, l.Role())
+	require.NoError(t, l.SetLimits(limitsWith(t, map[stint.Name]stint.Limit{perID: stint.PerHour(5)})))
+	events.wait(t, BecameOwner)
+	d, err := l.Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.EqualValues(t, 5, d.Limit.Burst)
+}

@@ -50,8 +50,8 @@ var _ stint.Operator = (*Limiter)(nil)
 type backend struct {
 	limiter *stint.Limiter // nil for a guest
 	server  *Server
-	conn    *conn // nil for an owner
-	limits  *stint.Limits
+	conn    *conn         // nil for an owner
+	limits  *stint.Limits // of this process, when it was opened or said hello
 }
 
 func (b *backend) do(ctx context.Context, c *wire.Call) error {
@@ -254,9 +254,6 @@ func (l *Limiter) change(
 			return err
 		}
 	default:
-		if err := wire.Mismatch(b.conn.names, limits.Names()); err != nil {
-			return err
-		}
 		if err := l.announce(b.conn, own.Names(), limits.Names()); err != nil {
 			return err
 		}
@@ -266,8 +263,12 @@ func (l *Limiter) change(
 	return nil
 }
 
-// announce tells the owner of Names that are new since the hello.
+// announce compares Names with those of the owner, and tells it of those that
+// are not among the old ones.
 func (l *Limiter) announce(c *conn, old, names stint.Names) error {
+	if err := wire.Mismatch(c.names, names); err != nil {
+		return err
+	}
 	added := slices.DeleteFunc(wire.NamedOf(names), func(n wire.Named) bool {
 		_, had := old[n.Name]
 		return had

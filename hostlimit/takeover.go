@@ -14,10 +14,10 @@ import (
 )
 
 // How a Limiter becomes the owner of the file, or a guest of the owner. try opens
-// the file or connects to its owner, and returns a backend. Open calls try until
-// it succeeds, and become puts the backend in place. When a guest loses its owner
-// (lost), or another file takes the place of an owner's file (replaced), the
-// Limiter has no backend for a while. Calls wait (do, waitFor), and seek calls try
+// the file or connects to its owner, and returns a backend, which become puts in
+// place; take does both. Open calls take until it succeeds. When a guest loses its
+// owner (lost), or another file takes the place of an owner's file (replaced), the
+// Limiter has no backend for a while. Calls wait (do, waitFor), and seek calls take
 // until there is a backend again.
 
 // Open returns a Limiter for the file at path. If no process has the file, this
@@ -48,10 +48,8 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	l.missing = min(5*time.Millisecond, o.LimiterOptions.LockTimeout/2)
 	deadline := time.Now().Add(o.LimiterOptions.LockTimeout)
 	for {
-		b, err := l.try()
+		err := l.take()
 		if err == nil {
-			l.missing = o.TakeoverTimeout / 4 // there was a file
-			l.become(b)
 			return l, nil
 		}
 		if !errors.Is(err, ErrNoOwner) || time.Now().After(deadline) {
@@ -79,6 +77,20 @@ func (l *Limiter) inTime(err error) error {
 	}
 	return fmt.Errorf("%w: %s: still in use after %v by a process that does not share it: %w",
 		stint.ErrLocked, l.place.file, waited, err)
+}
+
+// take makes this process the owner, or a guest, if try can. If limits that have
+// changed since try looked at them do not fit the backend, it is closed.
+func (l *Limiter) take() error {
+	b, err := l.try()
+	if err != nil {
+		return err
+	}
+	l.missing = l.opts.TakeoverTimeout / 4 // there was a file
+	if err = l.become(b); err != nil {
+		b.close()
+	}
+	return err
 }
 
 // try opens the file, or connects to the process that has it. The error is
@@ -133,7 +145,8 @@ func (l *Limiter) try() (*backend, error) {
 // join connects to the owner. If the process at the socket has another file than
 // the one at the path, the error is ErrNoOwner.
 func (l *Limiter) join() (*backend, error) {
-	c, err := dialConn(l.place, wire.NamedOf(l.limits.Load().limits.Names()), l.opts.TakeoverTimeout, l.lost)
+	own := l.limits.Load()
+	c, err := dialConn(l.place, wire.NamedOf(own.names), l.opts.TakeoverTimeout, l.lost)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +154,7 @@ func (l *Limiter) join() (*backend, error) {
 		c.close()
 		return nil, fmt.Errorf("%w: the process at %s has another file", ErrNoOwner, l.place.socket)
 	}
-	return &backend{conn: c}, nil
+	return &backend{conn: c, limits: own.limits}, nil
 }
 
 // pause waits for about d, or until the Limiter is closed.
@@ -154,18 +167,19 @@ func (l *Limiter) pause(d time.Duration) {
 	}
 }
 
-// become puts a backend in place, or closes it if the Limiter is closed.
-func (l *Limiter) become(b *backend) {
+// become puts a backend in place, or closes it if the Limiter is closed. After an
+// error the backend is not in place.
+func (l *Limiter) become(b *backend) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
-	if own := l.limits.Load().limits; b.limiter != nil && own != b.limits {
-		b.limiter.SetLimits(own) // the limits changed while try opened the file
+	if err := l.update(b); err != nil {
+		return err
 	}
 	l.mu.Lock()
 	if l.isClosed() {
 		l.mu.Unlock()
 		b.close()
-		return
+		return nil
 	}
 	l.seeking = false
 	l.put(b)
@@ -175,12 +189,26 @@ func (l *Limiter) become(b *backend) {
 	l.mu.Unlock()
 	if b.limiter != nil {
 		l.events.tell(Event{Kind: BecameOwner})
-		return
+		return nil
 	}
 	l.events.tell(Event{Kind: BecameGuest})
 	if b.conn.isOver() { // it ended before put, and lost has ignored that
 		l.lost(b.conn, errMoved)
 	}
+	return nil
+}
+
+// update tells a backend that is not in place yet of limits that have changed
+// since it was made. changing is locked.
+func (l *Limiter) update(b *backend) error {
+	own := l.limits.Load().limits
+	switch {
+	case own == b.limits:
+		return nil
+	case b.limiter != nil:
+		return b.limiter.SetLimits(own)
+	}
+	return l.announce(b.conn, b.limits.Names(), own.Names())
 }
 
 // lost gives up the connection c, whose owner is gone, silent or closing, and
@@ -221,9 +249,8 @@ func (l *Limiter) leave(is func(*backend) bool, why error, after func(*backend))
 func (l *Limiter) seek() {
 	told := false
 	for !l.isClosed() {
-		b, err := l.try()
+		err := l.take()
 		if err == nil {
-			l.become(b)
 			return
 		}
 		pause := 2 * time.Millisecond
