@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -196,7 +197,9 @@ func (l *Limiter) Limits() *stint.Limits { return l.limits.Load().limits }
 func (l *Limiter) Durability() stint.Durability { return l.opts.LimiterOptions.Durability }
 
 // SetLimits puts other limits of this process in force, as
-// stint.Limiter.SetLimits does. Other processes keep theirs.
+// stint.Limiter.SetLimits does. Other processes keep theirs. In a guest the
+// limits of totals and floors stay those of the owner, until this process becomes
+// the owner.
 func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	if limits == nil {
 		return errors.New("hostlimit: SetLimits: no limits")
@@ -218,10 +221,58 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 // Only the owner converts buckets, so that what was used stays used. In a guest
 // the bucket is as after SetLimits: the processes that share it may all change to
 // the same plan, and each would convert it once more.
+//
+// In a guest the limits of totals and floors are the owner's. So the error is
+// stint.ErrShare if limits has another one than the owner for such a Name, and
+// ErrNoOwner if the owner cannot be asked. Nothing was done then. If all processes
+// change to the same plan, the guests can do so once the owner has it.
 func (l *Limiter) SetOverrides(id stint.OverrideID, limits map[stint.Name]stint.Limit) error {
-	return l.change(func(own *stint.Limits) (*stint.Limits, error) { return own.With(id, limits) },
-		func(o *stint.Limiter) error { return o.SetOverrides(id, limits) },
+	return l.change(func(own *stint.Limits) (*stint.Limits, error) {
+		with, err := own.With(id, limits)
+		if err == nil {
+			err = l.asOwner(with, id, limits)
+		}
+		return with, err
+	}, func(o *stint.Limiter) error { return o.SetOverrides(id, limits) },
 		func(with *stint.Limits) { l.keepPlan(with, id, limits) })
+}
+
+// asOwner returns an error if another process is the owner, and has other limits
+// for the totals and floors of an id. Each floor has the id of its override, and a
+// total has one bucket. changing is locked.
+func (l *Limiter) asOwner(with *stint.Limits, id stint.OverrideID, limits map[stint.Name]stint.Limit) error {
+	own, b := l.limits.Load(), l.now.Load()
+	if b != nil && b.limiter != nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if !own.whole[name] {
+			continue
+		}
+		if b == nil {
+			return ErrNoOwner
+		}
+		canonical, err := own.names.CanonicalOverride(name, id.ID)
+		if err != nil {
+			return err
+		}
+		key := name.Key(canonical)
+		c := wire.Call{Op: wire.OpBucket, Keys: []stint.Key{key}}
+		if err := b.conn.do(context.Background(), &c); isAny(err, errMoved, ErrNoAnswer) {
+			return ErrNoOwner
+		} else if err != nil {
+			return err
+		}
+		if limit, _ := with.For(key); limit != c.Bucket.Limit {
+			bucket := own.names[name].Label
+			if canonical != "" {
+				bucket += ":" + canonical
+			}
+			return fmt.Errorf("%w: the limit of %s is the owner's, which has %v and not %v", stint.ErrShare,
+				bucket, cmp.Or(c.Bucket.Limit, stint.Unlimited), cmp.Or(limit, stint.Unlimited))
+		}
+	}
+	return nil
 }
 
 // Declare is stint.Limiter.Declare, for this process.

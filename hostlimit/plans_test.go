@@ -78,3 +78,65 @@ func TestKeepOverridesOfShares(t *testing.T) {
 		require.NoError(t, l.Close())
 	}
 }
+
+// Totals and floors are the owner's. A guest's SetOverrides of one does what it
+// promises, or returns an error.
+func TestSetOverridesOfShares(t *testing.T) {
+	path, limits := filePath(t), shareLimits(t)
+	owner, guest := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
+	acme, plan := stint.OverrideID{ID: "acme"}, map[stint.Name]stint.Limit{tenantFloor: stint.PerHour(30)}
+	same := func() {
+		require.Equal(t, limits, guest.Limits(), "nothing was done")
+	}
+	require.EqualError(t, guest.SetOverrides(acme, plan),
+		`stint: not for shares of a total: the limit of TenantFloor:acme is the owner's, which has 20/1h and not 30/1h`)
+	for _, other := range []struct {
+		id     string
+		limits map[stint.Name]stint.Limit
+	}{
+		{"acme", map[stint.Name]stint.Limit{tenantFloor: {}}},
+		{"initech", map[stint.Name]stint.Limit{tenantFloor: stint.PerHour(1), perID: stint.PerHour(1)}},
+		{"", map[stint.Name]stint.Limit{total: stint.PerHour(99)}},
+	} {
+		require.ErrorIs(t, guest.SetOverrides(stint.OverrideID{ID: other.id}, other.limits), stint.ErrShare)
+		same()
+	}
+	for _, agreed := range []map[stint.Name]stint.Limit{{tenantFloor: stint.PerHour(20)}, {tenant: stint.PerHour(50)}} {
+		require.NoError(t, guest.SetOverrides(acme, agreed))
+	}
+	require.NoError(t, guest.Reset(tenant.Key("acme")))
+	b, err := guest.Bucket(tenant.Key("acme"))
+	require.NoError(t, err)
+	require.EqualValues(t, 50, b.Remaining, "a ceiling is the guest's")
+	require.NoError(t, guest.SetOverrides(stint.OverrideID{ID: "initech"}, map[stint.Name]stint.Limit{tenantFloor: {}}))
+
+	require.NoError(t, owner.SetOverrides(acme, plan))
+	require.NoError(t, guest.SetOverrides(acme, plan), "the owner has it")
+	for guest.Allow(tenant.Key("other")) { // borrows what it can
+	}
+	d, err := guest.Spend(tenant.Key("acme"), 30)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+
+	withoutOwner(t, guest)
+	require.ErrorIs(t, guest.SetOverrides(acme, map[stint.Name]stint.Limit{tenantFloor: stint.PerHour(20)}), ErrNoOwner)
+	require.NoError(t, guest.SetOverrides(acme, map[stint.Name]stint.Limit{tenant: stint.PerHour(60)}))
+	require.NoError(t, owner.Close())
+	require.NoError(t, guest.take())
+	require.Equal(t, RoleOwner, guest.Role())
+	require.NoError(t, guest.SetOverrides(acme, map[stint.Name]stint.Limit{tenantFloor: stint.PerHour(20)}))
+}
+
+// A guest cannot bring a new tree of shares.
+func TestTreeOfGuest(t *testing.T) {
+	path := filePath(t)
+	owner, guest := openOn(t, path, limitsWith(t, nil), nil), openOn(t, path, shareLimits(t), nil)
+	_, err := guest.Spend(tenant.Key("acme"), 1)
+	require.ErrorAs(t, err, new(*stint.ConfigError))
+	_, err = guest.Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.NoError(t, owner.Close())
+	d, err := guest.Spend(tenant.Key("acme"), 1)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+}
