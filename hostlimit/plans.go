@@ -16,12 +16,13 @@ func (l *Limiter) keepPlan(ls *stint.Limits, id stint.OverrideID, limits map[sti
 	if !l.opts.LimiterOptions.KeepOverrides {
 		return
 	}
+	names := ls.Names()
 	for name, limit := range limits {
-		canonical, err := ls.Names().CanonicalOverride(name, id.ID)
+		canonical, err := names.CanonicalOverride(name, id.ID)
 		if err != nil {
 			continue // With has refused it
 		}
-		if key := name.Key(canonical); limit == (stint.Limit{}) && !lists(l.base, key) {
+		if key := name.Key(canonical); limit == (stint.Limit{}) && !l.lists(key) {
 			delete(l.plans, key)
 		} else {
 			if l.plans == nil {
@@ -32,14 +33,18 @@ func (l *Limiter) keepPlan(ls *stint.Limits, id stint.OverrideID, limits map[sti
 	}
 }
 
-// lists reports whether limits have an override of a canonical id.
-func lists(limits *stint.Limits, key stint.Key) bool {
-	for id := range limits.Overrides(key.Name) {
-		if id.ID == key.ID {
-			return true
-		}
+// lists reports whether the limits given to Open or SetLimits have an override
+// of a canonical id: whether there is one less without it. That takes
+// microseconds, and Overrides would sort all ids. changing is locked.
+func (l *Limiter) lists(key stint.Key) bool {
+	if l.base.CountOverrides(key.Name) == 0 {
+		return false
 	}
-	return false
+	if tidied, err := l.base.WithAll(); err == nil {
+		l.base = tidied // or With would tidy the same limits again each time
+	}
+	without, err := l.base.With(stint.OverrideID{ID: key.ID}, map[stint.Name]stint.Limit{key.Name: {}})
+	return err != nil || without.CountOverrides(key.Name) < l.base.CountOverrides(key.Name)
 }
 
 // withPlans returns limits with the overrides that SetOverrides put in force,

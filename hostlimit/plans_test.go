@@ -1,6 +1,8 @@
 package hostlimit
 
 import (
+	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -139,4 +141,45 @@ func TestTreeOfGuest(t *testing.T) {
 	d, err := guest.Spend(tenant.Key("acme"), 1)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
+}
+
+// manyPlans returns a Limiter that keeps overrides, and whose limits have so many.
+func manyPlans(t testing.TB, n int) *Limiter {
+	ids := make([]stint.OverrideID, n)
+	for i := range ids {
+		ids[i].ID = fmt.Sprint("customer-", i)
+	}
+	limits, err := stint.NewLimits(testNames, nil, map[stint.Name][]stint.Override{perID: {{IDs: ids, Limit: stint.PerHour(7)}}})
+	require.NoError(t, err)
+	return openOn(t, filePath(t), limits, &Options{LimiterOptions: stint.Options{KeepOverrides: true}})
+}
+
+// A plan ends without a look at all overrides, also after so many limits have come
+// that they are tidied up.
+func TestEndOfPlanAmongMany(t *testing.T) {
+	const n, rounds = 50_000, 1500
+	l := manyPlans(t, n)
+	allocated := func() uint64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.TotalAlloc
+	}
+	before := allocated()
+	for i := range rounds {
+		for _, limit := range []stint.Limit{stint.PerHour(int64(9 + i)), {}} {
+			plan := map[stint.Name]stint.Limit{perID: limit}
+			require.NoError(t, l.SetOverrides(stint.OverrideID{ID: fmt.Sprint("new-", i)}, plan))
+		}
+	}
+	require.Less(t, allocated()-before, uint64(4*rounds*n), "four bytes for each override in each round")
+	require.Empty(t, l.plans)
+	require.NoError(t, l.SetOverrides(stint.OverrideID{ID: "customer-7"}, map[stint.Name]stint.Limit{perID: {}}))
+	require.Len(t, l.plans, 1, "the limits list it, so it stays removed")
+}
+
+func BenchmarkEndOfPlan(b *testing.B) {
+	l := manyPlans(b, 200_000)
+	for b.Loop() {
+		require.NoError(b, l.SetOverrides(stint.OverrideID{ID: "x"}, map[stint.Name]stint.Limit{perID: {}}))
+	}
 }
