@@ -10,8 +10,8 @@ type plan struct {
 }
 
 // keepPlan remembers what SetOverrides puts in force, if KeepOverrides asks for
-// that. The owner's stint.Limiter remembers it too, and forgets it when another
-// process takes the file over. changing is locked.
+// that. The stint.Limiter of an owner does not: to it, plans from before this
+// process took the file over would be overrides of its limits. changing is locked.
 func (l *Limiter) keepPlan(ls *stint.Limits, id stint.OverrideID, limits map[stint.Name]stint.Limit) {
 	if !l.opts.LimiterOptions.KeepOverrides {
 		return

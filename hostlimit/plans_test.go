@@ -81,6 +81,24 @@ func TestKeepOverridesOfShares(t *testing.T) {
 	}
 }
 
+// A plan that a guest has put in force, and ended as the owner, is over: the next
+// limits decide about the id.
+func TestEndOfPlanAfterTakeover(t *testing.T) {
+	path, keep := filePath(t), &Options{LimiterOptions: stint.Options{KeepOverrides: true}}
+	owner, l := openOn(t, path, limitsWith(t, nil), keep), openOn(t, path, limitsWith(t, nil), keep)
+	id := stint.OverrideID{ID: "a"}
+	require.NoError(t, l.SetOverrides(id, map[stint.Name]stint.Limit{perID: stint.PerHour(50)}))
+	require.NoError(t, owner.Close())
+	eventually(t, func() bool { return l.Role() == RoleOwner }, "takes over")
+	require.NoError(t, l.SetOverrides(id, map[stint.Name]stint.Limit{perID: {}}))
+	listed, err := limitsWith(t, nil).With(id, map[stint.Name]stint.Limit{perID: stint.PerHour(7)})
+	require.NoError(t, err)
+	require.NoError(t, l.SetLimits(listed))
+	d, err := l.Check(perID.Key("a"), 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, d.Limit.Burst)
+}
+
 // Totals and floors are the owner's. A guest's SetOverrides of one does what it
 // promises, or returns an error.
 func TestSetOverridesOfShares(t *testing.T) {

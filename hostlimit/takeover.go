@@ -105,6 +105,7 @@ func (l *Limiter) take() error {
 func (l *Limiter) try() (*backend, error) {
 	o := l.opts.LimiterOptions
 	o.LockTimeout = time.Millisecond
+	o.KeepOverrides = false // withPlans keeps them in both roles
 	_, err := os.Lstat(l.place.file)
 	there := !errors.Is(err, fs.ErrNotExist)
 	if there {
