@@ -184,9 +184,12 @@ func (c *serveConn) wait(args [][]byte) {
 		c.quits = true
 		return
 	}
-	ctx, cancel := context.WithCancel(c.server.ending)
+	var ctx context.Context
+	var cancel context.CancelFunc
 	if timeout > 0 {
 		ctx, cancel = context.WithTimeout(c.server.ending, timeout)
+	} else {
+		ctx, cancel = context.WithCancel(c.server.ending)
 	}
 	defer cancel()
 	c.whileConnected(cancel, func() { err = c.server.limiter.WaitRequest(ctx, requests[0]) })

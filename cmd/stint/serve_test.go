@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -20,6 +21,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
 )
 
 // served is a server in a process of its own.
@@ -408,6 +411,43 @@ func TestServeWaitLeaves(t *testing.T) {
 	eventually(t, func() bool { return strings.HasPrefix(other.do(t, tries), "-QUEUEFULL ") })
 	assert.Equal(t, 0, s.end(t), "waits end")
 	assert.Equal(t, "-ERR the server is ending", c.reply(t))
+}
+
+// A wait leaves nothing behind in the context that lives as long as the server.
+func TestServeWaitForgets(t *testing.T) {
+	var now atomic.Int64
+	now.Store(time.Now().UnixNano())
+	s := newTestServerWith(t, &now, stint.Names{2: {Label: "Rate", Limit: stint.PerHour(2)}})
+	ending := &countedContext{Context: t.Context(), done: make(chan struct{})}
+	s.ending = ending
+	ours, its := net.Pipe()
+	defer ours.Close()
+	c := newServeConn(s, its, 1)
+	for _, seconds := range []string{"0", "5"} {
+		c.do(bytes.Fields([]byte("STINT.WAIT Rate a 1 " + seconds)))
+		assert.Equal(t, ":1\r\n", string(c.out.Buf), seconds)
+		assert.Zero(t, ending.children.Load(), seconds)
+		c.out.Buf = c.out.Buf[:0]
+	}
+}
+
+// countedContext counts the contexts that depend on it.
+type countedContext struct {
+	context.Context
+	done     chan struct{}
+	children atomic.Int64
+}
+
+func (c *countedContext) Done() <-chan struct{} { return c.done }
+
+// AfterFunc is what package context calls for each child, if there is one. The
+// child calls stop when it ends.
+func (c *countedContext) AfterFunc(func()) (stop func() bool) {
+	c.children.Add(1)
+	return func() bool {
+		c.children.Add(-1)
+		return true
+	}
 }
 
 // eventually polls for at most a minute.
