@@ -91,6 +91,11 @@ func newTestServer(t testing.TB, now *atomic.Int64) *server {
 
 // newTestServerWith returns such a server with limits, which are numbered from 2.
 func newTestServerWith(t testing.TB, now *atomic.Int64, names stint.Names) *server {
+	return newTestServerAt(t, filepath.Join(t.TempDir(), "limits.db"), now, names)
+}
+
+// newTestServerAt returns such a server of the file at a path.
+func newTestServerAt(t testing.TB, path string, now *atomic.Int64, names stint.Names) *server {
 	const throttle = stint.Name(1)
 	labels := map[string]stint.Name{}
 	for name, spec := range names {
@@ -99,7 +104,7 @@ func newTestServerWith(t testing.TB, now *atomic.Int64, names stint.Names) *serv
 	names[throttle] = stint.NameSpec{Label: throttleLabel, Limit: stint.Unlimited}
 	limits, err := stint.NewLimits(names, nil, nil)
 	require.NoError(t, err)
-	limiter, err := hostlimit.Open(filepath.Join(t.TempDir(), "limits.db"), limits, &hostlimit.Options{
+	limiter, err := hostlimit.Open(path, limits, &hostlimit.Options{
 		LimiterOptions: stint.Options{Now: func() time.Time { return time.Unix(0, now.Load()) }},
 	})
 	require.NoError(t, err)

@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 )
 
 // served is a server in a process of its own.
@@ -335,6 +336,62 @@ func TestServePipeline(t *testing.T) {
 		}
 	}
 	replies(t, strings.TrimSpace(want.String()), c.do(t, commands.String()), "")
+}
+
+// A key whose page is damaged fails alone, also among other keys of a pipeline.
+func TestServePipelineDamage(t *testing.T) {
+	var now atomic.Int64
+	now.Store(time.Now().UnixNano())
+	path := filepath.Join(t.TempDir(), "limits.db")
+	s := newTestServerAt(t, path, &now, stint.Names{})
+	for i := range 1000 {
+		require.Len(t, throttled(t, s, fmt.Sprintf("key:%04d", i)), 1)
+	}
+	require.NoError(t, s.limiter.Close())
+	store, err := stint.OpenBolt(path, nil, nil)
+	require.NoError(t, err)
+	require.NoError(t, store.Compact())
+	require.NoError(t, store.Close())
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	damaged := 0
+	for at := range len(content) / 4096 {
+		if page := content[at*4096:][:4096]; bytes.Contains(page, []byte("key:0500")) {
+			copy(page[8:], []byte{0xff, 0xff}) // what kind of page it is
+			damaged++
+		}
+	}
+	require.Positive(t, damaged)
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+
+	owner := newTestServerAt(t, path, &now, stint.Names{})
+	guest := newTestServerAt(t, path, &now, stint.Names{})
+	require.Equal(t, hostlimit.RoleGuest, guest.limiter.Role())
+	for i, s := range []*server{owner, guest} {
+		sound := fmt.Sprintf("[0 10 %d -1 %d]", 8-i, 86400*(2+i))
+		got := throttled(t, s, "key:0001", "key:0500", "key:0002", "key:0501", "key:0999")
+		for _, at := range []int{0, 2, 4} {
+			assert.Equal(t, sound, got[at], s.limiter.Role())
+		}
+		assert.Regexp(t, "^-Cell error: load 1:key:0500: .*corrupt", got[1], s.limiter.Role())
+		assert.Regexp(t, "^-Cell error: load 1:key:0501: .*corrupt", got[3], s.limiter.Role())
+	}
+}
+
+// throttled sends a pipeline that spends one of ten tokens of each key, and
+// returns the replies.
+func throttled(t *testing.T, s *server, keys ...string) (replies []string) {
+	t.Helper()
+	c := &serveConn{server: s, known: true}
+	for _, key := range keys {
+		c.do(bytes.Fields([]byte("CL.THROTTLE " + key + " 9 1 86400")))
+	}
+	c.decide()
+	in := respClient{in: bufio.NewReader(bytes.NewReader(c.out.Buf))}
+	for range keys {
+		replies = append(replies, in.reply(t))
+	}
+	return replies
 }
 
 const serveLimits = `

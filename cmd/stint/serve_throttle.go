@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 )
 
 // throttle is one CL.THROTTLE command.
@@ -125,14 +127,46 @@ func (c *serveConn) decide() {
 	}
 	c.decisions = append(c.decisions[:0], make([]stint.Decision, len(c.requests))...)
 	_, err := c.server.limiter.SpendTogether(c.requests, c.decisions)
+	var errs []error // of each; none after success
+	if err != nil {
+		errs = c.decideEach(err)
+	}
 	for i, t := range c.throttles {
-		if err != nil {
-			c.out.Error(throttleError + reason(err))
+		if errs != nil && errs[i] != nil {
+			c.out.Error(throttleError + reason(errs[i]))
 		} else {
 			c.answer(&t, &c.decisions[i])
 		}
 	}
 	c.throttles = c.throttles[:0]
+}
+
+// decideEach is called after requests failed together. The error may be that of a
+// single key, such as one whose page is damaged, so it decides each by itself, and
+// returns the error of each. If tokens may be spent already, or nobody has the
+// file, all of them keep the error that they have.
+func (c *serveConn) decideEach(together error) []error {
+	errs := slices.Repeat([]error{together}, len(c.requests))
+	if len(errs) == 1 || errors.Is(together, stint.ErrNotDurable) ||
+		errors.Is(together, hostlimit.ErrNoAnswer) || errors.Is(together, hostlimit.ErrNoOwner) {
+		return errs
+	}
+	var failures []error // one for each request without a decision, in order
+	if joined, ok := c.server.limiter.SpendEach(c.requests, c.decisions).(interface{ Unwrap() []error }); ok {
+		failures = joined.Unwrap()
+	}
+	for i := range errs {
+		switch {
+		case c.decisions[i] != (stint.Decision{}):
+			errs[i] = nil
+		case len(failures) > 0:
+			errs[i] = errors.Unwrap(failures[0]) // without the number of the request
+			if len(failures) > 1 {               // one is that of all requests if a guest could not ask
+				failures = failures[1:]
+			}
+		}
+	}
+	return errs
 }
 
 // neverAllowed answers a request for more than a full bucket has.
