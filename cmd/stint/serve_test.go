@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -446,6 +447,36 @@ func TestServeLimits(t *testing.T) {
 	require.NoError(t, s.Process.Signal(syscall.SIGHUP))
 	s.lineWith(t, "the limits stay as they are")
 	replies(t, "[0 5 4 -1 1200 Orders]", c.do(t, "STINT.CHECK Orders b 1"), "")
+}
+
+// The times of a Blocked limit have no end, and are -1. The longest hold is a number.
+func TestServeBlocked(t *testing.T) {
+	var now atomic.Int64
+	now.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano())
+	names := stint.Names{
+		2: {Label: "Blocked", Limit: stint.Blocked},
+		3: {Label: "Free", Limit: stint.Unlimited},
+		4: {Label: "Rate", Limit: stint.PerHour(2)},
+	}
+	path := filepath.Join(t.TempDir(), "limits.db")
+	owner, guest := newTestServerAt(t, path, &now, maps.Clone(names)), newTestServerAt(t, path, &now, names)
+	for _, s := range []*server{owner, guest} {
+		c := &serveConn{server: s, known: true}
+		for _, step := range [][2]string{
+			{"STINT.SPEND Blocked a 1", "[1 0 0 -1 -1 Blocked]"},
+			{"STINT.CHECK Blocked a 0", "[1 0 0 -1 -1 Blocked]"},
+			{"STINT.SPEND Rate a 1 Blocked a 1", "[1 0 0 -1 -1 Blocked]"},
+			{"STINT.REFUND Blocked a 1", "[0 0 0 -1 0 Blocked]"},
+			{"STINT.SPEND Free a 1", "[0 0 9223372036854775807 -1 0 Free]"},
+			{"STINT.HOLD Rate a 9223372036", "OK"},
+			{"STINT.SPEND Rate a 1", "[1 2 2 4300386437 0 Rate]"}, // until the year 2162
+		} {
+			c.do(bytes.Fields([]byte(step[0])))
+			reply := respClient{in: bufio.NewReader(bytes.NewReader(c.out.Buf))}
+			assert.Equal(t, step[1], reply.reply(t), "%s, %v", step[0], s.limiter.Role())
+			c.out.Buf = c.out.Buf[:0]
+		}
+	}
 }
 
 // A client that leaves while it waits leaves the queue.

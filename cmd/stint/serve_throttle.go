@@ -201,10 +201,14 @@ func (c *serveConn) five(burst, left int64, d *stint.Decision) {
 }
 
 // seconds rounds up, so that a client does not retry too early. A negative
-// duration is -1.
+// duration is -1, and so is that of stint.Blocked, which never ends.
 func seconds(d time.Duration) int64 {
-	if d < 0 {
+	if d < 0 || d == math.MaxInt64 {
 		return -1
 	}
-	return int64((d + time.Second - 1) / time.Second)
+	n := int64(d / time.Second)
+	if d%time.Second > 0 {
+		n++
+	}
+	return n
 }
