@@ -2,6 +2,7 @@ package caddylimit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -196,7 +197,8 @@ func (a *App) build() (*stint.Limits, error) {
 }
 
 // addFile adds to overrides what a file says of a zone. An override of the
-// Caddyfile comes before one of a file.
+// Caddyfile comes before one of a file. One that names no durability has that of
+// the zone, as those of the Caddyfile do.
 func addFile(names stint.Names, z *Zone, path string, overrides map[string]stint.Limit) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -206,8 +208,17 @@ func addFile(names stint.Names, z *Zone, path string, overrides map[string]stint
 	if err != nil {
 		return fmt.Errorf("zone %s: %w", z.Name, inFile(err, path))
 	}
+	var level stint.Durability
+	if z.Durability != "" {
+		if level, err = stint.ParseDurability(z.Durability); err != nil {
+			return fmt.Errorf("zone %s: %w", z.Name, err)
+		}
+	}
 	for id, limit := range limits.Overrides(z.number) {
 		canonical := z.canonical(id.ID)
+		if limit != stint.Unlimited && limit != stint.Blocked {
+			limit.Durability = cmp.Or(limit.Durability, level)
+		}
 		if _, ok := overrides[canonical]; !ok {
 			overrides[canonical] = limit
 		}

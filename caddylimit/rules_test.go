@@ -96,3 +96,28 @@ func TestRules(t *testing.T) {
 			return l, nil
 		}})
 }
+
+// The overrides of a zone have its durability, those of files too, unless they name
+// another one.
+func TestDurabilityOfOverrides(t *testing.T) {
+	plans := filepath.Join(t.TempDir(), "plans.yml")
+	require.NoError(t, os.WriteFile(plans, []byte(`
+- api: {burst: 10, count: 10, period: 1h, ids: [ada]}
+- api: {quota: 10, resets: monthly, ids: [cy]}
+- api: {burst: 10, count: 10, period: 1h, durability: memory, ids: [dee]}
+- api: {unlimited: true, ids: [eve]}
+- api: {blocked: true, ids: [fay]}
+`), 0o600))
+	z := &Zone{Name: "api", number: 1, Limit: "5/1h", Overrides: map[string]string{"bob": "10/1h"}, OverrideFiles: []string{plans}}
+	a := &App{file: &file{numbers: map[string]stint.Name{"api": 1}}, zones: map[string]*Zone{"api": z}}
+	for durability, level := range map[string]stint.Durability{"": 0, "leased": stint.Leased} {
+		z.Durability = durability
+		limits, err := a.build()
+		require.NoError(t, err)
+		got := make(map[string]stint.Durability)
+		for id, limit := range limits.Overrides(1) {
+			got[id.ID] = limit.Durability
+		}
+		require.Equal(t, map[string]stint.Durability{"bob": level, "ada": level, "cy": level, "dee": stint.Memory, "eve": 0, "fay": 0}, got)
+	}
+}
