@@ -52,6 +52,7 @@ func TestLimitsFiles(t *testing.T) {
 		limit, ok := limits.For(orders.Key(id))
 		assert.True(t, ok)
 		assert.Equal(t, count, limit.Count)
+		assert.Equal(t, stint.Leased, limit.Durability, id)
 	}
 }
 

@@ -31,6 +31,9 @@
 //
 // An id may be in several groups, as long as these share no label.
 //
+// An override takes nothing from the default of its label. If it names no
+// durability, its level is Options.Durability, even if the default is leased.
+//
 // Boulder can read a file unless the file uses what only stint has: groups, the
 // keys quota, resets, zone, day-starts, hour-starts, durability, queue,
 // unlimited and blocked, days and weeks in a period, and ids that are not
