@@ -90,33 +90,61 @@ func (f *file) explain(err error) error {
 // declared at once.
 func (f *file) numberLocked(zone string) (stint.Name, error) {
 	for {
-		if n, ok := f.numbers[zone]; ok {
-			return n, nil
-		}
 		// Another process may have seen the zone, and others.
 		known := len(f.numbers)
-		labels, err := hostlimit.Labels(f.path)
-		if err != nil {
-			return 0, f.explain(err)
+		if _, ok := f.numbers[zone]; !ok {
+			if err := f.learnLocked(declared); err != nil {
+				return 0, err
+			}
 		}
-		for number, label := range labels {
-			f.numbers[label] = number
-		}
-		if _, ok := f.numbers[zone]; ok {
-			continue
+		if n, ok := f.numbers[zone]; ok {
+			return n, nil
 		}
 		n := f.free()
 		if n == 0 {
 			return 0, fmt.Errorf("zone %s: %s has no number left", zone, f.path)
 		}
-		err = f.limiter.Declare(stint.Names{n: {Label: zone, Limit: stint.Unlimited}})
-		switch {
-		case err == nil:
+		err := f.limiter.Declare(stint.Names{n: {Label: zone, Limit: stint.Unlimited}})
+		if err == nil {
 			f.numbers[zone] = n
-		case !errors.Is(err, stint.ErrNameMismatch) || len(f.numbers) == known:
+			return n, nil
+		}
+		if !errors.Is(err, stint.ErrNameMismatch) {
+			return 0, f.explain(err)
+		}
+		// The file may have labels that the process which has it does not declare.
+		if err := f.learnLocked(hostlimit.Labels); err != nil {
+			return 0, err
+		}
+		if len(f.numbers) == known {
 			return 0, f.explain(err)
 		}
 	}
+}
+
+// learnLocked notes the numbers of labels.
+func (f *file) learnLocked(from func(path string) (map[stint.Name]string, error)) error {
+	labels, err := from(f.path)
+	if err != nil {
+		return f.explain(err)
+	}
+	for number, label := range labels {
+		f.numbers[label] = number
+	}
+	return nil
+}
+
+// declared returns the labels that the process which has the file declares.
+// Unlike those of hostlimit.Labels they need no copy of the file.
+func declared(path string) (map[stint.Name]string, error) {
+	owner, err := hostlimit.Dial(path, nil, nil)
+	if errors.Is(err, hostlimit.ErrNoOwner) { // it changes just now
+		return hostlimit.Labels(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return owner.Labels(), owner.Close()
 }
 
 // free returns the lowest number that no zone has, or 0.

@@ -121,3 +121,39 @@ func TestDurabilityOfOverrides(t *testing.T) {
 		require.Equal(t, map[string]stint.Durability{"bob": level, "ada": level, "cy": level, "dee": stint.Memory, "eve": 0, "fay": 0}, got)
 	}
 }
+
+// Zones keep their numbers in the file, although the process that has it, such as
+// stint serve, does not declare them.
+func TestNumbersBehindAnotherOwner(t *testing.T) {
+	folder, err := os.MkdirTemp("", "numbers") // a short path, for the socket
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	path := filepath.Join(folder, "q.db")
+	open := func(names stint.Names) *hostlimit.Limiter {
+		limits, err := stint.NewLimits(names, nil, nil)
+		require.NoError(t, err)
+		l, err := hostlimit.Open(path, limits, nil)
+		require.NoError(t, err)
+		return l
+	}
+	require.NoError(t, open(stint.Names{1: {Label: "a", Limit: stint.Unlimited}, 2: {Label: "b", Limit: stint.Unlimited}}).Close())
+	owner := open(stint.Names{3: {Label: "CL.THROTTLE", Limit: stint.Unlimited}})
+	defer owner.Close()
+	f, err := openFile(path)
+	require.NoError(t, err)
+	defer f.close()
+	number := func(zone string, want stint.Name) {
+		t.Helper()
+		n, err := f.numberLocked(zone)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	number("b", 2)
+	number("c", 4)
+
+	// Later another process takes the next number, and sees a zone first.
+	require.NoError(t, owner.Declare(stint.Names{5: {Label: "d", Limit: stint.Unlimited}, 6: {Label: "e", Limit: stint.Unlimited}}))
+	number("e", 6)
+	number("f", 7)
+	number("a", 1)
+}
