@@ -153,13 +153,22 @@ func denied(_ http.ResponseWriter, r *http.Request, _ stint.Decision) {
 }
 
 // observe counts decisions, by zone and result only: a label with the key would
-// grow without bound. It notes the strictest one for the placeholders.
+// grow without bound. It notes the strictest one for the placeholders. A zone with
+// CountStatus decides twice about a request that it admits, and only the second
+// decision, which spends, is counted. One that costs nothing is about a request
+// that an outer Handler has decided: only its place in flight is new.
 func (h *Handler) observe(r *http.Request, ds []httplimit.Decision) {
 	v := callOf(r).about
 	for i := range ds {
 		d := &ds[i]
 		z := h.zone(d.RuleKey.Name)
-		z.count(d).Inc()
+		checked := d.Allowed && d.After
+		if !checked {
+			z.count(d).Inc()
+		}
+		if checked && d.Cost == 0 {
+			continue
+		}
 		if !d.Shadow && (v.zone == nil || stricter(&d.Decision, &v.decision)) {
 			v.zone, v.decision = z, d.Decision
 		}

@@ -147,15 +147,34 @@ respond ok`))
 			require.Equal(t, want, s.status(step.path, "X-Api-Key", step.key), "%s %s, request %d", step.path, step.key, i+1)
 		}
 	}
-	res, err := http.Get("http://" + s.admin + "/metrics")
-	require.NoError(t, err)
-	defer res.Body.Close()
-	metrics, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
+	metrics := s.metrics()
 	for _, line := range []string{
 		`{result="allowed",zone="shadow"} 1`, `{result="denied in shadow",zone="shadow"} 2`, `{result="allowed",zone="optional"} 1`,
 		`{result="denied",zone="optional"} 1`, `{result="error",zone=""} `,
+		`{result="allowed",zone="count"} 1`, `{result="denied",zone="count"} 1`,
 	} {
-		require.Contains(t, string(metrics), "caddy_stint_requests_total"+line)
+		require.Contains(t, metrics, "caddy_stint_requests_total"+line)
 	}
+}
+
+// metrics returns the metrics of Caddy.
+func (s *site) metrics() string {
+	s.t.Helper()
+	res, err := http.Get("http://" + s.admin + "/metrics")
+	require.NoError(s.t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(s.t, err)
+	return string(text)
+}
+
+// A request that two directives hold to one zone spends once and is counted once,
+// and the placeholder says what is left, also if the zone bounds requests in flight.
+func TestNestedInFlight(t *testing.T) {
+	s := newSite(t)
+	const zone = "stint {\n\tzone all {\n\t\tlimit 5/10h\n\t\tin_flight 3\n\t}\n}\n"
+	s.start(s.caddyfile("route {\n" + zone + zone + "respond {http.stint.remaining}\n}"))
+	_, left := s.get("/")
+	require.Equal(t, "4", left)
+	require.Contains(t, s.metrics(), `caddy_stint_requests_total{result="allowed",zone="all"} 1`)
 }
