@@ -170,7 +170,8 @@ func (m methods) Raise(req stint.Request, full time.Time) (time.Time, error) {
 }
 
 // Now returns the time by the owner's clock, or by this machine's while there is
-// no owner.
+// no owner. In a guest, it follows a step of the owner's clock from the next
+// answer on, and without calls in less than a second.
 func (m methods) Now() time.Time {
 	c := wire.Call{Op: wire.OpNow}
 	if err := m.do(context.Background(), &c); err != nil {

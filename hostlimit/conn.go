@@ -152,7 +152,7 @@ func (c *conn) hello(names []wire.Named) error {
 		case f.Op == wire.OpReply:
 			c.welcome, err = f.Body.Welcome()
 			if err == nil {
-				c.setClock(c.welcome.Now)
+				c.setClock(&c.welcome)
 			}
 			if !errors.Is(err, wire.ErrMessage) {
 				return err
@@ -162,11 +162,23 @@ func (c *conn) hello(names []wire.Named) error {
 	}
 }
 
-// setClock notes what the owner's clock shows.
-func (c *conn) setClock(now time.Time) {
+// setClock notes what the owner's clock shows. w may have come late, such as
+// when this process was stopped: the owner's clock showed w.Now between the ping
+// and this moment. What is known of it stays if it agrees with that.
+func (c *conn) setClock(w *wire.Welcome) {
 	c.mu.Lock()
-	c.offset = now.UnixNano() - int64(time.Since(c.base))
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	least := w.Now.UnixNano() - int64(time.Since(c.base))
+	if w.Asked == 0 {
+		c.offset = least
+		return
+	}
+	c.offset = min(max(c.offset, least), w.Now.UnixNano()-int64(w.Asked))
+}
+
+// ping asks the owner for its time, which is a sign of life, too.
+func (c *conn) ping() {
+	c.out.Send(wire.OpPing, 0, func(b []byte) []byte { return wire.AppendPing(b, time.Since(c.base)) })
 }
 
 // now returns the time by the owner's clock.
@@ -452,9 +464,12 @@ func (c *conn) handle(f *wire.Frame) error {
 	switch {
 	case strange: // a part of what has none
 		return wire.ErrMessage
-	case p == nil && f.ID == 0 && f.Op == wire.OpReply: // to a ping
+	case p == nil && f.ID == 0 && f.Op == wire.OpReply:
 		if w, err := f.Body.Welcome(); err == nil {
-			c.setClock(w.Now)
+			c.setClock(&w)
+			if w.Asked == 0 { // the owner's clock has stepped; how long ago only an answer shows
+				go c.ping()
+			}
 		}
 	case p == nil: // it was not sent: the owner breaks the protocol
 		return wire.ErrMessage
@@ -603,6 +618,6 @@ func (c *conn) watch(step <-chan time.Time) {
 			c.fail(fmt.Errorf("%w for %v", ErrNoAnswer, c.timeout))
 			return
 		}
-		go c.out.Send(wire.OpPing, 0, nil)
+		go c.ping()
 	}
 }

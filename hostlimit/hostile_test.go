@@ -92,7 +92,7 @@ func TestHostileGuest(t *testing.T) {
 		hello[9+len("stint\x00")]++
 		_, err := nc.Write(hello)
 		require.NoError(t, err)
-		require.Contains(t, string(closedSoon(t, nc)), "version 3 of the protocol")
+		require.Contains(t, string(closedSoon(t, nc)), "version 4 of the protocol")
 		require.ErrorIs(t, events.wait(t, GuestRefused).Err, ErrRefused)
 	})
 	t.Run("a guest that leaves", func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestSlowGuest(t *testing.T) {
 		close(closed)
 	}()
 	defer func() { <-closed }()
-	pings := bytes.Repeat(frame(wire.OpPing, 0, nil), 10_000)
+	pings := bytes.Repeat(pingFrame(), 10_000)
 	_, err = unread.Write(helloFrame())
 	require.NoError(t, err)
 	unread.SetWriteDeadline(time.Now().Add(20 * time.Second))

@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
+	"github.com/stint-go/stint/httplimit"
 )
 
 // both calls test with the owner of a file, and with a guest.
@@ -267,4 +271,73 @@ func TestManyLongLists(t *testing.T) {
 			require.NoError(t, <-done)
 		}
 	}
+}
+
+// stepStore calls step during a load of the id "step".
+type stepStore struct {
+	stint.Store
+	step func()
+}
+
+func (s stepStore) Load(key stint.Key) (int64, error) {
+	if key.ID == "step" {
+		s.step()
+	}
+	return s.Store.Load(key)
+}
+
+// A guest's clock follows the steps of the owner's: with the next answer, also to
+// a call that was under way, and in a guest that makes no calls.
+func TestClockOfAGuest(t *testing.T) {
+	t.Parallel()
+	var ahead atomic.Int64
+	step := func(d time.Duration) { ahead.Add(int64(d)) }
+	store := stepStore{stint.NewMemStore(), func() { step(time.Hour) }}
+	owner, err := stint.New(store, limitsWith(t, nil), &stint.Options{
+		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
+	require.NoError(t, err)
+	defer owner.Close()
+	path := filePath(t)
+	server, err := Serve(owner, path, nil)
+	require.NoError(t, err)
+	defer server.Close()
+	guest, idle := openOn(t, path, limitsWith(t, nil), nil), openOn(t, path, limitsWith(t, nil), nil)
+	follows := func(l *Limiter) bool { return l.Now().Sub(owner.Now()).Abs() < time.Minute }
+	require.True(t, follows(guest))
+	for i, by := range []time.Duration{time.Hour, -2 * time.Hour, 100 * 24 * time.Hour} {
+		step(by)
+		_, err := guest.Spend(perID.Key("a"), 1)
+		require.NoError(t, err)
+		require.True(t, follows(guest), "step %d", i)
+		eventually(t, func() bool { return follows(idle) }, "a guest without calls follows")
+	}
+	_, err = guest.Bucket(perID.Key("step"))
+	require.NoError(t, err)
+	require.True(t, follows(guest), "a step during the call")
+}
+
+// A Transport of a guest obeys Retry-After after the owner's clock has stepped.
+func TestTransportOfAGuest(t *testing.T) {
+	t.Parallel()
+	var ahead atomic.Int64
+	path, limits := filePath(t), limitsWith(t, nil)
+	openOn(t, path, limits, &Options{LimiterOptions: stint.Options{
+		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }}})
+	guest := openOn(t, path, limits, nil)
+	require.Equal(t, RoleGuest, guest.Role())
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		w.Header().Set("Retry-After", "60")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer server.Close()
+	ahead.Store(int64(time.Hour))
+	client := http.Client{Transport: &httplimit.Transport{Limiter: guest, Key: httplimit.ByHost(perID)}}
+	for range 3 {
+		if res, err := client.Get(server.URL); err == nil {
+			require.NoError(t, res.Body.Close())
+		}
+	}
+	require.Equal(t, 1, asked)
 }

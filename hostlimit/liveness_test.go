@@ -243,6 +243,53 @@ func TestStoppedHere(t *testing.T) {
 	})
 }
 
+// News of the owner's clock may come late, such as after this process was
+// stopped. The guest asks again, and an answer that comes late, too, leaves what
+// agrees with it.
+func TestLateClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		const ahead = 24 * time.Hour
+		tell := func(late, asked time.Duration) {
+			time.Sleep(2 * loneTime) // read reads
+			now := time.Now().Add(ahead - late)
+			theirs.Write(frame(wire.OpReply, 0, func(b []byte) []byte {
+				return wire.AppendWelcome(b, wire.Welcome{Now: now, Asked: asked})
+			}))
+			synctest.Wait()
+		}
+		came := make(chan time.Duration, 10)
+		go func() {
+			frames := wire.NewReader(theirs)
+			for f, err := frames.Next(); err == nil; f, err = frames.Next() {
+				if f.Op == wire.OpPing {
+					asked, _ := f.Body.Ping()
+					came <- asked
+				}
+			}
+		}()
+		go tell(ahead, 0)
+		c, err := newConn(ours, nil, time.Minute, func(*conn, error) {})
+		require.NoError(t, err)
+		defer c.close()
+		behind := func() time.Duration { return time.Now().Add(ahead).Sub(c.now()) }
+		require.Equal(t, ahead, behind())
+		tell(time.Hour, 0)
+		require.Equal(t, time.Hour, behind())
+		require.Len(t, came, 1)
+		asked := <-came
+		require.Equal(t, time.Since(c.base), asked)
+		tell(0, asked)
+		require.Zero(t, behind())
+		time.Sleep(time.Hour)
+		tell(time.Minute, asked)
+		require.Zero(t, behind(), "the owner may have answered a minute ago")
+		tell(3*time.Hour, time.Since(c.base))
+		require.InDelta(t, 3*time.Hour, behind(), float64(2*loneTime), "its clock was set back")
+		require.Empty(t, came)
+	})
+}
+
 // A lone caller reads its own answer, and those of calls that join it. What it
 // leaves, and what comes while there is no call, read hands over.
 func TestWhoReads(t *testing.T) {

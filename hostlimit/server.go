@@ -142,9 +142,10 @@ func (s *Server) remove(c *serverConn) {
 	s.mu.Unlock()
 }
 
-// watch follows what becomes of the file and of the socket. If another file is
-// at the path, the guests must leave for its owner. If the socket was removed,
-// watch makes another one.
+// watch follows what becomes of the file, of the socket and of the clock. If
+// another file is at the path, the guests must leave for its owner. If the socket
+// was removed, watch makes another one. If the clock has stepped, watch tells the
+// guests that make no calls.
 func (s *Server) watch() {
 	ticker := time.NewTicker(checkTime)
 	defer ticker.Stop()
@@ -154,6 +155,7 @@ func (s *Server) watch() {
 			return
 		case <-ticker.C:
 		}
+		s.tellTime()
 		err := s.limiter.InPlace()
 		switch {
 		case replaced(err):
@@ -171,6 +173,21 @@ func (s *Server) watch() {
 			}
 		}
 		s.mu.Unlock()
+	}
+}
+
+// tellTime tells the time to the guests that do not know of the last step of the
+// clock. One of them that is stopped holds up no other.
+func (s *Server) tellTime() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.greeted.Load() && c.behind() && c.telling.CompareAndSwap(false, true) {
+			s.running.Go(func() {
+				c.tell(c.out.Send, 0)
+				c.telling.Store(false)
+			})
+		}
 	}
 }
 
@@ -234,11 +251,11 @@ func (s *Server) shut() error {
 	return err
 }
 
-// welcome returns what the owner says of itself.
+// welcome returns what the owner says of itself, without the time.
 func (s *Server) welcome() (w wire.Welcome, err error) {
 	if err := s.limiter.InPlace(); replaced(err) {
 		return w, fmt.Errorf("%w: %w", errMoved, err)
 	}
 	id, _ := s.place.fileID() // zero if there is no file now
-	return wire.Welcome{PID: os.Getpid(), Began: s.began, Now: s.limiter.Now(), File: id}, nil
+	return wire.Welcome{PID: os.Getpid(), Began: s.began, File: id}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -44,6 +45,11 @@ type serverConn struct {
 	running sync.WaitGroup // calls and readers
 	relief  *time.Timer    // calls relieve
 
+	base    time.Time
+	greeted atomic.Bool  // the guest has its answer to the hello
+	told    atomic.Int64 // offset of the owner's clock from base that the guest knows
+	telling atomic.Bool  // a goroutine of Server.watch tells it
+
 	mu       sync.Mutex
 	reader   int         // changes when another goroutine takes over reading
 	inside   bool        // the reader carries out a call
@@ -64,7 +70,7 @@ type serverConn struct {
 func newServerConn(s *Server, nc net.Conn) *serverConn {
 	c := &serverConn{
 		server: s, nc: nc, out: wire.NewOutbox(nc), frames: wire.NewReader(nc), over: make(chan error, 1),
-		names:    make(stint.Names),
+		base: time.Now(), names: make(stint.Names),
 		contexts: make(map[uint32]context.CancelFunc), places: make(map[int64]stint.Reservation),
 	}
 	c.ctx, c.end = context.WithCancel(context.Background())
@@ -104,11 +110,15 @@ func (c *serverConn) serve() {
 func (c *serverConn) read(reader int) {
 	call := new(wire.Call)
 	for {
-		if !c.frames.Buffered() {
+		first := !c.frames.Buffered() // of the calls that have come together
+		if first {
 			c.out.Flush()
 		}
 		f, err := c.frames.Next()
 		mine := true
+		if first && err == nil && c.behind() {
+			c.tell(c.out.Add, 0)
+		}
 		if err == nil {
 			call, mine, err = c.handle(&f, reader, call)
 		}
@@ -228,8 +238,44 @@ func (c *serverConn) hello() error {
 	for _, part := range wire.Split(wire.NamedOf(ours)) {
 		c.out.Send(wire.OpPart, 0, func(b []byte) []byte { return wire.AppendNames(b, part, true) })
 	}
-	return c.out.Send(wire.OpReply, first.ID, func(b []byte) []byte { return wire.AppendWelcome(b, w) })
+	return c.out.Send(wire.OpReply, first.ID, func(b []byte) []byte {
+		b = c.appendTime(b, w)
+		c.greeted.Store(true)
+		return b
+	})
 }
+
+// clock returns the time of the owner's clock, and its offset from base.
+func (c *serverConn) clock() (now time.Time, offset int64) {
+	now = c.server.limiter.Now()
+	return now, now.UnixNano() - int64(time.Since(c.base))
+}
+
+// behind reports whether the owner's clock has stepped since the guest has last
+// been told the time. The guest must have its answer to the hello.
+func (c *serverConn) behind() bool {
+	_, offset := c.clock()
+	step := offset - c.told.Load()
+	return max(step, -step) > int64(time.Millisecond)
+}
+
+// tell tells the guest the time, after a ping at the guest's time asked, or
+// after a step.
+func (c *serverConn) tell(send sender, asked time.Duration) error {
+	return send(wire.OpReply, 0, func(b []byte) []byte { return c.appendTime(b, wire.Welcome{Asked: asked}) })
+}
+
+// appendTime appends a Welcome with the time. The outbox is locked, so the
+// message with the latest time is the last one.
+func (c *serverConn) appendTime(b []byte, w wire.Welcome) []byte {
+	now, offset := c.clock()
+	c.told.Store(offset)
+	w.Now = now
+	return wire.AppendWelcome(b, w)
+}
+
+// sender is Outbox.Send or Outbox.Add.
+type sender func(o wire.Op, id uint32, f func([]byte) []byte) error
 
 // fits returns ErrRefused if too many Names would be kept.
 func (c *serverConn) fits(names []wire.Named, ours stint.Names) error {
@@ -284,11 +330,11 @@ func (c *serverConn) leave() {
 func (c *serverConn) handle(f *wire.Frame, reader int, call *wire.Call) (next *wire.Call, mine bool, err error) {
 	switch f.Op {
 	case wire.OpPing:
-		if err := f.Body.End(); err != nil {
+		asked, err := f.Body.Ping()
+		if err != nil {
 			return call, true, err
 		}
-		w := wire.Welcome{Now: c.server.limiter.Now()}
-		return call, true, c.out.Send(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, w) })
+		return call, true, c.tell(c.out.Send, asked)
 	case wire.OpAbort:
 		c.mu.Lock()
 		end := c.contexts[f.ID]
@@ -316,7 +362,14 @@ func (c *serverConn) handle(f *wire.Frame, reader int, call *wire.Call) (next *w
 		}
 		c.inside = false
 	default:
-		c.running.Go(func() { c.carryOut(ctx, call, c.out.Send) })
+		c.running.Go(func() {
+			c.carryOut(ctx, call, func(o wire.Op, id uint32, f func([]byte) []byte) error {
+				if c.behind() { // the call may have waited for long
+					c.tell(c.out.Add, 0)
+				}
+				return c.out.Send(o, id, f)
+			})
+		})
 		return new(wire.Call), true, nil
 	}
 	return call, true, nil
@@ -373,9 +426,7 @@ func mayCommit(reqs []stint.Request) bool {
 }
 
 // carryOut carries out a call, and sends the answer.
-func (c *serverConn) carryOut(
-	ctx context.Context, call *wire.Call, send func(wire.Op, uint32, func([]byte) []byte) error,
-) {
+func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, send sender) {
 	id := call.Number
 	err := c.do(ctx, call)
 	if err == nil && (call.Buckets != nil || call.Held != nil) {

@@ -34,6 +34,11 @@ func helloFrame() []byte {
 	return frame(wire.OpHello, 0, func(b []byte) []byte { return wire.AppendHello(b, nil, false) })
 }
 
+// pingFrame is a ping.
+func pingFrame() []byte {
+	return frame(wire.OpPing, 0, func(b []byte) []byte { return wire.AppendPing(b, time.Second) })
+}
+
 // An owner answers any input or ends the connection, and stays healthy.
 func FuzzOwner(f *testing.F) {
 	req := stint.Request{Key: perID.Key("a"), Cost: 1, Limit: stint.PerHour(5)}
@@ -50,7 +55,7 @@ func FuzzOwner(f *testing.F) {
 		f.Add(append(helloFrame(), callFrame(uint32(i+1), c)...))
 		said = append(said, callFrame(uint32(i+1), c)...)
 	}
-	f.Add(append(said, frame(wire.OpPing, 0, nil)...))
+	f.Add(append(said, pingFrame()...))
 	limits, err := stint.NewLimits(testNames, nil, nil)
 	require.NoError(f, err)
 	l, err := stint.New(stint.NewMemStore(), limits, nil)

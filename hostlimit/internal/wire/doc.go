@@ -15,7 +15,9 @@
 // it likes, and then with OpReply. An answer is the bodies of these frames put
 // together, except that for OpSnapshot they are the copy of the file, part by
 // part. OpAbort ends the context of the call with the same number, and has no
-// reply of its own. OpBye says that the owner is closing: it carries out no
+// reply of its own. A [Welcome] with the number 0 tells the time of the owner's
+// clock: it answers OpPing, and comes without a question when that clock has
+// stepped. OpBye says that the owner is closing: it carries out no
 // call that arrives later, and answers each with [ErrNotDone].
 //
 // A [Call] holds the arguments and the answer of one call. This package writes

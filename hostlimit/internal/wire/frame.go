@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	version   = 2
+	version   = 3
 	magic     = "stint\x00"
 	headerLen = 9
 
@@ -35,7 +35,7 @@ const (
 	OpReply    // the last frame of an answer
 	OpPart     // of an answer: more follows
 	OpAbort    // ends the context of the call with the same number
-	OpPing     // the answer is the time of the owner's clock
+	OpPing     // the answer, which has the number 0, is a Welcome with the owner's time
 	OpBye      // the owner closes
 )
 

@@ -132,16 +132,18 @@ type Welcome struct {
 	Began time.Time // by the clock of its Limiter
 	Now   time.Time
 	File  FileID
+	Asked time.Duration // the guest's time in its ping; 0 if there was none
 }
 
-// AppendWelcome appends the owner's answer to a hello.
+// AppendWelcome appends the owner's answer to a hello or a ping.
 func AppendWelcome(b []byte, w Welcome) []byte {
 	b = binary.AppendVarint(append(b, 0), int64(w.PID)) // no error
 	b = appendTime(appendTime(b, w.Began), w.Now)
-	return binary.AppendUvarint(binary.AppendUvarint(b, w.File.Device), w.File.Inode)
+	b = binary.AppendUvarint(binary.AppendUvarint(b, w.File.Device), w.File.Inode)
+	return binary.AppendVarint(b, int64(w.Asked))
 }
 
-// Welcome reads the answer to a hello. The error may be the owner's.
+// Welcome reads the answer to a hello or a ping. The error may be the owner's.
 func (r *Body) Welcome() (w Welcome, err error) {
 	if err := r.Error(); err != nil {
 		return w, err
@@ -149,5 +151,16 @@ func (r *Body) Welcome() (w Welcome, err error) {
 	w.PID = int(r.Int())
 	w.Began, w.Now = r.time(), r.time()
 	w.File = FileID{r.uint(math.MaxUint64), r.uint(math.MaxUint64)}
+	w.Asked = time.Duration(r.Int())
 	return w, r.End()
+}
+
+// AppendPing appends a question for the owner's time. The answer repeats asked,
+// the time by the guest's own clock.
+func AppendPing(b []byte, asked time.Duration) []byte { return binary.AppendVarint(b, int64(asked)) }
+
+// Ping reads what AppendPing has appended.
+func (r *Body) Ping() (asked time.Duration, err error) {
+	asked = time.Duration(r.Int())
+	return asked, r.End()
 }
