@@ -151,7 +151,7 @@ func (p *pass) end(code codes.Code) {
 	p.count(ctx, code)
 	p.refund(ctx, code)
 	for _, a := range p.mine {
-		if a.rule.Messages == 0 && a.hasSpent() {
+		if a.rule.Messages == 0 {
 			p.lockOut(ctx, a)
 		}
 	}
@@ -162,6 +162,12 @@ func (p *pass) count(ctx context.Context, code codes.Code) {
 	var counted []*applied
 	for _, a := range p.mine {
 		if a.rule.CountCode == nil || !a.decided || !a.After || a.refunded || !a.rule.CountCode(code) {
+			continue
+		}
+		p.c.mu.Lock()
+		idle := a.idle
+		p.c.mu.Unlock()
+		if idle {
 			continue
 		}
 		at := p.lim.Now()
@@ -204,7 +210,7 @@ func (p *pass) refund(ctx context.Context, code codes.Code) {
 // lockOut holds the bucket of a rule if it has too few tokens left for another
 // call, or message, like this one.
 func (p *pass) lockOut(ctx context.Context, a *applied) {
-	if a.rule.LockOut <= 0 || a.Shadow || a.Cost <= 0 {
+	if a.rule.LockOut <= 0 || a.Shadow || !a.hasSpent() || a.Cost <= 0 {
 		return
 	}
 	spend := lockout.Spend{

@@ -252,6 +252,55 @@ func TestInFlightShadow(t *testing.T) {
 	assert.EqualValues(t, 92, left(t, lim, local))
 }
 
+// The place of a Shadow rule does not stand for that of a nested rule that may
+// deny, even if another rule spends from the bucket. A nested rule without
+// InFlight leaves it.
+func TestInFlightReplacesShadow(t *testing.T) {
+	nine, one := grpclimit.Rule{InFlight: 9, Shadow: true}, grpclimit.Rule{InFlight: 1}
+	for name, c := range map[string]struct {
+		layers  [][]grpclimit.Rule
+		running int64 // in the handler of a nested call
+	}{
+		"two layers":     {layers: [][]grpclimit.Rule{{nine}, {one}}},
+		"beside a rule":  {layers: [][]grpclimit.Rule{{{}, nine}, {one}}},
+		"three layers":   {layers: [][]grpclimit.Rule{{{}}, {nine}, {one}}},
+		"no inner place": {layers: [][]grpclimit.Rule{{nine}, {{}}}, running: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			var opts []grpc.ServerOption
+			for _, rules := range c.layers {
+				rules = slices.Clone(rules)
+				for i := range rules {
+					rules[i].Key = grpclimit.Shared(everyone)
+				}
+				opts = append(opts, limited(lim, nil, rules...)...)
+			}
+			var client pb.TestServiceClient
+			var nested error
+			var running []httplimit.Running
+			calls := 0
+			s := &service{empty: func(context.Context) error {
+				if calls++; calls == 1 {
+					nested = call(t, client)
+					return nil
+				}
+				running = slices.Collect(httplimit.InFlightOf(lim))
+				return nil
+			}}
+			client = dial(t, serve(t, s, opts...))
+			require.NoError(t, call(t, client))
+			if c.running == 0 {
+				assert.Equal(t, exhausted, status.Code(nested), "one runs already")
+			} else {
+				assert.NoError(t, nested)
+				assert.Equal(t, []httplimit.Running{{Key: everyone.Key(""), Running: c.running}}, running)
+			}
+			assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
+		})
+	}
+}
+
 // A call that is denied for its tokens gives its place back.
 func TestInFlightDenied(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(1)})

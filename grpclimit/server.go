@@ -96,7 +96,8 @@ type server struct {
 	last       atomic.Pointer[refusal]
 }
 
-// applied is one rule that applies to one call.
+// applied is one rule that applies to one call. Of a Shadow rule, an inner
+// interceptor may change idle and place.
 type applied struct {
 	Decision
 	by       *server
@@ -112,7 +113,7 @@ type applied struct {
 
 // hasSpent reports whether the call has spent tokens that were not returned.
 func (a *applied) hasSpent() bool {
-	return a.decided && a.Allowed && !a.After && !a.refunded
+	return a.decided && !a.idle && a.Allowed && !a.After && !a.refunded
 }
 
 // decides reports whether the rule decides now: not if its messages do, later.
@@ -332,13 +333,16 @@ func (p *pass) add(ctx context.Context, ru *Rule, key stint.Key, label string, c
 	*a = applied{by: p.server, rule: ru}
 	a.Decision = Decision{Label: label, RuleKey: key, Cost: cost, Shadow: ru.Shadow, After: ru.CountCode != nil}
 	a.Key = key
-	var replaced *applied
+	var replaced, shadow *applied
 	hasPlace := false
 	for _, other := range p.c.applied {
 		if other.RuleKey != key || other.by.lim != p.lim {
 			continue
 		}
-		hasPlace = hasPlace || other.rule.InFlight > 0
+		hasPlace = hasPlace || other.rule.InFlight > 0 && (!other.Shadow || ru.Shadow)
+		if other.Shadow && other.place.Taken() {
+			shadow = other
+		}
 		switch {
 		case other.idle:
 		case other.Shadow && !ru.Shadow && other.by != p.server:
@@ -360,10 +364,9 @@ func (p *pass) add(ctx context.Context, ru *Rule, key stint.Key, label string, c
 			back = []stint.Request{{Key: key, Cost: replaced.Cost, Spent: replaced.at}}
 		}
 		replaced.idle = true
-		if replaced.place.Taken() { // the call takes one place
-			replaced.place.Leave()
-			replaced.place = places.Place[places.Bucket]{}
-		}
+	}
+	if shadow != nil && ru.InFlight > 0 { // the call takes one place
+		shadow.leave()
 	}
 	p.c.mu.Unlock()
 	if back != nil {
@@ -418,11 +421,21 @@ const fullFor = time.Second
 
 // leave gives the places back.
 func (p *pass) leave() {
+	if len(p.mine) == 0 {
+		return
+	}
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
 	for _, a := range p.mine {
-		if a.place.Taken() {
-			a.place.Leave()
-			a.place = places.Place[places.Bucket]{}
-		}
+		a.leave()
+	}
+}
+
+// leave gives the place back, if there is one.
+func (a *applied) leave() {
+	if a.place.Taken() {
+		a.place.Leave()
+		a.place = places.Place[places.Bucket]{}
 	}
 }
 

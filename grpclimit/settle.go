@@ -43,7 +43,7 @@ func Settle(ctx context.Context, name stint.Name, cost int64) (short int64, err 
 	var mine []*applied
 	found := false
 	for _, a := range c.applied {
-		if a.rule.Settle && a.decided && a.RuleKey.Name == name {
+		if a.rule.Settle && a.decided && !a.idle && a.RuleKey.Name == name {
 			found = true
 			if !a.settled && !a.refunded {
 				a.settled = true

@@ -54,8 +54,12 @@ func (l *limitedStream) spend(msg any, rules []*applied) error {
 	p := l.pass
 	mine := make([]*applied, len(rules))
 	each := make([]applied, len(rules))
+	p.c.mu.Lock()
 	for i, a := range rules {
-		each[i] = applied{by: a.by, rule: a.rule, message: true}
+		each[i] = applied{by: a.by, rule: a.rule, idle: a.idle, message: true}
+	}
+	p.c.mu.Unlock()
+	for i, a := range rules {
 		each[i].Decision = Decision{
 			Label: p.names.Of(p.lim)[a.RuleKey.Name].Label, RuleKey: a.RuleKey,
 			Cost: a.rule.messageCost(msg), Shadow: a.Shadow,
@@ -78,9 +82,7 @@ func (l *limitedStream) spend(msg any, rules []*applied) error {
 		return l.end(p.denied(l.ctx, mine))
 	}
 	for _, a := range mine {
-		if a.hasSpent() {
-			p.lockOut(l.ctx, a)
-		}
+		p.lockOut(l.ctx, a)
 	}
 	return nil
 }
@@ -90,6 +92,9 @@ func (p *pass) keep(rules, mine []*applied) {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
 	for i, a := range rules {
+		if !mine[i].decided { // a Shadow rule that was replaced
+			continue
+		}
 		d := &mine[i].Decision // without RuleKey and Shadow, which stay and are read without the lock
 		a.Decision.Decision, a.Label, a.Cost, a.decided = d.Decision, d.Label, d.Cost, true
 	}

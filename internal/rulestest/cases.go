@@ -108,6 +108,21 @@ var tokenCases = map[string]func(e *env){
 		require.Equal(e, each, passed(each+1, do, Request{ID: "a"}))
 		e.requireLeft(0, "a")
 	},
+	"nested in a Shadow rule with Refund": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Shadow: true, Refund: true}}, []Rule{{Name: own}})
+		require.Equal(e, 2, passed(2, do, Request{ID: "a", Outcome: Broken}))
+		e.requireLeft(each-2, "a")
+	},
+	"nested in a Shadow rule with Count": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Shadow: true, Count: true}}, []Rule{{Name: own}})
+		require.Equal(e, 2, passed(2, do, Request{ID: "a", Outcome: Failed}))
+		e.requireLeft(each-2, "a")
+	},
+	"nested in a Shadow rule with Settle": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: 2, Shadow: true, Settle: true}}, []Rule{{Name: own}})
+		require.True(e, do(Request{ID: "a", Settle: []int64{0}}))
+		e.requireLeft(each-1, "a")
+	},
 	"Settle": func(e *env) {
 		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true}})
 		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))
@@ -166,6 +181,18 @@ var tokenCases = map[string]func(e *env){
 		do := e.behind(ru, ru)
 		require.True(e, do(Request{ID: "a"}))
 		e.requireLeft(each-1, "a")
+	},
+	"InFlight, nested in the place of a Shadow rule": func(e *env) {
+		for _, layers := range [][][]Rule{
+			{{{Name: own, InFlight: 9, Shadow: true}}, {{Name: own, InFlight: 1}}},
+			{{{Name: own}}, {{Name: own, InFlight: 9, Shadow: true}}, {{Name: own, InFlight: 1}}},
+		} {
+			do := e.behind(layers...)
+			second := false
+			require.True(e, do(Request{ID: "a", Inside: func() { second = do(Request{ID: "a"}) }}))
+			require.False(e, second, "one runs already")
+			require.True(e, do(Request{ID: "a"}), "none runs any more")
+		}
 	},
 	"InFlight, Shadow": func(e *env) {
 		do := e.behind([]Rule{{Name: own, InFlight: 1, Shadow: true}})
