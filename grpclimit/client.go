@@ -159,8 +159,8 @@ func (s *clientStream) RecvMsg(msg any) error {
 	return err
 }
 
-// begin spends the tokens of a call. at is an instant before that. The error
-// says why the call must not be sent.
+// begin spends the tokens of a call. at is an instant before that, or, after a
+// wait, the end of it. The error says why the call must not be sent.
 func (c *client) begin(ctx context.Context, call *Call) (key stint.Key, cost int64, at time.Time, err error) {
 	if err := ctx.Err(); err != nil {
 		return key, 0, at, status.FromContextError(err).Err()
@@ -174,6 +174,9 @@ func (c *client) begin(ctx context.Context, call *Call) (key stint.Key, cost int
 	at = c.lim.Now()
 	if err := c.spend(ctx, key, cost); err != nil {
 		return key, 0, at, err
+	}
+	if c.opts.Wait { // the tokens were spent when its turn came
+		at = c.lim.Now()
 	}
 	if err := ctx.Err(); err != nil { // cancelled during the commit
 		c.refund(ctx, key, cost, at)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -224,6 +225,63 @@ func TestClientWait(t *testing.T) {
 		require.NoError(t, call(t, c))
 	}
 	assert.GreaterOrEqual(t, time.Since(begun), 4*20*time.Millisecond)
+}
+
+// cancelling is a Decider whose context ends during the commit of a Wait.
+type cancelling struct {
+	stint.Decider
+	cancel context.CancelFunc
+}
+
+func (c cancelling) Wait(ctx context.Context, key stint.Key, cost int64) error {
+	defer c.cancel()
+	return c.Decider.Wait(ctx, key, cost)
+}
+
+// A call that waited for its turn and was not sent gets its tokens back: none of
+// them came back while it waited.
+func TestClientWaitRefund(t *testing.T) {
+	cc := connect(t, "passthrough:///nowhere")
+	unsent := status.Error(codes.Unavailable, "no connection")
+	sends := map[string]func(ctx context.Context, lim stint.Decider) error{
+		"call": func(ctx context.Context, lim stint.Decider) error {
+			unary, _ := grpclimit.Client(lim, &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone), Wait: true})
+			return unary(ctx, "/a.B/C", nil, nil, cc,
+				func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return unsent })
+		},
+		"stream": func(ctx context.Context, lim stint.Decider) error {
+			_, stream := grpclimit.Client(lim, &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone), Wait: true})
+			_, err := stream(ctx, nil, cc, "/a.B/C", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string,
+				...grpc.CallOption) (grpc.ClientStream, error) {
+				return nil, unsent
+			})
+			return err
+		},
+	}
+	for of, limit := range map[string]stint.Limit{"rate": stint.PerSecond(1), "calendar": stint.EachHour(1, time.UTC)} {
+		for kind, send := range sends {
+			for _, code := range []codes.Code{codes.Unavailable, codes.Canceled} {
+				t.Run(of+" "+kind+" "+code.String(), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						limits := newLimits(t, map[stint.Name]stint.Limit{everyone: limit})
+						// Without a flush each second, because the clock of the bubble goes on for an hour.
+						lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{FlushInterval: 24 * time.Hour})
+						require.NoError(t, err)
+						defer lim.Close()
+						spend(t, lim, everyone.Key(""), 1)
+						ctx, cancel := context.WithCancel(t.Context())
+						defer cancel()
+						d := stint.Decider(lim)
+						if code == codes.Canceled {
+							d = cancelling{lim, cancel}
+						}
+						require.Equal(t, code, status.Code(send(ctx, d)))
+						assert.EqualValues(t, 1, left(t, lim, everyone.Key("")))
+					})
+				})
+			}
+		}
+	}
 }
 
 // A call with several attempts spends once, because gRPC retries below
