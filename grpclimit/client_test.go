@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -326,19 +327,22 @@ func TestClientOnError(t *testing.T) {
 	assert.ErrorIs(t, errors.Join(failed...), stint.ErrNotDurable)
 }
 
-// Of two quotas, the inner one denies: the call was not sent, so the outer one
-// gets its tokens back, and is not held, because no server has asked for that.
+// Of three quotas, the innermost denies: the call was not sent, so the others get
+// their tokens back, and are not held, because no server has asked for that.
 func TestClientNested(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(1)})
 	addr := serve(t, new(service))
-	c := dial(t, addr, append(limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone)}),
-		limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.ByTarget(perKey)})...)...)
+	c := dial(t, addr, slices.Concat(limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.ByTarget(failures)}),
+		limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone)}),
+		limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.ByTarget(perKey)}))...)
 	require.NoError(t, call(t, c))
 	var quota *grpclimit.QuotaError
 	require.ErrorAs(t, call(t, c), &quota)
 	assert.Equal(t, perKey, quota.Key.Name)
 	_, err := c.FullDuplexCall(t.Context())
 	require.ErrorAs(t, err, &quota)
-	assert.Zero(t, heldFor(t, lim, everyone.Key("")))
-	assert.EqualValues(t, 4, left(t, lim, everyone.Key("")))
+	for _, key := range []stint.Key{everyone.Key(""), failures.Key(addr)} {
+		assert.Zero(t, heldFor(t, lim, key))
+		assert.EqualValues(t, 4, left(t, lim, key))
+	}
 }

@@ -211,6 +211,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if !at.connected.Load() &&
 			(at.asked.Load() || at.notSent.Load() || errors.As(err, &op) && op.Op == "dial") {
 			err = t.refund(bound, err)
+			tellNotSent(r)
 		}
 		return nil, err
 	}
@@ -268,13 +269,19 @@ type attemptKey struct{}
 // notSent closes the body of a request, as a RoundTripper must, tells the
 // Transport around this one, and returns err.
 func notSent(r *http.Request, err error) error {
-	if at, ok := r.Context().Value(attemptKey{}).(*attempt); ok {
-		at.notSent.Store(true)
-	}
+	tellNotSent(r)
 	if r.Body != nil {
 		r.Body.Close()
 	}
 	return err
+}
+
+// tellNotSent tells the Transport around this one that it did not send a
+// request.
+func tellNotSent(r *http.Request) {
+	if at, ok := r.Context().Value(attemptKey{}).(*attempt); ok {
+		at.notSent.Store(true)
+	}
 }
 
 // spend takes the tokens. Its error says why the request must not be sent.

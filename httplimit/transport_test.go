@@ -320,6 +320,11 @@ func TestTransportRefund(t *testing.T) {
 		require.ErrorAs(t, err, &quota)
 		require.Equal(t, everyone.Key(""), quota.Key)
 		require.EqualValues(t, 4, left(t, lim, hostKey), "what was not sent costs nothing")
+		outermost := &Transport{Limiter: lim, Key: func(*http.Request) (stint.Key, error) { return failures.Key("x"), nil }, Base: outer}
+		_, err = send(t, t.Context(), outermost, "http://a")
+		require.ErrorAs(t, err, &quota)
+		require.EqualValues(t, 4, left(t, lim, hostKey), "of three quotas, too")
+		require.EqualValues(t, 5, left(t, lim, failures.Key("x")))
 
 		clock.pass(time.Hour)
 		tries := 0
