@@ -39,9 +39,11 @@ func Decisions(r *http.Request) []Decision {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ds := make([]Decision, len(c.applied))
-	for i := range ds {
-		ds[i] = c.applied[i].decision()
+	ds := make([]Decision, 0, len(c.applied))
+	for i := range c.applied {
+		if a := &c.applied[i]; !a.onlyPlace() {
+			ds = append(ds, a.decision())
+		}
 	}
 	return ds
 }
@@ -84,6 +86,10 @@ func appliedOf(d *Decision, by *middleware) applied {
 // replaced reports whether another rule decides on the bucket. Nothing happens
 // after the status then.
 func (a *applied) replaced() bool { return a.rule == &a.rule.by.replaced }
+
+// onlyPlace reports whether the rule has decided nothing: another one decides on
+// the bucket, and there was a place.
+func (a *applied) onlyPlace() bool { return a.replaced() && a.Allowed && a.After && !a.noPlace }
 
 // waits reports whether the rule needs the status.
 func (a *applied) waits() bool { return a.rule.waits() }

@@ -139,6 +139,38 @@ func TestInFlight(t *testing.T) {
 		wg.Wait()
 		requireNoneInFlight(t, lim)
 	})
+	t.Run("observers see no decision of a rule that only has a place", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		var seen, all []Decision
+		opts := &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []Decision) { seen = append(seen, ds...) }}}}
+		h := func(inner Rule) http.Handler {
+			seen, all = nil, nil
+			rules := Middleware(lim, opts, inner)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { all = Decisions(r) }))
+			return Middleware(lim, opts, Rule{Key: byKey, InFlight: 3})(rules)
+		}
+		for _, inner := range []Rule{{Key: byKey, InFlight: 3}, {Key: byKey, InFlight: 3, Shadow: true}} {
+			require.Equal(t, 200, answerTo(h(inner), withKey("k")).Code)
+			require.Len(t, seen, 1)
+			require.Equal(t, seen, all)
+			require.EqualValues(t, 5, seen[0].Limit.Burst)
+		}
+		outer := Middleware(lim, opts, Rule{Key: byKey})
+		require.Equal(t, 200, answerTo(outer(h(Rule{Key: byKey, InFlight: 1})), withKey("k")).Code)
+		require.Len(t, seen, 1)
+		require.Equal(t, seen, all)
+		none := func(*http.Request) int64 { return -1 }
+		seen = nil
+		full := outer(Middleware(lim, opts, Rule{Key: byKey, InFlightFunc: none})(http.HandlerFunc(status)))
+		require.Equal(t, 429, answerTo(full, withKey("k")).Code)
+		require.Len(t, seen, 2, "a denial is one")
+		require.True(t, seen[1].InFlight.Denied)
+		seen = nil
+		try := outer(Middleware(lim, opts, Rule{Key: byKey, InFlightFunc: none, Shadow: true})(http.HandlerFunc(status)))
+		require.Equal(t, 200, answerTo(try, withKey("k")).Code)
+		require.Len(t, seen, 2, "so is that of a Shadow rule")
+		require.True(t, seen[1].InFlight.Denied)
+		requireNoneInFlight(t, lim)
+	})
 	t.Run("one place of a key", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		one := Rule{Key: byKey, InFlight: 1}

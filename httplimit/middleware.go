@@ -181,7 +181,9 @@ var observed = sync.Pool{New: func() any { return new([]Decision) }}
 func (m *middleware) observeAll(r *http.Request, mine []applied) {
 	ds := observed.Get().(*[]Decision)
 	for i := range mine {
-		*ds = append(*ds, mine[i].decision())
+		if a := &mine[i]; !a.onlyPlace() {
+			*ds = append(*ds, a.decision())
+		}
 	}
 	m.observe(r, *ds)
 	clear(*ds)
