@@ -18,8 +18,8 @@ import (
 // decide spends the tokens of the rules that apply to a request, except for
 // buckets that c already has a decision about. It appends these rules to mine,
 // and returns the strictest decision of a rule that can deny. After an error it
-// returns no rules, and the request has spent nothing, except as the errors of
-// stint.Decider say.
+// returns only rules with places, and the request has spent nothing, except as
+// the errors of stint.Decider say.
 func (m *middleware) decide(
 	c *carried, r *http.Request, mine []applied, held *taken,
 ) ([]applied, stint.Decision, error) {
@@ -42,7 +42,7 @@ func (m *middleware) decide(
 	}
 	strictest, err := m.spend(r.Context(), mine)
 	if err != nil {
-		return nil, stint.Decision{}, err
+		return m.undecided(mine), stint.Decision{}, err
 	}
 	for i := range mine {
 		if a := &mine[i]; a.Shadow && !a.replaced() {
@@ -135,6 +135,18 @@ func (m *middleware) replaceShadows(c *carried, mine []applied) ([]applied, erro
 	}
 	_, err := onetotal.Refund(m.lim, back...)
 	return mine, err
+}
+
+// undecided returns the rules with places of a request that the Limiter could not
+// decide on. If the request passes because of FailOpen, only their gates count.
+func (m *middleware) undecided(mine []applied) []applied {
+	mine = slices.DeleteFunc(mine, func(a applied) bool { return a.gate == nil })
+	for i := range mine {
+		a := &mine[i]
+		a.Decision = stint.Decision{Allowed: true, Key: a.RuleKey}
+		a.rule, a.Cost, a.After, a.noPlace = &m.replaced, 0, true, false
+	}
+	return mine
 }
 
 // asked has the arguments of SpendTogether. A Decider may keep them until the

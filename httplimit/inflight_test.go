@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -245,6 +246,48 @@ func TestInFlight(t *testing.T) {
 		close(inner.release)
 		wg.Wait()
 		requireNoneInFlight(t, lim)
+	})
+	t.Run("FailOpen keeps one place in nested middleware", func(t *testing.T) {
+		lim, err := stint.New(stint.NewMemStore(), testLimits(t, nil), nil)
+		require.NoError(t, err)
+		require.NoError(t, lim.Close())
+		one := Rule{Key: byKey, InFlight: 1, Settle: true, RefundStatus: Statuses(200)}
+		shadow := one
+		shadow.Shadow = true
+		for name, layers := range map[string][2]Rule{
+			"the same rule": {one, one}, "in a Shadow rule": {shadow, one}, "a Shadow rule inside": {one, shadow},
+		} {
+			for _, open := range []bool{true, false} {
+				t.Run(fmt.Sprint(name, ", the inner one too: ", open), func(t *testing.T) {
+					var running []Running
+					var decisions, seen []Decision
+					var settled error
+					var h http.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+						running, decisions = slices.Collect(InFlightOf(lim)), Decisions(r)
+						_, settled = Settle(r, perKey, 0)
+					})
+					opts := Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []Decision) { seen = append(seen, ds...) }}}}
+					opts.FailOpen = open
+					inner := opts
+					opts.FailOpen = true
+					h = Middleware(lim, &opts, layers[0])(Middleware(lim, &inner, layers[1])(h))
+					code := answerTo(h, withKey("k")).Code
+					if open || layers[1].Shadow {
+						require.Equal(t, 200, code)
+						require.Equal(t, []Running{{perKey.Key("k"), 1, 0}}, running)
+						if !layers[1].Shadow {
+							require.ErrorIs(t, settled, ErrNotSettled)
+						}
+					} else {
+						require.Equal(t, 503, code, "each middleware decides itself what an error means")
+					}
+					for _, d := range append(decisions, seen...) {
+						require.True(t, d.Shadow, "of the others there is no decision")
+					}
+					requireNoneInFlight(t, lim)
+				})
+			}
+		}
 	})
 	t.Run("FailOpen keeps the place", func(t *testing.T) {
 		lim, err := stint.New(stint.NewMemStore(), testLimits(t, nil), nil)

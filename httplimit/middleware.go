@@ -95,7 +95,7 @@ type middleware struct {
 	waits, inFlight bool // some rule waits for the status, or has a bound on requests in flight
 	stamps          bool // some rule needs the instant of its spend
 
-	replaced routedRule // takes the place of a rule if another one decides on its bucket
+	replaced routedRule // takes the place of a rule if another one decides on its bucket, or none could
 
 	names  clientid.Names
 	denial atomic.Pointer[denial]
@@ -118,19 +118,19 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		defer held.leave()
 	}
 	mine, d, err := m.decide(c, r, room[:0], &held)
-	first := m.record(c, w, mine)
-	if len(m.opts.Observers) > 0 {
-		m.observeAll(r, mine)
-	}
-	switch {
-	case err != nil:
+	if err != nil {
 		m.fail(r, err)
 		if p := problemOf(err); p != &unavailable || !m.opts.FailOpen {
 			held.leave()
 			answer(w, r, p)
 			return
 		}
-	case !d.Allowed:
+	}
+	first := m.record(c, w, mine)
+	if len(m.opts.Observers) > 0 {
+		m.observeAll(r, mine)
+	}
+	if err == nil && !d.Allowed {
 		held.leave()
 		m.deny(w, r, c, mine, d)
 		return
