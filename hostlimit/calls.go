@@ -285,7 +285,9 @@ func (m methods) Stats() stint.Stats {
 	return *c.Stats
 }
 
-// Snapshot is stint.Limiter.Snapshot.
+// Snapshot is stint.Limiter.Snapshot. A guest makes another connection for it,
+// which the owner refuses with ErrRefused if it has MaxGuests already. A copy that
+// has begun is not repeated if the owner goes.
 func (m methods) Snapshot(w io.Writer) (int64, error) {
 	out := &counter{w: w}
 	c := wire.Call{Op: wire.OpSnapshot, Writer: out}

@@ -265,16 +265,30 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 // copy makes a connection of its own for a copy of the file, so that no other
 // call waits for the caller's Writer.
 func (c *conn) copy(ctx context.Context, call *wire.Call) error {
-	if c.isOver() {
-		return errMoved
-	}
-	own, err := dialConn(c.place, nil, c.timeout, func(*conn, error) {})
+	own, err := c.another()
 	if err != nil {
 		return err
 	}
 	own.place = place{}
 	defer own.close()
 	return own.do(ctx, call)
+}
+
+// another makes another connection to the owner. An owner that closes stops
+// listening a moment before it says goodbye, and one whose socket was removed
+// makes it anew.
+func (c *conn) another() (*conn, error) {
+	for begun := time.Now(); !c.isOver(); {
+		own, err := dialConn(c.place, nil, c.timeout, func(*conn, error) {})
+		if !errors.Is(err, ErrNoOwner) || errors.Is(err, ErrNoAnswer) || time.Since(begun) > c.timeout {
+			return own, err
+		}
+		select {
+		case <-c.quit:
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	return nil, errMoved
 }
 
 // turn is a reservation that the owner keeps.

@@ -251,6 +251,49 @@ func TestSocketRemoved(t *testing.T) {
 	}, "the owner makes it anew")
 }
 
+// A Snapshot of a guest, which needs a connection of its own, waits for the next
+// owner as other calls do.
+func TestSnapshotBetweenOwners(t *testing.T) {
+	t.Parallel()
+	path, limits := filePath(t), limitsWith(t, nil)
+	for range length(400, 40) {
+		owner, guest := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
+		require.Equal(t, RoleGuest, guest.Role())
+		closed := make(chan error)
+		go func() { closed <- owner.Close() }()
+		for guest.Role() != RoleOwner {
+			_, err := guest.Snapshot(io.Discard)
+			require.NoError(t, err)
+		}
+		require.NoError(t, <-closed)
+		require.NoError(t, guest.Close())
+	}
+}
+
+// A Snapshot waits for the socket of an owner that is about to make it anew.
+func TestSnapshotWithoutSocket(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	owner, guest := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
+	server := owner.now.Load().server
+	server.mu.Lock()
+	require.NoError(t, server.socket.Close(false))
+	server.mu.Unlock()
+	_, err := guest.Snapshot(io.Discard)
+	require.NoError(t, err)
+}
+
+// While the owner is gone for good, a Snapshot ends as other calls do.
+func TestSnapshotWithoutOwner(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	owner := openOn(t, path, limits, nil)
+	guest, err := Dial(path, nil, &DialOptions{Timeout: time.Minute})
+	require.NoError(t, err)
+	defer guest.Close()
+	require.NoError(t, owner.Close())
+	_, err = guest.Snapshot(io.Discard)
+	require.ErrorIs(t, err, ErrNoOwner)
+}
+
 // A request of SpendEach that cannot be sent fails alone.
 func TestSpendEachAlone(t *testing.T) {
 	both(t, func(t *testing.T, l *Limiter) {

@@ -21,7 +21,7 @@ type Options struct {
 	TakeoverTimeout time.Duration
 
 	// MaxGuests is the number of connections that an owner serves. The default
-	// is 512.
+	// is 512. A guest has one, and another one while it makes a Snapshot.
 	MaxGuests int
 
 	// OnEvent is called with one event at a time, in a goroutine of its own. It
