@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/settle"
 )
 
 // The shortest and the longest hold after a refusal that gives no time.
@@ -111,6 +112,6 @@ func (t *Transport) endBackOff(key stint.Key, sent time.Time) error {
 	if err != nil || d.Limit.Count == 0 || d.Limit.FollowsCalendar() { // then no token came back with time
 		return err
 	}
-	_, err = t.Limiter.Spend(key, min(d.Remaining, int64(last.total/d.Limit.Interval())))
+	_, _, err = settle.SpendUpTo(t.Limiter, key, int64(last.total/d.Limit.Interval()))
 	return err
 }

@@ -14,6 +14,17 @@ import (
 	"github.com/stint-go/stint"
 )
 
+// crowded is a Decider of which another request takes a token after each Check.
+type crowded struct{ *stint.Limiter }
+
+func (c crowded) Check(key stint.Key, cost int64) (stint.Decision, error) {
+	d, err := c.Limiter.Check(key, cost)
+	if err == nil {
+		_, err = c.Limiter.Spend(key, 1)
+	}
+	return d, err
+}
+
 // Each refusal that gives no time doubles the wait, until a success.
 func TestBackOff(t *testing.T) {
 	t.Parallel()
@@ -90,6 +101,17 @@ func TestBackOff(t *testing.T) {
 			})
 		})
 	}
+	t.Run("another request spends meanwhile", func(t *testing.T) {
+		inBubble(t, stint.PerSecond(60), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
+			tr.Limiter = crowded{lim}
+			for _, status := range []int{429, 429, 200} {
+				tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, status), nil })
+				_, err := send(t, t.Context(), tr, "http://a")
+				require.NoError(t, err)
+			}
+			require.Zero(t, left(t, lim, hostKey))
+		})
+	})
 	t.Run("no tokens of a quota come back", func(t *testing.T) {
 		inBubble(t, stint.EachHour(10, time.UTC), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
 			for i := range 16 { // over four hours, and only the last request in its hour
