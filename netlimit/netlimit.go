@@ -27,6 +27,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -97,8 +98,12 @@ func Listener(l net.Listener, lim stint.Decider, opts *Options) net.Listener {
 	ln := &listener{Listener: l, lim: lim, places: places.NewTable[netip.Addr](), reports: make(map[netip.Addr]*report)}
 	if opts != nil {
 		ln.opts = *opts
+		ln.opts.Exempt = make([]netip.Prefix, 0, len(opts.Exempt))
+		for _, p := range opts.Exempt {
+			ln.opts.Exempt = append(ln.opts.Exempt, unmapped(p))
+		}
 	}
-	if ln.opts.Rate != 0 && lim == nil {
+	if ln.opts.Rate != 0 && isMissing(lim) {
 		panic("netlimit: Listener: a Rate without a Limiter")
 	}
 	if ln.opts.InFlight < 0 {
@@ -106,6 +111,21 @@ func Listener(l net.Listener, lim stint.Decider, opts *Options) net.Listener {
 	}
 	ln.local, _ = lim.(*stint.Limiter)
 	return ln
+}
+
+// isMissing reports whether there is no Limiter, or a nil one of any type.
+func isMissing(lim stint.Decider) bool {
+	v := reflect.ValueOf(lim)
+	return lim == nil || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// unmapped returns a network of IPv4 addresses as such, if it is written as
+// IPv6: peers have no IPv4-mapped addresses.
+func unmapped(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p
 }
 
 type listener struct {

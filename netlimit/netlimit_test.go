@@ -116,6 +116,9 @@ func TestListener(t *testing.T) {
 		conns := []*fakeConn{from("10.1.2.3:1"), from("192.0.2.1:1"), {peer: &net.UnixAddr{Name: "@", Net: "unix"}}}
 		opts := &Options{Rate: perPeer, InFlight: 1, Exempt: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 		require.Equal(t, []int{0, 2}, accepted(t, opts, lim, conns...))
+		opts.Exempt[0] = netip.MustParsePrefix("::ffff:10.0.0.0/104")
+		require.Equal(t, []int{0, 2}, accepted(t, opts, lim, conns...), "the same network, mapped to IPv6")
+		require.Equal(t, "::ffff:10.0.0.0/104", opts.Exempt[0].String(), "the program's slice")
 	})
 	t.Run("errors", func(t *testing.T) {
 		lim := newLimiter(t, stint.PerHour(2))
@@ -127,6 +130,7 @@ func TestListener(t *testing.T) {
 		opts.FailOpen = true
 		require.Len(t, accepted(t, opts, lim, from("192.0.2.1:1")), 1)
 		require.Panics(t, func() { Listener(nil, nil, &Options{Rate: perPeer}) })
+		require.Panics(t, func() { Listener(nil, (*stint.Limiter)(nil), &Options{Rate: perPeer}) })
 		require.Panics(t, func() { Listener(nil, nil, &Options{InFlight: -1}) })
 	})
 	t.Run("reports leave out the rest", func(t *testing.T) {
