@@ -108,7 +108,7 @@ func (l *Limiter) SpendUpTo(key Key, cost int64) (taken int64, d Decision, err e
 // SpendUpToRequest is SpendUpTo for a Request, which may have a Limit of its
 // own. Its Mode is ignored.
 func (l *Limiter) SpendUpToRequest(req Request) (taken int64, d Decision, err error) {
-	if req.Cost > 0 && l.limits.Load().member(req.Key.Name).role != plainRole {
+	if req.Cost >= 0 && l.limits.Load().member(req.Key.Name).role != plainRole {
 		return l.spendUpToShare(req)
 	}
 	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: opSpend, upTo: true}}

@@ -150,12 +150,19 @@ func TestSpendUpTo(t *testing.T) {
 		cost, want int64
 	}{
 		{"other", 5, 5}, {"other", 5, 2}, {"other", 1, 0}, // 3 of the total are kept for acme
-		{"acme", 2, 2}, {"acme", 9, 1}, {"acme", 9, 0}, {"third", 0, 0},
+		{"acme", 2, 2}, {"third", 0, 0}, {"acme", 9, 1}, {"acme", 9, 0}, {"third", 0, 0},
 	} {
 		taken, d, err := lim.SpendUpTo(tenant.Key(step.id), step.cost)
 		require.NoError(t, err)
 		require.Equal(t, step.want, taken, "%s %d", step.id, step.cost)
-		require.True(t, d.Allowed)
+		if step.id == "acme" || step.id == "other" {
+			require.True(t, d.Allowed)
+			continue
+		}
+		require.False(t, d.Allowed, "the total has less than it keeps, so no other may go")
+		want, err := lim.Check(tenant.Key(step.id), 0)
+		require.NoError(t, err)
+		require.Equal(t, want, d)
 	}
 	require.NoError(t, lim.Hold(tenant.Key("acme"), lim.Now().Add(time.Hour)))
 	require.NoError(t, lim.Reset(all.Key(""), floor.Key("acme")))
@@ -163,8 +170,12 @@ func TestSpendUpTo(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, taken)
 	require.False(t, d.Allowed)
-	_, _, err = lim.SpendUpTo(floor.Key("acme"), 1)
-	require.ErrorIs(t, err, ErrShare)
+	for cost := range int64(2) {
+		_, _, err = lim.SpendUpTo(floor.Key("acme"), cost)
+		require.ErrorIs(t, err, ErrShare)
+	}
+	_, _, err = lim.SpendUpTo(tenant.Key("acme"), -1)
+	require.ErrorIs(t, err, ErrNegativeCost)
 }
 
 // If a share never has what SpendUpTo has just found, SpendUpTo ends all the
