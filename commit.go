@@ -188,6 +188,8 @@ func (l *Limiter) submitLocked(rs []request, now int64) *batch {
 			ch := r.change
 			if most == needSoon { // the caller has its answer: nothing to undo
 				ch = renewalOf(r.shard, r.hash, b)
+			} else if r.stays {
+				ch.from = ch.to
 			}
 			c.putLocked(in, &ch, b, tat)
 		}

@@ -409,6 +409,7 @@ func (l *Limiter) submit(rs []request) (d Decision, in *batch, err error) {
 	if r.began != 0 && r.resident && !r.shard.At(r.index).Has(table.Gate) {
 		now = r.began // the state of the bucket is no newer
 	}
+	r.decided = now
 	if err = r.decideLocked(now, &d); err == nil {
 		r.countLocked(d.Allowed)
 		r.writeLocked(now)
@@ -444,7 +445,10 @@ type request struct {
 
 	waits bool  // it asks again: a denial does not count
 	spent int64 // of a refund: instant of the spend; 0 if it is unknown
+	stays bool  // of a refund: even if its commit fails
 	upTo  bool  // decideLocked cuts the cost down to what the bucket has
+
+	decided int64 // by submit: instant of the decision
 
 	resident bool // in memory: index is valid
 	index    uint32

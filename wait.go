@@ -231,15 +231,18 @@ func (r Reservation) cancel() (charged bool) {
 // twice, and what was never taken is not returned at all.
 func (r Reservation) giveUp(req Request) {
 	if r.cancel() {
-		r.l.giveBack(req, r.turn.At)
+		r.l.giveBack(&req, r.turn.At)
 	}
 }
 
-// giveBack returns the tokens that a request spent at an instant. If the bucket
-// is not in memory and cannot be loaded, they stay spent.
-func (l *Limiter) giveBack(req Request, spent int64) {
-	req.Mode, req.Spent = CheckAndSpend, time.Unix(0, spent)
-	l.RefundAll(req)
+// giveBack returns the tokens that a request spent at an instant. If the commit
+// fails, they are back in memory, as after Cancel. If the bucket is not in memory
+// and cannot be loaded, they stay spent.
+func (l *Limiter) giveBack(req *Request, spent int64) {
+	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: opRefund, spent: max(1, spent), stays: true}}
+	if l.give(&rs[0], req) == nil {
+		l.slowPathOf(rs[:])
+	}
 }
 
 // Wait takes cost tokens from the key's bucket, and waits in its queue until
@@ -389,13 +392,12 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) error {
 		if err := l.give(&rs[0], req); err != nil {
 			return l.failed(key, err)
 		}
-		before := l.clock.Now()
 		d, err := l.slowPathOf(rs[:])
 		switch {
 		case err != nil:
 			return err
 		case d.Allowed && ctx.Err() != nil: // it ended during the commit
-			l.giveBack(*req, before)
+			l.giveBack(req, rs[0].decided)
 			return ctx.Err()
 		case d.Allowed:
 			return nil

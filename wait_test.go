@@ -317,6 +317,61 @@ func TestWaitReset(t *testing.T) {
 	}
 }
 
+// ctx ends during the commit of a Wait, and the commit of what Wait gives back
+// fails. The tokens are back in memory, and the next flush saves them.
+func TestWaitGiveBackFails(t *testing.T) {
+	for _, name := range []Name{leased, synced} {
+		for _, limit := range []Limit{{Burst: 10, Count: 1, Period: time.Hour}, EachMonth(10, nil)} {
+			t.Run(fmt.Sprint(Durability(name), "/", limit), func(t *testing.T) {
+				inBubble(t, limit, Options{}, func(t *testing.T, r *rig) {
+					key := name.Key("a")
+					r.disk.shut()
+					w := r.wait(key, 4)
+					w.cancel()
+					r.disk.gate <- nil
+					r.disk.gate <- errDisk
+					r.disk.open()
+					synctest.Wait()
+					require.ErrorIs(t, w.err, context.Canceled)
+					require.EqualValues(t, 0, r.spent(key))
+					require.NoError(t, r.Flush())
+					require.EqualValues(t, 0, r.next(r.Limits()).spent(key))
+				})
+			})
+		}
+	}
+}
+
+// Midnight passes while Wait loads the bucket. What it gives back belongs to the
+// day of the spend.
+func TestWaitGiveBackPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock, quota := newSimClock(), EachDay(10, nil)
+		clock.ns.Store(time.Date(2026, 11, 23, 23, 59, 59, 0, time.UTC).UnixNano())
+		quota.Durability = Synced
+		r := rigAt(t, clock, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: quota}), Options{})
+		key := perID.Key("a")
+		loads := 0
+		r.disk.on(func(op storeOp) error {
+			if op.key != key || op.done {
+				return nil
+			}
+			if loads++; loads == 3 { // of the spend: two come before it
+				clock.advance(2 * time.Second)
+			}
+			return nil
+		})
+		r.disk.shut()
+		w := r.wait(key, 4)
+		require.Equal(t, 3, loads)
+		w.cancel()
+		r.disk.open()
+		synctest.Wait()
+		require.ErrorIs(t, w.err, context.Canceled)
+		require.EqualValues(t, 0, r.spent(key))
+	})
+}
+
 // A rolling limit becomes a quota that follows the calendar: what waits is
 // charged at once. A Wait that ends later gives nothing back to any period.
 func TestWaitBecomesQuota(t *testing.T) {
