@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/stint-go/stint/internal/clock"
@@ -182,12 +183,17 @@ func (l *Limiter) retireCountsLocked(s *shard) {
 // of the id, too, unless Options.KeepOverrides is set, and a restart forgets them.
 // After another error the old overrides stay in force.
 func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
-	// Disks are waited for without limitsMu, so that another id can be blocked
-	// while one hangs.
-	if err := l.loadConverted(id, limits); err != nil {
-		return err
+	durable, rs, err := l.setOverrides(id, limits, nil)
+	for err == nil && rs != nil {
+		// Disks are waited for without limitsMu, so that another id can be blocked
+		// while one hangs.
+		for i := range rs {
+			if _, err := l.slowPathOf(rs[i : i+1]); err != nil {
+				return err
+			}
+		}
+		durable, rs, err = l.setOverrides(id, limits, rs)
 	}
-	durable, err := l.setOverrides(id, limits)
 	if err != nil || !durable {
 		return err
 	}
@@ -206,34 +212,17 @@ func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 	return nil
 }
 
-// loadConverted brings the buckets into memory that SetOverrides will convert.
-func (l *Limiter) loadConverted(id OverrideID, limits map[Name]Limit) error {
-	old := l.limits.Load()
-	ls, err := old.With(id, limits)
-	if err != nil {
-		return err
-	}
-	for name := range limits {
-		canonical, _ := ls.names.CanonicalOverride(name, id.ID)
-		converts := ls.ruleOf(name, canonical).converts(old.ruleOf(name, canonical))
-		if !converts || ls.settings[name].leading > 0 { // changeRules finds only buckets in memory
-			continue
-		}
-		rs := [1]request{{change: change{key: name.Key(canonical)}, op: opRefund}}
-		if _, err := l.slowPathOf(rs[:]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // setOverrides puts overrides in force, and converts buckets in memory. durable
-// reports whether they are to be saved.
-func (l *Limiter) setOverrides(id OverrideID, limits map[Name]Limit) (durable bool, err error) {
+// reports whether they are to be saved. If the state of a bucket that converts is
+// not known, setOverrides changes nothing, and returns requests that load all of
+// them. loaded has the requests that were loaded so, or nil.
+func (l *Limiter) setOverrides(
+	id OverrideID, limits map[Name]Limit, loaded []request,
+) (durable bool, load []request, err error) {
 	l.limitsMu.Lock()
 	defer l.limitsMu.Unlock()
 	if l.isClosed() {
-		return false, ErrClosed
+		return false, nil, ErrClosed
 	}
 	old := l.limits.Load()
 	if tidied := old.tidied(); tidied != old {
@@ -246,22 +235,48 @@ func (l *Limiter) setOverrides(id OverrideID, limits map[Name]Limit) (durable bo
 	}
 	ls, err := old.with(Group{[]OverrideID{id}, limits})
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
+	var rs []request // of the buckets that convert
 	for name := range limits {
 		canonical, _ := ls.names.CanonicalOverride(name, id.ID)
 		was, is := old.ruleOf(name, canonical), ls.ruleOf(name, canonical)
+		if !is.converts(was) {
+			continue
+		}
 		level := max(cmp.Or(was.limit.Durability, l.opts.Durability), cmp.Or(is.limit.Durability, l.opts.Durability))
-		durable = durable || is.converts(was) && level >= Leased
+		durable = durable || level >= Leased
+		if ls.settings[name].leading > 0 { // changeRules finds only buckets in memory
+			continue
+		}
+		r := request{change: change{key: name.Key(canonical)}, op: opRefund}
+		if i := slices.IndexFunc(loaded, func(of request) bool { return of.key == r.key }); i >= 0 {
+			r = loaded[i]
+		} else if err := r.locate(l); err != nil {
+			return false, nil, l.failed(r.key, err)
+		}
+		rs = append(rs, r)
 	}
-	l.keepPlans(ls, id, limits)
+	sortRequests(rs)
+	if !lockAll(rs) {
+		unlockAll(rs)
+		return false, rs, nil
+	}
+	// The buckets convert before their shards are unlocked: later they might leave
+	// memory as they were.
 	l.limits.Store(ls)
+	for i := range rs {
+		rs[i].shard.limits = ls
+		rs[i].shard.changeRuleOfLocked(rs[i].key, rs[i].hash, l.clock.Now())
+	}
+	unlockAll(rs)
+	l.keepPlans(ls, id, limits)
 	l.directory.setLimits(ls, func(s *shard) { s.limits = ls })
 	for name := range limits {
 		canonical, _ := ls.names.CanonicalOverride(name, id.ID)
 		l.directory.changeRules(name.Key(canonical), ls.settings[name].leading, l.clock)
 	}
-	return durable, nil
+	return durable, nil, nil
 }
 
 // ruleOf returns the rule of a canonical id of an override.
@@ -298,10 +313,8 @@ func (t *directory) changeRules(key Key, parts int, clock *clock.Clock) {
 	if parts == 0 {
 		s, h := t.shard(key)
 		s.lock()
-		defer s.mu.Unlock()
-		if i, ok := s.findLocked(key, h); ok && s.limits != nil {
-			s.changeRuleLocked(i, s.At(i), s.limits, clock.Now(), true)
-		}
+		s.changeRuleOfLocked(key, h, clock.Now())
+		s.mu.Unlock()
 		return
 	}
 	t.each(func(s *shard) {
@@ -312,6 +325,14 @@ func (t *directory) changeRules(key Key, parts int, clock *clock.Clock) {
 			return table.Done
 		})
 	})
+}
+
+// changeRuleOfLocked is changeRuleLocked for a bucket that may be in memory. A
+// second call changes nothing.
+func (s *shard) changeRuleOfLocked(key Key, h uint64, now int64) {
+	if i, ok := s.findLocked(key, h); ok && s.limits != nil {
+		s.changeRuleLocked(i, s.At(i), s.limits, now, true)
+	}
 }
 
 // changeRuleLocked holds a bucket to the limits in force, after the old ones,

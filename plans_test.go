@@ -339,6 +339,52 @@ func TestSetOverridesKeepsUsed(t *testing.T) {
 	})
 }
 
+// What was used stays used if a bucket leaves memory again before SetOverrides
+// has put the limits in force, and if another call changes the limits meanwhile.
+func TestSetOverridesLoadsAgain(t *testing.T) {
+	at := func(name Name, period time.Duration) Limit {
+		return Limit{Burst: 100, Count: 100, Period: period, Durability: Durability(name)}
+	}
+	const day = 24 * time.Hour
+	for _, c := range []struct {
+		name   string
+		during map[Name]Limit // put in force while the first bucket is loaded
+		want   map[Name]Limit
+	}{
+		{"evicted", nil, map[Name]Limit{flushed: at(flushed, 30*day), synced: at(synced, 30*day)}},
+		{"other limits come", map[Name]Limit{synced: at(synced, time.Second)},
+			map[Name]Limit{flushed: at(flushed, 30*day), synced: at(synced, day)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newLevels(t, Limit{Burst: 100, Count: 100, Period: day})
+			for name := range c.want {
+				r.take(name.Key("a"), 100)
+			}
+			require.NoError(t, r.Flush())
+			r.evictAll(true)
+			loads := 0
+			r.disk.on(func(op storeOp) error {
+				if op.name != "load" || op.done {
+					return nil
+				}
+				if loads++; loads == len(c.want)-len(c.during) { // the last that is loaded at first
+					if c.during != nil {
+						require.NoError(t, r.SetOverrides(idOf("a"), c.during))
+					}
+					require.NoError(t, r.Flush())
+					r.evictAll(true)
+					require.Zero(t, r.Stats().Resident)
+				}
+				return nil
+			})
+			require.NoError(t, r.SetOverrides(idOf("a"), c.want))
+			for name := range c.want {
+				require.EqualValues(t, 0, r.left(name.Key("a")), "%v", Durability(name))
+			}
+		})
+	}
+}
+
 // Options.KeepOverrides keeps plans over SetLimits.
 func TestKeepOverrides(t *testing.T) {
 	pro, team := PerHour(1000), PerHour(5000)

@@ -203,17 +203,7 @@ func sortRequests(rs []request) {
 // lockAllFound locks the shards of sorted requests, once every bucket is
 // known. After an error, which is that of rs[at], no shard is locked.
 func (l *Limiter) lockAllFound(rs []request) (at int, err error) {
-	for {
-		known := true
-		for i := range rs {
-			if i == 0 || rs[i].shard != rs[i-1].shard {
-				rs[i].shard.lock()
-			}
-			known = rs[i].findLocked() && known
-		}
-		if known {
-			break
-		}
+	for !lockAll(rs) {
 		unlockAll(rs)
 		for i := range rs {
 			if err := l.load(&rs[i]); err != nil {
@@ -231,6 +221,19 @@ func (l *Limiter) lockAllFound(rs []request) (at int, err error) {
 		rs[i].useConfiguredLocked(l.opts.Durability)
 	}
 	return 0, nil
+}
+
+// lockAll locks the shards of sorted requests, and reports whether the state of
+// every bucket is known.
+func lockAll(rs []request) (known bool) {
+	known = true
+	for i := range rs {
+		if i == 0 || rs[i].shard != rs[i-1].shard {
+			rs[i].shard.lock()
+		}
+		known = rs[i].findLocked() && known
+	}
+	return known
 }
 
 func unlockAll(rs []request) {
