@@ -85,7 +85,9 @@ func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Deci
 	return d, err
 }
 
-// Check returns the Decision that Spend would return, and changes nothing.
+// Check returns the Decision that Spend would return, and spends nothing. It reads
+// a bucket that is not in memory from the file, and cuts it down to the configured
+// limit, as Request says.
 func (l *Limiter) Check(key Key, cost int64) (d Decision, err error) {
 	if l.fastPath(key, cost, opCheck, &d) == fastDeclined {
 		d, err = l.slowPath(key, cost, opCheck)
@@ -211,7 +213,12 @@ func (l *Limiter) reset(key Key) error {
 // takes nothing. It is for buckets whose state is known from elsewhere: of two
 // states the emptier stays, so nothing is spent twice, in whatever order they
 // come. Raise empties a bucket at most. It changes no queue, and no bucket whose
-// limit is Unlimited or Blocked: for these it returns the present time.
+// limit is Unlimited or Blocked. For these, and for a full bucket, it returns the
+// present time.
+//
+// A quota that follows the calendar is full at the end of a period. A time within
+// the present period takes nothing from a full one, and is returned. A time after
+// its end takes a token for each nanosecond between them.
 //
 // The Limit of the Request counts, or else the configured one. Cost and Mode do
 // not. The change is as durable as a spend. Errors are those of Spend, and
@@ -232,7 +239,7 @@ func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
 	if d.Limit == (Limit{}) || d.Limit == Blocked {
 		return l.Now(), nil
 	}
-	return time.Unix(0, rs[0].to), nil
+	return time.Unix(0, max(rs[0].to, rs[0].decided)), nil
 }
 
 // fastAnswer is what the fast path found.

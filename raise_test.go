@@ -63,6 +63,36 @@ func TestRaise(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, r.check(perID.Key("a"), 0).ResetAfter, full.Sub(r.Now()))
 	})
+	t.Run("a full bucket is full now", func(t *testing.T) {
+		r := newRig(t)
+		for _, past := range []time.Duration{0, time.Hour} {
+			full, err := r.Raise(Request{Key: perID.Key("a")}, r.Now().Add(-past))
+			require.NoError(t, err)
+			require.True(t, full.Equal(r.Now()), "%v", full)
+		}
+		r.take(perID.Key("a"), 1)
+		r.clock.advance(time.Hour)
+		full, err := r.Raise(Request{Key: perID.Key("a")}, time.Time{})
+		require.NoError(t, err)
+		require.True(t, full.Equal(r.Now()), "%v", full)
+	})
+	t.Run("a quota of the calendar", func(t *testing.T) {
+		clock := newSimClock()
+		clock.ns.Store(time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC).UnixNano())
+		r := rigAt(t, clock, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: EachDay(10, nil)}), Options{})
+		midnight := r.Now().Add(12 * time.Hour)
+		for _, c := range []struct {
+			full time.Time
+			left int64
+		}{
+			{midnight.Add(-time.Hour), 10}, {midnight, 10}, {midnight.Add(3), 7}, {midnight.Add(time.Hour), 0},
+		} {
+			key := perID.Key(c.full.String())
+			_, err := r.Raise(Request{Key: key}, c.full)
+			require.NoError(t, err)
+			require.Equal(t, c.left, r.left(key))
+		}
+	})
 	t.Run("no limit, whatever is in memory", func(t *testing.T) {
 		r := newRig(t)
 		for i, limit := range []Limit{Unlimited, Blocked} {
