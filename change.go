@@ -172,7 +172,8 @@ func (l *Limiter) retireCountsLocked(s *shard) {
 // This holds for buckets in memory and in the store, and for quotas that follow
 // the calendar. There are two exceptions, which are as after SetLimits: buckets
 // of an Override format that are not in memory, and limits that take the place of
-// Blocked or Unlimited.
+// Blocked or Unlimited. What a larger Limit of a Request used beyond the limit
+// before is forgotten.
 //
 // If the limit, or the one before, is Leased or Synced, SetOverrides saves what it
 // converted. ErrNotDurable then means that the new limits are in force, and that

@@ -58,7 +58,8 @@ what a crash may do. After [Limiter.Close] every decision is as if the process
 had never stopped, except that the queues are gone.
 
 	level               a decision waits for   a crash may forget           a crash may withhold
-	Memory              nothing                everything                   nothing
+	Memory              nothing                everything                   refunds and resets of what
+	                                                                        Flush or a snapshot saved
 	Flushed (default)   nothing                what was spent since the     refunds and resets
 	                                           last flush: FlushInterval    since then
 	                                           and the time of one flush

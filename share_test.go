@@ -282,6 +282,18 @@ func TestShareLimitsChange(t *testing.T) {
 	require.False(t, ok)
 }
 
+// A total that is lowered may have less than the floors. No floor goes into debt.
+func TestShareTotalLowered(t *testing.T) {
+	r := shareRig(t, Flushed)
+	r.take(initech, 600)
+	r.take(shareTenant.Key("umbrella"), 150)
+	require.NoError(t, r.SetOverrides(OverrideID{}, map[Name]Limit{shareTotal: PerSecond(1000).WithBurst(500)}))
+	require.Equal(t, [3]int64{100, 600, 0}, r.levels("acme"), "750 of 500 were used")
+	require.False(t, r.spend(acme, 100).Allowed)
+	r.clock.advance(100 * time.Millisecond)
+	r.take(acme, 100)
+}
+
 // With keeps the same sums as NewLimits computes from the same limits.
 func TestShareSumsStay(t *testing.T) {
 	ls := shareLimits(t, Flushed)

@@ -31,9 +31,11 @@ const (
 // number, whatever the limits are. Each request is held to its own limit, and
 // all together spend no more than the largest allows. A bucket that was emptied
 // under a larger limit has no tokens for a smaller one until its ResetAfter is
-// less than the smaller one's Tolerance. Only a bucket that is read from the
-// file is cut down, to the larger of the given and the configured limit. Stats
-// count such a request like others.
+// less than the smaller one's Tolerance. A bucket that is read from the file is
+// cut down to the larger of the given and the configured limit: what a still
+// larger one used beyond that is forgotten. A Check without a Limit does so, too,
+// and so does a SetOverrides that changes the configured limit, even in memory.
+// Stats count such a request like others.
 //
 // If the Limit is not the configured one, a Leased limit commits every request
 // as a Synced one does. A mistake in it is a ConfigError, and nothing is spent.
