@@ -126,17 +126,21 @@ func NewLimits(
 
 // WithNames returns the limits with Names that are not declared yet. They have
 // no limit: they are for requests that bring their own. The other Names, and all
-// limits, stay as they are. The error is a ConfigError for each mistake, joined.
+// limits, stay as they are. The error is a ConfigError for each mistake, joined. A
+// number that is declared under another label is ErrNameMismatch.
 func (ls *Limits) WithNames(names Names) (*Limits, error) {
 	with := *ls
 	with.names, with.settings = maps.Clone(ls.names), slices.Clone(ls.settings)
 	with.order, with.overrides = slices.Clone(ls.order), slices.Clone(ls.overrides)
 	b := limitsBuilder{ls: &with}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
+		spec := names[name]
 		if with.declares(name) {
+			if has := ls.names[name].Label; has != spec.Label {
+				b.wrong(name, fmt.Errorf("%w: %d has this label, not %s", ErrNameMismatch, name, spell.Quote(spec.Label)))
+			}
 			continue
 		}
-		spec := names[name]
 		with.names[name] = spec
 		b.declare(name, spec, Unlimited)
 		if spec.Parent != 0 || spec.Floor != 0 {
