@@ -58,10 +58,10 @@ what a crash may do. After [Limiter.Close] every decision is as if the process
 had never stopped, except that the queues are gone.
 
 	level               a decision waits for   a crash may forget           a crash may withhold
-	Memory              nothing                everything                   refunds and resets of what
-	                                                                        Flush or a snapshot saved
+	Memory              nothing                everything                   refunds and resets since
+	                                                                        Flush or a snapshot saved it
 	Flushed (default)   nothing                what was spent since the     refunds and resets
-	                                           last flush: FlushInterval    since then
+	                                           last flush: in FlushInterval since then
 	                                           and the time of one flush
 	Leased              one commit, if it      nothing                      one lease of each bucket
 	                    begins a lease
@@ -73,10 +73,10 @@ bucket waits until one of them has left, at every level. If all of them have
 changed since the last flush, the decision waits for a flush.
 
 A lease is a number of tokens, at most an eighth of the burst, that the file
-counts as spent in advance. Spends then take the tokens of the lease in memory.
-A lease is renewed when half of it is left, so a bucket in use seldom waits for
-the disk. Leased is for quotas that cost money. Synced is for quotas from which
-a crash must not take even a lease.
+counts as spent in advance. Later spends take their tokens from the lease, in
+memory. A lease is renewed when half of it is left, so a bucket in use seldom
+waits for the disk. Leased is for quotas that cost money. Synced is for quotas
+from which a crash must not take even a lease.
 
 [Limiter.Flush] makes everything spent so far durable, at every level. A
 [Limiter.Hold] is durable when it returns. A [Limiter.SpendAll] that includes a
@@ -96,8 +96,9 @@ Most errors wrap one of the variables below, or a [ConfigError]; [errors.Is] and
 [errors.As] tell them apart. If a bucket cannot be read, the error is the
 store's. If the disk fails, decisions at Memory and Flushed continue from
 memory, and stay exact. Limits at Leased and Synced return ErrNotDurable when
-they would have to write. [Limiter.Health] says what is wrong and since when,
-until it is over. docs/faults.md lists the faults, and what each leaves behind.
+they would have to write. [Limiter.Health] says what is wrong, and since when,
+for as long as it lasts. docs/faults.md lists the faults, and what each leaves
+behind.
 
 # Waiting
 

@@ -51,6 +51,7 @@
 // # Locks
 //
 // A call carries its decisions from outer to nested interceptors, under one
-// mutex (carried.mu). While it is locked, the interceptors call nothing else. A
-// stream may receive and send at the same time.
+// mutex (carried.mu). While it is locked, the interceptors call no other code,
+// such as the Limiter. They need it because a stream may receive and send at
+// the same time.
 package grpclimit

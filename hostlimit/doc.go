@@ -23,17 +23,17 @@
 // # Durability
 //
 // The owner answers a guest as soon as the durability level allows: at leased
-// and synced, no crash after the answer forgets the decision. The death of an
+// and synced, a decision that was answered survives any crash. The death of an
 // owner costs what package stint says a crash may cost.
 //
 // # Errors
 //
 // The errors are those of [stint.Limiter], and errors.Is finds them even if
 // they come from another process. If the owner dies or stops answering, the
-// Limiter repeats a call that was under way only if it changes nothing. Any
-// other such call returns [ErrNoAnswer], because it may have been carried out.
-// Later calls wait for the next owner, for at most Options.TakeoverTimeout, and
-// then return [ErrNoOwner]: nothing was done. An owner that hangs keeps the
+// Limiter repeats those calls under way that change nothing. Any other call
+// under way returns [ErrNoAnswer], because it may have been carried out. Later
+// calls wait for the next owner, for at most Options.TakeoverTimeout at a time,
+// and then return [ErrNoOwner]: nothing was done. An owner that hangs keeps the
 // file: no guest takes it over until that process dies. If the owner closes,
 // only the calls that it cannot answer within 250 ms fail.
 //
@@ -71,6 +71,6 @@
 // # Locks
 //
 // Limiter.changing is locked before Limiter.mu. The mutexes of conn, Server and
-// serverConn are held for moments, and none is held while another one is taken,
-// except that a Server's may be held while it makes a socket.
+// serverConn are held only for moments, except that a Server's may be held
+// while it makes a socket. None is held while another one is taken.
 package hostlimit

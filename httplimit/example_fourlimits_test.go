@@ -20,7 +20,7 @@ func Example_fourLimits() {
 		Running:    {Label: "concurrent", Limit: stint.Unlimited}, // only places in flight
 		Worker:     {Label: "worker", ID: stint.Shared, Limit: stint.Unlimited},
 
-		// Of ten requests a second, four are kept for critical ones.
+		// Of ten tokens, four are always kept for critical requests.
 		Fleet:         {Label: "fleet", ID: stint.Shared, Limit: stint.PerSecond(10)},
 		Critical:      {Label: "critical", ID: stint.Shared, Limit: stint.PerSecond(10), Parent: Fleet, Floor: CriticalFloor},
 		CriticalFloor: {Label: "critical-floor", ID: stint.Shared, Limit: stint.PerSecond(4)},

@@ -1,4 +1,4 @@
-// Package otellimit reports what a stint.Limiter does through OpenTelemetry.
+// Package otellimit reports, through OpenTelemetry, what a stint.Limiter does.
 //
 // [Register] makes instruments that read a Limiter's Stats whenever metrics are
 // collected, at no cost to decisions:
@@ -11,7 +11,7 @@
 // # Metrics of Register
 //
 //	stint.decisions         {decision}  decisions to spend or to reserve, by stint.limit and stint.decision
-//	stint.borrowed          {decision}  allowed, with a Parent, and not paid for by its floor, by stint.limit
+//	stint.borrowed          {decision}  allowed decisions on limits with a Parent that their floor did not pay for, by stint.limit
 //	stint.errors            {error}     calls that returned an error, by stint.limit
 //	stint.buckets.resident  {bucket}    buckets in memory
 //	stint.buckets.dirty     {bucket}    buckets in memory, changed since they were saved
@@ -27,7 +27,8 @@
 // stint.limit is the label of a limit, or "_OTHER" for errors of Names that are
 // not declared. stint.decision is "allowed" or "denied". stint.clock.direction
 // is "forward" or "backward". The instruments of the file report nothing if the
-// Limiter has no file, and those of flushes nothing before the first flush.
+// Limiter has no file, and those of flushes report nothing before the first
+// flush.
 //
 // # Metric of Observer
 //

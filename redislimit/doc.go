@@ -33,23 +33,24 @@ machine decides until then. In a cluster, each shard can be away by itself. If
 all limits have AwayClosed, every call to a cluster still asks, because a
 replica may have taken over.
 
-With [AwayShare] each machine has a share of each limit: the burst ÷ Nodes, and
-Nodes times the interval. Its buckets start in the state in which the machine
-last saw them at the server. A stint.Limiter with these limits decides, and each
-Decision shows the share as its Limit. A request for more tokens than the burst
-of the share returns ErrAway. When the server is back, and before this machine
-asks it again, each bucket is charged with the tokens that this machine has
-spent and that have not come back to its share. A bucket with fewer tokens than
-that becomes empty. If all machines lose the server, they therefore admit
-together at most burst + elapsed ÷ T, plus an Nth of what others had spent since
-each machine last saw the bucket. If only some do, those add their shares to
-what the server admits.
+With [AwayShare] each machine has a share of each limit: the burst ÷ Nodes, at
+least 1, and Nodes times the interval. Its buckets start in the state in which
+the machine last saw them at the server. A stint.Limiter with these limits
+decides, and each Decision shows the share as its Limit. A request for more
+tokens than the burst of the share returns ErrAway. When the server is back, and
+before this machine asks it again, each bucket is charged with the tokens that
+this machine has spent and that have not come back to its share. A bucket with
+fewer tokens than that becomes empty. So if all machines lose the server,
+together they admit at most burst + elapsed ÷ T (N + elapsed ÷ T, if the burst
+is less than N), plus, for each machine, an Nth of what the others had spent
+since it last saw the bucket. If only some do, those add their shares to what
+the server admits.
 
-With AwayShare, holds that a machine has seen stay in force. Hold and Reset return
-ErrAway, because other machines would not notice them. A Refund returns at most
-what this machine has spent by itself. If the server does not answer a call,
-this machine may decide it, and its tokens may also be spent at the server. A
-lease is used until it ends.
+With AwayShare, a hold stays in force on each machine that has seen it. Hold and
+Reset return ErrAway, because other machines would not notice them. A Refund
+returns at most what this machine has spent by itself. If the server does not
+answer a call, this machine may decide it, and its tokens may also be spent at
+the server. A lease is used until it ends.
 
 # Leases
 
@@ -58,20 +59,20 @@ following decisions from memory. Over any stretch Δ all machines together use a
 most burst + (Δ + H) ÷ T tokens, so at most 9/8 burst + Δ ÷ T, whichever
 machines crash, hang or are cut off. A server that crashes may forget leases. H
 is the longest life of a lease: τ ÷ 8, and at most Options.MaxLease (a minute).
-The machine's monotonic clock measures a life, from before the request for the
-lease is sent. In this bound, a call that waited for the server counts at the
-instant at which the server decided.
+A lease's life is measured by the machine's monotonic clock, and begins before
+the request for the lease is sent. In this bound, a call that waited for the
+server counts at the instant at which the server decided.
 
 A lease is at most burst ÷ 8, and at most an eighth of what is free, unless the
 callers that wait need more at once. How much a machine asks for follows the
 demand. If it last asked less than a quarter of a lease's life ago, it asks for
 twice as many tokens as it did then. Otherwise it asks for as many as it has
 used since. When half of the tokens or of the time is gone, it asks in the
-background. Callers that find no tokens share a trip. Unused tokens go back at
-Close and when a lease has ended, less what time has brought back. So a machine
-that dies withholds at most its lease, burst ÷ 8, until time brings it back. If
-the reply to a request for tokens is lost, its tokens are never used: they are
-withheld until time brings them back.
+background. Callers that find no tokens share a trip. At Close, and when a lease
+has ended, its unused tokens are returned to the server, except those that have
+already come back with time. So a machine that dies withholds at most its lease,
+burst ÷ 8, until time brings it back. If the reply to a request for tokens is
+lost, its tokens are never used: they are withheld until time brings them back.
 
 Refund, Bucket and a request with its own Limit make a trip, and leave the lease
 as it is. SpendUpTo takes what the lease has, and makes a trip for the rest. A
@@ -94,15 +95,15 @@ An error never admits a request, except that Allow follows Options.FailOpen.
 After ErrAway nothing was spent, or what was spent is returned in the
 background. ErrBusy means that the calls before this one took too long, and that
 nothing was spent. After ErrNoAnswer the tokens may have been spent: the request
-was sent, no answer came, and it is not sent again. If a key of the server is
-not a bucket, the error names it. A refusal by the server is an error too.
+was sent, no answer came, and it is not sent again. If a key on the server is
+not a bucket, the error names the key. A refusal by the server is an error too.
 
 # Keys
 
 The key of a bucket is PREFIX:{ID}:NAME, such as stint:{alice}:6. In a cluster
 the part in braces chooses the slot, so all limits on one id are decided
 together. With Options.Tag, a part of the id chooses it. With Options.PlainKeys,
-a Boulder on the same server shares the buckets; such buckets have no holds, and
-keep their TATs when limits change.
+an instance of Boulder, Let's Encrypt's CA, that uses the same server shares the
+buckets; such buckets have no holds, and keep their TATs when limits change.
 */
 package redislimit

@@ -1,14 +1,14 @@
 // Command stint keeps rate limits in a file, for scripts and for people.
 // Processes that run one after another ask it whether they may do something
-// once more.
+// again.
 //
-// Each command is in a file of its own name. The exit status is the answer: see
-// errors.go. Read the shared files in this order, and then the commands in any
-// order: errors, args, signals, file, store, clock, progress, output, owner,
-// target, limitflags, decision, line, bucket, shares. Logs and charts are in
-// packages of their own: internal/replay, internal/simulate. The server is in
-// serve_listen, serve_limits, serve_throttle, serve_commands, serve_conn and
-// serve, and its protocol in internal/resp.
+// Each command is in a file that is named after it. The exit status is the
+// answer: see errors.go. Read the shared files in this order, and then the
+// commands in any order: errors, args, signals, file, store, clock, progress,
+// output, owner, target, limitflags, decision, line, bucket, shares. Logs and
+// charts are in packages of their own: internal/replay, internal/simulate. The
+// server is in serve_listen, serve_limits, serve_throttle, serve_commands,
+// serve_conn and serve, and its protocol in internal/resp.
 package main
 
 import (
