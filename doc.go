@@ -61,8 +61,8 @@ had never stopped, except that the queues are gone.
 	Memory              nothing                everything                   refunds and resets since
 	                                                                        Flush or a snapshot saved it
 	Flushed (default)   nothing                what was spent since the     refunds and resets
-	                                           last flush: in FlushInterval since then
-	                                           and the time of one flush
+	                                           last flush: for at most      since then
+	                                           FlushInterval and one flush
 	Leased              one commit, if it      nothing                      one lease of each bucket
 	                    begins a lease
 	Synced              one commit             nothing                      nothing
