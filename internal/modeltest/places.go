@@ -257,7 +257,8 @@ func (w *World) heldNow(key Key, would int64) {
 	if w.dead() || len(s.Queue) > 0 {
 		return
 	}
-	if l, _, _ := w.limits.For(key); l.Blocked { // its decisions do not show the hold
+	l, on, _ := w.limits.For(key)
+	if l.Blocked { // its decisions do not show the hold
 		s.unseen = true
 		return
 	}
@@ -269,6 +270,10 @@ func (w *World) heldNow(key Key, would int64) {
 			key, retry, max(0, s.Hold-w.now))
 		if !was {
 			s.Hold = would
+		}
+		if on {
+			lo, hi := s.Decide(l, on, w.now, Check, 0)
+			w.looked(key, l, 0, lo, hi, r.Decisions[0])
 		}
 	}
 }
