@@ -339,8 +339,8 @@ func TestSetOverridesKeepsUsed(t *testing.T) {
 	})
 }
 
-// What was used stays used if a bucket leaves memory again before SetOverrides
-// has put the limits in force, and if another call changes the limits meanwhile.
+// What was used stays used, even if a bucket leaves memory before SetOverrides
+// puts the limits in force, or if another call changes the limits while it loads.
 func TestSetOverridesLoadsAgain(t *testing.T) {
 	at := func(name Name, period time.Duration) Limit {
 		return Limit{Burst: 100, Count: 100, Period: period, Durability: Durability(name)}

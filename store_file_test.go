@@ -67,9 +67,9 @@ func copyOf(t testing.TB, path string) string {
 	return other
 }
 
-// readBetweenCommits reads a file that may be in use. A commit in the background
-// that comes meanwhile would leave pages of two transactions in what it returns.
-// So it reads again until the meta pages stay as they were.
+// readBetweenCommits reads a file that may be in use. If a background commit came
+// during the read, the result would have pages of two transactions. So it reads
+// again until the meta pages stay as they were.
 func readBetweenCommits(path string) ([]byte, error) {
 	for {
 		content, err := os.ReadFile(path)

@@ -281,7 +281,7 @@ func TestFailedReset(t *testing.T) {
 }
 
 // A Reset empties the bucket's queue. A Wait that ends after that gives nothing
-// back, because its turn was not charged. Nor is it if the Reset fails meanwhile.
+// back, because its turn was not charged. The same is true if the Reset fails.
 func TestWaitReset(t *testing.T) {
 	for _, name := range []Name{inMemory, flushed, leased, synced} {
 		key := name.Key("a")

@@ -142,9 +142,9 @@ func (c *serveConn) decide() {
 }
 
 // decideEach is called after requests failed together. The error may be that of a
-// single key, such as one whose page is damaged, so it decides each by itself, and
-// returns the error of each. If tokens may be spent already, or nobody has the
-// file, all of them keep the error that they have.
+// single key, such as one whose page is damaged. So it decides each request by
+// itself, and returns the error of each. If tokens may have been spent already, or
+// no process owns the file, each keeps the error of the first try.
 func (c *serveConn) decideEach(together error) []error {
 	errs := slices.Repeat([]error{together}, len(c.requests))
 	if len(errs) == 1 || errors.Is(together, stint.ErrNotDurable) ||

@@ -115,9 +115,9 @@ func (s *Store) put(t testing.TB, entries ...format.Entry) {
 func (s *Store) emptyLog() error { return s.write((*boltfile.File).EmptyLog) }
 
 // crash returns the path of a copy of the store's file, as it would be if the
-// process were killed now. A commit in the background that comes while the file
-// is read would leave pages of two transactions in the copy. So the file is
-// read again until its meta pages stay as they were.
+// process were killed now. If a background commit came during the read, the copy
+// would have pages of two transactions. So the file is read again until its meta
+// pages stay as they were.
 func crash(t testing.TB, s *Store) string {
 	t.Helper()
 	for {
