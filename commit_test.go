@@ -24,10 +24,11 @@ func inBubble(t *testing.T, limit Limit, opts Options, test func(t *testing.T, r
 	})
 }
 
-// goroutines returns how many goroutines are in the caller's bubble. Tests that
-// run beside this one have others.
+// goroutines returns how many goroutines the caller's bubble keeps: those that
+// are on their way out end first. Tests that run beside this one have others.
 func goroutines(t *testing.T) int {
 	t.Helper()
+	synctest.Wait()
 	stacks := make([]byte, 4<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)] // the caller's is the first
 	header, _, _ := bytes.Cut(stacks, []byte("\n"))

@@ -20,18 +20,18 @@ func (l *Limiter) evictOne() error {
 	defer f.waiting.Add(-1)
 	timer := time.NewTimer(l.opts.CommitTimeout)
 	defer timer.Stop()
-	for {
+	for flush := l.flushForSpace(); ; {
 		part := f.nextPart()
 		if !f.full() {
 			return nil
 		}
-		flush := l.flushForSpace()
 		select {
 		case <-part:
 		case <-flush.done:
 			if flush.err != nil {
 				return fmt.Errorf("%w: %d in memory, %w", ErrFull, l.opts.MaxResident, flush.err)
 			}
+			flush = l.flushForSpace() // other calls took the space that this one made
 		case <-timer.C:
 			return fmt.Errorf("%w: %d in memory, and no answer from the store for %v",
 				ErrFull, l.opts.MaxResident, l.opts.CommitTimeout)

@@ -147,10 +147,13 @@ func testEvictOne(t *testing.T) {
 		for i := range 8 {
 			r.take(flushed.Key(fmt.Sprint(i)), 10)
 		}
-		d, err := r.Spend(flushed.Key("one more"), 1)
-		require.ErrorIs(t, err, ErrFull)
-		require.ErrorIs(t, err, errDisk)
-		require.Zero(t, d)
+		for saves := 1; saves <= 20; saves++ {
+			d, err := r.Spend(flushed.Key("one more"), 1)
+			require.ErrorIs(t, err, ErrFull)
+			require.ErrorIs(t, err, errDisk)
+			require.Zero(t, d)
+			require.Equal(t, saves, r.disk.count(), "a call that waits for space tries once")
+		}
 		for i := range 8 {
 			require.False(t, r.spend(flushed.Key(fmt.Sprint(i)), 1).Allowed)
 		}
