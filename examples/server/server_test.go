@@ -123,14 +123,18 @@ func TestServer(t *testing.T) {
 func lockOutOutlivesKill(t *testing.T) {
 	file := newFile(t)
 	server := start(t, "-file", file)
-	for range 3 {
+	for range 6 {
 		status, _ := server.login(t, "lovelace")
-		require.Equal(t, 200, status, "a right password costs nothing")
+		require.Equal(t, 200, status, "a right password gets its token back")
 	}
-	for range 5 {
-		status, _ := server.login(t, "guess")
-		require.Equal(t, 401, status)
+	// What came back while the last right password was checked is not given back
+	// twice. On a slow machine that leaves a little less than five guesses.
+	guesses := 0
+	for status, _ := server.login(t, "guess"); status == 401; status, _ = server.login(t, "guess") {
+		guesses++
 	}
+	require.GreaterOrEqual(t, guesses, 4)
+	require.LessOrEqual(t, guesses, 5)
 	measured := time.Now() // the answer may be late
 	status, before := server.login(t, "lovelace")
 	require.Equal(t, 429, status)
