@@ -171,8 +171,11 @@ func TestDamagedFile(t *testing.T) {
 		{"truncated", 512, 100, "^harmless", func(b []byte, at int) []byte { return b[:at+512] }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if !long {
+			switch {
+			case !long:
 				c.step *= c.sample
+			case testing.Short():
+				c.step *= 5
 			}
 			outcomes := make(map[string]int)
 			for at := 0; at < used; at += c.step {

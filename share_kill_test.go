@@ -104,10 +104,7 @@ type killUsed struct {
 // the level promises of law 2: the total holds what all floors hold together.
 func TestShareKill(t *testing.T) {
 	t.Parallel()
-	kills := 3
-	if long {
-		kills = 100
-	}
+	kills := length(4, 25)
 	for level := Memory; level <= Synced; level++ {
 		t.Run(level.String(), func(t *testing.T) {
 			t.Parallel()

@@ -381,10 +381,7 @@ var randomHistories = flag.Int("histories", 0, "random histories of TestShareLaw
 func TestShareLaws(t *testing.T) {
 	t.Parallel()
 	const trees, each = 50, 4
-	histories := cmp.Or(*randomHistories, 1000)
-	if long {
-		histories = cmp.Or(*randomHistories, 20_000)
-	}
+	histories := cmp.Or(*randomHistories, length(1000, 20))
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))

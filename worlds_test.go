@@ -32,12 +32,16 @@ func runWorlds(t *testing.T, histories, steps int, env func(t *testing.T) modelt
 	t.Log(counts)
 }
 
-// length returns n, or many times as much with the tag long.
+// length returns n, or many times as much with the tag long: a fifth of those
+// times with -short.
 func length(n, times int) int {
-	if long {
-		return n * times
+	switch {
+	case !long:
+		return n
+	case testing.Short():
+		return n * max(1, times/5)
 	}
-	return n
+	return n * times
 }
 
 func memWorld(t *testing.T, opts Options, disk *modeltest.Disk) *modeltest.Env {

@@ -195,6 +195,9 @@ func TestServers(t *testing.T) {
 	requests, quotas := 300, []quota{{100, time.Minute, false}}
 	if long {
 		requests, quotas = 10_000, append(quotas, quota{100, time.Minute, true}, quota{10, 10 * time.Second, false})
+		if testing.Short() {
+			requests = 2_000
+		}
 	}
 	for _, q := range quotas {
 		for countName, newCount := range map[string]func() counting{

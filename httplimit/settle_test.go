@@ -306,6 +306,9 @@ func TestSettleLaw(t *testing.T) {
 	histories := 1_000
 	if long {
 		histories = 50_000
+		if testing.Short() {
+			histories = 10_000
+		}
 	}
 	limits := []stint.Limit{
 		stint.PerMinute(1000), stint.PerMinute(20_000), {Burst: 3000, Count: 100, Period: time.Second},

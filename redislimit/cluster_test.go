@@ -73,10 +73,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 // allowed is lost.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	calls := int64(3_000)
-	if long {
-		calls = 100_000
-	}
+	calls := length[int64](100_000, 3_000)
 	nodes := startCluster(t)
 	limits := testLimits(t, stint.Limit{Burst: 10 * calls, Count: 2, Period: time.Hour})
 	var addrs []string

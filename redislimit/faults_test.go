@@ -22,10 +22,7 @@ import (
 // spend is not sent again. A proxy cuts the connection in place of each reply.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
-	n := int64(300)
-	if long {
-		n = 10_000
-	}
+	n := length[int64](10_000, 300)
 	s := startServer(t)
 	p := newProxy(t, s)
 	limits := testLimits(t, stint.Limit{Burst: n, Count: 1, Period: time.Hour})

@@ -200,10 +200,7 @@ func (b *both) sameBucket(key stint.Key) {
 // Request's own limit and changed limits are in different histories, because
 // with both, memory cuts a bucket down at another time.
 func TestHistory(t *testing.T) {
-	steps, batches := 2_000, 150
-	if long {
-		steps, batches = 100_000, 5_000
-	}
+	steps, batches := length(100_000, 2_000), length(5_000, 150)
 	for _, given := range []bool{false, true} {
 		name := "changed limits"
 		if given {

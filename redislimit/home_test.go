@@ -51,10 +51,7 @@ func TestShareDecides(t *testing.T) {
 	require.True(t, l.Allow(off.Key("a")))
 	_, err = l.Check(perID.Key("x"), 1)
 	require.NoError(t, err)
-	steps := 2_000
-	if long {
-		steps = 50_000
-	}
+	steps := length(50_000, 2_000)
 	may := mayTake
 	for i := range steps {
 		if i == steps/4 {

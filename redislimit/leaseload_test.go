@@ -76,10 +76,7 @@ func TestLeaseKills(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	kills := 6
-	if long {
-		kills = 200
-	}
+	kills := length(200, 6)
 	s := startServer(t)
 	l := s.limiter(t, testLimits(t, limit), nil)
 	var processes sync.WaitGroup

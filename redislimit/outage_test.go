@@ -52,10 +52,7 @@ func (l *lateness) within(from, to time.Duration) (most time.Duration) {
 // has a share of the limits. Each call ends, with a decision unless it was one
 // of the first to get no answer. No goroutine is left.
 func TestOutages(t *testing.T) {
-	outages := 6
-	if long {
-		outages = 200
-	}
+	outages := length(200, 6)
 	s := startServer(t)
 	before := runtime.NumGoroutine()
 	const timeout = 100 * time.Millisecond

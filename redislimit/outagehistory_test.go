@@ -20,10 +20,7 @@ import (
 // While the server is away, its home flushes, and other buckets take its memory.
 func TestOutageHistory(t *testing.T) {
 	t.Parallel()
-	outages := 20
-	if long {
-		outages = 200
-	}
+	outages := length(200, 20)
 	for name, local := range map[string]string{"memory": "", "file": filepath.Join(t.TempDir(), "local.db")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -65,10 +65,7 @@ func TestStoppedServer(t *testing.T) {
 func TestKilledServer(t *testing.T) {
 	s := startServer(t)
 	before := runtime.NumGoroutine()
-	kills := 2
-	if long {
-		kills = 40
-	}
+	kills := length(40, 2)
 	l, err := Open(s.url, testLimits(t, stint.PerHour(1_000_000)), &Options{Timeout: time.Second})
 	require.NoError(t, err)
 	done := make(chan struct{})

@@ -29,6 +29,9 @@ func TestServeKilled(t *testing.T) {
 		}
 		if long {
 			rounds = 25
+			if testing.Short() {
+				rounds = 5
+			}
 		}
 		t.Run(level, func(t *testing.T) {
 			t.Parallel()

@@ -43,12 +43,16 @@ func keyOf(e format.Entry) Key { return Key{e.Name, e.ID} }
 
 var storeNames = labels{1: "one", 2: "two", 6: "six", 300: "three hundred"}
 
-// steps returns how many steps a test makes: a sample, unless at full length.
+// steps returns how many steps a test makes: full with the tag long, a fifth of
+// that with -short, or a sample without the tag.
 func steps(full, sample int) int {
-	if long {
-		return full
+	switch {
+	case !long:
+		return sample
+	case testing.Short():
+		return max(full/5, sample)
 	}
-	return sample
+	return full
 }
 
 func storePath(t testing.TB) string { return filepath.Join(t.TempDir(), "store.db") }

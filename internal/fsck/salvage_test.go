@@ -94,6 +94,9 @@ func TestSalvageWithoutPages(t *testing.T) {
 	some, rounds := false, 8
 	if long {
 		rounds = 60
+		if testing.Short() {
+			rounds = 12
+		}
 	}
 	for i := range rounds {
 		content := bytes.Clone(sound)

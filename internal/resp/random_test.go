@@ -11,6 +11,9 @@ func TestReaderRandom(t *testing.T) {
 	inputs := 200_000
 	if long {
 		inputs = 10_000_000
+		if testing.Short() {
+			inputs = 2_000_000
+		}
 	}
 	random := rand.New(rand.NewPCG(1, uint64(inputs)))
 	seeds := []string{"*1\r\n$4\r\nPING\r\n", "*3\r\n$3\r\nDEL\r\n$1\r\na\r\n$0\r\n\r\n", "PING \"a\" b\r\n", "*-1\r\n*0\r\n",

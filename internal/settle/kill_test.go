@@ -168,6 +168,13 @@ func requireLaw(t *testing.T, all []used) {
 // with those of the last flush, so the law holds for what these know.
 func TestSettleKill(t *testing.T) {
 	t.Parallel()
+	kills := 3 // at each level
+	if long {
+		kills = 200
+		if testing.Short() {
+			kills = 40
+		}
+	}
 	for level := stint.Memory; level <= stint.Synced; level++ {
 		t.Run(level.String(), func(t *testing.T) {
 			t.Parallel()
@@ -199,7 +206,7 @@ func TestSettleKill(t *testing.T) {
 					known = nil
 				}
 			}
-			if kills > 100 {
+			if long {
 				require.NotZero(t, open, "no process was killed between a spend and its settlement")
 			}
 			t.Logf("%d kills, with %d requests open; %d events", kills, open, admitted)

@@ -2,4 +2,4 @@
 
 package settle_test
 
-const kills = 200 // at each level
+const long = true

@@ -2,4 +2,4 @@
 
 package settle_test
 
-const kills = 3 // at each level
+const long = false

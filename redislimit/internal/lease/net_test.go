@@ -370,6 +370,9 @@ func TestLeaseLaw(t *testing.T) {
 	histories := uint64(20_000)
 	if long {
 		histories = 1_000_000
+		if testing.Short() {
+			histories = 200_000
+		}
 	}
 	begin := time.Now()
 	broken, first, nearest, spent := violations(histories, noMutant)
