@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,11 +28,7 @@ type node struct {
 func startCluster(t *testing.T) (nodes []node) {
 	t.Helper()
 	for range 6 {
-		n := node{port: freePort(t), bus: freePort(t)}
-		n.server = startServer(t, "--port", n.port, "--cluster-port", n.bus, "--bind", "127.0.0.1", "--cluster-enabled",
-			"yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
-		n.id = n.cli("CLUSTER", "MYID").(string)
-		nodes = append(nodes, n)
+		nodes = append(nodes, startNode(t))
 	}
 	for i, n := range nodes {
 		n.cli("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
@@ -40,27 +37,41 @@ func startCluster(t *testing.T) (nodes []node) {
 		}
 		nodes[0].cli("CLUSTER", "MEET", "127.0.0.1", n.port, n.bus)
 	}
-	eventually(t, "all nodes know each other", func() bool {
-		for _, n := range nodes {
-			if info := fmt.Sprint(n.cli("CLUSTER", "INFO")); !strings.Contains(info, "cluster_state:ok") ||
-				!strings.Contains(info, "cluster_known_nodes:6") {
-				return false
-			}
-		}
-		return true
-	})
+	acquainted(t, nodes)
 	for i, n := range nodes[3:] {
 		n.cli("CLUSTER", "REPLICATE", nodes[i].id)
 	}
 	eventually(t, "the replicas are ready", func() bool {
-		for _, n := range nodes[3:] {
-			if !strings.Contains(fmt.Sprint(n.cli("INFO", "replication")), "master_link_status:up") {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(nodes[3:], func(n node) bool { return !n.follows() })
 	})
 	return nodes
+}
+
+// startNode starts a server that can join a cluster.
+func startNode(t *testing.T) node {
+	t.Helper()
+	n := node{port: freePort(t), bus: freePort(t)}
+	n.server = startServer(t, "--port", n.port, "--cluster-port", n.bus, "--bind", "127.0.0.1", "--cluster-enabled",
+		"yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
+	n.id = n.cli("CLUSTER", "MYID").(string)
+	return n
+}
+
+// acquainted waits until all nodes know each other.
+func acquainted(t *testing.T, nodes []node) {
+	t.Helper()
+	known := fmt.Sprintf("cluster_known_nodes:%d\r", len(nodes))
+	eventually(t, "all nodes know each other", func() bool {
+		return !slices.ContainsFunc(nodes, func(n node) bool {
+			info := fmt.Sprint(n.cli("CLUSTER", "INFO"))
+			return !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, known)
+		})
+	})
+}
+
+// follows reports whether the node is a replica that has its primary's data.
+func (n node) follows() bool {
+	return strings.Contains(fmt.Sprint(n.cli("INFO", "replication")), "master_link_status:up")
 }
 
 func eventually(t *testing.T, what string, done func() bool) {
@@ -138,4 +149,44 @@ func TestCluster(t *testing.T) {
 			return err == nil && spent >= allowed.Load() && spent <= allowed.Load()+unknown.Load()
 		})
 	}
+}
+
+// Synced decisions also go on while a slot moves to a node that joined after Open,
+// and after that.
+func TestClusterSyncedMoves(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	l, err := Open("redis://127.0.0.1:"+nodes[0].port, testLimits(t, stint.PerHour(20)),
+		&Options{Timeout: 20 * time.Second, Durability: stint.Synced, RepeatDenials: -1})
+	require.NoError(t, err)
+	defer l.Close()
+	key := perID.Key("a")
+	spend := func(remaining int64) {
+		t.Helper()
+		d, err := l.Spend(key, 1)
+		require.NoError(t, err)
+		require.Equal(t, remaining, d.Remaining)
+	}
+	spend(19)
+
+	to, replica := startNode(t), startNode(t)
+	for _, n := range []node{to, replica} {
+		nodes[0].cli("CLUSTER", "MEET", "127.0.0.1", n.port, n.bus)
+	}
+	acquainted(t, append(nodes, to, replica))
+	replica.cli("CLUSTER", "REPLICATE", to.id)
+	eventually(t, "the new replica is ready", replica.follows)
+
+	slot := script.Slot(l.opts.keyOf(key))
+	from, number := nodes[min(int(slot)/5461, 2)], strconv.Itoa(int(slot))
+	to.cli("CLUSTER", "SETSLOT", number, "IMPORTING", from.id)
+	from.cli("CLUSTER", "SETSLOT", number, "MIGRATING", to.id)
+	spend(18)
+	from.cli("MIGRATE", "127.0.0.1", to.port, l.opts.keyOf(key), "0", "5000")
+	spend(17)
+	for _, n := range []node{to, from} {
+		n.cli("CLUSTER", "SETSLOT", number, "NODE", to.id)
+	}
+	spend(16)
+	spend(15)
 }

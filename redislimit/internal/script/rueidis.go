@@ -112,25 +112,61 @@ func evalCommand(b rueidis.Builder, command, script string, keys, args []string)
 	return b.Arbitrary(command, script, strconv.Itoa(len(keys))).Keys(keys...).Args(args...).Build()
 }
 
-// EvalWait implements SyncClient.
+// EvalWait implements SyncClient. In a cluster it follows redirections, which the
+// library does not do for commands that need the same connection.
 func (c *Rueidis) EvalWait(ctx context.Context, command, script string, keys, args []string, replicas int,
 	timeout time.Duration) (reply any, acknowledged int, err error) {
 	client, err := c.get(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	err = client.Dedicated(func(d rueidis.DedicatedClient) error {
-		rs := d.DoMulti(ctx, evalCommand(d.B(), command, script, keys, args),
-			d.B().Wait().Numreplicas(int64(replicas)).Timeout(timeout.Milliseconds()).Build())
-		if reply, err = result(rs[0]); err != nil {
-			return err
+	node, asking := client, false
+	for range maxRedirections {
+		to := ""
+		err = node.Dedicated(func(d rueidis.DedicatedClient) error {
+			commands := []rueidis.Completed{evalCommand(d.B(), command, script, keys, args),
+				d.B().Wait().Numreplicas(int64(replicas)).Timeout(timeout.Milliseconds()).Build()}
+			if asking {
+				commands = append([]rueidis.Completed{d.B().Asking().Build()}, commands...)
+			}
+			rs := d.DoMulti(ctx, commands...)
+			rs = rs[len(rs)-2:]
+			to, asking = redirection(rs[0])
+			if reply, err = result(rs[0]); err != nil {
+				return err
+			}
+			if n, err := rs[1].AsInt64(); err == nil {
+				acknowledged = int(n) // after an error no replica is known to have it
+			}
+			return nil
+		})
+		if to == "" {
+			break
 		}
-		if n, err := rs[1].AsInt64(); err == nil {
-			acknowledged = int(n) // after an error no replica is known to have it
+		if client.Nodes()[to] == nil { // GET follows the redirection, and the library then knows the node
+			client.Do(ctx, client.B().Get().Key(keys[0]).Build())
 		}
-		return nil
-	})
+		if node = client.Nodes()[to]; node == nil {
+			break
+		}
+	}
 	return reply, acknowledged, err
+}
+
+// maxRedirections is the most nodes that EvalWait asks.
+const maxRedirections = 4
+
+// redirection returns the node of a cluster to which a reply sends the command,
+// and whether ASKING must come before it there. It returns "" if the reply is none.
+func redirection(r rueidis.RedisResult) (to string, asking bool) {
+	replied, ok := rueidis.IsRedisErr(r.Error())
+	if !ok {
+		return "", false
+	}
+	if to, ok = replied.IsMoved(); ok {
+		return to, false
+	}
+	return replied.IsAsk()
 }
 
 // Do implements Client.
