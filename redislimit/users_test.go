@@ -23,6 +23,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/limitsfile"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // documented returns the words of docs/redis.md that a pattern finds.
@@ -73,11 +74,15 @@ func TestACL(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// In a cluster, the user needs what docs/redis.md says for it, and then the
-// Limiter knows the shards.
+// In a cluster, the user needs what docs/redis.md says for it. Then the Limiter
+// knows the shards, and decides while a slot moves.
 func TestACLCluster(t *testing.T) {
 	t.Parallel()
 	nodes, url := startPrimaries(t)
+	slot := int(script.Slot("stint:{0}:1"))
+	from, to := nodes[slot/5461], nodes[(slot/5461+1)%3]
+	to.cli("CLUSTER", "SETSLOT", strconv.Itoa(slot), "IMPORTING", from.cli("CLUSTER", "MYID").(string))
+	from.cli("CLUSTER", "SETSLOT", strconv.Itoa(slot), "MIGRATING", to.cli("CLUSTER", "MYID").(string))
 	for _, n := range nodes {
 		n.cli(append([]string{"ACL", "SETUSER", "limiter"}, documented(t, aclLine)...)...)
 		n.cli(append([]string{"ACL", "SETUSER", "limiter"}, documented(t, "`([^`]*)` in a cluster")...)...)
