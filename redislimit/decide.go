@@ -235,9 +235,10 @@ func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decisi
 			continue
 		}
 		asks = append(asks, r)
-		if op == script.Refund {
-			l.seen.Forget(r.key)
-		}
+	}
+	if op == script.Refund {
+		l.forget(asks)
+		defer l.forget(asks) // denials that were under way
 	}
 	if op == script.Spend && !strictest(reqs, ds, asks).Allowed {
 		op = script.Check // a Blocked request denies all

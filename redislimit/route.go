@@ -171,8 +171,16 @@ func (l *Limiter) undo(n *limitsInForce, trips []*trip) {
 					t.Gate = l.node.Of(t.rs[0].key)
 					l.server.Run(t.Trip)
 				}
+				l.forget(back)
 			})
 		}
+	}
+}
+
+// forget forgets denials on buckets to which tokens are returned.
+func (l *Limiter) forget(rs []*request) {
+	for _, r := range rs {
+		l.seen.Forget(r.key)
 	}
 }
 

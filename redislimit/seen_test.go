@@ -1,0 +1,123 @@
+package redislimit
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
+)
+
+// hooked is a Client that calls a function before and after each call of the
+// decisions, with the operation of its first request.
+type hooked struct {
+	*rueidisClient
+	before, after func(op script.Op)
+}
+
+func (h *hooked) Eval(ctx context.Context, command, text string, keys, args []string) (any, error) {
+	if text != script.Decisions.SHA() {
+		return h.rueidisClient.Eval(ctx, command, text, keys, args)
+	}
+	op := script.Op(args[2][:1])
+	h.before(op)
+	reply, err := h.rueidisClient.Eval(ctx, command, text, keys, args)
+	h.after(op)
+	return reply, err
+}
+
+// hookedLimiter returns a Limiter with limits of 20 tokens and a clock that stands
+// still, so that a denial is repeated until it is forgotten. Its client may be
+// changed.
+func hookedLimiter(t *testing.T) (*Limiter, *hooked) {
+	s, prefix := commonServer(t)
+	client, err := newRueidisClient(s.url, 20*time.Second)
+	require.NoError(t, err)
+	nothing := func(script.Op) {}
+	h := &hooked{client, nothing, nothing}
+	l, err := New(h, testLimits(t, stint.PerHour(20)), &Options{Timeout: 20 * time.Second, Prefix: prefix, Now: newTestClock().now})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l, h
+}
+
+// A denial that was under way when tokens came back is not repeated after that.
+func TestDenialDuringRefund(t *testing.T) {
+	t.Parallel()
+	key := perID.Key("a")
+	for name, refund := range map[string]func(*Limiter) error{
+		"Refund": func(l *Limiter) error {
+			_, err := l.Refund(key, 5)
+			return err
+		},
+		"RefundAll": func(l *Limiter) error {
+			_, err := l.RefundAll(stint.Request{Key: key, Cost: 5}, stint.Request{Key: everyone.Key(""), Cost: 5})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, h := hookedLimiter(t)
+			_, err := l.Spend(key, 19)
+			require.NoError(t, err)
+			decided, refunded, done := make(chan bool), make(chan bool), make(chan bool)
+			h.after = func(op script.Op) {
+				if op == script.Spend {
+					close(decided)
+					<-refunded
+				} else {
+					close(refunded)
+					<-done
+				}
+			}
+			go func() {
+				defer close(done)
+				if d, err := l.Spend(key, 2); err != nil || d.Allowed {
+					t.Error(d, err)
+				}
+			}()
+			<-decided
+			require.NoError(t, refund(l))
+			h.after = h.before
+			d, err := l.Spend(key, 2)
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+		})
+	}
+}
+
+// A denial from before a spend was undone is not repeated after that.
+func TestDenialBeforeUndo(t *testing.T) {
+	t.Parallel()
+	l, h := hookedLimiter(t)
+	key := perID.Key("a")
+	_, err := l.Spend(key, 19)
+	require.NoError(t, err)
+	denied := make(chan bool)
+	h.before = func(op script.Op) {
+		if op == script.Undo {
+			<-denied
+		}
+	}
+	reqs := []stint.Request{{Key: key, Cost: 1}} // two trips, and the second one denies
+	for i := range script.MaxTogether - 1 {
+		reqs = append(reqs, stint.Request{Key: perID.Key(strconv.Itoa(i)), Cost: 1})
+	}
+	_, err = l.Spend(other.Key("empty"), 7)
+	require.NoError(t, err)
+	d, err := l.SpendAll(append(reqs, stint.Request{Key: other.Key("empty"), Cost: 1})...)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	d, err = l.Spend(key, 1)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	close(denied)
+	eventually(t, "the token is back", func() bool {
+		d, err := l.Spend(key, 1)
+		return err == nil && d.Allowed
+	})
+}
