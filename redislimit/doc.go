@@ -102,8 +102,10 @@ not a bucket, the error names the key. A refusal by the server is an error too.
 
 The key of a bucket is PREFIX:{ID}:NAME, such as stint:{alice}:6. In a cluster
 the part in braces chooses the slot, so all limits on one id are decided
-together. With Options.Tag, a part of the id chooses it. With Options.PlainKeys,
-an instance of Boulder, Let's Encrypt's CA, that uses the same server shares the
-buckets; such buckets have no holds, and keep their TATs when limits change.
+together. An id that begins with a closing brace is in hexadecimal:
+stint::{7d61}:6. With Options.Tag, a part of the id chooses the slot. With
+Options.PlainKeys, an instance of Boulder, Let's Encrypt's CA, that uses the same
+server shares the buckets; such buckets have no holds, and keep their TATs when
+limits change.
 */
 package redislimit

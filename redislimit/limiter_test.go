@@ -48,11 +48,12 @@ func newCounted(t *testing.T, l stint.Limit, change func(*Options)) (*Limiter, *
 	return lim, c
 }
 
-// Ids with odd bytes have a bucket each, with and without a Tag.
+// Ids with odd bytes have a bucket each, with and without a Tag. All limits on an
+// id are in one slot.
 func TestHostileIDs(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 512)
-	ids := []string{"}", "{", "{}", "}{", "\x00", "\xff\xfe", "a", "a}", "{a}", "a}:1", "a}:1:a", "x", "x7d", "1", "\r\n",
+	ids := []string{"}", "{", "{}", "}{", "\x00", "\xff\xfe", "a", "a}", "{a}", "a}:1", "a}:1:a", "x", "x7d", "7d", ":{7d", "1", "\r\n",
 		" ", "*", long, long[1:]}
 	for name, tag := range map[string]func(string) string{
 		"whole id":   nil,
@@ -71,6 +72,8 @@ func TestHostileIDs(t *testing.T) {
 					require.True(t, d.Allowed, "id %d shares a bucket", i)
 					keys[l.opts.keyOf(n.Key(id))] = true
 				}
+				slot := script.Slot(l.opts.keyOf(perID.Key(id)))
+				require.Equal(t, slot, script.Slot(l.opts.keyOf(other.Key(id))), "id %q", id)
 			}
 			require.Len(t, keys, 2*len(ids))
 			for _, id := range ids {
