@@ -450,3 +450,32 @@ func TestSetLimitsWhileAway(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(1), d.Remaining)
 }
+
+// A SpendUpTo with a small Limit of its own sees, and remembers, how empty the
+// bucket is by the configured limit.
+func TestSpendUpToWithLimitSees(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	_, prefix := commonServer(t)
+	opts := Options{Nodes: 1, Now: clock.now, RepeatDenials: -1, Prefix: prefix}
+	one, _ := newAway(t, stint.PerHour(10), opts)
+	another, cut := newAway(t, stint.PerHour(10), opts)
+	key := perID.Key("a")
+	_, err := one.Spend(key, 10)
+	require.NoError(t, err)
+	for _, server := range []string{"there", "away"} {
+		for range 2 {
+			taken, d, err := another.SpendUpToRequest(stint.Request{Key: key, Cost: 1, Limit: stint.PerSecond(1)})
+			require.NoError(t, err)
+			require.Zero(t, taken, server)
+			require.Greater(t, d.RetryAfter, 59*time.Minute, server)
+			clock.pass(time.Second)
+		}
+		cut.fail(errCut)
+	}
+	d, err := another.Spend(key, 1)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	cut.mend()
+	another.comesBack(t)
+}

@@ -19,6 +19,7 @@ type request struct {
 	limit    stint.Limit
 	cost     int64
 	interval int64 // T
+	longest  int64 // tolerance of the limit, or of the configured one if that is longer
 	asks     bool  // the server decides
 	leased   bool  // a lease may decide
 	at       int   // index in the caller's requests
@@ -69,9 +70,10 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 	}
 	r.Tolerance = int64(r.limit.Tolerance())
 	r.interval = r.Tolerance / r.limit.Burst
-	if r.Fourth = r.Tolerance; r.limit != configured {
-		r.Fourth = max(r.Tolerance, int64(configured.Tolerance()))
+	if r.longest = r.Tolerance; r.limit != configured {
+		r.longest = max(r.Tolerance, int64(configured.Tolerance()))
 	}
+	r.Fourth = r.longest
 	r.Need = math.MaxInt64 // a refund of more than the bucket holds
 	if req.Cost <= math.MaxInt64/r.interval {
 		r.Need = req.Cost * r.interval
@@ -120,7 +122,7 @@ func (r *request) most() int64 {
 	if r.Op == script.Undo {
 		return script.MaxTolerance
 	}
-	return max(r.Tolerance, r.Fourth)
+	return max(r.Tolerance, r.longest)
 }
 
 // bucket returns the request's bucket, as leases have it.
