@@ -73,7 +73,9 @@ func (s *Seen) Denies(key stint.Key, room, elapsed int64, fresh, timeout time.Du
 }
 
 // Put remembers the answer to a question that was sent at an elapsed time, if
-// the bucket is empty. Otherwise it forgets an older answer.
+// the bucket is empty. Otherwise it forgets an older answer. The times of two
+// answers do not say which is older if the server's clock was set back: then the
+// later question has the newer one.
 func (s *Seen) Put(key stint.Key, o Outcome, sent int64, empty bool) {
 	set := s.set(key)
 	set.mu.Lock()
@@ -81,7 +83,7 @@ func (s *Seen) Put(key stint.Key, o Outcome, sent int64, empty bool) {
 	at := len(set.ways)
 	for i := range set.ways {
 		if set.ways[i].key == key {
-			if set.ways[i].Now > o.Now {
+			if set.ways[i].Now > o.Now && set.ways[i].sent >= sent {
 				return // a newer answer
 			}
 			at = i

@@ -1,0 +1,35 @@
+package lease
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// An older answer that comes late changes nothing. After the server's clock was
+// set back, the answer to a later question is remembered, although its time is
+// before that of the last one.
+func TestSeenOrder(t *testing.T) {
+	t.Parallel()
+	key := stint.Name(1).Key("a")
+	second := int64(time.Second)
+	empty := func(now int64) Outcome { return Outcome{Now: now, TAT: now + 100*second} }
+	s := NewSeen()
+	denied := func(elapsed int64) (o Outcome, is bool) { return s.Denies(key, 0, elapsed, time.Second, 0) }
+
+	s.Put(key, empty(1000*second+2), 5, true)
+	s.Put(key, empty(1000*second+1), 4, true)
+	o, is := denied(5)
+	require.True(t, is)
+	require.Equal(t, empty(1000*second+2).TAT, o.TAT)
+
+	_, is = denied(10 * second)
+	require.False(t, is, "it is too old")
+	s.Put(key, empty(900*second), 10*second, true)
+	o, is = denied(10 * second)
+	require.True(t, is)
+	require.Equal(t, empty(900*second).TAT, o.TAT)
+}
