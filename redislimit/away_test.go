@@ -209,6 +209,7 @@ func TestAwayBegins(t *testing.T) {
 		"LOADING":     {ServerError("LOADING Redis is loading the dataset in memory"), true},
 		"MASTERDOWN":  {ServerError("MASTERDOWN Link with MASTER is down"), true},
 		"CLUSTERDOWN": {ServerError("CLUSTERDOWN The cluster is down"), true},
+		"MISCONF":     {ServerError("MISCONF Errors writing to the AOF file: No space left on device"), true},
 		"NOAUTH":      {ServerError("NOAUTH Authentication required."), false},
 		"NOPERM":      {ServerError("NOPERM this user has no permissions"), false},
 		"WRONGTYPE":   {ServerError("WRONGTYPE Operation against a key"), false},

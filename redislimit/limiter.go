@@ -33,6 +33,8 @@ type Limiter struct {
 	evicts  atomic.Pointer[failure]
 	clock   atomic.Pointer[failure]
 
+	setMu sync.Mutex // one SetLimits at a time puts its limits in force
+
 	evictedMu sync.Mutex
 	evicted   map[string]int64 // keys that a node had evicted at the last look, by its run_id
 

@@ -81,6 +81,8 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	ctx, cancel := l.context()
 	defer cancel()
 	l.server.Load(ctx, &n.since) // if it fails, the first decision asks again
+	l.setMu.Lock()
+	defer l.setMu.Unlock()
 	if l.node == nil {
 		l.Store(n)
 	} else if err := l.node.Declare(n.names, func() { l.Store(n) }); err != nil {

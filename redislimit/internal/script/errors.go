@@ -67,7 +67,7 @@ func notYet() error { return fmt.Errorf("%w: it has not come back", ErrAway) }
 // spent nothing.
 var awayReplies = []string{
 	"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "ERR max number of clients",
-	"NOREPLICAS",
+	"NOREPLICAS", "MISCONF",
 }
 
 // Explain returns an error of a Client as one of this package.
