@@ -149,7 +149,7 @@ func (s *Simulation) add(load string) error {
 		return wrong
 	}
 	most := int64(50 * 365 * 24 * time.Hour)
-	if int64(len(s.times))+count > mostRequests || s.end < 0 || s.end+length < s.end || s.end+length > most {
+	if count > mostRequests-int64(len(s.times)) || s.end < 0 || s.end+length < s.end || s.end+length > most {
 		return fmt.Errorf("load %q: with it, the loads have more than %s, or take more than 50 years",
 			load, display.Plural(mostRequests, "request"))
 	}

@@ -139,4 +139,5 @@ func TestLoads(t *testing.T) {
 	s := &Simulation{}
 	require.NoError(t, s.add("1000000 at once"))
 	assert.Error(t, s.add("1 at once"))
+	assert.Error(t, s.add("9223372036854775807 at once"))
 }
