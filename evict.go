@@ -138,16 +138,17 @@ func (f *flusher) makeSpace() error {
 	return errors.New("each with a queue, or in use")
 }
 
-// makeSpacePart saves and evicts a part of the buckets.
+// makeSpacePart saves and evicts a part of the buckets: only a few if the
+// last save of a flush failed.
 func (f *flusher) makeSpacePart(used bool) (next place, skipped []*batch, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.full() {
 		return f.space, nil, nil
 	}
-	f.used = used
+	f.used, f.trial = used, f.failed
 	next, skipped, err = f.flushPartLocked(true, f.space, false)
-	f.used = false
+	f.used, f.trial = false, false
 	f.space = place{shard: next.shard}
 	if next.end {
 		f.space = place{}

@@ -63,6 +63,33 @@ func TestMakeSpace(t *testing.T) {
 	})
 }
 
+// TestMakeSpaceAfterFailure: while the disk fails, a call that waits for space
+// tries to save a few buckets only, until a save succeeds.
+func TestMakeSpaceAfterFailure(t *testing.T) {
+	const resident = 1000
+	r := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{MaxResident: resident})
+	for i := range resident {
+		r.take(flushed.Key(fmt.Sprint(i)), 1)
+	}
+	r.disk.fail(errDisk, "save")
+	for call := range 20 {
+		_, err := r.Spend(flushed.Key("new"), 1)
+		require.ErrorIs(t, err, ErrFull)
+		if call > 0 {
+			require.Less(t, len(r.disk.latest()), 2*trialSave)
+		}
+	}
+	require.ErrorIs(t, r.Flush(), errDisk)
+	require.Len(t, r.disk.latest(), resident, "another flush tries to save all")
+	r.disk.fail(nil)
+	r.take(flushed.Key("new"), 1)
+	require.Less(t, len(r.disk.latest()), 2*trialSave)
+	for i := 0; r.disk.count() < 23; i++ {
+		r.take(flushed.Key(fmt.Sprint("more ", i)), 1)
+	}
+	require.Greater(t, len(r.disk.latest()), resident/2)
+}
+
 // TestFlushEvicts: while callers wait for space, a flush evicts what it saves,
 // although each bucket was used before the save.
 func TestFlushEvicts(t *testing.T) {

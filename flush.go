@@ -43,6 +43,8 @@ type flusher struct {
 	spare  []Change   // memory for the next save
 	space  place      // where the next flush for space begins
 	used   bool       // whether to evict buckets that were used, too
+	trial  bool       // whether to save only a few buckets
+	failed bool       // the last save of a flush failed
 
 	waiting atomic.Int64  // callers that wait for space in memory
 	part    chan struct{} // closed when a part of a flush ends; guarded by statusMu
@@ -120,6 +122,11 @@ const (
 	// crowdedSave is the same while memory is nearly full. It is smaller because
 	// callers that wait for space wait for one save.
 	crowdedSave = 1 << 13
+
+	// trialSave is the same for space in memory, after a flush has failed. While the
+	// disk fails, each call that waits for space tries again, and a large save that
+	// fails takes as long as one that does not.
+	trialSave = 1 << 6
 )
 
 // A pacedStore tells how many buckets it can save before a save has to wait.
@@ -131,6 +138,9 @@ func (f *flusher) saveSize() int {
 	most := maxSave
 	if f.directory.resident.Load() >= f.resident-f.resident/8 {
 		most = crowdedSave
+	}
+	if f.trial {
+		most = trialSave
 	}
 	if s, ok := f.store.(pacedStore); ok {
 		most = min(most, s.room())
@@ -224,6 +234,7 @@ func (f *flusher) flushPartLocked(all bool, from place, first bool) (next place,
 	if n > 0 || first {
 		err = f.saveCollected(&c, n, next.end, first && f.timeDue(all))
 		if n > 0 || err != nil {
+			f.failed = err != nil
 			f.record(n, time.Since(begun), err)
 		}
 	}
