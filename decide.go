@@ -516,30 +516,42 @@ func (r *request) findLocked() bool {
 	return r.limits == s.limits && (r.resident || r.removals == s.Removals())
 }
 
-// load asks the store for the TAT of a bucket that is not in memory.
+// load asks the store for the TAT of a bucket that is not in memory. A request
+// that needs no bucket, because its limit is Unlimited or Blocked, does not wait
+// for space in memory.
 func (l *Limiter) load(r *request) error {
+	if needs, err := r.resolve(); err != nil || !needs {
+		return err
+	}
 	if l.directory.resident.Load() >= int64(l.opts.MaxResident) {
 		if err := l.evictOne(); err != nil {
 			return err
 		}
+		if needs, err := r.resolve(); err != nil || !needs { // again: buckets have left memory
+			return err
+		}
 	}
+	var err error
+	r.saved, err = l.loadTAT(r.key)
+	r.tat = r.saved
+	return err
+}
+
+// resolve finds the limit of a bucket that is not in memory, and reports whether
+// the request needs the bucket's TAT.
+func (r *request) resolve() (needs bool, err error) {
 	r.shard.mu.Lock() // a lane may stay
 	limits, removals := r.shard.limits, r.shard.Removals()
 	r.shard.mu.Unlock()
 	if limits == nil {
-		return ErrClosed
+		return false, ErrClosed
 	}
 	rule, err := limits.resolve(r.key)
 	if err != nil {
-		return err
+		return false, err
 	}
 	r.rule, r.limits, r.removals, r.saved, r.tat = rule, limits, removals, 0, 0
-	if rule <= blocked && r.op != opReset && (r.given == nil || !r.given.limited()) {
-		return nil
-	}
-	r.saved, err = l.loadTAT(r.key)
-	r.tat = r.saved
-	return err
+	return rule > blocked || r.op == opReset || r.given != nil && r.given.limited(), nil
 }
 
 // loadTAT returns the TAT that the store has for a bucket.

@@ -160,6 +160,22 @@ func testEvictOne(t *testing.T) {
 		require.ErrorIs(t, r.Health(), errDisk)
 		require.ErrorIs(t, r.Close(), errDisk)
 	})
+	t.Run("a limit without buckets", func(t *testing.T) {
+		limits := limitsOf(t, testNames, map[Name]Limit{perID: PerMinute(5), everyone: Blocked})
+		r := rigOn(t, NewMemStore(), limits, Options{MaxResident: 1})
+		r.disk.fail(errDisk, "save")
+		r.take(perID.Key("a"), 1)
+		_, err := r.Spend(perID.Key("b"), 1)
+		require.ErrorIs(t, err, ErrFull)
+		tries := r.disk.count()
+		r.take(off.Key("b"), 1)
+		require.False(t, r.spend(everyone.Key(""), 1).Allowed)
+		_, err = r.Spend(nobody.Key("b"), 1)
+		require.ErrorIs(t, err, ErrUnknownName)
+		_, err = r.Spend(perID.Key(""), 1)
+		require.ErrorIs(t, err, ErrInvalidID)
+		require.Equal(t, tries, r.disk.count(), "none of them needs space")
+	})
 	t.Run("all have queues", func(t *testing.T) {
 		r := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{MaxResident: 2})
 		for _, id := range []string{"a", "b"} {
