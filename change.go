@@ -198,12 +198,12 @@ func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 	if err != nil || !durable {
 		return err
 	}
-	saved := make(chan error, 1)
-	go func() { saved <- l.flusher.flushAndWait() }()
+	flush := l.flushForOverrides()
 	timer := time.NewTimer(l.opts.CommitTimeout)
 	defer timer.Stop()
 	select {
-	case err = <-saved:
+	case <-flush.done:
+		err = flush.err
 	case <-timer.C:
 		err = fmt.Errorf("no answer from the store for %v", l.opts.CommitTimeout)
 	}
@@ -211,6 +211,36 @@ func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 		return fmt.Errorf("%w: the new limits are in force: %w", ErrNotDurable, err)
 	}
 	return nil
+}
+
+// flushForOverrides returns a flush that has not begun. At most one is under way
+// and one is next, however many calls come while the disk hangs.
+func (l *Limiter) flushForOverrides() *sharedFlush {
+	l.overridesMu.Lock()
+	defer l.overridesMu.Unlock()
+	if l.nextFlush == nil {
+		l.nextFlush = &sharedFlush{done: make(chan struct{})}
+		if !l.flushing {
+			l.flushing = true
+			go l.flushWhileNext()
+		}
+	}
+	return l.nextFlush
+}
+
+// flushWhileNext flushes for SetOverrides as long as there is a next flush.
+func (l *Limiter) flushWhileNext() {
+	for {
+		l.overridesMu.Lock()
+		f := l.nextFlush
+		l.nextFlush, l.flushing = nil, f != nil
+		l.overridesMu.Unlock()
+		if f == nil {
+			return
+		}
+		f.err = l.flusher.flushAndWait()
+		close(f.done)
+	}
 }
 
 // setOverrides puts overrides in force, and converts buckets in memory. durable

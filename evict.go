@@ -89,18 +89,18 @@ func (s *shard) evictStep(now int64, used bool) (removed int) {
 	return removed
 }
 
-// spaceFlush is a flush for all calls that wait for space in memory.
-type spaceFlush struct {
+// sharedFlush is a flush that several calls wait for.
+type sharedFlush struct {
 	done chan struct{}
 	err  error // valid once done is closed
 }
 
 // flushForSpace returns the flush for space under way, or begins one.
-func (l *Limiter) flushForSpace() *spaceFlush {
+func (l *Limiter) flushForSpace() *sharedFlush {
 	l.evictionMu.Lock()
 	defer l.evictionMu.Unlock()
 	if l.evicting == nil {
-		f := &spaceFlush{done: make(chan struct{})}
+		f := &sharedFlush{done: make(chan struct{})}
 		l.evicting = f
 		go func() {
 			f.err = l.flusher.makeSpace()

@@ -40,8 +40,12 @@ type Limiter struct {
 	errs    map[Name]int64
 	past    map[Name]count // decisions under limits that were replaced
 
-	evictionMu sync.Mutex  // guards evicting
-	evicting   *spaceFlush // the flush for space under way; nil if there is none
+	evictionMu sync.Mutex   // guards evicting
+	evicting   *sharedFlush // the flush for space under way; nil if there is none
+
+	overridesMu sync.Mutex   // guards nextFlush and flushing
+	nextFlush   *sharedFlush // of SetOverrides; nil if there is none
+	flushing    bool         // a goroutine flushes for SetOverrides
 
 	closing  sync.Once
 	closed   chan struct{}
