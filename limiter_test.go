@@ -204,6 +204,36 @@ func testEvictOne(t *testing.T) {
 			r.take(flushed.Key("b"), 1)
 		})
 	})
+	t.Run("the disk does not answer SpendEach", func(t *testing.T) {
+		inBubble(t, ten, Options{MaxResident: 1, CommitTimeout: 5 * time.Second}, func(t *testing.T, r *rig) {
+			r.take(flushed.Key("a"), 1)
+			r.disk.shut()
+			reqs := make([]Request, 100)
+			for i := range reqs {
+				reqs[i] = Request{Key: flushed.Key(fmt.Sprint(i)), Cost: 1}
+			}
+			reqs[50].Key = flushed.Key("a")
+			reqs[60].Key = nobody.Key("a")
+			ds, begun := make([]Decision, len(reqs)), time.Now()
+			err := r.SpendEach(reqs, ds)
+			require.ErrorIs(t, err, ErrFull)
+			require.ErrorContains(t, err, "request 0:")
+			require.ErrorContains(t, err, "request 99:")
+			require.ErrorIs(t, err, ErrUnknownName)
+			require.Equal(t, 5*time.Second, time.Since(begun), "the requests wait once")
+			for i, d := range ds {
+				require.Equal(t, i == 50, d.Allowed)
+			}
+			errs := int64(0)
+			for _, limit := range r.Stats().Limits {
+				errs += limit.Errors
+			}
+			require.EqualValues(t, 99, errs)
+			r.disk.open()
+			synctest.Wait()
+			require.NoError(t, r.SpendEach(reqs[:1], ds))
+		})
+	})
 	t.Run("a bucket that comes and goes while it is loaded", func(t *testing.T) {
 		r, key := newLevels(t, hundred), flushed.Key("a")
 		r.disk.on(func(op storeOp) error {

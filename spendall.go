@@ -441,7 +441,8 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 // into ds[i]. It decides at one instant, except on buckets that are not in
 // memory, have a hold or a queue, or share a total. A key may come more than
 // once: later requests see what earlier ones spent. A request that fails leaves
-// the zero Decision. The errors are joined, and each names its request.
+// the zero Decision. The errors are joined, and each names its request. After an
+// ErrFull, later requests do not wait for space in memory again.
 // SpendEach takes less time for each request than Spend. Requests that wait for
 // a commit wait for it together. If it fails, all of them fail, and other answers
 // on their keys may have counted tokens that were returned since.
@@ -474,7 +475,12 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 			}
 			var in *batch
 			var err error
-			if *d, in, err = l.submitGiven(r, a.op, now); in != nil || err != nil {
+			if answers.full != nil && l.waitsForSpace(a, r) {
+				*d, err = Decision{}, l.failed(r.Key, answers.full)
+			} else {
+				*d, in, err = l.submitGiven(r, a.op, now)
+			}
+			if in != nil || err != nil {
 				answers.add(first+i, in, err)
 			}
 		}
@@ -482,10 +488,24 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	return answers.await(l, reqs, ds)
 }
 
+// waitsForSpace reports whether a request would wait for space in memory: its
+// bucket is not there, and its limit needs one.
+func (l *Limiter) waitsForSpace(a *ask, r *Request) bool {
+	rule, err := l.limits.Load().resolve(r.Key)
+	if err != nil || rule <= blocked && r.Limit.isZero() || !l.flusher.full() {
+		return false
+	}
+	a.shard.mu.Lock() // a lane may stay
+	defer a.shard.mu.Unlock()
+	_, resident := a.shard.findLocked(r.Key, a.hash)
+	return !resident
+}
+
 // answers has what requests of a SpendEach wait for, and their errors.
 type answers struct {
 	waiting []answer
 	errs    []error
+	full    error // the last ErrFull: no request waits for space after it
 }
 
 // answer is a request that waits for a commit.
@@ -496,6 +516,9 @@ type answer struct {
 
 func (as *answers) add(at int, in *batch, err error) {
 	if err != nil {
+		if errors.Is(err, ErrFull) {
+			as.full = err
+		}
 		as.errs = append(as.errs, make([]error, max(0, at+1-len(as.errs)))...)
 		as.errs[at] = fmt.Errorf("request %d: %w", at, err)
 		return
