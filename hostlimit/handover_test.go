@@ -1,10 +1,12 @@
 package hostlimit
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -396,4 +398,22 @@ func TestChangesDuringTakeover(t *testing.T) {
 	d, err := l.Spend(perID.Key("a"), 1)
 	require.NoError(t, err)
 	require.EqualValues(t, 5, d.Limit.Burst)
+}
+
+// A file that cannot be opened may stay so for hours, and each try reads some of
+// it. So the pauses between the tries grow.
+func TestPausesOfSeek(t *testing.T) {
+	pauses := func(err error) (all []time.Duration) {
+		for last := time.Duration(0); len(all) < 6; all = append(all, last) {
+			last = pauseAfter(err, last)
+		}
+		return all
+	}
+	const ms = time.Millisecond
+	require.Equal(t, []time.Duration{50 * ms, 100 * ms, 200 * ms, 400 * ms, 500 * ms, 500 * ms},
+		pauses(fmt.Errorf("stint: open: %w", stint.ErrCorrupt)))
+	require.Equal(t, slices.Repeat([]time.Duration{2 * ms}, 6), pauses(ErrNoOwner))
+	require.Equal(t, slices.Repeat([]time.Duration{50 * ms}, 6), pauses(fmt.Errorf("%w: %w", ErrNoOwner, ErrNoAnswer)))
+	require.Equal(t, slices.Repeat([]time.Duration{50 * ms}, 6), pauses(ErrRefused))
+	require.Equal(t, 50*ms, pauseAfter(stint.ErrCorrupt, pauseAfter(ErrNoOwner, 500*ms)), "they begin anew")
 }

@@ -249,12 +249,12 @@ func (l *Limiter) leave(is func(*backend) bool, why error, after func(*backend))
 // seek makes this process the next owner, or a guest of the next owner.
 func (l *Limiter) seek() {
 	told := false
-	for !l.isClosed() {
+	for pause := time.Duration(0); !l.isClosed(); l.pause(pause) {
 		err := l.take()
 		if err == nil {
 			return
 		}
-		pause := 2 * time.Millisecond
+		pause = pauseAfter(err, pause)
 		if !errors.Is(err, ErrNoOwner) || errors.Is(err, ErrNoAnswer) {
 			l.mu.Lock()
 			l.failure = err
@@ -263,10 +263,24 @@ func (l *Limiter) seek() {
 				told = true
 				l.events.tell(Event{Kind: TakeoverFailed, Err: err})
 			}
-			pause = 50 * time.Millisecond
 		}
-		l.pause(pause)
 	}
+}
+
+// pauseAfter returns the pause after a try of seek, which has failed, and after
+// the pause before it. If the file cannot be opened, it may stay so for hours, and
+// a try that reads a long journal first takes much of a small processor.
+func pauseAfter(err error, last time.Duration) time.Duration {
+	const short, long, longest = 2 * time.Millisecond, 50 * time.Millisecond, 500 * time.Millisecond
+	switch {
+	case errors.Is(err, ErrNoAnswer):
+		return long
+	case errors.Is(err, ErrNoOwner):
+		return short
+	case errors.Is(err, ErrRefused):
+		return long
+	}
+	return min(max(2*last, long), longest)
 }
 
 // do carries a call out with the backend that is in place. If the call was not
