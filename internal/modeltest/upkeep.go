@@ -35,12 +35,17 @@ func (w *World) setLimits() {
 	w.limits = limits
 	w.newLaws()
 	for _, key := range w.keys {
-		s := w.states[key]
 		w.maySave(key, w.leaves(key, true))
+		w.lookAnew(key)
+	}
+}
+
+// lookAnew looks at a bucket under other limits. If the bucket was Blocked, that
+// shows whether it is held, before a queue makes it wait, too.
+func (w *World) lookAnew(key Key) {
+	w.look(key)
+	if l, _, _ := w.limits.For(key); w.states[key].unseen && !l.Blocked { // the load failed
 		w.look(key)
-		if l, _, _ := w.limits.For(key); s.unseen && !l.Blocked { // the load failed
-			w.look(key)
-		}
 	}
 }
 
@@ -93,7 +98,7 @@ func (w *World) setOverrides() {
 	if durable && r.Failure == "" {
 		w.flushed()
 	}
-	w.look(key)
+	w.lookAnew(key)
 }
 
 func (w *World) flush() {
