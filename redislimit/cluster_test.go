@@ -57,14 +57,14 @@ func startNode(t *testing.T) node {
 	return n
 }
 
-// acquainted waits until all nodes know each other.
+// acquainted waits until all nodes know each other, and which slots they have.
 func acquainted(t *testing.T, nodes []node) {
 	t.Helper()
-	known := fmt.Sprintf("cluster_known_nodes:%d\r", len(nodes))
+	wanted := []string{"cluster_state:ok\r", "cluster_slots_assigned:16384\r", fmt.Sprintf("cluster_known_nodes:%d\r", len(nodes))}
 	eventually(t, "all nodes know each other", func() bool {
 		return !slices.ContainsFunc(nodes, func(n node) bool {
 			info := fmt.Sprint(n.cli("CLUSTER", "INFO"))
-			return !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, known)
+			return slices.ContainsFunc(wanted, func(line string) bool { return !strings.Contains(info, line) })
 		})
 	})
 }

@@ -3,10 +3,8 @@ package redislimit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,15 +34,7 @@ func startPrimaries(t *testing.T) (nodes []node, url string) {
 	for _, n := range nodes[1:] {
 		nodes[0].cli("CLUSTER", "MEET", "127.0.0.1", n.port, n.bus)
 	}
-	eventually(t, "all nodes know each other", func() bool {
-		for _, n := range nodes {
-			if info := fmt.Sprint(n.cli("CLUSTER", "INFO")); !strings.Contains(info, "cluster_state:ok") ||
-				!strings.Contains(info, "cluster_known_nodes:3") {
-				return false
-			}
-		}
-		return true
-	})
+	acquainted(t, nodes)
 	return nodes, "redis://" + addrs[0] + "?addr=" + addrs[1] + "&addr=" + addrs[2]
 }
 
