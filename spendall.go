@@ -442,7 +442,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 // memory, have a hold or a queue, or share a total. A key may come more than
 // once: later requests see what earlier ones spent. A request that fails leaves
 // the zero Decision. The errors are joined, and each names its request. After an
-// ErrFull, later requests do not wait for space in memory again.
+// ErrFull, later requests that need space in memory fail with it at once.
 // SpendEach takes less time for each request than Spend. Requests that wait for
 // a commit wait for it together. If it fails, all of them fail, and other answers
 // on their keys may have counted tokens that were returned since.
@@ -492,7 +492,7 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 // bucket is not there, and its limit needs one.
 func (l *Limiter) waitsForSpace(a *ask, r *Request) bool {
 	rule, err := l.limits.Load().resolve(r.Key)
-	if err != nil || rule <= blocked && r.Limit.isZero() || !l.flusher.full() {
+	if err != nil || rule <= blocked && (r.Limit.isZero() || r.Limit == Blocked) || !l.flusher.full() {
 		return false
 	}
 	a.shard.mu.Lock() // a lane may stay
