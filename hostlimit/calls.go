@@ -66,7 +66,9 @@ func tooFew(method string, reqs []stint.Request, ds []stint.Decision) error {
 
 // spend spends for all requests or for none. ds may be nil.
 func (m methods) spend(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
-	c := wire.Call{Op: wire.OpSpend, Requests: reqs, Decisions: ds, Ended: ctx.Err() != nil}
+	c := wire.Call{
+		Op: wire.OpSpend, Requests: reqs, Decisions: ds, MayEnd: ctx.Done() != nil, Ended: ctx.Err() != nil,
+	}
 	err := c.Check()
 	if err == nil {
 		err = m.do(ctx, &c)

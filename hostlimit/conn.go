@@ -220,7 +220,7 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 		p = &pending{done: make(chan error, 1)}
 	}
 	p.Call = call
-	id, err := c.begin(p, call.Op == wire.OpSpend && ctx.Done() == nil)
+	id, err := c.begin(p, call.Op == wire.OpSpend && !call.MayEnd)
 	if err != nil {
 		return err
 	}

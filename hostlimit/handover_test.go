@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -61,6 +62,44 @@ func TestRollingDeployment(t *testing.T) {
 		}
 	}
 	require.Equal(t, 100, spent)
+}
+
+// An owner that closes while spends of a guest wait for their commit answers
+// them: none of them is made, and charged, once more at the next owner.
+func TestOrderlyCloseChargesOnce(t *testing.T) {
+	const burst = 100_000
+	path := filePath(t)
+	limits := limitsWith(t, map[stint.Name]stint.Limit{
+		perID: {Burst: burst, Count: 1, Period: time.Hour, Durability: stint.Synced}})
+	const callers = 16
+	var acknowledged [callers]atomic.Int64
+	for range length(50, 5) {
+		owner := openOn(t, path, limits, nil)
+		guest := openOn(t, path, limits, nil)
+		var stop atomic.Bool
+		var all sync.WaitGroup
+		for c := range callers {
+			all.Go(func() {
+				for !stop.Load() {
+					_, err := guest.Spend(perID.Key(fmt.Sprint("id ", c)), 1)
+					assert.NoError(t, err)
+					acknowledged[c].Add(1)
+				}
+			})
+		}
+		begun := acknowledged[0].Load()
+		eventually(t, func() bool { return acknowledged[0].Load() > begun+20 }, "the guest spends")
+		require.NoError(t, owner.Close())
+		stop.Store(true)
+		all.Wait()
+		require.NoError(t, guest.Close())
+	}
+	l := openOn(t, path, limits, nil)
+	for c := range callers {
+		d, err := l.Check(perID.Key(fmt.Sprint("id ", c)), 0)
+		require.NoError(t, err)
+		require.Equal(t, acknowledged[c].Load(), burst-d.Remaining)
+	}
 }
 
 // While a file that was removed is not made anew, other processes are guests of

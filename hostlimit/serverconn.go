@@ -62,16 +62,22 @@ type serverConn struct {
 	leaving  bool
 	busy     int
 	waits    int
-	contexts map[uint32]context.CancelFunc // of calls that OpAbort may end
-	places   map[int64]stint.Reservation   // nil once the guest is gone
+	contexts map[uint32]ending           // of calls that OpAbort may end
+	places   map[int64]stint.Reservation // nil once the guest is gone
 	last     int64
+}
+
+// ending ends the context of a call.
+type ending struct {
+	end  context.CancelFunc
+	wait bool // of OpWait
 }
 
 func newServerConn(s *Server, nc net.Conn) *serverConn {
 	c := &serverConn{
 		server: s, nc: nc, out: wire.NewOutbox(nc), frames: wire.NewReader(nc), over: make(chan error, 1),
 		base: time.Now(), names: make(stint.Names),
-		contexts: make(map[uint32]context.CancelFunc), places: make(map[int64]stint.Reservation),
+		contexts: make(map[uint32]ending), places: make(map[int64]stint.Reservation),
 	}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	return c
@@ -313,11 +319,16 @@ func (c *serverConn) keep(names []wire.Named, ours stint.Names) {
 func sizeOf(n wire.Named) int { return len(n.Label) + 64 }
 
 // leave tells the guest that the owner closes. Its Waits end, to join the queue
-// of the next owner.
+// of the next owner. Spends end with their commit.
 func (c *serverConn) leave() {
 	c.mu.Lock()
 	c.leaving = true
-	ends := slices.Collect(maps.Values(c.contexts))
+	var ends []context.CancelFunc
+	for _, e := range c.contexts {
+		if e.wait {
+			ends = append(ends, e.end)
+		}
+	}
 	c.mu.Unlock()
 	for _, end := range ends {
 		end()
@@ -337,10 +348,10 @@ func (c *serverConn) handle(f *wire.Frame, reader int, call *wire.Call) (next *w
 		return call, true, c.tell(c.out.Send, asked)
 	case wire.OpAbort:
 		c.mu.Lock()
-		end := c.contexts[f.ID]
+		e, ok := c.contexts[f.ID]
 		c.mu.Unlock()
-		if end != nil {
-			end()
+		if ok {
+			e.end()
 		}
 		return call, true, f.Body.End()
 	}
@@ -353,7 +364,7 @@ func (c *serverConn) handle(f *wire.Frame, reader int, call *wire.Call) (next *w
 	case err != nil:
 		c.fail(f.ID, err)
 	case here:
-		c.carryOut(ctx, call, c.out.Add)
+		c.carryOut(ctx, call, true)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.reader != reader {
@@ -362,14 +373,7 @@ func (c *serverConn) handle(f *wire.Frame, reader int, call *wire.Call) (next *w
 		}
 		c.inside = false
 	default:
-		c.running.Go(func() {
-			c.carryOut(ctx, call, func(o wire.Op, id uint32, f func([]byte) []byte) error {
-				if c.behind() { // the call may have waited for long
-					c.tell(c.out.Add, 0)
-				}
-				return c.out.Send(o, id, f)
-			})
-		})
+		c.running.Go(func() { c.carryOut(ctx, call, false) })
 		return new(wire.Call), true, nil
 	}
 	return call, true, nil
@@ -390,17 +394,21 @@ func (c *serverConn) begin(call *wire.Call) (ctx context.Context, here bool, err
 	default:
 		*count++
 	}
-	switch {
+	ctx = c.ctx
+	var end context.CancelFunc
+	switch spends := call.Op == wire.OpSpend || call.Op == wire.OpEach; {
+	case spends && !mayCommit(call.Requests):
+		here = c.stuck == 0
 	case call.Op == wire.OpWait && call.Within >= 0:
-		ctx, c.contexts[id] = context.WithTimeout(c.ctx, call.Within)
-	case call.Op == wire.OpWait || call.Op == wire.OpSpend && mayCommit(call.Requests):
-		ctx, c.contexts[id] = context.WithCancel(c.ctx)
+		ctx, end = context.WithTimeout(ctx, call.Within)
+	case call.Op == wire.OpWait || call.MayEnd:
+		ctx, end = context.WithCancel(ctx)
+	}
+	if end != nil {
+		c.contexts[id] = ending{end, call.Op == wire.OpWait}
 		if call.Ended {
-			c.contexts[id]()
+			end()
 		}
-	default:
-		ctx = context.Background()
-		here = c.stuck == 0 && (call.Op == wire.OpSpend || call.Op == wire.OpEach) && !mayCommit(call.Requests)
 	}
 	if here {
 		c.enter()
@@ -425,8 +433,9 @@ func mayCommit(reqs []stint.Request) bool {
 	})
 }
 
-// carryOut carries out a call, and sends the answer.
-func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, send sender) {
+// carryOut carries out a call, and sends the answer. The reader sends the answers
+// of the calls that it carries out itself, which are here, together.
+func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 	id := call.Number
 	err := c.do(ctx, call)
 	if err == nil && (call.Buckets != nil || call.Held != nil) {
@@ -435,12 +444,12 @@ func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, send sender)
 	c.mu.Lock()
 	count, _ := c.count(call.Op)
 	*count--
-	end := c.contexts[id]
+	e, ok := c.contexts[id]
 	delete(c.contexts, id)
 	leaving := c.leaving
 	c.mu.Unlock()
-	if end != nil {
-		end()
+	if ok {
+		e.end()
 	}
 	if leaving && call.Op == wire.OpWait && errors.Is(err, context.Canceled) {
 		err = errMoved // its tokens are back
@@ -451,6 +460,13 @@ func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, send sender)
 	case call.Op == wire.OpStats: // with many Names it is long
 		c.inParts(id, call.AppendAnswer(nil))
 	default:
+		send := c.out.Send
+		if here {
+			send = c.out.Add
+		}
+		if !here && c.behind() { // the call may have waited for long
+			c.tell(c.out.Add, 0)
+		}
 		send(wire.OpReply, id, func(b []byte) []byte { return call.AppendAnswer(wire.AppendError(b, nil)) })
 	}
 }

@@ -30,7 +30,8 @@ type Call struct {
 	Keep     bool          // of OpHold: a longer hold stays
 	ID       int64         // of a reservation
 	UpTo     bool          // of OpSpend: fewer tokens will do
-	Ended    bool          // of OpSpend: the caller's context has ended
+	MayEnd   bool          // of OpSpend: the caller's context may end
+	Ended    bool          // of OpSpend: it has ended
 	Within   time.Duration // of OpWait: negative if there is no deadline
 	Writer   io.Writer     // of OpSnapshot
 
@@ -91,10 +92,11 @@ func checkID(key stint.Key) error {
 
 // The first byte of OpSpend.
 const (
-	spendEach  = 1 // the answer has a decision on each request
-	spendUpTo  = 2
-	spendEnded = 4
-	spendBits  = 7
+	spendEach   = 1 // the answer has a decision on each request
+	spendUpTo   = 2
+	spendMayEnd = 4
+	spendEnded  = 8
+	spendBits   = 15
 )
 
 // AppendArguments appends the arguments of the call.
@@ -107,6 +109,9 @@ func (c *Call) AppendArguments(b []byte) []byte {
 		}
 		if c.UpTo {
 			flags |= spendUpTo
+		}
+		if c.MayEnd {
+			flags |= spendMayEnd
 		}
 		if c.Ended {
 			flags |= spendEnded
@@ -151,8 +156,8 @@ func (c *Call) Read(o Op, r *Body) error {
 		if flags&spendEach != 0 {
 			c.Decisions = make([]stint.Decision, len(c.Requests))
 		}
-		c.UpTo, c.Ended = flags&spendUpTo != 0, flags&spendEnded != 0
-		if c.UpTo && len(c.Requests) != 1 {
+		c.UpTo, c.MayEnd, c.Ended = flags&spendUpTo != 0, flags&spendMayEnd != 0, flags&spendEnded != 0
+		if c.UpTo && len(c.Requests) != 1 || c.Ended && !c.MayEnd {
 			r.fail()
 		}
 	case OpEach:

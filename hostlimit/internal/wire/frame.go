@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	version   = 3
+	version   = 4
 	magic     = "stint\x00"
 	headerLen = 9
 

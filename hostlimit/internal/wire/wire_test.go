@@ -41,7 +41,8 @@ func TestCall(t *testing.T) {
 	one := stint.Key{Name: 7, ID: strings.Repeat("x", MaxID)}
 	for _, c := range []Call{
 		{Op: OpSpend, Requests: reqs, Decisions: ds, Decision: ds[2]},
-		{Op: OpSpend, Requests: reqs, Decision: stint.Decision{}, Ended: true},
+		{Op: OpSpend, Requests: reqs, Decision: stint.Decision{}, MayEnd: true},
+		{Op: OpSpend, Requests: reqs, Decision: stint.Decision{}, MayEnd: true, Ended: true},
 		{Op: OpSpend, Requests: reqs[:1], Decision: ds[0], UpTo: true, Taken: 4},
 		{Op: OpEach, Requests: reqs[:2], Decisions: ds[:2], Errs: make([]error, 2)},
 		{Op: OpRefund, Requests: reqs, Decision: ds[1]},
