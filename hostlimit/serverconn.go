@@ -444,6 +444,7 @@ func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 	c.mu.Lock()
 	count, _ := c.count(call.Op)
 	*count--
+	many := *count >= crowd
 	e, ok := c.contexts[id]
 	delete(c.contexts, id)
 	leaving := c.leaving
@@ -461,8 +462,11 @@ func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 		c.inParts(id, call.AppendAnswer(nil))
 	default:
 		send := c.out.Send
-		if here {
+		switch {
+		case here:
 			send = c.out.Add
+		case many:
+			send = c.out.SendSoon
 		}
 		if !here && c.behind() { // the call may have waited for long
 			c.tell(c.out.Add, 0)

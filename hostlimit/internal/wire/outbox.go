@@ -2,6 +2,7 @@ package wire
 
 import (
 	"net"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -36,6 +37,15 @@ func (o *Outbox) Send(p Op, id uint32, f func([]byte) []byte) error {
 	defer o.mu.Unlock()
 	err := o.addLocked(p, id, f)
 	o.flushLocked()
+	return err
+}
+
+// SendSoon is Send, but lets other goroutines that are about to send frames go
+// first, so that one system call writes all of them.
+func (o *Outbox) SendSoon(p Op, id uint32, f func([]byte) []byte) error {
+	err := o.Add(p, id, f)
+	runtime.Gosched()
+	o.Flush()
 	return err
 }
 
