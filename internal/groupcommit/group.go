@@ -37,7 +37,8 @@ type Group[W any] struct {
 
 	yield   func()    // runtime.Gosched
 	crowded time.Time // when gather last found the processors busy
-	vain    time.Time // when linger last waited for callers that did not come
+	vain    int       // how many times more linger waited in vain than not
+	rest    int       // saves for which linger does not wait
 
 	wake    chan struct{} // signals a next batch
 	hurry   chan struct{} // signals a caller that waits
@@ -218,21 +219,26 @@ func (g *Group[W]) gather() {
 		now := time.Now()
 		yielded, last = now.Sub(last), now
 	}
-	g.linger(begun)
+	g.linger()
 }
 
 // lingerMost bounds the time of linger, which a machine without a free processor
 // would otherwise stretch.
 const lingerMost = 10 * time.Millisecond
 
+// restMost is the most saves in a row, as a power of two, for which linger does
+// not wait.
+const restMost = 8
+
 // linger waits for callers in other processes, for which the answers and the
 // next requests take longer than some yields. Without it a save takes one half
 // of them, and the next save the other half. linger waits for at most half the
 // time of a save, and only if a quarter of the callers are missing. If some of
-// those still do not come, it waits for none for a while: they may not be callers
-// that come again and again.
-func (g *Group[W]) linger(now time.Time) {
-	if now.Sub(g.vain) < busyPause {
+// those still do not come, they may not be callers that come again and again. Then
+// it rests for two saves, and for twice as many each time that happens again.
+func (g *Group[W]) linger() {
+	if g.rest > 0 {
+		g.rest--
 		return
 	}
 	select {
@@ -250,14 +256,16 @@ func (g *Group[W]) linger(now time.Time) {
 	defer timer.Stop()
 	select {
 	case <-g.full:
-		return
 	case <-timer.C:
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.missingLocked() > missing/4 {
-		g.vain = now
+	if g.missingLocked() <= missing/4 {
+		g.vain = max(g.vain-1, 0)
+		return
 	}
+	g.vain = min(g.vain+1, restMost)
+	g.rest = 1 << g.vain
 }
 
 // missingLocked returns how many callers are expected and have not come.

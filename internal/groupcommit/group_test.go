@@ -225,12 +225,15 @@ func TestLinger(t *testing.T) {
 				g.gather()
 				return time.Since(begun)
 			}
-			require.Equal(t, 9*time.Millisecond, gather())
-			require.Zero(t, gather())
-			<-time.After(busyPause)
+			for rests := 2; rests <= 512; rests *= 2 {
+				require.Equal(t, 9*time.Millisecond, gather())
+				for range min(rests, 256) {
+					require.Zero(t, gather())
+				}
+			}
 			g.stats.Last = time.Hour
 			require.Equal(t, lingerMost, gather())
-			<-time.After(busyPause)
+			g.rest, g.vain = 0, 1
 			g.next.callers = 9
 			require.Zero(t, gather(), "one may be gone")
 			g.next.callers = 2
@@ -246,6 +249,10 @@ func TestLinger(t *testing.T) {
 			require.Equal(t, time.Millisecond, gather(), "all have come")
 			g.next.callers = 2
 			require.Equal(t, lingerMost, gather(), "it was not in vain")
+			for range 2 {
+				require.Zero(t, gather(), "after one wait in vain")
+			}
+			require.Equal(t, lingerMost, gather())
 		})
 	})
 }
