@@ -284,7 +284,7 @@ func (l *Limiter) Declare(names stint.Names) error {
 // change puts other limits of this process in force. An owner decides under
 // them, too. A guest compares its Names with those of the owner, and tells the
 // owner of new ones. done is called with the new limits, while changing is
-// locked.
+// locked. After ErrNotDurable the new limits are in force, too.
 func (l *Limiter) change(
 	next func(own *stint.Limits) (*stint.Limits, error), of func(*stint.Limiter) error, done func(*stint.Limits),
 ) error {
@@ -301,7 +301,10 @@ func (l *Limiter) change(
 	switch b := l.now.Load(); {
 	case b == nil: // the next owner compares the Names
 	case b.limiter != nil:
-		if err := of(b.limiter); err != nil && !errors.Is(err, stint.ErrClosed) {
+		if err = of(b.limiter); errors.Is(err, stint.ErrClosed) {
+			err = nil
+		}
+		if err != nil && !errors.Is(err, stint.ErrNotDurable) {
 			return err
 		}
 	default:
@@ -311,7 +314,7 @@ func (l *Limiter) change(
 	}
 	l.limits.Store(declare(limits))
 	done(limits)
-	return nil
+	return err
 }
 
 // announce compares Names with those of the owner, and tells it of those that

@@ -2,6 +2,8 @@ package hostlimit
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"testing"
 
@@ -79,6 +81,37 @@ func TestKeepOverridesOfShares(t *testing.T) {
 		require.EqualValues(t, 90, of.Kept)
 		require.NoError(t, l.Close())
 	}
+}
+
+// If an owner cannot save what SetOverrides converted, the plan is in force all
+// the same: Limits shows it, and SetLimits keeps it.
+func TestPlanNotDurable(t *testing.T) {
+	folder := filepath.Join(filepath.Dir(filePath(t)), "folder")
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	synced := func(limit stint.Limit) stint.Limit {
+		limit.Durability = stint.Synced
+		return limit
+	}
+	limits := limitsWith(t, map[stint.Name]stint.Limit{perID: synced(stint.PerHour(10))})
+	l := openOn(t, filepath.Join(folder, "quota.db"), limits, &Options{LimiterOptions: stint.Options{KeepOverrides: true}})
+	key, plan := perID.Key("a"), synced(stint.PerHour(50))
+	_, err := l.Spend(key, 1)
+	require.NoError(t, err)
+	require.NoError(t, os.Rename(folder, folder+"-away"))
+	err = l.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{perID: plan})
+	require.ErrorIs(t, err, stint.ErrNotDurable)
+	inForce := func() {
+		t.Helper()
+		d, err := l.Check(key, 0)
+		require.NoError(t, err)
+		require.Equal(t, plan, d.Limit)
+		of, _ := l.Limits().For(key)
+		require.Equal(t, plan, of)
+	}
+	inForce()
+	require.NoError(t, os.Rename(folder+"-away", folder))
+	require.NoError(t, l.SetLimits(limits))
+	inForce()
 }
 
 // A plan that a guest has put in force, and ended as the owner, is over: the next
