@@ -378,6 +378,26 @@ func TestNewName(t *testing.T) {
 	}
 }
 
+// A guest says hello while the owner has a Name only because another guest has
+// declared it. Once the owner has dropped it with its next limits, the guest
+// declares it.
+func TestNewNameOfAnotherGuest(t *testing.T) {
+	path := filePath(t)
+	owner := openOn(t, path, limitsWith(t, nil), nil)
+	limits, err := stint.NewLimits(stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}}, nil, nil)
+	require.NoError(t, err)
+	first := openOn(t, path, limits, nil)
+	key := stint.Name(7).Key("a")
+	_, err = first.Spend(key, 1)
+	require.NoError(t, err)
+	second := openOn(t, path, limits, nil)
+	require.NoError(t, first.Close())
+	require.NoError(t, owner.SetLimits(limitsWith(t, nil)))
+	d, err := second.Spend(key, 1)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, d.Remaining)
+}
+
 // TestHostileLatency measures how much hostile guests slow the others down. By
 // turns, a polite guest decides beside idle connections and beside hostile ones.
 func TestHostileLatency(t *testing.T) {

@@ -211,10 +211,10 @@ func (c *serverConn) hello() error {
 		if err = wire.Mismatch(names, ours); err != nil {
 			break
 		}
-		if err = c.fits(names, ours); err != nil {
+		if err = c.fits(names); err != nil {
 			break
 		}
-		if c.keep(names, ours); !more {
+		if c.keep(names); !more {
 			break
 		}
 		c.nc.SetReadDeadline(time.Now().Add(wire.FrameTime))
@@ -284,15 +284,12 @@ func (c *serverConn) appendTime(b []byte, w wire.Welcome) []byte {
 type sender func(o wire.Op, id uint32, f func([]byte) []byte) error
 
 // fits returns ErrRefused if too many Names would be kept.
-func (c *serverConn) fits(names []wire.Named, ours stint.Names) error {
+func (c *serverConn) fits(names []wire.Named) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	size := c.size
 	for _, n := range names {
-		_, ok := ours[n.Name]
-		if _, kept := c.names[n.Name]; !ok && !kept {
-			size += sizeOf(n)
-		}
+		size += c.sizeLocked(n)
 	}
 	if size > maxNames {
 		return fmt.Errorf("%w: the guest declares more than %d bytes of Names that the owner does not have",
@@ -301,22 +298,32 @@ func (c *serverConn) fits(names []wire.Named, ours stint.Names) error {
 	return nil
 }
 
-// keep remembers the Names that the owner does not declare.
-func (c *serverConn) keep(names []wire.Named, ours stint.Names) {
+// keep remembers the Names that the owner did not declare at the beginning. It
+// may have them now, and drop them with its next limits.
+func (c *serverConn) keep(names []wire.Named) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range names {
-		if _, ok := ours[n.Name]; ok {
-			continue
+		if !c.owners(n) {
+			c.size += c.sizeLocked(n)
+			c.names[n.Name] = n.Spec()
 		}
-		if _, kept := c.names[n.Name]; !kept {
-			c.size += sizeOf(n)
-		}
-		c.names[n.Name] = n.Spec()
 	}
 }
 
-func sizeOf(n wire.Named) int { return len(n.Label) + 64 }
+// owners reports whether the owner declared a Name at the beginning.
+func (c *serverConn) owners(n wire.Named) bool {
+	spec, ok := c.server.names[n.Name]
+	return ok && spec.Label == n.Label
+}
+
+// sizeLocked returns how much longer the kept Names become with this one.
+func (c *serverConn) sizeLocked(n wire.Named) int {
+	if _, kept := c.names[n.Name]; kept || c.owners(n) {
+		return 0
+	}
+	return len(n.Label) + 64
+}
 
 // leave tells the guest that the owner closes. Its Waits end, to join the queue
 // of the next owner. Spends end with their commit.
@@ -509,12 +516,12 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 	case wire.OpSnapshot:
 		return c.snapshot(call)
 	case wire.OpDeclare:
-		err := c.fits(call.Names, nil)
+		err := c.fits(call.Names)
 		if err == nil {
 			err = l.do(ctx, call)
 		}
 		if err == nil {
-			c.keep(call.Names, nil)
+			c.keep(call.Names)
 		}
 		return err
 	case wire.OpEach:
