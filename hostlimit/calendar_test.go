@@ -65,6 +65,24 @@ func TestCalendar(t *testing.T) {
 	require.EqualValues(t, 69, d.Remaining)
 }
 
+// A zone that the owner does not have fails one request of a SpendEach. The
+// others are decided, even if the owner does not have their Name yet.
+func TestZoneBesideNewName(t *testing.T) {
+	path := filePath(t)
+	openOn(t, path, limitsWith(t, nil), nil)
+	limits, err := stint.NewLimits(stint.Names{perID: testNames[perID], 7: {Label: "New", Limit: stint.PerHour(3)}}, nil, nil)
+	require.NoError(t, err)
+	guest := openOn(t, path, limits, nil)
+	ds := make([]stint.Decision, 2)
+	err = guest.SpendEach([]stint.Request{
+		{Key: perID.Key("a"), Cost: 1, Limit: stint.EachDay(5, liar(t))}, {Key: stint.Name(7).Key("a"), Cost: 1},
+	}, ds)
+	require.ErrorIs(t, err, ErrZone)
+	require.NotErrorIs(t, err, stint.ErrUnknownName)
+	require.Zero(t, ds[0])
+	require.True(t, ds[1].Allowed)
+}
+
 // Guests and the owner change quotas that follow the calendar. Each decides under
 // its own, and what any of them has used is used.
 func TestCalendarChanges(t *testing.T) {

@@ -525,20 +525,21 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 		}
 		return err
 	case wire.OpEach:
-		if call.Errs != nil {
-			return each(ctx, l, call, call.Errs)
+		if call.Errs == nil {
+			l.each(call)
+		} else if err := each(ctx, l, call, call.Errs); err != nil { // of zones
+			return err
 		}
-		err := l.do(ctx, call)
 		if errors.Is(errors.Join(call.Errs...), stint.ErrUnknownName) && c.declare() == nil {
 			for i := range call.Errs {
 				if errors.Is(call.Errs[i], stint.ErrUnknownName) {
 					one := wire.Call{Op: wire.OpEach, Requests: call.Requests[i : i+1], Decisions: call.Decisions[i : i+1]}
-					err = l.do(ctx, &one)
+					l.each(&one)
 					call.Errs[i] = one.Errs[0]
 				}
 			}
 		}
-		return err
+		return nil
 	}
 	err := l.do(ctx, call)
 	if errors.Is(err, stint.ErrUnknownName) {
