@@ -194,6 +194,30 @@ func TestTreeOfGuest(t *testing.T) {
 	require.True(t, d.Allowed)
 }
 
+// A guest's other new Names are declared beside a tree that the owner cannot add.
+func TestNewNameBesideTree(t *testing.T) {
+	path := filePath(t)
+	limits, err := stint.NewLimits(stint.Names{shared: testNames[shared]}, nil, nil)
+	require.NoError(t, err)
+	owner, guest := openOn(t, path, limits, nil), openOn(t, path, shareLimits(t), nil)
+	ds := make([]stint.Decision, 2)
+	err = guest.SpendEach([]stint.Request{{Key: tenant.Key("acme"), Cost: 1}, {Key: perID.Key("a"), Cost: 1}}, ds)
+	require.ErrorAs(t, err, new(*stint.ConfigError))
+	require.ErrorContains(t, err, "request 0: ")
+	require.NotContains(t, err.Error(), "request 1: ")
+	require.True(t, ds[1].Allowed)
+	require.NoError(t, owner.SetLimits(limits))
+	_, err = guest.Reserve(perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.NoError(t, owner.SetLimits(limits))
+	_, err = guest.Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
+	for _, key := range []stint.Key{tenant.Key("acme"), total.Key("")} {
+		_, err = guest.Spend(key, 1)
+		require.ErrorAs(t, err, new(*stint.ConfigError))
+	}
+}
+
 // manyPlans returns a Limiter that keeps overrides, and whose limits have so many.
 func manyPlans(t testing.TB, n int) *Limiter {
 	ids := make([]stint.OverrideID, n)

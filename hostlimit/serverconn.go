@@ -530,12 +530,13 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 		} else if err := each(ctx, l, call, call.Errs); err != nil { // of zones
 			return err
 		}
-		if errors.Is(errors.Join(call.Errs...), stint.ErrUnknownName) && c.declare() == nil {
+		if errors.Is(errors.Join(call.Errs...), stint.ErrUnknownName) {
+			wrong := c.declare()
 			for i := range call.Errs {
 				if errors.Is(call.Errs[i], stint.ErrUnknownName) {
 					one := wire.Call{Op: wire.OpEach, Requests: call.Requests[i : i+1], Decisions: call.Decisions[i : i+1]}
 					l.each(&one)
-					call.Errs[i] = one.Errs[0]
+					call.Errs[i] = orWrong(one.Errs[0], wrong)
 				}
 			}
 		}
@@ -543,24 +544,51 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 	}
 	err := l.do(ctx, call)
 	if errors.Is(err, stint.ErrUnknownName) {
-		if err := c.declare(); err != nil {
-			return err
-		}
-		err = l.do(ctx, call)
+		wrong := c.declare()
+		err = orWrong(l.do(ctx, call), wrong)
+	}
+	return err
+}
+
+// orWrong returns the error of a call that was repeated after declare. If its
+// Name is still unknown, it is the error of declare.
+func orWrong(err, wrong error) error {
+	if wrong != nil && errors.Is(err, stint.ErrUnknownName) {
+		return wrong
 	}
 	return err
 }
 
 // declare adds the Names of the guest that the owner does not declare now.
-// Requests for them bring their own limits.
+// Requests for them bring their own limits. A tree of shares cannot be added, and
+// the error says so, but the other Names are.
 func (c *serverConn) declare() error {
 	names := maps.Clone(c.server.names)
 	c.mu.Lock()
 	maps.Copy(names, c.names)
 	c.mu.Unlock()
-	for name := range c.server.limiter.Limits().Names() {
-		delete(names, name)
+	ours, inTree := c.server.limiter.Limits().Names(), make(map[stint.Name]bool)
+	for name, spec := range names {
+		if spec.Parent != 0 {
+			inTree[name], inTree[spec.Parent], inTree[spec.Floor] = true, true, true
+		}
 	}
+	plain, tree := make(stint.Names), make(stint.Names)
+	for name, spec := range names {
+		if _, ok := ours[name]; ok {
+			continue
+		}
+		if inTree[name] {
+			tree[name] = spec
+		} else {
+			plain[name] = spec
+		}
+	}
+	return errors.Join(c.add(plain), c.add(tree))
+}
+
+// add declares Names, if there are any.
+func (c *serverConn) add(names stint.Names) error {
 	if len(names) == 0 {
 		return nil
 	}
@@ -651,9 +679,8 @@ func (c *serverConn) reserve(call *wire.Call) error {
 	o := owner{c.server.limiter}
 	err := o.do(c.ctx, call)
 	if errors.Is(err, stint.ErrUnknownName) {
-		if err = c.declare(); err == nil {
-			err = o.do(c.ctx, call)
-		}
+		wrong := c.declare()
+		err = orWrong(o.do(c.ctx, call), wrong)
 	}
 	if err != nil {
 		return err
