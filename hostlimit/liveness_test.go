@@ -98,6 +98,55 @@ func TestSlowDisk(t *testing.T) {
 	}
 }
 
+// The reader carries out only spends that wait for no commit, or it would make
+// one commit for each of those that come together. A share may wait for that of
+// its total or floor.
+func TestWhatTheReaderCarriesOut(t *testing.T) {
+	at := func(level stint.Durability, tokens int64) stint.Limit {
+		limit := stint.PerHour(tokens)
+		limit.Durability = level
+		return limit
+	}
+	here := func(level, ofTotal, ofFloor, ofRequest stint.Durability, key stint.Key) bool {
+		limits, err := stint.NewLimits(stint.Names{
+			perID:       testNames[perID],
+			total:       {Label: "Total", ID: stint.Shared, Limit: at(ofTotal, 100)},
+			tenant:      {Label: "Tenant", Limit: at(stint.Flushed, 90), Parent: total, Floor: tenantFloor},
+			tenantFloor: {Label: "TenantFloor"},
+		}, nil, map[stint.Name][]stint.Override{tenantFloor: {
+			{IDs: []stint.OverrideID{{ID: "acme"}}, Limit: at(ofFloor, 20)},
+		}})
+		require.NoError(t, err)
+		l, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Durability: level})
+		require.NoError(t, err)
+		defer l.Close()
+		nc, _ := net.Pipe()
+		c := newServerConn(&Server{limiter: l}, nc)
+		reqs := []stint.Request{{Key: perID.Key("b"), Limit: stint.Unlimited}, {Key: key, Limit: at(ofRequest, 90)}}
+		_, each, err := c.begin(&wire.Call{Op: wire.OpEach, Requests: reqs})
+		require.NoError(t, err)
+		_, is, err := c.begin(&wire.Call{Op: wire.OpSpend, Number: 1, Requests: reqs, MayEnd: true})
+		require.NoError(t, err)
+		if c.relief != nil {
+			c.relief.Stop()
+		}
+		require.Equal(t, each, is)
+		require.Equal(t, !is, c.contexts[1].end != nil, "the guest may end its wait for the commit")
+		return is
+	}
+	const memory, flushed, leased, synced = stint.Memory, stint.Flushed, stint.Leased, stint.Synced
+	acme, other := tenant.Key("acme"), tenant.Key("other")
+	require.True(t, here(synced, synced, synced, flushed, perID.Key("a")))
+	require.False(t, here(flushed, flushed, flushed, leased, perID.Key("a")))
+	require.False(t, here(flushed, flushed, flushed, 0, perID.Key("a")))
+	require.True(t, here(flushed, flushed, memory, flushed, acme))
+	require.False(t, here(flushed, synced, flushed, flushed, acme))
+	require.False(t, here(flushed, leased, flushed, flushed, other))
+	require.False(t, here(flushed, flushed, synced, flushed, acme))
+	require.True(t, here(flushed, flushed, synced, flushed, other), "it has no floor")
+	require.False(t, here(synced, 0, flushed, flushed, other))
+}
+
 // A guest that closes does not know what became of the calls that it leaves. It
 // closes a moment later if that lets them end.
 func TestCloseWithCallsUnderWay(t *testing.T) {

@@ -404,7 +404,7 @@ func (c *serverConn) begin(call *wire.Call) (ctx context.Context, here bool, err
 	ctx = c.ctx
 	var end context.CancelFunc
 	switch spends := call.Op == wire.OpSpend || call.Op == wire.OpEach; {
-	case spends && !mayCommit(call.Requests):
+	case spends && !c.mayCommit(call.Requests):
 		here = c.stuck == 0
 	case call.Op == wire.OpWait && call.Within >= 0:
 		ctx, end = context.WithTimeout(ctx, call.Within)
@@ -432,12 +432,23 @@ func (c *serverConn) count(o wire.Op) (count *int, most int) {
 }
 
 // mayCommit reports whether a spend may wait for a commit. A level that is left
-// out is the owner's.
-func mayCommit(reqs []stint.Request) bool {
+// out is the owner's, and so are those of a share's total and floor.
+func (c *serverConn) mayCommit(reqs []stint.Request) bool {
+	limits := c.server.limiter.Limits()
 	return slices.ContainsFunc(reqs, func(q stint.Request) bool {
 		level := q.Limit.Durability
-		return level >= stint.Leased || level == 0 && q.Limit != stint.Unlimited && q.Limit != stint.Blocked
+		if level >= stint.Leased || level == 0 && q.Limit != stint.Unlimited && q.Limit != stint.Blocked {
+			return true
+		}
+		share, ok := limits.Share(q.Key)
+		return ok && (c.commits(limits, share.Total) || share.Floor != (stint.Key{}) && c.commits(limits, share.Floor))
 	})
+}
+
+// commits reports whether the owner's limit of a key is Leased or Synced.
+func (c *serverConn) commits(limits *stint.Limits, key stint.Key) bool {
+	limit, _ := limits.For(key)
+	return cmp.Or(limit.Durability, c.server.limiter.Durability()) >= stint.Leased
 }
 
 // carryOut carries out a call, and sends the answer. The reader sends the answers
