@@ -3,7 +3,6 @@ package wire
 import (
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -304,22 +303,22 @@ func list[T any](r *Body, read func(*Body) T) (all []T) {
 	return all
 }
 
-// wireStats are Stats whose errors are text.
+// wireStats are Stats whose errors are as AppendError appends them.
 type wireStats struct {
 	stint.Stats
-	FlushErr, CommitErr, FileErr string
+	FlushErr, CommitErr, FileErr []byte
 }
 
 func statsText(st stint.Stats) []byte {
-	text := func(err *error) (s string) {
+	take := func(err *error) (b []byte) {
 		if *err != nil {
-			s, *err = (*err).Error(), nil
+			b, *err = AppendError(nil, *err), nil
 		}
-		return s
+		return b
 	}
 	w := wireStats{Stats: st}
-	w.FlushErr, w.CommitErr, w.FileErr = text(&w.Flush.Err), text(&w.Commit.Err), text(&w.File.Err)
-	b, _ := json.Marshal(w) // it has numbers, times and text
+	w.FlushErr, w.CommitErr, w.FileErr = take(&w.Flush.Err), take(&w.Commit.Err), take(&w.File.Err)
+	b, _ := json.Marshal(w) // it has numbers, times and bytes
 	return b
 }
 
@@ -328,9 +327,9 @@ func readStats(b []byte) (stint.Stats, bool) {
 	if json.Unmarshal(b, &w) != nil {
 		return stint.Stats{}, false
 	}
-	for err, text := range map[*error]string{&w.Flush.Err: w.FlushErr, &w.Commit.Err: w.CommitErr, &w.File.Err: w.FileErr} {
-		if text != "" {
-			*err = errors.New(text)
+	for err, b := range map[*error][]byte{&w.Flush.Err: w.FlushErr, &w.Commit.Err: w.CommitErr, &w.File.Err: w.FileErr} {
+		if len(b) > 0 {
+			*err = NewBody(b).Error()
 		}
 	}
 	return w.Stats, true
