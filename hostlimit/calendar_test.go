@@ -65,6 +65,28 @@ func TestCalendar(t *testing.T) {
 	require.EqualValues(t, 69, d.Remaining)
 }
 
+// A guest whose quotas follow another calendar asks about each bucket of a list.
+// If its owner closes meanwhile, it asks the next one.
+func TestListBetweenOwners(t *testing.T) {
+	path := filePath(t)
+	quota := limitsWith(t, map[stint.Name]stint.Limit{perID: stint.EachYear(100, time.UTC)})
+	owner, guest := openOn(t, path, limitsWith(t, nil), nil), openOn(t, path, quota, nil)
+	require.Equal(t, RoleGuest, guest.Role())
+	for _, id := range []string{"a", "b", "c"} {
+		_, err := guest.Spend(perID.Key(id), 7)
+		require.NoError(t, err)
+	}
+	seen := 0
+	for b, err := range guest.Buckets(perID) {
+		require.NoError(t, err)
+		require.EqualValues(t, 93, b.Remaining)
+		if seen++; seen == 1 {
+			require.NoError(t, owner.Close())
+		}
+	}
+	require.Equal(t, 3, seen)
+}
+
 // A zone that the owner does not have fails one request of a SpendEach. The
 // others are decided, even if the owner does not have their Name yet.
 func TestZoneBesideNewName(t *testing.T) {

@@ -403,7 +403,7 @@ func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
 		c.Buckets = func(yield func(stint.Bucket, error) bool) {
 			for k, err := range theirs {
 				if err == nil {
-					err = own.seenNow(ctx, b, &k)
+					err = own.seenNow(ctx, l, &k) // b may be gone
 				}
 				if !yield(k, err) {
 					return
@@ -478,15 +478,15 @@ func (d *declared) seen(k stint.Bucket) stint.Bucket {
 	return k
 }
 
-// seenNow is seen for a bucket that b may be asked about once more.
-func (d *declared) seenNow(ctx context.Context, b *backend, k *stint.Bucket) error {
+// seenNow is seen for a bucket that the owner may be asked about once more.
+func (d *declared) seenNow(ctx context.Context, to caller, k *stint.Bucket) error {
 	theirs := k.Limit
 	*k = d.seen(*k)
 	if k.Limit == theirs || !k.Limit.FollowsCalendar() {
 		return nil
 	}
 	c := wire.Call{Op: wire.OpSpend, Requests: []stint.Request{{Key: k.Key, Mode: stint.CheckOnly, Limit: k.Limit}}}
-	if err := b.do(ctx, &c); err != nil {
+	if err := to.do(ctx, &c); err != nil {
 		return err
 	}
 	k.Remaining, k.ResetAfter = c.Decision.Remaining, c.Decision.ResetAfter
