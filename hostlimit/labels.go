@@ -47,7 +47,8 @@ func Labels(path string) (map[stint.Name]string, error) {
 
 // labelsOfOwner returns the labels in the file that a process shares. The process
 // need not declare all of them, so they come from a copy of its file. If it leaves
-// during the copy, the error is ErrNoOwner.
+// during the copy, the error is ErrNoOwner. If it has no place for the connection
+// of the copy, the error is ErrRefused.
 func labelsOfOwner(path string) (map[stint.Name]string, error) {
 	owner, err := Dial(path, nil, nil)
 	if err != nil {
@@ -58,7 +59,7 @@ func labelsOfOwner(path string) (map[stint.Name]string, error) {
 	if errors.Is(err, ErrNoAnswer) {
 		err = fmt.Errorf("%w: %w", ErrNoOwner, err)
 	}
-	if errors.Is(err, ErrNoOwner) {
+	if isAny(err, ErrNoOwner, ErrRefused) {
 		return nil, errors.Join(err, owner.Close())
 	}
 	maps.Copy(labels, copied) // none after an error

@@ -44,6 +44,12 @@ func TestLabels(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, want, labels, "also those that the owner does not declare")
 	require.NoError(t, owner.Close())
+	owner, err = hostlimit.Open(path, few, &hostlimit.Options{MaxGuests: 1})
+	require.NoError(t, err)
+	labels, err = hostlimit.Labels(path)
+	require.ErrorIs(t, err, hostlimit.ErrRefused, "a copy needs a second connection")
+	require.Nil(t, labels)
+	require.NoError(t, owner.Close())
 
 	memory, err := stint.New(stint.NewMemStore(), few, nil)
 	require.NoError(t, err)
