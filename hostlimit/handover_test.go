@@ -1,6 +1,8 @@
 package hostlimit
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -368,6 +370,28 @@ func withoutOwner(t *testing.T, guest *Limiter) {
 	guest.seeking = true
 	guest.mu.Unlock()
 	old.close()
+}
+
+// A context has no part in the decision on a spend: a client that disconnects
+// early spends all the same, even while there is no owner. Its end ends a Wait.
+func TestContextBetweenOwners(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	owner, guest := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
+	withoutOwner(t, guest)
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := make(chan error)
+	go func() { waits <- guest.Wait(ctx, perID.Key("a"), 1) }()
+	cancel()
+	require.ErrorIs(t, <-waits, context.Canceled)
+	taken := make(chan error)
+	go func() {
+		err := owner.Close()
+		taken <- errors.Join(err, guest.take())
+	}()
+	d, err := guest.SpendContext(ctx, perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.EqualValues(t, 99, d.Remaining)
+	require.NoError(t, <-taken)
 }
 
 // Limits that change after the hello to the next owner reach it before the guest

@@ -289,9 +289,13 @@ func pauseAfter(err error, last time.Duration) time.Duration {
 //
 // While there is no owner, a call waits for at most TakeoverTimeout. If an owner
 // comes and goes, the time begins again. After ErrNoAnswer it counts from the
-// beginning of the call.
+// beginning of the call. The end of ctx ends a Wait, and no spend: ctx has no part
+// in the decision.
 func (l *Limiter) do(ctx context.Context, c *wire.Call) error {
-	begun := time.Now()
+	begun, waits := time.Now(), ctx
+	if c.Op == wire.OpSpend {
+		waits = context.Background()
+	}
 	for since := begun; ; since = time.Now() {
 		b, changed := l.backend()
 		err := errMoved
@@ -307,7 +311,7 @@ func (l *Limiter) do(ctx context.Context, c *wire.Call) error {
 		if unanswered {
 			since = begun
 		}
-		if waitErr := l.waitFor(ctx, changed, since.Add(l.opts.TakeoverTimeout)); waitErr != nil {
+		if waitErr := l.waitFor(waits, changed, since.Add(l.opts.TakeoverTimeout)); waitErr != nil {
 			if unanswered {
 				return err
 			}
