@@ -577,8 +577,10 @@ func (c *conn) fail(why error) {
 	lost := !c.leaving
 	c.mu.Unlock()
 	close(c.quit)
-	c.out.Close(why)
-	if !errors.Is(why, ErrNoAnswer) {
+	if errors.Is(why, ErrNoAnswer) {
+		go c.giveUp(why)
+	} else {
+		c.out.Close(why)
 		why = fmt.Errorf("%w: %w", ErrNoAnswer, why)
 	}
 	for _, p := range calls {
@@ -589,6 +591,14 @@ func (c *conn) fail(why error) {
 	if lost {
 		c.lost(c, why)
 	}
+}
+
+// giveUp ends the connection to an owner that does not answer. If the owner goes
+// on later, it must not take this process for dead, and give the tokens of its
+// reservations back: their turns will come all the same.
+func (c *conn) giveUp(why error) {
+	c.out.Send(wire.OpBye, 0, nil)
+	c.out.Close(why)
 }
 
 // errClosedHere is why a connection is over that this process has closed.

@@ -394,6 +394,29 @@ func TestContextBetweenOwners(t *testing.T) {
 	require.NoError(t, <-taken)
 }
 
+// An owner that was stopped for longer than TakeoverTimeout goes on. The guest has
+// given it up, but its reservation goes when its turn comes: the owner does not
+// give that turn to another.
+func TestReservationAtSilentOwner(t *testing.T) {
+	path := filePath(t)
+	owner := openOn(t, path, limitsWith(t, map[stint.Name]stint.Limit{perID: stint.PerHour(1)}), nil)
+	guest, err := Dial(path, nil, nil)
+	require.NoError(t, err)
+	defer guest.Close()
+	_, err = owner.Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
+	turn, err := guest.Reserve(perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.Positive(t, turn.Delay())
+	guest.conn.fail(fmt.Errorf("%w for a second", ErrNoAnswer)) // as watch does
+	eventually(t, func() bool { return len(connsOf(owner)) == 0 }, "the connection is over")
+	require.Positive(t, turn.Delay())
+	require.NoError(t, owner.now.Load().server.Close()) // which waits for giveBack
+	next, err := owner.Reserve(perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.Greater(t, next.Delay(), time.Hour)
+}
+
 // Limits that change after the hello to the next owner reach it before the guest
 // makes its first call.
 func TestChangesDuringJoin(t *testing.T) {

@@ -111,3 +111,14 @@ func (r *recorder) wait(t testing.TB, kind EventKind) Event {
 		}
 	}
 }
+
+// connsOf returns the connections of an owner.
+func connsOf(owner *Limiter) (all []*serverConn) {
+	s := owner.now.Load().server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		all = append(all, c)
+	}
+	return all
+}

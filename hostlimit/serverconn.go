@@ -60,6 +60,7 @@ type serverConn struct {
 	names    stint.Names // that the owner does not declare
 	size     int         // of names
 	leaving  bool
+	parted   bool // the guest has given the owner up, and lives on
 	busy     int
 	waits    int
 	contexts map[uint32]ending           // of calls that OpAbort may end
@@ -176,16 +177,17 @@ func (c *serverConn) relieve() {
 }
 
 // giveBack returns the tokens of the guest's reservations, unless the owner
-// closes: then the turns stay the guest's. The last turns leave first, so that
+// closes or the guest has given it up: then the turns stay the guest's. The last turns leave first, so that
 // no gap stays at the end of a queue.
 func (c *serverConn) giveBack() (leaving bool) {
 	c.mu.Lock()
 	places := c.places
 	c.places = nil
 	leaving = c.leaving
+	keeps := leaving || c.parted
 	c.mu.Unlock()
-	if leaving {
-		return true
+	if keeps {
+		return leaving
 	}
 	ids := slices.SortedFunc(maps.Keys(places), func(a, b int64) int { return cmp.Compare(b, a) })
 	for _, id := range ids {
@@ -360,6 +362,11 @@ func (c *serverConn) handle(f *wire.Frame, reader int, call *wire.Call) (next *w
 		if ok {
 			e.end()
 		}
+		return call, true, f.Body.End()
+	case wire.OpBye:
+		c.mu.Lock()
+		c.parted = true
+		c.mu.Unlock()
 		return call, true, f.Body.End()
 	}
 	if err := call.Read(f.Op, &f.Body); err != nil {

@@ -65,17 +65,6 @@ func TestStoppedGuest(t *testing.T) {
 	require.Empty(t, guest.stop().Err)
 }
 
-// connsOf returns the connections of an owner.
-func connsOf(owner *Limiter) (all []*serverConn) {
-	s := owner.now.Load().server
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.conns {
-		all = append(all, c)
-	}
-	return all
-}
-
 // TestStoppedLatency measures how much stopped guests slow the others down. By
 // turns, a polite guest decides beside guests that run, and beside the same
 // guests while they are stopped.

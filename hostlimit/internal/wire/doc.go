@@ -17,8 +17,9 @@
 // part. OpAbort ends the context of the call with the same number, and has no
 // reply of its own. A [Welcome] with the number 0 tells the time of the owner's
 // clock: it answers OpPing, and comes without a question when that clock has
-// stepped. OpBye says that the owner is closing: it carries out no
-// call that arrives later, and answers each with [ErrNotDone].
+// stepped. OpBye of the owner says that it is closing: it carries out no call
+// that arrives later, and answers each with [ErrNotDone]. OpBye of a guest says
+// that it has waited for too long for an answer, and lives on.
 //
 // A [Call] holds the arguments and the answer of one call. This package writes
 // and reads both, but does not know what a call does.

@@ -36,7 +36,7 @@ const (
 	OpPart     // of an answer: more follows
 	OpAbort    // ends the context of the call with the same number
 	OpPing     // the answer, which has the number 0, is a Welcome with the owner's time
-	OpBye      // the owner closes
+	OpBye      // the owner closes, or the guest gives the owner up
 )
 
 // The calls.
