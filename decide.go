@@ -462,6 +462,7 @@ type request struct {
 	rule     uint32 // configured: index in shard.limits.rules
 	tat      int64  // in the slot, or as loaded
 	allowed  bool
+	known    bool // findLocked found the state of the bucket, for lockAll
 	role     role
 	group    *group // nil if its bucket decides alone
 

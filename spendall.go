@@ -202,12 +202,16 @@ func sortRequests(rs []request) {
 	}
 }
 
-// lockAllFound locks the shards of sorted requests, once every bucket is
-// known. After an error, which is that of rs[at], no shard is locked.
+// lockAllFound locks the shards of sorted requests, once every bucket is known,
+// and loads only those that are not. After an error, which is that of rs[at], no
+// shard is locked.
 func (l *Limiter) lockAllFound(rs []request) (at int, err error) {
 	for !lockAll(rs) {
 		unlockAll(rs)
 		for i := range rs {
+			if rs[i].known {
+				continue
+			}
 			if err := l.load(&rs[i]); err != nil {
 				return i, err
 			}
@@ -230,10 +234,12 @@ func (l *Limiter) lockAllFound(rs []request) (at int, err error) {
 func lockAll(rs []request) (known bool) {
 	known = true
 	for i := range rs {
-		if i == 0 || rs[i].shard != rs[i-1].shard {
-			rs[i].shard.lock()
+		r := &rs[i]
+		if i == 0 || r.shard != rs[i-1].shard {
+			r.shard.lock()
 		}
-		known = rs[i].findLocked() && known
+		r.known = r.findLocked()
+		known = known && r.known
 	}
 	return known
 }

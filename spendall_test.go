@@ -171,6 +171,40 @@ func TestSpendAll(t *testing.T) {
 	})
 }
 
+// A request for a bucket in memory loads nothing, whatever the others need.
+func TestSpendAllInMemory(t *testing.T) {
+	t.Run("beside an id without a limit", func(t *testing.T) {
+		r := rigOn(t, NewMemStore(), testLimits(t), Options{MaxResident: 1})
+		r.take(perID.Key("a"), 1)
+		r.disk.fail(errDisk)
+		loads := r.Stats().Loads
+		r.spendAll(Request{Key: perID.Key("a"), Cost: 1}, Request{Key: off.Key("b"), Cost: 1})
+		require.Equal(t, loads, r.Stats().Loads)
+		require.Zero(t, r.disk.count(), "nobody needs space")
+		require.EqualValues(t, 3, r.left(perID.Key("a")))
+	})
+	t.Run("a share without a ceiling", func(t *testing.T) {
+		r := rigOn(t, NewMemStore(), limitsOf(t, shareNames, map[Name]Limit{shareTotal: PerSecond(10),
+			shareTenant: Unlimited}), Options{})
+		r.take(acme, 1)
+		r.disk.fail(errDisk)
+		loads := r.Stats().Loads
+		r.take(acme, 1)
+		require.Equal(t, loads, r.Stats().Loads)
+		require.EqualValues(t, 8, r.bucket(theTotal).Remaining)
+	})
+	t.Run("beside a bucket that cannot be read", func(t *testing.T) {
+		r := newRig(t)
+		r.take(perID.Key("a"), 1)
+		r.disk.fail(errDisk)
+		loads := r.Stats().Loads
+		_, err := r.SpendAll(Request{Key: perID.Key("a"), Cost: 1}, Request{Key: perID.Key("b"), Cost: 1})
+		require.ErrorIs(t, err, errDisk)
+		require.Equal(t, loads+1, r.Stats().Loads)
+		require.EqualValues(t, 4, r.left(perID.Key("a")))
+	})
+}
+
 // Two requests for one key are refused wherever they stand, also if the buckets
 // are in memory.
 func TestSpendAllDuplicates(t *testing.T) {
