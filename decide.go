@@ -438,6 +438,7 @@ const (
 	opRefund
 	opReset
 	opRaise // its cost is an instant
+	opHold  // it needs no bucket
 )
 
 // request is one call for one bucket, in progress. Its field `to` has the new
@@ -519,7 +520,7 @@ func (r *request) findLocked() bool {
 
 // load asks the store for the TAT of a bucket that is not in memory. A request
 // that needs no bucket, because its limit is Unlimited or Blocked, does not wait
-// for space in memory.
+// for space in memory. Nor does a hold.
 func (l *Limiter) load(r *request) error {
 	if needs, err := r.resolve(); err != nil || !needs {
 		return err
@@ -552,7 +553,7 @@ func (r *request) resolve() (needs bool, err error) {
 		return false, err
 	}
 	r.rule, r.limits, r.removals, r.saved, r.tat = rule, limits, removals, 0, 0
-	return rule > blocked || r.op == opReset || r.given != nil && r.given.limited(), nil
+	return r.op != opHold && (rule > blocked || r.op == opReset || r.given != nil && r.given.limited()), nil
 }
 
 // loadTAT returns the TAT that the store has for a bucket.

@@ -12,7 +12,8 @@ import (
 // later time counts as that one. A new hold replaces the present one. If it
 // ends now or earlier, the bucket has no hold after that. Reset ends a hold,
 // too. Queued requests never move forward. A turn inside the hold moves to the
-// end of the hold.
+// end of the hold. A hold needs no bucket: it can be set while memory is full, or
+// while the bucket cannot be read.
 //
 // The hold is durable when Hold returns nil. After an error the earlier hold,
 // or none, is in force again, unless the error is ErrNotDurable and the commit
@@ -37,7 +38,7 @@ func (l *Limiter) ExtendHold(key Key, until time.Time) (time.Time, error) {
 // hold is ExtendHold, or Hold unless extend is set.
 func (l *Limiter) hold(key Key, until time.Time, extend bool) (time.Time, error) {
 	key.ID = strings.Clone(key.ID) // the hold may outlive the caller's string
-	r := request{change: change{key: key}}
+	r := request{change: change{key: key}, op: opHold}
 	if err := r.locate(l); err != nil {
 		return time.Time{}, l.failed(key, err)
 	}

@@ -52,6 +52,35 @@ func TestHold(t *testing.T) {
 		require.Empty(t, collect(t, r.disk.All(Unknown)))
 		r.directory.each(func(s *shard) { require.Empty(t, s.gates) })
 	})
+	t.Run("without space for the bucket", func(t *testing.T) {
+		r := rigOn(t, NewMemStore(), testLimits(t), Options{MaxResident: 1})
+		for range 2 {
+			r.reserve(single.Key("queued"), 1)
+		}
+		_, err := r.Spend(key, 1)
+		require.ErrorIs(t, err, ErrFull)
+		r.hold(key, time.Hour)
+		end, err := r.ExtendHold(key, r.Now().Add(2*time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, r.Now().Add(2*time.Hour), end)
+		require.Equal(t, end, r.bucket(key).HeldUntil)
+		require.EqualValues(t, 1, r.Stats().Resident)
+		r.next(r.Limits()).held(key, 2*time.Hour)
+	})
+	t.Run("on a bucket that cannot be read", func(t *testing.T) {
+		r := newRig(t)
+		r.take(key, 3)
+		require.NoError(t, r.Flush())
+		r.evictAll(true)
+		r.disk.fail(errDisk, "load")
+		_, err := r.Spend(key, 1)
+		require.ErrorIs(t, err, errDisk)
+		r.hold(key, time.Hour)
+		r.disk.fail(nil)
+		r.held(key, time.Hour)
+		r.clock.advance(time.Hour)
+		require.EqualValues(t, 5, r.left(key))
+	})
 	t.Run("Held", func(t *testing.T) {
 		r, other, queued := newRig(t), perID.Key("b"), single.Key("queued")
 		listed := func() map[Key]Held {
