@@ -510,7 +510,7 @@ func (r *request) findLocked() bool {
 	if r.index, r.resident = s.findLocked(r.key, r.hash); r.resident {
 		b := s.At(r.index)
 		r.tat = b.TAT()
-		if rule := b.Rule(); rule != 0 || r.given != nil && s.limits.accepts(r.key) {
+		if rule := b.Rule(); rule != 0 || (r.given != nil || r.op == opReset) && s.limits.accepts(r.key) {
 			r.rule = rule
 			return true
 		}

@@ -125,6 +125,14 @@ func TestGivenLimit(t *testing.T) {
 		r.clock.advance(d.RetryAfter)
 		require.True(t, r.spendGiven(key, 1, ten).Allowed, "RetryAfter is exact")
 	})
+	t.Run("Reset loads no bucket that is in memory", func(t *testing.T) {
+		r, free := rigOn(t, NewMemStore(), testLimits(t), Options{MaxResident: 1}), off.Key("a")
+		require.True(t, r.spendGiven(free, 10, ten).Allowed)
+		r.disk.fail(errDisk)
+		require.NoError(t, r.Reset(free))
+		require.EqualValues(t, 9, r.spendGiven(free, 1, ten).Remaining)
+		require.ErrorIs(t, r.Reset(off.Key("b")), ErrFull)
+	})
 	t.Run("clamped when it is loaded", func(t *testing.T) {
 		r := newRig(t)
 		r.spendGiven(key, 20, PerHour(20))
