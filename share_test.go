@@ -615,3 +615,34 @@ func TestShareEach(t *testing.T) {
 		require.NoError(t, r.Close())
 	})
 }
+
+// Shares of a SpendEach wait for space in memory once, whether their ceilings
+// need it or only their floors.
+func TestShareEachWithoutSpace(t *testing.T) {
+	for _, ceiling := range []Limit{Unlimited, PerSecond(600)} {
+		synctest.Test(t, func(t *testing.T) {
+			var reqs []Request
+			var ids []OverrideID
+			for i := range 20 {
+				ids = append(ids, OverrideID{ID: fmt.Sprint(i)})
+				reqs = append(reqs, Request{Key: shareTenant.Key(ids[i].ID), Cost: 1})
+			}
+			limits, err := NewLimits(shareNames, map[Name]Limit{shareTotal: PerSecond(1000), shareTenant: ceiling},
+				map[Name][]Override{shareFloor: {{ids, PerSecond(1)}}})
+			require.NoError(t, err)
+			r := rigOn(t, NewMemStore(), limits, Options{MaxResident: 1, CommitTimeout: 5 * time.Second})
+			r.take(theTotal, 1)
+			r.disk.shut()
+			ds, begun := make([]Decision, len(reqs)), time.Now()
+			err = r.SpendEach(reqs, ds)
+			require.ErrorIs(t, err, ErrFull)
+			require.ErrorContains(t, err, "request 19:")
+			require.Equal(t, 5*time.Second, time.Since(begun), "%v", ceiling)
+			r.disk.open()
+			synctest.Wait()
+			require.NoError(t, r.SpendEach(reqs, ds))
+			require.EqualValues(t, 979, r.bucket(theTotal).Remaining)
+			require.NoError(t, r.Close())
+		})
+	}
+}

@@ -481,7 +481,7 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 			}
 			var in *batch
 			var err error
-			if answers.full != nil && l.waitsForSpace(a, r) {
+			if answers.full != nil && l.waitsForSpace(r) {
 				*d, err = Decision{}, l.failed(r.Key, answers.full)
 			} else {
 				*d, in, err = l.submitGiven(r, a.op, now)
@@ -494,16 +494,29 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	return answers.await(l, reqs, ds)
 }
 
-// waitsForSpace reports whether a request would wait for space in memory: its
-// bucket is not there, and its limit needs one.
-func (l *Limiter) waitsForSpace(a *ask, r *Request) bool {
-	rule, err := l.limits.Load().resolve(r.Key)
-	if err != nil || rule <= blocked && (r.Limit.isZero() || r.Limit == Blocked) || !l.flusher.full() {
+// waitsForSpace reports whether a request would wait for space in memory.
+func (l *Limiter) waitsForSpace(r *Request) bool {
+	if !l.flusher.full() {
 		return false
 	}
-	a.shard.mu.Lock() // a lane may stay
-	defer a.shard.mu.Unlock()
-	_, resident := a.shard.findLocked(r.Key, a.hash)
+	ls := l.limits.Load()
+	if l.needsSpace(ls, r.Key, &r.Limit) {
+		return true
+	}
+	of, _ := ls.Share(r.Key) // its Keys are of no Name, unless the limit has a Parent
+	return l.needsSpace(ls, of.Total, &Limit{}) || l.needsSpace(ls, of.Floor, &Limit{})
+}
+
+// needsSpace reports whether a bucket is not in memory, and its limit needs one.
+func (l *Limiter) needsSpace(ls *Limits, key Key, given *Limit) bool {
+	rule, err := ls.resolve(key)
+	if err != nil || rule <= blocked && (given.isZero() || *given == Blocked) {
+		return false
+	}
+	s, h := l.directory.shard(key)
+	s.mu.Lock() // a lane may stay
+	defer s.mu.Unlock()
+	_, resident := s.findLocked(key, h)
 	return !resident
 }
 
