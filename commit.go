@@ -395,8 +395,9 @@ func (c *committer) finishLocked(ch *change, in *batch, now int64, err error) {
 		return // a later commit has the bucket
 	}
 	if err != nil && !p.kept && b.TAT() == ch.to && ch.mayUndo() {
-		b.SetTAT(p.undone(ch))
-		if g := s.gateOfLocked(b); g != nil {
+		g := s.gateOfLocked(b)
+		b.SetTAT(p.undone(ch, g))
+		if g != nil {
 			g.queue.Put(ch.turns)
 		}
 	}
@@ -489,10 +490,16 @@ type limitChange struct {
 }
 
 // undone returns the TAT that a bucket gets back: the one before a change, under
-// the limits that came since.
-func (p *pending) undone(ch *change) int64 {
+// the limits that came since. If one of them has no queue, what waited is charged
+// with that change, as changeRuleLocked would have done, and ch has no turns then.
+func (p *pending) undone(ch *change, g *gate) int64 {
 	tat := ch.from
 	for _, c := range p.limits[ch.limits:] {
+		if c.is.periods != nil && ch.turns != nil {
+			var waited queue.Queue
+			waited.Put(ch.turns)
+			tat, ch.turns = waited.Tail(tat, g.rate), nil
+		}
 		if c.convert {
 			tat = c.is.convert(tat, c.at, c.was)
 		} else {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -395,6 +396,44 @@ func TestWaitBecomesQuota(t *testing.T) {
 				synctest.Wait()
 				require.ErrorIs(t, w.err, context.Canceled)
 				require.EqualValues(t, 12, r.spent(key))
+			})
+		})
+	}
+}
+
+// The same while the commit of a Reset is under way that has emptied the queue:
+// if it fails, what waited is charged, and the quota has no queue.
+func TestWaitBecomesQuotaInReset(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		t.Run(fmt.Sprint("fails=", fails), func(t *testing.T) {
+			inBubble(t, ten, Options{}, func(t *testing.T, r *rig) {
+				key := synced.Key("a")
+				r.take(key, 10)
+				r.reserve(key, 5)
+				left := r.reserve(key, 3)
+				r.disk.shut()
+				reset := make(chan error, 1)
+				go func() { reset <- r.Reset(key) }()
+				synctest.Wait()
+				left.Cancel()
+				quota := EachDay(20, nil).withLevel(Synced)
+				_, load, err := r.setOverrides(idOf("a"), map[Name]Limit{synced: quota}, nil) // it waits for no save
+				require.NoError(t, err)
+				require.Nil(t, load)
+				require.EqualValues(t, 0, r.spent(key))
+				want := int64(0)
+				if fails {
+					r.disk.gate <- errDisk
+					require.ErrorIs(t, <-reset, ErrNotDurable)
+					want = 15
+				}
+				r.disk.open()
+				if !fails {
+					require.NoError(t, <-reset)
+				}
+				require.EqualValues(t, want, r.spent(key))
+				require.Empty(t, slices.Collect(r.Held()), "a quota has no queue")
+				r.take(key, 20-want)
 			})
 		})
 	}
