@@ -213,6 +213,63 @@ func TestBootsUptime(t *testing.T) {
 	}
 }
 
+// timeStore is a MemStore whose saves can fail.
+type timeStore struct {
+	*MemStore
+	fails atomic.Bool
+}
+
+func (s *timeStore) Save(changes []Change) error {
+	if s.fails.Load() {
+		return errDisk
+	}
+	return s.MemStore.Save(changes)
+}
+
+// A time that could not be saved is saved by the next flush, although no bucket
+// has changed.
+func TestTimeAfterFailure(t *testing.T) {
+	for name, flushes := range map[string]bool{"a clock that is behind": false, "Flush": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &timeStore{MemStore: NewMemStore()}
+				o := &Options{wall: truth}
+				if flushes {
+					o.FlushInterval = 1000 * time.Hour
+				} else { // the last save was an hour ahead
+					require.NoError(t, store.Save([]Change{{Key{}, truth().Add(time.Hour).UnixNano()}}))
+				}
+				l, err := New(store, tenIn10m(t), o)
+				require.NoError(t, err)
+				defer l.Close()
+				require.Equal(t, flushes, l.Health() == nil)
+				late := func() time.Duration { return l.Now().Sub(time.Unix(0, load(t, store, Key{}))) }
+				if flushes {
+					require.NoError(t, l.Flush())
+				} else {
+					pass(61 * time.Second)
+				}
+				require.Less(t, late(), 2*time.Second)
+				pass(57 * time.Second)
+				store.fails.Store(true)
+				pass(4 * time.Second)
+				if flushes {
+					require.ErrorIs(t, l.Flush(), errDisk)
+				}
+				require.Greater(t, late(), time.Minute)
+				store.fails.Store(false)
+				if flushes {
+					require.NoError(t, l.Flush())
+				} else {
+					pass(5 * time.Second)
+				}
+				require.Less(t, late(), 5*time.Second)
+				require.NoError(t, l.Close())
+			})
+		})
+	}
+}
+
 // testWrongClock: an event and Health say that the clock is wrong, until it is
 // right. A device that never had the right time takes the first that it gets.
 func testWrongClock(t *testing.T) {

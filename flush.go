@@ -287,13 +287,13 @@ func (f *flusher) partEnded() {
 }
 
 // timeOfSave returns the time, which each save contains besides its buckets. The
-// next process learns from it whether its clock is behind. mu is held.
+// next process learns from it whether its clock is behind. It is the last of the
+// changes that save gets. mu is held.
 func (f *flusher) timeOfSave() Change {
-	f.timed = f.clock.Now()
 	if _, ok := f.store.(ClockStore); !ok {
-		f.timed = f.clock.Seen()
+		return Change{Key{}, f.clock.Seen()}
 	}
-	return Change{Key{}, f.timed}
+	return Change{Key{}, f.clock.Now()}
 }
 
 // timeAlone is how often the time is saved without buckets while the wall clock

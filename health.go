@@ -95,16 +95,21 @@ func (f *flusher) end(w *watch, err error) {
 	}
 }
 
-// save saves changes for a flush or a commit. mu is held. With no changes it
-// only finds out whether the store can save.
+// save saves changes for a flush or a commit, of which the last is the time. mu
+// is held. With no changes it only finds out whether the store can save.
 func (f *flusher) save(changes []Change) error {
 	f.begin(&f.saving)
 	var err error
-	if len(changes) > 0 {
+	timed := f.timed
+	if n := len(changes); n > 0 {
+		timed = changes[n-1].TAT // now, because Save may reorder them
 		err = saveClock(f.store, f.clock)
 	}
 	if err == nil {
 		err = f.store.Save(changes)
+	}
+	if err == nil {
+		f.timed = timed
 	}
 	f.end(&f.saving, err)
 	return err
