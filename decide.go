@@ -553,7 +553,11 @@ func (r *request) resolve() (needs bool, err error) {
 		return false, err
 	}
 	r.rule, r.limits, r.removals, r.saved, r.tat = rule, limits, removals, 0, 0
-	return r.op != opHold && (rule > blocked || r.op == opReset || r.given != nil && r.given.limited()), nil
+	needs = rule > blocked
+	if r.given != nil {
+		needs = r.given.limited()
+	}
+	return r.op == opReset || needs && r.op != opHold, nil
 }
 
 // loadTAT returns the TAT that the store has for a bucket.

@@ -170,6 +170,8 @@ func testEvictOne(t *testing.T) {
 		tries := r.disk.count()
 		r.take(off.Key("b"), 1)
 		require.False(t, r.spend(everyone.Key(""), 1).Allowed)
+		require.False(t, r.spendGiven(perID.Key("b"), 1, Blocked).Allowed)
+		require.True(t, r.spendGiven(perID.Key("b"), 1, Unlimited).Allowed)
 		_, err = r.Spend(nobody.Key("b"), 1)
 		require.ErrorIs(t, err, ErrUnknownName)
 		_, err = r.Spend(perID.Key(""), 1)
@@ -216,22 +218,25 @@ func testEvictOne(t *testing.T) {
 			reqs[50].Key = flushed.Key("a")
 			reqs[60].Key = nobody.Key("a")
 			reqs[70] = Request{Key: flushed.Key("blocked"), Cost: 1, Limit: Blocked} // it needs no bucket
+			reqs[80].Limit, reqs[81].Limit = Blocked, Unlimited                      // nor do these
 			ds, begun := make([]Decision, len(reqs)), time.Now()
 			err := r.SpendEach(reqs, ds)
 			require.ErrorIs(t, err, ErrFull)
 			require.ErrorContains(t, err, "request 0:")
 			require.ErrorContains(t, err, "request 99:")
 			require.ErrorIs(t, err, ErrUnknownName)
-			require.NotContains(t, err.Error(), "request 70:")
+			for _, at := range []int{70, 80, 81} {
+				require.NotContains(t, err.Error(), fmt.Sprintf("request %d:", at))
+			}
 			require.Equal(t, 5*time.Second, time.Since(begun), "the requests wait once")
 			for i, d := range ds {
-				require.Equal(t, i == 50, d.Allowed)
+				require.Equal(t, i == 50 || i == 81, d.Allowed)
 			}
 			errs := int64(0)
 			for _, limit := range r.Stats().Limits {
 				errs += limit.Errors
 			}
-			require.EqualValues(t, 98, errs)
+			require.EqualValues(t, 96, errs)
 			r.disk.open()
 			synctest.Wait()
 			require.NoError(t, r.SpendEach(reqs[:1], ds))

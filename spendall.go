@@ -510,7 +510,7 @@ func (l *Limiter) waitsForSpace(r *Request) bool {
 // needsSpace reports whether a bucket is not in memory, and its limit needs one.
 func (l *Limiter) needsSpace(ls *Limits, key Key, given *Limit) bool {
 	rule, err := ls.resolve(key)
-	if err != nil || rule <= blocked && (given.isZero() || *given == Blocked) {
+	if err != nil || given.isZero() && rule <= blocked || *given == Blocked || *given == Unlimited {
 		return false
 	}
 	s, h := l.directory.shard(key)
