@@ -97,6 +97,10 @@ func (f *File) OpenLog(tx *bolt.Tx) ([]format.Record, error) {
 
 var regions = sync.Pool{New: func() any { return new([format.LogSize]byte) }}
 
+// noLog is the value of an empty log. bbolt reads it, and nothing writes to it, so it
+// takes no memory.
+var noLog [format.LogSkip + format.LogSize]byte
+
 // MakeLog gives the file a log if it has none. If that fails, the file has no
 // log, and saves go to the tree.
 func (f *File) MakeLog() {
@@ -112,7 +116,7 @@ func (f *File) MakeLog() {
 		if err != nil {
 			return err
 		}
-		return errors.Join(b.Put(format.LogKey, make([]byte, format.LogSkip+format.LogSize)),
+		return errors.Join(b.Put(format.LogKey, noLog[:]),
 			tx.Bucket(format.MetaBucket).Put(format.LogKey, format.RoundValue(rand.Uint64())))
 	})
 	l.mu.Lock()
