@@ -84,18 +84,18 @@ func TestPacedStep(t *testing.T) {
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	j := journalState{fresh: journal.New()}
-	j.bound(1 << 19)
+	j.bound(1 << 17)
 	rooms := []int{j.room()}
-	require.Greater(t, j.room(), 1<<17)
+	require.Greater(t, j.room(), 1<<15)
 	j.checkpointing = true
 	for i := range 80 {
-		j.fresh.Put(numbered(1, 20_000*i, 20_000)...)
+		j.fresh.Put(numbered(1, 5000*i, 5000)...)
 		rooms = append(rooms, j.room())
 	}
 	require.True(t, slices.IsSortedFunc(rooms, func(a, b int) int { return cmp.Compare(b, a) }))
 	require.Equal(t, roomLeast, j.room())
 	j.progress = 0.9
-	require.Greater(t, j.room(), 10*roomLeast)
+	require.Greater(t, j.room(), 5*roomLeast)
 }
 
 // TestFlood: an endless stream of new ids leaves no long index if few buckets
@@ -105,7 +105,7 @@ func TestFlood(t *testing.T) {
 	s, err := Open(storePath(t), storeNames, Options{LockTimeout: longLock, MaxResident: 1000})
 	require.NoError(t, err)
 	defer s.Close()
-	for i := range 100 {
+	for i := range steps(100, 60) {
 		var es []format.Entry
 		for j := range 1000 {
 			es = append(es, entry(Key{1, fmt.Sprintf("client-%d-%d", i, j)}, 1<<60))

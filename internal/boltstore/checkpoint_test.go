@@ -150,7 +150,7 @@ func TestJournalBound(t *testing.T) {
 	s.setMost(256 << 10)
 	const save = 2_000
 	most := int64(0)
-	saves := steps(60, 30)
+	saves := steps(60, 16)
 	for i := range saves {
 		s.together()
 		require.NoError(t, s.Save(numbered(1, 1e9+i*save, save)))

@@ -305,7 +305,7 @@ func TestOpenReplacedFile(t *testing.T) {
 // directory as they were.
 func TestCompactDuringClose(t *testing.T) {
 	t.Parallel()
-	for range 10 {
+	for range steps(20, 4) {
 		s := openStore(t, storePath(t))
 		want := fill(t, s, 3_000)
 		var wg sync.WaitGroup
@@ -334,8 +334,9 @@ func TestCompactDuringClose(t *testing.T) {
 func TestCompactAutomatic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, storePath(t))
-		s.maintenance.compactMin = 1 << 20
-		want := fill(t, s, 40_000)
+		s.maintenance.compactMin = 1 << 19
+		const n = 20_000
+		want := fill(t, s, n)
 		compactions := func() int64 {
 			s.wake()
 			synctest.Wait()
@@ -343,7 +344,7 @@ func TestCompactAutomatic(t *testing.T) {
 		}
 		require.Zero(t, compactions(), "it is in use")
 		unblock := block(t, s)
-		sweepAll(t, s, 39_000)
+		sweepAll(t, s, n-1000)
 		synctest.Wait()
 		require.Error(t, s.Stats().Err)
 		require.Empty(t, temporaries(t, s))
@@ -353,7 +354,7 @@ func TestCompactAutomatic(t *testing.T) {
 		before := s.Stats().Bytes
 		require.EqualValues(t, 1, compactions())
 		require.Less(t, s.Stats().Bytes, before/2)
-		maps.DeleteFunc(want, func(_ Key, tat int64) bool { return tat <= 39_000 })
+		maps.DeleteFunc(want, func(_ Key, tat int64) bool { return tat <= n-1000 })
 		s.sameAs(t, want)
 		require.NoError(t, s.Close())
 	})

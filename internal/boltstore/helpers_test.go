@@ -1,7 +1,6 @@
 package boltstore
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +9,7 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
@@ -19,6 +19,7 @@ import (
 
 	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/fsck"
 )
@@ -28,6 +29,11 @@ import (
 const longLock = time.Minute
 
 var errFault = errors.New("the disk is on fire")
+
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // tests keep little of what they allocate
+	os.Exit(m.Run())
+}
 
 type (
 	Key struct {
@@ -118,18 +124,12 @@ func (s *Store) put(t testing.TB, entries ...format.Entry) {
 
 func (s *Store) emptyLog() error { return s.write((*boltfile.File).EmptyLog) }
 
-// crash returns the path of a copy of the store's file, as it would be if the
-// process were killed now. If a background commit came during the read, the copy
-// would have pages of two transactions. So the file is read again until its meta
-// pages stay as they were.
+// crash returns a copy of the file, as it would be if the process were killed now.
 func crash(t testing.TB, s *Store) string {
 	t.Helper()
-	for {
-		content := readFile(t, s.path)
-		if after := readFile(t, s.path); bytes.Equal(content[:2*bboltpage.Size], after[:2*bboltpage.Size]) {
-			return writeFile(t, content)
-		}
-	}
+	path := storePath(t)
+	require.NoError(t, filecopy.Copy(s.path, path))
+	return path
 }
 
 func readFile(t testing.TB, path string) []byte {
@@ -142,7 +142,7 @@ func readFile(t testing.TB, path string) []byte {
 func writeFile(t testing.TB, content []byte) string {
 	t.Helper()
 	path := storePath(t)
-	require.NoError(t, os.WriteFile(path, content, 0o600))
+	require.NoError(t, filecopy.Write(path, content))
 	return path
 }
 

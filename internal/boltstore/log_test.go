@@ -47,7 +47,7 @@ func TestLogCommit(t *testing.T) {
 	s.fs.SyncFile = func(file *os.File) error { did = append(did, "synced"); return sound.SyncFile(file) }
 	made, full := commits(t, s.path), uint64(0)
 	for i, before := 0, readFile(t, s.path); full < uint64(steps(3, 1)); i++ {
-		changes := numbered(2, 10_000+i, 1+i*steps(1, 5)%1024)
+		changes := numbered(2, 10_000+i, 1+i*steps(1, 15)%1024)
 		want = with(want, changes...)
 		log := s.inUse.file.LogState()
 		s.together()

@@ -103,7 +103,7 @@ func TestStoreHistories(t *testing.T) {
 			s = openStore(t, path)
 			s.fs.RenamesOpen = seed%2 == 0
 		}
-		for step := range steps(150, 100) {
+		for step := range steps(150, 60) {
 			context := fmt.Sprintf("seed %d, step %d", seed, step)
 			sound, restore, failing := *s.fs, func() {}, rnd.IntN(4) == 0
 			if failing {

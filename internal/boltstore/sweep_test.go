@@ -129,7 +129,7 @@ func TestNoFalseNegatives(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	const writers, ids = 3, 60
-	rounds := steps(60, 20)
+	rounds := steps(60, 8)
 	var writing, upkeep sync.WaitGroup
 	stop := make(chan struct{})
 	for _, f := range []func() error{func() error { return s.sweep(1) }, s.checkpoint, s.Compact} {

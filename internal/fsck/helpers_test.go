@@ -14,6 +14,7 @@ import (
 
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/boltstore"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 )
 
@@ -85,7 +86,7 @@ func readFile(t testing.TB, path string) []byte {
 func writeFile(t testing.TB, content []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "image.db")
-	require.NoError(t, os.WriteFile(path, content, 0o600))
+	require.NoError(t, filecopy.Write(path, content))
 	return path
 }
 
