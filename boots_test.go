@@ -54,7 +54,7 @@ func (b *board) boot(wrong time.Duration) {
 	}
 	var err error
 	b.Limiter, err = New(b.store, tenIn10m(b.t), &Options{
-		MaxResident: 1000,
+		MaxResident: fewResident,
 		OnEvent: func(e Event) {
 			b.mu.Lock()
 			defer b.mu.Unlock()

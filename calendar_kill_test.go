@@ -22,7 +22,10 @@ func init() { children["calendar"] = killedCalendar }
 // while it flushes, and while it spends. The next process goes on with its file.
 func TestCalendarKill(t *testing.T) {
 	t.Parallel()
-	const worlds = 5
+	worlds := 5
+	if !long {
+		worlds = 2
+	}
 	kills, decisions := 0, 0
 	for range worlds {
 		w := newCalendarWorld(t, rand.Uint64())

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/stint-go/stint/internal/filecopy"
 	fileformat "github.com/stint-go/stint/internal/format"
 )
 
@@ -81,7 +82,7 @@ func writeSound(t testing.TB, n int) []byte {
 func fileOf(t testing.TB, content []byte) (path string) {
 	t.Helper()
 	path = storePath(t)
-	require.NoError(t, os.WriteFile(path, content, 0o600))
+	require.NoError(t, filecopy.Write(path, content))
 	return path
 }
 

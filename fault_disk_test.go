@@ -3,12 +3,14 @@ package stint
 import (
 	"maps"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/filecopy"
 )
 
 // faultDisk is a MemStore, or a file whose log is in use, with faults.
@@ -41,6 +43,12 @@ func (d *faultDisk) Save(changes []Change) error {
 // faultKinds are the kinds of a faultDisk, and the call that meets the fault.
 var faultKinds = []string{"mem", "file, write", "file, sync"}
 
+// faultFile is a file that has a log, for faultDisks to begin with.
+var faultFile struct {
+	once    sync.Once
+	content []byte
+}
+
 // newFaultDisk returns a faultDisk of a kind. A write that fails leaves nothing
 // in the file, so that a crash shows what was not written again.
 func newFaultDisk(t *testing.T, kind string) *faultDisk {
@@ -49,6 +57,15 @@ func newFaultDisk(t *testing.T, kind string) *faultDisk {
 		return d
 	}
 	d.path = storePath(t)
+	faultFile.once.Do(func() {
+		store := openBoltOn(t, d.path, levelNames, unsynced())
+		useLog(t, store)
+		require.NoError(t, store.Close())
+		var err error
+		faultFile.content, err = os.ReadFile(d.path)
+		require.NoError(t, err)
+	})
+	require.NoError(t, filecopy.Write(d.path, faultFile.content))
 	files := boltfile.OS()
 	files.LookEvery = 0
 	d.files = files
@@ -69,10 +86,15 @@ func newFaultDisk(t *testing.T, kind string) *faultDisk {
 		}
 	}
 	d.Store = openBoltOn(t, d.path, levelNames, files)
-	for range 4 { // until it has a log
-		require.NoError(t, d.Store.Save([]Change{{Name(1).Key("log"), 1}}))
-	}
+	useLog(t, d.Store)
 	return d
+}
+
+// useLog saves until the saves go to the log of the file.
+func useLog(t *testing.T, s Store) {
+	for range 4 {
+		require.NoError(t, s.Save([]Change{{Name(1).Key("log"), 1}}))
+	}
 }
 
 // afterCrash returns what a crash would leave of the tokens of a key: 0 if it is
@@ -88,7 +110,7 @@ func (d *faultDisk) afterCrash(t *testing.T, key Key) int64 {
 		store.(*MemStore).tats = maps.Clone(mem.tats)
 		mem.mu.Unlock()
 	}
-	l, err := New(store, tenADay(t), &Options{FlushInterval: time.Hour})
+	l, err := New(store, tenADay(t), &Options{FlushInterval: time.Hour, MaxResident: fewResident})
 	require.NoError(t, err)
 	defer l.Close()
 	if d, err := l.Check(key, 1); err == nil && d.RetryAfter > 24*time.Hour {

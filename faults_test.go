@@ -162,7 +162,7 @@ func (g *faultLedger) script(store Store, now func() time.Time) (closed bool) {
 // admitted token is forgotten, and no more are gone than were taken.
 func (g *faultLedger) check(store Store, now func() time.Time, closed bool) {
 	t := g.t
-	l, err := New(store, levelLimits(t, PerDay(10)), &Options{Now: now, FlushInterval: time.Hour})
+	l, err := New(store, levelLimits(t, PerDay(10)), &Options{Now: now, FlushInterval: time.Hour, MaxResident: fewResident})
 	require.NoError(t, err, g.context)
 	for key, admitted := range g.admitted {
 		if !closed && key.Name <= flushed {

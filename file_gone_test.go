@@ -77,7 +77,7 @@ func TestFileTakenAwayCut(t *testing.T) {
 			begun := time.Now()
 			key, acked, cuts, took := Name(level).Key("a"), int64(0), 0, 0
 			limit := levelLimits(t, Limit{Burst: 1 << 31, Count: 1, Period: time.Second})
-			for range length(300, 6) {
+			for range length(100, 18) {
 				switch rnd.IntN(10) {
 				case 0:
 					require.NoError(t, os.RemoveAll(path))
@@ -92,7 +92,7 @@ func TestFileTakenAwayCut(t *testing.T) {
 					continue
 				}
 				acked += 1 << 20
-				content, err := readBetweenCommits(path)
+				_, err := os.Stat(path)
 				if level == Leased && err != nil {
 					continue // the file had the lease before
 				}
@@ -101,15 +101,13 @@ func TestFileTakenAwayCut(t *testing.T) {
 					continue
 				}
 				cuts++
-				after := storePath(t)
-				require.NoError(t, os.WriteFile(after, content, 0o600))
-				next, err := New(openBoltOn(t, after, levelNames, unsynced()), limit, nil)
+				next, err := New(openBoltOn(t, copyOf(t, path), levelNames, unsynced()), limit, &Options{MaxResident: fewResident})
 				require.NoError(t, err)
 				back := int64(time.Since(begun)/time.Second) + 1
 				require.LessOrEqual(t, remainingOf(t, next, key), int64(1<<31)-acked+back)
 				require.NoError(t, next.Close())
 			}
-			require.Greater(t, took, 10)
+			require.Positive(t, took)
 			if level == Synced { // a lease is spent without a file, too
 				require.Positive(t, cuts)
 			}

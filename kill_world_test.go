@@ -207,7 +207,7 @@ func (k *killed) end() {
 // promises.
 func TestProcessKill(t *testing.T) {
 	t.Parallel()
-	kills, calls := length(2, 50), length(500, 3)
+	kills, calls := length(1, 100), length(500, 3)
 	for level := modeltest.Memory; level <= modeltest.Synced; level++ {
 		t.Run(Durability(level).String(), func(t *testing.T) {
 			t.Parallel()

@@ -134,7 +134,7 @@ func TestLaneHistories(t *testing.T) {
 	l, clock := laneLimiter(t, Limit{Burst: burst, Count: 1, Period: time.Millisecond})
 	rnd := rand.New(rand.NewPCG(seed(), 0))
 	promoted := 0
-	histories := length(10_000, 20)
+	histories := length(4000, 50)
 	if *randomHistories > 0 {
 		histories = *randomHistories
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -29,8 +30,13 @@ func TestMain(m *testing.M) {
 		run(os.Args[1:])
 		os.Exit(0)
 	}
+	debug.SetGCPercent(400) // tests keep little of what they allocate
 	os.Exit(m.Run())
 }
+
+// fewResident is MaxResident of Limiters that have few buckets. By default a Limiter
+// has eight times as many shards, which is most of what New allocates.
+const fewResident = 1000
 
 // child is another process that runs one of the children.
 type child struct {

@@ -42,7 +42,7 @@ func killLimits(level Durability) *Limits {
 
 // killLimiter opens the file at an instant at which time stands still.
 func killLimiter(path string, level Durability, now int64) *Limiter {
-	l, err := Open(path, killLimits(level), &Options{FlushInterval: 2 * time.Millisecond,
+	l, err := Open(path, killLimits(level), &Options{FlushInterval: 2 * time.Millisecond, MaxResident: fewResident,
 		Now: func() time.Time { return time.Unix(0, now) }})
 	if err != nil {
 		panic(err)
@@ -104,7 +104,7 @@ type killUsed struct {
 // the level promises of law 2: the total holds what all floors hold together.
 func TestShareKill(t *testing.T) {
 	t.Parallel()
-	kills := length(4, 25)
+	kills := length(2, 50)
 	for level := Memory; level <= Synced; level++ {
 		t.Run(level.String(), func(t *testing.T) {
 			t.Parallel()

@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/boltstore"
+	"github.com/stint-go/stint/internal/filecopy"
 	fileformat "github.com/stint-go/stint/internal/format"
 )
 
@@ -60,27 +60,9 @@ func unsynced() *boltfile.FS {
 // copyOf copies a file, as a killed process would leave it.
 func copyOf(t testing.TB, path string) string {
 	t.Helper()
-	b, err := readBetweenCommits(path)
-	require.NoError(t, err)
 	other := storePath(t)
-	require.NoError(t, os.WriteFile(other, b, 0o600))
+	require.NoError(t, filecopy.Copy(path, other))
 	return other
-}
-
-// readBetweenCommits reads a file that may be in use. If a background commit came
-// during the read, the result would have pages of two transactions. So it reads
-// again until the meta pages stay as they were.
-func readBetweenCommits(path string) ([]byte, error) {
-	for {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		after, err := os.ReadFile(path)
-		if err != nil || bytes.Equal(content[:2*bboltpage.Size], after[:2*bboltpage.Size]) {
-			return content, err
-		}
-	}
 }
 
 // edit changes a file behind stint's back.

@@ -54,14 +54,14 @@ func TestWorlds(t *testing.T) {
 	t.Parallel()
 	t.Run("mem", func(t *testing.T) {
 		t.Parallel()
-		runWorlds(t, length(5, 2), length(1000, 20), func(t *testing.T) modeltest.Env {
+		runWorlds(t, length(2, 5), length(1000, 20), func(t *testing.T) modeltest.Env {
 			return *memWorld(t,
 				Options{}, nil)
 		})
 	})
 	t.Run("faults and crashes", func(t *testing.T) {
 		t.Parallel()
-		runWorlds(t, length(5, 2), length(1000, 100), func(t *testing.T) modeltest.Env {
+		runWorlds(t, length(2, 5), length(1000, 100), func(t *testing.T) modeltest.Env {
 			env := memWorld(t, Options{}, &modeltest.Disk{})
 			env.Crashes = true
 			return *env
@@ -69,7 +69,7 @@ func TestWorlds(t *testing.T) {
 	})
 	t.Run("evictions, faults and crashes", func(t *testing.T) {
 		t.Parallel()
-		runWorlds(t, length(5, 2), length(1000, 100), func(t *testing.T) modeltest.Env {
+		runWorlds(t, length(2, 5), length(1000, 100), func(t *testing.T) modeltest.Env {
 			env := memWorld(t, Options{MaxResident: 8}, &modeltest.Disk{})
 			env.Crashes = true
 			return *env
