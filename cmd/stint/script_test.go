@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,6 +50,8 @@ func TestScripts(t *testing.T) {
 			switch cond {
 			case "root":
 				return os.Geteuid() == 0, nil
+			case "long":
+				return long, nil
 			case "emulated":
 				return subprocess.Emulated(), nil
 			}
@@ -294,8 +295,7 @@ func seenBefore(ended <-chan struct{}, f func() bool) bool {
 		select {
 		case <-ended:
 			return false
-		default:
-			runtime.Gosched()
+		case <-time.After(100 * time.Microsecond):
 		}
 	}
 	return true

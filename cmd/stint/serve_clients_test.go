@@ -29,6 +29,9 @@ var foreignClients = []foreignClient{
 	{"Node", "node -v", []string{"node", "throttle.mjs"}},
 }
 
+// byDefault reports whether tests run the client without the tag long.
+func (c foreignClient) byDefault() bool { return c.language == "Python" }
+
 // program returns the path of a program of testdata/serve.
 func (c foreignClient) program(t *testing.T, name string) string {
 	t.Helper()
@@ -73,6 +76,9 @@ func nodeModules(t *testing.T) string {
 func TestServeLanguages(t *testing.T) {
 	t.Parallel()
 	for _, c := range foreignClients {
+		if !long && !c.byDefault() {
+			continue
+		}
 		t.Run(c.language, func(t *testing.T) {
 			t.Parallel()
 			program := c.program(t, c.command[1])
@@ -99,11 +105,14 @@ func TestServeLanguages(t *testing.T) {
 // Worker processes share one limit, exactly.
 func TestServeWorkers(t *testing.T) {
 	t.Parallel()
-	workers := 4
+	workers := 3
 	if long {
 		workers = 8
 	}
 	for _, c := range foreignClients[:2] {
+		if !long && !c.byDefault() {
+			continue
+		}
 		t.Run(c.language, func(t *testing.T) {
 			program := c.program(t, "workers"+filepath.Ext(c.command[1]))
 			s := startServe(t, 1, nil, "--db", serveDB(t))
@@ -140,6 +149,9 @@ func TestServeWorkers(t *testing.T) {
 func TestServeReconnects(t *testing.T) {
 	t.Parallel()
 	for _, c := range []foreignClient{foreignClients[1], foreignClients[3]} {
+		if !long && !c.byDefault() {
+			continue
+		}
 		t.Run(c.language, func(t *testing.T) {
 			t.Parallel()
 			program := c.program(t, "reconnect"+filepath.Ext(c.command[1]))

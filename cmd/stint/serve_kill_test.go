@@ -23,10 +23,7 @@ import (
 func TestServeKilled(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"memory", "flushed", "leased", "synced"} {
-		rounds := 2
-		if level == "flushed" {
-			rounds = 1 // it waits for two flushes, a second each
-		}
+		rounds := 1
 		if long {
 			rounds = 25
 			if testing.Short() {

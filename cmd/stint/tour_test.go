@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"os"
@@ -17,7 +18,8 @@ import (
 
 // TestTour replays the sessions in docs/tour.md and README.md. A shell runs each
 // line after a "$ ", and must print the lines below it. In the tour, a block
-// after a line "`NAME`:" is a file.
+// after a line "`NAME`:" is a file. Without the tag long, lines that need no shell
+// run in this process.
 func TestTour(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no sh")
@@ -40,12 +42,36 @@ func TestTour(t *testing.T) {
 	})
 }
 
+// noShell matches commands that mean the same without a shell.
+var noShell = regexp.MustCompile(`^stint [a-zA-Z0-9 ./:,=-]+$`)
+
 // replaySession replays a session of more than this many commands in dir.
 func replaySession(t *testing.T, tour, dir string, least int) {
 	text, err := os.ReadFile(tour)
 	require.NoError(t, err)
 	bin := commandDir(t)
 	stateHome(t)
+
+	t.Setenv(runMain, "1")
+	shell := func(line string) string {
+		if !long && noShell.MatchString(line) {
+			back, err := os.Getwd()
+			require.NoError(t, err)
+			require.NoError(t, os.Chdir(dir))
+			defer func() { require.NoError(t, os.Chdir(back)) }()
+			var out bytes.Buffer
+			run(t.Context(), strings.Fields(line)[1:], strings.NewReader(""), &out, &out)
+			return out.String()
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "TZ=UTC", "LC_ALL=C", "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if !errors.As(err, new(*exec.ExitError)) {
+			require.NoError(t, err)
+		}
+		return string(out)
+	}
 
 	parts := strings.Split("\n"+string(text), "\n```")
 	commands := 0
@@ -67,15 +93,7 @@ func replaySession(t *testing.T, tour, dir string, least int) {
 				line += "\n" + more
 			}
 			commands++
-			cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
-			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), runMain+"=1", "TZ=UTC", "LC_ALL=C",
-				"PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
-			out, err := cmd.CombinedOutput()
-			if !errors.As(err, new(*exec.ExitError)) {
-				require.NoError(t, err)
-			}
-			got := strings.TrimSpace(string(out))
+			got := strings.TrimSpace(shell(line))
 			parts[i] += strings.TrimRight("\n$ "+line+"\n"+got, "\n")
 			if !*updateTour {
 				assert.Equal(t, masked(strings.TrimSpace(want)), masked(got), "$ %s", line)
