@@ -20,7 +20,7 @@ func TestDecider(t *testing.T) {
 		Name: "limiter",
 		Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
 			folder := t.TempDir()
-			l, err := stint.Open(filepath.Join(folder, "quota.db"), c.Limits, &stint.Options{Durability: c.Level, Now: c.Now})
+			l, err := stint.Open(filepath.Join(folder, "quota.db"), c.Limits, &stint.Options{Durability: c.Level, Now: c.Now, MaxResident: 1000})
 			if err != nil {
 				return nil, err
 			}

@@ -66,7 +66,7 @@ func compile(t *testing.T, source string) string {
 		args[len(args)-1] = strings.Replace(args[len(args)-1], "../stint", root, 1)
 		commands = append(commands, args[1:])
 	}
-	for _, args := range append(commands, []string{"build", "-mod=mod", "-o", program, "."}) {
+	for _, args := range append(commands, []string{"build", "-mod=mod", "-ldflags=-w", "-o", program, "."}) {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")

@@ -32,7 +32,7 @@ func TestDecider(t *testing.T) {
 					folder, err := os.MkdirTemp("", "decider") // a short path, for the socket
 					require.NoError(t, err)
 					t.Cleanup(func() { os.RemoveAll(folder) })
-					opts := hostlimit.Options{LimiterOptions: stint.Options{Durability: c.Level, Now: c.Now}}
+					opts := hostlimit.Options{LimiterOptions: stint.Options{Durability: c.Level, Now: c.Now, MaxResident: 1000}}
 					opts.TakeoverTimeout, opts.LimiterOptions.LockTimeout = time.Minute, time.Minute // the machine may be busy
 					var l *hostlimit.Limiter
 					for range role { // the first is the owner

@@ -75,6 +75,9 @@ func openOn(t testing.TB, path string, limits *stint.Limits, opts *Options) *Lim
 	if o.TakeoverTimeout == 0 {
 		o.TakeoverTimeout = 20 * time.Second
 	}
+	if o.LimiterOptions.MaxResident == 0 {
+		o.LimiterOptions.MaxResident = 1000 // shards for a million take most of the memory
+	}
 	l, err := Open(path, limits, &o)
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })

@@ -23,7 +23,7 @@ func TestRules(t *testing.T) {
 		t.Parallel()
 		rulestest.Run(t, rulestest.HTTP, &decidertest.Subject{Name: "limiter",
 			Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
-				opts := &stint.Options{Durability: c.Level, Now: c.Now}
+				opts := &stint.Options{Durability: c.Level, Now: c.Now, MaxResident: 1000}
 				if httplimit.Long {
 					return stint.Open(filepath.Join(t.TempDir(), "q.db"), c.Limits, opts)
 				}
@@ -38,7 +38,7 @@ func TestRules(t *testing.T) {
 					folder, err := os.MkdirTemp("", "rules") // a short path, for the socket
 					require.NoError(t, err)
 					t.Cleanup(func() { os.RemoveAll(folder) })
-					opts := hostlimit.Options{LimiterOptions: stint.Options{Durability: c.Level, Now: c.Now}}
+					opts := hostlimit.Options{LimiterOptions: stint.Options{Durability: c.Level, Now: c.Now, MaxResident: 1000}}
 					opts.TakeoverTimeout, opts.LimiterOptions.LockTimeout = time.Minute, time.Minute // the machine may be busy
 					var l *hostlimit.Limiter
 					for range role { // the first is the owner
