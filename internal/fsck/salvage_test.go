@@ -91,7 +91,7 @@ func TestSalvageWithoutPages(t *testing.T) {
 	}
 	require.NotEmpty(t, branches)
 	r := rand.New(rand.NewPCG(1, 2))
-	some, rounds := false, 8
+	some, rounds := false, 5
 	if long {
 		rounds = 60
 		if testing.Short() {

@@ -168,7 +168,7 @@ func requireLaw(t *testing.T, all []used) {
 // with those of the last flush, so the law holds for what these know.
 func TestSettleKill(t *testing.T) {
 	t.Parallel()
-	kills := 3 // at each level
+	kills := 2 // at each level
 	if long {
 		kills = 200
 		if testing.Short() {

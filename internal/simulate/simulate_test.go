@@ -53,8 +53,9 @@ func TestSVG(t *testing.T) {
 	}
 	for _, loads := range [][]string{{"1 at once"}, {"7 at once after 5s"}, {"1000000 in 1s"},
 		{"1 in 1000w", "1 in 1000w"}, {"3 in 1ns"}} {
-		assert.NoError(t, xml.Unmarshal(simulateLoad(t, loads...).SVG(), new(struct{ XMLName xml.Name })), loads)
-		assert.NotEmpty(t, simulateLoad(t, loads...).Text(0))
+		s := simulateLoad(t, loads...)
+		assert.NoError(t, xml.Unmarshal(s.SVG(), new(struct{ XMLName xml.Name })), loads)
+		assert.NotEmpty(t, s.Text(0))
 	}
 }
 
