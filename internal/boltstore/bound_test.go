@@ -105,7 +105,7 @@ func TestFlood(t *testing.T) {
 	s, err := Open(storePath(t), storeNames, Options{LockTimeout: longLock, MaxResident: 1000})
 	require.NoError(t, err)
 	defer s.Close()
-	for i := range steps(100, 60) {
+	for i := range steps(100, 80) {
 		var es []format.Entry
 		for j := range 1000 {
 			es = append(es, entry(Key{1, fmt.Sprintf("client-%d-%d", i, j)}, 1<<60))
