@@ -145,12 +145,18 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 			floor.cost = 0
 			_ = floor.decideLocked(now, &ofFloor)
 		}
-		ofFloor.Remaining = min(ofFloor.Remaining, ofTotal.Remaining) // after a crash the total may have less
 		if floor.shard.gates[floor.key].notBefore() > now {
 			ofFloor.Remaining = 0 // a floor that is held pays nothing
 		}
 	}
+	inTotal := ofTotal.Remaining
 	w.Loan = total.borrowLocked(now, &ofTotal)
+	if ofTotal.Allowed && min(w.Own(), w.Loan) > 0 { // the total has the tokens, and keeps them
+		total.ruleLocked().report(&ofTotal, total.shard.gates[total.key].tail(total.from), now)
+		inTotal = ofTotal.Remaining
+		ofTotal.Remaining = max(0, inTotal-total.shard.limits.kept(total.key.Name))
+	}
+	ofFloor.Remaining = min(ofFloor.Remaining, inTotal) // after a crash the total may have less
 	if w.Floor == share.Never && w.Loan == share.Never && total.rule > blocked {
 		ls := total.shard.limits
 		most := ofTotal.Limit.Burst - ls.kept(total.key.Name)
@@ -266,7 +272,7 @@ func (l *Limiter) fastPathShare(m member, req *Request, d *Decision) (done bool)
 func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Request, d *Decision) (done bool) {
 	now := l.clock.Now()
 	var ds [3]Decision
-	inTotal := int64(0)
+	inTotal, kept := int64(0), int64(0)
 	w := share.Waits{Floor: share.Never}
 	for i := range at {
 		f, s := &at[i], at[i].shard
@@ -293,22 +299,26 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 		}
 		ds[i].Key = keys[i]
 		rule.report(&ds[i], f.next, now)
-		switch i {
-		case 1:
-			inTotal = ds[i].Remaining
-			kept := s.limits.kept(keys[i].Name)
+		if i == 1 {
+			inTotal, kept = ds[i].Remaining, s.limits.kept(keys[i].Name)
 			if kept > rule.rate.burst-req.Cost {
 				return false
 			}
-			ds[i].Remaining = max(0, ds[i].Remaining-kept)
+			ds[i].Remaining = max(0, inTotal-kept)
 			_, w.Loan = rule.rate.spend(tat, now, req.Cost+kept)
-		case 2:
-			ds[i].Remaining = min(ds[i].Remaining, inTotal)
 		}
 	}
 	if w.Ceiling, w.Total = at[0].wait, at[1].wait; len(at) == 3 {
 		w.Floor = at[2].wait
 	}
+	if w.Total == 0 && min(w.Own(), w.Loan) > 0 { // the total has the tokens, and keeps them
+		f := &at[1]
+		bucket := f.shard.At(f.index)
+		f.shard.limits.rules[bucket.Rule()].report(&ds[1], bucket.TAT(), now)
+		inTotal = ds[1].Remaining
+		ds[1].Remaining = max(0, inTotal-kept)
+	}
+	ds[2].Remaining = min(ds[2].Remaining, inTotal)
 	ds[0].Allowed, ds[0].RetryAfter = w.Ceiling == 0, time.Duration(w.Ceiling)
 	*d = decisionOf(&w, &ds[0], &ds[1], &ds[2])
 	if req.Mode == CheckOnly {

@@ -93,6 +93,31 @@ func TestShare(t *testing.T) {
 		r.take(acme, 70)
 		require.EqualValues(t, 30, r.bucket(theTotal).Remaining, "the 30 that acme spent first")
 	})
+	// A denied decision has the state of a bucket from which nothing was spent.
+	run("denied", func(t *testing.T, r *rig) {
+		r.take(initech, 600)
+		umbrella := shareTenant.Key("umbrella")
+		r.take(umbrella, 100) // the total has 300, of which it lends 100
+		for range 2 {         // the second finds all buckets in memory
+			want := r.bucket(theTotal).ResetAfter
+			for _, d := range []Decision{r.spend(umbrella, 150), r.check(umbrella, 150), r.spend(theTotal, 150)} {
+				require.False(t, d.Allowed)
+				require.Equal(t, theTotal, d.Key)
+				require.Equal(t, 50*time.Millisecond, d.RetryAfter)
+				require.Equal(t, want, d.ResetAfter)
+				require.EqualValues(t, 100, d.Remaining)
+			}
+			require.Equal(t, [3]int64{0, 500, 300}, r.levels("umbrella"))
+		}
+		r.take(acme, 60) // its floor has 40, and the total 240, of which it lends 40
+		for range 2 {
+			d := r.spend(acme, 41) // 1 ms until the total lends them, 5 ms until the floor has one more
+			require.Equal(t, theTotal, d.Key)
+			require.Equal(t, time.Millisecond, d.RetryAfter)
+			require.EqualValues(t, 40, d.Remaining)
+			require.Equal(t, r.bucket(theTotal).ResetAfter, d.ResetAfter)
+		}
+	})
 	run("check", func(t *testing.T, r *rig) {
 		drain(r)
 		for _, cost := range []int64{0, 1, 100, 101} {
