@@ -167,7 +167,9 @@ func (a *applied) state() (left, window int64) {
 		return a.Remaining, max(1, seconds(reset))
 	}
 	interval := a.Limit.Interval()
-	empty := a.ResetAfter - time.Duration(a.Limit.Burst)*interval // until the first token, less one interval
+	has := a.Limit.Burst - int64((a.ResetAfter+interval-1)/interval)
+	kept := max(0, has-a.Remaining)                                    // by a total, for its floors
+	empty := a.ResetAfter - time.Duration(a.Limit.Burst-kept)*interval // until the first token, less one interval
 	if held := a.RetryAfter > empty+time.Duration(a.Cost)*interval; held && !a.Allowed {
 		return 0, seconds(a.RetryAfter)
 	}

@@ -1,8 +1,10 @@
 package httplimit
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,6 +131,29 @@ func TestShares(t *testing.T) {
 		h = Middleware(lim, nil, Rule{Key: byTenant})(Middleware(lim, nil, Rule{Key: other})(http.HandlerFunc(status)))
 		require.Equal(t, 200, ask(h, "loan", "200"))
 		require.EqualValues(t, 8, remaining(lim, total.Key("")))
+	})
+	// Until t is over, the client can use no more than r. A total does not lend what
+	// it keeps for its floors.
+	t.Run("fields of a total with a floor", func(t *testing.T) {
+		for cost, want := range map[int64][]string{
+			1: {"200 r=7;t=360", "200 r=6;t=360", "200 r=5;t=360", "200 r=4;t=360", "200 r=3;t=360", "200 r=2;t=360",
+				"200 r=1;t=360", "200 r=0;t=360", "429 r=0;t=360"},
+			3: {"200 r=5;t=360", "200 r=2;t=360", "429 r=2;t=360", "429 r=2;t=260"},
+		} {
+			lim, clock := newShares(t, stint.PerHour(10), stint.PerHour(20))
+			h := Middleware(lim, nil, Rule{Key: byTenant, Cost: cost})(http.HandlerFunc(status))
+			for i, want := range want {
+				if i == 3 && cost == 3 {
+					clock.pass(100 * time.Second)
+				}
+				r := httptest.NewRequest("GET", "/", nil)
+				r.Header.Set("X-Tenant", "greedy")
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+				_, state, _ := strings.Cut(w.Header().Get("RateLimit"), ";")
+				require.Equal(t, want, fmt.Sprintf("%d %s", w.Code, state), "request %d of cost %d", i+1, cost)
+			}
+		}
 	})
 	t.Run("what observers and clients see", func(t *testing.T) {
 		lim, _ := newShares(t, stint.PerHour(4), stint.PerHour(20))
