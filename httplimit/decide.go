@@ -105,7 +105,8 @@ func (m *middleware) stamp(mine []applied) {
 	}
 }
 
-// replaceShadows returns the rules whose buckets have no decision in c. It also
+// replaceShadows returns the rules whose buckets have no decision in c. A denial
+// is none: the handler around the middleware that denied calls one again. It also
 // returns rules that can deny if c has only a decision of a Shadow rule for the
 // bucket, and refunds what that Shadow rule has spent. If the refund fails, both
 // the Shadow rule and the new rule spend. Of a rule whose bucket has a decision,
@@ -115,6 +116,10 @@ func (m *middleware) replaceShadows(c *carried, mine []applied) ([]applied, erro
 	c.mu.Lock()
 	mine = slices.DeleteFunc(mine, func(a applied) bool {
 		before := find(c.applied, m.lim, a.RuleKey)
+		if before != nil && !before.Allowed && !before.Shadow {
+			before.forget()
+			before = nil
+		}
 		if before == nil || !before.Shadow || a.Shadow {
 			return before != nil && a.gate == nil
 		}

@@ -118,6 +118,46 @@ func TestNested(t *testing.T) {
 	})
 }
 
+// A handler may call nested middleware for each part of a batch. Once that has
+// denied a part, it does not let the others pass.
+func TestNestedDeniesAgain(t *testing.T) {
+	for name, ru := range map[string]Rule{
+		"spends": {}, "CountStatus": {CountStatus: AuthFailed}, "RefundStatus": {RefundStatus: ServerError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(1)})
+			spend(t, lim, perKey.Key("k"), 1)
+			ru.Key = ByHeader(perKey, "X-Key")
+			part := Middleware(lim, nil, ru)(http.HandlerFunc(status))
+			var codes []int
+			var ds []Decision
+			batch := Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(
+				func(_ http.ResponseWriter, r *http.Request) {
+					for range 3 {
+						w := httptest.NewRecorder()
+						part.ServeHTTP(w, r)
+						codes = append(codes, w.Code)
+						require.Equal(t, `"everyone";r=4;t=12, "key";r=0;t=3600`, w.Header().Get("RateLimit"))
+					}
+					require.NoError(t, lim.Reset(perKey.Key("k")))
+					for range 2 {
+						part.ServeHTTP(httptest.NewRecorder(), r)
+					}
+					ds = Decisions(r)
+				}))
+			batch.ServeHTTP(httptest.NewRecorder(), withKey("k"))
+			require.Equal(t, []int{429, 429, 429}, codes)
+			require.Len(t, ds, 2, "one decision for each bucket")
+			require.True(t, ds[1].Allowed)
+			want := int64(0)
+			if ru.CountStatus != nil {
+				want = 1
+			}
+			require.Equal(t, want, left(t, lim, perKey.Key("k")), "the last two spend once")
+		})
+	}
+}
+
 // A request whose client has gone does not wait for the disk. Its tokens stay
 // spent.
 func TestClientGone(t *testing.T) {

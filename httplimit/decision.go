@@ -91,6 +91,11 @@ func (a *applied) replaced() bool { return a.rule == &a.rule.by.replaced }
 // the bucket, and there was a place.
 func (a *applied) onlyPlace() bool { return a.replaced() && a.Allowed && a.After && !a.noPlace }
 
+// forget makes a denial one of a rule that has decided nothing.
+func (a *applied) forget() {
+	a.rule, a.Allowed, a.After, a.noPlace = &a.rule.by.replaced, true, true, false
+}
+
 // waits reports whether the rule needs the status.
 func (a *applied) waits() bool { return a.rule.waits() }
 

@@ -31,7 +31,8 @@ import (
 // A request spends from a bucket once, even if several rules or several
 // middlewares find it. The first rule that is not a Shadow rule spends. A
 // request with the context of another one counts as nested in it, and does not
-// spend from the same buckets again. Each middleware writes its own rules into
+// spend from the same buckets again. If nested middleware has denied, it decides
+// anew when it is called again. Each middleware writes its own rules into
 // the fields that its Headers select, with its own PartitionKey. Nested
 // middlewares with the same Headers write into the same fields.
 //
