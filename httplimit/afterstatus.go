@@ -61,9 +61,9 @@ func (m *middleware) update(c *carried, first int, s *outcome, w http.ResponseWr
 		a := &c.applied[first+i]
 		a.fresh = false
 		if !a.rule.Settle || s.mine[i].refunded { // otherwise Settle may have changed it
-			settled := a.settled
+			settled, gate := a.settled, a.gate
 			*a = s.mine[i]
-			a.settled = settled
+			a.settled, a.gate = settled, gate
 		}
 	}
 	m.writeFields(w, c.applied)

@@ -16,7 +16,13 @@ type taken struct {
 	n    int
 	more []places.Place[places.Bucket]
 	of   []*gate
+
+	c           *carried // nil if nothing knows of the places
+	first, last int      // of the decisions in c
 }
+
+// known says which decisions of c have the places.
+func (t *taken) known(c *carried, first, last int) { t.c, t.first, t.last = c, first, last }
 
 func (t *taken) add(p places.Place[places.Bucket]) {
 	if t.n < len(t.room) {
@@ -27,8 +33,17 @@ func (t *taken) add(p places.Place[places.Bucket]) {
 	t.more = append(t.more, p)
 }
 
-// leave gives the places back.
+// leave gives the places back. If the handler around the middleware calls it
+// again, the request takes new ones.
 func (t *taken) leave() {
+	if t.c != nil {
+		t.c.mu.Lock()
+		for i := t.first; i < t.last; i++ {
+			t.c.applied[i].gate = nil
+		}
+		t.c.mu.Unlock()
+		t.c = nil
+	}
 	if t.n == 0 && t.of == nil {
 		return
 	}

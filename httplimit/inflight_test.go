@@ -334,6 +334,52 @@ func TestInFlight(t *testing.T) {
 	})
 }
 
+// A handler may call nested middleware for each part of a batch. Each part that
+// runs has a place.
+func TestInFlightAgain(t *testing.T) {
+	for name, shadow := range map[string]bool{"a rule": false, "a Shadow rule": true} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			ru := Rule{Key: ByHeader(perKey, "X-Key"), InFlight: 1, Shadow: shadow, RefundStatus: ServerError}
+			var running [][]Running
+			part := Middleware(lim, nil, ru)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				running = append(running, slices.Collect(InFlightOf(lim)))
+			}))
+			batch := Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(
+				func(_ http.ResponseWriter, r *http.Request) {
+					for range 3 {
+						part.ServeHTTP(httptest.NewRecorder(), r)
+						requireNoneInFlight(t, lim)
+					}
+				}))
+			answerTo(batch, withKey("k"))
+			one := []Running{{perKey.Key("k"), 1, 0}}
+			require.Equal(t, [][]Running{one, one, one}, running)
+			require.EqualValues(t, 4, left(t, lim, perKey.Key("k")), "it spends once")
+		})
+	}
+	t.Run("denied", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		inner := newBlocking()
+		part := Middleware(lim, nil, Rule{Key: ByHeader(perKey, "X-Key"), InFlight: 1})(inner)
+		var codes []int
+		batch := Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(
+			func(_ http.ResponseWriter, r *http.Request) {
+				for range 3 {
+					codes = append(codes, answerTo(part, r).Code)
+				}
+			}))
+		var wg sync.WaitGroup
+		wg.Go(func() { answerTo(part, withKey("k")) })
+		<-inner.entered
+		answerTo(batch, withKey("k"))
+		require.Equal(t, []int{429, 429, 429}, codes)
+		close(inner.release)
+		wg.Wait()
+		requireNoneInFlight(t, lim)
+	})
+}
+
 // Requests wait for their place, first come first served, as long as the rule
 // and the client allow.
 func TestInFlightWait(t *testing.T) {

@@ -131,6 +131,9 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	if len(m.opts.Observers) > 0 {
 		m.observeAll(r, mine)
 	}
+	if m.inFlight && c != nil {
+		held.known(c, first, first+len(mine))
+	}
 	if err == nil && !d.Allowed {
 		held.leave()
 		m.deny(w, r, c, mine, d)
@@ -139,6 +142,9 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	inner := r
 	if len(mine) > 0 {
 		c, inner = c.on(r, mine)
+		if m.inFlight {
+			held.known(c, first, first+len(mine))
+		}
 		defer keepFiles(r, inner)
 	}
 	if !m.waits || !waits(mine) {
