@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,7 +24,7 @@ func LogDenials(logger *slog.Logger, every time.Duration) Observer {
 	if logger == nil || every <= 0 {
 		panic("httplimit: LogDenials: want a logger, and a time of more than 0")
 	}
-	log := &denialLog{logger: logger, every: every, lines: make(map[stint.Key]denialLine)}
+	log := &denialLog{logger: logger, every: every, lines: make(map[stint.Key]*denialLine)}
 	return Observer{Decisions: log.add}
 }
 
@@ -36,7 +37,7 @@ type denialLog struct {
 	every  time.Duration
 
 	mu     sync.Mutex // guards the following; not held while a line is written
-	lines  map[stint.Key]denialLine
+	lines  map[stint.Key]*denialLine
 	others denialLine // of buckets that are not in lines
 }
 
@@ -78,7 +79,7 @@ func (l *denialLog) due(key stint.Key) (known bool, leftOut int64, due bool) {
 	defer l.mu.Unlock()
 	line, known := l.lines[key]
 	if !known && len(l.lines) >= maxDenialLines && !now.Before(l.others.next) {
-		maps.DeleteFunc(l.lines, func(_ stint.Key, line denialLine) bool { return !now.Before(line.next) })
+		maps.DeleteFunc(l.lines, func(_ stint.Key, line *denialLine) bool { return !now.Before(line.next) })
 	}
 	if !known && len(l.lines) >= maxDenialLines {
 		l.others.leftOut++
@@ -88,11 +89,15 @@ func (l *denialLog) due(key stint.Key) (known bool, leftOut int64, due bool) {
 		leftOut, l.others = l.others.leftOut, denialLine{next: now.Add(l.every)}
 		return false, leftOut, true
 	}
+	if !known {
+		key.ID = strings.Clone(key.ID) // it may be a part of a long header field
+		line = new(denialLine)
+		l.lines[key] = line
+	}
 	if now.Before(line.next) {
 		line.leftOut++
-		l.lines[key] = line
 		return true, 0, false
 	}
-	l.lines[key] = denialLine{next: now.Add(l.every)}
-	return true, line.leftOut, true
+	leftOut, *line = line.leftOut, denialLine{next: now.Add(l.every)}
+	return true, leftOut, true
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -86,6 +87,20 @@ func TestLogDenials(t *testing.T) {
 		assert.Equal(t, []string{
 			`level=INFO msg="request denied" limit=login id=b retry_after=12s shadow=true left_out=0`,
 		}, out.take())
+	})
+	// An id may be a part of a header field of a megabyte.
+	t.Run("keeps no request in memory", func(t *testing.T) {
+		header := strings.Repeat("id=0123456789; ", 9)
+		begin := uintptr(unsafe.Pointer(unsafe.StringData(header)))
+		var out logLines
+		log := &denialLog{logger: out.logger(), every: time.Minute, lines: make(map[stint.Key]*denialLine)}
+		for n := range 9 {
+			log.add(httptest.NewRequest("GET", "/", nil), []Decision{denialOf(header[15*n+3:][:10]), denialOf(header[n:][:12])})
+		}
+		for key := range log.lines {
+			inside := uintptr(unsafe.Pointer(unsafe.StringData(key.ID)))-begin < uintptr(len(header))
+			require.False(t, inside, key.ID)
+		}
 	})
 	t.Run("too many buckets", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
