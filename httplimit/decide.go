@@ -105,9 +105,9 @@ func (m *middleware) stamp(mine []applied) {
 	}
 }
 
-// replaceShadows returns the rules whose buckets have no decision in c. A denial
-// is none: the handler around the middleware that denied calls one again. It also
-// returns rules that can deny if c has only a decision of a Shadow rule for the
+// replaceShadows returns the rules whose buckets have no decision in c. Those
+// of a middleware that has denied are none: a handler around it calls one again. It
+// also returns rules that can deny if c has only a decision of a Shadow rule for the
 // bucket, and refunds what that Shadow rule has spent. If the refund fails, both
 // the Shadow rule and the new rule spend. Of a rule whose bucket has a decision,
 // the bound on requests in flight stays.
@@ -116,7 +116,7 @@ func (m *middleware) replaceShadows(c *carried, mine []applied) ([]applied, erro
 	c.mu.Lock()
 	mine = slices.DeleteFunc(mine, func(a applied) bool {
 		before := find(c.applied, m.lim, a.RuleKey)
-		if before != nil && !before.Allowed && !before.Shadow {
+		if before != nil && before.void {
 			before.forget()
 			before = nil
 		}

@@ -158,6 +158,59 @@ func TestNestedDeniesAgain(t *testing.T) {
 	}
 }
 
+// If one rule denies, the others beside it have spent nothing: a handler around
+// them cannot get tokens back, and spends from all of them when it calls them again.
+func TestNestedDeniesBeside(t *testing.T) {
+	for name, beside := range map[string]Rule{
+		"spends": {Cost: 2}, "Settle": {Cost: 2, Settle: true}, "RefundStatus": {Cost: 2, RefundStatus: ServerError},
+		"Shadow": {Cost: 2, Shadow: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			key, address := perKey.Key("k"), perAddress.Key("192.0.2.1")
+			spend(t, lim, key, 3)
+			spend(t, lim, address, 5)
+			beside.Key = ByHeader(perKey, "X-Key")
+			nested := Middleware(lim, nil, beside, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+			instead := Middleware(lim, nil, Rule{Key: beside.Key})(http.HandlerFunc(status))
+			Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				require.Equal(t, 429, answerTo(nested, r).Code)
+				if beside.Settle {
+					short, err := Settle(r, perKey, 1)
+					require.NoError(t, err)
+					require.EqualValues(t, 1, short, "nothing was spent")
+				}
+				require.EqualValues(t, 2, left(t, lim, key))
+				require.NoError(t, lim.Reset(address))
+				require.Equal(t, 200, answerTo(nested, r).Code)
+				require.EqualValues(t, 0, left(t, lim, key))
+				require.EqualValues(t, 4, left(t, lim, address))
+
+				require.NoError(t, lim.Reset(key))
+				spend(t, lim, key, 3)
+			})).ServeHTTP(httptest.NewRecorder(), withKey("k"))
+
+			spend(t, lim, address, 4)
+			Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				require.Equal(t, 429, answerTo(nested, r).Code)
+				require.Equal(t, 200, answerTo(instead, r).Code)
+			})).ServeHTTP(httptest.NewRecorder(), withKey("k"))
+			require.EqualValues(t, 1, left(t, lim, key))
+		})
+	}
+	t.Run("Denied settles", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		spend(t, lim, perKey.Key("k"), 3)
+		spend(t, lim, everyone.Key(""), 5)
+		h := Middleware(lim, &Options{Denied: func(_ http.ResponseWriter, r *http.Request, _ stint.Decision) {
+			_, err := Settle(r, perKey, 0)
+			require.NoError(t, err)
+		}}, Rule{Key: ByHeader(perKey, "X-Key"), Cost: 2, Settle: true}, Rule{Key: Shared(everyone)})
+		answerTo(h(http.HandlerFunc(status)), withKey("k"))
+		require.EqualValues(t, 2, left(t, lim, perKey.Key("k")))
+	})
+}
+
 // A request whose client has gone does not wait for the disk. Its tokens stay
 // spent.
 func TestClientGone(t *testing.T) {

@@ -68,6 +68,7 @@ type applied struct {
 	refunded bool // nothing is spent (any more)
 	settled  bool // Settle or RefundStatus has come
 	fresh    bool // Settle has changed the decision since the fields were written
+	void     bool // the middleware of the rule has denied, so the rule has spent nothing
 }
 
 // decision returns what the observers see.
@@ -91,7 +92,7 @@ func (a *applied) replaced() bool { return a.rule == &a.rule.by.replaced }
 // the bucket, and there was a place.
 func (a *applied) onlyPlace() bool { return a.replaced() && a.Allowed && a.After && !a.noPlace }
 
-// forget makes a denial one of a rule that has decided nothing.
+// forget makes a void decision one of a rule that has decided nothing.
 func (a *applied) forget() {
 	a.rule, a.Allowed, a.After, a.noPlace = &a.rule.by.replaced, true, true, false
 }
@@ -123,7 +124,7 @@ func (ru *Rule) mayReturn() bool { return ru.RefundStatus != nil || ru.LockOut >
 func (a *applied) decides() bool { return !a.Shadow && !a.replaced() }
 
 // hasSpent reports whether the request has spent tokens that were not returned.
-func (a *applied) hasSpent() bool { return a.Allowed && !a.After && !a.refunded }
+func (a *applied) hasSpent() bool { return a.Allowed && !a.After && !a.refunded && !a.void }
 
 // request returns what the rule asks the Limiter for before the handler.
 func (a *applied) request() stint.Request {

@@ -127,6 +127,10 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 			return
 		}
 	}
+	denied := err == nil && !d.Allowed
+	for i := range mine {
+		mine[i].void = denied
+	}
 	first := m.record(c, w, mine)
 	if len(m.opts.Observers) > 0 {
 		m.observeAll(r, mine)
@@ -134,7 +138,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	if m.inFlight && c != nil {
 		held.known(c, first, first+len(mine))
 	}
-	if err == nil && !d.Allowed {
+	if denied {
 		held.leave()
 		m.deny(w, r, c, mine, d)
 		return
