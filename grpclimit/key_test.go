@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"fmt"
 	"math/big"
 	"net"
 	"net/netip"
@@ -169,5 +170,17 @@ func TestByTLSSubject(t *testing.T) {
 				assert.Equal(t, []stint.Key{perKey.Key("CN=billing,O=Example")}, keysOf(t, lim, perKey))
 			}
 		})
+	}
+}
+
+// A rule that is Optional skips a call without an id, even if its KeyFunc says
+// more in the error.
+func TestOptional(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	why := fmt.Errorf("the token names no account: %w", grpclimit.ErrNoID)
+	key := func(context.Context, *grpclimit.Call) (stint.Key, error) { return stint.Key{}, why }
+	for optional, want := range map[bool]codes.Code{true: codes.OK, false: codes.InvalidArgument} {
+		c := dial(t, serve(t, new(service), limited(lim, nil, grpclimit.Rule{Key: key, Optional: optional})...))
+		assert.Equal(t, want, status.Code(call(t, c)))
 	}
 }

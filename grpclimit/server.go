@@ -3,6 +3,7 @@ package grpclimit
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -304,7 +305,7 @@ func (p *pass) apply(ctx context.Context, method string, req any, stream bool) e
 		key, label, err := p.key(ctx, ru, call)
 		switch {
 		case err == nil:
-		case ru.Optional && err == ErrNoID:
+		case ru.Optional && errors.Is(err, ErrNoID):
 			continue
 		case ru.Shadow:
 			p.fail(ctx, err)
