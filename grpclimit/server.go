@@ -41,7 +41,9 @@ import (
 // has an id.
 //
 // A call spends from a bucket once, even if several rules or several
-// interceptors find it. The first rule that is not a Shadow rule spends.
+// interceptors find it. The first rule that is not a Shadow rule spends. After a
+// denial or an error, and if FailOpen lets the call pass, no rule has spent: the
+// next interceptor that finds the bucket decides.
 func Server(
 	lim stint.Decider, opts *Options, rules ...Rule,
 ) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
@@ -110,11 +112,14 @@ type applied struct {
 	decided  bool // Decision is one
 	refunded bool // nothing is spent (any more)
 	settled  bool
+	void     bool // the interceptor ended the call, or FailOpen let it pass: the rule has spent nothing
+	placed   bool // the call has its place already
+	left     bool // the place was given back, or there was none
 }
 
 // hasSpent reports whether the call has spent tokens that were not returned.
 func (a *applied) hasSpent() bool {
-	return a.decided && !a.idle && a.Allowed && !a.After && !a.refunded
+	return a.decided && !a.idle && a.Allowed && !a.After && !a.refunded && !a.void
 }
 
 // decides reports whether the rule decides now: not if its messages do, later.
@@ -250,12 +255,18 @@ func (s *server) begin(ctx context.Context, method string, req any, stream bool)
 	p = pass{server: s, c: carriedBy(ctx)}
 	passed := false
 	defer func() {
-		if !passed { // denied, or a function of the user panics
+		if !passed { // denied, an error, or a function of the user panics
 			p.leave()
+			p.voided()
 		}
 	}()
 	if err = p.apply(ctx, method, req, stream); err != nil {
-		return p, p.failed(ctx, err)
+		if err = p.failed(ctx, err); err == nil { // FailOpen
+			passed = true
+			p.leave() // it has taken none
+			p.forget()
+		}
+		return p, err
 	}
 	if len(p.mine) == 0 {
 		passed = true
@@ -340,11 +351,13 @@ func (p *pass) add(ctx context.Context, ru *Rule, key stint.Key, label string, c
 		if other.RuleKey != key || other.by.lim != p.lim {
 			continue
 		}
-		hasPlace = hasPlace || other.rule.InFlight > 0 && (!other.Shadow || ru.Shadow)
+		hasPlace = hasPlace || other.rule.InFlight > 0 && !other.left && (!other.Shadow || ru.Shadow)
 		if other.Shadow && other.place.Taken() {
 			shadow = other
 		}
 		switch {
+		case other.void:
+			other.decided = false
 		case other.idle:
 		case other.Shadow && !ru.Shadow && other.by != p.server:
 			replaced = other
@@ -356,6 +369,7 @@ func (p *pass) add(ctx context.Context, ru *Rule, key stint.Key, label string, c
 		p.c.mu.Unlock()
 		return
 	}
+	a.placed = hasPlace
 	p.c.applied = append(p.c.applied, a)
 	p.mine = append(p.mine, a)
 	p.ends = p.ends || ru.waits() && !a.idle || ru.InFlight > 0
@@ -391,7 +405,7 @@ func (s *server) key(ctx context.Context, ru *Rule, call *Call) (stint.Key, stri
 // enter takes the places. If one is missing, enter returns its rule.
 func (p *pass) enter(ctx context.Context) (full *applied) {
 	for _, a := range p.mine {
-		if a.rule.InFlight == 0 {
+		if a.rule.InFlight == 0 || a.placed {
 			continue
 		}
 		key := places.Bucket{Limiter: p.lim, Key: a.RuleKey}
@@ -434,6 +448,7 @@ func (p *pass) leave() {
 
 // leave gives the place back, if there is one.
 func (a *applied) leave() {
+	a.left = true
 	if a.place.Taken() {
 		a.place.Leave()
 		a.place = places.Place[places.Bucket]{}
@@ -441,12 +456,28 @@ func (a *applied) leave() {
 }
 
 // forget marks the rules of a call that passes because of FailOpen: they have
-// spent nothing.
+// spent nothing. Rules for messages decide later.
 func (p *pass) forget() {
+	if len(p.mine) == 0 {
+		return
+	}
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
 	for _, a := range p.mine {
-		a.Allowed, a.refunded = true, true
+		a.Allowed, a.refunded, a.void = true, true, a.rule.Messages == 0
+	}
+}
+
+// voided marks the rules of a call that ends here, so that they decide anew if an
+// outer interceptor calls this one again.
+func (p *pass) voided() {
+	if len(p.mine) == 0 {
+		return
+	}
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	for _, a := range p.mine {
+		a.void = true
 	}
 }
 
