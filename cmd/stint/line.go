@@ -28,7 +28,7 @@ func lineOf(store *stint.BoltStore, label string) (limit stint.Name, ok bool) {
 	return limit, ok
 }
 
-// mostInLine bounds the wait, in intervals. A clock that was set back may leave
+// mostInLine bounds the wait, in intervals or periods. A clock that was set back may leave
 // a last turn that is far in the future.
 const mostInLine = 1000
 
@@ -123,16 +123,20 @@ func (l *waiter) spend(store *stint.BoltStore, now, deadline time.Time) (delay t
 	if err != nil {
 		return 0, err
 	}
-	if l.turn != 0 || last <= now.UnixNano() {
+	if l.turn != 0 || last <= now.UnixNano() || l.later(last, now) {
 		d, err := l.decide(store, spend)
 		if err != nil || d.Allowed {
 			return 0, err
 		}
 		delay = d.RetryAfter // a process without a turn was quicker
+		if l.limit.FollowsCalendar() && d.RetryAfter == d.ResetAfter {
+			_, end := l.limit.PeriodAt(now) // exactly: the decision was made after now
+			delay = end.Sub(now)
+		}
 	}
 	first := l.turn == 0
 	if first {
-		delay = max(delay, time.Duration(last+l.needs()-now.UnixNano()))
+		delay = time.Duration(l.after(last, now.UnixNano()+int64(delay)) - now.UnixNano())
 	}
 	full := first && l.isFull(delay)
 	if !l.f.wait || full || delay > deadline.Sub(now) {
@@ -168,8 +172,38 @@ func (l *waiter) denied(delay time.Duration, full bool) error {
 		display.Printable(l.id), l.limit, display.Duration(delay), todo)}
 }
 
-// needs returns the nanoseconds in which the tokens come back.
-func (l *waiter) needs() int64 { return l.f.cost * int64(l.limit.Interval()) }
+// needs returns the nanoseconds in which the tokens come back. For a quota that
+// follows the calendar, it returns one for each token: see after.
+func (l *waiter) needs() int64 {
+	if l.limit.FollowsCalendar() {
+		return l.f.cost
+	}
+	return l.f.cost * int64(l.limit.Interval())
+}
+
+// after returns the turn after the last one, but none before the instant at which
+// there are tokens. All tokens of a quota that follows the calendar come when a
+// period begins. So such a turn is the beginning of a period, and a nanosecond for
+// each token of the period that has been promised.
+func (l *waiter) after(last, least int64) int64 {
+	if !l.limit.FollowsCalendar() {
+		return max(least, last+l.needs())
+	}
+	last = max(least, last)
+	start, end := l.limit.PeriodAt(time.Unix(0, last))
+	promised := last - start.UnixNano() // more than the quota after a hold, which ends at any time
+	if promised <= l.limit.Burst && promised+l.needs() > l.limit.Burst {
+		return end.UnixNano() + l.needs()
+	}
+	return last + l.needs()
+}
+
+// later reports whether the queue is for a later period of the calendar. Nobody
+// waits for what is left of the present one, so it would be lost.
+func (l *waiter) later(last int64, now time.Time) bool {
+	_, end := l.limit.PeriodAt(now)
+	return l.limit.FollowsCalendar() && last >= end.UnixNano()
+}
 
 // label returns the label of the turns.
 func (l *waiter) label() string { return l.f.limits.label() + lineSuffix }
@@ -211,7 +245,11 @@ func (l *waiter) leave() error {
 	}
 	last, err := l.last(store, now)
 	if err == nil && last == l.turn {
-		err = l.setLast(store, last-l.needs())
+		last -= l.needs()
+		if _, end := l.limit.PeriodAt(now); l.limit.FollowsCalendar() && last == end.UnixNano() {
+			last = 0 // nobody waits for the next period
+		}
+		err = l.setLast(store, last)
 	}
 	return errors.Join(err, failed(store.Close()))
 }

@@ -110,3 +110,58 @@ func TestLineSlowLimit(t *testing.T) {
 		require.NoError(t, store.Close())
 	}
 }
+
+// All tokens of a quota that follows the calendar come when a period begins, so as
+// many commands as the quota admits have their turn then.
+func TestLineCalendar(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	const anyTime = 10_000 * time.Hour
+	newCalendarWaiter := func(cost int64) *waiter {
+		l := newWaiter(t, db)
+		l.limit, l.f.cost = stint.EachYear(3, time.UTC), cost
+		return l
+	}
+	now := time.Now()
+	_, next := newCalendarWaiter(1).limit.PeriodAt(now)
+	_, afterNext := newCalendarWaiter(1).limit.PeriodAt(next)
+	spend := func(l *waiter) (time.Time, error) {
+		store, err := l.f.db.open()
+		require.NoError(t, err)
+		delay, err := l.spend(store, now, now.Add(anyTime))
+		require.NoError(t, store.Close())
+		return now.Add(delay), err
+	}
+	place := func(cost int64, want time.Time) *waiter {
+		t.Helper()
+		l := newCalendarWaiter(cost)
+		at, err := spend(l)
+		require.NoError(t, err)
+		assert.WithinDuration(t, want, at, time.Minute)
+		return l
+	}
+	place(2, now)
+	leaver := place(2, next) // one token is left
+	queued := func() string { return runArgs(t, "list", "--db", db).stdout }
+	require.Contains(t, queued(), "queue for")
+	require.NoError(t, leaver.leave())
+	require.NotContains(t, queued(), "queue for")
+
+	place(2, next)
+	place(1, now) // what is left of this period would be lost
+	place(1, next)
+	place(1, afterNext)
+	leaver = place(2, afterNext)
+	require.NoError(t, leaver.leave())
+	place(2, afterNext)
+	l := newCalendarWaiter(1)
+	l.f.wait = false
+	_, err := spend(l)
+	assert.Equal(t, 75, status(err), err)
+
+	// A hold that ends within a period: all that waits may go then.
+	require.Equal(t, 0, runArgs(t, "reset", "--db", db, "a").status)
+	require.Equal(t, 0, runArgs(t, "reset", "--db", db, "--name", defaultLabel+lineSuffix, "a").status)
+	require.Equal(t, 0, runArgs(t, "hold", "--db", db, "--for", "1h", "a").status)
+	place(1, now.Add(time.Hour))
+	place(1, now.Add(time.Hour))
+}
