@@ -91,6 +91,9 @@ func (c *serveConn) do(command [][]byte) {
 	c.decide() // first, because replies keep their order
 	i, ok := servedBy[string(name)]
 	switch {
+	case string(name) == "post" || string(name) == "host:": // as Redis does: the body could have commands
+		c.out.Error("ERR this is not an HTTP server")
+		c.quits = true
 	case !c.known && string(name) != "auth" && string(name) != "hello" && string(name) != "quit":
 		c.out.Error("NOAUTH Authentication required.")
 	case !ok:
