@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
@@ -199,4 +200,18 @@ func TestErrorNames(t *testing.T) {
 		assert.Contains(t, r.stderr, c.stderr)
 		assert.NotRegexp(t, `strconv|-[0-9]{5,}|stint-snapshot`, r.stderr)
 	}
+}
+
+// If serve cannot write its labels, such as to a full disk, a retry may succeed.
+func TestServeStatus(t *testing.T) {
+	cmd := newServe()
+	f := &serveFlags{limits: limitFlags{cmd: cmd}}
+	f.db.register(&cobra.Command{}, "")
+	f.db.path = filepath.Join(t.TempDir(), "a.db")
+	number, done, err := f.numbers()
+	require.NoError(t, err)
+	require.NoError(t, done()) // it can write nothing from now on
+	_, err = number(throttleLabel)
+	require.Error(t, err)
+	assert.Equal(t, statusFailed, status(err), err)
 }

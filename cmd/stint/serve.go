@@ -276,7 +276,10 @@ func (f *serveFlags) numbers() (number func(label string) (stint.Name, error), d
 		return nil, nil, err
 	}
 	if owner == nil {
-		return store.Number, store.Close, nil
+		return func(label string) (stint.Name, error) {
+			name, err := store.Number(label)
+			return name, failed(err)
+		}, store.Close, nil
 	}
 	labels, all := owner.Labels(), false
 	return func(label string) (stint.Name, error) {
