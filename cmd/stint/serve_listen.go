@@ -117,6 +117,9 @@ func (s *server) listenTCP(ctx context.Context, address string) (net.Listener, e
 // listenUnix listens at a path, as soon as no other server does. It returns nil
 // if ctx ends before. Only the user, and the group unless it is -1, may connect.
 func (s *server) listenUnix(ctx context.Context, path string, gid int) (net.Listener, error) {
+	if err := nameable(path); err != nil {
+		return nil, err
+	}
 	unlock, err := lockSocket(ctx, path, func() {
 		s.log("another server has %s: waiting to take over", display.Visible(path))
 	})
@@ -140,6 +143,21 @@ func (s *server) listenUnix(ctx context.Context, path string, gid int) (net.List
 	return &unixListener{l, path, unlock}, nil
 }
 
+// nameable returns an error if clients cannot name the socket, or if bindPrivate
+// cannot name it before it has its name: the system cuts such a path off, or
+// refuses it.
+func nameable(path string) error {
+	const most = len(syscall.RawSockaddrUnix{}.Path) - 1 // it ends with a zero
+	temp := filepath.Join(filepath.Dir(path), temporary+"4294967295", "s")
+	if max(len(path), len(temp)) > most {
+		return fmt.Errorf("the path %s is too long for a socket: name a shorter one with --listen", path)
+	}
+	return nil
+}
+
+// temporary begins the names of directories for new sockets.
+const temporary = ".resp-"
+
 // answers reports whether a program listens at a path. A stint serve has the lock
 // while it does, so this is another program, which must keep its socket, or a
 // server whose process is just ending.
@@ -159,7 +177,7 @@ func bindPrivate(path string, gid int) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
 		return nil, fmt.Errorf("%s is there, and no socket: name another with --listen", path)
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".resp-") // mode 0700
+	dir, err := os.MkdirTemp(filepath.Dir(path), temporary) // mode 0700
 	if err != nil {
 		return nil, err
 	}

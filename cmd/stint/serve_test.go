@@ -786,3 +786,16 @@ func TestServeRedisTools(t *testing.T) {
 	s = startServe(t, 1, nil, "--db", db)
 	assert.Regexp(t, `^1\n16\n0\n3\d\d\d\n57\d\d\d\n$`, cli("CL.THROTTLE", "user:3", "15", "24", "86400"))
 }
+
+// Clients could not name these sockets, or the server itself could not.
+func TestServeLongPath(t *testing.T) {
+	db := serveDB(t)
+	long := filepath.Join(filepath.Dir(db), strings.Repeat("x", 80))
+	require.NoError(t, os.Mkdir(long, 0o700))
+	for _, path := range []string{db + strings.Repeat("x", 80), filepath.Join(long, "s")} {
+		r := runArgs(t, "serve", "--db", db, "--listen", path)
+		assert.NotZero(t, r.status)
+		assert.Contains(t, r.stderr, "the path "+path+" is too long for a socket: name a shorter one with --listen")
+		assert.NoFileExists(t, path+".lock")
+	}
+}
