@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -39,6 +40,8 @@ func (l *waiter) ask(owner *hostlimit.Guest, signals <-chan os.Signal, deadline 
 		return errOwnerLeft
 	case errors.As(err, &denied) || errors.Is(err, errInterrupted):
 		return err
+	case errors.Is(err, hostlimit.ErrNoAnswer): // it was killed, or stopped
+		return failed(fmt.Errorf("%w: the command was not run, but its tokens may be spent: try again", err))
 	}
 	return failed(err)
 }

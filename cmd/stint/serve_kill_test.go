@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/hostlimit"
@@ -208,4 +210,26 @@ func TestServeTakesOverUnderLoad(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A command that waits in the queue of a server that is killed is not run, and the
+// error says so.
+func TestServeKilledBeforeRun(t *testing.T) {
+	db := serveDB(t)
+	limits := write(t, "limits.yml", serveLimits)
+	s := startServe(t, 1, nil, "--db", db, "--limits", limits)
+	c := dialResp(t, s.at[0])
+	require.Equal(t, "1", c.do(t, "STINT.WAIT Slow a 1 0"))
+	run := process(t, "run", "--wait", "--db", db, "--limits", limits, "--name", "Slow", "a", "--", "echo", "it ran")
+	var stdout, stderr bytes.Buffer
+	run.Stdout, run.Stderr = &stdout, &stderr
+	require.NoError(t, run.Start())
+	t.Cleanup(func() { _ = run.Process.Kill() })
+	// The queue has space for one token.
+	eventually(t, func() bool { return strings.HasPrefix(c.do(t, "STINT.WAIT Slow a 1 1"), "-QUEUEFULL ") })
+	s.kill()
+	require.Error(t, run.Wait())
+	assert.Equal(t, statusFailed, run.ProcessState.ExitCode())
+	assert.Empty(t, stdout.String())
+	assert.Contains(t, stderr.String(), "the command was not run, but its tokens may be spent: try again")
 }
