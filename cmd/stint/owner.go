@@ -84,11 +84,15 @@ func (f *dbFlags) look() (*readStore, error) {
 	if err = errors.Join(err, failed(file.Close())); err == nil {
 		store, err = readFile(file.Name(), path, f.lockTimeout)
 	}
+	// The copy goes now, because a signal, such as that of a closed pipe, may end
+	// the process before it closes the store. Windows keeps a file that is open.
+	gone := os.Remove(file.Name()) == nil
 	if err != nil {
-		os.Remove(file.Name())
 		return nil, err
 	}
-	store.temp, store.pid = file.Name(), owner.Owner().PID
+	if store.pid = owner.Owner().PID; !gone {
+		store.temp = file.Name()
+	}
 	return store, nil
 }
 

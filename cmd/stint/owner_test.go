@@ -3,15 +3,19 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
@@ -234,4 +238,29 @@ func TestOwnerIsStopped(t *testing.T) {
 	require.NotZero(t, r.status)
 	require.Contains(t, r.stderr, "shares it, but does not answer")
 	require.NotContains(t, r.stderr, "does not share")
+}
+
+// A command that a signal ends, such as one whose output is closed, leaves no copy
+// of the program's file.
+func TestOwnerLeavesNoCopy(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a file that is open stays")
+	}
+	db := filepath.Join(t.TempDir(), "quota.db")
+	startServer(t, db)
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	f := &dbFlags{silent: true}
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	f.register(cmd, "")
+	f.path = db
+	store, err := f.look()
+	require.NoError(t, err)
+	assert.NotZero(t, store.pid)
+	left, err := os.ReadDir(temp)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+	assert.Contains(t, slices.Collect(maps.Values(store.Labels())), "Orders")
+	require.NoError(t, store.Close())
 }

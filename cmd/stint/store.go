@@ -140,7 +140,7 @@ func readFile(path, of string, timeout time.Duration) (*readStore, error) {
 type readStore struct {
 	*stint.BoltStore
 	path string
-	temp string // the copy that is open instead; "" if it is the file
+	temp string // the copy that is open instead, if Close must remove it
 	pid  int    // of the program that made the copy
 }
 
