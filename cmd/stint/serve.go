@@ -134,7 +134,7 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 		if err := f.allowed(address, s.password != nil); err != nil {
 			return err
 		}
-		if slices.Contains(listen[:i], address) {
+		if slices.ContainsFunc(listen[:i], func(other string) bool { return sameAddress(other, address) }) {
 			return misuse(f.limits.cmd, "--listen %s: is there twice", address)
 		}
 	}

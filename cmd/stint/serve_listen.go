@@ -43,6 +43,22 @@ func (f *serveFlags) allowed(address string, password bool) error {
 		address)
 }
 
+// sameAddress reports whether two addresses are one, however they are written. The
+// server would wait for itself to end.
+func sameAddress(a, b string) bool {
+	if a == b || isPath(a) != isPath(b) {
+		return a == b
+	}
+	if isPath(a) {
+		x, xErr := filepath.Abs(a)
+		y, yErr := filepath.Abs(b)
+		return xErr == nil && yErr == nil && x == y
+	}
+	x, xErr := net.ResolveTCPAddr("tcp", a)
+	y, yErr := net.ResolveTCPAddr("tcp", b)
+	return xErr == nil && yErr == nil && x.Port != 0 && x.String() == y.String() // 0 is any port that is free
+}
+
 // listeners returns the sockets that systemd passed, or else those of the
 // addresses. It returns none if ctx ends while another server has one of them.
 func (f *serveFlags) listeners(ctx context.Context, s *server, addresses []string) (ls []net.Listener, err error) {
