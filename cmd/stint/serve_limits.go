@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -127,6 +128,9 @@ func (c *serveConn) delete(args [][]byte) {
 			continue // CL.THROTTLE has no such key
 		}
 		key := c.server.throttle.Key(string(id))
+		if slices.Contains(keys, key) {
+			continue // it counts once, as in Redis
+		}
 		b, err := c.server.limiter.Bucket(key)
 		if err != nil {
 			c.failed(err)

@@ -818,3 +818,10 @@ func TestServeSameAddress(t *testing.T) {
 	assert.False(t, sameAddress("a", "b"))
 	assert.False(t, sameAddress("a", "127.0.0.1:6390"))
 }
+
+// DEL counts a bucket once, however often its key is there.
+func TestServeDeletesOnce(t *testing.T) {
+	s := startServe(t, 1, nil, "--db", serveDB(t))
+	c := dialResp(t, s.at[0])
+	assert.Equal(t, "[0 2 1 -1 60]\n1\n0", c.do(t, "CL.THROTTLE a 1 1 60\nDEL a a\nDEL a a"))
+}
