@@ -51,3 +51,33 @@ func TestClockBehind(t *testing.T) {
 		require.Contains(t, r.stderr, warning, "%v", args)
 	}
 }
+
+// The file is as in TestClockBehind. A bucket that is full and a hold that is over
+// by the file's time are so for every command.
+func TestClockOfFile(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	require.Zero(t, runArgs(t, "allow", "--db", db, "--limit", "1/1h", "alice").status)
+	store, err := stint.OpenBolt(db, nil, nil)
+	require.NoError(t, err)
+	ahead := time.Now().Add(2 * time.Hour)
+	key := stint.Name(1).Key("alice")
+	over, later := ahead.Add(-time.Hour).UnixNano(), ahead.Add(time.Hour).UnixNano()
+	require.NoError(t, store.Save([]stint.Change{{Key: key, TAT: over}, {Key: stint.Unknown.Key(key.String()), TAT: over},
+		{Key: stint.Name(1).Key("bob"), TAT: later}, {TAT: ahead.UnixNano()}}))
+	require.NoError(t, store.Close())
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"list"}, `^default  bob  full in [^\n]*\n$`},
+		{[]string{"hold"}, `^$`},
+		{[]string{"stat"}, `holds    0\n[^$]*1       default  1     1\n$`},
+		{[]string{"export"}, `^[^\n]*\n{"name":"default","id":"bob",[^\n]*\n$`},
+		{[]string{"verify", "--limit", "1/1h"}, `^sound  [^\n]*\n$`},
+	} {
+		r := runProcess(t, append(tc.args, "--db", db)...) // verify begins another process
+		require.Zero(t, r.status, r.stderr)
+		require.Contains(t, r.stderr, "the clock says ", "%v", tc.args)
+		require.Regexp(t, tc.want, r.stdout, "%v", tc.args)
+	}
+}

@@ -52,7 +52,10 @@ in base64, and "base64":true says so.`,
 			if err != nil {
 				return err
 			}
-			err = export(cmd, store, time.Now())
+			now, err := timeOf(cmd, store.BoltStore)
+			if err == nil {
+				err = export(cmd, store, now)
+			}
 			return failed(errors.Join(err, store.Close()))
 		},
 	}

@@ -35,7 +35,7 @@ journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
   stint stat --db quota.db --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			st, err := f.stat(cmd, time.Now())
+			st, err := f.stat(cmd)
 			if err != nil {
 				return err
 			}
@@ -70,10 +70,14 @@ type limitStat struct {
 	Expired int64      `json:"expired"`
 }
 
-func (f *statFlags) stat(cmd *cobra.Command, now time.Time) (*fileStat, error) {
+func (f *statFlags) stat(cmd *cobra.Command) (*fileStat, error) {
 	store, err := f.db.look()
 	if err != nil {
 		return nil, err
+	}
+	now, err := timeOf(cmd, store.BoltStore)
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
 	}
 	st, err := f.count(cmd, store, now)
 	return st, failed(errors.Join(err, store.Close()))

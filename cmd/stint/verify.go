@@ -174,7 +174,11 @@ func (v *verified) look(cmd *cobra.Command, store *readStore, lockTimeout time.D
 	if err := askBbolt(cmd.Context(), store.path); err != nil {
 		return err
 	}
-	v.ahead, err = tooFarAhead(store, limits, numbers, time.Now())
+	now, err := timeOf(cmd, store.BoltStore)
+	if err != nil {
+		return err
+	}
+	v.ahead, err = tooFarAhead(store, limits, numbers, now)
 	return err
 }
 
