@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // board is a device whose power fails, and whose clock may be wrong when it
@@ -106,7 +108,7 @@ func TestBoots(t *testing.T) {
 		for says, wrong := range clocks {
 			for _, mended := range []bool{true, false} {
 				for level := Flushed; level <= Synced; level++ {
-					if kind == "file" && (says != "1970" || mended || level < Synced) && !long {
+					if kind == "file" && (says != "1970" || mended || level < Synced) && !testlength.Long {
 						continue
 					}
 					name := kind + "/" + says + map[bool]string{true: " then right/", false: " for ever/"}[mended] + level.String()

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 func init() { children["calendar"] = killedCalendar }
@@ -23,7 +25,7 @@ func init() { children["calendar"] = killedCalendar }
 func TestCalendarKill(t *testing.T) {
 	t.Parallel()
 	worlds := 5
-	if !long {
+	if !testlength.Long {
 		worlds = 2
 	}
 	kills, decisions := 0, 0
@@ -32,7 +34,7 @@ func TestCalendarKill(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "killed.db")
 		w.start = func() calendarSystem { return startCalendar(w, path) }
 		w.l = w.start()
-		for w.kills < length(1, 40) {
+		for w.kills < testlength.Of(40, 1) {
 			w.step()
 		}
 		w.close()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stint-go/stint/internal/calendar"
 	"github.com/stint-go/stint/internal/modeltest"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // TestCalendarWorld compares histories of a Limiter with a counter for each
@@ -20,7 +21,7 @@ import (
 // TestCalendarKill kills processes.
 func TestCalendarWorld(t *testing.T) {
 	t.Parallel()
-	histories := int64(length(600, 25))
+	histories := int64(testlength.Of(15_000, 600))
 	if *randomHistories > 0 {
 		histories = int64(*randomHistories)
 	}

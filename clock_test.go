@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // computer is a machine with a clock that may be wrong, and a file or a MemStore
@@ -115,17 +117,17 @@ func TestClocks(t *testing.T) {
 					}
 					kind := "mem"
 					if life < time.Second && says == "9y ahead, then right" &&
-						(level == Synced && boots == "same boot" || long && boots != "other boots") {
+						(level == Synced && boots == "same boot" || testlength.Long && boots != "other boots") {
 						kind = "file"
 					}
 					if raceEnabled && level != Synced { // each run takes ten times as long
 						continue
 					}
-					if !long && level != Synced && (life > time.Second || boots != "same boot" ||
+					if !testlength.Long && level != Synced && (life > time.Second || boots != "same boot" ||
 						says != "2h behind, then right" && says != "set ahead in a run") {
 						continue
 					}
-					if !long && life > time.Hour && boots != "same boot" {
+					if !testlength.Long && life > time.Hour && boots != "same boot" {
 						continue
 					}
 					t.Run(fmt.Sprintf("%v/%s/%s/%v", life, boots, says, level), func(t *testing.T) {
@@ -136,7 +138,7 @@ func TestClocks(t *testing.T) {
 								c.mem = NewMemStore()
 							}
 							step := time.Minute
-							if !long && life > time.Hour {
+							if !testlength.Long && life > time.Hour {
 								step = 5 * time.Minute
 							}
 							key, held := Name(level).Key("a"), Name(level).Key("held")

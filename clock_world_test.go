@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // clockWorld takes processes of one machine, one after the other, through a
@@ -194,7 +196,7 @@ func (w *clockWorld) try() {
 // that is behind fills a bucket or is believed before an hour has passed.
 func TestClockWorlds(t *testing.T) {
 	t.Parallel()
-	for range length(10, 100) {
+	for range testlength.Of(1_000, 10) {
 		s := seed()
 		synctest.Test(t, func(t *testing.T) {
 			w := &clockWorld{t: t, rnd: rand.New(rand.NewPCG(s, 0)), store: NewMemStore(), begun: time.Now(),

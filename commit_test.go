@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // inBubble runs a test in a bubble of synctest, with a limit at each level.
@@ -392,7 +394,7 @@ func TestFailedCommitAfterOtherLimits(t *testing.T) {
 // under way.
 func TestExactAfterClose(t *testing.T) {
 	rounds := 5
-	if long {
+	if testlength.Long {
 		rounds = 100
 	}
 	for range rounds {

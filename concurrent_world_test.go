@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // admission is a cost that was admitted between two instants.
@@ -52,7 +54,7 @@ func TestConcurrentLaw(t *testing.T) {
 	for kind, open := range stores {
 		for _, resident := range []int{0, 700} { // 0 evicts nothing
 			t.Run(fmt.Sprint(kind, "/resident ", resident), func(t *testing.T) {
-				concurrentLaw(t, open(t), resident, length(40, 50))
+				concurrentLaw(t, open(t), resident, testlength.Of(2_000, 40))
 			})
 		}
 	}

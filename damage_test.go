@@ -18,6 +18,7 @@ import (
 
 	"github.com/stint-go/stint/internal/filecopy"
 	fileformat "github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 const pageSize = 4096
@@ -173,7 +174,7 @@ func TestDamagedFile(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			switch {
-			case !long:
+			case !testlength.Long:
 				c.step *= c.sample
 			case testing.Short():
 				c.step *= 5

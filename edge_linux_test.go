@@ -15,6 +15,7 @@ import (
 
 	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // bytesWritten returns how many bytes this process has written. They include
@@ -44,7 +45,7 @@ func TestWear(t *testing.T) {
 		{time.Minute, true, 4e6, 130},
 		{5 * time.Minute, true, 1e6, 30},
 	} {
-		if c.busy && c.interval < 5*time.Minute && !long {
+		if c.busy && c.interval < 5*time.Minute && !testlength.Long {
 			continue // up to 3,600 saves
 		}
 		t.Run(fmt.Sprintf("%v, busy %v", c.interval, c.busy), func(t *testing.T) {

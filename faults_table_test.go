@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // faultRows run the rows of the table in docs/faults.md.
@@ -104,7 +106,7 @@ func eachFaultLife(t *testing.T, least Durability, test func(t *testing.T, f *fa
 func eachFaultDisk(t *testing.T, least Durability, test func(t *testing.T, kind string, level Durability)) {
 	for i, kind := range faultKinds {
 		for level := least; level <= Synced; level++ {
-			if !long && kind != "mem" && int(level)%2 != i-1 {
+			if !testlength.Long && kind != "mem" && int(level)%2 != i-1 {
 				continue
 			}
 			t.Run(kind+"/"+level.String(), func(t *testing.T) {

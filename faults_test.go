@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // fault makes operations of a fakeStore fail. It begins with an operation of
@@ -217,11 +219,11 @@ func TestFaultSweep(t *testing.T) {
 	for name, open := range stores {
 		for _, lasts := range []int{1, 5, 1 << 30} {
 			for _, after := range []bool{false, true} {
-				if !long && after == (name == "file" != (lasts == 5)) {
+				if !testlength.Long && after == (name == "file" != (lasts == 5)) {
 					continue // half of the cases, with each value of all three
 				}
 				step := 149
-				if long {
+				if testlength.Long {
 					step = min(lasts, 4) // each operation fails alone, and one in four for longer
 				}
 				t.Run(fmt.Sprintf("%s/lasts %d/after %v", name, lasts, after), func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // openGone opens a Limiter of 2³¹ tokens that counts its events.
@@ -77,7 +78,7 @@ func TestFileTakenAwayCut(t *testing.T) {
 			begun := time.Now()
 			key, acked, cuts, took := Name(level).Key("a"), int64(0), 0, 0
 			limit := levelLimits(t, Limit{Burst: 1 << 31, Count: 1, Period: time.Second})
-			for range length(100, 18) {
+			for range testlength.Of(1_800, 100) {
 				switch rnd.IntN(10) {
 				case 0:
 					require.NoError(t, os.RemoveAll(path))

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // TestFlood spends from more ids than fit into memory. The first ids are not
@@ -16,7 +18,7 @@ import (
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	decisions, ids, resident := int64(100_000), 20_000, 1_000
-	if long {
+	if testlength.Long {
 		decisions, ids, resident = decisions*10, ids*10, resident*10
 	}
 	const flood, quota Name = 1, 2

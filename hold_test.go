@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // held requires that every call finds the key held for that time.
@@ -280,7 +282,7 @@ func TestHoldsThatFail(t *testing.T) {
 // others, which come while that one is under way, are in the next.
 func TestHoldHistories(t *testing.T) {
 	t.Parallel()
-	for range length(60, 20) {
+	for range testlength.Of(1_200, 60) {
 		seed := rand.Uint64()
 		inBubble(t, ten, Options{}, func(t *testing.T, r *rig) {
 			rnd, key := rand.New(rand.NewPCG(seed, 0)), flushed.Key("a")

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/modeltest"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // These tests read the file of a killed process. The operating system lives on,
@@ -207,7 +208,7 @@ func (k *killed) end() {
 // promises.
 func TestProcessKill(t *testing.T) {
 	t.Parallel()
-	kills, calls := length(1, 100), length(500, 3)
+	kills, calls := testlength.Of(100, 1), testlength.Of(1_500, 500)
 	for level := modeltest.Memory; level <= modeltest.Synced; level++ {
 		t.Run(Durability(level).String(), func(t *testing.T) {
 			t.Parallel()

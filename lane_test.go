@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // promote gives a bucket a lane, as contention does, and reports whether it has
@@ -134,7 +136,7 @@ func TestLaneHistories(t *testing.T) {
 	l, clock := laneLimiter(t, Limit{Burst: burst, Count: 1, Period: time.Millisecond})
 	rnd := rand.New(rand.NewPCG(seed(), 0))
 	promoted := 0
-	histories := length(4000, 50)
+	histories := testlength.Of(200_000, 4000)
 	if *randomHistories > 0 {
 		histories = *randomHistories
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // TestRaise has what the model of TestWorlds leaves out: given limits, limits that are
@@ -157,7 +159,7 @@ func TestDividedBy(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 5))
 	any := func(most int64) int64 { return 1 + rnd.Int64N(1+rnd.Int64N(min(most, math.MaxInt64-1))) }
 	checked := 0
-	for range length(20_000, 10) {
+	for range testlength.Of(200_000, 20_000) {
 		l := Limit{Burst: any(1e6), Count: any(1e6), Period: time.Duration(any(math.MaxInt64)), Queue: rnd.Int64N(9),
 			Durability: Durability(rnd.IntN(5))}
 		if l.Validate() != nil {

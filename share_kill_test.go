@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 const (
@@ -104,7 +106,7 @@ type killUsed struct {
 // the level promises of law 2: the total holds what all floors hold together.
 func TestShareKill(t *testing.T) {
 	t.Parallel()
-	kills := length(2, 50)
+	kills := testlength.Of(100, 2)
 	for level := Memory; level <= Synced; level++ {
 		t.Run(level.String(), func(t *testing.T) {
 			t.Parallel()

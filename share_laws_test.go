@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // The laws of shares, on random histories. The model is exact rationals; it
@@ -381,7 +383,7 @@ var randomHistories = flag.Int("histories", 0, "random histories of TestShareLaw
 func TestShareLaws(t *testing.T) {
 	t.Parallel()
 	const trees, each = 50, 4
-	histories := cmp.Or(*randomHistories, length(1000, 20))
+	histories := cmp.Or(*randomHistories, testlength.Of(20_000, 1000))
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))

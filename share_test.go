@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/share"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // The Names of the tests of shares.
@@ -492,7 +493,7 @@ func TestShareFlights(t *testing.T) {
 		done   bool
 	}
 	failed := 0
-	for seed := range uint64(length(60, 40)) {
+	for seed := range uint64(testlength.Of(2_400, 60)) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			r := shareRig(t, []Durability{Leased, Synced}[seed%2])

@@ -21,6 +21,7 @@ import (
 	"github.com/stint-go/stint/internal/boltstore"
 	"github.com/stint-go/stint/internal/filecopy"
 	fileformat "github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // longLock is the longest that a test waits for a lock that is about to be
@@ -317,7 +318,7 @@ func testErrLocked(t *testing.T) {
 // one is set aside once.
 func TestOpenAtOnce(t *testing.T) {
 	t.Parallel()
-	for i := range length(2, 5) {
+	for i := range testlength.Of(10, 2) {
 		path := storePath(t)
 		if i%2 == 0 {
 			require.NoError(t, openBolt(t, path, nil).Close())

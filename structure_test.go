@@ -59,6 +59,7 @@ var allowedImports = map[string][]string{
 	"internal/simulate": {".", "internal/chart", "internal/display", "gopkg.in/yaml.v3"},
 
 	"internal/filecopy":    {"internal/bboltpage"},                                                          // tests only
+	"internal/testlength":  {},                                                                              // tests only
 	"internal/subprocess":  {},                                                                              // tests only
 	"internal/decidertest": {".", "internal/settle", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"},    // tests only
 	"internal/rulestest":   {".", "httplimit", "internal/decidertest", "github.com/stretchr/testify/"},      // tests only

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/modeltest"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // runWorlds takes limiters through histories, and sums up what happened.
@@ -32,18 +33,6 @@ func runWorlds(t *testing.T, histories, steps int, env func(t *testing.T) modelt
 	t.Log(counts)
 }
 
-// length returns n, or many times as much with the tag long: a fifth of those
-// times with -short.
-func length(n, times int) int {
-	switch {
-	case !long:
-		return n
-	case testing.Short():
-		return n * max(1, times/5)
-	}
-	return n * times
-}
-
 func memWorld(t *testing.T, opts Options, disk *modeltest.Disk) *modeltest.Env {
 	store := NewMemStore()
 	return world(t, opts, disk, func(*Limits) Store { return store })
@@ -54,14 +43,14 @@ func TestWorlds(t *testing.T) {
 	t.Parallel()
 	t.Run("mem", func(t *testing.T) {
 		t.Parallel()
-		runWorlds(t, length(2, 5), length(1000, 20), func(t *testing.T) modeltest.Env {
+		runWorlds(t, testlength.Of(10, 2), testlength.Of(20_000, 1000), func(t *testing.T) modeltest.Env {
 			return *memWorld(t,
 				Options{}, nil)
 		})
 	})
 	t.Run("faults and crashes", func(t *testing.T) {
 		t.Parallel()
-		runWorlds(t, length(2, 5), length(1000, 100), func(t *testing.T) modeltest.Env {
+		runWorlds(t, testlength.Of(10, 2), testlength.Of(100_000, 1000), func(t *testing.T) modeltest.Env {
 			env := memWorld(t, Options{}, &modeltest.Disk{})
 			env.Crashes = true
 			return *env
@@ -69,7 +58,7 @@ func TestWorlds(t *testing.T) {
 	})
 	t.Run("evictions, faults and crashes", func(t *testing.T) {
 		t.Parallel()
-		runWorlds(t, length(2, 5), length(1000, 100), func(t *testing.T) modeltest.Env {
+		runWorlds(t, testlength.Of(10, 2), testlength.Of(100_000, 1000), func(t *testing.T) modeltest.Env {
 			env := memWorld(t, Options{MaxResident: 8}, &modeltest.Disk{})
 			env.Crashes = true
 			return *env
@@ -78,7 +67,7 @@ func TestWorlds(t *testing.T) {
 	for _, resident := range []int{0, 8} {
 		t.Run(fmt.Sprint("file/resident ", resident), func(t *testing.T) {
 			t.Parallel()
-			runWorlds(t, 1, length(1000, 50), func(t *testing.T) modeltest.Env {
+			runWorlds(t, 1, testlength.Of(50_000, 1000), func(t *testing.T) modeltest.Env {
 				path := filepath.Join(t.TempDir(), "buckets.db")
 				env := world(t, Options{MaxResident: resident}, nil,
 					func(ls *Limits) Store {
@@ -98,7 +87,7 @@ func TestWorlds(t *testing.T) {
 	}
 	t.Run("ticks", func(t *testing.T) {
 		t.Parallel()
-		for range length(2, 50) {
+		for range testlength.Of(100, 2) {
 			synctest.Test(t, func(t *testing.T) {
 				runWorlds(t, 1, 2000, func(t *testing.T) modeltest.Env {
 					env := memWorld(t, Options{FlushInterval: time.Second}, &modeltest.Disk{})
@@ -110,7 +99,7 @@ func TestWorlds(t *testing.T) {
 	})
 	t.Run("commit timeouts", func(t *testing.T) {
 		t.Parallel()
-		for range length(2, 250) {
+		for range testlength.Of(500, 2) {
 			synctest.Test(t, func(t *testing.T) {
 				runWorlds(t, 1, 2000, func(t *testing.T) modeltest.Env {
 					env := memWorld(t, Options{CommitTimeout: 5 * time.Second},

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // BenchmarkSpend measures a Limiter in both roles. The owner of the guest is
@@ -59,7 +60,7 @@ func BenchmarkSpend(b *testing.B) {
 // by Serve, with decisions of a Limiter without guests. The three take turns,
 // and the shortest turn of each counts.
 func TestOwnerCost(t *testing.T) {
-	if !long {
+	if !testlength.Long {
 		t.Skip("it measures")
 	}
 	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // eventually waits until is returns true.
@@ -75,7 +76,7 @@ func TestOrderlyCloseChargesOnce(t *testing.T) {
 		perID: {Burst: burst, Count: 1, Period: time.Hour, Durability: stint.Synced}})
 	const callers = 16
 	var acknowledged [callers]atomic.Int64
-	for range length(50, 5) {
+	for range testlength.Of(50, 5) {
 		owner := openOn(t, path, limits, nil)
 		guest := openOn(t, path, limits, nil)
 		var stop atomic.Bool
@@ -299,7 +300,7 @@ func TestSocketRemoved(t *testing.T) {
 func TestSnapshotBetweenOwners(t *testing.T) {
 	t.Parallel()
 	path, limits := filePath(t), limitsWith(t, nil)
-	for range length(400, 40) {
+	for range testlength.Of(400, 40) {
 		owner, guest := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
 		require.Equal(t, RoleGuest, guest.Role())
 		closed := make(chan error)

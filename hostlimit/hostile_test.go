@@ -22,6 +22,7 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
 	"github.com/stint-go/stint/internal/subprocess"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // dialRaw connects without a hello.
@@ -108,7 +109,7 @@ func TestHostileGuest(t *testing.T) {
 // An owner disconnects a guest that sends half a frame, and one that never
 // reads.
 func TestSlowGuest(t *testing.T) {
-	if !long {
+	if !testlength.Long {
 		t.Skip("takes five seconds: run it with -tags long")
 	}
 	t.Parallel()
@@ -145,7 +146,7 @@ func TestManyGuests(t *testing.T) {
 	openOn(t, path, limits, &Options{MaxGuests: 50, OnEvent: events.record})
 	polite := openOn(t, path, limits, nil)
 	var all []net.Conn
-	for range length(1000, 200) {
+	for range testlength.Of(1000, 200) {
 		nc := dialRaw(t, path)
 		_, err := nc.Write(helloFrame())
 		if err == nil {
@@ -401,7 +402,7 @@ func TestNewNameOfAnotherGuest(t *testing.T) {
 // TestHostileLatency measures how much hostile guests slow the others down. By
 // turns, a polite guest decides beside idle connections and beside hostile ones.
 func TestHostileLatency(t *testing.T) {
-	if !long {
+	if !testlength.Long {
 		t.Skip("it measures")
 	}
 	path, owner, polite := startOwner(t)

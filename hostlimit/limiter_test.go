@@ -17,6 +17,7 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // both calls test with the owner of a file, and with a guest.
@@ -252,7 +253,7 @@ func TestManyLongLists(t *testing.T) {
 	for _, level := range []stint.Durability{stint.Flushed, stint.Leased} {
 		limit := stint.Limit{Burst: 1 << 40, Count: 1, Period: time.Millisecond, Durability: level}
 		done := make(chan error)
-		for range length(256, 64) {
+		for range testlength.Of(256, 64) {
 			go func() {
 				reqs, ds := make([]stint.Request, wire.MaxRequests), make([]stint.Decision, wire.MaxRequests)
 				for i := range reqs {
@@ -267,7 +268,7 @@ func TestManyLongLists(t *testing.T) {
 				done <- err
 			}()
 		}
-		for range length(256, 64) {
+		for range testlength.Of(256, 64) {
 			require.NoError(t, <-done)
 		}
 	}

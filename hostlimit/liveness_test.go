@@ -19,6 +19,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // slowStore is a store whose loads of ids that begin with "slow" wait.
@@ -482,7 +483,7 @@ func TestWaitsLeaveNothing(t *testing.T) {
 	}
 	wait(100)
 	before := heap()
-	n := length(10_000, 4000)
+	n := testlength.Of(10_000, 4000)
 	wait(n)
 	require.Less(t, heap()-before, int64(60*n), "it was 120 bytes each")
 }
@@ -493,7 +494,7 @@ func TestCloseAtAnyInstant(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
 	owner := openOn(t, path, limits, nil)
 	key := perID.Key("a")
-	for range length(150, 15) {
+	for range testlength.Of(150, 15) {
 		guest := openOn(t, path, limits, nil)
 		fine := func(err error) {
 			if err != nil && !isAny(err, stint.ErrClosed, ErrNoAnswer, ErrNoOwner, stint.ErrQueueFull) {
@@ -552,7 +553,7 @@ func TestCloseAtAnyInstant(t *testing.T) {
 // has itself.
 func TestManyNames(t *testing.T) {
 	t.Parallel()
-	count := length(40_000, 20_000) // in more than one message
+	count := testlength.Of(40_000, 20_000) // in more than one message
 	names := make(stint.Names)
 	for n := range count {
 		names[stint.Name(n+1)] = stint.NameSpec{Label: fmt.Sprintf("Label %d", n+1), Limit: stint.PerHour(5)}
@@ -645,7 +646,7 @@ func TestAnswersOfSpends(t *testing.T) {
 			defer over.Add(1)
 			key, left := perID.Key(fmt.Sprint("caller ", c)), int64(1<<19)
 			unsure := int64(0) // tokens of calls without an answer; the owner may still read those
-			for i := range int64(length(10_000, 500)) {
+			for i := range int64(testlength.Of(10_000, 500)) {
 				cost := 1 + i%7
 				d, err := guest.Spend(key, cost)
 				if errors.Is(err, ErrNoAnswer) {

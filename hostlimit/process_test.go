@@ -20,18 +20,6 @@ import (
 	"github.com/stint-go/stint/internal/subprocess"
 )
 
-// length returns how much a test does: full with the tag long, a fifth of that
-// with -short, or a sample without the tag.
-func length[T ~int | ~int64](full, sample T) T {
-	switch {
-	case !long:
-		return sample
-	case testing.Short():
-		return max(full/5, sample)
-	}
-	return full
-}
-
 const workerVar = "STINT_TEST_HOST_WORKER"
 
 // children has what other processes of the tests do, by the variable with their

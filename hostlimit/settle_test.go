@@ -9,6 +9,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/settle"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // If the owner closes between the spend of a bound and its settlement, the
@@ -62,7 +63,7 @@ func TestSettleAfterKill(t *testing.T) {
 				t.Parallel()
 				limit := limit
 				limit.Durability = level
-				for range length(100, 2) {
+				for range testlength.Of(100, 2) {
 					settleAfterKill(t, limit)
 				}
 			})

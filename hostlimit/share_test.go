@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // Processes that start and stop at random admit no more than one limit allows,
@@ -16,7 +17,7 @@ import (
 func TestShare(t *testing.T) {
 	t.Parallel()
 	limit := stint.Limit{Burst: 1000, Count: 4000, Period: time.Second}
-	path, processes, lasts := filePath(t), length(16, 3), length(30*time.Second, 600*time.Millisecond)
+	path, processes, lasts := filePath(t), testlength.Of(16, 3), testlength.Of(30*time.Second, 600*time.Millisecond)
 	o := workerOptions{Path: path, Callers: 4, Limit: limit, ID: "a"}
 	begun := time.Now()
 	running := make([]*worker, processes)
@@ -31,7 +32,7 @@ func TestShare(t *testing.T) {
 		require.Empty(t, last.Err)
 		admitted += last.Admitted
 	}
-	tick := time.NewTicker(length(200*time.Millisecond, 100*time.Millisecond))
+	tick := time.NewTicker(testlength.Of(200*time.Millisecond, 100*time.Millisecond))
 	defer tick.Stop()
 	for time.Since(begun) < lasts {
 		<-tick.C
@@ -52,7 +53,7 @@ func TestShare(t *testing.T) {
 	t.Logf("%d admitted, at most %d, %.2f %% of what is there; %d stops", admitted, most,
 		100*float64(admitted)/float64(least), stops)
 	require.LessOrEqual(t, admitted, most)
-	if long { // nearly all, unless the machine is busy
+	if testlength.Long { // nearly all, unless the machine is busy
 		require.GreaterOrEqual(t, admitted, least/2)
 	}
 }
@@ -68,10 +69,10 @@ func TestOwnerKilled(t *testing.T) {
 		t.Run(level.String(), func(t *testing.T) {
 			t.Parallel()
 			kills, took := 0, []time.Duration(nil)
-			for kills < length(500, 3) {
-				n := length(250, 3)
+			for kills < testlength.Of(500, 3) {
+				n := testlength.Of(250, 3)
 				if level == stint.Leased {
-					n = length(4, 3) // each may withhold an eighth of the bucket
+					n = testlength.Of(4, 3) // each may withhold an eighth of the bucket
 				}
 				took = append(took, killOwners(t, level, n)...)
 				kills += n
@@ -90,7 +91,7 @@ func killOwners(t *testing.T, level stint.Durability, kills int) (took []time.Du
 	path := filePath(t)
 	o := workerOptions{Path: path, Callers: 4, Limit: limit, ID: "a", Lossy: true}
 	begun := time.Now()
-	running := make([]*worker, length(8, 3))
+	running := make([]*worker, testlength.Of(8, 3))
 	for i := range running {
 		running[i] = startWorker(t, o, true)
 	}
@@ -170,7 +171,7 @@ func indexOfOwner(t *testing.T, workers []*worker) int {
 // and no token comes back.
 func TestDeployments(t *testing.T) {
 	t.Parallel()
-	path, deployments := filePath(t), length(100, 5)
+	path, deployments := filePath(t), testlength.Of(100, 5)
 	o := workerOptions{Path: path, Callers: 4, Limit: whole, ID: "a"}
 	begun := time.Now()
 	old := startWorker(t, o, false)

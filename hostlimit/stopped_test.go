@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // If a guest is stopped in the middle of its calls, as by a debugger, the others
@@ -38,12 +39,12 @@ func TestStoppedGuest(t *testing.T) {
 		}
 	}
 	guest.waitFor("guest", 1)
-	for turn := range length(20, 4) {
+	for turn := range testlength.Of(20, 4) {
 		goesOn()
 		signal(syscall.SIGSTOP)
 		stopped()
 		calls := 200
-		if long && turn == 0 { // for longer than TakeoverTimeout
+		if testlength.Long && turn == 0 { // for longer than TakeoverTimeout
 			calls = 50_000
 		}
 		for range calls {
@@ -69,7 +70,7 @@ func TestStoppedGuest(t *testing.T) {
 // turns, a polite guest decides beside guests that run, and beside the same
 // guests while they are stopped.
 func TestStoppedLatency(t *testing.T) {
-	if !long {
+	if !testlength.Long {
 		t.Skip("it measures")
 	}
 	path, owner, polite := startOwner(t)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/subprocess"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 var stormTime = flag.Duration("storm", 0, "how long TestStorm lasts")
@@ -208,9 +209,9 @@ func (p *stormProcess) isOwner() bool {
 // all processes together are at most a burst and what came back.
 func TestStorm(t *testing.T) {
 	t.Parallel()
-	lasts := max(*stormTime, length(20*time.Second, time.Second))
+	lasts := max(*stormTime, testlength.Of(20*time.Second, time.Second))
 	path := filePath(t)
-	running := make([]*stormProcess, length(12, 3))
+	running := make([]*stormProcess, testlength.Of(12, 3))
 	for i := range running {
 		running[i] = startStorm(t, path)
 	}

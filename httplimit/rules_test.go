@@ -10,9 +10,9 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
-	"github.com/stint-go/stint/httplimit"
 	"github.com/stint-go/stint/internal/decidertest"
 	"github.com/stint-go/stint/internal/rulestest"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // TestRules runs the rules with every kind of limit, on a Limiter, the owner of
@@ -24,7 +24,7 @@ func TestRules(t *testing.T) {
 		rulestest.Run(t, rulestest.HTTP, &decidertest.Subject{Name: "limiter",
 			Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
 				opts := &stint.Options{Durability: c.Level, Now: c.Now, MaxResident: 1000}
-				if httplimit.Long {
+				if testlength.Long {
 					return stint.Open(filepath.Join(t.TempDir(), "q.db"), c.Limits, opts)
 				}
 				return stint.New(stint.NewMemStore(), c.Limits, opts) // the owner has a file

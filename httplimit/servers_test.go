@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // quotaServer is a server with a quota, as a Base without a network.
@@ -193,7 +194,7 @@ func TestServers(t *testing.T) {
 		jitter bool
 	}
 	requests, quotas := 300, []quota{{100, time.Minute, false}}
-	if long {
+	if testlength.Long {
 		requests, quotas = 10_000, append(quotas, quota{100, time.Minute, true}, quota{10, 10 * time.Second, false})
 		if testing.Short() {
 			requests = 2_000

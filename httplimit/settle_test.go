@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // byKeyBound is a rule with Settle, whose bound is in the field X-Bound.
@@ -304,7 +305,7 @@ func TestSettleLaw(t *testing.T) {
 	t.Parallel()
 	const bound = 1000
 	histories := 1_000
-	if long {
+	if testlength.Long {
 		histories = 50_000
 		if testing.Short() {
 			histories = 10_000

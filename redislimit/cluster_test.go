@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
@@ -84,7 +85,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 // allowed is lost.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	calls := length[int64](100_000, 3_000)
+	calls := testlength.Of[int64](100_000, 3_000)
 	nodes := startCluster(t)
 	limits := testLimits(t, stint.Limit{Burst: 10 * calls, Count: 2, Period: time.Hour})
 	var addrs []string

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // stalling is a Client whose server is some time away, and stands still now and
@@ -87,7 +88,7 @@ func (c *stalling) load(lasting time.Duration, call func(stint.Key) error) float
 func TestDistant(t *testing.T) {
 	t.Parallel()
 	slices, stalls, lasting := []time.Duration{0, 40}, []time.Duration{0, 60, 90}, 1400*time.Millisecond
-	if long {
+	if testlength.Long {
 		slices, stalls, lasting = []time.Duration{0, 10, 30, 40, 50}, []time.Duration{0, 30, 60, 90, 120}, 5*time.Second
 	}
 	for _, slice := range slices {

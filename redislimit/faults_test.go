@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
@@ -22,7 +23,7 @@ import (
 // spend is not sent again. A proxy cuts the connection in place of each reply.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
-	n := length[int64](10_000, 300)
+	n := testlength.Of[int64](10_000, 300)
 	s := startServer(t)
 	p := newProxy(t, s)
 	limits := testLimits(t, stint.Limit{Burst: n, Count: 1, Period: time.Hour})
@@ -186,7 +187,7 @@ func TestProcesses(t *testing.T) {
 	}
 	t.Parallel()
 	run := time.Second
-	if long {
+	if testlength.Long {
 		run = 30 * time.Second
 	}
 	s := startServer(t)

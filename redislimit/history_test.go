@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // both are a Limiter at the server and one in memory, by the same clock.
@@ -200,7 +201,7 @@ func (b *both) sameBucket(key stint.Key) {
 // Request's own limit and changed limits are in different histories, because
 // with both, memory cuts a bucket down at another time.
 func TestHistory(t *testing.T) {
-	steps, batches := length(100_000, 2_000), length(5_000, 150)
+	steps, batches := testlength.Of(100_000, 2_000), testlength.Of(5_000, 150)
 	for _, given := range []bool{false, true} {
 		name := "changed limits"
 		if given {

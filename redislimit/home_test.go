@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/redislimit/internal/away"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
@@ -51,7 +52,7 @@ func TestShareDecides(t *testing.T) {
 	require.True(t, l.Allow(off.Key("a")))
 	_, err = l.Check(perID.Key("x"), 1)
 	require.NoError(t, err)
-	steps := length(50_000, 2_000)
+	steps := testlength.Of(50_000, 2_000)
 	may := mayTake
 	for i := range steps {
 		if i == steps/4 {
@@ -106,7 +107,7 @@ func TestBackUnderLoad(t *testing.T) {
 		require.Eventually(t, func() bool { return all() >= was+200 }, time.Minute, 50*time.Microsecond)
 	}
 	rounds := 8
-	if long {
+	if testlength.Long {
 		rounds = 60
 	}
 	for range rounds {

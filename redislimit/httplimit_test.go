@@ -8,13 +8,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // TestHTTPLimit runs the tests of httplimit with buckets at a server. The file
 // that makes their Limiter is replaced by the one in testdata.
 func TestHTTPLimit(t *testing.T) {
 	t.Parallel()
-	if !long {
+	if !testlength.Long {
 		t.Skip("builds and runs another package; with -tags long only")
 	}
 	s := startServer(t)

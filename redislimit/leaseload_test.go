@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // TestLeaseTrips counts the trips of two nodes that together decide 10,000 times
@@ -38,7 +39,7 @@ func TestLeaseTrips(t *testing.T) {
 			a, ca := newCounted(t, leasedLimit(c.limit), change)
 			b, cb := newCounted(t, leasedLimit(c.limit), change)
 			seconds := 5
-			if long {
+			if testlength.Long {
 				seconds = 60
 			}
 			key, allowed := perID.Key("a"), 0
@@ -76,7 +77,7 @@ func TestLeaseKills(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	kills := length(200, 6)
+	kills := testlength.Of(200, 6)
 	s := startServer(t)
 	l := s.limiter(t, testLimits(t, limit), nil)
 	var processes sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/redislimit/internal/model"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
@@ -21,7 +22,7 @@ func TestLeaseScript(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(20, 3))
 	const together = 50
 	calls := 100
-	if long {
+	if testlength.Long {
 		calls = 2000
 	}
 	granted, gaveBack, denied, writes := 0, 0, 0, 0

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // lateness measures how late the machine is: a goroutine that wants to run every
@@ -52,7 +53,7 @@ func (l *lateness) within(from, to time.Duration) (most time.Duration) {
 // has a share of the limits. Each call ends, with a decision unless it was one
 // of the first to get no answer. No goroutine is left.
 func TestOutages(t *testing.T) {
-	outages := length(200, 6)
+	outages := testlength.Of(200, 6)
 	s := startServer(t)
 	before := runtime.NumGoroutine()
 	const timeout = 100 * time.Millisecond

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/redislimit/internal/away"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
@@ -20,7 +21,7 @@ import (
 // While the server is away, its home flushes, and other buckets take its memory.
 func TestOutageHistory(t *testing.T) {
 	t.Parallel()
-	outages := length(200, 20)
+	outages := testlength.Of(200, 20)
 	for name, local := range map[string]string{"memory": "", "file": filepath.Join(t.TempDir(), "local.db")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // Three nodes lose the server for ten seconds, under three times the demand that
@@ -151,7 +152,7 @@ func (p *partition) restart(i int) {
 // server does not know all that they have spent. What they admit too much
 // because of this is not counted.
 func TestPartitionRealTime(t *testing.T) {
-	if !long {
+	if !testlength.Long {
 		t.Skip("skipped, because it takes 20 seconds; -tags long runs it")
 	}
 	t.Parallel()

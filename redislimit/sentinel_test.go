@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // startSentinel starts a sentinel that watches the primary at a port.
@@ -49,7 +50,7 @@ sentinel failover-timeout primary 10000
 // flushed are lost, which shows that the replica lags.
 func TestSentinel(t *testing.T) {
 	t.Parallel()
-	if !long {
+	if !testlength.Long {
 		t.Skip("waits for elections; with -tags long only")
 	}
 	port := freePort(t)

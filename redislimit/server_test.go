@@ -38,18 +38,6 @@ var testNames = stint.Names{
 	shut:     {Label: "shut"},
 }
 
-// length returns how much a test does: full with the tag long, a fifth of that
-// with -short, or a sample without the tag.
-func length[T ~int | ~int64](full, sample T) T {
-	switch {
-	case !long:
-		return sample
-	case testing.Short():
-		return max(full/5, sample)
-	}
-	return full
-}
-
 func testLimits(tb testing.TB, l stint.Limit) *stint.Limits {
 	tb.Helper()
 	limits, err := stint.NewLimits(testNames, map[stint.Name]stint.Limit{

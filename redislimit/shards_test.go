@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/redislimit/internal/away"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
@@ -18,7 +19,7 @@ import (
 // a request over several shards, this machine decides the part of the stopped one.
 // When the shard is back, it is charged.
 func TestShardAway(t *testing.T) {
-	if !long {
+	if !testlength.Long {
 		t.Skip("skipped, because time-outs of 3 seconds take time; -tags long runs it")
 	}
 	t.Parallel()

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // A stopped server keeps its connections, and does not answer. Each call waits
@@ -65,7 +66,7 @@ func TestStoppedServer(t *testing.T) {
 func TestKilledServer(t *testing.T) {
 	s := startServer(t)
 	before := runtime.NumGoroutine()
-	kills := length(40, 2)
+	kills := testlength.Of(40, 2)
 	l, err := Open(s.url, testLimits(t, stint.PerHour(1_000_000)), &Options{Timeout: time.Second})
 	require.NoError(t, err)
 	done := make(chan struct{})

@@ -21,6 +21,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/modeltest"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // model is a replay written a second time, on buckets of rational numbers.
@@ -183,7 +184,7 @@ func longLog(t testing.TB, lines int) string {
 // A replay allocates no memory for a line, only for ids and minutes.
 func TestReplayMemory(t *testing.T) {
 	lines := 100_000
-	if long {
+	if testlength.Long {
 		lines = 5_000_000
 	}
 	allocated := func(lines int) uint64 {

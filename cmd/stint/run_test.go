@@ -18,6 +18,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // Three of the processes that start at the same moment are admitted, and none
@@ -38,7 +39,7 @@ func TestProcessesAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const burst = 3
 			processes := 5
-			if long {
+			if testlength.Long {
 				processes = 10
 			}
 			cmds := make([]*exec.Cmd, processes)

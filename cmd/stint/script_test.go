@@ -20,6 +20,7 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/internal/subprocess"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // TestScripts runs the files in testdata/script. In them, "status 0 stint" runs the
@@ -51,7 +52,7 @@ func TestScripts(t *testing.T) {
 			case "root":
 				return os.Geteuid() == 0, nil
 			case "long":
-				return long, nil
+				return testlength.Long, nil
 			case "emulated":
 				return subprocess.Emulated(), nil
 			}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // foreignClient is a program of testdata/serve, with a client of its language. The
@@ -76,7 +78,7 @@ func nodeModules(t *testing.T) string {
 func TestServeLanguages(t *testing.T) {
 	t.Parallel()
 	for _, c := range foreignClients {
-		if !long && !c.byDefault() {
+		if !testlength.Long && !c.byDefault() {
 			continue
 		}
 		t.Run(c.language, func(t *testing.T) {
@@ -106,11 +108,11 @@ func TestServeLanguages(t *testing.T) {
 func TestServeWorkers(t *testing.T) {
 	t.Parallel()
 	workers := 3
-	if long {
+	if testlength.Long {
 		workers = 8
 	}
 	for _, c := range foreignClients[:2] {
-		if !long && !c.byDefault() {
+		if !testlength.Long && !c.byDefault() {
 			continue
 		}
 		t.Run(c.language, func(t *testing.T) {
@@ -149,7 +151,7 @@ func TestServeWorkers(t *testing.T) {
 func TestServeReconnects(t *testing.T) {
 	t.Parallel()
 	for _, c := range []foreignClient{foreignClients[1], foreignClients[3]} {
-		if !long && !c.byDefault() {
+		if !testlength.Long && !c.byDefault() {
 			continue
 		}
 		t.Run(c.language, func(t *testing.T) {

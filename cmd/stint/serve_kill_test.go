@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // A server ends while 8 clients throttle. No bucket has spent more afterwards than
@@ -26,7 +27,7 @@ func TestServeKilled(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"memory", "flushed", "leased", "synced"} {
 		rounds := 1
-		if long {
+		if testlength.Long {
 			rounds = 25
 			if testing.Short() {
 				rounds = 5

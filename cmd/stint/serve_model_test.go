@@ -15,6 +15,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // cell is redis-cell's arithmetic, written down from what its source says: times
@@ -117,7 +118,7 @@ func newTestServerAt(t testing.TB, path string, now *atomic.Int64, names stint.N
 // replies are those of redis-cell, with the differences that docs/serve.md lists.
 func TestServeModel(t *testing.T) {
 	histories := 20_000
-	if long {
+	if testlength.Long {
 		histories = 50_000
 	}
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // TestTour replays the sessions in docs/tour.md and README.md. A shell runs each
@@ -54,7 +56,7 @@ func replaySession(t *testing.T, tour, dir string, least int) {
 
 	t.Setenv(runMain, "1")
 	shell := func(line string) string {
-		if !long && noShell.MatchString(line) {
+		if !testlength.Long && noShell.MatchString(line) {
 			back, err := os.Getwd()
 			require.NoError(t, err)
 			require.NoError(t, os.Chdir(dir))

@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // terminal returns both ends of a terminal of that many columns.
@@ -81,7 +83,7 @@ func TestTerminalWidth(t *testing.T) {
 			plain := runArgs(t, args...)
 			require.Equal(t, 0, plain.status, plain.stderr)
 			for _, columns := range []uint16{60, 200} {
-				if columns == 200 && strings.Contains(name, ",") && !long {
+				if columns == 200 && strings.Contains(name, ",") && !testlength.Long {
 					continue
 				}
 				fits(t, plain.stdout, shownOn(t, columns, args...), int(columns))

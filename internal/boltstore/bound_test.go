@@ -14,6 +14,7 @@ import (
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/journal"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // TestBound: the number of buckets in memory bounds the journal.
@@ -105,7 +106,7 @@ func TestFlood(t *testing.T) {
 	s, err := Open(storePath(t), storeNames, Options{LockTimeout: longLock, MaxResident: 1000})
 	require.NoError(t, err)
 	defer s.Close()
-	for i := range steps(100, 80) {
+	for i := range testlength.Of(100, 80) {
 		var es []format.Entry
 		for j := range 1000 {
 			es = append(es, entry(Key{1, fmt.Sprintf("client-%d-%d", i, j)}, 1<<60))

@@ -12,13 +12,14 @@ import (
 
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/journal"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // Close does not wait for the checkpoint of a long journal, begun or not. The
 // next Open continues it, in steps.
 func TestCloseLongJournal(t *testing.T) {
 	changes := numbered(2, 0, 2*checkpointStep+1)
-	for range steps(20, 2) { // the background may notice a due checkpoint before Close
+	for range testlength.Of(20, 2) { // the background may notice a due checkpoint before Close
 		for _, state := range []string{"about to begin", "begun", "failed before"} {
 			s := openStore(t, storePath(t))
 			s.put(t, changes...)
@@ -150,7 +151,7 @@ func TestJournalBound(t *testing.T) {
 	s.setMost(256 << 10)
 	const save = 2_000
 	most := int64(0)
-	saves := steps(60, 16)
+	saves := testlength.Of(60, 16)
 	for i := range saves {
 		s.together()
 		require.NoError(t, s.Save(numbered(1, 1e9+i*save, save)))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // A compacted file has the saves that came during the compaction, even those
@@ -27,7 +28,7 @@ import (
 func TestCompact(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
-	buckets := steps(40_000, 15_000)
+	buckets := testlength.Of(40_000, 15_000)
 	want := fill(t, s, buckets)
 	done := make(chan error, 1)
 	go func() { done <- s.Compact() }()
@@ -305,7 +306,7 @@ func TestOpenReplacedFile(t *testing.T) {
 // directory as they were.
 func TestCompactDuringClose(t *testing.T) {
 	t.Parallel()
-	for range steps(20, 4) {
+	for range testlength.Of(20, 4) {
 		s := openStore(t, storePath(t))
 		want := fill(t, s, 3_000)
 		var wg sync.WaitGroup

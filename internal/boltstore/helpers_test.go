@@ -49,18 +49,6 @@ func keyOf(e format.Entry) Key { return Key{e.Name, e.ID} }
 
 var storeNames = labels{1: "one", 2: "two", 6: "six", 300: "three hundred"}
 
-// steps returns how many steps a test makes: full with the tag long, a fifth of
-// that with -short, or a sample without the tag.
-func steps(full, sample int) int {
-	switch {
-	case !long:
-		return sample
-	case testing.Short():
-		return max(full/5, sample)
-	}
-	return full
-}
-
 func storePath(t testing.TB) string { return filepath.Join(t.TempDir(), "store.db") }
 
 func openStore(t testing.TB, path string) *Store {

@@ -19,6 +19,7 @@ import (
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/fsck"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // salvaged returns what Salvage reads from a file.
@@ -46,8 +47,8 @@ func TestLogCommit(t *testing.T) {
 	}
 	s.fs.SyncFile = func(file *os.File) error { did = append(did, "synced"); return sound.SyncFile(file) }
 	made, full := commits(t, s.path), uint64(0)
-	for i, before := 0, readFile(t, s.path); full < uint64(steps(3, 1)); i++ {
-		changes := numbered(2, 10_000+i, 1+i*steps(1, 15)%1024)
+	for i, before := 0, readFile(t, s.path); full < uint64(testlength.Of(3, 1)); i++ {
+		changes := numbered(2, 10_000+i, 1+i*testlength.Of(1, 15)%1024)
 		want = with(want, changes...)
 		log := s.inUse.file.LogState()
 		s.together()
@@ -78,7 +79,7 @@ func TestLogPowerCut(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(4, 2))
 	some := func(int) bool { return rnd.IntN(2) == 0 }
 	appends, transactions := 0, 0
-	for step := range steps(90, 10) {
+	for step := range testlength.Of(90, 10) {
 		before, made, next := readFile(t, s.path), commits(t, s.path), have
 		switch rnd.IntN(6) {
 		case 0:
@@ -149,8 +150,8 @@ func TestLogPowerCut(t *testing.T) {
 		}
 		have = next
 	}
-	require.Greater(t, appends, steps(30, 2))
-	require.Greater(t, transactions, steps(15, 1))
+	require.Greater(t, appends, testlength.Of(30, 2))
+	require.Greater(t, transactions, testlength.Of(15, 1))
 }
 
 // If the newer meta page has a flipped bit, bbolt takes the older one. If the
@@ -161,7 +162,7 @@ func TestLogDamagedMetaPage(t *testing.T) {
 	s, have := openLogged(t)
 	rnd := rand.New(rand.NewPCG(7, 1))
 	logged, other := 0, 0
-	for step := range steps(60, 30) {
+	for step := range testlength.Of(60, 30) {
 		made, before := commits(t, s.path), have
 		c := entry(Key{1, fmt.Sprint(strings.Repeat("long", rnd.IntN(120)), rnd.IntN(10))}, 1<<60+int64(step))
 		switch rnd.IntN(6) {
@@ -201,8 +202,8 @@ func TestLogDamagedMetaPage(t *testing.T) {
 		require.ErrorIs(t, lost[0], format.ErrOldMeta)
 		require.Equal(t, have[keyOf(c)], got[keyOf(c)], "what was logged last")
 	}
-	require.Greater(t, logged, steps(15, 4))
-	require.Greater(t, other, steps(15, 4))
+	require.Greater(t, logged, testlength.Of(15, 4))
+	require.Greater(t, other, testlength.Of(15, 4))
 }
 
 // Meta pages of another time, such as those of a backup that was copied page by

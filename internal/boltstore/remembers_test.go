@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // memory has the TATs that a store may return for each key: the TAT of the last
@@ -93,7 +94,7 @@ func failWrites(part func(b []byte) []byte) func(s *Store) func() {
 // entries never replace those of a later save. No label has two numbers.
 func TestStoreHistories(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(steps(20, 1)) {
+	for seed := range uint64(testlength.Of(20, 1)) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		m := newMemory()
 		s := openStore(t, storePath(t))
@@ -103,7 +104,7 @@ func TestStoreHistories(t *testing.T) {
 			s = openStore(t, path)
 			s.fs.RenamesOpen = seed%2 == 0
 		}
-		for step := range steps(150, 60) {
+		for step := range testlength.Of(150, 60) {
 			context := fmt.Sprintf("seed %d, step %d", seed, step)
 			sound, restore, failing := *s.fs, func() {}, rnd.IntN(4) == 0
 			if failing {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // writerOf is an io.Writer.
@@ -49,7 +50,7 @@ func TestSnapshot(t *testing.T) {
 		}
 	})
 	last := int64(0)
-	for i := range steps(30, 2) {
+	for i := range testlength.Of(30, 2) {
 		var copied bytes.Buffer
 		meanwhile := sync.OnceFunc(func() { // saves do not wait for the reader of the copy
 			require.NoError(t, s.Save([]format.Entry{entry(Key{1, "meanwhile"}, int64(i)+1)}))

@@ -13,6 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // A sweep deletes buckets that are full, and holds that have ended.
@@ -129,7 +130,7 @@ func TestNoFalseNegatives(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	const writers, ids = 3, 60
-	rounds := steps(60, 8)
+	rounds := testlength.Of(60, 8)
 	var writing, upkeep sync.WaitGroup
 	stop := make(chan struct{})
 	for _, f := range []func() error{func() error { return s.sweep(1) }, s.checkpoint, s.Compact} {

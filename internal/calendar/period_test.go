@@ -15,6 +15,8 @@ import (
 	_ "time/tzdata"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // zoneNames returns the name of every zone of the tz database.
@@ -47,7 +49,7 @@ var odd = []string{
 // from 1990 to 2037. By default it takes a tenth of the zones, and the odd ones.
 func TestPeriod(t *testing.T) {
 	names := zoneNames(t)
-	if !long {
+	if !testlength.Long {
 		names = slices.DeleteFunc(names, func(name string) bool {
 			return !slices.Contains(odd, name) && crc32.ChecksumIEEE([]byte(name))%12 != 0
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 const golden = "../../testdata/format1.db"
@@ -92,7 +93,7 @@ func TestSalvageWithoutPages(t *testing.T) {
 	require.NotEmpty(t, branches)
 	r := rand.New(rand.NewPCG(1, 2))
 	some, rounds := false, 5
-	if long {
+	if testlength.Long {
 		rounds = 60
 		if testing.Short() {
 			rounds = 12

@@ -15,6 +15,7 @@ import (
 	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // Verify finds each single change of a sound file, such as a flipped bit, a
@@ -176,7 +177,7 @@ func TestVerifyFlippedBytes(t *testing.T) {
 	}
 	rnd := rand.New(rand.NewPCG(3, 4))
 	wanted := 4
-	if long {
+	if testlength.Long {
 		wanted = 250
 		if testing.Short() {
 			wanted = 50
@@ -194,7 +195,7 @@ func TestVerifyFlippedBytes(t *testing.T) {
 	require.Greater(t, bySum, wanted/12)
 	at := bytes.LastIndex(sound, []byte("id19999")) + len("id19999") // a TAT
 	for bit := range 64 {
-		if long || bit%9 == 0 {
+		if testlength.Long || bit%9 == 0 {
 			require.Contains(t, flip(at+bit/8, 1<<(bit%8)), "do not match its sum")
 		}
 	}

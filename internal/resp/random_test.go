@@ -3,13 +3,15 @@ package resp
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // Random changes to what clients send give commands or a ProtocolError, within
 // the bounds. FuzzReader looks for other inputs.
 func TestReaderRandom(t *testing.T) {
 	inputs := 200_000
-	if long {
+	if testlength.Long {
 		inputs = 10_000_000
 		if testing.Short() {
 			inputs = 2_000_000

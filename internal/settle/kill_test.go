@@ -20,6 +20,7 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/settle"
 	"github.com/stint-go/stint/internal/subprocess"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 const (
@@ -169,7 +170,7 @@ func requireLaw(t *testing.T, all []used) {
 func TestSettleKill(t *testing.T) {
 	t.Parallel()
 	kills := 2 // at each level
-	if long {
+	if testlength.Long {
 		kills = 200
 		if testing.Short() {
 			kills = 40
@@ -206,7 +207,7 @@ func TestSettleKill(t *testing.T) {
 					known = nil
 				}
 			}
-			if long {
+			if testlength.Long {
 				require.NotZero(t, open, "no process was killed between a spend and its settlement")
 			}
 			t.Logf("%d kills, with %d requests open; %d events", kills, open, admitted)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/redislimit/internal/model"
 )
 
@@ -368,7 +369,7 @@ func violations(histories uint64, m mutant) (broken int64, first uint64, nearest
 func TestLeaseLaw(t *testing.T) {
 	t.Parallel()
 	histories := uint64(20_000)
-	if long {
+	if testlength.Long {
 		histories = 1_000_000
 		if testing.Short() {
 			histories = 200_000

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/redislimit/internal/model"
 )
 
@@ -191,7 +192,7 @@ func TestScale(t *testing.T) {
 	t.Parallel()
 	sizes := []int{10, 100}
 	d := 5 * time.Second
-	if long {
+	if testlength.Long {
 		sizes = append(sizes, 1000, 10_000)
 		d = 60 * time.Second
 	}
@@ -219,7 +220,7 @@ func TestScale(t *testing.T) {
 					"%4.1f %% withheld | moved load has its tokens %s, %3.0f %% of its part", share, n, longest, float64(f.trips)/d.Seconds(),
 					float64(f.demand)/float64(f.trips), 100*float64(f.used)/could, 100*withheld, moved,
 					100*float64(f.got)/float64(f.wanted)/min(1, 1/share))
-				if long && (share < 1 || longest == time.Minute) {
+				if testlength.Long && (share < 1 || longest == time.Minute) {
 					lease := "1 min"
 					if longest == time.Second {
 						lease = "1 s"

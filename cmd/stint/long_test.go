@@ -1,6 +1,0 @@
-//go:build long
-
-package main
-
-// long has tests run at full length.
-const long = true

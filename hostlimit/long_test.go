@@ -1,5 +1,0 @@
-//go:build long
-
-package hostlimit
-
-const long = true

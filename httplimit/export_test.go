@@ -1,4 +1,0 @@
-package httplimit
-
-// Long has tests run at full length.
-const Long = long

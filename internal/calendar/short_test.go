@@ -1,5 +1,0 @@
-//go:build !long
-
-package calendar
-
-const long = false

@@ -1,6 +1,0 @@
-//go:build !long
-
-package fsck
-
-// long has tests run at full length.
-const long = false

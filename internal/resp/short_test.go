@@ -1,5 +1,0 @@
-//go:build !long
-
-package resp
-
-const long = false

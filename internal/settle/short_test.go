@@ -1,5 +1,0 @@
-//go:build !long
-
-package settle_test
-
-const long = false

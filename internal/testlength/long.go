@@ -1,0 +1,6 @@
+//go:build long
+
+package testlength
+
+// Long says that tests run at full length.
+const Long = true

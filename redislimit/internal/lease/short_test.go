@@ -1,6 +1,0 @@
-//go:build !long
-
-package lease
-
-// long tests run at full length with -tags long.
-const long = false
