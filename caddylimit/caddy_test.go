@@ -472,6 +472,7 @@ func TestOverrides(t *testing.T) {
 		limit 1/10h
 		override alice 2/10h
 		override bob blocked
+		override 2001:DB8:0:7::1/64 2/10h
 		overrides ` + plans + `
 	}
 }
@@ -491,6 +492,7 @@ respond ok`)
 	passes("alice", 2)
 	passes("bob", 0)
 	passes("carol", 3)
+	passes("2001:db8:0:7::9", 2)
 
 	write("- api:\n    unlimited: true\n    ids: [dave]\n")
 	status, says := s.reload(strings.Replace(config, "respond ok", "respond yes", 1))

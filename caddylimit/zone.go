@@ -259,7 +259,8 @@ func (z *Zone) expand(repl *caddy.Replacer) string {
 }
 
 // canonical returns the one spelling of an id. An address that a proxy wrote as
-// IPv6 is an IPv4 one, and an IPv6 address stands for its network.
+// IPv6 is an IPv4 one, and an IPv6 address stands for its network. An override may
+// name that network in any spelling.
 func (z *Zone) canonical(id string) string {
 	if !strings.ContainsAny(id, ".:") {
 		return id
@@ -267,6 +268,9 @@ func (z *Zone) canonical(id string) string {
 	addr, err := netip.ParseAddr(id)
 	switch {
 	case err != nil:
+		if network, err := netip.ParsePrefix(id); err == nil && network.Addr().Is6() && network.Bits() == z.IPv6Prefix {
+			return network.Masked().String()
+		}
 		return id
 	case addr.Unmap().Is4():
 		return z.number.IP(addr).ID
