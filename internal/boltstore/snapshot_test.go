@@ -30,9 +30,11 @@ func (w writerOf) Write(b []byte) (int, error) { return w(b) }
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
-	stop := make(chan struct{})
+	saved, stop := make(chan struct{}), make(chan struct{})
 	var busy sync.WaitGroup
 	busy.Go(func() {
+		first := sync.OnceFunc(func() { close(saved) })
+		defer first()
 		for i := 1; ; i++ {
 			select {
 			case <-stop:
@@ -47,8 +49,10 @@ func TestSnapshot(t *testing.T) {
 			if !assert.NoError(t, err) {
 				return
 			}
+			first()
 		}
 	})
+	<-saved
 	last := int64(0)
 	for i := range testlength.Of(30, 2) {
 		var copied bytes.Buffer
