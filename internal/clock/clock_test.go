@@ -187,3 +187,41 @@ func TestPatienceFarAhead(t *testing.T) {
 		require.Equal(t, 4*time.Hour, back)
 	})
 }
+
+// TestFollowMachineTime: on a machine that does not tell its boots apart, machine
+// time steps with the wall clock. The clock of the next process goes on all the
+// same, and the wall clock has been behind since its first step back.
+func TestFollowMachineTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead time.Duration // of the wall clock
+		first := time.Now()
+		wall := func() time.Time {
+			return time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Since(first) + ahead)
+		}
+		start := func(seen int64, r Record) *Clock {
+			c := New(nil, wall, func(wall int64) (string, int64) { return wallBoot, wall }, end)
+			c.Begin(seen, r)
+			return c
+		}
+		behind := func(c *Clock) time.Duration {
+			r, _ := c.Record()
+			return time.Duration(r.waitedAt(c.machineLocked()))
+		}
+		c := start(0, Record{})
+		begun := c.Now()
+		<-time.After(time.Minute)
+		for step := range 3 {
+			ahead -= time.Hour
+			require.Equal(t, -time.Hour, c.Follow())
+			require.Equal(t, time.Duration(step)*10*time.Minute, behind(c))
+			<-time.After(10 * time.Minute)
+			require.Zero(t, c.Follow())
+		}
+		seen := c.Now()
+		r, _ := c.Record()
+		<-time.After(10 * time.Minute)
+		c = start(seen, r)
+		require.Equal(t, begun+int64(41*time.Minute), c.Now())
+		require.Equal(t, 40*time.Minute, behind(c))
+	})
+}
