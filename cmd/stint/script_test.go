@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -296,7 +297,8 @@ func seenBefore(ended <-chan struct{}, f func() bool) bool {
 		select {
 		case <-ended:
 			return false
-		case <-time.After(100 * time.Microsecond):
+		default:
+			runtime.Gosched()
 		}
 	}
 	return true
