@@ -66,7 +66,7 @@ func TestCalendar(t *testing.T) {
 }
 
 // A guest whose quotas follow another calendar asks about each bucket of a list.
-// If its owner closes meanwhile, it asks the next one.
+// If the owner closes during the list, the guest asks the next owner.
 func TestListBetweenOwners(t *testing.T) {
 	path := filePath(t)
 	quota := limitsWith(t, map[stint.Name]stint.Limit{perID: stint.EachYear(100, time.UTC)})

@@ -177,8 +177,8 @@ func (c *serverConn) relieve() {
 }
 
 // giveBack returns the tokens of the guest's reservations, unless the owner
-// closes or the guest has given it up: then the turns stay the guest's. The last turns leave first, so that
-// no gap stays at the end of a queue.
+// closes or the guest has given it up: then the turns stay the guest's. The last
+// turns leave first, so that no gap stays at the end of a queue.
 func (c *serverConn) giveBack() (leaving bool) {
 	c.mu.Lock()
 	places := c.places

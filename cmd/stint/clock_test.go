@@ -12,13 +12,19 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// The file was once used while the clock was two hours ahead. Each command says
-// so on stderr, and time goes on between commands that live for milliseconds.
-func TestClockBehind(t *testing.T) {
-	db := filepath.Join(t.TempDir(), "stint.db")
+// spentByAlice returns a file in which alice has spent, open.
+func spentByAlice(t *testing.T) (db string, store *stint.BoltStore) {
+	db = filepath.Join(t.TempDir(), "stint.db")
 	require.Zero(t, runArgs(t, "allow", "--db", db, "--limit", "1/1h", "alice").status)
 	store, err := stint.OpenBolt(db, nil, nil)
 	require.NoError(t, err)
+	return db, store
+}
+
+// The file was once used while the clock was two hours ahead. Each command says
+// so on stderr, and time goes on between commands that live for milliseconds.
+func TestClockBehind(t *testing.T) {
+	db, store := spentByAlice(t)
 	ahead := time.Now().Add(2 * time.Hour)
 	require.NoError(t, store.Save([]stint.Change{{Key: stint.Name(1).Key("alice"), TAT: ahead.Add(time.Hour).UnixNano()},
 		{TAT: ahead.UnixNano()}}))
@@ -55,10 +61,7 @@ func TestClockBehind(t *testing.T) {
 // The file is as in TestClockBehind. A bucket that is full and a hold that is over
 // by the file's time are so for every command.
 func TestClockOfFile(t *testing.T) {
-	db := filepath.Join(t.TempDir(), "stint.db")
-	require.Zero(t, runArgs(t, "allow", "--db", db, "--limit", "1/1h", "alice").status)
-	store, err := stint.OpenBolt(db, nil, nil)
-	require.NoError(t, err)
+	db, store := spentByAlice(t)
 	ahead := time.Now().Add(2 * time.Hour)
 	key := stint.Name(1).Key("alice")
 	over, later := ahead.Add(-time.Hour).UnixNano(), ahead.Add(time.Hour).UnixNano()

@@ -28,8 +28,8 @@ func lineOf(store *stint.BoltStore, label string) (limit stint.Name, ok bool) {
 	return limit, ok
 }
 
-// mostInLine bounds the wait, in intervals or periods. A clock that was set back may leave
-// a last turn that is far in the future.
+// mostInLine bounds the wait, in intervals or periods. A clock that was set back
+// may leave a last turn that is far in the future.
 const mostInLine = 1000
 
 // waiter is this process, which wants tokens and may have to wait for them. It
@@ -247,7 +247,7 @@ func (l *waiter) leave() error {
 	if err == nil && last == l.turn {
 		last -= l.needs()
 		if _, end := l.limit.PeriodAt(now); l.limit.FollowsCalendar() && last == end.UnixNano() {
-			last = 0 // nobody waits for the next period
+			last = 0 // no process waits for the next period
 		}
 		err = l.setLast(store, last)
 	}
