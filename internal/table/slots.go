@@ -158,16 +158,9 @@ func (s *Slots) resize(capacity uint32) {
 }
 
 // makeMem returns at least n bytes: all that the allocator reserves for n.
-// Above 32 KiB that is a multiple of 8 KiB.
 func makeMem(n int) []byte {
-	const large, page = 32 << 10, 8 << 10
-	if n <= large {
-		b := slices.Grow([]byte(nil), n)
-		return b[:cap(b)]
-	}
-	b := make([]byte, (n+page-1)&^(page-1)) // append would touch the memory too early
-	wantLargePages(b)
-	return b
+	b := slices.Grow([]byte(nil), n)
+	return b[:cap(b)]
 }
 
 // move copies a slot to the index i.

@@ -1,19 +1,13 @@
 package table
 
 import (
-	"bufio"
 	"fmt"
 	"hash/maphash"
 	"math/rand/v2"
-	"os"
-	"runtime"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/stint-go/stint/internal/subprocess"
 )
 
 type key struct {
@@ -270,39 +264,4 @@ func TestClasses(t *testing.T) {
 		_, ok := r.find(key{65535, id})
 		require.True(t, ok)
 	}
-}
-
-// TestLargePages checks that the kernel has the hint.
-func TestLargePages(t *testing.T) {
-	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil || runtime.GOOS != "linux" {
-		t.Skip("the system has no large pages")
-	}
-	r := newRig(0)
-	r.resize(200_000)
-	first := uintptr(unsafe.Pointer(r.first.Load()))
-	if subprocess.Emulated() {
-		t.Skip("an emulator has the memory of this program in mappings of its own")
-	}
-	for at := first; at < first+uintptr(r.capacity.Load()*r.stride); at += 1 << 20 {
-		require.Contains(t, pageFlags(t, at), " hg", "at %x", at)
-	}
-}
-
-// pageFlags returns the kernel's flags of the mapping of an address.
-func pageFlags(t *testing.T, addr uintptr) string {
-	t.Helper()
-	f, err := os.Open("/proc/self/smaps")
-	require.NoError(t, err)
-	defer f.Close()
-	here := false
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		var begin, end uintptr
-		if n, _ := fmt.Sscanf(lines.Text(), "%x-%x ", &begin, &end); n == 2 {
-			here = begin <= addr && addr < end
-		} else if flags, ok := strings.CutPrefix(lines.Text(), "VmFlags:"); ok && here {
-			return flags
-		}
-	}
-	t.Skip("the system does not tell")
-	return ""
 }
