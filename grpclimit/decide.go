@@ -155,6 +155,7 @@ func (p *pass) end(code codes.Code) {
 			p.lockOut(ctx, a)
 		}
 	}
+	p.tell(ctx, p.mine)
 }
 
 // count spends the tokens of the rules that count the code.
@@ -194,7 +195,7 @@ func (p *pass) refund(ctx context.Context, code codes.Code) {
 		}
 		p.c.mu.Lock()
 		if a.hasSpent() && !a.settled {
-			a.refunded = true
+			a.refunded, a.changed = true, true
 			back = append(back, stint.Request{Key: a.RuleKey, Cost: a.Cost, Spent: a.at})
 		}
 		p.c.mu.Unlock()
@@ -216,7 +217,9 @@ func (p *pass) lockOut(ctx context.Context, a *applied) {
 	spend := lockout.Spend{
 		Key: a.RuleKey, Decision: a.Decision.Decision, Least: a.rule.least(a.Cost), At: a.at,
 	}
-	if _, err := a.rule.lockOut().After(p.lim, spend); err != nil {
+	locked, err := a.rule.lockOut().After(p.lim, spend)
+	if err != nil {
 		p.fail(ctx, err)
 	}
+	a.changed = a.changed || locked > 0
 }

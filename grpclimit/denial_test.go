@@ -3,6 +3,7 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -107,7 +108,52 @@ func TestRateLimit(t *testing.T) {
 	var trailer metadata.MD
 	_, err := exchange(t, c, 2, grpc.Trailer(&trailer))
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-	assert.Equal(t, []string{`"address";r=1;t=30, "login";r=5;t=12`, `"key";r=0;t=86400`}, trailer["ratelimit"])
+	assert.Equal(t, []string{`"address";r=1;t=30, "key";r=0;t=86400, "login";r=5;t=12`}, trailer["ratelimit"])
+}
+
+// The RateLimit fields show what is left at the end of a call.
+func TestRateLimitAtTheEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		rule   grpclimit.Rule
+		settle bool
+		want   string
+	}{
+		"settled":    {grpclimit.Rule{Cost: 4, Settle: true}, true, `"address";r=4;t=12`},
+		"refunded":   {grpclimit.Rule{RefundCode: grpclimit.AuthFailed}, false, `"address";r=5;t=12`},
+		"counted":    {grpclimit.Rule{CountCode: grpclimit.AuthFailed}, false, `"address";r=4;t=12`},
+		"locked out": {grpclimit.Rule{Cost: 5, LockOut: time.Hour}, false, `"address";r=0;t=3600`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			s := &service{empty: func(ctx context.Context) error {
+				if c.settle {
+					_, err := grpclimit.Settle(ctx, perAddress, 1)
+					assert.NoError(t, err)
+				}
+				return status.Error(codes.Unauthenticated, "")
+			}}
+			c.rule.Key = grpclimit.ByPeer(perAddress)
+			client := dial(t, serve(t, s, limited(lim, &grpclimit.Options{RateLimit: true}, c.rule)...))
+			var trailer metadata.MD
+			client.EmptyCall(t.Context(), &pb.Empty{}, grpc.Trailer(&trailer))
+			assert.Equal(t, []string{c.want}, trailer["ratelimit"])
+		})
+	}
+	t.Run("messages", func(t *testing.T) {
+		for _, lockOut := range []time.Duration{0, time.Hour} {
+			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(2)})
+			client := dial(t, serve(t, new(service), limited(lim, &grpclimit.Options{RateLimit: true},
+				grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Messages: grpclimit.Received, LockOut: lockOut})...))
+			var trailer metadata.MD
+			_, err := exchange(t, client, 2, grpc.Trailer(&trailer))
+			assert.ErrorIs(t, err, io.EOF)
+			want := `"address";r=0;t=30`
+			if lockOut > 0 {
+				want = `"address";r=0;t=3600`
+			}
+			assert.Equal(t, []string{want}, trailer["ratelimit"])
+		}
+	})
 }
 
 // If one rule denies, the trailer and the observers have the state of the others

@@ -33,8 +33,9 @@ type Options struct {
 	Domain string
 
 	// RateLimit adds ratelimit-policy and ratelimit to the trailer of each call
-	// that rules apply to, as httplimit.Standard says. They are never header
-	// metadata, which would keep clients from retrying.
+	// that rules apply to, as httplimit.Standard says. They show what is left at
+	// the end of the call: after Settle, refunds and the messages of a stream. They
+	// are never header metadata, which would keep clients from retrying.
 	RateLimit bool
 
 	// Observers receive every decision and error. The first in the slice is called

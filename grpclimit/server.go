@@ -112,6 +112,7 @@ type applied struct {
 	decided  bool // Decision is one
 	refunded bool // nothing is spent (any more)
 	settled  bool
+	changed  bool // the bucket has changed since Decision: tokens were returned, or it is locked out
 	void     bool // the interceptor ended the call, or FailOpen let it pass: the rule has spent nothing
 	placed   bool // the call has its place already
 	left     bool // the place was given back, or there was none
@@ -287,8 +288,8 @@ func (s *server) begin(ctx context.Context, method string, req any, stream bool)
 	}
 	p.learn(ctx, p.mine, d.Allowed)
 	p.observe(ctx, p.mine)
-	p.tell(ctx, p.mine)
 	if !d.Allowed {
+		p.tell(ctx, p.mine)
 		return p, p.denied(ctx, p.mine)
 	}
 	passed = true
@@ -372,7 +373,7 @@ func (p *pass) add(ctx context.Context, ru *Rule, key stint.Key, label string, c
 	a.placed = hasPlace
 	p.c.applied = append(p.c.applied, a)
 	p.mine = append(p.mine, a)
-	p.ends = p.ends || ru.waits() && !a.idle || ru.InFlight > 0
+	p.ends = p.ends || ru.waits() && !a.idle || ru.InFlight > 0 || p.opts.RateLimit
 	var back []stint.Request
 	if replaced != nil {
 		if replaced.hasSpent() {

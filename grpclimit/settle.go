@@ -79,6 +79,6 @@ func (c *carried) settle(a *applied, cost int64) (short int64, err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a.Cost = cost - short
+	a.Cost, a.changed = cost-short, true
 	return short, nil
 }

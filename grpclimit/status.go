@@ -149,16 +149,28 @@ func (p *pass) pushBack(ctx context.Context, ms string) {
 }
 
 // tell sets the RateLimit fields of the decisions in the trailer, if the Options
-// say so.
+// say so. Call it once for a call, because a trailer keeps all values of a key.
 func (p *pass) tell(ctx context.Context, mine []*applied) {
 	if !p.opts.RateLimit {
 		return
 	}
 	ds := make([]Decision, 0, len(mine))
 	for _, a := range mine {
-		if a.decided {
-			ds = append(ds, a.Decision)
+		p.c.mu.Lock()
+		d, decided, changed := a.Decision, a.decided, a.changed
+		p.c.mu.Unlock()
+		if !decided {
+			continue
 		}
+		if changed && !d.Shadow {
+			now, err := p.lim.Check(a.RuleKey, 0)
+			if err != nil {
+				p.fail(ctx, err)
+				continue
+			}
+			d.Decision, d.Label, d.Cost = now, p.names.Of(p.lim)[now.Key.Name].Label, 0
+		}
+		ds = append(ds, d)
 	}
 	if policy, state := httplimit.RateLimit(p.lim, ds); state != "" {
 		grpc.SetTrailer(ctx, metadata.MD{"ratelimit-policy": {policy}, "ratelimit": {state}})

@@ -78,11 +78,14 @@ func (l *limitedStream) spend(msg any, rules []*applied) error {
 	p.observe(l.ctx, mine)
 	p.keep(rules, mine)
 	if !d.Allowed {
-		p.tell(l.ctx, mine)
 		return l.end(p.denied(l.ctx, mine))
 	}
-	for _, a := range mine {
-		p.lockOut(l.ctx, a)
+	for i, a := range mine {
+		if p.lockOut(l.ctx, a); a.changed {
+			p.c.mu.Lock()
+			rules[i].changed = true
+			p.c.mu.Unlock()
+		}
 	}
 	return nil
 }
