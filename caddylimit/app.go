@@ -165,19 +165,23 @@ func (a *App) build() (*stint.Limits, error) {
 	for label, number := range a.file.numbers {
 		names[number] = stint.NameSpec{Label: label, Limit: stint.Unlimited}
 	}
-	for _, of := range []*App{a.file.inForce, a} {
-		if of == nil {
-			continue
+	if before := a.file.inForce; before != nil {
+		for _, z := range before.zones {
+			names[z.number], _ = before.limits.Spec(z.number)
+			overrides[z.number] = make(map[string]stint.Limit)
+			for id, limit := range before.limits.Overrides(z.number) {
+				overrides[z.number][id.ID] = limit
+			}
 		}
-		for _, z := range of.zones {
-			limit, err := z.limit()
-			if err != nil {
-				return nil, err
-			}
-			names[z.number] = stint.NameSpec{Label: z.Name, Limit: limit}
-			if overrides[z.number], err = z.overrides(); err != nil {
-				return nil, err
-			}
+	}
+	for _, z := range a.zones {
+		limit, err := z.limit()
+		if err != nil {
+			return nil, err
+		}
+		names[z.number] = stint.NameSpec{Label: z.Name, Limit: limit}
+		if overrides[z.number], err = z.overrides(); err != nil {
+			return nil, err
 		}
 	}
 	for _, z := range a.zones {

@@ -122,6 +122,29 @@ func TestDurabilityOfOverrides(t *testing.T) {
 	}
 }
 
+// A zone that the next configuration does not have keeps its limit and all of its
+// overrides: requests that have begun are decided under them.
+func TestZoneThatGoes(t *testing.T) {
+	plans := filepath.Join(t.TempDir(), "plans.yml")
+	require.NoError(t, os.WriteFile(plans, []byte("- api: {blocked: true, ids: [ada]}\n"), 0o600))
+	f := &file{numbers: map[string]stint.Name{"api": 1, "all": 2}}
+	api := &Zone{Name: "api", number: 1, Limit: "5/1h", Overrides: map[string]string{"bob": "10/1h"}, OverrideFiles: []string{plans}}
+	before := &App{file: f, zones: map[string]*Zone{"api": api}}
+	var err error
+	before.limits, err = before.build()
+	require.NoError(t, err)
+	f.inForce = before
+	require.NoError(t, os.Remove(plans))
+
+	after := &App{file: f, zones: map[string]*Zone{"all": {Name: "all", number: 2, Limit: "1/1h"}}}
+	limits, err := after.build()
+	require.NoError(t, err)
+	for id, want := range map[string]stint.Limit{"ada": stint.Blocked, "bob": stint.PerHour(10), "cy": stint.PerHour(5)} {
+		limit, _ := limits.For(stint.Name(1).Key(id))
+		require.Equal(t, want, limit, id)
+	}
+}
+
 // Zones keep their numbers in the file, although the process that has it, such as
 // stint serve, does not declare them.
 func TestNumbersBehindAnotherOwner(t *testing.T) {
