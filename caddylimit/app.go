@@ -218,8 +218,13 @@ func addFile(names stint.Names, z *Zone, path string, overrides map[string]stint
 			return fmt.Errorf("zone %s: %w", z.Name, err)
 		}
 	}
+	seen := make(map[string]bool)
 	for id, limit := range limits.Overrides(z.number) {
 		canonical := z.canonical(id.ID)
+		if seen[canonical] {
+			return fmt.Errorf("zone %s: %s: %s has two overrides", z.Name, path, canonical)
+		}
+		seen[canonical] = true
 		if limit != stint.Unlimited && limit != stint.Blocked {
 			limit.Durability = cmp.Or(limit.Durability, level)
 		}

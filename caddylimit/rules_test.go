@@ -122,6 +122,31 @@ func TestDurabilityOfOverrides(t *testing.T) {
 	}
 }
 
+// Two spellings of one key are one override, so they must not have two limits.
+func TestOverrideTwice(t *testing.T) {
+	plans := filepath.Join(t.TempDir(), "plans.yml")
+	z := &Zone{Name: "api", number: 1, Limit: "5/1h", IPv6Prefix: 64}
+	a := &App{file: &file{numbers: map[string]stint.Name{"api": 1}}, zones: map[string]*Zone{"api": z}}
+	z.Overrides = map[string]string{"2001:db8::1": "10/1h", "2001:db8::/64": "blocked"}
+	_, err := a.build()
+	require.EqualError(t, err, "zone api: 2001:db8::/64 has two overrides")
+
+	require.NoError(t, os.WriteFile(plans, []byte(`
+- api: {blocked: true, ids: ["2001:db8::2"]}
+- api: {unlimited: true, ids: ["2001:DB8::1"]}
+`), 0o600))
+	z.Overrides, z.OverrideFiles = nil, []string{plans}
+	_, err = a.build()
+	require.EqualError(t, err, "zone api: "+plans+": 2001:db8::/64 has two overrides")
+
+	z.Overrides = map[string]string{"2001:db8::/64": "10/1h"} // comes before those of a file
+	require.NoError(t, os.WriteFile(plans, []byte(`[api: {blocked: true, ids: ["2001:db8::2"]}]`), 0o600))
+	limits, err := a.build()
+	require.NoError(t, err)
+	limit, _ := limits.For(stint.Name(1).Key("2001:db8::/64"))
+	require.Equal(t, stint.PerHour(10), limit)
+}
+
 // A zone that the next configuration does not have keeps its limit and all of its
 // overrides: requests that have begun are decided under them.
 func TestZoneThatGoes(t *testing.T) {

@@ -162,7 +162,11 @@ func (z *Zone) overrides() (map[string]stint.Limit, error) {
 		if err != nil {
 			return nil, fmt.Errorf("zone %s: override %s: %w", z.Name, given, err)
 		}
-		overrides[z.canonical(given)] = limit
+		canonical := z.canonical(given)
+		if _, twice := overrides[canonical]; twice {
+			return nil, fmt.Errorf("zone %s: %s has two overrides", z.Name, canonical)
+		}
+		overrides[canonical] = limit
 	}
 	return overrides, nil
 }
