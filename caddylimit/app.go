@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
 	"github.com/stint-go/stint/limitsfile"
 )
 
@@ -37,11 +38,12 @@ type App struct {
 	onStart []func(stint.Operator) // of handlers, which need the Limiter
 	metrics *prometheus.CounterVec
 
-	file    *file         // from Start on
-	limits  *stint.Limits // of the zones, from Start on
-	before  *App          // whose limits were in force before
-	started chan struct{} // closed once the limits are in force
-	ended   chan struct{} // closed by Cleanup
+	file    *file                // from Start on
+	limits  *stint.Limits        // of the zones, from Start on
+	pages   []httplimit.Observer // of the status pages, from Start on
+	before  *App                 // whose limits were in force before
+	started chan struct{}        // closed once the limits are in force
+	ended   chan struct{}        // closed by Cleanup
 }
 
 // CaddyModule implements caddy.Module.

@@ -522,6 +522,7 @@ respond ok`))
 	require.Equal(t, 429, s.status("/api/x"))
 	_, body := s.get("/limits?format=json", "Accept", "application/json")
 	require.Contains(t, body, `"all"`)
+	require.Regexp(t, `"most_denied": \[\s+{\s+"id": "127.0.0.1"`, body)
 
 	res, err := http.Get("http://" + s.admin + "/metrics")
 	require.NoError(t, err)

@@ -152,12 +152,16 @@ func denied(_ http.ResponseWriter, r *http.Request, _ stint.Decision) {
 	c.err = caddyhttp.Error(http.StatusTooManyRequests, fmt.Errorf("zone %s denies the request", c.about.zone.Name))
 }
 
-// observe counts decisions, by zone and result only: a label with the key would
-// grow without bound. It notes the strictest one for the placeholders. A zone with
-// CountStatus decides twice about a request that it admits, and only the second
-// decision, which spends, is counted. One that costs nothing is about a request
-// that an outer Handler has decided: only its place in flight is new.
+// observe passes decisions to the status pages, and counts them, by zone and
+// result only: a label with the key would grow without bound. It notes the
+// strictest one for the placeholders. A zone with CountStatus decides twice about a
+// request that it admits, and only the second decision, which spends, is counted.
+// One that costs nothing is about a request that an outer Handler has decided: only
+// its place in flight is new.
 func (h *Handler) observe(r *http.Request, ds []httplimit.Decision) {
+	for _, page := range h.app.pages {
+		page.Decisions(r, ds)
+	}
 	v := callOf(r).about
 	for i := range ds {
 		d := &ds[i]

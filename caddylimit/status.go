@@ -41,6 +41,7 @@ func (s *Status) Provision(ctx caddy.Context) error {
 	s.app = app.(*App)
 	s.app.onStart = append(s.app.onStart, func(lim stint.Operator) {
 		s.page = statuspage.New(lim, &statuspage.Options{AllowReset: s.AllowReset, HideIDs: s.HideIDs})
+		s.app.pages = append(s.app.pages, s.page.Observer())
 	})
 	return nil
 }
