@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -491,4 +492,36 @@ func TestSetStatus(t *testing.T) {
 		}
 	}
 	SetStatus(httptest.NewRequest("GET", "/", nil), 401) // not through middleware: nothing happens
+}
+
+// spending is a Limiter whose Spend takes a while.
+type spending struct {
+	stint.Decider
+	begun chan struct{}
+}
+
+func (s spending) Spend(key stint.Key, cost int64) (stint.Decision, error) {
+	close(s.begun)
+	for range 10_000 {
+		runtime.Gosched()
+	}
+	return s.Decider.Spend(key, cost)
+}
+
+// The header is not written while a SetStatus in another goroutine changes it, as
+// in a handler that http.TimeoutHandler answers for.
+func TestSetStatusBeside(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	slow := spending{lim, make(chan struct{})}
+	var set sync.WaitGroup
+	h := Middleware(slow, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed})(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			set.Go(func() { SetStatus(r, http.StatusUnauthorized) })
+			<-slow.begun
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}))
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	set.Wait()
+	require.Equal(t, `"login";r=4;t=12`, w.Result().Header.Get("RateLimit"))
 }

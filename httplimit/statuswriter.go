@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 )
 
@@ -14,12 +15,18 @@ type statusWriter struct {
 	http.ResponseWriter
 	onStatus func(status int) // called once
 	outer    *statusWriter    // of the middleware around; nil without one
-	chosen   atomic.Bool      // onStatus was called, perhaps by SetStatus in another goroutine
+	once     sync.Once        // calls onStatus
+	chosen   atomic.Bool      // onStatus has returned
 }
 
+// choose calls onStatus, or waits for another goroutine that calls it: SetStatus
+// may run in the goroutine of http.TimeoutHandler, and onStatus changes the header.
 func (w *statusWriter) choose(status int) {
-	if !w.chosen.Load() && w.chosen.CompareAndSwap(false, true) {
-		w.onStatus(status)
+	if !w.chosen.Load() {
+		w.once.Do(func() {
+			w.onStatus(status)
+			w.chosen.Store(true)
+		})
 	}
 }
 
