@@ -106,11 +106,12 @@ func (m *middleware) stamp(mine []applied) {
 }
 
 // replaceShadows returns the rules whose buckets have no decision in c. Those
-// of a middleware that has denied are none: a handler around it calls one again. It
-// also returns rules that can deny if c has only a decision of a Shadow rule for the
-// bucket, and refunds what that Shadow rule has spent. If the refund fails, both
-// the Shadow rule and the new rule spend. Of a rule whose bucket has a decision,
-// the bound on requests in flight stays.
+// of a middleware that has denied are none, nor are rules that have spent nothing
+// in the end: a handler around it calls one again. It also returns rules that can
+// deny if c has only a decision of a Shadow rule for the bucket, and refunds what
+// that Shadow rule has spent. If the refund fails, both the Shadow rule and the new
+// rule spend. Of a rule whose bucket has a decision, the bound on requests in
+// flight stays.
 func (m *middleware) replaceShadows(c *carried, mine []applied) ([]applied, error) {
 	var back []stint.Request
 	c.mu.Lock()

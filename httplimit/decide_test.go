@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -156,6 +157,61 @@ func TestNestedDeniesAgain(t *testing.T) {
 			require.Equal(t, want, left(t, lim, perKey.Key("k")), "the last two spend once")
 		})
 	}
+}
+
+// A handler may also try again, or call nested middleware for the parts of a batch,
+// after a rule of it has spent nothing in the end. Then the rule decides anew.
+func TestNestedSpendsAfterNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rule     Rule
+		statuses []string
+		left     int64
+	}{
+		"refunded, then not":     {Rule{RefundStatus: ServerError}, []string{"503", "200"}, 4},
+		"refunded twice":         {Rule{RefundStatus: ServerError}, []string{"503", "503"}, 5},
+		"not counted, then so":   {Rule{CountStatus: AuthFailed}, []string{"200", "401"}, 4},
+		"counted once":           {Rule{CountStatus: AuthFailed}, []string{"401", "401"}, 4},
+		"refunded, then settled": {Rule{RefundStatus: ServerError, Settle: true, Cost: 3}, []string{"503", "200"}, 2},
+		"in flight":              {Rule{CountStatus: AuthFailed, InFlight: 1}, []string{"200", "401"}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			tc.rule.Key = ByHeader(perKey, "X-Key")
+			part := Middleware(lim, nil, tc.rule)(http.HandlerFunc(status))
+			around := Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(
+				func(_ http.ResponseWriter, r *http.Request) {
+					for _, code := range tc.statuses {
+						again := r.WithContext(r.Context())
+						again.URL = &url.URL{Path: "/", RawQuery: "status=" + code}
+						part.ServeHTTP(httptest.NewRecorder(), again)
+					}
+					require.Len(t, Decisions(r), 2, "one decision for each bucket")
+				}))
+			around.ServeHTTP(httptest.NewRecorder(), withKey("k"))
+			require.Equal(t, tc.left, left(t, lim, perKey.Key("k")))
+			require.EqualValues(t, 4, left(t, lim, everyone.Key("")))
+		})
+	}
+}
+
+// If another request has spent the last token when CountStatus counts, nested
+// middleware does not let the next part pass.
+func TestNestedCountsTooLate(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	part := Middleware(lim, nil, Rule{Key: ByHeader(perKey, "X-Key"), CountStatus: AuthFailed})(http.HandlerFunc(
+		func(w http.ResponseWriter, _ *http.Request) {
+			spend(t, lim, perKey.Key("k"), 5)
+			w.WriteHeader(http.StatusUnauthorized)
+		}))
+	around := Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(
+		func(_ http.ResponseWriter, r *http.Request) {
+			for _, want := range []int{401, 429} {
+				w := httptest.NewRecorder()
+				part.ServeHTTP(w, r)
+				require.Equal(t, want, w.Code)
+			}
+		}))
+	around.ServeHTTP(httptest.NewRecorder(), withKey("k"))
 }
 
 // If one rule denies, the others beside it have spent nothing: a handler around

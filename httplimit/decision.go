@@ -68,7 +68,7 @@ type applied struct {
 	refunded bool // nothing is spent (any more)
 	settled  bool // Settle or RefundStatus has come
 	fresh    bool // Settle has changed the decision since the fields were written
-	void     bool // the middleware of the rule has denied, so the rule has spent nothing
+	void     bool // the middleware of the rule has denied or ended, and the rule has spent nothing
 }
 
 // decision returns what the observers see.
@@ -253,6 +253,17 @@ type carried struct {
 	applied []applied     // guarded by mu
 	writer  *statusWriter // the innermost that waits for the status; guarded by mu
 	room    [1]applied    // saves an allocation
+}
+
+// ended lets the rules of a middleware that have spent nothing in the end decide
+// anew if a handler around it calls it again.
+func (c *carried) ended(first, last int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := first; i < last; i++ {
+		a := &c.applied[i]
+		a.void = !a.hasSpent()
+	}
 }
 
 type carriedKey struct{}

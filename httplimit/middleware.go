@@ -32,8 +32,9 @@ import (
 // middlewares find it. The first rule that is not a Shadow rule spends. A
 // request with the context of another one counts as nested in it, and does not
 // spend from the same buckets again. If nested middleware has denied, it decides
-// anew when it is called again. Each middleware writes its own rules into
-// the fields that its Headers select, with its own PartitionKey. Nested
+// anew when it is called again, and so does a rule whose tokens were refunded, or
+// whose CountStatus did not count the status. Each middleware writes its own rules
+// into the fields that its Headers select, with its own PartitionKey. Nested
 // middlewares with the same Headers write into the same fields.
 //
 // If rules that apply to one request are shares of one total, the request spends
@@ -162,6 +163,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	c.mu.Lock()
 	sw.outer, c.writer = c.writer, sw
 	c.mu.Unlock()
+	defer c.ended(first, last)
 	defer func() {
 		if v := recover(); v != nil {
 			sw.choose(http.StatusInternalServerError)
