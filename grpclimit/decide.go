@@ -156,6 +156,11 @@ func (p *pass) end(code codes.Code) {
 		}
 	}
 	p.tell(ctx, p.mine)
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	for _, a := range p.mine { // it decides anew if an outer interceptor calls this one again
+		a.void = a.void || a.decided && !a.idle && !a.hasSpent()
+	}
 }
 
 // count spends the tokens of the rules that count the code.

@@ -72,6 +72,37 @@ func TestNestedDeniesAgain(t *testing.T) {
 	}
 }
 
+// A rule that has spent nothing in the end decides anew when an outer interceptor
+// calls it again.
+func TestNestedSpendsAfterNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		rule  grpclimit.Rule
+		codes []codes.Code
+		left  int64
+	}{
+		"refunded, then not":   {grpclimit.Rule{RefundCode: grpclimit.ServerError}, []codes.Code{codes.Internal, ok, ok}, 4},
+		"refunded thrice":      {grpclimit.Rule{RefundCode: grpclimit.ServerError}, slices.Repeat([]codes.Code{codes.Internal}, 3), 5},
+		"not counted, then so": {grpclimit.Rule{CountCode: grpclimit.AuthFailed}, []codes.Code{ok, codes.PermissionDenied, ok}, 4},
+		"in flight":            {grpclimit.Rule{CountCode: grpclimit.AuthFailed, InFlight: 1}, []codes.Code{ok, codes.PermissionDenied, ok}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, nil)
+			var got []codes.Code
+			var decided int
+			s := &service{empty: func(context.Context) error { return status.Error(c.codes[len(got)], "") }}
+			c.rule.Key = grpclimit.ByMetadata(perKey, "k")
+			opts := limited(lim, nil, grpclimit.Rule{Key: grpclimit.Shared(everyone)})
+			opts = append(opts, thrice(&got, func(ctx context.Context) { decided = len(grpclimit.Decisions(ctx)) }))
+			opts = append(opts, limited(lim, nil, c.rule)...)
+			require.NoError(t, call(t, dial(t, serve(t, s, opts...)), "k", "k"))
+			assert.Equal(t, c.codes, got)
+			assert.Equal(t, c.left, left(t, lim, perKey.Key("k")))
+			assert.EqualValues(t, 4, left(t, lim, everyone.Key("")))
+			assert.Equal(t, 2, decided, "one decision for each bucket")
+		})
+	}
+}
+
 // Each call of nested interceptors has a place while it runs.
 func TestNestedPlacesAgain(t *testing.T) {
 	for name, shadow := range map[string]bool{"a rule": false, "a Shadow rule": true} {

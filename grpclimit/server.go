@@ -43,7 +43,8 @@ import (
 // A call spends from a bucket once, even if several rules or several
 // interceptors find it. The first rule that is not a Shadow rule spends. After a
 // denial or an error, and if FailOpen lets the call pass, no rule has spent: the
-// next interceptor that finds the bucket decides.
+// next interceptor that finds the bucket decides. So it does after the end of a rule
+// whose tokens were refunded, or whose CountCode did not count the code.
 func Server(
 	lim stint.Decider, opts *Options, rules ...Rule,
 ) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
@@ -113,7 +114,7 @@ type applied struct {
 	refunded bool // nothing is spent (any more)
 	settled  bool
 	changed  bool // the bucket has changed since Decision: tokens were returned, or it is locked out
-	void     bool // the interceptor ended the call, or FailOpen let it pass: the rule has spent nothing
+	void     bool // the rule has spent nothing, and its interceptor has ended, or let the call pass because of FailOpen
 	placed   bool // the call has its place already
 	left     bool // the place was given back, or there was none
 }
