@@ -116,7 +116,8 @@ func (c *carried) settle(i int, cost int64) (short int64, err error) {
 // an error, and which write the status of that error only after the middleware has
 // returned: call it in the adapter between the middleware and the framework. The
 // first status counts, whether SetStatus or the handler chooses it. A status
-// below 200, except 101, is ignored.
+// below 200, except 101, is ignored. An Observer must not call SetStatus: it may
+// run while the rules act on a status, and would wait for itself.
 func SetStatus(r *http.Request, status int) {
 	c := carriedBy(r)
 	if c == nil || status < 200 && status != http.StatusSwitchingProtocols {
