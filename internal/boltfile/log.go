@@ -148,6 +148,9 @@ func (f *File) Append(seq uint64, entries []format.Entry) (n int, err error) {
 	if l.Begin == 0 || l.failed {
 		return 0, nil
 	}
+	if err := f.guard(f.whole); err != nil {
+		return 0, err
+	}
 	frame, record := format.Frame(l.Round, seq, entries)
 	if l.At+int64(len(frame)) > format.LogSize {
 		return 0, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/format"
 )
@@ -61,6 +62,25 @@ func TestLogFailure(t *testing.T) {
 				requireCrash(t, s, have)
 			}
 		})
+	}
+}
+
+// A truncated file is not written to, even if the last look at the path was a
+// moment ago. Otherwise the log would extend the file, and hide the damage.
+func TestLogTruncated(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, storePath(t), storeNames, boltfile.OS())
+	s.fs.LookEvery = longLock
+	s.put(t, entry(Key{1, "first"}, 1<<60))
+	require.NoError(t, s.checkpoint())
+	require.NoError(t, s.Save(nil))
+	require.NoError(t, os.Truncate(s.path, 2*bboltpage.Size))
+	for range 2 {
+		s.together()
+		err := s.Save([]format.Entry{entry(Key{1, "second"}, 1<<60)})
+		require.ErrorIs(t, err, format.ErrCorrupt)
+		require.ErrorContains(t, err, "the file is shorter than it says")
+		require.Len(t, readFile(t, s.path), 2*bboltpage.Size)
 	}
 }
 
