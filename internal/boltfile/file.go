@@ -243,8 +243,8 @@ func (f *File) guard(fn func() error) (err error) {
 }
 
 // whole returns ErrCorrupt if the file is shorter than at the last reading
-// transaction. Without this check a transaction would extend the file, and hide
-// the damage.
+// transaction. Without this check a write would extend the file, and hide the
+// damage.
 func (f *File) whole() error {
 	info, err := f.file.Stat()
 	if want := f.size.Load(); err == nil && info.Size() < want {
@@ -388,5 +388,9 @@ func (f *File) Snapshot(tx *bolt.Tx, emptyLog bool, w io.Writer, begun func()) (
 		parts = append(parts, section(at, log), bytes.NewReader(make([]byte, format.LogSize)))
 		at = log + format.LogSize
 	}
-	return io.Copy(w, io.MultiReader(append(parts, section(at, tx.Size()))...))
+	n, err := io.Copy(w, io.MultiReader(append(parts, section(at, tx.Size()))...))
+	if err == nil && n < tx.Size() { // the file was truncated
+		err = bboltpage.Short(f.file, f.Path, tx.Size())
+	}
+	return n, err
 }

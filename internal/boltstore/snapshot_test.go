@@ -95,6 +95,28 @@ func TestSnapshot(t *testing.T) {
 	require.Empty(t, temporaries(t, s))
 }
 
+// A copy of a truncated file is an error, not a short copy.
+func TestSnapshotTruncated(t *testing.T) {
+	t.Parallel()
+	path := makeFile(t, storeNames, numbered(1, 0, 20_000)...)
+	r, err := Open(path, nil, Options{ReadOnly: true})
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(path, 20*bboltpage.Size))
+	_, err = r.Snapshot(io.Discard)
+	require.ErrorIs(t, err, format.ErrCorrupt)
+	require.ErrorContains(t, err, "the file is shorter than it says: 81920 bytes, want ")
+	require.NoError(t, r.Close())
+
+	s, _ := openLogged(t)
+	for _, pages := range []int64{s.inUse.file.LogState().Begin/bboltpage.Size + 100, 2} { // inside the log, and before it
+		require.NoError(t, os.Truncate(s.path, pages*bboltpage.Size))
+		_, err = s.Snapshot(io.Discard)
+		require.ErrorIs(t, err, format.ErrCorrupt)
+		require.ErrorContains(t, err, "the file is shorter than it says")
+	}
+	require.Empty(t, temporaries(t, s))
+}
+
 // Saves go on during the copy until the journal is full, and again after it.
 // The copy has the records of the log, but its own log is empty.
 func TestSaveDuringSnapshot(t *testing.T) {
