@@ -142,18 +142,26 @@ func (f *importFlags) put(ctx context.Context, in *imported) error {
 }
 
 // number returns the file's number for each number in names. A label that the
-// file does not have gets a number.
+// file does not have keeps its number. If the file uses that number, the label
+// gets another one, but none that another label keeps.
 func number(store *stint.BoltStore, names map[stint.Name]string) (map[stint.Name]stint.Name, error) {
 	numbers := map[stint.Name]stint.Name{}
+	var others []stint.Name
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		n, ok := numberOf(store, names[name])
+		if !ok && store.Declare(stint.Names{name: {Label: names[name]}}) == nil {
+			n, ok = name, true
+		}
 		if !ok {
-			var err error
-			if err = store.Declare(stint.Names{name: {Label: names[name]}}); err == nil {
-				n = name
-			} else if n, err = store.Number(names[name]); err != nil {
-				return nil, err
-			}
+			others = append(others, name)
+			continue
+		}
+		numbers[name] = n
+	}
+	for _, name := range others {
+		n, err := store.Number(names[name])
+		if err != nil {
+			return nil, err
 		}
 		numbers[name] = n
 	}
