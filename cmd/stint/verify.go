@@ -212,7 +212,10 @@ func askBbolt(ctx context.Context, path string) error {
 	var stdout, stderr bytes.Buffer
 	cmd := commandOf(ctx, self, "verify", "--bbolt-pages", "--", path)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); errors.As(err, new(*exec.ExitError)) {
+	exit := (*exec.ExitError)(nil)
+	if err := cmd.Run(); errors.As(err, &exit) && !exit.Exited() { // killed, for example for want of memory
+		return fmt.Errorf("bbolt's check of %s ended with %w", path, err)
+	} else if exit != nil {
 		first, _, _ := strings.Cut(stderr.String(), "\n")
 		return fmt.Errorf("%w: %s: bbolt's check ended with %w: %s", stint.ErrCorrupt, path, err, first)
 	} else if err != nil {

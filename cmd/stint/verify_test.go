@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -10,7 +13,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Only bbolt's own check finds some damage, and it may end its process.
+// Only bbolt's own check finds some damage, and it may end its process. But a
+// process that is killed found nothing.
 func TestAskBbolt(t *testing.T) {
 	t.Setenv(runMain, "1")
 	path := filepath.Join(t.TempDir(), "stint.db")
@@ -20,4 +24,15 @@ func TestAskBbolt(t *testing.T) {
 	err := askBbolt(t.Context(), garbage)
 	require.ErrorIs(t, err, stint.ErrCorrupt)
 	require.ErrorContains(t, err, "bbolt's check ended with exit status")
+
+	if runtime.GOOS == "windows" { // there a killed process ends with an exit status
+		return
+	}
+	defer func(was func(context.Context, string, ...string) *exec.Cmd) { commandOf = was }(commandOf)
+	commandOf = func(ctx context.Context, _ string, _ ...string) *exec.Cmd {
+		return exec.CommandContext(ctx, "sh", "-c", "kill -9 $$")
+	}
+	err = askBbolt(t.Context(), path)
+	require.EqualError(t, err, "bbolt's check of "+path+" ended with signal: killed")
+	require.NotErrorIs(t, err, stint.ErrCorrupt, "it says nothing about the file")
 }
