@@ -170,8 +170,8 @@ func (s *BoltStore) Health() error { return s.store.Health() }
 func (s *BoltStore) Compact() error { return s.store.Compact() }
 
 // Snapshot implements Store. It writes a copy of the file, as it is at one
-// moment. The copy is made beside the file first (FILE.snapshot-…), so that no
-// save waits for w.
+// moment. The copy is made beside the file first (FILE.snapshot-….tmp), so that
+// no save waits for w.
 func (s *BoltStore) Snapshot(w io.Writer) (int64, error) { return s.store.Snapshot(w) }
 
 // Close implements Store. It applies a short journal first, and leaves a long

@@ -115,9 +115,11 @@ func (files *FS) linkNew(temp, path string) error {
 	return os.Rename(temp, path)
 }
 
-// CreateTemp makes an empty file, mode 0600, beside the one at path.
+// CreateTemp makes an empty file, mode 0600, beside the one at path. Its name
+// ends with .tmp, so that RemoveLeft does not remove a user's backup with a name
+// such as FILE.snapshot-20260101.
 func CreateTemp(path, what string) (*os.File, error) {
-	return os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"."+what+"-*")
+	return os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"."+what+"-*.tmp")
 }
 
 // ErrGone: the file is not at its path any more, so the next Open would not
@@ -223,8 +225,9 @@ func RemoveLeft(path string) {
 	entries, _ := os.ReadDir(cmp.Or(dir, "."))
 	for _, e := range entries {
 		for _, what := range []string{".compact-", ".snapshot-"} {
-			number, ok := strings.CutPrefix(e.Name(), base+what)
-			if _, err := strconv.ParseUint(number, 10, 64); ok && err == nil && e.Type().IsRegular() {
+			rest, ours := strings.CutPrefix(e.Name(), base+what)
+			number, temp := strings.CutSuffix(rest, ".tmp")
+			if _, err := strconv.ParseUint(number, 10, 64); ours && temp && err == nil && e.Type().IsRegular() {
 				os.Remove(filepath.Join(dir, e.Name()))
 			}
 		}

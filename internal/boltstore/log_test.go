@@ -3,6 +3,7 @@ package boltstore
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -249,12 +250,17 @@ func TestLeftOver(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
 	require.NoError(t, s.Save([]format.Entry{entry(Key{1, "a"}, 1<<60)}))
-	left := []string{".compact-123", ".snapshot-4"}
-	others := []string{".compact-", ".compact-x", ".compact-12.old", ".snapshots", ".new-1", ".corrupt-20260101T000000Z"}
+	left := []string{".compact-123.tmp", ".snapshot-4.tmp"}
+	others := []string{".compact-.tmp", ".compact-x.tmp", ".compact-12.old", ".snapshots", ".new-1.tmp", ".snapshot-20260101", ".corrupt-20260101T000000Z"}
 	for _, name := range slices.Concat(left, others) {
 		require.NoError(t, os.WriteFile(s.path+name, nil, 0o600))
 	}
-	require.NoError(t, os.Mkdir(s.path+".compact-77", 0o700))
+	for _, what := range []string{"compact", "snapshot"} {
+		file, err := boltfile.CreateTemp(s.path, what)
+		require.NoError(t, errors.Join(err, file.Close()))
+		left = append(left, strings.TrimPrefix(file.Name(), s.path))
+	}
+	require.NoError(t, os.Mkdir(s.path+".compact-77.tmp", 0o700))
 	_, err := Open(s.path, storeNames, Options{LockTimeout: time.Millisecond})
 	require.ErrorIs(t, err, ErrLocked)
 	require.FileExists(t, s.path+left[0], "another process has the lock")
@@ -270,7 +276,7 @@ func TestLeftOver(t *testing.T) {
 	for _, name := range others {
 		require.FileExists(t, s.path+name)
 	}
-	require.DirExists(t, s.path+".compact-77")
+	require.DirExists(t, s.path+".compact-77.tmp")
 }
 
 // newerMeta returns the offset of the meta page in force.

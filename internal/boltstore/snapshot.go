@@ -12,8 +12,8 @@ import (
 )
 
 // Snapshot writes a copy of the file, as it is at one moment, and returns its
-// length. It first makes the copy beside the file (FILE.snapshot-…), so that a
-// slow w delays nothing. Saves go on, unless one needs a checkpoint, or needs
+// length. It first makes the copy beside the file (FILE.snapshot-….tmp), so that
+// a slow w delays nothing. Saves go on, unless one needs a checkpoint, or needs
 // the file to grow beyond what is mapped.
 func (s *Store) Snapshot(w io.Writer) (n int64, err error) {
 	if s.readOnly { // a slow w delays no save
