@@ -239,7 +239,16 @@ func (f *File) guard(fn func() error) (err error) {
 			f.broken.Store(&err)
 		}
 	}()
-	return fn()
+	return f.named(fn())
+}
+
+// named gives an error of the operating system the path of the file. A handle
+// keeps its name, which after a compaction is that of the copy.
+func (f *File) named(err error) error {
+	if wrong, ok := err.(*fs.PathError); ok && f.file != nil && wrong.Path == f.file.Name() {
+		return &fs.PathError{Op: wrong.Op, Path: f.Path, Err: wrong.Err}
+	}
+	return err
 }
 
 // whole returns ErrCorrupt if the file is shorter than at the last reading
@@ -296,7 +305,7 @@ func (f *File) Update(fn func(tx *bolt.Tx) error) error {
 			return err
 		}
 		if err := f.confirm(); err != nil {
-			return fmt.Errorf("write the first pages of %s again: %w", f.Path, err)
+			return fmt.Errorf("write the first pages of %s again: %w", f.Path, f.named(err))
 		}
 		tx, err := f.DB.Begin(true)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -272,6 +273,26 @@ func TestCompactUnsyncedName(t *testing.T) {
 	put()
 	require.Equal(t, 1, synced)
 	requireCrash(t, s, want)
+}
+
+// After a compaction, errors name the file, not the copy that took its place.
+func TestCompactErrorNames(t *testing.T) {
+	t.Parallel()
+	s, _ := openLogged(t)
+	require.NoError(t, s.Compact())
+	s.put(t, numbered(1, 0, 1)...) // makes a log
+	s.put(t, numbered(1, 0, 1)...)
+	fails := func(file *os.File) error { return &fs.PathError{Op: "write", Path: file.Name(), Err: errFault} }
+	s.fs.WriteAt = func(file *os.File, _ []byte, _ int64) (int, error) { return 0, fails(file) }
+	failCommits(s.inUse.file, func(meta []byte, at int64) (int, error) {
+		n, err := s.inUse.file.OS().WriteAt(meta, at)
+		require.NoError(t, err)
+		return n, fails(s.inUse.file.OS())
+	})
+	want := "write " + s.path + ": " + errFault.Error()
+	require.EqualError(t, s.append(numbered(1, 0, 1)), "append to the log of "+s.path+": "+want)
+	require.EqualError(t, s.append(numbered(1, 0, 1)), want) // a commit
+	require.EqualError(t, s.append(numbered(1, 0, 1)), "write the first pages of "+s.path+" again: "+want)
 }
 
 // A process that waits for the file's lock during a compaction opens the new
