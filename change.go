@@ -189,8 +189,11 @@ func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 		// Disks are waited for without limitsMu, so that another id can be blocked
 		// while one hangs.
 		for i := range rs {
-			if _, err := l.slowPathOf(rs[i : i+1]); err != nil {
-				return err
+			if rs[i].known {
+				continue
+			}
+			if err := l.load(&rs[i]); err != nil {
+				return l.failed(rs[i].key, err)
 			}
 		}
 		durable, rs, err = l.setOverrides(id, limits, rs)
@@ -245,8 +248,8 @@ func (l *Limiter) flushWhileNext() {
 
 // setOverrides puts overrides in force, and converts buckets in memory. durable
 // reports whether they are to be saved. If the state of a bucket that converts is
-// not known, setOverrides changes nothing, and returns requests that load all of
-// them. loaded has the requests that were loaded so, or nil.
+// not known, setOverrides changes nothing, and returns requests for all of them.
+// loaded has these requests after the buckets were loaded, or is nil.
 func (l *Limiter) setOverrides(
 	id OverrideID, limits map[Name]Limit, loaded []request,
 ) (durable bool, load []request, err error) {
@@ -294,11 +297,19 @@ func (l *Limiter) setOverrides(
 		return false, rs, nil
 	}
 	// The buckets convert before their shards are unlocked: later they might leave
-	// memory as they were.
+	// memory as they were. None enters memory before all are known: it might push
+	// another one out.
 	l.limits.Store(ls)
+	now := l.clock.Now()
+	for i := range rs {
+		if r := &rs[i]; !r.resident {
+			_ = r.decideLocked(now, &Decision{}) // it returns no tokens
+			r.writeLocked(now)
+		}
+	}
 	for i := range rs {
 		rs[i].shard.limits = ls
-		rs[i].shard.changeRuleOfLocked(rs[i].key, rs[i].hash, l.clock.Now())
+		rs[i].shard.changeRuleOfLocked(rs[i].key, rs[i].hash, now)
 	}
 	unlockAll(rs)
 	l.keepPlans(ls, id, limits)

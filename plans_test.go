@@ -410,6 +410,31 @@ func TestSetOverridesLoadsAgain(t *testing.T) {
 	}
 }
 
+// SetOverrides ends even if one id has more buckets than memory may have.
+func TestSetOverridesWithoutSpace(t *testing.T) {
+	day, month := Limit{Burst: 100, Count: 100, Period: 24 * time.Hour}, Limit{Burst: 100, Count: 100, Period: 720 * time.Hour}
+	r := rigOn(t, NewMemStore(), levelLimits(t, day), Options{MaxResident: 2})
+	changes := make(map[Name]Limit)
+	for name := range levelNames {
+		r.take(name.Key("a"), 60)
+		changes[name] = month
+	}
+	require.NoError(t, r.Flush())
+	loads := 0
+	r.disk.on(func(op storeOp) error {
+		if op.name == "load" && !op.done {
+			if loads++; loads > 100 {
+				return errDisk
+			}
+		}
+		return nil
+	})
+	require.NoError(t, r.SetOverrides(idOf("a"), changes))
+	for name := range levelNames {
+		require.EqualValues(t, 40, r.left(name.Key("a")), "%v", Durability(name))
+	}
+}
+
 // Options.KeepOverrides keeps plans over SetLimits.
 func TestKeepOverrides(t *testing.T) {
 	pro, team := PerHour(1000), PerHour(5000)
