@@ -93,10 +93,8 @@ func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
 	l.committer.putHoldLocked(in, &hold, g)
 	if i, ok := s.findLocked(r.key, r.hash); ok && (moved || r.op == opReset) {
 		s.MarkDirty(i)
-		tat, when := l.committer.needLocked(&r.change, s.At(i), now)
-		if when != needNone || r.op == opReset {
-			l.committer.putLocked(in, &r.change, s.At(i), tat)
-		}
+		tat, _ := l.committer.needLocked(&r.change, s.At(i), now) // turns may be at other levels than the bucket
+		l.committer.putLocked(in, &r.change, s.At(i), tat)
 	}
 	return in
 }

@@ -368,3 +368,18 @@ func TestHoldHistories(t *testing.T) {
 		})
 	}
 }
+
+// A turn that a hold moves stays as durable as its own limit says.
+func TestHoldMovesTurns(t *testing.T) {
+	for level := Memory; level <= Synced; level++ {
+		r := newLevels(t, ten)
+		req := Request{Key: Name(level).Key("a"), Cost: 10, Limit: ten.withLevel(Synced)}
+		require.True(t, r.spendAll(req).Allowed)
+		place, err := r.ReserveRequest(req)
+		require.NoError(t, err)
+		r.hold(req.Key, time.Minute)
+		r.clock.advance(time.Minute)
+		require.Zero(t, place.Delay())
+		require.GreaterOrEqual(t, r.stored(req.Key), r.clock.ns.Load()+10e9, "%v: a crash leaves an empty bucket", level)
+	}
+}
