@@ -116,6 +116,9 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	if limit == stint.Blocked {
 		return fmt.Errorf("%w: %s", stint.ErrBlocked, display.Printable(id))
 	}
+	if f.cost < 0 { // as a turn it would be before the last one
+		return fmt.Errorf("%w: %d", stint.ErrNegativeCost, f.cost)
+	}
 	if f.cost > limit.Burst {
 		return fmt.Errorf("%w: %d of %d", stint.ErrCostOverBurst, f.cost, limit.Burst)
 	}
