@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -134,8 +133,10 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 		if err := f.allowed(address, s.password != nil); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(listen[:i], func(other string) bool { return sameAddress(other, address) }) {
-			return misuse(f.limits.cmd, "--listen %s: is there twice", address)
+		for _, other := range listen[:i] {
+			if sameAddress(other, address) {
+				return misuse(f.limits.cmd, "--listen %s: is there twice: --listen %s listens there, too", address, other)
+			}
 		}
 	}
 	reload := make(chan os.Signal, 1)

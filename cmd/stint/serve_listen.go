@@ -43,20 +43,27 @@ func (f *serveFlags) allowed(address string, password bool) error {
 		address)
 }
 
-// sameAddress reports whether two addresses are one, however they are written. The
-// server would wait for itself to end.
+// sameAddress reports whether two addresses are one, however they are written, or
+// one includes the other. The server would wait for itself to end.
 func sameAddress(a, b string) bool {
 	if a == b || isPath(a) != isPath(b) {
 		return a == b
 	}
 	if isPath(a) {
-		x, xErr := filepath.Abs(a)
-		y, yErr := filepath.Abs(b)
-		return xErr == nil && yErr == nil && x == y
+		x, xErr := os.Stat(filepath.Dir(a))
+		y, yErr := os.Stat(filepath.Dir(b))
+		return xErr == nil && yErr == nil && os.SameFile(x, y) && filepath.Base(a) == filepath.Base(b)
 	}
 	x, xErr := net.ResolveTCPAddr("tcp", a)
 	y, yErr := net.ResolveTCPAddr("tcp", b)
-	return xErr == nil && yErr == nil && x.Port != 0 && x.String() == y.String() // 0 is any port that is free
+	return xErr == nil && yErr == nil && x.Port == y.Port && x.Port != 0 && // 0 is any port that is free
+		(x.String() == y.String() || includes(x.IP, y.IP) || includes(y.IP, x.IP))
+}
+
+// includes reports whether a socket at all is also at one. IPv6's address for all
+// is IPv4's, too.
+func includes(all, one net.IP) bool {
+	return all == nil || all.Equal(net.IPv6unspecified) || all.Equal(net.IPv4zero) && one.To4() != nil
 }
 
 // listeners returns the sockets that systemd passed, or else those of the

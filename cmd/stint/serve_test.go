@@ -803,18 +803,26 @@ func TestServeLongPath(t *testing.T) {
 // Two spellings of one address would let the server wait for itself.
 func TestServeSameAddress(t *testing.T) {
 	db := serveDB(t)
-	dir := filepath.Dir(db)
+	dir, secret := filepath.Dir(db), write(t, "secret", "hunter2")
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(dir, link))
 	for _, twice := range [][2]string{
 		{db + ".s", dir + "/./limits.db.s"},
+		{db + ".s", filepath.Join(link, "limits.db.s")},
 		{"127.0.0.1:6390", "127.0.0.1:06390"},
+		{"127.0.0.1:6390", "0.0.0.0:6390"},
+		{":6390", "127.0.0.1:6390"},
+		{"[::]:6390", "127.0.0.1:6390"},
 	} {
-		r := runArgs(t, "serve", "--db", db, "--listen", twice[0], "--listen", twice[1])
+		r := runArgs(t, "serve", "--db", db, "--password-file", secret, "--listen", twice[0], "--listen", twice[1])
 		assert.Equal(t, statusUsage, r.status)
-		assert.Contains(t, r.stderr, "--listen "+twice[1]+": is there twice")
+		assert.Contains(t, r.stderr, "--listen "+twice[1]+": is there twice: --listen "+twice[0]+" listens there, too")
 	}
 	assert.True(t, sameAddress("localhost:6390", "localhost:6390"))
 	assert.False(t, sameAddress("127.0.0.1:0", "localhost:0"))
 	assert.False(t, sameAddress("127.0.0.1:6390", "127.0.0.1:6391"))
+	assert.False(t, sameAddress("0.0.0.0:6390", "127.0.0.1:6391"))
+	assert.False(t, sameAddress("0.0.0.0:6390", "[::1]:6390"))
 	assert.False(t, sameAddress("a", "b"))
 	assert.False(t, sameAddress("a", "127.0.0.1:6390"))
 }
