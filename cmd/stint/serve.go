@@ -142,6 +142,8 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP) // also while the server waits to take over
 	defer signal.Stop(reload)
+	signal.Ignore(syscall.SIGPIPE) // or the server ends if the program that reads its log does
+	defer signal.Reset(syscall.SIGPIPE)
 	if err := s.open(f, path); err != nil {
 		return err
 	}

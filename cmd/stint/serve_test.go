@@ -645,6 +645,26 @@ func TestServeReloadsWhileItWaits(t *testing.T) {
 	replies(t, "[0 5 4 -1 1200 Orders]", dialResp(t, first.at[0]).do(t, "STINT.SPEND Orders a 1"), "")
 }
 
+// The server goes on if the program that read its log has ended.
+func TestServeWithoutLog(t *testing.T) {
+	db, limits := serveDB(t), write(t, "limits.yml", serveLimits)
+	s := &servedProcess{Cmd: process(t, "serve", "--db", db, "--limits", limits)}
+	log, stderr, err := os.Pipe()
+	require.NoError(t, err)
+	s.Stderr = stderr
+	require.NoError(t, s.Start())
+	t.Cleanup(s.kill)
+	require.NoError(t, stderr.Close())
+	s.stderr = bufio.NewReader(log)
+	s.lineWith(t, "serving")
+	require.NoError(t, log.Close())
+	require.NoError(t, os.WriteFile(limits, []byte(strings.Replace(serveLimits, "burst: 3", "burst: 5", 1)), 0o600))
+	require.NoError(t, s.Process.Signal(syscall.SIGHUP))
+	c := dialResp(t, db+".resp")
+	eventually(t, func() bool { return strings.HasPrefix(c.do(t, "STINT.CHECK Orders a 0"), "[0 5 5 ") })
+	assert.Equal(t, 0, s.end(t))
+}
+
 // A program that is no stint keeps its socket, until it ends.
 func TestServeLeavesSocketsAlone(t *testing.T) {
 	db := serveDB(t)
