@@ -37,12 +37,12 @@ sums that verify needs.`,
 }
 
 func (f *dbFlags) compact(cmd *cobra.Command) error {
-	ctx, stop := untilInterrupted(cmd)
-	defer stop()
 	store, err := f.openExisting()
 	if err != nil {
 		return err
 	}
+	ctx, stop := untilInterrupted(cmd) // not before: a signal ends the wait for the file
+	defer stop()
 	bar := newProgress(cmd.ErrOrStderr(), "compacting", -1, false)
 	before := store.Stats()
 	done := make(chan error, 1)

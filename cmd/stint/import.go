@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -81,12 +80,13 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 	if ctx.Err() != nil {
 		return errInterrupted
 	}
+	stop() // from here a signal ends the process: it waits for the file, and saves in one step
 	if err != nil {
 		return err
 	}
 	all := len(found.changes)
 	if !f.dryRun {
-		if err := f.put(ctx, found); err != nil {
+		if err := f.put(found); err != nil {
 			return err
 		}
 	}
@@ -107,7 +107,7 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 
 // put saves the buckets and holds that end later than those in the file. It
 // removes all others from in.
-func (f *importFlags) put(ctx context.Context, in *imported) error {
+func (f *importFlags) put(in *imported) error {
 	store, err := f.db.open()
 	if err != nil {
 		return err
@@ -118,9 +118,6 @@ func (f *importFlags) put(ctx context.Context, in *imported) error {
 	}
 	var changes []stint.Change
 	for from, tat := range in.changes {
-		if err := interruption(ctx); err != nil {
-			return errors.Join(err, failed(store.Close()))
-		}
 		key, err := renumbered(from, numbers)
 		if err != nil {
 			return errors.Join(err, store.Close())

@@ -105,12 +105,12 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	if _, err := f.limits.among(numbers); err != nil {
 		return err
 	}
-	ctx, stop := untilInterrupted(cmd)
-	defer stop()
 	to, err := f.db.openToGive(f.limits.label())
 	if err != nil {
 		return err
 	}
+	ctx, stop := untilInterrupted(cmd) // not before: a signal ends the wait for the file
+	defer stop()
 	found := &foundBuckets{resetJSON: resetJSON{Name: f.limits.label(), Reset: !m.dryRun, PID: to.pid()}}
 	if err := found.find(ctx, to, m.prefix); err != nil {
 		return errors.Join(err, failed(to.Close()))

@@ -144,8 +144,15 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 	defer signal.Stop(reload)
 	signal.Ignore(syscall.SIGPIPE) // or the server ends if the program that reads its log does
 	defer signal.Reset(syscall.SIGPIPE)
-	if err := s.open(f, path); err != nil {
-		return err
+	opened := make(chan error, 1)
+	go func() { opened <- s.open(f, path) }()
+	select {
+	case err := <-opened:
+		if err != nil {
+			return err
+		}
+	case <-ctx.Done(): // there is nothing to save, and the lock ends with this process
+		return nil
 	}
 	defer func() {
 		if s.limiter != nil {
