@@ -29,14 +29,17 @@ func asked(label string, b stint.Bucket, now time.Time) *bucket {
 
 // measure sets the limit of the bucket, and what is left. A bucket that lacks
 // more than the limit can hold counts as empty, as it will at its next spend. A
-// program that runs has already measured a quota that follows the calendar.
+// program that runs has measured the bucket by its own limit. If that follows the
+// calendar, the TAT is a nanosecond for each used token after the period's end.
 func (b *bucket) measure(limit stint.Limit, now time.Time) {
-	measured := limit.FollowsCalendar() && b.limit.String() == limit.String()
-	b.limit = limit
-	if limit == stint.Blocked || measured {
-		return
+	full := now.Add(b.fullIn)
+	if b.limit.FollowsCalendar() && b.fullIn > 0 {
+		_, end := b.limit.PeriodAt(now)
+		full = end.Add(time.Duration(b.limit.Burst - b.remaining))
 	}
-	b.remaining, b.fullIn = limit.State(now.Add(b.fullIn), now)
+	if b.limit = limit; limit != stint.Blocked {
+		b.remaining, b.fullIn = limit.State(full, now)
+	}
 }
 
 // idle reports whether list leaves the bucket out.

@@ -120,6 +120,7 @@ func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 	case err != nil:
 		return nil, err
 	case owner != nil:
+		now = owner.Now()
 		buckets, err := f.ask(owner, measure)
 		return buckets, errors.Join(err, failed(owner.Close()))
 	}

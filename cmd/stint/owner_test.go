@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -174,6 +175,36 @@ func TestOwner(t *testing.T) {
 	temporary, err := filepath.Glob(filepath.Join(dir, "stint-*"))
 	require.NoError(t, err)
 	require.Empty(t, temporary)
+}
+
+// Under a quota of another size, what was used stays used: list and show print what
+// check does, whether the program or the file has the bucket.
+func TestOwnerCalendar(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "quota.db")
+	year := stint.EachYear(5, time.UTC)
+	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: year}}, nil, nil)
+	require.NoError(t, err)
+	lim, err := stint.Open(db, limits, nil)
+	require.NoError(t, err)
+	server, err := hostlimit.Serve(lim, db, nil)
+	require.NoError(t, err)
+	_, err = lim.Spend(orders.Key("alice"), 4)
+	require.NoError(t, err)
+	for _, byProgram := range []bool{true, false} {
+		if !byProgram {
+			require.NoError(t, errors.Join(server.Close(), lim.Close()))
+		}
+		for limit, left := range map[string]string{"5/year": "1 of 5", "10/year": "6 of 10", "3/year": "0 of 3"} {
+			for args, want := range map[string]string{
+				"check alice --cost 0": "  alice  " + left + " left, resets ",
+				"list":                 "Orders  alice  " + left + " left, resets ",
+				"show alice":           "\n  tokens  " + left + " left\n",
+			} {
+				r := runArgs(t, append(strings.Fields(args), "--db", db, "--name", "Orders", "--limit", limit)...)
+				assert.Contains(t, r.stdout, want, r.stderr)
+			}
+		}
+	}
 }
 
 // A program that has the file may begin to share it later than the command

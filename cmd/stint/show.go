@@ -134,13 +134,14 @@ func (f *showFlags) show(cmd *cobra.Command, id string) ([]*shown, error) {
 
 // find returns the buckets of an id that are not full, are held, or have a
 // queue. With --name, it returns the bucket of a running program even if it is
-// full. now becomes the time of the file.
+// full. now becomes the time of the file or of the program.
 func (f *showFlags) find(cmd *cobra.Command, id string, now *time.Time) (found []*shown, err error) {
 	store, owner, err := openOrAsk(&f.db, f.db.openToReadWithin)
 	switch {
 	case err != nil:
 		return nil, err
 	case owner != nil:
+		*now = owner.Now()
 		found, err := f.ask(owner, id)
 		return found, errors.Join(err, failed(owner.Close()))
 	}
