@@ -449,6 +449,47 @@ func TestOwnersComeAndGo(t *testing.T) {
 	})
 }
 
+// A Wait that an owner leaves undone waits for the next owner, however long it has
+// been in the queue.
+func TestWaitAtOwnerThatLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		came := make(chan wire.Frame, 10)
+		go func() {
+			frames := wire.NewReader(theirs)
+			for f, err := frames.Next(); err == nil; f, err = frames.Next() {
+				came <- f
+			}
+		}()
+		go theirs.Write(frame(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) }))
+		c, err := newConn(ours, nil, time.Hour, func(*conn, error) {})
+		require.NoError(t, err)
+		defer c.close()
+		o, err := (&Options{TakeoverTimeout: time.Second}).withDefaults()
+		require.NoError(t, err)
+		l := &Limiter{opts: o, changed: make(chan struct{}), closed: make(chan struct{}), seeking: true}
+		l.methods = methods{l}
+		l.limits.Store(declare(limitsWith(t, nil)))
+		l.put(&backend{conn: c})
+		own, err := stint.New(stint.NewMemStore(), l.Limits(), nil)
+		require.NoError(t, err)
+		defer own.Close()
+		done := make(chan error, 1)
+		go func() { done <- l.Wait(t.Context(), perID.Key("a"), 1) }()
+		<-came // the hello
+		wait := <-came
+		require.Equal(t, wire.OpWait, wait.Op)
+		<-time.After(time.Minute)
+		theirs.Write(frame(wire.OpReply, wait.ID, func(b []byte) []byte { return wire.AppendError(b, errMoved) }))
+		<-time.After(900 * time.Millisecond)
+		synctest.Wait()
+		require.Empty(t, done)
+		l.put(&backend{limiter: own})
+		close(l.changed)
+		require.NoError(t, <-done)
+	})
+}
+
 // An OnEvent that does not return holds up no decision, and no take-over.
 func TestSlowOnEvent(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)

@@ -296,7 +296,7 @@ func (l *Limiter) do(ctx context.Context, c *wire.Call) error {
 	if c.Op == wire.OpSpend {
 		waits = context.Background()
 	}
-	for since := begun; ; since = time.Now() {
+	for {
 		b, changed := l.backend()
 		err := errMoved
 		if b != nil {
@@ -308,6 +308,7 @@ func (l *Limiter) do(ctx context.Context, c *wire.Call) error {
 		if !unanswered && !errors.Is(err, errMoved) {
 			return err
 		}
+		since := time.Now() // not begun: a Wait may have been in the queue for long
 		if unanswered {
 			since = begun
 		}
