@@ -12,6 +12,7 @@ import (
 type bucket struct {
 	label, id string
 	limit     stint.Limit // zero if it is not known
+	now       time.Time   // of the file or the program; zero if limit is
 	remaining int64       // by that limit
 	fullIn    time.Duration
 	heldFor   time.Duration // 0 without a hold
@@ -20,7 +21,7 @@ type bucket struct {
 
 // asked returns a bucket of a running program.
 func asked(label string, b stint.Bucket, now time.Time) *bucket {
-	answer := &bucket{label: label, id: b.Key.ID, limit: b.Limit, remaining: b.Remaining, fullIn: b.ResetAfter}
+	answer := &bucket{label: label, id: b.Key.ID, limit: b.Limit, now: now, remaining: b.Remaining, fullIn: b.ResetAfter}
 	if !b.HeldUntil.IsZero() {
 		answer.heldFor = max(0, b.HeldUntil.Sub(now))
 	}
@@ -37,6 +38,7 @@ func (b *bucket) measure(limit stint.Limit, now time.Time) {
 		_, end := b.limit.PeriodAt(now)
 		full = end.Add(time.Duration(b.limit.Burst - b.remaining))
 	}
+	b.now = now
 	if b.limit = limit; limit != stint.Blocked {
 		b.remaining, b.fullIn = limit.State(full, now)
 	}
@@ -87,7 +89,7 @@ func (b *bucket) state() string {
 	if b.fullIn > 0 {
 		s = "full in " + display.Duration(b.fullIn)
 		if b.limit.FollowsCalendar() {
-			s = "resets " + display.Reset(b.limit, time.Now())
+			s = "resets " + display.Reset(b.limit, b.now)
 		}
 		if b.limit.Burst > 0 {
 			s = fmt.Sprintf("%d of %d left, %s", b.remaining, b.limit.Burst, s)

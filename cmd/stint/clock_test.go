@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 )
 
 // spentByAlice returns a file in which alice has spent, open.
@@ -82,5 +83,24 @@ func TestClockOfFile(t *testing.T) {
 		require.Zero(t, r.status, r.stderr)
 		require.Contains(t, r.stderr, "the clock says ", "%v", tc.args)
 		require.Regexp(t, tc.want, r.stdout, "%v", tc.args)
+	}
+}
+
+// If the clock is behind the file, a quota resets at the end of the file's period.
+func TestClockOfQuota(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	quota := stint.EachMonth(5, time.UTC)
+	flags := []string{"--db", db, "--limit", quota.String()}
+	require.Zero(t, runArgs(t, append([]string{"allow", "alice"}, flags...)...).status)
+	store, err := stint.OpenBolt(db, nil, nil)
+	require.NoError(t, err)
+	ahead := time.Now().Add(70 * 24 * time.Hour)
+	require.NoError(t, store.Save([]stint.Change{{TAT: ahead.UnixNano()}}))
+	require.NoError(t, store.Close())
+	for _, args := range [][]string{{"allow", "alice"}, {"check", "alice"}, {"spend", "alice"}, {"spend", "--force", "alice"},
+		{"refund", "alice"}, {"list"}, {"show", "alice"}} {
+		r := runArgs(t, append(args, flags...)...)
+		require.Contains(t, r.stderr, "the clock says ", "%v", args)
+		require.Regexp(t, "resets +"+display.Reset(quota, ahead)+"\n", r.stdout, "%v", args)
 	}
 }

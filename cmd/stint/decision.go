@@ -25,8 +25,9 @@ type decideFlags struct {
 
 	force bool // spend what is there if it is not enough
 
-	pid  int    // of the program that answered; 0 if the file did
-	done string // first word of the output, unless "denied"
+	pid  int       // of the program that answered; 0 if the file did
+	now  time.Time // of the file or the program
+	done string    // first word of the output, unless "denied"
 }
 
 // decider is a Limiter, or the program that has the file.
@@ -121,7 +122,10 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	if f.force {
 		act = spendUpTo
 	}
-	return to.decide(act, f.limits.label(), limit, id, f.cost)
+	return to.decide(func(l decider, r stint.Request) (stint.Decision, error) {
+		f.now = l.Now()
+		return act(l, r)
+	}, f.limits.label(), limit, id, f.cost)
 }
 
 // isUsage reports whether a decision failed because of the arguments.
@@ -159,7 +163,7 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 		done = "denied"
 	}
 	if d.Limit.Burst > 0 {
-		state = stateOf(d)
+		state = stateOf(d, asked.now)
 	} else if d.Limit == stint.Blocked {
 		state = "blocked"
 	} else if asked.act == nil {
@@ -170,11 +174,11 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 }
 
 // stateOf returns a decision in words: "0 of 3 left, retry in 19.8s".
-func stateOf(d stint.Decision) string {
+func stateOf(d stint.Decision, now time.Time) string {
 	s := fmt.Sprintf("%d of %d left", d.Remaining, d.Limit.Burst)
 	switch {
 	case d.Limit.FollowsCalendar() && d.ResetAfter > 0 && d.RetryAfter <= d.ResetAfter:
-		s += ", resets " + display.Reset(d.Limit, time.Now())
+		s += ", resets " + display.Reset(d.Limit, now)
 	case !d.Allowed:
 		s += ", retry in " + display.Duration(d.RetryAfter)
 	case d.ResetAfter > 0:

@@ -260,7 +260,7 @@ func (b *shown) words() string {
 		line("limit", "not known: give it with --limit, or --limits and --overrides")
 	}
 	if b.limit.FollowsCalendar() {
-		line("resets", "%s", display.Reset(b.limit, time.Now()))
+		line("resets", "%s", display.Reset(b.limit, b.now))
 	} else if b.fullIn > 0 {
 		line("full", "in %s, at %s", display.Duration(b.fullIn), b.fullAt.Format(clockFormat))
 	} else {

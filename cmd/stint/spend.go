@@ -59,8 +59,9 @@ func (f *decideFlags) forced(store stint.Store, key stint.Key, limit stint.Limit
 		}
 		now = at.UnixNano()
 	}
+	f.now = time.Unix(0, now)
 	if limit.FollowsCalendar() {
-		at := time.Unix(0, now)
+		at := f.now
 		_, end := limit.PeriodAt(at)
 		used := min(max(0, tat-end.UnixNano())+min(f.cost, limit.Burst), limit.Burst)
 		tat = end.UnixNano() + used
