@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -103,4 +104,19 @@ func TestClockOfQuota(t *testing.T) {
 		require.Contains(t, r.stderr, "the clock says ", "%v", args)
 		require.Regexp(t, "resets +"+display.Reset(quota, ahead)+"\n", r.stdout, "%v", args)
 	}
+}
+
+// If the clock is behind the file, import drops what is over by the file's time.
+func TestClockOfImport(t *testing.T) {
+	db, store := spentByAlice(t)
+	ahead := time.Now().Add(2 * time.Hour)
+	require.NoError(t, store.Save([]stint.Change{{TAT: ahead.UnixNano()}}))
+	require.NoError(t, store.Close())
+	export := write(t, "a.jsonl", fmt.Sprintf(`{"stint":1,"names":{"1":"default"}}
+{"name":"default","id":"bob","tat":%d}
+{"name":"default","id":"carol","tat":%d}
+`, ahead.Add(time.Hour).UnixNano(), ahead.Add(-time.Hour).UnixNano()))
+	r := runArgs(t, "import", "--db", db, export)
+	require.Contains(t, r.stderr, "the clock says ")
+	require.Equal(t, "imported  1 bucket and 0 holds; 0 stay as they are in the file; 1 expired\n", r.stdout)
 }

@@ -56,7 +56,7 @@ func (f *importFlags) register(cmd *cobra.Command) {
 }
 
 // importer reads all that an import puts into a file.
-type importer func(f *importFlags, lines *lineReader, now time.Time) (*imported, error)
+type importer func(f *importFlags, lines *lineReader) (*imported, error)
 
 // importFrom reads the whole input, and then saves it to the file.
 func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importer) error {
@@ -75,7 +75,7 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 		in, name = file, args[0]
 	}
 	bar := newProgress(cmd.ErrOrStderr(), "reading", total, true)
-	found, err := read(f, &lineReader{Scanner: newScanner(bar.reader(replay.ReadAhead(ctx, in))), name: name}, time.Now())
+	found, err := read(f, &lineReader{Scanner: newScanner(bar.reader(replay.ReadAhead(ctx, in))), name: name})
 	bar.close()
 	if ctx.Err() != nil {
 		return errInterrupted
@@ -84,11 +84,11 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 	if err != nil {
 		return err
 	}
-	all := len(found.changes)
-	if !f.dryRun {
-		if err := f.put(found); err != nil {
-			return err
-		}
+	all := 0
+	if f.dryRun {
+		found.expire(time.Now())
+	} else if all, err = f.put(found); err != nil {
+		return err
 	}
 	buckets := 0
 	for key := range found.changes {
@@ -106,25 +106,31 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 }
 
 // put saves the buckets and holds that end later than those in the file. It
-// removes all others from in.
-func (f *importFlags) put(in *imported) error {
+// removes all others from in, and returns how many had not expired.
+func (f *importFlags) put(in *imported) (all int, err error) {
 	store, err := f.db.open()
 	if err != nil {
-		return err
+		return 0, err
 	}
+	now, err := timeOf(f.db.cmd, store)
+	if err != nil {
+		return 0, errors.Join(err, store.Close())
+	}
+	in.expire(now)
+	all = len(in.changes)
 	numbers, err := number(store, in.names)
 	if err != nil {
-		return failed(errors.Join(err, store.Close()))
+		return 0, failed(errors.Join(err, store.Close()))
 	}
 	var changes []stint.Change
 	for from, tat := range in.changes {
 		key, err := renumbered(from, numbers)
 		if err != nil {
-			return errors.Join(err, store.Close())
+			return 0, errors.Join(err, store.Close())
 		}
 		have, err := store.Load(key)
 		if err != nil {
-			return failed(errors.Join(err, store.Close()))
+			return 0, failed(errors.Join(err, store.Close()))
 		}
 		if tat > have {
 			changes = append(changes, stint.Change{Key: key, TAT: tat})
@@ -135,7 +141,7 @@ func (f *importFlags) put(in *imported) error {
 	if len(changes) > 0 {
 		err = store.Save(changes)
 	}
-	return failed(errors.Join(err, store.Close()))
+	return all, failed(errors.Join(err, store.Close()))
 }
 
 // number returns the file's number for each number in names. A label that the
@@ -180,14 +186,20 @@ type imported struct {
 	past    int                 // expired buckets and holds
 }
 
-func (in *imported) add(now time.Time, key stint.Key, tat int64, hold bool) {
+func (in *imported) add(key stint.Key, tat int64, hold bool) {
 	if hold {
 		key = stint.Unknown.Key(key.String())
 	}
-	if tat <= now.UnixNano() {
-		in.past++
-	} else {
-		in.changes[key] = max(tat, in.changes[key])
+	in.changes[key] = max(tat, in.changes[key])
+}
+
+// expire removes the buckets that are full and the holds that are over.
+func (in *imported) expire(now time.Time) {
+	for key, tat := range in.changes {
+		if tat <= now.UnixNano() {
+			delete(in.changes, key)
+			in.past++
+		}
 	}
 }
 
@@ -234,7 +246,7 @@ func (r *lineReader) wrong(format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %w; nothing was imported", r.name, r.line, fmt.Errorf(format, args...))
 }
 
-func readExport(_ *importFlags, lines *lineReader, now time.Time) (*imported, error) {
+func readExport(_ *importFlags, lines *lineReader) (*imported, error) {
 	in := &imported{changes: map[stint.Key]int64{}}
 	var header exportHeader
 	if !lines.next() {
@@ -278,7 +290,7 @@ func readExport(_ *importFlags, lines *lineReader, now time.Time) (*imported, er
 		if (l.TAT > 0) == (l.Hold > 0) {
 			return nil, lines.wrong("want a tat or a hold, in Unix nanoseconds")
 		}
-		in.add(now, key, max(l.TAT, l.Hold), l.Hold > 0)
+		in.add(key, max(l.TAT, l.Hold), l.Hold > 0)
 	}
 	return in, lines.Err()
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -56,7 +55,7 @@ later TAT stays.`,
 	return cmd
 }
 
-func readRedis(f *importFlags, lines *lineReader, now time.Time) (*imported, error) {
+func readRedis(f *importFlags, lines *lineReader) (*imported, error) {
 	names, err := parseNames(f.names)
 	if err != nil {
 		return nil, err
@@ -97,7 +96,7 @@ func readRedis(f *importFlags, lines *lineReader, now time.Time) (*imported, err
 		if tat > 0 && tat < 1e18 { // the year 2001
 			return nil, lines.wrong("key %q has the value %d, which is not a TAT in Unix nanoseconds", text, tat)
 		}
-		in.add(now, key, tat, false)
+		in.add(key, tat, false)
 	}
 	if lines.Err() == nil && in.past+len(in.changes) == 0 {
 		return nil, lines.wrong("it has no keys: want those of a Redis, with their values")
