@@ -63,7 +63,7 @@ func TestDecider(t *testing.T) {
 		nowhere := "unix://" + filepath.Join(t.TempDir(), "s")
 		decidertest.Run(t, &decidertest.Subject{
 			Name:  "away",
-			Lacks: append(lacks, decidertest.Holds, decidertest.Clamps),
+			Lacks: append(lacks, decidertest.Holds),
 			Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
 				return opened(t, nowhere, c, &Options{Nodes: 1})
 			},

@@ -93,6 +93,7 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	if l.node, err = l.openNode(); err != nil {
 		return nil, err
 	}
+	l.shorten()
 	switch err = l.look(true); {
 	case script.IsAway(err):
 		l.node.Whole().Begin(err)

@@ -91,9 +91,18 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	l.leases.SetLimits(&n.since, n.limitOf)
 	l.seen.Clear()
 	if l.node != nil {
+		l.shorten()
 		l.node.SettleEarlier()
 	}
 	return nil
+}
+
+// shorten lets no bucket of this machine wait for longer than an empty one of the
+// limits in force. Plain buckets keep their TATs.
+func (l *Limiter) shorten() {
+	if !l.opts.PlainKeys {
+		l.node.Shorten()
+	}
 }
 
 // supports returns nil if the server can decide on the limit, and decisions can be

@@ -73,6 +73,9 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 	if r.longest = r.Tolerance; r.limit != configured {
 		r.longest = max(r.Tolerance, int64(configured.Tolerance()))
 	}
+	if l.opts.PlainKeys { // nothing cuts them down
+		r.longest = script.MaxTolerance
+	}
 	r.Fourth = r.longest
 	r.Need = math.MaxInt64 // a refund of more than the bucket holds
 	if req.Cost <= math.MaxInt64/r.interval {

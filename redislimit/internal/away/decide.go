@@ -110,7 +110,7 @@ func (n *Node) own(p *Part, op script.Op) (stint.Request, error) {
 		return req, fmt.Errorf("%w: %s asks for %d tokens, and the share of this machine is %d", script.ErrAway,
 			n.Label(p.Key), req.Cost, req.Limit.Burst)
 	}
-	seen, err := n.tat(p.Key, p.Most)
+	seen, err := n.cutTAT(p.Key, p.Most)
 	if err == nil && seen > n.now() {
 		_, err = n.Local.Raise(n.wide(req.Key, p.Most), time.Unix(0, seen))
 	}

@@ -3,6 +3,9 @@ package away
 import (
 	"cmp"
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,6 +78,8 @@ type Node struct {
 	adopted map[stint.Name]bool // whose debts are for this number of machines; guarded by mu
 
 	allNodes int64 // machines for which the debts of Names without a record were made; 0: as many as now
+
+	cutMu sync.Mutex // one seen bucket at a time is cut down
 
 	holdsMu   sync.Mutex
 	holds     map[stint.Key]int64 // ends, by the server's time, of holds in Local
@@ -212,11 +217,25 @@ func (n *Node) durable(limit stint.Limit) stint.Limit {
 func (n *Node) now() int64 { return script.Instant(n.Local.Now()) }
 
 // TAT returns the TAT of a bucket of the home.
-func (n *Node) TAT(key stint.Key) (int64, error) { return n.tat(key, script.MaxTolerance) }
-
-func (n *Node) tat(key stint.Key, tolerance int64) (int64, error) {
-	full, err := n.Local.Raise(n.wide(key, tolerance), time.Time{})
+func (n *Node) TAT(key stint.Key) (int64, error) {
+	full, err := n.Local.Raise(n.wide(key, script.MaxTolerance), time.Time{})
 	return script.Instant(full), err
+}
+
+// cutTAT returns the TAT of a seen bucket. If it is ahead by more than most, it was
+// seen under other limits, and cutTAT cuts it down to that, as the server does.
+func (n *Node) cutTAT(key stint.Key, most int64) (int64, error) {
+	seen, err := n.TAT(key)
+	if err != nil || seen <= n.now()+most {
+		return seen, err
+	}
+	n.cutMu.Lock()
+	defer n.cutMu.Unlock()
+	seen, err = n.TAT(key)
+	if to := n.now() + most; err == nil && seen > to {
+		return to, n.setTAT(key, seen, to)
+	}
+	return seen, err
 }
 
 // debt is what this machine has spent on a key and the server does not know
@@ -242,7 +261,13 @@ func (n *Node) setDebt(own stint.Key, from, seen, owes int64) error {
 	if owes > 0 {
 		to = max(to, seen) + owes
 	}
-	req := n.wide(own, script.MaxTolerance)
+	return n.setTAT(own, from, to)
+}
+
+// setTAT brings a bucket of the home from a TAT to another one, in one step. A hold
+// stays.
+func (n *Node) setTAT(key stint.Key, from, to int64) error {
+	req := n.wide(key, script.MaxTolerance)
 	if to >= from {
 		_, err := n.Local.Raise(req, time.Unix(0, to))
 		return err
@@ -251,4 +276,47 @@ func (n *Node) setDebt(own stint.Key, from, seen, owes int64) error {
 	req.Cost = from - to
 	_, err := n.Local.RefundAll(req)
 	return err
+}
+
+// Shorten brings own buckets that wait for longer than empty ones of the limits in
+// force to the state of empty ones. If the file cannot be read, buckets stay as
+// they are.
+func (n *Node) Shorten() {
+	if n.Local == nil {
+		return
+	}
+	for b, err := range n.ownBuckets() {
+		key := stint.Key{Name: b.Key.Name &^ ownBit, ID: b.Key.ID}
+		limit := n.Limit(key)
+		most := int64(max(limit.Tolerance(), limit.DividedBy(int64(n.Nodes)).Tolerance()))
+		if err != nil || most == 0 || int64(b.ResetAfter) <= most {
+			continue
+		}
+		n.mu.Lock()
+		if d, err := n.debt(key); err == nil && d.own > n.now()+most {
+			owes := min(d.at(n.now()), most)
+			seen := n.now() + most - owes
+			if d.seen > seen {
+				n.setTAT(key, d.seen, seen)
+			}
+			n.setDebt(b.Key, d.own, seen, owes)
+		}
+		n.mu.Unlock()
+	}
+}
+
+// ownBuckets yields the own buckets of adopted Names.
+func (n *Node) ownBuckets() iter.Seq2[stint.Bucket, error] {
+	return func(yield func(stint.Bucket, error) bool) {
+		n.mu.RLock()
+		names := slices.Collect(maps.Keys(n.adopted))
+		n.mu.RUnlock()
+		for _, name := range names {
+			for b, err := range n.Local.Buckets(name | ownBit) {
+				if !yield(b, err) {
+					return
+				}
+			}
+		}
+	}
 }

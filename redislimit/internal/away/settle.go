@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -176,19 +174,14 @@ func (n *Node) Whole() *Outage { return &n.whole }
 
 // allKeys yields the own buckets that have spent.
 func (o *Outage) allKeys(yield func(stint.Key, error) bool) {
-	o.node.mu.RLock()
-	names := slices.Collect(maps.Keys(o.node.adopted))
-	o.node.mu.RUnlock()
-	for _, name := range names {
-		for b, err := range o.node.Local.Buckets(name | ownBit) {
-			if err != nil {
-				err = fmt.Errorf("redislimit: Options.Local: debts cannot be read: %w", err)
-			} else if b.ResetAfter <= 0 {
-				continue // only held
-			}
-			if !yield(b.Key, err) {
-				return
-			}
+	for b, err := range o.node.ownBuckets() {
+		if err != nil {
+			err = fmt.Errorf("redislimit: Options.Local: debts cannot be read: %w", err)
+		} else if b.ResetAfter <= 0 {
+			continue // only held
+		}
+		if !yield(b.Key, err) {
+			return
 		}
 	}
 }

@@ -1,0 +1,102 @@
+package redislimit
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+)
+
+// If limits get shorter, a bucket waits no longer than an empty one of the new
+// limit, on this machine while the server is away, and at the server afterwards.
+// Plain buckets keep their TATs.
+func TestShorterLimits(t *testing.T) {
+	t.Parallel()
+	shorter := stint.PerSecond(10)
+	for name, c := range map[string]struct {
+		nodes                int
+		before, while, plain bool // when the limits change
+	}{
+		"before the outage":           {nodes: 1, before: true},
+		"before it, and two machines": {nodes: 2, before: true},
+		"while away":                  {nodes: 1, while: true},
+		"while away, three machines":  {nodes: 3, while: true},
+		"plain, before the outage":    {nodes: 1, before: true, plain: true},
+		"plain, while away":           {nodes: 1, while: true, plain: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock, key := newTestClock(), perID.Key("a")
+			opts := Options{Nodes: c.nodes, Now: clock.now, RepeatDenials: -1}
+			_, opts.Prefix = commonServer(t)
+			if c.plain {
+				opts.Prefix, opts.PlainKeys = "", true
+				key = perID.Key(t.Name())
+			}
+			line := newLine()
+			l := line.node(t, testLimits(t, stint.PerDay(10)), opts)
+			t.Cleanup(func() { require.NoError(t, l.Close()) })
+			if c.while {
+				line.fail(errCut)
+			}
+			d, err := l.Spend(key, int64(10/c.nodes))
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			clock.pass(time.Minute)
+			require.NoError(t, l.SetLimits(testLimits(t, shorter)))
+			line.fail(errCut)
+			empty := shorter.DividedBy(int64(c.nodes)).Tolerance()
+			for _, where := range []string{"away", "at the server"} {
+				d, err = l.Check(key, 1)
+				require.NoError(t, err)
+				if c.plain {
+					require.Greater(t, d.RetryAfter, 23*time.Hour, where)
+				} else {
+					require.LessOrEqual(t, d.RetryAfter, empty, where)
+				}
+				clock.pass(2 * empty)
+				d, err = l.Spend(key, 1)
+				require.NoError(t, err)
+				require.Equal(t, !c.plain, d.Allowed, where)
+				if where == "away" {
+					line.mend()
+					l.comesBack(t)
+				}
+			}
+		})
+	}
+}
+
+// So it is for what an earlier process has spent while the server was away.
+func TestShorterLimitsAfterRestart(t *testing.T) {
+	t.Parallel()
+	for _, back := range []bool{true, false} {
+		clock := newTestClock()
+		opts := Options{Nodes: 1, Now: clock.now, RepeatDenials: -1, Local: filepath.Join(t.TempDir(), "local.db")}
+		_, opts.Prefix = commonServer(t)
+		line := newLine()
+		l := line.node(t, testLimits(t, stint.PerDay(10)), opts)
+		line.fail(errCut)
+		_, err := l.Spend(perID.Key("a"), 10)
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		clock.pass(time.Minute)
+		if back {
+			line.mend()
+		}
+		l = line.node(t, testLimits(t, stint.PerSecond(10)), opts)
+		for range 2 {
+			d, err := l.Check(perID.Key("a"), 10)
+			require.NoError(t, err)
+			require.LessOrEqual(t, d.RetryAfter, time.Second)
+			clock.pass(time.Second)
+			require.EqualValues(t, 10, l.left(t, perID.Key("a")))
+			line.mend()
+			l.comesBack(t)
+		}
+		require.NoError(t, l.Close())
+	}
+}
