@@ -84,7 +84,7 @@ func (l *Limiter) SpendUpToRequest(req stint.Request) (taken int64, d stint.Deci
 	}
 	d = r.decision(script.Part)
 	if l.opts.RepeatDenials > 0 && !r.here {
-		l.seen.Put(r.key, lease.Outcome{Now: r.now, TAT: r.TAT, Hold: r.Hold}, sent, d.Remaining == 0)
+		l.seen.Put(r.key, &n.since, lease.Outcome{Now: r.now, TAT: r.TAT, Hold: r.Hold}, sent, d.Remaining == 0)
 	}
 	return taken + r.taken, d, nil
 }
@@ -138,7 +138,7 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	}
 	d := r.decision(op)
 	if op != script.Refund && l.opts.RepeatDenials > 0 && !r.here {
-		l.seen.Put(r.key, lease.Outcome{Now: r.now, TAT: r.TAT, Hold: r.Hold}, sent,
+		l.seen.Put(r.key, &n.since, lease.Outcome{Now: r.now, TAT: r.TAT, Hold: r.Hold}, sent,
 			!d.Allowed || op == script.Spend && d.Remaining == 0)
 	}
 	return d, nil

@@ -12,18 +12,22 @@ import (
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
-// hooked is a Client that calls a function before and after each call of the
-// decisions, with the operation of its first request.
+// hooked is a Client that calls a function before and after each call of a script,
+// with the operation of its first request, or "" for leases.
 type hooked struct {
 	*rueidisClient
 	before, after func(op script.Op)
 }
 
 func (h *hooked) Eval(ctx context.Context, command, text string, keys, args []string) (any, error) {
-	if text != script.Decisions.SHA() {
+	op := script.Op("")
+	switch text {
+	case script.Decisions.SHA():
+		op = script.Op(args[2][:1])
+	case script.Leasing.SHA():
+	default:
 		return h.rueidisClient.Eval(ctx, command, text, keys, args)
 	}
-	op := script.Op(args[2][:1])
 	h.before(op)
 	reply, err := h.rueidisClient.Eval(ctx, command, text, keys, args)
 	h.after(op)
@@ -120,4 +124,46 @@ func TestDenialBeforeUndo(t *testing.T) {
 		d, err := l.Spend(key, 1)
 		return err == nil && d.Allowed
 	})
+}
+
+// A denial that was under way when limits changed is not repeated after that.
+func TestDenialDuringSetLimits(t *testing.T) {
+	t.Parallel()
+	key := perID.Key("a")
+	for name, limit := range map[string]stint.Limit{"flushed": stint.PerDay(20), "leased": leasedLimit(stint.PerDay(20))} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, prefix := commonServer(t)
+			client, err := newRueidisClient(s.url, 20*time.Second)
+			require.NoError(t, err)
+			nothing, clock := func(script.Op) {}, newTestClock()
+			h := &hooked{client, nothing, nothing}
+			l, err := New(h, testLimits(t, limit), &Options{Timeout: 20 * time.Second, Prefix: prefix, Now: clock.now})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, l.Close()) })
+			for _, cost := range []int64{10, 5, 5} { // the third one is by a lease
+				d, err := l.Spend(key, cost)
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+			}
+			l.settled(t)
+			l.seen.Forget(key)
+			h.after = func(op script.Op) {
+				if (op == "") != (name == "leased") {
+					t.Errorf("operation %q", op)
+				}
+				clock.pass(time.Microsecond)
+				if err := l.SetLimits(testLimits(t, stint.PerSecond(20))); err != nil {
+					t.Error(err)
+				}
+			}
+			d, err := l.Spend(key, 1)
+			require.NoError(t, err)
+			require.False(t, d.Allowed)
+			h.after = nothing
+			d, err = l.Spend(key, 1)
+			require.NoError(t, err)
+			require.LessOrEqual(t, d.RetryAfter, time.Second, "that of the limits in force")
+		})
+	}
 }

@@ -3,17 +3,20 @@ package lease
 import (
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // Seen remembers buckets that were empty lately. A TAT only grows, unless tokens
 // are returned elsewhere. So a request that the last TAT denies is denied again,
 // for a while, without a trip. At most sets × ways buckets are remembered.
 type Seen struct {
-	seed maphash.Seed
-	sets [4096]sightings
+	seed  maphash.Seed
+	since atomic.Pointer[script.Since] // of the limits in force
+	sets  [4096]sightings
 }
 
 type sightings struct {
@@ -75,11 +78,15 @@ func (s *Seen) Denies(key stint.Key, room, elapsed int64, fresh, timeout time.Du
 // Put remembers the answer to a question that was sent at an elapsed time, if
 // the bucket is empty. Otherwise it forgets an older answer. The times of two
 // answers do not say which is older if the server's clock was set back: then the
-// later question has the newer one.
-func (s *Seen) Put(key stint.Key, o Outcome, sent int64, empty bool) {
+// later question has the newer one. An answer under other limits than those in
+// force is not remembered.
+func (s *Seen) Put(key stint.Key, since *script.Since, o Outcome, sent int64, empty bool) {
 	set := s.set(key)
 	set.mu.Lock()
 	defer set.mu.Unlock()
+	if since != s.since.Load() {
+		return
+	}
 	at := len(set.ways)
 	for i := range set.ways {
 		if set.ways[i].key == key {
@@ -116,8 +123,9 @@ func (s *Seen) Forget(key stint.Key) {
 	}
 }
 
-// Clear forgets all buckets.
-func (s *Seen) Clear() {
+// SetLimits puts other limits in force, and forgets all buckets.
+func (s *Seen) SetLimits(since *script.Since) {
+	s.since.Store(since)
 	for i := range s.sets {
 		set := &s.sets[i]
 		set.mu.Lock()

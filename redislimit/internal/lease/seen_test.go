@@ -20,15 +20,15 @@ func TestSeenOrder(t *testing.T) {
 	s := NewSeen()
 	denied := func(elapsed int64) (o Outcome, is bool) { return s.Denies(key, 0, elapsed, time.Second, 0) }
 
-	s.Put(key, empty(1000*second+2), 5, true)
-	s.Put(key, empty(1000*second+1), 4, true)
+	s.Put(key, nil, empty(1000*second+2), 5, true)
+	s.Put(key, nil, empty(1000*second+1), 4, true)
 	o, is := denied(5)
 	require.True(t, is)
 	require.Equal(t, empty(1000*second+2).TAT, o.TAT)
 
 	_, is = denied(10 * second)
 	require.False(t, is, "it is too old")
-	s.Put(key, empty(900*second), 10*second, true)
+	s.Put(key, nil, empty(900*second), 10*second, true)
 	o, is = denied(10 * second)
 	require.True(t, is)
 	require.Equal(t, empty(900*second).TAT, o.TAT)

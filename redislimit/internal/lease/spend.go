@@ -158,7 +158,7 @@ func (t *Table) askFor(s *shard, b *bucket) {
 		s.mu.Unlock()
 		err := t.Server.Lease(parts)
 		s.mu.Lock()
-		for _, w := range t.answered(b, &q, &parts[0].Answer, err) {
+		for _, w := range t.answered(b, parts[0].Since, &q, &parts[0].Answer, err) {
 			close(w.done)
 		}
 	}
@@ -170,8 +170,8 @@ func (b *bucket) part(q *question) Part {
 }
 
 // answered applies the answer to the lease, and returns the callers that are
-// decided.
-func (t *Table) answered(b *bucket, q *question, a *answer, err error) (decided []*waiter) {
+// decided. since is that of the limits that the question was asked with.
+func (t *Table) answered(b *bucket, since *script.Since, q *question, a *answer, err error) (decided []*waiter) {
 	elapsed := t.Server.Elapsed()
 	if err == nil {
 		denied := a.Wait > 0
@@ -180,7 +180,7 @@ func (t *Table) answered(b *bucket, q *question, a *answer, err error) (decided 
 			denied = denied || !w.served
 		}
 		if t.RepeatDenials > 0 && (denied || q.back != [2]grant{}) {
-			t.Seen.Put(b.Key, Outcome{Now: a.Now, TAT: a.TAT, Hold: a.Hold}, q.sent, denied)
+			t.Seen.Put(b.Key, since, Outcome{Now: a.Now, TAT: a.TAT, Hold: a.Hold}, q.sent, denied)
 		}
 		return decided
 	}
