@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -217,7 +218,16 @@ func (c wrongClock) DoEach(ctx context.Context, args ...string) ([]any, error) {
 	return replies, err
 }
 
-// Health says that the server's clock is wrong.
+func (c wrongClock) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
+	if len(args) > 0 && args[0] == "" {
+		args = slices.Clone(args)
+		args[0] = strconv.FormatInt(time.Now().Add(c.by).UnixNano(), 10)
+	}
+	return c.rueidisClient.Eval(ctx, command, script, keys, args)
+}
+
+// Health says that the server's clock is wrong, and Now returns the server's time
+// before the first decision, so that a first spend can be returned.
 func TestWrongClock(t *testing.T) {
 	t.Parallel()
 	s, prefix := commonServer(t)
@@ -233,6 +243,13 @@ func TestWrongClock(t *testing.T) {
 			require.ErrorIs(t, l.Health(), ErrClock)
 			require.ErrorContains(t, l.Health(), "the server's is 1h0m0s "+want)
 		}
+		key, at := perID.Key(by.String()), l.Now()
+		d, err := l.Spend(key, 2)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		d, err = l.RefundAll(stint.Request{Key: key, Cost: 2, Spent: at})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, d.Remaining, "all but what has come back since Now")
 		require.NoError(t, l.Close())
 	}
 }

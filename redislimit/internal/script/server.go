@@ -136,7 +136,8 @@ func timeOf(reply any) (micros int64, ok bool) {
 }
 
 // ClockAhead returns the time of the node whose clock differs most from this
-// machine's, less this machine's.
+// machine's, less this machine's. Until the first call it is also how Time knows the
+// server's time.
 func (s *Server) ClockAhead(ctx context.Context) (ahead time.Duration, err error) {
 	if s.Now != nil {
 		return 0, nil
@@ -145,6 +146,7 @@ func (s *Server) ClockAhead(ctx context.Context) (ahead time.Duration, err error
 	now := time.Now().UnixMicro()
 	for _, reply := range replies {
 		if micros, ok := timeOf(reply); ok {
+			s.ahead.CompareAndSwap(0, 1000*(micros-now))
 			if d := time.Duration(micros-now) * time.Microsecond; d.Abs() > ahead.Abs() {
 				ahead = d
 			}
