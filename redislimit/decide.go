@@ -366,14 +366,17 @@ func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r request, 
 		return r, nil
 	}
 	r.Key = l.opts.keyOf(key)
-	if op != script.Check {
-		r.Fourth = fourth
-		l.seen.Forget(key)
-		defer l.seen.Forget(key)
-		l.leases.Drop(key, op != script.Reset)
-		defer l.leases.Drop(key, op != script.Reset)
+	if op == script.Check {
+		return r, l.ended(l.ask(n, op, []*request{&r}, time.Time{}))
 	}
-	return r, l.ended(l.ask(n, op, []*request{&r}, time.Time{}))
+	r.Fourth = fourth
+	l.seen.Forget(key)
+	defer l.seen.Forget(key)
+	err = l.ask(n, op, []*request{&r}, time.Time{})
+	if !errors.Is(err, ErrAway) && !errors.Is(err, ErrBusy) && !errors.Is(err, script.ErrNothingRan) {
+		l.leases.Drop(key, op != script.Reset)
+	}
+	return r, l.ended(err)
 }
 
 // Wait takes cost tokens from the key's bucket as soon as they are there. It

@@ -58,6 +58,10 @@ func TestLeasedAway(t *testing.T) {
 	hand := l.inHand(key)
 	_, err = l.Spend(key, 500)
 	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, l.Hold(key, clock.now().Add(time.Minute)), ErrAway)
+	_, err = l.ExtendHold(key, clock.now().Add(time.Minute))
+	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, l.Reset(key), ErrAway)
 	require.Equal(t, hand, l.inHand(key), "a question that was not sent changes nothing")
 	for range hand {
 		d, err := l.Spend(key, 1)
