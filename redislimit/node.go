@@ -18,7 +18,8 @@ func (l *Limiter) openNode() (*away.Node, error) {
 	}
 	return away.Open(away.Config{
 		Server: awayServer{l}, Nodes: nodes, Shares: l.hasShare, Decides: o.decidesAway(), Level: o.Durability,
-		Local: o.Local, Options: o.LocalOptions, Timeout: o.Timeout, Now: o.Now, Prefix: o.Prefix, Name: o.keyOf, Label: l.labeled,
+		Local: o.Local, Options: o.LocalOptions, Timeout: o.Timeout, Now: o.Now, Elapsed: l.elapsed,
+		Prefix: o.Prefix, Name: o.keyOf, Label: l.labeled,
 		Limit: func(key stint.Key) stint.Limit { limit, _ := l.Limits().For(key); return limit },
 		Begin: l.begin, Closing: l.closing, Note: l.note,
 		Tell: func(err error, at time.Time) {

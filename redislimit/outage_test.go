@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"context"
 	"errors"
 	"path/filepath"
 	"runtime"
@@ -142,4 +143,41 @@ func TestOutages(t *testing.T) {
 	require.GreaterOrEqual(t, st.Outages, int64(outages))
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+starts }, time.Minute,
 		10*time.Millisecond, "goroutines are left") // startServer has one for each start
+}
+
+// wrongLine is a line to a server whose clock is wrong.
+type wrongLine struct {
+	line
+	server wrongClock
+}
+
+func (c wrongLine) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
+	if err := c.cut.Load(); err != nil {
+		return nil, *err
+	}
+	return c.server.Eval(ctx, command, script, keys, args)
+}
+
+// Stats.Away does not contain the difference of the clocks, which this machine
+// learns when the server is back.
+func TestAwayTime(t *testing.T) {
+	t.Parallel()
+	s, prefix := commonServer(t)
+	for _, by := range []time.Duration{-time.Hour, time.Hour} {
+		client, err := newRueidisClient(s.url, 20*time.Second)
+		require.NoError(t, err)
+		c := wrongLine{newLine(), wrongClock{client, by}}
+		c.rueidisClient = client
+		c.fail(errCut)
+		l, err := New(c, testLimits(t, stint.PerHour(2)), &Options{Timeout: 20 * time.Second, Prefix: prefix, Nodes: 1})
+		require.NoError(t, err)
+		_, err = l.Spend(perID.Key(by.String()), 1)
+		require.NoError(t, err)
+		c.mend()
+		l.comesBack(t)
+		require.InDelta(t, by, l.Now().Sub(time.Now()), float64(30*time.Minute), "it is known now")
+		require.Positive(t, l.Stats().Away, by)
+		require.Less(t, l.Stats().Away, 30*time.Minute, by)
+		require.NoError(t, l.Close())
+	}
 }

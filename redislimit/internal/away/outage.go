@@ -25,6 +25,7 @@ type Outage struct {
 	node    *Node
 	away    atomic.Bool
 	since   atomic.Int64          // server's time when away began
+	began   atomic.Int64          // elapsed time then
 	doubted atomic.Pointer[doubt] // nil unless a call had no answer in time, and none has had one since
 	probing sync.Mutex            // held by the probe
 
@@ -119,6 +120,7 @@ func (o *Outage) Begin(err error) {
 // the probe.
 func (o *Outage) mark() {
 	o.since.Store(script.Instant(o.node.Server.Time()))
+	o.began.Store(o.node.Elapsed())
 	o.away.Store(true)
 	o.node.under.Add(1)
 	o.node.aways.Add(1)
@@ -127,7 +129,7 @@ func (o *Outage) mark() {
 // end lets calls wait for the server again. The caller holds Node.mu.
 func (o *Outage) end() {
 	if o.away.Load() {
-		o.node.gone.Add(max(0, script.Instant(o.node.Server.Time())-o.since.Load()))
+		o.node.gone.Add(o.node.Elapsed() - o.began.Load())
 		o.node.under.Add(-1)
 		o.away.Store(false)
 	}
@@ -225,10 +227,10 @@ type Stats struct {
 // Stats returns the counts.
 func (n *Node) Stats() Stats {
 	s := Stats{n.aways.Load(), time.Duration(n.gone.Load()), n.shared.Load(), n.charged.Load()}
-	now := script.Instant(n.Server.Time())
+	now := n.Elapsed()
 	for _, o := range n.Outages() {
 		if o.away.Load() {
-			s.Away += time.Duration(max(0, now-o.since.Load()))
+			s.Away += time.Duration(max(0, now-o.began.Load()))
 		}
 	}
 	return s

@@ -64,7 +64,8 @@ func (s *fakeServer) open(t *testing.T, file string, nodes int, names ...stint.N
 	t.Helper()
 	n, err := Open(Config{Server: s, Nodes: nodes, Shares: func(stint.Name) bool { return true }, Decides: true,
 		Level: stint.Flushed, Local: file, Timeout: time.Minute, Now: s.Time, Prefix: "test",
-		Name: stint.Key.String, Limit: func(stint.Key) stint.Limit { return stint.PerHour(8) },
+		Elapsed: func() int64 { return s.Time().UnixNano() },
+		Name:    stint.Key.String, Limit: func(stint.Key) stint.Limit { return stint.PerHour(8) },
 		Begin: func(func()) bool { return true }, Closing: make(chan struct{}), Tell: func(error, time.Time) {},
 		Note: func(error) {}}, labeled(names...))
 	require.NoError(t, err)
