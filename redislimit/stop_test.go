@@ -2,7 +2,10 @@ package redislimit
 
 import (
 	"errors"
+	"io"
+	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/testlength"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // A stopped server keeps its connections, and does not answer. Each call waits
@@ -112,4 +116,30 @@ func TestKilledServer(t *testing.T) {
 	t.Logf("%d decided, %d failed, the longest call took %v", decided.Load(), failed.Load(), time.Duration(longest.Load()))
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+kills }, 20*time.Second,
 		10*time.Millisecond, "goroutines are left") // startServer has one for each start
+}
+
+// If the client is closed before it has a connection, nothing was sent.
+func TestClosedWhileConnecting(t *testing.T) {
+	t.Parallel()
+	s, _ := commonServer(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	client, err := newRueidisClient("redis://"+ln.Addr().String(), 20*time.Second)
+	require.NoError(t, err)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := client.Do(t.Context(), "PING")
+		failed <- script.Explain(err)
+	}()
+	conn, err := ln.Accept()
+	require.NoError(t, err)
+	client.Close()
+	to, err := net.Dial("unix", strings.TrimPrefix(s.url, "unix://"))
+	require.NoError(t, err)
+	var ends sync.WaitGroup
+	ends.Go(func() { io.Copy(to, conn); to.Close() })
+	ends.Go(func() { io.Copy(conn, to); conn.Close() })
+	require.ErrorIs(t, <-failed, ErrAway)
+	ends.Wait()
 }

@@ -93,7 +93,7 @@ func (c *Rueidis) dial(done chan struct{}) {
 		c.err = fmt.Errorf("%w: %w", ErrAway, err)
 	case c.closed:
 		client.Close()
-		c.err = rueidis.ErrClosing
+		c.err = fmt.Errorf("%w: %w", ErrAway, rueidis.ErrClosing)
 	default:
 		c.client = client
 	}
