@@ -35,16 +35,17 @@ replica may have taken over.
 
 With [AwayShare] each machine has a share of each limit: the burst ÷ Nodes, at
 least 1, and Nodes times the interval. Its buckets start in the state in which
-the machine last saw them at the server. A stint.Limiter with these limits
-decides, and each Decision shows the share as its Limit. A request for more
-tokens than the burst of the share returns ErrAway. When the server is back, and
-before this machine asks it again, each bucket is charged with the tokens that
-this machine has spent and that have not come back to its share. A bucket with
-fewer tokens than that becomes empty. So if all machines lose the server,
-together they admit at most burst + elapsed ÷ T (N + elapsed ÷ T, if the burst
-is less than N), plus, for each machine, an Nth of what the others had spent
-since it last saw the bucket. If only some do, those add their shares to what
-the server admits.
+the machine last saw them at the server, except that tokens that another machine
+has returned by a Refund or a Reset still count as spent. A stint.Limiter with
+these limits decides, and each Decision shows the share as its Limit. A request
+for more tokens than the burst of the share returns ErrAway. When the server is
+back, and before this machine asks it again, each bucket is charged with the
+tokens that this machine has spent and that have not come back to its share. A
+bucket with fewer tokens than that becomes empty. So if all machines lose the
+server, together they admit at most burst + elapsed ÷ T (N + elapsed ÷ T, if the
+burst is less than N), plus, for each machine, an Nth of what the others had
+spent since it last saw the bucket. If only some do, those add their shares to
+what the server admits.
 
 With AwayShare, a hold stays in force on each machine that has seen it. Hold and
 Reset return ErrAway, because other machines would not notice them. A Refund
