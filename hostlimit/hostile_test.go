@@ -515,6 +515,28 @@ func TestBounds(t *testing.T) {
 	})
 }
 
+// A hold delays reservations whose turn has come, too. Those that the guest has used
+// long ago must not take the places of others until the hold ends.
+func TestHoldAfterManyReservations(t *testing.T) {
+	var passed atomic.Int64
+	begun := time.Now()
+	now := func() time.Time { return begun.Add(time.Duration(passed.Load())) }
+	path, limits := filePath(t), limitsWith(t, nil)
+	openOn(t, path, limits, &Options{LimiterOptions: stint.Options{Now: now}})
+	guest := openOn(t, path, limits, nil)
+	key := perID.Key("a")
+	_, err := guest.Spend(key, 100)
+	require.NoError(t, err)
+	for range maxReservations {
+		_, err := guest.Reserve(key, 1)
+		require.NoError(t, err)
+		passed.Add(int64(time.Hour / 100))
+	}
+	require.NoError(t, guest.Hold(key, now().Add(time.Hour)))
+	_, err = guest.Reserve(perID.Key("b"), 1)
+	require.NoError(t, err)
+}
+
 // snapshotStore counts the copies that a Limiter makes.
 type snapshotStore struct {
 	stint.Store

@@ -22,6 +22,7 @@ const (
 	maxBusy         = 1024 // calls of one guest that are carried out
 	maxWaits        = 4096 // calls of one guest that wait for a turn
 	maxReservations = 4096
+	fewReservations = 512
 	maxNames        = 1 << 20 // bytes of Names that only one guest declares
 )
 
@@ -65,6 +66,7 @@ type serverConn struct {
 	waits    int
 	contexts map[uint32]ending           // of calls that OpAbort may end
 	places   map[int64]stint.Reservation // nil once the guest is gone
+	most     int                         // places before those whose turn has come are dropped
 	last     int64
 }
 
@@ -78,7 +80,7 @@ func newServerConn(s *Server, nc net.Conn) *serverConn {
 	c := &serverConn{
 		server: s, nc: nc, out: wire.NewOutbox(nc), frames: wire.NewReader(nc), over: make(chan error, 1),
 		base: time.Now(), names: make(stint.Names),
-		contexts: make(map[uint32]ending), places: make(map[int64]stint.Reservation),
+		contexts: make(map[uint32]ending), places: make(map[int64]stint.Reservation), most: fewReservations,
 	}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	return c
@@ -686,8 +688,9 @@ var _ io.Writer = partWriter(nil)
 // reserve takes a place in a queue, and keeps it for the guest.
 func (c *serverConn) reserve(call *wire.Call) error {
 	c.mu.Lock()
-	if len(c.places) >= maxReservations {
+	if len(c.places) >= c.most { // long before there are too many: a hold would give all of them a Delay again
 		maps.DeleteFunc(c.places, func(_ int64, place stint.Reservation) bool { return place.Delay() == 0 })
+		c.most = min(max(fewReservations, 2*len(c.places)), maxReservations)
 	}
 	full := len(c.places) >= maxReservations
 	c.mu.Unlock()
