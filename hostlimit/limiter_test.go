@@ -209,6 +209,21 @@ func TestWait(t *testing.T) {
 	})
 }
 
+// A reservation that may go at once no longer may if a hold comes before it goes.
+func TestHoldAfterReserve(t *testing.T) {
+	both(t, func(t *testing.T, l *Limiter) {
+		turn, err := l.Reserve(perID.Key("a"), 1)
+		require.NoError(t, err)
+		require.Zero(t, turn.Delay())
+		require.NoError(t, l.Hold(perID.Key("a"), l.Now().Add(time.Hour)))
+		require.Positive(t, turn.Delay())
+		turn.Cancel()
+		b, err := l.Bucket(perID.Key("a"))
+		require.NoError(t, err)
+		require.EqualValues(t, 99, b.Remaining, "its turn had come")
+	})
+}
+
 // When the owner closes, a guest takes over before a call fails.
 func TestOwnerCloses(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, map[stint.Name]stint.Limit{perID: whole})

@@ -712,8 +712,8 @@ func (c *serverConn) reserve(call *wire.Call) error {
 	c.last++
 	call.ID = c.last
 	open := c.places != nil
-	if open && call.Delay > 0 {
-		c.places[call.ID] = place
+	if open {
+		c.places[call.ID] = place // also if its turn has come: a hold may delay it
 	}
 	c.mu.Unlock()
 	if !open { // the guest is gone
@@ -722,7 +722,8 @@ func (c *serverConn) reserve(call *wire.Call) error {
 	return nil
 }
 
-// place answers a call for a reservation. A missing reservation has had its turn.
+// place answers a call for a reservation. A missing reservation has had its turn,
+// or was canceled.
 func (c *serverConn) place(call *wire.Call) {
 	c.mu.Lock()
 	place, ok := c.places[call.ID]
