@@ -220,7 +220,6 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 		case <-c.quit:
 			return errMoved
 		}
-		defer func() { <-c.slots }()
 	}
 	p, _ := c.spare.Get().(*pending)
 	if p == nil {
@@ -229,6 +228,7 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 	p.Call = call
 	id, err := c.begin(p, call.Op == wire.OpSpend && !call.MayEnd)
 	if err != nil {
+		c.leaveSlot(call)
 		return err
 	}
 	send := c.out.Send
@@ -237,6 +237,7 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 	}
 	err = send(call.Op, id, call.AppendArguments)
 	if err != nil && c.forget(id, p) {
+		c.leaveSlot(call)
 		if errors.Is(err, wire.ErrTooLong) {
 			return err
 		}
@@ -345,6 +346,14 @@ func (c *conn) begin(p *pending, mayRead bool) (id uint32, err error) {
 			p.crowd = len(c.calls) >= crowd
 			return c.last, nil
 		}
+	}
+}
+
+// leaveSlot makes space for another call, after the answer to this one: the owner
+// may be busy with a call whose caller is gone.
+func (c *conn) leaveSlot(call *wire.Call) {
+	if call.Op != wire.OpWait {
+		<-c.slots
 	}
 }
 
@@ -526,6 +535,7 @@ func (c *conn) part(p *pending, b []byte) {
 // is gone got its turn in a queue, finish returns the tokens.
 func (c *conn) finish(p *pending, last *wire.Body) {
 	err := last.Error()
+	c.leaveSlot(p.Call)
 	if p.abandoned { // no caller reads the answer
 		if err == nil && p.Op == wire.OpWait {
 			go c.do(context.Background(), &wire.Call{Op: wire.OpRefund, Requests: p.Requests})

@@ -173,6 +173,41 @@ func TestCloseWithCallsUnderWay(t *testing.T) {
 	store.goOn()
 }
 
+// The owner may still carry out a call whose caller is gone, because its context
+// has ended. So the next call waits, and the owner does not refuse it.
+func TestPlacesOfCallersThatAreGone(t *testing.T) {
+	path, store := serveSlow(t)
+	g, err := Dial(path, nil, &DialOptions{Timeout: 20 * time.Second})
+	require.NoError(t, err)
+	defer g.Close()
+	_, err = g.Spend(perID.Key("b"), 1)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	errs := make(chan error)
+	for range maxBusy {
+		go func() {
+			_, err := g.SpendContext(ctx, perID.Key("slow"), 1)
+			errs <- err
+		}()
+	}
+	eventually(t, func() bool { return store.waiting.Load() == maxBusy }, "all wait for the disk")
+	cancel()
+	for range maxBusy {
+		require.ErrorIs(t, <-errs, context.Canceled)
+	}
+	go func() {
+		_, err := g.Spend(perID.Key("b"), 1)
+		errs <- err
+	}()
+	select {
+	case err := <-errs:
+		t.Fatal("a call ended while the disk was silent: ", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	store.goOn()
+	require.NoError(t, <-errs)
+}
+
 func waits(g *Guest, key stint.Key) bool {
 	for h := range g.Held() {
 		if h.Key == key && h.Waiting > 0 {
