@@ -399,6 +399,35 @@ func TestNewNameOfAnotherGuest(t *testing.T) {
 	require.EqualValues(t, 1, d.Remaining)
 }
 
+// A guest says hello with a Name that the owner does not have. Before its first
+// use, another process gives the number another label.
+func TestNewNamesWithOneNumber(t *testing.T) {
+	path := filePath(t)
+	owner := openOn(t, path, limitsWith(t, nil), nil)
+	names := stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}, 8: {Label: "Own", Limit: stint.PerHour(3)}}
+	limits, err := stint.NewLimits(names, nil, nil)
+	require.NoError(t, err)
+	guest := openOn(t, path, limits, nil)
+	require.NoError(t, owner.Declare(stint.Names{7: {Label: "Other"}}))
+	key, own := stint.Name(7).Key("a"), stint.Request{Key: stint.Name(8).Key("a"), Cost: 1}
+	_, err = guest.Spend(key, 1)
+	require.ErrorIs(t, err, stint.ErrNameMismatch)
+	_, err = guest.SpendAll(own, stint.Request{Key: key, Cost: 1})
+	require.ErrorIs(t, err, stint.ErrNameMismatch)
+	ds := make([]stint.Decision, 2)
+	require.ErrorIs(t, guest.SpendEach([]stint.Request{{Key: key, Cost: 1}, own}, ds), stint.ErrNameMismatch)
+	require.Zero(t, ds[0])
+	require.EqualValues(t, 2, ds[1].Remaining)
+	_, err = guest.Reserve(key, 1)
+	require.ErrorIs(t, err, stint.ErrNameMismatch)
+	require.ErrorIs(t, guest.Reset(own.Key, key), stint.ErrNameMismatch)
+	_, err = sorted(guest.Buckets(7))
+	require.ErrorIs(t, err, stint.ErrNameMismatch)
+	b, err := owner.Bucket(key)
+	require.NoError(t, err)
+	require.Zero(t, b.ResetAfter)
+}
+
 // TestHostileLatency measures how much hostile guests slow the others down. By
 // turns, a polite guest decides beside idle connections and beside hostile ones.
 func TestHostileLatency(t *testing.T) {

@@ -527,6 +527,9 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 	if call.Wrong != nil {
 		return call.Wrong
 	}
+	if err := c.mismatch(call); err != nil {
+		return err
+	}
 	switch call.Op {
 	case wire.OpReserve:
 		return c.reserve(call)
@@ -547,7 +550,7 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 	case wire.OpEach:
 		if call.Errs == nil {
 			l.each(call)
-		} else if err := each(ctx, l, call, call.Errs); err != nil { // of zones
+		} else if err := each(ctx, l, call, call.Errs); err != nil { // of zones and labels
 			return err
 		}
 		if errors.Is(errors.Join(call.Errs...), stint.ErrUnknownName) {
@@ -568,6 +571,45 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 		err = orWrong(l.do(ctx, call), wrong)
 	}
 	return err
+}
+
+// mismatch returns ErrNameMismatch if a call is for a Name for which the owner has
+// another label. That is possible if the owner did not have the Name when the guest
+// said hello. For OpEach it finds the error of each request.
+func (c *serverConn) mismatch(call *wire.Call) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.names) == 0 {
+		return nil
+	}
+	limits := c.server.limiter.Limits()
+	of := func(name stint.Name) error {
+		theirs, kept := c.names[name]
+		ours, declared := limits.Spec(name)
+		if !kept || !declared || theirs.Label == ours.Label {
+			return nil
+		}
+		return wire.Mismatch(wire.NamedOf(stint.Names{name: theirs}), stint.Names{name: ours})
+	}
+	for i := range call.Requests {
+		err := of(call.Requests[i].Key.Name)
+		if err == nil {
+			continue
+		}
+		if call.Op != wire.OpEach {
+			return err
+		}
+		if call.Errs == nil {
+			call.Errs = make([]error, len(call.Requests))
+		}
+		call.Errs[i] = cmp.Or(call.Errs[i], err)
+	}
+	for _, key := range call.Keys {
+		if err := of(key.Name); err != nil {
+			return err
+		}
+	}
+	return of(call.Name)
 }
 
 // orWrong returns the error of a call that was repeated after declare. If its
