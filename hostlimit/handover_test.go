@@ -487,6 +487,33 @@ func TestChangesDuringTakeover(t *testing.T) {
 	require.EqualValues(t, 5, d.Limit.Burst)
 }
 
+// If another file takes the place of one that a process is just taking over, the
+// process moves to that file, too.
+func TestFileReplacedDuringTakeover(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	other := filepath.Join(filepath.Dir(path), "backup.db")
+	backup, err := stint.Open(other, limits, nil)
+	require.NoError(t, err)
+	_, err = backup.Spend(perID.Key("a"), 70)
+	require.NoError(t, err)
+	require.NoError(t, backup.Close())
+	owner := openOn(t, path, limits, nil)
+	l := openOn(t, path, limits, nil)
+	withoutOwner(t, l)
+	require.NoError(t, owner.Close())
+	b, err := l.try()
+	require.NoError(t, err)
+	require.NotNil(t, b.server)
+	require.NoError(t, os.Rename(other, path))
+	eventually(t, b.server.isClosing, "the server gives the old file up")
+	b.server.running.Wait()
+	require.NoError(t, l.become(b))
+	eventually(t, func() bool {
+		b, err := l.Bucket(perID.Key("a"))
+		return err == nil && b.Remaining == 30
+	}, "it moves to the other file")
+}
+
 // A file that cannot be opened may stay so for hours, and each try reads some of
 // it. So the pauses between the tries grow.
 func TestPausesOfSeek(t *testing.T) {

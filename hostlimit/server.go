@@ -203,6 +203,12 @@ func (s *Server) retire(err error) {
 	s.gone(err)
 }
 
+func (s *Server) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing
+}
+
 // Close tells the guests to look for another owner, answers the calls that came
 // before, and ends the connections.
 func (s *Server) Close() error {

@@ -1,6 +1,7 @@
 package hostlimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -190,6 +191,9 @@ func (l *Limiter) become(b *backend) error {
 	l.mu.Unlock()
 	if b.limiter != nil {
 		l.events.tell(Event{Kind: BecameOwner})
+		if b.server.isClosing() { // another file came before put, and replaced has ignored that
+			l.replaced(cmp.Or(b.limiter.InPlace(), errMoved))
+		}
 		return nil
 	}
 	l.events.tell(Event{Kind: BecameGuest})
