@@ -400,6 +400,20 @@ func TestNewNameOfAnotherGuest(t *testing.T) {
 }
 
 // A guest says hello with a Name that the owner does not have. Before its first
+// use, another process gives the label another number.
+func TestNewNamesWithOneLabel(t *testing.T) {
+	path := filePath(t)
+	owner := openOn(t, path, limitsWith(t, nil), nil)
+	limits, err := stint.NewLimits(stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}}, nil, nil)
+	require.NoError(t, err)
+	guest, other := openOn(t, path, limits, nil), openOn(t, path, limitsWith(t, nil), nil)
+	require.NoError(t, owner.Declare(stint.Names{8: {Label: "New"}}))
+	_, err = guest.Spend(stint.Name(7).Key("a"), 1)
+	require.ErrorIs(t, err, stint.ErrNameMismatch)
+	require.ErrorIs(t, other.Declare(stint.Names{9: {Label: "New"}}), stint.ErrNameMismatch)
+}
+
+// A guest says hello with a Name that the owner does not have. Before its first
 // use, another process gives the number another label.
 func TestNewNamesWithOneNumber(t *testing.T) {
 	path := filePath(t)

@@ -539,7 +539,7 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 	case wire.OpSnapshot:
 		return c.snapshot(call)
 	case wire.OpDeclare:
-		err := c.fits(call.Names)
+		err := cmp.Or(c.fits(call.Names), wire.Mismatch(call.Names, l.Limits().Names()))
 		if err == nil {
 			err = l.do(ctx, call)
 		}
@@ -645,6 +645,9 @@ func (c *serverConn) declare() error {
 		} else {
 			plain[name] = spec
 		}
+	}
+	if err := wire.Mismatch(wire.NamedOf(plain), ours); err != nil {
+		return err
 	}
 	return errors.Join(c.add(plain), c.add(tree))
 }
