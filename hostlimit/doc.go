@@ -46,11 +46,12 @@
 //
 // # The socket
 //
-// The socket is FILE.sock, with mode 0600. On Linux, macOS and FreeBSD, owner
-// and guest ask the system for the user at the other end before they send
-// anything, and accept their own user, the file's user and root. A socket that
-// an earlier owner left is replaced. Anything else at its path stays there, and
-// Open returns [ErrRefused]. docs/hostlimit.md explains more.
+// The socket is FILE.sock, or a hash of that name if it is longer than 48 bytes,
+// with mode 0600. On Linux, macOS and FreeBSD, owner and guest ask the system for
+// the user at the other end before they send anything, and accept their own user,
+// the file's user and root. A socket that an earlier owner left is replaced.
+// Anything else at its path stays there, and Open returns [ErrRefused].
+// docs/hostlimit.md explains more.
 //
 // # Files
 //

@@ -48,7 +48,7 @@ func placeOf(path string) (place, error) {
 	}
 	file = filepath.Join(folder, filepath.Base(file))
 	name := filepath.Base(file) + ".sock"
-	if len(file)+len(".sock") > maxSocketPath && len(name) > maxSocketName {
+	if len(name) > maxSocketName { // even if the path is short: that of another process may be long
 		sum := sha256.Sum256([]byte(name))
 		name = hex.EncodeToString(sum[:16]) + ".sock"
 	}

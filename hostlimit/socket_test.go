@@ -49,6 +49,16 @@ func TestSocket(t *testing.T) {
 		shares(t, filepath.Join(filepath.Dir(path), strings.Repeat("y", 100)+".db"),
 			filepath.Join(filepath.Dir(path), strings.Repeat("y", 100)+".db"))
 	})
+	t.Run("a long name in folders that are mounted elsewhere", func(t *testing.T) {
+		name := strings.Repeat("y", 60) + ".db"
+		short, long := filepath.Dir(filePath(t)), filepath.Join(filepath.Dir(filePath(t)), strings.Repeat("x", 40))
+		require.NoError(t, os.Mkdir(long, 0o700))
+		here, err := placeOf(filepath.Join(short, name))
+		require.NoError(t, err)
+		there, err := placeOf(filepath.Join(long, name))
+		require.NoError(t, err)
+		require.Equal(t, filepath.Base(here.socket), filepath.Base(there.socket))
+	})
 	t.Run("a path that is too long, without /proc", func(t *testing.T) {
 		path := filepath.Join(filepath.Dir(filePath(t)), strings.Repeat("x", 90), "quota.db.sock")
 		require.NoError(t, os.Mkdir(filepath.Dir(path), 0o700))
