@@ -162,6 +162,11 @@ func TestErrors(t *testing.T) {
 		_, err = l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: stint.Limit{Burst: 5}})
 		var config *stint.ConfigError
 		require.ErrorAs(t, err, &config)
+		unknown := stint.Limit{Burst: 5, Count: 5, Period: time.Hour, Durability: 200}
+		_, err = l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: unknown})
+		require.ErrorAs(t, err, &config)
+		_, err = l.ReserveRequest(stint.Request{Key: key, Cost: 1, Limit: unknown})
+		require.ErrorAs(t, err, &config)
 		_, err = l.SpendTogether(make([]stint.Request, 2), nil)
 		require.Error(t, err)
 		_, err = l.SpendAll(make([]stint.Request, 257)...)

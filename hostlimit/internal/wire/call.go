@@ -74,7 +74,7 @@ func CheckRequest(q *stint.Request) error {
 	if q.Mode > stint.SpendOnly {
 		return fmt.Errorf("hostlimit: there is no Mode %d", q.Mode)
 	}
-	if q.Limit.FollowsCalendar() { // its text must be read again
+	if q.Limit.FollowsCalendar() || q.Limit.Durability > stint.Synced { // its text or level must be read again
 		if err := q.Limit.Validate(); err != nil {
 			return err
 		}
