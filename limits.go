@@ -194,7 +194,7 @@ func (ls *Limits) with(groups ...Group) (*Limits, error) {
 			o.comments = o.comments.With(c.canonical, c.id.Comment)
 		}
 		if c.limit != (Limit{}) {
-			o.rules = o.rules.With(c.canonical, b.rule(c.name, "", c.limit))
+			o.rules = o.rules.With(c.canonical, b.rule(c.name, "", nil, c.limit))
 		} else {
 			o.rules, o.comments = o.rules.Without(c.canonical), o.comments.Without(c.canonical)
 		}
@@ -256,7 +256,7 @@ func (b *limitsBuilder) declare(name Name, spec NameSpec, l Limit) {
 	if spec.Override != nil {
 		s.leading = parts(spec.Override)
 	}
-	s.rule = b.rule(name, "", l)
+	s.rule = b.rule(name, "", nil, l)
 }
 
 func (b *limitsBuilder) override(name Name, given []Override) {
@@ -267,7 +267,7 @@ func (b *limitsBuilder) override(name Name, given []Override) {
 	var rules idmap.Builder[uint32]
 	var comments idmap.Builder[string]
 	for i, o := range given {
-		rule := b.rule(name, fmt.Sprintf("override %d: ", i+1), o.Limit)
+		rule := b.rule(name, fmt.Sprintf("override %d: ", i+1), o.IDs, o.Limit)
 		if len(o.IDs) == 0 {
 			b.wrong(name, fmt.Errorf("override %d: it has no ids", i+1))
 		}
@@ -291,11 +291,12 @@ func (b *limitsBuilder) wrong(name Name, err error) {
 	b.errs = append(b.errs, &ConfigError{Label: b.ls.label(name), Err: err})
 }
 
-// rule returns the index of the limit in the rules, or reports its mistakes.
-func (b *limitsBuilder) rule(name Name, of string, l Limit) (index uint32) {
+// rule returns the index of the limit in the rules, or reports its mistakes. ids
+// are those of an override.
+func (b *limitsBuilder) rule(name Name, of string, ids []OverrideID, l Limit) (index uint32) {
 	mistakes := l.mistakes()
 	if l.FollowsCalendar() && b.ls.member(name).role != plainRole {
-		b.mistaken(name, nil, "%s%v follows the calendar: a total, its shares and its floors are rates", of, l)
+		b.mistaken(name, ids, "%s%v follows the calendar: a total, its shares and its floors are rates", of, l)
 		return 0
 	}
 	for _, m := range mistakes {

@@ -175,7 +175,7 @@ func (b *limitsBuilder) checkShares() {
 // checkListed reports a floor that is Unlimited or Blocked.
 func (b *limitsBuilder) checkListed(name Name, id OverrideID, l Limit) {
 	if m := b.ls.member(name); m.role == floorRole && (l == Unlimited || l == Blocked) {
-		b.mistaken(name, []string{id.ID}, "a floor of %s is %v: want a limit", b.ls.label(m.class), l)
+		b.mistaken(name, []OverrideID{id}, "a floor of %s is %v: want a limit", b.ls.label(m.class), l)
 	}
 }
 
@@ -190,11 +190,11 @@ func (b *limitsBuilder) checkFloor(class Name, id string) {
 	}
 	low, high := &ls.rules[f], &ls.rules[c]
 	if low.rate.burst > high.rate.burst {
-		b.mistaken(floor, []string{id}, "the burst for %s is %d, above that of the ceiling, %s: %d",
+		b.mistaken(floor, []OverrideID{{ID: id}}, "the burst for %s is %d, above that of the ceiling, %s: %d",
 			spell.Quote(id), low.rate.burst, ls.label(class), high.rate.burst)
 	}
 	if low.rate.interval < high.rate.interval {
-		b.mistaken(floor, []string{id}, "the rate for %s, %v, is above that of the ceiling, %s: %v",
+		b.mistaken(floor, []OverrideID{{ID: id}}, "the rate for %s, %v, is above that of the ceiling, %s: %v",
 			spell.Quote(id), low.limit.WithBurst(low.limit.Count), ls.label(class), high.limit.WithBurst(high.limit.Count))
 	}
 }
@@ -213,7 +213,7 @@ func (b *limitsBuilder) checkTotal(m member) {
 	}
 	classes := strings.Join(labels, " and ")
 	if !sum.FitsBurst(total.rate.burst) {
-		b.mistaken(m.total, nil, "the bursts of the floors of %s add up to %d: want less than its burst, %d",
+		b.mistaken(m.total, []OverrideID{{}}, "the bursts of the floors of %s add up to %d: want less than its burst, %d",
 			classes, sum.Burst(), total.rate.burst)
 	}
 	promised := func(yield func(*rule) bool) {
@@ -239,7 +239,7 @@ func (b *limitsBuilder) checkTotal(m member) {
 		if !more {
 			text += fmt.Sprintf(", rounded to a token each %v", l.Interval())
 		}
-		b.mistaken(m.total, nil, "%s", text)
+		b.mistaken(m.total, []OverrideID{{}}, "%s", text)
 	}
 }
 
@@ -290,12 +290,12 @@ func (b *limitsBuilder) recheckShares(old *Limits, changes []replacement) {
 	}
 }
 
-// mistaken reports a mistake in a tree of shares: of one id, or of the whole
-// limit if there is no id.
-func (b *limitsBuilder) mistaken(name Name, id []string, format string, args ...any) {
+// mistaken reports a mistake in a tree of shares: in the override that lists
+// these ids, or in the default if there is none.
+func (b *limitsBuilder) mistaken(name Name, ids []OverrideID, format string, args ...any) {
 	m := &share.Mistake{Label: b.ls.label(name), Text: fmt.Sprintf(format, args...)}
-	if len(id) > 0 {
-		m.ID, m.OfID = id[0], true
+	if len(ids) > 0 {
+		m.ID, m.OfID = ids[0].ID, true
 	}
 	b.wrong(name, m)
 }

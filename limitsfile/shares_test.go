@@ -111,6 +111,39 @@ PerUser: {burst: 1, count: 1, period: 1s}
 	}, lines(err))
 }
 
+// A mistake in an override has the line of that override, even if the default of
+// the limit is in another file.
+func TestMistakesInOverridesOfShares(t *testing.T) {
+	_, err := Parse(tenants(), []byte(tenantDefaults), []byte(`
+- TenantFloor: {burst: 1, count: 1, period: 1s, ids: [acme]}
+- TenantFloor: {quota: 5, resets: daily, ids: [globex]}
+- Tenant: {quota: 5, resets: daily, ids: [acme, initech]}
+- group: gold
+  ids: [globex]
+  limits:
+    Tenant: {quota: 5, resets: hourly}
+`), []byte(`
+- Total: {quota: 9, resets: yearly, ids: [""]}
+`))
+	const why = " follows the calendar: a total, its shares and its floors are rates"
+	require.Equal(t, []string{
+		"overrides 2:2: Total: override 1: 9/year" + why,
+		"overrides:4: Tenant: override 1: 5/day" + why,
+		"overrides:6: Tenant: override 2: 5/hour" + why,
+		"overrides:3: TenantFloor: override 2: 5/day" + why,
+	}, lines(err))
+
+	_, err = Parse(tenants(), []byte(tenantDefaults), []byte(`
+- TenantFloor: {burst: 100, count: 100, period: 1s, ids: [acme]}
+
+- Total: {burst: 110, count: 10, period: 1s, ids: [""]}
+`))
+	require.Equal(t, []string{
+		"overrides:4: Total: the bursts of the floors of Tenant and Batch add up to 110: want less than its burst, 110",
+		"overrides:4: Total: the floors of Tenant and Batch add up to 150/1s: want no more than its 10/1s",
+	}, lines(err))
+}
+
 func TestWrongTrees(t *testing.T) {
 	for _, c := range []struct {
 		change func(ns stint.Names)
