@@ -187,6 +187,27 @@ overrides 3:1: not YAML: did not find expected node content`, stint.ErrUnknownNa
 	require.ErrorContains(t, err, "count is 0", "a count of 0 is not Unlimited")
 }
 
+// An error of the YAML parser has the line of the mistake, though the parser
+// itself names an earlier line, or none in the first line.
+func TestSyntaxLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"@\n":                         "defaults:1: not YAML: found character that cannot start any token",
+		"\n\n@\n":                     "defaults:3: not YAML: found character that cannot start any token",
+		"a: {b: 1, c: 2\nd: 3}\n":     "defaults:2: not YAML: did not find expected ',' or '}'",
+		"a:\n  b: 1\n  c: 2\n  - d\n": "defaults:4: not YAML: did not find expected key",
+		"\n\na:\n  b: 1\n c: 2\n":     "defaults:5: not YAML: did not find expected key",
+		"\n- a\n- b\nc: d\n":          "defaults:4: not YAML: did not find expected '-' indicator",
+		"# a\n\n# M\xfcller\nb: c\n":  "defaults:3: not YAML: invalid leading UTF-8 octet",
+		"a: b\nc: \x01\n":             "defaults:2: not YAML: control characters are not allowed",
+		"a: b\nc: *d\n":               "defaults:2: not YAML: unknown anchor 'd' referenced",
+		"a: {\n":                      "defaults:1: not YAML: did not find expected node content",
+		"a: \"b\n\nc: d\n":            "defaults:3: not YAML: found unexpected end of stream",
+	} {
+		_, err := Parse(names, []byte(text))
+		require.EqualError(t, err, want, "%q", text)
+	}
+}
+
 // TestLoadBoulder loads Boulder's own files, which are not part of this
 // repository. BOULDER_LIMITS is the directory that has copies of them.
 func TestLoadBoulder(t *testing.T) {

@@ -61,7 +61,8 @@ func (r *reader) read(s source, walk func(root *yaml.Node)) {
 }
 
 func (r *reader) parse(data []byte, walk func(root *yaml.Node)) {
-	dec := yaml.NewDecoder(bytes.NewReader(data))
+	text := &lineReader{data: data}
+	dec := yaml.NewDecoder(text)
 	var doc, next yaml.Node
 	root := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}
 	switch err := dec.Decode(&doc); {
@@ -70,10 +71,10 @@ func (r *reader) parse(data []byte, walk func(root *yaml.Node)) {
 		if err := dec.Decode(&next); err == nil {
 			r.fail(next.Line, "", errors.New("a second document starts here: want one document in a file"))
 		} else if err != io.EOF {
-			r.failSyntax(err)
+			r.failSyntax(err, text.line())
 		}
 	case err != io.EOF:
-		r.failSyntax(err)
+		r.failSyntax(err, text.line())
 		return
 	}
 	r.refuseAnchors(root)
@@ -473,18 +474,44 @@ func (r *reader) failNode(node *yaml.Node, label, format string, args ...any) {
 	}
 }
 
-// failSyntax reports an error of the YAML parser. The line is in the error's
-// text.
-func (r *reader) failSyntax(err error) {
+// failSyntax reports an error of the YAML parser, which has read this far. Its
+// text may have a line. In "did not find expected …" that is an earlier one.
+func (r *reader) failSyntax(err error, line int) {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	line := 0
 	if rest, ok := strings.CutPrefix(text, "line "); ok {
 		if number, after, ok := strings.Cut(rest, ": "); ok {
-			line, _ = strconv.Atoi(number)
 			text = after
+			if n, err := strconv.Atoi(number); err == nil && !strings.HasPrefix(text, "did not find") {
+				line = min(line, n)
+			}
 		}
 	}
 	r.fail(line, "", errors.New("not YAML: "+text))
+}
+
+// lineReader gives the YAML parser one line at a time. So the parser has not read
+// beyond a mistake, or only a few bytes of the next line.
+type lineReader struct {
+	data []byte
+	next int // index of what the parser reads next
+}
+
+func (l *lineReader) Read(p []byte) (n int, err error) {
+	rest := l.data[l.next:]
+	if len(rest) == 0 {
+		return 0, io.EOF
+	}
+	if end := bytes.IndexByte(rest, '\n'); end >= 0 {
+		rest = rest[:end+1]
+	}
+	n = copy(p, rest)
+	l.next += n
+	return n, nil
+}
+
+// line returns the number of the line that was read last.
+func (l *lineReader) line() int {
+	return 1 + bytes.Count(l.data[:max(0, l.next-1)], []byte("\n"))
 }
 
 // whereIs returns the place of an id, for an error text. If the id is spelled
