@@ -83,12 +83,11 @@ func (l Limit) Resets() string {
 		return ""
 	}
 	at := time.Time{}.Add(c.Start())
-	clock := at.Format("15:04:05")
-	clock = strings.TrimSuffix(clock, ":00")
+	clock := strings.TrimSuffix(at.Format("15:04:05.999999999"), ":00")
 	zone := " " + calendar.ZoneText(c.Zone())
 	switch c.Unit() {
 	case calendar.Hour:
-		return fmt.Sprintf("each hour at :%02d%s", at.Minute(), zone)
+		return "each hour at " + strings.TrimPrefix(clock, "00") + zone
 	case calendar.Day:
 		return "each day at " + clock + zone
 	case calendar.Week:

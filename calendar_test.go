@@ -277,6 +277,24 @@ func TestCalendarLimits(t *testing.T) {
 	require.True(t, start.IsZero() && end.IsZero())
 }
 
+func TestResets(t *testing.T) {
+	for text, want := range map[string]string{
+		"5/hour":                      "each hour at :00 UTC",
+		"5/hour from 15m":             "each hour at :15 UTC",
+		"5/hour from 15m30s":          "each hour at :15:30 UTC",
+		"5/day@Europe/Berlin":         "each day at 00:00 Europe/Berlin",
+		"5/day from 500ms":            "each day at 00:00:00.5 UTC",
+		"5/week from 4h30m1s":         "each Monday at 04:30:01 UTC",
+		"5/month@America/Los_Angeles": "on the first of each month at 00:00 America/Los_Angeles",
+		"5/year@+01:00 from 4h":       "on 1 January at 04:00 +01:00",
+		"5/1h":                        "",
+	} {
+		limit, err := ParseLimit(text)
+		require.NoError(t, err)
+		require.Equal(t, want, limit.Resets(), text)
+	}
+}
+
 func TestState(t *testing.T) {
 	r := rigFrom(t, "2026-11-23T12:00:00Z", EachDay(10, nil))
 	for _, limit := range []Limit{EachDay(10, nil), PerMinute(10), EachYear(10, nil)} {
