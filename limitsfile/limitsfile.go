@@ -136,11 +136,12 @@ func Labels(files ...string) ([]string, error) {
 			continue
 		}
 		maps := root.Content // mappings of labels: one in the defaults, or one for each override
-		if maps[0].Kind == yaml.SequenceNode {
+		isList := maps[0].Kind == yaml.SequenceNode
+		if isList {
 			maps = maps[0].Content
 		}
 		for _, m := range maps {
-			if m.Kind == yaml.MappingNode && groupOf(m) != nil {
+			if isList && m.Kind == yaml.MappingNode && groupOf(m) != nil {
 				m = find(m, "limits", yaml.MappingNode)
 			}
 			if m == nil || m.Kind != yaml.MappingNode {

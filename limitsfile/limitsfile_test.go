@@ -293,6 +293,10 @@ func TestLabels(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Empty(t, labels, name)
 	}
+	labels, err = Labels(file("group_in_defaults.yml", "Orders: {burst: 1, count: 1, period: 1m}\ngroup: pro\n"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"Orders", "group"}, labels, "only a list has groups")
+
 	_, err = Labels(defaults, filepath.Join(dir, "missing.yml"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
