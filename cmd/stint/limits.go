@@ -78,6 +78,9 @@ stderr). No object is printed if a file cannot be read.`,
 // line for each: of the defaults, and of overrides that differ from them.
 func resets(limits *stint.Limits, now time.Time) string {
 	var text strings.Builder
+	at := func(t time.Time) string {
+		return strings.TrimSuffix(t.Format("Mon 2006-01-02 15:04:05"), ":00") + t.Format(" MST")
+	}
 	names := limits.Names()
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		quotas := map[stint.Limit]bool{}
@@ -94,9 +97,8 @@ func resets(limits *stint.Limits, now time.Time) string {
 			}
 			_, first := limit.PeriodAt(now)
 			_, second := limit.PeriodAt(first)
-			const layout = "Mon 2006-01-02 15:04 MST"
 			lines = append(lines, fmt.Sprintf("%s  %v  resets %s, then %s\n", display.Visible(names[name].Label), limit,
-				first.Format(layout), second.Format(layout)))
+				at(first), at(second)))
 		}
 		slices.Sort(lines)
 		text.WriteString(strings.Join(lines, ""))

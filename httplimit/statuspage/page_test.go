@@ -116,6 +116,12 @@ func TestPageCalendar(t *testing.T) {
 	require.Contains(t, search(), what+"<p>5 of 5 left</p>")
 	clock.pass(time.Second)
 	require.Empty(t, p.report().limit("address").Fullest)
+
+	require.NoError(t, lim.SetOverrides(stint.OverrideID{ID: client.ID}, map[stint.Name]stint.Limit{
+		perAddress: stint.EachMonth(5, nil).StartingAt(time.Hour + 30*time.Second),
+	}))
+	require.Equal(t, 200, asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(2, ""))
+	require.Contains(t, search(), "<p>3 of 5 left, resets 2001-11-01 01:00:30 UTC</p>")
 }
 
 // Requests in flight are shown: now, at most, and denied.

@@ -3,6 +3,7 @@ package statuspage
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -58,7 +59,7 @@ func (p *Page) state(key stint.Key) (bucketState, bool) {
 		Burst: b.Limit.Burst, Remaining: b.Remaining, limit: b.Limit,
 	}
 	if _, resets := b.Limit.PeriodAt(p.lim.Now()); b.ResetAfter > 0 && !resets.IsZero() {
-		s.Full = "resets " + resets.Format("2006-01-02 15:04 MST")
+		s.Full = "resets " + strings.TrimSuffix(resets.Format("2006-01-02 15:04:05"), ":00") + resets.Format(" MST")
 	} else if b.ResetAfter > 0 {
 		s.Full = "full in " + waitText(b.ResetAfter.Seconds())
 	}
