@@ -18,6 +18,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -151,4 +152,4 @@ func clientAddress(trusted string) (c httplimit.ClientAddress, err error) {
 	return c, nil
 }
 
-func logEvent(e stint.Event) { log.Print(e.Kind, ": ", e.Err) }
+func logEvent(e stint.Event) { slog.Warn("limits", "event", e) }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/url"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/subprocess"
 )
 
@@ -27,6 +30,19 @@ type program struct {
 	cmd        *exec.Cmd
 	lines      *bufio.Scanner
 	url, pages string // for clients, and for operators
+}
+
+// The log has what an event knows, and nothing else.
+func TestLogEvent(t *testing.T) {
+	var text bytes.Buffer
+	log.SetOutput(&text)
+	t.Cleanup(func() { log.SetOutput(os.Stderr) })
+	logEvent(stint.Event{Kind: stint.FlushRecovered})
+	require.Contains(t, text.String(), "flush recovered")
+	require.NotContains(t, text.String(), "nil")
+	logEvent(stint.Event{Kind: stint.FileSetAside, Err: stint.ErrCorrupt, Path: "limits.db.corrupt-1"})
+	require.Contains(t, text.String(), stint.ErrCorrupt.Error())
+	require.Contains(t, text.String(), "limits.db.corrupt-1")
 }
 
 func TestMain(m *testing.M) { subprocess.Main(m, main) }
