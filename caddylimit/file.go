@@ -164,10 +164,9 @@ func logger() *zap.Logger { return caddy.Log().Named("stint") }
 
 func (f *file) logEvent(e stint.Event) {
 	log := logger().With(zap.String("file", f.path), zap.Stringer("event", e.Kind))
-	switch e.Kind {
-	case stint.FlushRecovered, stint.SaveEnded, stint.FileBack:
+	if e.Err == nil { // of FlushRecovered and FileBack, and of SaveEnded if it succeeded
 		log.Info("the file works again")
-	default:
+	} else {
 		log.Error("the file needs attention", zap.Error(e.Err))
 	}
 }

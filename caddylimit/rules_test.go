@@ -1,11 +1,14 @@
 package caddylimit
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
@@ -204,4 +207,31 @@ func TestNumbersBehindAnotherOwner(t *testing.T) {
 	number("e", 6)
 	number("f", 7)
 	number("a", 1)
+}
+
+// An overdue save that fails is no good news.
+func TestLogEvent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	require.NoError(t, caddy.Load(fmt.Appendf(nil, `{"admin": {"disabled": true, "config": {"persist": false}},
+		"logging": {"logs": {"default": {"writer": {"output": "file", "filename": %q}, "encoder": {"format": "json"}}}}}`,
+		path), true))
+	t.Cleanup(func() { require.NoError(t, caddy.Stop()) })
+	f := &file{path: "limits.db"}
+	f.logEvent(stint.Event{Kind: stint.SaveEnded, Err: errors.New("no space left on device")})
+	f.logEvent(stint.Event{Kind: stint.SaveEnded})
+	f.logEvent(stint.Event{Kind: stint.FlushFailed, Err: errors.New("no space left on device")})
+	f.logEvent(stint.Event{Kind: stint.FlushRecovered})
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var got []string
+	for text := range strings.Lines(string(data)) {
+		var line struct{ Level, Logger, Event string }
+		require.NoError(t, json.Unmarshal([]byte(text), &line))
+		if line.Logger == "stint" {
+			got = append(got, line.Level+": "+line.Event)
+		}
+	}
+	require.Equal(t, []string{
+		"error: overdue save ended", "info: overdue save ended", "error: flush failed", "info: flush recovered",
+	}, got)
 }
