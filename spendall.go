@@ -67,7 +67,8 @@ func (l *Limiter) SpendAll(reqs ...Request) (d Decision, err error) {
 // nil ds asks for the strictest decision only. If the strictest decision denies,
 // nothing was spent, and the others are what Check would return. After an error
 // every decision is the zero one, which denies. Nothing was spent, except that
-// after ErrNotDurable the tokens of all requests may stay spent.
+// after ErrNotDurable the tokens of all requests may stay spent. It is also an
+// error if ds is shorter than reqs; ds stays as it is then.
 func (l *Limiter) SpendTogether(reqs []Request, ds []Decision) (Decision, error) {
 	return l.SpendTogetherContext(context.Background(), reqs, ds)
 }
@@ -451,7 +452,8 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 // ErrFull, later requests that need space in memory fail with it at once.
 // SpendEach takes less time for each request than Spend. Requests that wait for
 // a commit wait for it together. If it fails, all of them fail, and other answers
-// on their keys may have counted tokens that were returned since.
+// on their keys may have counted tokens that were returned since. If ds is
+// shorter than reqs, SpendEach decides nothing and returns an error.
 func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
 		return fmt.Errorf("stint: SpendEach: %d requests, and space for %d decisions", len(reqs), len(ds))
