@@ -21,7 +21,8 @@ type Stats struct {
 	Err       error     // of an Operator whose counts another process has: why they are missing
 }
 
-// LimitStats are counts of the calls for one limit.
+// LimitStats are counts of the calls for one limit. A Wait that ends with its
+// ctx, or with Close, is no error.
 type LimitStats struct {
 	Allowed, Denied int64 // decisions to spend or to reserve
 	Borrowed        int64 // allowed with a Parent, and not paid by the floor
