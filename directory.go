@@ -3,6 +3,7 @@ package stint
 import (
 	"hash/maphash"
 	"math/bits"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -38,13 +39,15 @@ type directory struct {
 	tallies sync.Map                               // of lanes: Name → *tally
 }
 
-// newDirectory returns a directory for about maxResident buckets.
+// newDirectory returns a directory for about maxResident buckets. A class has 64
+// shards for each processor, so that two of them seldom need the same shard, and
+// more for many buckets.
 func newDirectory(limits *Limits, maxResident int) *directory {
-	const perShard = 1 << 12
-	n := bits.Len(uint(maxResident / perShard))
+	const perShard, perProcessor, most = 1 << 11, 64, 1 << 10
+	n := max(perProcessor*runtime.GOMAXPROCS(0), maxResident/perShard)
 	return &directory{
 		seed:   maphash.MakeSeed(),
-		shift:  uint(64 - min(max(n, 6), 10)),
+		shift:  uint(64 - bits.Len(uint(min(n, most)-1))),
 		limits: limits,
 	}
 }

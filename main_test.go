@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 }
 
 // fewResident is MaxResident of Limiters that have few buckets. By default a Limiter
-// has eight times as many shards, which is most of what New allocates.
+// has many more shards, which are most of what New allocates.
 const fewResident = 1000
 
 // child is another process that runs one of the children.
