@@ -156,7 +156,7 @@ func (w *World) hold(op Op) {
 		w.heldNow(key, until)
 	}
 	if w.release != nil {
-		s.heldDuring = append(s.heldDuring, s.Hold)
+		s.heldDuring = append(s.heldDuring, s.mayHold()...)
 	}
 	w.maySave(key, w.leaves(key, true))
 	last, moved := int64(0), false
@@ -236,6 +236,9 @@ func (w *World) resetKeys(keys ...Key) {
 				w.heldNow(key, 0)
 			} else if s.Queue = nil; !w.dead() { // turns may still wait, or not
 				w.resetKeys(key)
+			}
+			if w.release != nil && s.unseen {
+				s.heldDuring = append(s.heldDuring, s.mayHold()...)
 			}
 			continue
 		}

@@ -132,7 +132,7 @@ func (w *World) delayFlush() {
 		return
 	}
 	for key, s := range w.states {
-		s.during, s.heldDuring = []Span{w.leaves(key, false)}, []int64{s.Hold}
+		s.during, s.heldDuring = []Span{w.leaves(key, false)}, s.mayHold()
 	}
 	stopped, release := w.env.DelayFlush([]string{"clock", "save"}[w.rnd.IntN(2)])
 	w.release = release

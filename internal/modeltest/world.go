@@ -23,6 +23,14 @@ type state struct {
 	unseen     bool // no decision shows the hold: the Name is not declared, or is Blocked
 }
 
+// mayHold returns the holds that may be in force.
+func (s *state) mayHold() []int64 {
+	if s.unseen {
+		return slices.Clone(s.holds)
+	}
+	return []int64{s.Hold}
+}
+
 // place is a reservation of the World.
 type place struct {
 	key   Key
