@@ -225,16 +225,24 @@ func TestOwnerOfAnotherFile(t *testing.T) {
 	require.ErrorContains(t, err, "has another file")
 }
 
-// If another file is put at the path, all processes move to it: the old owner
-// becomes a guest of the next one, and leaves its socket alone.
-func TestFileReplaced(t *testing.T) {
-	path, limits := filePath(t), limitsWith(t, nil)
+// backupBeside makes another file beside the one at path, in which 70 tokens of a
+// are spent, and returns its path.
+func backupBeside(t *testing.T, path string, limits *stint.Limits) string {
+	t.Helper()
 	other := filepath.Join(filepath.Dir(path), "backup.db")
 	backup, err := stint.Open(other, limits, nil)
 	require.NoError(t, err)
 	_, err = backup.Spend(perID.Key("a"), 70)
 	require.NoError(t, err)
 	require.NoError(t, backup.Close())
+	return other
+}
+
+// If another file is put at the path, all processes move to it: the old owner
+// becomes a guest of the next one, and leaves its socket alone.
+func TestFileReplaced(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	other := backupBeside(t, path, limits)
 
 	all := []*Limiter{openOn(t, path, limits, nil), openOn(t, path, limits, nil), openOn(t, path, limits, nil)}
 	require.NoError(t, os.Rename(other, path))
@@ -491,12 +499,7 @@ func TestChangesDuringTakeover(t *testing.T) {
 // process moves to that file, too.
 func TestFileReplacedDuringTakeover(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
-	other := filepath.Join(filepath.Dir(path), "backup.db")
-	backup, err := stint.Open(other, limits, nil)
-	require.NoError(t, err)
-	_, err = backup.Spend(perID.Key("a"), 70)
-	require.NoError(t, err)
-	require.NoError(t, backup.Close())
+	other := backupBeside(t, path, limits)
 	owner := openOn(t, path, limits, nil)
 	l := openOn(t, path, limits, nil)
 	withoutOwner(t, l)

@@ -249,21 +249,29 @@ func TestContextOfACall(t *testing.T) {
 	})
 }
 
+// welcomed returns a connection to an owner that only welcomes, the owner's end of
+// it, and the frames that come there.
+func welcomed(t *testing.T, timeout time.Duration) (c *conn, theirs net.Conn, came chan wire.Frame) {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	came = make(chan wire.Frame, 10)
+	go func() {
+		frames := wire.NewReader(theirs)
+		for f, err := frames.Next(); err == nil; f, err = frames.Next() {
+			came <- f
+		}
+	}()
+	go theirs.Write(frame(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) }))
+	c, err := newConn(ours, nil, timeout, func(*conn, error) {})
+	require.NoError(t, err)
+	return c, theirs, came
+}
+
 // If the turn of a Wait comes after its caller has given up, the guest returns
 // the tokens.
 func TestTurnOfACallerThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ours, theirs := net.Pipe()
-		came := make(chan wire.Frame, 10)
-		go func() {
-			frames := wire.NewReader(theirs)
-			for f, err := frames.Next(); err == nil; f, err = frames.Next() {
-				came <- f
-			}
-		}()
-		go theirs.Write(frame(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) }))
-		c, err := newConn(ours, nil, time.Minute, func(*conn, error) {})
-		require.NoError(t, err)
+		c, theirs, came := welcomed(t, time.Minute)
 		g := &Guest{conn: c}
 		g.methods = methods{g}
 		defer g.Close()
@@ -488,17 +496,7 @@ func TestOwnersComeAndGo(t *testing.T) {
 // been in the queue.
 func TestWaitAtOwnerThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ours, theirs := net.Pipe()
-		came := make(chan wire.Frame, 10)
-		go func() {
-			frames := wire.NewReader(theirs)
-			for f, err := frames.Next(); err == nil; f, err = frames.Next() {
-				came <- f
-			}
-		}()
-		go theirs.Write(frame(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) }))
-		c, err := newConn(ours, nil, time.Hour, func(*conn, error) {})
-		require.NoError(t, err)
+		c, theirs, came := welcomed(t, time.Hour)
 		defer c.close()
 		o, err := (&Options{TakeoverTimeout: time.Second}).withDefaults()
 		require.NoError(t, err)

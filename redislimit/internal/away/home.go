@@ -25,7 +25,7 @@ type Config struct {
 	Options stint.Options                 // of the local Limiter
 	Timeout time.Duration                 // of a call
 	Now     func() time.Time              // nil: the time of day
-	Elapsed func() int64                  // the time by a clock that nobody sets
+	Elapsed func() int64                  // since some instant, unlike Now never set back or ahead
 	Prefix  string                        // of the keys
 	Name    func(stint.Key) string        // the key of a bucket at the server
 	Label   func(stint.Key) string        // a bucket, as errors have it
