@@ -201,8 +201,8 @@ func (f *File) BuildUpon() error {
 
 func (f *File) boltOptions(lockTimeout time.Duration) *bolt.Options {
 	b := &bolt.Options{
-		Timeout:      lockTimeout, // 0 would wait for ever
-		FreelistType: bolt.FreelistMapType,
+		Timeout:      lockTimeout,            // 0 would wait for ever
+		FreelistType: bolt.FreelistArrayType, // the map breaks up the rows of pages that the list needs
 		NoStatistics: true,
 		PageSize:     bboltpage.Size,
 		NoSync:       f.fs.NoSync,

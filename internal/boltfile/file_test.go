@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -181,4 +183,60 @@ func TestMake(t *testing.T) {
 			require.Empty(t, left)
 		})
 	}
+}
+
+// TestFreePages: a file whose buckets change all the time does not grow. bbolt
+// writes the list of free pages to pages in a row at each commit. If single pages
+// were taken from the middle of such rows, none would be left, and the list would
+// go to the end of the file each time.
+func TestFreePages(t *testing.T) {
+	f, files := openNew(t)
+	files.NoSync, f.DB.NoSync = true, true
+	const ids, steps = 50_000, 20
+	rnd := rand.New(rand.NewPCG(1, 2))
+	numbered := func(i int) format.Entry {
+		return format.Entry{Name: 1, ID: fmt.Sprintf("%024d", i), TAT: rnd.Int64N(1<<62) + 1}
+	}
+	for i := 0; i < ids; i += 1000 {
+		require.NoError(t, f.Update(func(tx *bolt.Tx) error {
+			if b := tx.Bucket(format.BucketOf(1)); b != nil {
+				b.FillPercent = 0.7
+			}
+			var entries []format.Entry
+			for j := range 1000 {
+				entries = append(entries, numbered(i+j))
+			}
+			return Apply(tx, nil, entries)
+		}))
+	}
+	var last uint64
+	var sizes []int64
+	for range 12 { // each writes a journal, applies it in the order of its keys, and drops the one before
+		dropped := last
+		var entries []format.Entry
+		for range ids / 5 {
+			entries = append(entries, numbered(rnd.IntN(ids)))
+		}
+		sorted := slices.SortedFunc(slices.Values(entries), format.Entry.CompareStored)
+		for range steps {
+			n := ids / 5 / steps
+			require.NoError(t, f.Update(func(tx *bolt.Tx) error {
+				records := func(yield func(format.Record) bool) {
+					for record := range format.Records(entries[:n], 64<<10) {
+						last++
+						format.Seal(last, record)
+						yield(format.Record{Seq: last, Data: record})
+					}
+				}
+				return errors.Join(PutRecords(tx, records), Apply(tx, nil, sorted[:n]))
+			}))
+			entries, sorted = entries[n:], sorted[n:]
+		}
+		require.NoError(t, f.Update(func(tx *bolt.Tx) error {
+			sizes = append(sizes, tx.Size())
+			_, err := DropRecords(tx, dropped)
+			return err
+		}))
+	}
+	require.Less(t, sizes[len(sizes)-1], sizes[3]*21/20, sizes)
 }
