@@ -78,7 +78,8 @@ func TestFileTakenAwayCut(t *testing.T) {
 			begun := time.Now()
 			key, acked, cuts, took := Name(level).Key("a"), int64(0), 0, 0
 			limit := levelLimits(t, Limit{Burst: 1 << 31, Count: 1, Period: time.Second})
-			for range testlength.Of(1_800, 100) {
+			// A lease is spent without a file, too, so it may see no cut.
+			for n := testlength.Of(1_800, 100); n > 0 || level == Synced && cuts == 0; n-- {
 				switch rnd.IntN(10) {
 				case 0:
 					require.NoError(t, os.RemoveAll(path))
@@ -109,9 +110,6 @@ func TestFileTakenAwayCut(t *testing.T) {
 				require.NoError(t, next.Close())
 			}
 			require.Positive(t, took)
-			if level == Synced { // a lease is spent without a file, too
-				require.Positive(t, cuts)
-			}
 		})
 	}
 }
