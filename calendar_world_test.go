@@ -92,7 +92,7 @@ type calendarLimiter struct {
 
 func (l calendarLimiter) evictAll() { evictNow(l.Limiter) }
 
-func evictNow(l *Limiter) { l.directory.evict(l.clock.Now(), true, func() bool { return true }) }
+func evictNow(l *Limiter) { evictAll(l.directory, l.clock.Now(), true) }
 
 func (l calendarLimiter) kill(Key, int64) (answer *Decision, begun bool) {
 	in := l.committer.Lock(true) // let the commits end that no caller waits for

@@ -6,15 +6,13 @@ import (
 	"time"
 )
 
-// evictOne makes space in memory for one bucket. If no bucket can be evicted
-// unless it is saved first, evictOne waits for a flush, which evicts buckets after
-// each of its saves. If none is under way, evictOne begins one.
+// evictOne makes space in memory for one bucket. If it soon finds no bucket that
+// can be evicted without a save, evictOne waits for a flush, which evicts buckets
+// after each of its saves. If none is under way, evictOne begins one.
 func (l *Limiter) evictOne() error {
 	f := l.flusher
-	for range 2 { // the first round may find that all were used since the last eviction
-		if n := l.directory.evict(l.clock.Now(), false, f.full); n > 0 || !f.full() {
-			return nil // other calls may take the space that this one made
-		}
+	if n := l.directory.evict(l.clock.Now(), f.full); n > 0 || !f.full() {
+		return nil // other calls may take the space that this one made
 	}
 	f.waiting.Add(1)
 	defer f.waiting.Add(-1)
@@ -39,12 +37,18 @@ func (l *Limiter) evictOne() error {
 	}
 }
 
+// evictScan is the number of slots after which evict gives up. In a flood of new
+// ids nearly all buckets are dirty, and a longer search would find nothing either.
+const evictScan = 1 << 14
+
 // evict goes from shard to shard, looks at an eighth of each, and removes the
-// buckets that may go. It stops when tooMany returns false, or after all shards.
-// It returns the number of removed buckets.
-func (t *directory) evict(now int64, used bool, tooMany func() bool) (removed int) {
+// buckets that may go. It stops when tooMany returns false, after evictScan slots,
+// or after two rounds: in the first it may find that all were used since the last
+// eviction. It returns the number of removed buckets.
+func (t *directory) evict(now int64, tooMany func() bool) (removed int) {
 	perClass := uint32(1) << (64 - t.shift)
-	for range len(t.classes) * int(perClass) {
+	scanned := 0
+	for range 2 * len(t.classes) * int(perClass) {
 		n := t.hand.Add(1) - 1
 		shards := t.classes[n/perClass%uint32(len(t.classes))].Load()
 		if shards == nil {
@@ -52,8 +56,9 @@ func (t *directory) evict(now int64, used bool, tooMany func() bool) (removed in
 		}
 		s := &(*shards)[n%perClass]
 		for range (s.EvictSteps() + 7) / 8 {
-			removed += s.evictStep(now, used)
-			if !tooMany() {
+			looked, gone := s.evictStep(now, false)
+			scanned += looked
+			if removed += gone; !tooMany() || scanned >= evictScan {
 				return removed
 			}
 		}
@@ -72,7 +77,8 @@ func (t *directory) evictBetween(from, to place, now int64, used bool, more func
 			return
 		}
 		for range s.EvictSteps() {
-			if removed += s.evictStep(now, used); !more(removed) {
+			_, gone := s.evictStep(now, used)
+			if removed += gone; !more(removed) {
 				return
 			}
 		}
@@ -80,13 +86,13 @@ func (t *directory) evictBetween(from, to place, now int64, used bool, more func
 }
 
 // evictStep looks at a few slots, so decisions wait only for microseconds.
-func (s *shard) evictStep(now int64, used bool) (removed int) {
+func (s *shard) evictStep(now int64, used bool) (scanned, removed int) {
 	s.lock()
-	removed = s.Evict(now, used, s.directory.saving.Load(), s.queuedLocked)
+	scanned, removed = s.Evict(now, used, s.directory.saving.Load(), s.queuedLocked)
 	s.mu.Unlock()
 	s.directory.resident.Add(-int64(removed))
 	s.directory.evicted.Add(int64(removed))
-	return removed
+	return scanned, removed
 }
 
 // sharedFlush is a flush that several calls wait for.

@@ -2,10 +2,13 @@ package stint
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/table"
 )
 
 // TestMakeSpace: if all buckets in memory are dirty, a new one waits for one
@@ -140,4 +143,34 @@ func TestMaxResident(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestEvictGivesUp: a search among buckets that all have to be saved ends soon,
+// whatever their number. Among few buckets it finds the one that may go.
+func TestEvictGivesUp(t *testing.T) {
+	const resident = 8 * evictScan
+	r := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{MaxResident: resident})
+	for i := range resident {
+		if _, err := r.Spend(flushed.Key(strconv.Itoa(i)), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shards := uint32(1) << (64 - r.directory.shift) // of each class
+	before := r.directory.hand.Load()
+	require.Zero(t, r.directory.evict(r.Limiter.clock.Now(), r.flusher.full))
+	require.Less(t, r.directory.hand.Load()-before, uint32(table.Classes)*shards, "not all shards")
+	require.NoError(t, r.Flush())
+	r.take(flushed.Key("new"), 1)
+	require.LessOrEqual(t, r.Stats().Resident, int64(resident))
+
+	few := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{MaxResident: 100})
+	for i := range 100 {
+		few.take(flushed.Key(fmt.Sprint(i)), 1)
+	}
+	require.NoError(t, few.Flush())
+	for i := range 99 {
+		few.take(flushed.Key(fmt.Sprint(i)), 1)
+	}
+	require.Equal(t, 1, few.directory.evict(few.Limiter.clock.Now(), few.flusher.full))
+	few.take(flushed.Key("99"), 1)
 }

@@ -306,9 +306,14 @@ func (r *rig) rest() {
 
 // evictAll removes from memory all that may leave it.
 func (r *rig) evictAll(used bool) {
-	for range 40 {
-		r.directory.evict(r.Limiter.clock.Now(), used, func() bool { return true })
+	for range 5 { // a removal may move a slot past the hand
+		evictAll(r.directory, r.Limiter.clock.Now(), used)
 	}
+}
+
+// evictAll goes once through all buckets in memory.
+func evictAll(t *directory, now int64, used bool) {
+	t.evictBetween(place{}, place{end: true}, now, used, func(int) bool { return true })
 }
 
 // listed returns the buckets that Buckets yields, each of them once.

@@ -103,17 +103,19 @@ const evictStep = 128
 // EvictSteps returns how many calls of Evict scan all slots. It needs no lock.
 func (s *Slots) EvictSteps() int { return int(s.capacity.Load()+evictStep-1) / evictStep }
 
-// Evict scans the next few slots, and returns how many buckets it removed. It removes full buckets that the store does not have. It also
-// removes buckets that the store has as they are, unless they were used since
-// the last scan of these slots. If used is true, it removes those too. Three
+// Evict scans the next few slots, and returns how many it scanned, and how many
+// buckets it removed. It removes full buckets that the store does not have. It
+// also removes buckets that the store has as they are, unless they were used
+// since the last scan of these slots. If used is true, it removes those too. Three
 // kinds of buckets stay: those in a commit, those in the save whose number is
 // `saving`, and those that busy reports.
-func (s *Slots) Evict(now int64, used bool, saving uint64, busy func(Slot) bool) (removed int) {
+func (s *Slots) Evict(now int64, used bool, saving uint64, busy func(Slot) bool) (scanned, removed int) {
 	keep := uint64(Dirty | Used)
 	if used {
 		keep = Dirty
 	}
-	for range min(s.capacity.Load(), evictStep) {
+	scanned = int(min(s.capacity.Load(), evictStep))
+	for range scanned {
 		if s.hand >= s.capacity.Load() {
 			s.hand = 0
 		}
@@ -131,5 +133,5 @@ func (s *Slots) Evict(now int64, used bool, saving uint64, busy func(Slot) bool)
 		}
 		s.hand++
 	}
-	return removed
+	return scanned, removed
 }
