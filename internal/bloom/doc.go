@@ -7,7 +7,13 @@
 // from F. Putze, P. Sanders and J. Singler, "Cache-, hash-, and space-efficient
 // Bloom filters", 2009.
 //
-// Has is always true for a key that was added. For any other key it is wrong
-// about once in two hundred times, and more often if the filter is Overfull.
-// There are no locks: each word is atomic.
+// A filter that is full gets another layer, twice as large, so that lookups stay
+// right while a flood of new keys comes faster than the file can be read again. A
+// lookup asks all layers. The idea is from P. Almeida, C. Baquero, N. Preguiça and
+// D. Hutchison, "Scalable Bloom Filters", 2007; theirs also gives later layers
+// more bits for each key.
+//
+// Has is always true for a key that was added. For any other key each full layer
+// is wrong about once in two hundred times. Lookups take no lock: each word is
+// atomic.
 package bloom

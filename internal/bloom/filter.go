@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -14,11 +15,17 @@ import (
 // Filter is a set of keys, with rare false positives. It may be read while keys
 // are added, because bits are only ever set.
 type Filter struct {
-	seed  maphash.Seed
+	seed   maphash.Seed
+	layers atomic.Pointer[[]*layer] // the last one takes new keys
+	grow   sync.Mutex               // held while a layer is added
+}
+
+// layer is a Bloom filter of a fixed size.
+type layer struct {
 	lines []line
 	shift uint         // from a hash to the number of a line
 	added atomic.Int64 // approximate number of keys
-	room  int64        // number of keys until the filter is overfull
+	room  int64        // number of keys until the layer is full
 }
 
 type line [8]atomic.Uint64
@@ -30,21 +37,20 @@ const (
 	probes     = 5
 )
 
-// New returns a filter for at least room keys.
+// New returns a filter that has one layer for at least room keys.
 func New(room int64) *Filter {
+	f := &Filter{seed: maphash.MakeSeed()}
+	f.layers.Store(&[]*layer{newLayer(room)})
+	return f
+}
+
+func newLayer(room int64) *layer {
 	n := bits.Len64(uint64(max(room, 1<<15)*bitsPerKey - 1)) // a power of two
-	return &Filter{
-		seed:  maphash.MakeSeed(),
+	return &layer{
 		lines: make([]line, 1<<(n-9)),
 		shift: uint(64 - n + 9),
 		room:  1 << n / bitsPerKey,
 	}
-}
-
-// bit returns the word and the mask of one probe of a hash.
-func (f *Filter) bit(h uint64, probe int) (*atomic.Uint64, uint64) {
-	bit := h * golden >> (64 - 9*(probe+1)) % 512
-	return &f.lines[h>>f.shift][bit/64], 1 << (bit % 64)
 }
 
 func (f *Filter) hash(name uint16, id string) uint64 {
@@ -55,26 +61,36 @@ func (f *Filter) hash(name uint16, id string) uint64 {
 func (f *Filter) Add(name uint16, id string) { f.addHash(f.hash(name, id)) }
 
 func (f *Filter) addHash(h uint64) {
-	fresh := false
-	for i := range probes {
-		if w, mask := f.bit(h, i); w.Load()&mask == 0 {
-			w.Or(mask)
-			fresh = true
+	layers := *f.layers.Load()
+	last := layers[len(layers)-1]
+	for _, l := range layers[:len(layers)-1] {
+		if l.has(h) {
+			return
 		}
 	}
-	if fresh {
-		f.added.Add(1)
+	if last.add(h) && last.added.Add(1) == last.room {
+		f.addLayer(2 * last.room)
 	}
+}
+
+// addLayer adds a layer. One caller's key filled the last one, so no other caller
+// adds the same layer.
+func (f *Filter) addLayer(room int64) {
+	l := newLayer(room)
+	f.grow.Lock()
+	defer f.grow.Unlock()
+	layers := append(slices.Clone(*f.layers.Load()), l)
+	f.layers.Store(&layers)
 }
 
 // AddAll adds the keys of entries, except those with a TAT of 0.
 func (f *Filter) AddAll(entries []format.Entry) {
-	const ahead = 16 // cache lines fetched at a time
+	const ahead = 16 // cache lines of a layer fetched at a time
 	var hashes [ahead]uint64
 	for part := range slices.Chunk(entries, ahead) {
 		for i, e := range part {
 			hashes[i] = f.hash(e.Name, e.ID)
-			prefetch.Lines(uintptr(unsafe.Pointer(&f.lines[hashes[i]>>f.shift])))
+			f.prefetch(hashes[i])
 		}
 		for i, e := range part {
 			if e.TAT != 0 {
@@ -84,19 +100,54 @@ func (f *Filter) AddAll(entries []format.Entry) {
 	}
 }
 
+// prefetch fetches the lines of a hash.
+func (f *Filter) prefetch(h uint64) {
+	for _, l := range *f.layers.Load() {
+		prefetch.Lines(uintptr(unsafe.Pointer(&l.lines[h>>l.shift])))
+	}
+}
+
 // Has reports whether the key may have been added. False is always right.
 func (f *Filter) Has(name uint16, id string) bool {
 	h := f.hash(name, id)
+	f.prefetch(h)
+	return slices.ContainsFunc(*f.layers.Load(), func(l *layer) bool { return l.has(h) })
+}
+
+// Added returns the approximate number of keys.
+func (f *Filter) Added() (n int64) {
+	for _, l := range *f.layers.Load() {
+		n += l.added.Load()
+	}
+	return n
+}
+
+// Overfull reports whether the filter has more keys than it was made for, and so
+// more than one layer.
+func (f *Filter) Overfull() bool { return len(*f.layers.Load()) > 1 }
+
+// add sets the bits of a hash. It reports whether one of them was new.
+func (l *layer) add(h uint64) (fresh bool) {
 	for i := range probes {
-		if w, mask := f.bit(h, i); w.Load()&mask == 0 {
+		if w, mask := l.bit(h, i); w.Load()&mask == 0 {
+			w.Or(mask)
+			fresh = true
+		}
+	}
+	return fresh
+}
+
+func (l *layer) has(h uint64) bool {
+	for i := range probes {
+		if w, mask := l.bit(h, i); w.Load()&mask == 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// Added returns the approximate number of keys.
-func (f *Filter) Added() int64 { return f.added.Load() }
-
-// Overfull reports whether the filter has more keys than it was made for.
-func (f *Filter) Overfull() bool { return f.added.Load() > f.room }
+// bit returns the word and the mask of one probe of a hash.
+func (l *layer) bit(h uint64, probe int) (*atomic.Uint64, uint64) {
+	bit := h * golden >> (64 - 9*(probe+1)) % 512
+	return &l.lines[h>>l.shift][bit/64], 1 << (bit % 64)
+}
