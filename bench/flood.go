@@ -16,6 +16,7 @@ type floodPart struct {
 	PerID   time.Duration // mean time of a new id
 	Longest time.Duration // of a new id
 	Known   Latencies     // of decisions on ids that are in memory
+	Bare    Latencies     // of as much work without a limiter, in turn with them
 	Bytes   int64         // of the file
 	RSS     int64
 }
@@ -27,7 +28,9 @@ const (
 
 // floodFile spends once on each of o.Count new ids, as fast as one goroutine
 // can, with space for o.Config.Resident of them in memory. At the same time
-// another goroutine spends on ids that are in memory, a few each millisecond.
+// another goroutine spends on ids that are in memory, a few each millisecond. After
+// each decision it does about as much work without a limiter: what this takes at
+// worst, the processors and the system take from any program beside the flood.
 func floodFile(o order) (r reply, err error) {
 	l, err := openLimiter(filepath.Join(o.Config.Dir, fileName), stint.Flushed, o.Config)
 	if err != nil {
@@ -37,10 +40,11 @@ func floodFile(o order) (r reply, err error) {
 	for i := range known {
 		known[i] = perID.Key(fmt.Sprintf("known-%018d", i))
 	}
-	var taken sharedHistogram // by the other goroutine, in the part under way
+	var taken, bare sharedHistogram // by the other goroutine, in the part under way
 	over, watched := make(chan struct{}), make(chan error, 1)
 	go func() {
 		watched <- func() error {
+			memory := make([]uint64, 8<<20)
 			for i, tick := 0, time.Tick(time.Millisecond); ; {
 				select {
 				case <-over:
@@ -51,6 +55,7 @@ func floodFile(o order) (r reply, err error) {
 					begun := time.Now()
 					d, err := l.Spend(known[i%len(known)], 1)
 					taken.add(time.Since(begun))
+					bare.add(bareWork(memory, i%len(known)))
 					if err != nil {
 						return fmt.Errorf("an id in memory: %w", err)
 					} else if !d.Allowed {
@@ -78,8 +83,9 @@ func floodFile(o order) (r reply, err error) {
 		last = now
 		if (i+1)%part == 0 {
 			p := floodPart{Stored: i + 1, PerID: now.Sub(begun) / time.Duration(part), Longest: longest,
-				Known: taken.take(), Bytes: sizeOf(o.Config.Dir), RSS: rss()}
-			progress("flood: %d: %v, longest %v, in memory %v at p99.9", i+1, p.PerID, p.Longest, p.Known.P999)
+				Known: taken.take(), Bare: bare.take(), Bytes: sizeOf(o.Config.Dir), RSS: rss()}
+			progress("flood: %d: %v, longest %v, in memory %v at p99.9, bare %v",
+				i+1, p.PerID, p.Longest, p.Known.P999, p.Bare.P999)
 			r.Flood = append(r.Flood, p)
 			last = time.Now()
 			begun, longest = last, 0
@@ -93,6 +99,22 @@ func floodFile(o order) (r reply, err error) {
 		err = e
 	}
 	return r, err
+}
+
+// bareWork reads three lines of memory that are not in the cache, as a decision on
+// one of a few ids does, and computes for as long. It returns the time that it took.
+func bareWork(memory []uint64, id int) time.Duration {
+	begun := time.Now()
+	x := uint64(id) * 0x9E3779B97F4A7C15
+	for range 3 {
+		memory[x%uint64(len(memory))]++
+		x += 12_345_678
+	}
+	for i := range uint64(150) {
+		x = x*31 + i
+	}
+	spinSink.Store(x)
+	return time.Since(begun)
 }
 
 // sharedHistogram is a histogram for two goroutines.
