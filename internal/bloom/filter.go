@@ -4,7 +4,6 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -17,7 +16,6 @@ import (
 type Filter struct {
 	seed   maphash.Seed
 	layers atomic.Pointer[[]*layer] // the last one takes new keys
-	grow   sync.Mutex               // held while a layer is added
 }
 
 // layer is a Bloom filter of a fixed size.
@@ -73,13 +71,10 @@ func (f *Filter) addHash(h uint64) {
 	}
 }
 
-// addLayer adds a layer. One caller's key filled the last one, so no other caller
-// adds the same layer.
+// addLayer adds a layer. Only the call whose key filled the last layer calls it, so
+// no two calls do at once.
 func (f *Filter) addLayer(room int64) {
-	l := newLayer(room)
-	f.grow.Lock()
-	defer f.grow.Unlock()
-	layers := append(slices.Clone(*f.layers.Load()), l)
+	layers := append(slices.Clone(*f.layers.Load()), newLayer(room))
 	f.layers.Store(&layers)
 }
 
