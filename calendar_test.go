@@ -329,7 +329,7 @@ func TestCalendarChanges(t *testing.T) {
 				r.take(key, c.used)
 				if !resident {
 					require.NoError(t, r.Flush())
-					r.evictAll(true)
+					r.evictAll()
 					require.Zero(t, r.Stats().Resident)
 				}
 				require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: c.to}))
@@ -348,7 +348,7 @@ func TestCalendarChanges(t *testing.T) {
 		r := rigFrom(t, "2026-11-23T12:00:00Z", PerDay(10))
 		r.take(key, 4)
 		require.NoError(t, r.Flush())
-		r.evictAll(true)
+		r.evictAll()
 		r.disk.fail(errors.New("no disk"), "load")
 		require.ErrorContains(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: day}), "no disk")
 		r.disk.fail(nil)

@@ -167,7 +167,7 @@ func TestCommit(t *testing.T) {
 		}
 		synctest.Wait()
 		r.clock.advance(1000 * time.Hour) // both are full again
-		r.evictAll(true)
+		r.evictAll()
 		r.directory.each(func(s *shard) { s.expireLocked(r.Limiter.clock.Now()) })
 		require.EqualValues(t, 2, r.Stats().Resident)
 		r.disk.open()
@@ -272,7 +272,7 @@ func TestLeaseAfterFlush(t *testing.T) {
 
 		require.NoError(t, r.Flush())
 		require.Equal(t, r.tat(1), r.stored(key))
-		r.evictAll(true)
+		r.evictAll()
 		require.Zero(t, r.Stats().Resident)
 		require.EqualValues(t, 1, r.spent(key))
 	})

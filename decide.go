@@ -708,9 +708,9 @@ func (r *request) writeLocked(now int64) {
 		s.Use(r.index)
 	case r.resident:
 	case r.saved != 0 || r.ruleLocked().limited() && (r.to > now || s.gates[r.key] != nil):
-		flags := uint64(table.Used)
+		flags := uint64(0)
 		if r.saved != 0 {
-			flags |= table.Stored
+			flags = table.Stored
 		}
 		switch {
 		case r.to == r.saved:

@@ -39,16 +39,15 @@ func (l *Limiter) evictOne() error {
 
 // evictScan is the number of slots after which evict gives up. In a flood of new
 // ids nearly all buckets are dirty, and a longer search would find nothing either.
-const evictScan = 1 << 14
+const evictScan = 1 << 12
 
 // evict goes from shard to shard, looks at an eighth of each, and removes the
 // buckets that may go. It stops when tooMany returns false, after evictScan slots,
-// or after two rounds: in the first it may find that all were used since the last
-// eviction. It returns the number of removed buckets.
+// or after all shards. It returns the number of removed buckets.
 func (t *directory) evict(now int64, tooMany func() bool) (removed int) {
 	perClass := uint32(1) << (64 - t.shift)
 	scanned := 0
-	for range 2 * len(t.classes) * int(perClass) {
+	for range len(t.classes) * int(perClass) {
 		n := t.hand.Add(1) - 1
 		shards := t.classes[n/perClass%uint32(len(t.classes))].Load()
 		if shards == nil {
@@ -67,28 +66,38 @@ func (t *directory) evict(now int64, tooMany func() bool) (removed int) {
 }
 
 // evictBetween removes buckets from the shards that a part of a flush has
-// visited, until more returns false.
-func (t *directory) evictBetween(from, to place, now int64, used bool, more func(removed int) bool) {
-	removed := 0
+// visited, until more returns false. It returns the number of removed buckets.
+func (t *directory) evictBetween(from, to place, now int64, more func(removed int) bool) (removed int) {
 	for n := from.shard; ; n++ {
 		var s *shard
 		s, n = t.shardFrom(n)
 		if s == nil || !to.end && (n > to.shard || n == to.shard && !to.inside) {
-			return
+			return removed
 		}
 		for range s.EvictSteps() {
-			_, gone := s.evictStep(now, used)
+			_, gone := s.evictStep(now, true)
 			if removed += gone; !more(removed) {
-				return
+				return removed
 			}
 		}
 	}
 }
 
+// makeSpaceBetween evicts buckets after a part of a flush that saved n. In a flood
+// of ids that ask once, it evicts those, and spares the buckets that are used more
+// often. If that makes too little space, it goes once more through the same
+// shards, and evicts what was not used in between.
+func (f *flusher) makeSpaceBetween(from, to place, now int64, n int) {
+	more := func(removed int) bool { return removed < n || f.full() }
+	if removed := f.directory.evictBetween(from, to, now, more); removed < n/2 || f.full() {
+		f.directory.evictBetween(from, to, now, more)
+	}
+}
+
 // evictStep looks at a few slots, so decisions wait only for microseconds.
-func (s *shard) evictStep(now int64, used bool) (scanned, removed int) {
+func (s *shard) evictStep(now int64, forget bool) (scanned, removed int) {
 	s.lock()
-	scanned, removed = s.Evict(now, used, s.directory.saving.Load(), s.queuedLocked)
+	scanned, removed = s.Evict(now, s.directory.saving.Load(), forget, s.queuedLocked)
 	s.mu.Unlock()
 	s.directory.resident.Add(-int64(removed))
 	s.directory.evicted.Add(int64(removed))
@@ -120,13 +129,12 @@ func (l *Limiter) flushForSpace() *sharedFlush {
 }
 
 // makeSpace saves and evicts buckets until there is space in memory, or no
-// caller waits for it. It goes through all shards up to five times. The first
-// time may begin in the middle. The second and third time it evicts buckets that
-// were not used since the time before, and then also buckets that were used.
+// caller waits for it. It goes through all shards up to three times, because the
+// first time may begin in the middle, and buckets may be in commits.
 func (f *flusher) makeSpace() error {
 	var skipped []*batch
-	for round := 0; round < 5; {
-		next, part, err := f.makeSpacePart(round >= 3)
+	for round := 0; round < 3; {
+		next, part, err := f.makeSpacePart()
 		if err != nil {
 			return fmt.Errorf("and they cannot be saved: %w", err)
 		}
@@ -146,15 +154,15 @@ func (f *flusher) makeSpace() error {
 
 // makeSpacePart saves and evicts a part of the buckets: only a few if the
 // last save of a flush failed.
-func (f *flusher) makeSpacePart(used bool) (next place, skipped []*batch, err error) {
+func (f *flusher) makeSpacePart() (next place, skipped []*batch, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.full() {
 		return f.space, nil, nil
 	}
-	f.used, f.trial = used, f.failed
+	f.trial = f.failed
 	next, skipped, err = f.flushPartLocked(true, f.space, false)
-	f.used, f.trial = false, false
+	f.trial = false
 	f.space = place{shard: next.shard}
 	if next.end {
 		f.space = place{}

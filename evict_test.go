@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -56,7 +57,7 @@ func TestMakeSpace(t *testing.T) {
 			}
 			for shard, n := r.directory.shardFrom(0); shard != nil; shard, n = r.directory.shardFrom(n + 1) {
 				for range 5 * shard.EvictSteps() {
-					shard.evictStep(0, false) // all are dirty now, or leave memory
+					shard.evictStep(0, true) // all are dirty now, or leave memory
 				}
 			}
 			for i := 0; r.Stats().Resident < resident; i++ {
@@ -103,6 +104,20 @@ func TestFlushEvicts(t *testing.T) {
 	r.flusher.waiting.Store(1)
 	require.NoError(t, r.flusher.flush(false))
 	require.LessOrEqual(t, r.Stats().Resident, int64(30)) // a removal may move a slot past the hand
+}
+
+// TestFloodSparesOthers: buckets that are used more than once stay in memory during
+// a flood of ids that ask once, although the flood's saves save them, too.
+func TestFloodSparesOthers(t *testing.T) {
+	const resident, flood, others = 1000, 10_000, 20
+	r := rigOn(t, NewMemStore(), levelLimits(t, Limit{Burst: 1000, Count: 1, Period: time.Hour}), Options{MaxResident: resident})
+	r.disk.most = 50
+	for i := range flood {
+		r.take(flushed.Key(fmt.Sprint(i)), 1)
+		r.take(flushed.Key(fmt.Sprint("other ", i%others)), int64(i/others%2)) // each 20 new ids
+	}
+	require.LessOrEqual(t, r.Stats().Loads, int64(flood+2*others))
+	require.LessOrEqual(t, r.Stats().Resident, int64(resident))
 }
 
 // TestMaxResident: calls look for space before they load, so each request of the

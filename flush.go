@@ -42,7 +42,6 @@ type flusher struct {
 	timed  int64      // the last time that was saved, also by an earlier process
 	spare  []Change   // memory for the next save
 	space  place      // where the next flush for space begins
-	used   bool       // whether to evict buckets that were used, too
 	trial  bool       // whether to save only a few buckets
 	failed bool       // the last save of a flush failed
 
@@ -220,8 +219,7 @@ func (f *flusher) flushPartLocked(all bool, from place, first bool) (next place,
 	defer f.directory.saving.Store(0)
 
 	begun := time.Now()
-	c := collector{now: f.clock.Now(), all: all, level: f.level, save: f.number << table.SaveShift, changes: f.spare,
-		crowded: f.waiting.Load() > 0}
+	c := collector{now: f.clock.Now(), all: all, level: f.level, save: f.number << table.SaveShift, changes: f.spare}
 	defer func() {
 		clear(c.changes)
 		f.spare = c.changes[:0]
@@ -240,9 +238,7 @@ func (f *flusher) flushPartLocked(all bool, from place, first bool) (next place,
 	}
 	if err == nil && f.waiting.Load() > 0 {
 		f.directory.saving.Store(0) // they are saved
-		f.directory.evictBetween(from, next, c.now, f.used, func(removed int) bool {
-			return removed < n || f.full()
-		})
+		f.makeSpaceBetween(from, next, c.now, n)
 	}
 	return next, c.skipped, err
 }
@@ -362,7 +358,6 @@ type collector struct {
 	changes []Change
 	ids     *strings.Builder // of changes: many share an allocation
 	skipped []*batch         // commits of buckets that were left out
-	crowded bool             // callers wait for space in memory
 }
 
 // key returns the key of a slot, which may move before the save.
@@ -430,9 +425,6 @@ func (c *collector) collectLocked(s *shard) (more bool) {
 		s.MarkClean(i)
 		b.Clear(table.Covered | table.SaveMask)
 		b.Set(table.Stored | c.save)
-		if c.crowded {
-			b.Clear(table.Used) // it may leave memory after the save, unless it is used during the save
-		}
 		c.changes = append(c.changes, Change{c.key(b), tat})
 		return table.Done
 	})

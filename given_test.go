@@ -171,7 +171,7 @@ func TestGivenLimit(t *testing.T) {
 			}
 			require.Equal(t, 6*time.Second, r.spendGiven(key, 1, ten).RetryAfter)
 			require.NoError(t, r.Flush())
-			r.evictAll(true)
+			r.evictAll()
 			require.Equal(t, 6*time.Second, r.spendGiven(key, 1, ten).RetryAfter, "the file has it")
 		}
 		d := r.spendGiven(key, 1000, Unlimited)

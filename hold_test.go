@@ -73,7 +73,7 @@ func TestHold(t *testing.T) {
 		r := newRig(t)
 		r.take(key, 3)
 		require.NoError(t, r.Flush())
-		r.evictAll(true)
+		r.evictAll()
 		r.disk.fail(errDisk, "load")
 		_, err := r.Spend(key, 1)
 		require.ErrorIs(t, err, errDisk)

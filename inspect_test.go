@@ -136,7 +136,7 @@ func TestBuckets(t *testing.T) {
 				if op.name == "all" && op.done {
 					r.disk.fail(fails, "load")
 					require.NoError(t, r.Flush())
-					r.evictAll(true)
+					r.evictAll()
 					require.Zero(t, r.Stats().Resident)
 				}
 				return nil

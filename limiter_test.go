@@ -249,7 +249,7 @@ func testEvictOne(t *testing.T) {
 				r.disk.on(nil)
 				r.take(key, 60)
 				require.NoError(t, r.Flush())
-				r.evictAll(false)
+				r.evictAll()
 			}
 			return nil
 		})

@@ -305,16 +305,7 @@ func (r *rig) rest() {
 }
 
 // evictAll removes from memory all that may leave it.
-func (r *rig) evictAll(used bool) {
-	for range 5 { // a removal may move a slot past the hand
-		evictAll(r.directory, r.Limiter.clock.Now(), used)
-	}
-}
-
-// evictAll goes once through all buckets in memory.
-func evictAll(t *directory, now int64, used bool) {
-	t.evictBetween(place{}, place{end: true}, now, used, func(int) bool { return true })
-}
+func (r *rig) evictAll() { evictNow(r.Limiter) }
 
 // listed returns the buckets that Buckets yields, each of them once.
 func (r *rig) listed(name Name) map[Key]Bucket {

@@ -277,7 +277,7 @@ func TestSetOverridesKeepsUsed(t *testing.T) {
 					}
 					if !resident {
 						require.NoError(t, r.Flush())
-						r.evictAll(true)
+						r.evictAll()
 					}
 					require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: c.to}))
 					require.Equal(t, c.left, r.left(key))
@@ -386,7 +386,7 @@ func TestSetOverridesLoadsAgain(t *testing.T) {
 				r.take(name.Key("a"), 100)
 			}
 			require.NoError(t, r.Flush())
-			r.evictAll(true)
+			r.evictAll()
 			loads := 0
 			r.disk.on(func(op storeOp) error {
 				if op.name != "load" || op.done {
@@ -397,7 +397,7 @@ func TestSetOverridesLoadsAgain(t *testing.T) {
 						require.NoError(t, r.SetOverrides(idOf("a"), c.during))
 					}
 					require.NoError(t, r.Flush())
-					r.evictAll(true)
+					r.evictAll()
 					require.Zero(t, r.Stats().Resident)
 				}
 				return nil

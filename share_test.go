@@ -239,7 +239,7 @@ func TestShare(t *testing.T) {
 		r.take(acme, 60)
 		require.NoError(t, r.Flush())
 		want := r.levels("acme")
-		r.evictAll(true)
+		r.evictAll()
 		require.Zero(t, r.Stats().Resident)
 		require.Equal(t, want, r.levels("acme"))
 		require.False(t, r.spend(acme, 41).Allowed)

@@ -97,41 +97,67 @@ func (s *Slots) Each(visit func(i uint32, b Slot) Outcome) {
 	}
 }
 
-// evictStep is the number of slots that one call of Evict scans.
+// evictStep is the number of slots that one call of Evict scans, or more if a
+// window is longer.
 const evictStep = 128
 
 // EvictSteps returns how many calls of Evict scan all slots. It needs no lock.
 func (s *Slots) EvictSteps() int { return int(s.capacity.Load()+evictStep-1) / evictStep }
 
-// Evict scans the next few slots, and returns how many it scanned, and how many
-// buckets it removed. It removes full buckets that the store does not have. It
-// also removes buckets that the store has as they are, unless they were used
-// since the last scan of these slots. If used is true, it removes those too. Three
-// kinds of buckets stay: those in a commit, those in the save whose number is
-// `saving`, and those that busy reports.
-func (s *Slots) Evict(now int64, used bool, saving uint64, busy func(Slot) bool) (scanned, removed int) {
-	keep := uint64(Dirty | Used)
-	if used {
-		keep = Dirty
+// window returns the slots that Evict scans in a row. Then it leaps to another
+// window, so that the buckets that it removes are spread over the shard. If it went
+// from slot to slot, the slots before it would be crowded, and a search long.
+func (s *Slots) window() uint32 { return 16 << s.groupShift }
+
+// windows returns the number of windows, at most maxGroups/16.
+func (s *Slots) windows() uint32 { return (s.capacity.Load() + s.window() - 1) / s.window() }
+
+// leapOf returns a number near n divided by the golden ratio that has no divisor in
+// common with n. Leaps of that many windows get to each of n windows, and spread
+// them evenly at any time.
+func leapOf(n uint32) uint16 {
+	leap := uint32(uint64(n)*(Golden>>32)>>32) | 1
+	for gcd(leap, n) > 1 {
+		leap += 2
 	}
-	scanned = int(min(s.capacity.Load(), evictStep))
-	for range scanned {
-		if s.hand >= s.capacity.Load() {
-			s.hand = 0
+	return uint16(leap)
+}
+
+func gcd(a, b uint32) uint32 {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// Evict scans the slots of the next few windows, and returns how many it scanned,
+// and how many buckets it removed. It removes full buckets that the store does not
+// have. It also removes buckets that the store has as they are, unless they have
+// the flag Used. If forget is true, it takes that flag from the buckets that stay.
+// Three kinds of buckets stay, with their flags: those in a commit, those in the
+// save whose number is `saving`, and those that busy reports.
+func (s *Slots) Evict(now int64, saving uint64, forget bool, busy func(Slot) bool) (scanned, removed int) {
+	n, long := s.windows(), s.window()
+	for range min(n, max(1, evictStep/long)) {
+		s.hand = uint16((uint32(s.hand) + uint32(s.leap)) % n)
+		i := uint32(s.hand) * long
+		end := min(i+long, s.capacity.Load())
+		for looks := 2 * long; i < end && looks > 0; looks-- {
+			scanned++
+			b := s.At(i)
+			m := b.Meta()
+			switch unknown := b.TAT() <= now && m&Stored == 0; {
+			case m == 0 || m&Pending != 0 || saving != 0 && m&SaveMask == saving:
+			case m&Gate != 0 && busy(b):
+			case unknown || m&(Dirty|Used) == 0:
+				s.Remove(i)
+				removed++
+				continue // another may have moved here
+			case forget:
+				b.Clear(Used)
+			}
+			i++
 		}
-		b := s.At(s.hand)
-		m := b.Meta()
-		switch unknown := b.TAT() <= now && m&Stored == 0; {
-		case m == 0 || m&Pending != 0 || saving != 0 && m&SaveMask == saving:
-		case m&Gate != 0 && busy(b):
-		case unknown || m&keep == 0:
-			s.Remove(s.hand)
-			removed++
-			continue // another may have moved here
-		default:
-			b.Clear(Used)
-		}
-		s.hand++
 	}
 	return scanned, removed
 }

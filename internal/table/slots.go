@@ -22,7 +22,8 @@ type Slots struct {
 	n          uint32 // slots in use
 	dirty      uint32 // slots with the flag Dirty
 	removals   uint32 // removals so far
-	hand       uint32 // next slot that Evict looks at
+	hand       uint16 // the last window that Evict looked at
+	leap       uint16 // from there to the next one
 	deferred   bool   // some dirty slots have no mark
 	round      uint16 // word of marks that NextDirty looks at next
 	marks      []uint64
@@ -149,7 +150,7 @@ func (s *Slots) resize(capacity uint32) {
 	words := int((capacity-1)>>s.groupShift/64 + 1)
 	s.marks = slices.Grow(s.marks[:0], words)[:words]
 	clear(s.marks)
-	s.hand, s.round = 0, 0
+	s.hand, s.leap, s.round = 0, leapOf(s.windows()), 0
 	for ; len(old) > 0; old = old[s.stride:] {
 		if b := (Slot{unsafe.Pointer(&old[0])}); b.Meta() != 0 {
 			s.move(s.place(s.hashOf(b)), b)

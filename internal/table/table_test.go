@@ -182,41 +182,35 @@ func TestNextDirty(t *testing.T) {
 func TestEvict(t *testing.T) {
 	const now, saving = 1000, 2 << SaveShift
 	cases := []struct {
-		what        string
-		tat         int64
-		flags       uint64
-		round, used int // the round without used, and with used
+		what  string
+		tat   int64
+		flags uint64
+		round int
 	}{
-		{"as stored, unused", now + 1, Stored, 1, 1},
-		{"as stored, used", now + 1, Stored | Used, 2, 1},
-		{"dirty", now + 1, Dirty | Stored, 0, 0},
-		{"in a commit", now + 1, Stored | Pending, 0, 0},
-		{"in a save", now + 1, Stored | saving, 0, 0},
-		{"busy", now + 1, Stored | Gate, 0, 0},
-		{"full, unknown to the store", now, Dirty | Used, 1, 1},
-		{"full, dirty", now, Dirty | Stored | Used, 0, 0},
+		{"as stored, unused", now + 1, Stored, 1},
+		{"as stored, used", now + 1, Stored | Used, 3}, // the second forgets that it was used
+		{"dirty", now + 1, Dirty | Stored, 0},
+		{"in a commit", now + 1, Stored | Pending, 0},
+		{"in a save", now + 1, Stored | saving, 0},
+		{"busy", now + 1, Stored | Gate, 0},
+		{"full, unknown to the store", now, Dirty | Used, 1},
+		{"full, dirty", now, Dirty | Stored | Used, 0},
 	}
-	for _, used := range []bool{false, true} {
-		r := newRig(0)
-		for i, c := range cases {
-			r.insert(key{1, fmt.Sprint(i)}, c.tat, c.flags)
+	r := newRig(0)
+	for i, c := range cases {
+		r.insert(key{1, fmt.Sprint(i)}, c.tat, c.flags)
+	}
+	for round := 1; round <= 6; round++ {
+		r.hand = 0
+		for seen := uint32(0); seen < r.capacity.Load(); seen += 16 {
+			r.Evict(now, saving, round > 1, func(Slot) bool { return true })
 		}
-		for round := 1; round <= 6; round++ {
-			r.hand = 0
-			for seen := uint32(0); seen < r.capacity.Load(); seen += 16 {
-				r.Evict(now, used, saving, func(Slot) bool { return true })
-			}
-			for i, c := range cases {
-				want := c.round
-				if used {
-					want = c.used
-				}
-				_, there := r.find(key{1, fmt.Sprint(i)})
-				if round < want || want == 0 {
-					require.True(t, there, "%s: round %d, used %v", c.what, round, used)
-				} else if round == 6 { // a removal may move a slot past the hand
-					require.False(t, there, "%s: round %d, used %v", c.what, round, used)
-				}
+		for i, c := range cases {
+			_, there := r.find(key{1, fmt.Sprint(i)})
+			if round < c.round || c.round == 0 {
+				require.True(t, there, "%s: round %d", c.what, round)
+			} else if round == 6 { // a removal may move a slot past the hand
+				require.False(t, there, "%s: round %d", c.what, round)
 			}
 		}
 	}
@@ -263,5 +257,37 @@ func TestClasses(t *testing.T) {
 		require.EqualValues(t, 1<<27-1, r.At(i).Rule())
 		_, ok := r.find(key{65535, id})
 		require.True(t, ok)
+	}
+}
+
+// leapOf leads to every window, and always to one far from those before.
+func TestLeap(t *testing.T) {
+	for n := uint32(1); n <= maxGroups/16; n++ {
+		seen := make([]bool, n)
+		at := uint32(0)
+		for range n {
+			at = (at + uint32(leapOf(n))) % n
+			require.False(t, seen[at], n)
+			seen[at] = true
+		}
+	}
+}
+
+// EvictSteps calls of Evict get to all slots, also in a shard with groups of several
+// slots. A removal may move a bucket to a window that is done.
+func TestEvictEach(t *testing.T) {
+	for _, n := range []int{1, 100, 3000, 40_000} {
+		r := newRig(0)
+		for i := range n {
+			r.insert(key{1, fmt.Sprint(i)}, 1001, Stored)
+		}
+		for range r.EvictSteps() {
+			r.Evict(1000, 0, false, func(Slot) bool { return false })
+		}
+		require.Less(t, r.Len(), n/2+1)
+		for range 3 * r.EvictSteps() {
+			r.Evict(1000, 0, false, func(Slot) bool { return false })
+		}
+		require.Zero(t, r.Len(), n)
 	}
 }
