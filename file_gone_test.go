@@ -78,8 +78,7 @@ func TestFileTakenAwayCut(t *testing.T) {
 			begun := time.Now()
 			key, acked, cuts, took := Name(level).Key("a"), int64(0), 0, 0
 			limit := levelLimits(t, Limit{Burst: 1 << 31, Count: 1, Period: time.Second})
-			// A lease is spent without a file, too, so it may see no cut.
-			for n := testlength.Of(1_800, 100); n > 0 || level == Synced && cuts == 0; n-- {
+			for n := testlength.Of(1_800, 100); n > 0 || level == Synced && cuts == 0; n-- { // a lease is spent without a file, too
 				switch rnd.IntN(10) {
 				case 0:
 					require.NoError(t, os.RemoveAll(path))

@@ -141,8 +141,8 @@ func (b *bench) flood() (*table, error) {
 	r, err := b.doIn(dir, order{Do: "flood file", Contestant: "stint", Config: cfg, Workload: w, Count: b.flooded})
 	for _, p := range r.Flood {
 		t.add(count(float64(p.Stored)), duration(p.PerID), count(float64(time.Second)/float64(p.PerID)),
-			duration(p.Longest), duration(p.Known.P999), duration(p.Known.Max), duration(p.Bare.P999), bytesText(float64(p.Bytes)),
-			bytesText(float64(p.RSS)))
+			duration(p.Longest), duration(p.Known.P999), duration(p.Known.Max), duration(p.Bare.P999),
+			bytesText(float64(p.Bytes)), bytesText(float64(p.RSS)))
 	}
 	if err != nil {
 		t.notes = append(t.notes, "The flood ended early: "+err.Error())

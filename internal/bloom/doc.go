@@ -7,8 +7,8 @@
 // from F. Putze, P. Sanders and J. Singler, "Cache-, hash-, and space-efficient
 // Bloom filters", 2009.
 //
-// A filter that is full gets another layer, twice as large, so that lookups stay
-// right while a flood of new keys comes faster than the file can be read again. A
+// A filter that is full gets another layer, twice as large, so that false
+// positives stay rare while new keys come faster than the file can be read again. A
 // lookup asks all layers. The idea is from P. Almeida, C. Baquero, N. Preguiça and
 // D. Hutchison, "Scalable Bloom Filters", 2007; theirs also gives later layers
 // more bits for each key.

@@ -260,7 +260,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// leapOf leads to every window, and always to one far from those before.
+// leapOf leads to every window once before it returns to one.
 func TestLeap(t *testing.T) {
 	for n := uint32(1); n <= maxGroups/16; n++ {
 		seen := make([]bool, n)
