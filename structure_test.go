@@ -78,7 +78,7 @@ var allowedImports = map[string][]string{
 	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "golang.org/x/sys/"},
 	"hostlimit/internal/wire": {"."},
 	"httplimit/statuspage":    {".", "httplimit"},
-	"cmd/stint": {".", "hostlimit", "limitsfile", "internal/chart", "internal/display", "internal/fsck", "internal/replay", "internal/resp", "internal/simulate",
+	"cmd/stint": {".", "hostlimit", "httplimit/statuspage", "limitsfile", "internal/chart", "internal/display", "internal/fsck", "internal/replay", "internal/resp", "internal/simulate",
 		"internal/spell",
 		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},
 	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/",

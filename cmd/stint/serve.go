@@ -8,16 +8,20 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/httplimit/statuspage"
 	"github.com/stint-go/stint/internal/display"
 )
 
@@ -29,6 +33,7 @@ type serveFlags struct {
 	passwordFile string
 	durability   string
 	most         int
+	metrics      string
 }
 
 func newServe() *cobra.Command {
@@ -41,6 +46,8 @@ CL.THROTTLE is the command of redis-cell, and its limit is in the command:
   CL.THROTTLE KEY MAX_BURST COUNT PERIOD [QUANTITY]
 The reply is five integers: 1 if denied, the burst, the tokens left, the seconds until a retry (-1 if
 allowed), and the seconds until the bucket is full. A quantity of 0 only looks. DEL KEY fills a bucket.
+GCRA KEY MAX_BURST COUNT PERIOD [TOKENS N] is the same with times in fractions of a second. MULTI, EXEC
+and DISCARD work as in Redis. STINT.HEALTH replies OK, or an error if the server cannot save.
 
 With --limits these commands use the limits of a file, by label. All of a STINT.SPEND are allowed, or
 nothing is spent:
@@ -75,6 +82,7 @@ save, and end with status 0.`,
 	flags.StringVar(&f.passwordFile, "password-file", "", "a `FILE` whose first line clients must send with AUTH or HELLO")
 	flags.StringVar(&f.durability, "durability", stint.Flushed.String(),
 		"`LEVEL` of CL.THROTTLE: memory, flushed, leased or synced")
+	flags.StringVar(&f.metrics, "metrics", "", "serve counts for Prometheus at http://`HOST:PORT`/metrics")
 	flags.IntVar(&f.most, "max-connections", 1024, "refuse connections beyond `N`")
 	flags.StringVar(&f.limits.file, "limits", "", "a YAML `FILE` of limits, for the commands STINT.*")
 	flags.StringArrayVar(&f.limits.overrides, "overrides", nil, "a YAML `FILE` of overrides to --limits; may be repeated")
@@ -101,8 +109,11 @@ type server struct {
 
 	log func(format string, args ...any)
 
-	ending  context.Context // ends when the server stops reading
-	serving sync.WaitGroup  // connections
+	ending    context.Context // ends when the server stops reading
+	accepting sync.WaitGroup  // listeners
+	serving   sync.WaitGroup  // connections
+	started   time.Time
+	commands  atomic.Int64 // answered
 
 	mu    sync.Mutex
 	conns map[*serveConn]struct{}
@@ -111,7 +122,7 @@ type server struct {
 
 // serve answers clients until ctx ends.
 func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
-	s := &server{ending: ctx, most: f.most, conns: map[*serveConn]struct{}{}}
+	s := &server{ending: ctx, most: f.most, conns: map[*serveConn]struct{}{}, started: time.Now()}
 	var line sync.Mutex
 	s.log = func(format string, args ...any) {
 		line.Lock()
@@ -170,13 +181,18 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 		<-reloaded
 		return s.close()
 	}
+	endMetrics, err := s.serveMetrics(f.metrics)
+	if err != nil {
+		return errors.Join(failed(err), end())
+	}
+	defer endMetrics()
 	listeners, err := f.listeners(ctx, s, listen)
 	if err != nil || len(listeners) == 0 { // the signal came first
 		return errors.Join(failed(err), end())
 	}
 	for _, l := range listeners {
 		s.log("serving %s at %s", display.Visible(path), display.Visible(l.Addr().String()))
-		go s.accept(l)
+		s.accepting.Go(func() { s.accept(l) })
 	}
 	notifySystemd("READY=1")
 	<-ctx.Done()
@@ -184,8 +200,31 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 	for _, l := range listeners {
 		_ = l.Close()
 	}
+	s.accepting.Wait() // later connections stay with systemd, which keeps the sockets
 	s.drain()
 	return end()
+}
+
+// serveMetrics serves the counts of all limits over HTTP, without ids, until the
+// function that it returns is called.
+func (s *server) serveMetrics(address string) (end func(), err error) {
+	if address == "" {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics: %w", err)
+	}
+	page := statuspage.New(s.limiter, &statuspage.Options{HideIDs: true})
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		r.URL.RawQuery = "format=prometheus"
+		page.ServeHTTP(w, r)
+	})
+	web := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = web.Serve(l) }()
+	s.log("serving counts at http://%s/metrics", l.Addr())
+	return func() { _ = web.Close() }, nil
 }
 
 // check reads the flags and the password.
@@ -366,24 +405,23 @@ func (s *server) reload(f *serveFlags) error {
 
 // accept serves the connections of a listener until it is closed.
 func (s *server) accept(l net.Listener) {
+	var reported time.Time
 	for {
 		conn, err := l.Accept()
-		if err != nil {
-			if s.ending.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // such as too many open files
+			if time.Since(reported) >= errorsEvery {
+				reported = time.Now()
+				s.log("%v", err)
 			}
-			s.log("%v", err)
 			if !pause(s.ending) {
 				return
 			}
 			continue
 		}
 		s.mu.Lock()
-		if s.ending.Err() != nil { // drain may have begun
-			s.mu.Unlock()
-			_ = conn.Close()
-			return
-		}
 		full := len(s.conns) >= s.most
 		var c *serveConn
 		if !full {
@@ -400,6 +438,9 @@ func (s *server) accept(l net.Listener) {
 		go c.serve()
 	}
 }
+
+// errorsEvery is how often accept logs that it fails.
+const errorsEvery = 10 * time.Second
 
 // drain lets the connections answer the commands that they have read.
 func (s *server) drain() {

@@ -104,6 +104,26 @@ func TestServeLanguages(t *testing.T) {
 	}
 }
 
+// Clients send MULTI and EXEC for what their languages call a transaction, and one
+// of them sends GCRA.
+func TestServeTransactions(t *testing.T) {
+	t.Parallel()
+	for _, c := range foreignClients {
+		name := "transaction" + filepath.Ext(c.command[1])
+		if _, err := os.Stat(filepath.Join("testdata/serve", name)); err != nil || !testlength.Long && !c.byDefault() {
+			continue
+		}
+		t.Run(c.language, func(t *testing.T) {
+			program := c.program(t, name)
+			s := startServe(t, 1, nil, "--db", serveDB(t))
+			cmd := exec.Command(c.command[0], program)
+			cmd.Env = append(os.Environ(), "STINT="+s.at[0])
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		})
+	}
+}
+
 // Worker processes share one limit, exactly.
 func TestServeWorkers(t *testing.T) {
 	t.Parallel()

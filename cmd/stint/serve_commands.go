@@ -5,8 +5,11 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"net"
+	"runtime/metrics"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/stint-go/stint"
 )
@@ -39,7 +42,8 @@ func (d *servedCommand) takes(words int) bool {
 
 func init() { // the methods refer to served
 	served = []servedCommand{
-		{"cl.throttle", -5, [3]int64{1, 1, 1}, "Spends tokens of a key's bucket.", nil}, // see do
+		{"cl.throttle", -5, [3]int64{1, 1, 1}, "Spends tokens of a key's bucket.", nil}, // see collects
+		{"gcra", -5, [3]int64{1, 1, 1}, "Spends tokens of a key's bucket.", nil},
 		{"del", -2, [3]int64{1, -1, 1}, "Fills the buckets of keys.", (*serveConn).delete},
 		{"unlink", -2, [3]int64{1, -1, 1}, "Fills the buckets of keys.", (*serveConn).delete},
 
@@ -55,6 +59,13 @@ func init() { // the methods refer to served
 		{"stint.reset", -3, [3]int64{}, "Fills buckets, and ends their holds.", (*serveConn).reset},
 		{"stint.hold", 4, [3]int64{}, "Denies every request of an id for some seconds.", (*serveConn).hold},
 		{"stint.wait", 5, [3]int64{}, "Waits in the queue of an id for tokens.", (*serveConn).wait},
+		{"stint.health", 1, [3]int64{}, "Returns OK, or what keeps the server from saving.", func(c *serveConn, _ [][]byte) {
+			c.done(c.server.limiter.Health())
+		}},
+
+		{"multi", 1, [3]int64{}, "Begins a transaction.", (*serveConn).multi},
+		{"exec", 1, [3]int64{}, "Carries out the commands of a transaction.", (*serveConn).exec},
+		{"discard", 1, [3]int64{}, "Drops the commands of a transaction.", (*serveConn).discard},
 
 		{"auth", -2, [3]int64{}, "Sends the password.", (*serveConn).auth},
 		{"client", -2, [3]int64{}, "Names the connection.", (*serveConn).client},
@@ -84,8 +95,8 @@ func init() { // the methods refer to served
 func (c *serveConn) do(command [][]byte) {
 	var buffer [16]byte
 	name := lower(buffer[:0], command[0])
-	if string(name) == "cl.throttle" && c.known {
-		c.throttle(command)
+	c.commands++
+	if c.known && c.transaction == nil && c.collects(string(name), command) {
 		return
 	}
 	c.decide() // first, because replies keep their order
@@ -96,6 +107,8 @@ func (c *serveConn) do(command [][]byte) {
 		c.quits = true
 	case !c.known && string(name) != "auth" && string(name) != "hello" && string(name) != "quit":
 		c.out.Error("NOAUTH Authentication required.")
+	case c.transaction != nil && !slices.Contains(atOnce, string(name)):
+		c.queue(string(name), command)
 	case !ok:
 		c.unknown(string(name), command)
 	default:
@@ -106,6 +119,23 @@ func (c *serveConn) do(command [][]byte) {
 		}
 		served[i].do(c, command[1:])
 	}
+}
+
+// atOnce are the commands that a transaction does not queue.
+var atOnce = []string{"multi", "exec", "discard", "quit"}
+
+// collects keeps a command for decide, and returns false if it is not one of those
+// that are decided together.
+func (c *serveConn) collects(name string, command [][]byte) bool {
+	switch name {
+	case "cl.throttle":
+		c.collect(c.parseThrottle(command))
+	case "gcra":
+		c.collect(c.parseGCRA(command))
+	default:
+		return false
+	}
+	return true
 }
 
 // wrongCount writes the error of a command with a wrong number of arguments.
@@ -280,7 +310,8 @@ func (c *serveConn) client(args [][]byte) {
 	}
 }
 
-// info is INFO. Some clients wait until loading is 0.
+// info is INFO, with all its sections. Some clients wait until loading is 0. The
+// counts of decisions and errors are those of all processes that share the file.
 func (c *serveConn) info(_ [][]byte) {
 	c.server.mu.Lock()
 	connected := len(c.server.conns)
@@ -289,10 +320,25 @@ func (c *serveConn) info(_ [][]byte) {
 	if tcp, ok := c.conn.LocalAddr().(*net.TCPAddr); ok {
 		port = tcp.Port
 	}
-	c.out.Bulk(fmt.Sprintf("# Server\r\nredis_version:%s\r\nstint_version:%s\r\nredis_mode:standalone\r\ntcp_port:%d\r\n"+
-		"\r\n# Clients\r\nconnected_clients:%d\r\nmaxclients:%d\r\n\r\n# Persistence\r\nloading:0\r\n"+
-		"\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n",
-		redisVersion, thisBuild().Version, port, connected, c.server.most))
+	memory := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(memory)
+	text := fmt.Sprintf("# Server\r\nredis_version:%s\r\nstint_version:%s\r\nredis_mode:standalone\r\ntcp_port:%d\r\n"+
+		"uptime_in_seconds:%d\r\n\r\n# Clients\r\nconnected_clients:%d\r\nmaxclients:%d\r\n"+
+		"\r\n# Memory\r\nused_memory:%d\r\n\r\n# Persistence\r\nloading:0\r\n",
+		redisVersion, thisBuild().Version, port, int64(time.Since(c.server.started).Seconds()), connected, c.server.most,
+		memory[0].Value.Uint64())
+	st := c.server.limiter.Stats()
+	if st.Err == nil { // another process that owns the file has answered
+		var allowed, denied int64
+		for _, l := range st.Limits {
+			allowed += l.Allowed
+			denied += l.Denied
+		}
+		text += fmt.Sprintf("allowed:%d\r\ndenied:%d\r\nsave_errors:%d\r\nbuckets_in_memory:%d\r\n",
+			allowed, denied, st.Flush.Failures+st.Commit.Failures, st.Resident)
+	}
+	c.out.Bulk(text + fmt.Sprintf("\r\n# Stats\r\ntotal_commands_processed:%d\r\n", c.server.commands.Load()) +
+		"\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n")
 }
 
 // command is COMMAND, COMMAND COUNT, INFO, DOCS and LIST.

@@ -29,18 +29,23 @@ const (
 // in one read, and sends the replies before it reads again. So a client that does
 // not read its replies is not read either, and others do not wait for it.
 type serveConn struct {
-	server *server
-	conn   net.Conn
-	in     *resp.Reader
-	out    resp.Writer
-	id     int64
-	name   string // by CLIENT SETNAME
-	doing  string // of the command
-	known  bool   // the password was right, or there is none
-	quits  bool
-	sent   time.Time // when the last replies were
+	server   *server
+	conn     net.Conn
+	in       *resp.Reader
+	out      resp.Writer
+	id       int64
+	name     string // by CLIENT SETNAME
+	doing    string // of the command
+	known    bool   // the password was right, or there is none
+	quits    bool
+	sent     time.Time // when the last replies were, all of them
+	begun    bool      // a command has come
+	accepted time.Time
 
-	// The commands CL.THROTTLE that are decided next, together.
+	transaction *transaction // between MULTI and EXEC
+	commands    int64        // since the last replies were sent
+
+	// The commands CL.THROTTLE and GCRA that are decided next, together.
 	throttles []throttle
 	requests  []stint.Request
 	decisions []stint.Decision
@@ -54,7 +59,7 @@ type serveConn struct {
 }
 
 func newServeConn(s *server, conn net.Conn, id int64) *serveConn {
-	c := &serveConn{server: s, conn: conn, id: id, known: s.password == nil, writeTimeout: writeTimeout}
+	c := &serveConn{server: s, conn: conn, id: id, known: s.password == nil, accepted: time.Now(), writeTimeout: writeTimeout}
 	c.in = resp.NewReader(conn)
 	return c
 }
@@ -79,6 +84,9 @@ func (c *serveConn) serve() {
 			_ = c.send()
 			return
 		case command != nil:
+			if !c.begun {
+				c.begin()
+			}
 			c.do(command)
 			if c.quits || len(c.out.Buf) >= mostUnsent {
 				c.decide()
@@ -107,7 +115,11 @@ func (c *serveConn) send() error {
 		return err
 	}
 	_, err := c.conn.Write(c.out.Buf)
-	c.sent = time.Now()
+	if err == nil {
+		c.sent = time.Now()
+	}
+	c.server.commands.Add(c.commands)
+	c.commands = 0
 	if c.out.Buf = c.out.Buf[:0]; cap(c.out.Buf) > 2*mostUnsent {
 		c.out.Buf = nil
 	}
@@ -143,15 +155,51 @@ func (c *serveConn) size() int {
 	for _, r := range c.requests {
 		n += len(r.Key.ID)
 	}
+	if c.transaction != nil {
+		n += c.transaction.size + cap(c.transaction.queued)*int(unsafe.Sizeof([][]byte{}))
+	}
 	return n
 }
 
-// stopReading ends the connection after the commands that were read.
+// Once the server ends, firstCommand is how long it waits for the first command of a
+// connection since it was accepted, and lastCommands how long it reads what a
+// client over TCP has sent.
+const (
+	firstCommand = time.Second
+	lastCommands = 20 * time.Millisecond
+)
+
+// begin notes that the first command has come.
+func (c *serveConn) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun = true
+	if c.stopped {
+		c.endReading()
+	}
+}
+
+// stopReading ends the connection once the commands that the client has sent are
+// read. A client that has just connected may send one first.
 func (c *serveConn) stopReading() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopped = true
-	_ = c.conn.SetReadDeadline(time.Unix(1, 0))
+	c.endReading()
+}
+
+// endReading is called with mu. On a Unix socket a client that sends now gets an
+// error, and what it has sent before is read. TCP has no such thing.
+func (c *serveConn) endReading() {
+	if !c.begun {
+		_ = c.conn.SetReadDeadline(c.accepted.Add(firstCommand))
+		return
+	}
+	if unix, ok := c.conn.(*net.UnixConn); ok && unix.CloseRead() == nil {
+		_ = c.conn.SetReadDeadline(time.Time{})
+		return
+	}
+	_ = c.conn.SetReadDeadline(time.Now().Add(lastCommands))
 }
 
 // whileConnected calls wait, and calls cancel if the client leaves first. The
@@ -176,7 +224,9 @@ func (c *serveConn) whileConnected(cancel func(), wait func()) {
 	<-left
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.stopped {
+	if c.stopped {
+		c.endReading()
+	} else {
 		_ = c.conn.SetReadDeadline(time.Time{})
 	}
 }

@@ -78,6 +78,9 @@ func (f *serveFlags) listeners(ctx context.Context, s *server, addresses []strin
 		}
 	}()
 	if ls, err = systemdListeners(); len(ls) > 0 || err != nil {
+		if f.listen != nil && err == nil {
+			s.log("systemd passed %s: --listen is not used", display.Plural(len(ls), "socket"))
+		}
 		for _, l := range ls {
 			if address := l.Addr(); address.Network() != "unix" {
 				if err := f.allowed(address.String(), s.password != nil); err != nil {

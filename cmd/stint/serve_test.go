@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -25,6 +27,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // served is a server in a process of its own.
@@ -760,14 +763,11 @@ func TestServeSystemd(t *testing.T) {
 		require.NoError(t, err)
 		return string(b[:n])
 	}
-	s := startServe(t, 1, func(cmd *exec.Cmd) {
-		sh, err := exec.LookPath("sh")
-		require.NoError(t, err)
-		args := append([]string{"sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"`, "sh"}, cmd.Args...)
-		cmd.Path, cmd.Args = sh, args
-		cmd.ExtraFiles = []*os.File{file}
+	s := startServe(t, 0, func(cmd *exec.Cmd) {
+		passSockets(t, cmd, file)
 		cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+notify.LocalAddr().String())
-	}, "--db", db)
+	}, "--db", db, "--listen", "127.0.0.1:0")
+	s.lineWith(t, "systemd passed 1 socket: --listen is not used")
 	assert.Equal(t, "READY=1", hears())
 	c := dialResp(t, l.Addr().String())
 	assert.Equal(t, "PONG", c.do(t, "PING"))
@@ -776,6 +776,94 @@ func TestServeSystemd(t *testing.T) {
 	assert.Equal(t, "STOPPING=1", hears())
 	_, err = os.Stat(l.Addr().String())
 	assert.NoError(t, err, "the socket is systemd's")
+}
+
+// passSockets lets a command start with sockets, as systemd does.
+func passSockets(t *testing.T, cmd *exec.Cmd, sockets ...*os.File) {
+	sh, err := exec.LookPath("sh")
+	require.NoError(t, err)
+	script := fmt.Sprintf(`LISTEN_PID=$$ LISTEN_FDS=%d exec "$@"`, len(sockets))
+	cmd.Path, cmd.Args = sh, append([]string{"sh", "-c", script, "sh"}, cmd.Args...)
+	cmd.ExtraFiles = sockets
+}
+
+// While servers end and begin, with sockets that systemd keeps, clients that connect
+// for one command always get a reply, and so do those that stay on a Unix socket if
+// they could send.
+func TestServeRestarts(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("systemd is of Linux")
+	}
+	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
+	require.NoError(t, err)
+	defer unix.Close()
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer tcp.Close()
+	var sockets []*os.File
+	for _, l := range []interface{ File() (*os.File, error) }{unix, tcp.(*net.TCPListener)} {
+		file, err := l.File()
+		require.NoError(t, err)
+		defer file.Close()
+		sockets = append(sockets, file)
+	}
+	db := serveDB(t)
+	start := func() *servedProcess {
+		return startServe(t, 2, func(cmd *exec.Cmd) { passSockets(t, cmd, sockets...) }, "--db", db)
+	}
+	s := start()
+	var end atomic.Bool
+	var answered atomic.Int64
+	var wg sync.WaitGroup
+	command := encoded("CL.THROTTLE a 800000 1 3600 0")
+	ask := func(conn net.Conn, in *bufio.Reader) (sent bool, err error) {
+		if _, err := io.WriteString(conn, command); err != nil {
+			return false, err
+		}
+		for range 6 {
+			if _, err := in.ReadString('\n'); err != nil {
+				return true, err
+			}
+		}
+		answered.Add(1)
+		return true, nil
+	}
+	for i := range 9 {
+		l, stays := net.Listener(unix), i%3 == 0
+		if i%3 == 1 {
+			l = tcp
+		}
+		wg.Go(func() {
+			for !end.Load() {
+				conn, err := net.Dial(l.Addr().Network(), l.Addr().String())
+				if !assert.NoError(t, err) {
+					return
+				}
+				in := bufio.NewReader(conn)
+				sent, err := ask(conn, in)
+				for stays && err == nil && !end.Load() {
+					sent, err = ask(conn, in)
+				}
+				if err != nil && (sent || !stays) {
+					assert.NoError(t, err, l.Addr())
+					return
+				}
+				conn.Close()
+			}
+		})
+	}
+	restarts := 3
+	if testlength.Long {
+		restarts = 40
+	}
+	for range restarts {
+		was := answered.Load()
+		eventually(t, func() bool { return answered.Load() > was+50 })
+		assert.Equal(t, 0, s.end(t))
+		s = start()
+	}
+	end.Store(true)
+	wg.Wait()
 }
 
 // redis-cli and redis-benchmark work.
@@ -852,4 +940,35 @@ func TestServeDeletesOnce(t *testing.T) {
 	s := startServe(t, 1, nil, "--db", serveDB(t))
 	c := dialResp(t, s.at[0])
 	assert.Equal(t, "[0 2 1 -1 60]\n1\n0", c.do(t, "CL.THROTTLE a 1 1 60\nDEL a a\nDEL a a"))
+}
+
+// INFO reports what operators look for, STINT.HEALTH what keeps the server from
+// saving, and --metrics the counts of all limits.
+func TestServeReports(t *testing.T) {
+	s := startServe(t, 0, nil, "--db", serveDB(t), "--metrics", "127.0.0.1:0")
+	line := s.line(t)
+	for !strings.Contains(line, "serving counts at ") {
+		line = s.line(t)
+	}
+	_, url, _ := strings.Cut(strings.TrimSpace(line), "serving counts at ")
+	for s.at == nil {
+		if m := servingAt.FindStringSubmatch(s.line(t)); m != nil {
+			s.at = append(s.at, m[1])
+		}
+	}
+	c := dialResp(t, s.at[0])
+	assert.Equal(t, "OK", c.do(t, "STINT.HEALTH"))
+	c.do(t, "CL.THROTTLE a 0 1 60\nCL.THROTTLE a 0 1 60\nCL.THROTTLE b 0 1 60")
+	info := c.do(t, "INFO")
+	for _, want := range []string{
+		"uptime_in_seconds:0", "used_memory:", "total_commands_processed:4", "allowed:2", "denied:1", "save_errors:0",
+	} {
+		assert.Contains(t, info, want)
+	}
+	answer, err := http.Get(url)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	assert.Regexp(t, `(?m)^stint_decisions_total\{.*CL\.THROTTLE.*denied.*\} 1$`, string(text))
 }

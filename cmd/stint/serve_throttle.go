@@ -6,16 +6,18 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
 )
 
-// throttle is one CL.THROTTLE command.
+// throttle is one command CL.THROTTLE or GCRA.
 type throttle struct {
 	request stint.Request
 	burst   int64
+	gcra    bool // the reply is that of GCRA
 }
 
 // left returns the tokens that are left, as redis-cell computes them: in whole
@@ -41,31 +43,33 @@ const (
 // longestPeriod is the most seconds that a time.Duration has.
 const longestPeriod = math.MaxInt64 / int64(time.Second)
 
-// parseThrottle reads the command. wrong says what is wrong with it, in redis-cell's
-// words if it has them.
+// parseThrottle reads a CL.THROTTLE. wrong is the error if it is malformed, in
+// redis-cell's words if it has them.
 func (c *serveConn) parseThrottle(command [][]byte) (t throttle, wrong string) {
 	if len(command) != 5 && len(command) != 6 {
-		return t, throttleUsage
+		return t, throttleError + throttleUsage
 	}
 	numbers := [4]int64{3: 1}
 	for i, arg := range command[2:] {
 		n, err := strconv.ParseInt(string(arg), 10, 64)
 		if err != nil {
-			return t, fmt.Sprintf(cellError+"Couldn't parse as integer: %s", arg)
+			return t, fmt.Sprintf(throttleError+cellError+"Couldn't parse as integer: %s", arg)
 		}
 		numbers[i] = n
 	}
 	burst, count, period, quantity := numbers[0], numbers[1], numbers[2], numbers[3]
 	key := command[1]
 	switch {
-	case len(key) == 0 || len(key) > 512:
-		return t, fmt.Sprintf("the key has %d bytes: want 1 to 512", len(key))
-	case burst < 0 || burst == math.MaxInt64:
-		return t, "max_burst must be 0 or more"
+	case wrongKey(key) != "":
+		return t, throttleError + wrongKey(key)
+	case burst < 0:
+		return t, throttleError + "max_burst must be 0 or more"
+	case burst == math.MaxInt64:
+		return t, throttleError + "max_burst must be less than 9223372036854775807"
 	case count < 0 || period < 0:
-		return t, "count and period must not be negative"
+		return t, throttleError + "count and period must not be negative"
 	case quantity < 0:
-		return t, "quantity must not be negative"
+		return t, throttleError + "quantity must not be negative"
 	}
 	// As redis-cell computes it: the time of a token is a float's, cut to a nanosecond.
 	var interval int64
@@ -74,28 +78,94 @@ func (c *serveConn) parseThrottle(command [][]byte) (t throttle, wrong string) {
 	}
 	switch {
 	case period > longestPeriod:
-		return t, fmt.Sprintf("period is %d, want at most %d seconds", period, longestPeriod)
+		return t, fmt.Sprintf(throttleError+"period is %d, want at most %d seconds", period, longestPeriod)
 	case interval == 0:
-		return t, cellError + "Zero rates are not supported"
+		return t, throttleError + cellError + "Zero rates are not supported"
 	}
-	limit := stint.Limit{Burst: burst + 1, Count: 1, Period: time.Duration(interval), Durability: c.server.durability}
+	return c.throttleOf(key, burst, time.Duration(interval), quantity, throttle{})
+}
+
+// parseGCRA reads a GCRA key max_burst tokens_per_period period [TOKENS n], as
+// Redis does: the time of a token is rounded to a microsecond, and is at least one.
+// wrong is the error if it is malformed, in Redis's words.
+func (c *serveConn) parseGCRA(command [][]byte) (t throttle, wrong string) {
+	t.gcra = true
+	if len(command) < 5 || len(command) > 7 {
+		return t, "ERR wrong number of arguments for 'gcra' command"
+	}
+	burst, burstErr := strconv.ParseInt(string(command[2]), 10, 64)
+	count, countErr := strconv.ParseInt(string(command[3]), 10, 64)
+	period, err := strconv.ParseFloat(string(command[4]), 64)
+	tokens, tokensErr := int64(1), error(nil)
+	if len(command) == 7 {
+		tokens, tokensErr = strconv.ParseInt(string(command[6]), 10, 64)
+	}
+	switch {
+	case wrongKey(command[1]) != "":
+		return t, "ERR " + wrongKey(command[1])
+	case burstErr != nil || countErr != nil || tokensErr != nil:
+		return t, "ERR value is not an integer or out of range"
+	case burst < 0 || burst == math.MaxInt64:
+		return t, "ERR value is out of range, must be positive"
+	case count < 1:
+		return t, "ERR value is out of range, value must between 1 and 9223372036854775807"
+	case err != nil || math.IsNaN(period):
+		return t, "ERR value is not a valid float"
+	case period <= 0 || period >= 1e12:
+		return t, "ERR period must be > 0 and < 1e12"
+	case len(command) > 5 && !strings.EqualFold(string(command[5]), "tokens"):
+		return t, "ERR syntax error"
+	case len(command) == 6:
+		return t, "ERR Missing TOKENS value"
+	case tokens < 0:
+		return t, "ERR value is out of range, value must between 0 and 9223372036854775807"
+	}
+	micros := math.Max(1, math.Floor(period*1e6/float64(count)+0.5))
+	if micros > float64(math.MaxInt64/int64(time.Microsecond)) {
+		return t, "ERR a token takes more than 292 years: use a shorter period"
+	}
+	return c.throttleOf(command[1], burst, time.Duration(micros)*time.Microsecond, tokens, t)
+}
+
+// wrongKey says what is wrong with a key; it returns "" if nothing is.
+func wrongKey(key []byte) string {
+	if len(key) == 0 || len(key) > 512 {
+		return fmt.Sprintf("the key has %d bytes: want 1 to 512", len(key))
+	}
+	return ""
+}
+
+// throttleOf completes a command whose arguments have been read.
+func (c *serveConn) throttleOf(
+	key []byte, burst int64, interval time.Duration, tokens int64, t throttle,
+) (_ throttle, wrong string) {
+	limit := stint.Limit{Burst: burst + 1, Count: 1, Period: interval, Durability: c.server.durability}
 	if limit != c.valid { // a client sends the same limits again and again
 		if err := limit.Validate(); err != nil { // it would fail all that are decided together
-			return t, reason(err)
+			return t, t.error(err)
 		}
 		c.valid = limit
 	}
-	t = throttle{stint.Request{Key: c.server.throttle.Key(string(key)), Cost: quantity, Limit: limit}, limit.Burst}
+	t.request = stint.Request{Key: c.server.throttle.Key(string(key)), Cost: tokens, Limit: limit}
+	t.burst = limit.Burst
 	return t, ""
 }
 
-// throttle appends the command to those that are decided next. A key is there only
-// once, because each decision must see what the one before it spent.
-func (c *serveConn) throttle(command [][]byte) {
-	t, wrong := c.parseThrottle(command)
+// error returns the reply of a command that failed.
+func (t *throttle) error(err error) string {
+	if t.gcra {
+		return "ERR " + reason(err)
+	}
+	return throttleError + reason(err)
+}
+
+// collect appends a command to those that are decided next, or replies what is
+// wrong with it. A key is there only once, because each decision must see what the
+// one before it spent.
+func (c *serveConn) collect(t throttle, wrong string) {
 	if wrong != "" {
 		c.decide()
-		c.out.Error(throttleError + wrong)
+		c.out.Error(wrong)
 		return
 	}
 	if t.request.Cost > t.burst {
@@ -110,7 +180,7 @@ func (c *serveConn) throttle(command [][]byte) {
 	c.throttles = append(c.throttles, t)
 }
 
-// decide decides the commands that throttle has collected, at one instant and in
+// decide decides the commands that collect has kept, at one instant and in
 // one commit, and replies in their order. Each is decided for itself.
 func (c *serveConn) decide() {
 	if len(c.throttles) == 0 {
@@ -133,7 +203,7 @@ func (c *serveConn) decide() {
 	}
 	for i, t := range c.throttles {
 		if errs != nil && errs[i] != nil {
-			c.out.Error(throttleError + reason(errs[i]))
+			c.out.Error(t.error(errs[i]))
 		} else {
 			c.answer(&t, &c.decisions[i])
 		}
@@ -174,17 +244,31 @@ func (c *serveConn) neverAllowed(t throttle) {
 	t.request.Cost = 0
 	d, err := c.server.limiter.SpendAll(t.request)
 	if err != nil {
-		c.out.Error(throttleError + reason(err))
+		c.out.Error(t.error(err))
 		return
 	}
 	d.Allowed, d.RetryAfter = false, -1
 	c.answer(&t, &d)
 }
 
-// answer writes the reply of a CL.THROTTLE.
+// answer writes the reply of the command.
 func (c *serveConn) answer(t *throttle, d *stint.Decision) {
 	c.out.Array(5)
-	c.five(t.burst, t.left(d), d)
+	if !t.gcra {
+		c.five(t.burst, t.left(d), d)
+		return
+	}
+	limited, retry := int64(1), d.RetryAfter.Seconds()
+	if d.Allowed {
+		limited, retry = 0, -1
+	} else if d.RetryAfter < 0 {
+		retry = -1
+	}
+	c.out.Int(limited)
+	c.out.Int(t.burst)
+	c.out.Int(d.Remaining)
+	c.out.Double(retry)
+	c.out.Double(d.ResetAfter.Seconds())
 }
 
 // five writes the integers of a decision.

@@ -8,7 +8,7 @@ import (
 // Writer collects replies. The zero Writer writes RESP2.
 type Writer struct {
 	Buf   []byte // the replies
-	RESP3 bool   // maps and nulls as such; in RESP2 they are arrays and empty strings
+	RESP3 bool   // maps, doubles and nulls as such; in RESP2 they are arrays and strings
 }
 
 func (w *Writer) line(kind byte, n int64) {
@@ -19,6 +19,16 @@ func (w *Writer) line(kind byte, n int64) {
 
 // Int writes a number.
 func (w *Writer) Int(n int64) { w.line(':', n) }
+
+// Double writes a number that need not be whole.
+func (w *Writer) Double(f float64) {
+	text := strconv.FormatFloat(f, 'g', -1, 64)
+	if !w.RESP3 {
+		w.Bulk(text)
+		return
+	}
+	w.Buf = append(append(append(w.Buf, ','), text...), '\r', '\n')
+}
 
 // Array begins an array of n replies, which follow.
 func (w *Writer) Array(n int) { w.line('*', int64(n)) }

@@ -1,7 +1,12 @@
 <?php
 $stint = new Redis();
-$stint->connect(getenv('STINT') ?: '/run/stint/resp.sock');
-[$limited, $limit, $left, $retry] = $stint->rawCommand('CL.THROTTLE', 'user:1', 99, 100, 86400);
+$stint->connect(getenv('STINT') ?: '/run/stint/resp.sock', 0, 1.0);
+$reply = $stint->rawCommand('CL.THROTTLE', 'user:1', 99, 100, 86400);
+if (!is_array($reply)) { // an error reply may be false: fail closed
+    http_response_code(503);
+    exit($stint->getLastError() . "\n");
+}
+[$limited, $limit, $left, $retry] = $reply;
 if ($limited) {
     header("Retry-After: $retry");
     http_response_code(429);
