@@ -12,8 +12,8 @@ import (
 type Clock struct {
 	simulated func() time.Time // replaces both clocks; may be nil
 	end       int64            // latest instant
-	base      time.Time        // start, with its monotonic reading
-	start     int64            // the time at base
+	base      time.Time        // a moment at the start, with its monotonic reading
+	start     int64            // the time at base, by the wall clock or the file
 	ahead     atomic.Int64     // sum of the steps forward
 
 	mu       sync.Mutex       // guards the fields below
@@ -21,7 +21,8 @@ type Clock struct {
 	behind   int64            // lag of the wall clock at the last Follow
 	doubt    error            // reason to doubt the wall clock; may be nil
 	wrong    bool             // the wall clock is behind, or too far ahead
-	up       int64            // machine time at base
+	up       int64            // machine time at base, at most
+	unsure   int64            // how much less the machine time at base may be
 	last     int64            // time of the last save before Begin; 0 if none
 	was      Record           // in the file at Begin
 	record   Record
@@ -62,7 +63,7 @@ const (
 // that the machine has been running; nil means the system's. With a wall and
 // without a machine, only the time of this Clock counts.
 func New(simulated, wall func() time.Time, machine Machine, end int64) *Clock {
-	c := &Clock{simulated: simulated, end: end, wall: wall, base: time.Now(), stepped: make(chan struct{})}
+	c := &Clock{simulated: simulated, end: end, wall: wall, up: 1, stepped: make(chan struct{})}
 	if simulated != nil {
 		return c
 	}
@@ -72,11 +73,18 @@ func New(simulated, wall func() time.Time, machine Machine, end int64) *Clock {
 			machine = system
 		}
 	}
+	// The process may be stopped between two of these readings. In this order the
+	// Clock is late then, which the next Follow corrects. It is never ahead.
 	c.start = c.Instant(c.wall())
-	c.up = 1
+	asked := time.Now()
 	if machine != nil {
 		c.record.Boot, c.up = machine(c.start)
 		c.up = max(1, c.up)
+	}
+	c.base = time.Now()
+	if c.record.kernel() {
+		c.unsure = int64(c.base.Sub(asked))
+		c.up += c.unsure
 	}
 	return c
 }
@@ -104,9 +112,9 @@ func (c *Clock) Begin(seen int64, was Record) (wrong, back time.Duration) {
 	switch {
 	case seen == 0:
 	case sameBoot:
-		base = max(seen, was.Start+c.up)
+		base = max(seen, was.Start+c.up-c.unsure)
 	case is.kernel() && was.kernel():
-		base = seen + c.up // the save was before this boot
+		base = seen + c.up - c.unsure // the save was before this boot
 	}
 	waited := was.waited(seen)
 	is.Behind, is.Waited = 0, waited
@@ -237,8 +245,10 @@ func (c *Clock) Follow() (step time.Duration) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now, wall := c.Now(), c.Instant(c.wall())
-	behind := now - wall
+	before, wall, now := c.Now(), c.Instant(c.wall()), c.Now()
+	// The wall clock was read between two readings of this one. Between them the
+	// process may have been stopped, so what is known stays if it agrees with both.
+	behind := min(max(c.behind, before-wall), now-wall)
 	was := c.record
 	if behind < -farAhead && now >= earliest {
 		c.wrong = true

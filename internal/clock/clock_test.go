@@ -1,6 +1,7 @@
 package clock
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +44,81 @@ func TestFollow(t *testing.T) {
 		<-time.After(time.Second)
 		require.Equal(t, begun+int64(ahead+time.Second), c.Now())
 	})
+}
+
+// TestStopped: a process that is stopped between two readings of time is late
+// until the next Follow, and never ahead. A Follow in which it is stopped sees no
+// step. What the file gets does not set the next process ahead either, even if
+// that one has nothing but the file and the machine time.
+func TestStopped(t *testing.T) {
+	for _, at := range []string{"before the wall clock", "after the wall clock", "before the machine time", "after the machine time"} {
+		for _, boot := range []string{"one boot", "boots", wallBoot} {
+			for stopped := range 1 << 4 { // a bit for each process
+				t.Run(fmt.Sprintf("%s/%s/%04b", at, boot, stopped), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { testStopped(t, at, boot, stopped) })
+				})
+			}
+		}
+	}
+}
+
+func testStopped(t *testing.T, at, boot string, stopped int) {
+	const pause = 3 * time.Second
+	booted := time.Now()
+	truth := func() int64 { return time.Now().AddDate(30, 0, 0).UnixNano() }
+	stops, wrong := false, time.Duration(0)
+	stop := func(here string) {
+		if stops && here == at {
+			<-time.After(pause)
+		}
+	}
+	wall := func() time.Time {
+		stop("before the wall clock")
+		defer stop("after the wall clock")
+		return time.Unix(0, truth()).Add(wrong)
+	}
+	machine := func(wall int64) (string, int64) {
+		stop("before the machine time")
+		defer stop("after the machine time")
+		if boot == wallBoot {
+			return boot, wall
+		}
+		id := boot
+		if boot == "boots" {
+			id = booted.String()
+		}
+		return id, int64(time.Since(booted))
+	}
+	seen, was := int64(0), Record{}
+	for process := range 4 {
+		if process == 2 && boot != wallBoot {
+			wrong = -time.Hour
+		}
+		stops = stopped>>process&1 == 1
+		c := New(nil, wall, machine, end)
+		c.Begin(seen, was)
+		require.LessOrEqual(t, c.Now(), truth(), "New")
+		stops = false
+		c.Follow()
+		require.LessOrEqual(t, c.Now(), truth())
+		require.Equal(t, wrong != 0, c.Wrong())
+		forward, backward := c.Steps()
+		stops = true
+		for range 3 {
+			require.Zero(t, c.Follow())
+			require.LessOrEqual(t, c.Now(), truth(), "Follow")
+			require.Greater(t, c.Now(), truth()-int64(2*pause)-startSlack)
+			require.Equal(t, wrong != 0, c.Wrong())
+		}
+		ahead, back := c.Steps()
+		require.Equal(t, []int64{forward, backward}, []int64{ahead, back})
+		seen = c.Now()
+		was, _ = c.Record()
+		if boot == "boots" {
+			booted = time.Now()
+		}
+		<-time.After(time.Minute)
+	}
 }
 
 // TestFollowDrift: many small corrections together change the record, too.
