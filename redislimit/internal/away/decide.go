@@ -100,7 +100,7 @@ func (n *Node) own(p *Part, op script.Op) (stint.Request, error) {
 		req.Mode = stint.CheckOnly
 	}
 	if !p.Spent.IsZero() {
-		req.Spent = p.Spent.Add(time.Duration(n.ahead()))
+		req.Spent = n.spentAt(p.Spent)
 	}
 	if p.Limit == stint.Unlimited || p.Limit == stint.Blocked { // it may be held
 		req.Limit = stint.Limit{}

@@ -7,8 +7,21 @@ import (
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
-// ahead returns the time of Local less the server's.
-func (n *Node) ahead() int64 { return n.now() - script.Instant(n.Server.Time()) }
+// ahead returns the time of Local less the server's, for instants that must not
+// come too early here. It reads Local's clock last, because the process may be
+// stopped between the two.
+func (n *Node) ahead() int64 {
+	server := script.Instant(n.Server.Time())
+	return n.now() - server
+}
+
+// spentAt returns, by the time of Local, an instant of the server at which tokens
+// were spent, for a refund. It must not come too late, so it reads Local's clock
+// first.
+func (n *Node) spentAt(spent time.Time) time.Time {
+	now := time.Unix(0, n.now())
+	return now.Add(spent.Sub(n.Server.Time()))
+}
 
 // SawTAT raises the seen bucket to a TAT of the server, which is ahead by most at
 // most. If this machine has a debt on it, SawTAT also raises the own bucket, so
@@ -38,7 +51,7 @@ func (n *Node) SawTAT(key stint.Key, tat, most int64) {
 func (n *Node) SawRefund(req stint.Request) {
 	req.Limit.Durability = n.wide(req.Key, 1).Limit.Durability
 	if !req.Spent.IsZero() {
-		req.Spent = req.Spent.Add(time.Duration(n.ahead()))
+		req.Spent = n.spentAt(req.Spent)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -48,7 +48,7 @@ type Server struct {
 	Config
 	mode  atomic.Int32
 	lanes lanes
-	ahead atomic.Int64 // server's time minus that of this machine
+	ahead atomic.Int64 // server's time minus that of this machine; 0 if it is not known
 
 	// Pace is the least time after which another call begins although two are under
 	// way, and too few callers for a call wait.
@@ -73,8 +73,8 @@ func (s *Server) CanSync() error {
 	return nil
 }
 
-// Time returns the server's time, as far as this machine knows it from the last
-// call.
+// Time returns the server's time, as far as this machine knows it from its
+// calls. It may be late, but not ahead.
 func (s *Server) Time() time.Time {
 	if s.Now != nil {
 		return s.Now()
@@ -82,11 +82,32 @@ func (s *Server) Time() time.Time {
 	return time.Now().Add(time.Duration(s.ahead.Load()))
 }
 
-// sawTime learns the server's time from a call that was sent at the instant.
+// sawTime learns the server's time from a call that was sent at the instant. The
+// server read its clock at some moment since then, and this process may have been
+// stopped before that moment or after it. What is known stays if it agrees.
 func (s *Server) sawTime(now int64, sent time.Time) {
-	if s.Now == nil {
-		s.ahead.Store(now - sent.Add(time.Since(sent)/2).UnixNano())
+	if s.Now != nil {
+		return
 	}
+	least, most := bounds(now, sent)
+	for {
+		known := s.ahead.Load()
+		ahead := max(known, least)
+		if known == 0 || known > most { // the server's clock was set back
+			ahead = least
+		}
+		if s.ahead.CompareAndSwap(known, ahead) {
+			return
+		}
+	}
+}
+
+// bounds returns how far a clock that showed now, at some moment since sent, is
+// ahead of this machine's.
+func bounds(now int64, sent time.Time) (least, most int64) {
+	received := time.Now()
+	least = now - received.UnixNano()
+	return least, least + int64(received.Sub(sent))
 }
 
 // Load sets the Since to the server's present time, if it is not known yet.
@@ -142,12 +163,13 @@ func (s *Server) ClockAhead(ctx context.Context) (ahead time.Duration, err error
 	if s.Now != nil {
 		return 0, nil
 	}
+	sent := time.Now()
 	replies, err := s.client.each(ctx, "TIME")
-	now := time.Now().UnixMicro()
 	for _, reply := range replies {
 		if micros, ok := timeOf(reply); ok {
-			s.ahead.CompareAndSwap(0, 1000*(micros-now))
-			if d := time.Duration(micros-now) * time.Microsecond; d.Abs() > ahead.Abs() {
+			least, most := bounds(1000*micros, sent)
+			s.ahead.CompareAndSwap(0, least)
+			if d := time.Duration(min(max(0, least), most)); d.Abs() > ahead.Abs() {
 				ahead = d
 			}
 		}

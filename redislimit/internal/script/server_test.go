@@ -1,0 +1,72 @@
+package script
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestTime: whenever this process is stopped during a call, the server's time, as
+// this machine knows it, may be late, and is never ahead.
+func TestTime(t *testing.T) {
+	const stop = 3 * time.Second
+	for _, ahead := range []time.Duration{time.Hour, 0, -time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			truth := func() time.Time { return time.Now().Add(ahead) }
+			s := NewServer(nil, Config{})
+			call := func(before, after time.Duration) {
+				sent := time.Now()
+				<-time.After(before)
+				now := truth().UnixNano()
+				<-time.After(after)
+				s.sawTime(now, sent)
+				require.LessOrEqual(t, s.Time(), truth())
+				require.GreaterOrEqual(t, s.Time(), truth().Add(-before-after))
+			}
+			call(stop, 2*stop)
+			call(0, stop)
+			call(stop, time.Millisecond)
+			require.Equal(t, truth().Add(-time.Millisecond), s.Time(), "the least delay counts")
+			call(time.Millisecond, stop)
+			require.Equal(t, truth().Add(-time.Millisecond), s.Time())
+			ahead -= time.Minute // the server's clock is set back
+			call(time.Millisecond, time.Millisecond)
+			ahead += time.Hour
+			call(time.Millisecond, time.Millisecond)
+		})
+	}
+}
+
+// stoppingClient tells the time, and is stopped before and after.
+type stoppingClient struct {
+	Client
+	ahead         time.Duration
+	before, after time.Duration
+}
+
+func (c stoppingClient) Do(context.Context, ...string) (any, error) {
+	<-time.After(c.before)
+	now := time.Now().Add(c.ahead).UnixMicro()
+	<-time.After(c.after)
+	return []any{strconv.FormatInt(now/1e6, 10), strconv.FormatInt(now%1e6, 10)}, nil
+}
+
+// TestClockAhead: a pause during the question is no difference between clocks.
+func TestClockAhead(t *testing.T) {
+	for _, ahead := range []time.Duration{0, time.Hour} {
+		for _, stop := range [][2]time.Duration{{0, 0}, {time.Minute, 0}, {0, time.Minute}} {
+			synctest.Test(t, func(t *testing.T) {
+				s := NewServer(stoppingClient{nil, ahead, stop[0], stop[1]}, Config{})
+				got, err := s.ClockAhead(t.Context())
+				require.NoError(t, err)
+				require.LessOrEqual(t, got, ahead)
+				require.GreaterOrEqual(t, got, min(ahead, max(0, ahead-time.Minute)))
+				require.LessOrEqual(t, s.Time(), time.Now().Add(ahead))
+			})
+		}
+	}
+}
