@@ -73,7 +73,7 @@ func TestCommit(t *testing.T) {
 			r.disk.shut()
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error)
-			go func() { ended <- r.Wait(ctx, key, 100) }()
+			go func() { ended <- errorOf(r.Wait(ctx, key.Cost(100))) }()
 			synctest.Wait()
 			r.clock.advance(time.Duration(used) * time.Hour)
 			cancel()
@@ -81,6 +81,24 @@ func TestCommit(t *testing.T) {
 			require.ErrorIs(t, <-ended, context.Canceled)
 			require.Zero(t, r.spent(key), "the caller does not go")
 			require.LessOrEqual(t, r.stored(key), r.tat(0))
+		})
+	}
+	for name, used := range map[string]int64{"the tokens are there": 0, "the turn comes during the commit": 1} {
+		run("Wait says when it took the tokens, "+name, Options{}, func(t *testing.T, r *rig) {
+			key := synced.Key("a")
+			r.take(key, used)
+			begun := r.Now()
+			r.disk.shut()
+			spent := make(chan time.Time)
+			go func() {
+				at, err := r.Wait(t.Context(), key.Cost(100))
+				require.NoError(t, err)
+				spent <- at
+			}()
+			synctest.Wait()
+			r.clock.advance(10 * time.Hour) // the commit takes as long
+			r.disk.open()
+			require.Equal(t, begun.Add(time.Duration(used)*time.Hour), <-spent)
 		})
 	}
 	each := func(r *rig) (reqs []Request, ds []Decision) {

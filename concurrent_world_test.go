@@ -104,7 +104,7 @@ func concurrentLaw(t *testing.T, store Store, resident, calls int) {
 					}
 				case 5, 6:
 					var r Reservation
-					if r, err = l.Reserve(key, cost); err != nil {
+					if r, err = l.Reserve(key.Cost(cost)); err != nil {
 						break
 					}
 					if rnd.IntN(2) == 0 {
@@ -145,7 +145,7 @@ func concurrentLaw(t *testing.T, store Store, resident, calls int) {
 	longest := time.Duration(0)
 	for key, log := range logs {
 		requireLaw(t, key.String(), defaults[key.Name], log)
-		r, err := l.Reserve(key, 0)
+		r, err := l.Reserve(key.Cost(0))
 		require.NoError(t, err)
 		longest = max(longest, r.Delay())
 	}

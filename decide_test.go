@@ -77,10 +77,10 @@ func TestErrors(t *testing.T) {
 			return ds[0], err
 		},
 		"Reserve": func(key Key, cost int64) (Decision, error) {
-			_, err := r.Reserve(key, cost)
+			_, err := r.Reserve(key.Cost(cost))
 			return none(err)
 		},
-		"Wait":  func(key Key, cost int64) (Decision, error) { return none(r.Wait(t.Context(), key, cost)) },
+		"Wait":  func(key Key, cost int64) (Decision, error) { return none(errorOf(r.Wait(t.Context(), key.Cost(cost)))) },
 		"Reset": func(key Key, _ int64) (Decision, error) { return none(r.Reset(key)) },
 		"Hold":  func(key Key, _ int64) (Decision, error) { return none(r.Hold(key, r.Now().Add(1))) },
 	}

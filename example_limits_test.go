@@ -206,7 +206,7 @@ func ExampleBlocked() {
 	defer limiter.Close()
 	d, err := limiter.Spend(LoginsPerAddress.Key("10.0.0.1"), 1)
 	fmt.Println(d.Allowed, d.Remaining, d.RetryAfter == math.MaxInt64, err)
-	_, err = limiter.Reserve(LoginsPerAddress.Key("10.0.0.1"), 1)
+	_, err = limiter.Reserve(LoginsPerAddress.Key("10.0.0.1").Cost(1))
 	fmt.Println(err)
 	// Output:
 	// false 0 true <nil>

@@ -302,9 +302,9 @@ func ExampleLimiter_Reserve() {
 	defer limiter.Close()
 	key := OrdersPerAccount.Key("12345678")
 	for range 3 {
-		fmt.Println("in", must(limiter.Reserve(key, 1)).Delay())
+		fmt.Println("in", must(limiter.Reserve(key.Cost(1))).Delay())
 	}
-	_, err := limiter.Reserve(key, 1)
+	_, err := limiter.Reserve(key.Cost(1))
 	fmt.Println(err, errors.Is(err, stint.ErrQueueFull))
 	fmt.Println("meanwhile", limiter.Allow(key))
 	// Output:
@@ -321,7 +321,7 @@ func ExampleReservation_Cancel() {
 	defer limiter.Close()
 	key := OrdersPerAccount.Key("12345678")
 	limiter.Allow(key)
-	r := must(limiter.Reserve(key, 1))
+	r := must(limiter.Reserve(key.Cost(1)))
 	if r.Delay() > time.Minute {
 		r.Cancel()
 	}
@@ -338,7 +338,7 @@ func ExampleLimiter_Wait() {
 	key := OrdersPerAccount.Key("12345678")
 	begun := time.Now()
 	for range 3 {
-		if err := limiter.Wait(context.Background(), key, 1); err != nil {
+		if _, err := limiter.Wait(context.Background(), key.Cost(1)); err != nil {
 			log.Fatal(err)
 		}
 	}
@@ -346,8 +346,8 @@ func ExampleLimiter_Wait() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	must(limiter.Reserve(key, 1))
-	err := limiter.Wait(ctx, key, 1)
+	must(limiter.Reserve(key.Cost(1)))
+	_, err := limiter.Wait(ctx, key.Cost(1))
 	fmt.Println(errors.Is(err, context.DeadlineExceeded))
 	// Output:
 	// true

@@ -97,10 +97,10 @@ func TestGivenLimit(t *testing.T) {
 			require.EqualValues(t, 14, ds[0].Remaining)
 			r.decided(r.SpendTogether([]Request{req}, ds))
 			require.EqualValues(t, 11, ds[0].Remaining)
-			place, err := r.ReserveRequest(req)
+			place, err := r.Reserve(req)
 			require.NoError(t, err)
 			require.Zero(t, place.Delay())
-			require.NoError(t, r.WaitRequest(t.Context(), req))
+			require.NoError(t, errorOf(r.Wait(t.Context(), req)))
 			d := r.decided(r.RefundAll(Request{Key: key, Cost: 1, Limit: twenty}))
 			require.Equal(t, Decision{true, 6, 0, 42 * time.Second, key, twenty}, d)
 			req.Mode = CheckOnly
@@ -178,9 +178,9 @@ func TestGivenLimit(t *testing.T) {
 		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64, Key: key}, d)
 		require.EqualValues(t, int64(math.MaxInt64), r.spendGiven(key, 1, Blocked).RetryAfter)
 		require.EqualValues(t, 5, r.left(key))
-		_, err := r.ReserveRequest(Request{Key: key, Cost: 1, Limit: Blocked})
+		_, err := r.Reserve(Request{Key: key, Cost: 1, Limit: Blocked})
 		require.ErrorIs(t, err, ErrBlocked)
-		require.NoError(t, r.WaitRequest(t.Context(), Request{Key: key, Cost: 1000, Limit: Unlimited}))
+		require.NoError(t, errorOf(r.Wait(t.Context(), Request{Key: key, Cost: 1000, Limit: Unlimited})))
 		r.hold(key, time.Hour)
 		for _, limit := range []Limit{ten, Unlimited, {}} {
 			require.Equal(t, time.Hour, r.spendGiven(key, 1, limit).RetryAfter)
@@ -211,7 +211,7 @@ func TestGivenLimit(t *testing.T) {
 					require.NoError(t, r.flusher.flush(false))
 					saved(level > Memory || configured > inMemory, "after a tick")
 				}
-				place, err := r.ReserveRequest(Request{Key: key, Cost: 60, Limit: given.withLevel(level)})
+				place, err := r.Reserve(Request{Key: key, Cost: 60, Limit: given.withLevel(level)})
 				require.NoError(t, err)
 				require.NotZero(t, place.Delay())
 				if level >= Leased {
@@ -249,9 +249,9 @@ func TestGivenLimit(t *testing.T) {
 			{Burst: math.MaxInt64, Count: 1, Period: math.MaxInt64}, {Burst: 1, Count: 1, Period: 1, Queue: -1}} {
 			req := Request{Key: key, Cost: 1, Limit: limit}
 			_, err := r.SpendAll(req)
-			_, err2 := r.ReserveRequest(req)
+			_, err2 := r.Reserve(req)
 			err3 := r.SpendEach([]Request{req}, make([]Decision, 1))
-			for _, err := range []error{err, err2, err3, r.WaitRequest(t.Context(), req)} {
+			for _, err := range []error{err, err2, err3, errorOf(r.Wait(t.Context(), req))} {
 				var config *ConfigError
 				require.ErrorAs(t, err, &config)
 			}
@@ -270,7 +270,7 @@ func TestGivenLimit(t *testing.T) {
 		r.take(key, 5)
 		slow, fast := PerMinute(1), PerSecond(10) // 60 s and 100 ms a token
 		reserve := func(limit Limit) Reservation {
-			place, err := r.ReserveRequest(Request{Key: key, Cost: 1, Limit: limit})
+			place, err := r.Reserve(Request{Key: key, Cost: 1, Limit: limit})
 			require.NoError(t, err)
 			return place
 		}

@@ -62,6 +62,9 @@ func (n Name) Prefix(addr netip.Addr, v4, v6 int) Key {
 	return Key{n, prefix.String()}
 }
 
+// Cost returns a Request for n tokens of the bucket.
+func (k Key) Cost(n int64) Request { return Request{Key: k, Cost: n} }
+
 // String returns the bucket key as text: "6:12345678".
 func (k Key) String() string { return strconv.Itoa(int(k.Name)) + ":" + k.ID }
 

@@ -84,7 +84,7 @@ type Decider interface {
 	Bucket(key Key) (Bucket, error)
 	Hold(key Key, until time.Time) error
 	ExtendHold(key Key, until time.Time) (time.Time, error)
-	Wait(ctx context.Context, key Key, cost int64) error
+	Wait(ctx context.Context, req Request) (spent time.Time, err error)
 }
 
 // Operator is a Decider with what an operator's page or command needs besides.

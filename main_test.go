@@ -268,7 +268,7 @@ func (r *rig) hold(key Key, d time.Duration) {
 
 func (r *rig) reserve(key Key, cost int64) Reservation {
 	r.t.Helper()
-	place, err := r.Reserve(key, cost)
+	place, err := r.Reserve(key.Cost(cost))
 	require.NoError(r.t, err)
 	return place
 }
@@ -336,3 +336,6 @@ func requireSound(t testing.TB, d Decision) {
 		require.LessOrEqual(t, d.Remaining, d.Limit.Burst)
 	}
 }
+
+// errorOf returns the error of a call that has another result, too.
+func errorOf(_ any, err error) error { return err }

@@ -61,9 +61,9 @@ func TestBlocked(t *testing.T) {
 			require.NoError(t, r.SpendEach([]Request{{Key: key, Cost: 1}, {Key: key}}, ds))
 			require.Equal(t, []Decision{denied, denied}, ds)
 
-			_, err = r.Reserve(key, 1)
+			_, err = r.Reserve(key.Cost(1))
 			require.ErrorIs(t, err, ErrBlocked)
-			require.ErrorIs(t, r.Wait(context.Background(), key, 0), ErrBlocked)
+			require.ErrorIs(t, errorOf(r.Wait(context.Background(), key.Cost(0))), ErrBlocked)
 			r.hold(key, time.Minute)
 			require.Equal(t, denied, r.spend(key, 1), "a hold is over sooner")
 			r.hold(key, 0)

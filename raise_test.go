@@ -40,7 +40,7 @@ func TestRaise(t *testing.T) {
 		r := newLevels(t, ten)
 		key := inMemory.Key("a")
 		r.take(key, 5)
-		_, err := r.ReserveRequest(Request{Key: key, Cost: 1, Limit: PerSecond(1)})
+		_, err := r.Reserve(Request{Key: key, Cost: 1, Limit: PerSecond(1)})
 		require.NoError(t, err)
 		full, err := r.Raise(Request{Key: key}, r.Now().Add(10*time.Second))
 		require.NoError(t, err)

@@ -205,9 +205,9 @@ func TestShare(t *testing.T) {
 	})
 	run("errors", func(t *testing.T, r *rig) {
 		for _, key := range []Key{acme, theTotal, acmeFloor} {
-			_, err := r.Reserve(key, 1)
+			_, err := r.Reserve(key.Cost(1))
 			require.ErrorIs(t, err, ErrShare)
-			require.ErrorIs(t, r.Wait(t.Context(), key, 1), ErrShare)
+			require.ErrorIs(t, errorOf(r.Wait(t.Context(), key.Cost(1))), ErrShare)
 		}
 		_, err := r.Spend(acmeFloor, 1)
 		require.ErrorIs(t, err, ErrShare)

@@ -37,21 +37,15 @@ type Place interface {
 // implement Reserve.
 func ReservationOf(p Place) Reservation { return Reservation{elsewhere: p} }
 
-// Reserve takes cost tokens from the key's bucket even if they are not there
-// yet, and returns a place in its queue. Later requests queue behind it, and
+// Reserve takes the tokens of a request even if they are not there yet, and
+// returns a place in the queue of the bucket. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
 // would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
 // If the limit is a share of a total, the error is ErrShare; if it follows the
-// calendar, ErrCalendar. After an error
-// there is no place in the queue. After ErrNotDurable the tokens may stay
-// spent; after other errors they do not.
-func (l *Limiter) Reserve(key Key, cost int64) (Reservation, error) {
-	return l.ReserveRequest(Request{Key: key, Cost: cost})
-}
-
-// ReserveRequest is Reserve for a Request, which may have a Limit of its own.
-// Its Mode is ignored.
-func (l *Limiter) ReserveRequest(req Request) (Reservation, error) {
+// calendar, ErrCalendar. After an error there is no place in the queue. After
+// ErrNotDurable the tokens may stay spent; after other errors they do not. The
+// Mode of the Request is ignored.
+func (l *Limiter) Reserve(req Request) (Reservation, error) {
 	r, err := l.reserve(&req, math.MaxInt64)
 	return r, l.failed(req.Key, err)
 }
@@ -169,14 +163,21 @@ func (r Reservation) Delay() time.Duration {
 	if r.l == nil {
 		return 0
 	}
+	_, delay := r.when()
+	return delay
+}
+
+// when returns the instant of the turn, at which the tokens are taken, and the
+// time until the request may go.
+func (r Reservation) when() (turn int64, delay time.Duration) {
 	s, _ := r.l.directory.shard(r.key)
 	s.lock()
 	defer s.mu.Unlock()
-	at := r.turn.At
+	end := r.turn.At
 	if g := s.gates[r.key]; g != nil {
-		at = max(at, g.hold)
+		end = max(end, g.hold)
 	}
-	return max(0, time.Duration(at-r.l.clock.Now()))
+	return r.turn.At, max(0, time.Duration(end-r.l.clock.Now()))
 }
 
 // Cancel leaves the queue if the turn has not come, and returns the tokens.
@@ -229,9 +230,9 @@ func (r Reservation) cancel() (charged bool) {
 // giveUp returns the tokens of a request whose caller does not go, even if its
 // turn has come. What has come back with time since the turn is not returned
 // twice, and what was never taken is not returned at all.
-func (r Reservation) giveUp(req Request) {
+func (r Reservation) giveUp(req *Request) {
 	if r.cancel() {
-		r.l.giveBack(&req, r.turn.At)
+		r.l.giveBack(req, r.turn.At)
 	}
 }
 
@@ -245,10 +246,14 @@ func (l *Limiter) giveBack(req *Request, spent int64) {
 	}
 }
 
-// Wait takes cost tokens from the key's bucket, and waits in its queue until
-// they are there: first come, first served. If ctx would end before the turn,
-// or if the queue is full, Wait fails at once and takes nothing. The error then
-// wraps context.DeadlineExceeded, or is ErrQueueFull. If ctx ends while the
+// Wait takes the tokens of a request, and waits in the queue of the bucket until
+// they are there: first come, first served. It returns the instant at which it
+// took them. Use that as Request.Spent to refund them: a commit may take long,
+// so the time after Wait is too late.
+//
+// If ctx would end before the turn, or if the queue is full, Wait fails at once
+// and takes nothing. The error then wraps context.DeadlineExceeded, or is
+// ErrQueueFull. If ctx ends while the
 // request waits, its tokens are returned and the error is that of ctx. Wait
 // also waits for a commit, up to Options.CommitTimeout, even if ctx ends. The
 // tokens are returned then, too: whenever Wait returns the error of ctx, nothing
@@ -261,48 +266,51 @@ func (l *Limiter) giveBack(req *Request, spent int64) {
 //
 // If a limit with a queue becomes such a quota, all that waits is charged at
 // once, and still goes when its turn comes. If ctx ends before that, the tokens
-// stay spent.
-func (l *Limiter) Wait(ctx context.Context, key Key, cost int64) error {
-	return l.WaitRequest(ctx, Request{Key: key, Cost: cost})
+// stay spent. The Mode of the Request is ignored.
+func (l *Limiter) Wait(ctx context.Context, req Request) (spent time.Time, err error) {
+	at, err := l.wait(ctx, &req)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.Unix(0, at), nil
 }
 
-// WaitRequest is Wait for a Request, which may have a Limit of its own. Its
-// Mode is ignored.
-func (l *Limiter) WaitRequest(ctx context.Context, req Request) error {
+// wait is Wait. It returns the instant of the spend by the clock.
+func (l *Limiter) wait(ctx context.Context, req *Request) (spent int64, err error) {
 	key := req.Key
 	if err := ctx.Err(); err != nil {
-		return err
+		return 0, err
 	}
 	within := int64(math.MaxInt64)
 	if deadline, ok := ctx.Deadline(); ok {
 		within = int64(time.Until(deadline))
 	}
-	r, err := l.reserve(&req, within)
+	r, err := l.reserve(req, within)
 	if errors.Is(err, ErrCalendar) {
-		return l.waitForPeriod(ctx, &req)
+		return l.waitForPeriod(ctx, req)
 	}
 	if errors.Is(err, errTooLate) {
-		return l.failed(key, fmt.Errorf("stint: wait for %s: %w: %w", l.limits.Load().labeled(key), err,
+		return 0, l.failed(key, fmt.Errorf("stint: wait for %s: %w: %w", l.limits.Load().labeled(key), err,
 			context.DeadlineExceeded))
 	}
 	if err != nil {
-		return l.failed(key, err)
+		return 0, l.failed(key, err)
 	}
 	if err := ctx.Err(); err != nil { // it ended during the commit
 		r.giveUp(req)
-		return err
+		return 0, err
 	}
 	for {
 		stepped := l.clock.NextStep()
-		delay := r.Delay()
+		turn, delay := r.when()
 		if delay == 0 {
-			return nil
+			return turn, nil
 		}
 		if err := l.sleep(ctx, delay, stepped); err != nil {
 			if ctx.Err() != nil {
 				r.giveUp(req)
 			}
-			return err
+			return 0, err
 		}
 	}
 }
@@ -359,8 +367,8 @@ func (ls *lines) leave(key Key, turn chan struct{}) {
 	}
 }
 
-// waitForPeriod is WaitRequest for a quota that follows the calendar.
-func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) error {
+// waitForPeriod is wait for a quota that follows the calendar.
+func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (spent int64, err error) {
 	key := req.Key
 	tooLate := func(wait time.Duration) error {
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < wait {
@@ -374,7 +382,7 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) error {
 		err = tooLate(d.RetryAfter)
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	key.ID = strings.Clone(key.ID)
 	turn := l.lines.join(key)
@@ -382,33 +390,33 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) error {
 	select {
 	case <-turn:
 	case <-l.closed:
-		return ErrClosed
+		return 0, ErrClosed
 	case <-ctx.Done():
-		return ctx.Err()
+		return 0, ctx.Err()
 	}
 	for {
 		stepped := l.clock.NextStep()
 		rs := [1]request{{change: change{key: key}, cost: req.Cost, op: opSpend, waits: true}}
 		if err := l.give(&rs[0], req); err != nil {
-			return l.failed(key, err)
+			return 0, l.failed(key, err)
 		}
 		d, err := l.slowPathOf(rs[:])
 		switch {
 		case err != nil:
-			return err
+			return 0, err
 		case d.Allowed && ctx.Err() != nil: // it ended during the commit
 			l.giveBack(req, rs[0].decided)
-			return ctx.Err()
+			return 0, ctx.Err()
 		case d.Allowed:
-			return nil
+			return rs[0].decided, nil
 		case d.Limit == Blocked:
-			return l.failed(key, fmt.Errorf("%w: %s", ErrBlocked, l.limits.Load().labeled(key)))
+			return 0, l.failed(key, fmt.Errorf("%w: %s", ErrBlocked, l.limits.Load().labeled(key)))
 		}
 		if err := tooLate(d.RetryAfter); err != nil {
-			return err
+			return 0, err
 		}
 		if err := l.sleep(ctx, d.RetryAfter, stepped); err != nil {
-			return err
+			return 0, err
 		}
 	}
 }

@@ -40,7 +40,7 @@ func (r *rig) wait(key Key, cost int64) *waiter {
 	w := &waiter{cancel: cancel}
 	begun := time.Now()
 	go func() {
-		w.err = r.Wait(ctx, key, cost)
+		_, w.err = r.Wait(ctx, key.Cost(cost))
 		w.after = time.Since(begun)
 		w.done.Store(true)
 	}()
@@ -68,8 +68,8 @@ func TestWait(t *testing.T) {
 	inLine(t, "first come, first served", func(t *testing.T, r *rig) {
 		ws := r.waiters(key, 6)
 		ws[0].require(t, 0)
-		require.ErrorIs(t, r.Wait(t.Context(), key, 1), ErrQueueFull)
-		_, err := r.Reserve(key, 1)
+		require.ErrorIs(t, errorOf(r.Wait(t.Context(), key.Cost(1))), ErrQueueFull)
+		_, err := r.Reserve(key.Cost(1))
 		require.ErrorIs(t, err, ErrQueueFull)
 		require.ErrorContains(t, err, "Single:a, the next turn is in 6s")
 		require.Equal(t, 6*time.Second, r.spend(key, 1).RetryAfter, "Spend does not pass the queue")
@@ -90,7 +90,7 @@ func TestWait(t *testing.T) {
 		for range 3 {
 			begun := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second-1)
-			err := r.Wait(ctx, key, 1)
+			_, err := r.Wait(ctx, key.Cost(1))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorContains(t, err, "stint: wait for Single:a: its turn would come too late: in 1s")
 			require.Zero(t, time.Since(begun), "at once")
@@ -100,9 +100,9 @@ func TestWait(t *testing.T) {
 		require.Equal(t, time.Second, r.check(key, 1).RetryAfter, "nothing was taken")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second+1)
 		defer cancel()
-		require.NoError(t, r.Wait(ctx, key, 1))
+		require.NoError(t, errorOf(r.Wait(ctx, key.Cost(1))))
 		cancel()
-		require.ErrorIs(t, r.Wait(ctx, key, 1), context.Canceled)
+		require.ErrorIs(t, errorOf(r.Wait(ctx, key.Cost(1))), context.Canceled)
 	})
 	inLine(t, "cancelled", func(t *testing.T, r *rig) {
 		key := perID.Key("a")
@@ -555,7 +555,7 @@ func TestResetFails(t *testing.T) {
 		r.take(key, 10)
 		r.disk.shut()
 		reserved, reset := make(chan error, 1), make(chan error, 1)
-		go func() { _, err := r.Reserve(key, 5); reserved <- err }()
+		go func() { _, err := r.Reserve(key.Cost(5)); reserved <- err }()
 		synctest.Wait()
 		go func() { reset <- r.Reset(key) }()
 		synctest.Wait()

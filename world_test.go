@@ -168,7 +168,7 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		}
 	case modeltest.Reserve:
 		var place Reservation
-		place, err = s.ReserveRequest(reqs[0])
+		place, err = s.Reserve(reqs[0])
 		s.mu.Lock()
 		s.places = append(s.places, place)
 		r.Place = len(s.places) - 1

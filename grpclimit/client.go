@@ -159,8 +159,8 @@ func (s *clientStream) RecvMsg(msg any) error {
 	return err
 }
 
-// begin spends the tokens of a call. at is an instant before that, or, after a
-// wait, the end of it. The error says why the call must not be sent.
+// begin spends the tokens of a call, no earlier than at. The error says why the
+// call must not be sent.
 func (c *client) begin(ctx context.Context, call *Call) (key stint.Key, cost int64, at time.Time, err error) {
 	if err := ctx.Err(); err != nil {
 		return key, 0, at, status.FromContextError(err).Err()
@@ -171,12 +171,8 @@ func (c *client) begin(ctx context.Context, call *Call) (key stint.Key, cost int
 	if cost = 1; c.opts.Cost != nil {
 		cost = c.opts.Cost(ctx, call)
 	}
-	at = c.lim.Now()
-	if err := c.spend(ctx, key, cost); err != nil {
+	if at, err = c.spend(ctx, key, cost); err != nil {
 		return key, 0, at, err
-	}
-	if c.opts.Wait { // the tokens were spent when its turn came
-		at = c.lim.Now()
 	}
 	if err := ctx.Err(); err != nil { // cancelled during the commit
 		c.refund(ctx, key, cost, at)
@@ -185,35 +181,40 @@ func (c *client) begin(ctx context.Context, call *Call) (key stint.Key, cost int
 	return key, cost, at, nil
 }
 
-func (c *client) spend(ctx context.Context, key stint.Key, cost int64) error {
+// spend takes the tokens of a call, no earlier than at.
+func (c *client) spend(ctx context.Context, key stint.Key, cost int64) (at time.Time, err error) {
 	var d stint.Decision
-	var why, err error
+	var why error
 	if c.opts.Wait {
-		err = c.lim.Wait(ctx, key, cost)
+		at, err = c.lim.Wait(ctx, key.Cost(cost))
 		switch {
 		case err == nil:
-			return nil
+			return at, nil
 		case errors.Is(err, stint.ErrQueueFull):
 			why = stint.ErrQueueFull
 		case errors.Is(err, stint.ErrBlocked):
 			why = stint.ErrBlocked
 		case ctx.Err() != nil:
-			return status.FromContextError(ctx.Err()).Err()
+			return at, status.FromContextError(ctx.Err()).Err()
 		case errors.Is(err, context.DeadlineExceeded):
 			why = context.DeadlineExceeded
 		default:
-			return err
+			return at, err
 		}
 		d, err = c.lim.Check(key, cost)
-	} else if d, err = c.lim.Spend(key, cost); d.Allowed {
-		return err
-	} else if d.Limit == stint.Blocked {
-		why = stint.ErrBlocked
+	} else {
+		at = c.lim.Now()
+		if d, err = c.lim.Spend(key, cost); d.Allowed {
+			return at, err
+		}
+		if d.Limit == stint.Blocked {
+			why = stint.ErrBlocked
+		}
 	}
 	if err != nil {
-		return err
+		return at, err
 	}
-	return &QuotaError{Key: key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
+	return at, &QuotaError{Key: key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
 }
 
 // refund returns the tokens of a call that was not sent.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -234,9 +235,9 @@ type cancelling struct {
 	cancel context.CancelFunc
 }
 
-func (c cancelling) Wait(ctx context.Context, key stint.Key, cost int64) error {
+func (c cancelling) Wait(ctx context.Context, req stint.Request) (time.Time, error) {
 	defer c.cancel()
-	return c.Decider.Wait(ctx, key, cost)
+	return c.Decider.Wait(ctx, req)
 }
 
 // A call that waited for its turn and was not sent gets its tokens back: none of
@@ -283,6 +284,45 @@ func TestClientWaitRefund(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The refund of a call that was not sent returns no token that has come back
+// since the spend, even if its commit took long.
+func TestClientRefundAfterSlowCommit(t *testing.T) {
+	cc := connect(t, "passthrough:///nowhere")
+	for _, wait := range []bool{false, true} {
+		t.Run("Wait "+strconv.FormatBool(wait), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := slowStore{stint.NewMemStore(), make(chan struct{})}
+				limits := newLimits(t, map[stint.Name]stint.Limit{everyone: stint.PerSecond(1).WithBurst(10)})
+				lim, err := stint.New(store, limits, &stint.Options{Durability: stint.Synced, FlushInterval: 24 * time.Hour})
+				require.NoError(t, err)
+				defer lim.Close()
+				unary, _ := grpclimit.Client(lim, &grpclimit.ClientOptions{
+					Key: grpclimit.Shared(everyone), Cost: func(context.Context, *grpclimit.Call) int64 { return 10 }, Wait: wait,
+				})
+				time.AfterFunc(4*time.Second, func() { close(store.release) })
+				err = unary(t.Context(), "/a.B/C", nil, nil, cc,
+					func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+						spend(t, lim, everyone.Key(""), 4) // those that have come back
+						return status.Error(codes.Unavailable, "no connection")
+					})
+				require.Equal(t, codes.Unavailable, status.Code(err))
+				assert.EqualValues(t, 6, left(t, lim, everyone.Key("")))
+			})
+		})
+	}
+}
+
+// slowStore has saves that wait.
+type slowStore struct {
+	*stint.MemStore
+	release chan struct{}
+}
+
+func (s slowStore) Save(changes []stint.Change) error {
+	<-s.release
+	return s.MemStore.Save(changes)
 }
 
 // A call with several attempts spends once, because gRPC retries below

@@ -48,9 +48,9 @@ func TestCalendar(t *testing.T) {
 			require.EqualValues(t, want.Burst-30, b.Remaining)
 		}
 	}
-	_, err = guest.Reserve(key, 1)
+	_, err = guest.Reserve(key.Cost(1))
 	require.ErrorIs(t, err, stint.ErrCalendar)
-	require.NoError(t, guest.Wait(t.Context(), key, 1))
+	require.NoError(t, errorOf(guest.Wait(t.Context(), key.Cost(1))))
 
 	// The owner has no such zone. The connection stays.
 	_, err = strange.Spend(key, 1)

@@ -242,26 +242,20 @@ func (m methods) Reset(keys ...stint.Key) error {
 }
 
 // Wait is stint.Limiter.Wait. All processes share the queue.
-func (m methods) Wait(ctx context.Context, key stint.Key, cost int64) error {
-	return m.WaitRequest(ctx, stint.Request{Key: key, Cost: cost})
-}
-
-// WaitRequest is stint.Limiter.WaitRequest.
-func (m methods) WaitRequest(ctx context.Context, req stint.Request) error {
+func (m methods) Wait(ctx context.Context, req stint.Request) (spent time.Time, err error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return time.Time{}, err
 	}
-	return m.do(ctx, &wire.Call{Op: wire.OpWait, Requests: []stint.Request{req}})
+	c := wire.Call{Op: wire.OpWait, Requests: []stint.Request{req}}
+	if err := m.do(ctx, &c); err != nil {
+		return time.Time{}, err
+	}
+	return c.Time, nil
 }
 
 // Reserve is stint.Limiter.Reserve. If the owner goes, Delay goes by its last
 // answer, and Cancel returns no tokens.
-func (m methods) Reserve(key stint.Key, cost int64) (stint.Reservation, error) {
-	return m.ReserveRequest(stint.Request{Key: key, Cost: cost})
-}
-
-// ReserveRequest is stint.Limiter.ReserveRequest, as Reserve says.
-func (m methods) ReserveRequest(req stint.Request) (stint.Reservation, error) {
+func (m methods) Reserve(req stint.Request) (stint.Reservation, error) {
 	c := wire.Call{Op: wire.OpReserve, Requests: []stint.Request{req}}
 	if err := m.do(context.Background(), &c); err != nil {
 		return stint.Reservation{}, err

@@ -537,8 +537,10 @@ func (c *conn) finish(p *pending, last *wire.Body) {
 	err := last.Error()
 	c.leaveSlot(p.Call)
 	if p.abandoned { // no caller reads the answer
-		if err == nil && p.Op == wire.OpWait {
-			go c.do(context.Background(), &wire.Call{Op: wire.OpRefund, Requests: p.Requests})
+		if p.Op == wire.OpWait && err == nil && p.ReadAnswer(last) == nil {
+			req := p.Requests[0]
+			req.Spent = p.Time
+			go c.do(context.Background(), &wire.Call{Op: wire.OpRefund, Requests: []stint.Request{req}})
 		}
 		return
 	}

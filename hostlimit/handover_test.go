@@ -389,7 +389,7 @@ func TestContextBetweenOwners(t *testing.T) {
 	withoutOwner(t, guest)
 	ctx, cancel := context.WithCancel(t.Context())
 	waits := make(chan error)
-	go func() { waits <- guest.Wait(ctx, perID.Key("a"), 1) }()
+	go func() { waits <- errorOf(guest.Wait(ctx, perID.Key("a").Cost(1))) }()
 	cancel()
 	require.ErrorIs(t, <-waits, context.Canceled)
 	taken := make(chan error)
@@ -414,14 +414,14 @@ func TestReservationAtSilentOwner(t *testing.T) {
 	defer guest.Close()
 	_, err = owner.Spend(perID.Key("a"), 1)
 	require.NoError(t, err)
-	turn, err := guest.Reserve(perID.Key("a"), 1)
+	turn, err := guest.Reserve(perID.Key("a").Cost(1))
 	require.NoError(t, err)
 	require.Positive(t, turn.Delay())
 	guest.conn.fail(fmt.Errorf("%w for a second", ErrNoAnswer)) // as watch does
 	eventually(t, func() bool { return len(connsOf(owner)) == 0 }, "the connection is over")
 	require.Positive(t, turn.Delay())
 	require.NoError(t, owner.now.Load().server.Close()) // which waits for giveBack
-	next, err := owner.Reserve(perID.Key("a"), 1)
+	next, err := owner.Reserve(perID.Key("a").Cost(1))
 	require.NoError(t, err)
 	require.Greater(t, next.Delay(), time.Hour)
 }

@@ -93,7 +93,7 @@ func TestHostileGuest(t *testing.T) {
 		hello[9+len("stint\x00")]++
 		_, err := nc.Write(hello)
 		require.NoError(t, err)
-		require.Contains(t, string(closedSoon(t, nc)), "version 5 of the protocol")
+		require.Contains(t, string(closedSoon(t, nc)), "version 6 of the protocol")
 		require.ErrorIs(t, events.wait(t, GuestRefused).Err, ErrRefused)
 	})
 	t.Run("a guest that leaves", func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestStoppedOwner(t *testing.T) {
 	require.NoError(t, owner.cmd.Process.Signal(syscall.SIGSTOP))
 	calls := map[string]func() error{
 		"spend":   func() error { _, err := guest.Spend(perID.Key("b"), 1); return err },
-		"wait":    func() error { return guest.Wait(t.Context(), perID.Key("b"), 1) },
+		"wait":    func() error { return errorOf(guest.Wait(t.Context(), perID.Key("b").Cost(1))) },
 		"bucket":  func() error { _, err := guest.Bucket(perID.Key("b")); return err },
 		"another": func() error { _, err := Dial(path, nil, &DialOptions{Timeout: timeout}); return err },
 	}
@@ -237,15 +237,15 @@ func TestGuestDies(t *testing.T) {
 	key := perID.Key("a")
 	_, err := next.Spend(key, 100)
 	require.NoError(t, err)
-	first, err := next.Reserve(key, 1)
+	first, err := next.Reserve(key.Cost(1))
 	require.NoError(t, err)
-	place, err := dying.Reserve(key, 50)
+	place, err := dying.Reserve(key.Cost(50))
 	require.NoError(t, err)
 	require.Greater(t, place.Delay(), 30*time.Minute)
 	waits := make(chan error)
-	go func() { waits <- dying.Wait(t.Context(), key, 40) }()
+	go func() { waits <- errorOf(dying.Wait(t.Context(), key.Cost(40))) }()
 	tail := func() time.Duration {
-		p, err := next.Reserve(key, 1)
+		p, err := next.Reserve(key.Cost(1))
 		require.NoError(t, err)
 		defer p.Cancel()
 		return p.Delay()
@@ -432,7 +432,7 @@ func TestNewNamesWithOneNumber(t *testing.T) {
 	require.ErrorIs(t, guest.SpendEach([]stint.Request{{Key: key, Cost: 1}, own}, ds), stint.ErrNameMismatch)
 	require.Zero(t, ds[0])
 	require.EqualValues(t, 2, ds[1].Remaining)
-	_, err = guest.Reserve(key, 1)
+	_, err = guest.Reserve(key.Cost(1))
 	require.ErrorIs(t, err, stint.ErrNameMismatch)
 	require.ErrorIs(t, guest.Reset(own.Key, key), stint.ErrNameMismatch)
 	_, err = sorted(guest.Buckets(7))
@@ -511,10 +511,10 @@ func TestBounds(t *testing.T) {
 	t.Run("reservations", func(t *testing.T) {
 		g := dial(t)
 		for range maxReservations {
-			_, err := g.ReserveRequest(request)
+			_, err := g.Reserve(request)
 			require.NoError(t, err)
 		}
-		_, err := g.ReserveRequest(request)
+		_, err := g.Reserve(request)
 		require.ErrorIs(t, err, ErrRefused)
 		require.Equal(t, maxReservations, waiting())
 		_, err = g.Check(key, 0)
@@ -526,7 +526,7 @@ func TestBounds(t *testing.T) {
 		g := dial(t)
 		errs := make(chan error, maxWaits+1)
 		for range maxWaits + 1 {
-			go func() { errs <- g.WaitRequest(t.Context(), request) }()
+			go func() { errs <- errorOf(g.Wait(t.Context(), request)) }()
 		}
 		require.ErrorIs(t, <-errs, ErrRefused, "of one, while the others wait")
 		eventually(t, func() bool { return waiting() == maxWaits }, "the others wait")
@@ -571,12 +571,12 @@ func TestHoldAfterManyReservations(t *testing.T) {
 	_, err := guest.Spend(key, 100)
 	require.NoError(t, err)
 	for range maxReservations {
-		_, err := guest.Reserve(key, 1)
+		_, err := guest.Reserve(key.Cost(1))
 		require.NoError(t, err)
 		passed.Add(int64(time.Hour / 100))
 	}
 	require.NoError(t, guest.Hold(key, now().Add(time.Hour)))
-	_, err = guest.Reserve(perID.Key("b"), 1)
+	_, err = guest.Reserve(perID.Key("b").Cost(1))
 	require.NoError(t, err)
 }
 

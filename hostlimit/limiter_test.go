@@ -165,7 +165,7 @@ func TestErrors(t *testing.T) {
 		unknown := stint.Limit{Burst: 5, Count: 5, Period: time.Hour, Durability: 200}
 		_, err = l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: unknown})
 		require.ErrorAs(t, err, &config)
-		_, err = l.ReserveRequest(stint.Request{Key: key, Cost: 1, Limit: unknown})
+		_, err = l.Reserve(stint.Request{Key: key, Cost: 1, Limit: unknown})
 		require.ErrorAs(t, err, &config)
 		_, err = l.SpendTogether(make([]stint.Request, 2), nil)
 		require.Error(t, err)
@@ -185,18 +185,18 @@ func TestWait(t *testing.T) {
 		fast := stint.Limit{Burst: 1, Count: 1, Period: 10 * time.Millisecond}
 		require.NoError(t, l.Reset(key))
 		for range 3 {
-			require.NoError(t, l.WaitRequest(t.Context(), stint.Request{Key: key, Cost: 1, Limit: fast}))
+			require.NoError(t, errorOf(l.Wait(t.Context(), stint.Request{Key: key, Cost: 1, Limit: fast})))
 		}
 		_, err = l.SpendAll(stint.Request{Key: key, Cost: 97})
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		require.ErrorIs(t, l.Wait(ctx, key, 100), context.DeadlineExceeded)
+		require.ErrorIs(t, errorOf(l.Wait(ctx, key.Cost(100))), context.DeadlineExceeded)
 		require.NoError(t, ctx.Err(), "it fails at once")
-		p, err := l.Reserve(key, 10)
+		p, err := l.Reserve(key.Cost(10))
 		require.NoError(t, err)
 		require.Greater(t, p.Delay(), time.Minute)
-		second, err := l.Reserve(key, 10)
+		second, err := l.Reserve(key.Cost(10))
 		require.NoError(t, err)
 		require.Greater(t, second.Delay(), p.Delay())
 		second.Cancel()
@@ -204,11 +204,11 @@ func TestWait(t *testing.T) {
 		p.Cancel()
 		canceled, cancel := context.WithCancel(t.Context())
 		waits := make(chan error)
-		go func() { waits <- l.Wait(canceled, key, 50) }()
+		go func() { waits <- errorOf(l.Wait(canceled, key.Cost(50))) }()
 		cancel()
 		err = <-waits
 		require.ErrorIs(t, err, context.Canceled)
-		p, err = l.Reserve(key, 1)
+		p, err = l.Reserve(key.Cost(1))
 		require.NoError(t, err)
 		require.Less(t, p.Delay(), time.Minute, "the tokens are back")
 	})
@@ -217,7 +217,7 @@ func TestWait(t *testing.T) {
 // A reservation that may go at once no longer may if a hold comes before it goes.
 func TestHoldAfterReserve(t *testing.T) {
 	both(t, func(t *testing.T, l *Limiter) {
-		turn, err := l.Reserve(perID.Key("a"), 1)
+		turn, err := l.Reserve(perID.Key("a").Cost(1))
 		require.NoError(t, err)
 		require.Zero(t, turn.Delay())
 		require.NoError(t, l.Hold(perID.Key("a"), l.Now().Add(time.Hour)))

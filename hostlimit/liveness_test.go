@@ -161,7 +161,7 @@ func TestCloseWithCallsUnderWay(t *testing.T) {
 	}()
 	_, err = g.Spend(perID.Key("b"), 100)
 	require.NoError(t, err)
-	go func() { wait <- g.Wait(t.Context(), perID.Key("b"), 1) }()
+	go func() { wait <- errorOf(g.Wait(t.Context(), perID.Key("b").Cost(1))) }()
 	for store.waiting.Load() == 0 || !waits(g, perID.Key("b")) {
 		<-time.After(time.Millisecond)
 	}
@@ -239,7 +239,7 @@ func TestContextOfACall(t *testing.T) {
 		begun := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorIs(t, g.Wait(ctx, perID.Key("a"), 1), context.DeadlineExceeded)
+		require.ErrorIs(t, errorOf(g.Wait(ctx, perID.Key("a").Cost(1))), context.DeadlineExceeded)
 		require.Equal(t, time.Second+abortTime, time.Since(begun))
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
@@ -277,17 +277,24 @@ func TestTurnOfACallerThatIsGone(t *testing.T) {
 		defer g.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorIs(t, g.Wait(ctx, perID.Key("a"), 3), context.DeadlineExceeded)
+		require.ErrorIs(t, errorOf(g.Wait(ctx, perID.Key("a").Cost(3))), context.DeadlineExceeded)
 		synctest.Wait()
 		require.Equal(t, wire.OpHello, (<-came).Op)
 		wait := <-came
 		require.Equal(t, wire.OpWait, wait.Op)
 		require.Equal(t, wire.OpAbort, (<-came).Op)
-		theirs.Write(frame(wire.OpReply, wait.ID, func(b []byte) []byte { return wire.AppendError(b, nil) }))
+		turn := wire.Call{Op: wire.OpWait, Time: time.Now().Add(-time.Minute)}
+		theirs.Write(frame(wire.OpReply, wait.ID, func(b []byte) []byte {
+			return turn.AppendAnswer(wire.AppendError(b, nil))
+		}))
 		synctest.Wait()
 		require.Len(t, came, 1)
 		refund := <-came
-		require.Equal(t, wire.OpRefund, refund.Op)
+		var of wire.Call
+		require.NoError(t, of.Read(refund.Op, &refund.Body))
+		require.Equal(t, wire.OpRefund, of.Op)
+		require.Len(t, of.Requests, 1)
+		require.True(t, turn.Time.Equal(of.Requests[0].Spent), "not the tokens that have come back since")
 		theirs.Write(frame(wire.OpReply, refund.ID, func(b []byte) []byte { return wire.AppendError(b, stint.ErrQueueFull) }))
 	})
 }
@@ -508,7 +515,7 @@ func TestWaitAtOwnerThatLeaves(t *testing.T) {
 		require.NoError(t, err)
 		defer own.Close()
 		done := make(chan error, 1)
-		go func() { done <- l.Wait(t.Context(), perID.Key("a"), 1) }()
+		go func() { done <- errorOf(l.Wait(t.Context(), perID.Key("a").Cost(1))) }()
 		<-came // the hello
 		wait := <-came
 		require.Equal(t, wire.OpWait, wait.Op)
@@ -552,7 +559,7 @@ func TestWaitsLeaveNothing(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		for range n {
-			require.NoError(t, guest.Wait(ctx, perID.Key("a"), 1))
+			require.NoError(t, errorOf(guest.Wait(ctx, perID.Key("a").Cost(1))))
 		}
 	}
 	wait(100)
@@ -590,7 +597,7 @@ func TestCloseAtAnyInstant(t *testing.T) {
 			func() { fine(guest.Stats().Err) },
 			func() { _, err := guest.Snapshot(io.Discard); fine(err) },
 			func() {
-				p, err := guest.Reserve(key, 1)
+				p, err := guest.Reserve(key.Cost(1))
 				if fine(err); err == nil {
 					p.Delay()
 					p.Cancel()
@@ -599,7 +606,7 @@ func TestCloseAtAnyInstant(t *testing.T) {
 			func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 				defer cancel()
-				if err := guest.Wait(ctx, key, 1); !errors.Is(err, context.DeadlineExceeded) {
+				if _, err := guest.Wait(ctx, key.Cost(1)); !errors.Is(err, context.DeadlineExceeded) {
 					fine(err)
 				}
 			},
@@ -680,12 +687,12 @@ func TestGuestLeavesQueues(t *testing.T) {
 	key := perID.Key("a")
 	_, err := owner.Spend(key, 100)
 	require.NoError(t, err)
-	first, err := owner.Reserve(key, 1)
+	first, err := owner.Reserve(key.Cost(1))
 	require.NoError(t, err)
 	delay := first.Delay()
 	guest := openOn(t, path, limits, nil)
 	for range 1000 {
-		_, err := guest.Reserve(key, 1)
+		_, err := guest.Reserve(key.Cost(1))
 		require.NoError(t, err)
 	}
 	guest.now.Load().conn.nc.Close() // as if it were killed
@@ -694,7 +701,7 @@ func TestGuestLeavesQueues(t *testing.T) {
 			queued = int64(h.Waiting)
 		}
 	}
-	next, err := owner.Reserve(key, 1)
+	next, err := owner.Reserve(key.Cost(1))
 	require.NoError(t, err)
 	require.LessOrEqual(t, next.Delay(), delay+time.Hour/100+time.Second)
 	require.NoError(t, guest.Close())

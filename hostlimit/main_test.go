@@ -125,3 +125,6 @@ func connsOf(owner *Limiter) (all []*serverConn) {
 	}
 	return all
 }
+
+// errorOf returns the error of a call that has another result, too.
+func errorOf(_ any, err error) error { return err }

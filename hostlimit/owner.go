@@ -44,9 +44,9 @@ func (o owner) do(ctx context.Context, c *wire.Call) (err error) {
 	case wire.OpReset:
 		err = l.Reset(c.Keys...)
 	case wire.OpReserve:
-		c.Reservation, err = l.ReserveRequest(c.Requests[0])
+		c.Reservation, err = l.Reserve(c.Requests[0])
 	case wire.OpWait:
-		err = l.WaitRequest(ctx, c.Requests[0])
+		c.Time, err = l.Wait(ctx, c.Requests[0])
 	case wire.OpFlush:
 		err = l.Flush()
 	case wire.OpStats:

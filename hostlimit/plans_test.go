@@ -207,7 +207,7 @@ func TestNewNameBesideTree(t *testing.T) {
 	require.NotContains(t, err.Error(), "request 1: ")
 	require.True(t, ds[1].Allowed)
 	require.NoError(t, owner.SetLimits(limits))
-	_, err = guest.Reserve(perID.Key("a"), 1)
+	_, err = guest.Reserve(perID.Key("a").Cost(1))
 	require.NoError(t, err)
 	require.NoError(t, owner.SetLimits(limits))
 	_, err = guest.Spend(perID.Key("a"), 1)

@@ -51,9 +51,7 @@ type vocabulary interface {
 	SpendUpToRequest(req stint.Request) (int64, stint.Decision, error)
 	Refund(key stint.Key, cost int64) (stint.Decision, error)
 	Raise(req stint.Request, full time.Time) (time.Time, error)
-	Reserve(key stint.Key, cost int64) (stint.Reservation, error)
-	ReserveRequest(req stint.Request) (stint.Reservation, error)
-	WaitRequest(ctx context.Context, req stint.Request) error
+	Reserve(req stint.Request) (stint.Reservation, error)
 	Close() error
 }
 
@@ -125,7 +123,7 @@ func TestSameAnswers(t *testing.T) {
 		})
 		forKeys("Refund "+spend, func(l vocabulary, key stint.Key) (any, error) { return l.Refund(key, cost) })
 		forKeys("Reserve "+spend, func(l vocabulary, key stint.Key) (any, error) {
-			p, err := l.Reserve(key, cost)
+			p, err := l.Reserve(key.Cost(cost))
 			if err != nil {
 				return nil, err
 			}
@@ -135,18 +133,21 @@ func TestSameAnswers(t *testing.T) {
 		forKeys("Raise "+spend, func(l vocabulary, key stint.Key) (any, error) {
 			return l.Raise(stint.Request{Key: key, Cost: cost}, now.Add(time.Hour))
 		})
-		forKeys("Wait, ended, "+spend, func(l vocabulary, key stint.Key) (any, error) { return nil, l.Wait(ended, key, cost) })
+		forKeys("Wait, ended, "+spend, func(l vocabulary, key stint.Key) (any, error) { return nil, errorOf(l.Wait(ended, key.Cost(cost))) })
 	}
 	add("SpendUpToRequest", func(l vocabulary) (any, error) {
 		taken, d, err := l.SpendUpToRequest(given)
 		return []any{taken, d}, err
 	})
-	add("ReserveRequest", func(l vocabulary) (any, error) {
-		p, err := l.ReserveRequest(given)
+	add("Reserve", func(l vocabulary) (any, error) {
+		p, err := l.Reserve(given)
 		defer p.Cancel()
 		return p.Delay(), err
 	})
-	add("WaitRequest", func(l vocabulary) (any, error) { return nil, l.WaitRequest(t.Context(), given) })
+	add("Wait", func(l vocabulary) (any, error) {
+		spent, err := l.Wait(t.Context(), given)
+		return spent.Equal(now), err
+	})
 	add("SpendContext, ended", func(l vocabulary) (any, error) { return l.SpendContext(ended, a, 1) })
 	add("SpendAll of none", func(l vocabulary) (any, error) { return l.SpendAll() })
 	add("RefundAll of none", func(l vocabulary) (any, error) { return l.RefundAll() })
@@ -253,7 +254,7 @@ func TestSameAnswers(t *testing.T) {
 	add("closed Bucket", func(l vocabulary) (any, error) { return l.Bucket(a) })
 	add("closed Buckets", func(l vocabulary) (any, error) { return sorted(l.Buckets(perID)) })
 	add("closed Snapshot", func(l vocabulary) (any, error) { return l.Snapshot(io.Discard) })
-	add("closed Wait", func(l vocabulary) (any, error) { return nil, l.Wait(t.Context(), a, 1) })
+	add("closed Wait", func(l vocabulary) (any, error) { return nil, errorOf(l.Wait(t.Context(), a.Cost(1))) })
 	add("closed Close", func(l vocabulary) (any, error) { return nil, l.Close() })
 
 	for _, c := range calls {

@@ -92,7 +92,7 @@ func TestAfterStatus(t *testing.T) {
 					if !ok {
 						return
 					}
-					if _, err := queues.Reserve(ofClient["login"], 4); err != nil {
+					if _, err := queues.Reserve(ofClient["login"].Cost(4)); err != nil {
 						panic(err)
 					}
 				}

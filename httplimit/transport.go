@@ -188,13 +188,11 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.Cost != nil {
 		cost = t.Cost(r)
 	}
-	bound := settle.Bound{Key: key, Cost: cost, At: t.Limiter.Now()}
-	if err := t.spend(r.Context(), key, cost); err != nil {
+	spent, err := t.spend(r.Context(), key, cost)
+	if err != nil {
 		return nil, notSent(r, err)
 	}
-	if t.Wait { // the tokens were spent when its turn came
-		bound.At = t.Limiter.Now()
-	}
+	bound := settle.Bound{Key: key, Cost: cost, At: spent}
 	if r.Context().Err() != nil { // cancelled during the commit
 		return nil, notSent(r, t.refund(bound, context.Cause(r.Context())))
 	}
@@ -284,15 +282,16 @@ func tellNotSent(r *http.Request) {
 	}
 }
 
-// spend takes the tokens. Its error says why the request must not be sent.
-func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) error {
+// spend takes the tokens, no earlier than at. Its error says why the request must
+// not be sent.
+func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) (at time.Time, err error) {
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return at, context.Cause(ctx)
 	}
 	var d stint.Decision
-	var why, err error
+	var why error
 	if t.Wait {
-		err = t.Limiter.Wait(ctx, key, cost)
+		at, err = t.Limiter.Wait(ctx, key.Cost(cost))
 		switch {
 		case errors.Is(err, stint.ErrQueueFull):
 			why = stint.ErrQueueFull
@@ -301,18 +300,22 @@ func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) error 
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 			why = context.DeadlineExceeded
 		default:
-			return err
+			return at, err
 		}
 		d, err = t.Limiter.Check(key, cost)
-	} else if d, err = t.Limiter.Spend(key, cost); d.Allowed {
-		return err
-	} else if d.Limit == stint.Blocked {
-		why = stint.ErrBlocked
+	} else {
+		at = t.Limiter.Now()
+		if d, err = t.Limiter.Spend(key, cost); d.Allowed {
+			return at, err
+		}
+		if d.Limit == stint.Blocked {
+			why = stint.ErrBlocked
+		}
 	}
 	if err != nil {
-		return err
+		return at, err
 	}
-	return &QuotaError{Key: key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
+	return at, &QuotaError{Key: key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
 }
 
 func (t *Transport) base() http.RoundTripper {

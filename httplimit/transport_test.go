@@ -497,3 +497,37 @@ func TestByHost(t *testing.T) {
 		require.Equal(t, perKey.Key(want), key, url)
 	}
 }
+
+// The true cost after a Wait returns no token that time has brought back, even if
+// the commit took long.
+func TestTransportSettleAfterSlowCommit(t *testing.T) {
+	for _, wait := range []bool{false, true} {
+		t.Run("Wait "+strconv.FormatBool(wait), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &slowStore{stint.NewMemStore(), make(chan struct{}, 1), make(chan struct{})}
+				limits := testLimits(t, map[stint.Name]stint.Limit{perKey: stint.PerSecond(1).WithBurst(10)})
+				lim, err := stint.New(store, limits, &stint.Options{Durability: stint.Synced, FlushInterval: 24 * time.Hour})
+				require.NoError(t, err)
+				defer lim.Close()
+				var settle func(cost int64)
+				tr := &Transport{
+					Limiter: lim, Key: ByHost(perKey), Cost: costing(10), Wait: wait,
+					Settle: func(_ *http.Response, done func(cost int64)) { settle = done },
+					Base:   roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, 200), nil }),
+				}
+				begun := time.Now()
+				time.AfterFunc(4*time.Second, func() { close(store.release) })
+				_, err = send(t, t.Context(), tr, "http://a")
+				require.NoError(t, err)
+				<-time.After(10*time.Second - time.Since(begun)) // all 10 are back
+				d, err := lim.Spend(hostKey, 10)
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+				settle(0)
+				d, err = lim.Check(hostKey, 0)
+				require.NoError(t, err)
+				require.Zero(t, d.Remaining)
+			})
+		})
+	}
+}

@@ -379,28 +379,31 @@ func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r request, 
 	return r, l.ended(err)
 }
 
-// Wait takes cost tokens from the key's bucket as soon as they are there. It
+// Wait takes the tokens of a request as soon as they are there, and returns an
+// instant just before it took them, for Request.Spent. It
 // spends, sleeps for RetryAfter if that is denied, and tries again: there is no
 // queue, so waiting callers are not served in order. It fails at once and takes
 // nothing if ctx would end before the tokens are there, with an error that
 // wraps context.DeadlineExceeded. Errors of Spend end the wait. If the id is
 // blocked, the error is stint.ErrBlocked.
-func (l *Limiter) Wait(ctx context.Context, key stint.Key, cost int64) error {
+func (l *Limiter) Wait(ctx context.Context, req stint.Request) (spent time.Time, err error) {
+	req.Mode = stint.CheckAndSpend
 	for {
 		if err := ctx.Err(); err != nil {
-			return err
+			return time.Time{}, err
 		}
-		d, err := l.Spend(key, cost)
+		spent := l.Now()
+		d, err := l.SpendAll(req)
 		switch {
 		case err != nil:
-			return err
+			return time.Time{}, err
 		case d.Allowed:
-			return nil
+			return spent, nil
 		case d.Limit == stint.Blocked:
-			return fmt.Errorf("%w: %s", stint.ErrBlocked, l.labeled(key))
+			return time.Time{}, fmt.Errorf("%w: %s", stint.ErrBlocked, l.labeled(req.Key))
 		}
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d.RetryAfter {
-			return fmt.Errorf("redislimit: wait for %s: its tokens would come too late, in %v: %w", l.labeled(key),
+			return time.Time{}, fmt.Errorf("redislimit: wait for %s: its tokens would come too late, in %v: %w", l.labeled(req.Key),
 				d.RetryAfter, context.DeadlineExceeded)
 		}
 		timer := time.NewTimer(d.RetryAfter)
@@ -408,10 +411,10 @@ func (l *Limiter) Wait(ctx context.Context, key stint.Key, cost int64) error {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return ctx.Err()
+			return time.Time{}, ctx.Err()
 		case <-l.closing:
 			timer.Stop()
-			return stint.ErrClosed
+			return time.Time{}, stint.ErrClosed
 		}
 	}
 }

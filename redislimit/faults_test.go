@@ -160,18 +160,18 @@ func TestWait(t *testing.T) {
 	t.Parallel()
 	l := newLimiter(t, stint.Limit{Burst: 1, Count: 100, Period: time.Second}, nil)
 	for range 5 {
-		require.NoError(t, l.Wait(t.Context(), perID.Key("a"), 1))
+		require.NoError(t, errorOf(l.Wait(t.Context(), perID.Key("a").Cost(1))))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := l.Spend(other.Key("a"), 7)
 	require.NoError(t, err)
-	require.ErrorIs(t, l.Wait(ctx, other.Key("a"), 7), context.DeadlineExceeded)
-	require.ErrorIs(t, l.Wait(ctx, shut.Key("a"), 1), stint.ErrBlocked)
+	require.ErrorIs(t, errorOf(l.Wait(ctx, other.Key("a").Cost(7))), context.DeadlineExceeded)
+	require.ErrorIs(t, errorOf(l.Wait(ctx, shut.Key("a").Cost(1))), stint.ErrBlocked)
 	cancel()
-	require.ErrorIs(t, l.Wait(ctx, perID.Key("a"), 1), context.Canceled)
+	require.ErrorIs(t, errorOf(l.Wait(ctx, perID.Key("a").Cost(1))), context.Canceled)
 	done := make(chan error)
-	go func() { done <- l.Wait(context.Background(), other.Key("a"), 7) }()
+	go func() { done <- errorOf(l.Wait(context.Background(), other.Key("a").Cost(7))) }()
 	require.NoError(t, l.Close())
 	require.ErrorIs(t, <-done, stint.ErrClosed)
 }
@@ -251,3 +251,6 @@ func processOf(t *testing.T, url string, limit stint.Limit) {
 	callers.Wait()
 	fmt.Printf("admitted=%d \n", admitted.Load())
 }
+
+// errorOf returns the error of a call that has another result, too.
+func errorOf(_ any, err error) error { return err }

@@ -57,7 +57,11 @@ func (l *waiter) queue(
 	ctx, stop := context.WithDeadline(context.Background(), deadline)
 	defer stop()
 	waited := make(chan error, 1)
-	go func() { waited <- owner.WaitRequest(ctx, r) }()
+	go func() {
+		var err error
+		r.Spent, err = owner.Wait(ctx, r)
+		waited <- err
+	}()
 	select {
 	case err := <-waited:
 		return err

@@ -196,7 +196,7 @@ func (c *serveConn) wait(args [][]byte) {
 		ctx, cancel = context.WithCancel(c.server.ending)
 	}
 	defer cancel()
-	c.whileConnected(cancel, func() { err = c.server.limiter.WaitRequest(ctx, requests[0]) })
+	c.whileConnected(cancel, func() { _, err = c.server.limiter.Wait(ctx, requests[0]) })
 	switch {
 	case err == nil:
 		c.out.Int(1)

@@ -59,7 +59,7 @@ func TestReportManyHeld(t *testing.T) {
 	}
 	require.True(t, lim.Allow(client))
 	for range 7 { // 5 tokens, then the queue
-		_, err := lim.Reserve(failures.Key("queued"), 1)
+		_, err := lim.Reserve(failures.Key("queued").Cost(1))
 		require.NoError(t, err)
 	}
 	clock.pass(time.Second)

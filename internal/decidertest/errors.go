@@ -84,7 +84,7 @@ func caseErrors(e *env) {
 			require.Zero(e, d)
 			require.Zero(e, ds[0])
 			if req.Key != shut.Key("a") || want != stint.ErrNegativeCost { // which of the two errors is open
-				require.ErrorIs(e, e.Wait(e.Context(), req.Key, req.Cost), want, "Wait %+v", req)
+				require.ErrorIs(e, errorOf(e.Wait(e.Context(), req.Key.Cost(req.Cost))), want, "Wait %+v", req)
 			}
 			if name == "ErrUnknownName" || name == "ErrInvalidID" {
 				_, err = e.Bucket(req.Key)
@@ -126,7 +126,7 @@ func caseNotDurable(e *env) {
 	require.True(e, e.check(plain.Key("a"), 0).Allowed, "it is not held")
 	if e.level < stint.Leased {
 		require.True(e, e.spend(plain.Key("a"), 1).Allowed)
-		require.NoError(e, e.Wait(e.Context(), plain.Key("a"), 1))
+		require.NoError(e, errorOf(e.Wait(e.Context(), plain.Key("a").Cost(1))))
 		_, err = e.RefundAll(stint.Request{Key: used, Cost: 2})
 		require.NoError(e, err)
 		require.EqualValues(e, 2, e.left(used))
@@ -139,7 +139,7 @@ func caseNotDurable(e *env) {
 	d, err = e.SpendContext(e.Context(), plain.Key("a"), 1)
 	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.Zero(e, d)
-	require.ErrorIs(e, e.Wait(e.Context(), plain.Key("a"), 1), stint.ErrNotDurable)
+	require.ErrorIs(e, errorOf(e.Wait(e.Context(), plain.Key("a").Cost(1))), stint.ErrNotDurable)
 	d, err = e.RefundAll(stint.Request{Key: used, Cost: 2})
 	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.Zero(e, d)
@@ -210,7 +210,7 @@ func caseClosed(e *env) {
 		require.ErrorIs(e, err, stint.ErrClosed, "RefundAll %v", key)
 		_, err = e.Bucket(key)
 		require.ErrorIs(e, err, stint.ErrClosed, "Bucket %v", key)
-		require.ErrorIs(e, e.Wait(e.Context(), key, 1), stint.ErrClosed, "Wait %v", key)
+		require.ErrorIs(e, errorOf(e.Wait(e.Context(), key.Cost(1))), stint.ErrClosed, "Wait %v", key)
 		d, err = e.SpendContext(e.Context(), key, 1)
 		require.ErrorIs(e, err, stint.ErrClosed, "SpendContext %v", key)
 		require.Zero(e, d)

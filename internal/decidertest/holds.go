@@ -142,7 +142,7 @@ func caseHoldKinds(e *env) {
 		require.True(e, e.clock.now().Add(time.Hour).Equal(until))
 		e.heldFor(key, time.Hour)
 		soon, cancel := context.WithTimeout(e.Context(), time.Minute)
-		require.ErrorIs(e, e.Wait(soon, key, 1), context.DeadlineExceeded, "%v: its hold ends after the deadline", key)
+		require.ErrorIs(e, errorOf(e.Wait(soon, key.Cost(1))), context.DeadlineExceeded, "%v: its hold ends after the deadline", key)
 		require.NoError(e, soon.Err(), "it fails at once")
 		cancel()
 		d, err := e.RefundAll(stint.Request{Key: key, Cost: 1})
@@ -167,7 +167,7 @@ func caseWaitHeld(e *env) {
 		e.skip("%s has no holds", e.subject.Name)
 	}
 	require.NoError(e, err)
-	require.NoError(e, e.Wait(e.Context(), key, 1))
+	require.NoError(e, errorOf(e.Wait(e.Context(), key.Cost(1))))
 	require.True(e, e.check(key, 1).Allowed, "it waited for the end of the hold")
 	require.EqualValues(e, 5, e.left(key))
 }
@@ -175,15 +175,18 @@ func caseWaitHeld(e *env) {
 func caseWait(e *env) {
 	e.open()
 	key := plain.Key("a")
-	require.NoError(e, e.Wait(e.Context(), key, 4))
+	before := e.Now()
+	spent, err := e.Wait(e.Context(), key.Cost(4))
+	require.NoError(e, err)
+	require.False(e, spent.Before(before) || spent.After(e.Now()), "%v, between %v and %v", spent, before, e.Now())
 	require.EqualValues(e, 2, e.left(key))
-	require.NoError(e, e.Wait(e.Context(), key, 0))
-	require.NoError(e, e.Wait(e.Context(), off.Key("a"), 4))
-	require.ErrorIs(e, e.Wait(e.Context(), shut.Key("a"), 1), stint.ErrBlocked)
-	require.ErrorIs(e, e.Wait(e.Context(), key, 7), stint.ErrCostOverBurst)
-	require.ErrorIs(e, e.Wait(e.Context(), key, -1), stint.ErrNegativeCost)
-	require.ErrorIs(e, e.Wait(e.Context(), plain.Key(""), 1), stint.ErrInvalidID)
-	require.ErrorIs(e, e.Wait(e.Context(), stint.Name(99).Key("a"), 1), stint.ErrUnknownName)
+	require.NoError(e, errorOf(e.Wait(e.Context(), key.Cost(0))))
+	require.NoError(e, errorOf(e.Wait(e.Context(), off.Key("a").Cost(4))))
+	require.ErrorIs(e, errorOf(e.Wait(e.Context(), shut.Key("a").Cost(1))), stint.ErrBlocked)
+	require.ErrorIs(e, errorOf(e.Wait(e.Context(), key.Cost(7))), stint.ErrCostOverBurst)
+	require.ErrorIs(e, errorOf(e.Wait(e.Context(), key.Cost(-1))), stint.ErrNegativeCost)
+	require.ErrorIs(e, errorOf(e.Wait(e.Context(), plain.Key("").Cost(1))), stint.ErrInvalidID)
+	require.ErrorIs(e, errorOf(e.Wait(e.Context(), stint.Name(99).Key("a").Cost(1))), stint.ErrUnknownName)
 }
 
 func caseWaitContext(e *env) {
@@ -192,11 +195,11 @@ func caseWaitContext(e *env) {
 	e.spend(key, 6)
 	soon, cancel := context.WithTimeout(e.Context(), 5*time.Second)
 	defer cancel()
-	require.ErrorIs(e, e.Wait(soon, key, 1), context.DeadlineExceeded, "the turn is after the deadline")
+	require.ErrorIs(e, errorOf(e.Wait(soon, key.Cost(1))), context.DeadlineExceeded, "the turn is after the deadline")
 	require.NoError(e, soon.Err(), "it fails at once")
 	over, cancel := context.WithCancel(e.Context())
 	cancel()
-	require.ErrorIs(e, e.Wait(over, key, 1), context.Canceled)
+	require.ErrorIs(e, errorOf(e.Wait(over, key.Cost(1))), context.Canceled)
 	e.clock.pass(token)
 	require.True(e, e.spend(key, 1).Allowed, "none took anything")
 }
@@ -206,13 +209,13 @@ func caseWaitSleeps(e *env) {
 	e.openWith(limitsOf(e, usualNames(), map[stint.Name]stint.Limit{plain: fast}, nil), nil)
 	begun := time.Now()
 	for range 5 {
-		require.NoError(e, e.Wait(e.Context(), plain.Key("a"), 1))
+		require.NoError(e, errorOf(e.Wait(e.Context(), plain.Key("a").Cost(1))))
 	}
 	require.GreaterOrEqual(e, time.Since(begun), 59*time.Millisecond)
 	canceled, cancel := context.WithCancel(e.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	e.spend(other.Key("b"), 4)
-	require.ErrorIs(e, e.Wait(canceled, other.Key("b"), 1), context.Canceled)
+	require.ErrorIs(e, errorOf(e.Wait(canceled, other.Key("b").Cost(1))), context.Canceled)
 }
 
 func caseWaitQueue(e *env) {
@@ -223,14 +226,14 @@ func caseWaitQueue(e *env) {
 	defer cancel()
 	done := make(chan error, 3)
 	for range 3 {
-		go func() { done <- e.Wait(ctx, key, 1) }()
+		go func() { done <- errorOf(e.Wait(ctx, key.Cost(1))) }()
 	}
 	if !e.subject.has(Queues) {
 		e.skip("%s has no queues", e.subject.Name)
 	}
 	require.Eventually(e, func() bool { return e.check(key, 1).RetryAfter > 35*time.Second }, 20*time.Second,
 		time.Millisecond, "three are in the queue")
-	require.ErrorIs(e, e.Wait(ctx, key, 1), stint.ErrQueueFull)
+	require.ErrorIs(e, errorOf(e.Wait(ctx, key.Cost(1))), stint.ErrQueueFull)
 	cancel()
 	for range 3 {
 		require.ErrorIs(e, <-done, context.Canceled)
@@ -340,7 +343,7 @@ func caseSettle(e *env) {
 	ctx, cancel := context.WithCancel(e.Context())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- e.Wait(ctx, key, 1) }()
+	go func() { done <- errorOf(e.Wait(ctx, key.Cost(1))) }()
 	if !e.subject.has(Queues) {
 		e.skip("%s has no queues", e.subject.Name)
 	}

@@ -62,7 +62,7 @@ func caseShares(e *env) {
 	_, err = e.RefundAll(stint.Request{Key: f, Cost: 1})
 	require.ErrorIs(e, err, stint.ErrShare)
 	for _, key := range []stint.Key{a, b, t} {
-		require.ErrorIs(e, e.Wait(e.Context(), key, 1), stint.ErrShare)
+		require.ErrorIs(e, errorOf(e.Wait(e.Context(), key.Cost(1))), stint.ErrShare)
 	}
 	require.EqualValues(e, 2, e.left(t))
 	for _, wrong := range []stint.Request{{Key: f, Cost: 1}, {Key: t, Cost: 1, Limit: stint.PerMinute(3)},
@@ -281,14 +281,14 @@ func caseCalendarOthers(e *env) {
 	e.spend(plain.Key("b"), 6)
 	soon, cancel := context.WithTimeout(e.Context(), time.Minute)
 	defer cancel()
-	require.ErrorIs(e, e.Wait(soon, plain.Key("b"), 1), context.DeadlineExceeded, "the next period is after the deadline")
+	require.ErrorIs(e, errorOf(e.Wait(soon, plain.Key("b").Cost(1))), context.DeadlineExceeded, "the next period is after the deadline")
 	require.NoError(e, soon.Err(), "it fails at once")
-	require.NoError(e, e.Wait(e.Context(), plain.Key("c"), 2))
+	require.NoError(e, errorOf(e.Wait(e.Context(), plain.Key("c").Cost(2))))
 	require.EqualValues(e, 4, e.left(plain.Key("c")))
 	over, cancel := context.WithCancel(e.Context())
 	cancel()
-	require.ErrorIs(e, e.Wait(over, plain.Key("c"), 1), context.Canceled)
-	require.ErrorIs(e, e.Wait(e.Context(), plain.Key("c"), 7), stint.ErrCostOverBurst)
+	require.ErrorIs(e, errorOf(e.Wait(over, plain.Key("c").Cost(1))), context.Canceled)
+	require.ErrorIs(e, errorOf(e.Wait(e.Context(), plain.Key("c").Cost(7))), stint.ErrCostOverBurst)
 	require.EqualValues(e, 4, e.left(plain.Key("c")))
 	d, err := e.RefundAll(stint.Request{Key: plain.Key("c"), Cost: 9})
 	require.NoError(e, err)

@@ -291,3 +291,6 @@ func (e *env) hold(key stint.Key, d time.Duration) {
 	}
 	require.NoError(e, err)
 }
+
+// errorOf returns the error of a call that has another result, too.
+func errorOf(_ any, err error) error { return err }

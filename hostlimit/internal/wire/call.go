@@ -221,7 +221,7 @@ func (c *Call) AppendAnswer(b []byte) []byte {
 		}
 	case OpRefund:
 		b = appendDecision(b, &c.Decision, c.Requests)
-	case OpRaise, OpHold:
+	case OpRaise, OpHold, OpWait:
 		b = appendTime(b, c.Time)
 	case OpBucket:
 		b = AppendBucket(b, c.Bucket)
@@ -257,7 +257,7 @@ func (c *Call) ReadAnswer(r *Body) error {
 		}
 	case OpRefund:
 		c.Decision = r.decision(c.Requests)
-	case OpRaise, OpHold:
+	case OpRaise, OpHold, OpWait:
 		c.Time = r.time()
 	case OpBucket:
 		k := r.bucket()

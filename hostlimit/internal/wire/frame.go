@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	version   = 4
+	version   = 5
 	magic     = "stint\x00"
 	headerLen = 9
 
