@@ -105,7 +105,7 @@ func (l Limit) DividedBy(n int64) Limit {
 // ParseLimit returns the limit that is written count/period, such as "5/1m",
 // "300/180m" or "2/1w". Its burst is the count, unless another one follows:
 // "5/1m burst 20". A period may have weeks, days of 24 hours, then a Go
-// duration.
+// duration. "10/s", "5/min" and "300/h" are short for 10/1s, 5/1m and 300/1h.
 //
 // A quota that follows the calendar is written count/hour, day, week, month or
 // year, with its zone unless that is UTC, and with its start if it has one:
@@ -124,6 +124,10 @@ func ParseLimit(s string) (Limit, error) {
 	l, errs := Limit{}, [3]error{}
 	l.Burst, errs[0] = spell.Int(burst)
 	l.Count, errs[1] = spell.Int(count)
+	switch period {
+	case "s", "min", "h":
+		period = "1" + strings.TrimSuffix(period, "in")
+	}
 	l.Period, errs[2] = spell.Period(period)
 	switch wrong := l.mistakes(); {
 	case errs == [3]error{} && wrong == nil:

@@ -36,6 +36,9 @@ func TestParseLimit(t *testing.T) {
 		other               string // of the same limit
 	}{
 		{"20/1s", PerSecond(20), 50 * time.Millisecond, time.Second, "20/1000ms"},
+		{"10/1s", PerSecond(10), 100 * time.Millisecond, time.Second, "10/s"},
+		{"6/1m burst 9", PerMinute(6).WithBurst(9), 10 * time.Second, 90 * time.Second, "6/min burst 9"},
+		{"300/1h", PerHour(300), 12 * time.Second, time.Hour, "300/h"},
 		{"5/1m", PerMinute(5), 12 * time.Second, time.Minute, "5/60s"},
 		{"100/1h", PerHour(100), 36 * time.Second, time.Hour, "100/60m"},
 		{"1/24h burst 3600", PerDay(1).WithBurst(3600), 24 * time.Hour, 3600 * 24 * time.Hour, "1/1d burst 3600"},
@@ -72,7 +75,7 @@ func TestParseLimit(t *testing.T) {
 		mistakes["5/"+period] = "period is " + spell.Quote(period) + ", want a duration such as 90s, 180m, 36h, 1d or 2w"
 	}
 	for text, meant := range map[string]string{
-		"5/min": "5/1m", "5/m": "5/1m", "5/Minute": "5/1m", "5/s": "5/1s", "10/sec": "10/1s", "5/h": "5/1h",
+		"5/m": "5/1m", "5/Minute": "5/1m", "10/sec": "10/1s", "5/d": "5/1d",
 		"5/2 hours": "5/2h", "5/1m ": "5/1m", "5/weeks": "5/1w", "5/1min burst 9": "5/1m burst 9",
 	} {
 		period, _, _ := strings.Cut(strings.TrimLeft(text, "0123456789")[1:], " burst")

@@ -16,10 +16,10 @@ With --limits, the limit is the one with the label of --name, or its override fo
 (burst, count, and the period as in "1m0s"; null without a limit), retry_after_ns (0 if allowed),
 reset_after_ns (until the bucket is full), and pid if a program answered.
 
-If a program has the file open and shares it (package hostlimit), the program answers, and a message
-on stderr says which process that is. The same holds for check, spend, refund, reset, hold, show,
-list, names, stat, export and backup. For run it holds too, without the message. The limit still comes
-from the flags. --name must be a label that the program declares.
+If a program has the file open and shares it (package hostlimit), the program answers, and with
+--verbose a message on stderr says which process that is. The same holds for check, spend, refund,
+reset, hold, run, show, list, names, stat, export and backup. The limit still comes from the flags.
+--name must be a label that the program declares.
 
 Put -- before an ID that begins with -.`,
 			Example: `  stint allow --limit 3/1m alice && echo hello

@@ -108,7 +108,7 @@ const mostTime = 500 * time.Millisecond
 // open, if there is one. Without a file there are none.
 func completer(cmd *cobra.Command) (
 	labels map[stint.Name]string, idsOf func(stint.Name) iter.Seq[string], done func() error) {
-	db := dbFlags{cmd: cmd, lockTimeout: 100 * time.Millisecond, silent: true}
+	db := dbFlags{cmd: cmd, lockTimeout: 100 * time.Millisecond}
 	if flag := cmd.Flag("db"); flag != nil {
 		db.path = flag.Value.String()
 	}

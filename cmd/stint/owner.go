@@ -36,7 +36,9 @@ func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Gue
 		owner, asked := hostlimit.Dial(path, nil, nil)
 		switch {
 		case asked == nil:
-			f.say(owner, path)
+			if f.verbose {
+				fmt.Fprintf(f.cmd.ErrOrStderr(), "stint: %s is open in process %d, which answers\n", display.Visible(path), owner.Owner().PID)
+			}
 			return store, owner, nil
 		case errors.Is(asked, fs.ErrPermission):
 			if refused := (*net.OpError)(nil); errors.As(asked, &refused) {
@@ -52,13 +54,6 @@ func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Gue
 			err = fmt.Errorf("%w: %s: still in use by another process after %v", stint.ErrLocked, path, f.lockTimeout)
 			return store, nil, hinted{failed(err), errNotShared}
 		}
-	}
-}
-
-// say tells the user that a running program answers.
-func (f *dbFlags) say(owner *hostlimit.Guest, path string) {
-	if quiet := f.cmd.Flag("quiet"); !f.silent && (quiet == nil || !quiet.Changed) {
-		fmt.Fprintf(f.cmd.ErrOrStderr(), "stint: process %d, which has %s open, answers\n", owner.Owner().PID, display.Visible(path))
 	}
 }
 

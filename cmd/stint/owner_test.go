@@ -104,7 +104,7 @@ func TestOwner(t *testing.T) {
 			{"reset --prefix carol --dry-run", 0, `would reset  0 buckets and 1 hold of Orders`},
 			{"reset --all --json", 0, `{"name":"Orders","buckets":1,"holds":1,"reset":truePID}`},
 			{"list", 0, ``},
-			{"allow alice --quiet " + limit, 0, ``},
+			{"allow alice --quiet --verbose " + limit, 0, ``},
 		} {
 			args := append(strings.Fields(step.args), "--db", db)
 			if !strings.HasPrefix(step.args, "stat") && !strings.HasPrefix(step.args, "backup") &&
@@ -118,8 +118,8 @@ func TestOwner(t *testing.T) {
 			if byProgram {
 				want = strings.NewReplacer("PIDS", `"pid":`+pid, "PID", `,"pid":`+pid,
 					"OPEN", "by process "+pid).Replace(step.stdout)
-				if !strings.Contains(step.args, "--quiet") {
-					said = "stint: process " + pid + ", which has " + db + " open, answers\n"
+				if strings.Contains(step.args, "--verbose") {
+					said = "stint: " + db + " is open in process " + pid + ", which answers\n"
 				}
 			}
 			if step.args == "list" {
@@ -215,7 +215,7 @@ func TestOwnerLater(t *testing.T) {
 			server, err := hostlimit.Serve(lim, db, nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { server.Close() })
-			return fmt.Sprintf("stint: process %d, which has %s open, answers\n", os.Getpid(), db)
+			return fmt.Sprintf("stint: %s is open in process %d, which answers\n", db, os.Getpid())
 		},
 		"closes": func(t *testing.T, lim *stint.Limiter, _ string) string {
 			require.NoError(t, lim.Close())
@@ -233,7 +233,7 @@ func TestOwnerLater(t *testing.T) {
 			require.True(t, lim.Allow(orders.Key("alice")))
 			got := make(chan result)
 			go func() {
-				got <- runArgs(t, "list", "--db", db, "--limit", "3/1d", "--name", "Orders", "--lock-timeout", "1m")
+				got <- runArgs(t, "list", "--db", db, "--limit", "3/1d", "--name", "Orders", "--lock-timeout", "1m", "--verbose")
 			}()
 			said := later(t, lim, db)
 			r := <-got
@@ -281,7 +281,7 @@ func TestOwnerLeavesNoCopy(t *testing.T) {
 	startServer(t, db)
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
-	f := &dbFlags{silent: true}
+	f := &dbFlags{}
 	cmd := &cobra.Command{}
 	cmd.SetContext(t.Context())
 	f.register(cmd, "")

@@ -74,7 +74,6 @@ it runs in a terminal, send TERM. Under nohup, stint and the command ignore HUP.
 		},
 	}
 	f.db.register(cmd, dbUsage)
-	f.db.silent = true             // stderr is for the command
 	f.db.lockTimeout = time.Minute // cron may start twenty at once
 	cmd.Flags().Lookup("lock-timeout").DefValue = f.db.lockTimeout.String()
 	f.limits.register(cmd, true)

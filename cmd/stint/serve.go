@@ -319,7 +319,7 @@ func (s *server) numbered(f *serveFlags, number func(label string) (stint.Name, 
 // numbers returns a function that numbers labels as the file does. done ends its
 // use of the file.
 func (f *serveFlags) numbers() (number func(label string) (stint.Name, error), done func() error, err error) {
-	f.db.cmd, f.db.silent = f.limits.cmd, true
+	f.db.cmd = f.limits.cmd
 	store, owner, err := openOrAsk(&f.db, f.db.openWithin)
 	if err != nil {
 		return nil, nil, err

@@ -19,7 +19,7 @@ type dbFlags struct {
 	cmd         *cobra.Command
 	path        string
 	lockTimeout time.Duration
-	silent      bool // does not say that a program answers
+	verbose     bool // says that a program answers
 }
 
 const dbUsage = "the `FILE` of the buckets (default stint.db in the user's state directory)"
@@ -29,6 +29,7 @@ func (f *dbFlags) register(cmd *cobra.Command, usage string) {
 	cmd.Flags().StringVar(&f.path, "db", "", usage)
 	cmd.Flags().DurationVar(&f.lockTimeout, "lock-timeout", 5*time.Second,
 		"wait this long for another process to close the file")
+	cmd.Flags().BoolVar(&f.verbose, "verbose", false, "say on stderr which process has the file open")
 	_ = cmd.MarkFlagFilename("db", "db")
 }
 

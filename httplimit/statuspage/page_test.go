@@ -110,6 +110,7 @@ func TestPageCalendar(t *testing.T) {
 	l.Fullest[0].bucketID = bucketID{}
 	require.Equal(t, bucketReport{Burst: 5, Remaining: 3, ResetAfter: untilReset}, l.Fullest[0])
 	require.Contains(t, get(p, "").Body.String(), "<td>3 of 5</td><td>23\u202fd</td>")
+	require.Contains(t, get(p, "").Body.String(), `<th scope="col">resets in</th>`)
 	require.Contains(t, get(p, "").Body.String(), `<p class="what">5 on the first of each month at 00:00 America/Los_Angeles`)
 
 	clock.pass(time.Duration(untilReset) * time.Second)

@@ -80,6 +80,10 @@ type limitReport struct {
 	limit stint.Limit // zero without a default
 }
 
+// FollowsCalendar reports whether the buckets reset when a period of the calendar
+// ends.
+func (l limitReport) FollowsCalendar() bool { return l.limit.FollowsCalendar() }
+
 // inFlightReport has the requests of rules with InFlight that the page observes.
 type inFlightReport struct {
 	InFlight       int64 `json:"in_flight"`      // now, over all buckets

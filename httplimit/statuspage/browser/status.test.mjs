@@ -65,7 +65,7 @@ const pages = {
   question: async () => '/status?hold=' + await loginToken(),
 }
 
-for (const width of [1280, 390, 320]) {
+for (const width of [1200, 390, 320]) {
   for (const colorScheme of ['light', 'dark']) {
     for (const [name, path] of Object.entries(pages)) {
       test(`${name}, ${width} pixels wide, ${colorScheme}: it fits, and can be read, without script`, async () => {
@@ -74,18 +74,19 @@ for (const width of [1280, 390, 320]) {
         }, await path())
         assert.equal(response.status(), 200)
         await page.screenshot({ path: `${shots}${name}-${width}-${colorScheme}.png`, fullPage: true })
-        const { scroll, cut, low } = await page.evaluate(looks)
+        const { scroll, cut, low, empty } = await page.evaluate(looks)
         assert.equal(scroll, 0, 'it scrolls sideways')
         assert.deepEqual(cut, [], 'cut off')
         assert.deepEqual(low, [], 'too little contrast')
+        assert.equal(empty, 0, 'the last row of tiles is not full')
         await close()
       })
     }
   }
 }
 
-// looks runs in the page. It returns how far the page scrolls sideways, and which texts are cut off or have too little
-// contrast.
+// looks runs in the page. It returns how far the page scrolls sideways, which texts are cut off or have too little
+// contrast, and how many pixels the last row of tiles leaves empty.
 function looks () {
   const luminance = css => {
     const [r, g, b] = css.match(/[\d.]+/g).map(Number).map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
@@ -107,7 +108,9 @@ function looks () {
     const [hi, lo] = [luminance(getComputedStyle(e).color), luminance(ground(e))].sort((a, b) => b - a)
     if ((hi + 0.05) / (lo + 0.05) < 4.5) low.push(`${e.textContent}: ${((hi + 0.05) / (lo + 0.05)).toFixed(2)}`)
   }
-  return { scroll: document.documentElement.scrollWidth - innerWidth, cut, low }
+  const right = e => e?.getBoundingClientRect().right ?? 0
+  const empty = Math.max(0, right(document.querySelector('.totals')) - right(document.querySelector('.totals > :last-child')) - 2)
+  return { empty, scroll: document.documentElement.scrollWidth - innerWidth, cut, low }
 }
 
 test('shows what happens', async () => {
