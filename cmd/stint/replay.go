@@ -43,12 +43,18 @@ line is older than a line before it, it is decided at the newest time so far.
 admit it, or nothing is spent. --try compares several limits side by side: how many requests each would
 have denied, and the ids that it would have denied most. --top is the number of these ids.
 
---lines is the format of the log:
+--lines is the format of the log. Without it, the first line that is of a known format decides:
   access   Common or Combined Log Format; --by ip, user, method, path
-  json     one object in a line; --by, --time and --cost name fields, such as "remote_ip" or "request.remote_ip"
+  alb      AWS load balancers; --by ip, method, path
+  envoy    Envoy's default; --by ip (the last address of X-Forwarded-For), method, path
+  haproxy  HAProxy's httplog; --by ip, method, path
+  json     one object in a line; --by, --time and --cost name fields, such as "remote_ip" or "request.remote_ip".
+           Without --by and --time, the fields of nginx, Caddy, Traefik and others are found
+  s3       access logs of S3; --by ip, user, bucket, operation, path
   syslog   rsyslog, syslogd, journalctl; --by ip (the address after the last "from"), host, program
+  w3c      IIS, CloudFront; --by ip, user, method, path, or a column such as cs-host
   REGEXP   a regular expression (RE2) with named groups, one of them (?P<time>...); --by and --cost name others
-In every format, --by and --cost may also be regular expressions, in slashes. The value is then the
+"TIME stdout F ", which Kubernetes puts before each line, is skipped. In every format, --by and --cost may also be regular expressions, in slashes. The value is then the
 first group or, without groups, the whole match. In syslog, --by, --cost and --spend-if search only
 the message.
 
@@ -112,7 +118,11 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
 				return failed(err)
 			}
 			if r.OnlyMalformed() {
-				return errors.Join(unread, misuse(cmd, "no line could be read as --lines %s says", f.lines.Lines))
+				format := "recognized"
+				if f.lines.Lines != "" {
+					format = "as --lines " + f.lines.Lines + " says"
+				}
+				return errors.Join(unread, misuse(cmd, "no line could be read: none is %s", format))
 			}
 			return unread
 		},
@@ -124,8 +134,8 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
 		"a further `LIMIT` that must admit each request: COUNT/PERIOD, or with --limits a label; may be repeated")
 	flags.StringSliceVar(&f.try, "try", nil,
 		"`LIMITS` to compare, as COUNT/PERIOD or 'COUNT/PERIOD burst N', with commas between them")
-	flags.StringVar(&f.lines.Lines, "lines", "access",
-		"how the log is written: access, json, syslog, or a `REGEXP` with named groups")
+	flags.StringVar(&f.lines.Lines, "lines", "",
+		"the `FORMAT` of the log, or a regular expression with named groups (default: recognized)")
 	flags.StringVar(&f.lines.By, "by", "ip", "source of the id: a `FIELD` of the line, or /REGEXP/")
 	flags.StringVar(&f.lines.Cost, "cost", "",
 		"source of a request's cost in tokens: a `FIELD` of the line, or /REGEXP/ (default: one token)")
@@ -142,7 +152,7 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	for flag, values := range map[string][]string{
 		"by":    {"host", "ip", "method", "path", "program", "user"},
-		"lines": {"access", "json", "syslog"},
+		"lines": replay.FormatNames,
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -186,7 +196,7 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 	}
 	for _, log := range logs {
 		err = read(ctx, r, log, stdin, progress)
-		if errors.Is(err, context.Canceled) || errors.As(err, new(replay.StoreError)) {
+		if errors.Is(err, context.Canceled) || errors.As(err, new(replay.StoreError)) || errors.As(err, new(replay.FlagError)) {
 			break
 		}
 		if err != nil {

@@ -319,7 +319,7 @@ denied most
 	assert.Equal(t, 2, r.status)
 	assert.Contains(t, r.stderr, ":1: skipped: has no cost: see --cost\n")
 	for _, c := range [][]string{
-		{"--cost", "n"}, {"--lines", "syslog", "--cost", "n"}, {"--lines", group, "--cost", "m"}, {"--cost", "/("},
+		{"--lines", "access", "--cost", "n"}, {"--lines", "syslog", "--cost", "n"}, {"--lines", group, "--cost", "m"}, {"--cost", "/("},
 	} {
 		r := runArgs(t, append(c, "replay", "--limit", "6/1h", log)...)
 		assert.Equal(t, 2, r.status)

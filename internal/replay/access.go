@@ -3,6 +3,9 @@ package replay
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 )
 
 // logLine is a line of an access log. Its bytes are part of the line.
@@ -11,18 +14,44 @@ type logLine struct {
 	unix                int64 // seconds
 }
 
-// method returns the first word of the request.
-func (l logLine) method() []byte {
-	method, _, _ := bytes.Cut(l.request, []byte(" "))
-	return method
+// access reads Common and Combined Log Format.
+type access struct{ line logLine }
+
+func (a *access) parse(text []byte) (p parsed, err error) {
+	a.line, err = parseLogLine(text)
+	return parsed{at: a.line.unix * 1e9, timed: true, message: text, times: 1}, err
 }
 
-// path returns the second word of the request, up to a question mark.
-func (l logLine) path() []byte {
-	_, rest, _ := bytes.Cut(l.request, []byte(" "))
+func (a *access) field(name string) []byte {
+	switch name {
+	case "ip":
+		return a.line.host
+	case "user":
+		return a.line.user
+	}
+	method, rest, _ := bytes.Cut(a.line.request, []byte(" "))
+	if name == "method" {
+		return method
+	}
 	target, _, _ := bytes.Cut(rest, []byte(" "))
 	path, _, _ := bytes.Cut(target, []byte("?"))
 	return path
+}
+
+func (*access) check(flag, name string) error {
+	return fixedFields(flag, name, "access", "'/key=([0-9]+)/'", "ip", "method", "path", "user")
+}
+
+// fixedFields is check for a format whose fields are known.
+func fixedFields(flag, name, format, example string, fields ...string) error {
+	switch {
+	case flag == "cost":
+		return fmt.Errorf("--cost %q: with --lines %s it must be a regular expression such as '/n=([0-9]+)/'", name, format)
+	case !slices.Contains(fields, name):
+		return fmt.Errorf("--by %q: must be %s, or a regular expression such as %s",
+			name, strings.Join(fields, ", "), example)
+	}
+	return nil
 }
 
 // parseLogLine reads a line of Common Log Format.

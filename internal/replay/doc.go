@@ -3,6 +3,6 @@
 // expression describes, and decides on each request with a Limiter whose clock
 // shows the time of the line.
 //
-// Read the files in this order: lines, access, time, syslog, format,
+// Read the files in this order: lines, access, time, syslog, format, servers,
 // timeline, replay, summary.
 package replay

@@ -30,14 +30,41 @@ type entry struct {
 
 var (
 	errNoID      = errors.New("names no id") // not a request, or one without an id
+	errNoLine    = errors.New("is no line of requests")
 	errNotJSON   = errors.New("is not a JSON object")
 	errFieldTime = errors.New("has a time that cannot be read: see --time and --time-format")
 )
 
+// FlagError is a mistake in the flags that only the log shows.
+type FlagError struct{ Err error }
+
+func (e FlagError) Error() string { return e.Err.Error() }
+
+// parsed is a line that a source has read. Its bytes are valid until the next line.
+type parsed struct {
+	time     []byte // as the line has it
+	at       int64  // Unix nanoseconds, if timed
+	timed    bool
+	message  []byte // the part that regular expressions search
+	times    int64  // requests for which the line stands
+	repeated bool   // because it says that a message was repeated
+}
+
+// source reads the lines of one format.
+type source interface {
+	parse(text []byte) (parsed, error)
+
+	// field returns a field of the last line, or nil if the line lacks it.
+	field(name string) []byte
+
+	// check returns an error if no line can have such a field. flag is "by" or "cost".
+	check(flag, name string) error
+}
+
 // Format says how to read the lines of a log. Errors name its fields as the
 // flags of the command.
 type Format struct {
-	Lines      string // "access", "json", "syslog", or a regular expression
+	Lines      string // the name of a format, or a regular expression; "" to recognize it
 	By         string // the field of the id, or /REGEXP/
 	Time       string // the field of the time
 	TimeFormat string // layout of the times; "" for the known ones
@@ -74,12 +101,13 @@ func compiled(flag, value string) (*regexp.Regexp, error) {
 
 // Validate returns an error unless lines can be read in the format.
 func (f Format) Validate() error {
-	_, err := f.reading(&logTime{})
+	_, err := f.reading(&logTime{}, nil)
 	return err
 }
 
 // reading returns the function that reads lines in the format, and times with t.
-func (f Format) reading(t *logTime) (reading, error) {
+// It may call note, to say how it reads them.
+func (f Format) reading(t *logTime, note func(string)) (reading, error) {
 	by, err := compiled("by", f.By)
 	if err != nil {
 		return nil, err
@@ -95,27 +123,92 @@ func (f Format) reading(t *logTime) (reading, error) {
 	if f.SpendIf != "" && spends == nil {
 		return nil, fmt.Errorf("--spend-if %q: want a regular expression such as '/\" 401 /'", f.SpendIf)
 	}
-	t.layout, t.year = f.TimeFormat, f.Year
-	fixedTime := f.Lines == "access" || f.Lines == "syslog"
-	switch {
-	case f.Year != 0 && (f.Year < 1970 || f.Year > 2161):
+	if f.Year != 0 && (f.Year < 1970 || f.Year > 2161) {
 		return nil, fmt.Errorf("--year %d: must be from 1970 to 2161", f.Year)
-	case fixedTime && (cmp.Or(f.Time, DefaultTime) != DefaultTime || f.TimeFormat != ""):
+	}
+	t.layout, t.year = f.TimeFormat, f.Year
+	var src source
+	if f.Lines == "" {
+		src = &recognized{f: f, note: note}
+	} else if src, err = f.source(note); err != nil {
+		return nil, err
+	}
+	tokens := f.Cost
+	_, groups := src.(*pattern)
+	if groups {
+		tokens = cmp.Or(tokens, defaultCost)
+	}
+	optional := groups && cost == nil // a line may lack the group
+	return func(text []byte) (e entry, err error) {
+		line, err := src.parse(kubernetes(text))
+		if err != nil {
+			return e, err
+		}
+		value := func(pattern *regexp.Regexp, name string) []byte {
+			if pattern != nil {
+				return matched(pattern, line.message)
+			}
+			return src.field(name)
+		}
+		e.id = value(by, f.By)
+		if len(e.id) == 0 || len(e.id) == 1 && e.id[0] == '-' {
+			return e, errNoID
+		}
+		e.times, e.repeated, e.cost, e.at = line.times, line.repeated, 1, line.at
+		e.checked = spends != nil && !spends.Match(line.message)
+		if tokens != "" {
+			if text := value(cost, tokens); text != nil || !optional {
+				if e.cost, err = costOf(text); err != nil {
+					return e, err
+				}
+			}
+		}
+		if !line.timed {
+			e.at, err = t.parse(line.time)
+		}
+		return e, err
+	}, nil
+}
+
+// source returns the source of the format that Lines names, or an error if other
+// fields do not go with it.
+func (f Format) source(note func(string)) (src source, err error) {
+	switch {
+	case f.Lines == "access":
+		src = &access{}
+	case f.Lines == "json":
+		src = &jsonLines{at: f.Time, note: note}
+	case f.Lines == "syslog":
+		src = &syslog{}
+	case f.Lines == "w3c":
+		src = &w3c{}
+	case servers[f.Lines] != nil:
+		src = &pattern{line: servers[f.Lines], at: DefaultTime}
+	case strings.Contains(f.Lines, aPattern) || strings.Contains(f.Lines, "(?<"):
+		src, err = f.pattern()
+	default:
+		err = fmt.Errorf("--lines %q: must be %s, or a regular expression with named groups, as in %stime>[0-9]+)",
+			f.Lines, strings.Join(FormatNames, ", "), aPattern)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if slices.Contains(FormatNames, f.Lines) && f.Lines != "json" &&
+		(cmp.Or(f.Time, DefaultTime) != DefaultTime || f.TimeFormat != "") {
 		return nil, fmt.Errorf("--time and --time-format go with --lines json or REGEXP: "+
 			"--lines %s has its times in a fixed place", f.Lines)
-	case f.Lines == "access" && f.Year != 0:
-		return nil, errors.New("--year goes with --lines syslog, json or REGEXP: an access log has years")
-	case f.Lines == "access":
-		return f.access(by, cost, spends)
-	case f.Lines == "json":
-		return f.json(by, cost, spends, t), nil
-	case f.Lines == "syslog":
-		return f.syslog(by, cost, spends, t)
-	case strings.Contains(f.Lines, aPattern) || strings.Contains(f.Lines, "(?<"):
-		return f.pattern(by, cost, spends, t)
 	}
-	return nil, fmt.Errorf("--lines %q: must be access, json, syslog, or a regular expression with named groups, "+
-		"as in %stime>[0-9]+)", f.Lines, aPattern)
+	if f.Lines == "access" && f.Year != 0 {
+		return nil, errors.New("--year goes with --lines syslog, json or REGEXP: an access log has years")
+	}
+	for _, flag := range [][2]string{{"by", f.By}, {"cost", f.Cost}} {
+		if flag[1] != "" && flag[1][0] != '/' {
+			if err := src.check(flag[0], flag[1]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return src, nil
 }
 
 // costOf reads the cost of a line.
@@ -143,50 +236,6 @@ func wholeNumber(text []byte) (n int64, ok bool) {
 	return n, n > 0 && len(text) <= 18
 }
 
-// keysOfAccess are the fields of an access log.
-var keysOfAccess = map[string]func(l logLine) []byte{
-	"ip":     func(l logLine) []byte { return l.host },
-	"user":   func(l logLine) []byte { return l.user },
-	"method": logLine.method,
-	"path":   logLine.path,
-}
-
-func (f Format) access(by, cost, spends *regexp.Regexp) (reading, error) {
-	key := keysOfAccess[f.By]
-	switch {
-	case key == nil && by == nil:
-		return nil, fmt.Errorf("--by %q: must be ip, method, path, user, "+
-			"or a regular expression such as '/key=([0-9]+)/'", f.By)
-	case f.Cost != "" && cost == nil:
-		return nil, fmt.Errorf("--cost %q: with --lines access it must be a regular expression such as "+
-			"'/n=([0-9]+)/'", f.Cost)
-	}
-	return func(text []byte) (e entry, err error) {
-		line, err := parseLogLine(text)
-		if err != nil {
-			return e, err
-		}
-		if by != nil {
-			e.id = matched(by, text)
-		} else {
-			e.id = key(line)
-		}
-		if len(e.id) == 0 || len(e.id) == 1 && e.id[0] == '-' {
-			return e, errNoID
-		}
-		e.at, e.times, e.cost, e.checked = line.unix*1e9, 1, 1, checked(spends, text)
-		if cost != nil {
-			e.cost, err = costOf(matched(cost, text))
-		}
-		return e, err
-	}, nil
-}
-
-// checked reports whether a line does not spend.
-func checked(spends *regexp.Regexp, text []byte) bool {
-	return spends != nil && !spends.Match(text)
-}
-
 // matched returns the first group of the match, or all of it if there are no
 // groups.
 func matched(pattern *regexp.Regexp, text []byte) []byte {
@@ -203,33 +252,50 @@ func matched(pattern *regexp.Regexp, text []byte) []byte {
 	return text[m[0]:m[1]]
 }
 
-func (f Format) json(by, cost, spends *regexp.Regexp, t *logTime) reading {
-	return func(text []byte) (e entry, err error) {
-		var object map[string]json.RawMessage
-		if json.Unmarshal(text, &object) != nil || object == nil {
-			return e, errNotJSON
-		}
-		if by != nil {
-			e.id = matched(by, text)
-		} else {
-			e.id = fieldOf(object, f.By)
-		}
-		if len(e.id) == 0 {
-			return e, errNoID
-		}
-		e.times, e.cost, e.checked = 1, 1, checked(spends, text)
-		switch {
-		case cost != nil:
-			e.cost, err = costOf(matched(cost, text))
-		case f.Cost != "":
-			e.cost, err = costOf(fieldOf(object, f.Cost))
-		}
-		if err == nil {
-			e.at, err = t.parse(fieldOf(object, f.Time))
-		}
-		return e, err
-	}
+// jsonLines are objects, one in a line.
+type jsonLines struct {
+	object map[string]json.RawMessage
+	at     string            // the field of the time
+	found  map[string]string // the fields that servers have in place of "ip" and "time"
+	note   func(string)
 }
+
+// otherNames are the fields in which servers log what other formats call ip and time.
+var otherNames = map[string][]string{
+	"ip": {"client_ip", "remote_ip", "remote_addr", "ClientHost", "request.client_ip", "request.remote_ip",
+		"httpRequest.remoteIp", "downstream_remote_address", "clientip", "client"},
+	DefaultTime: {"ts", "@timestamp", "timestamp", "time_iso8601", "time_local", "start_time", "StartUTC", "msec"},
+}
+
+func (j *jsonLines) parse(text []byte) (parsed, error) {
+	if clear(j.object); json.Unmarshal(text, &j.object) != nil || j.object == nil {
+		return parsed{}, errNotJSON
+	}
+	return parsed{time: j.field(j.at), message: text, times: 1}, nil
+}
+
+func (j *jsonLines) field(name string) []byte {
+	name = cmp.Or(j.found[name], name)
+	value := fieldOf(j.object, name)
+	for _, other := range otherNames[name] {
+		if value != nil {
+			break
+		}
+		if value = fieldOf(j.object, other); value != nil {
+			if j.found == nil {
+				j.found = map[string]string{}
+			}
+			j.found[name] = other
+			j.note(fmt.Sprintf("%s is the field %s", name, other))
+		}
+	}
+	if addr, err := netip.ParseAddrPort(string(value)); err == nil {
+		return []byte(addr.Addr().String())
+	}
+	return value
+}
+
+func (*jsonLines) check(string, string) error { return nil }
 
 // fieldOf returns a field of an object as text. "request.remote_ip" is a field
 // of an object inside it. It returns nil unless the field is text or a number.
@@ -259,53 +325,51 @@ func fieldOf(object map[string]json.RawMessage, name string) []byte {
 	return nil
 }
 
-func (f Format) pattern(by, cost, spends *regexp.Regexp, t *logTime) (reading, error) {
+// pattern is a regular expression with named groups.
+type pattern struct {
+	line  *regexp.Regexp
+	at    string // the group of the time
+	text  []byte
+	match []int
+}
+
+func (f Format) pattern() (*pattern, error) {
 	line, err := regexp.Compile(f.Lines)
 	if err != nil {
 		return nil, fmt.Errorf("--lines %q: %w", f.Lines, err)
 	}
-	groups := slices.DeleteFunc(slices.Clone(line.SubexpNames()), func(name string) bool { return name == "" })
-	at, id, tokens := line.SubexpIndex(f.Time), line.SubexpIndex(f.By), line.SubexpIndex(cmp.Or(f.Cost, defaultCost))
-	switch {
-	case at < 0:
+	p := &pattern{line: line, at: f.Time}
+	if line.SubexpIndex(f.Time) < 0 {
 		return nil, fmt.Errorf("--lines has no group %q for the time: it has %s; name another with --time",
-			f.Time, strings.Join(groups, ", "))
-	case id < 0 && by == nil:
-		return nil, fmt.Errorf("--by %q: --lines has no such group: it has %s", f.By, strings.Join(groups, ", "))
-	case f.Cost != "" && tokens < 0 && cost == nil:
-		return nil, fmt.Errorf("--cost %q: --lines has no such group: it has %s", f.Cost, strings.Join(groups, ", "))
+			f.Time, strings.Join(p.groups(), ", "))
 	}
-	return func(text []byte) (e entry, err error) {
-		m := line.FindSubmatchIndex(text)
-		if m == nil {
-			return e, errNoID
-		}
-		group := func(i int) []byte {
-			if m[2*i] < 0 {
-				return nil
-			}
-			return text[m[2*i]:m[2*i+1]]
-		}
-		if by != nil {
-			e.id = matched(by, text)
-		} else {
-			e.id = group(id)
-		}
-		if len(e.id) == 0 {
-			return e, errNoID
-		}
-		e.times, e.cost, e.checked = 1, 1, checked(spends, text)
-		switch {
-		case cost != nil:
-			e.cost, err = costOf(matched(cost, text))
-		case tokens >= 0 && m[2*tokens] >= 0: // the group may be optional
-			e.cost, err = costOf(group(tokens))
-		}
-		if err == nil {
-			e.at, err = t.parse(group(at))
-		}
-		return e, err
-	}, nil
+	return p, nil
+}
+
+func (p *pattern) groups() []string {
+	return slices.DeleteFunc(slices.Clone(p.line.SubexpNames()), func(name string) bool { return name == "" })
+}
+
+func (p *pattern) parse(text []byte) (parsed, error) {
+	p.text, p.match = text, p.line.FindSubmatchIndex(text)
+	if p.match == nil {
+		return parsed{}, errNoID
+	}
+	return parsed{time: p.field(p.at), message: text, times: 1}, nil
+}
+
+func (p *pattern) field(name string) []byte {
+	if i := p.line.SubexpIndex(name); i >= 0 && p.match[2*i] >= 0 {
+		return p.text[p.match[2*i]:p.match[2*i+1]]
+	}
+	return nil
+}
+
+func (p *pattern) check(flag, name string) error {
+	if p.line.SubexpIndex(name) >= 0 {
+		return nil
+	}
+	return fmt.Errorf("--%s %q: --lines has no such group: it has %s", flag, name, strings.Join(p.groups(), ", "))
 }
 
 // canonical returns an IPv4 address in its one spelling, the network of an IPv6

@@ -42,6 +42,7 @@ type Replay struct {
 	reading  reading
 	times    *logTime
 	ipv6Bits int
+	log      string // that is read
 	warn     func(warning string)
 	decided  func(allowed []bool)
 
@@ -102,12 +103,12 @@ type tally struct {
 // New begins a replay. If it returns an error, the store is still open.
 func New(c Config) (*Replay, error) {
 	times := &logTime{}
-	read, err := c.Format.reading(times)
-	if err != nil {
+	r := &Replay{times: times, ipv6Bits: c.Format.IPv6Bits, warn: c.Warn, decided: c.Decided,
+		sweep: c.Each, of: c.Limits, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
+	var err error
+	if r.reading, err = c.Format.reading(times, func(note string) { r.warn(display.Visible(r.log) + ": " + note) }); err != nil {
 		return nil, err
 	}
-	r := &Replay{reading: read, times: times, ipv6Bits: c.Format.IPv6Bits, warn: c.Warn, decided: c.Decided,
-		sweep: c.Each, of: c.Limits, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
 	if c.Chart {
 		r.timeline = &timeline{}
 	}
@@ -159,6 +160,7 @@ func (r *Replay) now() time.Time { return time.Unix(0, r.newest.Load()) }
 // and warnings. If the log cannot be read to its end, the requests before are
 // decided, and the error says why.
 func (r *Replay) Read(ctx context.Context, log string, in io.Reader) error {
+	r.log = log
 	err := eachLine(ctx, in, func(number int, text []byte, err error) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -171,9 +173,14 @@ func (r *Replay) Read(ctx context.Context, log string, in io.Reader) error {
 		if err == nil {
 			e, err = r.reading(text)
 		}
-		if err == errNoID {
+		switch {
+		case err == errNoID:
 			r.other++
 			return nil
+		case err == errNoLine:
+			return nil
+		case err != nil && errors.As(err, new(FlagError)):
+			return err
 		}
 		var t *tally
 		if err == nil {
@@ -193,7 +200,7 @@ func (r *Replay) Read(ctx context.Context, log string, in io.Reader) error {
 		}
 		return nil
 	})
-	if err != nil && !errors.As(err, new(StoreError)) {
+	if err != nil && !errors.As(err, new(StoreError)) && !errors.As(err, new(FlagError)) {
 		err = fmt.Errorf("%s: %w", log, err)
 	}
 	return err

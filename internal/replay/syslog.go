@@ -31,9 +31,10 @@ var (
 // syslog reads lines of syslog. The last message of each host may be repeated.
 type syslog struct {
 	last map[string]syslogLine
+	line syslogLine
 }
 
-// parse reads one of these lines.
+// read reads one of these lines.
 //
 //	Mar  1 09:00:01 HOST PROGRAM[PID]: MESSAGE
 //	2026-03-01T09:00:01.5+00:00 HOST PROGRAM: MESSAGE
@@ -41,7 +42,7 @@ type syslog struct {
 //	Mar  1 09:00:01 HOST last message repeated 5 times
 //
 // A priority, <34>, may come first.
-func (s *syslog) parse(text []byte) (l syslogLine, err error) {
+func (s *syslog) read(text []byte) (l syslogLine, err error) {
 	text = text[len(syslogPriority.Find(text)):]
 	n := len(syslogLayout)
 	if len(text) > 0 && text[0] >= '0' && text[0] <= '9' {
@@ -128,48 +129,23 @@ func (l syslogLine) address() []byte {
 
 var lastFrom = regexp.MustCompile(`^(?:.* )?from ([^ ]+)`)
 
-// keysOfSyslog are the fields of a line of syslog.
-var keysOfSyslog = map[string]func(l syslogLine) []byte{
-	"ip":      syslogLine.address,
-	"host":    func(l syslogLine) []byte { return l.host },
-	"program": func(l syslogLine) []byte { return l.program },
+// parse reads a line. Regular expressions are matched against the message, or
+// against the repeated message if the line stands for that.
+func (s *syslog) parse(text []byte) (p parsed, err error) {
+	s.line, err = s.read(text)
+	return parsed{time: s.line.time, message: s.line.message, times: s.line.times, repeated: s.line.repeated}, err
 }
 
-// syslog returns the function that reads lines of syslog. Regular expressions
-// of --by, --cost and --spend-if are matched against the message, or against the repeated
-// message if the line stands for that.
-func (f Format) syslog(by, cost, spends *regexp.Regexp, t *logTime) (reading, error) {
-	key := keysOfSyslog[f.By]
-	switch {
-	case key == nil && by == nil:
-		return nil, fmt.Errorf("--by %q: must be ip, host, program, or a regular expression such as "+
-			"'/Failed password for .* from ([^ ]+)/'", f.By)
-	case f.Cost != "" && cost == nil:
-		return nil, fmt.Errorf("--cost %q: with --lines syslog it must be a regular expression such as "+
-			"'/size=([0-9]+)/'", f.Cost)
+func (s *syslog) field(name string) []byte {
+	switch name {
+	case "ip":
+		return s.line.address()
+	case "host":
+		return s.line.host
 	}
-	s := &syslog{}
-	return func(text []byte) (e entry, err error) {
-		line, err := s.parse(text)
-		if err != nil {
-			return e, err
-		}
-		if by != nil {
-			e.id = matched(by, line.message)
-		} else {
-			e.id = key(line)
-		}
-		if len(e.id) == 0 {
-			return e, errNoID
-		}
-		e.times, e.repeated, e.cost = line.times, line.repeated, 1
-		e.checked = checked(spends, line.message)
-		if cost != nil {
-			if e.cost, err = costOf(matched(cost, line.message)); err != nil {
-				return e, err
-			}
-		}
-		e.at, err = t.parse(line.time)
-		return e, err
-	}, nil
+	return s.line.program
+}
+
+func (*syslog) check(flag, name string) error {
+	return fixedFields(flag, name, "syslog", "'/Failed password for .* from ([^ ]+)/'", "ip", "host", "program")
 }

@@ -47,9 +47,9 @@ func TestSyslogLines(t *testing.T) {
 		{"", "", "", 0, errSyslog.Error()},
 	} {
 		s := &syslog{}
-		_, err := s.parse([]byte(at + "host cron[4]: before"))
+		_, err := s.read([]byte(at + "host cron[4]: before"))
 		require.NoError(t, err)
-		l, err := s.parse([]byte(c.line))
+		l, err := s.read([]byte(c.line))
 		if c.err != "" {
 			assert.ErrorContains(t, err, c.err, c.line)
 			continue

@@ -64,7 +64,7 @@ func (t *logTime) layouts(text string) []string {
 		return []string{syslogLayout}
 	}
 	return []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04:05", time.DateTime,
-		"2006-01-02T15:04:05Z0700"} // the last is of journalctl
+		"2006-01-02T15:04:05Z0700", "02/Jan/2006:15:04:05"} // the last two are of journalctl and HAProxy
 }
 
 // inventedZone reports whether package time did not know the zone's name here,
