@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/subprocess"
@@ -67,56 +70,167 @@ func TestAnswers(t *testing.T) {
 	require.Regexp(t, `^1[78]\d\d$`, retryAfter) // half an hour
 }
 
-// nginx asks before it forwards a request, with the lines of nginx.conf.
-func TestNginx(t *testing.T) {
-	nginx, err := exec.LookPath("nginx")
+// asks runs a proxy that asks before it forwards a request, with the files beside this
+// one after replacements, and returns two addresses at which it listens, the second for
+// HTTP/2. Arguments and replacements may name these, and the directory as DIR.
+func asks(t *testing.T, command []string, files []string, replacements map[string]string) (address, http2 string) {
+	t.Helper()
+	program, err := exec.LookPath(command[0])
 	if err != nil {
-		t.Skip("nginx is not installed")
+		t.Skipf("%s is not installed", command[0])
 	}
-	_, url := start(t, "-file", filepath.Join(t.TempDir(), "limits.db"), "-limit", "1/1h", "-denied", "403")
-	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {}))
-	defer behind.Close()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := listener.Addr().String()
-	listener.Close()
-
-	text, err := os.ReadFile("nginx.conf")
-	require.NoError(t, err)
-	conf, dir := string(text), t.TempDir()
-	temp := ""
-	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
-		temp += " " + kind + "_temp_path " + dir + "/" + kind + ";"
+	dir := t.TempDir()
+	for _, a := range []*string{&address, &http2} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		*a = listener.Addr().String()
+		listener.Close()
 	}
-	for old, replacement := range map[string]string{
-		"listen 80;":            "listen " + address + ";",
-		"http://127.0.0.1:3000": behind.URL,
-		"http://127.0.0.1:8079": url,
-		"events {}":             "daemon off; pid " + dir + "/pid; error_log stderr; events {}",
-		"http {":                "http { access_log off;" + temp,
-	} {
-		require.Equal(t, 1, strings.Count(conf, old), old)
-		conf = strings.Replace(conf, old, replacement, 1)
+	named := strings.NewReplacer("DIR", dir, "ADDRESS", address, "HTTP2", http2)
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		conf := string(text)
+		for old, replacement := range replacements {
+			conf = strings.Replace(conf, old, named.Replace(replacement), 1)
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(conf), 0o600))
 	}
-	path := filepath.Join(dir, "nginx.conf")
-	require.NoError(t, os.WriteFile(path, []byte(conf), 0o600))
-	cmd := exec.Command(nginx, "-p", dir, "-c", path)
+	cmd := exec.Command(program, strings.Fields(named.Replace(strings.Join(command[1:], " ")))...)
+	cmd.Dir, cmd.Stderr = dir, os.Stderr
 	require.NoError(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
 		cmd.Process.Signal(os.Interrupt)
-		cmd.Wait()
+		<-ended
 	})
-	for { // until nginx listens
+	for { // until it listens
+		select {
+		case err := <-ended:
+			ended <- err
+			require.NoError(t, err, "%s ended", command[0])
+		default:
+		}
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
-			break
+			return address, http2
 		}
 	}
-	// nginx replaces what the client says of its address.
-	status, _ := ask(t, "http://"+address, "192.0.2.1")
-	require.Equal(t, 200, status)
-	status, retryAfter := ask(t, "http://"+address, "192.0.2.2")
-	require.Equal(t, 429, status)
-	require.Regexp(t, `^3[56]\d\d$`, retryAfter)
+}
+
+// nginx and HAProxy ask before they forward a request. They replace what the client
+// says of its address. A denied WebSocket gets the status in place of 101, a denied
+// stream of events gets it in place of the stream, and over HTTP/2 the denial ends the
+// request and not the connection.
+func TestProxies(t *testing.T) {
+	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Header.Get("Upgrade") == "websocket":
+			conn, buf, err := http.NewResponseController(w).Hijack()
+			assert.NoError(t, err)
+			defer conn.Close()
+			buf.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+				"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\nhello\n")
+			buf.Flush()
+		case r.Header.Get("Accept") == "text/event-stream":
+			w.Header().Set("Content-Type", "text/event-stream")
+			for i := range 3 {
+				fmt.Fprintf(w, "data: %d\n\n", i)
+				http.NewResponseController(w).Flush()
+			}
+		}
+	}))
+	defer behind.Close()
+	for name, proxy := range map[string]func(t *testing.T) (address, http2 string){
+		"nginx": func(t *testing.T) (address, http2 string) {
+			_, url := start(t, "-file", filepath.Join(t.TempDir(), "limits.db"), "-limit", "4/4h", "-denied", "403")
+			temp := ""
+			for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+				temp += " " + kind + "_temp_path DIR/" + kind + ";"
+			}
+			return asks(t, strings.Fields("nginx -p DIR -c DIR/nginx.conf"), []string{"nginx.conf"}, map[string]string{
+				"listen 80;":            "listen ADDRESS; listen HTTP2 http2;",
+				"http://127.0.0.1:3000": behind.URL,
+				"http://127.0.0.1:8079": url,
+				"events {}":             "daemon off; pid DIR/pid; error_log stderr; events {}",
+				"http {":                "http { access_log off;" + temp,
+			})
+		},
+		"haproxy": func(t *testing.T) (address, http2 string) {
+			_, url := start(t, "-file", filepath.Join(t.TempDir(), "limits.db"), "-limit", "4/4h")
+			return asks(t, strings.Fields("haproxy -f DIR/haproxy.cfg"), []string{"haproxy.cfg", "forwardauth.lua"},
+				map[string]string{
+					"bind :80":               "bind ADDRESS\n    bind HTTP2",
+					"127.0.0.1:3000":         strings.TrimPrefix(behind.URL, "http://"),
+					"http://127.0.0.1:8079/": url + "/",
+				})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, http2 := proxy(t)
+			url := "http://" + address
+			status, _ := ask(t, url, "192.0.2.1")
+			require.Equal(t, 200, status)
+
+			webSocket := func() (line string, rest *bufio.Reader) {
+				conn, err := net.Dial("tcp", address)
+				require.NoError(t, err)
+				t.Cleanup(func() { conn.Close() })
+				_, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+					"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"))
+				require.NoError(t, err)
+				rest = bufio.NewReader(conn)
+				line, err = rest.ReadString('\n')
+				require.NoError(t, err)
+				return strings.TrimSpace(line), rest
+			}
+			line, rest := webSocket()
+			require.Equal(t, "HTTP/1.1 101 Switching Protocols", line)
+			for !strings.HasPrefix(line, "hello") {
+				var err error
+				line, err = rest.ReadString('\n')
+				require.NoError(t, err)
+			}
+
+			events := func() (status int, text string) {
+				r, err := http.NewRequest("GET", url, nil)
+				require.NoError(t, err)
+				r.Header.Set("Accept", "text/event-stream")
+				res, err := http.DefaultClient.Do(r)
+				require.NoError(t, err)
+				defer res.Body.Close()
+				body, err := io.ReadAll(res.Body)
+				require.NoError(t, err)
+				return res.StatusCode, string(body)
+			}
+			status, text := events()
+			require.Equal(t, 200, status)
+			require.Equal(t, "data: 0\n\ndata: 1\n\ndata: 2\n\n", text, "the stream is one request")
+
+			var h2 http.Transport
+			h2.Protocols = new(http.Protocols)
+			h2.Protocols.SetUnencryptedHTTP2(true)
+			defer h2.CloseIdleConnections()
+			for _, want := range []int{200, 429, 429} {
+				r, err := http.NewRequest("GET", "http://"+http2, nil)
+				require.NoError(t, err)
+				res, err := h2.RoundTrip(r)
+				require.NoError(t, err)
+				res.Body.Close()
+				require.Equal(t, want, res.StatusCode)
+				require.Equal(t, 2, res.ProtoMajor)
+			}
+
+			status, retryAfter := ask(t, url, "192.0.2.2")
+			require.Equal(t, 429, status)
+			require.Regexp(t, `^3[56]\d\d$`, retryAfter)
+			line, _ = webSocket()
+			require.Regexp(t, "^HTTP/1.1 429 ", line)
+			status, text = events()
+			require.Equal(t, 429, status)
+			require.NotContains(t, text, "data:")
+		})
+	}
 }
