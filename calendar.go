@@ -18,7 +18,8 @@ const mostQuota = 1_000_000_000_000
 // the clock of the zone. A nil zone is UTC.
 //
 // A bucket of such a limit keeps what was used until its period ends, and is
-// full then: nothing returns in between. n is at most 10¹². Such a limit has no
+// full then: nothing returns in between. If a smaller quota comes and goes in that
+// time, what was used stays used. n is at most 10¹². Such a limit has no
 // queue and no other burst, so Reserve returns ErrCalendar. It is not for totals
 // and shares. If a rate should spread the quota over its period, ask both limits
 // in one SpendAll.
@@ -212,8 +213,14 @@ func (r *rule) refund(tat, now, cost, spent int64) int64 {
 	return r.rate.refund(tat, now, cost)
 }
 
-// clamp is rate.clamp at the instant now.
-func (r *rule) clamp(tat, now int64) int64 { return r.rate.clamp(tat, r.at(now)) }
+// clamp is rate.clamp at the instant now. A quota keeps what was used under a
+// larger one: the bucket is empty until the period ends, and no longer.
+func (r *rule) clamp(tat, now int64) int64 {
+	if r.periods == nil {
+		return r.rate.clamp(tat, now)
+	}
+	return min(tat, instant(r.at(now))+mostQuota)
+}
 
 // remaining is rate.remaining at the instant now.
 func (r *rule) remaining(tat, now int64) int64 { return r.rate.remaining(tat, r.at(now)) }
@@ -242,6 +249,7 @@ func (r *rule) converts(was *rule) bool {
 // convert returns the TAT of a bucket in which as many tokens were used as under
 // another rule. It rounds up, to a nanosecond of the new limit, or to a token if
 // one of the rules is a quota. An empty bucket stays empty under a smaller limit.
+// A quota keeps what was used beyond it.
 func (r *rule) convert(tat, now int64, was *rule) int64 {
 	ahead := tat - was.at(now)
 	if ahead <= 0 {
@@ -251,6 +259,9 @@ func (r *rule) convert(tat, now int64, was *rule) int64 {
 		used := r.rate.timeFor(min(ahead, was.rate.tolerance), &was.rate)
 		return instant(now) + min(used, r.rate.tolerance)
 	}
-	used := min((ahead-1)/was.rate.interval+1, r.rate.burst)
-	return r.at(now) + used*r.rate.interval
+	used := (ahead-1)/was.rate.interval + 1
+	if r.periods != nil {
+		return r.clamp(instant(r.at(now))+min(used, mostQuota), now)
+	}
+	return instant(now) + min(used, r.rate.burst)*r.rate.interval
 }

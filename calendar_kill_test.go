@@ -73,7 +73,7 @@ func startCalendar(w *calendarWorld, path string) *calendarProcess {
 
 func (p *calendarProcess) send(op string, reqs []Request) {
 	c := calendarCall{Op: op, Now: p.w.now().UnixNano(), Reqs: reqs}
-	if op == "limits" {
+	if op == "limits" || op == "override" {
 		c.Limits = make(map[Name]string)
 		for name, l := range p.w.limits {
 			c.Limits[name] = l.String()
@@ -154,6 +154,11 @@ func (p *calendarProcess) SetLimits(*Limits) error { // the world's
 	return err
 }
 
+func (p *calendarProcess) override(map[Name]Limit) error { // the world's
+	_, err := p.call("override")
+	return err
+}
+
 func (p *calendarProcess) Flush() error {
 	_, err := p.call("flush")
 	return err
@@ -218,14 +223,23 @@ func killedCalendar(args []string) {
 	}
 }
 
-// limitCalendar puts limits in force, and opens the file first if l is nil.
-func limitCalendar(l *Limiter, path string, texts map[Name]string, opts *Options) (*Limiter, error) {
+// calendarLimits reads the limit of each Name.
+func calendarLimits(texts map[Name]string) (map[Name]Limit, error) {
 	limits := make(map[Name]Limit)
 	for name, text := range texts {
 		var err error
 		if limits[name], err = levelLimit(name, text); err != nil {
-			return l, err
+			return nil, err
 		}
+	}
+	return limits, nil
+}
+
+// limitCalendar puts limits in force, and opens the file first if l is nil.
+func limitCalendar(l *Limiter, path string, texts map[Name]string, opts *Options) (*Limiter, error) {
+	limits, err := calendarLimits(texts)
+	if err != nil {
+		return l, err
 	}
 	ls, err := NewLimits(levelNames, limits, nil)
 	if err != nil {
@@ -253,6 +267,12 @@ func doCalendar(l *Limiter, c calendarCall) ([]Decision, error) {
 		return ds, err
 	case "reset":
 		return nil, l.Reset(c.Reqs[0].Key)
+	case "override":
+		limits, err := calendarLimits(c.Limits)
+		if err == nil {
+			err = overrideCalendar(l, limits)
+		}
+		return nil, err
 	case "flush":
 		return nil, l.Flush()
 	case "evict":

@@ -385,6 +385,87 @@ func TestCalendarChanges(t *testing.T) {
 	})
 }
 
+// TestPlanFlips moves a customer to a smaller quota and back, ten times at one
+// instant. What was used in a period stays used until it ends.
+func TestPlanFlips(t *testing.T) {
+	key := perID.Key("a")
+	day := func(n int64) Limit { return EachDay(n, nil) }
+	both := func(n int64) *Limits { return limitsOf(t, testNames, map[Name]Limit{perID: day(n)}) }
+	for name, flip := range map[string]func(r *rig, n int64) *rig{
+		"SetLimits": func(r *rig, n int64) *rig {
+			require.NoError(t, r.SetLimits(both(n)))
+			return r
+		},
+		"SetOverrides": func(r *rig, n int64) *rig {
+			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: day(n)}))
+			return r
+		},
+		"SetLimits, not in memory": func(r *rig, n int64) *rig {
+			require.NoError(t, r.Flush())
+			r.evictAll()
+			require.NoError(t, r.SetLimits(both(n)))
+			return r
+		},
+		"a restart": func(r *rig, n int64) *rig {
+			require.NoError(t, r.Close())
+			return r.next(both(n))
+		},
+		"both": func(r *rig, n int64) *rig {
+			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: day(n)}))
+			require.NoError(t, r.SetLimits(both(n)))
+			return r
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := rigOn(t, NewMemStore(), both(100), Options{})
+			total := int64(0)
+			spend := func() {
+				taken, d, err := r.SpendUpTo(key, 1000)
+				require.NoError(t, err)
+				require.LessOrEqual(t, d.ResetAfter, 24*time.Hour)
+				total += taken
+			}
+			spend()
+			for range 10 {
+				for _, n := range []int64{50, 100} {
+					r = flip(r, n)
+					spend()
+				}
+			}
+			require.EqualValues(t, 100, total, "in one day")
+			r.refund(key, 10)
+			r = flip(r, 50)
+			require.Zero(t, r.left(key), "90 of 50 are used")
+			r = flip(r, 95)
+			require.EqualValues(t, 5, r.left(key))
+			r.clock.advance(24 * time.Hour)
+			require.EqualValues(t, 95, r.left(key), "on the next day")
+		})
+	}
+	t.Run("given", func(t *testing.T) {
+		r := newRig(t)
+		total := int64(0)
+		for range 10 {
+			for _, n := range []int64{100, 50} {
+				taken, _, err := r.SpendUpToRequest(Request{Key: off.Key("a"), Cost: 1000, Limit: day(n)})
+				require.NoError(t, err)
+				total += taken
+				require.NoError(t, r.Flush())
+				r.evictAll()
+			}
+		}
+		require.EqualValues(t, 100, total)
+	})
+	t.Run("a month and a day", func(t *testing.T) {
+		r := rigFrom(t, "2026-11-23T12:00:00Z", EachMonth(1000, nil))
+		r.take(key, 900)
+		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: day(50)}))
+		require.Zero(t, r.left(key))
+		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: EachMonth(1000, nil)}))
+		require.EqualValues(t, 100, r.left(key))
+	})
+}
+
 func TestCalendarWait(t *testing.T) {
 	key := perID.Key("a")
 	bubble := func(t *testing.T, f func(t *testing.T, r *rig)) {

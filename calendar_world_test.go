@@ -75,6 +75,7 @@ type calendarSystem interface {
 	RefundAll(reqs ...Request) (Decision, error)
 	Reset(keys ...Key) error
 	SetLimits(ls *Limits) error
+	override(limits map[Name]Limit) error // for each id, with SetOverrides
 	Flush() error
 	Close() error
 	evictAll()
@@ -91,6 +92,21 @@ type calendarLimiter struct {
 }
 
 func (l calendarLimiter) evictAll() { evictNow(l.Limiter) }
+
+func (l calendarLimiter) override(limits map[Name]Limit) error {
+	return overrideCalendar(l.Limiter, limits)
+}
+
+var calendarIDs = []string{"a", "b", "c"}
+
+func overrideCalendar(l *Limiter, limits map[Name]Limit) error {
+	for _, id := range calendarIDs {
+		if err := l.SetOverrides(OverrideID{ID: id}, limits); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func evictNow(l *Limiter) {
 	for range 5 { // a removal may move a slot past the hand
@@ -118,9 +134,10 @@ type calendarNote struct {
 // kill may leave of it.
 type calendarBucket struct {
 	modeltest.Quota
+	law     modeltest.PeriodLaw
 	kept    int64 // of Used, after a kill
+	peak    int64 // the most that was used at one time
 	touched bool  // in this period
-	loose   bool  // a smaller quota has cut it in this period: a kill may bring back what it had used
 }
 
 func newCalendarWorld(t *testing.T, seed uint64) *calendarWorld {
@@ -203,19 +220,21 @@ func (w *calendarWorld) of(key Key) (*calendarBucket, int64) {
 	}
 	_, end := w.limits[key.Name].PeriodAt(w.now())
 	if end.UnixNano() > b.End {
-		b.kept, b.touched, b.loose = 0, false, false
+		b.kept, b.peak, b.touched = 0, 0, false
+		b.law = modeltest.PeriodLaw{}
 	}
 	b.Turn(end.UnixNano())
+	b.law.Limit(w.limits[key.Name].Burst)
 	return b, end.UnixNano()
 }
 
 func (w *calendarWorld) key() Key {
-	return Name(1 + w.rng.IntN(len(levelNames))).Key([]string{"a", "b", "c"}[w.rng.IntN(3)])
+	return Name(1 + w.rng.IntN(len(levelNames))).Key(calendarIDs[w.rng.IntN(3)])
 }
 
 // changed notes what a kill would leave of a bucket after a change.
 func (w *calendarWorld) changed(key Key, b *calendarBucket) {
-	b.touched = true
+	b.touched, b.peak = true, max(b.peak, b.Used)
 	switch Durability(key.Name) {
 	case Leased, Synced:
 		b.kept = b.Used
@@ -235,7 +254,7 @@ func (w *calendarWorld) saved() {
 func (w *calendarWorld) check(d Decision, key Key, b *calendarBucket, end int64, allowed bool, used int64) {
 	w.decisions++
 	n, now := w.limits[key.Name].Burst, w.now().UnixNano()
-	want := Decision{Allowed: allowed, Remaining: n - used, Key: key, Limit: w.limits[key.Name]}
+	want := Decision{Allowed: allowed, Remaining: max(0, n-used), Key: key, Limit: w.limits[key.Name]}
 	if used > 0 {
 		want.ResetAfter = time.Duration(end - now)
 	}
@@ -265,6 +284,9 @@ func (w *calendarWorld) step() {
 		if allowed && cost > 0 {
 			w.changed(key, b)
 		}
+		if d.Allowed {
+			w.must(b.law.Admit(cost))
+		}
 		w.check(d, key, b, end, allowed, b.Used)
 	case what < 9:
 		w.note("check %d of %v", cost, key)
@@ -280,6 +302,7 @@ func (w *calendarWorld) step() {
 			spent = start.Add(-time.Duration(1 + w.rng.Int64N(int64(time.Hour))))
 		} else {
 			b.Refund(cost)
+			b.law.Return(cost)
 		}
 		w.note("refund %d to %v, spent %v", cost, key, spent.UTC())
 		d, err := w.l.RefundAll(Request{Key: key, Cost: cost, Spent: spent})
@@ -296,8 +319,12 @@ func (w *calendarWorld) step() {
 		otherCost := min(w.cost(m), m)
 		w.note("spend %d of %v and %d of %v", cost, key, otherCost, other)
 		ds := make([]Decision, 2)
-		_, err := w.l.SpendTogether([]Request{{Key: key, Cost: cost}, {Key: other, Cost: otherCost}}, ds)
+		d, err := w.l.SpendTogether([]Request{{Key: key, Cost: cost}, {Key: other, Cost: otherCost}}, ds)
 		w.must(err)
+		if d.Allowed {
+			w.must(b.law.Admit(cost))
+			w.must(o.law.Admit(otherCost))
+		}
 		after, otherAfter := b.Quota, o.Quota
 		first, second := after.Spend(n, cost), otherAfter.Spend(m, otherCost)
 		if first && second {
@@ -314,6 +341,7 @@ func (w *calendarWorld) step() {
 		w.note("reset %v", key)
 		w.must(w.l.Reset(key))
 		b.Used, b.kept = 0, 0
+		b.law.Return(b.peak)
 	case what < 15:
 		w.note("flush")
 		w.must(w.l.Flush())
@@ -328,27 +356,54 @@ func (w *calendarWorld) step() {
 		w.l = w.start()
 	case what < 18:
 		w.kill()
-	case what < 19: // another quota
-		was := w.limits[key.Name]
-		is := was
-		is.Burst = w.quota()
-		is.Count = is.Burst
-		w.limits[key.Name] = is
-		w.note("%v is %v now", levelNames[key.Name].Label, is)
-		w.loadAll() // SetLimits cuts only what is in memory
-		w.configure()
-		w.must(w.l.SetLimits(w.configured))
-		for key := range w.buckets {
-			b, _ := w.of(key)
-			b.loose = b.loose || w.limits[key.Name] == is && is.Burst < was.Burst // a lease may be larger than it, too
-			b.Fit(w.limits[key.Name].Burst)
-			b.kept = min(b.kept, b.Used)
+	case what < 19: // another quota, and perhaps the one before again
+		is := w.limits[key.Name]
+		for range 1 + w.rng.IntN(2) {
+			was := is
+			is.Burst = w.quota()
+			is.Count = is.Burst
+			w.setLimit(key.Name, is)
+			if w.rng.IntN(2) == 0 {
+				w.setLimit(key.Name, was)
+				is = was
+			}
 		}
 	case what < 20:
 		w.back()
 	default:
 		w.pass(end)
 	}
+}
+
+// setLimit puts another quota in force, which leaves what was used.
+func (w *calendarWorld) setLimit(name Name, limit Limit) {
+	w.limits[name] = limit
+	w.note("%v is %v now", levelNames[name].Label, limit)
+	w.configure()
+	if w.rng.IntN(2) == 0 {
+		w.must(w.l.SetLimits(w.configured))
+	} else {
+		w.must(w.l.override(w.limits))
+	}
+	for key := range w.buckets {
+		w.of(key) // the law notes the quota
+	}
+}
+
+// used returns what a bucket has used. If its quota is too small to show that, a
+// larger one is in force for a moment.
+func (w *calendarWorld) used(key Key) int64 {
+	d, err := w.l.Check(key, 0)
+	w.must(err)
+	if is := w.limits[key.Name]; d.Remaining == 0 {
+		large := is
+		large.Burst, large.Count = mostQuota, mostQuota
+		w.setLimit(key.Name, large)
+		d, err = w.l.Check(key, 0)
+		w.must(err)
+		w.setLimit(key.Name, is)
+	}
+	return d.Limit.Burst - d.Remaining
 }
 
 // pass lets time pass: a little, to the end of the period or to a nanosecond
@@ -404,7 +459,7 @@ func (w *calendarWorld) back() {
 	for key, b := range w.buckets {
 		d, err := w.l.Check(key, 0)
 		w.must(err)
-		w.check(d, key, b, b.End, true, b.Used)
+		w.check(d, key, b, b.End, b.Used <= w.limits[key.Name].Burst, b.Used)
 	}
 }
 
@@ -427,7 +482,7 @@ func (w *calendarWorld) kill() {
 		if allowed {
 			w.changed(last, b)
 		}
-		w.check(*answer, last, b, end, allowed || cost == 0, b.Used)
+		w.check(*answer, last, b, end, after.Spend(n, 0) && (allowed || cost == 0), b.Used)
 	case begun: // the store has it or not
 		b.touched = b.touched || allowed
 	default:
@@ -436,24 +491,24 @@ func (w *calendarWorld) kill() {
 	w.l = w.start()
 	for key := range w.buckets {
 		b, _ := w.of(key)
-		n := w.limits[key.Name].Burst
-		d, err := w.l.Check(key, 0)
-		w.must(err)
-		used, least, most := n-d.Remaining, b.kept, b.Used
+		largest := b.law.Largest()
+		used, least, most := w.used(key), b.kept, b.Used
 		if key == last {
 			most = after.Used
+			b.peak = max(b.peak, most)
 		}
 		switch level := Durability(key.Name); {
 		case !b.touched: // leases of earlier periods are over
 			least, most = 0, 0
-		case b.loose || level <= Flushed:
-			most = n
-		case level == Leased && most > 0:
-			most = min(n, most+n/8+1)
+		case level <= Flushed:
+			most = b.peak
+		case level == Leased && most > 0: // of the largest quota, and perhaps beyond it
+			most = min(mostQuota, most+largest/8+1)
 		}
 		if used < least || used > most {
-			w.fail("after a kill %v has used %d of %d: want %d to %d", key, used, n, least, most)
+			w.fail("after a kill %v has used %d: want %d to %d", key, used, least, most)
 		}
+		b.law.Return(max(0, b.Used-used)) // forgotten
 		b.Used, b.kept = used, used
 	}
 }

@@ -23,8 +23,11 @@ import (
 // happens if a program is started with other limits. Only SetOverrides knows what
 // was used under the limit before.
 //
-// That rule also holds if a rolling limit becomes a quota that follows the
-// calendar: a bucket that would have been full before the end of the present
+// If a quota that follows the calendar gets another size, what was used stays used
+// until the period ends, whatever the sizes in between: a bucket that has used 80
+// of 100 has none left of 50, and 20 if the 100 come back.
+//
+// If a rolling limit becomes a quota that follows the calendar, a bucket that would have been full before the end of the present
 // period is full, and any other one is empty. SetOverrides keeps what was used.
 //
 // Names must keep their numbers, or the error is ErrNameMismatch. They must
@@ -170,7 +173,9 @@ func (l *Limiter) retireCountsLocked(s *shard) {
 // What was used stays used: of 100 a day that are used up, an upgrade to 10,000 a
 // day leaves 9,900, and after 5,000 of 10,000, a downgrade to 100 leaves none.
 // This holds for buckets in memory and in the store, and for quotas that follow
-// the calendar. There are two exceptions, which are as after SetLimits: buckets
+// the calendar. A rolling limit forgets what was used beyond its burst, so another
+// upgrade leaves 9,900. A quota that follows the calendar forgets nothing before
+// its period ends. There are two exceptions, which are as after SetLimits: buckets
 // of an Override format that are not in memory, and limits that take the place of
 // Blocked or Unlimited. What a larger Limit of a Request used beyond the limit
 // before is forgotten.

@@ -108,6 +108,48 @@ func Example_plans() {
 	// 100/1h true
 }
 
+// A customer who may change plans without end gains by it, because a smaller
+// rolling limit forgets what was used beyond its burst. So the changes are
+// limited, too.
+func Example_planChanges() {
+	const Requests, PlanChanges stint.Name = 1, 2
+	limits := must(stint.NewLimits(stint.Names{
+		Requests: {Label: "Requests", Limit: stint.PerDay(100)},
+		PlanChanges: {Label: "PlanChanges", Limit: stint.Limit{
+			Burst: 2, Count: 2, Period: 7 * 24 * time.Hour, Durability: stint.Synced,
+		}},
+	}, nil, nil))
+	c := new(clock)
+	limiter := must(stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now}))
+	defer limiter.Close()
+
+	customer := stint.OverrideID{ID: "12345678"}
+	changeTo := func(plan map[stint.Name]stint.Limit) (bool, error) {
+		d, err := limiter.Spend(PlanChanges.Key(customer.ID), 1)
+		if err == nil && d.Allowed {
+			err = limiter.SetOverrides(customer, plan)
+		}
+		return d.Allowed, err
+	}
+	used, _, _ := limiter.SpendUpTo(Requests.Key(customer.ID), 1000)
+	fmt.Println(used)
+	for range 2 {
+		for _, n := range []int64{50, 100} {
+			fmt.Println(changeTo(map[stint.Name]stint.Limit{Requests: stint.PerDay(n)}))
+			more, _, _ := limiter.SpendUpTo(Requests.Key(customer.ID), 1000)
+			used += more
+		}
+	}
+	fmt.Println(used)
+	// Output:
+	// 100
+	// true <nil>
+	// true <nil>
+	// false <nil>
+	// false <nil>
+	// 150
+}
+
 // The id of an API key's owner, for keys that the program has issued.
 func Example_ids() {
 	const PerAccount, PerAddress stint.Name = 1, 2

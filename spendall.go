@@ -33,7 +33,8 @@ const (
 // under a larger limit has no tokens for a smaller one until its ResetAfter is
 // less than the smaller one's Tolerance. A bucket that is read from the file is
 // cut down to the larger of the given and the configured limit: what a still
-// larger one used beyond that is forgotten. A Check without a Limit does so, too,
+// larger one used beyond that is forgotten, unless the limit is a quota that
+// follows the calendar. A Check without a Limit does so, too,
 // and so does a SetOverrides that changes the configured limit, even in memory.
 // Stats count such a request like others.
 //

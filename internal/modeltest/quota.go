@@ -1,5 +1,7 @@
 package modeltest
 
+import "fmt"
+
 // Quota is the model of a bucket that follows the calendar: a counter of what
 // was used in one period. It knows nothing of TATs. The caller tells it the end
 // of the period that an instant is in.
@@ -27,8 +29,26 @@ func (q *Quota) Spend(n, cost int64) bool {
 // Refund returns tokens that were spent in the present period.
 func (q *Quota) Refund(cost int64) { q.Used = max(0, q.Used-cost) }
 
-// Fit is for a smaller quota: a bucket is empty at worst.
-func (q *Quota) Fit(n int64) { q.Used = min(q.Used, n) }
+// PeriodLaw checks what one period of a bucket admits, over all quotas that were
+// in force in it. It knows nothing of the bucket.
+type PeriodLaw struct{ largest, admitted, returned int64 }
 
-// Remaining returns the tokens that are left of n.
-func (q *Quota) Remaining(n int64) int64 { return n - q.Used }
+// Limit notes a quota that is in force.
+func (w *PeriodLaw) Limit(n int64) { w.largest = max(w.largest, n) }
+
+// Largest returns the largest quota that was in force.
+func (w *PeriodLaw) Largest() int64 { return w.largest }
+
+// Admit counts an admission, and returns an error if the period has admitted
+// more than the largest quota, and what was returned.
+func (w *PeriodLaw) Admit(cost int64) error {
+	w.admitted += cost
+	if w.admitted > w.largest+w.returned {
+		return fmt.Errorf("a period admits %d, of %d at most, and %d that were returned",
+			w.admitted, w.largest, w.returned)
+	}
+	return nil
+}
+
+// Return allows for tokens that a caller gave back, or a crash forgot.
+func (w *PeriodLaw) Return(n int64) { w.returned += n }
