@@ -55,7 +55,7 @@ func door(t testing.TB, lim stint.Decider, layers ...[]rulestest.Rule) func(rule
 				return nil
 			}
 			z := &Zone{Name: spec.Label, number: ru.Name, Key: "{http.request.header.X-Id}", LockOut: caddy.Duration(ru.LockOut),
-				Optional: ru.Optional, Shadow: ru.Shadow, InFlight: ru.InFlight}
+				LockOutMax: caddy.Duration(ru.Longest), Optional: ru.Optional, Shadow: ru.Shadow, InFlight: ru.InFlight}
 			if ru.Count {
 				z.CountStatus = []int{http.StatusUnauthorized}
 			}
@@ -85,6 +85,7 @@ func door(t testing.TB, lim stint.Decider, layers ...[]rulestest.Rule) func(rule
 // TestRules runs the zones with every kind of limit.
 func TestRules(t *testing.T) {
 	t.Parallel()
+	t.Run("moved clock", func(t *testing.T) { rulestest.RunMovedClock(t, door) })
 	rulestest.Run(t, door, &decidertest.Subject{Name: "owner",
 		Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
 			folder, err := os.MkdirTemp("", "rules") // a short path, for the socket

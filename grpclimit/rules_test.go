@@ -51,8 +51,8 @@ func door(streams bool) rulestest.Door {
 				if spec, _ := lim.Limits().Spec(ru.Name); spec.ID == stint.Shared {
 					key = grpclimit.Shared(ru.Name)
 				}
-				as := grpclimit.Rule{Key: key, Cost: ru.Cost, LockOut: ru.LockOut, Optional: ru.Optional,
-					Shadow: ru.Shadow, Settle: ru.Settle, InFlight: ru.InFlight}
+				as := grpclimit.Rule{Key: key, Cost: ru.Cost, LockOut: ru.LockOut, LockOutMax: ru.Longest,
+					Optional: ru.Optional, Shadow: ru.Shadow, Settle: ru.Settle, InFlight: ru.InFlight}
 				if ru.Count {
 					as.CountCode = grpclimit.AuthFailed
 				}
@@ -94,6 +94,7 @@ func TestRulesEverywhere(t *testing.T) {
 		t.Parallel()
 		rulestest.Run(t, door(true), &decidertest.Subject{Name: "limiter", Open: openLimiter})
 	})
+	t.Run("moved clock", func(t *testing.T) { rulestest.RunMovedClock(t, door(false)) })
 	for _, role := range []hostlimit.Role{hostlimit.RoleOwner, hostlimit.RoleGuest} {
 		t.Run(role.String(), func(t *testing.T) {
 			t.Parallel()

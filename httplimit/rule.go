@@ -59,10 +59,12 @@ type Rule struct {
 	// to LockOutMax. If LockOutMax has passed since the end of the last lock-out,
 	// the next one takes LockOut again. 0 means that each takes LockOut.
 	//
-	// The count is durable too: it is a hold on the id with " lock-outs" added,
-	// which Buckets lists. Reset of the id ends a lock-out, but not the count: for
-	// that, reset the longer id too. A request with such a longer id is answered
-	// with 400. A Shared limit has no id, so its lock-outs do not grow.
+	// The length of the last lock-out is durable too. It is stored as a hold on the
+	// id with " lock-outs" added, and one on that id with the same suffix, which
+	// Buckets lists. Reset of the id ends a lock-out, but does not forget its
+	// length: for that, reset the id with one suffix too. A request with such a
+	// longer id is answered with 400. A Shared limit has no id, so its lock-outs do
+	// not grow.
 	LockOutMax time.Duration
 
 	// Settle makes Cost or CostFunc an upper bound, such as max_tokens. The
@@ -112,8 +114,8 @@ func (ru *Rule) cost(r *http.Request) int64 {
 
 func (ru *Rule) lockOut() lockout.Rule { return lockout.Rule{For: ru.LockOut, Max: ru.LockOutMax} }
 
-// IsLockOutCount reports whether a rule with LockOutMax counts lock-outs under a
-// key. A hold on that key denies no request.
+// IsLockOutCount reports whether a rule with LockOutMax remembers lock-outs under
+// a key. A hold on that key denies no request.
 func IsLockOutCount(key stint.Key) bool { return lockout.IsCount(key.ID) }
 
 // places returns how many requests may run, and false if there is no bound.

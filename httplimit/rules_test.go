@@ -30,6 +30,7 @@ func TestRules(t *testing.T) {
 				return stint.New(stint.NewMemStore(), c.Limits, opts) // the owner has a file
 			}})
 	})
+	t.Run("moved clock", func(t *testing.T) { rulestest.RunMovedClock(t, rulestest.HTTP) })
 	for _, role := range []hostlimit.Role{hostlimit.RoleOwner, hostlimit.RoleGuest} {
 		t.Run(role.String(), func(t *testing.T) {
 			t.Parallel()

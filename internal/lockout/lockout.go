@@ -5,9 +5,7 @@ package lockout
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"hash/maphash"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -17,28 +15,24 @@ import (
 // lock-out of an id is twice as long as the one before, up to Max. If Max has
 // passed since the end of the last lock-out, the next one takes For again.
 //
-// The lock-outs of an id are counted in the Limiter, so that the count survives
-// a restart. The count is a hold on another id of the same limit: the id and
-// CountSuffix. The hold ends when the count starts anew. The last six bits of
-// that instant, in nanoseconds, are the count.
+// The Limiter remembers the length of an id's last lock-out, so that it survives
+// a restart. It is the time between the ends of two holds on other ids of the
+// same limit: CountKey, and the CountKey of that. The first ends when the
+// lock-out is forgotten. A Limiter whose clock was wrong moves all holds alike,
+// so the length stays.
 type Rule struct {
 	For, Max time.Duration
 }
 
-// CountSuffix is the end of the ids that count lock-outs.
+// CountSuffix is the end of the ids that remember lock-outs.
 const CountSuffix = " lock-outs"
 
-const countBits = 1<<6 - 1
+// longestMemory bounds how long a lock-out is remembered, because a Limiter can
+// hold nothing beyond the year 2162.
+const longestMemory = 50 * 365 * 24 * time.Hour
 
-// countingLocks serialize the lock-outs of an id. There are many, because a
-// hold waits for the disk, and different ids should seldom wait for each other. They
-// are held while the Limiter is called, so they come before all of its locks.
-var (
-	countingLocks [64]sync.Mutex
-	countingSeed  = maphash.MakeSeed()
-)
-
-// CountKey returns the key of the hold that counts a key's lock-outs.
+// CountKey returns the key of the hold that lasts until a key's lock-outs are
+// forgotten.
 func CountKey(key stint.Key) stint.Key {
 	if len(key.ID) > 500 { // ids have 512 bytes at most
 		sum := sha256.Sum256([]byte(key.ID))
@@ -48,20 +42,41 @@ func CountKey(key stint.Key) stint.Key {
 	return key
 }
 
-// IsCount reports whether an id has the form of an id that counts lock-outs. A
-// client must not choose such an id.
+// IsCount reports whether an id has the form of an id that remembers lock-outs.
+// A client must not choose such an id.
 func IsCount(id string) bool { return strings.HasSuffix(id, CountSuffix) }
 
-// length returns the length of a lock-out after n others.
-func (ru Rule) length(n int64) time.Duration {
-	d := ru.For
-	for range n {
-		if d >= ru.Max/2 {
-			return max(ru.For, ru.Max)
-		}
-		d *= 2
+// Last returns the length of the last lock-out of a key, and when it is
+// forgotten. Both are zero if there is none. The length is 0 if the file has
+// none, because an earlier version has written it.
+func Last(lim stint.Decider, key stint.Key) (length time.Duration, forgotten time.Time, err error) {
+	key = CountKey(key)
+	longer, err := lim.Bucket(CountKey(key)) // it is written last, so it is read first
+	if err != nil {
+		return 0, time.Time{}, err
 	}
-	return d
+	count, err := lim.Bucket(key)
+	if err != nil || count.HeldUntil.IsZero() {
+		return 0, time.Time{}, err
+	}
+	return max(0, longer.HeldUntil.Sub(count.HeldUntil)), count.HeldUntil, nil
+}
+
+// remember stores the length of the last lock-out of a key, which ends at until.
+func (ru Rule) remember(lim stint.Decider, key stint.Key, length time.Duration, until time.Time) error {
+	forgotten, key := until.Add(min(ru.Max, longestMemory)), CountKey(key)
+	if err := lim.Hold(key, forgotten); err != nil {
+		return err
+	}
+	return lim.Hold(CountKey(key), forgotten.Add(length))
+}
+
+// next returns the length of a lock-out. last is that of the one before, or 0.
+func (ru Rule) next(last time.Duration) time.Duration {
+	if last >= ru.Max/2 {
+		return max(ru.For, ru.Max)
+	}
+	return max(ru.For, 2*last)
 }
 
 // A Spend is a request that has spent tokens, and may lock its bucket out.
@@ -110,29 +125,23 @@ func (ru Rule) After(lim stint.Decider, s Spend) (rest time.Duration, err error)
 
 // Hold locks a bucket out, and returns the end of its hold. A longer hold
 // stays. If a concurrent request has already locked the bucket out, that
-// lock-out does not double.
+// lock-out does not double: it holds the bucket before it stores its length, and
+// here the length is read before the hold.
 func (ru Rule) Hold(lim stint.Decider, b stint.Bucket, now time.Time) (time.Time, error) {
-	n, grows := int64(0), ru.Max > ru.For && b.Key.ID != ""
+	length, grows := ru.For, ru.Max > ru.For && b.Key.ID != ""
 	if grows {
-		lock := &countingLocks[maphash.Comparable(countingSeed, b.Key)%uint64(len(countingLocks))]
-		lock.Lock()
-		defer lock.Unlock()
-		var err error
-		if b, err = lim.Bucket(b.Key); err != nil {
-			return time.Time{}, err
-		}
-		count, err := lim.Bucket(CountKey(b.Key))
+		last, _, err := Last(lim, b.Key)
 		if err != nil {
 			return time.Time{}, err
 		}
-		if !count.HeldUntil.IsZero() {
-			n = count.HeldUntil.UnixNano() & countBits
+		if b, err = lim.Bucket(b.Key); err != nil {
+			return time.Time{}, err
 		}
-		if n > 0 && !b.HeldUntil.IsZero() {
-			n--
+		if length = ru.next(last); last > 0 && !b.HeldUntil.IsZero() {
+			length = max(ru.For, min(last, ru.Max))
 		}
 	}
-	until := now.Add(ru.length(n))
+	until := now.Add(length)
 	if !b.HeldUntil.Before(until) {
 		return b.HeldUntil, nil
 	}
@@ -140,6 +149,5 @@ func (ru Rule) Hold(lim stint.Decider, b stint.Bucket, now time.Time) (time.Time
 	if err != nil || !grows {
 		return end, err
 	}
-	forget := until.Add(ru.Max).UnixNano() | countBits
-	return end, lim.Hold(CountKey(b.Key), time.Unix(0, forget-countBits+min(n+1, countBits)))
+	return end, ru.remember(lim, b.Key, length, until)
 }

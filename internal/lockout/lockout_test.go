@@ -21,10 +21,12 @@ func TestRule(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ru := Rule{For: tc.first, Max: tc.most}
-			for n, want := range tc.want {
-				require.Equal(t, want, ru.length(int64(n)))
+			last := time.Duration(0)
+			for _, want := range tc.want {
+				last = ru.next(last)
+				require.Equal(t, want, last)
 			}
-			require.Equal(t, max(tc.first, tc.most), ru.length(countBits))
+			require.Equal(t, max(tc.first, tc.most), ru.next(last))
 		})
 	}
 }
@@ -68,5 +70,89 @@ func TestHoldBesideAnother(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, operators.Equal(b.HeldUntil), "held until %v", b.HeldUntil)
 		})
+	}
+}
+
+// beforeCall is a Limiter in which something happens before its n-th call.
+type beforeCall struct {
+	*stint.Limiter
+	n    int
+	then func()
+}
+
+func (b *beforeCall) step() {
+	if b.n--; b.n == 0 {
+		b.then()
+	}
+}
+
+func (b *beforeCall) Bucket(key stint.Key) (stint.Bucket, error) {
+	b.step()
+	return b.Limiter.Bucket(key)
+}
+
+func (b *beforeCall) Hold(key stint.Key, until time.Time) error {
+	b.step()
+	return b.Limiter.Hold(key, until)
+}
+
+func (b *beforeCall) ExtendHold(key stint.Key, until time.Time) (time.Time, error) {
+	b.step()
+	return b.Limiter.ExtendHold(key, until)
+}
+
+// Two processes that lock an id out at the same time double its lock-out once,
+// whatever the one does between two calls of the other.
+func TestHoldInTwoProcesses(t *testing.T) {
+	const logins stint.Name = 1
+	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}}, nil, nil)
+	require.NoError(t, err)
+	key := logins.Key("a")
+	ru := Rule{For: time.Hour, Max: 24 * time.Hour}
+	for n := 1; ; n++ {
+		now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+		lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
+		require.NoError(t, err)
+		defer lim.Close()
+		lock := func(lim stint.Decider) {
+			_, err := ru.Hold(lim, stint.Bucket{Key: key}, now)
+			require.NoError(t, err)
+		}
+		lock(lim)
+		now = now.Add(2 * time.Hour)
+		b := &beforeCall{lim, n, func() { lock(lim) }}
+		lock(b)
+		held, err := lim.Bucket(key)
+		require.NoError(t, err)
+		require.Equal(t, 2*time.Hour, held.HeldUntil.Sub(now), "call %d", n)
+		last, forgotten, err := Last(lim, key)
+		require.NoError(t, err)
+		require.Equal(t, 2*time.Hour, last, "call %d", n)
+		require.Equal(t, 26*time.Hour, forgotten.Sub(now))
+		if b.n > 0 { // it makes fewer calls
+			require.Greater(t, n, 6)
+			return
+		}
+	}
+}
+
+// What an earlier version has stored, a hold on CountKey alone, is no length. A
+// lock-out is remembered although its Max ends after the last instant of a file.
+func TestLast(t *testing.T) {
+	const logins stint.Name = 1
+	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}}, nil, nil)
+	require.NoError(t, err)
+	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
+	require.NoError(t, err)
+	defer lim.Close()
+	key := logins.Key("a")
+	ru := Rule{For: time.Hour, Max: 1<<63 - 1}
+	require.NoError(t, lim.Hold(CountKey(key), now.Add(48*time.Hour+7)))
+	for _, want := range []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour} {
+		until, err := ru.Hold(lim, stint.Bucket{Key: key}, now)
+		require.NoError(t, err)
+		require.Equal(t, want, until.Sub(now))
+		now = until.Add(time.Minute)
 	}
 }

@@ -53,6 +53,22 @@ var tokenCases = map[string]func(e *env){
 			require.True(e, do(Request{ID: "another"}))
 		}
 	},
+	"LockOut, growing": func(e *env) {
+		e.needs(decidertest.Holds)
+		lock := e.lockOut()
+		for _, want := range []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour, 4 * time.Hour} {
+			lock(want)
+		}
+	},
+	"LockOut, growing, and forgotten": func(e *env) {
+		e.needs(decidertest.Holds)
+		lock := e.lockOut()
+		lock(time.Hour)
+		e.pass(5*time.Hour - time.Minute)
+		lock(2 * time.Hour)
+		e.pass(6*time.Hour + time.Minute)
+		lock(time.Hour)
+	},
 	"LockOut beside a longer hold": func(e *env) {
 		e.needs(decidertest.Holds)
 		e.hold("a", 2*time.Hour)
@@ -356,6 +372,21 @@ var tokenCases = map[string]func(e *env){
 		require.Equal(e, each-1, passed(each+1, do, Request{ID: "a"}))
 		e.requireHeld(time.Hour, "a")
 	},
+}
+
+// lockOut returns a function that locks "a" out, requires that it is held for so
+// long, and ends the hold. The lock-outs grow from an hour to four.
+func (e *env) lockOut() func(want time.Duration) {
+	do := e.behind([]Rule{{Name: own, LockOut: time.Hour, Longest: 4 * time.Hour}})
+	return func(want time.Duration) {
+		e.Helper()
+		if e.kind.shared { // it has no id whose lock-outs are counted
+			want = time.Hour
+		}
+		require.Equal(e, each, passed(each, do, Request{ID: "a"}))
+		e.requireHeld(want, "a")
+		e.fill(e)
+	}
 }
 
 // slow is a handler that takes an hour. After 48 minutes another request spends

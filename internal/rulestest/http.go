@@ -34,8 +34,8 @@ func HTTP(_ testing.TB, lim stint.Decider, layers ...[]Rule) func(Request) bool 
 			if spec, _ := lim.Limits().Spec(ru.Name); spec.ID == stint.Shared {
 				key = httplimit.Shared(ru.Name)
 			}
-			as := httplimit.Rule{Key: key, Cost: ru.Cost, LockOut: ru.LockOut, Optional: ru.Optional,
-				Shadow: ru.Shadow, Settle: ru.Settle, InFlight: ru.InFlight}
+			as := httplimit.Rule{Key: key, Cost: ru.Cost, LockOut: ru.LockOut, LockOutMax: ru.Longest,
+				Optional: ru.Optional, Shadow: ru.Shadow, Settle: ru.Settle, InFlight: ru.InFlight}
 			if ru.Count {
 				as.CountStatus = httplimit.AuthFailed
 			}

@@ -3,8 +3,8 @@
 // Shared one, shares of a total, quotas by the calendar, an override, each
 // durability, and a limit that is Blocked or Unlimited. It is for tests only.
 //
-// rulestest.go has the kinds and the surroundings, cases.go the cases, and
-// http.go the door of package httplimit.
+// rulestest.go has the kinds and the surroundings, cases.go the cases, clock.go
+// those of a clock that was wrong, and http.go the door of package httplimit.
 package rulestest
 
 import (
@@ -18,6 +18,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/decidertest"
+	"github.com/stint-go/stint/internal/lockout"
 )
 
 // Rule is a rule of the door. Its key is the id of the request under Name.
@@ -27,7 +28,8 @@ type Rule struct {
 	Count    bool  // spends after the handler, if the Outcome is Failed
 	Refund   bool  // refunds if the Outcome is Broken
 	LockOut  time.Duration
-	Optional bool // skips requests without an id
+	Longest  time.Duration // lock-outs grow to it; 0 means that they do not
+	Optional bool          // skips requests without an id
 	Shadow   bool
 	Settle   bool
 	InFlight int64
@@ -277,13 +279,24 @@ func (k kind) run(t *testing.T, door Door, s *decidertest.Subject) {
 	}
 }
 
-// reset makes the buckets of all cases full, and ends their holds. It returns
-// false if the Decider has no resets.
+// reset makes the buckets of all cases full, ends their holds and forgets their
+// lock-outs. It returns false if the Decider has no resets.
 func (e *env) reset(t *testing.T) bool {
-	m, ok := e.lim.(interface{ Reset(keys ...stint.Key) error })
-	if !ok || slices.Contains(e.subject.Lacks, decidertest.Holds) {
+	if _, ok := e.lim.(resetter); !ok || slices.Contains(e.subject.Lacks, decidertest.Holds) {
 		return false
 	}
+	e.fill(t)
+	if !e.kind.shared {
+		count := lockout.CountKey(own.Key("a"))
+		require.NoError(t, e.lim.(resetter).Reset(count, lockout.CountKey(count)))
+	}
+	return true
+}
+
+type resetter interface{ Reset(keys ...stint.Key) error }
+
+// fill makes the buckets of all cases full, and ends their holds.
+func (e *env) fill(t testing.TB) {
 	var keys []stint.Key
 	for _, id := range []string{"a", "another", "one more"} {
 		keys = append(keys, e.keyOf(own, id), e.keyOf(second, id))
@@ -294,8 +307,7 @@ func (e *env) reset(t *testing.T) bool {
 	if e.kind.floor {
 		keys = append(keys, floor.Key("a"))
 	}
-	require.NoError(t, m.Reset(keys...))
-	return true
+	require.NoError(t, e.lim.(resetter).Reset(keys...))
 }
 
 // open returns a new Decider, and closes it at the end of the test.
