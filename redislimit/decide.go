@@ -294,10 +294,12 @@ func strictest(reqs []stint.Request, ds []stint.Decision, undecided []*request) 
 func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 	b := stint.Bucket{Key: key}
 	r, err := l.direct(key, script.Check, 0)
-	if err != nil || r.limit == stint.Unlimited {
+	if err != nil || r.limit == stint.Unlimited && !r.asks {
 		return b, err
 	}
-	b.Limit = r.limit
+	if r.limit != stint.Unlimited {
+		b.Limit = r.limit
+	}
 	if r.limited() {
 		b.ResetAfter = time.Duration(max(0, r.TAT-r.now))
 		b.Remaining = r.decision(script.Check).Remaining
@@ -309,11 +311,12 @@ func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 }
 
 // Hold denies every request for the key before until, on all machines, even if
-// its bucket has tokens. Other machines notice within Options.RepeatDenials, unless the
-// limit is Leased. A new hold replaces the old one. Reset ends a hold, and so
-// does a new hold that ends now or earlier. A key without a limit cannot be
-// held, because nothing asks the server about it. Keys of Options.PlainKeys cannot
-// be held either.
+// its bucket has tokens. Other machines notice within Options.RepeatDenials,
+// unless the limit is Leased. A new hold replaces the old one. Reset ends a hold,
+// and so does a new hold that ends now or earlier. A key without a limit cannot
+// be held, because nothing asks the server about it, unless rules remember
+// lock-outs under its id (httplimit.Rule.LockOutMax). Keys of Options.PlainKeys
+// cannot be held either.
 func (l *Limiter) Hold(key stint.Key, until time.Time) error {
 	_, err := l.hold(script.Hold, key, until)
 	return err
@@ -331,7 +334,7 @@ func (l *Limiter) hold(op script.Op, key stint.Key, until time.Time) (end time.T
 		return end, fmt.Errorf("redislimit: hold %s: Boulder's buckets (Options.PlainKeys) have no holds", l.labeled(key))
 	}
 	r, err := l.direct(key, op, script.Instant(until))
-	if err == nil && r.limit == stint.Unlimited {
+	if err == nil && r.limit == stint.Unlimited && !r.asks {
 		err = fmt.Errorf("redislimit: hold %s: it has no limit, so it cannot be held", l.labeled(key))
 	}
 	if err == nil && r.Hold > r.now {
@@ -362,7 +365,7 @@ func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r request, 
 	if r, err = l.request(n, &stint.Request{Key: key, Mode: stint.CheckOnly}, op); err != nil {
 		return r, err
 	}
-	if r.limit == stint.Unlimited && op != script.Reset {
+	if r.limit == stint.Unlimited && !r.asks && op != script.Reset {
 		return r, nil
 	}
 	r.Key = l.opts.keyOf(key)

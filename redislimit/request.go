@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/lockout"
 	"github.com/stint-go/stint/redislimit/internal/away"
 	"github.com/stint-go/stint/redislimit/internal/lease"
 	"github.com/stint-go/stint/redislimit/internal/script"
@@ -56,7 +57,8 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 		}
 	}
 	if r.asks = r.limited(); !r.asks {
-		if r.limit == stint.Unlimited && configured != stint.Unlimited && op != script.Refund { // it may be held
+		mayBeHeld := configured != stint.Unlimited || lockout.IsCount(req.Key.ID)
+		if r.limit == stint.Unlimited && mayBeHeld && op != script.Refund {
 			r.asks, r.Key, r.Tolerance = true, l.opts.keyOf(req.Key), script.MaxTolerance
 		}
 		return r, nil

@@ -78,6 +78,7 @@ type kind struct {
 	strict   bool // the total has as many tokens as the limit, and is slower: it decides
 	floor    bool
 	override bool                  // the limit is that of the ids, and others have one more token
+	only     bool                  // the limit is that of the ids, and others have none
 	cases    map[string]func(*env) // nil means tokenCases
 }
 
@@ -88,6 +89,9 @@ var kinds = map[string]kind{
 	"leased":                  {limit: at(stint.Leased, stint.PerHour(each))},
 	"synced":                  {limit: at(stint.Synced, stint.PerHour(each))},
 	"override":                {limit: stint.PerHour(each), override: true},
+	"override only":           {limit: stint.PerHour(each), only: true},
+	"override only, calendar": {limit: stint.EachDay(each, time.UTC), only: true},
+	"override only, share":    {limit: stint.PerHour(each), only: true, parent: true},
 	"shared":                  {limit: stint.PerHour(each), shared: true},
 	"shared, synced":          {limit: at(stint.Synced, stint.PerHour(each)), shared: true},
 	"share of a total":        {limit: stint.PerHour(each), parent: true},
@@ -121,10 +125,12 @@ func (k kind) limits(t testing.TB) *stint.Limits {
 	}
 	names, defaults := stint.Names{}, map[stint.Name]stint.Limit{own: k.limit, second: k.limit}
 	overrides := map[stint.Name][]stint.Override{}
-	if k.override {
+	if k.override || k.only {
 		for name := range defaults {
 			overrides[name] = []stint.Override{{IDs: []stint.OverrideID{{ID: "a"}, {ID: "another"}}, Limit: k.limit}}
-			defaults[name] = k.limit.WithBurst(each + 1)
+			if defaults[name] = stint.Unlimited; k.override {
+				defaults[name] = k.limit.WithBurst(each + 1)
+			}
 		}
 	}
 	if k.parent {
