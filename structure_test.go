@@ -58,12 +58,12 @@ var allowedImports = map[string][]string{
 	"internal/resp":     {},
 	"internal/simulate": {".", "internal/chart", "internal/display", "gopkg.in/yaml.v3"},
 
-	"internal/filecopy":    {"internal/bboltpage"},                                                                         // tests only
-	"internal/testlength":  {},                                                                                             // tests only
-	"internal/subprocess":  {},                                                                                             // tests only
-	"internal/decidertest": {".", "internal/settle", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"},                   // tests only
-	"internal/rulestest":   {".", "httplimit", "internal/decidertest", "internal/lockout", "github.com/stretchr/testify/"}, // tests only
-	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},                // tests only
+	"internal/filecopy":    {"internal/bboltpage"},                                                                            // tests only
+	"internal/testlength":  {},                                                                                                // tests only
+	"internal/subprocess":  {},                                                                                                // tests only
+	"internal/decidertest": {".", "internal/onetotal", "internal/settle", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"}, // tests only
+	"internal/rulestest":   {".", "httplimit", "internal/decidertest", "internal/lockout", "github.com/stretchr/testify/"},    // tests only
+	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},                   // tests only
 	"idformat":             {".", "internal/spell", "golang.org/x/net/publicsuffix"},
 	"limitsfile":           {".", "internal/calendar", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
 	"internal/places":      {"."},                     // what doors share; not the root's

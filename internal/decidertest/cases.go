@@ -57,6 +57,7 @@ var cases = []testCase{
 	{"calendar", caseCalendar, nil},
 	{"calendar, given and waited for", caseCalendarOthers, nil},
 	{"shares", caseShares, nil},
+	{"stats after a group that was denied", caseStats, nil},
 	{"set limits", caseSetLimits, nil},
 	{"set overrides", caseSetOverrides, nil},
 	{"errors", caseErrors, nil},

@@ -10,36 +10,68 @@ import (
 )
 
 // Spend is SpendTogetherContext. If requests take from one total, they spend one
-// after the other, and the total loses the sum of their costs. If one of them is
-// denied, those before it get their tokens back, so that either all have spent or
-// none. Until then another caller may be denied for want of these tokens.
+// after the other, and the total loses the sum of their costs. Spend looks at all
+// buckets first, and begins with what denies, so that a group that is denied
+// counts as the denial of that bucket alone. If other callers spend after the
+// look, and a later request of the group is denied, those before it get their
+// tokens back, but stay counted as allowed. Until then another caller may be
+// denied for want of these tokens.
 func Spend(
 	ctx context.Context, lim stint.Decider, reqs []stint.Request, ds []stint.Decision,
 ) (stint.Decision, error) {
-	strictest, err := lim.SpendTogetherContext(ctx, reqs, ds)
-	if !errors.Is(err, stint.ErrDuplicateKey) {
+	if !shareTotal(lim.Limits(), reqs) {
+		return lim.SpendTogetherContext(ctx, reqs, ds)
+	}
+	g := &group{ctx: ctx, lim: lim, reqs: reqs, ds: ds}
+	d, err := g.spend()
+	if err != nil {
+		clear(ds)
+	}
+	return d, err
+}
+
+// group is a Spend of requests that take from one total.
+type group struct {
+	ctx  context.Context
+	lim  stint.Decider
+	reqs []stint.Request
+	ds   []stint.Decision
+}
+
+// decide decides on req, which is reqs[i] or takes its place.
+func (g *group) decide(i int, req stint.Request) (stint.Decision, error) {
+	return g.lim.SpendTogetherContext(g.ctx, []stint.Request{req}, g.ds[i:i+1])
+}
+
+func (g *group) spend() (strictest stint.Decision, err error) {
+	first, strictest, err := g.look()
+	if first < 0 || err != nil {
 		return strictest, err
 	}
-	at := lim.Now()
+	at := g.lim.Now()
 	var spent []stint.Request
-	for i := range reqs {
-		req := reqs[i]
-		if i > 0 && !strictest.Allowed {
+	for n := range g.reqs {
+		i := n // the first request, and then the others in order
+		if n == 0 {
+			i = first
+		} else if n <= first {
+			i = n - 1
+		}
+		req := g.reqs[i]
+		if n > 0 && !strictest.Allowed {
 			req.Mode = stint.CheckOnly
 		}
-		d, err := lim.SpendTogetherContext(ctx, []stint.Request{req}, ds[i:i+1])
+		d, err := g.decide(i, req)
 		if err != nil {
-			_, back := Refund(lim, spent...)
-			clear(ds)
+			_, back := Refund(g.lim, spent...)
 			return stint.Decision{}, errors.Join(err, back)
 		}
-		if i == 0 || stricter(&d, &strictest) {
+		if n == 0 || stricter(&d, &strictest) {
 			strictest = d
 		}
 		switch {
 		case !d.Allowed:
-			if _, err := Refund(lim, spent...); err != nil {
-				clear(ds)
+			if _, err := Refund(g.lim, spent...); err != nil {
 				return stint.Decision{}, err
 			}
 			spent = nil
@@ -49,6 +81,71 @@ func Spend(
 		}
 	}
 	return strictest, nil
+}
+
+// look returns the index of the request to begin with: of the first one that is
+// denied by itself, or 0. If a total has too few tokens for the sum of the costs,
+// first is -1, and denied is the decision of the total.
+func (g *group) look() (first int, denied stint.Decision, err error) {
+	limits := g.lim.Limits()
+	for i, req := range g.reqs {
+		req.Mode = stint.CheckOnly
+		d, err := g.decide(i, req)
+		if err != nil || !d.Allowed {
+			return i, d, err
+		}
+		share, _ := limits.Share(req.Key)
+		sum, more := stint.Request{Key: totalOf(limits, req.Key), Cost: req.Cost}, false
+		kept := share.Kept
+		for _, before := range g.reqs[:i] {
+			of, _ := limits.Share(before.Key)
+			kept = max(kept, of.Kept)
+			if before.Mode != stint.CheckOnly && totalOf(limits, before.Key) == sum.Key {
+				sum.Cost, more = sum.Cost+before.Cost, true
+			}
+		}
+		if share.Floor != (stint.Key{}) {
+			sum.Cost -= kept // the floor may pay, and a spend from the total leaves them
+		}
+		l, _ := limits.For(sum.Key)
+		if g.reqs[i].Mode == stint.CheckOnly || !more || sum.Cost <= 0 || sum.Cost > l.Burst-kept {
+			continue
+		}
+		if d, err = g.lim.Check(sum.Key, sum.Cost); err == nil && !d.Allowed {
+			d, err = g.decide(i, sum) // it counts the denial
+			if err == nil && d.Allowed {
+				_, err = g.lim.RefundAll(sum) // it has just got tokens
+			}
+		}
+		if err != nil || !d.Allowed {
+			return -1, d, err
+		}
+	}
+	return 0, stint.Decision{}, nil
+}
+
+// totalOf returns the total of a share, and for other keys the key itself.
+func totalOf(limits *stint.Limits, key stint.Key) stint.Key {
+	if share, ok := limits.Share(key); ok {
+		return share.Total
+	}
+	return key
+}
+
+// shareTotal reports whether two requests take from one total.
+func shareTotal(limits *stint.Limits, reqs []stint.Request) bool {
+	for i := range reqs {
+		share, ok := limits.Share(reqs[i].Key)
+		if !ok {
+			continue
+		}
+		for j := range reqs {
+			if j != i && totalOf(limits, reqs[j].Key) == share.Total {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Refund is RefundAll, and refunds one after the other if requests took from one

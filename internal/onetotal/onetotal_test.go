@@ -52,6 +52,14 @@ func TestSpend(t *testing.T) {
 				}
 				return left
 			}
+			counted := func() (counted []int64) { // allowed and denied
+				all := owner.Stats().Limits
+				for _, name := range []stint.Name{total, share, other} {
+					counted = append(counted, all[name].Allowed, all[name].Denied)
+				}
+				require.Zero(t, all[total].Errors+all[share].Errors+all[other].Errors)
+				return counted
+			}
 			reqs := []stint.Request{
 				{Key: other.Key("a"), Cost: 1}, {Key: share.Key("a"), Cost: 4}, {Key: share.Key("b"), Cost: 3},
 			}
@@ -65,13 +73,16 @@ func TestSpend(t *testing.T) {
 			}
 			spend(true, share.Key("a"))
 			require.Equal(t, []int64{3, 2, 3, 19}, left())
+			require.Equal(t, []int64{2, 0, 2, 0, 1, 0}, counted())
 			spend(false, share.Key("a")) // the second request
 			require.Equal(t, []int64{3, 2, 3, 19}, left())
+			require.Equal(t, []int64{2, 1, 2, 1, 1, 0}, counted()) // the total has no 4 either
 			reqs[1].Cost = 1
 			spend(false, total.Key("")) // the third one: 4 of the 3 that are left
 			require.Equal(t, []int64{3, 2, 3, 19}, left())
 			require.True(t, ds[0].Allowed)
 			require.True(t, ds[1].Allowed)
+			require.Equal(t, []int64{2, 2, 2, 1, 1, 0}, counted())
 
 			reqs[1].Mode = stint.CheckOnly
 			spend(true, total.Key(""))
