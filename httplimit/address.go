@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/clientid"
@@ -19,7 +20,7 @@ import (
 // right end. The rightmost entry comes from the nearest proxy. The client is
 // the first entry that is not a trusted proxy. Entries further left come from
 // the client and are ignored. If an entry is not an address, the client is
-// the entry read before it.
+// the entry read before it. An empty entry is ignored.
 //
 // Other middleware must not write a header field into RemoteAddr. ClientAddress
 // would believe the value, even if the client sent the field.
@@ -111,6 +112,9 @@ func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, unix bool) {
 		return addr, false
 	}
 	for entry := range fromRight(r.Header[c.Field], c.Field == "Forwarded") {
+		if entry = strings.Trim(entry, " \t"); entry == "" { // RFC 9110, 5.6.1
+			continue
+		}
 		said, ok := parseEntry(entry, c.Field == "Forwarded")
 		if !ok {
 			break

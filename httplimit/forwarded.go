@@ -41,7 +41,6 @@ func escaped(s string, i int) bool {
 
 // parseEntry returns the address of an entry, and whether it has one.
 func parseEntry(entry string, forwarded bool) (netip.Addr, bool) {
-	entry = strings.Trim(entry, " \t")
 	if forwarded {
 		node, ok := forwardedFor(entry)
 		if !ok || strings.Count(node, ":") > 1 && node[0] != '[' {

@@ -61,10 +61,25 @@ func TestHostileField(t *testing.T) {
 	}
 }
 
+// An empty entry is none, as RFC 9110 5.6.1 says.
+func TestEmptyEntry(t *testing.T) {
+	for field, client := range map[string]string{"X-Forwarded-For": victim, "Forwarded": "for=" + victim} {
+		c := ClientAddress{TrustedProxies: behindProxies, Field: field}
+		for _, lines := range [][]string{
+			{client + ","}, {client + ", \t,,"}, {client, ""}, {client, " , "}, {"," + client}, {"", client},
+		} {
+			requireCounted(t, c, field, lines, victim)
+		}
+		for _, lines := range [][]string{{""}, {","}, {" ", ""}} {
+			requireCounted(t, c, field, lines, proxy)
+		}
+	}
+}
+
 // If an entry is not an address, the one read before it counts.
 func TestMalformedEntry(t *testing.T) {
 	for _, said := range []string{
-		"", " ", "unknown", "_x", "192.0.2", "192.0.2.007", "192.0.2.7/32", "[192.0.2.7]", "[192.0.2.7]:80", "[::1",
+		"unknown", "_x", "192.0.2", "192.0.2.007", "192.0.2.7/32", "[192.0.2.7]", "[192.0.2.7]:80", "[::1",
 		"::1]", "[]",
 		"192.0.2.7:", "192.0.2.7:x", "192.0.2.7:65536", `"192.0.2.7"`, "for=192.0.2.7", "192.0.2.7;", "[192.0.2.7",
 		"2001:db8::1::",
@@ -74,7 +89,7 @@ func TestMalformedEntry(t *testing.T) {
 		requireCounted(t, c, "X-Forwarded-For", []string{victim, said, "10.0.0.9"}, "10.0.0.9")
 	}
 	for _, said := range []string{
-		"", "for", "for=", `for=""`, "for=unknown", "for=_x", "by=192.0.2.7", "for=192.0.2.7;for=192.0.2.7",
+		"for", "for=", `for=""`, "for=unknown", "for=_x", "by=192.0.2.7", "for=192.0.2.7;for=192.0.2.7",
 		"for=2001:db8::1",
 		`for="2001:db8::1"`, `for="::ffff:192.0.2.7"`, "for=192.0.2.7:80", `for="192.0.2.7`, `for=192.0.2.7"`,
 		"for=192.0.2.7;",

@@ -30,9 +30,7 @@ func askedToWait(res *http.Response, now time.Time) (wait time.Duration, refused
 	after, given := res.Header["Retry-After"]
 	refused = tooMany || res.StatusCode == http.StatusForbidden && (empty || given)
 	if refused || res.StatusCode == http.StatusServiceUnavailable {
-		for _, value := range after {
-			wait = max(wait, until(value, now))
-		}
+		wait = max(wait, untilLast(after, now))
 	}
 	if tooMany && wait == 0 {
 		wait = noCount
@@ -82,6 +80,19 @@ func until(value string, now time.Time) time.Duration {
 		at = time.UnixMilli(int64(min(n, 1e15)))
 	}
 	return max(0, at.Sub(now))
+}
+
+// untilLast returns the longest time that lines of Retry-After ask for. A proxy may
+// join several to a list. A date has a comma of its own.
+func untilLast(lines []string, now time.Time) (wait time.Duration) {
+	for _, line := range lines {
+		before := ""
+		for part := range strings.SplitSeq(line, ",") {
+			wait = max(wait, until(part, now), until(before+","+part, now))
+			before = part
+		}
+	}
+	return wait
 }
 
 // decimal reads a number of digits with at most one point.

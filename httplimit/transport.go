@@ -33,7 +33,7 @@ import (
 //     left do not count.
 //
 // Retry-After and Reset may be seconds, with a fraction or without, a Unix time,
-// or a date.
+// or a date. Of several Retry-After, joined to a list or not, the longest counts.
 //
 // If a 429 has none of these, but a Reset without a Remaining, it asks for that
 // Reset. Times are compared to the server's clock, if the response has a Date.
