@@ -3,6 +3,7 @@ package settle
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -39,7 +40,8 @@ func (b Bound) Replace(lim stint.Decider, cost int64) (short int64, d stint.Deci
 }
 
 // SpendUpTo takes as many of cost tokens as a bucket has. Deciders of this
-// module do it at one instant. Of others it takes what one Check reports.
+// module do it at one instant. Of others it takes what one Check reports, unless
+// Spend denies it: then it tries again while Check reports fewer tokens.
 func SpendUpTo(lim stint.Decider, key stint.Key, cost int64) (taken int64, d stint.Decision, err error) {
 	type spender interface {
 		SpendUpTo(stint.Key, int64) (int64, stint.Decision, error)
@@ -47,11 +49,14 @@ func SpendUpTo(lim stint.Decider, key stint.Key, cost int64) (taken int64, d sti
 	if s, ok := lim.(spender); ok {
 		return s.SpendUpTo(key, cost)
 	}
-	for {
+	for n := int64(math.MaxInt64); ; {
 		if d, err = lim.Check(key, 0); err != nil || !d.Allowed || d.Remaining == 0 {
 			return 0, d, err
 		}
-		n := min(cost, d.Remaining)
+		if min(cost, d.Remaining) >= n { // Spend has denied that many
+			return 0, d, nil
+		}
+		n = min(cost, d.Remaining)
 		if d, err = lim.Spend(key, n); err != nil {
 			return 0, d, err
 		}
