@@ -54,6 +54,7 @@ func (App) CaddyModule() caddy.ModuleInfo {
 // Provision implements caddy.Provisioner. It leaves the file alone, because
 // caddy validate provisions too, perhaps as another user.
 func (a *App) Provision(ctx caddy.Context) error {
+	a.started, a.ended = make(chan struct{}), make(chan struct{}) // before an error, after which Cleanup is called
 	path := a.File
 	if path == "" {
 		path = filepath.Join(caddy.AppDataDir(), "stint", "limits.db")
@@ -63,7 +64,6 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.path, a.zones = path, make(map[string]*Zone)
-	a.started, a.ended = make(chan struct{}), make(chan struct{})
 	a.metrics = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "stint", Name: "requests_total",
 		Help: "Requests to which a zone applied, by result.",

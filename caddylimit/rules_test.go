@@ -236,3 +236,16 @@ func TestLogEvent(t *testing.T) {
 		"error: overdue save ended", "info: overdue save ended", "error: flush failed", "info: flush recovered",
 	}, got)
 }
+
+// A configuration that fails before the file has a path is an error, after which
+// Caddy calls Cleanup. The path is relative to a folder that is gone.
+func TestNoFolder(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "gone")
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	t.Chdir(folder)
+	require.NoError(t, os.Remove(folder))
+	app, err := json.Marshal(App{File: "limits.db"})
+	require.NoError(t, err)
+	err = caddy.Validate(&caddy.Config{AppsRaw: caddy.ModuleMap{"stint": app}})
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
