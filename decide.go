@@ -273,6 +273,7 @@ func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) fastAnswer {
 
 // fastPathOf is fastPath for a request whose shard is known, or nil. An older
 // instant makes a decision stricter, so the clock is read before the lock is taken.
+// A denial that time has overtaken since that reading is decided again.
 func (l *Limiter) fastPathOf(a *ask, d *Decision) fastAnswer {
 	s := a.shard
 	if s == nil {
@@ -342,6 +343,10 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 		answer = fastDenied
 		if base != now {
 			wait = base - now
+		}
+		if fresh := l.clock.Now(); overtaken(now, fresh, wait) {
+			a.now = fresh
+			return l.fastPathLocked(a, d)
 		}
 	}
 	if a.op == opSpend {
@@ -413,9 +418,6 @@ func (l *Limiter) submit(rs []request) (d Decision, in *batch, err error) {
 		return Decision{}, nil, l.failed(r.key, err)
 	}
 	now := l.clock.Now()
-	if r.began != 0 && r.resident && !r.shard.At(r.index).Has(table.Gate) {
-		now = r.began // the state of the bucket is no newer
-	}
 	r.decided = now
 	if err = r.decideLocked(now, &d); err == nil {
 		r.countLocked(d.Allowed)
@@ -445,11 +447,10 @@ const (
 // TAT of the bucket.
 type request struct {
 	change
-	cost  int64
-	op    op
-	mode  Mode
-	at    int   // index in the caller's requests
-	began int64 // instant of the SpendEach that it is in; otherwise 0
+	cost int64
+	op   op
+	mode Mode
+	at   int // index in the caller's requests
 
 	waits bool  // it asks again: a denial does not count
 	spent int64 // of a refund: instant of the spend; 0 if it is unknown

@@ -56,6 +56,61 @@ func TestDelayedFlush(t *testing.T) {
 	}
 }
 
+// A caller reads the clock, and is interrupted. Another one spends at a later
+// instant meanwhile. The first one still gets the token that is left.
+func TestOvertaken(t *testing.T) {
+	key, other := flushed.Key("a"), flushed.Key("b")
+	allowed := func(d Decision, err error) bool { return err == nil && d.Allowed }
+	each := func(reqs ...Request) func(*rig) bool {
+		return func(r *rig) bool {
+			ds := make([]Decision, len(reqs))
+			return r.SpendEach(reqs, ds) == nil && ds[len(ds)-1].Allowed
+		}
+	}
+	two := Limit{Burst: 2, Count: 1, Period: time.Hour}
+	given := two
+	given.Burst = 3
+	for name, c := range map[string]struct {
+		key  Key
+		lane bool
+		call func(r *rig) bool
+	}{
+		"Allow":       {key, false, func(r *rig) bool { return r.Allow(key) }},
+		"Spend":       {key, false, func(r *rig) bool { return allowed(r.Spend(key, 1)) }},
+		"Spend, lane": {key, true, func(r *rig) bool { return allowed(r.Spend(key, 1)) }},
+		"Check":       {key, false, func(r *rig) bool { return allowed(r.Check(key, 1)) }},
+		"Check, lane": {key, true, func(r *rig) bool { return allowed(r.Check(key, 1)) }},
+		"SpendAll": {key, false, func(r *rig) bool {
+			return allowed(r.SpendAll(Request{Key: key, Cost: 1}, Request{Key: other, Cost: 1}))
+		}},
+		"SpendEach":                {key, false, each(Request{Key: other, Cost: 1}, Request{Key: key, Cost: 1})},
+		"SpendEach, lane":          {key, true, each(Request{Key: key, Cost: 1})},
+		"SpendEach, checks":        {key, false, each(Request{Key: key, Cost: 1, Mode: CheckOnly})},
+		"SpendEach, configured":    {key, false, each(Request{Key: key, Cost: 1, Limit: two})},
+		"SpendEach, given":         {key, false, each(Request{Key: key, Cost: 1, Limit: given})},
+		"SpendEach, leased":        {leased.Key("a"), false, each(Request{Key: leased.Key("a"), Cost: 1})},
+		"SpendEach, synced":        {synced.Key("a"), false, each(Request{Key: synced.Key("a"), Cost: 1})},
+		"SpendEach, not in memory": {flushed.Key("new"), false, each(Request{Key: flushed.Key("new"), Cost: 1})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newLevels(t, two)
+			for _, k := range []Key{key, other, leased.Key("a"), synced.Key("a")} {
+				r.spend(k, 1)
+				r.refund(k, 1) // it is full, and in memory
+			}
+			require.Equal(t, c.lane, c.lane && promote(r.Limiter, c.key))
+			held, release := r.clock.hold(0)
+			first := make(chan bool, 1)
+			go func() { first <- c.call(r) }()
+			<-held
+			r.clock.advance(time.Microsecond)
+			require.True(t, r.Allow(c.key))
+			release()
+			require.True(t, <-first)
+		})
+	}
+}
+
 // Cancel gives back no token twice, nor does a commit that fails.
 func TestReturnedTwice(t *testing.T) {
 	limit := Limit{Burst: 20, Count: 1, Period: time.Second}

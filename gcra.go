@@ -91,6 +91,10 @@ func (r *rate) spend(tat, now, cost int64) (next, retryAfter int64) {
 	return base + need, 0
 }
 
+// overtaken reports whether a denial at the instant now, with the nanoseconds
+// until it would be allowed, is out of date at a later instant.
+func overtaken(now, fresh, retryAfter int64) bool { return instant(fresh)-now >= retryAfter }
+
 // reserve returns the TAT after cost tokens are taken, and the nanoseconds
 // until all of them are there. ok is false if the TAT would leave the range of
 // an int64.

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/stint-go/stint/internal/clock"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -40,8 +41,8 @@ type lane struct {
 	hash  uint64
 	rule  *rule
 	tally *tally
+	clock *clock.Clock
 	index uint32 // of the slot
-	_     [8]byte
 
 	tat atomic.Int64 // in another cache line: it changes, and the fields above do not
 	_   [56]byte
@@ -86,6 +87,12 @@ func (n *lane) decide(a *ask, d *Decision, tries int) fastAnswer {
 			return fastDeclined
 		}
 		tat = n.tat.Load()
+	}
+	if wait != 0 {
+		if fresh := n.clock.Now(); overtaken(now, fresh, wait) {
+			a.now = fresh
+			return n.decide(a, d, tries)
+		}
 	}
 	if a.op == opSpend {
 		n.tally.count(wait == 0)
@@ -146,7 +153,7 @@ func (l *Limiter) promoteLocked(at located, i uint32) {
 		return
 	}
 	key := slotKey(b)
-	s.lane = &lane{key: key, hash: at.hash, rule: r, tally: l.directory.tally(key.Name), index: i}
+	s.lane = &lane{key: key, hash: at.hash, rule: r, tally: l.directory.tally(key.Name), clock: l.clock, index: i}
 	s.lane.tat.Store(b.TAT())
 	place.Store(s.lane)
 }

@@ -431,6 +431,11 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 		strictest += (i - strictest) * more
 	}
 	allowed := at[strictest].wait == 0
+	if !allowed {
+		if fresh := l.clock.Now(); overtaken(now, fresh, at[strictest].wait) {
+			return l.fastPathAllLocked(reqs, at, fresh)
+		}
+	}
 	for i := range at {
 		f := &at[i]
 		if allowed && reqs[i].Cost > 0 {
@@ -446,10 +451,9 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 }
 
 // SpendEach decides each request by itself, and puts the decision on reqs[i]
-// into ds[i]. It decides at one instant, except on buckets that are not in
-// memory, have a hold or a queue, or share a total. A key may come more than
-// once: later requests see what earlier ones spent. A request that fails leaves
-// the zero Decision. The errors are joined, and each names its request. After an
+// into ds[i]. It makes most decisions at one instant, and the others a little
+// later. A key may come more than once: later requests see what earlier ones
+// spent. A request that fails leaves the zero Decision. The errors are joined, and each names its request. After an
 // ErrFull, later requests that need space in memory fail with it at once.
 // SpendEach takes less time for each request than Spend. Requests that wait for
 // a commit wait for it together. If it fails, all of them fail, and other answers
@@ -487,7 +491,7 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 			if answers.full != nil && l.waitsForSpace(r) {
 				*d, err = Decision{}, l.failed(r.Key, answers.full)
 			} else {
-				*d, in, err = l.submitGiven(r, a.op, now)
+				*d, in, err = l.submitGiven(r, a.op)
 			}
 			if in != nil || err != nil {
 				answers.add(first+i, in, err)
@@ -595,11 +599,11 @@ func (l *Limiter) configuredLocked(at *located, r *Request) bool {
 }
 
 // submitGiven is submit for a Request, which may have a limit.
-func (l *Limiter) submitGiven(req *Request, op op, began int64) (d Decision, in *batch, err error) {
+func (l *Limiter) submitGiven(req *Request, op op) (d Decision, in *batch, err error) {
 	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
 		return l.submitShare(m, *req, op)
 	}
-	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: op, began: began}}
+	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: op}}
 	if err := l.give(&rs[0], req); err != nil {
 		return Decision{}, nil, l.failed(req.Key, err)
 	}
