@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -105,6 +106,17 @@ func (b *bucket) state() string {
 		s += ", queue for " + display.Duration(b.lineFor)
 	}
 	return s
+}
+
+// lockedOut returns the id whose lock-outs a rule of httplimit or grpclimit remembers
+// by a hold on another id, and "" if the hold only says how long the last of them was.
+// Such holds deny no request.
+func lockedOut(id string) (of string, ok bool) {
+	const suffix = " lock-outs"
+	if of, ok = strings.CutSuffix(id, suffix); strings.HasSuffix(of, suffix) {
+		of = ""
+	}
+	return of, ok
 }
 
 // holds returns how long each bucket is held. A bucket without a hold is not in

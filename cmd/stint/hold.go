@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -83,10 +82,6 @@ type endedJSON struct {
 	WasHeld bool `json:"was_held"`
 	PID     int  `json:"pid,omitempty"`
 }
-
-// lockOutCount is the suffix of the ids under which httplimit counts lock-outs,
-// as holds. Such a hold denies no request.
-const lockOutCount = " lock-outs"
 
 const clockFormat = "2006-01-02 15:04:05 MST"
 
@@ -201,12 +196,14 @@ func (f *holdFlags) list(cmd *cobra.Command) error {
 	tw := tabwriter.NewWriter(display.Folding(cmd.OutOrStdout()), 0, 0, 2, ' ', 0)
 	for _, key := range keys {
 		label, d := names[key.Name], held[key]
-		what := "for " + display.Duration(d)
-		if strings.HasSuffix(key.ID, lockOutCount) {
-			what = "counts lock-outs"
+		what, id := "for "+display.Duration(d), key.ID
+		if of, ok := lockedOut(id); ok {
+			what, id = "lock-outs remembered", of
 		}
 		if until := now.Add(d); !f.out.json {
-			fmt.Fprintf(tw, "%s\t%s\t%s, until %s\n", display.Printable(label), display.Printable(key.ID), what, until.Format(clockFormat))
+			if id != "" || key.ID == "" {
+				fmt.Fprintf(tw, "%s\t%s\t%s, until %s\n", display.Printable(label), display.Printable(id), what, until.Format(clockFormat))
+			}
 		} else if err := display.WriteJSON(cmd.OutOrStdout(), holdJSON{label, display.NewJSONID(key.ID), d, until, store.pid}); err != nil {
 			return failed(err)
 		}

@@ -240,7 +240,13 @@ func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 	}
 	tw := tabwriter.NewWriter(display.Folding(w), 0, 0, 2, ' ', 0)
 	for _, b := range buckets {
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", display.Printable(b.label), display.Printable(b.id), b.state())
+		id, state := b.id, b.state()
+		if of, ok := lockedOut(id); ok && b.heldFor > 0 {
+			id, state = of, "lock-outs remembered for "+display.Duration(b.heldFor)
+		}
+		if id != "" || b.id == "" {
+			fmt.Fprintf(tw, "%s\t%s\t%s\n", display.Printable(b.label), display.Printable(id), state)
+		}
 	}
 	return tw.Flush()
 }
