@@ -229,6 +229,23 @@ func (l *Limiter) InPlace() error {
 	return nil
 }
 
+// Number returns the number that the file has for a label, for a program whose
+// limits have labels only, such as those of a configuration file. A new label gets
+// the lowest free number, and keeps it for ever. The limits in force stay as they
+// are. The error is ErrNameMismatch if no number is free.
+func (l *Limiter) Number(label string) (Name, error) {
+	if l.isClosed() {
+		return 0, ErrClosed
+	}
+	store, ok := l.store.(interface {
+		Number(label string) (Name, error)
+	})
+	if !ok {
+		return 0, fmt.Errorf("stint: Number: a %T keeps no labels", l.store)
+	}
+	return store.Number(label)
+}
+
 // Flush saves everything spent so far, at every level. It is in the store when
 // Flush returns nil.
 func (l *Limiter) Flush() error {

@@ -85,7 +85,9 @@ func NewLimits(
 	names Names, defaults map[Name]Limit, overrides map[Name][]Override,
 ) (*Limits, error) {
 	book := newRulebook()
-	ls := &Limits{names: maps.Clone(names), rules: book.rules, book: book}
+	declared := make(Names, len(names)) // not nil: WithNames adds to a clone of it
+	maps.Copy(declared, names)
+	ls := &Limits{names: declared, rules: book.rules, book: book}
 	b := limitsBuilder{ls, names.mistakes()}
 	var trees int
 	var wrong map[uint16][]string

@@ -367,4 +367,11 @@ func TestWithNames(t *testing.T) {
 	require.EqualError(t, err, `stint: PerID: names differ from the file's: 1 has this label, not "Another"`)
 	_, ok = ls.Spec(700)
 	require.False(t, ok)
+
+	none, err := NewLimits(nil, nil, nil)
+	require.NoError(t, err)
+	with, err = none.WithNames(Names{700: {Label: "New"}})
+	require.NoError(t, err)
+	require.Len(t, with.Names(), 1)
+	require.Empty(t, none.Names())
 }

@@ -99,6 +99,9 @@ func (s *BoltStore) Labels() map[Name]string {
 // lowest free number, and keeps it for ever. If no number is free, the error is
 // ErrNameMismatch.
 func (s *BoltStore) Number(label string) (Name, error) {
+	if label == "" {
+		return 0, errors.New("stint: Number: no label")
+	}
 	name, err := s.store.Number(label)
 	return Name(name), err
 }

@@ -158,15 +158,12 @@ func (a *App) Cleanup() error {
 	return a.file.close()
 }
 
-// build returns the limits of all zones. Zones of the configuration that is in
-// force until now, and of the file, keep a Name: requests that it has begun to
-// answer are decided under its limits.
+// build returns the limits of all zones. Zones of earlier configurations keep
+// their Names, because requests may still be decided under them: under their
+// limits, if the configuration is the one in force until now.
 func (a *App) build() (*stint.Limits, error) {
-	names := make(stint.Names)
+	names := maps.Clone(a.file.zones)
 	overrides := make(map[stint.Name]map[string]stint.Limit)
-	for label, number := range a.file.numbers {
-		names[number] = stint.NameSpec{Label: label, Limit: stint.Unlimited}
-	}
 	if before := a.file.inForce; before != nil {
 		for _, z := range before.zones {
 			names[z.number], _ = before.limits.Spec(z.number)

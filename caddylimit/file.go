@@ -25,32 +25,25 @@ type file struct {
 	limiter *hostlimit.Limiter
 
 	mu      sync.Mutex
-	numbers map[string]stint.Name // of every zone ever seen
-	inForce *App                  // whose limits the limiter has
+	zones   stint.Names // of all configurations of this process, without limits
+	inForce *App        // whose limits the limiter has
 }
 
 // openFile returns the file at a path, which it opens unless another
 // configuration has it open. The caller must close it.
 func openFile(path string) (*file, error) {
 	value, _, err := files.LoadOrNew(path, func() (caddy.Destructor, error) {
-		f := &file{path: path, numbers: make(map[string]stint.Name)}
+		f := &file{path: path, zones: make(stint.Names)}
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return nil, err
 		}
-		labels, err := hostlimit.Labels(path)
-		if err != nil {
-			return nil, f.explain(err)
-		}
-		names := make(stint.Names, len(labels))
-		for number, label := range labels {
-			f.numbers[label] = number
-			names[number] = stint.NameSpec{Label: label, Limit: stint.Unlimited}
-		}
-		limits, err := stint.NewLimits(names, nil, nil)
+		// Zones are declared once there are some. Names of other programs are theirs
+		// to declare: only they know whether a Name has one bucket, or a Parent.
+		none, err := stint.NewLimits(nil, nil, nil)
 		if err != nil {
 			return nil, err
 		}
-		f.limiter, err = hostlimit.Open(path, limits, &hostlimit.Options{
+		f.limiter, err = hostlimit.Open(path, none, &hostlimit.Options{
 			LimiterOptions: stint.Options{OnEvent: f.logEvent},
 			OnEvent:        f.logHostEvent,
 		})
@@ -85,79 +78,15 @@ func (f *file) explain(err error) error {
 	return fmt.Errorf("%s: %w", f.path, err)
 }
 
-// numberLocked returns the number of a zone, and gives it the next free one if
-// it is new. Other processes that share the file do the same, so a number is
-// declared at once.
+// numberLocked returns the number of a zone, which gets the next free one if it
+// is new to the file.
 func (f *file) numberLocked(zone string) (stint.Name, error) {
-	for {
-		// Another process may have seen the zone, and others.
-		known := len(f.numbers)
-		if _, ok := f.numbers[zone]; !ok {
-			if err := f.learnLocked(declared); err != nil {
-				return 0, err
-			}
-		}
-		if n, ok := f.numbers[zone]; ok {
-			return n, nil
-		}
-		n := f.free()
-		if n == 0 {
-			return 0, fmt.Errorf("zone %s: %s has no number left", zone, f.path)
-		}
-		err := f.limiter.Declare(stint.Names{n: {Label: zone, Limit: stint.Unlimited}})
-		if err == nil {
-			f.numbers[zone] = n
-			return n, nil
-		}
-		if !errors.Is(err, stint.ErrNameMismatch) {
-			return 0, f.explain(err)
-		}
-		// The file may have labels that the process which has it does not declare.
-		if err := f.learnLocked(hostlimit.Labels); err != nil {
-			return 0, err
-		}
-		if len(f.numbers) == known {
-			return 0, f.explain(err)
-		}
-	}
-}
-
-// learnLocked notes the numbers of labels.
-func (f *file) learnLocked(from func(path string) (map[stint.Name]string, error)) error {
-	labels, err := from(f.path)
+	n, err := f.limiter.Number(zone)
 	if err != nil {
-		return f.explain(err)
+		return 0, fmt.Errorf("zone %s: %w", zone, f.explain(err))
 	}
-	for number, label := range labels {
-		f.numbers[label] = number
-	}
-	return nil
-}
-
-// declared returns the labels that the process which has the file declares.
-// Unlike those of hostlimit.Labels they need no copy of the file.
-func declared(path string) (map[stint.Name]string, error) {
-	owner, err := hostlimit.Dial(path, nil, nil)
-	if errors.Is(err, hostlimit.ErrNoOwner) { // it changes just now
-		return hostlimit.Labels(path)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return owner.Labels(), owner.Close()
-}
-
-// free returns the lowest number that no zone has, or 0.
-func (f *file) free() stint.Name {
-	taken := make(map[stint.Name]bool, len(f.numbers))
-	for _, n := range f.numbers {
-		taken[n] = true
-	}
-	n := stint.Name(1)
-	for taken[n] {
-		n++
-	}
-	return n
+	f.zones[n] = stint.NameSpec{Label: zone, Limit: stint.Unlimited}
+	return n, nil
 }
 
 func logger() *zap.Logger { return caddy.Log().Named("stint") }

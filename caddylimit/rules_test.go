@@ -113,7 +113,7 @@ func TestDurabilityOfOverrides(t *testing.T) {
 - api: {blocked: true, ids: [fay]}
 `), 0o600))
 	z := &Zone{Name: "api", number: 1, Limit: "5/1h", Overrides: map[string]string{"bob": "10/1h"}, OverrideFiles: []string{plans}}
-	a := &App{file: &file{numbers: map[string]stint.Name{"api": 1}}, zones: map[string]*Zone{"api": z}}
+	a := &App{file: &file{zones: stint.Names{}}, zones: map[string]*Zone{"api": z}}
 	for durability, level := range map[string]stint.Durability{"": 0, "leased": stint.Leased} {
 		z.Durability = durability
 		limits, err := a.build()
@@ -130,7 +130,7 @@ func TestDurabilityOfOverrides(t *testing.T) {
 func TestOverrideTwice(t *testing.T) {
 	plans := filepath.Join(t.TempDir(), "plans.yml")
 	z := &Zone{Name: "api", number: 1, Limit: "5/1h", IPv6Prefix: 64}
-	a := &App{file: &file{numbers: map[string]stint.Name{"api": 1}}, zones: map[string]*Zone{"api": z}}
+	a := &App{file: &file{zones: stint.Names{}}, zones: map[string]*Zone{"api": z}}
 	z.Overrides = map[string]string{"2001:db8::1": "10/1h", "2001:db8::/64": "blocked"}
 	_, err := a.build()
 	require.EqualError(t, err, "zone api: 2001:db8::/64 has two overrides")
@@ -156,7 +156,7 @@ func TestOverrideTwice(t *testing.T) {
 func TestZoneThatGoes(t *testing.T) {
 	plans := filepath.Join(t.TempDir(), "plans.yml")
 	require.NoError(t, os.WriteFile(plans, []byte("- api: {blocked: true, ids: [ada]}\n"), 0o600))
-	f := &file{numbers: map[string]stint.Name{"api": 1, "all": 2}}
+	f := &file{zones: stint.Names{}}
 	api := &Zone{Name: "api", number: 1, Limit: "5/1h", Overrides: map[string]string{"bob": "10/1h"}, OverrideFiles: []string{plans}}
 	before := &App{file: f, zones: map[string]*Zone{"api": api}}
 	var err error
@@ -174,7 +174,7 @@ func TestZoneThatGoes(t *testing.T) {
 	}
 }
 
-// Zones keep their numbers in the file, although the process that has it, such as
+// Zones keep their numbers in the file, even if the process that has it, such as
 // stint serve, does not declare them.
 func TestNumbersBehindAnotherOwner(t *testing.T) {
 	folder, err := os.MkdirTemp("", "numbers") // a short path, for the socket
@@ -208,6 +208,64 @@ func TestNumbersBehindAnotherOwner(t *testing.T) {
 	number("e", 6)
 	number("f", 7)
 	number("a", 1)
+}
+
+// Caddy shares a file with a program whose Names have one bucket or a Parent, or
+// are not those of its zones, whichever of them has the file.
+func TestFileOfAnotherProgram(t *testing.T) {
+	program := stint.Names{
+		1: {Label: "Total", ID: stint.Shared, Limit: stint.PerHour(5)},
+		2: {Label: "Tenants", ID: stint.Shared, Limit: stint.PerHour(6)},
+		3: {Label: "Floors"},
+		4: {Label: "PerTenant", Limit: stint.PerHour(4), Parent: 2, Floor: 3},
+	}
+	for name, caddyFirst := range map[string]bool{"Caddy has the file": true, "the program has the file": false} {
+		t.Run(name, func(t *testing.T) {
+			folder, err := os.MkdirTemp("", "other") // a short path, for the socket
+			require.NoError(t, err)
+			t.Cleanup(func() { os.RemoveAll(folder) })
+			path := filepath.Join(folder, "q.db")
+			limits, err := stint.NewLimits(program, nil, nil)
+			require.NoError(t, err)
+			open := func() *hostlimit.Limiter {
+				l, err := hostlimit.Open(path, limits, nil)
+				require.NoError(t, err)
+				return l
+			}
+			l := open()
+			if caddyFirst { // the file has the labels of the program
+				require.NoError(t, l.Close())
+			}
+			zones := map[string]*Zone{"logins": {Name: "logins", Limit: "1/1h"}}
+			a := &App{path: path, zones: zones, all: []*Zone{zones["logins"]}, started: make(chan struct{})}
+			require.NoError(t, a.Start())
+			defer a.file.close()
+			if caddyFirst {
+				l = open()
+			}
+			defer l.Close()
+			require.Equal(t, stint.Name(5), zones["logins"].number)
+			for _, want := range []bool{true, false} {
+				d, err := a.file.limiter.Spend(stint.Name(5).Key("ada"), 1)
+				require.NoError(t, err)
+				require.Equal(t, want, d.Allowed)
+			}
+			d, err := l.Spend(stint.Name(1).Key(""), 5)
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			require.False(t, l.Allow(stint.Name(1).Key("")))
+
+			if caddyFirst {
+				return
+			}
+			clash := map[string]*Zone{"Total": {Name: "Total", Limit: "1/1h"}}
+			b := &App{path: path, zones: clash, all: []*Zone{clash["Total"]}, started: make(chan struct{})}
+			err = b.Start()
+			defer b.file.close()
+			require.Equal(t, stint.Name(1), clash["Total"].number)
+			require.ErrorIs(t, err, stint.ErrNameMismatch)
+		})
+	}
 }
 
 // An overdue save that fails is no good news.

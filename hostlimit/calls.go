@@ -263,6 +263,18 @@ func (m methods) Reserve(req stint.Request) (stint.Reservation, error) {
 	return c.Reservation, nil
 }
 
+// Number is stint.Limiter.Number: the number that all processes use for a label.
+func (m methods) Number(label string) (stint.Name, error) {
+	c := wire.Call{Op: wire.OpNumber, Label: label}
+	if err := c.Check(); err != nil {
+		return 0, err
+	}
+	if err := m.do(context.Background(), &c); err != nil {
+		return 0, err
+	}
+	return c.Name, nil
+}
+
 // Flush is stint.Limiter.Flush.
 func (m methods) Flush() error { return m.do(context.Background(), &wire.Call{Op: wire.OpFlush}) }
 

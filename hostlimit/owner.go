@@ -64,6 +64,8 @@ func (o owner) do(ctx context.Context, c *wire.Call) (err error) {
 			names[n.Name] = n.Spec()
 		}
 		err = l.Declare(names)
+	case wire.OpNumber:
+		c.Name, err = l.Number(c.Label)
 	default:
 		err = wire.ErrMessage
 	}

@@ -325,7 +325,7 @@ func (l *Limiter) do(ctx context.Context, c *wire.Call) error {
 	}
 }
 
-// reads reports whether a call changes nothing.
+// reads reports whether a call changes nothing, at least the second time.
 func reads(c *wire.Call) bool {
 	switch c.Op {
 	case wire.OpSpend, wire.OpEach:
@@ -335,7 +335,8 @@ func reads(c *wire.Call) bool {
 			}
 		}
 		return true
-	case wire.OpBucket, wire.OpBuckets, wire.OpHeld, wire.OpFlush, wire.OpHealth, wire.OpStats, wire.OpNow:
+	case wire.OpBucket, wire.OpBuckets, wire.OpHeld, wire.OpFlush, wire.OpHealth, wire.OpStats, wire.OpNow,
+		wire.OpNumber: // a label keeps its number
 		return true
 	}
 	return false

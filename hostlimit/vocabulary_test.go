@@ -44,6 +44,7 @@ func TestVocabulary(t *testing.T) {
 // vocabulary is the methods of a *stint.Limiter.
 type vocabulary interface {
 	stint.Operator
+	Number(label string) (stint.Name, error)
 	Allow(key stint.Key) bool
 	SpendAll(reqs ...stint.Request) (stint.Decision, error)
 	SpendEach(reqs []stint.Request, ds []stint.Decision) error
@@ -206,6 +207,9 @@ func TestSameAnswers(t *testing.T) {
 	add("Declare a taken label", func(l vocabulary) (any, error) {
 		return nil, l.Declare(stint.Names{10: {Label: "PerID", Limit: stint.PerHour(3)}})
 	})
+	for _, label := range []string{"PerID", "Seen", "Seen", ""} {
+		add("Number of "+label, func(l vocabulary) (any, error) { return l.Number(label) })
+	}
 	add("SetOverrides", func(l vocabulary) (any, error) {
 		return nil, l.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{perID: stint.Blocked})
 	})
@@ -249,6 +253,7 @@ func TestSameAnswers(t *testing.T) {
 	add("closed Spend", func(l vocabulary) (any, error) { return l.Spend(a, 1) })
 	add("closed Allow", func(l vocabulary) (any, error) { return l.Allow(a), nil })
 	add("closed SetLimits", func(l vocabulary) (any, error) { return nil, l.SetLimits(limits) })
+	add("closed Number", func(l vocabulary) (any, error) { return l.Number("PerID") })
 	add("closed Declare", func(l vocabulary) (any, error) { return nil, l.Declare(stint.Names{}) })
 	add("closed Hold", func(l vocabulary) (any, error) { return nil, l.Hold(a, now) })
 	add("closed Bucket", func(l vocabulary) (any, error) { return l.Bucket(a) })

@@ -261,27 +261,23 @@ func (f *serveFlags) check(s *server) error {
 
 // open opens the file. Names get the numbers that the file has for their labels.
 func (s *server) open(f *serveFlags, path string) error {
-	for attempt := 0; ; attempt++ {
-		limits, err := s.load(f)
-		if err != nil {
-			return err
-		}
-		s.limiter, err = hostlimit.Open(path, limits, &hostlimit.Options{
-			LimiterOptions: stint.Options{LockTimeout: f.db.lockTimeout, OnEvent: func(e stint.Event) {
-				s.log("%s", strings.TrimSuffix(fmt.Sprintf("%v: %v", e.Kind, e.Err), ": <nil>"))
-			}},
-			OnEvent: func(e hostlimit.Event) {
-				s.log("%s", strings.TrimSuffix(fmt.Sprintf("%v: %v", e.Kind, e.Err), ": <nil>"))
-			},
-		})
-		if err == nil {
-			return nil
-		}
-		s.limiter = nil
-		if !errors.Is(err, stint.ErrNameMismatch) || attempt == 3 {
-			return failed(ifEmpty(path, err))
-		} // another process has taken a number for another label
+	limits, err := s.load(f)
+	if err != nil {
+		return err
 	}
+	s.limiter, err = hostlimit.Open(path, limits, &hostlimit.Options{
+		LimiterOptions: stint.Options{LockTimeout: f.db.lockTimeout, OnEvent: func(e stint.Event) {
+			s.log("%s", strings.TrimSuffix(fmt.Sprintf("%v: %v", e.Kind, e.Err), ": <nil>"))
+		}},
+		OnEvent: func(e hostlimit.Event) {
+			s.log("%s", strings.TrimSuffix(fmt.Sprintf("%v: %v", e.Kind, e.Err), ": <nil>"))
+		},
+	})
+	if err != nil {
+		s.limiter = nil
+		return failed(ifEmpty(path, err))
+	}
+	return nil
 }
 
 // load returns the limits of the flags, with the numbers of the file or of the
@@ -325,37 +321,20 @@ func (f *serveFlags) numbers() (number func(label string) (stint.Name, error), d
 		return nil, nil, err
 	}
 	if owner == nil {
-		return func(label string) (stint.Name, error) {
-			name, err := store.Number(label)
-			return name, failed(err)
-		}, store.Close, nil
+		return numbersOf(store), store.Close, nil
 	}
-	labels, all := owner.Labels(), false
+	return numbersOf(owner), owner.Close, nil
+}
+
+// numbersOf returns a function that numbers labels as a file does, or the program
+// that has it open.
+func numbersOf(file interface {
+	Number(string) (stint.Name, error)
+}) func(label string) (stint.Name, error) {
 	return func(label string) (stint.Name, error) {
-		if name := numberIn(labels, label); name != stint.Unknown {
-			return name, nil
-		}
-		if !all { // the file may have labels that the program does not declare
-			file, err := f.db.look()
-			if err != nil {
-				return 0, err
-			}
-			labels, all = file.Labels(), true
-			if err := file.Close(); err != nil {
-				return 0, failed(err)
-			}
-		}
-		name := numberIn(labels, label)
-		for free := stint.Name(1); name == stint.Unknown; free++ {
-			if free == 0 {
-				return 0, fmt.Errorf("%w: no number is left for %q", stint.ErrNameMismatch, label)
-			}
-			if _, taken := labels[free]; !taken {
-				name, labels[free] = free, label
-			}
-		}
-		return name, nil
-	}, owner.Close, nil
+		name, err := file.Number(label)
+		return name, failed(err)
+	}
 }
 
 // reloads loads the limits files again at each signal, until ctx ends.

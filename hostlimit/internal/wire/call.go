@@ -25,6 +25,7 @@ type Call struct {
 	Keys     []stint.Key     // OpBucket and OpHold have one
 	Name     stint.Name
 	Names    []Named
+	Label    string
 	Until    time.Time
 	Keep     bool          // of OpHold: a longer hold stays
 	ID       int64         // of a reservation
@@ -65,6 +66,9 @@ func (c *Call) Check() error {
 		if err := checkID(key); err != nil {
 			return err
 		}
+	}
+	if n := len(c.Label); n > maxLabel {
+		return fmt.Errorf("%w: a label of %d bytes, want at most %d", ErrTooLong, n, maxLabel)
 	}
 	return nil
 }
@@ -140,6 +144,8 @@ func (c *Call) AppendArguments(b []byte) []byte {
 		return binary.AppendVarint(b, c.ID)
 	case OpDeclare:
 		return AppendNames(b, c.Names, false)
+	case OpNumber:
+		return appendBytes(b, c.Label)
 	}
 	return b
 }
@@ -193,6 +199,8 @@ func (c *Call) Read(o Op, r *Body) error {
 		c.ID = r.Int()
 	case OpDeclare:
 		c.Names, _ = r.Names()
+	case OpNumber:
+		c.Label = string(r.bytes(maxLabel))
 	case OpFlush, OpStats, OpHealth, OpSnapshot, OpHeld:
 	default:
 		return fmt.Errorf("%w: op %d", ErrMessage, o)
@@ -229,6 +237,8 @@ func (c *Call) AppendAnswer(b []byte) []byte {
 		b = binary.AppendVarint(binary.AppendVarint(b, c.ID), int64(c.Delay))
 	case OpDelay:
 		b = binary.AppendVarint(b, int64(c.Delay))
+	case OpNumber:
+		b = binary.AppendUvarint(b, uint64(c.Name))
 	case OpSnapshot:
 		b = binary.AppendVarint(b, c.Size)
 	case OpStats:
@@ -284,6 +294,8 @@ func (c *Call) ReadAnswer(r *Body) error {
 		c.ID, c.Delay = r.Int(), time.Duration(r.Int())
 	case OpDelay:
 		c.Delay = time.Duration(r.Int())
+	case OpNumber:
+		c.Name = stint.Name(r.uint(math.MaxUint16))
 	case OpSnapshot:
 		c.Size = r.Int()
 	case OpStats:

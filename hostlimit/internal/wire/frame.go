@@ -54,6 +54,7 @@ const (
 	OpCancel
 	OpWait
 	OpDeclare
+	OpNumber
 	OpFlush
 	OpStats
 	OpHealth

@@ -55,6 +55,7 @@ func TestCall(t *testing.T) {
 		{Op: OpDelay, ID: 3, Delay: time.Second},
 		{Op: OpWait, Requests: reqs[1:2], Within: -1},
 		{Op: OpDeclare, Names: []Named{{1, "One", false, 0, 0}, {65535, "Two", true, 1, 3}}},
+		{Op: OpNumber, Label: "Logins", Name: 65535},
 		{Op: OpSnapshot, Size: 1 << 40},
 	} {
 		t.Run(fmt.Sprint(c.Op), func(t *testing.T) {

@@ -1,0 +1,74 @@
+package hostlimit
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit/internal/wire"
+)
+
+// All processes have the same numbers for labels, whichever of them has the file,
+// and whether it declares the labels or not.
+func TestNumber(t *testing.T) {
+	t.Parallel()
+	path := filePath(t)
+	limitsOf := func(names stint.Names) *stint.Limits {
+		limits, err := stint.NewLimits(names, nil, nil)
+		require.NoError(t, err)
+		return limits
+	}
+	orders := limitsOf(stint.Names{7: {Label: "Orders", Limit: stint.PerDay(7)}})
+	require.NoError(t, openOn(t, path, limitsOf(stint.Names{
+		1: {Label: "Total", ID: stint.Shared, Limit: stint.PerDay(7)}}), nil).Close())
+	owner := openOn(t, path, orders, nil)
+	guest := openOn(t, path, limitsOf(nil), nil)
+	require.Equal(t, RoleGuest, guest.Role())
+	number := func(l *Limiter, label string, want stint.Name) {
+		t.Helper()
+		n, err := l.Number(label)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	number(guest, "Total", 1)
+	number(guest, "Orders", 7)
+	number(guest, "Logins", 2)
+	number(owner, "Logins", 2)
+	number(owner, "Mails", 3)
+	number(guest, "Mails", 3)
+	require.Equal(t, orders, owner.Limits(), "a number is no limit")
+	require.NoError(t, owner.Close())
+	number(guest, "Logins", 2)
+	require.Equal(t, RoleOwner, guest.Role())
+
+	// The owner has no Names. It serves those of a guest.
+	late := openOn(t, path, orders, nil)
+	require.True(t, late.Allow(stint.Name(7).Key("ada")))
+	for _, l := range []*Limiter{guest, openOn(t, path, orders, nil)} {
+		_, err := l.Number(strings.Repeat("l", 1025))
+		require.ErrorIs(t, err, wire.ErrTooLong)
+		_, err = l.Number("")
+		require.ErrorContains(t, err, "no label")
+	}
+}
+
+// An owner without a file has no numbers to give.
+func TestNumberWithoutFile(t *testing.T) {
+	t.Parallel()
+	path := filePath(t)
+	limits, err := stint.NewLimits(nil, nil, nil)
+	require.NoError(t, err)
+	memory, err := stint.New(stint.NewMemStore(), limits, nil)
+	require.NoError(t, err)
+	defer memory.Close()
+	server, err := Serve(memory, path, nil)
+	require.NoError(t, err)
+	defer server.Close()
+	guest, err := Dial(path, nil, nil)
+	require.NoError(t, err)
+	defer guest.Close()
+	_, err = guest.Number("Logins")
+	require.ErrorContains(t, err, "keeps no labels")
+}
