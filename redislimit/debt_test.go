@@ -103,6 +103,54 @@ func TestDebtsOfOtherNodes(t *testing.T) {
 	}
 }
 
+// A whole share of few machines is charged in full by one of many, to which it is
+// more than a share, also if the process starts again before the server is back.
+func TestDebtsOfFewerNodes(t *testing.T) {
+	t.Parallel()
+	limit := stint.Limit{Burst: 400, Count: 1, Period: time.Hour}
+	for _, nodes := range [][]int{{2, 8}, {2, 8, 8}, {8, 2, 8}, {2, 8, 4}, {1, 300, 300, 3}} {
+		for _, back := range []string{"before Open", "after Open", "after SetLimits", "after a decision"} {
+			t.Run(fmt.Sprint(nodes, back), func(t *testing.T) {
+				t.Parallel()
+				clock := newTestClock()
+				opts := Options{Nodes: nodes[0], Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
+				_, opts.Prefix = commonServer(t)
+				c := newLine()
+				l := c.node(t, testLimits(t, limit), opts)
+				spend := func(cost int64) bool {
+					d, err := l.Spend(perID.Key("a"), cost)
+					require.NoError(t, err)
+					return d.Allowed
+				}
+				require.True(t, spend(1))
+				c.fail(errCut)
+				share := 400 / int64(nodes[0])
+				require.True(t, spend(share-1))
+				for i, of := range nodes[1:] {
+					require.NoError(t, l.Close())
+					if back == "before Open" && i == len(nodes)-2 {
+						c.mend()
+					}
+					opts.Nodes = of
+					l = c.node(t, testLimits(t, limit), opts)
+				}
+				switch back {
+				case "after SetLimits":
+					require.NoError(t, l.SetLimits(testLimits(t, limit)))
+				case "after a decision":
+					require.False(t, spend(1))
+				}
+				if c.cut.Load() != nil {
+					c.mend()
+					l.comesBack(t)
+				}
+				require.EqualValues(t, 400-share, l.left(t, perID.Key("a")))
+				require.NoError(t, l.Close())
+			})
+		}
+	}
+}
+
 // hourly returns limits of 800 per hour on the Names.
 func hourly(t *testing.T, names ...stint.Name) *stint.Limits {
 	t.Helper()

@@ -76,7 +76,8 @@ type Node struct {
 	// mu is read-locked by decisions and replies. It is locked when the server goes
 	// away or comes back, and while debts move.
 	mu      sync.RWMutex
-	adopted map[stint.Name]bool // whose debts are for this number of machines; guarded by mu
+	adopted map[stint.Name]bool  // whose debts are for this number of machines; guarded by mu
+	fewest  map[stint.Name]int64 // machines for which debts were made, if fewer than now; guarded by mu
 
 	allNodes int64 // machines for which the debts of Names without a record were made; 0: as many as now
 
@@ -103,7 +104,8 @@ func OwnKey(key stint.Key) stint.Key { return stint.Key{Name: key.Name | ownBit,
 
 // Open returns a Node for limits with the names.
 func Open(c Config, names stint.Names) (*Node, error) {
-	n := &Node{Config: c, holds: make(map[stint.Key]int64), adopted: make(map[stint.Name]bool)}
+	n := &Node{Config: c, holds: make(map[stint.Key]int64), adopted: make(map[stint.Name]bool),
+		fewest: make(map[stint.Name]int64)}
 	n.whole.node = n
 	if c.Nodes == 0 {
 		return n, nil
@@ -280,8 +282,9 @@ func (n *Node) setTAT(key stint.Key, from, to int64) error {
 }
 
 // Shorten brings own buckets that wait for longer than empty ones of the limits in
-// force to the state of empty ones. If the file cannot be read, buckets stay as
-// they are.
+// force to the state of empty ones. If debts were made for fewer machines, an empty
+// bucket is the larger share of that time. If the file cannot be read, buckets stay
+// as they are.
 func (n *Node) Shorten() {
 	if n.Local == nil {
 		return
@@ -289,14 +292,15 @@ func (n *Node) Shorten() {
 	for b, err := range n.ownBuckets() {
 		key := stint.Key{Name: b.Key.Name &^ ownBit, ID: b.Key.ID}
 		limit := n.Limit(key)
-		most := int64(max(limit.Tolerance(), limit.DividedBy(int64(n.Nodes)).Tolerance()))
-		if err != nil || most == 0 || int64(b.ResetAfter) <= most {
+		empty := int64(max(limit.Tolerance(), limit.DividedBy(int64(n.Nodes)).Tolerance()))
+		if err != nil || empty == 0 || int64(b.ResetAfter) <= empty {
 			continue
 		}
 		n.mu.Lock()
+		most := scaled(empty, int64(n.Nodes), cmp.Or(n.fewest[key.Name], int64(n.Nodes)))
 		if d, err := n.debt(key); err == nil && d.own > n.now()+most {
 			owes := min(d.at(n.now()), most)
-			seen := n.now() + most - owes
+			seen := n.now() + min(most-owes, empty)
 			if d.seen > seen {
 				n.setTAT(key, d.seen, seen)
 			}

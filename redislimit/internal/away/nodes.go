@@ -17,6 +17,11 @@ const nodesName = ownBit
 
 func nodesKey(name stint.Name) stint.Key { return nodesName.Key(strconv.Itoa(int(name))) }
 
+// fewestKey is the key of a bucket that says for how few machines debts of the Name
+// were made, if they were made for fewer than nodesKey says. An empty share of two
+// machines is four times an empty one of eight.
+func fewestKey(name stint.Name) stint.Key { return nodesName.Key("fewest." + strconv.Itoa(int(name))) }
+
 // allNodesKey is the record for all Names together, which older files have. It
 // counts for the Names without a record of their own.
 var allNodesKey = nodesName.Key("")
@@ -93,9 +98,9 @@ func (n *Node) adopt(names []stint.Name) error {
 
 // record is what the file says about the debts of a Name.
 type record struct {
-	name  stint.Name
-	tat   int64 // of nodesKey
-	nodes int64 // for which the debts were made
+	name   stint.Name
+	nodes  int64 // for which the debts were made
+	fewest int64 // for which some of them were made
 }
 
 // rescale brings the debts on Names to this number of machines, and then the
@@ -112,6 +117,9 @@ func (n *Node) rescale(names []stint.Name) error {
 			if err := n.scaleDebts(r.name, is, r.nodes); err != nil {
 				return err
 			}
+			if err := n.setNumber(fewestKey(r.name), r.fewest); err != nil {
+				return err
+			}
 			grew = true
 		}
 	}
@@ -121,7 +129,7 @@ func (n *Node) rescale(names []stint.Name) error {
 		}
 	}
 	for _, r := range records {
-		if err := n.setRecord(r); err != nil {
+		if err := n.setNumber(nodesKey(r.name), is); err != nil {
 			return err
 		}
 	}
@@ -138,8 +146,8 @@ func (n *Node) rescale(names []stint.Name) error {
 	return nil
 }
 
-// outdated returns the records that have another number of machines, are missing,
-// or might end.
+// outdated notes for how few machines the debts on Names were made, and returns
+// the records that have another number of machines, are missing, or might end.
 func (n *Node) outdated(names []stint.Name) (records []record, err error) {
 	is := int64(n.Nodes)
 	for _, name := range names {
@@ -147,19 +155,29 @@ func (n *Node) outdated(names []stint.Name) (records []record, err error) {
 		if err != nil {
 			return nil, err
 		}
-		nodes := n.nodesIn(tat)
-		if nodes == is && tat > n.now()+int64(farAway)/2 {
-			continue
+		fewest, err := n.TAT(fewestKey(name))
+		if err != nil {
+			return nil, err
 		}
-		records = append(records, record{name, tat, cmp.Or(nodes, n.allNodes, is)})
+		has := n.nodesIn(tat)
+		r := record{name: name, nodes: cmp.Or(has, n.allNodes, is)}
+		r.fewest = min(cmp.Or(n.nodesIn(fewest), r.nodes), r.nodes, is)
+		n.fewest[name] = r.fewest
+		if has != is || tat <= n.now()+int64(farAway)/2 {
+			records = append(records, r)
+		}
 	}
 	return records, nil
 }
 
-// setRecord records this number of machines. The next flush saves it.
-func (n *Node) setRecord(r record) error {
-	next := (max(n.now()+int64(farAway), r.tat)>>nodesBits+1)<<nodesBits | int64(n.Nodes)
-	_, err := n.Local.Raise(n.wide(nodesKey(r.name), script.MaxTolerance), time.Unix(0, next))
+// setNumber records a number of machines. The next flush saves it.
+func (n *Node) setNumber(key stint.Key, number int64) error {
+	tat, err := n.TAT(key)
+	if err != nil {
+		return err
+	}
+	next := (max(n.now()+int64(farAway), tat)>>nodesBits+1)<<nodesBits | number
+	_, err = n.Local.Raise(n.wide(key, script.MaxTolerance), time.Unix(0, next))
 	return err
 }
 
@@ -177,15 +195,19 @@ func (n *Node) scaleDebts(name stint.Name, is, was int64) error {
 		if owes == 0 {
 			continue
 		}
-		high, low := bits.Mul64(uint64(owes), uint64(is))
-		scaled := int64(script.MaxTolerance)
-		if high < uint64(was) {
-			q, _ := bits.Div64(high, low, uint64(was))
-			scaled = int64(min(q, script.MaxTolerance))
-		}
-		if err := n.setDebt(b.Key, d.own, d.seen, scaled); err != nil {
+		if err := n.setDebt(b.Key, d.own, d.seen, scaled(owes, is, was)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// scaled returns d × is ÷ was, in nanoseconds, or MaxTolerance if that is less.
+func scaled(d, is, was int64) int64 {
+	high, low := bits.Mul64(uint64(d), uint64(is))
+	if high >= uint64(was) {
+		return script.MaxTolerance
+	}
+	q, _ := bits.Div64(high, low, uint64(was))
+	return int64(min(q, script.MaxTolerance))
 }
