@@ -13,6 +13,7 @@ require (
 	github.com/pocketbase/pocketbase v0.36.8
 	github.com/prometheus/client_model v0.6.2
 	github.com/prometheus/common v0.67.5
+	github.com/rs/cors v1.11.1
 	github.com/stint-go/stint v0.0.0
 	github.com/stretchr/testify v1.11.1
 	google.golang.org/protobuf v1.36.11
