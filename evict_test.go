@@ -2,14 +2,11 @@ package stint
 
 import (
 	"fmt"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/stint-go/stint/internal/table"
 )
 
 // TestMakeSpace: if all buckets in memory are dirty, a new one waits for one
@@ -55,11 +52,7 @@ func TestMakeSpace(t *testing.T) {
 			for i := 0; r.Stats().Resident < resident; i++ {
 				r.take(flushed.Key(fmt.Sprint(round, " more ", i)), 1)
 			}
-			for shard, n := r.directory.shardFrom(0); shard != nil; shard, n = r.directory.shardFrom(n + 1) {
-				for range 5 * shard.EvictSteps() {
-					shard.evictStep(0, true) // all are dirty now, or leave memory
-				}
-			}
+			r.evictAll() // all are dirty now, or leave memory
 			for i := 0; r.Stats().Resident < resident; i++ {
 				r.take(flushed.Key(fmt.Sprint(round, " again ", i)), 1)
 			}
@@ -80,30 +73,18 @@ func TestMakeSpaceAfterFailure(t *testing.T) {
 		_, err := r.Spend(flushed.Key("new"), 1)
 		require.ErrorIs(t, err, ErrFull)
 		if call > 0 {
-			require.Less(t, len(r.disk.latest()), 2*trialSave)
+			require.Less(t, len(r.disk.latest()), 2*64)
 		}
 	}
 	require.ErrorIs(t, r.Flush(), errDisk)
 	require.Len(t, r.disk.latest(), resident, "another flush tries to save all")
 	r.disk.fail(nil)
 	r.take(flushed.Key("new"), 1)
-	require.Less(t, len(r.disk.latest()), 2*trialSave)
+	require.Less(t, len(r.disk.latest()), 2*64)
 	for i := 0; r.disk.count() < 23; i++ {
 		r.take(flushed.Key(fmt.Sprint("more ", i)), 1)
 	}
 	require.Greater(t, len(r.disk.latest()), resident/2)
-}
-
-// TestFlushEvicts: while callers wait for space, a flush evicts what it saves,
-// although each bucket was used before the save.
-func TestFlushEvicts(t *testing.T) {
-	r := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{})
-	for i := range 100 {
-		r.take(flushed.Key(fmt.Sprint(i)), 1)
-	}
-	r.flusher.waiting.Store(1)
-	require.NoError(t, r.flusher.flush(false))
-	require.LessOrEqual(t, r.Stats().Resident, int64(30)) // a removal may move a slot past the hand
 }
 
 // TestFloodSparesOthers: buckets that are used more than once stay in memory during
@@ -158,34 +139,4 @@ func TestMaxResident(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestEvictGivesUp: a search among buckets that all have to be saved ends soon,
-// whatever their number. Among few buckets it finds the one that may go.
-func TestEvictGivesUp(t *testing.T) {
-	const resident = 8 * evictScan
-	r := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{MaxResident: resident})
-	for i := range resident {
-		if _, err := r.Spend(flushed.Key(strconv.Itoa(i)), 1); err != nil {
-			t.Fatal(err)
-		}
-	}
-	shards := uint32(1) << (64 - r.directory.shift) // of each class
-	before := r.directory.hand.Load()
-	require.Zero(t, r.directory.evict(r.Limiter.clock.Now(), r.flusher.full))
-	require.Less(t, r.directory.hand.Load()-before, uint32(table.Classes)*shards, "not all shards")
-	require.NoError(t, r.Flush())
-	r.take(flushed.Key("new"), 1)
-	require.LessOrEqual(t, r.Stats().Resident, int64(resident))
-
-	few := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{MaxResident: 100})
-	for i := range 100 {
-		few.take(flushed.Key(fmt.Sprint(i)), 1)
-	}
-	require.NoError(t, few.Flush())
-	for i := range 99 {
-		few.take(flushed.Key(fmt.Sprint(i)), 1)
-	}
-	require.Equal(t, 1, few.directory.evict(few.Limiter.clock.Now(), few.flusher.full))
-	few.take(flushed.Key("99"), 1)
 }

@@ -38,7 +38,7 @@ func TestFlood(t *testing.T) {
 	r.hold(held, 24*time.Hour)
 
 	flush := func() { // as the flusher does at each tick
-		require.NoError(t, r.flusher.flush(false))
+		require.NoError(t, r.cache.FlushDue())
 		require.NoError(t, r.store.Maintain(clock.Now()))
 	}
 	var sizes []int64

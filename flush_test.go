@@ -50,14 +50,14 @@ func TestFlush(t *testing.T) {
 		key := flushed.Key("a")
 		r.take(key, 6)
 		r.disk.shut()
-		go r.flusher.flush(false)
+		go r.cache.FlushDue()
 		synctest.Wait()
 		r.evictAll()
 		r.disk.gate <- errDisk
 		r.disk.open()
 		synctest.Wait()
 		require.EqualValues(t, 6, r.spent(key))
-		require.NoError(t, r.flusher.flush(false))
+		require.NoError(t, r.cache.FlushDue())
 		r.evictAll()
 		require.Zero(t, r.Stats().Resident)
 		require.EqualValues(t, 6, r.spent(key))
@@ -67,7 +67,7 @@ func TestFlush(t *testing.T) {
 		r.take(flushed.Key("a"), 1)
 		require.NoError(t, r.Close())
 		r.disk.shut()
-		require.ErrorIs(t, r.flusher.flush(true), ErrClosed)
+		require.ErrorIs(t, r.cache.Flush(), ErrClosed)
 	})
 }
 
@@ -126,7 +126,7 @@ func TestFlusher(t *testing.T) {
 				for i := range 100 {
 					r.disk.fail([]error{nil, errDisk}[i%2])
 					r.Spend(key, int64(i%2))
-					r.flusher.emit(Event{Kind: ClockStepped})
+					r.events.emit(Event{Kind: ClockStepped})
 					r.Flush()
 				}
 			})

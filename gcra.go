@@ -1,6 +1,11 @@
 package stint
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/stint-go/stint/internal/cache"
+	"github.com/stint-go/stint/internal/reciprocal"
+)
 
 // This file has the arithmetic of limits: the Generic Cell Rate Algorithm, as
 // the ATM Forum's Traffic Management Specification 4.0 (1996) gives it in its
@@ -14,7 +19,7 @@ import "math/bits"
 
 const (
 	maxTolerance = 36525 * 24 * 60 * 60 * 1e9 // 100 years of 365.25 days
-	endOfTime    = 1<<63 - 1 - maxTolerance   // the year 2162: now + τ is an int64 for every limit
+	endOfTime    = cache.EndOfTime            // the year 2162: now + τ is an int64 for every limit
 )
 
 // rate is a limit in the form that the arithmetic uses.
@@ -22,25 +27,9 @@ type rate struct {
 	burst     int64
 	interval  int64 // T: nanoseconds a token takes to come back
 	tolerance int64 // τ = burst·T: nanoseconds an empty bucket takes to refill
-	half      int64 // τ÷16, half of a lease
 
-	perInterval, perHalf reciprocal
-}
-
-// reciprocal divides by a number by means of a multiplication, because a
-// division costs as much as the rest of a decision. It is ⌊(2⁶⁴−1)÷n⌋.
-type reciprocal uint64
-
-func newReciprocal(n int64) reciprocal { return reciprocal((1<<64 - 1) / uint64(max(n, 1))) }
-
-// quotient returns ⌊x÷n⌋, for x ≥ 0 and the n that r is made of.
-func (r reciprocal) quotient(x, n int64) int64 {
-	high, _ := bits.Mul64(uint64(x), uint64(r)) // ⌊x÷n⌋, or one less
-	q := int64(high)
-	if x-q*n >= n {
-		q++
-	}
-	return q
+	perInterval reciprocal.Reciprocal
+	lease       cache.Lease
 }
 
 // newRate returns the rate of a limit, or the field that is out of range and
@@ -51,8 +40,7 @@ func newRate(burst, count, period int64) (r rate, field, want string) {
 		return rate{}, field, want
 	}
 	tolerance := burst * interval
-	half := tolerance / 16
-	return rate{burst, interval, tolerance, half, newReciprocal(interval), newReciprocal(half)}, "", ""
+	return rate{burst, interval, tolerance, reciprocal.Of(interval), cache.NewLease(tolerance)}, "", ""
 }
 
 // intervalOf returns the time in which a token comes back, or else the field
@@ -166,57 +154,11 @@ func (r *rate) left(reset int64) int64 {
 	if free <= 0 {
 		return 0
 	}
-	return r.perInterval.quotient(free, r.interval)
+	return r.perInterval.Quotient(free, r.interval)
 }
 
 // resetAfter returns the nanoseconds until the bucket is full.
 func resetAfter(tat, now int64) int64 {
 	now = instant(now)
 	return max(now, tat) - now
-}
-
-// lease returns the end of the half lease that a TAT is in, and the end of the
-// next half lease. A half lease is a stretch of τ÷16. The store gets the second
-// result, which is at most an eighth of τ ahead of the TAT. Half leases of a
-// limit end at the same instants for every bucket, so a bucket need not
-// remember which TAT the store has.
-func (r *rate) lease(tat int64) (end, next int64) {
-	step := r.half
-	if step == 0 || tat > endOfTime {
-		return tat, tat
-	}
-	end = r.perHalf.quotient(tat+step-1, step) * step
-	return end, end + step
-}
-
-// need is when the store must have a change.
-type need uint8
-
-const (
-	needNone  need = iota
-	needSoon       // no caller waits for it: half a lease is left
-	needFirst      // before the caller is answered
-)
-
-// covered is what the store has, or is about to have, of a bucket's leases.
-type covered struct {
-	this   bool // the store has the half lease that the TAT is in
-	next   bool // it has the half lease after that, too
-	coming bool // a commit that has not ended saves a lease
-}
-
-// renew returns the lease that a bucket needs when its TAT moves from one
-// instant to a later one, and when the store must have it.
-func (r *rate) renew(from, to int64, by covered) (tat int64, when need) {
-	end, tat := r.lease(to)
-	half := tat - end
-	sameHalf := from <= end && from > end-half
-	nextHalf := from <= end-half && from > end-2*half
-	switch {
-	case by.this && sameHalf && (by.next || by.coming):
-		return tat, needNone
-	case by.this && (sameHalf || nextHalf && by.next):
-		return tat, needSoon
-	}
-	return tat, needFirst
 }

@@ -190,7 +190,7 @@ func FuzzLaws(f *testing.F) {
 		require.Equal(t, r.remaining(clamped, now), n)
 
 		// A lease covers the TAT, and is at most an eighth of τ ahead.
-		end, next := r.lease(clamped)
+		end, next := r.lease.Of(clamped)
 		if clamped >= 0 {
 			require.LessOrEqual(t, clamped, end)
 			require.LessOrEqual(t, end, next)

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"sync/atomic"
 
-	"github.com/stint-go/stint/internal/table"
+	"github.com/stint-go/stint/internal/cache"
 )
 
 // givenRules caches the rules of limits that callers give.
@@ -54,20 +54,13 @@ func (l *Limiter) give(r *request, req *Request) (err error) {
 }
 
 // useConfiguredLocked drops a given limit that equals the configured one. Only
-// the configured limit has leases, which last for several requests.
+// the configured limit has leases, which last for several requests. level is the
+// default.
 func (r *request) useConfiguredLocked(level Durability) {
-	if r.given != nil && same(r.given.limit, r.shard.limits.rules[r.rule].limit, level) {
+	if r.given != nil && same(r.given.limit, limitsIn(r.Shard).rules[r.rule].limit, level) {
 		r.given = nil
 	}
-}
-
-// keepGivenLocked marks a bucket that was changed under a given limit. So a
-// flush saves it at the level of that limit, not at the configured level.
-func (r *request) keepGivenLocked(b table.Slot, level Durability) {
-	b.Clear(table.Covered) // the lease is of the configured limit
-	if level > Memory {
-		b.Set(table.Flush)
-		i, _ := r.shard.findLocked(r.key, r.hash)
-		r.shard.MarkDirty(i)
+	if r.Given = 0; r.given != nil {
+		r.Given = cache.Level(r.given.level(level))
 	}
 }

@@ -208,7 +208,7 @@ func TestGivenLimit(t *testing.T) {
 						saved(true, "after one at the configured level")
 					}
 					r.spendGiven(key, 1, given.withLevel(level))
-					require.NoError(t, r.flusher.flush(false))
+					require.NoError(t, r.cache.FlushDue())
 					saved(level > Memory || configured > inMemory, "after a tick")
 				}
 				place, err := r.Reserve(Request{Key: key, Cost: 60, Limit: given.withLevel(level)})

@@ -5,6 +5,8 @@ import (
 	"iter"
 	"strings"
 	"time"
+
+	"github.com/stint-go/stint/internal/cache"
 )
 
 // Hold denies every request for the key before the time until, however many
@@ -38,7 +40,7 @@ func (l *Limiter) ExtendHold(key Key, until time.Time) (time.Time, error) {
 // hold is ExtendHold, or Hold unless extend is set.
 func (l *Limiter) hold(key Key, until time.Time, extend bool) (time.Time, error) {
 	key.ID = strings.Clone(key.ID) // the hold may outlive the caller's string
-	r := request{change: change{key: key}, op: opHold}
+	r := request{key: key, op: opHold}
 	if err := r.locate(l); err != nil {
 		return time.Time{}, l.failed(key, err)
 	}
@@ -50,24 +52,24 @@ func (l *Limiter) hold(key Key, until time.Time, extend bool) (time.Time, error)
 		end = 0
 	}
 	if extend {
-		g := r.shard.gates[key]
-		if g != nil && g.hold > now {
-			end = max(end, g.hold)
+		g := r.Shard.GateLocked(r.Key)
+		if g != nil && g.Hold > now {
+			end = max(end, g.Hold)
 		}
-		if end == 0 || g != nil && g.hold == end && g.savedLocked() {
-			r.shard.mu.Unlock()
+		if end == 0 || g != nil && g.Hold == end && g.SavedLocked() {
+			r.Shard.Mu.Unlock()
 			return endOfHold(end), nil
 		}
 	}
-	g := r.shard.gateLocked(key, r.hash)
+	g := r.Shard.MakeGateLocked(r.Key, r.Hash)
 	if r.resident {
-		b := r.shard.At(r.index)
-		r.shard.advanceLocked(b, g, now)
-		r.from, r.to = b.TAT(), b.TAT()
+		b := r.Shard.At(r.index)
+		r.Shard.AdvanceLocked(b, g, now)
+		r.From, r.To = b.TAT(), b.TAT()
 	}
-	in := l.holdLocked(&r, g, end, now)
-	r.shard.mu.Unlock()
-	if err := l.committer.await(in); err != nil {
+	in := l.cache.HoldLocked(&r.Change, g, end, now, false)
+	r.Shard.Mu.Unlock()
+	if err := l.await(in); err != nil {
 		return time.Time{}, l.failed(key, fmt.Errorf("stint: hold %s: %w", l.limits.Load().labeled(key), err))
 	}
 	return endOfHold(end), nil
@@ -79,24 +81,6 @@ func endOfHold(end int64) time.Time {
 		return time.Time{}
 	}
 	return time.Unix(0, end)
-}
-
-// holdLocked puts a hold in force, and into a commit. The same commit saves the
-// bucket if the hold moves its queue, or if r is a reset.
-func (l *Limiter) holdLocked(r *request, g *gate, end, now int64) *batch {
-	s := r.shard
-	hold := change{key: r.key, shard: s, hash: r.hash, to: end, isHold: true}
-	g.hold = end
-	moved := g.queue.Delay(end)
-	in := l.committer.Lock(true)
-	defer l.committer.Unlock()
-	l.committer.putHoldLocked(in, &hold, g)
-	if i, ok := s.findLocked(r.key, r.hash); ok && (moved || r.op == opReset) {
-		s.MarkDirty(i)
-		tat, _ := l.committer.needLocked(&r.change, s.At(i), now) // turns may be at other levels than the bucket
-		l.committer.putLocked(in, &r.change, s.At(i), tat)
-	}
-	return in
 }
 
 // Held is a bucket that denies requests, however many tokens it has: it has a
@@ -113,14 +97,10 @@ type Held struct {
 func (l *Limiter) Held() iter.Seq[Held] {
 	return func(yield func(Held) bool) {
 		var found []Held
-		for n := 0; ; n++ {
-			var s *shard
-			if s, n = l.directory.shardFrom(n); s == nil {
-				return
-			}
-			s.lock()
-			found = s.appendHeldLocked(found[:0], l.clock.Now())
-			s.mu.Unlock()
+		for s := range l.cache.Shards() {
+			s.Lock()
+			found = appendHeldLocked(found[:0], s, l.clock.Now())
+			s.Mu.Unlock()
 			for _, h := range found {
 				if !yield(h) {
 					return
@@ -130,14 +110,14 @@ func (l *Limiter) Held() iter.Seq[Held] {
 	}
 }
 
-func (s *shard) appendHeldLocked(to []Held, now int64) []Held {
-	if s.limits == nil {
+func appendHeldLocked(to []Held, s *cache.Shard, now int64) []Held {
+	if s.Limits == nil {
 		return to
 	}
-	for key, g := range s.gates {
-		h := Held{Key: key, Waiting: g.queue.Waiting(now)}
-		if g.hold > now {
-			h.Until = time.Unix(0, g.hold)
+	for key, g := range s.GatesLocked() {
+		h := Held{Key: Key{Name(key.Name), key.ID}, Waiting: g.Queue.Waiting(now)}
+		if g.Hold > now {
+			h.Until = time.Unix(0, g.Hold)
 		}
 		if h.Waiting > 0 || !h.Until.IsZero() {
 			to = append(to, h)
@@ -159,10 +139,7 @@ func (l *Limiter) loadHolds() error {
 		if err != nil {
 			return fmt.Errorf("%w: a hold on %q", ErrCorrupt, hold.Key.ID)
 		}
-		s, h := l.directory.shard(key)
-		g := s.gateLocked(key, h)
-		g.hold = max(1, hold.TAT) // the first flush deletes those that are over
-		g.saved = g.hold
+		l.cache.RestoreHold(cacheKey(key), hold.TAT)
 	}
 	return nil
 }

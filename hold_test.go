@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint/internal/cache"
+
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -52,7 +54,7 @@ func TestHold(t *testing.T) {
 		r.take(key, 1)
 		require.NoError(t, r.Flush())
 		require.Empty(t, collect(t, r.disk.All(Unknown)))
-		r.directory.each(func(s *shard) { require.Empty(t, s.gates) })
+		requireNoGates(t, r.Limiter)
 	})
 	t.Run("without space for the bucket", func(t *testing.T) {
 		r := rigOn(t, NewMemStore(), testLimits(t), Options{MaxResident: 1})
@@ -136,7 +138,7 @@ func TestHold(t *testing.T) {
 		require.Equal(t, r.tat(1)+int64(5*time.Second), r.stored(key))
 		r.clock.advance(100 * time.Hour)
 		for range 2 * sweepRounds {
-			require.NoError(t, r.flusher.flush(false))
+			require.NoError(t, r.cache.FlushDue())
 		}
 		require.Zero(t, r.Stats().Resident)
 	})
@@ -382,4 +384,13 @@ func TestHoldMovesTurns(t *testing.T) {
 		require.Zero(t, place.Delay())
 		require.GreaterOrEqual(t, r.stored(req.Key), r.clock.ns.Load()+10e9, "%v: a crash leaves an empty bucket", level)
 	}
+}
+
+func requireNoGates(t *testing.T, l *Limiter) {
+	t.Helper()
+	l.cache.Each(func(s *cache.Shard) {
+		for key := range s.GatesLocked() {
+			t.Errorf("%v still has a gate", key)
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -69,16 +70,16 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 // store.
 func (l *Limiter) freshKeys(name Name) map[Key]bool {
 	fresh := make(map[Key]bool)
-	l.directory.each(func(s *shard) {
+	l.cache.Each(func(s *cache.Shard) {
 		s.Each(func(_ uint32, b table.Slot) table.Outcome {
-			if Name(b.Name()) == name && (!b.Has(table.Stored) || s.unsavedLocked(b)) {
-				fresh[slotKey(b)] = true
+			if Name(b.Name()) == name && (!b.Has(table.Stored) || s.UnsavedLocked(b)) {
+				fresh[Key{name, string(b.ID())}] = true
 			}
 			return table.Done
 		})
-		for key := range s.gates {
-			if key.Name == name {
-				fresh[key] = true
+		for key := range s.GatesLocked() {
+			if Name(key.Name) == name {
+				fresh[Key{name, key.ID}] = true
 			}
 		}
 	})
@@ -94,29 +95,29 @@ func (l *Limiter) Bucket(key Key) (Bucket, error) {
 }
 
 func (l *Limiter) bucket(key Key) (Bucket, error) {
-	r := request{change: change{key: key}, op: opCheck}
+	r := request{key: key, op: opCheck}
 	if err := r.locate(l); err != nil {
 		return Bucket{}, err
 	}
-	s := r.shard
-	s.lock()
-	for s.limits != nil && !r.findLocked() {
-		r.limits, r.removals = s.limits, s.Removals()
-		s.mu.Unlock()
+	s := r.Shard
+	s.Lock()
+	for s.Limits != nil && !r.findLocked() {
+		r.limits, r.removals = limitsIn(s), s.Removals()
+		s.Mu.Unlock()
 		_, err := r.limits.resolve(key)
 		if err != nil {
 			return Bucket{}, err
 		}
-		if r.tat, err = l.loadTAT(key); err != nil {
+		if r.tat, err = l.cache.Load(r.Key.Name, r.Key.ID); err != nil {
 			return Bucket{}, err
 		}
-		s.lock()
+		s.Lock()
 	}
-	defer s.mu.Unlock()
-	if s.limits == nil {
+	defer s.Mu.Unlock()
+	if s.Limits == nil {
 		return Bucket{}, ErrClosed
 	}
-	b, _ := l.inspectLocked(s, r.hash, key, r.tat)
+	b, _ := l.inspectLocked(s, r.Hash, key, r.tat)
 	return b, nil
 }
 
@@ -126,25 +127,26 @@ func (l *Limiter) inspect(key Key, stored int64) (b Bucket, live, resident bool)
 	if len(key.ID) > maxIDLen {
 		return Bucket{}, false, false // not one of stint's
 	}
-	s, h := l.directory.shard(key)
-	s.lock()
-	defer s.mu.Unlock()
-	if s.limits == nil {
+	s, h := l.cache.Shard(uint16(key.Name), key.ID)
+	s.Lock()
+	defer s.Mu.Unlock()
+	if s.Limits == nil {
 		return Bucket{}, false, true
 	}
-	_, resident = s.findLocked(key, h)
+	_, resident = s.Find(uint16(key.Name), key.ID, h)
 	b, live = l.inspectLocked(s, h, key, stored)
 	return b, live, resident
 }
 
-func (l *Limiter) inspectLocked(s *shard, h uint64, key Key, stored int64) (b Bucket, live bool) {
+func (l *Limiter) inspectLocked(s *cache.Shard, h uint64, key Key, stored int64) (b Bucket, live bool) {
 	now := l.clock.Now()
-	rule, _ := s.limits.resolve(key)
-	r := &s.limits.rules[rule]
-	g := s.gates[key]
+	limits := limitsIn(s)
+	rule, _ := limits.resolve(key)
+	r := &limits.rules[rule]
+	g := s.GateLocked(cacheKey(key))
 	tat := stored
-	if i, resident := s.findLocked(key, h); resident {
-		tat = g.tail(s.At(i).TAT())
+	if i, resident := s.Find(uint16(key.Name), key.ID, h); resident {
+		tat = g.Tail(s.At(i).TAT())
 	} else if rule > blocked {
 		tat = r.clamp(tat, now)
 	}
@@ -152,8 +154,8 @@ func (l *Limiter) inspectLocked(s *shard, h uint64, key Key, stored int64) (b Bu
 	if rule > blocked {
 		b.Remaining = r.remaining(tat, now)
 	}
-	if g != nil && g.hold > now {
-		b.HeldUntil = time.Unix(0, g.hold)
+	if g != nil && g.Hold > now {
+		b.HeldUntil = time.Unix(0, g.Hold)
 	}
 	return b, b.ResetAfter > 0 || !b.HeldUntil.IsZero()
 }

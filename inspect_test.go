@@ -2,6 +2,7 @@ package stint
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -206,9 +207,16 @@ func TestHealth(t *testing.T) {
 	t.Run("the store's, during a flush", func(t *testing.T) {
 		r := newRig(t)
 		r.disk.health = errDisk
-		r.flusher.mu.Lock()
-		defer r.flusher.mu.Unlock()
+		r.take(perID.Key("a"), 1)
+		r.disk.shut()
+		flushed := make(chan error)
+		go func() { flushed <- r.Flush() }()
+		for r.Stats().Saving.IsZero() {
+			runtime.Gosched()
+		}
 		require.EqualError(t, r.Health(), errDisk.Error())
+		r.disk.open()
+		require.NoError(t, <-flushed)
 	})
 	t.Run("commits", func(t *testing.T) {
 		r, key := newLevels(t, hundred), synced.Key("a")
@@ -217,10 +225,10 @@ func TestHealth(t *testing.T) {
 		_, err := r.Spend(key, 1)
 		require.ErrorIs(t, err, ErrNotDurable)
 		require.ErrorIs(t, r.Health(), errDisk)
-		require.Error(t, r.flusher.flush(false))
+		require.Error(t, r.cache.FlushDue())
 		r.disk.fail(nil)
 		r.take(key, 1) // saves what the flush could not
-		require.NoError(t, r.flusher.flush(false))
+		require.NoError(t, r.cache.FlushDue())
 		require.NoError(t, r.Health())
 	})
 }

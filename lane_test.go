@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint/internal/cache"
+
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -20,15 +22,23 @@ func promote(l *Limiter, key Key) bool {
 	if len(key.ID) > maxIDLen {
 		return false
 	}
-	var at located
-	at.shard, at.hash = l.directory.shard(key)
+	at := l.locate(key)
 	s := at.shard
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i, ok := s.findLocked(key, at.hash); ok && s.limits != nil && s.lane == nil {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if i, ok := s.Find(uint16(key.Name), key.ID, at.hash); ok && s.Limits != nil {
 		l.promoteLocked(at, i)
 	}
-	return s.lane != nil && s.lane.key == key
+	return laneOf(l, key) != nil
+}
+
+// laneOf returns the lane of a bucket, or nil.
+func laneOf(l *Limiter, key Key) *cache.Lane {
+	n := l.cache.Lane(l.locate(key).hash)
+	if n == nil || !n.Is(uint16(key.Name), key.ID, l.locate(key).hash) {
+		return nil
+	}
+	return n
 }
 
 // laneLimiter returns a Limiter in memory whose time stands still until the test
@@ -50,27 +60,27 @@ func TestLaneAfterContention(t *testing.T) {
 	hot, other := Name(1).Key("hot"), Name(1).Key("other")
 	require.True(t, l.Allow(hot))
 	require.True(t, l.Allow(other))
-	a := ask{key: hot}
-	a.shard, a.hash = l.directory.shard(hot)
+	const promoteAfter = 16
+	a := ask{key: hot, located: l.locate(hot)}
 	contended := func(n int) bool {
-		a.shard.mu.Lock()
-		defer a.shard.mu.Unlock()
+		a.shard.Mu.Lock()
+		defer a.shard.Mu.Unlock()
 		for range n {
-			a.shard.contendedLocked(l, &a)
+			l.contendedLocked(&a)
 		}
-		return a.shard.lane != nil
+		return laneOf(l, hot) != nil
 	}
 	require.False(t, contended(promoteAfter-1))
 	require.True(t, contended(1))
 	require.True(t, l.Allow(hot))
 	i, _ := a.shard.Find(1, "hot", a.hash)
-	require.NotEqual(t, a.shard.lane.tat.Load(), a.shard.At(i).TAT(), "the spend was not in the lane")
+	require.NotEqual(t, laneOf(l, hot).TAT(), a.shard.At(i).TAT(), "the spend was not in the lane")
 	_, err := l.Check(hot, 1)
 	require.NoError(t, err)
 	require.EqualValues(t, 998, remainingOf(t, l, hot))
-	require.NotNil(t, a.shard.lane, "a Check has retired it")
+	require.NotNil(t, laneOf(l, hot), "a Check has retired it")
 	l.Stats()
-	require.Nil(t, a.shard.lane, "Stats has not retired it")
+	require.Nil(t, laneOf(l, hot), "Stats has not retired it")
 	require.False(t, contended(promoteAfter-1))
 }
 
@@ -249,16 +259,15 @@ func TestLaneGivesUp(t *testing.T) {
 	hot := Name(1).Key("hot")
 	require.True(t, l.Allow(hot))
 	require.True(t, promote(l, hot))
-	s, _ := l.directory.shard(hot)
-	n := s.lane
-	begun, now := n.tat.Load(), clock.Now().UnixNano()
+	n := laneOf(l, hot)
+	begun, now := n.TAT(), clock.Now().UnixNano()
 	one := ask{key: hot, cost: 1, op: opSpend, now: now}
 	var allowed, declined atomic.Int64
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
 			for range 200_000 {
-				switch n.decide(&one, nil, 1) {
+				switch l.decideInLane(n, &one, nil, 1) {
 				case fastAllowed:
 					allowed.Add(1)
 				case fastDeclined:
@@ -269,8 +278,8 @@ func TestLaneGivesUp(t *testing.T) {
 	}
 	all.Wait()
 	require.EqualValues(t, 800_000, allowed.Load()+declined.Load())
-	require.Equal(t, allowed.Load()*int64(time.Second), n.tat.Load()-begun)
-	require.Equal(t, uint64(allowed.Load()), n.tally.sum().allowed)
+	require.Equal(t, allowed.Load()*int64(time.Second), n.TAT()-begun)
+	require.Equal(t, 1+allowed.Load(), l.Stats().Limits[1].Allowed)
 	t.Logf("%d of 800,000 tries gave up", declined.Load())
 }
 

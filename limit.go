@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint/internal/calendar"
+	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/spell"
 )
 
@@ -280,6 +281,11 @@ func (r *rule) level(byDefault Durability) Durability {
 		return r.limit.Durability
 	}
 	return byDefault
+}
+
+// queueRate returns what a queue has to know of the limit.
+func (r *rule) queueRate() queue.Rate {
+	return queue.Rate{Interval: r.rate.interval, Tolerance: r.rate.tolerance}
 }
 
 // limited reports whether the rule has arithmetic: it is neither Unlimited nor

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint/internal/boltstore"
+	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/clock"
 )
 
@@ -20,12 +21,11 @@ import (
 // methods may be called from any number of goroutines.
 type Limiter struct {
 	opts      Options
-	directory *directory
+	cache     *cache.Cache
 	clock     *clock.Clock
-	hasShares atomic.Bool // some limit has a Parent
+	hasShares bool // some limit has a Parent
 	store     Store
-	flusher   *flusher
-	committer *committer
+	events    *events
 
 	declareMu sync.Mutex             // held by SetLimits and Declare, while the store enters Names
 	limitsMu  sync.Mutex             // held by all that put limits in force; never during a save
@@ -36,23 +36,12 @@ type Limiter struct {
 	given     givenRules             // for limits that requests bring
 	lines     lines                  // of callers that wait for the next period
 
-	statsMu sync.Mutex // guards errs and past
+	statsMu sync.Mutex // guards errs
 	errs    map[Name]int64
-	past    map[Name]count // decisions under limits that were replaced
-
-	evictionMu sync.Mutex   // guards evicting
-	evicting   *sharedFlush // the flush for space under way; nil if there is none
-
-	overridesMu sync.Mutex   // guards nextFlush and flushing
-	nextFlush   *sharedFlush // of SetOverrides; nil if there is none
-	flushing    bool         // a goroutine flushes for SetOverrides
 
 	closing  sync.Once
 	closed   chan struct{}
 	closeErr error
-	loads    atomic.Int64
-
-	loadFailure atomic.Pointer[failure] // of the last load; nil if it succeeded
 }
 
 // Decider decides on requests. The buckets of a *Limiter belong to this
@@ -146,7 +135,7 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	case err != nil && done:
 		return nil, fmt.Errorf("%w (the corrupt file is %s now)", err, aside)
 	case done:
-		l.flusher.emit(Event{Kind: FileSetAside, Err: corrupt, Path: aside})
+		l.events.emit(Event{Kind: FileSetAside, Err: corrupt, Path: aside})
 	}
 	return l, err
 }
@@ -181,31 +170,35 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	}
 	l := &Limiter{
 		opts:      o,
-		directory: newDirectory(limits, o.MaxResident),
 		clock:     clock.New(o.Now, o.wall, o.machine, endOfTime),
+		hasShares: limits.members != nil,
 		store:     store,
 		errs:      make(map[Name]int64),
-		past:      make(map[Name]count),
 		closed:    make(chan struct{}),
 	}
 	l.limits.Store(limits)
 	l.base = limits
-	l.hasShares.Store(limits.members != nil)
 	if err := store.Declare(limits.names); err != nil {
 		return nil, err
 	}
-	wrong, back, err := beginClock(l.clock, store)
+	l.events = newEvents(l.clock)
+	backing := storeForCache(store)
+	l.cache = cache.New(cache.Options{
+		Store: backing, Clock: l.clock, Tell: l.events.tell(), Level: cache.Level(o.Durability), MaxResident: o.MaxResident,
+		Interval: o.FlushInterval, Timeout: o.CommitTimeout,
+	}, forCache(limits))
+	wrong, back, err := backing.BeginClock(l.clock)
 	if err = errors.Join(err, l.loadHolds()); err != nil {
 		return nil, err
 	}
 	if back > 0 {
 		l.moveBack(int64(back))
 	}
-	l.flusher = newFlusher(l.directory, store, l.clock, o)
+	l.events.deliver(o.OnEvent)
 	if wrong != 0 {
-		l.flusher.emit(Event{Kind: ClockWrong, Step: wrong, Err: l.clock.Health()})
+		l.events.emit(Event{Kind: ClockWrong, Step: wrong, Err: l.clock.Health()})
 	}
-	l.committer = newCommitter(l.flusher, o.CommitTimeout)
+	l.cache.Start()
 	return l, nil
 }
 
@@ -252,7 +245,7 @@ func (l *Limiter) Flush() error {
 	if l.isClosed() {
 		return ErrClosed
 	}
-	return l.flusher.flushAndWait()
+	return l.cache.Flush()
 }
 
 func (l *Limiter) isClosed() bool {
@@ -270,24 +263,22 @@ func (l *Limiter) isClosed() bool {
 func (l *Limiter) Close() error {
 	l.closing.Do(func() {
 		close(l.closed)
-		close(l.flusher.stop)
-		<-l.flusher.stopped
-		l.limitsMu.Lock() // SetLimits after this returns ErrClosed
-		l.directory.setLimits(nil, func(s *shard) {
-			l.retireCountsLocked(s)
-			s.setLimitsLocked(nil)
-		})
+		l.limitsMu.Lock() // what puts limits in force after this returns ErrClosed
 		l.limitsMu.Unlock()
-		l.committer.Close()
-		if err := l.flusher.flush(true); err != nil {
+		if err := l.cache.Close(); err != nil {
 			l.closeErr = fmt.Errorf("stint: the last flush: %w", err)
 		}
-		l.flusher.mu.Lock()
-		l.flusher.closed = true
-		l.flusher.mu.Unlock()
 		l.closeErr = errors.Join(l.closeErr, l.store.Close())
-		close(l.flusher.silent)
-		<-l.flusher.delivered
+		l.events.close()
 	})
 	return l.closeErr
+}
+
+// Health returns nil, or everything that is wrong now, and since when. It
+// reports failed saves and loads until one succeeds, a wrong clock, and what
+// Store.Health says. It reports a save, or upkeep of the store, that takes
+// longer than CommitTimeout, until the call ends. Health reads no disk, and
+// waits for no call that does. Decisions go on from memory if they can.
+func (l *Limiter) Health() error {
+	return errors.Join(append(l.cache.Health(), l.clock.Health(), l.store.Health())...)
 }

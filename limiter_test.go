@@ -99,7 +99,7 @@ func TestClose(t *testing.T) {
 		require.Error(t, r.Flush())
 		<-told
 		go func() { closed <- r.Close() }()
-		<-r.flusher.silent // from now on Close waits for the listener
+		<-r.events.silent // from now on Close waits for the listener
 		close(goOn)
 		require.ErrorIs(t, <-set, ErrClosed)
 		require.ErrorIs(t, <-closed, errDisk)

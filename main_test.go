@@ -296,16 +296,13 @@ func (r *rig) stored(key Key) int64 { r.t.Helper(); return load(r.t, r.disk.Stor
 // tat returns the TAT of a bucket from which so many hours are missing.
 func (r *rig) tat(hours int64) int64 { return r.clock.ns.Load() + hours*hour }
 
-// rest makes an empty commit, and so waits until all earlier commits have
-// ended.
+// rest waits until all commits have ended.
 func (r *rig) rest() {
-	in := r.committer.Lock(true)
-	r.committer.Unlock()
-	in.Await(time.Now(), nil)
+	r.cache.AwaitCommits()
 }
 
 // evictAll removes from memory all that may leave it.
-func (r *rig) evictAll() { evictNow(r.Limiter) }
+func (r *rig) evictAll() { r.cache.EvictAll() }
 
 // listed returns the buckets that Buckets yields, each of them once.
 func (r *rig) listed(name Name) map[Key]Bucket {
@@ -339,3 +336,13 @@ func requireSound(t testing.TB, d Decision) {
 
 // errorOf returns the error of a call that has another result, too.
 func errorOf(_ any, err error) error { return err }
+
+// holdKey is the key under which a store has the hold of a bucket.
+func holdKey(key Key) Key { return Key{Unknown, key.String()} }
+
+// What package cache has of the same names.
+const (
+	maxSave      = 1 << 17
+	sweepRounds  = 64
+	renewalPause = 5 * time.Millisecond
+)

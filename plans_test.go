@@ -355,11 +355,8 @@ func TestSetOverridesWhileASaveHangs(t *testing.T) {
 			require.ErrorIs(t, err, ErrNotDurable)
 		}
 		require.LessOrEqual(t, goroutines(t), before+1)
-		flush := r.flushForOverrides()
-		require.Same(t, flush, r.flushForOverrides())
 		r.disk.open()
-		<-flush.done
-		require.NoError(t, flush.err)
+		require.NoError(t, r.cache.FlushShared())
 		require.EqualValues(t, r.bucket(key).ResetAfter, r.stored(key)-r.clock.ns.Load())
 	})
 }

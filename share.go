@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/share"
 	"github.com/stint-go/stint/internal/table"
 )
@@ -44,7 +45,7 @@ func (g *group) part(rs []request, of role) *request {
 }
 
 // submitShare is submit for a limit in a tree of shares.
-func (l *Limiter) submitShare(m member, req Request, op op) (d Decision, in *batch, err error) {
+func (l *Limiter) submitShare(m member, req Request, op op) (d Decision, in *cache.Batch, err error) {
 	if req.Mode = CheckAndSpend; op == opCheck {
 		req.Mode, op = CheckOnly, opSpend
 	}
@@ -89,9 +90,9 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 		}
 		add := func(key Key, role role) {
 			class := &rs[i]
-			part := request{change: change{key: key}, cost: class.cost, op: class.op, mode: class.mode,
+			part := request{key: key, cost: class.cost, op: class.op, mode: class.mode,
 				at: class.at, role: role, spent: class.spent}
-			part.shard, part.hash = l.directory.shard(key)
+			part.place(l)
 			part.group = class.group
 			part.group.left++
 			rs = append(rs, part)
@@ -145,20 +146,20 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 			floor.cost = 0
 			_ = floor.decideLocked(now, &ofFloor)
 		}
-		if floor.shard.gates[floor.key].notBefore() > now {
+		if floor.Shard.GateLocked(floor.Key).NotBefore() > now {
 			ofFloor.Remaining = 0 // a floor that is held pays nothing
 		}
 	}
 	inTotal := ofTotal.Remaining
 	w.Loan = total.borrowLocked(now, &ofTotal)
 	if ofTotal.Allowed && min(w.Own(), w.Loan) > 0 { // the total has the tokens, and keeps them
-		total.ruleLocked().report(&ofTotal, total.shard.gates[total.key].tail(total.from), now)
+		total.ruleLocked().report(&ofTotal, total.Shard.GateLocked(total.Key).Tail(total.From), now)
 		inTotal = ofTotal.Remaining
-		ofTotal.Remaining = max(0, inTotal-total.shard.limits.kept(total.key.Name))
+		ofTotal.Remaining = max(0, inTotal-limitsIn(total.Shard).kept(total.key.Name))
 	}
 	ofFloor.Remaining = min(ofFloor.Remaining, inTotal) // after a crash the total may have less
 	if w.Floor == share.Never && w.Loan == share.Never && total.rule > blocked {
-		ls := total.shard.limits
+		ls := limitsIn(total.Shard)
 		most := ofTotal.Limit.Burst - ls.kept(total.key.Name)
 		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, total.cost, most, ls.labeled(total.key))
 	}
@@ -189,9 +190,9 @@ func (r *request) borrowLocked(now int64, of *Decision) (wait int64) {
 	if r.rule <= blocked || r.op == opRefund {
 		return int64(of.RetryAfter)
 	}
-	kept := r.shard.limits.kept(r.key.Name)
+	kept := limitsIn(r.Shard).kept(r.key.Name)
 	of.Remaining = max(0, of.Remaining-kept)
-	if kept > r.shard.limits.rules[r.rule].rate.burst-r.cost {
+	if kept > limitsIn(r.Shard).rules[r.rule].rate.burst-r.cost {
 		return share.Never
 	}
 	loan := *r
@@ -211,7 +212,7 @@ func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 	}
 	for _, r := range []*request{ceiling, total, floor} {
 		if r != nil && (!allowed || r == floor && !own) {
-			r.to = r.from
+			r.To = r.From
 		}
 	}
 	if !allowed && total.allowed && total.op == opSpend {
@@ -222,11 +223,11 @@ func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 	}
 	if floor.allowed = true; !allowed || !own {
 		floor.op = opCheck
-	} else if total.to != total.from && floor.to != floor.from {
-		floor.pair = &pair{} // after a failed commit the floor must not have tokens that the total lacks
-		total.pair = floor.pair
-		floor.leads = floor.op == opRefund
-		total.leads = !floor.leads
+	} else if total.To != total.From && floor.To != floor.From {
+		floor.Pair = &cache.Pair{} // after a failed commit the floor must not have tokens that the total lacks
+		total.Pair = floor.Pair
+		floor.Leads = floor.op == opRefund
+		total.Leads = !floor.Leads
 	}
 }
 
@@ -259,10 +260,10 @@ func (l *Limiter) fastPathShare(m member, req *Request, d *Decision) (done bool)
 	}
 	for i := range keys[:n] {
 		f := &at[i]
-		f.shard, f.hash = l.directory.shard(keys[i])
+		f.located = l.locate(keys[i])
 		f.shard.Prefetch(f.hash)
 	}
-	var shards [fewSpots]*shard
+	var shards [fewSpots]*cache.Shard
 	locked := lockSpots(shards[:0], at[:n])
 	done = l.fastPathShareLocked(m, keys[:n], at[:n], req, d)
 	unlockSpots(locked)
@@ -276,17 +277,18 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 	w := share.Waits{Floor: share.Never}
 	for i := range at {
 		f, s := &at[i], at[i].shard
-		index, ok := s.findLocked(keys[i], f.hash)
-		if !ok && i == 2 && s.limits != nil {
-			if _, has := s.limits.floorOf(m, req.Key.ID); !has {
+		index, ok := s.Find(uint16(keys[i].Name), keys[i].ID, f.hash)
+		limits := limitsIn(s)
+		if !ok && i == 2 && limits != nil {
+			if _, has := limits.floorOf(m, req.Key.ID); !has {
 				at = at[:i]
 				break
 			}
 		}
-		if !ok || s.limits == nil || s.At(index).Rule() <= blocked || len(s.gates) > 0 && s.gates[keys[i]] != nil {
+		if !ok || limits == nil || s.At(index).Rule() <= blocked || s.At(index).Has(table.Gate) {
 			return false
 		}
-		rule, tat := &s.limits.rules[s.At(index).Rule()], s.At(index).TAT()
+		rule, tat := &limits.rules[s.At(index).Rule()], s.At(index).TAT()
 		if cmp.Or(rule.limit.Durability, l.opts.Durability) >= Leased && req.Mode != CheckOnly {
 			return false
 		}
@@ -300,7 +302,7 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 		ds[i].Key = keys[i]
 		rule.report(&ds[i], f.next, now)
 		if i == 1 {
-			inTotal, kept = ds[i].Remaining, s.limits.kept(keys[i].Name)
+			inTotal, kept = ds[i].Remaining, limits.kept(keys[i].Name)
 			if kept > rule.rate.burst-req.Cost {
 				return false
 			}
@@ -314,7 +316,7 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 	if w.Total == 0 && min(w.Own(), w.Loan) > 0 { // the total has the tokens, and keeps them
 		f := &at[1]
 		bucket := f.shard.At(f.index)
-		f.shard.limits.rules[bucket.Rule()].report(&ds[1], bucket.TAT(), now)
+		limitsIn(f.shard).rules[bucket.Rule()].report(&ds[1], bucket.TAT(), now)
 		inTotal = ds[1].Remaining
 		ds[1].Remaining = max(0, inTotal-kept)
 	}
@@ -333,7 +335,11 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 			f.shard.Use(f.index)
 		}
 		if pays || i == 0 || i == 1 && min(w.Own(), w.Loan) > 0 {
-			f.shard.countLocked(keys[i].Name, pays)
+			wait := int64(1)
+			if pays {
+				wait = 0
+			}
+			f.shard.CountLocked(uint16(keys[i].Name), denied(wait))
 		}
 	}
 	return true

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -118,7 +119,7 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, d *Decision, ds []Dec
 	if in == nil {
 		return err
 	}
-	if err := l.committer.awaitUntil(ctx, time.Now(), in); err != nil {
+	if err := l.cache.Await(ctx, time.Now(), in); err != nil {
 		*d = Decision{}
 		return l.failed(key, err)
 	}
@@ -129,7 +130,7 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, d *Decision, ds []Dec
 // waits for, or nil, and the key to name if that fails.
 func (l *Limiter) submitAll(
 	reqs []Request, d *Decision, ds []Decision, op op,
-) (in *batch, key Key, err error) {
+) (in *cache.Batch, key Key, err error) {
 	if len(reqs) == 0 { // no bucket shows whether the limiter is closed
 		if l.isClosed() {
 			return nil, Key{}, ErrClosed
@@ -185,14 +186,26 @@ func (l *Limiter) submitAll(
 	return in, rs[at].key, nil
 }
 
+// submitLocked puts the changes of requests into a commit if the store needs them
+// before the answer. Otherwise it returns nil.
+func (l *Limiter) submitLocked(rs []request, now int64) *cache.Batch {
+	var few [4]cache.Change
+	changes := few[:0]
+	for i := range rs {
+		rs[i].Builds = rs[i].builds()
+		changes = append(changes, rs[i].Change)
+	}
+	return l.cache.SubmitLocked(changes, now)
+}
+
 // sortRequests sorts by the order of locking. Equal keys become neighbours.
 func sortRequests(rs []request) {
 	compare := func(a, b *request) int {
-		if a.shard != b.shard {
-			return cmp.Compare(a.shard.order, b.shard.order)
+		if a.Shard != b.Shard {
+			return cmp.Compare(a.Shard.Order, b.Shard.Order)
 		}
-		if a.hash != b.hash {
-			return cmp.Compare(a.hash, b.hash)
+		if a.Hash != b.Hash {
+			return cmp.Compare(a.Hash, b.Hash)
 		}
 		return a.key.compare(b.key)
 	}
@@ -220,7 +233,7 @@ func (l *Limiter) lockAllFound(rs []request) (at int, err error) {
 		}
 	}
 	for i := range rs {
-		if rs[i].shard.limits == nil {
+		if rs[i].Shard.Limits == nil {
 			unlockAll(rs)
 			return i, ErrClosed
 		}
@@ -237,8 +250,8 @@ func lockAll(rs []request) (known bool) {
 	known = true
 	for i := range rs {
 		r := &rs[i]
-		if i == 0 || r.shard != rs[i-1].shard {
-			r.shard.lock()
+		if i == 0 || r.Shard != rs[i-1].Shard {
+			r.Shard.Lock()
 		}
 		r.known = r.findLocked()
 		known = known && r.known
@@ -248,8 +261,8 @@ func lockAll(rs []request) (known bool) {
 
 func unlockAll(rs []request) {
 	for i := range rs {
-		if i == 0 || rs[i].shard != rs[i-1].shard {
-			rs[i].shard.mu.Unlock()
+		if i == 0 || rs[i].Shard != rs[i-1].Shard {
+			rs[i].Shard.Mu.Unlock()
 		}
 	}
 }
@@ -278,7 +291,7 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 			r.countLocked(r.allowed)
 		}
 		if !strictest.Allowed {
-			rs[i].to = rs[i].from
+			rs[i].To = rs[i].From
 		}
 	}
 	// A slot that is inserted may move others of its shard.
@@ -294,8 +307,14 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 
 // located is the place of a bucket that may be in memory.
 type located struct {
-	shard *shard
+	shard *cache.Shard
 	hash  uint64
+}
+
+// locate returns the place of a bucket.
+func (l *Limiter) locate(key Key) (at located) {
+	at.shard, at.hash = l.cache.Shard(uint16(key.Name), key.ID)
+	return at
 }
 
 // spot is a bucket in memory, with the decision on it.
@@ -317,19 +336,20 @@ const fewSpots = 4
 // cannot predict it.
 func (l *Limiter) fastPathAll(reqs []Request, d *Decision, ds []Decision) bool {
 	var at [fewSpots]spot
+	shares := l.hasShares
 	if len(reqs) == 0 || len(reqs) > len(at) {
 		return false
 	}
 	for i := range reqs {
 		r, f := &reqs[i], &at[i]
-		if r.Mode != CheckAndSpend || len(r.Key.ID) > maxIDLen {
+		if r.Mode != CheckAndSpend || len(r.Key.ID) > maxIDLen || shares && l.isShare(r.Key.Name) {
 			return false
 		}
-		f.shard, f.hash = l.directory.shard(r.Key)
+		f.located = l.locate(r.Key)
 		f.shard.Prefetch(f.hash)
 	}
 	now := l.clock.Now() // before the locks, as in fastPathOf
-	var shards [fewSpots]*shard
+	var shards [fewSpots]*cache.Shard
 	locked := lockSpots(shards[:0], at[:len(reqs)])
 	strictest := l.fastPathAllLocked(reqs, at[:len(reqs)], now)
 	unlockSpots(locked)
@@ -347,39 +367,36 @@ func (l *Limiter) fastPathAll(reqs []Request, d *Decision, ds []Decision) bool {
 
 // lockSpots locks the shards of spots, and appends them to locked. If it would
 // have to wait for one, it begins again, in the order of locking.
-func lockSpots(locked []*shard, at []spot) []*shard {
+func lockSpots(locked []*cache.Shard, at []spot) []*cache.Shard {
 	for i := range at {
 		s := at[i].shard
 		if slices.Contains(locked, s) {
 			continue
 		}
-		if !s.mu.TryLock() {
+		if !s.TryLock() {
 			unlockSpots(locked)
 			return lockSpotsInOrder(locked[:0], at)
-		}
-		if s.lane != nil {
-			s.retireLocked()
 		}
 		locked = append(locked, s)
 	}
 	return locked
 }
 
-func lockSpotsInOrder(locked []*shard, at []spot) []*shard {
+func lockSpotsInOrder(locked []*cache.Shard, at []spot) []*cache.Shard {
 	for i := range at {
 		locked = append(locked, at[i].shard)
 	}
-	slices.SortFunc(locked, func(a, b *shard) int { return cmp.Compare(a.order, b.order) })
+	slices.SortFunc(locked, func(a, b *cache.Shard) int { return cmp.Compare(a.Order, b.Order) })
 	locked = slices.Compact(locked)
 	for _, s := range locked {
-		s.lock()
+		s.Lock()
 	}
 	return locked
 }
 
-func unlockSpots(locked []*shard) {
+func unlockSpots(locked []*cache.Shard) {
 	for _, s := range locked {
-		s.mu.Unlock()
+		s.Mu.Unlock()
 	}
 }
 
@@ -398,15 +415,15 @@ func (f *spot) report(d *Decision, key Key) {
 func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (strictest int) {
 	for i := range reqs {
 		r, f := &reqs[i], &at[i]
-		index, ok := f.shard.findLocked(r.Key, f.hash)
-		if !ok || f.shard.limits == nil {
+		index, ok := f.shard.Find(uint16(r.Key.Name), r.Key.ID, f.hash)
+		if !ok || f.shard.Limits == nil {
 			return -1
 		}
 		b := f.shard.At(index)
 		if b.Rule() <= blocked || b.Has(table.Gate) {
 			return -1
 		}
-		rule := &f.shard.limits.rules[b.Rule()]
+		rule := &limitsIn(f.shard).rules[b.Rule()]
 		if uint64(r.Cost) > uint64(rule.rate.burst) || // the cost may be negative
 			rule.level(l.opts.Durability) >= Leased {
 			return -1
@@ -444,7 +461,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 			f.shard.Use(f.index)
 		}
 		if allowed || f.wait != 0 {
-			f.shard.countLocked(reqs[i].Key.Name, f.wait == 0)
+			f.shard.CountLocked(uint16(reqs[i].Key.Name), denied(f.wait))
 		}
 	}
 	return strictest
@@ -466,6 +483,7 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 	const ahead = 32 // cache lines that are being fetched
 	var asks [ahead]ask
 	var answers answers
+	shares := l.hasShares
 	now := l.clock.Now()
 	for first := 0; first < len(reqs); first += ahead {
 		part := reqs[first:min(first+ahead, len(reqs))]
@@ -475,9 +493,9 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 			if r.Mode == CheckOnly {
 				a.op = opCheck
 			}
-			if a.shard = nil; len(r.Key.ID) <= maxIDLen {
-				a.shard, a.hash = l.directory.shard(r.Key)
-				a.lane = l.directory.lanes.at(a.hash).Load()
+			if a.shard = nil; len(r.Key.ID) <= maxIDLen && !(shares && l.isShare(r.Key.Name)) {
+				a.located = l.locate(r.Key)
+				a.lane = l.cache.Lane(a.hash)
 				a.shard.Prefetch(a.hash)
 			}
 		}
@@ -486,7 +504,7 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 			if a.shard != nil && l.fastPathEach(a, r, d) != fastDeclined {
 				continue
 			}
-			var in *batch
+			var in *cache.Batch
 			var err error
 			if answers.full != nil && l.waitsForSpace(r) {
 				*d, err = Decision{}, l.failed(r.Key, answers.full)
@@ -503,7 +521,7 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 
 // waitsForSpace reports whether a request would wait for space in memory.
 func (l *Limiter) waitsForSpace(r *Request) bool {
-	if !l.flusher.full() {
+	if !l.cache.Full() {
 		return false
 	}
 	ls := l.limits.Load()
@@ -520,10 +538,10 @@ func (l *Limiter) needsSpace(ls *Limits, key Key, given *Limit) bool {
 	if err != nil || given.isZero() && rule <= blocked || *given == Blocked || *given == Unlimited {
 		return false
 	}
-	s, h := l.directory.shard(key)
-	s.mu.Lock() // a lane may stay
-	defer s.mu.Unlock()
-	_, resident := s.findLocked(key, h)
+	s, h := l.cache.Shard(uint16(key.Name), key.ID)
+	s.Mu.Lock() // a lane may stay
+	defer s.Mu.Unlock()
+	_, resident := s.Find(uint16(key.Name), key.ID, h)
 	return !resident
 }
 
@@ -537,10 +555,10 @@ type answers struct {
 // answer is a request that waits for a commit.
 type answer struct {
 	at int // index of the request
-	in *batch
+	in *cache.Batch
 }
 
-func (as *answers) add(at int, in *batch, err error) {
+func (as *answers) add(at int, in *cache.Batch, err error) {
 	if err != nil {
 		if errors.Is(err, ErrFull) {
 			as.full = err
@@ -555,7 +573,7 @@ func (as *answers) add(at int, in *batch, err error) {
 // await waits for the commits, and returns the errors in the order of the
 // requests.
 func (as *answers) await(l *Limiter, reqs []Request, ds []Decision) error {
-	var last *batch
+	var last *cache.Batch
 	var err error
 	var begun time.Time
 	for i, a := range as.waiting {
@@ -563,7 +581,7 @@ func (as *answers) await(l *Limiter, reqs []Request, ds []Decision) error {
 			begun = time.Now()
 		}
 		if a.in != last {
-			last, err = a.in, l.committer.awaitUntil(context.Background(), begun, a.in)
+			last, err = a.in, l.cache.Await(context.Background(), begun, a.in)
 		}
 		if err != nil {
 			ds[a.at] = Decision{}
@@ -578,12 +596,12 @@ func (l *Limiter) fastPathEach(a *ask, r *Request, d *Decision) fastAnswer {
 	if r.Limit.isZero() {
 		return l.fastPathOf(a, d)
 	}
-	a.shard.lock()
+	a.shard.Lock()
 	answer := fastDeclined
 	if l.configuredLocked(&a.located, r) {
 		answer = l.fastPathLocked(a, d)
 	}
-	a.shard.mu.Unlock()
+	a.shard.Mu.Unlock()
 	if answer == fastYield {
 		runtime.Gosched()
 	}
@@ -594,16 +612,16 @@ func (l *Limiter) fastPathEach(a *ask, r *Request, d *Decision) fastAnswer {
 // the request is the configured one.
 func (l *Limiter) configuredLocked(at *located, r *Request) bool {
 	s := at.shard
-	i, ok := s.findLocked(r.Key, at.hash)
-	return ok && s.limits != nil && same(r.Limit, s.limits.rules[s.At(i).Rule()].limit, l.opts.Durability)
+	i, ok := s.Find(uint16(r.Key.Name), r.Key.ID, at.hash)
+	return ok && s.Limits != nil && same(r.Limit, limitsIn(s).rules[s.At(i).Rule()].limit, l.opts.Durability)
 }
 
 // submitGiven is submit for a Request, which may have a limit.
-func (l *Limiter) submitGiven(req *Request, op op) (d Decision, in *batch, err error) {
+func (l *Limiter) submitGiven(req *Request, op op) (d Decision, in *cache.Batch, err error) {
 	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
 		return l.submitShare(m, *req, op)
 	}
-	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: op}}
+	rs := [1]request{{key: req.Key, cost: req.Cost, op: op}}
 	if err := l.give(&rs[0], req); err != nil {
 		return Decision{}, nil, l.failed(req.Key, err)
 	}

@@ -9,14 +9,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/cache"
 )
 
 // keysOfOneShard returns n keys whose buckets share a shard with perID's 0.
 func keysOfOneShard(l *Limiter, n int) (keys []Key) {
-	s, _ := l.directory.shard(perID.Key("0"))
+	s, _ := l.cache.Shard(uint16(perID), "0")
 	for i := 0; len(keys) < n; i++ {
 		key := perID.Key(fmt.Sprint(i))
-		if other, _ := l.directory.shard(key); other == s {
+		if other, _ := l.cache.Shard(uint16(perID), key.ID); other == s {
 			keys = append(keys, key)
 		}
 	}
@@ -127,48 +129,6 @@ func TestSpendAll(t *testing.T) {
 			require.Equal(t, spent, r.spent(keys[i]), "the tokens of the failed commit are returned")
 		}
 	})
-	// A flush that is half done saves no part of a SpendAll, because all of its
-	// buckets are in the commit, those with a lease too.
-	t.Run("a flush does not split it", func(t *testing.T) {
-		r := newLevels(t, hundred)
-		left, right := leased.Key("0"), Key{}
-		one, _ := r.directory.shard(left)
-		var other *shard
-		for i := 1; other == nil; i++ {
-			right = leased.Key(fmt.Sprint(i))
-			if s, _ := r.directory.shard(right); s != one {
-				other = s
-			}
-		}
-		r.take(left, 1)
-		r.take(right, 1)
-
-		r.flusher.mu.Lock() // as a flush does
-		c := collector{now: r.Limiter.clock.Now(), all: true}
-		one.mu.Lock()
-		c.collectLocked(one)
-		one.mu.Unlock()
-		done := make(chan error)
-		go func() {
-			_, err := r.SpendAll(Request{Key: left, Cost: 1}, Request{Key: right, Cost: 1})
-			done <- err
-		}()
-		for joined := false; !joined; {
-			one.mu.Lock()
-			joined = len(one.pending) > 0
-			one.mu.Unlock()
-		}
-		other.mu.Lock()
-		c.collectLocked(other)
-		other.mu.Unlock()
-		require.Equal(t, []Change{{left, r.tat(1)}}, c.changes)
-		r.flusher.mu.Unlock()
-		require.NoError(t, <-done)
-		require.NoError(t, r.Close())
-		for _, key := range []Key{left, right} {
-			require.Equal(t, r.tat(2), r.stored(key))
-		}
-	})
 }
 
 // A request for a bucket in memory loads nothing, whatever the others need.
@@ -234,15 +194,15 @@ func TestSpendAllDuplicates(t *testing.T) {
 
 // One call locks each shard once: it would wait for itself.
 func TestLockSpots(t *testing.T) {
-	var shards [fewSpots]shard
+	var shards [fewSpots]cache.Shard
 	for i := range shards {
-		shards[i].order = uint32(i) << 16
+		shards[i].Order = uint32(i) << 16
 	}
 	all := 1
 	for n := range fewSpots + 1 {
 		for choice := range all { // of n shards, some of them equal
 			at := make([]spot, n)
-			want := make(map[*shard]bool)
+			want := make(map[*cache.Shard]bool)
 			for i := range at {
 				at[i].shard = &shards[choice%fewSpots]
 				want[at[i].shard] = true
@@ -257,13 +217,13 @@ func TestLockSpots(t *testing.T) {
 				require.Len(t, locked, len(want))
 				for i, s := range locked {
 					require.True(t, want[s])
-					require.False(t, s.mu.TryLock(), "it is not locked")
-					require.True(t, !ordered || i == 0 || locked[i-1].order < s.order)
+					require.False(t, s.Mu.TryLock(), "it is not locked")
+					require.True(t, !ordered || i == 0 || locked[i-1].Order < s.Order)
 				}
 				unlockSpots(locked)
 				for i := range shards {
-					require.True(t, shards[i].mu.TryLock(), "it is still locked")
-					shards[i].mu.Unlock()
+					require.True(t, shards[i].Mu.TryLock(), "it is still locked")
+					shards[i].Mu.Unlock()
 				}
 			}
 		}
@@ -274,9 +234,9 @@ func TestLockSpots(t *testing.T) {
 // Calls that lock the same shards in different orders do not wait for each other
 // for ever.
 func TestLockSpotsTogether(t *testing.T) {
-	var shards [fewSpots]shard
+	var shards [fewSpots]cache.Shard
 	for i := range shards {
-		shards[i].order = uint32(i)
+		shards[i].Order = uint32(i)
 	}
 	var wg sync.WaitGroup
 	spent := [fewSpots]int{}
@@ -363,7 +323,7 @@ func TestSpendEach(t *testing.T) {
 		{"a bucket that was spent and swept", func(*rig) {}, func(r *rig) {
 			r.take(late, 1)
 			r.clock.advance(13 * time.Second)
-			require.NoError(r.t, r.flusher.flush(false))
+			require.NoError(r.t, r.cache.FlushDue())
 		}, true, 12 * time.Second},
 		{"a bucket whose hold has ended", func(r *rig) { r.hold(late, time.Second) }, func(r *rig) {
 			r.clock.advance(50 * time.Second)

@@ -1,9 +1,6 @@
 package stint
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // Stats are counts since the Limiter was opened, and present sizes.
 type Stats struct {
@@ -56,15 +53,15 @@ type CommitStats struct {
 // Stats returns the counts. It looks at no bucket, so it takes as long with
 // ten million in memory as with none.
 func (l *Limiter) Stats() Stats {
+	c := l.cache.Stats()
 	st := Stats{
-		Limits:    make(map[Name]LimitStats),
-		Resident:  l.directory.resident.Load(),
-		Loads:     l.loads.Load(),
-		Evictions: l.directory.evicted.Load(),
-		Commit:    l.committer.stats(),
-		File:      l.store.Stats(),
+		Limits: make(map[Name]LimitStats), File: l.store.Stats(),
+		Resident: c.Resident, Loads: c.Loads, Evictions: c.Evictions,
+		Flush: FlushStats(c.Flush), Saving: c.Saving,
+		Commit: CommitStats{
+			c.Commit.Saves, c.Buckets, c.Leases, c.Commit.Failures, c.Commit.Last, c.Commit.Longest, c.Commit.Err,
+		},
 	}
-	st.Flush, st.Saving = l.flusher.stats()
 	st.Forward, st.Backward = l.clock.Steps()
 	add := func(name Name, allowed, denied, errs int64) {
 		ls := st.Limits[name]
@@ -76,41 +73,9 @@ func (l *Limiter) Stats() Stats {
 	for name := range l.limits.Load().names {
 		add(name, 0, 0, 0)
 	}
-	l.directory.mu.Lock() // new limits retire the counts, shard after shard
-	defer l.directory.mu.Unlock()
-	var order []Name // of sums
-	var sums []count
-	addSums := func() {
-		for i, name := range order {
-			add(name, int64(sums[i].allowed), int64(sums[i].denied), 0)
-		}
-	}
-	l.directory.each(func(s *shard) {
-		st.Dirty += int64(s.Dirty())
-		if s.limits == nil {
-			return
-		}
-		if !slices.Equal(order, s.limits.order) {
-			addSums()
-			order, sums = s.limits.order, make([]count, len(s.limits.order))
-		}
-		for i := range sums {
-			c := s.countOf(uint32(i))
-			sums[i].allowed += c.allowed
-			sums[i].denied += c.denied
-		}
-	})
-	addSums()
-	l.directory.tallies.Range(func(name, t any) bool {
-		c := t.(*tally).sum()
-		add(name.(Name), int64(c.allowed), int64(c.denied), 0)
-		return true
-	})
+	st.Dirty = l.cache.Counts(func(name uint16, allowed, denied int64) { add(Name(name), allowed, denied, 0) })
 	l.statsMu.Lock()
 	defer l.statsMu.Unlock()
-	for name, c := range l.past {
-		add(name, int64(c.allowed), int64(c.denied), 0)
-	}
 	for name, n := range l.errs {
 		add(name, 0, 0, n)
 	}
@@ -121,18 +86,6 @@ func (l *Limiter) Stats() Stats {
 		}
 	}
 	return st
-}
-
-// stats returns the counts, and the begin of the save under way, or zero.
-func (f *flusher) stats() (FlushStats, time.Time) {
-	f.statusMu.Lock()
-	defer f.statusMu.Unlock()
-	return f.status, f.saving.since
-}
-
-func (c *committer) stats() CommitStats {
-	st := c.Stats()
-	return CommitStats{st.Saves, c.buckets.Load(), c.leases.Load(), st.Failures, st.Last, st.Longest, st.Err}
 }
 
 // failed counts an error against the key's limit, and returns the error. A nil

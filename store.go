@@ -3,7 +3,11 @@ package stint
 import (
 	"io"
 	"iter"
+	"slices"
 	"time"
+
+	"github.com/stint-go/stint/internal/cache"
+	fileformat "github.com/stint-go/stint/internal/format"
 )
 
 // Store keeps buckets between runs. One Limiter owns it, and calls it from
@@ -90,3 +94,45 @@ type FileStats struct {
 	Compactions int64
 	Err         error // failures of the last checkpoint, sweep and compaction, joined; or nil
 }
+
+// storeForCache returns the functions of a store as the cache calls them.
+func storeForCache(store Store) cache.Store {
+	if s, ok := store.(*BoltStore); ok {
+		return cache.Store{
+			Load: s.store.Load, Save: s.store.Save, All: s.store.All, Maintain: s.store.Maintain,
+			LoadClock: s.store.LoadClock, SaveClock: s.store.SaveClock, Room: s.store.Room,
+		}
+	}
+	var changes []Change // memory for the next Save: the cache calls one at a time
+	s := cache.Store{
+		Load: func(name uint16, id string) (int64, error) { return store.Load(Key{Name(name), id}) },
+		Save: func(entries []fileformat.Entry) error {
+			changes = slices.Grow(changes[:0], len(entries))
+			for _, e := range entries {
+				changes = append(changes, Change{Key{Name(e.Name), e.ID}, e.TAT})
+			}
+			defer clear(changes)
+			return store.Save(changes)
+		},
+		All: func(name uint16) iter.Seq2[fileformat.Entry, error] {
+			return func(yield func(fileformat.Entry, error) bool) {
+				for c, err := range store.All(Name(name)) {
+					if !yield(fileformat.Entry{Name: uint16(c.Key.Name), ID: c.Key.ID, TAT: c.TAT}, err) {
+						return
+					}
+				}
+			}
+		},
+		Maintain: store.Maintain,
+	}
+	if c, ok := store.(ClockStore); ok {
+		s.LoadClock, s.SaveClock = c.LoadClock, c.SaveClock
+	}
+	if p, ok := store.(pacedStore); ok {
+		s.Room = p.room
+	}
+	return s
+}
+
+// A pacedStore tells how many buckets it can save before a save has to wait.
+type pacedStore interface{ room() int }

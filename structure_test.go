@@ -1,18 +1,13 @@
 package stint
 
 import (
-	"go/ast"
-	"go/importer"
 	"go/parser"
 	"go/token"
-	"go/types"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -38,19 +33,22 @@ var allowedImports = map[string][]string{
 	"internal/bboltpage":   {"internal/format", "go.etcd.io/bbolt"},
 	"internal/boltfile":    {"internal/bboltpage", "internal/format", "golang.org/x/sys/", "go.etcd.io/bbolt", "go.etcd.io/bbolt/errors"},
 	"internal/boltstore": {"internal/boltfile", "internal/bboltpage", "internal/bloom", "internal/format",
-		"internal/journal",
+		"internal/journal", "internal/since",
 		"go.etcd.io/bbolt"},
 	"internal/fsck": {"internal/boltfile", "internal/bboltpage", "internal/format", "internal/journal",
 		"go.etcd.io/bbolt"},
+
+	"internal/since":      {},
+	"internal/reciprocal": {},
+	"internal/cache": {"internal/clock", "internal/format", "internal/groupcommit", "internal/queue", "internal/reciprocal",
+		"internal/since", "internal/table"},
 
 	"internal/calendar": {},
 	"internal/share":    {},
 	"internal/spell":    {},
 	"internal/idmap":    {},
-	".": {"internal/boltstore", "internal/calendar", "internal/clock", "internal/format", "internal/groupcommit",
-		"internal/idmap", "internal/queue", "internal/share",
-		"internal/spell",
-		"internal/table"},
+	".": {"internal/boltstore", "internal/cache", "internal/calendar", "internal/clock", "internal/format", "internal/idmap",
+		"internal/queue", "internal/reciprocal", "internal/share", "internal/spell", "internal/table"},
 
 	"internal/display":  {".", "golang.org/x/term"},
 	"internal/chart":    {"internal/display"},
@@ -178,127 +176,4 @@ func TestTimeZones(t *testing.T) {
 	}
 	require.True(t, brings("./cmd/stint"))
 	require.False(t, brings(".", "./limitsfile", "./idformat", "./httplimit/...", "./hostlimit", "./netlimit"))
-}
-
-// TestWalk holds the walk in docs/architecture.md to the code: each function is
-// in the file that the walk names.
-func TestWalk(t *testing.T) {
-	doc, err := os.ReadFile("docs/architecture.md")
-	require.NoError(t, err)
-	steps := regexp.MustCompile("(?m)^\\d+\\. `(\\S+\\.go): (?:(\\w+)\\.)?(\\w+)`").FindAllStringSubmatch(string(doc), -1)
-	require.Greater(t, len(steps), 10)
-	for _, step := range steps {
-		file, receiver, function := step[1], step[2], step[3]
-		source, err := os.ReadFile(file)
-		require.NoError(t, err)
-		pattern := `(?m)^func ` + function + `\(`
-		if receiver != "" {
-			pattern = `(?m)^func \(\w+ \*?` + receiver + `(\[\w+\])?\) ` + function + `\(`
-		}
-		require.Regexp(t, pattern, string(source), "%s has no such function", file)
-	}
-}
-
-// TestReadingOrder holds the table of the root's files in docs/architecture.md to
-// the code: it has every file, and each function that a file uses from a later
-// one.
-func TestReadingOrder(t *testing.T) {
-	doc, err := os.ReadFile("docs/architecture.md")
-	require.NoError(t, err)
-	_, table, _ := strings.Cut(string(doc), "## The files of the root")
-	table, _, _ = strings.Cut(table, "\n## ")
-	rank, named := make(map[string]int), make(map[string]map[string]bool) // of files
-	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z_, ]+) \|.*\|(.*)\|$`).FindAllStringSubmatch(table, -1) {
-		uses := make(map[string]bool) // shared by the files of a row
-		for _, use := range regexp.MustCompile("`([A-Za-z.]+)`").FindAllStringSubmatch(row[2], -1) {
-			uses[use[1]] = false
-		}
-		for file := range strings.SplitSeq(row[1], ", ") {
-			rank[file+".go"], named[file+".go"] = len(rank)+1, uses
-		}
-	}
-	delete(rank, "files.go") // the head of the table
-	files, info := checkTypes(t)
-	for file := range rank {
-		require.Contains(t, files, file, "of the table")
-	}
-	for file, syntax := range files {
-		if file == "doc.go" {
-			continue
-		}
-		require.NotZero(t, rank[file], "%s is not in the table", file)
-		ast.Inspect(syntax, func(n ast.Node) bool {
-			id, ok := n.(*ast.Ident)
-			if !ok {
-				return true
-			}
-			f, ok := info.Uses[id].(*types.Func)
-			if !ok || f.Pkg() == nil || f.Pkg().Path() != module {
-				return true
-			}
-			defined := ""
-			for later, syntax := range files {
-				if syntax.FileStart <= f.Pos() && f.Pos() < syntax.FileEnd {
-					defined = later
-				}
-			}
-			if name := functionName(f); rank[defined] > rank[file] && name != "shard.lock" {
-				if _, ok := named[file][name]; !ok {
-					t.Errorf("%s uses %s of %s, which the table does not say", file, name, defined)
-				}
-				named[file][name] = true
-			}
-			return true
-		})
-	}
-	for file, uses := range named {
-		for name, used := range uses {
-			require.True(t, used, "%s does not use %s of a later file", file, name)
-		}
-	}
-}
-
-// functionName returns a method as Type.Method.
-func functionName(f *types.Func) string {
-	receiver := f.Signature().Recv()
-	if receiver == nil {
-		return f.Name()
-	}
-	of := receiver.Type()
-	if p, ok := of.(*types.Pointer); ok {
-		of = p.Elem()
-	}
-	if named, ok := of.(*types.Named); ok {
-		return named.Obj().Name() + "." + f.Name()
-	}
-	return f.Name() // of an interface without a name
-}
-
-// checkTypes returns the files of the package, without tests, and what their
-// identifiers mean.
-func checkTypes(t *testing.T) (map[string]*ast.File, *types.Info) {
-	out, err := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}} {{range .GoFiles}}{{.}} {{end}}", ".").Output()
-	require.NoError(t, err)
-	exports, own := make(map[string]string), []string(nil)
-	for line := range strings.Lines(string(out)) {
-		fields := strings.Fields(line)
-		if fields[0] == module {
-			own = fields[2:]
-		} else if len(fields) > 1 {
-			exports[fields[0]] = fields[1]
-		}
-	}
-	fset, files, all := token.NewFileSet(), make(map[string]*ast.File), []*ast.File(nil)
-	for _, name := range own {
-		files[name], err = parser.ParseFile(fset, name, nil, 0)
-		require.NoError(t, err)
-		all = append(all, files[name])
-	}
-	info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
-	config := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-		return os.Open(exports[path])
-	})}
-	_, err = config.Check(module, fset, all, info)
-	require.NoError(t, err)
-	return files, info
 }

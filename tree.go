@@ -74,10 +74,8 @@ func (ls *Limits) member(name Name) member {
 	return ls.members[name]
 }
 
-func (l *Limiter) isClass(name Name) bool {
-	ls := l.limits.Load()
-	return int(name) < len(ls.members) && ls.members[name].role == classRole
-}
+// isShare reports whether a Name is in a tree of shares, which never changes.
+func (l *Limiter) isShare(name Name) bool { return l.limits.Load().member(name).role != plainRole }
 
 // kept returns the tokens that loans leave in a total.
 func (ls *Limits) kept(total Name) int64 {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/queue"
 )
 
@@ -21,7 +22,7 @@ type Reservation struct {
 	turn *queue.Turn
 	done *atomic.Bool
 
-	given *rule // of the Request; nil: the configured one
+	level cache.Level // of the Request's limit; 0: of the configured one
 
 	elsewhere Place // nil if the place is in a queue of this process
 }
@@ -57,8 +58,7 @@ func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
 	if ls := l.limits.Load(); ls.member(req.Key.Name).role != plainRole {
 		return Reservation{}, fmt.Errorf("%w: %s has no queue", ErrShare, ls.labeled(req.Key))
 	}
-	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: opSpend}}
-	r := &rs[0]
+	r := &request{key: req.Key, cost: req.Cost, op: opSpend}
 	if err := l.give(r, req); err != nil {
 		return Reservation{}, err
 	}
@@ -74,28 +74,26 @@ func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
 		err = fmt.Errorf("%w: in %v", errTooLate, time.Duration(at-now))
 	}
 	if err != nil {
-		r.shard.mu.Unlock()
+		r.Shard.Mu.Unlock()
 		return Reservation{}, err
 	}
 	turn := &queue.Turn{At: at, Cost: req.Cost}
 	if r.given != nil {
-		turn.Rate = queueRate(&r.given.rate)
+		turn.Rate = r.given.queueRate()
 	}
 	r.countLocked(true)
 	if at > now { // the bucket is charged when the turn comes
 		r.joinLocked(turn, now)
 	} else {
 		r.writeLocked(now)
-		turn.Charged = r.to != r.from
+		turn.Charged = r.To != r.From
 	}
-	in := l.submitLocked(rs[:], now)
-	r.shard.mu.Unlock()
-	if in != nil {
-		if err := l.committer.await(in); err != nil {
-			return Reservation{}, err
-		}
+	in := l.submitOne(r, now)
+	r.Shard.Mu.Unlock()
+	if err := l.await(in); err != nil {
+		return Reservation{}, err
 	}
-	return Reservation{l: l, key: req.Key, turn: turn, done: new(atomic.Bool), given: r.given}, nil
+	return Reservation{l: l, key: req.Key, turn: turn, done: new(atomic.Bool), level: r.Given}, nil
 }
 
 // reserveLocked decides on a reservation at the instant now, and returns when
@@ -105,35 +103,35 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 	if err := r.decideLocked(now, &d); err != nil {
 		return 0, err
 	}
-	r.to = r.from
+	r.To = r.From
 	rule := r.ruleLocked()
 	switch {
 	case rule.limit == Blocked:
-		return 0, fmt.Errorf("%w: %s", ErrBlocked, r.shard.limits.labeled(r.key))
+		return 0, fmt.Errorf("%w: %s", ErrBlocked, limitsIn(r.Shard).labeled(r.key))
 	case !rule.limited():
 		return now + int64(d.RetryAfter), nil
 	case rule.periods != nil:
-		return 0, fmt.Errorf("%w: %s has no queue", ErrCalendar, r.shard.limits.labeled(r.key))
+		return 0, fmt.Errorf("%w: %s has no queue", ErrCalendar, limitsIn(r.Shard).labeled(r.key))
 	}
-	g := r.shard.gates[r.key]
+	g := r.Shard.GateLocked(r.Key)
 	start := now
 	if g != nil {
-		start = max(now, g.hold)
+		start = max(now, g.Hold)
 	}
-	next, delay, ok := rule.rate.reserve(g.tail(r.tat), start, r.cost)
+	next, delay, ok := rule.rate.reserve(g.Tail(r.tat), start, r.cost)
 	waiting := int64(0) // tokens in the queue, with those of r
 	if delay > 0 {
 		waiting = (delay-1)/rule.rate.interval + 1
 	}
 	if start > now { // the whole queue waits for the end of the hold
-		waiting = max(waiting, g.queue.Tokens()+r.cost)
+		waiting = max(waiting, g.Queue.Tokens()+r.cost)
 	}
 	if most := rule.limit.Queue; !ok || most > 0 && waiting > most {
-		return 0, fmt.Errorf("%w: %s, the next turn is in %v", ErrQueueFull, r.shard.limits.labeled(r.key),
+		return 0, fmt.Errorf("%w: %s, the next turn is in %v", ErrQueueFull, limitsIn(r.Shard).labeled(r.key),
 			time.Duration(start-now+delay))
 	}
-	if at = max(start+delay, g.notBefore()); at <= now {
-		r.to = next
+	if at = max(start+delay, g.NotBefore()); at <= now {
+		r.To = next
 	}
 	return at, nil
 }
@@ -143,13 +141,13 @@ func (r *request) joinLocked(turn *queue.Turn, now int64) {
 	if !r.ruleLocked().limited() {
 		return
 	}
-	s := r.shard
-	g := s.gateLocked(r.key, r.hash)
+	s := r.Shard
+	g := s.MakeGateLocked(r.Key, r.Hash)
 	if r.given == nil {
-		g.rate = queueRate(&s.limits.rules[r.rule].rate)
+		g.Rate = limitsIn(s).rules[r.rule].queueRate()
 	}
-	g.queue.Join(turn)
-	r.turn = turn
+	g.Queue.Join(turn)
+	r.Turn = turn
 	r.writeLocked(now)
 	s.MarkDirty(r.index)
 }
@@ -170,12 +168,12 @@ func (r Reservation) Delay() time.Duration {
 // when returns the instant of the turn, at which the tokens are taken, and the
 // time until the request may go.
 func (r Reservation) when() (turn int64, delay time.Duration) {
-	s, _ := r.l.directory.shard(r.key)
-	s.lock()
-	defer s.mu.Unlock()
+	s, _ := r.l.cache.Shard(uint16(r.key.Name), r.key.ID)
+	s.Lock()
+	defer s.Mu.Unlock()
 	end := r.turn.At
-	if g := s.gates[r.key]; g != nil {
-		end = max(end, g.hold)
+	if g := s.GateLocked(cacheKey(r.key)); g != nil {
+		end = max(end, g.Hold)
 	}
 	return r.turn.At, max(0, time.Duration(end-r.l.clock.Now()))
 }
@@ -202,28 +200,27 @@ func (r Reservation) cancel() (charged bool) {
 	if r.done.Swap(true) {
 		return false
 	}
-	s, h := r.l.directory.shard(r.key)
-	s.lock()
-	g := s.gates[r.key]
-	i, resident := s.findLocked(r.key, h)
+	key := cacheKey(r.key)
+	s, h := r.l.cache.Shard(key.Name, key.ID)
+	s.Lock()
+	g := s.GateLocked(key)
+	i, resident := s.Find(key.Name, key.ID, h)
 	if g == nil || !resident {
-		defer s.mu.Unlock()
+		defer s.Mu.Unlock()
 		return r.turn.Charged
 	}
 	now := r.l.clock.Now()
 	b := s.At(i)
-	s.advanceLocked(b, g, now)
-	var in *batch
-	if g.queue.Leave(r.turn) {
+	s.AdvanceLocked(b, g, now)
+	var in *cache.Batch
+	if g.Queue.Leave(r.turn) {
 		s.MarkDirty(i)
-		in = r.l.submitCancelLocked(s, h, b, now, r.given)
+		in = r.l.cache.CancelLocked(s, h, b, now, r.level)
 	}
-	s.tidyGateLocked(r.key, g, now)
+	s.TidyGateLocked(key, g, now)
 	charged = r.turn.Charged
-	s.mu.Unlock()
-	if in != nil {
-		r.l.committer.await(in) // if the commit fails, a flush saves it
-	}
+	s.Mu.Unlock()
+	r.l.await(in) // if the commit fails, a flush saves it
 	return charged
 }
 
@@ -240,7 +237,8 @@ func (r Reservation) giveUp(req *Request) {
 // fails, they are back in memory, as after Cancel. If the bucket is not in memory
 // and cannot be loaded, they stay spent.
 func (l *Limiter) giveBack(req *Request, spent int64) {
-	rs := [1]request{{change: change{key: req.Key}, cost: req.Cost, op: opRefund, spent: max(1, spent), stays: true}}
+	rs := [1]request{{key: req.Key, cost: req.Cost, op: opRefund, spent: max(1, spent)}}
+	rs[0].Stays = true
 	if l.give(&rs[0], req) == nil {
 		l.slowPathOf(rs[:])
 	}
@@ -396,7 +394,7 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (spent int64,
 	}
 	for {
 		stepped := l.clock.NextStep()
-		rs := [1]request{{change: change{key: key}, cost: req.Cost, op: opSpend, waits: true}}
+		rs := [1]request{{key: key, cost: req.Cost, op: opSpend, waits: true}}
 		if err := l.give(&rs[0], req); err != nil {
 			return 0, l.failed(key, err)
 		}

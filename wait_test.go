@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/cache"
 )
 
 // inLine runs a test in a bubble, with a limiter on the bubble's time: single
@@ -113,7 +115,7 @@ func TestWait(t *testing.T) {
 		synctest.Wait()
 		require.ErrorIs(t, w.err, context.Canceled)
 		require.Equal(t, 2*time.Second, r.spend(key, 1).RetryAfter, "as without it")
-		r.directory.each(func(s *shard) { require.Empty(t, s.gates) })
+		requireNoGates(t, r.Limiter)
 	})
 	inLine(t, "hold", func(t *testing.T, r *rig) {
 		ws := r.waiters(key, 3)
@@ -212,8 +214,8 @@ func TestReserve(t *testing.T) {
 			require.Equal(t, 3*time.Millisecond, r.reserve(key, 1).Delay())
 			require.False(t, r.spend(key, 1).Allowed)
 		}
-		s, _ := r.directory.shard(key)
-		require.LessOrEqual(t, s.gates[key].queue.Len(), 4)
+		s, _ := r.cache.Shard(uint16(key.Name), key.ID)
+		require.LessOrEqual(t, s.GateLocked(cacheKey(key)).Queue.Len(), 4)
 	})
 }
 
@@ -256,12 +258,12 @@ func TestResetHold(t *testing.T) {
 		}
 		r.disk.on(nil)
 		go func() { reset <- r.Reset(key) }()
-		s, _ := r.directory.shard(key)
+		s, _ := r.cache.Shard(uint16(key.Name), key.ID)
 		for waits := false; len(reset) == 0 && !waits; { // until it has ended, or waits for its commit
-			s.mu.Lock()
-			g := s.gates[key]
-			waits = g != nil && g.commits > 0
-			s.mu.Unlock()
+			s.Mu.Lock()
+			g := s.GateLocked(cacheKey(key))
+			waits = g != nil && g.InCommitLocked()
+			s.Mu.Unlock()
 			runtime.Gosched()
 		}
 		return errDisk
@@ -489,9 +491,9 @@ func TestResetFails(t *testing.T) {
 			require.ErrorIs(t, <-reset, ErrNotDurable)
 			r.disk.open()
 			synctest.Wait()
-			r.directory.each(func(s *shard) {
-				for _, g := range s.gates {
-					require.Zero(t, g.resets)
+			r.cache.Each(func(s *cache.Shard) {
+				for _, g := range s.GatesLocked() {
+					require.Equal(t, g.Queue.Len() > 0, g.BusyLocked(), "a reset in a commit")
 				}
 			})
 		}

@@ -2,12 +2,12 @@ package boltstore
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/since"
 )
 
 // FileStats describe the file, and what was done for it since it was opened. The
@@ -33,17 +33,8 @@ type stats struct {
 
 // activity counts the successes of one kind of maintenance, and keeps its last failure.
 type activity struct {
-	n     int64
-	err   error     // nil if the last attempt succeeded
-	since time.Time // the first failure in a row
-}
-
-// says returns the failure with its start, or nil.
-func (a *activity) says(what string) error {
-	if a.err == nil {
-		return nil
-	}
-	return fmt.Errorf("stint: %s since %s: %w", what, a.since.UTC().Format(time.RFC3339), a.err)
+	n int64
+	since.Failure
 }
 
 // record records the end of an attempt, and returns err. A failure gets the time
@@ -51,17 +42,12 @@ func (a *activity) says(what string) error {
 func (s *Store) record(a *activity, n int64, err error) error {
 	s.stats.mu.Lock()
 	defer s.stats.mu.Unlock()
-	switch {
-	case err == nil:
+	now := time.Now()
+	if maintained := s.now.Load(); maintained != 0 {
+		now = time.Unix(0, maintained)
+	}
+	if a.Failure = a.Next(err, now); err == nil {
 		a.n += n
-		a.err = nil
-	case a.err == nil:
-		a.err, a.since = err, time.Now()
-		if now := s.now.Load(); now != 0 {
-			a.since = time.Unix(0, now)
-		}
-	default:
-		a.err = err
 	}
 	return err
 }
@@ -70,7 +56,7 @@ func (s *Store) record(a *activity, n int64, err error) error {
 func (st *stats) why(a *activity) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return a.err
+	return a.Err
 }
 
 // Health returns nil if the file and its maintenance work. Otherwise it returns
@@ -78,11 +64,11 @@ func (st *stats) why(a *activity) error {
 func (s *Store) Health() error {
 	s.stats.mu.Lock()
 	defer s.stats.mu.Unlock()
-	if err := s.stats.broken.says("the file is broken"); err != nil {
+	if err := s.stats.broken.Says("the file is broken"); err != nil {
 		return err
 	}
-	return errors.Join(s.stats.checkpoints.says("no checkpoint"), s.stats.swept.says("no sweep"),
-		s.stats.compactions.says("no compaction"))
+	return errors.Join(s.stats.checkpoints.Says("no checkpoint"), s.stats.swept.Says("no sweep"),
+		s.stats.compactions.Says("no compaction"))
 }
 
 // Stats returns the statistics of the file.
@@ -96,7 +82,7 @@ func (s *Store) Stats() FileStats {
 	defer s.stats.mu.Unlock()
 	checkpoints, swept, compactions := &s.stats.checkpoints, &s.stats.swept, &s.stats.compactions
 	st.Checkpoints, st.Swept, st.Compactions = checkpoints.n, swept.n, compactions.n
-	st.Err = errors.Join(checkpoints.err, swept.err, compactions.err)
+	st.Err = errors.Join(checkpoints.Err, swept.Err, compactions.Err)
 	return st
 }
 

@@ -22,7 +22,7 @@ import (
 
 var (
 	// ErrClosed: the store, or its limiter, is closed.
-	ErrClosed = errors.New("stint: limiter is closed")
+	ErrClosed = format.ErrClosed
 
 	// ErrLocked: another process, or another store of this one, has the file.
 	ErrLocked = boltfile.ErrLocked

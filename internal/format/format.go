@@ -24,6 +24,9 @@ var (
 
 	// ErrFormat: this version does not read the format of the file.
 	ErrFormat = errors.New("stint: unknown file format")
+
+	// ErrClosed: what has the file open was closed.
+	ErrClosed = errors.New("stint: limiter is closed")
 )
 
 // The buckets of the database, and the keys in MetaBucket.

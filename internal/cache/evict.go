@@ -1,4 +1,4 @@
-package stint
+package cache
 
 import (
 	"errors"
@@ -6,19 +6,22 @@ import (
 	"time"
 )
 
-// evictOne makes space in memory for one bucket. If it soon finds no bucket that
-// can be evicted without a save, evictOne waits for a flush, which evicts buckets
-// after each of its saves. If none is under way, evictOne begins one.
-func (l *Limiter) evictOne() error {
-	f := l.flusher
-	if n := l.directory.evict(l.clock.Now(), f.full); n > 0 || !f.full() {
+// Full reports whether memory has no space for another bucket.
+func (c *Cache) Full() bool { return c.flusher.full() }
+
+// MakeSpace makes space in memory for one bucket. If it soon finds no bucket that
+// can be evicted without a save, MakeSpace waits for a flush, which evicts buckets
+// after each of its saves. If none is under way, MakeSpace begins one.
+func (c *Cache) MakeSpace() error {
+	f := c.flusher
+	if n := c.evict(f.clock.Now(), f.full); n > 0 || !f.full() {
 		return nil // other calls may take the space that this one made
 	}
 	f.waiting.Add(1)
 	defer f.waiting.Add(-1)
-	timer := time.NewTimer(l.opts.CommitTimeout)
+	timer := time.NewTimer(f.timeout)
 	defer timer.Stop()
-	for flush := l.flushForSpace(); ; {
+	for flush := f.forSpace.flush(true); ; {
 		part := f.nextPart()
 		if !f.full() {
 			return nil
@@ -27,13 +30,19 @@ func (l *Limiter) evictOne() error {
 		case <-part:
 		case <-flush.done:
 			if flush.err != nil {
-				return fmt.Errorf("%w: %d in memory, %w", ErrFull, l.opts.MaxResident, flush.err)
+				return fmt.Errorf("%w: %d in memory, %w", ErrFull, f.resident, flush.err)
 			}
-			flush = l.flushForSpace() // other calls took the space that this one made
+			flush = f.forSpace.flush(true) // other calls took the space that this one made
 		case <-timer.C:
-			return fmt.Errorf("%w: %d in memory, and no answer from the store for %v",
-				ErrFull, l.opts.MaxResident, l.opts.CommitTimeout)
+			return fmt.Errorf("%w: %d in memory, and no answer from the store for %v", ErrFull, f.resident, f.timeout)
 		}
+	}
+}
+
+// EvictAll removes from memory all buckets that may leave it.
+func (c *Cache) EvictAll() {
+	for range 5 { // a removal may move a slot past the hand
+		c.evictBetween(place{}, place{end: true}, c.flusher.clock.Now(), func(int) bool { return true })
 	}
 }
 
@@ -69,7 +78,7 @@ func (t *directory) evict(now int64, tooMany func() bool) (removed int) {
 // visited, until more returns false. It returns the number of removed buckets.
 func (t *directory) evictBetween(from, to place, now int64, more func(removed int) bool) (removed int) {
 	for n := from.shard; ; n++ {
-		var s *shard
+		var s *Shard
 		s, n = t.shardFrom(n)
 		if s == nil || !to.end && (n > to.shard || n == to.shard && !to.inside) {
 			return removed
@@ -95,44 +104,20 @@ func (f *flusher) makeSpaceBetween(from, to place, now int64, n int) {
 }
 
 // evictStep looks at a few slots, so decisions wait only for microseconds.
-func (s *shard) evictStep(now int64, forget bool) (scanned, removed int) {
-	s.lock()
+func (s *Shard) evictStep(now int64, forget bool) (scanned, removed int) {
+	s.Lock()
 	scanned, removed = s.Evict(now, s.directory.saving.Load(), forget, s.queuedLocked)
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	s.directory.resident.Add(-int64(removed))
 	s.directory.evicted.Add(int64(removed))
 	return scanned, removed
-}
-
-// sharedFlush is a flush that several calls wait for.
-type sharedFlush struct {
-	done chan struct{}
-	err  error // valid once done is closed
-}
-
-// flushForSpace returns the flush for space under way, or begins one.
-func (l *Limiter) flushForSpace() *sharedFlush {
-	l.evictionMu.Lock()
-	defer l.evictionMu.Unlock()
-	if l.evicting == nil {
-		f := &sharedFlush{done: make(chan struct{})}
-		l.evicting = f
-		go func() {
-			f.err = l.flusher.makeSpace()
-			l.evictionMu.Lock()
-			l.evicting = nil
-			l.evictionMu.Unlock()
-			close(f.done)
-		}()
-	}
-	return l.evicting
 }
 
 // makeSpace saves and evicts buckets until there is space in memory, or no
 // caller waits for it. It goes through all shards up to three times, because the
 // first time may begin in the middle, and buckets may be in commits.
 func (f *flusher) makeSpace() error {
-	var skipped []*batch
+	var skipped []*Batch
 	for round := 0; round < 3; {
 		next, part, err := f.makeSpacePart()
 		if err != nil {
@@ -154,7 +139,7 @@ func (f *flusher) makeSpace() error {
 
 // makeSpacePart saves and evicts a part of the buckets: only a few if the
 // last save of a flush failed.
-func (f *flusher) makeSpacePart() (next place, skipped []*batch, err error) {
+func (f *flusher) makeSpacePart() (next place, skipped []*Batch, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.full() {

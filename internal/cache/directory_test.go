@@ -1,4 +1,4 @@
-package stint
+package cache
 
 import (
 	"testing"
@@ -16,15 +16,14 @@ func TestShardLayout(t *testing.T) {
 	if unsafe.Sizeof(uintptr(0)) != 8 {
 		t.Skip("the layout is that of 64 bits")
 	}
-	var s shard
+	var s Shard
 	const line = 64
 	require.Zero(t, unsafe.Sizeof(s)%line, "%d bytes", unsafe.Sizeof(s))
 	require.LessOrEqual(t, unsafe.Sizeof(s), uintptr(256))
 	require.EqualValues(t, line, unsafe.Offsetof(s.Slots))
-	require.EqualValues(t, 8, unsafe.Offsetof(s.limits))
-	require.LessOrEqual(t, unsafe.Sizeof(rule{}), uintptr(96))
+	require.EqualValues(t, 8, unsafe.Offsetof(s.Limits))
 
-	var n lane // 128 bytes are allocated at a multiple of 128
+	var n Lane // 128 bytes are allocated at a multiple of 128
 	require.EqualValues(t, 2*line, unsafe.Sizeof(n))
 	require.EqualValues(t, line, unsafe.Offsetof(n.tat))
 	require.EqualValues(t, line, unsafe.Sizeof(tally{}[0]))

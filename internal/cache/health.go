@@ -1,44 +1,62 @@
-package stint
+package cache
 
 import (
-	"errors"
 	"fmt"
 	"time"
+
+	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/groupcommit"
+	"github.com/stint-go/stint/internal/since"
 )
 
-// Health returns nil, or everything that is wrong now, and since when. It
-// reports failed saves and loads until one succeeds, a wrong clock, and what
-// Store.Health says. It reports a save, or upkeep of the store, that takes
-// longer than CommitTimeout, until the call ends. Health reads no disk, and
-// waits for no call that does. Decisions go on from memory if they can.
-func (l *Limiter) Health() error {
-	f := l.flusher
+// FlushStats are counts and times of the flushes.
+type FlushStats struct {
+	Flushes  int64 // that wrote something
+	Buckets  int64 // written or deleted by them
+	Failures int64
+	Last     time.Duration // how long the last one took
+	Longest  time.Duration
+	Err      error     // why the last one failed; nil if it did not
+	Since    time.Time // of the first failure in a row
+}
+
+// Stats are counts since New, and present sizes.
+type Stats struct {
+	Resident, Loads, Evictions int64
+	Flush                      FlushStats
+	Commit                     groupcommit.Stats
+	Buckets, Leases            int64     // that commits wrote
+	Saving                     time.Time // begin of the save under way, or zero
+}
+
+// Stats returns the counts.
+func (c *Cache) Stats() Stats {
+	st := Stats{
+		Resident: c.resident.Load(), Loads: c.loads.Load(), Evictions: c.evicted.Load(),
+		Commit: c.committer.Stats(), Buckets: c.committer.buckets.Load(), Leases: c.committer.leases.Load(),
+	}
+	f := c.flusher
 	f.statusMu.Lock()
-	unsaved := failure{f.status.Err, f.status.Since}
-	if unsaved.err == nil {
+	defer f.statusMu.Unlock()
+	st.Flush, st.Saving = f.status, f.saving.since
+	return st
+}
+
+// Health returns what is wrong now with the saves and loads, and since when. It
+// waits for no call of the store.
+func (c *Cache) Health() []error {
+	f := c.flusher
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	unsaved := since.Failure{Err: f.status.Err, Since: f.status.Since}
+	if unsaved.Err == nil {
 		unsaved = f.commit
 	}
-	errs := []error{unsaved.says("nothing saved"), f.saving.overdue, f.upkeep.overdue, l.clock.Health()}
-	f.statusMu.Unlock()
-	if load := l.loadFailure.Load(); load != nil {
-		errs = append(errs, load.says("no bucket loaded"))
+	errs := []error{unsaved.Says("nothing saved"), f.saving.overdue, f.upkeep.overdue}
+	if load := c.loadFailure.Load(); load != nil {
+		errs = append(errs, load.Says("no bucket loaded"))
 	}
-	return errors.Join(append(errs, l.store.Health())...)
-}
-
-// failure is the error of the last attempt, and the time of the first failure
-// in a row.
-type failure struct {
-	err   error
-	since time.Time
-}
-
-// says returns the failure as an error, or nil if there was none.
-func (f failure) says(what string) error {
-	if f.err == nil {
-		return nil
-	}
-	return fmt.Errorf("stint: %s since %s: %w", what, f.since.UTC().Format(time.RFC3339), f.err)
+	return errs
 }
 
 // watch times the calls of one method of the store, one at a time. A call that
@@ -72,8 +90,8 @@ func (f *flusher) late(w *watch) {
 	defer f.statusMu.Unlock()
 	if !w.since.IsZero() && time.Since(w.begun) >= f.timeout {
 		err := fmt.Errorf("no answer from the store for %v", f.timeout)
-		w.overdue = failure{err, w.since}.says(w.what + " under way")
-		f.emit(Event{Kind: SaveOverdue, Err: w.overdue})
+		w.overdue = since.Failure{Err: err, Since: w.since}.Says(w.what + " under way")
+		f.tell.Overdue(w.overdue)
 	}
 }
 
@@ -83,27 +101,21 @@ func (f *flusher) end(w *watch, err error) {
 	f.statusMu.Lock()
 	defer f.statusMu.Unlock()
 	if w.overdue != nil {
-		f.emit(Event{Kind: SaveEnded, Err: err})
+		f.tell.Ended(err)
 	}
 	w.since, w.overdue = time.Time{}, nil
-	if gone := errors.Is(err, ErrGone); gone && !f.gone {
-		f.gone = true
-		f.emit(Event{Kind: FileGone, Err: err})
-	} else if f.gone && err == nil && w == &f.saving {
-		f.gone = false
-		f.emit(Event{Kind: FileBack})
-	}
+	f.tell.Called(w == &f.saving, err)
 }
 
 // save saves changes for a flush or a commit, of which the last is the time. mu
 // is held. With no changes it only finds out whether the store can save.
-func (f *flusher) save(changes []Change) error {
+func (f *flusher) save(changes []format.Entry) error {
 	f.begin(&f.saving)
 	var err error
 	timed := f.timed
 	if n := len(changes); n > 0 {
 		timed = changes[n-1].TAT // now, because Save may reorder them
-		err = saveClock(f.store, f.clock)
+		err = f.store.saveClock(f.clock)
 	}
 	if err == nil {
 		err = f.store.Save(changes)
@@ -129,7 +141,7 @@ func (f *flusher) record(buckets int, took time.Duration, err error) {
 	st.Failures++
 	if st.Err == nil {
 		st.Since = time.Unix(0, f.clock.Now())
-		f.emit(Event{Kind: FlushFailed, Err: err})
+		f.tell.Failed(err)
 	}
 	st.Err = err
 }
@@ -138,19 +150,16 @@ func (f *flusher) record(buckets int, took time.Duration, err error) {
 func (f *flusher) committed(err error) {
 	f.statusMu.Lock()
 	defer f.statusMu.Unlock()
-	if err != nil && f.commit.err == nil {
-		f.commit.since = time.Unix(0, f.clock.Now())
-	}
-	f.commit.err = err
+	f.commit = f.commit.Next(err, time.Unix(0, f.clock.Now()))
 }
 
 // recovered notes that nothing is left unsaved.
 func (f *flusher) recovered() {
 	f.statusMu.Lock()
 	defer f.statusMu.Unlock()
-	f.commit = failure{}
+	f.commit = since.Failure{}
 	if f.status.Err != nil {
 		f.status.Err, f.status.Since = nil, time.Time{}
-		f.emit(Event{Kind: FlushRecovered})
+		f.tell.Recovered()
 	}
 }

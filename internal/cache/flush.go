@@ -1,4 +1,4 @@
-package stint
+package cache
 
 import (
 	"cmp"
@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stint-go/stint/internal/clock"
+	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/since"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -30,53 +32,45 @@ type flusher struct {
 	directory *directory
 	store     Store
 	clock     *clock.Clock
-	level     Durability // of limits that name none
-	resident  int64      // most buckets in memory
+	tell      Tell
+	level     Level // of rules that name none
+	resident  int64 // most buckets in memory
 	interval  time.Duration
 	timeout   time.Duration // after which a call of the store is overdue
 
-	mu     sync.Mutex // held during a save, by a flush or a commit
-	closed bool       // the store is no longer the Limiter's
-	number uint64     // of the last part of a flush, 1 to 3
-	round  int        // of the sweep
-	timed  int64      // the last time that was saved, also by an earlier process
-	spare  []Change   // memory for the next save
-	space  place      // where the next flush for space begins
-	trial  bool       // whether to save only a few buckets
-	failed bool       // the last save of a flush failed
+	mu     sync.Mutex     // held during a save, by a flush or a commit
+	closed bool           // the store is no longer the Cache's
+	number uint64         // of the last part of a flush, 1 to 3
+	round  int            // of the sweep
+	timed  int64          // the last time that was saved, also by an earlier process
+	spare  []format.Entry // memory for the next save
+	space  place          // where the next flush for space begins
+	trial  bool           // whether to save only a few buckets
+	failed bool           // the last save of a flush failed
 
 	waiting atomic.Int64  // callers that wait for space in memory
 	part    chan struct{} // closed when a part of a flush ends; guarded by statusMu
 
 	statusMu sync.Mutex
 	status   FlushStats
-	commit   failure // of the last commit; none once a commit or a flush succeeded
-	gone     bool    // the last save returned ErrGone
-	saving   watch   // of Store.Save
-	upkeep   watch   // of Store.Maintain
+	commit   since.Failure // of the last commit; none once a commit or a flush succeeded
+	saving   watch         // of Store.Save
+	upkeep   watch         // of Store.Maintain
+
+	forAll   shared // flushes of everything that was spent before they begin
+	forSpace shared // flushes that make space in memory
 
 	stop, stopped chan struct{}
-	events        chan Event    // nil without a listener
-	silent        chan struct{} // closed when no more events come
-	delivered     chan struct{} // closed after the last event was delivered
 }
 
-// newFlusher returns a flusher that runs.
-func newFlusher(t *directory, store Store, c *clock.Clock, o Options) *flusher {
+func newFlusher(t *directory, o Options) *flusher {
 	f := &flusher{
-		directory: t, store: store, clock: c, timed: c.Last(), level: o.Durability, interval: o.FlushInterval,
+		directory: t, store: o.Store, clock: o.Clock, tell: o.Tell, level: o.Level, interval: o.Interval,
 		resident: int64(o.MaxResident), part: make(chan struct{}),
-		timeout: o.CommitTimeout, saving: watch{what: "a save"}, upkeep: watch{what: "the upkeep of the store"},
+		timeout: o.Timeout, saving: watch{what: "a save"}, upkeep: watch{what: "the upkeep of the store"},
 		stop: make(chan struct{}), stopped: make(chan struct{}),
-		silent: make(chan struct{}), delivered: make(chan struct{}),
 	}
-	if o.OnEvent != nil {
-		f.events = make(chan Event, 64)
-		go f.deliver(o.OnEvent)
-	} else {
-		close(f.delivered)
-	}
-	go f.run()
+	f.forAll.run, f.forSpace.run = f.flushAndWait, f.makeSpace
 	return f
 }
 
@@ -96,7 +90,7 @@ func (f *flusher) run() {
 		case <-ticker.C:
 		}
 		if step := f.clock.Follow(); step != 0 {
-			f.emit(Event{Kind: ClockStepped, Step: step, Err: fmt.Errorf("stint: the wall clock stepped by %v", step)})
+			f.tell.Stepped(step)
 		}
 		if skip -= f.interval; skip > 0 {
 			continue
@@ -128,9 +122,6 @@ const (
 	trialSave = 1 << 6
 )
 
-// A pacedStore tells how many buckets it can save before a save has to wait.
-type pacedStore interface{ room() int }
-
 // saveSize returns about how many buckets the next save has. While the store is
 // slow, saves are small, so that callers get space in memory sooner.
 func (f *flusher) saveSize() int {
@@ -141,8 +132,8 @@ func (f *flusher) saveSize() int {
 	if f.trial {
 		most = trialSave
 	}
-	if s, ok := f.store.(pacedStore); ok {
-		most = min(most, s.room())
+	if f.store.Room != nil {
+		most = min(most, f.store.Room())
 	}
 	return most
 }
@@ -157,12 +148,12 @@ func (f *flusher) flush(all bool) error {
 
 // flushParts is flush. It also returns the commits of the buckets that it left
 // out.
-func (f *flusher) flushParts(all bool) (skipped []*batch, err error) {
+func (f *flusher) flushParts(all bool) (skipped []*Batch, err error) {
 	var errs []error
 	for at, first := (place{}), true; !at.end; first = false {
 		f.mu.Lock()
 		for more := true; more; first = false {
-			var part []*batch
+			var part []*Batch
 			at, part, err = f.flushPartLocked(all, at, first)
 			if err != nil {
 				errs = append(errs, err)
@@ -177,6 +168,70 @@ func (f *flusher) flushParts(all bool) (skipped []*batch, err error) {
 	}
 	return skipped, errors.Join(errs...)
 }
+
+// shared has a flush that several calls wait for, and the next one.
+type shared struct {
+	run func() error
+
+	mu        sync.Mutex // guards the others
+	now, next *sharedFlush
+}
+
+type sharedFlush struct {
+	done chan struct{}
+	err  error // valid once done is closed
+}
+
+// flush returns a flush that has not begun, or the one under way if that will do. At
+// most one is under way and one is next, however many calls come while a disk
+// hangs.
+func (s *shared) flush(underWay bool) *sharedFlush {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.now == nil:
+		s.now = &sharedFlush{done: make(chan struct{})}
+		go s.runAll(s.now)
+		return s.now
+	case underWay:
+		return s.now
+	case s.next == nil:
+		s.next = &sharedFlush{done: make(chan struct{})}
+	}
+	return s.next
+}
+
+// runAll carries out a flush, and those that come next.
+func (s *shared) runAll(f *sharedFlush) {
+	for f != nil {
+		f.err = s.run()
+		done := f.done
+		s.mu.Lock()
+		f = s.next
+		s.now, s.next = f, nil
+		s.mu.Unlock()
+		close(done)
+	}
+}
+
+// FlushShared saves everything spent before the call, in a flush that begins
+// after it. Calls that come during a flush share the next one. After
+// Options.Timeout it returns an error, and the flush goes on.
+func (c *Cache) FlushShared() error {
+	flush := c.flusher.forAll.flush(false)
+	timer := time.NewTimer(c.flusher.timeout)
+	defer timer.Stop()
+	select {
+	case <-flush.done:
+		return flush.err
+	case <-timer.C:
+		return fmt.Errorf("no answer from the store for %v", c.flusher.timeout)
+	}
+}
+
+// Flush saves everything spent so far, at every level. It is in the store when
+// Flush returns nil.
+func (c *Cache) Flush() error { return c.flusher.flushAndWait() }
 
 // flushAndWait saves everything spent so far, and waits for the commits that
 // save a part of it.
@@ -209,9 +264,9 @@ type place struct {
 // save. It returns the place to go on from. If callers wait for space in memory,
 // it then evicts at least as many buckets as it has saved, if it can, and more
 // while memory is full.
-func (f *flusher) flushPartLocked(all bool, from place, first bool) (next place, skipped []*batch, err error) {
+func (f *flusher) flushPartLocked(all bool, from place, first bool) (next place, skipped []*Batch, err error) {
 	if f.closed {
-		return place{end: true}, nil, ErrClosed
+		return place{end: true}, nil, format.ErrClosed
 	}
 	defer f.partEnded()
 	f.number = f.number%3 + 1
@@ -253,9 +308,11 @@ func (f *flusher) saveCollected(c *collector, n int, last, withTime bool) error 
 	if n > 0 && last && err == nil {
 		err = f.save(nil) // finds out whether the file is still at its path
 	}
-	for _, change := range c.changes { // the Store may have moved the time, which is no bucket
-		if change.Key != (Key{}) && (err != nil || change.TAT == 0 || change.Key.Name == Unknown) {
-			f.directory.saved(change, err, c.now)
+	for _, e := range c.changes { // the Store may have moved the time, which is no bucket
+		if e.Name == holds && e.ID != "" {
+			f.directory.holdSaved(c.holds[e.ID], e.TAT, err, c.now)
+		} else if e.Name != holds && (err != nil || e.TAT == 0) {
+			f.directory.saved(Key{e.Name, e.ID}, err, c.now)
 		}
 	}
 	return err
@@ -285,11 +342,11 @@ func (f *flusher) partEnded() {
 // timeOfSave returns the time, which each save contains besides its buckets. The
 // next process learns from it whether its clock is behind. It is the last of the
 // changes that save gets. mu is held.
-func (f *flusher) timeOfSave() Change {
-	if _, ok := f.store.(ClockStore); !ok {
-		return Change{Key{}, f.clock.Seen()}
+func (f *flusher) timeOfSave() format.Entry {
+	if f.store.SaveClock == nil {
+		return format.Entry{TAT: f.clock.Seen()}
 	}
-	return Change{Key{}, f.clock.Now()}
+	return format.Entry{TAT: f.clock.Now()}
 }
 
 // timeAlone is how often the time is saved without buckets while the wall clock
@@ -315,18 +372,23 @@ const sweepRounds = 64
 // has passed, and adds to the save the holds that the store does not have.
 func (f *flusher) sweep(c *collector) {
 	f.round++
-	f.directory.each(func(s *shard) {
-		if int(s.order)%sweepRounds == f.round%sweepRounds {
+	f.directory.Each(func(s *Shard) {
+		if int(s.Order)%sweepRounds == f.round%sweepRounds {
 			s.expireLocked(c.now)
 		}
 		for key, g := range s.gates {
-			if g.hold != 0 && g.hold <= c.now {
-				g.hold, g.unsaved = 0, true
+			if g.Hold != 0 && g.Hold <= c.now {
+				g.Hold, g.unsaved = 0, true
 			}
 			if g.unsaved && g.commits == 0 { // otherwise a commit saves it
-				c.changes = append(c.changes, Change{holdKey(key), g.hold})
+				e := holdEntry(key, g.Hold)
+				if c.holds == nil {
+					c.holds = make(map[string]Key)
+				}
+				c.holds[e.ID] = key
+				c.changes = append(c.changes, e)
 			}
-			s.tidyGateLocked(key, g, c.now)
+			s.TidyGateLocked(key, g, c.now)
 		}
 	})
 }
@@ -334,14 +396,14 @@ func (f *flusher) sweep(c *collector) {
 // expireLocked removes full buckets that the store does not have, and marks the
 // other full ones so that the flush deletes them. Buckets that only a Check has
 // clamped stay until they are evicted, because the store's TAT may be ahead.
-func (s *shard) expireLocked(now int64) {
+func (s *Shard) expireLocked(now int64) {
 	s.Each(func(i uint32, b table.Slot) table.Outcome {
 		switch {
 		case b.TAT() > now || b.Has(table.Pending|table.Clamped) || s.gateOfLocked(b) != nil:
 		case b.Has(table.Stored):
 			s.MarkDirty(i)
 		default:
-			s.removeLocked(i)
+			s.RemoveLocked(i)
 			return table.Removed
 		}
 		return table.Done
@@ -353,15 +415,16 @@ func (s *shard) expireLocked(now int64) {
 type collector struct {
 	now     int64
 	all     bool
-	level   Durability
+	level   Level
 	save    uint64 // number of the save, in table.SaveMask
-	changes []Change
+	changes []format.Entry
 	ids     *strings.Builder // of changes: many share an allocation
-	skipped []*batch         // commits of buckets that were left out
+	holds   map[string]Key   // by the ids of their entries in changes
+	skipped []*Batch         // commits of buckets that were left out
 }
 
-// key returns the key of a slot, which may move before the save.
-func (c *collector) key(b table.Slot) Key {
+// id returns the id of a slot, which may move before the save.
+func (c *collector) id(b table.Slot) string {
 	id := b.ID()
 	if c.ids == nil || c.ids.Len()+len(id) > c.ids.Cap() {
 		c.ids = new(strings.Builder)
@@ -369,7 +432,7 @@ func (c *collector) key(b table.Slot) Key {
 	}
 	begin := c.ids.Len()
 	c.ids.Write(id)
-	return Key{Name(b.Name()), c.ids.String()[begin:]}
+	return c.ids.String()[begin:]
 }
 
 // collect copies dirty buckets, beginning at a place, until there are enough for
@@ -387,13 +450,13 @@ func (c *collector) collect(t *directory, from place, most int) (next place) {
 			if next.inside && len(c.changes) >= most {
 				return next
 			}
-			s.lock()
+			s.Lock()
 			if !next.inside {
 				s.BeginDirty(c.all)
 				next.inside = true
 			}
 			more = c.collectLocked(s)
-			s.mu.Unlock()
+			s.Mu.Unlock()
 		}
 		if len(c.changes) >= most {
 			return place{shard: at + 1}
@@ -403,16 +466,16 @@ func (c *collector) collect(t *directory, from place, most int) (next place) {
 
 // collectLocked copies the next few dirty buckets of a shard, marks them clean,
 // and reports whether there are more.
-func (c *collector) collectLocked(s *shard) (more bool) {
+func (c *collector) collectLocked(s *Shard) (more bool) {
 	return s.NextDirty(func(i uint32, b table.Slot) table.Outcome {
 		if b.Has(table.Pending) {
 			c.skipped = append(c.skipped, s.pendingLocked(b).batch)
 			return table.Again
 		}
-		tat := s.tailLocked(b)
+		tat := s.TailLocked(b)
 		switch past := tat <= c.now; {
 		case past && !b.Has(table.Stored) && s.gateOfLocked(b) == nil:
-			s.removeLocked(i)
+			s.RemoveLocked(i)
 			return table.Removed
 		case past && !b.Has(table.Stored):
 			s.MarkClean(i)
@@ -425,15 +488,16 @@ func (c *collector) collectLocked(s *shard) (more bool) {
 		s.MarkClean(i)
 		b.Clear(table.Covered | table.SaveMask)
 		b.Set(table.Stored | c.save)
-		c.changes = append(c.changes, Change{c.key(b), tat})
+		c.changes = append(c.changes, format.Entry{Name: b.Name(), ID: c.id(b), TAT: tat})
 		return table.Done
 	})
 }
 
 // waits reports whether a dirty bucket waits for a flush of all buckets: it need
 // not survive a crash, or the store has a lease for it.
-func (c *collector) waits(s *shard, b table.Slot) bool {
-	switch cmp.Or(s.limits.rules[b.Rule()].limit.Durability, c.level) {
+func (c *collector) waits(s *Shard, b table.Slot) bool {
+	level, _ := s.Limits.Rule(b.Rule())
+	switch cmp.Or(level, c.level) {
 	case Memory:
 		return !b.Has(table.Flush)
 	case Leased:
@@ -442,31 +506,13 @@ func (c *collector) waits(s *shard, b table.Slot) bool {
 	return false
 }
 
-// saved notes how the save of a change ended. If it failed, the bucket is dirty
-// again, and a hold stays unsaved. A bucket that was deleted from the store also
-// leaves memory, unless it is in use again.
-func (t *directory) saved(change Change, err error, now int64) {
-	key := change.Key
-	isHold := key.Name == Unknown
-	if isHold {
-		held, keyErr := ParseKey(key.ID)
-		if keyErr != nil {
-			return
-		}
-		key = held
-	}
-	s, h := t.shard(key)
-	s.lock()
-	defer s.mu.Unlock()
-	if isHold {
-		g := s.gateLocked(key, h)
-		if err == nil {
-			g.saved = change.TAT
-		}
-		g.unsaved = err != nil || g.hold != change.TAT
-		s.tidyGateLocked(key, g, now)
-		return
-	}
+// saved notes how the save of a bucket ended. If it failed, the bucket is dirty
+// again. A bucket that was deleted from the store also leaves memory, unless it is
+// in use again.
+func (t *directory) saved(key Key, err error, now int64) {
+	s, h := t.shardOf(key)
+	s.Lock()
+	defer s.Mu.Unlock()
 	i, ok := s.findLocked(key, h)
 	if !ok {
 		return
@@ -477,7 +523,25 @@ func (t *directory) saved(change Change, err error, now int64) {
 	} else if !b.Has(table.Dirty) {
 		b.Clear(table.Stored)
 		if b.TAT() <= now && !b.Has(table.Pending) && s.gateOfLocked(b) == nil {
-			s.removeLocked(i)
+			s.RemoveLocked(i)
 		}
 	}
 }
+
+// holdSaved notes how the save of a hold ended. If it failed, the hold stays
+// unsaved.
+func (t *directory) holdSaved(key Key, end int64, err error, now int64) {
+	s, h := t.shardOf(key)
+	s.Lock()
+	defer s.Mu.Unlock()
+	g := s.MakeGateLocked(key, h)
+	if err == nil {
+		g.saved = end
+	}
+	g.unsaved = err != nil || g.Hold != end
+	s.TidyGateLocked(key, g, now)
+}
+
+// FlushDue saves what a flush of each interval saves: not the buckets that need
+// not survive a crash, nor those that a lease covers.
+func (c *Cache) FlushDue() error { return c.flusher.flush(false) }

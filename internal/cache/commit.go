@@ -1,0 +1,612 @@
+package cache
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/groupcommit"
+	"github.com/stint-go/stint/internal/queue"
+	"github.com/stint-go/stint/internal/table"
+)
+
+// Some calls return only after a save: one that sets a hold, one that changes a
+// bucket at Synced, and one that changes a bucket at Leased beyond its lease.
+// This is what happens between the decision and the answer:
+//
+//   - The caller has changed memory, and still holds the lock of the shard.
+//     SubmitLocked asks needLocked what the store must get, and whether the caller
+//     waits.
+//   - putLocked puts the TAT, and the change that may be undone, into the batch
+//     that groupcommit is filling. The bucket is pending now: it stays in memory,
+//     and flushes leave it out. The caller unlocks the shard, and awaits the batch.
+//   - Other callers decide on the new TAT at once. They join the same batch, or
+//     the one after it if the save has begun.
+//   - The group's goroutine calls save, which gives all TATs of the batch to the
+//     Store in one call, and then finishes the changes, the last one first.
+//   - If the save succeeded, finishLocked marks the bucket clean, unless its TAT
+//     is no longer the saved one. If the saved TAT is a lease, finishLocked
+//     records what the lease covers.
+//   - If the save failed, the bucket is dirty again, because the file may or
+//     may not have the new TAT. The bucket gets its old TAT back, with three
+//     exceptions: the TAT has changed since, other than in this batch; a later
+//     batch has the bucket; or an answer builds on the TAT. In these cases the
+//     tokens stay spent, because a token that comes back twice is worse than
+//     one that is lost. If the limits have changed, the old TAT is converted or
+//     cut as they ask.
+//   - The waiting callers return, with nil or ErrNotDurable.
+//
+// The renewal of a lease takes the same path, except that no caller waits. Two
+// changes of one call can form a pair: the second is undone only if the first
+// was.
+
+// Change is the change that one call made to one bucket, or to its hold.
+type Change struct {
+	Key   Key
+	Shard *Shard
+	Hash  uint64
+
+	From, To int64         // TAT in the slot, or end of the hold
+	Given    Level         // of the caller's own limit; 0: that of the bucket's rule
+	Turn     *queue.Turn   // that joined the queue
+	Turns    []*queue.Turn // that a reset took out of the queue
+	Counted  bool          // as allowed, by CountLocked
+	Builds   bool          // the answer builds on the TAT, even if From is To
+	Stays    bool          // even if the commit fails
+	Leads    bool          // in its pair
+	Pair     *Pair
+
+	isHold  bool
+	limits  int  // how many of pending.limits came before it
+	renewal bool // of a lease: no caller waits
+}
+
+// work has what one commit saves, and the changes that it finishes.
+type work struct {
+	saves   []format.Entry
+	changes []Change
+	holds   map[Key]savedHold
+}
+
+// savedHold is the newest hold of a bucket in a commit. A Store may reorder
+// saves, so after the save its index is no longer valid.
+type savedHold struct {
+	index int // in work.saves
+	end   int64
+}
+
+// Batch is the work of one commit.
+type Batch = groupcommit.Batch[work]
+
+// renewalPause is the longest that a renewal of a lease waits for others. Half
+// a lease lasts longer, unless callers spend much faster than tokens come back.
+const renewalPause = 5 * time.Millisecond
+
+// committer runs the commits of a Limiter.
+type committer struct {
+	*groupcommit.Group[work]
+	flusher *flusher
+	timeout time.Duration
+	buckets atomic.Int64
+	leases  atomic.Int64
+}
+
+func newCommitter(f *flusher, timeout time.Duration) *committer {
+	c := &committer{flusher: f, timeout: timeout}
+	c.Group = groupcommit.New(timeout, renewalPause, &f.mu, c.save)
+	return c
+}
+
+// levelOf returns the level of a rule.
+func (c *committer) levelOf(limits Limits, rule uint32) Level {
+	level, _ := limits.Rule(rule)
+	return cmp.Or(level, c.flusher.level)
+}
+
+// levelFor returns the level of a change to a bucket with a rule. A given
+// limit has no lease, because leases in the file are of the bucket's rule.
+func (c *committer) levelFor(ch *Change, rule uint32) Level {
+	if ch.Given == 0 {
+		return c.levelOf(ch.Shard.Limits, rule)
+	}
+	if ch.Given == Leased {
+		return Synced
+	}
+	return ch.Given
+}
+
+// leaseOf returns the leases of a bucket.
+func (s *Shard) leaseOf(b table.Slot) *Lease {
+	_, lease := s.Limits.Rule(b.Rule())
+	return lease
+}
+
+// needLocked returns the TAT that the store must get for a changed bucket, and
+// when. A TAT of 0 deletes the bucket.
+func (c *committer) needLocked(ch *Change, b table.Slot, now int64) (tat int64, when Need) {
+	s := ch.Shard
+	level := c.levelFor(ch, b.Rule())
+	tail := s.TailLocked(b)
+	durable := NeedNone
+	if level >= Leased {
+		durable = NeedFirst
+	}
+	switch {
+	case tail <= now:
+		return 0, durable
+	case level != Leased:
+		return tail, durable
+	case tail != ch.To: // there is a queue
+		_, tat = s.leaseOf(b).Of(tail)
+		return tat, NeedFirst
+	}
+	return s.leaseOf(b).Renew(ch.From, ch.To, b.Meta())
+}
+
+// SubmitLocked puts the changes of one call into one commit and returns it, if the
+// caller must wait for it: one of them must be in the store before the answer,
+// or a crash could forget some of them and keep others. Otherwise SubmitLocked
+// renews the leases that are due, and returns nil. The shards of all changes are
+// locked, and their buckets have the new TATs.
+func (c *Cache) SubmitLocked(changes []Change, now int64) *Batch {
+	return c.committer.submitLocked(changes, now)
+}
+
+func (c *committer) submitLocked(changes []Change, now int64) *Batch {
+	most, least, strictest := NeedNone, Synced, Memory
+	for i := range changes {
+		ch := &changes[i]
+		b, changed := ch.changedLocked()
+		if !changed {
+			continue
+		}
+		level := c.levelFor(ch, b.Rule())
+		if ch.Given != 0 {
+			ch.keepGivenLocked(b, level)
+		}
+		least, strictest = min(least, level), max(strictest, level)
+		_, when := c.needLocked(ch, b, now)
+		most = max(most, when)
+	}
+	if least < Leased && strictest >= Leased {
+		most = NeedFirst
+	}
+	if most != NeedFirst {
+		for i := range changes {
+			changes[i].keepLocked()
+		}
+	}
+	if most == NeedNone {
+		return nil
+	}
+	in := c.Lock(most == NeedFirst)
+	defer c.Unlock()
+	begin := len(in.Work.changes)
+	for i := range changes {
+		ch := &changes[i]
+		b, changed := ch.changedLocked()
+		if !changed {
+			continue
+		}
+		if tat, when := c.needLocked(ch, b, now); when == most || most == NeedFirst {
+			put := *ch
+			if most == NeedSoon { // the caller has its answer: nothing to undo
+				put = renewalOf(ch.Shard, ch.Hash, b)
+			} else if ch.Stays {
+				put.From = put.To
+			}
+			c.putLocked(in, &put, b, tat)
+		}
+	}
+	orderPairs(in.Work.changes[begin:])
+	if most == NeedSoon {
+		return nil
+	}
+	return in
+}
+
+// CancelLocked is called after a turn has left the queue of the bucket in b. It
+// puts the bucket into a commit if the level is Leased or Synced.
+func (c *Cache) CancelLocked(s *Shard, hash uint64, b table.Slot, now int64, given Level) *Batch {
+	if s.Limits == nil || b.Rule() == 0 && given == 0 {
+		return nil
+	}
+	if p := s.pendingLocked(b); p != nil {
+		p.kept = true
+	}
+	b.Clear(table.Covered) // the store has a lease that the queue needed
+	ch := Change{Key: slotKey(b), Shard: s, Hash: hash, From: b.TAT(), To: b.TAT(), Given: given}
+	tat, when := c.committer.needLocked(&ch, b, now)
+	if when != NeedFirst {
+		return nil
+	}
+	in := c.committer.Lock(true)
+	defer c.committer.Unlock()
+	c.committer.putLocked(in, &ch, b, tat)
+	return in
+}
+
+// HoldLocked puts a hold in force, and into a commit. The same commit saves the
+// change of the bucket if the hold moves its queue, or if reset is set.
+func (c *Cache) HoldLocked(ch *Change, g *Gate, end, now int64, reset bool) *Batch {
+	s := ch.Shard
+	hold := Change{Key: ch.Key, Shard: s, Hash: ch.Hash, To: end, isHold: true}
+	g.Hold = end
+	moved := g.Queue.Delay(end)
+	in := c.committer.Lock(true)
+	defer c.committer.Unlock()
+	c.committer.putHoldLocked(in, &hold, g)
+	if i, ok := s.findLocked(ch.Key, ch.Hash); ok && (moved || reset) {
+		s.MarkDirty(i)
+		tat, _ := c.committer.needLocked(ch, s.At(i), now) // turns may be at other levels than the bucket
+		c.committer.putLocked(in, ch, s.At(i), tat)
+	}
+	return in
+}
+
+// changedLocked returns the slot of a change, and whether there is something
+// to save: the bucket changed, or the answer builds on changes that the store may
+// lack.
+func (ch *Change) changedLocked() (b table.Slot, changed bool) {
+	i, ok := ch.Shard.findLocked(ch.Key, ch.Hash)
+	if !ok {
+		return b, false
+	}
+	b = ch.Shard.At(i)
+	return b, ch.From != ch.To || ch.Turn != nil || ch.Builds && ch.Shard.UnsavedLocked(b)
+}
+
+// keepLocked is for a call that waits for no commit. If its answer builds on
+// changes that are in a commit, they stay even if that commit fails.
+func (ch *Change) keepLocked() {
+	if !ch.Builds || ch.From != ch.To {
+		return
+	}
+	if i, ok := ch.Shard.findLocked(ch.Key, ch.Hash); ok {
+		if p := ch.Shard.pendingLocked(ch.Shard.At(i)); p != nil {
+			p.kept = true
+		}
+	}
+}
+
+// keepGivenLocked marks a bucket that was changed under a given limit. So a
+// flush saves it at the level of that limit, not at that of the bucket's rule.
+func (ch *Change) keepGivenLocked(b table.Slot, level Level) {
+	b.Clear(table.Covered) // the lease is of the bucket's rule
+	if level > Memory {
+		b.Set(table.Flush)
+		i, _ := ch.Shard.findLocked(ch.Key, ch.Hash)
+		ch.Shard.MarkDirty(i)
+	}
+}
+
+// putLocked puts the TAT that the store must get for a bucket into a batch. The
+// caller has locked the batch.
+func (c *committer) putLocked(in *Batch, ch *Change, b table.Slot, tat int64) {
+	s, w := ch.Shard, &in.Work
+	p := s.pendingLocked(b)
+	if p == nil {
+		s.pending = append(s.pending, pending{})
+		p = &s.pending[len(s.pending)-1]
+	}
+	if p.batch != in {
+		*p = pending{batch: in, index: len(w.saves)}
+		w.saves = append(w.saves, format.Entry{})
+	}
+	p.key, p.tat = ch.Key, tat
+	p.entries++
+	w.saves[p.index] = format.Entry{Name: ch.Key.Name, ID: ch.Key.ID, TAT: tat}
+	ch.limits = len(p.limits)
+	w.changes = append(w.changes, *ch)
+	if ch.Turns != nil {
+		s.gateOfLocked(b).resets++
+	}
+	b.Set(table.Pending | table.Stored)
+	if ch.renewal {
+		b.Clear(table.Ahead)
+	} else {
+		b.Clear(table.Covered)
+	}
+	if tat > max(ch.To, s.TailLocked(b)) {
+		c.leases.Add(1)
+	}
+}
+
+// renewalOf returns a renewal of the lease of the bucket in b. Its callers have
+// their answers, so a failure takes nothing back.
+func renewalOf(s *Shard, hash uint64, b table.Slot) Change {
+	return Change{Key: slotKey(b), Shard: s, Hash: hash, From: b.TAT(), To: b.TAT(), renewal: true}
+}
+
+// RenewLocked puts the next lease of the bucket in b into a batch. Until the
+// commit, the half that is left covers what the bucket spends. RenewLocked
+// reports whether the caller should yield to the committer.
+func (c *Cache) RenewLocked(s *Shard, hash uint64, b table.Slot, tat int64) (late bool) {
+	in := c.committer.Lock(false)
+	defer c.committer.Unlock()
+	ch := renewalOf(s, hash, b)
+	c.committer.putLocked(in, &ch, b, tat)
+	return c.committer.Late()
+}
+
+// putHoldLocked puts a hold into a batch. It is in force in memory already.
+func (c *committer) putHoldLocked(in *Batch, ch *Change, g *Gate) {
+	w := &in.Work
+	saved, ok := w.holds[ch.Key]
+	if !ok {
+		saved.index = len(w.saves)
+		w.saves = append(w.saves, format.Entry{})
+		if w.holds == nil {
+			w.holds = make(map[Key]savedHold)
+		}
+	}
+	saved.end = ch.To
+	w.holds[ch.Key] = saved
+	w.saves[saved.index] = holdEntry(ch.Key, ch.To)
+	w.changes = append(w.changes, *ch)
+	g.newest = in
+	g.commits++
+}
+
+// Await waits for a commit. It returns nil or ErrNotDurable, also when ctx ends. The
+// caller has waited since begun, which counts towards Options.Timeout.
+func (c *Cache) Await(ctx context.Context, begun time.Time, in *Batch) error {
+	err := in.Await(begun, ctx.Done())
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, groupcommit.ErrStopped):
+		return fmt.Errorf("%w: %w: %w, and the commit may still succeed", ErrNotDurable, err, ctx.Err())
+	case errors.Is(err, groupcommit.ErrTimeout):
+		return fmt.Errorf("%w: %w: %v have passed, and the commit may still succeed", ErrNotDurable, err, c.committer.timeout)
+	}
+	return fmt.Errorf("%w: %w", ErrNotDurable, err)
+}
+
+// AwaitCommits makes an empty commit, and so waits until all earlier ones have
+// ended, also those that no caller waits for.
+func (c *Cache) AwaitCommits() {
+	in := c.committer.Lock(true)
+	c.committer.Unlock()
+	in.Await(time.Now(), nil)
+}
+
+// save saves a batch and finishes its changes. flusher.mu is held.
+func (c *committer) save(in *Batch) error {
+	w := &in.Work
+	n := len(w.saves)
+	if n > 0 {
+		w.saves = append(w.saves, c.flusher.timeOfSave())
+	}
+	err := c.flusher.save(w.saves)
+	c.flusher.committed(err)
+	if err == nil {
+		c.buckets.Add(int64(n))
+	}
+	const ahead = 8 // changes whose slots are being fetched
+	now := c.flusher.clock.Now()
+	for i := len(w.changes) - 1; i >= 0; i-- {
+		if next := i - ahead; next >= 0 {
+			w.changes[next].Shard.Prefetch(w.changes[next].Hash)
+		}
+		ch := &w.changes[i]
+		ch.Shard.Lock()
+		if ch.isHold {
+			ch.Shard.finishHoldLocked(ch, in, now, err)
+		} else {
+			c.finishLocked(ch, in, now, err)
+		}
+		ch.Shard.Mu.Unlock()
+	}
+	clear(w.saves)
+	clear(w.changes)
+	*w = work{saves: w.saves[:0], changes: w.changes[:0]}
+	return err
+}
+
+// finishLocked notes how the commit of a change to a bucket ended.
+func (c *committer) finishLocked(ch *Change, in *Batch, now int64, err error) {
+	s := ch.Shard
+	i, ok := s.findLocked(ch.Key, ch.Hash)
+	if !ok {
+		return // this does not happen: a bucket in a commit stays in memory
+	}
+	b := s.At(i)
+	if err != nil {
+		s.failLocked(ch, i)
+	}
+	if ch.Turns != nil {
+		g := s.gateOfLocked(b)
+		g.resets--
+		defer s.TidyGateLocked(ch.Key, g, now)
+	}
+	p := s.pendingLocked(b)
+	if p == nil || p.batch != in {
+		return // a later commit has the bucket
+	}
+	if err != nil && !p.kept && b.TAT() == ch.To && ch.mayUndo() {
+		g := s.gateOfLocked(b)
+		b.SetTAT(p.undone(ch, g))
+		if g != nil {
+			g.Queue.Put(ch.Turns)
+		}
+	}
+	if p.entries--; p.entries > 0 {
+		return
+	}
+	tat := p.tat
+	s.dropPendingLocked(b, p)
+	if err != nil || s.Limits == nil {
+		return // a flush saves it
+	}
+	tail := s.TailLocked(b)
+	switch {
+	case tat == 0 && tail <= now:
+		s.MarkClean(i)
+		b.Clear(table.Stored)
+	case tail == tat:
+		s.MarkClean(i)
+	default: // the store has a lease, perhaps in place of a TAT that a flush saved before
+		s.MarkDirty(i)
+	}
+	if tat != 0 && b.Rule() > NoLease && c.levelOf(s.Limits, b.Rule()) == Leased {
+		s.coverLocked(b, tail, tat)
+	}
+}
+
+// failLocked notes that the store may or may not have a change. Its decision no
+// longer counts as allowed, and its turn leaves the queue.
+func (s *Shard) failLocked(ch *Change, i uint32) {
+	b := s.At(i)
+	if ch.Counted {
+		s.uncountLocked(ch.Key.Name)
+	}
+	if g := s.gateOfLocked(b); g != nil && ch.Turn != nil {
+		g.Queue.Leave(ch.Turn)
+	}
+	b.Set(table.Stored)
+	if !ch.renewal { // otherwise half a lease still covers the bucket
+		b.Clear(table.Covered)
+	}
+	s.MarkDirty(i)
+}
+
+// coverLocked notes that the store has a TAT, maybe a lease, for a bucket.
+func (s *Shard) coverLocked(b table.Slot, tail, stored int64) {
+	switch this, next := s.leaseOf(b).Of(tail); stored {
+	case next:
+		b.Set(table.Covered | table.Ahead)
+	case this:
+		b.Clear(table.Ahead)
+		b.Set(table.Covered)
+	}
+}
+
+// finishHoldLocked notes how the commit of a hold ended. If the newest commit
+// fails, the hold that was last saved is in force again, and not a newer one
+// whose commit failed before.
+func (s *Shard) finishHoldLocked(ch *Change, in *Batch, now int64, err error) {
+	g := s.MakeGateLocked(ch.Key, ch.Hash)
+	g.commits--
+	switch newest := g.newest == in; {
+	case err == nil:
+		g.saved = in.Work.holds[ch.Key].end
+		g.unsaved = g.Hold != g.saved
+	case newest:
+		g.Hold, g.unsaved = g.saved, true
+	}
+	if g.commits == 0 {
+		g.newest = nil
+	}
+	s.TidyGateLocked(ch.Key, g, now)
+}
+
+// pending is a bucket in a commit that has not ended.
+type pending struct {
+	key     Key
+	batch   *Batch // newest commit of the bucket
+	index   int    // of its change in the batch, until the save
+	tat     int64  // that the batch saves
+	entries int    // changes of the batch to this bucket
+	limits  []limitChange
+	kept    bool // a failed commit takes nothing back: TAT was lowered since, or an answer builds on it
+}
+
+// limitChange is a change of the limit of a pending bucket.
+type limitChange struct {
+	convert func(tat int64) int64
+	noQueue bool
+}
+
+// ConvertedLocked notes that a bucket in a commit has another limit now, with no
+// queue if noQueue is set. If the commit fails, convert gives the TAT that the
+// bucket gets back what its new TAT got.
+func (s *Shard) ConvertedLocked(b table.Slot, noQueue bool, convert func(tat int64) int64) {
+	if p := s.pendingLocked(b); p != nil {
+		p.limits = append(p.limits, limitChange{convert, noQueue})
+	}
+}
+
+// undone returns the TAT that a bucket gets back: the one before a change, under
+// the limits that came since. If one of them has no queue, what waited is charged
+// with that change, and ch has no turns then.
+func (p *pending) undone(ch *Change, g *Gate) int64 {
+	tat := ch.From
+	for _, c := range p.limits[ch.limits:] {
+		if c.noQueue && ch.Turns != nil {
+			var waited queue.Queue
+			waited.Put(ch.Turns)
+			tat, ch.Turns = waited.Tail(tat, g.Rate), nil
+		}
+		tat = c.convert(tat)
+	}
+	return tat
+}
+
+// pendingLocked returns the commit that a bucket is in, or nil.
+func (s *Shard) pendingLocked(b table.Slot) *pending {
+	if b.Has(table.Pending) {
+		for i := range s.pending {
+			if p := &s.pending[i]; p.key.Name == b.Name() && p.key.ID == string(b.ID()) {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// dropPendingLocked notes that a bucket's newest commit has ended.
+func (s *Shard) dropPendingLocked(b table.Slot, p *pending) {
+	last := &s.pending[len(s.pending)-1]
+	*p, *last = *last, pending{}
+	s.pending = s.pending[:len(s.pending)-1]
+	b.Clear(table.Pending)
+}
+
+// UnsavedLocked reports whether the store may have another TAT for a bucket
+// than memory has.
+func (s *Shard) UnsavedLocked(b table.Slot) bool {
+	saving := s.directory.saving.Load()
+	return b.Has(table.Dirty|table.Pending) || saving != 0 && b.Meta()&table.SaveMask == saving
+}
+
+// LowerLocked gives a bucket an earlier TAT, after a refund, a reset or a change
+// of its limit. Write gives it a later one, after a spend, a raise or a change of
+// its limit. Only two other things change the TAT of a bucket in memory. A queue
+// charges its turns, which leaves the tail as it is. A failed commit takes back
+// its own change.
+func (s *Shard) LowerLocked(i uint32, tat int64) {
+	if p := s.pendingLocked(s.At(i)); p != nil {
+		p.kept = true
+	}
+	s.Write(i, tat)
+}
+
+// Pair links two changes of one call: if their commit fails, the second is
+// undone only if the leading one was.
+type Pair struct{ undone bool }
+
+// mayUndo reports whether a change may be undone. It notes that the leading
+// change of a pair is undone, so call it for that one first.
+func (ch *Change) mayUndo() bool {
+	if ch.Pair != nil && ch.Leads {
+		ch.Pair.undone = true
+	}
+	return ch.Pair == nil || ch.Pair.undone
+}
+
+// orderPairs puts the leading changes of one call last, because save finishes
+// the last change of a commit first.
+func orderPairs(changes []Change) {
+	last := len(changes)
+	for i := len(changes) - 1; i >= 0; i-- {
+		if changes[i].Leads {
+			last--
+			changes[i], changes[last] = changes[last], changes[i]
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package cache
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/clock"
+	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/table"
+)
+
+// rules are Limits with one level, and one lease for every rule.
+type rules struct {
+	level Level
+	lease Lease
+}
+
+func (r rules) Rule(uint32) (Level, *Lease) { return r.level, &r.lease }
+
+// plainRule is a rule that has a rate.
+const plainRule = NoLease + 1
+
+// rig is a Cache whose time stands still, with a store in memory.
+type rig struct {
+	*Cache
+	mu     sync.Mutex
+	stored map[Key]int64
+	saves  [][]format.Entry
+	fails  error
+}
+
+func newRig(t *testing.T, level Level, resident int) *rig {
+	r := &rig{stored: make(map[Key]int64)}
+	now := time.Unix(1e9, 0)
+	r.Cache = New(Options{
+		Store: Store{
+			Load:     func(name uint16, id string) (int64, error) { return r.stored[Key{name, id}], nil },
+			Save:     r.save,
+			All:      func(uint16) iter.Seq2[format.Entry, error] { return func(func(format.Entry, error) bool) {} },
+			Maintain: func(time.Time) error { return nil },
+		},
+		Clock: clock.New(func() time.Time { return now }, nil, nil, EndOfTime),
+		Tell: Tell{
+			Failed: func(error) {}, Recovered: func() {}, Overdue: func(error) {}, Ended: func(error) {},
+			Called: func(bool, error) {}, Stepped: func(time.Duration) {},
+		},
+		Level: Flushed, MaxResident: resident, Interval: time.Hour, Timeout: time.Minute,
+	}, rules{level, NewLease(int64(time.Hour))})
+	r.Start()
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return r
+}
+
+func (r *rig) save(entries []format.Entry) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fails != nil {
+		return r.fails
+	}
+	r.saves = append(r.saves, slices.Clone(entries))
+	for _, e := range entries {
+		r.stored[Key{e.Name, e.ID}] = e.TAT
+	}
+	return nil
+}
+
+// now is the time of the rig.
+func (r *rig) now() int64 { return r.flusher.clock.Now() }
+
+// put spends from a bucket: it is full a minute later than before.
+func (r *rig) put(id string) {
+	s, h := r.Shard(1, id)
+	s.Lock()
+	defer s.Mu.Unlock()
+	if i, ok := s.Find(1, id, h); ok {
+		s.Write(i, s.At(i).TAT()+int64(time.Minute))
+		return
+	}
+	s.InsertLocked(1, id, h, r.now()+int64(time.Minute), plainRule, table.Dirty)
+}
+
+// TestFlushEvicts: while callers wait for space, a flush evicts what it saves,
+// although each bucket was used before the save.
+func TestFlushEvicts(t *testing.T) {
+	r := newRig(t, Flushed, 1<<20)
+	for i := range 100 {
+		r.put(fmt.Sprint(i))
+	}
+	r.flusher.waiting.Store(1)
+	require.NoError(t, r.FlushDue())
+	require.LessOrEqual(t, r.Stats().Resident, int64(30)) // a removal may move a slot past the hand
+}
+
+// TestEvictGivesUp: a search among buckets that all have to be saved ends soon,
+// whatever their number. Among few buckets it finds the one that may go.
+func TestEvictGivesUp(t *testing.T) {
+	const resident = 8 * evictScan
+	r := newRig(t, Flushed, resident)
+	for i := range resident {
+		r.put(fmt.Sprint(i))
+	}
+	shards := uint32(1) << (64 - r.shift) // of each class
+	before := r.hand.Load()
+	require.Zero(t, r.evict(r.now(), r.Full))
+	require.Less(t, r.hand.Load()-before, uint32(table.Classes)*shards, "not all shards")
+	require.NoError(t, r.Flush())
+	require.NoError(t, r.MakeSpace())
+	require.Less(t, r.Stats().Resident, int64(resident))
+
+	few := newRig(t, Flushed, 100)
+	for i := range 100 {
+		few.put(fmt.Sprint(i))
+	}
+	require.NoError(t, few.Flush())
+	for i := range 99 {
+		few.put(fmt.Sprint(i))
+	}
+	require.Equal(t, 1, few.evict(few.now(), few.Full))
+	s, h := few.Shard(1, "99")
+	_, ok := s.Find(1, "99", h)
+	require.False(t, ok)
+}

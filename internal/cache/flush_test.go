@@ -1,0 +1,143 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/format"
+)
+
+// A flush that is half done saves no part of a call on several buckets, because
+// all of its buckets are in the commit, those with a lease too.
+func TestFlushDoesNotSplit(t *testing.T) {
+	r := newRig(t, Leased, 1<<20)
+	left, right := Key{1, "0"}, Key{}
+	one, _ := r.shardOf(left)
+	for i := 1; right.ID == ""; i++ {
+		if s, _ := r.Shard(1, fmt.Sprint(i)); s != one {
+			right = Key{1, fmt.Sprint(i)}
+		}
+	}
+	other, _ := r.shardOf(right)
+	r.put(left.ID)
+	r.put(right.ID)
+
+	r.flusher.mu.Lock() // as a flush does
+	c := collector{now: r.now(), all: true}
+	one.Mu.Lock()
+	c.collectLocked(one)
+	one.Mu.Unlock()
+	done := make(chan error)
+	go func() {
+		locked := []*Shard{one, other}
+		if one.Order > other.Order {
+			locked = []*Shard{other, one}
+		}
+		for _, s := range locked {
+			s.Lock()
+		}
+		var changes []Change
+		for _, key := range []Key{left, right} {
+			s, h := r.shardOf(key)
+			i, _ := s.findLocked(key, h)
+			from := s.At(i).TAT()
+			s.Write(i, from+int64(time.Minute))
+			changes = append(changes, Change{Key: key, Shard: s, Hash: h, From: from, To: from + int64(time.Minute)})
+		}
+		in := r.SubmitLocked(changes, r.now())
+		for _, s := range locked {
+			s.Mu.Unlock()
+		}
+		done <- r.Await(context.Background(), time.Now(), in)
+	}()
+	for joined := false; !joined; runtime.Gosched() {
+		one.Mu.Lock()
+		joined = len(one.pending) > 0
+		one.Mu.Unlock()
+	}
+	other.Mu.Lock()
+	c.collectLocked(other)
+	other.Mu.Unlock()
+	require.Equal(t, []format.Entry{{Name: 1, ID: left.ID, TAT: r.now() + int64(time.Minute)}}, c.changes)
+	r.flusher.mu.Unlock()
+	require.NoError(t, <-done)
+	require.NoError(t, r.Close())
+	for _, key := range []Key{left, right} {
+		require.Equal(t, r.now()+2*int64(time.Minute), r.stored[key])
+	}
+}
+
+// TestShared: calls that come before a flush begins share it, and those that come
+// during it share the next one.
+func TestShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn, runs := make(chan error), 0
+		s := shared{run: func() error { runs++; return <-goOn }}
+		first := s.flush(false)
+		synctest.Wait()
+		require.Same(t, first, s.flush(true))
+		second := s.flush(false)
+		require.NotSame(t, first, second)
+		require.Same(t, second, s.flush(false))
+		require.Same(t, first, s.flush(true))
+		goOn <- nil
+		<-first.done
+		synctest.Wait()
+		require.Same(t, second, s.flush(true))
+		goOn <- context.Canceled
+		<-second.done
+		require.NoError(t, first.err)
+		require.ErrorIs(t, second.err, context.Canceled)
+		require.Equal(t, 2, runs)
+		require.NotSame(t, second, s.flush(true))
+		goOn <- nil
+	})
+}
+
+// TestCounts: whatever the number of Names, each decision is counted once, and a
+// shard has no more than a bounded number of counts.
+func TestCounts(t *testing.T) {
+	r := newRig(t, Flushed, 1<<20)
+	s, _ := r.Shard(1, "a")
+	want := make(map[uint16][2]int64)
+	for _, names := range []int{2, 5, 60, 1000} {
+		for i := range 3 * names {
+			name := uint16(1 + i*7%names)
+			denied := uint(i % 3 / 2)
+			s.Mu.Lock()
+			s.CountLocked(name, denied)
+			s.Mu.Unlock()
+			c := want[name]
+			c[denied]++
+			want[name] = c
+		}
+		require.LessOrEqual(t, len(s.more), mostCounts)
+		got := make(map[uint16][2]int64)
+		r.Counts(func(name uint16, allowed, denied int64) { got[name] = [2]int64{allowed, denied} })
+		require.Equal(t, want, got)
+	}
+}
+
+// A count that a failed commit takes back may have left its shard.
+func TestCountTakenBack(t *testing.T) {
+	r := newRig(t, Flushed, 1<<20)
+	s, _ := r.Shard(1, "a")
+	for name := range uint16(1000) {
+		s.CountLocked(name+1, 0)
+	}
+	s.uncountLocked(1)
+	r.Counts(func(name uint16, allowed, denied int64) {
+		if name == 1 {
+			require.Zero(t, allowed)
+		} else {
+			require.EqualValues(t, 1, allowed)
+		}
+		require.Zero(t, denied)
+	})
+}

@@ -1,0 +1,170 @@
+package cache
+
+import (
+	"math"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/stint-go/stint/internal/table"
+)
+
+// A Lane has the TAT of one hot bucket, for decisions without the lock of its
+// shard. A lock that
+// many goroutines want at once costs more than the work that it guards: its cache
+// line moves from core to core, and goroutines end up waiting for the scheduler.
+// A fast path that fails to swap the TAT twice takes the lock after all, because
+// too many processors try. Those that wait for the lock leave the line of the TAT
+// to the others.
+//
+// A fast path counts the spends for which it had to wait for the lock. After
+// promoteAfter of them at one bucket, and none at another bucket of the shard in
+// between, it publishes a lane. The lane then has the bucket's TAT, and the TAT in
+// the slot is out of date. Fast paths for the bucket find the lane before they ask
+// for the lock, and compare and swap its TAT. A denial writes nothing but its
+// count.
+//
+// All else that needs a TAT locks the shard with Lock, which also retires
+// the lane: it puts LaneRetired in place of the TAT, and writes the TAT to the
+// slot. So a hold, a flush, an eviction, new limits, or a spend from several
+// buckets finds the TATs of all buckets in their slots. A decision that finds
+// LaneRetired takes the lock instead. If the bucket gets hot again, it gets a new
+// lane, so a decision that read its TAT from the old lane cannot swap a stale one
+// into the new lane. Fast paths for other buckets of the shard take the lock
+// without retiring the lane, because they change only their own slots.
+//
+// A shard has at most one lane. A bucket gets none if it has a hold or a queue, or
+// if only a Check has clamped it, because a lane does not record that it is used
+// now. The caller gives none to a bucket whose decision needs more than the TAT.
+type Lane struct {
+	Limits Limits // in force when the lane was made
+	Rule   uint32
+	index  uint32 // of the slot
+	tally  *tally
+	hash   uint64
+	key    Key
+
+	tat atomic.Int64 // in another cache line: it changes, and the fields above do not
+	_   [56]byte
+}
+
+// LaneRetired is what a retired Lane has in place of a TAT.
+const LaneRetired = math.MinInt64
+
+// promoteAfter is how often in a row a fast path waits before its bucket gets a
+// lane.
+const promoteAfter = 16
+
+// lanes has the lanes in force, each at an index that comes from its hash. All
+// decisions read it and few change it, so it stays in the cache of each processor.
+type lanes [64]atomic.Pointer[Lane]
+
+func (ls *lanes) at(hash uint64) *atomic.Pointer[Lane] { return &ls[hash%uint64(len(ls))] }
+
+// Lane returns the lane that a bucket with this hash would have, or nil.
+func (t *directory) Lane(hash uint64) *Lane { return t.lanes.at(hash).Load() }
+
+// Is reports whether a lane is that of a bucket.
+func (n *Lane) Is(name uint16, id string, hash uint64) bool {
+	return n.hash == hash && n.key.Name == name && n.key.ID == id
+}
+
+// TAT returns the TAT of the bucket, or LaneRetired.
+func (n *Lane) TAT() int64 { return n.tat.Load() }
+
+// Swap puts a TAT in place of another one, unless that has changed.
+func (n *Lane) Swap(was, is int64) bool { return n.tat.CompareAndSwap(was, is) }
+
+// Count counts a decision.
+func (n *Lane) Count(allowed bool) { n.tally.count(allowed) }
+
+// Lock takes the lock of a shard for anything but a fast path.
+func (s *Shard) Lock() {
+	s.Mu.Lock()
+	if s.lane != nil {
+		s.retireLocked()
+	}
+}
+
+// TryLock is Lock, unless it would have to wait.
+func (s *Shard) TryLock() bool {
+	if !s.Mu.TryLock() {
+		return false
+	}
+	if s.lane != nil {
+		s.retireLocked()
+	}
+	return true
+}
+
+// retireLocked gives the slot of a hot bucket its TAT back.
+func (s *Shard) retireLocked() {
+	n := s.lane
+	s.lane, s.contended = nil, 0
+	tat := n.tat.Swap(LaneRetired)
+	s.directory.lanes.at(n.hash).Store(nil)
+	if tat != s.At(n.index).TAT() {
+		s.Write(n.index, tat)
+	}
+}
+
+// ContendedLocked counts a spend for which a fast path had to wait for the lock.
+// It reports whether the bucket, which has index i, should have a lane.
+func (s *Shard) ContendedLocked(i uint32) bool {
+	if s.lane != nil {
+		return false
+	}
+	if s.rival != i {
+		s.rival, s.contended = i, 0
+	}
+	if s.contended++; s.contended < promoteAfter {
+		return false
+	}
+	s.contended = 0
+	return true
+}
+
+// PromoteLocked gives a bucket a lane, if it can have one.
+func (s *Shard) PromoteLocked(i uint32, hash uint64) {
+	b, place := s.At(i), s.directory.lanes.at(hash)
+	if s.lane != nil || b.Has(table.Gate|table.Clamped) || place.Load() != nil {
+		return
+	}
+	key := slotKey(b)
+	s.lane = &Lane{Limits: s.Limits, Rule: b.Rule(), index: i, tally: s.directory.tally(key.Name), hash: hash, key: key}
+	s.lane.tat.Store(b.TAT())
+	place.Store(s.lane)
+}
+
+// tally counts the decisions of all lanes of a Name. Many goroutines count at
+// once, so each takes one of several cells, by the address of its stack.
+type tally [64]struct {
+	allowed, denied atomic.Uint64
+	_               [48]byte
+}
+
+func (t *tally) count(allowed bool) {
+	var here byte
+	c := &t[uint64(uintptr(unsafe.Pointer(&here))>>10)*table.Golden>>58]
+	if allowed {
+		c.allowed.Add(1)
+	} else {
+		c.denied.Add(1)
+	}
+}
+
+func (t *tally) sum() (c count) {
+	for i := range t {
+		c.add(count{t[i].allowed.Load(), t[i].denied.Load()})
+	}
+	return c
+}
+
+// tally returns the tally of a Name. It lives as long as the Limiter, because a
+// decision may be counted after its lane was retired.
+func (t *directory) tally(name uint16) *tally {
+	if c, ok := t.tallies.Load(name); ok {
+		return c.(*tally)
+	}
+	c, _ := t.tallies.LoadOrStore(name, new(tally))
+	return c.(*tally)
+}
