@@ -56,12 +56,12 @@ var allowedImports = map[string][]string{
 	"internal/resp":     {},
 	"internal/simulate": {".", "internal/chart", "internal/display", "gopkg.in/yaml.v3"},
 
-	"internal/filecopy":    {"internal/bboltpage"},                                                                            // tests only
-	"internal/testlength":  {},                                                                                                // tests only
-	"internal/subprocess":  {},                                                                                                // tests only
-	"internal/decidertest": {".", "internal/onetotal", "internal/settle", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"}, // tests only
-	"internal/rulestest":   {".", "httplimit", "internal/decidertest", "internal/lockout", "github.com/stretchr/testify/"},    // tests only
-	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},                   // tests only
+	"internal/filecopy":    {"internal/bboltpage"},                                                                                  // tests only
+	"internal/testlength":  {},                                                                                                      // tests only
+	"internal/subprocess":  {},                                                                                                      // tests only
+	"internal/decidertest": {".", "internal/onetotal", "internal/settle", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"},       // tests only
+	"internal/rulestest":   {".", "httplimit", "rules", "internal/decidertest", "internal/lockout", "github.com/stretchr/testify/"}, // tests only
+	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},                         // tests only
 	"idformat":             {".", "internal/spell", "golang.org/x/net/publicsuffix"},
 	"limitsfile":           {".", "internal/calendar", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
 	"internal/places":      {"."},                     // what doors share; not the root's
@@ -70,8 +70,9 @@ var allowedImports = map[string][]string{
 	"internal/unspent":     {"."},                     // the same
 	"internal/settle":      {"."},                     // the same
 	"internal/onetotal":    {"."},                     // the same
-	"httplimit": {".", "internal/clientid", "internal/lockout", "internal/onetotal", "internal/places", "internal/settle",
+	"rules": {".", "internal/clientid", "internal/lockout", "internal/onetotal", "internal/places", "internal/settle",
 		"internal/unspent"},
+	"httplimit":               {".", "internal/settle", "rules"},
 	"netlimit":                {".", "internal/clientid", "internal/places"},
 	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "golang.org/x/sys/"},
 	"hostlimit/internal/wire": {"."},
@@ -175,5 +176,5 @@ func TestTimeZones(t *testing.T) {
 		return slices.Contains(strings.Fields(string(out)), "time/tzdata")
 	}
 	require.True(t, brings("./cmd/stint"))
-	require.False(t, brings(".", "./limitsfile", "./idformat", "./httplimit/...", "./hostlimit", "./netlimit"))
+	require.False(t, brings(".", "./limitsfile", "./idformat", "./httplimit/...", "./hostlimit", "./netlimit", "./rules"))
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/clientid"
+	"github.com/stint-go/stint/rules"
 )
 
 // ClientAddress finds the address of a client, directly connected or behind
@@ -62,7 +62,7 @@ func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 		case addr.IsValid():
 			return name.Prefix(addr, 32, c.IPv6Bits), nil
 		case unix:
-			return name.Key(clientid.Unix), nil
+			return name.Key(rules.Unix), nil
 		}
 		return stint.Key{}, ErrNoID
 	}

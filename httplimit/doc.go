@@ -29,30 +29,25 @@
 //	keyfunc.go    KeyFunc: whose bucket; ByIP, ByHeader, FirstOf, ...
 //	address.go    ClientAddress: the client behind proxies
 //	options.go    Options of the middleware, and Observer
-//	decision.go   Decision, and the state that a request carries
+//	decision.go   Decision, and what clients see of it
+//	settle.go     costs that are known only at the end; SetStatus
 //	headers.go    RateLimit and the other fields that clients read
 //	logdenials.go LogDenials: an Observer that writes to a log
 //	transport.go  Transport: the client's side
 //
-// A request passes through these:
+// A request passes through these, and package rules decides on it:
 //
 //	middleware.go    Middleware, and the steps of a request
 //	route.go         matches requests to the Pattern of a rule
-//	inflight.go      places of requests in progress
-//	decide.go        spend: before the handler
 //	problem.go       the answer to a request that does not pass
 //	statuswriter.go  a ResponseWriter that notices the status
-//	afterstatus.go   spend, refund and lock out: after the status
-//	settle.go        costs that are known only at the end; SetStatus
 //	forwarded.go     parser of Forwarded and X-Forwarded-For
 //	backoff.go       Transport stays away as long as a response asks
 //	retryafter.go    the header fields that say how long to wait
 //
 // # Locks
 //
-// A request carries its decisions from outer to nested middleware, under one
-// mutex (carried.mu). While it is locked, the middleware neither calls the
-// Limiter nor waits for a client, and PartitionKey is the only function of the
-// program's own that it calls. Transport.mu is locked only to read or change a
-// map. internal/lockout holds a lock while it makes a growing lock-out durable.
+// Package rules guards the decisions about a request. While they are locked,
+// PartitionKey is the only function of the program's own that is called.
+// Transport.mu is locked only to read or change a map.
 package httplimit

@@ -126,9 +126,9 @@ func ExampleObserver() {
 	ask(h)
 	ask(h)
 	// Output:
-	// httplimit: the request has no id
+	// rules: the request has no id
 	// POST server true 0s
-	// httplimit: the request has no id
+	// rules: the request has no id
 	// POST server false 24h0m0s
 }
 
@@ -175,9 +175,9 @@ func ExampleKeyFunc() {
 	// 1:7 <nil>
 	// 1:ada <nil>
 	// 1:s-1 <nil>
-	// 0: httplimit: the request has no id
+	// 0: rules: the request has no id
 	// 1: <nil>
-	// 0: httplimit: the request has no id
+	// 0: rules: the request has no id
 }
 
 // A key that the program has issued has a limit of its own. Other clients share

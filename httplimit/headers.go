@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 // Headers selects the response fields that tell clients how much they have
@@ -57,33 +58,54 @@ const (
 	concurrentUnit = `;qu="concurrent-requests"`
 )
 
+// writeParts sets the fields of the middleware's Headers, for the rules of a
+// request that has passed no other middleware.
+func (m *middleware) writeParts(w http.ResponseWriter, parts []rules.Part) { m.write(w, nil, parts) }
+
 // writeFields sets the fields of the middleware's Headers, for the rules of all
-// middleware with the same Headers.
-func (m *middleware) writeFields(w http.ResponseWriter, as []applied) {
+// middleware with the same Headers that a request has passed.
+func (m *middleware) writeFields(w http.ResponseWriter, p *pass) {
+	for p.outer != nil {
+		p = p.outer
+	}
+	m.write(w, p, nil)
+}
+
+func (m *middleware) write(w http.ResponseWriter, outermost *pass, parts []rules.Part) {
 	switch m.opts.Headers { // not with NoHeaders, because w.Header() costs net/http a copy
 	case Standard:
-		m.writeStandard(w.Header(), as)
+		m.writeStandard(w.Header(), outermost, parts)
 	case XRateLimit:
-		m.writeStrictest(w.Header(), as, "X-Ratelimit-")
+		m.writeStrictest(w.Header(), outermost, parts, "X-Ratelimit-")
 	case Draft06:
-		m.writeStrictest(w.Header(), as, "Ratelimit-")
+		m.writeStrictest(w.Header(), outermost, parts, "Ratelimit-")
 	}
 }
 
-func (m *middleware) writeStandard(h http.Header, as []applied) {
+func (m *middleware) writeStandard(h http.Header, outermost *pass, parts []rules.Part) {
 	var room [2][128]byte
 	policies, states, denied := room[0][:0], room[1][:0], false
-	for i := range as {
-		a := &as[i]
-		if !m.tells(a) {
-			continue
+	add := func(by *middleware, d *Decision) {
+		a := by.shown(d)
+		if !m.tells(by, a) {
+			return
 		}
 		denied = denied || !a.Allowed
 		policies, states = appendFields(policies, states, a)
-		if of := a.rule.by.opts.PartitionKey; of != nil {
+		if of := by.opts.PartitionKey; of != nil {
 			pk := of(a.Key)
 			policies = appendBytes(append(policies, keyParam...), pk)
 			states = appendBytes(append(states, keyParam...), pk)
+		}
+	}
+	for i := range parts {
+		if parts[i].Decided() {
+			add(m, &parts[i].Decision)
+		}
+	}
+	for p := outermost; p != nil; p = p.inner.Load() {
+		for d := range p.Each {
+			add(p.by, d)
 		}
 	}
 	if len(states) == 0 {
@@ -100,8 +122,14 @@ func (m *middleware) writeStandard(h http.Header, as []applied) {
 	h[policyField], h[stateField] = fields[:1:1], fields[1:]
 }
 
+// tells reports whether this middleware writes a decision of another one into its
+// fields.
+func (m *middleware) tells(by *middleware, a shown) bool {
+	return by.opts.Headers == m.opts.Headers && a.tells()
+}
+
 // appendFields appends a rule to RateLimit-Policy and RateLimit.
-func appendFields(policies, states []byte, a *applied) ([]byte, []byte) {
+func appendFields(policies, states []byte, a shown) ([]byte, []byte) {
 	if len(states) > 0 {
 		policies, states = append(policies, ", "...), append(states, ", "...)
 	}
@@ -125,10 +153,9 @@ func appendFields(policies, states []byte, a *applied) ([]byte, []byte) {
 func RateLimit(lim stint.Decider, ds []Decision) (policy, state string) {
 	var room [2][128]byte
 	policies, states := room[0][:0], room[1][:0]
-	m := middleware{lim: lim}
 	for i := range ds {
-		if a := appliedOf(&ds[i], &m); m.tells(&a) {
-			policies, states = appendFields(policies, states, &a)
+		if a := (shown{&ds[i], lim}); a.tells() {
+			policies, states = appendFields(policies, states, a)
 		}
 	}
 	return string(policies), string(states)
@@ -136,28 +163,31 @@ func RateLimit(lim stint.Decider, ds []Decision) (policy, state string) {
 
 // writeStrictest writes the rule that denied with the longest wait, or else
 // the one with the fewest tokens left.
-func (m *middleware) writeStrictest(h http.Header, as []applied, prefix string) {
-	var strictest *applied
-	for i := range as {
-		if a := &as[i]; m.tells(a) && (strictest == nil || a.stricterThan(strictest)) {
-			strictest = a
+func (m *middleware) writeStrictest(h http.Header, outermost *pass, parts []rules.Part, prefix string) {
+	var strictest Decision
+	found, a := false, m.shown(&strictest)
+	add := func(by *middleware, d *Decision) {
+		if other := by.shown(d); m.tells(by, other) && (!found || other.stricterThan(a)) {
+			found, strictest = true, *d
 		}
 	}
-	if strictest == nil {
+	for i := range parts {
+		if parts[i].Decided() {
+			add(m, &parts[i].Decision)
+		}
+	}
+	for p := outermost; p != nil; p = p.inner.Load() {
+		for d := range p.Each {
+			add(p.by, d)
+		}
+	}
+	if !found {
 		return
 	}
-	left, window := strictest.state()
-	h[prefix+"Limit"] = []string{strconv.FormatInt(strictest.quota(), 10)}
+	left, window := a.state()
+	h[prefix+"Limit"] = []string{strconv.FormatInt(a.quota(), 10)}
 	h[prefix+"Remaining"] = []string{strconv.FormatInt(left, 10)}
 	h[prefix+"Reset"] = []string{strconv.FormatInt(window, 10)}
-}
-
-// tells reports whether this middleware writes a rule into its fields.
-func (m *middleware) tells(a *applied) bool {
-	if a.replaced() && a.Allowed { // another rule tells about the bucket
-		return false
-	}
-	return !a.Shadow && (a.Limit.Count > 0 || a.concurrent()) && a.rule.by.opts.Headers == m.opts.Headers
 }
 
 // appendString appends a String of RFC 9651. Bytes that are not printable

@@ -140,66 +140,23 @@ func TestInFlight(t *testing.T) {
 		wg.Wait()
 		requireNoneInFlight(t, lim)
 	})
-	t.Run("observers see no decision of a rule that only has a place", func(t *testing.T) {
+	t.Run("one place of a key in one middleware", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
-		var seen, all []Decision
-		opts := &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []Decision) { seen = append(seen, ds...) }}}}
-		h := func(inner Rule) http.Handler {
-			seen, all = nil, nil
-			rules := Middleware(lim, opts, inner)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { all = Decisions(r) }))
-			return Middleware(lim, opts, Rule{Key: byKey, InFlight: 3})(rules)
-		}
-		for _, inner := range []Rule{{Key: byKey, InFlight: 3}, {Key: byKey, InFlight: 3, Shadow: true}} {
-			require.Equal(t, 200, answerTo(h(inner), withKey("k")).Code)
-			require.Len(t, seen, 1)
-			require.Equal(t, seen, all)
-			require.EqualValues(t, 5, seen[0].Limit.Burst)
-		}
-		outer := Middleware(lim, opts, Rule{Key: byKey})
-		require.Equal(t, 200, answerTo(outer(h(Rule{Key: byKey, InFlight: 1})), withKey("k")).Code)
-		require.Len(t, seen, 1)
-		require.Equal(t, seen, all)
-		none := func(*http.Request) int64 { return -1 }
-		seen = nil
-		full := outer(Middleware(lim, opts, Rule{Key: byKey, InFlightFunc: none})(http.HandlerFunc(status)))
-		require.Equal(t, 429, answerTo(full, withKey("k")).Code)
-		require.Len(t, seen, 2, "a denial is one")
-		require.True(t, seen[1].InFlight.Denied)
-		seen = nil
-		try := outer(Middleware(lim, opts, Rule{Key: byKey, InFlightFunc: none, Shadow: true})(http.HandlerFunc(status)))
-		require.Equal(t, 200, answerTo(try, withKey("k")).Code)
-		require.Len(t, seen, 2, "so is that of a Shadow rule")
-		require.True(t, seen[1].InFlight.Denied)
-		requireNoneInFlight(t, lim)
-	})
-	t.Run("one place of a key", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		one := Rule{Key: byKey, InFlight: 1}
+		one, plain := Rule{Key: byKey, InFlight: 1}, Rule{Key: byKey}
 		shadow := one
 		shadow.Shadow = true
-		plain := Rule{Key: byKey}
-		for name, layers := range map[string][][]Rule{ // outermost first
-			"two rules":                     {{one, one}},
-			"nested":                        {{one}, {one}},
-			"only the inner rule has bound": {{plain}, {one}},
-			"only the second rule":          {{plain, one}},
-			"in a Shadow rule":              {{shadow}, {one}},
-			"beside a Shadow rule":          {{shadow, one}},
-			"a Shadow rule inside":          {{one}, {shadow}},
-			"three layers":                  {{plain}, {one}, {one}},
+		for name, rules := range map[string][]Rule{
+			"two rules": {one, one}, "only the second has a bound": {plain, one}, "beside a Shadow rule": {shadow, one},
 		} {
 			t.Run(name, func(t *testing.T) {
 				require.NoError(t, lim.Reset(perKey.Key("k")))
 				inner := newBlocking()
-				var h http.Handler = inner
-				for i := len(layers) - 1; i >= 0; i-- {
-					h = Middleware(lim, nil, layers[i]...)(h)
-				}
+				h := Middleware(lim, nil, rules...)(inner)
 				var wg sync.WaitGroup
 				wg.Go(func() { require.Equal(t, 200, answerTo(h, withKey("k")).Code) })
 				<-inner.entered
 				for found := range InFlightOf(lim) {
-					require.Equal(t, Running{perKey.Key("k"), 1, 0}, found)
+					require.Equal(t, Running{Key: perKey.Key("k"), Running: 1}, found)
 				}
 				require.EqualValues(t, 4, left(t, lim, perKey.Key("k")), "it spends once")
 				require.Equal(t, 429, answerTo(h, withKey("k")).Code)
@@ -208,6 +165,19 @@ func TestInFlight(t *testing.T) {
 				requireNoneInFlight(t, lim)
 			})
 		}
+	})
+	t.Run("nested, each takes a place", func(t *testing.T) {
+		lim, _ := newLimiter(t, nil)
+		of := func(most int64, shadow bool, h http.Handler) http.Handler {
+			return Middleware(lim, nil, Rule{Key: byKey, InFlight: most, Shadow: shadow})(h)
+		}
+		var running []Running
+		h := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { running = slices.Collect(InFlightOf(lim)) })
+		require.Equal(t, 200, answerTo(of(2, false, of(2, false, h)), withKey("k")).Code)
+		require.Equal(t, []Running{{Key: perKey.Key("k"), Running: 2}}, running)
+		require.Equal(t, 429, answerTo(of(1, false, of(1, false, h)), withKey("k")).Code)
+		require.Equal(t, 429, answerTo(of(9, true, of(1, false, h)), withKey("k")).Code, "a Shadow rule counts")
+		requireNoneInFlight(t, lim)
 	})
 	t.Run("Shadow rules count and do not deny", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
@@ -247,58 +217,19 @@ func TestInFlight(t *testing.T) {
 		wg.Wait()
 		requireNoneInFlight(t, lim)
 	})
-	t.Run("FailOpen keeps one place in nested middleware", func(t *testing.T) {
-		lim, err := stint.New(stint.NewMemStore(), testLimits(t, nil), nil)
-		require.NoError(t, err)
-		require.NoError(t, lim.Close())
-		one := Rule{Key: byKey, InFlight: 1, Settle: true, RefundStatus: Statuses(200)}
-		shadow := one
-		shadow.Shadow = true
-		for name, layers := range map[string][2]Rule{
-			"the same rule": {one, one}, "in a Shadow rule": {shadow, one}, "a Shadow rule inside": {one, shadow},
-		} {
-			for _, open := range []bool{true, false} {
-				t.Run(fmt.Sprint(name, ", the inner one too: ", open), func(t *testing.T) {
-					var running []Running
-					var decisions, seen []Decision
-					var settled error
-					var h http.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-						running, decisions = slices.Collect(InFlightOf(lim)), Decisions(r)
-						_, settled = Settle(r, perKey, 0)
-					})
-					opts := Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []Decision) { seen = append(seen, ds...) }}}}
-					opts.FailOpen = open
-					inner := opts
-					opts.FailOpen = true
-					h = Middleware(lim, &opts, layers[0])(Middleware(lim, &inner, layers[1])(h))
-					code := answerTo(h, withKey("k")).Code
-					if open || layers[1].Shadow {
-						require.Equal(t, 200, code)
-						require.Equal(t, []Running{{perKey.Key("k"), 1, 0}}, running)
-						if !layers[1].Shadow {
-							require.ErrorIs(t, settled, ErrNotSettled)
-						}
-					} else {
-						require.Equal(t, 503, code, "each middleware decides itself what an error means")
-					}
-					for _, d := range append(decisions, seen...) {
-						require.True(t, d.Shadow, "of the others there is no decision")
-					}
-					requireNoneInFlight(t, lim)
-				})
-			}
-		}
-	})
 	t.Run("FailOpen keeps the place", func(t *testing.T) {
 		lim, err := stint.New(stint.NewMemStore(), testLimits(t, nil), nil)
 		require.NoError(t, err)
 		require.NoError(t, lim.Close())
 		running := int64(0)
-		h := Middleware(lim, &Options{FailOpen: true}, Rule{Key: byKey, InFlight: 1})(http.HandlerFunc(
-			func(http.ResponseWriter, *http.Request) {
+		h := Middleware(lim, &Options{FailOpen: true}, Rule{Key: byKey, InFlight: 1, Settle: true, RefundStatus: Statuses(200)})(
+			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				for found := range InFlightOf(lim) {
 					running = found.Running
 				}
+				require.Empty(t, Decisions(r))
+				_, err := Settle(r, perKey, 0)
+				require.ErrorIs(t, err, ErrNotSettled)
 			}))
 		require.Equal(t, 200, answerTo(h, withKey("k")).Code)
 		require.EqualValues(t, 1, running)
@@ -330,52 +261,6 @@ func TestInFlight(t *testing.T) {
 		partition := Middleware(lim, &Options{PartitionKey: func(stint.Key) []byte { panic("x") }},
 			Rule{Key: byKey, InFlight: 1})(http.HandlerFunc(status))
 		require.Panics(t, func() { answerTo(partition, withKey("k")) })
-		requireNoneInFlight(t, lim)
-	})
-}
-
-// A handler may call nested middleware for each part of a batch. Each part that
-// runs has a place.
-func TestInFlightAgain(t *testing.T) {
-	for name, shadow := range map[string]bool{"a rule": false, "a Shadow rule": true} {
-		t.Run(name, func(t *testing.T) {
-			lim, _ := newLimiter(t, nil)
-			ru := Rule{Key: ByHeader(perKey, "X-Key"), InFlight: 1, Shadow: shadow, RefundStatus: ServerError}
-			var running [][]Running
-			part := Middleware(lim, nil, ru)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-				running = append(running, slices.Collect(InFlightOf(lim)))
-			}))
-			batch := Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(
-				func(_ http.ResponseWriter, r *http.Request) {
-					for range 3 {
-						part.ServeHTTP(httptest.NewRecorder(), r)
-						requireNoneInFlight(t, lim)
-					}
-				}))
-			answerTo(batch, withKey("k"))
-			one := []Running{{perKey.Key("k"), 1, 0}}
-			require.Equal(t, [][]Running{one, one, one}, running)
-			require.EqualValues(t, 4, left(t, lim, perKey.Key("k")), "it spends once")
-		})
-	}
-	t.Run("denied", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		inner := newBlocking()
-		part := Middleware(lim, nil, Rule{Key: ByHeader(perKey, "X-Key"), InFlight: 1})(inner)
-		var codes []int
-		batch := Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(
-			func(_ http.ResponseWriter, r *http.Request) {
-				for range 3 {
-					codes = append(codes, answerTo(part, r).Code)
-				}
-			}))
-		var wg sync.WaitGroup
-		wg.Go(func() { answerTo(part, withKey("k")) })
-		<-inner.entered
-		answerTo(batch, withKey("k"))
-		require.Equal(t, []int{429, 429, 429}, codes)
-		close(inner.release)
-		wg.Wait()
 		requireNoneInFlight(t, lim)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 // A KeyFunc finds the bucket of a request. It returns ErrNoID if the request
@@ -15,7 +16,7 @@ import (
 type KeyFunc func(*http.Request) (stint.Key, error)
 
 // ErrNoID says that a request does not have the id of its bucket.
-var ErrNoID = errors.New("httplimit: the request has no id")
+var ErrNoID = rules.ErrNoID
 
 // ByIP finds the bucket of the connection's peer, as the zero [ClientAddress]
 // does: an IPv4 address, or the /64 network of an IPv6 address. Use it for

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/lockout"
 )
 
 // lockedOut locks an id out with five failures, and returns for how long.
@@ -76,7 +77,7 @@ func TestLockOutMax(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				_, err := ru.lockOut().Hold(lim, stint.Bucket{Key: perKey.Key("k")}, clock.now())
+				_, err := lockout.Rule{For: ru.LockOut, Max: ru.LockOutMax}.Hold(lim, stint.Bucket{Key: perKey.Key("k")}, clock.now())
 				require.NoError(t, err)
 			})
 		}

@@ -3,12 +3,11 @@ package httplimit
 import (
 	"fmt"
 	"net/http"
-	"reflect"
 	"sync"
 	"sync/atomic"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/clientid"
+	"github.com/stint-go/stint/rules"
 )
 
 // Middleware returns middleware that holds requests to rules. Nil options mean the
@@ -28,14 +27,11 @@ import (
 // that, because its rules spend separately. But then the outer tokens stay
 // spent if the inner middleware denies.
 //
-// A request spends from a bucket once, even if several rules or several
-// middlewares find it. The first rule that is not a Shadow rule spends. A
-// request with the context of another one counts as nested in it, and does not
-// spend from the same buckets again. If nested middleware has denied, it decides
-// anew when it is called again, and so does a rule whose tokens were refunded, or
-// whose CountStatus did not count the status. Each middleware writes its own rules
-// into the fields that its Headers select, with its own PartitionKey. Nested
-// middlewares with the same Headers write into the same fields.
+// Middlewares are independent of each other: a request that passes two of them,
+// one within the other, spends and takes its place at each, even from the same
+// bucket. Within one middleware a request spends from a bucket once, by the first
+// rule that is not a Shadow rule. Nested middlewares with the same Headers write
+// their rules into the same fields, each with its own PartitionKey.
 //
 // If rules that apply to one request are shares of one total, the request spends
 // from the total once for each rule: the sum of their costs. Such rules spend one
@@ -43,135 +39,197 @@ import (
 //
 // Similar denials share the values of header fields. Do not change such a value
 // in place. The methods of http.Header do not.
-func Middleware(lim stint.Decider, opts *Options, rules ...Rule) func(http.Handler) http.Handler {
-	if isMissing(lim) {
+func Middleware(lim stint.Decider, opts *Options, rs ...Rule) func(http.Handler) http.Handler {
+	if rules.IsMissing(lim) {
 		panic("httplimit: Middleware: no limiter")
 	}
-	m := &middleware{lim: lim}
-	m.replaced.by = m
+	m := new(middleware)
 	if opts != nil {
 		m.opts = *opts
 	}
+	all := make([]rules.Rule, len(rs))
 	var shadows []routedRule
-	for i, ru := range rules {
-		switch {
-		case ru.Key == nil:
-			panic(fmt.Sprintf("httplimit: Middleware: rule %d has no Key", i+1))
-		case ru.Cost < 0:
-			panic(fmt.Sprintf("httplimit: Middleware: rule %d has the Cost %d, want 0 or more", i+1, ru.Cost))
-		case ru.InFlight < 0:
-			panic(fmt.Sprintf("httplimit: Middleware: rule %d has the InFlight %d, want 0 or more", i+1, ru.InFlight))
-		case ru.Settle && (ru.CountStatus != nil || ru.LockOut > 0):
-			panic(fmt.Sprintf("httplimit: Middleware: rule %d has Settle, and CountStatus or LockOut", i+1))
-		case ru.Shadow:
-			shadows = append(shadows, routedRule{Rule: ru, by: m, route: newRoute(ru.Pattern)})
-		default:
-			m.rules = append(m.rules, routedRule{Rule: ru, by: m, route: newRoute(ru.Pattern)})
+	for i, ru := range rs {
+		all[i] = ru.rule()
+		if mistake := ru.mistake(&all[i]); mistake != "" {
+			panic(fmt.Sprintf("httplimit: Middleware: rule %d %s", i+1, mistake))
 		}
+		routed := routedRule{ru, i, newRoute(ru.Pattern)}
+		if ru.Shadow {
+			shadows = append(shadows, routed)
+		} else {
+			m.rules = append(m.rules, routed)
+		}
+		m.inFlight = m.inFlight || ru.InFlight > 0 || ru.InFlightFunc != nil
+		m.ends = m.ends || ru.Settle || all[i].Ends()
 	}
 	m.rules = append(m.rules, shadows...)
-	for i := range m.rules {
-		ru := &m.rules[i]
-		ru.gate.rule = &ru.Rule
-		m.waits = m.waits || ru.waits()
-		m.stamps = m.stamps || ru.stamps()
-		m.inFlight = m.inFlight || ru.InFlight > 0 || ru.InFlightFunc != nil
-	}
+	m.door = rules.New(lim, all...)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 	}
 }
 
-// isMissing reports whether there is no Limiter, or a nil one of any type.
-func isMissing(lim stint.Decider) bool {
-	v := reflect.ValueOf(lim)
-	return lim == nil || v.Kind() == reflect.Pointer && v.IsNil()
-}
-
 // middleware is what Middleware returns.
 type middleware struct {
-	lim   stint.Decider
+	door  *rules.Door
 	opts  Options
 	rules []routedRule // Shadow rules last
 
-	waits, inFlight bool // some rule waits for the status, or has a bound on requests in flight
-	stamps          bool // some rule needs the instant of its spend
+	inFlight, ends bool // some rule has a bound on requests in flight, or needs the status
 
-	replaced routedRule // takes the place of a rule if another one decides on its bucket, or none could
-
-	names  clientid.Names
 	denial atomic.Pointer[denial]
 	fields atomic.Pointer[[2]string] // of the last denial: RateLimit-Policy, RateLimit
 }
 
 type routedRule struct {
 	Rule
-	by    *middleware
+	index int // as given to Middleware
 	route *route
-	gate  gate // of its requests, unless it is a Shadow rule
 }
 
 // serve decides on a request, and runs the handler unless it is denied.
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	c := carriedBy(r)
-	var room [2]applied // on the stack, so that a denial allocates nothing
-	var held taken
+	outer := passOf(r)
+	var p *pass
+	var room [2]rules.Part // on the stack, so that a denial allocates nothing
+	parts := room[:0]
+	report := func(err error) { m.fail(r, err) }
 	if m.inFlight {
-		defer held.leave()
+		defer func() { // also if a function of the program panics
+			if p == nil {
+				rules.Leave(parts)
+			} else {
+				p.Leave()
+			}
+		}()
 	}
-	mine, d, err := m.decide(c, r, room[:0], &held)
+	var d stint.Decision
+	var err error
+	if parts, err = m.apply(r, parts, report); err == nil {
+		d, err = m.door.Decide(r.Context(), parts, report)
+	}
 	if err != nil {
-		m.fail(r, err)
-		if p := problemOf(err); p != &unavailable || !m.opts.FailOpen {
-			held.leave()
-			answer(w, r, p)
+		report(err)
+		if answers := problemOf(err); answers != &unavailable || !m.opts.FailOpen {
+			rules.Leave(parts)
+			answer(w, r, answers)
 			return
 		}
+		d.Allowed = true
 	}
-	denied := err == nil && !d.Allowed
-	for i := range mine {
-		mine[i].void = denied
-	}
-	first := m.record(c, w, mine)
-	if len(m.opts.Observers) > 0 {
-		m.observeAll(r, mine)
-	}
-	if m.inFlight && c != nil {
-		held.known(c, first, first+len(mine))
-	}
-	if denied {
-		held.leave()
-		m.deny(w, r, c, mine, d)
+	if len(parts) == 0 {
+		next.ServeHTTP(w, r)
 		return
+	}
+	if outer == nil {
+		m.writeParts(w, parts)
+	} else {
+		p = m.carry(r, outer, parts)
+		m.writeFields(w, p)
+	}
+	if len(m.opts.Observers) > 0 {
+		m.observeAll(r, parts)
+	}
+	if p == nil && (d.Allowed || m.opts.Denied != nil) {
+		p = m.carry(r, nil, parts)
 	}
 	inner := r
-	if len(mine) > 0 {
-		c, inner = c.on(r, mine)
-		if m.inFlight {
-			held.known(c, first, first+len(mine))
-		}
+	if p != nil {
+		inner = r.WithContext(p)
 		defer keepFiles(r, inner)
 	}
-	if !m.waits || !waits(mine) {
+	switch {
+	case !d.Allowed:
+		m.deny(w, inner, parts, d)
+	case m.ends:
+		m.await(w, inner, p, next)
+	default:
 		next.ServeHTTP(w, inner)
-		return
 	}
-	last := first + len(mine)
-	sw := &statusWriter{ResponseWriter: w, onStatus: func(status int) {
-		m.afterStatus(c, first, last, w, inner, status)
+}
+
+// await runs the handler, and tells the rules its status.
+func (m *middleware) await(w http.ResponseWriter, r *http.Request, p *pass, next http.Handler) {
+	p.writer = &statusWriter{ResponseWriter: w, onStatus: func(status int) {
+		counted, changed := p.End(status, func(err error) { m.fail(r, err) })
+		if changed {
+			m.writeFields(w, p)
+		}
+		m.observe(r, counted)
 	}}
-	c.mu.Lock()
-	sw.outer, c.writer = c.writer, sw
-	c.mu.Unlock()
-	defer c.ended(first, last)
 	defer func() {
 		if v := recover(); v != nil {
-			sw.choose(http.StatusInternalServerError)
+			p.writer.choose(http.StatusInternalServerError)
 			panic(v)
 		}
-		sw.choose(http.StatusOK)
+		p.writer.choose(http.StatusOK)
 	}()
-	next.ServeHTTP(sw.wrapped(), inner)
+	next.ServeHTTP(p.writer.wrapped(), r)
+}
+
+// apply appends the rules that apply to a request, with their keys and costs.
+func (m *middleware) apply(r *http.Request, parts []rules.Part, report func(error)) ([]rules.Part, error) {
+	for i := range m.rules {
+		ru := &m.rules[i]
+		matched, ok := ru.route.match(r) // r, or a copy of it
+		if !ok {
+			continue
+		}
+		ask := rules.Ask{Rule: ru.index}
+		ask.Key, ask.Err = ru.Key(matched)
+		keepBody(r, matched)
+		ask.Unix = ask.Key.ID == rules.Unix && isUnix(r.Context()) // asked only for such an id, because it costs a walk
+		ok, err := m.door.Resolve(&ask, report)
+		if !ok {
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		ask.Cost = ru.cost(matched)
+		if ru.InFlightFunc != nil {
+			ask.InFlight = ru.InFlightFunc(matched)
+		}
+		keepBody(r, matched)
+		parts = m.door.Add(parts, &ask)
+	}
+	return parts, nil
+}
+
+// pass is a request in one middleware. It is the context of the handler.
+type pass struct {
+	rules.Pass
+	by     *middleware
+	outer  *pass                // in the middleware around
+	inner  atomic.Pointer[pass] // the last one in a middleware inside
+	writer *statusWriter        // nil if no rule needs the status
+}
+
+type passKey struct{}
+
+// Value implements context.Context.
+func (p *pass) Value(key any) any {
+	if key == (passKey{}) {
+		return p
+	}
+	return p.Pass.Value(key)
+}
+
+// passOf returns the innermost pass of a request, or nil.
+func passOf(r *http.Request) *pass {
+	p, _ := r.Context().Value(passKey{}).(*pass)
+	return p
+}
+
+// carry moves the rules of a request from the stack to its pass.
+func (m *middleware) carry(r *http.Request, outer *pass, parts []rules.Part) *pass {
+	p := &pass{by: m, outer: outer}
+	p.Carry(r.Context(), m.door, parts)
+	if outer != nil {
+		outer.inner.Store(p)
+	}
+	return p
 }
 
 // keepBody gives the handler the form that a KeyFunc or CostFunc has read.
@@ -191,11 +249,11 @@ func keepFiles(r, read *http.Request) {
 var observed = sync.Pool{New: func() any { return new([]Decision) }}
 
 // observeAll reports the decisions of rules to the observers.
-func (m *middleware) observeAll(r *http.Request, mine []applied) {
+func (m *middleware) observeAll(r *http.Request, parts []rules.Part) {
 	ds := observed.Get().(*[]Decision)
-	for i := range mine {
-		if a := &mine[i]; !a.onlyPlace() {
-			*ds = append(*ds, a.decision())
+	for i := range parts {
+		if a := &parts[i]; a.Decided() {
+			*ds = append(*ds, a.Decision)
 		}
 	}
 	m.observe(r, *ds)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 // QuotaExceeded is the type of the problem (RFC 9457) that answers a denied
@@ -56,16 +57,15 @@ func problemOf(err error) *problem {
 
 // deny answers a request that a rule has denied.
 func (m *middleware) deny(
-	w http.ResponseWriter, r *http.Request, c *carried, mine []applied, d stint.Decision,
+	w http.ResponseWriter, r *http.Request, parts []rules.Part, d stint.Decision,
 ) {
 	after := max(1, seconds(d.RetryAfter))
-	noPlace := len(mine) > 0 && mine[0].noPlace && mine[0].gate != nil && !mine[0].Shadow
 	if d.RetryAfter == math.MaxInt64 { // stint.Blocked
 		after = 0
 	}
 	last := m.denial.Load()
 	var room [128]byte
-	labels := appendViolated(room[:0], mine)
+	labels, noPlace := appendViolated(room[:0], parts)
 	if last == nil || last.after != after || last.noPlace != noPlace || last.labels != string(labels) {
 		last = &denial{after: after, noPlace: noPlace, labels: string(labels)}
 		detail := "The limit blocks the request."
@@ -88,9 +88,7 @@ func (m *middleware) deny(
 		answer(w, r, &last.problem)
 		return
 	}
-	_, inner := c.on(r, mine)
-	defer keepFiles(r, inner)
-	m.opts.Denied(w, inner, d)
+	m.opts.Denied(w, r, d)
 }
 
 // denial is the last answer to a denied request. In a flood, most are the same.
@@ -103,17 +101,19 @@ type denial struct {
 }
 
 // appendViolated appends the labels of the limits that denied, as a JSON list.
-// A String of RFC 9651 is also a JSON string.
-func appendViolated(b []byte, mine []applied) []byte {
-	for i := range mine {
-		if a := &mine[i]; !a.Allowed && !a.Shadow {
+// A String of RFC 9651 is also a JSON string. noPlace reports whether a limit
+// denied because too many requests are in flight.
+func appendViolated(b []byte, parts []rules.Part) (labels []byte, noPlace bool) {
+	for i := range parts {
+		if a := &parts[i]; a.Decided() && !a.Allowed && !a.Shadow {
 			if len(b) > 0 {
 				b = append(b, ',')
 			}
 			b = appendString(b, a.Label)
+			noPlace = noPlace || a.InFlight.Denied
 		}
 	}
-	return b
+	return b, noPlace
 }
 
 const problemHTML = `<!doctype html>

@@ -1,12 +1,13 @@
 package httplimit
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/lockout"
+	"github.com/stint-go/stint/rules"
 )
 
 // A Rule applies a limit to requests. It says which requests spend, from which
@@ -87,8 +88,9 @@ type Rule struct {
 	// stint.Unlimited.
 	//
 	// Several rules take their places in the order of Middleware. If one place is
-	// missing, the request gives the others back, and spends nothing. A request
-	// takes one place of a key, even if several rules or middlewares find it.
+	// missing, the request gives the others back, and spends nothing. In one
+	// middleware, a request takes one place of a key, even if several rules find
+	// it.
 	InFlight     int64
 	InFlightFunc func(*http.Request) int64
 
@@ -112,20 +114,36 @@ func (ru *Rule) cost(r *http.Request) int64 {
 	return max(ru.Cost, 1)
 }
 
-func (ru *Rule) lockOut() lockout.Rule { return lockout.Rule{For: ru.LockOut, Max: ru.LockOutMax} }
+// rule returns what does not depend on the protocol.
+func (ru *Rule) rule() rules.Rule {
+	as := rules.Rule{
+		Optional: ru.Optional, Count: ru.CountStatus, Refund: ru.RefundStatus,
+		LockOut: ru.LockOut, LockOutMax: ru.LockOutMax, CostVaries: ru.CostFunc != nil,
+		InFlight: ru.InFlight, InFlightWait: ru.InFlightWait, InFlightQueue: ru.InFlightQueue,
+		Settle: ru.Settle, Shadow: ru.Shadow,
+	}
+	if ru.InFlightFunc != nil {
+		as.InFlight = 0
+	}
+	return as
+}
+
+// mistake returns what is wrong with a rule, or "".
+func (ru *Rule) mistake(as *rules.Rule) string {
+	switch {
+	case ru.Key == nil:
+		return "has no Key"
+	case ru.Cost < 0:
+		return fmt.Sprintf("has the Cost %d, want 0 or more", ru.Cost)
+	case ru.InFlight < 0:
+		return fmt.Sprintf("has the InFlight %d, want 0 or more", ru.InFlight)
+	}
+	return as.Mistake()
+}
 
 // IsLockOutCount reports whether a rule with LockOutMax remembers lock-outs under
 // a key. A hold on that key denies no request.
-func IsLockOutCount(key stint.Key) bool { return lockout.IsCount(key.ID) }
-
-// places returns how many requests may run, and false if there is no bound.
-func (ru *Rule) places(r *http.Request) (n int64, bound bool) {
-	n = ru.InFlight
-	if ru.InFlightFunc != nil {
-		n = ru.InFlightFunc(r)
-	}
-	return n, n != 0
-}
+func IsLockOutCount(key stint.Key) bool { return rules.IsLockOutCount(key) }
 
 // AuthFailed reports whether a status says that the client failed to
 // authenticate, or is not authorized: 401 or 403.

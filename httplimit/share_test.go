@@ -69,21 +69,6 @@ func TestShares(t *testing.T) {
 			require.EqualValues(t, 20, remaining(lim, tenant.Key(id)))
 			require.EqualValues(t, 10, remaining(lim, total.Key("")))
 		})
-		t.Run("nested/"+id, func(t *testing.T) {
-			lim, _ := newShares(t, stint.PerHour(10), stint.PerHour(20))
-			around := Middleware(lim, nil, Rule{Key: byTenant})
-			require.Equal(t, 200, ask(around(around(http.HandlerFunc(status))), id, "200"))
-			require.EqualValues(t, 19, remaining(lim, tenant.Key(id)))
-			require.EqualValues(t, 9, remaining(lim, total.Key("")))
-		})
-		t.Run("nested in a Shadow rule/"+id, func(t *testing.T) {
-			lim, _ := newShares(t, stint.PerHour(10), stint.PerHour(20))
-			h := Middleware(lim, nil, Rule{Key: byTenant, Shadow: true})(
-				Middleware(lim, nil, Rule{Key: byTenant})(http.HandlerFunc(status)))
-			require.Equal(t, 200, ask(h, id, "200"))
-			require.EqualValues(t, 19, remaining(lim, tenant.Key(id)))
-			require.EqualValues(t, 9, remaining(lim, total.Key("")))
-		})
 	}
 	t.Run("LockOut/the total is empty", func(t *testing.T) {
 		lim, _ := newShares(t, stint.PerHour(10), stint.PerHour(20))

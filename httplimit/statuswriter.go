@@ -14,7 +14,6 @@ import (
 type statusWriter struct {
 	http.ResponseWriter
 	onStatus func(status int) // called once
-	outer    *statusWriter    // of the middleware around; nil without one
 	once     sync.Once        // calls onStatus
 	chosen   atomic.Bool      // onStatus has returned
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/settle"
+	"github.com/stint-go/stint/rules"
 )
 
 // A Transport is an http.RoundTripper that keeps a client within a quota. It
@@ -177,7 +178,7 @@ func ByHost(name stint.Name) KeyFunc {
 // RoundTrip implements http.RoundTripper. Its errors are those of Key, of the
 // Limiter and of Base, and *QuotaError.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if isMissing(t.Limiter) || t.Key == nil {
+	if rules.IsMissing(t.Limiter) || t.Key == nil {
 		return nil, notSent(r, errors.New("httplimit: a Transport needs a Limiter and a Key"))
 	}
 	key, err := t.Key(r)

@@ -113,32 +113,6 @@ var tokenCases = map[string]func(e *env){
 		do = e.behind([]Rule{{Name: own}})
 		require.False(e, do(Request{}))
 	},
-	"nested": func(e *env) {
-		ru := []Rule{{Name: own}}
-		do := e.behind(ru, ru, ru)
-		require.Equal(e, each, passed(each+1, do, Request{ID: "a"}))
-		e.requireLeft(0, "a")
-	},
-	"nested in a Shadow rule": func(e *env) {
-		do := e.behind([]Rule{{Name: own, Shadow: true}}, []Rule{{Name: own}})
-		require.Equal(e, each, passed(each+1, do, Request{ID: "a"}))
-		e.requireLeft(0, "a")
-	},
-	"nested in a Shadow rule with Refund": func(e *env) {
-		do := e.behind([]Rule{{Name: own, Shadow: true, Refund: true}}, []Rule{{Name: own}})
-		require.Equal(e, 2, passed(2, do, Request{ID: "a", Outcome: Broken}))
-		e.requireLeft(each-2, "a")
-	},
-	"nested in a Shadow rule with Count": func(e *env) {
-		do := e.behind([]Rule{{Name: own, Shadow: true, Count: true}}, []Rule{{Name: own}})
-		require.Equal(e, 2, passed(2, do, Request{ID: "a", Outcome: Failed}))
-		e.requireLeft(each-2, "a")
-	},
-	"nested in a Shadow rule with Settle": func(e *env) {
-		do := e.behind([]Rule{{Name: own, Cost: 2, Shadow: true, Settle: true}}, []Rule{{Name: own}})
-		require.True(e, do(Request{ID: "a", Settle: []int64{0}}))
-		e.requireLeft(each-1, "a")
-	},
 	"Settle": func(e *env) {
 		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true}})
 		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))
@@ -158,12 +132,6 @@ var tokenCases = map[string]func(e *env){
 		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true}})
 		require.True(e, do(Request{ID: "a", Settle: []int64{9}}))
 		e.requireLeft(0, "a")
-	},
-	"Settle, nested": func(e *env) {
-		ru := []Rule{{Name: own, Cost: 3, Settle: true}}
-		do := e.behind(ru, ru)
-		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))
-		e.requireLeft(4, "a")
 	},
 	"Settle, refunded": func(e *env) {
 		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true, Refund: true}})
@@ -192,46 +160,16 @@ var tokenCases = map[string]func(e *env){
 		do := e.behind([]Rule{{Name: own, InFlight: 1}})
 		require.Equal(e, each, passed(each+2, do, Request{ID: "a"}), "a denial keeps no place")
 	},
-	"InFlight, nested": func(e *env) {
-		ru := []Rule{{Name: own, InFlight: 1}}
-		do := e.behind(ru, ru)
-		require.True(e, do(Request{ID: "a"}))
-		e.requireLeft(each-1, "a")
-	},
-	"InFlight, nested in the place of a Shadow rule": func(e *env) {
-		for _, layers := range [][][]Rule{
-			{{{Name: own, InFlight: 9, Shadow: true}}, {{Name: own, InFlight: 1}}},
-			{{{Name: own}}, {{Name: own, InFlight: 9, Shadow: true}}, {{Name: own, InFlight: 1}}},
-		} {
-			do := e.behind(layers...)
-			second := false
-			require.True(e, do(Request{ID: "a", Inside: func() { second = do(Request{ID: "a"}) }}))
-			require.False(e, second, "one runs already")
-			require.True(e, do(Request{ID: "a"}), "none runs any more")
-		}
-	},
 	"InFlight, Shadow": func(e *env) {
 		do := e.behind([]Rule{{Name: own, InFlight: 1, Shadow: true}})
 		inner := false
 		require.True(e, do(Request{ID: "a", Inside: func() { inner = do(Request{ID: "a"}) }}))
 		require.True(e, inner)
 	},
-	"Count, nested": func(e *env) {
-		ru := []Rule{{Name: own, Count: true}}
-		do := e.behind(ru, ru, ru)
-		require.Equal(e, each, passed(each+1, do, Request{ID: "a", Outcome: Failed}))
-		e.requireLeft(0, "a")
-	},
 	"Count, Shadow": func(e *env) {
 		do := e.behind([]Rule{{Name: own, Count: true, Shadow: true}})
 		require.Equal(e, each+3, passed(each+3, do, Request{ID: "a", Outcome: Failed}))
 		e.requireLeft(0, "a")
-	},
-	"Refund, nested": func(e *env) {
-		ru := []Rule{{Name: own, Cost: 2, Refund: true}}
-		do := e.behind(ru, ru, ru)
-		require.Equal(e, 8, passed(8, do, Request{ID: "a", Outcome: Broken}))
-		e.requireLeft(each, "a")
 	},
 	"Refund of a slow handler": func(e *env) {
 		do := e.behind([]Rule{{Name: own, Cost: each, Refund: true}})
@@ -242,13 +180,6 @@ var tokenCases = map[string]func(e *env){
 		do := e.behind([]Rule{{Name: own, Cost: each, Settle: true}})
 		require.True(e, do(Request{ID: "a", Settle: []int64{0}, Inside: e.slow}))
 		e.requireBucket(e.afterSlow(), e.key("a"))
-	},
-	"LockOut, nested": func(e *env) {
-		e.needs(decidertest.Holds)
-		ru := []Rule{{Name: own, LockOut: time.Hour}}
-		do := e.behind(ru, ru)
-		require.Equal(e, each, passed(each, do, Request{ID: "a"}))
-		e.requireHeld(time.Hour, "a")
 	},
 	"LockOut beside an operator's hold that comes meanwhile": func(e *env) {
 		e.needs(decidertest.Holds)

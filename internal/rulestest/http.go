@@ -15,14 +15,11 @@ func HTTP(_ testing.TB, lim stint.Decider, layers ...[]Rule) func(Request) bool 
 	reached := false
 	var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req := do
-		if req.Inside != nil {
-			req.Inside()
-		}
-		for _, cost := range req.Settle {
+		req.run(func(cost int64) {
 			for _, ru := range layers[len(layers)-1] {
 				httplimit.Settle(r, ru.Name, cost)
 			}
-		}
+		})
 		reached = true
 		w.WriteHeader(map[Outcome]int{"": 200, OK: 200, Failed: 401,
 			Broken: 500}[req.Outcome])

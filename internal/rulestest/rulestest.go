@@ -4,7 +4,8 @@
 // durability, and a limit that is Blocked or Unlimited. It is for tests only.
 //
 // rulestest.go has the kinds and the surroundings, cases.go the cases, clock.go
-// those of a clock that was wrong, and http.go the door of package httplimit.
+// those of a clock that was wrong, http.go the door of package httplimit, and
+// direct.go that of package rules alone.
 package rulestest
 
 import (
@@ -51,6 +52,16 @@ type Request struct {
 	Outcome Outcome // OK if it is ""
 	Settle  []int64 // costs that the handler reports for each rule with Settle, in turn
 	Inside  func()  // called by the handler before it answers; may be nil
+}
+
+// run does what the handler of a request does before it answers.
+func (r *Request) run(settle func(cost int64)) {
+	if r.Inside != nil {
+		r.Inside()
+	}
+	for _, cost := range r.Settle {
+		settle(cost)
+	}
 }
 
 // A Door returns a function that serves a request behind layers of rules, the

@@ -1,0 +1,244 @@
+package rules
+
+import (
+	"context"
+	"iter"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/onetotal"
+	"github.com/stint-go/stint/internal/places"
+	"github.com/stint-go/stint/internal/unspent"
+)
+
+// A Part is a rule of a pass, with its decision.
+type Part struct {
+	Decision
+	rule  *Rule
+	bound *Rule // whose bound on requests in flight counts
+	place places.Place[places.Bucket]
+	begun int64 // an instant before the spend, if the rule needs it
+	state state
+}
+
+// Decide takes the places of a request, and then its tokens: all of them, or
+// none. It returns the strictest decision of a rule that can deny. After a denial
+// the request has no places. After an error it has them still, for a door that
+// lets it pass, and has spent nothing, except as the errors of stint.Decider say.
+// Errors of Shadow rules stop no request, and go to report.
+//
+// Decide waits for a place, and for a commit, until ctx ends. After that no
+// client reads the answer, and the tokens stay spent if the commit succeeds.
+func (d *Door) Decide(ctx context.Context, parts []Part, report func(error)) (stint.Decision, error) {
+	for i := range parts {
+		if a := &parts[i]; a.InFlight.Limit != 0 && !a.enter(ctx, d.lim) {
+			Leave(parts)
+			return a.Decision.Decision, nil
+		}
+	}
+	if d.stamps {
+		d.stamp(parts)
+	}
+	strictest, err := d.spend(ctx, parts)
+	if err != nil {
+		return stint.Decision{}, err
+	}
+	for i := range parts {
+		if a := &parts[i]; a.Shadow && a.state == pending {
+			if err := d.learn(ctx, a, strictest.Allowed); err != nil {
+				report(err)
+			}
+		}
+	}
+	if !strictest.Allowed {
+		Leave(parts)
+	}
+	return strictest, nil
+}
+
+// noPlace is how long a request without a place is asked to wait. Nobody knows
+// when another one ends.
+const noPlace = time.Second
+
+// enter takes the place of a rule. If there is none, the rule has denied.
+func (a *Part) enter(ctx context.Context, lim stint.Decider) bool {
+	bucket := places.Bucket{Limiter: lim, Key: a.RuleKey}
+	var state places.State
+	if a.bound.Shadow {
+		a.place, state = places.Requests.Force(bucket)
+	} else {
+		a.place, state = places.Requests.Enter(ctx, bucket, places.Bound{
+			Most: a.InFlight.Limit, Wait: a.bound.InFlightWait, Queue: a.bound.InFlightQueue})
+	}
+	a.InFlight.Running = state.Running
+	if a.place.Taken() {
+		a.InFlight.Denied = state.Running > a.InFlight.Limit
+		return true
+	}
+	a.InFlight.Denied, a.RetryAfter = true, noPlace
+	a.to(deny)
+	return false
+}
+
+// Leave gives the places of a request back. A Pass has its own method.
+func Leave(parts []Part) {
+	for i := range parts {
+		if a := &parts[i]; a.place.Taken() {
+			a.place.Leave()
+			a.place = places.Place[places.Bucket]{}
+		}
+	}
+}
+
+// Running has the requests of a key that run or wait for their place.
+type Running struct {
+	Key     stint.Key
+	Running int64
+	Waiting int
+}
+
+// InFlight yields the keys of a Limiter whose requests have places in flight, in
+// no particular order: of all doors in this process.
+func InFlightOf(lim stint.Decider) iter.Seq[Running] {
+	return func(yield func(Running) bool) {
+		for key, state := range places.Requests.All() {
+			if key.Limiter == lim && !yield(Running{key.Key, state.Running, state.Waiting}) {
+				return
+			}
+		}
+	}
+}
+
+// stamp notes the instant before the spend for the rules that need it.
+func (d *Door) stamp(parts []Part) {
+	now := int64(0)
+	for i := range parts {
+		if a := &parts[i]; a.rule.stamps() {
+			if now == 0 {
+				now = d.lim.Now().UnixNano()
+			}
+			a.begun = now
+		}
+	}
+}
+
+// decides reports whether the rule takes part in the decision of the Limiter.
+func (a *Part) decides() bool { return !a.Shadow && a.state == pending }
+
+// asked has the arguments of a request for several buckets. A Decider may keep
+// them until the call returns.
+type asked struct {
+	reqs []stint.Request
+	ds   []stint.Decision
+}
+
+var askedPool = sync.Pool{New: func() any { return new(asked) }}
+
+// spend decides on the rules that can deny, in one call, and returns the
+// strictest decision.
+func (d *Door) spend(ctx context.Context, parts []Part) (strictest stint.Decision, err error) {
+	var one *Part
+	n := 0
+	for i := range parts {
+		if parts[i].decides() {
+			one, n = &parts[i], n+1
+		}
+	}
+	switch {
+	case n == 0:
+		return stint.Decision{Allowed: true, Remaining: math.MaxInt64}, nil
+	case n > 1:
+		return d.spendTogether(ctx, parts)
+	case one.rule.Count != nil:
+		strictest, err = d.lim.Check(one.RuleKey, one.Cost)
+	default:
+		strictest, err = d.lim.SpendContext(ctx, one.RuleKey, one.Cost)
+	}
+	if err == nil {
+		d.decided(one, &strictest, strictest.Allowed)
+	}
+	return strictest, err
+}
+
+// spendTogether is spend for several rules.
+func (d *Door) spendTogether(ctx context.Context, parts []Part) (stint.Decision, error) {
+	q := askedPool.Get().(*asked)
+	defer q.free()
+	for i := range parts {
+		if a := &parts[i]; a.decides() {
+			req := stint.Request{Key: a.RuleKey, Cost: a.Cost}
+			if a.rule.Count != nil {
+				req.Mode = stint.CheckOnly
+			}
+			q.reqs = append(q.reqs, req)
+		}
+	}
+	q.ds = slices.Grow(q.ds, len(q.reqs))[:len(q.reqs)]
+	strictest, err := onetotal.Spend(ctx, d.lim, q.reqs, q.ds)
+	if err != nil {
+		return stint.Decision{}, err
+	}
+	ds := q.ds
+	for i := range parts {
+		if a := &parts[i]; a.decides() {
+			d.decided(a, &ds[0], strictest.Allowed)
+			ds = ds[1:]
+		}
+	}
+	return strictest, nil
+}
+
+// free returns q to the pool.
+func (q *asked) free() {
+	clear(q.reqs)
+	clear(q.ds)
+	q.reqs, q.ds = q.reqs[:0], q.ds[:0]
+	askedPool.Put(q)
+}
+
+// learn sets the decision of a Shadow rule, which spends only if the other
+// rules allowed the request.
+func (d *Door) learn(ctx context.Context, a *Part, allowed bool) (err error) {
+	var decision stint.Decision
+	if allowed && a.rule.Count == nil {
+		decision, err = d.lim.SpendContext(ctx, a.RuleKey, a.Cost)
+		allowed = decision.Allowed
+	} else {
+		decision, err = d.lim.Check(a.RuleKey, a.Cost)
+	}
+	if err != nil {
+		return err
+	}
+	d.decided(a, &decision, allowed)
+	return nil
+}
+
+// decided sets the decision of a rule, and its state. If the decision allows, but
+// the rule has spent nothing, it has the state that a spend would leave: then
+// decided changes it to the state without that spend.
+func (d *Door) decided(a *Part, decision *stint.Decision, allowed bool) {
+	d.show(a, decision)
+	switch {
+	case !allowed:
+		a.to(deny)
+	case a.rule.Count != nil:
+		a.to(check)
+	default:
+		a.to(spend)
+		return
+	}
+	if a.Allowed {
+		unspent.TakeOut(&a.Decision.Decision, a.Cost)
+	}
+}
+
+// show sets the decision of a rule, and the label of the bucket that decided.
+func (d *Door) show(a *Part, decision *stint.Decision) {
+	if decision.Key.Name != a.Key.Name {
+		a.Label = d.names.Of(d.lim)[decision.Key.Name].Label
+	}
+	a.Decision.Decision = *decision
+}

@@ -1,0 +1,52 @@
+package rules
+
+import (
+	"context"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// A Decision is what a rule decided about a request.
+type Decision struct {
+	stint.Decision // Key and Limit are those of the bucket that decided
+
+	Label   string    // of the limit of Key
+	RuleKey stint.Key // bucket of the rule: not Key, if its total or floor decided
+	Cost    int64
+	Shadow  bool // of a Shadow rule: it stops no request
+	After   bool // of a rule that counts outcomes, and has not spent yet
+
+	InFlight InFlight      // of a rule with InFlight
+	Locked   time.Duration // rest of a hold that began after the decision
+}
+
+// InFlight has the requests of a Key that run at the time of a decision.
+type InFlight struct {
+	Limit   int64 // how many may run; 0 means no bound
+	Running int64 // with this request, if it has a place
+	Denied  bool  // there was no place, so that the rule has not asked the Limiter, unless it is a Shadow rule
+}
+
+// Decisions returns the decisions about a request so far, of all doors around it,
+// the outermost first. It returns nil if the request did not pass a door.
+func Decisions(ctx context.Context) []Decision {
+	p := PassOf(ctx)
+	if p == nil {
+		return nil
+	}
+	return p.appendAll(nil)
+}
+
+// appendAll appends the decisions of all doors around a pass, and its own.
+func (p *Pass) appendAll(ds []Decision) []Decision {
+	if outer := PassOf(p.Context); outer != nil {
+		ds = outer.appendAll(ds)
+	} else {
+		ds = make([]Decision, 0, len(p.parts))
+	}
+	for d := range p.Each {
+		ds = append(ds, *d)
+	}
+	return ds
+}

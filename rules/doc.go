@@ -1,0 +1,39 @@
+// Package rules holds requests to the limits of a [stint.Limiter], whatever
+// protocol brings them. Packages httplimit, grpclimit and netlimit are doors over
+// it: they find the key and the cost of a request, and tell a client what was
+// decided. A door for something else, such as a job runner, is as short as the
+// example.
+//
+// A [Door] has [Rule]s, and a request passes it in these steps:
+//
+//  1. [Door.Begin] takes the places of the request, and then its tokens: all of
+//     them, or none. It returns a [Pass] if the request may run.
+//  2. [Settle] reports the true cost of the request, at any time.
+//  3. [Pass.End] tells the rules the outcome: they count, refund and lock out.
+//  4. [Pass.Leave] gives the places back.
+//
+// Doors are independent of each other. A request that passes two of them, one
+// within the other, spends and takes a place at each, even from the same bucket.
+// Within one pass a bucket is spent from once, by the first rule that can deny.
+// [Decisions] lists the decisions of all doors around a request.
+//
+// # States
+//
+// Each rule of a pass is in one state, and state.go has the table of their
+// transitions. A door has no states of its own.
+//
+// # Files
+//
+//	rule.go      Rule, Door, and the key of a request
+//	decision.go  Decision
+//	state.go     the states of a rule in a pass
+//	decide.go    what a pass begins with: places, then tokens
+//	pass.go      Pass, and what it ends with: count, refund, lock out
+//	settle.go    Settle
+//
+// # Locks
+//
+// A Pass guards its rules by a mutex, because its end and Settle may run at the
+// same time. It is not locked while the Limiter or a function of the program
+// runs, except those that [Pass.Each] calls.
+package rules

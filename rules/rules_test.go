@@ -1,0 +1,40 @@
+package rules_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/decidertest"
+	"github.com/stint-go/stint/internal/rulestest"
+	"github.com/stint-go/stint/rules"
+)
+
+// TestRules runs the rules with every kind of limit, without a protocol.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	rulestest.Run(t, rulestest.Direct, &decidertest.Subject{Name: "limiter",
+		Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+			return stint.New(stint.NewMemStore(), c.Limits, &stint.Options{Durability: c.Level, Now: c.Now, MaxResident: 1000})
+		}})
+}
+
+// BenchmarkBegin measures a request that does nothing.
+func BenchmarkBegin(b *testing.B) {
+	limits, err := stint.NewLimits(stint.Names{1: {Label: "a"}}, map[stint.Name]stint.Limit{1: stint.PerSecond(1e9)}, nil)
+	require.NoError(b, err)
+	lim, err := stint.New(stint.NewMemStore(), limits, nil)
+	require.NoError(b, err)
+	defer lim.Close()
+	d := rules.New(lim, rules.Rule{})
+	b.ReportAllocs()
+	for b.Loop() {
+		p, _, err := d.Begin(b.Context(), nil, rules.Ask{Key: stint.Name(1).Key("x"), Cost: 1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		p.End(0, nil)
+		p.Leave()
+	}
+}

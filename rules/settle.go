@@ -1,0 +1,95 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stint-go/stint"
+	truecost "github.com/stint-go/stint/internal/settle"
+)
+
+// Errors of Settle.
+var (
+	// ErrSettled says that the cost of a request was settled before, or that its
+	// tokens were refunded.
+	ErrSettled = errors.New("rules: the cost of the request is settled already")
+
+	// ErrNotSettled says that no rule with Settle has decided on the request under
+	// that name.
+	ErrNotSettled = errors.New("rules: no rule with Settle has decided on the request")
+)
+
+// Settle replaces the cost of a request by the true one, in tokens, at all doors
+// around it. name is the limit of a rule with Settle. If the request used less
+// than its bound, the rest returns, except for what time has brought back already.
+// If it used more, Settle spends as many more tokens as there are, and short is
+// how many were missing.
+//
+// Settle may be called at any time, even after the end of the request. It is best
+// deferred, so that a request that breaks off settles, too. A second call for a
+// name returns ErrSettled. After any error the bound stays spent; after
+// stint.ErrNotDurable, or if a Decider lost an answer, more may be spent. A
+// negative cost is stint.ErrNegativeCost, and may be corrected.
+//
+// In any stretch of time, the true costs are at most burst + elapsed ÷ interval,
+// and the sum of short. A true cost up to the bound counts when the request was
+// admitted. What it used beside the bound counts when it is settled, because no
+// bucket can know it before. If each bound is a true one, short is always 0, and
+// the limit is exact. If the limit follows the calendar, the true costs of each
+// period, counted in the same way, are at most the quota and the sum of short.
+// Nothing returns to a later period than that of the spend.
+//
+// If the Limiter failed and the door let the request pass, there is nothing to
+// settle: the error is ErrNotSettled. If a Shadow rule did not spend, short is
+// the cost.
+func Settle(ctx context.Context, name stint.Name, cost int64) (short int64, err error) {
+	if cost < 0 {
+		return 0, fmt.Errorf("rules: Settle: %w: %d", stint.ErrNegativeCost, cost)
+	}
+	found, settles := false, false
+	for p := PassOf(ctx); p != nil; p = PassOf(p.Context) {
+		for i := range p.parts {
+			a := &p.parts[i]
+			if !a.rule.Settle || a.RuleKey.Name != name {
+				continue
+			}
+			p.mu.Lock()
+			was := *a
+			claimed := a.to(settle)
+			p.mu.Unlock()
+			found = found || was.Decided()
+			if !claimed {
+				continue
+			}
+			settles = true
+			more, err1 := p.settle(a, &was, cost)
+			short, err = max(short, more), errors.Join(err, err1)
+		}
+	}
+	switch {
+	case !found:
+		return 0, ErrNotSettled
+	case !settles:
+		return 0, ErrSettled
+	}
+	return short, err
+}
+
+// settle replaces the bound that a rule has spent.
+func (p *Pass) settle(a, was *Part, cost int64) (short int64, err error) {
+	if was.state != spent {
+		return cost, nil
+	}
+	bound := truecost.Bound{Key: was.RuleKey, Cost: was.Cost, At: time.Unix(0, was.begun)}
+	short, d, err := bound.Replace(p.door.lim, cost)
+	if err != nil {
+		return max(0, cost-was.Cost), fmt.Errorf("rules: Settle: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a.Cost = cost - short
+	p.replaced(a, &d)
+	return short, nil
+}
