@@ -2,6 +2,7 @@ package grpclimit_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,7 +13,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/grpclimit"
-	"github.com/stint-go/stint/internal/places"
+	"github.com/stint-go/stint/httplimit"
 )
 
 // A call that its client cancels gives its place back, and its tokens if
@@ -63,9 +64,7 @@ func TestCancel(t *testing.T) {
 				<-started // so it had the place
 				cancel()
 				<-ended
-				for bucket := range places.Requests.All() {
-					require.NotSame(t, lim, bucket.Limiter)
-				}
+				require.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
 				assert.Equal(t, c.left[i], left(t, lim, local))
 			}
 		})

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 // ClientOptions configure the interceptors of Client.
@@ -56,7 +57,7 @@ type ClientOptions struct {
 //
 // Client panics on mistakes in the program: no Limiter or no Key.
 func Client(lim stint.Decider, opts *ClientOptions) (grpc.UnaryClientInterceptor, grpc.StreamClientInterceptor) {
-	if isMissing(lim) || opts == nil || opts.Key == nil {
+	if rules.IsMissing(lim) || opts == nil || opts.Key == nil {
 		panic("grpclimit: Client: want a limiter and a Key")
 	}
 	c := &client{lim: lim, opts: *opts}

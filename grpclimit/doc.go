@@ -43,15 +43,7 @@
 //
 // A call passes through these:
 //
-//	server.go   Server, and the steps of a call
-//	decide.go   spend before the handler; count, refund and lock out after it
+//	server.go   Server, and the steps of a call, which package rules decides on
 //	stream.go   messages of streams
 //	status.go   the status and the trailer of a call that does not pass
-//
-// # Locks
-//
-// A call carries its decisions from outer to nested interceptors, under one
-// mutex (carried.mu). While it is locked, the interceptors call no other code,
-// such as the Limiter. They need it because a stream may receive and send at
-// the same time.
 package grpclimit

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // A Call is what rules decide on.
@@ -33,7 +33,7 @@ type Call struct {
 type KeyFunc func(context.Context, *Call) (stint.Key, error)
 
 // ErrNoID says that a call does not have the id of its bucket.
-var ErrNoID = errors.New("grpclimit: the call has no id")
+var ErrNoID = rules.ErrNoID
 
 // ByPeer finds the bucket of the client's address, as Options.Client says: that
 // of the connection's peer, or the one that a trusted proxy has written into the
@@ -47,9 +47,6 @@ func ByPeer(name stint.Name) KeyFunc {
 			return stint.Key{}, ErrNoID
 		}
 		key, err := c.server.address(ctx, p.Addr)
-		if errors.Is(err, httplimit.ErrNoID) {
-			err = ErrNoID
-		}
 		key.Name = name
 		return key, err
 	}

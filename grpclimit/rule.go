@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/stint-go/stint/internal/lockout"
+	"github.com/stint-go/stint/rules"
 )
 
 // A Rule applies a limit to calls. It says which calls spend, from which
@@ -67,6 +67,12 @@ type Rule struct {
 	// same Limiter and the same bucket count, too.
 	InFlight int64
 
+	// InFlightWait is how long a call may wait for its place, if at most
+	// InFlightQueue others of its Key wait. First come, first served. 0 means that
+	// it does not wait. Shadow rules do not wait.
+	InFlightWait  time.Duration
+	InFlightQueue int
+
 	// Settle lets the handler report the true cost of a call with the function
 	// Settle. Cost or CostFunc is then an upper bound, which stays spent if the
 	// handler does not. If RefundCode returns the tokens first, Settle changes
@@ -95,8 +101,6 @@ func (ru *Rule) mistake() string {
 		return "has no Key"
 	case ru.Cost < 0:
 		return fmt.Sprintf("has the Cost %d, want 0 or more", ru.Cost)
-	case ru.InFlight < 0:
-		return fmt.Sprintf("has InFlight %d, want 0 or more", ru.InFlight)
 	case !isPattern(ru.Method):
 		return fmt.Sprintf("has the Method %q, want /pkg.Service/Method or /pkg.Service/*", ru.Method)
 	case ru.Messages > Received|Sent:
@@ -105,10 +109,9 @@ func (ru *Rule) mistake() string {
 		return "has a MessageCost without Messages"
 	case ru.Messages != 0 && (ru.CostFunc != nil || ru.CountCode != nil || ru.RefundCode != nil || ru.Settle):
 		return "has Messages, and CostFunc, CountCode, RefundCode or Settle, which are for whole calls"
-	case ru.Settle && (ru.CountCode != nil || ru.LockOut > 0):
-		return "has Settle, and CountCode or LockOut, which need the cost"
 	}
-	return ""
+	as := ru.rule()
+	return as.Mistake()
 }
 
 // isPattern reports whether a Rule's Method is well-formed.
@@ -145,19 +148,21 @@ func (ru *Rule) messageCost(msg any) int64 {
 	return max(ru.Cost, 1)
 }
 
-// least returns with how many tokens left another call may pass.
-func (ru *Rule) least(cost int64) int64 {
-	if ru.CostFunc != nil || ru.MessageCost != nil {
-		return 1
+// rule returns what does not depend on the protocol.
+func (ru *Rule) rule() rules.Rule {
+	as := rules.Rule{
+		Optional: ru.Optional, LockOut: ru.LockOut, LockOutMax: ru.LockOutMax,
+		CostVaries: ru.CostFunc != nil || ru.MessageCost != nil,
+		InFlight:   ru.InFlight, InFlightWait: ru.InFlightWait, InFlightQueue: ru.InFlightQueue,
+		Settle: ru.Settle, Shadow: ru.Shadow,
 	}
-	return cost
-}
-
-func (ru *Rule) lockOut() lockout.Rule { return lockout.Rule{For: ru.LockOut, Max: ru.LockOutMax} }
-
-// waits reports whether the rule has something to do after the handler.
-func (ru *Rule) waits() bool {
-	return ru.CountCode != nil || ru.RefundCode != nil || ru.LockOut > 0 && ru.Messages == 0
+	if of := ru.CountCode; of != nil {
+		as.Count = func(code int) bool { return of(codes.Code(code)) }
+	}
+	if of := ru.RefundCode; of != nil {
+		as.Refund = func(code int) bool { return of(codes.Code(code)) }
+	}
+	return as
 }
 
 // ServerError reports whether a code says that the server has failed: Unknown,

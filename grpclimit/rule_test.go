@@ -24,7 +24,6 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/grpclimit"
 	"github.com/stint-go/stint/httplimit"
-	"github.com/stint-go/stint/internal/places"
 )
 
 const (
@@ -145,9 +144,7 @@ func TestPanic(t *testing.T) {
 				assert.Equal(t, codes.Internal, status.Code(err))
 				assert.EqualValues(t, 3, left(t, lim, local))
 			}
-			for bucket := range places.Requests.All() {
-				assert.NotSame(t, lim, bucket.Limiter)
-			}
+			assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
 		})
 	}
 }
@@ -198,7 +195,7 @@ func TestInFlight(t *testing.T) {
 		}
 	}}}}
 	rule := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 2}
-	c := dial(t, serve(t, s, append(limited(lim, opts, rule), limited(lim, nil, rule)...)...))
+	c := dial(t, serve(t, s, limited(lim, opts, rule)...))
 	var running sync.WaitGroup
 	running.Go(func() { assert.NoError(t, call(t, c)) })
 	<-started
@@ -226,13 +223,10 @@ func TestInFlight(t *testing.T) {
 	<-started
 	release <- struct{}{}
 	running.Wait()
-	for bucket := range places.Requests.All() {
-		assert.NotSame(t, lim, bucket.Limiter)
-	}
+	assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
 }
 
-// A Shadow rule counts and never denies. A nested rule with the same key takes
-// the only place of a call.
+// A Shadow rule counts, and never denies. Each of nested rules takes a place.
 func TestInFlightShadow(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(100)})
 	var running []httplimit.Running
@@ -240,65 +234,44 @@ func TestInFlightShadow(t *testing.T) {
 		running = slices.Collect(httplimit.InFlightOf(lim))
 		return nil
 	}}
-	shadow := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1, Shadow: true}
-	rule := shadow
-	rule.Shadow = false
-	for _, rules := range [][]grpclimit.Rule{{shadow, rule}, {rule, shadow}, {shadow, shadow}, {rule, rule}} {
-		c := dial(t, serve(t, s, append(limited(lim, nil, rules[0]), limited(lim, nil, rules[1])...)...))
-		assert.Equal(t, []codes.Code{ok, ok}, answers(t, 2, c))
-		assert.Equal(t, []httplimit.Running{{Key: local, Running: 1}}, running)
+	one := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1}
+	shadow := one
+	shadow.Shadow = true
+	for outer, want := range map[*grpclimit.Rule]codes.Code{&one: ok, &shadow: exhausted} {
+		inner := &shadow
+		if outer == inner {
+			inner = &one
+		}
+		c := dial(t, serve(t, s, append(limited(lim, nil, *outer), limited(lim, nil, *inner)...)...))
+		assert.Equal(t, []codes.Code{want, want}, answers(t, 2, c))
+		if want == ok {
+			assert.Equal(t, []httplimit.Running{{Key: local, Running: 2}}, running)
+		}
 	}
 	assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
-	assert.EqualValues(t, 92, left(t, lim, local))
+	assert.EqualValues(t, 94, left(t, lim, local), "two each, and those of the outer Shadow rule")
 }
 
-// The place of a Shadow rule does not stand for that of a nested rule that may
-// deny, even if another rule spends from the bucket. A nested rule without
-// InFlight leaves it.
-func TestInFlightReplacesShadow(t *testing.T) {
-	nine, one := grpclimit.Rule{InFlight: 9, Shadow: true}, grpclimit.Rule{InFlight: 1}
-	for name, c := range map[string]struct {
-		layers  [][]grpclimit.Rule
-		running int64 // in the handler of a nested call
-	}{
-		"two layers":     {layers: [][]grpclimit.Rule{{nine}, {one}}},
-		"beside a rule":  {layers: [][]grpclimit.Rule{{{}, nine}, {one}}},
-		"three layers":   {layers: [][]grpclimit.Rule{{{}}, {nine}, {one}}},
-		"no inner place": {layers: [][]grpclimit.Rule{{nine}, {{}}}, running: 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lim, _ := newLimiter(t, nil)
-			var opts []grpc.ServerOption
-			for _, rules := range c.layers {
-				rules = slices.Clone(rules)
-				for i := range rules {
-					rules[i].Key = grpclimit.Shared(everyone)
-				}
-				opts = append(opts, limited(lim, nil, rules...)...)
-			}
-			var client pb.TestServiceClient
-			var nested error
-			var running []httplimit.Running
-			calls := 0
-			s := &service{empty: func(context.Context) error {
-				if calls++; calls == 1 {
-					nested = call(t, client)
-					return nil
-				}
-				running = slices.Collect(httplimit.InFlightOf(lim))
-				return nil
-			}}
-			client = dial(t, serve(t, s, opts...))
-			require.NoError(t, call(t, client))
-			if c.running == 0 {
-				assert.Equal(t, exhausted, status.Code(nested), "one runs already")
-			} else {
-				assert.NoError(t, nested)
-				assert.Equal(t, []httplimit.Running{{Key: everyone.Key(""), Running: c.running}}, running)
-			}
-			assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
-		})
-	}
+// Calls wait for their place as long as the rule says.
+func TestInFlightWait(t *testing.T) {
+	lim, _ := newLimiter(t, nil)
+	started, release := make(chan struct{}, 9), make(chan struct{})
+	s := &service{empty: func(context.Context) error { started <- struct{}{}; <-release; return nil }}
+	c := dial(t, serve(t, s, limited(lim, nil, grpclimit.Rule{
+		Key: grpclimit.ByPeer(perAddress), InFlight: 1, InFlightWait: time.Hour, InFlightQueue: 1,
+	})...))
+	var wg sync.WaitGroup
+	wg.Go(func() { assert.NoError(t, call(t, c)) })
+	<-started
+	wg.Go(func() { assert.NoError(t, call(t, c)) })
+	require.Eventually(t, func() bool {
+		running := slices.Collect(httplimit.InFlightOf(lim))
+		return len(running) == 1 && running[0].Waiting == 1
+	}, time.Minute, time.Millisecond)
+	assert.Equal(t, exhausted, status.Code(call(t, c)), "the queue is full")
+	close(release)
+	wg.Wait()
+	assert.EqualValues(t, 3, left(t, lim, local))
 }
 
 // A call that is denied for its tokens gives its place back.
@@ -308,9 +281,7 @@ func TestInFlightDenied(t *testing.T) {
 		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1},
 		grpclimit.Rule{Key: grpclimit.ByPeer(off), InFlight: 1})...))
 	assert.Equal(t, []codes.Code{ok, exhausted, exhausted}, answers(t, 3, c))
-	for bucket := range places.Requests.All() {
-		assert.NotSame(t, lim, bucket.Limiter)
-	}
+	assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
 }
 
 func TestSettle(t *testing.T) {
@@ -477,7 +448,5 @@ func TestConcurrent(t *testing.T) {
 	b, err := lim.Bucket(local)
 	require.NoError(t, err)
 	assert.Equal(t, allowed.Load(), 1000-b.Remaining, "all others were refunded, or not admitted")
-	for bucket := range places.Requests.All() {
-		assert.NotSame(t, lim, bucket.Limiter)
-	}
+	assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
 }

@@ -3,14 +3,11 @@ package grpclimit
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,9 +15,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
-	"github.com/stint-go/stint/internal/clientid"
-	"github.com/stint-go/stint/internal/onetotal"
-	"github.com/stint-go/stint/internal/places"
+	"github.com/stint-go/stint/rules"
 )
 
 // Server returns interceptors that hold calls to rules. Both share the rules.
@@ -40,18 +35,17 @@ import (
 // stint.Blocked or its cost is over the Burst, there is no RetryInfo. No status
 // has an id.
 //
-// A call spends from a bucket once, even if several rules or several
-// interceptors find it. The first rule that is not a Shadow rule spends. After a
-// denial or an error, and if FailOpen lets the call pass, no rule has spent: the
-// next interceptor that finds the bucket decides. So it does after the end of a rule
-// whose tokens were refunded, or whose CountCode did not count the code.
+// Interceptors are independent of each other: a call that passes two of them, one
+// within the other, spends and takes its place at each, even from the same
+// bucket. Within one interceptor a call spends from a bucket once, by the first
+// rule that is not a Shadow rule.
 func Server(
-	lim stint.Decider, opts *Options, rules ...Rule,
+	lim stint.Decider, opts *Options, rs ...Rule,
 ) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
-	if isMissing(lim) {
+	if rules.IsMissing(lim) {
 		panic("grpclimit: Server: no limiter")
 	}
-	s := &server{lim: lim, exempt: exempt}
+	s := &server{exempt: exempt}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -68,7 +62,7 @@ func Server(
 		s.proxyField = http.CanonicalHeaderKey(cmp.Or(s.opts.Client.Field, "X-Forwarded-For"))
 	}
 	var shadows []Rule
-	for i, ru := range rules {
+	for i, ru := range rs {
 		if mistake := ru.mistake(); mistake != "" {
 			panic(fmt.Sprintf("grpclimit: Server: rule %d %s", i+1, mistake))
 		}
@@ -79,99 +73,51 @@ func Server(
 		}
 	}
 	s.rules = append(s.rules, shadows...)
+	all := make([]rules.Rule, len(s.rules))
+	s.ends = s.opts.RateLimit
+	for i := range s.rules {
+		all[i] = s.rules[i].rule()
+		s.ends = s.ends || all[i].Ends() || all[i].InFlight > 0
+	}
+	s.door = rules.New(lim, all...)
 	return s.unary, s.stream
-}
-
-// isMissing reports whether there is no Limiter, or a nil one of any type.
-func isMissing(lim stint.Decider) bool {
-	v := reflect.ValueOf(lim)
-	return lim == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // server is what the interceptors of Server share.
 type server struct {
-	lim        stint.Decider
+	door       *rules.Door
 	opts       Options
 	exempt     []string
 	rules      []Rule // Shadow rules last
-	names      clientid.Names
+	ends       bool   // a call has something to do at its end
 	byIP       httplimit.KeyFunc
 	proxyField string // "" if no proxy is trusted
 	last       atomic.Pointer[refusal]
 }
 
-// applied is one rule that applies to one call. Of a Shadow rule, an inner
-// interceptor may change idle and place.
-type applied struct {
-	Decision
-	by       *server
-	rule     *Rule
-	at       time.Time // of the spend, by the Limiter's clock
-	place    places.Place[places.Bucket]
-	idle     bool // only the place counts: another rule spends from the bucket
-	message  bool // of one message of a stream
-	decided  bool // Decision is one
-	refunded bool // nothing is spent (any more)
-	settled  bool
-	changed  bool // the bucket has changed since Decision: tokens were returned, or it is locked out
-	void     bool // the rule has spent nothing, and its interceptor has ended, or let the call pass because of FailOpen
-	placed   bool // the call has its place already
-	left     bool // the place was given back, or there was none
+// pass is the way of one call through one pair of interceptors. It is the context
+// of the handler.
+type pass struct {
+	rules.Pass
+	*server
+	call  Call
+	outer *pass       // in the interceptor around
+	told  atomic.Bool // a denial has set the trailer; of the outermost pass
 }
 
-// hasSpent reports whether the call has spent tokens that were not returned.
-func (a *applied) hasSpent() bool {
-	return a.decided && !a.idle && a.Allowed && !a.After && !a.refunded && !a.void
-}
-
-// decides reports whether the rule decides now: not if its messages do, later.
-func (a *applied) decides() bool { return !a.idle && (a.rule.Messages == 0 || a.message) }
-
-// carried is the context of a call that has passed an interceptor. Nested
-// interceptors add their rules to it.
-type carried struct {
-	context.Context
-	call Call
-
-	mu      sync.Mutex // guards the following; not held while the Limiter is called
-	applied []*applied
-	told    bool       // a denial has set the trailer
-	room    [1]applied // saves allocations
-	first   [2][1]*applied
-}
-
-type carriedKey struct{}
-
-func carriedBy(ctx context.Context) *carried {
-	c, _ := ctx.Value(carriedKey{}).(*carried)
-	return c
-}
+type passKey struct{}
 
 // Value implements context.Context.
-func (c *carried) Value(key any) any {
-	if key == (carriedKey{}) {
-		return c
+func (p *pass) Value(key any) any {
+	if key == (passKey{}) {
+		return p
 	}
-	return c.Context.Value(key)
+	return p.Pass.Value(key)
 }
 
 // Decisions returns the decisions about a call so far, of all interceptors around
 // the handler. It returns nil if the call did not pass through an interceptor.
-func Decisions(ctx context.Context) []Decision {
-	c := carriedBy(ctx)
-	if c == nil {
-		return nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ds := make([]Decision, 0, len(c.applied))
-	for _, a := range c.applied {
-		if a.decided {
-			ds = append(ds, a.Decision)
-		}
-	}
-	return ds
-}
+func Decisions(ctx context.Context) []Decision { return rules.Decisions(ctx) }
 
 func (s *server) isExempt(method string) bool {
 	return slices.ContainsFunc(s.exempt, func(pattern string) bool { return matches(pattern, method) })
@@ -184,15 +130,17 @@ func (s *server) unary(
 		return next(ctx, req)
 	}
 	p, err := s.begin(ctx, info.FullMethod, req, false)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if !p.ends {
-		return next(p.context(ctx), req)
+	case p == nil:
+		return next(ctx, req)
+	case !s.ends:
+		return next(p, req)
 	}
 	code := codes.Internal // of a panic
 	defer func() { p.end(code) }()
-	resp, err = next(p.context(ctx), req)
+	resp, err = next(p, req)
 	code = codeOf(err)
 	return resp, err
 }
@@ -201,22 +149,14 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	if s.isExempt(info.FullMethod) {
 		return next(srv, ss)
 	}
-	ctx := ss.Context()
-	p, err := s.begin(ctx, info.FullMethod, nil, true)
-	if err != nil {
+	p, err := s.begin(ss.Context(), info.FullMethod, nil, true)
+	switch {
+	case err != nil:
 		return err
-	}
-	if len(p.mine) == 0 {
+	case p == nil:
 		return next(srv, ss)
 	}
-	l := &limitedStream{ServerStream: ss, ctx: p.context(ctx), pass: &p}
-	for _, a := range p.mine {
-		for i, messages := range [...]Messages{Received, Sent} {
-			if a.rule.Messages&messages != 0 && !a.idle {
-				l.rules[i] = append(l.rules[i], a)
-			}
-		}
-	}
+	l := &limitedStream{ServerStream: ss, pass: p}
 	code := codes.Internal // of a panic
 	defer func() { p.end(code) }()
 	err = next(srv, l)
@@ -235,277 +175,109 @@ func codeOf(err error) codes.Code {
 	return status.FromContextError(err).Code()
 }
 
-// pass is the way of one call through one pair of interceptors.
-type pass struct {
-	*server
-	c    *carried
-	mine []*applied
-	ends bool // end has something to do
-}
-
-// context returns the context for the handler.
-func (p *pass) context(ctx context.Context) context.Context {
-	if p.c == nil || carriedBy(ctx) == p.c {
-		return ctx
-	}
-	return p.c
-}
-
-// begin takes the places and the tokens of a call. The error is the status that
-// ends the call.
-func (s *server) begin(ctx context.Context, method string, req any, stream bool) (p pass, err error) {
-	p = pass{server: s, c: carriedBy(ctx)}
-	passed := false
-	defer func() {
-		if !passed { // denied, an error, or a function of the user panics
-			p.leave()
-			p.voided()
-		}
-	}()
-	if err = p.apply(ctx, method, req, stream); err != nil {
-		if err = p.failed(ctx, err); err == nil { // FailOpen
-			passed = true
-			p.leave() // it has taken none
-			p.forget()
-		}
-		return p, err
-	}
-	if len(p.mine) == 0 {
-		passed = true
-		return p, nil
-	}
-	if full := p.enter(ctx); full != nil {
-		p.observe(ctx, []*applied{full})
-		p.tell(ctx, []*applied{full})
-		return p, p.denied(ctx, []*applied{full})
-	}
-	d, err := p.spend(ctx, p.mine)
-	if err != nil {
-		if err = p.failed(ctx, err); err == nil { // FailOpen
-			passed = true
-			p.forget()
-		}
-		return p, err
-	}
-	p.learn(ctx, p.mine, d.Allowed)
-	p.observe(ctx, p.mine)
-	if !d.Allowed {
-		p.tell(ctx, p.mine)
-		return p, p.denied(ctx, p.mine)
-	}
-	passed = true
-	return p, nil
-}
-
-// apply finds the rules that apply to a call, with their keys and costs.
-func (p *pass) apply(ctx context.Context, method string, req any, stream bool) error {
-	var call *Call
-	for i := range p.rules {
-		ru := &p.rules[i]
+// begin takes the places and the tokens of a call. p is nil if no rule applies to
+// it. The error is the status that ends the call.
+func (s *server) begin(ctx context.Context, method string, req any, stream bool) (p *pass, err error) {
+	var room [2]rules.Ask
+	asks := room[:0]
+	for i := range s.rules {
+		ru := &s.rules[i]
 		if !matches(ru.Method, method) || ru.Messages != 0 && !stream {
 			continue
 		}
-		switch {
-		case call != nil:
-		case p.c == nil:
-			p.c = &carried{Context: ctx}
-			p.c.applied, p.mine = p.c.first[0][:0], p.c.first[1][:0]
-			call = &p.c.call
-		default:
-			call = new(Call) // the other one has its own server
+		if p == nil {
+			p = &pass{server: s, call: Call{Method: method, Request: req, Stream: stream, server: s}}
+			p.outer, _ = ctx.Value(passKey{}).(*pass)
 		}
-		*call = Call{Method: method, Request: req, Stream: stream, server: p.server}
-		key, label, err := p.key(ctx, ru, call)
-		switch {
-		case err == nil:
-		case ru.Optional && errors.Is(err, ErrNoID):
-			continue
-		case ru.Shadow:
-			p.fail(ctx, err)
-			continue
-		default:
-			return err
-		}
-		cost := int64(0)
-		if ru.Messages == 0 {
-			cost = ru.cost(ctx, call)
-		}
-		p.add(ctx, ru, key, label, cost)
+		asks = append(asks, s.ask(ctx, i, &p.call))
 	}
-	return nil
-}
-
-// add adds a rule, unless another one of the call has the same bucket.
-func (p *pass) add(ctx context.Context, ru *Rule, key stint.Key, label string, cost int64) {
-	p.c.mu.Lock()
-	var a *applied
-	if len(p.c.applied) == 0 && len(p.mine) == 0 {
-		a = &p.c.room[0]
-	} else {
-		a = new(applied)
+	if p == nil {
+		return nil, nil
 	}
-	*a = applied{by: p.server, rule: ru}
-	a.Decision = Decision{Label: label, RuleKey: key, Cost: cost, Shadow: ru.Shadow, After: ru.CountCode != nil}
-	a.Key = key
-	var replaced, shadow *applied
-	hasPlace := false
-	for _, other := range p.c.applied {
-		if other.RuleKey != key || other.by.lim != p.lim {
-			continue
+	report := func(err error) { s.fail(ctx, err) }
+	d, err := p.Begin(ctx, s.door, report, asks)
+	passed := false
+	defer func() {
+		if !passed { // denied, an error, or an observer panics
+			p.Leave()
 		}
-		hasPlace = hasPlace || other.rule.InFlight > 0 && !other.left && (!other.Shadow || ru.Shadow)
-		if other.Shadow && other.place.Taken() {
-			shadow = other
-		}
-		switch {
-		case other.void:
-			other.decided = false
-		case other.idle:
-		case other.Shadow && !ru.Shadow && other.by != p.server:
-			replaced = other
-		default:
-			a.idle = true
-		}
-	}
-	if a.idle && (hasPlace || ru.InFlight == 0) {
-		p.c.mu.Unlock()
-		return
-	}
-	a.placed = hasPlace
-	p.c.applied = append(p.c.applied, a)
-	p.mine = append(p.mine, a)
-	p.ends = p.ends || ru.waits() && !a.idle || ru.InFlight > 0 || p.opts.RateLimit
-	var back []stint.Request
-	if replaced != nil {
-		if replaced.hasSpent() {
-			back = []stint.Request{{Key: key, Cost: replaced.Cost, Spent: replaced.at}}
-		}
-		replaced.idle = true
-	}
-	if shadow != nil && ru.InFlight > 0 { // the call takes one place
-		shadow.leave()
-	}
-	p.c.mu.Unlock()
-	if back != nil {
-		if _, err := onetotal.Refund(p.lim, back...); err != nil {
-			p.fail(ctx, err)
-		}
-	}
-}
-
-// key returns the bucket of a call for a rule, and the label of its limit.
-func (s *server) key(ctx context.Context, ru *Rule, call *Call) (stint.Key, string, error) {
-	found, err := ru.Key(ctx, call)
+	}()
 	if err != nil {
-		return stint.Key{}, "", err
+		err = p.failed(ctx, err)
+	} else {
+		err = p.decided(ctx, d.Allowed)
 	}
-	names := s.names.Of(s.lim)
-	key, err := clientid.Key(names, found, found.ID == clientid.Unix && onUnix(ctx), ru.LockOutMax > 0)
-	return key, names[found.Name].Label, err
+	passed = err == nil
+	return p, err
 }
 
-// enter takes the places. If one is missing, enter returns its rule.
-func (p *pass) enter(ctx context.Context) (full *applied) {
-	for _, a := range p.mine {
-		if a.rule.InFlight == 0 || a.placed {
-			continue
-		}
-		key := places.Bucket{Limiter: p.lim, Key: a.RuleKey}
-		var state places.State
-		if a.Shadow {
-			a.place, state = places.Requests.Force(key)
-		} else {
-			a.place, state = places.Requests.Enter(ctx, key, places.Bound{Most: a.rule.InFlight})
-		}
-		denied := !a.place.Taken() || state.Running > a.rule.InFlight
-		p.c.mu.Lock()
-		a.InFlight = httplimit.InFlight{Limit: a.rule.InFlight, Running: state.Running, Denied: denied}
-		if !a.place.Taken() {
-			a.decided, a.RetryAfter = true, fullFor
-			full = a
-		}
-		p.c.mu.Unlock()
-		if full != nil {
-			return full
-		}
+// ask returns what a call asks of a rule.
+func (s *server) ask(ctx context.Context, i int, call *Call) rules.Ask {
+	ru, ask := &s.rules[i], rules.Ask{Rule: i}
+	ask.Later = ru.Messages != 0
+	if ask.Key, ask.Err = ru.Key(ctx, call); ask.Err != nil {
+		return ask
 	}
-	return nil
+	ask.Unix = ask.Key.ID == rules.Unix && onUnix(ctx)
+	if !ask.Later {
+		ask.Cost = ru.cost(ctx, call)
+	}
+	return ask
 }
 
-// fullFor is the RetryAfter of a call without a place. Nobody knows when another
-// call ends.
-const fullFor = time.Second
+// decided reports the decisions about a call to the observers, and returns the
+// status that ends it if it is denied.
+func (p *pass) decided(ctx context.Context, allowed bool) error {
+	if allowed && len(p.opts.Observers) == 0 {
+		return nil
+	}
+	ds := decisions.Get().(*[]Decision)
+	defer decisions.Put(ds)
+	for d := range p.Each {
+		*ds = append(*ds, *d)
+	}
+	defer func() {
+		clear(*ds)
+		*ds = (*ds)[:0]
+	}()
+	p.observe(ctx, *ds)
+	if allowed {
+		return nil
+	}
+	p.tell(ctx, *ds)
+	return p.denied(ctx, *ds)
+}
 
-// leave gives the places back.
-func (p *pass) leave() {
-	if len(p.mine) == 0 {
+// decisions has slices for the observers.
+var decisions = sync.Pool{New: func() any { return new([]Decision) }}
+
+// end tells the rules the code of a call after its handler. An error of the Limiter
+// is reported to the observers, and does not stop the rest.
+func (p *pass) end(code codes.Code) {
+	p.Leave()
+	if !p.ends {
 		return
 	}
-	p.c.mu.Lock()
-	defer p.c.mu.Unlock()
-	for _, a := range p.mine {
-		a.leave()
-	}
-}
-
-// leave gives the place back, if there is one.
-func (a *applied) leave() {
-	a.left = true
-	if a.place.Taken() {
-		a.place.Leave()
-		a.place = places.Place[places.Bucket]{}
-	}
-}
-
-// forget marks the rules of a call that passes because of FailOpen: they have
-// spent nothing. Rules for messages decide later.
-func (p *pass) forget() {
-	if len(p.mine) == 0 {
-		return
-	}
-	p.c.mu.Lock()
-	defer p.c.mu.Unlock()
-	for _, a := range p.mine {
-		a.Allowed, a.refunded, a.void = true, true, a.rule.Messages == 0
-	}
-}
-
-// voided marks the rules of a call that ends here, so that they decide anew if an
-// outer interceptor calls this one again.
-func (p *pass) voided() {
-	if len(p.mine) == 0 {
-		return
-	}
-	p.c.mu.Lock()
-	defer p.c.mu.Unlock()
-	for _, a := range p.mine {
-		a.void = true
+	ctx := p.Context
+	counted, _ := p.End(int(code), func(err error) { p.fail(ctx, err) })
+	p.observe(ctx, counted)
+	if p.opts.RateLimit {
+		var ds []Decision
+		for d := range p.Each {
+			ds = append(ds, *d)
+		}
+		p.tell(ctx, ds)
 	}
 }
 
 // observe reports decisions to the observers.
-func (p *pass) observe(ctx context.Context, mine []*applied) {
-	if len(p.opts.Observers) == 0 {
-		return
-	}
-	ds := observed.Get().(*[]Decision)
-	for _, a := range mine {
-		if a.decided {
-			*ds = append(*ds, a.Decision)
-		}
-	}
+func (p *pass) observe(ctx context.Context, ds []Decision) {
 	for _, o := range p.opts.Observers {
-		if o.Decisions != nil && len(*ds) > 0 {
-			o.Decisions(ctx, *ds)
+		if o.Decisions != nil && len(ds) > 0 {
+			o.Decisions(ctx, ds)
 		}
 	}
-	clear(*ds)
-	*ds = (*ds)[:0]
-	observed.Put(ds)
 }
-
-// observed has slices of decisions for the observers.
-var observed = sync.Pool{New: func() any { return new([]Decision) }}
 
 // fail reports an error to the observers.
 func (s *server) fail(ctx context.Context, err error) {

@@ -75,14 +75,14 @@ type deniedBy struct {
 	full  bool // too many calls ran
 }
 
-// denied returns the status for the rules of a denied call, and sets the
+// denied returns the status for the decisions about a denied call, and sets the
 // trailer. It sets no header, because a client does not retry after a header.
-func (p *pass) denied(ctx context.Context, mine []*applied) error {
+func (p *pass) denied(ctx context.Context, ds []Decision) error {
 	var room [4]deniedBy
 	by, retry := room[:0], time.Duration(0)
-	for _, a := range mine {
-		if a.decided && !a.Allowed && !a.Shadow {
-			by, retry = append(by, deniedBy{a.Label, a.Limit, a.InFlight.Denied}), max(retry, a.RetryAfter)
+	for i := range ds {
+		if d := &ds[i]; !d.Allowed && !d.Shadow {
+			by, retry = append(by, deniedBy{d.Label, d.Limit, d.InFlight.Denied}), max(retry, d.RetryAfter)
 		}
 	}
 	r := p.last.Load()
@@ -139,40 +139,21 @@ func newRefusal(domain string, by []deniedBy) *refusal {
 
 // pushBack sets the trailer of a denial, once for a call.
 func (p *pass) pushBack(ctx context.Context, ms string) {
-	p.c.mu.Lock()
-	told := p.c.told
-	p.c.told = true
-	p.c.mu.Unlock()
-	if !told {
+	for p.outer != nil {
+		p = p.outer
+	}
+	if !p.told.Swap(true) {
 		grpc.SetTrailer(ctx, metadata.MD{pushbackKey: {ms}}) // fails only in a call without a transport
 	}
 }
 
-// tell sets the RateLimit fields of the decisions in the trailer, if the Options
-// say so. Call it once for a call, because a trailer keeps all values of a key.
-func (p *pass) tell(ctx context.Context, mine []*applied) {
+// tell sets the RateLimit fields of decisions in the trailer, if the Options say
+// so. Call it once for a call, because a trailer keeps all values of a key.
+func (p *pass) tell(ctx context.Context, ds []Decision) {
 	if !p.opts.RateLimit {
 		return
 	}
-	ds := make([]Decision, 0, len(mine))
-	for _, a := range mine {
-		p.c.mu.Lock()
-		d, decided, changed := a.Decision, a.decided, a.changed
-		p.c.mu.Unlock()
-		if !decided {
-			continue
-		}
-		if changed && !d.Shadow {
-			now, err := p.lim.Check(a.RuleKey, 0)
-			if err != nil {
-				p.fail(ctx, err)
-				continue
-			}
-			d.Decision, d.Label, d.Cost = now, p.names.Of(p.lim)[now.Key.Name].Label, 0
-		}
-		ds = append(ds, d)
-	}
-	if policy, state := httplimit.RateLimit(p.lim, ds); state != "" {
+	if policy, state := httplimit.RateLimit(p.door.Limiter(), ds); state != "" {
 		grpc.SetTrailer(ctx, metadata.MD{"ratelimit-policy": {policy}, "ratelimit": {state}})
 	}
 }

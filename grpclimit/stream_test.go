@@ -139,23 +139,6 @@ func TestMessagesNested(t *testing.T) {
 	assert.Equal(t, []string{"3600000"}, stream.Trailer()[pushback])
 }
 
-// A rule for messages that takes the place of a Shadow rule spends once for each.
-func TestMessagesReplaceShadow(t *testing.T) {
-	rule := grpclimit.Rule{Key: grpclimit.Shared(everyone), Messages: grpclimit.Received}
-	shadow := rule
-	shadow.Shadow = true
-	for name, outer := range map[string]grpclimit.Rule{"shadow": shadow, "the same rule": rule} {
-		t.Run(name, func(t *testing.T) {
-			lim, _ := newLimiter(t, nil)
-			c := dial(t, serve(t, new(service), append(limited(lim, nil, outer), limited(lim, nil, rule)...)...))
-			echoes, err := exchange(t, c, 3)
-			assert.Equal(t, io.EOF, err)
-			assert.Equal(t, 3, echoes)
-			assert.EqualValues(t, 2, left(t, lim, everyone.Key("")))
-		})
-	}
-}
-
 // Two rules spend for a message together, or not at all. A Limiter that fails
 // ends the stream, unless FailOpen is set.
 func TestMessagesTogether(t *testing.T) {

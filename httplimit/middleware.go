@@ -97,9 +97,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	report := func(err error) { m.fail(r, err) }
 	if m.inFlight {
 		defer func() { // also if a function of the program panics
-			if p == nil {
-				rules.Leave(parts)
-			} else {
+			if rules.Leave(parts); p != nil {
 				p.Leave()
 			}
 		}()

@@ -8,6 +8,7 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/lockout"
 	"github.com/stint-go/stint/internal/onetotal"
+	"github.com/stint-go/stint/internal/places"
 )
 
 // A Pass is a request that has begun, and its context. Pass it on to what the
@@ -38,14 +39,61 @@ func PassOf(ctx context.Context) *Pass {
 	return p
 }
 
-// Carry makes p the pass of a request whose rules were decided on. The places are
-// now p's: Leave does not take them back from parts any more.
-func (p *Pass) Carry(ctx context.Context, d *Door, parts []Part) {
-	p.carry(ctx, d, append(p.room[:0], parts...))
+// Begin lets a request pass, or denies it, with a decision of each rule. If
+// Allowed is false, it has spent nothing and has no place; the Pass has its
+// decisions. After an error there is no Pass: IsInvalid tells whether the request
+// is wrong. Errors of Shadow rules stop no request, and go to report, which may
+// be nil.
+func (d *Door) Begin(ctx context.Context, report func(error), asks ...Ask) (*Pass, stint.Decision, error) {
+	p := new(Pass)
+	decision, err := p.Begin(ctx, d, report, asks)
+	if err != nil {
+		p.Leave()
+		return nil, decision, err
+	}
+	return p, decision, nil
 }
 
-func (p *Pass) carry(ctx context.Context, d *Door, parts []Part) {
-	p.Context, p.door, p.parts = ctx, d, parts
+// Begin is Door.Begin for a Pass that a door has made, perhaps as a part of its
+// own context. After an error the request has its places still, for a door that
+// lets it pass.
+func (p *Pass) Begin(
+	ctx context.Context, d *Door, report func(error), asks []Ask,
+) (decision stint.Decision, err error) {
+	p.Context, p.door = ctx, d
+	if report == nil {
+		report = func(error) {}
+	}
+	for i := range asks {
+		switch ok, err := d.Resolve(&asks[i], report); {
+		case err != nil:
+			p.parts = nil
+			return decision, err
+		case ok && p.parts == nil:
+			p.parts = d.Add(p.room[:0], &asks[i])
+		case ok:
+			p.parts = d.Add(p.parts, &asks[i])
+		}
+	}
+	panics := true
+	defer func() {
+		if panics { // report, or the Limiter
+			p.Leave()
+		}
+	}()
+	decision, err = d.Decide(ctx, p.parts, report)
+	panics = false
+	return decision, err
+}
+
+// Carry makes p the pass of a request whose rules a door has decided on by
+// itself, without an allocation for those that are denied. The places are now
+// those of p.
+func (p *Pass) Carry(ctx context.Context, d *Door, parts []Part) {
+	p.Context, p.door, p.parts = ctx, d, append(p.room[:0], parts...)
+	for i := range parts {
+		parts[i].place = places.Place[places.Bucket]{}
+	}
 }
 
 // Each yields the decisions of this pass. It must not be used with a body that
@@ -111,12 +159,10 @@ func (p *Pass) count(a *Part) (Decision, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	on := spend
-	if !d.Allowed {
-		on = deny
+	if d.Allowed {
+		a.to(spend)
 	}
-	a.to(on)
-	a.begun, p.changed = begun, true
+	a.After, a.begun, p.changed = false, begun, true
 	p.door.show(a, &d)
 	return a.Decision, nil
 }
@@ -243,7 +289,7 @@ func (p *Pass) Spend(
 		for j := range parts {
 			if a, of := &p.parts[i], &parts[j]; a.rule == of.rule && of.Decided() && a.to(piece) {
 				inFlight := a.InFlight
-				a.Decision, a.InFlight, a.After = of.Decision, inFlight, false
+				a.Decision, a.InFlight = of.Decision, inFlight
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -179,38 +178,10 @@ func (d *Door) Add(parts []Part, ask *Ask) []Part {
 	parts = append(parts, Part{})
 	a := &parts[len(parts)-1] // filled in place, because a copy costs more than the rest
 	a.Key, a.RuleKey, a.Label, a.Cost, a.Shadow = ask.Key, ask.Key, ask.label, ask.Cost, ru.Shadow
-	a.InFlight.Limit = most
+	a.After, a.InFlight.Limit = ru.Count != nil, most
 	a.rule, a.bound = ru, ru
 	if ask.Later {
 		a.to(postpone)
 	}
 	return parts
-}
-
-// Begin lets a request pass, or denies it, with a decision of each rule. If
-// d.Allowed is false, it has spent nothing and has no place; the Pass has its
-// decisions. After an error there is no Pass: IsInvalid tells whether the request
-// is wrong. Errors of Shadow rules stop no request, and go to report, which may
-// be nil.
-func (d *Door) Begin(ctx context.Context, report func(error), asks ...Ask) (*Pass, stint.Decision, error) {
-	if report == nil {
-		report = func(error) {}
-	}
-	p := new(Pass)
-	parts := p.room[:0]
-	for i := range asks {
-		switch ok, err := d.Resolve(&asks[i], report); {
-		case err != nil:
-			return nil, stint.Decision{}, err
-		case ok:
-			parts = d.Add(parts, &asks[i])
-		}
-	}
-	p.carry(ctx, d, parts)
-	decision, err := d.Decide(ctx, p.parts, report)
-	if err != nil {
-		p.Leave()
-		return nil, decision, err
-	}
-	return p, decision, nil
 }

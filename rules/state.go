@@ -36,7 +36,7 @@ var next = [states][events]state{
 	pending:   {postpone: postponed, deny: denied, check: checked, spend: spent},
 	postponed: {piece: piecewise, deny: denied},
 	piecewise: {piece: piecewise},
-	checked:   {deny: denied, spend: spent},
+	checked:   {spend: spent},
 	spent:     {refund: returned, settle: settled},
 	denied:    {settle: settled}, // a Shadow rule, or a request that was denied
 }
@@ -47,7 +47,7 @@ func (a *Part) to(on event) bool {
 	if after == pending {
 		return false
 	}
-	a.state, a.After = after, after == checked
+	a.state = after
 	return true
 }
 
