@@ -2,6 +2,7 @@ package clock
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,20 +74,38 @@ func New(simulated, wall func() time.Time, machine Machine, end int64) *Clock {
 			machine = system
 		}
 	}
-	// The process may be stopped between two of these readings. In this order the
-	// Clock is late then, which the next Follow corrects. It is never ahead.
-	c.start = c.Instant(c.wall())
-	asked := time.Now()
+	c.start, c.base = c.readBoth()
 	if machine != nil {
 		c.record.Boot, c.up = machine(c.start)
 		c.up = max(1, c.up)
 	}
-	c.base = time.Now()
 	if c.record.kernel() {
-		c.unsure = int64(c.base.Sub(asked))
-		c.up += c.unsure
+		c.unsure = int64(time.Since(c.base))
 	}
 	return c
+}
+
+// readBoth reads the wall clock, and then the monotonic one. The process may be
+// stopped between the two. In this order the Clock is late then, and never ahead,
+// and the next Follow corrects it. But the next process that has the file may be
+// less late, and gives each bucket the difference, so the readings that are closest
+// together count.
+func (c *Clock) readBoth() (start int64, base time.Time) {
+	const tries, close = 8, 10 * time.Microsecond
+	least := time.Duration(math.MaxInt64)
+	before := time.Now()
+	for range tries {
+		is := c.wall()
+		after := time.Now()
+		if gap := after.Sub(before); gap <= least { // the machine time is read soon after the last
+			start, base, least = c.Instant(is), after, gap
+		}
+		if least < close {
+			break
+		}
+		before = after
+	}
+	return start, base
 }
 
 // Begin compares the wall clock with the file's time: that of the last save and

@@ -121,6 +121,35 @@ func testStopped(t *testing.T, at, boot string, stopped int) {
 	}
 }
 
+// A process that is stopped once between its readings does not begin late: the
+// next process of the file, which is not, would give the difference to every bucket.
+func TestStoppedOnce(t *testing.T) {
+	for _, at := range []string{"before the wall clock", "after the wall clock", "at the machine time"} {
+		t.Run(at, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begun, stopped := time.Now(), false
+				stop := func(here string) {
+					if here == at && !stopped {
+						stopped = true
+						<-time.After(3 * time.Second)
+					}
+				}
+				truth := func() time.Time { return time.Now().AddDate(30, 0, 0) }
+				c := New(nil, func() time.Time {
+					stop("before the wall clock")
+					defer stop("after the wall clock")
+					return truth()
+				}, func(int64) (string, int64) {
+					stop("at the machine time")
+					return "boot", int64(time.Since(begun))
+				}, end)
+				require.True(t, stopped)
+				require.Equal(t, truth().UnixNano(), c.Now())
+			})
+		})
+	}
+}
+
 // TestFollowDrift: many small corrections together change the record, too.
 func TestFollowDrift(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
