@@ -30,7 +30,7 @@ func TestErrors(t *testing.T) {
 		"Orders:\n  burst: 0\n  count: 1\n  period: 1m\nLogins:\n  burst: 1\n  count: 1\n  period: soon\n")
 	defaults := write(t, "defaults.yml",
 		"Orders: {burst: 1, count: 1, period: 1m}\nLogins: {burst: 1, count: 1, period: 1m}\n")
-	log := write(t, "access.log", "nothing\n")
+	log := write(t, "access.log", `192.0.2.1 - - [10/Oct/2025:13:55:36 +0000] "GET / HTTP/1.1" 200 5`+"\n")
 
 	foreign := filepath.Join(t.TempDir(), "foreign.db")
 	other, err := bolt.Open(foreign, 0o600, nil)
