@@ -37,18 +37,12 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 		return errors.New("stint: SetLimits: no limits")
 	}
 	var with *Limits
-	err := l.declare(func(*Limits) (_ *Limits, err error) {
+	return l.declare(limits, func(*Limits) (_ *Limits, err error) {
 		with, err = l.withPlans(limits)
 		return with, err
 	}, func(s *cache.Shard) {
 		changeLimitsLocked(s, with, l.clock.Now())
 	})
-	if err == nil {
-		l.plansMu.Lock()
-		l.base = limits
-		l.plansMu.Unlock()
-	}
-	return err
 }
 
 // plan is an override that SetOverrides put in force. The zero Limit means that
@@ -104,8 +98,11 @@ func (l *Limiter) withPlans(limits *Limits) (*Limits, error) {
 // declare enters new Names into the store, and then puts new limits in force by
 // calling change with each shard, locked. next returns the new limits. While the
 // store enters Names, which may take long, overrides can change. Afterwards next
-// is called again.
-func (l *Limiter) declare(next func(old *Limits) (*Limits, error), change func(*cache.Shard)) error {
+// is called again. If base is not nil, it is what KeepOverrides compares with from
+// then on.
+func (l *Limiter) declare(
+	base *Limits, next func(old *Limits) (*Limits, error), change func(*cache.Shard),
+) error {
 	l.declareMu.Lock()
 	defer l.declareMu.Unlock()
 	if l.isClosed() {
@@ -129,6 +126,11 @@ func (l *Limiter) declare(next func(old *Limits) (*Limits, error), change func(*
 	}
 	if ls, err = next(l.limits.Load()); err != nil {
 		return err
+	}
+	if base != nil {
+		l.plansMu.Lock()
+		l.base = base
+		l.plansMu.Unlock()
 	}
 	l.limits.Store(ls)
 	l.cache.SetLimits(forCache(ls), change)
@@ -285,7 +287,7 @@ func (l *Limiter) Declare(names Names) error {
 		ls, err = old.WithNames(names)
 		return ls, err
 	}
-	return l.declare(next, func(s *cache.Shard) { s.Limits = forCache(ls) })
+	return l.declare(nil, next, func(s *cache.Shard) { s.Limits = forCache(ls) })
 }
 
 // changeLimitsLocked puts limits in force in a shard, for every bucket in it.

@@ -432,6 +432,41 @@ func TestSetOverridesWithoutSpace(t *testing.T) {
 	}
 }
 
+// An override that is removed while SetLimits still puts its limits in force is a
+// removal from them, so KeepOverrides keeps it.
+func TestKeepOverridesDuringSetLimits(t *testing.T) {
+	pro := PerHour(1000)
+	base := func(overrides ...Override) *Limits {
+		limits, err := NewLimits(testNames, planDefaults, map[Name][]Override{perID: overrides})
+		require.NoError(t, err)
+		return limits
+	}
+	r := rigOn(t, NewMemStore(), base(), Options{KeepOverrides: true})
+	listed := base(Override{[]OverrideID{{ID: "a"}}, pro})
+	r.take(perID.Key("a"), 1)
+	s, _ := r.directory.shard(perID.Key("a"))
+	s.mu.Lock() // SetLimits waits for it
+	unlock := sync.OnceFunc(s.mu.Unlock)
+	defer unlock()
+	set := make(chan error, 1)
+	go func() { set <- r.SetLimits(listed) }()
+	for r.Limits() != listed {
+		runtime.Gosched()
+	}
+	r.plansMu.Lock()
+	inForce := r.base
+	r.plansMu.Unlock()
+	require.True(t, listed == inForce, "what KeepOverrides compares with")
+	removed := make(chan error, 1)
+	go func() { removed <- r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: {}}) }()
+	unlock()
+	require.NoError(t, <-set)
+	require.NoError(t, <-removed)
+	require.NoError(t, r.SetLimits(listed))
+	limit, _ := r.Limits().For(perID.Key("a"))
+	require.Equal(t, planDefaults[perID], limit)
+}
+
 // Options.KeepOverrides keeps plans over SetLimits.
 func TestKeepOverrides(t *testing.T) {
 	pro, team := PerHour(1000), PerHour(5000)
