@@ -262,7 +262,10 @@ func (l *Limiter) isClosed() bool {
 // first did.
 func (l *Limiter) Close() error {
 	l.closing.Do(func() {
+		l.lines.mu.Lock() // no Wait begins after this
 		close(l.closed)
+		l.lines.mu.Unlock()
+		l.lines.callers.Wait()
 		l.limitsMu.Lock() // what puts limits in force after this returns ErrClosed
 		l.limitsMu.Unlock()
 		if err := l.cache.Close(); err != nil {

@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -266,6 +267,10 @@ func (l *Limiter) giveBack(req *Request, spent int64) {
 // once, and still goes when its turn comes. If ctx ends before that, the tokens
 // stay spent. The Mode of the Request is ignored.
 func (l *Limiter) Wait(ctx context.Context, req Request) (spent time.Time, err error) {
+	if !l.lines.enter(l) {
+		return time.Time{}, l.failed(req.Key, cmp.Or(ctx.Err(), ErrClosed))
+	}
+	defer l.lines.callers.Done()
 	at, err := l.wait(ctx, &req)
 	if err != nil {
 		return time.Time{}, err
@@ -331,9 +336,24 @@ func (l *Limiter) sleep(ctx context.Context, d time.Duration, stepped <-chan str
 
 // lines has the callers of Wait for quotas that follow the calendar, first come
 // first, by key. The channel of a caller is closed when it is the first.
+//
+// It also counts all callers of Wait. Close waits until they have returned the
+// tokens that they do not use.
 type lines struct {
-	mu    sync.Mutex
-	byKey map[Key][]chan struct{}
+	mu      sync.Mutex
+	byKey   map[Key][]chan struct{}
+	callers sync.WaitGroup
+}
+
+// enter counts a caller, unless the Limiter is closed.
+func (ls *lines) enter(l *Limiter) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if l.isClosed() {
+		return false
+	}
+	ls.callers.Add(1)
+	return true
 }
 
 func (ls *lines) join(key Key) chan struct{} {

@@ -569,3 +569,56 @@ func TestResetFails(t *testing.T) {
 		require.Equal(t, time.Second, r.check(key, 1).RetryAfter, "the turn belongs to no caller")
 	})
 }
+
+// heldStore holds the next save until it is released.
+type heldStore struct {
+	*MemStore
+	holds           atomic.Bool
+	saving, release chan bool
+}
+
+func (s *heldStore) Save(changes []Change) error {
+	if s.holds.CompareAndSwap(true, false) {
+		s.saving <- true
+		<-s.release
+	}
+	return s.MemStore.Save(changes)
+}
+
+// TestWaitClose: the context of a Wait ends during the commit, and the Limiter is
+// closed before the commit has ended. If Wait returns the error of the context,
+// nothing stays spent.
+func TestWaitClose(t *testing.T) {
+	for _, limit := range []Limit{PerHour(10), EachYear(10, nil)} {
+		t.Run(limit.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				limits, key := levelLimits(t, limit), synced.Key("a")
+				store := &heldStore{MemStore: NewMemStore(), saving: make(chan bool), release: make(chan bool)}
+				l, err := New(store, limits, &Options{FlushInterval: time.Hour, CommitTimeout: time.Hour, MaxResident: fewResident})
+				require.NoError(t, err)
+				store.holds.Store(true)
+				ctx, cancel := context.WithCancel(t.Context())
+				waited, closed := make(chan error, 1), make(chan error, 1)
+				go func() {
+					_, err := l.Wait(ctx, Request{Key: key, Cost: 3})
+					waited <- err
+				}()
+				<-store.saving
+				cancel()
+				go func() { closed <- l.Close() }()
+				synctest.Wait()
+				store.release <- true
+				require.ErrorIs(t, <-waited, context.Canceled)
+				require.NoError(t, <-closed)
+				_, err = l.Wait(t.Context(), Request{Key: key, Cost: 3})
+				require.ErrorIs(t, err, ErrClosed)
+				l, err = New(store.MemStore, limits, &Options{MaxResident: fewResident})
+				require.NoError(t, err)
+				defer l.Close()
+				b, err := l.Bucket(key)
+				require.NoError(t, err)
+				require.EqualValues(t, 10, b.Remaining)
+			})
+		})
+	}
+}
