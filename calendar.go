@@ -147,6 +147,7 @@ func (l Limit) calendarMistakes(check func(ok bool, field string, value any, wan
 		return
 	}
 	most := spell.ShortPeriod(c.Unit().Most())
+	check(!c.FarFromUTC(), "zone", calendar.ZoneText(c.Zone()), "a clock that differs from UTC by at most 24h")
 	check(c.Check() == nil, "start", c.Start(), "0 or more, and less than "+most)
 	check(l.Count >= 1 && l.Count <= mostQuota, "quota", l.Count, "1 to 1000000000000")
 	check(l.Burst == l.Count, "burst", l.Burst,
@@ -231,7 +232,7 @@ func (r *rule) resetAfter(tat, now int64) int64 {
 	switch {
 	case r.periods == nil:
 		return resetAfter(tat, now)
-	case tat <= at:
+	case tat <= instant(at):
 		return 0
 	}
 	return at - now
@@ -251,7 +252,7 @@ func (r *rule) converts(was *rule) bool {
 // one of the rules is a quota. An empty bucket stays empty under a smaller limit.
 // A quota keeps what was used beyond it.
 func (r *rule) convert(tat, now int64, was *rule) int64 {
-	ahead := tat - was.at(now)
+	ahead := tat - instant(was.at(now)) // a period may end after the arithmetic does
 	if ahead <= 0 {
 		return min(tat, now)
 	}

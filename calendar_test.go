@@ -554,3 +554,36 @@ func TestCalendarWait(t *testing.T) {
 		})
 	})
 }
+
+// A zone that Validate accepts is in the text of the limit as it is.
+func TestZoneText(t *testing.T) {
+	for seconds, valid := range map[int]bool{-1: true, -59: true, 24 * 3600: true, 24*3600 + 1: false, -25 * 3600: false} {
+		limit := EachDay(10, time.FixedZone("odd", seconds))
+		again, err := ParseLimit(limit.String())
+		if !valid {
+			require.ErrorContains(t, limit.Validate(), "zone")
+			require.Error(t, err)
+			continue
+		}
+		require.NoError(t, limit.Validate())
+		require.NoError(t, err)
+		require.Equal(t, limit, again)
+	}
+}
+
+// TestEndOfTimeOverride: in a period that ends after the arithmetic does, what was
+// used stays used when an override comes.
+func TestEndOfTimeOverride(t *testing.T) {
+	for _, to := range []Limit{EachYear(50, nil), EachMonth(50, nil), PerHour(50)} {
+		r := newLevels(t, EachYear(10, nil))
+		r.clock.ns.Store(time.Date(2162, 2, 1, 0, 0, 0, 0, time.UTC).UnixNano())
+		key := flushed.Key("a")
+		r.take(key, 7)
+		require.EqualValues(t, 3, r.left(key))
+		b, err := r.Bucket(key)
+		require.NoError(t, err)
+		require.Positive(t, b.ResetAfter)
+		require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{flushed: to}))
+		require.EqualValues(t, 43, r.left(key), to.String())
+	}
+}

@@ -111,3 +111,26 @@ func TestParseOutOfRange(t *testing.T) {
 	require.EqualError(t, err, "start is 999h, want 0 or more, and less than 24h")
 	require.Len(t, known(), was)
 }
+
+// Every fixed offset of up to a day is read as it is written.
+func TestOffsetText(t *testing.T) {
+	for _, seconds := range []int{0, 1, 30, 59, 60, 61, 90 * 60, 15*3600 + 59, 24*3600 - 1, 24 * 3600} {
+		for _, offset := range []int{seconds, -seconds} {
+			zone := time.FixedZone("", offset)
+			again, err := Zone(ZoneText(zone))
+			require.NoError(t, err, "%d", offset)
+			require.True(t, sameClock(zone, again), "%d is written as %s", offset, ZoneText(zone))
+			require.False(t, Of(Day, zone, 0).Calendar().FarFromUTC())
+		}
+	}
+	for _, offset := range []int{24*3600 + 1, -24*3600 - 1, 31 * 3600, 1000 * 3600} {
+		zone := time.FixedZone("", offset)
+		require.True(t, Of(Day, zone, 0).Calendar().FarFromUTC())
+		_, err := Zone(ZoneText(zone))
+		require.Error(t, err)
+	}
+	for _, text := range []string{"+24:01", "+1:00", "+01", "+01:60", "+01:00:60", "+01:00:00:00", "-", "+ab:cd", "++1:00"} {
+		_, ok := parseOffset(text)
+		require.False(t, ok, text)
+	}
+}

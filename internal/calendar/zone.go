@@ -3,6 +3,7 @@ package calendar
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -77,7 +78,7 @@ func ZoneText(zone *time.Location) string {
 		return text
 	}
 	text := zone.String()
-	if known, err := load(text); err != nil || !sameClock(known, zone) {
+	if known, err := load(text); text == "" || err != nil || !sameClock(known, zone) {
 		if t := time.Unix(0, 0).In(zone); isFixed(t) {
 			text = offsetText(t)
 		}
@@ -96,31 +97,55 @@ func isFixed(t time.Time) bool {
 	return from.IsZero() && until.IsZero()
 }
 
-// offsetText returns a fixed offset: "+02:00", or "UTC".
+// FarFromUTC reports whether the clock of the zone always differs from UTC by more
+// than a day. Such a zone has no text.
+func (c *Calendar) FarFromUTC() bool {
+	t := instant(0, c.zone)
+	return isFixed(t) && max(offset(t), -offset(t)) > day
+}
+
+// offsetText returns a fixed offset: "+02:00", "-00:00:30", or "UTC".
 func offsetText(t time.Time) string {
-	switch _, seconds := t.Zone(); {
+	_, seconds := t.Zone()
+	sign := '+'
+	if seconds < 0 {
+		sign, seconds = '-', -seconds
+	}
+	switch {
 	case seconds == 0:
 		return "UTC"
 	case seconds%60 != 0:
-		return t.Format("-07:00:00")
+		return fmt.Sprintf("%c%02d:%02d:%02d", sign, seconds/3600, seconds/60%60, seconds%60)
 	}
-	return t.Format("-07:00")
+	return fmt.Sprintf("%c%02d:%02d", sign, seconds/3600, seconds/60%60)
 }
 
-// parseOffset reads what offsetText writes. The result is in seconds.
+// parseOffset reads what offsetText writes of an offset of at most a day. The
+// result is in seconds.
 func parseOffset(s string) (seconds int, ok bool) {
-	if len(s) < len("+02:00") || !strings.Contains("+-", s[:1]) {
+	if s == "" || s[0] != '+' && s[0] != '-' {
 		return 0, false
 	}
-	layout := "-07:00"
-	if len(s) > len(layout) {
-		layout = "-07:00:00"
-	}
-	t, err := time.Parse(layout, s)
-	if err != nil {
+	parts := strings.Split(s[1:], ":")
+	if len(parts) != 2 && len(parts) != 3 {
 		return 0, false
 	}
-	_, seconds = t.Zone()
+	for i, part := range parts {
+		n, err := strconv.ParseUint(part, 10, 8)
+		if err != nil || len(part) != 2 || i > 0 && n > 59 {
+			return 0, false
+		}
+		seconds = 60*seconds + int(n)
+	}
+	if len(parts) == 2 {
+		seconds *= 60
+	}
+	if seconds > int(day/1e9) {
+		return 0, false
+	}
+	if s[0] == '-' {
+		seconds = -seconds
+	}
 	return seconds, true
 }
 
