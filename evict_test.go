@@ -2,11 +2,14 @@ package stint
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // TestMakeSpace: if all buckets in memory are dirty, a new one waits for one
@@ -138,5 +141,29 @@ func TestMaxResident(t *testing.T) {
 				require.LessOrEqual(t, r.Stats().Resident, int64(resident))
 			})
 		})
+	}
+}
+
+// Callers that outnumber MaxResident take turns, as long as buckets can leave.
+func TestFewResident(t *testing.T) {
+	t.Parallel()
+	for most := 1; most <= 3; most++ {
+		for _, name := range []Name{flushed, synced} {
+			l, err := New(NewMemStore(), levelLimits(t, PerHour(1000)), &Options{MaxResident: most, CommitTimeout: time.Hour})
+			require.NoError(t, err)
+			var all sync.WaitGroup
+			for g := range 16 {
+				all.Go(func() {
+					for i := range testlength.Of(20_000, 1000) {
+						if _, err := l.Spend(name.Key(fmt.Sprint(g, " ", i%100)), 1); err != nil {
+							t.Error(most, err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+			require.NoError(t, l.Close())
+		}
 	}
 }

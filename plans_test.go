@@ -444,9 +444,9 @@ func TestKeepOverridesDuringSetLimits(t *testing.T) {
 	r := rigOn(t, NewMemStore(), base(), Options{KeepOverrides: true})
 	listed := base(Override{[]OverrideID{{ID: "a"}}, pro})
 	r.take(perID.Key("a"), 1)
-	s, _ := r.directory.shard(perID.Key("a"))
-	s.mu.Lock() // SetLimits waits for it
-	unlock := sync.OnceFunc(s.mu.Unlock)
+	s, _ := r.cache.Shard(uint16(perID), "a")
+	s.Mu.Lock() // SetLimits waits for it
+	unlock := sync.OnceFunc(s.Mu.Unlock)
 	defer unlock()
 	set := make(chan error, 1)
 	go func() { set <- r.SetLimits(listed) }()

@@ -114,10 +114,12 @@ func (s *Shard) evictStep(now int64, forget bool) (scanned, removed int) {
 }
 
 // makeSpace saves and evicts buckets until there is space in memory, or no
-// caller waits for it. It goes through all shards up to three times, because the
-// first time may begin in the middle, and buckets may be in commits.
+// caller waits for it. It gives up after three times through all shards in which
+// no bucket has left memory, because the first time may begin in the middle, and
+// buckets may be in commits. If some have left, other callers took the space.
 func (f *flusher) makeSpace() error {
 	var skipped []*Batch
+	evicted := f.directory.evicted.Load()
 	for round := 0; round < 3; {
 		next, part, err := f.makeSpacePart()
 		if err != nil {
@@ -132,6 +134,9 @@ func (f *flusher) makeSpace() error {
 			}
 			skipped = nil
 			round++
+			if is := f.directory.evicted.Load(); is != evicted {
+				evicted, round = is, 0
+			}
 		}
 	}
 	return errors.New("each with a queue, or in use")
