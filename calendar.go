@@ -184,16 +184,6 @@ func (r *rule) at(now int64) int64 {
 	return r.periods.End(now)
 }
 
-// spend is rate.spend at the instant now.
-func (r *rule) spend(tat, now, cost int64) (next, retryAfter int64) {
-	at := r.at(now)
-	next, retryAfter = r.rate.spend(tat, at, cost)
-	if retryAfter != 0 && r.periods != nil {
-		retryAfter = at - now
-	}
-	return next, retryAfter
-}
-
 // refund is rate.refund at the instant now, for tokens that were spent at the
 // instant `spent`, or 0 if that is not known. Nothing is returned to a later
 // period. A bucket that is full again needs no TAT that is ahead.

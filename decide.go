@@ -729,17 +729,37 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, r.cost, rule.rate.burst,
 			limitsIn(r.Shard).labeled(r.key))
 	}
-	next, wait := rule.spend(g.Tail(r.tat), now, r.cost)
-	if early := g.NotBefore() - now; early > wait {
-		next, wait = g.Tail(r.tat), early
-	}
-	if wait == 0 {
+	next, found := rule.decide(g.Tail(r.tat), now, r.cost, g.NotBefore())
+	if found.wait == 0 {
 		r.To = next
 	}
-	d.Allowed = wait == 0
-	d.RetryAfter = time.Duration(wait)
-	rule.report(d, next, now)
+	found.report(d, rule)
 	return nil
+}
+
+// decide returns the TAT of a bucket after a spend of cost tokens at the instant
+// now, and its state then. Before the instant notBefore it denies, and the TAT
+// stays as it was. It takes 0 ≤ cost ≤ burst.
+func (r *rule) decide(tat, now, cost, notBefore int64) (next int64, found state) {
+	at := r.at(now)
+	next, found.wait = r.rate.spend(tat, at, cost)
+	if found.wait != 0 && at != now {
+		found.wait = at - now
+	}
+	if early := notBefore - now; early > found.wait {
+		next, found.wait = tat, early
+	}
+	found.remaining, found.reset = r.holds(next, now, at)
+	return next, found
+}
+
+// report puts the state, and the limit, into d.
+func (a *state) report(d *Decision, r *rule) {
+	d.Allowed = a.wait == 0
+	d.Remaining = a.remaining
+	d.RetryAfter = time.Duration(a.wait)
+	d.ResetAfter = time.Duration(a.reset)
+	d.Limit = r.limit
 }
 
 // ruleLocked returns the rule that the request is held to.

@@ -293,21 +293,27 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 			return false
 		}
 		f.index = index
-		f.next, f.wait = tat, share.Never
-		if uint64(req.Cost) <= uint64(rule.rate.burst) { // the cost may be negative
-			f.next, f.wait = rule.rate.spend(tat, now, req.Cost)
-		} else if i != 2 {
-			return false
+		cost := req.Cost
+		if uint64(cost) > uint64(rule.rate.burst) { // the cost may be negative
+			if i != 2 {
+				return false
+			}
+			cost = 0
 		}
+		f.next, f.state = rule.decide(tat, now, cost, 0)
 		ds[i].Key = keys[i]
-		rule.report(&ds[i], f.next, now)
+		f.report(&ds[i], rule)
+		if cost != req.Cost { // the floor never pays it
+			f.next, f.wait = tat, share.Never
+		}
 		if i == 1 {
 			inTotal, kept = ds[i].Remaining, limits.kept(keys[i].Name)
 			if kept > rule.rate.burst-req.Cost {
 				return false
 			}
 			ds[i].Remaining = max(0, inTotal-kept)
-			_, w.Loan = rule.rate.spend(tat, now, req.Cost+kept)
+			_, loan := rule.decide(tat, now, req.Cost+kept, 0)
+			w.Loan = loan.wait
 		}
 	}
 	if w.Ceiling, w.Total = at[0].wait, at[1].wait; len(at) == 3 {

@@ -356,10 +356,12 @@ func (l *Limiter) fastPathAll(reqs []Request, d *Decision, ds []Decision) bool {
 	if strictest < 0 {
 		return false
 	}
-	at[strictest].report(d, reqs[strictest].Key)
+	d.Key = reqs[strictest].Key
+	at[strictest].report(d, at[strictest].rule)
 	if ds != nil {
 		for i := range reqs {
-			at[i].report(&ds[i], reqs[i].Key)
+			ds[i].Key = reqs[i].Key
+			at[i].report(&ds[i], at[i].rule)
 		}
 	}
 	return true
@@ -400,16 +402,6 @@ func unlockSpots(locked []*cache.Shard) {
 	}
 }
 
-// report puts the decision on the bucket into d.
-func (f *spot) report(d *Decision, key Key) {
-	d.Allowed = f.wait == 0
-	d.Remaining = f.remaining
-	d.RetryAfter = time.Duration(f.wait)
-	d.ResetAfter = time.Duration(f.reset)
-	d.Key = key
-	d.Limit = f.rule.limit
-}
-
 // fastPathAllLocked returns the index of the strictest decision, or -1 if it
 // declines.
 func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (strictest int) {
@@ -437,11 +429,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 			}
 		}
 		f.index, f.rule = index, rule
-		base := rule.at(now)
-		if f.next, f.wait = rule.rate.spend(b.TAT(), base, r.Cost); f.wait != 0 && base != now {
-			f.wait = base - now
-		}
-		f.remaining, f.reset = rule.holds(f.next, now, base)
+		f.next, f.state = rule.decide(b.TAT(), now, r.Cost, 0)
 	}
 	for i := 1; i < len(at); i++ {
 		more := at[i].stricter(at[strictest].state, &reqs[i].Key, &reqs[strictest].Key)
