@@ -169,7 +169,7 @@ func (r Reservation) Delay() time.Duration {
 // when returns the instant of the turn, at which the tokens are taken, and the
 // time until the request may go.
 func (r Reservation) when() (turn int64, delay time.Duration) {
-	s, _ := r.l.cache.Shard(uint16(r.key.Name), r.key.ID)
+	s := r.l.locate(r.key).shard
 	s.Lock()
 	defer s.Mu.Unlock()
 	end := r.turn.At
